@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* base/base.h - the few macros every file sees.
+ *
+ * Bugs abort: HZP_ASSERT is always on. What a file, a client or a full queue can cause is never
+ * an assertion; it is an error code (base/err.h).
+ *
+ * Thread: any.
+ */
+#ifndef HZP_BASE_BASE_H
+#define HZP_BASE_BASE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define HZP_COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
+#define HZP_MIN(a, b) ((a) < (b) ? (a) : (b))
+#define HZP_MAX(a, b) ((a) > (b) ? (a) : (b))
+
+/* n rounded up to a multiple of step (step > 0). */
+#define HZP_ROUND_UP(n, step) (((n) + (step)-1) / (step) * (step))
+#define HZP_DIV_UP(n, step) (((n) + (step)-1) / (step))
+
+#define HZP_CONTAINER_OF(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
+
+#if defined(__GNUC__)
+#define HZP_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+#define HZP_NORETURN __attribute__((noreturn))
+#define HZP_UNUSED __attribute__((unused))
+#else
+#define HZP_PRINTF(fmt, args)
+#define HZP_NORETURN
+#define HZP_UNUSED
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+HZP_NORETURN void hzp_assert_fail(const char *file, int line, const char *condition);
+#ifdef __cplusplus
+}
+#endif
+
+#define HZP_ASSERT(condition)                                                                      \
+    ((condition) ? (void)0 : hzp_assert_fail(__FILE__, __LINE__, #condition))
+
+/* For hot paths: only in builds with assertions of the debug kind. */
+#ifdef HZP_DEBUG
+#define HZP_DEBUG_ASSERT(condition) HZP_ASSERT(condition)
+#else
+#define HZP_DEBUG_ASSERT(condition) ((void)sizeof(condition))
+#endif
+
+#endif

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/err.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+void hzp_assert_fail(const char *file, int line, const char *condition)
+{
+    fprintf(stderr, "hzpserve: bug: %s:%d: assertion failed: %s\n", file, line, condition);
+    abort();
+}
+
+const char *hzp_err_name(int code)
+{
+    static const char *const name[] = {"OK",      "ENOMEM", "EINVAL",    "EBUSY",   "ENOENT",
+                                       "EIO",     "EFORMAT", "EUNSUP", "ECANCELED", "EDEVICE"};
+    if (code > 0)
+        code = 0;
+    return -code < HZP_COUNT(name) ? name[-code] : "E?";
+}
+
+static void write_text(struct hzp_err_text *reterr, const char *param, const char *format,
+                       va_list args)
+{
+    if (!reterr)
+        return;
+    vsnprintf(reterr->text, sizeof(reterr->text), format, args);
+    snprintf(reterr->param, sizeof(reterr->param), "%s", param);
+    /* One line, whatever a hostile file put into a name. */
+    for (char *p = reterr->text; *p; p++)
+        if ((unsigned char)*p < 0x20 || *p == 0x7f)
+            *p = '?';
+}
+
+int hzp_fail(struct hzp_err_text *reterr, int code, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    write_text(reterr, "", format, args);
+    va_end(args);
+    return code;
+}
+
+int hzp_fail_param(struct hzp_err_text *reterr, int code, const char *param, const char *format,
+                   ...)
+{
+    va_list args;
+    va_start(args, format);
+    write_text(reterr, param, format, args);
+    va_end(args);
+    return code;
+}

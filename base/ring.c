@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/ring.h"
+
+#include "base/arena.h"
+#include "base/err.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+struct hzp_ring {
+    /* fixed after create */
+    int slots;
+    void **item; /* [slots] */
+    /* under lock */
+    pthread_mutex_t lock;
+    int head, count;
+};
+
+struct hzp_ring *hzp_ring_create(int slots)
+{
+    HZP_ASSERT(slots > 0);
+    struct hzp_ring *ring = hzp_xcalloc(1, sizeof(*ring));
+    ring->slots = slots;
+    ring->item = hzp_xcalloc((size_t)slots, sizeof(*ring->item));
+    pthread_mutex_init(&ring->lock, NULL);
+    return ring;
+}
+
+void hzp_ring_destroy(struct hzp_ring *ring)
+{
+    if (!ring)
+        return;
+    pthread_mutex_destroy(&ring->lock);
+    free(ring->item);
+    free(ring);
+}
+
+int hzp_ring_push(struct hzp_ring *ring, void *item)
+{
+    HZP_ASSERT(item);
+    int r = HZP_EBUSY;
+    pthread_mutex_lock(&ring->lock);
+    if (ring->count < ring->slots) {
+        ring->item[(ring->head + ring->count++) % ring->slots] = item;
+        r = HZP_OK;
+    }
+    pthread_mutex_unlock(&ring->lock);
+    return r;
+}
+
+void *hzp_ring_pop(struct hzp_ring *ring)
+{
+    void *item = NULL;
+    pthread_mutex_lock(&ring->lock);
+    if (ring->count) {
+        item = ring->item[ring->head];
+        ring->head = (ring->head + 1) % ring->slots;
+        ring->count--;
+    }
+    pthread_mutex_unlock(&ring->lock);
+    return item;
+}
+
+int hzp_ring_count(struct hzp_ring *ring)
+{
+    pthread_mutex_lock(&ring->lock);
+    int count = ring->count;
+    pthread_mutex_unlock(&ring->lock);
+    return count;
+}
