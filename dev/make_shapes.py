@@ -213,9 +213,10 @@ def write_tokenizer(out, config, special):
     pending = byte_characters()[::-1]
     vocab = {}
     for number in range(config["vocab_size"]):
-        if number in by_id:
-            continue
-        vocab[pending.pop() if pending else f"t{number}"] = number
+        text = by_id.get(number)  # an added token keeps its id only if the vocabulary has it too
+        if text is None:
+            text = pending.pop() if pending else f"t{number}"
+        vocab[text] = number
     added = [{"id": number, "content": text, "single_word": False, "lstrip": False,
               "rstrip": False, "normalized": False, "special": True}
              for number, text in sorted(by_id.items())]
