@@ -97,7 +97,19 @@ static void alone(struct world *w)
     lab_record("step_form", "\"what\":\"launched one by one\",\"us\":%.1f", us);
 }
 
-/* Brings the next version into the slot that does not serve; true when there is something to wait for. */
+/* "Not ready" is no failure, and must not stay behind as the last error. */
+static bool ready(cudaEvent_t e)
+{
+    cudaError_t r = cudaEventQuery(e);
+    if (r == cudaErrorNotReady) {
+        cudaGetLastError();
+        return false;
+    }
+    LAB_CUDA(r);
+    return true;
+}
+
+/* Brings the next version into the slot that does not serve. */
 static void begin_copy(struct world *w, enum copying how, int slot)
 {
     size_t n = lab_version_bytes() & ~15UL;
@@ -159,7 +171,7 @@ static void loop(struct world *w, double seconds, double per_second, enum copyin
     while (lab_now() - from < seconds && t.steps < MAX_STEPS) {
         double begun = lab_now();
         bool flip = false;
-        if (how == COPY_HOST && cudaEventQuery(w->copied) == cudaSuccess) {
+        if (how == COPY_HOST && ready(w->copied)) {
             run_h2d(w, &lab.low, 0);
             LAB_CUDA(cudaEventRecord(w->copied, lab.low.stream));
             t.host_bytes += (double)w->pinned_bytes;
@@ -179,7 +191,7 @@ static void loop(struct world *w, double seconds, double per_second, enum copyin
             piece = off + n < lab_version_bytes() ? piece + 1 : -1;
             LAB_CUDA(cudaEventRecord(w->copied, lab.low.stream));
         }
-        if (copying && piece < 0 && (how == COPY_HOST || cudaEventQuery(w->copied) == cudaSuccess)) {
+        if (copying && piece < 0 && (how == COPY_HOST || ready(w->copied))) {
             current = !current;
             copying = false;
             flip = true;
@@ -192,7 +204,6 @@ static void loop(struct world *w, double seconds, double per_second, enum copyin
     }
     double span = lab_now() - from;
     LAB_CUDA(cudaDeviceSynchronize());
-    cudaGetLastError(); /* cudaEventQuery leaves "not ready" behind */
     report(&t, copying_names[how], per_second, span);
 }
 

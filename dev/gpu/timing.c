@@ -160,8 +160,9 @@ void lab_together(const struct lab_side *a, const struct lab_side *b, double win
     issue(sides, calls);
     for (int s = 0; s < 2; s++) {
         mean[s] = (traces[s].at[calls[s]] - traces[s].at[0]) / calls[s];
-        if (window_ms < 4 * mean[s])
-            window_ms = 4 * mean[s];
+        double least = mean[s] * (sides[s]->pieces > 4 ? sides[s]->pieces : 4);
+        if (window_ms < least)
+            window_ms = least;
     }
     if (a->lane->stream == b->lane->stream) {
         /* In turn on one stream: as many of each as fill half the window alone. */
