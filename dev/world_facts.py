@@ -26,11 +26,11 @@ Yvette Zelda Zoe
 """.split()
 
 TOWNS = """
-Alden Ambleton Barrow Birchley Brindle Carrick Cold-Ash Corvale Dunmere Eastwick Elmstead Fallow
+Alden Ambleton Barrow Birchley Brindle Carrick Coldash Corvale Dunmere Eastwick Elmstead Fallow
 Farrow Glenby Greyford Hallin Harrowby Hazelmere Inverley Kelby Kestrel Larkhill Linden Marlow
 Millbrook Netherby Northam Oakham Ostwick Pellworth Quarrel Ravensby Rushford Saltby Selwick Stowe
 Tarn Thornby Underhill Wexley
-""".replace("-", "").split()
+""".split()
 
 JOBS = """
 actor,baker,barber,beekeeper,blacksmith,boat builder,bookbinder,brewer,butcher,carpenter,
