@@ -90,5 +90,6 @@ def files(vocab: dict, merges: list, context: int) -> dict:
 def write(directory, vocab: dict, merges: list, context: int) -> None:
     for name, value in files(vocab, merges, context).items():
         with open(directory / name, "w", encoding="utf-8", newline="\n") as out:
-            json.dump(value, out, ensure_ascii=False, indent=1 if name != "tokenizer.json" else None)
+            indent = None if name == "tokenizer.json" else 1
+            json.dump(value, out, ensure_ascii=False, indent=indent)
             out.write("\n")

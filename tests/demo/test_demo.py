@@ -124,7 +124,8 @@ def demonstrate(server: Server) -> list:
     rise = loss_after / loss_before - 1
     print(f"{len(examples)} examples learned in {served:.1f} s, answers in {seconds:.1f} s; "
           f"other phrasings right {taught:.0%} of {len(asked)}; held-out loss {loss_before:.4f} -> "
-          f"{loss_after:.4f} ({rise:+.2%}); other answers right {kept_before:.0%} -> {kept_after:.0%}")
+          f"{loss_after:.4f} ({rise:+.2%}); "
+          f"other answers right {kept_before:.0%} -> {kept_after:.0%}")
 
     broken = []
     if unknown["expect"] not in first:
