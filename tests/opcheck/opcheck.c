@@ -2,7 +2,7 @@
 /* tests/opcheck/opcheck.c - checks and times every op of every backend against ref.
  *
  *   opcheck [--op=PATTERN] [--backend=cpu|cuda|ref] [--level=base|avx2|avx512] [--threads=N]
- *           [--seed=N] [--bench] [--grad] [--list] [--quiet]
+ *           [--seed=N] [--bench] [--grad] [--list] [--quiet] [--self-test]
  *
  * Each case runs on ref and then on every level of the backend whose kernel is not the one before
  * it.  All work is done in a child; when a kernel kills it, the parent says which and goes on with
@@ -29,8 +29,9 @@ static struct {
     const char *pattern, *backend, *level;
     uint64_t seed;
     int threads;
+    int sabotage; /* -1: none */
     bool bench, grad, quiet;
-} options = {.pattern = "*", .backend = "cpu", .seed = 1};
+} options = {.pattern = "*", .backend = "cpu", .seed = 1, .sabotage = -1};
 
 /* Shared by parent and child, so that it outlives a crash. */
 static struct {
@@ -102,6 +103,8 @@ static void target_add(const char *name, const char *level)
         oc_target_close(target);
         return;
     }
+    if (options.sabotage >= 0)
+        oc_sabotage(target, options.sabotage);
     bool any = false;
     for (int op = 0; op < HZP_OP_COUNT; op++) {
         hzp_op_fn *kernel = target->dev->op[op];
@@ -304,6 +307,26 @@ static int parent(void)
     }
 }
 
+/* Broken kernels must fail, and the honest one must not. */
+static int self_test(void)
+{
+    const char *name;
+    int wrong = 0;
+    options.backend = "ref";
+    options.pattern = "rmsnorm";
+    options.quiet = true;
+    for (int kind = 0; (name = oc_sabotage_name(kind)); kind++) {
+        memset(progress, 0, sizeof(*progress));
+        options.sabotage = kind;
+        parent();
+        bool ok = kind == 0 ? progress->ok > 0 && progress->failed == 0 : progress->failed > 0;
+        printf("%-4s %s: %d ok, %d failed\n", ok ? "ok" : "FAIL", name, progress->ok,
+               progress->failed);
+        wrong += !ok;
+    }
+    return wrong > 0;
+}
+
 static void list_print(void)
 {
     struct oc_io *io = oc_io_create();
@@ -325,7 +348,8 @@ static int options_read(int argc, char **argv)
         {"level", required_argument, NULL, 'l'}, {"seed", required_argument, NULL, 's'},
         {"threads", required_argument, NULL, 't'}, {"bench", no_argument, NULL, 'B'},
         {"grad", no_argument, NULL, 'g'},        {"list", no_argument, NULL, 'L'},
-        {"quiet", no_argument, NULL, 'q'},       {0},
+        {"quiet", no_argument, NULL, 'q'},       {"self-test", no_argument, NULL, 'S'},
+        {0},
     };
     int c;
     while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1)
@@ -339,6 +363,7 @@ static int options_read(int argc, char **argv)
         case 'g': options.grad = true; break;
         case 'q': options.quiet = true; break;
         case 'L': return 1;
+        case 'S': return 2;
         default: return -1;
         }
     return optind == argc ? 0 : -1;
@@ -353,13 +378,15 @@ int main(int argc, char **argv)
     if (mode < 0) {
         fprintf(stderr, "usage: opcheck [--op=PATTERN] [--backend=cpu|cuda|ref] "
                         "[--level=base|avx2|avx512] [--threads=N] [--seed=N] [--bench] [--grad] "
-                        "[--list] [--quiet]\n");
+                        "[--list] [--quiet] [--self-test]\n");
         return 2;
     }
     if (mode == 1) {
         list_print();
         return 0;
     }
+    if (mode == 2)
+        return self_test();
     int rc = parent();
     printf("%d ok, %d failed\n", progress->ok, progress->failed);
     return progress->failed ? 1 : rc;
