@@ -82,6 +82,14 @@ static void grid_kernels(struct grid *grid, enum hzp_cpu_isa isa)
 #endif
 }
 
+int hzp_cpu_matmul_dot(struct hzp_lane *lane, const struct hzp_matmul_args *args)
+{
+    struct grid grid = {.args = args, .team = hzp_cpu_team(lane)};
+
+    grid_kernels(&grid, ((struct hzp_cpu_device *)lane->dev)->isa);
+    return dot_run(&grid);
+}
+
 int hzp_cpu_matmul(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_matmul_args *a = args;

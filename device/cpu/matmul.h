@@ -33,6 +33,9 @@ void hzp_cpu_matmul_close(struct hzp_cpu_matmul *products); /* NULL: no effect *
 
 int hzp_cpu_matmul(struct hzp_lane *lane, const void *args);
 
+/* x W^T by the dot kernel, whatever the number of rows. */
+int hzp_cpu_matmul_dot(struct hzp_lane *lane, const struct hzp_matmul_args *args);
+
 /* The library's own answer for the whole of args, on the lane's team; HZP_EUNSUP: it has none. */
 int hzp_cpu_matmul_library(struct hzp_lane *lane, const struct hzp_matmul_args *args);
 
