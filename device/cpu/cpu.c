@@ -58,18 +58,25 @@ static int isa_choose(const struct hzp_device_config *config, enum hzp_cpu_isa *
                           "no instruction set '%s' (base, avx2, avx512, avx512_bf16)", level);
 }
 
+#define FILL(isa, op)                                                                              \
+    do {                                                                                           \
+        hzp_cpu_fill_rows_##isa(op);                                                               \
+        hzp_cpu_fill_grad_##isa(op);                                                               \
+        hzp_cpu_fill_update_##isa(op);                                                             \
+    } while (0)
+
 static void table_fill(hzp_op_fn *op[HZP_OP_COUNT], enum hzp_cpu_isa isa)
 {
     hzp_ref_fill(op);
 #if defined(__x86_64__)
     if (isa >= HZP_CPU_AVX2) {
         op[HZP_OP_matmul] = hzp_cpu_matmul;
-        hzp_cpu_fill_avx2(op);
+        FILL(avx2, op);
     }
     if (isa >= HZP_CPU_AVX512)
-        hzp_cpu_fill_avx512(op);
+        FILL(avx512, op);
     if (isa >= HZP_CPU_AVX512_BF16)
-        hzp_cpu_fill_avx512_bf16(op);
+        FILL(avx512_bf16, op);
 #endif
 }
 

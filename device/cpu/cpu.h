@@ -39,8 +39,13 @@ static inline void *hzp_cpu_row(const struct hzp_mat *mat, int64_t r)
 }
 
 /* Each lays one instruction set's kernels over a table that already holds slower ones. */
-void hzp_cpu_fill_avx2(hzp_op_fn *op[HZP_OP_COUNT]);
-void hzp_cpu_fill_avx512(hzp_op_fn *op[HZP_OP_COUNT]);
-void hzp_cpu_fill_avx512_bf16(hzp_op_fn *op[HZP_OP_COUNT]);
+#define HZP_CPU_FILLS(isa)                                                                         \
+    void hzp_cpu_fill_rows_##isa(hzp_op_fn *op[HZP_OP_COUNT]);                                     \
+    void hzp_cpu_fill_grad_##isa(hzp_op_fn *op[HZP_OP_COUNT]);                                     \
+    void hzp_cpu_fill_update_##isa(hzp_op_fn *op[HZP_OP_COUNT]);
+
+HZP_CPU_FILLS(avx2)
+HZP_CPU_FILLS(avx512)
+HZP_CPU_FILLS(avx512_bf16)
 
 #endif

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CACHE = 256, BLOCK_ROWS = 512, BLOCK_COLS_MIN = 192, ALIGN = 64 };
+enum { CACHE = 256, BLOCK_ROWS = 512, BLOCK_COLS = 1024, BLOCK_COLS_MIN = 192, ALIGN = 64 };
 
 struct shape {
     int32_t m, n, k, lda, ldb, ldc;
@@ -140,8 +140,8 @@ out:
     return ok;
 }
 
-/* The primitive of this shape, made if need be; NULL: the library cannot.  pinned: entries used at
- * or after this tick are in use by the call and stay. */
+/* The primitive of this shape, made if need be; NULL: the library cannot.  The cache is far larger
+ * than the four shapes of one product, so none of those makes room for another. */
 static struct entry *entry_find(struct hzp_cpu_matmul *products, const struct shape *s)
 {
     struct entry *oldest = &products->entry[0];
@@ -224,16 +224,25 @@ static void block_task(void *ctx, int task, int thread)
         cut->failed = 1;
 }
 
-/* Block sizes: a few tasks a thread, none so thin that packing outweighs multiplying. */
+/* Block sizes: as many blocks as divide evenly among the threads, none so thin that packing
+ * outweighs multiplying. */
 static void cut_choose(struct cut *cut, int threads)
 {
-    int m = cut->args->c.rows, n = cut->args->c.cols, pieces;
+    int m = cut->args->c.rows, n = cut->args->c.cols, across;
 
-    cut->rows = m > 2 * BLOCK_ROWS ? BLOCK_ROWS : m;
+    cut->rows = m;
+    if (m > 2 * BLOCK_ROWS)
+        cut->rows = HZP_ROUND_UP(HZP_DIV_UP(m, HZP_DIV_UP(m, BLOCK_ROWS)), ALIGN);
+    else if (n < 2 * BLOCK_COLS_MIN && m > ALIGN && threads > 1)
+        cut->rows = HZP_ROUND_UP(HZP_DIV_UP(m, threads), ALIGN);
     cut->down = HZP_DIV_UP(m, cut->rows);
-    pieces = HZP_MAX(1, threads == 1 ? 1 : HZP_DIV_UP(threads * 4, cut->down));
-    cut->cols = HZP_ROUND_UP(HZP_DIV_UP(n, pieces), ALIGN);
-    cut->cols = HZP_MIN(n, HZP_MAX(cut->cols, BLOCK_COLS_MIN));
+
+    across = HZP_DIV_UP(n, BLOCK_COLS);
+    while (across * cut->down % threads && n / (across + 1) >= BLOCK_COLS_MIN)
+        across++;
+    while (across * cut->down < 2 * threads && n / (2 * across) >= 2 * BLOCK_COLS_MIN)
+        across *= 2; /* one thread may be late: let the others take over */
+    cut->cols = HZP_MIN(n, HZP_ROUND_UP(HZP_DIV_UP(n, across), ALIGN / 2));
     cut->across = HZP_DIV_UP(n, cut->cols);
 }
 
