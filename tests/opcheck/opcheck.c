@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/opcheck/opcheck.c - checks and times every op of every backend against ref.
  *
- *   opcheck [--op=PATTERN] [--backend=cpu|cuda|ref] [--level=base|avx2|avx512] [--threads=N]
+ *   opcheck [--op=PATTERN] [--backend=cpu|cuda|ref] [--level=base|avx2|avx512|avx512_bf16] [--threads=N]
  *           [--seed=N] [--bench] [--grad] [--list] [--quiet]
  *
  * Each case runs on ref and then on every level of the backend whose kernel is not the one before
@@ -121,7 +121,7 @@ static void target_add(const char *name, const char *level)
 
 static int targets_open(void)
 {
-    static const char *const levels[] = {"base", "avx2", "avx512"};
+    static const char *const levels[] = {"base", "avx2", "avx512", "avx512_bf16"};
     struct hzp_device_config config = {.name = "ref"};
     struct hzp_err_text why = {0};
     HZP_ASSERT(oc_target_open(&ref, &config, "ref", &why) >= 0);
@@ -352,7 +352,7 @@ int main(int argc, char **argv)
     int mode = options_read(argc, argv);
     if (mode < 0) {
         fprintf(stderr, "usage: opcheck [--op=PATTERN] [--backend=cpu|cuda|ref] "
-                        "[--level=base|avx2|avx512] [--threads=N] [--seed=N] [--bench] [--grad] "
+                        "[--level=base|avx2|avx512|avx512_bf16] [--threads=N] [--seed=N] [--bench] [--grad] "
                         "[--list] [--quiet]\n");
         return 2;
     }
