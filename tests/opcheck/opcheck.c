@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/opcheck/opcheck.c - checks and times every op of every backend against ref.
  *
- *   opcheck [--op=PATTERN] [--backend=cpu|cuda|ref] [--level=base|avx2|avx512] [--threads=N]
- *           [--seed=N] [--bench] [--grad] [--list] [--quiet] [--self-test]
+ *   opcheck [--op=PATTERN] [--backend=cpu|cuda|ref] [--level=base|avx2|avx512|avx512_bf16]
+ *           [--threads=N] [--seed=N] [--bench] [--grad] [--list] [--quiet] [--self-test]
  *
  * Each case runs on ref and then on every level of the backend whose kernel is not the one before
  * it.  All work is done in a child; when a kernel kills it, the parent says which and goes on with
@@ -62,7 +62,7 @@ void oc_report(bool ok, const char *op, const char *target, const char *what, co
     progress->failed += !ok;
     if (ok && options.quiet)
         return;
-    printf("%-4s %-15s %-7s %-44s ", ok ? "ok" : "FAIL", op, target, what);
+    printf("%-4s %-15s %-11s %-44s ", ok ? "ok" : "FAIL", op, target, what);
     va_start(list, format);
     vprintf(format, list);
     va_end(list);
@@ -124,7 +124,7 @@ static void target_add(const char *name, const char *level)
 
 static int targets_open(void)
 {
-    static const char *const levels[] = {"base", "avx2", "avx512"};
+    static const char *const levels[] = {"base", "avx2", "avx512", "avx512_bf16"};
     struct hzp_device_config config = {.name = "ref"};
     struct hzp_err_text why = {0};
     HZP_ASSERT(oc_target_open(&ref, &config, "ref", &why) >= 0);
@@ -198,7 +198,7 @@ static void case_bench(const struct oc_case *c, int index, struct oc_io *io, dou
         double gbs = (double)cost.bytes / s * 1e-9, gflops = (double)cost.flops / s * 1e-9;
         if (first == 0)
             first = s;
-        printf("time %-15s %-7s %-44s %10.1f us %8.1f GB/s %9.1f GFLOP/s %4.0f%% of reading %6.2fx\n",
+        printf("time %-15s %-11s %-44s %10.1f us %8.1f GB/s %9.1f GFLOP/s %4.0f%% of reading %6.2fx\n",
                hzp_op_name(c->op), target->name, io->what, s * 1e6, gbs, gflops,
                100 * gbs * 1e9 / bandwidth, first / s);
         fflush(stdout);
@@ -377,8 +377,8 @@ int main(int argc, char **argv)
     int mode = options_read(argc, argv);
     if (mode < 0) {
         fprintf(stderr, "usage: opcheck [--op=PATTERN] [--backend=cpu|cuda|ref] "
-                        "[--level=base|avx2|avx512] [--threads=N] [--seed=N] [--bench] [--grad] "
-                        "[--list] [--quiet] [--self-test]\n");
+                        "[--level=base|avx2|avx512|avx512_bf16] [--threads=N] [--seed=N] "
+                        "[--bench] [--grad] [--list] [--quiet] [--self-test]\n");
         return 2;
     }
     if (mode == 1) {
