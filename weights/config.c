@@ -157,8 +157,8 @@ static int refuse_unknown(const struct source *src, const struct hzp_family *fam
     if (on)
         return FAIL(src, HZP_EUNSUP, "mlp_bias", "%s: mlp_bias true is not supported", src->path);
     if (get(src->root, "quantization_config"))
-        return FAIL(src, HZP_EUNSUP, "quantization_config", "%s: quantized weights are not "
-                    "supported", src->path);
+        return FAIL(src, HZP_EUNSUP, "quantization_config",
+                    "%s: quantization_config: quantized weights are not supported", src->path);
     HZP_TRY(read_real(src, src->root, "partial_rotary_factor", 0, 1, 1, &partial));
     if (partial != 1)
         return FAIL(src, HZP_EUNSUP, "partial_rotary_factor", "%s: partial_rotary_factor %g is "
