@@ -175,7 +175,8 @@ struct hzp_gather_args {
  *   repetition r: seen tokens' logits l become l / r if l > 0, else l * r
  *   presence p, frequency f: l -= p * (count_out > 0) + f * count_out
  *   top_k: the k largest (0: all; ties by lower id).  top_p: the fewest most likely whose
- *   probabilities reach p (1: all).  min_p: those at least min_p times as likely as the likeliest.
+ *   probabilities (over what top_k left) reach p (1: all).  min_p: those at least min_p times as
+ *   likely as the likeliest.
  * Draw: the largest of logit + Gumbel noise g = -log(-log(u)), u = (w + 0.5) 2^-32, w word 0 of
  * Philox4x32-10 with key = seed and counter = (token, position, choice, 0): whoever else is in the
  * batch cannot move it.  temperature 0: the largest logit, ties by lower id. */
