@@ -136,9 +136,9 @@ struct hzp_version *hzp_trainer_frozen(struct hzp_trainer *t)
 
 void hzp_trainer_thaw(struct hzp_trainer *t)
 {
-    /* Not frozen any more for the asker at once; the engine gives the version back. */
-    atomic_store(&t->frozen, NULL);
+    /* In this order, or the engine could grant anew between the two. */
     atomic_store(&t->freeze, false);
+    atomic_store(&t->frozen, NULL);
 }
 
 bool hzp_trainer_idle(const struct hzp_trainer *t)
@@ -298,13 +298,20 @@ static bool begin_update(struct hzp_trainer *t, bool *ret_flush)
 
 /* --- A frozen picture ------------------------------------------------------------------------- */
 
+/* A grant that crossed with a thaw counts as given back too. */
+static bool given_back(struct hzp_trainer *t)
+{
+    return t->picture && (!atomic_load(&t->freeze) || !atomic_load(&t->frozen));
+}
+
 /* last_step: the last step that may have read the picture's version. */
 static void serve_freeze(struct hzp_trainer *t, uint64_t last_step)
 {
     struct hzp_weights *w = t->config.model->weights;
-    if (t->picture && !atomic_load(&t->frozen)) {
+    if (given_back(t)) {
         hzp_weights_release(w, t->picture, last_step);
         t->picture = NULL;
+        atomic_store(&t->frozen, NULL);
     }
     if (!t->picture && atomic_load(&t->freeze) && hzp_trainer_idle(t) && hzp_weights_current(w)) {
         t->picture = hzp_weights_acquire(w);
@@ -324,7 +331,7 @@ static bool offer_turn(struct hzp_trainer *t, bool flush)
 static bool offer(struct hzp_source *source, struct hzp_step *step)
 {
     struct hzp_trainer *t = HZP_CONTAINER_OF(source, struct hzp_trainer, source);
-    bool flush = false, gave_back = t->picture && !atomic_load(&t->frozen);
+    bool flush = false, gave_back = given_back(t); /* a turn then reclaims it */
     t->offered = t->flush = false;
     if (t->stage == HZP_TRAINER_BROKEN)
         return false;
@@ -332,9 +339,10 @@ static bool offer(struct hzp_source *source, struct hzp_step *step)
     if (atomic_load(&t->paused) || step->chain || !step->train_ns)
         return gave_back;
     if (t->stage == HZP_TRAINER_IDLE) {
-        if (t->unpublished && (atomic_load(&t->finishing) || atomic_load(&t->freeze)))
+        bool begin = !atomic_load(&t->finishing) && hzp_sample_queue_ready(t->config.queue);
+        if (t->unpublished && (!begin || atomic_load(&t->freeze)))
             return offer_turn(t, true);
-        if (atomic_load(&t->finishing) || !hzp_sample_queue_ready(t->config.queue))
+        if (!begin)
             return gave_back;
         begin_accumulation(t);
         if (t->stage == HZP_TRAINER_IDLE)

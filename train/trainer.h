@@ -120,16 +120,25 @@ void hzp_trainer_read_stats(struct hzp_trainer *t, struct hzp_trainer_stats *ret
 
 /* Trainer state on disk: trainer.safetensors in dir (moments, residuals, step, draws, recipe),
  * beside the weights that hzp_model_save writes.  Exact: a resumed run continues the same curve bit
- * for bit.  note: a string kept with it (which data it learned from), at most 1000 bytes.
+ * for bit.  The file knows the checksum of the weights it belongs to.
  *
- * Save.  Thread: who holds a frozen picture, or the engine's own while idle.
- * Load.  Before the engine starts, with the checkpoint's weights already current: state that
- * belongs to other weights is refused (HZP_EFORMAT).  same_recipe: so is another recipe, naming
- * what differs (HZP_EINVAL); the type of the moments must be the same always.  ret_note [1001],
- * NULL: not wanted. */
-int hzp_trainer_save(struct hzp_trainer *t, const char *dir, const char *note,
-                     struct hzp_err_text *reterr);
-int hzp_trainer_load(struct hzp_trainer *t, const char *dir, bool same_recipe, char *ret_note,
-                     struct hzp_err_text *reterr);
+ * Save: v is the version the state belongs to (a frozen picture's, or the current one while idle);
+ * note, NULL: none, is a string kept with it (which data it learned from), at most
+ * HZP_TRAINER_NOTE_MAX bytes.  Thread: who holds the picture, or engine. */
+enum { HZP_TRAINER_NOTE_MAX = 1000 };
+int hzp_trainer_save(struct hzp_trainer *t, const struct hzp_version *v, const char *dir,
+                     const char *note, struct hzp_err_text *reterr);
+
+/* Load, before the first turn: v is a draft that hzp_model_load filled from the same checkpoint;
+ * its record gets step, loss, learned_through and checksum, and the caller publishes it.  Other
+ * weights than those the state belongs to are refused (HZP_EFORMAT), another type of moments too;
+ * same_recipe: so is any other recipe (HZP_EINVAL), naming what differs.
+ * ret_note [HZP_TRAINER_NOTE_MAX + 1], NULL: not wanted. */
+int hzp_trainer_load(struct hzp_trainer *t, struct hzp_version *v, const char *dir,
+                     bool same_recipe, char *ret_note, struct hzp_err_text *reterr);
+
+/* The checksum of a version in host memory: what the audit op sums over all units. */
+uint64_t hzp_version_checksum(const struct hzp_layout *layout, enum hzp_dtype type,
+                              const void *base);
 
 #endif
