@@ -139,6 +139,7 @@ static int execute(struct hzp_loop *loop)
     }
     r = hzp_exec_run(loop->exec, &loop->plan, &loop->price, &times);
     step->end_ns = hzp_device_now_ns(loop->config.model->dev);
+    step->trained_ns = times.train_ns;
     count(&loop->counters.steps, 1);
     count(&loop->counters.serve_ns, times.serve_ns);
     count(&loop->counters.train_ns, times.train_ns);
