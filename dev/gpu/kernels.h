@@ -39,7 +39,7 @@ struct lab_attn {
 
 struct lab_attn_variant {
     int warps;
-    int stages;
+    int slots; /* 4 KiB each, a warp */
     int smem;   /* bytes a block */
     int per_sm; /* blocks an SM holds */
 };
