@@ -7,9 +7,10 @@
 
 /*
  * A warp works alone: it owns a ring of 4 KiB slots, one holding the keys or the values of 16 tokens
- * of one head, filled by asynchronous copies SLOTS - 1 ahead. The 16 tokens are the rows of the
+ * of one head, filled by the tensor copy engine SLOTS - 1 ahead. The 16 tokens are the rows of the
  * tensor core's left operand and the 4 query heads (padded to 8) its columns, so nothing of the tall
- * side is wasted.
+ * side is wasted. A slot is [2 halves of 64 dimensions][16 tokens][128 bytes], swizzled by the engine:
+ * 16-byte column c of row r lies at column c ^ (r & 7).
  */
 static constexpr int SLOT_BYTES = 4096;
 
@@ -82,39 +83,35 @@ static __device__ __forceinline__ int page_of(const struct lab_attn &a, const cu
     return a.pages[(int64_t)c.seq * a.max_pages + ((c.unit * LAB_UNIT) >> a.page_shift)];
 }
 
-static __device__ __forceinline__ void async16(uint32_t dst, const char *src)
+/* One lane: fetches 16 tokens from row `row` of the pool into the slot, announced on its barrier. */
+static __device__ __forceinline__ void fetch(uint32_t slot, uint32_t bar, const CUtensorMap *map, int row)
 {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;\n" ::"r"(dst), "l"(src)
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(bar), "n"(SLOT_BYTES)
+                 : "memory");
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, %2}], [%4];\n" ::"r"(slot), "l"(map), "r"(0), "r"(row), "r"(bar)
                  : "memory");
 }
 
-static __device__ __forceinline__ void async16_or_zero(uint32_t dst, const char *src, int bytes)
+static __device__ __forceinline__ void await(uint32_t bar, uint32_t parity)
 {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n" ::"r"(dst), "l"(src),
-                 "r"(bytes)
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@done bra.uni out;\n"
+                 "bra.uni again;\n"
+                 "out:\n"
+                 "}\n" ::"r"(bar), "r"(parity)
                  : "memory");
+    __syncwarp();
 }
 
-/*
- * Fills a slot from 4 KiB that lie in a row. Rows of 256 bytes would put the 8 rows that one
- * ldmatrix reads in the same banks, so the 16-byte column is XORed with the row. Rows past the end
- * of the sequence become zeros.
- */
-static __device__ __forceinline__ void load(uint32_t slot, const char *src, int valid, int lane)
+static __device__ __forceinline__ float power(float x)
 {
-    int half = lane >> 4;
-    uint32_t at = slot + half * 256 + (((lane & 15) ^ half) << 4);
-    src += lane * 16;
-    if (valid >= LAB_UNIT) {
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            async16((at ^ ((2 * i & 7) << 4)) + i * 512, src + i * 512);
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        async16_or_zero((at ^ ((2 * i & 7) << 4)) + i * 512, src + i * 512,
-                        2 * i + half < valid ? 16 : 0);
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+    return y;
 }
 
 static __device__ __forceinline__ void ldm(uint32_t (&r)[4], uint32_t at)
@@ -195,10 +192,10 @@ static __device__ __forceinline__ void scores(state &s, uint32_t slot, int left,
     float sc[2][4] = {};
     uint32_t k[4];
     int row = lane & 15;
-    uint32_t at = slot + row * 256 + (((lane >> 4) ^ (row & 7)) << 4);
+    uint32_t at = slot + row * 128 + (((lane >> 4) ^ (row & 7)) << 4);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        ldm(k, at ^ (i << 5));
+        ldm(k, (at ^ ((i & 3) << 5)) + (i >> 2) * 2048);
         mma(sc[i & 1], k, s.q[2 * i], s.q[2 * i + 1]);
     }
     const float scale = 1.4426950408889634f * 0.08838834764831845f;
@@ -218,7 +215,7 @@ static __device__ __forceinline__ void scores(state &s, uint32_t slot, int left,
 #pragma unroll
         for (int c = 0; c < 2; c++) {
             float next = fmaxf(s.top[c], over_rows(fmaxf(v[c], v[2 + c])));
-            float shrink = exp2f(s.top[c] - next);
+            float shrink = power(s.top[c] - next);
             s.top[c] = next;
             s.mass[c] *= shrink;
 #pragma unroll
@@ -230,21 +227,30 @@ static __device__ __forceinline__ void scores(state &s, uint32_t slot, int left,
     }
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        v[i] = exp2f(v[i] - s.top[i & 1]);
+        v[i] = power(v[i] - s.top[i & 1]);
     s.mass[0] += v[0] + v[2];
     s.mass[1] += v[1] + v[3];
     p[0] = transpose(pack(v[0], v[1]));
     p[1] = transpose(pack(v[2], v[3]));
 }
 
-static __device__ __forceinline__ void weigh(state &s, uint32_t slot, const uint32_t (&p)[2], int lane)
+static __device__ __forceinline__ void weigh(state &s, uint32_t slot, int left,
+                                             const uint32_t (&p)[2], int lane)
 {
     uint32_t v[4];
     int row = (lane & 7) + ((lane >> 4) << 3);
-    uint32_t at = slot + row * 256 + ((((lane >> 3) & 1) ^ (row & 7)) << 4);
+    uint32_t at = slot + row * 128 + ((((lane >> 3) & 1) ^ (row & 7)) << 4);
+    if (left < LAB_UNIT) {
+        /* Past the end lies anything, and 0 times a NaN is one. */
+        for (int r = left; r < LAB_UNIT; r++)
+            asm volatile("st.shared.v2.b32 [%0], {%1, %1};\n" ::"r"(slot + (lane >> 4) * 2048 + r * 128
+                                                                    + (lane & 15) * 8), "r"(0) : "memory");
+        __syncwarp();
+        asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+    }
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        ldm_trans(v, at ^ (i << 5));
+        ldm_trans(v, (at ^ ((i & 3) << 5)) + (i >> 2) * 2048);
         mma(s.o[i], v, p[0], p[1]);
     }
 }
@@ -284,13 +290,6 @@ static __device__ __forceinline__ void finish(const struct lab_attn &a, const cu
     }
 }
 
-template <int SLOTS>
-static __device__ __forceinline__ void landed(void)
-{
-    asm volatile("cp.async.wait_group %0;\n" ::"n"(SLOTS - 2) : "memory");
-    __syncwarp();
-}
-
 template <int WARPS, int SLOTS>
 __global__ void __launch_bounds__(WARPS * 32, 1) attend(const __grid_constant__ struct lab_attn a)
 {
@@ -303,46 +302,61 @@ __global__ void __launch_bounds__(WARPS * 32, 1) attend(const __grid_constant__ 
     uint32_t to = first_unit(share, worker + 1);
     if (from >= to)
         return;
-    uint32_t ring = (uint32_t)__cvta_generic_to_shared(smem) + warp * SLOTS * SLOT_BYTES;
-    int64_t values = (int64_t)LAB_KV * (LAB_DIM * 2) << a.page_shift; /* bytes from keys to values */
+    uint32_t base = (uint32_t)__cvta_generic_to_shared(smem);
+    uint32_t ring = base + warp * SLOTS * SLOT_BYTES;
+    uint32_t bars = base + WARPS * SLOTS * SLOT_BYTES + warp * SLOTS * 8;
+    if (lane == 0) {
+        for (int i = 0; i < SLOTS; i++)
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n" ::"r"(bars + i * 8) : "memory");
+        asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
+        asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+    }
+    __syncwarp();
 
     cursor ahead = find(a, from);
     cursor here = ahead;
-    uint32_t halves = 2 * (to - from); /* slots still to fill */
+    uint32_t fetched = from; /* units whose keys are fetched or being fetched */
     int page = page_of(a, ahead);
-    const char *next_values = NULL;
-    int valid = 0;
-    uint32_t put = ring;
-    uint32_t end = ring + SLOTS * SLOT_BYTES;
-    auto issue = [&]() {
-        if (halves > 0) {
-            if ((halves & 1) == 0) {
-                int token = ahead.unit * LAB_UNIT;
-                valid = ahead.len - token;
-                int64_t at = ((((int64_t)page * 2 * LAB_KV + ahead.head) << a.page_shift)
-                              + (token & ((1 << a.page_shift) - 1))) * LAB_DIM;
-                const char *keys = (const char *)(a.pool + at);
-                next_values = keys + values;
-                load(put, keys, valid, lane);
-                if (halves > 2) {
-                    step(a, ahead);
-                    page = page_of(a, ahead); /* one unit early, so its latency hides */
-                }
-            } else {
-                load(put, next_values, valid, lane);
+    int to_values = LAB_KV << a.page_shift; /* rows from keys to values of the same token */
+    int row = 0;
+    int put = 0;
+    auto fetch_keys = [&]() {
+        if (fetched < to) {
+            row = (((page * 2 * LAB_KV) + ahead.head) << a.page_shift)
+                  + ((ahead.unit * LAB_UNIT) & ((1 << a.page_shift) - 1));
+            if (lane == 0)
+                fetch(ring + put * SLOT_BYTES, bars + put * 8, &a.map, row);
+            if (fetched + 1 < to) {
+                step(a, ahead);
+                page = page_of(a, ahead); /* one unit early, so its latency hides */
             }
-            halves--;
         }
-        asm volatile("cp.async.commit_group;\n" ::: "memory");
-        put = put + SLOT_BYTES == end ? ring : put + SLOT_BYTES;
+        put = put + 1 == SLOTS ? 0 : put + 1;
     };
-#pragma unroll 1
+    auto fetch_values = [&]() {
+        if (fetched < to && lane == 0)
+            fetch(ring + put * SLOT_BYTES, bars + put * 8, &a.map, row + to_values);
+        fetched++;
+        put = put + 1 == SLOTS ? 0 : put + 1;
+    };
+    /* SLOTS - 1 slots ahead; what comes next then alternates with what is consumed. */
+#pragma unroll
     for (int i = 0; i < SLOTS - 1; i++)
-        issue();
+        if (i & 1)
+            fetch_values();
+        else
+            fetch_keys();
 
     state s;
     uint32_t p[2];
-    uint32_t get = ring;
+    int get = 0;
+    uint32_t parity = 0;
+    auto turn = [&]() {
+        if (++get == SLOTS) {
+            get = 0;
+            parity ^= 1;
+        }
+    };
     bool fresh = true;
     bool whole = false;
     uint32_t start = from;
@@ -353,14 +367,21 @@ __global__ void __launch_bounds__(WARPS * 32, 1) attend(const __grid_constant__ 
             start = u;
             fresh = false;
         }
-        landed<SLOTS>();
-        issue();
-        scores(s, get, here.len - here.unit * LAB_UNIT, p, lane);
-        get = get + SLOT_BYTES == end ? ring : get + SLOT_BYTES;
-        landed<SLOTS>();
-        issue();
-        weigh(s, get, p, lane);
-        get = get + SLOT_BYTES == end ? ring : get + SLOT_BYTES;
+        int left = here.len - here.unit * LAB_UNIT;
+        await(bars + get * 8, parity);
+        if ((SLOTS & 1) != 0)
+            fetch_keys();
+        else
+            fetch_values();
+        scores(s, ring + get * SLOT_BYTES, left, p, lane);
+        turn();
+        await(bars + get * 8, parity);
+        if ((SLOTS & 1) != 0)
+            fetch_values();
+        else
+            fetch_keys();
+        weigh(s, ring + get * SLOT_BYTES, left, p, lane);
+        turn();
         bool last = here.unit + 1 == here.units;
         if (last || u + 1 == to) {
             finish(a, here, s, whole && last, 2 * worker + (start != from), lane);
@@ -415,9 +436,26 @@ struct variant {
 };
 
 static const variant VARIANTS[] = {
-    {attend<8, 7>, 8, 7}, {attend<12, 4>, 12, 4}, {attend<4, 14>, 4, 14},
-    {attend<16, 3>, 16, 3}, {attend<8, 4>, 8, 4},
+    {attend<8, 7>, 8, 7}, {attend<11, 5>, 11, 5}, {attend<14, 4>, 14, 4},
+    {attend<6, 9>, 6, 9}, {attend<8, 4>, 8, 4},
 };
+
+static int smem_bytes(const variant &t)
+{
+    return t.warps * t.slots * (SLOT_BYTES + 8);
+}
+
+extern "C" CUresult lab_attn_map(struct lab_attn *a, int64_t pages)
+{
+    cuuint64_t dims[3] = {64, (cuuint64_t)pages * 2 * LAB_KV << a->page_shift, 2};
+    cuuint64_t strides[2] = {LAB_DIM * 2, 128};
+    cuuint32_t box[3] = {64, LAB_UNIT, 2};
+    cuuint32_t ones[3] = {1, 1, 1};
+    return cuTensorMapEncodeTiled(&a->map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, (void *)a->pool, dims,
+                                  strides, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                  CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+}
 
 extern "C" int lab_attn_variants(void)
 {
@@ -429,7 +467,7 @@ extern "C" cudaError_t lab_attn_prepare(int v, struct lab_attn_variant *out)
     const variant &t = VARIANTS[v];
     out->warps = t.warps;
     out->slots = t.slots;
-    out->smem = t.warps * t.slots * SLOT_BYTES;
+    out->smem = smem_bytes(t);
     cudaError_t e = cudaFuncSetAttribute((const void *)t.kernel,
                                          cudaFuncAttributeMaxDynamicSharedMemorySize, out->smem);
     if (e != cudaSuccess)
@@ -442,7 +480,7 @@ extern "C" cudaError_t lab_attn_launch(const struct lab_attn *a, int v, int bloc
                                        cudaStream_t stream)
 {
     const variant &t = VARIANTS[v];
-    t.kernel<<<blocks, t.warps * 32, t.warps * t.slots * SLOT_BYTES, stream>>>(*a);
+    t.kernel<<<blocks, t.warps * 32, smem_bytes(t), stream>>>(*a);
     cudaError_t e = cudaGetLastError();
     if (e != cudaSuccess)
         return e;

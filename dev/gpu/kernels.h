@@ -12,6 +12,7 @@
 #ifndef HZP_DEV_GPU_KERNELS_H
 #define HZP_DEV_GPU_KERNELS_H
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -24,6 +25,7 @@ enum { LAB_HEADS = 32, LAB_KV = 8, LAB_DIM = 128, LAB_GROUP = 4, LAB_UNIT = 16 }
 
 /* A page holds [2: key, value][8 heads][page_tokens][128] bf16. Pointers are device memory, borrowed. */
 struct lab_attn {
+    CUtensorMap map;      /* the pool as rows of one head's token: lab_attn_map */
     const uint16_t *q;    /* [batch][q_stride], heads first in a row */
     uint16_t *out;        /* [batch][32 * 128] */
     const uint16_t *pool; /* [pages] */
@@ -44,6 +46,8 @@ struct lab_attn_variant {
     int per_sm; /* blocks an SM holds */
 };
 
+/* Describes a->pool of `pages` pages to the copy engine; pool and page_shift are set before. */
+CUresult lab_attn_map(struct lab_attn *a, int64_t pages);
 int lab_attn_variants(void);
 /* Sets the shared-memory limit and reads the occupancy of variant v. */
 cudaError_t lab_attn_prepare(int v, struct lab_attn_variant *out);
