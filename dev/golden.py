@@ -1,0 +1,470 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Write the golden models and numbers of tests/golden (its README.md says what lies in them).
+
+The numbers come from the plain forward below, in float64 with torch's autograd. Before anything is
+written, each model is loaded from its directory by `transformers`, run in float64, and has to give
+the same logits and the same gradients; the optimizer has to agree with torch.optim.AdamW.
+
+    python3 dev/golden.py              writes tests/golden/<model>/
+    python3 dev/golden.py --check      writes nothing; fails if the committed files differ
+
+Also prints how far the same computation in float32 is from the numbers, which tells what
+tolerance a test in float32 can ask for.
+
+Needs torch, transformers, safetensors and numpy.
+"""
+import argparse
+import contextlib
+import json
+import math
+import os
+import re
+import sys
+import tempfile
+import zlib
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.numpy import save_file
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging
+
+# ------------------------------------------------------------------------------------------------
+# The models. "bf16_exact" models have weights that bf16 holds exactly, so that they are the same
+# model in either type; the others use all bits of F32, so that a reader that loses some is caught.
+# rope_theta is small: with a large one the slow pairs hardly turn within so few positions, and a
+# wrong angle would not show.
+
+COMMON = {"hidden_act": "silu", "max_position_embeddings": 128, "torch_dtype": "float32",
+          "bos_token_id": 1, "eos_token_id": 2}
+
+
+def llama(**more):
+    return {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "rms_norm_eps": 1e-5,
+            "rope_theta": 10000.0, "attention_bias": False, "mlp_bias": False, **COMMON, **more}
+
+
+def sizes(hidden, inner, layers, heads, kv_heads, vocab):
+    return {"hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers,
+            "num_attention_heads": heads, "num_key_value_heads": kv_heads, "vocab_size": vocab}
+
+
+MODELS = {
+    "llama-tied": (True, llama(
+        **sizes(32, 36, 2, 4, 2, 80), rope_scaling=None, tie_word_embeddings=True)),
+    # Wavelengths 6, 30, 141 and 668 positions: one kept, one blended, two divided by the factor.
+    "llama-llama3-rope": (False, llama(
+        **sizes(24, 40, 1, 3, 1, 64), head_dim=8, tie_word_embeddings=False) | {
+            "rope_theta": 500.0,
+            "rope_scaling": {"factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+                             "original_max_position_embeddings": 64, "rope_type": "llama3"}}),
+    "llama-linear-rope": (False, llama(
+        **sizes(16, 24, 2, 2, 1, 64), tie_word_embeddings=True,
+        rope_scaling={"type": "linear", "factor": 4.0})),
+    "qwen2": (True, {
+        "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "rms_norm_eps": 1e-6,
+        "rope_theta": 1000.0, "use_sliding_window": False, "sliding_window": 128,
+        "max_window_layers": 2, "tie_word_embeddings": False, **COMMON,
+        **sizes(24, 40, 2, 3, 1, 64)}),
+    "qwen3": (True, {
+        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "rms_norm_eps": 1e-6,
+        "rope_theta": 1000.0, "rope_scaling": None, "attention_bias": False, "head_dim": 16,
+        "use_sliding_window": False, "sliding_window": None, "max_window_layers": 2,
+        "tie_word_embeddings": True, **COMMON, **sizes(24, 32, 2, 4, 2, 64)}),
+    "mistral": (False, {
+        "architectures": ["MistralForCausalLM"], "model_type": "mistral", "rms_norm_eps": 1e-5,
+        "rope_theta": 1000.0, "sliding_window": None, "tie_word_embeddings": False, **COMMON,
+        **sizes(16, 24, 2, 2, 1, 64)}),
+}
+
+BATCHES = {"a": (5, 13, 9), "b": (11, 3, 8)}  # lengths of the packed documents
+ACCUMULATE_LENGTHS = (6, 2, 9, 4, 7, 3, 5, 8, 2, 6, 11, 4, 3, 7, 5, 10)
+
+LR_PEAK, LR_FLOOR, WARMUP_STEPS, STEPS = 3e-3, 0.1, 3, 10
+BETA1, BETA2, EPS, WEIGHT_DECAY = 0.9, 0.95, 1e-8, 0.1
+CLIP_NORM = {"mistral": 4.0}  # some of its gradients are above, some below
+CLIP_NORM_OTHERS = 1.0
+
+
+def head_dim_of(config):
+    return config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])
+
+
+def make_weights(config, bf16_exact, generator):
+    """Random weights large enough that attention is far from even and the logits differ."""
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    head_dim = head_dim_of(config)
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    weights = {}
+
+    def draw(name, *shape, deviation=0.0, mean=0.0):
+        values = torch.from_numpy(
+            (mean + deviation * generator.standard_normal(shape)).astype(np.float32))
+        weights[name] = values.bfloat16().float() if bf16_exact else values
+
+    draw("model.embed_tokens.weight", config["vocab_size"], hidden, deviation=0.4)
+    for i in range(config["num_hidden_layers"]):
+        layer = f"model.layers.{i}."
+        draw(layer + "input_layernorm.weight", hidden, deviation=0.2, mean=1.0)
+        for name, rows in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
+            draw(f"{layer}self_attn.{name}_proj.weight", rows * head_dim, hidden, deviation=0.3)
+            if config["model_type"] == "qwen2":
+                draw(f"{layer}self_attn.{name}_proj.bias", rows * head_dim, deviation=0.3)
+            if config["model_type"] == "qwen3" and name != "v":
+                draw(f"{layer}self_attn.{name}_norm.weight", head_dim, deviation=0.2, mean=1.0)
+        draw(layer + "self_attn.o_proj.weight", hidden, heads * head_dim, deviation=0.2)
+        draw(layer + "post_attention_layernorm.weight", hidden, deviation=0.2, mean=1.0)
+        draw(layer + "mlp.gate_proj.weight", inner, hidden, deviation=0.2)
+        draw(layer + "mlp.up_proj.weight", inner, hidden, deviation=0.2)
+        draw(layer + "mlp.down_proj.weight", hidden, inner, deviation=0.2)
+    draw("model.norm.weight", hidden, deviation=0.2, mean=1.0)
+    if not config["tie_word_embeddings"]:
+        draw("lm_head.weight", config["vocab_size"], hidden, deviation=0.3)
+    return weights
+
+
+# ------------------------------------------------------------------------------------------------
+# The batches
+
+def make_document(length, vocab, generator):
+    """Token ids and which of them are to be learned; nothing could predict the first."""
+    tokens = generator.integers(3, vocab, length).tolist()
+    learn = (generator.random(length) < 0.6).astype(int)
+    learn[0] = 0
+    return tokens, learn.tolist()
+
+
+def pack(documents):
+    batch = {"doc_start": [0], "tokens": [], "positions": [], "learn": [], "target": []}
+    for tokens, learn in documents:
+        batch["tokens"] += tokens
+        batch["positions"] += range(len(tokens))
+        batch["learn"] += learn
+        batch["target"] += [t if l else -1 for t, l in zip(tokens[1:], learn[1:])] + [-1]
+        batch["doc_start"].append(len(batch["tokens"]))
+    batch["learned"] = sum(t >= 0 for t in batch["target"])
+    return batch
+
+
+# ------------------------------------------------------------------------------------------------
+# The forward
+
+def inverse_frequencies(config):
+    """The angle that each pair of a head turns per position, [head_dim / 2], in float64."""
+    head_dim = head_dim_of(config)
+    pair = torch.arange(0, head_dim, 2, dtype=torch.float64)
+    frequency = config["rope_theta"] ** (-pair / head_dim)
+    scaling = config.get("rope_scaling")
+    if scaling is None:
+        return frequency
+    if scaling.get("rope_type", scaling.get("type")) == "linear":
+        return frequency / scaling["factor"]
+    turns = scaling["original_max_position_embeddings"] * frequency / (2 * math.pi)
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    keep = ((turns - low) / (high - low)).clamp(0.0, 1.0)
+    return keep * frequency + (1.0 - keep) * frequency / scaling["factor"]
+
+
+def rms_norm(x, weight, eps):
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
+
+
+def rope(x, angle):
+    """x [rows, heads, head_dim], angle [rows, head_dim / 2]: i turns with i + head_dim / 2."""
+    cos, sin = angle.cos()[:, None, :], angle.sin()[:, None, :]
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
+def forward(config, weights, batch):
+    """Logits [rows, vocab], and the residual stream before each layer and before the last norm."""
+    rows, eps, head_dim = len(batch["tokens"]), config["rms_norm_eps"], head_dim_of(config)
+    group = config["num_attention_heads"] // config["num_key_value_heads"]
+    embedding = weights["model.embed_tokens.weight"]
+    position = torch.tensor(batch["positions"], dtype=torch.float64)
+    angle = (position[:, None] * inverse_frequencies(config)).to(embedding.dtype)
+    document = torch.bucketize(torch.arange(rows), torch.tensor(batch["doc_start"][1:]), right=True)
+    index = torch.arange(rows)
+    sees = (document[:, None] == document[None, :]) & (index[None, :] <= index[:, None])
+
+    x = embedding[torch.tensor(batch["tokens"])]
+    residual = [x]
+    for i in range(config["num_hidden_layers"]):
+        layer = {name.split(f"model.layers.{i}.")[1]: value for name, value in weights.items()
+                 if name.startswith(f"model.layers.{i}.")}
+
+        def project(name, value):
+            return F.linear(value, layer[f"self_attn.{name}_proj.weight"],
+                            layer.get(f"self_attn.{name}_proj.bias"))
+
+        h = rms_norm(x, layer["input_layernorm.weight"], eps)
+        q, k, v = (project(name, h).view(rows, -1, head_dim) for name in "qkv")
+        if config["model_type"] == "qwen3":
+            q = rms_norm(q, layer["self_attn.q_norm.weight"], eps)
+            k = rms_norm(k, layer["self_attn.k_norm.weight"], eps)
+        q, k = rope(q, angle), rope(k, angle)
+        k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+        score = torch.einsum("ihd,jhd->hij", q, k) / math.sqrt(head_dim)
+        weight = torch.softmax(score.masked_fill(~sees, -math.inf), dim=-1)
+        x = x + project("o", torch.einsum("hij,jhd->ihd", weight, v).reshape(rows, -1))
+        h = rms_norm(x, layer["post_attention_layernorm.weight"], eps)
+        gate = F.linear(h, layer["mlp.gate_proj.weight"])
+        up = F.linear(h, layer["mlp.up_proj.weight"])
+        x = x + F.linear(F.silu(gate) * up, layer["mlp.down_proj.weight"])
+        residual.append(x)
+    h = rms_norm(x, weights["model.norm.weight"], eps)
+    return F.linear(h, weights.get("lm_head.weight", embedding)), residual
+
+
+def row_losses(logits, batch):
+    """-log p(target) of each row, [rows]; zero where a row has no target."""
+    target = torch.tensor(batch["target"])
+    log_p = torch.log_softmax(logits, dim=-1).gather(1, target.clamp(min=0)[:, None])[:, 0]
+    return torch.where(target >= 0, -log_p, torch.zeros_like(log_p))
+
+
+def gradients(config, weights, batch, learned=None):
+    """Mean loss over `learned` tokens (the batch's own number unless given), its gradients."""
+    leaves = {name: value.detach().clone().requires_grad_() for name, value in weights.items()}
+    logits, residual = forward(config, leaves, batch)
+    losses = row_losses(logits, batch)
+    loss = losses.sum() / (learned or batch["learned"])
+    grads = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values()))))
+    return {"loss": loss.item(), "grads": grads, "logits": logits.detach(),
+            "row_loss": losses.detach(), "residual": [r.detach() for r in residual]}
+
+
+def global_norm(grads):
+    return math.sqrt(sum(g.double().pow(2).sum().item() for g in grads.values()))
+
+
+# ------------------------------------------------------------------------------------------------
+# The optimizer
+
+def learning_rate(step):
+    """step counts from 1."""
+    if step <= WARMUP_STEPS:
+        return LR_PEAK * step / WARMUP_STEPS
+    done = (step - WARMUP_STEPS) / (STEPS - WARMUP_STEPS)
+    return LR_PEAK * (LR_FLOOR + (1.0 - LR_FLOOR) * 0.5 * (1.0 + math.cos(math.pi * done)))
+
+
+def ten_updates(config, weights, batches):
+    clip_norm = CLIP_NORM.get(config["model_type"], CLIP_NORM_OTHERS)
+    weights = {name: value.clone() for name, value in weights.items()}
+    first = {name: torch.zeros_like(value) for name, value in weights.items()}
+    second = {name: torch.zeros_like(value) for name, value in weights.items()}
+    steps, clipped = [], []
+    for step in range(1, STEPS + 1):
+        name = "ab"[(step - 1) % 2]
+        result = gradients(config, weights, batches[name])
+        norm, rate = global_norm(result["grads"]), learning_rate(step)
+        scale = clip_norm / norm if norm > clip_norm else 1.0
+        clipped.append({k: g * scale for k, g in result["grads"].items()})
+        for key, weight in weights.items():
+            grad = clipped[-1][key]
+            first[key] = BETA1 * first[key] + (1 - BETA1) * grad
+            second[key] = BETA2 * second[key] + (1 - BETA2) * grad * grad
+            direction = (first[key] / (1 - BETA1 ** step)) / (
+                (second[key] / (1 - BETA2 ** step)).sqrt() + EPS)
+            decay = WEIGHT_DECAY if weight.dim() >= 2 else 0.0
+            weights[key] = weight - rate * decay * weight - rate * direction
+        steps.append({"batch": name, "lr": rate, "loss": result["loss"], "grad_norm": norm,
+                      "clip_scale": scale})
+    return weights, steps, clipped
+
+
+# ------------------------------------------------------------------------------------------------
+# The checks
+
+def require(what, ours, theirs, tolerance):
+    worst = (ours - theirs).abs().max().item() / max(1.0, theirs.abs().max().item())
+    if not worst <= tolerance:
+        sys.exit(f"{what}: differs by {worst:.3g}, allowed {tolerance:.3g}")
+
+
+@contextlib.contextmanager
+def float32_means_float64():
+    """transformers computes norms, softmax and angles in float32 whatever the model's type is.
+    Inside this, the names that it uses for that mean float64."""
+    saved = torch.float32, torch.float, torch.Tensor.float
+    torch.float32 = torch.float = torch.float64
+    torch.Tensor.float = torch.Tensor.double
+    try:
+        yield
+    finally:
+        torch.float32, torch.float, torch.Tensor.float = saved
+
+
+def check_transformers(directory, batches, results):
+    """`results`: {batch name: what gradients() gave}. Logits as transformers comes, and logits and
+    gradients with its float32 islands lifted to float64."""
+    model = AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.float64, attn_implementation="eager").train()
+
+    def run(batch):
+        starts = batch["doc_start"]
+        return torch.cat([model(torch.tensor([batch["tokens"][i:j]]), use_cache=False).logits[0]
+                          for i, j in zip(starts, starts[1:])])
+
+    with torch.no_grad():
+        require(f"{directory}: logits", results["a"]["logits"], run(batches["a"]), 1e-5)
+    with float32_means_float64():
+        turn = model.model.rotary_emb
+        model.model.rotary_emb = type(turn)(model.config)
+        for name, batch in batches.items():
+            model.zero_grad()
+            logits = run(batch)
+            loss = F.cross_entropy(logits, torch.tensor(batch["target"]), ignore_index=-1)
+            loss.backward()
+            require(f"{directory}: float64 logits", results[name]["logits"], logits, 1e-13)
+            require(f"{directory}: loss", torch.tensor(results[name]["loss"], dtype=torch.float64),
+                    loss.detach(), 1e-13)
+            named = dict(model.named_parameters())
+            grads = results[name]["grads"]
+            if set(named) != set(grads):
+                sys.exit(f"{directory}: other parameters: {set(named) ^ set(grads)}")
+            for key, grad in grads.items():
+                require(f"{directory}: gradient of {key}", grad, named[key].grad, 1e-13)
+
+
+def check_adamw(directory, start, clipped, end):
+    params = {name: torch.nn.Parameter(value.clone()) for name, value in start.items()}
+    optimizer = torch.optim.AdamW(
+        [{"params": [p for p in params.values() if p.dim() >= 2], "weight_decay": WEIGHT_DECAY},
+         {"params": [p for p in params.values() if p.dim() < 2], "weight_decay": 0.0}],
+        betas=(BETA1, BETA2), eps=EPS)
+    for step, grads in enumerate(clipped, 1):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step)
+        for name, param in params.items():
+            param.grad = grads[name]
+        optimizer.step()
+    for name, param in params.items():
+        require(f"{directory}: {name} after AdamW", end[name], param.detach(), 1e-13)
+
+
+def accumulate(directory, config, weights, generator):
+    documents = [make_document(n, config["vocab_size"], generator) for n in ACCUMULATE_LENGTHS]
+    documents[1] = (documents[1][0], [0, 0])  # a document without anything to learn
+    whole = pack(documents)
+    packed = gradients(config, weights, whole)
+    total = {name: torch.zeros_like(value) for name, value in weights.items()}
+    for document in documents:
+        part = gradients(config, weights, pack([document]), whole["learned"])
+        for name, grad in part["grads"].items():
+            total[name] += grad
+    for name, grad in total.items():
+        require(f"{directory}: accumulated gradient of {name}", packed["grads"][name], grad, 1e-13)
+    return packed, {
+        "documents": [{"tokens": t, "learn": l} for t, l in documents],
+        "learned": whole["learned"], "loss": packed["loss"],
+        "grad_norm": global_norm(packed["grads"]),
+        "tensor_grad_norm": {n: global_norm({n: g}) for n, g in packed["grads"].items()}}
+
+
+def report_float32(name, config, weights, batches, result, end):
+    single = {key: value.float() for key, value in weights.items()}
+    lower = gradients(config, single, batches["a"])
+    after, _, _ = ten_updates(config, single, batches)
+
+    def worst(ours, theirs):
+        return max((ours[k].double() - theirs[k]).abs().max().item() for k in theirs)
+
+    logits = (lower["logits"].double() - result["logits"]).abs().max().item()
+    print(f"{name:18} float32 off by: logits {logits:.1e} "
+          f"loss {abs(lower['loss'] - result['loss']):.1e}"
+          f" gradients {worst(lower['grads'], result['grads']):.1e}"
+          f" parameters after {STEPS} updates {worst(after, end):.1e}")
+
+
+# ------------------------------------------------------------------------------------------------
+
+def write_model(name, root):
+    bf16_exact, config = MODELS[name]
+    generator = np.random.Generator(np.random.PCG64(zlib.crc32(name.encode())))
+    directory = os.path.join(root, name)
+    os.makedirs(directory, exist_ok=True)
+    stored = make_weights(config, bf16_exact, generator)
+    save_file({key: value.numpy() for key, value in stored.items()},
+              os.path.join(directory, "model.safetensors"), metadata={"format": "pt"})
+    write_json(os.path.join(directory, "config.json"), config)
+
+    weights = {key: value.double() for key, value in stored.items()}
+    batches = {key: pack([make_document(n, config["vocab_size"], generator) for n in lengths])
+               for key, lengths in BATCHES.items()}
+    results = {key: gradients(config, weights, batch) for key, batch in batches.items()}
+    check_transformers(directory, batches, results)
+    end, steps, clipped = ten_updates(config, weights, batches)
+    check_adamw(directory, weights, clipped, end)
+    _, accumulated = accumulate(directory, config, weights, generator)
+    report_float32(name, config, weights, batches, results["a"], end)
+
+    result = results["a"]
+    arrays = {"inv_freq": inverse_frequencies(config), "logits": result["logits"],
+              "row_loss": result["row_loss"]}
+    arrays |= {f"residual.{i}": value for i, value in enumerate(result["residual"])}
+    arrays |= {f"grad.{key}": value for key, value in result["grads"].items()}
+    arrays |= {f"after.{key}": value for key, value in end.items()}
+    save_file({key: np.ascontiguousarray(value.numpy()) for key, value in arrays.items()},
+              os.path.join(directory, "golden.safetensors"))
+    write_json(os.path.join(directory, "golden.json"), {
+        "bf16_exact": bf16_exact,
+        "batches": batches,
+        "loss": result["loss"],
+        "grad_norm": global_norm(result["grads"]),
+        "updates": {
+            "lr_peak": LR_PEAK, "lr_floor": LR_FLOOR, "warmup_steps": WARMUP_STEPS,
+            "total_steps": STEPS, "beta1": BETA1, "beta2": BETA2, "eps": EPS,
+            "weight_decay": WEIGHT_DECAY,
+            "clip_norm": CLIP_NORM.get(name, CLIP_NORM_OTHERS), "steps": steps,
+            "loss_after": {key: gradients(config, end, batch)["loss"]
+                           for key, batch in batches.items()}},
+        "accumulate": accumulated})
+
+
+def write_json(path, value):
+    """Lists of numbers on one line each, so that a change can be read in a diff."""
+    text = re.sub(r"\[\s*([^\[\]{}]*?)\s*\]",
+                  lambda found: "[" + re.sub(r"\s+", " ", found[1]) + "]",
+                  json.dumps(value, indent=1))
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text + "\n")
+
+
+def differing(ours, theirs):
+    """Names of the files of `ours` that `theirs` has not, or has with other bytes."""
+    for folder, _, names in os.walk(ours):
+        for name in names:
+            path = os.path.join(folder, name)
+            other = os.path.join(theirs, os.path.relpath(path, ours))
+            if not os.path.exists(other) or open(path, "rb").read() != open(other, "rb").read():
+                yield os.path.relpath(path, ours)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    committed = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "golden")
+    parser.add_argument("--out", default=os.path.normpath(committed))
+    parser.add_argument("--check", action="store_true",
+                        help="compare with the files in --out, byte for byte, and write nothing")
+    args = parser.parse_args()
+    logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    if not args.check:
+        for name in MODELS:
+            write_model(name, args.out)
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in MODELS:
+            write_model(name, scratch)
+        different = sorted(differing(scratch, args.out))
+    if different:
+        sys.exit(f"{args.out}: other bytes: {', '.join(different)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,490 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels.h"
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <math_constants.h>
+
+/*
+ * A warp works alone: it owns a ring of 4 KiB slots, one holding the keys or the values of 16 tokens
+ * of one head, filled by the tensor copy engine SLOTS - 1 ahead. The 16 tokens are the rows of the
+ * tensor core's left operand and the 4 query heads (padded to 8) its columns, so nothing of the tall
+ * side is wasted. A slot is [2 halves of 64 dimensions][16 tokens][128 bytes], swizzled by the engine:
+ * 16-byte column c of row r lies at column c ^ (r & 7).
+ */
+static constexpr int SLOT_BYTES = 4096;
+
+struct cursor {
+    int seq, head, unit, units; /* unit counts inside (seq, head) */
+    int len;                    /* tokens of seq */
+};
+
+/* Units per worker: the first `more` workers have one more than `per`. */
+struct cut {
+    uint32_t per, more;
+};
+
+static __device__ __forceinline__ cut cut_for(uint32_t total, uint32_t workers)
+{
+    cut c;
+    c.per = total / workers;
+    c.more = total - c.per * workers;
+    return c;
+}
+
+static __device__ __forceinline__ uint32_t first_unit(cut c, uint32_t w)
+{
+    return w * c.per + min(w, c.more);
+}
+
+static __device__ __forceinline__ uint32_t worker_of(cut c, uint32_t u)
+{
+    uint32_t wide = c.more * (c.per + 1);
+    return u < wide ? u / (c.per + 1) : c.more + (u - wide) / c.per;
+}
+
+static __device__ cursor find(const struct lab_attn &a, uint32_t u)
+{
+    int lo = 0;
+    int hi = a.batch;
+    while (hi - lo > 1) {
+        int mid = (lo + hi) / 2;
+        if ((uint32_t)a.units[mid] * LAB_KV <= u)
+            lo = mid;
+        else
+            hi = mid;
+    }
+    cursor c;
+    int rest = (int)(u - (uint32_t)a.units[lo] * LAB_KV);
+    c.seq = lo;
+    c.units = a.units[lo + 1] - a.units[lo];
+    c.head = rest / c.units;
+    c.unit = rest % c.units;
+    c.len = a.len[lo];
+    return c;
+}
+
+static __device__ __forceinline__ void step(const struct lab_attn &a, cursor &c)
+{
+    if (++c.unit < c.units)
+        return;
+    c.unit = 0;
+    if (++c.head < LAB_KV)
+        return;
+    c.head = 0;
+    if (++c.seq < a.batch) {
+        c.units = a.units[c.seq + 1] - a.units[c.seq];
+        c.len = a.len[c.seq];
+    }
+}
+
+static __device__ __forceinline__ int page_of(const struct lab_attn &a, const cursor &c)
+{
+    return a.pages[(int64_t)c.seq * a.max_pages + ((c.unit * LAB_UNIT) >> a.page_shift)];
+}
+
+/* One lane: fetches 16 tokens from row `row` of the pool into the slot, announced on its barrier. */
+static __device__ __forceinline__ void fetch(uint32_t slot, uint32_t bar, const CUtensorMap *map, int row)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(bar), "n"(SLOT_BYTES)
+                 : "memory");
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, %2}], [%4];\n" ::"r"(slot), "l"(map), "r"(0), "r"(row), "r"(bar)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void await(uint32_t bar, uint32_t parity)
+{
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@done bra.uni out;\n"
+                 "bra.uni again;\n"
+                 "out:\n"
+                 "}\n" ::"r"(bar), "r"(parity)
+                 : "memory");
+    __syncwarp();
+}
+
+static __device__ __forceinline__ float power(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+    return y;
+}
+
+static __device__ __forceinline__ void ldm(uint32_t (&r)[4], uint32_t at)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void ldm_trans(uint32_t (&r)[4], uint32_t at)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                           uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+static __device__ __forceinline__ uint32_t pack(float lo, float hi)
+{
+    __nv_bfloat162 p = __floats2bfloat162_rn(lo, hi);
+    return *reinterpret_cast<uint32_t *>(&p);
+}
+
+static __device__ __forceinline__ uint32_t transpose(uint32_t x)
+{
+    uint32_t y;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(y) : "r"(x));
+    return y;
+}
+
+/*
+ * What a warp keeps of one (sequence, head): o[t] is 16 of the 128 dimensions (rows) by 8 query
+ * heads (columns; 4..7 are padding). A lane has columns 2 (lane % 4) and the next.
+ */
+struct state {
+    uint32_t q[16];
+    float o[8][4];
+    float top[2];  /* a reference near the running maximum, in powers of two */
+    float mass[2]; /* this lane's part of the sum of weights */
+};
+
+static __device__ __forceinline__ void begin(const struct lab_attn &a, const cursor &c, state &s,
+                                             int lane)
+{
+    const uint16_t *row = a.q + (int64_t)c.seq * a.q_stride
+                          + (c.head * LAB_GROUP + (lane >> 2)) * LAB_DIM + (lane & 3) * 2;
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        s.q[i] = lane < 16 ? *reinterpret_cast<const uint32_t *>(row + i * 8) : 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        s.o[i][0] = s.o[i][1] = s.o[i][2] = s.o[i][3] = 0.0f;
+    s.top[0] = s.top[1] = -CUDART_INF_F;
+    s.mass[0] = s.mass[1] = 0.0f;
+}
+
+static __device__ __forceinline__ float over_rows(float x)
+{
+    x = fmaxf(x, __shfl_xor_sync(~0u, x, 4));
+    x = fmaxf(x, __shfl_xor_sync(~0u, x, 8));
+    return fmaxf(x, __shfl_xor_sync(~0u, x, 16));
+}
+
+/* Weights of 16 tokens, ready as the right operand of the second product. */
+static __device__ __forceinline__ void scores(state &s, uint32_t slot, int left, uint32_t (&p)[2],
+                                              int lane)
+{
+    float sc[2][4] = {};
+    uint32_t k[4];
+    int row = lane & 15;
+    uint32_t at = slot + row * 128 + (((lane >> 4) ^ (row & 7)) << 4);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        ldm(k, (at ^ ((i & 3) << 5)) + (i >> 2) * 2048);
+        mma(sc[i & 1], k, s.q[2 * i], s.q[2 * i + 1]);
+    }
+    const float scale = 1.4426950408889634f * 0.08838834764831845f;
+    float v[4]; /* rows lane / 4 and 8 more, columns 0 and 1 */
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        v[i] = (sc[0][i] + sc[1][i]) * scale;
+    if (left < LAB_UNIT) {
+        if ((lane >> 2) >= left)
+            v[0] = v[1] = -CUDART_INF_F;
+        if ((lane >> 2) + 8 >= left)
+            v[2] = v[3] = -CUDART_INF_F;
+    }
+    /* The reference moves only when a score passes it by 2^8: fp32 sums carry that much. */
+    float high = fmaxf(fmaxf(v[0], v[2]) - s.top[0], fmaxf(v[1], v[3]) - s.top[1]);
+    if (__any_sync(~0u, high > 8.0f)) {
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            float next = fmaxf(s.top[c], over_rows(fmaxf(v[c], v[2 + c])));
+            float shrink = power(s.top[c] - next);
+            s.top[c] = next;
+            s.mass[c] *= shrink;
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                s.o[i][c] *= shrink;
+                s.o[i][2 + c] *= shrink;
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        v[i] = power(v[i] - s.top[i & 1]);
+    s.mass[0] += v[0] + v[2];
+    s.mass[1] += v[1] + v[3];
+    p[0] = transpose(pack(v[0], v[1]));
+    p[1] = transpose(pack(v[2], v[3]));
+}
+
+static __device__ __forceinline__ void weigh(state &s, uint32_t slot, int left,
+                                             const uint32_t (&p)[2], int lane)
+{
+    uint32_t v[4];
+    int row = (lane & 7) + ((lane >> 4) << 3);
+    uint32_t at = slot + row * 128 + ((((lane >> 3) & 1) ^ (row & 7)) << 4);
+    if (left < LAB_UNIT) {
+        /* Past the end lies anything, and 0 times a NaN is one. */
+        for (int r = left; r < LAB_UNIT; r++)
+            asm volatile("st.shared.v2.b32 [%0], {%1, %1};\n" ::"r"(slot + (lane >> 4) * 2048 + r * 128
+                                                                    + (lane & 15) * 8), "r"(0) : "memory");
+        __syncwarp();
+        asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        ldm_trans(v, (at ^ ((i & 3) << 5)) + (i >> 2) * 2048);
+        mma(s.o[i], v, p[0], p[1]);
+    }
+}
+
+static __device__ __forceinline__ void finish(const struct lab_attn &a, const cursor &c, state &s,
+                                              bool whole, uint32_t slot, int lane)
+{
+#pragma unroll
+    for (int j = 0; j < 2; j++)
+        for (int m = 4; m < 32; m *= 2)
+            s.mass[j] += __shfl_xor_sync(~0u, s.mass[j], m);
+    int head = (lane & 3) * 2;
+    int dim = lane >> 2;
+    if (head >= LAB_GROUP)
+        return;
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        if (whole) {
+            float inv = 1.0f / s.mass[j];
+            __nv_bfloat16 *o = (__nv_bfloat16 *)a.out
+                               + ((int64_t)c.seq * LAB_HEADS + c.head * LAB_GROUP + head + j) * LAB_DIM;
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                o[i * 16 + dim] = __float2bfloat16(s.o[i][j] * inv);
+                o[i * 16 + dim + 8] = __float2bfloat16(s.o[i][2 + j] * inv);
+            }
+            continue;
+        }
+        float *o = a.part + ((int64_t)slot * LAB_GROUP + head + j) * (LAB_DIM + 2);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            o[i * 16 + dim] = s.o[i][j];
+            o[i * 16 + dim + 8] = s.o[i][2 + j];
+        }
+        if (dim == 0)
+            *reinterpret_cast<float2 *>(o + LAB_DIM) = make_float2(s.top[j], s.mass[j]);
+    }
+}
+
+template <int WARPS, int SLOTS>
+__global__ void __launch_bounds__(WARPS * 32, 1) attend(const __grid_constant__ struct lab_attn a)
+{
+    extern __shared__ __align__(1024) unsigned char smem[];
+    int lane = threadIdx.x & 31;
+    int warp = threadIdx.x >> 5;
+    uint32_t worker = blockIdx.x * WARPS + warp;
+    cut share = cut_for((uint32_t)a.units[a.batch] * LAB_KV, gridDim.x * WARPS);
+    uint32_t from = first_unit(share, worker);
+    uint32_t to = first_unit(share, worker + 1);
+    if (from >= to)
+        return;
+    uint32_t base = (uint32_t)__cvta_generic_to_shared(smem);
+    uint32_t ring = base + warp * SLOTS * SLOT_BYTES;
+    uint32_t bars = base + WARPS * SLOTS * SLOT_BYTES + warp * SLOTS * 8;
+    if (lane == 0) {
+        for (int i = 0; i < SLOTS; i++)
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n" ::"r"(bars + i * 8) : "memory");
+        asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
+        asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+    }
+    __syncwarp();
+
+    cursor ahead = find(a, from);
+    cursor here = ahead;
+    uint32_t fetched = from; /* units whose keys are fetched or being fetched */
+    int page = page_of(a, ahead);
+    int to_values = LAB_KV << a.page_shift; /* rows from keys to values of the same token */
+    int row = 0;
+    int put = 0;
+    auto fetch_keys = [&]() {
+        if (fetched < to) {
+            row = (((page * 2 * LAB_KV) + ahead.head) << a.page_shift)
+                  + ((ahead.unit * LAB_UNIT) & ((1 << a.page_shift) - 1));
+            if (lane == 0)
+                fetch(ring + put * SLOT_BYTES, bars + put * 8, &a.map, row);
+            if (fetched + 1 < to) {
+                step(a, ahead);
+                page = page_of(a, ahead); /* one unit early, so its latency hides */
+            }
+        }
+        put = put + 1 == SLOTS ? 0 : put + 1;
+    };
+    auto fetch_values = [&]() {
+        if (fetched < to && lane == 0)
+            fetch(ring + put * SLOT_BYTES, bars + put * 8, &a.map, row + to_values);
+        fetched++;
+        put = put + 1 == SLOTS ? 0 : put + 1;
+    };
+    /* SLOTS - 1 slots ahead; what comes next then alternates with what is consumed. */
+#pragma unroll
+    for (int i = 0; i < SLOTS - 1; i++)
+        if (i & 1)
+            fetch_values();
+        else
+            fetch_keys();
+
+    state s;
+    uint32_t p[2];
+    int get = 0;
+    uint32_t parity = 0;
+    auto turn = [&]() {
+        if (++get == SLOTS) {
+            get = 0;
+            parity ^= 1;
+        }
+    };
+    bool fresh = true;
+    bool whole = false;
+    uint32_t start = from;
+    for (uint32_t u = from; u < to; u++) {
+        if (fresh) {
+            begin(a, here, s, lane);
+            whole = here.unit == 0;
+            start = u;
+            fresh = false;
+        }
+        int left = here.len - here.unit * LAB_UNIT;
+        await(bars + get * 8, parity);
+        if ((SLOTS & 1) != 0)
+            fetch_keys();
+        else
+            fetch_values();
+        scores(s, ring + get * SLOT_BYTES, left, p, lane);
+        turn();
+        await(bars + get * 8, parity);
+        if ((SLOTS & 1) != 0)
+            fetch_values();
+        else
+            fetch_keys();
+        weigh(s, ring + get * SLOT_BYTES, left, p, lane);
+        turn();
+        bool last = here.unit + 1 == here.units;
+        if (last || u + 1 == to) {
+            finish(a, here, s, whole && last, 2 * worker + (start != from), lane);
+            fresh = true;
+        }
+        if (u + 1 < to)
+            step(a, here);
+    }
+}
+
+/* One warp a query head: joins what several workers left. */
+__global__ void merge(const __grid_constant__ struct lab_attn a, uint32_t workers)
+{
+    int lane = threadIdx.x & 31;
+    cut share = cut_for((uint32_t)a.units[a.batch] * LAB_KV, workers);
+    int warps = gridDim.x * (blockDim.x >> 5);
+    for (int t = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5); t < a.batch * LAB_HEADS; t += warps) {
+        int seq = t / LAB_HEADS;
+        int head = t % LAB_HEADS;
+        uint32_t units = a.units[seq + 1] - a.units[seq];
+        uint32_t u0 = (uint32_t)a.units[seq] * LAB_KV + head / LAB_GROUP * units;
+        uint32_t u1 = u0 + units;
+        uint32_t w = worker_of(share, u0);
+        if (first_unit(share, w + 1) >= u1)
+            continue; /* one worker did it all and wrote it */
+        float4 sum = make_float4(0, 0, 0, 0);
+        float top = -CUDART_INF_F;
+        float mass = 0;
+        for (; first_unit(share, w) < u1 && w < workers; w++) {
+            uint32_t slot = 2 * w + (first_unit(share, w) < u0);
+            const float *p = a.part + ((int64_t)slot * LAB_GROUP + head % LAB_GROUP) * (LAB_DIM + 2);
+            float2 x = *reinterpret_cast<const float2 *>(p + lane * 4);
+            float2 y = *reinterpret_cast<const float2 *>(p + lane * 4 + 2);
+            float2 m = *reinterpret_cast<const float2 *>(p + LAB_DIM);
+            float next = fmaxf(top, m.x);
+            float old = exp2f(top - next);
+            float add = exp2f(m.x - next);
+            sum = make_float4(sum.x * old + x.x * add, sum.y * old + x.y * add,
+                              sum.z * old + y.x * add, sum.w * old + y.y * add);
+            mass = mass * old + m.y * add;
+            top = next;
+        }
+        float inv = 1.0f / mass;
+        *reinterpret_cast<uint2 *>(a.out + (int64_t)t * LAB_DIM + lane * 4) =
+            make_uint2(pack(sum.x * inv, sum.y * inv), pack(sum.z * inv, sum.w * inv));
+    }
+}
+
+struct variant {
+    void (*kernel)(const struct lab_attn);
+    int warps, slots;
+};
+
+static const variant VARIANTS[] = {
+    {attend<8, 7>, 8, 7}, {attend<11, 5>, 11, 5}, {attend<14, 4>, 14, 4},
+    {attend<6, 9>, 6, 9}, {attend<8, 4>, 8, 4},
+};
+
+static int smem_bytes(const variant &t)
+{
+    return t.warps * t.slots * (SLOT_BYTES + 8);
+}
+
+extern "C" CUresult lab_attn_map(struct lab_attn *a, int64_t pages)
+{
+    cuuint64_t dims[3] = {64, (cuuint64_t)pages * 2 * LAB_KV << a->page_shift, 2};
+    cuuint64_t strides[2] = {LAB_DIM * 2, 128};
+    cuuint32_t box[3] = {64, LAB_UNIT, 2};
+    cuuint32_t ones[3] = {1, 1, 1};
+    return cuTensorMapEncodeTiled(&a->map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, (void *)a->pool, dims,
+                                  strides, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                  CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+}
+
+extern "C" int lab_attn_variants(void)
+{
+    return (int)(sizeof VARIANTS / sizeof VARIANTS[0]);
+}
+
+extern "C" cudaError_t lab_attn_prepare(int v, struct lab_attn_variant *out)
+{
+    const variant &t = VARIANTS[v];
+    out->warps = t.warps;
+    out->slots = t.slots;
+    out->smem = smem_bytes(t);
+    cudaError_t e = cudaFuncSetAttribute((const void *)t.kernel,
+                                         cudaFuncAttributeMaxDynamicSharedMemorySize, out->smem);
+    if (e != cudaSuccess)
+        return e;
+    return cudaOccupancyMaxActiveBlocksPerMultiprocessor(&out->per_sm, (const void *)t.kernel,
+                                                         t.warps * 32, out->smem);
+}
+
+extern "C" cudaError_t lab_attn_launch(const struct lab_attn *a, int v, int blocks,
+                                       cudaStream_t stream)
+{
+    const variant &t = VARIANTS[v];
+    t.kernel<<<blocks, t.warps * 32, smem_bytes(t), stream>>>(*a);
+    cudaError_t e = cudaGetLastError();
+    if (e != cudaSuccess)
+        return e;
+    int tasks = a->batch * LAB_HEADS / 4;
+    merge<<<tasks < 16 * blocks ? tasks : 16 * blocks, 128, 0, stream>>>(*a, blocks * t.warps);
+    return cudaGetLastError();
+}

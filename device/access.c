@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/access.c - what each op reads and writes. */
+#include "device/operand.h"
+
+struct list {
+    struct hzp_operand *item;
+    int count;
+};
+
+enum mode { READ = 1, WRITE = 2, OPTIONAL = 4 };
+
+static struct hzp_operand *push(struct list *list, const char *name, int mode)
+{
+    HZP_ASSERT(list->count < HZP_ACCESS_MAX);
+    struct hzp_operand *o = &list->item[list->count++];
+    *o = (struct hzp_operand){.name = name, .may_be = -1};
+    o->reads = mode & READ;
+    o->writes = mode & WRITE;
+    o->optional = mode & OPTIONAL;
+    return o;
+}
+
+static struct hzp_operand *mat(struct list *list, const char *name, const struct hzp_mat *m,
+                               int mode)
+{
+    struct hzp_operand *o = push(list, name, mode);
+    size_t size = hzp_dtype_size(m->type);
+    o->ptr = (uintptr_t)m->ptr;
+    o->rows = m->rows;
+    o->width = (size_t)HZP_MAX(m->cols, 0) * size;
+    o->stride = (size_t)HZP_MAX(m->stride, 0) * size;
+    o->align = size;
+    o->mat = m;
+    return o;
+}
+
+static void array(struct list *list, const char *name, const void *ptr, int64_t count, size_t size,
+                  int mode)
+{
+    struct hzp_operand *o = push(list, name, mode);
+    o->ptr = (uintptr_t)ptr;
+    o->rows = count > 0;
+    o->width = o->stride = (size_t)HZP_MAX(count, 0) * size;
+    o->align = HZP_MIN(size, (size_t)8);
+}
+
+/* The layer's whole pages: which of them, only the device's page table knows.  Chains of one step
+ * own disjoint pages, which the plan checker takes from the page pool's invariant. */
+static void pages(struct list *list, const struct hzp_kv *kv, const struct hzp_heads *heads,
+                  int mode)
+{
+    int64_t count = (int64_t)kv->pages * heads->kv_heads * kv->page_rows * heads->dim;
+    array(list, "k", kv->k, count, hzp_dtype_size(kv->type), mode);
+    array(list, "v", kv->v, count, hzp_dtype_size(kv->type), mode);
+}
+
+static void segments(struct list *list, const struct hzp_segs *segs)
+{
+    array(list, "row0", segs->row0, (int64_t)segs->count + 1, sizeof(int32_t), READ);
+    array(list, "pos0", segs->pos0, segs->count, sizeof(int32_t), READ);
+}
+
+static void of_embed(struct list *l, const struct hzp_embed_args *a)
+{
+    mat(l, "table", &a->table, READ);
+    mat(l, "y", &a->y, WRITE);
+    array(l, "id", a->id, a->y.rows, sizeof(int32_t), READ);
+}
+
+static void of_rmsnorm(struct list *l, const struct hzp_rmsnorm_args *a)
+{
+    mat(l, "x", &a->x, READ);
+    mat(l, "w", &a->w, READ);
+    mat(l, "y", &a->y, WRITE);
+    array(l, "rstd", a->rstd, a->x.rows, sizeof(float), WRITE | OPTIONAL);
+}
+
+static void of_matmul(struct list *l, const struct hzp_matmul_args *a)
+{
+    mat(l, "a", &a->a, READ);
+    mat(l, "b", &a->b, READ);
+    mat(l, "c", &a->c, a->accumulate ? READ | WRITE : WRITE);
+    mat(l, "bias", &a->bias, READ | OPTIONAL);
+}
+
+static void of_rope(struct list *l, const struct hzp_rope_args *a)
+{
+    mat(l, "x", &a->x, READ);
+    mat(l, "y", &a->y, WRITE)->may_be = 0;
+    mat(l, "q_norm", &a->q_norm, READ | OPTIONAL);
+    mat(l, "k_norm", &a->k_norm, READ | OPTIONAL);
+    mat(l, "table", &a->table, READ);
+    array(l, "pos", a->pos, a->x.rows, sizeof(int32_t), READ);
+}
+
+static void of_kv_append(struct list *l, const struct hzp_kv_append_args *a)
+{
+    mat(l, "qkv", &a->qkv, READ);
+    pages(l, &a->kv, &a->heads, WRITE);
+    array(l, "slot", a->slot, a->qkv.rows, sizeof(int32_t), READ);
+}
+
+static void of_attn_paged(struct list *l, const struct hzp_attn_paged_args *a)
+{
+    mat(l, "qkv", &a->qkv, READ);
+    mat(l, "out", &a->out, WRITE);
+    pages(l, &a->kv, &a->heads, READ);
+    segments(l, &a->segs);
+    array(l, "page", a->page, (int64_t)a->segs.count * a->page_stride, sizeof(int32_t), READ);
+}
+
+static void of_attn_packed(struct list *l, const struct hzp_attn_packed_args *a)
+{
+    mat(l, "qkv", &a->qkv, READ);
+    mat(l, "out", &a->out, WRITE);
+    array(l, "lse", a->lse, (int64_t)a->qkv.rows * a->heads.heads, sizeof(float),
+          WRITE | OPTIONAL);
+    segments(l, &a->segs);
+}
+
+static void of_swiglu(struct list *l, const struct hzp_swiglu_args *a)
+{
+    mat(l, "x", &a->x, READ);
+    mat(l, "y", &a->y, WRITE);
+}
+
+static void of_gather(struct list *l, const struct hzp_gather_args *a)
+{
+    mat(l, "x", &a->x, READ);
+    mat(l, "y", &a->y, WRITE);
+    array(l, "index", a->index, a->y.rows, sizeof(int32_t), READ);
+}
+
+static void of_sample(struct list *l, const struct hzp_sample_args *a)
+{
+    int64_t rows = a->logits.rows, tops = rows * HZP_TOPS_MAX;
+    mat(l, "logits", &a->logits, READ | WRITE);
+    array(l, "row", a->row, rows, sizeof(*a->row), READ);
+    /* how many there are is in the rows, on the device: the first stands for all */
+    array(l, "edit", a->edit, 1, sizeof(*a->edit), READ | OPTIONAL);
+    array(l, "token", a->token, rows, sizeof(*a->token), WRITE);
+    array(l, "logprob", a->logprob, rows, sizeof(*a->logprob), WRITE);
+    array(l, "rank", a->rank, rows, sizeof(*a->rank), WRITE);
+    array(l, "top_token", a->top_token, tops, sizeof(*a->top_token), WRITE | OPTIONAL);
+    array(l, "top_logprob", a->top_logprob, tops, sizeof(*a->top_logprob), WRITE | OPTIONAL);
+}
+
+static void of_xent(struct list *l, const struct hzp_xent_args *a)
+{
+    mat(l, "x", &a->x, READ);
+    mat(l, "dx", &a->dx, WRITE | OPTIONAL)->may_be = 0;
+    array(l, "target", a->target, a->x.rows, sizeof(int32_t), READ);
+    array(l, "loss", a->loss, a->x.rows, sizeof(float), WRITE);
+}
+
+static void of_embed_bwd(struct list *l, const struct hzp_embed_bwd_args *a)
+{
+    mat(l, "dtable", &a->dtable, READ | WRITE);
+    mat(l, "dy", &a->dy, READ);
+    array(l, "id", a->id, a->dy.rows, sizeof(int32_t), READ);
+}
+
+static void of_rmsnorm_bwd(struct list *l, const struct hzp_rmsnorm_bwd_args *a)
+{
+    mat(l, "dy", &a->dy, READ);
+    mat(l, "x", &a->x, READ);
+    mat(l, "w", &a->w, READ);
+    mat(l, "dx", &a->dx, READ | WRITE);
+    mat(l, "dw", &a->dw, READ | WRITE | OPTIONAL);
+    array(l, "rstd", a->rstd, a->x.rows, sizeof(float), READ);
+}
+
+static void of_rope_bwd(struct list *l, const struct hzp_rope_bwd_args *a)
+{
+    bool norms = a->q_norm.ptr || a->k_norm.ptr;
+    mat(l, "dy", &a->dy, READ);
+    mat(l, "dx", &a->dx, WRITE)->may_be = 0;
+    if (norms)
+        mat(l, "x", &a->x, READ);
+    mat(l, "q_norm", &a->q_norm, READ | OPTIONAL);
+    mat(l, "k_norm", &a->k_norm, READ | OPTIONAL);
+    mat(l, "dq_norm", &a->dq_norm, READ | WRITE | OPTIONAL);
+    mat(l, "dk_norm", &a->dk_norm, READ | WRITE | OPTIONAL);
+    mat(l, "table", &a->table, READ);
+    array(l, "pos", a->pos, a->dy.rows, sizeof(int32_t), READ);
+}
+
+static void of_attn_packed_bwd(struct list *l, const struct hzp_attn_packed_bwd_args *a)
+{
+    mat(l, "qkv", &a->qkv, READ);
+    mat(l, "out", &a->out, READ);
+    mat(l, "dout", &a->dout, READ);
+    mat(l, "dqkv", &a->dqkv, WRITE);
+    array(l, "lse", a->lse, (int64_t)a->qkv.rows * a->heads.heads, sizeof(float), READ);
+    segments(l, &a->segs);
+}
+
+static void of_swiglu_bwd(struct list *l, const struct hzp_swiglu_bwd_args *a)
+{
+    mat(l, "x", &a->x, READ);
+    mat(l, "dy", &a->dy, READ);
+    mat(l, "dx", &a->dx, WRITE);
+}
+
+static void of_colsum(struct list *l, const struct hzp_colsum_args *a)
+{
+    mat(l, "x", &a->x, READ);
+    mat(l, "y", &a->y, READ | WRITE);
+}
+
+static void of_cast(struct list *l, const struct hzp_cast_args *a)
+{
+    mat(l, "x", &a->x, READ);
+    mat(l, "y", &a->y, WRITE);
+}
+
+static void of_fill(struct list *l, const struct hzp_fill_args *a)
+{
+    mat(l, "y", &a->y, WRITE);
+}
+
+static void of_sumsq(struct list *l, const struct hzp_sumsq_args *a)
+{
+    mat(l, "x", &a->x, READ);
+    array(l, "sum", a->sum, 1, sizeof(*a->sum), READ | WRITE);
+}
+
+static void of_adamw(struct list *l, const struct hzp_adamw_args *a)
+{
+    mat(l, "from", &a->from, READ);
+    mat(l, "to", &a->to, WRITE)->may_be = 0;
+    mat(l, "residual", &a->residual, READ | WRITE | OPTIONAL);
+    mat(l, "grad", &a->grad, READ);
+    mat(l, "m", &a->m, READ | WRITE);
+    mat(l, "v", &a->v, READ | WRITE);
+    array(l, "sumsq", a->sumsq, 1, sizeof(*a->sumsq), READ);
+}
+
+static void of_audit(struct list *l, const struct hzp_audit_args *a)
+{
+    mat(l, "x", &a->x, READ);
+    array(l, "checksum", a->checksum, 1, sizeof(*a->checksum), READ | WRITE);
+    array(l, "nonfinite", a->nonfinite, 1, sizeof(*a->nonfinite), READ | WRITE);
+}
+
+#define of_attn_decode of_attn_paged
+#define of_attn_prefill of_attn_paged
+
+int hzp_op_operands(enum hzp_op op, const void *args, struct hzp_operand ret[HZP_ACCESS_MAX])
+{
+    struct list list = {ret, 0};
+    switch (op) {
+#define X(name, bound)                                                                             \
+    case HZP_OP_##name:                                                                            \
+        of_##name(&list, args);                                                                    \
+        break;
+        HZP_OPS(X)
+#undef X
+    case HZP_OP_COUNT:
+        HZP_ASSERT(!"an op");
+    }
+    return list.count;
+}
+
+bool hzp_operand_empty(const struct hzp_operand *o)
+{
+    return !o->ptr || o->rows <= 0 || o->width == 0;
+}
+
+uintptr_t hzp_operand_end(const struct hzp_operand *o)
+{
+    return o->ptr + (size_t)(o->rows - 1) * o->stride + o->width;
+}
+
+int hzp_op_access(enum hzp_op op, const void *args, struct hzp_access *ret)
+{
+    struct hzp_operand operand[HZP_ACCESS_MAX];
+    int count = hzp_op_operands(op, args, operand), kept = 0;
+    for (int i = 0; i < count; i++)
+        if (!hzp_operand_empty(&operand[i]))
+            ret[kept++] = (struct hzp_access){operand[i].ptr, hzp_operand_end(&operand[i]),
+                                              operand[i].writes};
+    return kept;
+}

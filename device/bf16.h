@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/bf16.h - bfloat16 to and from float, the same bits on every backend.
+ *
+ * A bf16 is the upper half of a float.  Also the split of an fp32 master into a bf16 and a signed
+ * 16-bit residual (weights are served as the bf16; the optimizer keeps the rest).
+ *
+ * Thread: any.  C17, C++17 and CUDA.
+ */
+#ifndef HZP_DEVICE_BF16_H
+#define HZP_DEVICE_BF16_H
+
+#include <stdint.h>
+#include <string.h>
+
+#ifdef __CUDACC__
+#define HZP_INLINE static inline __host__ __device__
+#else
+#define HZP_INLINE static inline
+#endif
+
+HZP_INLINE uint32_t hzp_f32_bits(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof(bits));
+    return bits;
+}
+
+HZP_INLINE float hzp_f32_from_bits(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof(x));
+    return x;
+}
+
+HZP_INLINE float hzp_bf16_to_f32(uint16_t h)
+{
+    return hzp_f32_from_bits((uint32_t)h << 16);
+}
+
+/* To nearest, ties to even; too large becomes infinite; NaN stays NaN (made quiet, because the
+ * bits that made it NaN may all be in the half that goes). */
+HZP_INLINE uint16_t hzp_bf16_from_f32(float x)
+{
+    uint32_t bits = hzp_f32_bits(x);
+    if ((bits & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)((bits >> 16) | 0x40u);
+    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+/* The fp32 master: bits = hi * 2^16 + residual, exactly. */
+HZP_INLINE float hzp_master_join(uint16_t hi, int16_t residual)
+{
+    return hzp_f32_from_bits(((uint32_t)hi << 16) + (uint32_t)(int32_t)residual);
+}
+
+/* Its inverse: hi is the master rounded to nearest, ties up (so that the rest fits 16 bits). */
+HZP_INLINE void hzp_master_split(float master, uint16_t *ret_hi, int16_t *ret_residual)
+{
+    uint32_t bits = hzp_f32_bits(master);
+    *ret_hi = (uint16_t)((bits + 0x8000u) >> 16);
+    *ret_residual = (int16_t)(uint16_t)(bits & 0xffffu);
+}
+
+#endif

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/cost.c - the bytes and floating-point operations of every op.
+ *
+ * Bytes: every operand once, twice where it is read and written; but of tables and pages only what
+ * the rows pick.  Where lengths are on the device (segments), the longest stands for all: the
+ * estimate is then an upper one.
+ */
+#include "device/operand.h"
+
+static uint64_t elements(const struct hzp_mat *mat)
+{
+    return mat->ptr && mat->rows > 0 && mat->cols > 0 ? (uint64_t)mat->rows * (uint64_t)mat->cols
+                                                      : 0;
+}
+
+static uint64_t mat_bytes(const struct hzp_mat *mat)
+{
+    return elements(mat) * hzp_dtype_size(mat->type);
+}
+
+static uint64_t bytes_of_operands(enum hzp_op op, const void *args)
+{
+    struct hzp_operand operand[HZP_ACCESS_MAX];
+    int count = hzp_op_operands(op, args, operand);
+    uint64_t bytes = 0;
+    for (int i = 0; i < count; i++)
+        if (!hzp_operand_empty(&operand[i]))
+            bytes += (uint64_t)operand[i].rows * operand[i].width *
+                     (uint64_t)(operand[i].reads + operand[i].writes);
+    return bytes;
+}
+
+/* Pairs of a row and a position it sees, over all heads. */
+static uint64_t pairs(const struct hzp_segs *segs, const struct hzp_heads *heads, int32_t rows)
+{
+    uint64_t before = (uint64_t)HZP_MAX(segs->ctx_max - segs->rows_max, 0);
+    uint64_t own = (uint64_t)HZP_MAX(segs->rows_max, 0);
+    return (uint64_t)rows * (before + (own + 1) / 2) * (uint64_t)heads->heads;
+}
+
+static struct hzp_cost cost_matmul(const struct hzp_matmul_args *a)
+{
+    uint64_t depth = (uint64_t)(a->trans_a ? a->a.rows : a->a.cols);
+    return (struct hzp_cost){bytes_of_operands(HZP_OP_matmul, a), 2 * elements(&a->c) * depth, 0};
+}
+
+static struct hzp_cost cost_paged(const struct hzp_attn_paged_args *a)
+{
+    uint64_t dim = (uint64_t)a->heads.dim;
+    uint64_t ctx = (uint64_t)a->segs.count * (uint64_t)HZP_MAX(a->segs.ctx_max, 0);
+    uint64_t kv = 2 * ctx * (uint64_t)a->heads.kv_heads * dim * hzp_dtype_size(a->kv.type);
+    return (struct hzp_cost){kv + 2 * mat_bytes(&a->out),
+                             4 * pairs(&a->segs, &a->heads, a->qkv.rows) * dim, 0};
+}
+
+/* Of a table, only the rows that are picked. */
+static uint64_t picked(const struct hzp_mat *rows, enum hzp_dtype table)
+{
+    return elements(rows) * (hzp_dtype_size(table) + hzp_dtype_size(rows->type)) +
+           (uint64_t)HZP_MAX(rows->rows, 0) * sizeof(int32_t);
+}
+
+static struct hzp_cost cost_rope(enum hzp_op op, const void *args, const struct hzp_mat *x,
+                                 const struct hzp_mat *table)
+{
+    uint64_t bytes = bytes_of_operands(op, args) - mat_bytes(table);
+    bytes += (uint64_t)HZP_MAX(x->rows, 0) * (uint64_t)table->cols * sizeof(float);
+    return (struct hzp_cost){bytes, 6 * elements(x), 0};
+}
+
+/* Operations per element of the op's main operand, counted from the formulas in device/ops.h;
+ * an exponential counts as one. */
+static struct hzp_cost cost_elementwise(enum hzp_op op, const void *args)
+{
+    struct hzp_operand operand[HZP_ACCESS_MAX];
+    static const uint8_t flops[HZP_OP_COUNT] = {
+        [HZP_OP_rmsnorm] = 4, [HZP_OP_swiglu] = 3,     [HZP_OP_sample] = 4,
+        [HZP_OP_xent] = 5,    [HZP_OP_embed_bwd] = 1,  [HZP_OP_rmsnorm_bwd] = 10,
+        [HZP_OP_colsum] = 1,  [HZP_OP_swiglu_bwd] = 6, [HZP_OP_sumsq] = 2,
+        [HZP_OP_adamw] = 16,
+    };
+    hzp_op_operands(op, args, operand);
+    return (struct hzp_cost){bytes_of_operands(op, args),
+                             flops[op] * elements(operand[0].mat), 0};
+}
+
+struct hzp_cost hzp_op_cost(enum hzp_op op, const void *args)
+{
+    switch (op) {
+    case HZP_OP_matmul:
+        return cost_matmul(args);
+    case HZP_OP_attn_decode:
+    case HZP_OP_attn_prefill:
+        return cost_paged(args);
+    case HZP_OP_embed: {
+        const struct hzp_embed_args *a = args;
+        return (struct hzp_cost){picked(&a->y, a->table.type), 0, 0};
+    }
+    case HZP_OP_embed_bwd: {
+        const struct hzp_embed_bwd_args *a = args; /* the table's rows: read and written */
+        return (struct hzp_cost){picked(&a->dy, HZP_F32) + mat_bytes(&a->dy), elements(&a->dy), 0};
+    }
+    case HZP_OP_gather: {
+        const struct hzp_gather_args *a = args;
+        return (struct hzp_cost){picked(&a->y, a->x.type), 0, 0};
+    }
+    case HZP_OP_kv_append: {
+        const struct hzp_kv_append_args *a = args; /* k and v: read once, written once */
+        uint64_t width = 2 * (uint64_t)a->heads.kv_heads * (uint64_t)a->heads.dim;
+        return (struct hzp_cost){2 * (uint64_t)HZP_MAX(a->qkv.rows, 0) * width *
+                                     hzp_dtype_size(a->kv.type), 0, 0};
+    }
+    case HZP_OP_rope: {
+        const struct hzp_rope_args *a = args;
+        return cost_rope(op, args, &a->x, &a->table);
+    }
+    case HZP_OP_rope_bwd: {
+        const struct hzp_rope_bwd_args *a = args;
+        return cost_rope(op, args, &a->dy, &a->table);
+    }
+    case HZP_OP_attn_packed: {
+        const struct hzp_attn_packed_args *a = args;
+        return (struct hzp_cost){bytes_of_operands(op, args),
+                                 4 * pairs(&a->segs, &a->heads, a->qkv.rows) *
+                                     (uint64_t)a->heads.dim, 0};
+    }
+    case HZP_OP_attn_packed_bwd: {
+        const struct hzp_attn_packed_bwd_args *a = args; /* five products where forward has two */
+        return (struct hzp_cost){bytes_of_operands(op, args),
+                                 10 * pairs(&a->segs, &a->heads, a->qkv.rows) *
+                                     (uint64_t)a->heads.dim, 0};
+    }
+    default:
+        return cost_elementwise(op, args);
+    }
+}

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/cuda/stub.c - stands in for the CUDA backend where it is not compiled in. */
+#include "device/device.h"
+
+static int stub_open(const struct hzp_device_config *config, struct hzp_device **ret,
+                     struct hzp_err_text *reterr)
+{
+    return hzp_fail(reterr, HZP_EUNSUP, "device cuda: built without CUDA");
+}
+
+const struct hzp_backend hzp_backend_cuda = {.name = "cuda", .open = stub_open};

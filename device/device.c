@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/device.c - the front: chooses a backend, checks what is handed to it, fills in what it
+ * leaves out.
+ *
+ * A fence handed to callers is a front_fence in disguise: fence_close and fence_wait get no device
+ * to find their backend by, and a backend is free in what its own struct hzp_fence is.
+ */
+#include "device/device.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/log.h"
+#include "base/thread.h"
+
+struct front_fence {
+    struct hzp_device *dev;
+    struct hzp_fence *inner; /* the backend's; NULL: its ops end at issue */
+};
+
+/* In order of preference. */
+static const struct hzp_backend *const backends[] = {
+    &hzp_backend_cuda,
+    &hzp_backend_cpu,
+    &hzp_backend_ref,
+};
+
+static bool env_on(const char *name)
+{
+    const char *value = getenv(name);
+    return value && *value && strcmp(value, "0") != 0;
+}
+
+/* A backend that opened must do every op. */
+static int table_check(struct hzp_device *dev, struct hzp_err_text *reterr)
+{
+    char holes[256] = "";
+    for (int op = 0; op < HZP_OP_COUNT; op++)
+        if (!dev->op[op]) {
+            size_t used = strlen(holes);
+            snprintf(holes + used, sizeof(holes) - used, " %s", hzp_op_name((enum hzp_op)op));
+        }
+    if (holes[0])
+        return hzp_fail(reterr, HZP_EUNSUP, "device %s: lacks ops:%s", dev->backend->name, holes);
+    return HZP_OK;
+}
+
+static int backend_open(const struct hzp_backend *backend, const struct hzp_device_config *config,
+                        struct hzp_device **ret, struct hzp_err_text *reterr)
+{
+    struct hzp_device *dev;
+    HZP_TRY(backend->open(config, &dev, reterr));
+    int r = table_check(dev, reterr);
+    if (r < 0) {
+        backend->close(dev);
+        return r;
+    }
+    *ret = dev;
+    return HZP_OK;
+}
+
+int hzp_device_open(const struct hzp_device_config *config, struct hzp_device **ret,
+                    struct hzp_err_text *reterr)
+{
+    static const struct hzp_device_config defaults;
+    if (!config)
+        config = &defaults;
+    if (config->name) {
+        for (int i = 0; i < HZP_COUNT(backends); i++)
+            if (strcmp(backends[i]->name, config->name) == 0)
+                return backend_open(backends[i], config, ret, reterr);
+        return hzp_fail_param(reterr, HZP_EINVAL, "device", "device %s: no such backend",
+                              config->name);
+    }
+    int r = backend_open(&hzp_backend_cuda, config, ret, reterr);
+    return r == HZP_EUNSUP ? backend_open(&hzp_backend_cpu, config, ret, reterr) : r;
+}
+
+void hzp_device_close(struct hzp_device *dev)
+{
+    if (dev)
+        dev->backend->close(dev);
+}
+
+/* With an op, because the host may not be able to write there. */
+static int poison(struct hzp_device *dev, void *ptr, size_t size)
+{
+    enum { COLS = 1024 };
+    struct hzp_lane *lane;
+    struct hzp_fence *fence;
+    int64_t rows = (int64_t)(size / (COLS * sizeof(float)));
+    if (rows > INT32_MAX)
+        rows = INT32_MAX;
+    struct hzp_fill_args args = {{ptr, (int32_t)rows, COLS, COLS, HZP_F32}, NAN};
+
+    HZP_TRY(hzp_lane_open(dev, HZP_BOUND_MEMORY, &lane));
+    int r = hzp_fence_open(dev, &fence);
+    if (r >= 0) {
+        r = hzp_op_fill(lane, &args);
+        if (r >= 0)
+            r = hzp_fence_record(fence, lane);
+        if (r >= 0)
+            r = hzp_fence_wait(fence);
+        hzp_fence_close(fence);
+    }
+    hzp_lane_close(lane);
+    return r;
+}
+
+int hzp_device_alloc(struct hzp_device *dev, enum hzp_mem where, size_t size, void **ret)
+{
+    void *ptr;
+    if (size > SIZE_MAX - 4096)
+        return HZP_ENOMEM;
+    size = HZP_ROUND_UP(HZP_MAX(size, (size_t)1), (size_t)4096);
+    HZP_TRY(dev->backend->mem_alloc(dev, where, size, &ptr));
+    if (env_on("HZP_POISON")) {
+        int r = HZP_OK;
+        if (where == HZP_MEM_HOST)
+            memset(ptr, 0xff, size); /* NaN in every type of float */
+        else
+            r = poison(dev, ptr, size);
+        if (r < 0) {
+            dev->backend->mem_free(dev, where, ptr);
+            return r;
+        }
+    }
+    *ret = ptr;
+    return HZP_OK;
+}
+
+void hzp_device_free(struct hzp_device *dev, enum hzp_mem where, void *ptr)
+{
+    if (ptr)
+        dev->backend->mem_free(dev, where, ptr);
+}
+
+int hzp_lane_open(struct hzp_device *dev, enum hzp_bound use, struct hzp_lane **ret)
+{
+    struct hzp_lane *lane;
+    HZP_TRY(dev->backend->lane_open(dev, use, &lane));
+    lane->dev = dev;
+    lane->use = use;
+    *ret = lane;
+    return HZP_OK;
+}
+
+void hzp_lane_close(struct hzp_lane *lane)
+{
+    if (lane)
+        lane->dev->backend->lane_close(lane);
+}
+
+int hzp_lane_issue(struct hzp_lane *lane, enum hzp_op op, const void *args)
+{
+#ifdef HZP_DEBUG
+    const char *broken = hzp_op_validate(op, args);
+    if (broken) {
+        hzp_log(HZP_LOG_ERROR, "device", "invalid op: %s", broken);
+        HZP_ASSERT(!"a valid op");
+    }
+#endif
+    return lane->dev->op[op](lane, args);
+}
+
+int hzp_lane_copy(struct hzp_lane *lane, void *dst, const void *src, size_t size)
+{
+    const struct hzp_backend *backend = lane->dev->backend;
+    if (size == 0)
+        return HZP_OK;
+    if (backend->copy)
+        return backend->copy(lane, dst, src, size);
+    memmove(dst, src, size);
+    return HZP_OK;
+}
+
+int hzp_lane_wait(struct hzp_lane *lane, struct hzp_fence *fence)
+{
+    struct front_fence *f = (struct front_fence *)fence;
+    HZP_DEBUG_ASSERT(f->dev == lane->dev);
+    return f->inner ? lane->dev->backend->lane_wait(lane, f->inner) : HZP_OK;
+}
+
+int hzp_fence_open(struct hzp_device *dev, struct hzp_fence **ret)
+{
+    struct hzp_fence *inner = NULL;
+    if (dev->backend->fence_open)
+        HZP_TRY(dev->backend->fence_open(dev, &inner));
+    struct front_fence *f = hzp_xcalloc(1, sizeof(*f));
+    f->dev = dev;
+    f->inner = inner;
+    *ret = (struct hzp_fence *)f;
+    return HZP_OK;
+}
+
+void hzp_fence_close(struct hzp_fence *fence)
+{
+    struct front_fence *f = (struct front_fence *)fence;
+    if (f && f->inner)
+        f->dev->backend->fence_close(f->inner);
+    free(f);
+}
+
+int hzp_fence_record(struct hzp_fence *fence, struct hzp_lane *lane)
+{
+    struct front_fence *f = (struct front_fence *)fence;
+    HZP_DEBUG_ASSERT(f->dev == lane->dev);
+    return f->inner ? f->dev->backend->fence_record(f->inner, lane) : HZP_OK;
+}
+
+int hzp_fence_wait(struct hzp_fence *fence)
+{
+    struct front_fence *f = (struct front_fence *)fence;
+    return f->inner ? f->dev->backend->fence_wait(f->inner) : HZP_OK;
+}
+
+uint64_t hzp_device_now_ns(struct hzp_device *dev)
+{
+    return dev->backend->now_ns ? dev->backend->now_ns(dev) : hzp_now_ns();
+}

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/device.h - what a backend provides and what the rest may ask for.
+ *
+ * Backends: ref (plain C, the specification), cpu, cuda, sim (no arithmetic, virtual clock), and
+ * trace, which wraps any other.  Callers use hzp_device_*, hzp_lane_* and hzp_fence_*; those check
+ * arguments once (debug builds: every op through hzp_op_validate), so a backend may assume that
+ * what reaches it is valid.
+ *
+ * A lane is an ordered queue with a share of the device's execution units; lanes run side by side.
+ * An op's arguments are copied at issue or the op has ended when issue returns; what its pointers
+ * point to must live until the lane has passed it.
+ *
+ * Thread: engine.  A device belongs to one thread for life.
+ */
+#ifndef HZP_DEVICE_DEVICE_H
+#define HZP_DEVICE_DEVICE_H
+
+#include "base/err.h"
+#include "device/ops.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct hzp_device;
+struct hzp_fence; /* a point in a lane */
+
+enum hzp_mem { HZP_MEM_DEVICE, HZP_MEM_HOST }; /* HOST: pinned where that exists */
+
+typedef int hzp_op_fn(struct hzp_lane *lane, const void *args);
+
+struct hzp_device_config {
+    const char *name; /* "ref", "cpu", "cuda", "sim"; NULL: the first of cuda, cpu that opens */
+    int ordinal;      /* which of several */
+    int threads;      /* CPU: worker threads; 0: as many as the process may use */
+    const char *level; /* CPU: highest instruction set, "base", "avx2", "avx512"; NULL: the best */
+};
+
+struct hzp_backend {
+    const char *name;
+
+    int (*open)(const struct hzp_device_config *config, struct hzp_device **ret,
+                struct hzp_err_text *reterr);
+    void (*close)(struct hzp_device *dev);
+
+    int (*mem_alloc)(struct hzp_device *dev, enum hzp_mem where, size_t size, void **ret);
+    void (*mem_free)(struct hzp_device *dev, enum hzp_mem where, void *ptr);
+
+    /* (optional) NULL: memcpy when the lane's turn comes, that is, at once. */
+    int (*copy)(struct hzp_lane *lane, void *dst, const void *src, size_t size);
+
+    int (*lane_open)(struct hzp_device *dev, enum hzp_bound use, struct hzp_lane **ret);
+    void (*lane_close)(struct hzp_lane *lane);
+
+    /* (optional) NULL, all five: ops end before issue returns, so every fence has passed. */
+    int (*lane_wait)(struct hzp_lane *lane, struct hzp_fence *fence); /* the lane waits */
+    int (*fence_open)(struct hzp_device *dev, struct hzp_fence **ret);
+    void (*fence_close)(struct hzp_fence *fence);
+    int (*fence_record)(struct hzp_fence *fence, struct hzp_lane *lane);
+    int (*fence_wait)(struct hzp_fence *fence); /* the host waits */
+
+    /* (optional) NULL: the host's monotonic clock. */
+    uint64_t (*now_ns)(struct hzp_device *dev);
+};
+
+/* The first member of every backend's own device struct. */
+struct hzp_device {
+    const struct hzp_backend *backend;
+    hzp_op_fn *op[HZP_OP_COUNT]; /* filled by open, then fixed; no NULLs */
+    size_t mem_total;            /* bytes; what one memory plan may use */
+    int threads;                 /* execution units: threads, SMs */
+    char label[96];              /* "AMD EPYC, 2 threads, avx512" */
+};
+
+/* The first member of every backend's own lane struct. */
+struct hzp_lane {
+    struct hzp_device *dev;
+    enum hzp_bound use;
+};
+
+/* HZP_EUNSUP: not compiled in, or no such hardware; HZP_EINVAL: no such backend. */
+int hzp_device_open(const struct hzp_device_config *config, struct hzp_device **ret,
+                    struct hzp_err_text *reterr);
+void hzp_device_close(struct hzp_device *dev); /* NULL: no effect */
+
+/* size bytes aligned to 4096, contents undefined (NaN with HZP_POISON=1).  Only at start: nothing
+ * on a device is allocated once the loop runs.  HZP_ENOMEM. */
+int hzp_device_alloc(struct hzp_device *dev, enum hzp_mem where, size_t size, void **ret);
+void hzp_device_free(struct hzp_device *dev, enum hzp_mem where, void *ptr);
+
+int hzp_lane_open(struct hzp_device *dev, enum hzp_bound use, struct hzp_lane **ret);
+void hzp_lane_close(struct hzp_lane *lane);
+int hzp_lane_copy(struct hzp_lane *lane, void *dst, const void *src, size_t size);
+int hzp_lane_wait(struct hzp_lane *lane, struct hzp_fence *fence);
+
+int hzp_fence_open(struct hzp_device *dev, struct hzp_fence **ret);
+void hzp_fence_close(struct hzp_fence *fence);
+int hzp_fence_record(struct hzp_fence *fence, struct hzp_lane *lane);
+int hzp_fence_wait(struct hzp_fence *fence);
+
+uint64_t hzp_device_now_ns(struct hzp_device *dev);
+
+/* The backends, in order of preference; absent ones are a stub whose open says so. */
+extern const struct hzp_backend hzp_backend_cuda, hzp_backend_cpu, hzp_backend_ref;
+
+/* Fills a table with the reference of every op: what a host backend starts from. */
+void hzp_ref_fill(hzp_op_fn *op[HZP_OP_COUNT]);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/operand.h - the memory each op touches, as a list.
+ *
+ * One description behind three answers: what an op costs (cost.c), what the plan checker must know
+ * (access.c) and what the front refuses (validate.c).
+ *
+ * Thread: any; pure.
+ */
+#ifndef HZP_DEVICE_OPERAND_H
+#define HZP_DEVICE_OPERAND_H
+
+#include "device/ops.h"
+
+struct hzp_operand {
+    const char *name;
+    uintptr_t ptr;        /* 0: absent */
+    int64_t rows;         /* an array is one row */
+    size_t width, stride; /* bytes of a row; from one row to the next */
+    size_t align;         /* bytes of an element */
+    const struct hzp_mat *mat; /* NULL: an array */
+    bool reads, writes, optional;
+    int32_t may_be; /* index of the operand this one may be (in place), -1: none */
+};
+
+/* Returns how many; none of them has to be valid. */
+int hzp_op_operands(enum hzp_op op, const void *args, struct hzp_operand ret[HZP_ACCESS_MAX]);
+
+/* One byte past the last. */
+uintptr_t hzp_operand_end(const struct hzp_operand *operand);
+
+/* Nothing is there: absent, or no rows, or no columns. */
+bool hzp_operand_empty(const struct hzp_operand *operand);
+
+#endif

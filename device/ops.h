@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/ops.h - everything a device can compute.
+ *
+ * The one list.  The enum, the names, the typed callers, the trace labels and opcheck's coverage
+ * test are generated from it; an op that is not on the list does not exist.  Column 2 is what the
+ * op runs out of first: nanobatch/ puts ops that run out of different things side by side.
+ *
+ * All data are row-major matrices; a row is a token, or a row of weights.  Weights are stored as
+ * on disk: W is [out][in], so a projection is y = x W^T.  "act" below is the activations' type:
+ * BF16 when the weights are BF16, F32 when they are F32.  The residual stream and its gradient are
+ * always F32.  Sums are at least F32.  Outputs overlap no input unless said.  Rows may be 0: the
+ * op then does nothing.
+ *
+ * Thread: engine.  nvcc reads this header too: stay inside what C17 and C++17 share.
+ */
+#ifndef HZP_DEVICE_OPS_H
+#define HZP_DEVICE_OPS_H
+
+#include "base/base.h"
+
+#define HZP_OPS(X)                                                                                 \
+    /* forward */                                                                                  \
+    X(embed, MEMORY)                                                                               \
+    X(rmsnorm, MEMORY)                                                                             \
+    X(matmul, COMPUTE)                                                                             \
+    X(rope, MEMORY)                                                                                \
+    X(kv_append, MEMORY)                                                                           \
+    X(attn_decode, MEMORY)                                                                         \
+    X(attn_prefill, COMPUTE)                                                                       \
+    X(attn_packed, COMPUTE)                                                                        \
+    X(swiglu, MEMORY)                                                                              \
+    X(gather, MEMORY)                                                                              \
+    X(sample, MEMORY)                                                                              \
+    /* loss and backward; matmul is its own backward */                                            \
+    X(xent, MEMORY)                                                                                \
+    X(embed_bwd, MEMORY)                                                                           \
+    X(rmsnorm_bwd, MEMORY)                                                                         \
+    X(rope_bwd, MEMORY)                                                                            \
+    X(attn_packed_bwd, COMPUTE)                                                                    \
+    X(swiglu_bwd, MEMORY)                                                                          \
+    X(colsum, MEMORY)                                                                              \
+    X(cast, MEMORY)                                                                                \
+    X(fill, MEMORY)                                                                                \
+    /* update and publication */                                                                   \
+    X(sumsq, MEMORY)                                                                               \
+    X(adamw, MEMORY)                                                                               \
+    X(audit, MEMORY)
+
+enum hzp_op {
+#define X(name, bound) HZP_OP_##name,
+    HZP_OPS(X)
+#undef X
+    HZP_OP_COUNT
+};
+
+enum hzp_bound { HZP_BOUND_COMPUTE, HZP_BOUND_MEMORY, HZP_BOUND_NETWORK, HZP_BOUND_COPY };
+enum hzp_dtype { HZP_F32, HZP_BF16, HZP_I16, HZP_I32 };
+
+struct hzp_mat {
+    void *ptr;      /* device memory; borrowed, never freed by an op; NULL: absent */
+    int32_t rows, cols;
+    int32_t stride; /* elements from one row to the next, >= cols */
+    enum hzp_dtype type;
+};
+
+/* Which rows belong to which sequence.  Segment i owns rows row0[i] .. row0[i+1]-1, and its first
+ * row stands at position pos0[i] of its sequence. */
+struct hzp_segs {
+    const int32_t *row0; /* [count + 1], ascending */
+    const int32_t *pos0; /* [count] */
+    int32_t count;
+    int32_t rows_max, ctx_max; /* most rows; most positions seen (pos0 + rows): known to the host */
+};
+
+/* How the columns of a packed q|k|v row are cut: heads*dim, then kv_heads*dim, kv_heads*dim.
+ * heads is a multiple of kv_heads (grouped-query attention: query head h reads kv head
+ * h / (heads / kv_heads)). */
+struct hzp_heads {
+    int32_t heads, kv_heads, dim;
+};
+
+/* One layer's paged keys and values: [pages][kv_heads][page_rows][dim] each, type act. */
+struct hzp_kv {
+    void *k, *v;
+    int32_t pages, page_rows;
+    enum hzp_dtype type;
+};
+
+/* y[r] = table[id[r]].  table [vocab][width] act or F32; y [rows][width] F32. */
+struct hzp_embed_args {
+    struct hzp_mat table, y;
+    const int32_t *id; /* [rows], each in 0 .. vocab-1 */
+};
+
+/* y[r] = x[r] * w / sqrt(mean(x[r]^2) + eps).  x F32, w [1][cols] act, y act.
+ * rstd [rows] F32, NULL: not kept; it is what rmsnorm_bwd needs. */
+struct hzp_rmsnorm_args {
+    struct hzp_mat x, w, y;
+    float *rstd;
+    float eps;
+};
+
+/* c = op(a) op(b) + bias (+ c if accumulate); op(m) is m or its transpose.  a and b of one type,
+ * F32 or BF16; c F32 or, if a is BF16, BF16.  bias [1][cols of c] of a's type, or absent.
+ * Forward, input gradient and weight gradient differ only in the flags. */
+struct hzp_matmul_args {
+    struct hzp_mat a, b, c, bias;
+    int32_t trans_a, trans_b;
+    int32_t accumulate;
+};
+
+/* Per row and head of q and k, first the optional RMS norm over the head (weights q_norm and
+ * k_norm, [1][dim] act; absent: none), then the rotation of its halves,
+ *   y[j]       = x[j] c[j] - x[j + dim/2] s[j]
+ *   y[j+dim/2] = x[j+dim/2] c[j] + x[j] s[j]      with c, s = table[pos][j], table[pos][dim/2 + j].
+ * v is copied.  x, y [rows][(heads + 2 kv_heads) dim] act; y may be x.
+ * table [positions][dim] F32: dim/2 cosines, then dim/2 sines. */
+struct hzp_rope_args {
+    struct hzp_mat x, y, q_norm, k_norm, table;
+    const int32_t *pos; /* [rows] */
+    struct hzp_heads heads;
+    float eps;
+};
+
+/* Copies k and v of row r into slot[r] = page * page_rows + offset of the layer's pages.
+ * slot < 0: the row is not kept. */
+struct hzp_kv_append_args {
+    struct hzp_mat qkv;
+    struct hzp_kv kv;
+    const int32_t *slot; /* [rows] */
+    struct hzp_heads heads;
+};
+
+/* out[r] = softmax(q[r] K^T * scale) V over positions 0 .. pos(r) of r's sequence, K and V read
+ * from pages: position p of segment i lies in page[i * page_stride + p / page_rows].  The rows'
+ * own k and v have been appended before.  attn_decode: every segment has one row.
+ * qkv as in rope, out [rows][heads dim] act. */
+struct hzp_attn_paged_args {
+    struct hzp_mat qkv, out;
+    struct hzp_kv kv;
+    struct hzp_segs segs;
+    const int32_t *page; /* [segs.count][page_stride] */
+    int32_t page_stride;
+    struct hzp_heads heads;
+    float scale;
+};
+#define hzp_attn_decode_args hzp_attn_paged_args
+#define hzp_attn_prefill_args hzp_attn_paged_args
+
+/* The same for training: keys and values are the k and v columns of the rows themselves, each
+ * segment a document (pos0 = 0): causal, and no row sees another document.
+ * lse [rows][heads] F32 = log of the softmax's denominator (of the scaled scores), NULL: not kept. */
+struct hzp_attn_packed_args {
+    struct hzp_mat qkv, out;
+    float *lse;
+    struct hzp_segs segs;
+    struct hzp_heads heads;
+    float scale;
+};
+
+/* y = silu(x[:, :width]) * x[:, width:], silu(z) = z / (1 + exp(-z)).
+ * x [rows][2 width] act (gate, then up), y [rows][width] act. */
+struct hzp_swiglu_args {
+    struct hzp_mat x, y;
+};
+
+/* y[i] = x[index[i]]: picks the rows whose logits are wanted.  x and y of one type. */
+struct hzp_gather_args {
+    struct hzp_mat x, y;
+    const int32_t *index; /* [y.rows] */
+};
+
+/* How one token is drawn.  In this order: bias, penalties, then, if nothing is given and
+ * temperature > 0: division by temperature, top_k, top_p, min_p, draw.
+ *   repetition r: seen tokens' logits l become l / r if l > 0, else l * r
+ *   presence p, frequency f: l -= p * (count_out > 0) + f * count_out
+ *   top_k: the k largest (0: all; ties by lower id).  top_p: the fewest most likely whose
+ *   probabilities (over what top_k left) reach p (1: all).  min_p: those at least min_p times as
+ *   likely as the likeliest.
+ * Draw: the largest of logit + Gumbel noise g = -log(-log(u)), u = (w + 0.5) 2^-32, w word 0 of
+ * Philox4x32-10 with key = seed and counter = (token, position, choice, 0): whoever else is in the
+ * batch cannot move it.  temperature 0: the largest logit, ties by lower id. */
+struct hzp_sample_row {
+    float temperature, top_p, min_p;
+    float repetition, presence, frequency; /* 1, 0, 0: none */
+    int32_t top_k;
+    uint64_t seed;
+    uint32_t choice, position;
+    int32_t edit0, edits; /* its range of the edit list */
+    int32_t given;        /* >= 0: this token is taken, none is drawn; -1: draw */
+    int32_t tops;         /* how many of the likeliest to report, 0 .. HZP_TOPS_MAX */
+};
+enum { HZP_TOPS_MAX = 20 };
+
+/* What is special about one token of one request; at most one edit a token. */
+struct hzp_logit_edit {
+    int32_t token;
+    float bias;        /* added first; -INFINITY bans */
+    int32_t count_out; /* times generated so far */
+    int32_t seen;      /* 1: in the prompt or the output */
+};
+
+/* Reported log-probabilities are log softmax of the raw logits: before bias, penalties and
+ * temperature. */
+struct hzp_sample_args {
+    struct hzp_mat logits;            /* [rows][vocab] F32; scratch: contents undefined after */
+    const struct hzp_sample_row *row; /* [rows] */
+    const struct hzp_logit_edit *edit;
+    int32_t *token;                   /* [rows] */
+    float *logprob;                   /* [rows] of token[r] */
+    int32_t *rank;                    /* [rows] 1: token[r] was the likeliest (ties: best rank) */
+    int32_t *top_token;               /* [rows][HZP_TOPS_MAX], likeliest first; NULL if no row asks */
+    float *top_logprob;
+};
+
+/* loss[r] = log sum exp(x[r]) - x[r][target[r]]; dx[r] = softmax(x[r]) - onehot(target[r]).
+ * target -1: loss and dx are 0.  x [rows][vocab] F32; dx act, absent: none; dx may be x if F32. */
+struct hzp_xent_args {
+    struct hzp_mat x, dx;
+    const int32_t *target; /* [rows] */
+    float *loss;           /* [rows] */
+};
+
+/* dtable[id[r]] += dy[r].  dtable [vocab][width] F32, dy [rows][width] F32.  Repeated ids are
+ * added in row order: bitwise repeatable. */
+struct hzp_embed_bwd_args {
+    struct hzp_mat dtable, dy;
+    const int32_t *id;
+};
+
+/* With n = x rstd:  dx += rstd (dy w - n mean(dy w n)),  dw += sum over rows of dy n.
+ * dy act or F32, x and dx F32, dw [1][cols] F32 (absent: not wanted). */
+struct hzp_rmsnorm_bwd_args {
+    struct hzp_mat dy, x, w, dx, dw;
+    const float *rstd; /* [rows] */
+};
+
+/* The transpose of rope: dy -> dx, in place if the same.  x is rope's input, read only where there
+ * are norms.  dq_norm, dk_norm [1][dim] F32, added to. */
+struct hzp_rope_bwd_args {
+    struct hzp_mat dy, dx, x, q_norm, k_norm, dq_norm, dk_norm, table;
+    const int32_t *pos;
+    struct hzp_heads heads;
+    float eps;
+};
+
+/* dqkv from dout, with P = exp(q k scale - lse), D = sum(dout * out) per row and head:
+ *   dv += P^T dout, dP = dout v^T, dS = P (dP - D) scale, dq += dS k, dk += dS^T q.
+ * qkv is the (rotated) input of attn_packed, out and lse its results.  Overwrites dqkv. */
+struct hzp_attn_packed_bwd_args {
+    struct hzp_mat qkv, out, dout, dqkv;
+    const float *lse;
+    struct hzp_segs segs;
+    struct hzp_heads heads;
+    float scale;
+};
+
+/* With s = 1 / (1 + exp(-g)):  du = dy g s,  dg = dy u s (1 + g (1 - s)).
+ * x as in swiglu, dy [rows][width] act, dx [rows][2 width] act. */
+struct hzp_swiglu_bwd_args {
+    struct hzp_mat x, dy, dx;
+};
+
+/* y[c] += sum over rows of x[r][c], in row order.  x act, y [1][cols] F32: a bias' gradient. */
+struct hzp_colsum_args {
+    struct hzp_mat x, y;
+};
+
+/* y = x in y's type, to nearest even.  F32 and BF16. */
+struct hzp_cast_args {
+    struct hzp_mat x, y;
+};
+
+/* y = value everywhere. */
+struct hzp_fill_args {
+    struct hzp_mat y;
+    float value;
+};
+
+/* *sum += sum of squares, in double.  x F32. */
+struct hzp_sumsq_args {
+    struct hzp_mat x;
+    double *sum;
+};
+
+/* Decoupled AdamW (Loshchilov and Hutter 2019, as in PyTorch's):
+ *   norm = sqrt(*sumsq) grad_scale;  g = grad grad_scale min(1, clip / (norm + 1e-6))
+ *   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
+ *   p = p (1 - lr decay) - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
+ * p is the exact fp32 master: `from` itself if F32; if BF16, bits(p) = from * 2^16 + residual, and
+ * on the way out `to` is p rounded (nearest, ties up: (bits + 0x8000) >> 16) and residual the
+ * signed rest, so nothing is lost.  norm not finite: `to` = from, all else untouched.
+ * from, to, grad, m, v: one shape; to may be from.  m, v F32 or BF16. */
+struct hzp_adamw_args {
+    struct hzp_mat from, to, residual /* I16, absent for F32 */, grad, m, v;
+    const double *sumsq; /* of all gradients, before grad_scale */
+    float grad_scale;    /* 1 / learned tokens of the update */
+    float clip;          /* 0: no clipping */
+    float lr, beta1, beta2, eps, decay;
+    int32_t t;           /* 1 for the first update */
+};
+
+/* *checksum += sum over i of mix(i, word[i]) mod 2^64 over the 8-byte words of x (its size is a
+ * multiple of 8, stride = cols), mix(i, w) = the SplitMix64 finaliser of w + (i + 1) *
+ * 0x9e3779b97f4a7c15; *nonfinite += elements that are NaN or infinite. */
+struct hzp_audit_args {
+    struct hzp_mat x;
+    uint64_t *checksum;
+    int64_t *nonfinite;
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct hzp_lane;
+
+/* Queues one op on a lane.  HZP_EDEVICE: the device failed, and that is final. */
+int hzp_lane_issue(struct hzp_lane *lane, enum hzp_op op, const void *args);
+
+/* hzp_op_rmsnorm(lane, &args) and so on. */
+#define X(name, bound)                                                                             \
+    static inline int hzp_op_##name(struct hzp_lane *lane, const struct hzp_##name##_args *args)   \
+    {                                                                                              \
+        return hzp_lane_issue(lane, HZP_OP_##name, args);                                          \
+    }
+HZP_OPS(X)
+#undef X
+
+const char *hzp_op_name(enum hzp_op op);
+enum hzp_bound hzp_op_bound(enum hzp_op op);
+size_t hzp_op_args_size(enum hzp_op op);
+size_t hzp_dtype_size(enum hzp_dtype type);
+
+/* A whole matrix as one row, for ops that do not care about rows; needs stride == cols. */
+struct hzp_mat hzp_mat_flat(struct hzp_mat mat);
+
+/* Rows r0 .. r0+rows-1 of mat. */
+struct hzp_mat hzp_mat_rows(struct hzp_mat mat, int32_t r0, int32_t rows);
+
+/* The least an op must move and multiply.  Feeds the price of training slices, the sim backend's
+ * clock, and the "% of peak" column of opcheck --bench. */
+struct hzp_cost {
+    uint64_t bytes, flops, wire_bytes;
+};
+struct hzp_cost hzp_op_cost(enum hzp_op op, const void *args);
+
+/* What an op reads and writes, for the plan checker: at most HZP_ACCESS_MAX memory ranges, each
+ * the hull of a matrix.  Returns how many. */
+struct hzp_access {
+    uintptr_t begin, end; /* bytes */
+    bool writes;
+};
+enum { HZP_ACCESS_MAX = 16 };
+int hzp_op_access(enum hzp_op op, const void *args, struct hzp_access *ret);
+
+/* Checks types, shapes and strides; what it accepts a backend may trust.  NULL: fine, else which
+ * rule is broken ("matmul: a and b differ in type").  Index contents are not read. */
+const char *hzp_op_validate(enum hzp_op op, const void *args);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/philox.h - the counted random numbers, and the checksum's mixer, of every backend.
+ *
+ * Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011):
+ * a random word is a pure function of key and counter, so a draw does not depend on batch, thread
+ * or order.
+ *
+ * Thread: any.  C17, C++17 and CUDA.
+ */
+#ifndef HZP_DEVICE_PHILOX_H
+#define HZP_DEVICE_PHILOX_H
+
+#include <math.h>
+
+#include "device/bf16.h"
+
+/* Word 0 of the block for this key and counter. */
+HZP_INLINE uint32_t hzp_philox(uint64_t key, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3)
+{
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+    for (int round = 0; round < 10; round++) {
+        uint64_t p0 = (uint64_t)0xD2511F53u * c0;
+        uint64_t p1 = (uint64_t)0xCD9E8D57u * c2;
+        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+        c1 = (uint32_t)p1;
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c3 = (uint32_t)p0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    return c0;
+}
+
+/* Gumbel noise of a random word: -log(-log(u)), u = (w + 0.5) 2^-32, in double because in float
+ * the largest u would round to 1.  Between -3.2 and 23. */
+HZP_INLINE double hzp_gumbel(uint32_t w)
+{
+    return -log(-log(((double)w + 0.5) * (1.0 / 4294967296.0)));
+}
+
+/* What is added to the logit of `token`, see struct hzp_sample_row in device/ops.h. */
+HZP_INLINE double hzp_draw_noise(uint64_t seed, uint32_t token, uint32_t position, uint32_t choice)
+{
+    return hzp_gumbel(hzp_philox(seed, token, position, choice, 0));
+}
+
+/* The SplitMix64 finaliser (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators). */
+HZP_INLINE uint64_t hzp_mix64(uint64_t z)
+{
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+/* One word's share of audit's checksum. */
+HZP_INLINE uint64_t hzp_audit_mix(uint64_t i, uint64_t word)
+{
+    return hzp_mix64(word + (i + 1) * 0x9e3779b97f4a7c15u);
+}
+
+#endif

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/ref/dense.c - embed, rmsnorm, matmul, rope, swiglu, gather, cast, fill. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "device/ref/ref.h"
+
+static int ref_embed(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_embed_args *a = args;
+    for (int32_t r = 0; r < a->y.rows; r++)
+        for (int32_t c = 0; c < a->y.cols; c++)
+            ref_put(&a->y, r, c, ref_get(&a->table, a->id[r], c));
+    return HZP_OK;
+}
+
+static int ref_rmsnorm(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_rmsnorm_args *a = args;
+    for (int32_t r = 0; r < a->x.rows; r++) {
+        double sum = 0;
+        for (int32_t c = 0; c < a->x.cols; c++)
+            sum += (double)ref_get(&a->x, r, c) * ref_get(&a->x, r, c);
+        double rstd = 1 / sqrt(sum / a->x.cols + a->eps);
+        for (int32_t c = 0; c < a->x.cols; c++)
+            ref_put(&a->y, r, c, rstd * ref_get(&a->x, r, c) * ref_get(&a->w, 0, c));
+        if (a->rstd)
+            a->rstd[r] = (float)rstd;
+    }
+    return HZP_OK;
+}
+
+static int ref_matmul(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_matmul_args *a = args;
+    int32_t depth = a->trans_a ? a->a.rows : a->a.cols;
+    double *row = hzp_xmalloc(sizeof(*row) * (size_t)HZP_MAX(depth, 1)); /* row i of op(a) */
+
+    for (int32_t i = 0; i < a->c.rows; i++) {
+        for (int32_t k = 0; k < depth; k++)
+            row[k] = a->trans_a ? ref_get(&a->a, k, i) : ref_get(&a->a, i, k);
+        for (int32_t j = 0; j < a->c.cols; j++) {
+            double sum = 0;
+            for (int32_t k = 0; k < depth; k++)
+                sum += row[k] * (a->trans_b ? ref_get(&a->b, j, k) : ref_get(&a->b, k, j));
+            if (a->bias.ptr)
+                sum += ref_get(&a->bias, 0, j);
+            if (a->accumulate)
+                sum += ref_get(&a->c, i, j);
+            ref_put(&a->c, i, j, sum);
+        }
+    }
+    free(row);
+    return HZP_OK;
+}
+
+/* One head of one row, columns c0 .. c0+dim-1: norm, then rotation. */
+static void rope_head(const struct hzp_rope_args *a, const struct hzp_mat *norm, int32_t r,
+                      int32_t c0, double *x)
+{
+    int32_t dim = a->heads.dim, half = dim / 2;
+    double sum = 0;
+    for (int32_t j = 0; j < dim; j++) {
+        x[j] = ref_get(&a->x, r, c0 + j);
+        sum += x[j] * x[j];
+    }
+    if (norm->ptr)
+        for (int32_t j = 0; j < dim; j++)
+            x[j] *= ref_get(norm, 0, j) / sqrt(sum / dim + a->eps);
+    for (int32_t j = 0; j < half; j++) {
+        double c = ref_get(&a->table, a->pos[r], j);
+        double s = ref_get(&a->table, a->pos[r], half + j);
+        ref_put(&a->y, r, c0 + j, x[j] * c - x[j + half] * s);
+        ref_put(&a->y, r, c0 + half + j, x[j + half] * c + x[j] * s);
+    }
+}
+
+static int ref_rope(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_rope_args *a = args;
+    int32_t turned = a->heads.heads + a->heads.kv_heads, dim = a->heads.dim;
+    double *x = hzp_xmalloc(sizeof(*x) * (size_t)dim);
+
+    for (int32_t r = 0; r < a->x.rows; r++) {
+        for (int32_t h = 0; h < turned; h++)
+            rope_head(a, h < a->heads.heads ? &a->q_norm : &a->k_norm, r, h * dim, x);
+        for (int32_t c = turned * dim; c < a->x.cols; c++)
+            ref_put(&a->y, r, c, ref_get(&a->x, r, c));
+    }
+    free(x);
+    return HZP_OK;
+}
+
+static int ref_swiglu(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_swiglu_args *a = args;
+    for (int32_t r = 0; r < a->y.rows; r++)
+        for (int32_t c = 0; c < a->y.cols; c++) {
+            double gate = ref_get(&a->x, r, c), up = ref_get(&a->x, r, a->y.cols + c);
+            ref_put(&a->y, r, c, gate / (1 + exp(-gate)) * up);
+        }
+    return HZP_OK;
+}
+
+static int ref_gather(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_gather_args *a = args;
+    size_t width = (size_t)a->y.cols * hzp_dtype_size(a->y.type);
+    for (int32_t r = 0; r < a->y.rows; r++)
+        memcpy(ref_at(&a->y, r), ref_at(&a->x, a->index[r]), width);
+    return HZP_OK;
+}
+
+static int ref_cast(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_cast_args *a = args;
+    for (int32_t r = 0; r < a->y.rows; r++)
+        for (int32_t c = 0; c < a->y.cols; c++)
+            ref_put(&a->y, r, c, ref_get(&a->x, r, c));
+    return HZP_OK;
+}
+
+static int ref_fill(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_fill_args *a = args;
+    for (int32_t r = 0; r < a->y.rows; r++)
+        for (int32_t c = 0; c < a->y.cols; c++)
+            ref_put(&a->y, r, c, a->value);
+    return HZP_OK;
+}
+
+void hzp_ref_fill_dense(hzp_op_fn *op[HZP_OP_COUNT])
+{
+    op[HZP_OP_embed] = ref_embed;
+    op[HZP_OP_rmsnorm] = ref_rmsnorm;
+    op[HZP_OP_matmul] = ref_matmul;
+    op[HZP_OP_rope] = ref_rope;
+    op[HZP_OP_swiglu] = ref_swiglu;
+    op[HZP_OP_gather] = ref_gather;
+    op[HZP_OP_cast] = ref_cast;
+    op[HZP_OP_fill] = ref_fill;
+}

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/ref/grad.c - the loss and the backwards, but for attention's. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/arena.h"
+#include "device/ref/ref.h"
+
+static int ref_xent(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_xent_args *a = args;
+    for (int32_t r = 0; r < a->x.rows; r++) {
+        int32_t target = a->target[r];
+        double top = -INFINITY, sum = 0;
+        for (int32_t c = 0; c < a->x.cols; c++)
+            top = fmax(top, ref_get(&a->x, r, c));
+        for (int32_t c = 0; c < a->x.cols; c++)
+            sum += exp(ref_get(&a->x, r, c) - top);
+        double lse = top + log(sum);
+        a->loss[r] = target < 0 ? 0 : (float)(lse - ref_get(&a->x, r, target));
+        for (int32_t c = 0; a->dx.ptr && c < a->x.cols; c++) {
+            double p = exp(ref_get(&a->x, r, c) - lse);
+            ref_put(&a->dx, r, c, target < 0 ? 0 : p - (c == target));
+        }
+    }
+    return HZP_OK;
+}
+
+/* In float and in row order: this is the one sum whose order the op list fixes, so that sharded
+ * and unsharded training agree bit for bit. */
+static int ref_embed_bwd(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_embed_bwd_args *a = args;
+    for (int32_t r = 0; r < a->dy.rows; r++) {
+        float *into = ref_at(&a->dtable, a->id[r]);
+        for (int32_t c = 0; c < a->dy.cols; c++)
+            into[c] += ref_get(&a->dy, r, c);
+    }
+    return HZP_OK;
+}
+
+static int ref_rmsnorm_bwd(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_rmsnorm_bwd_args *a = args;
+    int32_t cols = a->x.cols;
+    double *dw = hzp_xcalloc((size_t)cols, sizeof(*dw));
+
+    for (int32_t r = 0; r < a->x.rows; r++) {
+        double rstd = a->rstd[r], mean = 0;
+        for (int32_t c = 0; c < cols; c++) {
+            double n = ref_get(&a->x, r, c) * rstd, dy = ref_get(&a->dy, r, c);
+            mean += dy * ref_get(&a->w, 0, c) * n / cols;
+            dw[c] += dy * n;
+        }
+        for (int32_t c = 0; c < cols; c++) {
+            double n = ref_get(&a->x, r, c) * rstd;
+            double dn = (double)ref_get(&a->dy, r, c) * ref_get(&a->w, 0, c);
+            ref_add(&a->dx, r, c, rstd * (dn - n * mean));
+        }
+    }
+    for (int32_t c = 0; a->x.rows > 0 && a->dw.ptr && c < cols; c++)
+        ref_add(&a->dw, 0, c, dw[c]);
+    free(dw);
+    return HZP_OK;
+}
+
+/* One head of one row.  dn: room for dim numbers; dw [dim] is added to. */
+static void rope_bwd_head(const struct hzp_rope_bwd_args *a, const struct hzp_mat *norm, int32_t r,
+                          int32_t c0, double *dn, double *dw)
+{
+    int32_t dim = a->heads.dim, half = dim / 2;
+    for (int32_t j = 0; j < half; j++) {
+        double c = ref_get(&a->table, a->pos[r], j), s = ref_get(&a->table, a->pos[r], half + j);
+        double lo = ref_get(&a->dy, r, c0 + j), hi = ref_get(&a->dy, r, c0 + half + j);
+        dn[j] = lo * c + hi * s;
+        dn[half + j] = hi * c - lo * s;
+    }
+    if (norm->ptr) {
+        double sum = 0, mean = 0;
+        for (int32_t j = 0; j < dim; j++)
+            sum += (double)ref_get(&a->x, r, c0 + j) * ref_get(&a->x, r, c0 + j);
+        double rstd = 1 / sqrt(sum / dim + a->eps);
+        for (int32_t j = 0; j < dim; j++) {
+            double n = ref_get(&a->x, r, c0 + j) * rstd;
+            dw[j] += dn[j] * n;
+            dn[j] *= ref_get(norm, 0, j);
+            mean += dn[j] * n / dim;
+        }
+        for (int32_t j = 0; j < dim; j++)
+            dn[j] = rstd * (dn[j] - ref_get(&a->x, r, c0 + j) * rstd * mean);
+    }
+    for (int32_t j = 0; j < dim; j++)
+        ref_put(&a->dx, r, c0 + j, dn[j]);
+}
+
+static int ref_rope_bwd(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_rope_bwd_args *a = args;
+    int32_t heads = a->heads.heads, turned = heads + a->heads.kv_heads, dim = a->heads.dim;
+    double *dn = hzp_xcalloc(3 * (size_t)dim, sizeof(*dn)), *dwq = dn + dim, *dwk = dwq + dim;
+
+    for (int32_t r = 0; r < a->dy.rows; r++) {
+        for (int32_t h = 0; h < turned; h++)
+            rope_bwd_head(a, h < heads ? &a->q_norm : &a->k_norm, r, h * dim, dn,
+                          h < heads ? dwq : dwk);
+        for (int32_t c = turned * dim; c < a->dy.cols; c++)
+            ref_put(&a->dx, r, c, ref_get(&a->dy, r, c));
+    }
+    for (int32_t j = 0; a->dy.rows > 0 && j < dim; j++) {
+        if (a->dq_norm.ptr)
+            ref_add(&a->dq_norm, 0, j, dwq[j]);
+        if (a->dk_norm.ptr)
+            ref_add(&a->dk_norm, 0, j, dwk[j]);
+    }
+    free(dn);
+    return HZP_OK;
+}
+
+static int ref_swiglu_bwd(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_swiglu_bwd_args *a = args;
+    int32_t width = a->dy.cols;
+    for (int32_t r = 0; r < a->dy.rows; r++)
+        for (int32_t c = 0; c < width; c++) {
+            double g = ref_get(&a->x, r, c), u = ref_get(&a->x, r, width + c);
+            double s = 1 / (1 + exp(-g)), dy = ref_get(&a->dy, r, c);
+            ref_put(&a->dx, r, c, dy * u * s * (1 + g * (1 - s)));
+            ref_put(&a->dx, r, width + c, dy * g * s);
+        }
+    return HZP_OK;
+}
+
+static int ref_colsum(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_colsum_args *a = args;
+    for (int32_t c = 0; a->x.rows > 0 && c < a->x.cols; c++) {
+        double sum = 0;
+        for (int32_t r = 0; r < a->x.rows; r++)
+            sum += ref_get(&a->x, r, c);
+        ref_add(&a->y, 0, c, sum);
+    }
+    return HZP_OK;
+}
+
+void hzp_ref_fill_grad(hzp_op_fn *op[HZP_OP_COUNT])
+{
+    op[HZP_OP_xent] = ref_xent;
+    op[HZP_OP_embed_bwd] = ref_embed_bwd;
+    op[HZP_OP_rmsnorm_bwd] = ref_rmsnorm_bwd;
+    op[HZP_OP_rope_bwd] = ref_rope_bwd;
+    op[HZP_OP_swiglu_bwd] = ref_swiglu_bwd;
+    op[HZP_OP_colsum] = ref_colsum;
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/ref/host.h - memory and lanes of a device that is the host itself: for ref, cpu and sim.
+ *
+ * Both kinds of memory are the host's.  The signatures are those of struct hzp_backend.
+ *
+ * Thread: engine.
+ */
+#ifndef HZP_DEVICE_REF_HOST_H
+#define HZP_DEVICE_REF_HOST_H
+
+#include "device/device.h"
+
+int hzp_host_mem_alloc(struct hzp_device *dev, enum hzp_mem where, size_t size, void **ret);
+void hzp_host_mem_free(struct hzp_device *dev, enum hzp_mem where, void *ptr);
+
+/* A lane with nothing in it but struct hzp_lane. */
+int hzp_host_lane_open(struct hzp_device *dev, enum hzp_bound use, struct hzp_lane **ret);
+void hzp_host_lane_close(struct hzp_lane *lane);
+
+/* Bytes of memory this process may use: the machine's, or the cgroup's limit where that is less. */
+size_t hzp_host_mem_total(void);
+
+#endif

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/ref/ref.c - the reference as a backend: one thread, every op as device/ops.h says it. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/arena.h"
+#include "device/ref/host.h"
+#include "device/ref/ref.h"
+
+void hzp_ref_fill(hzp_op_fn *op[HZP_OP_COUNT])
+{
+    hzp_ref_fill_dense(op);
+    hzp_ref_fill_attn(op);
+    hzp_ref_fill_sample(op);
+    hzp_ref_fill_grad(op);
+    hzp_ref_fill_update(op);
+}
+
+static int ref_open(const struct hzp_device_config *config, struct hzp_device **ret,
+                    struct hzp_err_text *reterr)
+{
+    struct hzp_device *dev = hzp_xcalloc(1, sizeof(*dev));
+    dev->backend = &hzp_backend_ref;
+    hzp_ref_fill(dev->op);
+    dev->mem_total = hzp_host_mem_total();
+    dev->threads = 1;
+    snprintf(dev->label, sizeof(dev->label), "reference, 1 thread");
+    *ret = dev;
+    return HZP_OK;
+}
+
+static void ref_close(struct hzp_device *dev)
+{
+    free(dev);
+}
+
+const struct hzp_backend hzp_backend_ref = {
+    .name = "ref",
+    .open = ref_open,
+    .close = ref_close,
+    .mem_alloc = hzp_host_mem_alloc,
+    .mem_free = hzp_host_mem_free,
+    .lane_open = hzp_host_lane_open,
+    .lane_close = hzp_host_lane_close,
+};

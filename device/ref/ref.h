@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/ref/ref.h - what the files of the reference share: elements as numbers, whatever their
+ * type.
+ *
+ * Thread: engine.
+ */
+#ifndef HZP_DEVICE_REF_REF_H
+#define HZP_DEVICE_REF_REF_H
+
+#include "device/bf16.h"
+#include "device/device.h"
+
+/* Element (r, c) of an F32 or BF16 matrix. */
+static inline float ref_get(const struct hzp_mat *m, int32_t r, int32_t c)
+{
+    size_t i = (size_t)r * (size_t)m->stride + (size_t)c;
+    return m->type == HZP_BF16 ? hzp_bf16_to_f32(((const uint16_t *)m->ptr)[i])
+                               : ((const float *)m->ptr)[i];
+}
+
+static inline void ref_put(const struct hzp_mat *m, int32_t r, int32_t c, double value)
+{
+    size_t i = (size_t)r * (size_t)m->stride + (size_t)c;
+    if (m->type == HZP_BF16)
+        ((uint16_t *)m->ptr)[i] = hzp_bf16_from_f32((float)value);
+    else
+        ((float *)m->ptr)[i] = (float)value;
+}
+
+static inline void ref_add(const struct hzp_mat *m, int32_t r, int32_t c, double value)
+{
+    ref_put(m, r, c, (double)ref_get(m, r, c) + value);
+}
+
+static inline void *ref_at(const struct hzp_mat *m, int32_t r)
+{
+    return (char *)m->ptr + (size_t)r * (size_t)m->stride * hzp_dtype_size(m->type);
+}
+
+void hzp_ref_fill_dense(hzp_op_fn *op[HZP_OP_COUNT]);
+void hzp_ref_fill_attn(hzp_op_fn *op[HZP_OP_COUNT]);
+void hzp_ref_fill_sample(hzp_op_fn *op[HZP_OP_COUNT]);
+void hzp_ref_fill_grad(hzp_op_fn *op[HZP_OP_COUNT]);
+void hzp_ref_fill_update(hzp_op_fn *op[HZP_OP_COUNT]);
+
+#endif

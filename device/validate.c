@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/validate.c - the rules of device/ops.h that can be checked without reading the device. */
+#include <stdio.h>
+
+#include "device/operand.h"
+
+/* What op-specific rules say is prefixed with the op's name by hzp_op_validate. */
+#define RULE(condition, text)                                                                      \
+    do {                                                                                           \
+        if (!(condition))                                                                          \
+            return text;                                                                           \
+    } while (0)
+
+static bool is_float(const struct hzp_mat *m)
+{
+    return m->type == HZP_F32 || m->type == HZP_BF16;
+}
+
+static bool same_shape(const struct hzp_mat *a, const struct hzp_mat *b)
+{
+    return a->rows == b->rows && a->cols == b->cols;
+}
+
+/* A row vector of n, or absent. */
+static bool is_row(const struct hzp_mat *m, int32_t n)
+{
+    return !m->ptr || (m->rows == 1 && m->cols == n);
+}
+
+static const char *check_heads(const struct hzp_heads *h, const struct hzp_mat *qkv)
+{
+    RULE(h->heads > 0 && h->kv_heads > 0 && h->dim > 0, "heads, kv_heads and dim must be positive");
+    RULE(h->heads % h->kv_heads == 0, "heads is not a multiple of kv_heads");
+    RULE(qkv->cols == (h->heads + 2 * (int64_t)h->kv_heads) * h->dim,
+         "the packed row is not (heads + 2 kv_heads) dim wide");
+    RULE(is_float(qkv), "the packed rows are neither F32 nor BF16");
+    return NULL;
+}
+
+static const char *check_segs(const struct hzp_segs *s, int32_t rows)
+{
+    RULE(s->count >= 0 && s->rows_max >= 0 && s->rows_max <= rows, "segments do not fit the rows");
+    RULE(s->ctx_max >= s->rows_max, "ctx_max is less than rows_max");
+    RULE(s->row0, "row0 is absent");
+    return NULL;
+}
+
+static const char *check_embed(const struct hzp_embed_args *a)
+{
+    RULE(is_float(&a->table), "table is neither F32 nor BF16");
+    RULE(a->y.type == HZP_F32, "y is not F32");
+    RULE(a->table.cols == a->y.cols, "table and y differ in width");
+    return NULL;
+}
+
+static const char *check_rmsnorm(const struct hzp_rmsnorm_args *a)
+{
+    RULE(a->x.type == HZP_F32, "x is not F32");
+    RULE(is_float(&a->w) && a->w.type == a->y.type, "w and y differ in type");
+    RULE(a->w.rows == 1 && a->w.cols == a->x.cols, "w is not [1][cols]");
+    RULE(same_shape(&a->x, &a->y), "x and y differ in shape");
+    RULE(a->eps >= 0, "eps is negative");
+    return NULL;
+}
+
+static const char *check_matmul(const struct hzp_matmul_args *a)
+{
+    int32_t m = a->trans_a ? a->a.cols : a->a.rows, ka = a->trans_a ? a->a.rows : a->a.cols;
+    int32_t n = a->trans_b ? a->b.rows : a->b.cols, kb = a->trans_b ? a->b.cols : a->b.rows;
+    RULE(is_float(&a->a) && a->a.type == a->b.type, "a and b differ in type");
+    RULE(a->c.type == HZP_F32 || a->c.type == a->a.type, "c is neither F32 nor of a's type");
+    RULE(ka == kb, "a and b differ in depth");
+    RULE(a->c.rows == m && a->c.cols == n, "c is not of the product's shape");
+    RULE(!a->bias.ptr || a->bias.type == a->a.type, "a and bias differ in type");
+    RULE(is_row(&a->bias, n), "bias is not [1][cols of c]");
+    return NULL;
+}
+
+static const char *check_rope(const struct hzp_rope_args *a)
+{
+    const char *broken = check_heads(&a->heads, &a->x);
+    if (broken)
+        return broken;
+    RULE(a->heads.dim % 2 == 0, "dim is odd");
+    RULE(a->x.type == a->y.type && same_shape(&a->x, &a->y), "x and y differ in type or shape");
+    RULE(a->table.type == HZP_F32 && a->table.cols == a->heads.dim,
+         "table is not [positions][dim] F32");
+    RULE(is_row(&a->q_norm, a->heads.dim) && is_row(&a->k_norm, a->heads.dim),
+         "a norm is not [1][dim]");
+    RULE((!a->q_norm.ptr || a->q_norm.type == a->x.type) &&
+             (!a->k_norm.ptr || a->k_norm.type == a->x.type),
+         "x and a norm differ in type");
+    return NULL;
+}
+
+static const char *check_kv(const struct hzp_kv *kv, const struct hzp_mat *qkv)
+{
+    RULE(kv->type == qkv->type, "pages and rows differ in type");
+    RULE(kv->pages > 0 && kv->page_rows > 0, "there are no pages");
+    RULE((int64_t)kv->pages * kv->page_rows <= INT32_MAX, "more slots than an int32 can name");
+    return NULL;
+}
+
+static const char *check_kv_append(const struct hzp_kv_append_args *a)
+{
+    const char *broken = check_heads(&a->heads, &a->qkv);
+    return broken ? broken : check_kv(&a->kv, &a->qkv);
+}
+
+static const char *check_attn_prefill(const struct hzp_attn_paged_args *a)
+{
+    const char *broken = check_heads(&a->heads, &a->qkv);
+    if (!broken)
+        broken = check_kv(&a->kv, &a->qkv);
+    if (!broken)
+        broken = check_segs(&a->segs, a->qkv.rows);
+    if (broken)
+        return broken;
+    RULE(a->out.type == a->qkv.type, "qkv and out differ in type");
+    RULE(a->out.rows == a->qkv.rows && a->out.cols == a->heads.heads * a->heads.dim,
+         "out is not [rows][heads dim]");
+    RULE((int64_t)a->page_stride * a->kv.page_rows >= a->segs.ctx_max,
+         "ctx_max does not fit a row of page");
+    return NULL;
+}
+
+static const char *check_attn_decode(const struct hzp_attn_paged_args *a)
+{
+    RULE(a->segs.count == a->qkv.rows && a->segs.rows_max <= 1, "a segment has not one row");
+    return check_attn_prefill(a);
+}
+
+static const char *check_attn_packed(const struct hzp_attn_packed_args *a)
+{
+    const char *broken = check_heads(&a->heads, &a->qkv);
+    if (!broken)
+        broken = check_segs(&a->segs, a->qkv.rows);
+    if (broken)
+        return broken;
+    RULE(a->out.type == a->qkv.type, "qkv and out differ in type");
+    RULE(a->out.rows == a->qkv.rows && a->out.cols == a->heads.heads * a->heads.dim,
+         "out is not [rows][heads dim]");
+    return NULL;
+}
+
+static const char *check_swiglu(const struct hzp_swiglu_args *a)
+{
+    RULE(is_float(&a->x) && a->x.type == a->y.type, "x and y differ in type");
+    RULE(a->x.rows == a->y.rows && a->x.cols == 2 * (int64_t)a->y.cols, "x is not [rows][2 width]");
+    return NULL;
+}
+
+static const char *check_gather(const struct hzp_gather_args *a)
+{
+    RULE(a->x.type == a->y.type, "x and y differ in type");
+    RULE(a->x.cols == a->y.cols, "x and y differ in width");
+    return NULL;
+}
+
+static const char *check_sample(const struct hzp_sample_args *a)
+{
+    RULE(a->logits.type == HZP_F32, "logits is not F32");
+    RULE(!a->top_token == !a->top_logprob, "one of top_token and top_logprob is absent");
+    return NULL;
+}
+
+static const char *check_xent(const struct hzp_xent_args *a)
+{
+    RULE(a->x.type == HZP_F32, "x is not F32");
+    RULE(!a->dx.ptr || is_float(&a->dx), "dx is neither F32 nor BF16");
+    RULE(!a->dx.ptr || same_shape(&a->x, &a->dx), "x and dx differ in shape");
+    return NULL;
+}
+
+static const char *check_embed_bwd(const struct hzp_embed_bwd_args *a)
+{
+    RULE(a->dtable.type == HZP_F32 && a->dy.type == HZP_F32, "dtable or dy is not F32");
+    RULE(a->dtable.cols == a->dy.cols, "dtable and dy differ in width");
+    return NULL;
+}
+
+static const char *check_rmsnorm_bwd(const struct hzp_rmsnorm_bwd_args *a)
+{
+    RULE(is_float(&a->dy) && is_float(&a->w), "dy or w is neither F32 nor BF16");
+    RULE(a->x.type == HZP_F32 && a->dx.type == HZP_F32, "x or dx is not F32");
+    RULE(same_shape(&a->x, &a->dx) && same_shape(&a->x, &a->dy), "dy, x and dx differ in shape");
+    RULE(a->w.rows == 1 && a->w.cols == a->x.cols, "w is not [1][cols]");
+    RULE(is_row(&a->dw, a->x.cols), "dw is not [1][cols]");
+    RULE(!a->dw.ptr || a->dw.type == HZP_F32, "dw is not F32");
+    return NULL;
+}
+
+static const char *check_rope_bwd(const struct hzp_rope_bwd_args *a)
+{
+    const char *broken = check_heads(&a->heads, &a->dy);
+    if (broken)
+        return broken;
+    int32_t dim = a->heads.dim;
+    bool norms = a->q_norm.ptr || a->k_norm.ptr;
+    RULE(dim % 2 == 0, "dim is odd");
+    RULE(a->dy.type == a->dx.type && same_shape(&a->dy, &a->dx),
+         "dy and dx differ in type or shape");
+    RULE(!norms || (a->x.type == a->dy.type && same_shape(&a->x, &a->dy)),
+         "dy and x differ in type or shape");
+    RULE(a->table.type == HZP_F32 && a->table.cols == dim, "table is not [positions][dim] F32");
+    RULE(is_row(&a->q_norm, dim) && is_row(&a->k_norm, dim) && is_row(&a->dq_norm, dim) &&
+             is_row(&a->dk_norm, dim),
+         "a norm is not [1][dim]");
+    RULE((!a->q_norm.ptr || a->q_norm.type == a->dy.type) &&
+             (!a->k_norm.ptr || a->k_norm.type == a->dy.type),
+         "dy and a norm differ in type");
+    RULE((!a->dq_norm.ptr || a->dq_norm.type == HZP_F32) &&
+             (!a->dk_norm.ptr || a->dk_norm.type == HZP_F32),
+         "a norm's gradient is not F32");
+    RULE((!a->dq_norm.ptr || a->q_norm.ptr) && (!a->dk_norm.ptr || a->k_norm.ptr),
+         "a gradient is wanted of a norm that is absent");
+    return NULL;
+}
+
+static const char *check_attn_packed_bwd(const struct hzp_attn_packed_bwd_args *a)
+{
+    const char *broken = check_heads(&a->heads, &a->qkv);
+    if (!broken)
+        broken = check_segs(&a->segs, a->qkv.rows);
+    if (broken)
+        return broken;
+    RULE(a->out.type == a->qkv.type && a->dout.type == a->qkv.type && a->dqkv.type == a->qkv.type,
+         "qkv, out, dout and dqkv differ in type");
+    RULE(a->out.rows == a->qkv.rows && a->out.cols == a->heads.heads * a->heads.dim &&
+             same_shape(&a->out, &a->dout),
+         "out or dout is not [rows][heads dim]");
+    RULE(same_shape(&a->qkv, &a->dqkv), "qkv and dqkv differ in shape");
+    return NULL;
+}
+
+static const char *check_swiglu_bwd(const struct hzp_swiglu_bwd_args *a)
+{
+    RULE(is_float(&a->x) && a->x.type == a->dy.type && a->x.type == a->dx.type,
+         "x, dy and dx differ in type");
+    RULE(a->x.rows == a->dy.rows && a->x.cols == 2 * (int64_t)a->dy.cols,
+         "x is not [rows][2 width]");
+    RULE(same_shape(&a->x, &a->dx), "x and dx differ in shape");
+    return NULL;
+}
+
+static const char *check_colsum(const struct hzp_colsum_args *a)
+{
+    RULE(is_float(&a->x), "x is neither F32 nor BF16");
+    RULE(a->y.type == HZP_F32 && a->y.rows == 1 && a->y.cols == a->x.cols, "y is not [1][cols] F32");
+    return NULL;
+}
+
+static const char *check_cast(const struct hzp_cast_args *a)
+{
+    RULE(is_float(&a->x) && is_float(&a->y), "x or y is neither F32 nor BF16");
+    RULE(same_shape(&a->x, &a->y), "x and y differ in shape");
+    return NULL;
+}
+
+static const char *check_fill(const struct hzp_fill_args *a)
+{
+    RULE(is_float(&a->y), "y is neither F32 nor BF16");
+    return NULL;
+}
+
+static const char *check_sumsq(const struct hzp_sumsq_args *a)
+{
+    RULE(a->x.type == HZP_F32, "x is not F32");
+    return NULL;
+}
+
+static const char *check_adamw(const struct hzp_adamw_args *a)
+{
+    RULE(is_float(&a->from) && a->from.type == a->to.type, "from and to differ in type");
+    RULE(a->from.type == HZP_F32 ? !a->residual.ptr
+                                 : a->residual.ptr && a->residual.type == HZP_I16,
+         "residual is not I16 for BF16, absent for F32");
+    RULE(!a->residual.ptr || same_shape(&a->from, &a->residual), "from and residual differ in shape");
+    RULE(is_float(&a->grad) && is_float(&a->m) && is_float(&a->v),
+         "grad, m or v is neither F32 nor BF16");
+    RULE(same_shape(&a->from, &a->to) && same_shape(&a->from, &a->grad) &&
+             same_shape(&a->from, &a->m) && same_shape(&a->from, &a->v),
+         "from, to, grad, m and v differ in shape");
+    RULE(a->t >= 1, "t is less than 1");
+    RULE(a->beta1 >= 0 && a->beta1 < 1 && a->beta2 >= 0 && a->beta2 < 1, "a beta is not in [0, 1)");
+    RULE(a->clip >= 0, "clip is negative");
+    return NULL;
+}
+
+static const char *check_audit(const struct hzp_audit_args *a)
+{
+    size_t bytes = (size_t)a->x.rows * (size_t)a->x.cols * hzp_dtype_size(a->x.type);
+    RULE(a->x.stride == a->x.cols, "x has gaps between its rows");
+    RULE(bytes % 8 == 0, "x is not a whole number of 8-byte words");
+    return NULL;
+}
+
+static const char *check_op(enum hzp_op op, const void *args)
+{
+    switch (op) {
+#define X(name, bound)                                                                             \
+    case HZP_OP_##name:                                                                            \
+        return check_##name(args);
+        HZP_OPS(X)
+#undef X
+    case HZP_OP_COUNT:
+        break;
+    }
+    return "no such op";
+}
+
+static const char *check_operand(const struct hzp_operand *o)
+{
+    if (o->optional && !o->ptr)
+        return NULL;
+    if (o->mat) {
+        RULE(o->mat->rows >= 0 && o->mat->cols >= 0, "has a negative size");
+        RULE(o->mat->stride >= o->mat->cols, "has a stride less than its width");
+    }
+    RULE(o->rows == 0 || o->width == 0 || o->ptr, "is absent");
+    RULE(o->ptr % o->align == 0, "is not aligned to its elements");
+    return NULL;
+}
+
+/* Matrices of one stride may lie in each other's gaps: then their columns must not meet. */
+static bool overlap(const struct hzp_operand *a, const struct hzp_operand *b)
+{
+    if (hzp_operand_empty(a) || hzp_operand_empty(b))
+        return false;
+    if (a->ptr >= hzp_operand_end(b) || b->ptr >= hzp_operand_end(a))
+        return false;
+    if (a->stride != b->stride || (a->rows == 1 && b->rows == 1))
+        return true;
+    size_t apart = (b->ptr >= a->ptr ? b->ptr - a->ptr
+                                     : a->stride - (a->ptr - b->ptr) % a->stride) % a->stride;
+    return apart < a->width || apart + b->width > a->stride;
+}
+
+const char *hzp_op_validate(enum hzp_op op, const void *args)
+{
+    static _Thread_local char text[160];
+    struct hzp_operand operand[HZP_ACCESS_MAX];
+    if ((int)op < 0 || op >= HZP_OP_COUNT)
+        return "no such op";
+
+    int count = hzp_op_operands(op, args, operand);
+    for (int i = 0; i < count; i++) {
+        const char *broken = check_operand(&operand[i]);
+        if (broken) {
+            snprintf(text, sizeof(text), "%s: %s %s", hzp_op_name(op), operand[i].name, broken);
+            return text;
+        }
+    }
+    const char *broken = check_op(op, args);
+    if (broken) {
+        snprintf(text, sizeof(text), "%s: %s", hzp_op_name(op), broken);
+        return text;
+    }
+    for (int i = 0; i < count; i++)
+        for (int j = 0; j < count; j++) {
+            const struct hzp_operand *w = &operand[i], *other = &operand[j];
+            bool in_place = (w->may_be == j || other->may_be == i) && w->ptr == other->ptr &&
+                            w->stride == other->stride && w->width == other->width;
+            if (i == j || !w->writes || in_place || !overlap(w, other))
+                continue;
+            snprintf(text, sizeof(text), "%s: %s overlaps %s", hzp_op_name(op), w->name,
+                     other->name);
+            return text;
+        }
+    return NULL;
+}

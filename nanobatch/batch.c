@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "nanobatch/batch.h"
+
+#include "base/arena.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Cuts one allocation into arrays: with base NULL it only counts. */
+static void *cut(char *base, size_t *used, size_t n, size_t size)
+{
+    void *p = base ? base + *used : NULL;
+    *used += HZP_ROUND_UP(n * size, (size_t)64);
+    return p;
+}
+
+static size_t lay_out(struct hzp_batch *b, char *base)
+{
+    const struct hzp_batch_config *max = &b->max;
+    size_t rows = (size_t)max->rows_max, segs = (size_t)max->segs_max,
+           logits = (size_t)max->logits_max, used = 0;
+    b->id = cut(base, &used, rows, sizeof(*b->id));
+    b->pos = cut(base, &used, rows, sizeof(*b->pos));
+    b->slot = cut(base, &used, rows, sizeof(*b->slot));
+    b->row0 = cut(base, &used, segs + 1, sizeof(*b->row0));
+    b->pos0 = cut(base, &used, segs, sizeof(*b->pos0));
+    b->page = cut(base, &used, segs * (size_t)max->page_stride, sizeof(*b->page));
+    b->logit_row = cut(base, &used, logits, sizeof(*b->logit_row));
+    b->sample = cut(base, &used, logits, sizeof(*b->sample));
+    b->edit = cut(base, &used, (size_t)max->edits_max, sizeof(*b->edit));
+    b->token = cut(base, &used, logits, sizeof(*b->token));
+    b->rank = cut(base, &used, logits, sizeof(*b->rank));
+    b->logprob = cut(base, &used, logits, sizeof(*b->logprob));
+    b->top_token = cut(base, &used, logits * HZP_TOPS_MAX, sizeof(*b->top_token));
+    b->top_logprob = cut(base, &used, logits * HZP_TOPS_MAX, sizeof(*b->top_logprob));
+    return used;
+}
+
+int hzp_batch_create(struct hzp_device *dev, const struct hzp_batch_config *max,
+                     struct hzp_batch **ret)
+{
+    struct hzp_batch *b = hzp_xcalloc(1, sizeof(*b));
+    b->max = *max;
+    b->dev = dev;
+    size_t bytes = lay_out(b, NULL);
+    int r = hzp_device_alloc(dev, HZP_MEM_HOST, bytes, &b->memory);
+    if (r < 0) {
+        free(b);
+        return r;
+    }
+    memset(b->memory, 0, bytes);
+    lay_out(b, b->memory);
+    hzp_batch_clear(b);
+    *ret = b;
+    return HZP_OK;
+}
+
+void hzp_batch_destroy(struct hzp_batch *b)
+{
+    if (!b)
+        return;
+    hzp_device_free(b->dev, HZP_MEM_HOST, b->memory);
+    free(b);
+}
+
+void hzp_batch_clear(struct hzp_batch *b)
+{
+    b->rows = b->segs = b->decode_segs = b->logits = b->edits = 0;
+    b->decode_ctx_max = b->prefill_rows_max = b->prefill_ctx_max = 0;
+    b->tops_wanted = false;
+    b->row0[0] = 0;
+}
+
+int32_t *hzp_batch_add_segment(struct hzp_batch *b, int32_t pos0, bool decode)
+{
+    HZP_ASSERT(b->segs < b->max.segs_max);
+    HZP_ASSERT(!decode || b->decode_segs == b->segs);
+    int32_t i = b->segs++;
+    if (decode)
+        b->decode_segs = b->segs;
+    b->pos0[i] = pos0;
+    b->row0[i] = b->row0[i + 1] = b->rows;
+    return b->page + (size_t)i * (size_t)b->max.page_stride;
+}
+
+int32_t hzp_batch_add_row(struct hzp_batch *b, int32_t token, int32_t slot)
+{
+    HZP_ASSERT(b->rows < b->max.rows_max && b->segs > 0);
+    int32_t i = b->segs - 1, r = b->rows++;
+    b->id[r] = token;
+    b->pos[r] = b->pos0[i] + (r - b->row0[i]);
+    b->slot[r] = slot;
+    b->row0[i + 1] = b->rows;
+    int32_t ctx = b->pos[r] + 1;
+    if (i < b->decode_segs) {
+        HZP_ASSERT(r == b->row0[i]);
+        b->decode_ctx_max = HZP_MAX(b->decode_ctx_max, ctx);
+    } else {
+        b->prefill_rows_max = HZP_MAX(b->prefill_rows_max, r - b->row0[i] + 1);
+        b->prefill_ctx_max = HZP_MAX(b->prefill_ctx_max, ctx);
+    }
+    return r;
+}
+
+int32_t hzp_batch_add_logits(struct hzp_batch *b, int32_t row)
+{
+    HZP_ASSERT(b->logits < b->max.logits_max && row < b->rows);
+    b->logit_row[b->logits] = row;
+    return b->logits++;
+}

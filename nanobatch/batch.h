@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nanobatch/batch.h - the rows that serving brings to one step.
+ *
+ * Filled by the scheduler, read by the ops, and read again by the scheduler when the step has
+ * ended.  Decode segments (one row each) come first, then pieces of prompts.  All arrays are taken
+ * at create in memory that host and device both see; a step allocates nothing.
+ *
+ * Invariant: every row belongs to exactly one segment, in order; its own key and value are stored
+ * at slot[r] before any row of the step attends; one version for all rows.
+ *
+ * Thread: engine.
+ */
+#ifndef HZP_NANOBATCH_BATCH_H
+#define HZP_NANOBATCH_BATCH_H
+
+#include "device/device.h"
+
+struct hzp_version;
+
+struct hzp_batch_config {
+    int32_t rows_max;    /* the dense batch */
+    int32_t segs_max;    /* sequences in one step */
+    int32_t page_stride; /* pages of the longest sequence */
+    int32_t logits_max;  /* rows whose logits may be wanted in one step */
+    int32_t edits_max;   /* logit edits of all of them together */
+};
+
+struct hzp_batch {
+    /* fixed after create */
+    struct hzp_batch_config max;
+    struct hzp_device *dev;
+    void *memory;
+
+    /* rows */
+    int32_t rows;
+    int32_t *id, *pos, *slot; /* [rows_max] token, position, KV slot (hzp_kv_append_args) */
+
+    /* segments */
+    int32_t segs, decode_segs;       /* all; of these the first decode_segs have one row */
+    int32_t *row0;                   /* [segs_max + 1] */
+    int32_t *pos0;                   /* [segs_max] */
+    int32_t *page;                   /* [segs_max][page_stride] */
+    int32_t decode_ctx_max, prefill_rows_max, prefill_ctx_max;
+
+    /* what is wanted of the logits */
+    int32_t logits, edits;
+    int32_t *logit_row;              /* [logits_max] index of the row */
+    struct hzp_sample_row *sample;   /* [logits_max] */
+    struct hzp_logit_edit *edit;     /* [edits_max] */
+    bool tops_wanted;
+
+    /* what came out */
+    int32_t *token, *rank;           /* [logits_max] */
+    float *logprob;
+    int32_t *top_token;              /* [logits_max][HZP_TOPS_MAX] */
+    float *top_logprob;
+};
+
+int hzp_batch_create(struct hzp_device *dev, const struct hzp_batch_config *max,
+                     struct hzp_batch **ret);
+void hzp_batch_destroy(struct hzp_batch *batch); /* NULL: no effect */
+void hzp_batch_clear(struct hzp_batch *batch);
+
+/* Opens a segment whose first row stands at pos0; its pages are written by the caller into the
+ * returned row of the page table.  Decode segments must all come before the first prefill one. */
+int32_t *hzp_batch_add_segment(struct hzp_batch *batch, int32_t pos0, bool decode);
+
+/* Appends a row to the newest segment (its position follows from the segment). */
+int32_t hzp_batch_add_row(struct hzp_batch *batch, int32_t token, int32_t slot);
+
+/* Wants the logits of row r; returns the index into sample, token, logprob, ...  The caller fills
+ * sample[] and appends its edits. */
+int32_t hzp_batch_add_logits(struct hzp_batch *batch, int32_t row);
+
+#endif

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nanobatch/forward.h - rows to ops: the model's forward pass, for serving and for training.
+ *
+ * There is one description of a transformer layer here and its transpose in backward.h; serving
+ * and training differ in where attention finds keys and values and in what is kept.
+ *
+ * Thread: engine.
+ */
+#ifndef HZP_NANOBATCH_FORWARD_H
+#define HZP_NANOBATCH_FORWARD_H
+
+#include "nanobatch/batch.h"
+#include "nanobatch/model.h"
+#include "nanobatch/plan.h"
+
+/* Activations of one serving step: one buffer of each, used by every layer in turn. */
+struct hzp_serve_space {
+    struct hzp_device *dev;
+    void *memory;
+    size_t bytes;
+    struct hzp_mat x;       /* [rows][width] F32: the residual stream */
+    struct hzp_mat normed;  /* [rows][width] act */
+    struct hzp_mat qkv;     /* [rows][(heads + 2 kv_heads) dim] act */
+    struct hzp_mat attn;    /* [rows][heads dim] act */
+    struct hzp_mat gate_up; /* [rows][2 inner] act */
+    struct hzp_mat inner;   /* [rows][inner] act */
+    struct hzp_mat picked, picked_normed; /* [logits][width] F32, act */
+    struct hzp_mat logits;  /* [logits][vocab] F32 */
+};
+
+/* Bytes the space will take: for the memory plan. */
+size_t hzp_serve_space_bytes(const struct hzp_model_config *config, enum hzp_dtype act,
+                             int32_t rows_max, int32_t logits_max);
+int hzp_serve_space_create(const struct hzp_model *model, int32_t rows_max, int32_t logits_max,
+                           struct hzp_serve_space **ret);
+void hzp_serve_space_destroy(struct hzp_serve_space *space); /* NULL: no effect */
+
+/* Appends the whole forward pass and sampling of the batch, reading version v; kv [layers]. */
+void hzp_forward_build(struct hzp_plan *plan, const struct hzp_model *model,
+                       const struct hzp_version *v, const struct hzp_batch *batch,
+                       const struct hzp_kv *kv, struct hzp_serve_space *space);
+
+#endif

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nanobatch/layer.h - the one description of a transformer layer's forward pass.
+ *
+ *     normed  = rmsnorm(x_in)            qkv_bare = normed Wqkv^T + bias
+ *     qkv     = rope(qkv_bare)           attn     = attention(qkv)
+ *     x_mid   = x_in + attn Wo^T
+ *     normed  = rmsnorm(x_mid)           gate_up  = normed Wgu^T
+ *     inner   = swiglu(gate_up)          x_out    = x_mid + inner Wdown^T
+ *
+ * Serving gives one buffer for x_in, x_mid and x_out and one for qkv_bare and qkv; training gives
+ * each its own, because the backward pass reads them again.  Where attention finds keys and values
+ * is the only other difference: in pages, or in the rows themselves.
+ *
+ * Thread: engine.
+ */
+#ifndef HZP_NANOBATCH_LAYER_H
+#define HZP_NANOBATCH_LAYER_H
+
+#include "nanobatch/model.h"
+#include "nanobatch/plan.h"
+
+struct hzp_batch;
+struct hzp_micro;
+
+struct hzp_layer_space {
+    struct hzp_mat x_in, x_mid, x_out; /* [rows][width] F32 */
+    struct hzp_mat normed;             /* [rows][width] act */
+    struct hzp_mat qkv_bare, qkv;      /* [rows][(heads + 2 kv_heads) dim] act */
+    struct hzp_mat attn;               /* [rows][heads dim] act */
+    struct hzp_mat gate_up, inner;     /* [rows][2 inner], [rows][inner] act */
+    float *rstd_attn, *rstd_mlp;       /* [rows] F32, or NULL: not kept */
+    float *lse;                        /* [rows][heads], or NULL */
+    uint64_t quantum_flops;            /* matrix products are cut to about this; 0: whole */
+};
+
+/* Exactly one of batch (serving; kv: this layer's pages) and micro (training) is given. */
+void hzp_layer_build(struct hzp_plan *plan, const struct hzp_model *model,
+                     const struct hzp_version *v, int32_t layer, const struct hzp_layer_space *s,
+                     const struct hzp_batch *batch, const struct hzp_kv *kv,
+                     const struct hzp_micro *micro);
+
+/* A matrix product in pieces of at most about quantum_flops each, cut along the longer side of c:
+ * no sum is split, so the result does not depend on the cut. */
+void hzp_plan_add_matmul(struct hzp_plan *plan, uint64_t quantum_flops,
+                         const struct hzp_matmul_args *args);
+
+/* 1 / sqrt(dim): the scale of attention scores. */
+float hzp_model_attn_scale(const struct hzp_model *model);
+
+/* rows x cols over memory at *at, which advances (256-byte steps); base NULL: only counts. */
+struct hzp_mat hzp_mat_cut(char *base, size_t *at, int32_t rows, int32_t cols,
+                           enum hzp_dtype type);
+
+#endif

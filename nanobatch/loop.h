@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nanobatch/loop.h - the engine thread: offer, plan, execute, deliver, reclaim.
+ *
+ *     offer      each source, most urgent first, appends work within the step's budget
+ *     plan       serving rows become ops, training's slice is taken over
+ *     execute    the plan runs on the device
+ *     deliver    each source gets its results; here training may publish a version
+ *     reclaim    memory whose last step has ended becomes free
+ *
+ * One version a step: it is read once, before the sources offer, so "published in step n" means
+ * "visible from step n + 1".  An idle loop sleeps on its wake until somebody pokes it.
+ *
+ * Device failure is final: the loop delivers the failure to every source and ends.
+ *
+ * Thread: run on the engine thread; poke, stop, read_stats any.
+ */
+#ifndef HZP_NANOBATCH_LOOP_H
+#define HZP_NANOBATCH_LOOP_H
+
+#include "nanobatch/forward.h"
+#include "nanobatch/source.h"
+
+struct hzp_loop;
+
+struct hzp_loop_config {
+    struct hzp_model *model;
+    struct hzp_serve_space *space;  /* NULL: nothing serves */
+    struct hzp_batch *batch;        /* NULL: nothing serves */
+    struct hzp_source *source[4];   /* most urgent first */
+    int32_t sources;
+    double train_share;   /* while requests run: training's time over serving's in one step */
+    uint64_t idle_ns;     /* while none runs: how long training may hold the device at a stretch */
+    bool check_plans;     /* prove every plan race-free before it runs */
+};
+
+int hzp_loop_create(const struct hzp_loop_config *config, struct hzp_loop **ret);
+void hzp_loop_destroy(struct hzp_loop *loop); /* NULL: no effect */
+
+/* Runs until stopped and no source is busy, or until the device fails (HZP_EDEVICE). */
+int hzp_loop_run(struct hzp_loop *loop);
+
+/* One turn without sleeping: for tests and offline runs.  0: nothing to do; 1: a step ran. */
+int hzp_loop_turn(struct hzp_loop *loop);
+
+void hzp_loop_poke(struct hzp_loop *loop);
+
+/* hurry: busy sources are not waited for any longer. */
+void hzp_loop_stop(struct hzp_loop *loop, bool hurry);
+
+void hzp_loop_set_train_share(struct hzp_loop *loop, double share);
+
+struct hzp_loop_stats {
+    uint64_t steps, serve_steps, train_steps;
+    uint64_t serve_ns, train_ns, idle_ns; /* device time by tenant */
+    bool failed;
+};
+void hzp_loop_read_stats(struct hzp_loop *loop, struct hzp_loop_stats *ret);
+
+#endif

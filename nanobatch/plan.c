@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "nanobatch/plan.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+void hzp_plan_init(struct hzp_plan *plan)
+{
+    memset(plan, 0, sizeof(*plan));
+    hzp_arena_init(&plan->arena);
+    plan->layer = -1;
+}
+
+void hzp_plan_fini(struct hzp_plan *plan)
+{
+    hzp_arena_fini(&plan->arena);
+    free(plan->item);
+    free(plan->wait);
+    memset(plan, 0, sizeof(*plan));
+}
+
+void hzp_plan_clear(struct hzp_plan *plan)
+{
+    hzp_arena_clear(&plan->arena);
+    plan->items = plan->waits = 0;
+    plan->layer = -1;
+    plan->train = false;
+}
+
+static struct hzp_item *new_item(struct hzp_plan *plan)
+{
+    if (plan->items == plan->items_room) {
+        plan->items_room = HZP_MAX(256, 2 * plan->items_room);
+        plan->item = hzp_xrealloc(plan->item, (size_t)plan->items_room * sizeof(*plan->item));
+    }
+    struct hzp_item *item = &plan->item[plan->items++];
+    memset(item, 0, sizeof(*item));
+    item->wait0 = plan->waits;
+    return item;
+}
+
+int32_t hzp_plan_add(struct hzp_plan *plan, enum hzp_op op, enum hzp_lane_name lane,
+                     const void *args)
+{
+    struct hzp_item *item = new_item(plan);
+    size_t size = hzp_op_args_size(op);
+    item->op = op;
+    item->lane = (uint8_t)lane;
+    item->layer = plan->layer;
+    item->train = plan->train;
+    item->args = memcpy(hzp_arena_alloc(&plan->arena, size), args, size);
+    return plan->items - 1;
+}
+
+void hzp_plan_wait(struct hzp_plan *plan, int32_t earlier)
+{
+    HZP_ASSERT(plan->items > 0 && earlier >= 0 && earlier < plan->items - 1);
+    if (plan->waits == plan->waits_room) {
+        plan->waits_room = HZP_MAX(256, 2 * plan->waits_room);
+        plan->wait = hzp_xrealloc(plan->wait, (size_t)plan->waits_room * sizeof(*plan->wait));
+    }
+    plan->wait[plan->waits++] = earlier;
+    plan->item[plan->items - 1].waits++;
+}
+
+void hzp_plan_take(struct hzp_plan *plan, const struct hzp_plan *chain, int32_t from, int32_t to)
+{
+    HZP_ASSERT(0 <= from && from <= to && to <= chain->items);
+    int32_t shift = plan->items - from;
+    for (int32_t i = from; i < to; i++) {
+        const struct hzp_item *src = &chain->item[i];
+        struct hzp_item *item = new_item(plan);
+        item->op = src->op;
+        item->args = src->args;
+        item->lane = src->lane;
+        item->layer = src->layer;
+        item->train = src->train;
+        for (int32_t k = 0; k < src->waits; k++)
+            if (chain->wait[src->wait0 + k] >= from)
+                hzp_plan_wait(plan, chain->wait[src->wait0 + k] + shift);
+    }
+}
+
+/* For each lane, the newest item that is certain to have ended before item i begins. */
+struct before {
+    int32_t newest[HZP_LANE_COUNT];
+};
+
+static void join(struct before *into, const struct hzp_plan *plan, const struct before *of,
+                 int32_t i)
+{
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        into->newest[l] = HZP_MAX(into->newest[l], of[i].newest[l]);
+    int lane = plan->item[i].lane;
+    into->newest[lane] = HZP_MAX(into->newest[lane], i);
+}
+
+/* The order that lanes and waits imply, as one vector clock an item. */
+static int order(const struct hzp_plan *plan, struct before *of, struct hzp_err_text *reterr)
+{
+    int32_t last[HZP_LANE_COUNT];
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        last[l] = -1;
+    for (int32_t i = 0; i < plan->items; i++) {
+        const struct hzp_item *item = &plan->item[i];
+        for (int l = 0; l < HZP_LANE_COUNT; l++)
+            of[i].newest[l] = -1;
+        if (last[item->lane] >= 0)
+            join(&of[i], plan, of, last[item->lane]);
+        for (int32_t k = 0; k < item->waits; k++) {
+            int32_t w = plan->wait[item->wait0 + k];
+            if (w < 0 || w >= i)
+                return hzp_fail(reterr, HZP_EINVAL,
+                                "plan: item %d (%s) waits for item %d, which is not before it", i,
+                                hzp_op_name(item->op), w);
+            join(&of[i], plan, of, w);
+        }
+        last[item->lane] = i;
+    }
+    return HZP_OK;
+}
+
+static bool touch(const struct hzp_access *a, int as, const struct hzp_access *b, int bs)
+{
+    for (int i = 0; i < as; i++)
+        for (int k = 0; k < bs; k++)
+            if ((a[i].writes || b[k].writes) && a[i].begin < b[k].end && b[k].begin < a[i].end)
+                return true;
+    return false;
+}
+
+int hzp_plan_check(const struct hzp_plan *plan, struct hzp_err_text *reterr)
+{
+    struct before *of = hzp_xcalloc((size_t)plan->items, sizeof(*of));
+    struct hzp_access(*acc)[HZP_ACCESS_MAX] = hzp_xcalloc((size_t)plan->items, sizeof(*acc));
+    int *accs = hzp_xcalloc((size_t)plan->items, sizeof(*accs));
+    int r;
+    HZP_TRY_GOTO(order(plan, of, reterr));
+    for (int32_t j = 0; j < plan->items; j++) {
+        accs[j] = hzp_op_access(plan->item[j].op, plan->item[j].args, acc[j]);
+        for (int32_t i = 0; i < j; i++)
+            if (of[j].newest[plan->item[i].lane] < i && touch(acc[i], accs[i], acc[j], accs[j])) {
+                r = hzp_fail(reterr, HZP_EINVAL, "plan: items %d (%s) and %d (%s) race", i,
+                             hzp_op_name(plan->item[i].op), j, hzp_op_name(plan->item[j].op));
+                goto out;
+            }
+    }
+out:
+    free(of);
+    free(acc);
+    free(accs);
+    return r;
+}
+
+void hzp_plan_print(const struct hzp_plan *plan, FILE *out)
+{
+    static const char *const lane[] = {"compute", "memory", "network", "copy"};
+    fprintf(out, "%5s %-8s %-16s %5s %5s %12s %12s  waits\n", "item", "lane", "op", "layer", "who",
+            "Mflop", "KiB");
+    for (int32_t i = 0; i < plan->items; i++) {
+        const struct hzp_item *item = &plan->item[i];
+        struct hzp_cost cost = hzp_op_cost(item->op, item->args);
+        fprintf(out, "%5d %-8s %-16s %5d %5s %12.3f %12.1f ", i, lane[item->lane],
+                hzp_op_name(item->op), item->layer, item->train ? "train" : "serve",
+                (double)cost.flops * 1e-6, (double)cost.bytes / 1024);
+        for (int32_t k = 0; k < item->waits; k++)
+            fprintf(out, " %d", plan->wait[item->wait0 + k]);
+        fputc('\n', out);
+    }
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nanobatch/price.h - how long work will take on this device.
+ *
+ * An op's price is its roofline time, max(flops / peak, bytes / bandwidth), times a factor learned
+ * online for that op and size class from what the executor measured (exponential average over
+ * about 64 runs).  Prices steer the size of training slices; nothing correct depends on them.
+ *
+ * Thread: engine.
+ */
+#ifndef HZP_NANOBATCH_PRICE_H
+#define HZP_NANOBATCH_PRICE_H
+
+#include "nanobatch/plan.h"
+
+enum { HZP_PRICE_CLASSES = 4 }; /* by flops or bytes: 1e6, 1e8, 1e10 and up */
+
+struct hzp_price {
+    double flops_per_ns, bytes_per_ns;             /* first guesses; the factors correct them */
+    double factor[HZP_OP_COUNT][HZP_PRICE_CLASSES]; /* 0: nothing measured yet */
+};
+
+void hzp_price_init(struct hzp_price *price, const struct hzp_device *dev);
+double hzp_price_ns(const struct hzp_price *price, enum hzp_op op, const void *args);
+void hzp_price_learn(struct hzp_price *price, enum hzp_op op, const void *args, double ns);
+
+/* The largest `to` such that items [from, to) cost at most ns together; at least from + 1 if there
+ * is an item. */
+int32_t hzp_price_cut(const struct hzp_price *price, const struct hzp_plan *chain, int32_t from,
+                      uint64_t ns);
+
+#endif

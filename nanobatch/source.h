@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nanobatch/source.h - where the work of a step comes from.
+ *
+ * The loop knows an array of sources, most urgent first, and nothing else about them: serve/ is
+ * the first, train/ the second, tests bring their own.  A source appends to the step within what
+ * is left of its budget, and hears when the step has ended.
+ *
+ * Thread: engine.
+ */
+#ifndef HZP_NANOBATCH_SOURCE_H
+#define HZP_NANOBATCH_SOURCE_H
+
+#include "nanobatch/batch.h"
+#include "nanobatch/plan.h"
+#include "nanobatch/price.h"
+
+struct hzp_step {
+    uint64_t number;            /* from 1; the only clock for reclaiming memory */
+    uint64_t begin_ns, end_ns;  /* device clock; end_ns valid in deliver */
+    int32_t rows_left;          /* of the dense batch */
+    uint64_t train_ns;          /* how long training may run in this step */
+    struct hzp_batch *batch;    /* serving's rows */
+    const struct hzp_kv *kv;    /* [layers], set by the source that filled the batch */
+    struct hzp_version *version; /* the one version this step serves from */
+    const struct hzp_plan *chain; /* training's slice: items [from, to) */
+    int32_t from, to;
+    uint64_t trained_ns;        /* how long the slice took; valid in deliver */
+    const struct hzp_price *price;
+};
+
+struct hzp_source {
+    const char *name;
+
+    /* Appends work; true if it did. */
+    bool (*offer)(struct hzp_source *source, struct hzp_step *step);
+
+    /* The step has ended on the device: what it used last may be reclaimed.  status < 0: it failed
+     * and its results are void; the source fails its own work.  Called for every step, whether or
+     * not the source offered anything. */
+    void (*deliver)(struct hzp_source *source, const struct hzp_step *step, int status);
+
+    /* True while the source has work that must be done before a graceful stop. */
+    bool (*busy)(struct hzp_source *source);
+};
+
+#endif

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* serve/request.h - one choice of one completion: prompt in tokens, sampling settings, and the
+ * tokens that come out.
+ *
+ * All memory is taken at create, bounded by prompt and max_tokens.  The creator fills the settings,
+ * then submits; from then on settings are constant.  The engine appends outputs and raises
+ * `out_count` (release); the creator reads up to it (acquire).  After `state` is a final one the
+ * engine never touches the request again, and the creator destroys it.
+ *
+ *     NEW -submit-> WAITING -> RUNNING -> STOPPED | LENGTH | CANCELED | FAILED
+ *
+ * Thread: the creator's, except what is marked engine.
+ */
+#ifndef HZP_SERVE_REQUEST_H
+#define HZP_SERVE_REQUEST_H
+
+#include "device/ops.h"
+
+#include <stdatomic.h>
+
+struct hzp_edits;
+
+enum hzp_request_state {
+    HZP_REQUEST_NEW,
+    HZP_REQUEST_WAITING,
+    HZP_REQUEST_RUNNING,
+    /* final ones */
+    HZP_REQUEST_STOPPED,  /* end of sequence or a stop token: stop_token says which */
+    HZP_REQUEST_LENGTH,   /* max_tokens, or the end of the context */
+    HZP_REQUEST_CANCELED, /* cancel was raised */
+    HZP_REQUEST_FAILED,   /* the device failed, or the server stops in a hurry */
+};
+
+enum { HZP_STOP_IDS_MAX = 64, HZP_BIASES_MAX = 1024 };
+
+struct hzp_sampling {
+    float temperature, top_p, min_p;
+    float repetition, presence, frequency;
+    int32_t top_k;
+    uint64_t seed;
+    uint32_t choice;
+};
+
+struct hzp_output {
+    int32_t token;
+    float logprob;
+    int32_t rank;
+    uint64_t version;  /* of the weights that made it */
+    uint64_t at_ns;    /* monotonic */
+};
+
+struct hzp_request {
+    /* settings: filled by the creator, constant after submit */
+    uint64_t id;
+    int32_t *prompt; /* [prompt_count], owned */
+    int32_t prompt_count, max_tokens, min_tokens;
+    bool ignore_eos, prompt_logprobs; /* the latter: logprob of every prompt token but the first */
+    int32_t stop_id[HZP_STOP_IDS_MAX];
+    int32_t stop_ids;
+    struct hzp_sampling sampling;
+    int32_t tops;                     /* likeliest tokens reported with each, 0 .. HZP_TOPS_MAX */
+    int32_t bias_token[HZP_BIASES_MAX];
+    float bias[HZP_BIASES_MAX];
+    int32_t biases;
+    /* The engine calls it after output or a final state; it may only unblock.  wake_ctx must outlive
+     * the request: wake may still run when the final state is already visible. */
+    void (*wake)(void *ctx);
+    void *wake_ctx;
+
+    /* output: written by the engine */
+    struct hzp_output *out;  /* [max_tokens] */
+    int32_t *top_token;      /* [max_tokens][tops] */
+    float *top_logprob;
+    struct hzp_output *prompt_out; /* [prompt_count] if prompt_logprobs; [0] unused */
+    int32_t *prompt_top_token;     /* [prompt_count][tops] */
+    float *prompt_top_logprob;
+    int32_t stop_token;      /* of STOPPED */
+    int64_t staleness;       /* largest seen while it ran, in optimizer steps */
+    uint64_t submitted_ns, admitted_ns, finished_ns;
+    _Atomic int32_t out_count;
+    _Atomic int32_t state;   /* enum hzp_request_state */
+
+    /* any thread: asks the engine to stop working on it; seen within one step */
+    _Atomic bool cancel;
+
+    /* the scheduler's */
+    struct hzp_edits *edits; /* made at submit */
+    _Atomic bool let_go;     /* false from submit until wake() has returned for the final state:
+                              * the engine's very last touch, which destroy waits for */
+};
+
+/* Memory for everything above; prompt is copied.  HZP_ENOMEM. */
+int hzp_request_create(const int32_t *prompt, int32_t prompt_count, int32_t max_tokens,
+                       int32_t tops, bool prompt_logprobs, struct hzp_request **ret);
+void hzp_request_destroy(struct hzp_request *rq); /* NULL: no effect; never while it runs */
+
+bool hzp_request_final(const struct hzp_request *rq);
+
+#endif

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* train/sample_log.h - the durable log of samples and of published versions (SQLite).
+ *
+ * A sample is accepted when its transaction is committed (synchronous = FULL); sequence numbers
+ * start at 1 and have no holes.  A version's row says which samples it learned from; a checkpoint's
+ * row says up to which sample everything is safely in a checkpoint on disk.  After a restart,
+ * samples beyond the newest checkpoint are offered again: nothing accepted is lost; and what was
+ * already trained in a version that no longer exists is said so (hzp_sample_log_retrain_count).
+ *
+ * Thread: any (one lock inside); never the engine: SQLite may wait for the disk.
+ */
+#ifndef HZP_TRAIN_SAMPLE_LOG_H
+#define HZP_TRAIN_SAMPLE_LOG_H
+
+#include "weights/versions.h"
+
+struct hzp_sample {
+    int64_t sequence_number; /* set by append; <= 0: not of the log (replay, offline) */
+    int32_t count;
+    int32_t *token;          /* [count], owned */
+    uint8_t *learn;          /* [count] 1: to be predicted; same allocation as token */
+};
+
+/* One allocation for sample and arrays; contents copied.  NULL: out of memory. */
+struct hzp_sample *hzp_sample_create(const int32_t *token, const uint8_t *learn, int32_t count);
+void hzp_sample_destroy(struct hzp_sample *sample); /* NULL: no effect */
+
+struct hzp_sample_log;
+
+/* Opens or makes the file.  fingerprint: of model configuration and vocabulary; a log of another
+ * model is refused (HZP_EINVAL), naming the file. */
+int hzp_sample_log_open(const char *path, const char *fingerprint, struct hzp_sample_log **ret,
+                        struct hzp_err_text *reterr);
+void hzp_sample_log_close(struct hzp_sample_log *log); /* NULL: no effect */
+
+/* Commits all or none, and numbers them in order; *ret_first .. *ret_first + count - 1. */
+int hzp_sample_log_append(struct hzp_sample_log *log, struct hzp_sample **sample, int32_t count,
+                          int64_t *ret_first, struct hzp_err_text *reterr);
+
+/* Loads up to max samples with numbers > after, ascending; the caller owns them.  Returns how many. */
+int32_t hzp_sample_log_read(struct hzp_sample_log *log, int64_t after, int32_t max,
+                            struct hzp_sample **ret, struct hzp_err_text *reterr);
+
+/* Journals a published version. */
+int hzp_sample_log_version(struct hzp_sample_log *log, const struct hzp_version_record *record,
+                           struct hzp_err_text *reterr);
+
+/* A checkpoint of version `id` (directory `name` under the state directory) is on disk, and with it
+ * all that samples <= learned_through taught. */
+int hzp_sample_log_checkpoint(struct hzp_sample_log *log, uint64_t id, int64_t learned_through,
+                              const char *name, struct hzp_err_text *reterr);
+
+/* Where to go on after a restart: the newest checkpoint (id 0: none), the next version id, and how
+ * many samples beyond it some lost version had already learned from. */
+struct hzp_sample_log_resume {
+    uint64_t checkpoint_id, next_version_id;
+    int64_t learned_through, last_sequence_number, retrain_count;
+    char checkpoint_name[64];
+};
+int hzp_sample_log_resume(struct hzp_sample_log *log, struct hzp_sample_log_resume *ret,
+                          struct hzp_err_text *reterr);
+
+#endif

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* weights/config.h - what a model is, read from a Hugging Face directory's config.json.
+ *
+ * One struct covers every family (Llama, Mistral, Qwen2, Qwen3); the differences are data.  What
+ * is read is checked: after hzp_config_read() every number is in a range that later arithmetic on
+ * sizes cannot overflow, and anything the engine cannot do (another activation, a rope scaling it
+ * does not know) is an error that names the field.  Where attention slides over a window shorter
+ * than the context, positions is the window: that far the two are the same.
+ *
+ * Thread: any.
+ */
+#ifndef HZP_WEIGHTS_CONFIG_H
+#define HZP_WEIGHTS_CONFIG_H
+
+#include "base/err.h"
+#include "device/ops.h"
+
+enum hzp_rope_scaling { HZP_ROPE_PLAIN, HZP_ROPE_LINEAR, HZP_ROPE_LLAMA3 };
+
+struct hzp_model_config {
+    char family[16]; /* config.json's model_type: "llama", "mistral", "qwen2", "qwen3" */
+    int32_t layers, width, inner, vocab;
+    struct hzp_heads heads;
+    int32_t positions;  /* the longest sequence the model was made for */
+    float norm_eps;
+    double rope_theta;
+    enum hzp_rope_scaling rope_scaling;
+    double rope_factor, rope_low_factor, rope_high_factor; /* the last two: llama3 only */
+    int32_t rope_original_positions;
+    bool tied;     /* the head is the embedding */
+    bool qkv_bias; /* Qwen2 */
+    bool qk_norm;  /* Qwen3 */
+    /* What torch_dtype says; F32 where it says nothing.  F16 reads as F32. */
+    enum hzp_dtype disk_type;
+    int32_t bos, eos[8], eos_count; /* -1, 0: none; generation_config.json wins; ids outside the
+                                     * vocabulary are left out */
+};
+
+/* Reads dir/config.json, and dir/generation_config.json if it is there.
+ * HZP_ENOENT, HZP_EFORMAT, HZP_EUNSUP; the text names file and field. */
+int hzp_config_read(const char *dir, struct hzp_model_config *ret, struct hzp_err_text *reterr);
+
+/* table [positions][dim] F32 as the rope op wants it: dim/2 cosines, then dim/2 sines of
+ * pos * frequency(j), frequency as in Hugging Face's modeling_rope_utils for the three kinds. */
+void hzp_rope_table(const struct hzp_model_config *config, int32_t positions, float *table);
+
+/* Parameters of the model, each counted once. */
+int64_t hzp_config_parameters(const struct hzp_model_config *config);
+
+#endif

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* weights/layout.h - where each tensor lies in a version's memory.
+ *
+ * A version is an array of units; a unit (the embedding, one transformer layer, the head) is one
+ * flat buffer, padded to HZP_UNIT_ALIGN elements, whose tensors are views.  What is multiplied
+ * together lies together: q, k and v are one matrix, gate and up are one matrix.  In a unit the
+ * matrices come first, then the vectors (norms, biases): weight decay applies to the first
+ * `decayed` elements only.  Each tensor begins at a multiple of HZP_UNIT_ALIGN elements, and what
+ * lies between is zero and stays zero.  Gradients, moments and residuals use the same layout.
+ *
+ * Names on disk appear in families.c and nowhere else.
+ *
+ * Thread: any; a layout never changes once made.
+ */
+#ifndef HZP_WEIGHTS_LAYOUT_H
+#define HZP_WEIGHTS_LAYOUT_H
+
+#include "weights/config.h"
+
+enum { HZP_UNIT_ALIGN = 64 };
+
+/* What a tensor is for. */
+enum hzp_role {
+    HZP_EMBED,      /* [vocab][width] */
+    HZP_QKV,        /* [(heads + 2 kv_heads) dim][width] */
+    HZP_O,          /* [width][heads dim] */
+    HZP_GATE_UP,    /* [2 inner][width] */
+    HZP_DOWN,       /* [width][inner] */
+    HZP_ATTN_NORM,  /* [1][width] */
+    HZP_MLP_NORM,   /* [1][width] */
+    HZP_QKV_BIAS,   /* [1][(heads + 2 kv_heads) dim]; Qwen2 */
+    HZP_Q_NORM,     /* [1][dim]; Qwen3 */
+    HZP_K_NORM,     /* [1][dim]; Qwen3 */
+    HZP_FINAL_NORM, /* [1][width] */
+    HZP_HEAD,       /* [vocab][width]; absent when tied: hzp_layout_mat gives HZP_EMBED's */
+    HZP_ROLE_COUNT
+};
+
+struct hzp_tensor {
+    enum hzp_role role;
+    int32_t layer; /* -1: not of a layer */
+    int32_t unit;
+    int32_t rows, cols;
+    size_t offset; /* elements from the version's begin */
+};
+
+struct hzp_unit {
+    size_t offset, elements; /* from the version's begin; padding included */
+    size_t decayed;          /* of these, the matrices: weight decay applies */
+};
+
+/* A tensor of a file: its name there and the rows of our tensor it fills. */
+struct hzp_disk_tensor {
+    char name[96];
+    int32_t tensor;     /* index into layout.tensor */
+    int32_t row0, rows; /* rows of a matrix; a vector's elements */
+    bool vector;        /* one dimension on disk */
+};
+
+struct hzp_layout {
+    struct hzp_model_config config;
+    struct hzp_tensor *tensor;
+    struct hzp_unit *unit; /* embedding, layers in order, head */
+    struct hzp_disk_tensor *disk;
+    int32_t tensors, units, disks;
+    size_t elements; /* of one version, all units */
+};
+
+void hzp_layout_make(const struct hzp_model_config *config, struct hzp_layout *ret);
+void hzp_layout_free(struct hzp_layout *layout);
+
+/* The tensor as a matrix over base, memory laid out like a version (weights of any type, or
+ * gradients); ptr NULL if the model has none.  layer -1 for the roles that have no layer. */
+struct hzp_mat hzp_layout_mat(const struct hzp_layout *layout, void *base, enum hzp_dtype type,
+                              enum hzp_role role, int32_t layer);
+
+#endif

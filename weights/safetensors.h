@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* weights/safetensors.h - reads and writes safetensors files; trusts nothing in them.
+ *
+ * A file is 8 bytes little-endian header length, that many bytes of JSON (name -> dtype, shape,
+ * data_offsets, and an optional __metadata__ of strings), then the data.  The reader maps the
+ * file and checks everything before anyone sees it: header length against the file's size and a
+ * bound, JSON depth, shapes that overflow, offsets that overlap, overrun, leave holes or disagree
+ * with shape and type.  Every error names the file, the tensor and what is wrong.
+ *
+ * Thread: any; a reader may be used by several threads once open.
+ */
+#ifndef HZP_WEIGHTS_SAFETENSORS_H
+#define HZP_WEIGHTS_SAFETENSORS_H
+
+#include "base/err.h"
+
+enum hzp_disk_type {
+    HZP_DISK_F64, HZP_DISK_F32, HZP_DISK_F16, HZP_DISK_BF16,
+    HZP_DISK_I64, HZP_DISK_I32, HZP_DISK_I16, HZP_DISK_I8, HZP_DISK_U8, HZP_DISK_BOOL,
+};
+size_t hzp_disk_type_size(enum hzp_disk_type type);
+const char *hzp_disk_type_name(enum hzp_disk_type type); /* "BF16" */
+
+enum { HZP_DIMS_MAX = 8 };
+
+struct hzp_st_tensor {
+    const char *name;
+    enum hzp_disk_type type;
+    int32_t dims;
+    int64_t shape[HZP_DIMS_MAX];
+    int64_t elements;
+    const void *data; /* in the mapping; aligned to nothing: copy out */
+};
+
+struct hzp_safetensors;
+
+int hzp_safetensors_open(const char *path, struct hzp_safetensors **ret,
+                         struct hzp_err_text *reterr);
+void hzp_safetensors_close(struct hzp_safetensors *st); /* NULL: no effect */
+int32_t hzp_safetensors_count(const struct hzp_safetensors *st);
+const struct hzp_st_tensor *hzp_safetensors_at(const struct hzp_safetensors *st, int32_t i);
+const struct hzp_st_tensor *hzp_safetensors_find(const struct hzp_safetensors *st,
+                                                 const char *name);
+/* A value of __metadata__, or NULL. */
+const char *hzp_safetensors_meta(const struct hzp_safetensors *st, const char *key);
+
+/* Writing: declare every tensor, then give their data in that order, then finish.  The file grows
+ * under a temporary name and is renamed after fsync: there is never half a file under path. */
+struct hzp_st_writer;
+int hzp_st_writer_open(const char *path, struct hzp_st_writer **ret, struct hzp_err_text *reterr);
+void hzp_st_writer_meta(struct hzp_st_writer *w, const char *key, const char *value);
+void hzp_st_writer_declare(struct hzp_st_writer *w, const char *name, enum hzp_disk_type type,
+                           int32_t dims, const int64_t *shape);
+int hzp_st_writer_data(struct hzp_st_writer *w, const void *data, size_t size,
+                       struct hzp_err_text *reterr); /* any pieces, in order */
+int hzp_st_writer_finish(struct hzp_st_writer *w, struct hzp_err_text *reterr); /* frees w */
+void hzp_st_writer_abandon(struct hzp_st_writer *w); /* removes the temporary; NULL: no effect */
+
+#endif
