@@ -32,37 +32,6 @@ struct hzp_train_space_config hzp_trainer_space_config(const struct hzp_recipe *
     };
 }
 
-int hzp_recipe_check(const struct hzp_recipe *r, struct hzp_err_text *reterr)
-{
-    const struct {
-        const char *name;
-        double value, low, high;
-    } range[] = {
-        {"lr", (double)r->lr, 0, 10},
-        {"beta1", (double)r->beta1, 0, 0.9999999},
-        {"beta2", (double)r->beta2, 0, 0.9999999},
-        {"eps", (double)r->eps, 0, 1},
-        {"decay", (double)r->decay, 0, 10},
-        {"clip", (double)r->clip, 0, 1e9},
-        {"warmup", r->warmup_steps, 0, 1e9},
-        {"lr_floor", (double)r->lr_floor, 0, 1},
-        {"batch_tokens", r->update_tokens, 1, 1 << 28},
-        {"micro_rows", r->micro_rows, 1, 1 << 20},
-        {"publish_every", r->publish_every, 1, 1 << 20},
-    };
-    for (int i = 0; i < HZP_COUNT(range); i++)
-        if (!(range[i].value >= range[i].low && range[i].value <= range[i].high))
-            return hzp_fail_param(reterr, HZP_EINVAL, range[i].name,
-                                  "%s is %g; it must be from %g to %g", range[i].name,
-                                  range[i].value, range[i].low, range[i].high);
-    if (r->schedule == HZP_LR_COSINE && r->total_steps < 1)
-        return hzp_fail_param(reterr, HZP_EINVAL, "total_steps",
-                              "a cosine schedule needs to know its last step");
-    if (r->moment_type != HZP_F32 && r->moment_type != HZP_BF16)
-        return hzp_fail_param(reterr, HZP_EINVAL, "moments", "moments must be f32 or bf16");
-    return HZP_OK;
-}
-
 int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_trainer **ret)
 {
     HZP_TRY(hzp_recipe_check(&config->recipe, NULL));

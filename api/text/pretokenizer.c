@@ -53,7 +53,7 @@ static int stage_new(struct hzp_pretokenizer *pre, const char *where, struct sta
 static int add_cut(struct hzp_pretokenizer *pre, const char *regex, enum behavior behavior,
                    bool invert, const char *where, struct hzp_err_text *reterr)
 {
-    struct stage *stage;
+    struct stage *stage = NULL;
     HZP_TRY(stage_new(pre, where, &stage, reterr));
     stage->behavior = behavior;
     stage->invert = invert;
@@ -81,7 +81,7 @@ static int load_byte_level(struct hzp_pretokenizer *pre, const json_t *json, con
                            struct hzp_err_text *reterr)
 {
     bool prefix, regex;
-    struct stage *stage;
+    struct stage *stage = NULL;
     HZP_TRY(hzp_tokjson_bool(json, "add_prefix_space", true, where, &prefix, reterr));
     HZP_TRY(hzp_tokjson_bool(json, "use_regex", true, where, &regex, reterr));
     if (prefix) {
@@ -101,7 +101,7 @@ static int load_byte_level(struct hzp_pretokenizer *pre, const json_t *json, con
 static int load_split(struct hzp_pretokenizer *pre, const json_t *json, const char *where,
                       struct hzp_err_text *reterr)
 {
-    struct stage *stage;
+    struct stage *stage = NULL;
     HZP_TRY(stage_new(pre, where, &stage, reterr));
     HZP_TRY(read_behavior(json, where, ISOLATED, &stage->behavior, reterr));
     HZP_TRY(hzp_tokjson_bool(json, "invert", false, where, &stage->invert, reterr));
@@ -128,7 +128,7 @@ static int load_metaspace(struct hzp_pretokenizer *pre, const json_t *json, cons
     bool prefix, split;
     const char *mark;
     size_t bytes;
-    struct stage *stage;
+    struct stage *stage = NULL;
     HZP_TRY(stage_new(pre, where, &stage, reterr));
     HZP_TRY(hzp_tokjson_bool(json, "add_prefix_space", true, where, &prefix, reterr));
     HZP_TRY(hzp_tokjson_bool(json, "split", true, where, &split, reterr));
@@ -186,7 +186,7 @@ static int load_one(struct hzp_pretokenizer *pre, const char *type, const json_t
     if (strcmp(type, "CharDelimiterSplit") == 0) {
         const char *text;
         size_t bytes;
-        struct stage *stage;
+        struct stage *stage = NULL;
         HZP_TRY(read_character(json, "delimiter", where, &text, &bytes, reterr));
         HZP_TRY(stage_new(pre, where, &stage, reterr));
         stage->behavior = REMOVED;

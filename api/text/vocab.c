@@ -96,7 +96,7 @@ static int measure(const json_t *vocab, const char *where, int32_t *ret_n, size_
 static int load_tokens(struct hzp_vocab *vocab, const json_t *json, const char *where,
                        struct hzp_err_text *reterr)
 {
-    size_t bytes, count = json_object_size(json);
+    size_t bytes = 0, count = json_object_size(json);
     HZP_TRY(measure(json, where, &vocab->n, &bytes, reterr));
     uint32_t slots = 1024;
     while (slots < 2 * count)

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "device/cpu/matmul.h"
+#include "device/cpu/vec.h"
+
+/* How one step along k reads and multiplies.  PAIRS: 32 bf16 a vector, products of neighbours added
+ * in the instruction. */
+enum kind { F32, WIDE, PAIRS };
+
+#ifdef __AVX512F__
+enum { MR = 6, MR_OUTER = 6 };
+#else
+enum { MR = 3, MR_OUTER = 3 };
+#endif
+enum { NR = 4, NV = 3 };
+
+#ifdef __AVX512BF16__
+typedef __m512bh vpair;
+enum { PAIR_VL = 32 };
+INLINE vpair pair_load(const uint16_t *p, int left)
+{
+    __m512i v = left >= PAIR_VL ? _mm512_loadu_si512(p)
+                                : _mm512_maskz_loadu_epi16((__mmask32)((1u << left) - 1), p);
+    return (vpair)v;
+}
+#endif
+
+/* Step of k in elements; elements a row is cut into so that a tile's rows stay in the first-level
+ * cache. */
+INLINE int k_step(enum kind kind)
+{
+    return kind == PAIRS ? 2 * VL : VL;
+}
+INLINE int k_block(enum kind kind)
+{
+    return kind == F32 ? 1024 : 2048;
+}
+
+/* acc[m][j] += x[m][k..k+left) . w[j][k..k+left) */
+INLINE void dot_step(int mr, enum kind kind, vf acc[MR][NR], const char *x, size_t ldx,
+                     const char *const w[NR], int k, int left)
+{
+#ifdef __AVX512BF16__
+    if (kind == PAIRS) {
+        vpair wv[NR];
+        for (int j = 0; j < NR; j++)
+            wv[j] = pair_load((const uint16_t *)w[j] + k, left);
+        for (int m = 0; m < mr; m++) {
+            vpair xv = pair_load((const uint16_t *)(x + (size_t)m * ldx) + k, left);
+            for (int j = 0; j < NR; j++)
+                acc[m][j] = _mm512_dpbf16_ps(acc[m][j], xv, wv[j]);
+        }
+        return;
+    }
+#endif
+    vf wv[NR];
+    for (int j = 0; j < NR; j++)
+        wv[j] = vget(w[j], (size_t)k, kind == F32 ? HZP_F32 : HZP_BF16, left);
+    for (int m = 0; m < mr; m++) {
+        vf xv = vget(x + (size_t)m * ldx, (size_t)k, kind == F32 ? HZP_F32 : HZP_BF16, left);
+        for (int j = 0; j < NR; j++)
+            acc[m][j] = vfma(xv, wv[j], acc[m][j]);
+    }
+}
+
+/* Four sums over lanes at once, each in the order of vsum. */
+INLINE __m128 fold_four(const vf acc[NR])
+{
+    __m128 a = vfold4(acc[0]), b = vfold4(acc[1]), c = vfold4(acc[2]), d = vfold4(acc[3]);
+    __m128 ab_lo = _mm_movelh_ps(a, b), ab_hi = _mm_movehl_ps(b, a);
+    __m128 cd_lo = _mm_movelh_ps(c, d), cd_hi = _mm_movehl_ps(d, c);
+    __m128 ab = _mm_add_ps(ab_lo, ab_hi), cd = _mm_add_ps(cd_lo, cd_hi);
+    return _mm_add_ps(_mm_shuffle_ps(ab, cd, 0x88), _mm_shuffle_ps(ab, cd, 0xdd));
+}
+
+/* c[m][n..n+left) from the finished sums. */
+INLINE void dot_store(const struct hzp_matmul_args *a, int m, int n, int left, __m128 sum)
+{
+    float v[NR];
+    void *c = hzp_cpu_row(&a->c, m);
+
+    _mm_storeu_ps(v, sum);
+    for (int j = 0; j < left; j++) {
+        float y = v[j];
+        if (a->bias.ptr)
+            y += a->bias.type == HZP_BF16 ? hzp_bf16_to_f32(((const uint16_t *)a->bias.ptr)[n + j])
+                                          : ((const float *)a->bias.ptr)[n + j];
+        if (a->c.type == HZP_BF16) {
+            uint16_t *h = (uint16_t *)c + n + j;
+            *h = hzp_bf16_from_f32(a->accumulate ? y + hzp_bf16_to_f32(*h) : y);
+        } else {
+            float *f = (float *)c + n + j;
+            *f = a->accumulate ? y + *f : y;
+        }
+    }
+}
+
+/* One tile of mr x NR sums over k0 .. k1; part: sums so far, NULL when there are none and none are
+ * to be kept. */
+INLINE void dot_tile(const struct hzp_matmul_args *a, int mr, enum kind kind, int m, int n,
+                     int n1, int k0, int k1, float *part)
+{
+    size_t size = kind == F32 ? 4 : 2, ldx = (size_t)a->a.stride * size;
+    const char *x = hzp_cpu_row(&a->a, m), *w[NR];
+    vf acc[MR][NR];
+    int step = k_step(kind), k = k0;
+
+    for (int j = 0; j < NR; j++)
+        w[j] = hzp_cpu_row(&a->b, HZP_MIN(n + j, n1 - 1));
+    for (int i = 0; i < mr; i++)
+        for (int j = 0; j < NR; j++)
+            acc[i][j] = part && k0 > 0 ? vload(part + (i * NR + j) * VL, VL) : vzero();
+    for (; k + step <= k1; k += step)
+        dot_step(mr, kind, acc, x, ldx, w, k, step);
+    if (k < k1)
+        dot_step(mr, kind, acc, x, ldx, w, k, k1 - k);
+    if (part && k1 < a->a.cols) {
+        for (int i = 0; i < mr; i++)
+            for (int j = 0; j < NR; j++)
+                vstore(part + (i * NR + j) * VL, acc[i][j], VL);
+        return;
+    }
+    for (int i = 0; i < mr; i++)
+        dot_store(a, m + i, n, HZP_MIN(NR, n1 - n), fold_four(acc[i]));
+}
+
+INLINE void dot_tiles(const struct hzp_matmul_args *a, enum kind kind, int mr, int m, int n, int n1,
+                      int k0, int k1, float *part)
+{
+    switch (mr) {
+    case 1: dot_tile(a, 1, kind, m, n, n1, k0, k1, part); break;
+    case 2: dot_tile(a, 2, kind, m, n, n1, k0, k1, part); break;
+    case 3: dot_tile(a, 3, kind, m, n, n1, k0, k1, part); break;
+#ifdef __AVX512F__
+    case 4: dot_tile(a, 4, kind, m, n, n1, k0, k1, part); break;
+    case 5: dot_tile(a, 5, kind, m, n, n1, k0, k1, part); break;
+    case 6: dot_tile(a, 6, kind, m, n, n1, k0, k1, part); break;
+#endif
+    }
+}
+
+INLINE void dot_kind(const struct hzp_matmul_args *a, enum kind kind, int m0, int m1, int n0,
+                     int n1, float *work)
+{
+    int block = k_block(kind), k_end = a->a.cols;
+
+    if (m1 - m0 <= MR || k_end <= block) { /* each row of W is read once, or fits */
+        for (int n = n0; n < n1; n += NR)
+            for (int m = m0; m < m1; m += MR)
+                dot_tiles(a, kind, HZP_MIN(MR, m1 - m), m, n, n1, 0, k_end, NULL);
+        return;
+    }
+    for (int k = 0; k < k_end; k += block) {
+        float *part = work;
+        for (int n = n0; n < n1; n += NR)
+            for (int m = m0; m < m1; m += MR, part += MR * NR * VL)
+                dot_tiles(a, kind, HZP_MIN(MR, m1 - m), m, n, n1, k, HZP_MIN(k_end, k + block),
+                          part);
+    }
+}
+
+void HZP_ISA_NAME(hzp_cpu_dot)(const struct hzp_matmul_args *a, int m0, int m1, int n0, int n1,
+                               float *work)
+{
+    if (a->a.type == HZP_F32)
+        dot_kind(a, F32, m0, m1, n0, n1, work);
+#ifdef __AVX512BF16__
+    else
+        dot_kind(a, PAIRS, m0, m1, n0, n1, work);
+#else
+    else
+        dot_kind(a, WIDE, m0, m1, n0, n1, work);
+#endif
+}
+
+/* Elements of op(a) and op(b) as floats, any flags. */
+INLINE float outer_a(const struct hzp_matmul_args *a, int m, int k)
+{
+    size_t i = a->trans_a ? (size_t)k * (size_t)a->a.stride + (size_t)m
+                          : (size_t)m * (size_t)a->a.stride + (size_t)k;
+    return a->a.type == HZP_BF16 ? hzp_bf16_to_f32(((const uint16_t *)a->a.ptr)[i])
+                                 : ((const float *)a->a.ptr)[i];
+}
+
+INLINE vf outer_b(const struct hzp_matmul_args *a, int k, int n, int left)
+{
+    if (!a->trans_b)
+        return vget(a->b.ptr, (size_t)k * (size_t)a->b.stride + (size_t)n, a->b.type, left);
+    float v[VL] = {0};
+    for (int j = 0; j < left; j++) {
+        size_t i = (size_t)(n + j) * (size_t)a->b.stride + (size_t)k;
+        v[j] = a->b.type == HZP_BF16 ? hzp_bf16_to_f32(((const uint16_t *)a->b.ptr)[i])
+                                     : ((const float *)a->b.ptr)[i];
+    }
+    return vload(v, VL);
+}
+
+INLINE void outer_store(const struct hzp_matmul_args *a, int m, int n, int left, vf y)
+{
+    void *c = hzp_cpu_row(&a->c, m);
+    if (a->bias.ptr)
+        y = vadd(y, vget(a->bias.ptr, (size_t)n, a->bias.type, left));
+    if (a->accumulate)
+        y = vadd(y, vget(c, (size_t)n, a->c.type, left));
+    vput(c, (size_t)n, a->c.type, y, left);
+}
+
+/* mr rows by up to NV vectors of c. */
+INLINE void outer_tile(const struct hzp_matmul_args *a, int mr, int m, int n, int width)
+{
+    vf acc[MR_OUTER][NV];
+    int k_end = a->trans_a ? a->a.rows : a->a.cols;
+    int nv = HZP_DIV_UP(width, VL);
+
+    for (int i = 0; i < mr; i++)
+        for (int v = 0; v < NV; v++)
+            acc[i][v] = vzero();
+    for (int k = 0; k < k_end; k++) {
+        vf b[NV];
+        for (int v = 0; v < NV; v++)
+            b[v] = v < nv ? outer_b(a, k, n + v * VL, HZP_MIN(VL, width - v * VL)) : vzero();
+        for (int i = 0; i < mr; i++) {
+            vf s = vset(outer_a(a, m + i, k));
+            for (int v = 0; v < NV; v++)
+                acc[i][v] = vfma(s, b[v], acc[i][v]);
+        }
+    }
+    for (int i = 0; i < mr; i++)
+        for (int v = 0; v < nv; v++)
+            outer_store(a, m + i, n + v * VL, HZP_MIN(VL, width - v * VL), acc[i][v]);
+}
+
+void HZP_ISA_NAME(hzp_cpu_outer)(const struct hzp_matmul_args *a, int m0, int m1, int n0, int n1)
+{
+    for (int n = n0; n < n1; n += NV * VL) {
+        int width = HZP_MIN(NV * VL, n1 - n), m = m0;
+        for (; m + MR_OUTER <= m1; m += MR_OUTER)
+            outer_tile(a, MR_OUTER, m, n, width);
+        for (; m < m1; m++)
+            outer_tile(a, 1, m, n, width);
+    }
+}
