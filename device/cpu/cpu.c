@@ -64,7 +64,9 @@ static int isa_choose(const struct hzp_device_config *config, enum hzp_cpu_isa *
         hzp_cpu_fill_decode_##isa(op);                                                             \
         hzp_cpu_fill_rows_##isa(op);                                                               \
         hzp_cpu_fill_flash_##isa(op);                                                              \
+        hzp_cpu_fill_flash_bwd_##isa(op);                                                          \
         hzp_cpu_fill_grad_##isa(op);                                                               \
+        hzp_cpu_fill_sample_##isa(op);                                                             \
         hzp_cpu_fill_update_##isa(op);                                                             \
     } while (0)
 
@@ -201,4 +203,5 @@ const struct hzp_backend hzp_backend_cpu = {
     .mem_free = hzp_host_mem_free,
     .lane_open = cpu_lane_open,
     .lane_close = cpu_lane_close,
+    .limits = hzp_cpu_limits,
 };
