@@ -7,7 +7,8 @@ enum {
     DOT_ROWS_MAX = 48,   /* bf16: up to here the dot kernel beats the library */
     DOT_TASK_BYTES = 128 << 10,
     DOT_SLAB = 4 * HZP_DOT_ROWS,
-    BLOCK_BYTES = 2048, /* of a row: a tile's rows of x and W, and the next of W, fit 48 KiB */
+    TILE_ROWS = 6,
+    TILE_BYTES = 16 << 10, /* a tile's rows of x: with W going by they fit 48 KiB */
     OUTER_ROWS = 96,
     OUTER_COLS = 192,
 };
@@ -57,7 +58,7 @@ static void dot_pack(void *ctx, int begin, int end, int thread)
         }
 }
 
-/* How x is cut: blocks of about BLOCK_BYTES, one row as it is. */
+/* How x is cut: blocks of which a tile's rows stay cached, one row as it is. */
 static int dot_cut(struct grid *grid, const struct hzp_matmul_args *a)
 {
     size_t size = a->a.type == HZP_F32 ? 4 : 2, blocks;
@@ -66,7 +67,8 @@ static int dot_cut(struct grid *grid, const struct hzp_matmul_args *a)
     *dot = (struct hzp_dot){a, a->a.ptr, (size_t)a->a.stride * size, 0, HZP_MAX(a->a.cols, 1)};
     if (a->c.rows == 1)
         return hzp_team_reserve(grid->team, 0, HZP_DOT_WORK);
-    blocks = HZP_DIV_UP((size_t)dot->k_block * size, (size_t)BLOCK_BYTES);
+    blocks = HZP_DIV_UP((size_t)dot->k_block * size * (size_t)HZP_MIN(a->c.rows, TILE_ROWS),
+                        (size_t)TILE_BYTES);
     dot->k_block = HZP_ROUND_UP(HZP_DIV_UP(dot->k_block, (int)blocks), 64);
     dot->row_bytes = (size_t)dot->k_block * size + 64;
     dot->block_bytes = dot->row_bytes * (size_t)a->c.rows;
