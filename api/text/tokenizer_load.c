@@ -161,6 +161,18 @@ static int32_t named_token(const struct hzp_tokenizer *tok, const json_t *json, 
                : -1;
 }
 
+/* A file that need not be there: *ret stays NULL. */
+static int read_optional(const char *path, json_t **ret, struct hzp_err_text *reterr)
+{
+    struct hzp_err_text err;
+    int r = hzp_tokjson_read(path, false, ret, &err);
+    if (r == HZP_ENOENT)
+        return HZP_OK;
+    if (r < 0 && reterr != NULL)
+        *reterr = err;
+    return r;
+}
+
 /* The begin and end tokens; what the configuration adds where the post-processor adds nothing. */
 static int load_names(struct loading *l, const char *model_dir)
 {
@@ -172,9 +184,7 @@ static int load_names(struct loading *l, const char *model_dir)
     tok->eos = named_token(tok, l->config, "eos_token");
     snprintf(path, sizeof(path), "%s/special_tokens_map.json", model_dir);
     if (tok->bos < 0 || tok->eos < 0) {
-        int r = hzp_tokjson_read(path, false, &map, l->reterr);
-        if (r < 0 && r != HZP_ENOENT)
-            return r;
+        HZP_TRY(read_optional(path, &map, l->reterr));
         if (tok->bos < 0 && json_object_get(l->config, "bos_token") == NULL)
             tok->bos = named_token(tok, map, "bos_token");
         if (tok->eos < 0 && json_object_get(l->config, "eos_token") == NULL)
@@ -306,10 +316,8 @@ int hzp_tokenizer_open(const char *model_dir, struct hzp_tokenizer **ret,
     snprintf(path, sizeof(path), "%s/tokenizer.json", model_dir);
     snprintf(config_path, sizeof(config_path), "%s/tokenizer_config.json", model_dir);
     int r = hzp_tokjson_read(path, true, &l.json, reterr);
-    if (r >= 0) {
-        r = hzp_tokjson_read(config_path, false, &l.config, reterr);
-        r = r == HZP_ENOENT ? HZP_OK : r;
-    }
+    if (r >= 0)
+        r = read_optional(config_path, &l.config, reterr);
     if (r >= 0) {
         l.tok = hzp_xcalloc(1, sizeof(*l.tok));
         pthread_mutex_init(&l.tok->lock, NULL);
