@@ -44,8 +44,7 @@ static int add_template_token(struct loading *l, struct hzp_tokenizer_around *ar
                         l->where);
     size_t i;
     json_t *id;
-    json_array_foreach(ids, i, id)
-        HZP_TRY(add_around(l, around, id, name));
+    json_array_foreach(ids, i, id) HZP_TRY(add_around(l, around, id, name));
     return HZP_OK;
 }
 
@@ -58,7 +57,8 @@ static int load_template(struct loading *l, const json_t *json)
     json_t *item;
     if (!json_is_array(single))
         return hzp_fail(l->reterr, HZP_EUNSUP, "%s: single must be a list", l->where);
-    json_array_foreach(single, i, item) {
+    json_array_foreach(single, i, item)
+    {
         if (json_object_get(item, "Sequence") == NULL) {
             struct hzp_tokenizer_around *around = text ? &l->tok->behind : &l->tok->before;
             HZP_TRY(add_template_token(l, around, item, table));
@@ -87,8 +87,7 @@ static int load_post(struct loading *l, const json_t *json, int depth)
         if (!json_is_array(list) || depth == 8)
             return hzp_fail(l->reterr, HZP_EFORMAT,
                             "%s: a Sequence without a list, or nested deeply", l->where);
-        json_array_foreach(list, i, item)
-            HZP_TRY(load_post(l, item, depth + 1));
+        json_array_foreach(list, i, item) HZP_TRY(load_post(l, item, depth + 1));
         return HZP_OK;
     }
     if (l->around_known)
@@ -114,7 +113,8 @@ static int load_added(struct loading *l)
     hzp_tokjson_where(l->where, sizeof(l->where), l->path, "added_tokens");
     if (list != NULL && !json_is_null(list) && !json_is_array(list))
         return hzp_fail(l->reterr, HZP_EFORMAT, "%s: must be a list", l->where);
-    json_array_foreach(list, i, item) {
+    json_array_foreach(list, i, item)
+    {
         const char *content = json_string_value(json_object_get(item, "content"));
         HZP_TRY(hzp_tokjson_id(json_object_get(item, "id"), l->where,
                                content != NULL ? content : "?", &id, l->reterr));
@@ -132,7 +132,8 @@ static int load_config_added(struct loading *l)
     json_t *item;
     hzp_tokjson_where(l->where, sizeof(l->where), l->config_path, "added_tokens_decoder");
     size_t from_file = added->n;
-    json_object_foreach((json_t *)(uintptr_t)table, key, item) {
+    json_object_foreach((json_t *)(uintptr_t)table, key, item)
+    {
         char *end;
         long id = strtol(key, &end, 10);
         if (*key == 0 || *end != 0 || id < 0 || id >= HZP_TOKENIZER_ID_MAX)
@@ -279,11 +280,10 @@ static int load_parts(struct loading *l, const char *model_dir)
                                 l->reterr));
     HZP_TRY(hzp_pretokenizer_load(json_object_get(l->json, "pre_tokenizer"), l->path, &tok->pre,
                                   l->reterr));
-    HZP_TRY(hzp_decoder_load(json_object_get(l->json, "decoder"), l->path, &tok->decoder,
-                             l->reterr));
-    HZP_TRY(hzp_vocab_load(json_object_get(l->json, "model"),
-                           hzp_pretokenizer_byte_level(tok->pre), l->path, &tok->vocab,
-                           l->reterr));
+    HZP_TRY(
+        hzp_decoder_load(json_object_get(l->json, "decoder"), l->path, &tok->decoder, l->reterr));
+    HZP_TRY(hzp_vocab_load(json_object_get(l->json, "model"), hzp_pretokenizer_byte_level(tok->pre),
+                           l->path, &tok->vocab, l->reterr));
     HZP_TRY(load_added(l));
     HZP_TRY(load_config_added(l));
     hzp_tokjson_where(l->where, sizeof(l->where), l->path, "post_processor");

@@ -66,12 +66,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 }
 
 #define MODEL                                                                                      \
-    "\"model\": {\"type\": \"BPE\", \"unk_token\": \"?\", \"fuse_unk\": false, \"byte_fallback\": " \
+    "\"model\": {\"type\": \"BPE\", \"unk_token\": \"?\", \"fuse_unk\": false, "                   \
+    "\"byte_fallback\": "                                                                          \
     "true, \"ignore_merges\": false, \"vocab\": {\"?\": 0, \"h\": 1, \"e\": 2, \"he\": 3, \"l\": " \
-    "4, \"ll\": 5, \"\\u2581\": 6, \"\\u2581he\": 7, \"<0xC3>\": 8, \"<0xA9>\": 9, \"1\": 10, " \
-    "\"\\u0120\": 11, \"\\u0120he\": 12}, \"merges\": [\"h e\", [\"l\", \"l\"], \"\\u2581 he\", " \
-    "\"\\u0120 he\"]}, \"added_tokens\": [{\"id\": 13, \"content\": \"<s>\", \"special\": true, " \
-    "\"lstrip\": true}, {\"id\": 14, \"content\": \"<x>\", \"normalized\": true, \"single_word\": " \
+    "4, \"ll\": 5, \"\\u2581\": 6, \"\\u2581he\": 7, \"<0xC3>\": 8, \"<0xA9>\": 9, \"1\": 10, "    \
+    "\"\\u0120\": 11, \"\\u0120he\": 12}, \"merges\": [\"h e\", [\"l\", \"l\"], \"\\u2581 he\", "  \
+    "\"\\u0120 he\"]}, \"added_tokens\": [{\"id\": 13, \"content\": \"<s>\", \"special\": true, "  \
+    "\"lstrip\": true}, {\"id\": 14, \"content\": \"<x>\", \"normalized\": true, "                 \
+    "\"single_word\": "                                                                            \
     "true, \"rstrip\": true}]"
 
 static const struct fuzz_seed seeds[] = {
@@ -89,12 +91,13 @@ static const struct fuzz_seed seeds[] = {
               "\"decoder\": {\"type\": \"ByteLevel\"}, \"post_processor\": {\"type\": "
               "\"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"<s>\"}}, "
               "{\"Sequence\": {\"id\": \"A\"}}], \"special_tokens\": {\"<s>\": {\"ids\": [13]}}}}"),
-    FUZZ_TEXT("{" MODEL ", \"normalizer\": {\"type\": \"Lowercase\"}, \"pre_tokenizer\": {\"type\": "
-              "\"Sequence\", \"pretokenizers\": [{\"type\": \"Metaspace\", \"replacement\": "
-              "\"\\u2581\", \"prepend_scheme\": \"first\", \"split\": true}, {\"type\": \"Digits\", "
-              "\"individual_digits\": true}, {\"type\": \"Punctuation\", \"behavior\": "
-              "\"Contiguous\"}]}, \"decoder\": {\"type\": \"Metaspace\", \"replacement\": "
-              "\"\\u2581\", \"prepend_scheme\": \"first\"}}"),
+    FUZZ_TEXT(
+        "{" MODEL ", \"normalizer\": {\"type\": \"Lowercase\"}, \"pre_tokenizer\": {\"type\": "
+        "\"Sequence\", \"pretokenizers\": [{\"type\": \"Metaspace\", \"replacement\": "
+        "\"\\u2581\", \"prepend_scheme\": \"first\", \"split\": true}, {\"type\": \"Digits\", "
+        "\"individual_digits\": true}, {\"type\": \"Punctuation\", \"behavior\": "
+        "\"Contiguous\"}]}, \"decoder\": {\"type\": \"Metaspace\", \"replacement\": "
+        "\"\\u2581\", \"prepend_scheme\": \"first\"}}"),
 };
 
 FUZZ_MAIN(seeds)

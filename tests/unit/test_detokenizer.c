@@ -71,7 +71,7 @@ static void stream(const struct hzp_tokenizer *tok, bool skip, const char *want,
 }
 
 #define STREAM(tok, skip, want, ...) stream(tok, skip, want, (const int32_t[]){__VA_ARGS__})
-#define BAD HZP_UTF8_REPLACEMENT
+#define BAD                          HZP_UTF8_REPLACEMENT
 
 static void byte_level(void **state)
 {
@@ -84,7 +84,7 @@ static void byte_level(void **state)
     STREAM(tok, true, "||" BAD "a|" BAD "|", 0xE2, 0x82, 'a', 0x80, -1);
     STREAM(tok, true, "|" BAD "|" BAD, 0xE2, 0xE2, -1);
     STREAM(tok, true, "||" BAD, 0xE2, 0x82, -1);
-    STREAM(tok, true, "|" BAD BAD "|", 0xED, 0xA0, -1); /* a surrogate never begins */
+    STREAM(tok, true, "|" BAD BAD "|", 0xED, 0xA0, -1);    /* a surrogate never begins */
     STREAM(tok, true, "||\xC3\xA9|", 0xC3, 263, 0xA9, -1); /* a skipped token breaks nothing */
     STREAM(tok, false, "<s>|hello|", 263, 259, -1);
     hzp_tokenizer_close(tok);
@@ -126,8 +126,10 @@ static void first_and_last(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(never_half_a_character), cmocka_unit_test(byte_level),
-        cmocka_unit_test(byte_fallback),          cmocka_unit_test(first_and_last),
+        cmocka_unit_test(never_half_a_character),
+        cmocka_unit_test(byte_level),
+        cmocka_unit_test(byte_fallback),
+        cmocka_unit_test(first_and_last),
     };
     return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -41,7 +41,7 @@ static void expect_text(struct hzp_tokenizer *tok, const int32_t *ids, bool skip
     hzp_textbuf_fini(&out);
 }
 
-#define EXPECT_TEXT(tok, skip, text, ...) \
+#define EXPECT_TEXT(tok, skip, text, ...)                                                          \
     expect_text(tok, (const int32_t[]){__VA_ARGS__}, skip, text)
 
 static void byte_level(void **state)
@@ -59,8 +59,10 @@ static void byte_level(void **state)
     EXPECT(tok, "hello \n<x> w", 0, 259, 265, 262, -1);
     EXPECT_TEXT(tok, false, "<s>hello w", 263, 259, 262, -1);
     EXPECT_TEXT(tok, true, "hello w", 263, 259, 262, 264, -1);
-    EXPECT_TEXT(tok, true, "h\xEF\xBF\xBD" "e\xC3\xA9\xEF\xBF\xBD", 'h', 0xC3, 'e', 0xC3, 0xA9, 0xE2,
-                0x82, -1);
+    EXPECT_TEXT(tok, true,
+                "h\xEF\xBF\xBD"
+                "e\xC3\xA9\xEF\xBF\xBD",
+                'h', 0xC3, 'e', 0xC3, 0xA9, 0xE2, 0x82, -1);
     EXPECT_TEXT(tok, true, "he", 256, 100000, -1);
     assert_int_equal(hzp_tokenizer_vocab(tok), 266);
     size_t bytes;
@@ -91,7 +93,10 @@ static void sentencepiece(void **state)
     EXPECT_TEXT(tok, false, "<s> hello", 1, 289, 274, -1);
     EXPECT_TEXT(tok, true, "a\xC3\xA9", 259, 260, 3 + 0xC3, 3 + 0xA9, -1);
     /* each broken byte is one replacement */
-    EXPECT_TEXT(tok, true, "a\xEF\xBF\xBD\xEF\xBF\xBD" "b", 259, 260, 3 + 0xE2, 3 + 0x82, 261, -1);
+    EXPECT_TEXT(tok, true,
+                "a\xEF\xBF\xBD\xEF\xBF\xBD"
+                "b",
+                259, 260, 3 + 0xE2, 3 + 0x82, 261, -1);
     size_t bytes;
     assert_memory_equal(hzp_tokenizer_token(tok, 3 + 0xC3, &bytes), "\xC3", 1);
     assert_int_equal(bytes, 1);
@@ -137,7 +142,8 @@ static void refusals(void **state)
     assert_int_equal(out.n, 1);
     assert_int_equal(hzp_tokenizer_encode(tok, "hello w", 7, 0, 3, &out, &err), 0);
     assert_int_equal(out.n, 3);
-    static const char *const bad[] = {"a\xC3", "\xC0\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\x80"};
+    static const char *const bad[] = {"a\xC3", "\xC0\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80",
+                                      "\x80"};
     for (int i = 0; i < HZP_COUNT(bad); i++)
         assert_int_equal(hzp_tokenizer_encode(tok, bad[i], strlen(bad[i]), 0, 99, &out, &err),
                          HZP_EINVAL);
@@ -238,8 +244,16 @@ static void as_defined(void **state)
 /* A megabyte of each unkind kind: anything quadratic would take minutes. */
 static void no_quadratic_case(void **state)
 {
-    static const char *const units[] = {"a", "hello", " ", "\xCC\x81\xCC\xA7", "<s", "<x> ", "\n ",
-                                        "\xE4\xBD\xA0", "hel lo\xE1\x84\x80\xE1\x85\xA1", "'"};
+    static const char *const units[] = {"a",
+                                        "hello",
+                                        " ",
+                                        "\xCC\x81\xCC\xA7",
+                                        "<s",
+                                        "<x> ",
+                                        "\n ",
+                                        "\xE4\xBD\xA0",
+                                        "hel lo\xE1\x84\x80\xE1\x85\xA1",
+                                        "'"};
     size_t size = 1 << 20;
     char *text = malloc(size + 16);
     for (int make = 0; make < 2; make++) {
@@ -303,18 +317,27 @@ static void splits(void **state)
         const char *text;
         int32_t ids[8];
     } cases[] = {
-        {"{\"type\": \"Split\", \"pattern\": {\"String\": \"l\"}, \"behavior\": \"Isolated\"}", "hell",
+        {"{\"type\": \"Split\", \"pattern\": {\"String\": \"l\"}, \"behavior\": \"Isolated\"}",
+         "hell",
          {256, 'l', 'l', -1}},
-        {"{\"type\": \"Split\", \"pattern\": {\"Regex\": \"l+\"}, \"behavior\": \"Removed\"}", "hello",
+        {"{\"type\": \"Split\", \"pattern\": {\"Regex\": \"l+\"}, \"behavior\": \"Removed\"}",
+         "hello",
          {256, 'o', -1}},
         {"{\"type\": \"Split\", \"pattern\": {\"Regex\": \"l+\"}, \"behavior\": \"Removed\", "
-         "\"invert\": true}", "hello", {257, -1}},
+         "\"invert\": true}",
+         "hello",
+         {257, -1}},
         {"{\"type\": \"Split\", \"pattern\": {\"String\": \"l\"}, \"behavior\": \"Contiguous\"}",
-         "hello", {256, 257, 'o', -1}},
-        {"{\"type\": \"Split\", \"pattern\": {\"String\": \"e\"}, \"behavior\": \"MergedWithNext\"}",
-         "hell", {'h', 'e', 257, -1}},
+         "hello",
+         {256, 257, 'o', -1}},
         {"{\"type\": \"Split\", \"pattern\": {\"String\": \"e\"}, \"behavior\": "
-         "\"MergedWithPrevious\"}", "hell", {256, 257, -1}},
+         "\"MergedWithNext\"}",
+         "hell",
+         {'h', 'e', 257, -1}},
+        {"{\"type\": \"Split\", \"pattern\": {\"String\": \"e\"}, \"behavior\": "
+         "\"MergedWithPrevious\"}",
+         "hell",
+         {256, 257, -1}},
         {"{\"type\": \"Digits\", \"individual_digits\": true}", "aa1aa", {260, '1', 260, -1}},
         {"{\"type\": \"WhitespaceSplit\"}", " aa  w", {260, 'w', -1}},
         {"{\"type\": \"Whitespace\"}", "aa! w", {260, '!', 'w', -1}},
@@ -322,9 +345,11 @@ static void splits(void **state)
     };
     for (int i = 0; i < HZP_COUNT(cases); i++) {
         char rest[600];
-        snprintf(rest, sizeof(rest), ", \"pre_tokenizer\": {\"type\": \"Sequence\", "
+        snprintf(rest, sizeof(rest),
+                 ", \"pre_tokenizer\": {\"type\": \"Sequence\", "
                  "\"pretokenizers\": [%s, {\"type\": \"ByteLevel\", \"add_prefix_space\": false, "
-                 "\"use_regex\": false}]}", cases[i].pre);
+                 "\"use_regex\": false}]}",
+                 cases[i].pre);
         make_byte_level(rest);
         struct hzp_tokenizer *tok = make_open();
         expect(tok, cases[i].text, 0, cases[i].ids);
@@ -335,10 +360,10 @@ static void splits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(byte_level),   cmocka_unit_test(sentencepiece),
+        cmocka_unit_test(byte_level),    cmocka_unit_test(sentencepiece),
         cmocka_unit_test(configuration), cmocka_unit_test(refusals),
-        cmocka_unit_test(round_trips),  cmocka_unit_test(as_defined),
-        cmocka_unit_test(splits),       cmocka_unit_test(no_quadratic_case),
+        cmocka_unit_test(round_trips),   cmocka_unit_test(as_defined),
+        cmocka_unit_test(splits),        cmocka_unit_test(no_quadratic_case),
         cmocka_unit_test(many_threads),
     };
     return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);

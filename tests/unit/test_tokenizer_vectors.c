@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Published expectations for published tokenizers, from the shared test data; skipped without it. */
+/* Published expectations for published tokenizers, from the shared test data; skipped without it.
+ */
 #include "tests/unit/tokenizer_makes.h"
 
 #include <jansson.h>
@@ -106,16 +107,15 @@ static size_t read_ids(const json_t *list, int32_t *ids)
 {
     size_t i;
     json_t *id;
-    json_array_foreach(list, i, id)
-        ids[i] = (int32_t)json_integer_value(id);
+    json_array_foreach(list, i, id) ids[i] = (int32_t)json_integer_value(id);
     return json_array_size(list);
 }
 
 /* The transformers package tidies what a tokenizer decoded ("clean_up_tokenization_spaces"). */
 static void tidy(struct hzp_textbuf *text)
 {
-    static const char *const without_blank[] = {" .", " ?", " !", " ,", " n't", " 'm", " 's", " 've",
-                                                " 're"};
+    static const char *const without_blank[] = {" .",  " ?",  " !",   " ,",  " n't",
+                                                " 'm", " 's", " 've", " 're"};
     for (int i = 0; i < HZP_COUNT(without_blank); i++)
         for (char *at = text->data;;) {
             size_t m = strlen(without_blank[i]);
@@ -147,8 +147,8 @@ static void swift_transformers(void **state)
         {"distilgpt2", "tokenizers/gpt2"},
         {"coreml-projects/Llama-2-7b-chat-coreml", "tokenizers/llama2"},
         {"pcuenq/Llama-3.2-1B-Instruct-tokenizer", "tokenizers/llama3"}};
-    json_t *all = json_load_file(path_of("tokenizer_vectors/swift-transformers/tokenizer_tests.json"),
-                                 0, NULL);
+    json_t *all = json_load_file(
+        path_of("tokenizer_vectors/swift-transformers/tokenizer_tests.json"), 0, NULL);
     assert_non_null(all);
     for (int k = 0; k < HZP_COUNT(names); k++) {
         struct hzp_tokenizer *tok = open_shared(names[k][1]);
@@ -157,7 +157,8 @@ static void swift_transformers(void **state)
         assert_true(json_array_size(cases) >= 18);
         size_t i;
         json_t *one;
-        json_array_foreach(cases, i, one) {
+        json_array_foreach(cases, i, one)
+        {
             int32_t ids[1024];
             const json_t *text = json_object_get(one, "input");
             size_t n = read_ids(json_object_get(json_object_get(one, "encoded"), "input_ids"), ids);
@@ -204,7 +205,8 @@ static void tinyllama(void **state)
     assert_non_null(tok);
     size_t i;
     json_t *row;
-    json_array_foreach(rows, i, row) {
+    json_array_foreach(rows, i, row)
+    {
         int32_t ids[4096];
         const json_t *text = json_object_get(row, "output");
         size_t n = read_ids(json_object_get(row, "input_ids"), ids);

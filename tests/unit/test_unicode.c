@@ -28,14 +28,23 @@ static void known(void **state)
     expect(HZP_UNICODE_NFD, "a\xCC\x88\xCC\x81", "a\xCC\x88\xCC\x81");
     expect(HZP_UNICODE_NFC, "\xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8", "\xEA\xB0\x81"); /* Hangul */
     expect(HZP_UNICODE_NFD, "\xEA\xB0\x81", "\xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8");
-    expect(HZP_UNICODE_NFC, "\xE0\xA5\x98", "\xE0\xA4\x95\xE0\xA4\xBC"); /* excluded from composing */
-    expect(HZP_UNICODE_NFC, "\xE2\x84\xAB", "\xC3\x85");                 /* Angstrom */
+    expect(HZP_UNICODE_NFC, "\xE0\xA5\x98",
+           "\xE0\xA4\x95\xE0\xA4\xBC");                  /* excluded from composing */
+    expect(HZP_UNICODE_NFC, "\xE2\x84\xAB", "\xC3\x85"); /* Angstrom */
     expect(HZP_UNICODE_NFC, "\xEF\xAC\x81", "\xEF\xAC\x81");
     expect(HZP_UNICODE_NFKC, "\xEF\xAC\x81\xEF\xBC\xA1", "fiA");
-    expect(HZP_UNICODE_NFKD, "\xC2\xBD", "1\xE2\x81\x84" "2");
+    expect(HZP_UNICODE_NFKD, "\xC2\xBD",
+           "1\xE2\x81\x84"
+           "2");
     struct hzp_textbuf out = {0};
-    assert_int_equal(hzp_unicode_lower("\xC3\x89" "A\xC4\xB0", 5, &out), 0);
-    assert_memory_equal(out.data, "\xC3\xA9" "ai\xCC\x87", 6);
+    assert_int_equal(hzp_unicode_lower("\xC3\x89"
+                                       "A\xC4\xB0",
+                                       5, &out),
+                     0);
+    assert_memory_equal(out.data,
+                        "\xC3\xA9"
+                        "ai\xCC\x87",
+                        6);
     out.bytes = 0;
     assert_int_equal(hzp_unicode_strip_marks("e\xCC\x81x", 4, &out), 0);
     assert_memory_equal(out.data, "ex", 2);
@@ -49,7 +58,8 @@ static void laws(void **state)
         char text[256];
         size_t n = 0;
         while (n < 200 && make_random(40) != 0) {
-            static const uint32_t from[] = {0, 0xC0, 0x300, 0x900, 0x1100, 0xAC00, 0x1E00, 0xFB00, 0x1D100};
+            static const uint32_t from[] = {0,      0xC0,   0x300,  0x900,  0x1100,
+                                            0xAC00, 0x1E00, 0xFB00, 0x1D100};
             n += (size_t)hzp_utf8_put(text + n, from[make_random(9)] + make_random(0xB0));
         }
         struct hzp_textbuf form[4] = {{0}}, twice = {0};
@@ -57,14 +67,16 @@ static void laws(void **state)
             assert_int_equal(hzp_unicode_normalize((enum hzp_unicode_form)f, text, n, &form[f]), 0);
             assert_int_equal(hzp_utf8_valid(form[f].data, form[f].bytes), form[f].bytes);
         }
-        /* toNFC(toNFD(x)) = toNFC(x), toNFD(toNFC(x)) = toNFD(x), and so with K; each is a fixed point */
+        /* toNFC(toNFD(x)) = toNFC(x), toNFD(toNFC(x)) = toNFD(x), and so with K; each is a fixed
+         * point */
         static const int after[][3] = {{0, 1, 0}, {1, 0, 1}, {2, 3, 2}, {3, 2, 3}, {0, 0, 0},
                                        {1, 1, 1}, {2, 2, 2}, {3, 3, 3}, {2, 0, 2}, {3, 1, 3}};
         for (int i = 0; i < HZP_COUNT(after); i++) {
             const struct hzp_textbuf *in = &form[after[i][1]], *want = &form[after[i][2]];
             twice.bytes = 0;
             assert_int_equal(hzp_unicode_normalize((enum hzp_unicode_form)after[i][0], in->data,
-                                                   in->bytes, &twice), 0);
+                                                   in->bytes, &twice),
+                             0);
             assert_int_equal(twice.bytes, want->bytes);
             if (want->bytes > 0)
                 assert_memory_equal(twice.data, want->data, want->bytes);

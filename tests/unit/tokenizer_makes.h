@@ -17,8 +17,8 @@ static inline HZP_PRINTF(1, 2) void make_add(const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    make_bytes += (size_t)vsnprintf(make_text + make_bytes, sizeof(make_text) - make_bytes, format,
-                                    args);
+    make_bytes +=
+        (size_t)vsnprintf(make_text + make_bytes, sizeof(make_text) - make_bytes, format, args);
     va_end(args);
     HZP_ASSERT(make_bytes < sizeof(make_text));
 }
@@ -37,7 +37,8 @@ static inline int make_alphabet(int byte)
 }
 
 /* Ids: byte b is b; "he" 256, "ll" 257, "hell" 258, "hello" 259, "aa" 260, "aaaa" 261, " w" 262,
- * "<s>" 263, "</s>" 264, "<x>" 265 (not special). rest: the fields besides model and added_tokens. */
+ * "<s>" 263, "</s>" 264, "<x>" 265 (not special). rest: the fields besides model and added_tokens.
+ */
 static inline void make_byte_level(const char *rest)
 {
     make_bytes = 0;
@@ -50,12 +51,13 @@ static inline void make_byte_level(const char *rest)
              "{\"id\": 263, \"content\": \"<s>\", \"special\": true, \"normalized\": false}, "
              "{\"id\": 264, \"content\": \"</s>\", \"special\": true, \"normalized\": false}, "
              "{\"id\": 265, \"content\": \"<x>\", \"special\": false, \"normalized\": false, "
-             "\"lstrip\": true}]%s}", rest);
+             "\"lstrip\": true}]%s}",
+             rest);
     scratch_write_text(scratch_path("tokenizer.json"), make_text);
 }
 
 #define MAKE_GPT                                                                                   \
-    ", \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}, "                 \
+    ", \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}, "                \
     "\"decoder\": {\"type\": \"ByteLevel\"}"
 
 /* Ids: <unk> 0, <s> 1, </s> 2, <0xNN> 3 + NN, then the mark 259, letters a.. z 260 .., "he" 286,
@@ -63,27 +65,29 @@ static inline void make_byte_level(const char *rest)
 static inline void make_sentencepiece(void)
 {
     make_bytes = 0;
-    make_add("{\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Prepend\", "
-             "\"prepend\": \"\\u2581\"}, {\"type\": \"Replace\", \"pattern\": {\"String\": \" \"}, "
-             "\"content\": \"\\u2581\"}]}, \"pre_tokenizer\": null, \"decoder\": {\"type\": "
-             "\"Sequence\", \"decoders\": [{\"type\": \"Replace\", \"pattern\": {\"String\": "
-             "\"\\u2581\"}, \"content\": \" \"}, {\"type\": \"ByteFallback\"}, {\"type\": \"Fuse\"}, "
-             "{\"type\": \"Strip\", \"content\": \" \", \"start\": 1, \"stop\": 0}]}, "
-             "\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": "
-             "{\"id\": \"<s>\", \"type_id\": 0}}, {\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}], "
-             "\"special_tokens\": {\"<s>\": {\"id\": \"<s>\", \"ids\": [1]}}}, "
-             "\"model\": {\"type\": \"BPE\", \"unk_token\": \"<unk>\", \"fuse_unk\": true, "
-             "\"byte_fallback\": true, \"vocab\": {\"<unk>\": 0, \"<s>\": 1, \"</s>\": 2, ");
+    make_add(
+        "{\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Prepend\", "
+        "\"prepend\": \"\\u2581\"}, {\"type\": \"Replace\", \"pattern\": {\"String\": \" \"}, "
+        "\"content\": \"\\u2581\"}]}, \"pre_tokenizer\": null, \"decoder\": {\"type\": "
+        "\"Sequence\", \"decoders\": [{\"type\": \"Replace\", \"pattern\": {\"String\": "
+        "\"\\u2581\"}, \"content\": \" \"}, {\"type\": \"ByteFallback\"}, {\"type\": \"Fuse\"}, "
+        "{\"type\": \"Strip\", \"content\": \" \", \"start\": 1, \"stop\": 0}]}, "
+        "\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": "
+        "{\"id\": \"<s>\", \"type_id\": 0}}, {\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}], "
+        "\"special_tokens\": {\"<s>\": {\"id\": \"<s>\", \"ids\": [1]}}}, "
+        "\"model\": {\"type\": \"BPE\", \"unk_token\": \"<unk>\", \"fuse_unk\": true, "
+        "\"byte_fallback\": true, \"vocab\": {\"<unk>\": 0, \"<s>\": 1, \"</s>\": 2, ");
     for (int b = 0; b < 256; b++)
         make_add("\"<0x%02X>\": %d, ", b, 3 + b);
     make_add("\"\\u2581\": 259, ");
     for (int c = 'a'; c <= 'z'; c++)
         make_add("\"%c\": %d, ", c, 260 + c - 'a');
-    make_add("\"he\": 286, \"ll\": 287, \"\\u2581he\": 288, \"\\u2581hell\": 289, \"\\u2581\\u2581\":"
-             " 290}, \"merges\": [\"h e\", \"l l\", \"\\u2581 he\", \"\\u2581he ll\", \"\\u2581 "
-             "\\u2581\"]}, \"added_tokens\": [{\"id\": 0, \"content\": \"<unk>\", \"special\": true}, "
-             "{\"id\": 1, \"content\": \"<s>\", \"special\": true, \"normalized\": false}, {\"id\": 2, "
-             "\"content\": \"</s>\", \"special\": true, \"normalized\": false}]}");
+    make_add(
+        "\"he\": 286, \"ll\": 287, \"\\u2581he\": 288, \"\\u2581hell\": 289, \"\\u2581\\u2581\":"
+        " 290}, \"merges\": [\"h e\", \"l l\", \"\\u2581 he\", \"\\u2581he ll\", \"\\u2581 "
+        "\\u2581\"]}, \"added_tokens\": [{\"id\": 0, \"content\": \"<unk>\", \"special\": true}, "
+        "{\"id\": 1, \"content\": \"<s>\", \"special\": true, \"normalized\": false}, {\"id\": 2, "
+        "\"content\": \"</s>\", \"special\": true, \"normalized\": false}]}");
     scratch_write_text(scratch_path("tokenizer.json"), make_text);
 }
 
