@@ -15,6 +15,7 @@
 #include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "device/trace.h"
 
 struct front_fence {
     struct hzp_device *dev;
@@ -26,6 +27,7 @@ static const struct hzp_backend *const backends[] = {
     &hzp_backend_cuda,
     &hzp_backend_cpu,
     &hzp_backend_ref,
+    &hzp_backend_sim,
 };
 
 static bool env_on(const char *name)
@@ -54,6 +56,8 @@ static int backend_open(const struct hzp_backend *backend, const struct hzp_devi
     struct hzp_device *dev;
     HZP_TRY(backend->open(config, &dev, reterr));
     int r = table_check(dev, reterr);
+    if (r >= 0 && hzp_trace_wanted())
+        r = hzp_trace_open(dev, &dev, reterr);
     if (r < 0) {
         backend->close(dev);
         return r;

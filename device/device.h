@@ -101,7 +101,8 @@ int hzp_fence_wait(struct hzp_fence *fence);
 uint64_t hzp_device_now_ns(struct hzp_device *dev);
 
 /* The backends, in order of preference; absent ones are a stub whose open says so. */
-extern const struct hzp_backend hzp_backend_cuda, hzp_backend_cpu, hzp_backend_ref;
+extern const struct hzp_backend hzp_backend_cuda, hzp_backend_cpu, hzp_backend_ref,
+    hzp_backend_sim;
 
 /* Fills a table with the reference of every op: what a host backend starts from. */
 void hzp_ref_fill(hzp_op_fn *op[HZP_OP_COUNT]);

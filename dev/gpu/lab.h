@@ -132,6 +132,9 @@ void lab_cache_open(struct lab_cache *c, int64_t tokens, int page_tokens);
 void lab_attn_open(struct lab_attn *a, const struct lab_cache *c, int batch, int context, int first);
 void lab_attn_close(struct lab_attn *a);
 double lab_attn_bytes(int batch, int context);
+/* The variant all sections use: the quickest on a quarter of the SMs and on all, taken together. */
+extern int lab_variant;
+void lab_attn_choose(const struct lab_cache *c);
 /* Blocks that fill `sms` SMs under variant v. */
 int lab_attn_blocks(int v, int sms);
 

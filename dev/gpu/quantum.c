@@ -58,6 +58,10 @@ static void backward_open(struct backward *b, int rows)
         b->alone[i] = lab_time(run_single, &s, &lab.main, 3);
         b->sum += b->alone[i];
     }
+    double us = lab_time(run_backward, b, &lab.main, 40) * PIECES;
+    for (int i = 0; i < PIECES; i++)
+        b->alone[i] *= us / b->sum;
+    b->sum = us;
 }
 
 /* Both begin together, one step and one layer's backward; microseconds until each is done. */
@@ -122,7 +126,8 @@ static void both(const char *mech, int k, struct decode *d, const struct lab_lan
 
 static void green(struct decode *d, struct backward *b, int count, double alone)
 {
-    static const int ks[] = {16, 32, 48, 64, 80, 96, 112, 120};
+    /* Below 16 SMs left over, cuBLASLt's clusters of blocks may find no place and fail to launch. */
+    static const int ks[] = {16, 24, 32, 40, 48, 56, 64, 80, 96, 112};
     for (size_t i = 0; i < sizeof ks / sizeof *ks; i++) {
         struct lab_lane few, rest;
         struct decode e = *d;
@@ -134,7 +139,7 @@ static void green(struct decode *d, struct backward *b, int count, double alone)
         double direct = lab_time(run_decode, &e, &few, 30);
         e.graph = lab_step_graph(d->step, d->weights, &few, few.sms);
         double graph = e.graph ? lab_time(run_decode, &e, &few, 30) : 0;
-        lab_record("step_by_sms", "\"batch\":%d,\"sms\":%d,\"graph_us\":%.0f,\"direct_us\":%.0f,\"p\":%.3f",
+        lab_record("step_by_sms", "\"batch\":%d,\"mech\":\"green\",\"sms\":%d,\"graph_us\":%.0f,\"direct_us\":%.0f,\"p\":%.3f",
                    d->step->batch, few.sms, graph, direct, alone / (e.graph ? graph : direct));
         for (int j = 0; j < count; j++)
             both("green", few.sms, &e, &few, &b[j], &rest, alone);
@@ -144,9 +149,31 @@ static void green(struct decode *d, struct backward *b, int count, double alone)
     }
 }
 
+/* Plain streams; both sides told their share and neither held to it by the device. */
+static void both_limited(struct decode *d, struct backward *b, int count, double alone)
+{
+    static const int ks[] = {32, 40, 48, 56, 64, 80, 96};
+    for (size_t i = 0; i < sizeof ks / sizeof *ks; i++) {
+        struct lab_lane part = lab.high;
+        struct lab_lane told = lab.low;
+        struct decode e = *d;
+        part.target = ks[i];
+        told.target = lab.sms - ks[i];
+        lab_step_tune(d->step, d->weights, &part);
+        e.attn_sms = ks[i];
+        e.graph = lab_step_graph(d->step, d->weights, &part, ks[i]);
+        double us = lab_time(run_decode, &e, &part, 30);
+        lab_record("step_by_sms", "\"batch\":%d,\"mech\":\"told\",\"sms\":%d,\"graph_us\":%.0f,\"direct_us\":0,"
+                   "\"p\":%.3f", d->step->batch, ks[i], us, alone / us);
+        for (int j = 0; j < count; j++)
+            both("both limited", ks[i], &e, &part, &b[j], &told, alone);
+        LAB_CUDA(cudaGraphExecDestroy(e.graph));
+    }
+}
+
 static void limited(struct decode *d, struct backward *b, int count, double alone)
 {
-    static const int ks[] = {32, 64, 96, 116};
+    static const int ks[] = {32, 64, 96};
     for (size_t i = 0; i < sizeof ks / sizeof *ks; i++) {
         struct lab_lane told = lab.low;
         told.target = lab.sms - ks[i];
@@ -159,14 +186,17 @@ static void batch(int rows, int context, const struct lab_cache *c, const uint16
 {
     struct lab_step step;
     struct decode d = {&step, weights, NULL, lab.sms};
+    struct decode first = d;
     static struct backward b[3];
     static const int sizes[] = {512, 1024, 2048};
 
     lab_step_open(&step, c, rows, context);
     lab_step_tune(&step, weights, &lab.main);
     d.graph = lab_step_graph(&step, weights, &lab.main, lab.sms);
+    /* A graph's kernels keep the priority of the stream they were captured from. */
+    first.graph = lab_step_graph(&step, weights, &lab.high, lab.sms);
     double alone = lab_time(run_decode, &d, &lab.main, 50);
-    lab_record("step_by_sms", "\"batch\":%d,\"sms\":%d,\"graph_us\":%.0f,\"direct_us\":0,\"p\":1", rows, lab.sms,
+    lab_record("step_by_sms", "\"batch\":%d,\"mech\":\"all\",\"sms\":%d,\"graph_us\":%.0f,\"direct_us\":0,\"p\":1", rows, lab.sms,
                alone);
     for (int i = 0; i < 3; i++)
         backward_open(&b[i], sizes[i]);
@@ -174,11 +204,13 @@ static void batch(int rows, int context, const struct lab_cache *c, const uint16
         struct lab_lane low = lab.low;
         both("in turn", lab.sms, &d, &lab.main, &b[i], &lab.main, alone);
         both("two streams", lab.sms, &d, &lab.main, &b[i], &low, alone);
-        both("decode first", lab.sms, &d, &lab.high, &b[i], &low, alone);
+        both("decode first", lab.sms, &first, &lab.high, &b[i], &low, alone);
     }
-    limited(&d, b, 3, alone);
+    limited(&first, b, 3, alone);
+    both_limited(&d, b, 3, alone);
     green(&d, b, 3, alone);
     LAB_CUDA(cudaGraphExecDestroy(d.graph));
+    LAB_CUDA(cudaGraphExecDestroy(first.graph));
     lab_step_close(&step);
 }
 
@@ -190,6 +222,7 @@ int lab_section_quantum(void)
     LAB_CUDA(cudaFree(lab_t.y));
     lab_t.y = lab_memory(256UL * STEP_VOCABULARY * 2, 0); /* the head's output while it is tuned */
     lab_cache_open(&c, 256L * 1024 * STEP_LAYERS, 16);
+    lab_attn_choose(&c);
     batch(64, 1024, &c, weights);
     batch(256, 1024, &c, weights);
     return 0;

@@ -40,9 +40,13 @@ static inline void *hzp_cpu_row(const struct hzp_mat *mat, int64_t r)
 
 /* Each lays one instruction set's kernels over a table that already holds slower ones. */
 #define HZP_CPU_FILLS(isa)                                                                         \
+    void hzp_cpu_fill_matmul_##isa(hzp_op_fn *op[HZP_OP_COUNT]);                                   \
+    void hzp_cpu_fill_decode_##isa(hzp_op_fn *op[HZP_OP_COUNT]);                                   \
     void hzp_cpu_fill_rows_##isa(hzp_op_fn *op[HZP_OP_COUNT]);                                     \
     void hzp_cpu_fill_flash_##isa(hzp_op_fn *op[HZP_OP_COUNT]);                                    \
+    void hzp_cpu_fill_flash_bwd_##isa(hzp_op_fn *op[HZP_OP_COUNT]);                                \
     void hzp_cpu_fill_grad_##isa(hzp_op_fn *op[HZP_OP_COUNT]);                                     \
+    void hzp_cpu_fill_sample_##isa(hzp_op_fn *op[HZP_OP_COUNT]);                                   \
     void hzp_cpu_fill_update_##isa(hzp_op_fn *op[HZP_OP_COUNT]);
 
 HZP_CPU_FILLS(avx2)
