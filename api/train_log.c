@@ -159,7 +159,7 @@ void hzp_train_log_update(struct hzp_train_log *log, const struct hzp_update_rep
                 report->step, report->dropped ? "true" : "false", unix_seconds());
     } else {
         fprintf(log->file,
-                "{\"step\":%" PRId64 ",\"loss\":%.9g,\"lr\":%.9g,\"grad_norm\":%.9g,"
+                "{\"step\":%" PRId64 ",\"loss\":%.17g,\"lr\":%.9g,\"grad_norm\":%.17g,"
                 "\"tokens\":%d,\"learned_tokens\":%d,\"samples\":%d,\"tokens_per_second\":%.1f,"
                 "\"time\":%.3f}\n",
                 report->step, report->loss, (double)report->lr, report->grad_norm, report->rows,
@@ -179,7 +179,7 @@ void hzp_train_log_eval(struct hzp_train_log *log, int64_t step, double loss, in
         return;
     }
     fprintf(log->file,
-            "{\"step\":%" PRId64 ",\"eval_loss\":%.9g,\"eval_tokens\":%" PRId64 ",\"time\":%.3f}\n",
+            "{\"step\":%" PRId64 ",\"eval_loss\":%.17g,\"eval_tokens\":%" PRId64 ",\"time\":%.3f}\n",
             step, loss, tokens, unix_seconds());
     fflush(log->file);
     if (!log->terminal)
