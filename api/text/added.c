@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define WORD "[" HZP_PATTERN_WORD "]" /* what makes a neighbour part of a word */
 #define BYTES_MAX 4096 /* of one token: the walk may look that far ahead at every place */
 
 int hzp_added_load(struct hzp_added *added, const json_t *json, int32_t id,
@@ -70,7 +71,8 @@ static int build(struct hzp_added *added, enum hzp_added_where where_found,
         if (token->normalized != (where_found == HZP_ADDED_NORMALIZED))
             continue;
         if (token->normalized)
-            r = hzp_normalizer_run(normalizer, matcher, text, bytes, buffers, &text, &bytes);
+            r = hzp_normalizer_run(normalizer, matcher, text, bytes, buffers, &text, &bytes,
+                                   NULL);
         if (r < 0 || bytes == 0)
             continue;
         struct hzp_added_entry *entry = &set->entries[set->n++];
@@ -96,7 +98,7 @@ int hzp_added_ready(struct hzp_added *added, const struct hzp_normalizer *normal
     for (size_t i = 0; i < added->n; i++)
         single_word |= added->tokens[i].single_word;
     if (single_word)
-        HZP_TRY(hzp_pattern_regex("\\w", 2, where, &added->word, reterr));
+        HZP_TRY(hzp_pattern_regex(WORD, strlen(WORD), where, &added->word, reterr));
     for (int s = 0; s < 2; s++) {
         int r = build(added, (enum hzp_added_where)s, normalizer, matcher);
         if (r < 0)
@@ -212,6 +214,8 @@ static bool find(struct hzp_added_walk *walk)
             at = to - 1; /* what a refused match covered is not looked at again */
             continue;
         }
+        /* Blanks that a token took along may still be part of the next one's spelling. */
+        walk->search = at + set->entries[entry].bytes;
         walk->found = token;
         walk->found_from = from;
         walk->found_to = to;
@@ -222,21 +226,18 @@ static bool find(struct hzp_added_walk *walk)
 
 bool hzp_added_next(struct hzp_added_walk *walk, size_t *from, size_t *to, int32_t *token)
 {
-    if (walk->found < 0 && walk->at < walk->bytes && !find(walk)) {
-        *from = walk->at;
-        *to = walk->at = walk->bytes;
-        *token = -1;
-        return true;
-    }
-    if (walk->found < 0)
-        return false;
     *from = walk->at;
+    if (walk->found < 0 && !find(walk)) {
+        *to = walk->at = walk->search = walk->bytes;
+        *token = -1;
+        return *from < *to;
+    }
     if (walk->at < walk->found_from) {
         *to = walk->at = walk->found_from;
         *token = -1;
         return true;
     }
-    *to = walk->at = walk->search = walk->found_to;
+    *to = walk->at = walk->found_to;
     *token = walk->found;
     walk->found = -1;
     return true;

@@ -155,16 +155,19 @@ static void strip(const struct step *step, const char **text, size_t *bytes)
 
 int hzp_normalizer_run(const struct hzp_normalizer *normalizer, struct hzp_matcher *matcher,
                        const char *text, size_t bytes, struct hzp_textbuf buffers[2],
-                       const char **ret, size_t *ret_bytes)
+                       const char **ret, size_t *ret_bytes, bool *first)
 {
     int next = 0;
     for (int i = 0; i < normalizer->n && bytes > 0; i++) {
         const struct step *step = &normalizer->steps[i];
+        const char *begin = text;
         struct hzp_textbuf *out = &buffers[next];
         out->bytes = 0;
         switch (step->kind) {
         case STRIP:
             strip(step, &text, &bytes);
+            if (text != begin && first != NULL)
+                *first = false;
             continue;
         case FORM:
             if (hzp_unicode_is_plain(step->form, text, bytes))

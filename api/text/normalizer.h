@@ -21,9 +21,10 @@ int hzp_normalizer_load(const json_t *json, const char *path, struct hzp_normali
 void hzp_normalizer_free(struct hzp_normalizer *normalizer);
 
 /* Normalises text (valid UTF-8). *ret and *ret_bytes get the result, which lies in text or in one
- * of the two buffers until they change. HZP_ENOMEM, HZP_EUNSUP (a pattern's limits). */
+ * of the two buffers until they change. *first, if not NULL: cleared where the first character was
+ * taken off. HZP_ENOMEM, HZP_EUNSUP (a pattern's limits). */
 int hzp_normalizer_run(const struct hzp_normalizer *normalizer, struct hzp_matcher *matcher,
                        const char *text, size_t bytes, struct hzp_textbuf buffers[2],
-                       const char **ret, size_t *ret_bytes);
+                       const char **ret, size_t *ret_bytes, bool *first);
 
 #endif

@@ -14,8 +14,10 @@
 #define JIT_STACK_MAX (1024 * 1024)
 #define HEAP_KIB_MAX (64 * 1024)
 
-/* \w, \s and \h as Oniguruma knows them; written so that they stand inside brackets too. */
-#define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+/* \w, \s and \h as Oniguruma knows them (the six numbers of Latin-1 are a quirk of its tables);
+ * written so that they stand inside brackets too. */
+#define WORD                                                                                       \
+    "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}"
 #define SPACE "\\p{Z}\\t-\\r\\x{85}"
 #define HEX "0-9A-Fa-f"
 

@@ -16,6 +16,10 @@
 
 #include <jansson.h>
 
+/* A word's characters as Rust's regex crate has them, for use inside brackets: what the tokenizers
+ * package uses where it does not use Oniguruma. */
+#define HZP_PATTERN_WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200C}\\x{200D}"
+
 struct hzp_pattern;
 struct hzp_matcher;
 

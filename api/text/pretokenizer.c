@@ -14,7 +14,7 @@
 /* The patterns behind the named pre-tokenizers. GPT_2 is ByteLevel's own. */
 #define GPT_2                                                                                      \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
-#define WORDS "\\w+|[^\\w\\s]+"
+#define WORDS "[" HZP_PATTERN_WORD "]+|[^" HZP_PATTERN_WORD "\\s]+"
 #define SPACES "\\s"
 #define DIGIT "\\p{N}"
 #define PUNCTUATION "[!-/:-@\\[-`{-~\\p{P}]"

@@ -110,7 +110,7 @@ static int encode_section(struct encoding *e, const char *text, size_t bytes, bo
 {
     const struct hzp_added *added = &e->tok->added;
     HZP_TRY(hzp_normalizer_run(e->tok->normalizer, e->scratch->matcher, text, bytes,
-                               e->scratch->normal, &text, &bytes));
+                               e->scratch->normal, &text, &bytes, &first));
     if (bytes > UINT32_MAX / 2)
         return HZP_ENOMEM;
     struct hzp_added_walk walk = {.added = added, .where = HZP_ADDED_NORMALIZED,

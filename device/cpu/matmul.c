@@ -11,8 +11,7 @@ enum {
 struct grid {
     const struct hzp_matmul_args *args;
     struct hzp_team *team;
-    hzp_dot_fn *dot;
-    hzp_outer_fn *outer;
+    const struct hzp_cpu_product *product;
     int rows, cols, across;
 };
 
@@ -24,7 +23,7 @@ static void dot_task(void *ctx, int task, int thread)
     int n1 = HZP_MIN(n0 + grid->cols, grid->args->c.cols);
 
     for (int n = n0; n < n1; n += HZP_DOT_COLS)
-        grid->dot(grid->args, m0, m1, n, HZP_MIN(n + HZP_DOT_COLS, n1),
+        grid->product->dot(grid->args, m0, m1, n, HZP_MIN(n + HZP_DOT_COLS, n1),
                   hzp_team_own(grid->team, thread));
 }
 
@@ -33,7 +32,7 @@ static void outer_task(void *ctx, int task, int thread)
     const struct grid *grid = ctx;
     int m0 = task / grid->across * grid->rows, n0 = task % grid->across * grid->cols;
 
-    grid->outer(grid->args, m0, HZP_MIN(m0 + grid->rows, grid->args->c.rows), n0,
+    grid->product->outer(grid->args, m0, HZP_MIN(m0 + grid->rows, grid->args->c.rows), n0,
                 HZP_MIN(n0 + grid->cols, grid->args->c.cols));
 }
 
@@ -66,44 +65,18 @@ static int outer_run(struct grid *grid)
     return HZP_OK;
 }
 
-static void grid_kernels(struct grid *grid, enum hzp_cpu_isa isa)
+int hzp_cpu_matmul(struct hzp_lane *lane, const struct hzp_matmul_args *a,
+                   const struct hzp_cpu_product *product)
 {
-#if defined(__x86_64__)
-    if (isa >= HZP_CPU_AVX512_BF16) {
-        grid->dot = hzp_cpu_dot_avx512_bf16;
-        grid->outer = hzp_cpu_outer_avx512_bf16;
-    } else if (isa >= HZP_CPU_AVX512) {
-        grid->dot = hzp_cpu_dot_avx512;
-        grid->outer = hzp_cpu_outer_avx512;
-    } else if (isa >= HZP_CPU_AVX2) {
-        grid->dot = hzp_cpu_dot_avx2;
-        grid->outer = hzp_cpu_outer_avx2;
-    }
-#endif
-}
-
-int hzp_cpu_matmul_dot(struct hzp_lane *lane, const struct hzp_matmul_args *args)
-{
-    struct grid grid = {.args = args, .team = hzp_cpu_team(lane)};
-
-    grid_kernels(&grid, ((struct hzp_cpu_device *)lane->dev)->isa);
-    return dot_run(&grid);
-}
-
-int hzp_cpu_matmul(struct hzp_lane *lane, const void *args)
-{
-    const struct hzp_matmul_args *a = args;
-    enum hzp_cpu_isa isa = ((struct hzp_cpu_device *)lane->dev)->isa;
-    struct grid grid = {.args = a, .team = hzp_cpu_team(lane)};
+    struct grid grid = {.args = a, .team = hzp_cpu_team(lane), .product = product};
     bool forward = !a->trans_a && a->trans_b, f32 = a->a.type == HZP_F32;
     int inner = a->trans_a ? a->a.rows : a->a.cols;
 
     if (a->c.rows == 0 || a->c.cols == 0)
         return HZP_OK;
-    grid_kernels(&grid, isa);
-    if (forward && (f32 || isa < HZP_CPU_AVX512_BF16 || a->c.rows <= DOT_ROWS_MAX))
+    if (forward && (f32 || !product->pairs || a->c.rows <= DOT_ROWS_MAX))
         return dot_run(&grid);
-    if (inner > 0 && (f32 || isa >= HZP_CPU_AVX512_BF16)) {
+    if (inner > 0 && (f32 || product->pairs)) {
         int r = hzp_cpu_matmul_library(lane, a);
         if (r != HZP_EUNSUP)
             return r;

@@ -158,8 +158,7 @@ INLINE void dot_kind(const struct hzp_matmul_args *a, enum kind kind, int m0, in
     }
 }
 
-void HZP_ISA_NAME(hzp_cpu_dot)(const struct hzp_matmul_args *a, int m0, int m1, int n0, int n1,
-                               float *work)
+static void cpu_dot(const struct hzp_matmul_args *a, int m0, int m1, int n0, int n1, float *work)
 {
     if (a->a.type == HZP_F32)
         dot_kind(a, F32, m0, m1, n0, n1, work);
@@ -229,7 +228,7 @@ INLINE void outer_tile(const struct hzp_matmul_args *a, int mr, int m, int n, in
             outer_store(a, m + i, n + v * VL, HZP_MIN(VL, width - v * VL), acc[i][v]);
 }
 
-void HZP_ISA_NAME(hzp_cpu_outer)(const struct hzp_matmul_args *a, int m0, int m1, int n0, int n1)
+static void cpu_outer(const struct hzp_matmul_args *a, int m0, int m1, int n0, int n1)
 {
     for (int n = n0; n < n1; n += NV * VL) {
         int width = HZP_MIN(NV * VL, n1 - n), m = m0;
@@ -238,4 +237,20 @@ void HZP_ISA_NAME(hzp_cpu_outer)(const struct hzp_matmul_args *a, int m0, int m1
         for (; m < m1; m++)
             outer_tile(a, 1, m, n, width);
     }
+}
+
+#ifdef __AVX512BF16__
+static const struct hzp_cpu_product product = {cpu_dot, cpu_outer, true};
+#else
+static const struct hzp_cpu_product product = {cpu_dot, cpu_outer, false};
+#endif
+
+static int cpu_matmul(struct hzp_lane *lane, const void *args)
+{
+    return hzp_cpu_matmul(lane, args, &product);
+}
+
+void HZP_ISA_NAME(hzp_cpu_fill_matmul)(hzp_op_fn *op[HZP_OP_COUNT])
+{
+    op[HZP_OP_matmul] = cpu_matmul;
 }

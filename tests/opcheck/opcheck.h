@@ -127,6 +127,11 @@ int oc_grad(struct oc_target *target, const char *pattern, uint64_t seed);
 /* facts.c: what must hold whatever ref says: distributions, exactness, known values. */
 int oc_facts(struct oc_target *target, const char *pattern);
 
+/* sabotage.c: breaks the target's rmsnorm in a certain way; kind 0 not at all. The name is NULL
+ * past the last kind. */
+const char *oc_sabotage_name(int kind);
+void oc_sabotage(struct oc_target *target, int kind);
+
 bool oc_wanted(const char *pattern, enum hzp_op op);
 void oc_report(bool ok, const char *op, const char *target, const char *what, const char *format,
                ...) HZP_PRINTF(5, 6);
