@@ -7,6 +7,8 @@
  */
 #include "device/device.h"
 
+#include "device/limits.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -219,6 +221,11 @@ int hzp_fence_wait(struct hzp_fence *fence)
 {
     struct front_fence *f = (struct front_fence *)fence;
     return f->inner ? f->dev->backend->fence_wait(f->inner) : HZP_OK;
+}
+
+int hzp_device_limits(struct hzp_device *dev, struct hzp_limits *ret)
+{
+    return dev->backend->limits ? dev->backend->limits(dev, ret) : HZP_EUNSUP;
 }
 
 uint64_t hzp_device_now_ns(struct hzp_device *dev)

@@ -23,6 +23,7 @@ extern "C" {
 #endif
 
 struct hzp_device;
+struct hzp_limits;
 struct hzp_fence; /* a point in a lane */
 
 enum hzp_mem { HZP_MEM_DEVICE, HZP_MEM_HOST }; /* HOST: pinned where that exists */
@@ -58,6 +59,9 @@ struct hzp_backend {
     void (*fence_close)(struct hzp_fence *fence);
     int (*fence_record)(struct hzp_fence *fence, struct hzp_lane *lane);
     int (*fence_wait)(struct hzp_fence *fence); /* the host waits */
+
+    /* (optional) NULL: it does not measure (device/limits.h). */
+    int (*limits)(struct hzp_device *dev, struct hzp_limits *ret);
 
     /* (optional) NULL: the host's monotonic clock. */
     uint64_t (*now_ns)(struct hzp_device *dev);

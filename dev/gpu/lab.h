@@ -117,6 +117,8 @@ const struct lab_gemm *lab_gemm(enum lab_op op, int rows, int n, int k, const st
 void lab_gemm_shape(enum lab_op op, int rows, int s, int layer, const struct lab_lane *lane);
 void lab_gemm_run(const struct lab_gemm *g, const void *left, const void *right, void *out,
                   const struct lab_lane *lane);
+/* Launches every algorithm offered for shape s on this lane: how many, and how many failed. */
+int lab_gemm_survey(enum lab_op op, int rows, int s, const struct lab_lane *lane, int *failed);
 double lab_gemm_flops(int rows, int n, int k);
 
 /* ---- attention --------------------------------------------------------------------------- */
@@ -174,5 +176,6 @@ int lab_section_nano(void);
 int lab_section_swap(void);
 int lab_section_quantum(void);
 int lab_section_launch(void);
+int lab_section_remainders(void);
 
 #endif

@@ -16,6 +16,7 @@ struct partner {
 };
 
 static struct partner partners[] = {
+    {"forward 64", 64, 4, {0}, {0, 1, 2, 3}, {0}},
     {"forward 256", 256, 4, {0}, {0, 1, 2, 3}, {0}},
     {"forward 1024", 1024, 4, {0}, {0, 1, 2, 3}, {0}},
     {"dgrad 2048", 2048, 4, {LAB_DGRAD, LAB_DGRAD, LAB_DGRAD, LAB_DGRAD}, {3, 2, 1, 0}, {0}},

@@ -203,4 +203,5 @@ const struct hzp_backend hzp_backend_cpu = {
     .mem_free = hzp_host_mem_free,
     .lane_open = cpu_lane_open,
     .lane_close = cpu_lane_close,
+    .limits = hzp_cpu_limits,
 };

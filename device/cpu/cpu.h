@@ -26,6 +26,10 @@ struct hzp_cpu_lane {
     struct hzp_cpu_matmul *products; /* this lane's library primitives */
 };
 
+/* What the machine can do at most: device/limits.h. */
+struct hzp_limits;
+int hzp_cpu_limits(struct hzp_device *dev, struct hzp_limits *ret);
+
 static inline struct hzp_team *hzp_cpu_team(const struct hzp_lane *lane)
 {
     return ((const struct hzp_cpu_lane *)lane)->team;

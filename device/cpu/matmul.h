@@ -36,6 +36,9 @@ struct hzp_cpu_product {
 int hzp_cpu_matmul_open(struct hzp_cpu_matmul **ret);
 void hzp_cpu_matmul_close(struct hzp_cpu_matmul *products); /* NULL: no effect */
 
+/* Keeps the library to the calling thread; each thread that calls it says so first. */
+void hzp_cpu_library_alone(void);
+
 /* The op, the fastest way. */
 int hzp_cpu_matmul(struct hzp_lane *lane, const struct hzp_matmul_args *args,
                    const struct hzp_cpu_product *product);
