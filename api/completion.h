@@ -110,11 +110,11 @@ struct hzp_usage {
 struct hzp_usage hzp_completion_usage(const struct hzp_completion *c);
 json_t *hzp_usage_json(struct hzp_usage usage);
 
-/* The version that made the choice's newest token, 0: none. */
-uint64_t hzp_choice_version(const struct hzp_choice *choice);
+/* The version that made the choice's newest token; where it has none, the one that serves now. */
+uint64_t hzp_choice_version(const struct hzp_completion *c, const struct hzp_choice *choice);
 
 /* {"weights_version", "spans": [{"version", "start", "end"}], "staleness"} */
-json_t *hzp_choice_versions_json(const struct hzp_choice *choice);
+json_t *hzp_choice_versions_json(const struct hzp_completion *c, const struct hzp_choice *choice);
 
 /* The choice's object in an answer: of text from byte text0, of tokens from `token0`.  first: the
  * echo of the prompt belongs to it.  Takes nothing. */

@@ -49,16 +49,19 @@ static json_t *text_json(const char *text, size_t bytes)
 
 /* ---- versions ---- */
 
-uint64_t hzp_choice_version(const struct hzp_choice *choice)
+uint64_t hzp_choice_version(const struct hzp_completion *c, const struct hzp_choice *choice)
 {
     const struct hzp_request *rq = choice->rq;
     if (choice->seen)
         return rq->out[choice->seen - 1].version;
-    return rq->prompt_logprobs && rq->prompt_count > 1 ? rq->prompt_out[rq->prompt_count - 1].version
-                                                       : 0;
+    if (rq->prompt_logprobs && rq->prompt_count > 1)
+        return rq->prompt_out[rq->prompt_count - 1].version;
+    struct hzp_weights_stats stats;
+    hzp_weights_read_stats(c->engine->weights, &stats);
+    return stats.serving_id;
 }
 
-json_t *hzp_choice_versions_json(const struct hzp_choice *choice)
+json_t *hzp_choice_versions_json(const struct hzp_completion *c, const struct hzp_choice *choice)
 {
     const struct hzp_request *rq = choice->rq;
     json_t *spans = json_array();
@@ -70,7 +73,7 @@ json_t *hzp_choice_versions_json(const struct hzp_choice *choice)
                                                (json_int_t)rq->out[from].version, "start", from,
                                                "end", to));
     }
-    return json_pack("{s:I, s:o, s:I}", "weights_version", (json_int_t)hzp_choice_version(choice),
+    return json_pack("{s:I, s:o, s:I}", "weights_version", (json_int_t)hzp_choice_version(c, choice),
                      "spans", spans, "staleness", (json_int_t)rq->staleness);
 }
 
@@ -117,14 +120,24 @@ static void add_token(const struct hzp_completion *c, struct logprobs *to,
     json_array_append_new(to->offsets, json_integer(offset));
 }
 
+static int32_t count_codes(const char *text, size_t bytes)
+{
+    int32_t codes = 0;
+    for (size_t i = 0; i < bytes; i++)
+        codes += ((unsigned char)text[i] & 0xC0) != 0x80;
+    return codes;
+}
+
 /* The prompt's tokens.  Returns the code points they make. */
 static int32_t add_prompt(const struct hzp_completion *c, const struct hzp_choice *choice,
                           struct logprobs *to)
 {
     const struct hzp_request *rq = choice->rq;
+    struct hzp_detokenizer detok;
+    struct hzp_textbuf text = {0};
+    hzp_detokenizer_init(&detok, c->engine->tok, c->params.skip_special);
     int32_t offset = 0;
     for (int32_t p = 0; p < rq->prompt_count; p++) {
-        size_t at = json_array_size(to->tokens);
         if (p) {
             size_t tops = (size_t)p * (size_t)rq->tops;
             add_token(c, to, &rq->prompt_out[p], rq->tops ? rq->prompt_top_token + tops : NULL,
@@ -135,22 +148,12 @@ static int32_t add_prompt(const struct hzp_completion *c, const struct hzp_choic
             json_array_append_new(to->tops, json_null());
             json_array_append_new(to->offsets, json_integer(0));
         }
-        if (hzp_tokenizer_is_special(c->engine->tok, rq->prompt[p]))
-            continue; /* no part of the text */
-        const json_t *token = json_array_get(to->tokens, at);
-        const char *text = json_string_value(token);
-        for (size_t i = 0; i < json_string_length(token); i++)
-            offset += ((unsigned char)text[i] & 0xC0) != 0x80;
+        text.bytes = 0;
+        if (hzp_detokenizer_feed(&detok, rq->prompt[p], &text) == HZP_OK)
+            offset += count_codes(text.data, text.bytes);
     }
+    hzp_textbuf_fini(&text);
     return offset;
-}
-
-static int32_t count_codes(const char *text)
-{
-    int32_t codes = 0;
-    for (; *text; text++)
-        codes += ((unsigned char)*text & 0xC0) != 0x80;
-    return codes;
 }
 
 /* Tokens [token0, seen) of the choice, the prompt's before them if first. */
@@ -165,7 +168,7 @@ static json_t *logprobs_json(const struct hzp_completion *c, const struct hzp_ch
         if (first)
             before = add_prompt(c, choice, &to);
         if (prompt)
-            before = count_codes(prompt);
+            before = count_codes(prompt, strlen(prompt));
     }
     for (int32_t n = token0; n < choice->seen; n++) {
         size_t tops = (size_t)n * (size_t)rq->tops;

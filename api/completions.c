@@ -15,13 +15,6 @@ static void client_left(void *ctx)
     hzp_completion_leave(ctx);
 }
 
-static MHD_socket socket_of(const struct hzp_exchange *x)
-{
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-    return info ? info->connect_fd : -1;
-}
-
 static void make_id(char *id, size_t size)
 {
     uint64_t word[2] = {hzp_now_ns(), 0};
@@ -85,11 +78,11 @@ static enum MHD_Result reply_whole(struct hzp_exchange *x, const struct hzp_comp
         }
         json_t *json = hzp_choice_json(c, choice, 0, 0, true);
         if (c->choices > 1)
-            json_object_set_new(json, "hzpserve", hzp_choice_versions_json(choice));
+            json_object_set_new(json, "hzpserve", hzp_choice_versions_json(c, choice));
         json_array_append_new(choices, json);
-        version = HZP_MAX(version, hzp_choice_version(choice));
+        version = HZP_MAX(version, hzp_choice_version(c, choice));
     }
-    json_t *versions = hzp_choice_versions_json(&c->choice[0]);
+    json_t *versions = hzp_choice_versions_json(c, &c->choice[0]);
     json_object_set_new(versions, "weights_version", json_integer((json_int_t)version));
     json_t *body = json_pack("{s:s, s:s, s:I, s:s, s:o, s:o, s:o}", "id", id, "object",
                              "text_completion", "created", (json_int_t)created, "model",
@@ -120,7 +113,7 @@ static enum MHD_Result answer(struct hzp_exchange *x, struct hzp_completion *c)
     make_id(id, sizeof(id));
     int64_t created = time(NULL);
     hzp_metrics_params(x->server->metrics, c->params.n, c->params.max_tokens);
-    MHD_socket fd = socket_of(x);
+    int fd = hzp_exchange_socket(x);
     hzp_hangup_watch(x->server->hangup, fd, client_left, c);
     bool stream = c->params.stream;
     wait_for(c, stream);

@@ -15,7 +15,7 @@ enum { BLOCK_BYTES = 16 * 1024 };
 struct stream {
     struct hzp_server *server;
     struct hzp_completion *c;
-    MHD_socket fd;
+    int fd;
     char id[48];
     int64_t created;
     struct hzp_textbuf out; /* made, not sent yet */
@@ -26,7 +26,7 @@ struct stream {
 /* Appends one event; takes json. */
 static void add_event(struct stream *s, json_t *json)
 {
-    char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
+    char *text = json ? json_dumps(json, HZP_JSON_FORM) : NULL;
     json_decref(json);
     if (!text || hzp_textbuf_append(&s->out, "data: ", 6) < 0 ||
         hzp_textbuf_append(&s->out, text, strlen(text)) < 0 ||
@@ -68,7 +68,7 @@ static void add_choice(struct stream *s, struct hzp_choice *choice)
     json_t *chunk = chunk_json(s, hzp_choice_json(s->c, choice, choice->sent_bytes,
                                                   choice->sent_tokens, !choice->opened));
     if (ends)
-        json_object_set_new(chunk, "hzpserve", hzp_choice_versions_json(choice));
+        json_object_set_new(chunk, "hzpserve", hzp_choice_versions_json(s->c, choice));
     if (p->continuous_usage)
         json_object_set_new(chunk, "usage", hzp_usage_json(choice_usage(s->c, choice)));
     else if (p->include_usage)
@@ -111,7 +111,7 @@ static void add_end(struct stream *s)
     } else if (s->c->params.include_usage) {
         json_t *chunk = chunk_json(s, NULL);
         json_object_set_new(chunk, "usage", hzp_usage_json(hzp_completion_usage(s->c)));
-        json_object_set_new(chunk, "hzpserve", hzp_choice_versions_json(&s->c->choice[0]));
+        json_object_set_new(chunk, "hzpserve", hzp_choice_versions_json(s->c, &s->c->choice[0]));
         add_event(s, chunk);
     }
     hzp_textbuf_append(&s->out, "data: [DONE]\n\n", 14);
@@ -165,9 +165,7 @@ static void free_stream(void *cls)
 enum MHD_Result hzp_stream_completion(struct hzp_exchange *x, struct hzp_completion *c,
                                       const char *id, int64_t created)
 {
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-    MHD_socket fd = info ? info->connect_fd : -1;
+    int fd = hzp_exchange_socket(x);
     struct stream *s = calloc(1, sizeof(*s));
     struct MHD_Response *response =
         s ? MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK_BYTES, read_events, s,
@@ -186,7 +184,7 @@ enum MHD_Result hzp_stream_completion(struct hzp_exchange *x, struct hzp_complet
     snprintf(s->id, sizeof(s->id), "%s", id);
     uint64_t version = 0;
     for (int32_t i = 0; i < c->choices; i++)
-        version = HZP_MAX(version, hzp_choice_version(&c->choice[i]));
+        version = HZP_MAX(version, hzp_choice_version(c, &c->choice[i]));
     char text[24];
     snprintf(text, sizeof(text), "%llu", (unsigned long long)version);
     MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE,

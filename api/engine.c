@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/engine.h"
 
-#include "api/learning.h"
 #include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -58,9 +57,8 @@ void hzp_engine_recipe(const struct hzp_options *options, struct hzp_recipe *ret
 
 /* ---- opening and closing: engine thread ---- */
 
-/* Through host memory where the device's is not the host's. */
-static int load_into(struct hzp_device *dev, struct hzp_weights *weights,
-                     struct hzp_version *draft, const char *model_dir, struct hzp_err_text *reterr)
+int hzp_engine_load(struct hzp_device *dev, struct hzp_weights *weights, struct hzp_version *draft,
+                    const char *model_dir, struct hzp_err_text *reterr)
 {
     const struct hzp_layout *layout = hzp_weights_layout(weights);
     enum hzp_dtype type = hzp_weights_type(weights);
@@ -91,31 +89,9 @@ out:
     return r;
 }
 
-int hzp_engine_load(struct hzp_device *dev, struct hzp_weights *weights, const char *model_dir,
-                    struct hzp_err_text *reterr)
-{
-    struct hzp_version *draft;
-    HZP_TRY(hzp_weights_begin(weights, &draft));
-    int r = load_into(dev, weights, draft, model_dir, reterr);
-    if (r < 0) {
-        hzp_weights_abandon(weights, draft);
-        return r;
-    }
-    hzp_weights_publish(weights, draft, 0);
-    return HZP_OK;
-}
-
 static int open_device(struct hzp_engine *e, struct hzp_err_text *reterr)
 {
     const struct hzp_options *options = e->config.options;
-    HZP_TRY(hzp_config_read(options->model, &e->model_config, reterr));
-    hzp_layout_make(&e->model_config, &e->layout);
-    e->layout_made = true;
-    int32_t vocab = hzp_tokenizer_vocab(e->tok);
-    if (vocab > e->model_config.vocab)
-        return hzp_fail(reterr, HZP_EFORMAT,
-                        "%s/tokenizer.json: has tokens up to %d, the model's vocabulary is %d",
-                        options->model, vocab - 1, e->model_config.vocab);
     struct hzp_device_config device = {
         .name = options->device, .threads = (int)options->threads, .level = options->cpu_level};
     HZP_TRY(hzp_device_open(&device, &e->dev, reterr));
@@ -129,20 +105,49 @@ static int open_device(struct hzp_engine *e, struct hzp_err_text *reterr)
     return HZP_OK;
 }
 
+/* Engine thread, between two steps: an update has ended. */
+static void on_update(void *ctx, const struct hzp_update_report *report)
+{
+    struct hzp_engine *e = ctx;
+    hzp_state_update(e->state, report);
+    if (e->config.on_update)
+        e->config.on_update(e->config.ctx, report);
+}
+
+static int open_trainer(struct hzp_engine *e, struct hzp_err_text *reterr)
+{
+    HZP_TRY(hzp_recipe_check(&e->plan.recipe, reterr));
+    struct hzp_trainer_config config = {.recipe = e->plan.recipe,
+                                        .model = e->model,
+                                        .queue = hzp_state_queue(e->state),
+                                        .quantum_flops = e->plan.train.quantum_flops,
+                                        .on_update = on_update,
+                                        .ctx = e};
+    return hzp_trainer_create(&config, &e->trainer);
+}
+
 static int open_weights(struct hzp_engine *e, struct hzp_err_text *reterr)
 {
     const struct hzp_options *options = e->config.options;
     struct hzp_weights_config config = {.type = e->plan.dtype,
                                         .slots = e->plan.trains ? (int32_t)options->slots : 1,
                                         .max_staleness = (int32_t)options->max_staleness,
-                                        .first_id = 1};
-    if (e->plan.trains)
-        HZP_TRY(hzp_learning_open(e, &config, &e->learning, reterr));
+                                        .first_id = e->state ? hzp_state_first_id(e->state) : 1};
     HZP_TRY(hzp_weights_create(e->dev, &e->layout, &config, &e->weights));
     HZP_TRY(hzp_model_create(e->dev, e->weights, e->plan.positions, &e->model));
-    if (!e->plan.trains)
-        return hzp_engine_load(e->dev, e->weights, options->model, reterr);
-    return hzp_learning_begin(e->learning, reterr);
+    if (e->state)
+        HZP_TRY(open_trainer(e, reterr));
+    struct hzp_version *draft;
+    HZP_TRY(hzp_weights_begin(e->weights, &draft));
+    const char *from = e->state ? hzp_state_weights_dir(e->state) : options->model;
+    int r = hzp_engine_load(e->dev, e->weights, draft, from, reterr);
+    if (r == HZP_OK && e->state)
+        r = hzp_state_restore(e->state, e->trainer, draft, reterr);
+    if (r < 0)
+        hzp_weights_abandon(e->weights, draft);
+    else
+        hzp_weights_publish(e->weights, draft, 0);
+    return r;
 }
 
 static int open_serving(struct hzp_engine *e)
@@ -173,7 +178,8 @@ static int open_loop(struct hzp_engine *e)
                                      .check_plans = options->check_plans != 0};
     if (e->trainer)
         config.source[config.sources++] = hzp_trainer_source(e->trainer);
-    return hzp_loop_create(&config, &e->loop);
+    HZP_TRY(hzp_loop_create(&config, &e->loop));
+    return e->state ? hzp_state_start(e->state, e->trainer, e->weights, e->loop) : HZP_OK;
 }
 
 static int open_all(struct hzp_engine *e, struct hzp_err_text *reterr)
@@ -194,8 +200,6 @@ static void close_all(struct hzp_engine *e)
 {
     hzp_loop_destroy(e->loop);
     hzp_trainer_destroy(e->trainer);
-    hzp_learning_close(e->learning);
-    hzp_sample_queue_destroy(e->queue);
     hzp_scheduler_destroy(e->scheduler);
     hzp_batch_destroy(e->batch);
     hzp_serve_space_destroy(e->space);
@@ -203,8 +207,6 @@ static void close_all(struct hzp_engine *e)
     hzp_model_destroy(e->model);
     hzp_weights_destroy(e->weights);
     hzp_device_close(e->dev);
-    if (e->layout_made)
-        hzp_layout_free(&e->layout);
 }
 
 static void enter(struct hzp_engine_thread *t, enum phase phase, int result)
@@ -225,8 +227,8 @@ static void *engine_main(void *arg)
         enter(t, RUNNING, HZP_OK);
         r = hzp_loop_run(e->loop);
         hzp_scheduler_abort(e->scheduler);
-        if (e->learning)
-            hzp_learning_end(e->learning, r);
+        if (e->state)
+            hzp_state_stop(e->state, r == HZP_OK);
     }
     enter(t, ENDED, r);
     pthread_mutex_lock(&t->lock);
@@ -246,8 +248,46 @@ static void free_engine(struct hzp_engine *e)
         pthread_mutex_destroy(&e->thread->lock);
         free(e->thread);
     }
+    hzp_state_close(e->state);
+    if (e->layout_made)
+        hzp_layout_free(&e->layout);
     hzp_tokenizer_close(e->tok);
     free(e);
+}
+
+/* What needs no device: configuration, tokenizer, the state of an earlier life. */
+static int read_model(struct hzp_engine *e, struct hzp_err_text *reterr)
+{
+    const struct hzp_options *options = e->config.options;
+    HZP_TRY(hzp_config_read(options->model, &e->model_config, reterr));
+    HZP_TRY(hzp_tokenizer_open(options->model, &e->tok, reterr));
+    int32_t vocab = hzp_tokenizer_vocab(e->tok);
+    if (vocab > e->model_config.vocab)
+        return hzp_fail(reterr, HZP_EFORMAT,
+                        "%s/tokenizer.json: has tokens up to %d, the model's vocabulary is %d",
+                        options->model, vocab - 1, e->model_config.vocab);
+    hzp_layout_make(&e->model_config, &e->layout);
+    e->layout_made = true;
+    if (options->no_train || options->command == HZP_COMMAND_COMPLETE)
+        return HZP_OK;
+    struct hzp_state_config state = {
+        .state_dir = options->state_dir,
+        .model_dir = options->model,
+        .tok = e->tok,
+        .layout = &e->layout,
+        .dtype = hzp_engine_dtype(options, &e->model_config),
+        .queue = {.samples_max = (int32_t)HZP_MIN(options->queue_samples, INT32_MAX),
+                  .tokens_max = options->queue_tokens,
+                  .passes = (int32_t)options->passes,
+                  .replay_ratio = options->replay ? options->replay_ratio : 0,
+                  .seed = (uint64_t)options->seed},
+        .replay = options->replay,
+        .micro_rows = (int32_t)HZP_MIN(options->micro_rows, e->model_config.positions),
+        .body_samples_max = (int32_t)HZP_MIN(options->queue_samples, 65536),
+        .checkpoint_every = options->checkpoint_every,
+        .keep_checkpoints = options->keep_checkpoints,
+    };
+    return hzp_state_open(&state, &e->state, reterr);
 }
 
 int hzp_engine_start(const struct hzp_engine_config *config, struct hzp_engine **ret,
@@ -257,7 +297,7 @@ int hzp_engine_start(const struct hzp_engine_config *config, struct hzp_engine *
         return hzp_fail(reterr, HZP_EINVAL, "which model? Name a directory that holds config.json");
     struct hzp_engine *e = hzp_xcalloc(1, sizeof(*e));
     e->config = *config;
-    int r = hzp_tokenizer_open(config->options->model, &e->tok, reterr);
+    int r = read_model(e, reterr);
     if (r < 0) {
         free_engine(e);
         return r;

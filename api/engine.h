@@ -19,12 +19,11 @@
 
 #include "api/memory_plan.h"
 #include "api/options.h"
+#include "api/state.h"
 #include "api/text/tokenizer.h"
 #include "nanobatch/loop.h"
 #include "serve/scheduler.h"
 #include "train/trainer.h"
-
-struct hzp_learning; /* api/learning.h; NULL with --no-train */
 
 struct hzp_engine_config {
     const struct hzp_options *options; /* borrowed for the engine's life */
@@ -37,11 +36,12 @@ struct hzp_engine_config {
 struct hzp_engine {
     struct hzp_engine_config config;
     struct hzp_tokenizer *tok;
-
-    /* made by the engine thread, constant while it runs */
     struct hzp_model_config model_config;
     struct hzp_layout layout;
     bool layout_made;
+    struct hzp_state *state; /* NULL with --no-train */
+
+    /* made by the engine thread, constant while it runs */
     struct hzp_memory_plan plan;
     struct hzp_device *dev;
     struct hzp_weights *weights;
@@ -50,9 +50,7 @@ struct hzp_engine {
     struct hzp_serve_space *space;
     struct hzp_batch *batch;
     struct hzp_scheduler *scheduler;
-    struct hzp_sample_queue *queue;
-    struct hzp_trainer *trainer;
-    struct hzp_learning *learning;
+    struct hzp_trainer *trainer; /* NULL with --no-train */
     struct hzp_loop *loop;
 
     struct hzp_engine_thread *thread;
@@ -75,9 +73,10 @@ bool hzp_engine_running(struct hzp_engine *engine);
  * The loop's result: HZP_EDEVICE if the device failed.  NULL: no effect. */
 int hzp_engine_finish(struct hzp_engine *engine);
 
-/* Loads model_dir's weights into a new version and publishes it. */
-int hzp_engine_load(struct hzp_device *dev, struct hzp_weights *weights, const char *model_dir,
-                    struct hzp_err_text *reterr);
+/* Loads model_dir's weights into a draft, through host memory where the device's is not the host's,
+ * and sets its record's checksum; the caller publishes it. */
+int hzp_engine_load(struct hzp_device *dev, struct hzp_weights *weights, struct hzp_version *draft,
+                    const char *model_dir, struct hzp_err_text *reterr);
 
 /* The type of weights in memory that options.dtype means for this model. */
 enum hzp_dtype hzp_engine_dtype(const struct hzp_options *options,

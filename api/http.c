@@ -242,13 +242,12 @@ static void name_model(struct hzp_server *s)
 }
 
 int hzp_server_start(const struct hzp_options *options, struct hzp_engine *engine,
-                     struct hzp_examples *examples, struct hzp_metrics *metrics,
-                     struct hzp_server **ret, struct hzp_err_text *reterr)
+                     struct hzp_metrics *metrics, struct hzp_server **ret,
+                     struct hzp_err_text *reterr)
 {
     struct hzp_server *s = hzp_xcalloc(1, sizeof(*s));
     s->options = options;
     s->engine = engine;
-    s->examples = examples;
     s->metrics = metrics;
     s->created = time(NULL);
     name_model(s);

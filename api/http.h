@@ -27,14 +27,11 @@
 #include <microhttpd.h>
 #include <stdatomic.h>
 
-struct hzp_examples; /* api/examples.h */
-
 enum hzp_server_state { HZP_SERVER_UP, HZP_SERVER_DRAINING, HZP_SERVER_FAILED };
 
 struct hzp_server {
     const struct hzp_options *options;
     struct hzp_engine *engine;
-    struct hzp_examples *examples; /* NULL: nothing learns */
     struct hzp_metrics *metrics;
     struct hzp_hangup *hangup;
     struct MHD_Daemon *daemon;
@@ -66,11 +63,10 @@ struct hzp_route {
     enum MHD_Result (*answer)(struct hzp_exchange *x);
 };
 
-/* Starts to listen; engine, options and examples outlive the server.  HZP_EIO: the address cannot
- * be listened on. */
+/* Starts to listen; what it is given outlives it.  HZP_EIO: the address cannot be listened on. */
 int hzp_server_start(const struct hzp_options *options, struct hzp_engine *engine,
-                     struct hzp_examples *examples, struct hzp_metrics *metrics,
-                     struct hzp_server **ret, struct hzp_err_text *reterr);
+                     struct hzp_metrics *metrics, struct hzp_server **ret,
+                     struct hzp_err_text *reterr);
 
 /* From now on health says so and nothing new is begun. */
 void hzp_server_set_state(struct hzp_server *server, enum hzp_server_state state);
@@ -79,6 +75,9 @@ void hzp_server_set_state(struct hzp_server *server, enum hzp_server_state state
 void hzp_server_stop(struct hzp_server *server, uint64_t wait_ns); /* NULL: no effect */
 
 /* ---- answers ---- */
+
+/* How JSON is written: short; nine digits are what a float holds. */
+#define HZP_JSON_FORM (JSON_COMPACT | JSON_REAL_PRECISION(9))
 
 /* Takes json. */
 enum MHD_Result hzp_reply_json(struct hzp_exchange *x, int status, json_t *json);
@@ -101,6 +100,9 @@ int hzp_http_status(int code);
 const char *hzp_exchange_query(const struct hzp_exchange *x, const char *name);
 /* The value of a request header, or NULL. */
 const char *hzp_exchange_header(const struct hzp_exchange *x, const char *name);
+
+/* The connection's socket, for api/hangup.h. */
+int hzp_exchange_socket(const struct hzp_exchange *x);
 
 /* The body as a JSON object; NULL: answered already, *ret_answered says how. */
 json_t *hzp_exchange_json(struct hzp_exchange *x, enum MHD_Result *ret_answered);

@@ -77,7 +77,7 @@ enum MHD_Result hzp_reply_text(struct hzp_exchange *x, int status, const char *t
 enum MHD_Result hzp_reply_json_with(struct hzp_exchange *x, int status, json_t *json,
                                     const char *name, const char *value)
 {
-    char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
+    char *text = json ? json_dumps(json, HZP_JSON_FORM) : NULL;
     json_decref(json);
     if (!text)
         return MHD_NO;
@@ -131,6 +131,13 @@ const char *hzp_exchange_query(const struct hzp_exchange *x, const char *name)
 const char *hzp_exchange_header(const struct hzp_exchange *x, const char *name)
 {
     return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
+}
+
+int hzp_exchange_socket(const struct hzp_exchange *x)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    return info ? info->connect_fd : -1;
 }
 
 json_t *hzp_exchange_json(struct hzp_exchange *x, enum MHD_Result *ret_answered)

@@ -158,7 +158,9 @@ static void training(struct page *p, struct hzp_server *server)
     struct hzp_trainer_stats t;
     hzp_trainer_read_stats(e->trainer, &t);
     struct hzp_sample_queue_stats q;
-    hzp_sample_queue_read_stats(e->queue, &q);
+    hzp_sample_queue_read_stats(hzp_state_queue(e->state), &q);
+    struct hzp_state_stats kept;
+    hzp_state_read_stats(e->state, &kept);
     counter(p, "hzpserve_train_updates_total", (double)t.updates, "Optimizer steps done.");
     counter(p, "hzpserve_train_skipped_total", (double)t.skipped,
             "Updates undone because they were not finite.");
@@ -181,6 +183,16 @@ static void training(struct page *p, struct hzp_server *server)
     gauge(p, "hzpserve_examples_waiting", q.samples, "Examples with passes to go.");
     gauge(p, "hzpserve_examples_waiting_max", q.samples_max, "The bound on them.");
     gauge(p, "hzpserve_example_tokens_waiting", (double)q.tokens, "Their tokens.");
+    counter(p, "hzpserve_examples_accepted_total", (double)kept.accepted, "Examples accepted.");
+    counter(p, "hzpserve_example_bodies_refused_total", (double)kept.refused,
+            "Bodies of examples refused.");
+    gauge(p, "hzpserve_examples_trained_again", (double)kept.trained_again,
+          "Examples a version lost at a restart had learned from already.");
+    counter(p, "hzpserve_checkpoints_total", (double)kept.checkpoints, "Checkpoints written.");
+    counter(p, "hzpserve_checkpoint_failures_total", (double)kept.checkpoint_failures,
+            "Checkpoints that could not be written.");
+    gauge(p, "hzpserve_checkpoint_seconds", kept.checkpoint_seconds,
+          "How long the newest took to write.");
 }
 
 static void counted(struct page *p, struct hzp_metrics *m)

@@ -56,14 +56,23 @@ static const struct field {
     {"moments", MOMENTS, offsetof(struct hzp_recipe, moment_type)},
 };
 
-/* Nine digits give back every float exactly. */
+/* As few digits as give the float back exactly; nine always do. */
+static void print_float(float value, char *ret, size_t size)
+{
+    for (int digits = 6; digits <= 9; digits++) {
+        snprintf(ret, size, "%.*g", digits, (double)value);
+        if (strtof(ret, NULL) == value)
+            return;
+    }
+}
+
 static void print_field(const struct hzp_recipe *recipe, const struct field *f, char *ret,
                         size_t size)
 {
     const void *at = (const char *)recipe + f->offset;
     switch (f->type) {
     case FLOAT:
-        snprintf(ret, size, "%.9g", (double)*(const float *)at);
+        print_float(*(const float *)at, ret, size);
         break;
     case INT32:
         snprintf(ret, size, "%" PRId32, *(const int32_t *)at);
