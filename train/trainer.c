@@ -227,6 +227,14 @@ static void begin_accumulation(struct hzp_trainer *t)
 
 /* --- Waiting for the update ------------------------------------------------------------------- */
 
+/* So many finished updates unpublished would leave the server too far behind. */
+static bool over_bound(struct hzp_trainer *t, int32_t unpublished)
+{
+    struct hzp_weights_stats stats;
+    hzp_weights_read_stats(t->config.model->weights, &stats);
+    return unpublished > 0 && unpublished > stats.max_staleness;
+}
+
 /* True: the update's chain is built.  Else it has to wait; *ret_flush: for the publication of
  * what is finished, which deliver() can do. */
 static bool begin_update(struct hzp_trainer *t, bool *ret_flush)
@@ -238,7 +246,7 @@ static bool begin_update(struct hzp_trainer *t, bool *ret_flush)
     }
     t->publishes = t->unpublished + 1 >= t->config.recipe.publish_every ||
                    !hzp_weights_may_update(w, false);
-    if (!hzp_weights_may_update(w, t->publishes)) {
+    if (over_bound(t, t->unpublished) || !hzp_weights_may_update(w, t->publishes)) {
         *ret_flush = t->unpublished > 0;
         set_waiting(t, true, false);
         return false;
@@ -401,11 +409,8 @@ static void undo_update(struct hzp_trainer *t, const struct hzp_update_result *r
  * comes after it for a while. */
 static bool must_publish(struct hzp_trainer *t)
 {
-    struct hzp_weights *w = t->config.model->weights;
-    struct hzp_weights_stats stats;
-    hzp_weights_read_stats(w, &stats);
-    return t->publishes || hzp_weights_staleness(w) > stats.max_staleness ||
-           atomic_load(&t->finishing) || !hzp_sample_queue_ready(t->config.queue);
+    return t->publishes || over_bound(t, t->unpublished) || atomic_load(&t->finishing) ||
+           !hzp_sample_queue_ready(t->config.queue);
 }
 
 static void count_update(struct hzp_trainer *t)
@@ -446,11 +451,12 @@ static void end_update(struct hzp_trainer *t, const struct hzp_step *step)
         t->version_tokens += t->now.learned_tokens;
         add_learned(t);
         t->learned_through = hzp_sample_queue_done(t->config.queue);
-        hzp_weights_finished(w, t->step);
+        /* Publishing finishes too: so nobody ever reads a staleness above the bound. */
         if (must_publish(t)) {
             publish(t, step);
-            struct hzp_version *current = hzp_weights_current(w);
-            t->now.version = current->record.id;
+            t->now.version = hzp_weights_current(w)->record.id;
+        } else {
+            hzp_weights_finished(w, t->step);
         }
     } else {
         undo_update(t, result);

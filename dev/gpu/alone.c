@@ -138,7 +138,7 @@ static void variants(const struct lab_cache *c)
 
 static void by_grid(const struct lab_cache *c, int batch, int context)
 {
-    struct attn_run r = {.variant = 0};
+    struct attn_run r = {.variant = lab_variant};
     double full = 0;
     lab_attn_open(&r.a, c, batch, context, 0);
     for (int k = lab.sms; k >= 8; k -= k == lab.sms ? lab.sms - 128 : 8) {
@@ -154,15 +154,15 @@ static void by_grid(const struct lab_cache *c, int batch, int context)
 
 static void by_green(const struct lab_cache *c, int batch, int context)
 {
-    struct attn_run r = {.variant = 0};
+    struct attn_run r = {.variant = lab_variant};
     struct lab_lane few, rest;
     lab_attn_open(&r.a, c, batch, context, 0);
-    r.blocks = lab_attn_blocks(0, lab.sms);
+    r.blocks = lab_attn_blocks(lab_variant, lab.sms);
     double full = lab_time(run_attn, &r, &lab.main, 4);
     for (int k = 8; k < lab.sms; k += 8) {
         if (!lab_green_open(k, &few, &rest))
             continue;
-        r.blocks = lab_attn_blocks(0, few.sms);
+        r.blocks = lab_attn_blocks(lab_variant, few.sms);
         double us = lab_time(run_attn, &r, &few, 4);
         lab_record("attn_alone", "\"mech\":\"green\",\"batch\":%d,\"context\":%d,\"sms\":%d,\"us\":%.1f,"
                    "\"gbs\":%.0f,\"p\":%.3f", batch, context, few.sms, us,
@@ -180,6 +180,7 @@ int lab_section_attention(void)
     LAB_CUDA(cudaFree(c.pool));
     lab_cache_open(&c, 512 * 1024, 16);
     variants(&c);
+    lab_attn_choose(&c);
     by_grid(&c, 64, 1024);
     by_grid(&c, 128, 1024);
     by_grid(&c, 256, 1024);

@@ -6,13 +6,16 @@
 #include <math_constants.h>
 
 /*
- * A warp works alone: it owns a ring of 4 KiB slots, one holding the keys or the values of 16 tokens
- * of one head, filled by the tensor copy engine SLOTS - 1 ahead. The 16 tokens are the rows of the
- * tensor core's left operand and the 4 query heads (padded to 8) its columns, so nothing of the tall
- * side is wasted. A slot is [2 halves of 64 dimensions][16 tokens][128 bytes], swizzled by the engine:
- * 16-byte column c of row r lies at column c ^ (r & 7).
+ * A warp works alone: it owns a ring of 8 KiB slots, one holding the keys or the values of 32 tokens
+ * of one head, filled by the tensor copy engine SLOTS - 1 ahead. Tokens are the rows of the tensor
+ * core's left operand and the 4 query heads (padded to 8) its columns, so nothing of the tall side is
+ * wasted. A slot is two boxes of 16 tokens (a page may be no larger), a box is [2 halves of 64
+ * dimensions][16 tokens][128 bytes], swizzled by the engine: 16-byte column c of row r lies at
+ * column c ^ (r & 7).
  */
-static constexpr int SLOT_BYTES = 4096;
+static constexpr int BOX = 16;
+static constexpr int BOX_BYTES = 4096;
+static constexpr int SLOT_BYTES = 8192;
 
 struct cursor {
     int seq, head, unit, units; /* unit counts inside (seq, head) */
@@ -78,18 +81,32 @@ static __device__ __forceinline__ void step(const struct lab_attn &a, cursor &c)
     }
 }
 
-static __device__ __forceinline__ int page_of(const struct lab_attn &a, const cursor &c)
+/* Rows of the pool where the two boxes of a unit's keys begin; -1: past the end of the sequence. */
+static __device__ __forceinline__ int2 rows_of(const struct lab_attn &a, const cursor &c)
 {
-    return a.pages[(int64_t)c.seq * a.max_pages + ((c.unit * LAB_UNIT) >> a.page_shift)];
+    int token = c.unit * LAB_UNIT;
+    const int32_t *pages = a.pages + (int64_t)c.seq * a.max_pages;
+    int mask = (1 << a.page_shift) - 1;
+    int2 r;
+    r.x = ((pages[token >> a.page_shift] * 2 * LAB_KV + c.head) << a.page_shift) + (token & mask);
+    token += BOX;
+    r.y = -1;
+    if (token < c.len)
+        r.y = ((pages[token >> a.page_shift] * 2 * LAB_KV + c.head) << a.page_shift) + (token & mask);
+    return r;
 }
 
-/* One lane: fetches 16 tokens from row `row` of the pool into the slot, announced on its barrier. */
-static __device__ __forceinline__ void fetch(uint32_t slot, uint32_t bar, const CUtensorMap *map, int row)
+static __device__ __forceinline__ void expect(uint32_t bar, int bytes)
 {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(bar), "n"(SLOT_BYTES)
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(bar), "r"(bytes)
                  : "memory");
+}
+
+/* Fetches 16 tokens from row `row` of the pool, announced on the barrier. */
+static __device__ __forceinline__ void fetch(uint32_t box, uint32_t bar, const CUtensorMap *map, int row)
+{
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%2, %3, %2}], [%4];\n" ::"r"(slot), "l"(map), "r"(0), "r"(row), "r"(bar)
+                 "[%0], [%1, {%2, %3, %2}], [%4];\n" ::"r"(box), "l"(map), "r"(0), "r"(row), "r"(bar)
                  : "memory");
 }
 
@@ -185,36 +202,42 @@ static __device__ __forceinline__ float over_rows(float x)
     return fmaxf(x, __shfl_xor_sync(~0u, x, 16));
 }
 
-/* Weights of 16 tokens, ready as the right operand of the second product. */
-static __device__ __forceinline__ void scores(state &s, uint32_t slot, int left, uint32_t (&p)[2],
+/* Weights of 32 tokens, ready as the right operands of the second product. */
+static __device__ __forceinline__ void scores(state &s, uint32_t slot, int left, uint32_t (&p)[4],
                                               int lane)
 {
-    float sc[2][4] = {};
+    float sc[4][4] = {};
     uint32_t k[4];
     int row = lane & 15;
     uint32_t at = slot + row * 128 + (((lane >> 4) ^ (row & 7)) << 4);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        ldm(k, (at ^ ((i & 3) << 5)) + (i >> 2) * 2048);
-        mma(sc[i & 1], k, s.q[2 * i], s.q[2 * i + 1]);
+#pragma unroll
+        for (int b = 0; b < 2; b++) {
+            ldm(k, (at ^ ((i & 3) << 5)) + (i >> 2) * 2048 + b * BOX_BYTES);
+            mma(sc[2 * b + (i & 1)], k, s.q[2 * i], s.q[2 * i + 1]);
+        }
     }
     const float scale = 1.4426950408889634f * 0.08838834764831845f;
-    float v[4]; /* rows lane / 4 and 8 more, columns 0 and 1 */
+    float v[8]; /* rows lane / 4 and 8, 16, 24 more; columns 0 and 1 */
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        v[i] = (sc[0][i] + sc[1][i]) * scale;
+    for (int i = 0; i < 8; i++)
+        v[i] = (sc[i >> 2 << 1][i & 3] + sc[(i >> 2 << 1) + 1][i & 3]) * scale;
     if (left < LAB_UNIT) {
-        if ((lane >> 2) >= left)
-            v[0] = v[1] = -CUDART_INF_F;
-        if ((lane >> 2) + 8 >= left)
-            v[2] = v[3] = -CUDART_INF_F;
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            if ((lane >> 2) + (i >> 1) * 8 >= left)
+                v[i] = -CUDART_INF_F;
     }
     /* The reference moves only when a score passes it by 2^8: fp32 sums carry that much. */
-    float high = fmaxf(fmaxf(v[0], v[2]) - s.top[0], fmaxf(v[1], v[3]) - s.top[1]);
-    if (__any_sync(~0u, high > 8.0f)) {
+    float top[2];
+#pragma unroll
+    for (int c = 0; c < 2; c++)
+        top[c] = fmaxf(fmaxf(v[c], v[2 + c]), fmaxf(v[4 + c], v[6 + c]));
+    if (__any_sync(~0u, fmaxf(top[0] - s.top[0], top[1] - s.top[1]) > 8.0f)) {
 #pragma unroll
         for (int c = 0; c < 2; c++) {
-            float next = fmaxf(s.top[c], over_rows(fmaxf(v[c], v[2 + c])));
+            float next = fmaxf(s.top[c], over_rows(top[c]));
             float shrink = power(s.top[c] - next);
             s.top[c] = next;
             s.mass[c] *= shrink;
@@ -226,32 +249,41 @@ static __device__ __forceinline__ void scores(state &s, uint32_t slot, int left,
         }
     }
 #pragma unroll
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 8; i++)
         v[i] = power(v[i] - s.top[i & 1]);
-    s.mass[0] += v[0] + v[2];
-    s.mass[1] += v[1] + v[3];
-    p[0] = transpose(pack(v[0], v[1]));
-    p[1] = transpose(pack(v[2], v[3]));
+    s.mass[0] += (v[0] + v[2]) + (v[4] + v[6]);
+    s.mass[1] += (v[1] + v[3]) + (v[5] + v[7]);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        p[i] = transpose(pack(v[2 * i], v[2 * i + 1]));
+}
+
+/* Past the end lies anything, and 0 times a NaN is one. */
+static __device__ __noinline__ void clear(uint32_t slot, int left, int lane)
+{
+    for (int r = left; r < LAB_UNIT; r++)
+        asm volatile("st.shared.v2.b32 [%0], {%1, %1};\n" ::"r"(slot + (r >> 4) * BOX_BYTES
+                                                                + (lane >> 4) * 2048 + (r & 15) * 128
+                                                                + (lane & 15) * 8), "r"(0) : "memory");
+    __syncwarp();
+    asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
 }
 
 static __device__ __forceinline__ void weigh(state &s, uint32_t slot, int left,
-                                             const uint32_t (&p)[2], int lane)
+                                             const uint32_t (&p)[4], int lane)
 {
     uint32_t v[4];
     int row = (lane & 7) + ((lane >> 4) << 3);
     uint32_t at = slot + row * 128 + ((((lane >> 3) & 1) ^ (row & 7)) << 4);
-    if (left < LAB_UNIT) {
-        /* Past the end lies anything, and 0 times a NaN is one. */
-        for (int r = left; r < LAB_UNIT; r++)
-            asm volatile("st.shared.v2.b32 [%0], {%1, %1};\n" ::"r"(slot + (lane >> 4) * 2048 + r * 128
-                                                                    + (lane & 15) * 8), "r"(0) : "memory");
-        __syncwarp();
-        asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
-    }
+    if (left < LAB_UNIT)
+        clear(slot, left, lane);
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        ldm_trans(v, (at ^ ((i & 3) << 5)) + (i >> 2) * 2048);
-        mma(s.o[i], v, p[0], p[1]);
+    for (int b = 0; b < 2; b++) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            ldm_trans(v, (at ^ ((i & 3) << 5)) + (i >> 2) * 2048 + b * BOX_BYTES);
+            mma(s.o[i], v, p[2 * b], p[2 * b + 1]);
+        }
     }
 }
 
@@ -295,7 +327,7 @@ __global__ void __launch_bounds__(WARPS * 32, 1) attend(const __grid_constant__ 
 {
     extern __shared__ __align__(1024) unsigned char smem[];
     int lane = threadIdx.x & 31;
-    int warp = threadIdx.x >> 5;
+    int warp = __shfl_sync(~0u, threadIdx.x >> 5, 0); /* so that the compiler sees it is uniform */
     uint32_t worker = blockIdx.x * WARPS + warp;
     cut share = cut_for((uint32_t)a.units[a.batch] * LAB_KV, gridDim.x * WARPS);
     uint32_t from = first_unit(share, worker);
@@ -316,26 +348,36 @@ __global__ void __launch_bounds__(WARPS * 32, 1) attend(const __grid_constant__ 
     cursor ahead = find(a, from);
     cursor here = ahead;
     uint32_t fetched = from; /* units whose keys are fetched or being fetched */
-    int page = page_of(a, ahead);
+    int2 next = rows_of(a, ahead);
+    int2 now = next;
     int to_values = LAB_KV << a.page_shift; /* rows from keys to values of the same token */
-    int row = 0;
     int put = 0;
+    auto fill = [&](int plus) {
+        int x = __shfl_sync(~0u, now.x, 0);
+        int y = __shfl_sync(~0u, now.y, 0);
+        if (lane == 0) {
+            uint32_t slot = ring + put * SLOT_BYTES;
+            uint32_t bar = bars + put * 8;
+            expect(bar, y < 0 ? BOX_BYTES : SLOT_BYTES);
+            fetch(slot, bar, &a.map, x + plus);
+            if (y >= 0)
+                fetch(slot + BOX_BYTES, bar, &a.map, y + plus);
+        }
+    };
     auto fetch_keys = [&]() {
         if (fetched < to) {
-            row = (((page * 2 * LAB_KV) + ahead.head) << a.page_shift)
-                  + ((ahead.unit * LAB_UNIT) & ((1 << a.page_shift) - 1));
-            if (lane == 0)
-                fetch(ring + put * SLOT_BYTES, bars + put * 8, &a.map, row);
+            now = next;
+            fill(0);
             if (fetched + 1 < to) {
                 step(a, ahead);
-                page = page_of(a, ahead); /* one unit early, so its latency hides */
+                next = rows_of(a, ahead); /* one unit early, so its latency hides */
             }
         }
         put = put + 1 == SLOTS ? 0 : put + 1;
     };
     auto fetch_values = [&]() {
-        if (fetched < to && lane == 0)
-            fetch(ring + put * SLOT_BYTES, bars + put * 8, &a.map, row + to_values);
+        if (fetched < to)
+            fill(to_values);
         fetched++;
         put = put + 1 == SLOTS ? 0 : put + 1;
     };
@@ -348,7 +390,7 @@ __global__ void __launch_bounds__(WARPS * 32, 1) attend(const __grid_constant__ 
             fetch_keys();
 
     state s;
-    uint32_t p[2];
+    uint32_t p[4];
     int get = 0;
     uint32_t parity = 0;
     auto turn = [&]() {
@@ -436,8 +478,8 @@ struct variant {
 };
 
 static const variant VARIANTS[] = {
-    {attend<8, 7>, 8, 7}, {attend<11, 5>, 11, 5}, {attend<14, 4>, 14, 4},
-    {attend<6, 9>, 6, 9}, {attend<8, 4>, 8, 4},
+    {attend<9, 3>, 9, 3}, {attend<8, 3>, 8, 3}, {attend<6, 4>, 6, 4},
+    {attend<5, 5>, 5, 5}, {attend<13, 2>, 13, 2},
 };
 
 static int smem_bytes(const variant &t)
@@ -449,7 +491,7 @@ extern "C" CUresult lab_attn_map(struct lab_attn *a, int64_t pages)
 {
     cuuint64_t dims[3] = {64, (cuuint64_t)pages * 2 * LAB_KV << a->page_shift, 2};
     cuuint64_t strides[2] = {LAB_DIM * 2, 128};
-    cuuint32_t box[3] = {64, LAB_UNIT, 2};
+    cuuint32_t box[3] = {64, BOX, 2};
     cuuint32_t ones[3] = {1, 1, 1};
     return cuTensorMapEncodeTiled(&a->map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, (void *)a->pool, dims,
                                   strides, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,

@@ -3,7 +3,7 @@
  * The kernels of the GPU design measurements, and their launchers.
  *
  * Decode attention is paged and split over the context: the whole batch's context is one line of
- * 16-token units (sequence-major, then key/value head), cut into equal pieces, one piece a warp. So
+ * 32-token units (sequence-major, then key/value head), cut into equal pieces, one piece a warp. So
  * any number of blocks gives an even load, which is what limiting the grid needs. Shape: 32 query
  * heads, 8 key/value heads, 128 wide, bf16 (Llama-3.1-8B).
  *
@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-enum { LAB_HEADS = 32, LAB_KV = 8, LAB_DIM = 128, LAB_GROUP = 4, LAB_UNIT = 16 };
+enum { LAB_HEADS = 32, LAB_KV = 8, LAB_DIM = 128, LAB_GROUP = 4, LAB_UNIT = 32 };
 
 /* A page holds [2: key, value][8 heads][page_tokens][128] bf16. Pointers are device memory, borrowed. */
 struct lab_attn {
@@ -30,7 +30,7 @@ struct lab_attn {
     uint16_t *out;        /* [batch][32 * 128] */
     const uint16_t *pool; /* [pages] */
     const int32_t *pages; /* [batch][max_pages] */
-    const int32_t *units; /* [batch + 1]: running sum of ceil(len / 16) */
+    const int32_t *units; /* [batch + 1]: running sum of ceil(len / 32) */
     const int32_t *len;   /* [batch], tokens, each >= 1 */
     float *part;          /* [2 * workers][4][130]: partial sums, their maximum and weight */
     int q_stride;
@@ -41,7 +41,7 @@ struct lab_attn {
 
 struct lab_attn_variant {
     int warps;
-    int slots; /* 4 KiB each, a warp */
+    int slots; /* 8 KiB each, a warp */
     int smem;   /* bytes a block */
     int per_sm; /* blocks an SM holds */
 };

@@ -60,9 +60,13 @@ static int isa_choose(const struct hzp_device_config *config, enum hzp_cpu_isa *
 
 #define FILL(isa, op)                                                                              \
     do {                                                                                           \
+        hzp_cpu_fill_matmul_##isa(op);                                                             \
+        hzp_cpu_fill_decode_##isa(op);                                                             \
         hzp_cpu_fill_rows_##isa(op);                                                               \
         hzp_cpu_fill_flash_##isa(op);                                                              \
+        hzp_cpu_fill_flash_bwd_##isa(op);                                                          \
         hzp_cpu_fill_grad_##isa(op);                                                               \
+        hzp_cpu_fill_sample_##isa(op);                                                             \
         hzp_cpu_fill_update_##isa(op);                                                             \
     } while (0)
 
@@ -70,10 +74,8 @@ static void table_fill(hzp_op_fn *op[HZP_OP_COUNT], enum hzp_cpu_isa isa)
 {
     hzp_ref_fill(op);
 #if defined(__x86_64__)
-    if (isa >= HZP_CPU_AVX2) {
-        op[HZP_OP_matmul] = hzp_cpu_matmul;
+    if (isa >= HZP_CPU_AVX2)
         FILL(avx2, op);
-    }
     if (isa >= HZP_CPU_AVX512)
         FILL(avx512, op);
     if (isa >= HZP_CPU_AVX512_BF16)
@@ -201,4 +203,5 @@ const struct hzp_backend hzp_backend_cpu = {
     .mem_free = hzp_host_mem_free,
     .lane_open = cpu_lane_open,
     .lane_close = cpu_lane_close,
+    .limits = hzp_cpu_limits,
 };

@@ -26,6 +26,10 @@ struct hzp_cpu_lane {
     struct hzp_cpu_matmul *products; /* this lane's library primitives */
 };
 
+/* What the machine can do at most: device/limits.h. */
+struct hzp_limits;
+int hzp_cpu_limits(struct hzp_device *dev, struct hzp_limits *ret);
+
 static inline struct hzp_team *hzp_cpu_team(const struct hzp_lane *lane)
 {
     return ((const struct hzp_cpu_lane *)lane)->team;
@@ -40,9 +44,13 @@ static inline void *hzp_cpu_row(const struct hzp_mat *mat, int64_t r)
 
 /* Each lays one instruction set's kernels over a table that already holds slower ones. */
 #define HZP_CPU_FILLS(isa)                                                                         \
+    void hzp_cpu_fill_matmul_##isa(hzp_op_fn *op[HZP_OP_COUNT]);                                   \
+    void hzp_cpu_fill_decode_##isa(hzp_op_fn *op[HZP_OP_COUNT]);                                   \
     void hzp_cpu_fill_rows_##isa(hzp_op_fn *op[HZP_OP_COUNT]);                                     \
     void hzp_cpu_fill_flash_##isa(hzp_op_fn *op[HZP_OP_COUNT]);                                    \
+    void hzp_cpu_fill_flash_bwd_##isa(hzp_op_fn *op[HZP_OP_COUNT]);                                \
     void hzp_cpu_fill_grad_##isa(hzp_op_fn *op[HZP_OP_COUNT]);                                     \
+    void hzp_cpu_fill_sample_##isa(hzp_op_fn *op[HZP_OP_COUNT]);                                   \
     void hzp_cpu_fill_update_##isa(hzp_op_fn *op[HZP_OP_COUNT]);
 
 HZP_CPU_FILLS(avx2)

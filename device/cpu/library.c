@@ -34,7 +34,7 @@ struct hzp_cpu_matmul {
 };
 
 /* oneDNN would start a team of OpenMP threads of its own in each thread that calls it. */
-static void library_alone(void)
+void hzp_cpu_library_alone(void)
 {
     static _Thread_local bool alone;
     void (*set)(int);
@@ -53,7 +53,7 @@ int hzp_cpu_matmul_open(struct hzp_cpu_matmul **ret)
 
     if (!products)
         return HZP_ENOMEM;
-    library_alone();
+    hzp_cpu_library_alone();
     if (dnnl_engine_create(&products->engine, dnnl_cpu, 0) != dnnl_success ||
         dnnl_stream_create(&products->stream, products->engine, dnnl_stream_default_flags) !=
             dnnl_success) {
@@ -219,7 +219,7 @@ static void block_task(void *ctx, int task, int thread)
         a->bias.ptr ? element(&a->bias, 0, n) : NULL,
     };
 
-    library_alone();
+    hzp_cpu_library_alone();
     if (!block_run(cut, entry, ptr))
         cut->failed = 1;
 }

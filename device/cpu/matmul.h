@@ -18,23 +18,39 @@
 /* Work memory of one dot task (partial sums where k is cut), bytes. */
 enum { HZP_DOT_ROWS = 96, HZP_DOT_COLS = 32, HZP_DOT_WORK = HZP_DOT_ROWS * HZP_DOT_COLS * 64 };
 
-/* c[m0..m1)[n0..n1) of a product of the form x W^T. */
-typedef void hzp_dot_fn(const struct hzp_matmul_args *args, int m0, int m1, int n0, int n1,
-                        float *work);
-hzp_dot_fn hzp_cpu_dot_avx2, hzp_cpu_dot_avx512, hzp_cpu_dot_avx512_bf16;
+/* The rows x of a product x W^T, cut along k: block i holds elements i * k_block on of every row.
+ * Copied so that rows do not lie a multiple of 4096 bytes apart, where they would push each other
+ * and W out of the first-level cache. */
+struct hzp_dot {
+    const struct hzp_matmul_args *args;
+    const char *x;
+    size_t row_bytes, block_bytes; /* from one to the next */
+    int k_block;
+};
+
+/* c[m0..m1)[n0..n1). */
+typedef void hzp_dot_fn(const struct hzp_dot *dot, int m0, int m1, int n0, int n1, float *work);
 
 /* The same for any flags. */
 typedef void hzp_outer_fn(const struct hzp_matmul_args *args, int m0, int m1, int n0, int n1);
-hzp_outer_fn hzp_cpu_outer_avx2, hzp_cpu_outer_avx512, hzp_cpu_outer_avx512_bf16;
+
+/* One instruction set's kernels. */
+struct hzp_cpu_product {
+    hzp_dot_fn *dot;
+    hzp_outer_fn *outer;
+    bool pairs; /* multiplies bf16 without widening them; the library then does too */
+};
 
 /* The lane's cache of library primitives.  HZP_ENOMEM. */
 int hzp_cpu_matmul_open(struct hzp_cpu_matmul **ret);
 void hzp_cpu_matmul_close(struct hzp_cpu_matmul *products); /* NULL: no effect */
 
-int hzp_cpu_matmul(struct hzp_lane *lane, const void *args);
+/* Keeps the library to the calling thread; each thread that calls it says so first. */
+void hzp_cpu_library_alone(void);
 
-/* x W^T by the dot kernel, whatever the number of rows. */
-int hzp_cpu_matmul_dot(struct hzp_lane *lane, const struct hzp_matmul_args *args);
+/* The op, the fastest way. */
+int hzp_cpu_matmul(struct hzp_lane *lane, const struct hzp_matmul_args *args,
+                   const struct hzp_cpu_product *product);
 
 /* The library's own answer for the whole of args, on the lane's team; HZP_EUNSUP: it has none. */
 int hzp_cpu_matmul_library(struct hzp_lane *lane, const struct hzp_matmul_args *args);

@@ -106,6 +106,12 @@ INLINE vf vkeep(vf x, float other, int left)
 {
     return left == VL ? x : _mm512_mask_mov_ps(vset(other), lanes(left), x);
 }
+/* x where at >= from, else 0. */
+INLINE vf vselect_from(vf x, vf at, float from)
+{
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(at, vset(from), _CMP_GE_OQ), x);
+}
+/* One bit a lane. */
 INLINE int vany_above(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
 INLINE int vany_at_least(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
 /* NaN becomes minus infinity. */
@@ -220,6 +226,12 @@ INLINE vf vkeep(vf x, float other, int left)
     return left == VL ? x
                       : _mm256_blendv_ps(vset(other), x, _mm256_castsi256_ps(lanes(left)));
 }
+/* x where at >= from, else 0. */
+INLINE vf vselect_from(vf x, vf at, float from)
+{
+    return _mm256_and_ps(_mm256_cmp_ps(at, vset(from), _CMP_GE_OQ), x);
+}
+/* One bit a lane. */
 INLINE int vany_above(vf a, vf b) { return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)); }
 INLINE int vany_at_least(vf a, vf b)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/learning.h - what a server learned and has yet to learn, kept across restarts.
+/* api/state.h - what a server learned and has yet to learn, kept across restarts.
  *
  *     STATE/samples.db           the log: accepted examples, published versions, checkpoints
  *     STATE/checkpoint-ID/       a model directory with trainer.safetensors; the newest few
@@ -12,21 +12,24 @@
  * and the disk are never waited for on the engine thread.  While a checkpoint is written serving
  * and gradients go on, only the next optimizer update waits (hzp_trainer_freeze).
  *
- *     open -> (weights loaded) restore -> start -> update* -> stop -> close
+ *     open -> hzp_weights_create(.first_id = hzp_state_first_id())
+ *          -> a draft, filled by hzp_model_load(hzp_state_weights_dir()); trainer created
+ *          -> restore -> the draft published -> loop created
+ *          -> start -> (loop runs; update* from on_update; accept* from HTTP) -> stop -> close
  *
  * Thread: as each function says.
  */
-#ifndef HZP_API_LEARNING_H
-#define HZP_API_LEARNING_H
+#ifndef HZP_API_STATE_H
+#define HZP_API_STATE_H
 
 #include "api/text/tokenizer.h"
 #include "nanobatch/loop.h"
 #include "train/trainer.h"
 
-struct hzp_learning;
+struct hzp_state;
 
-struct hzp_learning_config {
-    const char *state_dir;  /* NULL: hzp_learning_default_dir(); "none": nothing outlives the process */
+struct hzp_state_config {
+    const char *state_dir;  /* NULL: hzp_state_default_dir(); "none": nothing outlives the process */
     const char *model_dir;
     struct hzp_tokenizer *tok;          /* borrowed */
     const struct hzp_layout *layout;    /* borrowed */
@@ -41,41 +44,41 @@ struct hzp_learning_config {
 
 /* Opens or makes the state directory, reads what is to be learned again into a new queue.  Any
  * thread, once, before the weights are loaded.  Errors name file and reason. */
-int hzp_learning_open(const struct hzp_learning_config *config, struct hzp_learning **ret,
+int hzp_state_open(const struct hzp_state_config *config, struct hzp_state **ret,
                       struct hzp_err_text *reterr);
 
 /* Where the weights come from (a checkpoint or model_dir), the id of the first version to publish
- * (hzp_weights_config.first_id), and the queue (lives as long as the learning). */
-const char *hzp_learning_weights_dir(const struct hzp_learning *l);
-uint64_t hzp_learning_first_id(const struct hzp_learning *l);
-struct hzp_sample_queue *hzp_learning_queue(struct hzp_learning *l);
+ * (hzp_weights_config.first_id), and the queue (lives as long as the state). */
+const char *hzp_state_weights_dir(const struct hzp_state *s);
+uint64_t hzp_state_first_id(const struct hzp_state *s);
+struct hzp_sample_queue *hzp_state_queue(struct hzp_state *s);
 
 /* Engine thread, once: draft holds weights_dir's weights and is not published yet; trainer and the
  * draft's record get the checkpoint's state.  Nothing to do where there is no checkpoint. */
-int hzp_learning_restore(struct hzp_learning *l, struct hzp_trainer *trainer,
+int hzp_state_restore(struct hzp_state *s, struct hzp_trainer *trainer,
                          struct hzp_version *draft, struct hzp_err_text *reterr);
 
 /* Starts the thread.  All three are borrowed until stop. */
-int hzp_learning_start(struct hzp_learning *l, struct hzp_trainer *trainer,
+int hzp_state_start(struct hzp_state *s, struct hzp_trainer *trainer,
                        struct hzp_weights *weights, struct hzp_loop *loop);
 
 /* Engine thread, from the trainer's on_update: pokes the thread, logs what must be said. */
-void hzp_learning_update(struct hzp_learning *l, const struct hzp_update_report *report);
+void hzp_state_update(struct hzp_state *s, const struct hzp_update_report *report);
 
 /* Engine thread, after the loop has ended: ends the thread; save: journals what is left and writes
  * a last checkpoint if there is anything new.  A failure is logged. */
-void hzp_learning_stop(struct hzp_learning *l, bool save);
+void hzp_state_stop(struct hzp_state *s, bool save);
 
 /* Any thread but the engine's, when nobody uses it any more; NULL: no effect. */
-void hzp_learning_close(struct hzp_learning *l);
+void hzp_state_close(struct hzp_state *s);
 
 /* Checks, commits and queues a body of examples (api/examples.h says which shapes).  Any thread;
  * poke the loop afterwards.  HZP_EINVAL: a bad line, named; HZP_EBUSY: the queue is full. */
-int hzp_learning_accept(struct hzp_learning *l, const char *body, size_t bytes,
+int hzp_state_accept(struct hzp_state *s, const char *body, size_t bytes,
                         const char *content_type, int64_t *ret_first, int64_t *ret_last,
                         struct hzp_err_text *reterr);
 
-struct hzp_learning_stats {
+struct hzp_state_stats {
     uint64_t accepted, refused;     /* examples; bodies */
     uint64_t checkpoints, checkpoint_failures;
     uint64_t checkpoint_id;         /* newest on disk; 0: none */
@@ -84,11 +87,11 @@ struct hzp_learning_stats {
     int64_t restored;               /* examples queued again at start */
     double checkpoint_seconds;      /* how long the newest took */
 };
-void hzp_learning_read_stats(struct hzp_learning *l, struct hzp_learning_stats *ret);
+void hzp_state_read_stats(struct hzp_state *s, struct hzp_state_stats *ret);
 
 /* $XDG_DATA_HOME or ~/.local/share, /hzpserve/NAME-HASH: by the model directory's real path.
  * HZP_ENOENT: there is no home. */
-int hzp_learning_default_dir(const char *model_dir, char *ret, size_t size,
+int hzp_state_default_dir(const char *model_dir, char *ret, size_t size,
                              struct hzp_err_text *reterr);
 
 #endif
