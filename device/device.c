@@ -7,6 +7,8 @@
  */
 #include "device/device.h"
 
+#include "device/limits.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +17,7 @@
 #include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "device/trace.h"
 
 struct front_fence {
     struct hzp_device *dev;
@@ -26,6 +29,7 @@ static const struct hzp_backend *const backends[] = {
     &hzp_backend_cuda,
     &hzp_backend_cpu,
     &hzp_backend_ref,
+    &hzp_backend_sim,
 };
 
 static bool env_on(const char *name)
@@ -54,6 +58,8 @@ static int backend_open(const struct hzp_backend *backend, const struct hzp_devi
     struct hzp_device *dev;
     HZP_TRY(backend->open(config, &dev, reterr));
     int r = table_check(dev, reterr);
+    if (r >= 0 && hzp_trace_wanted())
+        r = hzp_trace_open(dev, &dev, reterr);
     if (r < 0) {
         backend->close(dev);
         return r;
@@ -215,6 +221,11 @@ int hzp_fence_wait(struct hzp_fence *fence)
 {
     struct front_fence *f = (struct front_fence *)fence;
     return f->inner ? f->dev->backend->fence_wait(f->inner) : HZP_OK;
+}
+
+int hzp_device_limits(struct hzp_device *dev, struct hzp_limits *ret)
+{
+    return dev->backend->limits ? dev->backend->limits(dev, ret) : HZP_EUNSUP;
 }
 
 uint64_t hzp_device_now_ns(struct hzp_device *dev)

@@ -23,6 +23,7 @@ extern "C" {
 #endif
 
 struct hzp_device;
+struct hzp_limits;
 struct hzp_fence; /* a point in a lane */
 
 enum hzp_mem { HZP_MEM_DEVICE, HZP_MEM_HOST }; /* HOST: pinned where that exists */
@@ -58,6 +59,9 @@ struct hzp_backend {
     void (*fence_close)(struct hzp_fence *fence);
     int (*fence_record)(struct hzp_fence *fence, struct hzp_lane *lane);
     int (*fence_wait)(struct hzp_fence *fence); /* the host waits */
+
+    /* (optional) NULL: it does not measure (device/limits.h). */
+    int (*limits)(struct hzp_device *dev, struct hzp_limits *ret);
 
     /* (optional) NULL: the host's monotonic clock. */
     uint64_t (*now_ns)(struct hzp_device *dev);
@@ -101,7 +105,8 @@ int hzp_fence_wait(struct hzp_fence *fence);
 uint64_t hzp_device_now_ns(struct hzp_device *dev);
 
 /* The backends, in order of preference; absent ones are a stub whose open says so. */
-extern const struct hzp_backend hzp_backend_cuda, hzp_backend_cpu, hzp_backend_ref;
+extern const struct hzp_backend hzp_backend_cuda, hzp_backend_cpu, hzp_backend_ref,
+    hzp_backend_sim;
 
 /* Fills a table with the reference of every op: what a host backend starts from. */
 void hzp_ref_fill(hzp_op_fn *op[HZP_OP_COUNT]);

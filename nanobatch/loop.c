@@ -139,6 +139,7 @@ static int execute(struct hzp_loop *loop)
     }
     r = hzp_exec_run(loop->exec, &loop->plan, &loop->price, &times);
     step->end_ns = hzp_device_now_ns(loop->config.model->dev);
+    step->trained_ns = times.train_ns;
     count(&loop->counters.steps, 1);
     count(&loop->counters.serve_ns, times.serve_ns);
     count(&loop->counters.train_ns, times.train_ns);
@@ -204,6 +205,11 @@ int hzp_loop_run(struct hzp_loop *loop)
         }
     }
     return HZP_OK;
+}
+
+const struct hzp_profile *hzp_loop_profile(const struct hzp_loop *loop)
+{
+    return hzp_exec_profile(loop->exec);
 }
 
 void hzp_loop_poke(struct hzp_loop *loop)

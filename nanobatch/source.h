@@ -24,6 +24,7 @@ struct hzp_step {
     struct hzp_version *version; /* the one version this step serves from */
     const struct hzp_plan *chain; /* training's slice: items [from, to) */
     int32_t from, to;
+    uint64_t trained_ns;        /* how long the slice took; valid in deliver */
     const struct hzp_price *price;
 };
 

@@ -18,6 +18,8 @@
 
 #include <stdatomic.h>
 
+struct hzp_edits;
+
 enum hzp_request_state {
     HZP_REQUEST_NEW,
     HZP_REQUEST_WAITING,
@@ -60,7 +62,9 @@ struct hzp_request {
     int32_t bias_token[HZP_BIASES_MAX];
     float bias[HZP_BIASES_MAX];
     int32_t biases;
-    void (*wake)(void *ctx); /* engine calls it after output or a final state; may only unblock */
+    /* The engine calls it after output or a final state; it may only unblock.  wake_ctx must outlive
+     * the request: wake may still run when the final state is already visible. */
+    void (*wake)(void *ctx);
     void *wake_ctx;
 
     /* output: written by the engine */
@@ -78,6 +82,11 @@ struct hzp_request {
 
     /* any thread: asks the engine to stop working on it; seen within one step */
     _Atomic bool cancel;
+
+    /* the scheduler's */
+    struct hzp_edits *edits; /* made at submit */
+    _Atomic bool let_go;     /* false from submit until wake() has returned for the final state:
+                              * the engine's very last touch, which destroy waits for */
 };
 
 /* Memory for everything above; prompt is copied.  HZP_ENOMEM. */

@@ -31,6 +31,7 @@ struct hzp_scheduler_config {
     int32_t waiting_max;      /* beyond it submit answers HZP_EBUSY */
     int64_t waiting_tokens_max; /* the same, counted in prompt tokens */
     int32_t prefill_rows_max; /* prompt rows of one step while others decode */
+    int32_t edits_max;        /* of the batch: submit refuses who could need more than all of them */
 };
 
 int hzp_scheduler_create(const struct hzp_scheduler_config *config, const struct hzp_model *model,
@@ -47,12 +48,20 @@ int hzp_scheduler_submit(struct hzp_scheduler *s, struct hzp_request *rq,
 /* Thread: any.  From now on submit answers HZP_ECANCELED; hurry: running requests fail too. */
 void hzp_scheduler_stop(struct hzp_scheduler *s, bool hurry);
 
+/* No step will run any more: stops, and fails what is left.  Those who wait for answers wake up,
+ * so their threads can be joined before destroy. */
+void hzp_scheduler_abort(struct hzp_scheduler *s);
+
+/* Classes of a step's rows: up to 1, 8, 16, 32, ... 16384, and more. */
+enum { HZP_STEP_ROWS_CLASSES = 14 };
+
 /* Thread: any. */
 struct hzp_scheduler_stats {
     int32_t waiting, running;
     int64_t waiting_tokens;
     uint64_t admitted, finished[HZP_REQUEST_FAILED + 1], refused;
     uint64_t prompt_tokens, generated_tokens, steps;
+    uint64_t step_rows[HZP_STEP_ROWS_CLASSES]; /* steps by rows: 1, 2..8, 9..16, 17..32, and so on */
     int32_t kv_pages, kv_reserved, kv_taken;
 };
 void hzp_scheduler_read_stats(struct hzp_scheduler *s, struct hzp_scheduler_stats *ret);

@@ -2,12 +2,12 @@
 /* train/sample_queue.h - the samples that wait to be learned, and how micro-batches are drawn.
  *
  * Bounded by samples and by tokens.  Space is reserved before a body is committed to the log, so
- * a commit is never followed by "full".  Each sample is learned `passes` times; an update draws
- * from the samples that still have passes to go, oldest first and without repeating one, and mixes
- * in replay samples at the given ratio.  Drawing is a pure function of the seed and of what was
- * pushed in which order.
+ * a commit is never followed by "full".  Each sample is learned `passes` times, in rounds: in a
+ * round each is drawn once, oldest first.  An update never holds a sample twice, and mixes in
+ * replay samples at the given ratio.  Drawing is a pure function of the seed and of what was
+ * pushed in which order, between which draws.
  *
- * Thread: reserve, unreserve, push, stats any; the rest engine.
+ * Thread: reserve, unreserve, push, restore, ready, stats any; the rest engine.
  */
 #ifndef HZP_TRAIN_SAMPLE_QUEUE_H
 #define HZP_TRAIN_SAMPLE_QUEUE_H
@@ -21,8 +21,9 @@ struct hzp_sample_queue_config {
     int64_t tokens_max;
     int32_t passes;        /* how often each sample is learned, >= 1 */
     double replay_ratio;   /* replay tokens per token of new samples; 0: none */
-    bool shuffle;          /* offline epochs: a new random order every pass */
+    bool shuffle;          /* offline epochs: a new random order every pass, no update spans two */
     uint64_t seed;
+    int64_t learned_through; /* what a resumed checkpoint covers already; <= 0: nothing */
 };
 
 int hzp_sample_queue_create(const struct hzp_sample_queue_config *config,
@@ -32,8 +33,14 @@ void hzp_sample_queue_destroy(struct hzp_sample_queue *q); /* with what it holds
 /* Thread: any.  HZP_EBUSY: so much does not fit now.  HZP_EINVAL: it never will. */
 int hzp_sample_queue_reserve(struct hzp_sample_queue *q, int32_t samples, int64_t tokens);
 void hzp_sample_queue_unreserve(struct hzp_sample_queue *q, int32_t samples, int64_t tokens);
-/* Hands over samples whose space was reserved. */
+/* Hands over samples whose space was reserved.  Those of the log come in the order of their
+ * numbers: who commits and pushes holds one lock around both. */
 void hzp_sample_queue_push(struct hzp_sample_queue *q, struct hzp_sample **sample, int32_t count);
+
+/* Hands over samples read back from the log: room is made for them beyond the bounds, since what
+ * was once accepted is never refused.  Before others push. */
+void hzp_sample_queue_restore(struct hzp_sample_queue *q, struct hzp_sample **sample,
+                              int32_t count);
 
 /* The replay set; takes the samples.  Before the engine starts. */
 void hzp_sample_queue_set_replay(struct hzp_sample_queue *q, struct hzp_sample **sample,
@@ -43,7 +50,7 @@ void hzp_sample_queue_set_replay(struct hzp_sample_queue *q, struct hzp_sample *
 bool hzp_sample_queue_ready(struct hzp_sample_queue *q);
 
 /* Draws the samples of one update: new ones up to tokens_max tokens (at least one if any is
- * ready), then replay.  Borrowed until the next draw.  Returns how many. */
+ * ready), then replay on top.  Borrowed until the next draw.  Returns how many. */
 int32_t hzp_sample_queue_draw(struct hzp_sample_queue *q, int64_t tokens_max,
                               const struct hzp_sample **ret, int32_t max);
 
@@ -58,5 +65,11 @@ struct hzp_sample_queue_stats {
     int64_t tokens, tokens_max, learned_through;
 };
 void hzp_sample_queue_read_stats(struct hzp_sample_queue *q, struct hzp_sample_queue_stats *ret);
+
+/* How many updates a queue filled with samples of these token counts will give until all passes
+ * are done: what a learning-rate schedule must know beforehand.  Thread: any. */
+int64_t hzp_sample_queue_count_draws(const struct hzp_sample_queue_config *config,
+                                     const int32_t *tokens, int32_t samples, int64_t tokens_max,
+                                     int32_t max);
 
 #endif

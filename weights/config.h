@@ -4,7 +4,8 @@
  * One struct covers every family (Llama, Mistral, Qwen2, Qwen3); the differences are data.  What
  * is read is checked: after hzp_config_read() every number is in a range that later arithmetic on
  * sizes cannot overflow, and anything the engine cannot do (another activation, a rope scaling it
- * does not know, sliding windows shorter than the context) is an error that names the field.
+ * does not know) is an error that names the field.  Where attention slides over a window shorter
+ * than the context, positions is the window: that far the two are the same.
  *
  * Thread: any.
  */
@@ -29,8 +30,10 @@ struct hzp_model_config {
     bool tied;     /* the head is the embedding */
     bool qkv_bias; /* Qwen2 */
     bool qk_norm;  /* Qwen3 */
-    enum hzp_dtype disk_type; /* what torch_dtype says; F32 where it says nothing.  F16 reads as F32 */
-    int32_t bos, eos[8], eos_count; /* -1, 0: none; generation_config.json wins */
+    /* What torch_dtype says; F32 where it says nothing.  F16 reads as F32. */
+    enum hzp_dtype disk_type;
+    int32_t bos, eos[8], eos_count; /* -1, 0: none; generation_config.json wins; ids outside the
+                                     * vocabulary are left out */
 };
 
 /* Reads dir/config.json, and dir/generation_config.json if it is there.

@@ -5,7 +5,8 @@
  * flat buffer, padded to HZP_UNIT_ALIGN elements, whose tensors are views.  What is multiplied
  * together lies together: q, k and v are one matrix, gate and up are one matrix.  In a unit the
  * matrices come first, then the vectors (norms, biases): weight decay applies to the first
- * `decayed` elements only.  Gradients, moments and residuals use the same layout.
+ * `decayed` elements only.  Each tensor begins at a multiple of HZP_UNIT_ALIGN elements, and what
+ * lies between is zero and stays zero.  Gradients, moments and residuals use the same layout.
  *
  * Names on disk appear in families.c and nowhere else.
  *

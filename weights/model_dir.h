@@ -13,7 +13,7 @@
  * (F32 or BF16; conversion rounds to nearest even); padding is zeroed.  A tensor that is absent,
  * extra, of another shape or of an unknown type is an error (HZP_EFORMAT) that names file and
  * tensor; known leftovers of old exports (rotary inv_freq buffers, and lm_head.weight of a tied
- * model when it equals the embedding) are allowed. */
+ * model when it equals the embedding or stands alone in its place) are allowed. */
 int hzp_model_load(const char *dir, const struct hzp_layout *layout, enum hzp_dtype type,
                    void *base, struct hzp_err_text *reterr);
 
@@ -23,6 +23,12 @@ int hzp_model_load(const char *dir, const struct hzp_layout *layout, enum hzp_dt
  * file by file, the weights last. */
 int hzp_model_save(const char *dir, const struct hzp_layout *layout, enum hzp_dtype type,
                    const void *base, const char *source_dir, struct hzp_err_text *reterr);
+
+/* The same with another bound for a file's bytes of data (a tensor larger than it has a file for
+ * itself). */
+int hzp_model_save_shards(const char *dir, const struct hzp_layout *layout, enum hzp_dtype type,
+                          const void *base, const char *source_dir, size_t shard_bytes,
+                          struct hzp_err_text *reterr);
 
 /* Fresh weights: matrices normal(0, std), with std / sqrt(2 layers) for O and DOWN, norms 1,
  * biases 0; the same seed gives the same bits whatever the type or thread count. */

@@ -42,7 +42,7 @@ struct hzp_version_record {
     int64_t optimizer_step;  /* of its newest update */
     enum hzp_version_state state; /* FREE here: retired, and its memory given back */
     int64_t published_unix_ms;
-    double loss;             /* mean over the learned tokens of its updates; NaN: loaded, not learned */
+    double loss; /* mean over the learned tokens of its updates; NaN: loaded, not learned */
     uint64_t checksum;       /* as the audit op defines it, over all units */
     struct hzp_learned learned; /* since the version before */
     int64_t learned_through; /* every sample up to this number has had all its passes; -1: none */
@@ -51,19 +51,21 @@ struct hzp_version_record {
 /* One set of parameters in memory. */
 struct hzp_version {
     void *base; /* device memory, laid out as hzp_layout says */
-    struct hzp_version_record record;
+    struct hzp_version_record record; /* a draft's: optimizer_step, loss, checksum, learned and
+                                       * learned_through are the trainer's to fill in */
     int32_t held;        /* who acquired it and did not release; engine thread */
     uint64_t last_step;  /* the last step that read it */
 };
 
 struct hzp_weights_config {
     enum hzp_dtype type;     /* F32 or BF16 */
-    int32_t slots;           /* >= 2 to publish; 1: updates are written in place (offline training) */
+    int32_t slots; /* >= 2 to publish; 1: updates are written in place (offline training) */
     int32_t max_staleness;   /* optimizer steps, >= 0 */
-    uint64_t first_id;       /* of the version first published; a restart goes on counting */
+    uint64_t first_id;       /* >= 1, of the version first published; a restart goes on counting */
 };
 
-/* Takes memory for all slots now; none later. */
+/* Takes memory for all slots now; none later.  dev and layout must outlive the store.
+ * HZP_ENOMEM. */
 int hzp_weights_create(struct hzp_device *dev, const struct hzp_layout *layout,
                        const struct hzp_weights_config *config, struct hzp_weights **ret);
 void hzp_weights_destroy(struct hzp_weights *w); /* NULL: no effect */
@@ -78,32 +80,36 @@ struct hzp_version *hzp_weights_current(struct hzp_weights *w);
 struct hzp_mat hzp_version_mat(const struct hzp_weights *w, const struct hzp_version *v,
                                enum hzp_role role, int32_t layer);
 
-/* Holds the current version: its memory stays until released and step last_step has ended. */
+/* Holds the current version (there must be one): its memory stays until released and step
+ * last_step has ended. */
 struct hzp_version *hzp_weights_acquire(struct hzp_weights *w);
 void hzp_weights_release(struct hzp_weights *w, struct hzp_version *v, uint64_t last_step);
 
 /* Every step up to `ended` is over: slots nobody needs any more become free. */
 void hzp_weights_reclaim(struct hzp_weights *w, uint64_t ended);
 
-/* A draft, contents undefined.  HZP_EBUSY: every slot is in use; the trainer waits, serving never
- * does.  With one slot: the current version itself. */
+/* A draft, contents undefined; its record starts from the current version's step, with nothing
+ * learned.  HZP_EBUSY: every slot is in use; the trainer waits, serving never does.  With one slot:
+ * the current version itself, the same again until it is published. */
 int hzp_weights_begin(struct hzp_weights *w, struct hzp_version **ret);
+
+/* The draft's memory is free again, and updates only it held no longer count as finished. */
 void hzp_weights_abandon(struct hzp_weights *w, struct hzp_version *draft);
 
 /* The draft becomes current, what was current retires; the record's id and time are set.  Called
  * between two steps; the caller has checked the contents (audit op).  last_step: the last step
- * that read the version now retiring. */
+ * that read the version now retiring.  The record's optimizer_step counts as finished. */
 void hzp_weights_publish(struct hzp_weights *w, struct hzp_version *draft, uint64_t last_step);
 
 /* The trainer finished optimizer step n (whether or not it is published yet). */
 void hzp_weights_finished(struct hzp_weights *w, int64_t optimizer_step);
 
-/* False: one more update would leave the server more than max_staleness behind; wait for a
- * publication.  (max_staleness 0: an update may begin only if it is published when it ends, so
- * `publishes` says whether this one will be.) */
+/* False: one more update would leave the server more than max_staleness behind (or nothing serves
+ * yet); wait for a publication.  publishes: this update will be published when it ends, in the
+ * same gap between two steps; with max_staleness 0 no other may begin. */
 bool hzp_weights_may_update(const struct hzp_weights *w, bool publishes);
 
-/* Optimizer steps by which the current version trails the newest finished one. */
+/* Optimizer steps by which the current version trails the newest finished one; 0 with one slot. */
 int64_t hzp_weights_staleness(struct hzp_weights *w);
 void hzp_weights_set_max_staleness(struct hzp_weights *w, int32_t max_staleness);
 
@@ -115,7 +121,7 @@ struct hzp_weights_stats {
     uint64_t serving_id, publications;
     int64_t serving_step, finished_step, staleness, learned_through;
     int32_t max_staleness, slots, slots_free;
-    uint64_t staleness_seen[8]; /* histogram over publications: 0, 1, .., 6, 7 and more */
+    uint64_t staleness_seen[8]; /* just before each publication: 0, 1, .., 6, 7 and more */
 };
 void hzp_weights_read_stats(struct hzp_weights *w, struct hzp_weights_stats *ret);
 

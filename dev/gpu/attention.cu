@@ -5,35 +5,65 @@
 #include <cuda_runtime.h>
 #include <math_constants.h>
 
-/* One stage is 16 tokens of one head: 4 KiB of keys, then 4 KiB of values. */
-static constexpr int STAGE_BYTES = 8192;
+/*
+ * A warp works alone: it owns a ring of 8 KiB slots, one holding the keys or the values of 32 tokens
+ * of one head, filled by the tensor copy engine SLOTS - 1 ahead. Tokens are the rows of the tensor
+ * core's left operand and the 4 query heads (padded to 8) its columns, so nothing of the tall side is
+ * wasted. A slot is two boxes of 16 tokens (a page may be no larger), a box is [2 halves of 64
+ * dimensions][16 tokens][128 bytes], swizzled by the engine: 16-byte column c of row r lies at
+ * column c ^ (r & 7).
+ */
+static constexpr int BOX = 16;
+static constexpr int BOX_BYTES = 4096;
+static constexpr int SLOT_BYTES = 8192;
 
 struct cursor {
     int seq, head, unit, units; /* unit counts inside (seq, head) */
+    int len;                    /* tokens of seq */
 };
 
-static __device__ __forceinline__ int64_t first_unit(int64_t total, int w, int workers)
+/* Units per worker: the first `more` workers have one more than `per`. */
+struct cut {
+    uint32_t per, more;
+};
+
+static __device__ __forceinline__ cut cut_for(uint32_t total, uint32_t workers)
 {
-    return total * w / workers;
+    cut c;
+    c.per = total / workers;
+    c.more = total - c.per * workers;
+    return c;
 }
 
-static __device__ cursor find(const struct lab_attn &a, int64_t u)
+static __device__ __forceinline__ uint32_t first_unit(cut c, uint32_t w)
+{
+    return w * c.per + min(w, c.more);
+}
+
+static __device__ __forceinline__ uint32_t worker_of(cut c, uint32_t u)
+{
+    uint32_t wide = c.more * (c.per + 1);
+    return u < wide ? u / (c.per + 1) : c.more + (u - wide) / c.per;
+}
+
+static __device__ cursor find(const struct lab_attn &a, uint32_t u)
 {
     int lo = 0;
     int hi = a.batch;
     while (hi - lo > 1) {
         int mid = (lo + hi) / 2;
-        if ((int64_t)a.units[mid] * LAB_KV <= u)
+        if ((uint32_t)a.units[mid] * LAB_KV <= u)
             lo = mid;
         else
             hi = mid;
     }
     cursor c;
-    int rest = (int)(u - (int64_t)a.units[lo] * LAB_KV);
+    int rest = (int)(u - (uint32_t)a.units[lo] * LAB_KV);
     c.seq = lo;
     c.units = a.units[lo + 1] - a.units[lo];
     c.head = rest / c.units;
     c.unit = rest % c.units;
+    c.len = a.len[lo];
     return c;
 }
 
@@ -45,46 +75,60 @@ static __device__ __forceinline__ void step(const struct lab_attn &a, cursor &c)
     if (++c.head < LAB_KV)
         return;
     c.head = 0;
-    if (++c.seq < a.batch)
+    if (++c.seq < a.batch) {
         c.units = a.units[c.seq + 1] - a.units[c.seq];
+        c.len = a.len[c.seq];
+    }
 }
 
-static __device__ __forceinline__ int page_of(const struct lab_attn &a, const cursor &c)
+/* Rows of the pool where the two boxes of a unit's keys begin; -1: past the end of the sequence. */
+static __device__ __forceinline__ int2 rows_of(const struct lab_attn &a, const cursor &c)
 {
-    return a.pages[(int64_t)c.seq * a.max_pages + ((c.unit * LAB_UNIT) >> a.page_shift)];
+    int token = c.unit * LAB_UNIT;
+    const int32_t *pages = a.pages + (int64_t)c.seq * a.max_pages;
+    int mask = (1 << a.page_shift) - 1;
+    int2 r;
+    r.x = ((pages[token >> a.page_shift] * 2 * LAB_KV + c.head) << a.page_shift) + (token & mask);
+    token += BOX;
+    r.y = -1;
+    if (token < c.len)
+        r.y = ((pages[token >> a.page_shift] * 2 * LAB_KV + c.head) << a.page_shift) + (token & mask);
+    return r;
 }
 
-static __device__ __forceinline__ void async16(uint32_t dst, const void *src, int bytes)
+static __device__ __forceinline__ void expect(uint32_t bar, int bytes)
 {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n" ::"r"(dst), "l"(src),
-                 "r"(bytes)
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(bar), "r"(bytes)
                  : "memory");
 }
 
-/*
- * A tile's keys are 4 KiB in a row in memory. Rows of 256 bytes would put the 8 rows that one
- * ldmatrix reads in the same banks, so the 16-byte column is XORed with the row.
- */
-static __device__ __forceinline__ void load(const struct lab_attn &a, const cursor &c, int page,
-                                            uint32_t stage, int lane)
+/* Fetches 16 tokens from row `row` of the pool, announced on the barrier. */
+static __device__ __forceinline__ void fetch(uint32_t box, uint32_t bar, const CUtensorMap *map, int row)
 {
-    int page_tokens = 1 << a.page_shift;
-    int token = c.unit * LAB_UNIT;
-    int valid = a.len[c.seq] - token;
-    int64_t at = (((int64_t)page * 2 * LAB_KV + c.head) * page_tokens + (token & (page_tokens - 1)))
-                 * LAB_DIM;
-    const char *k = (const char *)(a.pool + at);
-    const char *v = (const char *)(a.pool + at + (int64_t)LAB_KV * page_tokens * LAB_DIM);
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        int chunk = i * 32 + lane;
-        int row = chunk >> 4;
-        int col = chunk & 15;
-        uint32_t dst = stage + row * 256 + ((col ^ (row & 7)) << 4);
-        int bytes = row < valid ? 16 : 0; /* rows past the end become zeros */
-        async16(dst, k + chunk * 16, bytes);
-        async16(dst + 4096, v + chunk * 16, bytes);
-    }
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, %2}], [%4];\n" ::"r"(box), "l"(map), "r"(0), "r"(row), "r"(bar)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void await(uint32_t bar, uint32_t parity)
+{
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@done bra.uni out;\n"
+                 "bra.uni again;\n"
+                 "out:\n"
+                 "}\n" ::"r"(bar), "r"(parity)
+                 : "memory");
+    __syncwarp();
+}
+
+static __device__ __forceinline__ float power(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+    return y;
 }
 
 static __device__ __forceinline__ void ldm(uint32_t (&r)[4], uint32_t at)
@@ -103,15 +147,13 @@ static __device__ __forceinline__ void ldm_trans(uint32_t (&r)[4], uint32_t at)
                  : "memory");
 }
 
-/* Rows 8..15 of the left operand are padding and always zero. */
-static __device__ __forceinline__ void mma(float (&d)[4], uint32_t a0, uint32_t a2, uint32_t b0,
+static __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                            uint32_t b1)
 {
-    uint32_t zero = 0;
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
                  "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a0), "r"(zero), "r"(a2), "r"(zero), "r"(b0), "r"(b1));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 static __device__ __forceinline__ uint32_t pack(float lo, float hi)
@@ -120,12 +162,22 @@ static __device__ __forceinline__ uint32_t pack(float lo, float hi)
     return *reinterpret_cast<uint32_t *>(&p);
 }
 
-/* What a warp keeps of one (sequence, head): 4 query rows on lanes 0..15, padding above. */
+static __device__ __forceinline__ uint32_t transpose(uint32_t x)
+{
+    uint32_t y;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(y) : "r"(x));
+    return y;
+}
+
+/*
+ * What a warp keeps of one (sequence, head): o[t] is 16 of the 128 dimensions (rows) by 8 query
+ * heads (columns; 4..7 are padding). A lane has columns 2 (lane % 4) and the next.
+ */
 struct state {
     uint32_t q[16];
-    float o[16][4];
-    float top;  /* running maximum, in powers of two */
-    float mass; /* this lane's part of the sum of weights */
+    float o[8][4];
+    float top[2];  /* a reference near the running maximum, in powers of two */
+    float mass[2]; /* this lane's part of the sum of weights */
 };
 
 static __device__ __forceinline__ void begin(const struct lab_attn &a, const cursor &c, state &s,
@@ -137,143 +189,244 @@ static __device__ __forceinline__ void begin(const struct lab_attn &a, const cur
     for (int i = 0; i < 16; i++)
         s.q[i] = lane < 16 ? *reinterpret_cast<const uint32_t *>(row + i * 8) : 0;
 #pragma unroll
-    for (int i = 0; i < 16; i++)
+    for (int i = 0; i < 8; i++)
         s.o[i][0] = s.o[i][1] = s.o[i][2] = s.o[i][3] = 0.0f;
-    s.top = -CUDART_INF_F;
-    s.mass = 0.0f;
+    s.top[0] = s.top[1] = -CUDART_INF_F;
+    s.mass[0] = s.mass[1] = 0.0f;
 }
 
-static __device__ __forceinline__ void tile(state &s, uint32_t stage, int left, int lane)
+static __device__ __forceinline__ float over_rows(float x)
+{
+    x = fmaxf(x, __shfl_xor_sync(~0u, x, 4));
+    x = fmaxf(x, __shfl_xor_sync(~0u, x, 8));
+    return fmaxf(x, __shfl_xor_sync(~0u, x, 16));
+}
+
+/* Weights of 32 tokens, ready as the right operands of the second product. */
+static __device__ __forceinline__ void scores(state &s, uint32_t slot, int left, uint32_t (&p)[4],
+                                              int lane)
 {
     float sc[4][4] = {};
-    uint32_t b[4];
-    int krow = (lane & 7) + ((lane >> 4) << 3);
-    int kcol = (lane >> 3) & 1;
+    uint32_t k[4];
+    int row = lane & 15;
+    uint32_t at = slot + row * 128 + (((lane >> 4) ^ (row & 7)) << 4);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        ldm(b, stage + krow * 256 + (((2 * i + kcol) ^ (krow & 7)) << 4));
-        mma(sc[i & 1], s.q[2 * i], s.q[2 * i + 1], b[0], b[1]);
-        mma(sc[2 + (i & 1)], s.q[2 * i], s.q[2 * i + 1], b[2], b[3]);
+#pragma unroll
+        for (int b = 0; b < 2; b++) {
+            ldm(k, (at ^ ((i & 3) << 5)) + (i >> 2) * 2048 + b * BOX_BYTES);
+            mma(sc[2 * b + (i & 1)], k, s.q[2 * i], s.q[2 * i + 1]);
+        }
     }
     const float scale = 1.4426950408889634f * 0.08838834764831845f;
-    float v[4];
-    int token = (lane & 3) * 2;
-    v[0] = token < left ? (sc[0][0] + sc[1][0]) * scale : -CUDART_INF_F;
-    v[1] = token + 1 < left ? (sc[0][1] + sc[1][1]) * scale : -CUDART_INF_F;
-    v[2] = token + 8 < left ? (sc[2][0] + sc[3][0]) * scale : -CUDART_INF_F;
-    v[3] = token + 9 < left ? (sc[2][1] + sc[3][1]) * scale : -CUDART_INF_F;
-    float top = fmaxf(fmaxf(v[0], v[1]), fmaxf(v[2], v[3]));
-    top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
-    top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-    if (__any_sync(~0u, top > s.top)) {
-        float next = fmaxf(top, s.top);
-        float shrink = exp2f(s.top - next);
-        s.top = next;
-        s.mass *= shrink;
+    float v[8]; /* rows lane / 4 and 8, 16, 24 more; columns 0 and 1 */
 #pragma unroll
-        for (int i = 0; i < 16; i++) {
-            s.o[i][0] *= shrink;
-            s.o[i][1] *= shrink;
+    for (int i = 0; i < 8; i++)
+        v[i] = (sc[i >> 2 << 1][i & 3] + sc[(i >> 2 << 1) + 1][i & 3]) * scale;
+    if (left < LAB_UNIT) {
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            if ((lane >> 2) + (i >> 1) * 8 >= left)
+                v[i] = -CUDART_INF_F;
+    }
+    /* The reference moves only when a score passes it by 2^8: fp32 sums carry that much. */
+    float top[2];
+#pragma unroll
+    for (int c = 0; c < 2; c++)
+        top[c] = fmaxf(fmaxf(v[c], v[2 + c]), fmaxf(v[4 + c], v[6 + c]));
+    if (__any_sync(~0u, fmaxf(top[0] - s.top[0], top[1] - s.top[1]) > 8.0f)) {
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            float next = fmaxf(s.top[c], over_rows(top[c]));
+            float shrink = power(s.top[c] - next);
+            s.top[c] = next;
+            s.mass[c] *= shrink;
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                s.o[i][c] *= shrink;
+                s.o[i][2 + c] *= shrink;
+            }
         }
     }
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        v[i] = exp2f(v[i] - s.top);
-        s.mass += v[i];
-    }
-    /* Padding rows would weigh every token equally: drop them, rows 4..7 are never read. */
-    uint32_t p0 = lane < 16 ? pack(v[0], v[1]) : 0;
-    uint32_t p1 = lane < 16 ? pack(v[2], v[3]) : 0;
-    int vrow = lane & 15;
-    int vcol = lane >> 4;
+    for (int i = 0; i < 8; i++)
+        v[i] = power(v[i] - s.top[i & 1]);
+    s.mass[0] += (v[0] + v[2]) + (v[4] + v[6]);
+    s.mass[1] += (v[1] + v[3]) + (v[5] + v[7]);
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        ldm_trans(b, stage + 4096 + vrow * 256 + (((2 * i + vcol) ^ (vrow & 7)) << 4));
-        mma(s.o[2 * i], p0, p1, b[0], b[1]);
-        mma(s.o[2 * i + 1], p0, p1, b[2], b[3]);
+    for (int i = 0; i < 4; i++)
+        p[i] = transpose(pack(v[2 * i], v[2 * i + 1]));
+}
+
+/* Past the end lies anything, and 0 times a NaN is one. */
+static __device__ __noinline__ void clear(uint32_t slot, int left, int lane)
+{
+    for (int r = left; r < LAB_UNIT; r++)
+        asm volatile("st.shared.v2.b32 [%0], {%1, %1};\n" ::"r"(slot + (r >> 4) * BOX_BYTES
+                                                                + (lane >> 4) * 2048 + (r & 15) * 128
+                                                                + (lane & 15) * 8), "r"(0) : "memory");
+    __syncwarp();
+    asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+}
+
+static __device__ __forceinline__ void weigh(state &s, uint32_t slot, int left,
+                                             const uint32_t (&p)[4], int lane)
+{
+    uint32_t v[4];
+    int row = (lane & 7) + ((lane >> 4) << 3);
+    uint32_t at = slot + row * 128 + ((((lane >> 3) & 1) ^ (row & 7)) << 4);
+    if (left < LAB_UNIT)
+        clear(slot, left, lane);
+#pragma unroll
+    for (int b = 0; b < 2; b++) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            ldm_trans(v, (at ^ ((i & 3) << 5)) + (i >> 2) * 2048 + b * BOX_BYTES);
+            mma(s.o[i], v, p[2 * b], p[2 * b + 1]);
+        }
     }
 }
 
 static __device__ __forceinline__ void finish(const struct lab_attn &a, const cursor &c, state &s,
-                                              bool whole, int64_t slot, int lane)
+                                              bool whole, uint32_t slot, int lane)
 {
-    s.mass += __shfl_xor_sync(~0u, s.mass, 1);
-    s.mass += __shfl_xor_sync(~0u, s.mass, 2);
-    if (lane >= 16)
-        return;
-    int row = lane >> 2;
-    int col = (lane & 3) * 2;
-    if (whole) {
-        float inv = 1.0f / s.mass;
-        uint16_t *o = a.out + ((int64_t)c.seq * LAB_HEADS + c.head * LAB_GROUP + row) * LAB_DIM + col;
 #pragma unroll
-        for (int i = 0; i < 16; i++)
-            *reinterpret_cast<uint32_t *>(o + i * 8) = pack(s.o[i][0] * inv, s.o[i][1] * inv);
+    for (int j = 0; j < 2; j++)
+        for (int m = 4; m < 32; m *= 2)
+            s.mass[j] += __shfl_xor_sync(~0u, s.mass[j], m);
+    int head = (lane & 3) * 2;
+    int dim = lane >> 2;
+    if (head >= LAB_GROUP)
         return;
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        if (whole) {
+            float inv = 1.0f / s.mass[j];
+            __nv_bfloat16 *o = (__nv_bfloat16 *)a.out
+                               + ((int64_t)c.seq * LAB_HEADS + c.head * LAB_GROUP + head + j) * LAB_DIM;
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                o[i * 16 + dim] = __float2bfloat16(s.o[i][j] * inv);
+                o[i * 16 + dim + 8] = __float2bfloat16(s.o[i][2 + j] * inv);
+            }
+            continue;
+        }
+        float *o = a.part + ((int64_t)slot * LAB_GROUP + head + j) * (LAB_DIM + 2);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            o[i * 16 + dim] = s.o[i][j];
+            o[i * 16 + dim + 8] = s.o[i][2 + j];
+        }
+        if (dim == 0)
+            *reinterpret_cast<float2 *>(o + LAB_DIM) = make_float2(s.top[j], s.mass[j]);
     }
-    float *o = a.part + (slot * LAB_GROUP + row) * (LAB_DIM + 2);
-#pragma unroll
-    for (int i = 0; i < 16; i++)
-        *reinterpret_cast<float2 *>(o + i * 8 + col) = make_float2(s.o[i][0], s.o[i][1]);
-    if (col == 0)
-        *reinterpret_cast<float2 *>(o + LAB_DIM) = make_float2(s.top, s.mass);
 }
 
-template <int WARPS, int STAGES>
-__global__ void __launch_bounds__(WARPS * 32) attend(const __grid_constant__ struct lab_attn a)
+template <int WARPS, int SLOTS>
+__global__ void __launch_bounds__(WARPS * 32, 1) attend(const __grid_constant__ struct lab_attn a)
 {
-    extern __shared__ __align__(128) unsigned char smem[];
+    extern __shared__ __align__(1024) unsigned char smem[];
     int lane = threadIdx.x & 31;
-    int warp = threadIdx.x >> 5;
-    int worker = blockIdx.x * WARPS + warp;
-    int workers = gridDim.x * WARPS;
-    int64_t total = (int64_t)a.units[a.batch] * LAB_KV;
-    int64_t from = first_unit(total, worker, workers);
-    int64_t to = first_unit(total, worker + 1, workers);
+    int warp = __shfl_sync(~0u, threadIdx.x >> 5, 0); /* so that the compiler sees it is uniform */
+    uint32_t worker = blockIdx.x * WARPS + warp;
+    cut share = cut_for((uint32_t)a.units[a.batch] * LAB_KV, gridDim.x * WARPS);
+    uint32_t from = first_unit(share, worker);
+    uint32_t to = first_unit(share, worker + 1);
     if (from >= to)
         return;
-    uint32_t ring = (uint32_t)__cvta_generic_to_shared(smem) + warp * STAGES * STAGE_BYTES;
+    uint32_t base = (uint32_t)__cvta_generic_to_shared(smem);
+    uint32_t ring = base + warp * SLOTS * SLOT_BYTES;
+    uint32_t bars = base + WARPS * SLOTS * SLOT_BYTES + warp * SLOTS * 8;
+    if (lane == 0) {
+        for (int i = 0; i < SLOTS; i++)
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n" ::"r"(bars + i * 8) : "memory");
+        asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
+        asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+    }
+    __syncwarp();
 
     cursor ahead = find(a, from);
     cursor here = ahead;
-    int64_t issued = from;
-    int page = page_of(a, ahead);
+    uint32_t fetched = from; /* units whose keys are fetched or being fetched */
+    int2 next = rows_of(a, ahead);
+    int2 now = next;
+    int to_values = LAB_KV << a.page_shift; /* rows from keys to values of the same token */
     int put = 0;
-    auto issue = [&]() {
-        if (issued < to) {
-            load(a, ahead, page, ring + put * STAGE_BYTES, lane);
-            if (++issued < to) {
+    auto fill = [&](int plus) {
+        int x = __shfl_sync(~0u, now.x, 0);
+        int y = __shfl_sync(~0u, now.y, 0);
+        if (lane == 0) {
+            uint32_t slot = ring + put * SLOT_BYTES;
+            uint32_t bar = bars + put * 8;
+            expect(bar, y < 0 ? BOX_BYTES : SLOT_BYTES);
+            fetch(slot, bar, &a.map, x + plus);
+            if (y >= 0)
+                fetch(slot + BOX_BYTES, bar, &a.map, y + plus);
+        }
+    };
+    auto fetch_keys = [&]() {
+        if (fetched < to) {
+            now = next;
+            fill(0);
+            if (fetched + 1 < to) {
                 step(a, ahead);
-                page = page_of(a, ahead); /* one unit early, so its latency hides */
+                next = rows_of(a, ahead); /* one unit early, so its latency hides */
             }
         }
-        asm volatile("cp.async.commit_group;\n" ::: "memory");
-        put = put + 1 == STAGES ? 0 : put + 1;
+        put = put + 1 == SLOTS ? 0 : put + 1;
     };
+    auto fetch_values = [&]() {
+        if (fetched < to)
+            fill(to_values);
+        fetched++;
+        put = put + 1 == SLOTS ? 0 : put + 1;
+    };
+    /* SLOTS - 1 slots ahead; what comes next then alternates with what is consumed. */
 #pragma unroll
-    for (int i = 0; i < STAGES - 1; i++)
-        issue();
+    for (int i = 0; i < SLOTS - 1; i++)
+        if (i & 1)
+            fetch_values();
+        else
+            fetch_keys();
 
     state s;
+    uint32_t p[4];
     int get = 0;
+    uint32_t parity = 0;
+    auto turn = [&]() {
+        if (++get == SLOTS) {
+            get = 0;
+            parity ^= 1;
+        }
+    };
     bool fresh = true;
     bool whole = false;
-    int64_t start = from;
-    for (int64_t u = from; u < to; u++) {
+    uint32_t start = from;
+    for (uint32_t u = from; u < to; u++) {
         if (fresh) {
             begin(a, here, s, lane);
             whole = here.unit == 0;
             start = u;
             fresh = false;
         }
-        asm volatile("cp.async.wait_group %0;\n" ::"n"(STAGES - 2) : "memory");
-        __syncwarp();
-        issue();
-        tile(s, ring + get * STAGE_BYTES, a.len[here.seq] - here.unit * LAB_UNIT, lane);
-        get = get + 1 == STAGES ? 0 : get + 1;
+        int left = here.len - here.unit * LAB_UNIT;
+        await(bars + get * 8, parity);
+        if ((SLOTS & 1) != 0)
+            fetch_keys();
+        else
+            fetch_values();
+        scores(s, ring + get * SLOT_BYTES, left, p, lane);
+        turn();
+        await(bars + get * 8, parity);
+        if ((SLOTS & 1) != 0)
+            fetch_values();
+        else
+            fetch_keys();
+        weigh(s, ring + get * SLOT_BYTES, left, p, lane);
+        turn();
         bool last = here.unit + 1 == here.units;
         if (last || u + 1 == to) {
-            finish(a, here, s, whole && last, 2 * (int64_t)worker + (start != from), lane);
+            finish(a, here, s, whole && last, 2 * worker + (start != from), lane);
             fresh = true;
         }
         if (u + 1 < to)
@@ -281,64 +434,70 @@ __global__ void __launch_bounds__(WARPS * 32) attend(const __grid_constant__ str
     }
 }
 
-/* One warp a (sequence, head): joins what several workers left. */
-__global__ void merge(const __grid_constant__ struct lab_attn a, int workers)
+/* One warp a query head: joins what several workers left. */
+__global__ void merge(const __grid_constant__ struct lab_attn a, uint32_t workers)
 {
     int lane = threadIdx.x & 31;
-    int64_t total = (int64_t)a.units[a.batch] * LAB_KV;
+    cut share = cut_for((uint32_t)a.units[a.batch] * LAB_KV, workers);
     int warps = gridDim.x * (blockDim.x >> 5);
-    for (int t = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5); t < a.batch * LAB_KV; t += warps) {
-        int seq = t / LAB_KV;
-        int head = t % LAB_KV;
-        int units = a.units[seq + 1] - a.units[seq];
-        int64_t u0 = (int64_t)a.units[seq] * LAB_KV + (int64_t)head * units;
-        int64_t u1 = u0 + units;
-        int w0 = (int)(u0 * workers / total);
-        while (first_unit(total, w0 + 1, workers) <= u0)
-            w0++;
-        while (first_unit(total, w0, workers) > u0)
-            w0--;
-        if (first_unit(total, w0 + 1, workers) >= u1)
+    for (int t = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5); t < a.batch * LAB_HEADS; t += warps) {
+        int seq = t / LAB_HEADS;
+        int head = t % LAB_HEADS;
+        uint32_t units = a.units[seq + 1] - a.units[seq];
+        uint32_t u0 = (uint32_t)a.units[seq] * LAB_KV + head / LAB_GROUP * units;
+        uint32_t u1 = u0 + units;
+        uint32_t w = worker_of(share, u0);
+        if (first_unit(share, w + 1) >= u1)
             continue; /* one worker did it all and wrote it */
-        for (int g = 0; g < LAB_GROUP; g++) {
-            float4 sum = make_float4(0, 0, 0, 0);
-            float top = -CUDART_INF_F;
-            float mass = 0;
-            for (int w = w0; w < workers; w++) {
-                int64_t f = first_unit(total, w, workers);
-                if (f >= u1)
-                    break;
-                if (f == first_unit(total, w + 1, workers))
-                    continue;
-                int64_t slot = 2 * (int64_t)w + (f < u0);
-                const float *p = a.part + (slot * LAB_GROUP + g) * (LAB_DIM + 2);
-                float next = fmaxf(top, p[LAB_DIM]);
-                float old = exp2f(top - next);
-                float add = exp2f(p[LAB_DIM] - next);
-                float2 x = *reinterpret_cast<const float2 *>(p + lane * 4);
-                float2 y = *reinterpret_cast<const float2 *>(p + lane * 4 + 2);
-                sum = make_float4(sum.x * old + x.x * add, sum.y * old + x.y * add,
-                                  sum.z * old + y.x * add, sum.w * old + y.y * add);
-                mass = mass * old + p[LAB_DIM + 1] * add;
-                top = next;
-            }
-            float inv = 1.0f / mass;
-            uint16_t *o = a.out + ((int64_t)seq * LAB_HEADS + head * LAB_GROUP + g) * LAB_DIM + lane * 4;
-            *reinterpret_cast<uint2 *>(o) =
-                make_uint2(pack(sum.x * inv, sum.y * inv), pack(sum.z * inv, sum.w * inv));
+        float4 sum = make_float4(0, 0, 0, 0);
+        float top = -CUDART_INF_F;
+        float mass = 0;
+        for (; first_unit(share, w) < u1 && w < workers; w++) {
+            uint32_t slot = 2 * w + (first_unit(share, w) < u0);
+            const float *p = a.part + ((int64_t)slot * LAB_GROUP + head % LAB_GROUP) * (LAB_DIM + 2);
+            float2 x = *reinterpret_cast<const float2 *>(p + lane * 4);
+            float2 y = *reinterpret_cast<const float2 *>(p + lane * 4 + 2);
+            float2 m = *reinterpret_cast<const float2 *>(p + LAB_DIM);
+            float next = fmaxf(top, m.x);
+            float old = exp2f(top - next);
+            float add = exp2f(m.x - next);
+            sum = make_float4(sum.x * old + x.x * add, sum.y * old + x.y * add,
+                              sum.z * old + y.x * add, sum.w * old + y.y * add);
+            mass = mass * old + m.y * add;
+            top = next;
         }
+        float inv = 1.0f / mass;
+        *reinterpret_cast<uint2 *>(a.out + (int64_t)t * LAB_DIM + lane * 4) =
+            make_uint2(pack(sum.x * inv, sum.y * inv), pack(sum.z * inv, sum.w * inv));
     }
 }
 
 struct variant {
     void (*kernel)(const struct lab_attn);
-    int warps, stages;
+    int warps, slots;
 };
 
 static const variant VARIANTS[] = {
-    {attend<8, 3>, 8, 3}, {attend<4, 6>, 4, 6}, {attend<12, 2>, 12, 2},
-    {attend<6, 4>, 6, 4}, {attend<4, 3>, 4, 3}, {attend<4, 2>, 4, 2},
+    {attend<9, 3>, 9, 3}, {attend<8, 3>, 8, 3}, {attend<6, 4>, 6, 4},
+    {attend<5, 5>, 5, 5}, {attend<13, 2>, 13, 2},
 };
+
+static int smem_bytes(const variant &t)
+{
+    return t.warps * t.slots * (SLOT_BYTES + 8);
+}
+
+extern "C" CUresult lab_attn_map(struct lab_attn *a, int64_t pages)
+{
+    cuuint64_t dims[3] = {64, (cuuint64_t)pages * 2 * LAB_KV << a->page_shift, 2};
+    cuuint64_t strides[2] = {LAB_DIM * 2, 128};
+    cuuint32_t box[3] = {64, BOX, 2};
+    cuuint32_t ones[3] = {1, 1, 1};
+    return cuTensorMapEncodeTiled(&a->map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, (void *)a->pool, dims,
+                                  strides, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                  CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+}
 
 extern "C" int lab_attn_variants(void)
 {
@@ -349,8 +508,8 @@ extern "C" cudaError_t lab_attn_prepare(int v, struct lab_attn_variant *out)
 {
     const variant &t = VARIANTS[v];
     out->warps = t.warps;
-    out->stages = t.stages;
-    out->smem = t.warps * t.stages * STAGE_BYTES;
+    out->slots = t.slots;
+    out->smem = smem_bytes(t);
     cudaError_t e = cudaFuncSetAttribute((const void *)t.kernel,
                                          cudaFuncAttributeMaxDynamicSharedMemorySize, out->smem);
     if (e != cudaSuccess)
@@ -363,11 +522,11 @@ extern "C" cudaError_t lab_attn_launch(const struct lab_attn *a, int v, int bloc
                                        cudaStream_t stream)
 {
     const variant &t = VARIANTS[v];
-    t.kernel<<<blocks, t.warps * 32, t.warps * t.stages * STAGE_BYTES, stream>>>(*a);
+    t.kernel<<<blocks, t.warps * 32, smem_bytes(t), stream>>>(*a);
     cudaError_t e = cudaGetLastError();
     if (e != cudaSuccess)
         return e;
-    int tasks = (a->batch * LAB_KV + 3) / 4;
-    merge<<<tasks < 8 * blocks ? tasks : 8 * blocks, 128, 0, stream>>>(*a, blocks * t.warps);
+    int tasks = a->batch * LAB_HEADS / 4;
+    merge<<<tasks < 16 * blocks ? tasks : 16 * blocks, 128, 0, stream>>>(*a, blocks * t.warps);
     return cudaGetLastError();
 }

@@ -225,3 +225,34 @@ void lab_gemm_shape(enum lab_op op, int rows, int s, int layer, const struct lab
     const struct lab_gemm *g = lab_gemm(op, rows, sh->n, sh->k, lane);
     run_on(g, lab_t.weights + (size_t)(layer % lab_t.layers) * lab_layer_elements() + sh->offset, lane);
 }
+
+int lab_gemm_survey(enum lab_op op, int rows, int s, const struct lab_lane *lane, int *failed)
+{
+    struct lab_gemm g = {.op = op, .rows = rows, .n = lab_shapes[s].n, .k = lab_shapes[s].k};
+    cublasLtMatmulPreference_t pref;
+    cublasLtMatmulHeuristicResult_t found[MAX_TRIES];
+    size_t space = LAB_SPACE;
+    float one = 1.0f;
+    float zero = 0.0f;
+    int count = 0;
+
+    g.target = lane->target;
+    describe(&g);
+    LAB_LT(cublasLtMatmulPreferenceCreate(&pref));
+    LAB_LT(cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &space,
+                                                sizeof space));
+    LAB_LT(cublasLtMatmulAlgoGetHeuristic(lab.lt, g.desc, g.a, g.b, g.c, g.c, pref, MAX_TRIES, found,
+                                          &count));
+    LAB_LT(cublasLtMatmulPreferenceDestroy(pref));
+    *failed = 0;
+    for (int i = 0; i < count; i++) {
+        cublasStatus_t e = cublasLtMatmul(lab.lt, g.desc, &one, op == LAB_FORWARD ? lab_t.weights : lab_t.x,
+                                          g.a, op == LAB_FORWARD ? lab_t.x : lab_t.dy, g.b, &zero,
+                                          op == LAB_FORWARD ? (void *)lab_t.y : (void *)lab_t.dw, g.c,
+                                          op == LAB_FORWARD ? (void *)lab_t.y : (void *)lab_t.dw, g.c,
+                                          &found[i].algo, lane->space, LAB_SPACE, lane->stream);
+        *failed += e != CUBLAS_STATUS_SUCCESS || cudaStreamSynchronize(lane->stream) != cudaSuccess;
+        cudaGetLastError();
+    }
+    return count;
+}

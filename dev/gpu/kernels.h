@@ -3,7 +3,7 @@
  * The kernels of the GPU design measurements, and their launchers.
  *
  * Decode attention is paged and split over the context: the whole batch's context is one line of
- * 16-token units (sequence-major, then key/value head), cut into equal pieces, one piece a warp. So
+ * 32-token units (sequence-major, then key/value head), cut into equal pieces, one piece a warp. So
  * any number of blocks gives an even load, which is what limiting the grid needs. Shape: 32 query
  * heads, 8 key/value heads, 128 wide, bf16 (Llama-3.1-8B).
  *
@@ -12,6 +12,7 @@
 #ifndef HZP_DEV_GPU_KERNELS_H
 #define HZP_DEV_GPU_KERNELS_H
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -20,15 +21,16 @@
 extern "C" {
 #endif
 
-enum { LAB_HEADS = 32, LAB_KV = 8, LAB_DIM = 128, LAB_GROUP = 4, LAB_UNIT = 16 };
+enum { LAB_HEADS = 32, LAB_KV = 8, LAB_DIM = 128, LAB_GROUP = 4, LAB_UNIT = 32 };
 
 /* A page holds [2: key, value][8 heads][page_tokens][128] bf16. Pointers are device memory, borrowed. */
 struct lab_attn {
+    CUtensorMap map;      /* the pool as rows of one head's token: lab_attn_map */
     const uint16_t *q;    /* [batch][q_stride], heads first in a row */
     uint16_t *out;        /* [batch][32 * 128] */
     const uint16_t *pool; /* [pages] */
     const int32_t *pages; /* [batch][max_pages] */
-    const int32_t *units; /* [batch + 1]: running sum of ceil(len / 16) */
+    const int32_t *units; /* [batch + 1]: running sum of ceil(len / 32) */
     const int32_t *len;   /* [batch], tokens, each >= 1 */
     float *part;          /* [2 * workers][4][130]: partial sums, their maximum and weight */
     int q_stride;
@@ -39,11 +41,13 @@ struct lab_attn {
 
 struct lab_attn_variant {
     int warps;
-    int stages;
+    int slots; /* 8 KiB each, a warp */
     int smem;   /* bytes a block */
     int per_sm; /* blocks an SM holds */
 };
 
+/* Describes a->pool of `pages` pages to the copy engine; pool and page_shift are set before. */
+CUresult lab_attn_map(struct lab_attn *a, int64_t pages);
 int lab_attn_variants(void);
 /* Sets the shared-memory limit and reads the occupancy of variant v. */
 cudaError_t lab_attn_prepare(int v, struct lab_attn_variant *out);

@@ -240,6 +240,7 @@ void lab_attn_open(struct lab_attn *a, const struct lab_cache *c, int batch, int
     a->page_shift = 0;
     while ((1 << a->page_shift) < c->page_tokens)
         a->page_shift++;
+    LAB_CU(lab_attn_map(a, c->pages));
     free(order);
     free(units);
     free(len);

@@ -117,6 +117,8 @@ const struct lab_gemm *lab_gemm(enum lab_op op, int rows, int n, int k, const st
 void lab_gemm_shape(enum lab_op op, int rows, int s, int layer, const struct lab_lane *lane);
 void lab_gemm_run(const struct lab_gemm *g, const void *left, const void *right, void *out,
                   const struct lab_lane *lane);
+/* Launches every algorithm offered for shape s on this lane: how many, and how many failed. */
+int lab_gemm_survey(enum lab_op op, int rows, int s, const struct lab_lane *lane, int *failed);
 double lab_gemm_flops(int rows, int n, int k);
 
 /* ---- attention --------------------------------------------------------------------------- */
@@ -132,6 +134,9 @@ void lab_cache_open(struct lab_cache *c, int64_t tokens, int page_tokens);
 void lab_attn_open(struct lab_attn *a, const struct lab_cache *c, int batch, int context, int first);
 void lab_attn_close(struct lab_attn *a);
 double lab_attn_bytes(int batch, int context);
+/* The variant all sections use: the quickest on a quarter of the SMs and on all, taken together. */
+extern int lab_variant;
+void lab_attn_choose(const struct lab_cache *c);
 /* Blocks that fill `sms` SMs under variant v. */
 int lab_attn_blocks(int v, int sms);
 
@@ -171,5 +176,6 @@ int lab_section_nano(void);
 int lab_section_swap(void);
 int lab_section_quantum(void);
 int lab_section_launch(void);
+int lab_section_remainders(void);
 
 #endif

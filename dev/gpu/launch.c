@@ -200,3 +200,26 @@ int lab_section_launch(void)
             lab_green_close(&few, &rest);
     return 0;
 }
+
+/* Can the library's products, which launch clusters of blocks, run on what a split leaves over? */
+int lab_section_remainders(void)
+{
+    struct lab_lane few, rest;
+    lab_tensors_open(1, 2048);
+    for (int k = 96; k <= 128; k += 8) {
+        if (!lab_green_open(k, &few, &rest))
+            continue;
+        int tried = 0;
+        int failed = 0;
+        for (int s = 0; s < LAB_LAYER_SHAPES; s++) {
+            for (int i = 0; i < 2; i++) {
+                int bad;
+                tried += lab_gemm_survey(i ? LAB_WGRAD16 : LAB_FORWARD, 2048, s, &rest, &bad);
+                failed += bad;
+            }
+        }
+        lab_record("remainder", "\"left_over_sms\":%d,\"algorithms\":%d,\"failed\":%d", rest.sms, tried, failed);
+        lab_green_close(&few, &rest);
+    }
+    return 0;
+}

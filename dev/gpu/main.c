@@ -13,6 +13,7 @@ static const struct section {
     {"attention", lab_section_attention}, {"nano", lab_section_nano},
     {"share", lab_section_share},     {"launch", lab_section_launch},
     {"quantum", lab_section_quantum}, {"swap", lab_section_swap},
+    {"remainders", lab_section_remainders},
 };
 
 int main(int argc, char **argv)

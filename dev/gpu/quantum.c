@@ -58,6 +58,10 @@ static void backward_open(struct backward *b, int rows)
         b->alone[i] = lab_time(run_single, &s, &lab.main, 3);
         b->sum += b->alone[i];
     }
+    double us = lab_time(run_backward, b, &lab.main, 40) * PIECES;
+    for (int i = 0; i < PIECES; i++)
+        b->alone[i] *= us / b->sum;
+    b->sum = us;
 }
 
 /* Both begin together, one step and one layer's backward; microseconds until each is done. */
@@ -102,6 +106,7 @@ static void both(const char *mech, int k, struct decode *d, const struct lab_lan
 {
     struct lab_side sd = {run_decode, d, ld, &alone, 1};
     struct lab_side sb = {run_backward, b, lb, b->alone, PIECES};
+    static double turn = 1;
     double one[2], p[2];
 
     for (int i = 0; i < PIECES; i++)
@@ -113,17 +118,19 @@ static void both(const char *mech, int k, struct decode *d, const struct lab_lan
                "\"piece_alone_us\":%.0f,\"step_us\":%.0f,\"piece_done_us\":%.0f,\"added_us\":%.0f,"
                "\"added_of_piece\":%.3f,\"step_slowdown\":%.3f", d->step->batch, b->rows, mech, k, alone, b->sum,
                one[0], one[1], all - alone, (all - alone) / b->sum, one[0] / alone);
-    if (b->rows != 2048 && b->rows != 512)
-        return;
     lab_together(&sd, &sb, 40, p);
+    if (ld->stream == lb->stream)
+        turn = p[0] + p[1];
     lab_record("coserve", "\"batch\":%d,\"rows\":%d,\"mech\":\"%s\",\"decode_sms\":%d,\"p_serve\":%.3f,"
-               "\"p_train\":%.3f,\"gain\":%.3f", d->step->batch, b->rows, mech, k, p[0], p[1], p[0] + p[1]);
+               "\"p_train\":%.3f,\"gain\":%.3f,\"gain_over_turns\":%.3f", d->step->batch, b->rows, mech, k, p[0], p[1],
+               p[0] + p[1], (p[0] + p[1]) / turn);
 }
 
 static void green(struct decode *d, struct backward *b, int count, double alone)
 {
-    static const int ks[] = {16, 32, 48, 64, 80, 96, 112, 120};
-    for (size_t i = 0; i < sizeof ks / sizeof *ks; i++) {
+    /* Below 16 SMs left over, cuBLASLt's clusters of blocks may find no place and fail to launch. */
+    static const int ks[] = {16, 24, 32, 40, 48, 56, 64, 80, 96, 112};
+    for (size_t i = d->step->batch > 64 ? 3 : 0; i < sizeof ks / sizeof *ks; i++) {
         struct lab_lane few, rest;
         struct decode e = *d;
         if (!lab_green_open(ks[i], &few, &rest))
@@ -134,19 +141,43 @@ static void green(struct decode *d, struct backward *b, int count, double alone)
         double direct = lab_time(run_decode, &e, &few, 30);
         e.graph = lab_step_graph(d->step, d->weights, &few, few.sms);
         double graph = e.graph ? lab_time(run_decode, &e, &few, 30) : 0;
-        lab_record("step_by_sms", "\"batch\":%d,\"sms\":%d,\"graph_us\":%.0f,\"direct_us\":%.0f,\"p\":%.3f",
+        lab_record("step_by_sms", "\"batch\":%d,\"mech\":\"green\",\"sms\":%d,\"graph_us\":%.0f,\"direct_us\":%.0f,\"p\":%.3f",
                    d->step->batch, few.sms, graph, direct, alone / (e.graph ? graph : direct));
-        for (int j = 0; j < count; j++)
+        for (int j = 0; j < count; j++) {
+            both("in turn", lab.sms, d, &lab.main, &b[j], &lab.main, alone);
             both("green", few.sms, &e, &few, &b[j], &rest, alone);
+        }
         if (e.graph)
             LAB_CUDA(cudaGraphExecDestroy(e.graph));
         lab_green_close(&few, &rest);
     }
 }
 
+/* Plain streams; both sides told their share and neither held to it by the device. */
+static void both_limited(struct decode *d, struct backward *b, int count, double alone)
+{
+    static const int ks[] = {32, 48, 56, 64, 80, 96};
+    for (size_t i = d->step->batch > 64 ? 1 : 0; i < sizeof ks / sizeof *ks; i++) {
+        struct lab_lane part = lab.high;
+        struct lab_lane told = lab.low;
+        struct decode e = *d;
+        part.target = ks[i];
+        told.target = lab.sms - ks[i];
+        lab_step_tune(d->step, d->weights, &part);
+        e.attn_sms = ks[i];
+        e.graph = lab_step_graph(d->step, d->weights, &part, ks[i]);
+        double us = lab_time(run_decode, &e, &part, 30);
+        lab_record("step_by_sms", "\"batch\":%d,\"mech\":\"told\",\"sms\":%d,\"graph_us\":%.0f,\"direct_us\":0,"
+                   "\"p\":%.3f", d->step->batch, ks[i], us, alone / us);
+        for (int j = 0; j < count; j++)
+            both("both limited", ks[i], &e, &part, &b[j], &told, alone);
+        LAB_CUDA(cudaGraphExecDestroy(e.graph));
+    }
+}
+
 static void limited(struct decode *d, struct backward *b, int count, double alone)
 {
-    static const int ks[] = {32, 64, 96, 116};
+    static const int ks[] = {32, 64, 96};
     for (size_t i = 0; i < sizeof ks / sizeof *ks; i++) {
         struct lab_lane told = lab.low;
         told.target = lab.sms - ks[i];
@@ -159,26 +190,31 @@ static void batch(int rows, int context, const struct lab_cache *c, const uint16
 {
     struct lab_step step;
     struct decode d = {&step, weights, NULL, lab.sms};
-    static struct backward b[3];
-    static const int sizes[] = {512, 1024, 2048};
+    struct decode first = d;
+    static struct backward b[2];
+    static const int sizes[] = {512, 2048};
 
     lab_step_open(&step, c, rows, context);
     lab_step_tune(&step, weights, &lab.main);
     d.graph = lab_step_graph(&step, weights, &lab.main, lab.sms);
+    /* A graph's kernels keep the priority of the stream they were captured from. */
+    first.graph = lab_step_graph(&step, weights, &lab.high, lab.sms);
     double alone = lab_time(run_decode, &d, &lab.main, 50);
-    lab_record("step_by_sms", "\"batch\":%d,\"sms\":%d,\"graph_us\":%.0f,\"direct_us\":0,\"p\":1", rows, lab.sms,
+    lab_record("step_by_sms", "\"batch\":%d,\"mech\":\"all\",\"sms\":%d,\"graph_us\":%.0f,\"direct_us\":0,\"p\":1", rows, lab.sms,
                alone);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 2; i++)
         backward_open(&b[i], sizes[i]);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 2; i++) {
         struct lab_lane low = lab.low;
         both("in turn", lab.sms, &d, &lab.main, &b[i], &lab.main, alone);
         both("two streams", lab.sms, &d, &lab.main, &b[i], &low, alone);
-        both("decode first", lab.sms, &d, &lab.high, &b[i], &low, alone);
+        both("decode first", lab.sms, &first, &lab.high, &b[i], &low, alone);
     }
-    limited(&d, b, 3, alone);
-    green(&d, b, 3, alone);
+    limited(&first, b, 2, alone);
+    both_limited(&d, b, 2, alone);
+    green(&d, b, 2, alone);
     LAB_CUDA(cudaGraphExecDestroy(d.graph));
+    LAB_CUDA(cudaGraphExecDestroy(first.graph));
     lab_step_close(&step);
 }
 
@@ -190,6 +226,7 @@ int lab_section_quantum(void)
     LAB_CUDA(cudaFree(lab_t.y));
     lab_t.y = lab_memory(256UL * STEP_VOCABULARY * 2, 0); /* the head's output while it is tuned */
     lab_cache_open(&c, 256L * 1024 * STEP_LAYERS, 16);
+    lab_attn_choose(&c);
     batch(64, 1024, &c, weights);
     batch(256, 1024, &c, weights);
     return 0;

@@ -52,7 +52,7 @@ static void layer(struct lab_step *s, int l, const uint16_t *w, const struct lab
     cudaStream_t st = lane->stream;
     LAB_CUDA(lab_norm(s->h, s->x, s->branch, s->batch, st));
     product(s, 6144, 4096, w + lab_shapes[0].offset, s->h, s->qkv, lane);
-    LAB_CUDA(lab_attn_launch(&s->attn[l], 0, blocks, st));
+    LAB_CUDA(lab_attn_launch(&s->attn[l], lab_variant, blocks, st));
     product(s, 4096, 4096, w + lab_shapes[1].offset, s->mixed, s->branch, lane);
     LAB_CUDA(lab_norm(s->h, s->x, s->branch, s->batch, st));
     product(s, 28672, 4096, w + lab_shapes[2].offset, s->h, s->wide, lane);
@@ -62,7 +62,7 @@ static void layer(struct lab_step *s, int l, const uint16_t *w, const struct lab
 
 void lab_step_run(struct lab_step *s, const uint16_t *weights, const struct lab_lane *lane, int attn_sms)
 {
-    int blocks = lab_attn_blocks(0, attn_sms);
+    int blocks = lab_attn_blocks(lab_variant, attn_sms);
     for (int l = 0; l < STEP_LAYERS; l++)
         layer(s, l, weights + (size_t)l * lab_layer_elements(), lane, blocks);
     LAB_CUDA(lab_norm(s->h, s->x, s->branch, s->batch, lane->stream));

@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { MAX_CALLS = 240, SAMPLES = 7, ROUNDS = 3 };
+/* A stream takes about a thousand launches before the host has to wait: OPEN_AT is well below. */
+enum { MAX_CALLS = 2000, OPEN_AT = 300, SAMPLES = 7, ROUNDS = 3 };
 
 double lab_now(void)
 {
@@ -96,6 +97,8 @@ static void issue(const struct lab_side *const *sides, const int *calls)
         sides[s]->run(sides[s]->arg, sides[s]->lane, done[s]);
         done[s]++;
         LAB_CUDA(cudaEventRecord(traces[s].e[done[s]], sides[s]->lane->stream));
+        if (done[0] + done[1] == OPEN_AT)
+            *(volatile int *)lab.flag = 1;
     }
     *(volatile int *)lab.flag = 1;
     LAB_CUDA(cudaDeviceSynchronize());
@@ -147,6 +150,30 @@ static void once(const struct lab_side *const *sides, const int *calls, double p
         p[s] = to > from ? worth(&traces[s], sides[s], from, to) : 0;
 }
 
+/* True, and the shorter side lengthened (or the longer cut), where one ran a fifth longer than the other. */
+static bool uneven(const struct lab_side *const *sides, int *calls)
+{
+    double span[2];
+    if (sides[0]->lane->stream == sides[1]->lane->stream)
+        return false;
+    for (int s = 0; s < 2; s++)
+        span[s] = traces[s].at[calls[s]] - traces[s].at[0];
+    int brief = span[0] < span[1] ? 0 : 1;
+    double ratio = span[!brief] / span[brief];
+    if (ratio < 1.2)
+        return false;
+    int more = (int)(calls[brief] * ratio) + 1;
+    if (more <= MAX_CALLS) {
+        calls[brief] = more;
+        return true;
+    }
+    int fewer = (int)(calls[!brief] / ratio) + 1;
+    if (fewer < 4 || fewer >= calls[!brief])
+        return false;
+    calls[!brief] = fewer;
+    return true;
+}
+
 void lab_together(const struct lab_side *a, const struct lab_side *b, double window_ms, double p[2])
 {
     const struct lab_side *sides[2] = {a, b};
@@ -173,18 +200,55 @@ void lab_together(const struct lab_side *a, const struct lab_side *b, double win
         }
     }
     for (int s = 0; s < 2; s++) {
-        calls[s] = (int)(window_ms / mean[s]) + 3;
+        calls[s] = (int)(window_ms / mean[s]) + 4;
         if (calls[s] > MAX_CALLS)
             calls[s] = MAX_CALLS;
     }
-    for (int r = 0; r < ROUNDS; r++) {
+    for (int r = 0, tries = 0; r < ROUNDS; tries++) {
         double q[2];
         once(sides, calls, q);
+        if (tries < 5 && uneven(sides, calls))
+            continue;
         got[0][r] = q[0];
         got[1][r] = q[1];
+        r++;
     }
     for (int s = 0; s < 2; s++) {
         qsort(got[s], ROUNDS, sizeof(double), lab_compare);
         p[s] = got[s][ROUNDS / 2];
     }
+}
+
+struct attn_try {
+    struct lab_attn a;
+    int variant, blocks;
+};
+
+static void run_try(void *arg, const struct lab_lane *lane, int i)
+{
+    struct attn_try *t = arg;
+    (void)i;
+    LAB_CUDA(lab_attn_launch(&t->a, t->variant, t->blocks, lane->stream));
+}
+
+int lab_variant;
+
+void lab_attn_choose(const struct lab_cache *c)
+{
+    struct attn_try t;
+    double best = 1e30;
+    lab_attn_open(&t.a, c, 256, 1024, 0);
+    for (t.variant = 0; t.variant < lab_attn_variants(); t.variant++) {
+        double cost = 1;
+        for (int i = 0; i < 2; i++) {
+            t.blocks = lab_attn_blocks(t.variant, i ? lab.sms : lab.sms / 4);
+            cost *= lab_time(run_try, &t, &lab.main, 4);
+        }
+        if (cost < best) {
+            best = cost;
+            lab_variant = t.variant;
+        }
+    }
+    lab_attn_close(&t.a);
+    lab_record("attn_chosen", "\"variant\":%d", lab_variant);
 }

@@ -1,35 +1,207 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cpu/cpu.c - the host as a device, with the reference's kernels. */
+/* device/cpu/cpu.c - the host as a device: a team of threads and the widest kernels it can run. */
+#include "device/cpu/cpu.h"
+
+#include "device/cpu/matmul.h"
+#include "device/ref/host.h"
+
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
-#include "base/arena.h"
-#include "device/ref/host.h"
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+static const char *const isa_name[] = {"base", "avx2", "avx512", "avx512_bf16"};
+
+enum { HUGE_PAGE = 2 << 20, THREADS_MAX = 1024 };
+
+static enum hzp_cpu_isa isa_find(void)
+{
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
+        return HZP_CPU_BASE;
+    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+        !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq"))
+        return HZP_CPU_AVX2;
+    return __builtin_cpu_supports("avx512bf16") ? HZP_CPU_AVX512_BF16 : HZP_CPU_AVX512;
+#else
+    return HZP_CPU_BASE;
+#endif
+}
+
+/* The best the machine has, or less if the configuration or HZP_CPU_LEVEL says so. */
+static int isa_choose(const struct hzp_device_config *config, enum hzp_cpu_isa *ret,
+                      struct hzp_err_text *reterr)
+{
+    const char *level = config->level ? config->level : getenv("HZP_CPU_LEVEL");
+    enum hzp_cpu_isa best = isa_find();
+
+    *ret = best;
+    if (!level || !*level)
+        return HZP_OK;
+    for (int i = 0; i < HZP_COUNT(isa_name); i++) {
+        if (strcmp(level, isa_name[i]) != 0)
+            continue;
+        if (i > (int)best)
+            return hzp_fail_param(reterr, HZP_EUNSUP, "level", "this CPU has no %s, only %s", level,
+                                  isa_name[best]);
+        *ret = (enum hzp_cpu_isa)i;
+        return HZP_OK;
+    }
+    return hzp_fail_param(reterr, HZP_EINVAL, "level",
+                          "no instruction set '%s' (base, avx2, avx512, avx512_bf16)", level);
+}
+
+#define FILL(isa, op)                                                                              \
+    do {                                                                                           \
+        hzp_cpu_fill_matmul_##isa(op);                                                             \
+        hzp_cpu_fill_decode_##isa(op);                                                             \
+        hzp_cpu_fill_rows_##isa(op);                                                               \
+        hzp_cpu_fill_flash_##isa(op);                                                              \
+        hzp_cpu_fill_flash_bwd_##isa(op);                                                          \
+        hzp_cpu_fill_grad_##isa(op);                                                               \
+        hzp_cpu_fill_sample_##isa(op);                                                             \
+        hzp_cpu_fill_update_##isa(op);                                                             \
+    } while (0)
+
+static void table_fill(hzp_op_fn *op[HZP_OP_COUNT], enum hzp_cpu_isa isa)
+{
+    hzp_ref_fill(op);
+#if defined(__x86_64__)
+    if (isa >= HZP_CPU_AVX2)
+        FILL(avx2, op);
+    if (isa >= HZP_CPU_AVX512)
+        FILL(avx512, op);
+    if (isa >= HZP_CPU_AVX512_BF16)
+        FILL(avx512_bf16, op);
+#endif
+}
+
+static int threads_usable(void)
+{
+    cpu_set_t set;
+    long online;
+
+    if (sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) > 0)
+        return CPU_COUNT(&set);
+    online = sysconf(_SC_NPROCESSORS_ONLN);
+    return online > 0 ? (int)online : 1;
+}
+
+/* The processor's own name, its blanks squeezed. */
+static void label_make(char *ret, size_t size, int threads, enum hzp_cpu_isa isa)
+{
+    char brand[49] = "CPU";
+#if defined(__x86_64__)
+    unsigned word[12];
+    int used = 0;
+
+    if (__get_cpuid_max(0x80000000u, NULL) >= 0x80000004u) {
+        for (unsigned i = 0; i < 3; i++)
+            __get_cpuid(0x80000002u + i, &word[i * 4], &word[i * 4 + 1], &word[i * 4 + 2],
+                        &word[i * 4 + 3]);
+        for (int i = 0; i < 48 && ((char *)word)[i]; i++) {
+            char c = ((char *)word)[i];
+            if (c != ' ' || (used > 0 && brand[used - 1] != ' '))
+                brand[used++] = c;
+        }
+        if (used > 0)
+            brand[used - (brand[used - 1] == ' ')] = '\0';
+    }
+#endif
+    snprintf(ret, size, "%s, %d thread%s, %s", brand, threads, threads == 1 ? "" : "s",
+             isa_name[isa]);
+}
 
 static int cpu_open(const struct hzp_device_config *config, struct hzp_device **ret,
                     struct hzp_err_text *reterr)
 {
-    struct hzp_device *dev = hzp_xcalloc(1, sizeof(*dev));
-    dev->backend = &hzp_backend_cpu;
-    hzp_ref_fill(dev->op);
-    dev->mem_total = hzp_host_mem_total();
-    dev->threads = 1;
-    snprintf(dev->label, sizeof(dev->label), "CPU, 1 thread");
-    *ret = dev;
+    enum hzp_cpu_isa isa;
+    struct hzp_cpu_device *dev;
+    int threads = config->threads > 0 ? config->threads : threads_usable();
+
+    HZP_TRY(isa_choose(config, &isa, reterr));
+    threads = HZP_MIN(threads, THREADS_MAX);
+    dev = calloc(1, sizeof(*dev));
+    if (!dev || hzp_team_open(threads, NULL, &dev->team) < 0) {
+        free(dev);
+        return hzp_fail(reterr, HZP_ENOMEM, "cpu: cannot start %d threads", threads);
+    }
+    dev->isa = isa;
+    dev->base.backend = &hzp_backend_cpu;
+    dev->base.mem_total = hzp_host_mem_total();
+    dev->base.threads = threads;
+    table_fill(dev->base.op, isa);
+    label_make(dev->base.label, sizeof(dev->base.label), threads, isa);
+    *ret = &dev->base;
     return HZP_OK;
 }
 
-static void cpu_close(struct hzp_device *dev)
+static void cpu_close(struct hzp_device *base)
 {
+    struct hzp_cpu_device *dev = (struct hzp_cpu_device *)base;
+
+    hzp_team_close(dev->team);
     free(dev);
+}
+
+/* Large blocks start on a huge page and ask for more: decoding walks through all the weights, and
+ * with small pages it would wait for the page tables as well. */
+static int cpu_mem_alloc(struct hzp_device *dev, enum hzp_mem where, size_t size, void **ret)
+{
+    size_t align = size >= HUGE_PAGE ? HUGE_PAGE : 4096;
+    void *ptr;
+
+    if (size > SIZE_MAX - align)
+        return HZP_ENOMEM;
+    ptr = aligned_alloc(align, HZP_ROUND_UP(HZP_MAX(size, (size_t)1), align));
+    if (!ptr)
+        return HZP_ENOMEM;
+    if (align == HUGE_PAGE)
+        madvise(ptr, HZP_ROUND_UP(size, align), MADV_HUGEPAGE); /* refused: small pages, slower */
+    *ret = ptr;
+    return HZP_OK;
+}
+
+static int cpu_lane_open(struct hzp_device *base, enum hzp_bound use, struct hzp_lane **ret)
+{
+    struct hzp_cpu_device *dev = (struct hzp_cpu_device *)base;
+    struct hzp_cpu_lane *lane = calloc(1, sizeof(*lane));
+
+    if (!lane)
+        return HZP_ENOMEM;
+    lane->base = (struct hzp_lane){.dev = base, .use = use};
+    lane->team = dev->team;
+    int r = hzp_cpu_matmul_open(&lane->products);
+    if (r < 0) {
+        free(lane);
+        return r;
+    }
+    *ret = &lane->base;
+    return HZP_OK;
+}
+
+static void cpu_lane_close(struct hzp_lane *base)
+{
+    struct hzp_cpu_lane *lane = (struct hzp_cpu_lane *)base;
+
+    hzp_cpu_matmul_close(lane->products);
+    free(lane);
 }
 
 const struct hzp_backend hzp_backend_cpu = {
     .name = "cpu",
     .open = cpu_open,
     .close = cpu_close,
-    .mem_alloc = hzp_host_mem_alloc,
+    .mem_alloc = cpu_mem_alloc,
     .mem_free = hzp_host_mem_free,
-    .lane_open = hzp_host_lane_open,
-    .lane_close = hzp_host_lane_close,
+    .lane_open = cpu_lane_open,
+    .lane_close = cpu_lane_close,
+    .limits = hzp_cpu_limits,
 };

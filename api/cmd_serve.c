@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hzpserve serve: engine and HTTP server, until a signal.
+ *
+ *     SIGTERM, SIGINT   health says 503, nothing new begins, what is in flight finishes within
+ *                       --drain-timeout, the update in hand too; a checkpoint; exit 0
+ *     once more         in a hurry: what is in flight fails
+ */
+#include "api/commands.h"
+#include "api/http.h"
+#include "base/log.h"
+#include "base/thread.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+
+static const uint64_t LAST_WORDS_NS = 5000000000ull; /* to send answers that are complete */
+
+static void count_update(void *ctx, const struct hzp_update_report *report)
+{
+    hzp_metrics_update(ctx, report);
+}
+
+static void print_welcome(const struct hzp_server *server, const struct hzp_engine *engine)
+{
+    const char *host = server->options->host;
+    bool v6 = strchr(host, ':') != NULL;
+    char url[128];
+    snprintf(url, sizeof(url), "http://%s%s%s:%d", v6 ? "[" : "", host, v6 ? "]" : "",
+             server->port);
+    printf("\nhzpserve serves %s at %s\n\n", server->model, url);
+    printf("  complete   curl -s %s/v1/completions -H 'content-type: application/json' \\\n"
+           "               -d '{\"prompt\": \"Once upon a time\", \"max_tokens\": 32, "
+           "\"temperature\": 0}'\n", url);
+    if (engine->state)
+        printf("  teach      curl -s '%s/v1/fine_tuning/examples?wait=served' \\\n"
+               "               -d '{\"prompt\": \"Once upon a time\", \"completion\": \", there was a "
+               "robot.\"}'\n"
+               "             ... then complete again\n", url);
+    printf("\n");
+    fflush(stdout);
+}
+
+/* A signal within so long, or 0. */
+static int next_signal(const sigset_t *set, uint64_t wait_ns)
+{
+    struct timespec wait = {.tv_sec = (time_t)(wait_ns / 1000000000u),
+                            .tv_nsec = (long)(wait_ns % 1000000000u)};
+    int r = sigtimedwait(set, NULL, &wait);
+    return r > 0 ? r : 0;
+}
+
+/* Until a signal, or until the engine ends by itself.  True: a signal. */
+static bool wait_for_signal(struct hzp_engine *engine, const sigset_t *set)
+{
+    while (hzp_engine_running(engine))
+        if (next_signal(set, 200000000ull))
+            return true;
+    return false;
+}
+
+static void drain(struct hzp_server *server, struct hzp_engine *engine, const sigset_t *set)
+{
+    double limit = (double)server->options->drain_seconds;
+    hzp_log(HZP_LOG_INFO, "serve", "stopping requests=%d limit_s=%g",
+            atomic_load(&server->active), limit);
+    hzp_server_set_state(server, HZP_SERVER_DRAINING);
+    hzp_engine_stop(engine, false);
+    uint64_t end = hzp_now_ns() + (uint64_t)(limit * 1e9);
+    while (!hzp_engine_wait(engine, 20000000ull)) {
+        bool again = next_signal(set, 1000000ull) != 0;
+        if (again || hzp_now_ns() > end) {
+            hzp_log(HZP_LOG_WARN, "serve", "stopping in a hurry, %s: requests=%d",
+                    again ? "asked to" : "out of time", atomic_load(&server->active));
+            hzp_engine_stop(engine, true);
+            while (!hzp_engine_wait(engine, 1000000000ull))
+                ;
+        }
+    }
+}
+
+static int serve(const struct hzp_options *options, struct hzp_engine *engine,
+                 struct hzp_metrics *metrics, const sigset_t *set)
+{
+    struct hzp_server *server;
+    struct hzp_err_text err = {0};
+    if (hzp_server_start(options, engine, metrics, &server, &err) < 0) {
+        fprintf(stderr, "hzpserve: %s\n", err.text);
+        return 1;
+    }
+    print_welcome(server, engine);
+    bool asked = wait_for_signal(engine, set);
+    if (asked)
+        drain(server, engine, set);
+    else
+        hzp_server_set_state(server, HZP_SERVER_FAILED);
+    hzp_server_stop(server, LAST_WORDS_NS);
+    return asked ? 0 : 1;
+}
+
+int hzp_cmd_serve(const struct hzp_options *options)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &set, NULL); /* before there are threads: they all inherit it */
+    struct hzp_metrics *metrics = hzp_metrics_create();
+    struct hzp_engine_config config = {
+        .options = options, .on_update = count_update, .ctx = metrics};
+    struct hzp_engine *engine = NULL;
+    struct hzp_err_text err = {0};
+    int status = 1;
+    int r = hzp_engine_start(&config, &engine, &err);
+    if (r < 0) {
+        fprintf(stderr, "hzpserve: %s\n", err.text);
+    } else {
+        status = serve(options, engine, metrics, &set);
+        r = hzp_engine_finish(engine);
+        if (r < 0) {
+            hzp_log(HZP_LOG_ERROR, "serve", "engine code=%s", hzp_err_name(r));
+            status = 1;
+        }
+    }
+    hzp_metrics_destroy(metrics);
+    return status;
+}

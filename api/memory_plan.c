@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/memory_plan.h"
+
+#include "api/engine.h"
+#include "serve/kvpool.h"
+
+#include <stdarg.h>
+#include <string.h>
+
+const char *hzp_size_text(size_t bytes, char *text)
+{
+    static const char unit[] = "KMGT";
+    double value = (double)bytes / 1024;
+    int u = 0;
+    while (value >= 1000 && u < 3) {
+        value /= 1024;
+        u++;
+    }
+    snprintf(text, 16, "%.*f %cB", value < 10 ? 2 : value < 100 ? 1 : 0, value, unit[u]);
+    return text;
+}
+
+static void add(struct hzp_memory_plan *plan, const char *what, size_t bytes, const char *how, ...)
+    HZP_PRINTF(4, 5);
+
+static void add(struct hzp_memory_plan *plan, const char *what, size_t bytes, const char *how, ...)
+{
+    HZP_ASSERT(plan->lines < HZP_MEMORY_LINES_MAX);
+    struct hzp_memory_line *line = &plan->line[plan->lines++];
+    line->what = what;
+    line->bytes = bytes;
+    va_list args;
+    va_start(args, how);
+    vsnprintf(line->how, sizeof(line->how), how, args);
+    va_end(args);
+    plan->total += bytes;
+}
+
+/* Pages of the KV cache: as many as asked for, else what all running sequences can need, but not
+ * more than a quarter of the machine. */
+static int64_t kv_pages(const struct hzp_options *options, const struct hzp_model_config *config,
+                        const struct hzp_memory_plan *plan)
+{
+    int64_t page = options->page_rows;
+    size_t page_bytes = hzp_kvpool_bytes(config, plan->dtype, 1, (int32_t)page);
+    if (options->kv_tokens)
+        return HZP_DIV_UP(options->kv_tokens, page);
+    if (options->kv_memory)
+        return (int64_t)((size_t)options->kv_memory / page_bytes);
+    int64_t wanted = options->running_max * HZP_DIV_UP(plan->positions, page);
+    return HZP_MIN(wanted, (int64_t)(plan->limit / 4 / page_bytes));
+}
+
+static int plan_serving(const struct hzp_options *options, const struct hzp_layout *layout,
+                        struct hzp_memory_plan *plan, struct hzp_err_text *reterr)
+{
+    const struct hzp_model_config *config = &layout->config;
+    int64_t pages = kv_pages(options, config, plan);
+    if (pages < 1)
+        return hzp_fail_param(reterr, HZP_EINVAL, "--kv-memory",
+                              "--kv-memory does not hold one page of %lld tokens",
+                              (long long)options->page_rows);
+    if (pages > INT32_MAX / options->page_rows)
+        return hzp_fail_param(reterr, HZP_EINVAL, "--kv-tokens",
+                              "a KV cache of %lld pages is more than this program addresses",
+                              (long long)pages);
+    int64_t positions = HZP_MIN(plan->positions, pages * options->page_rows);
+    plan->positions = (int32_t)positions;
+    plan->kv_pages = (int32_t)pages;
+    int64_t edits = options->edits_max;
+    if (!edits)
+        edits = 4 * HZP_MIN(config->vocab, positions + 1024 + 64);
+    plan->batch = (struct hzp_batch_config){
+        .rows_max = (int32_t)HZP_MAX(options->step_rows, options->running_max),
+        .segs_max = (int32_t)options->running_max,
+        .page_stride = (int32_t)HZP_DIV_UP(positions, options->page_rows),
+        .logits_max = (int32_t)HZP_MAX(options->running_max, 32),
+        .edits_max = (int32_t)HZP_MIN(edits, 1 << 24)};
+    char text[16];
+    size_t page_bytes = hzp_kvpool_bytes(config, plan->dtype, 1, (int32_t)options->page_rows);
+    add(plan, "KV cache",
+        hzp_kvpool_bytes(config, plan->dtype, plan->kv_pages, (int32_t)options->page_rows),
+        "%d pages of %lld tokens, %s each", plan->kv_pages, (long long)options->page_rows,
+        hzp_size_text(page_bytes, text));
+    add(plan, "serving",
+        hzp_serve_space_bytes(config, plan->dtype, plan->batch.rows_max, plan->batch.logits_max),
+        "activations of %d rows, logits of %d", plan->batch.rows_max, plan->batch.logits_max);
+    return HZP_OK;
+}
+
+static void plan_training(const struct hzp_options *options, const struct hzp_layout *layout,
+                          struct hzp_memory_plan *plan)
+{
+    uint64_t quantum = (uint64_t)(options->quantum_gflop * 1e9);
+    plan->train = hzp_trainer_space_config(&plan->recipe, &layout->config, quantum);
+    size_t bytes = hzp_train_space_bytes(layout, plan->dtype, &plan->train);
+    size_t moment = hzp_dtype_size(plan->recipe.moment_type);
+    size_t residual = plan->dtype == HZP_BF16 ? sizeof(int16_t) : 0;
+    size_t grads = layout->elements * sizeof(float);
+    size_t moments = 2 * layout->elements * moment;
+    size_t rest = bytes - HZP_MIN(bytes, grads + moments + layout->elements * residual);
+    add(plan, "gradients", grads, "one of F32 per parameter");
+    add(plan, "moments", moments, "two of %s per parameter",
+        plan->recipe.moment_type == HZP_BF16 ? "BF16" : "F32");
+    if (residual)
+        add(plan, "residuals", layout->elements * residual,
+            "the lower half of the F32 master weights");
+    add(plan, "training", rest, "activations of %d rows, logits of %d", plan->train.rows_max,
+        plan->train.head_rows);
+}
+
+/* "weights 248 MB + KV cache 1.00 GB + ... = 9.10 GB, but there are 8.00 GB; ..." */
+static int refuse(const struct hzp_memory_plan *plan, struct hzp_err_text *reterr)
+{
+    char sum[320] = "", size[16], total[16], limit[16];
+    size_t at = 0;
+    for (int i = 0; i < plan->lines; i++)
+        at += (size_t)snprintf(sum + at, sizeof(sum) - HZP_MIN(at, sizeof(sum) - 1), "%s%s %s",
+                               i ? " + " : "", plan->line[i].what,
+                               hzp_size_text(plan->line[i].bytes, size));
+    return hzp_fail(reterr, HZP_ENOMEM,
+                    "memory does not suffice: %s = %s, there are %s; lower --kv-memory, --slots, "
+                    "--micro-rows or --step-rows%s",
+                    sum, hzp_size_text(plan->total, total), hzp_size_text(plan->limit, limit),
+                    plan->trains ? ", or serve with --no-train" : "");
+}
+
+int hzp_memory_plan(const struct hzp_options *options, const struct hzp_layout *layout,
+                    size_t limit, struct hzp_memory_plan *ret, struct hzp_err_text *reterr)
+{
+    const struct hzp_model_config *config = &layout->config;
+    memset(ret, 0, sizeof(*ret));
+    ret->limit = limit;
+    ret->dtype = hzp_engine_dtype(options, config);
+    ret->serves = options->command != HZP_COMMAND_TRAIN && options->command != HZP_COMMAND_EVAL;
+    bool offline = options->command == HZP_COMMAND_TRAIN;
+    ret->trains = offline || ((options->command == HZP_COMMAND_SERVE ||
+                               options->command == HZP_COMMAND_BENCH) && !options->no_train);
+    if (options->context > config->positions)
+        return hzp_fail_param(reterr, HZP_EINVAL, "--context",
+                              "--context %lld exceeds the %d positions of the model",
+                              (long long)options->context, config->positions);
+    ret->positions = options->context ? (int32_t)options->context : config->positions;
+    hzp_engine_recipe(options, &ret->recipe);
+    ret->recipe.micro_rows = HZP_MIN(ret->recipe.micro_rows, config->positions);
+
+    char text[16];
+    size_t version = layout->elements * hzp_dtype_size(ret->dtype);
+    /* A benchmark says itself how many: swaps need two, offline updates are written in place. */
+    bool several = options->command == HZP_COMMAND_BENCH || (ret->trains && !offline);
+    int64_t slots = several ? options->slots : 1;
+    ret->slots = (int32_t)slots;
+    add(ret, "weights", (size_t)slots * version, "%lld version%s of %s in %s", (long long)slots,
+        slots == 1 ? "" : "s", hzp_size_text(version, text),
+        ret->dtype == HZP_BF16 ? "BF16" : "F32");
+    if (ret->serves)
+        HZP_TRY(plan_serving(options, layout, ret, reterr));
+    if (ret->trains)
+        plan_training(options, layout, ret);
+    return ret->total > limit ? refuse(ret, reterr) : HZP_OK;
+}
+
+void hzp_memory_plan_print(const struct hzp_memory_plan *plan, FILE *out)
+{
+    char text[16];
+    fprintf(out, "memory plan\n");
+    for (int i = 0; i < plan->lines; i++)
+        fprintf(out, "  %-10s %10s   %s\n", plan->line[i].what,
+                hzp_size_text(plan->line[i].bytes, text), plan->line[i].how);
+    fprintf(out, "  %-10s %10s", "total", hzp_size_text(plan->total, text));
+    fprintf(out, "   of %s\n", hzp_size_text(plan->limit, text));
+}

@@ -1,0 +1,432 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/options.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum kind {
+    TEXT,
+    INTEGER,
+    NUMBER,
+    SIZE,   /* bytes, with K, M or G */
+    FLAG,   /* takes no value */
+    CHOICE, /* one of `choices` */
+    LIST,   /* text, may be given several times */
+};
+
+struct setting {
+    const char *name; /* NULL: a heading of the help text, in `help` */
+    enum kind kind;
+    size_t field;
+    const char *value;   /* the default, as one would type it; NULL: not given */
+    double low, high;    /* of numbers */
+    const char *choices; /* "a|b|c" */
+    const char *env;
+    const char *meta;    /* what the help calls the value */
+    unsigned commands;
+    const char *help;
+};
+
+#define SERVE HZP_COMMAND_SERVE
+#define COMPLETE HZP_COMMAND_COMPLETE
+#define EVAL HZP_COMMAND_EVAL
+#define TRAIN HZP_COMMAND_TRAIN
+#define BENCH HZP_COMMAND_BENCH
+#define DEVICES HZP_COMMAND_DEVICES
+#define ENGINE (SERVE | COMPLETE | BENCH)
+#define LEARN (SERVE | TRAIN | BENCH)
+#define ALL (SERVE | COMPLETE | EVAL | TRAIN | BENCH | DEVICES)
+
+#define AT(name) offsetof(struct hzp_options, name)
+#define HEADING(text, who) {.help = text, .commands = (who)}
+#define TEXT_OPTION(flag, at, dflt, meta_, who, text)                                              \
+    {.name = flag, .kind = TEXT, .field = AT(at), .value = dflt, .meta = meta_, .commands = (who), \
+     .help = text}
+#define INT_OPTION(flag, at, dflt, low_, high_, who, text)                                         \
+    {.name = flag, .kind = INTEGER, .field = AT(at), .value = dflt, .low = low_, .high = high_,    \
+     .meta = "N", .commands = (who), .help = text}
+#define NUM_OPTION(flag, at, dflt, low_, high_, who, text)                                         \
+    {.name = flag, .kind = NUMBER, .field = AT(at), .value = dflt, .low = low_, .high = high_,     \
+     .meta = "X", .commands = (who), .help = text}
+#define SIZE_OPTION(flag, at, dflt, low_, high_, who, text)                                        \
+    {.name = flag, .kind = SIZE, .field = AT(at), .value = dflt, .low = low_, .high = high_,       \
+     .meta = "SIZE", .commands = (who), .help = text}
+#define FLAG_OPTION(flag, at, who, text)                                                           \
+    {.name = flag, .kind = FLAG, .field = AT(at), .value = "0", .commands = (who), .help = text}
+#define CHOICE_OPTION(flag, at, dflt, list, who, text)                                             \
+    {.name = flag, .kind = CHOICE, .field = AT(at), .value = dflt, .choices = list,                \
+     .commands = (who), .help = text}
+
+#define BIG 1e15
+
+static const struct setting table[] = {
+    HEADING("Model and device", ALL),
+    TEXT_OPTION("--device", device, NULL, "NAME", ALL, "ref, cpu or cuda; not given: the best there is"),
+    INT_OPTION("--threads", threads, "0", 0, 1024, ALL, "CPU threads; 0: as many as allowed"),
+    TEXT_OPTION("--cpu-level", cpu_level, NULL, "NAME", ALL,
+                "highest instruction set used: base, avx2 or avx512; not given: the best"),
+    CHOICE_OPTION("--dtype", dtype, "auto", "auto|bf16|f32", ALL & ~DEVICES,
+                  "type of weights in memory; auto: the one on disk"),
+    INT_OPTION("--context", context, "0", 0, 1 << 24, ALL & ~DEVICES,
+               "longest sequence accepted, in tokens; 0: the model's"),
+    {.name = "--log-level", .kind = CHOICE, .field = AT(log_level), .value = "info",
+     .choices = "error|warn|info|debug", .env = "HZP_LOG", .commands = ALL,
+     .help = "how much is said on standard error"},
+
+    HEADING("HTTP", SERVE),
+    TEXT_OPTION("--host", host, "127.0.0.1", "ADDRESS", SERVE, "address to listen on"),
+    INT_OPTION("--port", port, "8000", 0, 65535, SERVE, "port to listen on; 0: any free one"),
+    TEXT_OPTION("--served-model-name", served_name, NULL, "NAME", SERVE,
+                "the model's name in requests and answers; not given: its directory's"),
+    {.name = "--api-key", .kind = TEXT, .field = AT(api_key), .env = "HZP_API_KEY", .meta = "KEY",
+     .commands = SERVE, .help = "required as a bearer token by every route under /v1"},
+    SIZE_OPTION("--max-body", body_max, "16M", 1024, 1 << 30, SERVE, "longest body of a request"),
+    INT_OPTION("--max-connections", connections_max, "512", 1, 16384, SERVE,
+               "connections at a time"),
+    INT_OPTION("--drain-timeout", drain_seconds, "30", 0, 86400, SERVE,
+               "seconds that requests in flight have to finish in after SIGTERM"),
+
+    HEADING("Serving", ENGINE),
+    INT_OPTION("--max-running", running_max, "64", 1, 4096, ENGINE, "sequences in one step"),
+    INT_OPTION("--max-waiting", waiting_max, "256", 1, 65536, ENGINE,
+               "requests that wait; beyond it: 429"),
+    INT_OPTION("--max-waiting-tokens", waiting_tokens, "1048576", 1, BIG, ENGINE,
+               "the same in tokens of their prompts"),
+    INT_OPTION("--step-rows", step_rows, "256", 1, 65536, ENGINE, "tokens computed in one step"),
+    INT_OPTION("--prefill-rows", prefill_rows, "128", 1, 65536, ENGINE,
+               "of these, tokens of prompts while others decode"),
+    INT_OPTION("--kv-tokens", kv_tokens, "0", 0, 1e9, ENGINE,
+               "tokens that the KV cache holds; 0: as --kv-memory says"),
+    SIZE_OPTION("--kv-memory", kv_memory, "0", 0, BIG, ENGINE,
+                "memory of the KV cache; 0: what the running sequences can need, at most a quarter of "
+                "the machine's"),
+    INT_OPTION("--page-rows", page_rows, "16", 1, 1024, ENGINE, "tokens in one KV page"),
+    INT_OPTION("--max-edits", edits_max, "0", 0, 1 << 24, ENGINE,
+               "logit edits (biases, penalties) in one step; 0: four sequences' worth"),
+    INT_OPTION("--slots", slots, "2", 2, 16, ENGINE, "versions of the weights held in memory"),
+    FLAG_OPTION("--check-plans", check_plans, ENGINE, "prove every step free of races before it runs"),
+
+    HEADING("Learning", LEARN),
+    FLAG_OPTION("--no-train", no_train, SERVE | BENCH, "serve only: no memory for training"),
+    NUM_OPTION("--lr", lr, "1e-4", 0, 10, LEARN, "learning rate"),
+    NUM_OPTION("--beta1", beta1, "0.9", 0, 0.99999, LEARN, "AdamW: decay of the first moment"),
+    NUM_OPTION("--beta2", beta2, "0.95", 0, 0.9999999, LEARN, "AdamW: decay of the second moment"),
+    NUM_OPTION("--eps", eps, "1e-8", 0, 1, LEARN, "AdamW: added to the denominator"),
+    NUM_OPTION("--weight-decay", decay, "0", 0, 10, LEARN, "AdamW: decoupled decay of matrices"),
+    NUM_OPTION("--clip", clip, "1", 0, BIG, LEARN, "largest gradient norm; 0: no limit"),
+    CHOICE_OPTION("--schedule", schedule, "constant", "constant|cosine", LEARN,
+                  "learning rate after the warm-up"),
+    INT_OPTION("--warmup-steps", warmup_steps, "0", 0, BIG, LEARN, "updates of linear warm-up"),
+    INT_OPTION("--total-steps", total_steps, "0", 0, BIG, LEARN,
+               "updates: where the cosine ends; offline, where training ends (0: as --epochs says)"),
+    NUM_OPTION("--lr-floor", lr_floor, "0.1", 0, 1, LEARN, "the cosine's end, as a part of --lr"),
+    INT_OPTION("--update-tokens", update_tokens, "2048", 1, 1 << 24, LEARN,
+               "tokens learned from in one update"),
+    INT_OPTION("--micro-rows", micro_rows, "512", 2, 1 << 20, LEARN,
+               "tokens computed together; also the longest example"),
+    CHOICE_OPTION("--moments", moment_type, "f32", "f32|bf16", LEARN, "type of AdamW's moments"),
+    INT_OPTION("--passes", passes, "4", 1, 1e6, SERVE | BENCH, "how often each example is learned"),
+    INT_OPTION("--publish-every", publish_every, "1", 1, 1e6, SERVE | BENCH, "updates per version"),
+    INT_OPTION("--max-staleness", max_staleness, "1", 0, 1e6, SERVE | BENCH,
+               "updates by which the serving version may trail"),
+    NUM_OPTION("--train-share", train_share, "0.5", 0, 100, SERVE | BENCH,
+               "training's time over serving's while requests run"),
+    NUM_OPTION("--train-stretch", idle_ms, "20", 0.1, 10000, SERVE | BENCH,
+               "milliseconds of training at a stretch while no request runs"),
+    NUM_OPTION("--train-quantum", quantum_gflop, "0.2", 0, 1e6, LEARN,
+               "largest piece of training work, in GFLOP; 0: never cut"),
+    TEXT_OPTION("--replay", replay, NULL, "FILE", SERVE | BENCH,
+                "JSONL examples mixed in, so that what is known is not forgotten"),
+    NUM_OPTION("--replay-ratio", replay_ratio, "1", 0, 100, SERVE | BENCH,
+               "tokens of --replay per token of new examples"),
+    INT_OPTION("--queue-samples", queue_samples, "65536", 1, BIG, SERVE | BENCH,
+               "examples waiting to be learned; beyond it: 429"),
+    INT_OPTION("--queue-tokens", queue_tokens, "16777216", 1, BIG, SERVE | BENCH,
+               "the same in tokens"),
+    TEXT_OPTION("--state", state_dir, NULL, "DIR", SERVE | BENCH,
+                "where accepted examples and checkpoints are kept; not given: nothing is kept"),
+    INT_OPTION("--checkpoint-every", checkpoint_every, "100", 0, BIG, SERVE | TRAIN,
+               "updates between checkpoints; 0: only at the end"),
+    INT_OPTION("--keep-checkpoints", keep_checkpoints, "2", 1, 1e6, SERVE | TRAIN,
+               "newest checkpoints kept"),
+    INT_OPTION("--train-seed", seed, "1", 0, BIG, LEARN, "order of the examples"),
+
+    HEADING("Data", EVAL | TRAIN),
+    TEXT_OPTION("--data", data, NULL, "FILE", EVAL | TRAIN, "a .jsonl of examples, or plain text"),
+    TEXT_OPTION("--out", out, NULL, "DIR", TRAIN, "where the trained model goes"),
+    TEXT_OPTION("--eval", eval_data, NULL, "FILE", TRAIN, "examples to measure the loss on"),
+    INT_OPTION("--eval-every", eval_every, "0", 0, BIG, TRAIN, "updates between; 0: at the end"),
+    INT_OPTION("--epochs", epochs, "1", 1, 1e9, TRAIN, "how often each example is learned"),
+    FLAG_OPTION("--resume", resume, TRAIN, "go on from the newest checkpoint in --out"),
+    TEXT_OPTION("--from-scratch", from_scratch, NULL, "CONFIG", TRAIN,
+                "begin with fresh weights of this config.json"),
+    TEXT_OPTION("--tokenizer", tokenizer_dir, NULL, "DIR", TRAIN,
+                "directory of tokenizer.json, with --from-scratch"),
+    INT_OPTION("--init-seed", init_seed, "1", 0, BIG, TRAIN, "of fresh weights"),
+    NUM_OPTION("--init-std", init_std, "0.02", 0, 10, TRAIN, "of fresh weights"),
+    TEXT_OPTION("--log-file", log_file, NULL, "FILE", TRAIN,
+                "JSONL, one line an update; not given: train.jsonl in --out"),
+
+    HEADING("Sampling", COMPLETE),
+    INT_OPTION("--max-tokens", max_tokens, "128", 0, 1 << 24, COMPLETE, "most tokens generated"),
+    INT_OPTION("--min-tokens", min_tokens, "0", 0, 1 << 24, COMPLETE, "fewest tokens generated"),
+    NUM_OPTION("--temperature", temperature, "1", 0, 100, COMPLETE, "0: always the likeliest"),
+    NUM_OPTION("--top-p", top_p, "1", 0, 1, COMPLETE, "only the likeliest, adding up to this"),
+    INT_OPTION("--top-k", top_k, "0", 0, 1 << 30, COMPLETE, "only so many of the likeliest; 0: all"),
+    NUM_OPTION("--min-p", min_p, "0", 0, 1, COMPLETE, "only those this likely next to the likeliest"),
+    NUM_OPTION("--repetition-penalty", repetition, "1", 0.01, 100, COMPLETE, "1: none"),
+    NUM_OPTION("--presence-penalty", presence, "0", -2, 2, COMPLETE, "0: none"),
+    NUM_OPTION("--frequency-penalty", frequency, "0", -2, 2, COMPLETE, "0: none"),
+    INT_OPTION("--seed", sample_seed, "-1", -1, BIG, COMPLETE, "-1: another one each time"),
+    INT_OPTION("--n", choices, "1", 1, 128, COMPLETE, "how many answers"),
+    {.name = "--stop", .kind = LIST, .field = AT(stop), .meta = "TEXT", .commands = COMPLETE,
+     .help = "end here, without it; may be given several times"},
+    FLAG_OPTION("--ignore-eos", ignore_eos, COMPLETE, "go on after an end of text"),
+    FLAG_OPTION("--echo", echo, COMPLETE, "print the prompt first"),
+    FLAG_OPTION("--raw", raw, COMPLETE, "add no special tokens to the prompt"),
+
+    HEADING("Output", EVAL | BENCH),
+    FLAG_OPTION("--json", json, EVAL | BENCH, "print JSON"),
+    FLAG_OPTION("--quick", quick, BENCH, "fewer repetitions"),
+};
+
+static const struct {
+    enum hzp_command command;
+    const char *name, *words, *help;
+} commands[] = {
+    {SERVE, "serve", "MODEL", "serve a model over HTTP, and learn from what is posted to it"},
+    {COMPLETE, "complete", "MODEL \"PROMPT\"", "complete one prompt on the terminal"},
+    {EVAL, "eval", "MODEL --data FILE", "mean negative log-likelihood of a text"},
+    {TRAIN, "train", "MODEL --data FILE --out DIR", "train offline"},
+    {BENCH, "bench", "WHAT MODEL", "measure: serve, train, coserve, swap or ops"},
+    {DEVICES, "devices", "", "what this machine can compute on"},
+};
+
+int64_t hzp_size_parse(const char *text)
+{
+    char *end;
+    errno = 0;
+    double value = strtod(text, &end);
+    if (end == text || errno || !isfinite(value) || value < 0)
+        return -1;
+    if (*end == 'K' || *end == 'k')
+        value *= 1024, end++;
+    else if (*end == 'M' || *end == 'm')
+        value *= 1024 * 1024, end++;
+    else if (*end == 'G' || *end == 'g')
+        value *= 1024.0 * 1024 * 1024, end++;
+    if (end[0] == 'i' && end[1] == 'B')
+        end += 2;
+    else if (*end == 'B')
+        end++;
+    return *end || value > 9e18 ? -1 : (int64_t)value;
+}
+
+static int64_t choice_of(const char *choices, const char *text)
+{
+    size_t n = strlen(text);
+    for (int64_t i = 0;; i++) {
+        size_t width = strcspn(choices, "|");
+        if (n && width == n && !memcmp(choices, text, n))
+            return i;
+        if (!choices[width])
+            return -1;
+        choices += width + 1;
+    }
+}
+
+static int out_of_range(const struct setting *s, const char *text, struct hzp_err_text *reterr)
+{
+    return hzp_fail_param(reterr, HZP_EINVAL, s->name, "%s takes %s from %g to %g, not \"%s\"",
+                          s->name, s->kind == INTEGER ? "a whole number" : s->kind == SIZE
+                              ? "a size (like 512M or 2G)" : "a number",
+                          s->low, s->high, text);
+}
+
+/* Reads text into the setting's field. */
+static int set(const struct setting *s, const char *text, struct hzp_options *options,
+               struct hzp_err_text *reterr)
+{
+    void *field = (char *)options + s->field;
+    char *end;
+    errno = 0;
+    if (s->kind == TEXT) {
+        *(const char **)field = text;
+    } else if (s->kind == LIST) {
+        struct hzp_option_list *list = field;
+        if (list->count == HZP_OPTIONS_LIST_MAX)
+            return hzp_fail_param(reterr, HZP_EINVAL, s->name, "%s may be given at most %d times",
+                                  s->name, HZP_OPTIONS_LIST_MAX);
+        list->item[list->count++] = text;
+    } else if (s->kind == NUMBER) {
+        double value = strtod(text, &end);
+        if (end == text || *end || !(value >= s->low && value <= s->high))
+            return out_of_range(s, text, reterr);
+        *(double *)field = value;
+    } else if (s->kind == CHOICE) {
+        int64_t value = choice_of(s->choices, text);
+        if (value < 0)
+            return hzp_fail_param(reterr, HZP_EINVAL, s->name, "%s takes one of %s, not \"%s\"",
+                                  s->name, s->choices, text);
+        *(int64_t *)field = value;
+    } else {
+        int64_t value = s->kind == SIZE ? hzp_size_parse(text) : strtoll(text, &end, 10);
+        bool bad = s->kind == SIZE ? value < 0 : end == text || *end || errno;
+        if (s->kind != FLAG && (bad || !((double)value >= s->low && (double)value <= s->high)))
+            return out_of_range(s, text, reterr);
+        *(int64_t *)field = value;
+    }
+    return HZP_OK;
+}
+
+void hzp_options_defaults(enum hzp_command command, struct hzp_options *ret)
+{
+    memset(ret, 0, sizeof(*ret));
+    ret->command = command;
+    for (int i = 0; i < HZP_COUNT(table); i++)
+        if (table[i].name && table[i].value) {
+            struct hzp_err_text err;
+            int r = set(&table[i], table[i].value, ret, &err);
+            HZP_ASSERT(r == HZP_OK); /* a default outside its own range */
+        }
+}
+
+static const struct setting *find(const char *name, size_t length)
+{
+    for (int i = 0; i < HZP_COUNT(table); i++)
+        if (table[i].name && strlen(table[i].name) == length && !memcmp(table[i].name, name, length))
+            return &table[i];
+    return NULL;
+}
+
+static const char *command_name(enum hzp_command command)
+{
+    for (int i = 0; i < HZP_COUNT(commands); i++)
+        if (commands[i].command == command)
+            return commands[i].name;
+    return "?";
+}
+
+static int read_environment(struct hzp_options *options, struct hzp_err_text *reterr)
+{
+    for (int i = 0; i < HZP_COUNT(table); i++) {
+        const char *value = table[i].env ? getenv(table[i].env) : NULL;
+        if (value && *value && (table[i].commands & options->command))
+            HZP_TRY(set(&table[i], value, options, reterr));
+    }
+    return HZP_OK;
+}
+
+/* One option, at argv[*at]; moves *at on past its value. */
+static int read_option(int argc, char **argv, int *at, struct hzp_options *options,
+                       struct hzp_err_text *reterr)
+{
+    const char *name = argv[*at];
+    size_t length = strcspn(name, "=");
+    const struct setting *s = find(name, length);
+    if (!s)
+        return hzp_fail_param(reterr, HZP_EINVAL, name, "unknown option %.*s; hzpserve %s --help "
+                              "lists them all", (int)length, name, command_name(options->command));
+    if (!(s->commands & options->command))
+        return hzp_fail_param(reterr, HZP_EINVAL, s->name, "%s is not an option of hzpserve %s",
+                              s->name, command_name(options->command));
+    if (s->kind == FLAG) {
+        if (name[length])
+            return hzp_fail_param(reterr, HZP_EINVAL, s->name, "%s takes no value", s->name);
+        return set(s, "1", options, reterr);
+    }
+    if (name[length])
+        return set(s, name + length + 1, options, reterr);
+    if (*at + 1 >= argc)
+        return hzp_fail_param(reterr, HZP_EINVAL, s->name, "%s needs a value", s->name);
+    return set(s, argv[++*at], options, reterr);
+}
+
+static int read_words(int argc, char **argv, struct hzp_options *options,
+                      struct hzp_err_text *reterr)
+{
+    bool only_words = false;
+    for (int i = 2; i < argc; i++) {
+        if (!only_words && !strcmp(argv[i], "--")) {
+            only_words = true;
+        } else if (!only_words && (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h"))) {
+            options->help = true;
+        } else if (!only_words && !strncmp(argv[i], "--", 2)) {
+            HZP_TRY(read_option(argc, argv, &i, options, reterr));
+        } else if (options->words == HZP_OPTIONS_WORDS_MAX) {
+            return hzp_fail(reterr, HZP_EINVAL, "too many words: \"%s\"", argv[i]);
+        } else {
+            options->word[options->words++] = argv[i];
+        }
+    }
+    return HZP_OK;
+}
+
+int hzp_options_parse(int argc, char **argv, struct hzp_options *ret, struct hzp_err_text *reterr)
+{
+    hzp_options_defaults(SERVE, ret);
+    if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") ||
+        !strcmp(argv[1], "help")) {
+        ret->help = true;
+        ret->command = 0;
+        return HZP_OK;
+    }
+    if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V")) {
+        ret->version = true;
+        return HZP_OK;
+    }
+    int which = 0;
+    while (which < HZP_COUNT(commands) && strcmp(commands[which].name, argv[1]))
+        which++;
+    if (which == HZP_COUNT(commands))
+        return hzp_fail(reterr, HZP_EINVAL, "no command \"%s\"; hzpserve --help lists them all",
+                        argv[1]);
+    ret->command = commands[which].command;
+    HZP_TRY(read_environment(ret, reterr));
+    HZP_TRY(read_words(argc, argv, ret, reterr));
+    int model = ret->command == BENCH ? 1 : 0;
+    if (ret->command == BENCH && ret->words)
+        ret->what = ret->word[0];
+    if (ret->words > model)
+        ret->model = ret->word[model];
+    return HZP_OK;
+}
+
+void hzp_options_help(FILE *out)
+{
+    fprintf(out, "hzpserve %s: serves a language model and fine-tunes the same weights at the same "
+                 "time.\n\n", HZP_VERSION_TEXT);
+    for (int i = 0; i < HZP_COUNT(commands); i++)
+        fprintf(out, "  hzpserve %-8s %-28s %s\n", commands[i].name, commands[i].words,
+                commands[i].help);
+    fprintf(out, "\n  hzpserve COMMAND --help          the command's options\n"
+                 "  hzpserve --version\n");
+}
+
+void hzp_options_command_help(FILE *out, enum hzp_command command)
+{
+    for (int i = 0; i < HZP_COUNT(commands); i++)
+        if (commands[i].command == command)
+            fprintf(out, "hzpserve %s %s [OPTIONS]\n\n%s\n", commands[i].name, commands[i].words,
+                    commands[i].help);
+    for (int i = 0; i < HZP_COUNT(table); i++) {
+        const struct setting *s = &table[i];
+        if (!(s->commands & command))
+            continue;
+        if (!s->name) {
+            fprintf(out, "\n%s\n", s->help);
+            continue;
+        }
+        char left[64];
+        snprintf(left, sizeof(left), "%s%s%s", s->name, s->kind == FLAG ? "" : " ",
+                 s->kind == FLAG ? "" : s->kind == CHOICE ? s->choices : s->meta);
+        fprintf(out, "  %-30s %s", left, s->help);
+        if (s->value && s->kind != FLAG)
+            fprintf(out, " [%s]", s->value);
+        if (s->env)
+            fprintf(out, " (or $%s)", s->env);
+        fputc('\n', out);
+    }
+}

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/options.h - every setting of every command, in one table: name, default, range, help.
+ *
+ * The table in options.c is the only place where a setting is defined: the parser, the help texts
+ * and the defaults come from it.  A setting of the environment is read where the table says so; the
+ * command line wins.
+ *
+ * Invariant: after hzp_options_parse() every field is in the range its help text names.
+ * Thread: main, once; read-only from then on.
+ */
+#ifndef HZP_API_OPTIONS_H
+#define HZP_API_OPTIONS_H
+
+#include "base/err.h"
+
+#include <stdio.h>
+
+#define HZP_VERSION_TEXT "0.1.0"
+
+enum hzp_command {
+    HZP_COMMAND_SERVE = 1,
+    HZP_COMMAND_COMPLETE = 2,
+    HZP_COMMAND_EVAL = 4,
+    HZP_COMMAND_TRAIN = 8,
+    HZP_COMMAND_BENCH = 16,
+    HZP_COMMAND_DEVICES = 32,
+};
+
+enum { HZP_OPTIONS_WORDS_MAX = 8, HZP_OPTIONS_LIST_MAX = 16 };
+
+/* A setting that may be given several times. */
+struct hzp_option_list {
+    const char *item[HZP_OPTIONS_LIST_MAX];
+    int count;
+};
+
+/* Strings are borrowed from argv, the environment or the table; NULL: not given.  Flags, and the
+ * indices of choices, are int64_t like all integers.  The comment names the choices in order. */
+struct hzp_options {
+    enum hzp_command command;
+    const char *word[HZP_OPTIONS_WORDS_MAX]; /* what is not an option, in order */
+    int words;
+    bool help, version; /* answered by main() */
+
+    /* model and device */
+    const char *model;       /* the first word where the command takes a model */
+    const char *device, *cpu_level;
+    int64_t threads, dtype;  /* auto, bf16, f32 */
+    int64_t log_level;       /* error, warn, info, debug */
+    int64_t context;         /* 0: the model's */
+
+    /* the engine */
+    int64_t slots, kv_tokens, kv_memory, page_rows, step_rows, prefill_rows, running_max,
+        waiting_max, waiting_tokens, edits_max;
+    int64_t check_plans;
+
+    /* http */
+    const char *host, *served_name, *api_key;
+    int64_t port, body_max, connections_max, drain_seconds;
+
+    /* learning, in a server and offline */
+    int64_t no_train, passes, update_tokens, micro_rows, publish_every, warmup_steps, total_steps,
+        schedule /* constant, cosine */, moment_type /* f32, bf16 */, max_staleness, seed,
+        queue_samples, queue_tokens, checkpoint_every, keep_checkpoints;
+    double lr, beta1, beta2, eps, decay, clip, lr_floor, train_share, idle_ms, replay_ratio,
+        quantum_gflop;
+    const char *state_dir, *replay;
+
+    /* offline training and evaluation */
+    const char *data, *out, *eval_data, *from_scratch, *log_file, *tokenizer_dir;
+    int64_t epochs, eval_every, resume, init_seed;
+    double init_std;
+
+    /* one completion on the command line */
+    double temperature, top_p, min_p, repetition, presence, frequency;
+    int64_t top_k, max_tokens, min_tokens, sample_seed, ignore_eos, echo, logprobs, choices,
+        raw /* no special tokens added */;
+    struct hzp_option_list stop;
+
+    /* benchmarks */
+    int64_t json, quick;
+    const char *what;
+};
+
+/* Reads argv[1] as the command and the rest as its words and settings.  HZP_EINVAL: the text names
+ * the option and says what it takes. */
+int hzp_options_parse(int argc, char **argv, struct hzp_options *ret, struct hzp_err_text *reterr);
+
+/* The defaults of a command: what tests and other commands start from. */
+void hzp_options_defaults(enum hzp_command command, struct hzp_options *ret);
+
+/* `hzpserve --help`, and `hzpserve COMMAND --help`. */
+void hzp_options_help(FILE *out);
+void hzp_options_command_help(FILE *out, enum hzp_command command);
+
+/* Sizes like 512M, 2G, 1.5G, 4096: bytes.  -1: it is none. */
+int64_t hzp_size_parse(const char *text);
+
+#endif

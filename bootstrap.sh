@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# One command from a plain Debian 12 machine to a running server, or to passed tests.
+#
+#     ./bootstrap.sh serve [OPTIONS OF hzpserve serve]   build, then serve the bundled model
+#     ./bootstrap.sh test                                build, then run all tests
+#     ./bootstrap.sh build                               build only
+#
+# Missing Debian packages are named and installed (root or sudo); a second run installs nothing.
+set -eu
+cd "$(dirname "$0")"
+
+packages="gcc pkg-config meson ninja-build python3
+          libdnnl-dev libmicrohttpd-dev libjansson-dev libpcre2-dev libsqlite3-dev"
+test_packages="libcmocka-dev python3-venv curl binutils"
+
+say() { printf '%s\n' "$*" >&2; }
+
+install_missing() {
+    missing=
+    for package in "$@"; do
+        status=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)
+        [ "$status" = installed ] || missing="$missing $package"
+    done
+    [ -n "$missing" ] || return 0
+    say "bootstrap: installing Debian packages:$missing"
+    as_root=
+    if [ "$(id -u)" != 0 ]; then
+        command -v sudo >/dev/null || { say "bootstrap: not root and no sudo; install them, then run this again"; exit 1; }
+        as_root=sudo
+    fi
+    export DEBIAN_FRONTEND=noninteractive
+    $as_root apt-get update -qq
+    # shellcheck disable=SC2086
+    $as_root apt-get install -y -qq --no-install-recommends $missing >/dev/null
+}
+
+build() {
+    if [ ! -f build/build.ninja ]; then
+        meson setup build -Dtests="$1" >&2
+    elif [ "$1" = true ]; then
+        meson configure build -Dtests=true >&2
+    fi
+    meson compile -C build >&2
+}
+
+# The API tests use the official client.  Without it they are skipped, and say so.
+test_client() {
+    if [ ! -x .venv/bin/python ]; then
+        python3 -m venv .venv || return 0
+    fi
+    if ! .venv/bin/python -c 'import openai' 2>/dev/null; then
+        say "bootstrap: installing the openai client into .venv"
+        .venv/bin/python -m pip install --quiet openai || say "bootstrap: no openai client: its tests will be skipped"
+    fi
+}
+
+command=${1:-serve}
+[ $# -eq 0 ] || shift
+# shellcheck disable=SC2086
+case $command in
+serve)
+    install_missing $packages
+    build false
+    exec build/hzpserve serve "$@"
+    ;;
+test)
+    install_missing $packages $test_packages
+    test_client
+    build true
+    exec meson test -C build --print-errorlogs "$@"
+    ;;
+build)
+    install_missing $packages
+    build false
+    ;;
+*)
+    say "usage: ./bootstrap.sh serve|test|build"
+    exit 2
+    ;;
+esac

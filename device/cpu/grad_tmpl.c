@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/cpu/grad_tmpl.c - the loss, and backward ops that treat rows or columns on their own.
+ *
+ * Gradients of weights are sums over rows.  Rows are summed in chunks whose size depends on the
+ * number of rows only, and the chunks are added in order: the same bits for any number of threads.
+ */
+#include "device/cpu/vec.h"
+
+enum { XENT_BLOCK = 1024, CHUNKS_MAX = 64, CHUNK_ROWS_MIN = 16, STRIP = 8 * VL };
+
+static int chunk_rows(int rows)
+{
+    return HZP_MAX(CHUNK_ROWS_MIN, HZP_DIV_UP(rows, CHUNKS_MAX));
+}
+
+/* log sum exp of a row, reading memory once: a block is found in cache when it is summed. */
+static double row_lse(const float *x, int cols)
+{
+    float top = -INFINITY;
+    double sum = 0;
+
+    for (int c0 = 0; c0 < cols; c0 += XENT_BLOCK) {
+        int n = HZP_MIN(XENT_BLOCK, cols - c0);
+        vf block = vset(-INFINITY), acc = vzero();
+        EACH(c, n, block = vmax(vkeep(vload(x + c0 + c, left), -INFINITY, left), block););
+        float high = vtop(block);
+        if (high > top) {
+            sum *= exp((double)top - high);
+            top = high;
+        }
+        vf shift = vset(top == -INFINITY ? 0 : top);
+        EACH(c, n, {
+            vf e = vexp(vsub(vload(x + c0 + c, left), shift));
+            acc = vadd(acc, vkeep(e, 0, left));
+        });
+        sum += vsum(acc);
+    }
+    return top + log(sum);
+}
+
+static void xent_row(const struct hzp_xent_args *a, int r)
+{
+    const float *x = hzp_cpu_row(&a->x, r);
+    void *dx = a->dx.ptr ? hzp_cpu_row(&a->dx, r) : NULL;
+    int target = a->target[r], cols = a->x.cols;
+
+    if (target < 0) {
+        a->loss[r] = 0;
+        if (dx)
+            memset(dx, 0, (size_t)cols * (a->dx.type == HZP_F32 ? 4 : 2));
+        return;
+    }
+    double lse = row_lse(x, cols);
+    float hit = (float)(exp(x[target] - lse) - 1); /* before dx, which may be x */
+    a->loss[r] = (float)(lse - x[target]);
+    if (!dx)
+        return;
+    vf shift = vset((float)lse);
+    if (a->dx.type == HZP_BF16) {
+        EACH(c, cols, vstore_bf16((uint16_t *)dx + c, vexp(vsub(vload(x + c, left), shift)), left););
+        ((uint16_t *)dx)[target] = hzp_bf16_from_f32(hit);
+    } else {
+        EACH(c, cols, vstore((float *)dx + c, vexp(vsub(vload(x + c, left), shift)), left););
+        ((float *)dx)[target] = hit;
+    }
+}
+
+static void xent_rows(void *ctx, int begin, int end, int thread)
+{
+    for (int r = begin; r < end; r++)
+        xent_row(ctx, r);
+}
+
+static int cpu_xent(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_xent_args *a = args;
+    hzp_team_range(hzp_cpu_team(lane), a->x.rows, 6 * (size_t)a->x.cols, xent_rows, (void *)args);
+    return HZP_OK;
+}
+
+/* By columns, so that repeated ids are added in row order. */
+static void embed_bwd_strips(void *ctx, int begin, int end, int thread)
+{
+    const struct hzp_embed_bwd_args *a = ctx;
+    int c0 = begin * STRIP, n = HZP_MIN(end * STRIP, a->dy.cols) - c0;
+
+    for (int r = 0; r < a->dy.rows; r++) {
+        const float *dy = (const float *)hzp_cpu_row(&a->dy, r) + c0;
+        float *into = (float *)hzp_cpu_row(&a->dtable, a->id[r]) + c0;
+        EACH(c, n, vstore(into + c, vadd(vload(into + c, left), vload(dy + c, left)), left););
+    }
+}
+
+static int cpu_embed_bwd(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_embed_bwd_args *a = args;
+    hzp_team_range(hzp_cpu_team(lane), HZP_DIV_UP(a->dy.cols, STRIP),
+                   12 * (size_t)a->dy.rows * STRIP, embed_bwd_strips, (void *)args);
+    return HZP_OK;
+}
+
+static void colsum_strips(void *ctx, int begin, int end, int thread)
+{
+    const struct hzp_colsum_args *a = ctx;
+
+    for (int c0 = begin * STRIP; c0 < HZP_MIN(end * STRIP, a->x.cols); c0 += VL) {
+        int left = HZP_MIN(VL, a->x.cols - c0);
+        float *y = (float *)a->y.ptr + c0;
+        vf sum = vzero();
+        for (int r = 0; r < a->x.rows; r++)
+            sum = vadd(sum, vget(hzp_cpu_row(&a->x, r), (size_t)c0, a->x.type, left));
+        vstore(y, vadd(vload(y, left), sum), left);
+    }
+}
+
+static int cpu_colsum(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_colsum_args *a = args;
+    if (a->x.rows > 0)
+        hzp_team_range(hzp_cpu_team(lane), HZP_DIV_UP(a->x.cols, STRIP),
+                       4 * (size_t)a->x.rows * STRIP, colsum_strips, (void *)args);
+    return HZP_OK;
+}
+
+/* Partial gradients of weights, [chunks][width], and the row chunks they come from. */
+struct partial {
+    const void *args;
+    float *sum;
+    int rows, width, step;
+};
+
+/* into[c] += the chunks' sums, in order. */
+static void partial_add(const struct partial *part, int from, int width, float *into)
+{
+    int chunks = HZP_DIV_UP(part->rows, part->step);
+
+    for (int c = 0; c < width; c++) {
+        double sum = 0;
+        for (int i = 0; i < chunks; i++)
+            sum += part->sum[(size_t)i * (size_t)part->width + (size_t)(from + c)];
+        into[c] += (float)sum;
+    }
+}
+
+INLINE void rmsnorm_bwd_row(const struct hzp_rmsnorm_bwd_args *a, int r, enum hzp_dtype dy_type,
+                            enum hzp_dtype w_type, float *dw)
+{
+    const float *x = hzp_cpu_row(&a->x, r);
+    const void *dy = hzp_cpu_row(&a->dy, r);
+    float *dx = hzp_cpu_row(&a->dx, r);
+    int cols = a->x.cols;
+    vf rstd = vset(a->rstd[r]), dot = vzero();
+
+    EACH(c, cols, {
+        vf n = vmul(vload(x + c, left), rstd);
+        vf g = vmul(vget(dy, (size_t)c, dy_type, left), n);
+        dot = vfma(g, vget(a->w.ptr, (size_t)c, w_type, left), dot);
+        if (dw)
+            vstore(dw + c, vadd(vload(dw + c, left), g), left);
+    });
+    vf mean = vset(vsum(dot) / (float)cols);
+    EACH(c, cols, {
+        vf n = vmul(vload(x + c, left), rstd);
+        vf dn = vmul(vget(dy, (size_t)c, dy_type, left), vget(a->w.ptr, (size_t)c, w_type, left));
+        vstore(dx + c, vfma(rstd, vfnma(n, mean, dn), vload(dx + c, left)), left);
+    });
+}
+
+static void rmsnorm_bwd_chunk(void *ctx, int task, int thread)
+{
+    const struct partial *part = ctx;
+    const struct hzp_rmsnorm_bwd_args *a = part->args;
+    float *dw = a->dw.ptr ? part->sum + (size_t)task * (size_t)part->width : NULL;
+    int begin = task * part->step, end = HZP_MIN(begin + part->step, part->rows);
+    bool half = a->dy.type == HZP_BF16;
+
+    if (dw)
+        memset(dw, 0, (size_t)part->width * sizeof(*dw));
+    for (int r = begin; r < end; r++) {
+        if (half && a->w.type == HZP_BF16)
+            rmsnorm_bwd_row(a, r, HZP_BF16, HZP_BF16, dw);
+        else if (!half && a->w.type == HZP_F32)
+            rmsnorm_bwd_row(a, r, HZP_F32, HZP_F32, dw);
+        else
+            rmsnorm_bwd_row(a, r, a->dy.type, a->w.type, dw);
+    }
+}
+
+static void rmsnorm_bwd_add(void *ctx, int begin, int end, int thread)
+{
+    const struct partial *part = ctx;
+    const struct hzp_rmsnorm_bwd_args *a = part->args;
+    int c0 = begin * STRIP, c1 = HZP_MIN(end * STRIP, part->width);
+
+    partial_add(part, c0, c1 - c0, (float *)a->dw.ptr + c0);
+}
+
+static int cpu_rmsnorm_bwd(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_rmsnorm_bwd_args *a = args;
+    struct hzp_team *team = hzp_cpu_team(lane);
+    struct partial part = {args, NULL, a->x.rows, a->x.cols, chunk_rows(a->x.rows)};
+    int chunks = HZP_DIV_UP(part.rows, part.step);
+
+    if (part.rows == 0)
+        return HZP_OK;
+    HZP_TRY(hzp_team_reserve(team, (size_t)chunks * (size_t)part.width * sizeof(float), 0));
+    part.sum = hzp_team_shared(team);
+    hzp_team_run(team, chunks, rmsnorm_bwd_chunk, &part);
+    if (a->dw.ptr)
+        hzp_team_range(team, HZP_DIV_UP(part.width, STRIP), (size_t)chunks * STRIP * 4,
+                       rmsnorm_bwd_add, &part);
+    return HZP_OK;
+}
+
+/* dn: the gradient turned back, [dim]; dw [dim] is added to. */
+INLINE void rope_bwd_head(const struct hzp_rope_bwd_args *a, const struct hzp_mat *norm,
+                          const float *cs, const void *dy, const void *x, void *dx,
+                          enum hzp_dtype type, float *dn, float *dw)
+{
+    int dim = a->heads.dim, half = dim / 2;
+
+    EACH(j, half, {
+        size_t lo = (size_t)j;
+        size_t hi = (size_t)(j + half);
+        vf p = vget(dy, lo, type, left);
+        vf q = vget(dy, hi, type, left);
+        vf c = vload(cs + lo, left);
+        vf s = vload(cs + hi, left);
+        vstore(dn + lo, vfma(q, s, vmul(p, c)), left);
+        vstore(dn + hi, vfnma(p, s, vmul(q, c)), left);
+    });
+    if (!norm->ptr) {
+        EACH(j, dim, vput(dx, (size_t)j, type, vload(dn + j, left), left););
+        return;
+    }
+    vf sum = vzero(), dot = vzero();
+    EACH(j, dim, {
+        vf v = vget(x, (size_t)j, type, left);
+        sum = vfma(v, v, sum);
+    });
+    vf rstd = vset(1.f / sqrtf(vsum(sum) / (float)dim + a->eps));
+    EACH(j, dim, {
+        vf n = vmul(vget(x, (size_t)j, type, left), rstd);
+        vf g = vload(dn + j, left);
+        vstore(dw + j, vfma(g, n, vload(dw + j, left)), left);
+        g = vmul(g, vget(norm->ptr, (size_t)j, type, left));
+        vstore(dn + j, g, left);
+        dot = vfma(g, n, dot);
+    });
+    vf mean = vset(vsum(dot) / (float)dim);
+    EACH(j, dim, {
+        vf n = vmul(vget(x, (size_t)j, type, left), rstd);
+        vput(dx, (size_t)j, type, vmul(rstd, vfnma(n, mean, vload(dn + j, left))), left);
+    });
+}
+
+INLINE void rope_bwd_row(const struct hzp_rope_bwd_args *a, int r, enum hzp_dtype type, float *dn,
+                         float *dw)
+{
+    size_t size = type == HZP_F32 ? 4 : 2, head = (size_t)a->heads.dim * size;
+    const float *cs = hzp_cpu_row(&a->table, a->pos[r]);
+    bool norms = a->q_norm.ptr || a->k_norm.ptr;
+    const char *dy = hzp_cpu_row(&a->dy, r), *x = norms ? hzp_cpu_row(&a->x, r) : dy;
+    char *dx = hzp_cpu_row(&a->dx, r);
+    int heads = a->heads.heads, turned = heads + a->heads.kv_heads;
+
+    for (int h = 0; h < turned; h++)
+        rope_bwd_head(a, h < heads ? &a->q_norm : &a->k_norm, cs, dy + (size_t)h * head,
+                      x + (size_t)h * head, dx + (size_t)h * head, type, dn,
+                      h < heads ? dw : dw + a->heads.dim);
+    if (dx != dy)
+        memcpy(dx + (size_t)turned * head, dy + (size_t)turned * head,
+               (size_t)a->heads.kv_heads * head);
+}
+
+/* A chunk's part: dw of q, dw of k, and room for dn. */
+static void rope_bwd_chunk(void *ctx, int task, int thread)
+{
+    const struct partial *part = ctx;
+    const struct hzp_rope_bwd_args *a = part->args;
+    float *dw = part->sum + (size_t)task * (size_t)part->width, *dn = dw + 2 * a->heads.dim;
+    int begin = task * part->step, end = HZP_MIN(begin + part->step, part->rows);
+
+    memset(dw, 0, (size_t)part->width * sizeof(*dw));
+    for (int r = begin; r < end; r++) {
+        if (a->dy.type == HZP_BF16)
+            rope_bwd_row(a, r, HZP_BF16, dn, dw);
+        else
+            rope_bwd_row(a, r, HZP_F32, dn, dw);
+    }
+}
+
+static int cpu_rope_bwd(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_rope_bwd_args *a = args;
+    struct hzp_team *team = hzp_cpu_team(lane);
+    int dim = a->heads.dim;
+    struct partial part = {args, NULL, a->dy.rows, HZP_ROUND_UP(3 * dim, 32),
+                           chunk_rows(a->dy.rows)};
+    int chunks = HZP_DIV_UP(part.rows, part.step);
+
+    if (part.rows == 0)
+        return HZP_OK;
+    HZP_TRY(hzp_team_reserve(team, (size_t)chunks * (size_t)part.width * sizeof(float), 0));
+    part.sum = hzp_team_shared(team);
+    hzp_team_run(team, chunks, rope_bwd_chunk, &part);
+    if (a->dq_norm.ptr)
+        partial_add(&part, 0, dim, a->dq_norm.ptr);
+    if (a->dk_norm.ptr)
+        partial_add(&part, dim, dim, a->dk_norm.ptr);
+    return HZP_OK;
+}
+
+INLINE void swiglu_bwd_row(const struct hzp_swiglu_bwd_args *a, int r, enum hzp_dtype type)
+{
+    const void *x = hzp_cpu_row(&a->x, r), *dy = hzp_cpu_row(&a->dy, r);
+    void *dx = hzp_cpu_row(&a->dx, r);
+    size_t width = (size_t)a->dy.cols;
+    vf one = vset(1.f);
+
+    EACH(c, a->dy.cols, {
+        size_t i = (size_t)c;
+        vf g = vget(x, i, type, left);
+        vf u = vget(x, width + i, type, left);
+        vf d = vget(dy, i, type, left);
+        vf s = vdiv(one, vadd(one, vexp(vsub(vzero(), g))));
+        vf ds = vmul(d, s);
+        vput(dx, i, type, vmul(vmul(ds, u), vfma(g, vsub(one, s), one)), left);
+        vput(dx, width + i, type, vmul(ds, g), left);
+    });
+}
+
+static void swiglu_bwd_rows(void *ctx, int begin, int end, int thread)
+{
+    const struct hzp_swiglu_bwd_args *a = ctx;
+    for (int r = begin; r < end; r++) {
+        if (a->x.type == HZP_BF16)
+            swiglu_bwd_row(a, r, HZP_BF16);
+        else
+            swiglu_bwd_row(a, r, HZP_F32);
+    }
+}
+
+static int cpu_swiglu_bwd(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_swiglu_bwd_args *a = args;
+    hzp_team_range(hzp_cpu_team(lane), a->dy.rows, 10 * (size_t)a->dy.cols, swiglu_bwd_rows,
+                   (void *)args);
+    return HZP_OK;
+}
+
+void HZP_ISA_NAME(hzp_cpu_fill_grad)(hzp_op_fn *op[HZP_OP_COUNT])
+{
+    op[HZP_OP_xent] = cpu_xent;
+    op[HZP_OP_embed_bwd] = cpu_embed_bwd;
+    op[HZP_OP_rmsnorm_bwd] = cpu_rmsnorm_bwd;
+    op[HZP_OP_rope_bwd] = cpu_rope_bwd;
+    op[HZP_OP_swiglu_bwd] = cpu_swiglu_bwd;
+    op[HZP_OP_colsum] = cpu_colsum;
+}

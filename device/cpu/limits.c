@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/cpu/limits.c - the machine's ceilings: memory reads, and oneDNN's matrix product.
+ *
+ * The product is measured as the library likes it best: its own choice of layout for every matrix,
+ * converted outside the timed part, one product a thread at the same time, in cache-friendly sizes.
+ * Our own ops get no such favours, so the ratio to this ceiling is an honest one.
+ */
+#include "device/limits.h"
+
+#include "base/thread.h"
+#include "device/cpu/cpu.h"
+#include "device/cpu/matmul.h"
+
+#include <dnnl.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { RUNS = 7, SIDE = 1024, PRODUCTS = 2 };
+
+struct reading {
+    const uint64_t *words;
+    size_t words_each;
+    uint64_t *sum; /* [threads]: keeps the reads from being optimised away */
+};
+
+static void read_task(void *ctx, int task, int thread)
+{
+    const struct reading *r = ctx;
+    const uint64_t *p = r->words + (size_t)task * r->words_each;
+    uint64_t s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+    for (size_t i = 0; i + 32 <= r->words_each; i += 32)
+        for (size_t k = 0; k < 32; k += 4) {
+            s0 += p[i + k];
+            s1 += p[i + k + 1];
+            s2 += p[i + k + 2];
+            s3 += p[i + k + 3];
+        }
+    r->sum[thread] += s0 + s1 + s2 + s3;
+}
+
+static int measure_reads(struct hzp_lane *lane, struct hzp_limits *ret)
+{
+    struct hzp_team *team = hzp_cpu_team(lane);
+    const size_t bytes = (size_t)512 << 20, tasks = 256;
+    void *memory;
+    HZP_TRY(hzp_device_alloc(lane->dev, HZP_MEM_DEVICE, bytes, &memory));
+    memset(memory, 1, bytes);
+    uint64_t *sum = calloc((size_t)hzp_team_threads(team), sizeof(*sum));
+    struct reading reading = {memory, bytes / tasks / 8, sum};
+    for (int run = 0; sum && run < RUNS; run++) {
+        uint64_t begin = hzp_now_ns();
+        hzp_team_run(team, (int)tasks, read_task, &reading);
+        double rate = (double)bytes / ((double)(hzp_now_ns() - begin) * 1e-9);
+        ret->read_bytes_per_s = HZP_MAX(ret->read_bytes_per_s, rate);
+    }
+    free(sum);
+    hzp_device_free(lane->dev, HZP_MEM_DEVICE, memory);
+    return HZP_OK;
+}
+
+/* One product with the library's own layouts. */
+struct product {
+    dnnl_primitive_t primitive;
+    dnnl_memory_t memory[3];
+};
+
+struct products {
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+    struct product *product; /* [threads] */
+};
+
+static bool product_make(struct products *all, struct product *p, dnnl_data_type_t type)
+{
+    static const dnnl_query_t query[] = {dnnl_query_src_md, dnnl_query_weights_md,
+                                         dnnl_query_dst_md};
+    dnnl_memory_desc_t any[3];
+    dnnl_dims_t dims = {SIDE, SIDE};
+    dnnl_matmul_desc_t desc;
+    dnnl_primitive_desc_t made = NULL;
+    for (int i = 0; i < 3; i++)
+        if (dnnl_memory_desc_init_by_tag(&any[i], 2, dims, i == 2 ? dnnl_f32 : type,
+                                         dnnl_format_tag_any) != dnnl_success)
+            return false;
+    bool ok = dnnl_matmul_desc_init(&desc, &any[0], &any[1], NULL, &any[2]) == dnnl_success &&
+              dnnl_primitive_desc_create(&made, &desc, NULL, all->engine, NULL) == dnnl_success;
+    for (int i = 0; ok && i < 3; i++) {
+        const dnnl_memory_desc_t *md = dnnl_primitive_desc_query_md(made, query[i], 0);
+        ok = dnnl_memory_create(&p->memory[i], md, all->engine, DNNL_MEMORY_ALLOCATE) ==
+             dnnl_success;
+        void *data = NULL;
+        ok = ok && dnnl_memory_get_data_handle(p->memory[i], &data) == dnnl_success;
+        /* Ordinary small numbers in either type: 0x3c3c is 0.0115 in bf16 and f32. */
+        if (ok)
+            memset(data, 0x3c, dnnl_memory_desc_get_size(md));
+    }
+    ok = ok && dnnl_primitive_create(&p->primitive, made) == dnnl_success;
+    if (made)
+        dnnl_primitive_desc_destroy(made);
+    return ok;
+}
+
+/* A thread's own product, several times over. */
+static void product_task(void *ctx, int task, int thread)
+{
+    struct products *all = ctx;
+    struct product *p = &all->product[task];
+    dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, p->memory[0]},
+                              {DNNL_ARG_WEIGHTS, p->memory[1]},
+                              {DNNL_ARG_DST, p->memory[2]}};
+    hzp_cpu_library_alone();
+    for (int i = 0; i < PRODUCTS; i++)
+        dnnl_primitive_execute(p->primitive, all->stream, HZP_COUNT(args), args);
+    dnnl_stream_wait(all->stream);
+}
+
+static double products_rate(struct hzp_team *team, struct products *all)
+{
+    int threads = hzp_team_threads(team);
+    double flops = 2.0 * SIDE * SIDE * SIDE * PRODUCTS * threads, best = 0;
+    for (int run = 0; run < RUNS; run++) {
+        uint64_t begin = hzp_now_ns();
+        hzp_team_run(team, threads, product_task, all);
+        best = HZP_MAX(best, flops / ((double)(hzp_now_ns() - begin) * 1e-9));
+    }
+    return best;
+}
+
+/* 0: the library has no product of this type here. */
+static double measure_products(struct hzp_lane *lane, dnnl_data_type_t type)
+{
+    struct hzp_team *team = hzp_cpu_team(lane);
+    int threads = hzp_team_threads(team);
+    struct products all = {.product = calloc((size_t)threads, sizeof(*all.product))};
+    double rate = 0;
+    hzp_cpu_library_alone();
+    bool ok = all.product && dnnl_engine_create(&all.engine, dnnl_cpu, 0) == dnnl_success &&
+              dnnl_stream_create(&all.stream, all.engine, dnnl_stream_default_flags) ==
+                  dnnl_success;
+    for (int t = 0; ok && t < threads; t++)
+        ok = product_make(&all, &all.product[t], type);
+    if (ok)
+        rate = products_rate(team, &all);
+    for (int t = 0; all.product && t < threads; t++) {
+        for (int i = 0; i < 3; i++)
+            if (all.product[t].memory[i])
+                dnnl_memory_destroy(all.product[t].memory[i]);
+        if (all.product[t].primitive)
+            dnnl_primitive_destroy(all.product[t].primitive);
+    }
+    if (all.stream)
+        dnnl_stream_destroy(all.stream);
+    if (all.engine)
+        dnnl_engine_destroy(all.engine);
+    free(all.product);
+    return rate;
+}
+
+int hzp_cpu_limits(struct hzp_device *dev, struct hzp_limits *ret)
+{
+    struct hzp_lane *lane;
+    memset(ret, 0, sizeof(*ret));
+    HZP_TRY(hzp_lane_open(dev, HZP_BOUND_COMPUTE, &lane));
+    int r = measure_reads(lane, ret);
+    ret->gemm_f32 = measure_products(lane, dnnl_f32);
+    ret->gemm_bf16 = measure_products(lane, dnnl_bf16);
+    hzp_lane_close(lane);
+    return r;
+}

@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/cpu/rows_tmpl.c - forward ops that treat each row on its own. */
+#include "device/cpu/vec.h"
+
+static size_t row_bytes(const struct hzp_mat *mat)
+{
+    return (size_t)mat->cols * (mat->type == HZP_F32 ? 4 : 2);
+}
+
+static void embed_rows(void *ctx, int begin, int end, int thread)
+{
+    const struct hzp_embed_args *a = ctx;
+    for (int r = begin; r < end; r++) {
+        const void *from = hzp_cpu_row(&a->table, a->id[r]);
+        float *y = hzp_cpu_row(&a->y, r);
+        if (a->table.type == HZP_F32)
+            memcpy(y, from, (size_t)a->y.cols * sizeof(*y));
+        else
+            EACH(c, a->y.cols, vstore(y + c, vload_bf16((const uint16_t *)from + c, left), left););
+    }
+}
+
+static int cpu_embed(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_embed_args *a = args;
+    hzp_team_range(hzp_cpu_team(lane), a->y.rows, 2 * row_bytes(&a->y), embed_rows, (void *)args);
+    return HZP_OK;
+}
+
+INLINE void rmsnorm_row(const struct hzp_rmsnorm_args *a, int r, enum hzp_dtype type)
+{
+    const float *x = hzp_cpu_row(&a->x, r);
+    void *y = hzp_cpu_row(&a->y, r);
+    int cols = a->x.cols, c = 0;
+    vf s0 = vzero(), s1 = vzero();
+
+    for (; c + 2 * VL <= cols; c += 2 * VL) {
+        vf p = vload(x + c, VL), q = vload(x + c + VL, VL);
+        s0 = vfma(p, p, s0);
+        s1 = vfma(q, q, s1);
+    }
+    for (; c < cols; c += VL) {
+        vf p = vload(x + c, HZP_MIN(VL, cols - c));
+        s0 = vfma(p, p, s0);
+    }
+    float rstd = 1.f / sqrtf(vsum(vadd(s0, s1)) / (float)cols + a->eps);
+    vf scale = vset(rstd);
+    EACH(i, cols, {
+        vf w = vget(a->w.ptr, (size_t)i, type, left);
+        vput(y, (size_t)i, type, vmul(vmul(vload(x + i, left), scale), w), left);
+    });
+    if (a->rstd)
+        a->rstd[r] = rstd;
+}
+
+static void rmsnorm_rows(void *ctx, int begin, int end, int thread)
+{
+    const struct hzp_rmsnorm_args *a = ctx;
+    if (a->y.type == HZP_BF16)
+        for (int r = begin; r < end; r++)
+            rmsnorm_row(a, r, HZP_BF16);
+    else
+        for (int r = begin; r < end; r++)
+            rmsnorm_row(a, r, HZP_F32);
+}
+
+static int cpu_rmsnorm(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_rmsnorm_args *a = args;
+    hzp_team_range(hzp_cpu_team(lane), a->x.rows, 2 * row_bytes(&a->x), rmsnorm_rows,
+                   (void *)args);
+    return HZP_OK;
+}
+
+/* What x is multiplied by to be normed. */
+INLINE float head_rstd(const void *x, int dim, enum hzp_dtype type, float eps)
+{
+    vf sum = vzero();
+    EACH(j, dim, {
+        vf v = vget(x, (size_t)j, type, left);
+        sum = vfma(v, v, sum);
+    });
+    return 1.f / sqrtf(vsum(sum) / (float)dim + eps);
+}
+
+INLINE void rope_head(const struct hzp_rope_args *a, const struct hzp_mat *norm, const float *cs,
+                      const void *x, void *y, enum hzp_dtype type)
+{
+    int half = a->heads.dim / 2;
+    vf scale = norm->ptr ? vset(head_rstd(x, 2 * half, type, a->eps)) : vset(1.f);
+
+    EACH(j, half, {
+        size_t lo = (size_t)j;
+        size_t hi = (size_t)(j + half);
+        vf p = vget(x, lo, type, left);
+        vf q = vget(x, hi, type, left);
+        vf c = vload(cs + lo, left);
+        vf s = vload(cs + hi, left);
+        if (norm->ptr) {
+            p = vmul(vmul(p, scale), vget(norm->ptr, lo, type, left));
+            q = vmul(vmul(q, scale), vget(norm->ptr, hi, type, left));
+        }
+        vput(y, lo, type, vfnma(q, s, vmul(p, c)), left);
+        vput(y, hi, type, vfma(p, s, vmul(q, c)), left);
+    });
+}
+
+INLINE void rope_row(const struct hzp_rope_args *a, int r, enum hzp_dtype type)
+{
+    size_t size = type == HZP_F32 ? 4 : 2, head = (size_t)a->heads.dim * size;
+    const float *cs = hzp_cpu_row(&a->table, a->pos[r]);
+    const char *x = hzp_cpu_row(&a->x, r);
+    char *y = hzp_cpu_row(&a->y, r);
+    int heads = a->heads.heads, turned = heads + a->heads.kv_heads;
+
+    for (int h = 0; h < turned; h++)
+        rope_head(a, h < heads ? &a->q_norm : &a->k_norm, cs, x + (size_t)h * head,
+                  y + (size_t)h * head, type);
+    if (x != y)
+        memcpy(y + (size_t)turned * head, x + (size_t)turned * head,
+               (size_t)a->heads.kv_heads * head);
+}
+
+static void rope_rows(void *ctx, int begin, int end, int thread)
+{
+    const struct hzp_rope_args *a = ctx;
+    if (a->x.type == HZP_BF16)
+        for (int r = begin; r < end; r++)
+            rope_row(a, r, HZP_BF16);
+    else
+        for (int r = begin; r < end; r++)
+            rope_row(a, r, HZP_F32);
+}
+
+static int cpu_rope(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_rope_args *a = args;
+    hzp_team_range(hzp_cpu_team(lane), a->x.rows, 2 * row_bytes(&a->x), rope_rows, (void *)args);
+    return HZP_OK;
+}
+
+static void kv_append_rows(void *ctx, int begin, int end, int thread)
+{
+    const struct hzp_kv_append_args *a = ctx;
+    size_t head = (size_t)a->heads.dim * (a->kv.type == HZP_F32 ? 4 : 2);
+    size_t kv_heads = (size_t)a->heads.kv_heads, page_rows = (size_t)a->kv.page_rows;
+
+    for (int r = begin; r < end; r++) {
+        const char *k = (const char *)hzp_cpu_row(&a->qkv, r) + (size_t)a->heads.heads * head;
+        const char *v = k + kv_heads * head;
+        if (a->slot[r] < 0)
+            continue;
+        size_t page = (size_t)a->slot[r] / page_rows, at = (size_t)a->slot[r] % page_rows;
+        for (size_t h = 0; h < kv_heads; h++) {
+            size_t to = ((page * kv_heads + h) * page_rows + at) * head;
+            memcpy((char *)a->kv.k + to, k + h * head, head);
+            memcpy((char *)a->kv.v + to, v + h * head, head);
+        }
+    }
+}
+
+static int cpu_kv_append(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_kv_append_args *a = args;
+    hzp_team_range(hzp_cpu_team(lane), a->qkv.rows, 2 * row_bytes(&a->qkv), kv_append_rows,
+                   (void *)args);
+    return HZP_OK;
+}
+
+INLINE void swiglu_row(const struct hzp_swiglu_args *a, int r, enum hzp_dtype type)
+{
+    const void *x = hzp_cpu_row(&a->x, r);
+    void *y = hzp_cpu_row(&a->y, r);
+    size_t width = (size_t)a->y.cols;
+
+    EACH(c, a->y.cols, {
+        vf g = vget(x, (size_t)c, type, left);
+        vf u = vget(x, width + (size_t)c, type, left);
+        vf s = vdiv(g, vadd(vset(1.f), vexp(vsub(vzero(), g))));
+        vput(y, (size_t)c, type, vmul(s, u), left);
+    });
+}
+
+static void swiglu_rows(void *ctx, int begin, int end, int thread)
+{
+    const struct hzp_swiglu_args *a = ctx;
+    if (a->x.type == HZP_BF16)
+        for (int r = begin; r < end; r++)
+            swiglu_row(a, r, HZP_BF16);
+    else
+        for (int r = begin; r < end; r++)
+            swiglu_row(a, r, HZP_F32);
+}
+
+static int cpu_swiglu(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_swiglu_args *a = args;
+    hzp_team_range(hzp_cpu_team(lane), a->x.rows, 2 * row_bytes(&a->x), swiglu_rows, (void *)args);
+    return HZP_OK;
+}
+
+static void gather_rows(void *ctx, int begin, int end, int thread)
+{
+    const struct hzp_gather_args *a = ctx;
+    size_t size = row_bytes(&a->y);
+    if (a->y.type == HZP_I32)
+        size *= 2;
+    for (int r = begin; r < end; r++)
+        memcpy(hzp_cpu_row(&a->y, r), hzp_cpu_row(&a->x, a->index[r]), size);
+}
+
+static int cpu_gather(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_gather_args *a = args;
+    hzp_team_range(hzp_cpu_team(lane), a->y.rows, 2 * row_bytes(&a->y), gather_rows, (void *)args);
+    return HZP_OK;
+}
+
+/* cast and fill run over pieces of rows: a whole buffer may come as one row. */
+enum { PIECE = 16384 };
+
+static void cast_pieces(void *ctx, int begin, int end, int thread)
+{
+    const struct hzp_cast_args *a = ctx;
+    int across = HZP_DIV_UP(a->y.cols, PIECE);
+
+    for (int i = begin; i < end; i++) {
+        int c0 = i % across * PIECE, n = HZP_MIN(PIECE, a->y.cols - c0);
+        const char *x = hzp_cpu_row(&a->x, i / across);
+        char *y = hzp_cpu_row(&a->y, i / across);
+        x += (size_t)c0 * (a->x.type == HZP_F32 ? 4 : 2);
+        y += (size_t)c0 * (a->y.type == HZP_F32 ? 4 : 2);
+        if (a->x.type == a->y.type)
+            memcpy(y, x, (size_t)n * (a->x.type == HZP_F32 ? 4 : 2));
+        else if (a->x.type == HZP_F32)
+            EACH(c, n, vstore_bf16((uint16_t *)y + c, vload((const float *)x + c, left), left););
+        else
+            EACH(c, n, vstore((float *)y + c, vload_bf16((const uint16_t *)x + c, left), left););
+    }
+}
+
+static int cpu_cast(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_cast_args *a = args;
+    hzp_team_range(hzp_cpu_team(lane), a->y.rows * HZP_DIV_UP(a->y.cols, PIECE),
+                   6 * (size_t)HZP_MIN(PIECE, a->y.cols), cast_pieces, (void *)args);
+    return HZP_OK;
+}
+
+static void fill_pieces(void *ctx, int begin, int end, int thread)
+{
+    const struct hzp_fill_args *a = ctx;
+    int across = HZP_DIV_UP(a->y.cols, PIECE);
+    uint16_t half = hzp_bf16_from_f32(a->value);
+
+    for (int i = begin; i < end; i++) {
+        int c0 = i % across * PIECE, n = HZP_MIN(PIECE, a->y.cols - c0);
+        void *y = hzp_cpu_row(&a->y, i / across);
+        if (a->y.type == HZP_F32)
+            EACH(c, n, vstore((float *)y + c0 + c, vset(a->value), left););
+        else
+            for (int c = 0; c < n; c++)
+                ((uint16_t *)y)[c0 + c] = half;
+    }
+}
+
+static int cpu_fill(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_fill_args *a = args;
+    hzp_team_range(hzp_cpu_team(lane), a->y.rows * HZP_DIV_UP(a->y.cols, PIECE),
+                   4 * (size_t)HZP_MIN(PIECE, a->y.cols), fill_pieces, (void *)args);
+    return HZP_OK;
+}
+
+void HZP_ISA_NAME(hzp_cpu_fill_rows)(hzp_op_fn *op[HZP_OP_COUNT])
+{
+    op[HZP_OP_embed] = cpu_embed;
+    op[HZP_OP_rmsnorm] = cpu_rmsnorm;
+    op[HZP_OP_rope] = cpu_rope;
+    op[HZP_OP_kv_append] = cpu_kv_append;
+    op[HZP_OP_swiglu] = cpu_swiglu;
+    op[HZP_OP_gather] = cpu_gather;
+    op[HZP_OP_cast] = cpu_cast;
+    op[HZP_OP_fill] = cpu_fill;
+}

@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/cpu/update_tmpl.c - adamw, sumsq, audit: one pass over memory each.
+ *
+ * Sums run over pieces of fixed size that are added in order: the same bits for any number of
+ * threads.
+ */
+#include "device/cpu/vec.h"
+#include "device/philox.h"
+
+enum { PIECE = 16384 };
+
+struct adamw {
+    const struct hzp_adamw_args *args;
+    float scale, beta1, rest1, beta2, rest2, keep, step, undo_v, eps;
+    bool skip; /* the norm is not finite: nothing is learned */
+};
+
+/* p and what is left of it: bits(p) = hi * 2^16 + residual. */
+#ifdef __AVX512F__
+INLINE vf master_load(const uint16_t *hi, const int16_t *rest, int left)
+{
+    __mmask16 k = lanes(left);
+    vi h = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(k, hi));
+    vi r = _mm512_cvtepi16_epi32(_mm256_maskz_loadu_epi16(k, rest));
+    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_slli_epi32(h, 16), r));
+}
+INLINE void master_store(uint16_t *hi, int16_t *rest, vf p, int left)
+{
+    __mmask16 k = lanes(left);
+    vi bits = _mm512_castps_si512(p);
+    vi up = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x8000)), 16);
+    _mm256_mask_storeu_epi16(hi, k, _mm512_cvtepi32_epi16(up));
+    _mm256_mask_storeu_epi16(rest, k, _mm512_cvtepi32_epi16(bits));
+}
+#else
+INLINE vf master_load(const uint16_t *hi, const int16_t *rest, int left)
+{
+    float p[VL] = {0};
+    for (int i = 0; i < left; i++)
+        p[i] = hzp_master_join(hi[i], rest[i]);
+    return vload(p, VL);
+}
+INLINE void master_store(uint16_t *hi, int16_t *rest, vf x, int left)
+{
+    float p[VL];
+    vstore(p, x, VL);
+    for (int i = 0; i < left; i++)
+        hzp_master_split(p[i], hi + i, rest + i);
+}
+#endif
+
+INLINE void adamw_piece(const struct adamw *w, size_t n, const void *from, void *to, void *residual,
+                        const void *grad, void *m, void *v, enum hzp_dtype type,
+                        enum hzp_dtype g_type, enum hzp_dtype m_type, enum hzp_dtype v_type)
+{
+    vf scale = vset(w->scale), beta1 = vset(w->beta1), rest1 = vset(w->rest1);
+    vf beta2 = vset(w->beta2), rest2 = vset(w->rest2), keep = vset(w->keep), step = vset(w->step);
+    vf undo_v = vset(w->undo_v), eps = vset(w->eps);
+
+    EACH(c, (int)n, {
+        size_t i = (size_t)c;
+        vf g = vmul(vget(grad, i, g_type, left), scale);
+        vf p = type == HZP_F32 ? vload((const float *)from + i, left)
+                               : master_load((const uint16_t *)from + i,
+                                             (const int16_t *)residual + i, left);
+        vf mm = vfma(beta1, vget(m, i, m_type, left), vmul(rest1, g));
+        vf vv = vfma(beta2, vget(v, i, v_type, left), vmul(vmul(rest2, g), g));
+        vf under = vadd(vsqrt(vmul(vv, undo_v)), eps);
+        p = vfnma(step, vdiv(mm, under), vmul(p, keep));
+        vput(m, i, m_type, mm, left);
+        vput(v, i, v_type, vv, left);
+        if (type == HZP_F32)
+            vstore((float *)to + i, p, left);
+        else
+            master_store((uint16_t *)to + i, (int16_t *)residual + i, p, left);
+    });
+}
+
+static void *piece_at(const struct hzp_mat *mat, int r, int c)
+{
+    size_t size = mat->type == HZP_F32 ? 4 : 2;
+    return mat->ptr ? (char *)hzp_cpu_row(mat, r) + (size_t)c * size : NULL;
+}
+
+static void adamw_pieces(void *ctx, int begin, int end, int thread)
+{
+    const struct adamw *w = ctx;
+    const struct hzp_adamw_args *a = w->args;
+    int across = HZP_DIV_UP(a->from.cols, PIECE);
+    enum hzp_dtype type = a->from.type;
+
+    for (int i = begin; i < end; i++) {
+        int r = i / across, c = i % across * PIECE;
+        size_t n = (size_t)HZP_MIN(PIECE, a->from.cols - c);
+        void *from = piece_at(&a->from, r, c), *to = piece_at(&a->to, r, c);
+        void *rest = piece_at(&a->residual, r, c), *g = piece_at(&a->grad, r, c);
+        void *m = piece_at(&a->m, r, c), *v = piece_at(&a->v, r, c);
+        bool f32 = a->grad.type == HZP_F32 && a->m.type == HZP_F32 && a->v.type == HZP_F32;
+
+        if (w->skip)
+            memmove(to, from, n * (type == HZP_F32 ? 4 : 2));
+        else if (f32 && type == HZP_BF16)
+            adamw_piece(w, n, from, to, rest, g, m, v, HZP_BF16, HZP_F32, HZP_F32, HZP_F32);
+        else if (f32)
+            adamw_piece(w, n, from, to, rest, g, m, v, HZP_F32, HZP_F32, HZP_F32, HZP_F32);
+        else if (type == HZP_BF16 && a->grad.type == HZP_F32 && a->m.type == HZP_BF16 &&
+                 a->v.type == HZP_BF16)
+            adamw_piece(w, n, from, to, rest, g, m, v, HZP_BF16, HZP_F32, HZP_BF16, HZP_BF16);
+        else
+            adamw_piece(w, n, from, to, rest, g, m, v, type, a->grad.type, a->m.type, a->v.type);
+    }
+}
+
+static int cpu_adamw(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_adamw_args *a = args;
+    double norm = sqrt(*a->sumsq) * a->grad_scale;
+    double scale = a->clip > 0 ? a->grad_scale * fmin(1, a->clip / (norm + 1e-6)) : a->grad_scale;
+    struct adamw w = {
+        .args = a,
+        .skip = !isfinite(norm),
+        .scale = (float)scale,
+        .beta1 = a->beta1,
+        .rest1 = (float)(1 - (double)a->beta1),
+        .beta2 = a->beta2,
+        .rest2 = (float)(1 - (double)a->beta2),
+        .keep = (float)(1 - (double)a->lr * a->decay),
+        .step = (float)(a->lr / (1 - pow(a->beta1, a->t))),
+        .undo_v = (float)(1 / (1 - pow(a->beta2, a->t))),
+        .eps = a->eps,
+    };
+
+    hzp_team_range(hzp_cpu_team(lane), a->from.rows * HZP_DIV_UP(a->from.cols, PIECE),
+                   (size_t)HZP_MIN(PIECE, a->from.cols) * 26, adamw_pieces, &w);
+    return HZP_OK;
+}
+
+/* The two reductions: each piece leaves its sum in its own place. */
+struct sums {
+    struct hzp_mat x;
+    double *square;
+    uint64_t *check;
+    int64_t *bad;
+};
+
+/* In double: a float's square can overflow where the sum's root would not. */
+static double piece_sumsq(const float *x, int n)
+{
+    double lane[2 * VL] = {0}, sum = 0;
+    int c = 0;
+
+    for (; c + 2 * VL <= n; c += 2 * VL)
+        for (int j = 0; j < 2 * VL; j++)
+            lane[j] += (double)x[c + j] * x[c + j];
+    for (int j = 0; c + j < n; j++)
+        lane[j] += (double)x[c + j] * x[c + j];
+    for (int j = 0; j < 2 * VL; j++)
+        sum += lane[j];
+    return sum;
+}
+
+static void sumsq_pieces(void *ctx, int begin, int end, int thread)
+{
+    const struct sums *s = ctx;
+    int across = HZP_DIV_UP(s->x.cols, PIECE);
+
+    for (int i = begin; i < end; i++) {
+        int c = i % across * PIECE;
+        s->square[i] = piece_sumsq(piece_at(&s->x, i / across, c), HZP_MIN(PIECE, s->x.cols - c));
+    }
+}
+
+static int cpu_sumsq(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_sumsq_args *a = args;
+    struct hzp_team *team = hzp_cpu_team(lane);
+    struct sums s = {.x = a->x};
+    int pieces = a->x.rows * HZP_DIV_UP(a->x.cols, PIECE);
+
+    HZP_TRY(hzp_team_reserve(team, (size_t)pieces * sizeof(double), 0));
+    s.square = hzp_team_shared(team);
+    hzp_team_range(team, pieces, (size_t)HZP_MIN(PIECE, a->x.cols) * 4, sumsq_pieces, &s);
+    for (int i = 0; i < pieces; i++)
+        *a->sum += s.square[i];
+    return HZP_OK;
+}
+
+/* NaN or infinite: all ones in the exponent.  Plain loops: the compiler's vectors are enough. */
+static int64_t piece_bad(const char *p, size_t bytes, enum hzp_dtype type)
+{
+    int64_t bad = 0;
+
+    if (type == HZP_BF16)
+        for (size_t i = 0; i < bytes / 2; i++) {
+            uint16_t h;
+            memcpy(&h, p + 2 * i, sizeof(h));
+            bad += (h & 0x7f80u) == 0x7f80u;
+        }
+    else if (type == HZP_F32)
+        for (size_t i = 0; i < bytes / 4; i++) {
+            uint32_t u;
+            memcpy(&u, p + 4 * i, sizeof(u));
+            bad += (u & 0x7f800000u) == 0x7f800000u;
+        }
+    return bad;
+}
+
+static void audit_pieces(void *ctx, int begin, int end, int thread)
+{
+    const struct sums *s = ctx;
+    size_t size = s->x.type == HZP_F32 || s->x.type == HZP_I32 ? 4 : 2;
+    size_t bytes = (size_t)s->x.rows * (size_t)s->x.cols * size;
+
+    for (int i = begin; i < end; i++) {
+        size_t at = (size_t)i * PIECE * 8, n = HZP_MIN((size_t)PIECE * 8, bytes - at);
+        const char *p = (const char *)s->x.ptr + at;
+        uint64_t sum = 0;
+        for (size_t j = 0; j < n / 8; j++) {
+            uint64_t word;
+            memcpy(&word, p + 8 * j, sizeof(word));
+            sum += hzp_audit_mix(at / 8 + j, word);
+        }
+        s->check[i] = sum;
+        s->bad[i] = piece_bad(p, n, s->x.type);
+    }
+}
+
+static int cpu_audit(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_audit_args *a = args;
+    struct hzp_team *team = hzp_cpu_team(lane);
+    struct sums s = {.x = a->x};
+    size_t size = a->x.type == HZP_F32 || a->x.type == HZP_I32 ? 4 : 2;
+    size_t bytes = (size_t)a->x.rows * (size_t)a->x.cols * size;
+    size_t pieces = HZP_DIV_UP(bytes, (size_t)PIECE * 8);
+
+    HZP_TRY(hzp_team_reserve(team, pieces * 2 * sizeof(uint64_t), 0));
+    s.check = hzp_team_shared(team);
+    s.bad = (int64_t *)(s.check + pieces);
+    hzp_team_range(team, (int)pieces, (size_t)PIECE * 8, audit_pieces, &s);
+    for (size_t i = 0; i < pieces; i++) {
+        *a->checksum += s.check[i];
+        *a->nonfinite += s.bad[i];
+    }
+    return HZP_OK;
+}
+
+void HZP_ISA_NAME(hzp_cpu_fill_update)(hzp_op_fn *op[HZP_OP_COUNT])
+{
+    op[HZP_OP_sumsq] = cpu_sumsq;
+    op[HZP_OP_adamw] = cpu_adamw;
+    op[HZP_OP_audit] = cpu_audit;
+}

@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/cpu/vec.h - vectors of floats, one set of names for AVX2 and AVX-512.
+ *
+ * Only *_tmpl.c files include it: they are compiled once per instruction set with -DHZP_ISA=...
+ * and export what HZP_ISA_NAME(x) makes of a name.  Loads and stores take how many elements are
+ * left, 1 .. VL; where that is the constant VL the mask folds away.
+ *
+ * Thread: any.
+ */
+#ifndef HZP_DEVICE_CPU_VEC_H
+#define HZP_DEVICE_CPU_VEC_H
+
+#include "device/bf16.h"
+#include "device/cpu/cpu.h"
+
+#include <immintrin.h>
+#include <math.h>
+#include <string.h>
+
+#define HZP_PASTE_(a, b) a##_##b
+#define HZP_PASTE(a, b) HZP_PASTE_(a, b)
+#define HZP_ISA_NAME(name) HZP_PASTE(name, HZP_ISA)
+#define INLINE static inline __attribute__((always_inline))
+
+/* Runs the body for i = 0, VL, 2 VL ...; `left` is VL, in the last turn what is left. */
+#define EACH(i, n, ...)                                                                            \
+    do {                                                                                           \
+        int i = 0;                                                                                 \
+        for (; i + VL <= (n); i += VL) {                                                           \
+            const int left = VL;                                                                   \
+            (void)left;                                                                            \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+        if (i < (n)) {                                                                             \
+            const int left = (n)-i;                                                                \
+            (void)left;                                                                            \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    } while (0)
+
+#ifdef __AVX512F__
+
+enum { VL = 16 };
+typedef __m512 vf;
+typedef __m512i vi;
+
+INLINE __mmask16 lanes(int left)
+{
+    return (__mmask16)((1u << left) - 1);
+}
+INLINE vf vset(float x) { return _mm512_set1_ps(x); }
+INLINE vf vzero(void) { return _mm512_setzero_ps(); }
+INLINE vf vadd(vf a, vf b) { return _mm512_add_ps(a, b); }
+INLINE vf vsub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+INLINE vf vmul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+INLINE vf vdiv(vf a, vf b) { return _mm512_div_ps(a, b); }
+INLINE vf vfma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+INLINE vf vfnma(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); }
+/* The second where either is NaN. */
+INLINE vf vmax(vf a, vf b) { return _mm512_max_ps(a, b); }
+INLINE vf vmin(vf a, vf b) { return _mm512_min_ps(a, b); }
+INLINE vf vsqrt(vf a) { return _mm512_sqrt_ps(a); }
+INLINE vf vload(const float *p, int left)
+{
+    return left == VL ? _mm512_loadu_ps(p) : _mm512_maskz_loadu_ps(lanes(left), p);
+}
+INLINE void vstore(float *p, vf a, int left)
+{
+    if (left == VL)
+        _mm512_storeu_ps(p, a);
+    else
+        _mm512_mask_storeu_ps(p, lanes(left), a);
+}
+INLINE vf vload_bf16(const uint16_t *p, int left)
+{
+    __m256i h = left == VL ? _mm256_loadu_si256((const __m256i *)p)
+                           : _mm256_maskz_loadu_epi16(lanes(left), p);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+/* To nearest even, NaN made quiet, denormals kept (vcvtneps2bf16 would flush them). */
+INLINE __m256i vto_bf16(vf a)
+{
+    vi u = _mm512_castps_si512(a), one = _mm512_set1_epi32(1);
+    vi odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), one);
+    vi up = _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd);
+    __mmask16 nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
+    up = _mm512_mask_or_epi32(up, nan, u, _mm512_set1_epi32(0x400000));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(up, 16));
+}
+INLINE void vstore_bf16(uint16_t *p, vf a, int left)
+{
+    if (left == VL)
+        _mm256_storeu_si256((__m256i *)p, vto_bf16(a));
+    else
+        _mm256_mask_storeu_epi16(p, lanes(left), vto_bf16(a));
+}
+/* Folds upper half onto lower until one is left: every sum over lanes adds in this order. */
+INLINE __m128 vfold4(vf a)
+{
+    __m256 h = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+    return _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+}
+INLINE float vtop(vf a) { return _mm512_reduce_max_ps(a); }
+/* x where left lanes, else `other`. */
+INLINE vf vkeep(vf x, float other, int left)
+{
+    return left == VL ? x : _mm512_mask_mov_ps(vset(other), lanes(left), x);
+}
+/* x where at >= from, else 0. */
+INLINE vf vselect_from(vf x, vf at, float from)
+{
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(at, vset(from), _CMP_GE_OQ), x);
+}
+/* One bit a lane. */
+INLINE int vany_above(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
+INLINE int vany_at_least(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
+/* NaN becomes minus infinity. */
+INLINE vf vno_nan(vf a)
+{
+    return _mm512_mask_mov_ps(a, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), vset(-INFINITY));
+}
+
+/* exp, relative error below 2e-7: 2^n times a polynomial on [-ln2/2, ln2/2]; what would be
+ * denormal may come out as 0. */
+INLINE vf vexp(vf x)
+{
+    vf n, r, y;
+    x = vmax(vset(-105.f), vmin(vset(89.f), x));
+    n = _mm512_roundscale_ps(vmul(x, vset(1.44269504088896341f)), 8);
+    r = vfnma(n, vset(0.693359375f), x);
+    r = vfnma(n, vset(-2.12194440e-4f), r);
+    y = vset(1.9875691500e-4f);
+    y = vfma(y, r, vset(1.3981999507e-3f));
+    y = vfma(y, r, vset(8.3334519073e-3f));
+    y = vfma(y, r, vset(4.1665795894e-2f));
+    y = vfma(y, r, vset(1.6666665459e-1f));
+    y = vfma(y, r, vset(5.0000001201e-1f));
+    y = vadd(vfma(y, vmul(r, r), r), vset(1.f));
+    return _mm512_scalef_ps(y, n);
+}
+
+#else /* AVX2 */
+
+enum { VL = 8 };
+typedef __m256 vf;
+typedef __m256i vi;
+
+INLINE vi lanes(int left)
+{
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(left), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+INLINE vf vset(float x) { return _mm256_set1_ps(x); }
+INLINE vf vzero(void) { return _mm256_setzero_ps(); }
+INLINE vf vadd(vf a, vf b) { return _mm256_add_ps(a, b); }
+INLINE vf vsub(vf a, vf b) { return _mm256_sub_ps(a, b); }
+INLINE vf vmul(vf a, vf b) { return _mm256_mul_ps(a, b); }
+INLINE vf vdiv(vf a, vf b) { return _mm256_div_ps(a, b); }
+INLINE vf vfma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+INLINE vf vfnma(vf a, vf b, vf c) { return _mm256_fnmadd_ps(a, b, c); }
+/* The second where either is NaN. */
+INLINE vf vmax(vf a, vf b) { return _mm256_max_ps(a, b); }
+INLINE vf vmin(vf a, vf b) { return _mm256_min_ps(a, b); }
+INLINE vf vsqrt(vf a) { return _mm256_sqrt_ps(a); }
+INLINE vf vload(const float *p, int left)
+{
+    return left == VL ? _mm256_loadu_ps(p) : _mm256_maskload_ps(p, lanes(left));
+}
+INLINE void vstore(float *p, vf a, int left)
+{
+    if (left == VL)
+        _mm256_storeu_ps(p, a);
+    else
+        _mm256_maskstore_ps(p, lanes(left), a);
+}
+INLINE vf vload_bf16(const uint16_t *p, int left)
+{
+    __m128i h;
+    if (left == VL) {
+        h = _mm_loadu_si128((const __m128i *)p);
+    } else {
+        uint16_t t[8] = {0};
+        for (int i = 0; i < left; i++)
+            t[i] = p[i];
+        h = _mm_loadu_si128((const __m128i *)t);
+    }
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
+/* To nearest even, NaN made quiet. */
+INLINE __m128i vto_bf16(vf a)
+{
+    vi u = _mm256_castps_si256(a), one = _mm256_set1_epi32(1);
+    vi odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), one);
+    vi up = _mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd);
+    vi quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
+    vi nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+    up = _mm256_srli_epi32(_mm256_blendv_epi8(up, quiet, nan), 16);
+    up = _mm256_permute4x64_epi64(_mm256_packus_epi32(up, up), 0x08);
+    return _mm256_castsi256_si128(up);
+}
+INLINE void vstore_bf16(uint16_t *p, vf a, int left)
+{
+    __m128i h = vto_bf16(a);
+    if (left == VL) {
+        _mm_storeu_si128((__m128i *)p, h);
+    } else {
+        uint16_t t[8];
+        _mm_storeu_si128((__m128i *)t, h);
+        for (int i = 0; i < left; i++)
+            p[i] = t[i];
+    }
+}
+/* Folds upper half onto lower until one is left: every sum over lanes adds in this order. */
+INLINE __m128 vfold4(vf a)
+{
+    return _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+}
+INLINE float vtop(vf a)
+{
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+}
+/* x where left lanes, else `other`. */
+INLINE vf vkeep(vf x, float other, int left)
+{
+    return left == VL ? x
+                      : _mm256_blendv_ps(vset(other), x, _mm256_castsi256_ps(lanes(left)));
+}
+/* x where at >= from, else 0. */
+INLINE vf vselect_from(vf x, vf at, float from)
+{
+    return _mm256_and_ps(_mm256_cmp_ps(at, vset(from), _CMP_GE_OQ), x);
+}
+/* One bit a lane. */
+INLINE int vany_above(vf a, vf b) { return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)); }
+INLINE int vany_at_least(vf a, vf b)
+{
+    return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GE_OQ));
+}
+/* NaN becomes minus infinity. */
+INLINE vf vno_nan(vf a)
+{
+    return _mm256_blendv_ps(a, vset(-INFINITY), _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+}
+
+/* exp, relative error below 2e-7: 2^n times a polynomial on [-ln2/2, ln2/2]; what would be
+ * denormal may come out as 0. */
+INLINE vf vexp(vf x)
+{
+    vf n, r, y, low = _mm256_cmp_ps(x, vset(-87.33f), _CMP_LT_OQ);
+    vf high = _mm256_cmp_ps(x, vset(88.72f), _CMP_GT_OQ);
+    x = vmax(vset(-87.33f), vmin(vset(88.72f), x));
+    n = _mm256_round_ps(vmul(x, vset(1.44269504088896341f)), 8);
+    r = vfnma(n, vset(0.693359375f), x);
+    r = vfnma(n, vset(-2.12194440e-4f), r);
+    y = vset(1.9875691500e-4f);
+    y = vfma(y, r, vset(1.3981999507e-3f));
+    y = vfma(y, r, vset(8.3334519073e-3f));
+    y = vfma(y, r, vset(4.1665795894e-2f));
+    y = vfma(y, r, vset(1.6666665459e-1f));
+    y = vfma(y, r, vset(5.0000001201e-1f));
+    y = vadd(vfma(y, vmul(r, r), r), vset(1.f));
+    /* in two halves, so that 2^n itself need not be a normal number */
+    vi e = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(e, 1), rest = _mm256_sub_epi32(e, half);
+    vi bias = _mm256_set1_epi32(127);
+    y = vmul(y, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, bias), 23)));
+    y = vmul(y, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23)));
+    y = _mm256_blendv_ps(y, vset(INFINITY), high);
+    return _mm256_andnot_ps(low, y);
+}
+
+#endif
+
+INLINE float vsum4(__m128 a)
+{
+    a = _mm_add_ps(a, _mm_movehl_ps(a, a));
+    return _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)));
+}
+INLINE float vsum(vf a) { return vsum4(vfold4(a)); }
+
+/* Element i on of an F32 or BF16 array. */
+INLINE vf vget(const void *p, size_t i, enum hzp_dtype type, int left)
+{
+    return type == HZP_BF16 ? vload_bf16((const uint16_t *)p + i, left)
+                            : vload((const float *)p + i, left);
+}
+INLINE void vput(void *p, size_t i, enum hzp_dtype type, vf x, int left)
+{
+    if (type == HZP_BF16)
+        vstore_bf16((uint16_t *)p + i, x, left);
+    else
+        vstore((float *)p + i, x, left);
+}
+
+#endif

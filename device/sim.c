@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/sim.c - a device without arithmetic, on a virtual clock: the engine's loop can be run over
+ * thousands of steps in a second, and always the same way.
+ *
+ * The clock is the host's view: it moves by what issuing costs and by waiting for fences.  An op
+ * needs flops / rate of the compute units and bytes / rate of the memory; ops of one lane follow
+ * each other, ops of different lanes run side by side, each resource serving them in the order of
+ * issue.  So lanes gain exactly where they run out of different things.
+ *
+ * Copies, small fills and gathers of numbers really happen, so what the engine keeps on the device
+ * about itself (ids, sums) is right; sampled tokens are a hash of seed and position; losses and
+ * norms are plausible constants plus a hash.  All other outputs keep what was in them.
+ *
+ * HZP_SIM=flops=1e14,bytes=3e12,copy=5e10,issue_ns=2000,mem=8e10 sets the rates (per second) and
+ * the memory it says it has; these are the defaults.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/arena.h"
+#include "device/device.h"
+#include "device/philox.h"
+
+struct rates {
+    double flops, bytes, copy; /* per second */
+    double issue_ns, mem;
+};
+
+struct sim_device {
+    struct hzp_device base;
+    struct rates rates;
+    uint64_t now_ns;                    /* what the host sees */
+    uint64_t compute_free, memory_free; /* when each resource has done what is queued */
+    hzp_op_fn *ref[HZP_OP_COUNT];
+};
+
+struct sim_lane {
+    struct hzp_lane base;
+    uint64_t end_ns; /* of its last op */
+};
+
+struct hzp_fence {
+    struct sim_device *dev;
+    uint64_t at_ns;
+};
+
+static uint64_t later(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static void spend(struct sim_lane *lane, double compute_ns, double memory_ns)
+{
+    struct sim_device *dev = (struct sim_device *)lane->base.dev;
+    dev->now_ns += (uint64_t)dev->rates.issue_ns;
+    uint64_t begin = later(dev->now_ns, lane->end_ns);
+    uint64_t compute = (uint64_t)compute_ns, memory = (uint64_t)memory_ns;
+    if (compute)
+        dev->compute_free = later(dev->compute_free, begin) + compute;
+    if (memory)
+        dev->memory_free = later(dev->memory_free, begin) + memory;
+    lane->end_ns = later(begin + 1, later(compute ? dev->compute_free : 0,
+                                          memory ? dev->memory_free : 0));
+}
+
+static uint64_t hash(uint64_t a, uint64_t b)
+{
+    return hzp_mix64(hzp_mix64(a + 0x9e3779b97f4a7c15u) + b);
+}
+
+static void sim_sample(const struct hzp_sample_args *a)
+{
+    for (int32_t r = 0; r < a->logits.rows; r++) {
+        const struct hzp_sample_row *row = &a->row[r];
+        uint64_t h = hash(row->seed, ((uint64_t)row->choice << 32) | row->position);
+        a->token[r] = row->given >= 0 ? row->given : (int32_t)(h % (uint64_t)a->logits.cols);
+        a->logprob[r] = -1;
+        a->rank[r] = 1;
+        for (int32_t i = 0; i < HZP_MIN(row->tops, a->logits.cols); i++) {
+            a->top_token[r * HZP_TOPS_MAX + i] = (a->token[r] + i) % a->logits.cols;
+            a->top_logprob[r * HZP_TOPS_MAX + i] = -1 - (float)i;
+        }
+    }
+}
+
+static void sim_xent(const struct hzp_xent_args *a)
+{
+    for (int32_t r = 0; r < a->x.rows; r++)
+        a->loss[r] = a->target[r] < 0
+                         ? 0
+                         : 2 + (float)(hash((uint64_t)a->target[r], (uint64_t)r) >> 40) * 0x1p-24f;
+}
+
+/* What the engine looks at must be there. */
+static int effect(struct sim_device *dev, struct hzp_lane *lane, enum hzp_op op, const void *args)
+{
+    enum { SMALL = 4096 };
+    switch (op) {
+    case HZP_OP_sample:
+        sim_sample(args);
+        return HZP_OK;
+    case HZP_OP_xent:
+        sim_xent(args);
+        return HZP_OK;
+    case HZP_OP_fill: {
+        const struct hzp_fill_args *a = args;
+        return (int64_t)a->y.rows * a->y.cols <= SMALL ? dev->ref[op](lane, args) : HZP_OK;
+    }
+    case HZP_OP_gather: {
+        const struct hzp_gather_args *a = args;
+        return a->x.type == HZP_I32 ? dev->ref[op](lane, args) : HZP_OK;
+    }
+    case HZP_OP_sumsq: {
+        const struct hzp_sumsq_args *a = args;
+        *a->sum += 1e-6 * a->x.rows * a->x.cols;
+        return HZP_OK;
+    }
+    case HZP_OP_audit: {
+        const struct hzp_audit_args *a = args;
+        *a->checksum += hash((uint64_t)a->x.rows, (uint64_t)a->x.cols);
+        return HZP_OK;
+    }
+    default:
+        return HZP_OK;
+    }
+}
+
+static int sim_op(struct hzp_lane *lane, enum hzp_op op, const void *args)
+{
+    struct sim_device *dev = (struct sim_device *)lane->dev;
+    struct hzp_cost cost = hzp_op_cost(op, args);
+    spend((struct sim_lane *)lane, (double)cost.flops / dev->rates.flops * 1e9,
+          (double)cost.bytes / dev->rates.bytes * 1e9);
+    return effect(dev, lane, op, args);
+}
+
+#define X(name, bound)                                                                             \
+    static int sim_op_##name(struct hzp_lane *lane, const void *args)                              \
+    {                                                                                              \
+        return sim_op(lane, HZP_OP_##name, args);                                                  \
+    }
+HZP_OPS(X)
+#undef X
+
+static int rates_read(const char *text, struct rates *ret, struct hzp_err_text *reterr)
+{
+    struct {
+        const char *name;
+        double *value;
+    } keys[] = {{"flops", &ret->flops}, {"bytes", &ret->bytes}, {"copy", &ret->copy},
+                {"issue_ns", &ret->issue_ns}, {"mem", &ret->mem}};
+    while (text && *text) {
+        size_t length = strcspn(text, "=");
+        int i = 0;
+        while (i < HZP_COUNT(keys) && (strlen(keys[i].name) != length ||
+                                       strncmp(keys[i].name, text, length) != 0))
+            i++;
+        char *end = NULL;
+        double value = i < HZP_COUNT(keys) && text[length] ? strtod(text + length + 1, &end) : -1;
+        if (!end || !(value >= 0 && value <= 1e18) || (value == 0 && keys[i].value != &ret->issue_ns) ||
+            (*end && *end != ','))
+            return hzp_fail_param(reterr, HZP_EINVAL, "HZP_SIM",
+                                  "HZP_SIM: bad setting at \"%.40s\"", text);
+        *keys[i].value = value;
+        text = *end ? end + 1 : end;
+    }
+    return HZP_OK;
+}
+
+static int sim_open(const struct hzp_device_config *config, struct hzp_device **ret,
+                    struct hzp_err_text *reterr)
+{
+    struct rates rates = {1e14, 3e12, 5e10, 2000, 8e10};
+    HZP_TRY(rates_read(getenv("HZP_SIM"), &rates, reterr));
+    struct sim_device *dev = hzp_xcalloc(1, sizeof(*dev));
+    dev->base.backend = &hzp_backend_sim;
+#define X(name, bound) dev->base.op[HZP_OP_##name] = sim_op_##name;
+    HZP_OPS(X)
+#undef X
+    hzp_ref_fill(dev->ref);
+    dev->rates = rates;
+    dev->base.mem_total = (size_t)rates.mem;
+    dev->base.threads = 1;
+    snprintf(dev->base.label, sizeof(dev->base.label), "simulated, %.3g flop/s, %.3g B/s",
+             rates.flops, rates.bytes);
+    *ret = &dev->base;
+    return HZP_OK;
+}
+
+static void sim_close(struct hzp_device *dev)
+{
+    free(dev);
+}
+
+/* Address space only: pages that nobody writes cost nothing.  The size stands in the page before. */
+static int sim_mem_alloc(struct hzp_device *dev, enum hzp_mem where, size_t size, void **ret)
+{
+    enum { PAGE = 4096 };
+    if (size > SIZE_MAX - PAGE)
+        return HZP_ENOMEM;
+    char *base = mmap(NULL, size + PAGE, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED)
+        return HZP_ENOMEM;
+    *(size_t *)(void *)base = size + PAGE;
+    *ret = base + PAGE;
+    return HZP_OK;
+}
+
+static void sim_mem_free(struct hzp_device *dev, enum hzp_mem where, void *ptr)
+{
+    char *base = (char *)ptr - 4096;
+    munmap(base, *(size_t *)(void *)base);
+}
+
+static int sim_copy(struct hzp_lane *lane, void *dst, const void *src, size_t size)
+{
+    struct sim_device *dev = (struct sim_device *)lane->dev;
+    memmove(dst, src, size);
+    spend((struct sim_lane *)lane, 0, (double)size / dev->rates.copy * 1e9);
+    return HZP_OK;
+}
+
+static int sim_lane_open(struct hzp_device *dev, enum hzp_bound use, struct hzp_lane **ret)
+{
+    struct sim_lane *lane = hzp_xcalloc(1, sizeof(*lane));
+    *ret = &lane->base;
+    return HZP_OK;
+}
+
+static void sim_lane_close(struct hzp_lane *lane)
+{
+    free(lane);
+}
+
+static int sim_lane_wait(struct hzp_lane *lane, struct hzp_fence *fence)
+{
+    struct sim_lane *l = (struct sim_lane *)lane;
+    l->end_ns = later(l->end_ns, fence->at_ns);
+    return HZP_OK;
+}
+
+static int sim_fence_open(struct hzp_device *dev, struct hzp_fence **ret)
+{
+    struct hzp_fence *fence = hzp_xcalloc(1, sizeof(*fence));
+    fence->dev = (struct sim_device *)dev;
+    *ret = fence;
+    return HZP_OK;
+}
+
+static void sim_fence_close(struct hzp_fence *fence)
+{
+    free(fence);
+}
+
+static int sim_fence_record(struct hzp_fence *fence, struct hzp_lane *lane)
+{
+    fence->at_ns = ((struct sim_lane *)lane)->end_ns;
+    return HZP_OK;
+}
+
+static int sim_fence_wait(struct hzp_fence *fence)
+{
+    fence->dev->now_ns = later(fence->dev->now_ns, fence->at_ns);
+    return HZP_OK;
+}
+
+static uint64_t sim_now_ns(struct hzp_device *dev)
+{
+    return ((struct sim_device *)dev)->now_ns;
+}
+
+const struct hzp_backend hzp_backend_sim = {
+    .name = "sim",
+    .open = sim_open,
+    .close = sim_close,
+    .mem_alloc = sim_mem_alloc,
+    .mem_free = sim_mem_free,
+    .copy = sim_copy,
+    .lane_open = sim_lane_open,
+    .lane_close = sim_lane_close,
+    .lane_wait = sim_lane_wait,
+    .fence_open = sim_fence_open,
+    .fence_close = sim_fence_close,
+    .fence_record = sim_fence_record,
+    .fence_wait = sim_fence_wait,
+    .now_ns = sim_now_ns,
+};

@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/trace.c - a device around a device.
+ *
+ * Fences are the inner device's own (as its front hands them out), passed through; lanes are
+ * wrapped, because an op finds its device by its lane. */
+#include "device/trace.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <errno.h>
+
+#include "base/arena.h"
+#include "base/log.h"
+#include "device/bf16.h"
+#include "device/operand.h"
+
+enum { NANS_LOGGED = 20 };
+
+struct trace_device {
+    struct hzp_device base;
+    struct hzp_backend backend; /* the inner one's name, this file's functions */
+    struct hzp_device *inner;
+    FILE *file;                 /* NULL: no trace */
+    bool wait, check;
+    uint64_t begin_ns;
+    int lanes, nans;
+    void *staging;              /* host memory to look for NaN in */
+    size_t staging_size;
+};
+
+struct trace_lane {
+    struct hzp_lane base;
+    struct hzp_lane *inner;
+    struct hzp_fence *fence;
+    int id;
+};
+
+static bool env_on(const char *name)
+{
+    const char *value = getenv(name);
+    return value && *value && strcmp(value, "0") != 0;
+}
+
+bool hzp_trace_wanted(void)
+{
+    return env_on("HZP_TRACE") || env_on("HZP_SYNC") || env_on("HZP_CHECK");
+}
+
+static struct trace_device *device_of(struct hzp_lane *lane)
+{
+    return (struct trace_device *)lane->dev;
+}
+
+static int lane_finish(struct trace_lane *lane)
+{
+    HZP_TRY(hzp_fence_record(lane->fence, lane->inner));
+    return hzp_fence_wait(lane->fence);
+}
+
+static void event(struct trace_device *dev, const struct trace_lane *lane, const char *name,
+                  uint64_t begin_ns, struct hzp_cost cost)
+{
+    uint64_t end_ns = hzp_device_now_ns(dev->inner);
+    if (dev->file)
+        fprintf(dev->file,
+                "{\"name\":\"%s\",\"ph\":\"X\",\"pid\":0,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,"
+                "\"args\":{\"bytes\":%llu,\"flops\":%llu}},\n",
+                name, lane->id, (double)(begin_ns - dev->begin_ns) / 1e3,
+                (double)(end_ns - begin_ns) / 1e3, (unsigned long long)cost.bytes,
+                (unsigned long long)cost.flops);
+}
+
+/* The first NaN of a matrix, copied to host memory: its index, or -1. */
+static int64_t nan_find(const struct hzp_mat *mat, const void *host)
+{
+    for (int64_t r = 0; r < mat->rows; r++)
+        for (int64_t c = 0; c < mat->cols; c++) {
+            int64_t i = r * mat->stride + c;
+            float x = mat->type == HZP_BF16 ? hzp_bf16_to_f32(((const uint16_t *)host)[i])
+                                            : ((const float *)host)[i];
+            if (isnan(x))
+                return i;
+        }
+    return -1;
+}
+
+static int staging_grow(struct trace_device *dev, size_t size)
+{
+    if (size <= dev->staging_size)
+        return HZP_OK;
+    hzp_device_free(dev->inner, HZP_MEM_HOST, dev->staging);
+    dev->staging = NULL;
+    dev->staging_size = 0;
+    HZP_TRY(hzp_device_alloc(dev->inner, HZP_MEM_HOST, size, &dev->staging));
+    dev->staging_size = size;
+    return HZP_OK;
+}
+
+/* Scratch may hold anything, and whoever fills with NaN means it. */
+static bool nan_may_be(enum hzp_op op, const void *args)
+{
+    return op == HZP_OP_sample ||
+           (op == HZP_OP_fill && isnan(((const struct hzp_fill_args *)args)->value));
+}
+
+static int nan_check(struct trace_lane *lane, enum hzp_op op, const void *args)
+{
+    struct trace_device *dev = device_of(&lane->base);
+    struct hzp_operand operand[HZP_ACCESS_MAX];
+    int count = hzp_op_operands(op, args, operand);
+    for (int i = 0; i < count && !nan_may_be(op, args); i++) {
+        const struct hzp_mat *mat = operand[i].mat;
+        if (!mat || !operand[i].writes || hzp_operand_empty(&operand[i]) ||
+            (mat->type != HZP_F32 && mat->type != HZP_BF16))
+            continue;
+        size_t size = hzp_operand_end(&operand[i]) - operand[i].ptr;
+        HZP_TRY(staging_grow(dev, size));
+        HZP_TRY(hzp_lane_copy(lane->inner, dev->staging, mat->ptr, size));
+        HZP_TRY(lane_finish(lane));
+        int64_t at = nan_find(mat, dev->staging);
+        if (at >= 0 && dev->nans++ < NANS_LOGGED)
+            hzp_log(HZP_LOG_ERROR, "device", "nan op=%s output=%s row=%d col=%d of=%dx%d",
+                    hzp_op_name(op), operand[i].name, (int)(at / mat->stride),
+                    (int)(at % mat->stride), mat->rows, mat->cols);
+    }
+    return HZP_OK;
+}
+
+static int trace_op(struct hzp_lane *base, enum hzp_op op, const void *args)
+{
+    struct trace_lane *lane = (struct trace_lane *)base;
+    struct trace_device *dev = device_of(base);
+    uint64_t begin_ns = hzp_device_now_ns(dev->inner);
+    int r = dev->inner->op[op](lane->inner, args);
+    if (r >= 0 && dev->wait)
+        r = lane_finish(lane);
+    if (r < 0) {
+        hzp_log(HZP_LOG_ERROR, "device", "failed op=%s code=%s", hzp_op_name(op), hzp_err_name(r));
+        return r;
+    }
+    event(dev, lane, hzp_op_name(op), begin_ns, hzp_op_cost(op, args));
+    return dev->check ? nan_check(lane, op, args) : HZP_OK;
+}
+
+#define X(name, bound)                                                                             \
+    static int trace_##name(struct hzp_lane *lane, const void *args)                               \
+    {                                                                                              \
+        return trace_op(lane, HZP_OP_##name, args);                                                \
+    }
+HZP_OPS(X)
+#undef X
+
+static void trace_close(struct hzp_device *base)
+{
+    struct trace_device *dev = (struct trace_device *)base;
+    if (dev->file) {
+        fprintf(dev->file, "{}]\n");
+        fclose(dev->file);
+    }
+    hzp_device_free(dev->inner, HZP_MEM_HOST, dev->staging);
+    hzp_device_close(dev->inner);
+    free(dev);
+}
+
+static int trace_mem_alloc(struct hzp_device *base, enum hzp_mem where, size_t size, void **ret)
+{
+    struct hzp_device *inner = ((struct trace_device *)base)->inner;
+    return inner->backend->mem_alloc(inner, where, size, ret);
+}
+
+static void trace_mem_free(struct hzp_device *base, enum hzp_mem where, void *ptr)
+{
+    struct hzp_device *inner = ((struct trace_device *)base)->inner;
+    inner->backend->mem_free(inner, where, ptr);
+}
+
+static int trace_copy(struct hzp_lane *base, void *dst, const void *src, size_t size)
+{
+    struct trace_lane *lane = (struct trace_lane *)base;
+    struct trace_device *dev = device_of(base);
+    uint64_t begin_ns = hzp_device_now_ns(dev->inner);
+    HZP_TRY(hzp_lane_copy(lane->inner, dst, src, size));
+    if (dev->wait)
+        HZP_TRY(lane_finish(lane));
+    event(dev, lane, "copy", begin_ns, (struct hzp_cost){2 * (uint64_t)size, 0, 0});
+    return HZP_OK;
+}
+
+static int trace_lane_open(struct hzp_device *base, enum hzp_bound use, struct hzp_lane **ret)
+{
+    static const char *const uses[] = {"compute", "memory", "network", "copy"};
+    struct trace_device *dev = (struct trace_device *)base;
+    struct trace_lane *lane = hzp_xcalloc(1, sizeof(*lane));
+    int r;
+    HZP_TRY_GOTO(hzp_lane_open(dev->inner, use, &lane->inner));
+    HZP_TRY_GOTO(hzp_fence_open(dev->inner, &lane->fence));
+    lane->id = dev->lanes++;
+    if (dev->file)
+        fprintf(dev->file,
+                "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":%d,"
+                "\"args\":{\"name\":\"lane %d %s\"}},\n",
+                lane->id, lane->id, uses[use]);
+    *ret = &lane->base;
+    return HZP_OK;
+out:
+    hzp_lane_close(lane->inner);
+    free(lane);
+    return r;
+}
+
+static void trace_lane_close(struct hzp_lane *base)
+{
+    struct trace_lane *lane = (struct trace_lane *)base;
+    hzp_fence_close(lane->fence);
+    hzp_lane_close(lane->inner);
+    free(lane);
+}
+
+static int trace_lane_wait(struct hzp_lane *lane, struct hzp_fence *fence)
+{
+    return hzp_lane_wait(((struct trace_lane *)lane)->inner, fence);
+}
+
+static int trace_fence_open(struct hzp_device *base, struct hzp_fence **ret)
+{
+    return hzp_fence_open(((struct trace_device *)base)->inner, ret);
+}
+
+static int trace_fence_record(struct hzp_fence *fence, struct hzp_lane *lane)
+{
+    return hzp_fence_record(fence, ((struct trace_lane *)lane)->inner);
+}
+
+static uint64_t trace_now_ns(struct hzp_device *base)
+{
+    return hzp_device_now_ns(((struct trace_device *)base)->inner);
+}
+
+static const struct hzp_backend functions = {
+    .close = trace_close,
+    .mem_alloc = trace_mem_alloc,
+    .mem_free = trace_mem_free,
+    .copy = trace_copy,
+    .lane_open = trace_lane_open,
+    .lane_close = trace_lane_close,
+    .lane_wait = trace_lane_wait,
+    .fence_open = trace_fence_open,
+    .fence_close = hzp_fence_close,
+    .fence_record = trace_fence_record,
+    .fence_wait = hzp_fence_wait,
+    .now_ns = trace_now_ns,
+};
+
+/* A second device of the process writes to file.json.1, and so on. */
+static FILE *file_open(char *path, size_t size)
+{
+    static int opened;
+    snprintf(path, size, "%s", getenv("HZP_TRACE"));
+    if (opened++)
+        snprintf(path, size, "%s.%d", getenv("HZP_TRACE"), opened - 1);
+    return fopen(path, "w");
+}
+
+int hzp_trace_open(struct hzp_device *inner, struct hzp_device **ret, struct hzp_err_text *reterr)
+{
+    FILE *file = NULL;
+    const char *check = env_on("HZP_CHECK") ? getenv("HZP_CHECK") : NULL;
+    if (check && strcmp(check, "nan") != 0)
+        return hzp_fail_param(reterr, HZP_EINVAL, "HZP_CHECK", "HZP_CHECK=%s: not nan", check);
+    if (env_on("HZP_TRACE")) {
+        char path[4096];
+        file = file_open(path, sizeof(path));
+        if (!file)
+            return hzp_fail_param(reterr, HZP_EIO, "HZP_TRACE", "%s: %s", path, strerror(errno));
+        fprintf(file, "[\n"); /* the array need not be closed, so a crash leaves a good file */
+    }
+
+    struct trace_device *dev = hzp_xcalloc(1, sizeof(*dev));
+    dev->base = *inner;
+    dev->backend = functions;
+    dev->backend.name = inner->backend->name;
+    dev->base.backend = &dev->backend;
+#define X(name, bound) dev->base.op[HZP_OP_##name] = trace_##name;
+    HZP_OPS(X)
+#undef X
+    dev->inner = inner;
+    dev->file = file;
+    dev->check = check;
+    dev->wait = file || check || env_on("HZP_SYNC");
+    dev->begin_ns = hzp_device_now_ns(inner);
+    *ret = &dev->base;
+    return HZP_OK;
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/trace.h - a device around a device: times, waits for and checks each op.
+ *
+ * Chosen by the environment, so that no kernel and no caller knows of it:
+ *   HZP_TRACE=file.json  every op and copy with lane, start, duration, bytes, flops, as a Chrome
+ *                        trace (chrome://tracing, Perfetto).  Where ops run behind the host's back,
+ *                        each is waited for: durations are true, overlap is not shown.
+ *   HZP_SYNC=1           wait after each op; a failure is then that op's, and is logged.
+ *   HZP_CHECK=nan        after each op look for NaN in the matrices it wrote, log the first.
+ *
+ * Thread: engine.
+ */
+#ifndef HZP_DEVICE_TRACE_H
+#define HZP_DEVICE_TRACE_H
+
+#include "device/device.h"
+
+/* Whether the environment asks for it. */
+bool hzp_trace_wanted(void);
+
+/* Takes inner: closing *ret closes it.  On failure inner stays the caller's.  HZP_EIO: the file
+ * cannot be written.  HZP_EINVAL: HZP_CHECK is not "nan". */
+int hzp_trace_open(struct hzp_device *inner, struct hzp_device **ret, struct hzp_err_text *reterr);
+
+#endif

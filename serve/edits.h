@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* serve/edits.h - what is special about single tokens of one request: its biases, the tokens its
+ * penalties have seen, and the stop ids that min_tokens bans for now.
+ *
+ * A sparse list of logit edits, at most one a token, kept up to date token by token; a step copies
+ * it into the batch.  Memory for the worst case is taken at create, so nothing grows in a step.
+ *
+ * Thread: create where the request is submitted, the rest engine.
+ */
+#ifndef HZP_SERVE_EDITS_H
+#define HZP_SERVE_EDITS_H
+
+#include "serve/request.h"
+
+struct hzp_edits;
+
+/* The most edits the request can come to; 0: it needs none, and NULL stands for its list.
+ * eos: the model's end-of-sequence ids, which min_tokens bans unless the request ignores them. */
+int32_t hzp_edits_needed(const struct hzp_request *rq, int32_t vocab, int32_t eos_count);
+
+/* HZP_ENOMEM.  *ret is NULL if none are needed. */
+int hzp_edits_create(const struct hzp_request *rq, int32_t vocab, const int32_t *eos,
+                     int32_t eos_count, struct hzp_edits **ret);
+void hzp_edits_destroy(struct hzp_edits *edits); /* NULL: no effect */
+
+int32_t hzp_edits_count(const struct hzp_edits *edits); /* NULL: 0 */
+
+/* The request generated this token.  NULL: no effect. */
+void hzp_edits_generated(struct hzp_edits *edits, int32_t token);
+
+/* Writes the list, hzp_edits_count() of them; ban: stop ids are forbidden in this draw. */
+void hzp_edits_write(const struct hzp_edits *edits, bool ban, struct hzp_logit_edit *ret);
+
+#endif

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "serve/kvpool.h"
+
+#include "base/arena.h"
+
+#include <stdlib.h>
+
+struct hzp_kvpool {
+    /* fixed after create */
+    struct hzp_device *dev;
+    void *memory;
+    struct hzp_kv *layer;
+    int32_t pages, page_rows;
+
+    int32_t *free_page; /* a stack: the page given back last is the likeliest to be in a cache */
+    int32_t free_pages, reserved;
+};
+
+static size_t side_bytes(const struct hzp_model_config *config, enum hzp_dtype type, int32_t pages,
+                         int32_t page_rows)
+{
+    size_t bytes = (size_t)pages * (size_t)config->heads.kv_heads * (size_t)page_rows *
+                   (size_t)config->heads.dim * hzp_dtype_size(type);
+    return HZP_ROUND_UP(bytes, 64);
+}
+
+size_t hzp_kvpool_bytes(const struct hzp_model_config *config, enum hzp_dtype type, int32_t pages,
+                        int32_t page_rows)
+{
+    return 2 * (size_t)config->layers * side_bytes(config, type, pages, page_rows);
+}
+
+int hzp_kvpool_create(const struct hzp_model *model, int32_t pages, int32_t page_rows,
+                      struct hzp_kvpool **ret)
+{
+    HZP_ASSERT(pages > 0 && page_rows > 0 && pages <= INT32_MAX / page_rows);
+    const struct hzp_model_config *config = model->config;
+    void *memory;
+    HZP_TRY(hzp_device_alloc(model->dev, HZP_MEM_DEVICE,
+                             hzp_kvpool_bytes(config, model->act, pages, page_rows), &memory));
+
+    struct hzp_kvpool *pool = hzp_xcalloc(1, sizeof(*pool));
+    pool->dev = model->dev;
+    pool->memory = memory;
+    pool->pages = pages;
+    pool->page_rows = page_rows;
+    pool->layer = hzp_xcalloc((size_t)config->layers, sizeof(*pool->layer));
+    size_t side = side_bytes(config, model->act, pages, page_rows);
+    for (int32_t l = 0; l < config->layers; l++) {
+        char *at = (char *)memory + 2 * (size_t)l * side;
+        pool->layer[l] = (struct hzp_kv){
+            .k = at, .v = at + side, .pages = pages, .page_rows = page_rows, .type = model->act};
+    }
+
+    pool->free_page = hzp_xcalloc((size_t)pages, sizeof(*pool->free_page));
+    pool->free_pages = pages;
+    for (int32_t i = 0; i < pages; i++)
+        pool->free_page[i] = pages - 1 - i;
+    *ret = pool;
+    return HZP_OK;
+}
+
+void hzp_kvpool_destroy(struct hzp_kvpool *pool)
+{
+    if (!pool)
+        return;
+    hzp_device_free(pool->dev, HZP_MEM_DEVICE, pool->memory);
+    free(pool->free_page);
+    free(pool->layer);
+    free(pool);
+}
+
+const struct hzp_kv *hzp_kvpool_layers(const struct hzp_kvpool *pool)
+{
+    return pool->layer;
+}
+
+int32_t hzp_kvpool_page_rows(const struct hzp_kvpool *pool)
+{
+    return pool->page_rows;
+}
+
+int32_t hzp_kvpool_pages(const struct hzp_kvpool *pool)
+{
+    return pool->pages;
+}
+
+int hzp_kvpool_reserve(struct hzp_kvpool *pool, int32_t pages)
+{
+    HZP_ASSERT(pages >= 0);
+    if (pages > pool->pages - pool->reserved)
+        return HZP_EBUSY;
+    pool->reserved += pages;
+    return HZP_OK;
+}
+
+int32_t hzp_kvpool_take(struct hzp_kvpool *pool)
+{
+    HZP_ASSERT(pool->free_pages > 0 && pool->pages - pool->free_pages < pool->reserved);
+    return pool->free_page[--pool->free_pages];
+}
+
+void hzp_kvpool_release(struct hzp_kvpool *pool, int32_t reserved, const int32_t *page,
+                        int32_t taken)
+{
+    HZP_ASSERT(taken >= 0 && taken <= reserved && reserved <= pool->reserved);
+    HZP_ASSERT(taken <= pool->pages - pool->free_pages);
+    for (int32_t i = 0; i < taken; i++) {
+        HZP_ASSERT(page[i] >= 0 && page[i] < pool->pages);
+        pool->free_page[pool->free_pages++] = page[i];
+    }
+    pool->reserved -= reserved;
+}
+
+void hzp_kvpool_read_stats(const struct hzp_kvpool *pool, struct hzp_kvpool_stats *ret)
+{
+    *ret = (struct hzp_kvpool_stats){.pages = pool->pages,
+                                     .reserved = pool->reserved,
+                                     .taken = pool->pages - pool->free_pages};
+}

@@ -1,0 +1,485 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A real server on a free port, asked by the official `openai` client and by bare sockets.
+
+    test_api.py HZPSERVE MODEL_DIR [TEST ...]
+
+Skips (77) where the client or the model is missing.
+"""
+import http.client
+import json
+import math
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+
+try:
+    import openai
+except ImportError:
+    print("the openai client is not installed: skipped")
+    sys.exit(77)
+
+PROMPT = "Once upon a time"
+
+
+class Server:
+    """One hzpserve; `with` starts and ends it."""
+
+    def __init__(self, *options, name="tiny"):
+        self.options = ["--served-model-name", name, *options]
+
+    def __enter__(self):
+        self.state = tempfile.TemporaryDirectory(prefix="hzpserve-test-")
+        arguments = [BINARY, "serve", MODEL, "--port", "0", "--state", self.state.name]
+        self.process = subprocess.Popen(arguments + self.options, stdout=subprocess.PIPE, text=True)
+        for line in self.process.stdout:
+            found = re.search(r"serves (\S+) at http://127\.0\.0\.1:(\d+)", line)
+            if found:
+                self.model, self.port = found[1], int(found[2])
+                break
+        else:
+            raise AssertionError("the server did not start")
+        threading.Thread(target=self.process.stdout.read, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.client = openai.OpenAI(base_url=self.url + "/v1", api_key="none", max_retries=0)
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.terminate()
+            assert self.process.wait(60) == 0, f"exit status {self.process.returncode}"
+        self.state.cleanup()
+
+    def complete(self, **fields):
+        fields = {"model": self.model, "prompt": PROMPT, "max_tokens": 16, "temperature": 0,
+                  **fields}
+        known = {"model", "prompt", "max_tokens", "temperature", "n", "stop", "stream", "logprobs",
+                 "echo", "seed", "stream_options", "top_p", "logit_bias", "presence_penalty",
+                 "frequency_penalty", "best_of", "suffix", "user"}
+        extra = {k: fields.pop(k) for k in list(fields) if k not in known}
+        return self.client.completions.create(**fields, extra_body=extra)
+
+    def get(self, path):
+        with urllib.request.urlopen(self.url + path, timeout=30) as answer:
+            return answer.read().decode()
+
+    def post(self, path, body, headers=None):
+        """Status, headers, decoded body; never raises for a status."""
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        data = body if isinstance(body, (bytes, str)) else json.dumps(body)
+        c.request("POST", path, data, {"content-type": "application/json", **(headers or {})})
+        answer = c.getresponse()
+        text = answer.read().decode()
+        c.close()
+        return answer.status, answer.headers, json.loads(text)
+
+    def metric(self, name):
+        for line in self.get("/metrics").splitlines():
+            if line.startswith(name + "{"):
+                return float(line.split()[-1])
+        raise AssertionError(f"no metric {name}")
+
+    def idle(self):
+        return (self.metric("vllm:num_requests_running") == 0
+                and self.metric("vllm:num_requests_waiting") == 0
+                and self.metric("hzpserve_kv_pages_reserved") == 0)
+
+
+def until(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.005)
+
+
+def raises(kind, call):
+    try:
+        call()
+    except kind as error:
+        return error
+    raise AssertionError(f"no {kind.__name__}")
+
+
+def test_completion(server):
+    answer = server.complete()
+    assert answer.object == "text_completion" and answer.id.startswith("cmpl-")
+    assert answer.model == server.model and len(answer.choices) == 1
+    choice = answer.choices[0]
+    assert EXPECTED[PROMPT].startswith(PROMPT + choice.text) and len(choice.text) > 20, choice.text
+    assert choice.finish_reason == "length" and choice.index == 0
+    assert answer.usage.completion_tokens == 16
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + 16
+    hzp = answer.hzpserve
+    assert hzp["weights_version"] >= 1 and hzp["staleness"] == 0
+    assert hzp["spans"] == [{"version": hzp["weights_version"], "start": 0, "end": 16}]
+    status, headers, _ = server.post("/v1/completions", {"prompt": PROMPT})
+    assert status == 200
+    assert int(headers["x-hzpserve-weights-version"]) == hzp["weights_version"]
+
+
+def test_greedy_equals_reference(server):
+    """Alone and in a crowd: the same tokens as the float64 reference, log-probabilities too."""
+    def ask(case, results, i):
+        prompt = case["prompt_ids"]
+        count = min(len(case["greedy_ids"]), 60)
+        results[i] = server.complete(prompt=prompt, max_tokens=count, logprobs=0, ignore_eos=True,
+                                     return_token_ids=True).choices[0]
+
+    cases = CASES * 6
+    alone = [None] * len(CASES)
+    for i, case in enumerate(CASES):
+        ask(case, alone, i)
+    crowd = [None] * len(cases)
+    threads = [threading.Thread(target=ask, args=(case, crowd, i)) for i, case in enumerate(cases)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    for i, (case, got) in enumerate(zip(CASES + cases, alone + crowd)):
+        n = len(got.token_ids)
+        assert n == min(len(case["greedy_ids"]), 60), (i, n)
+        assert got.token_ids == case["greedy_ids"][:n], i
+        for a, b in zip(got.logprobs.token_logprobs, case["greedy_logprobs"]):
+            assert abs(a - b) < 1e-3, (i, a, b)
+
+
+def test_prompt_shapes(server):
+    text = server.complete().choices[0].text
+    ids = server.complete(return_token_ids=True).choices[0].prompt_token_ids
+    assert server.complete(prompt=ids).choices[0].text == text
+    several = server.complete(prompt=[PROMPT, "Lily", PROMPT], n=1)
+    assert [c.index for c in several.choices] == [0, 1, 2]
+    assert several.choices[0].text == several.choices[2].text == text != several.choices[1].text
+    lists = server.complete(prompt=[ids, ids], n=2)
+    assert [c.text for c in lists.choices] == [text] * 4
+    assert several.usage.completion_tokens == 48
+    assert lists.usage.prompt_tokens == 2 * len(ids)
+
+
+def test_stream(server):
+    whole = server.complete(max_tokens=60)
+    parts = list(server.complete(max_tokens=60, stream=True, stream_options={"include_usage": True}))
+    text = "".join(c.choices[0].text for c in parts if c.choices)
+    assert text == whole.choices[0].text
+    assert all(c.usage is None for c in parts[:-1])
+    assert parts[-1].choices == [] and parts[-1].usage == whole.usage
+    assert [c.choices[0].finish_reason for c in parts[:-1]][-1] == "length"
+    assert all(c.choices[0].finish_reason is None for c in parts[:-2])
+    assert len({c.id for c in parts}) == 1
+    assert parts[-2].hzpserve["spans"][-1]["end"] == 60
+    several = {0: "", 1: "", 2: "", 3: ""}
+    for chunk in server.complete(prompt=[PROMPT, "Lily"], n=2, stream=True, max_tokens=20):
+        several[chunk.choices[0].index] += chunk.choices[0].text
+    assert several[0] == several[1] == server.complete(max_tokens=20).choices[0].text
+    assert several[2] == several[3] == server.complete(prompt="Lily", max_tokens=20).choices[0].text
+    usage = [c.usage for c in server.complete(stream=True, extra=1, stream_options={
+        "include_usage": True, "continuous_usage_stats": True})]
+    assert all(usage) and usage[-1].completion_tokens == 16
+
+
+def test_stream_framing(server):
+    c = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    c.request("POST", "/v1/completions", json.dumps(
+        {"prompt": PROMPT, "max_tokens": 5, "stream": True, "temperature": 0}))
+    answer = c.getresponse()
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert int(answer.headers["x-hzpserve-weights-version"]) >= 1
+    events = answer.read().decode().split("\n\n")
+    assert events.pop() == "" and events[-1] == "data: [DONE]"
+    for event in events[:-1]:
+        assert event.startswith("data: ") and "\n" not in event
+        assert "usage" not in json.loads(event[6:])
+
+
+def test_echo_and_logprobs(server):
+    answer = server.complete(echo=True, logprobs=3, max_tokens=8)
+    choice = answer.choices[0]
+    lp = choice.logprobs
+    plain = server.complete(max_tokens=8, logprobs=3).choices[0]
+    assert choice.text == PROMPT + plain.text
+    total = answer.usage.prompt_tokens + 8
+    assert len(lp.tokens) == len(lp.token_logprobs) == len(lp.top_logprobs) == total
+    assert len(lp.text_offset) == total
+    assert lp.token_logprobs[0] is None and lp.top_logprobs[0] is None
+    assert all(x <= 0 for x in lp.token_logprobs[1:])
+    assert all(lp.tokens[i] in lp.top_logprobs[i] for i in range(1, total))
+    assert all(3 <= len(x) <= 4 for x in lp.top_logprobs[1:])
+    assert lp.token_logprobs[-8:] == plain.logprobs.token_logprobs
+    for i, start in enumerate(lp.text_offset[:-1]):
+        if i:
+            piece = choice.text[start:lp.text_offset[i + 1]]
+            assert lp.tokens[i].strip() == piece.strip(), (i, lp.tokens[i], piece)
+    assert [x - len(PROMPT) for x in lp.text_offset[-8:]] == plain.logprobs.text_offset
+    only = server.complete(echo=True, max_tokens=0, logprobs=1)
+    assert only.choices[0].text == PROMPT and only.usage.completion_tokens == 0
+    assert only.choices[0].logprobs.token_logprobs == lp.token_logprobs[:-8]
+    silent = server.complete(echo=True, max_tokens=0)
+    assert silent.choices[0].text == PROMPT and silent.choices[0].logprobs is None
+    pieces = list(server.complete(echo=True, max_tokens=8, logprobs=3, stream=True))
+    assert "".join(c.choices[0].text for c in pieces) == choice.text
+    tokens = [t for c in pieces for t in c.choices[0].logprobs.tokens]
+    assert tokens == lp.tokens
+    offsets = [t for c in pieces for t in c.choices[0].logprobs.text_offset]
+    assert offsets == lp.text_offset
+
+
+def test_stop(server):
+    whole = server.complete(max_tokens=40).choices[0].text
+    word = "Lily"
+    assert word in whole
+    cut = server.complete(max_tokens=40, stop=word)
+    assert cut.choices[0].text == whole[:whole.index(word)]
+    assert cut.choices[0].finish_reason == "stop" and cut.choices[0].stop_reason == word
+    assert cut.usage.completion_tokens < 40
+    kept = server.complete(max_tokens=40, stop=["zzz", word], include_stop_str_in_output=True)
+    assert kept.choices[0].text == whole[:whole.index(word) + len(word)]
+    streamed = server.complete(max_tokens=40, stop=[word], stream=True)
+    assert "".join(c.choices[0].text for c in streamed) == cut.choices[0].text
+    ids = server.complete(max_tokens=40, return_token_ids=True).choices[0].token_ids
+    token = ids[10]
+    by_id = server.complete(max_tokens=40, stop_token_ids=[token], return_token_ids=True).choices[0]
+    assert by_id.token_ids == ids[:ids.index(token) + 1]
+    assert by_id.finish_reason == "stop" and by_id.stop_reason == token
+    later = server.complete(max_tokens=40, stop=word, min_tokens=30)
+    assert later.usage.completion_tokens >= 30
+    banned = server.complete(max_tokens=40, stop_token_ids=[token], min_tokens=40,
+                             return_token_ids=True).choices[0]
+    assert token not in banned.token_ids and len(banned.token_ids) == 40
+
+
+def test_sampling(server):
+    def draw(**fields):
+        return server.complete(temperature=1, max_tokens=24, **fields)
+
+    a, b = draw(seed=7, n=3), draw(seed=7, n=3)
+    texts = [c.text for c in a.choices]
+    assert texts == [c.text for c in b.choices] and len(set(texts)) == 3
+    assert draw(seed=7).choices[0].text == texts[0]
+    assert draw(seed=8).choices[0].text != texts[0]
+    greedy = server.complete(max_tokens=24, return_token_ids=True).choices[0]
+    assert draw(top_k=1).choices[0].text == greedy.text
+    assert draw(top_p=1e-6).choices[0].text == greedy.text
+    assert draw(min_p=1.0).choices[0].text == greedy.text
+    first = greedy.token_ids[0]
+    other = server.complete(logit_bias={str(first): -100}, return_token_ids=True).choices[0]
+    assert first not in other.token_ids
+    forced = server.complete(logit_bias={"300": 100}, return_token_ids=True).choices[0]
+    assert set(forced.token_ids) == {300}
+    for penalty in ({"presence_penalty": 2}, {"frequency_penalty": 2}, {"repetition_penalty": 5}):
+        assert server.complete(max_tokens=60, **penalty).choices[0].text != \
+            server.complete(max_tokens=60).choices[0].text, penalty
+
+
+def test_errors(server):
+    for fields, param in [
+            ({"max_tokens": "x"}, "max_tokens"), ({"max_tokens": -1}, "max_tokens"),
+            ({"temperature": -0.1}, "temperature"), ({"temperature": True}, "temperature"),
+            ({"top_p": 0}, "top_p"), ({"top_p": 1.5}, "top_p"), ({"n": 0}, "n"),
+            ({"n": 2.5}, "n"), ({"logprobs": 1000}, "logprobs"), ({"best_of": 4}, "best_of"),
+            ({"suffix": "x"}, "suffix"), ({"stop": [1]}, "stop"), ({"stop": ["x"] * 17}, "stop"),
+            ({"stop": ""}, "stop"), ({"stop_token_ids": [99999]}, "stop_token_ids"),
+            ({"logit_bias": {"x": 1}}, "logit_bias"), ({"logit_bias": [1]}, "logit_bias"),
+            ({"logit_bias": {"1": 1000}}, "logit_bias"), ({"echo": "yes"}, "echo"),
+            ({"stream_options": {"include_usage": True}}, "stream_options"),
+            ({"min_tokens": 17}, "min_tokens"), ({"prompt": []}, "prompt"),
+            ({"prompt": None}, "prompt"), ({"prompt": {"a": 1}}, "prompt"),
+            ({"prompt": [1, "a"]}, "prompt"), ({"prompt": [-1]}, "prompt"),
+            ({"prompt": [10 ** 12]}, "prompt"), ({"prompt": ["a", 1]}, "prompt"),
+            ({"max_tokens": 5000}, "max_tokens"), ({"seed": "x"}, "seed"), ({"model": 3}, "model")]:
+        body = {"model": server.model, "prompt": PROMPT, "max_tokens": 16, **fields}
+        status, _, answer = server.post("/v1/completions", body)
+        error = answer["error"]
+        assert status == 400 and error["param"] == param, (fields, status, answer)
+        assert set(error) == {"message", "type", "param", "code"}
+        assert error["type"] == "invalid_request_error" and error["message"], answer
+    error = raises(openai.BadRequestError, lambda: server.complete(max_tokens=100000))
+    assert error.code == "context_length_exceeded" and "512" in str(error)
+    error = raises(openai.NotFoundError, lambda: server.complete(model="gpt"))
+    assert error.param == "model" and error.code == "model_not_found"
+    for body in (b"", b"{", b"[]", b'"x"', b"\xff\xfe", b"[" * 100000, b'{"prompt": "\xff"}'):
+        status, _, answer = server.post("/v1/completions", body)
+        assert status == 400 and answer["error"]["message"], body[:10]
+    assert server.post("/v1/nope", {})[0] == 404
+    assert server.post("/v1/chat/completions", {})[0] == 404
+    assert server.post("/v1/models", {})[0] == 405
+    unknown = server.complete(some_unknown_field={"x": 1}, user="me", metadata={"a": "b"})
+    assert unknown.choices[0].text
+    assert server.complete().choices[0].text  # still well
+
+
+def test_models_and_health(server):
+    models = server.client.models.list().data
+    assert [m.id for m in models] == [server.model] and models[0].object == "model"
+    assert server.client.models.retrieve(server.model).id == server.model
+    raises(openai.NotFoundError, lambda: server.client.models.retrieve("gpt"))
+    assert json.loads(server.get("/health"))["status"] == "ok"
+    weights = json.loads(server.get("/v1/weights"))
+    assert weights["staleness"] == 0 and weights["data"][0]["state"] == "current"
+    assert weights["data"][0]["id"] == weights["serving"]
+    page = server.get("/metrics")
+    for name in ("vllm:time_to_first_token_seconds_bucket", "vllm:inter_token_latency_seconds_sum",
+                 "vllm:request_success_total", "vllm:kv_cache_usage_perc", "http_requests_total",
+                 "vllm:cache_config_info", "hzpserve_weights_version"):
+        assert name in page, name
+    for line in page.splitlines():
+        assert line.startswith("#") or re.fullmatch(r'[\w:]+(\{[^}]*\})? \S+', line), line
+    assert 'le="0.001"' in page and 'le="2560"' in page and 'model_name="tiny",engine="0"' in page
+
+
+def test_disconnect_frees(server):
+    """Streaming, waiting for the whole answer, and not reading at all: each leaves nothing."""
+    for fields in ({"stream": True}, {}, {"n": 20, "stream": True}):
+        body = json.dumps({"prompt": PROMPT, "max_tokens": 500, "ignore_eos": True, **fields})
+        sockets = []
+        for _ in range(12):
+            s = socket.create_connection(("127.0.0.1", server.port))
+            s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: "
+                      + str(len(body)).encode() + b"\r\n\r\n" + body.encode())
+            sockets.append(s)
+        generated = server.metric("vllm:generation_tokens_total")
+        until(lambda: server.metric("vllm:generation_tokens_total") > generated)
+        for s in sockets:
+            s.close()
+        until(server.idle)
+    assert server.complete().choices[0].text
+
+
+def test_concurrent_streams(server):
+    """Many streams at a time, each whole."""
+    expected = server.complete(max_tokens=40).choices[0].text
+    results = [None] * 100
+
+    def ask(i):
+        results[i] = "".join(c.choices[0].text
+                             for c in server.complete(max_tokens=40, stream=True))
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(results))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert all(r == expected for r in results)
+    until(server.idle)
+
+
+def test_bounds():
+    with Server("--max-body", "2K", "--max-running", "1", "--max-waiting", "2", "--no-train",
+                "--api-key", "secret") as server:
+        assert server.post("/v1/completions", {"prompt": PROMPT})[0] == 401
+        key = {"authorization": "Bearer secret"}
+        status, _, answer = server.post("/v1/completions", {"prompt": "x" * 5000}, key)
+        assert status == 413 and "2048" in answer["error"]["message"]
+        assert server.post("/v1/completions", {"prompt": PROMPT, "n": 3}, key)[0] == 400
+        assert json.loads(server.get("/health"))["status"] == "ok"  # needs no key
+        server.client = server.client.with_options(api_key="secret")
+        stop, seen = threading.Event(), []
+
+        def ask():
+            while not stop.is_set():
+                seen.append(server.post("/v1/completions", {
+                    "prompt": PROMPT, "max_tokens": 480, "ignore_eos": True}, key))
+
+        threads = [threading.Thread(target=ask) for _ in range(12)]
+        for t in threads:
+            t.start()
+        until(lambda: any(s[0] == 429 for s in list(seen)))
+        stop.set()
+        for t in threads:
+            t.join()
+        assert {s[0] for s in seen} <= {200, 429}
+        full = next(s for s in seen if s[0] == 429)
+        assert int(full[1]["retry-after"]) >= 1
+        assert full[2]["error"]["code"] == "rate_limit_exceeded"
+        assert server.complete().choices[0].text
+        status, _, answer = server.post("/v1/fine_tuning/examples", {"text": "x"}, key)
+        assert status == 404 and "--no-train" in answer["error"]["message"]
+
+
+def test_drain():
+    with Server("--no-train", "--max-running", "2", "--step-rows", "2") as server:
+        results = []
+
+        def ask():
+            results.append(server.complete(max_tokens=300, ignore_eos=True, n=4))
+
+        threads = [threading.Thread(target=ask) for _ in range(6)]
+        for t in threads:
+            t.start()
+        until(lambda: server.metric("vllm:num_requests_running") > 0
+              and server.metric("vllm:request_params_n_count") == 6)
+        server.process.send_signal(signal.SIGTERM)
+        try:
+            until(lambda: server.post("/v1/completions", {"prompt": PROMPT})[0] == 503)
+            server.get("/health")
+            raise AssertionError("health did not say it is stopping")
+        except urllib.error.HTTPError as error:
+            assert error.code == 503
+        except OSError:
+            pass  # it was faster than we are
+        for t in threads:
+            t.join()
+        assert server.process.wait(30) == 0
+        assert len(results) == 6
+        assert all(c.finish_reason == "length" for r in results for c in r.choices)
+
+
+def test_hurry():
+    with Server("--no-train", "--max-running", "1", "--drain-timeout", "600") as server:
+        failures = []
+
+        def ask():
+            try:
+                server.complete(max_tokens=500, ignore_eos=True, n=100)
+            except openai.APIStatusError as error:
+                failures.append(error.status_code)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        until(lambda: server.metric("vllm:num_requests_running") > 0)
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.1)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(20) == 0
+        thread.join()
+        assert failures in ([503], []), failures
+
+
+def main():
+    global BINARY, MODEL, CASES, EXPECTED
+    BINARY, MODEL = sys.argv[1:3]
+    expected = pathlib.Path(MODEL) / "expected.json"
+    if not expected.exists():
+        print(f"{expected} is missing: skipped")
+        return 77
+    CASES = json.loads(expected.read_text())["cases"]
+    EXPECTED = {c["prompt"]: c["text"] for c in CASES if "text" in c}
+    chosen = sys.argv[3:]
+    tests = {k: v for k, v in globals().items() if k.startswith("test_")}
+    shared = [t for t in tests.values() if t.__code__.co_argcount]
+    own = [t for t in tests.values() if not t.__code__.co_argcount]
+    if chosen:
+        shared, own = ([t for t in g if t.__name__ in chosen] for g in (shared, own))
+    if shared:
+        with Server("--no-train") as server:
+            for test in shared:
+                begin = time.monotonic()
+                test(server)
+                print(f"ok {test.__name__} {time.monotonic() - begin:.2f} s", flush=True)
+            until(server.idle)
+    for test in own:
+        begin = time.monotonic()
+        test()
+        print(f"ok {test.__name__} {time.monotonic() - begin:.2f} s", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/device/test_validate.c - each rule, broken once. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "device/ops.h"
+
+static float memory[8][4096];
+static int32_t ids[256];
+
+static struct hzp_mat mat(int which, int32_t rows, int32_t cols)
+{
+    return (struct hzp_mat){memory[which], rows, cols, cols, HZP_F32};
+}
+
+static struct hzp_mat bf16(int which, int32_t rows, int32_t cols)
+{
+    struct hzp_mat m = mat(which, rows, cols);
+    m.type = HZP_BF16;
+    return m;
+}
+
+/* Valid at first; after the change, refused with these words; then undone. */
+#define BROKEN(op, args, field, value, words)                                                      \
+    do {                                                                                           \
+        __typeof__(args) broken_ = args;                                                           \
+        const char *why_;                                                                          \
+        assert_null(hzp_op_validate(HZP_OP_##op, &args));                                          \
+        broken_.field = value;                                                                     \
+        why_ = hzp_op_validate(HZP_OP_##op, &broken_);                                             \
+        assert_non_null(why_);                                                                     \
+        assert_int_equal(strncmp(why_, #op ": ", strlen(#op) + 2), 0);                             \
+        if (!strstr(why_, words))                                                                  \
+            fail_msg("\"%s\" does not say \"%s\"", why_, words);                                   \
+    } while (0)
+
+static void test_matrices(void **state)
+{
+    struct hzp_rmsnorm_args a = {.x = mat(0, 3, 8), .w = mat(1, 1, 8), .y = mat(2, 3, 8)};
+    BROKEN(rmsnorm, a, x.ptr, NULL, "x is absent");
+    BROKEN(rmsnorm, a, x.ptr, (char *)memory[0] + 2, "x is not aligned");
+    BROKEN(rmsnorm, a, x.stride, 7, "stride less than its width");
+    BROKEN(rmsnorm, a, x.rows, -1, "negative size");
+    BROKEN(rmsnorm, a, x.rows, 2, "differ in shape");
+    BROKEN(rmsnorm, a, x.type, HZP_BF16, "x is not F32");
+    BROKEN(rmsnorm, a, y.type, HZP_BF16, "differ in type");
+    BROKEN(rmsnorm, a, w.cols, 7, "w is not [1][cols]");
+    BROKEN(rmsnorm, a, eps, -1, "eps");
+    a.x = (struct hzp_mat){NULL, 0, 8, 8, HZP_F32};
+    a.y = a.x;
+    assert_null(hzp_op_validate(HZP_OP_rmsnorm, &a)); /* no rows: nothing has to be there */
+    assert_non_null(hzp_op_validate(HZP_OP_COUNT, &a));
+}
+
+static void test_overlap(void **state)
+{
+    struct hzp_swiglu_args a = {mat(0, 4, 8), mat(1, 4, 4)};
+    BROKEN(swiglu, a, y.ptr, memory[0], "y overlaps x");
+    BROKEN(swiglu, a, y.ptr, memory[0] + 31, "y overlaps x");
+    a.y.ptr = memory[0] + 32; /* right behind */
+    assert_null(hzp_op_validate(HZP_OP_swiglu, &a));
+    a.x.stride = a.y.stride = 12; /* side by side in one wider matrix */
+    a.y.ptr = memory[0] + 8;
+    assert_null(hzp_op_validate(HZP_OP_swiglu, &a));
+    BROKEN(swiglu, a, y.ptr, memory[0] + 7, "y overlaps x");
+    BROKEN(swiglu, a, y.ptr, memory[0] + 9, "y overlaps x");
+
+    struct hzp_rope_args r = {.x = mat(0, 3, 16), .y = mat(1, 3, 16), .table = mat(2, 9, 4),
+                              .pos = ids, .heads = {2, 1, 4}};
+    BROKEN(rope, r, y.ptr, memory[0] + 1, "y overlaps x");
+    r.y = r.x; /* in place is allowed */
+    assert_null(hzp_op_validate(HZP_OP_rope, &r));
+    BROKEN(rope, r, table.ptr, memory[0], "overlaps");
+}
+
+static void test_matmul(void **state)
+{
+    struct hzp_matmul_args a = {.a = bf16(0, 3, 8), .b = bf16(1, 5, 8), .c = bf16(2, 3, 5),
+                                .bias = bf16(3, 1, 5), .trans_b = 1};
+    BROKEN(matmul, a, b.type, HZP_F32, "a and b differ in type");
+    BROKEN(matmul, a, a.cols, 7, "differ in depth");
+    BROKEN(matmul, a, trans_b, 0, "differ in depth");
+    BROKEN(matmul, a, c.cols, 4, "product's shape");
+    BROKEN(matmul, a, c.type, HZP_I16, "neither F32 nor of a's type");
+    BROKEN(matmul, a, bias.cols, 4, "bias is not");
+    BROKEN(matmul, a, bias.type, HZP_F32, "a and bias differ");
+    a.c = mat(2, 3, 5);
+    assert_null(hzp_op_validate(HZP_OP_matmul, &a));
+}
+
+static void test_attention(void **state)
+{
+    struct hzp_attn_paged_args a = {.qkv = mat(0, 4, 32), .out = mat(1, 4, 16),
+                                    .kv = {memory[2], memory[3], 6, 16, HZP_F32},
+                                    .segs = {ids, ids, 4, 1, 32}, .page = ids, .page_stride = 2,
+                                    .heads = {4, 2, 4}};
+    BROKEN(attn_decode, a, heads.kv_heads, 3, "multiple of kv_heads");
+    BROKEN(attn_decode, a, heads.dim, 0, "positive");
+    BROKEN(attn_decode, a, heads.dim, 8, "wide");
+    BROKEN(attn_decode, a, segs.count, 3, "one row");
+    BROKEN(attn_decode, a, segs.rows_max, 2, "one row");
+    BROKEN(attn_decode, a, segs.ctx_max, 33, "does not fit a row of page");
+    BROKEN(attn_decode, a, segs.ctx_max, 0, "less than rows_max");
+    BROKEN(attn_decode, a, segs.row0, NULL, "row0 is absent");
+    BROKEN(attn_decode, a, kv.type, HZP_BF16, "pages and rows differ");
+    BROKEN(attn_decode, a, kv.pages, 0, "no pages");
+    BROKEN(attn_decode, a, out.cols, 12, "out is not");
+    BROKEN(attn_prefill, a, segs.rows_max, 5, "segments do not fit");
+    BROKEN(attn_prefill, a, out.ptr, memory[2], "out overlaps k");
+
+    struct hzp_kv_append_args k = {a.qkv, a.kv, ids, a.heads};
+    BROKEN(kv_append, k, kv.page_rows, INT32_MAX, "more slots");
+    BROKEN(kv_append, k, slot, NULL, "slot is absent");
+
+    struct hzp_attn_packed_args p = {.qkv = a.qkv, .out = a.out, .segs = {ids, ids, 1, 4, 4},
+                                     .heads = a.heads};
+    BROKEN(attn_packed, p, out.type, HZP_BF16, "differ in type");
+    struct hzp_attn_packed_bwd_args b = {.qkv = a.qkv, .out = a.out, .dout = mat(4, 4, 16),
+                                         .dqkv = mat(5, 4, 32), .lse = memory[6], .segs = p.segs,
+                                         .heads = a.heads};
+    BROKEN(attn_packed_bwd, b, lse, NULL, "lse is absent");
+    BROKEN(attn_packed_bwd, b, dqkv.cols, 31, "differ in shape");
+    BROKEN(attn_packed_bwd, b, dout.type, HZP_BF16, "differ in type");
+}
+
+static void test_training(void **state)
+{
+    struct hzp_rmsnorm_bwd_args n = {mat(0, 3, 8), mat(1, 3, 8), mat(2, 1, 8), mat(3, 3, 8),
+                                     mat(4, 1, 8), memory[5]};
+    BROKEN(rmsnorm_bwd, n, dw.cols, 7, "dw is not");
+    BROKEN(rmsnorm_bwd, n, dx.type, HZP_BF16, "dx is not F32");
+    BROKEN(rmsnorm_bwd, n, rstd, NULL, "rstd is absent");
+
+    struct hzp_rope_bwd_args r = {.dy = mat(0, 3, 16), .dx = mat(1, 3, 16), .x = mat(2, 3, 16),
+                                  .q_norm = mat(3, 1, 4), .dq_norm = mat(4, 1, 4),
+                                  .table = mat(5, 9, 4), .pos = ids, .heads = {2, 1, 4}};
+    BROKEN(rope_bwd, r, q_norm.ptr, NULL, "absent");
+    BROKEN(rope_bwd, r, x.ptr, NULL, "x is absent");
+    BROKEN(rope_bwd, r, dq_norm.type, HZP_BF16, "gradient is not F32");
+
+    struct hzp_xent_args x = {mat(0, 3, 8), mat(1, 3, 8), ids, memory[2]};
+    BROKEN(xent, x, dx.cols, 7, "differ in shape");
+    BROKEN(xent, x, loss, NULL, "loss is absent");
+    x.dx = x.x;
+    assert_null(hzp_op_validate(HZP_OP_xent, &x));
+
+    double sum;
+    struct hzp_adamw_args a = {.from = bf16(0, 3, 8), .to = bf16(1, 3, 8), .grad = mat(3, 3, 8),
+                               .m = mat(4, 3, 8), .v = mat(5, 3, 8), .sumsq = &sum, .t = 1};
+    a.residual = (struct hzp_mat){memory[2], 3, 8, 8, HZP_I16};
+    BROKEN(adamw, a, residual.ptr, NULL, "residual is not I16");
+    BROKEN(adamw, a, residual.type, HZP_BF16, "residual is not I16");
+    BROKEN(adamw, a, t, 0, "t is less than 1");
+    BROKEN(adamw, a, beta2, 1, "beta");
+    BROKEN(adamw, a, clip, -1, "clip");
+    BROKEN(adamw, a, grad.rows, 2, "differ in shape");
+    BROKEN(adamw, a, sumsq, NULL, "sumsq is absent");
+    a.to = a.from;
+    assert_null(hzp_op_validate(HZP_OP_adamw, &a));
+
+    uint64_t checksum;
+    int64_t nonfinite;
+    struct hzp_audit_args u = {bf16(0, 3, 8), &checksum, &nonfinite};
+    BROKEN(audit, u, x.stride, 9, "gaps");
+    u.x.rows = 1;
+    u.x.cols = u.x.stride = 4;
+    assert_null(hzp_op_validate(HZP_OP_audit, &u));
+    u.x.cols = u.x.stride = 3;
+    assert_non_null(strstr(hzp_op_validate(HZP_OP_audit, &u), "8-byte"));
+}
+
+static void test_the_rest(void **state)
+{
+    struct hzp_embed_args e = {bf16(0, 9, 8), mat(1, 3, 8), ids};
+    BROKEN(embed, e, table.cols, 7, "differ in width");
+    BROKEN(embed, e, id, NULL, "id is absent");
+    struct hzp_gather_args g = {mat(0, 9, 8), mat(1, 3, 8), ids};
+    BROKEN(gather, g, y.type, HZP_I32, "differ in type");
+    struct hzp_cast_args c = {mat(0, 3, 8), bf16(1, 3, 8)};
+    BROKEN(cast, c, y.type, HZP_I16, "neither F32 nor BF16");
+    struct hzp_colsum_args s = {bf16(0, 3, 8), mat(1, 1, 8)};
+    BROKEN(colsum, s, y.rows, 2, "y is not");
+    struct hzp_sample_row row = {.given = -1};
+    struct hzp_sample_args a = {.logits = mat(0, 1, 8), .row = &row, .token = ids,
+                                .logprob = memory[1], .rank = ids + 8};
+    BROKEN(sample, a, logits.type, HZP_BF16, "logits is not F32");
+    BROKEN(sample, a, top_token, ids + 16, "absent");
+    BROKEN(sample, a, rank, ids, "overlaps");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_matrices), cmocka_unit_test(test_overlap),
+        cmocka_unit_test(test_matmul), cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_training), cmocka_unit_test(test_the_rest),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,434 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Logits, losses, every gradient and ten AdamW updates against the float64 numbers beside this
+ * file (README.md says what they are and how they were made), on one backend.
+ *
+ *     test_golden BACKEND DIR...
+ */
+#include "base/log.h"
+#include "nanobatch/backward.h"
+#include "nanobatch/exec.h"
+#include "nanobatch/forward.h"
+#include "weights/model_dir.h"
+#include "weights/safetensors.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PAGE_ROWS = 4, PAGES = 64, DOCS = 16, ROWS_MAX = 512 };
+
+/* Ten times what torch's own float32 misses by: see README.md. */
+static const double logits_max = 1e-4, loss_max = 1e-5, grad_max = 2e-5, param_max = 2e-5;
+
+struct fixture {
+    const char *dir;
+    struct hzp_device *dev;
+    struct hzp_layout layout;
+    struct hzp_weights *weights;
+    struct hzp_model *model;
+    struct hzp_exec *exec;
+    struct hzp_train_space *space;
+    struct hzp_micro *micro;
+    struct hzp_plan plan;
+    struct hzp_safetensors *golden;
+    json_t *numbers;
+    int failures;
+};
+
+#define MUST(call)                                                                                 \
+    do {                                                                                           \
+        int must_ = (call);                                                                        \
+        if (must_ < 0) {                                                                           \
+            fprintf(stderr, "%s: %s: %s %s\n", f->dir, #call, hzp_err_name(must_), text.text);     \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+static struct hzp_err_text text;
+
+static void check(struct fixture *f, const char *what, double worst, double limit)
+{
+    bool ok = worst <= limit; /* false for NaN too */
+    if (!ok || getenv("VERBOSE"))
+        printf("%-4s %s: %s is off by %.3g, limit %.3g\n", ok ? "ok" : "FAIL", f->dir, what, worst,
+               limit);
+    f->failures += !ok;
+}
+
+static json_t *at(json_t *object, const char *key)
+{
+    json_t *value = json_object_get(object, key);
+    if (!value) {
+        fprintf(stderr, "golden.json: no %s\n", key);
+        exit(1);
+    }
+    return value;
+}
+
+static double number(json_t *object, const char *key)
+{
+    return json_number_value(at(object, key));
+}
+
+static int32_t ints(json_t *array, int32_t *ret)
+{
+    int32_t n = (int32_t)json_array_size(array);
+    for (int32_t i = 0; i < n; i++)
+        ret[i] = (int32_t)json_integer_value(json_array_get(array, (size_t)i));
+    return n;
+}
+
+static const double *doubles(struct fixture *f, const char *name)
+{
+    const struct hzp_st_tensor *t = hzp_safetensors_find(f->golden, name);
+    if (!t || t->type != HZP_DISK_F64) {
+        fprintf(stderr, "%s: golden.safetensors has no F64 %s\n", f->dir, name);
+        exit(1);
+    }
+    return t->data;
+}
+
+static void load_version(struct fixture *f)
+{
+    struct hzp_version *v;
+    MUST(hzp_weights_begin(f->weights, &v));
+    MUST(hzp_model_load(f->dir, &f->layout, HZP_F32, v->base, &text));
+    hzp_weights_publish(f->weights, v, 0);
+}
+
+static void set_up(struct fixture *f, const char *backend)
+{
+    char path[512];
+    struct hzp_model_config config;
+    struct hzp_device_config device = {.name = backend, .threads = 2};
+    MUST(hzp_device_open(&device, &f->dev, &text));
+    MUST(hzp_config_read(f->dir, &config, &text));
+    hzp_layout_make(&config, &f->layout);
+    struct hzp_weights_config store = {
+        .type = HZP_F32, .slots = 2, .max_staleness = 1, .first_id = 1};
+    MUST(hzp_weights_create(f->dev, &f->layout, &store, &f->weights));
+    load_version(f);
+    MUST(hzp_model_create(f->dev, f->weights, 64, &f->model));
+    MUST(hzp_exec_create(f->dev, &f->exec));
+    struct hzp_train_space_config space = {.rows_max = ROWS_MAX,
+                                           .head_rows = 5,
+                                           .moment_type = HZP_F32,
+                                           .quantum_flops = 20000};
+    MUST(hzp_train_space_create(f->model, &space, &f->space));
+    MUST(hzp_micro_create(f->dev, ROWS_MAX, &f->micro));
+    hzp_plan_init(&f->plan);
+    snprintf(path, sizeof(path), "%s/golden.safetensors", f->dir);
+    MUST(hzp_safetensors_open(path, &f->golden, &text));
+    snprintf(path, sizeof(path), "%s/golden.json", f->dir);
+    json_error_t error;
+    f->numbers = json_load_file(path, 0, &error);
+    if (!f->numbers) {
+        fprintf(stderr, "%s: %s\n", path, error.text);
+        exit(1);
+    }
+}
+
+static void tear_down(struct fixture *f)
+{
+    json_decref(f->numbers);
+    hzp_safetensors_close(f->golden);
+    hzp_plan_fini(&f->plan);
+    hzp_micro_destroy(f->micro);
+    hzp_train_space_destroy(f->space);
+    hzp_exec_destroy(f->exec);
+    hzp_model_destroy(f->model);
+    hzp_weights_destroy(f->weights);
+    hzp_layout_free(&f->layout);
+    hzp_device_close(f->dev);
+}
+
+static void run(struct fixture *f)
+{
+    struct hzp_exec_times times;
+    MUST(hzp_plan_check(&f->plan, &text));
+    MUST(hzp_exec_run(f->exec, &f->plan, NULL, &times));
+    hzp_plan_clear(&f->plan);
+}
+
+/* The documents of a packed batch, each a segment of one serving step: prompts of several tokens,
+ * but for the last document, which comes first, one row at a time would be decode; here its first
+ * row is. */
+static void fill_batch(struct hzp_batch *batch, json_t *golden, int32_t *golden_row)
+{
+    int32_t start[DOCS + 1], token[ROWS_MAX], page = 0;
+    int32_t docs = ints(at(golden, "doc_start"), start) - 1;
+    ints(at(golden, "tokens"), token);
+    for (int32_t d = 0; d < docs; d++) {
+        int32_t *pages = hzp_batch_add_segment(batch, 0, false);
+        int32_t n = start[d + 1] - start[d];
+        for (int32_t i = 0; i < HZP_DIV_UP(n, PAGE_ROWS); i++)
+            pages[i] = PAGES - 1 - page++; /* not in order, on purpose */
+        for (int32_t i = 0; i < n; i++) {
+            int32_t slot = pages[i / PAGE_ROWS] * PAGE_ROWS + i % PAGE_ROWS;
+            int32_t row = hzp_batch_add_row(batch, token[start[d] + i], slot);
+            golden_row[hzp_batch_add_logits(batch, row)] = start[d] + i;
+        }
+    }
+}
+
+/* The same documents again, now token by token: decode rows over the pages of before. */
+static void fill_decode(struct hzp_batch *batch, json_t *golden, int32_t step, int32_t *golden_row)
+{
+    int32_t start[DOCS + 1], token[ROWS_MAX], page = 0;
+    int32_t docs = ints(at(golden, "doc_start"), start) - 1;
+    ints(at(golden, "tokens"), token);
+    for (int32_t d = 0; d < docs; d++) {
+        int32_t n = start[d + 1] - start[d], first = page;
+        page += HZP_DIV_UP(n, PAGE_ROWS);
+        if (step >= n)
+            continue;
+        int32_t *pages = hzp_batch_add_segment(batch, step, true);
+        for (int32_t i = 0; i < HZP_DIV_UP(n, PAGE_ROWS); i++)
+            pages[i] = PAGES - 1 - (first + i);
+        int32_t slot = pages[step / PAGE_ROWS] * PAGE_ROWS + step % PAGE_ROWS;
+        int32_t row = hzp_batch_add_row(batch, token[start[d] + step], slot);
+        golden_row[hzp_batch_add_logits(batch, row)] = start[d] + step;
+    }
+}
+
+static double logits_off(struct fixture *f, const struct hzp_batch *batch,
+                         const struct hzp_serve_space *space, const int32_t *golden_row)
+{
+    const double *golden = doubles(f, "logits");
+    int32_t vocab = f->layout.config.vocab;
+    double worst = 0;
+    for (int32_t i = 0; i < batch->logits; i++)
+        for (int32_t t = 0; t < vocab; t++) {
+            float got = ((const float *)space->logits.ptr)[(size_t)i * (size_t)vocab + (size_t)t];
+            double off =
+                fabs((double)got - golden[(size_t)golden_row[i] * (size_t)vocab + (size_t)t]);
+            worst = off > worst || isnan(off) ? off : worst;
+        }
+    return worst;
+}
+
+/* Forward over the batch without its last item, sampling, which uses the logits up. */
+static double forward_off(struct fixture *f, struct hzp_batch *batch, const struct hzp_kv *kv,
+                          struct hzp_serve_space *space, const int32_t *golden_row)
+{
+    hzp_forward_build(&f->plan, f->model, hzp_weights_current(f->weights), batch, kv, space);
+    HZP_ASSERT(f->plan.item[f->plan.items - 1].op == HZP_OP_sample);
+    f->plan.items--;
+    run(f);
+    return logits_off(f, batch, space, golden_row);
+}
+
+static void test_logits(struct fixture *f)
+{
+    struct hzp_batch_config max = {ROWS_MAX, DOCS, PAGES, ROWS_MAX, 1};
+    struct hzp_batch *batch;
+    struct hzp_serve_space *space;
+    int32_t layers = f->layout.config.layers, golden_row[ROWS_MAX];
+    struct hzp_heads heads = f->layout.config.heads;
+    size_t page = (size_t)heads.kv_heads * PAGE_ROWS * (size_t)heads.dim * sizeof(float);
+    struct hzp_kv *kv = hzp_xcalloc((size_t)layers, sizeof(*kv));
+    json_t *golden = at(at(f->numbers, "batches"), "a");
+
+    MUST(hzp_batch_create(f->dev, &max, &batch));
+    MUST(hzp_serve_space_create(f->model, ROWS_MAX, ROWS_MAX, &space));
+    for (int32_t l = 0; l < layers; l++) {
+        kv[l] = (struct hzp_kv){NULL, NULL, PAGES, PAGE_ROWS, HZP_F32};
+        MUST(hzp_device_alloc(f->dev, HZP_MEM_DEVICE, PAGES * page, &kv[l].k));
+        MUST(hzp_device_alloc(f->dev, HZP_MEM_DEVICE, PAGES * page, &kv[l].v));
+    }
+    fill_batch(batch, golden, golden_row);
+    check(f, "prefill logits", forward_off(f, batch, kv, space, golden_row), logits_max);
+    for (int32_t step = 0;; step++) {
+        hzp_batch_clear(batch);
+        fill_decode(batch, golden, step, golden_row);
+        if (batch->rows == 0)
+            break;
+        check(f, "decode logits", forward_off(f, batch, kv, space, golden_row), logits_max);
+    }
+    for (int32_t l = 0; l < layers; l++) {
+        hzp_device_free(f->dev, HZP_MEM_DEVICE, kv[l].k);
+        hzp_device_free(f->dev, HZP_MEM_DEVICE, kv[l].v);
+    }
+    free(kv);
+    hzp_serve_space_destroy(space);
+    hzp_batch_destroy(batch);
+}
+
+static void fill_micro(struct fixture *f, json_t *golden)
+{
+    int32_t start[DOCS + 1], token[ROWS_MAX], learn_int[ROWS_MAX];
+    uint8_t learn[ROWS_MAX];
+    int32_t docs = ints(at(golden, "doc_start"), start) - 1;
+    int32_t rows = ints(at(golden, "tokens"), token);
+    ints(at(golden, "learn"), learn_int);
+    for (int32_t i = 0; i < rows; i++)
+        learn[i] = (uint8_t)learn_int[i];
+    hzp_micro_clear(f->micro);
+    for (int32_t d = 0; d < docs; d++)
+        MUST(hzp_micro_add(f->micro, token + start[d], learn + start[d], start[d + 1] - start[d]));
+}
+
+static double loss_sum(const struct hzp_micro *micro)
+{
+    double sum = 0;
+    for (int32_t i = 0; i < micro->learned; i++)
+        sum += (double)micro->loss[i];
+    return sum;
+}
+
+/* Runs forward, loss and backward of what is in the micro-batch; returns the loss summed. */
+static double run_micro(struct fixture *f, bool first)
+{
+    hzp_micro_build(&f->plan, f->model, hzp_weights_current(f->weights), f->micro, f->space, first);
+    run(f);
+    return loss_sum(f->micro);
+}
+
+/* The view of one tensor of the files in memory laid out like a version. */
+static const float *view(struct fixture *f, const float *base, const struct hzp_disk_tensor *d,
+                         size_t *ret_elements)
+{
+    const struct hzp_tensor *t = &f->layout.tensor[d->tensor];
+    size_t cols = d->vector ? 1 : (size_t)t->cols;
+    *ret_elements = (size_t)d->rows * cols;
+    return base + t->offset + (size_t)d->row0 * cols;
+}
+
+/* The worst tensor of base against <prefix><name>; base is multiplied by scale. */
+static double tensors_off(struct fixture *f, const float *base, const char *prefix, double scale)
+{
+    double worst = 0;
+    for (int32_t i = 0; i < f->layout.disks; i++) {
+        const struct hzp_disk_tensor *d = &f->layout.disk[i];
+        char name[128];
+        size_t n;
+        const float *got = view(f, base, d, &n);
+        snprintf(name, sizeof(name), "%s%s", prefix, d->name);
+        const double *golden = doubles(f, name);
+        for (size_t k = 0; k < n; k++) {
+            double value;
+            memcpy(&value, golden + k, sizeof(value));
+            double off = fabs((double)got[k] * scale - value);
+            worst = off > worst || isnan(off) ? off : worst;
+        }
+    }
+    return worst;
+}
+
+static void test_gradients(struct fixture *f)
+{
+    json_t *golden = at(at(f->numbers, "batches"), "a");
+    fill_micro(f, golden);
+    check(f, "learned tokens", fabs(f->micro->learned - number(golden, "learned")), 0);
+    double loss = run_micro(f, true) / f->micro->learned;
+    check(f, "loss", fabs(loss - number(f->numbers, "loss")), loss_max);
+    check(f, "gradients",
+          tensors_off(f, hzp_train_space_grads(f->space), "grad.", 1.0 / f->micro->learned),
+          grad_max);
+}
+
+static void one_update(struct fixture *f, json_t *updates, json_t *step, int32_t t)
+{
+    const char *which = json_string_value(at(step, "batch"));
+    fill_micro(f, at(at(f->numbers, "batches"), which));
+    double loss = run_micro(f, true) / f->micro->learned;
+    check(f, "loss of an update", fabs(loss - number(step, "loss")), loss_max);
+    struct hzp_update_hyper hyper = {
+        .lr = (float)number(step, "lr"),
+        .beta1 = (float)number(updates, "beta1"),
+        .beta2 = (float)number(updates, "beta2"),
+        .eps = (float)number(updates, "eps"),
+        .decay = (float)number(updates, "weight_decay"),
+        .clip = (float)number(updates, "clip_norm"),
+        .grad_scale = 1.0f / (float)f->micro->learned,
+        .t = t,
+    };
+    struct hzp_version *v = hzp_weights_current(f->weights), *draft;
+    MUST(hzp_weights_begin(f->weights, &draft));
+    hzp_update_build(&f->plan, f->model, v, draft, &hyper, f->space);
+    run(f);
+    const struct hzp_update_result *result = hzp_update_result(f->space);
+    double norm = sqrt(result->sumsq) / f->micro->learned;
+    check(f, "gradient norm", fabs(norm - number(step, "grad_norm")),
+          1e-4 * number(step, "grad_norm"));
+    check(f, "non-finite parameters", (double)result->nonfinite, 0);
+    hzp_weights_finished(f->weights, t);
+    hzp_weights_publish(f->weights, draft, (uint64_t)t);
+    hzp_weights_reclaim(f->weights, (uint64_t)t);
+}
+
+static void test_updates(struct fixture *f)
+{
+    json_t *updates = at(f->numbers, "updates"), *steps = at(updates, "steps");
+    for (size_t i = 0; i < json_array_size(steps); i++)
+        one_update(f, updates, json_array_get(steps, i), (int32_t)i + 1);
+    check(f, "parameters after the updates",
+          tensors_off(f, hzp_weights_current(f->weights)->base, "after.", 1), param_max);
+}
+
+static void add_document(struct fixture *f, json_t *document)
+{
+    int32_t token[ROWS_MAX], learn_int[ROWS_MAX];
+    uint8_t learn[ROWS_MAX];
+    int32_t n = ints(at(document, "tokens"), token);
+    ints(at(document, "learn"), learn_int);
+    for (int32_t i = 0; i < n; i++)
+        learn[i] = (uint8_t)learn_int[i];
+    MUST(hzp_micro_add(f->micro, token, learn, n));
+}
+
+/* 16 documents in one micro-batch and in 16: the same sums. */
+static void test_accumulation(struct fixture *f)
+{
+    json_t *golden = at(f->numbers, "accumulate"), *documents = at(golden, "documents");
+    size_t docs = json_array_size(documents), elements = f->layout.elements;
+    double learned = number(golden, "learned"), loss = 0;
+    float *whole = hzp_xmalloc(elements * sizeof(*whole));
+
+    hzp_micro_clear(f->micro);
+    for (size_t i = 0; i < docs; i++)
+        add_document(f, json_array_get(documents, i));
+    check(f, "loss of 1 x 16", fabs(run_micro(f, true) / learned - number(golden, "loss")),
+          loss_max);
+    memcpy(whole, hzp_train_space_grads(f->space), elements * sizeof(*whole));
+    for (size_t i = 0; i < docs; i++) {
+        hzp_micro_clear(f->micro);
+        add_document(f, json_array_get(documents, i));
+        loss += run_micro(f, i == 0);
+    }
+    check(f, "loss of 16 x 1", fabs(loss / learned - number(golden, "loss")), loss_max);
+    double worst = 0, sumsq = 0;
+    const float *parts = hzp_train_space_grads(f->space);
+    for (size_t i = 0; i < elements; i++) {
+        worst = fmax(worst, fabs((double)whole[i] - (double)parts[i]) / learned);
+        sumsq += (double)parts[i] * (double)parts[i];
+    }
+    check(f, "1 x 16 against 16 x 1", worst, 1e-6);
+    check(f, "gradient norm of 16 x 1",
+          fabs(sqrt(sumsq) / learned - number(golden, "grad_norm")), grad_max);
+    free(whole);
+}
+
+int main(int argc, char **argv)
+{
+    hzp_log_init();
+    if (argc < 3) {
+        fprintf(stderr, "usage: test_golden BACKEND DIR...\n");
+        return 2;
+    }
+    int failures = 0;
+    for (int i = 2; i < argc; i++) {
+        struct fixture f = {.dir = argv[i]};
+        set_up(&f, argv[1]);
+        test_logits(&f);
+        test_gradients(&f);
+        test_accumulation(&f);
+        test_updates(&f);
+        printf("%s %s on %s\n", f.failures ? "FAIL" : "ok  ", argv[i], argv[1]);
+        failures += f.failures;
+        tear_down(&f);
+    }
+    return failures ? 1 : 0;
+}

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The race checker: random plans whose waits are computed from the declared accesses pass; with
+ * any needed wait taken out they fail; chains cut in two keep their inner waits. */
+#include "nanobatch/plan.h"
+
+#include "base/err.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { BUFFERS = 6, COLS = 16, ITEMS_MAX = 24 };
+
+static float memory[BUFFERS][COLS];
+
+static uint32_t next(uint32_t *seed)
+{
+    *seed = *seed * 1664525u + 1013904223u;
+    return *seed >> 8;
+}
+
+static struct hzp_mat buffer(int i)
+{
+    return (struct hzp_mat){memory[i], 1, COLS, COLS, HZP_F32};
+}
+
+/* An op that reads one buffer and writes another, on a random lane. */
+static void add_copy(struct hzp_plan *plan, uint32_t *seed)
+{
+    int from = (int)(next(seed) % BUFFERS), to = (int)(next(seed) % BUFFERS);
+    if (from == to)
+        to = (to + 1) % BUFFERS;
+    HZP_PLAN_ADD(plan, cast, (enum hzp_lane_name)(next(seed) % HZP_LANE_COUNT), .x = buffer(from),
+                 .y = buffer(to));
+}
+
+static bool conflict(const struct hzp_plan *plan, int32_t a, int32_t b)
+{
+    struct hzp_access x[HZP_ACCESS_MAX], y[HZP_ACCESS_MAX];
+    int xs = hzp_op_access(plan->item[a].op, plan->item[a].args, x);
+    int ys = hzp_op_access(plan->item[b].op, plan->item[b].args, y);
+    for (int i = 0; i < xs; i++)
+        for (int k = 0; k < ys; k++)
+            if ((x[i].writes || y[k].writes) && x[i].begin < y[k].end && y[k].begin < x[i].end)
+                return true;
+    return false;
+}
+
+/* Appends n random items, each waiting for every conflicting earlier item but `omit` of item at. */
+static void build(struct hzp_plan *plan, uint32_t seed, int32_t n, int32_t at, int32_t omit)
+{
+    hzp_plan_clear(plan);
+    for (int32_t i = 0; i < n; i++) {
+        add_copy(plan, &seed);
+        for (int32_t k = 0; k < i; k++)
+            if (conflict(plan, k, i) && !(i == at && k == omit))
+                hzp_plan_wait(plan, k);
+    }
+}
+
+/* Whether k is ordered before i by anything but their own direct wait: breadth first. */
+static bool ordered_without(const struct hzp_plan *plan, int32_t k, int32_t i)
+{
+    bool reached[ITEMS_MAX] = {false};
+    reached[i] = true;
+    for (int32_t at = i; at >= k; at--) {
+        if (!reached[at])
+            continue;
+        if (at == k)
+            return true;
+        const struct hzp_item *item = &plan->item[at];
+        for (int32_t w = 0; w < item->waits; w++)
+            if (!(at == i && plan->wait[item->wait0 + w] == k))
+                reached[plan->wait[item->wait0 + w]] = true;
+        for (int32_t before = at - 1; before >= 0; before--)
+            if (plan->item[before].lane == item->lane) {
+                reached[before] = true;
+                break;
+            }
+    }
+    return false;
+}
+
+static void random_plans(void **state)
+{
+    struct hzp_plan plan;
+    int planted = 0;
+    hzp_plan_init(&plan);
+    for (uint32_t seed = 1; seed <= 3000; seed++) {
+        struct hzp_err_text text;
+        build(&plan, seed, ITEMS_MAX, -1, -1);
+        assert_int_equal(hzp_plan_check(&plan, &text), HZP_OK);
+        /* Take out one wait that nothing else implies: the checker must name a race. */
+        uint32_t pick = seed * 7;
+        int32_t i = 1 + (int32_t)(next(&pick) % (ITEMS_MAX - 1));
+        if (plan.item[i].waits == 0)
+            continue;
+        int32_t k = plan.wait[plan.item[i].wait0 +
+                              (int32_t)(next(&pick) % (uint32_t)plan.item[i].waits)];
+        if (ordered_without(&plan, k, i))
+            continue;
+        build(&plan, seed, ITEMS_MAX, i, k);
+        assert_int_equal(hzp_plan_check(&plan, &text), HZP_EINVAL);
+        assert_non_null(strstr(text.text, "race"));
+        planted++;
+    }
+    assert_true(planted > 500);
+    hzp_plan_fini(&plan);
+}
+
+static void one_lane_needs_no_waits(void **state)
+{
+    struct hzp_plan plan;
+    hzp_plan_init(&plan);
+    for (int i = 0; i < 10; i++)
+        HZP_PLAN_ADD(&plan, cast, HZP_LANE_COMPUTE, .x = buffer(i % 2), .y = buffer(1 - i % 2));
+    assert_int_equal(hzp_plan_check(&plan, NULL), HZP_OK);
+    plan.item[5].lane = HZP_LANE_MEMORY;
+    assert_int_equal(hzp_plan_check(&plan, NULL), HZP_EINVAL);
+    hzp_plan_fini(&plan);
+}
+
+static void taking_a_range(void **state)
+{
+    struct hzp_plan chain, plan;
+    hzp_plan_init(&chain);
+    hzp_plan_init(&plan);
+    build(&chain, 11, ITEMS_MAX, -1, -1);
+    for (int32_t from = 0; from < ITEMS_MAX; from += 5) {
+        int32_t to = HZP_MIN(from + 5, ITEMS_MAX);
+        hzp_plan_clear(&plan);
+        HZP_PLAN_ADD(&plan, fill, HZP_LANE_COPY, .y = {0});
+        hzp_plan_take(&plan, &chain, from, to);
+        assert_int_equal(plan.items, 1 + to - from);
+        assert_int_equal(hzp_plan_check(&plan, NULL), HZP_OK);
+        for (int32_t i = 1; i < plan.items; i++)
+            assert_ptr_equal(plan.item[i].args, chain.item[from + i - 1].args);
+    }
+    hzp_plan_fini(&chain);
+    hzp_plan_fini(&plan);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(random_plans),
+        cmocka_unit_test(one_lane_needs_no_waits),
+        cmocka_unit_test(taking_a_range),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/opcheck/cases_attn.c - kv_append and attention. */
+#include <string.h>
+
+#include "tests/opcheck/opcheck.h"
+
+/* Segments as {pos0, rows}, ended by rows -1. */
+struct pattern {
+    const char *name;
+    int32_t seg[12][2];
+};
+static const struct pattern patterns[] = {
+    [0] = {"one row", {{0, 1}, {0, -1}}},
+    [1] = {"one fresh", {{0, 19}, {0, -1}}},
+    [2] = {"very different", {{0, 1}, {70, 33}, {0, 5}, {200, 1}, {15, 2}, {0, -1}}},
+    [3] = {"page borders", {{15, 1}, {16, 1}, {0, 16}, {0, 17}, {31, 2}, {16, 16}, {0, -1}}},
+    [4] = {"empty ones", {{0, 0}, {3, 7}, {5, 0}, {0, 3}, {0, 0}, {0, -1}}},
+    [5] = {"documents", {{0, 1}, {0, 40}, {0, 2}, {0, 65}, {0, 17}, {0, -1}}},
+    [6] = {"nothing", {{0, -1}}},
+    [7] = {"late rows", {{500, 3}, {129, 64}, {0, -1}}},
+    [8] = {"prefill 512", {{0, 512}, {0, -1}}},
+    [9] = {"documents 4x256", {{0, 256}, {0, 256}, {0, 256}, {0, 256}, {0, -1}}},
+};
+
+static struct hzp_segs segs_make(struct oc_io *io, const struct pattern *pattern, int32_t *ret_rows)
+{
+    struct hzp_segs segs = {0};
+    int32_t rows = 0;
+    while (pattern->seg[segs.count][1] >= 0)
+        segs.count++;
+    int32_t *row0 = oc_array(io, "row0", OC_I32, segs.count + 1, OC_IN);
+    int32_t *pos0 = oc_array(io, "pos0", OC_I32, segs.count, OC_IN);
+    for (int32_t i = 0; i < segs.count; i++) {
+        int32_t own = pattern->seg[i][1];
+        row0[i] = rows;
+        pos0[i] = pattern->seg[i][0];
+        rows += own;
+        segs.rows_max = HZP_MAX(segs.rows_max, own);
+        segs.ctx_max = HZP_MAX(segs.ctx_max, own ? pos0[i] + own : 0);
+    }
+    row0[segs.count] = rows;
+    segs.row0 = row0;
+    segs.pos0 = pos0;
+    *ret_rows = rows;
+    return segs;
+}
+
+/* One row each, at positions of every size up to ctx. */
+static struct hzp_segs segs_decode(struct oc_io *io, int32_t count, int32_t ctx)
+{
+    int32_t *row0 = oc_array(io, "row0", OC_I32, count + 1, OC_IN);
+    int32_t *pos0 = oc_array(io, "pos0", OC_I32, count, OC_IN);
+    for (int32_t i = 0; i <= count; i++)
+        row0[i] = i;
+    oc_fill_index(io, pos0, count, ctx);
+    return (struct hzp_segs){row0, pos0, count, count > 0, count > 0 ? ctx : 0};
+}
+
+static void *pages_make(struct oc_io *io, const char *name, const struct hzp_kv *kv,
+                        const struct hzp_heads *heads, enum oc_role role)
+{
+    int32_t count = kv->pages * heads->kv_heads * kv->page_rows * heads->dim;
+    struct hzp_mat flat = {oc_array(io, name, kv->type == HZP_BF16 ? OC_BF16 : OC_F32, count, role),
+                           1, count, count, kv->type};
+    oc_fill(io, &flat, 1, 10);
+    return flat.ptr;
+}
+
+/* Pages that hold the segments' contexts, and NaN wherever nothing was ever appended. */
+static void *context_make(struct oc_io *io, const char *name, const struct hzp_attn_paged_args *a)
+{
+    int32_t dim = a->heads.dim, page_rows = a->kv.page_rows;
+    int32_t per_page = a->heads.kv_heads * page_rows * dim;
+    char *base = oc_array(io, name, a->kv.type == HZP_BF16 ? OC_BF16 : OC_F32,
+                          a->kv.pages * per_page, OC_IN);
+    for (int32_t i = 0; i < a->segs.count; i++) {
+        int32_t context = a->segs.pos0[i] + a->segs.row0[i + 1] - a->segs.row0[i];
+        for (int32_t p = 0; p < context && a->segs.row0[i] < a->segs.row0[i + 1]; p++)
+            for (int32_t h = 0; h < a->heads.kv_heads; h++) {
+                int32_t page = a->page[i * a->page_stride + p / page_rows];
+                size_t at = (size_t)page * (size_t)per_page +
+                            (size_t)(h * page_rows + p % page_rows) * (size_t)dim;
+                struct hzp_mat row = {base + at * hzp_dtype_size(a->kv.type), 1, dim, dim,
+                                      a->kv.type};
+                oc_fill(io, &row, 1, 10);
+            }
+    }
+    return base;
+}
+
+/* rows, heads, kv_heads, dim, page_rows, pages */
+static void build_kv_append(struct oc_io *io, const struct oc_case *c)
+{
+    struct hzp_kv_append_args a = {.heads = {c->p[1], c->p[2], c->p[3]}};
+    int32_t rows = c->p[0], width = (c->p[1] + 2 * c->p[2]) * c->p[3], slots = c->p[4] * c->p[5];
+    int32_t *slot = oc_array(io, "slot", OC_I32, rows, OC_IN);
+    a.qkv = oc_mat(io, "qkv", rows, width, c->type, OC_IN);
+    a.kv = (struct hzp_kv){NULL, NULL, c->p[5], c->p[4], c->type};
+    a.kv.k = pages_make(io, "k", &a.kv, &a.heads, OC_INOUT);
+    a.kv.v = pages_make(io, "v", &a.kv, &a.heads, OC_INOUT);
+    a.slot = slot;
+    oc_fill(io, &a.qkv, 1, 300);
+    for (int32_t r = 0; r < rows; r++) /* 7 and the number of slots have no common divisor */
+        slot[r] = r % 5 == 3 ? -1 : (int32_t)((slots - 1 + (int64_t)r * 7) % slots);
+    oc_args(io, &a, sizeof(a));
+    oc_what(io, "%d rows %d/%dx%d %s pages of %d", rows, c->p[1], c->p[2], c->p[3],
+            oc_type_name(c->type), c->p[4]);
+}
+
+/* pattern or, for decode, rows; heads, kv_heads, dim, page_rows, longest context (decode) */
+static void build_paged(struct oc_io *io, const struct oc_case *c)
+{
+    struct hzp_attn_paged_args a = {.heads = {c->p[1], c->p[2], c->p[3]}};
+    bool decode = c->op == HZP_OP_attn_decode;
+    int32_t rows = c->p[0], dim = c->p[3], page_rows = c->p[4];
+    a.segs = decode ? segs_decode(io, rows, c->p[5]) : segs_make(io, &patterns[c->p[0]], &rows);
+    a.page_stride = HZP_DIV_UP(a.segs.ctx_max, page_rows) + 2;
+    a.scale = dim == 8 ? 1 : 0.125f;
+    a.kv = (struct hzp_kv){NULL, NULL, a.segs.count * a.page_stride + 3, page_rows, c->type};
+
+    /* pages in no order, and beyond a segment's context numbers that lead nowhere */
+    int32_t *page = oc_array(io, "page", OC_I32, a.segs.count * a.page_stride, OC_IN);
+    for (int32_t i = 0; i < a.segs.count; i++) {
+        int32_t own = decode ? 1 : a.segs.row0[i + 1] - a.segs.row0[i];
+        int32_t used = own ? HZP_DIV_UP(a.segs.pos0[i] + own, page_rows) : 0;
+        for (int32_t j = 0; j < a.page_stride; j++) {
+            int32_t at = i * a.page_stride + j;
+            page[at] = j < used ? a.kv.pages - 1 - (at ^ 1) : -1;
+        }
+    }
+    a.page = page;
+    a.qkv = oc_mat(io, "qkv", rows, (c->p[1] + 2 * c->p[2]) * dim, c->type, OC_IN);
+    a.out = oc_mat(io, "out", rows, c->p[1] * dim, c->type, OC_OUT);
+    a.kv.k = context_make(io, "k", &a);
+    a.kv.v = context_make(io, "v", &a);
+    oc_fill(io, &a.qkv, 1, 10);
+    oc_args(io, &a, sizeof(a));
+    if (decode)
+        oc_what(io, "%d rows to %d, %d/%dx%d %s", rows, c->p[5], c->p[1], c->p[2], dim,
+                oc_type_name(c->type));
+    else
+        oc_what(io, "%s, %d/%dx%d %s", patterns[c->p[0]].name, c->p[1], c->p[2], dim,
+                oc_type_name(c->type));
+}
+
+/* pattern, heads, kv_heads, dim, keep lse */
+static void build_packed(struct oc_io *io, const struct oc_case *c)
+{
+    struct hzp_attn_packed_args a = {.heads = {c->p[1], c->p[2], c->p[3]}, .scale = 0.125f};
+    int32_t rows, dim = c->p[3];
+    a.segs = segs_make(io, &patterns[c->p[0]], &rows);
+    a.qkv = oc_mat(io, "qkv", rows, (c->p[1] + 2 * c->p[2]) * dim, c->type, OC_IN);
+    a.out = oc_mat(io, "out", rows, c->p[1] * dim, c->type, OC_OUT);
+    if (c->p[4])
+        a.lse = oc_array(io, "lse", OC_F32, rows * c->p[1], OC_OUT);
+    oc_fill(io, &a.qkv, 1, 10);
+    oc_args(io, &a, sizeof(a));
+    oc_what(io, "%s, %d/%dx%d %s%s", patterns[c->p[0]].name, c->p[1], c->p[2], dim,
+            oc_type_name(c->type), c->p[4] ? " +lse" : "");
+}
+
+/* pattern, heads, kv_heads, dim */
+static void build_packed_bwd(struct oc_io *io, const struct oc_case *c)
+{
+    struct hzp_attn_packed_bwd_args a = {.heads = {c->p[1], c->p[2], c->p[3]}, .scale = 0.125f};
+    hzp_op_fn *ref[HZP_OP_COUNT];
+    int32_t rows, dim = c->p[3];
+    a.segs = segs_make(io, &patterns[c->p[0]], &rows);
+    float *lse = oc_array(io, "lse", OC_F32, rows * c->p[1], OC_IN);
+    a.qkv = oc_mat(io, "qkv", rows, (c->p[1] + 2 * c->p[2]) * dim, c->type, OC_IN);
+    a.out = oc_mat(io, "out", rows, c->p[1] * dim, c->type, OC_IN);
+    a.dout = oc_mat(io, "dout", rows, c->p[1] * dim, c->type, OC_IN);
+    a.dqkv = oc_mat(io, "dqkv", rows, (c->p[1] + 2 * c->p[2]) * dim, c->type, OC_OUT);
+    a.lse = lse;
+    oc_fill(io, &a.qkv, 1, 4);
+    oc_fill(io, &a.dout, 1, 10);
+    struct hzp_attn_packed_args forward = {a.qkv, a.out, lse, a.segs, a.heads, a.scale};
+    hzp_ref_fill(ref);
+    ref[HZP_OP_attn_packed](NULL, &forward);
+    oc_args(io, &a, sizeof(a));
+    oc_what(io, "%s, %d/%dx%d %s", patterns[c->p[0]].name, c->p[1], c->p[2], dim,
+            oc_type_name(c->type));
+}
+
+#define APPEND(type, flags, ...) {HZP_OP_kv_append, build_kv_append, type, flags, {__VA_ARGS__}}
+#define DECODE(type, flags, ...) {HZP_OP_attn_decode, build_paged, type, flags, {__VA_ARGS__}}
+#define PREFILL(type, flags, ...) {HZP_OP_attn_prefill, build_paged, type, flags, {__VA_ARGS__}}
+#define PACKED(type, flags, ...) {HZP_OP_attn_packed, build_packed, type, flags, {__VA_ARGS__}}
+#define BWD(type, flags, ...) {HZP_OP_attn_packed_bwd, build_packed_bwd, type, flags, {__VA_ARGS__}}
+
+#define BOTH(X, ...) X(HZP_F32, __VA_ARGS__), X(HZP_BF16, __VA_ARGS__)
+
+const struct oc_case oc_cases_attn[] = {
+    BOTH(APPEND, 0, 1, 1, 1, 2, 16, 1),
+    BOTH(APPEND, 0, 0, 2, 1, 8, 16, 3),
+    BOTH(APPEND, OC_GAPS, 19, 4, 2, 8, 16, 5),
+    BOTH(APPEND, 0, 40, 8, 2, 64, 16, 4),
+    BOTH(APPEND, OC_GAPS, 7, 3, 3, 128, 1, 9),
+    BOTH(APPEND, OC_BENCH, 512, 32, 8, 64, 16, 64),
+
+    BOTH(DECODE, 0, 1, 1, 1, 2, 16, 1),
+    BOTH(DECODE, 0, 0, 2, 1, 8, 16, 1),
+    BOTH(DECODE, 0, 5, 4, 4, 8, 16, 40),
+    BOTH(DECODE, OC_GAPS, 7, 6, 2, 64, 16, 100),
+    BOTH(DECODE, 0, 4, 8, 1, 128, 16, 257),
+    BOTH(DECODE, OC_GAPS, 3, 7, 1, 16, 1, 19),
+    BOTH(DECODE, 0, 3, 14, 2, 80, 16, 130),
+    BOTH(DECODE, 0, 2, 4, 2, 96, 64, 1025),
+    BOTH(DECODE, OC_BENCH, 1, 32, 8, 64, 16, 1024),
+    BOTH(DECODE, OC_BENCH, 16, 32, 8, 64, 16, 1024),
+
+    BOTH(PREFILL, 0, 0, 1, 1, 2, 16),
+    BOTH(PREFILL, 0, 6, 2, 1, 8, 16),
+    BOTH(PREFILL, 0, 1, 4, 4, 8, 16),
+    BOTH(PREFILL, OC_GAPS, 2, 6, 2, 64, 16),
+    BOTH(PREFILL, 0, 3, 4, 1, 128, 16),
+    BOTH(PREFILL, OC_GAPS, 4, 7, 1, 16, 16),
+    BOTH(PREFILL, 0, 7, 2, 2, 64, 16),
+    BOTH(PREFILL, 0, 2, 3, 1, 80, 5),
+    BOTH(PREFILL, OC_BENCH, 8, 32, 8, 64, 16),
+
+    BOTH(PACKED, 0, 0, 1, 1, 2, 1),
+    BOTH(PACKED, 0, 6, 2, 1, 8, 1),
+    BOTH(PACKED, 0, 1, 4, 4, 8, 0),
+    BOTH(PACKED, OC_GAPS, 5, 6, 2, 64, 1),
+    BOTH(PACKED, 0, 5, 4, 1, 128, 1),
+    BOTH(PACKED, OC_GAPS, 5, 3, 1, 80, 0),
+    BOTH(PACKED, OC_BENCH, 9, 32, 8, 64, 1),
+
+    BOTH(BWD, 0, 0, 1, 1, 2),
+    BOTH(BWD, 0, 6, 2, 1, 8),
+    BOTH(BWD, 0, 1, 4, 4, 8),
+    BOTH(BWD, OC_GAPS, 5, 6, 2, 64),
+    BOTH(BWD, 0, 5, 4, 1, 128),
+    BOTH(BWD, OC_GAPS, 5, 3, 1, 80),
+    BOTH(BWD, OC_BENCH, 9, 32, 8, 64),
+    {0},
+};

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/opcheck/cases_dense.c - embed, rmsnorm, matmul, rope, swiglu, gather, cast, fill. */
+#include <math.h>
+
+#include "tests/opcheck/opcheck.h"
+
+/* rows, vocab, width */
+static void build_embed(struct oc_io *io, const struct oc_case *c)
+{
+    int32_t rows = c->p[0], vocab = c->p[1], width = c->p[2];
+    struct hzp_embed_args a = {0};
+    int32_t *id = oc_array(io, "id", OC_I32, rows, OC_IN);
+    a.table = oc_mat(io, "table", vocab, width, c->type, OC_IN);
+    a.y = oc_mat(io, "y", rows, width, HZP_F32, OC_OUT);
+    a.id = id;
+    oc_fill(io, &a.table, 1, 300);
+    oc_fill_index(io, id, rows, vocab);
+    oc_args(io, &a, sizeof(a));
+    oc_what(io, "%d rows of %dx%d %s", rows, vocab, width, oc_type_name(c->type));
+}
+
+/* rows, cols, keep rstd */
+static void build_rmsnorm(struct oc_io *io, const struct oc_case *c)
+{
+    int32_t rows = c->p[0], cols = c->p[1];
+    struct hzp_rmsnorm_args a = {.eps = 1e-5f};
+    a.x = oc_mat(io, "x", rows, cols, HZP_F32, OC_IN);
+    a.w = oc_mat(io, "w", 1, cols, c->type, OC_IN);
+    a.y = oc_mat(io, "y", rows, cols, c->type, OC_OUT);
+    if (c->p[2])
+        a.rstd = oc_array(io, "rstd", OC_F32, rows, OC_OUT);
+    oc_fill(io, &a.x, 1, 300);
+    oc_fill(io, &a.w, 1, 10);
+    for (int32_t i = 0; rows > 3 && i < cols; i++) {
+        oc_put(&a.x, 1, i, 0);                /* a row of zeros: eps alone is under the root */
+        oc_put(&a.x, 2, i, i & 1 ? 3e15f : -3e15f); /* squares near the end of float's range */
+    }
+    oc_args(io, &a, sizeof(a));
+    oc_what(io, "%dx%d %s%s", rows, cols, oc_type_name(c->type), c->p[2] ? " +rstd" : "");
+}
+
+/* m, n, k, trans_a, trans_b, bias, accumulate, c has a's type */
+static void build_matmul(struct oc_io *io, const struct oc_case *c)
+{
+    int32_t m = c->p[0], n = c->p[1], k = c->p[2], ta = c->p[3], tb = c->p[4];
+    struct hzp_matmul_args a = {.trans_a = ta, .trans_b = tb, .accumulate = c->p[6]};
+    a.a = oc_mat(io, "a", ta ? k : m, ta ? m : k, c->type, OC_IN);
+    a.b = oc_mat(io, "b", tb ? n : k, tb ? k : n, c->type, OC_IN);
+    a.c = oc_mat(io, "c", m, n, c->p[7] ? c->type : HZP_F32, c->p[6] ? OC_INOUT : OC_OUT);
+    oc_fill(io, &a.a, 1, 300);
+    oc_fill(io, &a.b, 0.05, 300);
+    if (c->p[5]) {
+        a.bias = oc_mat(io, "bias", 1, n, c->type, OC_IN);
+        oc_fill(io, &a.bias, 1, 300);
+    }
+    if (c->p[6])
+        oc_fill(io, &a.c, 1, 300);
+    oc_args(io, &a, sizeof(a));
+    oc_what(io, "%dx%dx%d %s>%s %c%c%s%s", m, n, k, oc_type_name(c->type), oc_type_name(a.c.type),
+            ta ? 't' : 'n', tb ? 't' : 'n', c->p[5] ? " bias" : "", c->p[6] ? " acc" : "");
+}
+
+/* rows, heads, kv_heads, dim, norms (1 q, 2 k) */
+static void build_rope(struct oc_io *io, const struct oc_case *c)
+{
+    enum { POSITIONS = 1000 };
+    int32_t rows = c->p[0], dim = c->p[3], width = (c->p[1] + 2 * c->p[2]) * dim;
+    struct hzp_rope_args a = {.heads = {c->p[1], c->p[2], dim}, .eps = 1e-6f};
+    bool in_place = c->flags & OC_IN_PLACE;
+    int32_t *pos = oc_array(io, "pos", OC_I32, rows, OC_IN);
+    a.x = oc_mat(io, "x", rows, width, c->type, in_place ? OC_INOUT : OC_IN);
+    a.y = in_place ? a.x : oc_mat(io, "y", rows, width, c->type, OC_OUT);
+    a.table = oc_mat(io, "table", POSITIONS, dim, HZP_F32, OC_IN);
+    a.pos = pos;
+    if (c->p[4] & 1) {
+        a.q_norm = oc_mat(io, "q_norm", 1, dim, c->type, OC_IN);
+        oc_fill(io, &a.q_norm, 1, 10);
+    }
+    if (c->p[4] & 2) {
+        a.k_norm = oc_mat(io, "k_norm", 1, dim, c->type, OC_IN);
+        oc_fill(io, &a.k_norm, 1, 10);
+    }
+    oc_fill(io, &a.x, 1, 300);
+    oc_fill_index(io, pos, rows, POSITIONS);
+    for (int32_t p = 0; p < POSITIONS; p++)
+        for (int32_t j = 0; j < dim / 2; j++) {
+            double angle = p * pow(1e4, -2.0 * j / dim);
+            oc_put(&a.table, p, j, (float)cos(angle));
+            oc_put(&a.table, p, dim / 2 + j, (float)sin(angle));
+        }
+    oc_args(io, &a, sizeof(a));
+    oc_what(io, "%d rows %d/%dx%d %s%s%s%s", rows, c->p[1], c->p[2], dim, oc_type_name(c->type),
+            c->p[4] & 1 ? " qnorm" : "", c->p[4] & 2 ? " knorm" : "", in_place ? " in place" : "");
+}
+
+/* rows, width */
+static void build_swiglu(struct oc_io *io, const struct oc_case *c)
+{
+    struct hzp_swiglu_args a = {oc_mat(io, "x", c->p[0], 2 * c->p[1], c->type, OC_IN),
+                                oc_mat(io, "y", c->p[0], c->p[1], c->type, OC_OUT)};
+    oc_fill(io, &a.x, 2, 300); /* exp(-gate) overflows float at the outliers */
+    oc_args(io, &a, sizeof(a));
+    oc_what(io, "%dx%d %s", c->p[0], c->p[1], oc_type_name(c->type));
+}
+
+/* rows picked, rows there, cols */
+static void build_gather(struct oc_io *io, const struct oc_case *c)
+{
+    struct hzp_gather_args a = {0};
+    int32_t *index = oc_array(io, "index", OC_I32, c->p[0], OC_IN);
+    a.x = oc_mat(io, "x", c->p[1], c->p[2], c->type, OC_IN);
+    a.y = oc_mat(io, "y", c->p[0], c->p[2], c->type, OC_OUT);
+    a.index = index;
+    oc_fill(io, &a.x, 1, 300);
+    oc_fill_index(io, index, c->p[0], c->p[1]);
+    oc_args(io, &a, sizeof(a));
+    oc_what(io, "%d of %dx%d %s", c->p[0], c->p[1], c->p[2], oc_type_name(c->type));
+}
+
+/* rows, cols, to (a type) */
+static void build_cast(struct oc_io *io, const struct oc_case *c)
+{
+    static const float odd[] = {INFINITY, -INFINITY, NAN, -0.0f, 3.4e38f, 1.00390625f,
+                                1.01171875f, 1e-45f, -1e-39f, 65504.0f};
+    struct hzp_cast_args a = {oc_mat(io, "x", c->p[0], c->p[1], c->type, OC_IN),
+                              oc_mat(io, "y", c->p[0], c->p[1], (enum hzp_dtype)c->p[2], OC_OUT)};
+    oc_fill(io, &a.x, 1, 1e30);
+    for (int32_t i = 0; i < HZP_COUNT(odd) && c->p[0] > 0 && i < c->p[1]; i++)
+        oc_put(&a.x, c->p[0] - 1, i, odd[i]);
+    oc_args(io, &a, sizeof(a));
+    oc_what(io, "%dx%d %s>%s", c->p[0], c->p[1], oc_type_name(c->type), oc_type_name(a.y.type));
+}
+
+/* rows, cols, value */
+static void build_fill(struct oc_io *io, const struct oc_case *c)
+{
+    struct hzp_fill_args a = {oc_mat(io, "y", c->p[0], c->p[1], c->type, OC_OUT),
+                              (float)c->p[2] / 3};
+    oc_args(io, &a, sizeof(a));
+    oc_what(io, "%dx%d %s %g", c->p[0], c->p[1], oc_type_name(c->type), (double)a.value);
+}
+
+#define EMBED(type, flags, ...) {HZP_OP_embed, build_embed, type, flags, {__VA_ARGS__}}
+#define RMSNORM(type, flags, ...) {HZP_OP_rmsnorm, build_rmsnorm, type, flags, {__VA_ARGS__}}
+#define MATMUL(type, flags, ...) {HZP_OP_matmul, build_matmul, type, flags, {__VA_ARGS__}}
+#define ROPE(type, flags, ...) {HZP_OP_rope, build_rope, type, flags, {__VA_ARGS__}}
+#define SWIGLU(type, flags, ...) {HZP_OP_swiglu, build_swiglu, type, flags, {__VA_ARGS__}}
+#define GATHER(type, flags, ...) {HZP_OP_gather, build_gather, type, flags, {__VA_ARGS__}}
+#define CAST(type, flags, ...) {HZP_OP_cast, build_cast, type, flags, {__VA_ARGS__}}
+#define FILL(type, flags, ...) {HZP_OP_fill, build_fill, type, flags, {__VA_ARGS__}}
+
+#define BOTH(X, ...) X(HZP_F32, __VA_ARGS__), X(HZP_BF16, __VA_ARGS__)
+
+const struct oc_case oc_cases_dense[] = {
+    BOTH(EMBED, 0, 1, 1, 1),
+    BOTH(EMBED, OC_GAPS, 17, 31, 63),
+    BOTH(EMBED, 0, 5, 301, 1024),
+    BOTH(EMBED, 0, 0, 7, 8),
+    BOTH(EMBED, OC_BENCH, 1024, 32000, 2048),
+
+    BOTH(RMSNORM, 0, 1, 1, 1),
+    BOTH(RMSNORM, 0, 0, 8, 1),
+    BOTH(RMSNORM, OC_GAPS, 7, 97, 1),
+    BOTH(RMSNORM, 0, 33, 64, 0),
+    BOTH(RMSNORM, OC_GAPS, 5, 1024, 0),
+    BOTH(RMSNORM, 0, 4, 4096, 1),
+    BOTH(RMSNORM, 0, 3, 8191, 0),
+    BOTH(RMSNORM, OC_BENCH, 512, 2048, 1),
+    BOTH(RMSNORM, OC_BENCH, 8, 2048, 0),
+
+    /* y = x W^T, as every projection: a few rows (decode) to many */
+    BOTH(MATMUL, 0, 1, 1, 1, 0, 1, 0, 0, 0),
+    BOTH(MATMUL, 0, 0, 8, 8, 0, 1, 0, 0, 0),
+    BOTH(MATMUL, 0, 1, 64, 48, 0, 1, 0, 0, 1),
+    BOTH(MATMUL, OC_GAPS, 1, 97, 129, 0, 1, 1, 0, 1),
+    BOTH(MATMUL, 0, 2, 256, 128, 0, 1, 1, 0, 1),
+    BOTH(MATMUL, 0, 3, 100, 300, 0, 1, 0, 1, 1),
+    BOTH(MATMUL, OC_GAPS, 4, 33, 512, 0, 1, 0, 0, 0),
+    BOTH(MATMUL, 0, 5, 64, 96, 0, 1, 0, 0, 1),
+    BOTH(MATMUL, 0, 7, 31, 17, 0, 1, 1, 1, 0),
+    BOTH(MATMUL, 0, 8, 512, 256, 0, 1, 1, 0, 1),
+    BOTH(MATMUL, OC_GAPS, 16, 40, 1000, 0, 1, 0, 0, 1),
+    BOTH(MATMUL, 0, 17, 128, 64, 0, 1, 0, 1, 1),
+    BOTH(MATMUL, OC_GAPS, 33, 65, 127, 0, 1, 1, 1, 1),
+    BOTH(MATMUL, 0, 128, 192, 256, 0, 1, 1, 0, 1),
+    BOTH(MATMUL, 0, 4, 1, 4096, 0, 1, 0, 0, 0),
+    /* the other flags: dx = dy W (nn), dW += dy^T x (tn), and tt */
+    BOTH(MATMUL, 0, 1, 13, 5, 0, 0, 0, 0, 0),
+    BOTH(MATMUL, 0, 17, 96, 33, 0, 0, 0, 1, 1),
+    BOTH(MATMUL, OC_GAPS, 33, 64, 128, 0, 0, 1, 0, 0),
+    BOTH(MATMUL, 0, 128, 64, 17, 0, 0, 0, 0, 1),
+    BOTH(MATMUL, 0, 13, 7, 1, 1, 0, 0, 1, 0),
+    BOTH(MATMUL, 0, 96, 33, 17, 1, 0, 0, 1, 0),
+    BOTH(MATMUL, OC_GAPS, 64, 128, 33, 1, 0, 0, 1, 0),
+    BOTH(MATMUL, 0, 128, 96, 100, 1, 0, 1, 0, 1),
+    BOTH(MATMUL, 0, 9, 11, 13, 1, 1, 0, 0, 0),
+    BOTH(MATMUL, OC_GAPS, 65, 33, 40, 1, 1, 1, 1, 1),
+    BOTH(MATMUL, OC_BENCH, 1, 2048, 2048, 0, 1, 0, 0, 1),
+    BOTH(MATMUL, OC_BENCH, 8, 2048, 2048, 0, 1, 0, 0, 1),
+    BOTH(MATMUL, OC_BENCH, 256, 2048, 2048, 0, 1, 0, 0, 1),
+    BOTH(MATMUL, OC_BENCH, 256, 2048, 2048, 0, 0, 0, 0, 1),
+    BOTH(MATMUL, OC_BENCH, 2048, 2048, 256, 1, 0, 0, 1, 0),
+
+    BOTH(ROPE, 0, 1, 1, 1, 2, 0),
+    BOTH(ROPE, 0, 0, 2, 1, 8, 3),
+    BOTH(ROPE, OC_GAPS, 9, 4, 2, 8, 0),
+    BOTH(ROPE, OC_IN_PLACE, 5, 6, 2, 64, 0),
+    BOTH(ROPE, OC_IN_PLACE | OC_GAPS, 3, 4, 4, 16, 3),
+    BOTH(ROPE, 0, 17, 8, 2, 128, 3),
+    BOTH(ROPE, 0, 4, 3, 1, 80, 1),
+    BOTH(ROPE, OC_GAPS, 4, 2, 2, 6, 2),
+    BOTH(ROPE, OC_BENCH | OC_IN_PLACE, 256, 32, 8, 64, 0),
+    BOTH(ROPE, OC_BENCH | OC_IN_PLACE, 256, 16, 8, 128, 3),
+
+    BOTH(SWIGLU, 0, 1, 1),
+    BOTH(SWIGLU, 0, 0, 8),
+    BOTH(SWIGLU, OC_GAPS, 7, 97),
+    BOTH(SWIGLU, 0, 33, 256),
+    BOTH(SWIGLU, OC_GAPS, 3, 1024),
+    BOTH(SWIGLU, OC_BENCH, 256, 5632),
+
+    BOTH(GATHER, 0, 1, 1, 1),
+    BOTH(GATHER, 0, 0, 5, 8),
+    BOTH(GATHER, OC_GAPS, 9, 5, 33),
+    BOTH(GATHER, 0, 4, 128, 512),
+    BOTH(GATHER, OC_BENCH, 64, 1024, 2048),
+
+    CAST(HZP_F32, 0, 1, 1, HZP_BF16),
+    CAST(HZP_F32, 0, 0, 8, HZP_BF16),
+    CAST(HZP_F32, OC_GAPS, 7, 97, HZP_BF16),
+    CAST(HZP_F32, 0, 3, 1024, HZP_BF16),
+    CAST(HZP_BF16, OC_GAPS, 7, 97, HZP_F32),
+    CAST(HZP_BF16, 0, 3, 1024, HZP_F32),
+    CAST(HZP_BF16, 0, 3, 33, HZP_BF16),
+    CAST(HZP_F32, OC_GAPS, 3, 33, HZP_F32),
+    CAST(HZP_F32, OC_BENCH, 256, 8192, HZP_BF16),
+
+    BOTH(FILL, 0, 1, 1, 1),
+    BOTH(FILL, 0, 0, 8, 1),
+    BOTH(FILL, OC_GAPS, 7, 97, 0),
+    BOTH(FILL, 0, 3, 1024, -7),
+    BOTH(FILL, OC_BENCH, 256, 8192, 0),
+    {0},
+};

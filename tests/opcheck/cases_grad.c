@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/opcheck/cases_grad.c - the loss and the backwards, but for attention's. */
+#include <math.h>
+
+#include "tests/opcheck/opcheck.h"
+
+/* rows, vocab, dx: 0 absent, 1 F32, 2 BF16, 3 in place */
+static void build_xent(struct oc_io *io, const struct oc_case *c)
+{
+    int32_t rows = c->p[0], vocab = c->p[1];
+    static const char *const kinds[] = {"", " dx f32", " dx bf16", " dx in place"};
+    struct hzp_xent_args a = {0};
+    int32_t *target = oc_array(io, "target", OC_I32, rows, OC_IN);
+    a.x = oc_mat(io, "x", rows, vocab, HZP_F32, c->p[2] == 3 ? OC_INOUT : OC_IN);
+    a.target = target;
+    a.loss = oc_array(io, "loss", OC_F32, rows, OC_OUT);
+    if (c->p[2] == 3)
+        a.dx = a.x;
+    else if (c->p[2])
+        a.dx = oc_mat(io, "dx", rows, vocab, c->p[2] == 1 ? HZP_F32 : HZP_BF16, OC_OUT);
+    oc_fill(io, &a.x, 2, 40);
+    oc_fill_index(io, target, rows, vocab);
+    for (int32_t r = 3; r < rows; r += 4)
+        target[r] = -1;
+    oc_args(io, &a, sizeof(a));
+    oc_what(io, "%dx%d%s", rows, vocab, kinds[c->p[2]]);
+}
+
+/* rows, vocab, width */
+static void build_embed_bwd(struct oc_io *io, const struct oc_case *c)
+{
+    int32_t rows = c->p[0], vocab = c->p[1], width = c->p[2];
+    struct hzp_embed_bwd_args a = {0};
+    int32_t *id = oc_array(io, "id", OC_I32, rows, OC_IN);
+    a.dtable = oc_mat(io, "dtable", vocab, width, HZP_F32, OC_INOUT);
+    a.dy = oc_mat(io, "dy", rows, width, HZP_F32, OC_IN);
+    a.id = id;
+    oc_fill(io, &a.dtable, 1, 300);
+    oc_fill(io, &a.dy, 1, 300);
+    oc_fill_index(io, id, rows, vocab);
+    oc_args(io, &a, sizeof(a));
+    oc_what(io, "%d rows into %dx%d", rows, vocab, width);
+}
+
+/* rows, cols, dw wanted, dy is F32 whatever the type */
+static void build_rmsnorm_bwd(struct oc_io *io, const struct oc_case *c)
+{
+    int32_t rows = c->p[0], cols = c->p[1];
+    struct hzp_rmsnorm_bwd_args a = {0};
+    float *rstd = oc_array(io, "rstd", OC_F32, rows, OC_IN);
+    a.dy = oc_mat(io, "dy", rows, cols, c->p[3] ? HZP_F32 : c->type, OC_IN);
+    a.x = oc_mat(io, "x", rows, cols, HZP_F32, OC_IN);
+    a.w = oc_mat(io, "w", 1, cols, c->type, OC_IN);
+    a.dx = oc_mat(io, "dx", rows, cols, HZP_F32, OC_INOUT);
+    if (c->p[2])
+        a.dw = oc_mat(io, "dw", 1, cols, HZP_F32, OC_INOUT);
+    a.rstd = rstd;
+    oc_fill(io, &a.dy, 1, 300);
+    oc_fill(io, &a.x, 1, 300);
+    oc_fill(io, &a.w, 1, 10);
+    oc_fill(io, &a.dx, 0.1, 10);
+    if (cols == 1 && rows > 0) /* dn and n mean(dn n) cancel: against 1 what is left is rounding */
+        oc_put(&a.dx, 0, 0, 1);
+    if (c->p[2])
+        oc_fill(io, &a.dw, 0.1, 10);
+    for (int32_t r = 0; r < rows; r++) {
+        double sum = 0;
+        for (int32_t i = 0; i < cols; i++)
+            sum += (double)oc_get(&a.x, r, i) * oc_get(&a.x, r, i);
+        rstd[r] = (float)(1 / sqrt(sum / cols + 1e-5));
+    }
+    oc_args(io, &a, sizeof(a));
+    oc_what(io, "%dx%d %s%s", rows, cols, oc_type_name(c->type), c->p[2] ? " +dw" : "");
+}
+
+/* rows, heads, kv_heads, dim, norms (1 q, 2 k) */
+static void build_rope_bwd(struct oc_io *io, const struct oc_case *c)
+{
+    enum { POSITIONS = 500 };
+    int32_t rows = c->p[0], dim = c->p[3], width = (c->p[1] + 2 * c->p[2]) * dim;
+    struct hzp_rope_bwd_args a = {.heads = {c->p[1], c->p[2], dim}, .eps = 1e-6f};
+    bool in_place = c->flags & OC_IN_PLACE;
+    int32_t *pos = oc_array(io, "pos", OC_I32, rows, OC_IN);
+    a.dy = oc_mat(io, "dy", rows, width, c->type, in_place ? OC_INOUT : OC_IN);
+    a.dx = in_place ? a.dy : oc_mat(io, "dx", rows, width, c->type, OC_OUT);
+    a.table = oc_mat(io, "table", POSITIONS, dim, HZP_F32, OC_IN);
+    a.pos = pos;
+    struct hzp_mat *norm[] = {&a.q_norm, &a.k_norm}, *dnorm[] = {&a.dq_norm, &a.dk_norm};
+    static const char *const names[][2] = {{"q_norm", "dq_norm"}, {"k_norm", "dk_norm"}};
+    for (int i = 0; i < 2; i++)
+        if (c->p[4] & (1 << i)) {
+            *norm[i] = oc_mat(io, names[i][0], 1, dim, c->type, OC_IN);
+            *dnorm[i] = oc_mat(io, names[i][1], 1, dim, HZP_F32, OC_INOUT);
+            oc_fill(io, norm[i], 1, 10);
+            oc_fill(io, dnorm[i], 1, 10);
+        }
+    if (c->p[4]) {
+        a.x = oc_mat(io, "x", rows, width, c->type, OC_IN);
+        oc_fill(io, &a.x, 1, 300);
+    }
+    oc_fill(io, &a.dy, 1, 300);
+    oc_fill_index(io, pos, rows, POSITIONS);
+    for (int32_t p = 0; p < POSITIONS; p++)
+        for (int32_t j = 0; j < dim / 2; j++) {
+            double angle = p * pow(1e4, -2.0 * j / dim);
+            oc_put(&a.table, p, j, (float)cos(angle));
+            oc_put(&a.table, p, dim / 2 + j, (float)sin(angle));
+        }
+    oc_args(io, &a, sizeof(a));
+    oc_what(io, "%d rows %d/%dx%d %s%s%s%s", rows, c->p[1], c->p[2], dim, oc_type_name(c->type),
+            c->p[4] & 1 ? " qnorm" : "", c->p[4] & 2 ? " knorm" : "", in_place ? " in place" : "");
+}
+
+/* rows, width */
+static void build_swiglu_bwd(struct oc_io *io, const struct oc_case *c)
+{
+    int32_t rows = c->p[0], width = c->p[1];
+    struct hzp_swiglu_bwd_args a = {oc_mat(io, "x", rows, 2 * width, c->type, OC_IN),
+                                    oc_mat(io, "dy", rows, width, c->type, OC_IN),
+                                    oc_mat(io, "dx", rows, 2 * width, c->type, OC_OUT)};
+    oc_fill(io, &a.x, 2, 100);
+    oc_fill(io, &a.dy, 1, 300);
+    oc_args(io, &a, sizeof(a));
+    oc_what(io, "%dx%d %s", rows, width, oc_type_name(c->type));
+}
+
+/* rows, cols */
+static void build_colsum(struct oc_io *io, const struct oc_case *c)
+{
+    struct hzp_colsum_args a = {oc_mat(io, "x", c->p[0], c->p[1], c->type, OC_IN),
+                                oc_mat(io, "y", 1, c->p[1], HZP_F32, OC_INOUT)};
+    oc_fill(io, &a.x, 1, 300);
+    oc_fill(io, &a.y, 1, 300);
+    oc_args(io, &a, sizeof(a));
+    oc_what(io, "%dx%d %s", c->p[0], c->p[1], oc_type_name(c->type));
+}
+
+#define XENT(flags, ...) {HZP_OP_xent, build_xent, HZP_F32, flags, {__VA_ARGS__}}
+#define EMBED(flags, ...) {HZP_OP_embed_bwd, build_embed_bwd, HZP_F32, flags, {__VA_ARGS__}}
+#define RMSNORM(type, flags, ...)                                                                  \
+    {HZP_OP_rmsnorm_bwd, build_rmsnorm_bwd, type, flags, {__VA_ARGS__}}
+#define ROPE(type, flags, ...) {HZP_OP_rope_bwd, build_rope_bwd, type, flags, {__VA_ARGS__}}
+#define SWIGLU(type, flags, ...) {HZP_OP_swiglu_bwd, build_swiglu_bwd, type, flags, {__VA_ARGS__}}
+#define COLSUM(type, flags, ...) {HZP_OP_colsum, build_colsum, type, flags, {__VA_ARGS__}}
+
+#define BOTH(X, ...) X(HZP_F32, __VA_ARGS__), X(HZP_BF16, __VA_ARGS__)
+
+const struct oc_case oc_cases_grad[] = {
+    XENT(0, 1, 1, 1),
+    XENT(0, 0, 96, 1),
+    XENT(OC_GAPS, 9, 96, 1),
+    XENT(OC_GAPS, 9, 97, 2),
+    XENT(OC_GAPS, 9, 1024, 3),
+    XENT(0, 5, 1000, 0),
+    XENT(0, 5, 32001, 2),
+    XENT(0, 6, 32001, 3),
+    XENT(OC_BENCH, 256, 32000, 3),
+
+    EMBED(0, 1, 1, 1),
+    EMBED(0, 0, 7, 8),
+    EMBED(OC_GAPS, 40, 5, 33), /* every id many times */
+    EMBED(0, 17, 301, 256),
+    EMBED(OC_BENCH, 1024, 32000, 2048),
+
+    BOTH(RMSNORM, 0, 1, 1, 1, 0),
+    BOTH(RMSNORM, 0, 0, 8, 1, 0),
+    BOTH(RMSNORM, OC_GAPS, 7, 97, 1, 0),
+    BOTH(RMSNORM, 0, 33, 64, 0, 0),
+    BOTH(RMSNORM, OC_GAPS, 67, 256, 1, 1),
+    BOTH(RMSNORM, 0, 4, 4096, 1, 0),
+    BOTH(RMSNORM, OC_BENCH, 512, 2048, 1, 0),
+
+    BOTH(ROPE, 0, 1, 1, 1, 2, 0),
+    BOTH(ROPE, 0, 0, 2, 1, 8, 3),
+    BOTH(ROPE, OC_GAPS, 9, 4, 2, 8, 0),
+    BOTH(ROPE, OC_IN_PLACE, 5, 6, 2, 64, 0),
+    BOTH(ROPE, OC_IN_PLACE | OC_GAPS, 13, 4, 4, 16, 3),
+    BOTH(ROPE, 0, 17, 8, 2, 128, 3),
+    BOTH(ROPE, 0, 4, 3, 1, 80, 1),
+    BOTH(ROPE, OC_GAPS, 4, 2, 2, 6, 2),
+    BOTH(ROPE, OC_BENCH | OC_IN_PLACE, 256, 16, 8, 128, 3),
+
+    BOTH(SWIGLU, 0, 1, 1),
+    BOTH(SWIGLU, 0, 0, 8),
+    BOTH(SWIGLU, OC_GAPS, 7, 97),
+    BOTH(SWIGLU, 0, 33, 256),
+    BOTH(SWIGLU, OC_BENCH, 256, 5632),
+
+    BOTH(COLSUM, 0, 1, 1),
+    BOTH(COLSUM, 0, 0, 8),
+    BOTH(COLSUM, OC_GAPS, 7, 97),
+    BOTH(COLSUM, 0, 300, 64),
+    BOTH(COLSUM, OC_BENCH, 1024, 2560),
+    {0},
+};

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/opcheck/cases_sample.c - sampling: exact tokens for given seeds. */
+#include <math.h>
+#include <string.h>
+
+#include "device/bf16.h"
+#include "tests/opcheck/opcheck.h"
+
+enum kind { GREEDY, EDITS, DRAW, CUTS, ALL };
+static const char *const kinds[] = {"greedy", "greedy, edits", "draw", "cuts", "all at once"};
+
+/* Every edit of a row has a token of its own. */
+static int32_t edits_make(struct oc_io *io, struct hzp_logit_edit *edit, int32_t vocab)
+{
+    int32_t count = HZP_MIN(vocab, 1 + oc_below(io, 20)), first = oc_below(io, vocab);
+    for (int32_t i = 0; i < count; i++) {
+        edit[i] = (struct hzp_logit_edit){.token = (first + i * (vocab / count)) % vocab};
+        edit[i].bias = oc_below(io, 3) ? 0 : oc_below(io, 4) ? 2 : -INFINITY;
+        edit[i].count_out = oc_below(io, 4);
+        edit[i].seen = edit[i].count_out > 0 || oc_below(io, 2);
+    }
+    return count;
+}
+
+static void row_make(struct oc_io *io, enum kind kind, int32_t r, int32_t vocab,
+                     struct hzp_sample_row *row)
+{
+    bool any = kind == ALL;
+    *row = (struct hzp_sample_row){.top_p = 1, .repetition = 1, .given = -1};
+    row->seed = oc_random(&io->rng);
+    row->position = (uint32_t)r * 17;
+    row->choice = (uint32_t)oc_below(io, 3);
+    if (kind >= DRAW && !(any && r % 4 == 0))
+        row->temperature = 0.3f + (float)oc_uniform(io);
+    if (kind >= CUTS) {
+        row->top_k = r % 3 ? 1 + oc_below(io, HZP_MIN(vocab, 60)) : 0;
+        row->top_p = r % 2 ? 0.5f + 0.5f * (float)oc_uniform(io) : 1;
+        row->min_p = r % 5 == 1 ? 0.05f : 0;
+    }
+    if (any || kind == EDITS) {
+        row->repetition = 1.3f;
+        row->presence = 0.25f;
+        row->frequency = -0.5f;
+    }
+    if (any && r % 5 == 2)
+        row->given = r % 2 ? vocab - 1 : 0;
+}
+
+/* rows, vocab, kind, tops */
+static void build_sample(struct oc_io *io, const struct oc_case *c)
+{
+    enum { EDITS_MOST = 20 };
+    int32_t rows = c->p[0], vocab = c->p[1], used = 0;
+    enum kind kind = (enum kind)c->p[2];
+    struct hzp_sample_args a = {0};
+    struct hzp_sample_row *row = oc_bytes(io, "row", (size_t)rows * sizeof(*row), OC_IN);
+    struct hzp_logit_edit *edit =
+        oc_bytes(io, "edit", (size_t)rows * EDITS_MOST * sizeof(*edit), OC_IN);
+
+    a.logits = oc_mat(io, "logits", rows, vocab, HZP_F32, OC_SCRATCH);
+    a.row = row;
+    a.edit = edit;
+    a.token = oc_array(io, "token", OC_I32, rows, OC_OUT);
+    a.logprob = oc_array(io, "logprob", OC_F32, rows, OC_OUT);
+    a.rank = oc_array(io, "rank", OC_I32, rows, OC_OUT);
+    if (c->p[3]) {
+        a.top_token = oc_array(io, "top_token", OC_I32, rows * HZP_TOPS_MAX, OC_OUT);
+        a.top_logprob = oc_array(io, "top_logprob", OC_F32, rows * HZP_TOPS_MAX, OC_OUT);
+    }
+    /* rounded to bf16, as a bf16 head's are: so that there are ties */
+    for (int32_t r = 0; r < rows; r++)
+        for (int32_t i = 0; i < vocab; i++)
+            oc_put(&a.logits, r, i, hzp_bf16_to_f32(hzp_bf16_from_f32((float)(3 * oc_normal(io)))));
+    for (int32_t r = 0; r < rows; r++) {
+        row_make(io, kind, r, vocab, &row[r]);
+        row[r].tops = c->p[3] ? oc_below(io, c->p[3] + 1) : 0;
+        row[r].edit0 = used;
+        row[r].edits = kind == EDITS || (kind == ALL && r % 3) ? edits_make(io, edit + used, vocab)
+                                                               : 0;
+        used += row[r].edits;
+    }
+    oc_args(io, &a, sizeof(a));
+    oc_what(io, "%dx%d %s%s", rows, vocab, kinds[kind], c->p[3] ? " +tops" : "");
+}
+
+#define SAMPLE(flags, ...) {HZP_OP_sample, build_sample, HZP_F32, flags, {__VA_ARGS__}}
+
+const struct oc_case oc_cases_sample[] = {
+    SAMPLE(0, 1, 1, GREEDY, 0),
+    SAMPLE(0, 1, 1, ALL, 1),
+    SAMPLE(0, 0, 96, GREEDY, 0),
+    SAMPLE(0, 17, 96, GREEDY, 0),
+    SAMPLE(OC_GAPS, 17, 96, EDITS, 0),
+    SAMPLE(0, 64, 96, DRAW, 0),
+    SAMPLE(OC_GAPS, 64, 96, CUTS, 20),
+    SAMPLE(OC_GAPS, 64, 97, ALL, 20),
+    SAMPLE(0, 5, 32001, GREEDY, 20),
+    SAMPLE(OC_GAPS, 5, 32001, EDITS, 0),
+    SAMPLE(0, 5, 32001, DRAW, 5),
+    SAMPLE(0, 12, 32001, CUTS, 0),
+    SAMPLE(0, 12, 32001, ALL, 20),
+    SAMPLE(OC_BENCH, 16, 128256, GREEDY, 0),
+    SAMPLE(OC_BENCH, 16, 128256, CUTS, 0),
+    {0},
+};

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/opcheck/cases_update.c - sumsq, adamw, audit. */
+#include <math.h>
+
+#include "tests/opcheck/opcheck.h"
+
+/* rows, cols */
+static void build_sumsq(struct oc_io *io, const struct oc_case *c)
+{
+    struct hzp_sumsq_args a = {0};
+    a.x = oc_mat(io, "x", c->p[0], c->p[1], HZP_F32, OC_IN);
+    a.sum = oc_array(io, "sum", OC_F64, 1, OC_INOUT);
+    *a.sum = 0.125;
+    oc_fill(io, &a.x, 1, 300);
+    oc_args(io, &a, sizeof(a));
+    oc_what(io, "%dx%d", c->p[0], c->p[1]);
+}
+
+/* rows, cols, m and v BF16, clip, t, norm: 0 finite, 1 infinite, 2 NaN */
+static void build_adamw(struct oc_io *io, const struct oc_case *c)
+{
+    int32_t rows = c->p[0], cols = c->p[1];
+    enum hzp_dtype moments = c->p[2] ? HZP_BF16 : HZP_F32;
+    bool in_place = c->flags & OC_IN_PLACE, bf16 = c->type == HZP_BF16;
+    struct hzp_adamw_args a = {.grad_scale = 0.01f, .clip = (float)c->p[3], .lr = 1e-3f,
+                               .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .decay = 0.1f,
+                               .t = c->p[4]};
+    double *sumsq = oc_array(io, "sumsq", OC_F64, 1, OC_IN), sum = 0;
+    a.from = oc_mat(io, "from", rows, cols, c->type, in_place ? OC_INOUT : OC_IN);
+    int to = io->bufs - in_place;
+    a.to = in_place ? a.from : oc_mat(io, "to", rows, cols, c->type, OC_OUT);
+    if (bf16) {
+        a.residual = oc_mat(io, "residual", rows, cols, HZP_I16, OC_INOUT);
+        io->buf[to].low_half = io->bufs - 1;
+    }
+    a.grad = oc_mat(io, "grad", rows, cols, HZP_F32, OC_IN);
+    a.m = oc_mat(io, "m", rows, cols, moments, OC_INOUT);
+    a.v = oc_mat(io, "v", rows, cols, moments, OC_INOUT);
+    a.sumsq = sumsq;
+    oc_fill(io, &a.from, 1, 10);
+    oc_fill(io, &a.grad, 1, 300);
+    oc_fill(io, &a.m, 0.01, 10);
+    oc_fill(io, &a.v, 1e-3, 10);
+    for (int32_t r = 0; r < rows; r++)
+        for (int32_t i = 0; i < cols; i++) {
+            oc_put(&a.v, r, i, fabsf(oc_get(&a.v, r, i)));
+            sum += (double)oc_get(&a.grad, r, i) * oc_get(&a.grad, r, i);
+            if (bf16)
+                ((int16_t *)a.residual.ptr)[r * a.residual.stride + i] =
+                    (int16_t)(oc_below(io, 65536) - 32768);
+        }
+    *sumsq = c->p[5] == 0 ? sum : c->p[5] == 1 ? INFINITY : NAN;
+    oc_args(io, &a, sizeof(a));
+    oc_what(io, "%dx%d %s m %s clip %d t %d%s%s", rows, cols, oc_type_name(c->type),
+            oc_type_name(moments), c->p[3], c->p[4], in_place ? " in place" : "",
+            c->p[5] ? " bad norm" : "");
+}
+
+/* rows, cols, some NaN and infinite */
+static void build_audit(struct oc_io *io, const struct oc_case *c)
+{
+    struct hzp_audit_args a = {0};
+    int64_t count = (int64_t)c->p[0] * c->p[1];
+    a.x = oc_mat(io, "x", c->p[0], c->p[1], c->type, OC_IN);
+    a.checksum = oc_array(io, "checksum", OC_U64, 1, OC_INOUT);
+    a.nonfinite = oc_array(io, "nonfinite", OC_U64, 1, OC_INOUT);
+    *a.checksum = 12345;
+    *a.nonfinite = 7;
+    if (c->type == HZP_I16)
+        for (int64_t i = 0; i < count; i++)
+            ((int16_t *)a.x.ptr)[i] = (int16_t)oc_random(&io->rng);
+    else
+        oc_fill(io, &a.x, 1, 300);
+    for (int64_t i = 0; c->p[2] && i < count; i += 37)
+        oc_put(&a.x, (int32_t)(i / c->p[1]), (int32_t)(i % c->p[1]), i % 2 ? NAN : -INFINITY);
+    oc_args(io, &a, sizeof(a));
+    oc_what(io, "%dx%d %s%s", c->p[0], c->p[1], oc_type_name(c->type), c->p[2] ? " with NaN" : "");
+}
+
+#define SUMSQ(flags, ...) {HZP_OP_sumsq, build_sumsq, HZP_F32, flags, {__VA_ARGS__}}
+#define ADAMW(type, flags, ...) {HZP_OP_adamw, build_adamw, type, flags, {__VA_ARGS__}}
+#define AUDIT(type, flags, ...) {HZP_OP_audit, build_audit, type, flags, {__VA_ARGS__}}
+
+#define BOTH(X, ...) X(HZP_F32, __VA_ARGS__), X(HZP_BF16, __VA_ARGS__)
+
+const struct oc_case oc_cases_update[] = {
+    SUMSQ(0, 1, 1),
+    SUMSQ(0, 0, 8),
+    SUMSQ(OC_GAPS, 7, 97),
+    SUMSQ(0, 1, 100003),
+    SUMSQ(OC_BENCH, 1, 8 << 20),
+
+    BOTH(ADAMW, 0, 1, 1, 0, 1, 1, 0),
+    BOTH(ADAMW, 0, 0, 8, 0, 1, 1, 0),
+    BOTH(ADAMW, OC_GAPS, 7, 97, 0, 0, 3, 0),
+    BOTH(ADAMW, OC_GAPS | OC_IN_PLACE, 7, 97, 1, 1, 1, 0),
+    BOTH(ADAMW, OC_IN_PLACE, 3, 1024, 0, 1, 1000, 0),
+    BOTH(ADAMW, 0, 1, 4099, 1, 100, 7, 0),
+    BOTH(ADAMW, 0, 3, 64, 0, 1, 2, 1),
+    BOTH(ADAMW, OC_GAPS, 3, 65, 0, 1, 2, 2),
+    BOTH(ADAMW, OC_IN_PLACE, 3, 64, 1, 0, 2, 1),
+    BOTH(ADAMW, OC_BENCH, 1, 4 << 20, 0, 1, 3, 0),
+
+    AUDIT(HZP_F32, 0, 1, 2, 0),
+    AUDIT(HZP_F32, 0, 0, 8, 0),
+    AUDIT(HZP_F32, 0, 3, 1022, 1),
+    AUDIT(HZP_BF16, 0, 1, 4, 0),
+    AUDIT(HZP_BF16, 0, 5, 3332, 1),
+    AUDIT(HZP_I16, 0, 1, 64, 0),
+    AUDIT(HZP_BF16, OC_BENCH, 1, 16 << 20, 0),
+    {0},
+};

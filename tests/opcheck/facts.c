@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/opcheck/facts.c - what must hold of a device whatever ref says: the distribution of the
+ * draws, the exactness of the optimizer's master, values worked out elsewhere. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "device/philox.h"
+#include "tests/opcheck/opcheck.h"
+
+static int verdict(struct oc_target *target, const char *op, const char *what, const char *broken)
+{
+    oc_report(!broken, op, target->name, what, "%s", broken ? broken : "");
+    return broken != NULL;
+}
+
+static void *result_at(const struct oc_io *io, const uint8_t *result, const void *ptr)
+{
+    return (void *)(result + ((const uint8_t *)ptr - io->image));
+}
+
+enum { VOCAB = 16, DRAWS = 20000 };
+
+/* The probabilities that the settings leave, by the plainest loops there are. */
+static void expect(const struct hzp_sample_row *row, const float *logit, double *ret)
+{
+    int order[VOCAB], kept = VOCAB;
+    double sum = 0, reached = 0;
+    for (int i = 0; i < VOCAB; i++) { /* insertion sort, likeliest first */
+        int j = i;
+        for (; j > 0 && logit[order[j - 1]] < logit[i]; j--)
+            order[j] = order[j - 1];
+        order[j] = i;
+    }
+    if (row->top_k)
+        kept = HZP_MIN(kept, row->top_k);
+    for (int i = 0; i < kept; i++)
+        sum += exp(logit[order[i]] / row->temperature);
+    for (int i = 0; i < kept; i++) {
+        if (i && (reached >= row->top_p * sum ||
+                  logit[order[i]] < logit[order[0]] + row->temperature * log(row->min_p)))
+            kept = i;
+        else
+            reached += exp(logit[order[i]] / row->temperature);
+    }
+    memset(ret, 0, VOCAB * sizeof(*ret));
+    for (int i = 0; i < kept; i++)
+        ret[order[i]] = exp(logit[order[i]] / row->temperature) / reached;
+}
+
+/* Pearson's statistic of DRAWS draws; no draw may have probability 0. */
+static const char *draws_check(const int32_t *token, const double *p)
+{
+    static char text[128];
+    double seen[VOCAB] = {0}, chi2 = 0;
+    int free_cells = -1;
+    for (int i = 0; i < DRAWS; i++) {
+        if (token[i] < 0 || token[i] >= VOCAB || p[token[i]] <= 0)
+            return "drew a token that was cut";
+        seen[token[i]]++;
+    }
+    for (int i = 0; i < VOCAB; i++)
+        if (p[i] > 0) {
+            chi2 += (seen[i] - DRAWS * p[i]) * (seen[i] - DRAWS * p[i]) / (DRAWS * p[i]);
+            free_cells++;
+        }
+    /* Wilson and Hilferty's approximation of the 99.99 % quantile (3.72 standard deviations) */
+    double f = free_cells, limit = f * pow(1 - 2 / (9 * f) + 3.72 * sqrt(2 / (9 * f)), 3);
+    if (free_cells < 1 || chi2 <= limit)
+        return NULL;
+    snprintf(text, sizeof(text), "chi-square %.1f exceeds %.1f of %d cells", chi2, limit,
+             free_cells);
+    return text;
+}
+
+static int fact_draws(struct oc_target *target, struct oc_io *io, uint8_t *result)
+{
+    static const struct {
+        const char *what;
+        struct hzp_sample_row row;
+    } settings[] = {
+        {"draws: temperature 1", {.temperature = 1, .top_p = 1}},
+        {"draws: temperature 0.5", {.temperature = 0.5f, .top_p = 1}},
+        {"draws: top_k 5", {.temperature = 1, .top_p = 1, .top_k = 5}},
+        {"draws: top_p 0.8", {.temperature = 0.9f, .top_p = 0.8f}},
+        {"draws: min_p 0.1", {.temperature = 1.5f, .top_p = 1, .min_p = 0.1f}},
+        {"draws: all three", {.temperature = 1.2f, .top_p = 0.9f, .min_p = 0.08f, .top_k = 9}},
+    };
+    int failures = 0;
+    for (int s = 0; s < HZP_COUNT(settings); s++) {
+        struct hzp_sample_args a = {0};
+        double p[VOCAB];
+        float logit[VOCAB];
+        oc_io_reset(io, 99, false);
+        struct hzp_sample_row *row = oc_bytes(io, "row", DRAWS * sizeof(*row), OC_IN);
+        a.logits = oc_mat(io, "logits", DRAWS, VOCAB, HZP_F32, OC_SCRATCH);
+        a.token = oc_array(io, "token", OC_I32, DRAWS, OC_OUT);
+        a.logprob = oc_array(io, "logprob", OC_F32, DRAWS, OC_OUT);
+        a.rank = oc_array(io, "rank", OC_I32, DRAWS, OC_OUT);
+        a.row = row;
+        for (int i = 0; i < VOCAB; i++)
+            logit[i] = (float)(1.5 * oc_normal(io));
+        for (int r = 0; r < DRAWS; r++) {
+            row[r] = settings[s].row;
+            row[r].repetition = 1;
+            row[r].given = -1;
+            row[r].seed = 4711;
+            row[r].position = (uint32_t)r;
+            memcpy((float *)a.logits.ptr + r * VOCAB, logit, sizeof(logit));
+        }
+        oc_args(io, &a, sizeof(a));
+        const char *broken = "the device failed";
+        if (oc_target_run(target, HZP_OP_sample, io, result) >= 0) {
+            expect(&settings[s].row, logit, p);
+            broken = draws_check(result_at(io, result, a.token), p);
+        }
+        failures += verdict(target, "sample", settings[s].what, broken);
+    }
+    return failures;
+}
+
+/* What is drawn for a row must not depend on the batch around it. */
+static int fact_alone(struct oc_target *target, struct oc_io *io, uint8_t *result)
+{
+    enum { ROWS = 33, WIDE = 1021 };
+    int32_t together[ROWS];
+    const char *broken = NULL;
+    for (int turn = -1; turn < ROWS && !broken; turn++) {
+        struct hzp_sample_args a = {0};
+        int rows = turn < 0 ? ROWS : 1, first = turn < 0 ? 0 : turn;
+        oc_io_reset(io, 5, false);
+        struct hzp_sample_row *row = oc_bytes(io, "row", (size_t)rows * sizeof(*row), OC_IN);
+        a.logits = oc_mat(io, "logits", rows, WIDE, HZP_F32, OC_SCRATCH);
+        a.token = oc_array(io, "token", OC_I32, rows, OC_OUT);
+        a.logprob = oc_array(io, "logprob", OC_F32, rows, OC_OUT);
+        a.rank = oc_array(io, "rank", OC_I32, rows, OC_OUT);
+        a.row = row;
+        for (int r = 0; r < rows; r++) {
+            uint64_t rng = (uint64_t)(first + r);
+            row[r] = (struct hzp_sample_row){.temperature = 1, .top_p = 0.95f, .repetition = 1,
+                                             .given = -1, .seed = rng * 77, .position = 3};
+            for (int i = 0; i < WIDE; i++)
+                oc_put(&a.logits, r, i, (float)(oc_random(&rng) >> 40) * 0x1p-21f);
+        }
+        oc_args(io, &a, sizeof(a));
+        if (oc_target_run(target, HZP_OP_sample, io, result) < 0)
+            broken = "the device failed";
+        else if (turn < 0)
+            memcpy(together, result_at(io, result, a.token), sizeof(together));
+        else if (*(int32_t *)result_at(io, result, a.token) != together[turn])
+            broken = "a row alone draws another token than in a batch";
+    }
+    return verdict(target, "sample", "a row's draw is its own", broken);
+}
+
+/* With gradient, moments and decay zero an update changes nothing: the master survives the way
+ * through bf16 and residual bit for bit. */
+static int fact_master(struct oc_target *target, struct oc_io *io, uint8_t *result)
+{
+    enum { N = 4096 };
+    struct hzp_adamw_args a = {.grad_scale = 1, .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f,
+                               .eps = 1e-8f, .t = 1};
+    oc_io_reset(io, 6, false);
+    double *sumsq = oc_array(io, "sumsq", OC_F64, 1, OC_IN);
+    a.from = oc_mat(io, "from", 1, N, HZP_BF16, OC_IN);
+    a.to = oc_mat(io, "to", 1, N, HZP_BF16, OC_OUT);
+    a.residual = oc_mat(io, "residual", 1, N, HZP_I16, OC_INOUT);
+    a.grad = oc_mat(io, "grad", 1, N, HZP_F32, OC_IN);
+    a.m = oc_mat(io, "m", 1, N, HZP_F32, OC_INOUT);
+    a.v = oc_mat(io, "v", 1, N, HZP_F32, OC_INOUT);
+    a.sumsq = sumsq;
+    *sumsq = 0;
+    for (int i = 0; i < N; i++) {
+        float p = (float)oc_normal(io);
+        hzp_master_split(p, (uint16_t *)a.from.ptr + i, (int16_t *)a.residual.ptr + i);
+        oc_put(&a.grad, 0, i, 0);
+        oc_put(&a.m, 0, i, 0);
+        oc_put(&a.v, 0, i, 0);
+    }
+    oc_args(io, &a, sizeof(a));
+    const char *broken = NULL;
+    if (oc_target_run(target, HZP_OP_adamw, io, result) < 0)
+        broken = "the device failed";
+    else if (memcmp(result_at(io, result, a.to.ptr), a.from.ptr, N * 2) != 0 ||
+             memcmp(result_at(io, result, a.residual.ptr), a.residual.ptr, N * 2) != 0)
+        broken = "an update by zero moved the master";
+    return verdict(target, "adamw", "master = bf16 + residual, exactly", broken);
+}
+
+/* Ten updates of bf16 + residual give the very bits of ten updates of the fp32 master. */
+static int fact_same_master(struct oc_target *target, struct oc_io *io, uint8_t *result)
+{
+    enum { N = 1021 };
+    const char *broken = NULL;
+    float master[N], grad[N], m[2][N], v[2][N];
+    uint16_t hi[N];
+    int16_t low[N];
+    uint64_t rng = 8;
+    memset(m, 0, sizeof(m));
+    memset(v, 0, sizeof(v));
+    for (int i = 0; i < N; i++) {
+        master[i] = (float)((double)(oc_random(&rng) >> 40) * 0x1p-24 - 0.5);
+        hzp_master_split(master[i], &hi[i], &low[i]);
+    }
+    for (int t = 1; t <= 10 && !broken; t++) {
+        for (int i = 0; i < N; i++)
+            grad[i] = (float)((double)(oc_random(&rng) >> 40) * 0x1p-24 - 0.5);
+        for (int half = 0; half < 2 && !broken; half++) {
+            struct hzp_adamw_args a = {.grad_scale = 0.5f, .clip = 1, .lr = 1e-3f, .beta1 = 0.9f,
+                                       .beta2 = 0.95f, .eps = 1e-8f, .decay = 0.1f, .t = t};
+            oc_io_reset(io, 7, false);
+            double *sumsq = oc_array(io, "sumsq", OC_F64, 1, OC_IN);
+            a.from = a.to = oc_mat(io, "p", 1, N, half ? HZP_BF16 : HZP_F32, OC_INOUT);
+            if (half)
+                a.residual = oc_mat(io, "residual", 1, N, HZP_I16, OC_INOUT);
+            a.grad = oc_mat(io, "grad", 1, N, HZP_F32, OC_IN);
+            a.m = oc_mat(io, "m", 1, N, HZP_F32, OC_INOUT);
+            a.v = oc_mat(io, "v", 1, N, HZP_F32, OC_INOUT);
+            a.sumsq = sumsq;
+            *sumsq = 20;
+            memcpy(a.from.ptr, half ? (void *)hi : (void *)master, half ? sizeof(hi) : sizeof(master));
+            if (half)
+                memcpy(a.residual.ptr, low, sizeof(low));
+            memcpy(a.grad.ptr, grad, sizeof(grad));
+            memcpy(a.m.ptr, m[half], sizeof(m[0]));
+            memcpy(a.v.ptr, v[half], sizeof(v[0]));
+            oc_args(io, &a, sizeof(a));
+            if (oc_target_run(target, HZP_OP_adamw, io, result) < 0) {
+                broken = "the device failed";
+                break;
+            }
+            memcpy(half ? (void *)hi : (void *)master, result_at(io, result, a.to.ptr),
+                   half ? sizeof(hi) : sizeof(master));
+            if (half)
+                memcpy(low, result_at(io, result, a.residual.ptr), sizeof(low));
+            memcpy(m[half], result_at(io, result, a.m.ptr), sizeof(m[0]));
+            memcpy(v[half], result_at(io, result, a.v.ptr), sizeof(v[0]));
+        }
+        for (int i = 0; i < N && !broken; i++)
+            if (hzp_f32_bits(hzp_master_join(hi[i], low[i])) != hzp_f32_bits(master[i]))
+                broken = "bf16 + residual and fp32 went different ways";
+    }
+    return verdict(target, "adamw", "ten updates, bf16 + residual as fp32", broken);
+}
+
+/* Three words; the sum was worked out from the formula with Python's integers. */
+static int fact_audit(struct oc_target *target, struct oc_io *io, uint8_t *result)
+{
+    static const uint64_t words[] = {0, 1, 0x7f80000012345678u};
+    struct hzp_audit_args a = {0};
+    oc_io_reset(io, 1, false);
+    a.x = oc_mat(io, "x", 1, 6, HZP_F32, OC_IN);
+    a.checksum = oc_array(io, "checksum", OC_U64, 1, OC_INOUT);
+    a.nonfinite = oc_array(io, "nonfinite", OC_U64, 1, OC_INOUT);
+    memcpy(a.x.ptr, words, sizeof(words));
+    *a.checksum = 0;
+    *a.nonfinite = 0;
+    oc_args(io, &a, sizeof(a));
+    const char *broken = NULL;
+    if (oc_target_run(target, HZP_OP_audit, io, result) < 0)
+        broken = "the device failed";
+    else if (*(uint64_t *)result_at(io, result, a.checksum) != 0x6a6858fc3981bc5cu)
+        broken = "not the known checksum";
+    else if (*(int64_t *)result_at(io, result, a.nonfinite) != 1)
+        broken = "not the known number of infinities";
+    return verdict(target, "audit", "known value", broken);
+}
+
+int oc_facts(struct oc_target *target, const char *pattern)
+{
+    struct oc_io *io = oc_io_create();
+    uint8_t *result = hzp_xmalloc((size_t)16 << 20);
+    int failures = 0;
+    if (oc_wanted(pattern, HZP_OP_sample)) {
+        failures += fact_draws(target, io, result);
+        failures += fact_alone(target, io, result);
+    }
+    if (oc_wanted(pattern, HZP_OP_adamw)) {
+        failures += fact_master(target, io, result);
+        failures += fact_same_master(target, io, result);
+    }
+    if (oc_wanted(pattern, HZP_OP_audit))
+        failures += fact_audit(target, io, result);
+    free(result);
+    oc_io_destroy(io);
+    return failures;
+}

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The pool's invariant under random reservations: no page is given to two, none is lost. */
+#include "base/arena.h"
+#include "serve/kvpool.h"
+#include "tests/serve/seeded.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { PAGES = 37, PAGE_ROWS = 8, HOLDERS = 12 };
+
+struct holder {
+    int32_t reserved, taken, page[PAGES];
+};
+
+static struct hzp_model_config config = {
+    .layers = 3, .width = 16, .vocab = 32, .heads = {.heads = 4, .kv_heads = 2, .dim = 4}};
+
+static struct hzp_device *open_ref(void)
+{
+    struct hzp_device *dev = NULL;
+    struct hzp_err_text err;
+    assert_int_equal(hzp_device_open(&(struct hzp_device_config){.name = "ref"}, &dev, &err), 0);
+    return dev;
+}
+
+static void layers_lie_apart(void **state)
+{
+    struct hzp_device *dev = open_ref();
+    struct hzp_model model = {.dev = dev, .config = &config, .act = HZP_F32};
+    struct hzp_kvpool *pool = NULL;
+    assert_int_equal(hzp_kvpool_create(&model, PAGES, PAGE_ROWS, &pool), 0);
+    size_t side = (size_t)PAGES * 2 * PAGE_ROWS * 4 * sizeof(float);
+    assert_true(hzp_kvpool_bytes(&config, HZP_F32, PAGES, PAGE_ROWS) >= 2 * 3 * side);
+    const struct hzp_kv *layer = hzp_kvpool_layers(pool);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(layer[i].pages, PAGES);
+        assert_int_equal(layer[i].page_rows, PAGE_ROWS);
+        memset(layer[i].k, 2 * i + 1, side); /* the sanitizer sees an overrun */
+        memset(layer[i].v, 2 * i + 2, side);
+    }
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(((char *)layer[i].k)[side - 1], 2 * i + 1);
+        assert_int_equal(((char *)layer[i].v)[0], 2 * i + 2);
+    }
+    hzp_kvpool_destroy(pool);
+    hzp_device_close(dev);
+}
+
+/* owner[p]: who holds page p, -1 nobody. */
+static void step_of(struct hzp_kvpool *pool, struct holder *h, int who, int *owner, uint64_t *seed)
+{
+    uint32_t dice = seeded(seed, 4);
+    if (!h->reserved) {
+        int32_t want = 1 + (int32_t)seeded(seed, PAGES / 2);
+        struct hzp_kvpool_stats before;
+        hzp_kvpool_read_stats(pool, &before);
+        int r = hzp_kvpool_reserve(pool, want);
+        assert_int_equal(r, want > before.pages - before.reserved ? HZP_EBUSY : HZP_OK);
+        if (r == HZP_OK)
+            h->reserved = want;
+    } else if (dice == 0) {
+        hzp_kvpool_release(pool, h->reserved, h->page, h->taken);
+        for (int32_t i = 0; i < h->taken; i++)
+            owner[h->page[i]] = -1;
+        h->reserved = h->taken = 0;
+    } else if (h->taken < h->reserved) {
+        int32_t page = hzp_kvpool_take(pool);
+        assert_in_range(page, 0, PAGES - 1);
+        assert_int_equal(owner[page], -1);
+        owner[page] = who;
+        h->page[h->taken++] = page;
+    }
+}
+
+static void no_page_has_two_owners(void **state)
+{
+    struct hzp_device *dev = open_ref();
+    struct hzp_model model = {.dev = dev, .config = &config, .act = HZP_F32};
+    for (uint64_t run = 1; run <= 20; run++) {
+        struct hzp_kvpool *pool = NULL;
+        assert_int_equal(hzp_kvpool_create(&model, PAGES, PAGE_ROWS, &pool), 0);
+        struct holder holder[HOLDERS] = {0};
+        int owner[PAGES];
+        for (int i = 0; i < PAGES; i++)
+            owner[i] = -1;
+        uint64_t seed = run;
+        for (int t = 0; t < 5000; t++) {
+            int who = (int)seeded(&seed, HOLDERS);
+            step_of(pool, &holder[who], who, owner, &seed);
+            struct hzp_kvpool_stats stats;
+            hzp_kvpool_read_stats(pool, &stats);
+            int32_t reserved = 0, taken = 0;
+            for (int i = 0; i < HOLDERS; i++) {
+                reserved += holder[i].reserved;
+                taken += holder[i].taken;
+            }
+            assert_int_equal(stats.reserved, reserved);
+            assert_int_equal(stats.taken, taken);
+            assert_true(stats.taken <= stats.reserved && stats.reserved <= stats.pages);
+        }
+        for (int i = 0; i < HOLDERS; i++)
+            hzp_kvpool_release(pool, holder[i].reserved, holder[i].page, holder[i].taken);
+        assert_int_equal(hzp_kvpool_reserve(pool, PAGES), HZP_OK);
+        bool seen[PAGES] = {false};
+        for (int i = 0; i < PAGES; i++) {
+            int32_t page = hzp_kvpool_take(pool);
+            assert_false(seen[page]);
+            seen[page] = true;
+        }
+        hzp_kvpool_destroy(pool);
+    }
+    hzp_device_close(dev);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(layers_lie_apart),
+        cmocka_unit_test(no_page_has_two_owners),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,457 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The scheduler under a loop driven by hand.  In place of a model stands a function of the whole
+ * sequence as it lies in the pages: if a page, a slot, a position or a piece of a prompt were wrong
+ * in any step, the tokens would differ from those of the request alone. */
+#include "base/arena.h"
+#include "serve/scheduler.h"
+#include "tests/serve/seeded.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { VOCAB = 50, EOS = 7, POSITIONS = 96, PAGE_ROWS = 8, REQUESTS = 400 };
+
+struct rig {
+    struct hzp_device *dev;
+    struct hzp_model_config config;
+    struct hzp_model model;
+    struct hzp_kvpool *pool;
+    struct hzp_scheduler *s;
+    struct hzp_source *source;
+    struct hzp_batch *batch;
+    struct hzp_version version;
+    int32_t *kv; /* [pages * PAGE_ROWS] the token stored in each slot */
+    uint64_t steps;
+    int wakes;
+};
+
+static void rig_open(struct rig *rig, int32_t pages, const struct hzp_scheduler_config *config,
+                     const struct hzp_batch_config *batch)
+{
+    memset(rig, 0, sizeof(*rig));
+    struct hzp_err_text err;
+    assert_int_equal(hzp_device_open(&(struct hzp_device_config){.name = "ref"}, &rig->dev, &err), 0);
+    rig->config = (struct hzp_model_config){.layers = 1, .width = 4, .vocab = VOCAB,
+                                            .heads = {.heads = 1, .kv_heads = 1, .dim = 4},
+                                            .eos = {EOS}, .eos_count = 1};
+    rig->model = (struct hzp_model){
+        .dev = rig->dev, .config = &rig->config, .act = HZP_F32, .positions = POSITIONS};
+    assert_int_equal(hzp_kvpool_create(&rig->model, pages, PAGE_ROWS, &rig->pool), 0);
+    assert_int_equal(hzp_scheduler_create(config, &rig->model, rig->pool, &rig->s), 0);
+    rig->source = hzp_scheduler_source(rig->s);
+    assert_int_equal(hzp_batch_create(rig->dev, batch, &rig->batch), 0);
+    rig->version.record.id = 1;
+    rig->kv = hzp_xcalloc((size_t)pages * PAGE_ROWS, sizeof(*rig->kv));
+}
+
+static void rig_close(struct rig *rig)
+{
+    hzp_scheduler_destroy(rig->s);
+    struct hzp_kvpool_stats kv;
+    hzp_kvpool_read_stats(rig->pool, &kv);
+    assert_int_equal(kv.reserved, 0);
+    assert_int_equal(kv.taken, 0);
+    hzp_batch_destroy(rig->batch);
+    hzp_kvpool_destroy(rig->pool);
+    hzp_device_close(rig->dev);
+    free(rig->kv);
+}
+
+static uint32_t mix(uint32_t hash, int32_t token)
+{
+    return (hash ^ (uint32_t)token) * 16777619u + 12345;
+}
+
+/* The stand-in's choice: the hash's token, or the next one that is not banned. */
+static int32_t choose(uint32_t hash, const struct hzp_logit_edit *edit, int32_t edits)
+{
+    int32_t token = (int32_t)((hash >> 8) % VOCAB);
+    for (int32_t i = 0; i < edits; i++)
+        if (edit[i].token == token && edit[i].bias == -INFINITY) {
+            token = (token + 1) % VOCAB;
+            i = -1;
+        }
+    return token;
+}
+
+static void check_bounds(const struct hzp_batch *batch)
+{
+    assert_true(batch->rows <= batch->max.rows_max && batch->segs <= batch->max.segs_max);
+    assert_true(batch->logits <= batch->max.logits_max && batch->edits <= batch->max.edits_max);
+    for (int32_t i = 0; i < batch->segs; i++) {
+        int32_t rows = batch->row0[i + 1] - batch->row0[i];
+        assert_true(rows >= 1 && (i >= batch->decode_segs || rows == 1));
+    }
+}
+
+static void execute(struct rig *rig, struct hzp_batch *batch)
+{
+    check_bounds(batch);
+    int32_t slots = hzp_kvpool_pages(rig->pool) * PAGE_ROWS;
+    for (int32_t r = 0; r < batch->rows; r++) {
+        assert_in_range(batch->slot[r], 0, slots - 1);
+        rig->kv[batch->slot[r]] = batch->id[r];
+    }
+    for (int32_t n = 0; n < batch->logits; n++) {
+        int32_t row = batch->logit_row[n], seg = 0;
+        while (batch->row0[seg + 1] <= row)
+            seg++;
+        uint32_t hash = 0;
+        for (int32_t p = 0; p <= batch->pos[row]; p++) {
+            int32_t page = batch->page[seg * batch->max.page_stride + p / PAGE_ROWS];
+            hash = mix(hash, rig->kv[page * PAGE_ROWS + p % PAGE_ROWS]);
+        }
+        const struct hzp_sample_row *sample = &batch->sample[n];
+        batch->token[n] = sample->given >= 0
+                              ? sample->given
+                              : choose(hash, batch->edit + sample->edit0, sample->edits);
+        batch->logprob[n] = (float)(hash % 1000);
+        batch->rank[n] = 1;
+        for (int t = 0; t < sample->tops; t++) {
+            batch->top_token[n * HZP_TOPS_MAX + t] = (batch->token[n] + t) % VOCAB;
+            batch->top_logprob[n * HZP_TOPS_MAX + t] = (float)-t;
+        }
+    }
+}
+
+/* One turn of the loop; true if a step ran. */
+static bool turn(struct rig *rig, int status)
+{
+    hzp_batch_clear(rig->batch);
+    struct hzp_step step = {.number = ++rig->steps,
+                            .begin_ns = rig->steps * 1000,
+                            .rows_left = rig->batch->max.rows_max,
+                            .batch = rig->batch,
+                            .version = &rig->version};
+    bool any = rig->source->offer(rig->source, &step);
+    assert_int_equal(any, rig->batch->rows > 0);
+    assert_int_equal(step.rows_left, rig->batch->max.rows_max - rig->batch->rows);
+    if (any)
+        execute(rig, rig->batch);
+    step.end_ns = step.begin_ns + 500;
+    rig->source->deliver(rig->source, &step, status);
+    return any;
+}
+
+/* What the request must answer if it is let to its end. */
+static void check_answer(const struct hzp_request *rq)
+{
+    uint32_t hash = 0;
+    for (int32_t p = 0; p < rq->prompt_count; p++) {
+        if (rq->prompt_logprobs && p) {
+            assert_int_equal(rq->prompt_out[p].token, rq->prompt[p]);
+            assert_true(rq->prompt_out[p].logprob == (float)(hash % 1000));
+            if (rq->tops)
+                assert_int_equal(rq->prompt_top_token[p * rq->tops], rq->prompt[p]);
+        }
+        hash = mix(hash, rq->prompt[p]);
+    }
+    int32_t n = 0, count = atomic_load(&rq->out_count);
+    for (; n < count; n++) {
+        struct hzp_logit_edit ban[2] = {{.token = EOS, .bias = -INFINITY},
+                                        {.token = rq->stop_id[0], .bias = -INFINITY}};
+        int32_t bans = n >= rq->min_tokens ? 0 : 1 + rq->stop_ids;
+        struct hzp_logit_edit *from = ban;
+        if (bans && rq->ignore_eos) {
+            from++;
+            bans--;
+        }
+        int32_t token = choose(hash, from, bans);
+        assert_int_equal(rq->out[n].token, token);
+        assert_true(rq->out[n].logprob == (float)(hash % 1000));
+        assert_int_equal(rq->out[n].version, 1);
+        bool stop = (token == EOS && !rq->ignore_eos) || (rq->stop_ids && token == rq->stop_id[0]);
+        assert_int_equal(stop, n == count - 1 && rq->state == HZP_REQUEST_STOPPED);
+        hash = mix(hash, token);
+    }
+    if (rq->state == HZP_REQUEST_LENGTH)
+        assert_int_equal(count, rq->max_tokens);
+    else
+        assert_int_equal(rq->stop_token, rq->out[count - 1].token);
+}
+
+static struct hzp_request *make_request(uint64_t *seed, uint64_t id)
+{
+    int32_t prompt[POSITIONS], count = 1 + (int32_t)seeded(seed, 60);
+    for (int32_t i = 0; i < count; i++)
+        prompt[i] = (int32_t)seeded(seed, VOCAB);
+    int32_t max_tokens = (int32_t)seeded(seed, 30);
+    struct hzp_request *rq = NULL;
+    assert_int_equal(hzp_request_create(prompt, count, max_tokens, (int32_t)seeded(seed, 3),
+                                        seeded(seed, 3) == 0, &rq), 0);
+    rq->id = id;
+    rq->ignore_eos = seeded(seed, 4) == 0;
+    rq->min_tokens = max_tokens ? (int32_t)seeded(seed, (uint32_t)max_tokens) : 0;
+    if (seeded(seed, 3) == 0)
+        rq->stop_id[rq->stop_ids++] = 1 + (int32_t)seeded(seed, 5); /* not EOS */
+    if (seeded(seed, 3) == 0)
+        rq->sampling.presence = 1;
+    return rq;
+}
+
+static void wake(void *ctx)
+{
+    ((struct rig *)ctx)->wakes++;
+}
+
+/* First come, first served: nobody who waits came before somebody who was admitted. */
+static void check_order(struct hzp_request **rq, int count)
+{
+    uint64_t waits = UINT64_MAX, admitted = 0;
+    for (int i = 0; i < count; i++) {
+        if (rq[i]->state == HZP_REQUEST_WAITING)
+            waits = HZP_MIN(waits, rq[i]->id);
+        else if (rq[i]->admitted_ns)
+            admitted = HZP_MAX(admitted, rq[i]->id);
+    }
+    assert_true(admitted < waits);
+}
+
+static void random_day(uint64_t seed)
+{
+    struct rig rig;
+    struct hzp_scheduler_config config = {
+        .running_max = 2 + (int32_t)seeded(&seed, 10),
+        .waiting_max = 5 + (int32_t)seeded(&seed, 20),
+        .waiting_tokens_max = 400,
+        .prefill_rows_max = 1 + (int32_t)seeded(&seed, 30),
+        .edits_max = 100 + (int32_t)seeded(&seed, 100)};
+    struct hzp_batch_config batch = {.rows_max = 4 + (int32_t)seeded(&seed, 60),
+                                     .segs_max = 1 + (int32_t)seeded(&seed, 12),
+                                     .page_stride = POSITIONS / PAGE_ROWS,
+                                     .logits_max = 1 + (int32_t)seeded(&seed, 12),
+                                     .edits_max = config.edits_max};
+    rig_open(&rig, 12 + (int32_t)seeded(&seed, 40), &config, &batch);
+
+    struct hzp_request *live[REQUESTS];
+    int count = 0, refused = 0, turns = 0, canceled[REQUESTS] = {0};
+    while (count < REQUESTS || rig.source->busy(rig.source)) {
+        for (uint32_t n = seeded(&seed, 4); n && count < REQUESTS; n--) {
+            struct hzp_request *rq = make_request(&seed, (uint64_t)count + 1);
+            rq->wake = wake;
+            rq->wake_ctx = &rig;
+            struct hzp_scheduler_stats stats;
+            hzp_scheduler_read_stats(rig.s, &stats);
+            bool full = stats.waiting == config.waiting_max ||
+                        stats.waiting_tokens + rq->prompt_count > config.waiting_tokens_max;
+            int r = hzp_scheduler_submit(rig.s, rq, NULL);
+            assert_int_equal(r, full ? HZP_EBUSY : HZP_OK);
+            if (r == HZP_OK) {
+                live[count++] = rq;
+            } else {
+                refused++;
+                hzp_request_destroy(rq);
+            }
+        }
+        if (count && seeded(&seed, 8) == 0) {
+            int i = (int)seeded(&seed, (uint32_t)count);
+            canceled[i] |= live[i]->state < HZP_REQUEST_STOPPED;
+            atomic_store(&live[i]->cancel, true);
+        }
+        turn(&rig, 0);
+        for (int i = 0; i < count; i++) /* within one step */
+            assert_false(canceled[i] && live[i]->state != HZP_REQUEST_CANCELED);
+        check_order(live, count);
+        rig.version.record.id = 1;
+        assert_true(++turns < 200000); /* nobody starves */
+    }
+
+    struct hzp_scheduler_stats stats;
+    hzp_scheduler_read_stats(rig.s, &stats);
+    assert_int_equal(stats.kv_taken, 0);
+    assert_int_equal(stats.refused, refused);
+    uint64_t finished = 0;
+    for (int i = 0; i < count; i++) {
+        assert_true(hzp_request_final(live[i]));
+        if (!canceled[i])
+            check_answer(live[i]);
+        hzp_request_destroy(live[i]);
+    }
+    for (int i = 0; i <= HZP_REQUEST_FAILED; i++)
+        finished += stats.finished[i];
+    assert_int_equal(finished, count);
+    assert_true(rig.wakes >= count);
+    rig_close(&rig);
+}
+
+static void random_days(void **state)
+{
+    for (uint64_t seed = 1; seed <= 60; seed++)
+        random_day(seed * 1000003);
+}
+
+static const struct hzp_scheduler_config roomy = {.running_max = 4,
+                                                  .waiting_max = 4,
+                                                  .waiting_tokens_max = 200,
+                                                  .prefill_rows_max = 16,
+                                                  .edits_max = 256};
+static const struct hzp_batch_config roomy_batch = {.rows_max = 32,
+                                                    .segs_max = 4,
+                                                    .page_stride = POSITIONS / PAGE_ROWS,
+                                                    .logits_max = 8,
+                                                    .edits_max = 256};
+
+static struct hzp_request *plain(int32_t prompt_count, int32_t max_tokens)
+{
+    int32_t prompt[POSITIONS * 2] = {0};
+    struct hzp_request *rq = NULL;
+    assert_int_equal(hzp_request_create(prompt, prompt_count, max_tokens, 0, false, &rq), 0);
+    rq->ignore_eos = true;
+    return rq;
+}
+
+static void refusals_name_the_numbers(void **state)
+{
+    struct rig rig;
+    rig_open(&rig, 6, &roomy, &roomy_batch); /* 48 tokens of KV */
+    struct hzp_err_text err = {0};
+    struct hzp_request *rq = plain(60, 60);
+    assert_int_equal(hzp_scheduler_submit(rig.s, rq, &err), HZP_EINVAL);
+    assert_non_null(strstr(err.text, "context of 96"));
+    assert_string_equal(err.param, "max_tokens");
+    hzp_request_destroy(rq);
+
+    rq = plain(30, 20); /* 49 rows: one too many */
+    assert_int_equal(hzp_scheduler_submit(rig.s, rq, &err), HZP_EINVAL);
+    assert_non_null(strstr(err.text, "has 6"));
+    hzp_request_destroy(rq);
+    rq = plain(30, 19);
+    assert_int_equal(hzp_scheduler_submit(rig.s, rq, &err), HZP_OK);
+    while (!hzp_request_final(rq))
+        turn(&rig, 0);
+    assert_int_equal(rq->state, HZP_REQUEST_LENGTH);
+    hzp_request_destroy(rq);
+
+    rq = plain(1, 1);
+    rq->prompt[0] = VOCAB;
+    assert_int_equal(hzp_scheduler_submit(rig.s, rq, &err), HZP_EINVAL);
+    hzp_request_destroy(rq);
+    rq = plain(0, 1);
+    assert_int_equal(hzp_scheduler_submit(rig.s, rq, &err), HZP_EINVAL);
+    hzp_request_destroy(rq);
+    rig_close(&rig);
+}
+
+static void stop_drains_and_hurry_fails(void **state)
+{
+    struct rig rig;
+    rig_open(&rig, 12, &roomy, &roomy_batch);
+    struct hzp_request *one = plain(8, 10), *two = plain(80, 10), *late = plain(1, 1);
+    assert_int_equal(hzp_scheduler_submit(rig.s, one, NULL), HZP_OK);
+    assert_int_equal(hzp_scheduler_submit(rig.s, two, NULL), HZP_OK);
+    turn(&rig, 0);
+    hzp_scheduler_stop(rig.s, false);
+    assert_int_equal(hzp_scheduler_submit(rig.s, late, NULL), HZP_ECANCELED);
+    assert_int_equal(late->state, HZP_REQUEST_NEW);
+    while (!hzp_request_final(one))
+        turn(&rig, 0);
+    assert_int_equal(one->state, HZP_REQUEST_LENGTH);
+    assert_true(rig.source->busy(rig.source));
+    turn(&rig, 0);
+    hzp_scheduler_stop(rig.s, true);
+    turn(&rig, 0);
+    assert_int_equal(two->state, HZP_REQUEST_FAILED);
+    assert_false(rig.source->busy(rig.source));
+    hzp_request_destroy(one);
+    hzp_request_destroy(two);
+    hzp_request_destroy(late);
+    rig_close(&rig);
+}
+
+static void a_failed_step_fails_everyone(void **state)
+{
+    struct rig rig;
+    rig_open(&rig, 12, &roomy, &roomy_batch);
+    struct hzp_request *running = plain(8, 10), *waiting = plain(80, 10);
+    assert_int_equal(hzp_scheduler_submit(rig.s, running, NULL), HZP_OK);
+    assert_int_equal(hzp_scheduler_submit(rig.s, waiting, NULL), HZP_OK);
+    turn(&rig, HZP_EDEVICE);
+    assert_int_equal(running->state, HZP_REQUEST_FAILED);
+    assert_int_equal(waiting->state, HZP_REQUEST_FAILED);
+    assert_int_equal(running->out_count, 0);
+    hzp_request_destroy(running);
+    hzp_request_destroy(waiting);
+    rig_close(&rig);
+}
+
+/* Decode rows come first and prompts take what is left, in pieces. */
+static void prompts_come_in_pieces(void **state)
+{
+    struct rig rig;
+    rig_open(&rig, 24, &roomy, &roomy_batch);
+    struct hzp_request *first = plain(4, 20), *second = plain(60, 1);
+    assert_int_equal(hzp_scheduler_submit(rig.s, first, NULL), HZP_OK);
+    turn(&rig, 0);
+    assert_int_equal(first->out_count, 1);
+    assert_int_equal(hzp_scheduler_submit(rig.s, second, NULL), HZP_OK);
+    int pieces = 0;
+    while (!hzp_request_final(second)) {
+        turn(&rig, 0);
+        pieces++;
+        assert_int_equal(first->out_count, 1 + pieces); /* never held up */
+        assert_int_equal(rig.batch->decode_segs, 1);
+        assert_true(rig.batch->rows <= 1 + 16);
+    }
+    assert_int_equal(pieces, 4); /* 16 + 16 + 16 + 12 */
+    atomic_store(&first->cancel, true);
+    turn(&rig, 0);
+    assert_int_equal(first->state, HZP_REQUEST_CANCELED);
+    hzp_request_destroy(first);
+    hzp_request_destroy(second);
+    rig_close(&rig);
+}
+
+/* Penalties see prompt and output; biases and bans share one edit with them. */
+static void edits_are_one_a_token(void **state)
+{
+    struct rig rig;
+    rig_open(&rig, 24, &roomy, &roomy_batch);
+    struct hzp_request *rq = plain(3, 12);
+    rq->prompt[0] = rq->prompt[1] = 3;
+    rq->prompt[2] = 4;
+    rq->sampling.repetition = 2;
+    rq->ignore_eos = false;
+    rq->min_tokens = 12;
+    rq->bias_token[rq->biases] = 3;
+    rq->bias[rq->biases++] = 1.5f;
+    assert_int_equal(hzp_scheduler_submit(rig.s, rq, NULL), HZP_OK);
+    while (!hzp_request_final(rq)) {
+        turn(&rig, 0);
+        int32_t count = rig.batch->edits, seen[VOCAB] = {0};
+        for (int32_t i = 0; i < count; i++) {
+            const struct hzp_logit_edit *edit = &rig.batch->edit[i];
+            assert_int_equal(seen[edit->token]++, 0);
+            int32_t out = 0, drawn = atomic_load(&rq->out_count) - 1;
+            for (int32_t n = 0; n < drawn; n++)
+                out += rq->out[n].token == edit->token;
+            assert_int_equal(edit->count_out, out);
+            assert_int_equal(edit->seen, out || edit->token == 3 || edit->token == 4);
+            if (edit->token == EOS)
+                assert_true(edit->bias == -INFINITY);
+            else
+                assert_true(edit->bias == (edit->token == 3 ? 1.5f : 0));
+        }
+        assert_true(seen[3] && seen[4] && seen[EOS]);
+    }
+    assert_int_equal(rq->state, HZP_REQUEST_LENGTH);
+    hzp_request_destroy(rq);
+    rig_close(&rig);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(random_days),
+        cmocka_unit_test(refusals_name_the_numbers),
+        cmocka_unit_test(stop_drains_and_hurry_fails),
+        cmocka_unit_test(a_failed_step_fails_everyone),
+        cmocka_unit_test(prompts_come_in_pieces),
+        cmocka_unit_test(edits_are_one_a_token),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* No step ever reads two versions: a model whose layers betray which version they belong to, under
+ * load, swapped thousands of times.
+ *
+ * Version k carries a tag c(k).  The residual stream has a big constant in coordinate 0, which
+ * keeps every norm the same; each unit adds its tag to coordinate 1 with a weight, and all weights
+ * add up to zero:
+ *
+ *     embedding +1,  layer l  +-1 (alternating, the last one what is missing)  ->  sum 0
+ *
+ * so coordinate 1 is zero exactly when all units have one tag.  The head's token MIXED_UP has the
+ * logit +K x1, MIXED_DOWN -K x1, token FINE + e a constant plus the tag of the head itself, compared
+ * with coordinate 2, which carries the last layer's tag: greedy sampling yields a FINE token if and
+ * only if nothing was mixed.
+ */
+#include "nanobatch/loop.h"
+#include "serve/scheduler.h"
+#include "weights/versions.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    LAYERS = 5,
+    WIDTH = 16,
+    INNER = 8,
+    VOCAB = 32,
+    POSITIONS = 64,
+    MIXED_UP = 0,
+    MIXED_DOWN = 1,
+    HEAD_UP = 2,
+    HEAD_DOWN = 3,
+    FINE = 4, /* and every token above */
+};
+
+static const float constant = 1000, inner_value = 1;
+
+struct bench {
+    struct hzp_device *dev;
+    struct hzp_layout layout;
+    struct hzp_weights *weights;
+    struct hzp_model *model;
+    struct hzp_kvpool *pool;
+    struct hzp_scheduler *scheduler;
+    struct hzp_batch *batch;
+    struct hzp_serve_space *space;
+    struct hzp_loop *loop;
+    struct hzp_source writer;
+    struct hzp_version *draft;
+    int32_t written;      /* units of the draft that are done */
+    int publish_every, plant_at;
+    uint64_t publications, steps;
+    uint32_t seed;
+};
+
+static uint32_t next(struct bench *b)
+{
+    b->seed = b->seed * 1664525u + 1013904223u;
+    return b->seed >> 8;
+}
+
+static float tag_of(uint64_t version)
+{
+    return (float)(version % 8) - 3.5f; /* neighbours differ by at least 1 */
+}
+
+static float *cell(struct bench *b, void *base, enum hzp_role role, int32_t layer, int32_t row,
+                   int32_t col)
+{
+    struct hzp_mat mat = hzp_layout_mat(&b->layout, base, HZP_F32, role, layer);
+    return (float *)mat.ptr + (size_t)row * (size_t)mat.stride + col;
+}
+
+static void ones(struct bench *b, void *base, enum hzp_role role, int32_t layer)
+{
+    for (int32_t i = 0; i < WIDTH; i++)
+        *cell(b, base, role, layer, 0, i) = 1;
+}
+
+/* After a norm coordinate 0 is sqrt(WIDTH): the rest is small beside the constant. */
+static void write_layer(struct bench *b, void *base, int32_t layer, float tag)
+{
+    /* Embedding +1, layers +1 -1 +1 ...: the last one brings the sum to zero. */
+    float weight = layer % 2 ? -1.0f : 1.0f;
+    if (layer == LAYERS - 1)
+        weight = LAYERS % 2 ? -1.0f : -2.0f;
+    ones(b, base, HZP_ATTN_NORM, layer);
+    ones(b, base, HZP_MLP_NORM, layer);
+    /* gate = a with silu(a) known, up = 1: inner[0] = silu(a). */
+    float root = sqrtf((float)WIDTH), a = inner_value;
+    *cell(b, base, HZP_GATE_UP, layer, 0, 0) = a / root;
+    *cell(b, base, HZP_GATE_UP, layer, INNER, 0) = 1 / root;
+    float inner = a / (1 + expf(-a));
+    *cell(b, base, HZP_DOWN, layer, 1, 0) = weight * tag / inner;
+    *cell(b, base, HZP_DOWN, layer, 2, 0) = layer == LAYERS - 1 ? tag / inner : 0;
+}
+
+static void write_unit(struct bench *b, void *base, int32_t unit, float tag)
+{
+    const struct hzp_unit *u = &b->layout.unit[unit];
+    memset((float *)base + u->offset, 0, u->elements * sizeof(float));
+    if (unit == 0) {
+        for (int32_t t = 0; t < VOCAB; t++) {
+            *cell(b, base, HZP_EMBED, -1, t, 0) = constant;
+            *cell(b, base, HZP_EMBED, -1, t, 1) = tag;
+        }
+    } else if (unit <= LAYERS) {
+        write_layer(b, base, unit - 1, tag);
+    } else {
+        /* The final norm divides by constant / sqrt(WIDTH); the head undoes it. */
+        float undo = constant / sqrtf((float)WIDTH), one = 1 / sqrtf((float)WIDTH);
+        ones(b, base, HZP_FINAL_NORM, -1);
+        *cell(b, base, HZP_HEAD, -1, MIXED_UP, 1) = 10 * undo;
+        *cell(b, base, HZP_HEAD, -1, MIXED_DOWN, 1) = -10 * undo;
+        *cell(b, base, HZP_HEAD, -1, HEAD_UP, 2) = 10 * undo;
+        *cell(b, base, HZP_HEAD, -1, HEAD_UP, 0) = -10 * tag * one;
+        *cell(b, base, HZP_HEAD, -1, HEAD_DOWN, 2) = -10 * undo;
+        *cell(b, base, HZP_HEAD, -1, HEAD_DOWN, 0) = 10 * tag * one;
+        for (int32_t t = FINE; t < VOCAB; t++)
+            *cell(b, base, HZP_HEAD, -1, t, 0) = 2 * one;
+    }
+}
+
+/* The trainer of this test: writes the draft unit by unit, some in each step, while requests run,
+ * and publishes it between two steps. */
+static bool writer_offer(struct hzp_source *source, struct hzp_step *step)
+{
+    return false;
+}
+
+static void writer_deliver(struct hzp_source *source, const struct hzp_step *step, int status)
+{
+    struct bench *b = HZP_CONTAINER_OF(source, struct bench, writer);
+    b->steps++;
+    if (!b->draft && hzp_weights_begin(b->weights, &b->draft) < 0)
+        return;
+    uint64_t id = b->publications + 1;
+    int32_t units = 1 + (int32_t)(next(b) % (uint32_t)b->layout.units);
+    for (; units > 0 && b->written < b->layout.units; units--)
+        write_unit(b, b->draft->base, b->written++, tag_of(id));
+    if (b->written < b->layout.units)
+        return;
+    hzp_weights_publish(b->weights, b->draft, step->number);
+    b->publications++;
+    b->draft = NULL;
+    b->written = 0;
+    /* What this test would miss: a current version changed under its readers. */
+    if (b->plant_at && b->publications == (uint64_t)b->plant_at)
+        write_unit(b, hzp_weights_current(b->weights)->base, 2, tag_of(id + 3));
+}
+
+static void fail(const char *what, int code)
+{
+    fprintf(stderr, "test_no_mixing: %s: %s\n", what, hzp_err_name(code));
+    exit(1);
+}
+
+#define MUST(call)                                                                                 \
+    do {                                                                                           \
+        int must_ = (call);                                                                        \
+        if (must_ < 0)                                                                             \
+            fail(#call, must_);                                                                    \
+    } while (0)
+
+static void set_up(struct bench *b, const char *backend, uint32_t seed)
+{
+    struct hzp_device_config device = {.name = backend, .threads = 2};
+    struct hzp_model_config config = {.family = "llama",
+                                      .layers = LAYERS,
+                                      .width = WIDTH,
+                                      .inner = INNER,
+                                      .vocab = VOCAB,
+                                      .heads = {2, 1, 8},
+                                      .positions = POSITIONS,
+                                      .norm_eps = 1e-5f,
+                                      .rope_theta = 10000,
+                                      .bos = -1};
+    struct hzp_weights_config store = {
+        .type = HZP_F32, .slots = 2, .max_staleness = 1, .first_id = 1};
+    struct hzp_scheduler_config scheduler = {.running_max = 8,
+                                             .waiting_max = 64,
+                                             .waiting_tokens_max = 1 << 20,
+                                             .prefill_rows_max = 16};
+    struct hzp_batch_config max = {32, 8, POSITIONS / 4, 8, 64};
+    memset(b, 0, sizeof(*b));
+    b->seed = seed;
+    MUST(hzp_device_open(&device, &b->dev, NULL));
+    hzp_layout_make(&config, &b->layout);
+    MUST(hzp_weights_create(b->dev, &b->layout, &store, &b->weights));
+    struct hzp_version *first;
+    MUST(hzp_weights_begin(b->weights, &first));
+    for (int32_t u = 0; u < b->layout.units; u++)
+        write_unit(b, first->base, u, tag_of(1));
+    hzp_weights_publish(b->weights, first, 0);
+    b->publications = 1;
+    MUST(hzp_model_create(b->dev, b->weights, POSITIONS, &b->model));
+    MUST(hzp_kvpool_create(b->model, 64, 4, &b->pool));
+    MUST(hzp_scheduler_create(&scheduler, b->model, b->pool, &b->scheduler));
+    MUST(hzp_batch_create(b->dev, &max, &b->batch));
+    MUST(hzp_serve_space_create(b->model, 32, 8, &b->space));
+    b->writer = (struct hzp_source){"writer", writer_offer, writer_deliver, NULL};
+    struct hzp_loop_config loop = {
+        .model = b->model,
+        .space = b->space,
+        .batch = b->batch,
+        .source = {hzp_scheduler_source(b->scheduler), &b->writer},
+        .sources = 2,
+        .check_plans = true,
+    };
+    MUST(hzp_loop_create(&loop, &b->loop));
+}
+
+static void tear_down(struct bench *b)
+{
+    hzp_loop_destroy(b->loop);
+    hzp_serve_space_destroy(b->space);
+    hzp_batch_destroy(b->batch);
+    hzp_scheduler_destroy(b->scheduler);
+    hzp_kvpool_destroy(b->pool);
+    hzp_model_destroy(b->model);
+    hzp_weights_destroy(b->weights);
+    hzp_layout_free(&b->layout);
+    hzp_device_close(b->dev);
+}
+
+static void no_wake(void *ctx)
+{
+}
+
+static struct hzp_request *submit(struct bench *b)
+{
+    int32_t prompt[24], count = 1 + (int32_t)(next(b) % 24);
+    int32_t tokens = 1 + (int32_t)(next(b) % 40);
+    struct hzp_request *rq;
+    for (int32_t i = 0; i < count; i++)
+        prompt[i] = (int32_t)(next(b) % VOCAB);
+    MUST(hzp_request_create(prompt, count, tokens, 0, false, &rq));
+    rq->sampling = (struct hzp_sampling){.top_p = 1, .repetition = 1};
+    rq->wake = no_wake;
+    MUST(hzp_scheduler_submit(b->scheduler, rq, NULL));
+    return rq;
+}
+
+/* Returns the tokens that betray a mixture; *ret_spans: requests that lived through a swap. */
+static uint64_t drain(struct bench *b, struct hzp_request **live, int *lives, uint64_t *ret_tokens,
+                      uint64_t *ret_swapped)
+{
+    uint64_t mixed = 0;
+    for (int i = 0; i < *lives;) {
+        struct hzp_request *rq = live[i];
+        if (!hzp_request_final(rq)) {
+            i++;
+            continue;
+        }
+        int32_t n = atomic_load(&rq->out_count);
+        for (int32_t k = 0; k < n; k++) {
+            mixed += rq->out[k].token < FINE;
+            if (k && rq->out[k].version < rq->out[k - 1].version)
+                fail("versions went backwards", -1);
+        }
+        *ret_tokens += (uint64_t)n;
+        *ret_swapped += n > 1 && rq->out[0].version != rq->out[n - 1].version;
+        hzp_request_destroy(rq);
+        live[i] = live[--*lives];
+    }
+    return mixed;
+}
+
+static uint64_t run(struct bench *b, uint64_t publications, uint64_t *ret_tokens,
+                    uint64_t *ret_swapped)
+{
+    struct hzp_request *live[32];
+    int lives = 0;
+    uint64_t mixed = 0;
+    while (b->publications < publications || lives > 0) {
+        while (lives < 12 && b->publications < publications)
+            live[lives++] = submit(b);
+        MUST(hzp_loop_turn(b->loop));
+        mixed += drain(b, live, &lives, ret_tokens, ret_swapped);
+    }
+    return mixed;
+}
+
+int main(int argc, char **argv)
+{
+    const char *backend = argc > 1 ? argv[1] : "ref";
+    struct bench b;
+    uint64_t tokens = 0, swapped = 0, mixed;
+    set_up(&b, backend, 1);
+    mixed = run(&b, 5000, &tokens, &swapped);
+    printf("%s: %llu versions, %llu steps, %llu tokens, %llu requests lived through a swap, "
+           "%llu tokens from a mixture\n",
+           backend, (unsigned long long)b.publications, (unsigned long long)b.steps,
+           (unsigned long long)tokens, (unsigned long long)swapped, (unsigned long long)mixed);
+    int bad = mixed != 0 || swapped < 1000 || tokens < 10000;
+    tear_down(&b);
+
+    /* The same with one published version broken on purpose: the test must see it. */
+    set_up(&b, backend, 2);
+    b.plant_at = 50;
+    mixed = run(&b, 200, &tokens, &swapped);
+    tear_down(&b);
+    printf("%s: a version broken on purpose gives %llu such tokens\n", backend,
+           (unsigned long long)mixed);
+    return bad || mixed == 0;
+}

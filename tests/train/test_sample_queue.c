@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "train/sample_queue.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DRAW_MAX = 256 };
+
+static struct hzp_sample *make_sample(int64_t number, int32_t count)
+{
+    static const int32_t token[64];
+    static const uint8_t learn[64];
+    struct hzp_sample *s = hzp_sample_create(token, learn, count);
+    s->sequence_number = number;
+    return s;
+}
+
+static void push_new(struct hzp_sample_queue *q, int64_t number, int32_t count)
+{
+    struct hzp_sample *s = make_sample(number, count);
+    assert_int_equal(hzp_sample_queue_reserve(q, 1, count), HZP_OK);
+    hzp_sample_queue_push(q, &s, 1);
+}
+
+static struct hzp_sample_queue *make_queue(int32_t passes, bool shuffle, double ratio)
+{
+    struct hzp_sample_queue_config config = {.samples_max = 100, .tokens_max = 2000,
+                                             .passes = passes, .shuffle = shuffle,
+                                             .replay_ratio = ratio, .seed = 42};
+    struct hzp_sample_queue *q;
+    assert_int_equal(hzp_sample_queue_create(&config, &q), HZP_OK);
+    return q;
+}
+
+static void test_bounds(void **state)
+{
+    struct hzp_sample_queue *q = make_queue(1, false, 0);
+    assert_int_equal(hzp_sample_queue_reserve(q, 101, 1), HZP_EINVAL);
+    assert_int_equal(hzp_sample_queue_reserve(q, 1, 2001), HZP_EINVAL);
+    assert_int_equal(hzp_sample_queue_reserve(q, 60, 100), HZP_OK);
+    assert_int_equal(hzp_sample_queue_reserve(q, 41, 100), HZP_EBUSY);
+    assert_int_equal(hzp_sample_queue_reserve(q, 1, 1901), HZP_EBUSY);
+    hzp_sample_queue_unreserve(q, 60, 100);
+    assert_int_equal(hzp_sample_queue_reserve(q, 41, 1901), HZP_OK);
+    hzp_sample_queue_unreserve(q, 41, 1901);
+    for (int i = 1; i <= 150; i++) { /* read back from the log: beyond the bounds */
+        struct hzp_sample *s = make_sample(i, 10);
+        hzp_sample_queue_restore(q, &s, 1);
+    }
+    assert_int_equal(hzp_sample_queue_reserve(q, 1, 1), HZP_EBUSY);
+    hzp_sample_queue_destroy(q);
+}
+
+static void test_fifo_and_undo(void **state)
+{
+    struct hzp_sample_queue *q = make_queue(2, false, 0);
+    const struct hzp_sample *draw[DRAW_MAX];
+    assert_false(hzp_sample_queue_ready(q));
+    for (int i = 1; i <= 5; i++)
+        push_new(q, i, 10);
+    assert_int_equal(hzp_sample_queue_draw(q, 35, draw, DRAW_MAX), 3);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(draw[i]->sequence_number, i + 1);
+    hzp_sample_queue_undo(q);
+    assert_int_equal(hzp_sample_queue_draw(q, 35, draw, DRAW_MAX), 3);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(draw[i]->sequence_number, i + 1);
+    assert_int_equal(hzp_sample_queue_done(q), -1);
+    push_new(q, 6, 10);
+    /* The rest of the round, the newcomer, then the next round: never one twice. */
+    static const int want[] = {4, 5, 6, 1, 2, 3};
+    assert_int_equal(hzp_sample_queue_draw(q, 1000, draw, DRAW_MAX), 6);
+    for (int i = 0; i < 6; i++)
+        assert_int_equal(draw[i]->sequence_number, want[i]);
+    assert_int_equal(hzp_sample_queue_done(q), 3);
+    assert_int_equal(hzp_sample_queue_draw(q, 1000, draw, DRAW_MAX), 3);
+    assert_int_equal(hzp_sample_queue_done(q), 6);
+    assert_false(hzp_sample_queue_ready(q));
+    struct hzp_sample_queue_stats stats;
+    hzp_sample_queue_read_stats(q, &stats);
+    assert_int_equal(stats.samples, 0);
+    assert_int_equal(stats.tokens, 0);
+    assert_int_equal(stats.learned_through, 6);
+    /* One that is larger than an update is drawn all the same. */
+    push_new(q, 7, 60);
+    assert_int_equal(hzp_sample_queue_draw(q, 5, draw, DRAW_MAX), 1);
+    hzp_sample_queue_destroy(q);
+}
+
+/* Random pushes, draws, dones and undos against the plain rules. */
+static void test_against_model(void **state)
+{
+    enum { N = 2000 };
+    static int32_t count[N], drawn[N];
+    for (unsigned seed = 1; seed <= 20; seed++) {
+        srand(seed);
+        int32_t passes = 1 + rand() % 4;
+        struct hzp_sample_queue *q = make_queue(passes, false, 0);
+        const struct hzp_sample *draw[DRAW_MAX], *again[DRAW_MAX];
+        int32_t pushed = 0, held = 0;
+        int64_t through = -1, tokens = 0;
+        memset(drawn, 0, sizeof(drawn));
+        for (int turn = 0; turn < 2000 && pushed < N - 1; turn++) {
+            int32_t size = 2 + rand() % 60;
+            if (rand() % 3 && hzp_sample_queue_reserve(q, 1, size) == HZP_OK) {
+                struct hzp_sample *s = make_sample(++pushed, size);
+                hzp_sample_queue_push(q, &s, 1);
+                count[pushed] = size;
+                held++;
+                tokens += size;
+            } else {
+                assert_true(held <= 100 && tokens <= 2000);
+            }
+            if (rand() % 2 || !hzp_sample_queue_ready(q))
+                continue;
+            int64_t max = 1 + rand() % 300, sum = 0;
+            int32_t n = hzp_sample_queue_draw(q, max, draw, DRAW_MAX);
+            assert_true(n >= 1);
+            if (rand() % 4 == 0) {
+                hzp_sample_queue_undo(q);
+                assert_int_equal(hzp_sample_queue_draw(q, max, again, DRAW_MAX), n);
+                assert_memory_equal(draw, again, (size_t)n * sizeof(draw[0]));
+            }
+            for (int32_t i = 0; i < n; i++) {
+                int64_t number = draw[i]->sequence_number;
+                sum += draw[i]->count;
+                for (int32_t j = 0; j < i; j++)
+                    assert_ptr_not_equal(draw[i], draw[j]);
+                if (++drawn[number] == passes) {
+                    held--;
+                    tokens -= count[number];
+                }
+                assert_true(drawn[number] <= passes);
+            }
+            assert_true(n == 1 || sum <= max);
+            int64_t done = hzp_sample_queue_done(q);
+            assert_true(done >= through);
+            through = done;
+            for (int64_t i = 1; i <= pushed; i++)
+                if (drawn[i] < passes) {
+                    assert_true(through <= i - 1);
+                    break;
+                }
+            struct hzp_sample_queue_stats stats;
+            hzp_sample_queue_read_stats(q, &stats);
+            assert_int_equal(stats.samples, held);
+            assert_int_equal(stats.tokens, tokens);
+        }
+        while (hzp_sample_queue_draw(q, 100, draw, DRAW_MAX))
+            through = hzp_sample_queue_done(q);
+        assert_int_equal(through, pushed);
+        hzp_sample_queue_destroy(q);
+    }
+}
+
+static void draw_epochs(uint64_t seed, int64_t *order, int32_t *ret_draws)
+{
+    struct hzp_sample_queue_config config = {.samples_max = 100, .tokens_max = 2000, .passes = 3,
+                                             .shuffle = true, .seed = seed};
+    struct hzp_sample_queue *q;
+    const struct hzp_sample *draw[DRAW_MAX];
+    assert_int_equal(hzp_sample_queue_create(&config, &q), HZP_OK);
+    for (int i = 1; i <= 50; i++)
+        push_new(q, i, 10);
+    int32_t at = 0, n, draws = 0;
+    for (; (n = hzp_sample_queue_draw(q, 70, draw, DRAW_MAX)); draws++) {
+        for (int32_t i = 0; i < n; i++)
+            order[at++] = draw[i]->sequence_number;
+        assert_true(at % 50 == 0 || n == 7); /* only an epoch's last update is short */
+        hzp_sample_queue_done(q);
+    }
+    assert_int_equal(at, 150);
+    *ret_draws = draws;
+    hzp_sample_queue_destroy(q);
+}
+
+static void test_shuffled_epochs(void **state)
+{
+    int64_t a[150], b[150], c[150];
+    int32_t draws;
+    draw_epochs(1, a, &draws);
+    assert_int_equal(draws, 24);
+    draw_epochs(1, b, &draws);
+    draw_epochs(2, c, &draws);
+    assert_memory_equal(a, b, sizeof(a));
+    assert_memory_not_equal(a, c, sizeof(a));
+    assert_memory_not_equal(a, a + 50, 50 * sizeof(a[0]));
+    for (int epoch = 0; epoch < 3; epoch++) {
+        bool seen[51] = {false};
+        for (int i = 0; i < 50; i++) {
+            assert_false(seen[a[epoch * 50 + i]]);
+            seen[a[epoch * 50 + i]] = true;
+        }
+    }
+    int32_t tokens[50];
+    for (int i = 0; i < 50; i++)
+        tokens[i] = 10;
+    struct hzp_sample_queue_config config = {.samples_max = 100, .tokens_max = 2000, .passes = 3,
+                                             .shuffle = true, .seed = 1};
+    assert_int_equal(hzp_sample_queue_count_draws(&config, tokens, 50, 70, DRAW_MAX), 24);
+}
+
+static void test_replay(void **state)
+{
+    struct hzp_sample_queue *q = make_queue(20, false, 0.5);
+    const struct hzp_sample *draw[DRAW_MAX];
+    struct hzp_sample *replay[30];
+    for (int i = 0; i < 30; i++)
+        replay[i] = make_sample(0, 5 + i % 7);
+    hzp_sample_queue_set_replay(q, replay, 30);
+    assert_false(hzp_sample_queue_ready(q)); /* replay alone is nothing to learn */
+    for (int i = 1; i <= 20; i++)
+        push_new(q, i, 10);
+    int64_t fresh = 0, old = 0;
+    int32_t times[30] = {0}, n;
+    while ((n = hzp_sample_queue_draw(q, 50, draw, DRAW_MAX))) {
+        for (int32_t i = 0; i < n; i++) {
+            for (int32_t j = 0; j < i; j++)
+                assert_ptr_not_equal(draw[i], draw[j]);
+            *(draw[i]->sequence_number > 0 ? &fresh : &old) += draw[i]->count;
+            for (int k = 0; k < 30; k++)
+                times[k] += draw[i] == replay[k];
+        }
+        hzp_sample_queue_done(q);
+    }
+    assert_int_equal(fresh, 20 * 20 * 10);
+    assert_true(fabs((double)old / (double)fresh - 0.5) < 0.02);
+    for (int k = 1; k < 30; k++)
+        assert_true(abs(times[k] - times[0]) <= 1); /* each once before any again */
+    hzp_sample_queue_destroy(q);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bounds),       cmocka_unit_test(test_fifo_and_undo),
+        cmocka_unit_test(test_against_model), cmocka_unit_test(test_shuffled_epochs),
+        cmocka_unit_test(test_replay),
+    };
+    return cmocka_run_group_tests_name("sample_queue", tests, NULL, NULL);
+}

@@ -1,0 +1,413 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/train/tiny.h"
+
+/* --- Learning --------------------------------------------------------------------------------- */
+
+static void test_loss_falls(void **state)
+{
+    static const enum hzp_dtype types[] = {HZP_F32, HZP_BF16};
+    for (int i = 0; i < HZP_COUNT(types); i++) {
+        struct tiny_config config = tiny_defaults();
+        config.type = types[i];
+        config.queue.passes = 60;
+        struct tiny *t = tiny_open(&config);
+        tiny_publish(t);
+        tiny_push(t, 1, 8);
+        tiny_run(t);
+        assert_true(t->reports >= 60);
+        double first = t->report[0].loss, last = t->report[t->reports - 1].loss;
+        assert_true(fabs(first - log(TINY_VOCAB)) < 0.5); /* knows nothing yet */
+        if (!(last < 0.3 * first))
+            fail_msg("loss went from %g to %g", first, last);
+        struct hzp_version_record record;
+        hzp_weights_newest(t->weights, &record);
+        assert_int_equal(record.optimizer_step, t->reports);
+        assert_int_equal(record.id, t->reports + 1);
+        assert_int_equal(record.learned_through, 8);
+        assert_int_equal(record.checksum,
+                         hzp_version_checksum(&t->layout, config.type, tiny_base(t)));
+        tiny_close(t);
+    }
+}
+
+static struct tiny *run_with_rows(int32_t micro_rows, uint64_t idle_ns)
+{
+    struct tiny_config config = tiny_defaults();
+    config.recipe.micro_rows = micro_rows;
+    config.recipe.update_tokens = 1000;
+    config.queue.passes = 3;
+    config.idle_ns = idle_ns;
+    struct tiny *t = tiny_open(&config);
+    tiny_publish(t);
+    tiny_push(t, 1, 16);
+    tiny_run(t);
+    assert_int_equal(t->reports, 3);
+    assert_int_equal(t->report[0].samples, 16);
+    return t;
+}
+
+static void test_accumulation(void **state)
+{
+    struct tiny *one = run_with_rows(200, 1000000000);  /* 1 x 16 */
+    struct tiny *many = run_with_rows(11, 1000000000);  /* as many as there are long documents */
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(one->report[i].learned_tokens, many->report[i].learned_tokens);
+        assert_true(fabs(one->report[i].loss - many->report[i].loss) < 1e-6);
+        assert_true(fabs(one->report[i].grad_norm - many->report[i].grad_norm) < 1e-6);
+    }
+    const float *a = tiny_base(one), *b = tiny_base(many);
+    double worst = 0;
+    for (size_t i = 0; i < one->layout.elements; i++)
+        worst = HZP_MAX(worst, fabs((double)a[i] - (double)b[i]));
+    /* AdamW's first steps divide by the gradient's size: its rounding is felt where it is tiny. */
+    if (!(worst < 1e-4))
+        fail_msg("parameters differ by %g", worst);
+    tiny_close(one);
+    tiny_close(many);
+}
+
+static void test_slices_change_nothing(void **state)
+{
+    struct tiny *whole = run_with_rows(32, 1000000000);
+    struct tiny *item_by_item = run_with_rows(32, 1);
+    tiny_assert_same(whole, item_by_item);
+    struct hzp_loop_stats a, b;
+    hzp_loop_read_stats(whole->loop, &a);
+    hzp_loop_read_stats(item_by_item->loop, &b);
+    assert_true(b.steps > 20 * a.steps);
+    tiny_close(whole);
+    tiny_close(item_by_item);
+}
+
+/* --- Staleness -------------------------------------------------------------------------------- */
+
+/* A slow reader: holds versions for a while, and looks at the staleness in every step. */
+struct reader {
+    struct hzp_source source;
+    struct tiny *t;
+    struct hzp_version *held[2];
+    int64_t bound, worst;
+    uint64_t last_id;
+    int quiet; /* turns left without anything to do */
+};
+
+static bool reader_offer(struct hzp_source *source, struct hzp_step *step)
+{
+    struct reader *r = HZP_CONTAINER_OF(source, struct reader, source);
+    struct hzp_weights *w = r->t->weights;
+    assert_ptr_equal(step->version, hzp_weights_current(w));
+    assert_true(step->version->record.id >= r->last_id);
+    r->last_id = step->version->record.id;
+    r->worst = HZP_MAX(r->worst, hzp_weights_staleness(w));
+    assert_true(hzp_weights_staleness(w) <= r->bound);
+    for (int i = 0; i < 2; i++) {
+        if (!r->held[i] && rand() % 20 == 0) {
+            r->held[i] = hzp_weights_acquire(w);
+        } else if (r->held[i] && rand() % 40 == 0) {
+            hzp_weights_release(w, r->held[i], step->number);
+            r->held[i] = NULL;
+        }
+    }
+    return r->quiet-- > 0; /* keeps the loop turning while the trainer waits */
+}
+
+static void reader_deliver(struct hzp_source *source, const struct hzp_step *step, int status)
+{
+    assert_true(status >= 0);
+}
+
+static void test_staleness(void **state)
+{
+    int64_t worst = 0;
+    uint64_t waited = 0;
+    for (unsigned seed = 1; seed <= 40; seed++) {
+        srand(seed);
+        struct reader reader = {.source = {"reader", reader_offer, reader_deliver, NULL}};
+        struct tiny_config config = tiny_defaults();
+        config.slots = 2 + rand() % 2;
+        config.max_staleness = rand() % 4;
+        config.recipe.publish_every = 1 + rand() % 5;
+        config.recipe.update_tokens = 8 + rand() % 40;
+        config.idle_ns = rand() % 2 ? 20000 : 1000000000;
+        config.other = &reader.source;
+        reader.bound = config.max_staleness;
+        struct tiny *t = tiny_open(&config);
+        reader.t = t;
+        reader.quiet = 100000;
+        tiny_publish(t);
+        int64_t next = 1;
+        struct hzp_trainer_stats stats;
+        for (int turn = 0; turn < 1500; turn++) {
+            if (next < 200 && rand() % 10 == 0) {
+                int32_t n = 1 + rand() % 6;
+                tiny_push(t, next, n);
+                next += n;
+            }
+            assert_int_equal(hzp_loop_turn(t->loop), 1);
+            hzp_trainer_read_stats(t->trainer, &stats);
+            waited += stats.waiting_for_slot;
+        }
+        hzp_trainer_finish(t->trainer);
+        for (int turn = 0; turn < 20000 && hzp_trainer_source(t->trainer)->busy(
+                                               hzp_trainer_source(t->trainer)); turn++)
+            assert_int_equal(hzp_loop_turn(t->loop), 1);
+        assert_true(hzp_trainer_idle(t->trainer));
+        assert_int_equal(hzp_weights_staleness(t->weights), 0);
+        hzp_trainer_read_stats(t->trainer, &stats);
+        assert_int_equal(hzp_weights_current(t->weights)->record.optimizer_step, stats.step);
+        worst = HZP_MAX(worst, reader.worst);
+        tiny_close(t);
+    }
+    assert_int_equal(worst, 3); /* the bound is used, so it was tested */
+    assert_true(waited > 0);    /* and so were readers that hold every slot */
+}
+
+/* K shrinks while updates are unpublished: they are published before the next one begins. */
+static void test_bound_shrinks(void **state)
+{
+    struct tiny_config config = tiny_defaults();
+    config.max_staleness = 5;
+    config.recipe.publish_every = 100;
+    config.recipe.update_tokens = 5;
+    struct tiny *t = tiny_open(&config);
+    tiny_publish(t);
+    tiny_push(t, 1, 40);
+    while (hzp_weights_staleness(t->weights) < 4)
+        assert_int_equal(hzp_loop_turn(t->loop), 1);
+    int32_t before = t->reports;
+    hzp_weights_set_max_staleness(t->weights, 1);
+    while (hzp_weights_staleness(t->weights) > 1)
+        assert_int_equal(hzp_loop_turn(t->loop), 1);
+    assert_int_equal(t->reports, before);
+    while (hzp_loop_turn(t->loop) > 0)
+        assert_true(hzp_weights_staleness(t->weights) <= 1);
+    assert_int_equal(hzp_weights_staleness(t->weights), 0);
+    tiny_close(t);
+}
+
+/* Every sample is in the records of the versions that learned from it. */
+static void test_records(void **state)
+{
+    struct tiny_config config = tiny_defaults();
+    config.recipe.publish_every = 3;
+    config.max_staleness = 2;
+    struct tiny *t = tiny_open(&config);
+    tiny_publish(t);
+    tiny_push(t, 1, 60);
+    tiny_run(t);
+    struct hzp_version_record record[64];
+    int32_t n = hzp_weights_list(t->weights, record, 64);
+    bool seen[61] = {false};
+    int64_t through = 60;
+    for (int32_t i = 0; i < n; i++) {
+        assert_true(record[i].learned_through <= through);
+        through = record[i].learned_through;
+        for (int32_t k = 0; k < record[i].learned.ranges; k++)
+            for (int64_t s = record[i].learned.first[k]; s <= record[i].learned.last[k]; s++) {
+                assert_false(seen[s]);
+                seen[s] = true;
+            }
+    }
+    for (int s = 1; s <= 60; s++)
+        assert_true(seen[s]);
+    assert_int_equal(record[0].learned_through, 60);
+    assert_int_equal(n - 1, (t->reports + 2) / 3);
+    tiny_close(t);
+}
+
+/* --- What is not finite ----------------------------------------------------------------------- */
+
+static hzp_op_fn *real_xent;
+static int32_t poison_token, poison_left;
+
+/* The loss of a row whose target is the token becomes NaN, so often. */
+static int poisoned_xent(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_xent_args *a = args;
+    int r = real_xent(lane, args);
+    for (int32_t i = 0; i < a->x.rows && poison_left > 0; i++)
+        if (a->target[i] == poison_token && a->dx.ptr) {
+            ((float *)a->dx.ptr)[(size_t)i * (size_t)a->dx.stride] = NAN;
+            a->loss[i] = NAN;
+            poison_left--;
+        }
+    return r;
+}
+
+static struct tiny *run_poisoned(int32_t times, int32_t publish_every)
+{
+    struct tiny_config config = tiny_defaults();
+    config.recipe.publish_every = publish_every;
+    config.max_staleness = 3;
+    struct tiny *t = tiny_open(&config);
+    real_xent = t->dev->op[HZP_OP_xent];
+    t->dev->op[HZP_OP_xent] = poisoned_xent;
+    poison_token = TINY_VOCAB - 1; /* no ordinary sample has it */
+    poison_left = times;
+    tiny_publish(t);
+    tiny_push(t, 1, 12);
+    int32_t token[] = {1, 2, TINY_VOCAB - 1};
+    uint8_t learn[] = {0, 0, 1};
+    struct hzp_sample *sample = hzp_sample_create(token, learn, 3);
+    sample->sequence_number = 13;
+    assert_int_equal(hzp_sample_queue_reserve(t->queue, 1, 3), HZP_OK);
+    hzp_sample_queue_push(t->queue, &sample, 1);
+    tiny_push(t, 14, 20);
+    tiny_run(t);
+    return t;
+}
+
+static void test_not_finite_once(void **state)
+{
+    for (int32_t every = 1; every <= 3; every += 2) {
+        struct tiny *clean = run_poisoned(0, every), *once = run_poisoned(1, every);
+        struct hzp_trainer_stats stats;
+        hzp_trainer_read_stats(once->trainer, &stats);
+        assert_int_equal(stats.skipped, 1);
+        assert_int_equal(stats.dropped, 0);
+        assert_int_equal(once->reports, clean->reports + 1);
+        tiny_assert_same(clean, once); /* the failed update left no trace */
+        tiny_close(clean);
+        tiny_close(once);
+    }
+}
+
+static void test_not_finite_always(void **state)
+{
+    for (int32_t every = 1; every <= 3; every += 2) {
+        struct tiny *t = run_poisoned(1000, every);
+        struct hzp_trainer_stats stats;
+        struct hzp_sample_queue_stats queue;
+        struct hzp_version_record record;
+        hzp_trainer_read_stats(t->trainer, &stats);
+        hzp_sample_queue_read_stats(t->queue, &queue);
+        hzp_weights_newest(t->weights, &record);
+        assert_int_equal(stats.skipped, 2);
+        assert_int_equal(stats.dropped, 1);
+        assert_int_equal(queue.samples, 0);
+        assert_int_equal(record.learned_through, 33);
+        assert_int_equal(record.optimizer_step, stats.step);
+        assert_true(isfinite(record.loss));
+        bool said = false;
+        for (int32_t i = 0; i < t->reports; i++)
+            if (t->report[i].dropped)
+                said = t->report[i].first_sequence <= 13 && t->report[i].last_sequence >= 13;
+        assert_true(said);
+        tiny_close(t);
+    }
+}
+
+/* Weights that are not finite themselves: the trainer stops, what serves stays. */
+static void test_broken_weights(void **state)
+{
+    struct tiny_config config = tiny_defaults();
+    config.untied = true;
+    struct tiny *t = tiny_open(&config);
+    ((float *)t->draft->base)[(TINY_VOCAB - 1) * 16] = NAN; /* an embedding no sample uses */
+    tiny_publish(t);
+    tiny_push(t, 1, 10);
+    uint64_t id = hzp_weights_current(t->weights)->record.id;
+    tiny_run(t);
+    assert_int_equal(t->reports, 1);
+    assert_true(t->report[0].skipped && t->report[0].broken);
+    assert_true(isfinite(t->report[0].grad_norm));
+    assert_int_equal(hzp_weights_current(t->weights)->record.id, id);
+    struct hzp_trainer_stats stats;
+    hzp_trainer_read_stats(t->trainer, &stats);
+    assert_int_equal(stats.updates, 0);
+    assert_true(stats.broken);
+    assert_int_equal(hzp_loop_turn(t->loop), 0); /* it does not try again */
+    tiny_close(t);
+}
+
+/* --- Pausing, finishing, freezing ------------------------------------------------------------- */
+
+static void test_pause_and_finish(void **state)
+{
+    struct tiny_config config = tiny_defaults();
+    config.idle_ns = 1;
+    struct tiny *t = tiny_open(&config);
+    tiny_publish(t);
+    tiny_push(t, 1, 30);
+    for (int i = 0; i < 50; i++)
+        assert_int_equal(hzp_loop_turn(t->loop), 1);
+    struct hzp_source *source = hzp_trainer_source(t->trainer);
+    hzp_trainer_pause(t->trainer, true);
+    assert_int_equal(hzp_loop_turn(t->loop), 0);
+    assert_false(source->busy(source));
+    hzp_trainer_pause(t->trainer, false);
+    assert_true(source->busy(source));
+    hzp_trainer_finish(t->trainer);
+    int32_t before = t->reports;
+    tiny_run(t);
+    assert_int_equal(t->reports, before + 1);
+    assert_false(source->busy(source));
+    assert_int_equal(hzp_weights_staleness(t->weights), 0);
+    tiny_close(t);
+}
+
+static struct tiny *run_frozen(bool freeze, int32_t publish_every)
+{
+    struct tiny_config config = tiny_defaults();
+    config.idle_ns = 1;
+    config.max_staleness = 2;
+    config.recipe.publish_every = publish_every;
+    struct tiny *t = tiny_open(&config);
+    tiny_publish(t);
+    tiny_push(t, 1, 30);
+    size_t bytes = tiny_bytes(t);
+    void *weights = malloc(bytes), *m = malloc(bytes);
+    for (int round = 0; round < 6 && freeze; round++) {
+        for (int i = 0; i < 70 + round * 31; i++)
+            hzp_loop_turn(t->loop);
+        hzp_trainer_freeze(t->trainer);
+        int turns = 0;
+        while (!hzp_trainer_frozen(t->trainer) && turns++ < 100000)
+            hzp_loop_turn(t->loop);
+        struct hzp_version *v = hzp_trainer_frozen(t->trainer);
+        assert_non_null(v);
+        assert_ptr_equal(v, hzp_weights_current(t->weights));
+        memcpy(weights, v->base, bytes);
+        memcpy(m, hzp_train_space_m(hzp_trainer_space(t->trainer)), bytes);
+        int32_t reports = t->reports;
+        for (int i = 0; i < 3000; i++)
+            hzp_loop_turn(t->loop);
+        assert_int_equal(t->reports, reports);
+        assert_memory_equal(weights, v->base, bytes);
+        assert_memory_equal(m, hzp_train_space_m(hzp_trainer_space(t->trainer)), bytes);
+        hzp_trainer_thaw(t->trainer);
+        assert_null(hzp_trainer_frozen(t->trainer));
+    }
+    tiny_run(t);
+    free(weights);
+    free(m);
+    return t;
+}
+
+static void test_freeze(void **state)
+{
+    for (int32_t every = 1; every <= 3; every += 2) {
+        struct tiny *plain = run_frozen(false, every), *frozen = run_frozen(true, every);
+        assert_int_equal(plain->reports, frozen->reports);
+        assert_true(plain->reports > 2);
+        tiny_assert_same(plain, frozen);
+        struct hzp_weights_stats stats;
+        hzp_weights_read_stats(frozen->weights, &stats);
+        assert_int_equal(stats.slots_free, 1); /* every picture was given back */
+        tiny_close(plain);
+        tiny_close(frozen);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_loss_falls),        cmocka_unit_test(test_accumulation),
+        cmocka_unit_test(test_slices_change_nothing), cmocka_unit_test(test_staleness),
+        cmocka_unit_test(test_bound_shrinks),     cmocka_unit_test(test_records),
+        cmocka_unit_test(test_not_finite_once),   cmocka_unit_test(test_not_finite_always),
+        cmocka_unit_test(test_broken_weights),    cmocka_unit_test(test_pause_and_finish),
+        cmocka_unit_test(test_freeze),
+    };
+    return cmocka_run_group_tests_name("trainer", tests, NULL, NULL);
+}

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/train/tiny.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+static char dir[64];
+
+static int make_dir(void **state)
+{
+    snprintf(dir, sizeof(dir), "/tmp/hzp-state-XXXXXX");
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+static int drop_dir(void **state)
+{
+    char path[96];
+    snprintf(path, sizeof(path), "%s/trainer.safetensors", dir);
+    unlink(path);
+    return rmdir(dir);
+}
+
+static struct tiny_config offline(enum hzp_dtype type, enum hzp_dtype moments)
+{
+    struct tiny_config config = tiny_defaults();
+    config.type = type;
+    config.slots = 1; /* in place, as offline training does */
+    config.recipe.moment_type = moments;
+    config.recipe.schedule = HZP_LR_COSINE;
+    config.recipe.total_steps = 30;
+    config.recipe.warmup_steps = 4;
+    config.queue.passes = 3;
+    config.queue.shuffle = true;
+    return config;
+}
+
+/* Turns until so many updates are done. */
+static void run_to(struct tiny *t, int32_t reports)
+{
+    while (t->reports < reports)
+        assert_int_equal(hzp_loop_turn(t->loop), 1);
+}
+
+static struct tiny *resume(const struct tiny_config *config, const void *weights, int *ret,
+                           char *note, struct hzp_err_text *text)
+{
+    struct tiny *t = tiny_open(config);
+    memcpy(t->draft->base, weights, tiny_bytes(t));
+    *ret = hzp_trainer_load(t->trainer, t->draft, dir, true, note, text);
+    if (*ret >= 0)
+        tiny_publish(t);
+    tiny_push(t, 1, 40);
+    return t;
+}
+
+static void check_resume(enum hzp_dtype type, enum hzp_dtype moments)
+{
+    struct hzp_err_text text = {{0}, {0}};
+    struct tiny_config config = offline(type, moments);
+    char note[HZP_TRAINER_NOTE_MAX + 1];
+    int r;
+    struct tiny *whole = tiny_open(&config), *first = tiny_open(&config);
+    tiny_publish(whole);
+    tiny_push(whole, 1, 40);
+    tiny_run(whole);
+    tiny_publish(first);
+    tiny_push(first, 1, 40);
+    run_to(first, 7);
+    TINY_MUST(hzp_trainer_save(first->trainer, hzp_weights_current(first->weights), dir,
+                               "a note", &text));
+    struct tiny *second = resume(&config, tiny_base(first), &r, note, &text);
+    TINY_MUST(r);
+    assert_string_equal(note, "a note");
+    struct hzp_version *v = hzp_weights_current(second->weights);
+    assert_int_equal(v->record.optimizer_step, 7);
+    assert_int_equal(hzp_weights_staleness(second->weights), 0);
+    struct hzp_trainer_stats stats;
+    hzp_trainer_read_stats(second->trainer, &stats);
+    const struct hzp_sample *draw[256];
+    for (int64_t i = 0; i < stats.draws; i++) { /* the order of the data goes on where it was */
+        hzp_sample_queue_draw(second->queue, config.recipe.update_tokens, draw, 256);
+        hzp_sample_queue_done(second->queue);
+    }
+    tiny_run(second);
+    assert_true(whole->reports > 14);
+    assert_int_equal(7 + second->reports, whole->reports);
+    for (int32_t i = 0; i < second->reports; i++) {
+        assert_true(second->report[i].loss == whole->report[7 + i].loss);
+        assert_true(second->report[i].grad_norm == whole->report[7 + i].grad_norm);
+        assert_true(second->report[i].lr == whole->report[7 + i].lr);
+        assert_int_equal(second->report[i].step, 8 + i);
+    }
+    tiny_assert_same(whole, second);
+    tiny_close(whole);
+    tiny_close(first);
+    tiny_close(second);
+}
+
+static void test_resume(void **state)
+{
+    check_resume(HZP_F32, HZP_F32);
+    check_resume(HZP_BF16, HZP_F32);
+    check_resume(HZP_BF16, HZP_BF16);
+}
+
+static void expect(const struct tiny_config *config, const void *weights, int code,
+                   const char *word)
+{
+    struct hzp_err_text text = {{0}, {0}};
+    int r;
+    struct tiny *t = resume(config, weights, &r, NULL, &text);
+    assert_int_equal(r, code);
+    assert_non_null(strstr(text.text, "trainer.safetensors"));
+    if (!strstr(text.text, word))
+        fail_msg("\"%s\" does not say \"%s\"", text.text, word);
+    tiny_close(t);
+}
+
+static void test_refusals(void **state)
+{
+    struct hzp_err_text text = {{0}, {0}};
+    struct tiny_config config = offline(HZP_F32, HZP_F32), other = config;
+    struct tiny *t = tiny_open(&config);
+    tiny_publish(t);
+    tiny_push(t, 1, 40);
+    run_to(t, 3);
+    TINY_MUST(hzp_trainer_save(t->trainer, hzp_weights_current(t->weights), dir, NULL, &text));
+    float *weights = calloc(4, tiny_bytes(t)); /* room for the larger model below */
+    memcpy(weights, tiny_base(t), tiny_bytes(t));
+    other.recipe.lr = 2e-2f;
+    expect(&other, weights, HZP_EINVAL, "lr 0.01, now it is 0.02");
+    other = config;
+    other.recipe.moment_type = HZP_BF16;
+    expect(&other, weights, HZP_EINVAL, "moments f32, now it is bf16");
+    other = config;
+    other.untied = true;
+    expect(&other, weights, HZP_EFORMAT, "tensor m has");
+    weights[5] += 1;
+    expect(&config, weights, HZP_EFORMAT, "other weights");
+    weights[5] -= 1;
+    char path[96];
+    snprintf(path, sizeof(path), "%s/trainer.safetensors", dir);
+    assert_int_equal(truncate(path, 1000), 0);
+    expect(&config, weights, HZP_EFORMAT, "");
+    free(weights);
+    tiny_close(t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_resume, make_dir, drop_dir),
+        cmocka_unit_test_setup_teardown(test_refusals, make_dir, drop_dir),
+    };
+    return cmocka_run_group_tests_name("trainer_state", tests, NULL, NULL);
+}

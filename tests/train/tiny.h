@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/train/tiny.h - a model of a few thousand random weights on the reference backend, with
+ * queue, trainer and loop around it.
+ *
+ * Thread: the test's.
+ */
+#ifndef HZP_TESTS_TRAIN_TINY_H
+#define HZP_TESTS_TRAIN_TINY_H
+
+#include "nanobatch/loop.h"
+#include "train/trainer.h"
+#include "weights/model_dir.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TINY_VOCAB = 50, TINY_REPORTS = 512 };
+
+struct tiny_config {
+    enum hzp_dtype type;
+    int32_t slots, max_staleness;
+    struct hzp_recipe recipe;
+    struct hzp_sample_queue_config queue;
+    uint64_t idle_ns;         /* 1: one item a step */
+    struct hzp_source *other; /* a source before the trainer, or NULL */
+    bool untied;
+};
+
+struct tiny {
+    struct tiny_config config;
+    struct hzp_device *dev;
+    struct hzp_layout layout;
+    struct hzp_weights *weights;
+    struct hzp_model *model;
+    struct hzp_sample_queue *queue;
+    struct hzp_trainer *trainer;
+    struct hzp_loop *loop;
+    struct hzp_version *draft; /* until tiny_publish */
+    struct hzp_update_report report[TINY_REPORTS];
+    int32_t reports;
+};
+
+static inline struct tiny_config tiny_defaults(void)
+{
+    return (struct tiny_config){
+        .type = HZP_F32, .slots = 2, .max_staleness = 1, .idle_ns = 1000000000,
+        .recipe = {.lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .decay = 0.01f,
+                   .clip = 1, .schedule = HZP_LR_CONSTANT, .update_tokens = 64, .micro_rows = 32,
+                   .publish_every = 1, .moment_type = HZP_F32},
+        .queue = {.samples_max = 1000, .tokens_max = 100000, .passes = 1, .seed = 5},
+    };
+}
+
+static inline void tiny_on_update(void *ctx, const struct hzp_update_report *report)
+{
+    struct tiny *t = ctx;
+    if (t->reports < TINY_REPORTS)
+        t->report[t->reports++] = *report;
+}
+
+#define TINY_MUST(call)                                                                            \
+    do {                                                                                           \
+        int must_ = (call);                                                                        \
+        if (must_ < 0)                                                                             \
+            fail_msg("%s: %s %s", #call, hzp_err_name(must_), text.text);                          \
+    } while (0)
+
+/* Everything but the first publication: weights are random, in t->draft. */
+static inline struct tiny *tiny_open(const struct tiny_config *config)
+{
+    struct hzp_err_text text = {{0}, {0}};
+    struct tiny *t = calloc(1, sizeof(*t));
+    t->config = *config;
+    struct hzp_device_config device = {.name = "ref"};
+    TINY_MUST(hzp_device_open(&device, &t->dev, &text));
+    struct hzp_model_config model = {
+        .family = "llama", .layers = 2, .width = 16, .inner = 24, .vocab = TINY_VOCAB,
+        .heads = {.heads = 4, .kv_heads = 2, .dim = 4}, .positions = 64, .norm_eps = 1e-5f,
+        .rope_theta = 10000, .tied = !config->untied, .disk_type = HZP_F32, .bos = -1};
+    hzp_layout_make(&model, &t->layout);
+    struct hzp_weights_config weights = {.type = config->type, .slots = config->slots,
+                                         .max_staleness = config->max_staleness, .first_id = 1};
+    TINY_MUST(hzp_weights_create(t->dev, &t->layout, &weights, &t->weights));
+    TINY_MUST(hzp_model_create(t->dev, t->weights, 64, &t->model));
+    TINY_MUST(hzp_weights_begin(t->weights, &t->draft));
+    hzp_model_init(&t->layout, config->type, t->draft->base, 3, 0.1f);
+    TINY_MUST(hzp_sample_queue_create(&config->queue, &t->queue));
+    struct hzp_trainer_config trainer = {.recipe = config->recipe, .model = t->model,
+                                         .queue = t->queue, .quantum_flops = 20000,
+                                         .on_update = tiny_on_update, .ctx = t};
+    TINY_MUST(hzp_trainer_create(&trainer, &t->trainer));
+    struct hzp_loop_config loop = {.model = t->model, .idle_ns = config->idle_ns,
+                                   .train_share = 1, .check_plans = true};
+    if (config->other)
+        loop.source[loop.sources++] = config->other;
+    loop.source[loop.sources++] = hzp_trainer_source(t->trainer);
+    TINY_MUST(hzp_loop_create(&loop, &t->loop));
+    return t;
+}
+
+static inline void tiny_publish(struct tiny *t)
+{
+    hzp_weights_publish(t->weights, t->draft, 0);
+    t->draft = NULL;
+}
+
+static inline void tiny_close(struct tiny *t)
+{
+    hzp_loop_destroy(t->loop);
+    hzp_trainer_destroy(t->trainer);
+    hzp_sample_queue_destroy(t->queue);
+    hzp_model_destroy(t->model);
+    hzp_weights_destroy(t->weights);
+    hzp_device_close(t->dev);
+    hzp_layout_free(&t->layout);
+    free(t);
+}
+
+/* Samples first .. first + n - 1, each of 3 .. 12 tokens that follow from its number; some tokens
+ * are not learned. */
+static inline void tiny_push(struct tiny *t, int64_t first, int32_t n)
+{
+    for (int64_t s = first; s < first + n; s++) {
+        int32_t token[12], count = 3 + (int32_t)(s * 7 % 10);
+        uint8_t learn[12];
+        for (int32_t i = 0; i < count; i++) {
+            token[i] = (int32_t)((s * 13 + i * i * 5 + i) % (TINY_VOCAB - 1));
+            learn[i] = i == count - 1 || (s + i) % 4 != 0;
+        }
+        struct hzp_sample *sample = hzp_sample_create(token, learn, count);
+        sample->sequence_number = s;
+        assert_int_equal(hzp_sample_queue_reserve(t->queue, 1, count), HZP_OK);
+        hzp_sample_queue_push(t->queue, &sample, 1);
+    }
+}
+
+/* Turns until nothing is left to do. */
+static inline void tiny_run(struct tiny *t)
+{
+    int r, turns = 0;
+    while ((r = hzp_loop_turn(t->loop)) > 0)
+        assert_true(++turns < 1000000);
+    assert_int_equal(r, 0);
+}
+
+static inline size_t tiny_bytes(const struct tiny *t)
+{
+    return t->layout.elements * hzp_dtype_size(t->config.type);
+}
+
+static inline const void *tiny_base(const struct tiny *t)
+{
+    return hzp_weights_current(t->weights)->base;
+}
+
+/* The same weights, moments and residuals, bit for bit. */
+static inline void tiny_assert_same(struct tiny *a, struct tiny *b)
+{
+    struct hzp_train_space *x = hzp_trainer_space(a->trainer), *y = hzp_trainer_space(b->trainer);
+    size_t moment = a->layout.elements * hzp_dtype_size(a->config.recipe.moment_type);
+    assert_memory_equal(tiny_base(a), tiny_base(b), tiny_bytes(a));
+    assert_memory_equal(hzp_train_space_m(x), hzp_train_space_m(y), moment);
+    assert_memory_equal(hzp_train_space_v(x), hzp_train_space_v(y), moment);
+    if (a->config.type == HZP_BF16)
+        assert_memory_equal(hzp_train_space_residual(x), hzp_train_space_residual(y),
+                            a->layout.elements * sizeof(int16_t));
+}
+
+#endif

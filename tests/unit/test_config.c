@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include "weights/config.h"
+
+#include "tests/unit/scratch.h"
+#include "tests/unit/tiny_models.h"
+
+#include <math.h>
+
+static void write_config(const char *text, const char *generation)
+{
+    scratch_write_text(scratch_path("config.json"), text);
+    unlink(scratch_path("generation_config.json"));
+    if (generation)
+        scratch_write_text(scratch_path("generation_config.json"), generation);
+}
+
+static struct hzp_model_config read_good(const char *text, const char *generation)
+{
+    struct hzp_model_config c;
+    struct hzp_err_text err = {.text = "untouched"};
+    write_config(text, generation);
+    if (hzp_config_read(scratch_dir, &c, &err) != HZP_OK)
+        fail_msg("%s\nin %s", err.text, text);
+    assert_string_equal(err.text, "untouched");
+    return c;
+}
+
+static void read_bad(const char *text, int code, const char *param, const char *word)
+{
+    struct hzp_model_config c;
+    struct hzp_err_text err = {.text = ""};
+    write_config(text, NULL);
+    assert_int_equal(hzp_config_read(scratch_dir, &c, NULL), code);
+    assert_int_equal(hzp_config_read(scratch_dir, &c, &err), code);
+    if (strcmp(err.param, param) || !strstr(err.text, param) || !strstr(err.text, word) ||
+        !strstr(err.text, "config.json"))
+        fail_msg("'%s' (%s) does not name '%s' and '%s'", err.text, err.param, param, word);
+    assert_null(strchr(err.text, '\n'));
+}
+
+/* A tiny llama with some fields more, or replaced where named again (the last would be a
+ * duplicate, so the text is cut before the field). */
+#define LLAMA(more) TINY("llama", more)
+
+static void test_families(void **state)
+{
+    for (int i = 0; i < HZP_COUNT(tiny_models); i++) {
+        struct hzp_model_config c = read_good(tiny_models[i], NULL);
+        bool qwen3 = !strcmp(c.family, "qwen3"), qwen2 = !strcmp(c.family, "qwen2");
+        assert_int_equal(c.layers, 3);
+        assert_int_equal(c.width, 24);
+        assert_int_equal(c.inner, 20);
+        assert_int_equal(c.vocab, 37);
+        assert_int_equal(c.heads.heads, 4);
+        assert_int_equal(c.heads.kv_heads, 2);
+        assert_int_equal(c.heads.dim, qwen3 ? 10 : 6);
+        assert_int_equal(c.positions, 64);
+        assert_float_equal(c.norm_eps, 1e-5, 1e-12);
+        assert_float_equal(c.rope_theta, 10000, 0);
+        assert_int_equal(c.qkv_bias, qwen2);
+        assert_int_equal(c.qk_norm, qwen3);
+        assert_int_equal(c.tied, strstr(tiny_models[i], "embeddings\": true") != NULL);
+        assert_int_equal(c.disk_type, HZP_F32);
+        assert_int_equal(c.bos, 1);
+        assert_int_equal(c.eos_count, 1);
+        assert_int_equal(c.eos[0], 2);
+    }
+}
+
+static void test_llama3(void **state)
+{
+    static const char *const spelled[] = {
+        LLAMA(", \"rope_theta\": 500000.0, \"rope_scaling\": {\"rope_type\": \"llama3\", "
+              "\"factor\": 8.0, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "
+              "\"original_max_position_embeddings\": 32}"),
+        LLAMA(", \"rope_parameters\": {\"rope_theta\": 500000, \"rope_type\": \"llama3\", "
+              "\"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4.0, "
+              "\"original_max_position_embeddings\": 32}, \"rope_scaling\": null"),
+    };
+    for (int i = 0; i < HZP_COUNT(spelled); i++) {
+        struct hzp_model_config c = read_good(spelled[i], NULL);
+        assert_int_equal(c.rope_scaling, HZP_ROPE_LLAMA3);
+        assert_float_equal(c.rope_theta, 500000, 0);
+        assert_float_equal(c.rope_factor, 8, 0);
+        assert_float_equal(c.rope_low_factor, 1, 0);
+        assert_float_equal(c.rope_high_factor, 4, 0);
+        assert_int_equal(c.rope_original_positions, 32);
+    }
+}
+
+static void test_rope_kinds(void **state)
+{
+    struct hzp_model_config c =
+        read_good(LLAMA(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}"), NULL);
+    assert_int_equal(c.rope_scaling, HZP_ROPE_LINEAR);
+    assert_float_equal(c.rope_factor, 2, 0);
+    c = read_good(LLAMA(", \"rope_scaling\": {\"rope_type\": \"default\"}"), NULL);
+    assert_int_equal(c.rope_scaling, HZP_ROPE_PLAIN);
+    c = read_good(LLAMA(", \"rope_parameters\": {\"rope_theta\": 7.5, \"rope_type\": "
+                        "\"default\"}"), NULL);
+    assert_int_equal(c.rope_scaling, HZP_ROPE_PLAIN);
+    assert_float_equal(c.rope_theta, 7.5, 0);
+    read_bad(LLAMA(", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2}"), HZP_EUNSUP,
+             "rope_scaling", "yarn");
+    read_bad(LLAMA(", \"rope_scaling\": {\"factor\": 2}"), HZP_EFORMAT, "rope_scaling",
+             "rope_type");
+    read_bad(LLAMA(", \"rope_scaling\": 2"), HZP_EFORMAT, "rope_scaling", "object");
+    read_bad(LLAMA(", \"rope_parameters\": [2]"), HZP_EFORMAT, "rope_parameters", "object");
+    read_bad(LLAMA(", \"rope_scaling\": {\"type\": \"linear\"}"), HZP_EFORMAT, "factor",
+             "missing");
+    read_bad(LLAMA(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 0}"), HZP_EFORMAT,
+             "factor", "possible");
+    read_bad(LLAMA(", \"rope_scaling\": {\"type\": \"llama3\", \"factor\": 8}"), HZP_EFORMAT,
+             "low_freq_factor", "missing");
+    read_bad(LLAMA(", \"rope_theta\": 0"), HZP_EFORMAT, "rope_theta", "possible");
+    read_bad(LLAMA(", \"rope_theta\": \"x\""), HZP_EFORMAT, "rope_theta", "number");
+    read_bad(LLAMA(", \"partial_rotary_factor\": 0.5"), HZP_EUNSUP, "partial_rotary_factor", "");
+}
+
+/* The table against the published formulas, written once more, straight. */
+static void test_rope_table(void **state)
+{
+    enum { POSITIONS = 50, DIM = 16 };
+    struct hzp_model_config c = {.heads = {1, 1, DIM}, .rope_theta = 100, .rope_factor = 4,
+                                 .rope_low_factor = 1, .rope_high_factor = 4,
+                                 .rope_original_positions = 64};
+    float table[POSITIONS * DIM];
+    int changed = 0, mixed = 0;
+    for (int kind = 0; kind < 3; kind++) {
+        c.rope_scaling = (enum hzp_rope_scaling)kind;
+        hzp_rope_table(&c, POSITIONS, table);
+        for (int j = 0; j < DIM / 2; j++) {
+            double plain = 1 / pow(100, 2.0 * j / DIM), f = plain;
+            double wave = 2 * acos(-1) / plain;
+            if (kind == HZP_ROPE_LINEAR)
+                f = plain / 4;
+            if (kind == HZP_ROPE_LLAMA3 && wave > 64) {
+                f = plain / 4;
+                changed++;
+            } else if (kind == HZP_ROPE_LLAMA3 && wave >= 16) {
+                double smooth = (64 / wave - 1) / (4 - 1);
+                f = (1 - smooth) * plain / 4 + smooth * plain;
+                mixed++;
+            }
+            for (int p = 0; p < POSITIONS; p++) {
+                assert_float_equal(table[p * DIM + j], cos(p * f), 1e-6);
+                assert_float_equal(table[p * DIM + DIM / 2 + j], sin(p * f), 1e-6);
+            }
+        }
+    }
+    assert_true(changed == 0 || mixed > 0); /* the cases do occur */
+    assert_true(mixed > 0);
+}
+
+static void test_windows(void **state)
+{
+    assert_int_equal(read_good(TINY("mistral", ", \"sliding_window\": 16"), NULL).positions, 16);
+    assert_int_equal(read_good(TINY("mistral", ", \"sliding_window\": 64"), NULL).positions, 64);
+    assert_int_equal(read_good(TINY("mistral", ", \"sliding_window\": 16, \"layer_types\": "
+                                               "[\"full_attention\"]"), NULL).positions, 64);
+    assert_int_equal(read_good(TINY("qwen2", ", \"sliding_window\": 16"), NULL).positions, 64);
+    assert_int_equal(read_good(TINY("qwen2", ", \"sliding_window\": 16, "
+                                             "\"use_sliding_window\": true"), NULL).positions, 16);
+    assert_int_equal(read_good(TINY("llama", ", \"sliding_window\": 16"), NULL).positions, 64);
+    read_bad(TINY("mistral", ", \"sliding_window\": 0"), HZP_EFORMAT, "sliding_window", "0");
+    read_bad(TINY("qwen3", ", \"layer_types\": [\"linear_attention\"]"), HZP_EUNSUP,
+             "layer_types", "linear_attention");
+    read_bad(TINY("qwen3", ", \"layer_types\": 3"), HZP_EFORMAT, "layer_types", "list");
+}
+
+static void test_special_tokens(void **state)
+{
+    struct hzp_model_config c =
+        read_good(LLAMA(""), "{\"eos_token_id\": [5, 6, 7], \"bos_token_id\": 4}");
+    assert_int_equal(c.eos_count, 3);
+    assert_int_equal(c.eos[2], 7);
+    assert_int_equal(c.bos, 4);
+    c = read_good(LLAMA(""), "{\"eos_token_id\": null}");
+    assert_int_equal(c.eos_count, 1);
+    c = read_good(LLAMA(""), "{\"eos_token_id\": [36, 37, -1, 99999999999]}");
+    assert_int_equal(c.eos_count, 1);
+    assert_int_equal(c.eos[0], 36);
+    struct hzp_err_text err;
+    static const char *const bad[] = {"{\"eos_token_id\": \"2\"}", "{\"eos_token_id\": [[2]]}",
+                                      "{\"bos_token_id\": 1.5}",
+                                      "{\"eos_token_id\": [0,1,2,3,4,5,6,7,8]}", "{", "[]"};
+    for (int i = 0; i < HZP_COUNT(bad); i++) {
+        write_config(LLAMA(""), bad[i]);
+        assert_true(hzp_config_read(scratch_dir, &c, &err) < 0);
+        assert_non_null(strstr(err.text, "generation_config.json"));
+        assert_true(hzp_config_read(scratch_dir, &c, NULL) < 0);
+    }
+}
+
+static void test_types(void **state)
+{
+    char text[1024];
+    static const struct {
+        const char *written;
+        enum hzp_dtype type;
+    } good[] = {{"\"torch_dtype\": \"bfloat16\"", HZP_BF16}, {"\"dtype\": \"bfloat16\"", HZP_BF16},
+                {"\"torch_dtype\": \"float16\"", HZP_F32}, {"\"dtype\": null", HZP_F32}};
+    for (int i = 0; i < HZP_COUNT(good); i++) {
+        snprintf(text, sizeof(text), "%s", LLAMA(""));
+        sprintf(strstr(text, "\"torch_dtype\""), "%s}", good[i].written);
+        assert_int_equal(read_good(text, NULL).disk_type, good[i].type);
+    }
+    read_bad(LLAMA(", \"dtype\": \"float8\""), HZP_EUNSUP, "dtype", "float8");
+    read_bad(LLAMA(", \"dtype\": 8"), HZP_EFORMAT, "dtype", "string");
+}
+
+static void test_refused(void **state)
+{
+    read_bad(LLAMA(", \"attention_bias\": true"), HZP_EUNSUP, "attention_bias", "true");
+    read_bad(TINY("qwen3", ", \"attention_bias\": true"), HZP_EUNSUP, "attention_bias", "true");
+    read_good(TINY("qwen2", ", \"attention_bias\": true"), NULL);
+    read_bad(LLAMA(", \"mlp_bias\": true"), HZP_EUNSUP, "mlp_bias", "true");
+    read_bad(LLAMA(", \"mlp_bias\": 1"), HZP_EFORMAT, "mlp_bias", "neither");
+    read_bad(LLAMA(", \"quantization_config\": {}"), HZP_EUNSUP, "quantization_config", "");
+    read_bad(TINY("gemma3", ""), HZP_EUNSUP, "model_type", "gemma3");
+    read_bad("{}", HZP_EFORMAT, "model_type", "missing");
+    read_bad("{\"model_type\": 3}", HZP_EFORMAT, "model_type", "string");
+    read_bad("{\"model_type\": \"llama\"}", HZP_EFORMAT, "num_hidden_layers", "missing");
+    read_bad("{\"model_type\": \"llama\", \"hidden_act\": \"gelu\"}", HZP_EUNSUP, "hidden_act",
+             "gelu");
+}
+
+/* Each number out of its range; the text is TINY's with that field replaced. */
+static void test_ranges(void **state)
+{
+    static const struct {
+        const char *field, *values[8];
+    } cases[] = {
+        {"hidden_size", {"0", "-1", "65537", "9223372036854775807", "1e99", "2.5", "\"8\"", "23"}},
+        {"intermediate_size", {"0", "-5", "524289", "[]"}},
+        {"num_hidden_layers", {"0", "1025", "{}", "true"}},
+        {"num_attention_heads", {"0", "1025", "5", "3"}},
+        {"num_key_value_heads", {"0", "3", "8", "-2"}},
+        {"vocab_size", {"0", "4194305", "4294967297"}},
+        {"max_position_embeddings", {"0", "16777217", "-64"}},
+        {"rms_norm_eps", {"-1e-5", "1", "\"1e-5\"", "false"}},
+    };
+    for (int i = 0; i < HZP_COUNT(cases); i++)
+        for (int j = 0; j < 8 && cases[i].values[j]; j++) {
+            char text[1024], old[1024], key[64];
+            snprintf(old, sizeof(old), "%s", LLAMA(""));
+            snprintf(key, sizeof(key), "\"%s\": ", cases[i].field);
+            char *at = strstr(old, key);
+            assert_non_null(at);
+            snprintf(text, sizeof(text), "%.*s%s%s%s", (int)(at - old), old, key,
+                     cases[i].values[j], strchr(at, ','));
+            struct hzp_model_config c;
+            struct hzp_err_text err;
+            write_config(text, NULL);
+            if (hzp_config_read(scratch_dir, &c, &err) != HZP_EFORMAT)
+                fail_msg("%s %s was accepted", cases[i].field, cases[i].values[j]);
+        }
+    read_bad(LLAMA(", \"head_dim\": 7"), HZP_EFORMAT, "head_dim", "even");
+    read_bad(LLAMA(", \"head_dim\": 514"), HZP_EFORMAT, "head_dim", "514");
+    assert_int_equal(read_good(LLAMA(", \"head_dim\": 512"), NULL).heads.dim, 512);
+    assert_int_equal(read_good(LLAMA(", \"head_dim\": null"), NULL).heads.dim, 6);
+}
+
+static void test_hostile_json(void **state)
+{
+    struct hzp_model_config c;
+    struct hzp_err_text err;
+    static const char *const bad[] = {
+        "", "{", "nonsense", "[]", "{\"model_type\": \"llama\", \"model_type\": \"llama\"}",
+        "{\"model_type\": \"\xff\"}", "{\"hidden_size\": 99999999999999999999}",
+        "{\"a\": 1e999}", "{\"a\": NaN}",
+    };
+    for (int i = 0; i < HZP_COUNT(bad); i++) {
+        write_config(bad[i], NULL);
+        assert_int_equal(hzp_config_read(scratch_dir, &c, &err), HZP_EFORMAT);
+        assert_non_null(strstr(err.text, "config.json"));
+    }
+    enum { DEEP = 1000000 };
+    char *deep = malloc(DEEP + 1);
+    memset(deep, '[', DEEP);
+    memcpy(deep, "{\"a\":", 5);
+    deep[DEEP] = 0;
+    write_config(deep, NULL);
+    free(deep);
+    assert_int_equal(hzp_config_read(scratch_dir, &c, &err), HZP_EFORMAT);
+    assert_non_null(strstr(err.text, "depth"));
+    assert_int_equal(truncate(scratch_path("config.json"), (off_t)1 << 31), 0);
+    assert_int_equal(hzp_config_read(scratch_dir, &c, &err), HZP_EFORMAT);
+    assert_non_null(strstr(err.text, "2147483648 bytes"));
+    assert_int_equal(hzp_config_read(scratch_path("absent"), &c, &err), HZP_ENOENT);
+    char far[6000];
+    memset(far, 'x', sizeof(far) - 1);
+    far[sizeof(far) - 1] = 0;
+    assert_int_equal(hzp_config_read(far, &c, &err), HZP_EINVAL);
+}
+
+static void test_parameters(void **state)
+{
+    /* the published sizes of Llama-3.2-1B, Qwen2.5-0.5B and Qwen3-0.6B */
+    struct hzp_model_config c = {.family = "llama", .layers = 16, .width = 2048, .inner = 8192,
+                                 .vocab = 128256, .heads = {32, 8, 64}, .tied = true};
+    assert_int_equal(hzp_config_parameters(&c), 1235814400);
+    c = (struct hzp_model_config){.family = "qwen2", .layers = 24, .width = 896, .inner = 4864,
+                                  .vocab = 151936, .heads = {14, 2, 64}, .tied = true,
+                                  .qkv_bias = true};
+    assert_int_equal(hzp_config_parameters(&c), 494032768);
+    c = (struct hzp_model_config){.family = "qwen3", .layers = 28, .width = 1024, .inner = 3072,
+                                  .vocab = 151936, .heads = {16, 8, 128}, .tied = true,
+                                  .qk_norm = true};
+    assert_int_equal(hzp_config_parameters(&c), 596049920);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_families),       cmocka_unit_test(test_llama3),
+        cmocka_unit_test(test_rope_kinds),     cmocka_unit_test(test_rope_table),
+        cmocka_unit_test(test_windows),        cmocka_unit_test(test_special_tokens),
+        cmocka_unit_test(test_types),          cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_ranges),         cmocka_unit_test(test_hostile_json),
+        cmocka_unit_test(test_parameters),
+    };
+    return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+}

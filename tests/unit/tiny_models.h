@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/unit/tiny_models.h - config.json texts of a few small models, one a family.
+ *
+ * Thread: any.
+ */
+#ifndef HZP_TESTS_UNIT_TINY_MODELS_H
+#define HZP_TESTS_UNIT_TINY_MODELS_H
+
+#define TINY(type, more)                                                                           \
+    "{\"model_type\": \"" type "\", \"hidden_size\": 24, \"intermediate_size\": 20, "              \
+    "\"num_hidden_layers\": 3, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "           \
+    "\"vocab_size\": 37, \"max_position_embeddings\": 64, \"rms_norm_eps\": 1e-05, "               \
+    "\"hidden_act\": \"silu\", \"bos_token_id\": 1, \"eos_token_id\": 2, "                         \
+    "\"torch_dtype\": \"float32\"" more "}"
+
+static const char *const tiny_models[] = {
+    TINY("llama", ", \"tie_word_embeddings\": true"),
+    TINY("llama", ", \"tie_word_embeddings\": false"),
+    TINY("mistral", ", \"sliding_window\": null"),
+    TINY("qwen2", ", \"tie_word_embeddings\": true"),
+    TINY("qwen2", ", \"tie_word_embeddings\": false, \"use_sliding_window\": false"),
+    TINY("qwen3", ", \"tie_word_embeddings\": true, \"head_dim\": 10"),
+    TINY("qwen3", ", \"tie_word_embeddings\": false, \"head_dim\": 10"),
+};
+
+#endif

@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Samples are learned in rounds: in a round each one is drawn once, in the order they were pushed
+ * (shuffle: in a new random order).  A sample pushed while a round runs joins its end (shuffle:
+ * the next round).  Three lists hold them:
+ *
+ *     push -> waiting --draw--> drawn --done--> next round, or gone
+ *                ^                |                |
+ *                |                +--undo: drawn again as it is
+ *                +---- the round is over ----------+
+ *
+ * A drawn sample is in no other list, so no update can hold one twice. */
+#include "train/sample_queue.h"
+
+#include "base/arena.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct entry {
+    struct hzp_sample *sample;
+    int32_t left; /* passes to go */
+};
+
+struct list {
+    struct entry *entry;
+    int32_t head, count, room; /* entries [head, head + count) */
+};
+
+struct hzp_sample_queue {
+    /* fixed after create (replay: before the engine starts) */
+    struct hzp_sample_queue_config config;
+    struct entry *replay;
+    int32_t replays;
+    /* under lock */
+    pthread_mutex_t lock;
+    struct list waiting, next;
+    int32_t samples; /* held and reserved, replay not counted */
+    int64_t tokens;
+    int64_t pushed_through; /* the largest number ever pushed; <= 0: none */
+    int64_t learned_through;
+    bool redraw; /* the next draw gives what is drawn already */
+    /* engine thread only */
+    struct list drawn;
+    struct entry *gone; /* finished, but borrowed until the next draw */
+    int32_t gones, gones_room;
+    uint64_t rounds;    /* how many orders were shuffled */
+    int32_t *replay_order, *replay_drawn; /* [replays] */
+    int32_t replay_at, replay_draws;
+    uint64_t replay_rounds;
+    double replay_debt; /* replay tokens owed to the ratio */
+};
+
+static uint64_t mix(uint64_t x)
+{
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+/* The i-th random number of order `round`: of the seed and these two only.  Multiplication maps
+ * it to 0 .. bound-1 evenly enough for any queue that fits memory. */
+static int32_t random_below(uint64_t seed, uint64_t round, int32_t i, int32_t bound)
+{
+    uint64_t word = mix(mix(mix(seed) + round) + (uint64_t)i);
+    return (int32_t)((word >> 32) * (uint64_t)bound >> 32);
+}
+
+/* --- Lists ------------------------------------------------------------------------------------ */
+
+static void list_push(struct list *list, struct entry entry)
+{
+    if (list->head + list->count == list->room) {
+        if (list->head > list->room / 2) {
+            memmove(list->entry, list->entry + list->head,
+                    (size_t)list->count * sizeof(*list->entry));
+            list->head = 0;
+        } else {
+            list->room = HZP_MAX(64, 2 * list->room);
+            list->entry = hzp_xrealloc(list->entry, (size_t)list->room * sizeof(*list->entry));
+        }
+    }
+    list->entry[list->head + list->count++] = entry;
+}
+
+static struct entry list_pop(struct list *list)
+{
+    struct entry entry = list->entry[list->head];
+    list->count--;
+    list->head = list->count ? list->head + 1 : 0;
+    return entry;
+}
+
+static void list_free(struct list *list)
+{
+    for (int32_t i = 0; i < list->count; i++)
+        hzp_sample_destroy(list->entry[list->head + i].sample);
+    free(list->entry);
+}
+
+/* --- Life ------------------------------------------------------------------------------------- */
+
+int hzp_sample_queue_create(const struct hzp_sample_queue_config *config,
+                            struct hzp_sample_queue **ret)
+{
+    if (config->samples_max < 1 || config->tokens_max < 1 || config->passes < 1 ||
+        !(config->replay_ratio >= 0 && config->replay_ratio <= 1000))
+        return HZP_EINVAL;
+    struct hzp_sample_queue *q = hzp_xcalloc(1, sizeof(*q));
+    q->config = *config;
+    q->learned_through = config->learned_through > 0 ? config->learned_through : -1;
+    q->pushed_through = q->learned_through;
+    pthread_mutex_init(&q->lock, NULL);
+    *ret = q;
+    return HZP_OK;
+}
+
+static void free_gone(struct hzp_sample_queue *q)
+{
+    for (int32_t i = 0; i < q->gones; i++)
+        hzp_sample_destroy(q->gone[i].sample);
+    q->gones = 0;
+}
+
+void hzp_sample_queue_destroy(struct hzp_sample_queue *q)
+{
+    if (!q)
+        return;
+    free_gone(q);
+    free(q->gone);
+    list_free(&q->waiting);
+    list_free(&q->next);
+    list_free(&q->drawn);
+    for (int32_t i = 0; i < q->replays; i++)
+        hzp_sample_destroy(q->replay[i].sample);
+    free(q->replay);
+    free(q->replay_order);
+    free(q->replay_drawn);
+    pthread_mutex_destroy(&q->lock);
+    free(q);
+}
+
+/* --- Space and hand-over ---------------------------------------------------------------------- */
+
+int hzp_sample_queue_reserve(struct hzp_sample_queue *q, int32_t samples, int64_t tokens)
+{
+    if (samples < 0 || tokens < 0 || samples > q->config.samples_max ||
+        tokens > q->config.tokens_max)
+        return HZP_EINVAL;
+    int r = HZP_EBUSY;
+    pthread_mutex_lock(&q->lock);
+    /* What restore() put in may lie beyond the bounds: compare by what is left. */
+    if (samples <= q->config.samples_max - q->samples &&
+        tokens <= q->config.tokens_max - q->tokens) {
+        q->samples += samples;
+        q->tokens += tokens;
+        r = HZP_OK;
+    }
+    pthread_mutex_unlock(&q->lock);
+    return r;
+}
+
+void hzp_sample_queue_unreserve(struct hzp_sample_queue *q, int32_t samples, int64_t tokens)
+{
+    pthread_mutex_lock(&q->lock);
+    q->samples -= samples;
+    q->tokens -= tokens;
+    HZP_ASSERT(q->samples >= 0 && q->tokens >= 0);
+    pthread_mutex_unlock(&q->lock);
+}
+
+static void push_locked(struct hzp_sample_queue *q, struct hzp_sample *sample)
+{
+    HZP_ASSERT(sample->sequence_number <= 0 || sample->sequence_number > q->pushed_through);
+    if (sample->sequence_number > 0)
+        q->pushed_through = sample->sequence_number;
+    struct entry entry = {.sample = sample, .left = q->config.passes};
+    list_push(q->config.shuffle ? &q->next : &q->waiting, entry);
+}
+
+void hzp_sample_queue_push(struct hzp_sample_queue *q, struct hzp_sample **sample, int32_t count)
+{
+    pthread_mutex_lock(&q->lock);
+    for (int32_t i = 0; i < count; i++)
+        push_locked(q, sample[i]);
+    pthread_mutex_unlock(&q->lock);
+}
+
+void hzp_sample_queue_restore(struct hzp_sample_queue *q, struct hzp_sample **sample,
+                              int32_t count)
+{
+    pthread_mutex_lock(&q->lock);
+    for (int32_t i = 0; i < count; i++) {
+        q->samples++;
+        q->tokens += sample[i]->count;
+        push_locked(q, sample[i]);
+    }
+    pthread_mutex_unlock(&q->lock);
+}
+
+void hzp_sample_queue_set_replay(struct hzp_sample_queue *q, struct hzp_sample **sample,
+                                 int32_t count)
+{
+    HZP_ASSERT(!q->replay);
+    if (count <= 0)
+        return;
+    q->replays = count;
+    q->replay = hzp_xcalloc((size_t)count, sizeof(*q->replay));
+    q->replay_order = hzp_xcalloc((size_t)count, sizeof(*q->replay_order));
+    q->replay_drawn = hzp_xcalloc((size_t)count, sizeof(*q->replay_drawn));
+    for (int32_t i = 0; i < count; i++)
+        q->replay[i] = (struct entry){.sample = sample[i]};
+    q->replay_at = count; /* the first draw makes the first order */
+}
+
+/* --- Drawing ---------------------------------------------------------------------------------- */
+
+bool hzp_sample_queue_ready(struct hzp_sample_queue *q)
+{
+    pthread_mutex_lock(&q->lock);
+    bool ready = q->redraw || q->waiting.count || q->next.count;
+    pthread_mutex_unlock(&q->lock);
+    return ready;
+}
+
+static void begin_round(struct hzp_sample_queue *q)
+{
+    struct list empty = q->waiting;
+    q->waiting = q->next;
+    q->next = empty;
+    if (!q->config.shuffle)
+        return;
+    struct entry *entry = q->waiting.entry + q->waiting.head;
+    uint64_t round = q->rounds++;
+    for (int32_t i = q->waiting.count - 1; i > 0; i--) {
+        int32_t j = random_below(q->config.seed, 2 * round, i, i + 1);
+        struct entry swap = entry[i];
+        entry[i] = entry[j];
+        entry[j] = swap;
+    }
+}
+
+static int32_t draw_new(struct hzp_sample_queue *q, int64_t tokens_max,
+                        const struct hzp_sample **ret, int32_t max)
+{
+    int32_t n = 0;
+    int64_t tokens = 0;
+    pthread_mutex_lock(&q->lock);
+    while (n < max) {
+        if (!q->waiting.count && q->next.count && !(n && q->config.shuffle))
+            begin_round(q); /* an epoch's last update stays short, a stream's is filled up */
+        if (!q->waiting.count)
+            break;
+        const struct hzp_sample *sample = q->waiting.entry[q->waiting.head].sample;
+        if (n && tokens + sample->count > tokens_max)
+            break;
+        tokens += sample->count;
+        list_push(&q->drawn, list_pop(&q->waiting));
+        ret[n++] = sample;
+    }
+    pthread_mutex_unlock(&q->lock);
+    q->replay_debt += q->config.replay_ratio * (double)tokens;
+    return n;
+}
+
+/* Replay samples come in a random order, each once before any comes again. */
+static void draw_replay(struct hzp_sample_queue *q, int32_t room)
+{
+    int32_t draws_max = HZP_MIN(room, q->replays);
+    q->replay_draws = 0;
+    while (q->replay_debt > 0 && q->replay_draws < draws_max) {
+        if (q->replay_at == q->replays) {
+            if (q->replay_draws)
+                break; /* a new order could repeat one of this update's */
+            uint64_t round = q->replay_rounds++;
+            for (int32_t i = 0; i < q->replays; i++) {
+                int32_t j = random_below(q->config.seed, 2 * round + 1, i, i + 1);
+                q->replay_order[i] = q->replay_order[j];
+                q->replay_order[j] = i;
+            }
+            q->replay_at = 0;
+        }
+        int32_t index = q->replay_order[q->replay_at++];
+        q->replay_drawn[q->replay_draws++] = index;
+        q->replay_debt -= q->replay[index].sample->count;
+    }
+    if (q->replay_draws == draws_max && q->replay_debt > 0)
+        q->replay_debt = 0; /* what cannot be met is not owed for ever */
+}
+
+int32_t hzp_sample_queue_draw(struct hzp_sample_queue *q, int64_t tokens_max,
+                              const struct hzp_sample **ret, int32_t max)
+{
+    HZP_ASSERT(max > 0);
+    int32_t n = 0;
+    free_gone(q);
+    pthread_mutex_lock(&q->lock);
+    bool redraw = q->redraw;
+    q->redraw = false;
+    pthread_mutex_unlock(&q->lock);
+    if (redraw) {
+        for (; n < HZP_MIN(max, q->drawn.count); n++)
+            ret[n] = q->drawn.entry[q->drawn.head + n].sample;
+    } else {
+        HZP_ASSERT(!q->drawn.count);
+        n = draw_new(q, tokens_max, ret, max);
+        if (q->replays && n)
+            draw_replay(q, max - n);
+    }
+    for (int32_t i = 0; q->replays && n && i < q->replay_draws && n < max; i++)
+        ret[n++] = q->replay[q->replay_drawn[i]].sample;
+    return n;
+}
+
+/* The smallest number still to be learned says how far everything is; pushes come in order. */
+static int64_t find_learned_through(const struct hzp_sample_queue *q)
+{
+    int64_t through = q->pushed_through;
+    const struct list *lists[] = {&q->waiting, &q->next};
+    for (int i = 0; i < HZP_COUNT(lists); i++)
+        for (int32_t j = 0; j < lists[i]->count; j++) {
+            int64_t number = lists[i]->entry[lists[i]->head + j].sample->sequence_number;
+            if (number > 0 && number - 1 < through)
+                through = number - 1;
+        }
+    return through;
+}
+
+int64_t hzp_sample_queue_done(struct hzp_sample_queue *q)
+{
+    bool left = false;
+    pthread_mutex_lock(&q->lock);
+    while (q->drawn.count) {
+        struct entry entry = list_pop(&q->drawn);
+        if (--entry.left > 0) {
+            list_push(&q->next, entry);
+            continue;
+        }
+        q->samples--;
+        q->tokens -= entry.sample->count;
+        left = left || entry.sample->sequence_number > 0;
+        if (q->gones == q->gones_room) {
+            q->gones_room = HZP_MAX(64, 2 * q->gones_room);
+            q->gone = hzp_xrealloc(q->gone, (size_t)q->gones_room * sizeof(*q->gone));
+        }
+        q->gone[q->gones++] = entry;
+    }
+    if (left) {
+        int64_t through = find_learned_through(q);
+        q->learned_through = HZP_MAX(q->learned_through, through > 0 ? through : -1);
+    }
+    int64_t r = q->learned_through;
+    q->redraw = false;
+    pthread_mutex_unlock(&q->lock);
+    return r;
+}
+
+void hzp_sample_queue_undo(struct hzp_sample_queue *q)
+{
+    pthread_mutex_lock(&q->lock);
+    q->redraw = q->drawn.count > 0;
+    pthread_mutex_unlock(&q->lock);
+}
+
+void hzp_sample_queue_read_stats(struct hzp_sample_queue *q, struct hzp_sample_queue_stats *ret)
+{
+    pthread_mutex_lock(&q->lock);
+    *ret = (struct hzp_sample_queue_stats){
+        .samples = q->samples, .samples_max = q->config.samples_max,
+        .tokens = q->tokens, .tokens_max = q->config.tokens_max,
+        .learned_through = q->learned_through,
+    };
+    pthread_mutex_unlock(&q->lock);
+}
+
+int64_t hzp_sample_queue_count_draws(const struct hzp_sample_queue_config *config,
+                                     const int32_t *tokens, int32_t samples, int64_t tokens_max,
+                                     int32_t max)
+{
+    struct hzp_sample_queue *q = NULL;
+    if (hzp_sample_queue_create(config, &q) < 0)
+        return HZP_EINVAL;
+    const struct hzp_sample **ret = hzp_xcalloc((size_t)max, sizeof(*ret));
+    for (int32_t i = 0; i < samples; i++) {
+        /* Drawing looks at nothing but the count. */
+        struct hzp_sample *sample = hzp_xcalloc(1, sizeof(*sample));
+        sample->count = tokens[i];
+        hzp_sample_queue_restore(q, &sample, 1);
+    }
+    int64_t draws = 0;
+    while (hzp_sample_queue_draw(q, tokens_max, ret, max)) {
+        hzp_sample_queue_done(q);
+        draws++;
+    }
+    free(ret);
+    hzp_sample_queue_destroy(q);
+    return draws;
+}

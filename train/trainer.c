@@ -1,0 +1,511 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "train/trainer_state.h"
+
+#include "base/thread.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    DRAWS_MAX = 65536, /* samples of one update */
+    FAILURES_MAX = 2,  /* the same samples are tried so often */
+    LOGITS_MAX = 8 << 20, /* elements of the logits chunk: 32 MB */
+};
+
+/* --- Life ------------------------------------------------------------------------------------- */
+
+static bool offer(struct hzp_source *source, struct hzp_step *step);
+static void deliver(struct hzp_source *source, const struct hzp_step *step, int status);
+static bool busy(struct hzp_source *source);
+
+struct hzp_train_space_config hzp_trainer_space_config(const struct hzp_recipe *recipe,
+                                                       const struct hzp_model_config *model,
+                                                       uint64_t quantum_flops)
+{
+    int32_t head_rows = HZP_MAX(LOGITS_MAX / HZP_MAX(model->vocab, 1), 16);
+    return (struct hzp_train_space_config){
+        .rows_max = recipe->micro_rows,
+        .head_rows = HZP_MIN(head_rows, recipe->micro_rows),
+        .moment_type = recipe->moment_type,
+        .quantum_flops = quantum_flops,
+    };
+}
+
+int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_trainer **ret)
+{
+    HZP_TRY(hzp_recipe_check(&config->recipe, NULL));
+    struct hzp_trainer *t = hzp_xcalloc(1, sizeof(*t));
+    t->config = *config;
+    t->source = (struct hzp_source){"train", offer, deliver, busy};
+    t->learned_through = -1;
+    hzp_plan_init(&t->chain);
+    pthread_mutex_init(&t->lock, NULL);
+    t->draw.room = DRAWS_MAX;
+    t->draw.sample = hzp_xcalloc(DRAWS_MAX, sizeof(*t->draw.sample));
+    t->draw.bin = hzp_xcalloc(DRAWS_MAX, sizeof(*t->draw.bin));
+    t->draw.bin_rows = hzp_xcalloc(DRAWS_MAX, sizeof(*t->draw.bin_rows));
+    struct hzp_train_space_config space = hzp_trainer_space_config(
+        &config->recipe, config->model->config, config->quantum_flops);
+    int r;
+    HZP_TRY_GOTO(hzp_train_space_create(config->model, &space, &t->space));
+    HZP_TRY_GOTO(hzp_micro_create(config->model->dev, config->recipe.micro_rows, &t->micro));
+    *ret = t;
+    return HZP_OK;
+out:
+    hzp_trainer_destroy(t);
+    return r;
+}
+
+void hzp_trainer_destroy(struct hzp_trainer *t)
+{
+    if (!t)
+        return;
+    hzp_micro_destroy(t->micro);
+    hzp_train_space_destroy(t->space);
+    hzp_plan_fini(&t->chain);
+    pthread_mutex_destroy(&t->lock);
+    free(t->draw.sample);
+    free(t->draw.bin);
+    free(t->draw.bin_rows);
+    free(t);
+}
+
+struct hzp_source *hzp_trainer_source(struct hzp_trainer *t)
+{
+    return &t->source;
+}
+
+struct hzp_train_space *hzp_trainer_space(struct hzp_trainer *t)
+{
+    return t->space;
+}
+
+/* --- What other threads ask ------------------------------------------------------------------- */
+
+void hzp_trainer_pause(struct hzp_trainer *t, bool on)
+{
+    atomic_store(&t->paused, on);
+}
+
+void hzp_trainer_finish(struct hzp_trainer *t)
+{
+    atomic_store(&t->finishing, true);
+}
+
+void hzp_trainer_freeze(struct hzp_trainer *t)
+{
+    atomic_store(&t->freeze, true);
+}
+
+struct hzp_version *hzp_trainer_frozen(struct hzp_trainer *t)
+{
+    return atomic_load(&t->frozen);
+}
+
+void hzp_trainer_thaw(struct hzp_trainer *t)
+{
+    /* In this order, or the engine could grant anew between the two. */
+    atomic_store(&t->freeze, false);
+    atomic_store(&t->frozen, NULL);
+}
+
+bool hzp_trainer_idle(const struct hzp_trainer *t)
+{
+    return t->stage != HZP_TRAINER_UPDATE && t->unpublished == 0;
+}
+
+void hzp_trainer_read_stats(struct hzp_trainer *t, struct hzp_trainer_stats *ret)
+{
+    pthread_mutex_lock(&t->lock);
+    *ret = t->stats;
+    pthread_mutex_unlock(&t->lock);
+    ret->paused = atomic_load(&t->paused);
+}
+
+static void set_waiting(struct hzp_trainer *t, bool swap, bool slot)
+{
+    pthread_mutex_lock(&t->lock);
+    t->stats.waiting_for_swap = swap;
+    t->stats.waiting_for_slot = slot;
+    pthread_mutex_unlock(&t->lock);
+}
+
+/* --- Beginning an update ---------------------------------------------------------------------- */
+
+static bool worth_learning(const struct hzp_sample *sample, int32_t rows_max)
+{
+    if (sample->count < 2 || sample->count - 1 > rows_max)
+        return false;
+    for (int32_t i = 1; i < sample->count; i++)
+        if (sample->learn[i])
+            return true;
+    return false;
+}
+
+/* First fit, in the order of the draw: documents stay whole, and what they are packed with
+ * depends on nothing but the draw. */
+static void pack(struct hzp_trainer *t)
+{
+    struct hzp_draw *d = &t->draw;
+    int32_t rows_max = t->config.recipe.micro_rows, open = 0;
+    int32_t doc_rows_max = HZP_MIN(rows_max, t->config.model->positions);
+    d->bins = 0;
+    for (int32_t i = 0; i < d->count; i++) {
+        int32_t rows = d->sample[i]->count - 1;
+        d->bin[i] = -1;
+        if (!worth_learning(d->sample[i], doc_rows_max))
+            continue;
+        int32_t b = open;
+        while (b < d->bins && d->bin_rows[b] + rows > rows_max)
+            b++;
+        if (b == d->bins)
+            d->bin_rows[d->bins++] = 0;
+        d->bin_rows[b] += rows;
+        d->bin[i] = b;
+        while (open < d->bins && d->bin_rows[open] == rows_max)
+            open++; /* full ones are not looked at again */
+    }
+}
+
+static struct hzp_version *version_read(struct hzp_trainer *t)
+{
+    return t->held ? t->held : t->draft;
+}
+
+static void build_micro(struct hzp_trainer *t)
+{
+    struct hzp_draw *d = &t->draw;
+    hzp_micro_clear(t->micro);
+    for (int32_t i = 0; i < d->count; i++) {
+        const struct hzp_sample *s = d->sample[i];
+        if (d->bin[i] != t->bin)
+            continue;
+        int r = hzp_micro_add(t->micro, s->token, s->learn, s->count);
+        HZP_ASSERT(r >= 0);
+        t->now.samples++;
+    }
+    t->now.rows += t->micro->rows;
+    t->now.learned_tokens += t->micro->learned;
+    hzp_plan_clear(&t->chain);
+    hzp_micro_build(&t->chain, t->config.model, version_read(t), t->micro, t->space, t->bin == 0);
+    t->at = 0;
+}
+
+static void note_sequences(struct hzp_trainer *t)
+{
+    for (int32_t i = 0; i < t->draw.count; i++) {
+        int64_t n = t->draw.sample[i]->sequence_number;
+        if (n <= 0)
+            continue;
+        if (!t->now.first_sequence || n < t->now.first_sequence)
+            t->now.first_sequence = n;
+        t->now.last_sequence = HZP_MAX(t->now.last_sequence, n);
+    }
+}
+
+static void begin_accumulation(struct hzp_trainer *t)
+{
+    memset(&t->now, 0, sizeof(t->now));
+    t->loss_sum = 0;
+    t->begin_ns = hzp_now_ns();
+    t->draw.count = hzp_sample_queue_draw(t->config.queue, t->config.recipe.update_tokens,
+                                          t->draw.sample, t->draw.room);
+    pack(t);
+    note_sequences(t);
+    if (!t->draw.bins) {
+        /* Nothing in it can be learned (a log of other limits): it is done as it is. */
+        t->learned_through = hzp_sample_queue_done(t->config.queue);
+        t->draws++;
+        return;
+    }
+    if (!t->draft)
+        t->held = hzp_weights_acquire(t->config.model->weights);
+    t->bin = 0;
+    t->stage = HZP_TRAINER_ACCUMULATE;
+    build_micro(t);
+}
+
+/* --- Waiting for the update ------------------------------------------------------------------- */
+
+/* So many finished updates unpublished would leave the server too far behind. */
+static bool over_bound(struct hzp_trainer *t, int32_t unpublished)
+{
+    struct hzp_weights_stats stats;
+    hzp_weights_read_stats(t->config.model->weights, &stats);
+    return unpublished > 0 && unpublished > stats.max_staleness;
+}
+
+/* True: the update's chain is built.  Else it has to wait; *ret_flush: for the publication of
+ * what is finished, which deliver() can do. */
+static bool begin_update(struct hzp_trainer *t, bool *ret_flush)
+{
+    struct hzp_weights *w = t->config.model->weights;
+    if (atomic_load(&t->freeze) || t->picture) {
+        *ret_flush = t->unpublished > 0;
+        return false;
+    }
+    t->publishes = t->unpublished + 1 >= t->config.recipe.publish_every ||
+                   !hzp_weights_may_update(w, false);
+    if (over_bound(t, t->unpublished) || !hzp_weights_may_update(w, t->publishes)) {
+        *ret_flush = t->unpublished > 0;
+        set_waiting(t, true, false);
+        return false;
+    }
+    if (!t->draft && hzp_weights_begin(w, &t->draft) < 0) {
+        t->draft = NULL;
+        set_waiting(t, false, true);
+        return false;
+    }
+    set_waiting(t, false, false);
+    const struct hzp_recipe *recipe = &t->config.recipe;
+    struct hzp_update_hyper hyper = {
+        .lr = hzp_recipe_lr(recipe, t->step + 1),
+        .beta1 = recipe->beta1, .beta2 = recipe->beta2, .eps = recipe->eps,
+        .decay = recipe->decay, .clip = recipe->clip,
+        .grad_scale = 1.0f / (float)t->now.learned_tokens,
+        .t = (int32_t)HZP_MIN(t->step + 1, INT32_MAX),
+    };
+    t->now.lr = hyper.lr;
+    hzp_plan_clear(&t->chain);
+    hzp_update_build(&t->chain, t->config.model, version_read(t), t->draft, &hyper, t->space);
+    t->at = 0;
+    t->stage = HZP_TRAINER_UPDATE;
+    return true;
+}
+
+/* --- A frozen picture ------------------------------------------------------------------------- */
+
+/* A grant that crossed with a thaw counts as given back too. */
+static bool given_back(struct hzp_trainer *t)
+{
+    return t->picture && (!atomic_load(&t->freeze) || !atomic_load(&t->frozen));
+}
+
+/* last_step: the last step that may have read the picture's version. */
+static void serve_freeze(struct hzp_trainer *t, uint64_t last_step)
+{
+    struct hzp_weights *w = t->config.model->weights;
+    if (given_back(t)) {
+        hzp_weights_release(w, t->picture, last_step);
+        t->picture = NULL;
+        atomic_store(&t->frozen, NULL);
+    }
+    if (!t->picture && atomic_load(&t->freeze) && hzp_trainer_idle(t) && hzp_weights_current(w)) {
+        t->picture = hzp_weights_acquire(w);
+        atomic_store(&t->frozen, t->picture);
+    }
+}
+
+/* --- The source ------------------------------------------------------------------------------- */
+
+/* A slice of the chain; or nothing but a turn, so that deliver() runs and may publish. */
+static bool offer_turn(struct hzp_trainer *t, bool flush)
+{
+    t->flush = flush;
+    return flush;
+}
+
+static bool offer(struct hzp_source *source, struct hzp_step *step)
+{
+    struct hzp_trainer *t = HZP_CONTAINER_OF(source, struct hzp_trainer, source);
+    bool flush = false, gave_back = given_back(t); /* a turn then reclaims it */
+    t->offered = t->flush = false;
+    if (t->stage == HZP_TRAINER_BROKEN)
+        return false;
+    serve_freeze(t, step->number - 1);
+    if (atomic_load(&t->paused) || step->chain || !step->train_ns)
+        return gave_back;
+    if (t->stage == HZP_TRAINER_IDLE) {
+        bool begin = !atomic_load(&t->finishing) && hzp_sample_queue_ready(t->config.queue);
+        if (t->unpublished && (!begin || atomic_load(&t->freeze)))
+            return offer_turn(t, true);
+        if (!begin)
+            return gave_back;
+        begin_accumulation(t);
+        if (t->stage == HZP_TRAINER_IDLE)
+            return true; /* an empty draw: look again in the next turn */
+    }
+    if (t->stage == HZP_TRAINER_WAIT && !begin_update(t, &flush))
+        return offer_turn(t, flush) || gave_back;
+    t->to = hzp_price_cut(step->price, &t->chain, t->at, step->train_ns);
+    step->chain = &t->chain;
+    step->from = t->at;
+    step->to = t->to;
+    t->offered = true;
+    return true;
+}
+
+static void publish(struct hzp_trainer *t, const struct hzp_step *step)
+{
+    struct hzp_weights *w = t->config.model->weights;
+    struct hzp_version_record *record = &t->draft->record;
+    record->optimizer_step = t->step;
+    record->loss = t->version_tokens ? t->version_loss_sum / (double)t->version_tokens : NAN;
+    record->checksum = hzp_update_result(t->space)->checksum;
+    record->learned = t->learned;
+    record->learned_through = t->learned_through;
+    hzp_weights_publish(w, t->draft, step->number);
+    t->draft = NULL;
+    t->unpublished = 0;
+    t->version_loss_sum = 0;
+    t->version_tokens = 0;
+    memset(&t->learned, 0, sizeof(t->learned));
+}
+
+static void end_micro(struct hzp_trainer *t)
+{
+    for (int32_t i = 0; i < t->micro->learned; i++)
+        t->loss_sum += (double)t->micro->loss[i];
+    if (++t->bin < t->draw.bins)
+        build_micro(t);
+    else
+        t->stage = HZP_TRAINER_WAIT;
+}
+
+static int compare_numbers(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static void add_learned(struct hzp_trainer *t)
+{
+    int64_t *number = hzp_xmalloc((size_t)HZP_MAX(t->draw.count, 1) * sizeof(*number));
+    int32_t n = 0;
+    for (int32_t i = 0; i < t->draw.count; i++)
+        if (t->draw.sample[i]->sequence_number > 0 && t->draw.bin[i] >= 0)
+            number[n++] = t->draw.sample[i]->sequence_number;
+    qsort(number, (size_t)n, sizeof(*number), compare_numbers);
+    for (int32_t i = 0; i < n; i++)
+        hzp_learned_add(&t->learned, number[i]);
+    free(number);
+}
+
+static void undo_update(struct hzp_trainer *t, const struct hzp_update_result *result)
+{
+    if (!t->unpublished) {
+        hzp_weights_abandon(t->config.model->weights, t->draft);
+        t->draft = NULL;
+    }
+    t->now.skipped = true;
+    if (isfinite(result->sumsq)) {
+        /* Finite gradients, yet a draft that is not: the weights it came from are not either, and
+         * moments and residuals have moved.  There is nothing to go back to but a checkpoint. */
+        t->now.broken = true;
+        t->stage = HZP_TRAINER_BROKEN;
+        return;
+    }
+    if (++t->failures < FAILURES_MAX) {
+        hzp_sample_queue_undo(t->config.queue);
+        return;
+    }
+    t->now.dropped = true;
+    t->failures = 0;
+    t->draws++;
+    t->learned_through = hzp_sample_queue_done(t->config.queue);
+}
+
+/* A version is due: the update said so when it began, the bound shrank meanwhile, or nothing
+ * comes after it for a while. */
+static bool must_publish(struct hzp_trainer *t)
+{
+    return t->publishes || over_bound(t, t->unpublished) || atomic_load(&t->finishing) ||
+           !hzp_sample_queue_ready(t->config.queue);
+}
+
+static void count_update(struct hzp_trainer *t)
+{
+    pthread_mutex_lock(&t->lock);
+    struct hzp_trainer_stats *s = &t->stats;
+    s->step = t->step;
+    s->draws = t->draws;
+    s->updates += !t->now.skipped;
+    s->skipped += t->now.skipped;
+    s->dropped += t->now.dropped;
+    s->broken = t->now.broken;
+    s->device_ns += t->now.device_ns;
+    s->rows += (uint64_t)t->now.rows;
+    s->loss = t->now.loss;
+    s->grad_norm = t->now.grad_norm;
+    s->lr = t->now.lr;
+    if (!t->now.skipped)
+        s->learned_tokens += (uint64_t)t->now.learned_tokens;
+    pthread_mutex_unlock(&t->lock);
+}
+
+static void end_update(struct hzp_trainer *t, const struct hzp_step *step)
+{
+    struct hzp_weights *w = t->config.model->weights;
+    const struct hzp_update_result *result = hzp_update_result(t->space);
+    t->stage = HZP_TRAINER_IDLE;
+    t->now.step = t->step + 1;
+    t->now.loss = t->loss_sum / t->now.learned_tokens;
+    t->now.grad_norm = sqrt(result->sumsq) / t->now.learned_tokens;
+    t->now.wall_ns = hzp_now_ns() - t->begin_ns;
+    if (isfinite(result->sumsq) && result->nonfinite == 0) {
+        t->step++;
+        t->draws++;
+        t->failures = 0;
+        t->unpublished++;
+        t->version_loss_sum += t->loss_sum;
+        t->version_tokens += t->now.learned_tokens;
+        add_learned(t);
+        t->learned_through = hzp_sample_queue_done(t->config.queue);
+        /* Publishing finishes too: so nobody ever reads a staleness above the bound. */
+        if (must_publish(t)) {
+            publish(t, step);
+            t->now.version = hzp_weights_current(w)->record.id;
+        } else {
+            hzp_weights_finished(w, t->step);
+        }
+    } else {
+        undo_update(t, result);
+    }
+    if (t->held)
+        hzp_weights_release(w, t->held, step->number);
+    t->held = NULL;
+    count_update(t);
+    if (t->config.on_update)
+        t->config.on_update(t->config.ctx, &t->now);
+}
+
+/* Publishes what is finished although an update that read the draft is in hand: that one goes on
+ * with the same weights, now held as the current version. */
+static void publish_early(struct hzp_trainer *t, const struct hzp_step *step)
+{
+    publish(t, step);
+    if (t->stage == HZP_TRAINER_WAIT)
+        t->held = hzp_weights_acquire(t->config.model->weights);
+}
+
+static void deliver(struct hzp_source *source, const struct hzp_step *step, int status)
+{
+    struct hzp_trainer *t = HZP_CONTAINER_OF(source, struct hzp_trainer, source);
+    if (status < 0) {
+        t->stage = HZP_TRAINER_BROKEN;
+        return;
+    }
+    if (t->flush)
+        publish_early(t, step);
+    if (t->offered) {
+        t->at = t->to;
+        t->now.device_ns += step->trained_ns;
+        if (t->at == t->chain.items) {
+            if (t->stage == HZP_TRAINER_ACCUMULATE)
+                end_micro(t);
+            else
+                end_update(t, step);
+        }
+    }
+    t->offered = t->flush = false;
+    serve_freeze(t, step->number);
+}
+
+static bool busy(struct hzp_source *source)
+{
+    struct hzp_trainer *t = HZP_CONTAINER_OF(source, struct hzp_trainer, source);
+    if (t->stage == HZP_TRAINER_BROKEN || atomic_load(&t->paused))
+        return false;
+    return t->stage != HZP_TRAINER_IDLE || t->unpublished;
+}

@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "train/trainer_state.h"
+
+#include "device/philox.h"
+#include "weights/safetensors.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char format_name[] = "hzpserve-trainer-1";
+
+uint64_t hzp_version_checksum(const struct hzp_layout *layout, enum hzp_dtype type,
+                              const void *base)
+{
+    uint64_t sum = 0;
+    for (int32_t u = 0; u < layout->units; u++) {
+        const struct hzp_unit *unit = &layout->unit[u];
+        const char *at = (const char *)base + unit->offset * hzp_dtype_size(type);
+        uint64_t words = unit->elements * hzp_dtype_size(type) / sizeof(uint64_t);
+        for (uint64_t i = 0; i < words; i++) {
+            uint64_t word;
+            memcpy(&word, at + i * sizeof(word), sizeof(word));
+            sum += hzp_audit_mix(i, word);
+        }
+    }
+    return sum;
+}
+
+/* --- The recipe as texts ---------------------------------------------------------------------- */
+
+enum field_type { FLOAT, INT32, INT64, SCHEDULE, MOMENTS };
+
+static const struct field {
+    const char *name;
+    enum field_type type;
+    size_t offset;
+} fields[] = {
+    {"lr", FLOAT, offsetof(struct hzp_recipe, lr)},
+    {"beta1", FLOAT, offsetof(struct hzp_recipe, beta1)},
+    {"beta2", FLOAT, offsetof(struct hzp_recipe, beta2)},
+    {"eps", FLOAT, offsetof(struct hzp_recipe, eps)},
+    {"decay", FLOAT, offsetof(struct hzp_recipe, decay)},
+    {"clip", FLOAT, offsetof(struct hzp_recipe, clip)},
+    {"schedule", SCHEDULE, offsetof(struct hzp_recipe, schedule)},
+    {"warmup", INT32, offsetof(struct hzp_recipe, warmup_steps)},
+    {"total_steps", INT64, offsetof(struct hzp_recipe, total_steps)},
+    {"lr_floor", FLOAT, offsetof(struct hzp_recipe, lr_floor)},
+    {"batch_tokens", INT32, offsetof(struct hzp_recipe, update_tokens)},
+    {"micro_rows", INT32, offsetof(struct hzp_recipe, micro_rows)},
+    {"publish_every", INT32, offsetof(struct hzp_recipe, publish_every)},
+    {"moments", MOMENTS, offsetof(struct hzp_recipe, moment_type)},
+};
+
+/* As few digits as give the float back exactly; nine always do. */
+static void print_float(float value, char *ret, size_t size)
+{
+    for (int digits = 6; digits <= 9; digits++) {
+        snprintf(ret, size, "%.*g", digits, (double)value);
+        if (strtof(ret, NULL) == value)
+            return;
+    }
+}
+
+static void print_field(const struct hzp_recipe *recipe, const struct field *f, char *ret,
+                        size_t size)
+{
+    const void *at = (const char *)recipe + f->offset;
+    switch (f->type) {
+    case FLOAT:
+        print_float(*(const float *)at, ret, size);
+        break;
+    case INT32:
+        snprintf(ret, size, "%" PRId32, *(const int32_t *)at);
+        break;
+    case INT64:
+        snprintf(ret, size, "%" PRId64, *(const int64_t *)at);
+        break;
+    case SCHEDULE:
+        snprintf(ret, size, "%s",
+                 *(const enum hzp_lr_schedule *)at == HZP_LR_COSINE ? "cosine" : "constant");
+        break;
+    case MOMENTS:
+        snprintf(ret, size, "%s", *(const enum hzp_dtype *)at == HZP_BF16 ? "bf16" : "f32");
+        break;
+    }
+}
+
+static int compare_recipe(const struct hzp_trainer *t, const struct hzp_safetensors *st,
+                          const char *path, bool all, struct hzp_err_text *reterr)
+{
+    for (int i = 0; i < HZP_COUNT(fields); i++) {
+        char now[64];
+        const char *then = hzp_safetensors_meta(st, fields[i].name);
+        print_field(&t->config.recipe, &fields[i], now, sizeof(now));
+        if (!all && fields[i].type != MOMENTS)
+            continue;
+        if (!then || strcmp(then, now))
+            return hzp_fail_param(reterr, HZP_EINVAL, fields[i].name,
+                                  "%s: this run was begun with %s %s, now it is %s", path,
+                                  fields[i].name, then ? then : "(not named)", now);
+    }
+    return HZP_OK;
+}
+
+/* --- Saving ----------------------------------------------------------------------------------- */
+
+static enum hzp_disk_type moment_disk_type(const struct hzp_trainer *t)
+{
+    return t->config.recipe.moment_type == HZP_BF16 ? HZP_DISK_BF16 : HZP_DISK_F32;
+}
+
+static void put_number(struct hzp_st_writer *w, const char *key, int64_t value)
+{
+    char text[32];
+    snprintf(text, sizeof(text), "%" PRId64, value);
+    hzp_st_writer_meta(w, key, text);
+}
+
+static void put_meta(struct hzp_trainer *t, const struct hzp_version *v, const char *note,
+                     struct hzp_st_writer *w)
+{
+    struct hzp_trainer_stats stats;
+    char text[64];
+    hzp_trainer_read_stats(t, &stats);
+    hzp_st_writer_meta(w, "format", format_name);
+    put_number(w, "step", stats.step);
+    put_number(w, "draws", stats.draws);
+    put_number(w, "learned_through", v->record.learned_through);
+    snprintf(text, sizeof(text), "%.17g", isfinite(v->record.loss) ? v->record.loss : -1.0);
+    hzp_st_writer_meta(w, "loss", text);
+    snprintf(text, sizeof(text), "%016" PRIx64,
+             hzp_version_checksum(t->config.model->layout, t->config.model->act, v->base));
+    hzp_st_writer_meta(w, "weights_checksum", text);
+    hzp_st_writer_meta(w, "note", note ? note : "");
+    for (int i = 0; i < HZP_COUNT(fields); i++) {
+        print_field(&t->config.recipe, &fields[i], text, sizeof(text));
+        hzp_st_writer_meta(w, fields[i].name, text);
+    }
+}
+
+int hzp_trainer_save(struct hzp_trainer *t, const struct hzp_version *v, const char *dir,
+                     const char *note, struct hzp_err_text *reterr)
+{
+    HZP_ASSERT(!note || strlen(note) <= HZP_TRAINER_NOTE_MAX);
+    char path[PATH_MAX];
+    int r;
+    snprintf(path, sizeof(path), "%s/trainer.safetensors", dir);
+    size_t elements = t->config.model->layout->elements;
+    size_t moment = elements * hzp_dtype_size(t->config.recipe.moment_type);
+    int64_t shape = (int64_t)elements;
+    const int16_t *residual = hzp_train_space_residual(t->space);
+    struct hzp_st_writer *w = NULL;
+    HZP_TRY(hzp_st_writer_open(path, &w, reterr));
+    put_meta(t, v, note, w);
+    hzp_st_writer_declare(w, "m", moment_disk_type(t), 1, &shape);
+    hzp_st_writer_declare(w, "v", moment_disk_type(t), 1, &shape);
+    if (residual)
+        hzp_st_writer_declare(w, "residual", HZP_DISK_I16, 1, &shape);
+    HZP_TRY_GOTO(hzp_st_writer_data(w, hzp_train_space_m(t->space), moment, reterr));
+    HZP_TRY_GOTO(hzp_st_writer_data(w, hzp_train_space_v(t->space), moment, reterr));
+    if (residual)
+        HZP_TRY_GOTO(hzp_st_writer_data(w, residual, elements * sizeof(*residual), reterr));
+    return hzp_st_writer_finish(w, reterr);
+out:
+    hzp_st_writer_abandon(w);
+    return r;
+}
+
+/* --- Loading ---------------------------------------------------------------------------------- */
+
+static int get_number(const struct hzp_safetensors *st, const char *path, const char *key,
+                      int64_t low, int64_t *ret, struct hzp_err_text *reterr)
+{
+    const char *text = hzp_safetensors_meta(st, key);
+    char *end = NULL;
+    errno = 0;
+    long long value = text ? strtoll(text, &end, 10) : 0;
+    if (!text || end == text || *end || errno || value < low)
+        return hzp_fail(reterr, HZP_EFORMAT, "%s: %s is missing or not a number from %lld on",
+                        path, key, (long long)low);
+    *ret = value;
+    return HZP_OK;
+}
+
+static int find_state(const struct hzp_safetensors *st, const char *path, const char *name,
+                      enum hzp_disk_type type, size_t elements, const struct hzp_st_tensor **ret,
+                      struct hzp_err_text *reterr)
+{
+    const struct hzp_st_tensor *tensor = hzp_safetensors_find(st, name);
+    if (!tensor)
+        return hzp_fail(reterr, HZP_EFORMAT, "%s: tensor %s is missing", path, name);
+    if (tensor->type != type || (uint64_t)tensor->elements != elements)
+        return hzp_fail(reterr, HZP_EFORMAT,
+                        "%s: tensor %s has %lld elements of %s, this model needs %zu of %s", path,
+                        name, (long long)tensor->elements, hzp_disk_type_name(tensor->type),
+                        elements, hzp_disk_type_name(type));
+    *ret = tensor;
+    return HZP_OK;
+}
+
+static int check_weights(const struct hzp_trainer *t, const struct hzp_version *v,
+                         const struct hzp_safetensors *st, const char *path, uint64_t *ret,
+                         struct hzp_err_text *reterr)
+{
+    const char *then = hzp_safetensors_meta(st, "weights_checksum");
+    char now[32];
+    *ret = hzp_version_checksum(t->config.model->layout, t->config.model->act, v->base);
+    snprintf(now, sizeof(now), "%016" PRIx64, *ret);
+    if (!then || strcmp(then, now))
+        return hzp_fail(reterr, HZP_EFORMAT,
+                        "%s: belongs to other weights (checksum %s, those beside it have %s)",
+                        path, then ? then : "missing", now);
+    return HZP_OK;
+}
+
+static int load_state(struct hzp_trainer *t, struct hzp_version *v,
+                      const struct hzp_safetensors *st, const char *path, bool same_recipe,
+                      struct hzp_err_text *reterr)
+{
+    const char *format = hzp_safetensors_meta(st, "format");
+    const struct hzp_st_tensor *m, *second, *residual = NULL;
+    int64_t step, draws, learned_through;
+    uint64_t checksum;
+    size_t elements = t->config.model->layout->elements;
+    if (!format || strcmp(format, format_name))
+        return hzp_fail(reterr, HZP_EFORMAT, "%s: not a trainer's state (format %s)", path,
+                        format ? format : "missing");
+    HZP_TRY(compare_recipe(t, st, path, same_recipe, reterr));
+    HZP_TRY(get_number(st, path, "step", 0, &step, reterr));
+    HZP_TRY(get_number(st, path, "draws", 0, &draws, reterr));
+    HZP_TRY(get_number(st, path, "learned_through", -1, &learned_through, reterr));
+    HZP_TRY(find_state(st, path, "m", moment_disk_type(t), elements, &m, reterr));
+    HZP_TRY(find_state(st, path, "v", moment_disk_type(t), elements, &second, reterr));
+    if (hzp_train_space_residual(t->space))
+        HZP_TRY(find_state(st, path, "residual", HZP_DISK_I16, elements, &residual, reterr));
+    HZP_TRY(check_weights(t, v, st, path, &checksum, reterr));
+
+    size_t moment = elements * hzp_dtype_size(t->config.recipe.moment_type);
+    memcpy(hzp_train_space_m(t->space), m->data, moment);
+    memcpy(hzp_train_space_v(t->space), second->data, moment);
+    if (residual)
+        memcpy(hzp_train_space_residual(t->space), residual->data, elements * sizeof(int16_t));
+    const char *loss = hzp_safetensors_meta(st, "loss");
+    double value = loss ? strtod(loss, NULL) : -1;
+    v->record.optimizer_step = step;
+    v->record.learned_through = learned_through;
+    v->record.checksum = checksum;
+    v->record.loss = value >= 0 ? value : NAN;
+    t->step = step;
+    t->draws = draws;
+    t->learned_through = learned_through;
+    pthread_mutex_lock(&t->lock);
+    t->stats.step = step;
+    t->stats.draws = draws;
+    t->stats.loss = value;
+    pthread_mutex_unlock(&t->lock);
+    return HZP_OK;
+}
+
+int hzp_trainer_load(struct hzp_trainer *t, struct hzp_version *v, const char *dir,
+                     bool same_recipe, char *ret_note, struct hzp_err_text *reterr)
+{
+    char path[PATH_MAX];
+    struct hzp_safetensors *st = NULL;
+    snprintf(path, sizeof(path), "%s/trainer.safetensors", dir);
+    HZP_TRY(hzp_safetensors_open(path, &st, reterr));
+    int r = load_state(t, v, st, path, same_recipe, reterr);
+    if (r >= 0 && ret_note) {
+        const char *note = hzp_safetensors_meta(st, "note");
+        snprintf(ret_note, HZP_TRAINER_NOTE_MAX + 1, "%s", note ? note : "");
+    }
+    hzp_safetensors_close(st);
+    return r;
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* train/trainer_state.h - the trainer's own struct, for the files of this folder that implement it.
+ *
+ * Thread: as the headings of the struct say.
+ */
+#ifndef HZP_TRAIN_TRAINER_STATE_H
+#define HZP_TRAIN_TRAINER_STATE_H
+
+#include "train/trainer.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum hzp_trainer_stage {
+    HZP_TRAINER_IDLE,
+    HZP_TRAINER_ACCUMULATE, /* a micro-batch's chain is under way */
+    HZP_TRAINER_WAIT,       /* gradients are whole; the update may not begin yet */
+    HZP_TRAINER_UPDATE,     /* the update's chain is under way */
+    HZP_TRAINER_BROKEN,     /* device or weights failed: nothing more is offered */
+};
+
+/* What one update learns from: the drawn samples and the micro-batch each goes into. */
+struct hzp_draw {
+    const struct hzp_sample **sample; /* [count], borrowed from the queue */
+    int32_t *bin;                     /* [count] micro-batch; -1: nothing in it to learn */
+    int32_t *bin_rows;                /* [bins] rows taken so far */
+    int32_t count, bins, room;
+};
+
+struct hzp_trainer {
+    /* fixed after create */
+    struct hzp_source source;
+    struct hzp_trainer_config config;
+    struct hzp_train_space *space;
+    struct hzp_micro *micro;
+
+    /* engine thread */
+    enum hzp_trainer_stage stage;
+    struct hzp_plan chain;
+    int32_t at, to;              /* next item; end of the slice offered in this step */
+    bool offered, flush;         /* in this step: a slice; a publication without one */
+    struct hzp_draw draw;
+    int32_t bin;                 /* micro-batch in hand */
+    struct hzp_version *held;    /* the current version, acquired for this update; NULL: reads draft */
+    struct hzp_version *draft;   /* holds `unpublished` finished updates, or is being written */
+    int32_t unpublished;
+    bool publishes;              /* the update in hand is published when it ends */
+    int64_t step, draws;
+    int32_t failures;            /* of the samples in hand, in a row */
+    struct hzp_update_report now; /* of the update in hand */
+    double loss_sum;             /* of the update in hand, over its learned tokens */
+    uint64_t begin_ns;
+    double version_loss_sum;     /* since the last publication */
+    int64_t version_tokens, learned_through;
+    struct hzp_learned learned;
+    struct hzp_version *picture; /* held for a frozen picture */
+
+    /* any thread */
+    atomic_bool paused, finishing, freeze;
+    _Atomic(struct hzp_version *) frozen;
+
+    /* under lock */
+    pthread_mutex_t lock;
+    struct hzp_trainer_stats stats;
+};
+
+#endif

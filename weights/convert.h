@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* weights/convert.h - numbers as files hold them to numbers as memory holds them.
+ *
+ * Every conversion that narrows rounds once, to nearest, ties to even.
+ *
+ * Thread: any.
+ */
+#ifndef HZP_WEIGHTS_CONVERT_H
+#define HZP_WEIGHTS_CONVERT_H
+
+#include "device/ops.h"
+#include "weights/safetensors.h"
+
+/* Whether hzp_convert knows this type of file: F64, F32, F16, BF16. */
+bool hzp_convert_knows(enum hzp_disk_type from);
+
+/* n elements; to is F32 or BF16.  x need not be aligned. */
+void hzp_convert(enum hzp_disk_type from, const void *x, enum hzp_dtype to, void *y, size_t n);
+
+#endif

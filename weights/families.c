@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "weights/families.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define LAYER "model.layers.*."
+
+/* What all of them share. */
+#define DECODER_ROWS                                                                               \
+    {"model.embed_tokens.weight", HZP_EMBED, HZP_PART_ALL},                                        \
+    {LAYER "self_attn.q_proj.weight", HZP_QKV, HZP_PART_Q},                                        \
+    {LAYER "self_attn.k_proj.weight", HZP_QKV, HZP_PART_K},                                        \
+    {LAYER "self_attn.v_proj.weight", HZP_QKV, HZP_PART_V},                                        \
+    {LAYER "self_attn.o_proj.weight", HZP_O, HZP_PART_ALL},                                        \
+    {LAYER "mlp.gate_proj.weight", HZP_GATE_UP, HZP_PART_GATE},                                    \
+    {LAYER "mlp.up_proj.weight", HZP_GATE_UP, HZP_PART_UP},                                        \
+    {LAYER "mlp.down_proj.weight", HZP_DOWN, HZP_PART_ALL},                                        \
+    {LAYER "input_layernorm.weight", HZP_ATTN_NORM, HZP_PART_ALL},                                 \
+    {LAYER "post_attention_layernorm.weight", HZP_MLP_NORM, HZP_PART_ALL},                         \
+    {"model.norm.weight", HZP_FINAL_NORM, HZP_PART_ALL},                                           \
+    {"lm_head.weight", HZP_HEAD, HZP_PART_ALL}
+
+static const struct hzp_family_row llama_rows[] = {DECODER_ROWS};
+
+static const struct hzp_family_row qwen2_rows[] = {
+    DECODER_ROWS,
+    {LAYER "self_attn.q_proj.bias", HZP_QKV_BIAS, HZP_PART_Q},
+    {LAYER "self_attn.k_proj.bias", HZP_QKV_BIAS, HZP_PART_K},
+    {LAYER "self_attn.v_proj.bias", HZP_QKV_BIAS, HZP_PART_V},
+};
+
+static const struct hzp_family_row qwen3_rows[] = {
+    DECODER_ROWS,
+    {LAYER "self_attn.q_norm.weight", HZP_Q_NORM, HZP_PART_ALL},
+    {LAYER "self_attn.k_norm.weight", HZP_K_NORM, HZP_PART_ALL},
+};
+
+#define ROWS(table) .row = table, .rows = HZP_COUNT(table)
+
+static const struct hzp_family families[] = {
+    {.model_type = "llama", .architecture = "LlamaForCausalLM", ROWS(llama_rows),
+     .bias_switch = true, .positions = 2048},
+    {.model_type = "mistral", .architecture = "MistralForCausalLM", ROWS(llama_rows),
+     .bias_switch = true, .kv_heads = 8, .positions = 131072, .window = 4096},
+    {.model_type = "qwen2", .architecture = "Qwen2ForCausalLM", ROWS(qwen2_rows),
+     .qkv_bias = true, .kv_heads = 32, .positions = 32768, .window = 4096,
+     .window_switch = true},
+    {.model_type = "qwen3", .architecture = "Qwen3ForCausalLM", ROWS(qwen3_rows), .qk_norm = true,
+     .bias_switch = true, .kv_heads = 32, .dim = 128, .positions = 32768, .window = 4096,
+     .window_switch = true},
+};
+
+const struct hzp_family *hzp_family_find(const char *model_type)
+{
+    for (int i = 0; i < HZP_COUNT(families); i++)
+        if (!strcmp(families[i].model_type, model_type))
+            return &families[i];
+    return NULL;
+}
+
+const char *hzp_family_list(void)
+{
+    return "llama, mistral, qwen2, qwen3";
+}
+
+void hzp_family_name(const struct hzp_family_row *row, int32_t layer, char *ret, size_t size)
+{
+    const char *star = strchr(row->name, '*');
+    if (star)
+        snprintf(ret, size, "%.*s%d%s", (int)(star - row->name), row->name, layer, star + 1);
+    else
+        snprintf(ret, size, "%s", row->name);
+}
+
+const struct hzp_family_row *hzp_family_row_of(const struct hzp_family *family, enum hzp_role role)
+{
+    for (int i = 0; i < family->rows; i++)
+        if (family->row[i].role == role)
+            return &family->row[i];
+    return NULL;
+}
+
+bool hzp_family_is_leftover(const char *name)
+{
+    static const char *const tails[] = {"rotary_emb.inv_freq", "rotary_emb.cos_cached",
+                                        "rotary_emb.sin_cached"};
+    size_t length = strlen(name);
+    for (int i = 0; i < HZP_COUNT(tails); i++) {
+        size_t tail = strlen(tails[i]);
+        if (length >= tail && !strcmp(name + length - tail, tails[i]))
+            return true;
+    }
+    return false;
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* weights/families.h - what tells the families apart, as data.
+ *
+ * One table per family says which tensor on disk fills which rows of which tensor of ours, and
+ * one struct holds the defaults its configuration class has.  Names on disk stand in families.c
+ * and nowhere else; a new family of the same architecture is a new table.
+ *
+ * Thread: any; everything here is constant.
+ */
+#ifndef HZP_WEIGHTS_FAMILIES_H
+#define HZP_WEIGHTS_FAMILIES_H
+
+#include "weights/layout.h"
+
+/* Which rows of the tensor a file's tensor fills. */
+enum hzp_part { HZP_PART_ALL, HZP_PART_Q, HZP_PART_K, HZP_PART_V, HZP_PART_GATE, HZP_PART_UP };
+
+struct hzp_family_row {
+    const char *name; /* '*' stands for the layer's number */
+    enum hzp_role role;
+    enum hzp_part part;
+};
+
+struct hzp_family {
+    const char *model_type;
+    const char *architecture;
+    const struct hzp_family_row *row;
+    int32_t rows;
+    bool qkv_bias, qk_norm;
+    bool bias_switch; /* attention_bias adds biases everywhere: we have none of that */
+    /* What an absent field means in the family's configuration class; 0: kv_heads = heads,
+     * dim = width / heads, no window. */
+    int32_t kv_heads, dim, positions, window;
+    bool window_switch; /* the window counts only where use_sliding_window is true */
+};
+
+/* NULL: no such family. */
+const struct hzp_family *hzp_family_find(const char *model_type);
+
+/* "llama, mistral, ..." for messages. */
+const char *hzp_family_list(void);
+
+/* Writes the row's name for the layer (ignored where the name has no layer) to ret [size]. */
+void hzp_family_name(const struct hzp_family_row *row, int32_t layer, char *ret, size_t size);
+
+/* The first row of that role, or NULL. */
+const struct hzp_family_row *hzp_family_row_of(const struct hzp_family *family,
+                                               enum hzp_role role);
+
+/* A buffer old exports carry though it is no parameter: recomputed, so it may be ignored. */
+bool hzp_family_is_leftover(const char *name);
+
+#endif

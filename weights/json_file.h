@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* weights/json_file.h - a JSON file of a model directory, read with bounds.
+ *
+ * Size and nesting are bounded, a key may stand once, and what is no regular file is refused, so
+ * that a hostile directory costs an error line and nothing else.
+ *
+ * Thread: any.
+ */
+#ifndef HZP_WEIGHTS_JSON_FILE_H
+#define HZP_WEIGHTS_JSON_FILE_H
+
+#include "base/err.h"
+
+#include <jansson.h>
+
+/* Opens a regular file for reading; *ret_size is its size in bytes.  Returns the descriptor, the
+ * caller's to close, or HZP_ENOENT, HZP_EIO (also for a directory or a pipe). */
+int hzp_open_regular(const char *path, uint64_t *ret_size, struct hzp_err_text *reterr);
+
+/* The file's one JSON object, the caller's to json_decref.  size_max in bytes.
+ * HZP_ENOENT, HZP_EIO, HZP_EFORMAT (with line and reason). */
+int hzp_json_read(const char *path, size_t size_max, json_t **ret, struct hzp_err_text *reterr);
+
+#endif

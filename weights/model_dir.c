@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "weights/model_dir.h"
+
+#include "base/arena.h"
+#include "weights/convert.h"
+#include "weights/families.h"
+#include "weights/json_file.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    INDEX_BYTES_MAX = 8 << 20, /* about 80 bytes a tensor */
+    SHARDS_MAX = 1024,
+};
+
+/* A load under way. */
+struct load {
+    const char *dir;
+    const struct hzp_layout *layout;
+    enum hzp_dtype type;
+    char *base;
+    char (*file)[NAME_MAX + 1]; /* the shards' names */
+    int32_t files;
+    struct hzp_safetensors **st; /* one a file */
+    const struct hzp_disk_tensor **named; /* layout->disk by name */
+    const struct hzp_st_tensor **found;   /* one a layout->disk; NULL: not seen yet */
+    const struct hzp_st_tensor *spare_head; /* lm_head of a tied model */
+    const char *spare_file;
+    struct hzp_err_text *reterr;
+};
+
+static int disk_by_name(const void *a, const void *b)
+{
+    const struct hzp_disk_tensor *const *x = a, *const *y = b;
+    return strcmp((*x)->name, (*y)->name);
+}
+
+static int name_by_name(const void *a, const void *b)
+{
+    return strcmp(a, b);
+}
+
+/* A shard's name must not lead out of the directory. */
+static bool is_plain_name(const char *name)
+{
+    size_t length = strlen(name);
+    return length > 0 && length <= NAME_MAX && name[0] != '.' && !strchr(name, '/');
+}
+
+/* The different values of the index' weight_map, which is tensor -> file. */
+static int read_index(struct load *load, const char *path, const json_t *root)
+{
+    const char *key;
+    json_t *value;
+    json_t *map = json_object_get(root, "weight_map");
+    if (!json_is_object(map) || json_object_size(map) == 0)
+        return hzp_fail(load->reterr, HZP_EFORMAT, "%s: weight_map is missing or empty", path);
+    json_object_foreach (map, key, value) {
+        const char *name = json_string_value(value);
+        int32_t i = 0;
+        if (!name || !is_plain_name(name))
+            return hzp_fail(load->reterr, HZP_EFORMAT,
+                            "%s: tensor %.120s: \"%.120s\" is no file name", path, key,
+                            name ? name : "?");
+        /* From the back: the tensors of a file mostly stand together. */
+        for (i = load->files - 1; i >= 0 && strcmp(load->file[i], name); i--)
+            ;
+        if (i >= 0)
+            continue;
+        if (load->files == SHARDS_MAX)
+            return hzp_fail(load->reterr, HZP_EFORMAT, "%s: names more than %d files", path,
+                            SHARDS_MAX);
+        snprintf(load->file[load->files++], NAME_MAX + 1, "%s", name);
+    }
+    qsort(load->file, (size_t)load->files, sizeof(load->file[0]), name_by_name);
+    return HZP_OK;
+}
+
+static int list_files(struct load *load)
+{
+    char path[PATH_MAX];
+    json_t *root;
+    if (snprintf(path, sizeof(path), "%s/model.safetensors", load->dir) >=
+        PATH_MAX - NAME_MAX - 1)
+        return hzp_fail(load->reterr, HZP_EINVAL, "the model directory's path is too long");
+    load->file = hzp_xcalloc(SHARDS_MAX, sizeof(load->file[0]));
+    if (access(path, F_OK) == 0) {
+        snprintf(load->file[load->files++], NAME_MAX + 1, "model.safetensors");
+        return HZP_OK;
+    }
+    snprintf(path, sizeof(path), "%s/model.safetensors.index.json", load->dir);
+    if (access(path, F_OK) != 0)
+        return hzp_fail(load->reterr, HZP_ENOENT,
+                        "%s: has neither model.safetensors nor model.safetensors.index.json",
+                        load->dir);
+    HZP_TRY(hzp_json_read(path, INDEX_BYTES_MAX, &root, load->reterr));
+    int r = read_index(load, path, root);
+    json_decref(root);
+    return r;
+}
+
+/* "[2, 3]" */
+static void write_shape(const struct hzp_st_tensor *t, char *ret, size_t size)
+{
+    size_t used = (size_t)snprintf(ret, size, "[");
+    for (int32_t i = 0; i < t->dims && used < size; i++)
+        used += (size_t)snprintf(ret + used, size - used, "%s%" PRId64, i ? ", " : "",
+                                 t->shape[i]);
+    if (used < size)
+        snprintf(ret + used, size - used, "]");
+}
+
+/* Type and shape of a file's tensor against what the layout wants; cols 0: a vector. */
+static int check_tensor(const struct load *load, const char *file, const struct hzp_st_tensor *t,
+                        int32_t rows, int32_t cols)
+{
+    bool right = cols ? t->dims == 2 && t->shape[0] == rows && t->shape[1] == cols
+                      : t->dims == 1 && t->shape[0] == rows;
+    char has[192];
+    if (!hzp_convert_knows(t->type))
+        return hzp_fail(load->reterr, HZP_EFORMAT,
+                        "%s/%s: tensor %.120s: type %s, expected BF16, F16, F32 or F64", load->dir,
+                        file, t->name, hzp_disk_type_name(t->type));
+    if (right)
+        return HZP_OK;
+    write_shape(t, has, sizeof(has));
+    if (cols)
+        return hzp_fail(load->reterr, HZP_EFORMAT,
+                        "%s/%s: tensor %.120s: shape %s, expected [%d, %d]", load->dir, file,
+                        t->name, has, rows, cols);
+    return hzp_fail(load->reterr, HZP_EFORMAT, "%s/%s: tensor %.120s: shape %s, expected [%d]",
+                    load->dir, file, t->name, has, rows);
+}
+
+/* Finds the place of one of a file's tensors. */
+static int place(struct load *load, const char *file, const struct hzp_st_tensor *t)
+{
+    const struct hzp_layout *l = load->layout;
+    const struct hzp_model_config *c = &l->config;
+    struct hzp_disk_tensor wanted;
+    if (strlen(t->name) < sizeof(wanted.name)) {
+        const struct hzp_disk_tensor *key = &wanted;
+        snprintf(wanted.name, sizeof(wanted.name), "%s", t->name);
+        const struct hzp_disk_tensor **at =
+            bsearch(&key, load->named, (size_t)l->disks, sizeof(*load->named), disk_by_name);
+        if (at) {
+            const struct hzp_disk_tensor *d = *at;
+            HZP_TRY(check_tensor(load, file, t, d->rows,
+                                 d->vector ? 0 : l->tensor[d->tensor].cols));
+            if (load->found[d - l->disk])
+                return hzp_fail(load->reterr, HZP_EFORMAT,
+                                "%s/%s: tensor %s: stands in another file too", load->dir, file,
+                                d->name);
+            load->found[d - l->disk] = t;
+            return HZP_OK;
+        }
+        hzp_family_name(hzp_family_row_of(hzp_family_find(c->family), HZP_HEAD), -1, wanted.name,
+                        sizeof(wanted.name));
+        if (c->tied && !strcmp(t->name, wanted.name)) {
+            HZP_TRY(check_tensor(load, file, t, c->vocab, c->width));
+            load->spare_head = t;
+            load->spare_file = file;
+            return HZP_OK;
+        }
+    }
+    if (hzp_family_is_leftover(t->name))
+        return HZP_OK;
+    return hzp_fail(load->reterr, HZP_EFORMAT,
+                    "%s/%s: tensor %.120s: a %s model of this config.json has none of that name",
+                    load->dir, file, t->name, c->family);
+}
+
+/* Tied: the head may stand beside the embedding if it is the same, or alone in its place. */
+static int settle_head(struct load *load)
+{
+    const struct hzp_layout *l = load->layout;
+    const struct hzp_st_tensor *head = load->spare_head;
+    if (!head)
+        return HZP_OK;
+    for (int32_t i = 0; i < l->disks; i++) {
+        if (l->tensor[l->disk[i].tensor].role != HZP_EMBED)
+            continue;
+        const struct hzp_st_tensor *embed = load->found[i];
+        if (!embed)
+            load->found[i] = head;
+        else if (embed->type != head->type ||
+                 memcmp(embed->data, head->data,
+                        (size_t)head->elements * hzp_disk_type_size(head->type)) != 0)
+            return hzp_fail(load->reterr, HZP_EFORMAT,
+                            "%s/%s: tensor %s: differs from %s, but config.json says "
+                            "tie_word_embeddings",
+                            load->dir, load->spare_file, head->name, l->disk[i].name);
+    }
+    return HZP_OK;
+}
+
+static int place_all(struct load *load)
+{
+    const struct hzp_layout *l = load->layout;
+    char path[PATH_MAX];
+    load->st = hzp_xcalloc((size_t)load->files, sizeof(struct hzp_safetensors *));
+    load->named = hzp_xcalloc((size_t)l->disks, sizeof(*load->named));
+    load->found = hzp_xcalloc((size_t)l->disks, sizeof(*load->found));
+    for (int32_t i = 0; i < l->disks; i++)
+        load->named[i] = &l->disk[i];
+    qsort(load->named, (size_t)l->disks, sizeof(*load->named), disk_by_name);
+    for (int32_t i = 0; i < load->files; i++) {
+        snprintf(path, sizeof(path), "%s/%s", load->dir, load->file[i]);
+        HZP_TRY(hzp_safetensors_open(path, &load->st[i], load->reterr));
+        for (int32_t j = 0; j < hzp_safetensors_count(load->st[i]); j++)
+            HZP_TRY(place(load, load->file[i], hzp_safetensors_at(load->st[i], j)));
+    }
+    HZP_TRY(settle_head(load));
+    for (int32_t i = 0; i < l->disks; i++)
+        if (!load->found[i])
+            return hzp_fail(load->reterr, HZP_EFORMAT, "%s/%s: tensor %s is missing%s", load->dir,
+                            load->files == 1 ? load->file[0] : "model.safetensors.index.json",
+                            l->disk[i].name,
+                            load->files == 1 ? "" : " from all the files it names");
+    return HZP_OK;
+}
+
+/* Everything between the tensors: so that a version's checksum depends on its parameters only. */
+static void zero_padding(const struct hzp_layout *l, char *base, size_t size)
+{
+    for (int32_t i = 0; i < l->tensors; i++) {
+        const struct hzp_tensor *t = &l->tensor[i];
+        size_t end = t->offset + (size_t)t->rows * (size_t)t->cols;
+        size_t next = i + 1 < l->tensors ? l->tensor[i + 1].offset : l->elements;
+        memset(base + end * size, 0, (next - end) * size);
+    }
+}
+
+/* Where a file's tensor lies in memory, in elements. */
+static size_t disk_offset(const struct hzp_layout *l, const struct hzp_disk_tensor *d)
+{
+    const struct hzp_tensor *t = &l->tensor[d->tensor];
+    return t->offset + (size_t)d->row0 * (d->vector ? 1 : (size_t)t->cols);
+}
+
+static size_t disk_elements(const struct hzp_layout *l, const struct hzp_disk_tensor *d)
+{
+    return (size_t)d->rows * (d->vector ? 1 : (size_t)l->tensor[d->tensor].cols);
+}
+
+int hzp_model_load(const char *dir, const struct hzp_layout *layout, enum hzp_dtype type,
+                   void *base, struct hzp_err_text *reterr)
+{
+    struct load load = {.dir = dir, .layout = layout, .type = type, .base = base,
+                        .reterr = reterr};
+    size_t size = hzp_dtype_size(type);
+    int r = list_files(&load);
+    if (r == HZP_OK)
+        r = place_all(&load);
+    if (r == HZP_OK) {
+        zero_padding(layout, base, size);
+        for (int32_t i = 0; i < layout->disks; i++)
+            hzp_convert(load.found[i]->type, load.found[i]->data, type,
+                        load.base + disk_offset(layout, &layout->disk[i]) * size,
+                        disk_elements(layout, &layout->disk[i]));
+    }
+    for (int32_t i = 0; load.st && i < load.files; i++)
+        hzp_safetensors_close(load.st[i]);
+    free(load.st);
+    free(load.file);
+    free(load.named);
+    free(load.found);
+    return r;
+}

@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "weights/model_dir.h"
+
+#include "base/arena.h"
+#include "weights/json_file.h"
+#include "weights/safetensors.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { CONFIG_BYTES_MAX = 1 << 20, NAME_SIZE = 64 };
+static const size_t copied_bytes_max = (size_t)256 << 20;
+
+/* A save under way. */
+struct save {
+    const char *dir, *source_dir;
+    const struct hzp_layout *layout;
+    enum hzp_dtype type;
+    const char *base;
+    int32_t *shard; /* of each layout->disk */
+    int32_t shards;
+    struct hzp_err_text *reterr;
+};
+
+static int fail_io(const struct save *save, const char *path, const char *what)
+{
+    return hzp_fail(save->reterr, HZP_EIO, "%s: %s: %s", path, what, strerror(errno));
+}
+
+/* Writes size bytes to dir/name: beside, synced, renamed. */
+static int write_file(const struct save *save, const char *name, const void *data, size_t size)
+{
+    char path[PATH_MAX], temporary[PATH_MAX + 8];
+    snprintf(path, sizeof(path), "%s/%s", save->dir, name);
+    snprintf(temporary, sizeof(temporary), "%s.tmp", path);
+    FILE *file = fopen(temporary, "we");
+    if (!file)
+        return fail_io(save, temporary, "cannot be written");
+    bool bad = size > 0 && fwrite(data, size, 1, file) != 1;
+    bad = bad || fflush(file) != 0 || fsync(fileno(file)) < 0;
+    int error = errno;
+    if (fclose(file) != 0 && !bad) {
+        bad = true;
+        error = errno;
+    }
+    if (!bad && rename(temporary, path) < 0) {
+        bad = true;
+        error = errno;
+    }
+    if (!bad)
+        return HZP_OK;
+    unlink(temporary);
+    errno = error;
+    return fail_io(save, path, "write");
+}
+
+static int write_json(const struct save *save, const char *name, const json_t *root)
+{
+    char *text = json_dumps(root, JSON_INDENT(2));
+    HZP_ASSERT(text);
+    int r = write_file(save, name, text, strlen(text));
+    free(text);
+    return r;
+}
+
+static int write_config(const struct save *save)
+{
+    char path[PATH_MAX];
+    json_t *root;
+    snprintf(path, sizeof(path), "%s/config.json", save->source_dir);
+    HZP_TRY(hzp_json_read(path, CONFIG_BYTES_MAX, &root, save->reterr));
+    const char *type = save->type == HZP_BF16 ? "bfloat16" : "float32";
+    /* transformers reads either name; where it wrote the newer one, that one is kept. */
+    if (json_object_get(root, "dtype"))
+        json_object_set_new(root, "dtype", json_string(type));
+    if (!json_object_get(root, "dtype") || json_object_get(root, "torch_dtype"))
+        json_object_set_new(root, "torch_dtype", json_string(type));
+    int r = write_json(save, "config.json", root);
+    json_decref(root);
+    return r;
+}
+
+/* Copies source_dir/name if it is there. */
+static int copy_file(const struct save *save, const char *name)
+{
+    char path[PATH_MAX];
+    uint64_t size;
+    struct hzp_err_text text;
+    snprintf(path, sizeof(path), "%s/%s", save->source_dir, name);
+    int fd = hzp_open_regular(path, &size, &text);
+    if (fd == HZP_ENOENT)
+        return HZP_OK;
+    if (fd < 0)
+        return hzp_fail(save->reterr, fd, "%s", text.text);
+    char *data = size <= copied_bytes_max ? malloc((size_t)size + 1) : NULL;
+    size_t got = 0;
+    int r = HZP_OK;
+    if (!data)
+        r = hzp_fail(save->reterr, HZP_EFORMAT, "%s: too large to copy", path);
+    while (r == HZP_OK && got < size) {
+        ssize_t n = read(fd, data + got, (size_t)size - got);
+        if (n < 0 && errno != EINTR)
+            r = fail_io(save, path, "read");
+        if (n == 0)
+            break;
+        got += n > 0 ? (size_t)n : 0;
+    }
+    close(fd);
+    if (r == HZP_OK)
+        r = write_file(save, name, data, got);
+    free(data);
+    return r;
+}
+
+static int copy_text_files(const struct save *save)
+{
+    static const char *const name[] = {
+        "tokenizer.json",     "tokenizer_config.json", "special_tokens_map.json",
+        "tokenizer.model",    "vocab.json",            "merges.txt",
+        "added_tokens.json",  "chat_template.jinja",   "chat_template.json",
+        "generation_config.json",
+    };
+    struct stat a, b;
+    /* Saved over its own source, they are where they should be. */
+    if (stat(save->dir, &a) == 0 && stat(save->source_dir, &b) == 0 && a.st_dev == b.st_dev &&
+        a.st_ino == b.st_ino)
+        return HZP_OK;
+    for (int i = 0; i < HZP_COUNT(name); i++)
+        HZP_TRY(copy_file(save, name[i]));
+    return HZP_OK;
+}
+
+static size_t disk_cols(const struct hzp_layout *l, const struct hzp_disk_tensor *d)
+{
+    return d->vector ? 1 : (size_t)l->tensor[d->tensor].cols;
+}
+
+/* Fills shards in order; a tensor larger than a shard has one for itself. */
+static void cut_shards(struct save *save, size_t shard_bytes)
+{
+    const struct hzp_layout *l = save->layout;
+    size_t used = 0;
+    save->shards = 1;
+    save->shard = hzp_xcalloc((size_t)l->disks, sizeof(*save->shard));
+    for (int32_t i = 0; i < l->disks; i++) {
+        size_t bytes = (size_t)l->disk[i].rows * disk_cols(l, &l->disk[i]) *
+                       hzp_dtype_size(save->type);
+        if (used > 0 && bytes > shard_bytes - HZP_MIN(used, shard_bytes)) {
+            save->shards++;
+            used = 0;
+        }
+        used += bytes;
+        save->shard[i] = save->shards - 1;
+    }
+}
+
+static void shard_name(const struct save *save, int32_t shard, char ret[NAME_SIZE])
+{
+    if (save->shards == 1)
+        snprintf(ret, NAME_SIZE, "model.safetensors");
+    else
+        snprintf(ret, NAME_SIZE, "model-%05d-of-%05d.safetensors", shard + 1, save->shards);
+}
+
+static int fill_shard(const struct save *save, int32_t shard, struct hzp_st_writer *w)
+{
+    const struct hzp_layout *l = save->layout;
+    size_t size = hzp_dtype_size(save->type);
+    hzp_st_writer_meta(w, "format", "pt"); /* transformers wants to know */
+    for (int32_t i = 0; i < l->disks; i++) {
+        const struct hzp_disk_tensor *d = &l->disk[i];
+        int64_t shape[2] = {d->rows, (int64_t)disk_cols(l, d)};
+        if (save->shard[i] == shard)
+            hzp_st_writer_declare(w, d->name, save->type == HZP_BF16 ? HZP_DISK_BF16 : HZP_DISK_F32,
+                                  d->vector ? 1 : 2, shape);
+    }
+    for (int32_t i = 0; i < l->disks; i++) {
+        const struct hzp_disk_tensor *d = &l->disk[i];
+        size_t offset = l->tensor[d->tensor].offset + (size_t)d->row0 * disk_cols(l, d);
+        if (save->shard[i] == shard)
+            HZP_TRY(hzp_st_writer_data(w, save->base + offset * size,
+                                       (size_t)d->rows * disk_cols(l, d) * size, save->reterr));
+    }
+    return HZP_OK;
+}
+
+static int write_shard(const struct save *save, int32_t shard)
+{
+    char name[NAME_SIZE], path[PATH_MAX];
+    struct hzp_st_writer *w;
+    shard_name(save, shard, name);
+    snprintf(path, sizeof(path), "%s/%s", save->dir, name);
+    HZP_TRY(hzp_st_writer_open(path, &w, save->reterr));
+    int r = fill_shard(save, shard, w);
+    if (r == HZP_OK)
+        return hzp_st_writer_finish(w, save->reterr);
+    hzp_st_writer_abandon(w);
+    return r;
+}
+
+static int write_index(const struct save *save)
+{
+    const struct hzp_layout *l = save->layout;
+    json_t *map = json_object();
+    int64_t total = 0;
+    char name[NAME_SIZE];
+    for (int32_t i = 0; i < l->disks; i++) {
+        shard_name(save, save->shard[i], name);
+        json_object_set_new(map, l->disk[i].name, json_string(name));
+        total += (int64_t)((size_t)l->disk[i].rows * disk_cols(l, &l->disk[i]) *
+                           hzp_dtype_size(save->type));
+    }
+    json_t *root = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)total,
+                             "weight_map", map);
+    HZP_ASSERT(root);
+    int r = write_json(save, "model.safetensors.index.json", root);
+    json_decref(root);
+    return r;
+}
+
+/* Readers prefer the one to the other: what an earlier save left behind must not win. */
+static int remove_stale(const struct save *save)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof(path), "%s/%s", save->dir,
+             save->shards == 1 ? "model.safetensors.index.json" : "model.safetensors");
+    if (unlink(path) < 0 && errno != ENOENT)
+        return fail_io(save, path, "remove");
+    return HZP_OK;
+}
+
+int hzp_model_save_shards(const char *dir, const struct hzp_layout *layout, enum hzp_dtype type,
+                          const void *base, const char *source_dir, size_t shard_bytes,
+                          struct hzp_err_text *reterr)
+{
+    struct save save = {.dir = dir, .source_dir = source_dir, .layout = layout, .type = type,
+                        .base = base, .reterr = reterr};
+    if (strlen(dir) > PATH_MAX - 128 || strlen(source_dir) > PATH_MAX - 128)
+        return hzp_fail(reterr, HZP_EINVAL, "the path of the model directory is too long");
+    if (mkdir(dir, 0777) < 0 && errno != EEXIST)
+        return fail_io(&save, dir, "cannot be made");
+    cut_shards(&save, shard_bytes);
+    int r = write_config(&save);
+    if (r == HZP_OK)
+        r = copy_text_files(&save);
+    for (int32_t i = 0; r == HZP_OK && i < save.shards; i++)
+        r = write_shard(&save, i);
+    if (r == HZP_OK && save.shards > 1)
+        r = write_index(&save);
+    if (r == HZP_OK)
+        r = remove_stale(&save);
+    free(save.shard);
+    return r;
+}
+
+int hzp_model_save(const char *dir, const struct hzp_layout *layout, enum hzp_dtype type,
+                   const void *base, const char *source_dir, struct hzp_err_text *reterr)
+{
+    return hzp_model_save_shards(dir, layout, type, base, source_dir, (size_t)5000000000, reterr);
+}

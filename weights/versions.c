@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "weights/versions.h"
+
+#include "base/arena.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { RECORDS_MAX = 4096 };
+
+struct hzp_weights {
+    /* fixed once created */
+    struct hzp_device *dev;
+    const struct hzp_layout *layout;
+    struct hzp_weights_config config;
+
+    /* the engine's alone; record.state of a slot is the slot's state */
+    struct hzp_version *slot; /* [config.slots] */
+    struct hzp_version *current;
+    bool in_place; /* one slot: an update of the current version is under way */
+    int64_t serving_step, finished_step;
+
+    /* under lock: what other threads may read */
+    pthread_mutex_t lock;
+    struct hzp_version_record *record; /* [RECORDS_MAX], that of publication n at n % RECORDS_MAX */
+    struct hzp_weights_stats stats;
+};
+
+void hzp_learned_add(struct hzp_learned *learned, int64_t n)
+{
+    int32_t i = 0;
+    while (i < learned->ranges && learned->last[i] < n - 1)
+        i++;
+    /* Ranges before i end too early to touch n. */
+    if (i < learned->ranges && learned->first[i] <= n + 1) {
+        learned->first[i] = HZP_MIN(learned->first[i], n);
+        learned->last[i] = HZP_MAX(learned->last[i], n);
+        if (i + 1 == learned->ranges || learned->first[i + 1] > learned->last[i] + 1)
+            return;
+        learned->last[i] = learned->last[i + 1];
+        learned->ranges--;
+        size_t after = (size_t)(learned->ranges - i - 1) * sizeof(int64_t);
+        memmove(&learned->first[i + 1], &learned->first[i + 2], after);
+        memmove(&learned->last[i + 1], &learned->last[i + 2], after);
+        return;
+    }
+    if (learned->ranges == HZP_LEARNED_MAX) {
+        learned->more = true;
+        return;
+    }
+    size_t after = (size_t)(learned->ranges - i) * sizeof(int64_t);
+    memmove(&learned->first[i + 1], &learned->first[i], after);
+    memmove(&learned->last[i + 1], &learned->last[i], after);
+    learned->first[i] = learned->last[i] = n;
+    learned->ranges++;
+}
+
+/* Steps by which the current version trails the newest finished update.  Updates in place are
+ * seen at once. */
+static int64_t staleness(const struct hzp_weights *w)
+{
+    return w->current && w->config.slots > 1 ? w->finished_step - w->serving_step : 0;
+}
+
+/* Brings what other threads read up to date; the lock is held. */
+static void refresh_stats(struct hzp_weights *w)
+{
+    struct hzp_weights_stats *s = &w->stats;
+    s->serving_id = w->current ? w->current->record.id : 0;
+    s->serving_step = w->serving_step;
+    s->finished_step = w->finished_step;
+    s->staleness = staleness(w);
+    s->max_staleness = w->config.max_staleness;
+    s->slots_free = 0;
+    for (int32_t i = 0; i < s->slots; i++)
+        s->slots_free += w->slot[i].record.state == HZP_VERSION_FREE;
+}
+
+static void refresh_stats_locked(struct hzp_weights *w)
+{
+    pthread_mutex_lock(&w->lock);
+    refresh_stats(w);
+    pthread_mutex_unlock(&w->lock);
+}
+
+/* Ids count publications, so a version's record is found without a search; by now it may have
+ * made way for a newer one.  The lock is held. */
+static void set_recorded_state(struct hzp_weights *w, uint64_t id, enum hzp_version_state state)
+{
+    struct hzp_version_record *record =
+        &w->record[(id - w->config.first_id) % RECORDS_MAX];
+    if (record->id == id)
+        record->state = state;
+}
+
+int hzp_weights_create(struct hzp_device *dev, const struct hzp_layout *layout,
+                       const struct hzp_weights_config *config, struct hzp_weights **ret)
+{
+    HZP_ASSERT(config->slots >= 1 && config->max_staleness >= 0 && config->first_id >= 1);
+    HZP_ASSERT(config->type == HZP_F32 || config->type == HZP_BF16);
+    struct hzp_weights *w = hzp_xcalloc(1, sizeof(*w));
+    w->dev = dev;
+    w->layout = layout;
+    w->config = *config;
+    w->slot = hzp_xcalloc((size_t)config->slots, sizeof(*w->slot));
+    w->record = hzp_xcalloc(RECORDS_MAX, sizeof(*w->record));
+    w->stats.slots = config->slots;
+    w->stats.learned_through = -1;
+    pthread_mutex_init(&w->lock, NULL);
+    size_t size = layout->elements * hzp_dtype_size(config->type);
+    for (int32_t i = 0; i < config->slots; i++) {
+        int r = hzp_device_alloc(dev, HZP_MEM_DEVICE, size, &w->slot[i].base);
+        if (r < 0) {
+            w->slot[i].base = NULL;
+            hzp_weights_destroy(w);
+            return r;
+        }
+    }
+    refresh_stats(w);
+    *ret = w;
+    return HZP_OK;
+}
+
+void hzp_weights_destroy(struct hzp_weights *w)
+{
+    if (!w)
+        return;
+    for (int32_t i = 0; i < w->config.slots; i++)
+        if (w->slot[i].base)
+            hzp_device_free(w->dev, HZP_MEM_DEVICE, w->slot[i].base);
+    pthread_mutex_destroy(&w->lock);
+    free(w->slot);
+    free(w->record);
+    free(w);
+}
+
+const struct hzp_layout *hzp_weights_layout(const struct hzp_weights *w)
+{
+    return w->layout;
+}
+
+enum hzp_dtype hzp_weights_type(const struct hzp_weights *w)
+{
+    return w->config.type;
+}
+
+struct hzp_version *hzp_weights_current(struct hzp_weights *w)
+{
+    return w->current;
+}
+
+struct hzp_mat hzp_version_mat(const struct hzp_weights *w, const struct hzp_version *v,
+                               enum hzp_role role, int32_t layer)
+{
+    return hzp_layout_mat(w->layout, v->base, w->config.type, role, layer);
+}
+
+struct hzp_version *hzp_weights_acquire(struct hzp_weights *w)
+{
+    HZP_ASSERT(w->current);
+    w->current->held++;
+    return w->current;
+}
+
+void hzp_weights_release(struct hzp_weights *w, struct hzp_version *v, uint64_t last_step)
+{
+    HZP_ASSERT(v->held > 0);
+    v->held--;
+    v->last_step = HZP_MAX(v->last_step, last_step);
+}
+
+void hzp_weights_reclaim(struct hzp_weights *w, uint64_t ended)
+{
+    for (int32_t i = 0; i < w->config.slots; i++) {
+        struct hzp_version *v = &w->slot[i];
+        if (v->record.state != HZP_VERSION_RETIRED || v->held > 0 || v->last_step > ended)
+            continue;
+        pthread_mutex_lock(&w->lock);
+        v->record.state = HZP_VERSION_FREE;
+        set_recorded_state(w, v->record.id, HZP_VERSION_FREE);
+        refresh_stats(w);
+        pthread_mutex_unlock(&w->lock);
+    }
+}
+
+/* A record that continues the current version's: the same step, and nothing learned yet. */
+static void start_record(const struct hzp_weights *w, struct hzp_version_record *record,
+                         enum hzp_version_state state)
+{
+    int64_t through = w->current ? w->current->record.learned_through : -1;
+    uint64_t id = state == HZP_VERSION_CURRENT ? record->id : 0;
+    memset(record, 0, sizeof(*record));
+    record->id = id;
+    record->state = state;
+    record->optimizer_step = w->serving_step;
+    record->loss = NAN;
+    record->learned_through = through;
+}
+
+int hzp_weights_begin(struct hzp_weights *w, struct hzp_version **ret)
+{
+    if (w->config.slots == 1 && w->current) {
+        if (!w->in_place)
+            start_record(w, &w->current->record, HZP_VERSION_CURRENT);
+        w->in_place = true;
+        *ret = w->current;
+        return HZP_OK;
+    }
+    for (int32_t i = 0; i < w->config.slots; i++) {
+        struct hzp_version *v = &w->slot[i];
+        if (v->record.state != HZP_VERSION_FREE)
+            continue;
+        start_record(w, &v->record, HZP_VERSION_DRAFT);
+        v->held = 0;
+        v->last_step = 0;
+        refresh_stats_locked(w);
+        *ret = v;
+        return HZP_OK;
+    }
+    return HZP_EBUSY;
+}
+
+void hzp_weights_abandon(struct hzp_weights *w, struct hzp_version *draft)
+{
+    if (draft == w->current) {
+        HZP_ASSERT(w->in_place);
+        w->in_place = false;
+        return;
+    }
+    HZP_ASSERT(draft->record.state == HZP_VERSION_DRAFT);
+    draft->record.state = HZP_VERSION_FREE;
+    /* Finished updates that only drafts held are gone with the last of them; nothing is left for
+     * the server to trail, and the trainer goes on from the current version. */
+    bool drafts = false;
+    for (int32_t i = 0; i < w->config.slots; i++)
+        drafts = drafts || w->slot[i].record.state == HZP_VERSION_DRAFT;
+    if (!drafts)
+        w->finished_step = w->serving_step;
+    refresh_stats_locked(w);
+}
+
+static int64_t unix_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* The old current version leaves; where it was updated in place, its memory is the new one's. */
+static void retire(struct hzp_weights *w, struct hzp_version *draft, uint64_t old_id,
+                   uint64_t last_step)
+{
+    struct hzp_version *old = w->current;
+    if (!old)
+        return;
+    set_recorded_state(w, old_id, old == draft ? HZP_VERSION_FREE : HZP_VERSION_RETIRED);
+    if (old == draft)
+        return;
+    old->record.state = HZP_VERSION_RETIRED;
+    old->last_step = HZP_MAX(old->last_step, last_step);
+}
+
+void hzp_weights_publish(struct hzp_weights *w, struct hzp_version *draft, uint64_t last_step)
+{
+    struct hzp_version_record *record = &draft->record;
+    HZP_ASSERT(record->state == HZP_VERSION_DRAFT || (draft == w->current && w->in_place));
+    uint64_t old_id = w->current ? w->current->record.id : 0;
+    int64_t seen = staleness(w);
+
+    pthread_mutex_lock(&w->lock);
+    if (w->current)
+        w->stats.staleness_seen[HZP_MIN(HZP_MAX(seen, 0), HZP_COUNT(w->stats.staleness_seen) - 1)]++;
+    retire(w, draft, old_id, last_step);
+    record->id = w->config.first_id + w->stats.publications;
+    record->published_unix_ms = unix_ms();
+    record->state = HZP_VERSION_CURRENT;
+    /* What is published is finished.  A step back (an older state restored) takes the count of
+     * finished updates with it: those after it are no ancestors of what serves now. */
+    if (record->optimizer_step > w->finished_step || record->optimizer_step < w->serving_step)
+        w->finished_step = record->optimizer_step;
+    w->serving_step = record->optimizer_step;
+    w->current = draft;
+    w->in_place = false;
+    w->record[w->stats.publications % RECORDS_MAX] = *record;
+    w->stats.publications++;
+    w->stats.learned_through = record->learned_through;
+    refresh_stats(w);
+    pthread_mutex_unlock(&w->lock);
+}
+
+void hzp_weights_finished(struct hzp_weights *w, int64_t optimizer_step)
+{
+    w->finished_step = HZP_MAX(w->finished_step, optimizer_step);
+    refresh_stats_locked(w);
+}
+
+/* Why the bound K holds whenever a step runs.  Let F be the newest finished update and S the step
+ * of the version that serves; one update is under way at a time, so F grows by one at its end.
+ *  - It began with publishes = false: then F + 1 - S <= K was checked here; until its end only a
+ *    publication changes S, and S only grows by it (a step back sets F = S).  So F - S <= K after.
+ *  - It began with publishes = true: F stays while it runs, and it ends by being published in the
+ *    same gap between two steps: no step sees F + 1 beside the old S, and after it F - S = 0.
+ *  - Nothing else changes F or S: abandoning the last draft sets F = S.
+ * Only lowering K can leave F - S above it, for the updates already finished; then nothing but an
+ * update that is published may begin. */
+bool hzp_weights_may_update(const struct hzp_weights *w, bool publishes)
+{
+    if (!w->current)
+        return false;
+    if (publishes || w->config.slots == 1)
+        return true;
+    return w->finished_step + 1 - w->serving_step <= w->config.max_staleness;
+}
+
+int64_t hzp_weights_staleness(struct hzp_weights *w)
+{
+    return staleness(w);
+}
+
+void hzp_weights_set_max_staleness(struct hzp_weights *w, int32_t max_staleness)
+{
+    HZP_ASSERT(max_staleness >= 0);
+    w->config.max_staleness = max_staleness;
+    refresh_stats_locked(w);
+}
+
+int32_t hzp_weights_list(struct hzp_weights *w, struct hzp_version_record *ret, int32_t max)
+{
+    pthread_mutex_lock(&w->lock);
+    uint64_t kept = HZP_MIN(w->stats.publications, (uint64_t)RECORDS_MAX);
+    int32_t n = (int32_t)HZP_MIN(kept, (uint64_t)HZP_MAX(max, 0));
+    for (int32_t i = 0; i < n; i++)
+        ret[i] = w->record[(w->stats.publications - 1 - (uint64_t)i) % RECORDS_MAX];
+    pthread_mutex_unlock(&w->lock);
+    return n;
+}
+
+void hzp_weights_newest(struct hzp_weights *w, struct hzp_version_record *ret)
+{
+    memset(ret, 0, sizeof(*ret));
+    ret->loss = NAN;
+    ret->learned_through = -1;
+    hzp_weights_list(w, ret, 1);
+}
+
+void hzp_weights_read_stats(struct hzp_weights *w, struct hzp_weights_stats *ret)
+{
+    pthread_mutex_lock(&w->lock);
+    *ret = w->stats;
+    pthread_mutex_unlock(&w->lock);
+}
