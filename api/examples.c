@@ -437,12 +437,32 @@ int hzp_examples_accept(struct hzp_examples *ex, const char *body, size_t bytes,
 
 /* --- Files ------------------------------------------------------------------------------------ */
 
+/* Documents are what stands between these marks, without the white space around them. */
+static const char separator[] = "<|endoftext|>";
+
 static int load_text(struct parse *p, const char *body, size_t bytes)
 {
-    p->line = 1;
-    HZP_TRY(encode(p, "", body, bytes, as_request, &p->tokens));
-    HZP_TRY(append_eos(p));
-    return push_tokens(p, "", 1);
+    const char *end = body + bytes;
+    while (body < end) {
+        const char *mark = memmem(body, (size_t)(end - body), separator, sizeof(separator) - 1);
+        const char *stop = mark ? mark : end, *last = stop;
+        p->line++; /* of documents */
+        while (body < last && is_space(*body))
+            body++;
+        while (body < last && is_space(last[-1]))
+            last--;
+        p->tokens.n = 0;
+        if (body < last) {
+            HZP_TRY(encode(p, "", body, (size_t)(last - body), HZP_TOKENIZER_ADD_SPECIAL,
+                           &p->tokens));
+            HZP_TRY(append_eos(p));
+            HZP_TRY(push_tokens(p, "", 1));
+        }
+        body = stop + sizeof(separator) - 1;
+        if (!mark)
+            break;
+    }
+    return HZP_OK;
 }
 
 int hzp_examples_load(const struct hzp_examples *ex, const char *path, struct hzp_sample ***ret,

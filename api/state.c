@@ -194,8 +194,8 @@ static int open_all(struct hzp_state *s, struct hzp_err_text *reterr)
     queue.learned_through = s->resume.learned_through;
     if (hzp_sample_queue_create(&queue, &s->queue) < 0)
         return hzp_fail(reterr, HZP_EINVAL, "the queue's settings are out of range");
-    hzp_examples_init(&s->examples, config->tok, &config->layout->config, config->micro_rows + 1,
-                      config->body_samples_max);
+    hzp_examples_init(&s->examples, config->tok, &config->layout->config,
+                      s->config.micro_rows + 1, config->body_samples_max);
     s->examples.log = s->log;
     s->examples.queue = s->queue;
     s->examples_made = true;
@@ -210,6 +210,7 @@ int hzp_state_open(const struct hzp_state_config *config, struct hzp_state **ret
     s->config = *config;
     s->model_dir = hzp_xstrdup(config->model_dir);
     s->config.model_dir = s->model_dir;
+    s->config.micro_rows = HZP_MIN(config->micro_rows, config->layout->config.positions);
     hzp_wake_init(&s->wake);
     pthread_mutex_init(&s->lock, NULL);
     int r = open_all(s, reterr);

@@ -36,7 +36,7 @@ struct hzp_state_config {
     enum hzp_dtype dtype;               /* of the versions */
     struct hzp_sample_queue_config queue; /* learned_through is set here */
     const char *replay;                 /* a file of examples; NULL: none */
-    int32_t micro_rows;                 /* longest example: micro_rows + 1 tokens */
+    int32_t micro_rows; /* longest example: so many tokens + 1, and no more than the model takes */
     int32_t body_samples_max;           /* examples in one body */
     int64_t checkpoint_every;           /* updates; 0: only when idle and at the end */
     int64_t keep_checkpoints;
@@ -72,8 +72,8 @@ void hzp_state_stop(struct hzp_state *s, bool save);
 /* Any thread but the engine's, when nobody uses it any more; NULL: no effect. */
 void hzp_state_close(struct hzp_state *s);
 
-/* Checks, commits and queues a body of examples (api/examples.h says which shapes).  Any thread;
- * poke the loop afterwards.  HZP_EINVAL: a bad line, named; HZP_EBUSY: the queue is full. */
+/* Checks, commits and queues a body of examples (api/examples.h says which shapes), and pokes the
+ * loop.  Any thread.  HZP_EINVAL: a bad line, named; HZP_EBUSY: the queue is full. */
 int hzp_state_accept(struct hzp_state *s, const char *body, size_t bytes,
                         const char *content_type, int64_t *ret_first, int64_t *ret_last,
                         struct hzp_err_text *reterr);

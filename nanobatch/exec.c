@@ -13,6 +13,7 @@ struct hzp_exec {
     int32_t fences, fences_room;
     int32_t *fence_of;        /* [items_room]: -1, or the index of the item's fence */
     int32_t items_room;
+    struct hzp_profile profile;
 };
 
 int hzp_exec_create(struct hzp_device *dev, struct hzp_exec **ret)
@@ -49,6 +50,22 @@ void hzp_exec_destroy(struct hzp_exec *e)
     free(e);
 }
 
+const struct hzp_profile *hzp_exec_profile(const struct hzp_exec *exec)
+{
+    return &exec->profile;
+}
+
+static void profile_add(struct hzp_profile *profile, const struct hzp_item *item, uint64_t ns)
+{
+    struct hzp_cost cost = hzp_op_cost(item->op, item->args);
+    struct hzp_profile_op *op =
+        item->train ? &profile->train[item->op] : &profile->serve[item->op];
+    op->runs++;
+    op->ns += ns;
+    op->flops += cost.flops;
+    op->bytes += cost.bytes;
+}
+
 /* One item after another on the calling thread: the backend has no queues. */
 static int run_immediate(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_price *price,
                          struct hzp_exec_times *ret)
@@ -60,6 +77,7 @@ static int run_immediate(struct hzp_exec *e, const struct hzp_plan *plan, struct
         uint64_t now = hzp_device_now_ns(e->dev), took = now - before;
         before = now;
         *(item->train ? &ret->train_ns : &ret->serve_ns) += took;
+        profile_add(&e->profile, item, took);
         if (price)
             hzp_price_learn(price, item->op, item->args, (double)took);
     }

@@ -22,6 +22,14 @@ struct hzp_exec_times {
     uint64_t serve_ns, train_ns; /* by items' `train`; together about the run's duration */
 };
 
+/* Where the device's time went since create, op by op; only of devices whose ops end at issue. */
+struct hzp_profile {
+    struct hzp_profile_op {
+        uint64_t runs, ns, flops, bytes;
+    } serve[HZP_OP_COUNT], train[HZP_OP_COUNT];
+};
+const struct hzp_profile *hzp_exec_profile(const struct hzp_exec *exec);
+
 /* price: learns from the run; NULL: nobody does.  HZP_EDEVICE is final. */
 int hzp_exec_run(struct hzp_exec *exec, const struct hzp_plan *plan, struct hzp_price *price,
                  struct hzp_exec_times *ret);

@@ -207,6 +207,11 @@ int hzp_loop_run(struct hzp_loop *loop)
     return HZP_OK;
 }
 
+const struct hzp_profile *hzp_loop_profile(const struct hzp_loop *loop)
+{
+    return hzp_exec_profile(loop->exec);
+}
+
 void hzp_loop_poke(struct hzp_loop *loop)
 {
     hzp_wake_poke(&loop->wake);

@@ -49,6 +49,10 @@ void hzp_loop_stop(struct hzp_loop *loop, bool hurry);
 
 void hzp_loop_set_train_share(struct hzp_loop *loop, double share);
 
+/* Where the time went, op by op (exec.h).  Thread: engine, or any once run has returned. */
+struct hzp_profile;
+const struct hzp_profile *hzp_loop_profile(const struct hzp_loop *loop);
+
 struct hzp_loop_stats {
     uint64_t steps, serve_steps, train_steps;
     uint64_t serve_ns, train_ns, idle_ns; /* device time by tenant */

@@ -149,11 +149,12 @@ static void pack(struct hzp_trainer *t)
 {
     struct hzp_draw *d = &t->draw;
     int32_t rows_max = t->config.recipe.micro_rows, open = 0;
+    int32_t doc_rows_max = HZP_MIN(rows_max, t->config.model->positions);
     d->bins = 0;
     for (int32_t i = 0; i < d->count; i++) {
         int32_t rows = d->sample[i]->count - 1;
         d->bin[i] = -1;
-        if (!worth_learning(d->sample[i], rows_max))
+        if (!worth_learning(d->sample[i], doc_rows_max))
             continue;
         int32_t b = open;
         while (b < d->bins && d->bin_rows[b] + rows > rows_max)
