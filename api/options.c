@@ -71,8 +71,9 @@ static const struct setting table[] = {
                   "type of weights in memory; auto: the one on disk"),
     INT_OPTION("--context", context, "0", 0, 1 << 24, ALL & ~DEVICES,
                "longest sequence accepted, in tokens; 0: the model's"),
-    CHOICE_OPTION("--log-level", log_level, "info", "error|warn|info|debug", ALL,
-                  "how much is said on standard error"),
+    {.name = "--log-level", .kind = CHOICE, .field = AT(log_level), .value = "info",
+     .choices = "error|warn|info|debug", .env = "HZP_LOG", .commands = ALL,
+     .help = "how much is said on standard error"},
 
     HEADING("HTTP", SERVE),
     TEXT_OPTION("--host", host, "127.0.0.1", "ADDRESS", SERVE, "address to listen on"),
