@@ -238,4 +238,5 @@ def main():
     sys.exit(bad + sum(check(lib, path, texts, args.rounds, rng) for path in args.models) > 0)
 
 
-main()
+if __name__ == "__main__":
+    main()

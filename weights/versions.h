@@ -80,7 +80,8 @@ struct hzp_version *hzp_weights_current(struct hzp_weights *w);
 struct hzp_mat hzp_version_mat(const struct hzp_weights *w, const struct hzp_version *v,
                                enum hzp_role role, int32_t layer);
 
-/* Holds the current version (there must be one): its memory stays until released and step last_step has ended. */
+/* Holds the current version (there must be one): its memory stays until released and step
+ * last_step has ended. */
 struct hzp_version *hzp_weights_acquire(struct hzp_weights *w);
 void hzp_weights_release(struct hzp_weights *w, struct hzp_version *v, uint64_t last_step);
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WORD "[" HZP_PATTERN_WORD "]" /* what makes a neighbour part of a word */
+#define WORD      "[" HZP_PATTERN_WORD "]" /* what makes a neighbour part of a word */
 #define BYTES_MAX 4096 /* of one token: the walk may look that far ahead at every place */
 
 int hzp_added_load(struct hzp_added *added, const json_t *json, int32_t id,
@@ -71,8 +71,7 @@ static int build(struct hzp_added *added, enum hzp_added_where where_found,
         if (token->normalized != (where_found == HZP_ADDED_NORMALIZED))
             continue;
         if (token->normalized)
-            r = hzp_normalizer_run(normalizer, matcher, text, bytes, buffers, &text, &bytes,
-                                   NULL);
+            r = hzp_normalizer_run(normalizer, matcher, text, bytes, buffers, &text, &bytes, NULL);
         if (r < 0 || bytes == 0)
             continue;
         struct hzp_added_entry *entry = &set->entries[set->n++];

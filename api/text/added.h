@@ -60,9 +60,9 @@ struct hzp_added_walk {
     struct hzp_matcher *matcher;
     const char *text;
     size_t bytes;
-    bool special;       /* special tokens count; false: they are text */
-    size_t at, search;  /* what is behind us; where to look on */
-    int32_t found;      /* a token whose text before it was handed out; -1 */
+    bool special;      /* special tokens count; false: they are text */
+    size_t at, search; /* what is behind us; where to look on */
+    int32_t found;     /* a token whose text before it was handed out; -1 */
     size_t found_from, found_to;
 };
 

@@ -8,12 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CACHE_SLOTS (1u << 15)
-#define CACHE_KEY 22
-#define CACHE_IDS 6
-#define CUT_FROM 40    /* bytes from which looking for cuts is worth it */
+#define CACHE_SLOTS  (1u << 15)
+#define CACHE_KEY    22
+#define CACHE_IDS    6
+#define CUT_FROM     40 /* bytes from which looking for cuts is worth it */
 #define SEARCH_UP_TO 48 /* symbols up to which searching beats the heap */
-#define NO_RANK UINT32_MAX
+#define NO_RANK      UINT32_MAX
 
 struct hzp_bpe_cached {
     uint8_t bytes; /* 0: empty */
@@ -68,8 +68,7 @@ static int32_t character_id(const struct hzp_vocab *vocab, const char *text, siz
     char name[160];
     const char *prefix = first ? "" : vocab->prefix, *suffix = last ? vocab->suffix : "";
     if (prefix[0] == 0 && suffix[0] == 0)
-        return bytes == 1 ? vocab->ascii_ids[(uint8_t)text[0]]
-                          : hzp_vocab_find(vocab, text, bytes);
+        return bytes == 1 ? vocab->ascii_ids[(uint8_t)text[0]] : hzp_vocab_find(vocab, text, bytes);
     size_t n = strlen(prefix), m = strlen(suffix);
     memcpy(name, prefix, n);
     memcpy(name + n, text, bytes);
@@ -126,8 +125,7 @@ static int32_t merge_few(const struct hzp_vocab *vocab, struct hzp_bpe_symbol *s
         if (symbols[best].rank == NO_RANK)
             break;
         symbols[best].id = symbols[best].merged;
-        memmove(&symbols[best + 1], &symbols[best + 2],
-                (size_t)(n - best - 2) * sizeof(*symbols));
+        memmove(&symbols[best + 1], &symbols[best + 2], (size_t)(n - best - 2) * sizeof(*symbols));
         n--;
         if (best + 1 < n)
             price(vocab, &symbols[best], &symbols[best + 1]);
@@ -166,7 +164,8 @@ static void push(uint64_t *heap, size_t *n, const struct hzp_bpe_symbol *symbols
     heap[to] = entry;
 }
 
-/* The same result with a heap of (rank, place); an entry whose pair has changed since is skipped. */
+/* The same result with a heap of (rank, place); an entry whose pair has changed since is skipped.
+ */
 static int32_t merge_many(const struct hzp_vocab *vocab, struct hzp_bpe_symbol *symbols, int32_t n,
                           uint64_t *heap)
 {
@@ -249,8 +248,7 @@ static int encode_cached(struct hzp_bpe *bpe, const struct hzp_vocab *vocab, con
         return encode_run(bpe, vocab, text, bytes, out);
     if (bpe->cache == NULL)
         bpe->cache = hzp_xcalloc(CACHE_SLOTS, sizeof(*bpe->cache));
-    struct hzp_bpe_cached *slot =
-        &bpe->cache[hzp_vocab_hash(text, bytes) >> 7 & (CACHE_SLOTS - 1)];
+    struct hzp_bpe_cached *slot = &bpe->cache[hzp_vocab_hash(text, bytes) >> 7 & (CACHE_SLOTS - 1)];
     if (slot->bytes == bytes && memcmp(slot->key, text, bytes) == 0)
         return hzp_tokens_append(out, slot->ids, slot->n);
     size_t from = out->n;

@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STAGES_MAX 32
+#define STAGES_MAX  32
 #define NESTING_MAX 8
-#define STRIP_MAX 64
+#define STRIP_MAX   64
 
 enum kind { REPLACE, METASPACE, STRIP, BYTE_FALLBACK, BYTE_LEVEL };
 
@@ -137,8 +137,7 @@ static int load(struct hzp_decoder *decoder, bool *fused, const json_t *json, in
                         where);
     size_t i;
     json_t *item;
-    json_array_foreach(list, i, item)
-        HZP_TRY(load(decoder, fused, item, depth + 1, where, reterr));
+    json_array_foreach(list, i, item) HZP_TRY(load(decoder, fused, item, depth + 1, where, reterr));
     return HZP_OK;
 }
 
@@ -255,8 +254,7 @@ int hzp_decoder_render(const struct hzp_decoder *decoder, struct hzp_matcher *ma
             r = hzp_textbuf_append(out, &put, 1);
             goto out;
         case REPLACE:
-            HZP_TRY_GOTO(
-                replace(stage, matcher, text, bytes, stage->content, stage->bytes, to));
+            HZP_TRY_GOTO(replace(stage, matcher, text, bytes, stage->content, stage->bytes, to));
             break;
         case METASPACE:
             HZP_TRY_GOTO(

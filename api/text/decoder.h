@@ -27,9 +27,9 @@ struct hzp_decoder {
     int n;
     enum hzp_decoder_join join;
     bool byte_fallback;
-    bool first_differs;    /* the first token of a text is rendered by a rule of its own */
-    char strip[5];         /* the character that Strip takes off the whole text */
-    int strip_bytes;       /* 0: none */
+    bool first_differs; /* the first token of a text is rendered by a rule of its own */
+    char strip[5];      /* the character that Strip takes off the whole text */
+    int strip_bytes;    /* 0: none */
     int strip_start, strip_stop;
 };
 

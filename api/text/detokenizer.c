@@ -9,8 +9,8 @@
 void hzp_detokenizer_init(struct hzp_detokenizer *detok, const struct hzp_tokenizer *tok,
                           bool skip_special)
 {
-    *detok = (struct hzp_detokenizer){.tok = tok, .skip_special = skip_special,
-                                      .strip = tok->decoder.strip_start};
+    *detok = (struct hzp_detokenizer){
+        .tok = tok, .skip_special = skip_special, .strip = tok->decoder.strip_start};
 }
 
 /* Appends whole characters, through the Strip of the whole text. */

@@ -23,9 +23,9 @@ struct hzp_tokenizer;
 struct hzp_detokenizer {
     const struct hzp_tokenizer *tok;
     bool skip_special;
-    bool started;  /* a token was rendered */
-    int strip;     /* characters that may still be stripped off the front */
-    int held;      /* characters kept back because they may be stripped off the end */
+    bool started; /* a token was rendered */
+    int strip;    /* characters that may still be stripped off the front */
+    int held;     /* characters kept back because they may be stripped off the end */
     char pending[4];
     int n_pending;
 };

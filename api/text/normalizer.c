@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STEPS_MAX 64
+#define STEPS_MAX   64
 #define NESTING_MAX 8
 
 enum kind { PREPEND, REPLACE, FORM, LOWER, STRIP, STRIP_MARKS };
@@ -70,8 +70,8 @@ static int load_step(struct step *step, const char *type, const json_t *json, co
     return HZP_OK;
 }
 
-static int load(struct hzp_normalizer *normalizer, const json_t *json, int depth,
-                const char *where, struct hzp_err_text *reterr)
+static int load(struct hzp_normalizer *normalizer, const json_t *json, int depth, const char *where,
+                struct hzp_err_text *reterr)
 {
     const char *type;
     HZP_TRY(hzp_tokjson_type(json, where, &type, reterr));
@@ -82,8 +82,7 @@ static int load(struct hzp_normalizer *normalizer, const json_t *json, int depth
                             where);
         size_t i;
         json_t *item;
-        json_array_foreach(list, i, item)
-            HZP_TRY(load(normalizer, item, depth + 1, where, reterr));
+        json_array_foreach(list, i, item) HZP_TRY(load(normalizer, item, depth + 1, where, reterr));
         return HZP_OK;
     }
     if (normalizer->n == STEPS_MAX)

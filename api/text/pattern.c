@@ -10,16 +10,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SOURCE_MAX (64 * 1024)
+#define SOURCE_MAX    (64 * 1024)
 #define JIT_STACK_MAX (1024 * 1024)
-#define HEAP_KIB_MAX (64 * 1024)
+#define HEAP_KIB_MAX  (64 * 1024)
+/* Backtracking, and 4 more for each byte: one run of blanks may be the whole text. */
+#define STEPS_MAX 10000000u
 
 /* \w, \s and \h as Oniguruma knows them (the six numbers of Latin-1 are a quirk of its tables);
  * written so that they stand inside brackets too. */
-#define WORD                                                                                       \
-    "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}"
+#define WORD  "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}"
 #define SPACE "\\p{Z}\\t-\\r\\x{85}"
-#define HEX "0-9A-Fa-f"
+#define HEX   "0-9A-Fa-f"
 
 struct hzp_pattern {
     pcre2_code *code; /* NULL: the literal */
@@ -130,8 +131,8 @@ static int compile(const char *text, const char *source, const char *where,
     return HZP_OK;
 }
 
-int hzp_pattern_regex(const char *source, size_t bytes, const char *where,
-                      struct hzp_pattern **ret, struct hzp_err_text *reterr)
+int hzp_pattern_regex(const char *source, size_t bytes, const char *where, struct hzp_pattern **ret,
+                      struct hzp_err_text *reterr)
 {
     if (bytes > SOURCE_MAX || memchr(source, 0, bytes) != NULL)
         return hzp_fail(reterr, HZP_EFORMAT,
@@ -166,7 +167,8 @@ struct hzp_pattern *hzp_pattern_literal(const char *text, size_t bytes)
 int hzp_pattern_json(const json_t *json, const char *where, struct hzp_pattern **ret,
                      struct hzp_err_text *reterr)
 {
-    const json_t *literal = json_object_get(json, "String"), *regex = json_object_get(json, "Regex");
+    const json_t *literal = json_object_get(json, "String"),
+                 *regex = json_object_get(json, "Regex");
     if (json_is_string(regex))
         return hzp_pattern_regex(json_string_value(regex), json_string_length(regex), where, ret,
                                  reterr);
@@ -228,6 +230,8 @@ int hzp_pattern_find(const struct hzp_pattern *pattern, struct hzp_matcher *matc
         *to = *from + pattern->bytes;
         return 1;
     }
+    uint64_t steps = STEPS_MAX + 4 * (uint64_t)bytes;
+    pcre2_set_match_limit(matcher->context, (uint32_t)HZP_MIN(steps, (uint64_t)UINT32_MAX));
     int r = pcre2_match(pattern->code, (PCRE2_SPTR)text, bytes, at, PCRE2_NO_UTF_CHECK,
                         matcher->data, matcher->context);
     if (r == PCRE2_ERROR_JIT_STACKLIMIT)

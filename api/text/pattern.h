@@ -25,8 +25,8 @@ struct hzp_matcher;
 
 /* Compiles a regular expression. where: file and field, for the error. HZP_EFORMAT: it does not
  * compile; HZP_EUNSUP: it uses what is not supported. */
-int hzp_pattern_regex(const char *source, size_t bytes, const char *where,
-                      struct hzp_pattern **ret, struct hzp_err_text *reterr);
+int hzp_pattern_regex(const char *source, size_t bytes, const char *where, struct hzp_pattern **ret,
+                      struct hzp_err_text *reterr);
 
 /* A literal of at least one byte. */
 struct hzp_pattern *hzp_pattern_literal(const char *text, size_t bytes);

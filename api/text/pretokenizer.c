@@ -8,15 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STAGES_MAX 64
+#define STAGES_MAX  64
 #define NESTING_MAX 8
 
 /* The patterns behind the named pre-tokenizers. GPT_2 is ByteLevel's own. */
-#define GPT_2                                                                                      \
-    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
-#define WORDS "[" HZP_PATTERN_WORD "]+|[^" HZP_PATTERN_WORD "\\s]+"
-#define SPACES "\\s"
-#define DIGIT "\\p{N}"
+#define GPT_2       "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+#define WORDS       "[" HZP_PATTERN_WORD "]+|[^" HZP_PATTERN_WORD "\\s]+"
+#define SPACES      "\\s"
+#define DIGIT       "\\p{N}"
 #define PUNCTUATION "[!-/:-@\\[-`{-~\\p{P}]"
 
 enum behavior { ISOLATED, REMOVED, MERGED_WITH_PREVIOUS, MERGED_WITH_NEXT, CONTIGUOUS };
@@ -116,7 +115,7 @@ static int read_character(const json_t *json, const char *name, const char *wher
     HZP_TRY(hzp_tokjson_string(json, name, where, &value, reterr));
     *text = json_string_value(value);
     *bytes = json_string_length(value);
-    if (*bytes == 0 || *bytes != (size_t)hzp_utf8_step((uint8_t)**text))
+    if (*bytes == 0 || *bytes != (size_t)hzp_utf8_step((uint8_t) * *text))
         return hzp_fail(reterr, HZP_EFORMAT, "%s: %s must be one character", where, name);
     return HZP_OK;
 }
@@ -209,8 +208,7 @@ static int load(struct hzp_pretokenizer *pre, const json_t *json, int depth, con
                         where);
     size_t i;
     json_t *item;
-    json_array_foreach(list, i, item)
-        HZP_TRY(load(pre, item, depth + 1, where, reterr));
+    json_array_foreach(list, i, item) HZP_TRY(load(pre, item, depth + 1, where, reterr));
     return HZP_OK;
 }
 
@@ -327,8 +325,9 @@ static int rewrite_piece(const struct stage *stage, const char *piece, size_t by
                          struct hzp_textbuf *out)
 {
     /* Whether it begins with the mark once its spaces are marks. */
-    bool begins = (stage->spaces && piece[0] == ' ') ||
-                  (bytes >= stage->mark_bytes && memcmp(piece, stage->mark, stage->mark_bytes) == 0);
+    bool begins =
+        (stage->spaces && piece[0] == ' ') ||
+        (bytes >= stage->mark_bytes && memcmp(piece, stage->mark, stage->mark_bytes) == 0);
     if (!begins && (stage->prepend == ALWAYS || (stage->prepend == FIRST && first)))
         HZP_TRY(hzp_textbuf_append(out, stage->mark, stage->mark_bytes));
     size_t done = 0;

@@ -14,7 +14,7 @@
 #include "api/text/textbuf.h"
 #include "base/err.h"
 
-#define HZP_STOP_MAX 64        /* strings */
+#define HZP_STOP_MAX       64   /* strings */
 #define HZP_STOP_BYTES_MAX 1024 /* of each */
 
 struct hzp_stop_string;
@@ -22,8 +22,8 @@ struct hzp_stop_string;
 struct hzp_stop {
     struct hzp_stop_string *strings;
     int n;
-    bool include;  /* the stop string itself comes out too */
-    int matched;   /* index of the one that ended the stream, -1 */
+    bool include; /* the stop string itself comes out too */
+    int matched;  /* index of the one that ended the stream, -1 */
     struct hzp_textbuf held;
 };
 

@@ -113,9 +113,13 @@ static int encode_section(struct encoding *e, const char *text, size_t bytes, bo
                                e->scratch->normal, &text, &bytes, &first));
     if (bytes > UINT32_MAX / 2)
         return HZP_ENOMEM;
-    struct hzp_added_walk walk = {.added = added, .where = HZP_ADDED_NORMALIZED,
-                                  .matcher = e->scratch->matcher, .text = text, .bytes = bytes,
-                                  .special = e->special, .found = -1};
+    struct hzp_added_walk walk = {.added = added,
+                                  .where = HZP_ADDED_NORMALIZED,
+                                  .matcher = e->scratch->matcher,
+                                  .text = text,
+                                  .bytes = bytes,
+                                  .special = e->special,
+                                  .found = -1};
     size_t from, to;
     int32_t token;
     while (hzp_added_next(&walk, &from, &to, &token)) {
@@ -132,9 +136,13 @@ static int encode_section(struct encoding *e, const char *text, size_t bytes, bo
 static int encode_text(struct encoding *e, const char *text, size_t bytes)
 {
     const struct hzp_added *added = &e->tok->added;
-    struct hzp_added_walk walk = {.added = added, .where = HZP_ADDED_RAW,
-                                  .matcher = e->scratch->matcher, .text = text, .bytes = bytes,
-                                  .special = e->special, .found = -1};
+    struct hzp_added_walk walk = {.added = added,
+                                  .where = HZP_ADDED_RAW,
+                                  .matcher = e->scratch->matcher,
+                                  .text = text,
+                                  .bytes = bytes,
+                                  .special = e->special,
+                                  .found = -1};
     size_t from, to;
     int32_t token;
     while (hzp_added_next(&walk, &from, &to, &token)) {
@@ -168,7 +176,9 @@ int hzp_tokenizer_encode(struct hzp_tokenizer *tok, const char *text, size_t byt
     size_t valid = hzp_utf8_valid(text, bytes), held = out->n;
     if (valid != bytes)
         return hzp_fail(reterr, HZP_EINVAL, "the text is not valid UTF-8 at byte %zu", valid);
-    struct encoding e = {.tok = tok, .scratch = scratch_take(tok), .out = out,
+    struct encoding e = {.tok = tok,
+                         .scratch = scratch_take(tok),
+                         .out = out,
                          .max = (size_t)HZP_MAX(max_tokens, 0),
                          .special = flags & HZP_TOKENIZER_PARSE_SPECIAL};
     if (e.scratch == NULL)

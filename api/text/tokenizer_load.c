@@ -44,8 +44,7 @@ static int add_template_token(struct loading *l, struct hzp_tokenizer_around *ar
                         l->where);
     size_t i;
     json_t *id;
-    json_array_foreach(ids, i, id)
-        HZP_TRY(add_around(l, around, id, name));
+    json_array_foreach(ids, i, id) HZP_TRY(add_around(l, around, id, name));
     return HZP_OK;
 }
 
@@ -58,7 +57,8 @@ static int load_template(struct loading *l, const json_t *json)
     json_t *item;
     if (!json_is_array(single))
         return hzp_fail(l->reterr, HZP_EUNSUP, "%s: single must be a list", l->where);
-    json_array_foreach(single, i, item) {
+    json_array_foreach(single, i, item)
+    {
         if (json_object_get(item, "Sequence") == NULL) {
             struct hzp_tokenizer_around *around = text ? &l->tok->behind : &l->tok->before;
             HZP_TRY(add_template_token(l, around, item, table));
@@ -87,8 +87,7 @@ static int load_post(struct loading *l, const json_t *json, int depth)
         if (!json_is_array(list) || depth == 8)
             return hzp_fail(l->reterr, HZP_EFORMAT,
                             "%s: a Sequence without a list, or nested deeply", l->where);
-        json_array_foreach(list, i, item)
-            HZP_TRY(load_post(l, item, depth + 1));
+        json_array_foreach(list, i, item) HZP_TRY(load_post(l, item, depth + 1));
         return HZP_OK;
     }
     if (l->around_known)
@@ -114,7 +113,8 @@ static int load_added(struct loading *l)
     hzp_tokjson_where(l->where, sizeof(l->where), l->path, "added_tokens");
     if (list != NULL && !json_is_null(list) && !json_is_array(list))
         return hzp_fail(l->reterr, HZP_EFORMAT, "%s: must be a list", l->where);
-    json_array_foreach(list, i, item) {
+    json_array_foreach(list, i, item)
+    {
         const char *content = json_string_value(json_object_get(item, "content"));
         HZP_TRY(hzp_tokjson_id(json_object_get(item, "id"), l->where,
                                content != NULL ? content : "?", &id, l->reterr));
@@ -132,7 +132,8 @@ static int load_config_added(struct loading *l)
     json_t *item;
     hzp_tokjson_where(l->where, sizeof(l->where), l->config_path, "added_tokens_decoder");
     size_t from_file = added->n;
-    json_object_foreach((json_t *)(uintptr_t)table, key, item) {
+    json_object_foreach((json_t *)(uintptr_t)table, key, item)
+    {
         char *end;
         long id = strtol(key, &end, 10);
         if (*key == 0 || *end != 0 || id < 0 || id >= HZP_TOKENIZER_ID_MAX)
@@ -161,6 +162,18 @@ static int32_t named_token(const struct hzp_tokenizer *tok, const json_t *json, 
                : -1;
 }
 
+/* A file that need not be there: *ret stays NULL. */
+static int read_optional(const char *path, json_t **ret, struct hzp_err_text *reterr)
+{
+    struct hzp_err_text err;
+    int r = hzp_tokjson_read(path, false, ret, &err);
+    if (r == HZP_ENOENT)
+        return HZP_OK;
+    if (r < 0 && reterr != NULL)
+        *reterr = err;
+    return r;
+}
+
 /* The begin and end tokens; what the configuration adds where the post-processor adds nothing. */
 static int load_names(struct loading *l, const char *model_dir)
 {
@@ -172,9 +185,7 @@ static int load_names(struct loading *l, const char *model_dir)
     tok->eos = named_token(tok, l->config, "eos_token");
     snprintf(path, sizeof(path), "%s/special_tokens_map.json", model_dir);
     if (tok->bos < 0 || tok->eos < 0) {
-        int r = hzp_tokjson_read(path, false, &map, l->reterr);
-        if (r < 0 && r != HZP_ENOENT)
-            return r;
+        HZP_TRY(read_optional(path, &map, l->reterr));
         if (tok->bos < 0 && json_object_get(l->config, "bos_token") == NULL)
             tok->bos = named_token(tok, map, "bos_token");
         if (tok->eos < 0 && json_object_get(l->config, "eos_token") == NULL)
@@ -269,11 +280,10 @@ static int load_parts(struct loading *l, const char *model_dir)
                                 l->reterr));
     HZP_TRY(hzp_pretokenizer_load(json_object_get(l->json, "pre_tokenizer"), l->path, &tok->pre,
                                   l->reterr));
-    HZP_TRY(hzp_decoder_load(json_object_get(l->json, "decoder"), l->path, &tok->decoder,
-                             l->reterr));
-    HZP_TRY(hzp_vocab_load(json_object_get(l->json, "model"),
-                           hzp_pretokenizer_byte_level(tok->pre), l->path, &tok->vocab,
-                           l->reterr));
+    HZP_TRY(
+        hzp_decoder_load(json_object_get(l->json, "decoder"), l->path, &tok->decoder, l->reterr));
+    HZP_TRY(hzp_vocab_load(json_object_get(l->json, "model"), hzp_pretokenizer_byte_level(tok->pre),
+                           l->path, &tok->vocab, l->reterr));
     HZP_TRY(load_added(l));
     HZP_TRY(load_config_added(l));
     hzp_tokjson_where(l->where, sizeof(l->where), l->path, "post_processor");
@@ -306,10 +316,8 @@ int hzp_tokenizer_open(const char *model_dir, struct hzp_tokenizer **ret,
     snprintf(path, sizeof(path), "%s/tokenizer.json", model_dir);
     snprintf(config_path, sizeof(config_path), "%s/tokenizer_config.json", model_dir);
     int r = hzp_tokjson_read(path, true, &l.json, reterr);
-    if (r >= 0) {
-        r = hzp_tokjson_read(config_path, false, &l.config, reterr);
-        r = r == HZP_ENOENT ? HZP_OK : r;
-    }
+    if (r >= 0)
+        r = read_optional(config_path, &l.config, reterr);
     if (r >= 0) {
         l.tok = hzp_xcalloc(1, sizeof(*l.tok));
         pthread_mutex_init(&l.tok->lock, NULL);

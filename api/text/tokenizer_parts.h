@@ -49,11 +49,12 @@ struct hzp_tokenizer {
     struct hzp_tokenizer_around before, behind;
     int32_t bos, eos, n;
 
-    /* Per id, n of each. first: as the first of a text; the same array where that is no different. */
+    /* Per id, n of each. first: as the first of a text; the same array where that is no different.
+     */
     struct hzp_tokenizer_rendering *middle, *first;
     struct hzp_textbuf pool;
-    uint8_t *kind;        /* HZP_TOKENIZER_EXISTS and so on */
-    int32_t *added_of;    /* index of the added token, -1 */
+    uint8_t *kind;     /* HZP_TOKENIZER_EXISTS and so on */
+    int32_t *added_of; /* index of the added token, -1 */
 
     pthread_mutex_t lock;
     struct hzp_tokenizer_scratch *free;

@@ -9,12 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CODES 0x110000u
-#define PAGE 128u
-#define HANGUL_S 0xAC00u
-#define HANGUL_L 0x1100u
-#define HANGUL_V 0x1161u
-#define HANGUL_T 0x11A7u
+#define CODES          0x110000u
+#define PAGE           128u
+#define HANGUL_S       0xAC00u
+#define HANGUL_L       0x1100u
+#define HANGUL_V       0x1161u
+#define HANGUL_T       0x11A7u
 #define HANGUL_L_COUNT 19u
 #define HANGUL_V_COUNT 21u
 #define HANGUL_T_COUNT 28u

@@ -81,7 +81,8 @@ static int measure(const json_t *vocab, const char *where, int32_t *ret_n, size_
     json_t *value;
     size_t bytes = 0;
     int32_t n = 0, id;
-    json_object_foreach((json_t *)(uintptr_t)vocab, key, value) {
+    json_object_foreach((json_t *)(uintptr_t)vocab, key, value)
+    {
         HZP_TRY(hzp_tokjson_id(value, where, key, &id, reterr));
         bytes += strlen(key);
         n = HZP_MAX(n, id + 1);
@@ -112,13 +113,14 @@ static int load_tokens(struct hzp_vocab *vocab, const json_t *json, const char *
 
     const char *text;
     json_t *value;
-    json_object_foreach((json_t *)(uintptr_t)json, text, value) {
+    json_object_foreach((json_t *)(uintptr_t)json, text, value)
+    {
         int32_t id = (int32_t)json_integer_value(value);
         struct hzp_vocab_token *token = &vocab->tokens[id];
         if (token->exists)
             return hzp_fail(reterr, HZP_EFORMAT, "%s: tokens \"%.60s\" and \"%.*s\" have id %d",
-                            where, text, (int)HZP_MIN(token->bytes, 60u),
-                            vocab->pool + token->text, id);
+                            where, text, (int)HZP_MIN(token->bytes, 60u), vocab->pool + token->text,
+                            id);
         token->exists = true;
         token->text = (uint32_t)vocab->pool_bytes;
         token->bytes = (uint32_t)strlen(text);
@@ -221,8 +223,8 @@ static int add_merge(struct hzp_vocab *vocab, const char *a, size_t a_bytes, con
 }
 
 /* One entry: "a b" or ["a", "b"]. */
-static int load_merge(struct hzp_vocab *vocab, const json_t *json, uint32_t rank,
-                      const char *where, struct hzp_err_text *reterr)
+static int load_merge(struct hzp_vocab *vocab, const json_t *json, uint32_t rank, const char *where,
+                      struct hzp_err_text *reterr)
 {
     const json_t *a = json_array_get(json, 0), *b = json_array_get(json, 1);
     if (json_array_size(json) == 2 && json_is_string(a) && json_is_string(b))
@@ -232,7 +234,8 @@ static int load_merge(struct hzp_vocab *vocab, const json_t *json, uint32_t rank
     const char *space = text != NULL ? strchr(text, ' ') : NULL;
     if (space == NULL || strchr(space + 1, ' ') != NULL)
         return hzp_fail(reterr, HZP_EFORMAT,
-                        "%s: merge %u must be two tokens, as \"a b\" or [\"a\", \"b\"]", where, rank);
+                        "%s: merge %u must be two tokens, as \"a b\" or [\"a\", \"b\"]", where,
+                        rank);
     size_t left = (size_t)(space - text), all = json_string_length(json);
     char *copy = hzp_xmalloc(left + 1); /* NUL-terminated for the error text */
     memcpy(copy, text, left);
@@ -258,7 +261,8 @@ static int load_merges(struct hzp_vocab *vocab, const json_t *json, const char *
     size_t i;
     json_t *merge;
     uint32_t rank = 0;
-    json_array_foreach(json, i, merge) {
+    json_array_foreach(json, i, merge)
+    {
         const char *text = json_string_value(merge);
         if (text != NULL && strncmp(text, "#version", 8) == 0)
             continue;
@@ -322,8 +326,7 @@ static int load(struct hzp_vocab *vocab, const json_t *json, const char *where,
     } else if (unk != NULL && !json_is_null(unk)) {
         return hzp_fail(reterr, HZP_EFORMAT, "%s: unk_token must be a string", where);
     }
-    vocab->may_cut =
-        vocab->bytes_complete && vocab->prefix[0] == 0 && vocab->suffix[0] == 0;
+    vocab->may_cut = vocab->bytes_complete && vocab->prefix[0] == 0 && vocab->suffix[0] == 0;
     return load_merges(vocab, json_object_get(json, "merges"), where, reterr);
 }
 

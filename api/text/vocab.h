@@ -21,13 +21,13 @@
 
 #include <jansson.h>
 
-#define HZP_VOCAB_NONE (-1)
+#define HZP_VOCAB_NONE     (-1)
 #define HZP_VOCAB_CUT_BITS 18
 
 struct hzp_vocab_token {
-    uint32_t text, bytes;         /* spelling: offset into the pool, length */
-    uint32_t key, key_bytes;      /* key: the same, elsewhere */
-    bool exists, keyed;           /* keyed: has a key (byte-level: all in the alphabet) */
+    uint32_t text, bytes;    /* spelling: offset into the pool, length */
+    uint32_t key, key_bytes; /* key: the same, elsewhere */
+    bool exists, keyed;      /* keyed: has a key (byte-level: all in the alphabet) */
 };
 
 struct hzp_vocab_merge {
@@ -94,7 +94,8 @@ static inline const struct hzp_vocab_merge *hzp_vocab_merge(const struct hzp_voc
 {
     uint64_t pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
     uint64_t h = pair * 0x9E3779B97F4A7C15u;
-    for (uint32_t at = (uint32_t)(h >> 32) & vocab->merge_mask;; at = (at + 1) & vocab->merge_mask) {
+    for (uint32_t at = (uint32_t)(h >> 32) & vocab->merge_mask;;
+         at = (at + 1) & vocab->merge_mask) {
         const struct hzp_vocab_merge *merge = &vocab->merges[at];
         if (merge->pair == pair)
             return merge;

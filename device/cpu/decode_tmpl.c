@@ -7,7 +7,7 @@
  */
 #include "device/cpu/vec.h"
 
-enum { CHUNK = 256, HEADS_AT_ONCE = 4, NR = 4 };
+enum { CHUNK = 256, HEADS_AT_ONCE = 4, NR = 4, FETCH_BYTES = 8192 };
 
 #ifdef __AVX512F__
 enum { NV = 4 }; /* vectors of a value summed at once */
@@ -170,6 +170,18 @@ INLINE float chunk_softmax(float *score, int n, float *ret_top)
     return vsum(sum);
 }
 
+/* Pages lie anywhere: the hardware does not guess the next one. */
+INLINE void fetch(const struct decode *w, const void *base, int seg, int h, int p)
+{
+    const struct hzp_attn_paged_args *a = w->args;
+    const char *at = page_at(a, base, seg, h, p);
+    size_t rows = (size_t)(a->kv.page_rows - p % a->kv.page_rows);
+    size_t bytes = rows * (size_t)a->heads.dim * (a->kv.type == HZP_F32 ? 4 : 2);
+
+    for (size_t i = 0; i < HZP_MIN(bytes, (size_t)FETCH_BYTES); i += 64)
+        _mm_prefetch(at + i, _MM_HINT_T0);
+}
+
 /* g heads from head g0 of the group, positions p0 .. p1-1, p1 - p0 <= CHUNK. */
 INLINE void chunk_heads(const struct decode *w, int g, int g0, enum hzp_dtype type, int seg, int h,
                         int p0, int p1, float *score, struct state out)
@@ -183,6 +195,9 @@ INLINE void chunk_heads(const struct decode *w, int g, int g0, enum hzp_dtype ty
 
     for (int p = p0, n; p < p1; p += n) {
         n = HZP_MIN(p1 - p, page_rows - p % page_rows);
+        if (p + n < p1)
+            fetch(w, a->kv.k, seg, h, p + n);
+        fetch(w, a->kv.v, seg, h, p);
         page_scores(w, g, type, q, page_at(a, a->kv.k, seg, h, p), n, score + (p - p0));
     }
     for (int i = 0; i < g; i++)
@@ -190,6 +205,8 @@ INLINE void chunk_heads(const struct decode *w, int g, int g0, enum hzp_dtype ty
     memset(value, 0, (size_t)(g * dim) * sizeof(*value));
     for (int p = p0, n; p < p1; p += n) {
         n = HZP_MIN(p1 - p, page_rows - p % page_rows);
+        if (p + CHUNK < w->args->segs.pos0[seg] + 1)
+            fetch(w, a->kv.k, seg, h, p + CHUNK);
         page_values(g, type, page_at(a, a->kv.v, seg, h, p), n, dim, score + (p - p0), value);
     }
 }

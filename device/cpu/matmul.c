@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/cpu/matmul.h"
 
+#include <string.h>
+
 enum {
     DOT_ROWS_MAX = 48,   /* bf16: up to here the dot kernel beats the library */
     DOT_TASK_BYTES = 128 << 10,
+    DOT_SLAB = 4 * HZP_DOT_ROWS,
+    TILE_ROWS = 6,
+    TILE_BYTES = 16 << 10, /* a tile's rows of x: with W going by they fit 48 KiB */
     OUTER_ROWS = 96,
     OUTER_COLS = 192,
 };
@@ -12,19 +17,20 @@ struct grid {
     const struct hzp_matmul_args *args;
     struct hzp_team *team;
     const struct hzp_cpu_product *product;
+    struct hzp_dot dot;
     int rows, cols, across;
 };
 
 static void dot_task(void *ctx, int task, int thread)
 {
     const struct grid *grid = ctx;
+    const struct hzp_matmul_args *a = grid->dot.args;
     int m0 = task / grid->across * grid->rows, n0 = task % grid->across * grid->cols;
-    int m1 = HZP_MIN(m0 + grid->rows, grid->args->c.rows);
-    int n1 = HZP_MIN(n0 + grid->cols, grid->args->c.cols);
+    int m1 = HZP_MIN(m0 + grid->rows, a->c.rows), n1 = HZP_MIN(n0 + grid->cols, a->c.cols);
 
     for (int n = n0; n < n1; n += HZP_DOT_COLS)
-        grid->product->dot(grid->args, m0, m1, n, HZP_MIN(n + HZP_DOT_COLS, n1),
-                  hzp_team_own(grid->team, thread));
+        grid->product->dot(&grid->dot, m0, m1, n, HZP_MIN(n + HZP_DOT_COLS, n1),
+                           hzp_team_own(grid->team, thread));
 }
 
 static void outer_task(void *ctx, int task, int thread)
@@ -36,21 +42,62 @@ static void outer_task(void *ctx, int task, int thread)
                 HZP_MIN(n0 + grid->cols, grid->args->c.cols));
 }
 
+/* Copies rows of x into the blocks of grid->dot. */
+static void dot_pack(void *ctx, int begin, int end, int thread)
+{
+    const struct grid *grid = ctx;
+    const struct hzp_dot *dot = &grid->dot;
+    const struct hzp_mat *x = &dot->args->a;
+    size_t size = x->type == HZP_F32 ? 4 : 2;
+
+    for (int r = begin; r < end; r++)
+        for (int b = 0; b * dot->k_block < x->cols; b++) {
+            int k0 = b * dot->k_block, n = HZP_MIN(dot->k_block, x->cols - k0);
+            memcpy((char *)dot->x + (size_t)b * dot->block_bytes + (size_t)r * dot->row_bytes,
+                   (const char *)hzp_cpu_row(x, r) + (size_t)k0 * size, (size_t)n * size);
+        }
+}
+
+/* How x is cut: blocks of which a tile's rows stay cached, one row as it is. */
+static int dot_cut(struct grid *grid, const struct hzp_matmul_args *a)
+{
+    size_t size = a->a.type == HZP_F32 ? 4 : 2, blocks;
+    struct hzp_dot *dot = &grid->dot;
+
+    *dot = (struct hzp_dot){a, a->a.ptr, (size_t)a->a.stride * size, 0, HZP_MAX(a->a.cols, 1)};
+    if (a->c.rows == 1)
+        return hzp_team_reserve(grid->team, 0, HZP_DOT_WORK);
+    blocks = HZP_DIV_UP((size_t)dot->k_block * size * (size_t)HZP_MIN(a->c.rows, TILE_ROWS),
+                        (size_t)TILE_BYTES);
+    dot->k_block = HZP_ROUND_UP(HZP_DIV_UP(dot->k_block, (int)blocks), 64);
+    dot->row_bytes = (size_t)dot->k_block * size + 64;
+    dot->block_bytes = dot->row_bytes * (size_t)a->c.rows;
+    HZP_TRY(hzp_team_reserve(grid->team, dot->block_bytes * blocks, HZP_DOT_WORK));
+    dot->x = hzp_team_shared(grid->team);
+    hzp_team_range(grid->team, a->c.rows, (size_t)a->a.cols * size, dot_pack, grid);
+    return HZP_OK;
+}
+
 static int dot_run(struct grid *grid)
 {
-    const struct hzp_matmul_args *a = grid->args;
-    size_t w_row = (size_t)a->a.cols * (a->a.type == HZP_F32 ? 4 : 2);
+    const struct hzp_matmul_args *all = grid->args;
+    size_t w_row = (size_t)all->a.cols * (all->a.type == HZP_F32 ? 4 : 2);
     int threads = hzp_team_threads(grid->team);
     int64_t cols = (int64_t)(DOT_TASK_BYTES / HZP_MAX(w_row, (size_t)1));
 
-    HZP_TRY(hzp_team_reserve(grid->team, 0, HZP_DOT_WORK));
-    cols = HZP_MIN(cols, HZP_DIV_UP(a->c.cols, threads * 4)); /* small: still some for each */
+    cols = HZP_MIN(cols, HZP_DIV_UP(all->c.cols, threads * 4)); /* small: still some for each */
     grid->cols = (int)HZP_ROUND_UP(HZP_MAX(cols, 4), 4);
-    if (a->c.rows > 16)
+    if (all->c.rows > 6)
         grid->cols = HZP_ROUND_UP(grid->cols, HZP_DOT_COLS);
     grid->rows = HZP_DOT_ROWS;
-    grid->across = HZP_DIV_UP(a->c.cols, grid->cols);
-    hzp_team_run(grid->team, grid->across * HZP_DIV_UP(a->c.rows, grid->rows), dot_task, grid);
+    grid->across = HZP_DIV_UP(all->c.cols, grid->cols);
+    for (int r = 0; r < all->c.rows; r += DOT_SLAB) { /* bounds what is copied */
+        struct hzp_matmul_args a = *all;
+        a.a = hzp_mat_rows(all->a, r, HZP_MIN(DOT_SLAB, all->c.rows - r));
+        a.c = hzp_mat_rows(all->c, r, HZP_MIN(DOT_SLAB, all->c.rows - r));
+        HZP_TRY(dot_cut(grid, &a));
+        hzp_team_run(grid->team, grid->across * HZP_DIV_UP(a.c.rows, grid->rows), dot_task, grid);
+    }
     return HZP_OK;
 }
 

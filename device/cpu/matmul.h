@@ -18,9 +18,18 @@
 /* Work memory of one dot task (partial sums where k is cut), bytes. */
 enum { HZP_DOT_ROWS = 96, HZP_DOT_COLS = 32, HZP_DOT_WORK = HZP_DOT_ROWS * HZP_DOT_COLS * 64 };
 
-/* c[m0..m1)[n0..n1) of a product of the form x W^T. */
-typedef void hzp_dot_fn(const struct hzp_matmul_args *args, int m0, int m1, int n0, int n1,
-                        float *work);
+/* The rows x of a product x W^T, cut along k: block i holds elements i * k_block on of every row.
+ * Copied so that rows do not lie a multiple of 4096 bytes apart, where they would push each other
+ * and W out of the first-level cache. */
+struct hzp_dot {
+    const struct hzp_matmul_args *args;
+    const char *x;
+    size_t row_bytes, block_bytes; /* from one to the next */
+    int k_block;
+};
+
+/* c[m0..m1)[n0..n1). */
+typedef void hzp_dot_fn(const struct hzp_dot *dot, int m0, int m1, int n0, int n1, float *work);
 
 /* The same for any flags. */
 typedef void hzp_outer_fn(const struct hzp_matmul_args *args, int m0, int m1, int n0, int n1);

@@ -24,17 +24,11 @@ INLINE vpair pair_load(const uint16_t *p, int left)
 }
 #endif
 
-/* Step of k in elements; elements a row is cut into so that a tile's rows stay in the first-level
- * cache. */
+/* Step of k in elements. */
 INLINE int k_step(enum kind kind)
 {
     return kind == PAIRS ? 2 * VL : VL;
 }
-INLINE int k_block(enum kind kind)
-{
-    return kind == F32 ? 1024 : 2048;
-}
-
 /* acc[m][j] += x[m][k..k+left) . w[j][k..k+left) */
 INLINE void dot_step(int mr, enum kind kind, vf acc[MR][NR], const char *x, size_t ldx,
                      const char *const w[NR], int k, int left)
@@ -72,48 +66,85 @@ INLINE __m128 fold_four(const vf acc[NR])
     return _mm_add_ps(_mm_shuffle_ps(ab, cd, 0x88), _mm_shuffle_ps(ab, cd, 0xdd));
 }
 
+INLINE __m128 four_load(const void *p, size_t i, enum hzp_dtype type)
+{
+    if (type == HZP_F32)
+        return _mm_loadu_ps((const float *)p + i);
+    __m128i h = _mm_loadl_epi64((const __m128i *)((const uint16_t *)p + i));
+    return _mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu16_epi32(h), 16));
+}
+
+/* To nearest even; NaN made quiet. */
+INLINE void four_store(void *p, size_t i, enum hzp_dtype type, __m128 x)
+{
+    if (type == HZP_F32) {
+        _mm_storeu_ps((float *)p + i, x);
+        return;
+    }
+    __m128i u = _mm_castps_si128(x), one = _mm_set1_epi32(1);
+    __m128i odd = _mm_and_si128(_mm_srli_epi32(u, 16), one);
+    __m128i up = _mm_add_epi32(_mm_add_epi32(u, _mm_set1_epi32(0x7fff)), odd);
+    __m128i quiet = _mm_or_si128(u, _mm_set1_epi32(0x400000));
+    up = _mm_blendv_epi8(up, quiet, _mm_castps_si128(_mm_cmpunord_ps(x, x)));
+    up = _mm_srli_epi32(up, 16);
+    _mm_storel_epi64((__m128i *)((uint16_t *)p + i), _mm_packus_epi32(up, up));
+}
+
 /* c[m][n..n+left) from the finished sums. */
 INLINE void dot_store(const struct hzp_matmul_args *a, int m, int n, int left, __m128 sum)
 {
-    float v[NR];
-    void *c = hzp_cpu_row(&a->c, m);
+    size_t size = a->c.type == HZP_F32 ? 4 : 2, bias_size = a->bias.type == HZP_F32 ? 4 : 2;
+    char *c = (char *)hzp_cpu_row(&a->c, m) + (size_t)n * size, old[16], bias[16];
 
-    _mm_storeu_ps(v, sum);
-    for (int j = 0; j < left; j++) {
-        float y = v[j];
+    if (left == NR) {
         if (a->bias.ptr)
-            y += a->bias.type == HZP_BF16 ? hzp_bf16_to_f32(((const uint16_t *)a->bias.ptr)[n + j])
-                                          : ((const float *)a->bias.ptr)[n + j];
-        if (a->c.type == HZP_BF16) {
-            uint16_t *h = (uint16_t *)c + n + j;
-            *h = hzp_bf16_from_f32(a->accumulate ? y + hzp_bf16_to_f32(*h) : y);
-        } else {
-            float *f = (float *)c + n + j;
-            *f = a->accumulate ? y + *f : y;
-        }
+            sum = _mm_add_ps(sum, four_load(a->bias.ptr, (size_t)n, a->bias.type));
+        if (a->accumulate)
+            sum = _mm_add_ps(sum, four_load(c, 0, a->c.type));
+        four_store(c, 0, a->c.type, sum);
+        return;
     }
+    if (a->bias.ptr) {
+        memcpy(bias, (const char *)a->bias.ptr + (size_t)n * bias_size, (size_t)left * bias_size);
+        sum = _mm_add_ps(sum, four_load(bias, 0, a->bias.type));
+    }
+    if (a->accumulate) {
+        memcpy(old, c, (size_t)left * size);
+        sum = _mm_add_ps(sum, four_load(old, 0, a->c.type));
+    }
+    four_store(old, 0, a->c.type, sum);
+    memcpy(c, old, (size_t)left * size);
 }
 
-/* One tile of mr x NR sums over k0 .. k1; part: sums so far, NULL when there are none and none are
- * to be kept. */
-INLINE void dot_tile(const struct hzp_matmul_args *a, int mr, enum kind kind, int m, int n,
-                     int n1, int k0, int k1, float *part)
+/* One tile of mr x NR sums over block kb of k; part: the sums so far, and what the caller adds next
+ * to; ahead: from this tile's rows of W to those that will be read next, 0: not now. */
+INLINE void dot_tile(const struct hzp_dot *d, int mr, enum kind kind, int m, int n, int n1, int kb,
+                     float *part, ptrdiff_t ahead)
 {
-    size_t size = kind == F32 ? 4 : 2, ldx = (size_t)a->a.stride * size;
-    const char *x = hzp_cpu_row(&a->a, m), *w[NR];
+    const struct hzp_matmul_args *a = d->args;
+    const char *x = d->x + (size_t)kb * d->block_bytes + (size_t)m * d->row_bytes, *w[NR];
+    int k0 = kb * d->k_block, k_end = HZP_MIN(d->k_block, a->a.cols - k0), step = k_step(kind);
+    size_t size = kind == F32 ? 4 : 2;
+    bool last = k0 + k_end == a->a.cols;
     vf acc[MR][NR];
-    int step = k_step(kind), k = k0;
+    int k = 0;
 
     for (int j = 0; j < NR; j++)
-        w[j] = hzp_cpu_row(&a->b, HZP_MIN(n + j, n1 - 1));
+        w[j] = (const char *)hzp_cpu_row(&a->b, HZP_MIN(n + j, n1 - 1)) + (size_t)k0 * size;
     for (int i = 0; i < mr; i++)
         for (int j = 0; j < NR; j++)
-            acc[i][j] = part && k0 > 0 ? vload(part + (i * NR + j) * VL, VL) : vzero();
-    for (; k + step <= k1; k += step)
-        dot_step(mr, kind, acc, x, ldx, w, k, step);
-    if (k < k1)
-        dot_step(mr, kind, acc, x, ldx, w, k, k1 - k);
-    if (part && k1 < a->a.cols) {
+            acc[i][j] = kb > 0 ? vload(part + (i * NR + j) * VL, VL) : vzero();
+    if (ahead)
+        for (; k + step <= k_end; k += step) {
+            for (int j = 0; j < NR; j++)
+                _mm_prefetch(w[j] + ahead + (size_t)k * size, _MM_HINT_T0);
+            dot_step(mr, kind, acc, x, d->row_bytes, w, k, step);
+        }
+    for (; k + step <= k_end; k += step)
+        dot_step(mr, kind, acc, x, d->row_bytes, w, k, step);
+    if (k < k_end)
+        dot_step(mr, kind, acc, x, d->row_bytes, w, k, k_end - k);
+    if (!last) {
         for (int i = 0; i < mr; i++)
             for (int j = 0; j < NR; j++)
                 vstore(part + (i * NR + j) * VL, acc[i][j], VL);
@@ -123,51 +154,50 @@ INLINE void dot_tile(const struct hzp_matmul_args *a, int mr, enum kind kind, in
         dot_store(a, m + i, n, HZP_MIN(NR, n1 - n), fold_four(acc[i]));
 }
 
-INLINE void dot_tiles(const struct hzp_matmul_args *a, enum kind kind, int mr, int m, int n, int n1,
-                      int k0, int k1, float *part)
+INLINE void dot_tiles(const struct hzp_dot *d, enum kind kind, int mr, int m, int n, int n1, int kb,
+                      float *part, ptrdiff_t ahead)
 {
     switch (mr) {
-    case 1: dot_tile(a, 1, kind, m, n, n1, k0, k1, part); break;
-    case 2: dot_tile(a, 2, kind, m, n, n1, k0, k1, part); break;
-    case 3: dot_tile(a, 3, kind, m, n, n1, k0, k1, part); break;
+    case 1: dot_tile(d, 1, kind, m, n, n1, kb, part, ahead); break;
+    case 2: dot_tile(d, 2, kind, m, n, n1, kb, part, ahead); break;
+    case 3: dot_tile(d, 3, kind, m, n, n1, kb, part, ahead); break;
 #ifdef __AVX512F__
-    case 4: dot_tile(a, 4, kind, m, n, n1, k0, k1, part); break;
-    case 5: dot_tile(a, 5, kind, m, n, n1, k0, k1, part); break;
-    case 6: dot_tile(a, 6, kind, m, n, n1, k0, k1, part); break;
+    case 4: dot_tile(d, 4, kind, m, n, n1, kb, part, ahead); break;
+    case 5: dot_tile(d, 5, kind, m, n, n1, kb, part, ahead); break;
+    case 6: dot_tile(d, 6, kind, m, n, n1, kb, part, ahead); break;
 #endif
     }
 }
 
-INLINE void dot_kind(const struct hzp_matmul_args *a, enum kind kind, int m0, int m1, int n0,
-                     int n1, float *work)
+INLINE void dot_kind(const struct hzp_dot *d, enum kind kind, int m0, int m1, int n0, int n1,
+                     float *work)
 {
-    int block = k_block(kind), k_end = a->a.cols;
+    ptrdiff_t row = (ptrdiff_t)d->args->b.stride * (kind == F32 ? 4 : 2);
+    ptrdiff_t down = row * NR, back = row * (n0 - (n1 - 1) / NR * NR);
+    int blocks = HZP_DIV_UP(HZP_MAX(d->args->a.cols, 1), d->k_block);
 
-    if (m1 - m0 <= MR || k_end <= block) { /* each row of W is read once, or fits */
-        for (int n = n0; n < n1; n += NR)
-            for (int m = m0; m < m1; m += MR)
-                dot_tiles(a, kind, HZP_MIN(MR, m1 - m), m, n, n1, 0, k_end, NULL);
-        return;
-    }
-    for (int k = 0; k < k_end; k += block) {
+    for (int kb = 0; kb < blocks; kb++) {
         float *part = work;
+        ptrdiff_t next = back + (ptrdiff_t)d->k_block * (kind == F32 ? 4 : 2);
         for (int n = n0; n < n1; n += NR)
-            for (int m = m0; m < m1; m += MR, part += MR * NR * VL)
-                dot_tiles(a, kind, HZP_MIN(MR, m1 - m), m, n, n1, k, HZP_MIN(k_end, k + block),
-                          part);
+            for (int m = m0; m < m1; m += MR, part += MR * NR * VL) {
+                ptrdiff_t ahead = n + NR < n1 || kb + 1 == blocks ? down : next;
+                dot_tiles(d, kind, HZP_MIN(MR, m1 - m), m, n, n1, kb, part,
+                          m == m0 && m1 - m0 > 1 ? ahead : 0);
+            }
     }
 }
 
-static void cpu_dot(const struct hzp_matmul_args *a, int m0, int m1, int n0, int n1, float *work)
+static void cpu_dot(const struct hzp_dot *d, int m0, int m1, int n0, int n1, float *work)
 {
-    if (a->a.type == HZP_F32)
-        dot_kind(a, F32, m0, m1, n0, n1, work);
+    if (d->args->a.type == HZP_F32)
+        dot_kind(d, F32, m0, m1, n0, n1, work);
 #ifdef __AVX512BF16__
     else
-        dot_kind(a, PAIRS, m0, m1, n0, n1, work);
+        dot_kind(d, PAIRS, m0, m1, n0, n1, work);
 #else
     else
-        dot_kind(a, WIDE, m0, m1, n0, n1, work);
+        dot_kind(d, WIDE, m0, m1, n0, n1, work);
 #endif
 }
 

@@ -73,25 +73,32 @@ static int32_t candidates_cut(const struct hzp_sample_row *row, const struct can
     return n;
 }
 
-/* all: in the order of ids; left sorted. */
-static int32_t draw(const struct hzp_sample_row *row, struct candidate *all, int32_t n)
+/* The largest logit plus, if drawn, noise; ties by lower id. */
+static int32_t pick(const struct hzp_sample_row *row, const struct candidate *all, int32_t n)
 {
-    if (row->temperature > 0)
-        for (int32_t i = 0; i < n; i++)
-            all[i].logit /= row->temperature;
-    qsort(all, (size_t)n, sizeof(*all), by_logit);
-    if (!(row->temperature > 0))
-        return all[0].token;
-
     struct candidate best = {-INFINITY, all[0].token};
-    n = candidates_cut(row, all, n);
     for (int32_t i = 0; i < n; i++) {
         struct candidate now = all[i];
-        now.logit += hzp_draw_noise(row->seed, (uint32_t)now.token, row->position, row->choice);
+        if (row->temperature > 0)
+            now.logit += hzp_draw_noise(row->seed, (uint32_t)now.token, row->position, row->choice);
         if (now.logit > best.logit || (now.logit == best.logit && now.token < best.token))
             best = now;
     }
     return best.token;
+}
+
+/* all: in the order of ids; sorted only if anything is cut. */
+static int32_t draw(const struct hzp_sample_row *row, struct candidate *all, int32_t n)
+{
+    if (!(row->temperature > 0))
+        return pick(row, all, n);
+    for (int32_t i = 0; i < n; i++)
+        all[i].logit /= row->temperature;
+    if (row->top_k > 0 || row->top_p < 1 || row->min_p > 0) {
+        qsort(all, (size_t)n, sizeof(*all), by_logit);
+        n = candidates_cut(row, all, n);
+    }
+    return pick(row, all, n);
 }
 
 static int ref_sample(struct hzp_lane *lane, const void *args)

@@ -110,9 +110,10 @@ void oc_target_close(struct oc_target *target);
 /* Runs the case; the image as it is afterwards into result (io->used bytes). */
 int oc_target_run(struct oc_target *target, enum hzp_op op, const struct oc_io *io,
                   uint8_t *result);
-/* Median seconds of one op. */
-double oc_target_time(struct oc_target *target, enum hzp_op op, const struct oc_io *io,
-                      double budget_s);
+/* Brings the case there and runs it once. */
+int oc_target_warm(struct oc_target *target, enum hzp_op op, const struct oc_io *io);
+/* Seconds of one op, after warm; on the host with cold caches. Negative: the device failed. */
+double oc_target_time(struct oc_target *target, enum hzp_op op, const struct oc_io *io);
 /* Bytes per second of reading, on the host by plain loops, elsewhere by copies. */
 double oc_target_bandwidth(struct oc_target *target);
 

@@ -263,116 +263,167 @@ static void test_learned(void **state)
 }
 
 /* Random calls against a model of the life cycle that knows nothing of how the store works. */
+enum { SLOTS_MAX = 5 };
+
 struct model_slot {
     enum hzp_version_state state;
     int held;
     uint64_t last_step, id;
     int64_t step;
+    struct hzp_version *version; /* NULL: not seen yet */
 };
+
+struct model {
+    struct hzp_weights *w;
+    struct model_slot slot[SLOTS_MAX];
+    int slots, bound;
+    int current, draft; /* -1: none */
+    uint64_t step, published;
+    int64_t finished;
+};
+
+static void model_begin(struct model *m)
+{
+    struct hzp_version *v = NULL;
+    bool has_free = false;
+    for (int i = 0; i < m->slots; i++)
+        has_free = has_free || m->slot[i].state == HZP_VERSION_FREE;
+    assert_int_equal(hzp_weights_begin(m->w, &v), has_free ? HZP_OK : HZP_EBUSY);
+    if (!has_free)
+        return;
+    /* which slot that is: the one that had it before, or one not seen yet */
+    int i = 0;
+    while (i < m->slots && m->slot[i].version != v)
+        i++;
+    for (int j = 0; i == m->slots && j < m->slots; j++)
+        if (!m->slot[j].version)
+            i = j;
+    assert_int_equal(m->slot[i].state, HZP_VERSION_FREE);
+    m->slot[i] = (struct model_slot){.state = HZP_VERSION_DRAFT, .version = v,
+                                     .step = m->current < 0 ? 0 : m->slot[m->current].step};
+    m->draft = i;
+    *(uint64_t *)v->base = ~(uint64_t)0; /* drafts may be written */
+}
+
+static void model_publish(struct model *m)
+{
+    struct model_slot *draft = &m->slot[m->draft];
+    draft->version->record.optimizer_step = draft->step;
+    *(uint64_t *)draft->version->base = m->published + 1;
+    hzp_weights_publish(m->w, draft->version, m->step);
+    if (m->current >= 0) {
+        struct model_slot *old = &m->slot[m->current];
+        old->state = HZP_VERSION_RETIRED;
+        old->last_step = HZP_MAX(old->last_step, m->step);
+    }
+    draft->state = HZP_VERSION_CURRENT;
+    draft->id = ++m->published;
+    m->current = m->draft;
+    m->draft = -1;
+}
+
+/* One update into the draft, if it may begin; the last of a version is published at its end. */
+static void model_update(struct model *m)
+{
+    bool last = rand() % 2;
+    bool may = last || m->finished + 1 - m->slot[m->current].step <= m->bound;
+    assert_int_equal(hzp_weights_may_update(m->w, last), may);
+    if (!may)
+        return;
+    m->slot[m->draft].step = ++m->finished;
+    if (last)
+        model_publish(m);
+    else
+        hzp_weights_finished(m->w, m->finished);
+}
+
+static void model_abandon(struct model *m)
+{
+    hzp_weights_abandon(m->w, m->slot[m->draft].version);
+    m->slot[m->draft].state = HZP_VERSION_FREE;
+    m->finished = m->current < 0 ? 0 : m->slot[m->current].step;
+    m->draft = -1;
+}
+
+static void model_reclaim(struct model *m)
+{
+    uint64_t ended = m->step - HZP_MIN(m->step, (uint64_t)(m->published % 3));
+    hzp_weights_reclaim(m->w, ended);
+    for (int i = 0; i < m->slots; i++)
+        if (m->slot[i].state == HZP_VERSION_RETIRED && m->slot[i].held == 0 &&
+            m->slot[i].last_step <= ended)
+            m->slot[i].state = HZP_VERSION_FREE;
+}
+
+static void model_turn(struct model *m)
+{
+    struct model_slot *any = &m->slot[rand() % m->slots];
+    int what = rand() % 8;
+    if (what == 0 && m->draft < 0) {
+        model_begin(m);
+    } else if (what == 1 && m->draft >= 0 && m->current >= 0) {
+        model_update(m);
+    } else if (what == 2 && m->draft >= 0) {
+        model_publish(m);
+    } else if (what == 3 && m->draft >= 0 && rand() % 4 == 0) {
+        model_abandon(m);
+    } else if (what == 4 && m->current >= 0) {
+        assert_ptr_equal(hzp_weights_acquire(m->w), m->slot[m->current].version);
+        m->slot[m->current].held++;
+    } else if ((what == 5 || what == 6) && any->held > 0) {
+        hzp_weights_release(m->w, any->version, m->step);
+        any->held--;
+        any->last_step = HZP_MAX(any->last_step, m->step);
+    } else if (what == 7) {
+        model_reclaim(m);
+    }
+    m->step += (uint64_t)(rand() % 2);
+}
+
+static void model_check(const struct model *m)
+{
+    struct hzp_weights_stats s;
+    int free_slots = 0;
+    hzp_weights_read_stats(m->w, &s);
+    for (int i = 0; i < m->slots; i++) {
+        const struct model_slot *slot = &m->slot[i];
+        free_slots += slot->state == HZP_VERSION_FREE;
+        if (!slot->version)
+            continue;
+        assert_int_equal(slot->version->record.state, slot->state);
+        assert_int_equal(slot->version->held, slot->held);
+        /* what was published is as it was */
+        if (slot->state == HZP_VERSION_CURRENT || slot->state == HZP_VERSION_RETIRED)
+            assert_int_equal(*(uint64_t *)slot->version->base, slot->id);
+    }
+    assert_int_equal(s.slots_free, free_slots);
+    assert_int_equal(s.publications, m->published);
+    if (m->current < 0) {
+        assert_null(hzp_weights_current(m->w));
+        return;
+    }
+    const struct model_slot *current = &m->slot[m->current];
+    assert_ptr_equal(hzp_weights_current(m->w), current->version);
+    assert_int_equal(s.serving_id, current->id);
+    assert_int_equal(hzp_weights_staleness(m->w), m->finished - current->step);
+    assert_int_equal(s.staleness, m->finished - current->step);
+    assert_true(s.staleness >= 0 && s.staleness <= m->bound);
+}
 
 static void test_random(void **state)
 {
     for (unsigned seed = 0; seed < 60; seed++) {
-        enum { SLOTS_MAX = 5 };
         srand(seed);
-        int slots = 2 + rand() % (SLOTS_MAX - 1), bound = rand() % 4;
-        struct hzp_weights *w = make(slots, bound, 1);
-        struct model_slot model[SLOTS_MAX] = {{HZP_VERSION_FREE, 0, 0, 0, 0}};
-        struct hzp_version *version[SLOTS_MAX] = {NULL};
-        int current = -1, draft = -1;
-        uint64_t step = 1, published = 0;
-        int64_t finished = 0;
-        for (int turn = 0; turn < 3000; turn++, step += (uint64_t)(rand() % 2)) {
-            int i = rand() % slots, what = rand() % 8, r, freed = -1;
-            struct hzp_version *v = NULL;
-            if (what == 0 && draft < 0) {
-                for (int j = 0; j < slots; j++)
-                    if (model[j].state == HZP_VERSION_FREE)
-                        freed = j;
-                r = hzp_weights_begin(w, &v);
-                assert_int_equal(r, freed < 0 ? HZP_EBUSY : HZP_OK);
-                if (r < 0)
-                    continue;
-                /* which slot it was: one the model has free, known or not seen before */
-                for (draft = 0; draft < slots && version[draft] != v; draft++)
-                    ;
-                for (int j = 0; draft == slots && j < slots; j++)
-                    if (!version[j])
-                        draft = j;
-                version[draft] = v;
-                assert_int_equal(model[draft].state, HZP_VERSION_FREE);
-                model[draft] = (struct model_slot){.state = HZP_VERSION_DRAFT,
-                                                   .step = current < 0 ? 0 : model[current].step};
-                *(uint64_t *)v->base = ~(uint64_t)0; /* drafts may be written */
-            } else if (what == 1 && draft >= 0 && current >= 0) {
-                bool last = rand() % 2;
-                bool may = last || finished + 1 - model[current].step <= bound;
-                assert_int_equal(hzp_weights_may_update(w, last), may);
-                if (!may)
-                    continue;
-                finished = finished + 1;
-                model[draft].step = finished;
-                if (!last)
-                    hzp_weights_finished(w, finished);
-                what = last ? 2 : what;
-            }
-            if (what == 2 && draft >= 0) {
-                version[draft]->record.optimizer_step = model[draft].step;
-                *(uint64_t *)version[draft]->base = published + 1;
-                hzp_weights_publish(w, version[draft], step);
-                if (current >= 0) {
-                    model[current].state = HZP_VERSION_RETIRED;
-                    model[current].last_step = HZP_MAX(model[current].last_step, step);
-                }
-                model[draft].state = HZP_VERSION_CURRENT;
-                model[draft].id = ++published;
-                current = draft;
-                draft = -1;
-            } else if (what == 3 && draft >= 0 && rand() % 4 == 0) {
-                hzp_weights_abandon(w, version[draft]);
-                model[draft].state = HZP_VERSION_FREE;
-                finished = current < 0 ? 0 : model[current].step;
-                draft = -1;
-            } else if (what == 4 && current >= 0) {
-                assert_ptr_equal(hzp_weights_acquire(w), version[current]);
-                model[current].held++;
-            } else if ((what == 5 || what == 6) && model[i].held > 0) {
-                hzp_weights_release(w, version[i], step);
-                model[i].held--;
-                model[i].last_step = HZP_MAX(model[i].last_step, step);
-            } else if (what == 7) {
-                uint64_t ended = step - HZP_MIN(step, (uint64_t)(rand() % 3));
-                hzp_weights_reclaim(w, ended);
-                for (int j = 0; j < slots; j++)
-                    if (model[j].state == HZP_VERSION_RETIRED && model[j].held == 0 &&
-                        model[j].last_step <= ended)
-                        model[j].state = HZP_VERSION_FREE;
-            }
-            struct hzp_weights_stats s;
-            int free_slots = 0;
-            hzp_weights_read_stats(w, &s);
-            for (int j = 0; j < slots; j++) {
-                free_slots += model[j].state == HZP_VERSION_FREE;
-                if (!version[j])
-                    continue;
-                assert_int_equal(version[j]->record.state, model[j].state);
-                assert_int_equal(version[j]->held, model[j].held);
-                /* what was published is as it was */
-                if (model[j].state == HZP_VERSION_CURRENT || model[j].state == HZP_VERSION_RETIRED)
-                    assert_int_equal(*(uint64_t *)version[j]->base, model[j].id);
-            }
-            assert_int_equal(s.slots_free, free_slots);
-            assert_int_equal(s.publications, published);
-            assert_ptr_equal(hzp_weights_current(w), current < 0 ? NULL : version[current]);
-            if (current < 0)
-                continue;
-            assert_int_equal(s.serving_id, model[current].id);
-            assert_int_equal(hzp_weights_staleness(w), finished - model[current].step);
-            assert_int_equal(s.staleness, finished - model[current].step);
-            assert_true(s.staleness >= 0 && s.staleness <= bound);
+        struct model m = {.current = -1, .draft = -1, .step = 1};
+        m.slots = 2 + rand() % (SLOTS_MAX - 1);
+        m.bound = rand() % 4;
+        m.w = make(m.slots, m.bound, 1);
+        for (int turn = 0; turn < 3000; turn++) {
+            model_turn(&m);
+            model_check(&m);
         }
-        assert_true(published > 50);
-        hzp_weights_destroy(w);
+        assert_true(m.published > 50);
+        hzp_weights_destroy(m.w);
     }
 }
 

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/bench/bench.h"
+
+#include "base/arena.h"
+#include "base/thread.h"
+#include "nanobatch/exec.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+void hzp_bench_figure(struct hzp_bench *b, const char *name, double value, const char *unit,
+                      double limit, const char *of)
+{
+    json_t *figure = json_pack("{s:s, s:f, s:s}", "name", name, "value", value, "unit", unit);
+    if (limit > 0) {
+        json_object_set_new(figure, "limit", json_real(limit));
+        json_object_set_new(figure, "of", json_string(of));
+        json_object_set_new(figure, "share", json_real(value / limit));
+    }
+    json_array_append_new(b->figures, figure);
+    if (b->options->json)
+        return;
+    printf("%-44s %12.4g %-10s", name, value, unit);
+    if (limit > 0)
+        printf(" %5.1f %% of %.4g (%s)", 100 * value / limit, limit, of);
+    putchar('\n');
+    fflush(stdout);
+}
+
+static int by_time(const void *a, const void *b)
+{
+    const struct hzp_profile_op *x = *(const struct hzp_profile_op *const *)a;
+    const struct hzp_profile_op *y = *(const struct hzp_profile_op *const *)b;
+    return x->ns < y->ns ? 1 : x->ns > y->ns ? -1 : 0;
+}
+
+static void profile_half(struct hzp_bench *b, const char *who, const struct hzp_profile_op *ops)
+{
+    const struct hzp_profile_op *sorted[HZP_OP_COUNT];
+    uint64_t total = 0;
+    for (int i = 0; i < HZP_OP_COUNT; i++) {
+        sorted[i] = &ops[i];
+        total += ops[i].ns;
+    }
+    if (total == 0)
+        return;
+    qsort(sorted, HZP_OP_COUNT, sizeof(sorted[0]), by_time);
+    if (!b->options->json)
+        printf("\n%-6s %-16s %10s %8s %12s %10s %10s\n", who, "op", "runs", "% time", "us each",
+               "GFLOP/s", "GB/s");
+    for (int i = 0; i < HZP_OP_COUNT && sorted[i]->ns; i++) {
+        const struct hzp_profile_op *op = sorted[i];
+        double ns = (double)op->ns;
+        const char *name = hzp_op_name((enum hzp_op)(op - ops));
+        json_array_append_new(
+            b->figures, json_pack("{s:s, s:s, s:I, s:f, s:f, s:f}", "profile", who, "op", name,
+                                  "runs", (json_int_t)op->runs, "seconds", ns * 1e-9, "gflops",
+                                  (double)op->flops / ns, "gbytes", (double)op->bytes / ns));
+        if (!b->options->json)
+            printf("%-6s %-16s %10llu %8.2f %12.2f %10.1f %10.1f\n", "", name,
+                   (unsigned long long)op->runs, 100 * ns / (double)total,
+                   ns * 1e-3 / (double)op->runs, (double)op->flops / ns, (double)op->bytes / ns);
+    }
+}
+
+void hzp_bench_profile(struct hzp_bench *b, const struct hzp_profile *profile)
+{
+    profile_half(b, "serve", profile->serve);
+    profile_half(b, "train", profile->train);
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+double hzp_bench_quantile(double *value, int64_t n, double p)
+{
+    if (n == 0)
+        return NAN;
+    qsort(value, (size_t)n, sizeof(*value), ascending);
+    return value[(int64_t)(p * (double)(n - 1) + 0.5)];
+}
+
+double hzp_bench_row_macs(const struct hzp_model_config *c, bool head)
+{
+    double packed = (double)(c->heads.heads + 2 * c->heads.kv_heads) * c->heads.dim;
+    double layer = packed * c->width + (double)c->heads.heads * c->heads.dim * c->width +
+                   3.0 * c->inner * c->width;
+    return layer * c->layers + (head ? (double)c->vocab * c->width : 0);
+}
+
+double hzp_bench_weight_bytes(const struct hzp_engine *engine)
+{
+    return hzp_bench_row_macs(&engine->model_config, true) *
+           (double)hzp_dtype_size(engine->plan.dtype);
+}
+
+void hzp_bench_client_open(struct hzp_bench *b, struct hzp_bench_client *ret)
+{
+    ret->bench = b;
+    ret->wake = hzp_xmalloc(sizeof(*ret->wake));
+    hzp_wake_init(ret->wake);
+    ret->seed = 12345;
+}
+
+void hzp_bench_client_close(struct hzp_bench_client *client)
+{
+    hzp_wake_fini(client->wake);
+    free(client->wake);
+}
+
+static void poke(void *ctx)
+{
+    hzp_wake_poke(ctx);
+}
+
+int hzp_bench_submit(struct hzp_bench_client *client, int32_t prompt, int32_t tokens,
+                     struct hzp_request **ret, struct hzp_err_text *reterr)
+{
+    struct hzp_engine *engine = client->bench->engine;
+    int32_t *id = hzp_xmalloc((size_t)prompt * sizeof(*id));
+    for (int32_t i = 0; i < prompt; i++) {
+        client->seed = client->seed * 1664525u + 1013904223u;
+        id[i] = (int32_t)((client->seed >> 8) % (uint32_t)engine->model_config.vocab);
+    }
+    struct hzp_request *rq;
+    int r = hzp_request_create(id, prompt, tokens, 0, false, &rq);
+    free(id);
+    if (r < 0)
+        return hzp_fail(reterr, r, "no memory for a request");
+    rq->sampling.temperature = 0;
+    rq->ignore_eos = true;
+    rq->wake = poke;
+    rq->wake_ctx = client->wake;
+    r = hzp_scheduler_submit(engine->scheduler, rq, reterr);
+    if (r < 0) {
+        hzp_request_destroy(rq);
+        return r;
+    }
+    hzp_loop_poke(engine->loop);
+    *ret = rq;
+    return HZP_OK;
+}
+
+void hzp_bench_wait(struct hzp_bench_client *client, struct hzp_request *rq)
+{
+    while (!hzp_request_final(rq))
+        hzp_wake_wait(client->wake, 1000000000);
+}
+
+int64_t hzp_bench_gaps(const struct hzp_request *rq, double *gap, int64_t n, int64_t max)
+{
+    int32_t count = atomic_load(&((struct hzp_request *)rq)->out_count);
+    for (int32_t i = 1; i < count && n < max; i++)
+        gap[n++] = (double)(rq->out[i].at_ns - rq->out[i - 1].at_ns) * 1e-9;
+    return n;
+}

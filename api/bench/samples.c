@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/bench/samples.h"
+
+#include "base/arena.h"
+#include "base/thread.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+enum { REPORTS = 64 };
+
+struct hzp_bench_reports {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    /* under lock: the newest, written by the engine thread */
+    struct hzp_update_report report[REPORTS];
+    uint64_t count;
+};
+
+struct hzp_bench_reports *hzp_bench_reports_create(void)
+{
+    struct hzp_bench_reports *box = hzp_xcalloc(1, sizeof(*box));
+    pthread_mutex_init(&box->lock, NULL);
+    pthread_cond_init(&box->changed, NULL);
+    return box;
+}
+
+void hzp_bench_reports_destroy(struct hzp_bench_reports *box)
+{
+    if (!box)
+        return;
+    pthread_cond_destroy(&box->changed);
+    pthread_mutex_destroy(&box->lock);
+    free(box);
+}
+
+void hzp_bench_on_update(void *ctx, const struct hzp_update_report *report)
+{
+    struct hzp_bench_reports *box = ctx;
+    pthread_mutex_lock(&box->lock);
+    box->report[box->count++ % REPORTS] = *report;
+    pthread_cond_signal(&box->changed);
+    pthread_mutex_unlock(&box->lock);
+}
+
+void hzp_bench_samples_open(struct hzp_bench *b, struct hzp_bench_samples *ret)
+{
+    ret->bench = b;
+    ret->seed = 777;
+    pthread_mutex_lock(&b->reports->lock);
+    ret->seen = b->reports->count;
+    pthread_mutex_unlock(&b->reports->lock);
+}
+
+void hzp_bench_samples_close(struct hzp_bench_samples *feed)
+{
+    feed->bench = NULL;
+}
+
+void hzp_bench_samples_push(struct hzp_bench_samples *feed, int32_t count, int32_t rows)
+{
+    struct hzp_engine *engine = feed->bench->engine;
+    uint32_t vocab = (uint32_t)engine->model_config.vocab;
+    int32_t tokens = rows + 1;
+    int32_t *token = hzp_xmalloc((size_t)tokens * sizeof(*token));
+    uint8_t *learn = hzp_xmalloc((size_t)tokens);
+    for (int32_t i = 0; i < count; i++) {
+        if (hzp_sample_queue_reserve(engine->queue, 1, tokens) < 0)
+            break;
+        for (int32_t k = 0; k < tokens; k++) {
+            feed->seed = feed->seed * 1664525u + 1013904223u;
+            token[k] = (int32_t)((feed->seed >> 8) % vocab);
+            learn[k] = 1;
+        }
+        struct hzp_sample *sample = hzp_sample_create(token, learn, tokens);
+        if (!sample) {
+            hzp_sample_queue_unreserve(engine->queue, 1, tokens);
+            break;
+        }
+        hzp_sample_queue_push(engine->queue, &sample, 1);
+    }
+    free(token);
+    free(learn);
+    hzp_loop_poke(engine->loop);
+}
+
+int hzp_bench_samples_next(struct hzp_bench_samples *feed, struct hzp_update_report *ret,
+                           struct hzp_err_text *reterr)
+{
+    struct hzp_bench_reports *box = feed->bench->reports;
+    pthread_mutex_lock(&box->lock);
+    while (box->count == feed->seen) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec += 1;
+        pthread_cond_timedwait(&box->changed, &box->lock, &until);
+        if (!hzp_engine_running(feed->bench->engine)) {
+            pthread_mutex_unlock(&box->lock);
+            return hzp_fail(reterr, HZP_EDEVICE, "bench: the engine ended");
+        }
+    }
+    *ret = box->report[feed->seen++ % REPORTS];
+    pthread_mutex_unlock(&box->lock);
+    return HZP_OK;
+}

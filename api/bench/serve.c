@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/bench/serve.c - one sequence alone, a prompt of 512 tokens, and many sequences at once. */
+#include "api/bench/bench.h"
+
+#include "base/arena.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { PROMPT = 512, GAPS_MAX = 1 << 16, MANY_MAX = 64 };
+
+/* Decoding one sequence reads every weight once a token; its keys and values are few beside them. */
+static int decode_alone(struct hzp_bench *b, struct hzp_bench_client *client,
+                        struct hzp_err_text *reterr)
+{
+    double *gap = hzp_xmalloc(GAPS_MAX * sizeof(*gap));
+    int64_t n = 0;
+    for (int run = 0; run < (b->quick ? 1 : 3); run++) {
+        struct hzp_request *rq;
+        int r = hzp_bench_submit(client, 16, b->quick ? 16 : 64, &rq, reterr);
+        if (r < 0) {
+            free(gap);
+            return r;
+        }
+        hzp_bench_wait(client, rq);
+        n = hzp_bench_gaps(rq, gap, n, GAPS_MAX);
+        hzp_request_destroy(rq);
+    }
+    double median = hzp_bench_quantile(gap, n, 0.5);
+    free(gap);
+    double bytes = hzp_bench_weight_bytes(b->engine);
+    hzp_bench_figure(b, "decode, one sequence", 1 / median, "tokens/s",
+                     b->limits.read_bytes_per_s / bytes, "read bandwidth / weight bytes");
+    return HZP_OK;
+}
+
+static double gemm_peak(const struct hzp_bench *b)
+{
+    return b->engine->plan.dtype == HZP_BF16 ? b->limits.gemm_bf16 : b->limits.gemm_f32;
+}
+
+static int prefill(struct hzp_bench *b, struct hzp_bench_client *client,
+                   struct hzp_err_text *reterr)
+{
+    enum { RUNS = 7 };
+    double seconds[RUNS];
+    int runs = b->quick ? 2 : RUNS;
+    for (int run = 0; run < runs; run++) {
+        struct hzp_request *rq;
+        HZP_TRY(hzp_bench_submit(client, PROMPT, 1, &rq, reterr));
+        hzp_bench_wait(client, rq);
+        seconds[run] = (double)(rq->out[0].at_ns - rq->submitted_ns) * 1e-9;
+        hzp_request_destroy(rq);
+    }
+    double median = hzp_bench_quantile(seconds, runs, 0.5);
+    const struct hzp_model_config *c = &b->engine->model_config;
+    double attention = 2.0 * c->heads.heads * c->heads.dim * PROMPT * (PROMPT + 1) / 2 * c->layers;
+    double flops = 2 * (hzp_bench_row_macs(c, false) * PROMPT + attention +
+                        (double)c->vocab * c->width);
+    hzp_bench_figure(b, "prefill, 512 tokens", PROMPT / median, "tokens/s",
+                     gemm_peak(b) / flops * PROMPT, "GEMM peak / operations");
+    hzp_bench_figure(b, "prefill, 512 tokens: time to first token", median * 1e3, "ms", 0, NULL);
+    return HZP_OK;
+}
+
+static int decode_many(struct hzp_bench *b, struct hzp_bench_client *client, int many,
+                       struct hzp_err_text *reterr)
+{
+    struct hzp_request *rq[MANY_MAX];
+    int32_t tokens = b->quick ? 16 : 64;
+    for (int i = 0; i < many; i++)
+        HZP_TRY(hzp_bench_submit(client, 64, tokens, &rq[i], reterr));
+    /* From the moment all decode to the moment the first has ended. */
+    uint64_t begin = 0, end = UINT64_MAX;
+    for (int i = 0; i < many; i++) {
+        hzp_bench_wait(client, rq[i]);
+        begin = HZP_MAX(begin, rq[i]->out[0].at_ns);
+        end = HZP_MIN(end, rq[i]->out[tokens - 1].at_ns);
+    }
+    int64_t made = 0;
+    for (int i = 0; i < many; i++) {
+        for (int32_t k = 0; k < tokens; k++)
+            made += rq[i]->out[k].at_ns > begin && rq[i]->out[k].at_ns <= end;
+        hzp_request_destroy(rq[i]);
+    }
+    char name[64];
+    snprintf(name, sizeof(name), "decode, %d sequences", many);
+    if (end > begin)
+        hzp_bench_figure(b, name, (double)made / ((double)(end - begin) * 1e-9), "tokens/s", 0,
+                         NULL);
+    return HZP_OK;
+}
+
+int hzp_bench_serve(struct hzp_bench *b, struct hzp_err_text *reterr)
+{
+    static const int many[] = {4, 16, 32};
+    struct hzp_bench_client client;
+    hzp_bench_client_open(b, &client);
+    int r = decode_alone(b, &client, reterr);
+    if (r == HZP_OK)
+        r = prefill(b, &client, reterr);
+    for (int i = 0; r == HZP_OK && i < HZP_COUNT(many); i++)
+        if (many[i] <= b->options->running_max)
+            r = decode_many(b, &client, many[i], reterr);
+    hzp_bench_client_close(&client);
+    return r;
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/bench/train.c - full AdamW updates of 4 x 512 tokens, all of them learned. */
+#include "api/bench/bench.h"
+#include "api/bench/samples.h"
+
+#include "base/thread.h"
+
+#include <stdio.h>
+
+int hzp_bench_train(struct hzp_bench *b, struct hzp_err_text *reterr)
+{
+    enum { UPDATES_MAX = 16 };
+    double seconds[UPDATES_MAX];
+    int updates = b->quick ? 2 : 6;
+    if (!b->engine->trainer)
+        return hzp_fail(reterr, HZP_EINVAL, "bench train: the engine has no trainer (--no-train)");
+    struct hzp_bench_samples feed;
+    hzp_bench_samples_open(b, &feed);
+    int32_t rows = 0;
+    /* The first update pays for page faults and for primitives made at first use. */
+    for (int i = -1; i < updates; i++) {
+        struct hzp_update_report report;
+        hzp_bench_samples_push(&feed, 4, HZP_MIN(512, b->engine->plan.recipe.micro_rows));
+        int r = hzp_bench_samples_next(&feed, &report, reterr);
+        if (r < 0) {
+            hzp_bench_samples_close(&feed);
+            return r;
+        }
+        rows = report.rows;
+        if (i >= 0)
+            seconds[i] = (double)report.wall_ns * 1e-9;
+    }
+    hzp_bench_samples_close(&feed);
+    double median = hzp_bench_quantile(seconds, updates, 0.5);
+    const struct hzp_engine *e = b->engine;
+    double peak = e->plan.dtype == HZP_BF16 ? b->limits.gemm_bf16 : b->limits.gemm_f32;
+    double flops = 6 * hzp_bench_row_macs(&e->model_config, true);
+    char name[64];
+    snprintf(name, sizeof(name), "training, updates of %d tokens", rows);
+    hzp_bench_figure(b, name, rows / median, "tokens/s", peak / flops, "GEMM peak / 6 N");
+    hzp_bench_figure(b, "seconds an update", median, "s", 0, NULL);
+    return HZP_OK;
+}

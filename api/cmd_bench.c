@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/bench/bench.h"
+#include "api/bench/samples.h"
+#include "api/commands.h"
+
+#include "nanobatch/exec.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct what {
+    const char *name;
+    int (*run)(struct hzp_bench *b, struct hzp_err_text *reterr);
+    bool engine, trains;
+};
+
+static const struct what all[] = {
+    {"serve", hzp_bench_serve, true, false}, {"train", hzp_bench_train, true, true},
+    {"coserve", hzp_bench_coserve, true, true}, {"swap", hzp_bench_swap, true, false},
+    {"ops", hzp_bench_ops, false, false},
+};
+
+static const struct what *find(const char *name, struct hzp_err_text *reterr)
+{
+    for (int i = 0; name && i < HZP_COUNT(all); i++)
+        if (!strcmp(all[i].name, name))
+            return &all[i];
+    hzp_fail(reterr, HZP_EINVAL, "bench: '%s' is none of serve, train, coserve, swap, ops",
+             name ? name : "");
+    return NULL;
+}
+
+/* Keeps the better of what is known and what is measured now. */
+static int measure_limits(struct hzp_bench *b, struct hzp_err_text *reterr)
+{
+    const struct hzp_options *o = b->options;
+    struct hzp_device_config config = {
+        .name = o->device, .threads = (int)o->threads, .level = o->cpu_level};
+    struct hzp_device *dev;
+    struct hzp_limits now = {0};
+    HZP_TRY(hzp_device_open(&config, &dev, reterr));
+    int r = hzp_device_limits(dev, &now);
+    if (!b->options->json && b->limits.read_bytes_per_s == 0)
+        printf("%s\n", dev->label);
+    hzp_device_close(dev);
+    if (r < 0 && r != HZP_EUNSUP)
+        return hzp_fail(reterr, r, "bench: the machine's limits cannot be measured");
+    b->limits.read_bytes_per_s = HZP_MAX(b->limits.read_bytes_per_s, now.read_bytes_per_s);
+    b->limits.gemm_f32 = HZP_MAX(b->limits.gemm_f32, now.gemm_f32);
+    b->limits.gemm_bf16 = HZP_MAX(b->limits.gemm_bf16, now.gemm_bf16);
+    return HZP_OK;
+}
+
+static void show_limits(struct hzp_bench *b)
+{
+    hzp_bench_figure(b, "limit: read bandwidth", b->limits.read_bytes_per_s * 1e-9, "GB/s", 0,
+                     NULL);
+    hzp_bench_figure(b, "limit: library GEMM, f32", b->limits.gemm_f32 * 1e-9, "GFLOP/s", 0, NULL);
+    hzp_bench_figure(b, "limit: library GEMM, bf16", b->limits.gemm_bf16 * 1e-9, "GFLOP/s", 0,
+                     NULL);
+}
+
+static int run_with_engine(struct hzp_bench *b, const struct what *what,
+                           struct hzp_options *options, struct hzp_err_text *reterr)
+{
+    options->no_train = !what->trains;
+    options->state_dir = "none";
+    b->reports = hzp_bench_reports_create();
+    b->swapper = hzp_bench_swapper_create();
+    struct hzp_engine_config config = {
+        .options = options,
+        .quiet = options->json != 0,
+        .on_update = hzp_bench_on_update,
+        .ctx = b->reports,
+        .source = hzp_bench_swapper_source(b->swapper),
+        .slots = what->trains ? 0 : 2,
+    };
+    int r = hzp_engine_start(&config, &b->engine, reterr);
+    if (r == HZP_OK) {
+        r = what->run(b, reterr);
+        hzp_engine_stop(b->engine, true);
+        while (!hzp_engine_wait(b->engine, 1000000000)) {
+        }
+        if (r == HZP_OK)
+            hzp_bench_profile(b, hzp_loop_profile(b->engine->loop));
+        hzp_engine_finish(b->engine);
+    }
+    hzp_bench_swapper_destroy(b->swapper);
+    hzp_bench_reports_destroy(b->reports);
+    return r;
+}
+
+int hzp_cmd_bench(const struct hzp_options *given, struct hzp_err_text *reterr)
+{
+    struct hzp_options options = *given;
+    const struct what *what = find(options.what, reterr);
+    if (!what)
+        return HZP_EINVAL;
+    if (!options.model)
+        return hzp_fail(reterr, HZP_EINVAL, "bench %s: which model?", what->name);
+    struct hzp_bench b = {
+        .options = &options, .figures = json_array(), .quick = options.quick != 0};
+    int r = measure_limits(&b, reterr);
+    if (r == HZP_OK)
+        r = what->engine ? run_with_engine(&b, what, &options, reterr) : what->run(&b, reterr);
+    if (r == HZP_OK)
+        r = measure_limits(&b, reterr);
+    if (r == HZP_OK) {
+        show_limits(&b);
+        if (options.json) {
+            json_t *all_of_it = json_pack("{s:s, s:s, s:O}", "bench", what->name, "model",
+                                          options.model, "figures", b.figures);
+            json_dumpf(all_of_it, stdout, JSON_INDENT(1));
+            putchar('\n');
+            json_decref(all_of_it);
+        }
+    }
+    json_decref(b.figures);
+    return r;
+}
