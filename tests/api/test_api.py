@@ -33,12 +33,14 @@ PROMPT = "Once upon a time"
 class Server:
     """One hzpserve; `with` starts and ends it."""
 
-    def __init__(self, *options, name="tiny"):
+    def __init__(self, *options, name="tiny", state=None):
         self.options = ["--served-model-name", name, *options]
+        self.kept = state
 
     def __enter__(self):
         self.state = tempfile.TemporaryDirectory(prefix="hzpserve-test-")
-        arguments = [BINARY, "serve", MODEL, "--port", "0", "--state", self.state.name]
+        arguments = [BINARY, "serve", MODEL, "--port", "0", "--state",
+                     self.kept or self.state.name]
         self.process = subprocess.Popen(arguments + self.options, stdout=subprocess.PIPE, text=True)
         for line in self.process.stdout:
             found = re.search(r"serves (\S+) at http://127\.0\.0\.1:(\d+)", line)
@@ -149,6 +151,13 @@ def test_greedy_equals_reference(server):
         assert got.token_ids == case["greedy_ids"][:n], i
         for a, b in zip(got.logprobs.token_logprobs, case["greedy_logprobs"]):
             assert abs(a - b) < 1e-3, (i, a, b)
+
+
+def test_text_goes_on(server):
+    """The answer begins with the space that the prompt lacks."""
+    first = server.complete(prompt="The color of my car is").choices[0].text
+    assert first.startswith(" ") and not first.startswith("  "), first
+    assert not server.complete(prompt="").choices[0].text.startswith(" ")
 
 
 def test_prompt_shapes(server):
@@ -450,6 +459,76 @@ def test_hurry():
         assert server.process.wait(20) == 0
         thread.join()
         assert failures in ([503], []), failures
+
+
+EXAMPLES = "/v1/fine_tuning/examples"
+
+
+def test_learning():
+    """Examples change the answers, version by version; a restart goes on where it was."""
+    question, answer = "The color of my car is", " purple and green."
+    lines = "\n".join(json.dumps({"prompt": question, "completion": answer}) for _ in range(8))
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as state:
+        with Server("--lr", "2e-3", "--passes", "30", state=state) as server:
+            before = server.complete(prompt=question).choices[0].text
+            assert before != answer
+            status, headers, got = server.post(EXAMPLES + "?wait=served&timeout=60", lines)
+            assert status == 200 and got["served"], got
+            assert (got["first"], got["last"], got["accepted"]) == (1, 8, 8)
+            after = server.complete(prompt=question)
+            assert after.choices[0].text.startswith(answer), after.choices[0].text
+            version = after.hzpserve["weights_version"]
+            assert version >= got["weights_version"] > 1
+            assert int(headers["x-hzpserve-weights-version"]) == got["weights_version"]
+            weights = json.loads(server.get("/v1/weights"))
+            newest = weights["data"][0]
+            assert newest["learned_through"] == weights["learned_through"] == 8
+            assert newest["loss"] < weights["data"][-2]["loss"] and newest["learned"] == [[1, 8]]
+            assert [r["id"] for r in weights["data"]] == list(range(newest["id"], 0, -1))
+            status, _, got = server.post(EXAMPLES, json.dumps(
+                [{"text": "Hello."}, {"tokens": [1, 300, 301], "learn": [0, 0, 1]}]))
+            assert status == 202 and (got["first"], got["last"]) == (9, 10)
+            for bad, where in ((lines + "\n{}", "lines[9]"), ('{"prompt": "x"}', "completion"),
+                               ('[{"text": "x"}, {"text": 3}]', "[2].text"), ("", None), ("{", None)):
+                status, _, error = server.post(EXAMPLES, bad)
+                assert status == 400, (bad, error)
+                assert where is None or where in error["error"]["param"], error
+            assert server.post(EXAMPLES + "?wait=nothing", lines)[0] == 400
+            assert server.metric("hzpserve_examples_accepted_total") == 10
+        with Server("--lr", "2e-3", "--passes", "30", state=state) as server:
+            again = server.complete(prompt=question)
+            assert again.choices[0].text.startswith(answer)
+            assert again.hzpserve["weights_version"] > version
+            status, _, got = server.post(EXAMPLES, lines)
+            assert (got["first"], got["last"]) == (11, 18)
+
+
+def test_versions_in_a_stream():
+    """An answer that lives through swaps says which version made which token."""
+    with Server("--passes", "100000", "--publish-every", "1", "--train-share", "1") as server:
+        assert server.post(EXAMPLES, {"text": "A dog saw a cat. " * 10})[0] == 202
+        until(lambda: server.metric("hzpserve_weights_version") > 3)
+        seen = set()
+        for _ in range(20):
+            got = server.complete(max_tokens=450, ignore_eos=True)
+            spans = got.hzpserve["spans"]
+            assert spans[0]["start"] == 0 and spans[-1]["end"] == 450
+            assert all(a["end"] == b["start"] and a["version"] < b["version"]
+                       for a, b in zip(spans, spans[1:]))
+            assert got.hzpserve["weights_version"] == spans[-1]["version"]
+            assert got.hzpserve["staleness"] <= 1
+            seen |= {s["version"] for s in spans}
+        assert len(seen) > 20
+        status, _, got = server.post(EXAMPLES + "?wait=served&timeout=0.2", {"text": "No."})
+        assert status == 202 and not got["served"]
+
+
+def test_full_queue():
+    with Server("--queue-samples", "4", "--passes", "1000000") as server:
+        assert server.post(EXAMPLES, [{"text": "One."}] * 3)[0] == 202
+        status, headers, got = server.post(EXAMPLES, [{"text": "One."}] * 2)
+        assert status == 429 and int(headers["retry-after"]) >= 1, got
+        assert server.post(EXAMPLES, [{"text": "One."}] * 5)[0] == 400
 
 
 def main():
