@@ -150,6 +150,8 @@ int hzp_lane_open(struct hzp_device *dev, enum hzp_bound use, struct hzp_lane **
     HZP_TRY(dev->backend->lane_open(dev, use, &lane));
     lane->dev = dev;
     lane->use = use;
+    if (!dev->backend->fence_record)
+        lane->inlined = true;
     *ret = lane;
     return HZP_OK;
 }
@@ -188,6 +190,19 @@ int hzp_lane_wait(struct hzp_lane *lane, struct hzp_fence *fence)
     struct front_fence *f = (struct front_fence *)fence;
     HZP_DEBUG_ASSERT(f->dev == lane->dev);
     return f->inner ? lane->dev->backend->lane_wait(lane, f->inner) : HZP_OK;
+}
+
+int hzp_lane_set_share(struct hzp_lane *lane, int units)
+{
+    const struct hzp_backend *backend = lane->dev->backend;
+    HZP_DEBUG_ASSERT(units >= 0);
+    return backend->lane_set_share ? backend->lane_set_share(lane, units) : HZP_OK;
+}
+
+int hzp_lane_time(struct hzp_lane *lane, struct hzp_span *span)
+{
+    const struct hzp_backend *backend = lane->dev->backend;
+    return backend->lane_time ? backend->lane_time(lane, span) : HZP_EUNSUP;
 }
 
 int hzp_fence_open(struct hzp_device *dev, struct hzp_fence **ret)

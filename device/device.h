@@ -26,6 +26,11 @@ struct hzp_device;
 struct hzp_limits;
 struct hzp_fence; /* a point in a lane */
 
+/* When an op ran, on the device's clock. */
+struct hzp_span {
+    uint64_t begin_ns, end_ns;
+};
+
 enum hzp_mem { HZP_MEM_DEVICE, HZP_MEM_HOST }; /* HOST: pinned where that exists */
 
 typedef int hzp_op_fn(struct hzp_lane *lane, const void *args);
@@ -39,6 +44,7 @@ struct hzp_device_config {
 
 struct hzp_backend {
     const char *name;
+    bool host_memory; /* device memory is the host's: read and written in place */
 
     int (*open)(const struct hzp_device_config *config, struct hzp_device **ret,
                 struct hzp_err_text *reterr);
@@ -60,6 +66,12 @@ struct hzp_backend {
     int (*fence_record)(struct hzp_fence *fence, struct hzp_lane *lane);
     int (*fence_wait)(struct hzp_fence *fence); /* the host waits */
 
+    /* (optional) NULL: lanes have no shares. */
+    int (*lane_set_share)(struct hzp_lane *lane, int units);
+
+    /* (optional) NULL: single ops are not timed. */
+    int (*lane_time)(struct hzp_lane *lane, struct hzp_span *span);
+
     /* (optional) NULL: it does not measure (device/limits.h). */
     int (*limits)(struct hzp_device *dev, struct hzp_limits *ret);
 
@@ -80,6 +92,7 @@ struct hzp_device {
 struct hzp_lane {
     struct hzp_device *dev;
     enum hzp_bound use;
+    bool inlined; /* now: its ops end before issue returns */
 };
 
 /* HZP_EUNSUP: not compiled in, or no such hardware; HZP_EINVAL: no such backend. */
@@ -96,6 +109,16 @@ int hzp_lane_open(struct hzp_device *dev, enum hzp_bound use, struct hzp_lane **
 void hzp_lane_close(struct hzp_lane *lane);
 int hzp_lane_copy(struct hzp_lane *lane, void *dst, const void *src, size_t size);
 int hzp_lane_wait(struct hzp_lane *lane, struct hzp_fence *fence);
+
+/* Gives the lane so many execution units of its own; it then runs beside the others that have some.
+ * 0, as opened: it may use the whole device, and where the host computes its ops end before issue
+ * returns.  Waits until every lane is idle if anything changes: for between steps.  A device that
+ * knows no shares, or has one unit, changes nothing.  HZP_ENOMEM. */
+int hzp_lane_set_share(struct hzp_lane *lane, int units);
+
+/* The next op or copy issued on the lane leaves its times in *span, which must live, and may be
+ * read, as a fence recorded behind it says.  HZP_EUNSUP: the device does not time single ops. */
+int hzp_lane_time(struct hzp_lane *lane, struct hzp_span *span);
 
 int hzp_fence_open(struct hzp_device *dev, struct hzp_fence **ret);
 void hzp_fence_close(struct hzp_fence *fence);

@@ -39,6 +39,7 @@ struct sim_device {
 struct sim_lane {
     struct hzp_lane base;
     uint64_t end_ns; /* of its last op */
+    struct hzp_span *span; /* where the next op's times go; NULL: nowhere */
 };
 
 struct hzp_fence {
@@ -63,6 +64,9 @@ static void spend(struct sim_lane *lane, double compute_ns, double memory_ns)
         dev->memory_free = later(dev->memory_free, begin) + memory;
     lane->end_ns = later(begin + 1, later(compute ? dev->compute_free : 0,
                                           memory ? dev->memory_free : 0));
+    if (lane->span)
+        *lane->span = (struct hzp_span){begin, lane->end_ns};
+    lane->span = NULL;
 }
 
 static uint64_t hash(uint64_t a, uint64_t b)
@@ -267,6 +271,12 @@ static int sim_fence_wait(struct hzp_fence *fence)
     return HZP_OK;
 }
 
+static int sim_lane_time(struct hzp_lane *lane, struct hzp_span *span)
+{
+    ((struct sim_lane *)lane)->span = span;
+    return HZP_OK;
+}
+
 static uint64_t sim_now_ns(struct hzp_device *dev)
 {
     return ((struct sim_device *)dev)->now_ns;
@@ -286,5 +296,6 @@ const struct hzp_backend hzp_backend_sim = {
     .fence_close = sim_fence_close,
     .fence_record = sim_fence_record,
     .fence_wait = sim_fence_wait,
+    .lane_time = sim_lane_time,
     .now_ns = sim_now_ns,
 };

@@ -197,6 +197,7 @@ static int trace_lane_open(struct hzp_device *base, enum hzp_bound use, struct h
     HZP_TRY_GOTO(hzp_lane_open(dev->inner, use, &lane->inner));
     HZP_TRY_GOTO(hzp_fence_open(dev->inner, &lane->fence));
     lane->id = dev->lanes++;
+    lane->base.inlined = lane->inner->inlined;
     if (dev->file)
         fprintf(dev->file,
                 "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":%d,"
@@ -221,6 +222,19 @@ static void trace_lane_close(struct hzp_lane *base)
 static int trace_lane_wait(struct hzp_lane *lane, struct hzp_fence *fence)
 {
     return hzp_lane_wait(((struct trace_lane *)lane)->inner, fence);
+}
+
+static int trace_lane_set_share(struct hzp_lane *base, int units)
+{
+    struct trace_lane *lane = (struct trace_lane *)base;
+    int r = hzp_lane_set_share(lane->inner, units);
+    base->inlined = lane->inner->inlined;
+    return r;
+}
+
+static int trace_lane_time(struct hzp_lane *lane, struct hzp_span *span)
+{
+    return hzp_lane_time(((struct trace_lane *)lane)->inner, span);
 }
 
 static int trace_fence_open(struct hzp_device *base, struct hzp_fence **ret)
@@ -250,6 +264,8 @@ static const struct hzp_backend functions = {
     .fence_close = hzp_fence_close,
     .fence_record = trace_fence_record,
     .fence_wait = hzp_fence_wait,
+    .lane_set_share = trace_lane_set_share,
+    .lane_time = trace_lane_time,
     .now_ns = trace_now_ns,
 };
 
@@ -281,6 +297,7 @@ int hzp_trace_open(struct hzp_device *inner, struct hzp_device **ret, struct hzp
     dev->base = *inner;
     dev->backend = functions;
     dev->backend.name = inner->backend->name;
+    dev->backend.host_memory = inner->backend->host_memory;
     dev->base.backend = &dev->backend;
 #define X(name, bound) dev->base.op[HZP_OP_##name] = trace_##name;
     HZP_OPS(X)

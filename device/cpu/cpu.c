@@ -2,7 +2,6 @@
 /* device/cpu/cpu.c - the host as a device: a team of threads and the widest kernels it can run. */
 #include "device/cpu/cpu.h"
 
-#include "device/cpu/matmul.h"
 #include "device/ref/host.h"
 
 #include <sched.h>
@@ -18,7 +17,7 @@
 
 static const char *const isa_name[] = {"base", "avx2", "avx512", "avx512_bf16"};
 
-enum { HUGE_PAGE = 2 << 20, THREADS_MAX = 1024 };
+enum { HUGE_PAGE = 2 << 20 };
 
 static enum hzp_cpu_isa isa_find(void)
 {
@@ -94,6 +93,22 @@ static int threads_usable(void)
     return online > 0 ? (int)online : 1;
 }
 
+/* The CPUs this process may use, again from the first where there are more threads. */
+static void cpus_find(int *ret, int threads)
+{
+    cpu_set_t set;
+    int found = 0;
+
+    if (sched_getaffinity(0, sizeof(set), &set) == 0)
+        for (int i = 0; i < CPU_SETSIZE && found < threads; i++)
+            if (CPU_ISSET(i, &set))
+                ret[found++] = i;
+    if (!found)
+        ret[found++] = 0;
+    for (int i = found; i < threads; i++)
+        ret[i] = ret[i % found];
+}
+
 /* The processor's own name, its blanks squeezed. */
 static void label_make(char *ret, size_t size, int threads, enum hzp_cpu_isa isa)
 {
@@ -127,9 +142,9 @@ static int cpu_open(const struct hzp_device_config *config, struct hzp_device **
     int threads = config->threads > 0 ? config->threads : threads_usable();
 
     HZP_TRY(isa_choose(config, &isa, reterr));
-    threads = HZP_MIN(threads, THREADS_MAX);
+    threads = HZP_MIN(threads, HZP_CPU_THREADS_MAX);
     dev = calloc(1, sizeof(*dev));
-    if (!dev || hzp_team_open(threads, NULL, &dev->team) < 0) {
+    if (!dev || hzp_team_open(threads, threads, &dev->team) < 0) {
         free(dev);
         return hzp_fail(reterr, HZP_ENOMEM, "cpu: cannot start %d threads", threads);
     }
@@ -137,7 +152,9 @@ static int cpu_open(const struct hzp_device_config *config, struct hzp_device **
     dev->base.backend = &hzp_backend_cpu;
     dev->base.mem_total = hzp_host_mem_total();
     dev->base.threads = threads;
-    table_fill(dev->base.op, isa);
+    table_fill(dev->kernel, isa);
+    hzp_cpu_fill_issue(dev->base.op);
+    cpus_find(dev->cpu, threads);
     label_make(dev->base.label, sizeof(dev->base.label), threads, isa);
     *ret = &dev->base;
     return HZP_OK;
@@ -169,39 +186,22 @@ static int cpu_mem_alloc(struct hzp_device *dev, enum hzp_mem where, size_t size
     return HZP_OK;
 }
 
-static int cpu_lane_open(struct hzp_device *base, enum hzp_bound use, struct hzp_lane **ret)
-{
-    struct hzp_cpu_device *dev = (struct hzp_cpu_device *)base;
-    struct hzp_cpu_lane *lane = calloc(1, sizeof(*lane));
-
-    if (!lane)
-        return HZP_ENOMEM;
-    lane->base = (struct hzp_lane){.dev = base, .use = use};
-    lane->team = dev->team;
-    int r = hzp_cpu_matmul_open(&lane->products);
-    if (r < 0) {
-        free(lane);
-        return r;
-    }
-    *ret = &lane->base;
-    return HZP_OK;
-}
-
-static void cpu_lane_close(struct hzp_lane *base)
-{
-    struct hzp_cpu_lane *lane = (struct hzp_cpu_lane *)base;
-
-    hzp_cpu_matmul_close(lane->products);
-    free(lane);
-}
-
 const struct hzp_backend hzp_backend_cpu = {
     .name = "cpu",
+    .host_memory = true,
     .open = cpu_open,
     .close = cpu_close,
     .mem_alloc = cpu_mem_alloc,
     .mem_free = hzp_host_mem_free,
-    .lane_open = cpu_lane_open,
-    .lane_close = cpu_lane_close,
+    .copy = hzp_cpu_lane_copy,
+    .lane_open = hzp_cpu_lane_open,
+    .lane_close = hzp_cpu_lane_close,
+    .lane_wait = hzp_cpu_lane_wait,
+    .lane_set_share = hzp_cpu_lane_set_share,
+    .lane_time = hzp_cpu_lane_time,
+    .fence_open = hzp_cpu_fence_open,
+    .fence_close = hzp_cpu_fence_close,
+    .fence_record = hzp_cpu_fence_record,
+    .fence_wait = hzp_cpu_fence_wait,
     .limits = hzp_cpu_limits,
 };

@@ -12,19 +12,45 @@
 /* Instruction sets, each containing those before it. */
 enum hzp_cpu_isa { HZP_CPU_BASE, HZP_CPU_AVX2, HZP_CPU_AVX512, HZP_CPU_AVX512_BF16 };
 
+enum { HZP_CPU_THREADS_MAX = 1024 };
+
 struct hzp_cpu_matmul;
+struct hzp_cpu_queue;
+struct hzp_cpu_lane;
 
 struct hzp_cpu_device {
     struct hzp_device base;
     enum hzp_cpu_isa isa;
-    struct hzp_team *team; /* of every lane: ops end before issue returns, so one at a time runs */
+    hzp_op_fn *kernel[HZP_OP_COUNT]; /* what runs an op, on the thread that calls it */
+    struct hzp_team *team;     /* of all lanes without a share: one op at a time runs on it */
+    int cpu[HZP_CPU_THREADS_MAX]; /* [threads] the CPUs that shares are dealt from */
+    struct hzp_cpu_lane *lanes;
+    struct hzp_cpu_queue *led; /* by the engine thread; NULL: none */
+    _Atomic int failed;        /* HZP_OK, or the first failure of a queued op */
 };
 
 struct hzp_cpu_lane {
     struct hzp_lane base;
-    struct hzp_team *team;           /* borrowed from the device */
+    struct hzp_team *team;           /* the device's; with a share, its own */
     struct hzp_cpu_matmul *products; /* this lane's library primitives */
+    int units;                       /* its share; 0: none */
+    struct hzp_cpu_queue *queue;     /* NULL: it never had one */
+    struct hzp_span *span;           /* where the next op's times go */
+    struct hzp_cpu_lane *next;
 };
+
+/* Lanes: lane.c. */
+void hzp_cpu_fill_issue(hzp_op_fn *op[HZP_OP_COUNT]);
+int hzp_cpu_lane_open(struct hzp_device *dev, enum hzp_bound use, struct hzp_lane **ret);
+void hzp_cpu_lane_close(struct hzp_lane *lane);
+int hzp_cpu_lane_copy(struct hzp_lane *lane, void *dst, const void *src, size_t size);
+int hzp_cpu_lane_wait(struct hzp_lane *lane, struct hzp_fence *fence);
+int hzp_cpu_lane_set_share(struct hzp_lane *lane, int units);
+int hzp_cpu_lane_time(struct hzp_lane *lane, struct hzp_span *span);
+int hzp_cpu_fence_open(struct hzp_device *dev, struct hzp_fence **ret);
+void hzp_cpu_fence_close(struct hzp_fence *fence);
+int hzp_cpu_fence_record(struct hzp_fence *fence, struct hzp_lane *lane);
+int hzp_cpu_fence_wait(struct hzp_fence *fence);
 
 /* What the machine can do at most: device/limits.h. */
 struct hzp_limits;

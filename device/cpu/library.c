@@ -252,6 +252,7 @@ int hzp_cpu_matmul_library(struct hzp_lane *lane, const struct hzp_matmul_args *
     struct cut cut = {.args = a, .products = mine->products, .team = mine->team};
     size_t scratch = 0;
 
+    hzp_cpu_library_alone(); /* before a primitive is made: it asks how many threads there are */
     cut_choose(&cut, hzp_team_threads(mine->team));
     for (int i = 0; i < 2; i++) {
         for (int j = 0; j < 2; j++) {

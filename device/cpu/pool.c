@@ -24,7 +24,6 @@ struct worker {
     struct hzp_team *team;
     pthread_t thread;
     int index;
-    int cpu; /* -1: not pinned */
 };
 
 struct memory {
@@ -34,8 +33,12 @@ struct memory {
 
 struct hzp_team {
     /* fixed after open */
-    int threads;
-    struct worker *worker; /* [threads]; 0 is the caller */
+    int room;
+    struct worker *worker; /* [room]; 0 is the caller */
+
+    /* changes only while no run is under way */
+    _Atomic int threads; /* those that take part */
+    int started;         /* those that exist */
 
     /* caller only */
     struct memory shared, *own;
@@ -52,13 +55,6 @@ struct hzp_team {
     _Atomic int sleepers;
     _Atomic bool leave;
 };
-
-static inline void relax(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-}
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t seen)
 {
@@ -82,7 +78,8 @@ static void work(struct hzp_team *team, int thread)
         void *ctx = atomic_load_explicit(&team->ctx, memory_order_relaxed);
         uint32_t next = (uint32_t)ticket;
 
-        if ((int)next >= tasks)
+        if ((int)next >= tasks ||
+            thread >= atomic_load_explicit(&team->threads, memory_order_relaxed))
             return;
         if (!atomic_compare_exchange_weak_explicit(&team->ticket, &ticket, ticket + 1,
                                                    memory_order_acq_rel, memory_order_acquire))
@@ -99,12 +96,6 @@ static void *worker_run(void *arg)
     struct worker *worker = arg;
     struct hzp_team *team = worker->team;
 
-    if (worker->cpu >= 0) {
-        cpu_set_t set;
-        CPU_ZERO(&set);
-        CPU_SET(worker->cpu, &set);
-        sched_setaffinity(0, sizeof(set), &set); /* not allowed: then it floats */
-    }
     while (!atomic_load_explicit(&team->leave, memory_order_acquire)) {
         /* read before the ticket: the epoch is raised after the ticket is open, so who sees the
          * new epoch here sees the new job too, and who does not is woken by its raising */
@@ -114,7 +105,7 @@ static void *worker_run(void *arg)
         work(team, worker->index);
 
         while (spins > 0 && atomic_load_explicit(&team->epoch, memory_order_relaxed) == seen) {
-            relax();
+            hzp_cpu_relax();
             spins--;
         }
         if (spins > 0)
@@ -156,7 +147,7 @@ void hzp_team_run(struct hzp_team *team, int tasks, hzp_task_fn *fn, void *ctx)
     for (int spins = 0;
          atomic_load_explicit(&team->done, memory_order_acquire) < tasks; spins++) {
         if (spins < TAIL_SPINS)
-            relax();
+            hzp_cpu_relax();
         else
             sched_yield();
     }
@@ -230,30 +221,47 @@ int hzp_team_threads(const struct hzp_team *team)
     return team->threads;
 }
 
-int hzp_team_open(int threads, const int *cpus, struct hzp_team **ret)
+void hzp_cpu_pin(pthread_t thread, int cpu)
+{
+    cpu_set_t set;
+
+    CPU_ZERO(&set);
+    CPU_SET(cpu, &set);
+    pthread_setaffinity_np(thread, sizeof(set), &set); /* not allowed: then it floats */
+}
+
+int hzp_team_resize(struct hzp_team *team, int threads, const int *cpus)
+{
+    HZP_ASSERT(threads >= 1 && threads <= team->room);
+    while (team->started < threads) {
+        struct worker *worker = &team->worker[team->started];
+        char name[16];
+
+        *worker = (struct worker){.team = team, .index = team->started};
+        snprintf(name, sizeof(name), "cpu-%d", team->started % 100000);
+        if (hzp_thread_start(&worker->thread, name, worker_run, worker) < 0)
+            return HZP_ENOMEM;
+        team->started++;
+    }
+    for (int i = 1; cpus && i < threads; i++)
+        hzp_cpu_pin(team->worker[i].thread, cpus[i]);
+    /* relaxed: a worker reads it after the ticket of the first job of the new size */
+    atomic_store_explicit(&team->threads, threads, memory_order_relaxed);
+    return HZP_OK;
+}
+
+int hzp_team_open(int threads, int room, struct hzp_team **ret)
 {
     struct hzp_team *team = aligned_alloc(128, sizeof(*team));
 
     if (!team)
         return HZP_ENOMEM;
-    *team = (struct hzp_team){.threads = 1};
-    team->worker = calloc((size_t)threads, sizeof(*team->worker));
-    team->own = calloc((size_t)threads, sizeof(*team->own));
-    if (!team->worker || !team->own) {
+    *team = (struct hzp_team){.threads = 1, .started = 1, .room = room};
+    team->worker = calloc((size_t)room, sizeof(*team->worker));
+    team->own = calloc((size_t)room, sizeof(*team->own));
+    if (!team->worker || !team->own || hzp_team_resize(team, threads, NULL) < 0) {
         hzp_team_close(team);
         return HZP_ENOMEM;
-    }
-    for (int i = 1; i < threads; i++) {
-        struct worker *worker = &team->worker[i];
-        char name[16];
-
-        *worker = (struct worker){.team = team, .index = i, .cpu = cpus ? cpus[i] : -1};
-        snprintf(name, sizeof(name), "cpu-%d", i % 100000);
-        if (hzp_thread_start(&worker->thread, name, worker_run, worker) < 0) {
-            hzp_team_close(team);
-            return HZP_ENOMEM;
-        }
-        team->threads = i + 1; /* workers read it never, close reads it */
     }
     *ret = team;
     return HZP_OK;
@@ -266,9 +274,9 @@ void hzp_team_close(struct hzp_team *team)
     atomic_store(&team->leave, true);
     atomic_fetch_add(&team->epoch, 1);
     futex_wake_all(&team->epoch);
-    for (int i = 1; i < team->threads; i++)
+    for (int i = 1; i < team->started; i++)
         pthread_join(team->worker[i].thread, NULL);
-    for (int i = 0; team->own && i < team->threads; i++)
+    for (int i = 0; team->own && i < team->room; i++)
         free(team->own[i].ptr);
     free(team->shared.ptr);
     free(team->worker);

@@ -17,7 +17,20 @@
 
 #include "base/base.h"
 
+#include <pthread.h>
+
 struct hzp_team;
+
+/* One turn of a polling loop. */
+static inline void hzp_cpu_relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+/* Keeps a thread on one CPU, where that is allowed. */
+void hzp_cpu_pin(pthread_t thread, int cpu);
 
 /* One task.  thread is 0 (the caller) .. threads-1. */
 typedef void hzp_task_fn(void *ctx, int task, int thread);
@@ -25,9 +38,13 @@ typedef void hzp_task_fn(void *ctx, int task, int thread);
 /* Items begin .. end-1 of hzp_team_range. */
 typedef void hzp_range_fn(void *ctx, int begin, int end, int thread);
 
-/* threads >= 1.  cpus: [threads] the CPU each thread is pinned to (entry 0, the caller, is not
- * touched), NULL: not pinned.  HZP_ENOMEM. */
-int hzp_team_open(int threads, const int *cpus, struct hzp_team **ret);
+/* 1 <= threads <= room: the most it may ever have.  HZP_ENOMEM. */
+int hzp_team_open(int threads, int room, struct hzp_team **ret);
+
+/* While no run is under way: from now on it is so many threads.  cpus: [threads] the CPU each is
+ * pinned to (entry 0, the caller, is not touched), NULL: where they are.  Threads beyond the number
+ * sleep.  HZP_ENOMEM: as it was. */
+int hzp_team_resize(struct hzp_team *team, int threads, const int *cpus);
 void hzp_team_close(struct hzp_team *team); /* NULL: no effect; no run may be under way */
 
 int hzp_team_threads(const struct hzp_team *team);

@@ -36,6 +36,7 @@ static void ref_close(struct hzp_device *dev)
 
 const struct hzp_backend hzp_backend_ref = {
     .name = "ref",
+    .host_memory = true,
     .open = ref_open,
     .close = ref_close,
     .mem_alloc = hzp_host_mem_alloc,

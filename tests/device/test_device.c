@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <cmocka.h>
 
 #include "device/device.h"
@@ -101,6 +102,113 @@ static void test_lanes(void **state)
     }
 }
 
+/* Pairs of lanes with shares of their own: each adds to what the others left, in an order that only
+ * waits make; then the shares change, and the same again. */
+static void check_shares(struct hzp_device *dev)
+{
+    enum { LANES = 3, TURNS = 3000 };
+    struct hzp_lane *lane[LANES];
+    struct hzp_fence *fence[LANES], *end;
+    float *x, *y;
+    static struct hzp_span span[TURNS];
+    assert_int_equal(hzp_device_alloc(dev, HZP_MEM_HOST, 64, (void **)&x), HZP_OK);
+    assert_int_equal(hzp_device_alloc(dev, HZP_MEM_HOST, TURNS * sizeof(float), (void **)&y),
+                     HZP_OK);
+    for (int i = 0; i < LANES; i++) {
+        assert_int_equal(hzp_lane_open(dev, (enum hzp_bound)i, &lane[i]), HZP_OK);
+        assert_int_equal(hzp_fence_open(dev, &fence[i]), HZP_OK);
+    }
+    assert_int_equal(hzp_fence_open(dev, &end), HZP_OK);
+    for (int round = 0; round < 4; round++) {
+        uint32_t seed = (uint32_t)round + 1;
+        bool timed = true;
+        for (int i = 0; i < LANES; i++)
+            assert_int_equal(hzp_lane_set_share(lane[i], round == 2 ? 0 : (i + round) % 3), HZP_OK);
+        memset(span, 0, sizeof(span));
+        for (int turn = 0; turn < TURNS; turn++) {
+            seed = seed * 1664525u + 1013904223u;
+            int l = (int)(seed >> 16) % LANES;
+            for (int i = 0; i < LANES && turn; i++)
+                if (i != l)
+                    assert_int_equal(hzp_lane_wait(lane[l], fence[i]), HZP_OK);
+            struct hzp_fill_args fill = {{x, 1, 16, 16, HZP_F32}, (float)(turn + round)};
+            timed &= hzp_lane_time(lane[l], &span[turn]) == HZP_OK;
+            assert_int_equal(hzp_op_fill(lane[l], &fill), HZP_OK);
+            assert_int_equal(hzp_lane_copy(lane[l], y + turn, x + turn % 16, sizeof(float)), HZP_OK);
+            for (int i = 0; i < LANES; i++)
+                if (i == l || !turn)
+                    assert_int_equal(hzp_fence_record(fence[i], lane[i]), HZP_OK);
+            if (l == 0)
+                assert_int_equal(hzp_fence_record(end, lane[l]), HZP_OK);
+        }
+        for (int i = 0; i < LANES; i++)
+            assert_int_equal(hzp_fence_wait(fence[i]), HZP_OK);
+        for (int turn = 0; turn < TURNS; turn++)
+            assert_true(y[turn] == (float)(turn + round));
+        for (int turn = 1; turn < TURNS && timed; turn++)
+            assert_true(span[turn].begin_ns >= span[turn - 1].end_ns &&
+                        span[turn].end_ns >= span[turn].begin_ns);
+    }
+    for (int i = 0; i < LANES; i++) {
+        hzp_fence_close(fence[i]);
+        hzp_lane_close(lane[i]);
+    }
+    hzp_fence_close(end);
+    hzp_device_free(dev, HZP_MEM_HOST, x);
+    hzp_device_free(dev, HZP_MEM_HOST, y);
+}
+
+static void test_shares(void **state)
+{
+    static const char *const names[] = {"ref", "cpu", "sim", "cuda"};
+    for (int i = 0; i < HZP_COUNT(names); i++) {
+        struct hzp_device *dev = open_or_null(names[i]);
+        if (dev)
+            check_shares(dev);
+        hzp_device_close(dev);
+    }
+    for (int threads = 1; threads <= 4; threads++) {
+        struct hzp_device *dev = NULL;
+        struct hzp_device_config config = {.name = "cpu", .threads = threads};
+        assert_int_equal(hzp_device_open(&config, &dev, NULL), HZP_OK);
+        check_shares(dev);
+        hzp_device_close(dev);
+    }
+}
+
+/* Lanes that have worked and wait for more use no processor time. */
+static void test_idle(void **state)
+{
+    struct hzp_device *dev = open_or_null("cpu");
+    struct hzp_lane *lane[2];
+    struct hzp_fence *fence;
+    struct timespec before, after, nap = {0, 1000};
+    float *x;
+    assert_int_equal(hzp_device_alloc(dev, HZP_MEM_HOST, 1 << 20, (void **)&x), HZP_OK);
+    assert_int_equal(hzp_fence_open(dev, &fence), HZP_OK);
+    for (int i = 0; i < 2; i++) {
+        struct hzp_fill_args fill = {{x, 16, 1024, 1024, HZP_F32}, 1};
+        assert_int_equal(hzp_lane_open(dev, HZP_BOUND_COMPUTE, &lane[i]), HZP_OK);
+        assert_int_equal(hzp_lane_set_share(lane[i], 1), HZP_OK);
+        assert_int_equal(hzp_op_fill(lane[i], &fill), HZP_OK);
+        assert_int_equal(hzp_fence_record(fence, lane[i]), HZP_OK);
+        assert_int_equal(hzp_fence_wait(fence), HZP_OK);
+    }
+    nap.tv_nsec = 50000000; /* the last polls */
+    nanosleep(&nap, NULL);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
+    nap = (struct timespec){1, 0};
+    nanosleep(&nap, NULL);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
+    int64_t ns = (after.tv_sec - before.tv_sec) * 1000000000ll + after.tv_nsec - before.tv_nsec;
+    assert_true(ns < 5000000);
+    hzp_fence_close(fence);
+    hzp_lane_close(lane[0]);
+    hzp_lane_close(lane[1]);
+    hzp_device_free(dev, HZP_MEM_HOST, x);
+    hzp_device_close(dev);
+}
+
 static void test_too_much(void **state)
 {
     struct hzp_device *dev = open_or_null("ref");
@@ -147,6 +255,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names), cmocka_unit_test(test_lanes),
+        cmocka_unit_test(test_shares), cmocka_unit_test(test_idle),
         cmocka_unit_test(test_too_much), cmocka_unit_test(test_poison),
         cmocka_unit_test(test_mats),
     };

@@ -1,0 +1,461 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/cpu/lane.c - lanes of the host.
+ *
+ * As opened, a lane is inlined: its ops run when they are issued, on the issuing thread with the
+ * device's whole team.  With a share it is a queue: a ring that the engine thread fills and one
+ * thread empties, which leads a team of its own of that many threads, pinned to cores that the
+ * device deals out.  Of the lanes with a share the first is led by the engine thread itself, while
+ * it waits for a fence; the others have a thread.
+ *
+ * Positions in a ring only grow, so a fence is a number: it has passed when that many commands have
+ * ended.  Who waits polls for some hundred microseconds at most, then sleeps on the counter.
+ */
+#include "device/cpu/cpu.h"
+
+#include "base/thread.h"
+#include "device/cpu/matmul.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum {
+    RING = 2048,         /* commands; a power of two */
+    AWAIT_SPINS = 10000, /* polls for another lane's op: some 100 microseconds */
+    IDLE_SPINS = 2000,   /* polls for the next command */
+};
+
+enum what { RUN, COPY, AWAIT };
+
+struct command {
+    enum what what;
+    enum hzp_op op;
+    uint32_t seq;            /* AWAIT: until so many commands of `of` have ended */
+    struct hzp_cpu_queue *of;
+    struct hzp_span *span;   /* NULL: not timed */
+    void *dst;               /* COPY */
+    const void *src;
+    size_t size;
+    union {
+#define X(name, bound) struct hzp_##name##_args name;
+        HZP_OPS(X)
+#undef X
+    } args;
+};
+
+/* A counter that threads sleep on. */
+struct counter {
+    _Alignas(128) _Atomic uint32_t value;
+    _Atomic int sleepers;
+};
+
+struct hzp_cpu_queue {
+    struct hzp_cpu_lane *lane;
+    struct hzp_team *team;
+    struct command *ring;   /* [RING] */
+    pthread_t thread;
+    bool started;
+    _Atomic bool led;       /* by the engine thread; changes only while the ring is empty */
+    _Atomic bool leave;
+    struct counter head;    /* commands issued: written by the engine thread */
+    struct counter done;    /* commands ended: written by who leads */
+};
+
+struct hzp_fence {
+    struct hzp_cpu_device *dev;
+    struct hzp_cpu_queue *queue; /* NULL: passed */
+    uint32_t seq;
+};
+
+static uint32_t value_of(struct counter *c)
+{
+    return atomic_load_explicit(&c->value, memory_order_acquire);
+}
+
+static void advance(struct counter *c)
+{
+    /* sequentially consistent, as in sleep_on: either this thread sees the sleeper, or the sleeper
+     * the new value */
+    atomic_fetch_add(&c->value, 1);
+    if (atomic_load(&c->sleepers) > 0)
+        syscall(SYS_futex, &c->value, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+/* Until the value is no longer `seen`, or a stray wakeup. */
+static void sleep_on(struct counter *c, uint32_t seen)
+{
+    atomic_fetch_add(&c->sleepers, 1);
+    if (atomic_load(&c->value) == seen)
+        syscall(SYS_futex, &c->value, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+    atomic_fetch_sub(&c->sleepers, 1);
+}
+
+/* Waits until the value differs from `seen`. */
+static void await_change(struct counter *c, uint32_t seen, int spins)
+{
+    while (value_of(c) == seen)
+        if (spins-- > 0)
+            hzp_cpu_relax();
+        else
+            sleep_on(c, seen);
+}
+
+static bool reached(struct counter *c, uint32_t seq)
+{
+    return (int32_t)(value_of(c) - seq) >= 0;
+}
+
+static bool pending(struct hzp_cpu_queue *q)
+{
+    return value_of(&q->done) != value_of(&q->head);
+}
+
+static void run(struct hzp_cpu_device *dev, struct hzp_cpu_lane *lane, const struct command *c)
+{
+    /* relaxed: a failure is final, and who must know reads it behind a fence */
+    if (atomic_load_explicit(&dev->failed, memory_order_relaxed) < 0)
+        return;
+    uint64_t begin = c->span ? hzp_now_ns() : 0;
+    if (c->what == COPY) {
+        memmove(c->dst, c->src, c->size);
+    } else {
+        int r = dev->kernel[c->op](&lane->base, &c->args), fine = HZP_OK;
+        if (r < 0)
+            atomic_compare_exchange_strong(&dev->failed, &fine, r);
+    }
+    if (c->span)
+        *c->span = (struct hzp_span){begin, hzp_now_ns()};
+}
+
+/* The oldest command of a ring that has one.  Thread: who leads. */
+static void step(struct hzp_cpu_queue *q)
+{
+    uint32_t at = atomic_load_explicit(&q->done.value, memory_order_relaxed);
+    const struct command *c = &q->ring[at % RING];
+    int spins = AWAIT_SPINS;
+
+    if (c->what == AWAIT)
+        while (!reached(&c->of->done, c->seq)) {
+            if (spins-- > 0) {
+                hzp_cpu_relax();
+                continue;
+            }
+            uint32_t seen = value_of(&c->of->done);
+            if (!reached(&c->of->done, c->seq))
+                sleep_on(&c->of->done, seen);
+        }
+    else
+        run((struct hzp_cpu_device *)q->lane->base.dev, q->lane, c);
+    advance(&q->done);
+}
+
+static void *lead(void *arg)
+{
+    struct hzp_cpu_queue *q = arg;
+
+    while (!atomic_load(&q->leave)) {
+        uint32_t head = value_of(&q->head);
+        if (atomic_load(&q->led) || value_of(&q->done) == head)
+            await_change(&q->head, head, atomic_load(&q->led) ? 0 : IDLE_SPINS);
+        else
+            step(q);
+    }
+    return NULL;
+}
+
+/* ---- engine thread ---- */
+
+/* Makes the device's led lane do its next command; false: it has none. */
+static bool drive(struct hzp_cpu_device *dev)
+{
+    if (!dev->led || !pending(dev->led))
+        return false;
+    step(dev->led);
+    return true;
+}
+
+static void wait_for(struct hzp_cpu_device *dev, struct hzp_cpu_queue *q, uint32_t seq)
+{
+    while (!reached(&q->done, seq))
+        if (!drive(dev)) {
+            uint32_t seen = value_of(&q->done);
+            if (!reached(&q->done, seq))
+                await_change(&q->done, seen, AWAIT_SPINS);
+        }
+}
+
+/* Makes the command at the ring's head one to be done. */
+static void publish(struct hzp_cpu_queue *q)
+{
+    if (atomic_load_explicit(&q->led, memory_order_relaxed))
+        atomic_fetch_add(&q->head.value, 1); /* its thread, if it has one, is not to wake */
+    else
+        advance(&q->head);
+}
+
+/* A free place at the ring's head. */
+static struct command *place(struct hzp_cpu_lane *lane)
+{
+    struct hzp_cpu_queue *q = lane->queue;
+    uint32_t head = atomic_load_explicit(&q->head.value, memory_order_relaxed);
+
+    wait_for((struct hzp_cpu_device *)lane->base.dev, q, head - (RING - 1));
+    struct command *c = &q->ring[head % RING];
+    c->span = lane->span;
+    lane->span = NULL;
+    return c;
+}
+
+static int inline_run(struct hzp_cpu_lane *lane, enum hzp_op op, const void *args)
+{
+    struct hzp_cpu_device *dev = (struct hzp_cpu_device *)lane->base.dev;
+
+    if (!lane->span)
+        return dev->kernel[op](&lane->base, args);
+    uint64_t begin = hzp_now_ns();
+    int r = dev->kernel[op](&lane->base, args);
+    *lane->span = (struct hzp_span){begin, hzp_now_ns()};
+    lane->span = NULL;
+    return r;
+}
+
+static int issue(struct hzp_lane *base, enum hzp_op op, const void *args)
+{
+    struct hzp_cpu_lane *lane = (struct hzp_cpu_lane *)base;
+
+    if (base->inlined)
+        return inline_run(lane, op, args);
+    struct command *c = place(lane);
+    c->what = RUN;
+    c->op = op;
+    memcpy(&c->args, args, hzp_op_args_size(op));
+    publish(lane->queue);
+    return HZP_OK;
+}
+
+#define X(name, bound)                                                                             \
+    static int issue_##name(struct hzp_lane *lane, const void *args)                               \
+    {                                                                                              \
+        return issue(lane, HZP_OP_##name, args);                                                   \
+    }
+HZP_OPS(X)
+#undef X
+
+void hzp_cpu_fill_issue(hzp_op_fn *op[HZP_OP_COUNT])
+{
+#define X(name, bound) op[HZP_OP_##name] = issue_##name;
+    HZP_OPS(X)
+#undef X
+}
+
+int hzp_cpu_lane_copy(struct hzp_lane *base, void *dst, const void *src, size_t size)
+{
+    struct hzp_cpu_lane *lane = (struct hzp_cpu_lane *)base;
+
+    if (base->inlined) {
+        uint64_t begin = hzp_now_ns();
+        memmove(dst, src, size);
+        if (lane->span)
+            *lane->span = (struct hzp_span){begin, hzp_now_ns()};
+        lane->span = NULL;
+        return HZP_OK;
+    }
+    struct command *c = place(lane);
+    c->what = COPY;
+    c->dst = dst;
+    c->src = src;
+    c->size = size;
+    publish(lane->queue);
+    return HZP_OK;
+}
+
+int hzp_cpu_lane_time(struct hzp_lane *lane, struct hzp_span *span)
+{
+    ((struct hzp_cpu_lane *)lane)->span = span;
+    return HZP_OK;
+}
+
+int hzp_cpu_lane_wait(struct hzp_lane *base, struct hzp_fence *fence)
+{
+    struct hzp_cpu_lane *lane = (struct hzp_cpu_lane *)base;
+
+    if (!fence->queue || fence->queue == lane->queue || reached(&fence->queue->done, fence->seq))
+        return HZP_OK;
+    if (base->inlined)
+        return hzp_cpu_fence_wait(fence);
+    struct hzp_span *span = lane->span;
+    lane->span = NULL;
+    struct command *c = place(lane);
+    lane->span = span;
+    c->what = AWAIT;
+    c->of = fence->queue;
+    c->seq = fence->seq;
+    publish(lane->queue);
+    return HZP_OK;
+}
+
+int hzp_cpu_fence_open(struct hzp_device *dev, struct hzp_fence **ret)
+{
+    struct hzp_fence *fence = calloc(1, sizeof(*fence));
+
+    if (!fence)
+        return HZP_ENOMEM;
+    fence->dev = (struct hzp_cpu_device *)dev;
+    *ret = fence;
+    return HZP_OK;
+}
+
+void hzp_cpu_fence_close(struct hzp_fence *fence)
+{
+    free(fence);
+}
+
+int hzp_cpu_fence_record(struct hzp_fence *fence, struct hzp_lane *base)
+{
+    struct hzp_cpu_lane *lane = (struct hzp_cpu_lane *)base;
+
+    fence->queue = base->inlined ? NULL : lane->queue;
+    if (fence->queue)
+        fence->seq = atomic_load_explicit(&lane->queue->head.value, memory_order_relaxed);
+    return HZP_OK;
+}
+
+int hzp_cpu_fence_wait(struct hzp_fence *fence)
+{
+    if (fence->queue)
+        wait_for(fence->dev, fence->queue, fence->seq);
+    return atomic_load(&fence->dev->failed);
+}
+
+/* ---- shares ---- */
+
+static void idle_wait(struct hzp_cpu_device *dev)
+{
+    for (struct hzp_cpu_lane *lane = dev->lanes; lane; lane = lane->next)
+        if (lane->queue)
+            wait_for(dev, lane->queue,
+                     atomic_load_explicit(&lane->queue->head.value, memory_order_relaxed));
+}
+
+static int queue_open(struct hzp_cpu_device *dev, struct hzp_cpu_lane *lane)
+{
+    struct hzp_cpu_queue *q = aligned_alloc(128, sizeof(*q));
+
+    if (!q)
+        return HZP_ENOMEM;
+    *q = (struct hzp_cpu_queue){.lane = lane};
+    q->ring = calloc(RING, sizeof(*q->ring));
+    if (!q->ring || hzp_team_open(1, dev->base.threads, &q->team) < 0) {
+        free(q->ring);
+        free(q);
+        return HZP_ENOMEM;
+    }
+    atomic_store(&q->led, true); /* until somebody else does */
+    lane->queue = q;
+    return HZP_OK;
+}
+
+static void queue_close(struct hzp_cpu_queue *q)
+{
+    if (!q)
+        return;
+    uint32_t head = value_of(&q->head);
+    q->ring[head % RING] = (struct command){.what = AWAIT, .of = q, .seq = head}; /* wakes it only */
+    atomic_store(&q->leave, true);
+    advance(&q->head);
+    if (q->started)
+        pthread_join(q->thread, NULL);
+    hzp_team_close(q->team);
+    free(q->ring);
+    free(q);
+}
+
+/* Every lane with a share gets its cores, one lane after another, and its team that many threads;
+ * the first is led by the engine thread.  More shares than cores: they take turns on them. */
+static int deal(struct hzp_cpu_device *dev)
+{
+    int cpu[HZP_CPU_THREADS_MAX], at = 0;
+
+    dev->led = NULL;
+    for (struct hzp_cpu_lane *lane = dev->lanes; lane; lane = lane->next) {
+        struct hzp_cpu_queue *q = lane->queue;
+        if (!lane->units)
+            continue;
+        for (int i = 0; i < lane->units; i++)
+            cpu[i] = dev->cpu[at++ % dev->base.threads];
+        HZP_TRY(hzp_team_resize(q->team, lane->units, cpu));
+        atomic_store(&q->led, !dev->led);
+        if (!dev->led) {
+            dev->led = q;
+            continue;
+        }
+        if (!q->started) {
+            if (hzp_thread_start(&q->thread, "cpu-lane", lead, q) < 0)
+                return HZP_ENOMEM;
+            q->started = true;
+        }
+        hzp_cpu_pin(q->thread, cpu[0]);
+    }
+    return HZP_OK;
+}
+
+int hzp_cpu_lane_set_share(struct hzp_lane *base, int units)
+{
+    struct hzp_cpu_lane *lane = (struct hzp_cpu_lane *)base;
+    struct hzp_cpu_device *dev = (struct hzp_cpu_device *)base->dev;
+
+    units = dev->base.threads == 1 ? 0 : HZP_MIN(units, dev->base.threads);
+    if (units == lane->units)
+        return HZP_OK;
+    idle_wait(dev);
+    if (units && !lane->queue)
+        HZP_TRY(queue_open(dev, lane));
+    lane->units = units;
+    base->inlined = !units;
+    lane->team = units ? lane->queue->team : dev->team;
+    return deal(dev);
+}
+
+int hzp_cpu_lane_open(struct hzp_device *base, enum hzp_bound use, struct hzp_lane **ret)
+{
+    struct hzp_cpu_device *dev = (struct hzp_cpu_device *)base;
+    struct hzp_cpu_lane *lane = calloc(1, sizeof(*lane)), **last = &dev->lanes;
+
+    if (!lane)
+        return HZP_ENOMEM;
+    lane->base = (struct hzp_lane){.dev = base, .use = use, .inlined = true};
+    lane->team = dev->team;
+    int r = hzp_cpu_matmul_open(&lane->products);
+    if (r < 0) {
+        free(lane);
+        return r;
+    }
+    while (*last)
+        last = &(*last)->next;
+    *last = lane;
+    *ret = &lane->base;
+    return HZP_OK;
+}
+
+void hzp_cpu_lane_close(struct hzp_lane *base)
+{
+    struct hzp_cpu_lane *lane = (struct hzp_cpu_lane *)base;
+    struct hzp_cpu_device *dev = (struct hzp_cpu_device *)base->dev;
+
+    idle_wait(dev);
+    for (struct hzp_cpu_lane **at = &dev->lanes; *at; at = &(*at)->next)
+        if (*at == lane) {
+            *at = lane->next;
+            break;
+        }
+    if (dev->led == lane->queue)
+        dev->led = NULL;
+    queue_close(lane->queue);
+    hzp_cpu_matmul_close(lane->products);
+    free(lane);
+}
