@@ -12,12 +12,13 @@ struct what {
     const char *name;
     int (*run)(struct hzp_bench *b, struct hzp_err_text *reterr);
     bool engine, trains;
+    int slots; /* 1: updates are written in place, as offline training does */
 };
 
 static const struct what all[] = {
-    {"serve", hzp_bench_serve, true, false}, {"train", hzp_bench_train, true, true},
-    {"coserve", hzp_bench_coserve, true, true}, {"swap", hzp_bench_swap, true, false},
-    {"ops", hzp_bench_ops, false, false},
+    {"serve", hzp_bench_serve, true, false, 1},    {"train", hzp_bench_train, true, true, 1},
+    {"coserve", hzp_bench_coserve, true, true, 2}, {"swap", hzp_bench_swap, true, false, 2},
+    {"ops", hzp_bench_ops, false, false, 0},
 };
 
 static const struct what *find(const char *name, struct hzp_err_text *reterr)
@@ -64,6 +65,7 @@ static int run_with_engine(struct hzp_bench *b, const struct what *what,
                            struct hzp_options *options, struct hzp_err_text *reterr)
 {
     options->no_train = !what->trains;
+    options->slots = what->slots;
     options->state_dir = "none";
     b->reports = hzp_bench_reports_create();
     b->swapper = hzp_bench_swapper_create();
@@ -73,7 +75,6 @@ static int run_with_engine(struct hzp_bench *b, const struct what *what,
         .on_update = hzp_bench_on_update,
         .ctx = b->reports,
         .source = hzp_bench_swapper_source(b->swapper),
-        .slots = what->trains ? 0 : 2,
     };
     int r = hzp_engine_start(&config, &b->engine, reterr);
     if (r == HZP_OK) {
@@ -90,7 +91,7 @@ static int run_with_engine(struct hzp_bench *b, const struct what *what,
     return r;
 }
 
-int hzp_cmd_bench(const struct hzp_options *given, struct hzp_err_text *reterr)
+static int bench(const struct hzp_options *given, struct hzp_err_text *reterr)
 {
     struct hzp_options options = *given;
     const struct what *what = find(options.what, reterr);
@@ -105,16 +106,24 @@ int hzp_cmd_bench(const struct hzp_options *given, struct hzp_err_text *reterr)
         r = what->engine ? run_with_engine(&b, what, &options, reterr) : what->run(&b, reterr);
     if (r == HZP_OK)
         r = measure_limits(&b, reterr);
-    if (r == HZP_OK) {
+    if (r == HZP_OK)
         show_limits(&b);
-        if (options.json) {
-            json_t *all_of_it = json_pack("{s:s, s:s, s:O}", "bench", what->name, "model",
-                                          options.model, "figures", b.figures);
-            json_dumpf(all_of_it, stdout, JSON_INDENT(1));
-            putchar('\n');
-            json_decref(all_of_it);
-        }
+    if (r == HZP_OK && options.json) {
+        json_t *all_of_it = json_pack("{s:s, s:s, s:O}", "bench", what->name, "model",
+                                      options.model, "figures", b.figures);
+        json_dumpf(all_of_it, stdout, JSON_INDENT(1));
+        putchar('\n');
+        json_decref(all_of_it);
     }
     json_decref(b.figures);
     return r;
+}
+
+int hzp_cmd_bench(const struct hzp_options *options)
+{
+    struct hzp_err_text err = {0};
+    int r = bench(options, &err);
+    if (r < 0)
+        fprintf(stderr, "hzpserve: %s\n", err.text[0] ? err.text : hzp_err_name(r));
+    return r == HZP_EINVAL ? 2 : r < 0 ? 1 : 0;
 }

@@ -13,6 +13,7 @@ static const struct {
     {HZP_COMMAND_COMPLETE, hzp_cmd_complete},
     {HZP_COMMAND_EVAL, hzp_cmd_eval},
     {HZP_COMMAND_TRAIN, hzp_cmd_train},
+    {HZP_COMMAND_BENCH, hzp_cmd_bench},
     {HZP_COMMAND_DEVICES, hzp_cmd_devices},
 };
 

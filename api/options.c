@@ -200,7 +200,7 @@ static const struct {
     {COMPLETE, "complete", "MODEL \"PROMPT\"", "complete one prompt on the terminal"},
     {EVAL, "eval", "MODEL --data FILE", "mean negative log-likelihood of a text"},
     {TRAIN, "train", "MODEL --data FILE --out DIR", "train offline"},
-    {BENCH, "bench", "WHAT MODEL", "measure: serve, train, coserve or ops"},
+    {BENCH, "bench", "WHAT MODEL", "measure: serve, train, coserve, swap or ops"},
     {DEVICES, "devices", "", "what this machine can compute on"},
 };
 

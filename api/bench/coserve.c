@@ -8,6 +8,7 @@
  */
 #include "api/bench/bench.h"
 #include "api/bench/samples.h"
+#include "api/state.h"
 
 #include "base/arena.h"
 #include "base/thread.h"
@@ -89,7 +90,7 @@ static uint64_t trained_rows(struct hzp_bench *b)
 static void keep_fed(struct hzp_bench *b, struct hzp_bench_samples *feed)
 {
     struct hzp_sample_queue_stats stats;
-    hzp_sample_queue_read_stats(b->engine->queue, &stats);
+    hzp_sample_queue_read_stats(hzp_state_queue(b->engine->state), &stats);
     if (stats.samples < 32)
         hzp_bench_samples_push(feed, 32, HZP_MIN(256, b->engine->plan.recipe.micro_rows));
 }
