@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "tests/unit/tokenizer_makes.h"
+#include "tests/text/tokenizer_makes.h"
 
 static struct hzp_model_config config = {.vocab = 300, .eos = {264}, .eos_count = 1};
 static struct hzp_tokenizer *tok;

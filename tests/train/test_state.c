@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "tests/unit/scratch.h"
+#include "tests/weights/scratch.h"
 
 #include <math.h>
 #include <signal.h>
