@@ -27,6 +27,7 @@ struct hzp_loop {
     struct hzp_step step;
     uint64_t number;
     double credit_ns; /* device time training may still claim while requests run */
+    double usual_ns;  /* of serving in a step that only decodes, averaged */
     /* any thread */
     struct hzp_wake wake;
     atomic_bool stop, hurry;
@@ -78,26 +79,37 @@ static void begin_step(struct hzp_loop *loop)
     hzp_plan_clear(&loop->plan);
 }
 
-static double plan_ns(const struct hzp_loop *loop)
-{
-    double ns = 0;
-    for (int32_t i = 0; i < loop->plan.items; i++)
-        ns += hzp_price_ns(&loop->price, loop->plan.item[i].op, loop->plan.item[i].args);
-    return ns;
-}
-
-/* Serving's rows become ops; what they will take decides how long training may run beside them.
- * Credit is saved up over steps, because the smallest training item may be longer than one step's
- * share: such an item then runs in every second or third step instead of never. */
+/* Serving's rows become ops, and training gets what it has earned (earn() below), in helpings of
+ * one usual step's share: credit from a long step must not make another step long. A step that
+ * prefills is long already and takes no training at all; its credit is spent in the next ones. */
 static void plan_serving(struct hzp_loop *loop)
 {
     struct hzp_step *step = &loop->step;
     hzp_forward_build(&loop->plan, loop->config.model, step->version, step->batch, step->kv,
                       loop->config.space);
     double share = atomic_load_explicit(&loop->train_share, memory_order_relaxed);
-    loop->credit_ns += share * plan_ns(loop);
+    double helping = HZP_MIN(loop->credit_ns, share * loop->usual_ns);
+    /* Unless prompts never cease: then much credit has piled up, and waiting would be for ever. */
+    bool full = step->batch->rows > step->batch->decode_segs && loop->credit_ns < credit_max_ns;
+    step->train_ns = helping > 0 && !full ? (uint64_t)helping : 0;
+}
+
+/* While requests run, training's time is kept at `share` of serving's: what serving took is
+ * credited, what training took is charged. Both are measured, not predicted, and carried over,
+ * because the smallest training item may be longer than one step's share. */
+static void earn(struct hzp_loop *loop, const struct hzp_exec_times *times)
+{
+    const struct hzp_batch *batch = loop->step.batch;
+    if (!batch || batch->rows == 0) {
+        loop->credit_ns = 0;
+        return;
+    }
+    double share = atomic_load_explicit(&loop->train_share, memory_order_relaxed);
+    double serve = (double)times->serve_ns;
+    loop->credit_ns += share * serve - (double)times->train_ns;
     loop->credit_ns = HZP_MIN(loop->credit_ns, credit_max_ns);
-    step->train_ns = loop->credit_ns > 0 ? (uint64_t)loop->credit_ns : 0;
+    if (batch->rows == batch->decode_segs)
+        loop->usual_ns += (serve - loop->usual_ns) / (loop->usual_ns > 0 ? 16 : 1);
 }
 
 /* True: there is something to run. */
@@ -143,12 +155,9 @@ static int execute(struct hzp_loop *loop)
     count(&loop->counters.steps, 1);
     count(&loop->counters.serve_ns, times.serve_ns);
     count(&loop->counters.train_ns, times.train_ns);
-    if (step->batch && step->batch->rows > 0) {
+    if (step->batch && step->batch->rows > 0)
         count(&loop->counters.serve_steps, 1);
-        loop->credit_ns -= (double)times.train_ns;
-    } else {
-        loop->credit_ns = 0;
-    }
+    earn(loop, &times);
     if (step->to > step->from)
         count(&loop->counters.train_steps, 1);
     return r;
