@@ -112,7 +112,7 @@ static const struct setting table[] = {
                "tokens that the KV cache holds; 0: as --kv-memory says"),
     SIZE_OPTION("--kv-memory", kv_memory, "0", 0, BIG, ENGINE,
                 "memory of the KV cache; 0: what the running sequences can need, at most a quarter of "
-                "the machine's"),
+                "the machine's and what is left of it"),
     INT_OPTION("--page-rows", page_rows, "16", 1, 1024, ENGINE, "tokens in one KV page"),
     INT_OPTION("--max-edits", edits_max, "0", 0, 1 << 24, ENGINE,
                "logit edits (biases, penalties) in one step; 0: four sequences' worth"),
