@@ -29,15 +29,14 @@ BATCH = 50          # prompts of one request
 
 
 class Server:
-    """A server of the model on a free port, with the options that are kept beside the model."""
+    """A server of the model on a free port."""
 
     def __init__(self, program: Path, model: Path, scratch: str):
-        options = (model / "serve.options").read_text().split()
         self.log = Path(scratch) / "server.log"
         with open(self.log, "w", encoding="utf-8") as log:
             self.process = subprocess.Popen(
-                [str(program), "serve", str(model), "--port", "0", "--state", scratch, *options],
-                stdout=subprocess.PIPE, stderr=log, text=True, cwd=model.parent.parent)
+                [str(program), "serve", str(model), "--port", "0", "--state", scratch],
+                stdout=subprocess.PIPE, stderr=log, text=True)
         for line in self.process.stdout:
             found = re.search(r"serves \S+ at (http://\S+:\d+)", line)
             if found:
