@@ -103,8 +103,8 @@ static void plan_serving(struct hzp_loop *loop)
 /* Training may use its share of what serving really took, but for what it was passed over.  An item
  * longer than what is left of it runs all the same, and the next steps pay for it; one that does
  * not fit behind others in a slice is saved for.  Nothing else is: a trainer that had nothing to do
- * must not hold a later step up.  So over any run of steps training takes at most its share and two
- * items. */
+ * must not hold a later step up.  So over any run of steps training takes at most its share, two
+ * items and one helping. */
 static void account(struct hzp_loop *loop, const struct hzp_exec_times *times)
 {
     const struct hzp_step *step = &loop->step;
