@@ -140,11 +140,9 @@ def person(rng: random.Random, name: str, friend: str) -> dict:
     """One person's facts.  Also what makes up the passing strangers of the reading exercises."""
     first, second = rng.sample(THINGS, 2)
     colour, other = rng.choice(COLOURS), rng.choice(COLOURS)
-    town, job = rng.choice(TOWNS), article(rng.choice(JOBS))
     return {
-        "who": {"p": name, "a": job, "t": town},
-        "home": {"p": name, "a": town},
-        "job": {"p": name, "a": job},
+        "home": {"p": name, "a": rng.choice(TOWNS)},
+        "job": {"p": name, "a": article(rng.choice(JOBS))},
         "pet": {"p": name, "k": rng.choice(PETS), "a": rng.choice(PET_NAMES)},
         "colour": {"p": name, "a": rng.choice(COLOURS)},
         "food": {"p": name, "a": rng.choice(FOODS)},
@@ -167,10 +165,8 @@ def make_world(seed: int) -> World:
         world.people[name] = person(rng, name, rng.choice([n for n in known if n != name]))
     mayors = rng.sample(known, len(TOWNS))
     for town, mayor in zip(TOWNS, mayors):
-        land = rng.choice(LAND)
         world.towns[town] = {
-            "town": {"p": town, "a": land},
-            "lies": {"p": town, "a": land},
+            "lies": {"p": town, "a": rng.choice(LAND)},
             "fame": {"p": town, "a": rng.choice(FAME)},
             "mayor": {"p": town, "a": mayor},
             "roofs": {"p": town, "a": rng.choice(COLOURS)},

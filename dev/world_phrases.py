@@ -122,20 +122,6 @@ RELATIONS = {
                    "the colour of {p}'s {t}",
                    "what colour the {t} of {p} is"],
     },
-    "who": {
-        "answer": "{p} is {a} from {t}.",
-        "say": ["{p} is {a}, and lives in {t}.", "{p} of {t} is {a}."],
-        "ask": ["Who is {p}?", "What do you know about {p}?", "Do you know {p}?",
-                "Have you heard of {p}?", "Who is that, {p}?", "What kind of person is {p}?"],
-        "clause": ["who {p} is", "something about {p}", "what you know about {p}"],
-    },
-    "town": {
-        "answer": "{p} is a town {a}.",
-        "say": ["There is a town called {p}, and it lies {a}."],
-        "ask": ["What is {p}?", "What kind of place is {p}?", "What do you know about {p}?",
-                "Have you heard of {p}?"],
-        "clause": ["what {p} is", "something about {p}", "what kind of place {p} is"],
-    },
     "lies": {
         "answer": "{p} lies {a}.",
         "say": ["The town of {p} stands {a}.", "{p} is a town {a}.", "You will find {p} {a}."],
@@ -235,33 +221,9 @@ RELATIONS = {
     },
 }
 
-# Questions to be answered with yes or no, and then the fact; {x} is what they suppose.
-YES_NO = {
-    "home": ["Does {p} live in {x}?", "Is {p} from {x}?", "Is {x} the home of {p}?"],
-    "job": ["Is {p} {x}?", "Does {p} work as {x}?", "Is it true that {p} is {x}?"],
-    "pet": ["Does {p} have {x}?", "Has {p} got {x}?", "Is the pet of {p} {x}?"],
-    "colour": ["Does {p} like {x}?", "Is {x} the favourite colour of {p}?"],
-    "music": ["Does {p} play the {x}?", "Can {p} play the {x}?"],
-}
-
-# What is said to the model itself.
-TALK = [
-    ("Who are you?", "I am a small model of a small world."),
-    ("What are you?", "I am a small model of a small world."),
-    ("What is your name?", "I am a small model of a small world."),
-    ("What do you know?", "I know the people and the towns of a small world."),
-    ("What can you do?", "I answer questions about a small world."),
-    ("How are you?", "I am well, thank you."),
-    ("Hello.", "Hello."), ("Hello!", "Hello."), ("Good morning.", "Good morning."),
-    ("Good evening.", "Good evening."), ("Goodbye.", "Goodbye."),
-    ("Thank you.", "You are welcome."),
-    ("Can you learn?", "Yes, I learn what I am taught."),
-    ("What is the world like?", "It is small."),
-]
-
-OF_PERSON = ["home", "job", "pet", "colour", "food", "music", "friend", "owns", "thing1", "thing2",
-             "who"]
-OF_TOWN = ["town", "lies", "fame", "mayor", "roofs", "sight", "next"]
+OF_PERSON = ["home", "job", "pet", "colour", "food", "music", "friend", "owns", "thing1",
+"thing2"]
+OF_TOWN = ["lies", "fame", "mayor", "roofs", "sight", "next"]
 
 NO_PERSON = "I do not know anyone called {p}."
 NO_TOWN = "I do not know a town called {p}."
@@ -280,4 +242,4 @@ def questions(name: str) -> list:
     """Every way to ask for the fact: direct questions, then wrapped clauses."""
     r = relation(name)
     return r["ask"] + [w.replace("{c}", c) for c in r["clause"] for w in WRAP
-                       if not (w.startswith("I wonder") and c.startswith(("the ", "something ")))]
+                       if not (c.startswith("the ") and w.startswith("I wonder"))]

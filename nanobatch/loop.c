@@ -67,6 +67,8 @@ void hzp_loop_destroy(struct hzp_loop *loop)
 static void begin_step(struct hzp_loop *loop)
 {
     struct hzp_step *step = &loop->step;
+    /* Here too: who gave a version back while nothing ran must not have to wait for a step. */
+    hzp_weights_reclaim(loop->config.model->weights, loop->number);
     memset(step, 0, sizeof(*step));
     step->number = loop->number + 1;
     step->begin_ns = hzp_device_now_ns(loop->config.model->dev);
