@@ -44,14 +44,15 @@ static void array(struct list *list, const char *name, const void *ptr, int64_t 
     o->align = HZP_MIN(size, (size_t)8);
 }
 
-/* The layer's whole pages: which of them, only the device's page table knows.  Chains of one step
- * own disjoint pages, which the plan checker takes from the page pool's invariant. */
+/* The layer's whole pages.  Which slots of them stands in arrays that only hzp_access_meet reads. */
 static void pages(struct list *list, const struct hzp_kv *kv, const struct hzp_heads *heads,
                   int mode)
 {
     int64_t count = (int64_t)kv->pages * heads->kv_heads * kv->page_rows * heads->dim;
     array(list, "k", kv->k, count, hzp_dtype_size(kv->type), mode);
+    list->item[list->count - 1].slots = true;
     array(list, "v", kv->v, count, hzp_dtype_size(kv->type), mode);
+    list->item[list->count - 1].slots = true;
 }
 
 static void segments(struct list *list, const struct hzp_segs *segs)
@@ -276,9 +277,81 @@ int hzp_op_access(enum hzp_op op, const void *args, struct hzp_access *ret)
 {
     struct hzp_operand operand[HZP_ACCESS_MAX];
     int count = hzp_op_operands(op, args, operand), kept = 0;
-    for (int i = 0; i < count; i++)
-        if (!hzp_operand_empty(&operand[i]))
-            ret[kept++] = (struct hzp_access){operand[i].ptr, hzp_operand_end(&operand[i]),
-                                              operand[i].writes};
+    bool attends = op == HZP_OP_attn_decode || op == HZP_OP_attn_prefill;
+    for (int i = 0; i < count; i++) {
+        const struct hzp_operand *o = &operand[i];
+        if (hzp_operand_empty(o))
+            continue;
+        struct hzp_access *a = &ret[kept++];
+        *a = (struct hzp_access){.begin = o->ptr, .end = hzp_operand_end(o), .writes = o->writes,
+                                 .width = o->width, .stride = o->stride};
+        if (o->slots && op == HZP_OP_kv_append)
+            a->append = args;
+        if (o->slots && attends)
+            a->attend = args;
+    }
     return kept;
+}
+
+/* Rows of one pitch meet where their columns do; anything else where the hulls do. */
+static bool rows_meet(const struct hzp_access *a, const struct hzp_access *b)
+{
+    bool single = b->end - b->begin == b->width;
+    if (a->end - a->begin == a->width) {
+        if (single)
+            return true;
+        const struct hzp_access *other = a;
+        a = b;
+        b = other;
+        single = true;
+    }
+    size_t pitch = a->stride;
+    if ((!single && b->stride != pitch) || a->width >= pitch || b->width >= pitch)
+        return true;
+    size_t from = b->begin >= a->begin ? (b->begin - a->begin) % pitch
+                                       : (pitch - (a->begin - b->begin) % pitch) % pitch;
+    return from < a->width || from + b->width > pitch;
+}
+
+static bool reads_slot(const struct hzp_attn_paged_args *a, int32_t slot)
+{
+    int32_t page = slot / a->kv.page_rows, at = slot % a->kv.page_rows;
+    for (int32_t i = 0; i < a->segs.count; i++) {
+        int32_t seen = a->segs.pos0[i] + a->segs.row0[i + 1] - a->segs.row0[i];
+        const int32_t *pages = a->page + (size_t)i * (size_t)a->page_stride;
+        for (int32_t p = 0; p * a->kv.page_rows + at < seen; p++)
+            if (pages[p] == page)
+                return true;
+    }
+    return false;
+}
+
+static bool writes_slot(const struct hzp_kv_append_args *a, int32_t slot)
+{
+    for (int32_t r = 0; r < a->qkv.rows; r++)
+        if (a->slot[r] == slot)
+            return true;
+    return false;
+}
+
+/* Both are slots of the same pages, one of them written. */
+static bool slots_meet(const struct hzp_kv_append_args *a, const struct hzp_access *b)
+{
+    for (int32_t r = 0; r < a->qkv.rows; r++)
+        if (a->slot[r] >= 0 && (b->append ? writes_slot(b->append, a->slot[r])
+                                          : reads_slot(b->attend, a->slot[r])))
+            return true;
+    return false;
+}
+
+bool hzp_access_meet(const struct hzp_access *a, const struct hzp_access *b)
+{
+    if (a->begin >= b->end || b->begin >= a->end)
+        return false;
+    bool slots = (a->append || a->attend) && (b->append || b->attend) && a->begin == b->begin;
+    if (slots && a->append)
+        return slots_meet(a->append, b);
+    if (slots && b->append)
+        return slots_meet(b->append, a);
+    return rows_meet(a, b);
 }

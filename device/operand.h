@@ -19,6 +19,7 @@ struct hzp_operand {
     size_t align;         /* bytes of an element */
     const struct hzp_mat *mat; /* NULL: an array */
     bool reads, writes, optional;
+    bool slots; /* a layer's pages, of which only some slots are meant */
     int32_t may_be; /* index of the operand this one may be (in place), -1: none */
 };
 

@@ -345,14 +345,22 @@ struct hzp_cost {
 };
 struct hzp_cost hzp_op_cost(enum hzp_op op, const void *args);
 
-/* What an op reads and writes, for the plan checker: at most HZP_ACCESS_MAX memory ranges, each
- * the hull of a matrix.  Returns how many. */
+/* What an op reads and writes, for the plan checker: at most HZP_ACCESS_MAX pieces of memory, each a
+ * matrix, or the keys or the values of those slots of a layer's pages that the op uses.  Borrows
+ * the arguments.  Returns how many. */
 struct hzp_access {
-    uintptr_t begin, end; /* bytes */
+    uintptr_t begin, end; /* bytes: the hull, for slots the layer's whole pages */
     bool writes;
+    size_t width, stride; /* rows of so many bytes, so many bytes from one to the next */
+    const struct hzp_kv_append_args *append; /* NULL, both: not slots */
+    const struct hzp_attn_paged_args *attend;
 };
 enum { HZP_ACCESS_MAX = 16 };
 int hzp_op_access(enum hzp_op op, const void *args, struct hzp_access *ret);
+
+/* Whether two of them share a byte; if in doubt, true.  Reads slots, segments and page tables, which
+ * the host must see. */
+bool hzp_access_meet(const struct hzp_access *a, const struct hzp_access *b);
 
 /* Checks types, shapes and strides; what it accepts a backend may trust.  NULL: fine, else which
  * rule is broken ("matmul: a and b differ in type").  Index contents are not read. */

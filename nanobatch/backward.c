@@ -8,12 +8,12 @@
 
 static void add_cast(struct hzp_plan *plan, struct hzp_mat x, struct hzp_mat y)
 {
-    HZP_PLAN_ADD(plan, cast, HZP_LANE_COMPUTE, .x = x, .y = y);
+    HZP_PLAN_NEXT(plan, cast, .x = x, .y = y);
 }
 
 static void add_zero(struct hzp_plan *plan, struct hzp_mat y)
 {
-    HZP_PLAN_ADD(plan, fill, HZP_LANE_COMPUTE, .y = y);
+    HZP_PLAN_NEXT(plan, fill, .y = y);
 }
 
 /* dW += dY^T X. */
@@ -84,12 +84,12 @@ static void add_forward(struct hzp_plan *chain, const struct hzp_model *model,
                         struct hzp_train_space *s)
 {
     struct hzp_mat x = hzp_mat_rows(s->kept[0].x_in, 0, micro->rows);
-    HZP_PLAN_ADD(chain, embed, HZP_LANE_COMPUTE,
-                 .table = hzp_version_mat(model->weights, v, HZP_EMBED, -1), .y = x,
-                 .id = micro->id);
+    HZP_PLAN_NEXT(chain, embed, .table = hzp_version_mat(model->weights, v, HZP_EMBED, -1), .y = x,
+                  .id = micro->id);
     for (int32_t l = 0; l < model->config->layers; l++) {
         struct hzp_layer_space space = layer_of(s, l, micro->rows);
-        hzp_layer_build(chain, model, v, l, &space, NULL, NULL, micro);
+        hzp_layer_attend(chain, model, v, l, &space, NULL, micro);
+        hzp_layer_finish(chain, model, v, l, &space);
     }
 }
 
@@ -117,13 +117,13 @@ static void add_head_chunk(struct hzp_plan *chain, const struct hzp_model *model
     struct hzp_mat logits = hzp_mat_rows(s->logits, 0, n);
     struct hzp_mat dlogits = learn ? hzp_mat_rows(s->dlogits, 0, n) : (struct hzp_mat){0};
 
-    HZP_PLAN_ADD(chain, gather, HZP_LANE_COMPUTE, .x = x, .y = picked, .index = row);
-    HZP_PLAN_ADD(chain, rmsnorm, HZP_LANE_COMPUTE, .x = picked, .w = norm, .y = normed,
-                 .rstd = s->picked_rstd, .eps = model->config->norm_eps);
+    HZP_PLAN_NEXT(chain, gather, .x = x, .y = picked, .index = row);
+    HZP_PLAN_NEXT(chain, rmsnorm, .x = picked, .w = norm, .y = normed, .rstd = s->picked_rstd,
+                  .eps = model->config->norm_eps);
     struct hzp_matmul_args product = {.a = normed, .b = head, .c = logits, .trans_b = 1};
     hzp_plan_add_matmul(chain, quantum, &product);
-    HZP_PLAN_ADD(chain, xent, HZP_LANE_COMPUTE, .x = logits, .dx = dlogits,
-                 .target = micro->target + c0, .loss = micro->loss + c0);
+    HZP_PLAN_NEXT(chain, xent, .x = logits, .dx = dlogits, .target = micro->target + c0,
+                  .loss = micro->loss + c0);
     if (!learn)
         return;
 
@@ -132,12 +132,11 @@ static void add_head_chunk(struct hzp_plan *chain, const struct hzp_model *model
     add_weight_grad(chain, quantum, dlogits, normed, grad_of(model, s, HZP_HEAD, -1));
     add_input_grad(chain, quantum, dlogits, head, dnormed);
     add_zero(chain, dpicked);
-    HZP_PLAN_ADD(chain, rmsnorm_bwd, HZP_LANE_COMPUTE, .dy = dnormed, .x = picked, .w = norm,
-                 .dx = dpicked, .dw = grad_of(model, s, HZP_FINAL_NORM, -1),
-                 .rstd = s->picked_rstd);
+    HZP_PLAN_NEXT(chain, rmsnorm_bwd, .dy = dnormed, .x = picked, .w = norm, .dx = dpicked,
+                  .dw = grad_of(model, s, HZP_FINAL_NORM, -1), .rstd = s->picked_rstd);
     /* Scatter: the transpose of gather is the transpose of a table look-up. */
-    HZP_PLAN_ADD(chain, embed_bwd, HZP_LANE_COMPUTE, .dtable = hzp_mat_rows(s->dx, 0, micro->rows),
-                 .dy = dpicked, .id = row);
+    HZP_PLAN_NEXT(chain, embed_bwd, .dtable = hzp_mat_rows(s->dx, 0, micro->rows), .dy = dpicked,
+                  .id = row);
 }
 
 static void add_head(struct hzp_plan *chain, const struct hzp_model *model,
@@ -167,19 +166,17 @@ static void add_mlp_bwd(struct hzp_plan *chain, const struct hzp_model *model,
     struct hzp_mat dy = dx_for_products(chain, r);
     struct hzp_mat norm = hzp_version_mat(w, v, HZP_MLP_NORM, layer);
 
-    HZP_PLAN_ADD(chain, swiglu, HZP_LANE_COMPUTE, .x = k->gate_up, .y = r->inner);
+    HZP_PLAN_NEXT(chain, swiglu, .x = k->gate_up, .y = r->inner);
     add_weight_grad(chain, quantum, dy, r->inner, grad_of(model, s, HZP_DOWN, layer));
     add_input_grad(chain, quantum, dy, hzp_version_mat(w, v, HZP_DOWN, layer), r->dinner);
-    HZP_PLAN_ADD(chain, swiglu_bwd, HZP_LANE_COMPUTE, .x = k->gate_up, .dy = r->dinner,
-                 .dx = r->dgate_up);
-    HZP_PLAN_ADD(chain, rmsnorm, HZP_LANE_COMPUTE, .x = k->x_mid, .w = norm, .y = r->normed,
-                 .eps = model->config->norm_eps);
-    add_weight_grad(chain, quantum, r->dgate_up, r->normed,
-                    grad_of(model, s, HZP_GATE_UP, layer));
+    HZP_PLAN_NEXT(chain, swiglu_bwd, .x = k->gate_up, .dy = r->dinner, .dx = r->dgate_up);
+    HZP_PLAN_NEXT(chain, rmsnorm, .x = k->x_mid, .w = norm, .y = r->normed,
+                  .eps = model->config->norm_eps);
+    add_weight_grad(chain, quantum, r->dgate_up, r->normed, grad_of(model, s, HZP_GATE_UP, layer));
     add_input_grad(chain, quantum, r->dgate_up, hzp_version_mat(w, v, HZP_GATE_UP, layer),
                    r->dnormed);
-    HZP_PLAN_ADD(chain, rmsnorm_bwd, HZP_LANE_COMPUTE, .dy = r->dnormed, .x = k->x_mid, .w = norm,
-                 .dx = r->dx, .dw = grad_of(model, s, HZP_MLP_NORM, layer), .rstd = k->rstd_mlp);
+    HZP_PLAN_NEXT(chain, rmsnorm_bwd, .dy = r->dnormed, .x = k->x_mid, .w = norm, .dx = r->dx,
+                  .dw = grad_of(model, s, HZP_MLP_NORM, layer), .rstd = k->rstd_mlp);
 }
 
 static void add_attention_bwd(struct hzp_plan *chain, const struct hzp_model *model,
@@ -195,27 +192,24 @@ static void add_attention_bwd(struct hzp_plan *chain, const struct hzp_model *mo
 
     add_weight_grad(chain, quantum, dy, k->attn, grad_of(model, s, HZP_O, layer));
     add_input_grad(chain, quantum, dy, hzp_version_mat(w, v, HZP_O, layer), r->dattn);
-    HZP_PLAN_ADD(chain, attn_packed_bwd, HZP_LANE_COMPUTE, .qkv = k->qkv, .out = k->attn,
-                 .dout = r->dattn, .dqkv = r->dqkv, .lse = k->lse,
-                 .segs = {micro->row0, micro->pos0, micro->docs, micro->doc_rows_max,
-                          micro->doc_rows_max},
-                 .heads = config->heads, .scale = hzp_model_attn_scale(model));
-    HZP_PLAN_ADD(chain, rope_bwd, HZP_LANE_COMPUTE, .dy = r->dqkv, .dx = r->dqkv,
-                 .x = k->qkv_bare, .q_norm = hzp_version_mat(w, v, HZP_Q_NORM, layer),
-                 .k_norm = hzp_version_mat(w, v, HZP_K_NORM, layer),
-                 .dq_norm = grad_of(model, s, HZP_Q_NORM, layer),
-                 .dk_norm = grad_of(model, s, HZP_K_NORM, layer), .table = model->rope,
-                 .pos = micro->pos, .heads = config->heads, .eps = config->norm_eps);
+    HZP_PLAN_NEXT(
+        chain, attn_packed_bwd, .qkv = k->qkv, .out = k->attn, .dout = r->dattn, .dqkv = r->dqkv,
+        .lse = k->lse,
+        .segs = {micro->row0, micro->pos0, micro->docs, micro->doc_rows_max, micro->doc_rows_max},
+        .heads = config->heads, .scale = hzp_model_attn_scale(model));
+    HZP_PLAN_NEXT(chain, rope_bwd, .dy = r->dqkv, .dx = r->dqkv, .x = k->qkv_bare,
+                  .q_norm = hzp_version_mat(w, v, HZP_Q_NORM, layer),
+                  .k_norm = hzp_version_mat(w, v, HZP_K_NORM, layer),
+                  .dq_norm = grad_of(model, s, HZP_Q_NORM, layer),
+                  .dk_norm = grad_of(model, s, HZP_K_NORM, layer), .table = model->rope,
+                  .pos = micro->pos, .heads = config->heads, .eps = config->norm_eps);
     if (config->qkv_bias)
-        HZP_PLAN_ADD(chain, colsum, HZP_LANE_COMPUTE, .x = r->dqkv,
-                     .y = grad_of(model, s, HZP_QKV_BIAS, layer));
-    HZP_PLAN_ADD(chain, rmsnorm, HZP_LANE_COMPUTE, .x = k->x_in, .w = norm, .y = r->normed,
-                 .eps = config->norm_eps);
+        HZP_PLAN_NEXT(chain, colsum, .x = r->dqkv, .y = grad_of(model, s, HZP_QKV_BIAS, layer));
+    HZP_PLAN_NEXT(chain, rmsnorm, .x = k->x_in, .w = norm, .y = r->normed, .eps = config->norm_eps);
     add_weight_grad(chain, quantum, r->dqkv, r->normed, grad_of(model, s, HZP_QKV, layer));
     add_input_grad(chain, quantum, r->dqkv, hzp_version_mat(w, v, HZP_QKV, layer), r->dnormed);
-    HZP_PLAN_ADD(chain, rmsnorm_bwd, HZP_LANE_COMPUTE, .dy = r->dnormed, .x = k->x_in, .w = norm,
-                 .dx = r->dx, .dw = grad_of(model, s, HZP_ATTN_NORM, layer),
-                 .rstd = k->rstd_attn);
+    HZP_PLAN_NEXT(chain, rmsnorm_bwd, .dy = r->dnormed, .x = k->x_in, .w = norm, .dx = r->dx,
+                  .dw = grad_of(model, s, HZP_ATTN_NORM, layer), .rstd = k->rstd_attn);
 }
 
 static struct hzp_mat flat(void *base, size_t offset, size_t elements, enum hzp_dtype type)
@@ -231,6 +225,7 @@ void hzp_micro_build(struct hzp_plan *chain, const struct hzp_model *model,
 {
     HZP_ASSERT(micro->rows > 0 && micro->rows <= s->config.rows_max && !s->config.forward_only);
     chain->train = true;
+    chain->rows = micro->rows;
     if (first)
         for (int32_t u = 0; u < model->layout->units; u++)
             add_zero(chain, flat(s->grads, model->layout->unit[u].offset,
@@ -246,8 +241,8 @@ void hzp_micro_build(struct hzp_plan *chain, const struct hzp_model *model,
         add_attention_bwd(chain, model, v, l, micro, s, &r, &k);
     }
     chain->layer = -1;
-    HZP_PLAN_ADD(chain, embed_bwd, HZP_LANE_COMPUTE, .dtable = grad_of(model, s, HZP_EMBED, -1),
-                 .dy = r.dx, .id = micro->id);
+    HZP_PLAN_NEXT(chain, embed_bwd, .dtable = grad_of(model, s, HZP_EMBED, -1), .dy = r.dx,
+                  .id = micro->id);
 }
 
 void hzp_eval_build(struct hzp_plan *chain, const struct hzp_model *model,
@@ -256,6 +251,7 @@ void hzp_eval_build(struct hzp_plan *chain, const struct hzp_model *model,
 {
     HZP_ASSERT(micro->rows > 0 && micro->rows <= s->config.rows_max && s->config.forward_only);
     chain->train = true;
+    chain->rows = micro->rows;
     add_forward(chain, model, v, micro, s);
     add_head(chain, model, v, micro, s);
 }
@@ -277,15 +273,15 @@ static void add_adamw(struct hzp_plan *chain, const struct hzp_version *v,
     enum hzp_dtype moment = s->config.moment_type;
     for (size_t at = offset; at < offset + elements; at += piece) {
         size_t n = HZP_MIN(piece, offset + elements - at);
-        HZP_PLAN_ADD(chain, adamw, HZP_LANE_COMPUTE, .from = flat(v->base, at, n, s->act),
-                     .to = flat(draft->base, at, n, s->act),
-                     .residual = s->residual ? flat(s->residual, at, n, HZP_I16)
-                                             : (struct hzp_mat){0},
-                     .grad = flat(s->grads, at, n, HZP_F32), .m = flat(s->m, at, n, moment),
-                     .v = flat(s->v, at, n, moment), .sumsq = &s->result->sumsq,
-                     .grad_scale = hyper->grad_scale, .clip = hyper->clip, .lr = hyper->lr,
-                     .beta1 = hyper->beta1, .beta2 = hyper->beta2, .eps = hyper->eps,
-                     .decay = decay, .t = hyper->t);
+        HZP_PLAN_NEXT(chain, adamw, .from = flat(v->base, at, n, s->act),
+                      .to = flat(draft->base, at, n, s->act),
+                      .residual =
+                          s->residual ? flat(s->residual, at, n, HZP_I16) : (struct hzp_mat){0},
+                      .grad = flat(s->grads, at, n, HZP_F32), .m = flat(s->m, at, n, moment),
+                      .v = flat(s->v, at, n, moment), .sumsq = &s->result->sumsq,
+                      .grad_scale = hyper->grad_scale, .clip = hyper->clip, .lr = hyper->lr,
+                      .beta1 = hyper->beta1, .beta2 = hyper->beta2, .eps = hyper->eps,
+                      .decay = decay, .t = hyper->t);
     }
 }
 
@@ -300,9 +296,9 @@ void hzp_update_build(struct hzp_plan *chain, const struct hzp_model *model,
     add_zero(chain, (struct hzp_mat){s->result, 1, (int32_t)(sizeof(*s->result) / sizeof(float)),
                                      (int32_t)(sizeof(*s->result) / sizeof(float)), HZP_F32});
     for (size_t at = 0; at < layout->elements; at += piece)
-        HZP_PLAN_ADD(chain, sumsq, HZP_LANE_COMPUTE,
-                     .x = flat(s->grads, at, HZP_MIN(piece, layout->elements - at), HZP_F32),
-                     .sum = &s->result->sumsq);
+        HZP_PLAN_NEXT(chain, sumsq,
+                      .x = flat(s->grads, at, HZP_MIN(piece, layout->elements - at), HZP_F32),
+                      .sum = &s->result->sumsq);
     for (int32_t u = 0; u < layout->units; u++) {
         const struct hzp_unit *unit = &layout->unit[u];
         add_adamw(chain, v, draft, hyper, s, unit->offset, unit->decayed, hyper->decay);
@@ -310,10 +306,10 @@ void hzp_update_build(struct hzp_plan *chain, const struct hzp_model *model,
                   unit->elements - unit->decayed, 0);
     }
     for (int32_t u = 0; u < layout->units; u++)
-        HZP_PLAN_ADD(chain, audit, HZP_LANE_COMPUTE,
-                     .x = flat(draft->base, layout->unit[u].offset, layout->unit[u].elements,
-                               s->act),
-                     .checksum = &s->result->checksum, .nonfinite = &s->result->nonfinite);
+        HZP_PLAN_NEXT(
+            chain, audit,
+            .x = flat(draft->base, layout->unit[u].offset, layout->unit[u].elements, s->act),
+            .checksum = &s->result->checksum, .nonfinite = &s->result->nonfinite);
 }
 
 const struct hzp_update_result *hzp_update_result(const struct hzp_train_space *s)

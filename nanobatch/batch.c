@@ -24,6 +24,8 @@ static size_t lay_out(struct hzp_batch *b, char *base)
     b->slot = cut(base, &used, rows, sizeof(*b->slot));
     b->row0 = cut(base, &used, segs + 1, sizeof(*b->row0));
     b->pos0 = cut(base, &used, segs, sizeof(*b->pos0));
+    b->nano_row0 = cut(base, &used, segs + 3 * HZP_NANO_MAX, sizeof(*b->nano_row0));
+    b->nano_pos0 = cut(base, &used, segs + 3 * HZP_NANO_MAX, sizeof(*b->nano_pos0));
     b->page = cut(base, &used, segs * (size_t)max->page_stride, sizeof(*b->page));
     b->logit_row = cut(base, &used, logits, sizeof(*b->logit_row));
     b->sample = cut(base, &used, logits, sizeof(*b->sample));
@@ -107,4 +109,53 @@ int32_t hzp_batch_add_logits(struct hzp_batch *b, int32_t row)
     HZP_ASSERT(b->logits < b->max.logits_max && row < b->rows);
     b->logit_row[b->logits] = row;
     return b->logits++;
+}
+
+/* Segments [seg, end) of the batch, as far as they lie in rows [from, to), at *used of the batch's
+ * nano arrays; rows count from `from`. */
+static struct hzp_segs segs_cut(struct hzp_batch *b, int32_t seg, int32_t end, int32_t from,
+                                int32_t to, int32_t *used)
+{
+    int32_t *row0 = b->nano_row0 + *used, *pos0 = b->nano_pos0 + *used;
+    struct hzp_segs segs = {.row0 = row0, .pos0 = pos0};
+    for (; seg < end; seg++) {
+        int32_t first = HZP_MAX(b->row0[seg], from), last = HZP_MIN(b->row0[seg + 1], to);
+        int32_t at = b->pos0[seg] + first - b->row0[seg];
+        row0[segs.count] = first - from;
+        pos0[segs.count++] = at;
+        segs.rows_max = HZP_MAX(segs.rows_max, last - first);
+        segs.ctx_max = HZP_MAX(segs.ctx_max, at + last - first);
+    }
+    row0[segs.count] = to - from;
+    *used += segs.count + 1;
+    return segs;
+}
+
+int32_t hzp_batch_cut(struct hzp_batch *b, const int32_t *cuts, int32_t nanos,
+                      struct hzp_nano ret[HZP_NANO_MAX])
+{
+    int32_t count = 0, seg = 0, used = 0;
+    HZP_ASSERT(nanos >= 1 && nanos <= HZP_NANO_MAX && cuts[0] == 0 && cuts[nanos] == b->rows);
+    for (int32_t i = 0; i < nanos; i++) {
+        int32_t from = cuts[i], to = cuts[i + 1];
+        HZP_ASSERT(from <= to);
+        if (from == to)
+            continue;
+        while (b->row0[seg + 1] <= from)
+            seg++;
+        int32_t end = seg;
+        while (end < b->segs && b->row0[end] < to)
+            end++;
+        int32_t prefill = HZP_MAX(seg, HZP_MIN(b->decode_segs, end)), decodes = prefill - seg;
+        struct hzp_nano *n = &ret[count++];
+        *n = (struct hzp_nano){.row0 = from, .rows = to - from, .decode_rows = decodes,
+                               .id = b->id + from, .pos = b->pos + from, .slot = b->slot + from,
+                               .page_stride = b->max.page_stride};
+        n->decode = segs_cut(b, seg, prefill, from, from + decodes, &used);
+        n->prefill = segs_cut(b, prefill, end, from + decodes, to, &used);
+        n->decode_page = b->page + (size_t)seg * (size_t)b->max.page_stride;
+        n->prefill_page = b->page + (size_t)prefill * (size_t)b->max.page_stride;
+        n->joins = prefill < end ? b->row0[prefill] : to;
+    }
+    return count;
 }

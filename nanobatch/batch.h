@@ -25,6 +25,20 @@ struct hzp_batch_config {
     int32_t edits_max;   /* logit edits of all of them together */
 };
 
+enum { HZP_NANO_MAX = 8 };
+
+/* Rows [row0, row0 + rows) of a batch as ops see them: decode rows first, then pieces of prompts.
+ * A piece may begin or end inside a segment of the batch.  Borrows the batch. */
+struct hzp_nano {
+    int32_t row0, rows;
+    int32_t decode_rows;
+    const int32_t *id, *pos, *slot;           /* [rows] */
+    struct hzp_segs decode, prefill;          /* prefill's rows count from its own first row */
+    const int32_t *decode_page, *prefill_page;
+    int32_t page_stride;
+    int32_t joins; /* row of the batch where the segment of its first prefill row begins */
+};
+
 struct hzp_batch {
     /* fixed after create */
     struct hzp_batch_config max;
@@ -41,6 +55,7 @@ struct hzp_batch {
     int32_t *pos0;                   /* [segs_max] */
     int32_t *page;                   /* [segs_max][page_stride] */
     int32_t decode_ctx_max, prefill_rows_max, prefill_ctx_max;
+    int32_t *nano_row0, *nano_pos0;  /* [segs_max + 3 HZP_NANO_MAX] of nano-batches: hzp_batch_cut */
 
     /* what is wanted of the logits */
     int32_t logits, edits;
@@ -67,6 +82,11 @@ int32_t *hzp_batch_add_segment(struct hzp_batch *batch, int32_t pos0, bool decod
 
 /* Appends a row to the newest segment (its position follows from the segment). */
 int32_t hzp_batch_add_row(struct hzp_batch *batch, int32_t token, int32_t slot);
+
+/* Cuts the rows at cut[0] = 0 <= cut[1] <= ... <= cut[nanos] = rows; those without rows are left
+ * out.  Returns how many there are.  Overwrites what an earlier cut of this batch returned. */
+int32_t hzp_batch_cut(struct hzp_batch *batch, const int32_t *cut, int32_t nanos,
+                      struct hzp_nano ret[HZP_NANO_MAX]);
 
 /* Wants the logits of row r; returns the index into sample, token, logprob, ...  The caller fills
  * sample[] and appends its edits. */

@@ -53,54 +53,149 @@ void hzp_serve_space_destroy(struct hzp_serve_space *s)
     free(s);
 }
 
-static struct hzp_layer_space rows_of(const struct hzp_serve_space *s, int32_t rows)
+static struct hzp_layer_space rows_of(const struct hzp_serve_space *s, int32_t row0, int32_t rows)
 {
-    struct hzp_mat x = hzp_mat_rows(s->x, 0, rows), qkv = hzp_mat_rows(s->qkv, 0, rows);
+    struct hzp_mat x = hzp_mat_rows(s->x, row0, rows), qkv = hzp_mat_rows(s->qkv, row0, rows);
     return (struct hzp_layer_space){
         .x_in = x,
         .x_mid = x,
         .x_out = x,
-        .normed = hzp_mat_rows(s->normed, 0, rows),
+        .normed = hzp_mat_rows(s->normed, row0, rows),
         .qkv_bare = qkv,
         .qkv = qkv,
-        .attn = hzp_mat_rows(s->attn, 0, rows),
-        .gate_up = hzp_mat_rows(s->gate_up, 0, rows),
-        .inner = hzp_mat_rows(s->inner, 0, rows),
+        .attn = hzp_mat_rows(s->attn, row0, rows),
+        .gate_up = hzp_mat_rows(s->gate_up, row0, rows),
+        .inner = hzp_mat_rows(s->inner, row0, rows),
     };
 }
 
+/* One nano-batch's chain while the plan is built. */
+struct chain {
+    struct hzp_nano nano;
+    struct hzp_layer_space space;
+    const uint8_t *lane_of;
+    int32_t tail, also;
+    int32_t *append; /* [layers] its kv_append items */
+};
+
 static void add_head(struct hzp_plan *plan, const struct hzp_model *model,
                      const struct hzp_version *v, const struct hzp_batch *batch,
-                     struct hzp_serve_space *space, struct hzp_mat x)
+                     struct hzp_serve_space *space, struct hzp_mat x, const struct chain *chain,
+                     int32_t chains)
 {
     const struct hzp_weights *w = model->weights;
     struct hzp_mat picked = hzp_mat_rows(space->picked, 0, batch->logits);
     struct hzp_mat normed = hzp_mat_rows(space->picked_normed, 0, batch->logits);
     struct hzp_mat logits = hzp_mat_rows(space->logits, 0, batch->logits);
-    HZP_PLAN_ADD(plan, gather, HZP_LANE_COMPUTE, .x = x, .y = picked, .index = batch->logit_row);
-    HZP_PLAN_ADD(plan, rmsnorm, HZP_LANE_COMPUTE, .x = picked,
-                 .w = hzp_version_mat(w, v, HZP_FINAL_NORM, -1), .y = normed,
-                 .eps = model->config->norm_eps);
-    HZP_PLAN_ADD(plan, matmul, HZP_LANE_COMPUTE, .a = normed,
-                 .b = hzp_version_mat(w, v, HZP_HEAD, -1), .c = logits, .trans_b = 1);
-    HZP_PLAN_ADD(plan, sample, HZP_LANE_COMPUTE, .logits = logits, .row = batch->sample,
-                 .edit = batch->edit, .token = batch->token, .logprob = batch->logprob,
-                 .rank = batch->rank, .top_token = batch->tops_wanted ? batch->top_token : NULL,
-                 .top_logprob = batch->tops_wanted ? batch->top_logprob : NULL);
+    plan->lane_of = chain[0].lane_of;
+    plan->tail = plan->also = -1;
+    HZP_PLAN_NEXT(plan, gather, .x = x, .y = picked, .index = batch->logit_row);
+    for (int32_t i = 0; i < chains; i++)
+        hzp_plan_need(plan, chain[i].tail);
+    HZP_PLAN_NEXT(plan, rmsnorm, .x = picked, .w = hzp_version_mat(w, v, HZP_FINAL_NORM, -1),
+                  .y = normed, .eps = model->config->norm_eps);
+    HZP_PLAN_NEXT(plan, matmul, .a = normed, .b = hzp_version_mat(w, v, HZP_HEAD, -1), .c = logits,
+                  .trans_b = 1);
+    HZP_PLAN_NEXT(plan, sample, .logits = logits, .row = batch->sample, .edit = batch->edit,
+                  .token = batch->token, .logprob = batch->logprob, .rank = batch->rank,
+                  .top_token = batch->tops_wanted ? batch->top_token : NULL,
+                  .top_logprob = batch->tops_wanted ? batch->top_logprob : NULL);
+}
+
+/* Pieces 2 l and 2 l + 1 of a chain are the two halves of layer l; the first brings the embedding.
+ */
+static void add_piece(struct hzp_plan *plan, const struct hzp_model *model,
+                      const struct hzp_version *v, const struct hzp_kv *kv, const struct chain *all,
+                      struct chain *c, int32_t piece)
+{
+    int32_t layer = piece / 2;
+    if (piece == 0)
+        HZP_PLAN_NEXT(plan, embed, .table = hzp_version_mat(model->weights, v, HZP_EMBED, -1),
+                      .y = c->space.x_in, .id = c->nano.id);
+    if (piece % 2) {
+        hzp_layer_finish(plan, model, v, layer, &c->space);
+        return;
+    }
+    int32_t need[HZP_NANO_MAX];
+    struct hzp_paged paged = {.nano = &c->nano, .kv = &kv[layer], .need = need};
+    for (const struct chain *b = all; b < c; b++)
+        if (b->nano.row0 + b->nano.rows > c->nano.joins)
+            need[paged.needs++] = b->append[layer];
+    hzp_layer_attend(plan, model, v, layer, &c->space, &paged, NULL);
+    c->append[layer] = paged.append;
+}
+
+/* Pieces of one chain's turn end before this one. */
+static int32_t turn_end(uint8_t order, int32_t turn, int32_t pieces)
+{
+    int32_t end =
+        order == HZP_ORDER_CHAINS ? pieces : 2 * turn + (order == HZP_ORDER_LAYERS ? 2 : 1);
+    return HZP_MIN(end, pieces);
+}
+
+static void add_turn(struct hzp_plan *plan, const struct hzp_model *model,
+                     const struct hzp_version *v, const struct hzp_kv *kv, const struct chain *all,
+                     struct chain *c, int32_t from, int32_t to)
+{
+    plan->lane_of = c->lane_of;
+    plan->tail = c->tail;
+    plan->also = c->also;
+    plan->row0 = c->nano.row0;
+    plan->rows = c->nano.rows;
+    for (int32_t piece = from; piece < to; piece++)
+        add_piece(plan, model, v, kv, all, c, piece);
+    c->tail = plan->tail;
+    c->also = plan->also;
+}
+
+static int32_t make_chains(struct hzp_plan *plan, const struct hzp_model *model,
+                           struct hzp_batch *batch, const struct hzp_serve_space *space,
+                           const struct hzp_plan_shape *shape, struct chain ret[HZP_NANO_MAX])
+{
+    int32_t cut[HZP_NANO_MAX + 1], nano = 0;
+    struct hzp_nano nanos[HZP_NANO_MAX];
+    hzp_plan_shape_cuts(shape, batch->rows, cut);
+    int32_t count = hzp_batch_cut(batch, cut, shape->nanos, nanos);
+    for (int32_t i = 0; i < count; i++, nano++) {
+        while (cut[nano] == cut[nano + 1])
+            nano++;
+        ret[i] =
+            (struct chain){.nano = nanos[i],
+                           .space = rows_of(space, nanos[i].row0, nanos[i].rows),
+                           .lane_of = shape->lane[nano],
+                           .tail = -1,
+                           .also = -1,
+                           .append = HZP_ARENA_ARRAY(&plan->arena, int32_t, model->config->layers)};
+    }
+    return count;
 }
 
 void hzp_forward_build(struct hzp_plan *plan, const struct hzp_model *model,
-                       const struct hzp_version *v, const struct hzp_batch *batch,
-                       const struct hzp_kv *kv, struct hzp_serve_space *space)
+                       const struct hzp_version *v, struct hzp_batch *batch,
+                       const struct hzp_kv *kv, struct hzp_serve_space *space,
+                       const struct hzp_plan_shape *shape)
 {
+    struct chain chain[HZP_NANO_MAX];
+    int32_t pieces = 2 * model->config->layers, from = 0;
     if (batch->rows == 0)
         return;
-    struct hzp_layer_space s = rows_of(space, batch->rows);
-    HZP_PLAN_ADD(plan, embed, HZP_LANE_COMPUTE,
-                 .table = hzp_version_mat(model->weights, v, HZP_EMBED, -1), .y = s.x_in,
-                 .id = batch->id);
-    for (int32_t l = 0; l < model->config->layers; l++)
-        hzp_layer_build(plan, model, v, l, &s, batch, &kv[l], NULL);
+    if (!shape)
+        shape = &hzp_plan_sequential;
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        plan->units[l] = shape->units[l];
+    int32_t chains = make_chains(plan, model, batch, space, shape, chain);
+    for (int32_t turn = 0; from < pieces; turn++) {
+        int32_t to = turn_end(shape->order, turn, pieces);
+        for (int32_t i = 0; i < chains; i++)
+            add_turn(plan, model, v, kv, chain, &chain[i], from, to);
+        from = to;
+    }
+    plan->row0 = 0;
+    plan->rows = batch->rows;
     if (batch->logits > 0)
-        add_head(plan, model, v, batch, space, s.x_out);
+        add_head(plan, model, v, batch, space, hzp_mat_rows(space->x, 0, batch->rows), chain,
+                 chains);
+    plan->lane_of = NULL;
+    plan->tail = plan->also = -1;
+    plan->row0 = plan->rows = 0;
 }

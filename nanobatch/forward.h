@@ -12,6 +12,7 @@
 #include "nanobatch/batch.h"
 #include "nanobatch/model.h"
 #include "nanobatch/plan.h"
+#include "nanobatch/shape.h"
 
 /* Activations of one serving step: one buffer of each, used by every layer in turn. */
 struct hzp_serve_space {
@@ -35,9 +36,11 @@ int hzp_serve_space_create(const struct hzp_model *model, int32_t rows_max, int3
                            struct hzp_serve_space **ret);
 void hzp_serve_space_destroy(struct hzp_serve_space *space); /* NULL: no effect */
 
-/* Appends the whole forward pass and sampling of the batch, reading version v; kv [layers]. */
+/* Appends the whole forward pass and sampling of the batch, reading version v, cut and spread as the
+ * shape says (NULL: hzp_plan_sequential); kv [layers].  The shape must outlive the plan's building. */
 void hzp_forward_build(struct hzp_plan *plan, const struct hzp_model *model,
-                       const struct hzp_version *v, const struct hzp_batch *batch,
-                       const struct hzp_kv *kv, struct hzp_serve_space *space);
+                       const struct hzp_version *v, struct hzp_batch *batch,
+                       const struct hzp_kv *kv, struct hzp_serve_space *space,
+                       const struct hzp_plan_shape *shape);
 
 #endif

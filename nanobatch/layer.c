@@ -46,7 +46,7 @@ void hzp_plan_add_matmul(struct hzp_plan *plan, uint64_t quantum_flops,
             if (args->bias.ptr)
                 a.bias = cols_of(args->bias, at, n);
         }
-        hzp_plan_add(plan, HZP_OP_matmul, HZP_LANE_COMPUTE, &a);
+        hzp_plan_next(plan, HZP_OP_matmul, &a);
     }
 }
 
@@ -62,87 +62,93 @@ static void add_projection(struct hzp_plan *plan, uint64_t quantum, struct hzp_m
 static void carry(struct hzp_plan *plan, struct hzp_mat from, struct hzp_mat to)
 {
     if (from.ptr != to.ptr)
-        HZP_PLAN_ADD(plan, cast, HZP_LANE_COMPUTE, .x = from, .y = to);
+        HZP_PLAN_NEXT(plan, cast, .x = from, .y = to);
 }
 
+/* Decode rows and pieces of prompts need not wait for each other. */
 static void add_paged_attention(struct hzp_plan *plan, const struct hzp_model *model,
-                                const struct hzp_layer_space *s, const struct hzp_batch *batch,
-                                const struct hzp_kv *kv)
+                                const struct hzp_layer_space *s, struct hzp_paged *paged)
 {
     struct hzp_heads heads = model->config->heads;
-    HZP_PLAN_ADD(plan, kv_append, HZP_LANE_COMPUTE, .qkv = s->qkv, .kv = *kv, .slot = batch->slot,
-                 .heads = heads);
+    const struct hzp_nano *n = paged->nano;
+    int32_t decode = -1, rows = n->decode_rows;
+    paged->append = HZP_PLAN_NEXT(plan, kv_append, .qkv = s->qkv, .kv = *paged->kv, .slot = n->slot,
+                                  .heads = heads);
     struct hzp_attn_paged_args args = {
-        .qkv = s->qkv,
-        .out = s->attn,
-        .kv = *kv,
-        .page = batch->page,
-        .page_stride = batch->max.page_stride,
+        .kv = *paged->kv,
+        .page_stride = n->page_stride,
         .heads = heads,
         .scale = hzp_model_attn_scale(model),
     };
-    int32_t decode = batch->decode_segs;
-    if (decode > 0) {
-        /* Decode rows come first; the op takes no other. */
-        args.qkv = hzp_mat_rows(s->qkv, 0, decode);
-        args.out = hzp_mat_rows(s->attn, 0, decode);
-        args.segs = (struct hzp_segs){batch->row0, batch->pos0, decode, 1, batch->decode_ctx_max};
-        hzp_plan_add(plan, HZP_OP_attn_decode, HZP_LANE_COMPUTE, &args);
+    if (rows > 0) {
+        args.qkv = hzp_mat_rows(s->qkv, 0, rows);
+        args.out = hzp_mat_rows(s->attn, 0, rows);
+        args.segs = n->decode;
+        args.page = n->decode_page;
+        decode = hzp_plan_next(plan, HZP_OP_attn_decode, &args);
     }
-    if (batch->segs > decode) {
-        args.segs = (struct hzp_segs){batch->row0 + decode, batch->pos0 + decode,
-                                      batch->segs - decode, batch->prefill_rows_max,
-                                      batch->prefill_ctx_max};
-        args.qkv = s->qkv;
-        args.out = s->attn;
-        args.page = batch->page + (size_t)decode * (size_t)batch->max.page_stride;
-        hzp_plan_add(plan, HZP_OP_attn_prefill, HZP_LANE_COMPUTE, &args);
+    if (n->rows > rows) {
+        args.qkv = hzp_mat_rows(s->qkv, rows, n->rows - rows);
+        args.out = hzp_mat_rows(s->attn, rows, n->rows - rows);
+        args.segs = n->prefill;
+        args.page = n->prefill_page;
+        plan->tail = paged->append;
+        hzp_plan_next(plan, HZP_OP_attn_prefill, &args);
+        for (int32_t i = 0; i < paged->needs; i++)
+            hzp_plan_need(plan, paged->need[i]);
+        plan->also = decode;
     }
 }
 
 static void add_packed_attention(struct hzp_plan *plan, const struct hzp_model *model,
                                  const struct hzp_layer_space *s, const struct hzp_micro *micro)
 {
-    HZP_PLAN_ADD(plan, attn_packed, HZP_LANE_COMPUTE, .qkv = s->qkv, .out = s->attn, .lse = s->lse,
-                 .segs = {micro->row0, micro->pos0, micro->docs, micro->doc_rows_max,
-                          micro->doc_rows_max},
-                 .heads = model->config->heads, .scale = hzp_model_attn_scale(model));
+    HZP_PLAN_NEXT(
+        plan, attn_packed, .qkv = s->qkv, .out = s->attn, .lse = s->lse,
+        .segs = {micro->row0, micro->pos0, micro->docs, micro->doc_rows_max, micro->doc_rows_max},
+        .heads = model->config->heads, .scale = hzp_model_attn_scale(model));
 }
 
-void hzp_layer_build(struct hzp_plan *plan, const struct hzp_model *model,
-                     const struct hzp_version *v, int32_t layer, const struct hzp_layer_space *s,
-                     const struct hzp_batch *batch, const struct hzp_kv *kv,
-                     const struct hzp_micro *micro)
+void hzp_layer_attend(struct hzp_plan *plan, const struct hzp_model *model,
+                      const struct hzp_version *v, int32_t layer, const struct hzp_layer_space *s,
+                      struct hzp_paged *paged, const struct hzp_micro *micro)
 {
     const struct hzp_model_config *config = model->config;
+    const struct hzp_weights *w = model->weights;
+    plan->layer = (int16_t)layer;
+
+    HZP_PLAN_NEXT(plan, rmsnorm, .x = s->x_in, .w = hzp_version_mat(w, v, HZP_ATTN_NORM, layer),
+                  .y = s->normed, .rstd = s->rstd_attn, .eps = config->norm_eps);
+    add_projection(plan, s->quantum_flops, s->normed, hzp_version_mat(w, v, HZP_QKV, layer),
+                   hzp_version_mat(w, v, HZP_QKV_BIAS, layer), s->qkv_bare, false);
+    HZP_PLAN_NEXT(plan, rope, .x = s->qkv_bare, .y = s->qkv,
+                  .q_norm = hzp_version_mat(w, v, HZP_Q_NORM, layer),
+                  .k_norm = hzp_version_mat(w, v, HZP_K_NORM, layer), .table = model->rope,
+                  .pos = paged ? paged->nano->pos : micro->pos, .heads = config->heads,
+                  .eps = config->norm_eps);
+    if (paged)
+        add_paged_attention(plan, model, s, paged);
+    else
+        add_packed_attention(plan, model, s, micro);
+    plan->layer = -1;
+}
+
+void hzp_layer_finish(struct hzp_plan *plan, const struct hzp_model *model,
+                      const struct hzp_version *v, int32_t layer, const struct hzp_layer_space *s)
+{
     const struct hzp_weights *w = model->weights;
     const struct hzp_mat none = {0};
     plan->layer = (int16_t)layer;
 
-    HZP_PLAN_ADD(plan, rmsnorm, HZP_LANE_COMPUTE, .x = s->x_in,
-                 .w = hzp_version_mat(w, v, HZP_ATTN_NORM, layer), .y = s->normed,
-                 .rstd = s->rstd_attn, .eps = config->norm_eps);
-    add_projection(plan, s->quantum_flops, s->normed, hzp_version_mat(w, v, HZP_QKV, layer),
-                   hzp_version_mat(w, v, HZP_QKV_BIAS, layer), s->qkv_bare, false);
-    HZP_PLAN_ADD(plan, rope, HZP_LANE_COMPUTE, .x = s->qkv_bare, .y = s->qkv,
-                 .q_norm = hzp_version_mat(w, v, HZP_Q_NORM, layer),
-                 .k_norm = hzp_version_mat(w, v, HZP_K_NORM, layer), .table = model->rope,
-                 .pos = batch ? batch->pos : micro->pos, .heads = config->heads,
-                 .eps = config->norm_eps);
-    if (batch)
-        add_paged_attention(plan, model, s, batch, kv);
-    else
-        add_packed_attention(plan, model, s, micro);
     carry(plan, s->x_in, s->x_mid);
     add_projection(plan, s->quantum_flops, s->attn, hzp_version_mat(w, v, HZP_O, layer), none,
                    s->x_mid, true);
 
-    HZP_PLAN_ADD(plan, rmsnorm, HZP_LANE_COMPUTE, .x = s->x_mid,
-                 .w = hzp_version_mat(w, v, HZP_MLP_NORM, layer), .y = s->normed,
-                 .rstd = s->rstd_mlp, .eps = config->norm_eps);
+    HZP_PLAN_NEXT(plan, rmsnorm, .x = s->x_mid, .w = hzp_version_mat(w, v, HZP_MLP_NORM, layer),
+                  .y = s->normed, .rstd = s->rstd_mlp, .eps = model->config->norm_eps);
     add_projection(plan, s->quantum_flops, s->normed, hzp_version_mat(w, v, HZP_GATE_UP, layer),
                    none, s->gate_up, false);
-    HZP_PLAN_ADD(plan, swiglu, HZP_LANE_COMPUTE, .x = s->gate_up, .y = s->inner);
+    HZP_PLAN_NEXT(plan, swiglu, .x = s->gate_up, .y = s->inner);
     carry(plan, s->x_mid, s->x_out);
     add_projection(plan, s->quantum_flops, s->inner, hzp_version_mat(w, v, HZP_DOWN, layer), none,
                    s->x_out, true);

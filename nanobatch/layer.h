@@ -19,8 +19,8 @@
 #include "nanobatch/model.h"
 #include "nanobatch/plan.h"
 
-struct hzp_batch;
 struct hzp_micro;
+struct hzp_nano;
 
 struct hzp_layer_space {
     struct hzp_mat x_in, x_mid, x_out; /* [rows][width] F32 */
@@ -33,11 +33,24 @@ struct hzp_layer_space {
     uint64_t quantum_flops;            /* matrix products are cut to about this; 0: whole */
 };
 
-/* Exactly one of batch (serving; kv: this layer's pages) and micro (training) is given. */
-void hzp_layer_build(struct hzp_plan *plan, const struct hzp_model *model,
-                     const struct hzp_version *v, int32_t layer, const struct hzp_layer_space *s,
-                     const struct hzp_batch *batch, const struct hzp_kv *kv,
-                     const struct hzp_micro *micro);
+/* Serving's attention: the nano-batch's rows over this layer's pages.  Rows of one segment may lie in
+ * several nano-batches; the later ones then need what the earlier ones append. */
+struct hzp_paged {
+    const struct hzp_nano *nano;
+    const struct hzp_kv *kv;
+    const int32_t *need; /* [needs] items of the plan */
+    int32_t needs;
+    int32_t append;      /* out: its own kv_append */
+};
+
+/* A layer in two halves, so that another nano-batch's items can stand between them: from x_in to
+ * attn, and from there to x_out.  Exactly one of paged (serving) and micro (training) is given. */
+void hzp_layer_attend(struct hzp_plan *plan, const struct hzp_model *model,
+                      const struct hzp_version *v, int32_t layer, const struct hzp_layer_space *s,
+                      struct hzp_paged *paged, const struct hzp_micro *micro);
+void hzp_layer_finish(struct hzp_plan *plan, const struct hzp_model *model,
+                      const struct hzp_version *v, int32_t layer,
+                      const struct hzp_layer_space *s);
 
 /* A matrix product in pieces of at most about quantum_flops each, cut along the longer side of c:
  * no sum is split, so the result does not depend on the cut. */

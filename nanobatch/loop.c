@@ -89,7 +89,7 @@ static void plan_serving(struct hzp_loop *loop)
 {
     struct hzp_step *step = &loop->step;
     hzp_forward_build(&loop->plan, loop->config.model, step->version, step->batch, step->kv,
-                      loop->config.space);
+                      loop->config.space, NULL);
     double share = atomic_load_explicit(&loop->train_share, memory_order_relaxed);
     double train_ns = loop->credit_ns + share * loop->usual_ns;
     bool prompts = step->batch->rows > step->batch->decode_segs;

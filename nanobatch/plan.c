@@ -10,6 +10,7 @@ void hzp_plan_init(struct hzp_plan *plan)
     memset(plan, 0, sizeof(*plan));
     hzp_arena_init(&plan->arena);
     plan->layer = -1;
+    plan->tail = plan->also = -1;
 }
 
 void hzp_plan_fini(struct hzp_plan *plan)
@@ -24,8 +25,34 @@ void hzp_plan_clear(struct hzp_plan *plan)
 {
     hzp_arena_clear(&plan->arena);
     plan->items = plan->waits = 0;
+    memset(plan->units, 0, sizeof(plan->units));
     plan->layer = -1;
     plan->train = false;
+    plan->row0 = plan->rows = 0;
+    plan->lane_of = NULL;
+    plan->tail = plan->also = -1;
+}
+
+enum hzp_kind hzp_op_kind(enum hzp_op op)
+{
+    switch (op) {
+    case HZP_OP_matmul:
+        return HZP_KIND_PRODUCT;
+    case HZP_OP_attn_decode:
+        return HZP_KIND_DECODE;
+    case HZP_OP_attn_prefill:
+    case HZP_OP_attn_packed:
+    case HZP_OP_attn_packed_bwd:
+        return HZP_KIND_PREFILL;
+    default:
+        return HZP_KIND_ROWS;
+    }
+}
+
+const char *hzp_lane_name_text(enum hzp_lane_name lane)
+{
+    static const char *const text[] = {"compute", "memory", "network", "copy", "train"};
+    return lane < HZP_LANE_COUNT ? text[lane] : "?";
 }
 
 static struct hzp_item *new_item(struct hzp_plan *plan)
@@ -49,6 +76,8 @@ int32_t hzp_plan_add(struct hzp_plan *plan, enum hzp_op op, enum hzp_lane_name l
     item->lane = (uint8_t)lane;
     item->layer = plan->layer;
     item->train = plan->train;
+    item->row0 = plan->row0;
+    item->rows = plan->rows;
     item->args = memcpy(hzp_arena_alloc(&plan->arena, size), args, size);
     return plan->items - 1;
 }
@@ -64,6 +93,27 @@ void hzp_plan_wait(struct hzp_plan *plan, int32_t earlier)
     plan->item[plan->items - 1].waits++;
 }
 
+static enum hzp_lane_name lane_of(const struct hzp_plan *plan, enum hzp_op op)
+{
+    return plan->lane_of ? (enum hzp_lane_name)plan->lane_of[hzp_op_kind(op)] : HZP_LANE_COMPUTE;
+}
+
+int32_t hzp_plan_next(struct hzp_plan *plan, enum hzp_op op, const void *args)
+{
+    int32_t i = hzp_plan_add(plan, op, lane_of(plan, op), args);
+    hzp_plan_need(plan, plan->tail);
+    hzp_plan_need(plan, plan->also);
+    plan->also = -1;
+    return plan->tail = i;
+}
+
+void hzp_plan_need(struct hzp_plan *plan, int32_t earlier)
+{
+    HZP_ASSERT(plan->items > 0 && earlier < plan->items - 1);
+    if (earlier >= 0 && plan->item[earlier].lane != plan->item[plan->items - 1].lane)
+        hzp_plan_wait(plan, earlier);
+}
+
 void hzp_plan_take(struct hzp_plan *plan, const struct hzp_plan *chain, int32_t from, int32_t to)
 {
     HZP_ASSERT(0 <= from && from <= to && to <= chain->items);
@@ -73,9 +123,13 @@ void hzp_plan_take(struct hzp_plan *plan, const struct hzp_plan *chain, int32_t 
         struct hzp_item *item = new_item(plan);
         item->op = src->op;
         item->args = src->args;
-        item->lane = src->lane;
+        item->lane = plan->lane_of ? (uint8_t)lane_of(plan, src->op) : src->lane;
         item->layer = src->layer;
         item->train = src->train;
+        item->row0 = src->row0;
+        item->rows = src->rows;
+        if (plan->lane_of && i > from)
+            hzp_plan_need(plan, plan->items - 2);
         for (int32_t k = 0; k < src->waits; k++)
             if (chain->wait[src->wait0 + k] >= from)
                 hzp_plan_wait(plan, chain->wait[src->wait0 + k] + shift);
@@ -125,7 +179,7 @@ static bool touch(const struct hzp_access *a, int as, const struct hzp_access *b
 {
     for (int i = 0; i < as; i++)
         for (int k = 0; k < bs; k++)
-            if ((a[i].writes || b[k].writes) && a[i].begin < b[k].end && b[k].begin < a[i].end)
+            if ((a[i].writes || b[k].writes) && hzp_access_meet(&a[i], &b[k]))
                 return true;
     return false;
 }
@@ -155,14 +209,14 @@ out:
 
 void hzp_plan_print(const struct hzp_plan *plan, FILE *out)
 {
-    static const char *const lane[] = {"compute", "memory", "network", "copy"};
-    fprintf(out, "%5s %-8s %-16s %5s %5s %12s %12s  waits\n", "item", "lane", "op", "layer", "who",
-            "Mflop", "KiB");
+    fprintf(out, "%5s %-8s %-16s %5s %5s %5s %5s %12s %12s  waits\n", "item", "lane", "op", "layer",
+            "who", "row", "rows", "Mflop", "KiB");
     for (int32_t i = 0; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
         struct hzp_cost cost = hzp_op_cost(item->op, item->args);
-        fprintf(out, "%5d %-8s %-16s %5d %5s %12.3f %12.1f ", i, lane[item->lane],
-                hzp_op_name(item->op), item->layer, item->train ? "train" : "serve",
+        fprintf(out, "%5d %-8s %-16s %5d %5s %5d %5d %12.3f %12.1f ", i,
+                hzp_lane_name_text((enum hzp_lane_name)item->lane), hzp_op_name(item->op),
+                item->layer, item->train ? "train" : "serve", item->row0, item->rows,
                 (double)cost.flops * 1e-6, (double)cost.bytes / 1024);
         for (int32_t k = 0; k < item->waits; k++)
             fprintf(out, " %d", plan->wait[item->wait0 + k]);

@@ -6,6 +6,11 @@
  * proves from the ops' declared reads and writes that any two items touching the same memory, one
  * of them writing, are ordered by lanes and waits: overlap can then never be a data race.
  *
+ * Items are added one after another to the same chain of work (hzp_plan_next): each needs the one
+ * before it, so it waits for it if that is on another lane.  Which lane an item goes to is the
+ * plan's lane_of, by the kind of its op.  What ties chains to each other is said with
+ * hzp_plan_need.
+ *
  * A chain is a plan too: the forward, loss and backward of one micro-batch, or the update of all
  * units.  The trainer offers ranges of its chain; a step's plan takes the items over.
  *
@@ -20,7 +25,18 @@
 #include <stdio.h>
 
 enum hzp_lane_name { HZP_LANE_COMPUTE, HZP_LANE_MEMORY, HZP_LANE_NETWORK, HZP_LANE_COPY,
-                     HZP_LANE_COUNT };
+                     HZP_LANE_TRAIN, HZP_LANE_COUNT };
+
+/* Ops by what they run out of first, as finely as lanes are given to them. */
+enum hzp_kind {
+    HZP_KIND_PRODUCT, /* matrix products */
+    HZP_KIND_DECODE,  /* attention of decode rows: reads much, computes little */
+    HZP_KIND_PREFILL, /* attention of many rows, also of training */
+    HZP_KIND_ROWS,    /* everything else: passes over rows */
+    HZP_KIND_COUNT
+};
+enum hzp_kind hzp_op_kind(enum hzp_op op);
+const char *hzp_lane_name_text(enum hzp_lane_name lane); /* "compute" and so on */
 
 struct hzp_item {
     enum hzp_op op;
@@ -28,6 +44,7 @@ struct hzp_item {
     uint8_t lane;        /* enum hzp_lane_name */
     bool train;          /* of a training chain */
     int16_t layer;       /* -1: of none */
+    int32_t row0, rows;  /* its nano-batch's rows of the step, or of the micro-batch; 0: of none */
     int32_t wait0, waits; /* its range of plan->wait: indices of earlier items */
 };
 
@@ -36,8 +53,15 @@ struct hzp_plan {
     struct hzp_item *item;
     int32_t *wait;
     int32_t items, items_room, waits, waits_room;
-    int16_t layer; /* given to items added from here on */
+    int16_t units[HZP_LANE_COUNT]; /* execution units of each lane, if several are used */
+
+    /* given to items added from here on */
+    int16_t layer;
     bool train;
+    int32_t row0, rows;
+    const uint8_t *lane_of; /* [HZP_KIND_COUNT]; NULL: all go to HZP_LANE_COMPUTE */
+    int32_t tail;           /* the item that the next one needs; -1: none */
+    int32_t also;           /* a second one; -1: none */
 };
 
 void hzp_plan_init(struct hzp_plan *plan);
@@ -48,11 +72,18 @@ void hzp_plan_clear(struct hzp_plan *plan); /* keeps the memory */
 int32_t hzp_plan_add(struct hzp_plan *plan, enum hzp_op op, enum hzp_lane_name lane,
                      const void *args);
 
+/* Appends an op to the chain that ends in `tail`, on the lane of its kind. */
+int32_t hzp_plan_next(struct hzp_plan *plan, enum hzp_op op, const void *args);
+
+/* The newest item needs item `earlier`, -1: nothing: it waits for it if that is on another lane. */
+void hzp_plan_need(struct hzp_plan *plan, int32_t earlier);
+
 /* The newest item waits for item `earlier` (an index below it). */
 void hzp_plan_wait(struct hzp_plan *plan, int32_t earlier);
 
 /* Appends items [from, to) of a chain, which must outlive the run.  A wait for an item before
- * `from` is dropped: those ended in an earlier step. */
+ * `from` is dropped: those ended in an earlier step.  With lane_of given they go to the lanes it
+ * says, each needing the one before it, instead of to their own. */
 void hzp_plan_take(struct hzp_plan *plan, const struct hzp_plan *chain, int32_t from, int32_t to);
 
 /* HZP_EINVAL names the first two items that race, or a wait that points forward. */
@@ -63,5 +94,8 @@ void hzp_plan_print(const struct hzp_plan *plan, FILE *out);
 
 #define HZP_PLAN_ADD(plan, name, lane, ...)                                                        \
     hzp_plan_add((plan), HZP_OP_##name, (lane), &(struct hzp_##name##_args){__VA_ARGS__})
+
+#define HZP_PLAN_NEXT(plan, name, ...)                                                             \
+    hzp_plan_next((plan), HZP_OP_##name, &(struct hzp_##name##_args){__VA_ARGS__})
 
 #endif

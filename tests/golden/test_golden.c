@@ -213,7 +213,7 @@ static double logits_off(struct fixture *f, const struct hzp_batch *batch,
 static double forward_off(struct fixture *f, struct hzp_batch *batch, const struct hzp_kv *kv,
                           struct hzp_serve_space *space, const int32_t *golden_row)
 {
-    hzp_forward_build(&f->plan, f->model, hzp_weights_current(f->weights), batch, kv, space);
+    hzp_forward_build(&f->plan, f->model, hzp_weights_current(f->weights), batch, kv, space, NULL);
     HZP_ASSERT(f->plan.item[f->plan.items - 1].op == HZP_OP_sample);
     f->plan.items--;
     run(f);
