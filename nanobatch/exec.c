@@ -6,23 +6,25 @@
 
 struct hzp_exec {
     struct hzp_device *dev;
-    bool immediate; /* ops end before issue returns: no fence is ever needed */
     struct hzp_lane *lane[HZP_LANE_COUNT];
     struct hzp_fence *end[HZP_LANE_COUNT];
     struct hzp_fence **fence; /* [fences]: one for each item that another lane waits for */
     int32_t fences, fences_room;
     int32_t *fence_of;        /* [items_room]: -1, or the index of the item's fence */
+    struct hzp_span *span;    /* [items_room] of the items of the last run */
     int32_t items_room;
+    bool timed;               /* the device times single ops */
     struct hzp_profile profile;
 };
 
 int hzp_exec_create(struct hzp_device *dev, struct hzp_exec **ret)
 {
     static const enum hzp_bound use[HZP_LANE_COUNT] = {HZP_BOUND_COMPUTE, HZP_BOUND_MEMORY,
-                                                       HZP_BOUND_NETWORK, HZP_BOUND_COPY};
+                                                       HZP_BOUND_NETWORK, HZP_BOUND_COPY,
+                                                       HZP_BOUND_COMPUTE};
     struct hzp_exec *e = hzp_xcalloc(1, sizeof(*e));
     e->dev = dev;
-    e->immediate = !dev->backend->fence_record;
+    e->timed = dev->backend->lane_time;
     int r;
     for (int l = 0; l < HZP_LANE_COUNT; l++) {
         HZP_TRY_GOTO(hzp_lane_open(dev, use[l], &e->lane[l]));
@@ -47,6 +49,7 @@ void hzp_exec_destroy(struct hzp_exec *e)
     }
     free(e->fence);
     free(e->fence_of);
+    free(e->span);
     free(e);
 }
 
@@ -66,7 +69,7 @@ static void profile_add(struct hzp_profile *profile, const struct hzp_item *item
     op->bytes += cost.bytes;
 }
 
-/* One item after another on the calling thread: the backend has no queues. */
+/* One item after another on the calling thread: the lanes have no queues. */
 static int run_immediate(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_price *price,
                          struct hzp_exec_times *ret)
 {
@@ -75,6 +78,7 @@ static int run_immediate(struct hzp_exec *e, const struct hzp_plan *plan, struct
         const struct hzp_item *item = &plan->item[i];
         HZP_TRY(hzp_lane_issue(e->lane[item->lane], item->op, item->args));
         uint64_t now = hzp_device_now_ns(e->dev), took = now - before;
+        e->span[i] = (struct hzp_span){before, now};
         before = now;
         *(item->train ? &ret->train_ns : &ret->serve_ns) += took;
         profile_add(&e->profile, item, took);
@@ -87,10 +91,6 @@ static int run_immediate(struct hzp_exec *e, const struct hzp_plan *plan, struct
 /* Gives a fence to every item that an item of another lane waits for. */
 static int assign_fences(struct hzp_exec *e, const struct hzp_plan *plan)
 {
-    if (e->items_room < plan->items) {
-        e->items_room = plan->items;
-        e->fence_of = hzp_xrealloc(e->fence_of, (size_t)e->items_room * sizeof(*e->fence_of));
-    }
     e->fences = 0;
     for (int32_t i = 0; i < plan->items; i++) {
         e->fence_of[i] = -1;
@@ -133,6 +133,24 @@ static void divide(const struct hzp_plan *plan, struct hzp_price *price, uint64_
     }
 }
 
+/* Shares the run's duration out by what the items took, and lets prices and profile know. */
+static void account(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_price *price,
+                    uint64_t took, struct hzp_exec_times *ret)
+{
+    uint64_t busy[2] = {0, 0};
+    for (int32_t i = 0; i < plan->items; i++) {
+        const struct hzp_item *item = &plan->item[i];
+        uint64_t ns = e->span[i].end_ns - e->span[i].begin_ns;
+        busy[item->train] += ns;
+        profile_add(&e->profile, item, ns);
+        if (price)
+            hzp_price_learn(price, item->op, item->args, (double)ns);
+    }
+    double all = (double)busy[0] + (double)busy[1];
+    ret->train_ns = all > 0 ? (uint64_t)((double)took * ((double)busy[1] / all)) : 0;
+    ret->serve_ns = took - ret->train_ns;
+}
+
 static int run_queued(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_price *price,
                       struct hzp_exec_times *ret)
 {
@@ -146,6 +164,8 @@ static int run_queued(struct hzp_exec *e, const struct hzp_plan *plan, struct hz
             if (plan->item[w].lane != item->lane)
                 HZP_TRY(hzp_lane_wait(lane, e->fence[e->fence_of[w]]));
         }
+        if (e->timed)
+            HZP_TRY(hzp_lane_time(lane, &e->span[i]));
         HZP_TRY(hzp_lane_issue(lane, item->op, item->args));
         if (e->fence_of[i] >= 0)
             HZP_TRY(hzp_fence_record(e->fence[e->fence_of[i]], lane));
@@ -154,13 +174,78 @@ static int run_queued(struct hzp_exec *e, const struct hzp_plan *plan, struct hz
         HZP_TRY(hzp_fence_record(e->end[l], e->lane[l]));
     for (int l = 0; l < HZP_LANE_COUNT; l++)
         HZP_TRY(hzp_fence_wait(e->end[l]));
-    divide(plan, price, hzp_device_now_ns(e->dev) - begin, ret);
+    uint64_t took = hzp_device_now_ns(e->dev) - begin;
+    if (e->timed)
+        account(e, plan, price, took, ret);
+    else
+        divide(plan, price, took, ret);
+    return HZP_OK;
+}
+
+/* Several lanes get shares of their own; a plan of one lane has the whole device. */
+static int share(struct hzp_exec *e, const struct hzp_plan *plan, bool *ret_inlined)
+{
+    bool used[HZP_LANE_COUNT] = {false};
+    int lanes = 0;
+    for (int32_t i = 0; i < plan->items; i++) {
+        lanes += !used[plan->item[i].lane];
+        used[plan->item[i].lane] = true;
+    }
+    *ret_inlined = true;
+    for (int l = 0; l < HZP_LANE_COUNT; l++) {
+        int units = plan->units[l] ? plan->units[l] : HZP_MAX(e->dev->threads / HZP_MAX(lanes, 1), 1);
+        HZP_TRY(hzp_lane_set_share(e->lane[l], used[l] && lanes > 1 ? units : 0));
+        *ret_inlined &= !used[l] || e->lane[l]->inlined;
+    }
     return HZP_OK;
 }
 
 int hzp_exec_run(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_price *price,
                  struct hzp_exec_times *ret)
 {
+    bool inlined;
     memset(ret, 0, sizeof(*ret));
-    return e->immediate ? run_immediate(e, plan, price, ret) : run_queued(e, plan, price, ret);
+    if (e->items_room < plan->items) {
+        e->items_room = plan->items;
+        e->fence_of = hzp_xrealloc(e->fence_of, (size_t)e->items_room * sizeof(*e->fence_of));
+        e->span = hzp_xrealloc(e->span, (size_t)e->items_room * sizeof(*e->span));
+    }
+    HZP_TRY(share(e, plan, &inlined));
+    return inlined ? run_immediate(e, plan, price, ret) : run_queued(e, plan, price, ret);
+}
+
+const struct hzp_span *hzp_exec_spans(const struct hzp_exec *e)
+{
+    return e->timed || !e->dev->backend->fence_record ? e->span : NULL;
+}
+
+int hzp_exec_write_trace(const struct hzp_exec *e, const struct hzp_plan *plan, FILE *out)
+{
+    const struct hzp_span *span = hzp_exec_spans(e);
+    uint64_t begin = UINT64_MAX;
+    if (!span)
+        return HZP_EUNSUP;
+    for (int32_t i = 0; i < plan->items; i++)
+        begin = HZP_MIN(begin, span[i].begin_ns);
+    fprintf(out, "[\n");
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        fprintf(out,
+                "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":%d,"
+                "\"args\":{\"name\":\"%s\"}},\n",
+                l, hzp_lane_name_text((enum hzp_lane_name)l));
+    for (int32_t i = 0; i < plan->items; i++) {
+        const struct hzp_item *item = &plan->item[i];
+        struct hzp_cost cost = hzp_op_cost(item->op, item->args);
+        fprintf(out,
+                "{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":0,\"tid\":%d,\"ts\":%.3f,"
+                "\"dur\":%.3f,\"args\":{\"item\":%d,\"layer\":%d,\"row\":%d,\"rows\":%d,"
+                "\"bytes\":%llu,\"flops\":%llu}}%s\n",
+                hzp_op_name(item->op), item->train ? "train" : "serve", item->lane,
+                (double)(span[i].begin_ns - begin) / 1e3,
+                (double)(span[i].end_ns - span[i].begin_ns) / 1e3, i, item->layer, item->row0,
+                item->rows, (unsigned long long)cost.bytes, (unsigned long long)cost.flops,
+                i + 1 < plan->items ? "," : "");
+    }
+    fprintf(out, "]\n");
+    return HZP_OK;
 }

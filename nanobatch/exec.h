@@ -2,8 +2,11 @@
 /* nanobatch/exec.h - runs a plan: issues its items in order, each on its lane, with the waits the
  * plan names, and waits for the end.
  *
- * On devices whose ops end before issue returns it also times each op, which is what prices are
- * learned from; on others only the whole run, which it divides by prices.
+ * A plan of one lane has the whole device.  Where a plan uses several, each gets its share of the
+ * execution units and they run side by side: an item begins when what it waits for has ended.
+ *
+ * It also times each op, which is what prices are learned from; on devices that do not time single
+ * ops only the whole run, which it divides by prices.
  *
  * Thread: engine.
  */
@@ -33,5 +36,13 @@ const struct hzp_profile *hzp_exec_profile(const struct hzp_exec *exec);
 /* price: learns from the run; NULL: nobody does.  HZP_EDEVICE is final. */
 int hzp_exec_run(struct hzp_exec *exec, const struct hzp_plan *plan, struct hzp_price *price,
                  struct hzp_exec_times *ret);
+
+/* When the items of the last run ran, in the plan's order; NULL: the device does not say.  Valid
+ * until the next run. */
+const struct hzp_span *hzp_exec_spans(const struct hzp_exec *exec);
+
+/* The last run, which was of this plan, as a Chrome trace, one track a lane.  HZP_EUNSUP: the device
+ * does not time single ops. */
+int hzp_exec_write_trace(const struct hzp_exec *exec, const struct hzp_plan *plan, FILE *out);
 
 #endif

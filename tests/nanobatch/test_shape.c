@@ -1,0 +1,476 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Plans of random shapes over random batches, serving and training together:
+ *   - the checker proves every one; with one wait taken out it finds a race exactly where an oracle
+ *     of its own making, byte by byte, finds one;
+ *   - run sequentially, cut into nano-batches, overlapped on lanes, and in any order that lanes and
+ *     waits allow, the same step gives the same bits: logits' bits by way of tokens and
+ *     log-probabilities, the residual stream, keys and values, gradients.
+ *
+ *     test_shape CHECKS RUNS MODEL_DIR...
+ */
+#include "base/log.h"
+#include "device/operand.h"
+#include "nanobatch/backward.h"
+#include "nanobatch/exec.h"
+#include "nanobatch/forward.h"
+#include "weights/model_dir.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PAGE_ROWS = 4, PAGES = 96, STRIDE = 12, SEGS = 12, ROWS = 64, MICRO = 40, ITEMS = 2048 };
+
+struct fixture {
+    const char *dir;
+    struct hzp_device *dev;
+    struct hzp_layout layout;
+    struct hzp_weights *weights;
+    struct hzp_model *model;
+    struct hzp_exec *exec;
+    struct hzp_train_space *train;
+    struct hzp_micro *micro;
+    struct hzp_batch *batch;
+    struct hzp_serve_space *space;
+    struct hzp_kv *kv;
+    size_t kv_bytes; /* of one layer's keys, or values */
+    char *kv_before; /* [layers][2] */
+    struct hzp_plan plan, chain;
+    uint32_t seed;
+};
+
+static struct hzp_err_text text;
+
+#define MUST(call)                                                                                 \
+    do {                                                                                           \
+        int must_ = (call);                                                                        \
+        if (must_ < 0) {                                                                           \
+            fprintf(stderr, "%s: %s: %s %s\n", f->dir, #call, hzp_err_name(must_), text.text);     \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+static int32_t draw(struct fixture *f, int32_t n)
+{
+    f->seed = f->seed * 1664525u + 1013904223u;
+    return (int32_t)((f->seed >> 8) % (uint32_t)n);
+}
+
+static void set_up(struct fixture *f)
+{
+    struct hzp_model_config config;
+    struct hzp_device_config device = {.name = "cpu", .threads = 2};
+    struct hzp_weights_config store = {
+        .type = HZP_F32, .slots = 2, .max_staleness = 1, .first_id = 1};
+    struct hzp_train_space_config space = {
+        .rows_max = MICRO, .head_rows = 7, .moment_type = HZP_F32, .quantum_flops = 20000};
+    struct hzp_batch_config max = {ROWS, SEGS, STRIDE, SEGS, 1};
+    struct hzp_version *v;
+    MUST(hzp_device_open(&device, &f->dev, &text));
+    MUST(hzp_config_read(f->dir, &config, &text));
+    hzp_layout_make(&config, &f->layout);
+    MUST(hzp_weights_create(f->dev, &f->layout, &store, &f->weights));
+    MUST(hzp_weights_begin(f->weights, &v));
+    MUST(hzp_model_load(f->dir, &f->layout, HZP_F32, v->base, &text));
+    hzp_weights_publish(f->weights, v, 0);
+    MUST(hzp_model_create(f->dev, f->weights, 64, &f->model));
+    MUST(hzp_exec_create(f->dev, &f->exec));
+    MUST(hzp_train_space_create(f->model, &space, &f->train));
+    MUST(hzp_micro_create(f->dev, MICRO, &f->micro));
+    MUST(hzp_batch_create(f->dev, &max, &f->batch));
+    MUST(hzp_serve_space_create(f->model, ROWS, SEGS, &f->space));
+    f->kv_bytes = (size_t)config.heads.kv_heads * PAGE_ROWS * (size_t)config.heads.dim * PAGES *
+                  sizeof(float);
+    f->kv = hzp_xcalloc((size_t)config.layers, sizeof(*f->kv));
+    f->kv_before = hzp_xcalloc((size_t)config.layers * 2, f->kv_bytes);
+    for (size_t i = 0; i < (size_t)config.layers * 2 * f->kv_bytes / sizeof(float); i++)
+        ((float *)(void *)f->kv_before)[i] = (float)(draw(f, 2001) - 1000) * 1e-3f;
+    for (int32_t l = 0; l < config.layers; l++) {
+        f->kv[l] = (struct hzp_kv){NULL, NULL, PAGES, PAGE_ROWS, HZP_F32};
+        MUST(hzp_device_alloc(f->dev, HZP_MEM_DEVICE, f->kv_bytes, &f->kv[l].k));
+        MUST(hzp_device_alloc(f->dev, HZP_MEM_DEVICE, f->kv_bytes, &f->kv[l].v));
+    }
+    hzp_plan_init(&f->plan);
+    hzp_plan_init(&f->chain);
+}
+
+static void tear_down(struct fixture *f)
+{
+    for (int32_t l = 0; l < f->layout.config.layers; l++) {
+        hzp_device_free(f->dev, HZP_MEM_DEVICE, f->kv[l].k);
+        hzp_device_free(f->dev, HZP_MEM_DEVICE, f->kv[l].v);
+    }
+    free(f->kv);
+    free(f->kv_before);
+    hzp_plan_fini(&f->plan);
+    hzp_plan_fini(&f->chain);
+    hzp_serve_space_destroy(f->space);
+    hzp_batch_destroy(f->batch);
+    hzp_micro_destroy(f->micro);
+    hzp_train_space_destroy(f->train);
+    hzp_exec_destroy(f->exec);
+    hzp_model_destroy(f->model);
+    hzp_weights_destroy(f->weights);
+    hzp_layout_free(&f->layout);
+    hzp_device_close(f->dev);
+}
+
+static void random_segment(struct fixture *f, const int32_t *pages, int32_t *used, bool decode)
+{
+    struct hzp_batch *b = f->batch;
+    int32_t rows = decode ? 1 : 1 + draw(f, 14), vocab = f->layout.config.vocab;
+    int32_t pos0 = draw(f, 3) ? draw(f, STRIDE * PAGE_ROWS - rows) : 0;
+    int32_t *page = hzp_batch_add_segment(b, pos0, decode), row = 0;
+    for (int32_t i = 0; i * PAGE_ROWS < pos0 + rows; i++)
+        page[i] = pages[(*used)++ % PAGES];
+    for (int32_t i = 0; i < rows; i++) {
+        int32_t at = pos0 + i;
+        row = hzp_batch_add_row(b, draw(f, vocab), page[at / PAGE_ROWS] * PAGE_ROWS + at % PAGE_ROWS);
+    }
+    b->sample[hzp_batch_add_logits(b, row)] =
+        (struct hzp_sample_row){.temperature = draw(f, 2) ? 1.0f : 0, .top_p = 1, .repetition = 1,
+                                .seed = (uint64_t)draw(f, 1000), .given = -1};
+}
+
+static void random_batch(struct fixture *f)
+{
+    int32_t pages[PAGES], used = 0, decodes = draw(f, 6), prefills = draw(f, 4);
+    for (int32_t i = 0; i < PAGES; i++)
+        pages[i] = i;
+    for (int32_t i = PAGES - 1; i > 0; i--) {
+        int32_t k = draw(f, i + 1), t = pages[i];
+        pages[i] = pages[k];
+        pages[k] = t;
+    }
+    hzp_batch_clear(f->batch);
+    for (int32_t i = 0; i < decodes; i++)
+        random_segment(f, pages, &used, true);
+    for (int32_t i = 0; i < prefills || f->batch->rows == 0; i++)
+        random_segment(f, pages, &used, false);
+    HZP_ASSERT(used <= PAGES);
+}
+
+static void random_shape(struct fixture *f, struct hzp_plan_shape *s)
+{
+    int32_t lanes = 1 + draw(f, HZP_LANE_COUNT);
+    memset(s, 0, sizeof(*s));
+    s->nanos = 1 + draw(f, 5);
+    for (int32_t i = 0; i < s->nanos; i++) {
+        s->weight[i] = draw(f, 5) + (i == 0);
+        for (int k = 0; k < HZP_KIND_COUNT; k++)
+            s->lane[i][k] = (uint8_t)draw(f, lanes);
+    }
+    for (int k = 0; k < HZP_KIND_COUNT; k++)
+        s->train_lane[k] = (uint8_t)draw(f, lanes);
+    s->order = (uint8_t)draw(f, HZP_ORDER_COUNT);
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        s->units[l] = (int16_t)draw(f, 3);
+    MUST(hzp_plan_shape_check(s, &text));
+}
+
+static void random_micro(struct fixture *f)
+{
+    int32_t token[16];
+    uint8_t learn[16];
+    hzp_micro_clear(f->micro);
+    for (int32_t docs = 1 + draw(f, 3); docs > 0; docs--) {
+        int32_t n = 2 + draw(f, 11);
+        for (int32_t i = 0; i < n; i++) {
+            token[i] = draw(f, f->layout.config.vocab);
+            learn[i] = (uint8_t)(i == 1 || draw(f, 2));
+        }
+        MUST(hzp_micro_add(f->micro, token, learn, n));
+    }
+    hzp_plan_clear(&f->chain);
+    hzp_micro_build(&f->chain, f->model, hzp_weights_current(f->weights), f->micro, f->train, true);
+}
+
+static void build(struct fixture *f, const struct hzp_plan_shape *shape)
+{
+    hzp_plan_clear(&f->plan);
+    hzp_forward_build(&f->plan, f->model, hzp_weights_current(f->weights), f->batch, f->kv,
+                      f->space, shape);
+    hzp_plan_for_training(&f->plan, shape);
+    hzp_plan_take(&f->plan, &f->chain, 0, f->chain.items);
+}
+
+/* ---- the oracle ---- */
+
+struct interval {
+    uintptr_t begin, end;
+    bool writes;
+};
+
+static struct interval mine[1 << 16], other[1 << 16];
+
+static void add_slot(struct interval *list, int *n, const struct hzp_kv *kv, const void *base,
+                     const struct hzp_heads *heads, int32_t slot, bool writes)
+{
+    size_t row = (size_t)heads->dim * hzp_dtype_size(kv->type);
+    for (int32_t h = 0; h < heads->kv_heads; h++) {
+        size_t at = ((size_t)(slot / kv->page_rows) * (size_t)heads->kv_heads + (size_t)h) *
+                        (size_t)kv->page_rows + (size_t)(slot % kv->page_rows);
+        uintptr_t begin = (uintptr_t)base + at * row;
+        list[(*n)++] = (struct interval){begin, begin + row, writes};
+    }
+}
+
+static int intervals(const struct hzp_item *item, struct interval *list)
+{
+    struct hzp_operand operand[HZP_ACCESS_MAX];
+    int count = hzp_op_operands(item->op, item->args, operand), n = 0;
+    for (int i = 0; i < count; i++) {
+        const struct hzp_operand *o = &operand[i];
+        if (hzp_operand_empty(o))
+            continue;
+        if (!o->slots) {
+            for (int64_t r = 0; r < o->rows; r++)
+                list[n++] = (struct interval){o->ptr + (size_t)r * o->stride,
+                                              o->ptr + (size_t)r * o->stride + o->width, o->writes};
+        } else if (item->op == HZP_OP_kv_append) {
+            const struct hzp_kv_append_args *a = item->args;
+            for (int32_t r = 0; r < a->qkv.rows; r++)
+                add_slot(list, &n, &a->kv, (const void *)o->ptr, &a->heads, a->slot[r], true);
+        } else {
+            const struct hzp_attn_paged_args *a = item->args;
+            for (int32_t s = 0; s < a->segs.count; s++)
+                for (int32_t p = 0; p < a->segs.pos0[s] + a->segs.row0[s + 1] - a->segs.row0[s]; p++)
+                    add_slot(list, &n, &a->kv, (const void *)o->ptr, &a->heads,
+                             a->page[s * a->page_stride + p / PAGE_ROWS] * PAGE_ROWS + p % PAGE_ROWS,
+                             false);
+        }
+    }
+    HZP_ASSERT(n <= HZP_COUNT(mine));
+    return n;
+}
+
+static bool conflict(const struct hzp_item *a, const struct hzp_item *b)
+{
+    int as = intervals(a, mine), bs = intervals(b, other);
+    for (int i = 0; i < as; i++)
+        for (int k = 0; k < bs; k++)
+            if ((mine[i].writes || other[k].writes) && mine[i].begin < other[k].end &&
+                other[k].begin < mine[i].end)
+                return true;
+    return false;
+}
+
+static uint64_t before[ITEMS][ITEMS / 64], was[ITEMS][ITEMS / 64];
+
+static void reach(const struct hzp_plan *plan)
+{
+    int32_t last[HZP_LANE_COUNT] = {-1, -1, -1, -1, -1};
+    HZP_ASSERT(plan->items <= ITEMS);
+    memset(before, 0, sizeof(before));
+    for (int32_t i = 0; i < plan->items; i++) {
+        const struct hzp_item *item = &plan->item[i];
+        for (int32_t k = -1; k < item->waits; k++) {
+            int32_t w = k < 0 ? last[item->lane] : plan->wait[item->wait0 + k];
+            if (w < 0)
+                continue;
+            for (int c = 0; c < ITEMS / 64; c++)
+                before[i][c] |= before[w][c];
+            before[i][w / 64] |= 1ull << (w % 64);
+        }
+        last[item->lane] = i;
+    }
+}
+
+/* Whether some pair that lost its order touches the same bytes. */
+static bool races_now(const struct hzp_plan *plan)
+{
+    for (int32_t i = 0; i < plan->items; i++)
+        for (int32_t k = 0; k < i; k++)
+            if ((was[i][k / 64] & ~before[i][k / 64]) >> (k % 64) & 1)
+                if (conflict(&plan->item[k], &plan->item[i]))
+                    return true;
+    return false;
+}
+
+/* Takes one random wait out of the plan and puts it back.  1: it mattered, and was found. */
+static int plant(struct fixture *f)
+{
+    struct hzp_plan *plan = &f->plan;
+    int32_t i = 0, w = draw(f, HZP_MAX(plan->waits, 1));
+    if (!plan->waits)
+        return 0;
+    while (w < plan->item[i].wait0 || w >= plan->item[i].wait0 + plan->item[i].waits)
+        i++;
+    reach(plan);
+    memcpy(was, before, sizeof(was));
+    struct hzp_item *item = &plan->item[i];
+    int32_t last = item->wait0 + item->waits - 1, taken = plan->wait[w];
+    plan->wait[w] = plan->wait[last];
+    item->waits--;
+    reach(plan);
+    bool race = races_now(plan), found = hzp_plan_check(plan, &text) < 0;
+    item->waits++;
+    plan->wait[w] = taken;
+    if (race != found) {
+        fprintf(stderr, "%s: item %d without its wait for %d: %s, the checker says %s\n", f->dir, i,
+                taken, race ? "a race" : "none", found ? text.text : "none");
+        exit(1);
+    }
+    return race;
+}
+
+static void checks(struct fixture *f, int count, int *ret_planted, int *ret_spared)
+{
+    for (int i = 0; i < count; i++) {
+        struct hzp_plan_shape shape;
+        random_batch(f);
+        random_shape(f, &shape);
+        random_micro(f);
+        build(f, &shape);
+        MUST(hzp_plan_check(&f->plan, &text));
+        int found = plant(f);
+        *ret_planted += found;
+        *ret_spared += !found && f->plan.waits;
+    }
+}
+
+/* ---- running ---- */
+
+struct picture {
+    int32_t token[SEGS];
+    float logprob[SEGS];
+    char *x, *kv, *grads;
+};
+
+static size_t x_bytes(const struct fixture *f)
+{
+    return (size_t)f->batch->rows * (size_t)f->space->x.stride * sizeof(float);
+}
+
+static void keep(struct fixture *f, struct picture *p)
+{
+    size_t layers = (size_t)f->layout.config.layers, grads = f->layout.elements * sizeof(float);
+    memcpy(p->token, f->batch->token, (size_t)f->batch->logits * sizeof(*p->token));
+    memcpy(p->logprob, f->batch->logprob, (size_t)f->batch->logits * sizeof(*p->logprob));
+    p->x = memcpy(hzp_xmalloc(x_bytes(f)), f->space->x.ptr, x_bytes(f));
+    p->grads = memcpy(hzp_xmalloc(grads), hzp_train_space_grads(f->train), grads);
+    p->kv = hzp_xmalloc(layers * 2 * f->kv_bytes);
+    for (size_t l = 0; l < layers; l++) {
+        memcpy(p->kv + 2 * l * f->kv_bytes, f->kv[l].k, f->kv_bytes);
+        memcpy(p->kv + (2 * l + 1) * f->kv_bytes, f->kv[l].v, f->kv_bytes);
+    }
+}
+
+static void forget(struct picture *p)
+{
+    free(p->x);
+    free(p->kv);
+    free(p->grads);
+}
+
+static void same(struct fixture *f, const struct picture *p, const char *what)
+{
+    struct picture now;
+    size_t layers = (size_t)f->layout.config.layers, n = (size_t)f->batch->logits;
+    const char *differs = NULL;
+    keep(f, &now);
+    if (memcmp(p->grads, now.grads, f->layout.elements * sizeof(float)))
+        differs = "gradients";
+    if (memcmp(p->kv, now.kv, layers * 2 * f->kv_bytes))
+        differs = "keys or values";
+    if (memcmp(p->x, now.x, x_bytes(f)))
+        differs = "the residual stream";
+    if (memcmp(p->logprob, now.logprob, n * sizeof(float)))
+        differs = "log-probabilities";
+    if (memcmp(p->token, now.token, n * sizeof(int32_t)))
+        differs = "tokens";
+    forget(&now);
+    if (differs) {
+        fprintf(stderr, "%s: %s: %s differ from the sequential plan's\n", f->dir, what, differs);
+        exit(1);
+    }
+}
+
+static void restore(struct fixture *f)
+{
+    for (int32_t l = 0; l < f->layout.config.layers; l++) {
+        memcpy(f->kv[l].k, f->kv_before + 2 * (size_t)l * f->kv_bytes, f->kv_bytes);
+        memcpy(f->kv[l].v, f->kv_before + (2 * (size_t)l + 1) * f->kv_bytes, f->kv_bytes);
+    }
+    memset(f->batch->token, 0xff, SEGS * sizeof(int32_t));
+}
+
+static void run(struct fixture *f, const struct hzp_plan_shape *shape)
+{
+    struct hzp_exec_times times;
+    restore(f);
+    build(f, shape);
+    MUST(hzp_plan_check(&f->plan, &text));
+    MUST(hzp_exec_run(f->exec, &f->plan, NULL, &times));
+}
+
+/* Item after item in any order that lanes and waits allow. */
+static void run_shuffled(struct fixture *f, const struct hzp_plan_shape *shape, struct hzp_lane *lane)
+{
+    static bool done[ITEMS];
+    const struct hzp_plan *plan = &f->plan;
+    int32_t next[HZP_LANE_COUNT] = {0}, left;
+    restore(f);
+    build(f, shape);
+    memset(done, 0, sizeof(done));
+    for (left = plan->items; left > 0;) {
+        int32_t l = draw(f, HZP_LANE_COUNT), i = next[l];
+        while (i < plan->items && plan->item[i].lane != l)
+            i++;
+        bool ready = i < plan->items;
+        for (int32_t k = 0; ready && k < plan->item[i].waits; k++)
+            ready = done[plan->wait[plan->item[i].wait0 + k]];
+        if (!ready)
+            continue;
+        MUST(hzp_lane_issue(lane, plan->item[i].op, plan->item[i].args));
+        done[i] = true;
+        next[l] = i + 1;
+        left--;
+    }
+}
+
+static void runs(struct fixture *f, int count)
+{
+    struct hzp_lane *lane;
+    MUST(hzp_lane_open(f->dev, HZP_BOUND_COMPUTE, &lane));
+    for (int i = 0; i < count; i++) {
+        struct hzp_plan_shape shape, nano;
+        struct picture p;
+        random_batch(f);
+        random_micro(f);
+        run(f, &hzp_plan_sequential);
+        keep(f, &p);
+        random_shape(f, &shape);
+        nano = shape;
+        memset(nano.lane, 0, sizeof(nano.lane));
+        memset(nano.train_lane, 0, sizeof(nano.train_lane));
+        run(f, &nano);
+        same(f, &p, "nano-batches on one lane");
+        for (int again = 0; again < 3; again++) {
+            run(f, &shape);
+            same(f, &p, "overlapped");
+        }
+        run_shuffled(f, &shape, lane);
+        same(f, &p, "in another order");
+        forget(&p);
+    }
+    hzp_lane_close(lane);
+}
+
+int main(int argc, char **argv)
+{
+    int planted = 0, spared = 0;
+    hzp_log_init();
+    if (argc < 4)
+        return 2;
+    for (int i = 3; i < argc; i++) {
+        struct fixture f = {.dir = argv[i], .seed = (uint32_t)i};
+        set_up(&f);
+        checks(&f, atoi(argv[1]), &planted, &spared);
+        runs(&f, atoi(argv[2]));
+        tear_down(&f);
+    }
+    printf("%d plans proved; %d waits taken out that mattered, all found; %d that did not\n",
+           atoi(argv[1]) * (argc - 3), planted, spared);
+    return planted == 0;
+}
