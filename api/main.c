@@ -15,6 +15,7 @@ static const struct {
     {HZP_COMMAND_TRAIN, hzp_cmd_train},
     {HZP_COMMAND_BENCH, hzp_cmd_bench},
     {HZP_COMMAND_DEVICES, hzp_cmd_devices},
+    {HZP_COMMAND_PLAN, hzp_cmd_plan},
 };
 
 int main(int argc, char **argv)

@@ -39,9 +39,10 @@ struct setting {
 #define TRAIN HZP_COMMAND_TRAIN
 #define BENCH HZP_COMMAND_BENCH
 #define DEVICES HZP_COMMAND_DEVICES
+#define PLAN HZP_COMMAND_PLAN
 #define ENGINE (SERVE | COMPLETE | BENCH)
 #define LEARN (SERVE | TRAIN | BENCH)
-#define ALL (SERVE | COMPLETE | EVAL | TRAIN | BENCH | DEVICES)
+#define ALL (SERVE | COMPLETE | EVAL | TRAIN | BENCH | DEVICES | PLAN)
 
 #define AT(name) offsetof(struct hzp_options, name)
 #define HEADING(text, who) {.help = text, .commands = (who)}
@@ -113,7 +114,7 @@ static const struct setting table[] = {
     SIZE_OPTION("--kv-memory", kv_memory, "0", 0, BIG, ENGINE,
                 "memory of the KV cache; 0: what the running sequences can need, at most a quarter of "
                 "the machine's and what is left of it"),
-    INT_OPTION("--page-rows", page_rows, "16", 1, 1024, ENGINE, "tokens in one KV page"),
+    INT_OPTION("--page-rows", page_rows, "16", 1, 1024, ENGINE | PLAN, "tokens in one KV page"),
     INT_OPTION("--max-edits", edits_max, "0", 0, 1 << 24, ENGINE,
                "logit edits (biases, penalties) in one step; 0: four sequences' worth"),
     INT_OPTION("--slots", slots, "2", 2, 16, ENGINE, "versions of the weights held in memory"),
@@ -146,7 +147,7 @@ static const struct setting table[] = {
                "training's time over serving's while requests run"),
     NUM_OPTION("--train-stretch", idle_ms, "20", 0.1, 10000, SERVE | BENCH,
                "milliseconds of training at a stretch while no request runs"),
-    NUM_OPTION("--train-quantum", quantum_gflop, "0.2", 0, 1e6, LEARN,
+    NUM_OPTION("--train-quantum", quantum_gflop, "0.2", 0, 1e6, LEARN | PLAN,
                "largest piece of training work, in GFLOP; 0: never cut"),
     FILE_OPTION("--replay", replay, SERVE | BENCH,
                 "JSONL examples mixed in, so that what is known is not forgotten"),
@@ -199,6 +200,34 @@ static const struct setting table[] = {
     FLAG_OPTION("--echo", echo, COMPLETE, "print the prompt first"),
     FLAG_OPTION("--raw", raw, COMPLETE, "add no special tokens to the prompt"),
 
+    HEADING("The step", PLAN),
+    INT_OPTION("--decode", plan_decode, "0", 0, 4096, PLAN, "sequences that decode one token"),
+    INT_OPTION("--depth", plan_depth, "512", 0, 1 << 20, PLAN, "position they stand at"),
+    INT_OPTION("--prefill", plan_prefill, "0", 0, 65536, PLAN, "tokens of one prompt"),
+    INT_OPTION("--train", plan_train, "0", 0, 65536, PLAN, "tokens of one training micro-batch"),
+    INT_OPTION("--train-items", plan_train_items, "0", 0, 1 << 24, PLAN,
+               "only so many of its first ops; 0: all"),
+
+    HEADING("Its shape", PLAN),
+    INT_OPTION("--nano", plan_nano, "1", 1, 8, PLAN, "nano-batches, of equal size"),
+    TEXT_OPTION("--split", plan_split, NULL, "A,B,...", PLAN,
+                "their sizes instead, in any unit: 3,1 is three quarters and one"),
+    CHOICE_OPTION("--order", plan_order, "chains", "chains|layers|skewed", PLAN,
+                  "one after another, a layer in turn, or turns that end behind attention"),
+    TEXT_OPTION("--lanes", plan_lanes, NULL, "LIST", PLAN,
+                "overlap (attention on memory), apart (nano-batch i on lane i), or KIND=LANE, "
+                "N:KIND=LANE, train=LANE; kinds product, decode, prefill, rows; lanes compute, "
+                "memory, network, copy, train"),
+    TEXT_OPTION("--units", plan_units, NULL, "LIST", PLAN,
+                "LANE=N: cores of a lane; not given: equal parts"),
+
+    HEADING("What to do with it", PLAN),
+    FLAG_OPTION("--print", plan_print, PLAN, "one line an op"),
+    TEXT_OPTION("--trace", plan_trace, NULL, "FILE", PLAN,
+                "run it and write the run as a Chrome trace, one track a lane"),
+    INT_OPTION("--repeat", plan_repeat, "0", 0, 10000, PLAN,
+               "run it so often, in turns with the sequential plan, and compare"),
+
     HEADING("Output", EVAL | BENCH),
     FLAG_OPTION("--json", json, EVAL | BENCH, "print JSON"),
     FLAG_OPTION("--quick", quick, BENCH, "fewer repetitions"),
@@ -213,6 +242,7 @@ static const struct {
     {EVAL, "eval", "MODEL --data FILE", "mean negative log-likelihood of a text"},
     {TRAIN, "train", "MODEL --data FILE --out DIR", "train offline"},
     {BENCH, "bench", "WHAT MODEL", "measure: serve, train, coserve, swap or ops"},
+    {PLAN, "plan", "[MODEL]", "the plan of one step: print it, trace it, time it"},
     {DEVICES, "devices", "", "what this machine can compute on"},
 };
 

@@ -26,6 +26,7 @@ enum hzp_command {
     HZP_COMMAND_TRAIN = 8,
     HZP_COMMAND_BENCH = 16,
     HZP_COMMAND_DEVICES = 32,
+    HZP_COMMAND_PLAN = 64,
 };
 
 enum { HZP_OPTIONS_WORDS_MAX = 8, HZP_OPTIONS_LIST_MAX = 16 };
@@ -79,6 +80,11 @@ struct hzp_options {
     int64_t top_k, max_tokens, min_tokens, sample_seed, ignore_eos, echo, logprobs, choices,
         raw /* no special tokens added */;
     struct hzp_option_list stop;
+
+    /* plans */
+    int64_t plan_decode, plan_prefill, plan_train, plan_train_items, plan_depth, plan_nano,
+        plan_order /* chains, layers, skewed */, plan_print, plan_repeat;
+    const char *plan_split, *plan_lanes, *plan_units, *plan_trace;
 
     /* benchmarks */
     int64_t json, quick;

@@ -44,7 +44,7 @@ static void every_task_runs_once(void **state)
 
     for (int threads = 1; threads <= 5; threads++) {
         struct hzp_team *team;
-        assert_int_equal(hzp_team_open(threads, NULL, &team), 0);
+        assert_int_equal(hzp_team_open(threads, threads, &team), 0);
         assert_int_equal(hzp_team_threads(team), threads);
         memset(&count, 0, sizeof(count));
         count.threads = threads;
@@ -77,7 +77,7 @@ static void runs_follow_each_other(void **state)
     struct hzp_team *team;
     struct sum sum[2] = {{.add = 1}, {.add = 3}};
 
-    assert_int_equal(hzp_team_open(3, NULL, &team), 0);
+    assert_int_equal(hzp_team_open(3, 3, &team), 0);
     for (int i = 0; i < RUNS; i++)
         hzp_team_run(team, 1 + i % 7, task_add, &sum[i & 1]);
     for (int task = 0; task < 7; task++) {
@@ -93,7 +93,7 @@ static void memory_grows_and_is_per_thread(void **state)
 {
     struct hzp_team *team;
 
-    assert_int_equal(hzp_team_open(2, NULL, &team), 0);
+    assert_int_equal(hzp_team_open(2, 2, &team), 0);
     assert_int_equal(hzp_team_reserve(team, 1000, 100), 0);
     assert_int_equal((uintptr_t)hzp_team_shared(team) % 64, 0);
     assert_int_equal((uintptr_t)hzp_team_own(team, 1) % 64, 0);
@@ -115,7 +115,7 @@ static void idle_team_uses_no_cpu(void **state)
     struct timespec t0, t1;
 
     count.threads = 4;
-    assert_int_equal(hzp_team_open(4, NULL, &team), 0);
+    assert_int_equal(hzp_team_open(4, 4, &team), 0);
     hzp_team_run(team, 100, task_count, &count);
     usleep(50000); /* time to fall asleep in */
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t0);

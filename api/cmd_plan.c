@@ -1,0 +1,406 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hzpserve plan [MODEL]: the plan of one step, as a table, as a trace of a run, and timed against the
+ * sequential plan of the same step.
+ *
+ * The step is made up: so many decode rows at a given depth, one prompt's piece of so many rows, a
+ * micro-batch of so many rows.  Without MODEL the model is one of 135 million parameters with
+ * random weights. */
+#include "api/commands.h"
+#include "api/engine.h"
+#include "base/thread.h"
+#include "nanobatch/exec.h"
+#include "weights/model_dir.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct planning {
+    const struct hzp_options *options;
+    struct hzp_model_config config;
+    struct hzp_layout layout;
+    struct hzp_device *dev;
+    struct hzp_weights *weights;
+    struct hzp_model *model;
+    struct hzp_kvpool *pool;
+    struct hzp_batch *batch;
+    struct hzp_serve_space *space;
+    struct hzp_train_space *train;
+    struct hzp_micro *micro;
+    struct hzp_exec *exec;
+    struct hzp_plan plan, chain;
+    struct hzp_plan_shape shape;
+    bool layout_made;
+};
+
+static const struct hzp_model_config built_in = {
+    .family = "llama",
+    .layers = 30,
+    .width = 576,
+    .inner = 1536,
+    .vocab = 49152,
+    .heads = {9, 3, 64},
+    .positions = 8192,
+    .norm_eps = 1e-5f,
+    .rope_theta = 10000,
+    .tied = true,
+    .disk_type = HZP_BF16,
+    .bos = -1,
+};
+
+/* ---- the shape that the options describe ---- */
+
+/* The number of the first of count names that text begins with, followed by `end`; -1: none. */
+static int name_of(const char *text, char end, const char *const *name, int count)
+{
+    for (int i = 0; i < count; i++) {
+        size_t n = strlen(name[i]);
+        if (!strncmp(text, name[i], n) && text[n] == end)
+            return i;
+    }
+    return -1;
+}
+
+static int lane_named(const char *text)
+{
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        if (!strcmp(text, hzp_lane_name_text((enum hzp_lane_name)l)))
+            return l;
+    return -1;
+}
+
+/* "overlap", "apart", "decode=memory", "1:product=memory", "train=train". */
+static bool lane_word(struct hzp_plan_shape *s, const char *word)
+{
+    static const char *const kind[] = {"product", "decode", "prefill", "rows", "train"};
+    int first = 0, last = s->nanos - 1;
+    if (!strcmp(word, "overlap")) {
+        for (int i = 0; i < s->nanos; i++)
+            s->lane[i][HZP_KIND_DECODE] = s->lane[i][HZP_KIND_PREFILL] = HZP_LANE_MEMORY;
+        return true;
+    }
+    if (!strcmp(word, "apart")) {
+        for (int i = 0; i < s->nanos; i++)
+            memset(s->lane[i], i % HZP_LANE_TRAIN, sizeof(s->lane[i]));
+        return true;
+    }
+    if (word[0] >= '0' && word[0] <= '9' && word[1] == ':') {
+        first = last = word[0] - '0';
+        word += 2;
+    }
+    int k = name_of(word, '=', kind, HZP_COUNT(kind));
+    int lane = k < 0 ? -1 : lane_named(word + strlen(kind[k]) + 1);
+    if (lane < 0 || last >= s->nanos)
+        return false;
+    if (k == HZP_KIND_COUNT)
+        memset(s->train_lane, lane, sizeof(s->train_lane));
+    for (int i = first; k < HZP_KIND_COUNT && i <= last; i++)
+        s->lane[i][k] = (uint8_t)lane;
+    return true;
+}
+
+static bool units_word(struct hzp_plan_shape *s, char *word)
+{
+    char *equals = strchr(word, '='), *end;
+    if (!equals)
+        return false;
+    *equals = '\0';
+    int lane = lane_named(word);
+    long units = strtol(equals + 1, &end, 10);
+    *equals = '=';
+    if (lane < 0 || *end || end == equals + 1 || units < 0 || units > INT16_MAX)
+        return false;
+    s->units[lane] = (int16_t)units;
+    return true;
+}
+
+static bool lanes_word(struct hzp_plan_shape *s, char *word)
+{
+    return lane_word(s, word);
+}
+
+/* Hands each word of a list with commas to `take`. */
+static int each_word(struct hzp_plan_shape *s, const char *name, const char *list,
+                     bool (*take)(struct hzp_plan_shape *, char *), struct hzp_err_text *reterr)
+{
+    char copy[256];
+    if (!list)
+        return HZP_OK;
+    if ((size_t)snprintf(copy, sizeof(copy), "%s", list) >= sizeof(copy))
+        return hzp_fail_param(reterr, HZP_EINVAL, name, "%s is too long", name);
+    char *rest, *word = strtok_r(copy, ",", &rest);
+    for (; word; word = strtok_r(NULL, ",", &rest))
+        if (!take(s, word))
+            return hzp_fail_param(reterr, HZP_EINVAL, name, "%s: \"%s\" is not understood", name,
+                                  word);
+    return HZP_OK;
+}
+
+static bool split_word(struct hzp_plan_shape *s, char *word)
+{
+    char *end;
+    long weight = strtol(word, &end, 10);
+    if (*end || end == word || weight < 0 || weight > INT32_MAX / HZP_NANO_MAX ||
+        s->nanos == HZP_NANO_MAX)
+        return false;
+    s->weight[s->nanos++] = (int32_t)weight;
+    return true;
+}
+
+static int read_shape(struct planning *p, struct hzp_err_text *reterr)
+{
+    const struct hzp_options *o = p->options;
+    struct hzp_plan_shape *s = &p->shape;
+    *s = hzp_plan_sequential;
+    s->order = (uint8_t)o->plan_order;
+    if (o->plan_split) {
+        s->nanos = 0;
+        HZP_TRY(each_word(s, "--split", o->plan_split, split_word, reterr));
+    } else {
+        s->nanos = (int32_t)o->plan_nano;
+        for (int i = 0; i < s->nanos; i++)
+            s->weight[i] = 1;
+    }
+    HZP_TRY(each_word(s, "--lanes", o->plan_lanes, lanes_word, reterr));
+    HZP_TRY(each_word(s, "--units", o->plan_units, units_word, reterr));
+    return hzp_plan_shape_check(s, reterr);
+}
+
+/* ---- the step ---- */
+
+static int32_t positions_of(const struct hzp_options *o)
+{
+    int64_t n = HZP_MAX(o->plan_depth + 1, o->plan_prefill);
+    return (int32_t)HZP_MAX(n, HZP_MAX(o->plan_train, 16));
+}
+
+static int open_model(struct planning *p, bool runs, struct hzp_err_text *reterr)
+{
+    const struct hzp_options *o = p->options;
+    if (o->model)
+        HZP_TRY(hzp_config_read(o->model, &p->config, reterr));
+    else
+        p->config = built_in;
+    hzp_layout_make(&p->config, &p->layout);
+    p->layout_made = true;
+    struct hzp_device_config device = {
+        .name = o->device, .threads = (int)o->threads, .level = o->cpu_level};
+    HZP_TRY(hzp_device_open(&device, &p->dev, reterr));
+    struct hzp_weights_config weights = {
+        .type = hzp_engine_dtype(o, &p->config), .slots = 1, .first_id = 1};
+    HZP_TRY(hzp_weights_create(p->dev, &p->layout, &weights, &p->weights));
+    struct hzp_version *draft;
+    HZP_TRY(hzp_weights_begin(p->weights, &draft));
+    if (runs && o->model)
+        HZP_TRY(hzp_engine_load(p->dev, p->weights, draft, o->model, reterr));
+    else if (runs && p->dev->backend->host_memory)
+        hzp_model_init(&p->layout, weights.type, draft->base, 1, 0.02f);
+    hzp_weights_publish(p->weights, draft, 0);
+    if (positions_of(o) > p->config.positions)
+        return hzp_fail(reterr, HZP_EINVAL, "plan: the model has %d positions, this needs %d",
+                        p->config.positions, positions_of(o));
+    return hzp_model_create(p->dev, p->weights, positions_of(o), &p->model);
+}
+
+static void add_segment(struct planning *p, int32_t rows, int32_t depth, bool decode)
+{
+    int32_t page_rows = hzp_kvpool_page_rows(p->pool);
+    int32_t *page = hzp_batch_add_segment(p->batch, depth, decode), row = 0;
+    for (int32_t i = 0; i * page_rows < depth + rows; i++)
+        page[i] = hzp_kvpool_take(p->pool);
+    for (int32_t i = 0; i < rows; i++) {
+        int32_t at = depth + i, token = (int32_t)((uint32_t)at * 2654435761u >> 8) % p->config.vocab;
+        row = hzp_batch_add_row(p->batch, token, page[at / page_rows] * page_rows + at % page_rows);
+    }
+    p->batch->sample[hzp_batch_add_logits(p->batch, row)] =
+        (struct hzp_sample_row){.top_p = 1, .repetition = 1, .given = -1};
+}
+
+static int open_serving(struct planning *p)
+{
+    const struct hzp_options *o = p->options;
+    int32_t decode = (int32_t)o->plan_decode, prefill = (int32_t)o->plan_prefill;
+    int32_t page_rows = (int32_t)o->page_rows, stride = HZP_DIV_UP(positions_of(o), page_rows);
+    int32_t segs = decode + (prefill > 0);
+    struct hzp_batch_config max = {decode + prefill, segs, stride, segs, 1};
+    if (!segs)
+        return HZP_OK;
+    HZP_TRY(hzp_kvpool_create(p->model, segs * stride, page_rows, &p->pool));
+    HZP_TRY(hzp_batch_create(p->dev, &max, &p->batch));
+    HZP_TRY(hzp_serve_space_create(p->model, max.rows_max, segs, &p->space));
+    HZP_TRY(hzp_kvpool_reserve(p->pool, segs * stride));
+    for (int32_t i = 0; i < decode; i++)
+        add_segment(p, 1, (int32_t)o->plan_depth, true);
+    if (prefill)
+        add_segment(p, prefill, 0, false);
+    return HZP_OK;
+}
+
+static int open_training(struct planning *p)
+{
+    const struct hzp_options *o = p->options;
+    int32_t rows = (int32_t)o->plan_train;
+    if (!rows)
+        return HZP_OK;
+    struct hzp_recipe recipe = {.micro_rows = rows, .moment_type = HZP_BF16};
+    struct hzp_train_space_config space = hzp_trainer_space_config(
+        &recipe, &p->config, (uint64_t)(o->quantum_gflop * 1e9));
+    HZP_TRY(hzp_train_space_create(p->model, &space, &p->train));
+    HZP_TRY(hzp_micro_create(p->dev, rows, &p->micro));
+    int32_t *token = hzp_xcalloc((size_t)rows + 1, sizeof(*token));
+    uint8_t *learn = hzp_xcalloc((size_t)rows + 1, 1);
+    for (int32_t i = 0; i <= rows; i++) {
+        token[i] = (int32_t)((uint32_t)i * 2654435761u >> 8) % p->config.vocab;
+        learn[i] = 1;
+    }
+    int r = hzp_micro_add(p->micro, token, learn, rows + 1);
+    free(token);
+    free(learn);
+    HZP_TRY(r);
+    hzp_micro_build(&p->chain, p->model, hzp_weights_current(p->weights), p->micro, p->train, true);
+    return HZP_OK;
+}
+
+static void close_all(struct planning *p)
+{
+    hzp_exec_destroy(p->exec);
+    hzp_plan_fini(&p->plan);
+    hzp_plan_fini(&p->chain);
+    hzp_micro_destroy(p->micro);
+    hzp_train_space_destroy(p->train);
+    hzp_serve_space_destroy(p->space);
+    hzp_batch_destroy(p->batch);
+    hzp_kvpool_destroy(p->pool);
+    hzp_model_destroy(p->model);
+    hzp_weights_destroy(p->weights);
+    hzp_device_close(p->dev);
+    if (p->layout_made)
+        hzp_layout_free(&p->layout);
+}
+
+static void build(struct planning *p, const struct hzp_plan_shape *shape)
+{
+    int32_t items = p->chain.items, wanted = (int32_t)p->options->plan_train_items;
+    hzp_plan_clear(&p->plan);
+    if (p->batch)
+        hzp_forward_build(&p->plan, p->model, hzp_weights_current(p->weights), p->batch,
+                          hzp_kvpool_layers(p->pool), p->space, shape);
+    hzp_plan_for_training(&p->plan, shape);
+    hzp_plan_take(&p->plan, &p->chain, 0, wanted ? HZP_MIN(items, wanted) : items);
+}
+
+/* ---- timing ---- */
+
+struct times {
+    double *step, *serve, *train; /* [runs] milliseconds from the first item's begin */
+};
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static double part_of(double *value, int n, double part)
+{
+    qsort(value, (size_t)n, sizeof(*value), by_value);
+    return value[(int)(part * (n - 1))];
+}
+
+static int run_once(struct planning *p, const struct hzp_plan_shape *shape, struct times *t, int at)
+{
+    struct hzp_exec_times times;
+    build(p, shape);
+    uint64_t begin = hzp_device_now_ns(p->dev), end[2] = {begin, begin};
+    HZP_TRY(hzp_exec_run(p->exec, &p->plan, NULL, &times));
+    uint64_t over = hzp_device_now_ns(p->dev);
+    const struct hzp_span *span = hzp_exec_spans(p->exec);
+    for (int32_t i = 0; span && i < p->plan.items; i++)
+        end[p->plan.item[i].train] = HZP_MAX(end[p->plan.item[i].train], span[i].end_ns);
+    if (at < 0)
+        return HZP_OK;
+    t->step[at] = (double)(over - begin) * 1e-6;
+    t->serve[at] = (double)(end[0] - begin) * 1e-6;
+    t->train[at] = (double)(end[1] - begin) * 1e-6;
+    return HZP_OK;
+}
+
+/* The sequential plan and the shape's, in turns, so that both see the same machine. */
+static int compare(struct planning *p, int runs)
+{
+    struct times t[2];
+    const struct hzp_plan_shape *shape[2] = {&hzp_plan_sequential, &p->shape};
+    int r = HZP_OK;
+    double *all = hzp_xcalloc((size_t)runs * 6, sizeof(*all)), *ratio = hzp_xcalloc((size_t)runs, 8);
+    for (int i = 0; i < 2; i++)
+        t[i] = (struct times){all + 3 * i * runs, all + (3 * i + 1) * runs,
+                              all + (3 * i + 2) * runs};
+    for (int i = -2; i < runs && r == HZP_OK; i++)
+        for (int k = 0; k < 2 && r == HZP_OK; k++)
+            r = run_once(p, shape[k], &t[k], i);
+    for (int i = 0; i < runs; i++)
+        ratio[i] = t[0].step[i] / t[1].step[i];
+    printf("%-12s %10s %10s %10s %14s %14s\n", "plan", "step ms", "p10", "p90", "serving done",
+           "training done");
+    for (int k = 0; k < 2 && r == HZP_OK; k++)
+        printf("%-12s %10.3f %10.3f %10.3f %14.3f %14.3f\n", k ? "this shape" : "sequential",
+               part_of(t[k].step, runs, 0.5), t[k].step[(runs - 1) / 10],
+               t[k].step[(runs - 1) * 9 / 10], part_of(t[k].serve, runs, 0.5),
+               part_of(t[k].train, runs, 0.5));
+    if (r == HZP_OK)
+        printf("sequential over this shape, run by run: %.3f (p10 %.3f, p90 %.3f)\n",
+               part_of(ratio, runs, 0.5), ratio[(runs - 1) / 10], ratio[(runs - 1) * 9 / 10]);
+    free(all);
+    free(ratio);
+    return r;
+}
+
+static int write_trace(struct planning *p, struct hzp_err_text *reterr)
+{
+    const char *path = p->options->plan_trace;
+    for (int i = 0; i < 3; i++) /* the first runs make primitives and touch memory */
+        HZP_TRY(run_once(p, &p->shape, NULL, -1));
+    FILE *out = fopen(path, "w");
+    if (!out)
+        return hzp_fail_param(reterr, HZP_EIO, "--trace", "%s: %s", path, strerror(errno));
+    int r = hzp_exec_write_trace(p->exec, &p->plan, out);
+    if (r == HZP_EUNSUP)
+        hzp_fail_param(reterr, r, "--trace", "--trace: this device does not time single ops");
+    if (fclose(out) && r == HZP_OK)
+        r = hzp_fail_param(reterr, HZP_EIO, "--trace", "%s: %s", path, strerror(errno));
+    return r;
+}
+
+static int plan(struct planning *p, struct hzp_err_text *reterr)
+{
+    const struct hzp_options *o = p->options;
+    bool runs = o->plan_trace || o->plan_repeat;
+    if (o->plan_decode + o->plan_prefill + o->plan_train == 0)
+        return hzp_fail(reterr, HZP_EINVAL, "plan: give rows by --decode, --prefill or --train");
+    HZP_TRY(read_shape(p, reterr));
+    HZP_TRY(open_model(p, runs, reterr));
+    HZP_TRY(open_serving(p));
+    HZP_TRY(open_training(p));
+    HZP_TRY(hzp_exec_create(p->dev, &p->exec));
+    build(p, &p->shape);
+    HZP_TRY(hzp_plan_check(&p->plan, reterr));
+    if (o->plan_print || !runs)
+        hzp_plan_print(&p->plan, stdout);
+    if (o->plan_trace)
+        HZP_TRY(write_trace(p, reterr));
+    return o->plan_repeat ? compare(p, (int)o->plan_repeat) : HZP_OK;
+}
+
+int hzp_cmd_plan(const struct hzp_options *options)
+{
+    struct planning p = {.options = options};
+    struct hzp_err_text err = {0};
+    hzp_plan_init(&p.plan);
+    hzp_plan_init(&p.chain);
+    int r = plan(&p, &err);
+    if (r < 0)
+        fprintf(stderr, "hzpserve: %s\n", err.text[0] ? err.text : hzp_err_name(r));
+    close_all(&p);
+    return r == HZP_EINVAL ? 2 : r < 0 ? 1 : 0;
+}
