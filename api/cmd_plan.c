@@ -302,12 +302,6 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static double part_of(double *value, int n, double part)
-{
-    qsort(value, (size_t)n, sizeof(*value), by_value);
-    return value[(int)(part * (n - 1))];
-}
-
 static int run_once(struct planning *p, const struct hzp_plan_shape *shape, struct times *t, int at)
 {
     struct hzp_exec_times times;
@@ -341,16 +335,20 @@ static int compare(struct planning *p, int runs)
             r = run_once(p, shape[k], &t[k], i);
     for (int i = 0; i < runs; i++)
         ratio[i] = t[0].step[i] / t[1].step[i];
+    qsort(ratio, (size_t)runs, sizeof(*ratio), by_value);
     printf("%-12s %10s %10s %10s %14s %14s\n", "plan", "step ms", "p10", "p90", "serving done",
            "training done");
-    for (int k = 0; k < 2 && r == HZP_OK; k++)
+    for (int k = 0; k < 2 && r == HZP_OK; k++) {
+        qsort(t[k].step, (size_t)runs, sizeof(double), by_value);
+        qsort(t[k].serve, (size_t)runs, sizeof(double), by_value);
+        qsort(t[k].train, (size_t)runs, sizeof(double), by_value);
         printf("%-12s %10.3f %10.3f %10.3f %14.3f %14.3f\n", k ? "this shape" : "sequential",
-               part_of(t[k].step, runs, 0.5), t[k].step[(runs - 1) / 10],
-               t[k].step[(runs - 1) * 9 / 10], part_of(t[k].serve, runs, 0.5),
-               part_of(t[k].train, runs, 0.5));
+               t[k].step[runs / 2], t[k].step[(runs - 1) / 10], t[k].step[(runs - 1) * 9 / 10],
+               t[k].serve[runs / 2], t[k].train[runs / 2]);
+    }
     if (r == HZP_OK)
         printf("sequential over this shape, run by run: %.3f (p10 %.3f, p90 %.3f)\n",
-               part_of(ratio, runs, 0.5), ratio[(runs - 1) / 10], ratio[(runs - 1) * 9 / 10]);
+               ratio[runs / 2], ratio[(runs - 1) / 10], ratio[(runs - 1) * 9 / 10]);
     free(all);
     free(ratio);
     return r;

@@ -95,6 +95,10 @@ static int open_device(struct hzp_engine *e, struct hzp_err_text *reterr)
     struct hzp_device_config device = {
         .name = options->device, .threads = (int)options->threads, .level = options->cpu_level};
     HZP_TRY(hzp_device_open(&device, &e->dev, reterr));
+    if (options->train_units && options->train_units >= e->dev->threads)
+        return hzp_fail_param(reterr, HZP_EINVAL, "--train-units",
+                              "--train-units %d leaves none of %d cores to serving",
+                              (int)options->train_units, e->dev->threads);
     HZP_TRY(hzp_memory_plan(options, &e->layout, e->dev->mem_total, &e->plan, reterr));
     if (!e->config.quiet) {
         hzp_log(HZP_LOG_INFO, "engine", "device=\"%s\" parameters=%lld dtype=%s context=%d",
@@ -165,6 +169,17 @@ static int open_serving(struct hzp_engine *e)
     return hzp_scheduler_create(&config, e->model, e->pool, &e->scheduler);
 }
 
+/* Training beside requests: a lane of its own cores, the rest serves. */
+static void open_beside(struct hzp_engine *e)
+{
+    e->beside = hzp_plan_sequential;
+    for (int k = 0; k < HZP_KIND_COUNT; k++)
+        e->beside.train_lane[k] = HZP_LANE_TRAIN;
+    e->beside.units[HZP_LANE_TRAIN] = (int16_t)e->config.options->train_units;
+    e->beside.units[HZP_LANE_COMPUTE] =
+        (int16_t)(e->dev->threads - (int)e->config.options->train_units);
+}
+
 static int open_loop(struct hzp_engine *e)
 {
     const struct hzp_options *options = e->config.options;
@@ -176,6 +191,10 @@ static int open_loop(struct hzp_engine *e)
                                      .train_share = options->train_share,
                                      .idle_ns = (uint64_t)(options->idle_ms * 1e6),
                                      .check_plans = options->check_plans != 0};
+    if (e->trainer && options->train_units) {
+        open_beside(e);
+        config.beside = &e->beside;
+    }
     if (e->trainer)
         config.source[config.sources++] = hzp_trainer_source(e->trainer);
     if (e->config.source)

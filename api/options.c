@@ -145,6 +145,9 @@ static const struct setting table[] = {
                "updates by which the serving version may trail"),
     NUM_OPTION("--train-share", train_share, "0.5", 0, 100, SERVE | BENCH,
                "training's time over serving's while requests run"),
+    INT_OPTION("--train-units", train_units, "0", 0, 1023, SERVE | BENCH,
+               "cores that training has to itself while requests run, beside them; 0: it takes turns "
+               "with them on all cores"),
     NUM_OPTION("--train-stretch", idle_ms, "20", 0.1, 10000, SERVE | BENCH,
                "milliseconds of training at a stretch while no request runs"),
     NUM_OPTION("--train-quantum", quantum_gflop, "0.2", 0, 1e6, LEARN | PLAN,

@@ -73,7 +73,7 @@ static void profile_add(struct hzp_profile *profile, const struct hzp_item *item
 static int run_immediate(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_price *price,
                          struct hzp_exec_times *ret)
 {
-    uint64_t before = hzp_device_now_ns(e->dev);
+    uint64_t begin = hzp_device_now_ns(e->dev), before = begin;
     for (int32_t i = 0; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
         HZP_TRY(hzp_lane_issue(e->lane[item->lane], item->op, item->args));
@@ -81,6 +81,7 @@ static int run_immediate(struct hzp_exec *e, const struct hzp_plan *plan, struct
         e->span[i] = (struct hzp_span){before, now};
         before = now;
         *(item->train ? &ret->train_ns : &ret->serve_ns) += took;
+        *(item->train ? &ret->train_end_ns : &ret->serve_end_ns) = now - begin;
         profile_add(&e->profile, item, took);
         if (price)
             hzp_price_learn(price, item->op, item->args, (double)took);
@@ -175,6 +176,10 @@ static int run_queued(struct hzp_exec *e, const struct hzp_plan *plan, struct hz
     for (int l = 0; l < HZP_LANE_COUNT; l++)
         HZP_TRY(hzp_fence_wait(e->end[l]));
     uint64_t took = hzp_device_now_ns(e->dev) - begin;
+    for (int32_t i = 0; e->timed && i < plan->items; i++) {
+        uint64_t *end = plan->item[i].train ? &ret->train_end_ns : &ret->serve_end_ns;
+        *end = HZP_MAX(*end, e->span[i].end_ns - begin);
+    }
     if (e->timed)
         account(e, plan, price, took, ret);
     else

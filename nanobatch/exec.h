@@ -23,6 +23,8 @@ void hzp_exec_destroy(struct hzp_exec *exec); /* NULL: no effect */
 
 struct hzp_exec_times {
     uint64_t serve_ns, train_ns; /* by items' `train`; together about the run's duration */
+    uint64_t serve_end_ns, train_end_ns; /* from the run's begin to the end of the last item of each;
+                                            0: none, or the device does not time single ops */
 };
 
 /* Where the device's time went since create, op by op; only of devices whose ops end at issue. */

@@ -23,7 +23,9 @@ struct hzp_loop {
     struct hzp_exec *exec;
     /* engine thread */
     struct hzp_plan plan;
-    struct hzp_price price;
+    struct hzp_price price, price_beside; /* of ops on the whole device; on lanes side by side */
+    double usual_beside_ns;               /* of serving, training beside it */
+    bool beside;                          /* this step may have both */
     struct hzp_step step;
     uint64_t number;
     double credit_ns; /* beside serving: what training saved for its next item; < 0: it owes */
@@ -43,6 +45,7 @@ int hzp_loop_create(const struct hzp_loop_config *config, struct hzp_loop **ret)
     loop->config = *config;
     hzp_plan_init(&loop->plan);
     hzp_price_init(&loop->price, config->model->dev);
+    hzp_price_init(&loop->price_beside, config->model->dev);
     hzp_wake_init(&loop->wake);
     atomic_store(&loop->train_share, config->train_share);
     int r = hzp_exec_create(config->model->dev, &loop->exec);
@@ -79,6 +82,7 @@ static void begin_step(struct hzp_loop *loop)
     step->price = &loop->price;
     if (step->batch)
         hzp_batch_clear(step->batch);
+    loop->beside = false;
     hzp_plan_clear(&loop->plan);
 }
 
@@ -89,9 +93,15 @@ static void plan_serving(struct hzp_loop *loop)
 {
     struct hzp_step *step = &loop->step;
     hzp_forward_build(&loop->plan, loop->config.model, step->version, step->batch, step->kv,
-                      loop->config.space, NULL);
+                      loop->config.space, loop->config.shape);
     double share = atomic_load_explicit(&loop->train_share, memory_order_relaxed);
     double train_ns = loop->credit_ns + share * loop->usual_ns;
+    if (loop->config.beside) {
+        loop->beside = true;
+        step->price = &loop->price_beside;
+        double usual = loop->usual_beside_ns > 0 ? loop->usual_beside_ns : loop->usual_ns;
+        train_ns = share > 0 ? usual : 0;
+    }
     bool prompts = step->batch->rows > step->batch->decode_segs;
     if (prompts && loop->passed_over < PASSED_OVER_MAX) {
         loop->passed_over++;
@@ -116,6 +126,15 @@ static void account(struct hzp_loop *loop, const struct hzp_exec_times *times)
     }
     double share = atomic_load_explicit(&loop->train_share, memory_order_relaxed), saved = 0;
     double serve_ns = (double)times->serve_ns;
+    if (loop->beside) {
+        loop->credit_ns = 0;
+        if (step->batch->rows == step->batch->decode_segs && step->to > step->from) {
+            double *usual = &loop->usual_beside_ns;
+            serve_ns = (double)(times->serve_end_ns ? times->serve_end_ns : times->serve_ns);
+            *usual += (serve_ns - *usual) / (*usual > 0 ? 16 : 1);
+            return;
+        }
+    }
     if (step->chain && step->to < step->chain->items) {
         const struct hzp_item *next = &step->chain->item[step->to];
         saved = hzp_price_ns(&loop->price, next->op, next->args);
@@ -124,6 +143,19 @@ static void account(struct hzp_loop *loop, const struct hzp_exec_times *times)
     loop->credit_ns = HZP_MIN(loop->credit_ns, saved);
     if (step->batch->rows == step->batch->decode_segs)
         loop->usual_ns += (serve_ns - loop->usual_ns) / (loop->usual_ns > 0 ? 16 : 1);
+}
+
+/* Serving's part was planned before anybody knew whether training would come. */
+static void take_training(struct hzp_loop *loop)
+{
+    struct hzp_step *step = &loop->step;
+    if (loop->beside) {
+        hzp_plan_clear(&loop->plan);
+        hzp_forward_build(&loop->plan, loop->config.model, step->version, step->batch, step->kv,
+                          loop->config.space, loop->config.beside);
+        hzp_plan_for_training(&loop->plan, loop->config.beside);
+    }
+    hzp_plan_take(&loop->plan, step->chain, step->from, step->to);
 }
 
 /* True: there is something to run. */
@@ -140,7 +172,9 @@ static bool offer(struct hzp_loop *loop)
         }
     }
     if (step->chain && step->to > step->from)
-        hzp_plan_take(&loop->plan, step->chain, step->from, step->to);
+        take_training(loop);
+    else
+        loop->beside = false;
     return any;
 }
 
@@ -163,9 +197,10 @@ static int execute(struct hzp_loop *loop)
                     text.text);
         HZP_ASSERT(r >= 0);
     }
-    r = hzp_exec_run(loop->exec, &loop->plan, &loop->price, &times);
+    r = hzp_exec_run(loop->exec, &loop->plan, loop->beside ? &loop->price_beside : &loop->price,
+                     &times);
     step->end_ns = hzp_device_now_ns(loop->config.model->dev);
-    step->trained_ns = times.train_ns;
+    step->trained_ns = loop->beside && times.train_end_ns ? times.train_end_ns : times.train_ns;
     count(&loop->counters.steps, 1);
     count(&loop->counters.serve_ns, times.serve_ns);
     count(&loop->counters.train_ns, times.train_ns);

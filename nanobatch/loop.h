@@ -30,6 +30,11 @@ struct hzp_loop_config {
     int32_t sources;
     double train_share;   /* while requests run: training's time over serving's in one step */
     uint64_t idle_ns;     /* while none runs: how long training may hold the device at a stretch */
+    /* How steps are cut and spread over lanes, borrowed for the loop's life: those that only serve
+     * (NULL: sequentially), and those in which training runs beside requests (NULL: as the former,
+     * training in turn with them; its slice is then at most train_share of serving's time).  Where
+     * `beside` gives training lanes of its own, its slice is as long as serving. */
+    const struct hzp_plan_shape *shape, *beside;
     bool check_plans;     /* prove every plan race-free before it runs */
 };
 

@@ -164,6 +164,17 @@ static void fail(const char *what, int code)
             fail(#call, must_);                                                                    \
     } while (0)
 
+/* Three nano-batches, attention on a lane of its own. */
+static const struct hzp_plan_shape overlapped = {
+    .nanos = 3,
+    .weight = {2, 1, 1},
+    .lane = {{[HZP_KIND_DECODE] = HZP_LANE_MEMORY, [HZP_KIND_PREFILL] = HZP_LANE_MEMORY},
+             {[HZP_KIND_DECODE] = HZP_LANE_MEMORY, [HZP_KIND_PREFILL] = HZP_LANE_MEMORY},
+             {HZP_LANE_COPY, HZP_LANE_COPY, HZP_LANE_COPY, HZP_LANE_COPY}},
+    .order = HZP_ORDER_SKEWED,
+};
+static const struct hzp_plan_shape *shape;
+
 static void set_up(struct bench *b, const char *backend, uint32_t seed)
 {
     struct hzp_device_config device = {.name = backend, .threads = 2};
@@ -207,6 +218,7 @@ static void set_up(struct bench *b, const char *backend, uint32_t seed)
         .batch = b->batch,
         .source = {hzp_scheduler_source(b->scheduler), &b->writer},
         .sources = 2,
+        .shape = shape,
         .check_plans = true,
     };
     MUST(hzp_loop_create(&loop, &b->loop));
@@ -288,6 +300,7 @@ int main(int argc, char **argv)
     const char *backend = argc > 1 ? argv[1] : "ref";
     struct bench b;
     uint64_t tokens = 0, swapped = 0, mixed;
+    shape = argc > 2 ? &overlapped : NULL;
     set_up(&b, backend, 1);
     mixed = run(&b, 5000, &tokens, &swapped);
     printf("%s: %llu versions, %llu steps, %llu tokens, %llu requests lived through a swap, "
