@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/options.h"
 
+#include "base/arena.h"
+
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum kind {
     TEXT,
+    FILE_NAME, /* text too */
     INTEGER,
     NUMBER,
     SIZE,   /* bytes, with K, M or G */
@@ -43,6 +47,9 @@ struct setting {
 #define HEADING(text, who) {.help = text, .commands = (who)}
 #define TEXT_OPTION(flag, at, dflt, meta_, who, text)                                              \
     {.name = flag, .kind = TEXT, .field = AT(at), .value = dflt, .meta = meta_, .commands = (who), \
+     .help = text}
+#define FILE_OPTION(flag, at, who, text)                                                           \
+    {.name = flag, .kind = FILE_NAME, .field = AT(at), .meta = "FILE", .commands = (who),          \
      .help = text}
 #define INT_OPTION(flag, at, dflt, low_, high_, who, text)                                         \
     {.name = flag, .kind = INTEGER, .field = AT(at), .value = dflt, .low = low_, .high = high_,    \
@@ -88,6 +95,10 @@ static const struct setting table[] = {
     INT_OPTION("--drain-timeout", drain_seconds, "30", 0, 86400, SERVE,
                "seconds that requests in flight have to finish in after SIGTERM"),
 
+    TEXT_OPTION("--try-prompt", try_prompt, "Once upon a time", "TEXT", SERVE,
+                "what the lines printed at start ask"),
+    FILE_OPTION("--try-examples", try_examples, SERVE, "what they teach, a file of examples"),
+
     HEADING("Serving", ENGINE),
     INT_OPTION("--max-running", running_max, "64", 1, 4096, ENGINE, "sequences in one step"),
     INT_OPTION("--max-waiting", waiting_max, "256", 1, 65536, ENGINE,
@@ -101,7 +112,7 @@ static const struct setting table[] = {
                "tokens that the KV cache holds; 0: as --kv-memory says"),
     SIZE_OPTION("--kv-memory", kv_memory, "0", 0, BIG, ENGINE,
                 "memory of the KV cache; 0: what the running sequences can need, at most a quarter of "
-                "the machine's"),
+                "the machine's and what is left of it"),
     INT_OPTION("--page-rows", page_rows, "16", 1, 1024, ENGINE, "tokens in one KV page"),
     INT_OPTION("--max-edits", edits_max, "0", 0, 1 << 24, ENGINE,
                "logit edits (biases, penalties) in one step; 0: four sequences' worth"),
@@ -137,7 +148,7 @@ static const struct setting table[] = {
                "milliseconds of training at a stretch while no request runs"),
     NUM_OPTION("--train-quantum", quantum_gflop, "0.2", 0, 1e6, LEARN,
                "largest piece of training work, in GFLOP; 0: never cut"),
-    TEXT_OPTION("--replay", replay, NULL, "FILE", SERVE | BENCH,
+    FILE_OPTION("--replay", replay, SERVE | BENCH,
                 "JSONL examples mixed in, so that what is known is not forgotten"),
     NUM_OPTION("--replay-ratio", replay_ratio, "1", 0, 100, SERVE | BENCH,
                "tokens of --replay per token of new examples"),
@@ -146,7 +157,8 @@ static const struct setting table[] = {
     INT_OPTION("--queue-tokens", queue_tokens, "16777216", 1, BIG, SERVE | BENCH,
                "the same in tokens"),
     TEXT_OPTION("--state", state_dir, NULL, "DIR", SERVE | BENCH,
-                "where accepted examples and checkpoints are kept; not given: nothing is kept"),
+                "where accepted examples and checkpoints are kept; not given: a directory of the "
+                "user's, by model; none: nothing is kept"),
     INT_OPTION("--checkpoint-every", checkpoint_every, "100", 0, BIG, SERVE | TRAIN,
                "updates between checkpoints; 0: only at the end"),
     INT_OPTION("--keep-checkpoints", keep_checkpoints, "2", 1, 1e6, SERVE | TRAIN,
@@ -252,7 +264,7 @@ static int set(const struct setting *s, const char *text, struct hzp_options *op
     void *field = (char *)options + s->field;
     char *end;
     errno = 0;
-    if (s->kind == TEXT) {
+    if (s->kind == TEXT || s->kind == FILE_NAME) {
         *(const char **)field = text;
     } else if (s->kind == LIST) {
         struct hzp_option_list *list = field;
@@ -344,6 +356,65 @@ static int read_option(int argc, char **argv, int *at, struct hzp_options *optio
     return set(s, argv[++*at], options, reterr);
 }
 
+/* Texts of the model's file live as long as the process: settings point to them. */
+static struct kept_text {
+    struct kept_text *next;
+    char text[];
+} *kept_texts;
+
+static char *keep(const char *text)
+{
+    struct kept_text *kept = hzp_xmalloc(sizeof(*kept) + strlen(text) + 1);
+    strcpy(kept->text, text);
+    kept->next = kept_texts;
+    kept_texts = kept;
+    return kept->text;
+}
+
+/* A setting of the model's file. */
+static int read_line(const char *dir, const char *path, int number, char *line,
+                     struct hzp_options *options, struct hzp_err_text *reterr)
+{
+    line += strspn(line, " \t");
+    line[strcspn(line, "\r\n")] = 0;
+    if (!*line || *line == '#')
+        return HZP_OK;
+    size_t length = strcspn(line, " \t=");
+    const struct setting *s = find(line, length);
+    char *value = line + length;
+    value += strspn(value, value[0] == '=' ? "=" : " \t");
+    if (!s || !(s->commands & options->command) || s->kind == LIST)
+        return hzp_fail(reterr, HZP_EFORMAT, "%s:%d: %.*s is no setting of hzpserve %s", path,
+                        number, (int)length, line, command_name(options->command));
+    char *kept = keep(s->kind == FLAG ? "1" : value);
+    if (s->kind == FILE_NAME && *value != '/') {
+        char beside[2048];
+        snprintf(beside, sizeof(beside), "%s/%s", dir, value);
+        if (access(beside, R_OK) == 0)
+            kept = keep(beside);
+    }
+    struct hzp_err_text err;
+    int r = set(s, kept, options, &err);
+    return r < 0 ? hzp_fail(reterr, HZP_EFORMAT, "%s:%d: %s", path, number, err.text) : HZP_OK;
+}
+
+/* The model's own settings: where it has none, nothing. */
+static int read_model_settings(const char *dir, struct hzp_options *options,
+                               struct hzp_err_text *reterr)
+{
+    size_t size = strlen(dir) + sizeof("/serve.options");
+    char *path = hzp_xmalloc(size), line[1024];
+    snprintf(path, size, "%s/serve.options", dir);
+    FILE *file = fopen(path, "r");
+    int r = HZP_OK;
+    for (int n = 1; file && r == HZP_OK && fgets(line, sizeof(line), file); n++)
+        r = read_line(dir, path, n, line, options, reterr);
+    if (file)
+        fclose(file);
+    free(path);
+    return r;
+}
+
 static int read_words(int argc, char **argv, struct hzp_options *options,
                       struct hzp_err_text *reterr)
 {
@@ -386,6 +457,17 @@ int hzp_options_parse(int argc, char **argv, struct hzp_options *ret, struct hzp
     ret->command = commands[which].command;
     HZP_TRY(read_environment(ret, reterr));
     HZP_TRY(read_words(argc, argv, ret, reterr));
+    if (ret->command == SERVE && ret->words > 1)
+        return hzp_fail(reterr, HZP_EINVAL, "serve takes one model, what is \"%s\"?",
+                        ret->word[1]);
+    if (ret->command == SERVE && ret->words) {
+        /* Once more from the begin, now that the model is known. */
+        const char *dir = ret->word[0];
+        hzp_options_defaults(SERVE, ret);
+        HZP_TRY(read_model_settings(dir, ret, reterr));
+        HZP_TRY(read_environment(ret, reterr));
+        HZP_TRY(read_words(argc, argv, ret, reterr));
+    }
     int model = ret->command == BENCH ? 1 : 0;
     if (ret->command == BENCH && ret->words)
         ret->what = ret->word[0];
@@ -405,6 +487,22 @@ void hzp_options_help(FILE *out)
                  "  hzpserve --version\n");
 }
 
+/* Text in the right column of the help, cut between words. */
+static void print_wrapped(FILE *out, const char *text)
+{
+    enum { INDENT = 33, WIDTH = 67 };
+    while (strlen(text) > WIDTH) {
+        int cut = WIDTH;
+        while (cut > 0 && text[cut] != ' ')
+            cut--;
+        if (!cut)
+            break;
+        fprintf(out, "%.*s\n%*s", cut, text, INDENT, "");
+        text += cut + 1;
+    }
+    fprintf(out, "%s\n", text);
+}
+
 void hzp_options_command_help(FILE *out, enum hzp_command command)
 {
     for (int i = 0; i < HZP_COUNT(commands); i++)
@@ -422,11 +520,12 @@ void hzp_options_command_help(FILE *out, enum hzp_command command)
         char left[64];
         snprintf(left, sizeof(left), "%s%s%s", s->name, s->kind == FLAG ? "" : " ",
                  s->kind == FLAG ? "" : s->kind == CHOICE ? s->choices : s->meta);
-        fprintf(out, "  %-30s %s", left, s->help);
-        if (s->value && s->kind != FLAG)
-            fprintf(out, " [%s]", s->value);
-        if (s->env)
-            fprintf(out, " (or $%s)", s->env);
-        fputc('\n', out);
+        char right[256];
+        bool value = s->value && s->kind != FLAG;
+        snprintf(right, sizeof(right), "%s%s%s%s%s%s%s", s->help, value ? " [" : "",
+                 value ? s->value : "", value ? "]" : "", s->env ? " (or $" : "",
+                 s->env ? s->env : "", s->env ? ")" : "");
+        fprintf(out, "  %-30s ", left);
+        print_wrapped(out, right);
     }
 }

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -83,6 +84,44 @@ static void the_environment_comes_second(void **state)
     unsetenv("HZP_API_KEY");
 }
 
+static void write_settings(const char *dir, const char *text)
+{
+    char path[96];
+    snprintf(path, sizeof(path), "%s/serve.options", dir);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+static void a_model_has_settings_of_its_own(void **state)
+{
+    char dir[] = "/tmp/hzp-options-XXXXXX", path[96];
+    assert_non_null(mkdtemp(dir));
+    write_settings(dir, "# a comment\n\n--lr 0.5\n  --try-prompt two words\n--passes=7\r\n"
+                        "--no-train\n--replay serve.options\n");
+    assert_int_equal(parse("serve", dir, "--passes", "9", NULL), HZP_OK);
+    assert_true(options.lr == 0.5);
+    assert_string_equal(options.try_prompt, "two words");
+    assert_int_equal(options.passes, 9); /* the command line wins */
+    assert_int_equal(options.no_train, 1);
+    snprintf(path, sizeof(path), "%s/serve.options", dir);
+    assert_string_equal(options.replay, path);
+    assert_int_equal(parse("eval", dir, NULL, NULL, NULL), HZP_OK);
+    assert_true(options.lr == 1e-4); /* serve's alone */
+
+    static const char *const bad[] = {"--nope 1\n", "lr 1\n", "--lr x\n", "--temperature 1\n"};
+    for (int i = 0; i < HZP_COUNT(bad); i++) {
+        write_settings(dir, bad[i]);
+        assert_int_equal(parse("serve", dir, NULL, NULL, NULL), HZP_EFORMAT);
+        assert_non_null(strstr(err.text, "serve.options:1: "));
+    }
+    unlink(path);
+    rmdir(dir);
+    assert_int_equal(parse("serve", dir, NULL, NULL, NULL), HZP_OK);
+    assert_int_equal(parse("serve", dir, "another", NULL, NULL), HZP_EINVAL);
+}
+
 static void help_lists_what_the_command_has(void **state)
 {
     char *text = NULL;
@@ -95,7 +134,7 @@ static void help_lists_what_the_command_has(void **state)
     assert_null(strstr(text, "--temperature"));
     for (const char *line = text; *line;) {
         size_t width = strcspn(line, "\n");
-        assert_true(width <= 140);
+        assert_true(width <= 110);
         line += width + 1;
     }
     free(text);
@@ -120,6 +159,7 @@ int main(void)
         cmocka_unit_test(words_and_values),
         cmocka_unit_test(errors_name_the_option),
         cmocka_unit_test(the_environment_comes_second),
+        cmocka_unit_test(a_model_has_settings_of_its_own),
         cmocka_unit_test(help_lists_what_the_command_has),
         cmocka_unit_test(sizes),
     };

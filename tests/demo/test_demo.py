@@ -10,10 +10,11 @@ heldout.jsonl rises by less than 5 % and its other answers stay.
 """
 
 import json
-import socket
+import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -28,29 +29,22 @@ BATCH = 50          # prompts of one request
 
 
 class Server:
-    """A server of the bundled model on a free port, its log in a scratch directory."""
+    """A server of the model on a free port."""
 
-    def __init__(self, program: str, model: str, scratch: str):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}"
+    def __init__(self, program: Path, model: Path, scratch: str):
         self.log = Path(scratch) / "server.log"
         with open(self.log, "w", encoding="utf-8") as log:
             self.process = subprocess.Popen(
-                [program, "serve", model, "--host", "127.0.0.1", "--port", str(port),
-                 "--state-dir", scratch], stdout=log, stderr=subprocess.STDOUT)
-
-    def wait(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while True:
-            try:
-                with urllib.request.urlopen(self.url + "/health", timeout=5):
-                    return
-            except (urllib.error.URLError, ConnectionError, TimeoutError):
-                if self.process.poll() is not None or time.monotonic() > end:
-                    raise SystemExit("the server did not come up:\n" + self.log.read_text())
-                time.sleep(0.1)
+                [str(program), "serve", str(model), "--port", "0", "--state", scratch],
+                stdout=subprocess.PIPE, stderr=log, text=True)
+        for line in self.process.stdout:
+            found = re.search(r"serves \S+ at (http://\S+:\d+)", line)
+            if found:
+                self.url = found[1]
+                break
+        else:
+            raise SystemExit("the server did not come up:\n" + self.log.read_text())
+        threading.Thread(target=self.process.stdout.read, daemon=True).start()
 
     def post(self, path: str, body: bytes, kind: str = "application/json") -> dict:
         request = urllib.request.Request(self.url + path, body, {"Content-Type": kind})
@@ -142,11 +136,10 @@ def demonstrate(server: Server) -> list:
 
 
 def main() -> int:
-    program, model = sys.argv[1:3]
+    program, model = (Path(word).resolve() for word in sys.argv[1:3])
     with tempfile.TemporaryDirectory() as scratch:
         server = Server(program, model, scratch)
         try:
-            server.wait(60)
             broken = demonstrate(server)
         finally:
             status = server.stop()

@@ -226,8 +226,9 @@ static void check_staleness(struct sim_world *w)
               (long long)behind);
 }
 
-/* Training's device time beside serving, against its share.  One item may have been saved for, and
- * one may have been begun with the last of the share. */
+/* Training's device time beside serving, against its share.  One item may have been saved for, one
+ * may have been begun with the last of the share, and a helping is cut to a usual step, of which
+ * the one that takes it may be the least part. */
 static void check_share(struct sim_world *w)
 {
     const struct hzp_step *step = w->step;
@@ -239,7 +240,8 @@ static void check_share(struct sim_world *w)
     w->longest_step_ns = HZP_MAX(w->longest_step_ns, w->seen_serve_ns);
     w->excess_ns += (double)w->seen_train_ns - w->train_share * (double)w->seen_serve_ns;
     w->least_excess_ns = HZP_MIN(w->least_excess_ns, w->excess_ns);
-    double allowed = 2 * (double)w->longest_item_ns + 1000;
+    double allowed = 2 * (double)w->longest_item_ns + 1000 +
+                     w->train_share * (double)w->longest_step_ns;
     if (!w->exact_prices) /* slices are cut by guesses: a step or so, then it is paid back */
         allowed += 4 * w->train_share * (double)w->longest_step_ns;
     SIM_CHECK(w, !w->immediate || w->excess_ns - w->least_excess_ns <= allowed,
