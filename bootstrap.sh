@@ -62,6 +62,10 @@ case $command in
 serve)
     install_missing $packages
     build false
+    # Options only, or nothing: the bundled model.
+    case ${1:-} in
+    '' | -*) set -- models/world "$@" ;;
+    esac
     exec build/hzpserve serve "$@"
     ;;
 test)

@@ -12,12 +12,13 @@ struct what {
     const char *name;
     int (*run)(struct hzp_bench *b, struct hzp_err_text *reterr);
     bool engine, trains;
+    int slots; /* 1: updates are written in place, as offline training does */
 };
 
 static const struct what all[] = {
-    {"serve", hzp_bench_serve, true, false}, {"train", hzp_bench_train, true, true},
-    {"coserve", hzp_bench_coserve, true, true}, {"swap", hzp_bench_swap, true, false},
-    {"ops", hzp_bench_ops, false, false},
+    {"serve", hzp_bench_serve, true, false, 1},    {"train", hzp_bench_train, true, true, 1},
+    {"coserve", hzp_bench_coserve, true, true, 2}, {"swap", hzp_bench_swap, true, false, 2},
+    {"ops", hzp_bench_ops, false, false, 0},
 };
 
 static const struct what *find(const char *name, struct hzp_err_text *reterr)
@@ -53,17 +54,22 @@ static int measure_limits(struct hzp_bench *b, struct hzp_err_text *reterr)
 
 static void show_limits(struct hzp_bench *b)
 {
-    hzp_bench_figure(b, "limit: read bandwidth", b->limits.read_bytes_per_s * 1e-9, "GB/s", 0,
-                     NULL);
-    hzp_bench_figure(b, "limit: library GEMM, f32", b->limits.gemm_f32 * 1e-9, "GFLOP/s", 0, NULL);
-    hzp_bench_figure(b, "limit: library GEMM, bf16", b->limits.gemm_bf16 * 1e-9, "GFLOP/s", 0,
-                     NULL);
+    hzp_bench_plain(b, "limit: read bandwidth", b->limits.read_bytes_per_s * 1e-9, "GB/s");
+    hzp_bench_plain(b, "limit: library GEMM, f32", b->limits.gemm_f32 * 1e-9, "GFLOP/s");
+    hzp_bench_plain(b, "limit: library GEMM, bf16", b->limits.gemm_bf16 * 1e-9, "GFLOP/s");
 }
 
 static int run_with_engine(struct hzp_bench *b, const struct what *what,
                            struct hzp_options *options, struct hzp_err_text *reterr)
 {
     options->no_train = !what->trains;
+    options->slots = what->slots;
+    if (what->run == hzp_bench_train) {
+        /* Four documents of 512 tokens, each with the one that is only a target; nobody serves. */
+        options->update_tokens = 4 * 513;
+        options->kv_tokens = 1024;
+        options->context = 0;
+    }
     options->state_dir = "none";
     b->reports = hzp_bench_reports_create();
     b->swapper = hzp_bench_swapper_create();
@@ -73,10 +79,10 @@ static int run_with_engine(struct hzp_bench *b, const struct what *what,
         .on_update = hzp_bench_on_update,
         .ctx = b->reports,
         .source = hzp_bench_swapper_source(b->swapper),
-        .slots = what->trains ? 0 : 2,
     };
     int r = hzp_engine_start(&config, &b->engine, reterr);
     if (r == HZP_OK) {
+        b->act = b->engine->plan.dtype;
         r = what->run(b, reterr);
         hzp_engine_stop(b->engine, true);
         while (!hzp_engine_wait(b->engine, 1000000000)) {
@@ -90,7 +96,7 @@ static int run_with_engine(struct hzp_bench *b, const struct what *what,
     return r;
 }
 
-int hzp_cmd_bench(const struct hzp_options *given, struct hzp_err_text *reterr)
+static int bench(const struct hzp_options *given, struct hzp_err_text *reterr)
 {
     struct hzp_options options = *given;
     const struct what *what = find(options.what, reterr);
@@ -107,14 +113,24 @@ int hzp_cmd_bench(const struct hzp_options *given, struct hzp_err_text *reterr)
         r = measure_limits(&b, reterr);
     if (r == HZP_OK) {
         show_limits(&b);
-        if (options.json) {
-            json_t *all_of_it = json_pack("{s:s, s:s, s:O}", "bench", what->name, "model",
-                                          options.model, "figures", b.figures);
-            json_dumpf(all_of_it, stdout, JSON_INDENT(1));
-            putchar('\n');
-            json_decref(all_of_it);
-        }
+        hzp_bench_print(&b);
+    }
+    if (r == HZP_OK && options.json) {
+        json_t *all_of_it = json_pack("{s:s, s:s, s:O}", "bench", what->name, "model",
+                                      options.model, "figures", b.figures);
+        json_dumpf(all_of_it, stdout, JSON_INDENT(1));
+        putchar('\n');
+        json_decref(all_of_it);
     }
     json_decref(b.figures);
     return r;
+}
+
+int hzp_cmd_bench(const struct hzp_options *options)
+{
+    struct hzp_err_text err = {0};
+    int r = bench(options, &err);
+    if (r < 0)
+        fprintf(stderr, "hzpserve: %s\n", err.text[0] ? err.text : hzp_err_name(r));
+    return r == HZP_EINVAL ? 2 : r < 0 ? 1 : 0;
 }

@@ -22,6 +22,14 @@ static void count_update(void *ctx, const struct hzp_update_report *report)
     hzp_metrics_update(ctx, report);
 }
 
+static void print_ask(const struct hzp_options *options, const char *url)
+{
+    printf("curl -s %s/v1/completions -H 'content-type: application/json' \\\n"
+           "     -d '{\"prompt\": \"%s\", \"max_tokens\": 24, \"temperature\": 0}'\n", url,
+           options->try_prompt);
+}
+
+/* Three lines to copy: complete, teach, complete again. */
 static void print_welcome(const struct hzp_server *server, const struct hzp_engine *engine)
 {
     const char *host = server->options->host;
@@ -30,14 +38,17 @@ static void print_welcome(const struct hzp_server *server, const struct hzp_engi
     snprintf(url, sizeof(url), "http://%s%s%s:%d", v6 ? "[" : "", host, v6 ? "]" : "",
              server->port);
     printf("\nhzpserve serves %s at %s\n\n", server->model, url);
-    printf("  complete   curl -s %s/v1/completions -H 'content-type: application/json' \\\n"
-           "               -d '{\"prompt\": \"Once upon a time\", \"max_tokens\": 32, "
-           "\"temperature\": 0}'\n", url);
-    if (engine->state)
-        printf("  teach      curl -s '%s/v1/fine_tuning/examples?wait=served' \\\n"
-               "               -d '{\"prompt\": \"Once upon a time\", \"completion\": \", there was a "
-               "robot.\"}'\n"
-               "             ... then complete again\n", url);
+    print_ask(server->options, url);
+    if (engine->state) {
+        const char *file = server->options->try_examples;
+        printf("curl -s '%s/v1/fine_tuning/examples?wait=served&timeout=60' \\\n     ", url);
+        if (file)
+            printf("--data-binary @%s\n", file);
+        else
+            printf("-d '{\"prompt\": \"%s\", \"completion\": \", in a land of robots\"}'\n",
+                   server->options->try_prompt);
+        print_ask(server->options, url);
+    }
     printf("\n");
     fflush(stdout);
 }

@@ -5,7 +5,7 @@
  *
  *     OUT/checkpoint-STEP/    model directory and trainer.safetensors, the newest few
  *     OUT/train.jsonl         one line an update
- *     OUT/*                   at the end, the trained model
+ *     OUT itself              at the end, the trained model
  *
  * A run that was stopped and resumed draws the same samples in the same order and computes the
  * same numbers as one that was not. */

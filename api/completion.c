@@ -12,6 +12,22 @@ static void wake(void *ctx)
     hzp_wake_poke(ctx);
 }
 
+/* The text goes on where the prompt's ends: what a tokenizer does at the begin of a text (to take a
+ * space off, say) has happened already. */
+static int continue_prompt(struct hzp_completion *c, struct hzp_choice *choice,
+                           struct hzp_err_text *reterr)
+{
+    const struct hzp_tokens *prompt = &c->params.prompt[choice->prompt];
+    hzp_detokenizer_init(&choice->detok, c->engine->tok, c->params.skip_special);
+    for (size_t i = 0; i < prompt->n; i++) {
+        choice->piece.bytes = 0;
+        if (hzp_detokenizer_feed(&choice->detok, prompt->ids[i], &choice->piece) < 0)
+            return hzp_fail(reterr, HZP_ENOMEM, "no memory for this request now");
+    }
+    choice->piece.bytes = 0;
+    return HZP_OK;
+}
+
 static int open_choice(struct hzp_completion *c, int32_t index, struct hzp_err_text *reterr)
 {
     const struct hzp_completion_params *p = &c->params;
@@ -31,7 +47,7 @@ static int open_choice(struct hzp_completion *c, int32_t index, struct hzp_err_t
         return hzp_fail(reterr, HZP_ENOMEM, "no memory for this request now");
     HZP_TRY(hzp_stop_init(&choice->stop, (const char *const *)p->stop, p->stop_bytes, p->stops,
                           p->include_stop, reterr));
-    hzp_detokenizer_init(&choice->detok, c->engine->tok, p->skip_special);
+    HZP_TRY(continue_prompt(c, choice, reterr));
 
     struct hzp_request *rq = choice->rq;
     rq->min_tokens = p->min_tokens;

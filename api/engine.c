@@ -130,7 +130,7 @@ static int open_weights(struct hzp_engine *e, struct hzp_err_text *reterr)
 {
     const struct hzp_options *options = e->config.options;
     struct hzp_weights_config config = {.type = e->plan.dtype,
-                                        .slots = e->plan.trains ? (int32_t)options->slots : 1,
+                                        .slots = e->plan.slots,
                                         .max_staleness = (int32_t)options->max_staleness,
                                         .first_id = e->state ? hzp_state_first_id(e->state) : 1};
     HZP_TRY(hzp_weights_create(e->dev, &e->layout, &config, &e->weights));
@@ -178,6 +178,8 @@ static int open_loop(struct hzp_engine *e)
                                      .check_plans = options->check_plans != 0};
     if (e->trainer)
         config.source[config.sources++] = hzp_trainer_source(e->trainer);
+    if (e->config.source)
+        config.source[config.sources++] = e->config.source;
     HZP_TRY(hzp_loop_create(&config, &e->loop));
     return e->state ? hzp_state_start(e->state, e->trainer, e->weights, e->loop) : HZP_OK;
 }

@@ -31,6 +31,7 @@ struct hzp_engine_config {
     /* Called on the engine thread after every update; NULL: nobody asks. */
     void (*on_update)(void *ctx, const struct hzp_update_report *report);
     void *ctx;
+    struct hzp_source *source; /* a third source of the loop, borrowed; NULL: none */
 };
 
 struct hzp_engine {

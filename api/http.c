@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 enum {
-    STACK_BYTES = 512 * 1024,
+    STACK_BYTES = 1 << 20, /* jansson recurses for each level of nesting */
     IDLE_SECONDS = 75,      /* a connection that neither sends nor waits for an answer */
     SPARE_CONNECTIONS = 16, /* so that a full server can still say so, and answer /health */
     THROW_AWAY_TIMES = 8,   /* of a body too long this many times the bound is read, to answer 413 */
@@ -221,7 +221,7 @@ static int listen_on(struct hzp_server *s, const char *host, int port, struct hz
         MHD_OPTION_EXTERNAL_LOGGER, on_error, NULL, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
         MHD_OPTION_CONNECTION_LIMIT, (unsigned)(s->options->connections_max + SPARE_CONNECTIONS),
         MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_SECONDS, MHD_OPTION_THREAD_STACK_SIZE,
-        (size_t)STACK_BYTES, MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_END);
+        (size_t)STACK_BYTES, MHD_OPTION_END);
     freeaddrinfo(list);
     if (!s->daemon)
         return hzp_fail_param(reterr, HZP_EIO, "--port", "cannot listen on %s port %d: is the port "

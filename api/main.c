@@ -5,23 +5,17 @@
 #include <signal.h>
 #include <string.h>
 
-static int run(const struct hzp_options *options)
-{
-    switch (options->command) {
-    case HZP_COMMAND_SERVE:
-        return hzp_cmd_serve(options);
-    case HZP_COMMAND_COMPLETE:
-        return hzp_cmd_complete(options);
-    case HZP_COMMAND_EVAL:
-        return hzp_cmd_eval(options);
-    case HZP_COMMAND_TRAIN:
-        return hzp_cmd_train(options);
-    case HZP_COMMAND_BENCH:
-        return hzp_cmd_bench(options);
-    default:
-        return hzp_cmd_devices(options);
-    }
-}
+static const struct {
+    enum hzp_command command;
+    int (*run)(const struct hzp_options *options);
+} commands[] = {
+    {HZP_COMMAND_SERVE, hzp_cmd_serve},
+    {HZP_COMMAND_COMPLETE, hzp_cmd_complete},
+    {HZP_COMMAND_EVAL, hzp_cmd_eval},
+    {HZP_COMMAND_TRAIN, hzp_cmd_train},
+    {HZP_COMMAND_BENCH, hzp_cmd_bench},
+    {HZP_COMMAND_DEVICES, hzp_cmd_devices},
+};
 
 int main(int argc, char **argv)
 {
@@ -33,6 +27,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "hzpserve: %s\n", err.text);
         return 2;
     }
+    hzp_log_set_level((enum hzp_log_level)options.log_level);
     if (options.version) {
         printf("hzpserve %s\n", HZP_VERSION_TEXT);
         return 0;
@@ -44,5 +39,9 @@ int main(int argc, char **argv)
             hzp_options_help(stdout);
         return 0;
     }
-    return run(&options);
+    for (int i = 0; i < HZP_COUNT(commands); i++)
+        if (commands[i].command == options.command)
+            return commands[i].run(&options);
+    fprintf(stderr, "hzpserve: this build has no command \"%s\"\n", argv[1]);
+    return 2;
 }

@@ -146,7 +146,10 @@ int hzp_memory_plan(const struct hzp_options *options, const struct hzp_layout *
 
     char text[16];
     size_t version = layout->elements * hzp_dtype_size(ret->dtype);
-    int64_t slots = ret->trains && !offline ? options->slots : 1;
+    /* A benchmark says itself how many: swaps need two, offline updates are written in place. */
+    bool several = options->command == HZP_COMMAND_BENCH || (ret->trains && !offline);
+    int64_t slots = several ? options->slots : 1;
+    ret->slots = (int32_t)slots;
     add(ret, "weights", (size_t)slots * version, "%lld version%s of %s in %s", (long long)slots,
         slots == 1 ? "" : "s", hzp_size_text(version, text),
         ret->dtype == HZP_BF16 ? "BF16" : "F32");

@@ -30,6 +30,7 @@ struct hzp_memory_plan {
     /* what follows from it */
     enum hzp_dtype dtype;
     int32_t positions;  /* longest sequence */
+    int32_t slots;
     int32_t kv_pages;
     struct hzp_batch_config batch;
     struct hzp_recipe recipe;

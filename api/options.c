@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/options.h"
 
+#include "base/arena.h"
+
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum kind {
     TEXT,
+    FILE_NAME, /* text too */
     INTEGER,
     NUMBER,
     SIZE,   /* bytes, with K, M or G */
@@ -44,6 +48,9 @@ struct setting {
 #define TEXT_OPTION(flag, at, dflt, meta_, who, text)                                              \
     {.name = flag, .kind = TEXT, .field = AT(at), .value = dflt, .meta = meta_, .commands = (who), \
      .help = text}
+#define FILE_OPTION(flag, at, who, text)                                                           \
+    {.name = flag, .kind = FILE_NAME, .field = AT(at), .meta = "FILE", .commands = (who),          \
+     .help = text}
 #define INT_OPTION(flag, at, dflt, low_, high_, who, text)                                         \
     {.name = flag, .kind = INTEGER, .field = AT(at), .value = dflt, .low = low_, .high = high_,    \
      .meta = "N", .commands = (who), .help = text}
@@ -71,8 +78,9 @@ static const struct setting table[] = {
                   "type of weights in memory; auto: the one on disk"),
     INT_OPTION("--context", context, "0", 0, 1 << 24, ALL & ~DEVICES,
                "longest sequence accepted, in tokens; 0: the model's"),
-    CHOICE_OPTION("--log-level", log_level, "info", "error|warn|info|debug", ALL,
-                  "how much is said on standard error"),
+    {.name = "--log-level", .kind = CHOICE, .field = AT(log_level), .value = "info",
+     .choices = "error|warn|info|debug", .env = "HZP_LOG", .commands = ALL,
+     .help = "how much is said on standard error"},
 
     HEADING("HTTP", SERVE),
     TEXT_OPTION("--host", host, "127.0.0.1", "ADDRESS", SERVE, "address to listen on"),
@@ -86,6 +94,10 @@ static const struct setting table[] = {
                "connections at a time"),
     INT_OPTION("--drain-timeout", drain_seconds, "30", 0, 86400, SERVE,
                "seconds that requests in flight have to finish in after SIGTERM"),
+
+    TEXT_OPTION("--try-prompt", try_prompt, "Once upon a time", "TEXT", SERVE,
+                "what the lines printed at start ask"),
+    FILE_OPTION("--try-examples", try_examples, SERVE, "what they teach, a file of examples"),
 
     HEADING("Serving", ENGINE),
     INT_OPTION("--max-running", running_max, "64", 1, 4096, ENGINE, "sequences in one step"),
@@ -136,7 +148,7 @@ static const struct setting table[] = {
                "milliseconds of training at a stretch while no request runs"),
     NUM_OPTION("--train-quantum", quantum_gflop, "0.2", 0, 1e6, LEARN,
                "largest piece of training work, in GFLOP; 0: never cut"),
-    TEXT_OPTION("--replay", replay, NULL, "FILE", SERVE | BENCH,
+    FILE_OPTION("--replay", replay, SERVE | BENCH,
                 "JSONL examples mixed in, so that what is known is not forgotten"),
     NUM_OPTION("--replay-ratio", replay_ratio, "1", 0, 100, SERVE | BENCH,
                "tokens of --replay per token of new examples"),
@@ -199,7 +211,7 @@ static const struct {
     {COMPLETE, "complete", "MODEL \"PROMPT\"", "complete one prompt on the terminal"},
     {EVAL, "eval", "MODEL --data FILE", "mean negative log-likelihood of a text"},
     {TRAIN, "train", "MODEL --data FILE --out DIR", "train offline"},
-    {BENCH, "bench", "WHAT MODEL", "measure: serve, train, coserve or ops"},
+    {BENCH, "bench", "WHAT MODEL", "measure: serve, train, coserve, swap or ops"},
     {DEVICES, "devices", "", "what this machine can compute on"},
 };
 
@@ -251,7 +263,7 @@ static int set(const struct setting *s, const char *text, struct hzp_options *op
     void *field = (char *)options + s->field;
     char *end;
     errno = 0;
-    if (s->kind == TEXT) {
+    if (s->kind == TEXT || s->kind == FILE_NAME) {
         *(const char **)field = text;
     } else if (s->kind == LIST) {
         struct hzp_option_list *list = field;
@@ -343,6 +355,65 @@ static int read_option(int argc, char **argv, int *at, struct hzp_options *optio
     return set(s, argv[++*at], options, reterr);
 }
 
+/* Texts of the model's file live as long as the process: settings point to them. */
+static struct kept_text {
+    struct kept_text *next;
+    char text[];
+} *kept_texts;
+
+static char *keep(const char *text)
+{
+    struct kept_text *kept = hzp_xmalloc(sizeof(*kept) + strlen(text) + 1);
+    strcpy(kept->text, text);
+    kept->next = kept_texts;
+    kept_texts = kept;
+    return kept->text;
+}
+
+/* A setting of the model's file. */
+static int read_line(const char *dir, const char *path, int number, char *line,
+                     struct hzp_options *options, struct hzp_err_text *reterr)
+{
+    line += strspn(line, " \t");
+    line[strcspn(line, "\r\n")] = 0;
+    if (!*line || *line == '#')
+        return HZP_OK;
+    size_t length = strcspn(line, " \t=");
+    const struct setting *s = find(line, length);
+    char *value = line + length;
+    value += strspn(value, value[0] == '=' ? "=" : " \t");
+    if (!s || !(s->commands & options->command) || s->kind == LIST)
+        return hzp_fail(reterr, HZP_EFORMAT, "%s:%d: %.*s is no setting of hzpserve %s", path,
+                        number, (int)length, line, command_name(options->command));
+    char *kept = keep(s->kind == FLAG ? "1" : value);
+    if (s->kind == FILE_NAME && *value != '/') {
+        char beside[2048];
+        snprintf(beside, sizeof(beside), "%s/%s", dir, value);
+        if (access(beside, R_OK) == 0)
+            kept = keep(beside);
+    }
+    struct hzp_err_text err;
+    int r = set(s, kept, options, &err);
+    return r < 0 ? hzp_fail(reterr, HZP_EFORMAT, "%s:%d: %s", path, number, err.text) : HZP_OK;
+}
+
+/* The model's own settings: where it has none, nothing. */
+static int read_model_settings(const char *dir, struct hzp_options *options,
+                               struct hzp_err_text *reterr)
+{
+    size_t size = strlen(dir) + sizeof("/serve.options");
+    char *path = hzp_xmalloc(size), line[1024];
+    snprintf(path, size, "%s/serve.options", dir);
+    FILE *file = fopen(path, "r");
+    int r = HZP_OK;
+    for (int n = 1; file && r == HZP_OK && fgets(line, sizeof(line), file); n++)
+        r = read_line(dir, path, n, line, options, reterr);
+    if (file)
+        fclose(file);
+    free(path);
+    return r;
+}
+
 static int read_words(int argc, char **argv, struct hzp_options *options,
                       struct hzp_err_text *reterr)
 {
@@ -385,6 +456,17 @@ int hzp_options_parse(int argc, char **argv, struct hzp_options *ret, struct hzp
     ret->command = commands[which].command;
     HZP_TRY(read_environment(ret, reterr));
     HZP_TRY(read_words(argc, argv, ret, reterr));
+    if (ret->command == SERVE && ret->words > 1)
+        return hzp_fail(reterr, HZP_EINVAL, "serve takes one model, what is \"%s\"?",
+                        ret->word[1]);
+    if (ret->command == SERVE && ret->words) {
+        /* Once more from the begin, now that the model is known. */
+        const char *dir = ret->word[0];
+        hzp_options_defaults(SERVE, ret);
+        HZP_TRY(read_model_settings(dir, ret, reterr));
+        HZP_TRY(read_environment(ret, reterr));
+        HZP_TRY(read_words(argc, argv, ret, reterr));
+    }
     int model = ret->command == BENCH ? 1 : 0;
     if (ret->command == BENCH && ret->words)
         ret->what = ret->word[0];

@@ -2,8 +2,10 @@
 /* api/options.h - every setting of every command, in one table: name, default, range, help.
  *
  * The table in options.c is the only place where a setting is defined: the parser, the help texts
- * and the defaults come from it.  A setting of the environment is read where the table says so; the
- * command line wins.
+ * and the defaults come from it.  `serve` first reads the model's own settings, MODEL/serve.options,
+ * if there are any (a setting a line, as on the command line; `#` begins a comment; a file named in
+ * it is looked for beside it first), then the environment where the table says so; the command line
+ * wins.
  *
  * Invariant: after hzp_options_parse() every field is in the range its help text names.
  * Thread: main, once; read-only from then on.
@@ -56,6 +58,7 @@ struct hzp_options {
 
     /* http */
     const char *host, *served_name, *api_key;
+    const char *try_prompt, *try_examples; /* what the welcome proposes */
     int64_t port, body_max, connections_max, drain_seconds;
 
     /* learning, in a server and offline */

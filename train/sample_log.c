@@ -30,8 +30,8 @@ enum statement { APPEND, READ, VERSION, CHECKPOINT, STATEMENTS };
 
 static const char *const statement_sql[STATEMENTS] = {
     [APPEND] = "INSERT INTO samples VALUES (?1, ?2, ?3)",
-    [READ] = "SELECT sequence_number, count, data FROM samples WHERE sequence_number > ?1"
-             " ORDER BY sequence_number LIMIT ?2",
+    [READ] = ("SELECT sequence_number, count, data FROM samples WHERE sequence_number > ?1"
+              " ORDER BY sequence_number LIMIT ?2"),
     [VERSION] = "INSERT INTO versions VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
     [CHECKPOINT] = "INSERT OR REPLACE INTO checkpoints VALUES (?1, ?2, ?3)",
 };

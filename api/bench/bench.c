@@ -10,22 +10,63 @@
 #include <string.h>
 
 void hzp_bench_figure(struct hzp_bench *b, const char *name, double value, const char *unit,
-                      double limit, const char *of)
+                      enum hzp_bench_base base, double share, const char *of)
 {
-    json_t *figure = json_pack("{s:s, s:f, s:s}", "name", name, "value", value, "unit", unit);
-    if (limit > 0) {
-        json_object_set_new(figure, "limit", json_real(limit));
+    json_t *figure = json_pack("{s:s, s:f, s:s, s:i, s:f}", "name", name, "value", value, "unit",
+                               unit, "base", (int)base, "per_base", share);
+    if (base != HZP_BENCH_NONE)
         json_object_set_new(figure, "of", json_string(of));
-        json_object_set_new(figure, "share", json_real(value / limit));
-    }
     json_array_append_new(b->figures, figure);
-    if (b->options->json)
-        return;
-    printf("%-44s %12.4g %-10s", name, value, unit);
-    if (limit > 0)
-        printf(" %5.1f %% of %.4g (%s)", 100 * value / limit, limit, of);
-    putchar('\n');
-    fflush(stdout);
+    fprintf(stderr, "measured: %s\n", name);
+}
+
+void hzp_bench_plain(struct hzp_bench *b, const char *name, double value, const char *unit)
+{
+    hzp_bench_figure(b, name, value, unit, HZP_BENCH_NONE, 0, NULL);
+}
+
+static double base_of(const struct hzp_bench *b, enum hzp_bench_base base)
+{
+    switch (base) {
+    case HZP_BENCH_READS:
+        return b->limits.read_bytes_per_s;
+    case HZP_BENCH_GEMM:
+        return b->act == HZP_BF16 ? b->limits.gemm_bf16 : b->limits.gemm_f32;
+    case HZP_BENCH_OTHER:
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+void hzp_bench_print(struct hzp_bench *b)
+{
+    size_t i;
+    json_t *figure;
+    json_array_foreach(b->figures, i, figure)
+    {
+        const char *name = json_string_value(json_object_get(figure, "name"));
+        if (!name)
+            continue; /* a row of the profile */
+        double value = json_number_value(json_object_get(figure, "value"));
+        double limit =
+            base_of(b, (enum hzp_bench_base)json_integer_value(json_object_get(figure, "base"))) *
+            json_number_value(json_object_get(figure, "per_base"));
+        json_object_del(figure, "base");
+        json_object_del(figure, "per_base");
+        if (limit > 0) {
+            json_object_set_new(figure, "limit", json_real(limit));
+            json_object_set_new(figure, "share", json_real(value / limit));
+        }
+        if (b->options->json)
+            continue;
+        printf("%-46s %12.4g %-10s", name, value,
+               json_string_value(json_object_get(figure, "unit")));
+        if (limit > 0)
+            printf(" %5.1f %% of %.4g (%s)", 100 * value / limit, limit,
+                   json_string_value(json_object_get(figure, "of")));
+        putchar('\n');
+    }
 }
 
 static int by_time(const void *a, const void *b)

@@ -20,18 +20,28 @@ struct hzp_bench_swapper;
 
 struct hzp_bench {
     const struct hzp_options *options;
-    struct hzp_engine *engine;  /* NULL for ops */
+    struct hzp_engine *engine; /* NULL for ops */
     struct hzp_limits limits;
+    enum hzp_dtype act;                /* whose GEMM limit counts */
     struct hzp_bench_reports *reports; /* of the engine's updates (samples.h) */
-    json_t *figures;            /* array of objects */
+    json_t *figures;                   /* array of objects */
     struct hzp_bench_swapper *swapper; /* of bench swap: the loop's third source */
     bool quick;
 };
 
-/* One figure.  limit > 0: what the machine would allow, in the same unit; `of` says of what.
- * better: a rate is better high (true), a time better low. */
+/* What a figure is held against. */
+enum hzp_bench_base { HZP_BENCH_NONE, HZP_BENCH_READS, HZP_BENCH_GEMM, HZP_BENCH_OTHER };
+
+/* One figure, kept until the end.  The machine would allow `share` of its base limit (bytes or
+ * operations a second), or just `share` itself where the base is OTHER; `of` says of what. */
 void hzp_bench_figure(struct hzp_bench *b, const char *name, double value, const char *unit,
-                      double limit, const char *of);
+                      enum hzp_bench_base base, double share, const char *of);
+
+/* One without a limit. */
+void hzp_bench_plain(struct hzp_bench *b, const char *name, double value, const char *unit);
+
+/* Prints all figures, with the limits as known now. */
+void hzp_bench_print(struct hzp_bench *b);
 
 /* Where the time went, from the engine's profile; call after the engine has stopped. */
 void hzp_bench_profile(struct hzp_bench *b, const struct hzp_profile *profile);

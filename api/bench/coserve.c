@@ -8,6 +8,7 @@
  */
 #include "api/bench/bench.h"
 #include "api/bench/samples.h"
+#include "api/state.h"
 
 #include "base/arena.h"
 #include "base/thread.h"
@@ -89,7 +90,7 @@ static uint64_t trained_rows(struct hzp_bench *b)
 static void keep_fed(struct hzp_bench *b, struct hzp_bench_samples *feed)
 {
     struct hzp_sample_queue_stats stats;
-    hzp_sample_queue_read_stats(b->engine->queue, &stats);
+    hzp_sample_queue_read_stats(hzp_state_queue(b->engine->state), &stats);
     if (stats.samples < 32)
         hzp_bench_samples_push(feed, 32, HZP_MIN(256, b->engine->plan.recipe.micro_rows));
 }
@@ -125,8 +126,8 @@ static int steady(struct hzp_bench *b, struct hzp_bench_client *client,
     hzp_trainer_pause(b->engine->trainer, true);
     while (lives) {
         hzp_wake_wait(client->wake, 100000000);
-        struct load late = {.gap = load->gap, .first = load->first, .gaps = GAPS_MAX,
-                            .firsts = FIRST_MAX};
+        struct load late = {
+            .gap = load->gap, .first = load->first, .gaps = GAPS_MAX, .firsts = FIRST_MAX};
         harvest(&late, live, &lives);
     }
     return r;
@@ -141,8 +142,7 @@ static double train_alone(struct hzp_bench *b, struct hzp_bench_samples *feed, d
         keep_fed(b, feed);
         nanosleep(&nap, NULL);
     }
-    double rate =
-        (double)(trained_rows(b) - rows) / ((double)(hzp_now_ns() - begin) * 1e-9);
+    double rate = (double)(trained_rows(b) - rows) / ((double)(hzp_now_ns() - begin) * 1e-9);
     hzp_trainer_pause(b->engine->trainer, true);
     return rate;
 }
@@ -150,7 +150,12 @@ static double train_alone(struct hzp_bench *b, struct hzp_bench_samples *feed, d
 static void report(struct hzp_bench *b, const char *what, struct load *load)
 {
     char name[80];
-    const struct { const char *text; double *value; int64_t n; double p; } row[] = {
+    const struct {
+        const char *text;
+        double *value;
+        int64_t n;
+        double p;
+    } row[] = {
         {"gap p50", load->gap, load->gaps, 0.5},
         {"gap p99", load->gap, load->gaps, 0.99},
         {"first token p50", load->first, load->firsts, 0.5},
@@ -158,11 +163,10 @@ static void report(struct hzp_bench *b, const char *what, struct load *load)
     };
     for (int i = 0; i < HZP_COUNT(row); i++) {
         snprintf(name, sizeof(name), "%s: %s", what, row[i].text);
-        hzp_bench_figure(b, name, 1e3 * hzp_bench_quantile(row[i].value, row[i].n, row[i].p), "ms",
-                         0, NULL);
+        hzp_bench_plain(b, name, 1e3 * hzp_bench_quantile(row[i].value, row[i].n, row[i].p), "ms");
     }
     snprintf(name, sizeof(name), "%s: served", what);
-    hzp_bench_figure(b, name, (double)load->tokens / load->seconds, "tokens/s", 0, NULL);
+    hzp_bench_plain(b, name, (double)load->tokens / load->seconds, "tokens/s");
 }
 
 static void conclude(struct hzp_bench *b, struct load *off, struct load *on, double alone)
@@ -172,12 +176,13 @@ static void conclude(struct hzp_bench *b, struct load *off, struct load *on, dou
     double p99_on = hzp_bench_quantile(on->gap, on->gaps, 0.99);
     report(b, "training off", off);
     report(b, "training on", on);
-    hzp_bench_figure(b, "training on: trained", trained, "tokens/s", alone, "training alone");
-    hzp_bench_figure(b, "gap p99, training on over off", p99_on / p99_off, "x", 0, NULL);
+    hzp_bench_figure(b, "training on: trained", trained, "tokens/s", HZP_BENCH_OTHER, alone,
+                     "training alone");
+    hzp_bench_plain(b, "gap p99, training on over off", p99_on / p99_off, "x");
     double served = (double)on->tokens / on->seconds / ((double)off->tokens / off->seconds);
-    hzp_bench_figure(b, "served, training on over off", served, "x", 0, NULL);
+    hzp_bench_plain(b, "served, training on over off", served, "x");
     /* Serving alone at full load is twice the half load that `off` saw. */
-    hzp_bench_figure(b, "co-serving gain", served / 2 + trained / alone, "x", 0, NULL);
+    hzp_bench_plain(b, "co-serving gain", served / 2 + trained / alone, "x");
 }
 
 int hzp_bench_coserve(struct hzp_bench *b, struct hzp_err_text *reterr)
@@ -196,7 +201,7 @@ int hzp_bench_coserve(struct hzp_bench *b, struct hzp_err_text *reterr)
     hzp_trainer_pause(b->engine->trainer, true);
     int r = capacity(b, &client, at_once, seconds, &rate, reterr);
     if (r == HZP_OK)
-        hzp_bench_figure(b, "capacity, 64 tokens in, 48 out", rate, "requests/s", 0, NULL);
+        hzp_bench_plain(b, "capacity, 64 tokens in, 48 out", rate, "requests/s");
     for (int turn = 0; r == HZP_OK && turn < (b->quick ? 1 : 3); turn++) {
         r = steady(b, &client, &feed, false, rate / 2, seconds, &off, reterr);
         if (r == HZP_OK)

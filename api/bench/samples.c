@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/bench/samples.h"
+#include "api/state.h"
 
 #include "base/arena.h"
 #include "base/thread.h"
@@ -65,7 +66,7 @@ void hzp_bench_samples_push(struct hzp_bench_samples *feed, int32_t count, int32
     int32_t *token = hzp_xmalloc((size_t)tokens * sizeof(*token));
     uint8_t *learn = hzp_xmalloc((size_t)tokens);
     for (int32_t i = 0; i < count; i++) {
-        if (hzp_sample_queue_reserve(engine->queue, 1, tokens) < 0)
+        if (hzp_sample_queue_reserve(hzp_state_queue(engine->state), 1, tokens) < 0)
             break;
         for (int32_t k = 0; k < tokens; k++) {
             feed->seed = feed->seed * 1664525u + 1013904223u;
@@ -74,10 +75,10 @@ void hzp_bench_samples_push(struct hzp_bench_samples *feed, int32_t count, int32
         }
         struct hzp_sample *sample = hzp_sample_create(token, learn, tokens);
         if (!sample) {
-            hzp_sample_queue_unreserve(engine->queue, 1, tokens);
+            hzp_sample_queue_unreserve(hzp_state_queue(engine->state), 1, tokens);
             break;
         }
-        hzp_sample_queue_push(engine->queue, &sample, 1);
+        hzp_sample_queue_push(hzp_state_queue(engine->state), &sample, 1);
     }
     free(token);
     free(learn);

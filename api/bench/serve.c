@@ -9,7 +9,8 @@
 
 enum { PROMPT = 512, GAPS_MAX = 1 << 16, MANY_MAX = 64 };
 
-/* Decoding one sequence reads every weight once a token; its keys and values are few beside them. */
+/* Decoding one sequence reads every weight once a token; its keys and values are few beside them.
+ */
 static int decode_alone(struct hzp_bench *b, struct hzp_bench_client *client,
                         struct hzp_err_text *reterr)
 {
@@ -29,14 +30,9 @@ static int decode_alone(struct hzp_bench *b, struct hzp_bench_client *client,
     double median = hzp_bench_quantile(gap, n, 0.5);
     free(gap);
     double bytes = hzp_bench_weight_bytes(b->engine);
-    hzp_bench_figure(b, "decode, one sequence", 1 / median, "tokens/s",
-                     b->limits.read_bytes_per_s / bytes, "read bandwidth / weight bytes");
+    hzp_bench_figure(b, "decode, one sequence", 1 / median, "tokens/s", HZP_BENCH_READS, 1 / bytes,
+                     "read bandwidth / weight bytes");
     return HZP_OK;
-}
-
-static double gemm_peak(const struct hzp_bench *b)
-{
-    return b->engine->plan.dtype == HZP_BF16 ? b->limits.gemm_bf16 : b->limits.gemm_f32;
 }
 
 static int prefill(struct hzp_bench *b, struct hzp_bench_client *client,
@@ -55,11 +51,11 @@ static int prefill(struct hzp_bench *b, struct hzp_bench_client *client,
     double median = hzp_bench_quantile(seconds, runs, 0.5);
     const struct hzp_model_config *c = &b->engine->model_config;
     double attention = 2.0 * c->heads.heads * c->heads.dim * PROMPT * (PROMPT + 1) / 2 * c->layers;
-    double flops = 2 * (hzp_bench_row_macs(c, false) * PROMPT + attention +
-                        (double)c->vocab * c->width);
-    hzp_bench_figure(b, "prefill, 512 tokens", PROMPT / median, "tokens/s",
-                     gemm_peak(b) / flops * PROMPT, "GEMM peak / operations");
-    hzp_bench_figure(b, "prefill, 512 tokens: time to first token", median * 1e3, "ms", 0, NULL);
+    double flops =
+        2 * (hzp_bench_row_macs(c, false) * PROMPT + attention + (double)c->vocab * c->width);
+    hzp_bench_figure(b, "prefill, 512 tokens", PROMPT / median, "tokens/s", HZP_BENCH_GEMM,
+                     PROMPT / flops, "GEMM peak / operations");
+    hzp_bench_plain(b, "prefill, 512 tokens: time to first token", median * 1e3, "ms");
     return HZP_OK;
 }
 
@@ -86,8 +82,7 @@ static int decode_many(struct hzp_bench *b, struct hzp_bench_client *client, int
     char name[64];
     snprintf(name, sizeof(name), "decode, %d sequences", many);
     if (end > begin)
-        hzp_bench_figure(b, name, (double)made / ((double)(end - begin) * 1e-9), "tokens/s", 0,
-                         NULL);
+        hzp_bench_plain(b, name, (double)made / ((double)(end - begin) * 1e-9), "tokens/s");
     return HZP_OK;
 }
 

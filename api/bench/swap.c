@@ -19,7 +19,7 @@ struct hzp_bench_swapper {
     struct hzp_source source;
     struct hzp_weights *weights;
     /* engine thread */
-    bool prepared;   /* every slot holds the same weights */
+    bool prepared; /* every slot holds the same weights */
     uint64_t next_ns;
     /* any thread */
     _Atomic uint64_t every_ns; /* 0: no swaps */
@@ -111,9 +111,9 @@ int hzp_bench_swap(struct hzp_bench *b, struct hzp_err_text *reterr)
         char name[80];
         snprintf(name, sizeof(name), "%g swaps/s (%llu done): gap p50", swaps_a_second[i],
                  (unsigned long long)swaps[i]);
-        hzp_bench_figure(b, name, 1e3 * hzp_bench_quantile(gap[i], n[i], 0.5), "ms", 0, NULL);
+        hzp_bench_plain(b, name, 1e3 * hzp_bench_quantile(gap[i], n[i], 0.5), "ms");
         snprintf(name, sizeof(name), "%g swaps/s: gap p99", swaps_a_second[i]);
-        hzp_bench_figure(b, name, 1e3 * hzp_bench_quantile(gap[i], n[i], 0.99), "ms", 0, NULL);
+        hzp_bench_plain(b, name, 1e3 * hzp_bench_quantile(gap[i], n[i], 0.99), "ms");
     }
     for (int i = 0; i < RATES; i++)
         free(gap[i]);

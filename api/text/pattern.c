@@ -13,6 +13,8 @@
 #define SOURCE_MAX    (64 * 1024)
 #define JIT_STACK_MAX (1024 * 1024)
 #define HEAP_KIB_MAX  (64 * 1024)
+/* Backtracking, and 4 more for each byte: one run of blanks may be the whole text. */
+#define STEPS_MAX 10000000u
 
 /* \w, \s and \h as Oniguruma knows them (the six numbers of Latin-1 are a quirk of its tables);
  * written so that they stand inside brackets too. */

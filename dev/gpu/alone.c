@@ -61,12 +61,16 @@ static void product_ceiling(uint16_t **m)
     LAB_CUDA(cudaEventRecord(e[1], lab.main.stream));
     LAB_CUDA(cudaEventSynchronize(e[1]));
     LAB_CUDA(cudaEventElapsedTime(&ms, e[0], e[1]));
-    lab_record("ceiling", "\"what\":\"bf16 product 8192^3, 10 after a rest\",\"us\":%.1f,\"value\":%.1f,"
-               "\"unit\":\"TFLOP/s\"", ms * 100, flops / (ms * 100) * 1e-6);
+    lab_record("ceiling",
+               "\"what\":\"bf16 product 8192^3, 10 after a rest\",\"us\":%.1f,\"value\":%.1f,"
+               "\"unit\":\"TFLOP/s\"",
+               ms * 100, flops / (ms * 100) * 1e-6);
     for (int r = 0; r < 2; r++) {
         double us = lab_time(run_square, m, &lab.main, 120);
-        lab_record("ceiling", "\"what\":\"bf16 product 8192^3, sustained\",\"us\":%.1f,\"value\":%.1f,"
-                   "\"unit\":\"TFLOP/s\"", us, flops / us * 1e-6);
+        lab_record("ceiling",
+                   "\"what\":\"bf16 product 8192^3, sustained\",\"us\":%.1f,\"value\":%.1f,"
+                   "\"unit\":\"TFLOP/s\"",
+                   us, flops / us * 1e-6);
     }
 }
 
@@ -81,11 +85,15 @@ int lab_section_ceilings(void)
     for (int i = 0; i < 3; i++)
         m[i] = lab_memory(8192UL * 8192 * 2, 1.0f);
     double us = lab_time(run_memcpy, &b, &lab.main, 10);
-    lab_record("ceiling", "\"what\":\"device copy, read + write\",\"us\":%.1f,\"value\":%.1f,\"unit\":\"GB/s\"",
-               us, 2e-3 * (double)b.size / us);
+    lab_record(
+        "ceiling",
+        "\"what\":\"device copy, read + write\",\"us\":%.1f,\"value\":%.1f,\"unit\":\"GB/s\"", us,
+        2e-3 * (double)b.size / us);
     us = lab_time(run_copy, &b, &lab.main, 10);
-    lab_record("ceiling", "\"what\":\"own copy kernel, read + write\",\"us\":%.1f,\"value\":%.1f,\"unit\":\"GB/s\"",
-               us, 2e-3 * (double)b.size / us);
+    lab_record(
+        "ceiling",
+        "\"what\":\"own copy kernel, read + write\",\"us\":%.1f,\"value\":%.1f,\"unit\":\"GB/s\"",
+        us, 2e-3 * (double)b.size / us);
     us = lab_time(run_read, &b, &lab.main, 10);
     lab_record("ceiling", "\"what\":\"read only\",\"us\":%.1f,\"value\":%.1f,\"unit\":\"GB/s\"", us,
                1e-3 * (double)b.size / us);
@@ -125,10 +133,11 @@ static void variants(const struct lab_cache *c)
             LAB_CUDA(lab_attn_prepare(r.variant, &t));
             r.blocks = lab_attn_blocks(r.variant, few.sms);
             double us = lab_time(run_attn, &r, &few, 4);
-            lab_record("attn_variant", "\"variant\":%d,\"warps\":%d,\"slots\":%d,\"smem_kib\":%d,"
-                       "\"per_sm\":%d,\"page\":%d,\"sms\":%d,\"us\":%.1f,\"gbs\":%.0f", r.variant, t.warps,
-                       t.slots, t.smem / 1024, t.per_sm, c->page_tokens, few.sms, us,
-                       lab_attn_bytes(256, 1024) / us * 1e-3);
+            lab_record("attn_variant",
+                       "\"variant\":%d,\"warps\":%d,\"slots\":%d,\"smem_kib\":%d,"
+                       "\"per_sm\":%d,\"page\":%d,\"sms\":%d,\"us\":%.1f,\"gbs\":%.0f",
+                       r.variant, t.warps, t.slots, t.smem / 1024, t.per_sm, c->page_tokens,
+                       few.sms, us, lab_attn_bytes(256, 1024) / us * 1e-3);
         }
         if (green)
             lab_green_close(&few, &rest);
@@ -145,9 +154,10 @@ static void by_grid(const struct lab_cache *c, int batch, int context)
         r.blocks = lab_attn_blocks(r.variant, k);
         double us = lab_time(run_attn, &r, &lab.main, 4);
         full = k == lab.sms ? us : full;
-        lab_record("attn_alone", "\"mech\":\"grid\",\"batch\":%d,\"context\":%d,\"sms\":%d,\"us\":%.1f,"
-                   "\"gbs\":%.0f,\"p\":%.3f", batch, context, k, us,
-                   lab_attn_bytes(batch, context) / us * 1e-3, full / us);
+        lab_record("attn_alone",
+                   "\"mech\":\"grid\",\"batch\":%d,\"context\":%d,\"sms\":%d,\"us\":%.1f,"
+                   "\"gbs\":%.0f,\"p\":%.3f",
+                   batch, context, k, us, lab_attn_bytes(batch, context) / us * 1e-3, full / us);
     }
     lab_attn_close(&r.a);
 }
@@ -164,9 +174,11 @@ static void by_green(const struct lab_cache *c, int batch, int context)
             continue;
         r.blocks = lab_attn_blocks(lab_variant, few.sms);
         double us = lab_time(run_attn, &r, &few, 4);
-        lab_record("attn_alone", "\"mech\":\"green\",\"batch\":%d,\"context\":%d,\"sms\":%d,\"us\":%.1f,"
-                   "\"gbs\":%.0f,\"p\":%.3f", batch, context, few.sms, us,
-                   lab_attn_bytes(batch, context) / us * 1e-3, full / us);
+        lab_record("attn_alone",
+                   "\"mech\":\"green\",\"batch\":%d,\"context\":%d,\"sms\":%d,\"us\":%.1f,"
+                   "\"gbs\":%.0f,\"p\":%.3f",
+                   batch, context, few.sms, us, lab_attn_bytes(batch, context) / us * 1e-3,
+                   full / us);
         lab_green_close(&few, &rest);
     }
     lab_attn_close(&r.a);
@@ -234,14 +246,16 @@ static void rows_table(enum lab_op op, const char *name, const int *sizes, int c
             const struct lab_shape *s = &lab_shapes[r.shape];
             const struct lab_gemm *g = lab_gemm(op, sizes[i], s->n, s->k, &lab.main);
             double us = lab_time(run_gemm, &r, &lab.main, 6);
-            lab_record("gemm_rows", "\"op\":\"%s\",\"shape\":\"%s\",\"n\":%d,\"k\":%d,\"rows\":%d,\"us\":%.1f,"
-                       "\"tflops\":%.1f,\"weight_gbs\":%.0f,\"blocks\":%d,\"kernel\":\"%s\"", name, s->name,
-                       s->n, s->k, sizes[i], us, lab_gemm_flops(sizes[i], s->n, s->k) / us * 1e-6,
+            lab_record("gemm_rows",
+                       "\"op\":\"%s\",\"shape\":\"%s\",\"n\":%d,\"k\":%d,\"rows\":%d,\"us\":%.1f,"
+                       "\"tflops\":%.1f,\"weight_gbs\":%.0f,\"blocks\":%d,\"kernel\":\"%s\"",
+                       name, s->name, s->n, s->k, sizes[i], us,
+                       lab_gemm_flops(sizes[i], s->n, s->k) / us * 1e-6,
                        2.0 * s->n * s->k / us * 1e-3, g->blocks, g->kernel);
         }
         double us = lab_time(run_layer, &r, &lab.main, 8);
-        lab_record("gemm_layer", "\"op\":\"%s\",\"rows\":%d,\"us\":%.1f,\"tflops\":%.1f", name, sizes[i], us,
-                   layer_flops(rows) / us * 1e-6);
+        lab_record("gemm_layer", "\"op\":\"%s\",\"rows\":%d,\"us\":%.1f,\"tflops\":%.1f", name,
+                   sizes[i], us, layer_flops(rows) / us * 1e-6);
     }
 }
 
@@ -262,8 +276,8 @@ static void price(const char *label, const int *whole, const int *pieces)
     double lo = ratio[0] < ratio[1] ? ratio[0] : ratio[1];
     double hi = ratio[0] < ratio[1] ? ratio[1] : ratio[0];
     double mid = ratio[2] < lo ? lo : ratio[2] > hi ? hi : ratio[2];
-    lab_record("split_price", "\"split\":\"%s\",\"whole_us\":%.1f,\"split_us\":%.1f,\"price\":%.4f", label,
-               last[0], last[1], mid - 1);
+    lab_record("split_price", "\"split\":\"%s\",\"whole_us\":%.1f,\"split_us\":%.1f,\"price\":%.4f",
+               label, last[0], last[1], mid - 1);
 }
 
 static void price_all(void)
@@ -291,7 +305,8 @@ static void price_all(void)
 
 int lab_section_nano(void)
 {
-    static const int forward[] = {16, 32, 64, 128, 256, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 4096};
+    static const int forward[] = {16,  32,  64,   128,  256,  384,  512,
+                                  640, 768, 1024, 1280, 1536, 2048, 4096};
     static const int backward[] = {256, 512, 1024, 2048, 4096};
     lab_tensors_open(8, 4096);
     rows_table(LAB_FORWARD, "forward", forward, 14);

@@ -6,12 +6,12 @@
 #include <math_constants.h>
 
 /*
- * A warp works alone: it owns a ring of 8 KiB slots, one holding the keys or the values of 32 tokens
- * of one head, filled by the tensor copy engine SLOTS - 1 ahead. Tokens are the rows of the tensor
- * core's left operand and the 4 query heads (padded to 8) its columns, so nothing of the tall side is
- * wasted. A slot is two boxes of 16 tokens (a page may be no larger), a box is [2 halves of 64
- * dimensions][16 tokens][128 bytes], swizzled by the engine: 16-byte column c of row r lies at
- * column c ^ (r & 7).
+ * A warp works alone: it owns a ring of 8 KiB slots, one holding the keys or the values of 32
+ * tokens of one head, filled by the tensor copy engine SLOTS - 1 ahead. Tokens are the rows of the
+ * tensor core's left operand and the 4 query heads (padded to 8) its columns, so nothing of the
+ * tall side is wasted. A slot is two boxes of 16 tokens (a page may be no larger), a box is [2
+ * halves of 64 dimensions][16 tokens][128 bytes], swizzled by the engine: 16-byte column c of row r
+ * lies at column c ^ (r & 7).
  */
 static constexpr int BOX = 16;
 static constexpr int BOX_BYTES = 4096;
@@ -92,7 +92,8 @@ static __device__ __forceinline__ int2 rows_of(const struct lab_attn &a, const c
     token += BOX;
     r.y = -1;
     if (token < c.len)
-        r.y = ((pages[token >> a.page_shift] * 2 * LAB_KV + c.head) << a.page_shift) + (token & mask);
+        r.y =
+            ((pages[token >> a.page_shift] * 2 * LAB_KV + c.head) << a.page_shift) + (token & mask);
     return r;
 }
 
@@ -103,10 +104,12 @@ static __device__ __forceinline__ void expect(uint32_t bar, int bytes)
 }
 
 /* Fetches 16 tokens from row `row` of the pool, announced on the barrier. */
-static __device__ __forceinline__ void fetch(uint32_t box, uint32_t bar, const CUtensorMap *map, int row)
+static __device__ __forceinline__ void fetch(uint32_t box, uint32_t bar, const CUtensorMap *map,
+                                             int row)
 {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%2, %3, %2}], [%4];\n" ::"r"(box), "l"(map), "r"(0), "r"(row), "r"(bar)
+                 "[%0], [%1, {%2, %3, %2}], [%4];\n" ::"r"(box),
+                 "l"(map), "r"(0), "r"(row), "r"(bar)
                  : "memory");
 }
 
@@ -119,7 +122,8 @@ static __device__ __forceinline__ void await(uint32_t bar, uint32_t parity)
                  "@done bra.uni out;\n"
                  "bra.uni again;\n"
                  "out:\n"
-                 "}\n" ::"r"(bar), "r"(parity)
+                 "}\n" ::"r"(bar),
+                 "r"(parity)
                  : "memory");
     __syncwarp();
 }
@@ -183,8 +187,8 @@ struct state {
 static __device__ __forceinline__ void begin(const struct lab_attn &a, const cursor &c, state &s,
                                              int lane)
 {
-    const uint16_t *row = a.q + (int64_t)c.seq * a.q_stride
-                          + (c.head * LAB_GROUP + (lane >> 2)) * LAB_DIM + (lane & 3) * 2;
+    const uint16_t *row = a.q + (int64_t)c.seq * a.q_stride +
+                          (c.head * LAB_GROUP + (lane >> 2)) * LAB_DIM + (lane & 3) * 2;
 #pragma unroll
     for (int i = 0; i < 16; i++)
         s.q[i] = lane < 16 ? *reinterpret_cast<const uint32_t *>(row + i * 8) : 0;
@@ -262,9 +266,11 @@ static __device__ __forceinline__ void scores(state &s, uint32_t slot, int left,
 static __device__ __noinline__ void clear(uint32_t slot, int left, int lane)
 {
     for (int r = left; r < LAB_UNIT; r++)
-        asm volatile("st.shared.v2.b32 [%0], {%1, %1};\n" ::"r"(slot + (r >> 4) * BOX_BYTES
-                                                                + (lane >> 4) * 2048 + (r & 15) * 128
-                                                                + (lane & 15) * 8), "r"(0) : "memory");
+        asm volatile("st.shared.v2.b32 [%0], {%1, %1};\n" ::"r"(slot + (r >> 4) * BOX_BYTES +
+                                                                (lane >> 4) * 2048 +
+                                                                (r & 15) * 128 + (lane & 15) * 8),
+                     "r"(0)
+                     : "memory");
     __syncwarp();
     asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
 }
@@ -302,8 +308,9 @@ static __device__ __forceinline__ void finish(const struct lab_attn &a, const cu
     for (int j = 0; j < 2; j++) {
         if (whole) {
             float inv = 1.0f / s.mass[j];
-            __nv_bfloat16 *o = (__nv_bfloat16 *)a.out
-                               + ((int64_t)c.seq * LAB_HEADS + c.head * LAB_GROUP + head + j) * LAB_DIM;
+            __nv_bfloat16 *o =
+                (__nv_bfloat16 *)a.out +
+                ((int64_t)c.seq * LAB_HEADS + c.head * LAB_GROUP + head + j) * LAB_DIM;
 #pragma unroll
             for (int i = 0; i < 8; i++) {
                 o[i * 16 + dim] = __float2bfloat16(s.o[i][j] * inv);
@@ -440,7 +447,8 @@ __global__ void merge(const __grid_constant__ struct lab_attn a, uint32_t worker
     int lane = threadIdx.x & 31;
     cut share = cut_for((uint32_t)a.units[a.batch] * LAB_KV, workers);
     int warps = gridDim.x * (blockDim.x >> 5);
-    for (int t = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5); t < a.batch * LAB_HEADS; t += warps) {
+    for (int t = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5); t < a.batch * LAB_HEADS;
+         t += warps) {
         int seq = t / LAB_HEADS;
         int head = t % LAB_HEADS;
         uint32_t units = a.units[seq + 1] - a.units[seq];
@@ -454,7 +462,8 @@ __global__ void merge(const __grid_constant__ struct lab_attn a, uint32_t worker
         float mass = 0;
         for (; first_unit(share, w) < u1 && w < workers; w++) {
             uint32_t slot = 2 * w + (first_unit(share, w) < u0);
-            const float *p = a.part + ((int64_t)slot * LAB_GROUP + head % LAB_GROUP) * (LAB_DIM + 2);
+            const float *p =
+                a.part + ((int64_t)slot * LAB_GROUP + head % LAB_GROUP) * (LAB_DIM + 2);
             float2 x = *reinterpret_cast<const float2 *>(p + lane * 4);
             float2 y = *reinterpret_cast<const float2 *>(p + lane * 4 + 2);
             float2 m = *reinterpret_cast<const float2 *>(p + LAB_DIM);
@@ -478,7 +487,7 @@ struct variant {
 };
 
 static const variant VARIANTS[] = {
-    {attend<9, 3>, 9, 3}, {attend<8, 3>, 8, 3}, {attend<6, 4>, 6, 4},
+    {attend<9, 3>, 9, 3}, {attend<8, 3>, 8, 3},   {attend<6, 4>, 6, 4},
     {attend<5, 5>, 5, 5}, {attend<13, 2>, 13, 2},
 };
 
@@ -493,8 +502,8 @@ extern "C" CUresult lab_attn_map(struct lab_attn *a, int64_t pages)
     cuuint64_t strides[2] = {LAB_DIM * 2, 128};
     cuuint32_t box[3] = {64, BOX, 2};
     cuuint32_t ones[3] = {1, 1, 1};
-    return cuTensorMapEncodeTiled(&a->map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, (void *)a->pool, dims,
-                                  strides, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
+    return cuTensorMapEncodeTiled(&a->map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, (void *)a->pool,
+                                  dims, strides, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
                                   CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
@@ -527,6 +536,6 @@ extern "C" cudaError_t lab_attn_launch(const struct lab_attn *a, int v, int bloc
     if (e != cudaSuccess)
         return e;
     int tasks = a->batch * LAB_HEADS / 4;
-    merge<<<tasks < 16 * blocks ? tasks : 16 * blocks, 128, 0, stream>>>(*a, blocks * t.warps);
+    merge < <<tasks<16 * blocks ? tasks : 16 * blocks, 128, 0, stream>>>(*a, blocks * t.warps);
     return cudaGetLastError();
 }

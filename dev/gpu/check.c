@@ -30,7 +30,8 @@ struct attn_host {
 };
 
 /* One query head in double. */
-static void reference(const struct lab_attn *a, const struct attn_host *h, int seq, int head, double *o)
+static void reference(const struct lab_attn *a, const struct attn_host *h, int seq, int head,
+                      double *o)
 {
     int page_tokens = 1 << a->page_shift;
     double top = -1e300;
@@ -43,13 +44,14 @@ static void reference(const struct lab_attn *a, const struct attn_host *h, int s
             o[d] = pass ? o[d] : 0;
         for (int t = 0; t < h->len[seq]; t++) {
             size_t page = (size_t)h->pages[seq * a->max_pages + t / page_tokens];
-            size_t at = ((page * 2 * LAB_KV + (size_t)(head / LAB_GROUP)) * (size_t)page_tokens
-                         + (size_t)(t % page_tokens)) * LAB_DIM;
+            size_t at = ((page * 2 * LAB_KV + (size_t)(head / LAB_GROUP)) * (size_t)page_tokens +
+                         (size_t)(t % page_tokens)) *
+                        LAB_DIM;
             if (pass == 0) {
                 double s = 0;
                 for (int d = 0; d < LAB_DIM; d++)
-                    s += (double)wide(h->q[seq * a->q_stride + head * LAB_DIM + d])
-                         * (double)wide(h->pool[at + (size_t)d]);
+                    s += (double)wide(h->q[seq * a->q_stride + head * LAB_DIM + d]) *
+                         (double)wide(h->pool[at + (size_t)d]);
                 score[t] = s / sqrt(LAB_DIM);
                 top = score[t] > top ? score[t] : top;
                 continue;
@@ -76,7 +78,8 @@ static void lengths(struct lab_attn *a, const int *len, int batch)
                         cudaMemcpyHostToDevice));
 }
 
-static int compare(const struct lab_attn *a, const double *ref, const uint16_t *first, int v, int blocks)
+static int compare(const struct lab_attn *a, const double *ref, const uint16_t *first, int v,
+                   int blocks)
 {
     size_t n = (size_t)a->batch * 4096;
     uint16_t *out;
@@ -98,8 +101,9 @@ static int compare(const struct lab_attn *a, const double *ref, const uint16_t *
     same = !first || memcmp(first, out, n * 2) == 0;
     double err = sqrt(num / den);
     bool ok = err < 6e-3 && same; /* a NaN left over fails the first */
-    lab_record("check_attention", "\"variant\":%d,\"blocks\":%d,\"page\":%d,\"error\":%.3g,\"ok\":%s",
-               v, blocks, 1 << a->page_shift, isfinite(err) ? err : -1.0, ok ? "true" : "false");
+    lab_record("check_attention",
+               "\"variant\":%d,\"blocks\":%d,\"page\":%d,\"error\":%.3g,\"ok\":%s", v, blocks,
+               1 << a->page_shift, isfinite(err) ? err : -1.0, ok ? "true" : "false");
     if (!ok)
         fprintf(stderr, "attention variant %d, %d blocks, page %d: error %g\n", v, blocks,
                 1 << a->page_shift, err);
@@ -148,8 +152,8 @@ static int check_attention(int page_tokens, const int *len, int batch)
     return bad;
 }
 
-static double dot(enum lab_op op, const uint16_t *x, const uint16_t *dy, const uint16_t *w, int rows,
-                  int n, int k, int i, int j)
+static double dot(enum lab_op op, const uint16_t *x, const uint16_t *dy, const uint16_t *w,
+                  int rows, int n, int k, int i, int j)
 {
     double s = 0;
     if (op == LAB_FORWARD)
@@ -183,8 +187,8 @@ static int check_gemm(enum lab_op op, const struct lab_lane *lane)
     if (op == LAB_WGRAD) /* it adds: start from zero */
         LAB_CUDA(cudaMemset(out, 0, size));
     LAB_CUDA(cudaDeviceSynchronize());
-    lab_gemm_run(g, op == LAB_FORWARD || op == LAB_DGRAD ? dw : dx, op == LAB_FORWARD ? dx : ddy, out,
-                 lane);
+    lab_gemm_run(g, op == LAB_FORWARD || op == LAB_DGRAD ? dw : dx, op == LAB_FORWARD ? dx : ddy,
+                 out, lane);
     LAB_CUDA(cudaStreamSynchronize(lane->stream));
     uint16_t *x = to_host(dx, (size_t)rows * k * 2);
     uint16_t *dy = to_host(ddy, (size_t)rows * n * 2);
@@ -243,8 +247,10 @@ static int check_green(void)
         for (int i = 0; i < 256; i++)
             common += rest.stream && a[i] && b[i];
         bool ok = na == few.sms && nb == rest.sms && common == 0;
-        lab_record("check_green", "\"asked\":%d,\"few\":%d,\"rest\":%d,\"few_seen\":%d,\"rest_seen\":%d,"
-                   "\"common\":%d,\"ok\":%s", k, few.sms, rest.sms, na, nb, common, ok ? "true" : "false");
+        lab_record("check_green",
+                   "\"asked\":%d,\"few\":%d,\"rest\":%d,\"few_seen\":%d,\"rest_seen\":%d,"
+                   "\"common\":%d,\"ok\":%s",
+                   k, few.sms, rest.sms, na, nb, common, ok ? "true" : "false");
         bad += !ok;
         if (k == 64)
             bad += check_gemm(LAB_FORWARD, &few) + check_gemm(LAB_WGRAD, &rest);

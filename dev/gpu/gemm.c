@@ -56,7 +56,8 @@ static void describe(struct lab_gemm *g)
     LAB_LT(cublasLtMatmulDescCreate(&g->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     switch (g->op) {
     case LAB_FORWARD:
-        LAB_LT(cublasLtMatmulDescSetAttribute(g->desc, CUBLASLT_MATMUL_DESC_TRANSA, &yes, sizeof yes));
+        LAB_LT(
+            cublasLtMatmulDescSetAttribute(g->desc, CUBLASLT_MATMUL_DESC_TRANSA, &yes, sizeof yes));
         layout(&g->a, CUDA_R_16BF, g->k, g->n);
         layout(&g->b, CUDA_R_16BF, g->k, g->rows);
         layout(&g->c, out, g->n, g->rows);
@@ -68,7 +69,8 @@ static void describe(struct lab_gemm *g)
         break;
     case LAB_WGRAD:
     case LAB_WGRAD16:
-        LAB_LT(cublasLtMatmulDescSetAttribute(g->desc, CUBLASLT_MATMUL_DESC_TRANSB, &yes, sizeof yes));
+        LAB_LT(
+            cublasLtMatmulDescSetAttribute(g->desc, CUBLASLT_MATMUL_DESC_TRANSB, &yes, sizeof yes));
         layout(&g->a, CUDA_R_16BF, g->k, g->rows);
         layout(&g->b, CUDA_R_16BF, g->n, g->rows);
         layout(&g->c, out, g->k, g->n);
@@ -76,8 +78,8 @@ static void describe(struct lab_gemm *g)
     }
     if (g->target) {
         int32_t target = g->target;
-        LAB_LT(cublasLtMatmulDescSetAttribute(g->desc, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &target,
-                                              sizeof target));
+        LAB_LT(cublasLtMatmulDescSetAttribute(g->desc, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET,
+                                              &target, sizeof target));
     }
 }
 
@@ -86,8 +88,8 @@ void lab_gemm_run(const struct lab_gemm *g, const void *left, const void *right,
 {
     float one = 1.0f;
     float beta = g->op == LAB_WGRAD ? 1.0f : 0.0f;
-    LAB_LT(cublasLtMatmul(lab.lt, g->desc, &one, left, g->a, right, g->b, &beta, out, g->c, out, g->c,
-                          &g->algo, lane->space, LAB_SPACE, lane->stream));
+    LAB_LT(cublasLtMatmul(lab.lt, g->desc, &one, left, g->a, right, g->b, &beta, out, g->c, out,
+                          g->c, &g->algo, lane->space, LAB_SPACE, lane->stream));
 }
 
 /* Left and right operand as describe() orders them, weights of layer l starting at `w`. */
@@ -126,8 +128,9 @@ static void inspect(struct lab_gemm *g, const struct lab_lane *lane)
         CUDA_KERNEL_NODE_PARAMS p;
         const char *name = NULL;
         CUgraphNodeType type;
-        if (cuGraphNodeGetType(nodes[i], &type) != CUDA_SUCCESS || type != CU_GRAPH_NODE_TYPE_KERNEL
-            || cuGraphKernelNodeGetParams(nodes[i], &p) != CUDA_SUCCESS)
+        if (cuGraphNodeGetType(nodes[i], &type) != CUDA_SUCCESS ||
+            type != CU_GRAPH_NODE_TYPE_KERNEL ||
+            cuGraphKernelNodeGetParams(nodes[i], &p) != CUDA_SUCCESS)
             continue;
         int blocks = (int)(p.gridDimX * p.gridDimY * p.gridDimZ);
         if (p.func)
@@ -171,8 +174,8 @@ static void tune(struct lab_gemm *g, const struct lab_lane *lane)
 
     describe(g);
     LAB_LT(cublasLtMatmulPreferenceCreate(&pref));
-    LAB_LT(cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &space,
-                                                sizeof space));
+    LAB_LT(cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                &space, sizeof space));
     LAB_LT(cublasLtMatmulAlgoGetHeuristic(lab.lt, g->desc, g->a, g->b, g->c, g->c, pref,
                                           g->target ? 4 : MAX_TRIES, found, &count));
     LAB_LT(cublasLtMatmulPreferenceDestroy(pref));
@@ -200,8 +203,8 @@ const struct lab_gemm *lab_gemm(enum lab_op op, int rows, int n, int k, const st
     struct plan *p;
     for (int i = 0; i < plan_count; i++) {
         p = &plans[i];
-        if (p->g.op == op && p->g.rows == rows && p->g.n == n && p->g.k == k
-            && p->g.target == lane->target && p->sms == lane->sms && p->green == (lane->green != NULL))
+        if (p->g.op == op && p->g.rows == rows && p->g.n == n && p->g.k == k &&
+            p->g.target == lane->target && p->sms == lane->sms && p->green == (lane->green != NULL))
             return &p->g;
     }
     if (plan_count == MAX_PLANS)
@@ -223,7 +226,8 @@ void lab_gemm_shape(enum lab_op op, int rows, int s, int layer, const struct lab
 {
     const struct lab_shape *sh = &lab_shapes[s];
     const struct lab_gemm *g = lab_gemm(op, rows, sh->n, sh->k, lane);
-    run_on(g, lab_t.weights + (size_t)(layer % lab_t.layers) * lab_layer_elements() + sh->offset, lane);
+    run_on(g, lab_t.weights + (size_t)(layer % lab_t.layers) * lab_layer_elements() + sh->offset,
+           lane);
 }
 
 int lab_gemm_survey(enum lab_op op, int rows, int s, const struct lab_lane *lane, int *failed)
@@ -239,18 +243,19 @@ int lab_gemm_survey(enum lab_op op, int rows, int s, const struct lab_lane *lane
     g.target = lane->target;
     describe(&g);
     LAB_LT(cublasLtMatmulPreferenceCreate(&pref));
-    LAB_LT(cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &space,
-                                                sizeof space));
-    LAB_LT(cublasLtMatmulAlgoGetHeuristic(lab.lt, g.desc, g.a, g.b, g.c, g.c, pref, MAX_TRIES, found,
-                                          &count));
+    LAB_LT(cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                &space, sizeof space));
+    LAB_LT(cublasLtMatmulAlgoGetHeuristic(lab.lt, g.desc, g.a, g.b, g.c, g.c, pref, MAX_TRIES,
+                                          found, &count));
     LAB_LT(cublasLtMatmulPreferenceDestroy(pref));
     *failed = 0;
     for (int i = 0; i < count; i++) {
-        cublasStatus_t e = cublasLtMatmul(lab.lt, g.desc, &one, op == LAB_FORWARD ? lab_t.weights : lab_t.x,
-                                          g.a, op == LAB_FORWARD ? lab_t.x : lab_t.dy, g.b, &zero,
-                                          op == LAB_FORWARD ? (void *)lab_t.y : (void *)lab_t.dw, g.c,
-                                          op == LAB_FORWARD ? (void *)lab_t.y : (void *)lab_t.dw, g.c,
-                                          &found[i].algo, lane->space, LAB_SPACE, lane->stream);
+        cublasStatus_t e =
+            cublasLtMatmul(lab.lt, g.desc, &one, op == LAB_FORWARD ? lab_t.weights : lab_t.x, g.a,
+                           op == LAB_FORWARD ? lab_t.x : lab_t.dy, g.b, &zero,
+                           op == LAB_FORWARD ? (void *)lab_t.y : (void *)lab_t.dw, g.c,
+                           op == LAB_FORWARD ? (void *)lab_t.y : (void *)lab_t.dw, g.c,
+                           &found[i].algo, lane->space, LAB_SPACE, lane->stream);
         *failed += e != CUBLAS_STATUS_SUCCESS || cudaStreamSynchronize(lane->stream) != cudaSuccess;
         cudaGetLastError();
     }

@@ -23,7 +23,8 @@ extern "C" {
 
 enum { LAB_HEADS = 32, LAB_KV = 8, LAB_DIM = 128, LAB_GROUP = 4, LAB_UNIT = 32 };
 
-/* A page holds [2: key, value][8 heads][page_tokens][128] bf16. Pointers are device memory, borrowed. */
+/* A page holds [2: key, value][8 heads][page_tokens][128] bf16. Pointers are device memory,
+ * borrowed. */
 struct lab_attn {
     CUtensorMap map;      /* the pool as rows of one head's token: lab_attn_map */
     const uint16_t *q;    /* [batch][q_stride], heads first in a row */
@@ -41,7 +42,7 @@ struct lab_attn {
 
 struct lab_attn_variant {
     int warps;
-    int slots; /* 8 KiB each, a warp */
+    int slots;  /* 8 KiB each, a warp */
     int smem;   /* bytes a block */
     int per_sm; /* blocks an SM holds */
 };

@@ -91,7 +91,8 @@ void lab_open(const char *path)
                "\"name\":\"%s\",\"sms\":%d,\"l2_mb\":%.1f,\"memory_gib\":%.1f,\"cuda_driver\":%d,"
                "\"cuda_runtime\":%d,\"cublaslt\":%zu,\"priorities\":[%d,%d]",
                prop.name, prop.multiProcessorCount, prop.l2CacheSize / 1048576.0,
-               (double)prop.totalGlobalMem / (1 << 30), driver, runtime, cublasLtGetVersion(), low, high);
+               (double)prop.totalGlobalMem / (1 << 30), driver, runtime, cublasLtGetVersion(), low,
+               high);
 }
 
 void lab_close(void)
@@ -121,8 +122,8 @@ static bool green_lane(struct lab_lane *lane, CUdevResource *res, void *space)
     CUdevResourceDesc desc;
     CUstream stream;
     memset(lane, 0, sizeof *lane);
-    if (cuDevResourceGenerateDesc(&desc, res, 1) != CUDA_SUCCESS
-        || cuGreenCtxCreate(&lane->green, desc, 0, CU_GREEN_CTX_DEFAULT_STREAM) != CUDA_SUCCESS)
+    if (cuDevResourceGenerateDesc(&desc, res, 1) != CUDA_SUCCESS ||
+        cuGreenCtxCreate(&lane->green, desc, 0, CU_GREEN_CTX_DEFAULT_STREAM) != CUDA_SUCCESS)
         return false;
     if (cuGreenCtxStreamCreate(&stream, lane->green, CU_STREAM_NON_BLOCKING, 0) != CUDA_SUCCESS)
         return false;
@@ -149,8 +150,8 @@ bool lab_green_open(int k, struct lab_lane *few, struct lab_lane *rest)
         return false;
     }
     from = lab_now();
-    if (!green_lane(few, &part, lab.spaces[0])
-        || (left.sm.smCount > 0 && !green_lane(rest, &left, lab.spaces[1]))) {
+    if (!green_lane(few, &part, lab.spaces[0]) ||
+        (left.sm.smCount > 0 && !green_lane(rest, &left, lab.spaces[1]))) {
         lab_record("green_refused", "\"sms\":%d,\"error\":-1,\"groups\":%u", k, groups);
         lab_green_close(few, rest);
         return false;

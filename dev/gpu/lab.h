@@ -2,8 +2,8 @@
 /*
  * What every measurement shares: one open device, lanes, matrix products, timing, the record file.
  *
- * Invariant: every CUDA, driver and cuBLASLt call is checked; the first failure ends the program with
- * status 3, its place and its text, since a figure measured after a failure is worth nothing.
+ * Invariant: every CUDA, driver and cuBLASLt call is checked; the first failure ends the program
+ * with status 3, its place and its text, since a figure measured after a failure is worth nothing.
  * Thread: one host thread.
  */
 #ifndef HZP_DEV_GPU_LAB_H
@@ -19,8 +19,8 @@
 #include <stdint.h>
 
 #define LAB_CUDA(call) lab_check_cuda((call), #call, __FILE__, __LINE__)
-#define LAB_CU(call) lab_check_cu((call), #call, __FILE__, __LINE__)
-#define LAB_LT(call) lab_check_lt((call), #call, __FILE__, __LINE__)
+#define LAB_CU(call)   lab_check_cu((call), #call, __FILE__, __LINE__)
+#define LAB_LT(call)   lab_check_lt((call), #call, __FILE__, __LINE__)
 
 void lab_check_cuda(cudaError_t e, const char *what, const char *file, int line);
 void lab_check_cu(CUresult e, const char *what, const char *file, int line);
@@ -79,7 +79,7 @@ enum lab_op {
 struct lab_gemm {
     enum lab_op op;
     int rows, n, k, target;
-    double us; /* as tuned */
+    double us;  /* as tuned */
     int blocks; /* of its widest kernel */
     char kernel[96];
     cublasLtMatmulDesc_t desc;
@@ -89,10 +89,10 @@ struct lab_gemm {
 
 /* Buffers of the widest operand, shared by all products. */
 struct lab_tensors {
-    uint16_t *x;      /* [rows][28672] inputs */
-    uint16_t *dy;     /* [rows][28672] */
-    uint16_t *y;      /* [rows][28672] outputs */
-    float *dw;        /* [28672][4096] */
+    uint16_t *x;       /* [rows][28672] inputs */
+    uint16_t *dy;      /* [rows][28672] */
+    uint16_t *y;       /* [rows][28672] outputs */
+    float *dw;         /* [28672][4096] */
     uint16_t *weights; /* layers of 4 matrices each */
     int layers;
 };
@@ -112,7 +112,8 @@ size_t lab_layer_elements(void);
 void lab_tensors_open(int layers, int rows);
 
 /* The tuned plan for this product on this lane (cached by everything but the stream). */
-const struct lab_gemm *lab_gemm(enum lab_op op, int rows, int n, int k, const struct lab_lane *lane);
+const struct lab_gemm *lab_gemm(enum lab_op op, int rows, int n, int k,
+                                const struct lab_lane *lane);
 /* Issues it on lab_t's buffers with the weights of shape s of layer l. */
 void lab_gemm_shape(enum lab_op op, int rows, int s, int layer, const struct lab_lane *lane);
 void lab_gemm_run(const struct lab_gemm *g, const void *left, const void *right, void *out,
@@ -131,7 +132,8 @@ struct lab_cache {
 /* A pool of `tokens` tokens of keys and values for one layer each. */
 void lab_cache_open(struct lab_cache *c, int64_t tokens, int page_tokens);
 /* Sequences of equal `context`, pages drawn at random from the pool; first = pages to skip. */
-void lab_attn_open(struct lab_attn *a, const struct lab_cache *c, int batch, int context, int first);
+void lab_attn_open(struct lab_attn *a, const struct lab_cache *c, int batch, int context,
+                   int first);
 void lab_attn_close(struct lab_attn *a);
 double lab_attn_bytes(int batch, int context);
 /* The variant all sections use: the quickest on a quarter of the SMs and on all, taken together. */
@@ -158,10 +160,11 @@ struct lab_side {
 
 /*
  * Runs both sides together in steady state and sets p[i] to side i's rate over its rate alone: work
- * done inside the common window, in microseconds alone, over the window. Two sides of one stream are
- * issued in turn: time-slicing. Median of three.
+ * done inside the common window, in microseconds alone, over the window. Two sides of one stream
+ * are issued in turn: time-slicing. Median of three.
  */
-void lab_together(const struct lab_side *a, const struct lab_side *b, double window_ms, double p[2]);
+void lab_together(const struct lab_side *a, const struct lab_side *b, double window_ms,
+                  double p[2]);
 
 int lab_compare(const void *a, const void *b);
 double lab_now(void); /* seconds, host */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fixed prices: launches, graphs, events, hops between lanes; and what a graph does with green lanes. */
+/* The fixed prices: launches, graphs, events, hops between lanes; and what a graph does with green
+ * lanes. */
 #include "lab.h"
 
 #include <stdio.h>
@@ -44,7 +45,8 @@ static void products(const struct lab_lane *a, const struct lab_lane *b, cudaEve
         lab_gemm_shape(LAB_FORWARD, 64, 1, i, a);
 }
 
-/* Host microseconds a call, and the device's a call (behind a gate, so that it never waits for us). */
+/* Host microseconds a call, and the device's a call (behind a gate, so that it never waits for us).
+ */
 static void measure(const char *what, chain run, const struct lab_lane *a, const struct lab_lane *b,
                     cudaEvent_t *e)
 {
@@ -72,12 +74,12 @@ static void measure(const char *what, chain run, const struct lab_lane *a, const
     }
     qsort(host, ROUNDS, sizeof *host, lab_compare);
     qsort(device, ROUNDS, sizeof *device, lab_compare);
-    lab_record("overhead", "\"what\":\"%s\",\"host_us\":%.2f,\"device_us\":%.2f", what, host[ROUNDS / 2],
-               device[ROUNDS / 2]);
+    lab_record("overhead", "\"what\":\"%s\",\"host_us\":%.2f,\"device_us\":%.2f", what,
+               host[ROUNDS / 2], device[ROUNDS / 2]);
 }
 
-static void graph_of(const char *what, chain run, const struct lab_lane *a, const struct lab_lane *b,
-                     cudaEvent_t *e)
+static void graph_of(const char *what, chain run, const struct lab_lane *a,
+                     const struct lab_lane *b, cudaEvent_t *e)
 {
     cudaGraph_t g;
     cudaGraphExec_t x;
@@ -98,8 +100,10 @@ static void graph_of(const char *what, chain run, const struct lab_lane *a, cons
     }
     qsort(host, ROUNDS, sizeof *host, lab_compare);
     qsort(wall, ROUNDS, sizeof *wall, lab_compare);
-    lab_record("overhead_graph", "\"what\":\"%s\",\"nodes\":%d,\"launch_host_us\":%.1f,\"launch_to_done_us\":%.1f,"
-               "\"per_node_us\":%.3f", what, CALLS, host[ROUNDS / 2], wall[ROUNDS / 2], wall[ROUNDS / 2] / CALLS);
+    lab_record("overhead_graph",
+               "\"what\":\"%s\",\"nodes\":%d,\"launch_host_us\":%.1f,\"launch_to_done_us\":%.1f,"
+               "\"per_node_us\":%.3f",
+               what, CALLS, host[ROUNDS / 2], wall[ROUNDS / 2], wall[ROUNDS / 2] / CALLS);
     LAB_CUDA(cudaGraphExecDestroy(x));
     LAB_CUDA(cudaGraphDestroy(g));
 }
@@ -127,12 +131,12 @@ static void green_graph(const struct lab_lane *few, const struct lab_lane *rest,
     LAB_CUDA(cudaDeviceSynchronize());
     cudaError_t err = cudaStreamBeginCapture(few->stream, cudaStreamCaptureModeRelaxed);
     if (err == cudaSuccess) {
-        bool fine = cudaEventRecord(e[0], few->stream) == cudaSuccess
-                    && cudaStreamWaitEvent(rest->stream, e[0], 0) == cudaSuccess
-                    && lab_smids(seen[0], 132 * 40, few->stream) == cudaSuccess
-                    && lab_smids(seen[1], 132 * 40, rest->stream) == cudaSuccess
-                    && cudaEventRecord(e[1], rest->stream) == cudaSuccess
-                    && cudaStreamWaitEvent(few->stream, e[1], 0) == cudaSuccess;
+        bool fine = cudaEventRecord(e[0], few->stream) == cudaSuccess &&
+                    cudaStreamWaitEvent(rest->stream, e[0], 0) == cudaSuccess &&
+                    lab_smids(seen[0], 132 * 40, few->stream) == cudaSuccess &&
+                    lab_smids(seen[1], 132 * 40, rest->stream) == cudaSuccess &&
+                    cudaEventRecord(e[1], rest->stream) == cudaSuccess &&
+                    cudaStreamWaitEvent(few->stream, e[1], 0) == cudaSuccess;
         err = cudaStreamEndCapture(few->stream, &g);
         if (!fine && err == cudaSuccess)
             err = cudaErrorStreamCaptureInvalidated;
@@ -146,7 +150,8 @@ static void green_graph(const struct lab_lane *few, const struct lab_lane *rest,
         LAB_CUDA(cudaDeviceSynchronize());
         LAB_CUDA(cudaGraphLaunch(x, i ? lab.main.stream : few->stream));
         LAB_CUDA(cudaDeviceSynchronize());
-        lab_record("green_graph", "\"launched_on\":\"%s\",\"few\":%d,\"rest\":%d,\"few_seen\":%d,\"rest_seen\":%d",
+        lab_record("green_graph",
+                   "\"launched_on\":\"%s\",\"few\":%d,\"rest\":%d,\"few_seen\":%d,\"rest_seen\":%d",
                    via[i], few->sms, rest->sms, seen_count(seen[0]), seen_count(seen[1]));
     }
     if (err != cudaSuccess) {
@@ -166,7 +171,8 @@ static void alone_latency(void)
         wall[r] = (lab_now() - t) * 1e6;
     }
     qsort(wall, ROUNDS, sizeof *wall, lab_compare);
-    lab_record("overhead", "\"what\":\"launch one kernel and wait for it\",\"host_us\":%.2f,\"device_us\":0",
+    lab_record("overhead",
+               "\"what\":\"launch one kernel and wait for it\",\"host_us\":%.2f,\"device_us\":0",
                wall[ROUNDS / 2]);
 }
 
@@ -218,7 +224,8 @@ int lab_section_remainders(void)
                 failed += bad;
             }
         }
-        lab_record("remainder", "\"left_over_sms\":%d,\"algorithms\":%d,\"failed\":%d", rest.sms, tried, failed);
+        lab_record("remainder", "\"left_over_sms\":%d,\"algorithms\":%d,\"failed\":%d", rest.sms,
+                   tried, failed);
         lab_green_close(&few, &rest);
     }
     return 0;

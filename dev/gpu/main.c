@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hopper SECTION RECORDS: runs one section in its own process, so that one failure spoils one only. */
+/* hopper SECTION RECORDS: runs one section in its own process, so that one failure spoils one only.
+ */
 #include "lab.h"
 
 #include <stdio.h>
@@ -9,10 +10,10 @@ static const struct section {
     const char *name;
     int (*run)(void);
 } sections[] = {
-    {"check", lab_section_check},     {"ceilings", lab_section_ceilings},
-    {"attention", lab_section_attention}, {"nano", lab_section_nano},
-    {"share", lab_section_share},     {"launch", lab_section_launch},
-    {"quantum", lab_section_quantum}, {"swap", lab_section_swap},
+    {"check", lab_section_check},           {"ceilings", lab_section_ceilings},
+    {"attention", lab_section_attention},   {"nano", lab_section_nano},
+    {"share", lab_section_share},           {"launch", lab_section_launch},
+    {"quantum", lab_section_quantum},       {"swap", lab_section_swap},
     {"remainders", lab_section_remainders},
 };
 
@@ -25,7 +26,8 @@ int main(int argc, char **argv)
             lab_open(argv[2]);
             double from = lab_now();
             int rc = sections[i].run();
-            lab_record("section", "\"name\":\"%s\",\"seconds\":%.1f,\"rc\":%d", argv[1], lab_now() - from, rc);
+            lab_record("section", "\"name\":\"%s\",\"seconds\":%.1f,\"rc\":%d", argv[1],
+                       lab_now() - from, rc);
             lab_close();
             return rc;
         }

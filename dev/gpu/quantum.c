@@ -101,8 +101,8 @@ static void one_each(struct decode *d, const struct lab_lane *ld, struct backwar
     }
 }
 
-static void both(const char *mech, int k, struct decode *d, const struct lab_lane *ld, struct backward *b,
-                 const struct lab_lane *lb, double alone)
+static void both(const char *mech, int k, struct decode *d, const struct lab_lane *ld,
+                 struct backward *b, const struct lab_lane *lb, double alone)
 {
     struct lab_side sd = {run_decode, d, ld, &alone, 1};
     struct lab_side sb = {run_backward, b, lb, b->alone, PIECES};
@@ -114,21 +114,25 @@ static void both(const char *mech, int k, struct decode *d, const struct lab_lan
     LAB_CUDA(cudaDeviceSynchronize());
     one_each(d, ld, b, lb, one);
     double all = one[0] > one[1] ? one[0] : one[1];
-    lab_record("quantum", "\"batch\":%d,\"rows\":%d,\"mech\":\"%s\",\"decode_sms\":%d,\"step_alone_us\":%.0f,"
+    lab_record("quantum",
+               "\"batch\":%d,\"rows\":%d,\"mech\":\"%s\",\"decode_sms\":%d,\"step_alone_us\":%.0f,"
                "\"piece_alone_us\":%.0f,\"step_us\":%.0f,\"piece_done_us\":%.0f,\"added_us\":%.0f,"
-               "\"added_of_piece\":%.3f,\"step_slowdown\":%.3f", d->step->batch, b->rows, mech, k, alone, b->sum,
-               one[0], one[1], all - alone, (all - alone) / b->sum, one[0] / alone);
+               "\"added_of_piece\":%.3f,\"step_slowdown\":%.3f",
+               d->step->batch, b->rows, mech, k, alone, b->sum, one[0], one[1], all - alone,
+               (all - alone) / b->sum, one[0] / alone);
     lab_together(&sd, &sb, 40, p);
     if (ld->stream == lb->stream)
         turn = p[0] + p[1];
-    lab_record("coserve", "\"batch\":%d,\"rows\":%d,\"mech\":\"%s\",\"decode_sms\":%d,\"p_serve\":%.3f,"
-               "\"p_train\":%.3f,\"gain\":%.3f,\"gain_over_turns\":%.3f", d->step->batch, b->rows, mech, k, p[0], p[1],
-               p[0] + p[1], (p[0] + p[1]) / turn);
+    lab_record("coserve",
+               "\"batch\":%d,\"rows\":%d,\"mech\":\"%s\",\"decode_sms\":%d,\"p_serve\":%.3f,"
+               "\"p_train\":%.3f,\"gain\":%.3f,\"gain_over_turns\":%.3f",
+               d->step->batch, b->rows, mech, k, p[0], p[1], p[0] + p[1], (p[0] + p[1]) / turn);
 }
 
 static void green(struct decode *d, struct backward *b, int count, double alone)
 {
-    /* Below 16 SMs left over, cuBLASLt's clusters of blocks may find no place and fail to launch. */
+    /* Below 16 SMs left over, cuBLASLt's clusters of blocks may find no place and fail to launch.
+     */
     static const int ks[] = {16, 24, 32, 40, 48, 56, 64, 80, 96, 112};
     for (size_t i = d->step->batch > 64 ? 3 : 0; i < sizeof ks / sizeof *ks; i++) {
         struct lab_lane few, rest;
@@ -141,7 +145,9 @@ static void green(struct decode *d, struct backward *b, int count, double alone)
         double direct = lab_time(run_decode, &e, &few, 30);
         e.graph = lab_step_graph(d->step, d->weights, &few, few.sms);
         double graph = e.graph ? lab_time(run_decode, &e, &few, 30) : 0;
-        lab_record("step_by_sms", "\"batch\":%d,\"mech\":\"green\",\"sms\":%d,\"graph_us\":%.0f,\"direct_us\":%.0f,\"p\":%.3f",
+        lab_record("step_by_sms",
+                   "\"batch\":%d,\"mech\":\"green\",\"sms\":%d,\"graph_us\":%.0f,\"direct_us\":%."
+                   "0f,\"p\":%.3f",
                    d->step->batch, few.sms, graph, direct, alone / (e.graph ? graph : direct));
         for (int j = 0; j < count; j++) {
             both("in turn", lab.sms, d, &lab.main, &b[j], &lab.main, alone);
@@ -167,8 +173,10 @@ static void both_limited(struct decode *d, struct backward *b, int count, double
         e.attn_sms = ks[i];
         e.graph = lab_step_graph(d->step, d->weights, &part, ks[i]);
         double us = lab_time(run_decode, &e, &part, 30);
-        lab_record("step_by_sms", "\"batch\":%d,\"mech\":\"told\",\"sms\":%d,\"graph_us\":%.0f,\"direct_us\":0,"
-                   "\"p\":%.3f", d->step->batch, ks[i], us, alone / us);
+        lab_record("step_by_sms",
+                   "\"batch\":%d,\"mech\":\"told\",\"sms\":%d,\"graph_us\":%.0f,\"direct_us\":0,"
+                   "\"p\":%.3f",
+                   d->step->batch, ks[i], us, alone / us);
         for (int j = 0; j < count; j++)
             both("both limited", ks[i], &e, &part, &b[j], &told, alone);
         LAB_CUDA(cudaGraphExecDestroy(e.graph));
@@ -200,8 +208,9 @@ static void batch(int rows, int context, const struct lab_cache *c, const uint16
     /* A graph's kernels keep the priority of the stream they were captured from. */
     first.graph = lab_step_graph(&step, weights, &lab.high, lab.sms);
     double alone = lab_time(run_decode, &d, &lab.main, 50);
-    lab_record("step_by_sms", "\"batch\":%d,\"mech\":\"all\",\"sms\":%d,\"graph_us\":%.0f,\"direct_us\":0,\"p\":1", rows, lab.sms,
-               alone);
+    lab_record("step_by_sms",
+               "\"batch\":%d,\"mech\":\"all\",\"sms\":%d,\"graph_us\":%.0f,\"direct_us\":0,\"p\":1",
+               rows, lab.sms, alone);
     for (int i = 0; i < 2; i++)
         backward_open(&b[i], sizes[i]);
     for (int i = 0; i < 2; i++) {

@@ -21,9 +21,12 @@ static struct partner partners[] = {
     {"forward 1024", 1024, 4, {0}, {0, 1, 2, 3}, {0}},
     {"dgrad 2048", 2048, 4, {LAB_DGRAD, LAB_DGRAD, LAB_DGRAD, LAB_DGRAD}, {3, 2, 1, 0}, {0}},
     {"wgrad 2048", 2048, 4, {LAB_WGRAD, LAB_WGRAD, LAB_WGRAD, LAB_WGRAD}, {3, 2, 1, 0}, {0}},
-    {"backward 4096", 4096, 8,
+    {"backward 4096",
+     4096,
+     8,
      {LAB_DGRAD, LAB_WGRAD, LAB_DGRAD, LAB_WGRAD, LAB_DGRAD, LAB_WGRAD, LAB_DGRAD, LAB_WGRAD},
-     {3, 3, 2, 2, 1, 1, 0, 0}, {0}},
+     {3, 3, 2, 2, 1, 1, 0, 0},
+     {0}},
 };
 
 enum { PARTNERS = sizeof partners / sizeof *partners };
@@ -98,12 +101,15 @@ static void alone_by_share(void)
                 int b = lab_gemm(p->op[j], p->rows, s->n, s->k, &told)->blocks;
                 most = b > most ? b : most;
             }
-            lab_record("gemm_alone", "\"mech\":\"target\",\"what\":\"%s\",\"sms\":%d,\"us\":%.1f,\"p\":%.3f,"
-                       "\"most_blocks\":%d", p->name, k, us, sum_alone(p) / us, most);
+            lab_record("gemm_alone",
+                       "\"mech\":\"target\",\"what\":\"%s\",\"sms\":%d,\"us\":%.1f,\"p\":%.3f,"
+                       "\"most_blocks\":%d",
+                       p->name, k, us, sum_alone(p) / us, most);
             if (!green)
                 continue;
             us = partner_alone(p, &few, NULL);
-            lab_record("gemm_alone", "\"mech\":\"green\",\"what\":\"%s\",\"sms\":%d,\"us\":%.1f,\"p\":%.3f",
+            lab_record("gemm_alone",
+                       "\"mech\":\"green\",\"what\":\"%s\",\"sms\":%d,\"us\":%.1f,\"p\":%.3f",
                        p->name, few.sms, us, sum_alone(p) / us);
         }
         if (green)
@@ -124,9 +130,10 @@ static void pair(const char *mech, int k, struct attn_run *r, const struct lab_l
     lab_together(&a, &b, 10, got);
     if (la->stream == lb->stream)
         turn = got[0] + got[1]; /* what follows is told against it: same clocks, same heat */
-    lab_record("pair", "\"with\":\"%s\",\"mech\":\"%s\",\"attn_sms\":%d,\"p_attn\":%.3f,\"p_gemm\":%.3f,"
-               "\"gain\":%.3f,\"gain_over_turns\":%.3f", p->name, mech, k, got[0], got[1], got[0] + got[1],
-               (got[0] + got[1]) / turn);
+    lab_record("pair",
+               "\"with\":\"%s\",\"mech\":\"%s\",\"attn_sms\":%d,\"p_attn\":%.3f,\"p_gemm\":%.3f,"
+               "\"gain\":%.3f,\"gain_over_turns\":%.3f",
+               p->name, mech, k, got[0], got[1], got[0] + got[1], (got[0] + got[1]) / turn);
 }
 
 static void unlimited(struct attn_run *r, struct partner *p, const double *alone)
@@ -178,7 +185,8 @@ int lab_section_share(void)
     alone = lab_time(run_attn, &r, &lab.main, 40);
     lab_record("pair_alone", "\"what\":\"attention %d x %d\",\"us\":%.1f", BATCH, CONTEXT, alone);
     for (int i = 0; i < PARTNERS; i++) {
-        /* Each alone for its weight, then all in turn for the sum: clocks differ between the two. */
+        /* Each alone for its weight, then all in turn for the sum: clocks differ between the two.
+         */
         double sum = partner_alone(&partners[i], &lab.main, partners[i].alone);
         double us = lab_time(run_partner, &partners[i], &lab.main, 40) * partners[i].pieces;
         for (int j = 0; j < partners[i].pieces; j++)

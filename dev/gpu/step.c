@@ -41,13 +41,14 @@ void lab_step_close(struct lab_step *s)
         LAB_CUDA(cudaFree(all[i]));
 }
 
-static void product(const struct lab_step *s, int n, int k, const uint16_t *w, const void *x, void *y,
-                    const struct lab_lane *lane)
+static void product(const struct lab_step *s, int n, int k, const uint16_t *w, const void *x,
+                    void *y, const struct lab_lane *lane)
 {
     lab_gemm_run(lab_gemm(LAB_FORWARD, s->batch, n, k, lane), w, x, y, lane);
 }
 
-static void layer(struct lab_step *s, int l, const uint16_t *w, const struct lab_lane *lane, int blocks)
+static void layer(struct lab_step *s, int l, const uint16_t *w, const struct lab_lane *lane,
+                  int blocks)
 {
     cudaStream_t st = lane->stream;
     LAB_CUDA(lab_norm(s->h, s->x, s->branch, s->batch, st));
@@ -60,13 +61,15 @@ static void layer(struct lab_step *s, int l, const uint16_t *w, const struct lab
     product(s, 4096, 14336, w + lab_shapes[3].offset, s->act, s->branch, lane);
 }
 
-void lab_step_run(struct lab_step *s, const uint16_t *weights, const struct lab_lane *lane, int attn_sms)
+void lab_step_run(struct lab_step *s, const uint16_t *weights, const struct lab_lane *lane,
+                  int attn_sms)
 {
     int blocks = lab_attn_blocks(lab_variant, attn_sms);
     for (int l = 0; l < STEP_LAYERS; l++)
         layer(s, l, weights + (size_t)l * lab_layer_elements(), lane, blocks);
     LAB_CUDA(lab_norm(s->h, s->x, s->branch, s->batch, lane->stream));
-    product(s, STEP_VOCABULARY, 4096, weights + STEP_LAYERS * lab_layer_elements(), s->h, s->logits, lane);
+    product(s, STEP_VOCABULARY, 4096, weights + STEP_LAYERS * lab_layer_elements(), s->h, s->logits,
+            lane);
 }
 
 void lab_step_tune(struct lab_step *s, const uint16_t *weights, const struct lab_lane *lane)
@@ -85,8 +88,8 @@ void lab_step_tune(struct lab_step *s, const uint16_t *weights, const struct lab
     LAB_CUDA(cudaDeviceSynchronize());
 }
 
-cudaGraphExec_t lab_step_graph(struct lab_step *s, const uint16_t *weights, const struct lab_lane *lane,
-                               int attn_sms)
+cudaGraphExec_t lab_step_graph(struct lab_step *s, const uint16_t *weights,
+                               const struct lab_lane *lane, int attn_sms)
 {
     cudaGraph_t graph;
     cudaGraphExec_t exec = NULL;

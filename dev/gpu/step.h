@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One decode step of a Llama-3.1-8B, synthetic: every matrix product, attention over a real paged
- * context, norms and activations of 32 layers and the head, with random weights. It leaves out rope,
- * the append of new keys, and sampling: a few microseconds a layer.
+ * context, norms and activations of 32 layers and the head, with random weights. It leaves out
+ * rope, the append of new keys, and sampling: a few microseconds a layer.
  */
 #ifndef HZP_DEV_GPU_STEP_H
 #define HZP_DEV_GPU_STEP_H
@@ -24,9 +24,10 @@ void lab_step_close(struct lab_step *s);
 /* Tunes its products for this lane; call once before a capture or a timing. */
 void lab_step_tune(struct lab_step *s, const uint16_t *weights, const struct lab_lane *lane);
 /* Issues one step; attention fills attn_sms SMs. */
-void lab_step_run(struct lab_step *s, const uint16_t *weights, const struct lab_lane *lane, int attn_sms);
+void lab_step_run(struct lab_step *s, const uint16_t *weights, const struct lab_lane *lane,
+                  int attn_sms);
 /* The same as a graph; NULL where the lane cannot be captured (recorded). */
-cudaGraphExec_t lab_step_graph(struct lab_step *s, const uint16_t *weights, const struct lab_lane *lane,
-                               int attn_sms);
+cudaGraphExec_t lab_step_graph(struct lab_step *s, const uint16_t *weights,
+                               const struct lab_lane *lane, int attn_sms);
 
 #endif

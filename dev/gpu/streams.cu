@@ -20,8 +20,8 @@ static __global__ void fill(uint16_t *p, size_t n, float scale, uint32_t seed)
         uint32_t h = mix((uint32_t)i * 2654435761U ^ mix((uint32_t)(i >> 32) + seed));
         uint32_t g = mix(h + 0x9e3779b9U);
         /* Four bytes each uniform: their sum is close to normal, variance 4 * 256^2 / 12 a word. */
-        float s = (float)((h & 255) + ((h >> 8) & 255) + ((h >> 16) & 255) + (h >> 24))
-                  + (float)((g & 255) + ((g >> 8) & 255) + ((g >> 16) & 255) + (g >> 24)) - 1020.0f;
+        float s = (float)((h & 255) + ((h >> 8) & 255) + ((h >> 16) & 255) + (h >> 24)) +
+                  (float)((g & 255) + ((g >> 8) & 255) + ((g >> 16) & 255) + (g >> 24)) - 1020.0f;
         __nv_bfloat16 b = __float2bfloat16(s * scale / 209.0f);
         p[i] = *reinterpret_cast<uint16_t *>(&b);
     }
@@ -187,7 +187,8 @@ extern "C" cudaError_t lab_copy(void *d, const void *src, size_t bytes, int bloc
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t lab_norm(uint16_t *y, uint16_t *x, const uint16_t *r, int rows, cudaStream_t s)
+extern "C" cudaError_t lab_norm(uint16_t *y, uint16_t *x, const uint16_t *r, int rows,
+                                cudaStream_t s)
 {
     norm<<<rows, 512, 0, s>>>((uint4 *)y, (uint4 *)x, (const uint4 *)r);
     return cudaGetLastError();

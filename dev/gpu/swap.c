@@ -11,7 +11,10 @@ enum { BATCH = 64, CONTEXT = 1024, MAX_STEPS = 4000, VERSIONS = 2 };
 enum copying { COPY_NONE, COPY_WHOLE, COPY_PIECES, COPY_KERNEL, COPY_HOST };
 
 static const char *const copying_names[] = {
-    "nothing", "16 GB device copy", "device copy, one layer a step", "own kernel on 8 SMs",
+    "nothing",
+    "16 GB device copy",
+    "device copy, one layer a step",
+    "own kernel on 8 SMs",
     "host to device without pause",
 };
 
@@ -65,35 +68,42 @@ static void run_h2d(void *arg, const struct lab_lane *lane, int i)
 {
     struct world *w = arg;
     (void)i;
-    LAB_CUDA(cudaMemcpyAsync(w->scratch, w->pinned, w->pinned_bytes, cudaMemcpyHostToDevice, lane->stream));
+    LAB_CUDA(cudaMemcpyAsync(w->scratch, w->pinned, w->pinned_bytes, cudaMemcpyHostToDevice,
+                             lane->stream));
 }
 
 static void run_d2h(void *arg, const struct lab_lane *lane, int i)
 {
     struct world *w = arg;
     (void)i;
-    LAB_CUDA(cudaMemcpyAsync(w->pinned, w->scratch, w->pinned_bytes, cudaMemcpyDeviceToHost, lane->stream));
+    LAB_CUDA(cudaMemcpyAsync(w->pinned, w->scratch, w->pinned_bytes, cudaMemcpyDeviceToHost,
+                             lane->stream));
 }
 
 static void alone(struct world *w)
 {
     double bytes = (double)lab_version_bytes();
     double us = lab_time(run_d2d, w, &lab.main, 5);
-    lab_record("swap_alone", "\"what\":\"16 GB device copy\",\"bytes\":%.0f,\"ms\":%.2f,\"gbs\":%.1f", bytes,
+    lab_record("swap_alone",
+               "\"what\":\"16 GB device copy\",\"bytes\":%.0f,\"ms\":%.2f,\"gbs\":%.1f", bytes,
                us * 1e-3, 2e-3 * bytes / us);
     us = lab_time(run_kernel, w, &lab.main, 5);
-    lab_record("swap_alone", "\"what\":\"own copy kernel on 8 SMs\",\"bytes\":%.0f,\"ms\":%.2f,\"gbs\":%.1f",
+    lab_record("swap_alone",
+               "\"what\":\"own copy kernel on 8 SMs\",\"bytes\":%.0f,\"ms\":%.2f,\"gbs\":%.1f",
                bytes, us * 1e-3, 2e-3 * bytes / us);
     us = lab_time(run_h2d, w, &lab.main, 5);
-    lab_record("swap_alone", "\"what\":\"host to device, pinned\",\"bytes\":%zu,\"ms\":%.2f,\"gbs\":%.2f",
+    lab_record("swap_alone",
+               "\"what\":\"host to device, pinned\",\"bytes\":%zu,\"ms\":%.2f,\"gbs\":%.2f",
                w->pinned_bytes, us * 1e-3, 1e-3 * (double)w->pinned_bytes / us);
     us = lab_time(run_d2h, w, &lab.main, 5);
-    lab_record("swap_alone", "\"what\":\"device to host, pinned\",\"bytes\":%zu,\"ms\":%.2f,\"gbs\":%.2f",
+    lab_record("swap_alone",
+               "\"what\":\"device to host, pinned\",\"bytes\":%zu,\"ms\":%.2f,\"gbs\":%.2f",
                w->pinned_bytes, us * 1e-3, 1e-3 * (double)w->pinned_bytes / us);
     us = lab_time(run_graph, w, &lab.main, 60);
     lab_record("step_form", "\"what\":\"one graph\",\"us\":%.1f", us);
     us = lab_time(run_both, w, &lab.main, 60);
-    lab_record("step_form", "\"what\":\"two graphs in turn, other version each step\",\"us\":%.1f", us);
+    lab_record("step_form", "\"what\":\"two graphs in turn, other version each step\",\"us\":%.1f",
+               us);
     us = lab_time(run_direct, w, &lab.main, 60);
     lab_record("step_form", "\"what\":\"launched one by one\",\"us\":%.1f", us);
 }
@@ -115,7 +125,8 @@ static void begin_copy(struct world *w, enum copying how, int slot)
 {
     size_t n = lab_version_bytes() & ~15UL;
     if (how == COPY_WHOLE)
-        LAB_CUDA(cudaMemcpyAsync(w->version[slot], w->draft, n, cudaMemcpyDeviceToDevice, lab.low.stream));
+        LAB_CUDA(cudaMemcpyAsync(w->version[slot], w->draft, n, cudaMemcpyDeviceToDevice,
+                                 lab.low.stream));
     if (how == COPY_KERNEL)
         LAB_CUDA(lab_copy(w->version[slot], w->draft, n, 16, lab.low.stream));
     LAB_CUDA(cudaEventRecord(w->copied, lab.low.stream));
@@ -139,12 +150,14 @@ static void report(struct tally *t, const char *what, double per_second, double 
     double sum = 0;
     for (int i = 0; i < t->steps; i++)
         sum += t->ms[i];
-    lab_record("swap_loop", "\"copying\":\"%s\",\"swaps_per_s\":%.0f,\"steps\":%d,\"swaps\":%d,\"mean_ms\":%.3f,"
-               "\"p50_ms\":%.3f,\"p90_ms\":%.3f,\"p99_ms\":%.3f,\"max_ms\":%.3f,\"swap_step_p50_ms\":%.3f,"
-               "\"swap_step_max_ms\":%.3f,\"host_gbs\":%.2f", what, per_second, t->steps, t->swaps,
-               sum / t->steps, at(t->ms, t->steps, .5), at(t->ms, t->steps, .9), at(t->ms, t->steps, .99),
-               at(t->ms, t->steps, 1), at(t->swap_ms, t->swaps, .5), at(t->swap_ms, t->swaps, 1),
-               t->host_bytes / span * 1e-9);
+    lab_record(
+        "swap_loop",
+        "\"copying\":\"%s\",\"swaps_per_s\":%.0f,\"steps\":%d,\"swaps\":%d,\"mean_ms\":%.3f,"
+        "\"p50_ms\":%.3f,\"p90_ms\":%.3f,\"p99_ms\":%.3f,\"max_ms\":%.3f,\"swap_step_p50_ms\":%.3f,"
+        "\"swap_step_max_ms\":%.3f,\"host_gbs\":%.2f",
+        what, per_second, t->steps, t->swaps, sum / t->steps, at(t->ms, t->steps, .5),
+        at(t->ms, t->steps, .9), at(t->ms, t->steps, .99), at(t->ms, t->steps, 1),
+        at(t->swap_ms, t->swaps, .5), at(t->swap_ms, t->swaps, 1), t->host_bytes / span * 1e-9);
 }
 
 static void one_step(struct world *w, int current)

@@ -53,7 +53,8 @@ double lab_time(lab_run run, void *arg, const struct lab_lane *lane, double ms)
     return samples[SAMPLES / 2];
 }
 
-/* Milliseconds after the gate at which each call of a side ended; at[0] is when the first could begin. */
+/* Milliseconds after the gate at which each call of a side ended; at[0] is when the first could
+ * begin. */
 struct trace {
     double at[MAX_CALLS + 1];
     int calls;
@@ -92,8 +93,10 @@ static void issue(const struct lab_side *const *sides, const int *calls)
     for (int s = 0; s < 2; s++)
         LAB_CUDA(cudaEventRecord(traces[s].e[0], sides[s]->lane->stream));
     while (done[0] < calls[0] || done[1] < calls[1]) {
-        int s = done[1] >= calls[1]
-                || (done[0] < calls[0] && (long)done[0] * calls[1] <= (long)done[1] * calls[0]) ? 0 : 1;
+        int s = done[1] >= calls[1] ||
+                        (done[0] < calls[0] && (long)done[0] * calls[1] <= (long)done[1] * calls[0])
+                    ? 0
+                    : 1;
         sides[s]->run(sides[s]->arg, sides[s]->lane, done[s]);
         done[s]++;
         LAB_CUDA(cudaEventRecord(traces[s].e[done[s]], sides[s]->lane->stream));
@@ -150,7 +153,8 @@ static void once(const struct lab_side *const *sides, const int *calls, double p
         p[s] = to > from ? worth(&traces[s], sides[s], from, to) : 0;
 }
 
-/* True, and the shorter side lengthened (or the longer cut), where one ran a fifth longer than the other. */
+/* True, and the shorter side lengthened (or the longer cut), where one ran a fifth longer than the
+ * other. */
 static bool uneven(const struct lab_side *const *sides, int *calls)
 {
     double span[2];

@@ -18,7 +18,8 @@
 
 static const char *const isa_name[] = {"base", "avx2", "avx512", "avx512_bf16"};
 
-enum { HUGE_PAGE = 2 << 20, THREADS_MAX = 1024 };
+enum { THREADS_MAX = 1024 };
+#define HUGE_PAGE ((size_t)2 << 20)
 
 static enum hzp_cpu_isa isa_find(void)
 {
@@ -102,7 +103,7 @@ static void label_make(char *ret, size_t size, int threads, enum hzp_cpu_isa isa
     unsigned word[12];
     int used = 0;
 
-    if (__get_cpuid_max(0x80000000u, NULL) >= 0x80000004u) {
+    if ((unsigned)__get_cpuid_max(0x80000000u, NULL) >= 0x80000004u) {
         for (unsigned i = 0; i < 3; i++)
             __get_cpuid(0x80000002u + i, &word[i * 4], &word[i * 4 + 1], &word[i * 4 + 2],
                         &word[i * 4 + 3]);

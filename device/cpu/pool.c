@@ -76,10 +76,10 @@ static void work(struct hzp_team *team, int thread)
     uint64_t ticket = atomic_load_explicit(&team->ticket, memory_order_acquire);
 
     for (;;) {
-        /* relaxed: ordered after the ticket by its acquire, and checked by the exchange */
-        int tasks = atomic_load_explicit(&team->tasks, memory_order_relaxed);
-        hzp_task_fn *fn = atomic_load_explicit(&team->fn, memory_order_relaxed);
-        void *ctx = atomic_load_explicit(&team->ctx, memory_order_relaxed);
+        /* of this ticket's job or a later one's; the exchange tells */
+        int tasks = atomic_load_explicit(&team->tasks, memory_order_acquire);
+        hzp_task_fn *fn = atomic_load_explicit(&team->fn, memory_order_acquire);
+        void *ctx = atomic_load_explicit(&team->ctx, memory_order_acquire);
         uint32_t next = (uint32_t)ticket;
 
         if ((int)next >= tasks)
@@ -143,10 +143,10 @@ void hzp_team_run(struct hzp_team *team, int tasks, hzp_task_fn *fn, void *ctx)
      * set the fields, then open the new one. */
     atomic_store_explicit(&team->done, 0, memory_order_relaxed);
     atomic_store_explicit(&team->ticket, (uint64_t)epoch << 32 | INT_MAX, memory_order_release);
-    atomic_thread_fence(memory_order_seq_cst);
-    atomic_store_explicit(&team->fn, fn, memory_order_relaxed);
-    atomic_store_explicit(&team->ctx, ctx, memory_order_relaxed);
-    atomic_store_explicit(&team->tasks, tasks, memory_order_relaxed);
+    /* release: who sees one of these sees the old job closed, and its exchange fails */
+    atomic_store_explicit(&team->fn, fn, memory_order_release);
+    atomic_store_explicit(&team->ctx, ctx, memory_order_release);
+    atomic_store_explicit(&team->tasks, tasks, memory_order_release);
     atomic_store_explicit(&team->ticket, (uint64_t)epoch << 32, memory_order_release);
     atomic_store(&team->epoch, epoch);
     if (atomic_load(&team->sleepers) > 0)

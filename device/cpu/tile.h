@@ -26,7 +26,7 @@ enum { W = TN * VL, BLOCK = 64 }; /* a panel's width; rows or keys of a block of
 #ifdef __AVX512BF16__
 #define HZP_PAIRS(type) ((type) == HZP_BF16)
 #else
-#define HZP_PAIRS(type) (false)
+#define HZP_PAIRS(type) ((void)(type), false)
 #endif
 
 /* Dwords along k for n elements. */
@@ -68,8 +68,8 @@ INLINE void tile(bool pairs, int mr, int k, const float *a, size_t lda, const fl
             vstore(c + (size_t)i * ldc + j * VL, acc[i][j], VL);
 }
 
-/* c[m][cols] (+)= a[m][k] b; cols a multiple of W.  The last rows of a panel in one smaller tile. */
-INLINE void tile_product(bool pairs, int m, int cols, int k, const float *a, size_t lda,
+/* The last rows of a panel in one smaller tile. */
+INLINE void tile_product_of(bool pairs, int m, int cols, int k, const float *a, size_t lda,
                          const float *b, float *c, size_t ldc, bool add)
 {
     for (int n = 0; n < cols; n += W, b += (size_t)k * W) {
@@ -86,6 +86,37 @@ INLINE void tile_product(bool pairs, int m, int cols, int k, const float *a, siz
         case 5: tile(pairs, 5, k, ar, lda, b, cr, ldc, add); break;
         }
     }
+}
+
+/* Not inlined: the tiles are most of a kernel's code. */
+static __attribute__((noinline, unused)) void tile_product_pairs(int m, int cols, int k,
+                                                                 const float *a, size_t lda,
+                                                                 const float *b, float *c,
+                                                                 size_t ldc, bool add)
+{
+    if (add)
+        tile_product_of(HZP_PAIRS(HZP_BF16), m, cols, k, a, lda, b, c, ldc, true);
+    else
+        tile_product_of(HZP_PAIRS(HZP_BF16), m, cols, k, a, lda, b, c, ldc, false);
+}
+static __attribute__((noinline)) void tile_product_floats(int m, int cols, int k, const float *a,
+                                                          size_t lda, const float *b, float *c,
+                                                          size_t ldc, bool add)
+{
+    if (add)
+        tile_product_of(false, m, cols, k, a, lda, b, c, ldc, true);
+    else
+        tile_product_of(false, m, cols, k, a, lda, b, c, ldc, false);
+}
+
+/* c[m][cols] (+)= a[m][k] b; cols a multiple of W. */
+INLINE void tile_product(bool pairs, int m, int cols, int k, const float *a, size_t lda,
+                         const float *b, float *c, size_t ldc, bool add)
+{
+    if (pairs)
+        tile_product_pairs(m, cols, k, a, lda, b, c, ldc, add);
+    else
+        tile_product_floats(m, cols, k, a, lda, b, c, ldc, add);
 }
 
 /* One row of n elements in rows form. */
@@ -137,7 +168,7 @@ INLINE void transpose16(const float *x, size_t ldx, float *y, size_t ldy)
 }
 #endif
 
-INLINE void transpose(const float *x, size_t ldx, int rows, int cols, float *y, size_t ldy)
+static __attribute__((noinline)) void transpose(const float *x, size_t ldx, int rows, int cols, float *y, size_t ldy)
 {
     int r = 0;
 #ifdef __AVX512F__

@@ -4,7 +4,8 @@
 
     test_api.py HZPSERVE MODEL_DIR [TEST ...]
 
-Skips (77) where the client or the model is missing.
+With MODEL_DIR/expected.json, greedy continuations of a float64 reference, answers are compared with
+them too.  Skips (77) where the client or the model is missing.
 """
 import http.client
 import json
@@ -33,12 +34,14 @@ PROMPT = "Once upon a time"
 class Server:
     """One hzpserve; `with` starts and ends it."""
 
-    def __init__(self, *options, name="tiny"):
+    def __init__(self, *options, name="tiny", state=None):
         self.options = ["--served-model-name", name, *options]
+        self.kept = state
 
     def __enter__(self):
         self.state = tempfile.TemporaryDirectory(prefix="hzpserve-test-")
-        arguments = [BINARY, "serve", MODEL, "--port", "0", "--state", self.state.name]
+        arguments = [BINARY, "serve", MODEL, "--port", "0", "--state",
+                     self.kept or self.state.name]
         self.process = subprocess.Popen(arguments + self.options, stdout=subprocess.PIPE, text=True)
         for line in self.process.stdout:
             found = re.search(r"serves (\S+) at http://127\.0\.0\.1:(\d+)", line)
@@ -48,8 +51,12 @@ class Server:
         else:
             raise AssertionError("the server did not start")
         threading.Thread(target=self.process.stdout.read, daemon=True).start()
+        self.key = self.options[self.options.index("--api-key") + 1] \
+            if "--api-key" in self.options else "none"
         self.url = f"http://127.0.0.1:{self.port}"
-        self.client = openai.OpenAI(base_url=self.url + "/v1", api_key="none", max_retries=0)
+        self.client = openai.OpenAI(base_url=self.url + "/v1", api_key=self.key, max_retries=0)
+        self.context = self.client.models.list().data[0].max_model_len
+        self.long = min(480, self.context - 40)
         return self
 
     def __exit__(self, *_):
@@ -59,8 +66,9 @@ class Server:
         self.state.cleanup()
 
     def complete(self, **fields):
+        """Greedy and of a known length, unless said otherwise."""
         fields = {"model": self.model, "prompt": PROMPT, "max_tokens": 16, "temperature": 0,
-                  **fields}
+                  "ignore_eos": True, **fields}
         known = {"model", "prompt", "max_tokens", "temperature", "n", "stop", "stream", "logprobs",
                  "echo", "seed", "stream_options", "top_p", "logit_bias", "presence_penalty",
                  "frequency_penalty", "best_of", "suffix", "user"}
@@ -113,7 +121,8 @@ def test_completion(server):
     assert answer.object == "text_completion" and answer.id.startswith("cmpl-")
     assert answer.model == server.model and len(answer.choices) == 1
     choice = answer.choices[0]
-    assert EXPECTED[PROMPT].startswith(PROMPT + choice.text) and len(choice.text) > 20, choice.text
+    assert EXPECTED.get(PROMPT, PROMPT + choice.text).startswith(PROMPT + choice.text)
+    assert len(choice.text) > 10, choice.text
     assert choice.finish_reason == "length" and choice.index == 0
     assert answer.usage.completion_tokens == 16
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + 16
@@ -125,30 +134,38 @@ def test_completion(server):
     assert int(headers["x-hzpserve-weights-version"]) == hzp["weights_version"]
 
 
-def test_greedy_equals_reference(server):
-    """Alone and in a crowd: the same tokens as the float64 reference, log-probabilities too."""
-    def ask(case, results, i):
-        prompt = case["prompt_ids"]
-        count = min(len(case["greedy_ids"]), 60)
-        results[i] = server.complete(prompt=prompt, max_tokens=count, logprobs=0, ignore_eos=True,
+def test_greedy_is_the_same_in_a_crowd(server):
+    """Alone and among others: the same tokens, and those of the float64 reference."""
+    def ask(prompt, results, i):
+        results[i] = server.complete(prompt=prompt, max_tokens=60, logprobs=0,
                                      return_token_ids=True).choices[0]
 
-    cases = CASES * 6
-    alone = [None] * len(CASES)
-    for i, case in enumerate(CASES):
-        ask(case, alone, i)
-    crowd = [None] * len(cases)
-    threads = [threading.Thread(target=ask, args=(case, crowd, i)) for i, case in enumerate(cases)]
+    prompts = [c["prompt_ids"] for c in CASES] + [PROMPT, "A", "The house is red. " * 6, [5, 6, 7]]
+    alone = [None] * len(prompts)
+    for i, prompt in enumerate(prompts):
+        ask(prompt, alone, i)
+    crowd = [None] * 6 * len(prompts)
+    threads = [threading.Thread(target=ask, args=(prompt, crowd, i))
+               for i, prompt in enumerate(prompts * 6)]
     for t in threads:
         t.start()
     for t in threads:
         t.join()
-    for i, (case, got) in enumerate(zip(CASES + cases, alone + crowd)):
-        n = len(got.token_ids)
-        assert n == min(len(case["greedy_ids"]), 60), (i, n)
-        assert got.token_ids == case["greedy_ids"][:n], i
+    for i, got in enumerate(crowd):
+        assert got.token_ids == alone[i % len(prompts)].token_ids, i
+    for case, got in zip(CASES, alone):
+        n = min(len(case["greedy_ids"]), 60)
+        assert got.token_ids[:n] == case["greedy_ids"][:n], case["prompt"]
         for a, b in zip(got.logprobs.token_logprobs, case["greedy_logprobs"]):
-            assert abs(a - b) < 1e-3, (i, a, b)
+            assert abs(a - b) < 1e-3, (a, b)
+
+
+def test_text_goes_on(server):
+    """The answer begins with the space that the prompt lacks."""
+    first = server.complete(prompt="The color of my car is").choices[0].text
+    if CASES:  # a model of running text
+        assert first.startswith(" ") and not first.startswith("  "), first
+        assert not server.complete(prompt="").choices[0].text.startswith(" ")
 
 
 def test_prompt_shapes(server):
@@ -216,7 +233,7 @@ def test_echo_and_logprobs(server):
     for i, start in enumerate(lp.text_offset[:-1]):
         if i:
             piece = choice.text[start:lp.text_offset[i + 1]]
-            assert lp.tokens[i].strip() == piece.strip(), (i, lp.tokens[i], piece)
+            assert not piece or lp.tokens[i].strip() == piece.strip(), (i, lp.tokens[i], piece)
     assert [x - len(PROMPT) for x in lp.text_offset[-8:]] == plain.logprobs.text_offset
     only = server.complete(echo=True, max_tokens=0, logprobs=1)
     assert only.choices[0].text == PROMPT and only.usage.completion_tokens == 0
@@ -233,8 +250,7 @@ def test_echo_and_logprobs(server):
 
 def test_stop(server):
     whole = server.complete(max_tokens=40).choices[0].text
-    word = "Lily"
-    assert word in whole
+    word = whole[len(whole) // 2:len(whole) // 2 + 4]
     cut = server.complete(max_tokens=40, stop=word)
     assert cut.choices[0].text == whole[:whole.index(word)]
     assert cut.choices[0].finish_reason == "stop" and cut.choices[0].stop_reason == word
@@ -248,8 +264,8 @@ def test_stop(server):
     by_id = server.complete(max_tokens=40, stop_token_ids=[token], return_token_ids=True).choices[0]
     assert by_id.token_ids == ids[:ids.index(token) + 1]
     assert by_id.finish_reason == "stop" and by_id.stop_reason == token
-    later = server.complete(max_tokens=40, stop=word, min_tokens=30)
-    assert later.usage.completion_tokens >= 30
+    later = server.complete(max_tokens=40, stop=word, min_tokens=35)
+    assert later.usage.completion_tokens >= 35
     banned = server.complete(max_tokens=40, stop_token_ids=[token], min_tokens=40,
                              return_token_ids=True).choices[0]
     assert token not in banned.token_ids and len(banned.token_ids) == 40
@@ -271,8 +287,8 @@ def test_sampling(server):
     first = greedy.token_ids[0]
     other = server.complete(logit_bias={str(first): -100}, return_token_ids=True).choices[0]
     assert first not in other.token_ids
-    forced = server.complete(logit_bias={"300": 100}, return_token_ids=True).choices[0]
-    assert set(forced.token_ids) == {300}
+    forced = server.complete(logit_bias={str(first): 100}, return_token_ids=True).choices[0]
+    assert set(forced.token_ids) == {first}
     for penalty in ({"presence_penalty": 2}, {"frequency_penalty": 2}, {"repetition_penalty": 5}):
         assert server.complete(max_tokens=60, **penalty).choices[0].text != \
             server.complete(max_tokens=60).choices[0].text, penalty
@@ -293,15 +309,15 @@ def test_errors(server):
             ({"prompt": None}, "prompt"), ({"prompt": {"a": 1}}, "prompt"),
             ({"prompt": [1, "a"]}, "prompt"), ({"prompt": [-1]}, "prompt"),
             ({"prompt": [10 ** 12]}, "prompt"), ({"prompt": ["a", 1]}, "prompt"),
-            ({"max_tokens": 5000}, "max_tokens"), ({"seed": "x"}, "seed"), ({"model": 3}, "model")]:
+            ({"max_tokens": 10 ** 6}, "max_tokens"), ({"seed": "x"}, "seed"), ({"model": 3}, "model")]:
         body = {"model": server.model, "prompt": PROMPT, "max_tokens": 16, **fields}
         status, _, answer = server.post("/v1/completions", body)
         error = answer["error"]
         assert status == 400 and error["param"] == param, (fields, status, answer)
         assert set(error) == {"message", "type", "param", "code"}
         assert error["type"] == "invalid_request_error" and error["message"], answer
-    error = raises(openai.BadRequestError, lambda: server.complete(max_tokens=100000))
-    assert error.code == "context_length_exceeded" and "512" in str(error)
+    error = raises(openai.BadRequestError, lambda: server.complete(max_tokens=10 ** 6))
+    assert error.code == "context_length_exceeded" and f" {server.context} " in str(error)
     error = raises(openai.NotFoundError, lambda: server.complete(model="gpt"))
     assert error.param == "model" and error.code == "model_not_found"
     for body in (b"", b"{", b"[]", b'"x"', b"\xff\xfe", b"[" * 100000, b'{"prompt": "\xff"}'):
@@ -337,7 +353,7 @@ def test_models_and_health(server):
 def test_disconnect_frees(server):
     """Streaming, waiting for the whole answer, and not reading at all: each leaves nothing."""
     for fields in ({"stream": True}, {}, {"n": 20, "stream": True}):
-        body = json.dumps({"prompt": PROMPT, "max_tokens": 500, "ignore_eos": True, **fields})
+        body = json.dumps({"prompt": PROMPT, "max_tokens": server.long, "ignore_eos": True, **fields})
         sockets = []
         for _ in range(12):
             s = socket.create_connection(("127.0.0.1", server.port))
@@ -370,6 +386,12 @@ def test_concurrent_streams(server):
     until(server.idle)
 
 
+def test_the_port_is_taken(server):
+    second = subprocess.run([BINARY, "serve", MODEL, "--no-train", "--port", str(server.port)],
+                            capture_output=True, text=True, timeout=60)
+    assert second.returncode == 1 and f"port {server.port}" in second.stderr
+
+
 def test_bounds():
     with Server("--max-body", "2K", "--max-running", "1", "--max-waiting", "2", "--no-train",
                 "--api-key", "secret") as server:
@@ -379,13 +401,12 @@ def test_bounds():
         assert status == 413 and "2048" in answer["error"]["message"]
         assert server.post("/v1/completions", {"prompt": PROMPT, "n": 3}, key)[0] == 400
         assert json.loads(server.get("/health"))["status"] == "ok"  # needs no key
-        server.client = server.client.with_options(api_key="secret")
         stop, seen = threading.Event(), []
 
         def ask():
             while not stop.is_set():
                 seen.append(server.post("/v1/completions", {
-                    "prompt": PROMPT, "max_tokens": 480, "ignore_eos": True}, key))
+                    "prompt": PROMPT, "max_tokens": server.long, "ignore_eos": True}, key))
 
         threads = [threading.Thread(target=ask) for _ in range(12)]
         for t in threads:
@@ -408,7 +429,7 @@ def test_drain():
         results = []
 
         def ask():
-            results.append(server.complete(max_tokens=300, ignore_eos=True, n=4))
+            results.append(server.complete(max_tokens=server.long * 2 // 3, n=4))
 
         threads = [threading.Thread(target=ask) for _ in range(6)]
         for t in threads:
@@ -437,7 +458,7 @@ def test_hurry():
 
         def ask():
             try:
-                server.complete(max_tokens=500, ignore_eos=True, n=100)
+                server.complete(max_tokens=server.long, n=100)
             except openai.APIStatusError as error:
                 failures.append(error.status_code)
 
@@ -452,14 +473,85 @@ def test_hurry():
         assert failures in ([503], []), failures
 
 
+EXAMPLES = "/v1/fine_tuning/examples"
+
+
+def test_learning():
+    """Examples change the answers, version by version; a restart goes on where it was."""
+    question, answer = "The color of my car is", " purple and green."
+    teach = ["--lr", "2e-3", "--passes", "30", "--replay-ratio", "0", "--warmup-steps", "0"]
+    lines = "\n".join(json.dumps({"prompt": question, "completion": answer}) for _ in range(8))
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as state:
+        with Server(*teach, state=state) as server:
+            before = server.complete(prompt=question).choices[0].text
+            assert before != answer
+            status, headers, got = server.post(EXAMPLES + "?wait=served&timeout=60", lines)
+            assert status == 200 and got["served"], got
+            assert (got["first"], got["last"], got["accepted"]) == (1, 8, 8)
+            after = server.complete(prompt=question)
+            assert after.choices[0].text.startswith(answer), after.choices[0].text
+            version = after.hzpserve["weights_version"]
+            assert version >= got["weights_version"] > 1
+            assert int(headers["x-hzpserve-weights-version"]) == got["weights_version"]
+            weights = json.loads(server.get("/v1/weights"))
+            newest = weights["data"][0]
+            assert newest["learned_through"] == weights["learned_through"] == 8
+            assert newest["loss"] < weights["data"][-2]["loss"] and newest["learned"] == [[1, 8]]
+            assert [r["id"] for r in weights["data"]] == list(range(newest["id"], 0, -1))
+            status, _, got = server.post(EXAMPLES, json.dumps(
+                [{"text": "Hello."}, {"tokens": [1, 300, 301], "learn": [0, 0, 1]}]))
+            assert status == 202 and (got["first"], got["last"]) == (9, 10)
+            for bad, where in ((lines + "\n{}", "lines[9]"), ('{"prompt": "x"}', "completion"),
+                               ('[{"text": "x"}, {"text": 3}]', "[2].text"), ("", None), ("{", None)):
+                status, _, error = server.post(EXAMPLES, bad)
+                assert status == 400, (bad, error)
+                assert where is None or where in error["error"]["param"], error
+            assert server.post(EXAMPLES + "?wait=nothing", lines)[0] == 400
+            assert server.metric("hzpserve_examples_accepted_total") == 10
+        with Server(*teach, state=state) as server:
+            again = server.complete(prompt=question)
+            assert again.choices[0].text.startswith(answer)
+            assert again.hzpserve["weights_version"] > version
+            status, _, got = server.post(EXAMPLES, lines)
+            assert (got["first"], got["last"]) == (11, 18)
+
+
+def test_versions_in_a_stream():
+    """An answer that lives through swaps says which version made which token."""
+    with Server("--passes", "100000", "--publish-every", "1", "--train-share", "1") as server:
+        assert server.post(EXAMPLES, {"text": "A dog saw a cat. " * 10})[0] == 202
+        until(lambda: server.metric("hzpserve_weights_version") > 3)
+        seen = set()
+        for _ in range(20):
+            got = server.complete(max_tokens=server.long)
+            spans = got.hzpserve["spans"]
+            assert spans[0]["start"] == 0 and spans[-1]["end"] == server.long
+            assert all(a["end"] == b["start"] and a["version"] < b["version"]
+                       for a, b in zip(spans, spans[1:]))
+            assert got.hzpserve["weights_version"] == spans[-1]["version"]
+            assert got.hzpserve["staleness"] <= 1
+            seen |= {s["version"] for s in spans}
+        assert len(seen) > 20
+        status, _, got = server.post(EXAMPLES + "?wait=served&timeout=0.2", {"text": "No."})
+        assert status == 202 and not got["served"]
+
+
+def test_full_queue():
+    with Server("--queue-samples", "4", "--passes", "1000000") as server:
+        assert server.post(EXAMPLES, [{"text": "One."}] * 3)[0] == 202
+        status, headers, got = server.post(EXAMPLES, [{"text": "One."}] * 2)
+        assert status == 429 and int(headers["retry-after"]) >= 1, got
+        assert server.post(EXAMPLES, [{"text": "One."}] * 5)[0] == 400
+
+
 def main():
     global BINARY, MODEL, CASES, EXPECTED
     BINARY, MODEL = sys.argv[1:3]
-    expected = pathlib.Path(MODEL) / "expected.json"
-    if not expected.exists():
-        print(f"{expected} is missing: skipped")
+    if not (pathlib.Path(MODEL) / "config.json").exists():
+        print(f"{MODEL} holds no model: skipped")
         return 77
-    CASES = json.loads(expected.read_text())["cases"]
+    expected = pathlib.Path(MODEL) / "expected.json"
+    CASES = json.loads(expected.read_text())["cases"] if expected.exists() else []
     EXPECTED = {c["prompt"]: c["text"] for c in CASES if "text" in c}
     chosen = sys.argv[3:]
     tests = {k: v for k, v in globals().items() if k.startswith("test_")}

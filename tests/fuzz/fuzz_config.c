@@ -2,7 +2,7 @@
 /* Any bytes as config.json and generation_config.json: refused with a line, or a configuration
  * whose sizes the layout can be computed from. */
 #include "tests/fuzz/smoke.h"
-#include "tests/unit/tiny_models.h"
+#include "tests/weights/tiny_models.h"
 #include "weights/layout.h"
 
 #include <fcntl.h>

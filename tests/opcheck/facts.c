@@ -155,6 +155,53 @@ static int fact_alone(struct oc_target *target, struct oc_io *io, uint8_t *resul
     return verdict(target, "sample", "a row's draw is its own", broken);
 }
 
+/* Five logits by hand: greedy with a tie; the same with edits; a given token. */
+static int fact_by_hand(struct oc_target *target, struct oc_io *io, uint8_t *result)
+{
+    static const float logits[] = {1, 2, 2, -1, 0.5f};
+    static const struct hzp_logit_edit edits[] = {
+        {.token = 1, .seen = 1},                                 /* 2 / 2 = 1: wins */
+        {.token = 2, .bias = -INFINITY},                         /* banned */
+        {.token = 0, .bias = 0.25f, .count_out = 2},             /* 1.25 - 0.5 - 2 * 0.125 = 0.5 */
+        {.token = 3, .bias = 5, .seen = 1, .count_out = 8},      /* 4 / 2 - 0.5 - 1 = 0.5 */
+    };
+    static const int32_t tokens[] = {1, 1, 4}, ranks[] = {1, 1, 4};
+    struct hzp_sample_args a = {0};
+    const char *broken = NULL;
+    double sum = 0;
+    oc_io_reset(io, 3, false);
+    struct hzp_sample_row *row = oc_bytes(io, "row", 3 * sizeof(*row), OC_IN);
+    struct hzp_logit_edit *edit = oc_bytes(io, "edit", sizeof(edits), OC_IN);
+    memcpy(edit, edits, sizeof(edits));
+    a.logits = oc_mat(io, "logits", 3, 5, HZP_F32, OC_SCRATCH);
+    a.row = row;
+    a.edit = edit;
+    a.token = oc_array(io, "token", OC_I32, 3, OC_OUT);
+    a.logprob = oc_array(io, "logprob", OC_F32, 3, OC_OUT);
+    a.rank = oc_array(io, "rank", OC_I32, 3, OC_OUT);
+    for (int r = 0; r < 3; r++) {
+        row[r] = (struct hzp_sample_row){.top_p = 1, .repetition = 2, .presence = 0.5f,
+                                         .frequency = 0.125f, .given = r == 2 ? 4 : -1,
+                                         .edits = r == 1 ? HZP_COUNT(edits) : 0};
+        memcpy((float *)a.logits.ptr + 5 * r, logits, sizeof(logits));
+    }
+    for (int i = 0; i < 5; i++)
+        sum += exp(logits[i]);
+    oc_args(io, &a, sizeof(a));
+    if (oc_target_run(target, HZP_OP_sample, io, result) < 0)
+        broken = "the device failed";
+    for (int r = 0; r < 3 && !broken; r++) {
+        double logprob = ((float *)result_at(io, result, a.logprob))[r];
+        if (((int32_t *)result_at(io, result, a.token))[r] != tokens[r])
+            broken = "not the token worked out by hand";
+        else if (((int32_t *)result_at(io, result, a.rank))[r] != ranks[r])
+            broken = "not the rank worked out by hand";
+        else if (!(fabs(logprob - (logits[tokens[r]] - log(sum))) < 1e-5))
+            broken = "not the log-probability worked out by hand";
+    }
+    return verdict(target, "sample", "by hand: tie, edits, given", broken);
+}
+
 /* With gradient, moments and decay zero an update changes nothing: the master survives the way
  * through bf16 and residual bit for bit. */
 static int fact_master(struct oc_target *target, struct oc_io *io, uint8_t *result)
@@ -275,6 +322,7 @@ int oc_facts(struct oc_target *target, const char *pattern)
     int failures = 0;
     if (oc_wanted(pattern, HZP_OP_sample)) {
         failures += fact_draws(target, io, result);
+        failures += fact_by_hand(target, io, result);
         failures += fact_alone(target, io, result);
     }
     if (oc_wanted(pattern, HZP_OP_adamw)) {

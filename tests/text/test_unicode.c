@@ -3,7 +3,7 @@
 #include "api/text/unicode.h"
 
 #include "api/text/utf8.h"
-#include "tests/unit/tokenizer_makes.h"
+#include "tests/text/tokenizer_makes.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/unit/scratch.h - a directory that a test may fill, and files in it.
+/* tests/weights/scratch.h - a directory that a test may fill, and files in it.
  *
  * Thread: the test's.
  */

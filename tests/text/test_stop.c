@@ -2,7 +2,7 @@
 /* Stop strings: against a plain search, whatever the pieces in which the text comes. */
 #include "api/text/stop.h"
 
-#include "tests/unit/tokenizer_makes.h"
+#include "tests/text/tokenizer_makes.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

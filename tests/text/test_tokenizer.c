@@ -3,7 +3,7 @@
 #include "api/text/bpe.h"
 #include "api/text/utf8.h"
 #include "base/thread.h"
-#include "tests/unit/tokenizer_makes.h"
+#include "tests/text/tokenizer_makes.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -6,7 +6,7 @@
 
 #include "weights/safetensors.h"
 
-#include "tests/unit/scratch.h"
+#include "tests/weights/scratch.h"
 
 /* Writes header length, header and data_size bytes of data (each its number mod 251). */
 static const char *make_file(uint64_t length, const char *header, size_t header_size,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/unit/tokenizer_makes.h - small tokenizer.json files of the two kinds, written by the test.
+/* tests/text/tokenizer_makes.h - small tokenizer.json files of the two kinds, written by the test.
  *
  * Thread: the test's.
  */
@@ -8,7 +8,7 @@
 
 #include "api/text/detokenizer.h"
 #include "api/text/tokenizer.h"
-#include "tests/unit/scratch.h"
+#include "tests/weights/scratch.h"
 
 static char make_text[64 * 1024];
 static size_t make_bytes;

@@ -9,8 +9,8 @@
 #include "weights/model_dir.h"
 #include "weights/safetensors.h"
 
-#include "tests/unit/scratch.h"
-#include "tests/unit/tiny_models.h"
+#include "tests/weights/scratch.h"
+#include "tests/weights/tiny_models.h"
 
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Streaming: whole characters only, and together the same as decoding at once. */
 #include "api/text/utf8.h"
-#include "tests/unit/tokenizer_makes.h"
+#include "tests/text/tokenizer_makes.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -6,8 +6,8 @@
 
 #include "weights/config.h"
 
-#include "tests/unit/scratch.h"
-#include "tests/unit/tiny_models.h"
+#include "tests/weights/scratch.h"
+#include "tests/weights/tiny_models.h"
 
 #include <math.h>
 

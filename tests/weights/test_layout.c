@@ -6,8 +6,8 @@
 
 #include "weights/layout.h"
 
-#include "tests/unit/scratch.h"
-#include "tests/unit/tiny_models.h"
+#include "tests/weights/scratch.h"
+#include "tests/weights/tiny_models.h"
 
 static void make(int i, struct hzp_layout *ret)
 {

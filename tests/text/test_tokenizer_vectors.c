@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Published expectations for published tokenizers, from the shared test data; skipped without it.
  */
-#include "tests/unit/tokenizer_makes.h"
+#include "tests/text/tokenizer_makes.h"
 
 #include <jansson.h>
 #include <setjmp.h>

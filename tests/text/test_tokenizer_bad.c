@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Broken and hostile tokenizer.json files: one line that names what is wrong, nothing else. */
-#include "tests/unit/tokenizer_makes.h"
+#include "tests/text/tokenizer_makes.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The commands on the terminal: complete, eval, devices, help, and errors of one line.
+
+    test_commands.py HZPSERVE MODEL_DIR TEXT_FILE
+
+MODEL_DIR/expected.json has greedy continuations and the mean loss on TEXT_FILE.  Skips (77) where
+they are missing.
+"""
+import json
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+
+def run(*arguments, status=0):
+    done = subprocess.run([BINARY, *arguments], capture_output=True, text=True, timeout=120)
+    assert done.returncode == status, (arguments, done.returncode, done.stderr)
+    return done
+
+
+def fails(*arguments, status=1, says=()):
+    """It ends with one line that says what is wrong."""
+    err = run(*arguments, status=status).stderr
+    lines = [line for line in err.splitlines() if line.startswith("hzpserve: ")]
+    assert len(lines) == 1 and err.endswith(lines[0] + "\n"), err
+    for word in says:
+        assert word in lines[0], (word, err)
+
+
+def test_complete():
+    for case in EXPECTED["cases"]:
+        if not case["prompt"]:
+            continue
+        out = run("complete", MODEL, case["prompt"], "--temperature", "0", "--max-tokens", "50",
+                  "--echo", "--log-level", "error").stdout
+        assert len(out) > len(case["prompt"]) + 40 and case["text"].startswith(out.rstrip("\n")), out
+    out = run("complete", MODEL, "Once upon a time", "--temperature", "0", "--stop", " little").stdout
+    assert out == ", there was a\n", out
+    several = run("complete", MODEL, "Once", "--n", "3", "--seed", "5", "--max-tokens", "8").stdout
+    assert several.startswith("[0]") and "\n[2]" in several
+    assert several == run("complete", MODEL, "Once", "--n", "3", "--seed=5", "--max-tokens=8").stdout
+
+
+def test_complete_streams():
+    """Words appear while the rest is still being made; an interrupt ends it at once."""
+    process = subprocess.Popen([BINARY, "complete", MODEL, "Once", "--ignore-eos", "--device", "ref",
+                                "--max-tokens", "100000"], stdout=subprocess.PIPE)
+    assert process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) in (0, 130)
+
+
+def test_eval():
+    want = EXPECTED["eval"]["mean_nll"]
+    got = json.loads(run("eval", MODEL, "--data", TEXT, "--json").stdout)
+    assert abs(got["mean_nll"] - want) < 5e-4 and got["tokens"] == EXPECTED["eval"]["tokens"], got
+    bf16 = json.loads(run("eval", MODEL, "--data", TEXT, "--json", "--dtype", "bf16").stdout)
+    assert 0 < abs(bf16["mean_nll"] - want) < 1e-2, bf16
+    assert f"{want:.3f}" in run("eval", MODEL, "--data", TEXT).stdout
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+        documents = [d.strip() for d in pathlib.Path(TEXT).read_text().split("<|endoftext|>")]
+        for document in documents:
+            if document:
+                file.write(json.dumps({"text": document}) + "\n")
+        file.flush()
+        lines = json.loads(run("eval", MODEL, "--data", file.name, "--json").stdout)
+    # as examples each document ends in an end token, which counts
+    assert lines["tokens"] == got["tokens"] + got["documents"], lines
+
+
+def test_help():
+    assert "hzpserve serve" in run("--help").stdout
+    assert run("--version").stdout.startswith("hzpserve ")
+    for command in ("serve", "complete", "eval", "train", "bench", "devices"):
+        assert "--threads" in run(command, "--help").stdout
+    assert "cpu" in run("devices").stdout
+
+
+def test_errors():
+    fails("dance", status=2, says=["dance"])
+    fails("serve", "--port", "x", MODEL, status=2, says=["--port"])
+    fails("complete", MODEL, status=2)
+    fails("eval", MODEL, status=2, says=["--data"])
+    fails("eval", MODEL, "--data", "/nonexistent.txt", says=["/nonexistent.txt"])
+    fails("complete", "/nonexistent", "x", says=["/nonexistent"])
+    fails("serve", "/nonexistent", says=["/nonexistent"])
+    fails("complete", MODEL, "x", "--device", "abacus", says=["abacus"])
+    fails("serve", MODEL, "--no-train", "--kv-tokens", "900000000", says=["KV cache", "--kv-memory"])
+    with tempfile.TemporaryDirectory() as broken:
+        for name in ("config.json", "tokenizer.json", "model.safetensors"):
+            shutil.copytree(MODEL, broken, dirs_exist_ok=True,
+                            copy_function=lambda a, b: pathlib.Path(b).write_bytes(
+                                pathlib.Path(a).read_bytes()))
+            path = pathlib.Path(broken) / name
+            path.write_bytes(path.read_bytes()[:100])
+            for command in (["complete", broken, "x"], ["serve", broken, "--state", "none"],
+                            ["eval", broken, "--data", TEXT]):
+                fails(*command, says=[name])
+
+
+def main():
+    global BINARY, MODEL, TEXT, EXPECTED
+    BINARY, MODEL, TEXT = sys.argv[1:4]
+    expected = pathlib.Path(MODEL) / "expected.json"
+    if not expected.exists() or not pathlib.Path(TEXT).exists():
+        print(f"{expected} or {TEXT} is missing: skipped")
+        return 77
+    EXPECTED = json.loads(expected.read_text())
+    for name, test in list(globals().items()):
+        if name.startswith("test_") and name in (sys.argv[4:] or [name]):
+            begin = time.monotonic()
+            test()
+            print(f"ok {name} {time.monotonic() - begin:.2f} s", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

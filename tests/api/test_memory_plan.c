@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The memory plan: it adds up, it fits or is refused with its arithmetic. */
+#include "api/memory_plan.h"
+#include "serve/kvpool.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const struct hzp_model_config config = {
+    .family = "llama", .layers = 4, .width = 64, .inner = 128, .vocab = 500,
+    .heads = {.heads = 4, .kv_heads = 2, .dim = 16}, .positions = 1000, .disk_type = HZP_BF16,
+    .tied = true, .norm_eps = 1e-5f, .rope_theta = 1e4, .bos = -1};
+
+static struct hzp_layout layout;
+static struct hzp_options options;
+static struct hzp_memory_plan plan;
+static struct hzp_err_text err;
+
+static int make(size_t limit)
+{
+    memset(&err, 0, sizeof(err));
+    return hzp_memory_plan(&options, &layout, limit, &plan, &err);
+}
+
+static int set_up(void **state)
+{
+    hzp_layout_make(&config, &layout);
+    hzp_options_defaults(HZP_COMMAND_SERVE, &options);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    hzp_layout_free(&layout);
+    return 0;
+}
+
+static void it_adds_up(void **state)
+{
+    assert_int_equal(make((size_t)1 << 32), HZP_OK);
+    size_t total = 0;
+    for (int i = 0; i < plan.lines; i++)
+        total += plan.line[i].bytes;
+    assert_int_equal(plan.total, total);
+    assert_int_equal(plan.dtype, HZP_BF16);
+    assert_int_equal(plan.line[0].bytes, 2 * layout.elements * 2);
+    assert_true(plan.serves && plan.trains);
+    assert_int_equal(plan.positions, 1000);
+    /* all running sequences at full length: nobody waits for pages */
+    assert_int_equal(plan.kv_pages, 64 * 63);
+    assert_true(plan.batch.rows_max >= plan.batch.segs_max);
+}
+
+static void options_steer_it(void **state)
+{
+    assert_int_equal(make((size_t)1 << 32), HZP_OK);
+    size_t with_training = plan.total;
+    options.no_train = 1;
+    options.kv_tokens = 100;
+    assert_int_equal(make((size_t)1 << 32), HZP_OK);
+    assert_true(plan.total < with_training && !plan.trains);
+    assert_int_equal(plan.kv_pages, 7);
+    assert_int_equal(plan.positions, 112); /* no sequence is longer than the cache */
+    options.kv_tokens = 0;
+    options.kv_memory = 1 << 20;
+    assert_int_equal(make((size_t)1 << 32), HZP_OK);
+    size_t kv = hzp_kvpool_bytes(&config, HZP_BF16, plan.kv_pages, 16);
+    assert_true(kv <= 1 << 20 && kv + hzp_kvpool_bytes(&config, HZP_BF16, 1, 16) > 1 << 20);
+    options.dtype = 2;
+    assert_int_equal(make((size_t)1 << 32), HZP_OK);
+    assert_int_equal(plan.dtype, HZP_F32);
+}
+
+static void too_much_is_refused(void **state)
+{
+    options.kv_tokens = 100 * 1000 * 1000;
+    assert_int_equal(make((size_t)1 << 30), HZP_ENOMEM);
+    assert_non_null(strstr(err.text, "KV cache"));
+    assert_non_null(strstr(err.text, "there are 1.00 GB"));
+    assert_non_null(strstr(err.text, "--no-train"));
+    options.kv_tokens = 0;
+    options.kv_memory = 10;
+    assert_int_equal(make((size_t)1 << 30), HZP_EINVAL);
+    assert_string_equal(err.param, "--kv-memory");
+    options.kv_memory = 0;
+    options.context = 1001;
+    assert_int_equal(make((size_t)1 << 30), HZP_EINVAL);
+    assert_string_equal(err.param, "--context");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(it_adds_up, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(options_steer_it, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(too_much_is_refused, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

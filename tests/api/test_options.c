@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The command line: defaults, ranges, errors that name the option. */
+#include "api/options.h"
+#include "base/base.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static struct hzp_options options;
+static struct hzp_err_text err;
+
+static int parse(const char *a, const char *b, const char *c, const char *d, const char *e)
+{
+    char *argv[] = {"hzpserve", (char *)(uintptr_t)a, (char *)(uintptr_t)b, (char *)(uintptr_t)c,
+                    (char *)(uintptr_t)d, (char *)(uintptr_t)e, NULL};
+    int argc = 1;
+    while (argv[argc])
+        argc++;
+    memset(&err, 0, sizeof(err));
+    return hzp_options_parse(argc, argv, &options, &err);
+}
+
+static void defaults_are_in_range(void **state)
+{
+    /* hzp_options_defaults asserts it of every setting. */
+    hzp_options_defaults(HZP_COMMAND_TRAIN, &options);
+    assert_int_equal(options.port, 8000);
+    assert_string_equal(options.host, "127.0.0.1");
+    assert_true(options.lr == 1e-4);
+    assert_int_equal(options.body_max, 16 << 20);
+    assert_null(options.model);
+}
+
+static void words_and_values(void **state)
+{
+    assert_int_equal(parse("serve", "dir", "--port=1234", "--dtype", "bf16"), HZP_OK);
+    assert_string_equal(options.model, "dir");
+    assert_int_equal(options.port, 1234);
+    assert_int_equal(options.dtype, 1);
+    assert_int_equal(parse("complete", "dir", "--stop", "x", "--stop=y"), HZP_OK);
+    assert_int_equal(options.stop.count, 2);
+    assert_string_equal(options.stop.item[1], "y");
+    assert_int_equal(parse("complete", "dir", "--", "--stop", NULL), HZP_OK);
+    assert_string_equal(options.word[1], "--stop");
+    assert_int_equal(parse("bench", "serve", "dir", "--json", NULL), HZP_OK);
+    assert_string_equal(options.what, "serve");
+    assert_string_equal(options.model, "dir");
+    assert_int_equal(options.json, 1);
+}
+
+static void errors_name_the_option(void **state)
+{
+    static const char *const bad[][2] = {
+        {"--port", "x"}, {"--port", "-1"}, {"--port", "65536"}, {"--port", ""}, {"--port", "1.5"},
+        {"--lr", "nan"}, {"--lr", "1e9"}, {"--dtype", "f64"}, {"--dtype", ""}, {"--dtype", "bf1"},
+        {"--max-body", "-1"}, {"--max-body", "10X"}, {"--max-body", "1e30"}, {"--slots", "1"}};
+    for (int i = 0; i < HZP_COUNT(bad); i++) {
+        assert_int_equal(parse("serve", "dir", bad[i][0], bad[i][1], NULL), HZP_EINVAL);
+        assert_string_equal(err.param, bad[i][0]);
+        assert_non_null(strstr(err.text, bad[i][0]));
+    }
+    assert_int_equal(parse("serve", "--port", NULL, NULL, NULL), HZP_EINVAL);
+    assert_non_null(strstr(err.text, "needs a value"));
+    assert_int_equal(parse("serve", "--temperature", "1", NULL, NULL), HZP_EINVAL);
+    assert_non_null(strstr(err.text, "not an option of hzpserve serve"));
+    assert_int_equal(parse("serve", "--nope", NULL, NULL, NULL), HZP_EINVAL);
+    assert_int_equal(parse("serve", "--no-train=1", NULL, NULL, NULL), HZP_EINVAL);
+    assert_int_equal(parse("dance", NULL, NULL, NULL, NULL), HZP_EINVAL);
+}
+
+static void the_environment_comes_second(void **state)
+{
+    setenv("HZP_API_KEY", "from outside", 1);
+    assert_int_equal(parse("serve", "dir", NULL, NULL, NULL), HZP_OK);
+    assert_string_equal(options.api_key, "from outside");
+    assert_int_equal(parse("serve", "dir", "--api-key", "given", NULL), HZP_OK);
+    assert_string_equal(options.api_key, "given");
+    unsetenv("HZP_API_KEY");
+}
+
+static void write_settings(const char *dir, const char *text)
+{
+    char path[96];
+    snprintf(path, sizeof(path), "%s/serve.options", dir);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+static void a_model_has_settings_of_its_own(void **state)
+{
+    char dir[] = "/tmp/hzp-options-XXXXXX", path[96];
+    assert_non_null(mkdtemp(dir));
+    write_settings(dir, "# a comment\n\n--lr 0.5\n  --try-prompt two words\n--passes=7\r\n"
+                        "--no-train\n--replay serve.options\n");
+    assert_int_equal(parse("serve", dir, "--passes", "9", NULL), HZP_OK);
+    assert_true(options.lr == 0.5);
+    assert_string_equal(options.try_prompt, "two words");
+    assert_int_equal(options.passes, 9); /* the command line wins */
+    assert_int_equal(options.no_train, 1);
+    snprintf(path, sizeof(path), "%s/serve.options", dir);
+    assert_string_equal(options.replay, path);
+    assert_int_equal(parse("eval", dir, NULL, NULL, NULL), HZP_OK);
+    assert_true(options.lr == 1e-4); /* serve's alone */
+
+    static const char *const bad[] = {"--nope 1\n", "lr 1\n", "--lr x\n", "--temperature 1\n"};
+    for (int i = 0; i < HZP_COUNT(bad); i++) {
+        write_settings(dir, bad[i]);
+        assert_int_equal(parse("serve", dir, NULL, NULL, NULL), HZP_EFORMAT);
+        assert_non_null(strstr(err.text, "serve.options:1: "));
+    }
+    unlink(path);
+    rmdir(dir);
+    assert_int_equal(parse("serve", dir, NULL, NULL, NULL), HZP_OK);
+    assert_int_equal(parse("serve", dir, "another", NULL, NULL), HZP_EINVAL);
+}
+
+static void help_lists_what_the_command_has(void **state)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    hzp_options_command_help(out, HZP_COMMAND_SERVE);
+    fclose(out);
+    assert_non_null(strstr(text, "--port"));
+    assert_non_null(strstr(text, "[8000]"));
+    assert_null(strstr(text, "--temperature"));
+    for (const char *line = text; *line;) {
+        size_t width = strcspn(line, "\n");
+        assert_true(width <= 140);
+        line += width + 1;
+    }
+    free(text);
+}
+
+static void sizes(void **state)
+{
+    assert_int_equal(hzp_size_parse("4096"), 4096);
+    assert_int_equal(hzp_size_parse("1.5K"), 1536);
+    assert_int_equal(hzp_size_parse("2M"), 2 << 20);
+    assert_int_equal(hzp_size_parse("3GiB"), 3ll << 30);
+    assert_int_equal(hzp_size_parse("M"), -1);
+    assert_int_equal(hzp_size_parse("1MM"), -1);
+    assert_int_equal(hzp_size_parse("inf"), -1);
+    assert_int_equal(hzp_size_parse(""), -1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults_are_in_range),
+        cmocka_unit_test(words_and_values),
+        cmocka_unit_test(errors_name_the_option),
+        cmocka_unit_test(the_environment_comes_second),
+        cmocka_unit_test(a_model_has_settings_of_its_own),
+        cmocka_unit_test(help_lists_what_the_command_has),
+        cmocka_unit_test(sizes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

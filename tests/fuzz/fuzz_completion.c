@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Any bytes as the body of POST /v1/completions: refused with a text, or parameters that every later
+ * stage may trust. */
+#include "api/completion.h"
+#include "tests/fuzz/smoke.h"
+
+#include <math.h>
+#include <unistd.h>
+
+enum { VOCAB = 40, CONTEXT = 200 };
+
+static const char tokenizer[] =
+    "{\"added_tokens\": [{\"id\": 0, \"content\": \"<s>\", \"special\": true}], \"model\": "
+    "{\"type\": \"BPE\", \"unk_token\": \"u\", \"vocab\": {\"<s>\": 0, \"u\": 1, \"a\": 2, \"b\": 3, "
+    "\"ab\": 4, \" \": 5}, \"merges\": [\"a b\"]}}";
+
+static struct hzp_options options;
+static struct hzp_engine engine;
+
+static void check(bool condition)
+{
+    if (!condition)
+        abort();
+}
+
+static void close_engine(void)
+{
+    hzp_tokenizer_close(engine.tok);
+}
+
+static void open_engine(void)
+{
+    char dir[] = "/tmp/hzp-fuzz-XXXXXX", path[64];
+    check(mkdtemp(dir) != NULL);
+    snprintf(path, sizeof(path), "%s/tokenizer.json", dir);
+    FILE *file = fopen(path, "w");
+    check(file && fputs(tokenizer, file) >= 0 && fclose(file) == 0);
+    struct hzp_err_text err;
+    check(hzp_tokenizer_open(dir, &engine.tok, &err) == HZP_OK);
+    remove(path);
+    rmdir(dir);
+    hzp_options_defaults(HZP_COMMAND_SERVE, &options);
+    engine.config.options = &options;
+    engine.model_config.vocab = VOCAB;
+    engine.plan.positions = CONTEXT;
+    check(atexit(close_engine) == 0);
+}
+
+static void use(const struct hzp_completion_params *p)
+{
+    check(p->prompts >= 1 && p->n >= 1 && (int64_t)p->prompts * p->n <= HZP_CHOICES_MAX);
+    check(p->max_tokens >= 0 && p->min_tokens >= 0 && p->min_tokens <= p->max_tokens);
+    for (int32_t i = 0; i < p->prompts; i++) {
+        check(p->prompt[i].n >= 1 && p->prompt[i].n + (size_t)p->max_tokens <= CONTEXT);
+        for (size_t t = 0; t < p->prompt[i].n; t++)
+            check(p->prompt[i].ids[t] >= 0 && p->prompt[i].ids[t] < VOCAB);
+    }
+    const struct hzp_sampling *s = &p->sampling;
+    check(s->temperature >= 0 && isfinite(s->temperature) && s->top_p > 0 && s->top_p <= 1);
+    check(s->min_p >= 0 && s->min_p <= 1 && s->repetition > 0 && isfinite(s->repetition));
+    check(fabsf(s->presence) <= 2 && fabsf(s->frequency) <= 2 && s->top_k >= 0);
+    check(p->logprobs >= -1 && p->logprobs <= HZP_TOPS_MAX);
+    for (int32_t i = 0; i < p->biases; i++)
+        check(p->bias_token[i] >= 0 && p->bias_token[i] < VOCAB && p->bias[i] <= 100);
+    for (int32_t i = 0; i < p->stop_ids; i++)
+        check(p->stop_id[i] >= 0 && p->stop_id[i] < VOCAB);
+    for (int32_t i = 0; i < p->stops; i++)
+        check(p->stop[i] && p->stop_bytes[i] > 0);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (!engine.tok)
+        open_engine();
+    json_t *body = json_loadb((const char *)data, size, JSON_ALLOW_NUL, NULL);
+    if (json_is_object(body)) {
+        struct hzp_completion_params params;
+        struct hzp_err_text err = {.text = ""};
+        int r = hzp_completion_parse(body, &engine, &params, &err);
+        check((r == HZP_OK) == (err.text[0] == 0));
+        if (r == HZP_OK)
+            use(&params);
+        else
+            check(r == HZP_EINVAL && !params.prompt);
+        hzp_completion_params_fini(&params);
+    }
+    json_decref(body);
+    return 0;
+}
+
+static const struct fuzz_seed seeds[] = {
+    FUZZ_TEXT("{\"prompt\": \"ab ab\", \"max_tokens\": 5, \"temperature\": 0.5, \"top_p\": 0.9, "
+              "\"n\": 2, \"stop\": [\"a\", \"b\"], \"seed\": 7, \"stream\": true, "
+              "\"stream_options\": {\"include_usage\": true}}"),
+    FUZZ_TEXT("{\"prompt\": [[1, 2, 3], [4]], \"logit_bias\": {\"3\": -100, \"4\": 5.5}, "
+              "\"stop_token_ids\": [1, 2], \"min_tokens\": 3, \"logprobs\": 4, \"echo\": true}"),
+    FUZZ_TEXT("{\"prompt\": [\"a\", \"b\", \"\"], \"presence_penalty\": 1.5, \"min_p\": 0.1, "
+              "\"frequency_penalty\": -2, \"repetition_penalty\": 1.1, \"top_k\": -1, "
+              "\"best_of\": 1, \"suffix\": null, \"ignore_eos\": true}"),
+    FUZZ_TEXT("{\"prompt\": [5, 4, 3], \"max_tokens\": 196, \"add_special_tokens\": false}"),
+};
+
+FUZZ_MAIN(seeds)

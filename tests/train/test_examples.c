@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/examples.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "tests/text/tokenizer_makes.h"
+
+static struct hzp_model_config config = {.vocab = 300, .eos = {264}, .eos_count = 1};
+static struct hzp_tokenizer *tok;
+static struct hzp_examples ex;
+
+static int open_bytes(void **state)
+{
+    scratch_setup(state);
+    make_byte_level(MAKE_GPT);
+    tok = make_open();
+    config.eos[0] = 264;
+    hzp_examples_init(&ex, tok, &config, 33, 8);
+    return 0;
+}
+
+static int open_pieces(void **state)
+{
+    scratch_setup(state);
+    make_sentencepiece();
+    tok = make_open();
+    config.eos[0] = 2;
+    hzp_examples_init(&ex, tok, &config, 33, 8);
+    return 0;
+}
+
+static int close_all(void **state)
+{
+    hzp_examples_fini(&ex);
+    hzp_tokenizer_close(tok);
+    return scratch_teardown(state);
+}
+
+/* One sample of the body: its tokens are `want` (-1 ends), learned from `from` on. */
+static void expect(const char *body, const int32_t *want, int32_t from)
+{
+    struct hzp_sample **sample;
+    struct hzp_err_text err = {{0}, {0}};
+    int32_t count = 0, n = 0;
+    if (hzp_examples_parse(&ex, body, strlen(body), NULL, &sample, &count, &err) < 0)
+        fail_msg("%s", err.text);
+    assert_int_equal(count, 1);
+    while (want[n] >= 0)
+        n++;
+    assert_int_equal(sample[0]->count, n);
+    assert_memory_equal(sample[0]->token, want, (size_t)n * sizeof(*want));
+    for (int32_t i = 1; i < n; i++)
+        assert_int_equal(sample[0]->learn[i], i >= from);
+    hzp_examples_free(sample, count);
+}
+
+static void refuse(const char *body, const char *param, const char *word)
+{
+    struct hzp_sample **sample = NULL;
+    struct hzp_err_text err = {{0}, {0}};
+    int32_t count = 0;
+    assert_int_equal(hzp_examples_parse(&ex, body, strlen(body), NULL, &sample, &count, &err),
+                     HZP_EINVAL);
+    if (strcmp(err.param, param) || !strstr(err.text, word))
+        fail_msg("\"%s\" (%s) does not say \"%s\" (%s)", err.text, err.param, word, param);
+}
+
+static void test_shapes(void **state)
+{
+    expect("{\"prompt\": \"hello\", \"completion\": \"ab\"}",
+           (int32_t[]){259, 'a', 'b', 264, -1}, 1);
+    expect("[{\"prompt\": \"\", \"completion\": \"ab\"}]", (int32_t[]){'a', 'b', 264, -1}, 0);
+    expect("\n  {\"text\": \"hello\", \"other\": {\"x\": [1]}}\r\n\n", (int32_t[]){259, 264, -1}, 1);
+    expect("{\"tokens\": [5, 6, 7], \"learn\": [0, 0, 1]}", (int32_t[]){5, 6, 7, -1}, 2);
+    expect("{\"tokens\": [5, 6, 7], \"learn\": [true, true, true]}", (int32_t[]){5, 6, 7, -1}, 0);
+    expect("{\"tokens\": [5, 6, 7]}", (int32_t[]){5, 6, 7, -1}, 1);
+    /* An end token that is there already is not doubled, and specials are seen in texts. */
+    expect("{\"prompt\": \"x\", \"completion\": \"y</s>\"}", (int32_t[]){'x', 'y', 264, -1}, 1);
+}
+
+/* "hel" + "lo": together they are one token, so the completion stands for itself. */
+static void test_boundary(void **state)
+{
+    expect("{\"prompt\": \"hel\", \"completion\": \"lo\"}",
+           (int32_t[]){256, 'l', 'l', 'o', 264, -1}, 2);
+    expect("{\"prompt\": \"a\", \"completion\": \" w\"}", (int32_t[]){'a', 262, 264, -1}, 1);
+}
+
+/* A SentencePiece tokenizer puts a mark before each text: a completion must not get one of its
+ * own, and the begin token stands in front of the prompt only. */
+static void test_boundary_pieces(void **state)
+{
+    expect("{\"prompt\": \"hell\", \"completion\": \"x hell\"}",
+           (int32_t[]){1, 289, 260 + 'x' - 'a', 289, 2, -1}, 2);
+    expect("{\"text\": \"hell\"}", (int32_t[]){1, 289, 2, -1}, 1);
+}
+
+static void test_refusals(void **state)
+{
+    refuse("", "lines", "no example");
+    refuse("{\"prompt\": \"a\", \"completion\": \"b\"}\n\n{\"prompt\": \"a\"}\n",
+           "lines[3].completion", "line 3: completion: is missing");
+    refuse("[{\"text\": \"ab\"}, {\"text\": 7}]", "lines[2].text", "must be a string");
+    refuse("{\"text\": \"ab\"", "lines[1]", "not JSON");
+    refuse("{\"text\": \"ab\"}\nnonsense", "lines[2]", "not JSON");
+    refuse("{\"text\": \"ab\", \"text\": \"cd\"}", "lines[1]", "duplicate");
+    refuse("7", "lines[1]", "not JSON");
+    refuse("[7]", "lines[1]", "must be an object");
+    refuse("{\"txt\": \"ab\"}", "lines[1]", "neither");
+    refuse("{\"text\": \"ab\", \"prompt\": \"a\"}", "lines[1]", "not two");
+    refuse("{\"text\": \"\"}", "lines[1].text", "nothing to learn");
+    refuse("{\"prompt\": \"a\", \"completion\": \"\"}", "lines[1].completion", "nothing to learn");
+    refuse("{\"tokens\": [1, 2], \"learn\": [1, 0]}", "lines[1].learn", "nothing to learn");
+    refuse("{\"tokens\": [1]}", "lines[1].tokens", "nothing to learn");
+    refuse("{\"tokens\": [1, 2, 3], \"learn\": [0, 1]}", "lines[1].learn", "2 entries");
+    refuse("{\"tokens\": [1, 2], \"learn\": [0, 2]}", "lines[1].learn", "neither 0 nor 1");
+    refuse("{\"tokens\": [1, 300]}", "lines[1].tokens", "0 to 299");
+    refuse("{\"tokens\": [1, -1]}", "lines[1].tokens", "entry 1");
+    refuse("{\"tokens\": [1, 1e3]}", "lines[1].tokens", "entry 1");
+    refuse("{\"tokens\": \"12\"}", "lines[1].tokens", "array");
+    refuse("{\"text\": \"\xff\xfe\"}", "lines[1]", "decode byte");
+    refuse("{\"text\": \"bcbcbcbcbcbcbcbcbcbcbcbcbcbcbcbcbc\"}", "lines[1].text", "33");
+    refuse("{\"prompt\": \"bcbcbcbcbcbcbcbcbcbcb\", \"completion\": \"bcbcbcbcbcbc\"}",
+           "lines[1].completion", "33");
+    refuse("{\"text\":\"ab\"}\n{\"text\":\"ab\"}\n{\"text\":\"ab\"}\n{\"text\":\"ab\"}\n"
+           "{\"text\":\"ab\"}\n{\"text\":\"ab\"}\n{\"text\":\"ab\"}\n{\"text\":\"ab\"}\n"
+           "{\"text\":\"ab\"}", "lines[9]", "more than 8");
+    char deep[8000] = "{\"text\":";
+    memset(deep + 8, '[', sizeof(deep) - 9);
+    refuse(deep, "lines[1]", "not JSON");
+}
+
+static void test_accept(void **state)
+{
+    struct hzp_sample_queue_config queue = {.samples_max = 3, .tokens_max = 100, .passes = 1};
+    struct hzp_err_text err = {{0}, {0}};
+    int64_t first = 0, last = 0;
+    const char *two = "{\"text\": \"ab\"}\n{\"text\": \"cd\"}\n";
+    const char *bad = "{\"text\": \"ab\"}\n{\"text\": \"\"}\n";
+    const char *four = "[{\"text\":\"ab\"},{\"text\":\"ab\"},{\"text\":\"ab\"},{\"text\":\"ab\"}]";
+    assert_int_equal(hzp_sample_queue_create(&queue, &ex.queue), HZP_OK);
+    assert_int_equal(hzp_sample_log_open(scratch_path("log"), "m", &ex.log, &err), HZP_OK);
+    assert_int_equal(hzp_examples_accept(&ex, bad, strlen(bad), NULL, &first, &last, &err),
+                     HZP_EINVAL);
+    assert_string_equal(err.param, "lines[2].text");
+    assert_int_equal(hzp_examples_accept(&ex, four, strlen(four), NULL, &first, &last, &err),
+                     HZP_EINVAL);
+    assert_int_equal(hzp_examples_accept(&ex, two, strlen(two), NULL, &first, &last, &err), HZP_OK);
+    assert_int_equal(first, 1);
+    assert_int_equal(last, 2);
+    assert_int_equal(hzp_examples_accept(&ex, two, strlen(two), NULL, &first, &last, &err),
+                     HZP_EBUSY);
+    assert_non_null(strstr(err.text, "2 of 3 examples"));
+    const struct hzp_sample *draw[8];
+    assert_int_equal(hzp_sample_queue_draw(ex.queue, 100, draw, 8), 2);
+    assert_int_equal(draw[1]->sequence_number, 2);
+    assert_int_equal(hzp_sample_queue_done(ex.queue), 2);
+    assert_int_equal(hzp_examples_accept(&ex, two, strlen(two), NULL, &first, &last, &err), HZP_OK);
+    assert_int_equal(first, 3); /* nothing that was refused left a number behind */
+    hzp_sample_queue_destroy(ex.queue);
+    hzp_sample_log_close(ex.log);
+}
+
+static void test_files(void **state)
+{
+    struct hzp_sample **sample;
+    struct hzp_err_text err = {{0}, {0}};
+    int32_t count = 0;
+    char text[120];
+    for (int i = 0; i < 100; i++)
+        text[i] = (char)(i % 2 ? 'b' : 'c');
+    strcpy(text + 100, "<|endoftext|> xyz\n");
+    scratch_write_text(scratch_path("d.txt"), text);
+    assert_int_equal(hzp_examples_load(&ex, scratch_path("d.txt"), &sample, &count, &err), HZP_OK);
+    /* 101 tokens in pieces of 33 that share one, then "xyz" and the end token. */
+    assert_int_equal(count, 5);
+    int32_t predicted = 0;
+    for (int32_t i = 0; i < count; i++) {
+        assert_true(sample[i]->count <= 33);
+        for (int32_t k = 1; k < sample[i]->count; k++)
+            predicted += sample[i]->learn[k];
+        if (i == 1 || i == 2)
+            assert_int_equal(sample[i]->token[0], sample[i - 1]->token[32]);
+    }
+    assert_int_equal(predicted, 100 + 3);
+    assert_int_equal(sample[4]->token[0], 'x');
+    assert_int_equal(sample[4]->token[3], 264);
+    hzp_examples_free(sample, count);
+
+    scratch_write_text(scratch_path("d.jsonl"), "{\"text\": \"ab\"}\n{\"text\": 5}\n");
+    assert_int_equal(hzp_examples_load(&ex, scratch_path("d.jsonl"), &sample, &count, &err),
+                     HZP_EINVAL);
+    assert_non_null(strstr(err.text, "d.jsonl: line 2: text"));
+    assert_int_equal(hzp_examples_load(&ex, scratch_path("absent"), &sample, &count, &err),
+                     HZP_ENOENT);
+    assert_int_equal(hzp_examples_load(&ex, scratch_dir, &sample, &count, &err), HZP_EINVAL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_shapes, open_bytes, close_all),
+        cmocka_unit_test_setup_teardown(test_boundary, open_bytes, close_all),
+        cmocka_unit_test_setup_teardown(test_boundary_pieces, open_pieces, close_all),
+        cmocka_unit_test_setup_teardown(test_refusals, open_bytes, close_all),
+        cmocka_unit_test_setup_teardown(test_accept, open_bytes, close_all),
+        cmocka_unit_test_setup_teardown(test_files, open_bytes, close_all),
+    };
+    return cmocka_run_group_tests_name("examples", tests, NULL, NULL);
+}

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What outlives a server: log, journal and checkpoints, with the whole engine turning beside the
+ * file thread; stopped, started again, and killed at random moments. */
+#include "api/checkpoint.h"
+#include "api/state.h"
+#include "base/log.h"
+#include "weights/model_dir.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "tests/weights/scratch.h"
+
+#include <math.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+static const char config_json[] =
+    "{\"model_type\": \"llama\", \"architectures\": [\"LlamaForCausalLM\"], \"hidden_size\": 16,"
+    " \"intermediate_size\": 24, \"num_hidden_layers\": 2, \"num_attention_heads\": 4,"
+    " \"num_key_value_heads\": 2, \"vocab_size\": 50, \"max_position_embeddings\": 64,"
+    " \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0, \"tie_word_embeddings\": true,"
+    " \"torch_dtype\": \"bfloat16\"}";
+
+struct server {
+    struct hzp_model_config config;
+    struct hzp_layout layout;
+    struct hzp_device *dev;
+    struct hzp_weights *weights;
+    struct hzp_model *model;
+    struct hzp_trainer *trainer;
+    struct hzp_loop *loop;
+    struct hzp_state *state;
+};
+
+/* In a killed child's parent everything is checked by cmocka; in the child a failure ends it. */
+#define MUST(call)                                                                                 \
+    do {                                                                                           \
+        int must_ = (call);                                                                        \
+        if (must_ < 0) {                                                                           \
+            fprintf(stderr, "%s: %s %s\n", #call, hzp_err_name(must_), text.text);                 \
+            abort();                                                                               \
+        }                                                                                          \
+    } while (0)
+
+static void on_update(void *ctx, const struct hzp_update_report *report)
+{
+    hzp_state_update(((struct server *)ctx)->state, report);
+}
+
+static void open_server(struct server *s, int64_t every)
+{
+    struct hzp_err_text text = {{0}, {0}};
+    memset(s, 0, sizeof(*s));
+    MUST(hzp_config_read(scratch_dir, &s->config, &text));
+    hzp_layout_make(&s->config, &s->layout);
+    struct hzp_device_config device = {.name = "ref"};
+    MUST(hzp_device_open(&device, &s->dev, &text));
+    struct hzp_state_config config = {
+        .state_dir = scratch_path("state"), .model_dir = scratch_dir, .layout = &s->layout,
+        .dtype = HZP_BF16, .micro_rows = 32, .body_samples_max = 100, .checkpoint_every = every,
+        .keep_checkpoints = 2,
+        .queue = {.samples_max = 1000, .tokens_max = 100000, .passes = 2, .seed = 1}};
+    MUST(hzp_state_open(&config, &s->state, &text));
+    struct hzp_weights_config weights = {.type = HZP_BF16, .slots = 2, .max_staleness = 1,
+                                         .first_id = hzp_state_first_id(s->state)};
+    MUST(hzp_weights_create(s->dev, &s->layout, &weights, &s->weights));
+    MUST(hzp_model_create(s->dev, s->weights, 64, &s->model));
+    struct hzp_trainer_config trainer = {
+        .recipe = {.lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .clip = 1,
+                   .update_tokens = 40, .micro_rows = 32, .publish_every = 1,
+                   .moment_type = HZP_F32},
+        .model = s->model, .queue = hzp_state_queue(s->state), .on_update = on_update, .ctx = s};
+    MUST(hzp_trainer_create(&trainer, &s->trainer));
+    struct hzp_version *draft;
+    MUST(hzp_weights_begin(s->weights, &draft));
+    MUST(hzp_model_load(hzp_state_weights_dir(s->state), &s->layout, HZP_BF16, draft->base, &text));
+    MUST(hzp_state_restore(s->state, s->trainer, draft, &text));
+    hzp_weights_publish(s->weights, draft, 0);
+    struct hzp_loop_config loop = {.model = s->model, .sources = 1, .idle_ns = 1000000,
+                                   .source = {hzp_trainer_source(s->trainer)}};
+    MUST(hzp_loop_create(&loop, &s->loop));
+    MUST(hzp_state_start(s->state, s->trainer, s->weights, s->loop));
+}
+
+static void close_server(struct server *s, bool save)
+{
+    if (save) {
+        hzp_trainer_finish(s->trainer);
+        while (hzp_loop_turn(s->loop) > 0)
+            ;
+    }
+    hzp_state_stop(s->state, save);
+    hzp_loop_destroy(s->loop);
+    hzp_trainer_destroy(s->trainer);
+    hzp_state_close(s->state);
+    hzp_model_destroy(s->model);
+    hzp_weights_destroy(s->weights);
+    hzp_device_close(s->dev);
+    hzp_layout_free(&s->layout);
+}
+
+static int make_model(void **state)
+{
+    struct hzp_model_config config;
+    struct hzp_layout layout;
+    struct hzp_err_text text = {{0}, {0}};
+    scratch_setup(state);
+    hzp_log_set_level(HZP_LOG_ERROR);
+    scratch_write_text(scratch_path("config.json"), config_json);
+    MUST(hzp_config_read(scratch_dir, &config, &text));
+    hzp_layout_make(&config, &layout);
+    void *base = calloc(layout.elements, 2);
+    hzp_model_init(&layout, HZP_BF16, base, 9, 0.1f);
+    MUST(hzp_model_save(scratch_dir, &layout, HZP_BF16, base, scratch_dir, &text));
+    free(base);
+    hzp_layout_free(&layout);
+    return 0;
+}
+
+static int64_t accept(struct server *s, int64_t number)
+{
+    struct hzp_err_text text = {{0}, {0}};
+    char body[200];
+    int64_t first = 0, last = 0;
+    snprintf(body, sizeof(body), "{\"tokens\": [%d, %d, 7, %d, 9, 3]}\n{\"tokens\": [1, %d, 4]}\n",
+             (int)(number % 50), (int)(number / 50 % 50), (int)(number % 31), (int)(number % 17));
+    MUST(hzp_state_accept(s->state, body, strlen(body), NULL, &first, &last, &text));
+    HZP_ASSERT(last == first + 1);
+    return last;
+}
+
+static void test_stop_and_start(void **state)
+{
+    struct server s;
+    struct hzp_state_stats stats;
+    struct hzp_version_record record;
+    open_server(&s, 0);
+    uint64_t id = hzp_state_first_id(s.state);
+    assert_int_equal(id, 1);
+    for (int i = 0; i < 20; i++)
+        accept(&s, i);
+    while (hzp_loop_turn(s.loop) > 0)
+        ;
+    hzp_weights_newest(s.weights, &record);
+    assert_int_equal(record.learned_through, 40);
+    void *weights = malloc(s.layout.elements * 2);
+    memcpy(weights, hzp_weights_current(s.weights)->base, s.layout.elements * 2);
+    int64_t step = record.optimizer_step;
+    close_server(&s, true);
+
+    open_server(&s, 0); /* goes on from the very same numbers, and nothing is left to learn */
+    assert_memory_equal(weights, hzp_weights_current(s.weights)->base, s.layout.elements * 2);
+    hzp_weights_newest(s.weights, &record);
+    assert_int_equal(record.optimizer_step, step);
+    assert_int_equal(record.learned_through, 40);
+    assert_true(record.id > id);
+    hzp_state_read_stats(s.state, &stats);
+    assert_int_equal(stats.restored, 0);
+    assert_int_equal(stats.trained_again, 0);
+    assert_int_equal(hzp_loop_turn(s.loop), 0);
+    /* Accepted, then lost without a checkpoint: learned again. */
+    assert_int_equal(accept(&s, 77), 42);
+    while (hzp_loop_turn(s.loop) > 0)
+        ;
+    close_server(&s, false);
+    open_server(&s, 0);
+    hzp_state_read_stats(s.state, &stats);
+    assert_int_equal(stats.restored, 2);
+    assert_int_equal(stats.trained_again, 2);
+    assert_int_equal(stats.last_sequence_number, 42);
+    while (hzp_loop_turn(s.loop) > 0)
+        ;
+    hzp_weights_newest(s.weights, &record);
+    assert_int_equal(record.learned_through, 42);
+    close_server(&s, true);
+    free(weights);
+}
+
+static void test_periodic_checkpoints(void **state)
+{
+    struct server s;
+    struct hzp_state_stats stats = {0};
+    open_server(&s, 3);
+    for (int i = 0; i < 200 || (stats.checkpoints < 3 && i < 20000); i++) {
+        if (i % 20 == 0)
+            accept(&s, i);
+        if (hzp_loop_turn(s.loop) == 0)
+            usleep(200);
+        hzp_state_read_stats(s.state, &stats);
+    }
+    assert_true(stats.checkpoints >= 3);
+    assert_int_equal(stats.checkpoint_failures, 0);
+    close_server(&s, true);
+    uint64_t newest = hzp_checkpoint_newest(scratch_path("state"));
+    assert_true(newest > 0);
+    int found = 0;
+    for (uint64_t n = 1; n <= newest; n++) {
+        char name[64];
+        snprintf(name, sizeof(name), "state/checkpoint-%llu/trainer.safetensors",
+                 (unsigned long long)n);
+        found += access(scratch_path("%s", name), R_OK) == 0;
+    }
+    assert_int_equal(found, 2);
+}
+
+static void serve_until_killed(int fd)
+{
+    struct server s;
+    open_server(&s, 2);
+    for (int64_t i = 0;; i++) {
+        struct hzp_sample_queue_stats queue;
+        hzp_sample_queue_read_stats(hzp_state_queue(s.state), &queue);
+        if (i % 8 == 0 && queue.samples < 100) {
+            int64_t last = accept(&s, i);
+            if (write(fd, &last, sizeof(last)) != sizeof(last))
+                _exit(1);
+        }
+        hzp_loop_turn(s.loop);
+    }
+}
+
+static void test_kill(void **state)
+{
+    int64_t acknowledged = 0;
+    uint64_t first_id = 0;
+    srand(3);
+    for (int round = 0; round < 25; round++) {
+        int fd[2], status;
+        assert_int_equal(pipe(fd), 0);
+        pid_t child = fork();
+        if (!child) {
+            close(fd[0]);
+            serve_until_killed(fd[1]);
+        }
+        close(fd[1]);
+        usleep((useconds_t)(20000 + rand() % 120000));
+        kill(child, SIGKILL);
+        waitpid(child, &status, 0);
+        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+        int64_t last;
+        while (read(fd[0], &last, sizeof(last)) == sizeof(last))
+            acknowledged = last;
+        close(fd[0]);
+
+        struct server s;
+        struct hzp_state_stats stats;
+        struct hzp_version_record record;
+        open_server(&s, 2); /* a checkpoint that were torn or alone would be refused here */
+        hzp_state_read_stats(s.state, &stats);
+        hzp_weights_newest(s.weights, &record);
+        assert_true(stats.last_sequence_number >= acknowledged);
+        int64_t through = record.learned_through > 0 ? record.learned_through : 0;
+        assert_int_equal(stats.restored, stats.last_sequence_number - through);
+        assert_true(stats.trained_again <= stats.restored);
+        assert_true(record.id > first_id); /* ids only grow */
+        first_id = record.id;
+        close_server(&s, false);
+    }
+    assert_true(acknowledged > 0);
+    assert_true(hzp_checkpoint_newest(scratch_path("state")) > 0);
+}
+
+static void test_default_dir(void **state)
+{
+    char dir[512];
+    struct hzp_err_text text = {{0}, {0}};
+    setenv("XDG_DATA_HOME", "/data", 1);
+    assert_int_equal(hzp_state_default_dir(scratch_dir, dir, sizeof(dir), &text), HZP_OK);
+    assert_int_equal(strncmp(dir, "/data/hzpserve/hzp-test-", 24), 0);
+    unsetenv("XDG_DATA_HOME");
+    setenv("HOME", "/home/somebody", 1);
+    assert_int_equal(hzp_state_default_dir(scratch_dir, dir, sizeof(dir), &text), HZP_OK);
+    assert_int_equal(strncmp(dir, "/home/somebody/.local/share/hzpserve/", 37), 0);
+    unsetenv("HOME");
+    assert_int_equal(hzp_state_default_dir(scratch_dir, dir, sizeof(dir), &text), HZP_ENOENT);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_stop_and_start, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_periodic_checkpoints, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_kill, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_default_dir, make_model, scratch_teardown),
+    };
+    return cmocka_run_group_tests_name("state", tests, NULL, NULL);
+}
