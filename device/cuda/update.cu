@@ -3,6 +3,7 @@
  * audit.  Sums are made in two stages of fixed shape: the same bits every time.
  */
 #include "device/cuda/kernel.cuh"
+#include "device/philox.h"
 
 enum { THREADS = 256, PARTS_MAX = 1024 };
 
