@@ -69,6 +69,8 @@ static int run_with_engine(struct hzp_bench *b, const struct what *what,
         options->update_tokens = 4 * 513;
         options->kv_tokens = 1024;
         options->context = 0;
+    } else if (what->trains) {
+        options->micro_rows = 256; /* progress is counted by micro-batches: small ones count finer */
     }
     options->state_dir = "none";
     b->reports = hzp_bench_reports_create();

@@ -87,7 +87,9 @@ int hzp_cmd_complete(const struct hzp_options *options)
     }
     signal(SIGINT, on_interrupt);
     struct hzp_engine *engine = NULL;
-    struct hzp_engine_config config = {.options = options, .quiet = true};
+    struct hzp_options own = *options; /* memory for these answers, not for a server's */
+    own.running_max = HZP_MIN(options->running_max, options->choices);
+    struct hzp_engine_config config = {.options = &own, .quiet = true};
     struct hzp_completion_params params = {0};
     struct hzp_completion *c = NULL;
     struct hzp_err_text err = {0};

@@ -3,6 +3,7 @@
 
 #include "api/engine.h"
 #include "serve/kvpool.h"
+#include "serve/request.h"
 
 #include <stdarg.h>
 #include <string.h>
@@ -36,8 +37,9 @@ static void add(struct hzp_memory_plan *plan, const char *what, size_t bytes, co
     plan->total += bytes;
 }
 
-/* Pages of the KV cache: as many as asked for, else what all running sequences can need, but not
- * more than a quarter of the machine. */
+/* Pages of the KV cache: as many as asked for; else what all running sequences can need, but not
+ * more than a quarter of the machine, nor than what the rest of the plan, made before, leaves of
+ * nine tenths of it. */
 static int64_t kv_pages(const struct hzp_options *options, const struct hzp_model_config *config,
                         const struct hzp_memory_plan *plan)
 {
@@ -48,13 +50,14 @@ static int64_t kv_pages(const struct hzp_options *options, const struct hzp_mode
     if (options->kv_memory)
         return (int64_t)((size_t)options->kv_memory / page_bytes);
     int64_t wanted = options->running_max * HZP_DIV_UP(plan->positions, page);
-    return HZP_MIN(wanted, (int64_t)(plan->limit / 4 / page_bytes));
+    size_t most = plan->limit / 10 * 9;
+    size_t left = HZP_MIN(most - HZP_MIN(plan->total, most), plan->limit / 4);
+    return HZP_MAX(HZP_MIN(wanted, (int64_t)(left / page_bytes)), 1);
 }
 
-static int plan_serving(const struct hzp_options *options, const struct hzp_layout *layout,
-                        struct hzp_memory_plan *plan, struct hzp_err_text *reterr)
+static int plan_kv(const struct hzp_options *options, const struct hzp_model_config *config,
+                   struct hzp_memory_plan *plan, struct hzp_err_text *reterr)
 {
-    const struct hzp_model_config *config = &layout->config;
     int64_t pages = kv_pages(options, config, plan);
     if (pages < 1)
         return hzp_fail_param(reterr, HZP_EINVAL, "--kv-memory",
@@ -64,27 +67,36 @@ static int plan_serving(const struct hzp_options *options, const struct hzp_layo
         return hzp_fail_param(reterr, HZP_EINVAL, "--kv-tokens",
                               "a KV cache of %lld pages is more than this program addresses",
                               (long long)pages);
-    int64_t positions = HZP_MIN(plan->positions, pages * options->page_rows);
-    plan->positions = (int32_t)positions;
     plan->kv_pages = (int32_t)pages;
-    int64_t edits = options->edits_max;
-    if (!edits)
-        edits = 4 * HZP_MIN(config->vocab, positions + 1024 + 64);
-    plan->batch = (struct hzp_batch_config){
-        .rows_max = (int32_t)HZP_MAX(options->step_rows, options->running_max),
-        .segs_max = (int32_t)options->running_max,
-        .page_stride = (int32_t)HZP_DIV_UP(positions, options->page_rows),
-        .logits_max = (int32_t)HZP_MAX(options->running_max, 32),
-        .edits_max = (int32_t)HZP_MIN(edits, 1 << 24)};
+    plan->positions = (int32_t)HZP_MIN(plan->positions, pages * options->page_rows);
     char text[16];
     size_t page_bytes = hzp_kvpool_bytes(config, plan->dtype, 1, (int32_t)options->page_rows);
     add(plan, "KV cache",
         hzp_kvpool_bytes(config, plan->dtype, plan->kv_pages, (int32_t)options->page_rows),
         "%d pages of %lld tokens, %s each", plan->kv_pages, (long long)options->page_rows,
         hzp_size_text(page_bytes, text));
-    add(plan, "serving",
-        hzp_serve_space_bytes(config, plan->dtype, plan->batch.rows_max, plan->batch.logits_max),
-        "activations of %d rows, logits of %d", plan->batch.rows_max, plan->batch.logits_max);
+    return HZP_OK;
+}
+
+static int plan_serving(const struct hzp_options *options, const struct hzp_layout *layout,
+                        struct hzp_memory_plan *plan, struct hzp_err_text *reterr)
+{
+    const struct hzp_model_config *config = &layout->config;
+    int32_t rows = (int32_t)HZP_MAX(options->step_rows, options->running_max);
+    int32_t logits = (int32_t)HZP_MAX(options->running_max, 32);
+    add(plan, "serving", hzp_serve_space_bytes(config, plan->dtype, rows, logits),
+        "activations of %d rows, logits of %d", rows, logits);
+    HZP_TRY(plan_kv(options, config, plan, reterr));
+    int64_t edits = options->edits_max;
+    if (!edits)
+        edits = 4 * (int64_t)HZP_MIN(config->vocab, plan->positions + HZP_BIASES_MAX +
+                                                        HZP_STOP_IDS_MAX);
+    plan->batch = (struct hzp_batch_config){
+        .rows_max = rows,
+        .segs_max = (int32_t)options->running_max,
+        .page_stride = (int32_t)HZP_DIV_UP(plan->positions, options->page_rows),
+        .logits_max = logits,
+        .edits_max = (int32_t)HZP_MIN(edits, 1 << 24)};
     return HZP_OK;
 }
 
@@ -153,10 +165,10 @@ int hzp_memory_plan(const struct hzp_options *options, const struct hzp_layout *
     add(ret, "weights", (size_t)slots * version, "%lld version%s of %s in %s", (long long)slots,
         slots == 1 ? "" : "s", hzp_size_text(version, text),
         ret->dtype == HZP_BF16 ? "BF16" : "F32");
-    if (ret->serves)
-        HZP_TRY(plan_serving(options, layout, ret, reterr));
     if (ret->trains)
         plan_training(options, layout, ret);
+    if (ret->serves)
+        HZP_TRY(plan_serving(options, layout, ret, reterr));
     return ret->total > limit ? refuse(ret, reterr) : HZP_OK;
 }
 

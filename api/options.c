@@ -112,7 +112,7 @@ static const struct setting table[] = {
                "tokens that the KV cache holds; 0: as --kv-memory says"),
     SIZE_OPTION("--kv-memory", kv_memory, "0", 0, BIG, ENGINE,
                 "memory of the KV cache; 0: what the running sequences can need, at most a quarter of "
-                "the machine's"),
+                "the machine's and what is left of it"),
     INT_OPTION("--page-rows", page_rows, "16", 1, 1024, ENGINE, "tokens in one KV page"),
     INT_OPTION("--max-edits", edits_max, "0", 0, 1 << 24, ENGINE,
                "logit edits (biases, penalties) in one step; 0: four sequences' worth"),
@@ -157,7 +157,8 @@ static const struct setting table[] = {
     INT_OPTION("--queue-tokens", queue_tokens, "16777216", 1, BIG, SERVE | BENCH,
                "the same in tokens"),
     TEXT_OPTION("--state", state_dir, NULL, "DIR", SERVE | BENCH,
-                "where accepted examples and checkpoints are kept; not given: nothing is kept"),
+                "where accepted examples and checkpoints are kept; not given: a directory of the "
+                "user's, by model; none: nothing is kept"),
     INT_OPTION("--checkpoint-every", checkpoint_every, "100", 0, BIG, SERVE | TRAIN,
                "updates between checkpoints; 0: only at the end"),
     INT_OPTION("--keep-checkpoints", keep_checkpoints, "2", 1, 1e6, SERVE | TRAIN,
@@ -486,6 +487,22 @@ void hzp_options_help(FILE *out)
                  "  hzpserve --version\n");
 }
 
+/* Text in the right column of the help, cut between words. */
+static void print_wrapped(FILE *out, const char *text)
+{
+    enum { INDENT = 33, WIDTH = 67 };
+    while (strlen(text) > WIDTH) {
+        int cut = WIDTH;
+        while (cut > 0 && text[cut] != ' ')
+            cut--;
+        if (!cut)
+            break;
+        fprintf(out, "%.*s\n%*s", cut, text, INDENT, "");
+        text += cut + 1;
+    }
+    fprintf(out, "%s\n", text);
+}
+
 void hzp_options_command_help(FILE *out, enum hzp_command command)
 {
     for (int i = 0; i < HZP_COUNT(commands); i++)
@@ -503,11 +520,12 @@ void hzp_options_command_help(FILE *out, enum hzp_command command)
         char left[64];
         snprintf(left, sizeof(left), "%s%s%s", s->name, s->kind == FLAG ? "" : " ",
                  s->kind == FLAG ? "" : s->kind == CHOICE ? s->choices : s->meta);
-        fprintf(out, "  %-30s %s", left, s->help);
-        if (s->value && s->kind != FLAG)
-            fprintf(out, " [%s]", s->value);
-        if (s->env)
-            fprintf(out, " (or $%s)", s->env);
-        fputc('\n', out);
+        char right[256];
+        bool value = s->value && s->kind != FLAG;
+        snprintf(right, sizeof(right), "%s%s%s%s%s%s%s", s->help, value ? " [" : "",
+                 value ? s->value : "", value ? "]" : "", s->env ? " (or $" : "",
+                 s->env ? s->env : "", s->env ? ")" : "");
+        fprintf(out, "  %-30s ", left);
+        print_wrapped(out, right);
     }
 }

@@ -174,7 +174,10 @@ static int load_replay(struct hzp_state *s, struct hzp_err_text *reterr)
     int32_t count;
     if (!s->config.replay)
         return HZP_OK;
-    HZP_TRY(hzp_examples_load(&s->examples, s->config.replay, &sample, &count, reterr));
+    s->examples.samples_max = 0; /* that bound is for bodies, this is a file */
+    int r = hzp_examples_load(&s->examples, s->config.replay, &sample, &count, reterr);
+    s->examples.samples_max = s->config.body_samples_max;
+    HZP_TRY(r);
     hzp_sample_queue_set_replay(s->queue, sample, count);
     free(sample);
     return HZP_OK;

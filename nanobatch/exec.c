@@ -108,11 +108,36 @@ static int assign_fences(struct hzp_exec *e, const struct hzp_plan *plan)
     return HZP_OK;
 }
 
-static int run_queued(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_exec_times *ret)
+/* Only the whole run was timed.  It is divided by prices, and what they missed together each
+ * learns: so they have the device's scale, if not each op's own. */
+static void divide(const struct hzp_plan *plan, struct hzp_price *price, uint64_t took,
+                   struct hzp_exec_times *ret)
+{
+    static const struct hzp_price guess = {.flops_per_ns = 1000, .bytes_per_ns = 100};
+    double train = 0, all = 0;
+    for (int32_t i = 0; i < plan->items; i++) {
+        const struct hzp_item *item = &plan->item[i];
+        double ns = hzp_price_ns(price ? price : &guess, item->op, item->args);
+        all += ns;
+        train += item->train ? ns : 0;
+    }
+    if (all <= 0)
+        return;
+    ret->train_ns = (uint64_t)((double)took * (train / all));
+    ret->serve_ns = took - ret->train_ns;
+    double factor = (double)took / all;
+    for (int32_t i = 0; price && i < plan->items; i++) {
+        const struct hzp_item *item = &plan->item[i];
+        hzp_price_learn(price, item->op, item->args,
+                        hzp_price_ns(price, item->op, item->args) * factor);
+    }
+}
+
+static int run_queued(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_price *price,
+                      struct hzp_exec_times *ret)
 {
     uint64_t begin = hzp_device_now_ns(e->dev);
     HZP_TRY(assign_fences(e, plan));
-    uint64_t train_items = 0;
     for (int32_t i = 0; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
         struct hzp_lane *lane = e->lane[item->lane];
@@ -124,16 +149,12 @@ static int run_queued(struct hzp_exec *e, const struct hzp_plan *plan, struct hz
         HZP_TRY(hzp_lane_issue(lane, item->op, item->args));
         if (e->fence_of[i] >= 0)
             HZP_TRY(hzp_fence_record(e->fence[e->fence_of[i]], lane));
-        train_items += item->train;
     }
     for (int l = 0; l < HZP_LANE_COUNT; l++)
         HZP_TRY(hzp_fence_record(e->end[l], e->lane[l]));
     for (int l = 0; l < HZP_LANE_COUNT; l++)
         HZP_TRY(hzp_fence_wait(e->end[l]));
-    uint64_t took = hzp_device_now_ns(e->dev) - begin;
-    /* Without timestamps of single items the split is by their number. */
-    ret->train_ns = plan->items ? took * train_items / (uint64_t)plan->items : 0;
-    ret->serve_ns = took - ret->train_ns;
+    divide(plan, price, hzp_device_now_ns(e->dev) - begin, ret);
     return HZP_OK;
 }
 
@@ -141,5 +162,5 @@ int hzp_exec_run(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_pri
                  struct hzp_exec_times *ret)
 {
     memset(ret, 0, sizeof(*ret));
-    return e->immediate ? run_immediate(e, plan, price, ret) : run_queued(e, plan, ret);
+    return e->immediate ? run_immediate(e, plan, price, ret) : run_queued(e, plan, price, ret);
 }

@@ -3,7 +3,7 @@
  * plan names, and waits for the end.
  *
  * On devices whose ops end before issue returns it also times each op, which is what prices are
- * learned from; on others a profile comes from the search.
+ * learned from; on others only the whole run, which it divides by prices.
  *
  * Thread: engine.
  */

@@ -83,6 +83,9 @@ static void add_paged_attention(struct hzp_plan *plan, const struct hzp_model *m
     };
     int32_t decode = batch->decode_segs;
     if (decode > 0) {
+        /* Decode rows come first; the op takes no other. */
+        args.qkv = hzp_mat_rows(s->qkv, 0, decode);
+        args.out = hzp_mat_rows(s->attn, 0, decode);
         args.segs = (struct hzp_segs){batch->row0, batch->pos0, decode, 1, batch->decode_ctx_max};
         hzp_plan_add(plan, HZP_OP_attn_decode, HZP_LANE_COMPUTE, &args);
     }
@@ -90,6 +93,8 @@ static void add_paged_attention(struct hzp_plan *plan, const struct hzp_model *m
         args.segs = (struct hzp_segs){batch->row0 + decode, batch->pos0 + decode,
                                       batch->segs - decode, batch->prefill_rows_max,
                                       batch->prefill_ctx_max};
+        args.qkv = s->qkv;
+        args.out = s->attn;
         args.page = batch->page + (size_t)decode * (size_t)batch->max.page_stride;
         hzp_plan_add(plan, HZP_OP_attn_prefill, HZP_LANE_COMPUTE, &args);
     }

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Training that could not be fitted in one step is owed to it in the next ones, up to here. */
-static const double credit_max_ns = 50e6;
+/* So many steps with prompts in them may pass training over in a row. */
+enum { PASSED_OVER_MAX = 8 };
 
 struct counters {
     _Atomic uint64_t steps, serve_steps, train_steps, serve_ns, train_ns, idle_ns;
@@ -26,7 +26,9 @@ struct hzp_loop {
     struct hzp_price price;
     struct hzp_step step;
     uint64_t number;
-    double credit_ns; /* device time training may still claim while requests run */
+    double credit_ns; /* beside serving: what training saved for its next item; < 0: it owes */
+    double usual_ns;  /* of serving in a step that only decodes, averaged */
+    int32_t passed_over;
     /* any thread */
     struct hzp_wake wake;
     atomic_bool stop, hurry;
@@ -65,6 +67,8 @@ void hzp_loop_destroy(struct hzp_loop *loop)
 static void begin_step(struct hzp_loop *loop)
 {
     struct hzp_step *step = &loop->step;
+    /* Here too: who gave a version back while nothing ran must not have to wait for a step. */
+    hzp_weights_reclaim(loop->config.model->weights, loop->number);
     memset(step, 0, sizeof(*step));
     step->number = loop->number + 1;
     step->begin_ns = hzp_device_now_ns(loop->config.model->dev);
@@ -78,26 +82,48 @@ static void begin_step(struct hzp_loop *loop)
     hzp_plan_clear(&loop->plan);
 }
 
-static double plan_ns(const struct hzp_loop *loop)
-{
-    double ns = 0;
-    for (int32_t i = 0; i < loop->plan.items; i++)
-        ns += hzp_price_ns(&loop->price, loop->plan.item[i].op, loop->plan.item[i].args);
-    return ns;
-}
-
-/* Serving's rows become ops; what they will take decides how long training may run beside them.
- * Credit is saved up over steps, because the smallest training item may be longer than one step's
- * share: such an item then runs in every second or third step instead of never. */
+/* Serving's rows become ops, and training gets a usual step's share of time beside them: what a
+ * long step earned must not make another one long.  A step with prompts in it is long already and
+ * takes no training, unless prompts never cease. */
 static void plan_serving(struct hzp_loop *loop)
 {
     struct hzp_step *step = &loop->step;
     hzp_forward_build(&loop->plan, loop->config.model, step->version, step->batch, step->kv,
                       loop->config.space);
     double share = atomic_load_explicit(&loop->train_share, memory_order_relaxed);
-    loop->credit_ns += share * plan_ns(loop);
-    loop->credit_ns = HZP_MIN(loop->credit_ns, credit_max_ns);
-    step->train_ns = loop->credit_ns > 0 ? (uint64_t)loop->credit_ns : 0;
+    double train_ns = loop->credit_ns + share * loop->usual_ns;
+    bool prompts = step->batch->rows > step->batch->decode_segs;
+    if (prompts && loop->passed_over < PASSED_OVER_MAX) {
+        loop->passed_over++;
+        train_ns = 0;
+    } else {
+        loop->passed_over = 0;
+    }
+    step->train_ns = train_ns > 0 ? (uint64_t)train_ns : 0;
+}
+
+/* Training may use its share of what serving really took, but for what it was passed over.  An item
+ * longer than what is left of it runs all the same, and the next steps pay for it; one that does
+ * not fit behind others in a slice is saved for.  Nothing else is: a trainer that had nothing to do
+ * must not hold a later step up.  So over any run of steps training takes at most its share, two
+ * items and one helping. */
+static void account(struct hzp_loop *loop, const struct hzp_exec_times *times)
+{
+    const struct hzp_step *step = &loop->step;
+    if (!step->batch || step->batch->rows == 0) {
+        loop->credit_ns = 0;
+        return;
+    }
+    double share = atomic_load_explicit(&loop->train_share, memory_order_relaxed), saved = 0;
+    double serve_ns = (double)times->serve_ns;
+    if (step->chain && step->to < step->chain->items) {
+        const struct hzp_item *next = &step->chain->item[step->to];
+        saved = hzp_price_ns(&loop->price, next->op, next->args);
+    }
+    loop->credit_ns += share * serve_ns - (double)times->train_ns;
+    loop->credit_ns = HZP_MIN(loop->credit_ns, saved);
+    if (step->batch->rows == step->batch->decode_segs)
+        loop->usual_ns += (serve_ns - loop->usual_ns) / (loop->usual_ns > 0 ? 16 : 1);
 }
 
 /* True: there is something to run. */
@@ -143,12 +169,9 @@ static int execute(struct hzp_loop *loop)
     count(&loop->counters.steps, 1);
     count(&loop->counters.serve_ns, times.serve_ns);
     count(&loop->counters.train_ns, times.train_ns);
-    if (step->batch && step->batch->rows > 0) {
+    if (step->batch && step->batch->rows > 0)
         count(&loop->counters.serve_steps, 1);
-        loop->credit_ns -= (double)times.train_ns;
-    } else {
-        loop->credit_ns = 0;
-    }
+    account(loop, &times);
     if (step->to > step->from)
         count(&loop->counters.train_steps, 1);
     return r;

@@ -357,6 +357,9 @@ static void end_micro(struct hzp_trainer *t)
 {
     for (int32_t i = 0; i < t->micro->learned; i++)
         t->loss_sum += (double)t->micro->loss[i];
+    pthread_mutex_lock(&t->lock);
+    t->stats.rows += (uint64_t)t->micro->rows;
+    pthread_mutex_unlock(&t->lock);
     if (++t->bin < t->draw.bins)
         build_micro(t);
     else
@@ -425,7 +428,6 @@ static void count_update(struct hzp_trainer *t)
     s->dropped += t->now.dropped;
     s->broken = t->now.broken;
     s->device_ns += t->now.device_ns;
-    s->rows += (uint64_t)t->now.rows;
     s->loss = t->now.loss;
     s->grad_norm = t->now.grad_norm;
     s->lr = t->now.lr;

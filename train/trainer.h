@@ -109,7 +109,8 @@ struct hzp_train_space *hzp_trainer_space(struct hzp_trainer *t);
 
 struct hzp_trainer_stats {
     int64_t step;
-    uint64_t updates, skipped, learned_tokens, rows, device_ns;
+    uint64_t updates, skipped, learned_tokens, device_ns;
+    uint64_t rows; /* forward and backward: counted as each micro-batch ends */
     double loss, grad_norm; /* of the newest update */
     float lr;
     int64_t draws;   /* draws of the queue that are done: what a resumed run draws again */

@@ -137,6 +137,7 @@ static double train_alone(struct hzp_bench *b, struct hzp_bench_samples *feed, d
 {
     uint64_t rows = trained_rows(b), begin = hzp_now_ns();
     hzp_trainer_pause(b->engine->trainer, false);
+    hzp_loop_poke(b->engine->loop);
     while ((double)(hzp_now_ns() - begin) * 1e-9 < seconds) {
         struct timespec nap = {.tv_nsec = 5000000};
         keep_fed(b, feed);

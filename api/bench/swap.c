@@ -45,7 +45,10 @@ static void swap_when_due(struct hzp_source *source, const struct hzp_step *step
                layout->elements * hzp_dtype_size(hzp_weights_type(s->weights)));
         s->prepared = true;
     }
-    draft->record = current->record;
+    draft->record.optimizer_step = current->record.optimizer_step;
+    draft->record.loss = current->record.loss;
+    draft->record.checksum = current->record.checksum;
+    draft->record.learned_through = current->record.learned_through;
     hzp_weights_publish(s->weights, draft, step->number);
     atomic_fetch_add(&s->swaps, 1);
     s->next_ns = HZP_MAX(now, s->next_ns + every);

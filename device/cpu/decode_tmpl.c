@@ -5,7 +5,7 @@
  * The context is cut into chunks of fixed size whose partial results are merged in order; with few
  * sequences the chunks are tasks of their own, which changes no bit of the result.
  */
-#include "device/cpu/vec.h"
+#include "device/cpu/vec_tmpl.h"
 
 enum { CHUNK = 256, HEADS_AT_ONCE = 4, NR = 4, FETCH_BYTES = 8192 };
 

@@ -9,7 +9,7 @@
  * Operands are packed once per document and head; sums stay in F32 until the end.  The order of all
  * sums is fixed: the same bits for any number of threads.
  */
-#include "device/cpu/tile.h"
+#include "device/cpu/tile_tmpl.h"
 
 struct bwd {
     const struct hzp_attn_packed_bwd_args *args;

@@ -6,7 +6,7 @@
  * one product, so keys and values are packed once for all of them.  A task is one kv head and one
  * range of a segment's queries.
  */
-#include "device/cpu/tile.h"
+#include "device/cpu/tile_tmpl.h"
 
 enum { ROWS = 192 }; /* rows of a task, about: queries times heads that share a kv head */
 

@@ -4,7 +4,7 @@
  * Gradients of weights are sums over rows.  Rows are summed in chunks whose size depends on the
  * number of rows only, and the chunks are added in order: the same bits for any number of threads.
  */
-#include "device/cpu/vec.h"
+#include "device/cpu/vec_tmpl.h"
 
 enum { XENT_BLOCK = 1024, CHUNKS_MAX = 64, CHUNK_ROWS_MIN = 16, STRIP = 8 * VL };
 

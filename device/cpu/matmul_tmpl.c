@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/cpu/matmul.h"
-#include "device/cpu/vec.h"
+#include "device/cpu/vec_tmpl.h"
 
 /* How one step along k reads and multiplies.  PAIRS: 32 bf16 a vector, products of neighbours added
  * in the instruction. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/cpu/rows_tmpl.c - forward ops that treat each row on its own. */
-#include "device/cpu/vec.h"
+#include "device/cpu/vec_tmpl.h"
 
 static size_t row_bytes(const struct hzp_mat *mat)
 {

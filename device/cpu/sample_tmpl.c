@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/cpu/sample.h"
-#include "device/cpu/vec.h"
+#include "device/cpu/vec_tmpl.h"
 #include "device/philox.h"
 
 enum { SCAN_BLOCK = 1024 };

@@ -4,7 +4,7 @@
  * Sums run over pieces of fixed size that are added in order: the same bits for any number of
  * threads.
  */
-#include "device/cpu/vec.h"
+#include "device/cpu/vec_tmpl.h"
 #include "device/philox.h"
 
 enum { PIECE = 16384 };

@@ -40,7 +40,7 @@ class Server:
 
     def __enter__(self):
         self.state = tempfile.TemporaryDirectory(prefix="hzpserve-test-")
-        arguments = [BINARY, "serve", MODEL, "--port", "0", "--state",
+        arguments = [BINARY, "serve", MODEL, "--dtype", "f32", "--port", "0", "--state",
                      self.kept or self.state.name]
         self.process = subprocess.Popen(arguments + self.options, stdout=subprocess.PIPE, text=True)
         for line in self.process.stdout:

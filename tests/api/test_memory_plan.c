@@ -76,6 +76,19 @@ static void options_steer_it(void **state)
     assert_int_equal(plan.dtype, HZP_F32);
 }
 
+static void the_cache_takes_what_is_left(void **state)
+{
+    assert_int_equal(make((size_t)1 << 32), HZP_OK);
+    size_t rest = 0, cache = 0;
+    for (int i = 0; i < plan.lines; i++)
+        *(strcmp(plan.line[i].what, "KV cache") ? &rest : &cache) += plan.line[i].bytes;
+    size_t limit = rest * 3 / 2;
+    assert_int_equal(make(limit), HZP_OK);
+    assert_true(plan.total <= limit && plan.total > rest);
+    assert_true(plan.total - rest < cache);
+    assert_int_equal(make(rest), HZP_ENOMEM);
+}
+
 static void too_much_is_refused(void **state)
 {
     options.kv_tokens = 100 * 1000 * 1000;
@@ -98,6 +111,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(it_adds_up, set_up, tear_down),
         cmocka_unit_test_setup_teardown(options_steer_it, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(the_cache_takes_what_is_left, set_up, tear_down),
         cmocka_unit_test_setup_teardown(too_much_is_refused, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

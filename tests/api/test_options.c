@@ -134,7 +134,7 @@ static void help_lists_what_the_command_has(void **state)
     assert_null(strstr(text, "--temperature"));
     for (const char *line = text; *line;) {
         size_t width = strcspn(line, "\n");
-        assert_true(width <= 140);
+        assert_true(width <= 110);
         line += width + 1;
     }
     free(text);

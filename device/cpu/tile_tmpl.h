@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cpu/tile.h - small matrix products of packed operands, for attention.
+/* device/cpu/tile_tmpl.h - small matrix products of packed operands, for attention.
  *
  * Everything is made of dwords: with pairs, a dword is two bf16 neighbours along k and the
  * instruction multiplies and adds both; without, it is one float.  Three forms of an operand:
@@ -14,7 +14,7 @@
 #ifndef HZP_DEVICE_CPU_TILE_H
 #define HZP_DEVICE_CPU_TILE_H
 
-#include "device/cpu/vec.h"
+#include "device/cpu/vec_tmpl.h"
 
 #ifdef __AVX512F__
 enum { TM = 6, TN = 4 };
@@ -168,7 +168,8 @@ INLINE void transpose16(const float *x, size_t ldx, float *y, size_t ldy)
 }
 #endif
 
-static __attribute__((noinline)) void transpose(const float *x, size_t ldx, int rows, int cols, float *y, size_t ldy)
+static __attribute__((noinline)) void transpose(const float *x, size_t ldx, int rows, int cols,
+                                               float *y, size_t ldy)
 {
     int r = 0;
 #ifdef __AVX512F__

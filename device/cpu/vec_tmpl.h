@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cpu/vec.h - vectors of floats, one set of names for AVX2 and AVX-512.
+/* device/cpu/vec_tmpl.h - vectors of floats, one set of names for AVX2 and AVX-512.
  *
  * Only *_tmpl.c files include it: they are compiled once per instruction set with -DHZP_ISA=...
  * and export what HZP_ISA_NAME(x) makes of a name.  Loads and stores take how many elements are

@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/sim/clients.c - who asks and teaches between two turns of the loop, and who leaves. */
+#include "tests/sim/world.h"
+
+#include "base/arena.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* --- Lengths of real requests ----------------------------------------------------------------- */
+
+void sim_trace_read(const char *name, struct sim_trace *ret)
+{
+    const char *data = getenv("HZP_TEST_DATA");
+    char path[512], line[200];
+    memset(ret, 0, sizeof(*ret));
+    snprintf(path, sizeof(path), "%s/traces/%s", data ? data : ".", name);
+    FILE *file = fopen(path, "r");
+    if (!file)
+        return;
+    ret->length = hzp_xcalloc(20000, sizeof(*ret->length));
+    while (ret->count < 20000 && fgets(line, sizeof(line), file)) {
+        int prompt, output;
+        const char *comma = strchr(line, ',');
+        if (!comma || sscanf(comma, ",%d,%d", &prompt, &output) != 2 || prompt < 1 || output < 1)
+            continue;
+        ret->length[ret->count][0] = prompt;
+        ret->length[ret->count++][1] = output;
+    }
+    fclose(file);
+}
+
+/* --- Requests --------------------------------------------------------------------------------- */
+
+static void on_wake(void *ctx)
+{
+    ((struct sim_life *)ctx)->wakes++;
+}
+
+static void choose_lengths(struct sim_world *w, int32_t *prompt, int32_t *tokens)
+{
+    if (w->trace && w->trace->count) {
+        /* A quarter: the contexts of these worlds are a quarter of a model's. */
+        const int32_t *length = w->trace->length[sim_random(w, w->trace->count)];
+        *prompt = 1 + length[0] / 4;
+        *tokens = 1 + length[1] / 4;
+    } else if (w->traffic == SIM_LONG) {
+        *prompt = 1 + sim_random(w, w->positions - 20);
+        *tokens = sim_random(w, 20);
+    } else if (w->traffic == SIM_TINY) {
+        *prompt = 1 + sim_random(w, 3);
+        *tokens = 1 + sim_random(w, 6);
+    } else {
+        *prompt = 1 + sim_random(w, w->positions / 3);
+        *tokens = sim_random(w, 40);
+    }
+    *prompt = HZP_MIN(*prompt, w->positions - 1);
+    *tokens = HZP_MIN(*tokens, w->positions - *prompt);
+}
+
+static void choose_settings(struct sim_world *w, struct hzp_request *rq, uint32_t choice)
+{
+    rq->sampling.seed = w->accepted;
+    rq->sampling.choice = choice;
+    rq->min_tokens = sim_random(w, 4);
+    rq->ignore_eos = sim_chance(w, 500);
+    if (sim_chance(w, 200))
+        rq->stop_id[rq->stop_ids++] = sim_random(w, SIM_VOCAB);
+    if (sim_chance(w, 50))
+        rq->sampling.presence = 0.5f;
+    for (int32_t n = sim_chance(w, 100) ? sim_random(w, 5) : 0; rq->biases < n; rq->biases++) {
+        rq->bias_token[rq->biases] = rq->biases;
+        rq->bias[rq->biases] = 1;
+    }
+}
+
+/* Every step brings a row to somebody who was there before, and in as many turns as there are
+ * running sequences each of them has had one. */
+static uint64_t find_deadline(struct sim_world *w, const struct hzp_request *rq)
+{
+    int64_t rows = rq->prompt_count + rq->max_tokens;
+    for (int32_t i = 0; i < w->lives; i++)
+        if (!hzp_request_final(w->life[i]->rq))
+            rows += w->life[i]->rq->prompt_count + w->life[i]->rq->max_tokens - w->life[i]->fed;
+    return w->turn + 8 + (uint64_t)rows * 2;
+}
+
+static void admit_life(struct sim_world *w, struct hzp_request *rq)
+{
+    struct sim_life *life = rq->wake_ctx;
+    int32_t rows = rq->prompt_count + HZP_MAX(rq->max_tokens, 1) - 1;
+    life->number = ++w->accepted;
+    life->worst = HZP_DIV_UP(rows, w->page_rows);
+    life->page = hzp_xcalloc((size_t)life->worst, sizeof(*life->page));
+    life->row_turn = w->turn;
+    life->deadline = find_deadline(w, rq);
+    if (w->lives == w->lives_room) {
+        w->lives_room = HZP_MAX(64, 2 * w->lives_room);
+        w->life = hzp_xrealloc(w->life, (size_t)w->lives_room * sizeof(struct sim_life *));
+    }
+    w->life[w->lives++] = life;
+}
+
+/* What submit must answer, from what waits now. */
+static bool queue_is_full(struct sim_world *w, int32_t prompt)
+{
+    int32_t waiting = 0;
+    int64_t tokens = 0;
+    for (int32_t i = 0; i < w->lives; i++)
+        if (atomic_load(&w->life[i]->rq->state) == HZP_REQUEST_WAITING) {
+            waiting++;
+            tokens += w->life[i]->rq->prompt_count;
+        }
+    return waiting >= w->scheduler_config.waiting_max ||
+           tokens + prompt > w->scheduler_config.waiting_tokens_max;
+}
+
+/* False: refused. */
+static bool submit(struct sim_world *w, const int32_t *prompt, int32_t count, int32_t tokens,
+                   uint32_t choice)
+{
+    struct hzp_request *rq;
+    struct sim_life *life = hzp_xcalloc(1, sizeof(*life));
+    int r = hzp_request_create(prompt, count, tokens, sim_chance(w, 50) ? 3 : 0,
+                               sim_chance(w, 30), &rq);
+    SIM_CHECK(w, r == HZP_OK, "memory", "none for a request");
+    choose_settings(w, rq, choice);
+    life->rq = rq;
+    rq->wake = on_wake;
+    rq->wake_ctx = life;
+    bool full = queue_is_full(w, count);
+    r = hzp_scheduler_submit(w->scheduler, rq, NULL);
+    if (w->failed)
+        SIM_CHECK(w, r == HZP_ECANCELED, "failure", "submit says %s after it", hzp_err_name(r));
+    else if (r != HZP_EINVAL) /* more edits than a batch holds */
+        SIM_CHECK(w, r == (full ? HZP_EBUSY : HZP_OK), "queue", "submit says %s, it is %s",
+                  hzp_err_name(r), full ? "full" : "not full");
+    if (r == HZP_OK) {
+        admit_life(w, rq);
+        return true;
+    }
+    w->refused += r == HZP_EBUSY;
+    SIM_CHECK(w, atomic_load(&rq->state) == HZP_REQUEST_NEW, "queue", "it keeps what it refused");
+    hzp_request_destroy(rq);
+    free(life);
+    return false;
+}
+
+static void ask(struct sim_world *w, int32_t choices)
+{
+    int32_t prompt[2048], count, tokens;
+    choose_lengths(w, &count, &tokens);
+    for (int32_t i = 0; i < count; i++)
+        prompt[i] = sim_random(w, SIM_VOCAB);
+    int32_t first = w->lives;
+    for (int32_t c = 0; c < choices; c++)
+        if (!submit(w, prompt, count, tokens, (uint32_t)c)) {
+            /* As the HTTP side does: all choices or none. */
+            for (int32_t i = first; i < w->lives && w->traffic == SIM_CHOICES; i++) {
+                atomic_store(&w->life[i]->rq->cancel, true);
+                w->life[i]->cancel = true;
+            }
+            return;
+        }
+}
+
+static void arrive(struct sim_world *w)
+{
+    int32_t rate = 150; /* of a request, per mille a turn */
+    switch (w->traffic) {
+    case SIM_BURSTS:
+        /* Long enough apart that everything ends and training has the device alone. */
+        if (w->turn % 400 == 1)
+            for (int32_t n = 1 + sim_random(w, 40); n > 0; n--)
+                ask(w, 1);
+        return;
+    case SIM_STORMS:
+        if (sim_chance(w, 8))
+            ask(w, 2 * w->scheduler_config.waiting_max); /* one prompt, all at once */
+        return;
+    case SIM_CHOICES:
+        if (sim_chance(w, 60))
+            ask(w, 2 + sim_random(w, 7));
+        return;
+    case SIM_TINY:
+        rate = 700;
+        break;
+    case SIM_LONG:
+        rate = 40;
+        break;
+    default:
+        break;
+    }
+    while (sim_chance(w, rate))
+        ask(w, 1);
+}
+
+static void leave(struct sim_world *w)
+{
+    for (int32_t i = 0; i < w->lives; i++) {
+        struct sim_life *life = w->life[i];
+        if (life->cancel || !sim_chance(w, w->cancel_per_mille))
+            continue;
+        life->cancel = true;
+        if (w->sabotage != SIM_CANCEL_IGNORED)
+            atomic_store(&life->rq->cancel, true);
+    }
+}
+
+void sim_collect(struct sim_world *w)
+{
+    int32_t kept = 0;
+    for (int32_t i = 0; i < w->lives; i++) {
+        struct sim_life *life = w->life[i];
+        if (!hzp_request_final(life->rq)) {
+            SIM_CHECK(w, !life->cancel || !w->in_plan, "cancel", "request %llu goes on after it",
+                      (unsigned long long)life->number);
+            w->life[kept++] = life;
+            continue;
+        }
+        w->ended[atomic_load(&life->rq->state)]++;
+        hzp_request_destroy(life->rq);
+        free(life->page);
+        free(life);
+    }
+    w->lives = kept;
+}
+
+/* --- Samples ---------------------------------------------------------------------------------- */
+
+static void teach(struct sim_world *w)
+{
+    int32_t n = 1 + sim_random(w, 12), token[80];
+    struct hzp_sample *sample[12];
+    struct hzp_sample_queue_stats stats;
+    int64_t tokens = 0;
+    uint8_t learn[80];
+    bool worth[12] = {false};
+    for (int32_t i = 0; i < n; i++) {
+        int32_t count = 1 + sim_random(w, HZP_MIN(w->recipe.micro_rows + 5, 80));
+        for (int32_t k = 0; k < count; k++) {
+            token[k] = sim_random(w, SIM_VOCAB);
+            learn[k] = sim_chance(w, 700);
+            worth[i] |= k && learn[k] && count <= w->recipe.micro_rows + 1;
+        }
+        sample[i] = hzp_sample_create(token, learn, count);
+        tokens += count;
+    }
+    hzp_sample_queue_read_stats(w->queue, &stats);
+    bool never = n > stats.samples_max || tokens > stats.tokens_max;
+    bool full = n > stats.samples_max - stats.samples || tokens > stats.tokens_max - stats.tokens;
+    int r = hzp_sample_queue_reserve(w->queue, n, tokens), right = never  ? HZP_EINVAL
+                                                                   : full ? HZP_EBUSY
+                                                                          : HZP_OK;
+    SIM_CHECK(w, r == right, "sample queue", "says %s where %d and %lld tokens come to %d and %lld",
+              hzp_err_name(r), n, (long long)tokens, stats.samples, (long long)stats.tokens);
+    for (int32_t i = 0; i < n && r < 0; i++)
+        hzp_sample_destroy(sample[i]);
+    w->samples_refused += r == HZP_EBUSY;
+    if (r < 0)
+        return;
+    for (int32_t i = 0; i < n; i++) {
+        sample[i]->sequence_number = ++w->pushed;
+        w->learnable = worth[i] ? w->pushed : w->learnable;
+    }
+    hzp_sample_queue_push(w->queue, sample, n);
+}
+
+/* --- Others that hold something --------------------------------------------------------------- */
+
+static void hold_versions(struct sim_world *w)
+{
+    for (int32_t i = 0; i < SIM_HELD_MAX; i++) {
+        if (w->held[i] && (!sim_chance(w, 980) || w->failed)) {
+            hzp_weights_release(w->weights, w->held[i], w->step_ended);
+            w->held[i] = NULL;
+        } else if (!w->held[i] && sim_chance(w, 3)) {
+            w->held[i] = hzp_weights_acquire(w->weights);
+        }
+    }
+}
+
+static void freeze_and_pause(struct sim_world *w)
+{
+    if (sim_chance(w, 5))
+        hzp_trainer_freeze(w->trainer);
+    w->frozen = hzp_trainer_frozen(w->trainer) != NULL;
+    if (w->frozen && sim_chance(w, 100)) {
+        hzp_trainer_thaw(w->trainer);
+        w->frozen = false;
+    }
+    if (sim_chance(w, w->paused ? 50 : 2)) {
+        w->paused = !w->paused;
+        hzp_trainer_pause(w->trainer, w->paused);
+    }
+    if (w->sabotage == SIM_LAZY_TRAINER && w->turn > 100)
+        hzp_trainer_pause(w->trainer, true);
+}
+
+/* The page that the sabotage gives back early: of a sequence with one more row to go. */
+static void give_back_early(struct sim_world *w)
+{
+    for (int32_t i = 0; i < w->lives && w->sabotage == SIM_PAGE_EARLY; i++) {
+        struct sim_life *life = w->life[i];
+        if (life->pages > 1 && life->fed + 2 == life->rq->prompt_count + life->rq->max_tokens) {
+            hzp_kvpool_release(w->pool, 1, life->page, 1);
+            w->sabotage = SIM_SOUND;
+        }
+    }
+    if (w->sabotage == SIM_PAGE_LEAK && w->turn == 200)
+        hzp_kvpool_reserve(w->pool, 1);
+}
+
+/* more: false: nobody comes any more, and nobody holds anything back. */
+void sim_clients(struct sim_world *w, bool more)
+{
+    give_back_early(w);
+    if (more) {
+        arrive(w);
+        leave(w);
+        hold_versions(w);
+        freeze_and_pause(w);
+        if (sim_chance(w, w->bodies_per_mille))
+            teach(w);
+        return;
+    }
+    for (int32_t i = 0; i < SIM_HELD_MAX; i++)
+        if (w->held[i])
+            hzp_weights_release(w->weights, w->held[i], w->step_ended);
+    memset(w->held, 0, sizeof(w->held));
+    hzp_trainer_thaw(w->trainer);
+    hzp_trainer_pause(w->trainer, false);
+    w->frozen = w->paused = false;
+}

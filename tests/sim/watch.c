@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/sim/watch.c - what the test sees of a step: every op on its way to the device, and the loop
+ * through a source before and one behind the engine's own. */
+#include "tests/sim/world.h"
+
+#include <math.h>
+#include <string.h>
+
+static struct sim_world *here; /* ops know nothing but their lane */
+
+/* --- Memory of versions ----------------------------------------------------------------------- */
+
+int sim_alloc(struct hzp_device *dev, enum hzp_mem where, size_t size, void **ret)
+{
+    HZP_TRY(hzp_backend_sim.mem_alloc(dev, where, size, ret));
+    if (here && here->noting_slots) {
+        HZP_ASSERT(here->slots_seen < SIM_SLOTS_MAX);
+        int32_t i = here->slots_seen++;
+        here->slot[i].begin = *ret;
+        here->slot[i].end = here->slot[i].begin + size;
+    }
+    return HZP_OK;
+}
+
+static void note_version(struct sim_world *w, struct hzp_version *v)
+{
+    for (int32_t i = 0; i < w->slots_seen; i++)
+        if (w->slot[i].begin == (char *)v->base)
+            w->slot[i].version = v;
+}
+
+/* Serving reads the step's one version.  Training reads what somebody holds, or its draft, and
+ * writes a draft.  Nobody else touches a version. */
+static void check_versions_touched(struct sim_world *w, enum hzp_op op, const void *args,
+                                   bool train)
+{
+    struct hzp_access access[HZP_ACCESS_MAX];
+    int n = hzp_op_access(op, args, access);
+    for (int k = 0; k < n; k++)
+        for (int32_t i = 0; i < w->slots_seen; i++) {
+            if (access[k].begin >= (uintptr_t)w->slot[i].end ||
+                access[k].end <= (uintptr_t)w->slot[i].begin)
+                continue;
+            struct hzp_version *v = w->slot[i].version;
+            bool draft = !v || v->record.state == HZP_VERSION_DRAFT;
+            if (access[k].writes)
+                SIM_CHECK(w, train && draft, "version written", "%s writes a version that %s",
+                          hzp_op_name(op), draft ? "is a draft, but serves" : "is no draft");
+            else if (train)
+                SIM_CHECK(w, draft || v->held > 0, "version read", "%s reads one nobody holds",
+                          hzp_op_name(op));
+            else
+                SIM_CHECK(w, v && v == w->step->version, "step reads two versions",
+                          "%s reads slot %d, the step's version is %llu", hzp_op_name(op), i,
+                          (unsigned long long)w->step->version->record.id);
+        }
+}
+
+/* --- Faults ----------------------------------------------------------------------------------- */
+
+static char *other_slot(struct sim_world *w, const void *base)
+{
+    for (int32_t i = 0; i < w->slots_seen; i++)
+        if (w->slot[i].begin != (const char *)base)
+            return w->slot[i].begin;
+    return NULL;
+}
+
+/* The op as it is when somebody has broken the engine. */
+static const void *sabotaged(struct sim_world *w, enum hzp_op op, const void *args, bool train)
+{
+    static struct hzp_matmul_args matmul;
+    static struct hzp_adamw_args adamw;
+    char *base = w->step->version->base;
+    if (w->sabotage == SIM_TWO_VERSIONS && op == HZP_OP_matmul && !train && w->turn > 300) {
+        matmul = *(const struct hzp_matmul_args *)args;
+        matmul.b.ptr = other_slot(w, base) + ((char *)matmul.b.ptr - base);
+        return &matmul;
+    }
+    if (w->sabotage == SIM_WRITE_CURRENT && op == HZP_OP_adamw && w->good_updates > 5) {
+        adamw = *(const struct hzp_adamw_args *)args;
+        adamw.to.ptr = base;
+        return &adamw;
+    }
+    if (w->sabotage == SIM_PUBLISH_INSIDE && !train && w->step_ops == 5 && w->turn > 200 &&
+        hzp_weights_begin(w->weights, &w->stray) == HZP_OK) {
+        w->stray->record.optimizer_step = w->step->version->record.optimizer_step;
+        hzp_weights_publish(w->weights, w->stray, w->step->number);
+    }
+    return args;
+}
+
+/* Updates that are not finite: the norm of some, the weights of a few. */
+static void poison(struct sim_world *w, enum hzp_op op, const void *args)
+{
+    if (op == HZP_OP_sumsq && !w->poisoned && sim_chance(w, w->nan_per_mille / 4)) {
+        w->poisoned = true;
+        if (w->sabotage != SIM_NAN_PUBLISHED)
+            *((const struct hzp_sumsq_args *)args)->sum = NAN;
+    }
+    if (op == HZP_OP_audit && !w->poisoned && sim_chance(w, w->audit_per_mille)) {
+        w->poisoned = w->broken = true;
+        *((const struct hzp_audit_args *)args)->nonfinite += 1;
+    }
+}
+
+/* --- Ops -------------------------------------------------------------------------------------- */
+
+/* Training's items are those of the slice, in order; all others are serving's. */
+static bool is_training(struct sim_world *w, const void *args)
+{
+    const struct hzp_step *step = w->step;
+    if (!step->chain || w->train_at >= step->to || step->chain->item[w->train_at].args != args)
+        return false;
+    w->train_at++;
+    return true;
+}
+
+static int end_of_op(struct sim_world *w, struct hzp_lane *lane)
+{
+    if (!w->immediate)
+        return HZP_OK;
+    HZP_TRY(hzp_backend_sim.fence_record(w->fence, lane));
+    return hzp_backend_sim.fence_wait(w->fence);
+}
+
+static int watched(struct hzp_lane *lane, enum hzp_op op, const void *args)
+{
+    struct sim_world *w = here;
+    if (!w->step || !w->in_plan) {
+        HZP_TRY(w->op[op](lane, args));
+        return end_of_op(w, lane);
+    }
+    w->ops++;
+    w->step_ops++;
+    if (w->fail_at && --w->fail_at == 0) {
+        w->failed = true;
+        return HZP_EDEVICE;
+    }
+    bool train = is_training(w, args);
+    const char *invalid = hzp_op_validate(op, args);
+    SIM_CHECK(w, !invalid, "op", "%s", invalid);
+    args = sabotaged(w, op, args, train);
+    check_versions_touched(w, op, args, train);
+    SIM_CHECK(w, op != HZP_OP_adamw || !w->frozen, "frozen", "an update began");
+    uint64_t before = hzp_device_now_ns(w->dev);
+    int r = w->op[op](lane, args);
+    if (r < 0)
+        return r;
+    poison(w, op, args);
+    HZP_TRY(end_of_op(w, lane));
+    uint64_t took = hzp_device_now_ns(w->dev) - before;
+    *(train ? &w->seen_train_ns : &w->seen_serve_ns) += took;
+    if (train)
+        w->longest_item_ns = HZP_MAX(w->longest_item_ns, took);
+    return HZP_OK;
+}
+
+#define X(name, bound)                                                                             \
+    static int watched_##name(struct hzp_lane *lane, const void *args)                             \
+    {                                                                                              \
+        return watched(lane, HZP_OP_##name, args);                                                 \
+    }
+HZP_OPS(X)
+#undef X
+
+static int watched_copy(struct hzp_lane *lane, void *dst, const void *src, size_t size)
+{
+    HZP_TRY(hzp_backend_sim.copy(lane, dst, src, size));
+    return end_of_op(here, lane);
+}
+
+/* Immediate: ops end before issue returns, as on the CPU; else they queue up, as on a GPU. */
+void sim_watch_device(struct sim_world *w)
+{
+    here = w;
+    if (!w)
+        return;
+    w->backend = hzp_backend_sim;
+    w->backend.mem_alloc = sim_alloc;
+    w->backend.copy = watched_copy;
+    hzp_backend_sim.fence_open(w->dev, &w->fence);
+    if (w->immediate) {
+        w->backend.lane_wait = NULL;
+        w->backend.fence_open = NULL;
+        w->backend.fence_close = NULL;
+        w->backend.fence_record = NULL;
+        w->backend.fence_wait = NULL;
+    }
+    w->dev->backend = &w->backend;
+    memcpy(w->op, w->dev->op, sizeof(w->op));
+#define X(name, bound) w->dev->op[HZP_OP_##name] = watched_##name;
+    HZP_OPS(X)
+#undef X
+}
+
+/* --- Training --------------------------------------------------------------------------------- */
+
+void sim_on_update(void *ctx, const struct hzp_update_report *report)
+{
+    struct sim_world *w = ctx;
+    SIM_CHECK(w, report->skipped == w->poisoned, "not finite", "an update that was %s was %s",
+              w->poisoned ? "not finite" : "sound", report->skipped ? "undone" : "kept");
+    SIM_CHECK(w, report->broken == w->broken, "not finite",
+              "weights that are %s were called %s", w->broken ? "not finite" : "sound",
+              report->broken ? "not finite" : "sound");
+    SIM_CHECK(w, !report->skipped || !report->version, "not finite", "version %llu came of it",
+              (unsigned long long)report->version);
+    w->good_updates += !report->skipped;
+    w->bad_updates += report->skipped;
+    SIM_CHECK(w, report->skipped || report->step == w->good_updates, "update", "number %lld is %lld",
+              (long long)w->good_updates, (long long)report->step);
+    w->poisoned = false;
+}
+
+static void check_staleness(struct sim_world *w)
+{
+    const struct hzp_version *v = hzp_weights_current(w->weights);
+    int64_t behind = w->good_updates - v->record.optimizer_step;
+    SIM_CHECK(w, behind >= 0 && behind <= w->max_staleness, "staleness",
+              "%lld updates are finished, version %llu has %lld of them, the bound is %d",
+              (long long)w->good_updates, (unsigned long long)v->record.id,
+              (long long)v->record.optimizer_step, w->max_staleness);
+    SIM_CHECK(w, hzp_weights_staleness(w->weights) == behind, "staleness",
+              "the store says %lld, it is %lld", (long long)hzp_weights_staleness(w->weights),
+              (long long)behind);
+}
+
+/* Training's device time beside serving, against its share.  One item may have been saved for, one
+ * may have been begun with the last of the share, and a helping is cut to a usual step, of which
+ * the one that takes it may be the least part. */
+static void check_share(struct sim_world *w)
+{
+    const struct hzp_step *step = w->step;
+    bool learning = !w->exact_prices && (w->train_steps < 50 || w->serve_steps < 50);
+    if (step->batch->rows == 0 || learning) {
+        w->excess_ns = w->least_excess_ns = 0;
+        return;
+    }
+    w->longest_step_ns = HZP_MAX(w->longest_step_ns, w->seen_serve_ns);
+    w->excess_ns += (double)w->seen_train_ns - w->train_share * (double)w->seen_serve_ns;
+    w->least_excess_ns = HZP_MIN(w->least_excess_ns, w->excess_ns);
+    double allowed = 2 * (double)w->longest_item_ns + 1000 +
+                     w->train_share * (double)w->longest_step_ns;
+    if (!w->exact_prices) /* slices are cut by guesses: a step or so, then it is paid back */
+        allowed += 4 * w->train_share * (double)w->longest_step_ns;
+    SIM_CHECK(w, !w->immediate || w->excess_ns - w->least_excess_ns <= allowed,
+              "share of training", "%.0f ns beyond %g of serving's time, allowed are %.0f",
+              w->excess_ns - w->least_excess_ns, w->train_share, allowed);
+}
+
+/* Nothing serves and there is something to learn: training has the device, now or, if this turn
+ * only publishes, or goes over samples with nothing to learn in them, in the next ones. */
+static void check_idle(struct sim_world *w)
+{
+    struct hzp_trainer_stats stats;
+    hzp_trainer_read_stats(w->trainer, &stats);
+    bool could = !w->paused && !w->broken && !w->frozen && !stats.waiting_for_slot &&
+                 hzp_sample_queue_ready(w->queue);
+    bool used = w->step->batch->rows > 0 || w->step->chain;
+    w->idle_turns = used || !could ? 0 : w->idle_turns + 1;
+    SIM_CHECK(w, w->idle_turns <= 12, "idle device", "training does not use it for %d turns",
+              w->idle_turns);
+}
+
+/* --- The loop's first and last source --------------------------------------------------------- */
+
+static bool first_offer(struct hzp_source *source, struct hzp_step *step)
+{
+    struct sim_world *w = HZP_CONTAINER_OF(source, struct sim_world, first);
+    w->step = step;
+    w->in_plan = false;
+    w->step_ops = 0;
+    w->seen_serve_ns = w->seen_train_ns = 0;
+    SIM_CHECK(w, step->version == hzp_weights_current(w->weights), "version", "not the current one");
+    note_version(w, step->version);
+    SIM_CHECK(w, step->version->record.id >= w->serving_id, "version", "%llu after %llu",
+              (unsigned long long)step->version->record.id, (unsigned long long)w->serving_id);
+    w->serving_id = step->version->record.id;
+    check_staleness(w);
+    for (int32_t i = 0; i < w->lives && w->sabotage == SIM_STARVED && w->turn > 100; i++)
+        if (i == 0 || w->life[i]->fed >= w->life[i]->rq->prompt_count)
+            step->rows_left = i ? step->rows_left + 1 : 0;
+    return false;
+}
+
+static bool last_offer(struct hzp_source *source, struct hzp_step *step)
+{
+    struct sim_world *w = HZP_CONTAINER_OF(source, struct sim_world, last);
+    SIM_CHECK(w, step == w->step, "loop", "another step");
+    sim_check_batch(w);
+    w->train_at = step->from;
+    w->in_plan = true;
+    SIM_CHECK(w, !step->chain || !w->paused, "paused", "training runs");
+    check_idle(w);
+    return false;
+}
+
+static void first_deliver(struct hzp_source *source, const struct hzp_step *step, int status)
+{
+    struct sim_world *w = HZP_CONTAINER_OF(source, struct sim_world, first);
+    w->in_plan = false;
+    const struct hzp_version *now = hzp_weights_current(w->weights);
+    SIM_CHECK(w, now == step->version && now->record.id == w->serving_id, "version",
+              "%llu became %llu inside a step", (unsigned long long)w->serving_id,
+              (unsigned long long)now->record.id);
+    SIM_CHECK(w, status < 0 || w->train_at == step->to, "training's slice",
+              "%d of %d items were seen", w->train_at - step->from, step->to - step->from);
+    SIM_CHECK(w, (status < 0) == w->failed, "failure", "the loop says %s", hzp_err_name(status));
+}
+
+static void last_deliver(struct hzp_source *source, const struct hzp_step *step, int status)
+{
+    struct sim_world *w = HZP_CONTAINER_OF(source, struct sim_world, last);
+    w->step_ended = step->number;
+    sim_check_results(w, status);
+    sim_check_pool(w);
+    if (status < 0)
+        return;
+    check_staleness(w);
+    check_share(w);
+    w->serve_steps += step->batch->rows > 0;
+    w->train_steps += step->to > step->from;
+    struct hzp_version *now = hzp_weights_current(w->weights);
+    uint64_t id = now->record.id;
+    SIM_CHECK(w, id == w->serving_id || id == w->serving_id + 1, "version", "%llu follows %llu",
+              (unsigned long long)id, (unsigned long long)w->serving_id);
+    if (id != w->serving_id) {
+        w->publications++;
+        SIM_CHECK(w, now->record.optimizer_step == w->good_updates, "version",
+                  "%llu has %lld updates of %lld sound ones", (unsigned long long)id,
+                  (long long)now->record.optimizer_step, (long long)w->good_updates);
+    }
+    note_version(w, now);
+}
+
+void sim_watch_loop(struct sim_world *w)
+{
+    w->first = (struct hzp_source){"first", first_offer, first_deliver, NULL};
+    w->last = (struct hzp_source){"last", last_offer, last_deliver, NULL};
+    w->serving_id = hzp_weights_current(w->weights)->record.id;
+}

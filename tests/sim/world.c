@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/sim/world.c - from a seed to an engine, and back to nothing. */
+#include "tests/sim/world.h"
+
+#include "base/arena.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { SLOTS_MIN = 2 };
+
+static const struct {
+    const char *name, *invariants;
+} sabotages[SIM_SABOTAGES] = {
+    [SIM_SOUND] = {"sound", ""},
+    [SIM_PAGE_EARLY] = {"page-early", "page"},
+    [SIM_PAGE_LEAK] = {"page-leak", "pages"},
+    [SIM_PUBLISH_INSIDE] = {"publish-inside", "version"},
+    [SIM_TWO_VERSIONS] = {"two-versions", "step reads"},
+    [SIM_WRITE_CURRENT] = {"write-current", "version written"},
+    [SIM_CANCEL_IGNORED] = {"cancel-ignored", "cancel"},
+    [SIM_STALE] = {"stale", "staleness"},
+    [SIM_NAN_PUBLISHED] = {"nan-published", "not finite"},
+    [SIM_GREEDY_TRAINER] = {"greedy-trainer", "share"},
+    [SIM_LAZY_TRAINER] = {"lazy-trainer", "idle device"},
+    [SIM_LONG_QUEUE] = {"long-queue", "queue"},
+    [SIM_STARVED] = {"starved", "starved|prefill"},
+};
+
+const char *sim_sabotage_name(enum sim_sabotage sabotage)
+{
+    return sabotages[sabotage].name;
+}
+
+const char *sim_sabotage_invariants(enum sim_sabotage sabotage)
+{
+    return sabotages[sabotage].invariants;
+}
+
+void sim_broken(struct sim_world *w, const char *invariant, const char *format, ...)
+{
+    char text[400];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    printf("%s: %s, in turn %llu; again with: test_engine_sim --seed %llu%s%s\n", invariant, text,
+           (unsigned long long)w->turn, (unsigned long long)w->seed,
+           w->sabotage ? " --sabotage=" : "", w->sabotage ? sim_sabotage_name(w->sabotage) : "");
+    fflush(stdout);
+    _exit(1); /* what a broken engine still holds is nobody's leak */
+}
+
+/* --- Sizes ------------------------------------------------------------------------------------ */
+
+static int32_t between(struct sim_world *w, int32_t low, int32_t high)
+{
+    return low + sim_random(w, high - low + 1);
+}
+
+static void choose_serving(struct sim_world *w)
+{
+    bool real = w->traffic == SIM_TRACE_CHAT || w->traffic == SIM_TRACE_AZURE;
+    w->positions = real ? 2048 : w->traffic == SIM_LONG ? 1024 : 256;
+    w->page_rows = 1 << between(w, 0, 5);
+    int32_t running = between(w, 1, 24), longest = HZP_DIV_UP(w->positions, w->page_rows);
+    w->pages = longest + between(w, 0, longest * running / 4);
+    w->scheduler_config = (struct hzp_scheduler_config){
+        .running_max = running,
+        .waiting_max = between(w, 1, 60),
+        .waiting_tokens_max = w->positions + between(w, 0, 20 * w->positions),
+        .prefill_rows_max = between(w, 1, 64),
+        .edits_max = between(w, 32, 200),
+    };
+    w->batch_config = (struct hzp_batch_config){
+        .rows_max = between(w, 1, real || w->traffic == SIM_LONG ? 256 : 64),
+        .segs_max = between(w, 1, 24),
+        .page_stride = longest,
+        .logits_max = between(w, 1, 24),
+        .edits_max = w->scheduler_config.edits_max,
+    };
+}
+
+static void choose_training(struct sim_world *w)
+{
+    static const int32_t bounds[] = {0, 1, 2, 5};
+    static const double shares[] = {0.05, 0.25, 1.0, 3.0};
+    w->max_staleness = bounds[w->seed % 4];
+    w->slots = between(w, SLOTS_MIN, 3);
+    w->train_share = shares[between(w, 0, 3)];
+    w->recipe = (struct hzp_recipe){
+        .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .clip = 1,
+        .update_tokens = between(w, 16, 300), .micro_rows = between(w, 16, 64),
+        .publish_every = w->seed / 4 % 2 ? 3 : 1, .moment_type = HZP_F32,
+    };
+    w->queue_config = (struct hzp_sample_queue_config){
+        .samples_max = between(w, 8, 200), .tokens_max = between(w, 200, 4000),
+        .passes = between(w, 1, 3), .seed = w->seed,
+    };
+    w->bodies_per_mille = between(w, 5, 200);
+    w->nan_per_mille = w->seed % 3 == 0 ? 100 : 0;
+    w->audit_per_mille = w->seed % 17 == 5 ? 20 : 0;
+}
+
+/* A third of the worlds have a device whose ops take what the engine's first guess says: there the
+ * share is held to the item.  The others' guesses are wrong, op by op. */
+static void choose_device(struct sim_world *w)
+{
+    char rates[200];
+    w->immediate = sim_random(w, 3) > 0;
+    w->exact_prices = w->immediate && sim_random(w, 2);
+    w->rate = w->exact_prices ? 1 : (double)(1 << between(w, 0, 8)) / 16;
+    double flops = 6e10 * w->rate, bytes = 1.5e10 * w->rate, issue = 200 / w->rate;
+    if (!w->exact_prices) {
+        flops *= between(w, 1, 8);
+        bytes *= between(w, 1, 8);
+        issue = between(w, 0, 300);
+    }
+    snprintf(rates, sizeof(rates), "flops=%.6g,bytes=%.6g,copy=1e10,issue_ns=%.6g,mem=1e12", flops,
+             bytes, issue);
+    setenv("HZP_SIM", rates, 1);
+    w->fail_at = w->seed % 5 == 4 ? 1 + sim_random(w, 200000) : 0;
+}
+
+/* --- Opening ---------------------------------------------------------------------------------- */
+
+#define MUST(call)                                                                                 \
+    do {                                                                                           \
+        int must_ = (call);                                                                        \
+        if (must_ < 0)                                                                             \
+            sim_broken(w, "opening", "%s: %s", #call, hzp_err_name(must_));                        \
+    } while (0)
+
+static void open_weights(struct sim_world *w)
+{
+    struct hzp_model_config config = {
+        .family = "llama", .layers = 2, .width = 64, .inner = 128, .vocab = SIM_VOCAB,
+        .heads = {.heads = 4, .kv_heads = 2, .dim = 16}, .positions = w->positions,
+        .norm_eps = 1e-5f, .rope_theta = 10000, .tied = w->seed % 2, .disk_type = HZP_F32,
+        .bos = -1, .eos = {SIM_EOS}, .eos_count = 1};
+    struct hzp_weights_config store = {.type = w->seed % 3 ? HZP_F32 : HZP_BF16,
+                                       .slots = w->slots,
+                                       .max_staleness = w->max_staleness,
+                                       .first_id = 1 + w->seed};
+    hzp_layout_make(&config, &w->layout);
+    w->noting_slots = true;
+    MUST(hzp_weights_create(w->dev, &w->layout, &store, &w->weights));
+    w->noting_slots = false;
+    MUST(hzp_model_create(w->dev, w->weights, w->positions, &w->model));
+    struct hzp_version *draft;
+    MUST(hzp_weights_begin(w->weights, &draft));
+    hzp_weights_publish(w->weights, draft, 0);
+    if (w->sabotage == SIM_STALE)
+        hzp_weights_set_max_staleness(w->weights, w->max_staleness + 2);
+}
+
+static void open_engine(struct sim_world *w)
+{
+    struct hzp_scheduler_config scheduler = w->scheduler_config;
+    scheduler.waiting_max += w->sabotage == SIM_LONG_QUEUE;
+    MUST(hzp_kvpool_create(w->model, w->pages, w->page_rows, &w->pool));
+    MUST(hzp_serve_space_create(w->model, w->batch_config.rows_max, w->batch_config.logits_max,
+                                &w->space));
+    MUST(hzp_batch_create(w->dev, &w->batch_config, &w->batch));
+    MUST(hzp_scheduler_create(&scheduler, w->model, w->pool, &w->scheduler));
+    MUST(hzp_sample_queue_create(&w->queue_config, &w->queue));
+    struct hzp_trainer_config trainer = {.recipe = w->recipe,
+                                         .model = w->model,
+                                         .queue = w->queue,
+                                         .quantum_flops = 100000,
+                                         .on_update = sim_on_update,
+                                         .ctx = w};
+    MUST(hzp_trainer_create(&trainer, &w->trainer));
+    sim_watch_loop(w);
+    struct hzp_loop_config loop = {
+        .model = w->model,
+        .space = w->space,
+        .batch = w->batch,
+        .source = {&w->first, hzp_scheduler_source(w->scheduler), hzp_trainer_source(w->trainer),
+                   &w->last},
+        .sources = 4,
+        .train_share = w->train_share * (w->sabotage == SIM_GREEDY_TRAINER ? 4 : 1),
+        .idle_ns = (uint64_t)between(w, 1, 400000),
+        .check_plans = w->seed % 4 == 0,
+    };
+    MUST(hzp_loop_create(&loop, &w->loop));
+}
+
+void sim_open(struct sim_world *w)
+{
+    struct hzp_err_text text = {{0}, {0}};
+    w->random = w->seed * 2654435761u + 1;
+    choose_serving(w);
+    choose_training(w);
+    choose_device(w);
+    w->turns_max = 1500;
+    w->cancel_per_mille = w->traffic == SIM_CANCELS ? 60 : 2;
+    if (hzp_device_open(&(struct hzp_device_config){.name = "sim"}, &w->dev, &text) < 0)
+        sim_broken(w, "opening", "%s", text.text);
+    sim_watch_device(w);
+    open_weights(w);
+    open_engine(w);
+    w->owner = hzp_xcalloc((size_t)w->pages, sizeof(*w->owner));
+    w->shadow = hzp_xcalloc((size_t)w->pages * (size_t)w->page_rows, sizeof(*w->shadow));
+}
+
+void sim_close(struct sim_world *w)
+{
+    hzp_loop_destroy(w->loop);
+    hzp_trainer_destroy(w->trainer);
+    hzp_scheduler_destroy(w->scheduler);
+    sim_collect(w);
+    SIM_CHECK(w, !w->lives, "requests", "%d are not final after the scheduler's end", w->lives);
+    struct hzp_kvpool_stats kv;
+    hzp_kvpool_read_stats(w->pool, &kv);
+    SIM_CHECK(w, !kv.reserved && !kv.taken, "pages", "%d reserved and %d taken at the end",
+              kv.reserved, kv.taken);
+    hzp_sample_queue_destroy(w->queue);
+    hzp_batch_destroy(w->batch);
+    hzp_serve_space_destroy(w->space);
+    hzp_kvpool_destroy(w->pool);
+    hzp_model_destroy(w->model);
+    hzp_weights_destroy(w->weights);
+    hzp_layout_free(&w->layout);
+    hzp_backend_sim.fence_close(w->fence);
+    hzp_device_close(w->dev);
+    free(w->owner);
+    free(w->shadow);
+    free(w->life);
+}

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/sim/world.h - a whole engine on the virtual clock, its clients, and what must hold in every
+ * step.
+ *
+ * One world follows from one seed: model, sizes, bounds, traffic, samples, faults.  The engine is
+ * the real one (loop, scheduler, KV pool, trainer, version store); only the device is `sim`.  Two
+ * sources of the test's own stand before and behind the engine's two in the loop, and every op
+ * passes through the test on its way to the device.  So the test sees what a step was offered, what
+ * it read and wrote, what it brought, and what was published behind it.
+ *
+ * What the test knows it counts itself: who owns which page, what lies in each KV slot, which
+ * updates ended well, how long each op took.
+ *
+ * Thread: the test's; there is only one.
+ */
+#ifndef HZP_TESTS_SIM_WORLD_H
+#define HZP_TESTS_SIM_WORLD_H
+
+#include "nanobatch/loop.h"
+#include "serve/scheduler.h"
+#include "tests/serve/seeded.h"
+#include "train/trainer.h"
+
+#include <stdio.h>
+
+enum { SIM_VOCAB = 64, SIM_EOS = 2, SIM_SLOTS_MAX = 4, SIM_HELD_MAX = 2 };
+
+/* What may be broken on purpose, to see that it is noticed. */
+enum sim_sabotage {
+    SIM_SOUND,
+    SIM_PAGE_EARLY,     /* a page is given back one step before its sequence's last */
+    SIM_PAGE_LEAK,      /* a page's reservation is never given back */
+    SIM_PUBLISH_INSIDE, /* a version is published in the middle of a step */
+    SIM_TWO_VERSIONS,   /* one op of a step reads another version's weights */
+    SIM_WRITE_CURRENT,  /* the update writes into what serves */
+    SIM_CANCEL_IGNORED,
+    SIM_STALE,          /* the engine works with a larger bound than it was given */
+    SIM_NAN_PUBLISHED,  /* an update that was not finite counts as sound */
+    SIM_GREEDY_TRAINER, /* training takes more than its share */
+    SIM_LAZY_TRAINER,   /* training does not use an idle device */
+    SIM_LONG_QUEUE,     /* the queue takes one more than it may */
+    SIM_STARVED,        /* the oldest sequence gets no rows */
+    SIM_SABOTAGES,
+};
+const char *sim_sabotage_name(enum sim_sabotage sabotage);
+/* Beginnings of the invariants, any of which may notice it, separated by '|'. */
+const char *sim_sabotage_invariants(enum sim_sabotage sabotage);
+
+enum sim_traffic {
+    SIM_STEADY, SIM_BURSTS, SIM_LONG, SIM_TINY, SIM_CHOICES, SIM_CANCELS, SIM_STORMS,
+    SIM_TRACE_CHAT,   /* lengths of nanoflow_lmsys.csv */
+    SIM_TRACE_AZURE,  /* lengths of AzureLLMInferenceTrace_conv.csv */
+    SIM_TRAFFICS,
+};
+
+/* Prompt and output lengths of real requests; count 0: the file is not there. */
+struct sim_trace {
+    int32_t (*length)[2];
+    int32_t count;
+};
+void sim_trace_read(const char *name, struct sim_trace *ret);
+
+/* One request as its client and the test know it. */
+struct sim_life {
+    struct hzp_request *rq;
+    uint64_t number;
+    int32_t *page;        /* [pages of its worst case] those seen in steps, in order */
+    int32_t pages, worst; /* seen; most it can need */
+    int32_t fed, rows;    /* positions stored; in this step */
+    int32_t seen;         /* outputs checked */
+    int32_t wakes;
+    uint64_t deadline;    /* the turn by which it must be final */
+    uint64_t row_turn;    /* the last turn that brought it a row */
+    bool cancel, starved;
+};
+
+struct sim_world {
+    /* from the seed */
+    uint64_t seed, random;
+    bool verbose, immediate, exact_prices;
+    enum sim_sabotage sabotage;
+    enum sim_traffic traffic;
+    const struct sim_trace *trace;
+    int32_t turns_max;
+    int32_t pages, page_rows, positions, max_staleness, slots, bodies_per_mille;
+    int32_t nan_per_mille, audit_per_mille, cancel_per_mille;
+    double train_share, rate; /* rate: how much faster than priced the device is */
+    int64_t fail_at;          /* op; 0: the device never fails */
+    struct hzp_scheduler_config scheduler_config;
+    struct hzp_batch_config batch_config;
+    struct hzp_recipe recipe;
+    struct hzp_sample_queue_config queue_config;
+
+    /* the engine */
+    struct hzp_device *dev;
+    struct hzp_backend backend;
+    struct hzp_fence *fence; /* the backend's own */
+    hzp_op_fn *op[HZP_OP_COUNT];
+    struct hzp_layout layout;
+    struct hzp_weights *weights;
+    struct hzp_model *model;
+    struct hzp_kvpool *pool;
+    struct hzp_serve_space *space;
+    struct hzp_batch *batch;
+    struct hzp_scheduler *scheduler;
+    struct hzp_sample_queue *queue;
+    struct hzp_trainer *trainer;
+    struct hzp_loop *loop;
+    struct hzp_source first, last;
+
+    /* clients; lives in the order in which they were accepted */
+    struct sim_life **life;
+    int32_t lives, lives_room;
+    struct sim_life **owner;  /* [pages] */
+    int32_t *shadow;          /* [pages * page_rows] the token whose key and value lie there */
+    int64_t pushed, learnable; /* sequence numbers given to samples; the last worth learning */
+    uint64_t accepted, refused, ended[HZP_REQUEST_FAILED + 1], tokens, swapped;
+    uint64_t samples_refused;
+
+    /* the step */
+    uint64_t turn;
+    struct hzp_step *step;     /* between first.offer and last.deliver */
+    bool in_plan;              /* ops belong to the step */
+    int32_t train_at, step_ops;
+    uint64_t serving_id, step_ended;
+    uint64_t seen_serve_ns, seen_train_ns; /* of this step's ops */
+    int32_t idle_turns;        /* turns in a row in which nobody used the device */
+
+    /* slots of the store, by memory */
+    struct {
+        char *begin, *end;
+        struct hzp_version *version; /* once it has been current */
+    } slot[SIM_SLOTS_MAX];
+    int32_t slots_seen;
+    bool noting_slots;
+    struct hzp_version *held[SIM_HELD_MAX];
+    struct hzp_version *stray; /* a draft of the sabotage's own */
+
+    /* training */
+    bool poisoned, broken, frozen, paused;
+    int64_t good_updates;
+    uint64_t bad_updates, publications;
+    uint64_t longest_item_ns, serve_steps, train_steps, ops;
+    double excess_ns, least_excess_ns; /* training beyond its share, and the least ever */
+    uint64_t longest_step_ns;
+    bool failed;
+};
+
+/* Prints the one line that reproduces it, and ends the process. */
+HZP_NORETURN void sim_broken(struct sim_world *w, const char *invariant, const char *format, ...)
+    HZP_PRINTF(3, 4);
+#define SIM_CHECK(w, condition, ...)                                                               \
+    do {                                                                                           \
+        if (!(condition))                                                                          \
+            sim_broken((w), __VA_ARGS__);                                                          \
+    } while (0)
+
+/* 0 .. below - 1; and true so often in a thousand. */
+static inline int32_t sim_random(struct sim_world *w, int32_t below)
+{
+    return (int32_t)seeded(&w->random, (uint32_t)below);
+}
+static inline bool sim_chance(struct sim_world *w, int32_t per_mille)
+{
+    return sim_random(w, 1000) < per_mille;
+}
+
+/* world.c: from a seed to an engine, and back to nothing. */
+void sim_open(struct sim_world *w);
+void sim_close(struct sim_world *w);
+
+/* watch.c: the ops on their way to the device, and the two sources. */
+void sim_watch_device(struct sim_world *w); /* NULL: nobody watches any more */
+int sim_alloc(struct hzp_device *dev, enum hzp_mem where, size_t size, void **ret);
+void sim_watch_loop(struct sim_world *w);
+void sim_on_update(void *ctx, const struct hzp_update_report *report);
+
+/* serving.c: what must hold of requests, pages and queue. */
+void sim_check_batch(struct sim_world *w);
+void sim_check_results(struct sim_world *w, int status);
+void sim_check_pool(struct sim_world *w);
+
+/* clients.c: who asks and teaches, between turns. */
+void sim_clients(struct sim_world *w, bool more);
+void sim_collect(struct sim_world *w); /* requests that are final leave */
+
+#endif
