@@ -89,6 +89,10 @@ int hzp_cuda_limits(struct hzp_device *dev, struct hzp_limits *ret);
 /* The product by plain arithmetic: shapes and alignments the library refuses. */
 int hzp_cuda_matmul_plain(struct hzp_lane *lane, const struct hzp_matmul_args *a);
 
+/* The product of at most four rows with bf16 weights, where memory is all that counts. */
+bool hzp_cuda_few_fits(const struct hzp_matmul_args *a);
+int hzp_cuda_matmul_few(struct hzp_lane *lane, const struct hzp_matmul_args *a);
+
 /* Attention by plain arithmetic: any type, width, stride. */
 int hzp_cuda_attn_paged_plain(struct hzp_lane *lane, const struct hzp_attn_paged_args *a);
 int hzp_cuda_attn_packed_plain(struct hzp_lane *lane, const struct hzp_attn_packed_args *a);

@@ -260,6 +260,8 @@ int hzp_cuda_matmul(struct hzp_lane *base, const void *args)
     static const float one = 1, zero = 0;
     if (a->c.rows == 0 || a->c.cols == 0)
         return HZP_OK;
+    if (hzp_cuda_few_fits(a))
+        return hzp_cuda_matmul_few(base, a);
     struct key key = key_of(a, lane->space_size);
     struct product *product = key.k > 0 && bias_fits(a) ? find(p, &key) : NULL;
     if (!product || product->plain)

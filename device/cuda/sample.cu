@@ -12,7 +12,14 @@
 #include "device/cuda/kernel.cuh"
 #include "device/philox.h"
 
-enum { THREADS = 512, DIGIT = 256 };
+enum { THREADS = 512, DIGIT = 256, LIST = 3072, LEVELS = 15 };
+
+/* Candidates that top_k and top_p can leave, where these are few. */
+struct shortlist {
+    int count;
+    float logit[LIST];
+    int token[LIST];
+};
 
 struct row_state {
     const float *logit;
@@ -20,6 +27,7 @@ struct row_state {
     const struct hzp_sample_row *row;
     const struct hzp_logit_edit *edit;
     int vocab;
+    const shortlist *list; /* NULL: all of the vocabulary */
 };
 
 static __device__ __forceinline__ float sane(float x)
@@ -39,6 +47,11 @@ static __device__ float edited_logit(const row_state &s, const struct hzp_logit_
 /* f(logit, token) for every candidate, each by one thread. */
 template <class F> static __device__ __forceinline__ void each_candidate(const row_state &s, F f)
 {
+    if (s.list) {
+        for (int i = threadIdx.x; i < s.list->count; i += THREADS)
+            f(s.list->logit[i], s.list->token[i]);
+        return;
+    }
     if (s.row->edits == 0) {
         for (int i = threadIdx.x; i < s.vocab; i += THREADS)
             f(sane(s.logit[i]), i);
@@ -141,8 +154,65 @@ static __device__ uint64_t cut_find(const row_state &s, const weigher &weight, u
     return prefix;
 }
 
-/* The least key that top_k and top_p leave. */
-static __device__ uint64_t cut_key(const row_state &s, const weigher &weight)
+/* How far below the likeliest, in units of the temperature. */
+static __device__ __forceinline__ float depth(const weigher &weight, float logit)
+{
+    return (float)((weight.top - (double)logit) * weight.per_degree);
+}
+
+/* One pass that counts and weighs what lies down to each of some depths; what lies above the first
+ * depth that is deep enough is listed, so that the search for the key need not look at the whole
+ * vocabulary again and again.  Leaves s as it is where that would be too many.  Returns the weight of
+ * the whole vocabulary. */
+static __device__ unsigned long long list_make(row_state &s, const weigher &weight, shortlist *list)
+{
+    constexpr float level[LEVELS] = {0.25f, 0.5f, 1, 1.5f, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 28};
+    const struct hzp_sample_row *row = s.row;
+    unsigned long long mass[LEVELS] = {}, all = 0;
+    int count[LEVELS] = {}, chosen = -1;
+    each_candidate(s, [&](float logit, int token) {
+        float at = depth(weight, logit);
+        unsigned long long w = weight(logit);
+        all += w;
+#pragma unroll
+        for (int i = 0; i < LEVELS; i++)
+            if (at <= level[i]) {
+                mass[i] += w;
+                count[i]++;
+            }
+    });
+    all = block_sum(all);
+    float floor = 0;
+    unsigned long long need = (unsigned long long)ceil((double)row->top_p * (double)all);
+#pragma unroll
+    for (int i = 0; i < LEVELS; i++) {
+        int c = block_sum(count[i]);
+        unsigned long long m = block_sum(mass[i]);
+        bool deep = row->top_k > 0 && row->top_k < s.vocab ? c >= row->top_k : m >= need;
+        if (chosen < 0 && deep && c <= LIST) {
+            chosen = i;
+            floor = level[i];
+        }
+    }
+    if (chosen < 0)
+        return all;
+    if (threadIdx.x == 0)
+        list->count = 0;
+    __syncthreads();
+    each_candidate(s, [&](float logit, int token) {
+        if (depth(weight, logit) <= floor) {
+            int at = atomicAdd(&list->count, 1);
+            list->logit[at] = logit;
+            list->token[at] = token;
+        }
+    });
+    __syncthreads();
+    s.list = list;
+    return all;
+}
+
+/* The least key that top_k and top_p leave.  total: the weight of the whole vocabulary. */
+static __device__ uint64_t cut_key(const row_state &s, const weigher &weight, unsigned long long total)
 {
     const struct hzp_sample_row *row = s.row;
     uint64_t from = 0;
@@ -154,7 +224,7 @@ static __device__ uint64_t cut_key(const row_state &s, const weigher &weight)
             if (key_of(logit, token) >= from)
                 all += weight(logit);
         });
-        all = block_sum(all);
+        all = from ? block_sum(all) : total;
         unsigned long long need = (unsigned long long)ceil((double)row->top_p * (double)all);
         uint64_t key = cut_find<true>(s, weight, from, need ? need : 1);
         from = key > from ? key : from;
@@ -172,7 +242,7 @@ static __device__ __forceinline__ float rough_noise(uint64_t seed, int token, ui
     return -logf(minus_log);
 }
 
-static __device__ int draw(const row_state &s)
+static __device__ int draw(row_state s, shortlist *list)
 {
     const struct hzp_sample_row *row = s.row;
     best top = {-INFINITY, 0x7fffffff};
@@ -184,7 +254,11 @@ static __device__ int draw(const row_state &s)
         return top.token;
 
     weigher weight = {top.value, 1.0 / (double)row->temperature};
-    uint64_t from = cut_key(s, weight);
+    uint64_t from = 0;
+    if ((row->top_k > 0 && row->top_k < s.vocab) || row->top_p < 1) {
+        unsigned long long total = list_make(s, weight, list);
+        from = cut_key(s, weight, total);
+    }
     double least = row->min_p > 0 ? log((double)row->min_p) : -INFINITY;
     auto kept = [&](float logit, int token) {
         return key_of(logit, token) >= from && logit > -INFINITY &&
@@ -275,15 +349,16 @@ static __global__ void __launch_bounds__(THREADS) sample(struct hzp_sample_args 
 {
     extern __shared__ uint32_t edited[];
     __shared__ struct hzp_sample_row row;
+    __shared__ shortlist list;
     int r = blockIdx.x;
     if (threadIdx.x == 0)
         row = a.row[r];
     __syncthreads();
-    row_state s = {row_of<float>(a.logits, r), edited, &row, a.edit, a.logits.cols};
+    row_state s = {row_of<float>(a.logits, r), edited, &row, a.edit, a.logits.cols, nullptr};
     int token = row.given;
     if (token < 0) {
         mark_edits(s, edited);
-        token = draw(s);
+        token = draw(s, &list);
     }
     double lse = raw_lse(s);
     float logit = sane(s.logit[token]);

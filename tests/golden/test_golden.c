@@ -439,7 +439,8 @@ static void test_accumulation(struct fixture *f)
         worst = fmax(worst, fabs((double)whole[i] - (double)parts[i]) / learned);
         sumsq += (double)parts[i] * (double)parts[i];
     }
-    check(f, "1 x 16 against 16 x 1", worst, 1e-6);
+    /* float32 sums in another order: a library may also cut the two shapes differently */
+    check(f, "1 x 16 against 16 x 1", worst, 3e-6);
     check(f, "gradient norm of 16 x 1",
           fabs(sqrt(sumsq) / learned - number(golden, "grad_norm")), grad_max);
     free(whole);
