@@ -55,6 +55,19 @@ static int remove_dir(const char *path)
     return rmdir(path) < 0 ? HZP_EIO : HZP_OK;
 }
 
+/* Under another name first: a process killed half way must not leave a checkpoint that lacks files. */
+static int remove_whole(const char *path)
+{
+    char half[PATH_MAX];
+    int n = snprintf(half, sizeof(half), "%s%s", path, unfinished);
+    if (n < 0 || (size_t)n >= sizeof(half))
+        return HZP_EIO;
+    remove_dir(half);
+    if (rename(path, half) < 0)
+        return errno == ENOENT ? HZP_OK : HZP_EIO;
+    return remove_dir(half);
+}
+
 /* What is renamed must be on the disk before its name is. */
 static int sync_dir(const char *path)
 {
@@ -157,7 +170,7 @@ void hzp_checkpoint_prune(const char *parent, int64_t keep)
         qsort(number, (size_t)count, sizeof(*number), newest_first);
     for (int64_t i = HZP_MAX(keep, 1); i < count; i++) {
         snprintf(path, sizeof(path), "%s/%s%" PRIu64, parent, prefix, number[i]);
-        remove_dir(path);
+        remove_whole(path);
     }
     free(number);
 }

@@ -15,7 +15,6 @@
 
 enum {
     STACK_BYTES = 1 << 20, /* jansson recurses for each level of nesting */
-    IDLE_SECONDS = 75,      /* a connection that neither sends nor waits for an answer */
     SPARE_CONNECTIONS = 16, /* so that a full server can still say so, and answer /health */
     THROW_AWAY_TIMES = 8,   /* of a body too long this many times the bound is read, to answer 413 */
 };
@@ -101,8 +100,6 @@ static enum MHD_Result open_exchange(struct hzp_server *server, struct MHD_Conne
     *ctx = x;
     int active = atomic_fetch_add(&server->active, 1) + 1;
     x->counted = true;
-    /* The answer may take longer than a silent connection is kept. */
-    MHD_set_connection_option(connection, MHD_CONNECTION_OPTION_TIMEOUT, 0u);
     x->refused = refuse_early(x, method, path);
     if (!x->refused && active > server->options->connections_max && x->route->key)
         x->refused = MHD_HTTP_TOO_MANY_REQUESTS;
@@ -174,6 +171,8 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
     const char *allow;
     if (x->route)
         find_route(method, path, &x->tail, &allow);
+    /* The whole request is there: from now on the client may be silent as long as the answer takes. */
+    MHD_set_connection_option(connection, MHD_CONNECTION_OPTION_TIMEOUT, 0u);
     return x->refused ? refuse(x, method, path) : x->route->answer(x);
 }
 
@@ -185,7 +184,7 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **ct
     if (!x)
         return;
     *ctx = NULL;
-    MHD_set_connection_option(connection, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)IDLE_SECONDS);
+    MHD_set_connection_option(connection, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)server->options->idle_seconds);
     hzp_metrics_http(server->metrics, x->route ? x->route->path : "none",
                      x->route ? x->route->method : "none", x->status);
     free(x->body);
@@ -220,7 +219,7 @@ static int listen_on(struct hzp_server *s, const char *host, int port, struct hz
         flags, 0, NULL, NULL, on_request, s, MHD_OPTION_SOCK_ADDR, list->ai_addr,
         MHD_OPTION_EXTERNAL_LOGGER, on_error, NULL, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
         MHD_OPTION_CONNECTION_LIMIT, (unsigned)(s->options->connections_max + SPARE_CONNECTIONS),
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_SECONDS, MHD_OPTION_THREAD_STACK_SIZE,
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)s->options->idle_seconds, MHD_OPTION_THREAD_STACK_SIZE,
         (size_t)STACK_BYTES, MHD_OPTION_END);
     freeaddrinfo(list);
     if (!s->daemon)

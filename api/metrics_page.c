@@ -138,7 +138,7 @@ static void versions(struct page *p, struct hzp_server *server)
     for (int i = 0; i < classes; i++) {
         below += w.staleness_seen[i];
         sum += (uint64_t)i * w.staleness_seen[i];
-        char bound[8] = "+Inf";
+        char bound[16] = "+Inf";
         if (i < classes - 1)
             snprintf(bound, sizeof(bound), "%d", i);
         fprintf(p->out, "hzpserve_publication_staleness_bucket{%s,le=\"%s\"} %llu\n", p->labels,

@@ -92,6 +92,8 @@ static const struct setting table[] = {
     SIZE_OPTION("--max-body", body_max, "16M", 1024, 1 << 30, SERVE, "longest body of a request"),
     INT_OPTION("--max-connections", connections_max, "512", 1, 16384, SERVE,
                "connections at a time"),
+    INT_OPTION("--idle-timeout", idle_seconds, "75", 1, 86400, SERVE,
+               "seconds that a client may be silent within a request or between two"),
     INT_OPTION("--drain-timeout", drain_seconds, "30", 0, 86400, SERVE,
                "seconds that requests in flight have to finish in after SIGTERM"),
 

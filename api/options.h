@@ -59,7 +59,7 @@ struct hzp_options {
     /* http */
     const char *host, *served_name, *api_key;
     const char *try_prompt, *try_examples; /* what the welcome proposes */
-    int64_t port, body_max, connections_max, drain_seconds;
+    int64_t port, body_max, connections_max, idle_seconds, drain_seconds;
 
     /* learning, in a server and offline */
     int64_t no_train, passes, update_tokens, micro_rows, publish_every, warmup_steps, total_steps,

@@ -13,6 +13,7 @@
 enum {
     APPLICATION_ID = 0x485a5053, /* "HZPS": SQLite's own field for whose file this is */
     SCHEMA_VERSION = 1,
+    IDS_UNSEEN = 4096, /* versions that may be published and not journalled yet: the store's memory */
 };
 
 /* A sample's tokens are 4-byte little-endian words, followed by one bit a token: learn. */
@@ -44,6 +45,8 @@ struct hzp_sample_log {
     /* under lock */
     pthread_mutex_t lock;
     int64_t last; /* newest sequence number; 0: none */
+    int64_t versions_from; /* first version id of this life; 0: nobody has asked yet */
+    bool version_missing;  /* one of this life could not be journalled */
 };
 
 struct hzp_sample *hzp_sample_create(const int32_t *token, const uint8_t *learn, int32_t count)
@@ -239,10 +242,22 @@ int hzp_sample_log_open(const char *path, const char *fingerprint, struct hzp_sa
     return HZP_OK;
 }
 
+/* An orderly end: the journal names the last id, so the next life goes on right behind it.  Where it
+ * does not, the mark stays. */
+static void end_life(struct hzp_sample_log *log)
+{
+    int64_t newest = 0;
+    if (log->versions_from && !log->version_missing &&
+        query_number(log, "SELECT max(id) FROM versions", &newest, NULL) == HZP_OK &&
+        newest >= log->versions_from)
+        exec(log, "DELETE FROM meta WHERE key = 'versions_from'", "closing", NULL);
+}
+
 void hzp_sample_log_close(struct hzp_sample_log *log)
 {
     if (!log)
         return;
+    end_life(log);
     for (int i = 0; i < STATEMENTS; i++)
         sqlite3_finalize(log->statement[i]);
     sqlite3_close(log->db);
@@ -408,6 +423,7 @@ int hzp_sample_log_version(struct hzp_sample_log *log, const struct hzp_version_
     sqlite3_bind_int64(s, 7, record->learned.more);
     sqlite3_bind_blob(s, 8, range, ranges * 2 * (int)sizeof(range[0]), SQLITE_TRANSIENT);
     int r = run_once(log, s, "adding a version", reterr);
+    log->version_missing = log->version_missing || r < 0;
     pthread_mutex_unlock(&log->lock);
     return r;
 }
@@ -474,6 +490,28 @@ static int count_retrain(struct hzp_sample_log *log, int64_t after, int64_t *ret
     return HZP_OK;
 }
 
+/* Journalling comes after publishing, so a life that was killed has shown clients versions that are
+ * in no table.  It left a mark, its first id; the next life begins so far behind what is known that
+ * it cannot meet them, and leaves a mark of its own before it publishes anything. */
+static int choose_version_id(struct hzp_sample_log *log, int64_t newest, uint64_t *ret,
+                             struct hzp_err_text *reterr)
+{
+    int64_t mark = 0;
+    char sql[128];
+    if (!log->versions_from) {
+        HZP_TRY(query_number(log,
+                             "SELECT max(CAST(value AS INTEGER)) FROM meta"
+                             " WHERE key = 'versions_from'", &mark, reterr));
+        int64_t next = mark ? HZP_MAX(newest, mark) + IDS_UNSEEN : newest + 1;
+        sqlite3_snprintf(sizeof(sql), sql, "INSERT OR REPLACE INTO meta VALUES "
+                         "('versions_from', '%lld')", (long long)next);
+        HZP_TRY(exec(log, sql, "beginning to count versions", reterr));
+        log->versions_from = next;
+    }
+    *ret = (uint64_t)HZP_MAX(newest + 1, log->versions_from);
+    return HZP_OK;
+}
+
 static int read_resume(struct hzp_sample_log *log, struct hzp_sample_log_resume *ret,
                        struct hzp_err_text *reterr)
 {
@@ -491,7 +529,7 @@ static int read_resume(struct hzp_sample_log *log, struct hzp_sample_log_resume 
                          "SELECT max((SELECT ifnull(max(id), 0) FROM versions),"
                          " (SELECT ifnull(max(id), 0) FROM checkpoints))",
                          &number, reterr));
-    ret->next_version_id = (uint64_t)number + 1;
+    HZP_TRY(choose_version_id(log, number, &ret->next_version_id, reterr));
     ret->last_sequence_number = log->last;
     return count_retrain(log, HZP_MAX(ret->learned_through, 0), &ret->retrain_count, reterr);
 }

@@ -51,7 +51,8 @@ int hzp_sample_log_checkpoint(struct hzp_sample_log *log, uint64_t id, int64_t l
                               const char *name, struct hzp_err_text *reterr);
 
 /* Where to go on after a restart: the newest checkpoint (id 0: none), the next version id, and how
- * many samples beyond it some lost version had already learned from. */
+ * many samples beyond it some lost version had already learned from.  After a life that was killed,
+ * ids go on 4096 further: clients may have seen versions that were not journalled yet. */
 struct hzp_sample_log_resume {
     uint64_t checkpoint_id, next_version_id;
     int64_t learned_through, last_sequence_number, retrain_count;

@@ -4,7 +4,7 @@
 #include <string.h>
 
 enum {
-    DOT_ROWS_MAX = 48,   /* bf16: up to here the dot kernel beats the library */
+    DOT_ROWS_MAX = 32,   /* bf16: up to here the dot kernel beats the library */
     DOT_TASK_BYTES = 128 << 10,
     DOT_SLAB = 4 * HZP_DOT_ROWS,
     TILE_ROWS = 6,

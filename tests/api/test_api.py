@@ -303,7 +303,9 @@ def test_errors(server):
             ({"suffix": "x"}, "suffix"), ({"stop": [1]}, "stop"), ({"stop": ["x"] * 17}, "stop"),
             ({"stop": ""}, "stop"), ({"stop_token_ids": [99999]}, "stop_token_ids"),
             ({"logit_bias": {"x": 1}}, "logit_bias"), ({"logit_bias": [1]}, "logit_bias"),
-            ({"logit_bias": {"1": 1000}}, "logit_bias"), ({"echo": "yes"}, "echo"),
+            ({"logit_bias": {"1": 1000}}, "logit_bias"),
+            ({"logit_bias": {" 5": 1}}, "logit_bias"), ({"logit_bias": {"05": 1}}, "logit_bias"),
+            ({"echo": "yes"}, "echo"),
             ({"stream_options": {"include_usage": True}}, "stream_options"),
             ({"min_tokens": 17}, "min_tokens"), ({"prompt": []}, "prompt"),
             ({"prompt": None}, "prompt"), ({"prompt": {"a": 1}}, "prompt"),
@@ -422,6 +424,19 @@ def test_bounds():
         assert server.complete().choices[0].text
         status, _, answer = server.post("/v1/fine_tuning/examples", {"text": "x"}, key)
         assert status == 404 and "--no-train" in answer["error"]["message"]
+
+
+def test_half_a_request_is_not_kept():
+    """Clients that fall silent in a header or in a body give their connections back."""
+    with Server("--no-train", "--max-connections", "2", "--idle-timeout", "1") as server:
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-"
+        for text in (head, head + b"Length: 50\r\n\r\n{", head + b"Length: 50\r\n\r\n{"):
+            silent = socket.create_connection(("127.0.0.1", server.port), timeout=20)
+            silent.sendall(text)
+            assert silent.recv(1) == b"", "the connection is still kept"
+            silent.close()
+        # An answer may take longer than that.
+        assert server.complete(max_tokens=server.long, n=8).choices[7].text
 
 
 def test_drain():

@@ -300,11 +300,11 @@ static void freeze_and_pause(struct sim_world *w)
 /* The page that the sabotage gives back early: of a sequence with one more row to go. */
 static void give_back_early(struct sim_world *w)
 {
-    for (int32_t i = 0; i < w->lives && w->sabotage == SIM_PAGE_EARLY; i++) {
+    for (int32_t i = 0; i < w->lives && w->sabotage == SIM_PAGE_EARLY && !w->sabotaged; i++) {
         struct sim_life *life = w->life[i];
         if (life->pages > 1 && life->fed + 2 == life->rq->prompt_count + life->rq->max_tokens) {
             hzp_kvpool_release(w->pool, 1, life->page, 1);
-            w->sabotage = SIM_SOUND;
+            w->sabotaged = true;
         }
     }
     if (w->sabotage == SIM_PAGE_LEAK && w->turn == 200)

@@ -79,6 +79,7 @@ struct sim_world {
     uint64_t seed, random;
     bool verbose, immediate, exact_prices;
     enum sim_sabotage sabotage;
+    bool sabotaged; /* once is enough */
     enum sim_traffic traffic;
     const struct sim_trace *trace;
     int32_t turns_max;

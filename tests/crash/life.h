@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/crash/life.h - one life of a learning server, in a process of its own, and what it told its
+ * clients before it was killed.
+ *
+ * Engine, trainer and state (api/state.h) are the real ones; clients are a thread that posts bodies
+ * as fast as they are taken.  Whatever a client could have read is written to a pipe after it became
+ * true: so what the parent reads from the pipe of a dead child is what was promised.
+ *
+ * Thread: as said; the parent has one.
+ */
+#ifndef HZP_TESTS_CRASH_LIFE_H
+#define HZP_TESTS_CRASH_LIFE_H
+
+#include "api/state.h"
+
+enum { CRASH_VOCAB = 37, CRASH_TOKENS = 8 };
+
+enum crash_kind {
+    CRASH_STARTED,  /* a: first version id, b: last sequence number, c: queued again, d: trained
+                     * again, e: checkpoint id */
+    CRASH_ACCEPTED, /* a..b: sequence numbers, c: the number of the body's first text */
+    CRASH_SERVED,   /* a: a version's id, b: its optimizer step */
+    CRASH_SAVED,    /* a: a checkpoint's id */
+    CRASH_ERROR,    /* text */
+};
+
+struct crash_told {
+    enum crash_kind kind;
+    uint64_t a, b, c, d, e;
+    char text[200];
+};
+
+struct crash_life {
+    const char *model_dir, *state_dir;
+    int fd;            /* of the pipe */
+    uint64_t next_text; /* numbers of the texts it posts: never the same twice */
+    bool post;         /* false: posts nothing, learns what is left, and ends by itself */
+};
+
+/* Runs it in the calling process, which ends with it. */
+HZP_NORETURN void crash_live(const struct crash_life *life);
+
+/* The tokens of text n: its number in digits, so that it can be known again. */
+void crash_text(uint64_t n, int32_t token[CRASH_TOKENS]);
+
+#endif

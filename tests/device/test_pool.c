@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A team of threads: every task once, none lost between runs, sleep when idle. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "device/cpu/pool.h"
+
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { TASKS_MAX = 5000, RUNS = 20000 };
+
+struct count {
+    struct hzp_team *team;
+    int threads;
+    _Atomic int task[TASKS_MAX];
+    _Atomic int bad;
+};
+
+static void task_count(void *ctx, int task, int thread)
+{
+    struct count *count = ctx;
+
+    atomic_fetch_add(&count->task[task], 1);
+    if (thread < 0 || thread >= count->threads)
+        atomic_fetch_add(&count->bad, 1);
+}
+
+static void range_count(void *ctx, int begin, int end, int thread)
+{
+    for (int i = begin; i < end; i++)
+        task_count(ctx, i, thread);
+}
+
+static void every_task_runs_once(void **state)
+{
+    static struct count count;
+
+    for (int threads = 1; threads <= 5; threads++) {
+        struct hzp_team *team;
+        assert_int_equal(hzp_team_open(threads, NULL, &team), 0);
+        assert_int_equal(hzp_team_threads(team), threads);
+        memset(&count, 0, sizeof(count));
+        count.threads = threads;
+        hzp_team_run(team, 0, task_count, &count);
+        assert_int_equal(count.task[0], 0);
+        hzp_team_run(team, TASKS_MAX, task_count, &count);
+        hzp_team_range(team, TASKS_MAX, 4096, range_count, &count);
+        hzp_team_range(team, 0, 4096, range_count, &count);
+        for (int i = 0; i < TASKS_MAX; i++)
+            assert_int_equal(count.task[i], 2);
+        assert_int_equal(count.bad, 0);
+        hzp_team_close(team);
+    }
+}
+
+struct sum {
+    int64_t part[7];
+    int64_t add;
+};
+
+static void task_add(void *ctx, int task, int thread)
+{
+    struct sum *sum = ctx;
+    sum->part[task] += sum->add * (task + 1);
+}
+
+/* Jobs come and go faster than workers wake: a late one must not touch the next job's tasks. */
+static void runs_follow_each_other(void **state)
+{
+    struct hzp_team *team;
+    struct sum sum[2] = {{.add = 1}, {.add = 3}};
+
+    assert_int_equal(hzp_team_open(3, NULL, &team), 0);
+    for (int i = 0; i < RUNS; i++)
+        hzp_team_run(team, 1 + i % 7, task_add, &sum[i & 1]);
+    for (int task = 0; task < 7; task++) {
+        int64_t want = 0;
+        for (int i = 0; i < RUNS; i++)
+            want += (1 + i % 7 > task) ? (int64_t)(i & 1 ? 3 : 1) * (task + 1) : 0;
+        assert_int_equal(sum[0].part[task] + sum[1].part[task], want);
+    }
+    hzp_team_close(team);
+}
+
+static void memory_grows_and_is_per_thread(void **state)
+{
+    struct hzp_team *team;
+
+    assert_int_equal(hzp_team_open(2, NULL, &team), 0);
+    assert_int_equal(hzp_team_reserve(team, 1000, 100), 0);
+    assert_int_equal((uintptr_t)hzp_team_shared(team) % 64, 0);
+    assert_int_equal((uintptr_t)hzp_team_own(team, 1) % 64, 0);
+    assert_ptr_not_equal(hzp_team_own(team, 0), hzp_team_own(team, 1));
+    void *before = hzp_team_shared(team);
+    assert_int_equal(hzp_team_reserve(team, 500, 50), 0); /* less: kept */
+    assert_ptr_equal(hzp_team_shared(team), before);
+    assert_int_equal(hzp_team_reserve(team, 1 << 20, 1 << 16), 0);
+    memset(hzp_team_shared(team), 1, 1 << 20);
+    memset(hzp_team_own(team, 1), 1, 1 << 16);
+    hzp_team_close(team);
+    hzp_team_close(NULL);
+}
+
+static void idle_team_uses_no_cpu(void **state)
+{
+    struct hzp_team *team;
+    static struct count count;
+    struct timespec t0, t1;
+
+    count.threads = 4;
+    assert_int_equal(hzp_team_open(4, NULL, &team), 0);
+    hzp_team_run(team, 100, task_count, &count);
+    usleep(50000); /* time to fall asleep in */
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t0);
+    usleep(200000);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t1);
+    int64_t used = (t1.tv_sec - t0.tv_sec) * 1000000000LL + t1.tv_nsec - t0.tv_nsec;
+    assert_true(used < 20000000);
+    hzp_team_close(team);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_task_runs_once),
+        cmocka_unit_test(runs_follow_each_other),
+        cmocka_unit_test(memory_grows_and_is_per_thread),
+        cmocka_unit_test(idle_team_uses_no_cpu),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
