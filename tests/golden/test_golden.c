@@ -32,6 +32,8 @@ struct fixture {
     struct hzp_train_space *space;
     struct hzp_micro *micro;
     struct hzp_plan plan;
+    struct hzp_lane *lane; /* copies between host and device */
+    struct hzp_fence *fence;
     struct hzp_safetensors *golden;
     json_t *numbers;
     int failures;
@@ -90,11 +92,30 @@ static const double *doubles(struct fixture *f, const char *name)
     return t->data;
 }
 
+static void copy(struct fixture *f, void *to, const void *from, size_t bytes)
+{
+    MUST(hzp_lane_copy(f->lane, to, from, bytes));
+    MUST(hzp_fence_record(f->fence, f->lane));
+    MUST(hzp_fence_wait(f->fence));
+}
+
+/* What stands at ptr on the device; the caller frees it. */
+static float *fetch(struct fixture *f, const void *ptr, size_t elements)
+{
+    float *host = hzp_xmalloc(elements * sizeof(*host));
+    copy(f, host, ptr, elements * sizeof(*host));
+    return host;
+}
+
 static void load_version(struct fixture *f)
 {
     struct hzp_version *v;
+    size_t bytes = f->layout.elements * sizeof(float);
+    float *host = hzp_xmalloc(bytes);
     MUST(hzp_weights_begin(f->weights, &v));
-    MUST(hzp_model_load(f->dir, &f->layout, HZP_F32, v->base, &text));
+    MUST(hzp_model_load(f->dir, &f->layout, HZP_F32, host, &text));
+    copy(f, v->base, host, bytes);
+    free(host);
     hzp_weights_publish(f->weights, v, 0);
 }
 
@@ -103,7 +124,14 @@ static void set_up(struct fixture *f, const char *backend)
     char path[512];
     struct hzp_model_config config;
     struct hzp_device_config device = {.name = backend, .threads = 2};
-    MUST(hzp_device_open(&device, &f->dev, &text));
+    int r = hzp_device_open(&device, &f->dev, &text);
+    if (r == HZP_EUNSUP) {
+        printf("skip %s: %s\n", backend, text.text);
+        exit(77);
+    }
+    MUST(r);
+    MUST(hzp_lane_open(f->dev, HZP_BOUND_COPY, &f->lane));
+    MUST(hzp_fence_open(f->dev, &f->fence));
     MUST(hzp_config_read(f->dir, &config, &text));
     hzp_layout_make(&config, &f->layout);
     struct hzp_weights_config store = {
@@ -141,6 +169,8 @@ static void tear_down(struct fixture *f)
     hzp_model_destroy(f->model);
     hzp_weights_destroy(f->weights);
     hzp_layout_free(&f->layout);
+    hzp_fence_close(f->fence);
+    hzp_lane_close(f->lane);
     hzp_device_close(f->dev);
 }
 
@@ -199,13 +229,15 @@ static double logits_off(struct fixture *f, const struct hzp_batch *batch,
     const double *golden = doubles(f, "logits");
     int32_t vocab = f->layout.config.vocab;
     double worst = 0;
+    float *logits = fetch(f, space->logits.ptr, (size_t)batch->logits * (size_t)vocab);
     for (int32_t i = 0; i < batch->logits; i++)
         for (int32_t t = 0; t < vocab; t++) {
-            float got = ((const float *)space->logits.ptr)[(size_t)i * (size_t)vocab + (size_t)t];
+            float got = logits[(size_t)i * (size_t)vocab + (size_t)t];
             double off =
                 fabs((double)got - golden[(size_t)golden_row[i] * (size_t)vocab + (size_t)t]);
             worst = off > worst || isnan(off) ? off : worst;
         }
+    free(logits);
     return worst;
 }
 
@@ -296,10 +328,12 @@ static const float *view(struct fixture *f, const float *base, const struct hzp_
     return base + t->offset + (size_t)d->row0 * cols;
 }
 
-/* The worst tensor of base against <prefix><name>; base is multiplied by scale. */
-static double tensors_off(struct fixture *f, const float *base, const char *prefix, double scale)
+/* The worst tensor of what stands on the device at `from`, against <prefix><name>; it is multiplied
+ * by scale. */
+static double tensors_off(struct fixture *f, const float *from, const char *prefix, double scale)
 {
     double worst = 0;
+    float *base = fetch(f, from, f->layout.elements);
     for (int32_t i = 0; i < f->layout.disks; i++) {
         const struct hzp_disk_tensor *d = &f->layout.disk[i];
         char name[128];
@@ -314,6 +348,7 @@ static double tensors_off(struct fixture *f, const float *base, const char *pref
             worst = off > worst || isnan(off) ? off : worst;
         }
     }
+    free(base);
     return worst;
 }
 
@@ -385,14 +420,13 @@ static void test_accumulation(struct fixture *f)
     json_t *golden = at(f->numbers, "accumulate"), *documents = at(golden, "documents");
     size_t docs = json_array_size(documents), elements = f->layout.elements;
     double learned = number(golden, "learned"), loss = 0;
-    float *whole = hzp_xmalloc(elements * sizeof(*whole));
 
     hzp_micro_clear(f->micro);
     for (size_t i = 0; i < docs; i++)
         add_document(f, json_array_get(documents, i));
     check(f, "loss of 1 x 16", fabs(run_micro(f, true) / learned - number(golden, "loss")),
           loss_max);
-    memcpy(whole, hzp_train_space_grads(f->space), elements * sizeof(*whole));
+    float *whole = fetch(f, hzp_train_space_grads(f->space), elements);
     for (size_t i = 0; i < docs; i++) {
         hzp_micro_clear(f->micro);
         add_document(f, json_array_get(documents, i));
@@ -400,15 +434,17 @@ static void test_accumulation(struct fixture *f)
     }
     check(f, "loss of 16 x 1", fabs(loss / learned - number(golden, "loss")), loss_max);
     double worst = 0, sumsq = 0;
-    const float *parts = hzp_train_space_grads(f->space);
+    float *parts = fetch(f, hzp_train_space_grads(f->space), elements);
     for (size_t i = 0; i < elements; i++) {
         worst = fmax(worst, fabs((double)whole[i] - (double)parts[i]) / learned);
         sumsq += (double)parts[i] * (double)parts[i];
     }
-    check(f, "1 x 16 against 16 x 1", worst, 1e-6);
+    /* float32 sums in another order: a library may also cut the two shapes differently */
+    check(f, "1 x 16 against 16 x 1", worst, 3e-6);
     check(f, "gradient norm of 16 x 1",
           fabs(sqrt(sumsq) / learned - number(golden, "grad_norm")), grad_max);
     free(whole);
+    free(parts);
 }
 
 int main(int argc, char **argv)

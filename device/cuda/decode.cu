@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/cuda/decode.cu - attention of one new token a sequence over its pages.
+ *
+ * It moves keys and values once and computes next to nothing, so everything is arranged for loads of
+ * 16 bytes straight into the registers where the tensor cores want them: which element of a head
+ * plays which column of a product is free, as long as both factors agree.  A block is one sequence,
+ * one kv head (its up to 16 query heads are the rows of the products) and one piece of the context;
+ * each of its warps takes 16 tokens at a time.  The block that ends last puts the pieces together.
+ *
+ * The cut into pieces depends on the sequence's length alone: what else is in the batch does not
+ * change a bit (but for batches so large that the scratch memory forces longer pieces).
+ */
+#include "device/cuda/tensor.cuh"
+
+enum { WARPS = 4, STEP = 16, SHORT = 128, LONG = 512, LONG_FROM = 4096 };
+
+struct decode_args {
+    struct hzp_attn_paged_args a;
+    float *part;      /* [sequences][rows of the grid][pieces][rows][D + 2] */
+    int32_t *counter; /* [sequences][rows of the grid] */
+    int tiles;        /* groups of query heads a kv head */
+    int pieces_max, stretch; /* every piece this many times as long */
+    float scale;             /* to powers of two */
+};
+
+static __host__ __device__ inline int piece_length(int n, int stretch)
+{
+    return (n > LONG_FROM ? LONG : SHORT) * stretch;
+}
+
+/* What a warp keeps: query rows g and, if TALL, g + 8. */
+template <int D, bool TALL> struct state {
+    enum { ROWS = TALL ? 2 : 1 };
+    uint4 q[D / 32][ROWS];
+    float o[D / 8][TALL ? 4 : 2];
+    float top[ROWS], mass[ROWS];
+};
+
+template <int D, bool TALL>
+static __device__ __forceinline__ void state_begin(state<D, TALL> &s, const uint16_t *q, int rows)
+{
+    int g = threadIdx.x % 32 / 4, l = threadIdx.x % 4;
+#pragma unroll
+    for (int i = 0; i < (TALL ? 2 : 1); i++) {
+        s.top[i] = -INFINITY;
+        s.mass[i] = 0;
+#pragma unroll
+        for (int b = 0; b < D / 32; b++) {
+            const uint16_t *from = q + (g + 8 * i) * D + b * 32 + l * 8;
+            uint32_t w[4];
+#pragma unroll
+            for (int k = 0; k < 4; k++) /* rows of the batch may lie anywhere */
+                w[k] = g + 8 * i < rows ? from[2 * k] | (uint32_t)from[2 * k + 1] << 16 : 0;
+            s.q[b][i] = make_uint4(w[0], w[1], w[2], w[3]);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < D / 8; i++)
+#pragma unroll
+        for (int k = 0; k < (TALL ? 4 : 2); k++)
+            s.o[i][k] = 0;
+}
+
+/* Where token t of the sequence lies, in elements. */
+static __device__ __forceinline__ int64_t token_at(const struct hzp_attn_paged_args &a,
+                                                   const int32_t *page, int kv_head, int t)
+{
+    int at = t / a.kv.page_rows;
+    return ((int64_t)page[at] * a.heads.kv_heads + kv_head) * a.kv.page_rows + t - at * a.kv.page_rows;
+}
+
+static __device__ __forceinline__ uint4 fetch(const uint16_t *base, int64_t token, int D, int at)
+{
+    if (token < 0)
+        return make_uint4(0, 0, 0, 0);
+    return __ldg(reinterpret_cast<const uint4 *>(base + token * D + at));
+}
+
+/* Tokens t0 .. t0+15 of which those below end count: places of the keys of tokens g and g + 8, of
+ * the values of 2l, 2l + 1, 2l + 8, 2l + 9; -1 for those that do not count. */
+struct places {
+    int64_t k[2], v[4];
+};
+
+template <bool WHOLE>
+static __device__ __forceinline__ places places_find(const struct hzp_attn_paged_args &a,
+                                                     const int32_t *page, int kv_head, int t0, int end)
+{
+    int g = threadIdx.x % 32 / 4, l = threadIdx.x % 4;
+    places p;
+    int64_t first = WHOLE ? token_at(a, page, kv_head, t0) : 0;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        int t = g + 8 * i;
+        p.k[i] = t0 + t >= end ? -1 : WHOLE ? first + t : token_at(a, page, kv_head, t0 + t);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        int t = 2 * l + i % 2 + i / 2 * 8;
+        p.v[i] = t0 + t >= end ? -1 : WHOLE ? first + t : token_at(a, page, kv_head, t0 + t);
+    }
+    return p;
+}
+
+/* Scores of 16 tokens, in powers of two: c[block of 8 tokens][as mma's d]. */
+template <int D, bool TALL>
+static __device__ __forceinline__ void scores(const state<D, TALL> &s, const uint4 (&k)[D / 32][2],
+                                              float (&c)[2][4])
+{
+#pragma unroll
+    for (int b = 0; b < D / 32; b++) {
+        const uint4 lo = s.q[b][0], hi = TALL ? s.q[b][TALL ? 1 : 0] : make_uint4(0, 0, 0, 0);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            mma(c[i], lo.x, hi.x, lo.y, hi.y, k[b][i].x, k[b][i].y);
+            mma(c[i], lo.z, hi.z, lo.w, hi.w, k[b][i].z, k[b][i].w);
+        }
+    }
+}
+
+/* Scores become weights; what was summed so far shrinks to the new reference. */
+template <int D, bool TALL>
+static __device__ __forceinline__ void weights(state<D, TALL> &s, float (&c)[2][4], float scale, int t0,
+                                               int end)
+{
+    int l = threadIdx.x % 4;
+#pragma unroll
+    for (int r = 0; r < (TALL ? 2 : 1); r++) {
+        float top = s.top[r];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float &x = c[i / 2][2 * r + i % 2];
+            x = t0 + i / 2 * 8 + 2 * l + i % 2 < end ? x * scale : -INFINITY;
+            top = fmaxf(top, x);
+        }
+        top = quad_max(top);
+        float shrink = exp_2(s.top[r] - top), sum = 0;
+        s.top[r] = top;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float &x = c[i / 2][2 * r + i % 2];
+            x = exp_2(x - top);
+            sum += x;
+        }
+        s.mass[r] = s.mass[r] * shrink + sum;
+#pragma unroll
+        for (int i = 0; i < D / 8; i++) {
+            s.o[i][2 * r] *= shrink;
+            s.o[i][2 * r + 1] *= shrink;
+        }
+    }
+}
+
+/* o += weights times values; o[8w + j], column n is element 64w + 8n + j. */
+template <int D, bool TALL>
+static __device__ __forceinline__ void weigh(state<D, TALL> &s, const uint4 (&v)[D / 64][4],
+                                             const float (&c)[2][4])
+{
+    uint32_t a0 = pack(c[0][0], c[0][1]), a2 = pack(c[1][0], c[1][1]), a1 = 0, a3 = 0;
+    if (TALL) {
+        a1 = pack(c[0][2], c[0][3]);
+        a3 = pack(c[1][2], c[1][3]);
+    }
+#pragma unroll
+    for (int w = 0; w < D / 64; w++) {
+        const uint32_t first[4] = {v[w][0].x, v[w][0].y, v[w][0].z, v[w][0].w};
+        const uint32_t second[4] = {v[w][1].x, v[w][1].y, v[w][1].z, v[w][1].w};
+        const uint32_t third[4] = {v[w][2].x, v[w][2].y, v[w][2].z, v[w][2].w};
+        const uint32_t fourth[4] = {v[w][3].x, v[w][3].y, v[w][3].z, v[w][3].w};
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            uint32_t take = j % 2 ? 0x7632 : 0x5410;
+            uint32_t b0 = __byte_perm(first[j / 2], second[j / 2], take);
+            uint32_t b1 = __byte_perm(third[j / 2], fourth[j / 2], take);
+            if (TALL) {
+                float(&o)[4] = reinterpret_cast<float(&)[4]>(s.o[8 * w + j]);
+                mma(o, a0, a1, a2, a3, b0, b1);
+            } else {
+                float o[4] = {s.o[8 * w + j][0], s.o[8 * w + j][1], 0, 0};
+                mma(o, a0, 0, a2, 0, b0, b1);
+                s.o[8 * w + j][0] = o[0];
+                s.o[8 * w + j][1] = o[1];
+            }
+        }
+    }
+}
+
+/* The warps' sums into shared memory: each row's D elements, its reference and its mass. */
+template <int D, bool TALL>
+static __device__ __forceinline__ void state_put(const state<D, TALL> &s, float *to)
+{
+    int g = threadIdx.x % 32 / 4, l = threadIdx.x % 4;
+#pragma unroll
+    for (int r = 0; r < (TALL ? 2 : 1); r++) {
+        float *row = to + (g + 8 * r) * (D + 2), mass = quad_sum(s.mass[r]);
+#pragma unroll
+        for (int w = 0; w < D / 64; w++)
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+#pragma unroll
+                for (int n = 0; n < 2; n++)
+                    row[64 * w + 8 * (2 * l + n) + j] = s.o[8 * w + j][2 * r + n];
+        if (l == 0) {
+            row[D] = s.top[r];
+            row[D + 1] = mass;
+        }
+    }
+}
+
+/* Element j of row r of `count` partial results, `apart` floats from one to the next: the sum, the
+ * reference and the mass of all. */
+static __device__ __forceinline__ float merge(const float *part, int count, int64_t apart, int D, int j,
+                                              float *ret_top, float *ret_mass)
+{
+    float top = -INFINITY, mass = 0, sum = 0;
+    for (int i = 0; i < count; i++)
+        top = fmaxf(top, part[i * apart + D]);
+    for (int i = 0; i < count; i++) {
+        float share = part[i * apart + D] == -INFINITY ? 0 : exp_2(part[i * apart + D] - top);
+        mass += share * part[i * apart + D + 1];
+        sum += share * part[i * apart + j];
+    }
+    *ret_top = top;
+    *ret_mass = mass;
+    return sum;
+}
+
+/* True in the block that ends last of the pieces of its sequence and kv head. */
+static __device__ bool ends_last(int32_t *counter, int pieces)
+{
+    __shared__ bool last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        last = atomicAdd(counter, 1) == pieces - 1;
+        if (last)
+            *counter = 0;
+    }
+    __syncthreads();
+    if (last)
+        __threadfence();
+    return last;
+}
+
+template <int D, bool TALL, bool WHOLE>
+static __global__ void __launch_bounds__(WARPS * 32) attn_decode(struct decode_args d)
+{
+    constexpr int ROWS = TALL ? 16 : 8;
+    __shared__ float sums[WARPS][ROWS][D + 2];
+    const struct hzp_attn_paged_args &a = d.a;
+    int seq = blockIdx.z, kv_head = blockIdx.y / d.tiles, tile = blockIdx.y % d.tiles;
+    int n = a.segs.pos0[seq] + 1, length = piece_length(n, d.stretch);
+    int begin = blockIdx.x * length, end = min(n, begin + length), pieces = (n + length - 1) / length;
+    if (begin >= n)
+        return;
+    int group = a.heads.heads / a.heads.kv_heads, rows = min(group - tile * 16, 16);
+    int head0 = kv_head * group + tile * 16, warp = threadIdx.x / 32;
+    int64_t row = a.segs.row0[seq];
+    const int32_t *page = a.page + (int64_t)seq * a.page_stride;
+    const uint16_t *key = (const uint16_t *)a.kv.k, *value = (const uint16_t *)a.kv.v;
+    int g = threadIdx.x % 32 / 4, l = threadIdx.x % 4;
+
+    state<D, TALL> s;
+    state_begin<D, TALL>(s, row_of<uint16_t>(a.qkv, row) + head0 * D, rows);
+    for (int t0 = begin + warp * STEP; t0 < end; t0 += WARPS * STEP) {
+        places at = places_find<WHOLE>(a, page, kv_head, t0, end);
+        uint4 k[D / 32][2], v[D / 64][4];
+#pragma unroll
+        for (int b = 0; b < D / 32; b++)
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                k[b][i] = fetch(key, at.k[i], D, b * 32 + l * 8);
+#pragma unroll
+        for (int w = 0; w < D / 64; w++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                v[w][i] = fetch(value, at.v[i], D, w * 64 + g * 8);
+        float c[2][4] = {};
+        scores<D, TALL>(s, k, c);
+        weights<D, TALL>(s, c, d.scale, t0, end);
+        weigh<D, TALL>(s, v, c);
+    }
+    state_put<D, TALL>(s, &sums[warp][0][0]);
+    __syncthreads();
+
+    int64_t apart = ROWS * (D + 2);
+    float *part = d.part + ((int64_t)seq * gridDim.y + blockIdx.y) * d.pieces_max * apart;
+    uint16_t *out = row_of<uint16_t>(a.out, row) + head0 * D;
+    for (int i = threadIdx.x; i < rows * D; i += WARPS * 32) {
+        int r = i / D, j = i % D;
+        float top, mass, sum = merge(&sums[0][r][0], WARPS, apart, D, j, &top, &mass);
+        if (pieces == 1) {
+            store(out + i, sum / mass);
+            continue;
+        }
+        float *to = part + blockIdx.x * apart + r * (D + 2);
+        to[j] = sum;
+        if (j == 0) {
+            to[D] = top;
+            to[D + 1] = mass;
+        }
+    }
+    if (pieces == 1 || !ends_last(d.counter + seq * gridDim.y + blockIdx.y, pieces))
+        return;
+    for (int i = threadIdx.x; i < rows * D; i += WARPS * 32) {
+        float top, mass, sum = merge(part + i / D * (D + 2), pieces, apart, D, i % D, &top, &mass);
+        store(out + i, sum / mass);
+    }
+}
+
+template <int D, bool TALL>
+static int launch(struct hzp_lane *lane, const struct decode_args &d, dim3 grid)
+{
+    if (d.a.kv.page_rows % STEP == 0)
+        attn_decode<D, TALL, true><<<grid, WARPS * 32, 0, stream_of(lane)>>>(d);
+    else
+        attn_decode<D, TALL, false><<<grid, WARPS * 32, 0, stream_of(lane)>>>(d);
+    return hzp_cuda_launched(lane, "attn_decode");
+}
+
+/* Longer pieces until the partial results fit. */
+static bool cut(struct hzp_lane *lane, struct decode_args *d, int ranks)
+{
+    const struct hzp_attn_paged_args *a = &d->a;
+    int64_t row_floats = 16 * ((int64_t)a->heads.dim + 2);
+    int64_t room = (int64_t)(hzp_cuda_lane(lane)->scratch_size / sizeof(float));
+    if ((int64_t)a->segs.count * ranks > HZP_CUDA_COUNTERS || a->segs.count > 65535)
+        return false;
+    for (d->stretch = 1; d->stretch < 1 << 16; d->stretch *= 2) {
+        int longest = HZP_DIV_UP(a->segs.ctx_max, piece_length(a->segs.ctx_max, d->stretch));
+        int middle = HZP_DIV_UP(HZP_MIN(a->segs.ctx_max, (int)LONG_FROM), SHORT * d->stretch);
+        d->pieces_max = HZP_MAX(longest, middle);
+        if (a->segs.count * (int64_t)ranks * d->pieces_max * row_floats <= room)
+            return true;
+    }
+    return false;
+}
+
+extern "C" int hzp_cuda_attn_decode(struct hzp_lane *lane, const void *args)
+{
+    struct decode_args d = {*(const struct hzp_attn_paged_args *)args};
+    struct hzp_attn_paged_args *a = &d.a;
+    if (a->segs.count == 0)
+        return HZP_OK;
+    size_t count = (size_t)a->segs.count;
+    a->segs.row0 = (const int32_t *)hzp_cuda_staged(lane, a->segs.row0, (count + 1) * 4);
+    a->segs.pos0 = (const int32_t *)hzp_cuda_staged(lane, a->segs.pos0, count * 4);
+    a->page = (const int32_t *)hzp_cuda_staged(lane, a->page, count * (size_t)a->page_stride * 4);
+    int group = a->heads.heads / a->heads.kv_heads, dim = a->heads.dim;
+    d.tiles = HZP_DIV_UP(group, 16);
+    d.scale = (float)((double)a->scale * 1.4426950408889634);
+    d.part = (float *)hzp_cuda_lane(lane)->scratch;
+    d.counter = hzp_cuda_lane(lane)->counter;
+    bool fits = a->qkv.type == HZP_BF16 && (dim == 64 || dim == 128) &&
+                (uintptr_t)a->kv.k % 16 == 0 && (uintptr_t)a->kv.v % 16 == 0 &&
+                cut(lane, &d, a->heads.kv_heads * d.tiles);
+    if (!fits)
+        return hzp_cuda_attn_paged_plain(lane, a);
+    dim3 grid((unsigned)d.pieces_max, (unsigned)(a->heads.kv_heads * d.tiles), (unsigned)count);
+    if (dim == 64)
+        return group > 8 ? launch<64, true>(lane, d, grid) : launch<64, false>(lane, d, grid);
+    return group > 8 ? launch<128, true>(lane, d, grid) : launch<128, false>(lane, d, grid);
+}

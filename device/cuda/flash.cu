@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/cuda/flash.cu - attention of many rows on the tensor cores: prefill over pages, training over
+ * packed documents.
+ *
+ * Online softmax over tiles of keys (Dao et al.: FlashAttention, NeurIPS 2022; the loop over keys
+ * inside a block of queries as in FlashAttention-2, ICLR 2024).  A block has 64 query rows of one
+ * head, a warp 16 of them; tiles of 64 keys and values arrive asynchronously, one ahead.  The longest
+ * blocks start first.
+ */
+#include "device/cuda/flash.cuh"
+
+struct flash_args {
+    struct hzp_mat qkv, out;
+    struct hzp_kv kv; /* prefill */
+    struct hzp_segs segs;
+    const int32_t *page;
+    int32_t page_stride;
+    struct hzp_heads heads;
+    float *lse; /* packed, may be NULL */
+    float scale; /* to powers of two */
+    int tiles;
+};
+
+template <int D> struct flash_memory {
+    uint16_t q[FLASH_TILE * D], k[2][FLASH_TILE * D], v[2][FLASH_TILE * D];
+};
+
+/* What a warp keeps: 16 query rows, the sums of their outputs, references and masses of rows g, g+8. */
+template <int D> struct flash_state {
+    uint32_t q[D / 16][4];
+    float o[D / 8][4];
+    float top[2], mass[2];
+};
+
+/* 16 rows by 64 keys, as mma's d. */
+template <int D>
+static __device__ __forceinline__ void tile_scores(const flash_state<D> &s, uint32_t k_tile,
+                                                   float (&c)[8][4])
+{
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        c[i][0] = c[i][1] = c[i][2] = c[i][3] = 0;
+#pragma unroll
+    for (int k = 0; k < D / 16; k++)
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+            uint32_t b[4];
+            load_b_rows<D>(b, k_tile, 16 * n, k);
+            mma(c[2 * n], s.q[k][0], s.q[k][1], s.q[k][2], s.q[k][3], b[0], b[1]);
+            mma(c[2 * n + 1], s.q[k][0], s.q[k][1], s.q[k][2], s.q[k][3], b[2], b[3]);
+        }
+}
+
+/* Scores to weights.  limit: how many of the tile's keys row g of this warp may see. */
+template <int D>
+static __device__ __forceinline__ void tile_weights(flash_state<D> &s, float (&c)[8][4], float scale,
+                                                    int limit)
+{
+    int l = threadIdx.x % 4;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float top = s.top[r];
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                float &x = c[i][2 * r + k];
+                x = 8 * i + 2 * l + k < limit + 8 * r ? x * scale : -INFINITY;
+                top = fmaxf(top, x);
+            }
+        top = quad_max(top);
+        float from = top == -INFINITY ? 0 : top; /* a row past the end sees nothing */
+        float shrink = exp_2(s.top[r] - from), sum = 0;
+        s.top[r] = top;
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                float &x = c[i][2 * r + k];
+                x = exp_2(x - from);
+                sum += x;
+            }
+        s.mass[r] = s.mass[r] * shrink + sum;
+#pragma unroll
+        for (int i = 0; i < D / 8; i++) {
+            s.o[i][2 * r] *= shrink;
+            s.o[i][2 * r + 1] *= shrink;
+        }
+    }
+}
+
+template <int D>
+static __device__ __forceinline__ void tile_weigh(flash_state<D> &s, uint32_t v_tile,
+                                                  const float (&c)[8][4])
+{
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        uint32_t a0 = pack(c[2 * k][0], c[2 * k][1]), a1 = pack(c[2 * k][2], c[2 * k][3]);
+        uint32_t a2 = pack(c[2 * k + 1][0], c[2 * k + 1][1]);
+        uint32_t a3 = pack(c[2 * k + 1][2], c[2 * k + 1][3]);
+#pragma unroll
+        for (int n = 0; n < D / 16; n++) {
+            uint32_t b[4];
+            load_b_cols<D>(b, v_tile, 16 * k, n);
+            mma(s.o[2 * n], a0, a1, a2, a3, b[0], b[1]);
+            mma(s.o[2 * n + 1], a0, a1, a2, a3, b[2], b[3]);
+        }
+    }
+}
+
+/* Rows r0 and r0 + 8 of the batch (this lane's share); there: how many rows from r0 exist. */
+template <int D>
+static __device__ __forceinline__ void tile_finish(const flash_args &a, flash_state<D> &s, int64_t r0,
+                                                   int there, int head)
+{
+    int l = threadIdx.x % 4;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float mass = quad_sum(s.mass[r]);
+        if (8 * r >= there)
+            continue;
+        float share = 1 / mass;
+        uint16_t *out = row_of<uint16_t>(a.out, r0 + 8 * r) + head * D + 2 * l;
+#pragma unroll
+        for (int i = 0; i < D / 8; i++)
+            *reinterpret_cast<uint32_t *>(out + 8 * i) =
+                pack(s.o[i][2 * r] * share, s.o[i][2 * r + 1] * share);
+        if (a.lse && l == 0)
+            a.lse[(r0 + 8 * r) * a.heads.heads + head] =
+                s.top[r] * 0.69314718f + logf(mass);
+    }
+}
+
+template <int D>
+static __device__ __forceinline__ page_rows source_of(const flash_args &a, int seg, int head,
+                                                      const page_rows *)
+{
+    return page_rows{(const uint16_t *)a.kv.k, (const uint16_t *)a.kv.v,
+                     a.page + (int64_t)seg * a.page_stride, a.kv.page_rows, a.heads.kv_heads,
+                     head / (a.heads.heads / a.heads.kv_heads), D};
+}
+
+template <int D>
+static __device__ __forceinline__ packed_rows source_of(const flash_args &a, int seg, int head,
+                                                        const packed_rows *)
+{
+    const uint16_t *k = row_of<uint16_t>(a.qkv, a.segs.row0[seg]) +
+                        (a.heads.heads + head / (a.heads.heads / a.heads.kv_heads)) * D;
+    return packed_rows{k, k + a.heads.kv_heads * D, a.qkv.stride};
+}
+
+template <int D, class S> static __global__ void __launch_bounds__(FLASH_THREADS) flash(flash_args a)
+{
+    extern __shared__ __align__(128) unsigned char room[];
+    flash_memory<D> &m = *reinterpret_cast<flash_memory<D> *>(room);
+    int seg = blockIdx.x / a.tiles, tile = a.tiles - 1 - blockIdx.x % a.tiles, head = blockIdx.y;
+    int row0 = a.segs.row0[seg], rows = a.segs.row0[seg + 1] - row0, first = tile * FLASH_TILE;
+    if (first >= rows)
+        return;
+    int there = min(rows - first, (int)FLASH_TILE), pos = a.segs.pos0[seg] + first, keys = pos + there;
+    int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
+    S source = source_of<D>(a, seg, head, (const S *)nullptr);
+    constexpr uint32_t BYTES = FLASH_TILE * D * 2;
+    uint32_t q_tile = (uint32_t)__cvta_generic_to_shared(m.q);
+    uint32_t k_tile = (uint32_t)__cvta_generic_to_shared(m.k[0]);
+    uint32_t v_tile = (uint32_t)__cvta_generic_to_shared(m.v[0]);
+    const uint16_t *q = row_of<uint16_t>(a.qkv, row0 + first) + head * D;
+    tile_fetch<D, FLASH_TILE>(q_tile, there, [&](int r) { return q + (int64_t)r * a.qkv.stride; });
+    auto fetch_keys = [&](int p0, int into) {
+        tile_fetch<D, FLASH_TILE>(k_tile + into * BYTES, keys - p0, [&](int r) { return source.k(p0 + r); });
+        tile_fetch<D, FLASH_TILE>(v_tile + into * BYTES, keys - p0, [&](int r) { return source.v(p0 + r); });
+        copy_commit();
+    };
+    fetch_keys(0, 0);
+
+    flash_state<D> s;
+    s.top[0] = s.top[1] = -INFINITY;
+    s.mass[0] = s.mass[1] = 0;
+#pragma unroll
+    for (int i = 0; i < D / 8; i++)
+        s.o[i][0] = s.o[i][1] = s.o[i][2] = s.o[i][3] = 0;
+    for (int p0 = 0, turn = 0; p0 < keys; p0 += FLASH_TILE, turn ^= 1) {
+        if (p0 + FLASH_TILE < keys)
+            fetch_keys(p0 + FLASH_TILE, turn ^ 1);
+        else
+            copy_commit(); /* an empty group: the wait below then counts the same */
+        copy_wait<1>();
+        __syncthreads();
+        if (p0 == 0)
+#pragma unroll
+            for (int k = 0; k < D / 16; k++)
+                load_a<D>(s.q[k], q_tile, 16 * warp, k);
+        float c[8][4];
+        tile_scores<D>(s, k_tile + turn * BYTES, c);
+        tile_weights<D>(s, c, a.scale, pos + 16 * warp + g + 1 - p0);
+        tile_weigh<D>(s, v_tile + turn * BYTES, c);
+        __syncthreads(); /* before the tile is filled again */
+    }
+    int at = 16 * warp + g;
+    tile_finish<D>(a, s, row0 + first + at, there - at, head);
+}
+
+template <int D, class S> static int launch(struct hzp_lane *lane, flash_args &a, const char *op)
+{
+    a.tiles = HZP_DIV_UP(a.segs.rows_max, (int)FLASH_TILE);
+    a.scale = (float)((double)a.scale * 1.4426950408889634);
+    dim3 grid((unsigned)a.segs.count * (unsigned)a.tiles, (unsigned)a.heads.heads);
+    if (grid.x == 0)
+        return HZP_OK;
+    HZP_TRY(flash_room(lane, flash<D, S>, sizeof(flash_memory<D>)));
+    flash<D, S><<<grid, FLASH_THREADS, sizeof(flash_memory<D>), stream_of(lane)>>>(a);
+    return hzp_cuda_launched(lane, op);
+}
+
+static void segs_stage(struct hzp_lane *lane, struct hzp_segs *segs)
+{
+    size_t count = (size_t)segs->count;
+    segs->row0 = (const int32_t *)hzp_cuda_staged(lane, segs->row0, (count + 1) * 4);
+    if (count > 0)
+        segs->pos0 = (const int32_t *)hzp_cuda_staged(lane, segs->pos0, count * 4);
+}
+
+extern "C" int hzp_cuda_attn_prefill(struct hzp_lane *lane, const void *args)
+{
+    struct hzp_attn_paged_args p = *(const struct hzp_attn_paged_args *)args;
+    if (p.segs.count == 0)
+        return HZP_OK;
+    segs_stage(lane, &p.segs);
+    p.page = (const int32_t *)hzp_cuda_staged(lane, p.page,
+                                              (size_t)p.segs.count * (size_t)p.page_stride * 4);
+    int dim = p.heads.dim;
+    if (!flash_fits(&p.qkv, dim) || !flash_fits(&p.out, dim) || (uintptr_t)p.kv.k % 16 != 0 ||
+        (uintptr_t)p.kv.v % 16 != 0)
+        return hzp_cuda_attn_paged_plain(lane, &p);
+    flash_args a = {p.qkv, p.out, p.kv, p.segs, p.page, p.page_stride, p.heads, nullptr, p.scale, 0};
+    return dim == 64 ? launch<64, page_rows>(lane, a, "attn_prefill")
+                     : launch<128, page_rows>(lane, a, "attn_prefill");
+}
+
+extern "C" int hzp_cuda_attn_packed(struct hzp_lane *lane, const void *args)
+{
+    struct hzp_attn_packed_args p = *(const struct hzp_attn_packed_args *)args;
+    if (p.segs.count == 0)
+        return HZP_OK;
+    segs_stage(lane, &p.segs);
+    int dim = p.heads.dim;
+    if (!flash_fits(&p.qkv, dim) || !flash_fits(&p.out, dim))
+        return hzp_cuda_attn_packed_plain(lane, &p);
+    flash_args a = {p.qkv, p.out, {}, p.segs, nullptr, 0, p.heads, p.lse, p.scale, 0};
+    return dim == 64 ? launch<64, packed_rows>(lane, a, "attn_packed")
+                     : launch<128, packed_rows>(lane, a, "attn_packed");
+}

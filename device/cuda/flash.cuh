@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/cuda/flash.cuh - where attention over many rows finds its tiles.
+ *
+ * A tile is 64 rows of D elements in shared memory; what lies past the end of a segment is zeros there
+ * and never read from memory.
+ */
+#ifndef HZP_DEVICE_CUDA_FLASH_CUH
+#define HZP_DEVICE_CUDA_FLASH_CUH
+
+#include "device/cuda/tensor.cuh"
+
+enum { FLASH_TILE = 64, FLASH_THREADS = 128 };
+
+/* Keys and values in pages. */
+struct page_rows {
+    const uint16_t *key, *value;
+    const int32_t *page;
+    int per_page, kv_heads, kv_head, dim;
+    __device__ __forceinline__ int64_t at(int p) const
+    {
+        int i = p / per_page;
+        return (((int64_t)page[i] * kv_heads + kv_head) * per_page + p - i * per_page) * dim;
+    }
+    __device__ __forceinline__ const uint16_t *k(int p) const { return key + at(p); }
+    __device__ __forceinline__ const uint16_t *v(int p) const { return value + at(p); }
+};
+
+/* Keys and values beside the queries. */
+struct packed_rows {
+    const uint16_t *key, *value;
+    int64_t stride;
+    __device__ __forceinline__ const uint16_t *k(int p) const { return key + p * stride; }
+    __device__ __forceinline__ const uint16_t *v(int p) const { return value + p * stride; }
+};
+
+/* ROWS rows row_at(0), row_at(1) ... into a tile, those from `there` on as zeros. */
+template <int D, int ROWS, class F>
+static __device__ __forceinline__ void tile_fetch(uint32_t tile, int there, F row_at)
+{
+    constexpr int COLS = D / 8;
+    static_assert(ROWS * COLS % FLASH_THREADS == 0, "whole rounds");
+#pragma unroll
+    for (int i = 0; i < ROWS * COLS / FLASH_THREADS; i++) {
+        int at = i * FLASH_THREADS + threadIdx.x, r = at / COLS, c = at % COLS;
+        bool is = r < there;
+        const uint16_t *from = row_at(is ? r : 0);
+        copy_async(tile + tile_at<D>(r, c), from + c * 8, is);
+    }
+}
+
+/* The fast kernels' demands on a matrix: 16-byte columns and heads of a width they know. */
+static inline bool flash_fits(const struct hzp_mat *m, int dim)
+{
+    return m->type == HZP_BF16 && (dim == 64 || dim == 128) && (uintptr_t)m->ptr % 16 == 0 &&
+           m->stride % 8 == 0;
+}
+
+/* Lets a kernel have `bytes` of dynamic shared memory. */
+template <class K> static int flash_room(struct hzp_lane *lane, K kernel, size_t bytes)
+{
+    return hzp_cuda_check(hzp_cuda_device(lane),
+                          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                               (int)bytes),
+                          "attention");
+}
+
+#endif

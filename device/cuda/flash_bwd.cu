@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/cuda/flash_bwd.cu - the backward of attention over packed documents, on the tensor cores.
+ *
+ * Two kernels instead of one: for a tile of keys the gradients of keys and values, with the queries
+ * that see it passing by; for a tile of queries their gradient, with the keys passing by.  Scores are
+ * computed twice, seven products instead of five, and in return nothing is added atomically: the
+ * same bits every time.  Probabilities and dS are rounded to bf16 before they are multiplied.
+ */
+#include "device/cuda/flash.cuh"
+
+enum { STEP = 32 }; /* rows of the other side that pass at a time */
+
+struct bwd_args {
+    struct hzp_attn_packed_bwd_args a;
+    float *delta; /* [rows][heads]: sum of dout * out */
+    int tiles;
+    float scale2; /* to powers of two */
+};
+
+static __device__ __forceinline__ uint32_t shared_at(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* ---- delta: a warp a head of a row ---- */
+
+template <int D> static __global__ void bwd_delta(struct bwd_args b)
+{
+    int64_t item = blockIdx.x * (int64_t)(FLASH_THREADS / 32) + threadIdx.x / 32;
+    int heads = b.a.heads.heads;
+    if (item >= (int64_t)b.a.out.rows * heads)
+        return;
+    int64_t r = item / heads;
+    int h = (int)(item % heads), lane = threadIdx.x % 32;
+    const uint16_t *out = row_of<uint16_t>(b.a.out, r) + h * D;
+    const uint16_t *dout = row_of<uint16_t>(b.a.dout, r) + h * D;
+    float sum = 0;
+    for (int j = 2 * lane; j < D; j += 64) {
+        float x[2], y[2];
+        unpack(*reinterpret_cast<const uint32_t *>(out + j), x);
+        unpack(*reinterpret_cast<const uint32_t *>(dout + j), y);
+        sum += x[0] * y[0] + x[1] * y[1];
+    }
+    sum = warp_sum(sum);
+    if (lane == 0)
+        b.delta[item] = sum;
+}
+
+/* ---- products of a warp's 16 rows ---- */
+
+/* c += rows 16*warp.. of tile_a times rows row0 .. row0+31 of tile_b, transposed. */
+template <int D>
+static __device__ __forceinline__ void product_rows(float (&c)[4][4], uint32_t tile_a, uint32_t tile_b,
+                                                    int row0)
+{
+    int warp = threadIdx.x / 32;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        c[i][0] = c[i][1] = c[i][2] = c[i][3] = 0;
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) {
+        uint32_t x[4], y[4];
+        load_a<D>(x, tile_a, 16 * warp, k);
+#pragma unroll
+        for (int n = 0; n < 2; n++) {
+            load_b_rows<D>(y, tile_b, row0 + 16 * n, k);
+            mma(c[2 * n], x[0], x[1], x[2], x[3], y[0], y[1]);
+            mma(c[2 * n + 1], x[0], x[1], x[2], x[3], y[2], y[3]);
+        }
+    }
+}
+
+/* sum += c (16 by 32, rounded to bf16) times rows row0 .. row0+31 of the tile. */
+template <int D>
+static __device__ __forceinline__ void product_cols(float (&sum)[D / 8][4], const float (&c)[4][4],
+                                                    uint32_t tile, int row0)
+{
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        uint32_t a0 = pack(c[2 * k][0], c[2 * k][1]), a1 = pack(c[2 * k][2], c[2 * k][3]);
+        uint32_t a2 = pack(c[2 * k + 1][0], c[2 * k + 1][1]);
+        uint32_t a3 = pack(c[2 * k + 1][2], c[2 * k + 1][3]);
+#pragma unroll
+        for (int n = 0; n < D / 16; n++) {
+            uint32_t y[4];
+            load_b_cols<D>(y, tile, row0 + 16 * k, n);
+            mma(sum[2 * n], a0, a1, a2, a3, y[0], y[1]);
+            mma(sum[2 * n + 1], a0, a1, a2, a3, y[2], y[3]);
+        }
+    }
+}
+
+/* This lane's share of rows r0 and r0 + 8, columns at col. */
+template <int D>
+static __device__ __forceinline__ void rows_put(const struct hzp_mat &m, const float (&sum)[D / 8][4],
+                                                int64_t r0, int there, int col)
+{
+    int l = threadIdx.x % 4;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        if (8 * r >= there)
+            continue;
+        uint16_t *to = row_of<uint16_t>(m, r0 + 8 * r) + col + 2 * l;
+#pragma unroll
+        for (int i = 0; i < D / 8; i++)
+            *reinterpret_cast<uint32_t *>(to + 8 * i) = pack(sum[i][2 * r], sum[i][2 * r + 1]);
+    }
+}
+
+/* ---- dk and dv of 64 keys ---- */
+
+template <int D> struct keys_memory {
+    uint16_t k[FLASH_TILE * D], v[FLASH_TILE * D];
+    uint16_t q[2][STEP * D], dout[2][STEP * D];
+    float lse[2][STEP], delta[2][STEP]; /* lse in powers of two */
+};
+
+template <int D> static __global__ void __launch_bounds__(FLASH_THREADS) bwd_keys(struct bwd_args b)
+{
+    extern __shared__ __align__(128) unsigned char room[];
+    keys_memory<D> &m = *reinterpret_cast<keys_memory<D> *>(room);
+    const struct hzp_attn_packed_bwd_args &a = b.a;
+    int seg = blockIdx.x / b.tiles, first = blockIdx.x % b.tiles * FLASH_TILE, kv_head = blockIdx.y;
+    int row0 = a.segs.row0[seg], rows = a.segs.row0[seg + 1] - row0;
+    if (first >= rows)
+        return;
+    int heads = a.heads.heads, group = heads / a.heads.kv_heads, there = min(rows - first, 64);
+    int k_col = (heads + kv_head) * D, v_col = k_col + a.heads.kv_heads * D;
+    int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, l = threadIdx.x % 4;
+    const uint16_t *k_from = row_of<uint16_t>(a.qkv, row0 + first) + k_col;
+    int64_t stride = a.qkv.stride;
+    tile_fetch<D, FLASH_TILE>(shared_at(m.k), there, [&](int r) { return k_from + r * stride; });
+    tile_fetch<D, FLASH_TILE>(shared_at(m.v), there,
+                              [&](int r) { return k_from + v_col - k_col + r * stride; });
+    /* the queries that see these keys: from `first` on, of each head of the group in turn */
+    int steps = (rows - first + STEP - 1) / STEP, all = steps * group;
+    auto fetch = [&](int step, int into) {
+        int head = kv_head * group + step / steps, q0 = first + step % steps * STEP;
+        const uint16_t *q = row_of<uint16_t>(a.qkv, row0 + q0) + head * D;
+        const uint16_t *dout = row_of<uint16_t>(a.dout, row0 + q0) + head * D;
+        tile_fetch<D, STEP>(shared_at(m.q[into]), rows - q0, [&](int r) { return q + r * stride; });
+        tile_fetch<D, STEP>(shared_at(m.dout[into]), rows - q0,
+                            [&](int r) { return dout + r * (int64_t)a.dout.stride; });
+        if (threadIdx.x < STEP) {
+            bool is = q0 + (int)threadIdx.x < rows;
+            int64_t at = (int64_t)(row0 + q0 + threadIdx.x) * heads + head;
+            m.lse[into][threadIdx.x] = is ? a.lse[at] * 1.44269504f : INFINITY;
+            m.delta[into][threadIdx.x] = is ? b.delta[at] : 0;
+        }
+        copy_commit();
+    };
+    fetch(0, 0);
+    float dk[D / 8][4] = {}, dv[D / 8][4] = {};
+    for (int step = 0; step < all; step++) {
+        int turn = step & 1, q0 = first + step % steps * STEP;
+        if (step + 1 < all)
+            fetch(step + 1, turn ^ 1);
+        else
+            copy_commit();
+        copy_wait<1>();
+        __syncthreads();
+        float p[4][4], ds[4][4];
+        product_rows<D>(p, shared_at(m.k), shared_at(m.q[turn]), 0);
+        product_rows<D>(ds, shared_at(m.v), shared_at(m.dout[turn]), 0);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                int query = 8 * i + 2 * l + e % 2, key = first + 16 * warp + g + e / 2 * 8;
+                float prob = key <= q0 + query ? exp_2(p[i][e] * b.scale2 - m.lse[turn][query]) : 0;
+                p[i][e] = prob;
+                ds[i][e] = prob * (ds[i][e] - m.delta[turn][query]) * a.scale;
+            }
+        product_cols<D>(dv, p, shared_at(m.dout[turn]), 0);
+        product_cols<D>(dk, ds, shared_at(m.q[turn]), 0);
+        __syncthreads();
+    }
+    int at = 16 * warp + g;
+    rows_put<D>(a.dqkv, dk, row0 + first + at, there - at, k_col);
+    rows_put<D>(a.dqkv, dv, row0 + first + at, there - at, v_col);
+}
+
+/* ---- dq of 64 rows ---- */
+
+template <int D> struct rows_memory {
+    uint16_t q[FLASH_TILE * D], dout[FLASH_TILE * D];
+    uint16_t k[2][STEP * D], v[2][STEP * D];
+};
+
+template <int D> static __global__ void __launch_bounds__(FLASH_THREADS) bwd_rows(struct bwd_args b)
+{
+    extern __shared__ __align__(128) unsigned char room[];
+    rows_memory<D> &m = *reinterpret_cast<rows_memory<D> *>(room);
+    const struct hzp_attn_packed_bwd_args &a = b.a;
+    int seg = blockIdx.x / b.tiles, first = (b.tiles - 1 - blockIdx.x % b.tiles) * FLASH_TILE;
+    int head = blockIdx.y, heads = a.heads.heads, kv_head = head / (heads / a.heads.kv_heads);
+    int row0 = a.segs.row0[seg], rows = a.segs.row0[seg + 1] - row0;
+    if (first >= rows)
+        return;
+    int there = min(rows - first, 64), keys = first + there;
+    int k_col = (heads + kv_head) * D, v_col = k_col + a.heads.kv_heads * D;
+    int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, l = threadIdx.x % 4;
+    int64_t stride = a.qkv.stride;
+    const uint16_t *q = row_of<uint16_t>(a.qkv, row0 + first) + head * D;
+    const uint16_t *dout = row_of<uint16_t>(a.dout, row0 + first) + head * D;
+    const uint16_t *k = row_of<uint16_t>(a.qkv, row0) + k_col;
+    tile_fetch<D, FLASH_TILE>(shared_at(m.q), there, [&](int r) { return q + r * stride; });
+    tile_fetch<D, FLASH_TILE>(shared_at(m.dout), there,
+                              [&](int r) { return dout + r * (int64_t)a.dout.stride; });
+    auto fetch = [&](int p0, int into) {
+        tile_fetch<D, STEP>(shared_at(m.k[into]), keys - p0,
+                            [&](int r) { return k + (p0 + r) * stride; });
+        tile_fetch<D, STEP>(shared_at(m.v[into]), keys - p0,
+                            [&](int r) { return k + v_col - k_col + (p0 + r) * stride; });
+        copy_commit();
+    };
+    fetch(0, 0);
+    float lse[2], delta[2], dq[D / 8][4] = {};
+    for (int r = 0; r < 2; r++) {
+        int at = 16 * warp + g + 8 * r;
+        int64_t from = (int64_t)(row0 + first + at) * heads + head;
+        lse[r] = at < there ? a.lse[from] * 1.44269504f : INFINITY;
+        delta[r] = at < there ? b.delta[from] : 0;
+    }
+    for (int p0 = 0, turn = 0; p0 < keys; p0 += STEP, turn ^= 1) {
+        if (p0 + STEP < keys)
+            fetch(p0 + STEP, turn ^ 1);
+        else
+            copy_commit();
+        copy_wait<1>();
+        __syncthreads();
+        float p[4][4], ds[4][4];
+        product_rows<D>(p, shared_at(m.q), shared_at(m.k[turn]), 0);
+        product_rows<D>(ds, shared_at(m.dout), shared_at(m.v[turn]), 0);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                int key = p0 + 8 * i + 2 * l + e % 2, query = first + 16 * warp + g + e / 2 * 8;
+                float prob = key <= query ? exp_2(p[i][e] * b.scale2 - lse[e / 2]) : 0;
+                ds[i][e] = prob * (ds[i][e] - delta[e / 2]) * a.scale;
+            }
+        product_cols<D>(dq, ds, shared_at(m.k[turn]), 0);
+        __syncthreads();
+    }
+    int at = 16 * warp + g;
+    rows_put<D>(a.dqkv, dq, row0 + first + at, there - at, head * D);
+}
+
+template <int D> static int launch(struct hzp_lane *lane, struct bwd_args &b)
+{
+    const struct hzp_heads &heads = b.a.heads;
+    b.tiles = HZP_DIV_UP(b.a.segs.rows_max, (int)FLASH_TILE);
+    unsigned blocks = (unsigned)b.a.segs.count * (unsigned)b.tiles;
+    if (blocks == 0)
+        return HZP_OK;
+    int64_t items = (int64_t)b.a.out.rows * heads.heads;
+    HZP_TRY(flash_room(lane, bwd_keys<D>, sizeof(keys_memory<D>)));
+    HZP_TRY(flash_room(lane, bwd_rows<D>, sizeof(rows_memory<D>)));
+    bwd_delta<D><<<(unsigned)HZP_DIV_UP(items, (int64_t)FLASH_THREADS / 32), FLASH_THREADS, 0,
+                   stream_of(lane)>>>(b);
+    bwd_keys<D><<<dim3(blocks, (unsigned)heads.kv_heads), FLASH_THREADS, sizeof(keys_memory<D>),
+                  stream_of(lane)>>>(b);
+    bwd_rows<D><<<dim3(blocks, (unsigned)heads.heads), FLASH_THREADS, sizeof(rows_memory<D>),
+                  stream_of(lane)>>>(b);
+    return hzp_cuda_launched(lane, "attn_packed_bwd");
+}
+
+extern "C" int hzp_cuda_attn_packed_bwd(struct hzp_lane *lane, const void *args)
+{
+    struct bwd_args b = {*(const struct hzp_attn_packed_bwd_args *)args};
+    struct hzp_attn_packed_bwd_args *a = &b.a;
+    size_t count = (size_t)a->segs.count;
+    if (count == 0)
+        return HZP_OK;
+    a->segs.row0 = (const int32_t *)hzp_cuda_staged(lane, a->segs.row0, (count + 1) * 4);
+    a->segs.pos0 = (const int32_t *)hzp_cuda_staged(lane, a->segs.pos0, count * 4);
+    b.delta = (float *)hzp_cuda_lane(lane)->scratch;
+    b.scale2 = (float)((double)a->scale * 1.4426950408889634);
+    size_t need = (size_t)a->out.rows * (size_t)a->heads.heads * sizeof(float);
+    if (need > hzp_cuda_lane(lane)->scratch_size)
+        return hzp_cuda_check(hzp_cuda_device(lane), cudaErrorMemoryAllocation,
+                              "attn_packed_bwd: room for its row sums");
+    int dim = a->heads.dim;
+    if (!flash_fits(&a->qkv, dim) || !flash_fits(&a->dout, dim) || !flash_fits(&a->out, dim) ||
+        !flash_fits(&a->dqkv, dim))
+        return hzp_cuda_attn_packed_bwd_plain(lane, a);
+    return dim == 64 ? launch<64>(lane, b) : launch<128>(lane, b);
+}

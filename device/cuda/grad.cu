@@ -1,0 +1,424 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/cuda/grad.cu - the loss and the backwards of what is not a product or attention: xent,
+ * embed_bwd, rmsnorm_bwd, rope_bwd, swiglu_bwd, colsum.  No atomics: every sum has a fixed order.
+ */
+#include "device/cuda/kernel.cuh"
+
+enum { THREADS = 256, LOSS_THREADS = 512, GROUPS_MAX = 128, GROUP_ROWS = 32, TILE = 32, DEEP = 8 };
+
+#define EACH(i, count)                                                                             \
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < (count);                  \
+         i += (int64_t)gridDim.x * blockDim.x)
+
+/* ---- xent: a block a row, two passes ---- */
+
+/* The row's largest element and the sum of exp(x - largest). */
+template <int N> static __device__ void row_mass(const float *x, int cols, float *ret_top, double *ret_sum)
+{
+    float top = -INFINITY, sum = 0;
+    for (int c = threadIdx.x * N; c < cols; c += blockDim.x * N) {
+        float v[N];
+        load_n(x + c, v);
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            if (v[k] > top) {
+                sum = sum * expf(top - v[k]);
+                top = v[k];
+            }
+            if (top > -INFINITY)
+                sum += expf(v[k] - top);
+        }
+    }
+    float all = block_max(top);
+    *ret_top = all;
+    *ret_sum = block_sum(top > -INFINITY ? (double)sum * exp((double)top - all) : 0.0);
+}
+
+template <class T, int N> static __global__ void xent(struct hzp_xent_args a)
+{
+    int r = blockIdx.x, target = a.target[r], cols = a.x.cols;
+    const float *x = row_of<float>(a.x, r);
+    float top;
+    double sum;
+    row_mass<N>(x, cols, &top, &sum);
+    float at_target = target < 0 ? 0 : x[target];
+    if (threadIdx.x == 0)
+        a.loss[r] = target < 0 ? 0 : (float)(log(sum) - ((double)at_target - top));
+    if (!a.dx.ptr)
+        return;
+    T *dx = row_of<T>(a.dx, r);
+    float share = (float)(1 / sum);
+    __syncthreads(); /* dx may be x: the target has been read by all */
+    for (int c = threadIdx.x * N; c < cols; c += blockDim.x * N) {
+        float v[N];
+        load_n(x + c, v);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            v[k] = target < 0 ? 0 : expf(v[k] - top) * share - (c + k == target ? 1.0f : 0.0f);
+        store_n(dx + c, v);
+    }
+}
+
+extern "C" int hzp_cuda_xent(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_xent_args *a = (const struct hzp_xent_args *)args;
+    if (a->x.rows == 0)
+        return HZP_OK;
+    return with_type(a->dx.ptr ? a->dx.type : HZP_F32, [&](auto *t) {
+        using T = elem_of<decltype(t)>;
+        if (wide(&a->x) && wide(&a->dx))
+            xent<T, 8><<<a->x.rows, LOSS_THREADS, 0, stream_of(lane)>>>(*a);
+        else
+            xent<T, 1><<<a->x.rows, LOSS_THREADS, 0, stream_of(lane)>>>(*a);
+        return hzp_cuda_launched(lane, "xent");
+    });
+}
+
+/* ---- embed_bwd: a block a row; the first row of an id adds all of them, in order ---- */
+
+static __global__ void embed_bwd(struct hzp_embed_bwd_args a)
+{
+    __shared__ unsigned same[THREADS / 32];
+    int first = blockIdx.x, id = a.id[first], rows = a.dy.rows;
+    bool earlier = false;
+    for (int i = threadIdx.x; i < first; i += THREADS)
+        earlier |= a.id[i] == id;
+    if (__syncthreads_or(earlier))
+        return;
+    float *into = row_of<float>(a.dtable, id);
+    for (int c0 = 0; c0 < a.dy.cols; c0 += THREADS * 4) {
+        float sum[4];
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            int c = c0 + k * THREADS + threadIdx.x;
+            sum[k] = c < a.dy.cols ? into[c] : 0;
+        }
+        for (int i0 = first; i0 < rows; i0 += THREADS) {
+            int i = i0 + threadIdx.x;
+            unsigned votes = __ballot_sync(~0u, i < rows && a.id[i] == id);
+            if (threadIdx.x % 32 == 0)
+                same[threadIdx.x / 32] = votes;
+            __syncthreads();
+            for (int w = 0; w < THREADS / 32; w++)
+                for (unsigned left = same[w]; left; left &= left - 1) {
+                    const float *dy = row_of<float>(a.dy, i0 + w * 32 + __ffs((int)left) - 1);
+#pragma unroll
+                    for (int k = 0; k < 4; k++) {
+                        int c = c0 + k * THREADS + threadIdx.x;
+                        if (c < a.dy.cols)
+                            sum[k] += dy[c];
+                    }
+                }
+            __syncthreads();
+        }
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            int c = c0 + k * THREADS + threadIdx.x;
+            if (c < a.dy.cols)
+                into[c] = sum[k];
+        }
+    }
+}
+
+extern "C" int hzp_cuda_embed_bwd(struct hzp_lane *lane, const void *args)
+{
+    struct hzp_embed_bwd_args a = *(const struct hzp_embed_bwd_args *)args;
+    if (a.dy.rows == 0)
+        return HZP_OK;
+    a.id = (const int32_t *)hzp_cuda_staged(lane, a.id, (size_t)a.dy.rows * sizeof(*a.id));
+    embed_bwd<<<a.dy.rows, THREADS, 0, stream_of(lane)>>>(a);
+    return hzp_cuda_launched(lane, "embed_bwd");
+}
+
+/* ---- sums down the columns: groups of rows, then over the groups ---- */
+
+struct value_plain {
+    struct hzp_mat x;
+    template <class T> __device__ float at(int64_t r, int c) const
+    {
+        return load(row_of<T>(x, r) + c);
+    }
+};
+
+struct value_normed { /* dy x rstd */
+    struct hzp_mat dy, x;
+    const float *rstd;
+    template <class T> __device__ float at(int64_t r, int c) const
+    {
+        return load(row_of<T>(dy, r) + c) * (row_of<float>(x, r)[c] * rstd[r]);
+    }
+};
+
+template <class T, class VALUE>
+static __global__ void group_sums(VALUE value, int rows, int cols, int group_rows, float *part)
+{
+    __shared__ float sums[DEEP][TILE];
+    int c = blockIdx.x * TILE + threadIdx.x;
+    int64_t r0 = (int64_t)blockIdx.y * group_rows, r1 = HZP_MIN(r0 + group_rows, (int64_t)rows);
+    float sum = 0;
+    for (int64_t r = r0 + threadIdx.y; r < r1 && c < cols; r += DEEP)
+        sum += value.template at<T>(r, c);
+    sums[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y == 0 && c < cols) {
+        double all = 0;
+        for (int i = 0; i < DEEP; i++)
+            all += sums[i][threadIdx.x];
+        part[(int64_t)blockIdx.y * cols + c] = (float)all;
+    }
+}
+
+static __global__ void group_end(const float *part, int groups, int cols, float *y)
+{
+    int c = blockIdx.x * blockDim.x + threadIdx.x;
+    if (c >= cols)
+        return;
+    double sum = 0;
+    for (int g = 0; g < groups; g++)
+        sum += part[(int64_t)g * cols + c];
+    y[c] = (float)(y[c] + sum);
+}
+
+template <class T, class VALUE>
+static void column_sums(struct hzp_lane *lane, VALUE value, int rows, int cols, float *y)
+{
+    size_t room = hzp_cuda_lane(lane)->scratch_size / sizeof(float);
+    int most = (int)HZP_MAX((size_t)1, HZP_MIN((size_t)GROUPS_MAX, room / (size_t)cols));
+    int groups = HZP_MAX(1, HZP_MIN(most, HZP_DIV_UP(rows, GROUP_ROWS)));
+    int group_rows = HZP_DIV_UP(rows, groups);
+    float *part = (float *)hzp_cuda_lane(lane)->scratch;
+    dim3 grid((unsigned)HZP_DIV_UP(cols, (int)TILE), (unsigned)groups), block(TILE, DEEP);
+    group_sums<T><<<grid, block, 0, stream_of(lane)>>>(value, rows, cols, group_rows, part);
+    group_end<<<HZP_DIV_UP(cols, (int)THREADS), THREADS, 0, stream_of(lane)>>>(part, groups, cols, y);
+}
+
+extern "C" int hzp_cuda_colsum(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_colsum_args *a = (const struct hzp_colsum_args *)args;
+    if (a->x.rows == 0 || a->x.cols == 0)
+        return HZP_OK;
+    return with_type(a->x.type, [&](auto *t) {
+        value_plain value = {a->x};
+        column_sums<elem_of<decltype(t)>>(lane, value, a->x.rows, a->x.cols, (float *)a->y.ptr);
+        return hzp_cuda_launched(lane, "colsum");
+    });
+}
+
+/* ---- rmsnorm_bwd ---- */
+
+template <class T, class W, int N> static __global__ void rmsnorm_bwd(struct hzp_rmsnorm_bwd_args a)
+{
+    int r = blockIdx.x, cols = a.x.cols;
+    const float *x = row_of<float>(a.x, r);
+    const T *dy = row_of<T>(a.dy, r);
+    const W *weight = (const W *)a.w.ptr;
+    float *dx = row_of<float>(a.dx, r), rstd = a.rstd[r], sum = 0;
+    for (int c = threadIdx.x * N; c < cols; c += blockDim.x * N) {
+        float n[N], d[N], w[N];
+        load_n(x + c, n);
+        load_n(dy + c, d);
+        load_n(weight + c, w);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            sum += d[k] * w[k] * (n[k] * rstd);
+    }
+    float mean = block_sum(sum) / cols;
+    for (int c = threadIdx.x * N; c < cols; c += blockDim.x * N) {
+        float n[N], d[N], w[N], to[N];
+        load_n(x + c, n);
+        load_n(dy + c, d);
+        load_n(weight + c, w);
+        load_n(dx + c, to);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            to[k] += rstd * (d[k] * w[k] - n[k] * rstd * mean);
+        store_n(dx + c, to);
+    }
+}
+
+extern "C" int hzp_cuda_rmsnorm_bwd(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_rmsnorm_bwd_args *a = (const struct hzp_rmsnorm_bwd_args *)args;
+    if (a->x.rows == 0 || a->x.cols == 0)
+        return HZP_OK;
+    bool fast = wide(&a->x) && wide(&a->dy) && wide(&a->w) && wide(&a->dx);
+    return with_type(a->dy.type, [&](auto *t) {
+        return with_type(a->w.type, [&](auto *w) {
+            using T = elem_of<decltype(t)>;
+            using W = elem_of<decltype(w)>;
+            if (fast)
+                rmsnorm_bwd<T, W, 8><<<a->x.rows, THREADS, 0, stream_of(lane)>>>(*a);
+            else
+                rmsnorm_bwd<T, W, 1><<<a->x.rows, THREADS, 0, stream_of(lane)>>>(*a);
+            if (a->dw.ptr) {
+                value_normed value = {a->dy, a->x, a->rstd};
+                column_sums<T>(lane, value, a->x.rows, a->x.cols, (float *)a->dw.ptr);
+            }
+            return hzp_cuda_launched(lane, "rmsnorm_bwd");
+        });
+    });
+}
+
+/* ---- rope_bwd: a warp a head of a row, the norms' gradients summed per warp ---- */
+
+enum { ROPE_WARPS = 4, PAIRS_MAX = 8 };
+
+/* One head: dn = the turned dy, then through the norm.  dw: this lane's sums for its elements. */
+template <class T>
+static __device__ void rope_bwd_head(const struct hzp_rope_bwd_args &a, int64_t r, int h,
+                                     const T *norm, float (&dw)[2 * PAIRS_MAX])
+{
+    int dim = a.heads.dim, half = dim / 2, lane = threadIdx.x % 32;
+    const T *dy = row_of<T>(a.dy, r) + (int64_t)h * dim;
+    const T *x = norm ? row_of<T>(a.x, r) + (int64_t)h * dim : nullptr;
+    T *dx = row_of<T>(a.dx, r) + (int64_t)h * dim;
+    const float *turn = row_of<float>(a.table, a.pos[r]);
+    float sum = 0, mean = 0, rstd = 1;
+    if (norm) {
+        for (int j = lane; j < dim; j += 32)
+            sum += load(x + j) * load(x + j);
+        rstd = (float)(1 / sqrt((double)warp_sum(sum) / dim + (double)a.eps));
+    }
+    float lo[PAIRS_MAX], hi[PAIRS_MAX];
+#pragma unroll
+    for (int i = 0; i < PAIRS_MAX; i++) {
+        int j = lane + 32 * i;
+        if (j >= half)
+            continue;
+        float c = turn[j], s = turn[half + j], dlo = load(dy + j), dhi = load(dy + half + j);
+        lo[i] = dlo * c + dhi * s;
+        hi[i] = dhi * c - dlo * s;
+        if (norm) {
+            float nlo = load(x + j) * rstd, nhi = load(x + half + j) * rstd;
+            dw[2 * i] += lo[i] * nlo;
+            dw[2 * i + 1] += hi[i] * nhi;
+            lo[i] *= load(norm + j);
+            hi[i] *= load(norm + half + j);
+            mean += lo[i] * nlo + hi[i] * nhi;
+        }
+    }
+    mean = norm ? warp_sum(mean) / dim : 0;
+#pragma unroll
+    for (int i = 0; i < PAIRS_MAX; i++) {
+        int j = lane + 32 * i;
+        if (j >= half)
+            continue;
+        if (norm) {
+            lo[i] = rstd * (lo[i] - load(x + j) * rstd * mean);
+            hi[i] = rstd * (hi[i] - load(x + half + j) * rstd * mean);
+        }
+        store(dx + j, lo[i]);
+        store(dx + half + j, hi[i]);
+    }
+}
+
+static __device__ void dw_put(float *part, const float (&dw)[2 * PAIRS_MAX], int dim)
+{
+    int half = dim / 2;
+#pragma unroll
+    for (int i = 0; i < PAIRS_MAX; i++) {
+        int j = threadIdx.x % 32 + 32 * i;
+        if (j < half) {
+            part[j] = dw[2 * i];
+            part[half + j] = dw[2 * i + 1];
+        }
+    }
+}
+
+/* part: [warps of the grid][2][dim], first the queries' norm, then the keys'. */
+template <class T> static __global__ void rope_bwd(struct hzp_rope_bwd_args a, int heads, float *part)
+{
+    int dim = a.heads.dim, warp = blockIdx.x * ROPE_WARPS + threadIdx.x / 32;
+    int warps = gridDim.x * ROPE_WARPS, q_heads = a.heads.heads, k_heads = a.heads.kv_heads;
+    float dq[2 * PAIRS_MAX] = {}, dk[2 * PAIRS_MAX] = {};
+    for (int64_t r = warp; r < a.dy.rows; r += warps) {
+        for (int h = 0; h < q_heads; h++)
+            rope_bwd_head<T>(a, r, h, (const T *)a.q_norm.ptr, dq);
+        for (int h = q_heads; h < q_heads + k_heads; h++)
+            rope_bwd_head<T>(a, r, h, (const T *)a.k_norm.ptr, dk);
+        for (int c = (q_heads + k_heads) * dim + threadIdx.x % 32; c < heads * dim; c += 32)
+            store(row_of<T>(a.dx, r) + c, load(row_of<T>(a.dy, r) + c));
+    }
+    if (part) {
+        dw_put(part + (int64_t)warp * 2 * dim, dq, dim);
+        dw_put(part + (int64_t)warp * 2 * dim + dim, dk, dim);
+    }
+}
+
+static __global__ void rope_bwd_end(const float *part, int warps, int dim, float *dq, float *dk)
+{
+    double sum = 0;
+    int j = blockIdx.x; /* element of [2][dim] */
+    for (int w = threadIdx.x; w < warps; w += blockDim.x)
+        sum += part[(int64_t)w * 2 * dim + j];
+    sum = block_sum(sum);
+    float *to = j < dim ? dq : dk;
+    if (threadIdx.x == 0 && to)
+        to[j % dim] = (float)(to[j % dim] + sum);
+}
+
+extern "C" int hzp_cuda_rope_bwd(struct hzp_lane *lane, const void *args)
+{
+    struct hzp_rope_bwd_args a = *(const struct hzp_rope_bwd_args *)args;
+    if (a.dy.rows == 0)
+        return HZP_OK;
+    if (a.heads.dim > 64 * PAIRS_MAX) {
+        hzp_cuda_device(lane)->failed = true;
+        return HZP_EDEVICE;
+    }
+    int heads = a.heads.heads + a.heads.kv_heads + (a.dy.ptr == a.dx.ptr ? 0 : a.heads.kv_heads);
+    int blocks = HZP_MIN(HZP_DIV_UP(a.dy.rows, (int)ROPE_WARPS), hzp_cuda_device(lane)->sms * 8);
+    bool wanted = a.dq_norm.ptr || a.dk_norm.ptr;
+    float *part = wanted ? (float *)hzp_cuda_lane(lane)->scratch : nullptr;
+    a.pos = (const int32_t *)hzp_cuda_staged(lane, a.pos, (size_t)a.dy.rows * sizeof(*a.pos));
+    return with_type(a.dy.type, [&](auto *t) {
+        using T = elem_of<decltype(t)>;
+        rope_bwd<T><<<blocks, ROPE_WARPS * 32, 0, stream_of(lane)>>>(a, heads, part);
+        if (wanted)
+            rope_bwd_end<<<2 * a.heads.dim, THREADS, 0, stream_of(lane)>>>(
+                part, blocks * ROPE_WARPS, a.heads.dim, (float *)a.dq_norm.ptr,
+                (float *)a.dk_norm.ptr);
+        return hzp_cuda_launched(lane, "rope_bwd");
+    });
+}
+
+/* ---- swiglu_bwd ---- */
+
+template <class T, int N> static __global__ void swiglu_bwd(struct hzp_swiglu_bwd_args a)
+{
+    int width = a.dy.cols;
+    EACH(i, (int64_t)a.dy.rows * (width / N)) {
+        place p = place_of<N>(i, width);
+        const T *x = row_of<T>(a.x, p.r) + p.c;
+        T *dx = row_of<T>(a.dx, p.r) + p.c;
+        float g[N], u[N], dy[N];
+        load_n(x, g);
+        load_n(x + width, u);
+        load_n(row_of<T>(a.dy, p.r) + p.c, dy);
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            /* 1 - s from exp(g): from s itself nothing would be left of it near 1 */
+            float s = 1 / (1 + expf(-g[k])), rest = 1 / (1 + expf(g[k])), gate = g[k];
+            g[k] = dy[k] * u[k] * s * (1 + gate * rest);
+            u[k] = dy[k] * gate * s;
+        }
+        store_n(dx, g);
+        store_n(dx + width, u);
+    }
+}
+
+extern "C" int hzp_cuda_swiglu_bwd(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_swiglu_bwd_args *a = (const struct hzp_swiglu_bwd_args *)args;
+    int64_t count = (int64_t)a->dy.rows * a->dy.cols;
+    if (count == 0)
+        return HZP_OK;
+    return with_type(a->dy.type, [&](auto *t) {
+        using T = elem_of<decltype(t)>;
+        if (wide(&a->x) && wide(&a->dy) && wide(&a->dx))
+            swiglu_bwd<T, 8><<<grid_for(lane, count / 8, THREADS), THREADS, 0, stream_of(lane)>>>(*a);
+        else
+            swiglu_bwd<T, 1><<<grid_for(lane, count, THREADS), THREADS, 0, stream_of(lane)>>>(*a);
+        return hzp_cuda_launched(lane, "swiglu_bwd");
+    });
+}

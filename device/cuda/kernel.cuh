@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/cuda/kernel.cuh - what kernels share: elements as floats, vectors of them, sums over a warp
+ * or a block, and the launchers' questions about alignment.
+ */
+#ifndef HZP_DEVICE_CUDA_KERNEL_CUH
+#define HZP_DEVICE_CUDA_KERNEL_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include "device/bf16.h"
+#include "device/cuda/cuda.h"
+
+/* BF16 elements are uint16_t, F32 elements float. */
+static __device__ __forceinline__ float load(const float *p)
+{
+    return *p;
+}
+
+static __device__ __forceinline__ float load(const uint16_t *p)
+{
+    return __uint_as_float((uint32_t)*p << 16);
+}
+
+static __device__ __forceinline__ void store(float *p, float x)
+{
+    *p = x;
+}
+
+static __device__ __forceinline__ void store(uint16_t *p, float x)
+{
+    *p = __bfloat16_as_ushort(__float2bfloat16_rn(x));
+}
+
+static __device__ __forceinline__ uint32_t pack(float lo, float hi)
+{
+    __nv_bfloat162 both = __floats2bfloat162_rn(lo, hi);
+    return *reinterpret_cast<uint32_t *>(&both);
+}
+
+static __device__ __forceinline__ void unpack(uint32_t both, float *ret)
+{
+    ret[0] = __uint_as_float(both << 16);
+    ret[1] = __uint_as_float(both & 0xffff0000u);
+}
+
+/* N elements, N = 1 or 8; 8 of them aligned to 16 bytes. */
+template <int N> static __device__ __forceinline__ void load_n(const float *p, float (&ret)[N])
+{
+    if constexpr (N == 1) {
+        ret[0] = *p;
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i += 4) {
+            float4 v = *reinterpret_cast<const float4 *>(p + i);
+            ret[i] = v.x, ret[i + 1] = v.y, ret[i + 2] = v.z, ret[i + 3] = v.w;
+        }
+    }
+}
+
+template <int N> static __device__ __forceinline__ void load_n(const uint16_t *p, float (&ret)[N])
+{
+    if constexpr (N == 1) {
+        ret[0] = load(p);
+    } else {
+        uint4 v = *reinterpret_cast<const uint4 *>(p);
+        unpack(v.x, ret), unpack(v.y, ret + 2), unpack(v.z, ret + 4), unpack(v.w, ret + 6);
+    }
+}
+
+template <int N> static __device__ __forceinline__ void store_n(float *p, const float (&x)[N])
+{
+    if constexpr (N == 1) {
+        *p = x[0];
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i += 4)
+            *reinterpret_cast<float4 *>(p + i) = make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]);
+    }
+}
+
+template <int N> static __device__ __forceinline__ void store_n(uint16_t *p, const float (&x)[N])
+{
+    if constexpr (N == 1)
+        store(p, x[0]);
+    else
+        *reinterpret_cast<uint4 *>(p) =
+            make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
+}
+
+template <class T> static __device__ __forceinline__ T *row_of(const struct hzp_mat &m, int64_t r)
+{
+    return (T *)m.ptr + r * m.stride;
+}
+
+template <class T> static __device__ __forceinline__ T warp_sum(T x)
+{
+#pragma unroll
+    for (int m = 16; m > 0; m /= 2)
+        x += __shfl_xor_sync(~0u, x, m);
+    return x;
+}
+
+static __device__ __forceinline__ float warp_max(float x)
+{
+#pragma unroll
+    for (int m = 16; m > 0; m /= 2)
+        x = fmaxf(x, __shfl_xor_sync(~0u, x, m));
+    return x;
+}
+
+/* The sum over a block of whole warps, at most 32, in every thread; always in the same order. */
+template <class T> static __device__ T block_sum(T x)
+{
+    __shared__ T part[32];
+    int warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    x = warp_sum(x);
+    __syncthreads(); /* part may still be read for the last sum */
+    if (threadIdx.x % 32 == 0)
+        part[warp] = x;
+    __syncthreads();
+    T sum = 0;
+    for (int i = 0; i < warps; i++)
+        sum += part[i];
+    return sum;
+}
+
+static __device__ inline float block_max(float x)
+{
+    __shared__ float part[32];
+    int warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    x = warp_max(x);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0)
+        part[warp] = x;
+    __syncthreads();
+    float top = part[0];
+    for (int i = 1; i < warps; i++)
+        top = fmaxf(top, part[i]);
+    return top;
+}
+
+/* Where the i-th group of N elements of a matrix lies. */
+struct place {
+    int64_t r;
+    int32_t c;
+};
+
+template <int N> static __device__ __forceinline__ place place_of(int64_t i, int32_t cols)
+{
+    int32_t per_row = cols / N;
+    place p;
+    if (i < 0x7fffffff) {
+        p.r = (uint32_t)i / (uint32_t)per_row;
+        p.c = (int32_t)((uint32_t)i % (uint32_t)per_row) * N;
+    } else {
+        p.r = i / per_row;
+        p.c = (int32_t)(i % per_row) * N;
+    }
+    return p;
+}
+
+/* ---- launchers ---- */
+
+static inline cudaStream_t stream_of(struct hzp_lane *lane)
+{
+    return hzp_cuda_lane(lane)->stream;
+}
+
+/* Rows of 8 elements, each group aligned to 16 bytes. */
+static inline bool wide(const struct hzp_mat *m)
+{
+    size_t size = m->type == HZP_F32 ? 4 : 2;
+    return !m->ptr || ((uintptr_t)m->ptr % 16 == 0 && m->cols % 8 == 0 &&
+                       (m->rows <= 1 || (size_t)m->stride * size % 16 == 0));
+}
+
+/* Blocks for `count` threads' worth of work, `threads` each, at most a few waves. */
+static inline unsigned grid_for(struct hzp_lane *lane, int64_t count, int threads)
+{
+    int64_t blocks = HZP_DIV_UP(count, (int64_t)threads);
+    int64_t most = (int64_t)hzp_cuda_device(lane)->sms * 32;
+    return (unsigned)HZP_MAX((int64_t)1, HZP_MIN(blocks, most));
+}
+
+/* Calls f with a pointer of the element type. */
+template <class F> static int with_type(enum hzp_dtype type, F f)
+{
+    return type == HZP_BF16 ? f((uint16_t *)nullptr) : f((float *)nullptr);
+}
+
+template <class P> using elem_of = typename std::remove_pointer<P>::type;
+
+#endif

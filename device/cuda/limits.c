@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/cuda/limits.c - the GPU's copy bandwidth and its library's matrix products, measured. */
+#include "device/cuda/cuda.h"
+
+#include "device/limits.h"
+
+enum { TURNS = 7, SIDE = 8192, SIDE_F32 = 4096 };
+
+struct bench {
+    struct hzp_device *dev;
+    struct hzp_lane *lane;
+    struct hzp_fence *fence;
+    char *block;
+};
+static const size_t COPY = (size_t)1 << 30;
+
+static int finish(struct bench *b)
+{
+    HZP_TRY(hzp_fence_record(b->fence, b->lane));
+    return hzp_fence_wait(b->fence);
+}
+
+static int copy_rate(struct bench *b, double *ret)
+{
+    for (int turn = 0; turn < TURNS; turn++) {
+        uint64_t begin = hzp_device_now_ns(b->dev);
+        for (int i = 0; i < 4; i++)
+            HZP_TRY(hzp_lane_copy(b->lane, b->block + COPY, b->block, COPY));
+        HZP_TRY(finish(b));
+        double rate = 8.0 * (double)COPY / (double)(hzp_device_now_ns(b->dev) - begin) * 1e9;
+        *ret = HZP_MAX(*ret, rate);
+    }
+    return HZP_OK;
+}
+
+/* Random bits, not zeros: multiplying zeros takes less power and so runs at a higher clock. */
+static int noise(struct bench *b, const struct hzp_mat *mat)
+{
+    enum { WORDS = 1 << 16 };
+    size_t bytes = (size_t)mat->rows * (size_t)mat->cols * hzp_dtype_size(mat->type);
+    uint16_t *host;
+    HZP_TRY(hzp_device_alloc(b->dev, HZP_MEM_HOST, WORDS * sizeof(*host), (void **)&host));
+    uint32_t state = 1;
+    for (int i = 0; i < WORDS; i++) {
+        state = state * 1664525u + 1013904223u;
+        host[i] = (uint16_t)((state >> 16 & 0x80ffu) | 0x3f00u); /* between 2^-1 and 2 */
+    }
+    int r = HZP_OK;
+    for (size_t at = 0; at < bytes && r >= 0; at += WORDS * sizeof(*host))
+        r = hzp_lane_copy(b->lane, (char *)mat->ptr + at, host,
+                          HZP_MIN(WORDS * sizeof(*host), bytes - at));
+    if (r >= 0)
+        r = finish(b);
+    hzp_device_free(b->dev, HZP_MEM_HOST, host);
+    return r;
+}
+
+static int gemm_rate(struct bench *b, enum hzp_dtype type, int32_t side, double *ret)
+{
+    size_t bytes = (size_t)side * (size_t)side * hzp_dtype_size(type);
+    struct hzp_mat a = {b->block, side, side, side, type};
+    struct hzp_mat w = {b->block + bytes, side, side, side, type};
+    struct hzp_mat y = {b->block + 2 * bytes, side, side, side, type};
+    struct hzp_matmul_args args = {.a = a, .b = w, .c = y, .trans_b = 1};
+    HZP_TRY(noise(b, &a));
+    HZP_TRY(noise(b, &w));
+    for (int turn = 0; turn < TURNS; turn++) {
+        uint64_t begin = hzp_device_now_ns(b->dev);
+        for (int i = 0; i < 5; i++)
+            HZP_TRY(hzp_op_matmul(b->lane, &args));
+        HZP_TRY(finish(b));
+        double flops = 10.0 * side * side * side;
+        *ret = HZP_MAX(*ret, flops / (double)(hzp_device_now_ns(b->dev) - begin) * 1e9);
+    }
+    return HZP_OK;
+}
+
+int hzp_cuda_limits(struct hzp_device *dev, struct hzp_limits *ret)
+{
+    struct bench b = {.dev = dev};
+    void *block = NULL;
+    int r;
+    *ret = (struct hzp_limits){0};
+    HZP_TRY_GOTO(hzp_lane_open(dev, HZP_BOUND_COMPUTE, &b.lane));
+    HZP_TRY_GOTO(hzp_fence_open(dev, &b.fence));
+    HZP_TRY_GOTO(hzp_device_alloc(dev, HZP_MEM_DEVICE, 2 * COPY, &block));
+    b.block = block;
+    HZP_TRY_GOTO(copy_rate(&b, &ret->read_bytes_per_s));
+    HZP_TRY_GOTO(gemm_rate(&b, HZP_BF16, SIDE, &ret->gemm_bf16));
+    HZP_TRY_GOTO(gemm_rate(&b, HZP_F32, SIDE_F32, &ret->gemm_f32));
+out:
+    hzp_device_free(dev, HZP_MEM_DEVICE, block);
+    hzp_fence_close(b.fence);
+    hzp_lane_close(b.lane);
+    return r;
+}

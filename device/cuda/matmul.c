@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/cuda/matmul.c - matrix products by cuBLASLt, loaded when a device is opened.
+ *
+ * cuBLASLt stores by columns, we by rows: a row-major matrix read by columns is its transpose, so
+ * c = op(a) op(b) is computed as c^T = op(b)^T op(a)^T, the flags unchanged, b coming first.  Its
+ * bias runs along the columns of c^T, which is along the rows of ours: ours exactly.
+ *
+ * For each shape the library is asked once; what it advises is kept in a table of fixed size.
+ */
+#include "device/cuda/cuda.h"
+
+#include <cublasLt.h>
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+
+/* The functions we use, found by name. */
+#define LT(X)                                                                                      \
+    X(Create)                                                                                      \
+    X(Destroy)                                                                                     \
+    X(Matmul)                                                                                      \
+    X(MatmulDescCreate)                                                                            \
+    X(MatmulDescDestroy)                                                                           \
+    X(MatmulDescSetAttribute)                                                                      \
+    X(MatrixLayoutCreate)                                                                          \
+    X(MatrixLayoutDestroy)                                                                         \
+    X(MatmulPreferenceCreate)                                                                      \
+    X(MatmulPreferenceDestroy)                                                                     \
+    X(MatmulPreferenceSetAttribute)                                                                \
+    X(MatmulAlgoGetHeuristic)
+
+struct key {
+    int32_t m, n, k, lda, ldb, ldc;
+    uint8_t type, type_c, trans_a, trans_b, bias, align; /* log2 of the least alignment, at most 4 */
+    uint8_t zero[2];
+    size_t space;
+};
+
+struct product {
+    struct key key;
+    bool used, plain; /* plain: the library cannot */
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t a, b, c;
+    cublasLtMatmulAlgo_t algo;
+};
+
+enum { PRODUCTS = 4096, FULL = 3072 };
+
+struct hzp_cuda_products {
+    void *library;
+    cublasLtHandle_t handle;
+    struct product table[PRODUCTS];
+    int count;
+#define X(name) __typeof__(&cublasLt##name) name;
+    LT(X)
+#undef X
+};
+
+static void *library_open(void)
+{
+    static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so",
+                                        "/usr/local/cuda/lib64/libcublasLt.so"};
+    const char *own = getenv("HZP_CUBLASLT");
+    void *library = own && *own ? dlopen(own, RTLD_NOW | RTLD_LOCAL) : NULL;
+    for (int i = 0; i < HZP_COUNT(names) && !library; i++)
+        library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    return library;
+}
+
+int hzp_cuda_products_open(struct hzp_cuda_device *dev, struct hzp_cuda_products **ret,
+                           struct hzp_err_text *reterr)
+{
+    void *library = library_open();
+    if (!library)
+        return hzp_fail(reterr, HZP_EUNSUP, "device cuda: libcublasLt.so is not found; say where it "
+                                            "is in HZP_CUBLASLT");
+    struct hzp_cuda_products *p = calloc(1, sizeof(*p));
+    if (!p) {
+        dlclose(library);
+        return hzp_fail(reterr, HZP_ENOMEM, "device cuda: out of memory");
+    }
+    const char *missing = NULL;
+    p->library = library;
+#define X(name)                                                                                    \
+    *(void **)&p->name = dlsym(library, "cublasLt" #name);                                         \
+    if (!p->name)                                                                                  \
+        missing = "cublasLt" #name;
+    LT(X)
+#undef X
+    if (missing || p->Create(&p->handle) != CUBLAS_STATUS_SUCCESS) {
+        dlclose(library);
+        free(p);
+        return hzp_fail(reterr, HZP_EUNSUP, "device cuda: cuBLASLt: %s %s",
+                        missing ? missing : "the library", missing ? "is missing" : "does not start");
+    }
+    *ret = p;
+    return HZP_OK;
+}
+
+static void product_clear(struct hzp_cuda_products *p, struct product *product)
+{
+    if (product->desc)
+        p->MatmulDescDestroy(product->desc);
+    if (product->a)
+        p->MatrixLayoutDestroy(product->a);
+    if (product->b)
+        p->MatrixLayoutDestroy(product->b);
+    if (product->c)
+        p->MatrixLayoutDestroy(product->c);
+    memset(product, 0, sizeof(*product));
+}
+
+static void table_clear(struct hzp_cuda_products *p)
+{
+    for (int i = 0; i < PRODUCTS; i++)
+        if (p->table[i].used)
+            product_clear(p, &p->table[i]);
+    p->count = 0;
+}
+
+void hzp_cuda_products_close(struct hzp_cuda_products *p)
+{
+    if (!p)
+        return;
+    table_clear(p);
+    p->Destroy(p->handle);
+    dlclose(p->library);
+    free(p);
+}
+
+static cudaDataType_t cuda_type(enum hzp_dtype type)
+{
+    return type == HZP_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+}
+
+/* A row-major matrix of these rows and columns, as its transpose. */
+static bool layout(struct hzp_cuda_products *p, cublasLtMatrixLayout_t *ret, enum hzp_dtype type,
+                   int32_t rows, int32_t cols, int32_t stride)
+{
+    return p->MatrixLayoutCreate(ret, cuda_type(type), (uint64_t)cols, (uint64_t)rows, stride) ==
+           CUBLAS_STATUS_SUCCESS;
+}
+
+static bool describe(struct hzp_cuda_products *p, struct product *product)
+{
+    const struct key *k = &product->key;
+    enum hzp_dtype type = (enum hzp_dtype)k->type;
+    cublasOperation_t turned = CUBLAS_OP_T;
+    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    bool ok = p->MatmulDescCreate(&product->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F) ==
+              CUBLAS_STATUS_SUCCESS;
+    if (ok && k->trans_b)
+        ok = p->MatmulDescSetAttribute(product->desc, CUBLASLT_MATMUL_DESC_TRANSA, &turned,
+                                       sizeof(turned)) == CUBLAS_STATUS_SUCCESS;
+    if (ok && k->trans_a)
+        ok = p->MatmulDescSetAttribute(product->desc, CUBLASLT_MATMUL_DESC_TRANSB, &turned,
+                                       sizeof(turned)) == CUBLAS_STATUS_SUCCESS;
+    if (ok && k->bias)
+        ok = p->MatmulDescSetAttribute(product->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
+                                       sizeof(epilogue)) == CUBLAS_STATUS_SUCCESS;
+    ok = ok && layout(p, &product->a, type, k->trans_b ? k->n : k->k, k->trans_b ? k->k : k->n, k->ldb);
+    ok = ok && layout(p, &product->b, type, k->trans_a ? k->k : k->m, k->trans_a ? k->m : k->k, k->lda);
+    return ok && layout(p, &product->c, (enum hzp_dtype)k->type_c, k->m, k->n, k->ldc);
+}
+
+static bool advise(struct hzp_cuda_products *p, struct product *product)
+{
+    static const cublasLtMatmulPreferenceAttributes_t aligned[] = {
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+    cublasLtMatmulPreference_t wish = NULL;
+    cublasLtMatmulHeuristicResult_t result = {0};
+    uint32_t align = 1u << product->key.align;
+    int found = 0;
+    if (p->MatmulPreferenceCreate(&wish) != CUBLAS_STATUS_SUCCESS)
+        return false;
+    bool ok = p->MatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                              &product->key.space, sizeof(size_t)) ==
+              CUBLAS_STATUS_SUCCESS;
+    for (int i = 0; i < HZP_COUNT(aligned); i++)
+        ok = ok && p->MatmulPreferenceSetAttribute(wish, aligned[i], &align, sizeof(align)) ==
+                       CUBLAS_STATUS_SUCCESS;
+    ok = ok &&
+         p->MatmulAlgoGetHeuristic(p->handle, product->desc, product->a, product->b, product->c,
+                                   product->c, wish, 1, &result, &found) == CUBLAS_STATUS_SUCCESS &&
+         found > 0 && result.state == CUBLAS_STATUS_SUCCESS;
+    p->MatmulPreferenceDestroy(wish);
+    product->algo = result.algo;
+    return ok;
+}
+
+static uint32_t hash(const struct key *key)
+{
+    const unsigned char *byte = (const unsigned char *)key;
+    uint32_t h = 2166136261u;
+    for (size_t i = 0; i < sizeof(*key); i++)
+        h = (h ^ byte[i]) * 16777619u;
+    return h;
+}
+
+static struct product *find(struct hzp_cuda_products *p, const struct key *key)
+{
+    uint32_t at = hash(key) % PRODUCTS;
+    while (p->table[at].used && memcmp(&p->table[at].key, key, sizeof(*key)) != 0)
+        at = (at + 1) % PRODUCTS;
+    if (p->table[at].used)
+        return &p->table[at];
+    if (p->count == FULL) {
+        table_clear(p);
+        at = hash(key) % PRODUCTS;
+    }
+    struct product *product = &p->table[at];
+    product->key = *key;
+    product->used = true;
+    p->count++;
+    product->plain = !describe(p, product) || !advise(p, product);
+    return product;
+}
+
+static unsigned align_of(const struct hzp_mat *mat)
+{
+    size_t bits = (size_t)(uintptr_t)mat->ptr | (size_t)mat->stride * hzp_dtype_size(mat->type) | 16;
+    return (unsigned)__builtin_ctzll(bits);
+}
+
+static struct key key_of(const struct hzp_matmul_args *a, size_t space)
+{
+    struct key key;
+    memset(&key, 0, sizeof(key));
+    unsigned align = HZP_MIN(align_of(&a->a), HZP_MIN(align_of(&a->b), align_of(&a->c)));
+    key.m = a->c.rows;
+    key.n = a->c.cols;
+    key.k = a->trans_a ? a->a.rows : a->a.cols;
+    key.lda = a->a.stride;
+    key.ldb = a->b.stride;
+    key.ldc = a->c.stride;
+    key.type = (uint8_t)a->a.type;
+    key.type_c = (uint8_t)a->c.type;
+    key.trans_a = a->trans_a != 0;
+    key.trans_b = a->trans_b != 0;
+    key.bias = a->bias.ptr != NULL;
+    key.align = (uint8_t)align;
+    key.space = space;
+    return key;
+}
+
+/* The library wants a bias of c's type, aligned. */
+static bool bias_fits(const struct hzp_matmul_args *a)
+{
+    return !a->bias.ptr || (a->c.type == a->bias.type && (uintptr_t)a->bias.ptr % 16 == 0);
+}
+
+int hzp_cuda_matmul(struct hzp_lane *base, const void *args)
+{
+    const struct hzp_matmul_args *a = args;
+    struct hzp_cuda_lane *lane = hzp_cuda_lane(base);
+    struct hzp_cuda_products *p = hzp_cuda_device(base)->products;
+    static const float one = 1, zero = 0;
+    if (a->c.rows == 0 || a->c.cols == 0)
+        return HZP_OK;
+    if (hzp_cuda_few_fits(a))
+        return hzp_cuda_matmul_few(base, a);
+    struct key key = key_of(a, lane->space_size);
+    struct product *product = key.k > 0 && bias_fits(a) ? find(p, &key) : NULL;
+    if (!product || product->plain)
+        return hzp_cuda_matmul_plain(base, a);
+    if (key.bias && p->MatmulDescSetAttribute(product->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                                              &a->bias.ptr, sizeof(a->bias.ptr)) !=
+                        CUBLAS_STATUS_SUCCESS)
+        return HZP_EDEVICE;
+    cublasStatus_t status =
+        p->Matmul(p->handle, product->desc, &one, a->b.ptr, product->a, a->a.ptr, product->b,
+                  a->accumulate ? &one : &zero, a->c.ptr, product->c, a->c.ptr, product->c,
+                  &product->algo, lane->space, lane->space_size, lane->stream);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        return HZP_OK;
+    HZP_TRY(hzp_cuda_launched(base, "matmul"));
+    hzp_log(HZP_LOG_WARN, "cuda", "cuBLASLt refuses %d x %d x %d (%d): by plain arithmetic", key.m,
+            key.n, key.k, (int)status);
+    product->plain = true;
+    return hzp_cuda_matmul_plain(base, a);
+}

@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/cuda/plain.cu - products and attention for any type, width and stride, without tensor cores:
+ * F32, and the shapes and alignments the fast kernels do not take.
+ */
+#include "device/cuda/kernel.cuh"
+
+/* ---- c = op(a) op(b) + bias + c ---- */
+
+enum { SIDE = 16 };
+
+template <class T, class U> static __global__ void matmul(struct hzp_matmul_args a, int depth)
+{
+    __shared__ float sa[SIDE][SIDE + 1], sb[SIDE][SIDE + 1];
+    int tx = threadIdx.x, ty = threadIdx.y;
+    int64_t i0 = (int64_t)blockIdx.y * SIDE, j0 = (int64_t)blockIdx.x * SIDE;
+    float sum = 0;
+    for (int k0 = 0; k0 < depth; k0 += SIDE) {
+        /* the faster index along memory */
+        int64_t i = i0 + (a.trans_a ? tx : ty), ka = k0 + (a.trans_a ? ty : tx);
+        float x = i < a.c.rows && ka < depth
+                      ? load(a.trans_a ? row_of<T>(a.a, ka) + i : row_of<T>(a.a, i) + ka)
+                      : 0;
+        sa[a.trans_a ? tx : ty][a.trans_a ? ty : tx] = x;
+        int64_t j = j0 + (a.trans_b ? ty : tx), kb = k0 + (a.trans_b ? tx : ty);
+        float y = j < a.c.cols && kb < depth
+                      ? load(a.trans_b ? row_of<T>(a.b, j) + kb : row_of<T>(a.b, kb) + j)
+                      : 0;
+        sb[a.trans_b ? tx : ty][a.trans_b ? ty : tx] = y;
+        __syncthreads();
+#pragma unroll
+        for (int k = 0; k < SIDE; k++)
+            sum += sa[ty][k] * sb[k][tx];
+        __syncthreads();
+    }
+    int64_t i = i0 + ty, j = j0 + tx;
+    if (i >= a.c.rows || j >= a.c.cols)
+        return;
+    U *c = row_of<U>(a.c, i) + j;
+    if (a.bias.ptr)
+        sum += load((const T *)a.bias.ptr + j);
+    if (a.accumulate)
+        sum += load(c);
+    store(c, sum);
+}
+
+extern "C" int hzp_cuda_matmul_plain(struct hzp_lane *lane, const struct hzp_matmul_args *a)
+{
+    int depth = a->trans_a ? a->a.rows : a->a.cols;
+    dim3 grid((unsigned)HZP_DIV_UP(a->c.cols, (int)SIDE), (unsigned)HZP_DIV_UP(a->c.rows, (int)SIDE));
+    dim3 block(SIDE, SIDE);
+    return with_type(a->a.type, [&](auto *t) {
+        return with_type(a->c.type, [&](auto *u) {
+            matmul<elem_of<decltype(t)>, elem_of<decltype(u)>>
+                <<<grid, block, 0, stream_of(lane)>>>(*a, depth);
+            return hzp_cuda_launched(lane, "matmul");
+        });
+    });
+}
+
+/* ---- attention: a warp a head of a row ---- */
+
+enum { WARPS = 4, DIM_MAX = 512, PARTS = DIM_MAX / 32 };
+
+/* Where keys and values of one kv head of one sequence lie. */
+template <class T> struct paged {
+    const T *key, *value;
+    const int32_t *page;
+    int page_rows, kv_heads, kv_head, dim;
+    __device__ int64_t at(int p) const
+    {
+        return (((int64_t)page[p / page_rows] * kv_heads + kv_head) * page_rows + p % page_rows) * dim;
+    }
+    __device__ const T *k(int p) const { return key + at(p); }
+    __device__ const T *v(int p) const { return value + at(p); }
+};
+
+template <class T> struct packed {
+    const T *key, *value;
+    int64_t stride;
+    __device__ const T *k(int p) const { return key + p * stride; }
+    __device__ const T *v(int p) const { return value + p * stride; }
+};
+
+/* out = softmax(q K^T scale) V over positions 0 .. n-1: a position a lane for the scores, elements
+ * over the lanes for the sum.  q: the head in shared memory.  Returns the log of the denominator. */
+template <class T, class S>
+static __device__ float attend(const S &source, const float *q, int dim, int n, float scale, T *out)
+{
+    int lane = threadIdx.x % 32;
+    float top = -INFINITY, mass = 0, sum[PARTS] = {};
+    for (int p0 = 0; p0 < n; p0 += 32) {
+        float score = -INFINITY;
+        if (p0 + lane < n) {
+            const T *k = source.k(p0 + lane);
+            score = 0;
+            for (int j = 0; j < dim; j++)
+                score += q[j] * load(k + j);
+            score *= scale;
+        }
+        float next = fmaxf(top, warp_max(score)), shrink = expf(top - next);
+        float p = p0 + lane < n ? expf(score - next) : 0;
+        top = next;
+        mass = mass * shrink + p;
+#pragma unroll
+        for (int i = 0; i < PARTS; i++)
+            sum[i] *= shrink;
+        for (int t = 0; t < 32 && p0 + t < n; t++) {
+            const T *v = source.v(p0 + t);
+            float share = __shfl_sync(~0u, p, t);
+#pragma unroll
+            for (int i = 0; i < PARTS; i++)
+                if (lane + 32 * i < dim)
+                    sum[i] += share * load(v + lane + 32 * i);
+        }
+    }
+    mass = warp_sum(mass);
+#pragma unroll
+    for (int i = 0; i < PARTS; i++)
+        if (lane + 32 * i < dim)
+            store(out + lane + 32 * i, sum[i] / mass);
+    return top + logf(mass);
+}
+
+/* The row and head of this warp: false if there is none. */
+static __device__ bool warp_task(const struct hzp_segs &segs, int tiles, int *ret_seg, int *ret_row)
+{
+    int seg = blockIdx.x / tiles, at = (blockIdx.x % tiles) * WARPS + threadIdx.x / 32;
+    *ret_seg = seg;
+    *ret_row = segs.row0[seg] + at;
+    return *ret_row < segs.row0[seg + 1];
+}
+
+template <class T> static __device__ void load_head(const T *from, int dim, float *ret)
+{
+    for (int j = threadIdx.x % 32; j < dim; j += 32)
+        ret[j] = load(from + j);
+    __syncwarp();
+}
+
+template <class T> static __global__ void attn_paged(struct hzp_attn_paged_args a, int tiles)
+{
+    __shared__ float q[WARPS][DIM_MAX];
+    int seg, r, h = blockIdx.y, dim = a.heads.dim, warp = threadIdx.x / 32;
+    if (!warp_task(a.segs, tiles, &seg, &r))
+        return;
+    load_head(row_of<T>(a.qkv, r) + h * dim, dim, q[warp]);
+    int n = a.segs.pos0[seg] + r - a.segs.row0[seg] + 1;
+    paged<T> source = {(const T *)a.kv.k, (const T *)a.kv.v, a.page + (int64_t)seg * a.page_stride,
+                       a.kv.page_rows, a.heads.kv_heads, h / (a.heads.heads / a.heads.kv_heads), dim};
+    attend(source, q[warp], dim, n, a.scale, row_of<T>(a.out, r) + h * dim);
+}
+
+template <class T>
+static __device__ packed<T> packed_at(const struct hzp_mat &qkv, const struct hzp_heads &heads, int h,
+                                      int row0)
+{
+    const T *k = row_of<T>(qkv, row0) +
+                 (heads.heads + h / (heads.heads / heads.kv_heads)) * heads.dim;
+    return packed<T>{k, k + heads.kv_heads * heads.dim, qkv.stride};
+}
+
+template <class T> static __global__ void attn_packed(struct hzp_attn_packed_args a, int tiles)
+{
+    __shared__ float q[WARPS][DIM_MAX];
+    int seg, r, h = blockIdx.y, dim = a.heads.dim, warp = threadIdx.x / 32;
+    if (!warp_task(a.segs, tiles, &seg, &r))
+        return;
+    load_head(row_of<T>(a.qkv, r) + h * dim, dim, q[warp]);
+    packed<T> source = packed_at<T>(a.qkv, a.heads, h, a.segs.row0[seg]);
+    float lse = attend(source, q[warp], dim, r - a.segs.row0[seg] + 1, a.scale,
+                       row_of<T>(a.out, r) + h * dim);
+    if (a.lse && threadIdx.x % 32 == 0)
+        a.lse[(int64_t)r * a.heads.heads + h] = lse;
+}
+
+static bool too_wide(struct hzp_lane *lane, int dim)
+{
+    if (dim <= DIM_MAX)
+        return false;
+    hzp_cuda_check(hzp_cuda_device(lane), cudaErrorInvalidValue, "attention: a head of more than 512");
+    return true;
+}
+
+extern "C" int hzp_cuda_attn_paged_plain(struct hzp_lane *lane, const struct hzp_attn_paged_args *a)
+{
+    int tiles = HZP_DIV_UP(a->segs.rows_max, (int)WARPS);
+    dim3 grid((unsigned)a->segs.count * (unsigned)tiles, (unsigned)a->heads.heads);
+    if (grid.x == 0)
+        return HZP_OK;
+    if (too_wide(lane, a->heads.dim))
+        return HZP_EDEVICE;
+    return with_type(a->qkv.type, [&](auto *t) {
+        attn_paged<elem_of<decltype(t)>><<<grid, WARPS * 32, 0, stream_of(lane)>>>(*a, tiles);
+        return hzp_cuda_launched(lane, "attention over pages");
+    });
+}
+
+extern "C" int hzp_cuda_attn_packed_plain(struct hzp_lane *lane, const struct hzp_attn_packed_args *a)
+{
+    int tiles = HZP_DIV_UP(a->segs.rows_max, (int)WARPS);
+    dim3 grid((unsigned)a->segs.count * (unsigned)tiles, (unsigned)a->heads.heads);
+    if (grid.x == 0)
+        return HZP_OK;
+    if (too_wide(lane, a->heads.dim))
+        return HZP_EDEVICE;
+    return with_type(a->qkv.type, [&](auto *t) {
+        attn_packed<elem_of<decltype(t)>><<<grid, WARPS * 32, 0, stream_of(lane)>>>(*a, tiles);
+        return hzp_cuda_launched(lane, "attn_packed");
+    });
+}
+
+/* ---- the backward: first D and dq by rows, then dk and dv by keys ---- */
+
+static __device__ float dot(const float (&x)[PARTS], const float (&y)[PARTS])
+{
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < PARTS; i++)
+        sum += x[i] * y[i];
+    return warp_sum(sum);
+}
+
+template <class T> static __device__ void spread(const T *from, int dim, float (&ret)[PARTS])
+{
+#pragma unroll
+    for (int i = 0; i < PARTS; i++) {
+        int j = threadIdx.x % 32 + 32 * i;
+        ret[i] = j < dim ? load(from + j) : 0;
+    }
+}
+
+template <class T> static __device__ void gather_up(T *to, int dim, const float (&x)[PARTS])
+{
+#pragma unroll
+    for (int i = 0; i < PARTS; i++) {
+        int j = threadIdx.x % 32 + 32 * i;
+        if (j < dim)
+            store(to + j, x[i]);
+    }
+}
+
+template <class T>
+static __global__ void packed_bwd_q(struct hzp_attn_packed_bwd_args a, int tiles, float *delta)
+{
+    int seg, r, h = blockIdx.y, dim = a.heads.dim;
+    if (!warp_task(a.segs, tiles, &seg, &r))
+        return;
+    float q[PARTS], dout[PARTS], k[PARTS], dq[PARTS] = {};
+    spread(row_of<T>(a.out, r) + h * dim, dim, k);
+    spread(row_of<T>(a.dout, r) + h * dim, dim, dout);
+    spread(row_of<T>(a.qkv, r) + h * dim, dim, q);
+    float d = dot(dout, k), lse = a.lse[(int64_t)r * a.heads.heads + h];
+    if (threadIdx.x % 32 == 0)
+        delta[(int64_t)r * a.heads.heads + h] = d;
+    int row0 = a.segs.row0[seg];
+    packed<T> source = packed_at<T>(a.qkv, a.heads, h, row0);
+    for (int p = 0; p <= r - row0; p++) {
+        float v[PARTS];
+        spread(source.k(p), dim, k);
+        spread(source.v(p), dim, v);
+        float prob = expf(dot(q, k) * a.scale - lse);
+        float ds = prob * (dot(dout, v) - d) * a.scale;
+#pragma unroll
+        for (int i = 0; i < PARTS; i++)
+            dq[i] += ds * k[i];
+    }
+    gather_up(row_of<T>(a.dqkv, r) + h * dim, dim, dq);
+}
+
+template <class T>
+static __global__ void packed_bwd_kv(struct hzp_attn_packed_bwd_args a, int tiles, const float *delta)
+{
+    int seg, p, kv_head = blockIdx.y, dim = a.heads.dim, heads = a.heads.heads;
+    if (!warp_task(a.segs, tiles, &seg, &p))
+        return;
+    int group = heads / a.heads.kv_heads, k0 = (heads + kv_head) * dim;
+    int v0 = k0 + a.heads.kv_heads * dim;
+    float k[PARTS], v[PARTS], dk[PARTS] = {}, dv[PARTS] = {};
+    spread(row_of<T>(a.qkv, p) + k0, dim, k);
+    spread(row_of<T>(a.qkv, p) + v0, dim, v);
+    for (int h = kv_head * group; h < (kv_head + 1) * group; h++)
+        for (int r = p; r < a.segs.row0[seg + 1]; r++) {
+            float q[PARTS], dout[PARTS];
+            spread(row_of<T>(a.qkv, r) + h * dim, dim, q);
+            spread(row_of<T>(a.dout, r) + h * dim, dim, dout);
+            float prob = expf(dot(q, k) * a.scale - a.lse[(int64_t)r * heads + h]);
+            float ds = prob * (dot(dout, v) - delta[(int64_t)r * heads + h]) * a.scale;
+#pragma unroll
+            for (int i = 0; i < PARTS; i++) {
+                dv[i] += prob * dout[i];
+                dk[i] += ds * q[i];
+            }
+        }
+    gather_up(row_of<T>(a.dqkv, p) + k0, dim, dk);
+    gather_up(row_of<T>(a.dqkv, p) + v0, dim, dv);
+}
+
+extern "C" int hzp_cuda_attn_packed_bwd_plain(struct hzp_lane *lane,
+                                              const struct hzp_attn_packed_bwd_args *a)
+{
+    int tiles = HZP_DIV_UP(a->segs.rows_max, (int)WARPS);
+    float *delta = (float *)hzp_cuda_lane(lane)->scratch;
+    dim3 rows((unsigned)a->segs.count * (unsigned)tiles, (unsigned)a->heads.heads);
+    dim3 keys(rows.x, (unsigned)a->heads.kv_heads);
+    if (rows.x == 0)
+        return HZP_OK;
+    if (too_wide(lane, a->heads.dim))
+        return HZP_EDEVICE;
+    return with_type(a->qkv.type, [&](auto *t) {
+        using T = elem_of<decltype(t)>;
+        packed_bwd_q<T><<<rows, WARPS * 32, 0, stream_of(lane)>>>(*a, tiles, delta);
+        packed_bwd_kv<T><<<keys, WARPS * 32, 0, stream_of(lane)>>>(*a, tiles, delta);
+        return hzp_cuda_launched(lane, "attn_packed_bwd");
+    });
+}

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/cuda/update.cu - the optimizer's update and the check before publication: sumsq, adamw,
+ * audit.  Sums are made in two stages of fixed shape: the same bits every time.
+ */
+#include "device/cuda/kernel.cuh"
+#include "device/philox.h"
+
+enum { THREADS = 256, PARTS_MAX = 1024 };
+
+#define EACH(i, count)                                                                             \
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < (count);                  \
+         i += (int64_t)gridDim.x * blockDim.x)
+
+static unsigned parts_for(int64_t count)
+{
+    return (unsigned)HZP_MAX((int64_t)1, HZP_MIN((int64_t)PARTS_MAX, HZP_DIV_UP(count, 4 * THREADS)));
+}
+
+template <int N> static __global__ void sumsq(struct hzp_mat x, double *part)
+{
+    double sum = 0;
+    EACH(i, (int64_t)x.rows * (x.cols / N)) {
+        place p = place_of<N>(i, x.cols);
+        float v[N];
+        load_n(row_of<float>(x, p.r) + p.c, v);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            sum += (double)v[k] * v[k];
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0)
+        part[blockIdx.x] = sum;
+}
+
+static __global__ void sumsq_end(const double *part, int parts, double *ret)
+{
+    double sum = 0;
+    for (int i = threadIdx.x; i < parts; i += blockDim.x)
+        sum += part[i];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0)
+        *ret += sum;
+}
+
+extern "C" int hzp_cuda_sumsq(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_sumsq_args *a = (const struct hzp_sumsq_args *)args;
+    int64_t count = (int64_t)a->x.rows * a->x.cols;
+    if (count == 0)
+        return HZP_OK;
+    double *part = (double *)hzp_cuda_lane(lane)->scratch;
+    bool fast = wide(&a->x);
+    unsigned parts = parts_for(fast ? count / 8 : count);
+    if (fast)
+        sumsq<8><<<parts, THREADS, 0, stream_of(lane)>>>(a->x, part);
+    else
+        sumsq<1><<<parts, THREADS, 0, stream_of(lane)>>>(a->x, part);
+    sumsq_end<<<1, THREADS, 0, stream_of(lane)>>>(part, (int)parts, a->sum);
+    return hzp_cuda_launched(lane, "sumsq");
+}
+
+/* ---- adamw ---- */
+
+/* What does not depend on the element. */
+struct adam {
+    float beta1, beta2, rest1, rest2, keep, lr, eps, undo_m, undo_v;
+};
+
+template <class T, int N>
+static __device__ __forceinline__ void master_get(const struct hzp_adamw_args &a, place p,
+                                                  float (&ret)[N])
+{
+    if constexpr (sizeof(T) == 4) {
+        load_n(row_of<float>(a.from, p.r) + p.c, ret);
+    } else {
+        load_n(row_of<uint16_t>(a.from, p.r) + p.c, ret);
+        const int16_t *low = row_of<int16_t>(a.residual, p.r) + p.c;
+        if constexpr (N == 1) {
+            ret[0] = __uint_as_float(__float_as_uint(ret[0]) + (uint32_t)(int32_t)low[0]);
+        } else {
+            uint4 v = *reinterpret_cast<const uint4 *>(low);
+            uint32_t word[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+            for (int k = 0; k < N; k++) {
+                int32_t l = (int32_t)(word[k / 2] << (k % 2 ? 0 : 16)) >> 16;
+                ret[k] = __uint_as_float(__float_as_uint(ret[k]) + (uint32_t)l);
+            }
+        }
+    }
+}
+
+template <class T, int N>
+static __device__ __forceinline__ void master_put(const struct hzp_adamw_args &a, place p,
+                                                  const float (&x)[N])
+{
+    if constexpr (sizeof(T) == 4) {
+        store_n(row_of<float>(a.to, p.r) + p.c, x);
+    } else {
+        uint16_t *to = row_of<uint16_t>(a.to, p.r) + p.c;
+        int16_t *low = row_of<int16_t>(a.residual, p.r) + p.c;
+        if constexpr (N == 1) {
+            hzp_master_split(x[0], to, low);
+        } else {
+            uint32_t hi[4], lo[4];
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                uint32_t first = __float_as_uint(x[2 * k]), second = __float_as_uint(x[2 * k + 1]);
+                hi[k] = (first + 0x8000u) >> 16 | ((second + 0x8000u) & 0xffff0000u);
+                lo[k] = (first & 0xffffu) | second << 16;
+            }
+            *reinterpret_cast<uint4 *>(to) = make_uint4(hi[0], hi[1], hi[2], hi[3]);
+            *reinterpret_cast<uint4 *>(low) = make_uint4(lo[0], lo[1], lo[2], lo[3]);
+        }
+    }
+}
+
+template <class T, class M, class V, class G, int N>
+static __global__ void adamw(struct hzp_adamw_args a, struct adam h)
+{
+    __shared__ float scale;
+    __shared__ int bad;
+    if (threadIdx.x == 0) {
+        double norm = sqrt(*a.sumsq) * (double)a.grad_scale;
+        bad = !isfinite(norm);
+        scale = (float)(a.clip > 0 ? a.grad_scale * fmin(1.0, (double)a.clip / (norm + 1e-6))
+                                   : (double)a.grad_scale);
+    }
+    __syncthreads();
+    EACH(i, (int64_t)a.from.rows * (a.from.cols / N)) {
+        place at = place_of<N>(i, a.from.cols);
+        float p[N], g[N], m[N], v[N];
+        if (bad) {
+            load_n(row_of<T>(a.from, at.r) + at.c, p);
+            store_n(row_of<T>(a.to, at.r) + at.c, p);
+            continue;
+        }
+        master_get<T>(a, at, p);
+        load_n(row_of<G>(a.grad, at.r) + at.c, g);
+        load_n(row_of<M>(a.m, at.r) + at.c, m);
+        load_n(row_of<V>(a.v, at.r) + at.c, v);
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            g[k] *= scale;
+            m[k] = h.beta1 * m[k] + h.rest1 * g[k];
+            v[k] = h.beta2 * v[k] + h.rest2 * g[k] * g[k];
+            p[k] = p[k] * h.keep - h.lr * (m[k] * h.undo_m) / (sqrtf(v[k] * h.undo_v) + h.eps);
+        }
+        store_n(row_of<M>(a.m, at.r) + at.c, m);
+        store_n(row_of<V>(a.v, at.r) + at.c, v);
+        master_put<T>(a, at, p);
+    }
+}
+
+template <class T, class M, class V, class G>
+static int adamw_as(struct hzp_lane *lane, const struct hzp_adamw_args *a, const struct adam &h)
+{
+    int64_t count = (int64_t)a->from.rows * a->from.cols;
+    bool fast = wide(&a->from) && wide(&a->to) && wide(&a->residual) && wide(&a->grad) &&
+                wide(&a->m) && wide(&a->v);
+    if (fast)
+        adamw<T, M, V, G, 8>
+            <<<grid_for(lane, count / 8, THREADS), THREADS, 0, stream_of(lane)>>>(*a, h);
+    else
+        adamw<T, M, V, G, 1><<<grid_for(lane, count, THREADS), THREADS, 0, stream_of(lane)>>>(*a, h);
+    return hzp_cuda_launched(lane, "adamw");
+}
+
+extern "C" int hzp_cuda_adamw(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_adamw_args *a = (const struct hzp_adamw_args *)args;
+    if (a->from.rows == 0 || a->from.cols == 0)
+        return HZP_OK;
+    struct adam h = {a->beta1, a->beta2};
+    h.rest1 = (float)(1 - (double)a->beta1);
+    h.rest2 = (float)(1 - (double)a->beta2);
+    h.keep = (float)(1 - (double)a->lr * a->decay);
+    h.lr = a->lr;
+    h.eps = a->eps;
+    h.undo_m = (float)(1 / (1 - pow((double)a->beta1, a->t)));
+    h.undo_v = (float)(1 / (1 - pow((double)a->beta2, a->t)));
+    return with_type(a->from.type, [&](auto *t) {
+        return with_type(a->m.type, [&](auto *m) {
+            return with_type(a->v.type, [&](auto *v) {
+                return with_type(a->grad.type, [&](auto *g) {
+                    return adamw_as<elem_of<decltype(t)>, elem_of<decltype(m)>, elem_of<decltype(v)>,
+                                    elem_of<decltype(g)>>(lane, a, h);
+                });
+            });
+        });
+    });
+}
+
+/* ---- audit ---- */
+
+static __device__ __forceinline__ unsigned nonfinite_in(uint64_t word, int type)
+{
+    unsigned count = 0;
+    if (type == HZP_BF16)
+        for (int k = 0; k < 4; k++)
+            count += ((word >> (16 * k)) & 0x7f80u) == 0x7f80u;
+    else if (type == HZP_F32)
+        for (int k = 0; k < 2; k++)
+            count += ((word >> (32 * k)) & 0x7f800000u) == 0x7f800000u;
+    return count;
+}
+
+static __global__ void audit(const uint64_t *word, int64_t words, int type, unsigned long long *part)
+{
+    unsigned long long sum = 0, bad = 0;
+    EACH(i, words) {
+        uint64_t w = word[i];
+        sum += hzp_audit_mix((uint64_t)i, w);
+        bad += nonfinite_in(w, type);
+    }
+    sum = block_sum(sum);
+    bad = block_sum(bad);
+    if (threadIdx.x == 0) {
+        part[2 * blockIdx.x] = sum;
+        part[2 * blockIdx.x + 1] = bad;
+    }
+}
+
+static __global__ void audit_end(const unsigned long long *part, int parts, uint64_t *checksum,
+                                 int64_t *nonfinite)
+{
+    unsigned long long sum = 0, bad = 0;
+    for (int i = threadIdx.x; i < parts; i += blockDim.x) {
+        sum += part[2 * i];
+        bad += part[2 * i + 1];
+    }
+    sum = block_sum(sum);
+    bad = block_sum(bad);
+    if (threadIdx.x == 0) {
+        *checksum += sum;
+        *nonfinite += (int64_t)bad;
+    }
+}
+
+extern "C" int hzp_cuda_audit(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_audit_args *a = (const struct hzp_audit_args *)args;
+    int64_t words = (int64_t)a->x.rows * a->x.cols * (int64_t)hzp_dtype_size(a->x.type) / 8;
+    if (words == 0)
+        return HZP_OK;
+    unsigned long long *part = (unsigned long long *)hzp_cuda_lane(lane)->scratch;
+    unsigned parts = parts_for(words);
+    audit<<<parts, THREADS, 0, stream_of(lane)>>>((const uint64_t *)a->x.ptr, words, a->x.type, part);
+    audit_end<<<1, THREADS, 0, stream_of(lane)>>>(part, (int)parts, a->checksum, a->nonfinite);
+    return hzp_cuda_launched(lane, "audit");
+}
