@@ -186,7 +186,8 @@ static void serve_step(struct bench *b, struct serving *s, int32_t segs, int32_t
     const struct shape *shape = b->shape;
     fill(s->batch, segs, context, rows);
     hzp_plan_clear(&b->plan);
-    hzp_forward_build(&b->plan, b->model, hzp_weights_current(b->weights), s->batch, s->kv, s->space);
+    hzp_forward_build(&b->plan, b->model, hzp_weights_current(b->weights), s->batch, s->kv, s->space,
+                      NULL);
     double seconds = run(b), all = (double)segs * rows, head = (double)shape->vocab * shape->width;
     double kv = 2.0 * 2 * shape->heads.kv_heads * shape->heads.dim * shape->layers;
     double bytes = 2 * (b->macs + head) + kv * segs * (context + rows);
