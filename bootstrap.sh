@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # One command from a plain Debian 12 machine to a running server, or to passed tests.
 #
-#     ./bootstrap.sh serve [OPTIONS OF hzpserve serve]   build, then serve the bundled model
+#     ./bootstrap.sh serve [MODEL] [OPTIONS]             build, then serve (options of hzpserve serve)
 #     ./bootstrap.sh test                                build, then run all tests
 #     ./bootstrap.sh build                               build only
 #
@@ -10,9 +10,9 @@
 set -eu
 cd "$(dirname "$0")"
 
-packages="gcc pkg-config meson ninja-build python3
+packages="gcc pkg-config meson ninja-build python3 curl
           libdnnl-dev libmicrohttpd-dev libjansson-dev libpcre2-dev libsqlite3-dev"
-test_packages="libcmocka-dev python3-venv curl binutils"
+test_packages="libcmocka-dev python3-venv binutils"
 
 say() { printf '%s\n' "$*" >&2; }
 
@@ -79,7 +79,7 @@ build)
     build false
     ;;
 *)
-    say "usage: ./bootstrap.sh serve|test|build"
+    say "usage: ./bootstrap.sh serve [MODEL] [OPTIONS] | test | build"
     exit 2
     ;;
 esac

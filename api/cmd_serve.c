@@ -11,6 +11,7 @@
 #include "base/thread.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <string.h>
 #include <time.h>
@@ -24,7 +25,7 @@ static void count_update(void *ctx, const struct hzp_update_report *report)
 
 static void print_ask(const struct hzp_options *options, const char *url)
 {
-    printf("curl -s %s/v1/completions -H 'content-type: application/json' \\\n"
+    printf("curl -s -w '\\n' %s/v1/completions -H 'content-type: application/json' \\\n"
            "     -d '{\"prompt\": \"%s\", \"max_tokens\": 24, \"temperature\": 0}'\n", url,
            options->try_prompt);
 }
@@ -41,9 +42,11 @@ static void print_welcome(const struct hzp_server *server, const struct hzp_engi
     print_ask(server->options, url);
     if (engine->state) {
         const char *file = server->options->try_examples;
-        printf("curl -s '%s/v1/fine_tuning/examples?wait=served&timeout=60' \\\n     ", url);
+        printf("curl -s -w '\\n' '%s/v1/fine_tuning/examples?wait=served&timeout=60' \\\n     ",
+               url);
+        char real[PATH_MAX]; /* so that it works from any directory */
         if (file)
-            printf("--data-binary @%s\n", file);
+            printf("--data-binary @%s\n", realpath(file, real) ? real : file);
         else
             printf("-d '{\"prompt\": \"%s\", \"completion\": \", in a land of robots\"}'\n",
                    server->options->try_prompt);

@@ -216,7 +216,8 @@ static int read_biases(const json_t *body, const struct hzp_engine *engine,
         char *end;
         errno = 0;
         long token = strtol(key, &end, 10);
-        if (*key < '0' || *key > '9' || (*key == '0' && key[1]) || *end || errno || token < 0 || token >= engine->model_config.vocab)
+        if (*key < '0' || *key > '9' || (*key == '0' && key[1]) || *end || errno || token < 0 ||
+            token >= engine->model_config.vocab)
             return hzp_fail_param(reterr, HZP_EINVAL, "logit_bias",
                                   "logit_bias: \"%.32s\" is not a token from 0 to %d", key,
                                   engine->model_config.vocab - 1);

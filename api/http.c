@@ -184,7 +184,8 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **ct
     if (!x)
         return;
     *ctx = NULL;
-    MHD_set_connection_option(connection, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)server->options->idle_seconds);
+    MHD_set_connection_option(connection, MHD_CONNECTION_OPTION_TIMEOUT,
+                              (unsigned)server->options->idle_seconds);
     hzp_metrics_http(server->metrics, x->route ? x->route->path : "none",
                      x->route ? x->route->method : "none", x->status);
     free(x->body);

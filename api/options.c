@@ -73,7 +73,7 @@ static const struct setting table[] = {
     TEXT_OPTION("--device", device, NULL, "NAME", ALL, "ref, cpu or cuda; not given: the best there is"),
     INT_OPTION("--threads", threads, "0", 0, 1024, ALL, "CPU threads; 0: as many as allowed"),
     TEXT_OPTION("--cpu-level", cpu_level, NULL, "NAME", ALL,
-                "highest instruction set used: base, avx2 or avx512; not given: the best"),
+                "highest instruction set: base, avx2, avx512 or avx512_bf16; not given: the best"),
     CHOICE_OPTION("--dtype", dtype, "auto", "auto|bf16|f32", ALL & ~DEVICES,
                   "type of weights in memory; auto: the one on disk"),
     INT_OPTION("--context", context, "0", 0, 1 << 24, ALL & ~DEVICES,

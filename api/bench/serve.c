@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/bench/serve.c - one sequence alone, a prompt of 512 tokens, and many sequences at once. */
+/* api/bench/serve.c - one sequence alone, a prompt of 512 tokens (or what the context has room for),
+ * and many sequences at once.
+ */
 #include "api/bench/bench.h"
 
 #include "base/arena.h"
@@ -7,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { PROMPT = 512, GAPS_MAX = 1 << 16, MANY_MAX = 64 };
+enum { PROMPT_MAX = 512, GAPS_MAX = 1 << 16, MANY_MAX = 64 };
 
 /* Decoding one sequence reads every weight once a token; its keys and values are few beside them.
  */
@@ -41,21 +43,25 @@ static int prefill(struct hzp_bench *b, struct hzp_bench_client *client,
     enum { RUNS = 7 };
     double seconds[RUNS];
     int runs = b->quick ? 2 : RUNS;
+    int32_t prompt = HZP_MIN(PROMPT_MAX, b->engine->plan.positions - 1);
+    char name[64];
     for (int run = 0; run < runs; run++) {
         struct hzp_request *rq;
-        HZP_TRY(hzp_bench_submit(client, PROMPT, 1, &rq, reterr));
+        HZP_TRY(hzp_bench_submit(client, prompt, 1, &rq, reterr));
         hzp_bench_wait(client, rq);
         seconds[run] = (double)(rq->out[0].at_ns - rq->submitted_ns) * 1e-9;
         hzp_request_destroy(rq);
     }
     double median = hzp_bench_quantile(seconds, runs, 0.5);
     const struct hzp_model_config *c = &b->engine->model_config;
-    double attention = 2.0 * c->heads.heads * c->heads.dim * PROMPT * (PROMPT + 1) / 2 * c->layers;
+    double attention = 2.0 * c->heads.heads * c->heads.dim * prompt * (prompt + 1) / 2 * c->layers;
     double flops =
-        2 * (hzp_bench_row_macs(c, false) * PROMPT + attention + (double)c->vocab * c->width);
-    hzp_bench_figure(b, "prefill, 512 tokens", PROMPT / median, "tokens/s", HZP_BENCH_GEMM,
-                     PROMPT / flops, "GEMM peak / operations");
-    hzp_bench_plain(b, "prefill, 512 tokens: time to first token", median * 1e3, "ms");
+        2 * (hzp_bench_row_macs(c, false) * prompt + attention + (double)c->vocab * c->width);
+    snprintf(name, sizeof(name), "prefill, %d tokens", prompt);
+    hzp_bench_figure(b, name, prompt / median, "tokens/s", HZP_BENCH_GEMM, prompt / flops,
+                     "GEMM peak / operations");
+    snprintf(name, sizeof(name), "prefill, %d tokens: time to first token", prompt);
+    hzp_bench_plain(b, name, median * 1e3, "ms");
     return HZP_OK;
 }
 

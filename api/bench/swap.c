@@ -36,7 +36,10 @@ static void swap_when_due(struct hzp_source *source, const struct hzp_step *step
     struct hzp_bench_swapper *s = HZP_CONTAINER_OF(source, struct hzp_bench_swapper, source);
     uint64_t every = atomic_load(&s->every_ns), now = hzp_now_ns();
     struct hzp_version *draft;
-    if (status < 0 || every == 0 || now < s->next_ns || hzp_weights_begin(s->weights, &draft) < 0)
+    if (status < 0 || every == 0)
+        return;
+    s->next_ns = HZP_MIN(s->next_ns, now + every); /* the turn before may have been a slower one */
+    if (now < s->next_ns || hzp_weights_begin(s->weights, &draft) < 0)
         return;
     const struct hzp_version *current = hzp_weights_current(s->weights);
     if (!s->prepared) {
@@ -51,7 +54,7 @@ static void swap_when_due(struct hzp_source *source, const struct hzp_step *step
     draft->record.learned_through = current->record.learned_through;
     hzp_weights_publish(s->weights, draft, step->number);
     atomic_fetch_add(&s->swaps, 1);
-    s->next_ns = HZP_MAX(now, s->next_ns + every);
+    s->next_ns = now + every;
 }
 
 struct hzp_bench_swapper *hzp_bench_swapper_create(void)
@@ -71,21 +74,25 @@ struct hzp_source *hzp_bench_swapper_source(struct hzp_bench_swapper *swapper)
     return &swapper->source;
 }
 
-enum { RATES = 3, SEQUENCES = 4, GAPS_MAX = 1 << 17 };
+enum { RATES = 3, SEQUENCES = 4, GAPS_MAX = 1 << 20 };
 static const double swaps_a_second[RATES] = {0, 1, 10};
 
+/* Sequences one after another until a turn has lasted so long that swaps fall into it. */
 static int one_turn(struct hzp_bench *b, struct hzp_bench_client *client, double rate, double *gap,
                     int64_t *n, struct hzp_err_text *reterr)
 {
     struct hzp_request *rq[SEQUENCES];
     atomic_store(&b->swapper->every_ns, rate > 0 ? (uint64_t)(1e9 / rate) : 0);
-    for (int i = 0; i < SEQUENCES; i++)
-        HZP_TRY(hzp_bench_submit(client, 16, b->quick ? 24 : 96, &rq[i], reterr));
-    for (int i = 0; i < SEQUENCES; i++) {
-        hzp_bench_wait(client, rq[i]);
-        *n = hzp_bench_gaps(rq[i], gap, *n, GAPS_MAX);
-        hzp_request_destroy(rq[i]);
-    }
+    uint64_t begin = hzp_now_ns(), long_enough = b->quick ? 600000000u : 1000000000u;
+    do {
+        for (int i = 0; i < SEQUENCES; i++)
+            HZP_TRY(hzp_bench_submit(client, 16, b->quick ? 24 : 96, &rq[i], reterr));
+        for (int i = 0; i < SEQUENCES; i++) {
+            hzp_bench_wait(client, rq[i]);
+            *n = hzp_bench_gaps(rq[i], gap, *n, GAPS_MAX);
+            hzp_request_destroy(rq[i]);
+        }
+    } while (hzp_now_ns() - begin < long_enough);
     return HZP_OK;
 }
 
