@@ -89,6 +89,19 @@ static int put_in_place(const char *parent, const char *from, const char *to,
     return HZP_OK;
 }
 
+int hzp_checkpoint_save_model(const char *dir, const struct hzp_model *model,
+                              const struct hzp_version *v, const char *source_dir,
+                              struct hzp_err_text *reterr)
+{
+    void *owned;
+    size_t size = model->layout->elements * hzp_dtype_size(model->act);
+    const void *base = hzp_device_view(model->dev, v->base, size, &owned);
+    int r = base ? hzp_model_save(dir, model->layout, model->act, base, source_dir, reterr)
+                 : hzp_fail(reterr, HZP_ENOMEM, "%s: no memory for a copy of the weights", dir);
+    free(owned);
+    return r;
+}
+
 int hzp_checkpoint_write(const char *parent, uint64_t number, const struct hzp_model *model,
                          struct hzp_trainer *trainer, const struct hzp_version *v,
                          const char *source_dir, const char *note, struct hzp_err_text *reterr)
@@ -100,7 +113,7 @@ int hzp_checkpoint_write(const char *parent, uint64_t number, const struct hzp_m
     remove_dir(temporary);
     int r = hzp_checkpoint_make_dir(temporary, reterr);
     if (r >= 0)
-        r = hzp_model_save(temporary, model->layout, model->act, v->base, source_dir, reterr);
+        r = hzp_checkpoint_save_model(temporary, model, v, source_dir, reterr);
     if (r >= 0)
         r = hzp_trainer_save(trainer, v, temporary, note, reterr);
     if (r >= 0)

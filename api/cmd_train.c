@@ -294,6 +294,20 @@ static int resume(struct run *run, uint64_t number, struct hzp_version *draft,
     return HZP_OK;
 }
 
+/* Random weights, made on the host. */
+static int init_weights(struct run *run, struct hzp_version *draft)
+{
+    const struct hzp_options *o = run->options;
+    size_t size = run->layout.elements * hzp_dtype_size(run->plan.dtype);
+    void *host = malloc(size);
+    if (!host)
+        return HZP_ENOMEM;
+    hzp_model_init(&run->layout, run->plan.dtype, host, (uint64_t)o->init_seed, (float)o->init_std);
+    int r = hzp_device_copy(run->dev, draft->base, host, size);
+    free(host);
+    return r;
+}
+
 static int open_weights(struct run *run, struct hzp_err_text *reterr)
 {
     const struct hzp_options *o = run->options;
@@ -310,8 +324,7 @@ static int open_weights(struct run *run, struct hzp_err_text *reterr)
     if (o->resume) {
         HZP_TRY(resume(run, newest, draft, reterr));
     } else if (o->from_scratch) {
-        hzp_model_init(&run->layout, run->plan.dtype, draft->base, (uint64_t)o->init_seed,
-                       (float)o->init_std);
+        HZP_TRY(init_weights(run, draft));
         draft->record.loss = NAN;
     } else {
         HZP_TRY(hzp_engine_load(run->dev, run->weights, draft, o->model, reterr));
@@ -461,8 +474,8 @@ static int finish(struct run *run, struct hzp_err_text *reterr)
                 run->step);
         return HZP_OK;
     }
-    HZP_TRY(hzp_model_save(o->out, &run->layout, run->plan.dtype,
-                           hzp_weights_current(run->weights)->base, run->source_dir, reterr));
+    HZP_TRY(hzp_checkpoint_save_model(o->out, run->model, hzp_weights_current(run->weights),
+                                      run->source_dir, reterr));
     fprintf(stderr, "done: %" PRId64 " updates, the model is in %s\n", run->step, o->out);
     return HZP_OK;
 }

@@ -238,6 +238,30 @@ int hzp_fence_wait(struct hzp_fence *fence)
     return f->inner ? f->dev->backend->fence_wait(f->inner) : HZP_OK;
 }
 
+int hzp_device_copy(struct hzp_device *dev, void *dst, const void *src, size_t size)
+{
+    if (size == 0)
+        return HZP_OK;
+    if (dev->backend->host_copy)
+        return dev->backend->host_copy(dev, dst, src, size);
+    memmove(dst, src, size);
+    return HZP_OK;
+}
+
+const void *hzp_device_view(struct hzp_device *dev, const void *ptr, size_t size, void **ret_owned)
+{
+    *ret_owned = NULL;
+    if (!dev->backend->host_copy || !ptr)
+        return ptr;
+    void *copy = malloc(HZP_MAX(size, (size_t)1));
+    if (copy && hzp_device_copy(dev, copy, ptr, size) < 0) {
+        free(copy);
+        copy = NULL;
+    }
+    *ret_owned = copy;
+    return copy;
+}
+
 int hzp_device_limits(struct hzp_device *dev, struct hzp_limits *ret)
 {
     return dev->backend->limits ? dev->backend->limits(dev, ret) : HZP_EUNSUP;

@@ -56,6 +56,9 @@ struct hzp_backend {
     /* (optional) NULL: memcpy when the lane's turn comes, that is, at once. */
     int (*copy)(struct hzp_lane *lane, void *dst, const void *src, size_t size);
 
+    /* (optional) NULL: memcpy.  Any thread; ends before it returns. */
+    int (*host_copy)(struct hzp_device *dev, void *dst, const void *src, size_t size);
+
     int (*lane_open)(struct hzp_device *dev, enum hzp_bound use, struct hzp_lane **ret);
     void (*lane_close)(struct hzp_lane *lane);
 
@@ -124,6 +127,15 @@ int hzp_fence_open(struct hzp_device *dev, struct hzp_fence **ret);
 void hzp_fence_close(struct hzp_fence *fence);
 int hzp_fence_record(struct hzp_fence *fence, struct hzp_lane *lane);
 int hzp_fence_wait(struct hzp_fence *fence);
+
+/* Copies between host and device memory, beside whatever the lanes do; ends before it returns.  Any
+ * thread: the caller sees to it that nothing writes there meanwhile (files of held versions). */
+int hzp_device_copy(struct hzp_device *dev, void *dst, const void *src, size_t size);
+
+/* What stands in device memory as the host can read it: ptr itself, *ret_owned NULL, where the host
+ * sees device memory, else a copy for the caller to free.  NULL: no memory, or the device failed.
+ * Any thread. */
+const void *hzp_device_view(struct hzp_device *dev, const void *ptr, size_t size, void **ret_owned);
 
 uint64_t hzp_device_now_ns(struct hzp_device *dev);
 

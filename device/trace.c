@@ -176,6 +176,11 @@ static void trace_mem_free(struct hzp_device *base, enum hzp_mem where, void *pt
     inner->backend->mem_free(inner, where, ptr);
 }
 
+static int trace_host_copy(struct hzp_device *base, void *dst, const void *src, size_t size)
+{
+    return hzp_device_copy(((struct trace_device *)base)->inner, dst, src, size);
+}
+
 static int trace_copy(struct hzp_lane *base, void *dst, const void *src, size_t size)
 {
     struct trace_lane *lane = (struct trace_lane *)base;
@@ -257,6 +262,7 @@ static const struct hzp_backend functions = {
     .mem_alloc = trace_mem_alloc,
     .mem_free = trace_mem_free,
     .copy = trace_copy,
+    .host_copy = trace_host_copy,
     .lane_open = trace_lane_open,
     .lane_close = trace_lane_close,
     .lane_wait = trace_lane_wait,

@@ -107,6 +107,31 @@ static int compare_recipe(const struct hzp_trainer *t, const struct hzp_safetens
     return HZP_OK;
 }
 
+/* The checksum of the weights as they stand on the device. */
+static int checksum_of(const struct hzp_trainer *t, const struct hzp_version *v, uint64_t *ret)
+{
+    const struct hzp_model *model = t->config.model;
+    void *owned;
+    const void *base = hzp_device_view(model->dev, v->base,
+                                       model->layout->elements * hzp_dtype_size(model->act), &owned);
+    if (!base)
+        return HZP_ENOMEM;
+    *ret = hzp_version_checksum(model->layout, model->act, base);
+    free(owned);
+    return HZP_OK;
+}
+
+static int put_state(struct hzp_trainer *t, struct hzp_st_writer *w, const void *state, size_t size,
+                     struct hzp_err_text *reterr)
+{
+    void *owned;
+    const void *data = hzp_device_view(t->config.model->dev, state, size, &owned);
+    int r = data ? hzp_st_writer_data(w, data, size, reterr)
+                 : hzp_fail(reterr, HZP_ENOMEM, "no memory for the optimizer's state");
+    free(owned);
+    return r;
+}
+
 /* --- Saving ----------------------------------------------------------------------------------- */
 
 static enum hzp_disk_type moment_disk_type(const struct hzp_trainer *t)
@@ -121,8 +146,8 @@ static void put_number(struct hzp_st_writer *w, const char *key, int64_t value)
     hzp_st_writer_meta(w, key, text);
 }
 
-static void put_meta(struct hzp_trainer *t, const struct hzp_version *v, const char *note,
-                     struct hzp_st_writer *w)
+static void put_meta(struct hzp_trainer *t, const struct hzp_version *v, uint64_t checksum,
+                     const char *note, struct hzp_st_writer *w)
 {
     struct hzp_trainer_stats stats;
     char text[64];
@@ -134,7 +159,7 @@ static void put_meta(struct hzp_trainer *t, const struct hzp_version *v, const c
     snprintf(text, sizeof(text), "%.17g", isfinite(v->record.loss) ? v->record.loss : -1.0);
     hzp_st_writer_meta(w, "loss", text);
     snprintf(text, sizeof(text), "%016" PRIx64,
-             hzp_version_checksum(t->config.model->layout, t->config.model->act, v->base));
+             checksum);
     hzp_st_writer_meta(w, "weights_checksum", text);
     hzp_st_writer_meta(w, "note", note ? note : "");
     for (int i = 0; i < HZP_COUNT(fields); i++) {
@@ -155,16 +180,19 @@ int hzp_trainer_save(struct hzp_trainer *t, const struct hzp_version *v, const c
     int64_t shape = (int64_t)elements;
     const int16_t *residual = hzp_train_space_residual(t->space);
     struct hzp_st_writer *w = NULL;
+    uint64_t checksum;
+    if (checksum_of(t, v, &checksum) < 0)
+        return hzp_fail(reterr, HZP_ENOMEM, "%s: no memory for a copy of the weights", path);
     HZP_TRY(hzp_st_writer_open(path, &w, reterr));
-    put_meta(t, v, note, w);
+    put_meta(t, v, checksum, note, w);
     hzp_st_writer_declare(w, "m", moment_disk_type(t), 1, &shape);
     hzp_st_writer_declare(w, "v", moment_disk_type(t), 1, &shape);
     if (residual)
         hzp_st_writer_declare(w, "residual", HZP_DISK_I16, 1, &shape);
-    HZP_TRY_GOTO(hzp_st_writer_data(w, hzp_train_space_m(t->space), moment, reterr));
-    HZP_TRY_GOTO(hzp_st_writer_data(w, hzp_train_space_v(t->space), moment, reterr));
+    HZP_TRY_GOTO(put_state(t, w, hzp_train_space_m(t->space), moment, reterr));
+    HZP_TRY_GOTO(put_state(t, w, hzp_train_space_v(t->space), moment, reterr));
     if (residual)
-        HZP_TRY_GOTO(hzp_st_writer_data(w, residual, elements * sizeof(*residual), reterr));
+        HZP_TRY_GOTO(put_state(t, w, residual, elements * sizeof(*residual), reterr));
     return hzp_st_writer_finish(w, reterr);
 out:
     hzp_st_writer_abandon(w);
@@ -209,7 +237,8 @@ static int check_weights(const struct hzp_trainer *t, const struct hzp_version *
 {
     const char *then = hzp_safetensors_meta(st, "weights_checksum");
     char now[32];
-    *ret = hzp_version_checksum(t->config.model->layout, t->config.model->act, v->base);
+    if (checksum_of(t, v, ret) < 0)
+        return hzp_fail(reterr, HZP_ENOMEM, "%s: no memory for a copy of the weights", path);
     snprintf(now, sizeof(now), "%016" PRIx64, *ret);
     if (!then || strcmp(then, now))
         return hzp_fail(reterr, HZP_EFORMAT,
@@ -241,10 +270,12 @@ static int load_state(struct hzp_trainer *t, struct hzp_version *v,
     HZP_TRY(check_weights(t, v, st, path, &checksum, reterr));
 
     size_t moment = elements * hzp_dtype_size(t->config.recipe.moment_type);
-    memcpy(hzp_train_space_m(t->space), m->data, moment);
-    memcpy(hzp_train_space_v(t->space), second->data, moment);
+    struct hzp_device *dev = t->config.model->dev;
+    HZP_TRY(hzp_device_copy(dev, hzp_train_space_m(t->space), m->data, moment));
+    HZP_TRY(hzp_device_copy(dev, hzp_train_space_v(t->space), second->data, moment));
     if (residual)
-        memcpy(hzp_train_space_residual(t->space), residual->data, elements * sizeof(int16_t));
+        HZP_TRY(hzp_device_copy(dev, hzp_train_space_residual(t->space), residual->data,
+                                elements * sizeof(int16_t)));
     const char *loss = hzp_safetensors_meta(st, "loss");
     double value = loss ? strtod(loss, NULL) : -1;
     v->record.optimizer_step = step;

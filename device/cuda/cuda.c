@@ -187,6 +187,18 @@ static int cuda_copy(struct hzp_lane *base, void *dst, const void *src, size_t s
                           "copying");
 }
 
+/* Any thread: the runtime is thread-safe, and knows the device by thread. */
+static int cuda_host_copy(struct hzp_device *base, void *dst, const void *src, size_t size)
+{
+    struct hzp_cuda_device *dev = (struct hzp_cuda_device *)base;
+    cudaError_t error = cudaSetDevice(dev->ordinal);
+    if (error == cudaSuccess)
+        error = cudaMemcpy(dst, src, size, cudaMemcpyDefault);
+    if (error == cudaSuccess) /* the copy of pageable memory may still be on its way */
+        error = cudaStreamSynchronize(cudaStreamLegacy);
+    return hzp_cuda_check(dev, error, "copying");
+}
+
 static void cuda_lane_close(struct hzp_lane *base)
 {
     struct hzp_cuda_lane *lane = hzp_cuda_lane(base);
@@ -299,6 +311,7 @@ const struct hzp_backend hzp_backend_cuda = {
     .mem_alloc = cuda_mem_alloc,
     .mem_free = cuda_mem_free,
     .copy = cuda_copy,
+    .host_copy = cuda_host_copy,
     .lane_open = cuda_lane_open,
     .lane_close = cuda_lane_close,
     .lane_wait = cuda_lane_wait,
