@@ -270,9 +270,9 @@ static void cpu_outer(const struct hzp_matmul_args *a, int m0, int m1, int n0, i
 }
 
 #ifdef __AVX512BF16__
-static const struct hzp_cpu_product product = {cpu_dot, cpu_outer, true};
+static const struct hzp_cpu_product product = {cpu_dot, cpu_outer, &HZP_ISA_NAME(hzp_cpu_panel)};
 #else
-static const struct hzp_cpu_product product = {cpu_dot, cpu_outer, false};
+static const struct hzp_cpu_product product = {cpu_dot, cpu_outer, NULL};
 #endif
 
 static int cpu_matmul(struct hzp_lane *lane, const void *args)
