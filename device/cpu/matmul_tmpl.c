@@ -183,7 +183,7 @@ INLINE void dot_kind(const struct hzp_dot *d, enum kind kind, int m0, int m1, in
             for (int m = m0; m < m1; m += MR, part += MR * NR * VL) {
                 ptrdiff_t ahead = n + NR < n1 || kb + 1 == blocks ? down : next;
                 dot_tiles(d, kind, HZP_MIN(MR, m1 - m), m, n, n1, kb, part,
-                          m == m0 && m1 - m0 > 1 ? ahead : 0);
+                          m == m0 ? ahead : 0);
             }
     }
 }
