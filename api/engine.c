@@ -200,7 +200,7 @@ static int open_loop(struct hzp_engine *e)
     if (e->config.source)
         config.source[config.sources++] = e->config.source;
     HZP_TRY(hzp_loop_create(&config, &e->loop));
-    return e->state ? hzp_state_start(e->state, e->trainer, e->weights, e->loop) : HZP_OK;
+    return e->state ? hzp_state_start(e->state, e->trainer, e->model, e->loop) : HZP_OK;
 }
 
 static int open_all(struct hzp_engine *e, struct hzp_err_text *reterr)
@@ -296,7 +296,6 @@ static int read_model(struct hzp_engine *e, struct hzp_err_text *reterr)
         .model_dir = options->model,
         .tok = e->tok,
         .layout = &e->layout,
-        .dtype = hzp_engine_dtype(options, &e->model_config),
         .queue = {.samples_max = (int32_t)HZP_MIN(options->queue_samples, INT32_MAX),
                   .tokens_max = options->queue_tokens,
                   .passes = (int32_t)options->passes,

@@ -36,9 +36,8 @@ struct hzp_state {
 
     /* fixed after start */
     struct hzp_trainer *trainer;
-    struct hzp_weights *weights;
+    const struct hzp_model *model;
     struct hzp_loop *loop;
-    struct hzp_model model; /* layout and type: what a save needs */
     pthread_t thread;
     bool started;
 
@@ -274,12 +273,12 @@ int hzp_state_restore(struct hzp_state *s, struct hzp_trainer *trainer, struct h
 static void journal(struct hzp_state *s)
 {
     struct hzp_version_record newest;
-    hzp_weights_newest(s->weights, &newest);
+    hzp_weights_newest(s->model->weights, &newest);
     if (!s->dir || newest.id <= s->journaled)
         return;
     int32_t max = (int32_t)HZP_MIN(newest.id - s->journaled, (uint64_t)RECORDS_MAX);
     struct hzp_version_record *record = hzp_xcalloc((size_t)max, sizeof(*record));
-    int32_t n = hzp_weights_list(s->weights, record, max);
+    int32_t n = hzp_weights_list(s->model->weights, record, max);
     for (int32_t i = n - 1; i >= 0; i--) {
         struct hzp_err_text text;
         if (record[i].id <= s->journaled)
@@ -301,7 +300,7 @@ static void write_checkpoint(struct hzp_state *s, const struct hzp_version *v)
     uint64_t begin = hzp_now_ns(), id = v->record.id;
     int64_t step = v->record.optimizer_step, through = v->record.learned_through;
     journal(s); /* the log knows every version that it names */
-    int r = hzp_checkpoint_write(s->dir, id, &s->model, s->trainer, v, s->model_dir, NULL, &text);
+    int r = hzp_checkpoint_write(s->dir, id, s->model, s->trainer, v, s->model_dir, NULL, &text);
     snprintf(name, sizeof(name), "checkpoint-%" PRIu64, id);
     if (r >= 0)
         r = hzp_sample_log_checkpoint(s->log, id, through, name, &text);
@@ -372,13 +371,12 @@ static void *file_main(void *arg)
     return NULL;
 }
 
-int hzp_state_start(struct hzp_state *s, struct hzp_trainer *trainer, struct hzp_weights *weights,
+int hzp_state_start(struct hzp_state *s, struct hzp_trainer *trainer, const struct hzp_model *model,
                     struct hzp_loop *loop)
 {
     s->trainer = trainer;
-    s->weights = weights;
+    s->model = model;
     s->loop = loop;
-    s->model = (struct hzp_model){.layout = s->config.layout, .act = s->config.dtype};
     s->journaled = s->resume.next_version_id - 1;
     s->saved_ns = hzp_now_ns();
     HZP_TRY(hzp_thread_start(&s->thread, "hzp-file", file_main, s));
@@ -413,7 +411,7 @@ void hzp_state_stop(struct hzp_state *s, bool save)
     pthread_join(s->thread, NULL);
     s->started = false;
     journal(s);
-    struct hzp_version *v = hzp_weights_current(s->weights);
+    struct hzp_version *v = hzp_weights_current(s->model->weights);
     if (save && s->dir && v && v->record.optimizer_step > s->saved_step &&
         hzp_trainer_idle(s->trainer))
         write_checkpoint(s, v);
