@@ -28,6 +28,7 @@ struct hzp_state {
     /* fixed after open */
     struct hzp_state_config config;
     char *dir, *model_dir, *weights_dir; /* dir NULL: nothing is kept */
+    size_t dir_existed;                  /* bytes of dir's path that were there before */
     struct hzp_sample_log *log;
     struct hzp_sample_queue *queue;
     struct hzp_examples examples;
@@ -48,6 +49,7 @@ struct hzp_state {
     bool asked, journal_failed;
 
     /* any thread */
+    atomic_bool fresh; /* to be removed at close */
     struct hzp_wake wake;
     atomic_bool stopping;
     _Atomic uint64_t last_update_ns;
@@ -115,7 +117,7 @@ static int choose_dir(struct hzp_state *s, struct hzp_err_text *reterr)
     else
         HZP_TRY(hzp_state_default_dir(s->config.model_dir, dir, sizeof(dir), reterr));
     s->dir = hzp_xstrdup(dir);
-    return hzp_checkpoint_make_dir(dir, reterr);
+    return hzp_checkpoint_make_dir(dir, &s->dir_existed, reterr);
 }
 
 static int choose_weights(struct hzp_state *s, struct hzp_err_text *reterr)
@@ -187,8 +189,10 @@ static int open_all(struct hzp_state *s, struct hzp_err_text *reterr)
     char path[PATH_MAX] = ":memory:", fingerprint[128];
     const struct hzp_state_config *config = &s->config;
     HZP_TRY(choose_dir(s, reterr));
-    if (s->dir)
+    if (s->dir) {
         snprintf(path, sizeof(path), "%s/samples.db", s->dir);
+        atomic_store(&s->fresh, config->provisional && access(path, F_OK) < 0 && errno == ENOENT);
+    }
     make_fingerprint(config, fingerprint, sizeof(fingerprint));
     HZP_TRY(hzp_sample_log_open(path, fingerprint, &s->log, reterr));
     HZP_TRY(choose_weights(s, reterr));
@@ -224,6 +228,24 @@ int hzp_state_open(const struct hzp_state_config *config, struct hzp_state **ret
     return HZP_OK;
 }
 
+void hzp_state_keep(struct hzp_state *s)
+{
+    atomic_store(&s->fresh, false);
+}
+
+/* The log of a server that never came up has nothing in it: who mistypes an option should not find
+ * a directory more. */
+static void remove_fresh(struct hzp_state *s)
+{
+    static const char *const tails[] = {"", "-wal", "-shm", "-journal"};
+    char path[PATH_MAX];
+    for (int i = 0; i < HZP_COUNT(tails); i++) {
+        snprintf(path, sizeof(path), "%s/samples.db%s", s->dir, tails[i]);
+        unlink(path);
+    }
+    hzp_checkpoint_unmake_dir(s->dir, s->dir_existed);
+}
+
 void hzp_state_close(struct hzp_state *s)
 {
     if (!s)
@@ -234,6 +256,8 @@ void hzp_state_close(struct hzp_state *s)
         hzp_examples_fini(&s->examples);
     hzp_sample_queue_destroy(s->queue);
     hzp_sample_log_close(s->log);
+    if (atomic_load(&s->fresh))
+        remove_fresh(s);
     pthread_mutex_destroy(&s->lock);
     hzp_wake_fini(&s->wake);
     free(s->dir);

@@ -39,12 +39,16 @@ struct hzp_state_config {
     int32_t body_samples_max;           /* examples in one body */
     int64_t checkpoint_every;           /* updates; 0: only when idle and at the end */
     int64_t keep_checkpoints;
+    bool provisional; /* what open makes on disk goes again at close, unless hzp_state_keep() */
 };
 
 /* Opens or makes the state directory, reads what is to be learned again into a new queue.  Any
  * thread, once, before the weights are loaded.  Errors name file and reason. */
 int hzp_state_open(const struct hzp_state_config *config, struct hzp_state **ret,
                       struct hzp_err_text *reterr);
+
+/* The process has come up: what a provisional open made stays.  Any thread, once. */
+void hzp_state_keep(struct hzp_state *s);
 
 /* Where the weights come from (a checkpoint or model_dir), the id of the first version to publish
  * (hzp_weights_config.first_id), and the queue (lives as long as the state). */
