@@ -108,9 +108,13 @@ static const struct setting table[] = {
                "requests that wait; beyond it: 429"),
     INT_OPTION("--max-waiting-tokens", waiting_tokens, "1048576", 1, BIG, ENGINE,
                "the same in tokens of their prompts"),
-    INT_OPTION("--step-rows", step_rows, "256", 1, 65536, ENGINE, "tokens computed in one step"),
-    INT_OPTION("--prefill-rows", prefill_rows, "128", 1, 65536, ENGINE,
-               "of these, tokens of prompts while others decode"),
+    INT_OPTION("--step-rows", step_rows, "256", 1, 65536, ENGINE, "most tokens computed in one step"),
+    INT_OPTION("--prefill-rows", prefill_rows, "0", 0, 65536, ENGINE,
+               "of these, most tokens of prompts while others decode; 0: as load and measured step "
+               "times say"),
+    CHOICE_OPTION("--admission", admission, "predicted", "predicted|worst-case", ENGINE,
+                  "when a request may begin: KV pages suffice by what lengths were learned, or even "
+                  "if all use their max_tokens"),
     INT_OPTION("--kv-tokens", kv_tokens, "0", 0, 1e9, ENGINE,
                "tokens that the KV cache holds; 0: as --kv-memory says"),
     SIZE_OPTION("--kv-memory", kv_memory, "0", 0, BIG, ENGINE,

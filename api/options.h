@@ -54,7 +54,7 @@ struct hzp_options {
 
     /* the engine */
     int64_t slots, kv_tokens, kv_memory, page_rows, step_rows, prefill_rows, running_max,
-        waiting_max, waiting_tokens, edits_max;
+        waiting_max, waiting_tokens, edits_max, admission /* predicted, worst-case */;
     int64_t check_plans;
 
     /* http */
