@@ -89,6 +89,12 @@ struct hzp_options {
     /* benchmarks */
     int64_t json, quick;
     const char *what;
+
+    /* a load on a running server: bench replay */
+    const char *load_url, *load_trace, *load_slo, *load_plot, *load_extra;
+    int64_t load_limit, load_requests, load_input, load_output, load_concurrency, load_warmup,
+        load_seed, load_vocab;
+    double load_scale, load_rate, load_silence;
 };
 
 /* Reads argv[1] as the command and the rest as its words and settings.  HZP_EINVAL: the text names
