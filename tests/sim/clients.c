@@ -194,7 +194,7 @@ static void arrive(struct sim_world *w)
         rate = 700;
         break;
     case SIM_FOOLED:
-        rate = 400;
+        rate = 600;
         break;
     case SIM_LONG:
         rate = 40;
@@ -210,7 +210,7 @@ static void leave(struct sim_world *w)
 {
     for (int32_t i = 0; i < w->lives; i++) {
         struct sim_life *life = w->life[i];
-        bool fooled = w->traffic == SIM_FOOLED && w->turn / 300 % 2 == 0 && life->seen > 3;
+        bool fooled = w->traffic == SIM_FOOLED && w->turn / 200 % 2 == 0 && life->seen > 9;
         if (life->cancel || (!fooled && !sim_chance(w, w->cancel_per_mille)))
             continue;
         life->cancel = true;
