@@ -70,6 +70,8 @@ static void choose_serving(struct sim_world *w)
     w->page_rows = 1 << between(w, 0, 5);
     int32_t running = between(w, 1, 24), longest = HZP_DIV_UP(w->positions, w->page_rows);
     w->pages = longest + between(w, 0, longest * running / 4);
+    if (w->traffic == SIM_FOOLED)
+        w->pages = longest + longest / 4;
     w->scheduler_config = (struct hzp_scheduler_config){
         .running_max = running,
         .waiting_max = between(w, 1, 60),
