@@ -38,6 +38,7 @@ struct hzp_engine {
     struct hzp_engine_config config;
     struct hzp_tokenizer *tok;
     struct hzp_model_config model_config;
+    struct hzp_policy policy; /* as started; hzp_loop_split() knows the present one */
     struct hzp_layout layout;
     bool layout_made;
     struct hzp_state *state; /* NULL with --no-train */

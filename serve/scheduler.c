@@ -4,10 +4,15 @@
 #include "base/arena.h"
 #include "base/ring.h"
 #include "base/thread.h"
+#include "nanobatch/split.h"
 #include "serve/edits.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+/* With a goal for the gaps between tokens: prompts go on with at least so many rows a step, and
+ * are taken to stand so deep when it is asked how many would do. */
+enum { PROMPT_ROWS_MIN = 16, PROMPT_DEPTH = 256 };
 
 /* A sequence that has KV pages.  `rq` is NULL once the request is final; the pages may have to
  * wait for their last step. */
@@ -510,7 +515,15 @@ static void add_piece(struct hzp_scheduler *s, struct hzp_step *step, struct seq
 static void add_prefills(struct hzp_scheduler *s, struct hzp_step *step, int32_t decodes)
 {
     struct hzp_batch *batch = step->batch;
-    int32_t room = decodes ? HZP_MIN(step->rows_left, s->config.prefill_rows_max) : step->rows_left;
+    int32_t room = step->rows_left;
+    if (decodes) {
+        double reads = 0;
+        for (int32_t i = 0; i < batch->rows; i++)
+            reads += batch->pos[i] + 1;
+        room = HZP_MIN(room, s->config.prefill_rows_max);
+        room = HZP_MIN(room, hzp_split_rows_within(step->split, decodes, reads, PROMPT_DEPTH,
+                                                   PROMPT_ROWS_MIN));
+    }
     for (int32_t i = 0; i < s->running && room > 0; i++) {
         struct seq *seq = &s->seq[s->order[i]];
         if (decoding(seq) || seq->rows)
@@ -523,6 +536,25 @@ static void add_prefills(struct hzp_scheduler *s, struct hzp_step *step, int32_t
         add_piece(s, step, seq, rows);
         room -= rows;
     }
+}
+
+static void tell_wait(struct hzp_waits *waits, const struct hzp_request *rq, int32_t left,
+                      int32_t now)
+{
+    if (waits->count < HZP_WAITS_MAX)
+        waits->of[waits->count++] = (struct hzp_wait){rq->submitted_ns, left, now};
+}
+
+/* Prompts that are not through, in the order in which they will be: the split leaves them time. */
+static void tell_waits(const struct hzp_scheduler *s, struct hzp_waits *waits)
+{
+    for (int32_t i = 0; i < s->running; i++) {
+        const struct seq *seq = &s->seq[s->order[i]];
+        if (!decoding(seq))
+            tell_wait(waits, seq->rq, seq->rq->prompt_count - seq->fed, seq->rows);
+    }
+    for (int32_t i = 0; i < s->wait_count; i++)
+        tell_wait(waits, wait_at(s, i), wait_at(s, i)->prompt_count, 0);
 }
 
 static void count_step(struct hzp_scheduler *s, int32_t rows)
@@ -552,6 +584,7 @@ static bool offer(struct hzp_source *source, struct hzp_step *step)
     if (s->running && step->version) {
         HZP_ASSERT(batch->max.page_stride >= s->page_stride);
         add_prefills(s, step, add_decodes(s, step));
+        tell_waits(s, &step->waits);
         step->kv = hzp_kvpool_layers(s->pool);
         if (batch->rows)
             count_step(s, batch->rows);
