@@ -145,8 +145,8 @@ static void split(struct page *p, struct hzp_server *server)
     gauge(p, "hzpserve_split_gap_seconds", r->gap_was_ns * 1e-9, "What it was.");
     gauge(p, "hzpserve_split_prediction_error_ratio", r->error,
           "Mean relative error of predicted gaps.");
-    gauge(p, "hzpserve_split_margin", r->margin,
-          "99 of 100 gaps were at most so many times what was predicted.");
+    gauge(p, "hzpserve_split_predicted_gap_p99_seconds", r->gap_p99_ns * 1e-9,
+          "What 99 of 100 gaps stay within that are predicted like the newest.");
     gauge(p, "hzpserve_split_train_share", r->policy.train_share, "Setting.");
     gauge(p, "hzpserve_split_train_max", r->policy.train_max, "Setting.");
     gauge(p, "hzpserve_split_train_min", r->policy.train_min, "Setting.");

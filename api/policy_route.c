@@ -37,11 +37,11 @@ static json_t *quantiles_json(const struct hzp_window *w)
 
 static json_t *predicted_json(const struct hzp_split_report *r)
 {
-    return json_pack("{s:i, s:i, s:o, s:f, s:o, s:o, s:o, s:f, s:f}", "decode_rows",
+    return json_pack("{s:i, s:i, s:o, s:f, s:o, s:o, s:o, s:f}", "decode_rows",
                      r->shape.decode_rows, "prompt_rows", r->shape.prompt_rows, "alone_ms",
                      ms_json(r->alone_ns), "slowdown", r->slowdown, "gap_ms", ms_json(r->gap_ns),
-                     "gap_p99_ms", ms_json(r->gap_ns * r->margin), "train_allowed_ms",
-                     ms_json(r->slice_ns), "margin", r->margin, "error", r->error);
+                     "gap_p99_ms", ms_json(r->gap_p99_ns), "train_allowed_ms",
+                     ms_json(r->slice_ns), "error", r->error);
 }
 
 static json_t *measured_json(const struct hzp_split_report *r)

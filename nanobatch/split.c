@@ -85,12 +85,6 @@ static void take_policy(struct hzp_split *split)
 
 /* ---- how long a step may last ---- */
 
-/* Predictions are lengthened by this. */
-static double margin(const struct hzp_split *split)
-{
-    return HZP_MAX(hzp_spread_quantile(&split->seen.off, 0.99), 1.0);
-}
-
 /* Between training's slice and nothing, by how often goals were missed lately. */
 static double trust(const struct hzp_split *split)
 {
@@ -119,20 +113,20 @@ static double part_of(const struct hzp_split *split, const struct hzp_split_step
 static double first_limit(const struct hzp_split *split, const struct hzp_split_step *step,
                           const struct hzp_waits *waits)
 {
-    double goal = (double)split->policy.ttft_ns, off = margin(split), limit = INFINITY, rows = 0;
+    double goal = (double)split->policy.ttft_ns, limit = INFINITY, rows = 0;
     double pace = HZP_MAX(split->prompt_rows, 1);
     for (int32_t i = 0; waits && i < waits->count; i++) {
         const struct hzp_wait *wait = &waits->of[i];
         rows += wait->rows_left;
         double steps = HZP_MAX(ceil(rows / pace), 1.0);
         double age = step->begin_ns > wait->since_ns ? (double)(step->begin_ns - wait->since_ns) : 0;
-        limit = HZP_MIN(limit, (goal - age) / (steps * off));
+        limit = HZP_MIN(limit, hzp_seen_within(&split->seen, goal - age) / steps);
     }
     if (!waits || !waits->count) {
         /* The next one comes just now, and takes what they take without training. */
         double alone = hzp_spread_quantile(&split->seen.first_alone, 0.99);
         alone = alone > 0 ? alone : goal / 4;
-        limit = (goal - alone) / off + step->alone_ns + split->host_ns;
+        limit = hzp_seen_within(&split->seen, goal - alone) + step->alone_ns + split->host_ns;
     }
     return limit;
 }
@@ -143,7 +137,7 @@ static double within_goals(struct hzp_split *split, struct hzp_split_step *step,
 {
     double gaps = INFINITY, firsts = INFINITY;
     if (split->policy.itl_ns && step->decode_rows > 0)
-        gaps = part_of(split, step, (double)split->policy.itl_ns / margin(split));
+        gaps = part_of(split, step, hzp_seen_within(&split->seen, (double)split->policy.itl_ns));
     if (split->policy.ttft_ns)
         firsts = part_of(split, step, first_limit(split, step, waits));
     double train_ns = HZP_MAX(HZP_MIN(gaps, firsts), 0.0), trusted = trust(split);
@@ -208,7 +202,7 @@ void hzp_split_begin(struct hzp_split *split, struct hzp_split_step *step, uint6
         double goal = (double)split->policy.ttft_ns;
         double alone = hzp_spread_quantile(&split->seen.first_alone, 0.99);
         double least = HZP_MIN(idle, goal / 16);
-        idle = HZP_MAX(HZP_MIN(idle, (goal - alone) / margin(split)), least);
+        idle = HZP_MAX(HZP_MIN(idle, hzp_seen_within(&split->seen, goal - alone)), least);
     }
     *step = (struct hzp_split_step){
         .begin_ns = now_ns, .train_ns = (uint64_t)idle, .item_ns = UINT64_MAX};
@@ -338,7 +332,7 @@ static void learn(struct hzp_split *split, const struct hzp_split_step *step,
         return;
     average(&split->host_ns, HZP_MAX(HZP_MIN(gap_ns - busy_ns, 4 * split->host_ns + 1e6), 1.0));
     if ((!step->overrun || !step->trains) && split->predict.seen > HZP_PREDICT_FEW)
-        hzp_seen_prediction(&split->seen, gap_ns, step->gap_ns);
+        hzp_seen_prediction(&split->seen, &split->policy, gap_ns, step->gap_ns);
 }
 
 static void report(struct hzp_split *split, const struct hzp_split_step *step, double gap_ns)
@@ -358,7 +352,7 @@ static void report(struct hzp_split *split, const struct hzp_split_step *step, d
         r->gap_ns = step->gap_ns;
         r->slice_ns = (double)step->train_ns;
         r->gap_was_ns = gap_ns;
-        r->margin = margin(split);
+        r->gap_p99_ns = hzp_seen_p99(seen, step->gap_ns);
         r->error = seen->error;
         r->missed_gaps = seen->missed_gaps;
         r->missed_gaps_alone = seen->missed_gaps_alone;
@@ -405,7 +399,7 @@ int32_t hzp_split_rows_within(const struct hzp_split *split, int32_t decode_rows
 {
     if (!split || !split->policy.itl_ns || decode_rows < 1)
         return INT32_MAX;
-    double limit = (double)split->policy.itl_ns / margin(split) - split->host_ns;
+    double limit = hzp_seen_within(&split->seen, (double)split->policy.itl_ns) - split->host_ns;
     struct hzp_step_shape shape = {.decode_rows = decode_rows, .decode_reads = decode_reads};
     int32_t fits = 0, most = 1 << 20;
     for (int32_t bit = most; bit > 0; bit >>= 1) {

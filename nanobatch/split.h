@@ -113,7 +113,7 @@ struct hzp_split {
         struct hzp_step_shape shape;
         double alone_ns, slowdown, gap_ns, slice_ns; /* predicted; what training was allowed */
         double gap_was_ns;
-        double margin;    /* 99 of 100 gaps were at most so many times what was predicted */
+        double gap_p99_ns; /* what 99 of 100 gaps stay within that are predicted so */
         double error;     /* of predicted gaps, mean, relative */
         double missed_gaps, missed_gaps_alone, missed_firsts; /* lately; 0 without goals */
         struct hzp_window gap, first; /* the newest gaps and times to first tokens */
