@@ -172,6 +172,8 @@ static int open_serving(struct hzp_engine *e)
                                           .waiting_max = (int32_t)options->waiting_max,
                                           .waiting_tokens_max = options->waiting_tokens,
                                           .prefill_rows_max = (int32_t)options->prefill_rows,
+                                          .admission = options->admission ? HZP_ADMIT_WORST_CASE
+                                                                          : HZP_ADMIT_PREDICTED,
                                           .edits_max = batch->edits_max};
     return hzp_scheduler_create(&config, e->model, e->pool, &e->scheduler);
 }

@@ -171,6 +171,7 @@ static int execute(struct hzp_loop *loop)
                      &times);
     step->end_ns = hzp_device_now_ns(loop->config.model->dev);
     step->trained_ns = loop->now.beside && times.train_end_ns ? times.train_end_ns : times.train_ns;
+    step->served_ns = loop->now.beside && times.serve_end_ns ? times.serve_end_ns : times.serve_ns;
     count(&loop->counters.steps, 1);
     count(&loop->counters.serve_ns, times.serve_ns);
     count(&loop->counters.train_ns, times.train_ns);

@@ -38,6 +38,7 @@ struct hzp_step {
     const struct hzp_plan *chain; /* training's slice: items [from, to) */
     int32_t from, to;
     uint64_t trained_ns;        /* how long the slice took; valid in deliver */
+    uint64_t served_ns;         /* how long serving's part took; valid in deliver */
     const struct hzp_price *price;
     const struct hzp_split *split; /* hzp_split_rows_within: how many rows of prompts fit */
     struct hzp_waits waits;     /* set by the source that filled the batch */
