@@ -266,8 +266,8 @@ static double predicted_gap(const struct hzp_split *split, const struct hzp_spli
     double serve = step->alone_ns * hzp_predict_slowdown(&split->predict, step->beside,
                                                          step->alone_ns, step->slice_ns);
     if (step->beside)
-        return split->host_ns + HZP_MAX(serve, step->slice_ns);
-    return split->host_ns + serve + step->slice_ns;
+        return split->host_ns + (split->config.early ? serve : HZP_MAX(serve, step->slice_ns));
+    return split->host_ns + serve + (split->config.early ? step->carry_ns : step->slice_ns);
 }
 
 void hzp_split_taken(struct hzp_split *split, struct hzp_split_step *step, bool trains,
@@ -276,8 +276,10 @@ void hzp_split_taken(struct hzp_split *split, struct hzp_split_step *step, bool 
     step->trains = trains;
     step->beside = step->beside && trains;
     step->slice_ns = trains ? slice_ns : 0;
+    step->carry_ns = split->carry_ns;
     if (step->rows > 0)
         step->gap_ns = predicted_gap(split, step);
+    split->carry_ns = split->config.early && !step->beside ? step->slice_ns : 0;
 }
 
 /* ---- what a step really took ---- */
@@ -321,10 +323,12 @@ static void learn(struct hzp_split *split, const struct hzp_split_step *step,
 {
     double serve_ns = (double)times->serve_ns, train_ns = (double)times->train_ns;
     double busy_ns = serve_ns + train_ns;
+    if (split->config.early)
+        busy_ns = serve_ns + (step->beside ? 0 : (double)split->last_train_ns);
     if (step->beside && times->serve_end_ns) {
         serve_ns = (double)times->serve_end_ns;
         train_ns = (double)times->train_end_ns;
-        busy_ns = HZP_MAX(serve_ns, train_ns);
+        busy_ns = split->config.early ? serve_ns : HZP_MAX(serve_ns, train_ns);
     }
     hzp_predict_learn(&split->predict, &step->shape, step->beside, step->trains ? train_ns : 0,
                       serve_ns);
@@ -367,29 +371,31 @@ static void report(struct hzp_split *split, const struct hzp_split_step *step, d
 }
 
 void hzp_split_ended(struct hzp_split *split, const struct hzp_split_step *step,
-                     const struct hzp_exec_times *times, uint64_t end_ns, double next_ns)
+                     const struct hzp_exec_times *times, uint64_t tokens_ns, double next_ns)
 {
     double gap_ns = 0;
+    uint64_t train_ns = split->config.early ? split->last_train_ns : times->train_ns;
     if (next_ns > 0)
         split->next_ns = next_ns;
-    hzp_seen_step(&split->seen, step->begin_ns, end_ns, times->serve_ns, times->train_ns);
+    hzp_seen_step(&split->seen, step->begin_ns, tokens_ns, times->serve_ns, times->train_ns);
     if (step->rows == 0) {
         split->credit_ns = split->floor_ns = 0;
     } else {
         if (split->last_served && step->decode_rows > 0)
-            gap_ns = (double)(end_ns - split->last_end_ns);
+            gap_ns = (double)(tokens_ns - split->last_tokens_ns);
         split->since_overrun = step->overrun && step->trains ? 0 : split->since_overrun + 1;
         account(split, step, times, next_ns);
         learn(split, step, times, gap_ns);
         if (gap_ns > 0)
-            hzp_seen_gap(&split->seen, &split->policy, (uint64_t)gap_ns, times->train_ns,
+            hzp_seen_gap(&split->seen, &split->policy, (uint64_t)gap_ns, train_ns,
                          step->decode_rows);
         for (int32_t i = 0; i < step->firsts; i++)
-            hzp_seen_first(&split->seen, &split->policy, step->first_ns[i], end_ns);
+            hzp_seen_first(&split->seen, &split->policy, step->first_ns[i], tokens_ns);
     }
     report(split, step, gap_ns);
     split->last_served = step->rows > 0;
-    split->last_end_ns = end_ns;
+    split->last_tokens_ns = tokens_ns;
+    split->last_train_ns = times->train_ns;
 }
 
 /* ---- prompts ---- */
@@ -399,7 +405,8 @@ int32_t hzp_split_rows_within(const struct hzp_split *split, int32_t decode_rows
 {
     if (!split || !split->policy.itl_ns || decode_rows < 1)
         return INT32_MAX;
-    double limit = hzp_seen_within(&split->seen, (double)split->policy.itl_ns) - split->host_ns;
+    double limit = hzp_seen_within(&split->seen, (double)split->policy.itl_ns) - split->host_ns -
+                   split->carry_ns;
     struct hzp_step_shape shape = {.decode_rows = decode_rows, .decode_reads = decode_reads};
     int32_t fits = 0, most = 1 << 20;
     for (int32_t bit = most; bit > 0; bit >>= 1) {

@@ -49,6 +49,7 @@ enum { HZP_SPLIT_PASSED_OVER_MAX = 8 };
 struct hzp_split_config {
     struct hzp_policy policy;
     uint64_t idle_ns; /* while none runs: how long training may hold the device at a stretch */
+    bool early;       /* a step's tokens are out before its slice has ended: the next gap holds it */
     bool beside;      /* training runs beside requests on lanes of its own, not in turn with them */
     const struct hzp_model *model; /* for first predictions; NULL: of no size in particular */
     const struct hzp_price *price; /* the same; read in init only */
@@ -80,6 +81,7 @@ struct hzp_split_step {
     double alone_ns;   /* predicted: of serving's rows, */
     double gap_ns;     /* and from the last step's end to this one's */
     double slice_ns;   /* by prices: of training's items */
+    double carry_ns;   /* the same of the step before, if that falls into this gap */
     uint64_t first_ns[16]; /* of those whose first token it brings: asked for at */
     int32_t firsts;
 };
@@ -98,9 +100,9 @@ struct hzp_split {
     double next_ns;   /* the last known price of training's next item; 0: none */
     int32_t passed_over, since_look, since_overrun;
     int32_t prompt_rows; /* of the last step that had any */
-    uint64_t last_end_ns;
+    double carry_ns;  /* of the newest step formed */
+    uint64_t last_train_ns, last_tokens_ns;
     bool last_served;
-    struct hzp_split_step last;
     /* under lock */
     pthread_mutex_t lock;
     struct hzp_policy wanted;
@@ -139,10 +141,11 @@ void hzp_split_serve(struct hzp_split *split, struct hzp_split_step *step,
 void hzp_split_taken(struct hzp_split *split, struct hzp_split_step *step, bool trains,
                      double slice_ns);
 
-/* The step has ended, at end_ns of the device's clock.  next_ns: the price of the next item of
- * training's chain, 0: there is none.  Steps are told about in the order of their begin. */
+/* The step has ended.  tokens_ns: when serving's results were out, by the device's clock.  next_ns:
+ * the price of the next item of training's chain, 0: there is none.  Steps are told about in the
+ * order of their begin. */
 void hzp_split_ended(struct hzp_split *split, const struct hzp_split_step *step,
-                     const struct hzp_exec_times *times, uint64_t end_ns, double next_ns);
+                     const struct hzp_exec_times *times, uint64_t tokens_ns, double next_ns);
 
 /* How many rows of prompts may join so many decode rows, which read so many positions, for the gap to
  * stay within its goal; the prompts' rows stand at `depth` on average.  At least min; INT32_MAX: no
