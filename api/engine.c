@@ -195,8 +195,6 @@ static int open_loop(struct hzp_engine *e)
     struct hzp_loop_config config = {.model = e->model,
                                      .space = e->space,
                                      .batch = e->batch,
-                                     .source = {hzp_scheduler_source(e->scheduler)},
-                                     .sources = 1,
                                      .policy = e->policy,
                                      .idle_ns = (uint64_t)(options->idle_ms * 1e6),
                                      .check_plans = options->check_plans != 0};
@@ -204,6 +202,9 @@ static int open_loop(struct hzp_engine *e)
         open_beside(e);
         config.beside = &e->beside;
     }
+    if (e->config.first)
+        config.source[config.sources++] = e->config.first;
+    config.source[config.sources++] = hzp_scheduler_source(e->scheduler);
     if (e->trainer)
         config.source[config.sources++] = hzp_trainer_source(e->trainer);
     if (e->config.source)
@@ -327,8 +328,9 @@ static int read_policy(struct hzp_engine *e, struct hzp_err_text *reterr)
     e->policy = (struct hzp_policy){.train_share = options->train_share,
                                     .train_max = options->train_max,
                                     .train_min = options->train_min};
-    if (options->slo)
-        HZP_TRY(hzp_policy_parse_goals(options->slo, "--slo", &e->policy, reterr));
+    const char *slo = options->command == HZP_COMMAND_BENCH ? options->load_slo : options->slo;
+    if (slo)
+        HZP_TRY(hzp_policy_parse_goals(slo, "--slo", &e->policy, reterr));
     if (options->command == HZP_COMMAND_COMPLETE)
         return HZP_OK; /* trains nothing, and has none of these */
     return hzp_policy_check(&e->policy, reterr);

@@ -32,6 +32,7 @@ struct hzp_engine_config {
     void (*on_update)(void *ctx, const struct hzp_update_report *report);
     void *ctx;
     struct hzp_source *source; /* a third source of the loop, borrowed; NULL: none */
+    struct hzp_source *first;  /* one before all others, borrowed; NULL: none */
 };
 
 struct hzp_engine {
