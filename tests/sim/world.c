@@ -187,7 +187,8 @@ static void open_engine(struct sim_world *w)
         .source = {&w->first, hzp_scheduler_source(w->scheduler), hzp_trainer_source(w->trainer),
                    &w->last},
         .sources = 4,
-        .train_share = w->train_share * (w->sabotage == SIM_GREEDY_TRAINER ? 4 : 1),
+        .policy = {.train_share = w->train_share * (w->sabotage == SIM_GREEDY_TRAINER ? 4 : 1),
+                   .train_max = 1},
         .idle_ns = (uint64_t)between(w, 1, 400000),
         .check_plans = w->seed % 4 == 0,
     };
