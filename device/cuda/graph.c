@@ -24,13 +24,22 @@ static void forget_staged(struct hzp_cuda_lane *lane)
     lane->stage_epoch = 0; /* epochs begin at 1 */
 }
 
+/* Not the device's failure: if it has failed, it will again. */
+static int none(const char *what, cudaError_t error)
+{
+    hzp_log(HZP_LOG_WARN, "cuda", "no graph: %s: %s", what, cudaGetErrorString(error));
+    cudaGetLastError();
+    return HZP_EUNSUP;
+}
+
 int hzp_cuda_graph_begin(struct hzp_lane *base)
 {
     struct hzp_cuda_lane *lane = hzp_cuda_lane(base);
     struct hzp_cuda_device *dev = hzp_cuda_device(base);
     HZP_TRY(hzp_cuda_lane_ready_for_ops(lane)); /* nothing is allocated while capturing */
     cudaError_t error = cudaStreamBeginCapture(lane->stream, cudaStreamCaptureModeThreadLocal);
-    HZP_TRY(hzp_cuda_check(dev, error, "beginning a graph"));
+    if (error != cudaSuccess)
+        return none("beginning", error);
     forget_staged(lane);
     dev->capturing = true;
     return HZP_OK;
@@ -60,9 +69,7 @@ int hzp_cuda_graph_end(struct hzp_lane *base, struct hzp_graph **ret)
     if (!made) {
         if (exec)
             cudaGraphExecDestroy(exec);
-        hzp_log(HZP_LOG_WARN, "cuda", "no graph: %s: %s", what, cudaGetErrorString(error));
-        cudaGetLastError(); /* a device that failed will fail again */
-        return HZP_EUNSUP;
+        return none(what, error);
     }
     made->dev = dev;
     made->exec = exec;

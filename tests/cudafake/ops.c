@@ -103,7 +103,8 @@ struct hzp_device *fake_open(unsigned seed, const char *lanes, const char *cache
     struct hzp_device *dev = NULL;
     struct hzp_err_text why = {0};
     setenv("HZP_CUDA_LANES", lanes ? lanes : "", 1);
-    setenv("XDG_CACHE_HOME", cache ? cache : "/dev/null", 1);
+    setenv("XDG_CACHE_HOME", cache ? cache : "", 1);
+    setenv("HOME", "", 1);
     fake_reset(seed);
     int r = hzp_device_open(&(struct hzp_device_config){.name = "cuda"}, &dev, &why);
     assert_string_equal(why.text, "");

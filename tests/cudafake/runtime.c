@@ -384,7 +384,9 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t handle, enum cudaStreamCaptureMo
 
 cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t *ret)
 {
-    BEGIN("cudaStreamEndCapture");
+    int wanted = 0;
+    fake_enter();
+    bool fails = fake_fails("cudaStreamEndCapture", &wanted); /* which ends it all the same */
     struct fake_stream *stream = fake_stream_find(handle, "cudaStreamEndCapture");
     if (!stream || !stream->capture) {
         fake_mistake("cudaStreamEndCapture: no capture was begun");
@@ -394,9 +396,9 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t *ret)
     stream->capture = NULL;
     fake_capture_set(NULL);
     *ret = NULL;
-    if (stream->capture_broken) {
+    if (stream->capture_broken || fails) {
         fake_graph_drop(graph);
-        return answer(cudaErrorStreamCaptureInvalidated);
+        return answer(fails ? (cudaError_t)wanted : cudaErrorStreamCaptureInvalidated);
     }
     *ret = (cudaGraph_t)graph;
     return answer(cudaSuccess);
