@@ -20,7 +20,7 @@ struct what {
 static const struct what all[] = {
     {"serve", hzp_bench_serve, true, false, 1},    {"train", hzp_bench_train, true, true, 1},
     {"coserve", hzp_bench_coserve, true, true, 2}, {"swap", hzp_bench_swap, true, false, 2},
-    {"ops", hzp_bench_ops, false, false, 0},
+    {"offline", hzp_bench_offline, true, false, 1}, {"ops", hzp_bench_ops, false, false, 0},
 };
 
 static const struct what *find(const char *name, struct hzp_err_text *reterr)
@@ -28,7 +28,7 @@ static const struct what *find(const char *name, struct hzp_err_text *reterr)
     for (int i = 0; name && i < HZP_COUNT(all); i++)
         if (!strcmp(all[i].name, name))
             return &all[i];
-    hzp_fail(reterr, HZP_EINVAL, "bench: '%s' is none of serve, train, coserve, swap, ops, replay",
+    hzp_fail(reterr, HZP_EINVAL, "bench: '%s' is none of serve, train, coserve, swap, offline, ops, replay",
              name ? name : "");
     return NULL;
 }

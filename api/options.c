@@ -285,7 +285,7 @@ static const struct {
     {COMPLETE, "complete", "MODEL \"PROMPT\"", "complete one prompt on the terminal"},
     {EVAL, "eval", "MODEL --data FILE", "mean negative log-likelihood of a text"},
     {TRAIN, "train", "MODEL --data FILE --out DIR", "train offline"},
-    {BENCH, "bench", "WHAT [MODEL]", "measure: serve, train, coserve, swap, ops; or replay a load"},
+    {BENCH, "bench", "WHAT [MODEL]", "measure: serve, train, coserve, swap, offline, ops; or replay a load"},
     {PLAN, "plan", "[MODEL]", "the plan of one step: print it, trace it, time it"},
     {DEVICES, "devices", "", "what this machine can compute on"},
 };
