@@ -86,7 +86,7 @@ static const struct setting table[] = {
     HEADING("HTTP", SERVE),
     TEXT_OPTION("--host", host, "127.0.0.1", "ADDRESS", SERVE, "address to listen on"),
     INT_OPTION("--port", port, "8000", 0, 65535, SERVE, "port to listen on; 0: any free one"),
-    TEXT_OPTION("--served-model-name", served_name, NULL, "NAME", SERVE,
+    TEXT_OPTION("--served-model-name", served_name, NULL, "NAME", SERVE | BENCH,
                 "the model's name in requests and answers; not given: its directory's"),
     {.name = "--api-key", .kind = TEXT, .field = AT(api_key), .env = "HZP_API_KEY", .meta = "KEY",
      .commands = SERVE | BENCH, .help = "required as a bearer token by every route under /v1"},
