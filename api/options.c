@@ -86,7 +86,7 @@ static const struct setting table[] = {
     HEADING("HTTP", SERVE),
     TEXT_OPTION("--host", host, "127.0.0.1", "ADDRESS", SERVE, "address to listen on"),
     INT_OPTION("--port", port, "8000", 0, 65535, SERVE, "port to listen on; 0: any free one"),
-    TEXT_OPTION("--served-model-name", served_name, NULL, "NAME", SERVE,
+    TEXT_OPTION("--served-model-name", served_name, NULL, "NAME", SERVE | BENCH,
                 "the model's name in requests and answers; not given: its directory's"),
     {.name = "--api-key", .kind = TEXT, .field = AT(api_key), .env = "HZP_API_KEY", .meta = "KEY",
      .commands = SERVE | BENCH, .help = "required as a bearer token by every route under /v1"},
@@ -149,8 +149,15 @@ static const struct setting table[] = {
     INT_OPTION("--publish-every", publish_every, "1", 1, 1e6, SERVE | BENCH, "updates per version"),
     INT_OPTION("--max-staleness", max_staleness, "1", 0, 1e6, SERVE | BENCH,
                "updates by which the serving version may trail"),
+    TEXT_OPTION("--slo", slo, NULL, "GOALS", SERVE,
+                "ttft=TIME,itl=TIME (either may be absent): time to the first token and between two, "
+                "for 99 of 100; training then takes what they leave while requests run"),
     NUM_OPTION("--train-share", train_share, "0.5", 0, 100, SERVE | BENCH,
-               "training's time over serving's while requests run"),
+               "training's time over serving's while requests run, without a goal for itl"),
+    NUM_OPTION("--train-max", train_max, "1", 0, 1, SERVE | BENCH,
+               "the most of the device's time that training takes while requests run"),
+    NUM_OPTION("--train-min", train_min, "0", 0, 1, SERVE | BENCH,
+               "the least of it, whatever becomes of the goals"),
     INT_OPTION("--train-units", train_units, "0", 0, 1023, SERVE | BENCH,
                "cores that training has to itself while requests run, beside them; 0: it takes turns "
                "with them on all cores"),
@@ -255,7 +262,7 @@ static const struct setting table[] = {
      .meta = "N", .commands = BENCH, .help = "the same"},
     TEXT_OPTION("--slo", load_slo, NULL, "LIST", BENCH,
                 "what counts as good: ttft=500ms,itl=50ms of ttft, tpot, itl (p99 of the request's "
-                "own) and e2el"),
+                "own) and e2el; bench coserve: the goals training is held to, of ttft and itl"),
     TEXT_OPTION("--plot", load_plot, NULL, "FILE.svg", BENCH, "draw latencies and throughput"),
     INT_OPTION("--warmup", load_warmup, "0", 0, 1000, BENCH, "requests first that do not count"),
     INT_OPTION("--seed", load_seed, "1", 0, BIG, BENCH, "of the prompts' tokens"),
@@ -278,7 +285,7 @@ static const struct {
     {COMPLETE, "complete", "MODEL \"PROMPT\"", "complete one prompt on the terminal"},
     {EVAL, "eval", "MODEL --data FILE", "mean negative log-likelihood of a text"},
     {TRAIN, "train", "MODEL --data FILE --out DIR", "train offline"},
-    {BENCH, "bench", "WHAT [MODEL]", "measure: serve, train, coserve, swap, ops; or replay a load"},
+    {BENCH, "bench", "WHAT [MODEL]", "measure: serve, train, coserve, swap, offline, ops; or replay a load"},
     {PLAN, "plan", "[MODEL]", "the plan of one step: print it, trace it, time it"},
     {DEVICES, "devices", "", "what this machine can compute on"},
 };
