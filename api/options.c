@@ -108,9 +108,13 @@ static const struct setting table[] = {
                "requests that wait; beyond it: 429"),
     INT_OPTION("--max-waiting-tokens", waiting_tokens, "1048576", 1, BIG, ENGINE,
                "the same in tokens of their prompts"),
-    INT_OPTION("--step-rows", step_rows, "256", 1, 65536, ENGINE, "tokens computed in one step"),
-    INT_OPTION("--prefill-rows", prefill_rows, "128", 1, 65536, ENGINE,
-               "of these, tokens of prompts while others decode"),
+    INT_OPTION("--step-rows", step_rows, "256", 1, 65536, ENGINE, "most tokens computed in one step"),
+    INT_OPTION("--prefill-rows", prefill_rows, "0", 0, 65536, ENGINE,
+               "of these, most tokens of prompts while others decode; 0: as load and measured step "
+               "times say"),
+    CHOICE_OPTION("--admission", admission, "predicted", "predicted|worst-case", ENGINE,
+                  "when a request may begin: KV pages suffice by what lengths were learned, or even "
+                  "if all use their max_tokens"),
     INT_OPTION("--kv-tokens", kv_tokens, "0", 0, 1e9, ENGINE,
                "tokens that the KV cache holds; 0: as --kv-memory says"),
     SIZE_OPTION("--kv-memory", kv_memory, "0", 0, BIG, ENGINE,
@@ -145,8 +149,15 @@ static const struct setting table[] = {
     INT_OPTION("--publish-every", publish_every, "1", 1, 1e6, SERVE | BENCH, "updates per version"),
     INT_OPTION("--max-staleness", max_staleness, "1", 0, 1e6, SERVE | BENCH,
                "updates by which the serving version may trail"),
+    TEXT_OPTION("--slo", slo, NULL, "GOALS", SERVE,
+                "ttft=TIME,itl=TIME (either may be absent): time to the first token and between two, "
+                "for 99 of 100; training then takes what they leave while requests run"),
     NUM_OPTION("--train-share", train_share, "0.5", 0, 100, SERVE | BENCH,
-               "training's time over serving's while requests run"),
+               "training's time over serving's while requests run, without a goal for itl"),
+    NUM_OPTION("--train-max", train_max, "1", 0, 1, SERVE | BENCH,
+               "the most of the device's time that training takes while requests run"),
+    NUM_OPTION("--train-min", train_min, "0", 0, 1, SERVE | BENCH,
+               "the least of it, whatever becomes of the goals"),
     INT_OPTION("--train-units", train_units, "0", 0, 1023, SERVE | BENCH,
                "cores that training has to itself while requests run, beside them; 0: it takes turns "
                "with them on all cores"),
@@ -163,8 +174,8 @@ static const struct setting table[] = {
     INT_OPTION("--queue-tokens", queue_tokens, "16777216", 1, BIG, SERVE | BENCH,
                "the same in tokens"),
     TEXT_OPTION("--state", state_dir, NULL, "DIR", SERVE | BENCH,
-                "where accepted examples and checkpoints are kept; not given: a directory of the "
-                "user's, by model; none: nothing is kept"),
+                "where accepted examples and checkpoints are kept; none: nowhere; not given: "
+                "hzpserve/NAME-HASH of the model under $XDG_DATA_HOME or ~/.local/share"),
     INT_OPTION("--checkpoint-every", checkpoint_every, "100", 0, BIG, SERVE | TRAIN,
                "updates between checkpoints; 0: only at the end"),
     INT_OPTION("--keep-checkpoints", keep_checkpoints, "2", 1, 1e6, SERVE | TRAIN,
@@ -251,7 +262,7 @@ static const struct setting table[] = {
      .meta = "N", .commands = BENCH, .help = "the same"},
     TEXT_OPTION("--slo", load_slo, NULL, "LIST", BENCH,
                 "what counts as good: ttft=500ms,itl=50ms of ttft, tpot, itl (p99 of the request's "
-                "own) and e2el"),
+                "own) and e2el; bench coserve: the goals training is held to, of ttft and itl"),
     TEXT_OPTION("--plot", load_plot, NULL, "FILE.svg", BENCH, "draw latencies and throughput"),
     INT_OPTION("--warmup", load_warmup, "0", 0, 1000, BENCH, "requests first that do not count"),
     INT_OPTION("--seed", load_seed, "1", 0, BIG, BENCH, "of the prompts' tokens"),
@@ -274,7 +285,7 @@ static const struct {
     {COMPLETE, "complete", "MODEL \"PROMPT\"", "complete one prompt on the terminal"},
     {EVAL, "eval", "MODEL --data FILE", "mean negative log-likelihood of a text"},
     {TRAIN, "train", "MODEL --data FILE --out DIR", "train offline"},
-    {BENCH, "bench", "WHAT [MODEL]", "measure: serve, train, coserve, swap, ops; or replay a load"},
+    {BENCH, "bench", "WHAT [MODEL]", "measure: serve, train, coserve, swap, offline, ops; or replay a load"},
     {PLAN, "plan", "[MODEL]", "the plan of one step: print it, trace it, time it"},
     {DEVICES, "devices", "", "what this machine can compute on"},
 };
