@@ -2,15 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Throughput of hzpserve with all requests there from the begin, held against the machine's limits.
 
-    offline.py --hzpserve BIN --model DIR [--concurrency 32] [--loads 1024x32,64x256] ...
+    offline.py --hzpserve BIN --model DIR [--loads 32x1024x32,4x64x256,...]
 
-For each load (prompt tokens x answer tokens), of the same run's measured limits:
+A load is sequences at once x prompt tokens x answer tokens. Each is one `hzpserve bench offline`, whose
+limits (measured before and after, the better one counts) it is held against:
   GEMM        all tokens/s over GEMM peak / (2 x parameters)
-  roofline    output tokens/s over what the steps would make that did nothing but read: weights once
-              a step, and the keys and values of every running sequence; and, because many rows at
-              once are bound by arithmetic instead, the same where a step takes the longer of
-              reading and multiplying
-Limits are measured by `hzpserve bench` before and after; the better one counts.
+  roofline    tokens/s while all decode (sequences / median gap between tokens) over steps that only
+              read: the weights once, and keys and values of every sequence at half of its answer; and
+              over steps that take the longer of that and of multiplying, as many rows do
 """
 import argparse
 import json
@@ -20,37 +19,26 @@ import shlex
 import subprocess
 import sys
 
-from serving import Server, free_port, load
-
-
-def limits(given):
-    done = subprocess.run([given.hzpserve, "bench", "serve", given.model, "--quick", "--json",
-                           "--threads", str(given.threads)], capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(done.stderr)
-    figures = {f["name"]: f["value"] for f in json.loads(done.stdout)["figures"] if "name" in f}
-    return figures["limit: read bandwidth"] * 1e9, figures["limit: library GEMM, bf16"] * 1e9
-
 
 def model_facts(directory):
-    """Multiply-adds of one row in matrix products with and without the head; bytes of one token's
-    keys and values; the same layers' attention work is left out, which favours the limit."""
+    """Multiply-adds of one row in matrix products; bytes of one token's keys and values."""
     c = json.loads((pathlib.Path(directory) / "config.json").read_text())
-    hidden, heads = c["hidden_size"], c["num_attention_heads"]
-    kv = c["num_key_value_heads"]
+    hidden, heads, kv = c["hidden_size"], c["num_attention_heads"], c["num_key_value_heads"]
     dim = c.get("head_dim") or hidden // heads
-    layer = hidden * dim * (heads + 2 * kv) + heads * dim * hidden + 3 * hidden * c["intermediate_size"]
-    body = layer * c["num_hidden_layers"]
-    return body, body + hidden * c["vocab_size"], 2 * 2 * kv * dim * c["num_hidden_layers"]
+    layer = hidden * dim * (2 * heads + 2 * kv) + 3 * hidden * c["intermediate_size"]
+    return (layer * c["num_hidden_layers"] + hidden * c["vocab_size"],
+            2 * 2 * kv * dim * c["num_hidden_layers"])
 
 
-def bound(given, facts, bandwidth, peak, inputs, outputs):
-    """Output tokens/s of decoding alone, by reading and by the longer of the two."""
-    _, with_head, kv_bytes = facts
-    rows = given.concurrency
-    reads = (2 * with_head + rows * (inputs + outputs / 2) * kv_bytes) / bandwidth
-    multiplies = 2 * with_head * rows / peak
-    return rows / reads, rows / max(reads, multiplies)
+def measure(given, rows, inputs, outputs):
+    done = subprocess.run(
+        [given.hzpserve, "bench", "offline", given.model, "--json", "--threads", str(given.threads),
+         "--requests", str(rows * given.batches), "--max-running", str(rows), "--input-len", str(inputs),
+         "--output-len", str(outputs), "--context", str(inputs + outputs),
+         *shlex.split(given.hzpserve_args)], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(done.stderr)
+    return json.loads(done.stdout)["figures"]
 
 
 def main():
@@ -58,50 +46,38 @@ def main():
     parser.add_argument("--hzpserve", required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--concurrency", type=int, default=32)
-    parser.add_argument("--requests", type=int, default=0, help="0: as many as at once")
-    parser.add_argument("--loads", default="1024x32,64x256")
+    parser.add_argument("--batches", type=int, default=1, help="requests per sequence at once")
+    parser.add_argument("--loads", default="32x1024x32,4x64x256,16x64x256,32x64x256")
     parser.add_argument("--hzpserve-args", default="")
-    parser.add_argument("--json")
+    parser.add_argument("--json", help="file for every figure")
     given = parser.parse_args()
-    facts = model_facts(given.model)
-    bandwidth, peak = limits(given)
-    port, found = free_port(), []
-    loads = [tuple(int(n) for n in text.split("x")) for text in given.loads.split(",")]
-    room = max(a + b for a, b in loads)
-    server = Server("hzpserve", [given.hzpserve, "serve", given.model, "--port", str(port),
-                                 "--no-train", "--state", "none", "--threads", str(given.threads),
-                                 "--max-running", str(given.concurrency), "--context", str(room),
-                                 *shlex.split(given.hzpserve_args)], port)
-    try:
-        server.wait()
-        load(given, server, 1, 1, 64, 4, 999)
-        for seed, (inputs, outputs) in enumerate(loads, 1):
-            found.append((inputs, outputs,
-                          load(given, server, given.requests or given.concurrency,
-                               given.concurrency, inputs, outputs, seed)))
-    finally:
-        server.stop()
-    again = limits(given)
-    bandwidth, peak = max(bandwidth, again[0]), max(peak, again[1])
-    print(f"read bandwidth {bandwidth * 1e-9:.1f} GB/s, bf16 GEMM {peak * 1e-9:.0f} GFLOP/s")
-    kept = []
-    for inputs, outputs, r in found:
-        total, made = r["total_token_throughput"], r["output_throughput"]
-        best = peak / (2 * facts[1])
-        decoding = given.concurrency / r["mean_tpot_ms"] * 1e3
-        reads, both = bound(given, facts, bandwidth, peak, inputs, outputs)
-        print(f"{inputs} in, {outputs} out, {given.concurrency} at once: {total:.1f} tokens/s in all, "
-              f"{100 * total / best:.1f} % of {best:.1f} (GEMM peak / 2 N)\n"
-              f"  {made:.1f} output tokens/s; while all decode {decoding:.1f}: "
-              f"{100 * decoding / reads:.1f} % of {reads:.1f} (weights and KV read), "
-              f"{100 * decoding / both:.1f} % of {both:.1f} (reading or multiplying)")
-        kept.append({"input": inputs, "output": outputs, "gemm_bound": best, "read_bound": reads,
-                     "longer_bound": both, "decoding": decoding, **r})
+    macs, kv_bytes = model_facts(given.model)
+    kept = {}
+    for text in given.loads.split(","):
+        rows, inputs, outputs = (int(n) for n in text.split("x"))
+        figures = kept[text] = measure(given, rows, inputs, outputs)
+        value = {f["name"]: f["value"] for f in figures if "name" in f}
+        bandwidth = value["limit: read bandwidth"] * 1e9
+        peak = value["limit: library GEMM, bf16"] * 1e9
+        total, best = value["offline, prompts and answers"], peak / (2 * macs)
+        decoding = rows / value["between tokens, median"] * 1e3
+        reads = (2 * macs + rows * (inputs + outputs / 2) * kv_bytes) / bandwidth
+        longer = max(reads, 2 * macs * rows / peak)
+        print(f"{rows} at once, {inputs} in, {outputs} out   ({bandwidth * 1e-9:.1f} GB/s, "
+              f"{peak * 1e-9:.0f} GFLOP/s)\n"
+              f"  {total:9.1f} tokens/s in all       {100 * total / best:5.1f} % of {best:.0f}, GEMM "
+              f"peak / 2 N\n"
+              f"  {decoding:9.1f} tokens/s decoding     {100 * decoding * reads / rows:5.1f} % of "
+              f"{rows / reads:.0f}, weights and KV read\n"
+              f"  {'':34}{100 * decoding * longer / rows:5.1f} % of {rows / longer:.0f}, the longer of "
+              f"reading and multiplying", flush=True)
+        for f in figures:
+            if "profile" in f and f["seconds"] > 0.02 * sum(g.get("seconds", 0) for g in figures):
+                print(f"    {f['op']:16} {f['seconds']:8.2f} s {f['gflops']:8.0f} GFLOP/s "
+                      f"{f['gbytes']:8.1f} GB/s")
     if given.json:
         with open(given.json, "w") as file:
-            json.dump({"bandwidth": bandwidth, "gemm_bf16": peak, "command": server.command,
-                       "loads": kept}, file, indent=1)
+            json.dump(kept, file, indent=1)
 
 
 if __name__ == "__main__":
