@@ -9,17 +9,24 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A sequence's rows in one step. */
+struct part {
+    uint64_t step;
+    int32_t pos0, rows;     /* from this position on; 0: none */
+    int32_t logit0, logits; /* its range of the step's logits */
+};
+
 /* A sequence that has KV pages.  `rq` is NULL once the request is final; the pages may have to
- * wait for their last step. */
+ * wait for their last step, and what that one brings is nobody's. */
 struct seq {
     struct hzp_request *rq;
     bool used;
     int32_t *page; /* [page_stride], the first `taken` are ours */
     int32_t reserved, taken;
-    int32_t fed;             /* positions whose keys and values are stored */
-    int32_t rows;            /* of ours in step `step` */
-    int32_t logit0, logits;  /* our range of that step's logits */
-    uint64_t step;           /* the last step that touches our pages */
+    int32_t fed;         /* positions whose keys and values are stored once the steps formed so far
+                          * have ended */
+    struct part part[2]; /* of step n: part[n % 2]; two may be under way */
+    uint64_t step;       /* the last step that touches our pages */
 };
 
 struct hzp_scheduler {
@@ -36,6 +43,7 @@ struct hzp_scheduler {
     struct seq *seq;       /* [running_max] */
     int32_t *page_memory;  /* [running_max][page_stride] */
     int32_t *order;        /* indices of running sequences, oldest first */
+    int32_t *chosen;       /* [running_max] who decodes in the step that is formed */
     int32_t running;
     int32_t turn;          /* who of `order` decodes first: moves on when a step has no room for all */
     struct hzp_request **wait; /* a ring [waiting_max] */
@@ -77,6 +85,7 @@ int hzp_scheduler_create(const struct hzp_scheduler_config *config, const struct
     for (int32_t i = 0; i < config->running_max; i++)
         s->seq[i].page = s->page_memory + (size_t)i * (size_t)s->page_stride;
     s->order = hzp_xcalloc((size_t)config->running_max, sizeof(*s->order));
+    s->chosen = hzp_xcalloc((size_t)config->running_max, sizeof(*s->chosen));
     s->wait = hzp_xcalloc((size_t)config->waiting_max, sizeof(struct hzp_request *));
     pthread_mutex_init(&s->lock, NULL);
     *ret = s;
@@ -335,6 +344,7 @@ void hzp_scheduler_destroy(struct hzp_scheduler *s)
     free(s->seq);
     free(s->page_memory);
     free(s->order);
+    free(s->chosen);
     free(s->wait);
     free(s);
 }
@@ -371,24 +381,40 @@ static bool decoding(const struct seq *seq)
     return seq->fed >= seq->rq->prompt_count;
 }
 
-/* Opens the sequence's segment for `rows` more rows and takes the pages they need. */
-static void open_segment(struct hzp_scheduler *s, struct hzp_batch *batch, struct seq *seq,
-                         int32_t rows, bool decode)
+/* Every token it may generate is drawn once the steps formed so far have ended. */
+static bool complete(const struct seq *seq)
 {
-    while (seq->taken * s->page_rows < seq->fed + rows)
-        seq->page[seq->taken++] = hzp_kvpool_take(s->pool);
-    int32_t *page = hzp_batch_add_segment(batch, seq->fed, decode);
-    memcpy(page, seq->page, (size_t)seq->taken * sizeof(*page));
-    seq->rows = rows;
-    seq->logit0 = batch->logits;
-    seq->logits = 0;
+    return seq->fed >= seq->rq->prompt_count + HZP_MAX(seq->rq->max_tokens, 1) - 1;
 }
 
-static int32_t add_row(struct hzp_scheduler *s, struct hzp_batch *batch, const struct seq *seq,
-                       int32_t position, int32_t token)
+static struct part *part_of(struct seq *seq, uint64_t step)
 {
-    return hzp_batch_add_row(batch, token, seq->page[position / s->page_rows] * s->page_rows +
-                                               position % s->page_rows);
+    return &seq->part[step % 2];
+}
+
+/* Opens the sequence's segment for `rows` more rows and takes the pages they need. */
+static struct part *open_segment(struct hzp_scheduler *s, struct hzp_step *step, struct seq *seq,
+                                 int32_t rows, bool decode)
+{
+    struct part *part = part_of(seq, step->number);
+    while (seq->taken * s->page_rows < seq->fed + rows)
+        seq->page[seq->taken++] = hzp_kvpool_take(s->pool);
+    int32_t *page = hzp_batch_add_segment(step->batch, seq->fed, decode);
+    memcpy(page, seq->page, (size_t)seq->taken * sizeof(*page));
+    *part = (struct part){.step = step->number, .pos0 = seq->fed, .rows = rows,
+                          .logit0 = step->batch->logits};
+    seq->fed += rows;
+    seq->step = step->number;
+    step->rows_left -= rows;
+    /* Penalties count every token drawn so far: the next draw waits for this one. */
+    if (hzp_edits_grow(seq->rq->edits) && decoding(seq))
+        step->settle = HZP_MAX(step->settle, HZP_SETTLE_SERVING);
+    return part;
+}
+
+static int32_t slot_of(const struct hzp_scheduler *s, const struct seq *seq, int32_t position)
+{
+    return seq->page[position / s->page_rows] * s->page_rows + position % s->page_rows;
 }
 
 /* Edits that a draw of this sequence adds to the step. */
@@ -398,10 +424,11 @@ static int32_t draw_edits(const struct seq *seq)
 }
 
 /* The row's logits draw the token at `position`. */
-static void want_draw(struct hzp_batch *batch, struct seq *seq, int32_t row, int32_t position)
+static void want_draw(struct hzp_batch *batch, struct seq *seq, struct part *part, int32_t row,
+                      int32_t position)
 {
     const struct hzp_request *rq = seq->rq;
-    int32_t drawn = atomic_load_explicit(&rq->out_count, memory_order_relaxed); /* our own */
+    int32_t drawn = position - rq->prompt_count;
     const struct hzp_sampling *how = &rq->sampling;
     struct hzp_sample_row *sample = &batch->sample[hzp_batch_add_logits(batch, row)];
     *sample = (struct hzp_sample_row){
@@ -423,49 +450,76 @@ static void want_draw(struct hzp_batch *batch, struct seq *seq, int32_t row, int
     hzp_edits_write(rq->edits, drawn < rq->min_tokens, batch->edit + batch->edits);
     batch->edits += sample->edits;
     batch->tops_wanted |= rq->tops > 0;
-    seq->logits++;
+    part->logits++;
 }
 
 /* The row's logits tell how likely the prompt's next token was. */
-static void want_given(struct hzp_batch *batch, struct seq *seq, int32_t row, int32_t token)
+static void want_given(struct hzp_batch *batch, struct part *part, int32_t tops, int32_t row,
+                       int32_t token)
 {
-    int32_t tops = seq->rq->tops;
     batch->sample[hzp_batch_add_logits(batch, row)] = (struct hzp_sample_row){
         .top_p = 1, .repetition = 1, .edit0 = batch->edits, .given = token, .tops = tops};
     batch->tops_wanted |= tops > 0;
-    seq->logits++;
+    part->logits++;
 }
 
-/* Every decoding sequence's row, as far as the step has room; who found none is first next time. */
-static int32_t add_decodes(struct hzp_scheduler *s, struct hzp_step *step)
+/* Chooses who decodes, as far as the step has room; who found none is first next time. */
+static int32_t choose_decodes(struct hzp_scheduler *s, const struct hzp_step *step)
 {
-    struct hzp_batch *batch = step->batch;
-    int32_t added = 0, first = s->running ? s->turn % s->running : 0;
+    const struct hzp_batch_config *max = &step->batch->max;
+    int32_t chosen = 0, edits = step->batch->edits, first = s->running ? s->turn % s->running : 0;
+    int32_t room = HZP_MIN(step->rows_left, HZP_MIN(max->segs_max, max->logits_max));
     bool left_out = false;
     for (int32_t k = 0; k < s->running; k++) {
-        int32_t i = (first + k) % s->running;
-        struct seq *seq = &s->seq[s->order[i]];
-        if (!decoding(seq))
+        int32_t i = first + k < s->running ? first + k : first + k - s->running;
+        const struct seq *seq = &s->seq[s->order[i]];
+        if (!decoding(seq) || complete(seq))
             continue;
-        if (step->rows_left < 1 || batch->segs == batch->max.segs_max ||
-            batch->logits == batch->max.logits_max ||
-            batch->edits + draw_edits(seq) > batch->max.edits_max) {
+        if (chosen == room || edits + draw_edits(seq) > max->edits_max) {
             if (!left_out)
                 s->turn = i;
             left_out = true;
             continue;
         }
-        int32_t drawn = seq->fed - seq->rq->prompt_count;
-        open_segment(s, batch, seq, 1, true);
-        int32_t row = add_row(s, batch, seq, seq->fed, seq->rq->out[drawn].token);
-        want_draw(batch, seq, row, seq->fed + 1);
-        seq->step = step->number;
-        step->rows_left--;
-        added++;
+        edits += draw_edits(seq);
+        s->chosen[chosen++] = s->order[i];
     }
     if (!left_out)
         s->turn = 0;
-    return added;
+    return chosen;
+}
+
+/* The logits of the step under way that draw the token the sequence feeds next; -1: it is known. */
+static int32_t drawn_by(struct seq *seq, const struct hzp_step *step)
+{
+    if (!step->under_way)
+        return -1;
+    const struct part *part = part_of(seq, step->number - 1);
+    bool drawn = part->step == step->number - 1 && part->rows > 0;
+    return drawn ? part->logit0 + part->logits - 1 : -1;
+}
+
+/* Every chosen sequence's row: those whose token the step under way draws come first. */
+static int32_t add_decodes(struct hzp_scheduler *s, struct hzp_step *step)
+{
+    struct hzp_batch *batch = step->batch;
+    int32_t chosen = choose_decodes(s, step);
+    for (int known = 0; known < 2; known++)
+        for (int32_t k = 0; k < chosen; k++) {
+            struct seq *seq = &s->seq[s->chosen[k]];
+            int32_t logit = seq->step == step->number ? 0 : drawn_by(seq, step), at = seq->fed, row;
+            if (seq->step == step->number || (logit < 0) != known)
+                continue;
+            struct part *part = open_segment(s, step, seq, 1, true);
+            if (known)
+                row = hzp_batch_add_row(batch, seq->rq->out[at - seq->rq->prompt_count].token,
+                                        slot_of(s, seq, at));
+            else
+                row = hzp_batch_add_drawn(batch, step->under_way->batch, logit,
+                                          slot_of(s, seq, at));
+            want_draw(batch, seq, part, row, at + 1);
+        }
+    return chosen;
 }
 
 /* How many of the prompt's rows fit: at most `room` rows, and the logits they want.  A piece that
@@ -493,18 +547,16 @@ static int32_t piece_rows(const struct hzp_scheduler *s, const struct hzp_batch 
 static void add_piece(struct hzp_scheduler *s, struct hzp_step *step, struct seq *seq, int32_t rows)
 {
     const struct hzp_request *rq = seq->rq;
-    open_segment(s, step->batch, seq, rows, false);
-    for (int32_t p = seq->fed; p < seq->fed + rows; p++) {
-        int32_t row = add_row(s, step->batch, seq, p, rq->prompt[p]);
+    struct part *part = open_segment(s, step, seq, rows, false);
+    for (int32_t p = part->pos0; p < seq->fed; p++) {
+        int32_t row = hzp_batch_add_row(step->batch, rq->prompt[p], slot_of(s, seq, p));
         if (p + 1 < rq->prompt_count) {
             if (rq->prompt_logprobs)
-                want_given(step->batch, seq, row, rq->prompt[p + 1]);
+                want_given(step->batch, part, rq->tops, row, rq->prompt[p + 1]);
         } else if (rq->max_tokens > 0) {
-            want_draw(step->batch, seq, row, p + 1);
+            want_draw(step->batch, seq, part, row, p + 1);
         }
     }
-    seq->step = step->number;
-    step->rows_left -= rows;
 }
 
 static void add_prefills(struct hzp_scheduler *s, struct hzp_step *step, int32_t decodes)
@@ -513,7 +565,7 @@ static void add_prefills(struct hzp_scheduler *s, struct hzp_step *step, int32_t
     int32_t room = decodes ? HZP_MIN(step->rows_left, s->config.prefill_rows_max) : step->rows_left;
     for (int32_t i = 0; i < s->running && room > 0; i++) {
         struct seq *seq = &s->seq[s->order[i]];
-        if (decoding(seq) || seq->rows)
+        if (decoding(seq))
             continue;
         if (batch->segs == batch->max.segs_max)
             break;
@@ -593,26 +645,26 @@ static bool stops(const struct hzp_scheduler *s, const struct hzp_request *rq, i
 
 /* Takes over the results of the sequence's rows.  RUNNING, or how it ended. */
 static enum hzp_request_state take_results(struct hzp_scheduler *s, const struct hzp_step *step,
-                                           struct seq *seq, int64_t staleness)
+                                           const struct seq *seq, const struct part *part,
+                                           int64_t staleness)
 {
     struct hzp_request *rq = seq->rq;
-    int32_t fed = seq->fed, logit = seq->logit0;
-    seq->fed += seq->rows;
+    int32_t end = part->pos0 + part->rows, logit = part->logit0;
     rq->staleness = HZP_MAX(rq->staleness, staleness);
-    if (fed < rq->prompt_count)
-        s->now.prompt_tokens += (uint64_t)seq->rows;
+    if (part->pos0 < rq->prompt_count)
+        s->now.prompt_tokens += (uint64_t)part->rows;
     if (rq->prompt_logprobs)
-        for (int32_t p = fed + 1; p < rq->prompt_count && p <= seq->fed; p++, logit++)
+        for (int32_t p = part->pos0 + 1; p < rq->prompt_count && p <= end; p++, logit++)
             read_output(step, rq->tops, logit, p, rq->prompt_out, rq->prompt_top_token,
                         rq->prompt_top_logprob);
-    if (seq->fed < rq->prompt_count)
+    if (end < rq->prompt_count)
         return HZP_REQUEST_RUNNING;
     if (!rq->max_tokens)
         return HZP_REQUEST_LENGTH;
 
-    int32_t n = seq->fed - rq->prompt_count;
+    int32_t n = end - rq->prompt_count;
     read_output(step, rq->tops, logit, n, rq->out, rq->top_token, rq->top_logprob);
-    HZP_DEBUG_ASSERT(logit + 1 == seq->logit0 + seq->logits);
+    HZP_DEBUG_ASSERT(logit + 1 == part->logit0 + part->logits);
     int32_t token = rq->out[n].token;
     s->now.generated_tokens++;
     hzp_edits_generated(rq->edits, token);
@@ -630,6 +682,17 @@ static enum hzp_request_state take_results(struct hzp_scheduler *s, const struct
     return state;
 }
 
+/* Optimizer steps by which the version of this step trails the newest finished one. */
+static int64_t staleness_of(const struct hzp_scheduler *s, const struct hzp_step *step)
+{
+    struct hzp_weights *w = s->model->weights;
+    if (!w || !step->version)
+        return 0;
+    int64_t behind = hzp_weights_current(w)->record.optimizer_step -
+                     step->version->record.optimizer_step; /* published since it was formed */
+    return HZP_MAX(hzp_weights_staleness(w) + behind, 0);
+}
+
 static void deliver(struct hzp_source *source, const struct hzp_step *step, int status)
 {
     struct hzp_scheduler *s = HZP_CONTAINER_OF(source, struct hzp_scheduler, source);
@@ -643,13 +706,13 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step, int 
         hzp_scheduler_stop(s, true);
         fail_all(s);
     }
-    int64_t staleness = s->model->weights ? hzp_weights_staleness(s->model->weights) : 0;
+    int64_t staleness = staleness_of(s, step);
     for (int32_t i = 0; i < s->running;) {
         struct seq *seq = &s->seq[s->order[i]];
+        const struct part *part = part_of(seq, step->number);
         enum hzp_request_state state = HZP_REQUEST_RUNNING;
-        if (seq->rows && seq->step == step->number)
-            state = take_results(s, step, seq, staleness);
-        seq->rows = 0;
+        if (part->step == step->number && part->rows)
+            state = take_results(s, step, seq, part, staleness);
         if (state == HZP_REQUEST_RUNNING)
             i++;
         else

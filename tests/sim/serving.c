@@ -21,7 +21,7 @@ static int32_t token_at(const struct sim_life *life, int32_t position)
 
 static struct sim_life *whose(struct sim_world *w, int32_t seg)
 {
-    const struct hzp_batch *batch = w->batch;
+    const struct hzp_batch *batch = w->step->batch;
     int32_t row0 = batch->row0[seg], rows = batch->row0[seg + 1] - row0;
     int32_t page = batch->page[seg * batch->max.page_stride];
     SIM_CHECK(w, page >= 0 && page < w->pages, "page", "%d of %d", page, w->pages);
@@ -42,7 +42,7 @@ static struct sim_life *whose(struct sim_world *w, int32_t seg)
 /* New pages were nobody's, old ones are where they were. */
 static void check_pages(struct sim_world *w, struct sim_life *life, int32_t seg, int32_t end)
 {
-    const int32_t *page = w->batch->page + seg * w->batch->max.page_stride;
+    const int32_t *page = w->step->batch->page + seg * w->batch->max.page_stride;
     int32_t pages = HZP_DIV_UP(end, w->page_rows);
     SIM_CHECK(w, pages <= life->worst, "page", "request %llu has %d, reserved are %d",
               (unsigned long long)life->number, pages, life->worst);
@@ -61,7 +61,7 @@ static void check_pages(struct sim_world *w, struct sim_life *life, int32_t seg,
 
 static void check_rows(struct sim_world *w, struct sim_life *life, int32_t seg)
 {
-    const struct hzp_batch *batch = w->batch;
+    const struct hzp_batch *batch = w->step->batch;
     int32_t row0 = batch->row0[seg], pos0 = batch->pos0[seg];
     for (int32_t r = row0; r < batch->row0[seg + 1]; r++) {
         int32_t p = pos0 + r - row0;
@@ -89,7 +89,7 @@ static void check_stored(struct sim_world *w, struct sim_life *life, int32_t end
 
 static void check_segment(struct sim_world *w, int32_t seg)
 {
-    const struct hzp_batch *batch = w->batch;
+    const struct hzp_batch *batch = w->step->batch;
     struct sim_life *life = whose(w, seg);
     int32_t rows = batch->row0[seg + 1] - batch->row0[seg], pos0 = batch->pos0[seg];
     SIM_CHECK(w, !life->rows && rows > 0, "segment", "request %llu has two in a step",
@@ -109,7 +109,7 @@ static void check_segment(struct sim_world *w, int32_t seg)
 /* First come, first served; whoever runs and decodes comes to his row in turn. */
 static void check_order(struct sim_world *w)
 {
-    const struct hzp_batch_config *max = &w->batch->max;
+    const struct hzp_batch_config *max = &w->step->batch->max;
     bool waits = false;
     int32_t running = 0, first = -1;
     int32_t room = HZP_MIN(max->rows_max, HZP_MIN(max->segs_max, max->logits_max));
@@ -135,10 +135,10 @@ static void check_order(struct sim_world *w)
                   "starved", "request %llu decodes, and has had no row for %llu turns",
                   (unsigned long long)life->number, (unsigned long long)(w->turn - life->row_turn));
     }
-    if (first < 0 || w->batch->segs == max->segs_max || w->batch->rows == max->rows_max)
+    if (first < 0 || w->step->batch->segs == max->segs_max || w->batch->rows == max->rows_max)
         return;
     const struct sim_life *oldest = w->life[first];
-    SIM_CHECK(w, oldest->rows || w->batch->logits + 1 > max->logits_max ||
+    SIM_CHECK(w, oldest->rows || w->step->batch->logits + 1 > max->logits_max ||
                      oldest->rq->edits || oldest->rq->prompt_count - oldest->fed == 1,
               "prefill", "request %llu is the oldest, there is room, and it has no rows",
               (unsigned long long)oldest->number);
@@ -146,7 +146,7 @@ static void check_order(struct sim_world *w)
 
 void sim_check_batch(struct sim_world *w)
 {
-    const struct hzp_batch *batch = w->batch;
+    const struct hzp_batch *batch = w->step->batch;
     const struct hzp_batch_config *max = &batch->max;
     SIM_CHECK(w, batch->rows <= max->rows_max && batch->segs <= max->segs_max &&
                      batch->logits <= max->logits_max && batch->edits <= max->edits_max,

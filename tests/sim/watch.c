@@ -336,7 +336,9 @@ static void last_deliver(struct hzp_source *source, const struct hzp_step *step,
 
 void sim_watch_loop(struct sim_world *w)
 {
-    w->first = (struct hzp_source){"first", first_offer, first_deliver, NULL};
-    w->last = (struct hzp_source){"last", last_offer, last_deliver, NULL};
+    w->first = (struct hzp_source){
+        .name = "first", .offer = first_offer, .deliver = first_deliver};
+    w->last = (struct hzp_source){
+        .name = "last", .slices = true, .offer = last_offer, .deliver = last_deliver};
     w->serving_id = hzp_weights_current(w->weights)->record.id;
 }

@@ -178,6 +178,7 @@ static void open_engine(struct sim_world *w)
         .model = w->model,
         .space = w->space,
         .batch = w->batch,
+        .run_ahead = HZP_AHEAD_NEVER,
         .source = {&w->first, hzp_scheduler_source(w->scheduler), hzp_trainer_source(w->trainer),
                    &w->last},
         .sources = 4,
