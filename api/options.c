@@ -163,8 +163,8 @@ static const struct setting table[] = {
     INT_OPTION("--queue-tokens", queue_tokens, "16777216", 1, BIG, SERVE | BENCH,
                "the same in tokens"),
     TEXT_OPTION("--state", state_dir, NULL, "DIR", SERVE | BENCH,
-                "where accepted examples and checkpoints are kept; not given: a directory of the "
-                "user's, by model; none: nothing is kept"),
+                "where accepted examples and checkpoints are kept; none: nowhere; not given: "
+                "hzpserve/NAME-HASH of the model under $XDG_DATA_HOME or ~/.local/share"),
     INT_OPTION("--checkpoint-every", checkpoint_every, "100", 0, BIG, SERVE | TRAIN,
                "updates between checkpoints; 0: only at the end"),
     INT_OPTION("--keep-checkpoints", keep_checkpoints, "2", 1, 1e6, SERVE | TRAIN,
