@@ -39,7 +39,7 @@ struct hzp_loop_config {
     struct hzp_serve_space *space;  /* NULL: nothing serves */
     struct hzp_batch *batch;        /* NULL: nothing serves.  A second one of its kind is made */
     enum hzp_run_ahead run_ahead;
-    struct hzp_source *source[4];   /* most urgent first */
+    struct hzp_source *source[6];   /* most urgent first */
     int32_t sources;
     double train_share;   /* while requests run: training's time over serving's in one step */
     uint64_t idle_ns;     /* while none runs: how long training may hold the device at a stretch;

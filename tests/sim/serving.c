@@ -7,14 +7,43 @@
 
 #include <string.h>
 
-static bool decoding(const struct sim_life *life)
+static struct sim_part *part_of(struct sim_life *life, uint64_t step)
 {
-    return life->fed >= life->rq->prompt_count;
+    struct sim_part *part = &life->part[step % 2];
+    if (part->step != step)
+        *part = (struct sim_part){.step = step};
+    return part;
 }
 
-static int32_t token_at(const struct sim_life *life, int32_t position)
+/* Its rows in the step that is formed. */
+static int32_t rows_now(struct sim_world *w, struct sim_life *life)
+{
+    return part_of(life, w->step->number)->rows;
+}
+
+/* Before the step that is formed. */
+static bool decoding(struct sim_world *w, struct sim_life *life)
+{
+    return life->fed - rows_now(w, life) >= life->rq->prompt_count;
+}
+
+/* All its tokens are drawn once the steps formed so far have ended. */
+static bool complete(struct sim_world *w, struct sim_life *life)
 {
     const struct hzp_request *rq = life->rq;
+    return life->fed - rows_now(w, life) >= rq->prompt_count + HZP_MAX(rq->max_tokens, 1) - 1;
+}
+
+static bool known(const struct sim_life *life, int32_t position)
+{
+    return position - life->rq->prompt_count < atomic_load(&life->rq->out_count);
+}
+
+static int32_t token_at(struct sim_world *w, const struct sim_life *life, int32_t position)
+{
+    const struct hzp_request *rq = life->rq;
+    SIM_CHECK(w, known(life, position), "token kept", "request %llu brings the one at %d, %d came",
+              (unsigned long long)life->number, position, atomic_load(&rq->out_count));
     return position < rq->prompt_count ? rq->prompt[position]
                                        : rq->out[position - rq->prompt_count].token;
 }
@@ -53,10 +82,35 @@ static void check_pages(struct sim_world *w, struct sim_life *life, int32_t seg,
                   "%d of request %llu is that of %llu", page[k], (unsigned long long)life->number,
                   (unsigned long long)(owner ? owner->number : 0));
         SIM_CHECK(w, k >= life->pages || life->page[k] == page[k], "page", "number %d has moved", k);
+        SIM_CHECK(w, k < life->pages || w->touched[page[k]] <= w->served, "page of a step under way",
+                  "%d is that of request %llu, step %llu, which has not ended, touches it", page[k],
+                  (unsigned long long)life->number, (unsigned long long)w->touched[page[k]]);
         w->owner[page[k]] = life;
+        w->touched[page[k]] = w->step->number;
         life->page[k] = page[k];
     }
     life->pages = HZP_MAX(life->pages, pages);
+}
+
+/* A row whose token the step under way draws names the logits of its own last row there. */
+static void check_drawn(struct sim_world *w, struct sim_life *life, int32_t row)
+{
+    const struct hzp_batch *batch = w->step->batch;
+    uint64_t before = w->step->number - 1;
+    const struct sim_part *part = part_of(life, before);
+    const struct hzp_step *step = sim_leg_of(w, before)->step;
+    SIM_CHECK(w, row < batch->refs && !sim_leg_of(w, before)->served && part->rows > 0 &&
+                     batch->from == step->batch,
+              "sampled id", "row %d of request %llu has no token, and nothing draws it", row,
+              (unsigned long long)life->number);
+    SIM_CHECK(w, step->batch->logit_row[batch->ref[row]] == part->row0 + part->rows - 1,
+              "sampled id", "row %d of request %llu takes another row's token", row,
+              (unsigned long long)life->number);
+    SIM_CHECK(w, life->rq->sampling.presence == 0, "settle",
+              "request %llu has penalties and does not know its last token",
+              (unsigned long long)life->number);
+    part_of(life, w->step->number)->drawn = true;
+    w->refs++;
 }
 
 static void check_rows(struct sim_world *w, struct sim_life *life, int32_t seg)
@@ -69,8 +123,12 @@ static void check_rows(struct sim_world *w, struct sim_life *life, int32_t seg)
         SIM_CHECK(w, batch->pos[r] == p && batch->slot[r] == slot, "row",
                   "%d is at %d in slot %d, not at %d in %d", r, batch->pos[r], batch->slot[r], p,
                   slot);
-        SIM_CHECK(w, batch->id[r] == token_at(life, p), "row", "%d brings token %d, not %d", r,
-                  batch->id[r], token_at(life, p));
+        if (batch->id[r] < 0) {
+            check_drawn(w, life, r);
+            continue;
+        }
+        SIM_CHECK(w, batch->id[r] == token_at(w, life, p), "row", "%d brings token %d, not %d", r,
+                  batch->id[r], token_at(w, life, p));
         w->shadow[slot] = batch->id[r];
     }
 }
@@ -79,11 +137,11 @@ static void check_rows(struct sim_world *w, struct sim_life *life, int32_t seg)
 static void check_stored(struct sim_world *w, struct sim_life *life, int32_t end)
 {
     int32_t stride = HZP_MAX(1, end / 64);
-    for (int32_t p = sim_random(w, stride); p < end; p += stride) {
+    for (int32_t p = sim_random(w, stride); p < end && known(life, p); p += stride) {
         int32_t slot = life->page[p / w->page_rows] * w->page_rows + p % w->page_rows;
-        SIM_CHECK(w, w->shadow[slot] == token_at(life, p), "page content",
+        SIM_CHECK(w, w->shadow[slot] == token_at(w, life, p), "page content",
                   "request %llu stored token %d at %d, there lies %d",
-                  (unsigned long long)life->number, token_at(life, p), p, w->shadow[slot]);
+                  (unsigned long long)life->number, token_at(w, life, p), p, w->shadow[slot]);
     }
 }
 
@@ -91,18 +149,26 @@ static void check_segment(struct sim_world *w, int32_t seg)
 {
     const struct hzp_batch *batch = w->step->batch;
     struct sim_life *life = whose(w, seg);
+    struct sim_part *part = part_of(life, w->step->number);
     int32_t rows = batch->row0[seg + 1] - batch->row0[seg], pos0 = batch->pos0[seg];
-    SIM_CHECK(w, !life->rows && rows > 0, "segment", "request %llu has two in a step",
+    SIM_CHECK(w, !part->rows && rows > 0, "segment", "request %llu has two in a step",
               (unsigned long long)life->number);
     SIM_CHECK(w, !life->cancel, "cancel", "request %llu still has rows",
               (unsigned long long)life->number);
     SIM_CHECK(w, pos0 == life->fed, "segment", "begins at %d, fed are %d", pos0, life->fed);
-    SIM_CHECK(w, (seg < batch->decode_segs) == decoding(life), "segment", "decode before prefill");
+    SIM_CHECK(w, (seg < batch->decode_segs) == decoding(w, life), "segment",
+              "decode before prefill");
     SIM_CHECK(w, pos0 + rows <= HZP_MAX(life->rq->prompt_count, life->fed + 1), "segment",
               "%d rows at %d", rows, pos0);
+    SIM_CHECK(w, !complete(w, life), "segment", "request %llu has all its tokens",
+              (unsigned long long)life->number);
     check_pages(w, life, seg, pos0 + rows);
     check_rows(w, life, seg);
-    life->rows = rows;
+    part->pos0 = pos0;
+    part->rows = rows;
+    part->row0 = batch->row0[seg];
+    life->fed += rows;
+    life->last_step = w->step->number;
     life->row_turn = w->turn;
 }
 
@@ -119,13 +185,14 @@ static void check_order(struct sim_world *w)
         SIM_CHECK(w, !waits || state != HZP_REQUEST_RUNNING, "queue order", "request %llu overtook",
                   (unsigned long long)w->life[i]->number);
         running += state == HZP_REQUEST_RUNNING;
-        if (state == HZP_REQUEST_RUNNING && first < 0 && !decoding(w->life[i]))
+        if (state == HZP_REQUEST_RUNNING && first < 0 && !decoding(w, w->life[i]))
             first = i;
     }
     SIM_CHECK(w, running <= w->scheduler_config.running_max, "queue", "%d run", running);
     for (int32_t i = 0; i < w->lives; i++) {
-        const struct sim_life *life = w->life[i];
-        if (atomic_load(&life->rq->state) != HZP_REQUEST_RUNNING || !decoding(life))
+        struct sim_life *life = w->life[i];
+        if (atomic_load(&life->rq->state) != HZP_REQUEST_RUNNING || !decoding(w, life) ||
+            complete(w, life))
             continue;
         /* Edits may leave fewer in a step than its room. */
         uint64_t gap = (uint64_t)(life->rq->edits ? running : HZP_DIV_UP(running, room)) + 2;
@@ -137,8 +204,8 @@ static void check_order(struct sim_world *w)
     }
     if (first < 0 || w->step->batch->segs == max->segs_max || w->batch->rows == max->rows_max)
         return;
-    const struct sim_life *oldest = w->life[first];
-    SIM_CHECK(w, oldest->rows || w->step->batch->logits + 1 > max->logits_max ||
+    struct sim_life *oldest = w->life[first];
+    SIM_CHECK(w, rows_now(w, oldest) || w->step->batch->logits + 1 > max->logits_max ||
                      oldest->rq->edits || oldest->rq->prompt_count - oldest->fed == 1,
               "prefill", "request %llu is the oldest, there is room, and it has no rows",
               (unsigned long long)oldest->number);
@@ -154,7 +221,6 @@ void sim_check_batch(struct sim_world *w)
               batch->logits, batch->edits);
     for (int32_t i = 0; i < w->lives; i++) {
         struct sim_life *life = w->life[i];
-        life->rows = 0;
         SIM_CHECK(w, !life->cancel || hzp_request_final(life->rq), "cancel",
                   "request %llu goes on after it", (unsigned long long)life->number);
         /* Those that ended in this offer gave their pages back. */
@@ -166,28 +232,57 @@ void sim_check_batch(struct sim_world *w)
         check_segment(w, s);
     for (int32_t s = 0; s < batch->segs; s++) {
         struct sim_life *life = w->owner[batch->page[s * max->page_stride]];
-        check_stored(w, life, batch->pos0[s] + life->rows);
+        check_stored(w, life, life->fed);
     }
     check_order(w);
 }
 
 /* --- What a step brought ---------------------------------------------------------------------- */
 
-static void check_outputs(struct sim_world *w, struct sim_life *life)
+static bool ends(const struct sim_life *life, int32_t n)
 {
     const struct hzp_request *rq = life->rq;
+    int32_t token = rq->out[n].token;
+    bool stop = token == SIM_EOS && !life->ignores_eos;
+    for (int32_t i = 0; i < rq->stop_ids; i++)
+        stop |= rq->stop_id[i] == token;
+    return stop && n + 1 > rq->min_tokens;
+}
+
+/* What the step behind, already under way, was told this token was. */
+static void check_next(struct sim_world *w, struct sim_life *life, const struct hzp_step *step,
+                       int32_t token)
+{
+    const struct sim_part *next = &life->part[(step->number + 1) % 2];
+    if (next->step != step->number + 1 || !next->rows || !next->drawn)
+        return;
+    const struct hzp_batch *batch = sim_leg_of(w, next->step)->step->batch;
+    SIM_CHECK(w, batch->id[next->row0] == token, "sampled id",
+              "request %llu drew %d, the step behind embeds %d", (unsigned long long)life->number,
+              token, batch->id[next->row0]);
+    w->shadow[batch->slot[next->row0]] = token;
+}
+
+static void check_outputs(struct sim_world *w, struct sim_life *life, const struct hzp_step *step)
+{
+    const struct hzp_request *rq = life->rq;
+    const struct sim_part *part = part_of(life, step->number);
     int32_t count = atomic_load(&rq->out_count);
-    bool draws = life->rows && life->fed >= rq->prompt_count && rq->max_tokens;
+    bool draws = part->rows && part->pos0 + part->rows >= rq->prompt_count && rq->max_tokens &&
+                 atomic_load(&rq->state) != HZP_REQUEST_CANCELED;
+    uint64_t version = sim_leg_of(w, step->number)->version_id;
     SIM_CHECK(w, count - life->seen == draws, "output", "request %llu got %d tokens in a step",
               (unsigned long long)life->number, count - life->seen);
     for (; life->seen < count; life->seen++) {
         const struct hzp_output *out = &rq->out[life->seen];
-        SIM_CHECK(w, out->version == w->serving_id, "version",
-                  "an output names %llu, the step's is %llu", (unsigned long long)out->version,
-                  (unsigned long long)w->serving_id);
+        SIM_CHECK(w, out->version == version, "version", "an output names %llu, the step's is %llu",
+                  (unsigned long long)out->version, (unsigned long long)version);
         SIM_CHECK(w, !life->seen || (out[-1].version <= out->version && out[-1].at_ns <= out->at_ns),
                   "version", "request %llu goes back in time", (unsigned long long)life->number);
         SIM_CHECK(w, out->token >= 0 && out->token < SIM_VOCAB, "output", "token %d", out->token);
+        SIM_CHECK(w, !life->seen || !ends(life, life->seen - 1), "after the stop",
+                  "request %llu shows another token", (unsigned long long)life->number);
+        check_next(w, life, step, out->token);
         w->swapped += life->seen && out[-1].version != out->version;
         w->tokens++;
     }
@@ -213,16 +308,13 @@ static void check_end(struct sim_world *w, struct sim_life *life)
               (unsigned long long)life->number);
 }
 
-void sim_check_results(struct sim_world *w, int status)
+void sim_check_results(struct sim_world *w, const struct hzp_step *step, int status)
 {
     for (int32_t i = 0; i < w->lives; i++) {
         struct sim_life *life = w->life[i];
         bool final = hzp_request_final(life->rq);
-        if (status >= 0) {
-            life->fed += life->rows;
-            check_outputs(w, life);
-        }
-        life->rows = 0;
+        if (status >= 0)
+            check_outputs(w, life, step);
         SIM_CHECK(w, status >= 0 || final, "failure", "request %llu goes on after it",
                   (unsigned long long)life->number);
         SIM_CHECK(w, final || w->turn <= life->deadline, "starved",
@@ -238,7 +330,8 @@ void sim_check_results(struct sim_world *w, int status)
     }
 }
 
-/* Pages, reservations and queue are what the requests that live add up to. */
+/* Pages, reservations and queue are what the requests add up to: those that live, and those that
+ * are gone while a step of theirs runs. */
 void sim_check_pool(struct sim_world *w)
 {
     int32_t taken = 0, reserved = 0, running = 0, waiting = 0;
@@ -246,19 +339,26 @@ void sim_check_pool(struct sim_world *w)
     for (int32_t i = 0; i < w->lives; i++) {
         const struct sim_life *life = w->life[i];
         int32_t state = atomic_load(&life->rq->state);
-        if (state == HZP_REQUEST_RUNNING) {
+        if (state == HZP_REQUEST_RUNNING || life->last_step > w->served) {
             taken += HZP_DIV_UP(life->fed, w->page_rows);
             reserved += life->worst;
+        }
+        if (state == HZP_REQUEST_RUNNING) {
             running++;
         } else if (state == HZP_REQUEST_WAITING) {
             tokens += life->rq->prompt_count;
             waiting++;
         }
     }
+    for (int32_t i = 0; i < w->ghosts; i++)
+        if (w->ghost[i].until > w->served) {
+            taken += w->ghost[i].taken;
+            reserved += w->ghost[i].reserved;
+        }
     struct hzp_kvpool_stats kv;
     hzp_kvpool_read_stats(w->pool, &kv);
     SIM_CHECK(w, kv.taken == taken && kv.reserved == reserved, "pages",
-              "%d taken and %d reserved, the %d running sequences need %d and %d", kv.taken,
+              "%d taken and %d reserved, the %d running sequences and ghosts need %d and %d", kv.taken,
               kv.reserved, running, taken, reserved);
     struct hzp_scheduler_stats stats;
     hzp_scheduler_read_stats(w->scheduler, &stats);
