@@ -25,6 +25,7 @@ struct hzp_exec {
     bool timed;               /* the device times single ops */
     bool alone;               /* lanes queue also without shares */
     uint64_t ended_ns[2];     /* when the newest item of each tenant ended, as far as known */
+    struct hzp_plan_ends landed; /* of the newest plan that landed */
     struct hzp_profile profile;
 };
 
@@ -246,11 +247,6 @@ static int wait_for(struct hzp_flight *f, bool train)
     return HZP_OK;
 }
 
-int hzp_exec_wait_serving(struct hzp_flight *f)
-{
-    return wait_for(f, false);
-}
-
 /* Only the whole run was timed.  It is divided by prices, and what they missed together each
  * learns: so they have the device's scale, if not each op's own. */
 static void divide(const struct hzp_plan *plan, struct hzp_price *price, uint64_t took,
@@ -302,6 +298,30 @@ static uint64_t since(const struct hzp_flight *f, uint64_t end_ns, uint64_t befo
     return end_ns > begin ? end_ns - begin : 0;
 }
 
+/* Training's items of the plan before ran on a lane that serving's now run on. */
+static bool behind_training(const struct hzp_flight *f)
+{
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        if (f->last.item[0][l] >= 0 && f->exec->landed.item[1][l] >= 0)
+            return true;
+    return false;
+}
+
+int hzp_exec_wait_serving(struct hzp_flight *f, uint64_t *ret_ns)
+{
+    const struct hzp_exec *e = f->exec;
+    uint64_t end = 0, before = e->ended_ns[0];
+    HZP_TRY(wait_for(f, false));
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        if (f->last.item[0][l] >= 0)
+            end = e->timed ? HZP_MAX(end, f->span[f->last.item[0][l]].end_ns)
+                           : hzp_device_now_ns(e->dev);
+    if (behind_training(f))
+        before = HZP_MAX(before, e->ended_ns[1]);
+    *ret_ns = since(f, end, before);
+    return HZP_OK;
+}
+
 int hzp_exec_land(struct hzp_flight *f, struct hzp_price *price, struct hzp_exec_times *ret)
 {
     struct hzp_exec *e = f->exec;
@@ -310,6 +330,7 @@ int hzp_exec_land(struct hzp_flight *f, struct hzp_price *price, struct hzp_exec
     HZP_TRY(wait_for(f, true));
     uint64_t before[2] = {e->ended_ns[0], e->ended_ns[1]}, end[2] = {0, 0};
     uint64_t now = hzp_device_now_ns(e->dev), all_before = HZP_MAX(before[0], before[1]);
+    e->landed = f->last;
     if (!e->timed) {
         divide(f->plan, price, since(f, now, all_before), ret);
         e->ended_ns[0] = e->ended_ns[1] = now;

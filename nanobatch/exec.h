@@ -56,8 +56,9 @@ bool hzp_exec_queues(const struct hzp_exec *exec, const struct hzp_plan *plan);
 int hzp_exec_issue(struct hzp_exec *exec, const struct hzp_plan *plan, struct hzp_flight *flight,
                    const struct hzp_flight *older);
 
-/* Waits for the end of serving's items only. */
-int hzp_exec_wait_serving(struct hzp_flight *flight);
+/* Waits for the end of serving's items only, and says how long they took, from when they could begin;
+ * what ran before them on their lanes is not counted. */
+int hzp_exec_wait_serving(struct hzp_flight *flight, uint64_t *ret_ns);
 
 /* Waits for the end of everything.  price: learns from the run; NULL: nobody does.  HZP_EDEVICE is
  * final.  Flights land in the order in which they were issued. */

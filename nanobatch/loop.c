@@ -38,6 +38,7 @@ struct leg {
     struct hzp_batch *batch;     /* NULL: nothing serves */
     struct hzp_plan plan;
     struct hzp_flight *flight;
+    uint64_t tokens_ns;          /* when it was served */
 };
 
 struct hzp_loop {
@@ -84,9 +85,11 @@ int hzp_loop_create(const struct hzp_loop_config *config, struct hzp_loop **ret)
     hzp_price_init(&loop->price_beside, config->model->dev);
     hzp_wake_init(&loop->wake);
     hzp_split_init(&loop->split, &(struct hzp_split_config){
-        .train_share = config->train_share,
+        .policy = config->policy,
         .idle_ns = config->idle_ns,
         .beside = config->beside != NULL,
+        .model = config->model,
+        .price = &loop->price,
     });
     int r = hzp_exec_create(config->model->dev, &loop->exec);
     if (r >= 0)
@@ -95,8 +98,10 @@ int hzp_loop_create(const struct hzp_loop_config *config, struct hzp_loop **ret)
         hzp_loop_destroy(loop);
         return r;
     }
+    bool alone = hzp_exec_alone(loop->exec);
     loop->ahead = config->run_ahead == HZP_AHEAD_ALWAYS ||
-                  (config->run_ahead == HZP_AHEAD_AUTO && hzp_exec_alone(loop->exec));
+                  (config->run_ahead == HZP_AHEAD_AUTO && alone);
+    loop->split.config.early = (loop->ahead && (alone || config->shape)) || config->beside;
     *ret = loop;
     return HZP_OK;
 }
@@ -117,6 +122,7 @@ void hzp_loop_destroy(struct hzp_loop *loop)
     }
     hzp_exec_destroy(loop->exec);
     hzp_plan_fini(&loop->joined);
+    hzp_split_fini(&loop->split);
     hzp_wake_fini(&loop->wake);
     free(loop);
 }
@@ -169,9 +175,9 @@ static void count_host(struct hzp_loop *loop, _Atomic uint64_t *counter, uint64_
 /* Serving's part has ended: who serves gets its results. */
 static int serve(struct hzp_loop *loop, struct leg *leg)
 {
-    HZP_TRY(hzp_exec_wait_serving(leg->flight));
+    HZP_TRY(hzp_exec_wait_serving(leg->flight, &leg->step.served_ns));
     uint64_t begin = host_ns();
-    leg->step.end_ns = hzp_device_now_ns(loop->config.model->dev);
+    leg->tokens_ns = leg->step.end_ns = hzp_device_now_ns(loop->config.model->dev);
     leg->stage = SERVED;
     tell(loop, leg, false, HZP_OK);
     count_host(loop, &loop->counters.deliver_ns, begin, newest(loop)->stage == ISSUED);
@@ -200,7 +206,7 @@ static int land(struct hzp_loop *loop, struct leg *leg)
                           &times));
     step->end_ns = hzp_device_now_ns(loop->config.model->dev);
     step->trained_ns = leg->split.beside && times.train_end_ns ? times.train_end_ns : times.train_ns;
-    hzp_split_ended(&loop->split, &leg->split, &times, next_ns(loop, step));
+    hzp_split_ended(&loop->split, &leg->split, &times, leg->tokens_ns, next_ns(loop, step));
     count(&c->steps, 1);
     count(&c->serve_ns, times.serve_ns);
     count(&c->train_ns, times.train_ns);
@@ -251,9 +257,11 @@ static struct leg *begin_step(struct hzp_loop *loop)
     step->rows_left = step->batch ? step->batch->max.rows_max : 0;
     step->under_way = before && before->stage == ISSUED ? &before->step : NULL;
     step->version = hzp_weights_current(loop->config.model->weights);
-    hzp_split_begin(&loop->split, &leg->split);
+    hzp_split_begin(&loop->split, &leg->split, step->begin_ns);
     /* Two such steps may be under way when a request comes. */
     step->train_ns = leg->split.train_ns / (loop->ahead && hzp_exec_alone(loop->exec) ? 2 : 1);
+    step->item_ns = leg->split.item_ns;
+    step->split = &loop->split;
     step->price = &loop->price;
     if (step->batch)
         hzp_batch_clear(step->batch);
@@ -267,10 +275,11 @@ static void plan_serving(struct hzp_loop *loop, struct leg *leg)
     struct hzp_step *step = &leg->step;
     hzp_forward_build(&leg->plan, loop->config.model, step->version, step->batch, step->kv,
                       loop->config.space, loop->config.shape);
-    hzp_split_serve(&loop->split, &leg->split, step->batch);
+    hzp_split_serve(&loop->split, &leg->split, step->batch, &step->waits);
     if (leg->split.beside)
         step->price = &loop->price_beside;
     step->train_ns = leg->split.train_ns;
+    step->item_ns = leg->split.item_ns;
 }
 
 /* Serving's part was planned before anybody knew whether training would come. */
@@ -299,8 +308,12 @@ static bool offer(struct hzp_loop *loop, struct leg *leg)
             serving_planned = true;
         }
     }
-    hzp_split_taken(&leg->split, step->chain && step->to > step->from);
-    if (leg->split.trains)
+    bool trains = step->chain && step->to > step->from;
+    hzp_split_taken(&loop->split, &leg->split, trains,
+                    trains && leg->split.rows
+                        ? hzp_price_slice(step->price, step->chain, step->from, step->to)
+                        : 0);
+    if (trains)
         take_training(loop, leg);
     return any;
 }
@@ -463,9 +476,9 @@ void hzp_loop_stop(struct hzp_loop *loop, bool hurry)
     hzp_wake_poke(&loop->wake);
 }
 
-void hzp_loop_set_train_share(struct hzp_loop *loop, double share)
+struct hzp_split *hzp_loop_split(struct hzp_loop *loop)
 {
-    hzp_split_set_share(&loop->split, share);
+    return &loop->split;
 }
 
 void hzp_loop_read_stats(struct hzp_loop *loop, struct hzp_loop_stats *ret)

@@ -333,7 +333,10 @@ static bool offer(struct hzp_source *source, struct hzp_step *step)
         return gave_back; /* all of it is on its way */
     step->chain = &t->chain;
     step->from = t->to;
-    step->to = t->to = hzp_price_cut(step->price, &t->chain, t->to, step->train_ns);
+    step->to = t->to =
+        hzp_price_cut(step->price, &t->chain, t->to, step->train_ns, step->item_ns);
+    if (step->to == step->from)
+        return gave_back; /* the next item would be too long: the split hears what it takes */
     /* The update ends with this slice, and is published when that is known.  A step formed before
      * would serve from a version that trails by one more. */
     if (t->stage == HZP_TRAINER_UPDATE && t->to == t->chain.items &&

@@ -24,7 +24,7 @@ static int32_t rows_now(struct sim_world *w, struct sim_life *life)
 /* Before the step that is formed. */
 static bool decoding(struct sim_world *w, struct sim_life *life)
 {
-    return life->fed - rows_now(w, life) >= life->rq->prompt_count;
+    return life->fed - rows_now(w, life) >= life->prompt_end;
 }
 
 /* All its tokens are drawn once the steps formed so far have ended. */
@@ -60,9 +60,13 @@ static struct sim_life *whose(struct sim_world *w, int32_t seg)
     }
     for (int32_t i = 0; i < w->lives; i++) {
         struct sim_life *life = w->life[i];
-        if (atomic_load(&life->rq->state) == HZP_REQUEST_RUNNING && !life->pages &&
-            rows <= life->rq->prompt_count &&
-            !memcmp(life->rq->prompt, batch->id + row0, (size_t)rows * sizeof(int32_t)))
+        int32_t p = 0;
+        if (atomic_load(&life->rq->state) != HZP_REQUEST_RUNNING || life->pages ||
+            rows > life->prompt_end)
+            continue;
+        while (p < rows && batch->id[row0 + p] == token_at(w, life, p))
+            p++;
+        if (p == rows)
             return life;
     }
     sim_broken(w, "segment", "%d belongs to no request that runs", seg);
@@ -158,7 +162,7 @@ static void check_segment(struct sim_world *w, int32_t seg)
     SIM_CHECK(w, pos0 == life->fed, "segment", "begins at %d, fed are %d", pos0, life->fed);
     SIM_CHECK(w, (seg < batch->decode_segs) == decoding(w, life), "segment",
               "decode before prefill");
-    SIM_CHECK(w, pos0 + rows <= HZP_MAX(life->rq->prompt_count, life->fed + 1), "segment",
+    SIM_CHECK(w, pos0 + rows <= HZP_MAX(life->prompt_end, life->fed + 1), "segment",
               "%d rows at %d", rows, pos0);
     SIM_CHECK(w, !complete(w, life), "segment", "request %llu has all its tokens",
               (unsigned long long)life->number);
@@ -170,6 +174,81 @@ static void check_segment(struct sim_world *w, int32_t seg)
     life->fed += rows;
     life->last_step = w->step->number;
     life->row_turn = w->turn;
+}
+
+/* Who was pushed back has nothing but what he was told, and only who may be was. */
+static void check_pushed(struct sim_world *w, struct sim_life *life, int32_t *freed)
+{
+    int32_t drawn = atomic_load(&life->rq->out_count);
+    SIM_CHECK(w, w->scheduler_config.admission == HZP_ADMIT_PREDICTED, "pushed back",
+              "request %llu, where the worst case was admitted", (unsigned long long)life->number);
+    SIM_CHECK(w, drawn == life->seen, "pushed back", "request %llu lost tokens",
+              (unsigned long long)life->number);
+    if (life->last_step > w->served)
+        sim_haunt(w, life);
+    else
+        *freed += life->held;
+    life->part[0].rows = life->part[1].rows = 0; /* what they bring is nobody's */
+    life->last_step = 0;
+    for (int32_t k = 0; k < life->pages; k++)
+        w->owner[life->page[k]] = NULL;
+    life->pages = life->held = life->fed = 0;
+    life->prompt_end = life->rq->prompt_count + drawn;
+    life->pushed = true;
+    w->pushes++;
+}
+
+static void check_pushes(struct sim_world *w)
+{
+    int32_t freed = 0;
+    for (int32_t i = 0; i < w->lives; i++) {
+        struct sim_life *life = w->life[i];
+        if (life->held && atomic_load(&life->rq->state) == HZP_REQUEST_WAITING)
+            check_pushed(w, life, &freed);
+    }
+    struct hzp_kvpool_stats kv;
+    hzp_kvpool_read_stats(w->pool, &kv);
+    SIM_CHECK(w, !freed || kv.pages - kv.taken < freed, "pushed back",
+              "%d pages came free, and %d are left over", freed, kv.pages - kv.taken);
+}
+
+/* Pages that a sequence has: of its rows, and of its next one unless it has none. */
+static int32_t should_hold(struct sim_world *w, struct sim_life *life)
+{
+    int32_t next = life->fed - rows_now(w, life) + !complete(w, life);
+    return HZP_MAX(life->pages, HZP_DIV_UP(next, w->page_rows));
+}
+
+/* What everybody holds.  Who has no rows in this step may lack the page of its next one, if none is
+ * left; the older have theirs first. */
+static void check_held(struct sim_world *w)
+{
+    struct hzp_kvpool_stats kv;
+    hzp_kvpool_read_stats(w->pool, &kv);
+    int32_t lack = -kv.taken;
+    for (int32_t i = 0; i < w->ghosts; i++)
+        lack += w->ghost[i].until > w->served ? w->ghost[i].held : 0;
+    for (int32_t i = 0; i < w->lives; i++) {
+        struct sim_life *life = w->life[i];
+        if (atomic_load(&life->rq->state) == HZP_REQUEST_RUNNING)
+            lack += should_hold(w, life);
+        else if (life->last_step > w->served)
+            lack += life->held;
+    }
+    SIM_CHECK(w, lack <= 0 || kv.taken == kv.pages, "pages", "%d are missing, and some are left",
+              lack);
+    for (int32_t i = w->lives - 1; i >= 0; i--) {
+        struct sim_life *life = w->life[i];
+        if (atomic_load(&life->rq->state) != HZP_REQUEST_RUNNING)
+            continue;
+        int32_t hold = should_hold(w, life);
+        bool stalls = lack > 0 && !rows_now(w, life) && life->held < hold;
+        life->held = hold - stalls;
+        life->row_turn = stalls ? w->turn : life->row_turn;
+        w->stalls += stalls;
+        lack -= stalls;
+    }
+    SIM_CHECK(w, !lack, "pages", "%d more are taken than those who run need", -lack);
 }
 
 /* First come, first served; whoever runs and decodes comes to his row in turn. */
@@ -205,8 +284,10 @@ static void check_order(struct sim_world *w)
     if (first < 0 || w->step->batch->segs == max->segs_max || w->batch->rows == max->rows_max)
         return;
     struct sim_life *oldest = w->life[first];
-    SIM_CHECK(w, rows_now(w, oldest) || w->step->batch->logits + 1 > max->logits_max ||
-                     oldest->rq->edits || oldest->rq->prompt_count - oldest->fed == 1,
+    int32_t fed = oldest->fed - rows_now(w, oldest);
+    SIM_CHECK(w, rows_now(w, oldest) || oldest->held < HZP_DIV_UP(fed + 1, w->page_rows) ||
+                     w->step->batch->logits + 1 > max->logits_max ||
+                     oldest->rq->edits || oldest->prompt_end - fed == 1,
               "prefill", "request %llu is the oldest, there is room, and it has no rows",
               (unsigned long long)oldest->number);
 }
@@ -228,8 +309,10 @@ void sim_check_batch(struct sim_world *w)
             if (w->owner[life->page[k]] == life)
                 w->owner[life->page[k]] = NULL;
     }
+    check_pushes(w);
     for (int32_t s = 0; s < batch->segs; s++)
         check_segment(w, s);
+    check_held(w);
     for (int32_t s = 0; s < batch->segs; s++) {
         struct sim_life *life = w->owner[batch->page[s * max->page_stride]];
         check_stored(w, life, life->fed);
@@ -268,7 +351,7 @@ static void check_outputs(struct sim_world *w, struct sim_life *life, const stru
     const struct hzp_request *rq = life->rq;
     const struct sim_part *part = part_of(life, step->number);
     int32_t count = atomic_load(&rq->out_count);
-    bool draws = part->rows && part->pos0 + part->rows >= rq->prompt_count && rq->max_tokens &&
+    bool draws = part->rows && part->pos0 + part->rows >= life->prompt_end && rq->max_tokens &&
                  atomic_load(&rq->state) != HZP_REQUEST_CANCELED;
     uint64_t version = sim_leg_of(w, step->number)->version_id;
     SIM_CHECK(w, count - life->seen == draws, "output", "request %llu got %d tokens in a step",
@@ -283,6 +366,7 @@ static void check_outputs(struct sim_world *w, struct sim_life *life, const stru
         SIM_CHECK(w, !life->seen || !ends(life, life->seen - 1), "after the stop",
                   "request %llu shows another token", (unsigned long long)life->number);
         check_next(w, life, step, out->token);
+        life->told[life->seen] = out->token;
         w->swapped += life->seen && out[-1].version != out->version;
         w->tokens++;
     }
@@ -302,6 +386,10 @@ static void check_end(struct sim_world *w, struct sim_life *life)
               rq->max_tokens);
     SIM_CHECK(w, state != HZP_REQUEST_STOPPED || rq->out[count - 1].token == rq->stop_token,
               "request", "%llu stopped at another token", (unsigned long long)life->number);
+    for (int32_t i = 0; i < life->seen; i++)
+        SIM_CHECK(w, rq->out[i].token == life->told[i], "output",
+                  "number %d of request %llu was %d, and became %d", i,
+                  (unsigned long long)life->number, life->told[i], rq->out[i].token);
     SIM_CHECK(w, state != HZP_REQUEST_CANCELED || life->cancel, "cancel",
               "request %llu did not want it", (unsigned long long)life->number);
     SIM_CHECK(w, state != HZP_REQUEST_FAILED || w->failed, "request", "%llu failed for no reason",
@@ -334,32 +422,31 @@ void sim_check_results(struct sim_world *w, const struct hzp_step *step, int sta
  * are gone while a step of theirs runs. */
 void sim_check_pool(struct sim_world *w)
 {
-    int32_t taken = 0, reserved = 0, running = 0, waiting = 0;
+    int32_t taken = 0, worst = 0, running = 0, waiting = 0, fresh = 0;
     int64_t tokens = 0;
     for (int32_t i = 0; i < w->lives; i++) {
         const struct sim_life *life = w->life[i];
         int32_t state = atomic_load(&life->rq->state);
-        if (state == HZP_REQUEST_RUNNING || life->last_step > w->served) {
-            taken += HZP_DIV_UP(life->fed, w->page_rows);
-            reserved += life->worst;
-        }
+        if (state == HZP_REQUEST_RUNNING || life->last_step > w->served)
+            taken += life->held;
         if (state == HZP_REQUEST_RUNNING) {
+            worst += life->worst;
             running++;
         } else if (state == HZP_REQUEST_WAITING) {
-            tokens += life->rq->prompt_count;
+            tokens += life->pushed ? 0 : life->rq->prompt_count;
+            fresh += !life->pushed;
             waiting++;
         }
     }
     for (int32_t i = 0; i < w->ghosts; i++)
-        if (w->ghost[i].until > w->served) {
-            taken += w->ghost[i].taken;
-            reserved += w->ghost[i].reserved;
-        }
+        if (w->ghost[i].until > w->served)
+            taken += w->ghost[i].held;
     struct hzp_kvpool_stats kv;
     hzp_kvpool_read_stats(w->pool, &kv);
-    SIM_CHECK(w, kv.taken == taken && kv.reserved == reserved, "pages",
-              "%d taken and %d reserved, the %d running sequences and ghosts need %d and %d", kv.taken,
-              kv.reserved, running, taken, reserved);
+    SIM_CHECK(w, kv.taken == taken, "pages",
+              "%d taken, the %d running sequences and the ghosts hold %d", kv.taken, running, taken);
+    SIM_CHECK(w, w->scheduler_config.admission == HZP_ADMIT_PREDICTED || worst <= w->pages, "pages",
+              "the %d running sequences could need %d", running, worst);
     struct hzp_scheduler_stats stats;
     hzp_scheduler_read_stats(w->scheduler, &stats);
     SIM_CHECK(w, stats.running == running && stats.waiting == waiting &&
@@ -367,7 +454,7 @@ void sim_check_pool(struct sim_world *w)
               "queue", "%d run and %d with %lld tokens wait, told were %d, %d and %lld", running,
               waiting, (long long)tokens, stats.running, stats.waiting,
               (long long)stats.waiting_tokens);
-    SIM_CHECK(w, waiting <= w->scheduler_config.waiting_max &&
+    SIM_CHECK(w, fresh <= w->scheduler_config.waiting_max &&
                      tokens <= w->scheduler_config.waiting_tokens_max,
               "queue", "%d requests with %lld tokens wait", waiting, (long long)tokens);
 }

@@ -50,6 +50,9 @@ enum sim_sabotage {
     SIM_STALE_AHEAD,    /* the loop runs ahead of an update that the staleness bound waits for */
     SIM_TOKEN_EARLY,    /* a token is looked at before its step has ended */
     SIM_AFTER_STOP,     /* tokens are shown after one that ends the request */
+    SIM_PUSH_FORGETS,   /* who is pushed back loses the token drawn last */
+    SIM_PUSH_CHANGES,   /* ... comes back with another one */
+    SIM_PUSH_HOARDED,   /* the pages of who is pushed back go to nobody */
     SIM_SABOTAGES,
 };
 const char *sim_sabotage_name(enum sim_sabotage sabotage);
@@ -60,6 +63,7 @@ enum sim_traffic {
     SIM_STEADY, SIM_BURSTS, SIM_LONG, SIM_TINY, SIM_CHOICES, SIM_CANCELS, SIM_STORMS,
     SIM_TRACE_CHAT,   /* lengths of nanoflow_lmsys.csv */
     SIM_TRACE_AZURE,  /* lengths of AzureLLMInferenceTrace_conv.csv */
+    SIM_FOOLED,       /* clients leave early, until they do not: predictions fail */
     SIM_TRAFFICS,
 };
 
@@ -83,21 +87,24 @@ struct sim_life {
     uint64_t number;
     int32_t *page;        /* [pages of its worst case] those seen in steps, in order */
     int32_t pages, worst; /* seen; most it can need */
+    int32_t held;         /* pages it has, with that of its next row */
+    int32_t prompt_end;   /* rows that come in pieces: prompt, and what it had drawn when it began */
     int32_t fed;          /* positions stored once the steps formed so far have ended */
     struct sim_part part[2]; /* of step n: part[n % 2] */
     uint64_t last_step;   /* that it has rows in; 0: none */
     int32_t seen;         /* outputs checked */
+    int32_t *told;        /* [max_tokens] their tokens: they never change again */
     bool ignores_eos;
     int32_t wakes;
     uint64_t deadline;    /* the turn by which it must be final */
     uint64_t row_turn;    /* the last turn that brought it a row */
-    bool cancel, starved;
+    bool cancel, pushed;
 };
 
-/* A request that is gone while a step of its runs. */
+/* A request that is gone, or was pushed back, while a step of its runs. */
 struct sim_ghost {
     uint64_t until;       /* that step */
-    int32_t taken, reserved;
+    int32_t held;         /* pages */
 };
 
 /* A step from its forming to its landing. */
@@ -156,7 +163,7 @@ struct sim_world {
     int32_t *shadow;          /* [pages * page_rows] the token whose key and value lie there */
     int64_t pushed, learnable; /* sequence numbers given to samples; the last worth learning */
     uint64_t accepted, refused, ended[HZP_REQUEST_FAILED + 1], tokens, swapped;
-    uint64_t samples_refused;
+    uint64_t samples_refused, pushes, stalls;
 
     /* the step */
     uint64_t turn;
@@ -231,6 +238,7 @@ void sim_check_pool(struct sim_world *w);
 
 /* clients.c: who asks and teaches, between turns. */
 void sim_clients(struct sim_world *w, bool more);
+void sim_haunt(struct sim_world *w, const struct sim_life *life);
 void sim_collect(struct sim_world *w); /* requests that are final leave */
 
 #endif
