@@ -120,13 +120,13 @@ static double first_limit(const struct hzp_split *split, const struct hzp_split_
         rows += wait->rows_left;
         double steps = HZP_MAX(ceil(rows / pace), 1.0);
         double age = step->begin_ns > wait->since_ns ? (double)(step->begin_ns - wait->since_ns) : 0;
-        limit = HZP_MIN(limit, hzp_seen_within(&split->seen, goal - age) / steps);
+        limit = HZP_MIN(limit, hzp_seen_within(&split->seen, true, goal - age) / steps);
     }
     if (!waits || !waits->count) {
         /* The next one comes just now, and takes what they take without training. */
         double alone = hzp_spread_quantile(&split->seen.first_alone, 0.99);
         alone = alone > 0 ? alone : goal / 4;
-        limit = hzp_seen_within(&split->seen, goal - alone) + step->alone_ns + split->host_ns;
+        limit = hzp_seen_within(&split->seen, true, goal - alone) + step->alone_ns + split->host_ns;
     }
     return limit;
 }
@@ -137,7 +137,8 @@ static double within_goals(struct hzp_split *split, struct hzp_split_step *step,
 {
     double gaps = INFINITY, firsts = INFINITY;
     if (split->policy.itl_ns && step->decode_rows > 0)
-        gaps = part_of(split, step, hzp_seen_within(&split->seen, (double)split->policy.itl_ns));
+        gaps = part_of(split, step,
+                       hzp_seen_within(&split->seen, true, (double)split->policy.itl_ns));
     if (split->policy.ttft_ns)
         firsts = part_of(split, step, first_limit(split, step, waits));
     double train_ns = HZP_MAX(HZP_MIN(gaps, firsts), 0.0), trusted = trust(split);
@@ -202,7 +203,7 @@ void hzp_split_begin(struct hzp_split *split, struct hzp_split_step *step, uint6
         double goal = (double)split->policy.ttft_ns;
         double alone = hzp_spread_quantile(&split->seen.first_alone, 0.99);
         double least = HZP_MIN(idle, goal / 16);
-        idle = HZP_MAX(HZP_MIN(idle, hzp_seen_within(&split->seen, goal - alone)), least);
+        idle = HZP_MAX(HZP_MIN(idle, hzp_seen_within(&split->seen, true, goal - alone)), least);
     }
     *step = (struct hzp_split_step){
         .begin_ns = now_ns, .train_ns = (uint64_t)idle, .item_ns = UINT64_MAX};
@@ -317,6 +318,12 @@ static void account(struct hzp_split *split, const struct hzp_split_step *step,
         average(&split->usual_ns, serve_ns);
 }
 
+/* The gap that ended with the step's tokens had training in it. */
+static bool trains_in_gap(const struct hzp_split *split, const struct hzp_split_step *step)
+{
+    return split->config.early && !step->beside ? step->carry_ns > 0 : step->trains;
+}
+
 /* What the step was predicted to take, against what it took. */
 static void learn(struct hzp_split *split, const struct hzp_split_step *step,
                   const struct hzp_exec_times *times, double gap_ns)
@@ -336,7 +343,8 @@ static void learn(struct hzp_split *split, const struct hzp_split_step *step,
         return;
     average(&split->host_ns, HZP_MAX(HZP_MIN(gap_ns - busy_ns, 4 * split->host_ns + 1e6), 1.0));
     if ((!step->overrun || !step->trains) && split->predict.seen > HZP_PREDICT_FEW)
-        hzp_seen_prediction(&split->seen, &split->policy, gap_ns, step->gap_ns);
+        hzp_seen_prediction(&split->seen, &split->policy, trains_in_gap(split, step), gap_ns,
+                            step->gap_ns);
 }
 
 static void report(struct hzp_split *split, const struct hzp_split_step *step, double gap_ns)
@@ -356,7 +364,7 @@ static void report(struct hzp_split *split, const struct hzp_split_step *step, d
         r->gap_ns = step->gap_ns;
         r->slice_ns = (double)step->train_ns;
         r->gap_was_ns = gap_ns;
-        r->gap_p99_ns = hzp_seen_p99(seen, step->gap_ns);
+        r->gap_p99_ns = hzp_seen_p99(seen, trains_in_gap(split, step), step->gap_ns);
         r->error = seen->error;
         r->missed_gaps = seen->missed_gaps;
         r->missed_gaps_alone = seen->missed_gaps_alone;
@@ -405,8 +413,12 @@ int32_t hzp_split_rows_within(const struct hzp_split *split, int32_t decode_rows
 {
     if (!split || !split->policy.itl_ns || decode_rows < 1)
         return INT32_MAX;
-    double limit = hzp_seen_within(&split->seen, (double)split->policy.itl_ns) - split->host_ns -
-                   split->carry_ns;
+    /* What is known better counts: of either kind of gap few may have been seen, and a rare late one
+     * among few must not slow prompts down. */
+    double goal = (double)split->policy.itl_ns;
+    double within = HZP_MAX(hzp_seen_within(&split->seen, false, goal),
+                            hzp_seen_within(&split->seen, true, goal));
+    double limit = within - split->host_ns - split->carry_ns;
     struct hzp_step_shape shape = {.decode_rows = decode_rows, .decode_reads = decode_reads};
     int32_t fits = 0, most = 1 << 20;
     for (int32_t bit = most; bit > 0; bit >>= 1) {
