@@ -13,8 +13,9 @@ void hzp_seen_init(struct hzp_seen *seen)
     for (int train = 0; train < 2; train++) {
         hzp_spread_init(&seen->off[train], 0.25, 1.04, 0.998);
         hzp_spread_init(&seen->excess[train], 1e4, 1.1, 0.998);
-        /* Until something is known, a quarter more than predicted. */
-        hzp_spread_add(&seen->off[train], 1.25, 20);
+        /* Until something is known, some more than predicted.  A single late one among few must not
+         * look like one in a hundred. */
+        hzp_spread_add(&seen->off[train], 1.15, 100);
     }
     hzp_spread_init(&seen->first_alone, 1e5, 1.15, 0.99);
 }

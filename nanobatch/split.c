@@ -12,9 +12,10 @@ enum {
     PART_SECONDS = 30,
 };
 
-/* The part of gaps, and of first tokens, that may miss their goals by the policy; training begins to
- * give way at half of it. */
-static const double may_miss = 0.01;
+/* The part of late gaps, and of late first tokens, that may miss their goals before training ends;
+ * it begins to give way at half of it. Below the hundredth that the goals allow, since it takes a
+ * while to see. */
+static const double may_miss = 0.007;
 
 const char *hzp_split_limit_name(enum hzp_split_limit limit)
 {
@@ -103,9 +104,10 @@ static double part_of(const struct hzp_split *split, const struct hzp_split_step
     double slow = hzp_predict_slowdown(&split->predict, step->beside, step->alone_ns,
                                        step->alone_ns);
     double left = limit_ns - split->host_ns, serve = step->alone_ns * slow;
-    if (step->beside)
-        return serve <= left ? left : 0;
-    return left - serve;
+    /* Longer steps mean that more requests run at a time, and those longer steps: where serving needs
+     * most of a step by itself, training gives way before nothing is left. */
+    double ease = HZP_MAX(0.0, HZP_MIN(1.0, 3 - 4 * serve / HZP_MAX(left, 1.0)));
+    return ease * (step->beside ? left : left - serve);
 }
 
 /* Prompts that wait, oldest first: each will need so many more steps of as many rows as this one
@@ -144,7 +146,7 @@ static double within_goals(struct hzp_split *split, struct hzp_split_step *step,
     double train_ns = HZP_MAX(HZP_MIN(gaps, firsts), 0.0), trusted = trust(split);
     if (isinf(train_ns))
         return train_ns;
-    step->limit = trusted < 1 ? HZP_LIMIT_MISSED : gaps < firsts ? HZP_LIMIT_GAPS : HZP_LIMIT_FIRSTS;
+    step->limit = trusted < 0.5 ? HZP_LIMIT_MISSED : gaps < firsts ? HZP_LIMIT_GAPS : HZP_LIMIT_FIRSTS;
     return train_ns * trusted;
 }
 
@@ -413,12 +415,8 @@ int32_t hzp_split_rows_within(const struct hzp_split *split, int32_t decode_rows
 {
     if (!split || !split->policy.itl_ns || decode_rows < 1)
         return INT32_MAX;
-    /* What is known better counts: of either kind of gap few may have been seen, and a rare late one
-     * among few must not slow prompts down. */
-    double goal = (double)split->policy.itl_ns;
-    double within = HZP_MAX(hzp_seen_within(&split->seen, false, goal),
-                            hzp_seen_within(&split->seen, true, goal));
-    double limit = within - split->host_ns - split->carry_ns;
+    double limit = hzp_seen_within(&split->seen, split->carry_ns > 0, (double)split->policy.itl_ns) -
+                   split->host_ns - split->carry_ns;
     struct hzp_step_shape shape = {.decode_rows = decode_rows, .decode_reads = decode_reads};
     int32_t fits = 0, most = 1 << 20;
     for (int32_t bit = most; bit > 0; bit >>= 1) {
