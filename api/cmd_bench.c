@@ -2,6 +2,7 @@
 #include "api/bench/bench.h"
 #include "api/bench/replay.h"
 #include "api/bench/samples.h"
+#include "api/bench/turns.h"
 #include "api/commands.h"
 
 #include "nanobatch/exec.h"
@@ -76,12 +77,14 @@ static int run_with_engine(struct hzp_bench *b, const struct what *what,
     options->state_dir = "none";
     b->reports = hzp_bench_reports_create();
     b->swapper = hzp_bench_swapper_create();
+    b->turns = hzp_bench_turns_create();
     struct hzp_engine_config config = {
         .options = options,
         .quiet = options->json != 0,
         .on_update = hzp_bench_on_update,
         .ctx = b->reports,
         .source = hzp_bench_swapper_source(b->swapper),
+        .first = hzp_bench_turns_source(b->turns),
     };
     int r = hzp_engine_start(&config, &b->engine, reterr);
     if (r == HZP_OK) {
@@ -95,6 +98,7 @@ static int run_with_engine(struct hzp_bench *b, const struct what *what,
         hzp_engine_finish(b->engine);
     }
     hzp_bench_swapper_destroy(b->swapper);
+    hzp_bench_turns_destroy(b->turns);
     hzp_bench_reports_destroy(b->reports);
     return r;
 }

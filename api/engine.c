@@ -258,15 +258,16 @@ static int open_loop(struct hzp_engine *e)
     struct hzp_loop_config config = {.model = e->model,
                                      .space = e->space,
                                      .batch = e->batch,
-                                     .source = {hzp_scheduler_source(e->scheduler)},
-                                     .sources = 1,
-                                     .train_share = options->train_share,
+                                     .policy = e->policy,
                                      .idle_ns = (uint64_t)(options->idle_ms * 1e6),
                                      .check_plans = options->check_plans != 0};
     if (e->trainer && options->train_units) {
         open_beside(e);
         config.beside = &e->beside;
     }
+    if (e->config.first)
+        config.source[config.sources++] = e->config.first;
+    config.source[config.sources++] = hzp_scheduler_source(e->scheduler);
     if (e->trainer)
         config.source[config.sources++] = hzp_trainer_source(e->trainer);
     if (e->config.source)
@@ -383,6 +384,21 @@ static int read_model(struct hzp_engine *e, struct hzp_err_text *reterr)
     return hzp_state_open(&state, &e->state, reterr);
 }
 
+/* What the options say of the split between serving and training. */
+static int read_policy(struct hzp_engine *e, struct hzp_err_text *reterr)
+{
+    const struct hzp_options *options = e->config.options;
+    e->policy = (struct hzp_policy){.train_share = options->train_share,
+                                    .train_max = options->train_max,
+                                    .train_min = options->train_min};
+    const char *slo = options->command == HZP_COMMAND_BENCH ? options->load_slo : options->slo;
+    if (slo)
+        HZP_TRY(hzp_policy_parse_goals(slo, "--slo", &e->policy, reterr));
+    if (options->command == HZP_COMMAND_COMPLETE)
+        return HZP_OK; /* trains nothing, and has none of these */
+    return hzp_policy_check(&e->policy, reterr);
+}
+
 int hzp_engine_start(const struct hzp_engine_config *config, struct hzp_engine **ret,
                      struct hzp_err_text *reterr)
 {
@@ -390,7 +406,9 @@ int hzp_engine_start(const struct hzp_engine_config *config, struct hzp_engine *
         return hzp_fail(reterr, HZP_EINVAL, "which model? Name a directory that holds config.json");
     struct hzp_engine *e = hzp_xcalloc(1, sizeof(*e));
     e->config = *config;
-    int r = read_model(e, reterr);
+    int r = read_policy(e, reterr);
+    if (r == HZP_OK)
+        r = read_model(e, reterr);
     if (r < 0) {
         free_engine(e);
         return r;

@@ -102,7 +102,7 @@ class Server:
     def idle(self):
         return (self.metric("vllm:num_requests_running") == 0
                 and self.metric("vllm:num_requests_waiting") == 0
-                and self.metric("hzpserve_kv_pages_reserved") == 0)
+                and self.metric("hzpserve_kv_pages_taken") == 0)
 
 
 def until(condition, seconds=20):
