@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/emu/memory.c - the device's memory: allocations with room between them, and what a kernel may
+ * touch of it.
+ *
+ * A page is closed, open, or decided byte by byte: the last page of an allocation, and watched ones.
+ */
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/base.h"
+#include "tests/emu/block.h"
+
+enum { PAGE = 4096, BLOCKS = 4096, APART = 4 /* pages between two allocations */ };
+enum page { CLOSED, OPEN, BYTES };
+enum { MAY_READ = 1, MAY_WRITE = 2 };
+static const size_t ROOM = (size_t)8 << 30; /* of addresses */
+
+static struct {
+    uint8_t *base;  /* [ROOM] */
+    uint8_t *byte;  /* [ROOM] what may be done, where a page says BYTES */
+    uint8_t *page;  /* [ROOM / PAGE] */
+    struct {
+        uint8_t *ptr;
+        size_t size;
+    } block[BLOCKS]; /* by address */
+    int blocks;
+} memory;
+
+static void *reserve(size_t size)
+{
+    void *ptr = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                     -1, 0);
+    HZP_ASSERT(ptr != MAP_FAILED);
+    return ptr;
+}
+
+bool emu_is_global(uintptr_t at)
+{
+    return at - (uintptr_t)memory.base < ROOM && memory.base;
+}
+
+static size_t pages_of(size_t size)
+{
+    return HZP_DIV_UP(size, (size_t)PAGE);
+}
+
+/* All of it may be read and written. */
+static void open_up(const uint8_t *ptr, size_t size)
+{
+    size_t at = (size_t)(ptr - memory.base), end = at + size;
+    for (; at < end; at += PAGE - at % PAGE) {
+        size_t here = HZP_MIN(PAGE - at % PAGE, end - at);
+        uint8_t *page = &memory.page[at / PAGE];
+        if (here == PAGE) {
+            *page = OPEN;
+            continue;
+        }
+        if (*page == CLOSED)
+            memset(memory.byte + at / PAGE * PAGE, 0, PAGE);
+        if (*page != OPEN)
+            *page = BYTES;
+        memset(memory.byte + at, MAY_READ | MAY_WRITE, here);
+    }
+}
+
+void *hzp_emu_alloc(size_t size)
+{
+    if (!memory.base) {
+        memory.base = reserve(ROOM);
+        memory.byte = reserve(ROOM);
+        memory.page = reserve(ROOM / PAGE);
+    }
+    size_t need = (pages_of(size) + APART) * PAGE, at = APART * PAGE;
+    int i = 0;
+    for (; i < memory.blocks; i++) { /* the first gap that is large enough */
+        size_t next = (size_t)(memory.block[i].ptr - memory.base);
+        if (next - at >= need)
+            break;
+        at = next + (pages_of(memory.block[i].size) + APART) * PAGE;
+    }
+    if (size == 0 || memory.blocks == BLOCKS || at + need > ROOM)
+        return NULL;
+    memmove(&memory.block[i + 1], &memory.block[i],
+            (size_t)(memory.blocks++ - i) * sizeof(memory.block[0]));
+    memory.block[i].ptr = memory.base + at;
+    memory.block[i].size = size;
+    open_up(memory.base + at, size);
+    if (size <= 1 << 20) /* more would take the machine's memory for nothing */
+        memset(memory.base + at, 0xff, size);
+    return memory.base + at;
+}
+
+static int block_find(const void *ptr)
+{
+    for (int i = 0; i < memory.blocks; i++)
+        if ((const uint8_t *)ptr >= memory.block[i].ptr &&
+            (const uint8_t *)ptr < memory.block[i].ptr + memory.block[i].size)
+            return i;
+    return -1;
+}
+
+bool hzp_emu_free(void *ptr)
+{
+    int i = block_find(ptr);
+    if (i < 0 || memory.block[i].ptr != ptr)
+        return false;
+    size_t pages = pages_of(memory.block[i].size);
+    memset(memory.page + (memory.block[i].ptr - memory.base) / PAGE, CLOSED, pages);
+    HZP_ASSERT(madvise(ptr, pages * PAGE, MADV_DONTNEED) == 0);
+    memmove(&memory.block[i], &memory.block[i + 1],
+            (size_t)(--memory.blocks - i) * sizeof(memory.block[0]));
+    return true;
+}
+
+bool hzp_emu_range(const void *ptr, size_t size)
+{
+    if (!emu_is_global((uintptr_t)ptr))
+        return true;
+    int i = block_find(ptr);
+    return i >= 0 &&
+           size <= memory.block[i].size - (size_t)((const uint8_t *)ptr - memory.block[i].ptr);
+}
+
+void hzp_emu_watch(const void *ptr, size_t size)
+{
+    size_t first = (size_t)((const uint8_t *)ptr - memory.base) / PAGE;
+    HZP_ASSERT(hzp_emu_range(ptr, size) && (uintptr_t)ptr % PAGE == 0);
+    for (size_t i = first; i < first + pages_of(size); i++)
+        memory.page[i] = BYTES;
+    memset(memory.byte + first * PAGE, 0, pages_of(size) * PAGE);
+}
+
+void hzp_emu_allow(const void *ptr, size_t size, bool write)
+{
+    memset(memory.byte + ((const uint8_t *)ptr - memory.base),
+           write ? MAY_READ | MAY_WRITE : MAY_READ, size);
+}
+
+void hzp_emu_unwatch(const void *ptr, size_t size)
+{
+    int i = block_find(ptr);
+    size_t first = (size_t)((const uint8_t *)ptr - memory.base) / PAGE;
+    HZP_ASSERT(i >= 0);
+    memset(memory.page + first, CLOSED, pages_of(size));
+    open_up(memory.block[i].ptr, memory.block[i].size);
+}
+
+void emu_global_touch(uintptr_t at, size_t size, bool write, const void *pc)
+{
+    size_t byte = at - (uintptr_t)memory.base, last = byte + size - 1;
+    uint8_t need = write ? MAY_WRITE : MAY_READ;
+    if (memory.page[byte / PAGE] == OPEN && (last < ROOM && memory.page[last / PAGE] == OPEN))
+        return;
+    for (size_t i = byte; i <= last; i++) {
+        uint8_t page = i < ROOM ? memory.page[i / PAGE] : CLOSED;
+        if (page == OPEN || (page == BYTES && memory.byte[i] & need))
+            continue;
+        int near = 0;
+        while (near + 1 < memory.blocks && (uintptr_t)memory.block[near + 1].ptr <= at)
+            near++;
+        bool read_only = page == BYTES && memory.byte[i];
+        emu_fault(HZP_EMU_BOUNDS, pc, "%s of %zu bytes of global memory %s: byte %td of an allocation "
+                  "of %zu", write ? "a store" : "a load", size,
+                  read_only ? "that may only be read" : "outside of what may be touched",
+                  memory.blocks ? (const uint8_t *)at - memory.block[near].ptr : 0,
+                  memory.blocks ? memory.block[near].size : 0);
+        return;
+    }
+}
