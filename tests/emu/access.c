@@ -47,15 +47,21 @@ static void touch_elsewhere(uintptr_t at, size_t size, bool write, const void *p
               write ? "a store" : "a load", size, (unsigned long)at);
 }
 
-static void touch(const void *ptr, size_t size, bool write, bool atomic, const void *pc)
+static inline void touch(const void *ptr, size_t size, bool write, bool atomic, const void *pc)
 {
-    uintptr_t at = (uintptr_t)ptr;
-    if (!emu_now || emu_on_stack(emu_now->thread, at, size))
+    uintptr_t at = (uintptr_t)ptr, byte = at - emu_map.global;
+    if (!emu_now)
         return;
-    if (emu_is_shared(at))
+    if (byte < EMU_GLOBAL_ROOM - EMU_PAGE) {
+        if (emu_map.page[byte / EMU_PAGE] != EMU_OPEN ||
+            emu_map.page[(byte + size - 1) / EMU_PAGE] != EMU_OPEN)
+            emu_global_touch(at, size, write, pc);
+        return;
+    }
+    if (at - (emu_map.stacks + (uintptr_t)emu_now->thread * EMU_STACK) < EMU_STACK)
+        return;
+    if (at - emu_map.shared < EMU_SHARED_ROOM)
         emu_shared_touch(at, size, write, atomic, pc);
-    else if (emu_is_global(at))
-        emu_global_touch(at, size, write, pc);
     else
         touch_elsewhere(at, size, write, pc);
 }

@@ -8,6 +8,8 @@
 
 struct emu_block emu_block;
 struct emu_fiber *emu_now;
+struct emu_map emu_map;
+bool emu_backwards;
 
 enum { KERNELS = 1024 };
 
@@ -55,9 +57,15 @@ unsigned hzp_emu_index(int which)
 
 void emu_wait(enum emu_state state)
 {
-    struct emu_fiber *fiber = emu_now;
-    fiber->state = state;
-    emu_fiber_leave(fiber->thread);
+    struct emu_fiber *me = emu_now;
+    struct emu_warp *warp = me->warp;
+    int first = warp->index * EMU_LANES, next = -1;
+    me->state = state;
+    warp->ready &= ~(1u << me->lane);
+    if (warp->ready && !emu_faulted())
+        next = first + (emu_backwards ? 31 - __builtin_clz(warp->ready) : __builtin_ctz(warp->ready));
+    emu_now = next < 0 ? NULL : &emu_block.fiber[next];
+    emu_fiber_leave(me->thread, next);
 }
 
 static void fiber_main(void)
@@ -121,6 +129,7 @@ static void barrier_pass(void)
         b->votes.count += fiber->predicate;
         b->votes.all &= fiber->predicate;
         fiber->state = EMU_READY;
+        fiber->warp->ready |= 1u << fiber->lane;
     }
     b->ticked = ++b->clock;
 }
@@ -139,23 +148,17 @@ static void stuck(void)
               fiber->thread, warp->mask, lane, why);
 }
 
-static bool warp_run(struct emu_warp *warp, bool backwards)
+/* Until all its lanes wait or have ended: they hand over to each other. */
+static bool warp_run(struct emu_warp *warp)
 {
-    int first = warp->index * EMU_LANES, lanes = HZP_MIN((int)EMU_LANES, emu_block.threads - first);
-    bool any = false, again = true;
-    while (again && !emu_faulted()) {
-        again = false;
-        for (int i = 0; i < lanes && !emu_faulted(); i++) {
-            struct emu_fiber *fiber = &emu_block.fiber[first + (backwards ? lanes - 1 - i : i)];
-            if (fiber->state != EMU_READY)
-                continue;
-            emu_now = fiber;
-            emu_fiber_enter(fiber->thread);
-            emu_now = NULL;
-            any = again = true;
-        }
-    }
-    return any;
+    int first = warp->index * EMU_LANES;
+    if (!warp->ready)
+        return false;
+    emu_now = &emu_block.fiber[first + (emu_backwards ? 31 - __builtin_clz(warp->ready)
+                                                      : __builtin_ctz(warp->ready))];
+    emu_fiber_enter(emu_now->thread);
+    emu_now = NULL;
+    return true;
 }
 
 static void block_begin(struct hzp_emu_dim at)
@@ -176,6 +179,7 @@ static void block_begin(struct hzp_emu_dim at)
         struct emu_fiber *fiber = &b->fiber[i];
         unsigned n = (unsigned)i;
         fiber->state = EMU_READY;
+        b->warp[i / EMU_LANES].ready |= 1u << i % EMU_LANES;
         fiber->thread = i;
         fiber->lane = i % EMU_LANES;
         fiber->warp = &b->warp[i / EMU_LANES];
@@ -185,7 +189,7 @@ static void block_begin(struct hzp_emu_dim at)
     }
 }
 
-/* order: bits that say which way warps and lanes are gone through. */
+/* order: a bit that says which way the warps are gone through. */
 static void block_run(struct hzp_emu_dim at, unsigned order)
 {
     struct emu_block *b = &emu_block;
@@ -193,7 +197,7 @@ static void block_run(struct hzp_emu_dim at, unsigned order)
     while (!emu_faulted()) {
         bool any = false;
         for (int w = 0; w < b->warps && !emu_faulted(); w++)
-            any |= warp_run(&b->warp[order & 1 ? b->warps - 1 - w : w], order & 2);
+            any |= warp_run(&b->warp[order & 1 ? b->warps - 1 - w : w]);
         if (emu_faulted() || count_of(EMU_ENDED) == b->threads)
             return;
         if (count_of(EMU_ENDED) + count_of(EMU_AT_BARRIER) == b->threads)
@@ -228,12 +232,14 @@ bool hzp_emu_run(const struct hzp_emu_launch *launch)
     uint64_t blocks = (uint64_t)launch->grid.x * launch->grid.y * launch->grid.z;
     unsigned order = (unsigned)(++seen.launches * 0x9e3779b97f4a7c15u >> 61);
     HZP_ASSERT(!emu_now);
+    emu_memory_begin();
     emu_fault_begin();
     b->launch = launch;
     if (!launch_legal(launch))
         return false;
     b->threads = (int)(launch->block.x * launch->block.y * launch->block.z);
     b->warps = HZP_DIV_UP(b->threads, (int)EMU_LANES);
+    emu_backwards = order & 2;
     emu_shared_layout(launch->shared);
     for (uint64_t i = 0; i < blocks && !emu_faulted(); i++) {
         uint64_t n = order & 4 ? blocks - 1 - i : i;

@@ -44,6 +44,7 @@ struct emu_fiber {
 struct emu_warp {
     int index;
     uint32_t ticked; /* clock of the last __syncwarp */
+    uint32_t ready; /* lanes that can go on */
     uint32_t mask, arrived;
     enum emu_together what;
     int detail; /* of the instruction: must be the same in all lanes */
@@ -59,28 +60,36 @@ struct emu_block {
     struct emu_fiber fiber[EMU_THREADS];
 };
 extern struct emu_block emu_block;
+extern bool emu_backwards;        /* through the lanes */
 extern struct emu_fiber *emu_now; /* NULL: the host runs */
+
+/* Where what kernels touch may lie: looked at with every access. */
+enum { EMU_PAGE = 4096, EMU_SHARED_ROOM = 1 << 20 };
+#define EMU_GLOBAL_ROOM ((uintptr_t)8 << 30)
+enum emu_page { EMU_CLOSED, EMU_OPEN, EMU_BYTES };
+extern struct emu_map {
+    uintptr_t global, shared, stacks; /* begins of [EMU_GLOBAL_ROOM], [EMU_SHARED_ROOM], the stacks */
+    uint8_t *page;                    /* an enum emu_page for each page of global memory */
+} emu_map;
 
 /* ---- fiber.c: EMU_THREADS stacks ---- */
 
 /* Sets fiber i up to run entry() on its own stack from the top. */
 void emu_fiber_prepare(int i, void (*entry)(void));
-void emu_fiber_enter(int i); /* from the scheduler; returns when it leaves */
-void emu_fiber_leave(int i); /* back to the scheduler; returns when it is entered again */
-/* Whether it lies on the stack of fiber i. */
-bool emu_on_stack(int i, uintptr_t at, size_t size);
+void emu_fiber_enter(int i); /* from the scheduler; returns when one leaves */
+/* From fiber i to fiber next, -1: to the scheduler; returns when i is entered again. */
+void emu_fiber_leave(int i, int next);
 
 /* Waits (state says for what) until the scheduler goes on with this fiber. */
 void emu_wait(enum emu_state state);
 
 /* ---- memory.c ---- */
 
-bool emu_is_global(uintptr_t at);
+void emu_memory_begin(void);
 void emu_global_touch(uintptr_t at, size_t size, bool write, const void *pc);
 
 /* ---- shared.c ---- */
 
-bool emu_is_shared(uintptr_t at);
 void emu_shared_layout(size_t dynamic); /* at a launch */
 void emu_shared_forget(void);           /* when the clock begins anew */
 void emu_shared_touch(uintptr_t at, size_t size, bool write, bool atomic, const void *pc);

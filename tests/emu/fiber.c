@@ -24,6 +24,7 @@ static char *stack_of(int i)
         stacks = mmap(NULL, (size_t)EMU_THREADS * EMU_STACK, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         HZP_ASSERT(stacks != MAP_FAILED);
+        emu_map.stacks = (uintptr_t)stacks;
         for (size_t s = 0; s < EMU_THREADS; s++)
             HZP_ASSERT(mprotect(stacks + s * EMU_STACK, GUARD, PROT_NONE) == 0);
     }
@@ -36,12 +37,6 @@ static void stack_forget(int i)
 #if defined(__SANITIZE_ADDRESS__)
     __asan_unpoison_memory_region(stacks + (size_t)i * EMU_STACK + 4096, EMU_STACK - 4096);
 #endif
-}
-
-bool emu_on_stack(int i, uintptr_t at, size_t size)
-{
-    uintptr_t begin = (uintptr_t)stacks + (uintptr_t)i * EMU_STACK;
-    return at >= begin && at + size <= begin + EMU_STACK;
 }
 
 #if defined(__x86_64__)
@@ -87,9 +82,9 @@ void emu_fiber_enter(int i)
     hzp_emu_switch(&scheduler, at[i]);
 }
 
-void emu_fiber_leave(int i)
+void emu_fiber_leave(int i, int next)
 {
-    hzp_emu_switch(&at[i], scheduler);
+    hzp_emu_switch(&at[i], next < 0 ? scheduler : at[next]);
 }
 
 #else
@@ -113,9 +108,9 @@ void emu_fiber_enter(int i)
     HZP_ASSERT(swapcontext(&scheduler, &at[i]) == 0);
 }
 
-void emu_fiber_leave(int i)
+void emu_fiber_leave(int i, int next)
 {
-    HZP_ASSERT(swapcontext(&at[i], &scheduler) == 0);
+    HZP_ASSERT(swapcontext(&at[i], next < 0 ? &scheduler : &at[next]) == 0);
 }
 
 #endif

@@ -10,15 +10,13 @@
 #include "base/base.h"
 #include "tests/emu/block.h"
 
-enum { PAGE = 4096, BLOCKS = 4096, APART = 4 /* pages between two allocations */ };
-enum page { CLOSED, OPEN, BYTES };
+enum { PAGE = EMU_PAGE, BLOCKS = 4096, APART = 4 /* pages between two allocations */ };
 enum { MAY_READ = 1, MAY_WRITE = 2 };
-static const size_t ROOM = (size_t)8 << 30; /* of addresses */
 
 static struct {
-    uint8_t *base;  /* [ROOM] */
-    uint8_t *byte;  /* [ROOM] what may be done, where a page says BYTES */
-    uint8_t *page;  /* [ROOM / PAGE] */
+    uint8_t *base;  /* [EMU_GLOBAL_ROOM] */
+    uint8_t *byte;  /* [EMU_GLOBAL_ROOM] what may be done, where a page says so */
+    uint8_t *page;  /* [EMU_GLOBAL_ROOM / PAGE] */
     struct {
         uint8_t *ptr;
         size_t size;
@@ -34,11 +32,6 @@ static void *reserve(size_t size)
     return ptr;
 }
 
-bool emu_is_global(uintptr_t at)
-{
-    return at - (uintptr_t)memory.base < ROOM && memory.base;
-}
-
 static size_t pages_of(size_t size)
 {
     return HZP_DIV_UP(size, (size_t)PAGE);
@@ -52,24 +45,31 @@ static void open_up(const uint8_t *ptr, size_t size)
         size_t here = HZP_MIN(PAGE - at % PAGE, end - at);
         uint8_t *page = &memory.page[at / PAGE];
         if (here == PAGE) {
-            *page = OPEN;
+            *page = EMU_OPEN;
             continue;
         }
-        if (*page == CLOSED)
+        if (*page == EMU_CLOSED)
             memset(memory.byte + at / PAGE * PAGE, 0, PAGE);
-        if (*page != OPEN)
-            *page = BYTES;
+        if (*page != EMU_OPEN)
+            *page = EMU_BYTES;
         memset(memory.byte + at, MAY_READ | MAY_WRITE, here);
     }
 }
 
+void emu_memory_begin(void)
+{
+    if (memory.base)
+        return;
+    memory.base = reserve(EMU_GLOBAL_ROOM);
+    memory.byte = reserve(EMU_GLOBAL_ROOM);
+    memory.page = reserve(EMU_GLOBAL_ROOM / PAGE);
+    emu_map.global = (uintptr_t)memory.base;
+    emu_map.page = memory.page;
+}
+
 void *hzp_emu_alloc(size_t size)
 {
-    if (!memory.base) {
-        memory.base = reserve(ROOM);
-        memory.byte = reserve(ROOM);
-        memory.page = reserve(ROOM / PAGE);
-    }
+    emu_memory_begin();
     size_t need = (pages_of(size) + APART) * PAGE, at = APART * PAGE;
     int i = 0;
     for (; i < memory.blocks; i++) { /* the first gap that is large enough */
@@ -78,7 +78,7 @@ void *hzp_emu_alloc(size_t size)
             break;
         at = next + (pages_of(memory.block[i].size) + APART) * PAGE;
     }
-    if (size == 0 || memory.blocks == BLOCKS || at + need > ROOM)
+    if (size == 0 || memory.blocks == BLOCKS || at + need > EMU_GLOBAL_ROOM)
         return NULL;
     memmove(&memory.block[i + 1], &memory.block[i],
             (size_t)(memory.blocks++ - i) * sizeof(memory.block[0]));
@@ -105,7 +105,7 @@ bool hzp_emu_free(void *ptr)
     if (i < 0 || memory.block[i].ptr != ptr)
         return false;
     size_t pages = pages_of(memory.block[i].size);
-    memset(memory.page + (memory.block[i].ptr - memory.base) / PAGE, CLOSED, pages);
+    memset(memory.page + (memory.block[i].ptr - memory.base) / PAGE, EMU_CLOSED, pages);
     HZP_ASSERT(madvise(ptr, pages * PAGE, MADV_DONTNEED) == 0);
     memmove(&memory.block[i], &memory.block[i + 1],
             (size_t)(--memory.blocks - i) * sizeof(memory.block[0]));
@@ -114,7 +114,7 @@ bool hzp_emu_free(void *ptr)
 
 bool hzp_emu_range(const void *ptr, size_t size)
 {
-    if (!emu_is_global((uintptr_t)ptr))
+    if (!memory.base || (uintptr_t)ptr - emu_map.global >= EMU_GLOBAL_ROOM)
         return true;
     int i = block_find(ptr);
     return i >= 0 &&
@@ -126,7 +126,7 @@ void hzp_emu_watch(const void *ptr, size_t size)
     size_t first = (size_t)((const uint8_t *)ptr - memory.base) / PAGE;
     HZP_ASSERT(hzp_emu_range(ptr, size) && (uintptr_t)ptr % PAGE == 0);
     for (size_t i = first; i < first + pages_of(size); i++)
-        memory.page[i] = BYTES;
+        memory.page[i] = EMU_BYTES;
     memset(memory.byte + first * PAGE, 0, pages_of(size) * PAGE);
 }
 
@@ -141,7 +141,7 @@ void hzp_emu_unwatch(const void *ptr, size_t size)
     int i = block_find(ptr);
     size_t first = (size_t)((const uint8_t *)ptr - memory.base) / PAGE;
     HZP_ASSERT(i >= 0);
-    memset(memory.page + first, CLOSED, pages_of(size));
+    memset(memory.page + first, EMU_CLOSED, pages_of(size));
     open_up(memory.block[i].ptr, memory.block[i].size);
 }
 
@@ -149,16 +149,14 @@ void emu_global_touch(uintptr_t at, size_t size, bool write, const void *pc)
 {
     size_t byte = at - (uintptr_t)memory.base, last = byte + size - 1;
     uint8_t need = write ? MAY_WRITE : MAY_READ;
-    if (memory.page[byte / PAGE] == OPEN && (last < ROOM && memory.page[last / PAGE] == OPEN))
-        return;
     for (size_t i = byte; i <= last; i++) {
-        uint8_t page = i < ROOM ? memory.page[i / PAGE] : CLOSED;
-        if (page == OPEN || (page == BYTES && memory.byte[i] & need))
+        uint8_t page = i < EMU_GLOBAL_ROOM ? memory.page[i / PAGE] : EMU_CLOSED;
+        if (page == EMU_OPEN || (page == EMU_BYTES && memory.byte[i] & need))
             continue;
         int near = 0;
         while (near + 1 < memory.blocks && (uintptr_t)memory.block[near + 1].ptr <= at)
             near++;
-        bool read_only = page == BYTES && memory.byte[i];
+        bool read_only = page == EMU_BYTES && memory.byte[i];
         emu_fault(HZP_EMU_BOUNDS, pc, "%s of %zu bytes of global memory %s: byte %td of an allocation "
                   "of %zu", write ? "a store" : "a load", size,
                   read_only ? "that may only be read" : "outside of what may be touched",

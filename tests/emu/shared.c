@@ -11,7 +11,7 @@
 #include "base/base.h"
 #include "tests/emu/block.h"
 
-enum { GRAIN = 2, BEGIN = 1024, APART = 256, ROOM = 1 << 20, VARIABLES = 64 };
+enum { GRAIN = 2, BEGIN = 1024, APART = 256, VARIABLES = 64 };
 enum { SEVERAL = 0xffff, ATOMIC = 0xfffe, COPYING = 0xfffd, OF_WARP = 0x8000 };
 
 struct cell {
@@ -27,27 +27,23 @@ struct variable {
 };
 
 static struct {
-    char *base; /* [ROOM] */
+    char *base; /* [EMU_SHARED_ROOM] */
     struct cell *cell;
     struct variable variable[VARIABLES]; /* the first is the dynamic one */
     int variables;
     uint32_t used, statics;
 } shared;
 
-bool emu_is_shared(uintptr_t at)
-{
-    return shared.base && at - (uintptr_t)shared.base < ROOM;
-}
-
 void emu_shared_layout(size_t dynamic)
 {
     if (!shared.base) {
-        size_t cells = ROOM / GRAIN * sizeof(struct cell);
-        char *both = mmap(NULL, ROOM + cells, PROT_READ | PROT_WRITE,
+        size_t cells = EMU_SHARED_ROOM / GRAIN * sizeof(struct cell);
+        char *both = mmap(NULL, EMU_SHARED_ROOM + cells, PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         HZP_ASSERT(both != MAP_FAILED);
         shared.base = both;
-        shared.cell = (struct cell *)(both + ROOM);
+        emu_map.shared = (uintptr_t)both;
+        shared.cell = (struct cell *)(both + EMU_SHARED_ROOM);
     }
     shared.variable[0] = (struct variable){NULL, "dynamic shared memory", BEGIN, dynamic};
     shared.variables = 1;
@@ -57,7 +53,7 @@ void emu_shared_layout(size_t dynamic)
 
 void emu_shared_forget(void)
 {
-    memset(shared.cell, 0, ROOM / GRAIN * sizeof(struct cell));
+    memset(shared.cell, 0, EMU_SHARED_ROOM / GRAIN * sizeof(struct cell));
 }
 
 void *hzp_emu_shared(const void *tag, const char *name, size_t size)
@@ -65,7 +61,7 @@ void *hzp_emu_shared(const void *tag, const char *name, size_t size)
     for (int i = 1; i < shared.variables; i++)
         if (shared.variable[i].tag == tag)
             return shared.base + shared.variable[i].at;
-    HZP_ASSERT(shared.variables < VARIABLES && shared.used + size + APART <= ROOM);
+    HZP_ASSERT(shared.variables < VARIABLES && shared.used + size + APART <= EMU_SHARED_ROOM);
     struct variable *v = &shared.variable[shared.variables++];
     *v = (struct variable){tag, name, shared.used, size};
     shared.statics += (uint32_t)size;
@@ -85,7 +81,7 @@ void *hzp_emu_shared_dynamic(const char *name)
 
 uint32_t hzp_emu_shared_at(const void *ptr)
 {
-    if (!emu_is_shared((uintptr_t)ptr))
+    if ((uintptr_t)ptr - emu_map.shared >= EMU_SHARED_ROOM)
         emu_fault(HZP_EMU_BOUNDS, __builtin_return_address(0), "%p is not in shared memory", ptr);
     return (uint32_t)((const char *)ptr - shared.base);
 }

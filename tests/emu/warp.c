@@ -36,6 +36,7 @@ static void meet(enum emu_together what, int detail, uint32_t mask, void *data, 
         if (lane[i])
             lane[i]->state = EMU_READY;
     }
+    warp->ready |= mask;
     act(warp, lane);
 }
 

@@ -129,8 +129,9 @@ const char *oc_compare_bits(const struct oc_io *io, const uint8_t *a, const uint
 /* grad.c: backwards of the target against finite differences of its forwards. Returns failures. */
 int oc_grad(struct oc_target *target, const char *pattern, uint64_t seed);
 
-/* facts.c: what must hold whatever ref says: distributions, exactness, known values. */
-int oc_facts(struct oc_target *target, const char *pattern);
+/* facts.c: what must hold whatever ref says: distributions (not where the device is slow, they take
+ * a hundred thousand draws), exactness, known values. */
+int oc_facts(struct oc_target *target, const char *pattern, bool slow);
 
 /* sabotage.c: breaks the target's rmsnorm in a certain way; kind 0 not at all. The name is NULL
  * past the last kind. */
