@@ -49,13 +49,13 @@ extern "C" int hzp_cuda_matmul_plain(struct hzp_lane *lane, const struct hzp_mat
     int depth = a->trans_a ? a->a.rows : a->a.cols;
     dim3 grid((unsigned)HZP_DIV_UP(a->c.cols, (int)SIDE), (unsigned)HZP_DIV_UP(a->c.rows, (int)SIDE));
     dim3 block(SIDE, SIDE);
-    return with_type(a->a.type, [&](auto *t) {
-        return with_type(a->c.type, [&](auto *u) {
-            start(lane, grid, block, 0, matmul<elem_of<decltype(t)>, elem_of<decltype(u)>>, *a,
-                  depth);
-            return hzp_cuda_launched(lane, "matmul");
-        });
-    });
+    if (a->a.type == HZP_F32)
+        start(lane, grid, block, 0, matmul<float, float>, *a, depth);
+    else if (a->c.type == HZP_F32)
+        start(lane, grid, block, 0, matmul<uint16_t, float>, *a, depth);
+    else
+        start(lane, grid, block, 0, matmul<uint16_t, uint16_t>, *a, depth);
+    return hzp_cuda_launched(lane, "matmul");
 }
 
 /* ---- attention: a warp a head of a row ---- */
