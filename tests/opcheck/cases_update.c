@@ -53,8 +53,8 @@ static void build_adamw(struct oc_io *io, const struct oc_case *c)
     *sumsq = c->p[5] == 0 ? sum : c->p[5] == 1 ? INFINITY : NAN;
     oc_args(io, &a, sizeof(a));
     oc_what(io, "%dx%d %s g %s m %s v %s clip %d t %d%s%s", rows, cols, oc_type_name(c->type),
-            oc_type_name(grad), oc_type_name(m), oc_type_name(v), c->p[3], c->p[4], in_place ? " in place" : "",
-            c->p[5] ? " bad norm" : "");
+            oc_type_name(grad), oc_type_name(m), oc_type_name(v), c->p[3], c->p[4],
+            in_place ? " in place" : "", c->p[5] ? " bad norm" : "");
 }
 
 /* rows, cols, some NaN and infinite */
