@@ -91,7 +91,8 @@ static void running(const char *op, const char *target, const char *what)
     alarm(CASE_SECONDS);
 }
 
-/* A level counts where it has kernels that neither ref nor the levels below have. */
+/* A level counts where it has kernels that neither ref nor the levels below have, or where only its
+ * label can tell: the device may show one entry for all of its own kernels. */
 static void target_add(const char *name, const char *level)
 {
     struct hzp_device_config config = {.name = options.backend, .threads = options.threads,
@@ -110,7 +111,8 @@ static void target_add(const char *name, const char *level)
         hzp_op_fn *kernel = target->dev->op[op];
         target->fresh[op] = kernel != ref.dev->op[op] || strcmp(options.backend, "ref") == 0;
         for (int i = 0; i < target_count; i++)
-            target->fresh[op] &= kernel != targets[i].dev->op[op];
+            target->fresh[op] &= kernel != targets[i].dev->op[op] ||
+                                 strcmp(target->dev->label, targets[i].dev->label) != 0;
         any |= target->fresh[op];
     }
     if (!any) {
