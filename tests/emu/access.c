@@ -53,9 +53,7 @@ static inline void touch(const void *ptr, size_t size, bool write, bool atomic, 
     if (!emu_now)
         return;
     if (byte < EMU_GLOBAL_ROOM - EMU_PAGE) {
-        if (emu_map.page[byte / EMU_PAGE] != EMU_OPEN ||
-            emu_map.page[(byte + size - 1) / EMU_PAGE] != EMU_OPEN)
-            emu_global_touch(at, size, write, pc);
+        emu_global_touch(at, size, write, atomic, pc);
         return;
     }
     if (at - (emu_map.stacks + (uintptr_t)emu_now->thread * EMU_STACK) < EMU_STACK)

@@ -186,6 +186,8 @@ static void block_begin(struct hzp_emu_dim at)
     if (b->clock > CLOCK_MAX) {
         b->clock = 0;
         emu_shared_forget();
+        emu_memory_forget();
+        b->launched = 1; /* of this launch, what was before is not seen any more */
     }
     b->began = b->ticked = ++b->clock;
     for (int w = 0; w < b->warps; w++) {
@@ -257,6 +259,8 @@ bool hzp_emu_run(const struct hzp_emu_launch *launch)
     b->warps = HZP_DIV_UP(b->threads, (int)EMU_LANES);
     emu_backwards = order & 2;
     emu_shared_layout(launch->shared);
+    emu_order_begin();
+    b->launched = ++b->clock;
     for (uint64_t i = 0; i < blocks && !emu_faulted(); i++) {
         uint64_t n = order & 4 ? blocks - 1 - i : i;
         struct hzp_emu_dim at = {(unsigned)(n % launch->grid.x),

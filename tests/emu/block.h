@@ -3,7 +3,8 @@
  *
  * Order of accesses: the clock ticks at each barrier and each __syncwarp.  What happened before the
  * block's last barrier is ordered before what happens now; of one warp also what happened before the
- * warp's last __syncwarp.
+ * warp's last __syncwarp.  Of other blocks of the launch nothing is, but what a block did before an
+ * atomic operation (with a barrier between, if others did it), to those who have done one since.
  *
  * Thread: one.
  */
@@ -27,6 +28,15 @@ struct emu_copy { /* an asynchronous one */
     const void *from; /* NULL: zeros */
 };
 
+/* Who touched two bytes of memory last, and when. */
+enum { EMU_GRAIN = 2 };
+struct emu_mark {
+    uint32_t written, read;  /* clocks */
+    uint16_t writer, reader; /* threads, or one of those below */
+};
+enum { EMU_SEVERAL = 0xffff, EMU_ATOMIC = 0xfffe, EMU_COPYING = 0xfffd, EMU_BLOCKS = 0xfffc,
+       EMU_OF_WARP = 0x8000 /* | warp: several of its lanes */ };
+
 struct emu_fiber {
     enum emu_state state;
     int thread, lane;
@@ -44,6 +54,7 @@ struct emu_fiber {
 struct emu_warp {
     int index;
     uint32_t ticked; /* clock of the last __syncwarp */
+    uint32_t met;    /* clock of the last instruction all lanes did together */
     uint32_t ready; /* lanes that can go on */
     uint32_t mask, arrived;
     enum emu_together what;
@@ -54,7 +65,8 @@ struct emu_block {
     const struct hzp_emu_launch *launch;
     struct hzp_emu_dim at;
     int threads, warps;
-    uint32_t clock, began, ticked; /* now, the block's start, the last barrier */
+    uint32_t clock, launched, began, ticked; /* now, the start of the launch, of the block, the last
+                                              * barrier */
     struct hzp_emu_votes votes;
     struct emu_warp warp[EMU_WARPS];
     struct emu_fiber fiber[EMU_THREADS];
@@ -65,11 +77,10 @@ extern struct emu_fiber *emu_now; /* NULL: the host runs */
 
 /* Where what kernels touch may lie: looked at with every access. */
 enum { EMU_PAGE = 4096, EMU_SHARED_ROOM = 1 << 20 };
-#define EMU_GLOBAL_ROOM ((uintptr_t)8 << 30)
+#define EMU_GLOBAL_ROOM ((uintptr_t)4 << 30)
 enum emu_page { EMU_CLOSED, EMU_OPEN, EMU_BYTES };
 extern struct emu_map {
     uintptr_t global, shared, stacks; /* begins of [EMU_GLOBAL_ROOM], [EMU_SHARED_ROOM], the stacks */
-    uint8_t *page;                    /* an enum emu_page for each page of global memory */
 } emu_map;
 
 /* ---- fiber.c: EMU_THREADS stacks ---- */
@@ -86,7 +97,21 @@ void emu_wait(enum emu_state state);
 /* ---- memory.c ---- */
 
 void emu_memory_begin(void);
-void emu_global_touch(uintptr_t at, size_t size, bool write, const void *pc);
+void emu_memory_forget(void); /* when the clock begins anew */
+void emu_global_touch(uintptr_t at, size_t size, bool write, bool atomic, const void *pc);
+
+/* ---- order.c ---- */
+
+/* Whether what `who` of this block did at `when` is ordered before what `me` does now. */
+bool emu_ordered(uint32_t when, unsigned who, const struct emu_fiber *me);
+/* Notes a read; ordered: whether the one noted before is. */
+void emu_mark_read(struct emu_mark *mark, const struct emu_fiber *me, bool ordered);
+/* One grain of global memory.  Returns who is in the way, 0: nobody; *ret_wrote: by having written. */
+const char *emu_global_mark(struct emu_mark *mark, const struct emu_fiber *me, bool write, bool atomic,
+                            bool *ret_wrote);
+const char *emu_who(unsigned who);
+void emu_order_begin(void); /* at a launch */
+void emu_order_atomic(const struct emu_fiber *me); /* an atomic operation on global memory */
 
 /* ---- shared.c ---- */
 

@@ -17,6 +17,7 @@ static struct {
     uint8_t *base;  /* [EMU_GLOBAL_ROOM] */
     uint8_t *byte;  /* [EMU_GLOBAL_ROOM] what may be done, where a page says so */
     uint8_t *page;  /* [EMU_GLOBAL_ROOM / PAGE] */
+    struct emu_mark *mark; /* [EMU_GLOBAL_ROOM / EMU_GRAIN] */
     struct {
         uint8_t *ptr;
         size_t size;
@@ -63,8 +64,14 @@ void emu_memory_begin(void)
     memory.base = reserve(EMU_GLOBAL_ROOM);
     memory.byte = reserve(EMU_GLOBAL_ROOM);
     memory.page = reserve(EMU_GLOBAL_ROOM / PAGE);
+    memory.mark = reserve(EMU_GLOBAL_ROOM / EMU_GRAIN * sizeof(*memory.mark));
     emu_map.global = (uintptr_t)memory.base;
-    emu_map.page = memory.page;
+}
+
+void emu_memory_forget(void)
+{
+    HZP_ASSERT(madvise(memory.mark, EMU_GLOBAL_ROOM / EMU_GRAIN * sizeof(*memory.mark),
+                       MADV_DONTNEED) == 0);
 }
 
 void *hzp_emu_alloc(size_t size)
@@ -145,23 +152,47 @@ void hzp_emu_unwatch(const void *ptr, size_t size)
     open_up(memory.block[i].ptr, memory.block[i].size);
 }
 
-void emu_global_touch(uintptr_t at, size_t size, bool write, const void *pc)
+/* False: one of its bytes may not be touched. */
+static bool allowed(size_t byte, size_t size, bool write, const void *pc)
 {
-    size_t byte = at - (uintptr_t)memory.base, last = byte + size - 1;
     uint8_t need = write ? MAY_WRITE : MAY_READ;
-    for (size_t i = byte; i <= last; i++) {
-        uint8_t page = i < EMU_GLOBAL_ROOM ? memory.page[i / PAGE] : EMU_CLOSED;
+    if (memory.page[byte / PAGE] == EMU_OPEN && memory.page[(byte + size - 1) / PAGE] == EMU_OPEN)
+        return true;
+    for (size_t i = byte; i < byte + size; i++) {
+        uint8_t page = memory.page[i / PAGE];
         if (page == EMU_OPEN || (page == EMU_BYTES && memory.byte[i] & need))
             continue;
         int near = 0;
-        while (near + 1 < memory.blocks && (uintptr_t)memory.block[near + 1].ptr <= at)
+        while (near + 1 < memory.blocks && memory.block[near + 1].ptr <= memory.base + byte)
             near++;
         bool read_only = page == EMU_BYTES && memory.byte[i];
         emu_fault(HZP_EMU_BOUNDS, pc, "%s of %zu bytes of global memory %s: byte %td of an allocation "
                   "of %zu", write ? "a store" : "a load", size,
                   read_only ? "that may only be read" : "outside of what may be touched",
-                  memory.blocks ? (const uint8_t *)at - memory.block[near].ptr : 0,
+                  memory.blocks ? memory.base + byte - memory.block[near].ptr : 0,
                   memory.blocks ? memory.block[near].size : 0);
+        return false;
+    }
+    return true;
+}
+
+void emu_global_touch(uintptr_t at, size_t size, bool write, bool atomic, const void *pc)
+{
+    size_t byte = at - (uintptr_t)memory.base;
+    bool wrote;
+    if (!allowed(byte, size, write, pc))
+        return;
+    if (atomic)
+        emu_order_atomic(emu_now);
+    for (size_t i = byte / EMU_GRAIN; i <= (byte + size - 1) / EMU_GRAIN; i++) {
+        const char *who = emu_global_mark(&memory.mark[i], emu_now, write, atomic, &wrote);
+        if (!who)
+            continue;
+        int block = block_find((const void *)at);
+        emu_fault(HZP_EMU_RACE, pc, "%s of %zu bytes of global memory, byte %td of an allocation of %zu, "
+                  "that %s %s: nothing orders the two", write ? "a store" : "a load", size,
+                  (const uint8_t *)at - memory.block[block].ptr, memory.block[block].size, who,
+                  wrote ? "wrote" : "read");
         return;
     }
 }

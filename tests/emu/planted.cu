@@ -80,7 +80,9 @@ static __global__ void fill_in_block(const float *in, float *io, int blocks)
     if ((int)blockIdx.x < blocks)
         room[threadIdx.x] = in[threadIdx.x];
     __syncthreads();
-    io[threadIdx.x] = room[threadIdx.x];
+    float x = room[threadIdx.x];
+    if (blockIdx.x == gridDim.x - 1)
+        io[threadIdx.x] = x;
 }
 
 static __global__ void count_up(const float *in, float *io, bool clear, bool atomically)
@@ -153,6 +155,47 @@ static __global__ void sum_twice(const float *in, float *io, bool barrier)
 {
     float first = hasty_sum(1, barrier), second = hasty_sum(2, barrier);
     io[threadIdx.x] = in[threadIdx.x] + (second - 2 * first);
+}
+
+/* ---- global memory between threads and blocks ---- */
+
+static __global__ void turn_global(const float *in, float *io, bool barrier)
+{
+    io[threadIdx.x] = in[threadIdx.x];
+    if (barrier)
+        __syncthreads();
+    float x = io[N - 1 - threadIdx.x];
+    __syncthreads();
+    io[threadIdx.x] = x;
+}
+
+/* 64 threads a block. */
+static __global__ void store_parts(const float *in, float *io, int blocks)
+{
+    int i = blockIdx.x % blocks * 64 + threadIdx.x;
+    io[i] = in[i];
+    if (blocks < 4)
+        io[i + 128] = in[i + 128];
+}
+
+/* The last block to come puts together what all have left in `in`. */
+static __global__ void hand_over(float *in, int *counter, float *io, bool barrier, bool ask)
+{
+    HZP_SHARED(bool, last);
+    int i = blockIdx.x * 64 + threadIdx.x;
+    in[i] = (float)(i * i % 311);
+    __threadfence();
+    if (barrier)
+        __syncthreads();
+    if (threadIdx.x == 0)
+        last = ask ? atomicAdd(counter, 1) == 3 : true;
+    __syncthreads();
+    if (!last)
+        return;
+    if (ask && threadIdx.x == 0)
+        *counter = 0;
+    for (int k = threadIdx.x; k < N; k += 64)
+        io[k] = in[k];
 }
 
 /* ---- barriers and warps ---- */
@@ -296,6 +339,9 @@ static void run_memory(enum hzp_planted which, bool wrong, const float *in, floa
 static void run_shared(enum hzp_planted which, bool wrong, const float *in, float *io)
 {
     struct hzp_lane *lane = nullptr;
+    static int *counter;
+    if (!counter)
+        counter = (int *)hzp_emu_alloc(sizeof(*counter));
     switch (which) {
     case HZP_PLANTED_half_unwritten: start(lane, 1, N, 0, fill_some, in, io, 1 + wrong); break;
     case HZP_PLANTED_last_block_s: start(lane, 2, N, 0, fill_in_block, in, io, 2 - wrong); break;
@@ -306,6 +352,15 @@ static void run_shared(enum hzp_planted which, bool wrong, const float *in, floa
     case HZP_PLANTED_two_writers: start(lane, 1, N, 0, write_once, in, io, 1 + wrong); break;
     case HZP_PLANTED_lanes_without_syncwarp: start(lane, 1, N, 0, turn_warps, in, io, !wrong); break;
     case HZP_PLANTED_sums_reused: start(lane, 1, N, 0, sum_twice, in, io, !wrong); break;
+    case HZP_PLANTED_global_no_barrier: start(lane, 1, N, 0, turn_global, in, io, !wrong); break;
+    case HZP_PLANTED_two_blocks_store: start(lane, 4, 64, 0, store_parts, in, io, wrong ? 2 : 4); break;
+    case HZP_PLANTED_handed_over_early:
+    case HZP_PLANTED_taken_unasked:
+        *counter = 0;
+        start(lane, 4, 64, 0, hand_over, (float *)in, counter, io,
+              !wrong || which == HZP_PLANTED_taken_unasked,
+              !wrong || which == HZP_PLANTED_handed_over_early);
+        break;
     case HZP_PLANTED_barrier_in_branch:
         start(lane, 1, N, 0, branch_barrier, in, io, wrong ? 32 : N);
         break;
@@ -363,6 +418,7 @@ extern "C" float hzp_planted_result(enum hzp_planted which, const float *in, int
     switch (which) {
     case HZP_PLANTED_write_then_read:
     case HZP_PLANTED_read_then_write:
+    case HZP_PLANTED_global_no_barrier:
     case HZP_PLANTED_barrier_in_branch:
     case HZP_PLANTED_barrier_after_return: return in[N - 1 - i];
     case HZP_PLANTED_lanes_without_syncwarp:

@@ -31,6 +31,10 @@
     X(plain_count, HZP_EMU_RACE)                                                                   \
     X(lanes_without_syncwarp, HZP_EMU_RACE)                                                        \
     X(sums_reused, HZP_EMU_RACE)                                                                   \
+    X(global_no_barrier, HZP_EMU_RACE)                                                             \
+    X(two_blocks_store, HZP_EMU_RACE)                                                              \
+    X(handed_over_early, HZP_EMU_RACE)                                                             \
+    X(taken_unasked, HZP_EMU_RACE)                                                                 \
     X(barrier_in_branch, HZP_EMU_BARRIER)                                                          \
     X(barrier_after_return, HZP_EMU_BARRIER)                                                       \
     X(shuffle_in_branch, HZP_EMU_WARP)                                                             \

@@ -11,13 +11,7 @@
 #include "base/base.h"
 #include "tests/emu/block.h"
 
-enum { GRAIN = 2, BEGIN = 1024, APART = 256, VARIABLES = 64 };
-enum { SEVERAL = 0xffff, ATOMIC = 0xfffe, COPYING = 0xfffd, OF_WARP = 0x8000 };
-
-struct cell {
-    uint32_t written, read; /* clocks; before the block began: never */
-    uint16_t writer, reader; /* threads; OF_WARP | w: several of warp w */
-};
+enum { BEGIN = 1024, APART = 256, VARIABLES = 64 };
 
 struct variable {
     const void *tag;
@@ -28,7 +22,7 @@ struct variable {
 
 static struct {
     char *base; /* [EMU_SHARED_ROOM] */
-    struct cell *cell;
+    struct emu_mark *cell;
     struct variable variable[VARIABLES]; /* the first is the dynamic one */
     int variables;
     uint32_t used, statics;
@@ -37,13 +31,13 @@ static struct {
 void emu_shared_layout(size_t dynamic)
 {
     if (!shared.base) {
-        size_t cells = EMU_SHARED_ROOM / GRAIN * sizeof(struct cell);
+        size_t cells = EMU_SHARED_ROOM / EMU_GRAIN * sizeof(struct emu_mark);
         char *both = mmap(NULL, EMU_SHARED_ROOM + cells, PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         HZP_ASSERT(both != MAP_FAILED);
         shared.base = both;
         emu_map.shared = (uintptr_t)both;
-        shared.cell = (struct cell *)(both + EMU_SHARED_ROOM);
+        shared.cell = (struct emu_mark *)(both + EMU_SHARED_ROOM);
     }
     shared.variable[0] = (struct variable){NULL, "dynamic shared memory", BEGIN, dynamic};
     shared.variables = 1;
@@ -53,7 +47,7 @@ void emu_shared_layout(size_t dynamic)
 
 void emu_shared_forget(void)
 {
-    memset(shared.cell, 0, EMU_SHARED_ROOM / GRAIN * sizeof(struct cell));
+    memset(shared.cell, 0, EMU_SHARED_ROOM / EMU_GRAIN * sizeof(struct emu_mark));
 }
 
 void *hzp_emu_shared(const void *tag, const char *name, size_t size)
@@ -102,59 +96,28 @@ static const struct variable *variable_of(uint32_t at, size_t size)
     return NULL;
 }
 
-/* Whether what `who` did at `when` is ordered before what `me` does now. */
-static bool ordered(uint32_t when, unsigned who, const struct emu_fiber *me)
-{
-    if (when < emu_block.ticked || who == (unsigned)me->thread)
-        return true;
-    unsigned warp = who & OF_WARP ? who & ~(unsigned)OF_WARP : who / EMU_LANES;
-    return who < COPYING && warp == (unsigned)me->warp->index && when < me->warp->ticked;
-}
-
 static void race(const struct emu_fiber *me, uint32_t at, bool write, unsigned who, bool by_write,
                  const void *pc)
 {
     const struct variable *v = variable_of(at, 1);
-    char other[64];
-    if (who == COPYING) {
+    if (who == EMU_COPYING) {
         emu_fault(HZP_EMU_COPY, pc, "thread %d %s shared %s, byte %u, while an asynchronous copy is on "
                   "its way there", me->thread, write ? "writes" : "reads", v->name, at - v->at);
         return;
     }
-    if (who == ATOMIC)
-        strcpy(other, "another thread's atomic operation");
-    else if (who == SEVERAL)
-        strcpy(other, "other threads");
-    else if (who & OF_WARP)
-        strcpy(other, "other lanes");
-    else
-        __builtin_snprintf(other, sizeof(other), "thread %u", who);
     emu_fault(HZP_EMU_RACE, pc, "thread %d %s shared %s, byte %u, that %s %s: no barrier between",
-              me->thread, write ? "writes" : "reads", v->name, at - v->at, other,
+              me->thread, write ? "writes" : "reads", v->name, at - v->at, emu_who(who),
               by_write ? "wrote" : "read");
-}
-
-static void note_read(struct cell *cell, const struct emu_fiber *me)
-{
-    if (cell->reader != me->thread && !ordered(cell->read, cell->reader, me)) {
-        unsigned warp = cell->reader & OF_WARP ? cell->reader & ~(unsigned)OF_WARP
-                                               : cell->reader / EMU_LANES;
-        bool same = cell->reader != SEVERAL && warp == (unsigned)me->warp->index;
-        cell->reader = (uint16_t)(same ? OF_WARP | warp : SEVERAL);
-    } else {
-        cell->reader = (uint16_t)me->thread;
-    }
-    cell->read = emu_block.clock;
 }
 
 static void cell_touch(const struct emu_fiber *me, uint32_t at, bool write, bool atomic,
                        const void *pc)
 {
-    struct cell *cell = &shared.cell[at / GRAIN];
+    struct emu_mark *cell = &shared.cell[at / EMU_GRAIN];
     bool there = cell->written >= emu_block.began;
     /* no barrier ends a copy */
-    bool mine = cell->writer != COPYING && ordered(cell->written, cell->writer, me);
-    if (there && !mine && !(atomic && cell->writer == ATOMIC)) {
+    bool mine = cell->writer != EMU_COPYING && emu_ordered(cell->written, cell->writer, me);
+    if (there && !mine && !(atomic && cell->writer == EMU_ATOMIC)) {
         race(me, at, write, cell->writer, true, pc);
         return;
     }
@@ -165,15 +128,15 @@ static void cell_touch(const struct emu_fiber *me, uint32_t at, bool write, bool
         return;
     }
     if (!write) {
-        note_read(cell, me);
+        emu_mark_read(cell, me, emu_ordered(cell->read, cell->reader, me));
         return;
     }
-    if (cell->read >= emu_block.began && !ordered(cell->read, cell->reader, me)) {
+    if (cell->read >= emu_block.began && !emu_ordered(cell->read, cell->reader, me)) {
         race(me, at, true, cell->reader, false, pc);
         return;
     }
     cell->written = emu_block.clock;
-    cell->writer = (uint16_t)(atomic ? ATOMIC : me->thread);
+    cell->writer = (uint16_t)(atomic ? EMU_ATOMIC : me->thread);
 }
 
 static void touch(const struct emu_fiber *me, uint32_t at, size_t size, bool write, bool atomic,
@@ -188,7 +151,7 @@ static void touch(const struct emu_fiber *me, uint32_t at, size_t size, bool wri
                   write ? "a store" : "a load", size, (int)at - (int)near->at, near->name, near->size);
         return;
     }
-    for (uint32_t i = at / GRAIN * GRAIN; i < at + size && !emu_faulted(); i += GRAIN)
+    for (uint32_t i = at / EMU_GRAIN * EMU_GRAIN; i < at + size && !emu_faulted(); i += EMU_GRAIN)
         cell_touch(me, HZP_MAX(i, at), write, atomic, pc);
 }
 
@@ -206,10 +169,10 @@ void emu_shared_touch_by(const struct emu_fiber *by, uint32_t at, size_t size, c
 
 static void copying(uint32_t at, bool begins)
 {
-    for (uint32_t i = at; i < at + 16; i += GRAIN) {
-        struct cell *cell = &shared.cell[i / GRAIN];
+    for (uint32_t i = at; i < at + 16; i += EMU_GRAIN) {
+        struct emu_mark *cell = &shared.cell[i / EMU_GRAIN];
         cell->written = emu_block.clock;
-        cell->writer = (uint16_t)(begins ? COPYING : emu_now->thread);
+        cell->writer = (uint16_t)(begins ? EMU_COPYING : emu_now->thread);
     }
 }
 

@@ -37,6 +37,8 @@ static void meet(enum emu_together what, int detail, uint32_t mask, void *data, 
             lane[i]->state = EMU_READY;
     }
     warp->ready |= mask;
+    if (mask == ~0u)
+        warp->met = ++emu_block.clock;
     act(warp, lane);
 }
 

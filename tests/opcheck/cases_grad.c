@@ -162,6 +162,8 @@ const struct oc_case oc_cases_grad[] = {
     EMBED(0, 0, 7, 8),
     EMBED(OC_GAPS, 40, 5, 33), /* every id many times */
     EMBED(0, 17, 301, 256),
+    EMBED(0, 530, 9, 40),
+    EMBED(OC_GAPS, 3, 7, 1100),
     EMBED(OC_BENCH, 1024, 32000, 2048),
 
     BOTH(RMSNORM, 0, 1, 1, 1, 0),
