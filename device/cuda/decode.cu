@@ -228,7 +228,7 @@ static __device__ __forceinline__ float merge(const float *part, int count, int6
 /* True in the block that ends last of the pieces of its sequence and kv head. */
 static __device__ bool ends_last(int32_t *counter, int pieces)
 {
-    __shared__ bool last;
+    HZP_SHARED(bool, last);
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -246,7 +246,7 @@ template <int D, bool TALL, bool WHOLE>
 static __global__ void __launch_bounds__(WARPS * 32) attn_decode(struct decode_args d)
 {
     constexpr int ROWS = TALL ? 16 : 8;
-    __shared__ float sums[WARPS][ROWS][D + 2];
+    HZP_SHARED(float, sums, [WARPS][ROWS][D + 2]);
     const struct hzp_attn_paged_args &a = d.a;
     int seq = blockIdx.z, kv_head = blockIdx.y / d.tiles, tile = blockIdx.y % d.tiles;
     int n = a.segs.pos0[seq] + 1, length = piece_length(n, d.stretch);
@@ -312,9 +312,9 @@ template <int D, bool TALL>
 static int launch(struct hzp_lane *lane, const struct decode_args &d, dim3 grid)
 {
     if (d.a.kv.page_rows % STEP == 0)
-        attn_decode<D, TALL, true><<<grid, WARPS * 32, 0, stream_of(lane)>>>(d);
+        start(lane, grid, WARPS * 32, 0, attn_decode<D, TALL, true>, d);
     else
-        attn_decode<D, TALL, false><<<grid, WARPS * 32, 0, stream_of(lane)>>>(d);
+        start(lane, grid, WARPS * 32, 0, attn_decode<D, TALL, false>, d);
     return hzp_cuda_launched(lane, "attn_decode");
 }
 
