@@ -8,13 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/base.h"
+#include "base/thread.h"
 
 struct hzp_emu_stream {
     int priority;
 };
 struct hzp_emu_event {
     bool recorded;
+    uint64_t ns;
 };
 
 static cudaError_t last_error;
@@ -156,6 +157,53 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *ret, unsigned flags)
     return *ret ? cudaSuccess : fail(cudaErrorMemoryAllocation);
 }
 
+cudaError_t cudaEventCreate(cudaEvent_t *ret)
+{
+    return cudaEventCreateWithFlags(ret, 0);
+}
+
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
+{
+    *ms = (float)((double)(int64_t)(to->ns - from->ns) * 1e-6);
+    return cudaSuccess;
+}
+
+/* No graphs: tests/cudafake has them. */
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
+{
+    return cudaErrorNotSupported;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *ret)
+{
+    return cudaErrorNotSupported;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *ret, cudaGraph_t graph, unsigned long long flags)
+{
+    return cudaErrorNotSupported;
+}
+
+cudaError_t cudaGraphUpload(cudaGraphExec_t graph, cudaStream_t stream)
+{
+    return cudaErrorNotSupported;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream)
+{
+    return cudaErrorNotSupported;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    return cudaErrorNotSupported;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph)
+{
+    return cudaErrorNotSupported;
+}
+
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
     free(event);
@@ -165,6 +213,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
     event->recorded = true;
+    event->ns = hzp_now_ns();
     return cudaSuccess;
 }
 

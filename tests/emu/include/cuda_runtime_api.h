@@ -20,7 +20,8 @@ typedef enum cudaError {
     cudaErrorInvalidValue,
     cudaErrorMemoryAllocation,
     cudaErrorInvalidConfiguration = 9,
-    cudaErrorLaunchFailure = 719
+    cudaErrorLaunchFailure = 719,
+    cudaErrorNotSupported = 801
 } cudaError_t;
 enum cudaMemcpyKind {
     cudaMemcpyHostToHost,
@@ -35,6 +36,8 @@ enum { cudaHostAllocPortable = 1, cudaHostAllocMapped = 2, cudaStreamNonBlocking
 
 typedef struct hzp_emu_stream *cudaStream_t;
 typedef struct hzp_emu_event *cudaEvent_t;
+typedef struct hzp_emu_graph *cudaGraph_t, *cudaGraphExec_t; /* there are none */
+enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
 #define cudaStreamLegacy ((cudaStream_t)1)
 
 struct cudaDeviceProp {
@@ -66,6 +69,15 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *ret, unsigned flags, int 
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *ret);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *ret, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphUpload(cudaGraphExec_t graph, cudaStream_t stream);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph);
+cudaError_t cudaEventCreate(cudaEvent_t *ret);
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *ret, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
