@@ -168,7 +168,7 @@ static double within_share(const struct hzp_split *split, const struct hzp_split
     if (isinf(share))
         return share;
     if (!step->beside)
-        return split->credit_ns + share * split->usual_ns;
+        return split->credit_ns - split->owes_ns + share * split->usual_ns;
     double usual = split->usual_beside_ns > 0 ? split->usual_beside_ns : split->usual_ns;
     return share > 0 ? usual : 0;
 }
@@ -277,6 +277,10 @@ void hzp_split_taken(struct hzp_split *split, struct hzp_split_step *step, bool 
     step->beside = step->beside && trains;
     step->slice_ns = trains ? slice_ns : 0;
     step->carry_ns = split->carry_ns;
+    double share = share_of(split);
+    if (step->rows > 0 && !step->beside && !isinf(share))
+        step->owes_ns = HZP_MAX(step->slice_ns - share * split->usual_ns, 0.0);
+    split->owes_ns += step->owes_ns;
     if (step->rows > 0)
         step->gap_ns = predicted_gap(split, step);
     split->carry_ns = split->config.early && !step->beside ? step->slice_ns : 0;
@@ -377,6 +381,7 @@ void hzp_split_ended(struct hzp_split *split, const struct hzp_split_step *step,
     uint64_t train_ns = split->config.early ? split->last_train_ns : times->train_ns;
     if (next_ns > 0)
         split->next_ns = next_ns;
+    split->owes_ns -= step->owes_ns;
     hzp_seen_step(&split->seen, step->begin_ns, tokens_ns, times->serve_ns, times->train_ns);
     if (step->rows == 0) {
         split->credit_ns = split->floor_ns = 0;

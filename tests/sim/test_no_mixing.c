@@ -229,7 +229,8 @@ static void set_up(struct bench *b, const char *backend, uint32_t seed)
     MUST(hzp_scheduler_create(&scheduler, b->model, b->pool, &b->scheduler));
     MUST(hzp_batch_create(b->dev, &max, &b->batch));
     MUST(hzp_serve_space_create(b->model, 32, 8, &b->space));
-    b->writer = (struct hzp_source){"writer", writer_offer, writer_deliver, NULL};
+    b->writer = (struct hzp_source){
+        .name = "writer", .offer = writer_offer, .deliver = writer_deliver};
     struct hzp_loop_config loop = {
         .model = b->model,
         .space = b->space,
@@ -237,6 +238,7 @@ static void set_up(struct bench *b, const char *backend, uint32_t seed)
         .source = {hzp_scheduler_source(b->scheduler), &b->writer},
         .sources = 2,
         .shape = shape,
+        .run_ahead = shape ? HZP_AHEAD_ALWAYS : HZP_AHEAD_AUTO,
         .check_plans = true,
     };
     MUST(hzp_loop_create(&loop, &b->loop));
