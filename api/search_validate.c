@@ -13,7 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RUNS = 3 };
+enum { RUNS_MIN = 3, RUNS_MAX = 25 };
+
+static const double plan_ns = 350e6; /* all runs of one plan, about */
 
 struct validation {
     struct hzp_workbench *bench;
@@ -96,19 +98,23 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* The run's duration, by the items' times where there are any: the median of a few. */
+/* The run's duration: the median of more runs, the shorter they are. */
 static int measure(struct validation *v, double *ret)
 {
-    double took[RUNS];
-    for (int i = -1; i < RUNS; i++) {
+    double took[RUNS_MAX];
+    int runs = RUNS_MIN;
+    for (int i = -1; i < runs; i++) { /* the first makes primitives */
         struct hzp_exec_times times;
         uint64_t begin = hzp_device_now_ns(v->bench->dev);
         HZP_TRY(hzp_exec_run(v->exec, &v->plan, NULL, &times));
+        double ns = (double)(hzp_device_now_ns(v->bench->dev) - begin);
+        if (i == 0)
+            runs = (int)HZP_MIN(HZP_MAX(plan_ns / HZP_MAX(ns, 1), RUNS_MIN), RUNS_MAX);
         if (i >= 0)
-            took[i] = (double)(hzp_device_now_ns(v->bench->dev) - begin);
+            took[i] = ns;
     }
-    qsort(took, RUNS, sizeof(*took), by_value);
-    *ret = took[RUNS / 2];
+    qsort(took, (size_t)runs, sizeof(*took), by_value);
+    *ret = took[runs / 2];
     return HZP_OK;
 }
 

@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PARTS_MAX = 512, RUNS_MIN = 2, RUNS_MAX = 7, DEPTH = 512 };
+enum { PARTS_MAX = 512, RUNS_MIN = 2, RUNS_MAX = 25, DEPTH = 512 };
 
 /* A part's runs together, about: more of what is short. */
-static const double part_ns = 350e6;
+static const double part_ns = 400e6;
 
 enum what { STEP, MICRO, UPDATE, BETWEEN, PAIR };
 
@@ -71,7 +71,7 @@ static void list_steps(struct hzp_measure *m)
     for (int i = 0; i < HZP_COUNT(decode); i++)
         if (decode[i] <= c->decode_max)
             add_step(m, decode[i], depth, 0, 0, false);
-    for (int i = 0; i < HZP_COUNT(decode); i += 3) /* 1, 8, 24, 48, 128 deep and shallow */
+    for (int i = 0; i < HZP_COUNT(decode); i += 2) /* 1, 4, 12, 24, 40, 64, 128 deep and shallow */
         if (decode[i] <= c->decode_max) {
             add_step(m, decode[i], 64, 0, 0, false);
             add_step(m, decode[i], 2 * DEPTH, 0, 0, false);

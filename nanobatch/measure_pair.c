@@ -9,7 +9,7 @@
 enum {
     LIST_MAX = 64,    /* items of a side, over and over */
     ISSUED_MAX = 900, /* at a time, of each side: both fit a lane's queue */
-    ROUNDS = 3,
+    ROUNDS = 5,
     DECODES = 32, PROMPT = 128, MICRO = 256, /* rows of the steps the items are taken from */
 };
 
@@ -167,36 +167,50 @@ static void compare(const struct side *side, const struct side *other, double *r
         }
 }
 
-static double rate_of(double alone_ns, double together_ns)
+static int by_value(const void *a, const void *b)
 {
-    double rate = together_ns > 0 ? alone_ns / together_ns : 1;
-    return HZP_MIN(HZP_MAX(rate, 0.05), 1.25);
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
 }
 
+/* One round: each side alone, then both; their rates. */
+static int measure_round(struct pair *p, double *ret_a, double *ret_b)
+{
+    int32_t count[2];
+    double *ret[] = {ret_a, ret_b};
+    for (int i = 0; i < 2; i++)
+        HZP_TRY(alone(&p->side[i], &count[i]));
+    for (int i = 1; i >= 0; i--)
+        HZP_TRY(issue(&p->side[i], count[i]));
+    for (int i = 0; i < 2; i++)
+        HZP_TRY(hzp_fence_wait(p->side[i].fence));
+    for (int i = 0; i < 2; i++) {
+        double by_itself = 0, together = 0;
+        compare(&p->side[i], &p->side[1 - i], &by_itself, &together);
+        *ret[i] = together > 0 ? HZP_MIN(HZP_MAX(by_itself / together, 0.05), 1.1) : 1;
+    }
+    return HZP_OK;
+}
+
+/* The median of a few rounds. */
 static int measure(struct pair *p, struct hzp_tables *t, enum hzp_class a, enum hzp_class b,
                    int32_t units_a, int32_t units_b)
 {
-    int32_t count[2], units[] = {units_a, units_b};
-    double sum[2][2] = {{0, 0}, {0, 0}};
+    int32_t units[] = {units_a, units_b};
+    double rate[2][ROUNDS];
     for (int i = 0; i < 2; i++)
         HZP_TRY(hzp_lane_set_share(p->side[i].lane, units[i]));
     if (p->side[0].lane->inlined || p->side[1].lane->inlined)
         return HZP_OK; /* one after the other: nothing to measure */
-    for (int round = 0; round < ROUNDS; round++) {
-        for (int i = 0; i < 2; i++)
-            HZP_TRY(alone(&p->side[i], &count[i]));
-        for (int i = 1; i >= 0; i--)
-            HZP_TRY(issue(&p->side[i], count[i]));
-        for (int i = 0; i < 2; i++)
-            HZP_TRY(hzp_fence_wait(p->side[i].fence));
-        for (int i = 0; i < 2; i++)
-            compare(&p->side[i], &p->side[1 - i], &sum[i][0], &sum[i][1]);
-    }
-    struct hzp_rate rate = {(uint8_t)a, (uint8_t)b, (int16_t)units_a, (int16_t)units_b,
-                            rate_of(sum[0][0], sum[0][1]), rate_of(sum[1][0], sum[1][1])};
+    for (int round = 0; round < ROUNDS; round++)
+        HZP_TRY(measure_round(p, &rate[0][round], &rate[1][round]));
+    for (int i = 0; i < 2; i++)
+        qsort(rate[i], ROUNDS, sizeof(double), by_value);
+    struct hzp_rate found = {(uint8_t)a, (uint8_t)b, (int16_t)units_a, (int16_t)units_b,
+                             rate[0][ROUNDS / 2], rate[1][ROUNDS / 2]};
     if (a == b && units_a == units_b)
-        rate.rate_a = rate.rate_b = (rate.rate_a + rate.rate_b) / 2;
-    hzp_tables_set_rate(t, &rate);
+        found.rate_a = found.rate_b = (found.rate_a + found.rate_b) / 2;
+    hzp_tables_set_rate(t, &found);
     return HZP_OK;
 }
 
@@ -271,12 +285,6 @@ static int measure_issue(struct pair *p, struct hzp_rig *rig, struct hzp_tables 
     for (int i = 0; i < 2; i++)
         HZP_TRY(hzp_lane_set_share(p->side[i].lane, 0));
     return HZP_OK;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
 }
 
 struct latencies {

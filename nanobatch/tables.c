@@ -295,8 +295,9 @@ static double at_y(const struct hzp_curve *c, int32_t from, int32_t to, double y
     }
     if (!high)
         return 0;
-    return low == high ? low->ns[share]
-                       : line(low->y, low->ns[share], high->y, high->ns[share], y);
+    if (low == high) /* one point: as much more as it sees more */
+        return low->ns[share] * (low->y > 0 ? HZP_MAX(y / low->y, 0.25) : 1);
+    return line(low->y, low->ns[share], high->y, high->ns[share], y);
 }
 
 /* The curve's time at a size; 0: this share was not measured. */
