@@ -214,8 +214,10 @@ static int recall(struct job *j, struct hzp_err_text *reterr)
     const char *misfit = hzp_search_misfit(&j->tables, &j->here);
     if (misfit && !o->search_show)
         return hzp_fail(reterr, HZP_EINVAL, "%s: %s; --fresh measures anew", j->path, misfit);
-    if (strcmp(j->tables.settings, j->here.settings) && !o->search_show)
+    if (strcmp(j->tables.settings, j->here.settings) && !o->search_show) {
         j->tables.parts_done = 0; /* other parts; what is known of these stays */
+        j->tables.plans_ns = j->tables.items_ns = 0;
+    }
     return HZP_OK;
 }
 

@@ -166,7 +166,8 @@ static json_t *file_json(const struct hzp_tables *t, const struct hzp_plan_table
     }
     for (int32_t i = 0; i < plans->entries; i++)
         json_array_append_new(entries, entry_json(&plans->entry[i]));
-    json_t *between = json_pack("{s:f, s:f, s:f, s:f, s:f, s:b}", "gap_inline_ns", t->gap_inline_ns,
+    json_t *between = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:b}", "plans_ns", t->plans_ns,
+                                "items_ns", t->items_ns, "gap_inline_ns", t->gap_inline_ns,
                                 "gap_ns", t->gap_ns, "issue_ns", t->issue_ns, "handover_ns",
                                 t->handover_ns, "wakeup_ns", t->wakeup_ns, "led", t->led);
     return json_pack("{s:i, s:s, s:s, s:s, s:s, s:i, s:o, s:i, s:i, s:o, s:o, s:o, s:o}",
@@ -373,7 +374,8 @@ static int read_head(const struct reader *r, const json_t *root, struct hzp_tabl
         double *value;
     } between[] = {{"gap_inline_ns", &t->gap_inline_ns}, {"gap_ns", &t->gap_ns},
                    {"issue_ns", &t->issue_ns}, {"handover_ns", &t->handover_ns},
-                   {"wakeup_ns", &t->wakeup_ns}};
+                   {"wakeup_ns", &t->wakeup_ns}, {"plans_ns", &t->plans_ns},
+                   {"items_ns", &t->items_ns}};
     HZP_TRY(read_text(r, root, "device", t->device, sizeof(t->device)));
     HZP_TRY(read_text(r, root, "model", t->model, sizeof(t->model)));
     HZP_TRY(read_text(r, root, "build", t->build, sizeof(t->build)));

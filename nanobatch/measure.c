@@ -242,7 +242,7 @@ static int by_kind_and_time(const void *a, const void *b)
 }
 
 /* The mean of the middle half: who was interrupted does not count, and sums stay sums. */
-static void store_samples(struct hzp_measure *m, int32_t share)
+static void store_samples(struct hzp_measure *m, int32_t share, int32_t runs)
 {
     qsort(m->sample, (size_t)m->samples, sizeof(*m->sample), by_kind_and_time);
     for (int32_t from = 0, to; from < m->samples; from = to) {
@@ -252,27 +252,43 @@ static void store_samples(struct hzp_measure *m, int32_t share)
         double sum = 0;
         for (int32_t i = from + cut; i < to - cut; i++)
             sum += m->sample[i].ns;
-        hzp_tables_set(m->tables, &m->sample[from].key, &m->sample[from].size, share,
-                       HZP_MAX(sum / (to - from - 2 * cut), 1.0));
+        double mean = HZP_MAX(sum / (to - from - 2 * cut), 1.0);
+        hzp_tables_set(m->tables, &m->sample[from].key, &m->sample[from].size, share, mean);
+        m->tables->items_ns += mean * (to - from) / runs;
     }
     m->samples = 0;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
 }
 
 static int measure_plan(struct hzp_measure *m, int32_t share, bool only_again)
 {
     int32_t units = m->tables->units[share], runs = RUNS_MIN;
+    double took[RUNS_MAX];
     make_room(m);
     hzp_plan_find_again(&m->plan, m->again);
     for (int32_t i = -1; i < runs; i++) { /* the first makes primitives and touches memory */
         uint64_t begin = hzp_device_now_ns(m->dev);
         HZP_TRY(run_once(m, units));
-        double took = (double)(hzp_device_now_ns(m->dev) - begin);
+        double ns = (double)(hzp_device_now_ns(m->dev) - begin);
         if (i == 0)
-            runs = (int32_t)HZP_MIN(HZP_MAX(part_ns / HZP_MAX(took, 1.0), RUNS_MIN), RUNS_MAX);
-        if (i >= 0)
-            take_samples(m, only_again);
+            runs = (int32_t)HZP_MIN(HZP_MAX(part_ns / HZP_MAX(ns, 1.0), RUNS_MIN), RUNS_MAX);
+        if (i < 0)
+            continue;
+        take_samples(m, only_again);
+        took[i] = ns;
     }
-    store_samples(m, share);
+    double items_before = m->tables->items_ns;
+    store_samples(m, share, runs);
+    qsort(took, (size_t)runs, sizeof(*took), by_value);
+    if (only_again)
+        m->tables->items_ns = items_before; /* only some of the plan's */
+    else
+        m->tables->plans_ns += took[runs / 2];
     return hzp_lane_set_share(m->lane, 0);
 }
 

@@ -281,7 +281,7 @@ static int measure_issue(struct pair *p, struct hzp_rig *rig, struct hzp_tables 
         HZP_TRY(hzp_fence_wait(p->side[i].fence));
     bool inlined = p->side[0].lane->inlined;
     t->issue_ns = inlined ? 0 : (double)(end - begin) / (2 * COUNT);
-    t->led = inlined || p->side[0].span[0].begin_ns >= end;
+    t->led = inlined || (end > begin && p->side[0].span[0].begin_ns >= end);
     for (int i = 0; i < 2; i++)
         HZP_TRY(hzp_lane_set_share(p->side[i].lane, 0));
     return HZP_OK;

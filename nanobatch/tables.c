@@ -381,6 +381,12 @@ static double work_at(const struct hzp_curve *c, const struct hzp_op_size *size)
     return best->x > 0 ? best->work * size->x / best->x : best->work;
 }
 
+double hzp_tables_stretch(const struct hzp_tables *t)
+{
+    double stretch = t->items_ns > 0 ? t->plans_ns / t->items_ns : 1;
+    return HZP_MIN(HZP_MAX(stretch, 1.0), 1.5);
+}
+
 double hzp_tables_ns(const struct hzp_tables *t, const struct hzp_op_key *key,
                      const struct hzp_op_size *size, int32_t units)
 {
@@ -397,6 +403,7 @@ double hzp_tables_ns(const struct hzp_tables *t, const struct hzp_op_key *key,
         scale = work > 0 ? size->work / work : 1;
     }
     double ns = c ? at_units(t, c, size, units) * scale : 0;
+    ns *= hzp_tables_stretch(t);
     return ns > 0 ? ns : 200 + size->work / (100.0 * HZP_MAX(units, 1));
 }
 
@@ -468,7 +475,8 @@ void hzp_tables_print(const struct hzp_tables *t, FILE *out)
                 hzp_class_text((enum hzp_class)r->b), r->units_a / whole, r->rate_a,
                 r->units_b / whole, r->rate_b);
     }
-    fprintf(out, "\nBetween items, microseconds: %.2f on one lane, %.2f on several; issue %.2f; hand-over "
+    fprintf(out, "\nPlans take %.3f of what their items add up to.\n", hzp_tables_stretch(t));
+    fprintf(out, "Between items, microseconds: %.2f on one lane, %.2f on several; issue %.2f; hand-over "
                  "%.2f, after sleep %.2f%s\n", t->gap_inline_ns * 1e-3, t->gap_ns * 1e-3,
             t->issue_ns * 1e-3, t->handover_ns * 1e-3, t->wakeup_ns * 1e-3,
             t->led ? "; the first lane is worked by the thread that issues" : "");

@@ -89,6 +89,9 @@ struct hzp_tables {
     double issue_ns;    /* until an item is in its lane's queue */
     double handover_ns; /* an item of another lane ended: until who waited, polling, goes on */
     double wakeup_ns;   /* the same of who had gone to sleep */
+    /* of the plans measured: their durations, and what their items' times add up to.  A machine that is
+     * never quite idle takes longer than the times of undisturbed items say. */
+    double plans_ns, items_ns;
     bool led;           /* the thread that issues also works the first lane: once all is issued */
     int32_t parts, parts_done; /* of the measurement */
 };
@@ -106,7 +109,10 @@ void hzp_tables_set(struct hzp_tables *t, const struct hzp_op_key *key,
 /* What two classes do to each other on these shares; replaces what was said before. */
 void hzp_tables_set_rate(struct hzp_tables *t, const struct hzp_rate *rate);
 
-/* How long the op takes alone on so many units.  Never fails: for what was never measured it
+/* By how much plans take longer than their items undisturbed: 1 where nothing is known. */
+double hzp_tables_stretch(const struct hzp_tables *t);
+
+/* How long the op takes alone on so many units, stretched.  Never fails: for what was never measured it
  * answers a guess by operations and bytes. */
 double hzp_tables_ns(const struct hzp_tables *t, const struct hzp_op_key *key,
                      const struct hzp_op_size *size, int32_t units);
