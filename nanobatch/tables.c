@@ -131,7 +131,6 @@ void hzp_op_describe(enum hzp_op op, const void *args, struct hzp_op_key *key,
     size->work = (double)cost.flops + 10 * (double)cost.bytes;
     switch (op) {
         BY_ROWS(embed, y, table)
-        BY_ROWS(rmsnorm, x, y)
         BY_ROWS(rope, y, x)
         BY_ROWS(kv_append, qkv, qkv)
         BY_ROWS(swiglu, y, x)
@@ -151,6 +150,12 @@ void hzp_op_describe(enum hzp_op op, const void *args, struct hzp_op_key *key,
         ATTENTION(attn_prefill)
         ATTENTION(attn_packed)
         ATTENTION(attn_packed_bwd)
+    case HZP_OP_rmsnorm: {
+        const struct hzp_rmsnorm_args *v = args;
+        by_rows(&v->x, &v->y, key, size);
+        key->flags = v->rstd ? 1 : 0;
+        break;
+    }
     case HZP_OP_xent: {
         const struct hzp_xent_args *v = args;
         by_rows(&v->x, &v->dx, key, size);
