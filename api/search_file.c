@@ -339,7 +339,7 @@ static int read_shape(const struct reader *r, const json_t *json, struct hzp_pla
     }
     while (s->order < HZP_ORDER_COUNT && strcmp(order, order_name[s->order]))
         s->order++;
-    return hzp_plan_shape_check(s, r->reterr) < 0 ? HZP_EFORMAT : HZP_OK;
+    return hzp_plan_shape_check(s, NULL) < 0 ? wrong(r, "a plan's shape") : HZP_OK;
 }
 
 static int read_entry(const struct reader *r, const json_t *json, struct hzp_plan_table *plans)
@@ -362,7 +362,7 @@ static int read_entry(const struct reader *r, const json_t *json, struct hzp_pla
     for (int i = 0; i < HZP_COUNT(predicted); i++)
         HZP_TRY(read_number(r, json_object_get(p, predicted[i].name), predicted[i].name,
                             predicted[i].value));
-    return hzp_plan_table_set(plans, &e, r->reterr) < 0 ? HZP_EFORMAT : HZP_OK;
+    return hzp_plan_table_set(plans, &e, NULL) < 0 ? wrong(r, "the list of plans") : HZP_OK;
 }
 
 static int read_head(const struct reader *r, const json_t *root, struct hzp_tables *t)
