@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/bench/bench.h"
+#include "api/bench/replay.h"
 #include "api/bench/samples.h"
 #include "api/commands.h"
 
@@ -26,7 +27,7 @@ static const struct what *find(const char *name, struct hzp_err_text *reterr)
     for (int i = 0; name && i < HZP_COUNT(all); i++)
         if (!strcmp(all[i].name, name))
             return &all[i];
-    hzp_fail(reterr, HZP_EINVAL, "bench: '%s' is none of serve, train, coserve, swap, ops",
+    hzp_fail(reterr, HZP_EINVAL, "bench: '%s' is none of serve, train, coserve, swap, ops, replay",
              name ? name : "");
     return NULL;
 }
@@ -101,6 +102,8 @@ static int run_with_engine(struct hzp_bench *b, const struct what *what,
 static int bench(const struct hzp_options *given, struct hzp_err_text *reterr)
 {
     struct hzp_options options = *given;
+    if (options.what && !strcmp(options.what, "replay"))
+        return hzp_bench_replay(given, reterr);
     const struct what *what = find(options.what, reterr);
     if (!what)
         return HZP_EINVAL;

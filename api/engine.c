@@ -120,7 +120,14 @@ static void on_update(void *ctx, const struct hzp_update_report *report)
 
 static int open_trainer(struct hzp_engine *e, struct hzp_err_text *reterr)
 {
+    const struct hzp_options *options = e->config.options;
     HZP_TRY(hzp_recipe_check(&e->plan.recipe, reterr));
+    if (options->publish_every > options->max_staleness + 1)
+        hzp_log(HZP_LOG_WARN, "engine",
+                "--max-staleness %lld overrides --publish-every %lld: every %lld updates are "
+                "published, or the server would trail further behind",
+                (long long)options->max_staleness, (long long)options->publish_every,
+                (long long)options->max_staleness + 1);
     struct hzp_trainer_config config = {.recipe = e->plan.recipe,
                                         .model = e->model,
                                         .queue = hzp_state_queue(e->state),
@@ -165,6 +172,8 @@ static int open_serving(struct hzp_engine *e)
                                           .waiting_max = (int32_t)options->waiting_max,
                                           .waiting_tokens_max = options->waiting_tokens,
                                           .prefill_rows_max = (int32_t)options->prefill_rows,
+                                          .admission = options->admission ? HZP_ADMIT_WORST_CASE
+                                                                          : HZP_ADMIT_PREDICTED,
                                           .edits_max = batch->edits_max};
     return hzp_scheduler_create(&config, e->model, e->pool, &e->scheduler);
 }
@@ -200,7 +209,7 @@ static int open_loop(struct hzp_engine *e)
     if (e->config.source)
         config.source[config.sources++] = e->config.source;
     HZP_TRY(hzp_loop_create(&config, &e->loop));
-    return e->state ? hzp_state_start(e->state, e->trainer, e->weights, e->loop) : HZP_OK;
+    return e->state ? hzp_state_start(e->state, e->trainer, e->model, e->loop) : HZP_OK;
 }
 
 static int open_all(struct hzp_engine *e, struct hzp_err_text *reterr)
@@ -296,7 +305,6 @@ static int read_model(struct hzp_engine *e, struct hzp_err_text *reterr)
         .model_dir = options->model,
         .tok = e->tok,
         .layout = &e->layout,
-        .dtype = hzp_engine_dtype(options, &e->model_config),
         .queue = {.samples_max = (int32_t)HZP_MIN(options->queue_samples, INT32_MAX),
                   .tokens_max = options->queue_tokens,
                   .passes = (int32_t)options->passes,
@@ -307,6 +315,7 @@ static int read_model(struct hzp_engine *e, struct hzp_err_text *reterr)
         .body_samples_max = (int32_t)HZP_MIN(options->queue_samples, 65536),
         .checkpoint_every = options->checkpoint_every,
         .keep_checkpoints = options->keep_checkpoints,
+        .provisional = options->command == HZP_COMMAND_SERVE,
     };
     return hzp_state_open(&state, &e->state, reterr);
 }

@@ -54,6 +54,7 @@ struct hzp_exchange {
     int refused;                   /* status decided before the body was read; 0: none */
     int status;                    /* of the answer, once there is one */
     bool counted;
+    bool early;                    /* answered before the body was read */
 };
 
 /* How a request on a path is answered. */
@@ -92,6 +93,11 @@ enum MHD_Result hzp_reply(struct hzp_exchange *x, int status, struct MHD_Respons
 json_t *hzp_error_json(int status, const char *message, const char *param, const char *code);
 enum MHD_Result hzp_reply_error(struct hzp_exchange *x, int status, const char *param,
                                 const char *code, const char *message, ...) HZP_PRINTF(5, 6);
+/* 503, one shape for every route: the server stops (code "stopping") or its device has failed
+ * ("failed"); Retry-After. */
+enum MHD_Result hzp_reply_unavailable(struct hzp_exchange *x);
+/* The code of a 503 in this state. */
+const char *hzp_unavailable_code(int state);
 /* The answer to a failed call: status from the one table of error codes. */
 enum MHD_Result hzp_reply_fail(struct hzp_exchange *x, int code, const struct hzp_err_text *err);
 int hzp_http_status(int code);

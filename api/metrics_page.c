@@ -70,7 +70,8 @@ static void serving(struct page *p, struct hzp_server *server)
           "Part of the KV cache in use, 1: all.");
     counter(p, "vllm:prompt_tokens_total", (double)s.prompt_tokens, "Prompt tokens computed.");
     counter(p, "vllm:generation_tokens_total", (double)s.generated_tokens, "Tokens generated.");
-    counter(p, "vllm:num_preemptions_total", 0, "Sequences put back: none, by admission.");
+    counter(p, "vllm:num_preemptions_total", (double)s.pushed_back,
+            "Sequences pushed back for want of KV pages.");
     counter(p, "vllm:admission_rejections_total", (double)s.refused,
             "Requests refused because the queue was full.");
     head(p, "vllm:iteration_tokens_total", "histogram", "Tokens computed per step.");
@@ -84,7 +85,7 @@ static void serving(struct page *p, struct hzp_server *server)
                 (unsigned long long)below);
     }
     fprintf(p->out, "vllm:iteration_tokens_total_sum{%s} %llu\n", p->labels,
-            (unsigned long long)(s.prompt_tokens + s.generated_tokens));
+            (unsigned long long)(s.prompt_tokens + s.generated_tokens + s.recomputed_tokens));
     fprintf(p->out, "vllm:iteration_tokens_total_count{%s} %llu\n", p->labels,
             (unsigned long long)below);
     head(p, "vllm:cache_config_info", "gauge", "The KV cache.");
@@ -92,8 +93,12 @@ static void serving(struct page *p, struct hzp_server *server)
             "vllm:cache_config_info{%s,block_size=\"%lld\",num_gpu_blocks=\"%d\"} 1\n", p->labels,
             (long long)server->options->page_rows, s.kv_pages);
     gauge(p, "hzpserve_kv_pages", s.kv_pages, "Pages of the KV cache.");
-    gauge(p, "hzpserve_kv_pages_reserved", s.kv_reserved, "Pages promised to running sequences.");
+    gauge(p, "hzpserve_kv_pages_predicted_peak", s.kv_peak,
+          "Pages that running sequences are counted on to need at most.");
     gauge(p, "hzpserve_kv_pages_taken", s.kv_taken, "Pages in use.");
+    counter(p, "hzpserve_recomputed_tokens_total", (double)s.recomputed_tokens,
+            "Tokens computed again after a sequence was pushed back.");
+    gauge(p, "hzpserve_step_rows_budget", s.budget_rows, "Rows that the newest step might have.");
     gauge(p, "hzpserve_waiting_tokens", (double)s.waiting_tokens, "Prompt tokens in the queue.");
 }
 

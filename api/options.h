@@ -55,7 +55,7 @@ struct hzp_options {
 
     /* the engine */
     int64_t slots, kv_tokens, kv_memory, page_rows, step_rows, prefill_rows, running_max,
-        waiting_max, waiting_tokens, edits_max;
+        waiting_max, waiting_tokens, edits_max, admission /* predicted, worst-case */;
     int64_t check_plans;
 
     /* http */
@@ -95,6 +95,12 @@ struct hzp_options {
     /* benchmarks */
     int64_t json, quick;
     const char *what;
+
+    /* a load on a running server: bench replay */
+    const char *load_url, *load_trace, *load_slo, *load_plot, *load_extra;
+    int64_t load_limit, load_requests, load_input, load_output, load_concurrency, load_warmup,
+        load_seed, load_vocab;
+    double load_scale, load_rate, load_silence;
 };
 
 /* Reads argv[1] as the command and the rest as its words and settings.  HZP_EINVAL: the text names

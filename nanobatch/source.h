@@ -25,6 +25,7 @@ struct hzp_step {
     const struct hzp_plan *chain; /* training's slice: items [from, to) */
     int32_t from, to;
     uint64_t trained_ns;        /* how long the slice took; valid in deliver */
+    uint64_t served_ns;         /* how long serving's part took; valid in deliver */
     const struct hzp_price *price;
 };
 
