@@ -2,6 +2,7 @@
 #include "api/search_file.h"
 
 #include "base/arena.h"
+#include "base/log.h"
 #include "weights/json_file.h"
 
 #include <errno.h>
@@ -443,4 +444,46 @@ int hzp_search_load(const char *path, struct hzp_tables *tables, struct hzp_plan
         hzp_plan_table_fini(plans);
     }
     return result;
+}
+
+/* ---- for who serves ---- */
+
+int hzp_search_plans(const struct hzp_options *options, const struct hzp_device *dev,
+                     const struct hzp_model_config *config, enum hzp_dtype type,
+                     struct hzp_plan_table *ret, struct hzp_err_text *reterr)
+{
+    bool automatic = !options->plans || !strcmp(options->plans, "auto");
+    struct hzp_tables here, read;
+    struct hzp_err_text err = {0};
+    char path[PATH_MAX];
+    hzp_plan_table_init(ret);
+    if (options->plans && !strcmp(options->plans, "off"))
+        return HZP_OK;
+    hzp_tables_init(&here);
+    hzp_tables_init(&read);
+    hzp_search_identify(dev, config, type, &here);
+    int r = HZP_OK;
+    if (!automatic)
+        snprintf(path, sizeof(path), "%s", options->plans);
+    else
+        r = hzp_search_path(&here, path, sizeof(path), &err);
+    if (r == HZP_OK)
+        r = hzp_search_load(path, &read, ret, &err);
+    const char *misfit = r == HZP_OK ? hzp_search_misfit(&read, &here) : NULL;
+    bool other = misfit && (strcmp(read.device, here.device) || strcmp(read.model, here.model));
+    if (other || (misfit && automatic)) {
+        r = hzp_fail(&err, HZP_EINVAL, "%s: %s", path, misfit);
+        hzp_plan_table_fini(ret);
+    } else if (r == HZP_OK && ret->entries) {
+        hzp_log(misfit ? HZP_LOG_WARN : HZP_LOG_INFO, "engine", "plans=\"%s\" steps=%d%s%s", path,
+                ret->entries, misfit ? " which " : "", misfit ? misfit : "");
+    }
+    hzp_tables_fini(&read);
+    if (r == HZP_OK || (automatic && r == HZP_ENOENT))
+        return HZP_OK;
+    if (automatic) {
+        hzp_log(HZP_LOG_WARN, "engine", "no plans: %s", err.text);
+        return HZP_OK;
+    }
+    return hzp_fail_param(reterr, r, "--plans", "%s", err.text);
 }
