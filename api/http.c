@@ -28,6 +28,8 @@ static const struct hzp_route routes[] = {
     {"GET", "/v1/models", true, hzp_route_models},
     {"GET", "/v1/models/", true, hzp_route_model},
     {"GET", "/v1/weights", true, hzp_route_weights},
+    {"GET", "/v1/policy", true, hzp_route_policy},
+    {"PATCH", "/v1/policy", true, hzp_route_policy_patch},
     {"POST", "/v1/fine_tuning/examples", true, hzp_route_examples},
     {"GET", "/health", false, hzp_route_health},
     {"GET", "/version", false, hzp_route_version},
@@ -287,6 +289,7 @@ int hzp_server_start(const struct hzp_options *options, struct hzp_engine *engin
     s->engine = engine;
     s->metrics = metrics;
     s->created = time(NULL);
+    pthread_mutex_init(&s->policy_lock, NULL);
     name_model(s);
     int r = hzp_hangup_create(&s->hangup);
     if (r == HZP_OK)
@@ -320,5 +323,6 @@ void hzp_server_stop(struct hzp_server *server, uint64_t wait_ns)
             close(listening);
     }
     hzp_hangup_destroy(server->hangup);
+    pthread_mutex_destroy(&server->policy_lock);
     free(server);
 }

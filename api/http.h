@@ -25,6 +25,7 @@
 
 #include <jansson.h>
 #include <microhttpd.h>
+#include <pthread.h>
 #include <stdatomic.h>
 
 enum hzp_server_state { HZP_SERVER_UP, HZP_SERVER_DRAINING, HZP_SERVER_FAILED };
@@ -38,6 +39,7 @@ struct hzp_server {
     char model[128]; /* the name in requests and answers */
     int64_t created; /* unix seconds */
     int port;
+    pthread_mutex_t policy_lock; /* one PATCH of the policy at a time */
     _Atomic int state;  /* enum hzp_server_state */
     _Atomic int active; /* requests being answered */
 };
@@ -122,6 +124,8 @@ enum MHD_Result hzp_route_health(struct hzp_exchange *x);
 enum MHD_Result hzp_route_version(struct hzp_exchange *x);
 enum MHD_Result hzp_route_metrics(struct hzp_exchange *x);
 enum MHD_Result hzp_route_weights(struct hzp_exchange *x);
+enum MHD_Result hzp_route_policy(struct hzp_exchange *x);
+enum MHD_Result hzp_route_policy_patch(struct hzp_exchange *x);
 enum MHD_Result hzp_route_examples(struct hzp_exchange *x);
 
 struct hzp_completion;

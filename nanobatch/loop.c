@@ -42,9 +42,11 @@ int hzp_loop_create(const struct hzp_loop_config *config, struct hzp_loop **ret)
     hzp_price_init(&loop->price_beside, config->model->dev);
     hzp_wake_init(&loop->wake);
     hzp_split_init(&loop->split, &(struct hzp_split_config){
-        .train_share = config->train_share,
+        .policy = config->policy,
         .idle_ns = config->idle_ns,
         .beside = config->beside != NULL,
+        .model = config->model,
+        .price = &loop->price,
     });
     int r = hzp_exec_create(config->model->dev, &loop->exec);
     if (r < 0) {
@@ -61,6 +63,7 @@ void hzp_loop_destroy(struct hzp_loop *loop)
         return;
     hzp_exec_destroy(loop->exec);
     hzp_plan_fini(&loop->plan);
+    hzp_split_fini(&loop->split);
     hzp_wake_fini(&loop->wake);
     free(loop);
 }
@@ -76,8 +79,10 @@ static void begin_step(struct hzp_loop *loop)
     step->batch = loop->config.batch;
     step->rows_left = step->batch ? step->batch->max.rows_max : 0;
     step->version = hzp_weights_current(loop->config.model->weights);
-    hzp_split_begin(&loop->split, &loop->now);
+    hzp_split_begin(&loop->split, &loop->now, step->begin_ns);
     step->train_ns = loop->now.train_ns;
+    step->item_ns = loop->now.item_ns;
+    step->split = &loop->split;
     step->price = &loop->price;
     if (step->batch)
         hzp_batch_clear(step->batch);
@@ -90,10 +95,11 @@ static void plan_serving(struct hzp_loop *loop)
     struct hzp_step *step = &loop->step;
     hzp_forward_build(&loop->plan, loop->config.model, step->version, step->batch, step->kv,
                       loop->config.space, loop->config.shape);
-    hzp_split_serve(&loop->split, &loop->now, step->batch);
+    hzp_split_serve(&loop->split, &loop->now, step->batch, &step->waits);
     if (loop->now.beside)
         step->price = &loop->price_beside;
     step->train_ns = loop->now.train_ns;
+    step->item_ns = loop->now.item_ns;
 }
 
 /* Serving's part was planned before anybody knew whether training would come. */
@@ -122,8 +128,12 @@ static bool offer(struct hzp_loop *loop)
             serving_planned = true;
         }
     }
-    hzp_split_taken(&loop->now, step->chain && step->to > step->from);
-    if (loop->now.trains)
+    bool trains = step->chain && step->to > step->from;
+    hzp_split_taken(&loop->split, &loop->now, trains,
+                    trains && loop->now.rows
+                        ? hzp_price_slice(step->price, step->chain, step->from, step->to)
+                        : 0);
+    if (trains)
         take_training(loop);
     return any;
 }
@@ -167,7 +177,7 @@ static int execute(struct hzp_loop *loop)
     count(&loop->counters.train_ns, times.train_ns);
     if (step->batch && step->batch->rows > 0)
         count(&loop->counters.serve_steps, 1);
-    hzp_split_ended(&loop->split, &loop->now, &times, next_ns(loop));
+    hzp_split_ended(&loop->split, &loop->now, &times, step->end_ns, next_ns(loop));
     if (loop->now.trains)
         count(&loop->counters.train_steps, 1);
     return r;
@@ -244,9 +254,9 @@ void hzp_loop_stop(struct hzp_loop *loop, bool hurry)
     hzp_wake_poke(&loop->wake);
 }
 
-void hzp_loop_set_train_share(struct hzp_loop *loop, double share)
+struct hzp_split *hzp_loop_split(struct hzp_loop *loop)
 {
-    hzp_split_set_share(&loop->split, share);
+    return &loop->split;
 }
 
 void hzp_loop_read_stats(struct hzp_loop *loop, struct hzp_loop_stats *ret)

@@ -4,11 +4,16 @@
 #include "base/arena.h"
 #include "base/ring.h"
 #include "base/thread.h"
+#include "nanobatch/split.h"
 #include "serve/budget.h"
 #include "serve/edits.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+/* With a goal for the gaps between tokens: prompts go on with at least so many rows a step, and
+ * are taken to stand so deep when it is asked how many would do. */
+enum { PROMPT_ROWS_MIN = 16, PROMPT_DEPTH = 256 };
 
 /* A sequence that has KV pages.  `rq` is NULL once the request is final; the pages may have to
  * wait for their last step. */
@@ -572,18 +577,36 @@ static void add_piece(struct hzp_scheduler *s, struct hzp_step *step, struct seq
     step->rows_left -= rows;
 }
 
+/* Rows of the whole step with which the gaps of those who decode stay within their goal; 0: there is
+ * none, or nobody does. */
+static int32_t rows_within_goal(const struct hzp_step *step, int32_t decodes)
+{
+    double reads = 0;
+    for (int32_t r = 0; r < step->batch->rows; r++)
+        reads += step->batch->pos[r] + 1;
+    int32_t rows = hzp_split_rows_within(step->split, decodes, reads, PROMPT_DEPTH,
+                                         PROMPT_ROWS_MIN);
+    return rows == INT32_MAX ? 0 : decodes + rows;
+}
+
 /* Rows of prompts in this step: what the budget leaves beside `decodes`. */
 static int32_t prompt_room(struct hzp_scheduler *s, const struct hzp_step *step, int32_t decodes)
 {
     if (step->rows_left < 1)
         return 0;
-    if (decodes && s->config.prefill_rows_max)
-        return HZP_MIN(step->rows_left, s->config.prefill_rows_max);
+    int32_t bound = decodes ? atomic_load_explicit(&s->rows_bound, memory_order_relaxed) : 0;
+    int32_t goal = rows_within_goal(step, decodes);
+    if (goal && (!bound || goal < bound))
+        bound = goal;
+    if (decodes && s->config.prefill_rows_max) {
+        int32_t room = HZP_MIN(step->rows_left, s->config.prefill_rows_max);
+        return bound ? HZP_MIN(room, HZP_MAX(bound - decodes, 1)) : room;
+    }
     struct hzp_budget_load load = {
         .decodes = decodes,
         .pressure = s->wait_count ? 1 : (double)s->running / s->config.running_max,
         .rows_max = decodes + step->rows_left,
-        .bound = decodes ? atomic_load_explicit(&s->rows_bound, memory_order_relaxed) : 0};
+        .bound = bound};
     return hzp_budget_rows(&s->budget, &load) - decodes;
 }
 
@@ -604,6 +627,27 @@ static void add_prefills(struct hzp_scheduler *s, struct hzp_step *step, int32_t
         add_piece(s, step, seq, rows);
         room -= rows;
     }
+}
+
+static void tell_wait(struct hzp_waits *waits, const struct hzp_request *rq, int32_t left,
+                      int32_t now)
+{
+    /* Who is computed anew has had its first token. */
+    if (waits->count < HZP_WAITS_MAX &&
+        !atomic_load_explicit(&rq->out_count, memory_order_relaxed)) /* our own */
+        waits->of[waits->count++] = (struct hzp_wait){rq->submitted_ns, left, now};
+}
+
+/* Prompts that are not through, in the order in which they will be: the split leaves them time. */
+static void tell_waits(const struct hzp_scheduler *s, struct hzp_waits *waits)
+{
+    for (int32_t i = 0; i < s->running; i++) {
+        const struct seq *seq = &s->seq[s->order[i]];
+        if (!decoding(seq))
+            tell_wait(waits, seq->rq, seq->prompt_end - seq->fed, seq->rows);
+    }
+    for (int32_t i = 0; i < s->wait_count; i++)
+        tell_wait(waits, wait_at(s, i), wait_at(s, i)->prompt_count, 0);
 }
 
 static void count_step(struct hzp_scheduler *s, int32_t rows)
@@ -635,6 +679,7 @@ static bool offer(struct hzp_source *source, struct hzp_step *step)
     if (s->running && step->version) {
         HZP_ASSERT(batch->max.page_stride >= s->page_stride);
         add_prefills(s, step, add_decodes(s, step));
+        tell_waits(s, &step->waits);
         step->kv = hzp_kvpool_layers(s->pool);
         if (batch->rows)
             count_step(s, batch->rows);

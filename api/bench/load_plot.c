@@ -137,7 +137,7 @@ static void histogram(const struct panel *p, const char *title, const float *val
     }
     for (int i = 0; i < BARS; i++)
         most = HZP_MAX(most, 100.0 * (double)count[i] / (double)n);
-    double top = left_axis(p, most, 4), width = p->width / BARS;
+    double top = left_axis(p, most * 1.3, 4), width = p->width / BARS;
     for (int i = 0; i < BARS; i++) {
         double height = p->height * 100.0 * (double)count[i] / (double)n / top;
         if (count[i])
@@ -231,8 +231,9 @@ static void head(FILE *out, const char *title, const struct hzp_load_summary *s)
             "text{fill:#1d2733}.title{font-size:18px;font-weight:600}.said{font-size:13px;fill:#44505c}\n"
             ".name{font-size:14px;font-weight:600}.tick{font-size:11px;fill:#5b6772}\n"
             "line.grid{stroke:#e3e7eb}line.axis{stroke:#8a949e}\n"
-            "line.mark{stroke:#1d2733;stroke-dasharray:4 3}text.mark{font-size:11px}\n"
-            "line.goal{stroke:#c02626}text.goal{font-size:11px;fill:#c02626}\n</style>\n"
+            "line.mark{stroke:#1d2733;stroke-dasharray:4 3}text.mark,text.goal{font-size:11px;"
+            "paint-order:stroke;stroke:#fff;stroke-width:4px;stroke-linejoin:round}\n"
+            "line.goal{stroke:#c02626}text.goal{fill:#c02626}\n</style>\n"
             "<rect width=\"100%%\" height=\"100%%\" fill=\"#ffffff\"/>\n",
             WIDTH, HEIGHT, WIDTH, HEIGHT);
     label(&page, LEFT - 44, 32, "title", "start", title);

@@ -171,7 +171,9 @@ static void open_engine(struct life *l)
     must(l, "restore", hzp_state_restore(l->state, l->trainer, draft, &l->err));
     hzp_weights_publish(l->weights, draft, 0);
     struct hzp_loop_config loop = {.model = l->model, .source = {hzp_trainer_source(l->trainer)},
-                                   .sources = 1, .train_share = 1, .idle_ns = 1000000};
+                                   .sources = 1,
+                                   .policy = {.train_share = 1, .train_max = 1},
+                                   .idle_ns = 1000000};
     must(l, "loop", hzp_loop_create(&loop, &l->loop));
 }
 

@@ -47,6 +47,9 @@ static void choose_lengths(struct sim_world *w, int32_t *prompt, int32_t *tokens
     } else if (w->traffic == SIM_LONG) {
         *prompt = 1 + sim_random(w, w->positions - 20);
         *tokens = sim_random(w, 20);
+    } else if (w->traffic == SIM_FOOLED) {
+        *prompt = 1 + sim_random(w, w->positions / 8);
+        *tokens = w->positions / 2;
     } else if (w->traffic == SIM_TINY) {
         *prompt = 1 + sim_random(w, 3);
         *tokens = 1 + sim_random(w, 6);
@@ -190,6 +193,9 @@ static void arrive(struct sim_world *w)
     case SIM_TINY:
         rate = 700;
         break;
+    case SIM_FOOLED:
+        rate = 600;
+        break;
     case SIM_LONG:
         rate = 40;
         break;
@@ -204,7 +210,8 @@ static void leave(struct sim_world *w)
 {
     for (int32_t i = 0; i < w->lives; i++) {
         struct sim_life *life = w->life[i];
-        if (life->cancel || !sim_chance(w, w->cancel_per_mille))
+        bool fooled = w->traffic == SIM_FOOLED && w->turn / 200 % 2 == 0 && life->seen > 9;
+        if (life->cancel || (!fooled && !sim_chance(w, w->cancel_per_mille)))
             continue;
         life->cancel = true;
         if (w->sabotage != SIM_CANCEL_IGNORED)

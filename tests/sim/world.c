@@ -70,6 +70,8 @@ static void choose_serving(struct sim_world *w)
     w->page_rows = 1 << between(w, 0, 5);
     int32_t running = between(w, 1, 24), longest = HZP_DIV_UP(w->positions, w->page_rows);
     w->pages = longest + between(w, 0, longest * running / 4);
+    if (w->traffic == SIM_FOOLED)
+        w->pages = longest + longest / 4;
     w->scheduler_config = (struct hzp_scheduler_config){
         .running_max = running,
         .waiting_max = between(w, 1, 60),
@@ -185,7 +187,8 @@ static void open_engine(struct sim_world *w)
         .source = {&w->first, hzp_scheduler_source(w->scheduler), hzp_trainer_source(w->trainer),
                    &w->last},
         .sources = 4,
-        .train_share = w->train_share * (w->sabotage == SIM_GREEDY_TRAINER ? 4 : 1),
+        .policy = {.train_share = w->train_share * (w->sabotage == SIM_GREEDY_TRAINER ? 4 : 1),
+                   .train_max = 1},
         .idle_ns = (uint64_t)between(w, 1, 400000),
         .check_plans = w->seed % 4 == 0,
     };

@@ -53,6 +53,7 @@ enum sim_traffic {
     SIM_STEADY, SIM_BURSTS, SIM_LONG, SIM_TINY, SIM_CHOICES, SIM_CANCELS, SIM_STORMS,
     SIM_TRACE_CHAT,   /* lengths of nanoflow_lmsys.csv */
     SIM_TRACE_AZURE,  /* lengths of AzureLLMInferenceTrace_conv.csv */
+    SIM_FOOLED,       /* clients leave early, until they do not: predictions fail */
     SIM_TRAFFICS,
 };
 
