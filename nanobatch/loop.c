@@ -89,12 +89,28 @@ static void begin_step(struct hzp_loop *loop)
     hzp_plan_clear(&loop->plan);
 }
 
+/* How the step is cut and spread, if training comes and if not; NULL: sequentially. */
+static const struct hzp_plan_shape *shape_of(const struct hzp_loop *loop,
+                                             const struct hzp_batch *batch, bool trains)
+{
+    const struct hzp_loop_config *c = &loop->config;
+    const struct hzp_plan_entry *entry = NULL;
+    if (trains && c->beside)
+        return c->beside;
+    if (c->plans)
+        entry = hzp_plan_table_find(c->plans, batch->decode_segs, batch->rows - batch->decode_segs,
+                                    trains);
+    return entry ? &entry->shape : c->shape;
+}
+
 /* Serving's rows become ops, and the split says how long training may run with them. */
 static void plan_serving(struct hzp_loop *loop)
 {
     struct hzp_step *step = &loop->step;
+    const struct hzp_plan_shape *both = shape_of(loop, step->batch, true);
     hzp_forward_build(&loop->plan, loop->config.model, step->version, step->batch, step->kv,
-                      loop->config.space, loop->config.shape);
+                      loop->config.space, shape_of(loop, step->batch, false));
+    loop->split.config.beside = both && hzp_plan_shape_beside(both);
     hzp_split_serve(&loop->split, &loop->now, step->batch, &step->waits);
     if (loop->now.beside)
         step->price = &loop->price_beside;
@@ -106,11 +122,14 @@ static void plan_serving(struct hzp_loop *loop)
 static void take_training(struct hzp_loop *loop)
 {
     struct hzp_step *step = &loop->step;
-    if (loop->now.beside) {
+    const struct hzp_plan_shape *both = NULL;
+    if (step->batch && step->batch->rows > 0)
+        both = shape_of(loop, step->batch, true);
+    if (both && (loop->now.beside || loop->config.plans)) {
         hzp_plan_clear(&loop->plan);
         hzp_forward_build(&loop->plan, loop->config.model, step->version, step->batch, step->kv,
-                          loop->config.space, loop->config.beside);
-        hzp_plan_for_training(&loop->plan, loop->config.beside);
+                          loop->config.space, both);
+        hzp_plan_for_training(&loop->plan, both);
     }
     hzp_plan_take(&loop->plan, step->chain, step->from, step->to);
 }
