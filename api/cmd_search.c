@@ -169,9 +169,19 @@ static int search_all(struct job *j, struct hzp_search *s, const struct hzp_work
     return HZP_OK;
 }
 
-static int search(struct job *j, struct hzp_err_text *reterr)
+static struct hzp_search_config search_config(const struct job *j, struct hzp_rig *rig)
 {
     const struct hzp_options *o = j->options;
+    return (struct hzp_search_config){.rig = rig,
+                                      .tables = &j->tables,
+                                      .goal_ns = o->search_itl_ms * 1e6,
+                                      .train_share = o->train_share,
+                                      .tries = (int32_t)o->search_tries,
+                                      .seed = 1};
+}
+
+static int search(struct job *j, struct hzp_err_text *reterr)
+{
     struct hzp_workbench_size size = bench_size(j);
     struct hzp_workbench *paper;
     struct hzp_search *s;
@@ -179,18 +189,55 @@ static int search(struct job *j, struct hzp_err_text *reterr)
     size.layers_max = 0;
     size.kv_tokens = 0;
     size.updates = false;
-    HZP_TRY(hzp_workbench_open(o, &size, &paper, reterr));
-    struct hzp_search_config config = {.rig = paper->rig,
-                                       .tables = &j->tables,
-                                       .goal_ns = o->search_itl_ms * 1e6,
-                                       .train_share = o->train_share,
-                                       .tries = (int32_t)o->search_tries,
-                                       .seed = 1};
+    HZP_TRY(hzp_workbench_open(j->options, &size, &paper, reterr));
+    struct hzp_search_config config = search_config(j, paper->rig);
     int r = hzp_search_create(&config, &s);
     if (r == HZP_OK)
         r = search_all(j, s, &size, reterr);
     hzp_search_destroy(s);
     hzp_workbench_close(paper);
+    return r;
+}
+
+/* ---- running what was found ---- */
+
+static int confirm_all(struct job *j, struct hzp_workbench *bench, struct hzp_search *s,
+                       struct hzp_exec *exec)
+{
+    uint64_t begin = hzp_now_ns();
+    int found = 0, kept = 0;
+    for (int32_t i = 0; i < j->plans.entries && !stop; i++) {
+        struct hzp_plan_entry *e = &j->plans.entry[i];
+        draw_bar(j, "running what was found", i, j->plans.entries, begin);
+        if (hzp_plan_shape_plain(&e->shape))
+            continue;
+        int r = hzp_search_confirm(s, exec, HZP_MIN(bench->rig->config.depth_max, DEPTH), e);
+        if (r == HZP_EINVAL) { /* its pages are more than this bench has: unproven, so not used */
+            e->shape = hzp_plan_sequential;
+            continue;
+        }
+        HZP_TRY(r);
+        found++;
+        kept += !hzp_plan_shape_plain(&e->shape);
+    }
+    end_bar(j);
+    fprintf(stderr, "hzpserve: ran %d shapes that won on paper, %d win, in %.1f s\n", found, kept,
+            (double)(hzp_now_ns() - begin) * 1e-9);
+    return HZP_OK;
+}
+
+static int confirm(struct job *j, struct hzp_workbench *bench)
+{
+    struct hzp_search_config config = search_config(j, bench->rig);
+    struct hzp_search *s;
+    struct hzp_exec *exec = NULL;
+    config.goal_ns *= (double)bench->config.layers / j->config.layers;
+    HZP_TRY(hzp_search_create(&config, &s));
+    int r = hzp_exec_create(bench->dev, &exec);
+    if (r == HZP_OK)
+        r = confirm_all(j, bench, s, exec);
+    hzp_exec_destroy(exec);
+    hzp_search_destroy(s);
     return r;
 }
 
@@ -250,10 +297,14 @@ static int with_bench(struct job *j, struct hzp_workbench *bench, struct hzp_err
     if (stop)
         return HZP_ECANCELED;
     HZP_TRY(search(j, reterr));
+    if (!stop)
+        HZP_TRY(confirm(j, bench));
+    if (stop)
+        return HZP_ECANCELED;
     HZP_TRY(save(j, reterr));
     hzp_plan_table_print(&j->plans, stdout);
     fprintf(stderr, "hzpserve: kept in %s; serve finds it there\n", j->path);
-    return stop ? HZP_ECANCELED : HZP_OK;
+    return HZP_OK;
 }
 
 static int run(struct job *j, struct hzp_err_text *reterr)

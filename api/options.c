@@ -109,7 +109,8 @@ static const struct setting table[] = {
                "requests that wait; beyond it: 429"),
     INT_OPTION("--max-waiting-tokens", waiting_tokens, "1048576", 1, BIG, ENGINE,
                "the same in tokens of their prompts"),
-    INT_OPTION("--step-rows", step_rows, "256", 1, 65536, ENGINE | SEARCH, "most tokens computed in one step"),
+    INT_OPTION("--step-rows", step_rows, "256", 1, 65536, ENGINE | SEARCH,
+               "most tokens computed in one step"),
     INT_OPTION("--prefill-rows", prefill_rows, "0", 0, 65536, ENGINE,
                "of these, most tokens of prompts while others decode; 0: as load and measured step "
                "times say"),

@@ -141,10 +141,10 @@ static json_t *entry_json(const struct hzp_plan_entry *e)
     }
     for (int l = 0; l < HZP_LANE_COUNT; l++)
         units[l] = e->shape.units[l];
-    json_t *predicted = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "ns", e->ns, "plain_ns",
+    json_t *predicted = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "ns", e->ns, "plain_ns",
                                   e->plain_ns, "serve_ns", e->serve_ns, "plain_serve_ns",
                                   e->plain_serve_ns, "rate", e->rate, "plain_rate", e->plain_rate,
-                                  "goal_ns", e->goal_ns);
+                                  "goal_ns", e->goal_ns, "confirmed", e->confirmed);
     return json_pack("{s:[i,i,i], s:o, s:o, s:o, s:o, s:s, s:o}", "rows", e->decode, e->prefill,
                      e->train, "nanos", ints(weight, e->shape.nanos), "lanes", lanes, "train_lanes",
                      bytes(e->shape.train_lane, HZP_KIND_COUNT), "units",
@@ -353,7 +353,8 @@ static int read_entry(const struct reader *r, const json_t *json, struct hzp_pla
         double *value;
     } predicted[] = {{"ns", &e.ns}, {"plain_ns", &e.plain_ns}, {"serve_ns", &e.serve_ns},
                      {"plain_serve_ns", &e.plain_serve_ns}, {"rate", &e.rate},
-                     {"plain_rate", &e.plain_rate}, {"goal_ns", &e.goal_ns}};
+                     {"plain_rate", &e.plain_rate}, {"goal_ns", &e.goal_ns},
+                     {"confirmed", &e.confirmed}};
     for (size_t i = 0; i < 3; i++)
         HZP_TRY(read_int(r, json_array_get(rows, i), "a plan's rows", 0, 1 << 24, &row[i]));
     e.decode = (int32_t)row[0];

@@ -171,7 +171,7 @@ const char *hzp_plan_shape_text(const struct hzp_plan_shape *s, char *text)
     return text;
 }
 
-static bool sequential(const struct hzp_plan_shape *s)
+bool hzp_plan_shape_plain(const struct hzp_plan_shape *s)
 {
     bool one = s->nanos == 1;
     for (int k = 0; k < HZP_KIND_COUNT && one; k++)
@@ -181,17 +181,20 @@ static bool sequential(const struct hzp_plan_shape *s)
 
 void hzp_plan_table_print(const struct hzp_plan_table *t, FILE *out)
 {
-    char text[160];
+    char text[160], run[16];
     fprintf(out, "\nPlans (lanes by kind of op: products, decode attention, prompt attention, rows; "
-                 "0 compute, 1 memory, 4 train)\n%7s %7s %6s %9s %9s %7s %7s %7s  %s\n", "decode",
-            "prompt", "train", "ms", "plain ms", "rate", "plain", "gain", "shape");
+                 "0 compute, 1 memory, 4 train).\nMilliseconds, rate of training and gain as predicted, "
+                 "and the gain as run, if it was.\n%7s %7s %6s %9s %9s %7s %7s %7s %7s  %s\n", "decode",
+            "prompt", "train", "ms", "plain ms", "rate", "plain", "gain", "run", "shape");
     for (int32_t i = 0; i < t->entries; i++) {
         const struct hzp_plan_entry *e = &t->entry[i];
         double gain = e->train ? e->plain_rate > 0 ? e->rate / e->plain_rate : 1
                                : e->plain_ns / e->ns;
-        fprintf(out, "%7d %7d %6d %9.2f %9.2f %7.3f %7.3f %+6.1f%%  %s%s\n", e->decode, e->prefill,
+        bool plain = hzp_plan_shape_plain(&e->shape);
+        snprintf(run, sizeof(run), e->confirmed > 0 ? "%+.1f%%" : "-", 100 * (e->confirmed - 1));
+        fprintf(out, "%7d %7d %6d %9.2f %9.2f %7.3f %7.3f %+6.1f%% %7s  %s%s\n", e->decode, e->prefill,
                 e->train, e->ns * 1e-6, e->plain_ns * 1e-6, e->rate, e->plain_rate,
-                100 * (gain - 1), hzp_plan_shape_text(&e->shape, text),
-                sequential(&e->shape) ? " (wins)" : "");
+                100 * (gain - 1), run, hzp_plan_shape_text(&e->shape, text),
+                !plain ? "" : e->confirmed > 0 ? " (wins when run)" : " (wins)");
     }
 }

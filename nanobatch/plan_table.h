@@ -23,6 +23,7 @@ struct hzp_plan_entry {
     double serve_ns, plain_serve_ns; /* until what serves has ended */
     double rate, plain_rate;        /* training done, over what the whole device does in that time */
     double goal_ns;                 /* the step was to be no longer; 0: nothing trains */
+    double confirmed; /* measured: how many times better than the sequential plan; 0: not run */
 };
 
 struct hzp_plan_table {
@@ -47,6 +48,9 @@ void hzp_plan_table_index(struct hzp_plan_table *table);
 /* The entry for a step of so many rows; NULL: the table is empty. */
 const struct hzp_plan_entry *hzp_plan_table_find(const struct hzp_plan_table *table, int32_t decode,
                                                  int32_t prefill, int32_t train);
+
+/* Whether it is one nano-batch on one lane, training in turn on the same. */
+bool hzp_plan_shape_plain(const struct hzp_plan_shape *shape);
 
 /* "1 nano-batch, one lane" and so on; text [160]. */
 const char *hzp_plan_shape_text(const struct hzp_plan_shape *shape, char *text);

@@ -6,14 +6,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BEST = 4, SCALE = 16 };
+enum { BEST = 4, SCALE = 16, RUNS_MIN = 5, RUNS_MAX = 21 };
 
 /* A draw goes to the sequential plan: tables are not better than this. */
 static const double margin = 1.01;
 
+/* What runs must win by to be kept, and how long they may take together. */
+static const double run_margin = 1.02, runs_ns = 400e6;
+
 struct candidate {
     struct hzp_plan_shape shape;
     double score; /* more is better */
+    int32_t to;   /* the chain's slice ends here */
     struct hzp_simulated result;
 };
 
@@ -83,6 +87,7 @@ static int32_t fill(struct hzp_search *s, struct candidate *c, int32_t high, boo
         if (result.ns <= s->goal_ns && rate > c->score) {
             c->score = rate;
             c->result = result;
+            c->to = mid;
         }
         if (within(s, &result, beside))
             low = mid;
@@ -127,7 +132,7 @@ static void keep(struct hzp_search *s, const struct candidate *c)
 
 static struct candidate try_shape(struct hzp_search *s, const struct hzp_plan_shape *shape)
 {
-    struct candidate c = {.shape = *shape};
+    struct candidate c = {.shape = *shape, .to = s->from};
     s->tried++;
     if (s->trains) {
         fill_with_training(s, &c);
@@ -360,8 +365,9 @@ static bool better(const struct candidate *c, const struct candidate *plain)
                             : c->score > plain->score / margin;
 }
 
-int hzp_search_step(struct hzp_search *s, int32_t decode, int32_t depth, int32_t prefill,
-                    int32_t train, struct hzp_plan_entry *ret)
+/* Takes up a step: its rows, and, if it trains, its slice's begin and its goal. */
+static int take_up(struct hzp_search *s, int32_t decode, int32_t depth, int32_t prefill,
+                   int32_t train, struct candidate *ret_plain)
 {
     HZP_TRY(hzp_rig_serve(s->config.rig, decode, depth, prefill, 0));
     HZP_TRY(hzp_rig_train(s->config.rig, train));
@@ -370,14 +376,22 @@ int hzp_search_step(struct hzp_search *s, int32_t decode, int32_t depth, int32_t
     s->bests = 0;
     s->from = 0;
     s->trains = false;
-    struct candidate plain = try_shape(s, &hzp_plan_sequential);
+    *ret_plain = try_shape(s, &hzp_plan_sequential);
     if (train) {
         double share = s->config.train_share;
         s->trains = true;
         s->from = middle(s);
-        s->goal_ns = s->config.goal_ns > 0 ? s->config.goal_ns : (1 + share) * plain.result.ns;
-        plain = try_shape(s, &hzp_plan_sequential);
+        s->goal_ns = s->config.goal_ns > 0 ? s->config.goal_ns : (1 + share) * ret_plain->result.ns;
+        *ret_plain = try_shape(s, &hzp_plan_sequential);
     }
+    return HZP_OK;
+}
+
+int hzp_search_step(struct hzp_search *s, int32_t decode, int32_t depth, int32_t prefill,
+                    int32_t train, struct hzp_plan_entry *ret)
+{
+    struct candidate plain;
+    HZP_TRY(take_up(s, decode, depth, prefill, train, &plain));
     enumerate(s);
     climb(s);
     struct candidate *best = s->bests && better(&s->best[0], &plain) ? &s->best[0] : &plain;
@@ -388,5 +402,67 @@ int hzp_search_step(struct hzp_search *s, int32_t decode, int32_t depth, int32_t
         .rate = s->trains ? HZP_MAX(best->score, 0) : 0,
         .plain_rate = s->trains ? HZP_MAX(plain.score, 0) : 0,
         .goal_ns = s->trains ? s->goal_ns : 0};
+    return HZP_OK;
+}
+
+/* ---- running what was found ---- */
+
+static int run(struct hzp_search *s, struct hzp_exec *exec, const struct candidate *c, double *ret)
+{
+    struct hzp_device *dev = s->config.rig->config.model->dev;
+    struct hzp_exec_times times;
+    hzp_rig_build(s->config.rig, &c->shape, s->from, c->to, &s->plan);
+    uint64_t begin = hzp_device_now_ns(dev);
+    HZP_TRY(hzp_exec_run(exec, &s->plan, NULL, &times));
+    *ret = (double)(hzp_device_now_ns(dev) - begin);
+    return HZP_OK;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* How much better c is than the plain plan, run by run in turns: the median.  *ret_late: c's
+ * duration over the goal, or over the plain plan's if that is longer. */
+static int compare(struct hzp_search *s, struct hzp_exec *exec, const struct candidate *plain,
+                   const struct candidate *c, double *ret_gain, double *ret_late)
+{
+    double gain[RUNS_MAX], late[RUNS_MAX], ns[2];
+    int32_t runs = RUNS_MIN;
+    for (int32_t i = -1; i < runs; i++) { /* the first makes primitives */
+        HZP_TRY(run(s, exec, plain, &ns[0]));
+        HZP_TRY(run(s, exec, c, &ns[1]));
+        if (i == 0)
+            runs = (int32_t)HZP_MIN(HZP_MAX(runs_ns / (ns[0] + ns[1]), RUNS_MIN), RUNS_MAX);
+        if (i < 0)
+            continue;
+        gain[i] = ns[0] / HZP_MAX(ns[1], 1);
+        if (s->trains)
+            gain[i] *= c->result.train_alone_ns / HZP_MAX(plain->result.train_alone_ns, 1);
+        late[i] = s->trains ? ns[1] / HZP_MAX(s->goal_ns, ns[0]) : 0;
+    }
+    qsort(gain, (size_t)runs, sizeof(*gain), by_value);
+    qsort(late, (size_t)runs, sizeof(*late), by_value);
+    *ret_gain = gain[runs / 2];
+    *ret_late = late[runs / 2];
+    return HZP_OK;
+}
+
+int hzp_search_confirm(struct hzp_search *s, struct hzp_exec *exec, int32_t depth,
+                       struct hzp_plan_entry *entry)
+{
+    struct candidate plain, c;
+    double late;
+    HZP_TRY(take_up(s, entry->decode, depth, entry->prefill, entry->train, &plain));
+    c = try_shape(s, &entry->shape);
+    HZP_TRY(compare(s, exec, &plain, &c, &entry->confirmed, &late));
+    if (entry->confirmed >= run_margin && late <= 1.05)
+        return HZP_OK;
+    entry->shape = hzp_plan_sequential;
+    entry->ns = entry->plain_ns;
+    entry->serve_ns = entry->plain_serve_ns;
+    entry->rate = entry->plain_rate;
     return HZP_OK;
 }

@@ -18,6 +18,7 @@
 #ifndef HZP_NANOBATCH_SEARCH_H
 #define HZP_NANOBATCH_SEARCH_H
 
+#include "nanobatch/exec.h"
 #include "nanobatch/plan_table.h"
 #include "nanobatch/rig.h"
 #include "nanobatch/simulate.h"
@@ -40,6 +41,13 @@ void hzp_search_destroy(struct hzp_search *s); /* NULL: no effect */
  * train.  HZP_EINVAL: the rig is too small for it. */
 int hzp_search_step(struct hzp_search *s, int32_t decode, int32_t depth, int32_t prefill,
                     int32_t train, struct hzp_plan_entry *ret);
+
+/* Runs the entry's shape and the sequential plan in turns on the search's rig, whose device must
+ * compute: what was found on paper is the best of many predictions, and so likely one of the rosier
+ * ones.  Sets entry->confirmed; where the shape does not win, or misses the goal that the sequential
+ * plan meets, the sequential plan takes its place.  HZP_EDEVICE is final. */
+int hzp_search_confirm(struct hzp_search *s, struct hzp_exec *exec, int32_t depth,
+                       struct hzp_plan_entry *entry);
 
 /* How many shapes were tried since create. */
 int64_t hzp_search_tried(const struct hzp_search *s);

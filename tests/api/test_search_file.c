@@ -50,7 +50,7 @@ static void fill(struct hzp_tables *t, struct hzp_plan_table *plans)
         hzp_tables_set(t, &key, &size, 2, 10.0 + i);
     }
     hzp_tables_set_rate(t, &(struct hzp_rate){1, 2, 1, 3, 0.25, 0.75});
-    struct hzp_plan_entry e = {8, 64, 512, hzp_plan_sequential, 1, 2, 3, 4, 0.5, 0.25, 6};
+    struct hzp_plan_entry e = {8, 64, 512, hzp_plan_sequential, 1, 2, 3, 4, 0.5, 0.25, 6, 1.5};
     hzp_plan_table_set(plans, &e, NULL);
     e.decode = 9;
     e.shape.nanos = 3;
@@ -93,7 +93,7 @@ static void round_trip(void **state)
     assert_true(u.rate[0].rate_b == 0.75 && u.rate[0].units_b == 3);
     assert_int_equal(read.entries, 2);
     assert_memory_equal(&read.entry[1].shape, &plans.entry[1].shape, sizeof(plans.entry[1].shape));
-    assert_true(read.entry[0].plain_ns == 2);
+    assert_true(read.entry[0].plain_ns == 2 && read.entry[0].confirmed == 1.5);
     assert_ptr_equal(hzp_plan_table_find(&read, 9, 60, 500), &read.entry[1]);
     strcpy(u.build, "2");
     assert_string_equal(hzp_search_misfit(&u, &t), "is of another build");

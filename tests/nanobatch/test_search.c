@@ -155,9 +155,33 @@ static void plans_pass_the_checker(void **state)
     paper_close(&p);
 }
 
+/* What wins on paper and not on the device is not kept. */
+static void runs_decide(void **state)
+{
+    struct paper p;
+    struct hzp_tables t;
+    struct hzp_search *s;
+    struct hzp_exec *exec;
+    paper_open(&p, "sim", "flops=1e9,bytes=1e8,issue_ns=0", 64);
+    plant(&t, p.rig, 1);
+    assert_int_equal(hzp_exec_create(p.dev, &exec), HZP_OK);
+    for (int train = 0; train <= 64; train += 64) {
+        struct hzp_plan_entry e = search(&p, &t, 8, 64, train, &s);
+        assert_int_equal(hzp_plan_shape_plain(&e.shape), false);
+        assert_int_equal(hzp_search_confirm(s, exec, 16, &e), HZP_OK);
+        assert_true(e.confirmed > 0 && e.confirmed < 1.02);
+        assert_true(hzp_plan_shape_plain(&e.shape));
+        assert_true(e.ns == e.plain_ns && e.rate == e.plain_rate);
+        hzp_search_destroy(s);
+    }
+    hzp_exec_destroy(exec);
+    hzp_tables_fini(&t);
+    paper_close(&p);
+}
+
 static void set(struct hzp_plan_table *table, int32_t decode, int32_t prefill, int32_t train)
 {
-    struct hzp_plan_entry e = {decode, prefill, train, hzp_plan_sequential, 1, 1, 1, 1, 0, 0, 0};
+    struct hzp_plan_entry e = {decode, prefill, train, hzp_plan_sequential, 1, 1, 1, 1, 0, 0, 0, 0};
     assert_int_equal(hzp_plan_table_set(table, &e, NULL), HZP_OK);
 }
 
@@ -196,13 +220,13 @@ static void looking_up(void **state)
     found(&t, 32, 0, 100, 8, 0, 512); /* no entry of these buckets: one that trains */
     found(&t, 30, 70, 0, 8, 64, 0);
     for (int32_t i = 0; i < 20; i++) { /* more buckets than there is room for */
-        struct hzp_plan_entry e = {100 + i, 0, 0, hzp_plan_sequential, 1, 1, 1, 1, 0, 0, 0};
+        struct hzp_plan_entry e = {100 + i, 0, 0, hzp_plan_sequential, 1, 1, 1, 1, 0, 0, 0, 0};
         int r = hzp_plan_table_set(&t, &e, NULL);
         assert_int_equal(r, t.buckets[0] < HZP_BUCKETS_MAX || i < 9 ? HZP_OK : HZP_EBUSY);
     }
     hzp_plan_table_index(&t);
     found(&t, 8, 0, 0, 8, 0, 0);
-    struct hzp_plan_entry bad = {1, 0, 0, hzp_plan_sequential, 1, 1, 1, 1, 0, 0, 0};
+    struct hzp_plan_entry bad = {1, 0, 0, hzp_plan_sequential, 1, 1, 1, 1, 0, 0, 0, 0};
     bad.shape.nanos = 0;
     assert_int_equal(hzp_plan_table_set(&t, &bad, NULL), HZP_EINVAL);
     hzp_plan_table_fini(&t);
@@ -215,6 +239,7 @@ int main(void)
         cmocka_unit_test(overlap_loses),
         cmocka_unit_test(training_beside_or_in_turn),
         cmocka_unit_test(plans_pass_the_checker),
+        cmocka_unit_test(runs_decide),
         cmocka_unit_test(looking_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
