@@ -6,19 +6,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BEST = 4, SCALE = 16, RUNS_MIN = 5, RUNS_MAX = 21 };
+enum { BEST = 4, SCALE = 16, RUNS_MIN = 5, RUNS_MAX = 21, SLICES = 3 };
 
 /* A draw goes to the sequential plan: tables are not better than this. */
 static const double margin = 1.01;
 
 /* What runs must win by to be kept, and how long they may take together. */
-static const double run_margin = 1.02, runs_ns = 400e6;
+static const double run_margin = 1.02, runs_ns = 500e6;
+
+/* A step with items [from, to) of the chain. */
+struct slice {
+    int32_t to;
+    double rate; /* training done, over what the whole device does in that time */
+    struct hzp_simulated result;
+};
 
 struct candidate {
     struct hzp_plan_shape shape;
     double score; /* more is better */
-    int32_t to;   /* the chain's slice ends here */
-    struct hzp_simulated result;
+    double ns, serve_ns;        /* of the step; with training the mean over slices */
+    struct slice slice[SLICES]; /* without training only the first, and empty */
 };
 
 struct hzp_search {
@@ -30,7 +37,8 @@ struct hzp_search {
     int32_t decode, prefill;
     bool trains;
     double goal_ns;
-    int32_t from; /* the chain's slice begins here */
+    int32_t slices;
+    int32_t from[SLICES]; /* the chain's slices begin here: in forward, at the loss, in backward */
     int64_t tried;
     uint64_t drawn;
 };
@@ -61,10 +69,10 @@ int64_t hzp_search_tried(const struct hzp_search *s)
 
 /* ---- one shape ---- */
 
-static void simulate(struct hzp_search *s, const struct hzp_plan_shape *shape, int32_t to,
-                     struct hzp_simulated *ret)
+static void simulate(struct hzp_search *s, const struct hzp_plan_shape *shape, int32_t from,
+                     int32_t to, struct hzp_simulated *ret)
 {
-    hzp_rig_build(s->config.rig, shape, s->from, HZP_MAX(to, s->from), &s->plan);
+    hzp_rig_build(s->config.rig, shape, from, HZP_MAX(to, from), &s->plan);
     hzp_simulate(s->sim, &s->plan, ret);
 }
 
@@ -75,20 +83,18 @@ static bool within(const struct hzp_search *s, const struct hzp_simulated *r, bo
 }
 
 /* The longest slice of the chain, of at most `high`, that stays within the goal, or ends before
- * serving does; what trains most per second of all tried on the way is the candidate's. */
-static int32_t fill(struct hzp_search *s, struct candidate *c, int32_t high, bool beside)
+ * serving does; what trains most per second of all tried on the way is kept. */
+static int32_t fill(struct hzp_search *s, const struct hzp_plan_shape *shape, struct slice *slice,
+                    int32_t from, int32_t high, bool beside)
 {
-    int32_t low = s->from;
+    int32_t low = from;
     while (low < high) {
         int32_t mid = low + (high - low + 1) / 2;
         struct hzp_simulated result;
-        simulate(s, &c->shape, mid, &result);
+        simulate(s, shape, from, mid, &result);
         double rate = result.ns > 0 ? result.train_alone_ns / result.ns : 0;
-        if (result.ns <= s->goal_ns && rate > c->score) {
-            c->score = rate;
-            c->result = result;
-            c->to = mid;
-        }
+        if (result.ns <= s->goal_ns && rate > slice->rate)
+            *slice = (struct slice){mid, rate, result};
         if (within(s, &result, beside))
             low = mid;
         else
@@ -98,22 +104,32 @@ static int32_t fill(struct hzp_search *s, struct candidate *c, int32_t high, boo
 }
 
 /* As much training as the goal leaves room for; and as much as ends when serving does, if both
- * begin together. */
+ * begin together.  In each part of the chain; what counts is all of them. */
 static void fill_with_training(struct hzp_search *s, struct candidate *c)
 {
-    simulate(s, &c->shape, s->from, &c->result);
-    if (c->result.ns > s->goal_ns) {
-        c->score = -c->result.ns; /* misses the goal without training */
-        return;
+    double alone = 0, ns = 0, serve = 0;
+    bool beside = hzp_plan_shape_beside(&c->shape);
+    for (int32_t i = 0; i < s->slices; i++) {
+        struct slice *slice = &c->slice[i];
+        int32_t from = s->from[i];
+        *slice = (struct slice){.to = from};
+        simulate(s, &c->shape, from, from, &slice->result);
+        if (slice->result.ns > s->goal_ns) {
+            c->score = -slice->result.ns; /* misses the goal without training */
+            c->ns = slice->result.ns;
+            c->serve_ns = slice->result.serve_end_ns;
+            return;
+        }
+        int32_t to = fill(s, &c->shape, slice, from, s->config.rig->chain.items, false);
+        if (beside)
+            fill(s, &c->shape, slice, from, to, true);
+        alone += slice->result.train_alone_ns;
+        ns += slice->result.ns;
+        serve += slice->result.serve_end_ns;
     }
-    c->score = 0;
-    int32_t to = fill(s, c, s->config.rig->chain.items, false);
-    bool apart = true;
-    for (int k = 0; k < HZP_KIND_COUNT; k++)
-        for (int32_t i = 0; i < c->shape.nanos; i++)
-            apart &= c->shape.train_lane[k] != c->shape.lane[i][HZP_KIND_PRODUCT];
-    if (apart)
-        fill(s, c, to, true);
+    c->score = ns > 0 ? alone / ns : 0;
+    c->ns = ns / s->slices;
+    c->serve_ns = serve / s->slices;
 }
 
 /* Keeps it if it is one of the best. */
@@ -132,14 +148,16 @@ static void keep(struct hzp_search *s, const struct candidate *c)
 
 static struct candidate try_shape(struct hzp_search *s, const struct hzp_plan_shape *shape)
 {
-    struct candidate c = {.shape = *shape, .to = s->from};
+    struct candidate c = {.shape = *shape};
     s->tried++;
     if (s->trains) {
         fill_with_training(s, &c);
-    } else {
-        simulate(s, shape, s->from, &c.result);
-        c.score = -c.result.ns;
+        return c;
     }
+    simulate(s, shape, 0, 0, &c.slice[0].result);
+    c.ns = c.slice[0].result.ns;
+    c.serve_ns = c.slice[0].result.serve_end_ns;
+    c.score = -c.ns;
     return c;
 }
 
@@ -345,17 +363,20 @@ static void climb(struct hzp_search *s)
 
 /* ---- one step ---- */
 
-/* The chain's middle, by time: of forward, loss and backward, backward's half. */
-static int32_t middle(struct hzp_search *s)
+/* Where slices begin: a sixth, a half and five sixths into the chain, by time. */
+static void find_slices(struct hzp_search *s)
 {
     const struct hzp_plan *chain = &s->config.rig->chain;
-    int32_t threads = HZP_MAX(s->config.tables->threads, 1), i;
-    double all = 0, half = 0;
-    for (i = 0; i < chain->items; i++)
+    int32_t threads = HZP_MAX(s->config.tables->threads, 1);
+    double all = 0, done = 0;
+    for (int32_t i = 0; i < chain->items; i++)
         all += hzp_simulator_alone_ns(s->sim, &chain->item[i], false, threads);
-    for (i = 0; i < chain->items && half < all / 2; i++)
-        half += hzp_simulator_alone_ns(s->sim, &chain->item[i], false, threads);
-    return i;
+    s->slices = 0;
+    for (int32_t i = 0; i < chain->items && s->slices < SLICES; i++) {
+        if (done >= all * (2 * s->slices + 1) / (2 * SLICES))
+            s->from[s->slices++] = i;
+        done += hzp_simulator_alone_ns(s->sim, &chain->item[i], false, threads);
+    }
 }
 
 /* Scores are rates, or durations with a minus. */
@@ -374,14 +395,14 @@ static int take_up(struct hzp_search *s, int32_t decode, int32_t depth, int32_t 
     s->decode = decode;
     s->prefill = prefill;
     s->bests = 0;
-    s->from = 0;
+    s->slices = 0;
     s->trains = false;
     *ret_plain = try_shape(s, &hzp_plan_sequential);
     if (train) {
         double share = s->config.train_share;
         s->trains = true;
-        s->from = middle(s);
-        s->goal_ns = s->config.goal_ns > 0 ? s->config.goal_ns : (1 + share) * ret_plain->result.ns;
+        find_slices(s);
+        s->goal_ns = s->config.goal_ns > 0 ? s->config.goal_ns : (1 + share) * ret_plain->ns;
         *ret_plain = try_shape(s, &hzp_plan_sequential);
     }
     return HZP_OK;
@@ -397,8 +418,8 @@ int hzp_search_step(struct hzp_search *s, int32_t decode, int32_t depth, int32_t
     struct candidate *best = s->bests && better(&s->best[0], &plain) ? &s->best[0] : &plain;
     *ret = (struct hzp_plan_entry){
         .decode = decode, .prefill = prefill, .train = train, .shape = best->shape,
-        .ns = best->result.ns, .plain_ns = plain.result.ns,
-        .serve_ns = best->result.serve_end_ns, .plain_serve_ns = plain.result.serve_end_ns,
+        .ns = best->ns, .plain_ns = plain.ns,
+        .serve_ns = best->serve_ns, .plain_serve_ns = plain.serve_ns,
         .rate = s->trains ? HZP_MAX(best->score, 0) : 0,
         .plain_rate = s->trains ? HZP_MAX(plain.score, 0) : 0,
         .goal_ns = s->trains ? s->goal_ns : 0};
@@ -407,14 +428,21 @@ int hzp_search_step(struct hzp_search *s, int32_t decode, int32_t depth, int32_t
 
 /* ---- running what was found ---- */
 
-static int run(struct hzp_search *s, struct hzp_exec *exec, const struct candidate *c, double *ret)
+/* Runs the candidate once, with each of its slices; how long that took, and the training in it. */
+static int run(struct hzp_search *s, struct hzp_exec *exec, const struct candidate *c,
+               double *ret_ns, double *ret_trained)
 {
     struct hzp_device *dev = s->config.rig->config.model->dev;
-    struct hzp_exec_times times;
-    hzp_rig_build(s->config.rig, &c->shape, s->from, c->to, &s->plan);
-    uint64_t begin = hzp_device_now_ns(dev);
-    HZP_TRY(hzp_exec_run(exec, &s->plan, NULL, &times));
-    *ret = (double)(hzp_device_now_ns(dev) - begin);
+    *ret_ns = *ret_trained = 0;
+    for (int32_t i = 0; i < HZP_MAX(s->slices, 1); i++) {
+        struct hzp_exec_times times;
+        hzp_rig_build(s->config.rig, &c->shape, s->slices ? s->from[i] : 0, c->slice[i].to,
+                      &s->plan);
+        uint64_t begin = hzp_device_now_ns(dev);
+        HZP_TRY(hzp_exec_run(exec, &s->plan, NULL, &times));
+        *ret_ns += (double)(hzp_device_now_ns(dev) - begin);
+        *ret_trained += c->slice[i].result.train_alone_ns;
+    }
     return HZP_OK;
 }
 
@@ -429,19 +457,19 @@ static int by_value(const void *a, const void *b)
 static int compare(struct hzp_search *s, struct hzp_exec *exec, const struct candidate *plain,
                    const struct candidate *c, double *ret_gain, double *ret_late)
 {
-    double gain[RUNS_MAX], late[RUNS_MAX], ns[2];
+    double gain[RUNS_MAX], late[RUNS_MAX], ns[2], trained[2];
     int32_t runs = RUNS_MIN;
     for (int32_t i = -1; i < runs; i++) { /* the first makes primitives */
-        HZP_TRY(run(s, exec, plain, &ns[0]));
-        HZP_TRY(run(s, exec, c, &ns[1]));
+        HZP_TRY(run(s, exec, plain, &ns[0], &trained[0]));
+        HZP_TRY(run(s, exec, c, &ns[1], &trained[1]));
         if (i == 0)
             runs = (int32_t)HZP_MIN(HZP_MAX(runs_ns / (ns[0] + ns[1]), RUNS_MIN), RUNS_MAX);
         if (i < 0)
             continue;
         gain[i] = ns[0] / HZP_MAX(ns[1], 1);
         if (s->trains)
-            gain[i] *= c->result.train_alone_ns / HZP_MAX(plain->result.train_alone_ns, 1);
-        late[i] = s->trains ? ns[1] / HZP_MAX(s->goal_ns, ns[0]) : 0;
+            gain[i] *= trained[1] / HZP_MAX(trained[0], 1);
+        late[i] = s->trains ? ns[1] / HZP_MAX(s->goal_ns * s->slices, ns[0]) : 0;
     }
     qsort(gain, (size_t)runs, sizeof(*gain), by_value);
     qsort(late, (size_t)runs, sizeof(*late), by_value);
@@ -458,7 +486,7 @@ int hzp_search_confirm(struct hzp_search *s, struct hzp_exec *exec, int32_t dept
     HZP_TRY(take_up(s, entry->decode, depth, entry->prefill, entry->train, &plain));
     c = try_shape(s, &entry->shape);
     HZP_TRY(compare(s, exec, &plain, &c, &entry->confirmed, &late));
-    if (entry->confirmed >= run_margin && late <= 1.05)
+    if (entry->confirmed >= run_margin && late <= 1.03)
         return HZP_OK;
     entry->shape = hzp_plan_sequential;
     entry->ns = entry->plain_ns;

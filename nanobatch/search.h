@@ -8,7 +8,8 @@
  *
  * What counts: without training the step's duration; with it the training done per second, as a part
  * of what the whole device would do, in steps no longer than the goal.  A step carries as much of
- * the chain, from its middle on, as the goal leaves room for.
+ * the chain as the goal leaves room for; tried are slices from three places of it, forward, the loss
+ * and backward, since they are not alike, and what counts is the three together.
  *
  * What does not exist in the builder is not tried: training rows do not ride in the decode rows'
  * matrix products.

@@ -251,6 +251,16 @@ void hzp_tables_set(struct hzp_tables *t, const struct hzp_op_key *key,
     point_of(&t->curve[at], size)->ns[share] = ns;
 }
 
+double hzp_tables_measured(const struct hzp_tables *t, const struct hzp_op_key *key,
+                           const struct hzp_op_size *size, int32_t share)
+{
+    const struct hzp_curve *c = find(t, key);
+    for (int32_t i = 0; c && i < c->points; i++)
+        if (c->point[i].x == size->x && c->point[i].y == size->y)
+            return c->point[i].ns[share];
+    return 0;
+}
+
 void hzp_tables_set_rate(struct hzp_tables *t, const struct hzp_rate *rate)
 {
     for (int32_t i = 0; i < t->rates; i++) {

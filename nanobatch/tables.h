@@ -107,6 +107,10 @@ void hzp_tables_fini(struct hzp_tables *t);
 void hzp_tables_set(struct hzp_tables *t, const struct hzp_op_key *key,
                     const struct hzp_op_size *size, int32_t share, double ns);
 
+/* The time set for exactly this; 0: none. */
+double hzp_tables_measured(const struct hzp_tables *t, const struct hzp_op_key *key,
+                           const struct hzp_op_size *size, int32_t share);
+
 /* What two classes do to each other on these shares; replaces what was said before. */
 void hzp_tables_set_rate(struct hzp_tables *t, const struct hzp_rate *rate);
 
