@@ -13,8 +13,8 @@
  *                   time, by the number of steps it will need; one during which none waits so long
  *                   that one which arrives at its begin does, by what they took lately
  * What is left beside serving's part is training's.  Where late gaps or first tokens missed their
- * goals, it gets less: all of it up to one in 200, nothing at one in 100.  So where serving alone
- * misses a goal, training gets nothing but policy.train_min.  No item of training is begun that does
+ * goals, it gets less: all of it up to 3.5 in a thousand, nothing at 7.  So where serving alone misses
+ * a goal, training gets nothing but policy.train_min.  No item of training is begun that does
  * not fit, except, where gaps miss their goal hardly ever, one in 256 steps: else an item that never
  * fits would hold up the others for ever.  In one step of 64 training is left out, so that the two
  * stages of the predictor stay apart.

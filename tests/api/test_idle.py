@@ -48,15 +48,16 @@ def teach_and_ask(port):
              json.dumps({"prompt": "Once upon a time", "max_tokens": 40, "temperature": 0}))
 
 
-def until_quiet(port):
-    """No step for a second: what was taught is learned."""
+def until_quiet(port, taught):
+    """No step for a second, and what was taught is learned and in a checkpoint."""
     end = time.time() + 120
     seen, since = -1, time.time()
     while time.time() < end:
         steps = metric(port, "hzpserve_steps_total")
         if steps != seen:
             seen, since = steps, time.time()
-        elif time.time() - since > 1:
+        elif time.time() - since > 1 and \
+                metric(port, "hzpserve_checkpoints_total") >= taught:
             return
         time.sleep(0.2)
     raise AssertionError("the server does not come to rest")
@@ -77,7 +78,7 @@ def check(options):
                 raise AssertionError("the server did not start")
             port = int(found[1])
             for round_ in ("before it was asked anything", "after its work"):
-                until_quiet(port)
+                until_quiet(port, round_ == "after its work")
                 steps, begin, before = metric(port, "hzpserve_steps_total"), time.time(), \
                     ticks(process.pid)
                 time.sleep(SECONDS)

@@ -85,6 +85,32 @@ void hzp_emu_move(void *to, const void *from, size_t size)
     memcpy(to, from, size);
 }
 
+static void *copy(void *to, const void *from, size_t size, const void *pc)
+{
+    if (size > 0) {
+        touch(from, size, false, false, pc);
+        touch(to, size, true, false, pc);
+    }
+    return memmove(to, from, size);
+}
+
+void *hzp_emu_memcpy(void *to, const void *from, size_t size)
+{
+    return copy(to, from, size, __builtin_return_address(0));
+}
+
+void *hzp_emu_memmove(void *to, const void *from, size_t size)
+{
+    return copy(to, from, size, __builtin_return_address(0));
+}
+
+void *hzp_emu_memset(void *to, int byte, size_t size)
+{
+    if (size > 0)
+        touch(to, size, true, false, __builtin_return_address(0));
+    return memset(to, byte, size);
+}
+
 /* ---- the names the compiler knows ---- */
 
 #define ACCESS(size)                                                                               \

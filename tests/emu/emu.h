@@ -124,6 +124,10 @@ void hzp_emu_copy_wait(int pending);
 void hzp_emu_touch(const void *ptr, size_t size, bool write);
 /* One vector's copy, an access each at both ends, at multiples of its size. */
 void hzp_emu_move(void *to, const void *from, size_t size);
+/* What a kernel's memcpy, memmove and memset become. */
+void *hzp_emu_memcpy(void *to, const void *from, size_t size);
+void *hzp_emu_memmove(void *to, const void *from, size_t size);
+void *hzp_emu_memset(void *to, int byte, size_t size);
 /* Atomic operations return the old value. */
 enum hzp_emu_atomic { HZP_EMU_A_ADD, HZP_EMU_A_OR, HZP_EMU_A_AND, HZP_EMU_A_MIN, HZP_EMU_A_MAX,
                       HZP_EMU_A_EXCH, HZP_EMU_A_CAS };

@@ -88,7 +88,7 @@ static void running(const char *op, const char *target, const char *what)
     snprintf(progress->op, sizeof(progress->op), "%s", op);
     snprintf(progress->target, sizeof(progress->target), "%s", target);
     snprintf(progress->what, sizeof(progress->what), "%s", what);
-    alarm(CASE_SECONDS);
+    alarm(options.slow ? 4 * CASE_SECONDS : CASE_SECONDS);
 }
 
 /* A level counts where it has kernels that neither ref nor the levels below have, or where only its
