@@ -73,13 +73,13 @@ def one_of_many(server, seed, lengths):
 def pool(binary, model):
     print(f"{'admission':12} {'KV tokens':>9} {'tokens/s':>9} {'mean length':>11} {'pushed':>7} "
           f"{'again':>6} {'seconds':>8}")
-    for kv in ("8192", "16384"):
+    for kv in ("8192", "8192"):  # twice, alternating
         for rule in ("worst-case", "predicted"):
             with Server(binary, model, "--admission", rule, "--kv-tokens", kv, "--max-running",
                         "64") as s:
                 lengths = []
                 threads = [threading.Thread(target=one_of_many, args=(s, i, lengths))
-                           for i in range(120)]
+                           for i in range(96)]
                 begin = time.monotonic()
                 for t in threads:
                     t.start()

@@ -15,7 +15,7 @@ enum { CLASSES = 8 + 4 * 21 };
 static const double doubt = 2;
 /* Standard deviations kept free.  On request traces with a tight pool, 0 computed 2 to 25 % of all
  * rows again, 1 up to 6 %, 1.5 about 1 %, 2 next to none; 2 cost throughput while lengths were
- * still unknown.  docs/measurements/admission.md. */
+ * still unknown.  docs/measurements/2026-11-admission.md. */
 static const double margin = 1.5;
 /* Ends after which older ones count half. */
 static const double memory = 1000;
