@@ -122,7 +122,8 @@ static double first_limit(const struct hzp_split *split, const struct hzp_split_
         rows += wait->rows_left;
         double steps = HZP_MAX(ceil(rows / pace), 1.0);
         double age = step->begin_ns > wait->since_ns ? (double)(step->begin_ns - wait->since_ns) : 0;
-        limit = HZP_MIN(limit, hzp_seen_within(&split->seen, true, goal - age) / steps);
+        double left = goal - age - split->under_way_ns;
+        limit = HZP_MIN(limit, hzp_seen_within(&split->seen, true, left) / steps);
     }
     if (!waits || !waits->count) {
         /* The next one comes just now, and takes what they take without training. */
@@ -171,7 +172,7 @@ static double within_share(const struct hzp_split *split, const struct hzp_split
     if (isinf(share))
         return share;
     if (!step->beside)
-        return split->credit_ns + share * split->usual_ns;
+        return split->credit_ns - split->owes_ns + share * split->usual_ns;
     double usual = split->usual_beside_ns > 0 ? split->usual_beside_ns : split->usual_ns;
     return share > 0 ? usual : 0;
 }
@@ -273,6 +274,12 @@ static double predicted_gap(const struct hzp_split *split, const struct hzp_spli
     return split->host_ns + serve + (split->config.early ? step->carry_ns : step->slice_ns);
 }
 
+/* What the steps before this one, not ended yet, will still take: at most what they take in all. */
+static double under_way(const struct hzp_split_step *step)
+{
+    return step->rows > 0 ? step->gap_ns : step->trains ? (double)step->train_ns : 0;
+}
+
 void hzp_split_taken(struct hzp_split *split, struct hzp_split_step *step, bool trains,
                      double slice_ns)
 {
@@ -280,9 +287,14 @@ void hzp_split_taken(struct hzp_split *split, struct hzp_split_step *step, bool 
     step->beside = step->beside && trains;
     step->slice_ns = trains ? slice_ns : 0;
     step->carry_ns = split->carry_ns;
+    double share = share_of(split);
+    if (step->rows > 0 && !step->beside && !isinf(share))
+        step->owes_ns = HZP_MAX(step->slice_ns - share * split->usual_ns, 0.0);
+    split->owes_ns += step->owes_ns;
     if (step->rows > 0)
         step->gap_ns = predicted_gap(split, step);
     split->carry_ns = split->config.early && !step->beside ? step->slice_ns : 0;
+    split->under_way_ns += under_way(step);
 }
 
 /* ---- what a step really took ---- */
@@ -385,8 +397,10 @@ void hzp_split_ended(struct hzp_split *split, const struct hzp_split_step *step,
 {
     double gap_ns = 0;
     uint64_t train_ns = split->config.early ? split->last_train_ns : times->train_ns;
+    split->under_way_ns = HZP_MAX(split->under_way_ns - under_way(step), 0.0);
     if (next_ns > 0)
         split->next_ns = next_ns;
+    split->owes_ns -= step->owes_ns;
     hzp_seen_step(&split->seen, step->begin_ns, tokens_ns, times->serve_ns, times->train_ns);
     if (step->rows == 0) {
         split->credit_ns = split->floor_ns = 0;

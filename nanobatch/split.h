@@ -82,6 +82,7 @@ struct hzp_split_step {
     double gap_ns;     /* and from the last step's end to this one's */
     double slice_ns;   /* by prices: of training's items */
     double carry_ns;   /* the same of the step before, if that falls into this gap */
+    double owes_ns;    /* what the slice takes beyond a usual share, until it is told about */
     uint64_t first_ns[16]; /* of those whose first token it brings: asked for at */
     int32_t firsts;
 };
@@ -93,6 +94,7 @@ struct hzp_split {
     struct hzp_predict predict;
     struct hzp_seen seen;
     double credit_ns; /* what training saved for its next item; < 0: it owes */
+    double owes_ns;   /* of that, what steps formed but not told about will take beyond their share */
     double floor_ns;  /* the same of train_min */
     double usual_ns;  /* of serving in a step that only decodes, averaged */
     double usual_beside_ns; /* the same, training beside it */
@@ -101,6 +103,7 @@ struct hzp_split {
     int32_t passed_over, since_look, since_overrun;
     int32_t prompt_rows; /* of the last step that had any */
     double carry_ns;  /* of the newest step formed */
+    double under_way_ns; /* predicted: of steps formed that have not ended */
     uint64_t last_train_ns, last_tokens_ns;
     bool last_served;
     /* under lock */

@@ -15,7 +15,7 @@
  *
  *     mean(t) = sum over sequences of  p_i(t) * pages_i(t),   p_i(t) = S(drawn_i + t) / S(drawn_i)
  *     var(t)  = sum of  p_i(t) * (1 - p_i(t)) * pages_i(t)^2
- *     peak    = max over t of  mean(t) + sqrt(var(t))
+ *     peak    = max over t of  mean(t) + 1.5 sqrt(var(t))
  *
  * (the future memory of the past-future scheduler, Gong et al., ASPLOS 2025, with probabilities in
  * place of drawn lengths: no luck is involved, and the same day gives the same decisions).  Steps t
@@ -23,7 +23,7 @@
  * step's probability, which errs on the safe side.
  *
  * A prediction may fail.  What happens then is the scheduler's (scheduler.h): the youngest is
- * pushed back.  So the margin of one standard deviation trades some of that for fuller pools.
+ * pushed back.  So the margin of 1.5 standard deviations trades some of that for fuller pools.
  *
  * Thread: engine.
  */

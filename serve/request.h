@@ -79,7 +79,8 @@ struct hzp_request {
     int32_t *prompt_top_token;     /* [prompt_count][tops] */
     float *prompt_top_logprob;
     int32_t stop_token;      /* of STOPPED */
-    int64_t staleness;       /* largest seen while it ran, in optimizer steps */
+    _Atomic int64_t staleness; /* largest seen while it ran, in optimizer steps; one that a stop
+                                * string ended for its reader may still run */
     uint64_t submitted_ns, admitted_ns, finished_ns;
     _Atomic int32_t out_count;
     _Atomic int32_t state;   /* enum hzp_request_state */

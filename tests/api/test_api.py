@@ -105,7 +105,7 @@ class Server:
     def idle(self):
         return (self.metric("vllm:num_requests_running") == 0
                 and self.metric("vllm:num_requests_waiting") == 0
-                and self.metric("hzpserve_kv_pages_reserved") == 0)
+                and self.metric("hzpserve_kv_pages_taken") == 0)
 
 
 def until(condition, seconds=20):
@@ -526,7 +526,8 @@ def test_staleness_overrides_publish_every():
 
 def test_drain():
     log = tempfile.TemporaryFile("w+")
-    with Server("--no-train", "--max-running", "2", "--step-rows", "2", log=log) as server:
+    with Server("--no-train", "--max-running", "2", "--step-rows", "2",
+                "--drain-timeout", "120", log=log) as server:
         results = []
 
         def ask():
