@@ -272,7 +272,7 @@ static void check_share(struct sim_world *w)
 {
     const struct hzp_step *step = w->step;
     bool learning = !w->exact_prices && (w->train_steps < 50 || w->serve_steps < 50);
-    if (step->batch->rows == 0 || learning) {
+    if (step->batch->rows == 0 || learning || w->goal_ns) {
         w->excess_ns = w->least_excess_ns = 0;
         return;
     }
@@ -423,6 +423,7 @@ static void last_deliver(struct hzp_source *source, const struct hzp_step *step,
         return;
     check_staleness(w);
     check_share(w);
+    sim_check_goals(w);
     w->serve_steps += step->batch->rows > 0;
     w->train_steps += step->to > step->from;
     struct hzp_version *now = hzp_weights_current(w->weights);

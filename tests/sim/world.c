@@ -136,6 +136,7 @@ static void choose_device(struct sim_world *w)
     setenv("HZP_SIM", rates, 1);
     w->ahead = !w->immediate && sim_random(w, 5) > 0;
     w->shaped = !w->immediate && sim_random(w, 2);
+    w->goals = w->immediate && w->seed % 3 == 1;
     w->fail_at = w->seed % 5 == 4 ? 1 + sim_random(w, 200000) : 0;
 }
 

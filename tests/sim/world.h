@@ -194,6 +194,9 @@ struct sim_world {
     uint64_t longest_item_ns, serve_steps, train_steps, ops;
     double excess_ns, least_excess_ns; /* training beyond its share, and the least ever */
     uint64_t longest_step_ns;
+    bool goals;                /* this world gets one, */
+    uint64_t goal_ns;          /* and has it; 0: not yet */
+    uint64_t gaps, trained_gaps, late_gaps, last_tokens_ns;
     bool failed;
 };
 
@@ -235,6 +238,9 @@ void sim_on_update(void *ctx, const struct hzp_update_report *report);
 void sim_check_batch(struct sim_world *w);
 void sim_check_results(struct sim_world *w, const struct hzp_step *step, int status);
 void sim_check_pool(struct sim_world *w);
+
+/* goals.c: what must hold once a goal is set. */
+void sim_check_goals(struct sim_world *w);
 
 /* clients.c: who asks and teaches, between turns. */
 void sim_clients(struct sim_world *w, bool more);
