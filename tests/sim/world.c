@@ -34,6 +34,7 @@ static const struct {
     [SIM_STALE_AHEAD] = {"stale-ahead", "staleness"},
     [SIM_TOKEN_EARLY] = {"token-early", "token kept"},
     [SIM_AFTER_STOP] = {"after-stop", "after the stop"},
+    [SIM_NO_WAIT] = {"no-wait", "two steps"},
     [SIM_PUSH_FORGETS] = {"push-forgets", "output|row|page content"},
     [SIM_PUSH_CHANGES] = {"push-changes", "output"},
     [SIM_PUSH_HOARDED] = {"push-hoarded", "pages"},
