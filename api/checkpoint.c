@@ -17,10 +17,11 @@
 
 static const char prefix[] = "checkpoint-", unfinished[] = ".tmp";
 
-int hzp_checkpoint_make_dir(const char *path, struct hzp_err_text *reterr)
+int hzp_checkpoint_make_dir(const char *path, size_t *ret_existed, struct hzp_err_text *reterr)
 {
     char part[PATH_MAX];
-    size_t length = strlen(path);
+    size_t length = strlen(path), existed = 0;
+    bool made = false;
     if (!length || length >= sizeof(part))
         return hzp_fail(reterr, HZP_EINVAL, "%s: no name for a directory", path);
     memcpy(part, path, length + 1);
@@ -29,9 +30,13 @@ int hzp_checkpoint_make_dir(const char *path, struct hzp_err_text *reterr)
             continue;
         char was = *p;
         *p = '\0';
-        if (mkdir(part, 0777) < 0 && errno != EEXIST)
+        int error = mkdir(part, 0777) < 0 ? errno : 0;
+        if (error && error != EEXIST)
             return hzp_fail(reterr, HZP_EIO, "%s: cannot make the directory: %s", part,
-                            strerror(errno));
+                            strerror(error));
+        made = made || !error;
+        if (!made)
+            existed = (size_t)(p - part);
         *p = was;
         if (!was)
             break;
@@ -39,7 +44,26 @@ int hzp_checkpoint_make_dir(const char *path, struct hzp_err_text *reterr)
     struct stat st;
     if (stat(path, &st) < 0 || !S_ISDIR(st.st_mode))
         return hzp_fail(reterr, HZP_EIO, "%s: is no directory", path);
+    if (ret_existed)
+        *ret_existed = existed;
     return HZP_OK;
+}
+
+void hzp_checkpoint_unmake_dir(const char *path, size_t existed)
+{
+    char part[PATH_MAX];
+    size_t length = strlen(path);
+    if (length >= sizeof(part))
+        return;
+    memcpy(part, path, length + 1);
+    for (;;) {
+        while (length > existed && part[length - 1] == '/')
+            part[--length] = '\0';
+        if (length <= existed || rmdir(part) < 0)
+            return;
+        while (length > existed && part[length - 1] != '/')
+            part[--length] = '\0';
+    }
 }
 
 /* Removes a directory of plain files; anything else in it stays, and so does it. */
@@ -111,7 +135,7 @@ int hzp_checkpoint_write(const char *parent, uint64_t number, const struct hzp_m
     snprintf(temporary, sizeof(temporary), "%s/%s%" PRIu64 "%s", parent, prefix, number,
              unfinished);
     remove_dir(temporary);
-    int r = hzp_checkpoint_make_dir(temporary, reterr);
+    int r = hzp_checkpoint_make_dir(temporary, NULL, reterr);
     if (r >= 0)
         r = hzp_checkpoint_save_model(temporary, model, v, source_dir, reterr);
     if (r >= 0)

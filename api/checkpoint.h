@@ -10,8 +10,12 @@
 
 #include "train/trainer.h"
 
-/* Makes path and its parents where they are absent. */
-int hzp_checkpoint_make_dir(const char *path, struct hzp_err_text *reterr);
+/* Makes path and its parents where they are absent.  *ret_existed (NULL: nobody asks): how much of
+ * the path, in bytes, was there before. */
+int hzp_checkpoint_make_dir(const char *path, size_t *ret_existed, struct hzp_err_text *reterr);
+
+/* Removes what make_dir made, as far as it is empty. */
+void hzp_checkpoint_unmake_dir(const char *path, size_t existed);
 
 /* Writes parent/checkpoint-number from version v and the trainer's state that belongs to it (see
  * hzp_trainer_save for when that may be called).  source_dir: whose config and tokenizer files are

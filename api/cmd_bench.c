@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/bench/bench.h"
+#include "api/bench/replay.h"
 #include "api/bench/samples.h"
+#include "api/bench/turns.h"
 #include "api/commands.h"
 
 #include "nanobatch/exec.h"
@@ -18,7 +20,7 @@ struct what {
 static const struct what all[] = {
     {"serve", hzp_bench_serve, true, false, 1},    {"train", hzp_bench_train, true, true, 1},
     {"coserve", hzp_bench_coserve, true, true, 2}, {"swap", hzp_bench_swap, true, false, 2},
-    {"ops", hzp_bench_ops, false, false, 0},
+    {"offline", hzp_bench_offline, true, false, 1}, {"ops", hzp_bench_ops, false, false, 0},
 };
 
 static const struct what *find(const char *name, struct hzp_err_text *reterr)
@@ -26,7 +28,7 @@ static const struct what *find(const char *name, struct hzp_err_text *reterr)
     for (int i = 0; name && i < HZP_COUNT(all); i++)
         if (!strcmp(all[i].name, name))
             return &all[i];
-    hzp_fail(reterr, HZP_EINVAL, "bench: '%s' is none of serve, train, coserve, swap, ops",
+    hzp_fail(reterr, HZP_EINVAL, "bench: '%s' is none of serve, train, coserve, swap, offline, ops, replay",
              name ? name : "");
     return NULL;
 }
@@ -75,12 +77,14 @@ static int run_with_engine(struct hzp_bench *b, const struct what *what,
     options->state_dir = "none";
     b->reports = hzp_bench_reports_create();
     b->swapper = hzp_bench_swapper_create();
+    b->turns = hzp_bench_turns_create();
     struct hzp_engine_config config = {
         .options = options,
         .quiet = options->json != 0,
         .on_update = hzp_bench_on_update,
         .ctx = b->reports,
         .source = hzp_bench_swapper_source(b->swapper),
+        .first = hzp_bench_turns_source(b->turns),
     };
     int r = hzp_engine_start(&config, &b->engine, reterr);
     if (r == HZP_OK) {
@@ -94,6 +98,7 @@ static int run_with_engine(struct hzp_bench *b, const struct what *what,
         hzp_engine_finish(b->engine);
     }
     hzp_bench_swapper_destroy(b->swapper);
+    hzp_bench_turns_destroy(b->turns);
     hzp_bench_reports_destroy(b->reports);
     return r;
 }
@@ -101,6 +106,8 @@ static int run_with_engine(struct hzp_bench *b, const struct what *what,
 static int bench(const struct hzp_options *given, struct hzp_err_text *reterr)
 {
     struct hzp_options options = *given;
+    if (options.what && !strcmp(options.what, "replay"))
+        return hzp_bench_replay(given, reterr);
     const struct what *what = find(options.what, reterr);
     if (!what)
         return HZP_EINVAL;

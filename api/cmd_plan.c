@@ -229,7 +229,6 @@ static int open_serving(struct planning *p)
     HZP_TRY(hzp_kvpool_create(p->model, segs * stride, page_rows, &p->pool));
     HZP_TRY(hzp_batch_create(p->dev, &max, &p->batch));
     HZP_TRY(hzp_serve_space_create(p->model, max.rows_max, segs, &p->space));
-    HZP_TRY(hzp_kvpool_reserve(p->pool, segs * stride));
     for (int32_t i = 0; i < decode; i++)
         add_segment(p, 1, (int32_t)o->plan_depth, true);
     if (prefill)

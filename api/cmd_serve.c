@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -23,11 +24,34 @@ static void count_update(void *ctx, const struct hzp_update_report *report)
     hzp_metrics_update(ctx, report);
 }
 
+/* One word for a shell, whatever is in it. */
+static void print_quoted(const char *text)
+{
+    putchar('\'');
+    for (; *text; text++)
+        if (*text == '\'')
+            printf("'\\''");
+        else
+            putchar(*text);
+    putchar('\'');
+}
+
+/* A body for curl; takes json. */
+static void print_body(json_t *json)
+{
+    char *text = json ? json_dumps(json, 0) : NULL;
+    json_decref(json);
+    print_quoted(text ? text : "{}");
+    putchar('\n');
+    free(text);
+}
+
 static void print_ask(const struct hzp_options *options, const char *url)
 {
-    printf("curl -s -w '\\n' %s/v1/completions -H 'content-type: application/json' \\\n"
-           "     -d '{\"prompt\": \"%s\", \"max_tokens\": 24, \"temperature\": 0}'\n", url,
-           options->try_prompt);
+    printf("curl -s -w '\\n' %s/v1/completions -H 'content-type: application/json' \\\n     -d ",
+           url);
+    print_body(json_pack("{s:s, s:i, s:i}", "prompt", options->try_prompt, "max_tokens", 24,
+                         "temperature", 0));
 }
 
 /* Three lines to copy: complete, teach, complete again. */
@@ -45,11 +69,15 @@ static void print_welcome(const struct hzp_server *server, const struct hzp_engi
         printf("curl -s -w '\\n' '%s/v1/fine_tuning/examples?wait=served&timeout=60' \\\n     ",
                url);
         char real[PATH_MAX]; /* so that it works from any directory */
-        if (file)
-            printf("--data-binary @%s\n", realpath(file, real) ? real : file);
-        else
-            printf("-d '{\"prompt\": \"%s\", \"completion\": \", in a land of robots\"}'\n",
-                   server->options->try_prompt);
+        if (file) {
+            printf("--data-binary @");
+            print_quoted(realpath(file, real) ? real : file);
+            putchar('\n');
+        } else {
+            printf("-d ");
+            print_body(json_pack("{s:s, s:s}", "prompt", server->options->try_prompt, "completion",
+                                 ", in a land of robots"));
+        }
         print_ask(server->options, url);
     }
     printf("\n");
@@ -94,6 +122,48 @@ static void drain(struct hzp_server *server, struct hzp_engine *engine, const si
     }
 }
 
+/* What the counters say at one moment. */
+struct counts {
+    uint64_t finished, left, failed;
+    int64_t open, updates;
+};
+
+static struct counts count(struct hzp_engine *engine)
+{
+    struct hzp_scheduler_stats s;
+    hzp_scheduler_read_stats(engine->scheduler, &s);
+    struct counts c = {.finished = s.finished[HZP_REQUEST_STOPPED] + s.finished[HZP_REQUEST_LENGTH],
+                       .left = s.finished[HZP_REQUEST_CANCELED],
+                       .failed = s.finished[HZP_REQUEST_FAILED],
+                       .open = (int64_t)s.waiting + s.running};
+    if (engine->trainer) {
+        struct hzp_trainer_stats trainer;
+        hzp_trainer_read_stats(engine->trainer, &trainer);
+        c.updates = trainer.step;
+    }
+    return c;
+}
+
+/* The last line of the log: what became of what was in flight, and what is kept. */
+static void log_stopped(struct hzp_engine *engine, const struct counts *before, uint64_t began_ns)
+{
+    struct counts after = count(engine);
+    struct hzp_weights_stats weights;
+    struct hzp_state_stats state = {0};
+    hzp_weights_read_stats(engine->weights, &weights);
+    if (engine->state)
+        hzp_state_read_stats(engine->state, &state);
+    hzp_log(HZP_LOG_INFO, "serve",
+            "stopped seconds=%.1f in_flight=%lld finished=%llu left=%llu failed=%llu updates=%lld "
+            "version=%llu checkpoint=%llu",
+            (double)(hzp_now_ns() - began_ns) * 1e-9, (long long)before->open,
+            (unsigned long long)(after.finished - before->finished),
+            (unsigned long long)(after.left - before->left),
+            (unsigned long long)(after.failed - before->failed),
+            (long long)(after.updates - before->updates), (unsigned long long)weights.serving_id,
+            (unsigned long long)state.checkpoint_id);
+}
+
 static int serve(const struct hzp_options *options, struct hzp_engine *engine,
                  struct hzp_metrics *metrics, const sigset_t *set)
 {
@@ -103,18 +173,37 @@ static int serve(const struct hzp_options *options, struct hzp_engine *engine,
         fprintf(stderr, "hzpserve: %s\n", err.text);
         return 1;
     }
+    if (engine->state)
+        hzp_state_keep(engine->state);
     print_welcome(server, engine);
     bool asked = wait_for_signal(engine, set);
+    struct counts before = count(engine);
+    uint64_t began_ns = hzp_now_ns();
     if (asked)
         drain(server, engine, set);
     else
         hzp_server_set_state(server, HZP_SERVER_FAILED);
     hzp_server_stop(server, LAST_WORDS_NS);
+    log_stopped(engine, &before, began_ns);
     return asked ? 0 : 1;
+}
+
+/* What the table of options cannot say. */
+static bool usable(const struct hzp_options *options)
+{
+    json_t *prompt = json_string(options->try_prompt);
+    if (!options->model)
+        fprintf(stderr, "hzpserve: serve: which model? Name a directory that holds config.json\n");
+    else if (!prompt)
+        fprintf(stderr, "hzpserve: --try-prompt is not UTF-8\n");
+    json_decref(prompt);
+    return options->model && prompt;
 }
 
 int hzp_cmd_serve(const struct hzp_options *options)
 {
+    if (!usable(options))
+        return 2;
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);

@@ -354,13 +354,19 @@ static int open_log(struct run *run, struct hzp_err_text *reterr)
 
 static int open_run(struct run *run, struct hzp_err_text *reterr)
 {
-    HZP_TRY(hzp_checkpoint_make_dir(run->options->out, reterr));
-    HZP_TRY(choose_source(run, reterr));
-    HZP_TRY(open_model(run, reterr));
-    HZP_TRY(open_data(run, reterr));
-    HZP_TRY(open_trainer(run, reterr));
-    HZP_TRY(open_weights(run, reterr));
-    return open_log(run, reterr);
+    size_t existed;
+    HZP_TRY(hzp_checkpoint_make_dir(run->options->out, &existed, reterr));
+    int r;
+    HZP_TRY_GOTO(choose_source(run, reterr));
+    HZP_TRY_GOTO(open_model(run, reterr));
+    HZP_TRY_GOTO(open_data(run, reterr));
+    HZP_TRY_GOTO(open_trainer(run, reterr));
+    HZP_TRY_GOTO(open_weights(run, reterr));
+    HZP_TRY_GOTO(open_log(run, reterr));
+    return HZP_OK;
+out:
+    hzp_checkpoint_unmake_dir(run->options->out, existed);
+    return r;
 }
 
 static void close_run(struct run *run)

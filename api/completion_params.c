@@ -100,7 +100,7 @@ static int add_tokens(struct hzp_completion_params *params, const struct hzp_eng
         json_int_t token = json_is_integer(value) ? json_integer_value(value) : -1;
         if (token < 0 || token >= engine->model_config.vocab)
             return hzp_fail_param(reterr, HZP_EINVAL, "prompt",
-                                  "prompt: token %zu is not an integer from 0 to %d", i,
+                                  "token %zu of the prompt is not an integer from 0 to %d", i,
                                   engine->model_config.vocab - 1);
         int32_t id = (int32_t)token;
         if (hzp_tokens_append(prompt, &id, 1) < 0)
@@ -114,6 +114,17 @@ static int add_string(struct hzp_completion_params *params, const struct hzp_eng
 {
     return hzp_completion_add_text(params, engine, json_string_value(value),
                                    json_string_length(value), reterr);
+}
+
+/* Says which of several prompts an error is about. */
+static int of_prompt(size_t i, int r, struct hzp_err_text *reterr)
+{
+    char text[sizeof(reterr->text)];
+    if (r < 0 && reterr) {
+        snprintf(text, sizeof(text), "%s", reterr->text);
+        snprintf(reterr->text, sizeof(reterr->text), "prompt[%zu]: %.480s", i, text);
+    }
+    return r;
 }
 
 /* A string, a list of strings, a list of tokens, or a list of lists of tokens. */
@@ -135,12 +146,12 @@ static int read_prompt(const json_t *body, const struct hzp_engine *engine,
     const json_t *item;
     json_array_foreach (prompt, i, item) {
         if (json_is_string(item))
-            HZP_TRY(add_string(params, engine, item, reterr));
+            HZP_TRY(of_prompt(i, add_string(params, engine, item, reterr), reterr));
         else if (json_is_array(item))
-            HZP_TRY(add_tokens(params, engine, item, reterr));
+            HZP_TRY(of_prompt(i, add_tokens(params, engine, item, reterr), reterr));
         else
             return hzp_fail_param(reterr, HZP_EINVAL, "prompt",
-                                  "prompt: item %zu must be a string or a list of tokens, not %s",
+                                  "prompt[%zu] must be a string or a list of tokens, not %s",
                                   i, hzp_json_kind(item));
     }
     return HZP_OK;
@@ -283,6 +294,18 @@ static int read_numbers(const json_t *body, struct hzp_completion_params *params
     return HZP_OK;
 }
 
+/* stream_options.NAME; an error names it so, as the official API does. */
+static int read_stream_option(const json_t *options, const char *name, bool *ret,
+                              struct hzp_err_text *reterr)
+{
+    char path[64];
+    if (hzp_field_bool(options, name, ret, NULL) == HZP_OK)
+        return HZP_OK;
+    snprintf(path, sizeof(path), "stream_options.%s", name);
+    return hzp_fail_param(reterr, HZP_EINVAL, path, "%s must be true or false, not %s", path,
+                          hzp_json_kind(json_object_get(options, name)));
+}
+
 static int read_flags(const json_t *body, struct hzp_completion_params *params,
                       struct hzp_err_text *reterr)
 {
@@ -306,8 +329,8 @@ static int read_flags(const json_t *body, struct hzp_completion_params *params,
     if (!json_is_object(options))
         return hzp_fail_param(reterr, HZP_EINVAL, "stream_options",
                               "stream_options must be an object, not %s", hzp_json_kind(options));
-    HZP_TRY(hzp_field_bool(options, "include_usage", &params->include_usage, reterr));
-    return hzp_field_bool(options, "continuous_usage_stats", &params->continuous_usage, reterr);
+    HZP_TRY(read_stream_option(options, "include_usage", &params->include_usage, reterr));
+    return read_stream_option(options, "continuous_usage_stats", &params->continuous_usage, reterr);
 }
 
 int hzp_completion_parse(const json_t *body, const struct hzp_engine *engine,

@@ -59,7 +59,7 @@ static enum MHD_Result reply_failed(struct hzp_exchange *x, const struct hzp_com
         return MHD_NO;
     int state = atomic_load(&x->server->state);
     if (state == HZP_SERVER_DRAINING)
-        return hzp_reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, NULL,
+        return hzp_reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, hzp_unavailable_code(state),
                                "the server stopped before the answer was complete");
     return hzp_reply_error(x, MHD_HTTP_INTERNAL_SERVER_ERROR, NULL, NULL,
                            "the engine failed while it made the answer");
@@ -130,11 +130,8 @@ static enum MHD_Result answer(struct hzp_exchange *x, struct hzp_completion *c)
 
 enum MHD_Result hzp_route_completions(struct hzp_exchange *x)
 {
-    int state = atomic_load(&x->server->state);
-    if (state != HZP_SERVER_UP)
-        return hzp_reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, NULL,
-                               state == HZP_SERVER_DRAINING ? "the server is stopping"
-                                                            : "the engine has failed");
+    if (atomic_load(&x->server->state) != HZP_SERVER_UP)
+        return hzp_reply_unavailable(x);
     enum MHD_Result r;
     json_t *body = hzp_exchange_json(x, &r);
     if (!body)

@@ -82,10 +82,13 @@ static void add_choice(struct stream *s, struct hzp_choice *choice)
 
 static void add_failure(struct stream *s)
 {
-    const char *why = atomic_load(&s->server->state) == HZP_SERVER_DRAINING
-                          ? "the server stopped before the answer was complete"
-                          : "the engine failed while it made the answer";
-    add_event(s, hzp_error_json(MHD_HTTP_INTERNAL_SERVER_ERROR, why, NULL, NULL));
+    int state = atomic_load(&s->server->state);
+    bool stops = state == HZP_SERVER_DRAINING;
+    add_event(s, hzp_error_json(stops ? MHD_HTTP_SERVICE_UNAVAILABLE
+                                      : MHD_HTTP_INTERNAL_SERVER_ERROR,
+                                stops ? "the server stopped before the answer was complete"
+                                      : "the engine failed while it made the answer",
+                                NULL, stops ? hzp_unavailable_code(state) : NULL));
 }
 
 static void count(struct stream *s)

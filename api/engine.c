@@ -4,6 +4,7 @@
 #include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "device/bf16.h"
 #include "weights/model_dir.h"
 
 #include <errno.h>
@@ -57,6 +58,65 @@ void hzp_engine_recipe(const struct hzp_options *options, struct hzp_recipe *ret
 
 /* ---- opening and closing: engine thread ---- */
 
+/* Nearly normal, deviation 0.02. */
+static void noise_make(void *host, size_t bytes, enum hzp_dtype type)
+{
+    uint64_t state = 1;
+    for (size_t i = 0; i < bytes / hzp_dtype_size(type); i++) {
+        float sum = -2;
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        for (int k = 0; k < 4; k++)
+            sum += (float)(state >> (16 * k) & 0xffff) * (1.0f / 65536);
+        sum *= 0.0346f;
+        if (type == HZP_F32)
+            ((float *)host)[i] = sum;
+        else
+            ((uint16_t *)host)[i] = hzp_bf16_from_f32(sum);
+    }
+}
+
+static bool is_norm(enum hzp_role role)
+{
+    return role == HZP_ATTN_NORM || role == HZP_MLP_NORM || role == HZP_FINAL_NORM ||
+           role == HZP_Q_NORM || role == HZP_K_NORM;
+}
+
+/* Weights of a shape, for measuring: a block of noise over and over, norms 1. */
+static int noise_load(struct hzp_device *dev, struct hzp_weights *weights, struct hzp_version *draft)
+{
+    enum { BLOCK = 32 << 20 };
+    const struct hzp_layout *layout = hzp_weights_layout(weights);
+    enum hzp_dtype type = hzp_weights_type(weights);
+    size_t bytes = layout->elements * hzp_dtype_size(type);
+    struct hzp_lane *lane = NULL;
+    struct hzp_fence *fence = NULL;
+    void *block = NULL;
+    int r;
+    HZP_TRY_GOTO(hzp_device_alloc(dev, HZP_MEM_HOST, BLOCK, &block));
+    HZP_TRY_GOTO(hzp_lane_open(dev, HZP_BOUND_MEMORY, &lane));
+    HZP_TRY_GOTO(hzp_fence_open(dev, &fence));
+    noise_make(block, BLOCK, type);
+    for (size_t at = 0; at < bytes; at += BLOCK)
+        HZP_TRY_GOTO(hzp_lane_copy(lane, (char *)draft->base + at, block,
+                                   HZP_MIN((size_t)BLOCK, bytes - at)));
+    for (int32_t i = 0; i < layout->tensors; i++) {
+        const struct hzp_tensor *t = &layout->tensor[i];
+        struct hzp_fill_args one = {
+            hzp_layout_mat(layout, draft->base, type, t->role, t->layer), 1};
+        if (is_norm(t->role))
+            HZP_TRY_GOTO(hzp_op_fill(lane, &one));
+    }
+    HZP_TRY_GOTO(hzp_fence_record(fence, lane));
+    HZP_TRY_GOTO(hzp_fence_wait(fence));
+    draft->record.loss = NAN;
+    draft->record.learned_through = -1;
+out:
+    hzp_fence_close(fence);
+    hzp_lane_close(lane);
+    hzp_device_free(dev, HZP_MEM_HOST, block);
+    return r;
+}
+
 int hzp_engine_load(struct hzp_device *dev, struct hzp_weights *weights, struct hzp_version *draft,
                     const char *model_dir, struct hzp_err_text *reterr)
 {
@@ -66,7 +126,10 @@ int hzp_engine_load(struct hzp_device *dev, struct hzp_weights *weights, struct 
     void *host = draft->base;
     struct hzp_lane *lane = NULL;
     struct hzp_fence *fence = NULL;
+    const char *noise = getenv("HZP_NOISE");
     int r = HZP_OK;
+    if (noise && *noise && strcmp(noise, "0") != 0)
+        return noise_load(dev, weights, draft);
     if (!dev->backend->host_memory)
         HZP_TRY_GOTO(hzp_device_alloc(dev, HZP_MEM_HOST, bytes, &host));
     HZP_TRY_GOTO(hzp_model_load(model_dir, layout, type, host, reterr));
@@ -120,7 +183,14 @@ static void on_update(void *ctx, const struct hzp_update_report *report)
 
 static int open_trainer(struct hzp_engine *e, struct hzp_err_text *reterr)
 {
+    const struct hzp_options *options = e->config.options;
     HZP_TRY(hzp_recipe_check(&e->plan.recipe, reterr));
+    if (options->publish_every > options->max_staleness + 1)
+        hzp_log(HZP_LOG_WARN, "engine",
+                "--max-staleness %lld overrides --publish-every %lld: every %lld updates are "
+                "published, or the server would trail further behind",
+                (long long)options->max_staleness, (long long)options->publish_every,
+                (long long)options->max_staleness + 1);
     struct hzp_trainer_config config = {.recipe = e->plan.recipe,
                                         .model = e->model,
                                         .queue = hzp_state_queue(e->state),
@@ -165,6 +235,8 @@ static int open_serving(struct hzp_engine *e)
                                           .waiting_max = (int32_t)options->waiting_max,
                                           .waiting_tokens_max = options->waiting_tokens,
                                           .prefill_rows_max = (int32_t)options->prefill_rows,
+                                          .admission = options->admission ? HZP_ADMIT_WORST_CASE
+                                                                          : HZP_ADMIT_PREDICTED,
                                           .edits_max = batch->edits_max};
     return hzp_scheduler_create(&config, e->model, e->pool, &e->scheduler);
 }
@@ -186,21 +258,22 @@ static int open_loop(struct hzp_engine *e)
     struct hzp_loop_config config = {.model = e->model,
                                      .space = e->space,
                                      .batch = e->batch,
-                                     .source = {hzp_scheduler_source(e->scheduler)},
-                                     .sources = 1,
-                                     .train_share = options->train_share,
+                                     .policy = e->policy,
                                      .idle_ns = (uint64_t)(options->idle_ms * 1e6),
                                      .check_plans = options->check_plans != 0};
     if (e->trainer && options->train_units) {
         open_beside(e);
         config.beside = &e->beside;
     }
+    if (e->config.first)
+        config.source[config.sources++] = e->config.first;
+    config.source[config.sources++] = hzp_scheduler_source(e->scheduler);
     if (e->trainer)
         config.source[config.sources++] = hzp_trainer_source(e->trainer);
     if (e->config.source)
         config.source[config.sources++] = e->config.source;
     HZP_TRY(hzp_loop_create(&config, &e->loop));
-    return e->state ? hzp_state_start(e->state, e->trainer, e->weights, e->loop) : HZP_OK;
+    return e->state ? hzp_state_start(e->state, e->trainer, e->model, e->loop) : HZP_OK;
 }
 
 static int open_all(struct hzp_engine *e, struct hzp_err_text *reterr)
@@ -296,7 +369,6 @@ static int read_model(struct hzp_engine *e, struct hzp_err_text *reterr)
         .model_dir = options->model,
         .tok = e->tok,
         .layout = &e->layout,
-        .dtype = hzp_engine_dtype(options, &e->model_config),
         .queue = {.samples_max = (int32_t)HZP_MIN(options->queue_samples, INT32_MAX),
                   .tokens_max = options->queue_tokens,
                   .passes = (int32_t)options->passes,
@@ -307,8 +379,24 @@ static int read_model(struct hzp_engine *e, struct hzp_err_text *reterr)
         .body_samples_max = (int32_t)HZP_MIN(options->queue_samples, 65536),
         .checkpoint_every = options->checkpoint_every,
         .keep_checkpoints = options->keep_checkpoints,
+        .provisional = options->command == HZP_COMMAND_SERVE,
     };
     return hzp_state_open(&state, &e->state, reterr);
+}
+
+/* What the options say of the split between serving and training. */
+static int read_policy(struct hzp_engine *e, struct hzp_err_text *reterr)
+{
+    const struct hzp_options *options = e->config.options;
+    e->policy = (struct hzp_policy){.train_share = options->train_share,
+                                    .train_max = options->train_max,
+                                    .train_min = options->train_min};
+    const char *slo = options->command == HZP_COMMAND_BENCH ? options->load_slo : options->slo;
+    if (slo)
+        HZP_TRY(hzp_policy_parse_goals(slo, "--slo", &e->policy, reterr));
+    if (options->command == HZP_COMMAND_COMPLETE)
+        return HZP_OK; /* trains nothing, and has none of these */
+    return hzp_policy_check(&e->policy, reterr);
 }
 
 int hzp_engine_start(const struct hzp_engine_config *config, struct hzp_engine **ret,
@@ -318,7 +406,9 @@ int hzp_engine_start(const struct hzp_engine_config *config, struct hzp_engine *
         return hzp_fail(reterr, HZP_EINVAL, "which model? Name a directory that holds config.json");
     struct hzp_engine *e = hzp_xcalloc(1, sizeof(*e));
     e->config = *config;
-    int r = read_model(e, reterr);
+    int r = read_policy(e, reterr);
+    if (r == HZP_OK)
+        r = read_model(e, reterr);
     if (r < 0) {
         free_engine(e);
         return r;

@@ -32,12 +32,14 @@ struct hzp_engine_config {
     void (*on_update)(void *ctx, const struct hzp_update_report *report);
     void *ctx;
     struct hzp_source *source; /* a third source of the loop, borrowed; NULL: none */
+    struct hzp_source *first;  /* one before all others, borrowed; NULL: none */
 };
 
 struct hzp_engine {
     struct hzp_engine_config config;
     struct hzp_tokenizer *tok;
     struct hzp_model_config model_config;
+    struct hzp_policy policy; /* as started; hzp_loop_split() knows the present one */
     struct hzp_layout layout;
     bool layout_made;
     struct hzp_state *state; /* NULL with --no-train */

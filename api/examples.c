@@ -110,6 +110,11 @@ static int too_long(struct parse *p, const char *field, size_t n)
                n, p->ex->tokens_max);
 }
 
+static int nothing(struct parse *p, const char *field)
+{
+    return bad(p, field, "there is nothing to learn in it");
+}
+
 /* p->tokens, of which those from `from` on are learned, as one sample, or several where that is
  * wanted: each then begins with the last token of the one before. */
 static int push_tokens(struct parse *p, const char *field, int32_t from)
@@ -118,7 +123,7 @@ static int push_tokens(struct parse *p, const char *field, int32_t from)
     if (n > max && !p->ex->split)
         return too_long(p, field, n);
     if (n < 2 || (size_t)from >= n)
-        return bad(p, field, "there is nothing to learn in it");
+        return nothing(p, field);
     size_t piece = HZP_MIN(n, max);
     if (hzp_text_grow((void **)&p->learn, &p->learn_room, piece, 1) < 0)
         return no_memory(p);
@@ -180,7 +185,7 @@ static int parse_pair(struct parse *p, const json_t *object)
     HZP_TRY(get_text(p, object, "prompt", &prompt, &prompt_bytes));
     HZP_TRY(get_text(p, object, "completion", &completion, &completion_bytes));
     if (!completion_bytes)
-        return bad(p, "completion", "there is nothing to learn in it");
+        return nothing(p, "completion");
     HZP_TRY(encode(p, "prompt", prompt, prompt_bytes, as_request, &p->tokens));
     size_t boundary = p->tokens.n;
 
@@ -202,6 +207,8 @@ static int parse_pair(struct parse *p, const json_t *object)
     if (r == HZP_ENOMEM)
         return no_memory(p);
     HZP_TRY(r);
+    if (p->tokens.n == boundary)
+        return nothing(p, "completion");
     HZP_TRY(append_eos(p));
     if (p->tokens.n > (size_t)p->ex->tokens_max)
         return too_long(p, "completion", p->tokens.n); /* its prompt would be lost in a piece */
@@ -213,7 +220,12 @@ static int parse_text(struct parse *p, const json_t *object)
     const char *text;
     size_t bytes;
     HZP_TRY(get_text(p, object, "text", &text, &bytes));
+    /* What every text begins with is no text: only an end would be learned. */
+    p->both.n = 0;
+    HZP_TRY(encode(p, "text", "", 0, as_request, &p->both));
     HZP_TRY(encode(p, "text", text, bytes, as_request, &p->tokens));
+    if (!bytes || p->tokens.n <= p->both.n)
+        return nothing(p, "text");
     HZP_TRY(append_eos(p));
     return push_tokens(p, "text", 1);
 }
@@ -250,7 +262,7 @@ static int parse_tokens(struct parse *p, const json_t *object)
         any = any || (i && p->learn[i]);
     }
     if (!any)
-        return bad(p, learn ? "learn" : "tokens", "there is nothing to learn in it");
+        return nothing(p, learn ? "learn" : "tokens");
     return push_sample(p, p->tokens.ids, p->learn, (int32_t)n);
 }
 

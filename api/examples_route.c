@@ -70,8 +70,7 @@ enum MHD_Result hzp_route_examples(struct hzp_exchange *x)
 {
     struct hzp_engine *engine = x->server->engine;
     if (atomic_load(&x->server->state) != HZP_SERVER_UP)
-        return hzp_reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, NULL,
-                               "the server is stopping");
+        return hzp_reply_unavailable(x);
     if (!engine->state)
         return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL,
                                "this server does not learn: it was started with --no-train");

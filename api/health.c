@@ -4,10 +4,7 @@
 
 enum MHD_Result hzp_route_health(struct hzp_exchange *x)
 {
-    static const char *const word[] = {"ok", "stopping", "failed"};
-    int state = atomic_load(&x->server->state);
-    if (state == HZP_SERVER_UP)
-        return hzp_reply_json(x, MHD_HTTP_OK, json_pack("{s:s}", "status", word[state]));
-    return hzp_reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, word[state], "the server is %s",
-                           state == HZP_SERVER_DRAINING ? "stopping" : "out of order: the device failed");
+    if (atomic_load(&x->server->state) != HZP_SERVER_UP)
+        return hzp_reply_unavailable(x);
+    return hzp_reply_json(x, MHD_HTTP_OK, json_pack("{s:s}", "status", "ok"));
 }

@@ -6,10 +6,13 @@
 #include "base/thread.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <netdb.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -17,6 +20,7 @@ enum {
     STACK_BYTES = 1 << 20, /* jansson recurses for each level of nesting */
     SPARE_CONNECTIONS = 16, /* so that a full server can still say so, and answer /health */
     THROW_AWAY_TIMES = 8,   /* of a body too long this many times the bound is read, to answer 413 */
+    LINGER_MS = 2000,       /* after an answer that came before the body */
 };
 
 static const struct hzp_route routes[] = {
@@ -24,6 +28,8 @@ static const struct hzp_route routes[] = {
     {"GET", "/v1/models", true, hzp_route_models},
     {"GET", "/v1/models/", true, hzp_route_model},
     {"GET", "/v1/weights", true, hzp_route_weights},
+    {"GET", "/v1/policy", true, hzp_route_policy},
+    {"PATCH", "/v1/policy", true, hzp_route_policy_patch},
     {"POST", "/v1/fine_tuning/examples", true, hzp_route_examples},
     {"GET", "/health", false, hzp_route_health},
     {"GET", "/version", false, hzp_route_version},
@@ -72,6 +78,14 @@ static bool key_fits(const struct hzp_server *server, struct MHD_Connection *con
     return given && !strncasecmp(given, "Bearer ", 7) && same_key(server->options->api_key, given + 7);
 }
 
+/* Whether the body will be longer than any that is taken. */
+static bool says_too_much(struct hzp_exchange *x)
+{
+    const char *length = header(x->connection, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    return length &&
+           strtoull(length, NULL, 10) > (unsigned long long)x->server->options->body_max;
+}
+
 /* What can be decided before the body is there. */
 static int refuse_early(struct hzp_exchange *x, const char *method, const char *path)
 {
@@ -83,10 +97,29 @@ static int refuse_early(struct hzp_exchange *x, const char *method, const char *
         return MHD_HTTP_UNAUTHORIZED;
     if (!x->route)
         return allow ? MHD_HTTP_METHOD_NOT_ALLOWED : MHD_HTTP_NOT_FOUND;
-    const char *length = header(x->connection, MHD_HTTP_HEADER_CONTENT_LENGTH);
-    if (length && strtoull(length, NULL, 10) > (unsigned long long)x->server->options->body_max)
-        return MHD_HTTP_CONTENT_TOO_LARGE;
-    return 0;
+    return says_too_much(x) ? MHD_HTTP_CONTENT_TOO_LARGE : 0;
+}
+
+static enum MHD_Result refuse(struct hzp_exchange *x, const char *method, const char *path)
+{
+    switch (x->refused) {
+    case MHD_HTTP_UNAUTHORIZED:
+        return hzp_reply_error(x, x->refused, NULL, "invalid_api_key",
+                               "Incorrect API key provided: send it as a bearer token");
+    case MHD_HTTP_METHOD_NOT_ALLOWED:
+        return hzp_reply_error(x, x->refused, NULL, NULL, "%s is not a method of %.200s", method,
+                               path);
+    case MHD_HTTP_CONTENT_TOO_LARGE:
+        return hzp_reply_error(x, x->refused, NULL, NULL,
+                               "the body is longer than the %lld bytes this server takes",
+                               (long long)x->server->options->body_max);
+    case MHD_HTTP_TOO_MANY_REQUESTS:
+        return hzp_reply_error(x, x->refused, NULL, "rate_limit_exceeded",
+                               "too many requests at a time: this server answers %lld",
+                               (long long)x->server->options->connections_max);
+    default:
+        return hzp_reply_error(x, x->refused, NULL, NULL, "there is no %.200s here", path);
+    }
 }
 
 static enum MHD_Result open_exchange(struct hzp_server *server, struct MHD_Connection *connection,
@@ -103,7 +136,33 @@ static enum MHD_Result open_exchange(struct hzp_server *server, struct MHD_Conne
     x->refused = refuse_early(x, method, path);
     if (!x->refused && active > server->options->connections_max && x->route->key)
         x->refused = MHD_HTTP_TOO_MANY_REQUESTS;
-    return MHD_YES;
+    if (!x->refused || !says_too_much(x))
+        return MHD_YES;
+    /* An answer now: the library then reads nothing more, and closes after it. */
+    x->early = true;
+    return refuse(x, method, path);
+}
+
+/* Closing a socket that has unread bytes resets the connection, and a client that is still sending
+ * would lose its answer.  So what it sends is thrown away until it has seen the answer and closes,
+ * for as much and as long as is bearable. */
+static void linger(struct hzp_exchange *x)
+{
+    char piece[16384];
+    struct pollfd fd = {.fd = hzp_exchange_socket(x), .events = POLLIN};
+    uint64_t end = hzp_now_ns() + LINGER_MS * 1000000ull;
+    size_t most = THROW_AWAY_TIMES * (size_t)x->server->options->body_max + (1 << 20);
+    if (fd.fd < 0 || shutdown(fd.fd, SHUT_WR) < 0)
+        return;
+    while (x->thrown_away < most && hzp_now_ns() < end &&
+           atomic_load(&x->server->state) == HZP_SERVER_UP) {
+        if (poll(&fd, 1, 50) <= 0)
+            continue;
+        ssize_t n = recv(fd.fd, piece, sizeof(piece), MSG_DONTWAIT);
+        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
+            return;
+        x->thrown_away += n > 0 ? (size_t)n : 0;
+    }
 }
 
 /* Takes a piece of the body.  MHD_NO: the connection is closed. */
@@ -128,28 +187,6 @@ static enum MHD_Result take_body(struct hzp_exchange *x, const char *data, size_
     x->bytes += bytes;
     x->body[x->bytes] = 0;
     return MHD_YES;
-}
-
-static enum MHD_Result refuse(struct hzp_exchange *x, const char *method, const char *path)
-{
-    switch (x->refused) {
-    case MHD_HTTP_UNAUTHORIZED:
-        return hzp_reply_error(x, x->refused, NULL, "invalid_api_key",
-                               "Incorrect API key provided: send it as a bearer token");
-    case MHD_HTTP_METHOD_NOT_ALLOWED:
-        return hzp_reply_error(x, x->refused, NULL, NULL, "%s is not a method of %.200s", method,
-                               path);
-    case MHD_HTTP_CONTENT_TOO_LARGE:
-        return hzp_reply_error(x, x->refused, NULL, NULL,
-                               "the body is longer than the %lld bytes this server takes",
-                               (long long)x->server->options->body_max);
-    case MHD_HTTP_TOO_MANY_REQUESTS:
-        return hzp_reply_error(x, x->refused, NULL, "rate_limit_exceeded",
-                               "too many requests at a time: this server answers %lld",
-                               (long long)x->server->options->connections_max);
-    default:
-        return hzp_reply_error(x, x->refused, NULL, NULL, "there is no %.200s here", path);
-    }
 }
 
 static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, const char *path,
@@ -188,6 +225,8 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **ct
                               (unsigned)server->options->idle_seconds);
     hzp_metrics_http(server->metrics, x->route ? x->route->path : "none",
                      x->route ? x->route->method : "none", x->status);
+    if (x->early)
+        linger(x);
     free(x->body);
     free(x);
     atomic_fetch_sub(&server->active, 1);
@@ -250,6 +289,7 @@ int hzp_server_start(const struct hzp_options *options, struct hzp_engine *engin
     s->engine = engine;
     s->metrics = metrics;
     s->created = time(NULL);
+    pthread_mutex_init(&s->policy_lock, NULL);
     name_model(s);
     int r = hzp_hangup_create(&s->hangup);
     if (r == HZP_OK)
@@ -283,5 +323,6 @@ void hzp_server_stop(struct hzp_server *server, uint64_t wait_ns)
             close(listening);
     }
     hzp_hangup_destroy(server->hangup);
+    pthread_mutex_destroy(&server->policy_lock);
     free(server);
 }

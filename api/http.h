@@ -25,6 +25,7 @@
 
 #include <jansson.h>
 #include <microhttpd.h>
+#include <pthread.h>
 #include <stdatomic.h>
 
 enum hzp_server_state { HZP_SERVER_UP, HZP_SERVER_DRAINING, HZP_SERVER_FAILED };
@@ -38,6 +39,7 @@ struct hzp_server {
     char model[128]; /* the name in requests and answers */
     int64_t created; /* unix seconds */
     int port;
+    pthread_mutex_t policy_lock; /* one PATCH of the policy at a time */
     _Atomic int state;  /* enum hzp_server_state */
     _Atomic int active; /* requests being answered */
 };
@@ -54,6 +56,7 @@ struct hzp_exchange {
     int refused;                   /* status decided before the body was read; 0: none */
     int status;                    /* of the answer, once there is one */
     bool counted;
+    bool early;                    /* answered before the body was read */
 };
 
 /* How a request on a path is answered. */
@@ -92,6 +95,11 @@ enum MHD_Result hzp_reply(struct hzp_exchange *x, int status, struct MHD_Respons
 json_t *hzp_error_json(int status, const char *message, const char *param, const char *code);
 enum MHD_Result hzp_reply_error(struct hzp_exchange *x, int status, const char *param,
                                 const char *code, const char *message, ...) HZP_PRINTF(5, 6);
+/* 503, one shape for every route: the server stops (code "stopping") or its device has failed
+ * ("failed"); Retry-After. */
+enum MHD_Result hzp_reply_unavailable(struct hzp_exchange *x);
+/* The code of a 503 in this state. */
+const char *hzp_unavailable_code(int state);
 /* The answer to a failed call: status from the one table of error codes. */
 enum MHD_Result hzp_reply_fail(struct hzp_exchange *x, int code, const struct hzp_err_text *err);
 int hzp_http_status(int code);
@@ -116,6 +124,8 @@ enum MHD_Result hzp_route_health(struct hzp_exchange *x);
 enum MHD_Result hzp_route_version(struct hzp_exchange *x);
 enum MHD_Result hzp_route_metrics(struct hzp_exchange *x);
 enum MHD_Result hzp_route_weights(struct hzp_exchange *x);
+enum MHD_Result hzp_route_policy(struct hzp_exchange *x);
+enum MHD_Result hzp_route_policy_patch(struct hzp_exchange *x);
 enum MHD_Result hzp_route_examples(struct hzp_exchange *x);
 
 struct hzp_completion;

@@ -113,9 +113,25 @@ enum MHD_Result hzp_reply_error(struct hzp_exchange *x, int status, const char *
     return hzp_reply_json(x, status, hzp_error_json(status, text, param, code));
 }
 
+const char *hzp_unavailable_code(int state)
+{
+    return state == HZP_SERVER_FAILED ? "failed" : "stopping";
+}
+
+enum MHD_Result hzp_reply_unavailable(struct hzp_exchange *x)
+{
+    int state = atomic_load(&x->server->state);
+    return hzp_reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, hzp_unavailable_code(state),
+                           "the server is %s",
+                           state == HZP_SERVER_FAILED ? "out of order: the device failed"
+                                                      : "stopping");
+}
+
 enum MHD_Result hzp_reply_fail(struct hzp_exchange *x, int code, const struct hzp_err_text *err)
 {
     int status = hzp_http_status(code);
+    if (status == MHD_HTTP_SERVICE_UNAVAILABLE)
+        return hzp_reply_unavailable(x);
     const char *name = status == MHD_HTTP_TOO_MANY_REQUESTS ? "rate_limit_exceeded" : NULL;
     if (status == MHD_HTTP_BAD_REQUEST && strstr(err->text, "maximum context length"))
         name = "context_length_exceeded";

@@ -71,7 +71,7 @@ void hzp_metrics_request(struct hzp_metrics *m, const struct hzp_request *rq, in
             m->reason[i].count++;
     observe(&m->prompt_tokens, rq->prompt_count);
     observe(&m->generated, generated);
-    if (rq->admitted_ns && !aborted)
+    if (!aborted && rq->admitted_ns)
         observe(&m->queue, seconds(rq->submitted_ns, rq->admitted_ns));
     if (generated) {
         uint64_t first = rq->out[0].at_ns, last = rq->out[generated - 1].at_ns;

@@ -4,6 +4,8 @@
 #include "api/http.h"
 #include "api/metrics_state.h"
 #include "base/arena.h"
+#include "base/thread.h"
+#include "nanobatch/split.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -70,7 +72,8 @@ static void serving(struct page *p, struct hzp_server *server)
           "Part of the KV cache in use, 1: all.");
     counter(p, "vllm:prompt_tokens_total", (double)s.prompt_tokens, "Prompt tokens computed.");
     counter(p, "vllm:generation_tokens_total", (double)s.generated_tokens, "Tokens generated.");
-    counter(p, "vllm:num_preemptions_total", 0, "Sequences put back: none, by admission.");
+    counter(p, "vllm:num_preemptions_total", (double)s.pushed_back,
+            "Sequences pushed back for want of KV pages.");
     counter(p, "vllm:admission_rejections_total", (double)s.refused,
             "Requests refused because the queue was full.");
     head(p, "vllm:iteration_tokens_total", "histogram", "Tokens computed per step.");
@@ -84,7 +87,7 @@ static void serving(struct page *p, struct hzp_server *server)
                 (unsigned long long)below);
     }
     fprintf(p->out, "vllm:iteration_tokens_total_sum{%s} %llu\n", p->labels,
-            (unsigned long long)(s.prompt_tokens + s.generated_tokens));
+            (unsigned long long)(s.prompt_tokens + s.generated_tokens + s.recomputed_tokens));
     fprintf(p->out, "vllm:iteration_tokens_total_count{%s} %llu\n", p->labels,
             (unsigned long long)below);
     head(p, "vllm:cache_config_info", "gauge", "The KV cache.");
@@ -92,8 +95,12 @@ static void serving(struct page *p, struct hzp_server *server)
             "vllm:cache_config_info{%s,block_size=\"%lld\",num_gpu_blocks=\"%d\"} 1\n", p->labels,
             (long long)server->options->page_rows, s.kv_pages);
     gauge(p, "hzpserve_kv_pages", s.kv_pages, "Pages of the KV cache.");
-    gauge(p, "hzpserve_kv_pages_reserved", s.kv_reserved, "Pages promised to running sequences.");
+    gauge(p, "hzpserve_kv_pages_predicted_peak", s.kv_peak,
+          "Pages that running sequences are counted on to need at most.");
     gauge(p, "hzpserve_kv_pages_taken", s.kv_taken, "Pages in use.");
+    counter(p, "hzpserve_recomputed_tokens_total", (double)s.recomputed_tokens,
+            "Tokens computed again after a sequence was pushed back.");
+    gauge(p, "hzpserve_step_rows_budget", s.budget_rows, "Rows that the newest step might have.");
     gauge(p, "hzpserve_waiting_tokens", (double)s.waiting_tokens, "Prompt tokens in the queue.");
 }
 
@@ -113,6 +120,46 @@ static void loop(struct page *p, struct hzp_server *server)
             (double)l.idle_ns * 1e-9);
     gauge(p, "hzpserve_engine_up", !l.failed && hzp_engine_running(server->engine),
           "1: the engine loop runs.");
+}
+
+static void split(struct page *p, struct hzp_server *server)
+{
+    struct hzp_split_report *r = malloc(sizeof(*r));
+    if (!r)
+        return; /* a page without them */
+    hzp_split_read(hzp_loop_split(server->engine->loop), hzp_now_ns(), r);
+    gauge(p, "hzpserve_slo_ttft_seconds", (double)r->policy.ttft_ns * 1e-9,
+          "Goal for 99 of 100 times to the first token; 0: none.");
+    gauge(p, "hzpserve_slo_itl_seconds", (double)r->policy.itl_ns * 1e-9,
+          "Goal for 99 of 100 gaps between tokens; 0: none.");
+    gauge(p, "hzpserve_slo_ttft_missed_ratio", r->missed_firsts,
+          "Part of late first tokens that missed it.");
+    gauge(p, "hzpserve_slo_itl_missed_ratio", r->missed_gaps, "Part of late gaps that missed it.");
+    gauge(p, "hzpserve_slo_itl_missed_alone_ratio", r->missed_gaps_alone,
+          "Part of late gaps that had missed it without training.");
+    gauge(p, "hzpserve_split_ttft_p99_seconds", (double)hzp_window_quantile(&r->first, 0.99) * 1e-9,
+          "Of late times to the first token.");
+    gauge(p, "hzpserve_split_itl_p99_seconds", (double)hzp_window_quantile(&r->gap, 0.99) * 1e-9,
+          "Of late gaps between tokens.");
+    gauge(p, "hzpserve_split_train_ratio", r->train_part,
+          "Training's part of the last half minute.");
+    gauge(p, "hzpserve_split_serve_ratio", r->serve_part,
+          "Serving's part of the last half minute.");
+    gauge(p, "hzpserve_split_predicted_gap_seconds", r->gap_ns * 1e-9,
+          "Between two tokens, of the newest step.");
+    gauge(p, "hzpserve_split_gap_seconds", r->gap_was_ns * 1e-9, "What it was.");
+    gauge(p, "hzpserve_split_prediction_error_ratio", r->error,
+          "Mean relative error of predicted gaps.");
+    gauge(p, "hzpserve_split_predicted_gap_p99_seconds", r->gap_p99_ns * 1e-9,
+          "What 99 of 100 gaps stay within that are predicted like the newest.");
+    gauge(p, "hzpserve_split_train_share", r->policy.train_share, "Setting.");
+    gauge(p, "hzpserve_split_train_max", r->policy.train_max, "Setting.");
+    gauge(p, "hzpserve_split_train_min", r->policy.train_min, "Setting.");
+    head(p, "hzpserve_split_steps_total", "counter", "Steps by what limited training's slice.");
+    for (int i = 0; i < HZP_LIMIT_COUNT; i++)
+        fprintf(p->out, "hzpserve_split_steps_total{%s,limit=\"%s\"} %llu\n", p->labels,
+                hzp_split_limit_name(i), (unsigned long long)r->limited[i]);
+    free(r);
 }
 
 static void versions(struct page *p, struct hzp_server *server)
@@ -233,6 +280,7 @@ char *hzp_metrics_page(struct hzp_server *server)
     snprintf(page.labels, sizeof(page.labels), "model_name=\"%s\",engine=\"0\"", name);
     serving(&page, server);
     loop(&page, server);
+    split(&page, server);
     versions(&page, server);
     training(&page, server);
     /* A copy: nobody may wait for a page to be written. */

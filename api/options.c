@@ -86,10 +86,10 @@ static const struct setting table[] = {
     HEADING("HTTP", SERVE),
     TEXT_OPTION("--host", host, "127.0.0.1", "ADDRESS", SERVE, "address to listen on"),
     INT_OPTION("--port", port, "8000", 0, 65535, SERVE, "port to listen on; 0: any free one"),
-    TEXT_OPTION("--served-model-name", served_name, NULL, "NAME", SERVE,
+    TEXT_OPTION("--served-model-name", served_name, NULL, "NAME", SERVE | BENCH,
                 "the model's name in requests and answers; not given: its directory's"),
     {.name = "--api-key", .kind = TEXT, .field = AT(api_key), .env = "HZP_API_KEY", .meta = "KEY",
-     .commands = SERVE, .help = "required as a bearer token by every route under /v1"},
+     .commands = SERVE | BENCH, .help = "required as a bearer token by every route under /v1"},
     SIZE_OPTION("--max-body", body_max, "16M", 1024, 1 << 30, SERVE, "longest body of a request"),
     INT_OPTION("--max-connections", connections_max, "512", 1, 16384, SERVE,
                "connections at a time"),
@@ -108,9 +108,13 @@ static const struct setting table[] = {
                "requests that wait; beyond it: 429"),
     INT_OPTION("--max-waiting-tokens", waiting_tokens, "1048576", 1, BIG, ENGINE,
                "the same in tokens of their prompts"),
-    INT_OPTION("--step-rows", step_rows, "256", 1, 65536, ENGINE, "tokens computed in one step"),
-    INT_OPTION("--prefill-rows", prefill_rows, "128", 1, 65536, ENGINE,
-               "of these, tokens of prompts while others decode"),
+    INT_OPTION("--step-rows", step_rows, "256", 1, 65536, ENGINE, "most tokens computed in one step"),
+    INT_OPTION("--prefill-rows", prefill_rows, "0", 0, 65536, ENGINE,
+               "of these, most tokens of prompts while others decode; 0: as load and measured step "
+               "times say"),
+    CHOICE_OPTION("--admission", admission, "predicted", "predicted|worst-case", ENGINE,
+                  "when a request may begin: KV pages suffice by what lengths were learned, or even "
+                  "if all use their max_tokens"),
     INT_OPTION("--kv-tokens", kv_tokens, "0", 0, 1e9, ENGINE,
                "tokens that the KV cache holds; 0: as --kv-memory says"),
     SIZE_OPTION("--kv-memory", kv_memory, "0", 0, BIG, ENGINE,
@@ -145,8 +149,15 @@ static const struct setting table[] = {
     INT_OPTION("--publish-every", publish_every, "1", 1, 1e6, SERVE | BENCH, "updates per version"),
     INT_OPTION("--max-staleness", max_staleness, "1", 0, 1e6, SERVE | BENCH,
                "updates by which the serving version may trail"),
+    TEXT_OPTION("--slo", slo, NULL, "GOALS", SERVE,
+                "ttft=TIME,itl=TIME (either may be absent): time to the first token and between two, "
+                "for 99 of 100; training then takes what they leave while requests run"),
     NUM_OPTION("--train-share", train_share, "0.5", 0, 100, SERVE | BENCH,
-               "training's time over serving's while requests run"),
+               "training's time over serving's while requests run, without a goal for itl"),
+    NUM_OPTION("--train-max", train_max, "1", 0, 1, SERVE | BENCH,
+               "the most of the device's time that training takes while requests run"),
+    NUM_OPTION("--train-min", train_min, "0", 0, 1, SERVE | BENCH,
+               "the least of it, whatever becomes of the goals"),
     INT_OPTION("--train-units", train_units, "0", 0, 1023, SERVE | BENCH,
                "cores that training has to itself while requests run, beside them; 0: it takes turns "
                "with them on all cores"),
@@ -163,8 +174,8 @@ static const struct setting table[] = {
     INT_OPTION("--queue-tokens", queue_tokens, "16777216", 1, BIG, SERVE | BENCH,
                "the same in tokens"),
     TEXT_OPTION("--state", state_dir, NULL, "DIR", SERVE | BENCH,
-                "where accepted examples and checkpoints are kept; not given: a directory of the "
-                "user's, by model; none: nothing is kept"),
+                "where accepted examples and checkpoints are kept; none: nowhere; not given: "
+                "hzpserve/NAME-HASH of the model under $XDG_DATA_HOME or ~/.local/share"),
     INT_OPTION("--checkpoint-every", checkpoint_every, "100", 0, BIG, SERVE | TRAIN,
                "updates between checkpoints; 0: only at the end"),
     INT_OPTION("--keep-checkpoints", keep_checkpoints, "2", 1, 1e6, SERVE | TRAIN,
@@ -233,6 +244,34 @@ static const struct setting table[] = {
     INT_OPTION("--repeat", plan_repeat, "0", 0, 10000, PLAN,
                "run it so often, in turns with the sequential plan, and compare"),
 
+    HEADING("A load on a running server (bench replay)", BENCH),
+    TEXT_OPTION("--url", load_url, "http://127.0.0.1:8000", "URL", BENCH, "where the server is"),
+    FILE_OPTION("--trace", load_trace, BENCH,
+                "recorded requests, sent at their times: Azure or NanoFlow CSV, Mooncake JSONL"),
+    NUM_OPTION("--scale", load_scale, "1", 1e-6, 1e6, BENCH, "times as fast as recorded"),
+    INT_OPTION("--limit", load_limit, "0", 0, 1e7, BENCH, "only its first requests; 0: all"),
+    INT_OPTION("--requests", load_requests, "64", 1, 1e7, BENCH, "without a trace: how many"),
+    INT_OPTION("--input-len", load_input, "512", 1, 1 << 24, BENCH, "the same: tokens in a prompt"),
+    INT_OPTION("--output-len", load_output, "128", 1, 1 << 24, BENCH, "the same: in an answer"),
+    NUM_OPTION("--rate", load_rate, "0", 0, 1e6, BENCH,
+               "requests a second, at random times, instead of the trace's; 0: the trace's, or all "
+               "at once"),
+    INT_OPTION("--max-concurrency", load_concurrency, "0", 0, 65536, BENCH,
+               "requests in flight, others wait; 0: no limit"),
+    {.name = "--concurrency", .kind = INTEGER, .field = AT(load_concurrency), .high = 65536,
+     .meta = "N", .commands = BENCH, .help = "the same"},
+    TEXT_OPTION("--slo", load_slo, NULL, "LIST", BENCH,
+                "what counts as good: ttft=500ms,itl=50ms of ttft, tpot, itl (p99 of the request's "
+                "own) and e2el; bench coserve: the goals training is held to, of ttft and itl"),
+    TEXT_OPTION("--plot", load_plot, NULL, "FILE.svg", BENCH, "draw latencies and throughput"),
+    INT_OPTION("--warmup", load_warmup, "0", 0, 1000, BENCH, "requests first that do not count"),
+    INT_OPTION("--seed", load_seed, "1", 0, BIG, BENCH, "of the prompts' tokens"),
+    INT_OPTION("--vocab", load_vocab, "0", 0, 1 << 24, BENCH,
+               "tokens are below this; 0: as the server says"),
+    NUM_OPTION("--silence", load_silence, "600", 0.1, 86400, BENCH,
+               "seconds without a byte after which a request has failed"),
+    TEXT_OPTION("--extra-body", load_extra, NULL, "JSON", BENCH, "more fields for each request"),
+
     HEADING("Output", EVAL | BENCH),
     FLAG_OPTION("--json", json, EVAL | BENCH, "print JSON"),
     FLAG_OPTION("--quick", quick, BENCH, "fewer repetitions"),
@@ -246,7 +285,7 @@ static const struct {
     {COMPLETE, "complete", "MODEL \"PROMPT\"", "complete one prompt on the terminal"},
     {EVAL, "eval", "MODEL --data FILE", "mean negative log-likelihood of a text"},
     {TRAIN, "train", "MODEL --data FILE --out DIR", "train offline"},
-    {BENCH, "bench", "WHAT MODEL", "measure: serve, train, coserve, swap or ops"},
+    {BENCH, "bench", "WHAT [MODEL]", "measure: serve, train, coserve, swap, offline, ops; or replay a load"},
     {PLAN, "plan", "[MODEL]", "the plan of one step: print it, trace it, time it"},
     {DEVICES, "devices", "", "what this machine can compute on"},
 };
@@ -340,12 +379,19 @@ void hzp_options_defaults(enum hzp_command command, struct hzp_options *ret)
         }
 }
 
-static const struct setting *find(const char *name, size_t length)
+/* Two commands may use one name in two senses; a setting of another command is found last. */
+static const struct setting *find(const char *name, size_t length, enum hzp_command command)
 {
-    for (int i = 0; i < HZP_COUNT(table); i++)
-        if (table[i].name && strlen(table[i].name) == length && !memcmp(table[i].name, name, length))
-            return &table[i];
-    return NULL;
+    const struct setting *other = NULL;
+    for (int i = 0; i < HZP_COUNT(table); i++) {
+        const struct setting *s = &table[i];
+        if (!s->name || strlen(s->name) != length || memcmp(s->name, name, length))
+            continue;
+        if (s->commands & command)
+            return s;
+        other = s;
+    }
+    return other;
 }
 
 static const char *command_name(enum hzp_command command)
@@ -372,7 +418,7 @@ static int read_option(int argc, char **argv, int *at, struct hzp_options *optio
 {
     const char *name = argv[*at];
     size_t length = strcspn(name, "=");
-    const struct setting *s = find(name, length);
+    const struct setting *s = find(name, length, options->command);
     if (!s)
         return hzp_fail_param(reterr, HZP_EINVAL, name, "unknown option %.*s; hzpserve %s --help "
                               "lists them all", (int)length, name, command_name(options->command));
@@ -415,7 +461,7 @@ static int read_line(const char *dir, const char *path, int number, char *line,
     if (!*line || *line == '#')
         return HZP_OK;
     size_t length = strcspn(line, " \t=");
-    const struct setting *s = find(line, length);
+    const struct setting *s = find(line, length, options->command);
     char *value = line + length;
     value += strspn(value, value[0] == '=' ? "=" : " \t");
     if (!s || !(s->commands & options->command) || s->kind == LIST)

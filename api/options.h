@@ -54,7 +54,7 @@ struct hzp_options {
 
     /* the engine */
     int64_t slots, kv_tokens, kv_memory, page_rows, step_rows, prefill_rows, running_max,
-        waiting_max, waiting_tokens, edits_max;
+        waiting_max, waiting_tokens, edits_max, admission /* predicted, worst-case */;
     int64_t check_plans;
 
     /* http */
@@ -66,9 +66,10 @@ struct hzp_options {
     int64_t no_train, passes, update_tokens, micro_rows, publish_every, warmup_steps, total_steps,
         schedule /* constant, cosine */, moment_type /* f32, bf16 */, max_staleness, seed,
         queue_samples, queue_tokens, checkpoint_every, keep_checkpoints, train_units;
-    double lr, beta1, beta2, eps, decay, clip, lr_floor, train_share, idle_ms, replay_ratio,
-        quantum_gflop;
+    double lr, beta1, beta2, eps, decay, clip, lr_floor, train_share, train_max, train_min, idle_ms,
+        replay_ratio, quantum_gflop;
     const char *state_dir, *replay;
+    const char *slo; /* goals of latency: nanobatch/policy.h */
 
     /* offline training and evaluation */
     const char *data, *out, *eval_data, *from_scratch, *log_file, *tokenizer_dir;
@@ -89,6 +90,12 @@ struct hzp_options {
     /* benchmarks */
     int64_t json, quick;
     const char *what;
+
+    /* a load on a running server: bench replay */
+    const char *load_url, *load_trace, *load_slo, *load_plot, *load_extra;
+    int64_t load_limit, load_requests, load_input, load_output, load_concurrency, load_warmup,
+        load_seed, load_vocab;
+    double load_scale, load_rate, load_silence;
 };
 
 /* Reads argv[1] as the command and the rest as its words and settings.  HZP_EINVAL: the text names

@@ -28,6 +28,7 @@ struct hzp_state {
     /* fixed after open */
     struct hzp_state_config config;
     char *dir, *model_dir, *weights_dir; /* dir NULL: nothing is kept */
+    size_t dir_existed;                  /* bytes of dir's path that were there before */
     struct hzp_sample_log *log;
     struct hzp_sample_queue *queue;
     struct hzp_examples examples;
@@ -36,9 +37,8 @@ struct hzp_state {
 
     /* fixed after start */
     struct hzp_trainer *trainer;
-    struct hzp_weights *weights;
+    const struct hzp_model *model;
     struct hzp_loop *loop;
-    struct hzp_model model; /* layout and type: what a save needs */
     pthread_t thread;
     bool started;
 
@@ -49,6 +49,7 @@ struct hzp_state {
     bool asked, journal_failed;
 
     /* any thread */
+    atomic_bool fresh; /* to be removed at close */
     struct hzp_wake wake;
     atomic_bool stopping;
     _Atomic uint64_t last_update_ns;
@@ -116,7 +117,7 @@ static int choose_dir(struct hzp_state *s, struct hzp_err_text *reterr)
     else
         HZP_TRY(hzp_state_default_dir(s->config.model_dir, dir, sizeof(dir), reterr));
     s->dir = hzp_xstrdup(dir);
-    return hzp_checkpoint_make_dir(dir, reterr);
+    return hzp_checkpoint_make_dir(dir, &s->dir_existed, reterr);
 }
 
 static int choose_weights(struct hzp_state *s, struct hzp_err_text *reterr)
@@ -188,8 +189,10 @@ static int open_all(struct hzp_state *s, struct hzp_err_text *reterr)
     char path[PATH_MAX] = ":memory:", fingerprint[128];
     const struct hzp_state_config *config = &s->config;
     HZP_TRY(choose_dir(s, reterr));
-    if (s->dir)
+    if (s->dir) {
         snprintf(path, sizeof(path), "%s/samples.db", s->dir);
+        atomic_store(&s->fresh, config->provisional && access(path, F_OK) < 0 && errno == ENOENT);
+    }
     make_fingerprint(config, fingerprint, sizeof(fingerprint));
     HZP_TRY(hzp_sample_log_open(path, fingerprint, &s->log, reterr));
     HZP_TRY(choose_weights(s, reterr));
@@ -225,6 +228,24 @@ int hzp_state_open(const struct hzp_state_config *config, struct hzp_state **ret
     return HZP_OK;
 }
 
+void hzp_state_keep(struct hzp_state *s)
+{
+    atomic_store(&s->fresh, false);
+}
+
+/* The log of a server that never came up has nothing in it: who mistypes an option should not find
+ * a directory more. */
+static void remove_fresh(struct hzp_state *s)
+{
+    static const char *const tails[] = {"", "-wal", "-shm", "-journal"};
+    char path[PATH_MAX];
+    for (int i = 0; i < HZP_COUNT(tails); i++) {
+        snprintf(path, sizeof(path), "%s/samples.db%s", s->dir, tails[i]);
+        unlink(path);
+    }
+    hzp_checkpoint_unmake_dir(s->dir, s->dir_existed);
+}
+
 void hzp_state_close(struct hzp_state *s)
 {
     if (!s)
@@ -235,6 +256,8 @@ void hzp_state_close(struct hzp_state *s)
         hzp_examples_fini(&s->examples);
     hzp_sample_queue_destroy(s->queue);
     hzp_sample_log_close(s->log);
+    if (atomic_load(&s->fresh))
+        remove_fresh(s);
     pthread_mutex_destroy(&s->lock);
     hzp_wake_fini(&s->wake);
     free(s->dir);
@@ -274,12 +297,12 @@ int hzp_state_restore(struct hzp_state *s, struct hzp_trainer *trainer, struct h
 static void journal(struct hzp_state *s)
 {
     struct hzp_version_record newest;
-    hzp_weights_newest(s->weights, &newest);
+    hzp_weights_newest(s->model->weights, &newest);
     if (!s->dir || newest.id <= s->journaled)
         return;
     int32_t max = (int32_t)HZP_MIN(newest.id - s->journaled, (uint64_t)RECORDS_MAX);
     struct hzp_version_record *record = hzp_xcalloc((size_t)max, sizeof(*record));
-    int32_t n = hzp_weights_list(s->weights, record, max);
+    int32_t n = hzp_weights_list(s->model->weights, record, max);
     for (int32_t i = n - 1; i >= 0; i--) {
         struct hzp_err_text text;
         if (record[i].id <= s->journaled)
@@ -301,7 +324,7 @@ static void write_checkpoint(struct hzp_state *s, const struct hzp_version *v)
     uint64_t begin = hzp_now_ns(), id = v->record.id;
     int64_t step = v->record.optimizer_step, through = v->record.learned_through;
     journal(s); /* the log knows every version that it names */
-    int r = hzp_checkpoint_write(s->dir, id, &s->model, s->trainer, v, s->model_dir, NULL, &text);
+    int r = hzp_checkpoint_write(s->dir, id, s->model, s->trainer, v, s->model_dir, NULL, &text);
     snprintf(name, sizeof(name), "checkpoint-%" PRIu64, id);
     if (r >= 0)
         r = hzp_sample_log_checkpoint(s->log, id, through, name, &text);
@@ -372,13 +395,12 @@ static void *file_main(void *arg)
     return NULL;
 }
 
-int hzp_state_start(struct hzp_state *s, struct hzp_trainer *trainer, struct hzp_weights *weights,
+int hzp_state_start(struct hzp_state *s, struct hzp_trainer *trainer, const struct hzp_model *model,
                     struct hzp_loop *loop)
 {
     s->trainer = trainer;
-    s->weights = weights;
+    s->model = model;
     s->loop = loop;
-    s->model = (struct hzp_model){.layout = s->config.layout, .act = s->config.dtype};
     s->journaled = s->resume.next_version_id - 1;
     s->saved_ns = hzp_now_ns();
     HZP_TRY(hzp_thread_start(&s->thread, "hzp-file", file_main, s));
@@ -413,7 +435,7 @@ void hzp_state_stop(struct hzp_state *s, bool save)
     pthread_join(s->thread, NULL);
     s->started = false;
     journal(s);
-    struct hzp_version *v = hzp_weights_current(s->weights);
+    struct hzp_version *v = hzp_weights_current(s->model->weights);
     if (save && s->dir && v && v->record.optimizer_step > s->saved_step &&
         hzp_trainer_idle(s->trainer))
         write_checkpoint(s, v);

@@ -33,19 +33,22 @@ struct hzp_state_config {
     const char *model_dir;
     struct hzp_tokenizer *tok;          /* borrowed */
     const struct hzp_layout *layout;    /* borrowed */
-    enum hzp_dtype dtype;               /* of the versions */
     struct hzp_sample_queue_config queue; /* learned_through is set here */
     const char *replay;                 /* a file of examples; NULL: none */
     int32_t micro_rows; /* longest example: so many tokens + 1, and no more than the model takes */
     int32_t body_samples_max;           /* examples in one body */
     int64_t checkpoint_every;           /* updates; 0: only when idle and at the end */
     int64_t keep_checkpoints;
+    bool provisional; /* what open makes on disk goes again at close, unless hzp_state_keep() */
 };
 
 /* Opens or makes the state directory, reads what is to be learned again into a new queue.  Any
  * thread, once, before the weights are loaded.  Errors name file and reason. */
 int hzp_state_open(const struct hzp_state_config *config, struct hzp_state **ret,
                       struct hzp_err_text *reterr);
+
+/* The process has come up: what a provisional open made stays.  Any thread, once. */
+void hzp_state_keep(struct hzp_state *s);
 
 /* Where the weights come from (a checkpoint or model_dir), the id of the first version to publish
  * (hzp_weights_config.first_id), and the queue (lives as long as the state). */
@@ -58,9 +61,9 @@ struct hzp_sample_queue *hzp_state_queue(struct hzp_state *s);
 int hzp_state_restore(struct hzp_state *s, struct hzp_trainer *trainer,
                          struct hzp_version *draft, struct hzp_err_text *reterr);
 
-/* Starts the thread.  All three are borrowed until stop. */
+/* Starts the thread.  All three are borrowed until stop; the model's weights are what is saved. */
 int hzp_state_start(struct hzp_state *s, struct hzp_trainer *trainer,
-                       struct hzp_weights *weights, struct hzp_loop *loop);
+                       const struct hzp_model *model, struct hzp_loop *loop);
 
 /* Engine thread, from the trainer's on_update: pokes the thread, logs what must be said. */
 void hzp_state_update(struct hzp_state *s, const struct hzp_update_report *report);

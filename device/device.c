@@ -205,6 +205,33 @@ int hzp_lane_time(struct hzp_lane *lane, struct hzp_span *span)
     return backend->lane_time ? backend->lane_time(lane, span) : HZP_EUNSUP;
 }
 
+bool hzp_device_has_graphs(const struct hzp_device *dev)
+{
+    return dev->backend->graph_begin;
+}
+
+int hzp_graph_begin(struct hzp_lane *lane)
+{
+    const struct hzp_backend *backend = lane->dev->backend;
+    return backend->graph_begin ? backend->graph_begin(lane) : HZP_EUNSUP;
+}
+
+int hzp_graph_end(struct hzp_lane *lane, struct hzp_graph **ret)
+{
+    return lane->dev->backend->graph_end(lane, ret);
+}
+
+int hzp_graph_launch(struct hzp_graph *graph, struct hzp_lane *lane)
+{
+    return lane->dev->backend->graph_launch(graph, lane);
+}
+
+void hzp_graph_close(struct hzp_device *dev, struct hzp_graph *graph)
+{
+    if (graph)
+        dev->backend->graph_close(graph);
+}
+
 int hzp_fence_open(struct hzp_device *dev, struct hzp_fence **ret)
 {
     struct hzp_fence *inner = NULL;

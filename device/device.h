@@ -25,6 +25,7 @@ extern "C" {
 struct hzp_device;
 struct hzp_limits;
 struct hzp_fence; /* a point in a lane */
+struct hzp_graph; /* what a lane was given once, to be given again in one go */
 
 /* When an op ran, on the device's clock. */
 struct hzp_span {
@@ -75,6 +76,12 @@ struct hzp_backend {
     /* (optional) NULL: single ops are not timed. */
     int (*lane_time)(struct hzp_lane *lane, struct hzp_span *span);
 
+    /* (optional) NULL, all four: there are no graphs. */
+    int (*graph_begin)(struct hzp_lane *lane);
+    int (*graph_end)(struct hzp_lane *lane, struct hzp_graph **ret);
+    int (*graph_launch)(struct hzp_graph *graph, struct hzp_lane *lane);
+    void (*graph_close)(struct hzp_graph *graph);
+
     /* (optional) NULL: it does not measure (device/limits.h). */
     int (*limits)(struct hzp_device *dev, struct hzp_limits *ret);
 
@@ -122,6 +129,17 @@ int hzp_lane_set_share(struct hzp_lane *lane, int units);
 /* The next op or copy issued on the lane leaves its times in *span, which must live, and may be
  * read, as a fence recorded behind it says.  HZP_EUNSUP: the device does not time single ops. */
 int hzp_lane_time(struct hzp_lane *lane, struct hzp_span *span);
+
+/* Between begin and end the lane runs nothing: what is issued on it, ops alone, is kept as a graph
+ * instead, which launch runs as if it had been issued then: pointers are as they were, what they
+ * point to is as it is when the lane's turn comes.  Launch it on the lane it was made on, with the
+ * share that lane had; close it before that lane.  begin and end come in pairs, whatever was issued
+ * between them failed or not; HZP_EUNSUP: no graphs here, or not of this; the lane is as before. */
+bool hzp_device_has_graphs(const struct hzp_device *dev);
+int hzp_graph_begin(struct hzp_lane *lane);
+int hzp_graph_end(struct hzp_lane *lane, struct hzp_graph **ret);
+int hzp_graph_launch(struct hzp_graph *graph, struct hzp_lane *lane);
+void hzp_graph_close(struct hzp_device *dev, struct hzp_graph *graph); /* NULL: no effect */
 
 int hzp_fence_open(struct hzp_device *dev, struct hzp_fence **ret);
 void hzp_fence_close(struct hzp_fence *fence);

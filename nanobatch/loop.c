@@ -4,13 +4,11 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "nanobatch/exec.h"
+#include "nanobatch/split.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* So many steps with prompts in them may pass training over in a row. */
-enum { PASSED_OVER_MAX = 8 };
 
 struct counters {
     _Atomic uint64_t steps, serve_steps, train_steps, serve_ns, train_ns, idle_ns;
@@ -24,17 +22,13 @@ struct hzp_loop {
     /* engine thread */
     struct hzp_plan plan;
     struct hzp_price price, price_beside; /* of ops on the whole device; on lanes side by side */
-    double usual_beside_ns;               /* of serving, training beside it */
-    bool beside;                          /* this step may have both */
+    struct hzp_split split;
+    struct hzp_split_step now;            /* what the split knows of this step */
     struct hzp_step step;
     uint64_t number;
-    double credit_ns; /* beside serving: what training saved for its next item; < 0: it owes */
-    double usual_ns;  /* of serving in a step that only decodes, averaged */
-    int32_t passed_over;
     /* any thread */
     struct hzp_wake wake;
     atomic_bool stop, hurry;
-    _Atomic double train_share;
     struct counters counters;
 };
 
@@ -47,7 +41,13 @@ int hzp_loop_create(const struct hzp_loop_config *config, struct hzp_loop **ret)
     hzp_price_init(&loop->price, config->model->dev);
     hzp_price_init(&loop->price_beside, config->model->dev);
     hzp_wake_init(&loop->wake);
-    atomic_store(&loop->train_share, config->train_share);
+    hzp_split_init(&loop->split, &(struct hzp_split_config){
+        .policy = config->policy,
+        .idle_ns = config->idle_ns,
+        .beside = config->beside != NULL,
+        .model = config->model,
+        .price = &loop->price,
+    });
     int r = hzp_exec_create(config->model->dev, &loop->exec);
     if (r < 0) {
         hzp_loop_destroy(loop);
@@ -63,6 +63,7 @@ void hzp_loop_destroy(struct hzp_loop *loop)
         return;
     hzp_exec_destroy(loop->exec);
     hzp_plan_fini(&loop->plan);
+    hzp_split_fini(&loop->split);
     hzp_wake_fini(&loop->wake);
     free(loop);
 }
@@ -78,78 +79,34 @@ static void begin_step(struct hzp_loop *loop)
     step->batch = loop->config.batch;
     step->rows_left = step->batch ? step->batch->max.rows_max : 0;
     step->version = hzp_weights_current(loop->config.model->weights);
-    step->train_ns = loop->config.idle_ns;
+    hzp_split_begin(&loop->split, &loop->now, step->begin_ns);
+    step->train_ns = loop->now.train_ns;
+    step->item_ns = loop->now.item_ns;
+    step->split = &loop->split;
     step->price = &loop->price;
     if (step->batch)
         hzp_batch_clear(step->batch);
-    loop->beside = false;
     hzp_plan_clear(&loop->plan);
 }
 
-/* Serving's rows become ops, and training gets a usual step's share of time beside them: what a
- * long step earned must not make another one long.  A step with prompts in it is long already and
- * takes no training, unless prompts never cease. */
+/* Serving's rows become ops, and the split says how long training may run with them. */
 static void plan_serving(struct hzp_loop *loop)
 {
     struct hzp_step *step = &loop->step;
     hzp_forward_build(&loop->plan, loop->config.model, step->version, step->batch, step->kv,
                       loop->config.space, loop->config.shape);
-    double share = atomic_load_explicit(&loop->train_share, memory_order_relaxed);
-    double train_ns = loop->credit_ns + share * loop->usual_ns;
-    if (loop->config.beside) {
-        loop->beside = true;
+    hzp_split_serve(&loop->split, &loop->now, step->batch, &step->waits);
+    if (loop->now.beside)
         step->price = &loop->price_beside;
-        double usual = loop->usual_beside_ns > 0 ? loop->usual_beside_ns : loop->usual_ns;
-        train_ns = share > 0 ? usual : 0;
-    }
-    bool prompts = step->batch->rows > step->batch->decode_segs;
-    if (prompts && loop->passed_over < PASSED_OVER_MAX) {
-        loop->passed_over++;
-        train_ns = 0;
-    } else {
-        loop->passed_over = 0;
-    }
-    step->train_ns = train_ns > 0 ? (uint64_t)train_ns : 0;
-}
-
-/* Training may use its share of what serving really took, but for what it was passed over.  An item
- * longer than what is left of it runs all the same, and the next steps pay for it; one that does
- * not fit behind others in a slice is saved for.  Nothing else is: a trainer that had nothing to do
- * must not hold a later step up.  So over any run of steps training takes at most its share, two
- * items and one helping. */
-static void account(struct hzp_loop *loop, const struct hzp_exec_times *times)
-{
-    const struct hzp_step *step = &loop->step;
-    if (!step->batch || step->batch->rows == 0) {
-        loop->credit_ns = 0;
-        return;
-    }
-    double share = atomic_load_explicit(&loop->train_share, memory_order_relaxed), saved = 0;
-    double serve_ns = (double)times->serve_ns;
-    if (loop->beside) {
-        loop->credit_ns = 0;
-        if (step->batch->rows == step->batch->decode_segs && step->to > step->from) {
-            double *usual = &loop->usual_beside_ns;
-            serve_ns = (double)(times->serve_end_ns ? times->serve_end_ns : times->serve_ns);
-            *usual += (serve_ns - *usual) / (*usual > 0 ? 16 : 1);
-            return;
-        }
-    }
-    if (step->chain && step->to < step->chain->items) {
-        const struct hzp_item *next = &step->chain->item[step->to];
-        saved = hzp_price_ns(&loop->price, next->op, next->args);
-    }
-    loop->credit_ns += share * serve_ns - (double)times->train_ns;
-    loop->credit_ns = HZP_MIN(loop->credit_ns, saved);
-    if (step->batch->rows == step->batch->decode_segs)
-        loop->usual_ns += (serve_ns - loop->usual_ns) / (loop->usual_ns > 0 ? 16 : 1);
+    step->train_ns = loop->now.train_ns;
+    step->item_ns = loop->now.item_ns;
 }
 
 /* Serving's part was planned before anybody knew whether training would come. */
 static void take_training(struct hzp_loop *loop)
 {
     struct hzp_step *step = &loop->step;
-    if (loop->beside) {
+    if (loop->now.beside) {
         hzp_plan_clear(&loop->plan);
         hzp_forward_build(&loop->plan, loop->config.model, step->version, step->batch, step->kv,
                           loop->config.space, loop->config.beside);
@@ -171,11 +128,24 @@ static bool offer(struct hzp_loop *loop)
             serving_planned = true;
         }
     }
-    if (step->chain && step->to > step->from)
+    bool trains = step->chain && step->to > step->from;
+    hzp_split_taken(&loop->split, &loop->now, trains,
+                    trains && loop->now.rows
+                        ? hzp_price_slice(step->price, step->chain, step->from, step->to)
+                        : 0);
+    if (trains)
         take_training(loop);
-    else
-        loop->beside = false;
     return any;
+}
+
+/* What training's next item will take; 0: its chain has none. */
+static double next_ns(const struct hzp_loop *loop)
+{
+    const struct hzp_step *step = &loop->step;
+    if (!step->chain || step->to == step->chain->items)
+        return 0;
+    const struct hzp_item *next = &step->chain->item[step->to];
+    return hzp_price_ns(&loop->price, next->op, next->args);
 }
 
 static void count(_Atomic uint64_t *counter, uint64_t n)
@@ -197,17 +167,18 @@ static int execute(struct hzp_loop *loop)
                     text.text);
         HZP_ASSERT(r >= 0);
     }
-    r = hzp_exec_run(loop->exec, &loop->plan, loop->beside ? &loop->price_beside : &loop->price,
+    r = hzp_exec_run(loop->exec, &loop->plan, loop->now.beside ? &loop->price_beside : &loop->price,
                      &times);
     step->end_ns = hzp_device_now_ns(loop->config.model->dev);
-    step->trained_ns = loop->beside && times.train_end_ns ? times.train_end_ns : times.train_ns;
+    step->trained_ns = loop->now.beside && times.train_end_ns ? times.train_end_ns : times.train_ns;
+    step->served_ns = loop->now.beside && times.serve_end_ns ? times.serve_end_ns : times.serve_ns;
     count(&loop->counters.steps, 1);
     count(&loop->counters.serve_ns, times.serve_ns);
     count(&loop->counters.train_ns, times.train_ns);
     if (step->batch && step->batch->rows > 0)
         count(&loop->counters.serve_steps, 1);
-    account(loop, &times);
-    if (step->to > step->from)
+    hzp_split_ended(&loop->split, &loop->now, &times, step->end_ns, next_ns(loop));
+    if (loop->now.trains)
         count(&loop->counters.train_steps, 1);
     return r;
 }
@@ -283,9 +254,9 @@ void hzp_loop_stop(struct hzp_loop *loop, bool hurry)
     hzp_wake_poke(&loop->wake);
 }
 
-void hzp_loop_set_train_share(struct hzp_loop *loop, double share)
+struct hzp_split *hzp_loop_split(struct hzp_loop *loop)
 {
-    atomic_store_explicit(&loop->train_share, share, memory_order_relaxed);
+    return &loop->split;
 }
 
 void hzp_loop_read_stats(struct hzp_loop *loop, struct hzp_loop_stats *ret)

@@ -18,6 +18,7 @@
 #define HZP_NANOBATCH_LOOP_H
 
 #include "nanobatch/forward.h"
+#include "nanobatch/policy.h"
 #include "nanobatch/source.h"
 
 struct hzp_loop;
@@ -28,12 +29,12 @@ struct hzp_loop_config {
     struct hzp_batch *batch;        /* NULL: nothing serves */
     struct hzp_source *source[4];   /* most urgent first */
     int32_t sources;
-    double train_share;   /* while requests run: training's time over serving's in one step */
+    struct hzp_policy policy; /* what training may take */
     uint64_t idle_ns;     /* while none runs: how long training may hold the device at a stretch */
     /* How steps are cut and spread over lanes, borrowed for the loop's life: those that only serve
      * (NULL: sequentially), and those in which training runs beside requests (NULL: as the former,
-     * training in turn with them; its slice is then at most train_share of serving's time).  Where
-     * `beside` gives training lanes of its own, its slice is as long as serving. */
+     * training in turn with them; split.h says for how long).  Where `beside` gives
+     * training lanes of its own, its slice is as long as serving, or as goals allow. */
     const struct hzp_plan_shape *shape, *beside;
     bool check_plans;     /* prove every plan race-free before it runs */
 };
@@ -52,7 +53,8 @@ void hzp_loop_poke(struct hzp_loop *loop);
 /* hurry: busy sources are not waited for any longer. */
 void hzp_loop_stop(struct hzp_loop *loop, bool hurry);
 
-void hzp_loop_set_train_share(struct hzp_loop *loop, double share);
+/* The split between serving and training: its policy, and what it predicted and measured. */
+struct hzp_split *hzp_loop_split(struct hzp_loop *loop);
 
 /* Where the time went, op by op (exec.h).  Thread: engine, or any once run has returned. */
 struct hzp_profile;

@@ -46,17 +46,27 @@ void hzp_price_learn(struct hzp_price *price, enum hzp_op op, const void *args, 
 }
 
 int32_t hzp_price_cut(const struct hzp_price *price, const struct hzp_plan *chain, int32_t from,
-                      uint64_t ns)
+                      uint64_t ns, uint64_t item_ns)
 {
     double left = (double)ns;
     int32_t to = from;
     while (to < chain->items) {
-        left -= hzp_price_ns(price, chain->item[to].op, chain->item[to].args);
-        if (left < 0 && to > from)
+        double item = hzp_price_ns(price, chain->item[to].op, chain->item[to].args);
+        left -= item;
+        if (left < 0 && (to > from || item > (double)item_ns))
             break;
         to++;
         if (left < 0)
             break;
     }
     return to;
+}
+
+double hzp_price_slice(const struct hzp_price *price, const struct hzp_plan *chain, int32_t from,
+                       int32_t to)
+{
+    double ns = 0;
+    for (int32_t i = from; i < to; i++)
+        ns += hzp_price_ns(price, chain->item[i].op, chain->item[i].args);
+    return ns;
 }

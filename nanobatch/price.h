@@ -24,8 +24,12 @@ double hzp_price_ns(const struct hzp_price *price, enum hzp_op op, const void *a
 void hzp_price_learn(struct hzp_price *price, enum hzp_op op, const void *args, double ns);
 
 /* The largest `to` such that items [from, to) cost at most ns together; at least from + 1 if there
- * is an item. */
+ * is an item that costs at most item_ns. */
 int32_t hzp_price_cut(const struct hzp_price *price, const struct hzp_plan *chain, int32_t from,
-                      uint64_t ns);
+                      uint64_t ns, uint64_t item_ns);
+
+/* What items [from, to) cost together. */
+double hzp_price_slice(const struct hzp_price *price, const struct hzp_plan *chain, int32_t from,
+                       int32_t to);
 
 #endif

@@ -14,18 +14,34 @@
 #include "nanobatch/plan.h"
 #include "nanobatch/price.h"
 
+struct hzp_split;
+
+/* Prompts that are not through yet, oldest first: for the split, which leaves them time. */
+enum { HZP_WAITS_MAX = 64 };
+struct hzp_waits {
+    int32_t count; /* those beyond HZP_WAITS_MAX are left out */
+    struct hzp_wait {
+        uint64_t since_ns;           /* device clock: asked for at */
+        int32_t rows_left, rows_now; /* of the prompt: not computed before this step; in it */
+    } of[HZP_WAITS_MAX];
+};
+
 struct hzp_step {
     uint64_t number;            /* from 1; the only clock for reclaiming memory */
     uint64_t begin_ns, end_ns;  /* device clock; end_ns valid in deliver */
     int32_t rows_left;          /* of the dense batch */
     uint64_t train_ns;          /* how long training may run in this step */
+    uint64_t item_ns;           /* no item of training longer than this may be begun */
     struct hzp_batch *batch;    /* serving's rows */
     const struct hzp_kv *kv;    /* [layers], set by the source that filled the batch */
     struct hzp_version *version; /* the one version this step serves from */
     const struct hzp_plan *chain; /* training's slice: items [from, to) */
     int32_t from, to;
     uint64_t trained_ns;        /* how long the slice took; valid in deliver */
+    uint64_t served_ns;         /* how long serving's part took; valid in deliver */
     const struct hzp_price *price;
+    const struct hzp_split *split; /* hzp_split_rows_within: how many rows of prompts fit */
+    struct hzp_waits waits;     /* set by the source that filled the batch */
 };
 
 struct hzp_source {

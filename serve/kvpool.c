@@ -13,7 +13,7 @@ struct hzp_kvpool {
     int32_t pages, page_rows;
 
     int32_t *free_page; /* a stack: the page given back last is the likeliest to be in a cache */
-    int32_t free_pages, reserved;
+    int32_t free_pages;
 };
 
 static size_t side_bytes(const struct hzp_model_config *config, enum hzp_dtype type, int32_t pages,
@@ -85,36 +85,27 @@ int32_t hzp_kvpool_pages(const struct hzp_kvpool *pool)
     return pool->pages;
 }
 
-int hzp_kvpool_reserve(struct hzp_kvpool *pool, int32_t pages)
-{
-    HZP_ASSERT(pages >= 0);
-    if (pages > pool->pages - pool->reserved)
-        return HZP_EBUSY;
-    pool->reserved += pages;
-    return HZP_OK;
-}
-
 int32_t hzp_kvpool_take(struct hzp_kvpool *pool)
 {
-    HZP_ASSERT(pool->free_pages > 0 && pool->pages - pool->free_pages < pool->reserved);
-    return pool->free_page[--pool->free_pages];
+    return pool->free_pages > 0 ? pool->free_page[--pool->free_pages] : -1;
 }
 
-void hzp_kvpool_release(struct hzp_kvpool *pool, int32_t reserved, const int32_t *page,
-                        int32_t taken)
+int32_t hzp_kvpool_free_pages(const struct hzp_kvpool *pool)
 {
-    HZP_ASSERT(taken >= 0 && taken <= reserved && reserved <= pool->reserved);
-    HZP_ASSERT(taken <= pool->pages - pool->free_pages);
+    return pool->free_pages;
+}
+
+void hzp_kvpool_release(struct hzp_kvpool *pool, const int32_t *page, int32_t taken)
+{
+    HZP_ASSERT(taken >= 0 && taken <= pool->pages - pool->free_pages);
     for (int32_t i = 0; i < taken; i++) {
         HZP_ASSERT(page[i] >= 0 && page[i] < pool->pages);
         pool->free_page[pool->free_pages++] = page[i];
     }
-    pool->reserved -= reserved;
 }
 
 void hzp_kvpool_read_stats(const struct hzp_kvpool *pool, struct hzp_kvpool_stats *ret)
 {
     *ret = (struct hzp_kvpool_stats){.pages = pool->pages,
-                                     .reserved = pool->reserved,
                                      .taken = pool->pages - pool->free_pages};
 }

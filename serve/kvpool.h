@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* serve/kvpool.h - who owns which KV page.
  *
- * All pages of all layers are taken at create.  A sequence reserves, at admission, as many pages
- * as it can ever need, so nothing that was admitted can run out (admission by worst case), and
- * takes them one by one as it grows.  Pages come back when the step that last used them has ended.
+ * All pages of all layers are taken at create.  A sequence takes them one by one as it grows, and
+ * they come back when the step that last used them has ended.  The pool promises nothing: who may
+ * begin is admission's (admission.h), and who gives way when none is free is the scheduler's.
  *
- * Invariant: free + taken = pages; taken <= reserved <= pages.
+ * Invariant: free + taken = pages.
  *
  * Thread: engine.
  */
@@ -26,16 +26,14 @@ const struct hzp_kv *hzp_kvpool_layers(const struct hzp_kvpool *pool); /* [layer
 int32_t hzp_kvpool_page_rows(const struct hzp_kvpool *pool);
 int32_t hzp_kvpool_pages(const struct hzp_kvpool *pool);
 
-/* HZP_EBUSY: so many pages are not unreserved now. */
-int hzp_kvpool_reserve(struct hzp_kvpool *pool, int32_t pages);
-/* One of the reserved pages; never fails for who reserved it. */
+/* A free page; -1: there is none. */
 int32_t hzp_kvpool_take(struct hzp_kvpool *pool);
-/* Gives back a sequence's reservation and the pages it took. */
-void hzp_kvpool_release(struct hzp_kvpool *pool, int32_t reserved, const int32_t *page,
-                        int32_t taken);
+int32_t hzp_kvpool_free_pages(const struct hzp_kvpool *pool);
+/* Gives a sequence's pages back. */
+void hzp_kvpool_release(struct hzp_kvpool *pool, const int32_t *page, int32_t taken);
 
 struct hzp_kvpool_stats {
-    int32_t pages, reserved, taken;
+    int32_t pages, taken;
 };
 void hzp_kvpool_read_stats(const struct hzp_kvpool *pool, struct hzp_kvpool_stats *ret);
 

@@ -70,6 +70,58 @@ void hzp_request_destroy(struct hzp_request *rq)
     free(rq);
 }
 
+static int check_length(const struct hzp_request *rq, const struct hzp_request_limits *limits,
+                        struct hzp_err_text *reterr)
+{
+    if (rq->prompt_count < 1)
+        return hzp_fail_param(reterr, HZP_EINVAL, "prompt", "the prompt has no tokens");
+    if ((int64_t)rq->prompt_count + rq->max_tokens > limits->positions)
+        return hzp_fail_param(reterr, HZP_EINVAL, "max_tokens",
+                              "prompt of %d tokens and max_tokens %d exceed the context of %d",
+                              rq->prompt_count, rq->max_tokens, limits->positions);
+    /* The last token drawn is never fed back. */
+    int32_t pages = HZP_DIV_UP(rq->prompt_count + HZP_MAX(rq->max_tokens, 1) - 1,
+                               limits->page_rows);
+    if (pages > limits->kv_pages)
+        return hzp_fail_param(reterr, HZP_EINVAL, "max_tokens",
+                              "prompt of %d tokens and max_tokens %d need %d KV pages of %d tokens, "
+                              "this server has %d",
+                              rq->prompt_count, rq->max_tokens, pages, limits->page_rows,
+                              limits->kv_pages);
+    if (rq->prompt_count > limits->prompt_max)
+        return hzp_fail_param(reterr, HZP_EINVAL, "prompt",
+                              "prompt of %d tokens is longer than the whole queue may hold (%lld)",
+                              rq->prompt_count, (long long)limits->prompt_max);
+    return HZP_OK;
+}
+
+static int check_tokens(const char *param, const int32_t *token, int32_t count, int32_t vocab,
+                        struct hzp_err_text *reterr)
+{
+    for (int32_t i = 0; i < count; i++)
+        if (token[i] < 0 || token[i] >= vocab)
+            return hzp_fail_param(reterr, HZP_EINVAL, param,
+                                  "token %d is not in the vocabulary of %d", token[i], vocab);
+    return HZP_OK;
+}
+
+int hzp_request_check(const struct hzp_request *rq, const struct hzp_request_limits *limits,
+                      struct hzp_err_text *reterr)
+{
+    int32_t vocab = limits->model->vocab;
+    HZP_TRY(check_length(rq, limits, reterr));
+    HZP_TRY(check_tokens("prompt", rq->prompt, rq->prompt_count, vocab, reterr));
+    HZP_TRY(check_tokens("logit_bias", rq->bias_token, rq->biases, vocab, reterr));
+    HZP_TRY(check_tokens("stop_token_ids", rq->stop_id, rq->stop_ids, vocab, reterr));
+    int32_t edits = hzp_edits_needed(rq, vocab, limits->model->eos_count);
+    if (edits > limits->edits_max)
+        return hzp_fail_param(reterr, HZP_EINVAL, "max_tokens",
+                              "biases and penalties of this request could touch %d tokens, this "
+                              "server keeps track of %d",
+                              edits, limits->edits_max);
+    return HZP_OK;
+}
+
 bool hzp_request_final(const struct hzp_request *rq)
 {
     return atomic_load(&rq->state) >= HZP_REQUEST_STOPPED;

@@ -7,7 +7,10 @@
  * `out_count` (release); the creator reads up to it (acquire).  After `state` is a final one the
  * engine never touches the request again, and the creator destroys it.
  *
- *     NEW -submit-> WAITING -> RUNNING -> STOPPED | LENGTH | CANCELED | FAILED
+ *     NEW -submit-> WAITING <-> RUNNING -> STOPPED | LENGTH | CANCELED | FAILED
+ *
+ * Back to WAITING goes who is pushed back for want of KV pages (scheduler.h); its output stays and
+ * grows on as if nothing had happened.
  *
  * Thread: the creator's, except what is marked engine.
  */
@@ -15,6 +18,7 @@
 #define HZP_SERVE_REQUEST_H
 
 #include "device/ops.h"
+#include "weights/config.h"
 
 #include <stdatomic.h>
 
@@ -75,7 +79,8 @@ struct hzp_request {
     int32_t *prompt_top_token;     /* [prompt_count][tops] */
     float *prompt_top_logprob;
     int32_t stop_token;      /* of STOPPED */
-    int64_t staleness;       /* largest seen while it ran, in optimizer steps */
+    _Atomic int64_t staleness; /* largest seen while it ran, in optimizer steps; one that a stop
+                                * string ended for its reader may still run */
     uint64_t submitted_ns, admitted_ns, finished_ns;
     _Atomic int32_t out_count;
     _Atomic int32_t state;   /* enum hzp_request_state */
@@ -85,6 +90,9 @@ struct hzp_request {
 
     /* the scheduler's */
     struct hzp_edits *edits; /* made at submit */
+    int32_t computed;        /* rows of its sequence computed at least once: what is told of them is */
+    int32_t pushes;          /* how often it was pushed back */
+    bool pushed_back;        /* it waits for the second time or more */
     _Atomic bool let_go;     /* false from submit until wake() has returned for the final state:
                               * the engine's very last touch, which destroy waits for */
 };
@@ -93,6 +101,19 @@ struct hzp_request {
 int hzp_request_create(const int32_t *prompt, int32_t prompt_count, int32_t max_tokens,
                        int32_t tops, bool prompt_logprobs, struct hzp_request **ret);
 void hzp_request_destroy(struct hzp_request *rq); /* NULL: no effect; never while it runs */
+
+/* What a server can ever serve. */
+struct hzp_request_limits {
+    const struct hzp_model_config *model;
+    int32_t positions;           /* longest sequence */
+    int32_t kv_pages, page_rows; /* of the pool: alone, a request must fit it */
+    int64_t prompt_max;          /* tokens */
+    int32_t edits_max;
+};
+
+/* HZP_EINVAL: it could never be served; reterr names the field and the numbers. */
+int hzp_request_check(const struct hzp_request *rq, const struct hzp_request_limits *limits,
+                      struct hzp_err_text *reterr);
 
 bool hzp_request_final(const struct hzp_request *rq);
 

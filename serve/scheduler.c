@@ -4,10 +4,16 @@
 #include "base/arena.h"
 #include "base/ring.h"
 #include "base/thread.h"
+#include "nanobatch/split.h"
+#include "serve/budget.h"
 #include "serve/edits.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+/* With a goal for the gaps between tokens: prompts go on with at least so many rows a step, and
+ * are taken to stand so deep when it is asked how many would do. */
+enum { PROMPT_ROWS_MIN = 16, PROMPT_DEPTH = 256 };
 
 /* A sequence that has KV pages.  `rq` is NULL once the request is final; the pages may have to
  * wait for their last step. */
@@ -15,8 +21,9 @@ struct seq {
     struct hzp_request *rq;
     bool used;
     int32_t *page; /* [page_stride], the first `taken` are ours */
-    int32_t reserved, taken;
+    int32_t taken;
     int32_t fed;             /* positions whose keys and values are stored */
+    int32_t prompt_end;      /* rows that come in pieces: prompt, and what was drawn before */
     int32_t rows;            /* of ours in step `step` */
     int32_t logit0, logits;  /* our range of that step's logits */
     uint64_t step;           /* the last step that touches our pages */
@@ -30,7 +37,9 @@ struct hzp_scheduler {
     const struct hzp_model *model;
     struct hzp_kvpool *pool;
     int32_t page_rows, page_stride;
+    int32_t wait_room;     /* of `wait`: who was pushed back has a place beside those who may wait */
     struct hzp_ring *submitted;
+    struct hzp_admission *admission;
 
     /* engine thread only */
     struct seq *seq;       /* [running_max] */
@@ -38,8 +47,10 @@ struct hzp_scheduler {
     int32_t *order;        /* indices of running sequences, oldest first */
     int32_t running;
     int32_t turn;          /* who of `order` decodes first: moves on when a step has no room for all */
-    struct hzp_request **wait; /* a ring [waiting_max] */
+    struct hzp_request **wait; /* a ring [wait_room] */
     int32_t wait_head, wait_count;
+    struct hzp_growth *growth; /* [running_max] scratch */
+    struct hzp_budget budget;
     uint64_t ended;        /* newest step that has ended */
     uint64_t clock_ns;     /* of the newest step */
     struct hzp_scheduler_stats now;
@@ -47,10 +58,13 @@ struct hzp_scheduler {
     /* under lock; the lock is never held across anything that waits */
     pthread_mutex_t lock;
     bool stopping, hurry;
-    int32_t waiting;        /* submitted or in `wait` */
-    int64_t waiting_tokens;
+    int32_t waiting;        /* submitted or in `wait`, never ran */
+    int64_t waiting_tokens; /* of theirs */
+    int32_t pushed_back;    /* in `wait` for another time */
     uint64_t refused;
     struct hzp_scheduler_stats shown;
+
+    _Atomic int32_t rows_bound;
 };
 
 static bool offer(struct hzp_source *source, struct hzp_step *step);
@@ -61,7 +75,7 @@ int hzp_scheduler_create(const struct hzp_scheduler_config *config, const struct
                          struct hzp_kvpool *pool, struct hzp_scheduler **ret)
 {
     HZP_ASSERT(config->running_max > 0 && config->waiting_max > 0);
-    HZP_ASSERT(config->prefill_rows_max > 0);
+    HZP_ASSERT(config->prefill_rows_max >= 0);
     struct hzp_scheduler *s = hzp_xcalloc(1, sizeof(*s));
     s->source = (struct hzp_source){
         .name = "serve", .offer = offer, .deliver = deliver, .busy = busy};
@@ -77,7 +91,11 @@ int hzp_scheduler_create(const struct hzp_scheduler_config *config, const struct
     for (int32_t i = 0; i < config->running_max; i++)
         s->seq[i].page = s->page_memory + (size_t)i * (size_t)s->page_stride;
     s->order = hzp_xcalloc((size_t)config->running_max, sizeof(*s->order));
-    s->wait = hzp_xcalloc((size_t)config->waiting_max, sizeof(struct hzp_request *));
+    s->wait_room = config->waiting_max + config->running_max;
+    s->wait = hzp_xcalloc((size_t)s->wait_room, sizeof(struct hzp_request *));
+    s->growth = hzp_xcalloc((size_t)config->running_max, sizeof(*s->growth));
+    hzp_admission_create(config->admission, hzp_kvpool_pages(pool), s->page_rows, &s->admission);
+    hzp_budget_init(&s->budget);
     pthread_mutex_init(&s->lock, NULL);
     *ret = s;
     return HZP_OK;
@@ -89,57 +107,6 @@ struct hzp_source *hzp_scheduler_source(struct hzp_scheduler *s)
 }
 
 /* ---- submitting: any thread ---- */
-
-static int32_t pages_needed(const struct hzp_scheduler *s, const struct hzp_request *rq)
-{
-    /* The last token drawn is never fed back. */
-    int32_t rows = rq->prompt_count + HZP_MAX(rq->max_tokens, 1) - 1;
-    return HZP_DIV_UP(rows, s->page_rows);
-}
-
-static int check_request(const struct hzp_scheduler *s, const struct hzp_request *rq,
-                         struct hzp_err_text *reterr)
-{
-    const struct hzp_model_config *model = s->model->config;
-    if (rq->prompt_count < 1)
-        return hzp_fail_param(reterr, HZP_EINVAL, "prompt", "the prompt has no tokens");
-    if ((int64_t)rq->prompt_count + rq->max_tokens > s->model->positions)
-        return hzp_fail_param(reterr, HZP_EINVAL, "max_tokens",
-                              "prompt of %d tokens and max_tokens %d exceed the context of %d",
-                              rq->prompt_count, rq->max_tokens, s->model->positions);
-    if (pages_needed(s, rq) > hzp_kvpool_pages(s->pool))
-        return hzp_fail_param(reterr, HZP_EINVAL, "max_tokens",
-                              "prompt of %d tokens and max_tokens %d need %d KV pages of %d tokens, "
-                              "this server has %d",
-                              rq->prompt_count, rq->max_tokens, pages_needed(s, rq), s->page_rows,
-                              hzp_kvpool_pages(s->pool));
-    if (rq->prompt_count > s->config.waiting_tokens_max)
-        return hzp_fail_param(reterr, HZP_EINVAL, "prompt",
-                              "prompt of %d tokens is longer than the whole queue may hold (%lld)",
-                              rq->prompt_count, (long long)s->config.waiting_tokens_max);
-    for (int32_t i = 0; i < rq->prompt_count; i++)
-        if (rq->prompt[i] < 0 || rq->prompt[i] >= model->vocab)
-            return hzp_fail_param(reterr, HZP_EINVAL, "prompt",
-                                  "token %d is not in the vocabulary of %d", rq->prompt[i],
-                                  model->vocab);
-    for (int32_t i = 0; i < rq->biases; i++)
-        if (rq->bias_token[i] < 0 || rq->bias_token[i] >= model->vocab)
-            return hzp_fail_param(reterr, HZP_EINVAL, "logit_bias",
-                                  "token %d is not in the vocabulary of %d", rq->bias_token[i],
-                                  model->vocab);
-    for (int32_t i = 0; i < rq->stop_ids; i++)
-        if (rq->stop_id[i] < 0 || rq->stop_id[i] >= model->vocab)
-            return hzp_fail_param(reterr, HZP_EINVAL, "stop_token_ids",
-                                  "token %d is not in the vocabulary of %d", rq->stop_id[i],
-                                  model->vocab);
-    int32_t edits = hzp_edits_needed(rq, model->vocab, model->eos_count);
-    if (edits > s->config.edits_max)
-        return hzp_fail_param(reterr, HZP_EINVAL, "max_tokens",
-                              "biases and penalties of this request could touch %d tokens, this "
-                              "server keeps track of %d",
-                              edits, s->config.edits_max);
-    return HZP_OK;
-}
 
 /* Takes a place in the queue; under lock, so that stop and the bounds are exact. */
 static int enqueue(struct hzp_scheduler *s, struct hzp_request *rq, struct hzp_err_text *reterr)
@@ -164,7 +131,13 @@ int hzp_scheduler_submit(struct hzp_scheduler *s, struct hzp_request *rq,
                          struct hzp_err_text *reterr)
 {
     const struct hzp_model_config *model = s->model->config;
-    HZP_TRY(check_request(s, rq, reterr));
+    struct hzp_request_limits limits = {.model = model,
+                                        .positions = s->model->positions,
+                                        .kv_pages = hzp_kvpool_pages(s->pool),
+                                        .page_rows = s->page_rows,
+                                        .prompt_max = s->config.waiting_tokens_max,
+                                        .edits_max = s->config.edits_max};
+    HZP_TRY(hzp_request_check(rq, &limits, reterr));
     int r = hzp_edits_create(rq, model->vocab, model->eos, model->eos_count, &rq->edits);
     if (r < 0)
         return hzp_fail(reterr, HZP_EBUSY, "no memory for this request now");
@@ -182,6 +155,16 @@ int hzp_scheduler_submit(struct hzp_scheduler *s, struct hzp_request *rq,
     return r;
 }
 
+void hzp_scheduler_bound_rows(struct hzp_scheduler *s, int32_t rows)
+{
+    atomic_store_explicit(&s->rows_bound, rows, memory_order_relaxed); /* one number, no more */
+}
+
+const struct hzp_budget *hzp_scheduler_budget(const struct hzp_scheduler *s)
+{
+    return &s->budget;
+}
+
 void hzp_scheduler_stop(struct hzp_scheduler *s, bool hurry)
 {
     pthread_mutex_lock(&s->lock);
@@ -194,7 +177,7 @@ void hzp_scheduler_read_stats(struct hzp_scheduler *s, struct hzp_scheduler_stat
 {
     pthread_mutex_lock(&s->lock);
     *ret = s->shown;
-    ret->waiting = s->waiting;
+    ret->waiting = s->waiting + s->pushed_back;
     ret->waiting_tokens = s->waiting_tokens;
     ret->refused = s->refused;
     pthread_mutex_unlock(&s->lock);
@@ -204,7 +187,7 @@ static bool busy(struct hzp_source *source)
 {
     struct hzp_scheduler *s = HZP_CONTAINER_OF(source, struct hzp_scheduler, source);
     pthread_mutex_lock(&s->lock);
-    bool any = s->waiting > 0 || s->running > 0;
+    bool any = s->waiting > 0 || s->pushed_back > 0 || s->running > 0;
     pthread_mutex_unlock(&s->lock);
     return any;
 }
@@ -217,8 +200,8 @@ static void show_stats(struct hzp_scheduler *s)
     hzp_kvpool_read_stats(s->pool, &kv);
     s->now.running = s->running;
     s->now.kv_pages = kv.pages;
-    s->now.kv_reserved = kv.reserved;
     s->now.kv_taken = kv.taken;
+    s->now.kv_peak = hzp_admission_peak(s->admission);
     pthread_mutex_lock(&s->lock);
     s->shown = s->now;
     pthread_mutex_unlock(&s->lock);
@@ -238,12 +221,12 @@ static void end_request(struct hzp_scheduler *s, struct hzp_request *rq,
 
 static void release_pages(struct hzp_scheduler *s, struct seq *seq)
 {
-    hzp_kvpool_release(s->pool, seq->reserved, seq->page, seq->taken);
+    hzp_kvpool_release(s->pool, seq->page, seq->taken);
     seq->used = false;
 }
 
-/* Ends the i-th oldest running sequence. */
-static void end_running(struct hzp_scheduler *s, int32_t i, enum hzp_request_state state)
+/* The i-th oldest running sequence runs no more; its pages are free as soon as no step reads them. */
+static struct hzp_request *leave_running(struct hzp_scheduler *s, int32_t i)
 {
     struct seq *seq = &s->seq[s->order[i]];
     struct hzp_request *rq = seq->rq;
@@ -254,14 +237,50 @@ static void end_running(struct hzp_scheduler *s, int32_t i, enum hzp_request_sta
     seq->rq = NULL;
     if (seq->step <= s->ended)
         release_pages(s, seq);
+    return rq;
+}
+
+static struct hzp_growth growth_of(const struct hzp_request *rq)
+{
+    int32_t drawn = atomic_load_explicit(&rq->out_count, memory_order_relaxed); /* our own */
+    bool all = rq->ignore_eos && !rq->stop_ids;
+    return (struct hzp_growth){.rows = rq->prompt_count + drawn,
+                               .drawn = drawn,
+                               .least = all ? rq->max_tokens : rq->min_tokens,
+                               .most = rq->max_tokens};
+}
+
+static void end_running(struct hzp_scheduler *s, int32_t i, enum hzp_request_state state)
+{
+    struct hzp_request *rq = leave_running(s, i);
+    struct hzp_growth growth = growth_of(rq);
+    if (state != HZP_REQUEST_FAILED)
+        hzp_admission_ended(s->admission, &growth, state == HZP_REQUEST_LENGTH);
     /* The pages are counted free before the client can see the end. */
     show_stats(s);
     end_request(s, rq, state);
 }
 
+/* The youngest that runs gives its pages up and waits before all who wait. */
+static void push_back(struct hzp_scheduler *s)
+{
+    struct hzp_request *rq = leave_running(s, s->running - 1);
+    HZP_ASSERT(s->wait_count < s->wait_room);
+    s->wait_head = (s->wait_head + s->wait_room - 1) % s->wait_room;
+    s->wait[s->wait_head] = rq;
+    s->wait_count++;
+    s->now.pushed_back++;
+    rq->pushes++;
+    rq->pushed_back = true;
+    pthread_mutex_lock(&s->lock);
+    s->pushed_back++;
+    pthread_mutex_unlock(&s->lock);
+    atomic_store(&rq->state, HZP_REQUEST_WAITING);
+}
+
 static struct hzp_request *wait_at(const struct hzp_scheduler *s, int32_t i)
 {
-    return s->wait[(s->wait_head + i) % s->config.waiting_max];
+    return s->wait[(s->wait_head + i) % s->wait_room];
 }
 
 /* Takes what was submitted into the queue that only this thread sees. */
@@ -269,16 +288,20 @@ static void absorb(struct hzp_scheduler *s)
 {
     struct hzp_request *rq;
     while ((rq = hzp_ring_pop(s->submitted)) != NULL) {
-        HZP_ASSERT(s->wait_count < s->config.waiting_max);
-        s->wait[(s->wait_head + s->wait_count++) % s->config.waiting_max] = rq;
+        HZP_ASSERT(s->wait_count < s->wait_room);
+        s->wait[(s->wait_head + s->wait_count++) % s->wait_room] = rq;
     }
 }
 
 static void leave_queue(struct hzp_scheduler *s, const struct hzp_request *rq)
 {
     pthread_mutex_lock(&s->lock);
-    s->waiting--;
-    s->waiting_tokens -= rq->prompt_count;
+    if (rq->pushed_back) {
+        s->pushed_back--;
+    } else {
+        s->waiting--;
+        s->waiting_tokens -= rq->prompt_count;
+    }
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -290,7 +313,7 @@ static void cull_waiting(struct hzp_scheduler *s, bool all, enum hzp_request_sta
         struct hzp_request *rq = wait_at(s, i);
         if (!all && !atomic_load_explicit(&rq->cancel, memory_order_relaxed)) {
             /* relaxed: the flag carries no data with it */
-            s->wait[(s->wait_head + kept++) % s->config.waiting_max] = rq;
+            s->wait[(s->wait_head + kept++) % s->wait_room] = rq;
             continue;
         }
         leave_queue(s, rq);
@@ -336,10 +359,22 @@ void hzp_scheduler_destroy(struct hzp_scheduler *s)
     free(s->page_memory);
     free(s->order);
     free(s->wait);
+    free(s->growth);
+    hzp_admission_destroy(s->admission);
     free(s);
 }
 
 /* ---- filling a step ---- */
+
+/* Looks at who runs, for admission; while nobody asks to be admitted, only now and then. */
+static void look_ahead(struct hzp_scheduler *s, uint64_t number)
+{
+    if (!s->wait_count && number % 16)
+        return;
+    for (int32_t i = 0; i < s->running; i++)
+        s->growth[i] = growth_of(s->seq[s->order[i]].rq);
+    hzp_admission_look(s->admission, s->growth, s->running);
+}
 
 /* First come, first served: the head of the queue waits for its pages and nobody overtakes it. */
 static void admit(struct hzp_scheduler *s)
@@ -351,24 +386,61 @@ static void admit(struct hzp_scheduler *s)
             i++;
         if (i == s->config.running_max)
             return; /* some wait for the end of their last step */
-        int32_t pages = pages_needed(s, rq);
-        if (hzp_kvpool_reserve(s->pool, pages) < 0)
+        struct hzp_growth growth = growth_of(rq);
+        if (!hzp_admission_fits(s->admission, &growth))
             return;
-        s->wait_head = (s->wait_head + 1) % s->config.waiting_max;
+        hzp_admission_add(s->admission, &growth);
+        s->wait_head = (s->wait_head + 1) % s->wait_room;
         s->wait_count--;
         struct seq *seq = &s->seq[i];
-        *seq = (struct seq){.rq = rq, .used = true, .page = seq->page, .reserved = pages};
+        *seq = (struct seq){
+            .rq = rq, .used = true, .page = seq->page, .prompt_end = growth.rows};
         s->order[s->running++] = i;
-        s->now.admitted++;
-        rq->admitted_ns = s->clock_ns;
-        atomic_store(&rq->state, HZP_REQUEST_RUNNING);
         leave_queue(s, rq);
+        if (!rq->pushed_back) {
+            s->now.admitted++;
+            rq->admitted_ns = s->clock_ns;
+        }
+        rq->pushed_back = false;
+        atomic_store(&rq->state, HZP_REQUEST_RUNNING);
+    }
+}
+
+/* True: pages come back when the step in flight ends. */
+static bool pages_to_come(const struct hzp_scheduler *s)
+{
+    for (int32_t i = 0; i < s->config.running_max; i++)
+        if (s->seq[i].used && !s->seq[i].rq && s->seq[i].taken)
+            return true;
+    return false;
+}
+
+static bool has_page(const struct hzp_scheduler *s, const struct seq *seq)
+{
+    return seq->taken * s->page_rows > seq->fed;
+}
+
+/* Every sequence gets the page of its next row, oldest first, if need be from the youngest.  Those
+ * that still lack one stand still: all older ones have theirs. */
+static void secure_pages(struct hzp_scheduler *s)
+{
+    for (int32_t i = 0; i < s->running; i++) {
+        struct seq *seq = &s->seq[s->order[i]];
+        if (has_page(s, seq))
+            continue;
+        int32_t page = hzp_kvpool_take(s->pool);
+        while (page < 0 && i < s->running - 1 && !pages_to_come(s)) {
+            push_back(s);
+            page = hzp_kvpool_take(s->pool);
+        }
+        if (page >= 0)
+            seq->page[seq->taken++] = page;
     }
 }
 
 static bool decoding(const struct seq *seq)
 {
-    return seq->fed >= seq->rq->prompt_count;
+    return seq->fed >= seq->prompt_end;
 }
 
 /* Opens the sequence's segment for `rows` more rows and takes the pages they need. */
@@ -445,7 +517,7 @@ static int32_t add_decodes(struct hzp_scheduler *s, struct hzp_step *step)
     for (int32_t k = 0; k < s->running; k++) {
         int32_t i = (first + k) % s->running;
         struct seq *seq = &s->seq[s->order[i]];
-        if (!decoding(seq))
+        if (!decoding(seq) || !has_page(s, seq))
             continue;
         if (step->rows_left < 1 || batch->segs == batch->max.segs_max ||
             batch->logits == batch->max.logits_max ||
@@ -468,49 +540,81 @@ static int32_t add_decodes(struct hzp_scheduler *s, struct hzp_step *step)
     return added;
 }
 
-/* How many of the prompt's rows fit: at most `room` rows, and the logits they want.  A piece that
- * is not the last ends at a page's border where that costs little of the room. */
+/* How many of the rows that come in pieces fit: at most `room` rows, the pages there are, and the
+ * logits they want. */
 static int32_t piece_rows(const struct hzp_scheduler *s, const struct hzp_batch *batch,
                           const struct seq *seq, int32_t room)
 {
     const struct hzp_request *rq = seq->rq;
-    int32_t left = rq->prompt_count - seq->fed;
+    int32_t left = seq->prompt_end - seq->fed;
     int32_t rows = HZP_MIN(left, room);
+    int64_t stored = (int64_t)(seq->taken + hzp_kvpool_free_pages(s->pool)) * s->page_rows;
+    rows = (int32_t)HZP_MIN(rows, stored - seq->fed);
     int32_t logits = batch->max.logits_max - batch->logits;
     if (rq->prompt_logprobs)
         rows = HZP_MIN(rows, logits);
     if (rows == left && rq->max_tokens > 0 &&
         (!logits || batch->edits + draw_edits(seq) > batch->max.edits_max))
         rows--; /* the last row wants to draw: another step */
-    if (rows > 0 && rows < left) {
-        int32_t whole = (seq->fed + rows) / s->page_rows * s->page_rows - seq->fed;
-        if (whole >= rows - rows / 4 && whole > 0)
-            rows = whole;
-    }
     return rows;
 }
 
 static void add_piece(struct hzp_scheduler *s, struct hzp_step *step, struct seq *seq, int32_t rows)
 {
     const struct hzp_request *rq = seq->rq;
+    int32_t prompt = rq->prompt_count;
     open_segment(s, step->batch, seq, rows, false);
     for (int32_t p = seq->fed; p < seq->fed + rows; p++) {
-        int32_t row = add_row(s, step->batch, seq, p, rq->prompt[p]);
-        if (p + 1 < rq->prompt_count) {
-            if (rq->prompt_logprobs)
-                want_given(step->batch, seq, row, rq->prompt[p + 1]);
-        } else if (rq->max_tokens > 0) {
+        int32_t token = p < prompt ? rq->prompt[p] : rq->out[p - prompt].token;
+        int32_t row = add_row(s, step->batch, seq, p, token);
+        /* What was told of the prompt stays told, by the version that told it. */
+        if (p + 1 < prompt && rq->prompt_logprobs && p >= rq->computed)
+            want_given(step->batch, seq, row, rq->prompt[p + 1]);
+        if (p + 1 == seq->prompt_end && rq->max_tokens > 0)
             want_draw(step->batch, seq, row, p + 1);
-        }
     }
     seq->step = step->number;
     step->rows_left -= rows;
 }
 
+/* Rows of the whole step with which the gaps of those who decode stay within their goal; 0: there is
+ * none, or nobody does. */
+static int32_t rows_within_goal(const struct hzp_step *step, int32_t decodes)
+{
+    double reads = 0;
+    for (int32_t r = 0; r < step->batch->rows; r++)
+        reads += step->batch->pos[r] + 1;
+    int32_t rows = hzp_split_rows_within(step->split, decodes, reads, PROMPT_DEPTH,
+                                         PROMPT_ROWS_MIN);
+    return rows == INT32_MAX ? 0 : decodes + rows;
+}
+
+/* Rows of prompts in this step: what the budget leaves beside `decodes`. */
+static int32_t prompt_room(struct hzp_scheduler *s, const struct hzp_step *step, int32_t decodes)
+{
+    if (step->rows_left < 1)
+        return 0;
+    int32_t bound = decodes ? atomic_load_explicit(&s->rows_bound, memory_order_relaxed) : 0;
+    int32_t goal = rows_within_goal(step, decodes);
+    if (goal && (!bound || goal < bound))
+        bound = goal;
+    if (decodes && s->config.prefill_rows_max) {
+        int32_t room = HZP_MIN(step->rows_left, s->config.prefill_rows_max);
+        return bound ? HZP_MIN(room, HZP_MAX(bound - decodes, 1)) : room;
+    }
+    struct hzp_budget_load load = {
+        .decodes = decodes,
+        .pressure = s->wait_count ? 1 : (double)s->running / s->config.running_max,
+        .rows_max = decodes + step->rows_left,
+        .bound = bound};
+    return hzp_budget_rows(&s->budget, &load) - decodes;
+}
+
 static void add_prefills(struct hzp_scheduler *s, struct hzp_step *step, int32_t decodes)
 {
     struct hzp_batch *batch = step->batch;
-    int32_t room = decodes ? HZP_MIN(step->rows_left, s->config.prefill_rows_max) : step->rows_left;
+    int32_t room = prompt_room(s, step, decodes);
+    s->now.budget_rows = decodes + room;
     for (int32_t i = 0; i < s->running && room > 0; i++) {
         struct seq *seq = &s->seq[s->order[i]];
         if (decoding(seq) || seq->rows)
@@ -523,6 +627,27 @@ static void add_prefills(struct hzp_scheduler *s, struct hzp_step *step, int32_t
         add_piece(s, step, seq, rows);
         room -= rows;
     }
+}
+
+static void tell_wait(struct hzp_waits *waits, const struct hzp_request *rq, int32_t left,
+                      int32_t now)
+{
+    /* Who is computed anew has had its first token. */
+    if (waits->count < HZP_WAITS_MAX &&
+        !atomic_load_explicit(&rq->out_count, memory_order_relaxed)) /* our own */
+        waits->of[waits->count++] = (struct hzp_wait){rq->submitted_ns, left, now};
+}
+
+/* Prompts that are not through, in the order in which they will be: the split leaves them time. */
+static void tell_waits(const struct hzp_scheduler *s, struct hzp_waits *waits)
+{
+    for (int32_t i = 0; i < s->running; i++) {
+        const struct seq *seq = &s->seq[s->order[i]];
+        if (!decoding(seq))
+            tell_wait(waits, seq->rq, seq->prompt_end - seq->fed, seq->rows);
+    }
+    for (int32_t i = 0; i < s->wait_count; i++)
+        tell_wait(waits, wait_at(s, i), wait_at(s, i)->prompt_count, 0);
 }
 
 static void count_step(struct hzp_scheduler *s, int32_t rows)
@@ -546,12 +671,15 @@ static bool offer(struct hzp_source *source, struct hzp_step *step)
     absorb(s);
     cull_waiting(s, false, HZP_REQUEST_CANCELED);
     cull_running(s);
+    look_ahead(s, step->number);
     admit(s);
+    secure_pages(s);
 
     struct hzp_batch *batch = step->batch;
     if (s->running && step->version) {
         HZP_ASSERT(batch->max.page_stride >= s->page_stride);
         add_prefills(s, step, add_decodes(s, step));
+        tell_waits(s, &step->waits);
         step->kv = hzp_kvpool_layers(s->pool);
         if (batch->rows)
             count_step(s, batch->rows);
@@ -596,16 +724,17 @@ static enum hzp_request_state take_results(struct hzp_scheduler *s, const struct
                                            struct seq *seq, int64_t staleness)
 {
     struct hzp_request *rq = seq->rq;
-    int32_t fed = seq->fed, logit = seq->logit0;
+    int32_t fed = seq->fed, logit = seq->logit0, known = HZP_MAX(fed, rq->computed);
     seq->fed += seq->rows;
     rq->staleness = HZP_MAX(rq->staleness, staleness);
-    if (fed < rq->prompt_count)
-        s->now.prompt_tokens += (uint64_t)seq->rows;
+    s->now.prompt_tokens += (uint64_t)HZP_MAX(HZP_MIN(seq->fed, rq->prompt_count) - known, 0);
+    s->now.recomputed_tokens += (uint64_t)(HZP_MIN(known, seq->fed) - fed);
     if (rq->prompt_logprobs)
-        for (int32_t p = fed + 1; p < rq->prompt_count && p <= seq->fed; p++, logit++)
+        for (int32_t p = known + 1; p < rq->prompt_count && p <= seq->fed; p++, logit++)
             read_output(step, rq->tops, logit, p, rq->prompt_out, rq->prompt_top_token,
                         rq->prompt_top_logprob);
-    if (seq->fed < rq->prompt_count)
+    rq->computed = HZP_MAX(rq->computed, seq->fed);
+    if (seq->fed < seq->prompt_end)
         return HZP_REQUEST_RUNNING;
     if (!rq->max_tokens)
         return HZP_REQUEST_LENGTH;
@@ -643,6 +772,8 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step, int 
         hzp_scheduler_stop(s, true);
         fail_all(s);
     }
+    if (status >= 0)
+        hzp_budget_learn(&s->budget, step->batch ? step->batch->rows : 0, step->served_ns);
     int64_t staleness = s->model->weights ? hzp_weights_staleness(s->model->weights) : 0;
     for (int32_t i = 0; i < s->running;) {
         struct seq *seq = &s->seq[s->order[i]];

@@ -5,15 +5,34 @@
  * step's.  So a test can replay a day in a second.
  *
  *     submit -> waiting -> prefill -> decode -> done
- *                  |          |          |
- *                  +----------+----------+----> canceled, failed
+ *                  ^ |         | |       | |
+ *                  | +---------|-+-------|-+----> canceled, failed
+ *                  +-----------+---------+        pushed back
  *
- * A step takes every decoding sequence's row first, then pieces of prompts, oldest first, until
- * the dense batch is full.  Admission is first come, first served, when the worst case (prompt +
- * max_tokens) fits the unreserved KV pages; so nothing admitted ever fails for want of memory, and
- * nobody starves.  A request's tokens do not depend on who shares its steps.
+ * A step takes every decoding sequence's row first, then pieces of prompts, oldest first and cut at
+ * the row, until it has exactly as many rows as its budget says (budget.h).  A request's tokens do
+ * not depend on who shares its steps.
  *
- * Bounds: at most running_max sequences run, waiting_max wait.
+ * Admission is first come, first served, when the KV pages are predicted to suffice (admission.h).
+ * A prediction may fail: a sequence needs a page for its next row and none is free.  Then the
+ * youngest that runs is pushed back: it gives its pages up and waits at the front of the queue;
+ * admitted again, it computes prompt and generated tokens anew and goes on.  The client sees a
+ * longer gap between two tokens, nothing else: a token is drawn from (seed, position), penalties
+ * count what was generated, and what was told stays told.
+ *
+ * No deadlock and no starvation.  Requests have one order, that of submission: those who run are in
+ * it, those who wait come after them, and neither admission (from the queue's front) nor pushing
+ * back (from the running ones' end to the queue's front) changes it.  Before a step is filled every
+ * running sequence gets the page of its next row, oldest first, and may push back only younger ones.
+ * So the oldest always gets its page: one that is free, one that comes back when the step in flight
+ * ends, or one from the youngest, until it runs alone, and alone its worst case fits the pool or
+ * submit had refused it.  It gets rows, too: who decodes comes to a row in turn, and of the prompts
+ * the oldest's is first.  So it ends after finitely many steps; then the next one is the oldest.
+ * And nobody is pushed back for somebody younger, so no two can take the pages from each other for
+ * ever.  (A youngest that lacks a page keeps what it has and stands still until one comes back or
+ * an older one needs what it holds.)
+ *
+ * Bounds: at most running_max sequences run; beyond waiting_max that never ran submit refuses.
  *
  * Thread: engine, except submit and read_stats: any.
  */
@@ -21,6 +40,7 @@
 #define HZP_SERVE_SCHEDULER_H
 
 #include "nanobatch/source.h"
+#include "serve/admission.h"
 #include "serve/kvpool.h"
 #include "serve/request.h"
 
@@ -30,7 +50,8 @@ struct hzp_scheduler_config {
     int32_t running_max;      /* sequences with KV pages */
     int32_t waiting_max;      /* beyond it submit answers HZP_EBUSY */
     int64_t waiting_tokens_max; /* the same, counted in prompt tokens */
-    int32_t prefill_rows_max; /* prompt rows of one step while others decode */
+    int32_t prefill_rows_max; /* prompt rows of one step while others decode; 0: budget.h says */
+    enum hzp_admission_rule admission;
     int32_t edits_max;        /* of the batch: submit refuses who could need more than all of them */
 };
 
@@ -45,6 +66,14 @@ struct hzp_source *hzp_scheduler_source(struct hzp_scheduler *s); /* lives as lo
 int hzp_scheduler_submit(struct hzp_scheduler *s, struct hzp_request *rq,
                          struct hzp_err_text *reterr);
 
+/* Thread: any.  A bound on the rows of a step that holds decoding sequences, from a latency goal;
+ * only prompts are cut by it, and never to nothing.  0: none. */
+void hzp_scheduler_bound_rows(struct hzp_scheduler *s, int32_t rows);
+
+/* Engine thread.  What steps of so many rows take: what such a bound is found with. */
+struct hzp_budget;
+const struct hzp_budget *hzp_scheduler_budget(const struct hzp_scheduler *s);
+
 /* Thread: any.  From now on submit answers HZP_ECANCELED; hurry: running requests fail too. */
 void hzp_scheduler_stop(struct hzp_scheduler *s, bool hurry);
 
@@ -57,12 +86,17 @@ enum { HZP_STEP_ROWS_CLASSES = 14 };
 
 /* Thread: any. */
 struct hzp_scheduler_stats {
-    int32_t waiting, running;
-    int64_t waiting_tokens;
+    int32_t waiting, running;    /* waiting: those pushed back, too, which the bounds do not count */
+    int64_t waiting_tokens;      /* prompt tokens of those that never ran */
     uint64_t admitted, finished[HZP_REQUEST_FAILED + 1], refused;
+    uint64_t pushed_back;        /* how often anybody was */
     uint64_t prompt_tokens, generated_tokens, steps;
+    uint64_t recomputed_tokens;  /* rows computed again after a push back */
     uint64_t step_rows[HZP_STEP_ROWS_CLASSES]; /* steps by rows: 1, 2..8, 9..16, 17..32, and so on */
-    int32_t kv_pages, kv_reserved, kv_taken;
+    int32_t kv_pages, kv_taken;
+    int32_t kv_peak;     /* that those who run are counted on to need: at the last look, which is
+                          * every step while anybody waits, else every 16th */
+    int32_t budget_rows; /* of the newest step that served */
 };
 void hzp_scheduler_read_stats(struct hzp_scheduler *s, struct hzp_scheduler_stats *ret);
 

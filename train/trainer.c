@@ -328,7 +328,13 @@ static bool offer(struct hzp_source *source, struct hzp_step *step)
     }
     if (t->stage == HZP_TRAINER_WAIT && !begin_update(t, &flush))
         return offer_turn(t, flush) || gave_back;
-    t->to = hzp_price_cut(step->price, &t->chain, t->at, step->train_ns);
+    t->to = hzp_price_cut(step->price, &t->chain, t->at, step->train_ns, step->item_ns);
+    if (t->to == t->at) {
+        /* The next item would be too long: the split hears what it takes, and nothing runs. */
+        step->chain = &t->chain;
+        step->from = step->to = t->at;
+        return gave_back;
+    }
     step->chain = &t->chain;
     step->from = t->at;
     step->to = t->to;

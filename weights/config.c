@@ -134,7 +134,8 @@ static int read_sizes(const struct source *src, const struct hzp_family *family,
     HZP_TRY(read_int(src, root, "max_position_embeddings", 1, POSITIONS_MAX, family->positions,
                      &c->positions));
     double eps;
-    HZP_TRY(read_real(src, root, "rms_norm_eps", 0, 0.1, 1e-6, &eps));
+    /* It keeps a row of zeros from being divided by zero, in float: so it must not vanish there. */
+    HZP_TRY(read_real(src, root, "rms_norm_eps", 1e-30, 0.1, 1e-6, &eps));
     c->norm_eps = (float)eps;
     return read_bool(src, "tie_word_embeddings", false, &c->tied);
 }
@@ -265,19 +266,32 @@ static int read_type(const struct source *src, enum hzp_dtype *ret)
     return HZP_OK;
 }
 
-/* One id.  An id outside the vocabulary can never be generated: exact to leave it out. */
+/* An id of the vocabulary: any other is a sign that the files do not belong together. */
+static int read_id(const struct source *src, const char *key, const json_t *value,
+                   const struct hzp_model_config *c, int32_t *ret)
+{
+    json_int_t id = json_integer_value(value);
+    if (json_is_real(value))
+        return FAIL(src, HZP_EFORMAT, key, "%s: %s is %g; it must be a whole number", src->path,
+                    key, json_real_value(value));
+    if (id < 0 || id >= c->vocab)
+        return FAIL(src, HZP_EFORMAT, key, "%s: %s is %lld; the vocabulary has 0 to %d", src->path,
+                    key, (long long)id, c->vocab - 1);
+    *ret = (int32_t)id;
+    return HZP_OK;
+}
+
 static int add_eos(const struct source *src, const json_t *value, struct hzp_model_config *c)
 {
-    if (!json_is_integer(value))
+    int32_t id;
+    if (!json_is_number(value))
         return FAIL(src, HZP_EFORMAT, "eos_token_id", "%s: eos_token_id is neither a whole number "
                     "nor a list of them", src->path);
-    json_int_t id = json_integer_value(value);
-    if (id < 0 || id >= c->vocab)
-        return HZP_OK;
+    HZP_TRY(read_id(src, "eos_token_id", value, c, &id));
     if (c->eos_count == HZP_COUNT(c->eos))
         return FAIL(src, HZP_EUNSUP, "eos_token_id", "%s: eos_token_id lists more than %d tokens",
                     src->path, HZP_COUNT(c->eos));
-    c->eos[c->eos_count++] = (int32_t)id;
+    c->eos[c->eos_count++] = id;
     return HZP_OK;
 }
 
@@ -285,13 +299,11 @@ static int add_eos(const struct source *src, const json_t *value, struct hzp_mod
 static int read_special(const struct source *src, struct hzp_model_config *c)
 {
     const json_t *bos = get(src->root, "bos_token_id"), *eos = get(src->root, "eos_token_id");
-    if (bos && !json_is_integer(bos))
+    if (bos && !json_is_number(bos))
         return FAIL(src, HZP_EFORMAT, "bos_token_id", "%s: bos_token_id is not a whole number",
                     src->path);
-    if (bos) {
-        json_int_t id = json_integer_value(bos);
-        c->bos = id >= 0 && id < c->vocab ? (int32_t)id : -1;
-    }
+    if (bos)
+        HZP_TRY(read_id(src, "bos_token_id", bos, c, &c->bos));
     if (!eos)
         return HZP_OK;
     c->eos_count = 0;

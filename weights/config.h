@@ -32,8 +32,8 @@ struct hzp_model_config {
     bool qk_norm;  /* Qwen3 */
     /* What torch_dtype says; F32 where it says nothing.  F16 reads as F32. */
     enum hzp_dtype disk_type;
-    int32_t bos, eos[8], eos_count; /* -1, 0: none; generation_config.json wins; ids outside the
-                                     * vocabulary are left out */
+    int32_t bos, eos[8], eos_count; /* -1, 0: none; generation_config.json wins; all of them
+                                     * are in the vocabulary */
 };
 
 /* Reads dir/config.json, and dir/generation_config.json if it is there.

@@ -96,3 +96,38 @@ void hzp_convert(enum hzp_disk_type from, const void *x, enum hzp_dtype to, void
     else
         to_bf16(from, x, y, n);
 }
+
+/* A number is NaN or infinite if all bits of its exponent are set.  Blocks of a fixed length
+ * without a way out in the middle become vector code. */
+enum { BLOCK = 256 };
+
+static bool block_finite_f32(const uint32_t *bits)
+{
+    uint32_t bad = 0;
+    for (int i = 0; i < BLOCK; i++)
+        bad |= (bits[i] & 0x7f800000u) == 0x7f800000u;
+    return !bad;
+}
+
+static bool block_finite_bf16(const uint16_t *bits)
+{
+    uint16_t bad = 0;
+    for (int i = 0; i < BLOCK; i++)
+        bad |= (bits[i] & 0x7f80u) == 0x7f80u;
+    return !bad;
+}
+
+size_t hzp_first_nonfinite(enum hzp_dtype type, const void *y, size_t n)
+{
+    HZP_ASSERT(type == HZP_F32 || type == HZP_BF16);
+    const uint32_t *wide = y;
+    const uint16_t *narrow = y;
+    size_t i = 0;
+    while (i + BLOCK <= n &&
+           (type == HZP_F32 ? block_finite_f32(wide + i) : block_finite_bf16(narrow + i)))
+        i += BLOCK;
+    while (i < n && (type == HZP_F32 ? (wide[i] & 0x7f800000u) != 0x7f800000u
+                                     : (narrow[i] & 0x7f80u) != 0x7f80u))
+        i++;
+    return i;
+}

@@ -17,4 +17,7 @@ bool hzp_convert_knows(enum hzp_disk_type from);
 /* n elements; to is F32 or BF16.  x need not be aligned. */
 void hzp_convert(enum hzp_disk_type from, const void *x, enum hzp_dtype to, void *y, size_t n);
 
+/* The first of n elements of type F32 or BF16 that is NaN or infinite; n: they are all finite. */
+size_t hzp_first_nonfinite(enum hzp_dtype type, const void *y, size_t n);
+
 #endif

@@ -8,6 +8,7 @@
 
 #include <inttypes.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,8 +30,10 @@ struct load {
     struct hzp_safetensors **st; /* one a file */
     const struct hzp_disk_tensor **named; /* layout->disk by name */
     const struct hzp_st_tensor **found;   /* one a layout->disk; NULL: not seen yet */
+    const char **in_file;                 /* where each was found */
     const struct hzp_st_tensor *spare_head; /* lm_head of a tied model */
     const char *spare_file;
+    struct hzp_err_text hole; /* the first bytes that no tensor of a file claims; empty: none */
     struct hzp_err_text *reterr;
 };
 
@@ -157,6 +160,7 @@ static int place(struct load *load, const char *file, const struct hzp_st_tensor
                                 "%s/%s: tensor %s: stands in another file too", load->dir, file,
                                 d->name);
             load->found[d - l->disk] = t;
+            load->in_file[d - l->disk] = file;
             return HZP_OK;
         }
         hzp_family_name(hzp_family_row_of(hzp_family_find(c->family), HZP_HEAD), -1, wanted.name,
@@ -186,15 +190,17 @@ static int settle_head(struct load *load)
         if (l->tensor[l->disk[i].tensor].role != HZP_EMBED)
             continue;
         const struct hzp_st_tensor *embed = load->found[i];
-        if (!embed)
+        if (!embed) {
             load->found[i] = head;
-        else if (embed->type != head->type ||
+            load->in_file[i] = load->spare_file;
+        } else if (embed->type != head->type ||
                  memcmp(embed->data, head->data,
-                        (size_t)head->elements * hzp_disk_type_size(head->type)) != 0)
+                        (size_t)head->elements * hzp_disk_type_size(head->type)) != 0) {
             return hzp_fail(load->reterr, HZP_EFORMAT,
                             "%s/%s: tensor %s: differs from %s, but config.json says "
                             "tie_word_embeddings",
                             load->dir, load->spare_file, head->name, l->disk[i].name);
+        }
     }
     return HZP_OK;
 }
@@ -206,12 +212,16 @@ static int place_all(struct load *load)
     load->st = hzp_xcalloc((size_t)load->files, sizeof(struct hzp_safetensors *));
     load->named = hzp_xcalloc((size_t)l->disks, sizeof(*load->named));
     load->found = hzp_xcalloc((size_t)l->disks, sizeof(*load->found));
+    load->in_file = hzp_xcalloc((size_t)l->disks, sizeof(*load->in_file));
     for (int32_t i = 0; i < l->disks; i++)
         load->named[i] = &l->disk[i];
     qsort(load->named, (size_t)l->disks, sizeof(*load->named), disk_by_name);
     for (int32_t i = 0; i < load->files; i++) {
         snprintf(path, sizeof(path), "%s/%s", load->dir, load->file[i]);
-        HZP_TRY(hzp_safetensors_open(path, &load->st[i], load->reterr));
+        struct hzp_err_text hole;
+        HZP_TRY(hzp_safetensors_open_holed(path, &load->st[i], &hole, load->reterr));
+        if (hole.text[0] && !load->hole.text[0])
+            load->hole = hole;
         for (int32_t j = 0; j < hzp_safetensors_count(load->st[i]); j++)
             HZP_TRY(place(load, load->file[i], hzp_safetensors_at(load->st[i], j)));
     }
@@ -222,6 +232,9 @@ static int place_all(struct load *load)
                             load->files == 1 ? load->file[0] : "model.safetensors.index.json",
                             l->disk[i].name,
                             load->files == 1 ? "" : " from all the files it names");
+    /* Only now: an absent tensor leaves a hole too, and its name says more. */
+    if (load->hole.text[0])
+        return hzp_fail(load->reterr, HZP_EFORMAT, "%s", load->hole.text);
     return HZP_OK;
 }
 
@@ -248,6 +261,40 @@ static size_t disk_elements(const struct hzp_layout *l, const struct hzp_disk_te
     return (size_t)d->rows * (d->vector ? 1 : (size_t)l->tensor[d->tensor].cols);
 }
 
+/* Converts one of the layout's tensors into its place.  A number that is not finite would make
+ * every answer NaN, and nothing after this would say why. */
+static int take_tensor(struct load *load, int32_t i)
+{
+    enum { PIECE = 1 << 15 }; /* elements: audited while the cache still has them */
+    const struct hzp_disk_tensor *d = &load->layout->disk[i];
+    const struct hzp_st_tensor *t = load->found[i];
+    size_t n = disk_elements(load->layout, d), size = hzp_dtype_size(load->type);
+    const char *from = t->data;
+    char *to = load->base + disk_offset(load->layout, d) * size;
+    for (size_t at = 0; at < n; at += PIECE) {
+        size_t piece = HZP_MIN(n - at, (size_t)PIECE);
+        const char *x = from + at * hzp_disk_type_size(t->type);
+        hzp_convert(t->type, x, load->type, to + at * size, piece);
+        size_t bad = hzp_first_nonfinite(load->type, to + at * size, piece);
+        if (bad == piece)
+            continue;
+        double wide = 0;
+        float value;
+        hzp_convert(t->type, x + bad * hzp_disk_type_size(t->type), HZP_F32, &value, 1);
+        if (t->type == HZP_DISK_F64)
+            memcpy(&wide, x + bad * sizeof(wide), sizeof(wide));
+        else
+            wide = (double)value;
+        return hzp_fail(load->reterr, HZP_EFORMAT,
+                        "%s/%s: tensor %.120s: element %zu is %s; weights must be finite",
+                        load->dir, load->in_file[i], t->name, at + bad,
+                        isnan(wide)   ? "NaN"
+                        : isinf(wide) ? "infinite"
+                                      : "too large for the type in memory");
+    }
+    return HZP_OK;
+}
+
 int hzp_model_load(const char *dir, const struct hzp_layout *layout, enum hzp_dtype type,
                    void *base, struct hzp_err_text *reterr)
 {
@@ -259,10 +306,8 @@ int hzp_model_load(const char *dir, const struct hzp_layout *layout, enum hzp_dt
         r = place_all(&load);
     if (r == HZP_OK) {
         zero_padding(layout, base, size);
-        for (int32_t i = 0; i < layout->disks; i++)
-            hzp_convert(load.found[i]->type, load.found[i]->data, type,
-                        load.base + disk_offset(layout, &layout->disk[i]) * size,
-                        disk_elements(layout, &layout->disk[i]));
+        for (int32_t i = 0; i < layout->disks && r == HZP_OK; i++)
+            r = take_tensor(&load, i);
     }
     for (int32_t i = 0; load.st && i < load.files; i++)
         hzp_safetensors_close(load.st[i]);
@@ -270,5 +315,6 @@ int hzp_model_load(const char *dir, const struct hzp_layout *layout, enum hzp_dt
     free(load.file);
     free(load.named);
     free(load.found);
+    free(load.in_file);
     return r;
 }

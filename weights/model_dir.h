@@ -11,8 +11,8 @@
 /* Reads every parameter from dir's model.safetensors, or the shards that
  * model.safetensors.index.json names, into base: host memory laid out like a version, of `type`
  * (F32 or BF16; conversion rounds to nearest even); padding is zeroed.  A tensor that is absent,
- * extra, of another shape or of an unknown type is an error (HZP_EFORMAT) that names file and
- * tensor; known leftovers of old exports (rotary inv_freq buffers, and lm_head.weight of a tied
+ * extra, of another shape, of an unknown type or not finite is an error (HZP_EFORMAT) that names
+ * file and tensor; known leftovers of old exports (rotary inv_freq buffers, and lm_head.weight of a tied
  * model when it equals the embedding or stands alone in its place) are allowed. */
 int hzp_model_load(const char *dir, const struct hzp_layout *layout, enum hzp_dtype type,
                    void *base, struct hzp_err_text *reterr);

@@ -63,6 +63,7 @@ struct parser {
     const unsigned char *begin, *at, *end;
     size_t text_used;
     const char *tensor; /* being read; NULL: none yet */
+    struct hzp_err_text *rethole; /* the first hole in the data */
     struct hzp_err_text *reterr;
 };
 
@@ -415,7 +416,23 @@ static int by_name(const void *a, const void *b)
     return strcmp((*x)->tensor.name, (*y)->tensor.name);
 }
 
-/* The data are covered once and without holes, and no name stands twice. */
+/* Bytes from..to belong to no tensor; next: what begins behind them, NULL: nothing does. */
+static void note_hole(const struct parser *p, uint64_t from, uint64_t to, const char *next)
+{
+    if (p->rethole->text[0])
+        return;
+    if (next)
+        hzp_fail(p->rethole, HZP_EFORMAT,
+                 "%s: tensor %.120s: its data begin at byte %" PRIu64
+                 ", a hole after the ones before end (%" PRIu64 ")",
+                 p->path, next, to, from);
+    else
+        hzp_fail(p->rethole, HZP_EFORMAT,
+                 "%s: %" PRIu64 " bytes of data, but the tensors end at %" PRIu64, p->path, to,
+                 from);
+}
+
+/* No byte of the data is covered twice, and no name stands twice; holes are noted. */
 static int check_whole(const struct parser *p, const char *data, uint64_t data_size)
 {
     struct hzp_safetensors *st = p->st;
@@ -427,20 +444,19 @@ static int check_whole(const struct parser *p, const char *data, uint64_t data_s
         return hzp_fail(p->reterr, HZP_ENOMEM, "%s: out of memory reading the header", p->path);
     for (size_t i = 0; i < st->entries; i++) {
         struct entry *e = &st->entry[i];
-        if (e->begin != at)
+        if (e->begin < at)
             return hzp_fail(p->reterr, HZP_EFORMAT,
                             "%s: tensor %.120s: its data begin at byte %" PRIu64
-                            ", %s the ones before end (%" PRIu64 ")",
-                            p->path, e->tensor.name, e->begin,
-                            e->begin < at ? "before" : "a hole after", at);
+                            ", before the ones before end (%" PRIu64 ")",
+                            p->path, e->tensor.name, e->begin, at);
+        if (e->begin > at)
+            note_hole(p, at, e->begin, e->tensor.name);
         at = e->end;
         e->tensor.data = data + e->begin;
         st->named[i] = e;
     }
     if (at != data_size)
-        return hzp_fail(p->reterr, HZP_EFORMAT,
-                        "%s: %" PRIu64 " bytes of data, but the tensors end at %" PRIu64, p->path,
-                        data_size, at);
+        note_hole(p, at, data_size, NULL);
     qsort(st->named, st->entries, sizeof(struct entry *), by_name);
     for (size_t i = 1; i < st->entries; i++)
         if (!strcmp(st->named[i - 1]->tensor.name, st->named[i]->tensor.name))
@@ -473,7 +489,8 @@ static int map_file(const char *path, struct hzp_safetensors *st, struct hzp_err
     return r;
 }
 
-static int open_mapped(const char *path, struct hzp_safetensors *st, struct hzp_err_text *reterr)
+static int open_mapped(const char *path, struct hzp_safetensors *st, struct hzp_err_text *rethole,
+                       struct hzp_err_text *reterr)
 {
     const unsigned char *bytes = st->map;
     uint64_t length = 0, rest = st->map_size - 8;
@@ -489,7 +506,7 @@ static int open_mapped(const char *path, struct hzp_safetensors *st, struct hzp_
                         "%s: says its header has %" PRIu64 " bytes; at most %d are read", path,
                         length, HEADER_MAX);
     struct parser p = {.st = st, .path = path, .begin = bytes + 8, .at = bytes + 8,
-                       .end = bytes + 8 + length, .reterr = reterr};
+                       .end = bytes + 8 + length, .rethole = rethole, .reterr = reterr};
     st->text = malloc((size_t)length + 1);
     if (!st->text)
         return hzp_fail(reterr, HZP_ENOMEM, "%s: out of memory reading the header", path);
@@ -497,20 +514,35 @@ static int open_mapped(const char *path, struct hzp_safetensors *st, struct hzp_
     return check_whole(&p, (const char *)p.end, rest - length);
 }
 
-int hzp_safetensors_open(const char *path, struct hzp_safetensors **ret,
-                         struct hzp_err_text *reterr)
+int hzp_safetensors_open_holed(const char *path, struct hzp_safetensors **ret,
+                               struct hzp_err_text *rethole, struct hzp_err_text *reterr)
 {
     struct hzp_safetensors *st = calloc(1, sizeof(*st));
+    rethole->text[0] = 0;
     if (!st)
         return hzp_fail(reterr, HZP_ENOMEM, "%s: out of memory", path);
     int r = map_file(path, st, reterr);
     if (r == HZP_OK)
-        r = open_mapped(path, st, reterr);
+        r = open_mapped(path, st, rethole, reterr);
     if (r < 0)
         hzp_safetensors_close(st);
     else
         *ret = st;
     return r;
+}
+
+int hzp_safetensors_open(const char *path, struct hzp_safetensors **ret,
+                         struct hzp_err_text *reterr)
+{
+    struct hzp_safetensors *st;
+    struct hzp_err_text hole;
+    HZP_TRY(hzp_safetensors_open_holed(path, &st, &hole, reterr));
+    if (hole.text[0]) {
+        hzp_safetensors_close(st);
+        return hzp_fail(reterr, HZP_EFORMAT, "%s", hole.text);
+    }
+    *ret = st;
+    return HZP_OK;
 }
 
 void hzp_safetensors_close(struct hzp_safetensors *st)

@@ -36,6 +36,11 @@ struct hzp_safetensors;
 
 int hzp_safetensors_open(const char *path, struct hzp_safetensors **ret,
                          struct hzp_err_text *reterr);
+/* The same, except that bytes of the data that no tensor claims are no error yet: rethole (never
+ * NULL) says where the first ones are, or has an empty text.  For who knows which tensors there
+ * should be, and can name the one that is absent. */
+int hzp_safetensors_open_holed(const char *path, struct hzp_safetensors **ret,
+                               struct hzp_err_text *rethole, struct hzp_err_text *reterr);
 void hzp_safetensors_close(struct hzp_safetensors *st); /* NULL: no effect */
 int32_t hzp_safetensors_count(const struct hzp_safetensors *st);
 const struct hzp_st_tensor *hzp_safetensors_at(const struct hzp_safetensors *st, int32_t i);

@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -27,6 +28,8 @@ struct hzp_weights {
     pthread_mutex_t lock;
     struct hzp_version_record *record; /* [RECORDS_MAX], that of publication n at n % RECORDS_MAX */
     struct hzp_weights_stats stats;
+
+    _Atomic int32_t max_staleness; /* any thread */
 };
 
 void hzp_learned_add(struct hzp_learned *learned, int64_t n)
@@ -73,7 +76,7 @@ static void refresh_stats(struct hzp_weights *w)
     s->serving_step = w->serving_step;
     s->finished_step = w->finished_step;
     s->staleness = staleness(w);
-    s->max_staleness = w->config.max_staleness;
+    s->max_staleness = atomic_load(&w->max_staleness);
     s->slots_free = 0;
     for (int32_t i = 0; i < s->slots; i++)
         s->slots_free += w->slot[i].record.state == HZP_VERSION_FREE;
@@ -105,6 +108,7 @@ int hzp_weights_create(struct hzp_device *dev, const struct hzp_layout *layout,
     w->dev = dev;
     w->layout = layout;
     w->config = *config;
+    atomic_store(&w->max_staleness, config->max_staleness);
     w->slot = hzp_xcalloc((size_t)config->slots, sizeof(*w->slot));
     w->record = hzp_xcalloc(RECORDS_MAX, sizeof(*w->record));
     w->stats.slots = config->slots;
@@ -312,7 +316,7 @@ bool hzp_weights_may_update(const struct hzp_weights *w, bool publishes)
         return false;
     if (publishes || w->config.slots == 1)
         return true;
-    return w->finished_step + 1 - w->serving_step <= w->config.max_staleness;
+    return w->finished_step + 1 - w->serving_step <= atomic_load(&w->max_staleness);
 }
 
 int64_t hzp_weights_staleness(struct hzp_weights *w)
@@ -323,8 +327,10 @@ int64_t hzp_weights_staleness(struct hzp_weights *w)
 void hzp_weights_set_max_staleness(struct hzp_weights *w, int32_t max_staleness)
 {
     HZP_ASSERT(max_staleness >= 0);
-    w->config.max_staleness = max_staleness;
-    refresh_stats_locked(w);
+    atomic_store(&w->max_staleness, max_staleness);
+    pthread_mutex_lock(&w->lock);
+    w->stats.max_staleness = max_staleness;
+    pthread_mutex_unlock(&w->lock);
 }
 
 int32_t hzp_weights_list(struct hzp_weights *w, struct hzp_version_record *ret, int32_t max)

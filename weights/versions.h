@@ -111,6 +111,7 @@ bool hzp_weights_may_update(const struct hzp_weights *w, bool publishes);
 
 /* Optimizer steps by which the current version trails the newest finished one; 0 with one slot. */
 int64_t hzp_weights_staleness(struct hzp_weights *w);
+/* Thread: any.  Holds for updates that begin from now on. */
 void hzp_weights_set_max_staleness(struct hzp_weights *w, int32_t max_staleness);
 
 /* Thread: any, from here on.  The newest `max` records, newest first; returns how many. */

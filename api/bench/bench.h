@@ -17,6 +17,7 @@
 
 struct hzp_bench_reports;
 struct hzp_bench_swapper;
+struct hzp_bench_turns;
 
 struct hzp_bench {
     const struct hzp_options *options;
@@ -26,6 +27,7 @@ struct hzp_bench {
     struct hzp_bench_reports *reports; /* of the engine's updates (samples.h) */
     json_t *figures;                   /* array of objects */
     struct hzp_bench_swapper *swapper; /* of bench swap: the loop's third source */
+    struct hzp_bench_turns *turns;     /* of bench coserve: its first */
     bool quick;
 };
 
@@ -51,6 +53,7 @@ int hzp_bench_serve(struct hzp_bench *b, struct hzp_err_text *reterr);
 int hzp_bench_train(struct hzp_bench *b, struct hzp_err_text *reterr);
 int hzp_bench_coserve(struct hzp_bench *b, struct hzp_err_text *reterr);
 int hzp_bench_swap(struct hzp_bench *b, struct hzp_err_text *reterr);
+int hzp_bench_offline(struct hzp_bench *b, struct hzp_err_text *reterr);
 int hzp_bench_ops(struct hzp_bench *b, struct hzp_err_text *reterr);
 
 /* A source that does nothing but publish versions; made before the engine starts. */

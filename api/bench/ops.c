@@ -71,7 +71,7 @@ static struct hzp_mat take(struct lab *lab, size_t *at, int32_t rows, int32_t co
 
 static void products(struct lab *lab, const char *what, int32_t out, int32_t in)
 {
-    static const int32_t rows[] = {1, 8, 64, ROWS};
+    static const int32_t rows[] = {1, 8, 16, 32, 64, ROWS};
     char name[96];
     for (int i = 0; i < HZP_COUNT(rows); i++) {
         size_t at = 0;

@@ -17,6 +17,7 @@
 
 struct hzp_bench_swapper {
     struct hzp_source source;
+    struct hzp_device *dev;
     struct hzp_weights *weights;
     /* engine thread */
     bool prepared; /* every slot holds the same weights */
@@ -44,8 +45,11 @@ static void swap_when_due(struct hzp_source *source, const struct hzp_step *step
     const struct hzp_version *current = hzp_weights_current(s->weights);
     if (!s->prepared) {
         const struct hzp_layout *layout = hzp_weights_layout(s->weights);
-        memcpy(draft->base, current->base,
-               layout->elements * hzp_dtype_size(hzp_weights_type(s->weights)));
+        if (hzp_device_copy(s->dev, draft->base, current->base,
+                            layout->elements * hzp_dtype_size(hzp_weights_type(s->weights))) < 0) {
+            hzp_weights_abandon(s->weights, draft);
+            return;
+        }
         s->prepared = true;
     }
     draft->record.optimizer_step = current->record.optimizer_step;
@@ -103,6 +107,7 @@ int hzp_bench_swap(struct hzp_bench *b, struct hzp_err_text *reterr)
     int64_t n[RATES] = {0};
     uint64_t swaps[RATES] = {0};
     int r = HZP_OK;
+    b->swapper->dev = b->engine->dev;
     b->swapper->weights = b->engine->weights;
     hzp_bench_client_open(b, &client);
     for (int i = 0; i < RATES; i++)

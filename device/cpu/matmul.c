@@ -4,7 +4,7 @@
 #include <string.h>
 
 enum {
-    DOT_ROWS_MAX = 32,   /* bf16: up to here the dot kernel beats the library */
+    DOT_ROWS_MAX = 12,   /* bf16: up to here the dot kernel beats the panels */
     DOT_TASK_BYTES = 128 << 10,
     DOT_SLAB = 4 * HZP_DOT_ROWS,
     TILE_ROWS = 6,
@@ -121,9 +121,11 @@ int hzp_cpu_matmul(struct hzp_lane *lane, const struct hzp_matmul_args *a,
 
     if (a->c.rows == 0 || a->c.cols == 0)
         return HZP_OK;
-    if (forward && (f32 || !product->pairs || a->c.rows <= DOT_ROWS_MAX))
+    if (forward && (f32 || !product->panel || a->c.rows <= DOT_ROWS_MAX))
         return dot_run(&grid);
-    if (inner > 0 && (f32 || product->pairs)) {
+    if (forward && inner > 0)
+        return hzp_cpu_panel_run(grid.team, a, product->panel);
+    if (inner > 0 && (f32 || product->panel)) {
         int r = hzp_cpu_matmul_library(lane, a);
         if (r != HZP_EUNSUP)
             return r;

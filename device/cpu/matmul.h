@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/cpu/matmul.h - matrix products on a team.
  *
- * Three ways, chosen by measurements in dev/kernels/matmul_lab.md:
+ * Four ways, chosen by measurements in dev/kernels/matmul_lab.md:
  *   dot      x W^T (both operands contiguous along k): our own kernel, for few rows, where it
  *            streams W at read bandwidth, and for every F32 forward product
- *   library  oneDNN, one single-threaded primitive per block of c, run by the team's threads
+ *   panels   x W^T in bf16 of more rows (device/cpu/panel.h)
+ *   library  oneDNN, one single-threaded primitive per block of c, run by the team's threads:
+ *            gradients
  *   outer    our own kernel for what the library cannot do at this instruction set
  * A dot's value depends only on its two rows: never on how many rows share the call.
  *
@@ -13,7 +15,7 @@
 #ifndef HZP_DEVICE_CPU_MATMUL_H
 #define HZP_DEVICE_CPU_MATMUL_H
 
-#include "device/cpu/cpu.h"
+#include "device/cpu/panel.h"
 
 /* Work memory of one dot task (partial sums where k is cut), bytes. */
 enum { HZP_DOT_ROWS = 96, HZP_DOT_COLS = 32, HZP_DOT_WORK = HZP_DOT_ROWS * HZP_DOT_COLS * 64 };
@@ -38,7 +40,7 @@ typedef void hzp_outer_fn(const struct hzp_matmul_args *args, int m0, int m1, in
 struct hzp_cpu_product {
     hzp_dot_fn *dot;
     hzp_outer_fn *outer;
-    bool pairs; /* multiplies bf16 without widening them; the library then does too */
+    const struct hzp_panel_kernels *panel; /* NULL: does not multiply bf16 without widening them */
 };
 
 /* The lane's cache of library primitives.  HZP_ENOMEM. */

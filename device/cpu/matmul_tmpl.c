@@ -183,7 +183,7 @@ INLINE void dot_kind(const struct hzp_dot *d, enum kind kind, int m0, int m1, in
             for (int m = m0; m < m1; m += MR, part += MR * NR * VL) {
                 ptrdiff_t ahead = n + NR < n1 || kb + 1 == blocks ? down : next;
                 dot_tiles(d, kind, HZP_MIN(MR, m1 - m), m, n, n1, kb, part,
-                          m == m0 && m1 - m0 > 1 ? ahead : 0);
+                          m == m0 ? ahead : 0);
             }
     }
 }
@@ -270,9 +270,9 @@ static void cpu_outer(const struct hzp_matmul_args *a, int m0, int m1, int n0, i
 }
 
 #ifdef __AVX512BF16__
-static const struct hzp_cpu_product product = {cpu_dot, cpu_outer, true};
+static const struct hzp_cpu_product product = {cpu_dot, cpu_outer, &HZP_ISA_NAME(hzp_cpu_panel)};
 #else
-static const struct hzp_cpu_product product = {cpu_dot, cpu_outer, false};
+static const struct hzp_cpu_product product = {cpu_dot, cpu_outer, NULL};
 #endif
 
 static int cpu_matmul(struct hzp_lane *lane, const void *args)

@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -182,16 +183,24 @@ void hzp_team_range(struct hzp_team *team, int items, size_t item_bytes, hzp_ran
     hzp_team_run(team, HZP_DIV_UP(items, range.step), range_task, &range);
 }
 
+enum { HUGE_PAGE = 2 << 20, HUGE_FROM = 64 << 10 };
+
 static int memory_grow(struct memory *memory, size_t size)
 {
+    size_t align;
     void *ptr;
 
     if (size <= memory->size)
         return HZP_OK;
-    size = HZP_ROUND_UP(size + size / 4, (size_t)4096); /* some room: shapes grow step by step */
-    ptr = aligned_alloc(4096, size);
+    size += size / 4; /* some room: shapes grow step by step */
+    align = size >= HUGE_FROM ? HUGE_PAGE : 4096;
+    size = HZP_ROUND_UP(size, align);
+    ptr = aligned_alloc(align, size);
     if (!ptr)
         return HZP_ENOMEM;
+    /* Small pages lie scattered over the second-level cache's sets, differently in each process. */
+    if (align == HUGE_PAGE)
+        madvise(ptr, size, MADV_HUGEPAGE);
     free(memory->ptr);
     memory->ptr = ptr;
     memory->size = size;

@@ -8,23 +8,14 @@
 
 #include "base/log.h"
 
-enum {
-    SPACE = 64 << 20,  /* what cuBLASLt's fastest algorithms ask for on Hopper is half of it */
-    SCRATCH = 64 << 20,
-    SCRATCH_SMALL = 4 << 20, /* lanes of copies and the network */
-    STAGE = 16 << 20,
-};
 static const size_t RESERVE = (size_t)1 << 30; /* of the driver, the libraries and the lanes */
-
-struct hzp_fence {
-    struct hzp_cuda_device *dev;
-    cudaEvent_t event;
-};
 
 int hzp_cuda_check(struct hzp_cuda_device *dev, cudaError_t error, const char *what)
 {
     if (error == cudaSuccess)
         return HZP_OK;
+    if (dev->capturing)
+        return HZP_EUNSUP; /* hzp_cuda_graph_end says why */
     if (!dev->failed)
         hzp_log(HZP_LOG_ERROR, "cuda", "%s failed: %s (%s)", what, cudaGetErrorString(error),
                 cudaGetErrorName(error));
@@ -76,6 +67,44 @@ static int device_describe(struct hzp_cuda_device *dev, struct hzp_err_text *ret
     return HZP_OK;
 }
 
+/* One op, timed if lane_time asked for it. */
+static int issue(struct hzp_lane *base, hzp_op_fn *op, const void *args)
+{
+    struct hzp_cuda_lane *lane = hzp_cuda_lane(base);
+    if (!lane->ready || !lane->counter)
+        HZP_TRY(hzp_cuda_lane_ready_for_ops(lane));
+    if (!lane->span)
+        return op(base, args);
+    HZP_TRY(hzp_cuda_time_begin(lane));
+    int r = op(base, args);
+    int t = hzp_cuda_time_end(lane);
+    return r < 0 ? r : t;
+}
+
+#define X(name, bound)                                                                             \
+    static int issue_##name(struct hzp_lane *lane, const void *args)                               \
+    {                                                                                              \
+        return issue(lane, hzp_cuda_##name, args);                                                 \
+    }
+HZP_OPS(X)
+#undef X
+
+static int lanes_choose(struct hzp_cuda_device *dev, struct hzp_err_text *reterr)
+{
+    static const char *const names[] = {"plain", "grid", "green"};
+    const char *name = getenv("HZP_CUDA_LANES");
+    dev->lanes = HZP_CUDA_GREEN;
+    if (!name || !*name)
+        return HZP_OK;
+    for (int i = 0; i < HZP_COUNT(names); i++)
+        if (strcmp(name, names[i]) == 0) {
+            dev->lanes = (enum hzp_cuda_lanes)i;
+            return HZP_OK;
+        }
+    return hzp_fail_param(reterr, HZP_EINVAL, "HZP_CUDA_LANES",
+                          "HZP_CUDA_LANES=%s: not green, grid or plain", name);
+}
+
 static int cuda_open(const struct hzp_device_config *config, struct hzp_device **ret,
                      struct hzp_err_text *reterr)
 {
@@ -86,14 +115,16 @@ static int cuda_open(const struct hzp_device_config *config, struct hzp_device *
     dev->base.backend = &hzp_backend_cuda;
     dev->ordinal = config->ordinal;
     dev->epoch = 1;
-    int r = device_describe(dev, reterr);
+    int r = lanes_choose(dev, reterr);
+    if (r == HZP_OK)
+        r = device_describe(dev, reterr);
     if (r == HZP_OK)
         r = hzp_cuda_products_open(dev, &dev->products, reterr);
     if (r < 0) {
         free(dev);
         return r;
     }
-#define X(name, bound) dev->base.op[HZP_OP_##name] = hzp_cuda_##name;
+#define X(name, bound) dev->base.op[HZP_OP_##name] = issue_##name;
     HZP_OPS(X)
 #undef X
     *ret = &dev->base;
@@ -104,6 +135,8 @@ static void cuda_close(struct hzp_device *base)
 {
     struct hzp_cuda_device *dev = (struct hzp_cuda_device *)base;
     hzp_cuda_products_close(dev->products);
+    hzp_cuda_time_close(dev);
+    hzp_cuda_green_close(dev);
     free(dev);
 }
 
@@ -179,12 +212,16 @@ const void *hzp_cuda_staged(struct hzp_lane *base, const void *ptr, size_t size)
 static int cuda_copy(struct hzp_lane *base, void *dst, const void *src, size_t size)
 {
     struct hzp_cuda_device *dev = hzp_cuda_device(base);
+    struct hzp_cuda_lane *lane = hzp_cuda_lane(base);
+    HZP_TRY(hzp_cuda_lane_ready(lane));
+    bool timed = lane->span;
     if (is_pinned(dev, dst))
         dev->epoch++;
-    return hzp_cuda_check(dev,
-                          cudaMemcpyAsync(dst, src, size, cudaMemcpyDefault,
-                                          hzp_cuda_lane(base)->stream),
-                          "copying");
+    if (timed)
+        HZP_TRY(hzp_cuda_time_begin(lane));
+    HZP_TRY(hzp_cuda_check(dev, cudaMemcpyAsync(dst, src, size, cudaMemcpyDefault, lane->stream),
+                           "copying"));
+    return timed ? hzp_cuda_time_end(lane) : HZP_OK;
 }
 
 /* Any thread: the runtime is thread-safe, and knows the device by thread. */
@@ -199,111 +236,6 @@ static int cuda_host_copy(struct hzp_device *base, void *dst, const void *src, s
     return hzp_cuda_check(dev, error, "copying");
 }
 
-static void cuda_lane_close(struct hzp_lane *base)
-{
-    struct hzp_cuda_lane *lane = hzp_cuda_lane(base);
-    cudaFree(lane->space);
-    cudaFree(lane->scratch);
-    cudaFree(lane->stage);
-    cudaFree(lane->counter);
-    if (lane->stream)
-        cudaStreamDestroy(lane->stream);
-    free(lane);
-}
-
-static cudaError_t lane_memory(struct hzp_cuda_lane *lane, enum hzp_bound use)
-{
-    bool ops = use == HZP_BOUND_COMPUTE || use == HZP_BOUND_MEMORY;
-    size_t counters = HZP_CUDA_COUNTERS * sizeof(*lane->counter);
-    lane->space_size = ops ? SPACE : 0;
-    lane->scratch_size = ops ? SCRATCH : SCRATCH_SMALL;
-    lane->stage_size = ops ? STAGE : SCRATCH_SMALL;
-    cudaError_t error = cudaSuccess;
-    if (lane->space_size)
-        error = cudaMalloc(&lane->space, lane->space_size);
-    if (error == cudaSuccess)
-        error = cudaMalloc((void **)&lane->scratch, lane->scratch_size);
-    if (error == cudaSuccess)
-        error = cudaMalloc((void **)&lane->stage, lane->stage_size);
-    if (error == cudaSuccess)
-        error = cudaMalloc((void **)&lane->counter, counters);
-    if (error == cudaSuccess)
-        error = cudaMemsetAsync(lane->counter, 0, counters, lane->stream);
-    return error;
-}
-
-/* Copies and the network give way: what waits for them was issued early. */
-static int cuda_lane_open(struct hzp_device *base, enum hzp_bound use, struct hzp_lane **ret)
-{
-    struct hzp_cuda_device *dev = (struct hzp_cuda_device *)base;
-    struct hzp_cuda_lane *lane = calloc(1, sizeof(*lane));
-    int low = 0, high = 0;
-    if (!lane)
-        return HZP_ENOMEM;
-    lane->base = (struct hzp_lane){.dev = base, .use = use};
-    cudaDeviceGetStreamPriorityRange(&low, &high);
-    cudaError_t error =
-        cudaStreamCreateWithPriority(&lane->stream, cudaStreamNonBlocking,
-                                     use == HZP_BOUND_COMPUTE || use == HZP_BOUND_MEMORY ? high
-                                                                                         : low);
-    if (error == cudaSuccess)
-        error = lane_memory(lane, use);
-    if (error == cudaErrorMemoryAllocation) {
-        cudaGetLastError();
-        cuda_lane_close(&lane->base);
-        return HZP_ENOMEM;
-    }
-    int r = hzp_cuda_check(dev, error, "opening a lane");
-    if (r < 0) {
-        cuda_lane_close(&lane->base);
-        return r;
-    }
-    *ret = &lane->base;
-    return HZP_OK;
-}
-
-static int cuda_lane_wait(struct hzp_lane *lane, struct hzp_fence *fence)
-{
-    return hzp_cuda_check(fence->dev, cudaStreamWaitEvent(hzp_cuda_lane(lane)->stream, fence->event, 0),
-                          "waiting for a fence");
-}
-
-static int cuda_fence_open(struct hzp_device *base, struct hzp_fence **ret)
-{
-    struct hzp_fence *fence = calloc(1, sizeof(*fence));
-    if (!fence)
-        return HZP_ENOMEM;
-    fence->dev = (struct hzp_cuda_device *)base;
-    int r = hzp_cuda_check(fence->dev,
-                           cudaEventCreateWithFlags(&fence->event, cudaEventDisableTiming),
-                           "opening a fence");
-    if (r < 0) {
-        free(fence);
-        return r;
-    }
-    *ret = fence;
-    return HZP_OK;
-}
-
-static void cuda_fence_close(struct hzp_fence *fence)
-{
-    cudaEventDestroy(fence->event);
-    free(fence);
-}
-
-static int cuda_fence_record(struct hzp_fence *fence, struct hzp_lane *lane)
-{
-    return hzp_cuda_check(fence->dev, cudaEventRecord(fence->event, hzp_cuda_lane(lane)->stream),
-                          "recording a fence");
-}
-
-/* What the host waited for it may overwrite: staged copies are stale from here on. */
-static int cuda_fence_wait(struct hzp_fence *fence)
-{
-    fence->dev->epoch++;
-    return hzp_cuda_check(fence->dev, cudaEventSynchronize(fence->event), "the device");
-}
-
 const struct hzp_backend hzp_backend_cuda = {
     .name = "cuda",
     .open = cuda_open,
@@ -312,12 +244,18 @@ const struct hzp_backend hzp_backend_cuda = {
     .mem_free = cuda_mem_free,
     .copy = cuda_copy,
     .host_copy = cuda_host_copy,
-    .lane_open = cuda_lane_open,
-    .lane_close = cuda_lane_close,
-    .lane_wait = cuda_lane_wait,
-    .fence_open = cuda_fence_open,
-    .fence_close = cuda_fence_close,
-    .fence_record = cuda_fence_record,
-    .fence_wait = cuda_fence_wait,
+    .lane_open = hzp_cuda_lane_open,
+    .lane_close = hzp_cuda_lane_close,
+    .lane_wait = hzp_cuda_lane_wait,
+    .fence_open = hzp_cuda_fence_open,
+    .fence_close = hzp_cuda_fence_close,
+    .fence_record = hzp_cuda_fence_record,
+    .fence_wait = hzp_cuda_fence_wait,
+    .lane_set_share = hzp_cuda_lane_set_share,
+    .lane_time = hzp_cuda_lane_time,
+    .graph_begin = hzp_cuda_graph_begin,
+    .graph_end = hzp_cuda_graph_end,
+    .graph_launch = hzp_cuda_graph_launch,
+    .graph_close = hzp_cuda_graph_close,
     .limits = hzp_cuda_limits,
 };

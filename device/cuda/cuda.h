@@ -3,7 +3,15 @@
  *
  * A lane is a stream with memory of its own: scratch for kernels that need room between two
  * launches, a workspace for matrix products, and room for staged copies of what kernels would
- * otherwise read from the host again and again.  Nothing is allocated after a lane is open.
+ * otherwise read from the host again and again.  It is taken at the lane's first op, out of what the
+ * memory plan leaves to the backend; a lane that computes nothing costs a stream.
+ *
+ * A lane with a share of the SMs has either a stream of a green context, which holds whatever its
+ * kernels do, or its own stream and kernels that start no more blocks than fit (HZP_CUDA_LANES).
+ *
+ * What an op launches depends on its arguments' bytes, the lane's memory and its share: never on
+ * what its pointers point to.  So a captured graph can be launched again while the host writes new
+ * rows into the same arrays.
  *
  * The CUDA runtime is linked in; the driver is looked for when a device is opened, and
  * cuBLASLt is loaded then: a program built with CUDA starts on machines that have neither.
@@ -22,6 +30,11 @@ extern "C" {
 #endif
 
 struct hzp_cuda_products; /* matmul.c */
+struct hzp_cuda_green;    /* green.c */
+struct hzp_cuda_lane;
+
+/* How a lane's share is enforced: not at all; by the blocks its kernels start; by green contexts. */
+enum hzp_cuda_lanes { HZP_CUDA_PLAIN, HZP_CUDA_GRID, HZP_CUDA_GREEN };
 
 enum { HZP_CUDA_PINNED_MAX = 256, HZP_CUDA_STAGED_MAX = 32, HZP_CUDA_COUNTERS = 1 << 16 };
 
@@ -36,11 +49,39 @@ struct hzp_cuda_device {
     } pinned[HZP_CUDA_PINNED_MAX]; /* host memory handed out */
     int pinneds;
     struct hzp_cuda_products *products;
+    enum hzp_cuda_lanes lanes;
+    struct hzp_cuda_green *green;    /* NULL: no share was asked for yet */
+    struct hzp_cuda_lane *lane_list; /* all open lanes */
+    uint64_t lane_ids;
+    bool capturing; /* a graph is being made: errors end the graph, not the device */
+    struct {        /* time.c: events that are not in use, and the device's clock */
+        cudaEvent_t *spare;
+        int spares, room;
+        cudaEvent_t last;            /* the newest whose time is known; NULL: none */
+        double last_ns;              /* since the first */
+        double offset_ns;            /* host clock - that */
+        uint64_t offset_at;          /* host clock when it was measured */
+    } clock;
+};
+
+struct hzp_cuda_timing {
+    struct hzp_span *span;
+    cudaEvent_t begin, end;
 };
 
 struct hzp_cuda_lane {
     struct hzp_lane base;
-    cudaStream_t stream;
+    struct hzp_cuda_lane *next;
+    uint64_t id;
+    cudaStream_t stream; /* where ops go: own, or a green context's */
+    cudaStream_t own;
+    int share;  /* as asked for; 0: none */
+    int limit;  /* SMs its kernels may use; 0: all */
+    bool ready; /* its stream is the one of its share */
+    struct hzp_span *span; /* of the next op; NULL: it is not timed */
+    struct hzp_cuda_timing *timing; /* [timings] not yet read */
+    int timings, timings_room;
+    uint64_t timed; /* how many there were ever */
     void *space; /* of the matrix products */
     size_t space_size;
     char *scratch;
@@ -67,7 +108,14 @@ static inline struct hzp_cuda_device *hzp_cuda_device(struct hzp_lane *lane)
     return (struct hzp_cuda_device *)lane->dev;
 }
 
-/* HZP_OK, or HZP_EDEVICE with the text of the error logged once. */
+/* SMs that the lane's kernels may fill. */
+static inline int hzp_cuda_sms(struct hzp_lane *lane)
+{
+    int limit = hzp_cuda_lane(lane)->limit;
+    return limit ? limit : hzp_cuda_device(lane)->sms;
+}
+
+/* HZP_OK, or HZP_EDEVICE with the text of the error logged once; HZP_EUNSUP while a graph is made. */
 int hzp_cuda_check(struct hzp_cuda_device *dev, cudaError_t error, const char *what);
 
 /* After the launches of an op: HZP_OK or HZP_EDEVICE. */
@@ -77,6 +125,40 @@ int hzp_cuda_launched(struct hzp_lane *lane, const char *op);
  * copy on the device, made when the lane's turn comes and kept until the host has waited for a
  * fence (only then may it write there again).  Falls back to ptr, which works, slowly. */
 const void *hzp_cuda_staged(struct hzp_lane *lane, const void *ptr, size_t size);
+
+/* lane.c */
+int hzp_cuda_lane_open(struct hzp_device *dev, enum hzp_bound use, struct hzp_lane **ret);
+void hzp_cuda_lane_close(struct hzp_lane *lane);
+int hzp_cuda_lane_ready(struct hzp_cuda_lane *lane); /* before anything is put on its stream */
+int hzp_cuda_lane_ready_for_ops(struct hzp_cuda_lane *lane); /* it has its memory too */
+int hzp_cuda_lane_wait(struct hzp_lane *lane, struct hzp_fence *fence);
+int hzp_cuda_lane_set_share(struct hzp_lane *lane, int units);
+int hzp_cuda_fence_open(struct hzp_device *dev, struct hzp_fence **ret);
+void hzp_cuda_fence_close(struct hzp_fence *fence);
+int hzp_cuda_fence_record(struct hzp_fence *fence, struct hzp_lane *lane);
+int hzp_cuda_fence_wait(struct hzp_fence *fence);
+
+/* green.c: streams that hold `parts` disjoint sets of SMs, as many of each as `want` says (at least
+ * 16, in steps of 8; the last of several takes all that is left).  Made once for the same wants, then
+ * kept.  ret_sms: what each got.  HZP_EUNSUP, with one line logged: no green contexts. */
+enum { HZP_CUDA_PARTS_MAX = 4, HZP_CUDA_PART_MIN = 16, HZP_CUDA_PART_STEP = 8 };
+int hzp_cuda_green_split(struct hzp_cuda_device *dev, const int *want, int parts,
+                         cudaStream_t *ret_stream, int *ret_sms);
+void hzp_cuda_green_close(struct hzp_cuda_device *dev);
+
+/* time.c.  begin and end around what lane_time was asked for; read fills the spans of the lane's
+ * first `upto` timings, all of which have ended. */
+int hzp_cuda_lane_time(struct hzp_lane *lane, struct hzp_span *span);
+int hzp_cuda_time_begin(struct hzp_cuda_lane *lane);
+int hzp_cuda_time_end(struct hzp_cuda_lane *lane);
+int hzp_cuda_time_read(struct hzp_cuda_lane *lane, uint64_t upto);
+void hzp_cuda_time_close(struct hzp_cuda_device *dev);
+
+/* graph.c */
+int hzp_cuda_graph_begin(struct hzp_lane *lane);
+int hzp_cuda_graph_end(struct hzp_lane *lane, struct hzp_graph **ret);
+int hzp_cuda_graph_launch(struct hzp_graph *graph, struct hzp_lane *lane);
+void hzp_cuda_graph_close(struct hzp_graph *graph);
 
 /* matmul.c.  HZP_EUNSUP: there is no cuBLASLt. */
 int hzp_cuda_products_open(struct hzp_cuda_device *dev, struct hzp_cuda_products **ret,

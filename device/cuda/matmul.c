@@ -5,16 +5,21 @@
  * c = op(a) op(b) is computed as c^T = op(b)^T op(a)^T, the flags unchanged, b coming first.  Its
  * bias runs along the columns of c^T, which is along the rows of ours: ours exactly.
  *
- * For each shape the library is asked once; what it advises is kept in a table of fixed size.
+ * For each shape and number of SMs the library is asked once; the algorithm is kept in a table of
+ * fixed size and on disk (algos.h).  With HZP_CUDA_TUNE=1 its best offers are timed on the operands
+ * at hand, at a shape's first use: a start's first steps are then slow, the following starts read
+ * what this one found.  A lane with a share tells the library how many SMs it has.
  */
 #include "device/cuda/cuda.h"
 
 #include <cublasLt.h>
 #include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
+#include "device/cuda/algos.h"
 
 /* The functions we use, found by name. */
 #define LT(X)                                                                                      \
@@ -29,13 +34,16 @@
     X(MatmulPreferenceCreate)                                                                      \
     X(MatmulPreferenceDestroy)                                                                     \
     X(MatmulPreferenceSetAttribute)                                                                \
-    X(MatmulAlgoGetHeuristic)
+    X(MatmulAlgoGetHeuristic)                                                                      \
+    X(MatmulAlgoCheck)                                                                             \
+    X(GetVersion)
 
 struct key {
     int32_t m, n, k, lda, ldb, ldc;
+    int32_t sms; /* that it may use; 0: all */
     uint8_t type, type_c, trans_a, trans_b, bias, align; /* log2 of the least alignment, at most 4 */
-    uint8_t zero[2];
-    size_t space;
+    uint8_t zero[6];
+    uint64_t space;
 };
 
 struct product {
@@ -46,13 +54,15 @@ struct product {
     cublasLtMatmulAlgo_t algo;
 };
 
-enum { PRODUCTS = 4096, FULL = 3072 };
+enum { PRODUCTS = 4096, FULL = 3072, OFFERS = 8, OFFERS_LIMITED = 4, TIMED_RUNS = 3 };
 
 struct hzp_cuda_products {
     void *library;
     cublasLtHandle_t handle;
     struct product table[PRODUCTS];
     int count;
+    struct hzp_cuda_algos *algos;
+    bool tunes;
 #define X(name) __typeof__(&cublasLt##name) name;
     LT(X)
 #undef X
@@ -95,6 +105,14 @@ int hzp_cuda_products_open(struct hzp_cuda_device *dev, struct hzp_cuda_products
         return hzp_fail(reterr, HZP_EUNSUP, "device cuda: cuBLASLt: %s %s",
                         missing ? missing : "the library", missing ? "is missing" : "does not start");
     }
+    int driver = 0;
+    char identity[96];
+    const char *tune = getenv("HZP_CUDA_TUNE");
+    cudaDriverGetVersion(&driver);
+    snprintf(identity, sizeof(identity), "%.60s; driver %d; cublasLt %zu", dev->base.label, driver,
+             p->GetVersion());
+    p->algos = hzp_cuda_algos_open(identity);
+    p->tunes = tune && *tune && strcmp(tune, "0") != 0;
     *ret = p;
     return HZP_OK;
 }
@@ -125,6 +143,7 @@ void hzp_cuda_products_close(struct hzp_cuda_products *p)
     if (!p)
         return;
     table_clear(p);
+    hzp_cuda_algos_close(p->algos);
     p->Destroy(p->handle);
     dlclose(p->library);
     free(p);
@@ -160,35 +179,137 @@ static bool describe(struct hzp_cuda_products *p, struct product *product)
     if (ok && k->bias)
         ok = p->MatmulDescSetAttribute(product->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
                                        sizeof(epilogue)) == CUBLAS_STATUS_SUCCESS;
+    if (ok && k->sms)
+        ok = p->MatmulDescSetAttribute(product->desc, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &k->sms,
+                                       sizeof(k->sms)) == CUBLAS_STATUS_SUCCESS;
     ok = ok && layout(p, &product->a, type, k->trans_b ? k->n : k->k, k->trans_b ? k->k : k->n, k->ldb);
     ok = ok && layout(p, &product->b, type, k->trans_a ? k->k : k->m, k->trans_a ? k->m : k->k, k->lda);
     return ok && layout(p, &product->c, (enum hzp_dtype)k->type_c, k->m, k->n, k->ldc);
 }
 
-static bool advise(struct hzp_cuda_products *p, struct product *product)
+/* The library's offers, best first; how many, 0: it cannot. */
+static int advise(struct hzp_cuda_products *p, const struct product *product, int wanted,
+                  cublasLtMatmulHeuristicResult_t *ret)
 {
     static const cublasLtMatmulPreferenceAttributes_t aligned[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
     cublasLtMatmulPreference_t wish = NULL;
-    cublasLtMatmulHeuristicResult_t result = {0};
     uint32_t align = 1u << product->key.align;
-    int found = 0;
+    size_t space = (size_t)product->key.space;
+    int found = 0, good = 0;
     if (p->MatmulPreferenceCreate(&wish) != CUBLAS_STATUS_SUCCESS)
-        return false;
-    bool ok = p->MatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                              &product->key.space, sizeof(size_t)) ==
-              CUBLAS_STATUS_SUCCESS;
+        return 0;
+    bool ok = p->MatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &space,
+                                              sizeof(space)) == CUBLAS_STATUS_SUCCESS;
     for (int i = 0; i < HZP_COUNT(aligned); i++)
         ok = ok && p->MatmulPreferenceSetAttribute(wish, aligned[i], &align, sizeof(align)) ==
                        CUBLAS_STATUS_SUCCESS;
     ok = ok &&
          p->MatmulAlgoGetHeuristic(p->handle, product->desc, product->a, product->b, product->c,
-                                   product->c, wish, 1, &result, &found) == CUBLAS_STATUS_SUCCESS &&
-         found > 0 && result.state == CUBLAS_STATUS_SUCCESS;
+                                   product->c, wish, wanted, ret, &found) == CUBLAS_STATUS_SUCCESS;
     p->MatmulPreferenceDestroy(wish);
-    product->algo = result.algo;
-    return ok;
+    for (int i = 0; ok && i < found; i++)
+        if (ret[i].state == CUBLAS_STATUS_SUCCESS)
+            ret[good++] = ret[i];
+    return good;
+}
+
+static cublasStatus_t run(struct hzp_cuda_products *p, struct product *product,
+                          const struct hzp_matmul_args *a, struct hzp_cuda_lane *lane, void *to)
+{
+    static const float one = 1, zero = 0;
+    return p->Matmul(p->handle, product->desc, &one, a->b.ptr, product->a, a->a.ptr, product->b,
+                     a->accumulate ? &one : &zero, a->c.ptr, product->c, to, product->c,
+                     &product->algo, lane->space, lane->space_size, lane->stream);
+}
+
+static bool bias_set(struct hzp_cuda_products *p, struct product *product,
+                     const struct hzp_matmul_args *a)
+{
+    return !product->key.bias ||
+           p->MatmulDescSetAttribute(product->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &a->bias.ptr,
+                                     sizeof(a->bias.ptr)) == CUBLAS_STATUS_SUCCESS;
+}
+
+/* Milliseconds of one run, after a first one; negative: it does not run. */
+static float time_offer(struct hzp_cuda_products *p, struct product *product,
+                        const struct hzp_matmul_args *a, struct hzp_cuda_lane *lane, void *to,
+                        const cudaEvent_t *event)
+{
+    float ms = -1;
+    for (int i = 0; i <= TIMED_RUNS; i++) {
+        if (i == 1 && cudaEventRecord(event[0], lane->stream) != cudaSuccess)
+            return -1;
+        if (run(p, product, a, lane, to) != CUBLAS_STATUS_SUCCESS)
+            return -1;
+    }
+    if (cudaEventRecord(event[1], lane->stream) != cudaSuccess ||
+        cudaEventSynchronize(event[1]) != cudaSuccess ||
+        cudaEventElapsedTime(&ms, event[0], event[1]) != cudaSuccess)
+        return -1;
+    return ms;
+}
+
+/* The quickest offer.  Sums go to scratch, for they may be added once only. */
+static int tune(struct hzp_cuda_products *p, struct product *product,
+                const struct hzp_matmul_args *a, struct hzp_cuda_lane *lane,
+                const cublasLtMatmulHeuristicResult_t *offer, int offers)
+{
+    size_t bytes = (size_t)a->c.rows * (size_t)a->c.stride * hzp_dtype_size(a->c.type);
+    void *to = a->accumulate ? lane->scratch : a->c.ptr;
+    cudaEvent_t event[2] = {NULL, NULL};
+    float best_ms = -1;
+    int best = 0;
+    if ((a->accumulate && bytes > lane->scratch_size) || !bias_set(p, product, a))
+        return 0;
+    for (int i = 0; i < 2; i++)
+        if (cudaEventCreate(&event[i]) != cudaSuccess)
+            offers = 0;
+    for (int i = 0; i < offers; i++) {
+        product->algo = offer[i].algo;
+        float ms = time_offer(p, product, a, lane, to, event);
+        if (ms >= 0 && (best_ms < 0 || ms < best_ms)) {
+            best_ms = ms;
+            best = i;
+        }
+    }
+    for (int i = 0; i < 2; i++)
+        if (event[i])
+            cudaEventDestroy(event[i]);
+    return best;
+}
+
+/* What was kept, if the library still takes it. */
+static bool kept(struct hzp_cuda_products *p, struct product *product, bool tunes)
+{
+    const struct hzp_cuda_algo *entry =
+        hzp_cuda_algos_find(p->algos, &product->key, sizeof(product->key));
+    cublasLtMatmulHeuristicResult_t result;
+    if (!entry || (tunes && !entry->tuned))
+        return false;
+    _Static_assert(sizeof(product->algo) == sizeof(entry->algo), "as it is kept");
+    memcpy(&product->algo, entry->algo, sizeof(product->algo));
+    return p->MatmulAlgoCheck(p->handle, product->desc, product->a, product->b, product->c,
+                              product->c, &product->algo, &result) == CUBLAS_STATUS_SUCCESS &&
+           result.state == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= product->key.space;
+}
+
+static bool choose(struct hzp_cuda_products *p, struct product *product,
+                   const struct hzp_matmul_args *a, struct hzp_cuda_lane *lane)
+{
+    cublasLtMatmulHeuristicResult_t offer[OFFERS];
+    bool tunes = p->tunes && !hzp_cuda_device(&lane->base)->capturing;
+    if (kept(p, product, tunes))
+        return true;
+    int wanted = !tunes ? 1 : product->key.sms ? OFFERS_LIMITED : OFFERS;
+    int offers = advise(p, product, wanted, offer);
+    if (offers == 0)
+        return false;
+    int best = offers > 1 ? tune(p, product, a, lane, offer, offers) : 0;
+    product->algo = offer[best].algo;
+    hzp_cuda_algos_add(p->algos, &product->key, sizeof(product->key), product->algo.data, tunes);
+    return true;
 }
 
 static uint32_t hash(const struct key *key)
@@ -200,7 +321,8 @@ static uint32_t hash(const struct key *key)
     return h;
 }
 
-static struct product *find(struct hzp_cuda_products *p, const struct key *key)
+static struct product *find(struct hzp_cuda_products *p, const struct key *key,
+                            const struct hzp_matmul_args *a, struct hzp_cuda_lane *lane)
 {
     uint32_t at = hash(key) % PRODUCTS;
     while (p->table[at].used && memcmp(&p->table[at].key, key, sizeof(*key)) != 0)
@@ -215,7 +337,7 @@ static struct product *find(struct hzp_cuda_products *p, const struct key *key)
     product->key = *key;
     product->used = true;
     p->count++;
-    product->plain = !describe(p, product) || !advise(p, product);
+    product->plain = !describe(p, product) || !choose(p, product, a, lane);
     return product;
 }
 
@@ -225,7 +347,7 @@ static unsigned align_of(const struct hzp_mat *mat)
     return (unsigned)__builtin_ctzll(bits);
 }
 
-static struct key key_of(const struct hzp_matmul_args *a, size_t space)
+static struct key key_of(const struct hzp_matmul_args *a, const struct hzp_cuda_lane *lane)
 {
     struct key key;
     memset(&key, 0, sizeof(key));
@@ -242,7 +364,8 @@ static struct key key_of(const struct hzp_matmul_args *a, size_t space)
     key.trans_b = a->trans_b != 0;
     key.bias = a->bias.ptr != NULL;
     key.align = (uint8_t)align;
-    key.space = space;
+    key.space = lane->space_size;
+    key.sms = lane->limit;
     return key;
 }
 
@@ -257,23 +380,17 @@ int hzp_cuda_matmul(struct hzp_lane *base, const void *args)
     const struct hzp_matmul_args *a = args;
     struct hzp_cuda_lane *lane = hzp_cuda_lane(base);
     struct hzp_cuda_products *p = hzp_cuda_device(base)->products;
-    static const float one = 1, zero = 0;
     if (a->c.rows == 0 || a->c.cols == 0)
         return HZP_OK;
     if (hzp_cuda_few_fits(a))
         return hzp_cuda_matmul_few(base, a);
-    struct key key = key_of(a, lane->space_size);
-    struct product *product = key.k > 0 && bias_fits(a) ? find(p, &key) : NULL;
+    struct key key = key_of(a, lane);
+    struct product *product = key.k > 0 && bias_fits(a) ? find(p, &key, a, lane) : NULL;
     if (!product || product->plain)
         return hzp_cuda_matmul_plain(base, a);
-    if (key.bias && p->MatmulDescSetAttribute(product->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-                                              &a->bias.ptr, sizeof(a->bias.ptr)) !=
-                        CUBLAS_STATUS_SUCCESS)
+    if (!bias_set(p, product, a))
         return HZP_EDEVICE;
-    cublasStatus_t status =
-        p->Matmul(p->handle, product->desc, &one, a->b.ptr, product->a, a->a.ptr, product->b,
-                  a->accumulate ? &one : &zero, a->c.ptr, product->c, a->c.ptr, product->c,
-                  &product->algo, lane->space, lane->space_size, lane->stream);
+    cublasStatus_t status = run(p, product, a, lane, a->c.ptr);
     if (status == CUBLAS_STATUS_SUCCESS)
         return HZP_OK;
     HZP_TRY(hzp_cuda_launched(base, "matmul"));

@@ -34,15 +34,18 @@ PROMPT = "Once upon a time"
 class Server:
     """One hzpserve; `with` starts and ends it."""
 
-    def __init__(self, *options, name="tiny", state=None):
+    def __init__(self, *options, name="tiny", state=None, log=None):
         self.options = ["--served-model-name", name, *options]
         self.kept = state
+        self.log = log  # a file that takes what is said on standard error
+        self.printed = []
 
     def __enter__(self):
         self.state = tempfile.TemporaryDirectory(prefix="hzpserve-test-")
         arguments = [BINARY, "serve", MODEL, "--dtype", "f32", "--port", "0", "--state",
                      self.kept or self.state.name]
-        self.process = subprocess.Popen(arguments + self.options, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(arguments + self.options, stdout=subprocess.PIPE,
+                                        stderr=self.log, text=True)
         for line in self.process.stdout:
             found = re.search(r"serves (\S+) at http://127\.0\.0\.1:(\d+)", line)
             if found:
@@ -50,7 +53,8 @@ class Server:
                 break
         else:
             raise AssertionError("the server did not start")
-        threading.Thread(target=self.process.stdout.read, daemon=True).start()
+        threading.Thread(target=self.printed.extend, args=(self.process.stdout,),
+                         daemon=True).start()
         self.key = self.options[self.options.index("--api-key") + 1] \
             if "--api-key" in self.options else "none"
         self.url = f"http://127.0.0.1:{self.port}"
@@ -98,7 +102,7 @@ class Server:
     def idle(self):
         return (self.metric("vllm:num_requests_running") == 0
                 and self.metric("vllm:num_requests_waiting") == 0
-                and self.metric("hzpserve_kv_pages_reserved") == 0)
+                and self.metric("hzpserve_kv_pages_taken") == 0)
 
 
 def until(condition, seconds=20):
@@ -307,6 +311,11 @@ def test_errors(server):
             ({"logit_bias": {" 5": 1}}, "logit_bias"), ({"logit_bias": {"05": 1}}, "logit_bias"),
             ({"echo": "yes"}, "echo"),
             ({"stream_options": {"include_usage": True}}, "stream_options"),
+            ({"stream": True, "stream_options": []}, "stream_options"),
+            ({"stream": True, "stream_options": {"include_usage": "yes"}},
+             "stream_options.include_usage"),
+            ({"stream": True, "stream_options": {"continuous_usage_stats": 1}},
+             "stream_options.continuous_usage_stats"),
             ({"min_tokens": 17}, "min_tokens"), ({"prompt": []}, "prompt"),
             ({"prompt": None}, "prompt"), ({"prompt": {"a": 1}}, "prompt"),
             ({"prompt": [1, "a"]}, "prompt"), ({"prompt": [-1]}, "prompt"),
@@ -318,6 +327,13 @@ def test_errors(server):
         assert status == 400 and error["param"] == param, (fields, status, answer)
         assert set(error) == {"message", "type", "param", "code"}
         assert error["type"] == "invalid_request_error" and error["message"], answer
+    for prompt, said in (([[5, 6], [5, -1]], "prompt[1]: token 1 "), ([[5], []], "prompt[1]: "),
+                         ([[5], [6], [7] * 10 ** 5], "prompt[2]: This model's maximum context"),
+                         ([PROMPT, PROMPT * 10 ** 4], "prompt[1]: This model's maximum context"),
+                         ([[5], 6], "prompt[1] must be")):
+        status, _, answer = server.post("/v1/completions", {"prompt": prompt})
+        assert status == 400 and answer["error"]["param"] == "prompt", answer
+        assert answer["error"]["message"].startswith(said), answer
     error = raises(openai.BadRequestError, lambda: server.complete(max_tokens=10 ** 6))
     assert error.code == "context_length_exceeded" and f" {server.context} " in str(error)
     error = raises(openai.NotFoundError, lambda: server.complete(model="gpt"))
@@ -439,8 +455,75 @@ def test_half_a_request_is_not_kept():
         assert server.complete(max_tokens=server.long, n=8).choices[7].text
 
 
+def raw(server, data):
+    """Sends bytes, returns all that comes until the server closes."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as s:
+        s.sendall(data)
+        got = b""
+        while piece := s.recv(65536):
+            got += piece
+        return got
+
+
+def test_a_body_too_long():
+    """Said to be too long: answered before it is sent.  Found to be: answered, too."""
+    with Server("--max-body", "2K", "--no-train", "--api-key", "secret") as server:
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\n"
+        for more in (b"Content-Length: 1000000000000\r\n\r\n",
+                     b"Content-Length: 2049\r\nExpect: 100-continue\r\n\r\n",
+                     b"Content-Length: 2049\r\n\r\n{"):
+            begin = time.monotonic()
+            got = raw(server, head + more)
+            assert got.startswith(b"HTTP/1.1 413 ") and b'"error"' in got, got
+            assert b"connection: close" in got.lower(), got
+            assert time.monotonic() - begin < 5, "it waited for the body"
+        key = {"authorization": "Bearer secret"}
+        for size in (3000, 100000, 1000000):  # a client that sends all before it reads
+            status, _, answer = server.post("/v1/completions", b"x" * size, key)
+            assert status == 413 and "2048" in answer["error"]["message"], answer
+        assert server.post("/v1/completions", b"x" * 100000)[0] == 401
+        assert server.post("/v1/nope", b"x" * 100000, key)[0] == 404
+        chunks = b"".join(b"400\r\n" + b"x" * 1024 + b"\r\n" for _ in range(4)) + b"0\r\n\r\n"
+        got = raw(server, head + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks)
+        assert got.startswith(b"HTTP/1.1 413 "), got
+        until(lambda: server.metric("http_requests_total") > 0)
+
+
+def test_lines_to_copy():
+    """What is printed at start is right for a shell and as JSON, whatever the prompt."""
+    prompt = "It's \"so\" \\ $HOME `id` \u00e4 %s\n!"
+    with Server("--try-prompt", prompt) as server:
+        until(lambda: "".join(server.printed).count("completions") == 2)
+        text = "".join(server.printed)
+        done = subprocess.run(["sh", "-c", 'curl() { printf "%s\\0" "$@" END; }\n' + text],
+                              capture_output=True, text=True)
+        calls = [c.split("\0") for c in done.stdout.split("END\0") if c]
+        assert len(calls) == 3 and not done.stderr, (text, done)
+        for call in calls:
+            if "--data-binary" in call:  # the model names a file of examples
+                body = pathlib.Path(call[call.index("--data-binary") + 1][1:]).read_text()
+            else:
+                body = json.loads(call[call.index("-d") + 1])
+                assert body["prompt"] == prompt, call
+            url = next(a for a in call if a.startswith(server.url))
+            assert server.post(url[len(server.url):], body)[0] in (200, 202)
+
+
+def test_staleness_overrides_publish_every():
+    with tempfile.TemporaryFile("w+") as log:
+        with Server("--max-staleness", "0", "--publish-every", "3", "--passes", "6", log=log) as server:
+            body = {"text": "A dog saw a cat."}
+            assert server.post(EXAMPLES + "?wait=served&timeout=60", body)[0] == 200
+            weights = json.loads(server.get("/v1/weights"))
+            assert weights["publications"] >= 3 and weights["staleness_histogram"][1:] == [0] * 7
+        log.seek(0)
+        said = [line for line in log if "--publish-every" in line]
+        assert len(said) == 1 and "--max-staleness 0 overrides --publish-every 3" in said[0], said
+
+
 def test_drain():
-    with Server("--no-train", "--max-running", "2", "--step-rows", "2") as server:
+    log = tempfile.TemporaryFile("w+")
+    with Server("--no-train", "--max-running", "2", "--step-rows", "2", log=log) as server:
         results = []
 
         def ask():
@@ -454,10 +537,12 @@ def test_drain():
         server.process.send_signal(signal.SIGTERM)
         try:
             until(lambda: server.post("/v1/completions", {"prompt": PROMPT})[0] == 503)
+            _, headers, refused = server.post("/v1/completions", {"prompt": PROMPT})
+            assert refused["error"]["code"] == "stopping" and int(headers["retry-after"]) >= 1
             server.get("/health")
             raise AssertionError("health did not say it is stopping")
         except urllib.error.HTTPError as error:
-            assert error.code == 503
+            assert error.code == 503 and json.loads(error.read()) == refused
         except OSError:
             pass  # it was faster than we are
         for t in threads:
@@ -465,6 +550,11 @@ def test_drain():
         assert server.process.wait(30) == 0
         assert len(results) == 6
         assert all(c.finish_reason == "length" for r in results for c in r.choices)
+    log.seek(0)
+    last = log.read().splitlines()[-1]
+    log.close()
+    said = re.search(r"serve: stopped .*in_flight=(\d+) finished=(\d+) left=0 failed=0 ", last)
+    assert said and int(said[2]) >= int(said[1]) > 0, last
 
 
 def test_hurry():

@@ -8,7 +8,9 @@ MODEL_DIR/expected.json has greedy continuations and the mean loss on TEXT_FILE.
 they are missing.
 """
 import json
+import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -17,15 +19,16 @@ import tempfile
 import time
 
 
-def run(*arguments, status=0):
-    done = subprocess.run([BINARY, *arguments], capture_output=True, text=True, timeout=120)
+def run(*arguments, status=0, env=None):
+    done = subprocess.run([BINARY, *arguments], capture_output=True, text=True, timeout=120,
+                          env={**os.environ, **(env or {})})
     assert done.returncode == status, (arguments, done.returncode, done.stderr)
     return done
 
 
-def fails(*arguments, status=1, says=()):
+def fails(*arguments, status=1, says=(), env=None):
     """It ends with one line that says what is wrong."""
-    err = run(*arguments, status=status).stderr
+    err = run(*arguments, status=status, env=env).stderr
     lines = [line for line in err.splitlines() if line.startswith("hzpserve: ")]
     assert len(lines) == 1 and err.endswith(lines[0] + "\n"), err
     for word in says:
@@ -79,11 +82,15 @@ def test_help():
     for command in ("serve", "complete", "eval", "train", "bench", "devices"):
         assert "--threads" in run(command, "--help").stdout
     assert "cpu" in run("devices").stdout
+    state = re.sub(r"\s+", " ", run("serve", "--help").stdout)
+    assert re.search(r"--state DIR .{,120}\$XDG_DATA_HOME or ~/\.local/share", state), state
 
 
 def test_errors():
     fails("dance", status=2, says=["dance"])
     fails("serve", "--port", "x", MODEL, status=2, says=["--port"])
+    fails("serve", status=2, says=["model"])
+    fails("serve", "--no-train", status=2, says=["model"])
     fails("complete", MODEL, status=2)
     fails("eval", MODEL, status=2, says=["--data"])
     fails("eval", MODEL, "--data", "/nonexistent.txt", says=["/nonexistent.txt"])
@@ -101,6 +108,26 @@ def test_errors():
             for command in (["complete", broken, "x"], ["serve", broken, "--state", "none"],
                             ["eval", broken, "--data", TEXT]):
                 fails(*command, says=[name])
+
+
+def test_nothing_is_left_of_a_failed_start():
+    bad = [("serve", "--device", "abacus"), ("serve", "--kv-tokens", "900000000"),
+           ("serve", "--micro-rows", "1000000000"), ("serve", "--host", "300.1.1.1"),
+           ("serve", "--replay", "/nonexistent")]
+    with tempfile.TemporaryDirectory() as there:
+        for command, *options in bad:
+            for state in ("new", "new/deep//er/", "."):
+                run(command, MODEL, "--port", "0", "--state", f"{there}/{state}", *options,
+                    status=2 if "1000000000" in options else 1)
+                assert os.listdir(there) == [], (options, os.listdir(there))
+            run(command, MODEL, "--port", "0", *options, env={"XDG_DATA_HOME": there},
+                status=2 if "1000000000" in options else 1)
+            assert os.listdir(there) == [], (options, os.listdir(there))
+        run("train", MODEL, "--data", TEXT, "--out", f"{there}/a/b", "--device", "abacus", status=1)
+        assert os.listdir(there) == []
+        pathlib.Path(there, "mine").write_text("mine")
+        run("serve", MODEL, "--state", there, "--device", "abacus", status=1)
+        assert os.listdir(there) == ["mine"]
 
 
 def main():

@@ -136,7 +136,6 @@ static void open_state(struct life *l)
         .state_dir = l->config.state_dir,
         .model_dir = l->config.model_dir,
         .layout = &l->layout,
-        .dtype = HZP_BF16,
         .queue = {.samples_max = 200, .tokens_max = 4000, .passes = 2, .seed = 3},
         .micro_rows = 32,
         .body_samples_max = 100,
@@ -172,7 +171,9 @@ static void open_engine(struct life *l)
     must(l, "restore", hzp_state_restore(l->state, l->trainer, draft, &l->err));
     hzp_weights_publish(l->weights, draft, 0);
     struct hzp_loop_config loop = {.model = l->model, .source = {hzp_trainer_source(l->trainer)},
-                                   .sources = 1, .train_share = 1, .idle_ns = 1000000};
+                                   .sources = 1,
+                                   .policy = {.train_share = 1, .train_max = 1},
+                                   .idle_ns = 1000000};
     must(l, "loop", hzp_loop_create(&loop, &l->loop));
 }
 
@@ -210,7 +211,7 @@ void crash_live(const struct crash_life *config)
     open_state(l);
     open_engine(l);
     tell_start(l);
-    must(l, "start", hzp_state_start(l->state, l->trainer, l->weights, l->loop));
+    must(l, "start", hzp_state_start(l->state, l->trainer, l->model, l->loop));
     must(l, "client", hzp_thread_start(&client, "client",
                                        config->post ? client_main : waiter_main, l));
     int r = hzp_loop_run(l->loop);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pool's invariant under random reservations: no page is given to two, none is lost. */
+/* The pool's invariant under random holders: no page is given to two, none is lost. */
 #include "base/arena.h"
 #include "serve/kvpool.h"
 #include "tests/serve/seeded.h"
@@ -14,7 +14,7 @@
 enum { PAGES = 37, PAGE_ROWS = 8, HOLDERS = 12 };
 
 struct holder {
-    int32_t reserved, taken, page[PAGES];
+    int32_t taken, page[PAGES];
 };
 
 static struct hzp_model_config config = {
@@ -54,27 +54,26 @@ static void layers_lie_apart(void **state)
 /* owner[p]: who holds page p, -1 nobody. */
 static void step_of(struct hzp_kvpool *pool, struct holder *h, int who, int *owner, uint64_t *seed)
 {
-    uint32_t dice = seeded(seed, 4);
-    if (!h->reserved) {
-        int32_t want = 1 + (int32_t)seeded(seed, PAGES / 2);
-        struct hzp_kvpool_stats before;
-        hzp_kvpool_read_stats(pool, &before);
-        int r = hzp_kvpool_reserve(pool, want);
-        assert_int_equal(r, want > before.pages - before.reserved ? HZP_EBUSY : HZP_OK);
-        if (r == HZP_OK)
-            h->reserved = want;
-    } else if (dice == 0) {
-        hzp_kvpool_release(pool, h->reserved, h->page, h->taken);
+    if (seeded(seed, 12) == 0) {
+        hzp_kvpool_release(pool, h->page, h->taken);
         for (int32_t i = 0; i < h->taken; i++)
             owner[h->page[i]] = -1;
-        h->reserved = h->taken = 0;
-    } else if (h->taken < h->reserved) {
-        int32_t page = hzp_kvpool_take(pool);
-        assert_in_range(page, 0, PAGES - 1);
-        assert_int_equal(owner[page], -1);
-        owner[page] = who;
-        h->page[h->taken++] = page;
+        h->taken = 0;
+        return;
     }
+    int32_t owned = 0;
+    for (int i = 0; i < PAGES; i++)
+        owned += owner[i] >= 0;
+    assert_int_equal(hzp_kvpool_free_pages(pool), PAGES - owned);
+    int32_t page = hzp_kvpool_take(pool);
+    if (owned == PAGES) {
+        assert_int_equal(page, -1);
+        return;
+    }
+    assert_in_range(page, 0, PAGES - 1);
+    assert_int_equal(owner[page], -1);
+    owner[page] = who;
+    h->page[h->taken++] = page;
 }
 
 static void no_page_has_two_owners(void **state)
@@ -94,18 +93,14 @@ static void no_page_has_two_owners(void **state)
             step_of(pool, &holder[who], who, owner, &seed);
             struct hzp_kvpool_stats stats;
             hzp_kvpool_read_stats(pool, &stats);
-            int32_t reserved = 0, taken = 0;
-            for (int i = 0; i < HOLDERS; i++) {
-                reserved += holder[i].reserved;
+            int32_t taken = 0;
+            for (int i = 0; i < HOLDERS; i++)
                 taken += holder[i].taken;
-            }
-            assert_int_equal(stats.reserved, reserved);
             assert_int_equal(stats.taken, taken);
-            assert_true(stats.taken <= stats.reserved && stats.reserved <= stats.pages);
+            assert_int_equal(stats.pages, PAGES);
         }
         for (int i = 0; i < HOLDERS; i++)
-            hzp_kvpool_release(pool, holder[i].reserved, holder[i].page, holder[i].taken);
-        assert_int_equal(hzp_kvpool_reserve(pool, PAGES), HZP_OK);
+            hzp_kvpool_release(pool, holder[i].page, holder[i].taken);
         bool seen[PAGES] = {false};
         for (int i = 0; i < PAGES; i++) {
             int32_t page = hzp_kvpool_take(pool);

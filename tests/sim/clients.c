@@ -47,6 +47,9 @@ static void choose_lengths(struct sim_world *w, int32_t *prompt, int32_t *tokens
     } else if (w->traffic == SIM_LONG) {
         *prompt = 1 + sim_random(w, w->positions - 20);
         *tokens = sim_random(w, 20);
+    } else if (w->traffic == SIM_FOOLED) {
+        *prompt = 1 + sim_random(w, w->positions / 8);
+        *tokens = w->positions / 2;
     } else if (w->traffic == SIM_TINY) {
         *prompt = 1 + sim_random(w, 3);
         *tokens = 1 + sim_random(w, 6);
@@ -81,8 +84,11 @@ static uint64_t find_deadline(struct sim_world *w, const struct hzp_request *rq)
     int64_t rows = rq->prompt_count + rq->max_tokens;
     for (int32_t i = 0; i < w->lives; i++)
         if (!hzp_request_final(w->life[i]->rq))
-            rows += w->life[i]->rq->prompt_count + w->life[i]->rq->max_tokens - w->life[i]->fed;
-    return w->turn + 8 + (uint64_t)rows * 2;
+            rows += w->life[i]->rq->prompt_count + w->life[i]->rq->max_tokens;
+    /* Nobody loses anything to somebody younger; so at worst each in turn, as the oldest, does all
+     * of its work again, a row in as many turns as there are others to come to theirs first. */
+    bool again = w->scheduler_config.admission == HZP_ADMIT_PREDICTED;
+    return w->turn + 8 + (uint64_t)rows * (again ? 2 + (uint64_t)w->scheduler_config.running_max : 2);
 }
 
 static void admit_life(struct sim_world *w, struct hzp_request *rq)
@@ -92,6 +98,8 @@ static void admit_life(struct sim_world *w, struct hzp_request *rq)
     life->number = ++w->accepted;
     life->worst = HZP_DIV_UP(rows, w->page_rows);
     life->page = hzp_xcalloc((size_t)life->worst, sizeof(*life->page));
+    life->prompt_end = rq->prompt_count;
+    life->told = hzp_xcalloc((size_t)HZP_MAX(rq->max_tokens, 1), sizeof(*life->told));
     life->row_turn = w->turn;
     life->deadline = find_deadline(w, rq);
     if (w->lives == w->lives_room) {
@@ -107,7 +115,7 @@ static bool queue_is_full(struct sim_world *w, int32_t prompt)
     int32_t waiting = 0;
     int64_t tokens = 0;
     for (int32_t i = 0; i < w->lives; i++)
-        if (atomic_load(&w->life[i]->rq->state) == HZP_REQUEST_WAITING) {
+        if (atomic_load(&w->life[i]->rq->state) == HZP_REQUEST_WAITING && !w->life[i]->pushed) {
             waiting++;
             tokens += w->life[i]->rq->prompt_count;
         }
@@ -185,6 +193,9 @@ static void arrive(struct sim_world *w)
     case SIM_TINY:
         rate = 700;
         break;
+    case SIM_FOOLED:
+        rate = 600;
+        break;
     case SIM_LONG:
         rate = 40;
         break;
@@ -199,7 +210,8 @@ static void leave(struct sim_world *w)
 {
     for (int32_t i = 0; i < w->lives; i++) {
         struct sim_life *life = w->life[i];
-        if (life->cancel || !sim_chance(w, w->cancel_per_mille))
+        bool fooled = w->traffic == SIM_FOOLED && w->turn / 200 % 2 == 0 && life->seen > 9;
+        if (life->cancel || (!fooled && !sim_chance(w, w->cancel_per_mille)))
             continue;
         life->cancel = true;
         if (w->sabotage != SIM_CANCEL_IGNORED)
@@ -221,6 +233,7 @@ void sim_collect(struct sim_world *w)
         w->ended[atomic_load(&life->rq->state)]++;
         hzp_request_destroy(life->rq);
         free(life->page);
+        free(life->told);
         free(life);
     }
     w->lives = kept;
@@ -303,18 +316,40 @@ static void give_back_early(struct sim_world *w)
     for (int32_t i = 0; i < w->lives && w->sabotage == SIM_PAGE_EARLY && !w->sabotaged; i++) {
         struct sim_life *life = w->life[i];
         if (life->pages > 1 && life->fed + 2 == life->rq->prompt_count + life->rq->max_tokens) {
-            hzp_kvpool_release(w->pool, 1, life->page, 1);
+            hzp_kvpool_release(w->pool, life->page, 1);
             w->sabotaged = true;
         }
     }
     if (w->sabotage == SIM_PAGE_LEAK && w->turn == 200)
-        hzp_kvpool_reserve(w->pool, 1);
+        hzp_kvpool_take(w->pool);
+}
+
+/* What must not happen to who was pushed back and waits. */
+static void break_pushed(struct sim_world *w)
+{
+    for (int32_t i = 0; i < w->lives && !w->sabotaged; i++) {
+        struct sim_life *life = w->life[i];
+        int32_t drawn = atomic_load(&life->rq->out_count);
+        if (!life->pushed || !drawn || atomic_load(&life->rq->state) != HZP_REQUEST_WAITING)
+            continue;
+        if (w->sabotage == SIM_PUSH_FORGETS)
+            atomic_store(&life->rq->out_count, drawn - 1);
+        else if (w->sabotage == SIM_PUSH_CHANGES)
+            life->rq->out[drawn - 1].token ^= 1;
+        else if (w->sabotage == SIM_PUSH_HOARDED)
+            while (hzp_kvpool_take(w->pool) >= 0)
+                w->sabotaged = true;
+        else
+            return;
+        w->sabotaged |= w->sabotage != SIM_PUSH_HOARDED;
+    }
 }
 
 /* more: false: nobody comes any more, and nobody holds anything back. */
 void sim_clients(struct sim_world *w, bool more)
 {
     give_back_early(w);
+    break_pushed(w);
     if (more) {
         arrive(w);
         leave(w);

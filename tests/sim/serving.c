@@ -9,7 +9,7 @@
 
 static bool decoding(const struct sim_life *life)
 {
-    return life->fed >= life->rq->prompt_count;
+    return life->fed >= life->prompt_end;
 }
 
 static int32_t token_at(const struct sim_life *life, int32_t position)
@@ -31,9 +31,13 @@ static struct sim_life *whose(struct sim_world *w, int32_t seg)
     }
     for (int32_t i = 0; i < w->lives; i++) {
         struct sim_life *life = w->life[i];
-        if (atomic_load(&life->rq->state) == HZP_REQUEST_RUNNING && !life->pages &&
-            rows <= life->rq->prompt_count &&
-            !memcmp(life->rq->prompt, batch->id + row0, (size_t)rows * sizeof(int32_t)))
+        int32_t p = 0;
+        if (atomic_load(&life->rq->state) != HZP_REQUEST_RUNNING || life->pages ||
+            rows > life->prompt_end)
+            continue;
+        while (p < rows && batch->id[row0 + p] == token_at(life, p))
+            p++;
+        if (p == rows)
             return life;
     }
     sim_broken(w, "segment", "%d belongs to no request that runs", seg);
@@ -98,12 +102,68 @@ static void check_segment(struct sim_world *w, int32_t seg)
               (unsigned long long)life->number);
     SIM_CHECK(w, pos0 == life->fed, "segment", "begins at %d, fed are %d", pos0, life->fed);
     SIM_CHECK(w, (seg < batch->decode_segs) == decoding(life), "segment", "decode before prefill");
-    SIM_CHECK(w, pos0 + rows <= HZP_MAX(life->rq->prompt_count, life->fed + 1), "segment",
+    SIM_CHECK(w, pos0 + rows <= HZP_MAX(life->prompt_end, life->fed + 1), "segment",
               "%d rows at %d", rows, pos0);
     check_pages(w, life, seg, pos0 + rows);
     check_rows(w, life, seg);
     life->rows = rows;
     life->row_turn = w->turn;
+}
+
+/* Who was pushed back has nothing but what he was told, and only who may be was. */
+static void check_pushed(struct sim_world *w, struct sim_life *life, int32_t *freed)
+{
+    int32_t drawn = atomic_load(&life->rq->out_count);
+    SIM_CHECK(w, w->scheduler_config.admission == HZP_ADMIT_PREDICTED, "pushed back",
+              "request %llu, where the worst case was admitted", (unsigned long long)life->number);
+    SIM_CHECK(w, drawn == life->seen, "pushed back", "request %llu lost tokens",
+              (unsigned long long)life->number);
+    *freed += life->held;
+    for (int32_t k = 0; k < life->pages; k++)
+        w->owner[life->page[k]] = NULL;
+    life->pages = life->held = life->fed = 0;
+    life->prompt_end = life->rq->prompt_count + drawn;
+    life->pushed = true;
+    w->pushes++;
+}
+
+static void check_pushes(struct sim_world *w)
+{
+    int32_t freed = 0;
+    for (int32_t i = 0; i < w->lives; i++) {
+        struct sim_life *life = w->life[i];
+        if (life->held && atomic_load(&life->rq->state) == HZP_REQUEST_WAITING)
+            check_pushed(w, life, &freed);
+    }
+    struct hzp_kvpool_stats kv;
+    hzp_kvpool_read_stats(w->pool, &kv);
+    SIM_CHECK(w, !freed || kv.pages - kv.taken < freed, "pushed back",
+              "%d pages came free, and %d are left over", freed, kv.pages - kv.taken);
+}
+
+/* What everybody holds: the pages of its rows and of its next one.  Only the youngest may lack that,
+ * and only if none is free. */
+static void check_held(struct sim_world *w)
+{
+    struct hzp_kvpool_stats kv;
+    hzp_kvpool_read_stats(w->pool, &kv);
+    struct sim_life *youngest = NULL;
+    int32_t held = 0;
+    for (int32_t i = 0; i < w->lives; i++) {
+        struct sim_life *life = w->life[i];
+        if (atomic_load(&life->rq->state) != HZP_REQUEST_RUNNING)
+            continue;
+        life->held = HZP_MAX(life->pages, HZP_DIV_UP(life->fed + 1, w->page_rows));
+        held += life->held;
+        youngest = life;
+    }
+    if (youngest && kv.taken == held - 1 && kv.taken == kv.pages && !youngest->rows) {
+        youngest->held--;
+        youngest->row_turn = w->turn;
+        w->stalls++;
+        return;
+    }
+    SIM_CHECK(w, kv.taken == held, "pages", "%d are taken, those who run need %d", kv.taken, held);
 }
 
 /* First come, first served; whoever runs and decodes comes to his row in turn. */
@@ -138,8 +198,9 @@ static void check_order(struct sim_world *w)
     if (first < 0 || w->batch->segs == max->segs_max || w->batch->rows == max->rows_max)
         return;
     const struct sim_life *oldest = w->life[first];
-    SIM_CHECK(w, oldest->rows || w->batch->logits + 1 > max->logits_max ||
-                     oldest->rq->edits || oldest->rq->prompt_count - oldest->fed == 1,
+    SIM_CHECK(w, oldest->rows || oldest->held < HZP_DIV_UP(oldest->fed + 1, w->page_rows) ||
+                     w->batch->logits + 1 > max->logits_max ||
+                     oldest->rq->edits || oldest->prompt_end - oldest->fed == 1,
               "prefill", "request %llu is the oldest, there is room, and it has no rows",
               (unsigned long long)oldest->number);
 }
@@ -162,8 +223,10 @@ void sim_check_batch(struct sim_world *w)
             if (w->owner[life->page[k]] == life)
                 w->owner[life->page[k]] = NULL;
     }
+    check_pushes(w);
     for (int32_t s = 0; s < batch->segs; s++)
         check_segment(w, s);
+    check_held(w);
     for (int32_t s = 0; s < batch->segs; s++) {
         struct sim_life *life = w->owner[batch->page[s * max->page_stride]];
         check_stored(w, life, batch->pos0[s] + life->rows);
@@ -177,7 +240,7 @@ static void check_outputs(struct sim_world *w, struct sim_life *life)
 {
     const struct hzp_request *rq = life->rq;
     int32_t count = atomic_load(&rq->out_count);
-    bool draws = life->rows && life->fed >= rq->prompt_count && rq->max_tokens;
+    bool draws = life->rows && life->fed >= life->prompt_end && rq->max_tokens;
     SIM_CHECK(w, count - life->seen == draws, "output", "request %llu got %d tokens in a step",
               (unsigned long long)life->number, count - life->seen);
     for (; life->seen < count; life->seen++) {
@@ -188,6 +251,7 @@ static void check_outputs(struct sim_world *w, struct sim_life *life)
         SIM_CHECK(w, !life->seen || (out[-1].version <= out->version && out[-1].at_ns <= out->at_ns),
                   "version", "request %llu goes back in time", (unsigned long long)life->number);
         SIM_CHECK(w, out->token >= 0 && out->token < SIM_VOCAB, "output", "token %d", out->token);
+        life->told[life->seen] = out->token;
         w->swapped += life->seen && out[-1].version != out->version;
         w->tokens++;
     }
@@ -207,6 +271,10 @@ static void check_end(struct sim_world *w, struct sim_life *life)
               rq->max_tokens);
     SIM_CHECK(w, state != HZP_REQUEST_STOPPED || rq->out[count - 1].token == rq->stop_token,
               "request", "%llu stopped at another token", (unsigned long long)life->number);
+    for (int32_t i = 0; i < life->seen; i++)
+        SIM_CHECK(w, rq->out[i].token == life->told[i], "output",
+                  "number %d of request %llu was %d, and became %d", i,
+                  (unsigned long long)life->number, life->told[i], rq->out[i].token);
     SIM_CHECK(w, state != HZP_REQUEST_CANCELED || life->cancel, "cancel",
               "request %llu did not want it", (unsigned long long)life->number);
     SIM_CHECK(w, state != HZP_REQUEST_FAILED || w->failed, "request", "%llu failed for no reason",
@@ -241,25 +309,27 @@ void sim_check_results(struct sim_world *w, int status)
 /* Pages, reservations and queue are what the requests that live add up to. */
 void sim_check_pool(struct sim_world *w)
 {
-    int32_t taken = 0, reserved = 0, running = 0, waiting = 0;
+    int32_t taken = 0, worst = 0, running = 0, waiting = 0, fresh = 0;
     int64_t tokens = 0;
     for (int32_t i = 0; i < w->lives; i++) {
         const struct sim_life *life = w->life[i];
         int32_t state = atomic_load(&life->rq->state);
         if (state == HZP_REQUEST_RUNNING) {
-            taken += HZP_DIV_UP(life->fed, w->page_rows);
-            reserved += life->worst;
+            taken += life->held;
+            worst += life->worst;
             running++;
         } else if (state == HZP_REQUEST_WAITING) {
-            tokens += life->rq->prompt_count;
+            tokens += life->pushed ? 0 : life->rq->prompt_count;
+            fresh += !life->pushed;
             waiting++;
         }
     }
     struct hzp_kvpool_stats kv;
     hzp_kvpool_read_stats(w->pool, &kv);
-    SIM_CHECK(w, kv.taken == taken && kv.reserved == reserved, "pages",
-              "%d taken and %d reserved, the %d running sequences need %d and %d", kv.taken,
-              kv.reserved, running, taken, reserved);
+    SIM_CHECK(w, kv.taken == taken, "pages", "%d taken, the %d running sequences hold %d", kv.taken,
+              running, taken);
+    SIM_CHECK(w, w->scheduler_config.admission == HZP_ADMIT_PREDICTED || worst <= w->pages, "pages",
+              "the %d running sequences could need %d", running, worst);
     struct hzp_scheduler_stats stats;
     hzp_scheduler_read_stats(w->scheduler, &stats);
     SIM_CHECK(w, stats.running == running && stats.waiting == waiting &&
@@ -267,7 +337,7 @@ void sim_check_pool(struct sim_world *w)
               "queue", "%d run and %d with %lld tokens wait, told were %d, %d and %lld", running,
               waiting, (long long)tokens, stats.running, stats.waiting,
               (long long)stats.waiting_tokens);
-    SIM_CHECK(w, waiting <= w->scheduler_config.waiting_max &&
+    SIM_CHECK(w, fresh <= w->scheduler_config.waiting_max &&
                      tokens <= w->scheduler_config.waiting_tokens_max,
               "queue", "%d requests with %lld tokens wait", waiting, (long long)tokens);
 }

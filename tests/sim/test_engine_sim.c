@@ -19,7 +19,7 @@ static struct sim_trace chat, azure;
 struct totals {
     uint64_t worlds, turns, serve_steps, train_steps, ops, tokens, swapped, accepted, refused;
     uint64_t ended[HZP_REQUEST_FAILED + 1];
-    uint64_t publications, good, bad, broken, failures, samples_refused;
+    uint64_t pushes, stalls, publications, good, bad, broken, failures, samples_refused;
 };
 
 /* Until nothing is left to do: requests end, updates are published, the loop says it is idle. */
@@ -105,6 +105,8 @@ static void add(struct totals *t, const struct sim_world *w)
     t->swapped += w->swapped;
     t->accepted += w->accepted;
     t->refused += w->refused;
+    t->pushes += w->pushes;
+    t->stalls += w->stalls;
     t->publications += w->publications;
     t->good += (uint64_t)w->good_updates;
     t->bad += w->bad_updates;
@@ -151,7 +153,8 @@ static int report(const struct totals *t)
 {
     printf("%llu worlds, %llu turns, %llu serving steps, %llu with training, %llu ops\n"
            "requests: %llu accepted, %llu refused; %llu stopped, %llu length, %llu canceled, "
-           "%llu failed; %llu tokens, %llu swaps inside a request\n"
+           "%llu failed; %llu tokens, %llu swaps inside a request, %llu pushed back, %llu stood still "
+           "a turn\n"
            "training: %llu updates, %llu not finite, %llu versions, %llu bodies refused; weights "
            "broke %llu times, the device failed %llu times\n",
            (unsigned long long)t->worlds, (unsigned long long)t->turns,
@@ -161,12 +164,13 @@ static int report(const struct totals *t)
            (unsigned long long)t->ended[HZP_REQUEST_LENGTH],
            (unsigned long long)t->ended[HZP_REQUEST_CANCELED],
            (unsigned long long)t->ended[HZP_REQUEST_FAILED], (unsigned long long)t->tokens,
-           (unsigned long long)t->swapped, (unsigned long long)t->good,
+           (unsigned long long)t->swapped, (unsigned long long)t->pushes,
+           (unsigned long long)t->stalls, (unsigned long long)t->good,
            (unsigned long long)t->bad, (unsigned long long)t->publications,
            (unsigned long long)t->samples_refused, (unsigned long long)t->broken,
            (unsigned long long)t->failures);
     bool all = t->refused && t->swapped && t->bad && t->publications && t->samples_refused &&
-               t->broken && t->failures;
+               t->broken && t->failures && t->pushes && t->stalls;
     for (int i = HZP_REQUEST_STOPPED; i <= HZP_REQUEST_FAILED; i++)
         all = all && t->ended[i];
     if (!all)

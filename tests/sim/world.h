@@ -40,6 +40,9 @@ enum sim_sabotage {
     SIM_LAZY_TRAINER,   /* training does not use an idle device */
     SIM_LONG_QUEUE,     /* the queue takes one more than it may */
     SIM_STARVED,        /* the oldest sequence gets no rows */
+    SIM_PUSH_FORGETS,   /* who is pushed back loses the token drawn last */
+    SIM_PUSH_CHANGES,   /* ... comes back with another one */
+    SIM_PUSH_HOARDED,   /* the pages of who is pushed back go to nobody */
     SIM_SABOTAGES,
 };
 const char *sim_sabotage_name(enum sim_sabotage sabotage);
@@ -50,6 +53,7 @@ enum sim_traffic {
     SIM_STEADY, SIM_BURSTS, SIM_LONG, SIM_TINY, SIM_CHOICES, SIM_CANCELS, SIM_STORMS,
     SIM_TRACE_CHAT,   /* lengths of nanoflow_lmsys.csv */
     SIM_TRACE_AZURE,  /* lengths of AzureLLMInferenceTrace_conv.csv */
+    SIM_FOOLED,       /* clients leave early, until they do not: predictions fail */
     SIM_TRAFFICS,
 };
 
@@ -66,12 +70,15 @@ struct sim_life {
     uint64_t number;
     int32_t *page;        /* [pages of its worst case] those seen in steps, in order */
     int32_t pages, worst; /* seen; most it can need */
+    int32_t held;         /* pages it has, with that of its next row */
+    int32_t prompt_end;   /* rows that come in pieces: prompt, and what it had drawn when it began */
     int32_t fed, rows;    /* positions stored; in this step */
     int32_t seen;         /* outputs checked */
+    int32_t *told;        /* [max_tokens] their tokens: they never change again */
     int32_t wakes;
     uint64_t deadline;    /* the turn by which it must be final */
     uint64_t row_turn;    /* the last turn that brought it a row */
-    bool cancel, starved;
+    bool cancel, pushed;
 };
 
 struct sim_world {
@@ -116,7 +123,7 @@ struct sim_world {
     int32_t *shadow;          /* [pages * page_rows] the token whose key and value lie there */
     int64_t pushed, learnable; /* sequence numbers given to samples; the last worth learning */
     uint64_t accepted, refused, ended[HZP_REQUEST_FAILED + 1], tokens, swapped;
-    uint64_t samples_refused;
+    uint64_t samples_refused, pushes, stalls;
 
     /* the step */
     uint64_t turn;

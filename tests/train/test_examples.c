@@ -99,6 +99,18 @@ static void test_boundary_pieces(void **state)
     expect("{\"text\": \"hell\"}", (int32_t[]){1, 289, 2, -1}, 1);
 }
 
+/* Where every text gets a begin and an end token, an empty one is still none. */
+static void test_refusals_pieces(void **state)
+{
+    refuse("{\"text\": \"hell\"}\n{\"text\": \"\"}", "lines[2].text", "nothing to learn");
+    refuse("[{\"text\": \"\"}]", "lines[1].text", "nothing to learn");
+    refuse("{\"prompt\": \"hell\", \"completion\": \"\"}", "lines[1].completion", "nothing");
+    refuse("{\"prompt\": \"\", \"completion\": \"\"}", "lines[1].completion", "nothing");
+    refuse("{\"tokens\": []}", "lines[1].tokens", "nothing to learn");
+    refuse("{\"tokens\": [], \"learn\": []}", "lines[1].learn", "nothing to learn");
+    refuse("{\"tokens\": [1, 289], \"learn\": [1, false]}", "lines[1].learn", "nothing to learn");
+}
+
 static void test_refusals(void **state)
 {
     refuse("", "lines", "no example");
@@ -206,6 +218,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_shapes, open_bytes, close_all),
         cmocka_unit_test_setup_teardown(test_boundary, open_bytes, close_all),
         cmocka_unit_test_setup_teardown(test_boundary_pieces, open_pieces, close_all),
+        cmocka_unit_test_setup_teardown(test_refusals_pieces, open_pieces, close_all),
         cmocka_unit_test_setup_teardown(test_refusals, open_bytes, close_all),
         cmocka_unit_test_setup_teardown(test_accept, open_bytes, close_all),
         cmocka_unit_test_setup_teardown(test_files, open_bytes, close_all),

@@ -61,7 +61,7 @@ static void open_server(struct server *s, int64_t every)
     MUST(hzp_device_open(&device, &s->dev, &text));
     struct hzp_state_config config = {
         .state_dir = scratch_path("state"), .model_dir = scratch_dir, .layout = &s->layout,
-        .dtype = HZP_BF16, .micro_rows = 32, .body_samples_max = 100, .checkpoint_every = every,
+        .micro_rows = 32, .body_samples_max = 100, .checkpoint_every = every,
         .keep_checkpoints = 2,
         .queue = {.samples_max = 1000, .tokens_max = 100000, .passes = 2, .seed = 1}};
     MUST(hzp_state_open(&config, &s->state, &text));
@@ -83,7 +83,7 @@ static void open_server(struct server *s, int64_t every)
     struct hzp_loop_config loop = {.model = s->model, .sources = 1, .idle_ns = 1000000,
                                    .source = {hzp_trainer_source(s->trainer)}};
     MUST(hzp_loop_create(&loop, &s->loop));
-    MUST(hzp_state_start(s->state, s->trainer, s->weights, s->loop));
+    MUST(hzp_state_start(s->state, s->trainer, s->model, s->loop));
 }
 
 static void close_server(struct server *s, bool save)

@@ -97,7 +97,7 @@ static inline struct tiny *tiny_open(const struct tiny_config *config)
                                          .on_update = tiny_on_update, .ctx = t};
     TINY_MUST(hzp_trainer_create(&trainer, &t->trainer));
     struct hzp_loop_config loop = {.model = t->model, .idle_ns = config->idle_ns,
-                                   .train_share = 1, .check_plans = true};
+                                   .policy = {.train_share = 1, .train_max = 1}, .check_plans = true};
     if (config->other)
         loop.source[loop.sources++] = config->other;
     loop.source[loop.sources++] = hzp_trainer_source(t->trainer);

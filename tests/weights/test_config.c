@@ -182,9 +182,10 @@ static void test_special_tokens(void **state)
     assert_int_equal(c.bos, 4);
     c = read_good(LLAMA(""), "{\"eos_token_id\": null}");
     assert_int_equal(c.eos_count, 1);
-    c = read_good(LLAMA(""), "{\"eos_token_id\": [36, 37, -1, 99999999999]}");
-    assert_int_equal(c.eos_count, 1);
+    c = read_good(LLAMA(""), "{\"eos_token_id\": [36, 0], \"bos_token_id\": null}");
+    assert_int_equal(c.eos_count, 2);
     assert_int_equal(c.eos[0], 36);
+    assert_int_equal(c.bos, 1);
     struct hzp_err_text err;
     static const char *const bad[] = {"{\"eos_token_id\": \"2\"}", "{\"eos_token_id\": [[2]]}",
                                       "{\"bos_token_id\": 1.5}",
@@ -195,6 +196,38 @@ static void test_special_tokens(void **state)
         assert_non_null(strstr(err.text, "generation_config.json"));
         assert_true(hzp_config_read(scratch_dir, &c, NULL) < 0);
     }
+}
+
+/* An id that is no token is told with its value, in either file. */
+static void test_ids_outside(void **state)
+{
+    static const struct {
+        const char *field, *written, *told;
+    } bad[] = {
+        {"bos_token_id", "-1", "is -1"},       {"bos_token_id", "37", "is 37"},
+        {"bos_token_id", "1e18", "is 1e+18"},  {"bos_token_id", "9223372036854775807", "is 922337"},
+        {"eos_token_id", "-1", "is -1"},       {"eos_token_id", "1e18", "is 1e+18"},
+        {"eos_token_id", "[2, 37]", "is 37"},  {"eos_token_id", "[2, -1]", "is -1"},
+        {"eos_token_id", "[1e18]", "is 1e+18"},
+    };
+    struct hzp_model_config c;
+    struct hzp_err_text err;
+    for (int i = 0; i < HZP_COUNT(bad); i++)
+        for (int file = 0; file < 2; file++) {
+            char text[1024];
+            const char *at = strstr(LLAMA(""), bad[i].field);
+            if (file == 0)
+                snprintf(text, sizeof(text), "%.*s%s\": %s%s", (int)(at - LLAMA("")), LLAMA(""),
+                         bad[i].field, bad[i].written, strchr(at, ','));
+            else
+                snprintf(text, sizeof(text), "{\"%s\": %s}", bad[i].field, bad[i].written);
+            write_config(file == 0 ? text : LLAMA(""), file == 0 ? NULL : text);
+            if (hzp_config_read(scratch_dir, &c, &err) != HZP_EFORMAT)
+                fail_msg("%s %s was accepted", bad[i].field, bad[i].written);
+            if (strcmp(err.param, bad[i].field) || !strstr(err.text, bad[i].told) ||
+                !strstr(err.text, file == 0 ? "/config.json" : "generation_config.json"))
+                fail_msg("'%s' does not name %s and '%s'", err.text, bad[i].field, bad[i].told);
+        }
 }
 
 static void test_types(void **state)
@@ -243,7 +276,7 @@ static void test_ranges(void **state)
         {"num_key_value_heads", {"0", "3", "8", "-2"}},
         {"vocab_size", {"0", "4194305", "4294967297"}},
         {"max_position_embeddings", {"0", "16777217", "-64"}},
-        {"rms_norm_eps", {"-1e-5", "1", "\"1e-5\"", "false"}},
+        {"rms_norm_eps", {"0", "-1e-5", "1", "\"1e-5\"", "false", "1e-320", "1e400", "NaN"}},
     };
     for (int i = 0; i < HZP_COUNT(cases); i++)
         for (int j = 0; j < 8 && cases[i].values[j]; j++) {
@@ -323,7 +356,7 @@ int main(void)
         cmocka_unit_test(test_windows),        cmocka_unit_test(test_special_tokens),
         cmocka_unit_test(test_types),          cmocka_unit_test(test_refused),
         cmocka_unit_test(test_ranges),         cmocka_unit_test(test_hostile_json),
-        cmocka_unit_test(test_parameters),
+        cmocka_unit_test(test_parameters),     cmocka_unit_test(test_ids_outside),
     };
     return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

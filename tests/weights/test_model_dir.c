@@ -140,6 +140,10 @@ static void test_copies(void **state)
 struct change {
     const char *skip, *twist; /* left out; written as [2][..] */
     const char *extra;
+    const char *gone;  /* its data stand in the file, its name does not */
+    const char *odd;   /* its element odd_at is odd_value */
+    size_t odd_at;
+    double odd_value;
     enum hzp_disk_type type;
     bool head;       /* also lm_head.weight, equal to the embedding */
     bool other_head; /* also lm_head.weight, not equal */
@@ -150,21 +154,48 @@ static float sample(size_t i)
     return (float)((int)(i * 7919 % 2001) - 1000) / 512; /* exact in F16, not in BF16 */
 }
 
-static void write_element(enum hzp_disk_type type, char *at, size_t i, float x)
+static void write_element(enum hzp_disk_type type, char *at, size_t i, double wide)
 {
+    float x = (float)wide;
     if (type == HZP_DISK_F64)
-        ((double *)at)[i] = x;
+        ((double *)at)[i] = wide;
     else if (type == HZP_DISK_F32)
         ((float *)at)[i] = x;
     else if (type == HZP_DISK_BF16)
         ((uint16_t *)at)[i] = hzp_bf16_from_f32(x);
-    else { /* F16: normal numbers and zero only */
+    else { /* F16: normal numbers, zero, and what is not finite */
         uint32_t bits = hzp_f32_bits(x);
         ((uint16_t *)at)[i] =
-            x == 0 ? 0
+            isnan(x) ? 0x7e00
+            : isinf(x) ? 0x7c00
+            : x == 0 ? 0
                    : (uint16_t)((bits >> 16 & 0x8000) | ((bits >> 23 & 0xff) - 112) << 10 |
                                 (bits >> 13 & 0x3ff));
     }
+}
+
+/* Overwrites a tensor's entry in the header with spaces; its data stay. */
+static void remove_name(const char *path, const char *name)
+{
+    char quoted[128];
+    struct stat st;
+    assert_int_equal(stat(path, &st), 0);
+    char *text = calloc(1, (size_t)st.st_size + 1);
+    FILE *file = fopen(path, "r+");
+    assert_int_equal(fread(text, 1, (size_t)st.st_size, file), st.st_size);
+    snprintf(quoted, sizeof(quoted), "\"%s\"", name);
+    char *begin = strstr(text + 8, quoted);
+    assert_non_null(begin);
+    char *end = strchr(begin, '}') + 1;
+    if (*end == ',')
+        end++;
+    else
+        begin = memrchr(text + 8, ',', (size_t)(begin - text - 8));
+    memset(begin, ' ', (size_t)(end - begin));
+    rewind(file);
+    assert_int_equal(fwrite(text, 1, (size_t)st.st_size, file), st.st_size);
+    fclose(file);
+    free(text);
 }
 
 /* Writes dir/file with sample(0 ..) in every tensor, in any type of file. */
@@ -191,6 +222,8 @@ static void write_by_hand(const struct hzp_layout *l, const char *path, struct c
             }
             for (size_t j = 0; j < n; j++)
                 write_element(change.type, data, j, sample(j));
+            if (change.odd && !strcmp(d->name, change.odd))
+                write_element(change.type, data, change.odd_at, change.odd_value);
             hzp_st_writer_data(w, data, n * size, NULL);
         }
         int64_t n = change.head || change.other_head ? 37 * 24 : 0;
@@ -208,6 +241,8 @@ static void write_by_hand(const struct hzp_layout *l, const char *path, struct c
     }
     assert_int_equal(hzp_st_writer_finish(w, NULL), HZP_OK);
     free(data);
+    if (change.gone)
+        remove_name(path, change.gone);
 }
 
 static void test_types(void **state)
@@ -272,6 +307,12 @@ static void test_wrong(void **state)
         {{.skip = "model.layers.1.mlp.up_proj.weight"},
          "model.layers.1.mlp.up_proj.weight is missing"},
         {{.skip = "model.norm.weight"}, "model.norm.weight is missing"},
+        /* from the begin, the middle and the end of the file; the names around it are there */
+        {{.gone = "model.embed_tokens.weight"}, "tensor model.embed_tokens.weight is missing"},
+        {{.gone = "model.layers.1.mlp.up_proj.weight"},
+         "tensor model.layers.1.mlp.up_proj.weight is missing"},
+        {{.gone = "model.norm.weight"}, "tensor model.norm.weight is missing"},
+        {{.gone = "spare.inv_freq", .extra = "spare.inv_freq"}, "the tensors end at"},
         {{.twist = "model.layers.2.mlp.down_proj.weight"},
          "model.layers.2.mlp.down_proj.weight: shape [20, 24], expected [24, 20]"},
         {{.extra = "model.layers.3.input_layernorm.weight"}, "layers.3.input_layernorm.weight"},
@@ -296,6 +337,66 @@ static void test_wrong(void **state)
     unlink(scratch_path("wrong/model.safetensors"));
     expect_bad(&m, "wrong", HZP_ENOENT, "neither", "wrong");
     model_free(&m);
+}
+
+/* Any type on disk, any type in memory, anywhere in a tensor: never loaded in silence. */
+static void test_not_finite(void **state)
+{
+    static const struct {
+        enum hzp_disk_type type;
+        double value;
+        int to; /* -1: either */
+        const char *told;
+    } bad[] = {
+        {HZP_DISK_F32, NAN, -1, "NaN"},        {HZP_DISK_F32, INFINITY, -1, "infinite"},
+        {HZP_DISK_F32, -INFINITY, -1, "infinite"}, {HZP_DISK_BF16, NAN, -1, "NaN"},
+        {HZP_DISK_BF16, -INFINITY, -1, "infinite"}, {HZP_DISK_F16, NAN, -1, "NaN"},
+        {HZP_DISK_F16, INFINITY, -1, "infinite"}, {HZP_DISK_F64, NAN, -1, "NaN"},
+        {HZP_DISK_F64, 1e300, -1, "too large"},
+        {HZP_DISK_F32, 3.4e38, HZP_BF16, "too large"},
+    };
+    static const struct {
+        const char *name;
+        size_t at;
+    } where[] = {{"model.embed_tokens.weight", 0}, {"model.embed_tokens.weight", 37 * 24 - 1},
+                 {"model.layers.1.mlp.down_proj.weight", 255}, {"model.norm.weight", 23},
+                 {"model.layers.2.self_attn.k_proj.weight", 256}};
+    for (int to = HZP_F32; to <= HZP_BF16; to++)
+        for (int i = 0; i < HZP_COUNT(bad); i++)
+            for (int j = 0; j < HZP_COUNT(where); j++) {
+                struct model m;
+                char told[160];
+                if (bad[i].to >= 0 && bad[i].to != to)
+                    continue;
+                model_make(3, "odd", (enum hzp_dtype)to, &m);
+                write_by_hand(&m.layout, scratch_path("odd/model.safetensors"),
+                              (struct change){.type = bad[i].type, .odd = where[j].name,
+                                              .odd_at = where[j].at, .odd_value = bad[i].value});
+                snprintf(told, sizeof(told), "odd/model.safetensors: tensor %s: element %zu is %s",
+                         where[j].name, where[j].at, bad[i].told);
+                expect_bad(&m, "odd", HZP_EFORMAT, told, "finite");
+                model_free(&m);
+            }
+}
+
+static void test_first_nonfinite(void **state)
+{
+    enum { N = 1000 };
+    static float wide[N];
+    static uint16_t narrow[N];
+    for (int n = 0; n <= N; n += 125)
+        for (int at = 0; at < n; at++) {
+            for (int i = 0; i < N; i++) {
+                wide[i] = i % 2 ? 3.4028234e38f : -0.0f;
+                narrow[i] = i % 2 ? 0xff7f : 0x8000; /* the largest there is */
+            }
+            assert_int_equal(hzp_first_nonfinite(HZP_F32, wide, (size_t)n), n);
+            assert_int_equal(hzp_first_nonfinite(HZP_BF16, narrow, (size_t)n), n);
+            wide[at] = at % 2 ? NAN : -INFINITY;
+            narrow[at] = at % 2 ? 0x7f81 : 0xff80;
+            assert_int_equal(hzp_first_nonfinite(HZP_F32, wide, (size_t)n), at);
+            assert_int_equal(hzp_first_nonfinite(HZP_BF16, narrow, (size_t)n), at);
+        }
 }
 
 static void test_leftovers(void **state)
@@ -424,7 +525,8 @@ int main(void)
         cmocka_unit_test(test_types),      cmocka_unit_test(test_convert),
         cmocka_unit_test(test_wrong),      cmocka_unit_test(test_leftovers),
         cmocka_unit_test(test_bad_index),  cmocka_unit_test(test_init),
-        cmocka_unit_test(test_trained_model),
+        cmocka_unit_test(test_trained_model), cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_first_nonfinite),
     };
     return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -178,6 +178,45 @@ static void test_wrong_together(void **state)
     expect_bad_header("{\"__metadata__\":{},\"__metadata__\":{}}", 0, "twice", "__metadata__");
 }
 
+/* For who knows what is absent, a hole is only told; anything else is an error still. */
+static void test_holes(void **state)
+{
+    static const struct {
+        const char *header, *told;
+        size_t data;
+    } holed[] = {
+        {"{" E("b", 4, 8) "," E("c", 8, 12) "}", "tensor b: its data begin at byte 4", 12},
+        {"{" E("a", 0, 4) "," E("c", 8, 12) "}", "tensor c: its data begin at byte 8", 12},
+        {"{" E("a", 0, 4) "," E("b", 4, 8) "}", "12 bytes of data, but the tensors end at 8", 12},
+        {"{" E("a", 4, 8) "," E("b", 12, 16) "}", "tensor a: its data begin at byte 4", 17},
+        {"{}", "9 bytes of data, but the tensors end at 0", 9},
+        {"{" E("a", 0, 4) "}", "", 4},
+    };
+    struct hzp_safetensors *st;
+    struct hzp_err_text hole = {.text = "old"}, err;
+    for (int i = 0; i < HZP_COUNT(holed); i++) {
+        const char *path = make_file(strlen(holed[i].header), holed[i].header,
+                                     strlen(holed[i].header), holed[i].data);
+        if (hzp_safetensors_open_holed(path, &st, &hole, &err) != HZP_OK)
+            fail_msg("%s", err.text);
+        assert_non_null(strstr(hole.text, holed[i].told));
+        assert_int_equal(hole.text[0] == 0, holed[i].told[0] == 0);
+        for (int32_t j = 0; j < hzp_safetensors_count(st); j++)
+            assert_int_equal(*(const unsigned char *)hzp_safetensors_at(st, j)->data % 4, 0);
+        hzp_safetensors_close(st);
+        int code = holed[i].told[0] ? HZP_EFORMAT : HZP_OK;
+        assert_int_equal(hzp_safetensors_open(path, &st, &err), code);
+        if (code == HZP_OK)
+            hzp_safetensors_close(st);
+        else
+            assert_string_equal(err.text, hole.text);
+    }
+    const char *overlap = "{" E("a", 0, 4) "," E("b", 2, 6) "}";
+    const char *path = make_file(strlen(overlap), overlap, strlen(overlap), 6);
+    assert_int_equal(hzp_safetensors_open_holed(path, &st, &hole, &err), HZP_EFORMAT);
+    assert_non_null(strstr(err.text, "tensor b"));
+}
+
 static void test_wrong_json(void **state)
 {
     static const struct {
@@ -334,7 +373,7 @@ int main(void)
         cmocka_unit_test(test_reads),         cmocka_unit_test(test_no_tensors),
         cmocka_unit_test(test_lying_length),  cmocka_unit_test(test_no_file),
         cmocka_unit_test(test_wrong_tensors), cmocka_unit_test(test_wrong_together),
-        cmocka_unit_test(test_wrong_json),    cmocka_unit_test(test_nested),
+        cmocka_unit_test(test_wrong_json),     cmocka_unit_test(test_holes),    cmocka_unit_test(test_nested),
         cmocka_unit_test(test_long_name),     cmocka_unit_test(test_truncated),
         cmocka_unit_test(test_write),         cmocka_unit_test(test_write_abandoned),
         cmocka_unit_test(test_write_full),

@@ -1,0 +1,514 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/bench/load.h"
+
+#include "api/bench/http_stream.h"
+#include "base/arena.h"
+#include "base/thread.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+enum { READ_BYTES = 64 << 10, EVENTS = 64, SPARE_SOCKETS = 32, SOCKETS_MAX = 65536 };
+
+/* A request in flight. */
+struct stream {
+    struct load *load;
+    int fd;
+    int64_t index;
+    char *out; /* the request, until it is sent */
+    size_t out_bytes, out_at;
+    struct hzp_http_stream in;
+    uint64_t sent_ns, first_ns, last_ns, heard_ns;
+    float *gap;
+    int64_t gaps, gaps_room;
+    int32_t input, output; /* tokens, as the server counts them; 0: it did not say */
+    bool done;             /* the server has sent its end mark */
+    char error[160];
+};
+
+struct load {
+    const struct hzp_load_config *config;
+    const struct hzp_workload *work;
+    struct hzp_load_record *record;
+    struct hzp_load_failures *failures;
+    int epoll, timer;
+    struct stream **running; /* the first `streams` of `max` */
+    int32_t streams, max;
+    int64_t next;
+    uint64_t begin_ns, ended_ns, told_ns;
+    int32_t *prompt;
+    char *tail; /* of each request's body: what is the same in all of them */
+    struct hzp_err_text *reterr;
+    char bytes[READ_BYTES];
+};
+
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int signal_number)
+{
+    interrupted = 1;
+}
+
+static double seconds(uint64_t from, uint64_t to)
+{
+    return to > from ? (double)(to - from) * 1e-9 : 0;
+}
+
+/* ---- what a stream brings ---- */
+
+static int fail_stream(struct stream *s, const char *format, ...) HZP_PRINTF(2, 3);
+static int fail_stream(struct stream *s, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(s->error, sizeof(s->error), format, args);
+    va_end(args);
+    return HZP_EFORMAT;
+}
+
+/* A piece of the answer came. */
+static int piece(struct stream *s, uint64_t now)
+{
+    if (!s->first_ns) {
+        s->first_ns = s->last_ns = now;
+        return HZP_OK;
+    }
+    if (s->gaps == s->gaps_room) {
+        int64_t room = HZP_MAX(s->gaps_room * 2, (int64_t)64);
+        float *gap = room <= HZP_LOAD_GAPS_MAX ? realloc(s->gap, (size_t)room * sizeof(*gap)) : NULL;
+        if (!gap)
+            return fail_stream(s, "no memory for the record of an answer");
+        s->gap = gap;
+        s->gaps_room = room;
+    }
+    s->gap[s->gaps++] = (float)seconds(s->last_ns, now);
+    s->last_ns = now;
+    return HZP_OK;
+}
+
+static int event(void *ctx, const char *data, size_t n)
+{
+    struct stream *s = ctx;
+    if (n == 6 && !memcmp(data, "[DONE]", 6)) {
+        s->done = true;
+        return HZP_OK;
+    }
+    json_t *json = json_loadb(data, n, 0, NULL);
+    if (!json_is_object(json)) {
+        json_decref(json);
+        return fail_stream(s, "an event that is no JSON object");
+    }
+    int r = HZP_OK;
+    const json_t *error = json_object_get(json, "error");
+    const json_t *usage = json_object_get(json, "usage");
+    const json_t *choice = json_array_get(json_object_get(json, "choices"), 0);
+    const char *text = json_string_value(json_object_get(choice, "text"));
+    if (json_is_object(error)) {
+        const char *message = json_string_value(json_object_get(error, "message"));
+        r = fail_stream(s, "%.140s", message ? message : "an error without a message");
+    } else if (text && *text) {
+        r = piece(s, s->heard_ns);
+        if (r == HZP_OK)
+            r = hzp_load_record_time(s->load->record, seconds(s->load->begin_ns, s->heard_ns), 1,
+                                     s->load->streams, s->load->reterr);
+    } else if (choice) {
+        s->last_ns = s->heard_ns; /* its end: an answer may end in what is no text */
+        if (!s->first_ns && json_is_string(json_object_get(choice, "finish_reason")))
+            s->first_ns = s->heard_ns;
+    }
+    if (json_is_object(usage)) {
+        s->input = (int32_t)json_integer_value(json_object_get(usage, "prompt_tokens"));
+        s->output = (int32_t)json_integer_value(json_object_get(usage, "completion_tokens"));
+    }
+    json_decref(json);
+    return r;
+}
+
+static void count_failure(struct load *l, const char *why)
+{
+    int i = 0;
+    l->record->failed++;
+    while (i < HZP_LOAD_REASONS - 1 && l->failures->reason[i].count &&
+           strcmp(l->failures->reason[i].text, why))
+        i++;
+    if (i == HZP_LOAD_REASONS - 1)
+        why = "other reasons";
+    snprintf(l->failures->reason[i].text, sizeof(l->failures->reason[i].text), "%s", why);
+    l->failures->reason[i].count++;
+}
+
+/* Why the server refused, out of its answer. */
+static void refusal(struct stream *s)
+{
+    json_t *json = s->in.bytes ? json_loadb(s->in.body, s->in.bytes, 0, NULL) : NULL;
+    const char *message =
+        json_string_value(json_object_get(json_object_get(json, "error"), "message"));
+    fail_stream(s, "HTTP %d%s%.120s", s->in.status, message ? ": " : "", message ? message : "");
+    json_decref(json);
+}
+
+static int add_answer(struct load *l, struct stream *s)
+{
+    const struct hzp_trace_request *asked = &l->work->trace.request[s->index];
+    struct hzp_load_answer answer = {
+        .sent_s = seconds(l->begin_ns, s->sent_ns),
+        .ttft_s = seconds(s->sent_ns, s->first_ns),
+        .e2el_s = seconds(s->sent_ns, s->last_ns),
+        .input = s->input > 0 ? s->input : asked->input,
+        .output = s->output > 0 ? s->output : (int32_t)HZP_MIN(s->gaps + 1, (int64_t)INT32_MAX),
+    };
+    l->record->other_length += answer.output != asked->output;
+    return hzp_load_record_answer(l->record, &answer, s->gap, s->gaps, l->reterr);
+}
+
+static void free_stream(struct stream *s)
+{
+    if (s->fd >= 0)
+        close(s->fd); /* which takes it from epoll, too */
+    hzp_http_stream_fini(&s->in);
+    free(s->out);
+    free(s->gap);
+    free(s);
+}
+
+/* The stream has ended, well or with an error; the last one takes its place. */
+static int end_stream(struct load *l, struct stream *s)
+{
+    int r = HZP_OK;
+    if (!s->error[0] && s->in.status != 200)
+        refusal(s);
+    if (!s->error[0] && !s->first_ns)
+        fail_stream(s, "an empty answer");
+    if (s->error[0])
+        count_failure(l, s->error);
+    else
+        r = add_answer(l, s);
+    for (int32_t i = 0; i < l->streams; i++)
+        if (l->running[i] == s) {
+            l->running[i] = l->running[--l->streams];
+            break;
+        }
+    l->ended_ns = hzp_now_ns();
+    if (r == HZP_OK)
+        r = hzp_load_record_time(l->record, seconds(l->begin_ns, l->ended_ns), 0, l->streams,
+                                 l->reterr);
+    free_stream(s);
+    return r;
+}
+
+/* ---- sending ---- */
+
+static size_t body_head(struct load *l, char *text, const struct hzp_trace_request *r)
+{
+    char *at = text;
+    at += sprintf(at, "{\"max_tokens\":%d,\"prompt\":[", r->output);
+    for (int32_t i = 0; i < r->input; i++)
+        at += sprintf(at, i ? ",%d" : "%d", l->prompt[i]);
+    return (size_t)(at - text);
+}
+
+/* The whole request, head and body; false: no memory. */
+static bool make_request(struct load *l, struct stream *s)
+{
+    const struct hzp_load_server *server = l->config->server;
+    const struct hzp_trace_request *r = &l->work->trace.request[s->index];
+    enum { HEAD = 2048, DIGITS = 11 };
+    size_t tail = strlen(l->tail);
+    s->out = malloc(HEAD + 64 + (size_t)r->input * DIGITS + tail);
+    char *body = malloc(64 + (size_t)r->input * DIGITS);
+    if (!s->out || !body) {
+        free(body);
+        return false;
+    }
+    hzp_workload_prompt(l->work, s->index, l->prompt);
+    size_t n = body_head(l, body, r);
+    int head = snprintf(s->out, HEAD, "POST %s/v1/completions HTTP/1.1\r\nHost: %s:%s\r\n%s%s%s"
+                        "Content-Type: application/json\r\nContent-Length: %zu\r\n"
+                        "Connection: close\r\n\r\n", server->path, server->host, server->port,
+                        server->key[0] ? "Authorization: Bearer " : "", server->key,
+                        server->key[0] ? "\r\n" : "", n + tail);
+    HZP_ASSERT(head > 0 && head < HEAD); /* host, path and key have their bounds */
+    memcpy(s->out + head, body, n);
+    memcpy(s->out + head + n, l->tail, tail);
+    s->out_bytes = (size_t)head + n + tail;
+    free(body);
+    return true;
+}
+
+static int send_some(struct load *l, struct stream *s)
+{
+    while (s->out_at < s->out_bytes) {
+        ssize_t n = send(s->fd, s->out + s->out_at, s->out_bytes - s->out_at, MSG_NOSIGNAL);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOTCONN ||
+                      errno == EINPROGRESS))
+            return HZP_OK;
+        if (n < 0)
+            break; /* the server may have answered and closed: what it said is read below */
+        s->out_at += (size_t)n;
+    }
+    free(s->out);
+    s->out = NULL;
+    s->out_at = s->out_bytes = 0;
+    struct epoll_event want = {.events = EPOLLIN, .data.ptr = s};
+    if (epoll_ctl(l->epoll, EPOLL_CTL_MOD, s->fd, &want) < 0)
+        return hzp_fail(l->reterr, HZP_EIO, "epoll: %s", strerror(errno));
+    return HZP_OK;
+}
+
+static int start_next(struct load *l)
+{
+    struct stream *s = calloc(1, sizeof(*s));
+    const struct hzp_load_server *server = l->config->server;
+    int on = 1;
+    if (!s)
+        return hzp_fail(l->reterr, HZP_ENOMEM, "no memory for a request");
+    s->load = l;
+    s->index = l->next++;
+    s->fd = -1;
+    hzp_http_stream_init(&s->in, event, s);
+    l->running[l->streams++] = s;
+    l->record->sent++;
+    l->record->peak = HZP_MAX(l->record->peak, l->streams);
+    if (!make_request(l, s))
+        return hzp_fail(l->reterr, HZP_ENOMEM, "no memory for a request");
+    s->sent_ns = s->heard_ns = hzp_now_ns();
+    if (hzp_workload_timed(l->work)) {
+        double late = seconds(l->begin_ns, s->sent_ns) - l->work->trace.request[s->index].at_s;
+        l->record->late_max_s = HZP_MAX(l->record->late_max_s, late);
+        l->record->late_sum_s += HZP_MAX(late, 0);
+    }
+    HZP_TRY(hzp_load_record_time(l->record, seconds(l->begin_ns, s->sent_ns), 0, l->streams,
+                                 l->reterr));
+    s->fd = socket(server->address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    struct epoll_event want = {.events = EPOLLIN | EPOLLOUT, .data.ptr = s};
+    if (s->fd < 0 ||
+        (connect(s->fd, (const struct sockaddr *)&server->address, server->address_bytes) < 0 &&
+         errno != EINPROGRESS) ||
+        epoll_ctl(l->epoll, EPOLL_CTL_ADD, s->fd, &want) < 0) {
+        fail_stream(s, "no connection: %s", strerror(errno));
+        return end_stream(l, s);
+    }
+    setsockopt(s->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    return send_some(l, s);
+}
+
+/* ---- receiving ---- */
+
+/* 1: the stream has ended. */
+static int receive(struct load *l, struct stream *s)
+{
+    struct hzp_err_text err = {0};
+    ssize_t n = recv(s->fd, l->bytes, sizeof(l->bytes), 0);
+    s->heard_ns = hzp_now_ns();
+    if (n < 0)
+        return errno == EAGAIN || errno == EINTR
+                   ? 0
+                   : (fail_stream(s, "the connection failed: %s", strerror(errno)), 1);
+    int r = n ? hzp_http_stream_feed(&s->in, l->bytes, (size_t)n, &err)
+              : hzp_http_stream_close(&s->in, &err);
+    if (r < 0 && !s->error[0] && !s->done)
+        fail_stream(s, "%.150s", err.text[0] ? err.text : hzp_err_name(r));
+    return r < 0 || n == 0 || s->done || hzp_http_stream_done(&s->in);
+}
+
+static int turn(struct load *l, struct stream *s, uint32_t what)
+{
+    if (what & EPOLLOUT && s->out)
+        HZP_TRY(send_some(l, s));
+    if (what & (EPOLLIN | EPOLLHUP | EPOLLERR) && receive(l, s))
+        return end_stream(l, s);
+    return HZP_OK;
+}
+
+/* Ends what has been silent for too long. */
+static int end_silent(struct load *l, uint64_t now)
+{
+    for (int32_t i = l->streams - 1; i >= 0; i--) {
+        struct stream *s = l->running[i];
+        if (seconds(s->heard_ns, now) <= l->config->silence_s)
+            continue;
+        fail_stream(s, "silent for %g s", l->config->silence_s);
+        HZP_TRY(end_stream(l, s));
+    }
+    return HZP_OK;
+}
+
+/* ---- the loop ---- */
+
+static bool due(const struct load *l, uint64_t now)
+{
+    return !hzp_workload_timed(l->work) ||
+           l->work->trace.request[l->next].at_s <= seconds(l->begin_ns, now);
+}
+
+/* Sets the clock to when something is to be done without a socket: the next arrival, or a look at
+ * the silent ones. */
+static int set_clock(struct load *l, uint64_t now)
+{
+    double wait = 1;
+    if (l->next < l->work->trace.requests && l->streams < l->max)
+        wait = HZP_MIN(wait, l->work->trace.request[l->next].at_s - seconds(l->begin_ns, now));
+    int64_t ns = HZP_MAX((int64_t)(wait * 1e9), (int64_t)1);
+    struct itimerspec when = {.it_value = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000}};
+    return timerfd_settime(l->timer, 0, &when, NULL) < 0
+               ? hzp_fail(l->reterr, HZP_EIO, "timer: %s", strerror(errno))
+               : HZP_OK;
+}
+
+static void tell(struct load *l, uint64_t now)
+{
+    if (!l->config->progress || seconds(l->told_ns, now) < 5)
+        return;
+    l->told_ns = now;
+    fprintf(stderr, "%.0f s: %lld of %lld sent, %d in flight, %lld answered, %lld failed\n",
+            seconds(l->begin_ns, now), (long long)l->record->sent,
+            (long long)l->work->trace.requests, l->streams, (long long)l->record->answers,
+            (long long)l->record->failed);
+}
+
+static int loop(struct load *l)
+{
+    struct epoll_event ready[EVENTS];
+    uint64_t expirations;
+    l->begin_ns = l->ended_ns = l->told_ns = hzp_now_ns();
+    while (!interrupted && (l->next < l->work->trace.requests || l->streams)) {
+        uint64_t now = hzp_now_ns();
+        while (l->next < l->work->trace.requests && l->streams < l->max && due(l, now)) {
+            HZP_TRY(start_next(l));
+            now = hzp_now_ns();
+        }
+        HZP_TRY(set_clock(l, now));
+        int n = epoll_wait(l->epoll, ready, EVENTS, -1);
+        if (n < 0 && errno != EINTR)
+            return hzp_fail(l->reterr, HZP_EIO, "epoll: %s", strerror(errno));
+        bool clock = false;
+        for (int i = 0; i < n; i++) {
+            clock |= !ready[i].data.ptr;
+            if (ready[i].data.ptr)
+                HZP_TRY(turn(l, ready[i].data.ptr, ready[i].events));
+        }
+        now = hzp_now_ns();
+        if (clock && read(l->timer, &expirations, sizeof(expirations)) > 0)
+            HZP_TRY(end_silent(l, now));
+        tell(l, now);
+    }
+    l->record->duration_s = seconds(l->begin_ns, l->ended_ns);
+    return HZP_OK;
+}
+
+/* As many sockets as wanted or as the process may have. */
+static int32_t sockets(int32_t wanted)
+{
+    struct rlimit limit = {0};
+    getrlimit(RLIMIT_NOFILE, &limit);
+    if (limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = HZP_MIN(limit.rlim_max, (rlim_t)SOCKETS_MAX);
+        setrlimit(RLIMIT_NOFILE, &limit);
+        getrlimit(RLIMIT_NOFILE, &limit);
+    }
+    int32_t most = (int32_t)HZP_MIN(limit.rlim_cur, (rlim_t)SOCKETS_MAX) - SPARE_SOCKETS;
+    return HZP_MAX(1, wanted ? HZP_MIN(wanted, most) : most);
+}
+
+/* What every body ends in. */
+static char *make_tail(const struct hzp_load_config *config)
+{
+    json_t *same = json_pack("{s:s, s:b, s:{s:b}, s:i, s:b}", "model", config->server->model, "stream",
+                             1, "stream_options", "include_usage", 1, "temperature", 0,
+                             "ignore_eos", 1);
+    if (same && config->extra)
+        json_object_update(same, (json_t *)(uintptr_t)config->extra);
+    char *text = same ? json_dumps(same, JSON_COMPACT) : NULL;
+    json_decref(same);
+    if (!text)
+        return NULL;
+    size_t n = strlen(text); /* {"model":...}: its brace becomes the list's end */
+    char *tail = malloc(n + 2);
+    if (tail) {
+        memcpy(tail, "],", 2);
+        memcpy(tail + 2, text + 1, n);
+    }
+    free(text);
+    return tail;
+}
+
+static int drive(const struct hzp_load_config *config, const struct hzp_workload *work, int32_t max,
+                 struct hzp_load_record *record, struct hzp_load_failures *failures,
+                 struct hzp_err_text *reterr)
+{
+    struct load *l = hzp_xcalloc(1, sizeof(*l));
+    int32_t longest = 1;
+    int r = HZP_OK;
+    for (int64_t i = 0; i < work->trace.requests; i++)
+        longest = HZP_MAX(longest, work->trace.request[i].input);
+    *l = (struct load){.config = config, .work = work, .record = record, .failures = failures,
+                       .max = max, .reterr = reterr};
+    l->epoll = epoll_create1(EPOLL_CLOEXEC);
+    l->timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+    l->running = malloc((size_t)max * sizeof(struct stream *));
+    l->prompt = malloc((size_t)longest * sizeof(*l->prompt));
+    l->tail = make_tail(config);
+    struct epoll_event clock = {.events = EPOLLIN};
+    if (!l->running || !l->prompt || !l->tail)
+        r = hzp_fail(reterr, HZP_ENOMEM, "no memory for %d requests in flight", max);
+    else if (l->epoll < 0 || l->timer < 0 ||
+             epoll_ctl(l->epoll, EPOLL_CTL_ADD, l->timer, &clock) < 0)
+        r = hzp_fail(reterr, HZP_EIO, "epoll: %s", strerror(errno));
+    else
+        r = loop(l);
+    while (l->streams)
+        free_stream(l->running[--l->streams]);
+    if (l->epoll >= 0)
+        close(l->epoll);
+    if (l->timer >= 0)
+        close(l->timer);
+    free(l->running);
+    free(l->prompt);
+    free(l->tail);
+    free(l);
+    return r;
+}
+
+/* Requests of the same lengths and other tokens, one after another. */
+static int warm_up(const struct hzp_load_config *config, struct hzp_err_text *reterr)
+{
+    struct hzp_workload work = *config->work;
+    struct hzp_load_record record = {0};
+    struct hzp_load_failures failures = {0};
+    work.trace.requests = HZP_MIN(work.trace.requests, (int64_t)config->warmup);
+    work.trace.timed = false;
+    work.seed = ~work.seed;
+    int r = drive(config, &work, 1, &record, &failures, reterr);
+    if (r == HZP_OK && record.failed)
+        r = hzp_fail(reterr, HZP_EIO, "a request of the warm-up failed: %s",
+                     failures.reason[0].text);
+    hzp_load_record_free(&record);
+    return r;
+}
+
+int hzp_load_run(const struct hzp_load_config *config, struct hzp_load_record *record,
+                 struct hzp_load_failures *failures, struct hzp_err_text *reterr)
+{
+    struct sigaction on = {.sa_handler = on_interrupt}, before;
+    interrupted = 0;
+    sigaction(SIGINT, &on, &before);
+    int r = HZP_OK;
+    if (config->warmup > 0)
+        r = warm_up(config, reterr);
+    if (r == HZP_OK)
+        r = drive(config, config->work, sockets(config->max_running), record, failures, reterr);
+    sigaction(SIGINT, &before, NULL);
+    return r;
+}

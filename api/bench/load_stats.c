@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/bench/load_stats.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SLICES_MAX = 1 << 26 };
+
+void hzp_load_record_free(struct hzp_load_record *record)
+{
+    free(record->answer);
+    free(record->gap);
+    free(record->slice);
+    memset(record, 0, sizeof(*record));
+}
+
+static int ascending(const void *a, const void *b)
+{
+    float x = *(const float *)a, y = *(const float *)b;
+    return x < y ? -1 : x > y;
+}
+
+double hzp_load_quantile(const float *sorted, int64_t n, double p)
+{
+    double at = p * (double)(n - 1);
+    int64_t i = (int64_t)at;
+    if (i >= n - 1)
+        return sorted[n - 1];
+    return sorted[i] + (at - (double)i) * ((double)sorted[i + 1] - sorted[i]);
+}
+
+/* An array at least `want` long, or NULL: no memory (the old one stays). */
+static void *room_for(void *array, int64_t *room, int64_t want, size_t size)
+{
+    if (want <= *room)
+        return array;
+    int64_t n = HZP_MAX(want, *room * 2);
+    void *now = realloc(array, (size_t)n * size);
+    if (now)
+        *room = n;
+    return now;
+}
+
+static bool meets(const struct hzp_load_goals *g, const struct hzp_load_answer *a)
+{
+    double tpot = a->output > 1 ? (a->e2el_s - a->ttft_s) / (a->output - 1) : 0;
+    return (g->ttft <= 0 || a->ttft_s <= g->ttft) && (g->tpot <= 0 || tpot <= g->tpot) &&
+           (g->itl <= 0 || a->gap_p99_s <= g->itl) && (g->e2el <= 0 || a->e2el_s <= g->e2el);
+}
+
+int hzp_load_record_answer(struct hzp_load_record *record, const struct hzp_load_answer *answer,
+                           float *gap, int64_t gaps, struct hzp_err_text *reterr)
+{
+    struct hzp_load_answer *answers = room_for(record->answer, &record->answers_room,
+                                               record->answers + 1, sizeof(*answers));
+    if (!answers)
+        return hzp_fail(reterr, HZP_ENOMEM, "no memory for the record of an answer");
+    record->answer = answers;
+    struct hzp_load_answer *a = &answers[record->answers];
+    *a = *answer;
+    if (gaps > 0) {
+        int64_t fit = HZP_MIN(gaps, HZP_LOAD_GAPS_MAX - record->gaps);
+        float *all = room_for(record->gap, &record->gaps_room, record->gaps + fit, sizeof(*all));
+        if (!all)
+            return hzp_fail(reterr, HZP_ENOMEM, "no memory for the record of an answer");
+        qsort(gap, (size_t)gaps, sizeof(*gap), ascending);
+        a->gap_p99_s = hzp_load_quantile(gap, gaps, 0.99);
+        memcpy(all + record->gaps, gap, (size_t)fit * sizeof(*gap));
+        record->gap = all;
+        record->gaps += fit;
+    }
+    a->good = meets(&record->goals, a);
+    record->pieces += gaps + 1;
+    record->answers++;
+    return HZP_OK;
+}
+
+int hzp_load_record_time(struct hzp_load_record *record, double at_s, int32_t pieces,
+                         int32_t running, struct hzp_err_text *reterr)
+{
+    double slice = at_s / HZP_LOAD_SLICE_S;
+    if (!(slice >= 0 && slice < SLICES_MAX))
+        return HZP_OK;
+    int64_t i = (int64_t)slice;
+    struct hzp_load_slice *all =
+        room_for(record->slice, &record->slices_room, i + 1, sizeof(*all));
+    if (!all)
+        return hzp_fail(reterr, HZP_ENOMEM, "no memory for the record of a load");
+    record->slice = all;
+    /* Between two events the number in flight stays what it was. */
+    int32_t before = record->slices ? all[record->slices - 1].running : 0;
+    for (; record->slices <= i; record->slices++)
+        all[record->slices] = (struct hzp_load_slice){.running = before};
+    all[i].pieces += pieces;
+    all[i].running = running;
+    return HZP_OK;
+}
+
+static struct hzp_load_spread spread(float *value, int64_t n)
+{
+    struct hzp_load_spread s = {.n = n};
+    double sum = 0, squares = 0;
+    if (n == 0)
+        return s;
+    for (int64_t i = 0; i < n; i++)
+        sum += value[i];
+    s.mean = sum / (double)n;
+    for (int64_t i = 0; i < n; i++)
+        squares += (value[i] - s.mean) * (value[i] - s.mean);
+    s.std = sqrt(squares / (double)n);
+    qsort(value, (size_t)n, sizeof(*value), ascending);
+    s.median = hzp_load_quantile(value, n, 0.5);
+    s.p90 = hzp_load_quantile(value, n, 0.9);
+    s.p99 = hzp_load_quantile(value, n, 0.99);
+    s.max = value[n - 1];
+    return s;
+}
+
+int hzp_load_summarise(struct hzp_load_record *record, struct hzp_load_summary *ret,
+                       struct hzp_err_text *reterr)
+{
+    int64_t n = record->answers, k = 0;
+    float *value = malloc((size_t)HZP_MAX(n, (int64_t)1) * sizeof(*value));
+    if (!value)
+        return hzp_fail(reterr, HZP_ENOMEM, "no memory for the summary of %lld answers",
+                        (long long)n);
+    memset(ret, 0, sizeof(*ret));
+    ret->completed = n;
+    ret->failed = record->failed;
+    ret->duration_s = record->duration_s;
+    for (int64_t i = 0; i < n; i++) {
+        const struct hzp_load_answer *a = &record->answer[i];
+        ret->good += a->good;
+        ret->input_tokens += a->input;
+        ret->output_tokens += a->output;
+        value[i] = (float)a->ttft_s;
+    }
+    ret->ttft = spread(value, n);
+    for (int64_t i = 0; i < n; i++)
+        value[i] = (float)record->answer[i].e2el_s;
+    ret->e2el = spread(value, n);
+    for (int64_t i = 0; i < n; i++) {
+        const struct hzp_load_answer *a = &record->answer[i];
+        if (a->output > 1)
+            value[k++] = (float)((a->e2el_s - a->ttft_s) / (a->output - 1));
+    }
+    ret->tpot = spread(value, k);
+    free(value);
+    ret->itl = spread(record->gap, record->gaps);
+    if (ret->duration_s > 0) {
+        ret->request_rate = (double)n / ret->duration_s;
+        ret->good_rate = (double)ret->good / ret->duration_s;
+        ret->output_rate = (double)ret->output_tokens / ret->duration_s;
+        ret->total_rate = (double)(ret->input_tokens + ret->output_tokens) / ret->duration_s;
+    }
+    return HZP_OK;
+}
+
+static int one_goal(const char *text, size_t n, struct hzp_load_goals *goals,
+                    struct hzp_err_text *reterr)
+{
+    static const char *const names[] = {"ttft", "tpot", "itl", "e2el"};
+    double *const field[] = {&goals->ttft, &goals->tpot, &goals->itl, &goals->e2el};
+    char item[64], *equals, *end;
+    snprintf(item, sizeof(item), "%.*s", (int)HZP_MIN(n, sizeof(item) - 1), text);
+    equals = strchr(item, '=');
+    if (!equals)
+        equals = strchr(item, ':'); /* as vllm bench serve writes them */
+    for (int i = 0; equals && i < HZP_COUNT(names); i++) {
+        if ((size_t)(equals - item) != strlen(names[i]) || memcmp(item, names[i], strlen(names[i])))
+            continue;
+        double value = strtod(equals + 1, &end);
+        double unit = !*end || !strcmp(end, "ms") ? 1e-3 : !strcmp(end, "s") ? 1 : 0;
+        if (end == equals + 1 || unit <= 0 || !(value > 0 && value < 1e9))
+            break;
+        *field[i] = value * unit;
+        return HZP_OK;
+    }
+    return hzp_fail_param(reterr, HZP_EINVAL, "--slo", "--slo takes a list like ttft=500ms,itl=50ms "
+                          "of ttft, tpot, itl and e2el, not \"%s\"", item);
+}
+
+int hzp_load_goals_parse(const char *text, struct hzp_load_goals *ret, struct hzp_err_text *reterr)
+{
+    memset(ret, 0, sizeof(*ret));
+    for (;;) {
+        size_t n = strcspn(text, ",");
+        HZP_TRY(one_goal(text, n, ret, reterr));
+        if (!text[n])
+            return HZP_OK;
+        text += n + 1;
+    }
+}

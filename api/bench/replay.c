@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/bench/replay.h"
+
+#include "api/bench/load.h"
+#include "api/bench/load_plot.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { VOCAB_UNKNOWN = 1000 }; /* every model in use has more */
+
+static int make_work(const struct hzp_options *o, const struct hzp_load_server *server,
+                     struct hzp_workload *ret, struct hzp_err_text *reterr)
+{
+    if (o->load_trace) {
+        struct hzp_trace_file trace;
+        HZP_TRY(hzp_trace_file_read(o->load_trace, o->load_limit, &trace, reterr));
+        hzp_workload_of_trace(ret, &trace);
+    } else {
+        HZP_TRY(hzp_workload_equal(ret, o->load_requests, (int32_t)o->load_input,
+                                   (int32_t)o->load_output, reterr));
+    }
+    ret->seed = (uint64_t)o->load_seed;
+    ret->vocab = o->load_vocab ? (int32_t)o->load_vocab : server->vocab ? server->vocab
+                                                                        : VOCAB_UNKNOWN;
+    int32_t context = o->context ? (int32_t)o->context : server->context;
+    if (context > 1)
+        hzp_workload_clip(ret, context);
+    hzp_workload_arrivals(ret, o->load_scale, o->load_rate);
+    int64_t made = 0;
+    for (int64_t i = 0; i < ret->trace.requests; i++)
+        made += ret->trace.request[i].output;
+    if (made > HZP_LOAD_GAPS_MAX) {
+        hzp_workload_free(ret);
+        return hzp_fail_param(reterr, HZP_EINVAL, "--limit",
+                              "%lld answer tokens in one load, more than %d: take a part of it with "
+                              "--limit", (long long)made, HZP_LOAD_GAPS_MAX);
+    }
+    return HZP_OK;
+}
+
+/* ---- the report ---- */
+
+static void print_count(const char *name, int64_t value)
+{
+    printf("%-40s %lld\n", name, (long long)value);
+}
+
+static void print_number(const char *name, double value)
+{
+    printf("%-40s %.2f\n", name, value);
+}
+
+static void print_spread(const char *name, const struct hzp_load_spread *s)
+{
+    if (s->n == 0)
+        return;
+    printf("%-16s %10.2f %10.2f %10.2f %10.2f %10.2f\n", name, s->mean * 1e3, s->median * 1e3,
+           s->p90 * 1e3, s->p99 * 1e3, s->max * 1e3);
+}
+
+static bool goals_set(const struct hzp_load_goals *g)
+{
+    return g->ttft > 0 || g->tpot > 0 || g->itl > 0 || g->e2el > 0;
+}
+
+static void print_report(const struct hzp_workload *work, const struct hzp_load_record *record,
+                         const struct hzp_load_summary *s, const struct hzp_load_failures *failures)
+{
+    print_count("Successful requests:", s->completed);
+    print_count("Failed requests:", s->failed);
+    for (int i = 0; i < HZP_LOAD_REASONS; i++)
+        if (failures->reason[i].count)
+            printf("  %lld x %s\n", (long long)failures->reason[i].count, failures->reason[i].text);
+    if (record->sent < work->trace.requests || s->completed + s->failed < record->sent)
+        printf("  interrupted: %lld of %lld sent\n", (long long)record->sent,
+               (long long)work->trace.requests);
+    print_number("Benchmark duration (s):", s->duration_s);
+    print_count("Total input tokens:", s->input_tokens);
+    print_count("Total generated tokens:", s->output_tokens);
+    print_number("Request throughput (req/s):", s->request_rate);
+    if (goals_set(&record->goals))
+        print_number("Request goodput (req/s):", s->good_rate);
+    print_number("Output token throughput (tok/s):", s->output_rate);
+    print_number("Total token throughput (tok/s):", s->total_rate);
+    print_count("Peak concurrent requests:", record->peak);
+    if (hzp_workload_timed(work) && record->sent)
+        printf("%-40s %.1f mean, %.1f most\n", "Sent behind time (ms):",
+               record->late_sum_s / (double)record->sent * 1e3, record->late_max_s * 1e3);
+    if (work->clipped)
+        printf("%-40s %lld requests, by %lld input and %lld output tokens\n",
+               "Shortened to fit the context:", (long long)work->clipped,
+               (long long)work->clipped_in, (long long)work->clipped_out);
+    if (record->other_length)
+        print_count("Answers of another length than asked:", record->other_length);
+    printf("\n%-16s %10s %10s %10s %10s %10s\n", "milliseconds", "mean", "median", "p90", "p99",
+           "max");
+    print_spread("TTFT", &s->ttft);
+    print_spread("TPOT", &s->tpot);
+    print_spread("ITL", &s->itl);
+    print_spread("E2EL", &s->e2el);
+}
+
+static void add_spread(json_t *json, const char *name, const struct hzp_load_spread *s)
+{
+    const struct {
+        const char *what;
+        double value;
+    } field[] = {{"mean", s->mean}, {"median", s->median}, {"std", s->std},
+                 {"p90", s->p90},   {"p99", s->p99},       {"max", s->max}};
+    char key[48];
+    for (int i = 0; i < HZP_COUNT(field); i++) {
+        snprintf(key, sizeof(key), "%s_%s_ms", field[i].what, name);
+        json_object_set_new(json, key, json_real(field[i].value * 1e3));
+    }
+}
+
+static void print_json(const struct hzp_options *o, const struct hzp_load_server *server,
+                       const struct hzp_workload *work, const struct hzp_load_record *record,
+                       const struct hzp_load_summary *s, const struct hzp_load_failures *failures)
+{
+    json_t *reasons = json_object();
+    for (int i = 0; i < HZP_LOAD_REASONS; i++)
+        if (failures->reason[i].count)
+            json_object_set_new(reasons, failures->reason[i].text,
+                                json_integer(failures->reason[i].count));
+    json_t *json = json_pack(
+        "{s:s, s:s, s:s, s:I, s:I, s:I, s:o, s:f, s:I, s:I, s:f, s:f, s:f, s:i, s:f, s:f, s:I, s:I,"
+        " s:I, s:I}",
+        "bench", "replay", "model", server->model, "load",
+        o->load_trace ? hzp_trace_form_name(work->trace.form) : "equal", "num_prompts",
+        (json_int_t)work->trace.requests, "completed", (json_int_t)s->completed, "failed",
+        (json_int_t)s->failed, "failures", reasons, "duration", s->duration_s, "total_input_tokens",
+        (json_int_t)s->input_tokens, "total_output_tokens", (json_int_t)s->output_tokens,
+        "request_throughput", s->request_rate, "output_throughput", s->output_rate,
+        "total_token_throughput", s->total_rate, "max_concurrent_requests", record->peak,
+        "mean_late_ms", record->sent ? record->late_sum_s / (double)record->sent * 1e3 : 0.0,
+        "max_late_ms", record->late_max_s * 1e3, "shortened_requests", (json_int_t)work->clipped,
+        "shortened_input_tokens", (json_int_t)work->clipped_in, "shortened_output_tokens",
+        (json_int_t)work->clipped_out, "other_length", (json_int_t)record->other_length);
+    if (goals_set(&record->goals))
+        json_object_set_new(json, "request_goodput", json_real(s->good_rate));
+    add_spread(json, "ttft", &s->ttft);
+    add_spread(json, "tpot", &s->tpot);
+    add_spread(json, "itl", &s->itl);
+    add_spread(json, "e2el", &s->e2el);
+    json_dumpf(json, stdout, JSON_INDENT(1));
+    putchar('\n');
+    json_decref(json);
+}
+
+static int report(const struct hzp_options *o, const struct hzp_load_server *server,
+                  const struct hzp_workload *work, struct hzp_load_record *record,
+                  const struct hzp_load_failures *failures, struct hzp_err_text *reterr)
+{
+    struct hzp_load_summary summary;
+    char title[640];
+    HZP_TRY(hzp_load_summarise(record, &summary, reterr));
+    if (o->json)
+        print_json(o, server, work, record, &summary, failures);
+    else
+        print_report(work, record, &summary, failures);
+    if (!o->load_plot)
+        return HZP_OK;
+    const char *name = o->load_trace ? strrchr(o->load_trace, '/') : NULL;
+    name = name ? name + 1 : o->load_trace;
+    if (name)
+        snprintf(title, sizeof(title), "%.200s: %.200s, %.4g times as fast", server->model, name,
+                 o->load_scale);
+    else
+        snprintf(title, sizeof(title), "%.200s: %lld in, %lld out", server->model,
+                 (long long)o->load_input, (long long)o->load_output);
+    return hzp_load_plot(o->load_plot, title, record, &summary, reterr);
+}
+
+static int read_extra(const char *text, json_t **ret, struct hzp_err_text *reterr)
+{
+    json_error_t error;
+    *ret = text ? json_loads(text, 0, &error) : NULL;
+    if (!text || json_is_object(*ret))
+        return HZP_OK;
+    int r = hzp_fail_param(reterr, HZP_EINVAL, "--extra-body",
+                           "--extra-body takes a JSON object: %.200s",
+                           *ret ? "this is another value" : error.text);
+    json_decref(*ret);
+    return r;
+}
+
+int hzp_bench_replay(const struct hzp_options *o, struct hzp_err_text *reterr)
+{
+    struct hzp_load_server server;
+    struct hzp_load_record record = {0};
+    struct hzp_load_failures failures = {0};
+    struct hzp_workload work;
+    json_t *extra;
+    if (o->load_slo)
+        HZP_TRY(hzp_load_goals_parse(o->load_slo, &record.goals, reterr));
+    HZP_TRY(read_extra(o->load_extra, &extra, reterr));
+    int r = hzp_load_connect(o->load_url, o->api_key, o->served_name, &server, reterr);
+    if (r == HZP_OK)
+        r = make_work(o, &server, &work, reterr);
+    if (r < 0) {
+        json_decref(extra);
+        return r;
+    }
+    struct hzp_load_config config = {
+        .server = &server,
+        .work = &work,
+        .max_running = (int32_t)o->load_concurrency,
+        .warmup = (int32_t)o->load_warmup,
+        .silence_s = o->load_silence,
+        .extra = extra,
+        .progress = !o->json,
+    };
+    r = hzp_load_run(&config, &record, &failures, reterr);
+    if (r == HZP_OK)
+        r = report(o, &server, &work, &record, &failures, reterr);
+    if (r == HZP_OK && record.answers == 0)
+        r = hzp_fail(reterr, HZP_EIO, "no request was answered: %s",
+                     failures.reason[0].count ? failures.reason[0].text : "interrupted");
+    hzp_load_record_free(&record);
+    hzp_workload_free(&work);
+    json_decref(extra);
+    return r;
+}

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/bench/replay.h - `hzpserve bench replay`: a recorded or made-up load against a running server.
+ *
+ * Thread: the command's own.
+ */
+#ifndef HZP_API_BENCH_REPLAY_H
+#define HZP_API_BENCH_REPLAY_H
+
+#include "api/options.h"
+
+/* Prints the report, or JSON; writes the plot. HZP_EINVAL: an option; HZP_EIO: no server, or no
+ * request was answered; of the trace see api/bench/trace_file.h. */
+int hzp_bench_replay(const struct hzp_options *options, struct hzp_err_text *reterr);
+
+#endif

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "device/cuda/algos.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/arena.h"
+#include "base/log.h"
+
+enum { SLOTS = 2 * HZP_CUDA_ALGOS_MAX, IDENTITY = 104 };
+
+/* The file: this, then count entries. */
+struct head {
+    char magic[8];
+    uint32_t entry_bytes, count;
+    char identity[IDENTITY];
+    uint64_t checksum; /* of all before it, itself taken as 0, and of the entries */
+};
+
+struct hzp_cuda_algos {
+    char path[4096]; /* "": they are not kept */
+    char identity[IDENTITY];
+    struct hzp_cuda_algo *entry;
+    int32_t *slot; /* [SLOTS] index + 1, by hash */
+    int count;
+    bool changed;
+};
+
+static uint64_t hash(uint64_t h, const void *data, size_t size)
+{
+    const unsigned char *byte = data;
+    for (size_t i = 0; i < size; i++)
+        h = (h ^ byte[i]) * 1099511628211u;
+    return h;
+}
+
+static const uint64_t HASH_BEGIN = 14695981039346656037u;
+
+static struct head head_of(const struct hzp_cuda_algos *a)
+{
+    struct head head = {.magic = "HZPALG1", .entry_bytes = sizeof(*a->entry),
+                        .count = (uint32_t)a->count};
+    memcpy(head.identity, a->identity, sizeof(head.identity));
+    return head;
+}
+
+static uint64_t checksum(struct head head, const struct hzp_cuda_algo *entry)
+{
+    head.checksum = 0;
+    uint64_t h = hash(HASH_BEGIN, &head, sizeof(head));
+    return hash(h, entry, head.count * sizeof(*entry));
+}
+
+static bool path_make(struct hzp_cuda_algos *a)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME"), *rest = "";
+    if (!cache || cache[0] != '/') {
+        cache = home;
+        rest = "/.cache";
+    }
+    if (!cache || cache[0] != '/')
+        return false;
+    int length = snprintf(a->path, sizeof(a->path), "%s%s/hzpserve/cublaslt-%016llx.algos", cache,
+                          rest, (unsigned long long)hash(HASH_BEGIN, a->identity, sizeof(a->identity)));
+    return length > 0 && length < (int)sizeof(a->path) - 32; /* room for the temporary's name */
+}
+
+static int32_t *slot_of(const struct hzp_cuda_algos *a, const unsigned char *key)
+{
+    size_t at = hash(HASH_BEGIN, key, HZP_CUDA_ALGO_KEY) % SLOTS;
+    while (a->slot[at] && memcmp(a->entry[a->slot[at] - 1].key, key, HZP_CUDA_ALGO_KEY) != 0)
+        at = (at + 1) % SLOTS;
+    return &a->slot[at];
+}
+
+static void key_fill(unsigned char ret[HZP_CUDA_ALGO_KEY], const void *key, size_t size)
+{
+    HZP_ASSERT(size <= HZP_CUDA_ALGO_KEY);
+    memset(ret, 0, HZP_CUDA_ALGO_KEY);
+    memcpy(ret, key, size);
+}
+
+/* The whole file into entry; what is wrong with it, or NULL. */
+static const char *file_read(struct hzp_cuda_algos *a, FILE *file)
+{
+    struct head head, want = head_of(a);
+    char beyond;
+    if (fread(&head, sizeof(head), 1, file) != 1)
+        return "it is too short";
+    if (memcmp(head.magic, want.magic, sizeof(head.magic)) != 0 ||
+        head.entry_bytes != want.entry_bytes)
+        return "it is of another kind or version";
+    if (memcmp(head.identity, want.identity, sizeof(head.identity)) != 0)
+        return "it is of another device, driver or library";
+    if (head.count > HZP_CUDA_ALGOS_MAX)
+        return "it has too many entries";
+    if (fread(a->entry, sizeof(*a->entry), head.count, file) != head.count)
+        return "it is too short";
+    if (fread(&beyond, 1, 1, file) == 1)
+        return "it is too long";
+    if (checksum(head, a->entry) != head.checksum)
+        return "its checksum is wrong";
+    for (uint32_t i = 0; i < head.count; i++) {
+        int32_t *slot = slot_of(a, a->entry[i].key);
+        if (*slot)
+            return "it names a product twice";
+        *slot = (int32_t)i + 1;
+    }
+    a->count = (int)head.count;
+    return NULL;
+}
+
+static void load(struct hzp_cuda_algos *a)
+{
+    int fd = open(a->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    struct stat info;
+    if (fd < 0)
+        return;
+    const char *wrong = fstat(fd, &info) < 0 || !S_ISREG(info.st_mode) ? "it is no file" : NULL;
+    FILE *file = wrong ? NULL : fdopen(fd, "rb");
+    if (file) {
+        wrong = file_read(a, file);
+        fclose(file);
+    } else {
+        close(fd);
+    }
+    if (!wrong)
+        return;
+    hzp_log(HZP_LOG_WARN, "cuda", "algorithms kept in %s: %s, ignoring", a->path, wrong);
+    memset(a->slot, 0, SLOTS * sizeof(*a->slot));
+    a->count = 0;
+}
+
+struct hzp_cuda_algos *hzp_cuda_algos_open(const char *identity)
+{
+    struct hzp_cuda_algos *a = hzp_xcalloc(1, sizeof(*a));
+    a->entry = hzp_xcalloc(HZP_CUDA_ALGOS_MAX, sizeof(*a->entry));
+    a->slot = hzp_xcalloc(SLOTS, sizeof(*a->slot));
+    snprintf(a->identity, sizeof(a->identity), "%s", identity);
+    if (path_make(a))
+        load(a);
+    else
+        a->path[0] = 0;
+    return a;
+}
+
+const struct hzp_cuda_algo *hzp_cuda_algos_find(const struct hzp_cuda_algos *a, const void *key,
+                                                size_t size)
+{
+    unsigned char full[HZP_CUDA_ALGO_KEY];
+    key_fill(full, key, size);
+    int32_t i = *slot_of(a, full);
+    return i ? &a->entry[i - 1] : NULL;
+}
+
+void hzp_cuda_algos_add(struct hzp_cuda_algos *a, const void *key, size_t size,
+                        const uint64_t algo[8], bool tuned)
+{
+    unsigned char full[HZP_CUDA_ALGO_KEY];
+    key_fill(full, key, size);
+    int32_t *slot = slot_of(a, full);
+    if (!*slot) {
+        if (a->count == HZP_CUDA_ALGOS_MAX)
+            return;
+        *slot = ++a->count;
+    }
+    struct hzp_cuda_algo *entry = &a->entry[*slot - 1];
+    memcpy(entry->key, full, sizeof(full));
+    memcpy(entry->algo, algo, sizeof(entry->algo));
+    entry->tuned = tuned;
+    a->changed = true;
+}
+
+/* The folder of the file, and the one above it. */
+static void folders_make(const char *path)
+{
+    char folder[4096];
+    size_t ends[2] = {0, 0};
+    for (size_t i = 1; path[i]; i++)
+        if (path[i] == '/') {
+            ends[0] = ends[1];
+            ends[1] = i;
+        }
+    for (int i = 0; i < 2; i++) {
+        memcpy(folder, path, ends[i]);
+        folder[ends[i]] = 0;
+        if (ends[i])
+            mkdir(folder, 0700); /* it may be there; if it cannot be made, the open says so */
+    }
+}
+
+static int save(const struct hzp_cuda_algos *a)
+{
+    char part[4096 + 32];
+    struct head head = head_of(a);
+    head.checksum = checksum(head, a->entry);
+    folders_make(a->path);
+    snprintf(part, sizeof(part), "%s.%ld", a->path, (long)getpid());
+    int fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return -1;
+    FILE *file = fdopen(fd, "wb");
+    if (!file) {
+        close(fd);
+        return -1;
+    }
+    size_t count = (size_t)a->count;
+    bool ok = fwrite(&head, sizeof(head), 1, file) == 1 &&
+              fwrite(a->entry, sizeof(*a->entry), count, file) == count && fflush(file) == 0 &&
+              fsync(fd) == 0;
+    ok = fclose(file) == 0 && ok;
+    if (ok && rename(part, a->path) == 0)
+        return 0;
+    unlink(part);
+    return -1;
+}
+
+void hzp_cuda_algos_close(struct hzp_cuda_algos *a)
+{
+    if (!a)
+        return;
+    if (a->changed && a->path[0] && save(a) < 0)
+        hzp_log(HZP_LOG_WARN, "cuda", "algorithms are not kept in %s: %s, ignoring", a->path,
+                strerror(errno));
+    free(a->entry);
+    free(a->slot);
+    free(a);
+}

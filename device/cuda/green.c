@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/cuda/green.c - the SMs split into green contexts.
+ *
+ * The driver's functions are asked for by name, because the program starts without a driver.  A
+ * split is cut off the device part by part, each from what the last one left; it takes the driver a
+ * few milliseconds, so splits are kept and looked up by what was wanted.
+ */
+#include "device/cuda/cuda.h"
+
+#include <cuda.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+
+#define DRIVER(X)                                                                                  \
+    X(cuDeviceGet)                                                                                 \
+    X(cuDeviceGetDevResource)                                                                      \
+    X(cuDevSmResourceSplitByCount)                                                                 \
+    X(cuDevResourceGenerateDesc)                                                                   \
+    X(cuGreenCtxCreate)                                                                            \
+    X(cuGreenCtxDestroy)                                                                           \
+    X(cuGreenCtxStreamCreate)
+
+enum { SPLITS = 24 };
+
+struct part {
+    CUgreenCtx context;
+    cudaStream_t stream;
+    int sms;
+};
+
+struct split {
+    int want[HZP_CUDA_PARTS_MAX], parts;
+    struct part part[HZP_CUDA_PARTS_MAX];
+};
+
+struct hzp_cuda_green {
+    CUdevice device;
+    int priority;
+    struct split split[SPLITS];
+    int splits;
+#define X(name) __typeof__(&name) name;
+    DRIVER(X)
+#undef X
+};
+
+static int refused(const char *what, CUresult error)
+{
+    hzp_log(HZP_LOG_WARN, "cuda", "no green contexts: %s (%d): lanes are limited by their grids",
+            what, (int)error);
+    return HZP_EUNSUP;
+}
+
+/* In the version of the header this was compiled with: structs have its layout. */
+static int find(const char *name, void **ret)
+{
+    enum cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+    cudaError_t error =
+        cudaGetDriverEntryPointByVersion(name, ret, CUDA_VERSION, cudaEnableDefault, &result);
+    if (error == cudaSuccess && result == cudaDriverEntryPointSuccess && *ret)
+        return HZP_OK;
+    cudaGetLastError();
+    return refused(name, (CUresult)0);
+}
+
+static int green_open(struct hzp_cuda_device *dev)
+{
+    struct hzp_cuda_green *g = calloc(1, sizeof(*g));
+    int low = 0, r = HZP_OK;
+    if (!g)
+        return HZP_ENOMEM;
+#define X(name)                                                                                    \
+    if (r == HZP_OK)                                                                               \
+        r = find(#name, (void **)&g->name);
+    DRIVER(X)
+#undef X
+    if (r == HZP_OK) {
+        CUresult error = g->cuDeviceGet(&g->device, dev->ordinal);
+        r = error == CUDA_SUCCESS ? HZP_OK : refused("cuDeviceGet", error);
+    }
+    if (r < 0) {
+        free(g);
+        return r;
+    }
+    cudaDeviceGetStreamPriorityRange(&low, &g->priority);
+    dev->green = g;
+    return HZP_OK;
+}
+
+static void split_close(struct hzp_cuda_green *g, struct split *split)
+{
+    for (int i = 0; i < split->parts; i++) {
+        if (split->part[i].stream)
+            cudaStreamDestroy(split->part[i].stream);
+        if (split->part[i].context)
+            g->cuGreenCtxDestroy(split->part[i].context);
+    }
+    memset(split, 0, sizeof(*split));
+}
+
+static int part_open(struct hzp_cuda_green *g, CUdevResource *sms, struct part *ret)
+{
+    CUdevResourceDesc desc;
+    CUstream stream;
+    CUresult error = g->cuDevResourceGenerateDesc(&desc, sms, 1);
+    if (error == CUDA_SUCCESS)
+        error = g->cuGreenCtxCreate(&ret->context, desc, g->device, CU_GREEN_CTX_DEFAULT_STREAM);
+    if (error == CUDA_SUCCESS)
+        error = g->cuGreenCtxStreamCreate(&stream, ret->context, CU_STREAM_NON_BLOCKING, g->priority);
+    if (error != CUDA_SUCCESS)
+        return refused("the driver makes none", error);
+    ret->stream = stream;
+    ret->sms = (int)sms->sm.smCount;
+    return HZP_OK;
+}
+
+/* The last of several takes all that is left, because the driver advises against cutting remainders
+ * again. */
+static int split_open(struct hzp_cuda_green *g, struct split *split)
+{
+    CUdevResource left, part;
+    CUresult error = g->cuDeviceGetDevResource(g->device, &left, CU_DEV_RESOURCE_TYPE_SM);
+    if (error != CUDA_SUCCESS)
+        return refused("cuDeviceGetDevResource", error);
+    for (int i = 0; i < split->parts; i++) {
+        part = left;
+        if (i + 1 < split->parts || split->parts == 1) {
+            CUdevResource rest;
+            unsigned groups = 1;
+            error = g->cuDevSmResourceSplitByCount(&part, &groups, &left, &rest, 0,
+                                                   (unsigned)split->want[i]);
+            if (error != CUDA_SUCCESS || groups != 1)
+                return refused("cuDevSmResourceSplitByCount", error);
+            left = rest;
+        }
+        HZP_TRY(part_open(g, &part, &split->part[i]));
+    }
+    return HZP_OK;
+}
+
+int hzp_cuda_green_split(struct hzp_cuda_device *dev, const int *want, int parts,
+                         cudaStream_t *ret_stream, int *ret_sms)
+{
+    if (!dev->green)
+        HZP_TRY(green_open(dev));
+    struct hzp_cuda_green *g = dev->green;
+    struct split *split = NULL;
+    for (int i = 0; i < g->splits && !split; i++)
+        if (g->split[i].parts == parts &&
+            memcmp(g->split[i].want, want, (size_t)parts * sizeof(*want)) == 0)
+            split = &g->split[i];
+    if (!split) {
+        if (g->splits == SPLITS) { /* all lanes are idle: none is in use */
+            for (int i = 0; i < SPLITS; i++)
+                split_close(g, &g->split[i]);
+            g->splits = 0;
+        }
+        split = &g->split[g->splits];
+        split->parts = parts;
+        memcpy(split->want, want, (size_t)parts * sizeof(*want));
+        int r = split_open(g, split);
+        if (r < 0) {
+            split_close(g, split);
+            return r;
+        }
+        g->splits++;
+    }
+    for (int i = 0; i < parts; i++) {
+        ret_stream[i] = split->part[i].stream;
+        ret_sms[i] = split->part[i].sms;
+    }
+    return HZP_OK;
+}
+
+void hzp_cuda_green_close(struct hzp_cuda_device *dev)
+{
+    if (!dev->green)
+        return;
+    for (int i = 0; i < dev->green->splits; i++)
+        split_close(dev->green, &dev->green->split[i]);
+    free(dev->green);
+    dev->green = NULL;
+}

@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/cuda/lane.c - lanes as streams, their memory and their shares of the SMs, and fences. */
+#include "device/cuda/cuda.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+
+enum {
+    SPACE = 64 << 20, /* what cuBLASLt's fastest algorithms ask for on Hopper is half of it */
+    SCRATCH = 64 << 20,
+    SCRATCH_SMALL = 4 << 20, /* lanes of copies and the network */
+    STAGE = 16 << 20,
+};
+
+struct hzp_fence {
+    struct hzp_cuda_device *dev;
+    cudaEvent_t event;
+    uint64_t lane, timed; /* where it was recorded: the lane's id, the timings before it */
+};
+
+static bool computes(const struct hzp_cuda_lane *lane)
+{
+    return lane->base.use == HZP_BOUND_COMPUTE || lane->base.use == HZP_BOUND_MEMORY;
+}
+
+static void lane_free(struct hzp_cuda_lane *lane)
+{
+    cudaFree(lane->space);
+    cudaFree(lane->scratch);
+    cudaFree(lane->stage);
+    cudaFree(lane->counter);
+    lane->space = NULL;
+    lane->scratch = lane->stage = NULL;
+    lane->counter = NULL;
+}
+
+/* Copies and the network give way: what waits for them was issued early. */
+int hzp_cuda_lane_open(struct hzp_device *base, enum hzp_bound use, struct hzp_lane **ret)
+{
+    struct hzp_cuda_device *dev = (struct hzp_cuda_device *)base;
+    struct hzp_cuda_lane *lane = calloc(1, sizeof(*lane));
+    int low = 0, high = 0;
+    if (!lane)
+        return HZP_ENOMEM;
+    lane->base = (struct hzp_lane){.dev = base, .use = use};
+    lane->id = ++dev->lane_ids;
+    cudaDeviceGetStreamPriorityRange(&low, &high);
+    cudaError_t error = cudaStreamCreateWithPriority(&lane->own, cudaStreamNonBlocking,
+                                                     computes(lane) ? high : low);
+    int r = hzp_cuda_check(dev, error, "opening a lane");
+    if (r < 0) {
+        free(lane);
+        return r;
+    }
+    lane->stream = lane->own;
+    lane->next = dev->lane_list;
+    dev->lane_list = lane;
+    *ret = &lane->base;
+    return HZP_OK;
+}
+
+void hzp_cuda_lane_close(struct hzp_lane *base)
+{
+    struct hzp_cuda_lane *lane = hzp_cuda_lane(base);
+    struct hzp_cuda_device *dev = hzp_cuda_device(base);
+    for (struct hzp_cuda_lane **at = &dev->lane_list; *at; at = &(*at)->next)
+        if (*at == lane) {
+            *at = lane->next;
+            break;
+        }
+    cudaStreamSynchronize(lane->stream);
+    for (int i = 0; i < lane->timings; i++) {
+        cudaEventDestroy(lane->timing[i].begin);
+        cudaEventDestroy(lane->timing[i].end);
+    }
+    lane_free(lane);
+    cudaStreamDestroy(lane->own);
+    free(lane->timing);
+    free(lane);
+}
+
+static int lane_memory(struct hzp_cuda_lane *lane)
+{
+    size_t counters = HZP_CUDA_COUNTERS * sizeof(*lane->counter);
+    cudaError_t error = cudaSuccess;
+    lane->space_size = computes(lane) ? SPACE : 0;
+    lane->scratch_size = computes(lane) ? SCRATCH : SCRATCH_SMALL;
+    lane->stage_size = computes(lane) ? STAGE : SCRATCH_SMALL;
+    if (lane->space_size)
+        error = cudaMalloc(&lane->space, lane->space_size);
+    if (error == cudaSuccess)
+        error = cudaMalloc((void **)&lane->scratch, lane->scratch_size);
+    if (error == cudaSuccess)
+        error = cudaMalloc((void **)&lane->stage, lane->stage_size);
+    if (error == cudaSuccess)
+        error = cudaMalloc((void **)&lane->counter, counters);
+    if (error == cudaSuccess)
+        error = cudaMemsetAsync(lane->counter, 0, counters, lane->stream);
+    if (error != cudaSuccess)
+        lane_free(lane);
+    return hzp_cuda_check((struct hzp_cuda_device *)lane->base.dev, error, "memory of a lane");
+}
+
+/* ---- shares ---- */
+
+static int lane_by_share(const void *a, const void *b)
+{
+    const struct hzp_cuda_lane *x = *(struct hzp_cuda_lane *const *)a,
+                               *y = *(struct hzp_cuda_lane *const *)b;
+    return x->share != y->share ? (x->share > y->share) - (x->share < y->share)
+                                : (x->id > y->id) - (x->id < y->id);
+}
+
+/* Lanes with a share, the smallest first; how many. */
+static int sharing(struct hzp_cuda_device *dev, struct hzp_cuda_lane *ret[HZP_CUDA_PARTS_MAX])
+{
+    int count = 0;
+    for (struct hzp_cuda_lane *lane = dev->lane_list; lane; lane = lane->next)
+        if (lane->share > 0 && count < HZP_CUDA_PARTS_MAX)
+            ret[count++] = lane;
+    qsort(ret, (size_t)count, sizeof(ret[0]), lane_by_share);
+    return count;
+}
+
+/* No less than the smallest part, together no more than there is; for green contexts whole steps. */
+static void shares_fit(const struct hzp_cuda_device *dev, struct hzp_cuda_lane *const *lane,
+                         int count, int *ret)
+{
+    int sum = 0, most = dev->sms / count;
+    int step = dev->lanes == HZP_CUDA_GREEN ? (int)HZP_CUDA_PART_STEP : 1;
+    for (int i = 0; i < count; i++) {
+        ret[i] = HZP_MAX((lane[i]->share + step / 2) / step * step, (int)HZP_CUDA_PART_MIN);
+        sum += ret[i];
+    }
+    for (int i = count - 1; sum > dev->sms && i >= 0; i--) { /* the largest give */
+        int less = HZP_MIN(sum - dev->sms, HZP_MAX(ret[i] - most, 0));
+        less = HZP_MIN(HZP_ROUND_UP(less, step), ret[i] - HZP_CUDA_PART_MIN);
+        sum -= HZP_MAX(less, 0);
+        ret[i] -= HZP_MAX(less, 0);
+    }
+}
+
+/* Gives every lane the stream and the limit of its share.  All lanes are idle. */
+static int shares_apply(struct hzp_cuda_device *dev)
+{
+    struct hzp_cuda_lane *lane[HZP_CUDA_PARTS_MAX];
+    cudaStream_t stream[HZP_CUDA_PARTS_MAX];
+    int want[HZP_CUDA_PARTS_MAX], sms[HZP_CUDA_PARTS_MAX];
+    for (struct hzp_cuda_lane *l = dev->lane_list; l; l = l->next) {
+        l->stream = l->own;
+        l->limit = 0;
+    }
+    int count = sharing(dev, lane);
+    if (count == 0 || dev->lanes == HZP_CUDA_PLAIN || dev->sms < count * HZP_CUDA_PART_MIN)
+        return HZP_OK;
+    shares_fit(dev, lane, count, want);
+    if (dev->lanes == HZP_CUDA_GREEN) {
+        int r = hzp_cuda_green_split(dev, want, count, stream, sms);
+        if (r == HZP_OK) {
+            for (int i = 0; i < count; i++) {
+                lane[i]->stream = stream[i];
+                lane[i]->limit = sms[i];
+            }
+            return HZP_OK;
+        }
+        if (r != HZP_EUNSUP)
+            return r;
+        dev->lanes = HZP_CUDA_GRID;
+        shares_fit(dev, lane, count, want);
+    }
+    for (int i = 0; i < count; i++)
+        lane[i]->limit = want[i];
+    return HZP_OK;
+}
+
+int hzp_cuda_lane_ready(struct hzp_cuda_lane *lane)
+{
+    struct hzp_cuda_device *dev = (struct hzp_cuda_device *)lane->base.dev;
+    if (lane->ready)
+        return HZP_OK;
+    HZP_TRY(shares_apply(dev));
+    for (struct hzp_cuda_lane *l = dev->lane_list; l; l = l->next)
+        l->ready = true;
+    return HZP_OK;
+}
+
+int hzp_cuda_lane_ready_for_ops(struct hzp_cuda_lane *lane)
+{
+    HZP_TRY(hzp_cuda_lane_ready(lane));
+    return lane->counter ? HZP_OK : lane_memory(lane);
+}
+
+/* Streams are given out when the next op comes: by then every lane of the step has said what it
+ * wants, and no split is made that nobody meant. */
+int hzp_cuda_lane_set_share(struct hzp_lane *base, int units)
+{
+    struct hzp_cuda_device *dev = hzp_cuda_device(base);
+    struct hzp_cuda_lane *lane = hzp_cuda_lane(base);
+    units = units >= dev->sms ? 0 : units;
+    if (lane->share == units || dev->sms < 2)
+        return HZP_OK;
+    for (struct hzp_cuda_lane *l = dev->lane_list; l; l = l->next) {
+        HZP_TRY(hzp_cuda_check(dev, cudaStreamSynchronize(l->stream), "the device"));
+        l->ready = false;
+    }
+    lane->share = units;
+    return HZP_OK;
+}
+
+/* ---- fences ---- */
+
+int hzp_cuda_lane_wait(struct hzp_lane *base, struct hzp_fence *fence)
+{
+    struct hzp_cuda_lane *lane = hzp_cuda_lane(base);
+    HZP_TRY(hzp_cuda_lane_ready(lane));
+    return hzp_cuda_check(fence->dev, cudaStreamWaitEvent(lane->stream, fence->event, 0),
+                          "waiting for a fence");
+}
+
+int hzp_cuda_fence_open(struct hzp_device *base, struct hzp_fence **ret)
+{
+    struct hzp_fence *fence = calloc(1, sizeof(*fence));
+    if (!fence)
+        return HZP_ENOMEM;
+    fence->dev = (struct hzp_cuda_device *)base;
+    int r = hzp_cuda_check(fence->dev,
+                           cudaEventCreateWithFlags(&fence->event, cudaEventDisableTiming),
+                           "opening a fence");
+    if (r < 0) {
+        free(fence);
+        return r;
+    }
+    *ret = fence;
+    return HZP_OK;
+}
+
+void hzp_cuda_fence_close(struct hzp_fence *fence)
+{
+    cudaEventDestroy(fence->event);
+    free(fence);
+}
+
+int hzp_cuda_fence_record(struct hzp_fence *fence, struct hzp_lane *base)
+{
+    struct hzp_cuda_lane *lane = hzp_cuda_lane(base);
+    HZP_TRY(hzp_cuda_lane_ready(lane));
+    fence->lane = lane->id;
+    fence->timed = lane->timed;
+    return hzp_cuda_check(fence->dev, cudaEventRecord(fence->event, lane->stream),
+                          "recording a fence");
+}
+
+/* What the host waited for it may overwrite: staged copies are stale from here on. */
+int hzp_cuda_fence_wait(struct hzp_fence *fence)
+{
+    struct hzp_cuda_device *dev = fence->dev;
+    dev->epoch++;
+    HZP_TRY(hzp_cuda_check(dev, cudaEventSynchronize(fence->event), "the device"));
+    for (struct hzp_cuda_lane *lane = dev->lane_list; lane; lane = lane->next)
+        if (lane->id == fence->lane)
+            return hzp_cuda_time_read(lane, fence->timed);
+    return HZP_OK;
+}

@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "nanobatch/split.h"
+
+#include "nanobatch/source.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    LOOK_EVERY = 64,    /* steps: in one of them serving is alone */
+    OVERRUN_EVERY = 256, /* steps: in one of them an item may be too long */
+    PART_SECONDS = 30,
+};
+
+/* The part of gaps, and of first tokens, that may miss their goals by the policy; training begins to
+ * give way at half of it. */
+static const double may_miss = 0.01;
+
+const char *hzp_split_limit_name(enum hzp_split_limit limit)
+{
+    static const char *const name[] = {
+        [HZP_LIMIT_IDLE] = "idle",   [HZP_LIMIT_SHARE] = "share",   [HZP_LIMIT_GAPS] = "itl",
+        [HZP_LIMIT_FIRSTS] = "ttft", [HZP_LIMIT_MISSED] = "missed", [HZP_LIMIT_TURN] = "turn"};
+    return name[limit];
+}
+
+/* ---- policy: any thread ---- */
+
+void hzp_split_init(struct hzp_split *split, const struct hzp_split_config *config)
+{
+    static const struct hzp_price guess = {.flops_per_ns = 100, .bytes_per_ns = 15};
+    memset(split, 0, sizeof(*split));
+    split->config = *config;
+    split->policy = split->wanted = config->policy;
+    pthread_mutex_init(&split->lock, NULL);
+    hzp_seen_init(&split->seen);
+    hzp_predict_init(&split->predict, config->model, config->price ? config->price : &guess);
+}
+
+void hzp_split_fini(struct hzp_split *split)
+{
+    pthread_mutex_destroy(&split->lock);
+}
+
+void hzp_split_set_policy(struct hzp_split *split, const struct hzp_policy *policy)
+{
+    pthread_mutex_lock(&split->lock);
+    split->wanted = *policy;
+    atomic_store(&split->changed, true);
+    pthread_mutex_unlock(&split->lock);
+}
+
+void hzp_split_policy(struct hzp_split *split, struct hzp_policy *ret)
+{
+    pthread_mutex_lock(&split->lock);
+    *ret = split->wanted;
+    pthread_mutex_unlock(&split->lock);
+}
+
+void hzp_split_read(struct hzp_split *split, uint64_t now_ns, struct hzp_split_report *ret)
+{
+    struct hzp_seen seen = {.steps = 0};
+    pthread_mutex_lock(&split->lock);
+    *ret = split->report;
+    ret->policy = split->wanted;
+    pthread_mutex_unlock(&split->lock);
+    memcpy(seen.second, ret->second, sizeof(seen.second));
+    hzp_seen_shares(&seen, now_ns, PART_SECONDS, &ret->serve_part, &ret->train_part);
+}
+
+static void take_policy(struct hzp_split *split)
+{
+    if (!atomic_load_explicit(&split->changed, memory_order_relaxed))
+        return;
+    pthread_mutex_lock(&split->lock);
+    /* What missed the old goals says nothing about the new ones. */
+    if (split->policy.itl_ns != split->wanted.itl_ns)
+        split->seen.missed_gaps = split->seen.missed_gaps_alone = 0;
+    if (split->policy.ttft_ns != split->wanted.ttft_ns)
+        split->seen.missed_firsts = 0;
+    split->policy = split->wanted;
+    atomic_store(&split->changed, false);
+    pthread_mutex_unlock(&split->lock);
+}
+
+/* ---- how long a step may last ---- */
+
+/* Between training's slice and nothing, by how often goals were missed lately. */
+static double trust(const struct hzp_split *split)
+{
+    double missed = 0;
+    if (split->policy.itl_ns)
+        missed = HZP_MAX(missed, split->seen.missed_gaps);
+    if (split->policy.ttft_ns)
+        missed = HZP_MAX(missed, split->seen.missed_firsts);
+    return HZP_MAX(0.0, HZP_MIN(1.0, 2 - 2 * missed / may_miss));
+}
+
+/* Training's part of a step that may last limit_ns from the last one's end. */
+static double part_of(const struct hzp_split *split, const struct hzp_split_step *step,
+                      double limit_ns)
+{
+    double slow = hzp_predict_slowdown(&split->predict, step->beside, step->alone_ns,
+                                       step->alone_ns);
+    double left = limit_ns - split->host_ns, serve = step->alone_ns * slow;
+    if (step->beside)
+        return serve <= left ? left : 0;
+    return left - serve;
+}
+
+/* Prompts that wait, oldest first: each will need so many more steps of as many rows as this one
+ * has, and all of them may be as long as this one. */
+static double first_limit(const struct hzp_split *split, const struct hzp_split_step *step,
+                          const struct hzp_waits *waits)
+{
+    double goal = (double)split->policy.ttft_ns, limit = INFINITY, rows = 0;
+    double pace = HZP_MAX(split->prompt_rows, 1);
+    for (int32_t i = 0; waits && i < waits->count; i++) {
+        const struct hzp_wait *wait = &waits->of[i];
+        rows += wait->rows_left;
+        double steps = HZP_MAX(ceil(rows / pace), 1.0);
+        double age = step->begin_ns > wait->since_ns ? (double)(step->begin_ns - wait->since_ns) : 0;
+        limit = HZP_MIN(limit, hzp_seen_within(&split->seen, goal - age) / steps);
+    }
+    if (!waits || !waits->count) {
+        /* The next one comes just now, and takes what they take without training. */
+        double alone = hzp_spread_quantile(&split->seen.first_alone, 0.99);
+        alone = alone > 0 ? alone : goal / 4;
+        limit = hzp_seen_within(&split->seen, goal - alone) + step->alone_ns + split->host_ns;
+    }
+    return limit;
+}
+
+/* What the goals leave for training in this step; INFINITY: there are none. */
+static double within_goals(struct hzp_split *split, struct hzp_split_step *step,
+                           const struct hzp_waits *waits)
+{
+    double gaps = INFINITY, firsts = INFINITY;
+    if (split->policy.itl_ns && step->decode_rows > 0)
+        gaps = part_of(split, step, hzp_seen_within(&split->seen, (double)split->policy.itl_ns));
+    if (split->policy.ttft_ns)
+        firsts = part_of(split, step, first_limit(split, step, waits));
+    double train_ns = HZP_MAX(HZP_MIN(gaps, firsts), 0.0), trusted = trust(split);
+    if (isinf(train_ns))
+        return train_ns;
+    step->limit = trusted < 1 ? HZP_LIMIT_MISSED : gaps < firsts ? HZP_LIMIT_GAPS : HZP_LIMIT_FIRSTS;
+    return train_ns * trusted;
+}
+
+/* ---- how long training may run ---- */
+
+/* A part of all time as a multiple of serving's. */
+static double beside_serving(double part)
+{
+    return part < 1 ? part / (1 - part) : INFINITY;
+}
+
+static double share_of(const struct hzp_split *split)
+{
+    const struct hzp_policy *policy = &split->policy;
+    double share = policy->itl_ns ? INFINITY : policy->train_share;
+    return HZP_MIN(share, beside_serving(policy->train_max));
+}
+
+static double within_share(const struct hzp_split *split, const struct hzp_split_step *step)
+{
+    double share = share_of(split);
+    if (isinf(share))
+        return share;
+    if (!step->beside)
+        return split->credit_ns + share * split->usual_ns;
+    double usual = split->usual_beside_ns > 0 ? split->usual_beside_ns : split->usual_ns;
+    return share > 0 ? usual : 0;
+}
+
+/* Turns that are not training's, whatever else it may. */
+static bool passed_over(struct hzp_split *split, const struct hzp_split_step *step)
+{
+    /* A step with prompts in it is long already and takes no training, unless prompts never
+     * cease. With a goal for first tokens they have what they need without that. */
+    bool prompts = step->rows > step->decode_rows && !split->policy.ttft_ns;
+    if (prompts && split->passed_over < HZP_SPLIT_PASSED_OVER_MAX) {
+        split->passed_over++;
+        return true;
+    }
+    split->passed_over = 0;
+    if (!split->policy.itl_ns && !split->policy.ttft_ns)
+        return false;
+    if (split->predict.seen < HZP_PREDICT_FEW)
+        return true;
+    split->since_look = (split->since_look + 1) % LOOK_EVERY;
+    return split->since_look == 0;
+}
+
+/* The idle device is training's; where first tokens have a goal, for no longer at a stretch than
+ * leaves a prompt that arrives the time it takes. */
+void hzp_split_begin(struct hzp_split *split, struct hzp_split_step *step, uint64_t now_ns)
+{
+    take_policy(split);
+    double idle = (double)split->config.idle_ns;
+    if (split->policy.ttft_ns) {
+        double goal = (double)split->policy.ttft_ns;
+        double alone = hzp_spread_quantile(&split->seen.first_alone, 0.99);
+        double least = HZP_MIN(idle, goal / 16);
+        idle = HZP_MAX(HZP_MIN(idle, hzp_seen_within(&split->seen, goal - alone)), least);
+    }
+    *step = (struct hzp_split_step){
+        .begin_ns = now_ns, .train_ns = (uint64_t)idle, .item_ns = UINT64_MAX};
+}
+
+/* One item that is too long for the goals, now and then, where hardly any gap misses: else training
+ * would end at an item that is longer than they ever allow. */
+static bool may_overrun(struct hzp_split *split, const struct hzp_split_step *step, double train_ns)
+{
+    if (split->since_overrun < OVERRUN_EVERY || split->seen.missed_gaps > may_miss / 3 ||
+        split->seen.missed_firsts > may_miss / 3 || train_ns <= 0)
+        return false;
+    return split->next_ns > train_ns && step->rows == step->decode_rows &&
+           (!split->policy.itl_ns || split->next_ns < 2 * (double)split->policy.itl_ns);
+}
+
+static void note_firsts(struct hzp_split_step *step, const struct hzp_waits *waits)
+{
+    for (int32_t i = 0; waits && i < waits->count; i++)
+        if (waits->of[i].rows_now > 0 && waits->of[i].rows_now == waits->of[i].rows_left &&
+            step->firsts < HZP_COUNT(step->first_ns))
+            step->first_ns[step->firsts++] = waits->of[i].since_ns;
+}
+
+void hzp_split_serve(struct hzp_split *split, struct hzp_split_step *step,
+                     const struct hzp_batch *batch, const struct hzp_waits *waits)
+{
+    step->rows = batch->rows;
+    step->decode_rows = batch->decode_segs;
+    step->beside = split->config.beside;
+    step->limit = HZP_LIMIT_SHARE;
+    hzp_step_shape_of(batch, &step->shape);
+    step->alone_ns = hzp_predict_alone(&split->predict, &step->shape);
+    note_firsts(step, waits);
+    if (step->rows > step->decode_rows)
+        split->prompt_rows = step->rows - step->decode_rows;
+
+    double share = within_share(split, step), goals = within_goals(split, step, waits);
+    bool hard = goals <= share;
+    double train_ns = HZP_MIN(goals, share);
+    if (!hard)
+        step->limit = HZP_LIMIT_SHARE;
+    if (isinf(train_ns) || (split->policy.itl_ns && !step->decode_rows))
+        train_ns = HZP_MIN(train_ns, (double)split->config.idle_ns);
+    if (passed_over(split, step)) {
+        train_ns = 0;
+        step->limit = HZP_LIMIT_TURN;
+    }
+    step->item_ns = isinf(goals) ? UINT64_MAX : (uint64_t)goals;
+    step->overrun = may_overrun(split, step, train_ns);
+    if (step->overrun || (split->floor_ns > 0 && split->floor_ns >= split->next_ns)) {
+        train_ns = HZP_MAX(train_ns, HZP_MAX(split->floor_ns, 1.0));
+        step->item_ns = UINT64_MAX;
+    }
+    step->train_ns = train_ns > 0 ? (uint64_t)train_ns : 0;
+}
+
+/* From the last step's end to this one's. */
+static double predicted_gap(const struct hzp_split *split, const struct hzp_split_step *step)
+{
+    double serve = step->alone_ns * hzp_predict_slowdown(&split->predict, step->beside,
+                                                         step->alone_ns, step->slice_ns);
+    if (step->beside)
+        return split->host_ns + (split->config.early ? serve : HZP_MAX(serve, step->slice_ns));
+    return split->host_ns + serve + (split->config.early ? step->carry_ns : step->slice_ns);
+}
+
+void hzp_split_taken(struct hzp_split *split, struct hzp_split_step *step, bool trains,
+                     double slice_ns)
+{
+    step->trains = trains;
+    step->beside = step->beside && trains;
+    step->slice_ns = trains ? slice_ns : 0;
+    step->carry_ns = split->carry_ns;
+    if (step->rows > 0)
+        step->gap_ns = predicted_gap(split, step);
+    split->carry_ns = split->config.early && !step->beside ? step->slice_ns : 0;
+}
+
+/* ---- what a step really took ---- */
+
+static void average(double *usual, double ns)
+{
+    *usual += (ns - *usual) / (*usual > 0 ? 16 : 1);
+}
+
+/* Training may use its share of what serving really took, but for what it was passed over.  An item
+ * longer than what is left of it runs all the same, and the next steps pay for it; one that does
+ * not fit behind others in a slice is saved for.  Nothing else is: a trainer that had nothing to do
+ * must not hold a later step up. */
+static void account(struct hzp_split *split, const struct hzp_split_step *step,
+                    const struct hzp_exec_times *times, double next_ns)
+{
+    bool decodes = step->rows == step->decode_rows;
+    double serve_ns = (double)times->serve_ns, train_ns = (double)times->train_ns;
+    split->floor_ns += beside_serving(HZP_MIN(split->policy.train_min, 0.99)) * serve_ns - train_ns;
+    split->floor_ns = HZP_MAX(HZP_MIN(split->floor_ns, HZP_MAX(split->next_ns, serve_ns)), 0.0);
+    if (step->beside) {
+        split->credit_ns = 0;
+        if (decodes) {
+            average(&split->usual_beside_ns,
+                    (double)(times->serve_end_ns ? times->serve_end_ns : times->serve_ns));
+            return;
+        }
+    }
+    double share = share_of(split);
+    if (isinf(share))
+        split->credit_ns = 0;
+    else
+        split->credit_ns = HZP_MIN(split->credit_ns + share * serve_ns - train_ns, next_ns);
+    if (decodes)
+        average(&split->usual_ns, serve_ns);
+}
+
+/* What the step was predicted to take, against what it took. */
+static void learn(struct hzp_split *split, const struct hzp_split_step *step,
+                  const struct hzp_exec_times *times, double gap_ns)
+{
+    double serve_ns = (double)times->serve_ns, train_ns = (double)times->train_ns;
+    double busy_ns = serve_ns + train_ns;
+    if (split->config.early)
+        busy_ns = serve_ns + (step->beside ? 0 : (double)split->last_train_ns);
+    if (step->beside && times->serve_end_ns) {
+        serve_ns = (double)times->serve_end_ns;
+        train_ns = (double)times->train_end_ns;
+        busy_ns = split->config.early ? serve_ns : HZP_MAX(serve_ns, train_ns);
+    }
+    hzp_predict_learn(&split->predict, &step->shape, step->beside, step->trains ? train_ns : 0,
+                      serve_ns);
+    if (gap_ns <= 0)
+        return;
+    average(&split->host_ns, HZP_MAX(HZP_MIN(gap_ns - busy_ns, 4 * split->host_ns + 1e6), 1.0));
+    if ((!step->overrun || !step->trains) && split->predict.seen > HZP_PREDICT_FEW)
+        hzp_seen_prediction(&split->seen, &split->policy, gap_ns, step->gap_ns);
+}
+
+static void report(struct hzp_split *split, const struct hzp_split_step *step, double gap_ns)
+{
+    const struct hzp_seen *seen = &split->seen;
+    struct hzp_split_report *r = &split->report;
+    pthread_mutex_lock(&split->lock);
+    r->limited[step->rows ? step->limit : HZP_LIMIT_IDLE]++;
+    memcpy(r->second, seen->second, sizeof(r->second));
+    if (step->rows > 0) {
+        r->steps++;
+        r->trained += step->trains;
+        r->shape = step->shape;
+        r->alone_ns = step->alone_ns;
+        r->slowdown = hzp_predict_slowdown(&split->predict, split->config.beside, step->alone_ns,
+                                           step->alone_ns);
+        r->gap_ns = step->gap_ns;
+        r->slice_ns = (double)step->train_ns;
+        r->gap_was_ns = gap_ns;
+        r->gap_p99_ns = hzp_seen_p99(seen, step->gap_ns);
+        r->error = seen->error;
+        r->missed_gaps = seen->missed_gaps;
+        r->missed_gaps_alone = seen->missed_gaps_alone;
+        r->missed_firsts = seen->missed_firsts;
+        if (gap_ns > 0)
+            hzp_window_add(&r->gap, (uint64_t)gap_ns, step->decode_rows);
+        for (int32_t i = 0; i < step->firsts; i++)
+            hzp_window_add(&r->first, seen->first.ns[(seen->first.at - step->firsts + i +
+                                                      HZP_WINDOW_VALUES) % HZP_WINDOW_VALUES], 1);
+    }
+    pthread_mutex_unlock(&split->lock);
+}
+
+void hzp_split_ended(struct hzp_split *split, const struct hzp_split_step *step,
+                     const struct hzp_exec_times *times, uint64_t tokens_ns, double next_ns)
+{
+    double gap_ns = 0;
+    uint64_t train_ns = split->config.early ? split->last_train_ns : times->train_ns;
+    if (next_ns > 0)
+        split->next_ns = next_ns;
+    hzp_seen_step(&split->seen, step->begin_ns, tokens_ns, times->serve_ns, times->train_ns);
+    if (step->rows == 0) {
+        split->credit_ns = split->floor_ns = 0;
+    } else {
+        if (split->last_served && step->decode_rows > 0)
+            gap_ns = (double)(tokens_ns - split->last_tokens_ns);
+        split->since_overrun = step->overrun && step->trains ? 0 : split->since_overrun + 1;
+        account(split, step, times, next_ns);
+        learn(split, step, times, gap_ns);
+        if (gap_ns > 0)
+            hzp_seen_gap(&split->seen, &split->policy, (uint64_t)gap_ns, train_ns,
+                         step->decode_rows);
+        for (int32_t i = 0; i < step->firsts; i++)
+            hzp_seen_first(&split->seen, &split->policy, step->first_ns[i], tokens_ns);
+    }
+    report(split, step, gap_ns);
+    split->last_served = step->rows > 0;
+    split->last_tokens_ns = tokens_ns;
+    split->last_train_ns = times->train_ns;
+}
+
+/* ---- prompts ---- */
+
+int32_t hzp_split_rows_within(const struct hzp_split *split, int32_t decode_rows,
+                              double decode_reads, double depth, int32_t min)
+{
+    if (!split || !split->policy.itl_ns || decode_rows < 1)
+        return INT32_MAX;
+    double limit = hzp_seen_within(&split->seen, (double)split->policy.itl_ns) - split->host_ns -
+                   split->carry_ns;
+    struct hzp_step_shape shape = {.decode_rows = decode_rows, .decode_reads = decode_reads};
+    int32_t fits = 0, most = 1 << 20;
+    for (int32_t bit = most; bit > 0; bit >>= 1) {
+        shape.prompt_rows = fits + bit;
+        shape.prompt_reads = (double)shape.prompt_rows * depth;
+        if (hzp_predict_alone(&split->predict, &shape) <= limit)
+            fits += bit;
+    }
+    return HZP_MAX(fits, min);
+}

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "serve/admission.h"
+
+#include "base/arena.h"
+#include "base/err.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Of lengths and of steps from now: 0 .. 7 each, then four an octave up to 2^24. */
+enum { CLASSES = 8 + 4 * 21 };
+
+/* As if so many more had been seen to go on at every length: one early end proves little. */
+static const double doubt = 2;
+/* Standard deviations kept free.  On request traces with a tight pool, 0 computed 2 to 25 % of all
+ * rows again, 1 up to 6 %, 1.5 about 1 %, 2 next to none; 2 cost throughput while lengths were
+ * still unknown.  docs/measurements/admission.md. */
+static const double margin = 1.5;
+/* Ends after which older ones count half. */
+static const double memory = 1000;
+
+struct hzp_admission {
+    enum hzp_admission_rule rule;
+    int32_t pages, page_rows;
+
+    /* ends by class of their length */
+    double ended[CLASSES], cut[CLASSES], ends;
+
+    /* since the last look */
+    int32_t count;
+    int64_t worst;
+    double goes_on[CLASSES + 1];           /* S at each class's begin */
+    double mean[CLASSES], variance[CLASSES]; /* of pages, by class of steps from now */
+    int32_t classes;                       /* those of them anybody reaches */
+};
+
+static int32_t class_begin(int32_t class)
+{
+    return class < 8 ? class : (8 + 2 * ((class - 8) % 4)) << ((class - 8) / 4);
+}
+
+static int32_t class_of(int32_t n)
+{
+    if (n < 8)
+        return n;
+    int32_t octave = 31 - __builtin_clz((unsigned)n) - 3;
+    return HZP_MIN(8 + 4 * octave + ((n >> (octave + 1)) & 3), CLASSES - 1);
+}
+
+int hzp_admission_create(enum hzp_admission_rule rule, int32_t pages, int32_t page_rows,
+                         struct hzp_admission **ret)
+{
+    HZP_ASSERT(pages > 0 && page_rows > 0);
+    struct hzp_admission *a = hzp_xcalloc(1, sizeof(*a));
+    a->rule = rule;
+    a->pages = pages;
+    a->page_rows = page_rows;
+    hzp_admission_look(a, NULL, 0);
+    *ret = a;
+    return HZP_OK;
+}
+
+void hzp_admission_destroy(struct hzp_admission *a)
+{
+    free(a);
+}
+
+void hzp_admission_ended(struct hzp_admission *a, const struct hzp_growth *at, bool cut)
+{
+    if (at->least >= at->most)
+        return; /* its length was not its own */
+    if (cut)
+        a->cut[class_of(at->drawn)]++;
+    else
+        a->ended[class_of(HZP_MAX(at->drawn - 1, 0))]++; /* went from drawn - 1 no further */
+    if (++a->ends < memory)
+        return;
+    a->ends /= 2;
+    for (int32_t c = 0; c < CLASSES; c++) {
+        a->ended[c] /= 2;
+        a->cut[c] /= 2;
+    }
+}
+
+/* S at the classes' begins.  Of a class's cuts, half are taken to have come before its ends. */
+static void learn_lengths(struct hzp_admission *a, const struct hzp_growth *running, int32_t count)
+{
+    double gone_on[CLASSES], risk = 0;
+    memcpy(gone_on, a->cut, sizeof(gone_on));
+    for (int32_t i = 0; i < count; i++)
+        if (running[i].least < running[i].most)
+            gone_on[class_of(running[i].drawn)]++;
+    double part[CLASSES];
+    for (int32_t c = CLASSES - 1; c >= 0; c--) {
+        risk += a->ended[c] + gone_on[c];
+        part[c] = a->ended[c] / (risk - gone_on[c] / 2 + doubt);
+    }
+    a->goes_on[0] = 1;
+    for (int32_t c = 0; c < CLASSES; c++)
+        a->goes_on[c + 1] = a->goes_on[c] * (1 - part[c]);
+}
+
+static double survives(const struct hzp_admission *a, int32_t n)
+{
+    int32_t c = class_of(n), begin = class_begin(c);
+    double within = (double)(n - begin) / (class_begin(c + 1) - begin);
+    return a->goes_on[c] + HZP_MIN(within, 1) * (a->goes_on[c + 1] - a->goes_on[c]);
+}
+
+double hzp_admission_goes_on(const struct hzp_admission *a, int32_t from, int32_t to)
+{
+    double now = survives(a, from);
+    return to <= from || now <= 0 ? 1 : survives(a, to) / now;
+}
+
+static int32_t draws_left(const struct hzp_growth *g)
+{
+    return HZP_MAX(g->most - g->drawn, 1); /* a request for none, too, stores its prompt */
+}
+
+static int32_t pages_of(const struct hzp_admission *a, int64_t rows)
+{
+    return (int32_t)HZP_DIV_UP(rows, a->page_rows);
+}
+
+static int32_t worst_of(const struct hzp_admission *a, const struct hzp_growth *g)
+{
+    /* The last token drawn is never stored. */
+    return pages_of(a, (int64_t)g->rows + draws_left(g) - 1);
+}
+
+/* The sequence's pages in steps of class c from now, and the chance that it is there to need them.
+ * False: it will have ended. */
+static bool expect(const struct hzp_admission *a, const struct hzp_growth *g, int32_t c,
+                   double *pages, double *chance)
+{
+    int32_t begin = class_begin(c), left = draws_left(g);
+    if (begin >= left)
+        return false;
+    int32_t last = HZP_MIN(class_begin(c + 1), left) - 1;
+    *pages = pages_of(a, (int64_t)g->rows + last);
+    *chance = hzp_admission_goes_on(a, HZP_MAX(g->drawn, g->least), g->drawn + begin);
+    return true;
+}
+
+void hzp_admission_add(struct hzp_admission *a, const struct hzp_growth *one)
+{
+    double pages, chance;
+    a->count++;
+    a->worst += worst_of(a, one);
+    for (int32_t c = 0; c < CLASSES && expect(a, one, c, &pages, &chance); c++) {
+        a->mean[c] += chance * pages;
+        a->variance[c] += chance * (1 - chance) * pages * pages;
+        a->classes = HZP_MAX(a->classes, c + 1);
+    }
+}
+
+void hzp_admission_look(struct hzp_admission *a, const struct hzp_growth *running, int32_t count)
+{
+    a->count = a->classes = 0;
+    a->worst = 0;
+    memset(a->mean, 0, sizeof(a->mean));
+    memset(a->variance, 0, sizeof(a->variance));
+    learn_lengths(a, running, count);
+    for (int32_t i = 0; i < count; i++)
+        hzp_admission_add(a, &running[i]);
+}
+
+bool hzp_admission_fits(const struct hzp_admission *a, const struct hzp_growth *one)
+{
+    if (a->count == 0)
+        return true;
+    if (a->rule == HZP_ADMIT_WORST_CASE)
+        return a->worst + worst_of(a, one) <= a->pages;
+    double pages, chance;
+    for (int32_t c = 0; c < CLASSES; c++) {
+        if (!expect(a, one, c, &pages, &chance))
+            pages = chance = 0;
+        if (c >= a->classes && pages <= 0)
+            return true;
+        double mean = a->mean[c] + chance * pages;
+        double variance = a->variance[c] + chance * (1 - chance) * pages * pages;
+        if (mean + margin * sqrt(variance) > a->pages)
+            return false;
+    }
+    return true;
+}
+
+int32_t hzp_admission_peak(const struct hzp_admission *a)
+{
+    if (a->rule == HZP_ADMIT_WORST_CASE)
+        return (int32_t)HZP_MIN(a->worst, INT32_MAX);
+    double peak = 0;
+    for (int32_t c = 0; c < a->classes; c++)
+        peak = HZP_MAX(peak, a->mean[c] + margin * sqrt(a->variance[c]));
+    return (int32_t)HZP_MIN(ceil(peak), INT32_MAX);
+}

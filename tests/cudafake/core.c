@@ -1,0 +1,530 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/cudafake/core.c - objects, streams of tasks, and the order they run in. */
+#include "tests/cudafake/core.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+enum { CALLS = 1 << 16, TEXT = 1 << 14, ALLOCS = 4096 };
+static const size_t ARENA = (size_t)1 << 37; /* addresses, not memory: none is used twice */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct fake_call *record;
+static int calls;
+static char mistakes[TEXT], leaks[TEXT];
+static struct fake_object *objects;
+static uint64_t ids;
+static unsigned state = 1;
+static __thread struct fake_stream *capturing;
+static struct {
+    char function[64];
+    int after, error;
+} failing;
+static double clock_extra;
+
+static struct alloc {
+    char *ptr;
+    size_t size;
+    bool host, live;
+} alloc_of[ALLOCS];
+static int allocs;
+static char *arena;
+static size_t arena_used;
+static int open_depth;
+
+int fake_sms = 132;
+size_t fake_memory = (size_t)64 << 30;
+
+void fake_enter(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+void fake_leave(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+void fake_mistake(const char *format, ...)
+{
+    size_t used = strlen(mistakes);
+    va_list list;
+    va_start(list, format);
+    vsnprintf(mistakes + used, sizeof(mistakes) - used, format, list);
+    va_end(list);
+    used = strlen(mistakes);
+    snprintf(mistakes + used, sizeof(mistakes) - used, "\n");
+}
+
+void fake_reset(unsigned seed)
+{
+    fake_enter();
+    calls = 0;
+    mistakes[0] = 0;
+    state = seed * 2654435761u + 1;
+    failing.function[0] = 0;
+    clock_extra = 0;
+    fake_leave();
+}
+
+int fake_calls(void)
+{
+    return calls;
+}
+
+const struct fake_call *fake_call_at(int i)
+{
+    return &record[i];
+}
+
+int fake_count(enum fake_kind kind)
+{
+    int count = 0;
+    for (int i = 0; i < calls; i++)
+        count += record[i].kind == kind;
+    return count;
+}
+
+const char *fake_mistakes(void)
+{
+    return mistakes;
+}
+
+void fake_set_sms(int sms)
+{
+    fake_sms = sms;
+}
+
+void fake_set_memory(size_t bytes)
+{
+    fake_memory = bytes;
+}
+
+void fake_fail(const char *function, int after, int error)
+{
+    fake_enter();
+    snprintf(failing.function, sizeof(failing.function), "%s", function);
+    failing.after = after;
+    failing.error = error;
+    fake_leave();
+}
+
+bool fake_fails(const char *function, int *ret_error)
+{
+    if (strcmp(failing.function, function) != 0 || failing.after-- > 0)
+        return false;
+    failing.function[0] = 0;
+    *ret_error = failing.error;
+    return true;
+}
+
+double fake_clock_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e9 + (double)now.tv_nsec - 5e9 + clock_extra;
+}
+
+void fake_clock_add(double ns)
+{
+    clock_extra += ns;
+}
+
+/* ---- objects ---- */
+
+void *fake_object_new(enum fake_type type, size_t size)
+{
+    struct fake_object *object = calloc(1, size);
+    object->type = type;
+    object->id = ++ids;
+    object->next = objects;
+    objects = object;
+    return object;
+}
+
+void fake_object_free(void *handle)
+{
+    for (struct fake_object **at = &objects; *at; at = &(*at)->next)
+        if (*at == handle) {
+            *at = (*at)->next;
+            free(handle);
+            return;
+        }
+}
+
+void *fake_object_find(const void *handle, enum fake_type type, const char *function)
+{
+    for (struct fake_object *object = objects; object; object = object->next)
+        if ((const void *)object == handle && object->type == type)
+            return object;
+    fake_mistake("%s: a handle that was never given out, or is gone", function);
+    return NULL;
+}
+
+struct fake_stream *fake_stream_find(cudaStream_t stream, const char *function)
+{
+    if (!stream || stream == cudaStreamLegacy || stream == cudaStreamPerThread) {
+        fake_mistake("%s: on the null stream", function);
+        return NULL;
+    }
+    return fake_object_find(stream, FAKE_STREAM, function);
+}
+
+const char *fake_leaks(void)
+{
+    static const char *const names[] = {"stream", "event",  "graph",  "graph to launch", "context",
+                                        "handle", "product", "layout", "preference"};
+    size_t used = 0;
+    fake_enter();
+    leaks[0] = 0;
+    for (struct fake_object *o = objects; o && used < TEXT - 100; o = o->next)
+        used += (size_t)snprintf(leaks + used, TEXT - used, "%s %llu\n", names[o->type - FAKE_STREAM],
+                                 (unsigned long long)o->id);
+    for (int i = 0; i < allocs && used < TEXT - 100; i++)
+        if (alloc_of[i].live)
+            used += (size_t)snprintf(leaks + used, TEXT - used, "%zu bytes of %s memory\n",
+                                     alloc_of[i].size, alloc_of[i].host ? "host" : "device");
+    fake_leave();
+    return leaks;
+}
+
+/* ---- memory ---- */
+
+/* Device memory is the host's to touch while work runs. */
+static void memory_open(bool open)
+{
+    if (open ? open_depth++ > 0 : --open_depth > 0)
+        return;
+    if (arena_used)
+        mprotect(arena, arena_used, open ? PROT_READ | PROT_WRITE : PROT_NONE);
+}
+
+static struct alloc *alloc_add(void)
+{
+    int i = 0;
+    while (i < allocs && alloc_of[i].ptr)
+        i++;
+    if (i == ALLOCS)
+        abort();
+    allocs += i == allocs;
+    return &alloc_of[i];
+}
+
+void *fake_device_alloc(size_t size)
+{
+    size_t room = (size + 8191) / 4096 * 4096; /* a page between any two */
+    if (!arena)
+        arena = mmap(NULL, ARENA, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (arena == MAP_FAILED || arena_used + room > ARENA)
+        abort();
+    struct alloc *a = alloc_add();
+    *a = (struct alloc){arena + arena_used, size, false, true};
+    arena_used += room;
+    memory_open(true);
+    mprotect(a->ptr, room, PROT_READ | PROT_WRITE);
+    memset(a->ptr, 0xff, size < 65536 ? size : 65536);
+    memory_open(false);
+    return a->ptr;
+}
+
+void *fake_host_alloc(size_t size)
+{
+    struct alloc *a = alloc_add();
+    *a = (struct alloc){aligned_alloc(4096, (size + 4095) / 4096 * 4096), size, true, true};
+    return a->ptr;
+}
+
+bool fake_device_free(void *ptr)
+{
+    for (int i = 0; i < allocs; i++)
+        if (alloc_of[i].ptr == ptr && alloc_of[i].live && !alloc_of[i].host) {
+            alloc_of[i].live = false; /* its addresses are not given out again */
+            memory_open(true);
+            madvise(ptr, alloc_of[i].size / 4096 * 4096, MADV_DONTNEED);
+            memory_open(false);
+            return true;
+        }
+    return false;
+}
+
+bool fake_host_free(void *ptr)
+{
+    for (int i = 0; i < allocs; i++)
+        if (alloc_of[i].ptr == ptr && alloc_of[i].live && alloc_of[i].host) {
+            free(ptr);
+            memset(&alloc_of[i], 0, sizeof(alloc_of[i]));
+            return true;
+        }
+    return false;
+}
+
+int fake_allocations(void)
+{
+    int count = 0;
+    for (int i = 0; i < allocs; i++)
+        count += alloc_of[i].ptr && !alloc_of[i].host;
+    return count;
+}
+
+bool fake_is_device(const void *ptr)
+{
+    return arena && (const char *)ptr >= arena && (const char *)ptr < arena + ARENA;
+}
+
+bool fake_is_ours(const void *ptr, size_t size)
+{
+    const char *p = ptr;
+    for (int i = 0; i < allocs; i++)
+        if (alloc_of[i].live && p >= alloc_of[i].ptr && p <= alloc_of[i].ptr + alloc_of[i].size &&
+            size <= (size_t)(alloc_of[i].ptr + alloc_of[i].size - p))
+            return true;
+    return false;
+}
+
+bool fake_is_readable(const void *ptr, size_t size)
+{
+    if (fake_is_device(ptr))
+        return fake_is_ours(ptr, size);
+    for (int i = 0; i < allocs; i++)
+        if (alloc_of[i].live && alloc_of[i].host && (const char *)ptr >= alloc_of[i].ptr &&
+            (const char *)ptr < alloc_of[i].ptr + alloc_of[i].size)
+            return fake_is_ours(ptr, size);
+    return true;
+}
+
+void fake_peek(void *dst, const void *src, size_t size)
+{
+    fake_enter();
+    memory_open(true);
+    memcpy(dst, src, size);
+    memory_open(false);
+    fake_leave();
+}
+
+void fake_poke(void *dst, const void *src, size_t size)
+{
+    fake_peek(dst, src, size);
+}
+
+/* ---- tasks ---- */
+
+static void queue_add(struct fake_queue *queue, struct fake_task *task)
+{
+    if (queue->last)
+        queue->last->next = task;
+    else
+        queue->first = task;
+    queue->last = task;
+    queue->count++;
+}
+
+struct fake_task *fake_put(struct fake_stream *stream, enum fake_kind kind)
+{
+    struct fake_task *task = calloc(1, sizeof(*task));
+    task->call.kind = kind;
+    task->call.stream = stream->object.id;
+    task->call.captured = stream->capture;
+    if (stream->context) {
+        task->call.sm_from = stream->context->from;
+        task->call.sm_to = stream->context->to;
+    }
+    queue_add(stream->capture ? &stream->capture->nodes : &stream->queue, task);
+    return task;
+}
+
+static void note(const struct fake_task *task)
+{
+    if (!record)
+        record = calloc(CALLS, sizeof(*record));
+    if (calls < CALLS)
+        record[calls++] = task->call;
+}
+
+/* When the caller has filled it in. */
+void fake_put_done(struct fake_task *task)
+{
+    note(task);
+}
+
+static struct fake_task *task_copy(const struct fake_task *task)
+{
+    struct fake_task *copy = malloc(sizeof(*copy));
+    *copy = *task;
+    copy->next = NULL;
+    if (task->args) {
+        copy->args = malloc(task->args_size);
+        memcpy(copy->args, task->args, task->args_size);
+    }
+    return copy;
+}
+
+void fake_queue_copy(struct fake_queue *to, const struct fake_queue *from)
+{
+    memset(to, 0, sizeof(*to));
+    for (const struct fake_task *task = from->first; task; task = task->next)
+        queue_add(to, task_copy(task));
+}
+
+static void task_free(struct fake_task *task)
+{
+    free(task->args);
+    free(task);
+}
+
+void fake_graph_drop(struct fake_graph *graph)
+{
+    if (--graph->users > 0)
+        return;
+    while (graph->nodes.first) {
+        struct fake_task *task = graph->nodes.first;
+        graph->nodes.first = task->next;
+        task_free(task);
+    }
+    fake_object_free(graph);
+}
+
+static void run_copy(const struct fake_call *call)
+{
+    if (!fake_is_readable(call->src, call->size) || !fake_is_readable(call->dst, call->size))
+        fake_mistake("a copy of %zu bytes runs after its memory was freed", call->size);
+    else
+        memmove(call->dst, call->src, call->size);
+}
+
+static void run_task(struct fake_task *task)
+{
+    switch (task->call.kind) {
+    case FAKE_COPY:
+        run_copy(&task->call);
+        break;
+    case FAKE_SET:
+        if (fake_is_ours(task->call.dst, task->call.size))
+            memset(task->call.dst, (int)task->instance, task->call.size);
+        else
+            fake_mistake("a set of %zu bytes runs after its memory was freed", task->call.size);
+        break;
+    case FAKE_RECORD:
+        task->event->done = task->instance;
+        task->event->ns = fake_clock_ns();
+        break;
+    case FAKE_PRODUCT:
+        fake_product_run(task);
+        break;
+    case FAKE_THEN:
+        task->run(task->args);
+        break;
+    case FAKE_GRAPH:
+        for (struct fake_task *node = task->graph->nodes.first; node; node = node->next)
+            run_task(node);
+        fake_graph_drop(task->graph);
+        break;
+    default:
+        break;
+    }
+}
+
+static bool runnable(const struct fake_stream *stream)
+{
+    const struct fake_task *task = stream->queue.first;
+    return task && (task->call.kind != FAKE_WAIT || task->event->done >= task->instance);
+}
+
+/* Runs one task of a stream drawn among those that can; false: there is none. */
+static bool run_one(void)
+{
+    struct fake_stream *chosen = NULL;
+    unsigned seen = 0;
+    for (struct fake_object *o = objects; o; o = o->next) {
+        struct fake_stream *stream = (struct fake_stream *)o;
+        if (o->type != FAKE_STREAM || !runnable(stream))
+            continue;
+        state = state * 1664525u + 1013904223u;
+        if ((state >> 16) % ++seen == 0)
+            chosen = stream;
+    }
+    if (!chosen)
+        return false;
+    struct fake_task *task = chosen->queue.first;
+    chosen->queue.first = task->next;
+    if (!task->next)
+        chosen->queue.last = NULL;
+    chosen->queue.count--;
+    run_task(task);
+    task_free(task);
+    return true;
+}
+
+static bool any_left(void)
+{
+    for (struct fake_object *o = objects; o; o = o->next)
+        if (o->type == FAKE_STREAM && ((struct fake_stream *)o)->queue.first)
+            return true;
+    return false;
+}
+
+bool fake_stream_busy(uint64_t id)
+{
+    for (struct fake_object *o = objects; o; o = o->next)
+        if (o->type == FAKE_STREAM && o->id == id && ((struct fake_stream *)o)->queue.first)
+            return true;
+    return false;
+}
+
+void fake_run_event(struct fake_event *event)
+{
+    uint64_t instance = event->recorded;
+    memory_open(true);
+    while (event->done < instance)
+        if (!run_one()) {
+            fake_mistake("an event is waited for that nothing will record");
+            event->done = instance;
+        }
+    memory_open(false);
+}
+
+void fake_run_stream(struct fake_stream *stream)
+{
+    memory_open(true);
+    while (stream ? stream->queue.first != NULL : any_left())
+        if (!run_one()) {
+            fake_mistake("a stream waits for what never comes");
+            break;
+        }
+    memory_open(false);
+}
+
+void fake_then(cudaStream_t handle, void (*run)(const void *args), const void *args, size_t size)
+{
+    fake_enter();
+    struct fake_stream *stream = fake_stream_find(handle, "fake_then");
+    if (stream) {
+        struct fake_task *task = fake_put(stream, FAKE_THEN);
+        task->run = run;
+        task->args = malloc(size ? size : 1);
+        task->args_size = size;
+        memcpy(task->args, args, size);
+        note(task);
+    }
+    fake_leave();
+}
+
+/* ---- capture ---- */
+
+void fake_capture_set(struct fake_stream *stream)
+{
+    capturing = stream;
+}
+
+bool fake_unsafe_in_capture(const char *function)
+{
+    if (!capturing)
+        return false;
+    fake_mistake("%s: while a graph is captured", function);
+    capturing->capture_broken = true;
+    return true;
+}

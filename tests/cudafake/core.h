@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/cudafake/core.h - what the fake's files share: objects, tasks, the record.
+ *
+ * Thread: any, under the lock of enter and leave.
+ */
+#ifndef HZP_TESTS_CUDAFAKE_CORE_H
+#define HZP_TESTS_CUDAFAKE_CORE_H
+
+#include "tests/cudafake/fake.h"
+
+enum fake_type {
+    FAKE_STREAM = 0x5743,
+    FAKE_EVENT,
+    FAKE_GRAPH_MADE,
+    FAKE_GRAPH_EXEC,
+    FAKE_CONTEXT,
+    FAKE_LT_HANDLE,
+    FAKE_LT_DESC,
+    FAKE_LT_LAYOUT,
+    FAKE_LT_WISH,
+};
+
+/* The first member of everything that has a handle. */
+struct fake_object {
+    enum fake_type type;
+    uint64_t id;
+    struct fake_object *next;
+};
+
+struct fake_task {
+    struct fake_call call;
+    struct fake_event *event;
+    uint64_t instance; /* which record of the event */
+    struct fake_graph *graph;
+    void (*run)(const void *args);
+    unsigned char *args;
+    size_t args_size;
+    struct fake_task *next;
+};
+
+struct fake_queue {
+    struct fake_task *first, *last;
+    int count;
+};
+
+struct fake_stream {
+    struct fake_object object;
+    int priority;
+    struct fake_queue queue;
+    struct fake_context *context;
+    struct fake_graph *capture; /* being made */
+    bool capture_broken;
+};
+
+struct fake_event {
+    struct fake_object object;
+    bool timing;
+    uint64_t recorded, done; /* instances */
+    double ns;               /* of the last done */
+    struct fake_graph *capture; /* where it was recorded last, if in one */
+};
+
+struct fake_graph {
+    struct fake_object object; /* FAKE_GRAPH_MADE or FAKE_GRAPH_EXEC */
+    struct fake_queue nodes;
+    int users; /* the handle, and launches not yet run */
+};
+
+struct fake_context {
+    struct fake_object object;
+    int from, to, streams;
+};
+
+void fake_enter(void);
+void fake_leave(void);
+void fake_mistake(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* True, and *ret_error: fake_fail wants this call to fail. */
+bool fake_fails(const char *function, int *ret_error);
+
+void *fake_object_new(enum fake_type type, size_t size);
+void fake_object_free(void *object);
+/* NULL, with a mistake noted: no such object lives. */
+void *fake_object_find(const void *handle, enum fake_type type, const char *function);
+
+/* The stream, or NULL with a mistake noted; the null streams are not for lanes. */
+struct fake_stream *fake_stream_find(cudaStream_t stream, const char *function);
+
+bool fake_stream_busy(uint64_t id); /* a stream of this id has work left */
+
+/* Appends a task; in a capture, a node.  Filled in, it goes to the record by fake_put_done. */
+struct fake_task *fake_put(struct fake_stream *stream, enum fake_kind kind);
+void fake_put_done(struct fake_task *task);
+
+void fake_capture_set(struct fake_stream *stream); /* NULL: this thread captures no more */
+
+/* This thread is capturing: the call is one that must not happen then.  Breaks the capture. */
+bool fake_unsafe_in_capture(const char *function);
+
+/* Runs tasks until the event's instance has passed, or the stream (NULL: every stream) is empty. */
+void fake_run_event(struct fake_event *event);
+void fake_run_stream(struct fake_stream *stream);
+
+void fake_graph_drop(struct fake_graph *graph);
+void fake_queue_copy(struct fake_queue *to, const struct fake_queue *from);
+
+/* Memory. */
+void *fake_device_alloc(size_t size);
+bool fake_device_free(void *ptr);
+void *fake_host_alloc(size_t size);
+bool fake_host_free(void *ptr);
+bool fake_is_device(const void *ptr);
+/* The range lies in one live allocation of the device or of pinned host memory. */
+bool fake_is_ours(const void *ptr, size_t size);
+/* The same, or it is no device memory at all (pageable). */
+bool fake_is_readable(const void *ptr, size_t size);
+
+void fake_set_last(cudaError_t error); /* what cudaGetLastError answers */
+void fake_product_run(const struct fake_task *task); /* lt.c */
+
+extern int fake_sms;
+extern size_t fake_memory;
+double fake_clock_ns(void);
+void fake_clock_add(double ns);
+
+#endif

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/cudafake/driver.c - the driver's functions that the backend asks for by name: green contexts.
+ *
+ * Where a resource lies is kept in the bytes that the header leaves to the driver.
+ */
+#include "tests/cudafake/core.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { STEP = 8 };
+
+static CUresult get(CUdevice *ret, int ordinal)
+{
+    *ret = ordinal;
+    return ordinal == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+static void place(CUdevResource *resource, int from, int to)
+{
+    memset(resource, 0, sizeof(*resource));
+    resource->type = CU_DEV_RESOURCE_TYPE_SM;
+    resource->sm.smCount = (unsigned)(to - from);
+    memcpy(resource->_internal_padding, &from, sizeof(from));
+}
+
+static int from_of(const CUdevResource *resource)
+{
+    int from;
+    memcpy(&from, resource->_internal_padding, sizeof(from));
+    return from;
+}
+
+static CUresult resource_of(CUdevice device, CUdevResource *ret, CUdevResourceType type)
+{
+    if (type != CU_DEV_RESOURCE_TYPE_SM)
+        return CUDA_ERROR_INVALID_VALUE;
+    place(ret, 0, fake_sms);
+    return CUDA_SUCCESS;
+}
+
+static CUresult split(CUdevResource *ret, unsigned *groups, const CUdevResource *input,
+                      CUdevResource *remaining, unsigned flags, unsigned least)
+{
+    int from = from_of(input), have = (int)input->sm.smCount,
+        size = ((int)least + STEP - 1) / STEP * STEP;
+    if (least < 1 || size > have || *groups < 1) {
+        fake_enter();
+        fake_mistake("a split of %d SMs where there are %d", size, have);
+        fake_leave();
+        return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
+    }
+    *groups = 1;
+    place(ret, from, from + size);
+    if (remaining)
+        place(remaining, from + size, from + have);
+    return CUDA_SUCCESS;
+}
+
+static CUresult describe(CUdevResourceDesc *ret, CUdevResource *resources, unsigned count)
+{
+    static CUdevResource kept;
+    kept = resources[0];
+    *ret = (CUdevResourceDesc)&kept;
+    return count == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult context_new(CUgreenCtx *ret, CUdevResourceDesc desc, CUdevice device, unsigned flags)
+{
+    int error = 0;
+    const CUdevResource *resource = (const CUdevResource *)desc;
+    fake_enter();
+    if (fake_fails("cuGreenCtxCreate", &error)) {
+        fake_leave();
+        return (CUresult)error;
+    }
+    if (flags != CU_GREEN_CTX_DEFAULT_STREAM)
+        fake_mistake("cuGreenCtxCreate: the flag is required");
+    struct fake_context *context = fake_object_new(FAKE_CONTEXT, sizeof(*context));
+    context->from = from_of(resource);
+    context->to = context->from + (int)resource->sm.smCount;
+    *ret = (CUgreenCtx)context;
+    fake_leave();
+    return CUDA_SUCCESS;
+}
+
+static CUresult context_free(CUgreenCtx handle)
+{
+    fake_enter();
+    struct fake_context *context = fake_object_find(handle, FAKE_CONTEXT, "cuGreenCtxDestroy");
+    if (context && context->streams > 0)
+        fake_mistake("cuGreenCtxDestroy: %d of its streams live", context->streams);
+    if (context)
+        fake_object_free(context);
+    fake_leave();
+    return context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+static CUresult stream_new(CUstream *ret, CUgreenCtx handle, unsigned flags, int priority)
+{
+    fake_enter();
+    struct fake_context *context = fake_object_find(handle, FAKE_CONTEXT, "cuGreenCtxStreamCreate");
+    if (flags != CU_STREAM_NON_BLOCKING)
+        fake_mistake("cuGreenCtxStreamCreate: only streams that do not block");
+    if (context) {
+        struct fake_stream *stream = fake_object_new(FAKE_STREAM, sizeof(*stream));
+        stream->priority = priority;
+        stream->context = context;
+        context->streams++;
+        *ret = (CUstream)stream;
+    }
+    fake_leave();
+    return context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **ret, unsigned version,
+                                             unsigned long long flags,
+                                             enum cudaDriverEntryPointQueryResult *result)
+{
+    static const struct {
+        const char *name;
+        void *function;
+    } functions[] = {
+        {"cuDeviceGet", (void *)get},
+        {"cuDeviceGetDevResource", (void *)resource_of},
+        {"cuDevSmResourceSplitByCount", (void *)split},
+        {"cuDevResourceGenerateDesc", (void *)describe},
+        {"cuGreenCtxCreate", (void *)context_new},
+        {"cuGreenCtxDestroy", (void *)context_free},
+        {"cuGreenCtxStreamCreate", (void *)stream_new},
+    };
+    int error = 0;
+    fake_enter();
+    bool fails = fake_fails("cudaGetDriverEntryPointByVersion", &error);
+    fake_leave();
+    *ret = NULL;
+    *result = cudaDriverEntryPointSymbolNotFound;
+    for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]) && !fails; i++)
+        if (strcmp(functions[i].name, name) == 0) {
+            *ret = functions[i].function;
+            *result = cudaDriverEntryPointSuccess;
+        }
+    return fails ? (cudaError_t)error : cudaSuccess;
+}

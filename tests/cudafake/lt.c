@@ -1,0 +1,432 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/cudafake/lt.c - cuBLASLt: descriptors checked against each other and against memory, products
+ * computed in double, by columns as the library does.
+ *
+ * An algorithm carries what it was advised for, so one that is used for something else is noticed.
+ */
+#include "tests/cudafake/core.h"
+
+#include <cublasLt.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ADVICE = 5, TIMES = 8, WORKSPACES = 64 };
+static const uint64_t MAGIC = 0x6c745f66616b65;
+
+struct lt_desc {
+    struct fake_object object;
+    cublasComputeType_t compute;
+    cudaDataType_t scale;
+    cublasOperation_t trans_a, trans_b;
+    cublasLtEpilogue_t epilogue;
+    const void *bias;
+    int32_t sm_target;
+};
+
+struct lt_layout {
+    struct fake_object object;
+    cudaDataType_t type;
+    uint64_t rows, cols;
+    int64_t ld;
+};
+
+struct lt_wish {
+    struct fake_object object;
+    size_t space;
+    uint32_t align[4];
+};
+
+/* What is inside of a cublasLtMatmulAlgo_t. */
+struct advice {
+    uint64_t magic, shape, space, align, number, zero[3];
+};
+
+struct product {
+    struct lt_desc desc;
+    struct lt_layout a, b, c;
+    const void *pa, *pb, *pc;
+    void *pd;
+    float alpha, beta;
+    uint64_t number;
+};
+
+static int times[TIMES];
+static struct {
+    void *space;
+    uint64_t stream;
+} owner[WORKSPACES]; /* which stream used a workspace last */
+
+void fake_set_algo_times(const int *microseconds, int count)
+{
+    memset(times, 0, sizeof(times));
+    memcpy(times, microseconds, (size_t)count * sizeof(*times));
+}
+
+size_t cublasLtGetVersion(void)
+{
+    return 130100;
+}
+
+/* ---- objects ---- */
+
+static cublasStatus_t made(void *object, void *ret)
+{
+    memcpy(ret, &object, sizeof(object));
+    fake_leave();
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static cublasStatus_t gone(const void *handle, enum fake_type type, const char *function)
+{
+    fake_enter();
+    void *object = fake_object_find(handle, type, function);
+    if (object)
+        fake_object_free(object);
+    fake_leave();
+    return object ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+}
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *ret)
+{
+    fake_enter();
+    return made(fake_object_new(FAKE_LT_HANDLE, sizeof(struct fake_object)), ret);
+}
+
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
+{
+    return gone(handle, FAKE_LT_HANDLE, "cublasLtDestroy");
+}
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *ret, cublasComputeType_t compute,
+                                        cudaDataType_t scale)
+{
+    fake_enter();
+    struct lt_desc *desc = fake_object_new(FAKE_LT_DESC, sizeof(*desc));
+    desc->compute = compute;
+    desc->scale = scale;
+    desc->epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    return made(desc, ret);
+}
+
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t handle)
+{
+    return gone(handle, FAKE_LT_DESC, "cublasLtMatmulDescDestroy");
+}
+
+/* Copies a value of just this size. */
+static bool take(void *to, size_t want, const void *value, size_t size, const char *what)
+{
+    if (size != want) {
+        fake_mistake("%s: a value of %zu bytes, not %zu", what, size, want);
+        return false;
+    }
+    memcpy(to, value, want);
+    return true;
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t handle,
+                                              cublasLtMatmulDescAttributes_t attribute,
+                                              const void *value, size_t size)
+{
+    static const char *const what = "cublasLtMatmulDescSetAttribute";
+    fake_enter();
+    struct lt_desc *desc = fake_object_find(handle, FAKE_LT_DESC, what);
+    bool ok = desc;
+    if (ok && attribute == CUBLASLT_MATMUL_DESC_TRANSA)
+        ok = take(&desc->trans_a, sizeof(desc->trans_a), value, size, what);
+    else if (ok && attribute == CUBLASLT_MATMUL_DESC_TRANSB)
+        ok = take(&desc->trans_b, sizeof(desc->trans_b), value, size, what);
+    else if (ok && attribute == CUBLASLT_MATMUL_DESC_EPILOGUE)
+        ok = take(&desc->epilogue, sizeof(desc->epilogue), value, size, what);
+    else if (ok && attribute == CUBLASLT_MATMUL_DESC_BIAS_POINTER)
+        ok = take(&desc->bias, sizeof(desc->bias), value, size, what);
+    else if (ok && attribute == CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET)
+        ok = take(&desc->sm_target, sizeof(desc->sm_target), value, size, what);
+    else
+        ok = false;
+    fake_leave();
+    return ok ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *ret, cudaDataType type,
+                                          uint64_t rows, uint64_t cols, int64_t ld)
+{
+    fake_enter();
+    if (ld < (int64_t)rows)
+        fake_mistake("cublasLtMatrixLayoutCreate: %llu rows, leading dimension %lld",
+                     (unsigned long long)rows, (long long)ld);
+    struct lt_layout *layout = fake_object_new(FAKE_LT_LAYOUT, sizeof(*layout));
+    layout->type = type;
+    layout->rows = rows;
+    layout->cols = cols;
+    layout->ld = ld;
+    return made(layout, ret);
+}
+
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t handle)
+{
+    return gone(handle, FAKE_LT_LAYOUT, "cublasLtMatrixLayoutDestroy");
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *ret)
+{
+    fake_enter();
+    struct lt_wish *wish = fake_object_new(FAKE_LT_WISH, sizeof(*wish));
+    for (int i = 0; i < 4; i++)
+        wish->align[i] = 256;
+    return made(wish, ret);
+}
+
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t handle)
+{
+    return gone(handle, FAKE_LT_WISH, "cublasLtMatmulPreferenceDestroy");
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t handle,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute,
+                                                    const void *value, size_t size)
+{
+    static const char *const what = "cublasLtMatmulPreferenceSetAttribute";
+    fake_enter();
+    struct lt_wish *wish = fake_object_find(handle, FAKE_LT_WISH, what);
+    bool ok = wish;
+    int operand = (int)attribute - (int)CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES;
+    if (ok && attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
+        ok = take(&wish->space, sizeof(wish->space), value, size, what);
+    else if (ok && operand >= 0 && operand < 4)
+        ok = take(&wish->align[operand], sizeof(wish->align[0]), value, size, what);
+    else
+        ok = false;
+    fake_leave();
+    return ok ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+}
+
+/* ---- shapes ---- */
+
+static void mix(uint64_t *hash, uint64_t x)
+{
+    *hash = (*hash ^ x) * 0x9e3779b97f4a7c15u;
+    *hash ^= *hash >> 29;
+}
+
+static uint64_t shape_of(const struct lt_desc *d, const struct lt_layout *a,
+                         const struct lt_layout *b, const struct lt_layout *c)
+{
+    const struct lt_layout *all[] = {a, b, c};
+    uint64_t hash = 1;
+    mix(&hash, (uint64_t)d->trans_a * 4 + (uint64_t)d->trans_b);
+    mix(&hash, (uint64_t)d->epilogue);
+    mix(&hash, (uint64_t)d->sm_target);
+    for (int i = 0; i < 3; i++) {
+        mix(&hash, (uint64_t)all[i]->type);
+        mix(&hash, all[i]->rows);
+        mix(&hash, all[i]->cols);
+        mix(&hash, (uint64_t)all[i]->ld);
+    }
+    return hash;
+}
+
+/* c = op(a) op(b), by columns. */
+static bool shapes_meet(const struct lt_desc *d, const struct lt_layout *a,
+                        const struct lt_layout *b, const struct lt_layout *c)
+{
+    uint64_t m = d->trans_a == CUBLAS_OP_N ? a->rows : a->cols,
+             ka = d->trans_a == CUBLAS_OP_N ? a->cols : a->rows,
+             kb = d->trans_b == CUBLAS_OP_N ? b->rows : b->cols,
+             n = d->trans_b == CUBLAS_OP_N ? b->cols : b->rows;
+    bool ok = ka == kb && m == c->rows && n == c->cols;
+    if (!ok)
+        fake_mistake("a product of %llu x %llu by %llu x %llu into %llu x %llu",
+                     (unsigned long long)m, (unsigned long long)ka, (unsigned long long)kb,
+                     (unsigned long long)n, (unsigned long long)c->rows,
+                     (unsigned long long)c->cols);
+    bool types = a->type == b->type && d->compute == CUBLAS_COMPUTE_32F && d->scale == CUDA_R_32F &&
+                 (a->type == CUDA_R_16BF || (a->type == CUDA_R_32F && c->type == CUDA_R_32F));
+    if (!types)
+        fake_mistake("a product of types that do not go together");
+    return ok && types;
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
+    cublasLtHandle_t handle, cublasLtMatmulDesc_t desc_handle, cublasLtMatrixLayout_t a_handle,
+    cublasLtMatrixLayout_t b_handle, cublasLtMatrixLayout_t c_handle, cublasLtMatrixLayout_t d_handle,
+    cublasLtMatmulPreference_t wish_handle, int wanted, cublasLtMatmulHeuristicResult_t *ret,
+    int *ret_count)
+{
+    static const char *const what = "cublasLtMatmulAlgoGetHeuristic";
+    fake_enter();
+    struct lt_desc *desc = fake_object_find(desc_handle, FAKE_LT_DESC, what);
+    struct lt_layout *a = fake_object_find(a_handle, FAKE_LT_LAYOUT, what);
+    struct lt_layout *b = fake_object_find(b_handle, FAKE_LT_LAYOUT, what);
+    struct lt_layout *c = fake_object_find(c_handle, FAKE_LT_LAYOUT, what);
+    struct lt_wish *wish = fake_object_find(wish_handle, FAKE_LT_WISH, what);
+    bool ok = fake_object_find(handle, FAKE_LT_HANDLE, what) && desc && a && b && c && wish &&
+              d_handle == c_handle && shapes_meet(desc, a, b, c);
+    *ret_count = 0;
+    for (int i = 0; ok && i < ADVICE && i < wanted; i++) {
+        struct advice advice = {.magic = MAGIC, .shape = shape_of(desc, a, b, c),
+                                .space = wish->space / 2, .number = (uint64_t)i};
+        advice.align = wish->align[0];
+        for (int k = 1; k < 4; k++)
+            advice.align = advice.align < wish->align[k] ? advice.align : wish->align[k];
+        memset(&ret[i], 0, sizeof(ret[i]));
+        memcpy(&ret[i].algo, &advice, sizeof(ret[i].algo));
+        ret[i].workspaceSize = advice.space;
+        ret[i].state = CUBLAS_STATUS_SUCCESS;
+        ret[i].wavesCount = 1;
+        *ret_count = i + 1;
+    }
+    fake_leave();
+    return ok ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+}
+
+static bool advice_fits(const cublasLtMatmulAlgo_t *algo, uint64_t shape, struct advice *ret)
+{
+    memcpy(ret, algo, sizeof(*ret));
+    return ret->magic == MAGIC && ret->shape == shape && ret->number < ADVICE;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t *algo,
+                                       cublasLtMatmulHeuristicResult_t *ret)
+{
+    struct advice advice;
+    fake_enter();
+    bool ok = fake_object_find(desc, FAKE_LT_DESC, "cublasLtMatmulAlgoCheck") &&
+              advice_fits(algo, shape_of((void *)desc, (void *)a, (void *)b, (void *)c), &advice);
+    memset(ret, 0, sizeof(*ret));
+    ret->algo = *algo;
+    ret->workspaceSize = ok ? advice.space : 0;
+    ret->state = ok ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+    fake_leave();
+    return ret->state;
+}
+
+/* ---- products ---- */
+
+static size_t type_size(cudaDataType_t type)
+{
+    return type == CUDA_R_16BF ? 2 : 4;
+}
+
+static void matrix_check(const char *name, const void *ptr, const struct lt_layout *l, uint64_t align)
+{
+    size_t size = ((size_t)(l->cols - 1) * (size_t)l->ld + l->rows) * type_size(l->type);
+    if (!fake_is_ours(ptr, size))
+        fake_mistake("cublasLtMatmul: %s leaves its allocation", name);
+    if ((uintptr_t)ptr % align != 0)
+        fake_mistake("cublasLtMatmul: %s is not aligned to the %llu bytes its algorithm was asked for",
+                     name, (unsigned long long)align);
+}
+
+static void workspace_check(void *space, size_t size, const struct advice *advice, uint64_t stream)
+{
+    if (size < advice->space || (advice->space && (!fake_is_ours(space, size) ||
+                                                   (uintptr_t)space % 256 != 0)))
+        fake_mistake("cublasLtMatmul: a workspace of %zu bytes, the algorithm takes %llu", size,
+                     (unsigned long long)advice->space);
+    for (int i = 0; i < WORKSPACES && space; i++) {
+        if (owner[i].space && owner[i].space != space)
+            continue;
+        if (owner[i].space && owner[i].stream != stream && fake_stream_busy(owner[i].stream))
+            fake_mistake("cublasLtMatmul: two streams share a workspace");
+        owner[i].space = space;
+        owner[i].stream = stream;
+        return;
+    }
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc_handle,
+                              const void *alpha, const void *a, cublasLtMatrixLayout_t a_handle,
+                              const void *b, cublasLtMatrixLayout_t b_handle, const void *beta,
+                              const void *c, cublasLtMatrixLayout_t c_handle, void *d,
+                              cublasLtMatrixLayout_t d_handle, const cublasLtMatmulAlgo_t *algo,
+                              void *space, size_t space_size, cudaStream_t stream_handle)
+{
+    static const char *const what = "cublasLtMatmul";
+    int error = 0;
+    fake_enter();
+    struct lt_desc *desc = fake_object_find(desc_handle, FAKE_LT_DESC, what);
+    struct lt_layout *la = fake_object_find(a_handle, FAKE_LT_LAYOUT, what);
+    struct lt_layout *lb = fake_object_find(b_handle, FAKE_LT_LAYOUT, what);
+    struct lt_layout *lc = fake_object_find(c_handle, FAKE_LT_LAYOUT, what);
+    struct fake_stream *stream = fake_stream_find(stream_handle, what);
+    bool ok = fake_object_find(handle, FAKE_LT_HANDLE, what) && desc && la && lb && lc && stream &&
+              d_handle == c_handle && shapes_meet(desc, la, lb, lc) && !fake_fails(what, &error);
+    struct advice advice = {0};
+    if (ok && !advice_fits(algo, shape_of(desc, la, lb, lc), &advice)) {
+        fake_mistake("cublasLtMatmul: an algorithm that was advised for something else");
+        ok = false;
+    }
+    if (!ok) {
+        fake_leave();
+        return error ? (cublasStatus_t)error : CUBLAS_STATUS_INVALID_VALUE;
+    }
+    matrix_check("a", a, la, advice.align);
+    matrix_check("b", b, lb, advice.align);
+    matrix_check("c", c, lc, advice.align);
+    matrix_check("d", d, lc, advice.align);
+    workspace_check(space, space_size, &advice, stream->object.id);
+    struct product product = {*desc, *la, *lb, *lc, a, b, c, d, *(const float *)alpha,
+                              *(const float *)beta, advice.number};
+    struct fake_task *task = fake_put(stream, FAKE_PRODUCT);
+    task->args = malloc(sizeof(product));
+    task->args_size = sizeof(product);
+    memcpy(task->args, &product, sizeof(product));
+    task->call.dst = d;
+    task->call.src = a;
+    task->call.sm_target = desc->sm_target;
+    task->call.algo = (int)advice.number;
+    fake_put_done(task);
+    fake_leave();
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static float value(const void *ptr, cudaDataType_t type, size_t i)
+{
+    if (type == CUDA_R_32F)
+        return ((const float *)ptr)[i];
+    uint32_t bits = (uint32_t)((const uint16_t *)ptr)[i] << 16;
+    float x;
+    memcpy(&x, &bits, sizeof(x));
+    return x;
+}
+
+static void put(void *ptr, cudaDataType_t type, size_t i, float x)
+{
+    uint32_t bits;
+    if (type == CUDA_R_32F) {
+        ((float *)ptr)[i] = x;
+        return;
+    }
+    memcpy(&bits, &x, sizeof(bits));
+    ((uint16_t *)ptr)[i] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+void fake_product_run(const struct fake_task *task)
+{
+    struct product p;
+    memcpy(&p, task->args, sizeof(p));
+    fake_clock_add(1e3 * times[p.number % TIMES]);
+    uint64_t depth = p.desc.trans_a == CUBLAS_OP_N ? p.a.cols : p.a.rows;
+    for (uint64_t j = 0; j < p.c.cols; j++)
+        for (uint64_t i = 0; i < p.c.rows; i++) {
+            double sum = 0;
+            for (uint64_t k = 0; k < depth; k++) {
+                uint64_t ia = p.desc.trans_a == CUBLAS_OP_N ? k * (uint64_t)p.a.ld + i
+                                                            : i * (uint64_t)p.a.ld + k;
+                uint64_t ib = p.desc.trans_b == CUBLAS_OP_N ? j * (uint64_t)p.b.ld + k
+                                                            : k * (uint64_t)p.b.ld + j;
+                sum += (double)value(p.pa, p.a.type, ia) * (double)value(p.pb, p.b.type, ib);
+            }
+            uint64_t ic = j * (uint64_t)p.c.ld + i;
+            sum *= (double)p.alpha;
+            if (p.beta != 0)
+                sum += (double)p.beta * (double)value(p.pc, p.c.type, ic);
+            if (p.desc.epilogue == CUBLASLT_EPILOGUE_BIAS)
+                sum += (double)value(p.desc.bias, p.c.type, i);
+            put(p.pd, p.c.type, ic, (float)sum);
+        }
+}

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/cudafake/ops.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+enum { ARGS_MAX = 512 };
+
+struct behind {
+    enum hzp_op op;
+    _Alignas(16) unsigned char args[ARGS_MAX];
+};
+
+static hzp_op_fn *inner[HZP_OP_COUNT], *reference[HZP_OP_COUNT];
+static struct hzp_device *ref;
+static struct hzp_lane *ref_lane;
+
+static void run(const void *args)
+{
+    struct behind b;
+    memcpy(&b, args, sizeof(b));
+    if (reference[b.op](ref_lane, b.args) < 0)
+        abort();
+}
+
+/* What the kernels read in ptr's stead. */
+static const int32_t *staged(struct hzp_lane *base, const int32_t *ptr)
+{
+    const struct hzp_cuda_lane *lane = hzp_cuda_lane(base);
+    if (lane->stage_epoch == hzp_cuda_device(base)->epoch)
+        for (int i = 0; i < lane->stageds; i++)
+            if (lane->staged[i].ptr == ptr)
+                return lane->staged[i].copy;
+    return ptr;
+}
+
+static void read_staged(struct hzp_lane *lane, struct behind *b)
+{
+    void *args = b->args;
+    switch (b->op) {
+    case HZP_OP_rope: {
+        struct hzp_rope_args *a = args;
+        a->pos = staged(lane, a->pos);
+        break;
+    }
+    case HZP_OP_rope_bwd: {
+        struct hzp_rope_bwd_args *a = args;
+        a->pos = staged(lane, a->pos);
+        break;
+    }
+    case HZP_OP_kv_append: {
+        struct hzp_kv_append_args *a = args;
+        a->slot = staged(lane, a->slot);
+        break;
+    }
+    case HZP_OP_embed_bwd: {
+        struct hzp_embed_bwd_args *a = args;
+        a->id = staged(lane, a->id);
+        break;
+    }
+    case HZP_OP_attn_decode:
+    case HZP_OP_attn_prefill: {
+        struct hzp_attn_paged_args *a = args;
+        a->segs.row0 = staged(lane, a->segs.row0);
+        a->segs.pos0 = staged(lane, a->segs.pos0);
+        a->page = staged(lane, a->page);
+        break;
+    }
+    default:
+        break;
+    }
+}
+
+static int issue(struct hzp_lane *lane, enum hzp_op op, const void *args)
+{
+    struct behind b;
+    int products = fake_count(FAKE_PRODUCT), all = fake_calls();
+    int r = inner[op](lane, args);
+    if (r < 0 || fake_count(FAKE_PRODUCT) > products || fake_calls() == all)
+        return r;
+    memset(&b, 0, sizeof(b));
+    b.op = op;
+    assert_true(hzp_op_args_size(op) <= sizeof(b.args));
+    memcpy(b.args, args, hzp_op_args_size(op));
+    read_staged(lane, &b);
+    fake_then(hzp_cuda_lane(lane)->stream, run, &b, sizeof(b));
+    return r;
+}
+
+#define X(name, bound)                                                                             \
+    static int fake_##name(struct hzp_lane *lane, const void *args)                                \
+    {                                                                                              \
+        return issue(lane, HZP_OP_##name, args);                                                   \
+    }
+HZP_OPS(X)
+#undef X
+
+struct hzp_device *fake_open(unsigned seed, const char *lanes, const char *cache)
+{
+    struct hzp_device *dev = NULL;
+    struct hzp_err_text why = {0};
+    setenv("HZP_CUDA_LANES", lanes ? lanes : "", 1);
+    setenv("XDG_CACHE_HOME", cache ? cache : "", 1);
+    setenv("HOME", "", 1);
+    fake_reset(seed);
+    int r = hzp_device_open(&(struct hzp_device_config){.name = "cuda"}, &dev, &why);
+    assert_string_equal(why.text, "");
+    assert_int_equal(r, HZP_OK);
+    assert_int_equal(hzp_device_open(&(struct hzp_device_config){.name = "ref"}, &ref, NULL), HZP_OK);
+    assert_int_equal(hzp_lane_open(ref, HZP_BOUND_COMPUTE, &ref_lane), HZP_OK);
+    hzp_ref_fill(reference);
+    memcpy(inner, dev->op, sizeof(inner));
+#define X(name, bound) dev->op[HZP_OP_##name] = fake_##name;
+    HZP_OPS(X)
+#undef X
+    return dev;
+}
+
+void fake_close(struct hzp_device *dev)
+{
+    hzp_device_close(dev);
+    hzp_lane_close(ref_lane);
+    hzp_device_close(ref);
+    assert_string_equal(fake_leaks(), "");
+    assert_string_equal(fake_mistakes(), "");
+}

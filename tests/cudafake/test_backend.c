@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/cudafake/test_backend.c - the CUDA backend's host side: what it asks the runtime for, in which
+ * order, and that it gives everything back. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/thread.h"
+#include "tests/cudafake/ops.h"
+
+struct rig {
+    struct hzp_device *dev;
+    struct hzp_lane *a, *b;
+    struct hzp_fence *fence;
+    float *x, *y; /* device */
+    float *host;  /* pinned */
+};
+
+enum { N = 4096 };
+
+static void rig_open(struct rig *g, unsigned seed, const char *lanes)
+{
+    g->dev = fake_open(seed, lanes, NULL);
+    assert_int_equal(hzp_lane_open(g->dev, HZP_BOUND_COMPUTE, &g->a), HZP_OK);
+    assert_int_equal(hzp_lane_open(g->dev, HZP_BOUND_MEMORY, &g->b), HZP_OK);
+    assert_int_equal(hzp_fence_open(g->dev, &g->fence), HZP_OK);
+    assert_int_equal(hzp_device_alloc(g->dev, HZP_MEM_DEVICE, N * 4, (void **)&g->x), HZP_OK);
+    assert_int_equal(hzp_device_alloc(g->dev, HZP_MEM_DEVICE, N * 4, (void **)&g->y), HZP_OK);
+    assert_int_equal(hzp_device_alloc(g->dev, HZP_MEM_HOST, N * 4, (void **)&g->host), HZP_OK);
+}
+
+static void rig_close(struct rig *g)
+{
+    hzp_device_free(g->dev, HZP_MEM_DEVICE, g->x);
+    hzp_device_free(g->dev, HZP_MEM_DEVICE, g->y);
+    hzp_device_free(g->dev, HZP_MEM_HOST, g->host);
+    hzp_fence_close(g->fence);
+    hzp_lane_close(g->a);
+    hzp_lane_close(g->b);
+    fake_close(g->dev);
+}
+
+static void finish(struct rig *g, struct hzp_lane *lane)
+{
+    assert_int_equal(hzp_fence_record(g->fence, lane), HZP_OK);
+    assert_int_equal(hzp_fence_wait(g->fence), HZP_OK);
+}
+
+static void fill(struct hzp_lane *lane, float *x, float value)
+{
+    struct hzp_fill_args args = {{x, 1, N, N, HZP_F32}, value};
+    assert_int_equal(hzp_op_fill(lane, &args), HZP_OK);
+}
+
+/* Five lanes, one of which computes: the others take no memory. */
+static void test_idle_lanes(void **state)
+{
+    struct hzp_device *dev = fake_open(1, NULL, NULL);
+    struct hzp_lane *lane[5];
+    static const enum hzp_bound use[] = {HZP_BOUND_COMPUTE, HZP_BOUND_MEMORY, HZP_BOUND_NETWORK,
+                                         HZP_BOUND_COPY, HZP_BOUND_COMPUTE};
+    float *x;
+    int before = fake_allocations();
+    assert_int_equal(hzp_device_alloc(dev, HZP_MEM_DEVICE, N * 4, (void **)&x), HZP_OK);
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(hzp_lane_open(dev, use[i], &lane[i]), HZP_OK);
+    assert_int_equal(fake_allocations(), before + 1);
+    assert_int_equal(fake_calls(), 0);
+    fill(lane[0], x, 1);
+    assert_int_equal(fake_allocations(), before + 5);
+    fill(lane[0], x, 2);
+    assert_int_equal(fake_allocations(), before + 5);
+    assert_int_equal(fake_count(FAKE_KERNEL), 2);
+    for (int i = 0; i < 5; i++)
+        hzp_lane_close(lane[i]);
+    hzp_device_free(dev, HZP_MEM_DEVICE, x);
+    fake_close(dev);
+}
+
+/* A chain over two lanes gives its result in every order that its fences leave open. */
+static void test_chain(void **state)
+{
+    for (unsigned seed = 0; seed < 30; seed++) {
+        struct rig g;
+        struct hzp_fence *between;
+        rig_open(&g, seed, NULL);
+        assert_int_equal(hzp_fence_open(g.dev, &between), HZP_OK);
+        fill(g.a, g.x, 1);
+        fill(g.b, g.x + N / 2, NAN); /* before the fence: it may run at any time */
+        assert_int_equal(hzp_fence_record(between, g.b), HZP_OK);
+        assert_int_equal(hzp_lane_wait(g.a, between), HZP_OK);
+        fill(g.a, g.x, 2);
+        assert_int_equal(hzp_fence_record(between, g.a), HZP_OK);
+        assert_int_equal(hzp_lane_wait(g.b, between), HZP_OK);
+        assert_int_equal(hzp_lane_copy(g.b, g.host, g.x, N * 4), HZP_OK);
+        finish(&g, g.b);
+        for (int i = 0; i < N / 2; i++)
+            assert_true(g.host[i] == 2);
+        hzp_fence_close(between);
+        rig_close(&g);
+    }
+}
+
+static int kernels(const char *name)
+{
+    int count = 0;
+    for (int i = 0; i < fake_calls(); i++)
+        count += fake_call_at(i)->kind == FAKE_KERNEL && strcmp(fake_call_at(i)->name, name) == 0;
+    return count;
+}
+
+/* What kernels read from the host again and again is copied once, and again after the host may have
+ * written. */
+static void test_staging(void **state)
+{
+    struct rig g;
+    rig_open(&g, 3, NULL);
+    int32_t *pos = (int32_t *)g.host;
+    struct hzp_heads heads = {1, 1, 8};
+    struct hzp_rope_args args = {.x = {g.x, 2, 24, 24, HZP_F32}, .y = {g.x, 2, 24, 24, HZP_F32},
+                                 .table = {g.y, 4, 8, 8, HZP_F32}, .pos = pos, .heads = heads,
+                                 .eps = 1e-5f};
+    pos[0] = 1;
+    pos[1] = 3;
+    fill(g.a, g.x, 1);
+    fill(g.a, g.y, 0);
+    fake_reset(3);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(hzp_op_rope(g.a, &args), HZP_OK);
+    assert_int_equal(kernels("rope"), 3);
+    assert_int_equal(fake_count(FAKE_COPY), 1);
+    assert_true(fake_call_at(0)->src == pos && fake_call_at(0)->size == 8);
+    assert_int_equal(fake_call_at(0)->kind, FAKE_COPY);
+    finish(&g, g.a);
+    assert_int_equal(hzp_op_rope(g.a, &args), HZP_OK);
+    assert_int_equal(fake_count(FAKE_COPY), 2);
+    finish(&g, g.a);
+    rig_close(&g);
+}
+
+static void test_failures(void **state)
+{
+    struct rig g;
+    void *p;
+    rig_open(&g, 5, NULL);
+    fake_fail("cudaMalloc", 0, cudaErrorMemoryAllocation);
+    assert_int_equal(hzp_device_alloc(g.dev, HZP_MEM_DEVICE, 100, &p), HZP_ENOMEM);
+    assert_int_equal(hzp_device_alloc(g.dev, HZP_MEM_DEVICE, 100, &p), HZP_OK); /* not final */
+    hzp_device_free(g.dev, HZP_MEM_DEVICE, p);
+    fill(g.a, g.x, 1);
+    fake_fail("launch", 0, cudaErrorLaunchFailure);
+    struct hzp_fill_args args = {{g.x, 1, N, N, HZP_F32}, 1};
+    assert_int_equal(hzp_op_fill(g.a, &args), HZP_EDEVICE);
+    fake_fail("cudaEventSynchronize", 0, cudaErrorLaunchFailure);
+    assert_int_equal(hzp_fence_record(g.fence, g.a), HZP_OK);
+    assert_int_equal(hzp_fence_wait(g.fence), HZP_EDEVICE);
+    finish(&g, g.a);
+    rig_close(&g);
+
+    struct hzp_device *dev = NULL;
+    struct hzp_err_text why = {0};
+    fake_fail("cudaGetDeviceCount", 0, cudaErrorNoDevice);
+    assert_int_equal(hzp_device_open(&(struct hzp_device_config){.name = "cuda"}, &dev, &why),
+                     HZP_EUNSUP);
+    assert_non_null(strstr(why.text, "device cuda: none"));
+    setenv("HZP_CUDA_LANES", "purple", 1);
+    assert_int_equal(hzp_device_open(&(struct hzp_device_config){.name = "cuda"}, &dev, &why),
+                     HZP_EINVAL);
+    assert_string_equal(why.param, "HZP_CUDA_LANES");
+    setenv("HZP_CUDA_LANES", "", 1);
+    assert_string_equal(fake_leaks(), "");
+}
+
+/* Spans lie between what the host's clock said before and after, in order, on both lanes. */
+static void test_times(void **state)
+{
+    struct rig g;
+    struct hzp_span span[2][300] = {0};
+    rig_open(&g, 7, NULL);
+    for (int turn = 0; turn < 3; turn++) {
+        uint64_t before = hzp_device_now_ns(g.dev), last[2] = {before, before};
+        for (int i = 0; i < 300; i++)
+            for (int l = 0; l < 2; l++) {
+                struct hzp_lane *lane = l ? g.b : g.a;
+                assert_int_equal(hzp_lane_time(lane, &span[l][i]), HZP_OK);
+                if (i % 3)
+                    fill(lane, l ? g.y : g.x, 1);
+                else
+                    assert_int_equal(hzp_lane_copy(lane, l ? g.y : g.x, g.host, 64), HZP_OK);
+                fill(lane, l ? g.y : g.x, 2); /* not timed */
+            }
+        finish(&g, g.a);
+        finish(&g, g.b);
+        uint64_t after = hzp_device_now_ns(g.dev);
+        for (int l = 0; l < 2; l++)
+            for (int i = 0; i < 300; i++) {
+                assert_true(span[l][i].begin_ns + 20000 >= last[l]);
+                assert_true(span[l][i].end_ns >= span[l][i].begin_ns);
+                assert_true(span[l][i].end_ns <= after);
+                last[l] = span[l][i].end_ns;
+            }
+        memset(span, 0, sizeof(span));
+    }
+    /* closed with a timing that nobody read */
+    assert_int_equal(hzp_lane_time(g.a, &span[0][0]), HZP_OK);
+    fill(g.a, g.x, 1);
+    rig_close(&g);
+}
+
+/* ---- shares ---- */
+
+static struct fake_call last_kernel(void)
+{
+    for (int i = fake_calls() - 1; i >= 0; i--)
+        if (fake_call_at(i)->kind == FAKE_KERNEL)
+            return *fake_call_at(i);
+    fail();
+    return (struct fake_call){0};
+}
+
+static void on_share(struct rig *g, struct hzp_lane *lane, int from, int to)
+{
+    fill(lane, g->x, 1);
+    struct fake_call call = last_kernel();
+    assert_int_equal(call.sm_from, from);
+    assert_int_equal(call.sm_to, to);
+}
+
+static void shares(struct rig *g, int a, int b)
+{
+    assert_int_equal(hzp_lane_set_share(g->a, a), HZP_OK);
+    assert_int_equal(hzp_lane_set_share(g->b, b), HZP_OK);
+}
+
+static void test_green(void **state)
+{
+    struct rig g;
+    rig_open(&g, 9, "green");
+    on_share(&g, g.a, 0, 0);
+    shares(&g, 48, 84);
+    on_share(&g, g.a, 0, 48);
+    on_share(&g, g.b, 48, 132);
+    shares(&g, 84, 48); /* the same split, the other way round */
+    on_share(&g, g.a, 48, 132);
+    on_share(&g, g.b, 0, 48);
+    shares(&g, 66, 66);
+    on_share(&g, g.a, 0, 64);
+    on_share(&g, g.b, 64, 132);
+    shares(&g, 3, 132); /* too small, and all */
+    on_share(&g, g.a, 0, 16);
+    on_share(&g, g.b, 0, 0);
+    shares(&g, 130, 130);
+    on_share(&g, g.a, 0, 64);
+    on_share(&g, g.b, 64, 132);
+    shares(&g, 0, 0);
+    on_share(&g, g.a, 0, 0);
+    on_share(&g, g.b, 0, 0);
+    for (int i = 2; i < 40; i++) { /* more splits than are kept */
+        shares(&g, 8 * i, 132 - 8 * i > 0 ? 132 - 8 * i : 5 * i);
+        fill(g.a, g.x, 1);
+        fill(g.b, g.y, 1);
+    }
+    rig_close(&g);
+}
+
+/* An op that was issued before a share changed ends before one that is issued after it. */
+static void test_share_order(void **state)
+{
+    for (unsigned seed = 0; seed < 20; seed++) {
+        struct rig g;
+        rig_open(&g, seed, "green");
+        fill(g.a, g.x, 1);
+        shares(&g, 48, 84);
+        fill(g.a, g.x, 2);
+        shares(&g, 64, 68);
+        fill(g.a, g.x, 3);
+        shares(&g, 0, 0);
+        assert_int_equal(hzp_lane_copy(g.a, g.host, g.x, N * 4), HZP_OK);
+        finish(&g, g.a);
+        for (int i = 0; i < N; i++)
+            assert_true(g.host[i] == 3);
+        rig_close(&g);
+    }
+}
+
+static void test_refused(void **state)
+{
+    struct rig g;
+    rig_open(&g, 9, "green");
+    fake_fail("cuGreenCtxCreate", 1, CUDA_ERROR_NOT_SUPPORTED); /* the second of two */
+    shares(&g, 48, 84);
+    on_share(&g, g.a, 0, 0);
+    assert_int_equal(hzp_cuda_sms(g.a), 48);
+    assert_int_equal(hzp_cuda_sms(g.b), 84);
+    rig_close(&g);
+    rig_open(&g, 9, "grid");
+    shares(&g, 48, 84);
+    on_share(&g, g.b, 0, 0);
+    assert_int_equal(hzp_cuda_sms(g.b), 84);
+    shares(&g, 130, 90);
+    fill(g.b, g.x, 1);
+    assert_int_equal(hzp_cuda_sms(g.a) + hzp_cuda_sms(g.b), 132);
+    shares(&g, 0, 0);
+    fill(g.b, g.y, 1);
+    assert_int_equal(hzp_cuda_sms(g.b), 132);
+    rig_close(&g);
+    rig_open(&g, 9, "plain");
+    shares(&g, 48, 84);
+    on_share(&g, g.a, 0, 0);
+    assert_int_equal(hzp_cuda_sms(g.a), 132);
+    rig_close(&g);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_idle_lanes), cmocka_unit_test(test_chain),
+        cmocka_unit_test(test_staging),    cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_times),      cmocka_unit_test(test_green),
+        cmocka_unit_test(test_share_order), cmocka_unit_test(test_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/cudafake/test_products.c - matrix products: what cuBLASLt is told about shapes, strides and SMs,
+ * which algorithm is chosen, and what of it is kept on disk. */
+#include <fcntl.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include <dirent.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "device/cuda/algos.h"
+#include "tests/cudafake/ops.h"
+
+enum { FLOATS = 1 << 14 };
+
+struct rig {
+    struct hzp_device *dev;
+    struct hzp_lane *lane;
+    struct hzp_fence *fence;
+    float *x, *w, *y;         /* device */
+    float host[3][FLOATS];
+    uint32_t state;
+};
+
+static struct rig rig;
+static char cache[64];
+
+static struct rig *rig_open(const char *lanes, const char *kept)
+{
+    struct rig *g = &rig;
+    memset(g, 0, sizeof(*g));
+    g->dev = fake_open(1, lanes, kept);
+    assert_int_equal(hzp_lane_open(g->dev, HZP_BOUND_COMPUTE, &g->lane), HZP_OK);
+    assert_int_equal(hzp_fence_open(g->dev, &g->fence), HZP_OK);
+    float **to[] = {&g->x, &g->w, &g->y};
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(hzp_device_alloc(g->dev, HZP_MEM_DEVICE, FLOATS * 4, (void **)to[i]), HZP_OK);
+    g->state = 1;
+    return g;
+}
+
+static void rig_close(struct rig *g)
+{
+    hzp_device_free(g->dev, HZP_MEM_DEVICE, g->x);
+    hzp_device_free(g->dev, HZP_MEM_DEVICE, g->w);
+    hzp_device_free(g->dev, HZP_MEM_DEVICE, g->y);
+    hzp_fence_close(g->fence);
+    hzp_lane_close(g->lane);
+    fake_close(g->dev);
+}
+
+static int32_t draw(struct rig *g, int32_t n)
+{
+    g->state = g->state * 1664525u + 1013904223u;
+    return (int32_t)((g->state >> 8) % (uint32_t)n);
+}
+
+static void upload(struct rig *g)
+{
+    float *to[] = {g->x, g->w, g->y};
+    for (int i = 0; i < 3; i++) {
+        for (int k = 0; k < FLOATS; k++)
+            g->host[i][k] = (float)(draw(g, 17) - 8) / 8;
+        assert_int_equal(hzp_device_copy(g->dev, to[i], g->host[i], sizeof(g->host[i])), HZP_OK);
+    }
+}
+
+static void finish(struct rig *g)
+{
+    assert_int_equal(hzp_fence_record(g->fence, g->lane), HZP_OK);
+    assert_int_equal(hzp_fence_wait(g->fence), HZP_OK);
+}
+
+static struct hzp_matmul_args product(struct rig *g, int32_t m, int32_t n, int32_t k, int trans_a,
+                                      int trans_b, int32_t beyond)
+{
+    int32_t ar = trans_a ? k : m, ac = trans_a ? m : k, br = trans_b ? n : k, bc = trans_b ? k : n;
+    return (struct hzp_matmul_args){
+        .a = {g->x, ar, ac, ac + beyond, HZP_F32},
+        .b = {g->w, br, bc, bc + beyond, HZP_F32},
+        .c = {g->y, m, n, n + beyond, HZP_F32},
+        .trans_a = trans_a,
+        .trans_b = trans_b,
+    };
+}
+
+/* The product of what was uploaded; sums of eighths, few enough to be exact. */
+static double expected(const struct rig *g, const struct hzp_matmul_args *a, int32_t i, int32_t j)
+{
+    int32_t depth = a->trans_a ? a->a.rows : a->a.cols;
+    double sum = 0;
+    for (int32_t k = 0; k < depth; k++)
+        sum += (double)g->host[0][a->trans_a ? k * a->a.stride + i : i * a->a.stride + k] *
+               (double)g->host[1][a->trans_b ? j * a->b.stride + k : k * a->b.stride + j];
+    if (a->accumulate)
+        sum += (double)g->host[2][i * a->c.stride + j];
+    return sum;
+}
+
+static void check(struct rig *g, const struct hzp_matmul_args *a)
+{
+    static float got[FLOATS];
+    finish(g);
+    fake_peek(got, g->y, sizeof(got));
+    for (int32_t i = 0; i < a->c.rows; i++)
+        for (int32_t j = 0; j < a->c.cols; j++)
+            assert_true(fabs((double)got[i * a->c.stride + j] - expected(g, a, i, j)) < 1e-5);
+    for (int32_t i = 0; i + 1 < a->c.rows; i++) /* what lies between rows is left alone */
+        for (int32_t j = a->c.cols; j < a->c.stride; j++)
+            assert_true(got[i * a->c.stride + j] == g->host[2][i * a->c.stride + j]);
+}
+
+static void test_shapes(void **state)
+{
+    struct rig *g = rig_open(NULL, NULL);
+    for (int i = 0; i < 60; i++) {
+        struct hzp_matmul_args a = product(g, 1 + draw(g, 20), 1 + draw(g, 20), 1 + draw(g, 20),
+                                           draw(g, 2), draw(g, 2), draw(g, 5));
+        a.accumulate = draw(g, 2);
+        upload(g);
+        assert_int_equal(hzp_op_matmul(g->lane, &a), HZP_OK);
+        check(g, &a);
+    }
+    assert_int_equal(fake_count(FAKE_PRODUCT), 60);
+    assert_string_equal(fake_mistakes(), "");
+    rig_close(g);
+}
+
+static struct fake_call last_product(void)
+{
+    for (int i = fake_calls() - 1; i >= 0; i--)
+        if (fake_call_at(i)->kind == FAKE_PRODUCT)
+            return *fake_call_at(i);
+    fail();
+    return (struct fake_call){0};
+}
+
+/* A lane with a share tells how many SMs it has; the same shape is asked for again then. */
+static void test_sm_target(void **state)
+{
+    static const char *const lanes[] = {"green", "grid"};
+    for (int i = 0; i < 2; i++) {
+        struct rig *g = rig_open(lanes[i], NULL);
+        struct hzp_matmul_args a = product(g, 16, 16, 16, 0, 1, 0);
+        struct hzp_lane *other;
+        upload(g);
+        assert_int_equal(hzp_op_matmul(g->lane, &a), HZP_OK);
+        assert_int_equal(last_product().sm_target, 0);
+        assert_int_equal(hzp_lane_open(g->dev, HZP_BOUND_COMPUTE, &other), HZP_OK);
+        assert_int_equal(hzp_lane_set_share(g->lane, 48), HZP_OK);
+        assert_int_equal(hzp_lane_set_share(other, 80), HZP_OK);
+        assert_int_equal(hzp_op_matmul(g->lane, &a), HZP_OK);
+        assert_int_equal(last_product().sm_target, 48);
+        check(g, &a);
+        assert_int_equal(hzp_op_matmul(other, &a), HZP_OK);
+        assert_int_equal(last_product().sm_target, i ? 80 : 84);
+        assert_int_equal(hzp_lane_set_share(g->lane, 0), HZP_OK);
+        assert_int_equal(hzp_op_matmul(g->lane, &a), HZP_OK);
+        assert_int_equal(last_product().sm_target, 0);
+        hzp_lane_close(other);
+        finish(g);
+        rig_close(g);
+    }
+}
+
+/* A library that refuses does not stop a step: the product is made by our own kernel. */
+static void test_refusal(void **state)
+{
+    struct rig *g = rig_open(NULL, NULL);
+    struct hzp_matmul_args a = product(g, 16, 16, 16, 0, 0, 0);
+    upload(g);
+    fake_fail("cublasLtMatmul", 0, 15);
+    assert_int_equal(hzp_op_matmul(g->lane, &a), HZP_OK);
+    assert_int_equal(fake_count(FAKE_PRODUCT), 0);
+    assert_true(fake_count(FAKE_KERNEL) > 0);
+    check(g, &a);
+    rig_close(g);
+}
+
+/* ---- what is kept ---- */
+
+static int cache_open(void **state)
+{
+    snprintf(cache, sizeof(cache), "%s/hzp-algos-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+    return mkdtemp(cache) ? 0 : 1;
+}
+
+/* The one file below the cache, into ret. */
+static void cache_file(char *ret, size_t size)
+{
+    char folder[128];
+    int found = 0;
+    snprintf(folder, sizeof(folder), "%s/hzpserve", cache);
+    DIR *dir = opendir(folder);
+    assert_non_null(dir);
+    for (struct dirent *e = readdir(dir); e; e = readdir(dir))
+        if (e->d_name[0] != '.') {
+            snprintf(ret, size, "%s/%s", folder, e->d_name);
+            found++;
+        }
+    closedir(dir);
+    assert_int_equal(found, 1);
+}
+
+static int cache_close(void **state)
+{
+    char path[512];
+    cache_file(path, sizeof(path));
+    unlink(path);
+    snprintf(path, sizeof(path), "%s/hzpserve", cache);
+    rmdir(path);
+    return rmdir(cache);
+}
+
+/* Runs one product in a device of its own; which algorithm it took. */
+static int algo_of(bool tune, int accumulate)
+{
+    setenv("HZP_CUDA_TUNE", tune ? "1" : "", 1);
+    struct rig *g = rig_open(NULL, cache);
+    struct hzp_matmul_args a = product(g, 16, 24, 8, 0, 1, 0);
+    a.accumulate = accumulate;
+    upload(g);
+    assert_int_equal(hzp_op_matmul(g->lane, &a), HZP_OK);
+    int algo = last_product().algo;
+    check(g, &a);
+    rig_close(g);
+    setenv("HZP_CUDA_TUNE", "", 1);
+    return algo;
+}
+
+static void test_kept(void **state)
+{
+    static const int times[] = {9000, 7000, 2000, 5000, 8000};
+    char path[512];
+    struct stat info;
+    fake_set_algo_times(times, 5);
+    assert_int_equal(algo_of(false, 0), 0); /* as advised */
+    assert_int_equal(algo_of(true, 0), 2);  /* the quickest */
+    assert_int_equal(algo_of(false, 0), 2); /* from disk */
+    assert_int_equal(algo_of(true, 1), 2);  /* the same shape: adding is no other */
+    cache_file(path, sizeof(path));
+    assert_int_equal(stat(path, &info), 0);
+    assert_int_equal(info.st_mode & 0777, 0600);
+
+    /* every byte of the file matters, and a file without its end too */
+    FILE *file = fopen(path, "rb");
+    static char good[1 << 16];
+    size_t size = fread(good, 1, sizeof(good), file);
+    fclose(file);
+    assert_in_range(size, 256, sizeof(good) - 1);
+    for (size_t cut = 0; cut <= size + 1; cut += 1 + size / 23) {
+        char bad[sizeof(good)];
+        memcpy(bad, good, size + 1);
+        size_t length = cut % 2 ? cut : size;
+        if (length == size)
+            bad[HZP_MIN(cut, size - 1)] ^= 0x20;
+        file = fopen(path, "wb");
+        assert_int_equal(fwrite(bad, 1, length, file), length);
+        fclose(file);
+        assert_int_equal(algo_of(false, 0), 0);
+    }
+    unlink(path);
+    assert_int_equal(mkfifo(path, 0600), 0); /* nothing to read, and it must not wait */
+    assert_int_equal(algo_of(false, 0), 0);
+    algo_of(false, 0);
+    fake_set_algo_times(times, 0);
+}
+
+/* A good file whose algorithm is for something else: the library's check decides. */
+static void test_foreign_algorithm(void **state)
+{
+    static const int times[] = {9000, 7000, 8000, 5000, 8000};
+    char path[512];
+    fake_set_algo_times(times, 5);
+    assert_int_equal(algo_of(true, 1), 3); /* timing a sum adds nothing to it */
+    fake_set_algo_times(times, 0);
+    cache_file(path, sizeof(path));
+    setenv("XDG_CACHE_HOME", cache, 1);
+    struct hzp_cuda_algos *algos =
+        hzp_cuda_algos_open("Recorder, 132 SMs, sm_90; driver 13000; cublasLt 130100");
+    uint64_t algo[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    FILE *file = fopen(path, "rb");
+    unsigned char last[sizeof(struct hzp_cuda_algo)];
+    assert_int_equal(fseek(file, -(long)sizeof(last), SEEK_END), 0);
+    assert_int_equal(fread(last, sizeof(last), 1, file), 1);
+    fclose(file);
+    assert_non_null(hzp_cuda_algos_find(algos, last, HZP_CUDA_ALGO_KEY));
+    hzp_cuda_algos_add(algos, last, HZP_CUDA_ALGO_KEY, algo, true);
+    hzp_cuda_algos_close(algos);
+    assert_int_equal(algo_of(false, 0), 0);
+}
+
+static void test_many(void **state)
+{
+    setenv("XDG_CACHE_HOME", cache, 1);
+    struct hzp_cuda_algos *algos = hzp_cuda_algos_open("many");
+    for (uint64_t turn = 0; turn < 2; turn++) {
+        for (uint64_t i = 0; i < HZP_CUDA_ALGOS_MAX + 100; i++) {
+            uint64_t algo[8] = {i + turn};
+            hzp_cuda_algos_add(algos, &i, sizeof(i), algo, false);
+        }
+        for (uint64_t i = 0; i < HZP_CUDA_ALGOS_MAX + 100; i++) {
+            const struct hzp_cuda_algo *e = hzp_cuda_algos_find(algos, &i, sizeof(i));
+            assert_true(i < HZP_CUDA_ALGOS_MAX ? e && e->algo[0] == i + turn : !e);
+        }
+    }
+    hzp_cuda_algos_close(algos);
+    algos = hzp_cuda_algos_open("many");
+    uint64_t some = 77;
+    assert_int_equal(hzp_cuda_algos_find(algos, &some, sizeof(some))->algo[0], 78);
+    hzp_cuda_algos_close(algos);
+    algos = hzp_cuda_algos_open("others");
+    assert_null(hzp_cuda_algos_find(algos, &some, sizeof(some)));
+    hzp_cuda_algos_close(algos);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_sm_target),
+        cmocka_unit_test(test_refusal),
+        cmocka_unit_test_setup_teardown(test_kept, cache_open, cache_close),
+        cmocka_unit_test_setup_teardown(test_foreign_algorithm, cache_open, cache_close),
+        cmocka_unit_test_setup_teardown(test_many, cache_open, cache_close),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

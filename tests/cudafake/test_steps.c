@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/cudafake/test_steps.c - steps of a model on the CUDA backend's host side and on the reference,
+ * side by side: as graphs or op by op, on one lane or several, with versions swapped in between.
+ *
+ * Streams run in random order, so a missing wait, a staged array that is stale, or a graph that kept
+ * what it should read anew gives other tokens for some seed.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/arena.h"
+#include "nanobatch/exec.h"
+#include "nanobatch/forward.h"
+#include "nanobatch/graphs.h"
+#include "tests/cudafake/ops.h"
+#include "weights/versions.h"
+
+enum { LAYERS = 2, WIDTH = 128, VOCAB = 96, PAGE_ROWS = 16, STRIDE = 24, SEGS = 8, PAGES = 96,
+       PROMPT = 5, ROWS = 96 };
+
+struct world {
+    struct hzp_device *dev;
+    struct hzp_layout layout;
+    struct hzp_weights *weights;
+    struct hzp_model *model;
+    struct hzp_version *version[2];
+    struct hzp_batch *batch;
+    struct hzp_serve_space *space;
+    struct hzp_kv kv[LAYERS];
+    struct hzp_exec *exec;
+    struct hzp_plan plan;
+};
+
+static uint32_t state_of;
+
+static uint32_t draw(void)
+{
+    state_of = state_of * 1664525u + 1013904223u;
+    return state_of >> 8;
+}
+
+static void version_make(struct world *w, int slot)
+{
+    size_t elements = w->layout.elements;
+    uint16_t *host = hzp_xmalloc(elements * 2);
+    state_of = 5 + (uint32_t)slot;
+    for (size_t i = 0; i < elements; i++) {
+        float x = ((float)(draw() % 2001) - 1000) * 2e-4f;
+        uint32_t bits;
+        memcpy(&bits, &x, sizeof(bits));
+        host[i] = (uint16_t)(bits >> 16);
+    }
+    assert_int_equal(hzp_weights_begin(w->weights, &w->version[slot]), HZP_OK);
+    assert_int_equal(hzp_device_copy(w->dev, w->version[slot]->base, host, elements * 2), HZP_OK);
+    hzp_weights_publish(w->weights, w->version[slot], 0);
+    free(host);
+}
+
+static void world_open(struct world *w, struct hzp_device *dev)
+{
+    struct hzp_model_config config = {.family = "llama", .layers = LAYERS, .width = WIDTH,
+                                      .inner = 192, .vocab = VOCAB, .heads = {4, 2, 64},
+                                      .positions = STRIDE * PAGE_ROWS, .norm_eps = 1e-5f,
+                                      .rope_theta = 10000, .tied = true, .disk_type = HZP_BF16};
+    struct hzp_weights_config store = {.type = HZP_BF16, .slots = 2, .max_staleness = 1,
+                                       .first_id = 1};
+    struct hzp_batch_config max = {ROWS, SEGS, STRIDE, SEGS, 1};
+    size_t page = (size_t)2 * PAGE_ROWS * 64 * 2 * PAGES;
+    memset(w, 0, sizeof(*w));
+    w->dev = dev;
+    hzp_layout_make(&config, &w->layout);
+    assert_int_equal(hzp_weights_create(dev, &w->layout, &store, &w->weights), HZP_OK);
+    version_make(w, 0);
+    version_make(w, 1);
+    assert_int_equal(hzp_model_create(dev, w->weights, config.positions, &w->model), HZP_OK);
+    assert_int_equal(hzp_batch_create(dev, &max, &w->batch), HZP_OK);
+    assert_int_equal(hzp_serve_space_create(w->model, ROWS, SEGS, &w->space), HZP_OK);
+    assert_int_equal(hzp_exec_create(dev, &w->exec), HZP_OK);
+    for (int l = 0; l < LAYERS; l++) {
+        void *kv;
+        assert_int_equal(hzp_device_alloc(dev, HZP_MEM_DEVICE, 2 * page, &kv), HZP_OK);
+        void *zero = hzp_xcalloc(1, 2 * page);
+        assert_int_equal(hzp_device_copy(dev, kv, zero, 2 * page), HZP_OK);
+        free(zero);
+        w->kv[l] = (struct hzp_kv){kv, (char *)kv + page, PAGES, PAGE_ROWS, HZP_BF16};
+    }
+    hzp_plan_init(&w->plan);
+}
+
+static void world_close(struct world *w)
+{
+    hzp_plan_fini(&w->plan);
+    for (int l = 0; l < LAYERS; l++)
+        hzp_device_free(w->dev, HZP_MEM_DEVICE, w->kv[l].k);
+    hzp_exec_destroy(w->exec);
+    hzp_serve_space_destroy(w->space);
+    hzp_batch_destroy(w->batch);
+    hzp_model_destroy(w->model);
+    hzp_weights_destroy(w->weights);
+    hzp_layout_free(&w->layout);
+}
+
+/* Step `step` of `segs` sequences: 0 brings prompts, the others one row each, the last token. */
+static void fill(struct world *w, int step, int segs, const int32_t *token)
+{
+    struct hzp_batch *b = w->batch;
+    hzp_batch_clear(b);
+    for (int i = 0; i < segs; i++) {
+        int32_t pos0 = step ? PROMPT + i + step - 1 : 0, rows = step ? 1 : PROMPT + i, row = 0;
+        int32_t *page = hzp_batch_add_segment(b, pos0, step > 0);
+        for (int32_t k = 0; k * PAGE_ROWS < pos0 + rows; k++)
+            page[k] = (k * SEGS + i) % PAGES;
+        for (int32_t k = 0; k < rows; k++) {
+            int32_t p = pos0 + k;
+            row = hzp_batch_add_row(b, step ? token[i] : (7 * k + 3 * i) % VOCAB,
+                                    page[p / PAGE_ROWS] * PAGE_ROWS + p % PAGE_ROWS);
+        }
+        b->sample[hzp_batch_add_logits(b, row)] = (struct hzp_sample_row){
+            .temperature = i % 2 ? 0.9f : 0, .top_p = 1, .repetition = 1, .given = -1,
+            .seed = (uint64_t)i, .position = (uint32_t)(pos0 + rows)};
+    }
+}
+
+static void build(struct world *w, int step, int segs, const int32_t *token, int slot,
+                  const struct hzp_plan_shape *shape)
+{
+    fill(w, step, segs, token);
+    hzp_plan_clear(&w->plan);
+    hzp_forward_build(&w->plan, w->model, w->version[slot], w->batch, w->kv, w->space, shape);
+}
+
+static void run(struct world *w)
+{
+    struct hzp_exec_times times;
+    assert_int_equal(hzp_exec_run(w->exec, &w->plan, NULL, &times), HZP_OK);
+}
+
+/* The same tokens with about the same probabilities; into token for the next step. */
+static void agree(const struct world *a, const struct world *b, int segs, int32_t *token)
+{
+    for (int i = 0; i < segs; i++) {
+        assert_int_equal(a->batch->token[i], b->batch->token[i]);
+        assert_true(fabsf(a->batch->logprob[i] - b->batch->logprob[i]) < 2e-3f);
+        token[i] = a->batch->token[i];
+    }
+}
+
+static struct hzp_device *plain_open(void)
+{
+    struct hzp_device *dev;
+    assert_int_equal(hzp_device_open(&(struct hzp_device_config){.name = "ref"}, &dev, NULL), HZP_OK);
+    return dev;
+}
+
+/* ---- graphs ---- */
+
+struct steps {
+    struct world real, plain;
+    struct hzp_graphs *graphs;
+    struct hzp_lane *lane;
+    struct hzp_fence *fence;
+    int32_t token[SEGS];
+    int graph_steps;
+};
+
+static void steps_open(struct steps *s, unsigned seed)
+{
+    memset(s, 0, sizeof(*s));
+    world_open(&s->real, fake_open(seed, NULL, NULL));
+    world_open(&s->plain, plain_open());
+    s->graphs = hzp_graphs_create(s->real.dev);
+    assert_non_null(s->graphs);
+    assert_int_equal(hzp_lane_open(s->real.dev, HZP_BOUND_COMPUTE, &s->lane), HZP_OK);
+    assert_int_equal(hzp_fence_open(s->real.dev, &s->fence), HZP_OK);
+}
+
+static void steps_close(struct steps *s)
+{
+    struct hzp_device *plain = s->plain.dev, *real = s->real.dev;
+    hzp_graphs_destroy(s->graphs);
+    hzp_fence_close(s->fence);
+    hzp_lane_close(s->lane);
+    world_close(&s->plain);
+    hzp_device_close(plain);
+    world_close(&s->real);
+    fake_close(real);
+}
+
+static void finish(struct steps *s)
+{
+    assert_int_equal(hzp_fence_record(s->fence, s->lane), HZP_OK);
+    assert_int_equal(hzp_fence_wait(s->fence), HZP_OK);
+}
+
+static void step(struct steps *s, int number, int segs, int slot, struct hzp_span *span)
+{
+    build(&s->plain, number, segs, s->token, slot, NULL);
+    run(&s->plain);
+    build(&s->real, number, segs, s->token, slot, NULL);
+    struct hzp_plan *plan = &s->real.plan;
+    int32_t items = hzp_graphs_fit(s->graphs, plan);
+    assert_int_equal(items, number ? plan->items : 0);
+    int launched = items ? hzp_graphs_issue(s->graphs, plan, items, s->lane, 0, span) : 0;
+    assert_in_range(launched, 0, 1);
+    s->graph_steps += launched;
+    for (int32_t i = launched ? items : 0; i < plan->items; i++)
+        assert_int_equal(hzp_lane_issue(s->lane, plan->item[i].op, plan->item[i].args), HZP_OK);
+    finish(s);
+    agree(&s->real, &s->plain, segs, s->token);
+    assert_string_equal(fake_mistakes(), "");
+}
+
+/* Thirty tokens, a swap every third step: two graphs, one a slot, and no third. */
+static void test_graphs(void **state)
+{
+    struct steps s;
+    steps_open(&s, 1);
+    for (int i = 0; i < 30; i++) {
+        struct hzp_span span = {0};
+        uint64_t before = hzp_device_now_ns(s.real.dev);
+        step(&s, i, 6, i / 3 % 2, &span);
+        if (span.end_ns)
+            assert_true(span.begin_ns + 20000 >= before && span.end_ns >= span.begin_ns);
+        assert_int_equal(span.end_ns > 0, i >= 2 && i != 3);
+    }
+    struct hzp_graphs_stats stats = hzp_graphs_read_stats(s.graphs);
+    assert_int_equal(stats.captures, 2);
+    assert_int_equal(stats.launches, 27); /* all but the prompts and the first of each slot */
+    assert_int_equal(s.graph_steps, 27);
+    assert_int_equal(fake_count(FAKE_GRAPH), 27);
+    assert_int_equal(stats.refusals, 0);
+    steps_close(&s);
+}
+
+/* Sequences come and go: a graph for each number of rows, and ops one by one in between. */
+static void test_rows(void **state)
+{
+    struct steps s;
+    steps_open(&s, 2);
+    for (int i = 0; i < 4; i++)
+        step(&s, i, SEGS, 0, NULL);
+    for (int i = 4; i < 40; i++)
+        step(&s, i, 5 + (i + i / 7) % 3, i / 11 % 2, NULL);
+    assert_true(s.graph_steps > 20);
+    steps_close(&s);
+}
+
+/* Past 256 positions the longest context is told anew, by halves of a doubling. */
+static void test_contexts(void **state)
+{
+    struct steps s;
+    steps_open(&s, 3);
+    step(&s, 0, 6, 0, NULL);
+    for (int i = 230; i < 262; i++) { /* the longest context goes from 239 to 271 */
+        build(&s.real, i, 6, s.token, 0, NULL);
+        int32_t items = hzp_graphs_fit(s.graphs, &s.real.plan);
+        assert_true(items > 0);
+        if (!hzp_graphs_issue(s.graphs, &s.real.plan, items, s.lane, 0, NULL))
+            continue;
+        finish(&s);
+    }
+    assert_int_equal(hzp_graphs_read_stats(s.graphs).captures, 2);
+    steps_close(&s);
+}
+
+/* A device that cannot: three attempts, one line, and the steps go on op by op. */
+static void test_refusals(void **state)
+{
+    static const char *const fails[] = {"", "cudaStreamBeginCapture", "cudaStreamEndCapture",
+                                        "cudaGraphInstantiate"};
+    struct steps s;
+    steps_open(&s, 4);
+    step(&s, 0, 6, 0, NULL);
+    for (int i = 1; i < 5; i++) {
+        fake_fail(fails[i - 1], 0, cudaErrorNotSupported);
+        step(&s, i, 6, 0, NULL);
+        assert_int_equal(s.graph_steps, 0);
+    }
+    assert_int_equal(hzp_graphs_read_stats(s.graphs).refusals, 3);
+    build(&s.real, 5, 6, s.token, 0, NULL);
+    assert_int_equal(hzp_graphs_fit(s.graphs, &s.real.plan), 0);
+    steps_close(&s);
+}
+
+/* ---- lanes ---- */
+
+/* A step cut in two over two lanes, with green contexts and without, in many orders. */
+static void test_lanes(void **state)
+{
+    static const char *const lanes[] = {"green", "grid", "plain"};
+    struct hzp_plan_shape shape = {.nanos = 2, .weight = {2, 3}, .order = HZP_ORDER_SKEWED,
+                                   .units = {[HZP_LANE_COMPUTE] = 84, [HZP_LANE_MEMORY] = 48}};
+    for (int kind = 0; kind < HZP_KIND_COUNT; kind++)
+        shape.lane[1][kind] = HZP_LANE_MEMORY;
+    shape.lane[0][HZP_KIND_DECODE] = HZP_LANE_MEMORY;
+    shape.lane[1][HZP_KIND_PRODUCT] = HZP_LANE_COMPUTE;
+    for (unsigned seed = 0; seed < 12; seed++) {
+        struct world real, plain;
+        int32_t token[SEGS];
+        world_open(&real, fake_open(seed, lanes[seed % 3], NULL));
+        world_open(&plain, plain_open());
+        for (int i = 0; i < 5; i++) {
+            build(&plain, i, 6, token, i % 2, NULL);
+            run(&plain);
+            build(&real, i, 6, token, i % 2, i == 3 ? NULL : &shape);
+            run(&real);
+            agree(&real, &plain, 6, token);
+        }
+        struct hzp_device *a = real.dev, *b = plain.dev;
+        world_close(&plain);
+        hzp_device_close(b);
+        world_close(&real);
+        fake_close(a);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_graphs),
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_contexts),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_lanes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How long training may run in a step, on steps that never ran: the share rule, goals, and what
+ * other threads set and read. */
+#include "nanobatch/source.h"
+#include "nanobatch/split.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { MS = 1000000, ROWS = 2048 };
+
+static struct hzp_split split;
+static uint64_t now_ns;
+static int32_t pos[ROWS];
+static struct hzp_waits waits;
+
+static void open_policy(const struct hzp_policy *policy, bool beside)
+{
+    static bool open;
+    if (open)
+        hzp_split_fini(&split);
+    open = true;
+    now_ns = 1000u * MS;
+    memset(&waits, 0, sizeof(waits));
+    hzp_split_init(&split, &(struct hzp_split_config){
+        .policy = *policy, .idle_ns = 50 * MS, .beside = beside});
+}
+
+static void open_split(double share, bool beside)
+{
+    open_policy(&(struct hzp_policy){.train_share = share, .train_max = 1}, beside);
+}
+
+/* Runs a step in which serving takes serve_ns and training all it may, in items of item_ns: the
+ * last of them may overrun.  Returns what training took. */
+static uint64_t run(int32_t decode, int32_t prompt, uint64_t serve_ns, uint64_t item_ns)
+{
+    struct hzp_split_step step;
+    struct hzp_batch batch = {.rows = decode + prompt, .decode_segs = decode, .pos = pos};
+    hzp_split_begin(&split, &step, now_ns);
+    if (batch.rows > 0)
+        hzp_split_serve(&split, &step, &batch, &waits);
+    struct hzp_exec_times times = {.serve_ns = batch.rows ? serve_ns : 0};
+    times.serve_end_ns = times.serve_ns;
+    while (item_ns > 0 && step.train_ns > 0 &&
+           (times.train_ns == 0 ? item_ns <= HZP_MAX(step.item_ns, step.train_ns)
+                                : times.train_ns + item_ns <= step.train_ns))
+        times.train_ns += item_ns;
+    hzp_split_taken(&split, &step, times.train_ns > 0, (double)times.train_ns);
+    bool beside = step.beside;
+    times.train_end_ns = times.train_ns;
+    now_ns += beside ? HZP_MAX(times.serve_ns, times.train_ns) : times.serve_ns + times.train_ns;
+    hzp_split_ended(&split, &step, &times, now_ns, (double)item_ns);
+    return times.train_ns;
+}
+
+static void test_an_idle_device_is_trainings(void **state)
+{
+    (void)state;
+    open_split(0.5, false);
+    assert_int_equal(run(0, 0, 0, 10 * MS), 50 * MS);
+    for (int i = 0; i < 20; i++)
+        run(4, 0, 10 * MS, 0);
+    assert_int_equal(run(0, 0, 0, 10 * MS), 50 * MS);
+}
+
+static void test_over_many_steps_it_is_the_share(void **state)
+{
+    (void)state;
+    static const double share[] = {0, 0.25, 0.5, 1, 2};
+    static const uint64_t item[] = {MS / 10, MS, 7 * MS, 40 * MS};
+    for (size_t s = 0; s < HZP_COUNT(share); s++) {
+        for (size_t k = 0; k < HZP_COUNT(item); k++) {
+            open_split(share[s], false);
+            run(4, 0, 10 * MS, 0);
+            double serve = 0, train = 0;
+            for (int i = 0; i < 1000; i++) {
+                serve += 10 * MS;
+                train += (double)run(4, 0, 10 * MS, item[k]);
+            }
+            double slack = 2 * (double)item[k] + 10 * MS * share[s];
+            assert_true(train <= share[s] * serve + slack);
+            assert_true(train >= share[s] * serve - slack);
+        }
+    }
+}
+
+static void test_a_long_step_earns_no_long_slice(void **state)
+{
+    (void)state;
+    open_split(0.5, false);
+    for (int i = 0; i < 50; i++)
+        run(4, 0, 10 * MS, MS);
+    run(4, 300, 900 * MS, MS);
+    assert_in_range(run(4, 0, 10 * MS, MS), 4 * MS, 7 * MS);
+}
+
+static void test_prompts_come_first_but_not_for_ever(void **state)
+{
+    (void)state;
+    open_split(1, false);
+    for (int i = 0; i < 10; i++)
+        run(4, 0, 10 * MS, MS);
+    for (int i = 0; i < HZP_SPLIT_PASSED_OVER_MAX; i++)
+        assert_int_equal(run(4, 60, 30 * MS, MS), 0);
+    assert_true(run(4, 60, 30 * MS, MS) > 0);
+    assert_int_equal(run(4, 60, 30 * MS, MS), 0);
+}
+
+static void test_an_overrun_is_paid_back(void **state)
+{
+    (void)state;
+    open_split(0.5, false);
+    for (int i = 0; i < 10; i++)
+        run(4, 0, 10 * MS, 0);
+    assert_int_equal(run(4, 0, 10 * MS, 33 * MS), 33 * MS);
+    /* 33 - 5 owed, 5 earned a step; a step's own share may be spent in it. */
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(run(4, 0, 10 * MS, 33 * MS), 0);
+    assert_int_equal(run(4, 0, 10 * MS, 33 * MS), 33 * MS);
+}
+
+static void test_beside_it_is_as_long_as_serving(void **state)
+{
+    (void)state;
+    open_split(0.5, true);
+    for (int i = 0; i < 100; i++)
+        run(4, 0, 10 * MS, MS);
+    assert_in_range(run(4, 0, 10 * MS, MS), 9 * MS, 10 * MS);
+    hzp_split_set_policy(&split, &(struct hzp_policy){.train_share = 0, .train_max = 1});
+    assert_int_equal(run(4, 0, 10 * MS, MS), 0);
+}
+
+static void test_gaps_are_filled_up_to_their_goal(void **state)
+{
+    (void)state;
+    for (int beside = 0; beside < 2; beside++) {
+        open_policy(&(struct hzp_policy){.itl_ns = 40 * MS, .train_max = 1}, beside);
+        double train = 0;
+        for (int i = 0; i < 3000; i++) {
+            uint64_t before = now_ns, got = run(4, 0, 10 * MS, MS);
+            train += i < 1000 ? 0 : (double)got;
+            assert_true(i < 100 || now_ns - before <= 40 * MS);
+        }
+        /* No step is like another in life; here all are, so nearly all of it is used. */
+        assert_true(train > 2000 * (beside ? 36 : 26) * 0.97 * MS);
+    }
+}
+
+static void test_serving_that_misses_alone_is_left_alone(void **state)
+{
+    (void)state;
+    open_policy(&(struct hzp_policy){.itl_ns = 9 * MS, .train_max = 1}, false);
+    for (int i = 0; i < 300; i++)
+        run(4, 0, 10 * MS, MS);
+    for (int i = 0; i < 300; i++)
+        assert_int_equal(run(4, 0, 10 * MS, MS), 0);
+    struct hzp_split_report *report = test_malloc(sizeof(*report));
+    hzp_split_read(&split, now_ns, report);
+    assert_true(report->missed_gaps_alone > 0.5);
+    test_free(report);
+    /* A floor is one, whatever becomes of goals. */
+    hzp_split_set_policy(&split, &(struct hzp_policy){.itl_ns = 9 * MS, .train_max = 1,
+                                                      .train_min = 0.2});
+    double train = 0;
+    for (int i = 0; i < 1000; i++)
+        train += (double)run(4, 0, 10 * MS, MS);
+    assert_true(train > 2400.0 * MS && train < 2600.0 * MS);
+}
+
+static void test_the_most_is_the_most(void **state)
+{
+    (void)state;
+    open_policy(&(struct hzp_policy){.itl_ns = 100 * MS, .train_max = 0.25}, false);
+    double train = 0;
+    for (int i = 0; i < 3000; i++)
+        train += (double)run(4, 0, 9 * MS, MS);
+    assert_true(train > 8800.0 * MS && train < 9030.0 * MS);
+    hzp_split_set_policy(&split, &(struct hzp_policy){.itl_ns = 100 * MS, .train_max = 0});
+    run(4, 0, 9 * MS, MS);
+    for (int i = 0; i < 100; i++)
+        assert_int_equal(run(4, 0, 9 * MS, MS), 0);
+    assert_int_equal(run(0, 0, 0, MS), 50 * MS);
+}
+
+static void test_an_item_that_does_not_fit_is_rare(void **state)
+{
+    (void)state;
+    open_policy(&(struct hzp_policy){.itl_ns = 20 * MS, .train_max = 1}, false);
+    int long_ones = 0;
+    for (int i = 0; i < 5000; i++)
+        long_ones += run(4, 0, 10 * MS, 30 * MS) > 0;
+    assert_in_range(long_ones, 10, 5000 / 256 + 1);
+}
+
+/* Prompts of 96 rows, 32 of them a step; the first tokens' goal leaves so much. */
+static uint64_t longest_first(uint64_t goal_ns, uint64_t *ret_train)
+{
+    uint64_t longest = 0;
+    open_policy(&(struct hzp_policy){.itl_ns = 400 * MS, .ttft_ns = goal_ns, .train_max = 1}, false);
+    *ret_train = 0;
+    for (int i = 0; i < 1500; i++) {
+        uint64_t since = now_ns - 2 * MS;
+        waits.count = i % 3 ? 1 : 0;
+        for (int32_t left = 96; left > 0; left -= 32) {
+            waits.count = 1;
+            waits.of[0] = (struct hzp_wait){since, left, 32};
+            *ret_train += run(4, 32, 20 * MS, MS);
+        }
+        if (i > 300)
+            longest = HZP_MAX(longest, now_ns - since);
+        waits.count = 0;
+        for (int k = 0; k < 5; k++)
+            *ret_train += run(4, 0, 10 * MS, MS);
+    }
+    return longest;
+}
+
+static void test_first_tokens_come_in_time(void **state)
+{
+    (void)state;
+    uint64_t train, more;
+    assert_true(longest_first(100 * MS, &train) <= 100 * MS);
+    assert_true(train > 0);
+    assert_true(longest_first(200 * MS, &more) <= 200 * MS);
+    assert_true(more > train);
+}
+
+static void test_prompts_rows_keep_gaps_within_their_goal(void **state)
+{
+    (void)state;
+    open_policy(&(struct hzp_policy){.itl_ns = 40 * MS, .train_max = 1}, false);
+    assert_int_equal(hzp_split_rows_within(&split, 0, 0, 100, 8), INT32_MAX);
+    for (int i = 0; i < 500; i++) {
+        int32_t prompt = 16 * (i % 8);
+        run(4, prompt, (uint64_t)(10 * MS + prompt * MS / 4), 0);
+    }
+    int32_t fit = hzp_split_rows_within(&split, 4, 4, 0, 8);
+    /* 10 + n / 4 <= 40, with a margin. */
+    assert_in_range(fit, 80, 120);
+    assert_int_equal(hzp_split_rows_within(&split, 4, 4, 1e9, 8), 8);
+    hzp_split_set_policy(&split, &hzp_policy_default);
+    run(4, 0, 10 * MS, 0);
+    assert_int_equal(hzp_split_rows_within(&split, 4, 4, 0, 8), INT32_MAX);
+}
+
+static void test_what_was_measured_is_told(void **state)
+{
+    (void)state;
+    struct hzp_split_report *report = test_malloc(sizeof(*report));
+    open_policy(&(struct hzp_policy){.itl_ns = 40 * MS, .ttft_ns = 500 * MS, .train_max = 1}, false);
+    for (int i = 0; i < 2000; i++) {
+        waits.count = i % 10 == 0;
+        waits.of[0] = (struct hzp_wait){now_ns - 5 * MS, 16, 16};
+        run(4, waits.count ? 16 : 0, 10 * MS, MS);
+    }
+    hzp_split_read(&split, now_ns, report);
+    assert_int_equal(report->steps, 2000);
+    assert_true(report->trained > 1500);
+    assert_in_range(hzp_window_quantile(&report->gap, 0.5), 25 * MS, 40 * MS);
+    assert_in_range(hzp_window_quantile(&report->gap, 0.99), 25 * MS, 40 * MS);
+    assert_in_range(hzp_window_quantile(&report->first, 0.5), 15 * MS, 45 * MS);
+    assert_true(report->error < 0.1);
+    assert_true(report->alone_ns > 9 * MS && report->alone_ns < 11 * MS);
+    assert_true(report->train_part > 0.5 && report->serve_part > 0.2);
+    assert_true(report->train_part + report->serve_part <= 1.05);
+    uint64_t counted = 0;
+    for (int i = 0; i < HZP_LIMIT_COUNT; i++)
+        counted += report->limited[i];
+    assert_int_equal(counted, 2000);
+    test_free(report);
+}
+
+int main(void)
+{
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_an_idle_device_is_trainings),
+        cmocka_unit_test(test_over_many_steps_it_is_the_share),
+        cmocka_unit_test(test_a_long_step_earns_no_long_slice),
+        cmocka_unit_test(test_prompts_come_first_but_not_for_ever),
+        cmocka_unit_test(test_an_overrun_is_paid_back),
+        cmocka_unit_test(test_beside_it_is_as_long_as_serving),
+        cmocka_unit_test(test_gaps_are_filled_up_to_their_goal),
+        cmocka_unit_test(test_serving_that_misses_alone_is_left_alone),
+        cmocka_unit_test(test_the_most_is_the_most),
+        cmocka_unit_test(test_an_item_that_does_not_fit_is_rare),
+        cmocka_unit_test(test_first_tokens_come_in_time),
+        cmocka_unit_test(test_prompts_rows_keep_gaps_within_their_goal),
+        cmocka_unit_test(test_what_was_measured_is_told),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
