@@ -261,6 +261,7 @@ static int open_loop(struct hzp_engine *e, struct hzp_err_text *reterr)
                                      .batch = e->batch,
                                      .policy = e->policy,
                                      .idle_ns = (uint64_t)(options->idle_ms * 1e6),
+                                     .run_ahead = (enum hzp_run_ahead)options->run_ahead,
                                      .check_plans = options->check_plans != 0};
     HZP_TRY(hzp_search_plans(options, e->dev, &e->model_config, e->plan.dtype, &e->plans, reterr));
     config.plans = e->plans.entries ? &e->plans : NULL;

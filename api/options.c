@@ -129,6 +129,9 @@ static const struct setting table[] = {
     TEXT_OPTION("--plans", plans, "auto", "FILE", ENGINE,
                 "how steps are cut and spread over lanes: a file of hzpserve search; auto: the one it "
                 "keeps for this device, model and build, if there is one; off: sequentially"),
+    CHOICE_OPTION("--run-ahead", run_ahead, "auto", "auto|0|1", ENGINE,
+                  "1: a step is formed while the one before it runs; auto: where the device works on "
+                  "its own"),
     FLAG_OPTION("--check-plans", check_plans, ENGINE, "prove every step free of races before it runs"),
 
     HEADING("Learning", LEARN | SEARCH),
@@ -303,7 +306,8 @@ static const struct {
     {COMPLETE, "complete", "MODEL \"PROMPT\"", "complete one prompt on the terminal"},
     {EVAL, "eval", "MODEL --data FILE", "mean negative log-likelihood of a text"},
     {TRAIN, "train", "MODEL --data FILE --out DIR", "train offline"},
-    {BENCH, "bench", "WHAT [MODEL]", "measure: serve, train, coserve, swap, offline, ops; or replay a load"},
+    {BENCH, "bench", "WHAT [MODEL]",
+     "measure: serve, train, coserve, swap, offline, ops, loop; or replay a load"},
     {PLAN, "plan", "[MODEL]", "the plan of one step: print it, trace it, time it"},
     {SEARCH, "search", "MODEL", "measure this device and find the best plans for steps of a model"},
     {DEVICES, "devices", "", "what this machine can compute on"},
