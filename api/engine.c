@@ -260,6 +260,7 @@ static int open_loop(struct hzp_engine *e)
                                      .batch = e->batch,
                                      .policy = e->policy,
                                      .idle_ns = (uint64_t)(options->idle_ms * 1e6),
+                                     .run_ahead = (enum hzp_run_ahead)options->run_ahead,
                                      .check_plans = options->check_plans != 0};
     if (e->trainer && options->train_units) {
         open_beside(e);

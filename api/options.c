@@ -124,6 +124,9 @@ static const struct setting table[] = {
     INT_OPTION("--max-edits", edits_max, "0", 0, 1 << 24, ENGINE,
                "logit edits (biases, penalties) in one step; 0: four sequences' worth"),
     INT_OPTION("--slots", slots, "2", 2, 16, ENGINE, "versions of the weights held in memory"),
+    CHOICE_OPTION("--run-ahead", run_ahead, "auto", "auto|0|1", ENGINE,
+                  "1: a step is formed while the one before it runs; auto: where the device works on "
+                  "its own"),
     FLAG_OPTION("--check-plans", check_plans, ENGINE, "prove every step free of races before it runs"),
 
     HEADING("Learning", LEARN),
@@ -285,7 +288,8 @@ static const struct {
     {COMPLETE, "complete", "MODEL \"PROMPT\"", "complete one prompt on the terminal"},
     {EVAL, "eval", "MODEL --data FILE", "mean negative log-likelihood of a text"},
     {TRAIN, "train", "MODEL --data FILE --out DIR", "train offline"},
-    {BENCH, "bench", "WHAT [MODEL]", "measure: serve, train, coserve, swap, offline, ops; or replay a load"},
+    {BENCH, "bench", "WHAT [MODEL]",
+     "measure: serve, train, coserve, swap, offline, ops, loop; or replay a load"},
     {PLAN, "plan", "[MODEL]", "the plan of one step: print it, trace it, time it"},
     {DEVICES, "devices", "", "what this machine can compute on"},
 };

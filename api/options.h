@@ -55,7 +55,7 @@ struct hzp_options {
     /* the engine */
     int64_t slots, kv_tokens, kv_memory, page_rows, step_rows, prefill_rows, running_max,
         waiting_max, waiting_tokens, edits_max, admission /* predicted, worst-case */;
-    int64_t check_plans;
+    int64_t check_plans, run_ahead /* enum hzp_run_ahead */;
 
     /* http */
     const char *host, *served_name, *api_key;

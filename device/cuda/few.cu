@@ -90,16 +90,16 @@ template <class U> static int launch(struct hzp_lane *lane, const struct hzp_mat
     int depth = a->a.cols;
     switch (a->c.rows) {
     case 1:
-        matmul_few<1, U><<<blocks, WARPS * 32, 0, stream_of(lane)>>>(*a, depth);
+        start(lane, blocks, WARPS * 32, 0, matmul_few<1, U>, *a, depth);
         break;
     case 2:
-        matmul_few<2, U><<<blocks, WARPS * 32, 0, stream_of(lane)>>>(*a, depth);
+        start(lane, blocks, WARPS * 32, 0, matmul_few<2, U>, *a, depth);
         break;
     case 3:
-        matmul_few<3, U><<<blocks, WARPS * 32, 0, stream_of(lane)>>>(*a, depth);
+        start(lane, blocks, WARPS * 32, 0, matmul_few<3, U>, *a, depth);
         break;
     default:
-        matmul_few<4, U><<<blocks, WARPS * 32, 0, stream_of(lane)>>>(*a, depth);
+        start(lane, blocks, WARPS * 32, 0, matmul_few<4, U>, *a, depth);
     }
     return hzp_cuda_launched(lane, "matmul of few rows");
 }

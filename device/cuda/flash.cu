@@ -151,7 +151,7 @@ static __device__ __forceinline__ packed_rows source_of(const flash_args &a, int
 
 template <int D, class S> static __global__ void __launch_bounds__(FLASH_THREADS) flash(flash_args a)
 {
-    extern __shared__ __align__(128) unsigned char room[];
+    HZP_SHARED_DYNAMIC(unsigned char, room);
     flash_memory<D> &m = *reinterpret_cast<flash_memory<D> *>(room);
     int seg = blockIdx.x / a.tiles, tile = a.tiles - 1 - blockIdx.x % a.tiles, head = blockIdx.y;
     int row0 = a.segs.row0[seg], rows = a.segs.row0[seg + 1] - row0, first = tile * FLASH_TILE;
@@ -161,9 +161,9 @@ template <int D, class S> static __global__ void __launch_bounds__(FLASH_THREADS
     int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
     S source = source_of<D>(a, seg, head, (const S *)nullptr);
     constexpr uint32_t BYTES = FLASH_TILE * D * 2;
-    uint32_t q_tile = (uint32_t)__cvta_generic_to_shared(m.q);
-    uint32_t k_tile = (uint32_t)__cvta_generic_to_shared(m.k[0]);
-    uint32_t v_tile = (uint32_t)__cvta_generic_to_shared(m.v[0]);
+    uint32_t q_tile = shared_at(m.q);
+    uint32_t k_tile = shared_at(m.k[0]);
+    uint32_t v_tile = shared_at(m.v[0]);
     const uint16_t *q = row_of<uint16_t>(a.qkv, row0 + first) + head * D;
     tile_fetch<D, FLASH_TILE>(q_tile, there, [&](int r) { return q + (int64_t)r * a.qkv.stride; });
     auto fetch_keys = [&](int p0, int into) {
@@ -208,7 +208,7 @@ template <int D, class S> static int launch(struct hzp_lane *lane, flash_args &a
     if (grid.x == 0)
         return HZP_OK;
     HZP_TRY(flash_room(lane, flash<D, S>, sizeof(flash_memory<D>)));
-    flash<D, S><<<grid, FLASH_THREADS, sizeof(flash_memory<D>), stream_of(lane)>>>(a);
+    start(lane, grid, FLASH_THREADS, sizeof(flash_memory<D>), flash<D, S>, a);
     return hzp_cuda_launched(lane, op);
 }
 

@@ -17,11 +17,6 @@ struct bwd_args {
     float scale2; /* to powers of two */
 };
 
-static __device__ __forceinline__ uint32_t shared_at(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
 /* ---- delta: a warp a head of a row ---- */
 
 template <int D> static __global__ void bwd_delta(struct bwd_args b)
@@ -117,7 +112,7 @@ template <int D> struct keys_memory {
 
 template <int D> static __global__ void __launch_bounds__(FLASH_THREADS) bwd_keys(struct bwd_args b)
 {
-    extern __shared__ __align__(128) unsigned char room[];
+    HZP_SHARED_DYNAMIC(unsigned char, room);
     keys_memory<D> &m = *reinterpret_cast<keys_memory<D> *>(room);
     const struct hzp_attn_packed_bwd_args &a = b.a;
     int seg = blockIdx.x / b.tiles, first = blockIdx.x % b.tiles * FLASH_TILE, kv_head = blockIdx.y;
@@ -189,7 +184,7 @@ template <int D> struct rows_memory {
 
 template <int D> static __global__ void __launch_bounds__(FLASH_THREADS) bwd_rows(struct bwd_args b)
 {
-    extern __shared__ __align__(128) unsigned char room[];
+    HZP_SHARED_DYNAMIC(unsigned char, room);
     rows_memory<D> &m = *reinterpret_cast<rows_memory<D> *>(room);
     const struct hzp_attn_packed_bwd_args &a = b.a;
     int seg = blockIdx.x / b.tiles, first = (b.tiles - 1 - blockIdx.x % b.tiles) * FLASH_TILE;
@@ -257,12 +252,11 @@ template <int D> static int launch(struct hzp_lane *lane, struct bwd_args &b)
     int64_t items = (int64_t)b.a.out.rows * heads.heads;
     HZP_TRY(flash_room(lane, bwd_keys<D>, sizeof(keys_memory<D>)));
     HZP_TRY(flash_room(lane, bwd_rows<D>, sizeof(rows_memory<D>)));
-    bwd_delta<D><<<(unsigned)HZP_DIV_UP(items, (int64_t)FLASH_THREADS / 32), FLASH_THREADS, 0,
-                   stream_of(lane)>>>(b);
-    bwd_keys<D><<<dim3(blocks, (unsigned)heads.kv_heads), FLASH_THREADS, sizeof(keys_memory<D>),
-                  stream_of(lane)>>>(b);
-    bwd_rows<D><<<dim3(blocks, (unsigned)heads.heads), FLASH_THREADS, sizeof(rows_memory<D>),
-                  stream_of(lane)>>>(b);
+    dim3 keys(blocks, (unsigned)heads.kv_heads), rows(blocks, (unsigned)heads.heads);
+    start(lane, (unsigned)HZP_DIV_UP(items, (int64_t)FLASH_THREADS / 32), FLASH_THREADS, 0,
+          bwd_delta<D>, b);
+    start(lane, keys, FLASH_THREADS, sizeof(keys_memory<D>), bwd_keys<D>, b);
+    start(lane, rows, FLASH_THREADS, sizeof(rows_memory<D>), bwd_rows<D>, b);
     return hzp_cuda_launched(lane, "attn_packed_bwd");
 }
 

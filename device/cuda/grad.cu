@@ -67,9 +67,9 @@ extern "C" int hzp_cuda_xent(struct hzp_lane *lane, const void *args)
     return with_type(a->dx.ptr ? a->dx.type : HZP_F32, [&](auto *t) {
         using T = elem_of<decltype(t)>;
         if (wide(&a->x) && wide(&a->dx))
-            xent<T, 8><<<a->x.rows, LOSS_THREADS, 0, stream_of(lane)>>>(*a);
+            start(lane, a->x.rows, LOSS_THREADS, 0, xent<T, 8>, *a);
         else
-            xent<T, 1><<<a->x.rows, LOSS_THREADS, 0, stream_of(lane)>>>(*a);
+            start(lane, a->x.rows, LOSS_THREADS, 0, xent<T, 1>, *a);
         return hzp_cuda_launched(lane, "xent");
     });
 }
@@ -78,7 +78,7 @@ extern "C" int hzp_cuda_xent(struct hzp_lane *lane, const void *args)
 
 static __global__ void embed_bwd(struct hzp_embed_bwd_args a)
 {
-    __shared__ unsigned same[THREADS / 32];
+    HZP_SHARED(unsigned, same, [THREADS / 32]);
     int first = blockIdx.x, id = a.id[first], rows = a.dy.rows;
     bool earlier = false;
     for (int i = threadIdx.x; i < first; i += THREADS)
@@ -126,7 +126,7 @@ extern "C" int hzp_cuda_embed_bwd(struct hzp_lane *lane, const void *args)
     if (a.dy.rows == 0)
         return HZP_OK;
     a.id = (const int32_t *)hzp_cuda_staged(lane, a.id, (size_t)a.dy.rows * sizeof(*a.id));
-    embed_bwd<<<a.dy.rows, THREADS, 0, stream_of(lane)>>>(a);
+    start(lane, a.dy.rows, THREADS, 0, embed_bwd, a);
     return hzp_cuda_launched(lane, "embed_bwd");
 }
 
@@ -152,7 +152,7 @@ struct value_normed { /* dy x rstd */
 template <class T, class VALUE>
 static __global__ void group_sums(VALUE value, int rows, int cols, int group_rows, float *part)
 {
-    __shared__ float sums[DEEP][TILE];
+    HZP_SHARED(float, sums, [DEEP][TILE]);
     int c = blockIdx.x * TILE + threadIdx.x;
     int64_t r0 = (int64_t)blockIdx.y * group_rows, r1 = HZP_MIN(r0 + group_rows, (int64_t)rows);
     float sum = 0;
@@ -188,8 +188,8 @@ static void column_sums(struct hzp_lane *lane, VALUE value, int rows, int cols, 
     int group_rows = HZP_DIV_UP(rows, groups);
     float *part = (float *)hzp_cuda_lane(lane)->scratch;
     dim3 grid((unsigned)HZP_DIV_UP(cols, (int)TILE), (unsigned)groups), block(TILE, DEEP);
-    group_sums<T><<<grid, block, 0, stream_of(lane)>>>(value, rows, cols, group_rows, part);
-    group_end<<<HZP_DIV_UP(cols, (int)THREADS), THREADS, 0, stream_of(lane)>>>(part, groups, cols, y);
+    start(lane, grid, block, 0, group_sums<T, VALUE>, value, rows, cols, group_rows, part);
+    start(lane, HZP_DIV_UP(cols, (int)THREADS), THREADS, 0, group_end, part, groups, cols, y);
 }
 
 extern "C" int hzp_cuda_colsum(struct hzp_lane *lane, const void *args)
@@ -247,9 +247,9 @@ extern "C" int hzp_cuda_rmsnorm_bwd(struct hzp_lane *lane, const void *args)
             using T = elem_of<decltype(t)>;
             using W = elem_of<decltype(w)>;
             if (fast)
-                rmsnorm_bwd<T, W, 8><<<a->x.rows, THREADS, 0, stream_of(lane)>>>(*a);
+                start(lane, a->x.rows, THREADS, 0, rmsnorm_bwd<T, W, 8>, *a);
             else
-                rmsnorm_bwd<T, W, 1><<<a->x.rows, THREADS, 0, stream_of(lane)>>>(*a);
+                start(lane, a->x.rows, THREADS, 0, rmsnorm_bwd<T, W, 1>, *a);
             if (a->dw.ptr) {
                 value_normed value = {a->dy, a->x, a->rstd};
                 column_sums<T>(lane, value, a->x.rows, a->x.cols, (float *)a->dw.ptr);
@@ -373,11 +373,10 @@ extern "C" int hzp_cuda_rope_bwd(struct hzp_lane *lane, const void *args)
     a.pos = (const int32_t *)hzp_cuda_staged(lane, a.pos, (size_t)a.dy.rows * sizeof(*a.pos));
     return with_type(a.dy.type, [&](auto *t) {
         using T = elem_of<decltype(t)>;
-        rope_bwd<T><<<blocks, ROPE_WARPS * 32, 0, stream_of(lane)>>>(a, heads, part);
+        start(lane, blocks, ROPE_WARPS * 32, 0, rope_bwd<T>, a, heads, part);
         if (wanted)
-            rope_bwd_end<<<2 * a.heads.dim, THREADS, 0, stream_of(lane)>>>(
-                part, blocks * ROPE_WARPS, a.heads.dim, (float *)a.dq_norm.ptr,
-                (float *)a.dk_norm.ptr);
+            start(lane, 2 * a.heads.dim, THREADS, 0, rope_bwd_end, part, blocks * ROPE_WARPS,
+                  a.heads.dim, (float *)a.dq_norm.ptr, (float *)a.dk_norm.ptr);
         return hzp_cuda_launched(lane, "rope_bwd");
     });
 }
@@ -416,9 +415,9 @@ extern "C" int hzp_cuda_swiglu_bwd(struct hzp_lane *lane, const void *args)
     return with_type(a->dy.type, [&](auto *t) {
         using T = elem_of<decltype(t)>;
         if (wide(&a->x) && wide(&a->dy) && wide(&a->dx))
-            swiglu_bwd<T, 8><<<grid_for(lane, count / 8, THREADS), THREADS, 0, stream_of(lane)>>>(*a);
+            start(lane, grid_for(lane, count / 8, THREADS), THREADS, 0, swiglu_bwd<T, 8>, *a);
         else
-            swiglu_bwd<T, 1><<<grid_for(lane, count, THREADS), THREADS, 0, stream_of(lane)>>>(*a);
+            start(lane, grid_for(lane, count, THREADS), THREADS, 0, swiglu_bwd<T, 1>, *a);
         return hzp_cuda_launched(lane, "swiglu_bwd");
     });
 }

@@ -5,11 +5,8 @@
 #ifndef HZP_DEVICE_CUDA_KERNEL_CUH
 #define HZP_DEVICE_CUDA_KERNEL_CUH
 
-#include <cuda_bf16.h>
-#include <cuda_runtime.h>
-
 #include "device/bf16.h"
-#include "device/cuda/cuda.h"
+#include "device/cuda/machine.cuh"
 
 /* BF16 elements are uint16_t, F32 elements float. */
 static __device__ __forceinline__ float load(const float *p)
@@ -112,7 +109,7 @@ static __device__ __forceinline__ float warp_max(float x)
 /* The sum over a block of whole warps, at most 32, in every thread; always in the same order. */
 template <class T> static __device__ T block_sum(T x)
 {
-    __shared__ T part[32];
+    HZP_SHARED(T, part, [32]);
     int warp = threadIdx.x / 32, warps = blockDim.x / 32;
     x = warp_sum(x);
     __syncthreads(); /* part may still be read for the last sum */
@@ -127,7 +124,7 @@ template <class T> static __device__ T block_sum(T x)
 
 static __device__ inline float block_max(float x)
 {
-    __shared__ float part[32];
+    HZP_SHARED(float, part, [32]);
     int warp = threadIdx.x / 32, warps = blockDim.x / 32;
     x = warp_max(x);
     __syncthreads();
@@ -162,11 +159,6 @@ template <int N> static __device__ __forceinline__ place place_of(int64_t i, int
 
 /* ---- launchers ---- */
 
-static inline cudaStream_t stream_of(struct hzp_lane *lane)
-{
-    return hzp_cuda_lane(lane)->stream;
-}
-
 /* Rows of 8 elements, each group aligned to 16 bytes. */
 static inline bool wide(const struct hzp_mat *m)
 {
@@ -179,7 +171,7 @@ static inline bool wide(const struct hzp_mat *m)
 static inline unsigned grid_for(struct hzp_lane *lane, int64_t count, int threads)
 {
     int64_t blocks = HZP_DIV_UP(count, (int64_t)threads);
-    int64_t most = (int64_t)hzp_cuda_device(lane)->sms * 32;
+    int64_t most = (int64_t)hzp_cuda_sms(lane) * (hzp_cuda_by_grid(lane) ? 2048 / threads : 32);
     return (unsigned)HZP_MAX((int64_t)1, HZP_MIN(blocks, most));
 }
 

@@ -10,7 +10,8 @@ enum { SIDE = 16 };
 
 template <class T, class U> static __global__ void matmul(struct hzp_matmul_args a, int depth)
 {
-    __shared__ float sa[SIDE][SIDE + 1], sb[SIDE][SIDE + 1];
+    HZP_SHARED(float, sa, [SIDE][SIDE + 1]);
+    HZP_SHARED(float, sb, [SIDE][SIDE + 1]);
     int tx = threadIdx.x, ty = threadIdx.y;
     int64_t i0 = (int64_t)blockIdx.y * SIDE, j0 = (int64_t)blockIdx.x * SIDE;
     float sum = 0;
@@ -48,13 +49,13 @@ extern "C" int hzp_cuda_matmul_plain(struct hzp_lane *lane, const struct hzp_mat
     int depth = a->trans_a ? a->a.rows : a->a.cols;
     dim3 grid((unsigned)HZP_DIV_UP(a->c.cols, (int)SIDE), (unsigned)HZP_DIV_UP(a->c.rows, (int)SIDE));
     dim3 block(SIDE, SIDE);
-    return with_type(a->a.type, [&](auto *t) {
-        return with_type(a->c.type, [&](auto *u) {
-            matmul<elem_of<decltype(t)>, elem_of<decltype(u)>>
-                <<<grid, block, 0, stream_of(lane)>>>(*a, depth);
-            return hzp_cuda_launched(lane, "matmul");
-        });
-    });
+    if (a->a.type == HZP_F32)
+        start(lane, grid, block, 0, matmul<float, float>, *a, depth);
+    else if (a->c.type == HZP_F32)
+        start(lane, grid, block, 0, matmul<uint16_t, float>, *a, depth);
+    else
+        start(lane, grid, block, 0, matmul<uint16_t, uint16_t>, *a, depth);
+    return hzp_cuda_launched(lane, "matmul");
 }
 
 /* ---- attention: a warp a head of a row ---- */
@@ -139,7 +140,7 @@ template <class T> static __device__ void load_head(const T *from, int dim, floa
 
 template <class T> static __global__ void attn_paged(struct hzp_attn_paged_args a, int tiles)
 {
-    __shared__ float q[WARPS][DIM_MAX];
+    HZP_SHARED(float, q, [WARPS][DIM_MAX]);
     int seg, r, h = blockIdx.y, dim = a.heads.dim, warp = threadIdx.x / 32;
     if (!warp_task(a.segs, tiles, &seg, &r))
         return;
@@ -161,7 +162,7 @@ static __device__ packed<T> packed_at(const struct hzp_mat &qkv, const struct hz
 
 template <class T> static __global__ void attn_packed(struct hzp_attn_packed_args a, int tiles)
 {
-    __shared__ float q[WARPS][DIM_MAX];
+    HZP_SHARED(float, q, [WARPS][DIM_MAX]);
     int seg, r, h = blockIdx.y, dim = a.heads.dim, warp = threadIdx.x / 32;
     if (!warp_task(a.segs, tiles, &seg, &r))
         return;
@@ -190,7 +191,7 @@ extern "C" int hzp_cuda_attn_paged_plain(struct hzp_lane *lane, const struct hzp
     if (too_wide(lane, a->heads.dim))
         return HZP_EDEVICE;
     return with_type(a->qkv.type, [&](auto *t) {
-        attn_paged<elem_of<decltype(t)>><<<grid, WARPS * 32, 0, stream_of(lane)>>>(*a, tiles);
+        start(lane, grid, WARPS * 32, 0, attn_paged<elem_of<decltype(t)>>, *a, tiles);
         return hzp_cuda_launched(lane, "attention over pages");
     });
 }
@@ -204,7 +205,7 @@ extern "C" int hzp_cuda_attn_packed_plain(struct hzp_lane *lane, const struct hz
     if (too_wide(lane, a->heads.dim))
         return HZP_EDEVICE;
     return with_type(a->qkv.type, [&](auto *t) {
-        attn_packed<elem_of<decltype(t)>><<<grid, WARPS * 32, 0, stream_of(lane)>>>(*a, tiles);
+        start(lane, grid, WARPS * 32, 0, attn_packed<elem_of<decltype(t)>>, *a, tiles);
         return hzp_cuda_launched(lane, "attn_packed");
     });
 }
@@ -308,8 +309,8 @@ extern "C" int hzp_cuda_attn_packed_bwd_plain(struct hzp_lane *lane,
         return HZP_EDEVICE;
     return with_type(a->qkv.type, [&](auto *t) {
         using T = elem_of<decltype(t)>;
-        packed_bwd_q<T><<<rows, WARPS * 32, 0, stream_of(lane)>>>(*a, tiles, delta);
-        packed_bwd_kv<T><<<keys, WARPS * 32, 0, stream_of(lane)>>>(*a, tiles, delta);
+        start(lane, rows, WARPS * 32, 0, packed_bwd_q<T>, *a, tiles, delta);
+        start(lane, keys, WARPS * 32, 0, packed_bwd_kv<T>, *a, tiles, delta);
         return hzp_cuda_launched(lane, "attn_packed_bwd");
     });
 }

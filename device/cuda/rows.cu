@@ -30,11 +30,10 @@ static int pick(struct hzp_lane *lane, const struct hzp_mat &x, const struct hzp
     if (count == 0)
         return HZP_OK;
     if (wide(&x) && wide(&y))
-        pick_rows<T, U, 8><<<grid_for(lane, count / 8, THREADS), THREADS, 0, stream_of(lane)>>>(
-            x, y, index);
+        start(lane, grid_for(lane, count / 8, THREADS), THREADS, 0, pick_rows<T, U, 8>, x, y,
+              index);
     else
-        pick_rows<T, U, 1><<<grid_for(lane, count, THREADS), THREADS, 0, stream_of(lane)>>>(x, y,
-                                                                                           index);
+        start(lane, grid_for(lane, count, THREADS), THREADS, 0, pick_rows<T, U, 1>, x, y, index);
     return hzp_cuda_launched(lane, op);
 }
 
@@ -90,9 +89,9 @@ extern "C" int hzp_cuda_rmsnorm(struct hzp_lane *lane, const void *args)
         using T = elem_of<decltype(t)>;
         if (wide(&a->x) && wide(&a->w) && wide(&a->y)) {
             int threads = HZP_MAX(32, HZP_MIN(512, HZP_ROUND_UP(a->x.cols / 8, 32)));
-            rmsnorm<T, 8><<<a->x.rows, threads, 0, stream_of(lane)>>>(*a);
+            start(lane, a->x.rows, threads, 0, rmsnorm<T, 8>, *a);
         } else {
-            rmsnorm<T, 1><<<a->x.rows, THREADS, 0, stream_of(lane)>>>(*a);
+            start(lane, a->x.rows, THREADS, 0, rmsnorm<T, 1>, *a);
         }
         return hzp_cuda_launched(lane, "rmsnorm");
     });
@@ -191,9 +190,9 @@ extern "C" int hzp_cuda_rope(struct hzp_lane *lane, const void *args)
     return with_type(a.x.type, [&](auto *t) {
         using T = elem_of<decltype(t)>;
         if (paired(&a.x, a.heads.dim) && paired(&a.y, a.heads.dim))
-            rope<T, true><<<blocks, THREADS, 0, stream_of(lane)>>>(a, items);
+            start(lane, blocks, THREADS, 0, rope<T, true>, a, items);
         else
-            rope<T, false><<<blocks, THREADS, 0, stream_of(lane)>>>(a, items);
+            start(lane, blocks, THREADS, 0, rope<T, false>, a, items);
         return hzp_cuda_launched(lane, "rope");
     });
 }
@@ -232,9 +231,9 @@ extern "C" int hzp_cuda_kv_append(struct hzp_lane *lane, const void *args)
     return with_type(a.qkv.type, [&](auto *t) {
         using T = elem_of<decltype(t)>;
         if (fast)
-            kv_append<T, 8><<<grid_for(lane, count / 8, THREADS), THREADS, 0, stream_of(lane)>>>(a);
+            start(lane, grid_for(lane, count / 8, THREADS), THREADS, 0, kv_append<T, 8>, a);
         else
-            kv_append<T, 1><<<grid_for(lane, count, THREADS), THREADS, 0, stream_of(lane)>>>(a);
+            start(lane, grid_for(lane, count, THREADS), THREADS, 0, kv_append<T, 1>, a);
         return hzp_cuda_launched(lane, "kv_append");
     });
 }
@@ -265,9 +264,9 @@ extern "C" int hzp_cuda_swiglu(struct hzp_lane *lane, const void *args)
     return with_type(a->y.type, [&](auto *t) {
         using T = elem_of<decltype(t)>;
         if (wide(&a->x) && wide(&a->y))
-            swiglu<T, 8><<<grid_for(lane, count / 8, THREADS), THREADS, 0, stream_of(lane)>>>(*a);
+            start(lane, grid_for(lane, count / 8, THREADS), THREADS, 0, swiglu<T, 8>, *a);
         else
-            swiglu<T, 1><<<grid_for(lane, count, THREADS), THREADS, 0, stream_of(lane)>>>(*a);
+            start(lane, grid_for(lane, count, THREADS), THREADS, 0, swiglu<T, 1>, *a);
         return hzp_cuda_launched(lane, "swiglu");
     });
 }
@@ -287,9 +286,9 @@ static int cast_as(struct hzp_lane *lane, const struct hzp_cast_args *a)
 {
     int64_t count = (int64_t)a->y.rows * a->y.cols;
     if (wide(&a->x) && wide(&a->y))
-        cast<T, U, 8><<<grid_for(lane, count / 8, THREADS), THREADS, 0, stream_of(lane)>>>(*a);
+        start(lane, grid_for(lane, count / 8, THREADS), THREADS, 0, cast<T, U, 8>, *a);
     else
-        cast<T, U, 1><<<grid_for(lane, count, THREADS), THREADS, 0, stream_of(lane)>>>(*a);
+        start(lane, grid_for(lane, count, THREADS), THREADS, 0, cast<T, U, 1>, *a);
     return hzp_cuda_launched(lane, "cast");
 }
 
@@ -325,9 +324,9 @@ extern "C" int hzp_cuda_fill(struct hzp_lane *lane, const void *args)
     return with_type(a->y.type, [&](auto *t) {
         using T = elem_of<decltype(t)>;
         if (wide(&a->y))
-            fill<T, 8><<<grid_for(lane, count / 8, THREADS), THREADS, 0, stream_of(lane)>>>(*a);
+            start(lane, grid_for(lane, count / 8, THREADS), THREADS, 0, fill<T, 8>, *a);
         else
-            fill<T, 1><<<grid_for(lane, count, THREADS), THREADS, 0, stream_of(lane)>>>(*a);
+            start(lane, grid_for(lane, count, THREADS), THREADS, 0, fill<T, 1>, *a);
         return hzp_cuda_launched(lane, "fill");
     });
 }

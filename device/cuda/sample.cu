@@ -82,7 +82,7 @@ static __device__ __forceinline__ void best_take(best &b, double value, int toke
 
 static __device__ best block_best(best b)
 {
-    __shared__ best part[THREADS / 32];
+    HZP_SHARED(best, part, [THREADS / 32]);
 #pragma unroll
     for (int m = 16; m > 0; m /= 2)
         best_take(b, __shfl_xor_sync(~0u, b.value, m), __shfl_xor_sync(~0u, b.token, m));
@@ -122,8 +122,8 @@ template <bool BY_WEIGHT>
 static __device__ uint64_t cut_find(const row_state &s, const weigher &weight, uint64_t from,
                                     unsigned long long need)
 {
-    __shared__ unsigned long long amount[DIGIT];
-    __shared__ unsigned long long found[2];
+    HZP_SHARED(unsigned long long, amount, [DIGIT]);
+    HZP_SHARED(unsigned long long, found, [2]);
     uint64_t prefix = 0;
     for (int shift = 56; shift >= 0; shift -= 8) {
         for (int i = threadIdx.x; i < DIGIT; i += THREADS)
@@ -347,9 +347,9 @@ static __device__ void report_tops(const row_state &s, double lse, int32_t *toke
 
 static __global__ void __launch_bounds__(THREADS) sample(struct hzp_sample_args a)
 {
-    extern __shared__ uint32_t edited[];
-    __shared__ struct hzp_sample_row row;
-    __shared__ shortlist list;
+    HZP_SHARED_DYNAMIC(uint32_t, edited);
+    HZP_SHARED(struct hzp_sample_row, row);
+    HZP_SHARED(shortlist, list);
     int r = blockIdx.x;
     if (threadIdx.x == 0)
         row = a.row[r];
@@ -393,6 +393,6 @@ extern "C" int hzp_cuda_sample(struct hzp_lane *lane, const void *args)
                                "sample"));
         raised = true;
     }
-    sample<<<a->logits.rows, THREADS, bitmap, stream_of(lane)>>>(*a);
+    start(lane, a->logits.rows, THREADS, bitmap, sample, *a);
     return hzp_cuda_launched(lane, "sample");
 }

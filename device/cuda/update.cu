@@ -52,10 +52,10 @@ extern "C" int hzp_cuda_sumsq(struct hzp_lane *lane, const void *args)
     bool fast = wide(&a->x);
     unsigned parts = parts_for(fast ? count / 8 : count);
     if (fast)
-        sumsq<8><<<parts, THREADS, 0, stream_of(lane)>>>(a->x, part);
+        start(lane, parts, THREADS, 0, sumsq<8>, a->x, part);
     else
-        sumsq<1><<<parts, THREADS, 0, stream_of(lane)>>>(a->x, part);
-    sumsq_end<<<1, THREADS, 0, stream_of(lane)>>>(part, (int)parts, a->sum);
+        start(lane, parts, THREADS, 0, sumsq<1>, a->x, part);
+    start(lane, 1, THREADS, 0, sumsq_end, part, (int)parts, a->sum);
     return hzp_cuda_launched(lane, "sumsq");
 }
 
@@ -117,8 +117,8 @@ static __device__ __forceinline__ void master_put(const struct hzp_adamw_args &a
 template <class T, class M, class V, class G, int N>
 static __global__ void adamw(struct hzp_adamw_args a, struct adam h)
 {
-    __shared__ float scale;
-    __shared__ int bad;
+    HZP_SHARED(float, scale);
+    HZP_SHARED(int, bad);
     if (threadIdx.x == 0) {
         double norm = sqrt(*a.sumsq) * (double)a.grad_scale;
         bad = !isfinite(norm);
@@ -158,10 +158,9 @@ static int adamw_as(struct hzp_lane *lane, const struct hzp_adamw_args *a, const
     bool fast = wide(&a->from) && wide(&a->to) && wide(&a->residual) && wide(&a->grad) &&
                 wide(&a->m) && wide(&a->v);
     if (fast)
-        adamw<T, M, V, G, 8>
-            <<<grid_for(lane, count / 8, THREADS), THREADS, 0, stream_of(lane)>>>(*a, h);
+        start(lane, grid_for(lane, count / 8, THREADS), THREADS, 0, adamw<T, M, V, G, 8>, *a, h);
     else
-        adamw<T, M, V, G, 1><<<grid_for(lane, count, THREADS), THREADS, 0, stream_of(lane)>>>(*a, h);
+        start(lane, grid_for(lane, count, THREADS), THREADS, 0, adamw<T, M, V, G, 1>, *a, h);
     return hzp_cuda_launched(lane, "adamw");
 }
 
@@ -244,7 +243,7 @@ extern "C" int hzp_cuda_audit(struct hzp_lane *lane, const void *args)
         return HZP_OK;
     unsigned long long *part = (unsigned long long *)hzp_cuda_lane(lane)->scratch;
     unsigned parts = parts_for(words);
-    audit<<<parts, THREADS, 0, stream_of(lane)>>>((const uint64_t *)a->x.ptr, words, a->x.type, part);
-    audit_end<<<1, THREADS, 0, stream_of(lane)>>>(part, (int)parts, a->checksum, a->nonfinite);
+    start(lane, parts, THREADS, 0, audit, (const uint64_t *)a->x.ptr, words, a->x.type, part);
+    start(lane, 1, THREADS, 0, audit_end, part, (int)parts, a->checksum, a->nonfinite);
     return hzp_cuda_launched(lane, "audit");
 }

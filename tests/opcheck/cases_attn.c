@@ -206,6 +206,14 @@ const struct oc_case oc_cases_attn[] = {
     BOTH(DECODE, OC_GAPS, 3, 7, 1, 16, 1, 19),
     BOTH(DECODE, 0, 3, 14, 2, 80, 16, 130),
     BOTH(DECODE, 0, 2, 4, 2, 96, 64, 1025),
+    /* more query heads a kv head than 8, than 16; pages of no round size; long contexts */
+    BOTH(DECODE, 0, 3, 12, 1, 64, 16, 300),
+    BOTH(DECODE, 0, 3, 24, 2, 128, 16, 150),
+    BOTH(DECODE, 0, 2, 9, 1, 64, 7, 140),
+    BOTH(DECODE, 0, 2, 20, 1, 128, 5, 140),
+    BOTH(DECODE, 0, 2, 4, 2, 64, 5, 270),
+    BOTH(DECODE, OC_GAPS, 3, 2, 1, 128, 24, 140),
+    BOTH(DECODE, 0, 2, 2, 1, 64, 64, 4200),
     BOTH(DECODE, OC_BENCH, 1, 32, 8, 64, 16, 1024),
     BOTH(DECODE, OC_BENCH, 16, 32, 8, 64, 16, 1024),
 
@@ -225,6 +233,7 @@ const struct oc_case oc_cases_attn[] = {
     BOTH(PACKED, OC_GAPS, 5, 6, 2, 64, 1),
     BOTH(PACKED, 0, 5, 4, 1, 128, 1),
     BOTH(PACKED, OC_GAPS, 5, 3, 1, 80, 0),
+    BOTH(PACKED, 0, 5, 4, 2, 64, 1),
     BOTH(PACKED, OC_BENCH, 9, 32, 8, 64, 1),
 
     BOTH(BWD, 0, 0, 1, 1, 2),
@@ -233,6 +242,7 @@ const struct oc_case oc_cases_attn[] = {
     BOTH(BWD, OC_GAPS, 5, 6, 2, 64),
     BOTH(BWD, 0, 5, 4, 1, 128),
     BOTH(BWD, OC_GAPS, 5, 3, 1, 80),
+    BOTH(BWD, 0, 5, 4, 2, 64),
     BOTH(BWD, OC_BENCH, 9, 32, 8, 64),
     {0},
 };

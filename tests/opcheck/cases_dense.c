@@ -184,6 +184,11 @@ const struct oc_case oc_cases_dense[] = {
     BOTH(MATMUL, OC_GAPS, 33, 65, 127, 0, 1, 1, 1, 1),
     BOTH(MATMUL, 0, 128, 192, 256, 0, 1, 1, 0, 1),
     BOTH(MATMUL, 0, 4, 1, 4096, 0, 1, 0, 0, 0),
+    BOTH(MATMUL, 0, 1, 9, 1288, 0, 1, 0, 1, 0),
+    BOTH(MATMUL, 0, 2, 9, 1288, 0, 1, 1, 0, 0),
+    BOTH(MATMUL, 0, 3, 9, 1288, 0, 1, 1, 1, 0),
+    BOTH(MATMUL, 0, 3, 9, 1288, 0, 1, 0, 0, 1),
+    BOTH(MATMUL, 0, 4, 9, 1288, 0, 1, 1, 1, 1),
     /* the other flags: dx = dy W (nn), dW += dy^T x (tn), and tt */
     BOTH(MATMUL, 0, 1, 13, 5, 0, 0, 0, 0, 0),
     BOTH(MATMUL, 0, 17, 96, 33, 0, 0, 0, 1, 1),
@@ -235,6 +240,8 @@ const struct oc_case oc_cases_dense[] = {
     CAST(HZP_BF16, 0, 3, 1024, HZP_F32),
     CAST(HZP_BF16, 0, 3, 33, HZP_BF16),
     CAST(HZP_F32, OC_GAPS, 3, 33, HZP_F32),
+    CAST(HZP_BF16, 0, 3, 64, HZP_BF16),
+    CAST(HZP_F32, 0, 3, 64, HZP_F32),
     CAST(HZP_F32, OC_BENCH, 256, 8192, HZP_BF16),
 
     BOTH(FILL, 0, 1, 1, 1),

@@ -48,9 +48,9 @@ static void build_rmsnorm_bwd(struct oc_io *io, const struct oc_case *c)
     int32_t rows = c->p[0], cols = c->p[1];
     struct hzp_rmsnorm_bwd_args a = {0};
     float *rstd = oc_array(io, "rstd", OC_F32, rows, OC_IN);
-    a.dy = oc_mat(io, "dy", rows, cols, c->p[3] ? HZP_F32 : c->type, OC_IN);
+    a.dy = oc_mat(io, "dy", rows, cols, c->p[3] == 1 ? HZP_F32 : c->type, OC_IN);
     a.x = oc_mat(io, "x", rows, cols, HZP_F32, OC_IN);
-    a.w = oc_mat(io, "w", 1, cols, c->type, OC_IN);
+    a.w = oc_mat(io, "w", 1, cols, c->p[3] == 2 ? HZP_F32 : c->type, OC_IN);
     a.dx = oc_mat(io, "dx", rows, cols, HZP_F32, OC_INOUT);
     if (c->p[2])
         a.dw = oc_mat(io, "dw", 1, cols, HZP_F32, OC_INOUT);
@@ -70,7 +70,8 @@ static void build_rmsnorm_bwd(struct oc_io *io, const struct oc_case *c)
         rstd[r] = (float)(1 / sqrt(sum / cols + 1e-5));
     }
     oc_args(io, &a, sizeof(a));
-    oc_what(io, "%dx%d %s%s", rows, cols, oc_type_name(c->type), c->p[2] ? " +dw" : "");
+    oc_what(io, "%dx%d %s%s%s", rows, cols, oc_type_name(c->type), c->p[2] ? " +dw" : "",
+            c->p[3] == 1 ? ", dy f32" : c->p[3] == 2 ? ", w f32" : "");
 }
 
 /* rows, heads, kv_heads, dim, norms (1 q, 2 k) */
@@ -152,6 +153,7 @@ const struct oc_case oc_cases_grad[] = {
     XENT(OC_GAPS, 9, 97, 2),
     XENT(OC_GAPS, 9, 1024, 3),
     XENT(0, 5, 1000, 0),
+    XENT(0, 5, 1024, 2),
     XENT(0, 5, 32001, 2),
     XENT(0, 6, 32001, 3),
     XENT(OC_BENCH, 256, 32000, 3),
@@ -160,6 +162,8 @@ const struct oc_case oc_cases_grad[] = {
     EMBED(0, 0, 7, 8),
     EMBED(OC_GAPS, 40, 5, 33), /* every id many times */
     EMBED(0, 17, 301, 256),
+    EMBED(0, 530, 9, 40),
+    EMBED(OC_GAPS, 3, 7, 1100),
     EMBED(OC_BENCH, 1024, 32000, 2048),
 
     BOTH(RMSNORM, 0, 1, 1, 1, 0),
@@ -168,6 +172,9 @@ const struct oc_case oc_cases_grad[] = {
     BOTH(RMSNORM, 0, 33, 64, 0, 0),
     BOTH(RMSNORM, OC_GAPS, 67, 256, 1, 1),
     BOTH(RMSNORM, 0, 4, 4096, 1, 0),
+    RMSNORM(HZP_BF16, 0, 9, 128, 1, 1),
+    RMSNORM(HZP_BF16, 0, 9, 128, 1, 2),
+    RMSNORM(HZP_BF16, OC_GAPS, 9, 33, 1, 2),
     BOTH(RMSNORM, OC_BENCH, 512, 2048, 1, 0),
 
     BOTH(ROPE, 0, 1, 1, 1, 2, 0),

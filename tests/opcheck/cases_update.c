@@ -16,11 +16,12 @@ static void build_sumsq(struct oc_io *io, const struct oc_case *c)
     oc_what(io, "%dx%d", c->p[0], c->p[1]);
 }
 
-/* rows, cols, m and v BF16, clip, t, norm: 0 finite, 1 infinite, 2 NaN */
+/* rows, cols, BF16: 1 m, 2 v, 4 grad, clip, t, norm: 0 finite, 1 infinite, 2 NaN */
 static void build_adamw(struct oc_io *io, const struct oc_case *c)
 {
     int32_t rows = c->p[0], cols = c->p[1];
-    enum hzp_dtype moments = c->p[2] ? HZP_BF16 : HZP_F32;
+    enum hzp_dtype m = c->p[2] & 1 ? HZP_BF16 : HZP_F32, v = c->p[2] & 2 ? HZP_BF16 : HZP_F32;
+    enum hzp_dtype grad = c->p[2] & 4 ? HZP_BF16 : HZP_F32;
     bool in_place = c->flags & OC_IN_PLACE, bf16 = c->type == HZP_BF16;
     struct hzp_adamw_args a = {.grad_scale = 0.01f, .clip = (float)c->p[3], .lr = 1e-3f,
                                .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .decay = 0.1f,
@@ -33,9 +34,9 @@ static void build_adamw(struct oc_io *io, const struct oc_case *c)
         a.residual = oc_mat(io, "residual", rows, cols, HZP_I16, OC_INOUT);
         io->buf[to].low_half = io->bufs - 1;
     }
-    a.grad = oc_mat(io, "grad", rows, cols, HZP_F32, OC_IN);
-    a.m = oc_mat(io, "m", rows, cols, moments, OC_INOUT);
-    a.v = oc_mat(io, "v", rows, cols, moments, OC_INOUT);
+    a.grad = oc_mat(io, "grad", rows, cols, grad, OC_IN);
+    a.m = oc_mat(io, "m", rows, cols, m, OC_INOUT);
+    a.v = oc_mat(io, "v", rows, cols, v, OC_INOUT);
     a.sumsq = sumsq;
     oc_fill(io, &a.from, 1, 10);
     oc_fill(io, &a.grad, 1, 300);
@@ -51,9 +52,9 @@ static void build_adamw(struct oc_io *io, const struct oc_case *c)
         }
     *sumsq = c->p[5] == 0 ? sum : c->p[5] == 1 ? INFINITY : NAN;
     oc_args(io, &a, sizeof(a));
-    oc_what(io, "%dx%d %s m %s clip %d t %d%s%s", rows, cols, oc_type_name(c->type),
-            oc_type_name(moments), c->p[3], c->p[4], in_place ? " in place" : "",
-            c->p[5] ? " bad norm" : "");
+    oc_what(io, "%dx%d %s g %s m %s v %s clip %d t %d%s%s", rows, cols, oc_type_name(c->type),
+            oc_type_name(grad), oc_type_name(m), oc_type_name(v), c->p[3], c->p[4],
+            in_place ? " in place" : "", c->p[5] ? " bad norm" : "");
 }
 
 /* rows, cols, some NaN and infinite */
@@ -82,23 +83,28 @@ static void build_audit(struct oc_io *io, const struct oc_case *c)
 #define AUDIT(type, flags, ...) {HZP_OP_audit, build_audit, type, flags, {__VA_ARGS__}}
 
 #define BOTH(X, ...) X(HZP_F32, __VA_ARGS__), X(HZP_BF16, __VA_ARGS__)
+/* every mixture of types, aligned and not */
+#define MIXED(types)                                                                               \
+    BOTH(ADAMW, 0, 2, 40, types, 1, 4, 0), BOTH(ADAMW, OC_GAPS, 2, 11, types, 1, 4, 0)
 
 const struct oc_case oc_cases_update[] = {
     SUMSQ(0, 1, 1),
     SUMSQ(0, 0, 8),
     SUMSQ(OC_GAPS, 7, 97),
+    SUMSQ(0, 7, 1024),
     SUMSQ(0, 1, 100003),
     SUMSQ(OC_BENCH, 1, 8 << 20),
 
     BOTH(ADAMW, 0, 1, 1, 0, 1, 1, 0),
     BOTH(ADAMW, 0, 0, 8, 0, 1, 1, 0),
     BOTH(ADAMW, OC_GAPS, 7, 97, 0, 0, 3, 0),
-    BOTH(ADAMW, OC_GAPS | OC_IN_PLACE, 7, 97, 1, 1, 1, 0),
+    BOTH(ADAMW, OC_GAPS | OC_IN_PLACE, 7, 97, 3, 1, 1, 0),
     BOTH(ADAMW, OC_IN_PLACE, 3, 1024, 0, 1, 1000, 0),
-    BOTH(ADAMW, 0, 1, 4099, 1, 100, 7, 0),
+    BOTH(ADAMW, 0, 1, 4099, 3, 100, 7, 0),
     BOTH(ADAMW, 0, 3, 64, 0, 1, 2, 1),
     BOTH(ADAMW, OC_GAPS, 3, 65, 0, 1, 2, 2),
-    BOTH(ADAMW, OC_IN_PLACE, 3, 64, 1, 0, 2, 1),
+    BOTH(ADAMW, OC_IN_PLACE, 3, 64, 3, 0, 2, 1),
+    MIXED(1), MIXED(2), MIXED(3), MIXED(4), MIXED(5), MIXED(6), MIXED(7),
     BOTH(ADAMW, OC_BENCH, 1, 4 << 20, 0, 1, 3, 0),
 
     AUDIT(HZP_F32, 0, 1, 2, 0),

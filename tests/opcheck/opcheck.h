@@ -117,6 +117,10 @@ double oc_target_time(struct oc_target *target, enum hzp_op op, const struct oc_
 /* Bytes per second of reading, on the host by plain loops, elsewhere by copies. */
 double oc_target_bandwidth(struct oc_target *target);
 
+/* Where a backend can watch what its kernels touch: called before (begins) and after each op, with
+ * the case whose image lies in the target's block.  NULL: nobody watches. */
+extern void (*oc_watch)(const struct oc_target *target, const struct oc_io *io, bool begins);
+
 /* compare.c: NULL if fine, else what is wrong; *ret_err: the largest nmse of an output. */
 const char *oc_compare(const struct oc_io *io, enum hzp_op op, const uint8_t *ref,
                        const uint8_t *got, double *ret_err);
@@ -125,8 +129,9 @@ const char *oc_compare_bits(const struct oc_io *io, const uint8_t *a, const uint
 /* grad.c: backwards of the target against finite differences of its forwards. Returns failures. */
 int oc_grad(struct oc_target *target, const char *pattern, uint64_t seed);
 
-/* facts.c: what must hold whatever ref says: distributions, exactness, known values. */
-int oc_facts(struct oc_target *target, const char *pattern);
+/* facts.c: what must hold whatever ref says: distributions (not where the device is slow, they take
+ * a hundred thousand draws), exactness, known values. */
+int oc_facts(struct oc_target *target, const char *pattern, bool slow);
 
 /* sabotage.c: breaks the target's rmsnorm in a certain way; kind 0 not at all. The name is NULL
  * past the last kind. */

@@ -9,6 +9,8 @@
 #include "base/thread.h"
 #include "tests/opcheck/opcheck.h"
 
+void (*oc_watch)(const struct oc_target *target, const struct oc_io *io, bool begins);
+
 int oc_target_open(struct oc_target *target, const struct hzp_device_config *config,
                    const char *name, struct hzp_err_text *reterr)
 {
@@ -89,7 +91,11 @@ int oc_target_run(struct oc_target *target, enum hzp_op op, const struct oc_io *
     struct hzp_lane *lane = lane_for(target, op);
     HZP_TRY(upload(target, lane, io));
     args_moved(target, io, args);
+    if (oc_watch)
+        oc_watch(target, io, true);
     HZP_TRY(hzp_lane_issue(lane, op, args));
+    if (oc_watch)
+        oc_watch(target, io, false);
     memset(args, 0xff, sizeof(args)); /* they were copied at issue, or the op has ended */
     HZP_TRY(hzp_lane_copy(lane, target->staging, target->block, io->used));
     HZP_TRY(finish(target, lane));

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/cuda/machine.cuh - all that C++ cannot say: launching a kernel, shared memory, and the
+ * instructions that have no function of CUDA's own, each behind an inline function.
+ *
+ * The tests compile the kernels as plain C++ with a header of the same name in the place of this one
+ * (tests/emu/include), so nothing else in a .cu file may use <<<>>>, __shared__ or asm.
+ */
+#ifndef HZP_DEVICE_CUDA_MACHINE_CUH
+#define HZP_DEVICE_CUDA_MACHINE_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include "device/cuda/cuda.h"
+
+/* HZP_SHARED(float, sums, [8][32]): a variable of the block, undefined at its start. */
+#define HZP_SHARED(type, name, ...) __shared__ type name __VA_ARGS__
+
+/* The shared memory whose size the launch says; one declaration a kernel. */
+#define HZP_SHARED_DYNAMIC(type, name) extern __shared__ __align__(128) type name[]
+
+/* Queues a kernel on the lane's stream; hzp_cuda_launched says afterwards whether that went well. */
+template <class... P, class... A>
+static inline void start(struct hzp_lane *lane, dim3 grid, dim3 block, size_t shared,
+                         void (*kernel)(P...), const A &...args)
+{
+    kernel<<<grid, block, shared, hzp_cuda_lane(lane)->stream>>>(args...);
+}
+
+/* The address that instructions know shared memory by. */
+static __device__ __forceinline__ uint32_t shared_at(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* d += a b, fragments as in tensor.cuh. */
+static __device__ __forceinline__ void mma(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2,
+                                           uint32_t a3, uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/* Four 8x8 matrices; lanes 8i .. 8i+7 give the addresses of the rows of the i-th. */
+static __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t at)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void load_transposed(uint32_t (&r)[4], uint32_t at)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+/* 16 bytes from global to shared memory, or zeros where !there. */
+static __device__ __forceinline__ void copy_async(uint32_t to, const void *from, bool there)
+{
+    int size = there ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(size)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void copy_commit(void)
+{
+    asm volatile("cp.async.commit_group;\n" ::: "memory");
+}
+
+/* Waits until at most N groups are still on their way. */
+template <int N> static __device__ __forceinline__ void copy_wait(void)
+{
+    asm volatile("cp.async.wait_group %0;\n" ::"n"(N) : "memory");
+}
+
+static __device__ __forceinline__ float exp_2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+    return y;
+}
+
+#endif

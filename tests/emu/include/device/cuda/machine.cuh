@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/cuda/machine.cuh for the block emulator: takes the place of the real one when kernels are
+ * compiled as C++.  Same names, same meaning; the instructions by their definition in the PTX ISA.
+ */
+#ifndef HZP_DEVICE_CUDA_MACHINE_CUH
+#define HZP_DEVICE_CUDA_MACHINE_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include "device/cuda/cuda.h"
+
+#define HZP_SHARED(type, name, ...)                                                                \
+    using name##_is = type __VA_ARGS__;                                                            \
+    static char name##_tag;                                                                        \
+    name##_is &name =                                                                              \
+        *static_cast<name##_is *>(hzp_emu_shared(&name##_tag, #name, sizeof(name##_is)))
+
+#define HZP_SHARED_DYNAMIC(type, name)                                                             \
+    type *name = static_cast<type *>(hzp_emu_shared_dynamic(#name))
+
+template <class... P> struct hzp_emu_closure {
+    void (*kernel)(P...);
+    std::tuple<P...> args;
+};
+
+template <class... P> static void hzp_emu_body(const void *closure)
+{
+    const auto *c = static_cast<const hzp_emu_closure<P...> *>(closure);
+    std::apply(c->kernel, c->args);
+}
+
+template <class... P, class... A>
+static inline void start(struct hzp_lane *, dim3 grid, dim3 block, size_t shared, void (*kernel)(P...),
+                         const A &...args)
+{
+    hzp_emu_closure<P...> closure = {kernel, std::tuple<P...>(static_cast<P>(args)...)};
+    struct hzp_emu_launch launch = {{grid.x, grid.y, grid.z}, {block.x, block.y, block.z},
+                                    shared, (const void *)kernel, hzp_emu_body<P...>, &closure,
+                                    sizeof(closure)};
+    hzp_emu_start(&launch);
+}
+
+static inline uint32_t shared_at(const void *p)
+{
+    return hzp_emu_shared_at(p);
+}
+
+static inline void mma(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                       uint32_t b1)
+{
+    uint32_t a[4] = {a0, a1, a2, a3}, b[2] = {b0, b1};
+    hzp_emu_mma(d, a, b);
+}
+
+static inline void load_matrices(uint32_t (&r)[4], uint32_t at)
+{
+    hzp_emu_load_matrices(r, at, false);
+}
+
+static inline void load_transposed(uint32_t (&r)[4], uint32_t at)
+{
+    hzp_emu_load_matrices(r, at, true);
+}
+
+static inline void copy_async(uint32_t to, const void *from, bool there)
+{
+    hzp_emu_copy(to, from, there);
+}
+
+static inline void copy_commit(void)
+{
+    hzp_emu_copy_commit();
+}
+
+template <int N> static inline void copy_wait(void)
+{
+    hzp_emu_copy_wait(N);
+}
+
+/* ex2.approx.ftz: denormals count as 0 on the way in and out. */
+static inline float exp_2(float x)
+{
+    float y = exp2f(fabsf(x) < 0x1p-126f ? 0 : x);
+    return y < 0x1p-126f ? 0 : y;
+}
+
+#endif

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/emu/order.c - what is ordered before what.
+ *
+ * Blocks run one after the other here, on a device side by side: what one leaves in global memory
+ * another may use in the same launch only by way of an atomic operation.  Blocks with such operations
+ * are listed by their clocks, which ascend.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/base.h"
+#include "tests/emu/block.h"
+
+struct release {
+    uint32_t began, last;     /* the block's clocks; last: its last operation */
+    uint32_t released;        /* all its threads' work before this clock */
+    int thread;               /* and this thread's until `last` */
+};
+
+static struct {
+    struct release *release;
+    int count, room;
+} order;
+
+void emu_order_begin(void)
+{
+    order.count = 0;
+}
+
+void emu_order_atomic(const struct emu_fiber *me)
+{
+    struct emu_block *b = &emu_block;
+    if (order.count == 0 || order.release[order.count - 1].began != b->began) {
+        if (order.count == order.room) {
+            order.room = HZP_MAX(64, 2 * order.room);
+            order.release = realloc(order.release, (size_t)order.room * sizeof(*order.release));
+            HZP_ASSERT(order.release);
+        }
+        order.release[order.count++].began = b->began;
+    }
+    struct release *release = &order.release[order.count - 1];
+    release->last = ++b->clock;
+    release->released = b->ticked;
+    release->thread = me->thread;
+}
+
+static unsigned warp_of(unsigned who)
+{
+    return who & EMU_OF_WARP ? who & ~(unsigned)EMU_OF_WARP : who / EMU_LANES;
+}
+
+bool emu_ordered(uint32_t when, unsigned who, const struct emu_fiber *me)
+{
+    if (when < emu_block.ticked || who == (unsigned)me->thread)
+        return true;
+    return who < EMU_BLOCKS && warp_of(who) == (unsigned)me->warp->index && when < me->warp->ticked;
+}
+
+/* Of this block's atomic operations the last is ordered before what its thread does. */
+static bool ordered_atomic(uint32_t when, const struct emu_fiber *me)
+{
+    const struct release *own = order.count ? &order.release[order.count - 1] : NULL;
+    return own && own->last == when && own->thread == me->thread;
+}
+
+/* Of an earlier block of this launch: it released, and this block has acquired since. */
+static bool ordered_block(uint32_t when, unsigned who, const struct emu_fiber *me)
+{
+    const struct release *own = order.count ? &order.release[order.count - 1] : NULL;
+    if (!own || own->began != emu_block.began ||
+        (own->last >= emu_block.ticked && own->thread != me->thread))
+        return false;
+    if (who == EMU_ATOMIC)
+        return true;
+    for (int i = order.count - 2; i >= 0 && order.release[i].last >= when; i--)
+        if (order.release[i].began <= when)
+            return when < order.release[i].released || who == (unsigned)order.release[i].thread;
+    return false;
+}
+
+/* A lane's load has ended before an instruction of the whole warp that it came to afterwards: what
+ * another lane then stores it cannot see. */
+static bool ordered_global(uint32_t when, unsigned who, const struct emu_fiber *me, bool was_read)
+{
+    if (when < emu_block.launched)
+        return true;
+    if (who == EMU_BLOCKS)
+        return false;
+    if (when < emu_block.began)
+        return ordered_block(when, who, me);
+    return emu_ordered(when, who, me) || (who == EMU_ATOMIC && ordered_atomic(when, me)) ||
+           (was_read && who < EMU_BLOCKS && warp_of(who) == (unsigned)me->warp->index &&
+            when < me->warp->met);
+}
+
+void emu_mark_read(struct emu_mark *mark, const struct emu_fiber *me, bool ordered)
+{
+    if (mark->reader != me->thread && !ordered) {
+        bool same = mark->reader < EMU_BLOCKS && mark->read >= emu_block.began &&
+                    warp_of(mark->reader) == (unsigned)me->warp->index;
+        mark->reader = (uint16_t)(same ? EMU_OF_WARP | (unsigned)me->warp->index
+                                  : mark->read >= emu_block.began && mark->reader != EMU_BLOCKS
+                                      ? EMU_SEVERAL : EMU_BLOCKS);
+    } else {
+        mark->reader = (uint16_t)me->thread;
+    }
+    mark->read = emu_block.clock;
+}
+
+const char *emu_global_mark(struct emu_mark *mark, const struct emu_fiber *me, bool write, bool atomic,
+                            bool *ret_wrote)
+{
+    bool both = atomic && mark->writer == EMU_ATOMIC;
+    *ret_wrote = true;
+    if (!both && !ordered_global(mark->written, mark->writer, me, false))
+        return emu_who(mark->writer);
+    bool ordered = ordered_global(mark->read, mark->reader, me, true);
+    if (!write) {
+        bool earlier = mark->read < emu_block.began && mark->reader == me->thread;
+        if (earlier && !ordered) /* the same thread of another block */
+            mark->reader = EMU_BLOCKS;
+        emu_mark_read(mark, me, ordered);
+        return NULL;
+    }
+    *ret_wrote = false;
+    if (!ordered)
+        return emu_who(mark->reader);
+    mark->written = emu_block.clock;
+    mark->writer = (uint16_t)(atomic ? EMU_ATOMIC : me->thread);
+    return NULL;
+}
+
+const char *emu_who(unsigned who)
+{
+    static char text[64];
+    if (who == EMU_ATOMIC)
+        return "another thread's atomic operation";
+    if (who == EMU_BLOCKS)
+        return "other blocks";
+    if (who == EMU_SEVERAL)
+        return "other threads";
+    if (who & EMU_OF_WARP)
+        return "other lanes";
+    snprintf(text, sizeof(text), "thread %u", who);
+    return text;
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/emu/products.c - matrix products where there is no cuBLASLt: by our own kernels, and by the
+ * reference where that would take the emulator too long.
+ */
+#include "device/cuda/cuda.h"
+
+/* More multiplications than this are the reference's. */
+static const int64_t MANY = 1 << 20;
+
+static hzp_op_fn *reference;
+
+int hzp_cuda_products_open(struct hzp_cuda_device *dev, struct hzp_cuda_products **ret,
+                           struct hzp_err_text *reterr)
+{
+    hzp_op_fn *ops[HZP_OP_COUNT];
+    hzp_ref_fill(ops);
+    reference = ops[HZP_OP_matmul];
+    *ret = NULL;
+    return HZP_OK;
+}
+
+void hzp_cuda_products_close(struct hzp_cuda_products *products)
+{
+}
+
+int hzp_cuda_limits(struct hzp_device *dev, struct hzp_limits *ret)
+{
+    return HZP_EUNSUP;
+}
+
+int hzp_cuda_matmul(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_matmul_args *a = args;
+    int64_t depth = a->trans_a ? a->a.rows : a->a.cols;
+    if (a->c.rows == 0 || a->c.cols == 0)
+        return HZP_OK;
+    if (hzp_cuda_few_fits(a))
+        return hzp_cuda_matmul_few(lane, a);
+    if ((int64_t)a->c.rows * a->c.cols * depth <= MANY)
+        return hzp_cuda_matmul_plain(lane, a);
+    return reference(lane, args);
+}
+
+/* Nor are there green contexts: lanes with shares start fewer blocks. */
+int hzp_cuda_green_split(struct hzp_cuda_device *dev, const int *want, int parts,
+                         cudaStream_t *ret_stream, int *ret_sms)
+{
+    return HZP_EUNSUP;
+}
+
+void hzp_cuda_green_close(struct hzp_cuda_device *dev)
+{
+}

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/emu/runtime.c - the part of CUDA's runtime that the backend uses, over the emulator.
+ *
+ * Whatever is put on a stream has ended when the call returns: the order of streams is not what this
+ * proves.
+ */
+#include <cuda_runtime_api.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/thread.h"
+
+struct hzp_emu_stream {
+    int priority;
+};
+struct hzp_emu_event {
+    bool recorded;
+    uint64_t ns;
+};
+
+static cudaError_t last_error;
+
+static cudaError_t fail(cudaError_t error)
+{
+    last_error = error;
+    return error;
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    cudaError_t error = last_error;
+    last_error = cudaSuccess;
+    return error;
+}
+
+const char *cudaGetErrorString(cudaError_t error)
+{
+    switch (error) {
+    case cudaSuccess: return "no error";
+    case cudaErrorInvalidValue: return "invalid argument";
+    case cudaErrorMemoryAllocation: return "out of memory";
+    case cudaErrorInvalidConfiguration: return "invalid configuration argument";
+    default: return "unspecified launch failure";
+    }
+}
+
+const char *cudaGetErrorName(cudaError_t error)
+{
+    return error == cudaSuccess ? "cudaSuccess" : "cudaError";
+}
+
+cudaError_t cudaGetDeviceCount(int *count)
+{
+    *count = 1;
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+    return device == 0 ? cudaSuccess : fail(cudaErrorInvalidValue);
+}
+
+/* Few units, so that loops over the grid turn more than once. */
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
+{
+    *prop = (struct cudaDeviceProp){.name = "block emulator", .major = 9, .minor = 0,
+                                    .multiProcessorCount = 2,
+                                    .sharedMemPerBlockOptin = HZP_EMU_SHARED_MAX};
+    return device == 0 ? cudaSuccess : fail(cudaErrorInvalidValue);
+}
+
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
+{
+    *free_bytes = (size_t)2 << 30;
+    *total = (size_t)3 << 30;
+    return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void **ret, size_t size)
+{
+    *ret = hzp_emu_alloc(size);
+    return *ret ? cudaSuccess : fail(cudaErrorMemoryAllocation);
+}
+
+cudaError_t cudaFree(void *ptr)
+{
+    return !ptr || hzp_emu_free(ptr) ? cudaSuccess : fail(cudaErrorInvalidValue);
+}
+
+cudaError_t cudaHostAlloc(void **ret, size_t size, unsigned flags)
+{
+    return cudaMalloc(ret, size);
+}
+
+cudaError_t cudaFreeHost(void *ptr)
+{
+    return cudaFree(ptr);
+}
+
+cudaError_t cudaMemcpy(void *dst, const void *src, size_t size, enum cudaMemcpyKind kind)
+{
+    if (size > 0 && (!hzp_emu_range(dst, size) || !hzp_emu_range(src, size)))
+        return fail(cudaErrorInvalidValue);
+    memmove(dst, src, size);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t size, enum cudaMemcpyKind kind,
+                            cudaStream_t stream)
+{
+    return cudaMemcpy(dst, src, size, kind);
+}
+
+cudaError_t cudaMemsetAsync(void *ptr, int value, size_t size, cudaStream_t stream)
+{
+    if (size > 0 && !hzp_emu_range(ptr, size))
+        return fail(cudaErrorInvalidValue);
+    memset(ptr, value, size);
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+{
+    *least = 0;
+    *greatest = -5;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *ret, unsigned flags, int priority)
+{
+    *ret = calloc(1, sizeof(**ret));
+    if (!*ret)
+        return fail(cudaErrorMemoryAllocation);
+    (*ret)->priority = priority;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    free(stream);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+    return last_error;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *ret, unsigned flags)
+{
+    *ret = calloc(1, sizeof(**ret));
+    return *ret ? cudaSuccess : fail(cudaErrorMemoryAllocation);
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t *ret)
+{
+    return cudaEventCreateWithFlags(ret, 0);
+}
+
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
+{
+    *ms = (float)((double)(int64_t)(to->ns - from->ns) * 1e-6);
+    return cudaSuccess;
+}
+
+/* No graphs: tests/cudafake has them. */
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
+{
+    return cudaErrorNotSupported;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *ret)
+{
+    return cudaErrorNotSupported;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *ret, cudaGraph_t graph, unsigned long long flags)
+{
+    return cudaErrorNotSupported;
+}
+
+cudaError_t cudaGraphUpload(cudaGraphExec_t graph, cudaStream_t stream)
+{
+    return cudaErrorNotSupported;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream)
+{
+    return cudaErrorNotSupported;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    return cudaErrorNotSupported;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph)
+{
+    return cudaErrorNotSupported;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    free(event);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    event->recorded = true;
+    event->ns = hzp_now_ns();
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+    return last_error;
+}
+
+void hzp_emu_start(const struct hzp_emu_launch *launch)
+{
+    if (!hzp_emu_run(launch))
+        fail(cudaErrorLaunchFailure);
+}
+
+cudaError_t hzp_emu_func_set(const void *kernel, enum cudaFuncAttribute which, int value)
+{
+    HZP_ASSERT(which == cudaFuncAttributeMaxDynamicSharedMemorySize);
+    return value >= 0 && hzp_emu_set_shared(kernel, (size_t)value) ? cudaSuccess
+                                                                   : fail(cudaErrorInvalidValue);
+}
+
+/* Shared variables are known once a kernel has run: before that, the most there may be. */
+cudaError_t hzp_emu_func_get(struct cudaFuncAttributes *ret, const void *kernel)
+{
+    ret->sharedSizeBytes = HZP_EMU_SHARED_DEFAULT;
+    return cudaSuccess;
+}
