@@ -51,14 +51,3 @@ int hzp_cuda_matmul(struct hzp_lane *lane, const void *args)
         return hzp_cuda_matmul_plain(lane, a);
     return reference(lane, args);
 }
-
-/* Nor are there green contexts: lanes with shares start fewer blocks. */
-int hzp_cuda_green_split(struct hzp_cuda_device *dev, const int *want, int parts,
-                         cudaStream_t *ret_stream, int *ret_sms)
-{
-    return HZP_EUNSUP;
-}
-
-void hzp_cuda_green_close(struct hzp_cuda_device *dev)
-{
-}
