@@ -46,6 +46,7 @@ struct hzp_loop {
     struct hzp_loop_config config;
     struct hzp_exec *exec;
     bool ahead;
+    bool early;                           /* of steps in which training has no lanes of its own */
     /* engine thread */
     struct leg leg[2];       /* of step n: leg[n % 2] */
     uint64_t number, landed; /* the newest formed; the newest landed: at most two before it */
@@ -101,7 +102,8 @@ int hzp_loop_create(const struct hzp_loop_config *config, struct hzp_loop **ret)
     bool alone = hzp_exec_alone(loop->exec);
     loop->ahead = config->run_ahead == HZP_AHEAD_ALWAYS ||
                   (config->run_ahead == HZP_AHEAD_AUTO && alone);
-    loop->split.config.early = (loop->ahead && (alone || config->shape)) || config->beside;
+    loop->early = loop->ahead && (alone || config->shape);
+    loop->split.config.early = loop->early || config->beside;
     *ret = loop;
     return HZP_OK;
 }
@@ -269,12 +271,29 @@ static struct leg *begin_step(struct hzp_loop *loop)
     return leg;
 }
 
+/* How the step is cut and spread, if training comes and if not; NULL: sequentially. */
+static const struct hzp_plan_shape *shape_of(const struct hzp_loop *loop,
+                                             const struct hzp_batch *batch, bool trains)
+{
+    const struct hzp_loop_config *c = &loop->config;
+    const struct hzp_plan_entry *entry = NULL;
+    if (trains && c->beside)
+        return c->beside;
+    if (c->plans)
+        entry = hzp_plan_table_find(c->plans, batch->decode_segs, batch->rows - batch->decode_segs,
+                                    trains);
+    return entry ? &entry->shape : c->shape;
+}
+
 /* Serving's rows become ops, and the split says how long training may run with them. */
 static void plan_serving(struct hzp_loop *loop, struct leg *leg)
 {
     struct hzp_step *step = &leg->step;
+    const struct hzp_plan_shape *both = shape_of(loop, step->batch, true);
     hzp_forward_build(&leg->plan, loop->config.model, step->version, step->batch, step->kv,
-                      loop->config.space, loop->config.shape);
+                      loop->config.space, shape_of(loop, step->batch, false));
+    loop->split.config.beside = both && hzp_plan_shape_beside(both);
+    loop->split.config.early = loop->early || loop->split.config.beside;
     hzp_split_serve(&loop->split, &leg->split, step->batch, &step->waits);
     if (leg->split.beside)
         step->price = &loop->price_beside;
@@ -286,11 +305,14 @@ static void plan_serving(struct hzp_loop *loop, struct leg *leg)
 static void take_training(struct hzp_loop *loop, struct leg *leg)
 {
     struct hzp_step *step = &leg->step;
-    if (leg->split.beside) {
+    const struct hzp_plan_shape *both = NULL;
+    if (step->batch && step->batch->rows > 0)
+        both = shape_of(loop, step->batch, true);
+    if (both && (leg->split.beside || loop->config.plans)) {
         hzp_plan_clear(&leg->plan);
         hzp_forward_build(&leg->plan, loop->config.model, step->version, step->batch, step->kv,
-                          loop->config.space, loop->config.beside);
-        hzp_plan_for_training(&leg->plan, loop->config.beside);
+                          loop->config.space, both);
+        hzp_plan_for_training(&leg->plan, both);
     }
     hzp_plan_take(&leg->plan, step->chain, step->from, step->to);
 }

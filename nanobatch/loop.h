@@ -24,6 +24,7 @@
 #define HZP_NANOBATCH_LOOP_H
 
 #include "nanobatch/forward.h"
+#include "nanobatch/plan_table.h"
 #include "nanobatch/policy.h"
 #include "nanobatch/source.h"
 
@@ -50,6 +51,8 @@ struct hzp_loop_config {
      * training in turn with them; split.h says for how long).  Where `beside` gives
      * training lanes of its own, its slice is as long as serving, or as goals allow. */
     const struct hzp_plan_shape *shape, *beside;
+    const struct hzp_plan_table *plans; /* borrowed: the shape of each step by its rows, instead of
+                                         * `shape`, and of `beside` where that is NULL; NULL: none */
     bool check_plans;     /* prove every plan race-free before it runs */
 };
 

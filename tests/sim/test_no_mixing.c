@@ -186,6 +186,22 @@ static const struct hzp_plan_shape overlapped = {
     .order = HZP_ORDER_SKEWED,
 };
 static const struct hzp_plan_shape *shape;
+static struct hzp_plan_table plans;
+
+/* Shapes that change from step to step, some with the writer beside who serves. */
+static void plan_steps(void)
+{
+    struct hzp_plan_entry one = {.decode = 2, .shape = hzp_plan_sequential};
+    struct hzp_plan_entry some = {.decode = 6, .shape = overlapped};
+    struct hzp_plan_entry beside = {.decode = 3, .train = 8, .shape = hzp_plan_sequential};
+    struct hzp_plan_entry in_turn = {.decode = 6, .prefill = 8, .train = 8, .shape = overlapped};
+    memset(beside.shape.train_lane, HZP_LANE_TRAIN, sizeof(beside.shape.train_lane));
+    hzp_plan_table_set(&plans, &one, NULL);
+    hzp_plan_table_set(&plans, &some, NULL);
+    hzp_plan_table_set(&plans, &beside, NULL);
+    hzp_plan_table_set(&plans, &in_turn, NULL);
+    hzp_plan_table_index(&plans);
+}
 
 static void set_up(struct bench *b, const char *backend, uint32_t seed)
 {
@@ -238,7 +254,8 @@ static void set_up(struct bench *b, const char *backend, uint32_t seed)
         .source = {hzp_scheduler_source(b->scheduler), &b->writer},
         .sources = 2,
         .shape = shape,
-        .run_ahead = shape ? HZP_AHEAD_ALWAYS : HZP_AHEAD_AUTO,
+        .run_ahead = shape || plans.entries ? HZP_AHEAD_ALWAYS : HZP_AHEAD_AUTO,
+        .plans = plans.entries ? &plans : NULL,
         .check_plans = true,
     };
     MUST(hzp_loop_create(&loop, &b->loop));
@@ -323,6 +340,8 @@ int main(int argc, char **argv)
     uint64_t tokens = 0, swapped = 0, mixed;
     uint64_t versions = argc > 3 ? strtoull(argv[3], NULL, 10) : 5000;
     shape = argc > 2 && !strcmp(argv[2], "overlapped") ? &overlapped : NULL;
+    if (argc > 2 && !strcmp(argv[2], "planned"))
+        plan_steps();
     set_up(&b, backend, 1);
     mixed = run(&b, versions, &tokens, &swapped);
     printf("%s: %llu versions, %llu steps, %llu tokens, %llu requests lived through a swap, "
@@ -339,5 +358,6 @@ int main(int argc, char **argv)
     tear_down(&b);
     printf("%s: a version broken on purpose gives %llu such tokens\n", backend,
            (unsigned long long)mixed);
+    hzp_plan_table_fini(&plans);
     return bad || mixed == 0;
 }
