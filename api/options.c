@@ -126,12 +126,12 @@ static const struct setting table[] = {
     INT_OPTION("--max-edits", edits_max, "0", 0, 1 << 24, ENGINE,
                "logit edits (biases, penalties) in one step; 0: four sequences' worth"),
     INT_OPTION("--slots", slots, "2", 2, 16, ENGINE, "versions of the weights held in memory"),
-    TEXT_OPTION("--plans", plans, "auto", "FILE", ENGINE,
-                "how steps are cut and spread over lanes: a file of hzpserve search; auto: the one it "
-                "keeps for this device, model and build, if there is one; off: sequentially"),
     CHOICE_OPTION("--run-ahead", run_ahead, "auto", "auto|0|1", ENGINE,
                   "1: a step is formed while the one before it runs; auto: where the device works on "
                   "its own"),
+    TEXT_OPTION("--plans", plans, "auto", "FILE", ENGINE,
+                "how steps are cut and spread over lanes: a file of hzpserve search; auto: the one it "
+                "keeps for this device, model and build, if there is one; off: sequentially"),
     FLAG_OPTION("--check-plans", check_plans, ENGINE, "prove every step free of races before it runs"),
 
     HEADING("Learning", LEARN | SEARCH),
@@ -171,7 +171,7 @@ static const struct setting table[] = {
                "with them on all cores"),
     NUM_OPTION("--train-stretch", idle_ms, "20", 0.1, 10000, SERVE | BENCH,
                "milliseconds of training at a stretch while no request runs"),
-    NUM_OPTION("--train-quantum", quantum_gflop, "0.2", 0, 1e6, LEARN | PLAN | SEARCH,
+    NUM_OPTION("--train-quantum", quantum_gflop, "1", 0, 1e6, LEARN | PLAN | SEARCH,
                "largest piece of training work, in GFLOP; 0: never cut"),
     FILE_OPTION("--replay", replay, SERVE | BENCH,
                 "JSONL examples mixed in, so that what is known is not forgotten"),

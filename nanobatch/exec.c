@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/exec.h"
 
+#include "nanobatch/graphs.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +16,8 @@ struct hzp_flight {
     int32_t *fence_of;        /* [items_room]: -1, or the index of the item's fence */
     struct hzp_span *span;    /* [items_room] */
     int32_t items_room;
+    int32_t graphed;          /* the first so many were issued as one graph */
+    struct hzp_span graph;    /* when that ran */
     bool ended;               /* at issue */
     uint64_t begin_ns;        /* of issuing */
 };
@@ -22,6 +26,8 @@ struct hzp_exec {
     struct hzp_device *dev;
     struct hzp_lane *lane[HZP_LANE_COUNT];
     struct hzp_flight *own;   /* of hzp_exec_run */
+    struct hzp_graphs *graphs; /* NULL: none are to be had */
+    int share[HZP_LANE_COUNT]; /* of the newest plan */
     bool timed;               /* the device times single ops */
     bool alone;               /* lanes queue also without shares */
     uint64_t ended_ns[2];     /* when the newest item of each tenant ended, as far as known */
@@ -41,6 +47,7 @@ int hzp_exec_create(struct hzp_device *dev, struct hzp_exec **ret)
     for (int l = 0; l < HZP_LANE_COUNT; l++)
         HZP_TRY_GOTO(hzp_lane_open(dev, use[l], &e->lane[l]));
     e->alone = !e->lane[0]->inlined;
+    e->graphs = hzp_graphs_create(dev);
     HZP_TRY_GOTO(hzp_flight_open(e, &e->own));
     *ret = e;
     return HZP_OK;
@@ -54,6 +61,7 @@ void hzp_exec_destroy(struct hzp_exec *e)
     if (!e)
         return;
     hzp_flight_close(e->own);
+    hzp_graphs_destroy(e->graphs);
     for (int l = 0; l < HZP_LANE_COUNT; l++)
         hzp_lane_close(e->lane[l]);
     free(e);
@@ -137,7 +145,8 @@ static int share(struct hzp_exec *e, const struct hzp_plan *plan, bool *ret_inli
     *ret_inlined = true;
     for (int l = 0; l < HZP_LANE_COUNT; l++) {
         int units = plan->units[l] ? plan->units[l] : HZP_MAX(e->dev->threads / HZP_MAX(lanes, 1), 1);
-        HZP_TRY(hzp_lane_set_share(e->lane[l], used[l] && lanes > 1 ? units : 0));
+        e->share[l] = used[l] && lanes > 1 ? units : 0;
+        HZP_TRY(hzp_lane_set_share(e->lane[l], e->share[l]));
         *ret_inlined &= !used[l] || e->lane[l]->inlined;
     }
     return HZP_OK;
@@ -207,13 +216,36 @@ static int issue_item(struct hzp_exec *e, const struct hzp_plan *plan, int32_t i
     return HZP_OK;
 }
 
+/* A decode step's items in one go.  How many were issued; 0: they go one by one. */
+static int issue_graph(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_flight *f,
+                       const struct hzp_flight *older)
+{
+    int32_t count = hzp_graphs_fit(e->graphs, plan), last = count - 1;
+    if (count == 0)
+        return 0;
+    int lane = plan->item[0].lane;
+    if (older && !older->ended)
+        HZP_TRY(wait_for_older(e, &plan->item[0], older));
+    int r = hzp_graphs_issue(e->graphs, plan, count, e->lane[lane], e->share[lane],
+                             e->timed ? &f->graph : NULL);
+    if (r <= 0)
+        return r;
+    f->graphed = count;
+    if (f->fence_of[last] >= 0)
+        HZP_TRY(hzp_fence_record(f->fence[f->fence_of[last]], e->lane[lane]));
+    HZP_TRY(hzp_fence_record(f->end[0][lane], e->lane[lane]));
+    return count;
+}
+
 static int queue_up(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_flight *f,
                     const struct hzp_flight *older)
 {
     struct hzp_plan_ends first;
     hzp_plan_firsts(plan, &first);
     HZP_TRY(assign_fences(e, plan, f));
-    for (int32_t i = 0; i < plan->items; i++) {
+    int from = issue_graph(e, plan, f, older);
+    HZP_TRY(from);
+    for (int32_t i = from; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
         if (older && !older->ended && first.item[item->train][item->lane] == i)
             HZP_TRY(wait_for_older(e, item, older));
@@ -231,6 +263,7 @@ int hzp_exec_issue(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_f
         f->span = hzp_xrealloc(f->span, (size_t)f->items_room * sizeof(*f->span));
     }
     f->plan = plan;
+    f->graphed = 0;
     hzp_plan_lasts(plan, &f->last);
     HZP_TRY(share(e, plan, &f->ended));
     f->begin_ns = hzp_device_now_ns(e->dev);
@@ -270,6 +303,25 @@ static void divide(const struct hzp_plan *plan, struct hzp_price *price, uint64_
         hzp_price_learn(price, item->op, item->args,
                         hzp_price_ns(price, item->op, item->args) * factor);
     }
+}
+
+/* A graph was timed as a whole: its items get what their prices say of it, one behind the other. */
+static void spread(struct hzp_flight *f, const struct hzp_price *price)
+{
+    static const struct hzp_price guess = {.flops_per_ns = 1000, .bytes_per_ns = 100};
+    double all = 0, at = 0, took = (double)(f->graph.end_ns - f->graph.begin_ns);
+    for (int turn = 0; turn < 2; turn++)
+        for (int32_t i = 0; i < f->graphed; i++) {
+            const struct hzp_item *item = &f->plan->item[i];
+            double ns = hzp_price_ns(price ? price : &guess, item->op, item->args);
+            if (turn == 0) {
+                all += ns;
+                continue;
+            }
+            f->span[i].begin_ns = f->graph.begin_ns + (uint64_t)(all > 0 ? took * (at / all) : 0);
+            at += ns;
+            f->span[i].end_ns = f->graph.begin_ns + (uint64_t)(all > 0 ? took * (at / all) : 0);
+        }
 }
 
 /* Shares the run's duration out by what the items took, and lets prices and profile know. */
@@ -336,6 +388,7 @@ int hzp_exec_land(struct hzp_flight *f, struct hzp_price *price, struct hzp_exec
         e->ended_ns[0] = e->ended_ns[1] = now;
         return HZP_OK;
     }
+    spread(f, price);
     for (int32_t i = 0; i < f->plan->items; i++) {
         uint64_t *of = &end[f->plan->item[i].train];
         *of = HZP_MAX(*of, f->span[i].end_ns);

@@ -9,6 +9,9 @@
  * the newer one begin when that tenant's items of the older one have ended (hzp_plan_join); the
  * host need not be there for it.
  *
+ * Where the device has graphs, a decode step that comes again is issued as one (graphs.h); it is then
+ * timed as a whole, and its items get shares of that by their prices.
+ *
  * It also times each op, which is what prices are learned from; on devices that do not time single
  * ops only the whole run, which it divides by prices.
  *

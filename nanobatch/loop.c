@@ -46,6 +46,7 @@ struct hzp_loop {
     struct hzp_loop_config config;
     struct hzp_exec *exec;
     bool ahead;
+    bool early;                           /* of steps in which training has no lanes of its own */
     /* engine thread */
     struct leg leg[2];       /* of step n: leg[n % 2] */
     uint64_t number, landed; /* the newest formed; the newest landed: at most two before it */
@@ -101,7 +102,8 @@ int hzp_loop_create(const struct hzp_loop_config *config, struct hzp_loop **ret)
     bool alone = hzp_exec_alone(loop->exec);
     loop->ahead = config->run_ahead == HZP_AHEAD_ALWAYS ||
                   (config->run_ahead == HZP_AHEAD_AUTO && alone);
-    loop->split.config.early = (loop->ahead && (alone || config->shape)) || config->beside;
+    loop->early = loop->ahead && (alone || config->shape);
+    loop->split.config.early = loop->early || config->beside;
     *ret = loop;
     return HZP_OK;
 }
@@ -291,6 +293,7 @@ static void plan_serving(struct hzp_loop *loop, struct leg *leg)
     hzp_forward_build(&leg->plan, loop->config.model, step->version, step->batch, step->kv,
                       loop->config.space, shape_of(loop, step->batch, false));
     loop->split.config.beside = both && hzp_plan_shape_beside(both);
+    loop->split.config.early = loop->early || loop->split.config.beside;
     hzp_split_serve(&loop->split, &leg->split, step->batch, &step->waits);
     if (leg->split.beside)
         step->price = &loop->price_beside;

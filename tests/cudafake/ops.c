@@ -27,12 +27,12 @@ static void run(const void *args)
 }
 
 /* What the kernels read in ptr's stead. */
-static const int32_t *staged(struct hzp_lane *base, const int32_t *ptr)
+static const int32_t *staged(struct hzp_lane *base, const int32_t *ptr, int64_t count)
 {
     const struct hzp_cuda_lane *lane = hzp_cuda_lane(base);
     if (lane->stage_epoch == hzp_cuda_device(base)->epoch)
         for (int i = 0; i < lane->stageds; i++)
-            if (lane->staged[i].ptr == ptr)
+            if (lane->staged[i].ptr == ptr && lane->staged[i].size >= (size_t)count * sizeof(*ptr))
                 return lane->staged[i].copy;
     return ptr;
 }
@@ -43,30 +43,30 @@ static void read_staged(struct hzp_lane *lane, struct behind *b)
     switch (b->op) {
     case HZP_OP_rope: {
         struct hzp_rope_args *a = args;
-        a->pos = staged(lane, a->pos);
+        a->pos = staged(lane, a->pos, a->x.rows);
         break;
     }
     case HZP_OP_rope_bwd: {
         struct hzp_rope_bwd_args *a = args;
-        a->pos = staged(lane, a->pos);
+        a->pos = staged(lane, a->pos, a->dy.rows);
         break;
     }
     case HZP_OP_kv_append: {
         struct hzp_kv_append_args *a = args;
-        a->slot = staged(lane, a->slot);
+        a->slot = staged(lane, a->slot, a->qkv.rows);
         break;
     }
     case HZP_OP_embed_bwd: {
         struct hzp_embed_bwd_args *a = args;
-        a->id = staged(lane, a->id);
+        a->id = staged(lane, a->id, a->dy.rows);
         break;
     }
     case HZP_OP_attn_decode:
     case HZP_OP_attn_prefill: {
         struct hzp_attn_paged_args *a = args;
-        a->segs.row0 = staged(lane, a->segs.row0);
-        a->segs.pos0 = staged(lane, a->segs.pos0);
-        a->page = staged(lane, a->page);
+        a->segs.row0 = staged(lane, a->segs.row0, a->segs.count + 1);
+        a->segs.pos0 = staged(lane, a->segs.pos0, a->segs.count);
+        a->page = staged(lane, a->page, (int64_t)a->segs.count * a->page_stride);
         break;
     }
     default:

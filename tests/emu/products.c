@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/emu/products.c - matrix products where there is no cuBLASLt: by our own kernels, and by the
- * reference where that would take the emulator too long.
+/* tests/emu/products.c - what the backend asks of others than CUDA's runtime.  Matrix products are by
+ * our own kernels, and by the reference where that would take the emulator too long; there is no driver
+ * to make green contexts, and nothing worth measuring.
  */
 #include "device/cuda/cuda.h"
 
@@ -20,6 +21,16 @@ int hzp_cuda_products_open(struct hzp_cuda_device *dev, struct hzp_cuda_products
 }
 
 void hzp_cuda_products_close(struct hzp_cuda_products *products)
+{
+}
+
+int hzp_cuda_green_split(struct hzp_cuda_device *dev, const int *want, int parts,
+                         cudaStream_t *ret_stream, int *ret_sms)
+{
+    return HZP_EUNSUP;
+}
+
+void hzp_cuda_green_close(struct hzp_cuda_device *dev)
 {
 }
 

@@ -254,8 +254,8 @@ static void set_up(struct bench *b, const char *backend, uint32_t seed)
         .source = {hzp_scheduler_source(b->scheduler), &b->writer},
         .sources = 2,
         .shape = shape,
-        .plans = plans.entries ? &plans : NULL,
         .run_ahead = shape || plans.entries ? HZP_AHEAD_ALWAYS : HZP_AHEAD_AUTO,
+        .plans = plans.entries ? &plans : NULL,
         .check_plans = true,
     };
     MUST(hzp_loop_create(&loop, &b->loop));
@@ -338,10 +338,10 @@ int main(int argc, char **argv)
     const char *backend = argc > 1 ? argv[1] : "ref";
     struct bench b;
     uint64_t tokens = 0, swapped = 0, mixed;
+    uint64_t versions = argc > 3 ? strtoull(argv[3], NULL, 10) : 5000;
     shape = argc > 2 && !strcmp(argv[2], "overlapped") ? &overlapped : NULL;
     if (argc > 2 && !strcmp(argv[2], "planned"))
         plan_steps();
-    uint64_t versions = argc > 3 ? strtoull(argv[3], NULL, 10) : 5000;
     set_up(&b, backend, 1);
     mixed = run(&b, versions, &tokens, &swapped);
     printf("%s: %llu versions, %llu steps, %llu tokens, %llu requests lived through a swap, "
