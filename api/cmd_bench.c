@@ -21,6 +21,7 @@ static const struct what all[] = {
     {"serve", hzp_bench_serve, true, false, 1},    {"train", hzp_bench_train, true, true, 1},
     {"coserve", hzp_bench_coserve, true, true, 2}, {"swap", hzp_bench_swap, true, false, 2},
     {"offline", hzp_bench_offline, true, false, 1}, {"ops", hzp_bench_ops, false, false, 0},
+    {"loop", hzp_bench_loop, true, false, 1},
 };
 
 static const struct what *find(const char *name, struct hzp_err_text *reterr)
@@ -28,7 +29,8 @@ static const struct what *find(const char *name, struct hzp_err_text *reterr)
     for (int i = 0; name && i < HZP_COUNT(all); i++)
         if (!strcmp(all[i].name, name))
             return &all[i];
-    hzp_fail(reterr, HZP_EINVAL, "bench: '%s' is none of serve, train, coserve, swap, offline, ops, replay",
+    hzp_fail(reterr, HZP_EINVAL,
+             "bench: '%s' is none of serve, train, coserve, swap, offline, ops, loop, replay",
              name ? name : "");
     return NULL;
 }
@@ -71,6 +73,11 @@ static int run_with_engine(struct hzp_bench *b, const struct what *what,
         options->update_tokens = 4 * 513;
         options->kv_tokens = 1024;
         options->context = 0;
+    } else if (what->run == hzp_bench_loop) {
+        options->running_max = 512;
+        options->step_rows = HZP_MAX(options->step_rows, 640);
+        options->waiting_max = HZP_MAX(options->waiting_max, 512);
+        options->context = options->context ? options->context : 256;
     } else if (what->trains) {
         options->micro_rows = 256; /* progress is counted by micro-batches: small ones count finer */
     }

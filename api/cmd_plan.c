@@ -6,10 +6,9 @@
  * micro-batch of so many rows.  Without MODEL the model is one of 135 million parameters with
  * random weights. */
 #include "api/commands.h"
-#include "api/engine.h"
-#include "base/thread.h"
+#include "api/workbench.h"
+#include "base/arena.h"
 #include "nanobatch/exec.h"
-#include "weights/model_dir.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -18,35 +17,10 @@
 
 struct planning {
     const struct hzp_options *options;
-    struct hzp_model_config config;
-    struct hzp_layout layout;
-    struct hzp_device *dev;
-    struct hzp_weights *weights;
-    struct hzp_model *model;
-    struct hzp_kvpool *pool;
-    struct hzp_batch *batch;
-    struct hzp_serve_space *space;
-    struct hzp_train_space *train;
-    struct hzp_micro *micro;
+    struct hzp_workbench *bench;
     struct hzp_exec *exec;
-    struct hzp_plan plan, chain;
+    struct hzp_plan plan;
     struct hzp_plan_shape shape;
-    bool layout_made;
-};
-
-static const struct hzp_model_config built_in = {
-    .family = "llama",
-    .layers = 30,
-    .width = 576,
-    .inner = 1536,
-    .vocab = 49152,
-    .heads = {9, 3, 64},
-    .positions = 8192,
-    .norm_eps = 1e-5f,
-    .rope_theta = 10000,
-    .tied = true,
-    .disk_type = HZP_BF16,
-    .bos = -1,
 };
 
 /* ---- the shape that the options describe ---- */
@@ -169,124 +143,31 @@ static int read_shape(struct planning *p, struct hzp_err_text *reterr)
 
 /* ---- the step ---- */
 
-static int32_t positions_of(const struct hzp_options *o)
-{
-    int64_t n = HZP_MAX(o->plan_depth + 1, o->plan_prefill);
-    return (int32_t)HZP_MAX(n, HZP_MAX(o->plan_train, 16));
-}
-
-static int open_model(struct planning *p, bool runs, struct hzp_err_text *reterr)
+static int open_step(struct planning *p, bool runs, struct hzp_err_text *reterr)
 {
     const struct hzp_options *o = p->options;
-    if (o->model)
-        HZP_TRY(hzp_config_read(o->model, &p->config, reterr));
-    else
-        p->config = built_in;
-    hzp_layout_make(&p->config, &p->layout);
-    p->layout_made = true;
-    struct hzp_device_config device = {
-        .name = o->device, .threads = (int)o->threads, .level = o->cpu_level};
-    HZP_TRY(hzp_device_open(&device, &p->dev, reterr));
-    struct hzp_weights_config weights = {
-        .type = hzp_engine_dtype(o, &p->config), .slots = 1, .first_id = 1};
-    HZP_TRY(hzp_weights_create(p->dev, &p->layout, &weights, &p->weights));
-    struct hzp_version *draft;
-    HZP_TRY(hzp_weights_begin(p->weights, &draft));
-    if (runs && o->model)
-        HZP_TRY(hzp_engine_load(p->dev, p->weights, draft, o->model, reterr));
-    else if (runs && p->dev->backend->host_memory)
-        hzp_model_init(&p->layout, weights.type, draft->base, 1, 0.02f);
-    hzp_weights_publish(p->weights, draft, 0);
-    if (positions_of(o) > p->config.positions)
-        return hzp_fail(reterr, HZP_EINVAL, "plan: the model has %d positions, this needs %d",
-                        p->config.positions, positions_of(o));
-    return hzp_model_create(p->dev, p->weights, positions_of(o), &p->model);
-}
-
-static void add_segment(struct planning *p, int32_t rows, int32_t depth, bool decode)
-{
-    int32_t page_rows = hzp_kvpool_page_rows(p->pool);
-    int32_t *page = hzp_batch_add_segment(p->batch, depth, decode), row = 0;
-    for (int32_t i = 0; i * page_rows < depth + rows; i++)
-        page[i] = hzp_kvpool_take(p->pool);
-    for (int32_t i = 0; i < rows; i++) {
-        int32_t at = depth + i, token = (int32_t)((uint32_t)at * 2654435761u >> 8) % p->config.vocab;
-        row = hzp_batch_add_row(p->batch, token, page[at / page_rows] * page_rows + at % page_rows);
-    }
-    p->batch->sample[hzp_batch_add_logits(p->batch, row)] =
-        (struct hzp_sample_row){.top_p = 1, .repetition = 1, .given = -1};
-}
-
-static int open_serving(struct planning *p)
-{
-    const struct hzp_options *o = p->options;
-    int32_t decode = (int32_t)o->plan_decode, prefill = (int32_t)o->plan_prefill;
-    int32_t page_rows = (int32_t)o->page_rows, stride = HZP_DIV_UP(positions_of(o), page_rows);
-    int32_t segs = decode + (prefill > 0);
-    struct hzp_batch_config max = {decode + prefill, segs, stride, segs, 1};
-    if (!segs)
-        return HZP_OK;
-    HZP_TRY(hzp_kvpool_create(p->model, segs * stride, page_rows, &p->pool));
-    HZP_TRY(hzp_batch_create(p->dev, &max, &p->batch));
-    HZP_TRY(hzp_serve_space_create(p->model, max.rows_max, segs, &p->space));
-    for (int32_t i = 0; i < decode; i++)
-        add_segment(p, 1, (int32_t)o->plan_depth, true);
-    if (prefill)
-        add_segment(p, prefill, 0, false);
-    return HZP_OK;
-}
-
-static int open_training(struct planning *p)
-{
-    const struct hzp_options *o = p->options;
-    int32_t rows = (int32_t)o->plan_train;
-    if (!rows)
-        return HZP_OK;
-    struct hzp_recipe recipe = {.micro_rows = rows, .moment_type = HZP_BF16};
-    struct hzp_train_space_config space = hzp_trainer_space_config(
-        &recipe, &p->config, (uint64_t)(o->quantum_gflop * 1e9));
-    HZP_TRY(hzp_train_space_create(p->model, &space, &p->train));
-    HZP_TRY(hzp_micro_create(p->dev, rows, &p->micro));
-    int32_t *token = hzp_xcalloc((size_t)rows + 1, sizeof(*token));
-    uint8_t *learn = hzp_xcalloc((size_t)rows + 1, 1);
-    for (int32_t i = 0; i <= rows; i++) {
-        token[i] = (int32_t)((uint32_t)i * 2654435761u >> 8) % p->config.vocab;
-        learn[i] = 1;
-    }
-    int r = hzp_micro_add(p->micro, token, learn, rows + 1);
-    free(token);
-    free(learn);
-    HZP_TRY(r);
-    hzp_micro_build(&p->chain, p->model, hzp_weights_current(p->weights), p->micro, p->train, true);
-    return HZP_OK;
+    struct hzp_workbench_size size = {.load = runs,
+                                      .decode = (int32_t)o->plan_decode,
+                                      .depth = o->plan_decode ? (int32_t)o->plan_depth : 0,
+                                      .prefill = (int32_t)o->plan_prefill,
+                                      .train = (int32_t)o->plan_train};
+    HZP_TRY(hzp_workbench_open(o, &size, &p->bench, reterr));
+    HZP_TRY(hzp_rig_serve(p->bench->rig, size.decode, size.depth, size.prefill, 0));
+    HZP_TRY(hzp_rig_train(p->bench->rig, size.train));
+    return hzp_exec_create(p->bench->dev, &p->exec);
 }
 
 static void close_all(struct planning *p)
 {
     hzp_exec_destroy(p->exec);
     hzp_plan_fini(&p->plan);
-    hzp_plan_fini(&p->chain);
-    hzp_micro_destroy(p->micro);
-    hzp_train_space_destroy(p->train);
-    hzp_serve_space_destroy(p->space);
-    hzp_batch_destroy(p->batch);
-    hzp_kvpool_destroy(p->pool);
-    hzp_model_destroy(p->model);
-    hzp_weights_destroy(p->weights);
-    hzp_device_close(p->dev);
-    if (p->layout_made)
-        hzp_layout_free(&p->layout);
+    hzp_workbench_close(p->bench);
 }
 
 static void build(struct planning *p, const struct hzp_plan_shape *shape)
 {
-    int32_t items = p->chain.items, wanted = (int32_t)p->options->plan_train_items;
-    hzp_plan_clear(&p->plan);
-    if (p->batch)
-        hzp_forward_build(&p->plan, p->model, hzp_weights_current(p->weights), p->batch,
-                          hzp_kvpool_layers(p->pool), p->space, shape);
-    hzp_plan_for_training(&p->plan, shape);
-    hzp_plan_take(&p->plan, &p->chain, 0, wanted ? HZP_MIN(items, wanted) : items);
+    int32_t items = p->bench->rig->chain.items, wanted = (int32_t)p->options->plan_train_items;
+    hzp_rig_build(p->bench->rig, shape, 0, wanted ? HZP_MIN(items, wanted) : items, &p->plan);
 }
 
 /* ---- timing ---- */
@@ -305,9 +186,9 @@ static int run_once(struct planning *p, const struct hzp_plan_shape *shape, stru
 {
     struct hzp_exec_times times;
     build(p, shape);
-    uint64_t begin = hzp_device_now_ns(p->dev), end[2] = {begin, begin};
+    uint64_t begin = hzp_device_now_ns(p->bench->dev), end[2] = {begin, begin};
     HZP_TRY(hzp_exec_run(p->exec, &p->plan, NULL, &times));
-    uint64_t over = hzp_device_now_ns(p->dev);
+    uint64_t over = hzp_device_now_ns(p->bench->dev);
     const struct hzp_span *span = hzp_exec_spans(p->exec);
     for (int32_t i = 0; span && i < p->plan.items; i++)
         end[p->plan.item[i].train] = HZP_MAX(end[p->plan.item[i].train], span[i].end_ns);
@@ -376,10 +257,7 @@ static int plan(struct planning *p, struct hzp_err_text *reterr)
     if (o->plan_decode + o->plan_prefill + o->plan_train == 0)
         return hzp_fail(reterr, HZP_EINVAL, "plan: give rows by --decode, --prefill or --train");
     HZP_TRY(read_shape(p, reterr));
-    HZP_TRY(open_model(p, runs, reterr));
-    HZP_TRY(open_serving(p));
-    HZP_TRY(open_training(p));
-    HZP_TRY(hzp_exec_create(p->dev, &p->exec));
+    HZP_TRY(open_step(p, runs, reterr));
     build(p, &p->shape);
     HZP_TRY(hzp_plan_check(&p->plan, reterr));
     if (o->plan_print || !runs)
@@ -394,7 +272,6 @@ int hzp_cmd_plan(const struct hzp_options *options)
     struct planning p = {.options = options};
     struct hzp_err_text err = {0};
     hzp_plan_init(&p.plan);
-    hzp_plan_init(&p.chain);
     int r = plan(&p, &err);
     if (r < 0)
         fprintf(stderr, "hzpserve: %s\n", err.text[0] ? err.text : hzp_err_name(r));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/engine.h"
 
+#include "api/search_file.h"
 #include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -252,7 +253,7 @@ static void open_beside(struct hzp_engine *e)
         (int16_t)(e->dev->threads - (int)e->config.options->train_units);
 }
 
-static int open_loop(struct hzp_engine *e)
+static int open_loop(struct hzp_engine *e, struct hzp_err_text *reterr)
 {
     const struct hzp_options *options = e->config.options;
     struct hzp_loop_config config = {.model = e->model,
@@ -260,7 +261,10 @@ static int open_loop(struct hzp_engine *e)
                                      .batch = e->batch,
                                      .policy = e->policy,
                                      .idle_ns = (uint64_t)(options->idle_ms * 1e6),
+                                     .run_ahead = (enum hzp_run_ahead)options->run_ahead,
                                      .check_plans = options->check_plans != 0};
+    HZP_TRY(hzp_search_plans(options, e->dev, &e->model_config, e->plan.dtype, &e->plans, reterr));
+    config.plans = e->plans.entries ? &e->plans : NULL;
     if (e->trainer && options->train_units) {
         open_beside(e);
         config.beside = &e->beside;
@@ -284,7 +288,7 @@ static int open_all(struct hzp_engine *e, struct hzp_err_text *reterr)
     if (r == HZP_OK)
         r = open_serving(e);
     if (r == HZP_OK)
-        r = open_loop(e);
+        r = open_loop(e, reterr);
     if (r < 0 && reterr && !reterr->text[0])
         hzp_fail(reterr, r, "%s: cannot be opened: %s", e->config.options->model, hzp_err_name(r));
     return r;
@@ -293,6 +297,7 @@ static int open_all(struct hzp_engine *e, struct hzp_err_text *reterr)
 static void close_all(struct hzp_engine *e)
 {
     hzp_loop_destroy(e->loop);
+    hzp_plan_table_fini(&e->plans);
     hzp_trainer_destroy(e->trainer);
     hzp_scheduler_destroy(e->scheduler);
     hzp_batch_destroy(e->batch);

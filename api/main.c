@@ -16,6 +16,7 @@ static const struct {
     {HZP_COMMAND_BENCH, hzp_cmd_bench},
     {HZP_COMMAND_DEVICES, hzp_cmd_devices},
     {HZP_COMMAND_PLAN, hzp_cmd_plan},
+    {HZP_COMMAND_SEARCH, hzp_cmd_search},
 };
 
 int main(int argc, char **argv)

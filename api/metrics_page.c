@@ -118,6 +118,18 @@ static void loop(struct page *p, struct hzp_server *server)
             "hzpserve_device_seconds_total{%s,tenant=\"idle\"} %.9g\n",
             p->labels, (double)l.serve_ns * 1e-9, p->labels, (double)l.train_ns * 1e-9, p->labels,
             (double)l.idle_ns * 1e-9);
+    counter(p, "hzpserve_ahead_steps_total", (double)l.ahead_steps,
+            "Steps formed while the one before ran.");
+    head(p, "hzpserve_host_seconds_total", "counter",
+         "Processor time of the engine thread outside the device, by what it did.");
+    fprintf(p->out,
+            "hzpserve_host_seconds_total{%s,part=\"form\"} %.9g\n"
+            "hzpserve_host_seconds_total{%s,part=\"issue\"} %.9g\n"
+            "hzpserve_host_seconds_total{%s,part=\"deliver\"} %.9g\n",
+            p->labels, (double)l.form_ns * 1e-9, p->labels, (double)l.issue_ns * 1e-9, p->labels,
+            (double)l.deliver_ns * 1e-9);
+    counter(p, "hzpserve_host_hidden_seconds_total", (double)l.hidden_ns * 1e-9,
+            "Of these, while a step ran.");
     gauge(p, "hzpserve_engine_up", !l.failed && hzp_engine_running(server->engine),
           "1: the engine loop runs.");
 }

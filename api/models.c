@@ -6,8 +6,8 @@
 
 static json_t *model_json(const struct hzp_server *server)
 {
-    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:n, s:i, s:i}", "id", server->model, "object", "model",
-                     "created", (json_int_t)server->created, "owned_by", "hzpserve", "root",
+    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:n, s:i, s:i}", "id", server->model, "object",
+                     "model", "created", (json_int_t)server->created, "owned_by", "hzpserve", "root",
                      server->model, "parent", "max_model_len", server->engine->plan.positions,
                      "vocab_size", server->engine->model_config.vocab);
 }

@@ -40,9 +40,10 @@ struct setting {
 #define BENCH HZP_COMMAND_BENCH
 #define DEVICES HZP_COMMAND_DEVICES
 #define PLAN HZP_COMMAND_PLAN
+#define SEARCH HZP_COMMAND_SEARCH
 #define ENGINE (SERVE | COMPLETE | BENCH)
 #define LEARN (SERVE | TRAIN | BENCH)
-#define ALL (SERVE | COMPLETE | EVAL | TRAIN | BENCH | DEVICES | PLAN)
+#define ALL (SERVE | COMPLETE | EVAL | TRAIN | BENCH | DEVICES | PLAN | SEARCH)
 
 #define AT(name) offsetof(struct hzp_options, name)
 #define HEADING(text, who) {.help = text, .commands = (who)}
@@ -102,13 +103,14 @@ static const struct setting table[] = {
                 "what the lines printed at start ask"),
     FILE_OPTION("--try-examples", try_examples, SERVE, "what they teach, a file of examples"),
 
-    HEADING("Serving", ENGINE),
-    INT_OPTION("--max-running", running_max, "64", 1, 4096, ENGINE, "sequences in one step"),
+    HEADING("Serving", ENGINE | SEARCH),
+    INT_OPTION("--max-running", running_max, "64", 1, 4096, ENGINE | SEARCH, "sequences in one step"),
     INT_OPTION("--max-waiting", waiting_max, "256", 1, 65536, ENGINE,
                "requests that wait; beyond it: 429"),
     INT_OPTION("--max-waiting-tokens", waiting_tokens, "1048576", 1, BIG, ENGINE,
                "the same in tokens of their prompts"),
-    INT_OPTION("--step-rows", step_rows, "256", 1, 65536, ENGINE, "most tokens computed in one step"),
+    INT_OPTION("--step-rows", step_rows, "256", 1, 65536, ENGINE | SEARCH,
+               "most tokens computed in one step"),
     INT_OPTION("--prefill-rows", prefill_rows, "0", 0, 65536, ENGINE,
                "of these, most tokens of prompts while others decode; 0: as load and measured step "
                "times say"),
@@ -120,14 +122,20 @@ static const struct setting table[] = {
     SIZE_OPTION("--kv-memory", kv_memory, "0", 0, BIG, ENGINE,
                 "memory of the KV cache; 0: what the running sequences can need, at most a quarter of "
                 "the machine's and what is left of it"),
-    INT_OPTION("--page-rows", page_rows, "16", 1, 1024, ENGINE | PLAN, "tokens in one KV page"),
+    INT_OPTION("--page-rows", page_rows, "16", 1, 1024, ENGINE | PLAN | SEARCH, "tokens in one KV page"),
     INT_OPTION("--max-edits", edits_max, "0", 0, 1 << 24, ENGINE,
                "logit edits (biases, penalties) in one step; 0: four sequences' worth"),
     INT_OPTION("--slots", slots, "2", 2, 16, ENGINE, "versions of the weights held in memory"),
+    CHOICE_OPTION("--run-ahead", run_ahead, "auto", "auto|0|1", ENGINE,
+                  "1: a step is formed while the one before it runs; auto: where the device works on "
+                  "its own"),
+    TEXT_OPTION("--plans", plans, "auto", "FILE", ENGINE,
+                "how steps are cut and spread over lanes: a file of hzpserve search; auto: the one it "
+                "keeps for this device, model and build, if there is one; off: sequentially"),
     FLAG_OPTION("--check-plans", check_plans, ENGINE, "prove every step free of races before it runs"),
 
-    HEADING("Learning", LEARN),
-    FLAG_OPTION("--no-train", no_train, SERVE | BENCH, "serve only: no memory for training"),
+    HEADING("Learning", LEARN | SEARCH),
+    FLAG_OPTION("--no-train", no_train, SERVE | BENCH | SEARCH, "serve only: no memory for training"),
     NUM_OPTION("--lr", lr, "1e-4", 0, 10, LEARN, "learning rate"),
     NUM_OPTION("--beta1", beta1, "0.9", 0, 0.99999, LEARN, "AdamW: decay of the first moment"),
     NUM_OPTION("--beta2", beta2, "0.95", 0, 0.9999999, LEARN, "AdamW: decay of the second moment"),
@@ -142,9 +150,9 @@ static const struct setting table[] = {
     NUM_OPTION("--lr-floor", lr_floor, "0.1", 0, 1, LEARN, "the cosine's end, as a part of --lr"),
     INT_OPTION("--update-tokens", update_tokens, "2048", 1, 1 << 24, LEARN,
                "tokens learned from in one update"),
-    INT_OPTION("--micro-rows", micro_rows, "512", 2, 1 << 20, LEARN,
+    INT_OPTION("--micro-rows", micro_rows, "512", 2, 1 << 20, LEARN | SEARCH,
                "tokens computed together; also the longest example"),
-    CHOICE_OPTION("--moments", moment_type, "f32", "f32|bf16", LEARN, "type of AdamW's moments"),
+    CHOICE_OPTION("--moments", moment_type, "f32", "f32|bf16", LEARN | SEARCH, "type of AdamW's moments"),
     INT_OPTION("--passes", passes, "4", 1, 1e6, SERVE | BENCH, "how often each example is learned"),
     INT_OPTION("--publish-every", publish_every, "1", 1, 1e6, SERVE | BENCH, "updates per version"),
     INT_OPTION("--max-staleness", max_staleness, "1", 0, 1e6, SERVE | BENCH,
@@ -152,7 +160,7 @@ static const struct setting table[] = {
     TEXT_OPTION("--slo", slo, NULL, "GOALS", SERVE,
                 "ttft=TIME,itl=TIME (either may be absent): time to the first token and between two, "
                 "for 99 of 100; training then takes what they leave while requests run"),
-    NUM_OPTION("--train-share", train_share, "0.5", 0, 100, SERVE | BENCH,
+    NUM_OPTION("--train-share", train_share, "0.5", 0, 100, SERVE | BENCH | SEARCH,
                "training's time over serving's while requests run, without a goal for itl"),
     NUM_OPTION("--train-max", train_max, "1", 0, 1, SERVE | BENCH,
                "the most of the device's time that training takes while requests run"),
@@ -163,7 +171,7 @@ static const struct setting table[] = {
                "with them on all cores"),
     NUM_OPTION("--train-stretch", idle_ms, "20", 0.1, 10000, SERVE | BENCH,
                "milliseconds of training at a stretch while no request runs"),
-    NUM_OPTION("--train-quantum", quantum_gflop, "0.2", 0, 1e6, LEARN | PLAN,
+    NUM_OPTION("--train-quantum", quantum_gflop, "1", 0, 1e6, LEARN | PLAN | SEARCH,
                "largest piece of training work, in GFLOP; 0: never cut"),
     FILE_OPTION("--replay", replay, SERVE | BENCH,
                 "JSONL examples mixed in, so that what is known is not forgotten"),
@@ -244,6 +252,19 @@ static const struct setting table[] = {
     INT_OPTION("--repeat", plan_repeat, "0", 0, 10000, PLAN,
                "run it so often, in turns with the sequential plan, and compare"),
 
+    HEADING("The search", SEARCH),
+    FLAG_OPTION("--show", search_show, SEARCH, "print what was measured and found, measure nothing"),
+    FLAG_OPTION("--fresh", search_fresh, SEARCH, "forget what was measured before"),
+    TEXT_OPTION("--file", search_file, NULL, "FILE", SEARCH,
+                "where it is kept; not given: in the user's cache, by device, model and build"),
+    NUM_OPTION("--itl", search_itl_ms, "0", 0, 1e6, SEARCH,
+               "milliseconds that a step which trains may take; 0: as --train-share says"),
+    INT_OPTION("--tries", search_tries, "60", 0, 100000, SEARCH,
+               "small changes tried on each of the best shapes"),
+    INT_OPTION("--validate", search_validate, "0", 0, 100000, SEARCH,
+               "run so many random plans and compare with what was predicted"),
+    INT_OPTION("--validate-seed", search_validate_seed, "1", 0, BIG, SEARCH, "which plans"),
+
     HEADING("A load on a running server (bench replay)", BENCH),
     TEXT_OPTION("--url", load_url, "http://127.0.0.1:8000", "URL", BENCH, "where the server is"),
     FILE_OPTION("--trace", load_trace, BENCH,
@@ -285,8 +306,10 @@ static const struct {
     {COMPLETE, "complete", "MODEL \"PROMPT\"", "complete one prompt on the terminal"},
     {EVAL, "eval", "MODEL --data FILE", "mean negative log-likelihood of a text"},
     {TRAIN, "train", "MODEL --data FILE --out DIR", "train offline"},
-    {BENCH, "bench", "WHAT [MODEL]", "measure: serve, train, coserve, swap, offline, ops; or replay a load"},
+    {BENCH, "bench", "WHAT [MODEL]",
+     "measure: serve, train, coserve, swap, offline, ops, loop; or replay a load"},
     {PLAN, "plan", "[MODEL]", "the plan of one step: print it, trace it, time it"},
+    {SEARCH, "search", "MODEL", "measure this device and find the best plans for steps of a model"},
     {DEVICES, "devices", "", "what this machine can compute on"},
 };
 

@@ -27,6 +27,7 @@ enum hzp_command {
     HZP_COMMAND_BENCH = 16,
     HZP_COMMAND_DEVICES = 32,
     HZP_COMMAND_PLAN = 64,
+    HZP_COMMAND_SEARCH = 128,
 };
 
 enum { HZP_OPTIONS_WORDS_MAX = 8, HZP_OPTIONS_LIST_MAX = 16 };
@@ -55,7 +56,7 @@ struct hzp_options {
     /* the engine */
     int64_t slots, kv_tokens, kv_memory, page_rows, step_rows, prefill_rows, running_max,
         waiting_max, waiting_tokens, edits_max, admission /* predicted, worst-case */;
-    int64_t check_plans;
+    int64_t check_plans, run_ahead /* enum hzp_run_ahead */;
 
     /* http */
     const char *host, *served_name, *api_key;
@@ -86,6 +87,11 @@ struct hzp_options {
     int64_t plan_decode, plan_prefill, plan_train, plan_train_items, plan_depth, plan_nano,
         plan_order /* chains, layers, skewed */, plan_print, plan_repeat;
     const char *plan_split, *plan_lanes, *plan_units, *plan_trace;
+
+    /* the search for plans */
+    int64_t search_show, search_fresh, search_validate, search_validate_seed, search_tries;
+    double search_itl_ms;
+    const char *search_file, *plans;
 
     /* benchmarks */
     int64_t json, quick;

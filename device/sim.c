@@ -11,7 +11,11 @@
  * about itself (ids, sums) is right; sampled tokens are a hash of seed and position; losses and
  * norms are plausible constants plus a hash.  All other outputs keep what was in them.
  *
- * HZP_SIM=flops=1e14,bytes=3e12,copy=5e10,issue_ns=2000,mem=8e10 sets the rates (per second) and
+ * With host=1 the clock also moves with the host's own: what the host does between two calls takes
+ * the time it really takes, beside the lanes.  That shows what running ahead hides; nothing is then
+ * repeatable.
+ *
+ * HZP_SIM=flops=1e14,bytes=3e12,copy=5e10,issue_ns=2000,mem=8e10,host=0 sets the rates (per second) and
  * the memory it says it has; these are the defaults.
  */
 #include <stdio.h>
@@ -20,18 +24,20 @@
 #include <sys/mman.h>
 
 #include "base/arena.h"
+#include "base/thread.h"
 #include "device/device.h"
 #include "device/philox.h"
 
 struct rates {
     double flops, bytes, copy; /* per second */
-    double issue_ns, mem;
+    double issue_ns, mem, host;
 };
 
 struct sim_device {
     struct hzp_device base;
     struct rates rates;
     uint64_t now_ns;                    /* what the host sees */
+    uint64_t host_ns;                   /* of the host's clock: counted so far */
     uint64_t compute_free, memory_free; /* when each resource has done what is queued */
     hzp_op_fn *ref[HZP_OP_COUNT];
 };
@@ -52,9 +58,19 @@ static uint64_t later(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
+static void tick(struct sim_device *dev)
+{
+    if (!(dev->rates.host > 0))
+        return;
+    uint64_t now = hzp_now_ns();
+    dev->now_ns += now - dev->host_ns;
+    dev->host_ns = now;
+}
+
 static void spend(struct sim_lane *lane, double compute_ns, double memory_ns)
 {
     struct sim_device *dev = (struct sim_device *)lane->base.dev;
+    tick(dev);
     dev->now_ns += (uint64_t)dev->rates.issue_ns;
     uint64_t begin = later(dev->now_ns, lane->end_ns);
     uint64_t compute = (uint64_t)compute_ns, memory = (uint64_t)memory_ns;
@@ -154,7 +170,7 @@ static int rates_read(const char *text, struct rates *ret, struct hzp_err_text *
         const char *name;
         double *value;
     } keys[] = {{"flops", &ret->flops}, {"bytes", &ret->bytes}, {"copy", &ret->copy},
-                {"issue_ns", &ret->issue_ns}, {"mem", &ret->mem}};
+                {"issue_ns", &ret->issue_ns}, {"mem", &ret->mem}, {"host", &ret->host}};
     while (text && *text) {
         size_t length = strcspn(text, "=");
         int i = 0;
@@ -163,7 +179,9 @@ static int rates_read(const char *text, struct rates *ret, struct hzp_err_text *
             i++;
         char *end = NULL;
         double value = i < HZP_COUNT(keys) && text[length] ? strtod(text + length + 1, &end) : -1;
-        if (!end || !(value >= 0 && value <= 1e18) || (value == 0 && keys[i].value != &ret->issue_ns) ||
+        bool may_be_0 = i < HZP_COUNT(keys) && (keys[i].value == &ret->issue_ns ||
+                                                keys[i].value == &ret->host);
+        if (!end || !(value >= 0 && value <= 1e18) || (value == 0 && !may_be_0) ||
             (*end && *end != ','))
             return hzp_fail_param(reterr, HZP_EINVAL, "HZP_SIM",
                                   "HZP_SIM: bad setting at \"%.40s\"", text);
@@ -176,7 +194,7 @@ static int rates_read(const char *text, struct rates *ret, struct hzp_err_text *
 static int sim_open(const struct hzp_device_config *config, struct hzp_device **ret,
                     struct hzp_err_text *reterr)
 {
-    struct rates rates = {1e14, 3e12, 5e10, 2000, 8e10};
+    struct rates rates = {1e14, 3e12, 5e10, 2000, 8e10, 0};
     HZP_TRY(rates_read(getenv("HZP_SIM"), &rates, reterr));
     struct sim_device *dev = hzp_xcalloc(1, sizeof(*dev));
     dev->base.backend = &hzp_backend_sim;
@@ -185,6 +203,7 @@ static int sim_open(const struct hzp_device_config *config, struct hzp_device **
 #undef X
     hzp_ref_fill(dev->ref);
     dev->rates = rates;
+    dev->host_ns = hzp_now_ns();
     dev->base.mem_total = (size_t)rates.mem;
     dev->base.threads = 1;
     snprintf(dev->base.label, sizeof(dev->base.label), "simulated, %.3g flop/s, %.3g B/s",
@@ -267,6 +286,7 @@ static int sim_fence_record(struct hzp_fence *fence, struct hzp_lane *lane)
 
 static int sim_fence_wait(struct hzp_fence *fence)
 {
+    tick(fence->dev);
     fence->dev->now_ns = later(fence->dev->now_ns, fence->at_ns);
     return HZP_OK;
 }
@@ -279,6 +299,7 @@ static int sim_lane_time(struct hzp_lane *lane, struct hzp_span *span)
 
 static uint64_t sim_now_ns(struct hzp_device *dev)
 {
+    tick((struct sim_device *)dev);
     return ((struct sim_device *)dev)->now_ns;
 }
 

@@ -22,6 +22,7 @@ static size_t lay_out(struct hzp_batch *b, char *base)
     b->id = cut(base, &used, rows, sizeof(*b->id));
     b->pos = cut(base, &used, rows, sizeof(*b->pos));
     b->slot = cut(base, &used, rows, sizeof(*b->slot));
+    b->ref = cut(base, &used, HZP_MIN(rows, segs), sizeof(*b->ref));
     b->row0 = cut(base, &used, segs + 1, sizeof(*b->row0));
     b->pos0 = cut(base, &used, segs, sizeof(*b->pos0));
     b->nano_row0 = cut(base, &used, segs + 3 * HZP_NANO_MAX, sizeof(*b->nano_row0));
@@ -70,6 +71,8 @@ void hzp_batch_clear(struct hzp_batch *b)
     b->rows = b->segs = b->decode_segs = b->logits = b->edits = 0;
     b->decode_ctx_max = b->prefill_rows_max = b->prefill_ctx_max = 0;
     b->tops_wanted = false;
+    b->refs = 0;
+    b->from = NULL;
     b->row0[0] = 0;
 }
 
@@ -102,6 +105,16 @@ int32_t hzp_batch_add_row(struct hzp_batch *b, int32_t token, int32_t slot)
         b->prefill_ctx_max = HZP_MAX(b->prefill_ctx_max, ctx);
     }
     return r;
+}
+
+int32_t hzp_batch_add_drawn(struct hzp_batch *b, const struct hzp_batch *from, int32_t logit,
+                            int32_t slot)
+{
+    HZP_ASSERT(b->refs == b->rows && (!b->from || b->from == from));
+    HZP_ASSERT(logit >= 0 && logit < from->logits && b->decode_segs == b->segs);
+    b->from = from;
+    b->ref[b->refs++] = logit;
+    return hzp_batch_add_row(b, -1, slot);
 }
 
 int32_t hzp_batch_add_logits(struct hzp_batch *b, int32_t row)

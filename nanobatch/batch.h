@@ -5,6 +5,10 @@
  * ended.  Decode segments (one row each) come first, then pieces of prompts.  All arrays are taken
  * at create in memory that host and device both see; a step allocates nothing.
  *
+ * A batch may be formed while the step before it runs.  A row whose token that step draws does not
+ * bring the token but says which of the other batch's logits draws it; the device copies it over
+ * before it embeds.  Such rows come first of all.
+ *
  * Invariant: every row belongs to exactly one segment, in order; its own key and value are stored
  * at slot[r] before any row of the step attends; one version for all rows.
  *
@@ -49,6 +53,11 @@ struct hzp_batch {
     int32_t rows;
     int32_t *id, *pos, *slot; /* [rows_max] token, position, KV slot (hzp_kv_append_args) */
 
+    /* tokens that the step before draws */
+    int32_t refs;                /* the first so many rows; their id is -1 until it has ended */
+    int32_t *ref;                /* [refs] index of from's logits */
+    const struct hzp_batch *from;
+
     /* segments */
     int32_t segs, decode_segs;       /* all; of these the first decode_segs have one row */
     int32_t *row0;                   /* [segs_max + 1] */
@@ -82,6 +91,11 @@ int32_t *hzp_batch_add_segment(struct hzp_batch *batch, int32_t pos0, bool decod
 
 /* Appends a row to the newest segment (its position follows from the segment). */
 int32_t hzp_batch_add_row(struct hzp_batch *batch, int32_t token, int32_t slot);
+
+/* The same for a row whose token is the one that logits `logit` of batch `from` draw.  All of a
+ * batch come before its other rows, and name one `from`. */
+int32_t hzp_batch_add_drawn(struct hzp_batch *batch, const struct hzp_batch *from, int32_t logit,
+                            int32_t slot);
 
 /* Cuts the rows at cut[0] = 0 <= cut[1] <= ... <= cut[nanos] = rows; those without rows are left
  * out.  Returns how many there are.  Overwrites what an earlier cut of this batch returned. */

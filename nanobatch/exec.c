@@ -1,19 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/exec.h"
 
+#include "nanobatch/graphs.h"
+
 #include <stdlib.h>
 #include <string.h>
+
+struct hzp_flight {
+    struct hzp_exec *exec;
+    const struct hzp_plan *plan;
+    struct hzp_plan_ends last;               /* of the plan */
+    struct hzp_fence *end[2][HZP_LANE_COUNT]; /* behind those */
+    struct hzp_fence **fence; /* [fences]: one for each item that another lane waits for */
+    int32_t fences, fences_room;
+    int32_t *fence_of;        /* [items_room]: -1, or the index of the item's fence */
+    struct hzp_span *span;    /* [items_room] */
+    int32_t items_room;
+    int32_t graphed;          /* the first so many were issued as one graph */
+    struct hzp_span graph;    /* when that ran */
+    bool ended;               /* at issue */
+    uint64_t begin_ns;        /* of issuing */
+};
 
 struct hzp_exec {
     struct hzp_device *dev;
     struct hzp_lane *lane[HZP_LANE_COUNT];
-    struct hzp_fence *end[HZP_LANE_COUNT];
-    struct hzp_fence **fence; /* [fences]: one for each item that another lane waits for */
-    int32_t fences, fences_room;
-    int32_t *fence_of;        /* [items_room]: -1, or the index of the item's fence */
-    struct hzp_span *span;    /* [items_room] of the items of the last run */
-    int32_t items_room;
+    struct hzp_flight *own;   /* of hzp_exec_run */
+    struct hzp_graphs *graphs; /* NULL: none are to be had */
+    int share[HZP_LANE_COUNT]; /* of the newest plan */
     bool timed;               /* the device times single ops */
+    bool alone;               /* lanes queue also without shares */
+    uint64_t ended_ns[2];     /* when the newest item of each tenant ended, as far as known */
+    struct hzp_plan_ends landed; /* of the newest plan that landed */
     struct hzp_profile profile;
 };
 
@@ -24,12 +42,13 @@ int hzp_exec_create(struct hzp_device *dev, struct hzp_exec **ret)
                                                        HZP_BOUND_COMPUTE};
     struct hzp_exec *e = hzp_xcalloc(1, sizeof(*e));
     e->dev = dev;
-    e->timed = dev->backend->lane_time;
+    e->timed = dev->backend->lane_time || !dev->backend->fence_record;
     int r;
-    for (int l = 0; l < HZP_LANE_COUNT; l++) {
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
         HZP_TRY_GOTO(hzp_lane_open(dev, use[l], &e->lane[l]));
-        HZP_TRY_GOTO(hzp_fence_open(dev, &e->end[l]));
-    }
+    e->alone = !e->lane[0]->inlined;
+    e->graphs = hzp_graphs_create(dev);
+    HZP_TRY_GOTO(hzp_flight_open(e, &e->own));
     *ret = e;
     return HZP_OK;
 out:
@@ -41,16 +60,40 @@ void hzp_exec_destroy(struct hzp_exec *e)
 {
     if (!e)
         return;
-    for (int32_t i = 0; i < e->fences_room; i++)
-        hzp_fence_close(e->fence[i]);
-    for (int l = 0; l < HZP_LANE_COUNT; l++) {
-        hzp_fence_close(e->end[l]);
+    hzp_flight_close(e->own);
+    hzp_graphs_destroy(e->graphs);
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
         hzp_lane_close(e->lane[l]);
-    }
-    free(e->fence);
-    free(e->fence_of);
-    free(e->span);
     free(e);
+}
+
+int hzp_flight_open(struct hzp_exec *exec, struct hzp_flight **ret)
+{
+    struct hzp_flight *f = hzp_xcalloc(1, sizeof(*f));
+    int r = HZP_OK;
+    f->exec = exec;
+    for (int k = 0; k < 2 * HZP_LANE_COUNT && r >= 0; k++)
+        r = hzp_fence_open(exec->dev, &f->end[k / HZP_LANE_COUNT][k % HZP_LANE_COUNT]);
+    if (r < 0) {
+        hzp_flight_close(f);
+        return r;
+    }
+    *ret = f;
+    return HZP_OK;
+}
+
+void hzp_flight_close(struct hzp_flight *f)
+{
+    if (!f)
+        return;
+    for (int32_t i = 0; i < f->fences_room; i++)
+        hzp_fence_close(f->fence[i]);
+    for (int k = 0; k < 2 * HZP_LANE_COUNT; k++)
+        hzp_fence_close(f->end[k / HZP_LANE_COUNT][k % HZP_LANE_COUNT]);
+    free(f->fence);
+    free(f->fence_of);
+    free(f->span);
+    free(f);
 }
 
 const struct hzp_profile *hzp_exec_profile(const struct hzp_exec *exec)
@@ -69,43 +112,171 @@ static void profile_add(struct hzp_profile *profile, const struct hzp_item *item
     op->bytes += cost.bytes;
 }
 
-/* One item after another on the calling thread: the lanes have no queues. */
-static int run_immediate(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_price *price,
-                         struct hzp_exec_times *ret)
+/* --- Issuing ---------------------------------------------------------------------------------- */
+
+static int lanes_used(const struct hzp_plan *plan, bool used[HZP_LANE_COUNT])
 {
-    uint64_t begin = hzp_device_now_ns(e->dev), before = begin;
+    int lanes = 0;
+    memset(used, 0, HZP_LANE_COUNT * sizeof(*used));
+    for (int32_t i = 0; i < plan->items; i++) {
+        lanes += !used[plan->item[i].lane];
+        used[plan->item[i].lane] = true;
+    }
+    return lanes;
+}
+
+bool hzp_exec_alone(const struct hzp_exec *e)
+{
+    return e->alone;
+}
+
+bool hzp_exec_queues(const struct hzp_exec *e, const struct hzp_plan *plan)
+{
+    bool used[HZP_LANE_COUNT];
+    return e->alone ||
+           (e->dev->backend->fence_record && e->dev->threads > 1 && lanes_used(plan, used) > 1);
+}
+
+/* Several lanes get shares of their own; a plan of one lane has the whole device. */
+static int share(struct hzp_exec *e, const struct hzp_plan *plan, bool *ret_inlined)
+{
+    bool used[HZP_LANE_COUNT];
+    int lanes = lanes_used(plan, used);
+    *ret_inlined = true;
+    for (int l = 0; l < HZP_LANE_COUNT; l++) {
+        int units = plan->units[l] ? plan->units[l] : HZP_MAX(e->dev->threads / HZP_MAX(lanes, 1), 1);
+        e->share[l] = used[l] && lanes > 1 ? units : 0;
+        HZP_TRY(hzp_lane_set_share(e->lane[l], e->share[l]));
+        *ret_inlined &= !used[l] || e->lane[l]->inlined;
+    }
+    return HZP_OK;
+}
+
+/* One item after another on the calling thread: the lanes have no queues. */
+static int run_immediate(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_flight *f)
+{
+    uint64_t before = f->begin_ns;
     for (int32_t i = 0; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
         HZP_TRY(hzp_lane_issue(e->lane[item->lane], item->op, item->args));
-        uint64_t now = hzp_device_now_ns(e->dev), took = now - before;
-        e->span[i] = (struct hzp_span){before, now};
+        uint64_t now = hzp_device_now_ns(e->dev);
+        f->span[i] = (struct hzp_span){before, now};
         before = now;
-        *(item->train ? &ret->train_ns : &ret->serve_ns) += took;
-        *(item->train ? &ret->train_end_ns : &ret->serve_end_ns) = now - begin;
-        profile_add(&e->profile, item, took);
-        if (price)
-            hzp_price_learn(price, item->op, item->args, (double)took);
     }
     return HZP_OK;
 }
 
 /* Gives a fence to every item that an item of another lane waits for. */
-static int assign_fences(struct hzp_exec *e, const struct hzp_plan *plan)
+static int assign_fences(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_flight *f)
 {
-    e->fences = 0;
+    f->fences = 0;
     for (int32_t i = 0; i < plan->items; i++) {
-        e->fence_of[i] = -1;
+        f->fence_of[i] = -1;
         for (int32_t k = 0; k < plan->item[i].waits; k++) {
             int32_t w = plan->wait[plan->item[i].wait0 + k];
-            if (plan->item[w].lane != plan->item[i].lane && e->fence_of[w] < 0)
-                e->fence_of[w] = e->fences++;
+            if (plan->item[w].lane != plan->item[i].lane && f->fence_of[w] < 0)
+                f->fence_of[w] = f->fences++;
         }
     }
-    while (e->fences_room < e->fences) {
-        e->fence = hzp_xrealloc(e->fence, ((size_t)e->fences_room + 1) * sizeof(*e->fence));
-        HZP_TRY(hzp_fence_open(e->dev, &e->fence[e->fences_room]));
-        e->fences_room++;
+    while (f->fences_room < f->fences) {
+        f->fence = hzp_xrealloc(f->fence, ((size_t)f->fences_room + 1) * sizeof(*f->fence));
+        HZP_TRY(hzp_fence_open(e->dev, &f->fence[f->fences_room]));
+        f->fences_room++;
     }
+    return HZP_OK;
+}
+
+/* A tenant's first item on a lane: what hzp_plan_join says. */
+static int wait_for_older(struct hzp_exec *e, const struct hzp_item *item,
+                          const struct hzp_flight *older)
+{
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        if (l != item->lane && older->last.item[item->train][l] >= 0)
+            HZP_TRY(hzp_lane_wait(e->lane[item->lane], older->end[item->train][l]));
+    return HZP_OK;
+}
+
+static int issue_item(struct hzp_exec *e, const struct hzp_plan *plan, int32_t i,
+                      struct hzp_flight *f)
+{
+    const struct hzp_item *item = &plan->item[i];
+    struct hzp_lane *lane = e->lane[item->lane];
+    for (int32_t k = 0; k < item->waits; k++) {
+        int32_t w = plan->wait[item->wait0 + k];
+        if (plan->item[w].lane != item->lane)
+            HZP_TRY(hzp_lane_wait(lane, f->fence[f->fence_of[w]]));
+    }
+    if (e->timed)
+        HZP_TRY(hzp_lane_time(lane, &f->span[i]));
+    HZP_TRY(hzp_lane_issue(lane, item->op, item->args));
+    if (f->fence_of[i] >= 0)
+        HZP_TRY(hzp_fence_record(f->fence[f->fence_of[i]], lane));
+    if (f->last.item[item->train][item->lane] == i)
+        HZP_TRY(hzp_fence_record(f->end[item->train][item->lane], lane));
+    return HZP_OK;
+}
+
+/* A decode step's items in one go.  How many were issued; 0: they go one by one. */
+static int issue_graph(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_flight *f,
+                       const struct hzp_flight *older)
+{
+    int32_t count = hzp_graphs_fit(e->graphs, plan), last = count - 1;
+    if (count == 0)
+        return 0;
+    int lane = plan->item[0].lane;
+    if (older && !older->ended)
+        HZP_TRY(wait_for_older(e, &plan->item[0], older));
+    int r = hzp_graphs_issue(e->graphs, plan, count, e->lane[lane], e->share[lane],
+                             e->timed ? &f->graph : NULL);
+    if (r <= 0)
+        return r;
+    f->graphed = count;
+    if (f->fence_of[last] >= 0)
+        HZP_TRY(hzp_fence_record(f->fence[f->fence_of[last]], e->lane[lane]));
+    HZP_TRY(hzp_fence_record(f->end[0][lane], e->lane[lane]));
+    return count;
+}
+
+static int queue_up(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_flight *f,
+                    const struct hzp_flight *older)
+{
+    struct hzp_plan_ends first;
+    hzp_plan_firsts(plan, &first);
+    HZP_TRY(assign_fences(e, plan, f));
+    int from = issue_graph(e, plan, f, older);
+    HZP_TRY(from);
+    for (int32_t i = from; i < plan->items; i++) {
+        const struct hzp_item *item = &plan->item[i];
+        if (older && !older->ended && first.item[item->train][item->lane] == i)
+            HZP_TRY(wait_for_older(e, item, older));
+        HZP_TRY(issue_item(e, plan, i, f));
+    }
+    return HZP_OK;
+}
+
+int hzp_exec_issue(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_flight *f,
+                   const struct hzp_flight *older)
+{
+    if (f->items_room < plan->items) {
+        f->items_room = plan->items + plan->items / 2;
+        f->fence_of = hzp_xrealloc(f->fence_of, (size_t)f->items_room * sizeof(*f->fence_of));
+        f->span = hzp_xrealloc(f->span, (size_t)f->items_room * sizeof(*f->span));
+    }
+    f->plan = plan;
+    f->graphed = 0;
+    hzp_plan_lasts(plan, &f->last);
+    HZP_TRY(share(e, plan, &f->ended));
+    f->begin_ns = hzp_device_now_ns(e->dev);
+    return f->ended ? run_immediate(e, plan, f) : queue_up(e, plan, f, older);
+}
+
+/* --- Landing ---------------------------------------------------------------------------------- */
+
+static int wait_for(struct hzp_flight *f, bool train)
+{
+    for (int l = 0; l < HZP_LANE_COUNT && !f->ended; l++)
+        if (f->last.item[train][l] >= 0)
+            HZP_TRY(hzp_fence_wait(f->end[train][l]));
     return HZP_OK;
 }
 
@@ -134,16 +305,36 @@ static void divide(const struct hzp_plan *plan, struct hzp_price *price, uint64_
     }
 }
 
-/* Shares the run's duration out by what the items took, and lets prices and profile know. */
-static void account(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_price *price,
-                    uint64_t took, struct hzp_exec_times *ret)
+/* A graph was timed as a whole: its items get what their prices say of it, one behind the other. */
+static void spread(struct hzp_flight *f, const struct hzp_price *price)
 {
+    static const struct hzp_price guess = {.flops_per_ns = 1000, .bytes_per_ns = 100};
+    double all = 0, at = 0, took = (double)(f->graph.end_ns - f->graph.begin_ns);
+    for (int turn = 0; turn < 2; turn++)
+        for (int32_t i = 0; i < f->graphed; i++) {
+            const struct hzp_item *item = &f->plan->item[i];
+            double ns = hzp_price_ns(price ? price : &guess, item->op, item->args);
+            if (turn == 0) {
+                all += ns;
+                continue;
+            }
+            f->span[i].begin_ns = f->graph.begin_ns + (uint64_t)(all > 0 ? took * (at / all) : 0);
+            at += ns;
+            f->span[i].end_ns = f->graph.begin_ns + (uint64_t)(all > 0 ? took * (at / all) : 0);
+        }
+}
+
+/* Shares the run's duration out by what the items took, and lets prices and profile know. */
+static void account(struct hzp_flight *f, struct hzp_price *price, uint64_t took,
+                    struct hzp_exec_times *ret)
+{
+    const struct hzp_plan *plan = f->plan;
     uint64_t busy[2] = {0, 0};
     for (int32_t i = 0; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
-        uint64_t ns = e->span[i].end_ns - e->span[i].begin_ns;
+        uint64_t ns = f->span[i].end_ns - f->span[i].begin_ns;
         busy[item->train] += ns;
-        profile_add(&e->profile, item, ns);
+        profile_add(&f->exec->profile, item, ns);
         if (price)
             hzp_price_learn(price, item->op, item->args, (double)ns);
     }
@@ -152,76 +343,76 @@ static void account(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_
     ret->serve_ns = took - ret->train_ns;
 }
 
-static int run_queued(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_price *price,
-                      struct hzp_exec_times *ret)
+/* Time counts from when the run could begin: what ran before it is not its own. */
+static uint64_t since(const struct hzp_flight *f, uint64_t end_ns, uint64_t before_ns)
 {
-    uint64_t begin = hzp_device_now_ns(e->dev);
-    HZP_TRY(assign_fences(e, plan));
-    for (int32_t i = 0; i < plan->items; i++) {
-        const struct hzp_item *item = &plan->item[i];
-        struct hzp_lane *lane = e->lane[item->lane];
-        for (int32_t k = 0; k < item->waits; k++) {
-            int32_t w = plan->wait[item->wait0 + k];
-            if (plan->item[w].lane != item->lane)
-                HZP_TRY(hzp_lane_wait(lane, e->fence[e->fence_of[w]]));
-        }
-        if (e->timed)
-            HZP_TRY(hzp_lane_time(lane, &e->span[i]));
-        HZP_TRY(hzp_lane_issue(lane, item->op, item->args));
-        if (e->fence_of[i] >= 0)
-            HZP_TRY(hzp_fence_record(e->fence[e->fence_of[i]], lane));
-    }
+    uint64_t begin = HZP_MAX(f->begin_ns, before_ns);
+    return end_ns > begin ? end_ns - begin : 0;
+}
+
+/* Training's items of the plan before ran on a lane that serving's now run on. */
+static bool behind_training(const struct hzp_flight *f)
+{
     for (int l = 0; l < HZP_LANE_COUNT; l++)
-        HZP_TRY(hzp_fence_record(e->end[l], e->lane[l]));
+        if (f->last.item[0][l] >= 0 && f->exec->landed.item[1][l] >= 0)
+            return true;
+    return false;
+}
+
+int hzp_exec_wait_serving(struct hzp_flight *f, uint64_t *ret_ns)
+{
+    const struct hzp_exec *e = f->exec;
+    uint64_t end = 0, before = e->ended_ns[0];
+    HZP_TRY(wait_for(f, false));
     for (int l = 0; l < HZP_LANE_COUNT; l++)
-        HZP_TRY(hzp_fence_wait(e->end[l]));
-    uint64_t took = hzp_device_now_ns(e->dev) - begin;
-    for (int32_t i = 0; e->timed && i < plan->items; i++) {
-        uint64_t *end = plan->item[i].train ? &ret->train_end_ns : &ret->serve_end_ns;
-        *end = HZP_MAX(*end, e->span[i].end_ns - begin);
-    }
-    if (e->timed)
-        account(e, plan, price, took, ret);
-    else
-        divide(plan, price, took, ret);
+        if (f->last.item[0][l] >= 0)
+            end = e->timed ? HZP_MAX(end, f->span[f->last.item[0][l]].end_ns)
+                           : hzp_device_now_ns(e->dev);
+    if (behind_training(f))
+        before = HZP_MAX(before, e->ended_ns[1]);
+    *ret_ns = since(f, end, before);
     return HZP_OK;
 }
 
-/* Several lanes get shares of their own; a plan of one lane has the whole device. */
-static int share(struct hzp_exec *e, const struct hzp_plan *plan, bool *ret_inlined)
+int hzp_exec_land(struct hzp_flight *f, struct hzp_price *price, struct hzp_exec_times *ret)
 {
-    bool used[HZP_LANE_COUNT] = {false};
-    int lanes = 0;
-    for (int32_t i = 0; i < plan->items; i++) {
-        lanes += !used[plan->item[i].lane];
-        used[plan->item[i].lane] = true;
+    struct hzp_exec *e = f->exec;
+    memset(ret, 0, sizeof(*ret));
+    HZP_TRY(wait_for(f, false));
+    HZP_TRY(wait_for(f, true));
+    uint64_t before[2] = {e->ended_ns[0], e->ended_ns[1]}, end[2] = {0, 0};
+    uint64_t now = hzp_device_now_ns(e->dev), all_before = HZP_MAX(before[0], before[1]);
+    e->landed = f->last;
+    if (!e->timed) {
+        divide(f->plan, price, since(f, now, all_before), ret);
+        e->ended_ns[0] = e->ended_ns[1] = now;
+        return HZP_OK;
     }
-    *ret_inlined = true;
-    for (int l = 0; l < HZP_LANE_COUNT; l++) {
-        int units = plan->units[l] ? plan->units[l] : HZP_MAX(e->dev->threads / HZP_MAX(lanes, 1), 1);
-        HZP_TRY(hzp_lane_set_share(e->lane[l], used[l] && lanes > 1 ? units : 0));
-        *ret_inlined &= !used[l] || e->lane[l]->inlined;
+    spread(f, price);
+    for (int32_t i = 0; i < f->plan->items; i++) {
+        uint64_t *of = &end[f->plan->item[i].train];
+        *of = HZP_MAX(*of, f->span[i].end_ns);
     }
+    ret->serve_end_ns = end[0] ? since(f, end[0], before[0]) : 0;
+    ret->train_end_ns = end[1] ? since(f, end[1], before[1]) : 0;
+    for (int t = 0; t < 2; t++)
+        e->ended_ns[t] = HZP_MAX(before[t], end[t]);
+    account(f, price, since(f, HZP_MAX(end[0], end[1]), all_before), ret);
     return HZP_OK;
 }
 
 int hzp_exec_run(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_price *price,
                  struct hzp_exec_times *ret)
 {
-    bool inlined;
-    memset(ret, 0, sizeof(*ret));
-    if (e->items_room < plan->items) {
-        e->items_room = plan->items;
-        e->fence_of = hzp_xrealloc(e->fence_of, (size_t)e->items_room * sizeof(*e->fence_of));
-        e->span = hzp_xrealloc(e->span, (size_t)e->items_room * sizeof(*e->span));
-    }
-    HZP_TRY(share(e, plan, &inlined));
-    return inlined ? run_immediate(e, plan, price, ret) : run_queued(e, plan, price, ret);
+    HZP_TRY(hzp_exec_issue(e, plan, e->own, NULL));
+    return hzp_exec_land(e->own, price, ret);
 }
+
+/* --- What is known of the last run ------------------------------------------------------------ */
 
 const struct hzp_span *hzp_exec_spans(const struct hzp_exec *e)
 {
-    return e->timed || !e->dev->backend->fence_record ? e->span : NULL;
+    return e->timed ? e->own->span : NULL;
 }
 
 int hzp_exec_write_trace(const struct hzp_exec *e, const struct hzp_plan *plan, FILE *out)

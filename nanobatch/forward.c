@@ -148,6 +148,17 @@ static void add_turn(struct hzp_plan *plan, const struct hzp_model *model,
     c->also = plan->also;
 }
 
+/* Fetches the tokens that the step before draws.  Returns the item; -1: there are none. */
+static int32_t add_refs(struct hzp_plan *plan, const struct hzp_batch *b, const uint8_t *lane_of)
+{
+    if (!b->refs)
+        return -1;
+    plan->lane_of = lane_of;
+    plan->tail = plan->also = -1;
+    return HZP_PLAN_NEXT(plan, gather, .x = {b->from->token, b->from->logits, 1, 1, HZP_I32},
+                         .y = {b->id, b->refs, 1, 1, HZP_I32}, .index = b->ref);
+}
+
 static int32_t make_chains(struct hzp_plan *plan, const struct hzp_model *model,
                            struct hzp_batch *batch, const struct hzp_serve_space *space,
                            const struct hzp_plan_shape *shape, struct chain ret[HZP_NANO_MAX])
@@ -184,6 +195,9 @@ void hzp_forward_build(struct hzp_plan *plan, const struct hzp_model *model,
     for (int l = 0; l < HZP_LANE_COUNT; l++)
         plan->units[l] = shape->units[l];
     int32_t chains = make_chains(plan, model, batch, space, shape, chain);
+    int32_t refs = add_refs(plan, batch, chain[0].lane_of);
+    for (int32_t i = 0; i < chains && chain[i].nano.row0 < batch->refs; i++)
+        chain[i].tail = refs;
     for (int32_t turn = 0; from < pieces; turn++) {
         int32_t to = turn_end(shape->order, turn, pieces);
         for (int32_t i = 0; i < chains; i++)

@@ -1,4 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* nanobatch/loop.c - the loop.
+ *
+ * A step is formed, issued, served (serving's results are delivered) and landed (its slice too has
+ * ended, and everybody has heard).  At most two steps are under way: so a step is landed before the
+ * second one behind it is formed, and what training still runs of a step when the next one is formed
+ * is at most its slice.
+ *
+ *     run-ahead   land n - 1 | form, issue n + 1 | serve n
+ *     else        land n - 1 | form, issue n | serve n            (what has its own lanes runs on)
+ *     inlined     form, issue n: which runs it | serve, land n
+ */
 #include "nanobatch/loop.h"
 
 #include "base/log.h"
@@ -9,35 +20,68 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 struct counters {
     _Atomic uint64_t steps, serve_steps, train_steps, serve_ns, train_ns, idle_ns;
+    _Atomic uint64_t ahead_steps, form_ns, issue_ns, deliver_ns, hidden_ns;
     atomic_bool failed;
+};
+
+enum stage { LANDED, FORMED, ISSUED, SERVED };
+
+/* One step from its forming to its landing. */
+struct leg {
+    enum stage stage;
+    struct hzp_step step;
+    struct hzp_split_step split; /* what the split knows of it */
+    struct hzp_batch *batch;     /* NULL: nothing serves */
+    struct hzp_plan plan;
+    struct hzp_flight *flight;
+    uint64_t tokens_ns;          /* when it was served */
 };
 
 struct hzp_loop {
     /* fixed after create */
     struct hzp_loop_config config;
     struct hzp_exec *exec;
+    bool ahead;
+    bool early;                           /* of steps in which training has no lanes of its own */
     /* engine thread */
-    struct hzp_plan plan;
+    struct leg leg[2];       /* of step n: leg[n % 2] */
+    uint64_t number, landed; /* the newest formed; the newest landed: at most two before it */
+    struct hzp_plan joined;  /* for the check of two in flight */
     struct hzp_price price, price_beside; /* of ops on the whole device; on lanes side by side */
     struct hzp_split split;
-    struct hzp_split_step now;            /* what the split knows of this step */
-    struct hzp_step step;
-    uint64_t number;
     /* any thread */
     struct hzp_wake wake;
     atomic_bool stop, hurry;
     struct counters counters;
 };
 
+/* --- Life ------------------------------------------------------------------------------------- */
+
+static int open_legs(struct hzp_loop *loop)
+{
+    for (int i = 0; i < 2; i++) {
+        struct leg *leg = &loop->leg[i];
+        HZP_TRY(hzp_flight_open(loop->exec, &leg->flight));
+        leg->batch = loop->config.batch;
+        if (i && leg->batch)
+            HZP_TRY(hzp_batch_create(loop->config.model->dev, &loop->config.batch->max,
+                                     &leg->batch));
+    }
+    return HZP_OK;
+}
+
 int hzp_loop_create(const struct hzp_loop_config *config, struct hzp_loop **ret)
 {
     HZP_ASSERT(config->sources > 0 && config->sources <= HZP_COUNT(config->source));
     struct hzp_loop *loop = hzp_xcalloc(1, sizeof(*loop));
     loop->config = *config;
-    hzp_plan_init(&loop->plan);
+    for (int i = 0; i < 2; i++)
+        hzp_plan_init(&loop->leg[i].plan);
+    hzp_plan_init(&loop->joined);
     hzp_price_init(&loop->price, config->model->dev);
     hzp_price_init(&loop->price_beside, config->model->dev);
     hzp_wake_init(&loop->wake);
@@ -49,10 +93,17 @@ int hzp_loop_create(const struct hzp_loop_config *config, struct hzp_loop **ret)
         .price = &loop->price,
     });
     int r = hzp_exec_create(config->model->dev, &loop->exec);
+    if (r >= 0)
+        r = open_legs(loop);
     if (r < 0) {
         hzp_loop_destroy(loop);
         return r;
     }
+    bool alone = hzp_exec_alone(loop->exec);
+    loop->ahead = config->run_ahead == HZP_AHEAD_ALWAYS ||
+                  (config->run_ahead == HZP_AHEAD_AUTO && alone);
+    loop->early = loop->ahead && (alone || config->shape);
+    loop->split.config.early = loop->early || config->beside;
     *ret = loop;
     return HZP_OK;
 }
@@ -61,91 +112,21 @@ void hzp_loop_destroy(struct hzp_loop *loop)
 {
     if (!loop)
         return;
+    for (int i = 0; i < 2; i++) {
+        struct leg *leg = &loop->leg[i];
+        struct hzp_exec_times times;
+        if (leg->stage == ISSUED || leg->stage == SERVED)
+            hzp_exec_land(leg->flight, NULL, &times);
+        hzp_flight_close(leg->flight);
+        hzp_plan_fini(&leg->plan);
+        if (i)
+            hzp_batch_destroy(leg->batch);
+    }
     hzp_exec_destroy(loop->exec);
-    hzp_plan_fini(&loop->plan);
+    hzp_plan_fini(&loop->joined);
     hzp_split_fini(&loop->split);
     hzp_wake_fini(&loop->wake);
     free(loop);
-}
-
-static void begin_step(struct hzp_loop *loop)
-{
-    struct hzp_step *step = &loop->step;
-    /* Here too: who gave a version back while nothing ran must not have to wait for a step. */
-    hzp_weights_reclaim(loop->config.model->weights, loop->number);
-    memset(step, 0, sizeof(*step));
-    step->number = loop->number + 1;
-    step->begin_ns = hzp_device_now_ns(loop->config.model->dev);
-    step->batch = loop->config.batch;
-    step->rows_left = step->batch ? step->batch->max.rows_max : 0;
-    step->version = hzp_weights_current(loop->config.model->weights);
-    hzp_split_begin(&loop->split, &loop->now, step->begin_ns);
-    step->train_ns = loop->now.train_ns;
-    step->item_ns = loop->now.item_ns;
-    step->split = &loop->split;
-    step->price = &loop->price;
-    if (step->batch)
-        hzp_batch_clear(step->batch);
-    hzp_plan_clear(&loop->plan);
-}
-
-/* Serving's rows become ops, and the split says how long training may run with them. */
-static void plan_serving(struct hzp_loop *loop)
-{
-    struct hzp_step *step = &loop->step;
-    hzp_forward_build(&loop->plan, loop->config.model, step->version, step->batch, step->kv,
-                      loop->config.space, loop->config.shape);
-    hzp_split_serve(&loop->split, &loop->now, step->batch, &step->waits);
-    if (loop->now.beside)
-        step->price = &loop->price_beside;
-    step->train_ns = loop->now.train_ns;
-    step->item_ns = loop->now.item_ns;
-}
-
-/* Serving's part was planned before anybody knew whether training would come. */
-static void take_training(struct hzp_loop *loop)
-{
-    struct hzp_step *step = &loop->step;
-    if (loop->now.beside) {
-        hzp_plan_clear(&loop->plan);
-        hzp_forward_build(&loop->plan, loop->config.model, step->version, step->batch, step->kv,
-                          loop->config.space, loop->config.beside);
-        hzp_plan_for_training(&loop->plan, loop->config.beside);
-    }
-    hzp_plan_take(&loop->plan, step->chain, step->from, step->to);
-}
-
-/* True: there is something to run. */
-static bool offer(struct hzp_loop *loop)
-{
-    struct hzp_step *step = &loop->step;
-    bool any = false, serving_planned = false;
-    for (int32_t i = 0; i < loop->config.sources; i++) {
-        struct hzp_source *source = loop->config.source[i];
-        any |= source->offer(source, step);
-        if (!serving_planned && step->batch && step->batch->rows > 0) {
-            plan_serving(loop);
-            serving_planned = true;
-        }
-    }
-    bool trains = step->chain && step->to > step->from;
-    hzp_split_taken(&loop->split, &loop->now, trains,
-                    trains && loop->now.rows
-                        ? hzp_price_slice(step->price, step->chain, step->from, step->to)
-                        : 0);
-    if (trains)
-        take_training(loop);
-    return any;
-}
-
-/* What training's next item will take; 0: its chain has none. */
-static double next_ns(const struct hzp_loop *loop)
-{
-    const struct hzp_step *step = &loop->step;
-    if (!step->chain || step->to == step->chain->items)
-        return 0;
-    const struct hzp_item *next = &step->chain->item[step->to];
-    return hzp_price_ns(&loop->price, next->op, next->args);
 }
 
 static void count(_Atomic uint64_t *counter, uint64_t n)
@@ -154,58 +135,319 @@ static void count(_Atomic uint64_t *counter, uint64_t n)
     atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
 }
 
-static int execute(struct hzp_loop *loop)
+/* --- Legs ------------------------------------------------------------------------------------- */
+
+static struct leg *leg_of(struct hzp_loop *loop, uint64_t number)
 {
-    struct hzp_step *step = &loop->step;
-    struct hzp_exec_times times = {0};
-    int r = HZP_OK;
-    if (loop->config.check_plans) {
-        struct hzp_err_text text;
-        r = hzp_plan_check(&loop->plan, &text);
-        if (r < 0)
-            hzp_log(HZP_LOG_ERROR, "loop", "plan step=%llu %s", (unsigned long long)step->number,
-                    text.text);
-        HZP_ASSERT(r >= 0);
-    }
-    r = hzp_exec_run(loop->exec, &loop->plan, loop->now.beside ? &loop->price_beside : &loop->price,
-                     &times);
-    step->end_ns = hzp_device_now_ns(loop->config.model->dev);
-    step->trained_ns = loop->now.beside && times.train_end_ns ? times.train_end_ns : times.train_ns;
-    step->served_ns = loop->now.beside && times.serve_end_ns ? times.serve_end_ns : times.serve_ns;
-    count(&loop->counters.steps, 1);
-    count(&loop->counters.serve_ns, times.serve_ns);
-    count(&loop->counters.train_ns, times.train_ns);
-    if (step->batch && step->batch->rows > 0)
-        count(&loop->counters.serve_steps, 1);
-    hzp_split_ended(&loop->split, &loop->now, &times, step->end_ns, next_ns(loop));
-    if (loop->now.trains)
-        count(&loop->counters.train_steps, 1);
-    return r;
+    return &loop->leg[number % 2];
 }
 
-static void deliver(struct hzp_loop *loop, int status)
+/* The newest step formed, if it has not landed. */
+static struct leg *newest(struct hzp_loop *loop)
 {
-    for (int32_t i = 0; i < loop->config.sources; i++)
-        loop->config.source[i]->deliver(loop->config.source[i], &loop->step, status);
+    return loop->number > loop->landed ? leg_of(loop, loop->number) : NULL;
+}
+
+static void tell(struct hzp_loop *loop, struct leg *leg, bool slices, int status)
+{
+    for (int32_t i = 0; i < loop->config.sources; i++) {
+        struct hzp_source *source = loop->config.source[i];
+        if (source->slices == slices)
+            source->deliver(source, &leg->step, status);
+    }
+}
+
+/* The processor's time of this thread. */
+static uint64_t host_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* The host's work that began at `begin`; hidden: a step was under way meanwhile. */
+static void count_host(struct hzp_loop *loop, _Atomic uint64_t *counter, uint64_t begin, bool hidden)
+{
+    uint64_t took = host_ns() - begin;
+    count(counter, took);
+    if (hidden)
+        count(&loop->counters.hidden_ns, took);
+}
+
+/* Serving's part has ended: who serves gets its results. */
+static int serve(struct hzp_loop *loop, struct leg *leg)
+{
+    HZP_TRY(hzp_exec_wait_serving(leg->flight, &leg->step.served_ns));
+    uint64_t begin = host_ns();
+    leg->tokens_ns = leg->step.end_ns = hzp_device_now_ns(loop->config.model->dev);
+    leg->stage = SERVED;
+    tell(loop, leg, false, HZP_OK);
+    count_host(loop, &loop->counters.deliver_ns, begin, newest(loop)->stage == ISSUED);
+    return HZP_OK;
+}
+
+/* What training's next item will take; 0: its chain has none. */
+static double next_ns(const struct hzp_loop *loop, const struct hzp_step *step)
+{
+    if (!step->chain || step->to == step->chain->items)
+        return 0;
+    const struct hzp_item *next = &step->chain->item[step->to];
+    return hzp_price_ns(&loop->price, next->op, next->args);
+}
+
+/* All of it has ended, and what came before it has landed. */
+static int land(struct hzp_loop *loop, struct leg *leg)
+{
+    struct hzp_step *step = &leg->step;
+    struct hzp_exec_times times;
+    struct counters *c = &loop->counters;
+    HZP_DEBUG_ASSERT(step->number == loop->landed + 1);
+    if (leg->stage == ISSUED)
+        HZP_TRY(serve(loop, leg));
+    HZP_TRY(hzp_exec_land(leg->flight, leg->split.beside ? &loop->price_beside : &loop->price,
+                          &times));
+    step->end_ns = hzp_device_now_ns(loop->config.model->dev);
+    step->trained_ns = leg->split.beside && times.train_end_ns ? times.train_end_ns : times.train_ns;
+    hzp_split_ended(&loop->split, &leg->split, &times, leg->tokens_ns, next_ns(loop, step));
+    count(&c->steps, 1);
+    count(&c->serve_ns, times.serve_ns);
+    count(&c->train_ns, times.train_ns);
+    count(&c->serve_steps, step->batch && step->batch->rows > 0);
+    count(&c->train_steps, leg->split.trains);
+    tell(loop, leg, true, HZP_OK);
+    leg->stage = LANDED;
+    loop->landed = step->number;
+    hzp_weights_reclaim(loop->config.model->weights, loop->landed);
+    return HZP_OK;
+}
+
+static int land_through(struct hzp_loop *loop, uint64_t number)
+{
+    while (loop->landed < number)
+        HZP_TRY(land(loop, leg_of(loop, loop->landed + 1)));
+    return HZP_OK;
+}
+
+/* Everybody hears of the failure, step by step; also who had already got his results. */
+static int fail(struct hzp_loop *loop, int status)
+{
+    for (uint64_t n = loop->landed + 1; n <= loop->number; n++) {
+        struct leg *leg = leg_of(loop, n);
+        tell(loop, leg, false, status);
+        tell(loop, leg, true, status);
+        leg->stage = LANDED;
+    }
+    loop->landed = loop->number;
+    hzp_log(HZP_LOG_ERROR, "loop", "device failed step=%llu code=%s",
+            (unsigned long long)loop->number, hzp_err_name(status));
+    atomic_store(&loop->counters.failed, true);
+    return status;
+}
+
+/* --- Forming a step --------------------------------------------------------------------------- */
+
+static struct leg *begin_step(struct hzp_loop *loop)
+{
+    struct leg *leg = leg_of(loop, loop->number + 1), *before = newest(loop);
+    struct hzp_step *step = &leg->step;
+    /* Here too: who gave a version back while nothing ran must not have to wait for a step. */
+    hzp_weights_reclaim(loop->config.model->weights, loop->landed);
+    memset(step, 0, sizeof(*step));
+    step->number = loop->number + 1;
+    step->begin_ns = hzp_device_now_ns(loop->config.model->dev);
+    step->batch = leg->batch;
+    step->rows_left = step->batch ? step->batch->max.rows_max : 0;
+    step->under_way = before && before->stage == ISSUED ? &before->step : NULL;
+    step->version = hzp_weights_current(loop->config.model->weights);
+    hzp_split_begin(&loop->split, &leg->split, step->begin_ns);
+    /* Two such steps may be under way when a request comes. */
+    step->train_ns = leg->split.train_ns / (loop->ahead && hzp_exec_alone(loop->exec) ? 2 : 1);
+    step->item_ns = leg->split.item_ns;
+    step->split = &loop->split;
+    step->price = &loop->price;
+    if (step->batch)
+        hzp_batch_clear(step->batch);
+    hzp_plan_clear(&leg->plan);
+    return leg;
+}
+
+/* How the step is cut and spread, if training comes and if not; NULL: sequentially. */
+static const struct hzp_plan_shape *shape_of(const struct hzp_loop *loop,
+                                             const struct hzp_batch *batch, bool trains)
+{
+    const struct hzp_loop_config *c = &loop->config;
+    const struct hzp_plan_entry *entry = NULL;
+    if (trains && c->beside)
+        return c->beside;
+    if (c->plans)
+        entry = hzp_plan_table_find(c->plans, batch->decode_segs, batch->rows - batch->decode_segs,
+                                    trains);
+    return entry ? &entry->shape : c->shape;
+}
+
+/* Serving's rows become ops, and the split says how long training may run with them. */
+static void plan_serving(struct hzp_loop *loop, struct leg *leg)
+{
+    struct hzp_step *step = &leg->step;
+    const struct hzp_plan_shape *both = shape_of(loop, step->batch, true);
+    hzp_forward_build(&leg->plan, loop->config.model, step->version, step->batch, step->kv,
+                      loop->config.space, shape_of(loop, step->batch, false));
+    loop->split.config.beside = both && hzp_plan_shape_beside(both);
+    loop->split.config.early = loop->early || loop->split.config.beside;
+    hzp_split_serve(&loop->split, &leg->split, step->batch, &step->waits);
+    if (leg->split.beside)
+        step->price = &loop->price_beside;
+    step->train_ns = leg->split.train_ns;
+    step->item_ns = leg->split.item_ns;
+}
+
+/* Serving's part was planned before anybody knew whether training would come. */
+static void take_training(struct hzp_loop *loop, struct leg *leg)
+{
+    struct hzp_step *step = &leg->step;
+    const struct hzp_plan_shape *both = NULL;
+    if (step->batch && step->batch->rows > 0)
+        both = shape_of(loop, step->batch, true);
+    if (both && (leg->split.beside || loop->config.plans)) {
+        hzp_plan_clear(&leg->plan);
+        hzp_forward_build(&leg->plan, loop->config.model, step->version, step->batch, step->kv,
+                          loop->config.space, both);
+        hzp_plan_for_training(&leg->plan, both);
+    }
+    hzp_plan_take(&leg->plan, step->chain, step->from, step->to);
+}
+
+/* True: there is something to run. */
+static bool offer(struct hzp_loop *loop, struct leg *leg)
+{
+    struct hzp_step *step = &leg->step;
+    bool any = false, serving_planned = false;
+    for (int32_t i = 0; i < loop->config.sources; i++) {
+        struct hzp_source *source = loop->config.source[i];
+        any |= source->offer(source, step);
+        if (!serving_planned && step->batch && step->batch->rows > 0) {
+            plan_serving(loop, leg);
+            serving_planned = true;
+        }
+    }
+    bool trains = step->chain && step->to > step->from;
+    hzp_split_taken(&loop->split, &leg->split, trains,
+                    trains && leg->split.rows
+                        ? hzp_price_slice(step->price, step->chain, step->from, step->to)
+                        : 0);
+    if (trains)
+        take_training(loop, leg);
+    return any;
+}
+
+/* NULL: there is nothing to do.  The step is then no step, and its number comes again. */
+static struct leg *form(struct hzp_loop *loop)
+{
+    uint64_t begin = host_ns();
+    bool hidden = newest(loop) && newest(loop)->stage == ISSUED;
+    struct leg *leg = begin_step(loop);
+    if (!offer(loop, leg))
+        return NULL;
+    loop->number++;
+    leg->stage = FORMED;
+    /* Whatever is published from here on, this version's memory stays until the step has landed. */
+    if (leg->step.version)
+        leg->step.version->last_step = HZP_MAX(leg->step.version->last_step, loop->number);
+    count(&loop->counters.ahead_steps, hidden);
+    count_host(loop, &loop->counters.form_ns, begin, hidden);
+    return leg;
+}
+
+/* --- Running it ------------------------------------------------------------------------------- */
+
+static void must_be_sound(const struct hzp_plan *plan, const struct leg *leg, const char *what)
+{
+    struct hzp_err_text text;
+    int r = hzp_plan_check(plan, &text);
+    if (r < 0)
+        hzp_log(HZP_LOG_ERROR, "loop", "%s step=%llu %s", what,
+                (unsigned long long)leg->step.number, text.text);
+    HZP_ASSERT(r >= 0);
+}
+
+static void check(struct hzp_loop *loop, const struct leg *leg, const struct leg *before)
+{
+    must_be_sound(&leg->plan, leg, "plan");
+    if (!before)
+        return;
+    hzp_plan_clear(&loop->joined);
+    hzp_plan_join(&loop->joined, &before->plan, &leg->plan);
+    must_be_sound(&loop->joined, leg, "two plans");
+}
+
+static int issue(struct hzp_loop *loop, struct leg *leg)
+{
+    bool queues = hzp_exec_queues(loop->exec, &leg->plan);
+    if (!queues) /* it would run before those who wait for the steps before it hear of them */
+        HZP_TRY(land_through(loop, leg->step.number - 1));
+    const struct leg *before =
+        loop->landed + 1 < leg->step.number ? leg_of(loop, leg->step.number - 1) : NULL;
+    if (loop->config.check_plans)
+        check(loop, leg, before);
+    uint64_t begin = host_ns();
+    HZP_TRY(hzp_exec_issue(loop->exec, &leg->plan, leg->flight, before ? before->flight : NULL));
+    if (queues)
+        count_host(loop, &loop->counters.issue_ns, begin, before && before->stage == ISSUED);
+    leg->stage = ISSUED;
+    if (!queues)
+        return land(loop, leg);
+    return HZP_OK;
+}
+
+/* What the step before must be through with before the next is formed. */
+static int settle(struct hzp_loop *loop)
+{
+    struct leg *before = newest(loop);
+    if (loop->landed + 1 < loop->number)
+        HZP_TRY(land_through(loop, loop->number - 1));
+    if (!before)
+        return HZP_OK;
+    if (before->step.settle == HZP_SETTLE_ALL)
+        return land(loop, before);
+    if (before->stage == ISSUED && (!loop->ahead || before->step.settle == HZP_SETTLE_SERVING))
+        return serve(loop, before);
+    return HZP_OK;
+}
+
+/* Nothing was formed: what is under way comes to its end. */
+static int wind_up(struct hzp_loop *loop)
+{
+    struct leg *last = newest(loop);
+    if (!last)
+        return 0;
+    HZP_TRY(last->stage == ISSUED ? serve(loop, last) : land(loop, last));
+    return 1;
+}
+
+static int turn(struct hzp_loop *loop)
+{
+    HZP_TRY(settle(loop));
+    struct leg *before = newest(loop), *leg = form(loop);
+    if (!leg)
+        return wind_up(loop);
+    HZP_TRY(issue(loop, leg));
+    if (before && before->stage == ISSUED)
+        HZP_TRY(serve(loop, before));
+    if (loop->ahead || leg->stage != ISSUED)
+        return 1;
+    HZP_TRY(serve(loop, leg));
+    if (!leg->split.beside)
+        HZP_TRY(land_through(loop, leg->step.number));
+    return 1;
 }
 
 int hzp_loop_turn(struct hzp_loop *loop)
 {
-    begin_step(loop);
-    if (!offer(loop))
-        return 0;
-    loop->number++;
-    int status = execute(loop);
-    deliver(loop, status);
-    if (status < 0) {
-        hzp_log(HZP_LOG_ERROR, "loop", "device failed step=%llu code=%s",
-                (unsigned long long)loop->number, hzp_err_name(status));
-        atomic_store(&loop->counters.failed, true);
-        return status;
-    }
-    hzp_weights_reclaim(loop->config.model->weights, loop->number);
-    return 1;
+    int r = turn(loop);
+    return r < 0 ? fail(loop, r) : r;
 }
+
+/* --- Turning ---------------------------------------------------------------------------------- */
 
 static bool may_end(struct hzp_loop *loop)
 {
@@ -223,8 +465,9 @@ static bool may_end(struct hzp_loop *loop)
 
 int hzp_loop_run(struct hzp_loop *loop)
 {
+    int r = HZP_OK;
     while (!may_end(loop)) {
-        int r = hzp_loop_turn(loop);
+        r = hzp_loop_turn(loop);
         if (r < 0)
             return r;
         if (r == 0) {
@@ -233,7 +476,8 @@ int hzp_loop_run(struct hzp_loop *loop)
             count(&loop->counters.idle_ns, hzp_now_ns() - begin);
         }
     }
-    return HZP_OK;
+    r = land_through(loop, loop->number);
+    return r < 0 ? fail(loop, r) : HZP_OK;
 }
 
 const struct hzp_profile *hzp_loop_profile(const struct hzp_loop *loop)
@@ -269,6 +513,11 @@ void hzp_loop_read_stats(struct hzp_loop *loop, struct hzp_loop_stats *ret)
         .serve_ns = atomic_load_explicit(&c->serve_ns, memory_order_relaxed),
         .train_ns = atomic_load_explicit(&c->train_ns, memory_order_relaxed),
         .idle_ns = atomic_load_explicit(&c->idle_ns, memory_order_relaxed),
+        .ahead_steps = atomic_load_explicit(&c->ahead_steps, memory_order_relaxed),
+        .form_ns = atomic_load_explicit(&c->form_ns, memory_order_relaxed),
+        .issue_ns = atomic_load_explicit(&c->issue_ns, memory_order_relaxed),
+        .deliver_ns = atomic_load_explicit(&c->deliver_ns, memory_order_relaxed),
+        .hidden_ns = atomic_load_explicit(&c->hidden_ns, memory_order_relaxed),
         .failed = atomic_load(&c->failed),
     };
 }

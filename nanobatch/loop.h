@@ -10,6 +10,12 @@
  * One version a step: it is read once, before the sources offer, so "published in step n" means
  * "visible from step n + 1".  An idle loop sleeps on its wake until somebody pokes it.
  *
+ * One step ahead: where the device works on its own, step n + 1 is formed and issued while step n
+ * runs, so the host's work costs the device nothing.  Sampled ids stay on the device
+ * (hzp_batch_add_drawn); who ended in step n is seen after n + 1 was formed, and what that one brings
+ * him nobody gets to see.  A step whose results a source needs first (hzp_step.settle) is waited for.
+ * Training that has lanes of its own may outlive its step by at most the step behind it.
+ *
  * Device failure is final: the loop delivers the failure to every source and ends.
  *
  * Thread: run on the engine thread; poke, stop, read_stats any.
@@ -18,24 +24,35 @@
 #define HZP_NANOBATCH_LOOP_H
 
 #include "nanobatch/forward.h"
+#include "nanobatch/plan_table.h"
 #include "nanobatch/policy.h"
 #include "nanobatch/source.h"
 
 struct hzp_loop;
 
+enum hzp_run_ahead {
+    HZP_AHEAD_AUTO,   /* where the device works on its own while the host does something else */
+    HZP_AHEAD_NEVER,
+    HZP_AHEAD_ALWAYS, /* wherever a plan queues up */
+};
+
 struct hzp_loop_config {
     struct hzp_model *model;
     struct hzp_serve_space *space;  /* NULL: nothing serves */
-    struct hzp_batch *batch;        /* NULL: nothing serves */
-    struct hzp_source *source[4];   /* most urgent first */
+    struct hzp_batch *batch;        /* NULL: nothing serves.  A second one of its kind is made */
+    enum hzp_run_ahead run_ahead;
+    struct hzp_source *source[6];   /* most urgent first */
     int32_t sources;
     struct hzp_policy policy; /* what training may take */
-    uint64_t idle_ns;     /* while none runs: how long training may hold the device at a stretch */
+    uint64_t idle_ns;     /* while none runs: how long training may hold the device at a stretch;
+                           * one step ahead, two steps share it */
     /* How steps are cut and spread over lanes, borrowed for the loop's life: those that only serve
      * (NULL: sequentially), and those in which training runs beside requests (NULL: as the former,
      * training in turn with them; split.h says for how long).  Where `beside` gives
      * training lanes of its own, its slice is as long as serving, or as goals allow. */
     const struct hzp_plan_shape *shape, *beside;
+    const struct hzp_plan_table *plans; /* borrowed: the shape of each step by its rows, instead of
+                                         * `shape`, and of `beside` where that is NULL; NULL: none */
     bool check_plans;     /* prove every plan race-free before it runs */
 };
 
@@ -45,7 +62,8 @@ void hzp_loop_destroy(struct hzp_loop *loop); /* NULL: no effect */
 /* Runs until stopped and no source is busy, or until the device fails (HZP_EDEVICE). */
 int hzp_loop_run(struct hzp_loop *loop);
 
-/* One turn without sleeping: for tests and offline runs.  0: nothing to do; 1: a step ran. */
+/* One turn without sleeping: for tests and offline runs.  0: nothing to do, and nothing is under
+ * way; 1: a step was issued, or one under way came to an end. */
 int hzp_loop_turn(struct hzp_loop *loop);
 
 void hzp_loop_poke(struct hzp_loop *loop);
@@ -63,6 +81,11 @@ const struct hzp_profile *hzp_loop_profile(const struct hzp_loop *loop);
 struct hzp_loop_stats {
     uint64_t steps, serve_steps, train_steps;
     uint64_t serve_ns, train_ns, idle_ns; /* device time by tenant */
+    uint64_t ahead_steps; /* formed while the step before ran */
+    /* The processor's time of the engine thread outside the device: forming steps, issuing them
+     * (where issuing does not run them), delivering results; and how much of it while a step was
+     * under way. */
+    uint64_t form_ns, issue_ns, deliver_ns, hidden_ns;
     bool failed;
 };
 void hzp_loop_read_stats(struct hzp_loop *loop, struct hzp_loop_stats *ret);

@@ -136,6 +136,58 @@ void hzp_plan_take(struct hzp_plan *plan, const struct hzp_plan *chain, int32_t 
     }
 }
 
+static void ends(const struct hzp_plan *plan, bool last, struct hzp_plan_ends *ret)
+{
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        ret->item[0][l] = ret->item[1][l] = -1;
+    for (int32_t i = 0; i < plan->items; i++) {
+        int32_t *end = &ret->item[plan->item[i].train][plan->item[i].lane];
+        if (last || *end < 0)
+            *end = i;
+    }
+}
+
+void hzp_plan_firsts(const struct hzp_plan *plan, struct hzp_plan_ends *ret)
+{
+    ends(plan, false, ret);
+}
+
+void hzp_plan_lasts(const struct hzp_plan *plan, struct hzp_plan_ends *ret)
+{
+    ends(plan, true, ret);
+}
+
+static void append(struct hzp_plan *plan, const struct hzp_plan *other, int32_t i, int32_t shift)
+{
+    const struct hzp_item *src = &other->item[i];
+    struct hzp_item *item = new_item(plan);
+    int32_t wait0 = item->wait0;
+    *item = *src;
+    item->wait0 = wait0;
+    item->waits = 0;
+    for (int32_t k = 0; k < src->waits; k++)
+        hzp_plan_wait(plan, other->wait[src->wait0 + k] + shift);
+}
+
+void hzp_plan_join(struct hzp_plan *ret, const struct hzp_plan *older, const struct hzp_plan *newer)
+{
+    struct hzp_plan_ends first, last;
+    int32_t begin = ret->items, shift = begin + older->items;
+    hzp_plan_lasts(older, &last);
+    hzp_plan_firsts(newer, &first);
+    for (int32_t i = 0; i < older->items; i++)
+        append(ret, older, i, begin);
+    for (int32_t i = 0; i < newer->items; i++) {
+        const struct hzp_item *item = &newer->item[i];
+        append(ret, newer, i, shift);
+        if (first.item[item->train][item->lane] != i)
+            continue;
+        for (int l = 0; l < HZP_LANE_COUNT; l++)
+            if (l != item->lane && last.item[item->train][l] >= 0)
+                hzp_plan_wait(ret, last.item[item->train][l] + begin);
+    }
+}
+
 /* For each lane, the newest item that is certain to have ended before item i begins. */
 struct before {
     int32_t newest[HZP_LANE_COUNT];

@@ -86,6 +86,20 @@ void hzp_plan_wait(struct hzp_plan *plan, int32_t earlier);
  * says, each needing the one before it, instead of to their own. */
 void hzp_plan_take(struct hzp_plan *plan, const struct hzp_plan *chain, int32_t from, int32_t to);
 
+/* Two plans may be in flight.  Then the newer one's first item of a tenant (serving, training) on
+ * each lane waits for what the same tenant issued last on every lane of the older one; the two
+ * tenants of two steps need not wait for each other. */
+struct hzp_plan_ends {
+    int32_t item[2][HZP_LANE_COUNT]; /* [train][lane]; -1: none there */
+};
+void hzp_plan_firsts(const struct hzp_plan *plan, struct hzp_plan_ends *ret);
+void hzp_plan_lasts(const struct hzp_plan *plan, struct hzp_plan_ends *ret);
+
+/* Appends both, with those waits, to `ret`, which borrows their arguments: what the checker proves
+ * of it holds of the two in flight. */
+void hzp_plan_join(struct hzp_plan *ret, const struct hzp_plan *older,
+                   const struct hzp_plan *newer);
+
 /* HZP_EINVAL names the first two items that race, or a wait that points forward. */
 int hzp_plan_check(const struct hzp_plan *plan, struct hzp_err_text *reterr);
 

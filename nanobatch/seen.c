@@ -10,11 +10,14 @@ static const double memory = 300;
 void hzp_seen_init(struct hzp_seen *seen)
 {
     memset(seen, 0, sizeof(*seen));
-    hzp_spread_init(&seen->off, 0.25, 1.04, 0.998);
-    hzp_spread_init(&seen->excess, 1e4, 1.1, 0.998);
+    for (int train = 0; train < 2; train++) {
+        hzp_spread_init(&seen->off[train], 0.25, 1.04, 0.998);
+        hzp_spread_init(&seen->excess[train], 1e4, 1.1, 0.998);
+        /* Until something is known, some more than predicted.  A single late one among few must not
+         * look like one in a hundred. */
+        hzp_spread_add(&seen->off[train], 1.15, 100);
+    }
     hzp_spread_init(&seen->first_alone, 1e5, 1.15, 0.99);
-    /* Until something is known, a quarter more than predicted. */
-    hzp_spread_add(&seen->off, 1.25, 20);
 }
 
 static struct hzp_seen_second *second_of(struct hzp_seen *seen, uint64_t ns)
@@ -90,28 +93,30 @@ void hzp_seen_first(struct hzp_seen *seen, const struct hzp_policy *policy, uint
         seen->missed_firsts = 0;
 }
 
-void hzp_seen_prediction(struct hzp_seen *seen, const struct hzp_policy *policy, double gap_ns,
-                         double predicted_ns)
+void hzp_seen_prediction(struct hzp_seen *seen, const struct hzp_policy *policy, bool train,
+                         double gap_ns, double predicted_ns)
 {
     double off = gap_ns / HZP_MAX(predicted_ns, 1.0);
     uint64_t goal = policy->itl_ns ? policy->itl_ns : policy->ttft_ns / 4;
     if (predicted_ns >= (double)goal / 4)
-        hzp_spread_add(&seen->off, off, 1);
+        hzp_spread_add(&seen->off[train], off, 1);
     else
-        hzp_spread_add(&seen->excess, HZP_MAX(gap_ns - predicted_ns, 1.0), 1);
+        hzp_spread_add(&seen->excess[train], HZP_MAX(gap_ns - predicted_ns, 1.0), 1);
     seen->error += (HZP_MIN(fabs(off - 1), 4.0) - seen->error) / 64;
 }
 
-double hzp_seen_p99(const struct hzp_seen *seen, double predicted_ns)
+double hzp_seen_p99(const struct hzp_seen *seen, bool train, double predicted_ns)
 {
-    double off = HZP_MAX(hzp_spread_quantile(&seen->off, 0.99), 1.0);
-    return HZP_MAX(off * predicted_ns, predicted_ns + hzp_spread_quantile(&seen->excess, 0.99));
+    double off = HZP_MAX(hzp_spread_quantile(&seen->off[train], 0.99), 1.0);
+    double excess = hzp_spread_quantile(&seen->excess[train], 0.99);
+    return HZP_MAX(off * predicted_ns, predicted_ns + excess);
 }
 
-double hzp_seen_within(const struct hzp_seen *seen, double goal_ns)
+double hzp_seen_within(const struct hzp_seen *seen, bool train, double goal_ns)
 {
-    double off = HZP_MAX(hzp_spread_quantile(&seen->off, 0.99), 1.0);
-    return HZP_MIN(goal_ns / off, goal_ns - hzp_spread_quantile(&seen->excess, 0.99));
+    double off = HZP_MAX(hzp_spread_quantile(&seen->off[train], 0.99), 1.0);
+    double excess = hzp_spread_quantile(&seen->excess[train], 0.99);
+    return HZP_MIN(goal_ns / off, goal_ns - excess);
 }
 
 void hzp_seen_shares(const struct hzp_seen *seen, uint64_t now_ns, int32_t seconds,

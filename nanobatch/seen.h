@@ -17,8 +17,8 @@ enum { HZP_SEEN_STEPS = 512, HZP_SEEN_SECONDS = 32 };
 
 struct hzp_seen {
     struct hzp_window gap, first;
-    struct hzp_spread off;         /* gaps over predicted ones, of long ones */
-    struct hzp_spread excess;      /* gaps beyond predicted ones in ns, of short ones */
+    struct hzp_spread off[2];      /* gaps over predicted ones, of long ones; [1]: with training */
+    struct hzp_spread excess[2];   /* gaps beyond predicted ones in ns, of short ones; the same */
     struct hzp_spread first_alone; /* times to first tokens, less the training in them */
     double missed_gaps, missed_firsts; /* the parts of late that missed, a few hundred back */
     double missed_gaps_alone;      /* the same, had there been no training in the gap */
@@ -52,11 +52,12 @@ void hzp_seen_first(struct hzp_seen *seen, const struct hzp_policy *policy, uint
 /* What 99 of 100 gaps stay within that are predicted so; and the longest prediction that so stays
  * within goal_ns, which may come out negative.  Errors of long gaps grow with them, those of short
  * ones (the host, other processes) do not: each is learned where it shows, on either side of a
- * quarter of the goal. */
-void hzp_seen_prediction(struct hzp_seen *seen, const struct hzp_policy *policy, double gap_ns,
-                         double predicted_ns);
-double hzp_seen_p99(const struct hzp_seen *seen, double predicted_ns);
-double hzp_seen_within(const struct hzp_seen *seen, double goal_ns);
+ * quarter of the goal; and apart for gaps with training in them, or prompts would be slowed down for
+ * how little is known of training. */
+void hzp_seen_prediction(struct hzp_seen *seen, const struct hzp_policy *policy, bool train,
+                         double gap_ns, double predicted_ns);
+double hzp_seen_p99(const struct hzp_seen *seen, bool train, double predicted_ns);
+double hzp_seen_within(const struct hzp_seen *seen, bool train, double goal_ns);
 
 /* How training's and serving's time over the last `seconds` (at most HZP_SEEN_SECONDS - 1, the one
  * at hand not counted) compare with all time, 0 .. 1. */

@@ -45,6 +45,17 @@ void hzp_plan_shape_cuts(const struct hzp_plan_shape *s, int32_t rows,
     }
 }
 
+bool hzp_plan_shape_beside(const struct hzp_plan_shape *shape)
+{
+    bool used[HZP_LANE_COUNT] = {false}, beside = false;
+    for (int32_t i = 0; i < shape->nanos; i++)
+        for (int k = 0; k < HZP_KIND_COUNT; k++)
+            used[shape->lane[i][k]] = true;
+    for (int k = 0; k < HZP_KIND_COUNT; k++)
+        beside |= !used[shape->train_lane[k]];
+    return beside;
+}
+
 void hzp_plan_for_training(struct hzp_plan *plan, const struct hzp_plan_shape *shape)
 {
     for (int l = 0; l < HZP_LANE_COUNT; l++)

@@ -45,6 +45,9 @@ int hzp_plan_shape_check(const struct hzp_plan_shape *shape, struct hzp_err_text
 void hzp_plan_shape_cuts(const struct hzp_plan_shape *shape, int32_t rows,
                          int32_t ret[HZP_NANO_MAX + 1]);
 
+/* Whether training has a lane that serving does not use: they then run beside each other. */
+bool hzp_plan_shape_beside(const struct hzp_plan_shape *shape);
+
 /* From here on items of a training chain are taken to the shape's lanes. */
 void hzp_plan_for_training(struct hzp_plan *plan, const struct hzp_plan_shape *shape);
 

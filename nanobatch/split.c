@@ -12,9 +12,10 @@ enum {
     PART_SECONDS = 30,
 };
 
-/* The part of gaps, and of first tokens, that may miss their goals by the policy; training begins to
- * give way at half of it. */
-static const double may_miss = 0.01;
+/* The part of late gaps, and of late first tokens, that may miss their goals before training ends;
+ * it begins to give way at half of it. Below the hundredth that the goals allow, since it takes a
+ * while to see. */
+static const double may_miss = 0.007;
 
 const char *hzp_split_limit_name(enum hzp_split_limit limit)
 {
@@ -103,9 +104,10 @@ static double part_of(const struct hzp_split *split, const struct hzp_split_step
     double slow = hzp_predict_slowdown(&split->predict, step->beside, step->alone_ns,
                                        step->alone_ns);
     double left = limit_ns - split->host_ns, serve = step->alone_ns * slow;
-    if (step->beside)
-        return serve <= left ? left : 0;
-    return left - serve;
+    /* Longer steps mean that more requests run at a time, and those longer steps: where serving needs
+     * most of a step by itself, training gives way before nothing is left. */
+    double ease = HZP_MAX(0.0, HZP_MIN(1.0, 3 - 4 * serve / HZP_MAX(left, 1.0)));
+    return ease * (step->beside ? left : left - serve);
 }
 
 /* Prompts that wait, oldest first: each will need so many more steps of as many rows as this one
@@ -120,13 +122,13 @@ static double first_limit(const struct hzp_split *split, const struct hzp_split_
         rows += wait->rows_left;
         double steps = HZP_MAX(ceil(rows / pace), 1.0);
         double age = step->begin_ns > wait->since_ns ? (double)(step->begin_ns - wait->since_ns) : 0;
-        limit = HZP_MIN(limit, hzp_seen_within(&split->seen, goal - age) / steps);
+        limit = HZP_MIN(limit, hzp_seen_within(&split->seen, true, goal - age) / steps);
     }
     if (!waits || !waits->count) {
         /* The next one comes just now, and takes what they take without training. */
         double alone = hzp_spread_quantile(&split->seen.first_alone, 0.99);
         alone = alone > 0 ? alone : goal / 4;
-        limit = hzp_seen_within(&split->seen, goal - alone) + step->alone_ns + split->host_ns;
+        limit = hzp_seen_within(&split->seen, true, goal - alone) + step->alone_ns + split->host_ns;
     }
     return limit;
 }
@@ -137,13 +139,14 @@ static double within_goals(struct hzp_split *split, struct hzp_split_step *step,
 {
     double gaps = INFINITY, firsts = INFINITY;
     if (split->policy.itl_ns && step->decode_rows > 0)
-        gaps = part_of(split, step, hzp_seen_within(&split->seen, (double)split->policy.itl_ns));
+        gaps = part_of(split, step,
+                       hzp_seen_within(&split->seen, true, (double)split->policy.itl_ns));
     if (split->policy.ttft_ns)
         firsts = part_of(split, step, first_limit(split, step, waits));
     double train_ns = HZP_MAX(HZP_MIN(gaps, firsts), 0.0), trusted = trust(split);
     if (isinf(train_ns))
         return train_ns;
-    step->limit = trusted < 1 ? HZP_LIMIT_MISSED : gaps < firsts ? HZP_LIMIT_GAPS : HZP_LIMIT_FIRSTS;
+    step->limit = trusted < 0.5 ? HZP_LIMIT_MISSED : gaps < firsts ? HZP_LIMIT_GAPS : HZP_LIMIT_FIRSTS;
     return train_ns * trusted;
 }
 
@@ -168,7 +171,7 @@ static double within_share(const struct hzp_split *split, const struct hzp_split
     if (isinf(share))
         return share;
     if (!step->beside)
-        return split->credit_ns + share * split->usual_ns;
+        return split->credit_ns - split->owes_ns + share * split->usual_ns;
     double usual = split->usual_beside_ns > 0 ? split->usual_beside_ns : split->usual_ns;
     return share > 0 ? usual : 0;
 }
@@ -202,7 +205,7 @@ void hzp_split_begin(struct hzp_split *split, struct hzp_split_step *step, uint6
         double goal = (double)split->policy.ttft_ns;
         double alone = hzp_spread_quantile(&split->seen.first_alone, 0.99);
         double least = HZP_MIN(idle, goal / 16);
-        idle = HZP_MAX(HZP_MIN(idle, hzp_seen_within(&split->seen, goal - alone)), least);
+        idle = HZP_MAX(HZP_MIN(idle, hzp_seen_within(&split->seen, true, goal - alone)), least);
     }
     *step = (struct hzp_split_step){
         .begin_ns = now_ns, .train_ns = (uint64_t)idle, .item_ns = UINT64_MAX};
@@ -277,6 +280,10 @@ void hzp_split_taken(struct hzp_split *split, struct hzp_split_step *step, bool 
     step->beside = step->beside && trains;
     step->slice_ns = trains ? slice_ns : 0;
     step->carry_ns = split->carry_ns;
+    double share = share_of(split);
+    if (step->rows > 0 && !step->beside && !isinf(share))
+        step->owes_ns = HZP_MAX(step->slice_ns - share * split->usual_ns, 0.0);
+    split->owes_ns += step->owes_ns;
     if (step->rows > 0)
         step->gap_ns = predicted_gap(split, step);
     split->carry_ns = split->config.early && !step->beside ? step->slice_ns : 0;
@@ -317,6 +324,12 @@ static void account(struct hzp_split *split, const struct hzp_split_step *step,
         average(&split->usual_ns, serve_ns);
 }
 
+/* The gap that ended with the step's tokens had training in it. */
+static bool trains_in_gap(const struct hzp_split *split, const struct hzp_split_step *step)
+{
+    return split->config.early && !step->beside ? step->carry_ns > 0 : step->trains;
+}
+
 /* What the step was predicted to take, against what it took. */
 static void learn(struct hzp_split *split, const struct hzp_split_step *step,
                   const struct hzp_exec_times *times, double gap_ns)
@@ -336,7 +349,8 @@ static void learn(struct hzp_split *split, const struct hzp_split_step *step,
         return;
     average(&split->host_ns, HZP_MAX(HZP_MIN(gap_ns - busy_ns, 4 * split->host_ns + 1e6), 1.0));
     if ((!step->overrun || !step->trains) && split->predict.seen > HZP_PREDICT_FEW)
-        hzp_seen_prediction(&split->seen, &split->policy, gap_ns, step->gap_ns);
+        hzp_seen_prediction(&split->seen, &split->policy, trains_in_gap(split, step), gap_ns,
+                            step->gap_ns);
 }
 
 static void report(struct hzp_split *split, const struct hzp_split_step *step, double gap_ns)
@@ -356,7 +370,7 @@ static void report(struct hzp_split *split, const struct hzp_split_step *step, d
         r->gap_ns = step->gap_ns;
         r->slice_ns = (double)step->train_ns;
         r->gap_was_ns = gap_ns;
-        r->gap_p99_ns = hzp_seen_p99(seen, step->gap_ns);
+        r->gap_p99_ns = hzp_seen_p99(seen, trains_in_gap(split, step), step->gap_ns);
         r->error = seen->error;
         r->missed_gaps = seen->missed_gaps;
         r->missed_gaps_alone = seen->missed_gaps_alone;
@@ -377,6 +391,7 @@ void hzp_split_ended(struct hzp_split *split, const struct hzp_split_step *step,
     uint64_t train_ns = split->config.early ? split->last_train_ns : times->train_ns;
     if (next_ns > 0)
         split->next_ns = next_ns;
+    split->owes_ns -= step->owes_ns;
     hzp_seen_step(&split->seen, step->begin_ns, tokens_ns, times->serve_ns, times->train_ns);
     if (step->rows == 0) {
         split->credit_ns = split->floor_ns = 0;
@@ -405,8 +420,8 @@ int32_t hzp_split_rows_within(const struct hzp_split *split, int32_t decode_rows
 {
     if (!split || !split->policy.itl_ns || decode_rows < 1)
         return INT32_MAX;
-    double limit = hzp_seen_within(&split->seen, (double)split->policy.itl_ns) - split->host_ns -
-                   split->carry_ns;
+    double limit = hzp_seen_within(&split->seen, split->carry_ns > 0, (double)split->policy.itl_ns) -
+                   split->host_ns - split->carry_ns;
     struct hzp_step_shape shape = {.decode_rows = decode_rows, .decode_reads = decode_reads};
     int32_t fits = 0, most = 1 << 20;
     for (int32_t bit = most; bit > 0; bit >>= 1) {

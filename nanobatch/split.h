@@ -13,8 +13,8 @@
  *                   time, by the number of steps it will need; one during which none waits so long
  *                   that one which arrives at its begin does, by what they took lately
  * What is left beside serving's part is training's.  Where late gaps or first tokens missed their
- * goals, it gets less: all of it up to one in 200, nothing at one in 100.  So where serving alone
- * misses a goal, training gets nothing but policy.train_min.  No item of training is begun that does
+ * goals, it gets less: all of it up to 3.5 in a thousand, nothing at 7.  So where serving alone misses
+ * a goal, training gets nothing but policy.train_min.  No item of training is begun that does
  * not fit, except, where gaps miss their goal hardly ever, one in 256 steps: else an item that never
  * fits would hold up the others for ever.  In one step of 64 training is left out, so that the two
  * stages of the predictor stay apart.
@@ -82,6 +82,7 @@ struct hzp_split_step {
     double gap_ns;     /* and from the last step's end to this one's */
     double slice_ns;   /* by prices: of training's items */
     double carry_ns;   /* the same of the step before, if that falls into this gap */
+    double owes_ns;    /* what the slice takes beyond a usual share, until it is told about */
     uint64_t first_ns[16]; /* of those whose first token it brings: asked for at */
     int32_t firsts;
 };
@@ -93,6 +94,7 @@ struct hzp_split {
     struct hzp_predict predict;
     struct hzp_seen seen;
     double credit_ns; /* what training saved for its next item; < 0: it owes */
+    double owes_ns;   /* of that, what steps formed but not told about will take beyond their share */
     double floor_ns;  /* the same of train_min */
     double usual_ns;  /* of serving in a step that only decodes, averaged */
     double usual_beside_ns; /* the same, training beside it */

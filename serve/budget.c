@@ -5,9 +5,11 @@
 
 #include <string.h>
 
-/* Of the best throughput, what a lightly loaded server keeps.  A policy, not a measurement: one
- * fifth is given for shorter steps where a step's rows are not needed to keep up. */
-static const double least_part = 0.8;
+/* Of the best throughput, what a lightly loaded server keeps.  A policy, not a measurement: a tenth
+ * is given for shorter steps where a step's rows are not needed to keep up. */
+static const double least_part = 0.9;
+/* So often a step tries more rows than it was to have, so that T is known up there, too. */
+enum { TRIES_EVERY = 16 };
 /* Of the rows beyond what decodes, prompts keep a fifth even where decoding alone is past the
  * knee: else those admitted last would wait until others end. */
 enum { PROMPTS_PART = 4 };
@@ -45,6 +47,7 @@ void hzp_budget_learn(struct hzp_budget *budget, int32_t rows, uint64_t ns)
         return;
     struct hzp_budget_class *seen = &budget->seen[class_of(rows)];
     double now = (double)ns;
+    budget->learned++;
     if (seen->rows > 0) {
         now = HZP_MIN(now, 4 * seen->ns); /* one descheduled step is no new device */
         seen->rows += (rows - seen->rows) / 8;
@@ -52,9 +55,10 @@ void hzp_budget_learn(struct hzp_budget *budget, int32_t rows, uint64_t ns)
     } else {
         *seen = (struct hzp_budget_class){.rows = rows, .ns = now};
     }
+    seen->at = budget->learned;
 }
 
-/* More rows never take less: neighbours that say so are averaged. */
+/* More rows never take less: neighbours that say so are averaged, old news counting little. */
 static void make_curve(const struct hzp_budget *budget, struct curve *ret)
 {
     double weight[HZP_BUDGET_CLASSES], sum[HZP_BUDGET_CLASSES];
@@ -65,8 +69,9 @@ static void make_curve(const struct hzp_budget *budget, struct curve *ret)
             continue;
         ret->rows[ret->points] = budget->seen[c].rows;
         first[pools] = ret->points++;
-        weight[pools] = 1;
-        sum[pools++] = budget->seen[c].ns;
+        weight[pools] = 64 / (64 + (double)(budget->learned - budget->seen[c].at));
+        sum[pools] = weight[pools] * budget->seen[c].ns;
+        pools++;
         while (pools > 1 && sum[pools - 2] / weight[pools - 2] > sum[pools - 1] / weight[pools - 1]) {
             weight[pools - 2] += weight[pools - 1];
             sum[pools - 2] += sum[pools - 1];
@@ -87,8 +92,11 @@ static double curve_ns(const struct curve *curve, double rows)
     if (rows <= curve->rows[0])
         return curve->ns[0];
     if (rows >= curve->rows[last]) {
-        double wide = curve->rows[last] - curve->rows[0];
-        double slope = last > 0 ? (curve->ns[last] - curve->ns[0]) / wide : 0;
+        double slope = 0;
+        for (i = last; i > 0 && 2 * curve->rows[i] > curve->rows[last]; i--)
+            ;
+        if (i < last)
+            slope = (curve->ns[last] - curve->ns[i]) / (curve->rows[last] - curve->rows[i]);
         return curve->ns[last] + slope * (rows - curve->rows[last]);
     }
     while (curve->rows[i + 1] < rows)
@@ -136,13 +144,15 @@ static int32_t fewest(const struct hzp_budget *budget, int32_t rows_max, double 
     return rows_max;
 }
 
-int32_t hzp_budget_rows(const struct hzp_budget *budget, const struct hzp_budget_load *load)
+int32_t hzp_budget_rows(struct hzp_budget *budget, const struct hzp_budget_load *load)
 {
     HZP_ASSERT(load->decodes >= 0 && load->rows_max > load->decodes);
     int32_t rows = load->rows_max;
     if (load->decodes > 0 && load->pressure < 1) {
         double part = least_part + (1 - least_part) * HZP_MAX(load->pressure, 0);
         rows = fewest(budget, load->rows_max, part);
+        if (++budget->asked % TRIES_EVERY == 0)
+            rows += rows / 2 + 8;
         rows = HZP_MAX(rows, load->decodes + load->decodes / PROMPTS_PART);
         rows = HZP_MIN(rows, load->rows_max);
     }

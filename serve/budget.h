@@ -7,10 +7,10 @@
  * duration of the steps of each size class (classes a quarter of an octave wide) gives T(rows).
  *
  *     budget = the fewest rows with  rows / T(rows) >= e * max over r <= rows_max of  r / T(r)
- *     e      = 0.8 + 0.2 * pressure
+ *     e      = 0.9 + 0.1 * pressure
  *
- * With pressure 0 (few run, nobody waits) a step is as short as it can be while at least four
- * fifths of the best throughput are kept; with pressure 1 it is as large as it may be.  Where rows are free,
+ * With pressure 0 (few run, nobody waits) a step is as short as it can be while at least nine
+ * tenths of the best throughput are kept; with pressure 1 it is as large as it may be.  Where rows are free,
  * because weights take as long to read for many as for one, r / T(r) grows with r and the budget
  * goes up to where they cease to be.  While nobody decodes nobody is held up, and the budget is
  * rows_max.  (NanoFlow fills every step to one fixed size, which costs it latency at low load:
@@ -18,9 +18,10 @@
  *
  * Sizes are a class's lower end, so multiples of 16 from 64 rows on, which products like.
  *
- * Between two measured classes T is a line; above the largest it goes on with the average slope so
- * far, below the smallest it is flat.  Measured averages are first made non-decreasing (pool
- * adjacent violators).  What was never measured looks cheaper than it is, so it gets measured.
+ * Between two measured classes T is a line; above the largest it goes on as it did over the last
+ * octave, below the smallest it is flat.  Measured averages are first made non-decreasing (pool
+ * adjacent violators).  Every 16th step asked about has half as many rows again and eight, so
+ * that it gets known whether more would pay.
  *
  * Nothing correct depends on it: any answer in [decodes + 1, rows_max] serves the same tokens.
  *
@@ -36,7 +37,10 @@ enum { HZP_BUDGET_CLASSES = 61 };
 struct hzp_budget {
     struct hzp_budget_class {
         double rows, ns; /* averages over about the last eight steps; rows 0: none yet */
+        uint64_t at;     /* the newest of them */
     } seen[HZP_BUDGET_CLASSES];
+    uint64_t learned; /* steps */
+    uint32_t asked;
 };
 
 struct hzp_budget_load {
@@ -60,6 +64,6 @@ double hzp_budget_ns(const struct hzp_budget *budget, int32_t rows);
 int32_t hzp_budget_rows_within(const struct hzp_budget *budget, int32_t rows_max, double ns);
 
 /* The step's rows, decodes included: decodes < return <= rows_max. */
-int32_t hzp_budget_rows(const struct hzp_budget *budget, const struct hzp_budget_load *load);
+int32_t hzp_budget_rows(struct hzp_budget *budget, const struct hzp_budget_load *load);
 
 #endif

@@ -102,6 +102,11 @@ int32_t hzp_edits_count(const struct hzp_edits *edits)
     return edits ? edits->count : 0;
 }
 
+bool hzp_edits_grow(const struct hzp_edits *edits)
+{
+    return edits && edits->penalties;
+}
+
 void hzp_edits_generated(struct hzp_edits *edits, int32_t token)
 {
     if (!edits || !edits->penalties)

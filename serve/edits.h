@@ -25,6 +25,9 @@ void hzp_edits_destroy(struct hzp_edits *edits); /* NULL: no effect */
 
 int32_t hzp_edits_count(const struct hzp_edits *edits); /* NULL: 0 */
 
+/* True: what a draw is told depends on the tokens drawn before it.  NULL: false. */
+bool hzp_edits_grow(const struct hzp_edits *edits);
+
 /* The request generated this token.  NULL: no effect. */
 void hzp_edits_generated(struct hzp_edits *edits, int32_t token);
 

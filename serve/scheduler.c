@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "serve/scheduler.h"
-
 #include "base/arena.h"
 #include "base/ring.h"
 #include "base/thread.h"
 #include "nanobatch/split.h"
-#include "serve/budget.h"
 #include "serve/edits.h"
+#include "serve/scheduler_state.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,58 +12,6 @@
 /* With a goal for the gaps between tokens: prompts go on with at least so many rows a step, and
  * are taken to stand so deep when it is asked how many would do. */
 enum { PROMPT_ROWS_MIN = 16, PROMPT_DEPTH = 256 };
-
-/* A sequence that has KV pages.  `rq` is NULL once the request is final; the pages may have to
- * wait for their last step. */
-struct seq {
-    struct hzp_request *rq;
-    bool used;
-    int32_t *page; /* [page_stride], the first `taken` are ours */
-    int32_t taken;
-    int32_t fed;             /* positions whose keys and values are stored */
-    int32_t prompt_end;      /* rows that come in pieces: prompt, and what was drawn before */
-    int32_t rows;            /* of ours in step `step` */
-    int32_t logit0, logits;  /* our range of that step's logits */
-    uint64_t step;           /* the last step that touches our pages */
-};
-
-struct hzp_scheduler {
-    struct hzp_source source;
-
-    /* fixed after create */
-    struct hzp_scheduler_config config;
-    const struct hzp_model *model;
-    struct hzp_kvpool *pool;
-    int32_t page_rows, page_stride;
-    int32_t wait_room;     /* of `wait`: who was pushed back has a place beside those who may wait */
-    struct hzp_ring *submitted;
-    struct hzp_admission *admission;
-
-    /* engine thread only */
-    struct seq *seq;       /* [running_max] */
-    int32_t *page_memory;  /* [running_max][page_stride] */
-    int32_t *order;        /* indices of running sequences, oldest first */
-    int32_t running;
-    int32_t turn;          /* who of `order` decodes first: moves on when a step has no room for all */
-    struct hzp_request **wait; /* a ring [wait_room] */
-    int32_t wait_head, wait_count;
-    struct hzp_growth *growth; /* [running_max] scratch */
-    struct hzp_budget budget;
-    uint64_t ended;        /* newest step that has ended */
-    uint64_t clock_ns;     /* of the newest step */
-    struct hzp_scheduler_stats now;
-
-    /* under lock; the lock is never held across anything that waits */
-    pthread_mutex_t lock;
-    bool stopping, hurry;
-    int32_t waiting;        /* submitted or in `wait`, never ran */
-    int64_t waiting_tokens; /* of theirs */
-    int32_t pushed_back;    /* in `wait` for another time */
-    uint64_t refused;
-    struct hzp_scheduler_stats shown;
-
-    _Atomic int32_t rows_bound;
-};
 
 static bool offer(struct hzp_source *source, struct hzp_step *step);
 static void deliver(struct hzp_source *source, const struct hzp_step *step, int status);
@@ -91,6 +37,7 @@ int hzp_scheduler_create(const struct hzp_scheduler_config *config, const struct
     for (int32_t i = 0; i < config->running_max; i++)
         s->seq[i].page = s->page_memory + (size_t)i * (size_t)s->page_stride;
     s->order = hzp_xcalloc((size_t)config->running_max, sizeof(*s->order));
+    s->chosen = hzp_xcalloc((size_t)config->running_max, sizeof(*s->chosen));
     s->wait_room = config->waiting_max + config->running_max;
     s->wait = hzp_xcalloc((size_t)s->wait_room, sizeof(struct hzp_request *));
     s->growth = hzp_xcalloc((size_t)config->running_max, sizeof(*s->growth));
@@ -219,7 +166,7 @@ static void end_request(struct hzp_scheduler *s, struct hzp_request *rq,
     atomic_store(&rq->let_go, true);
 }
 
-static void release_pages(struct hzp_scheduler *s, struct seq *seq)
+static void release_pages(struct hzp_scheduler *s, struct hzp_seq *seq)
 {
     hzp_kvpool_release(s->pool, seq->page, seq->taken);
     seq->used = false;
@@ -228,7 +175,7 @@ static void release_pages(struct hzp_scheduler *s, struct seq *seq)
 /* The i-th oldest running sequence runs no more; its pages are free as soon as no step reads them. */
 static struct hzp_request *leave_running(struct hzp_scheduler *s, int32_t i)
 {
-    struct seq *seq = &s->seq[s->order[i]];
+    struct hzp_seq *seq = &s->seq[s->order[i]];
     struct hzp_request *rq = seq->rq;
     s->running--;
     memmove(s->order + i, s->order + i + 1, (size_t)(s->running - i) * sizeof(*s->order));
@@ -358,6 +305,7 @@ void hzp_scheduler_destroy(struct hzp_scheduler *s)
     free(s->seq);
     free(s->page_memory);
     free(s->order);
+    free(s->chosen);
     free(s->wait);
     free(s->growth);
     hzp_admission_destroy(s->admission);
@@ -392,8 +340,8 @@ static void admit(struct hzp_scheduler *s)
         hzp_admission_add(s->admission, &growth);
         s->wait_head = (s->wait_head + 1) % s->wait_room;
         s->wait_count--;
-        struct seq *seq = &s->seq[i];
-        *seq = (struct seq){
+        struct hzp_seq *seq = &s->seq[i];
+        *seq = (struct hzp_seq){
             .rq = rq, .used = true, .page = seq->page, .prompt_end = growth.rows};
         s->order[s->running++] = i;
         leave_queue(s, rq);
@@ -406,16 +354,24 @@ static void admit(struct hzp_scheduler *s)
     }
 }
 
-/* True: pages come back when the step in flight ends. */
+/* Every token it may generate is drawn once the steps formed so far have ended. */
+static bool complete(const struct hzp_seq *seq)
+{
+    return seq->fed >= seq->rq->prompt_count + HZP_MAX(seq->rq->max_tokens, 1) - 1;
+}
+
+/* True: pages come back when the steps under way end. */
 static bool pages_to_come(const struct hzp_scheduler *s)
 {
-    for (int32_t i = 0; i < s->config.running_max; i++)
-        if (s->seq[i].used && !s->seq[i].rq && s->seq[i].taken)
+    for (int32_t i = 0; i < s->config.running_max; i++) {
+        const struct hzp_seq *seq = &s->seq[i];
+        if (seq->used && seq->taken && (!seq->rq || complete(seq)))
             return true;
+    }
     return false;
 }
 
-static bool has_page(const struct hzp_scheduler *s, const struct seq *seq)
+static bool has_page(const struct hzp_scheduler *s, const struct hzp_seq *seq)
 {
     return seq->taken * s->page_rows > seq->fed;
 }
@@ -425,8 +381,8 @@ static bool has_page(const struct hzp_scheduler *s, const struct seq *seq)
 static void secure_pages(struct hzp_scheduler *s)
 {
     for (int32_t i = 0; i < s->running; i++) {
-        struct seq *seq = &s->seq[s->order[i]];
-        if (has_page(s, seq))
+        struct hzp_seq *seq = &s->seq[s->order[i]];
+        if (complete(seq) || has_page(s, seq))
             continue;
         int32_t page = hzp_kvpool_take(s->pool);
         while (page < 0 && i < s->running - 1 && !pages_to_come(s)) {
@@ -438,42 +394,53 @@ static void secure_pages(struct hzp_scheduler *s)
     }
 }
 
-static bool decoding(const struct seq *seq)
+static bool decoding(const struct hzp_seq *seq)
 {
     return seq->fed >= seq->prompt_end;
 }
 
-/* Opens the sequence's segment for `rows` more rows and takes the pages they need. */
-static void open_segment(struct hzp_scheduler *s, struct hzp_batch *batch, struct seq *seq,
-                         int32_t rows, bool decode)
+static struct hzp_part *part_of(struct hzp_seq *seq, uint64_t step)
 {
-    while (seq->taken * s->page_rows < seq->fed + rows)
-        seq->page[seq->taken++] = hzp_kvpool_take(s->pool);
-    int32_t *page = hzp_batch_add_segment(batch, seq->fed, decode);
-    memcpy(page, seq->page, (size_t)seq->taken * sizeof(*page));
-    seq->rows = rows;
-    seq->logit0 = batch->logits;
-    seq->logits = 0;
+    return &seq->part[step % 2];
 }
 
-static int32_t add_row(struct hzp_scheduler *s, struct hzp_batch *batch, const struct seq *seq,
-                       int32_t position, int32_t token)
+/* Opens the sequence's segment for `rows` more rows and takes the pages they need. */
+static struct hzp_part *open_segment(struct hzp_scheduler *s, struct hzp_step *step, struct hzp_seq *seq,
+                                 int32_t rows, bool decode)
 {
-    return hzp_batch_add_row(batch, token, seq->page[position / s->page_rows] * s->page_rows +
-                                               position % s->page_rows);
+    struct hzp_part *part = part_of(seq, step->number);
+    while (seq->taken * s->page_rows < seq->fed + rows)
+        seq->page[seq->taken++] = hzp_kvpool_take(s->pool);
+    int32_t *page = hzp_batch_add_segment(step->batch, seq->fed, decode);
+    memcpy(page, seq->page, (size_t)seq->taken * sizeof(*page));
+    *part = (struct hzp_part){.step = step->number, .pos0 = seq->fed, .rows = rows,
+                          .logit0 = step->batch->logits};
+    seq->fed += rows;
+    seq->step = step->number;
+    step->rows_left -= rows;
+    /* Penalties count every token drawn so far: the next draw waits for this one. */
+    if (hzp_edits_grow(seq->rq->edits) && decoding(seq))
+        step->settle = HZP_MAX(step->settle, HZP_SETTLE_SERVING);
+    return part;
+}
+
+static int32_t slot_of(const struct hzp_scheduler *s, const struct hzp_seq *seq, int32_t position)
+{
+    return seq->page[position / s->page_rows] * s->page_rows + position % s->page_rows;
 }
 
 /* Edits that a draw of this sequence adds to the step. */
-static int32_t draw_edits(const struct seq *seq)
+static int32_t draw_edits(const struct hzp_seq *seq)
 {
     return hzp_edits_count(seq->rq->edits);
 }
 
 /* The row's logits draw the token at `position`. */
-static void want_draw(struct hzp_batch *batch, struct seq *seq, int32_t row, int32_t position)
+static void want_draw(struct hzp_batch *batch, struct hzp_seq *seq, struct hzp_part *part, int32_t row,
+                      int32_t position)
 {
     const struct hzp_request *rq = seq->rq;
-    int32_t drawn = atomic_load_explicit(&rq->out_count, memory_order_relaxed); /* our own */
+    int32_t drawn = position - rq->prompt_count;
     const struct hzp_sampling *how = &rq->sampling;
     struct hzp_sample_row *sample = &batch->sample[hzp_batch_add_logits(batch, row)];
     *sample = (struct hzp_sample_row){
@@ -495,55 +462,82 @@ static void want_draw(struct hzp_batch *batch, struct seq *seq, int32_t row, int
     hzp_edits_write(rq->edits, drawn < rq->min_tokens, batch->edit + batch->edits);
     batch->edits += sample->edits;
     batch->tops_wanted |= rq->tops > 0;
-    seq->logits++;
+    part->logits++;
 }
 
 /* The row's logits tell how likely the prompt's next token was. */
-static void want_given(struct hzp_batch *batch, struct seq *seq, int32_t row, int32_t token)
+static void want_given(struct hzp_batch *batch, struct hzp_part *part, int32_t tops, int32_t row,
+                       int32_t token)
 {
-    int32_t tops = seq->rq->tops;
     batch->sample[hzp_batch_add_logits(batch, row)] = (struct hzp_sample_row){
         .top_p = 1, .repetition = 1, .edit0 = batch->edits, .given = token, .tops = tops};
     batch->tops_wanted |= tops > 0;
-    seq->logits++;
+    part->logits++;
 }
 
-/* Every decoding sequence's row, as far as the step has room; who found none is first next time. */
-static int32_t add_decodes(struct hzp_scheduler *s, struct hzp_step *step)
+/* Chooses who decodes, as far as the step has room; who found none is first next time. */
+static int32_t choose_decodes(struct hzp_scheduler *s, const struct hzp_step *step)
 {
-    struct hzp_batch *batch = step->batch;
-    int32_t added = 0, first = s->running ? s->turn % s->running : 0;
+    const struct hzp_batch_config *max = &step->batch->max;
+    int32_t chosen = 0, edits = step->batch->edits, first = s->running ? s->turn % s->running : 0;
+    int32_t room = HZP_MIN(step->rows_left, HZP_MIN(max->segs_max, max->logits_max));
     bool left_out = false;
     for (int32_t k = 0; k < s->running; k++) {
-        int32_t i = (first + k) % s->running;
-        struct seq *seq = &s->seq[s->order[i]];
-        if (!decoding(seq) || !has_page(s, seq))
+        int32_t i = first + k < s->running ? first + k : first + k - s->running;
+        const struct hzp_seq *seq = &s->seq[s->order[i]];
+        if (!decoding(seq) || complete(seq) || !has_page(s, seq))
             continue;
-        if (step->rows_left < 1 || batch->segs == batch->max.segs_max ||
-            batch->logits == batch->max.logits_max ||
-            batch->edits + draw_edits(seq) > batch->max.edits_max) {
+        if (chosen == room || edits + draw_edits(seq) > max->edits_max) {
             if (!left_out)
                 s->turn = i;
             left_out = true;
             continue;
         }
-        int32_t drawn = seq->fed - seq->rq->prompt_count;
-        open_segment(s, batch, seq, 1, true);
-        int32_t row = add_row(s, batch, seq, seq->fed, seq->rq->out[drawn].token);
-        want_draw(batch, seq, row, seq->fed + 1);
-        seq->step = step->number;
-        step->rows_left--;
-        added++;
+        edits += draw_edits(seq);
+        s->chosen[chosen++] = s->order[i];
     }
     if (!left_out)
         s->turn = 0;
-    return added;
+    return chosen;
+}
+
+/* The logits of the step under way that draw the token the sequence feeds next; -1: it is known. */
+static int32_t drawn_by(struct hzp_seq *seq, const struct hzp_step *step)
+{
+    if (!step->under_way)
+        return -1;
+    const struct hzp_part *part = part_of(seq, step->number - 1);
+    bool drawn = part->step == step->number - 1 && part->rows > 0;
+    return drawn ? part->logit0 + part->logits - 1 : -1;
+}
+
+/* Every chosen sequence's row: those whose token the step under way draws come first. */
+static int32_t add_decodes(struct hzp_scheduler *s, struct hzp_step *step)
+{
+    struct hzp_batch *batch = step->batch;
+    int32_t chosen = choose_decodes(s, step);
+    for (int known = 0; known < 2; known++)
+        for (int32_t k = 0; k < chosen; k++) {
+            struct hzp_seq *seq = &s->seq[s->chosen[k]];
+            int32_t logit = seq->step == step->number ? 0 : drawn_by(seq, step), at = seq->fed, row;
+            if (seq->step == step->number || (logit < 0) != known)
+                continue;
+            struct hzp_part *part = open_segment(s, step, seq, 1, true);
+            if (known)
+                row = hzp_batch_add_row(batch, seq->rq->out[at - seq->rq->prompt_count].token,
+                                        slot_of(s, seq, at));
+            else
+                row = hzp_batch_add_drawn(batch, step->under_way->batch, logit,
+                                          slot_of(s, seq, at));
+            want_draw(batch, seq, part, row, at + 1);
+        }
+    return chosen;
 }
 
 /* How many of the rows that come in pieces fit: at most `room` rows, the pages there are, and the
  * logits they want. */
 static int32_t piece_rows(const struct hzp_scheduler *s, const struct hzp_batch *batch,
-                          const struct seq *seq, int32_t room)
+                          const struct hzp_seq *seq, int32_t room)
 {
     const struct hzp_request *rq = seq->rq;
     int32_t left = seq->prompt_end - seq->fed;
@@ -559,22 +553,20 @@ static int32_t piece_rows(const struct hzp_scheduler *s, const struct hzp_batch 
     return rows;
 }
 
-static void add_piece(struct hzp_scheduler *s, struct hzp_step *step, struct seq *seq, int32_t rows)
+static void add_piece(struct hzp_scheduler *s, struct hzp_step *step, struct hzp_seq *seq, int32_t rows)
 {
     const struct hzp_request *rq = seq->rq;
     int32_t prompt = rq->prompt_count;
-    open_segment(s, step->batch, seq, rows, false);
-    for (int32_t p = seq->fed; p < seq->fed + rows; p++) {
+    struct hzp_part *part = open_segment(s, step, seq, rows, false);
+    for (int32_t p = part->pos0; p < seq->fed; p++) {
         int32_t token = p < prompt ? rq->prompt[p] : rq->out[p - prompt].token;
-        int32_t row = add_row(s, step->batch, seq, p, token);
+        int32_t row = hzp_batch_add_row(step->batch, token, slot_of(s, seq, p));
         /* What was told of the prompt stays told, by the version that told it. */
         if (p + 1 < prompt && rq->prompt_logprobs && p >= rq->computed)
-            want_given(step->batch, seq, row, rq->prompt[p + 1]);
+            want_given(step->batch, part, rq->tops, row, rq->prompt[p + 1]);
         if (p + 1 == seq->prompt_end && rq->max_tokens > 0)
-            want_draw(step->batch, seq, row, p + 1);
+            want_draw(step->batch, seq, part, row, p + 1);
     }
-    seq->step = step->number;
-    step->rows_left -= rows;
 }
 
 /* Rows of the whole step with which the gaps of those who decode stay within their goal; 0: there is
@@ -616,8 +608,8 @@ static void add_prefills(struct hzp_scheduler *s, struct hzp_step *step, int32_t
     int32_t room = prompt_room(s, step, decodes);
     s->now.budget_rows = decodes + room;
     for (int32_t i = 0; i < s->running && room > 0; i++) {
-        struct seq *seq = &s->seq[s->order[i]];
-        if (decoding(seq) || seq->rows)
+        struct hzp_seq *seq = &s->seq[s->order[i]];
+        if (decoding(seq))
             continue;
         if (batch->segs == batch->max.segs_max)
             break;
@@ -639,12 +631,14 @@ static void tell_wait(struct hzp_waits *waits, const struct hzp_request *rq, int
 }
 
 /* Prompts that are not through, in the order in which they will be: the split leaves them time. */
-static void tell_waits(const struct hzp_scheduler *s, struct hzp_waits *waits)
+static void tell_waits(const struct hzp_scheduler *s, struct hzp_step *step)
 {
+    struct hzp_waits *waits = &step->waits;
     for (int32_t i = 0; i < s->running; i++) {
-        const struct seq *seq = &s->seq[s->order[i]];
-        if (!decoding(seq))
-            tell_wait(waits, seq->rq, seq->prompt_end - seq->fed, seq->rows);
+        const struct hzp_seq *seq = &s->seq[s->order[i]];
+        int32_t rows = seq->step == step->number ? seq->part[step->number % 2].rows : 0;
+        if (seq->fed - rows < seq->prompt_end)
+            tell_wait(waits, seq->rq, seq->prompt_end - (seq->fed - rows), rows);
     }
     for (int32_t i = 0; i < s->wait_count; i++)
         tell_wait(waits, wait_at(s, i), wait_at(s, i)->prompt_count, 0);
@@ -679,7 +673,7 @@ static bool offer(struct hzp_source *source, struct hzp_step *step)
     if (s->running && step->version) {
         HZP_ASSERT(batch->max.page_stride >= s->page_stride);
         add_prefills(s, step, add_decodes(s, step));
-        tell_waits(s, &step->waits);
+        tell_waits(s, step);
         step->kv = hzp_kvpool_layers(s->pool);
         if (batch->rows)
             count_step(s, batch->rows);
@@ -689,75 +683,6 @@ static bool offer(struct hzp_source *source, struct hzp_step *step)
 }
 
 /* ---- what a step brought ---- */
-
-/* Logits `at` of the step become entry `n` of the three arrays. */
-static void read_output(const struct hzp_step *step, int32_t tops, int32_t at, int32_t n,
-                        struct hzp_output *out, int32_t *top_token, float *top_logprob)
-{
-    const struct hzp_batch *batch = step->batch;
-    out[n] = (struct hzp_output){.token = batch->token[at],
-                                 .logprob = batch->logprob[at],
-                                 .rank = batch->rank[at],
-                                 .version = step->version->record.id,
-                                 .at_ns = step->end_ns};
-    if (tops) {
-        size_t from = (size_t)at * HZP_TOPS_MAX, to = (size_t)n * (size_t)tops;
-        memcpy(top_token + to, batch->top_token + from, (size_t)tops * sizeof(*top_token));
-        memcpy(top_logprob + to, batch->top_logprob + from, (size_t)tops * sizeof(*top_logprob));
-    }
-}
-
-static bool stops(const struct hzp_scheduler *s, const struct hzp_request *rq, int32_t token)
-{
-    const struct hzp_model_config *model = s->model->config;
-    for (int32_t i = 0; i < model->eos_count && !rq->ignore_eos; i++)
-        if (model->eos[i] == token)
-            return true;
-    for (int32_t i = 0; i < rq->stop_ids; i++)
-        if (rq->stop_id[i] == token)
-            return true;
-    return false;
-}
-
-/* Takes over the results of the sequence's rows.  RUNNING, or how it ended. */
-static enum hzp_request_state take_results(struct hzp_scheduler *s, const struct hzp_step *step,
-                                           struct seq *seq, int64_t staleness)
-{
-    struct hzp_request *rq = seq->rq;
-    int32_t fed = seq->fed, logit = seq->logit0, known = HZP_MAX(fed, rq->computed);
-    seq->fed += seq->rows;
-    rq->staleness = HZP_MAX(rq->staleness, staleness);
-    s->now.prompt_tokens += (uint64_t)HZP_MAX(HZP_MIN(seq->fed, rq->prompt_count) - known, 0);
-    s->now.recomputed_tokens += (uint64_t)(HZP_MIN(known, seq->fed) - fed);
-    if (rq->prompt_logprobs)
-        for (int32_t p = known + 1; p < rq->prompt_count && p <= seq->fed; p++, logit++)
-            read_output(step, rq->tops, logit, p, rq->prompt_out, rq->prompt_top_token,
-                        rq->prompt_top_logprob);
-    rq->computed = HZP_MAX(rq->computed, seq->fed);
-    if (seq->fed < seq->prompt_end)
-        return HZP_REQUEST_RUNNING;
-    if (!rq->max_tokens)
-        return HZP_REQUEST_LENGTH;
-
-    int32_t n = seq->fed - rq->prompt_count;
-    read_output(step, rq->tops, logit, n, rq->out, rq->top_token, rq->top_logprob);
-    HZP_DEBUG_ASSERT(logit + 1 == seq->logit0 + seq->logits);
-    int32_t token = rq->out[n].token;
-    s->now.generated_tokens++;
-    hzp_edits_generated(rq->edits, token);
-    enum hzp_request_state state = HZP_REQUEST_RUNNING;
-    if (stops(s, rq, token) && n + 1 > rq->min_tokens) {
-        rq->stop_token = token;
-        state = HZP_REQUEST_STOPPED;
-    } else if (n + 1 == rq->max_tokens) {
-        state = HZP_REQUEST_LENGTH;
-    }
-    /* release: whoever sees the count sees the output before it */
-    atomic_store_explicit(&rq->out_count, n + 1, memory_order_release);
-    if (state == HZP_REQUEST_RUNNING && rq->wake)
-        rq->wake(rq->wake_ctx);
-    return state;
-}
 
 static void deliver(struct hzp_source *source, const struct hzp_step *step, int status)
 {
@@ -774,13 +699,13 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step, int 
     }
     if (status >= 0)
         hzp_budget_learn(&s->budget, step->batch ? step->batch->rows : 0, step->served_ns);
-    int64_t staleness = s->model->weights ? hzp_weights_staleness(s->model->weights) : 0;
+    int64_t staleness = hzp_step_staleness(s, step);
     for (int32_t i = 0; i < s->running;) {
-        struct seq *seq = &s->seq[s->order[i]];
+        struct hzp_seq *seq = &s->seq[s->order[i]];
+        const struct hzp_part *part = part_of(seq, step->number);
         enum hzp_request_state state = HZP_REQUEST_RUNNING;
-        if (seq->rows && seq->step == step->number)
-            state = take_results(s, step, seq, staleness);
-        seq->rows = 0;
+        if (part->step == step->number && part->rows)
+            state = hzp_take_results(s, step, seq, part, staleness);
         if (state == HZP_REQUEST_RUNNING)
             i++;
         else

@@ -37,7 +37,8 @@ int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_train
     HZP_TRY(hzp_recipe_check(&config->recipe, NULL));
     struct hzp_trainer *t = hzp_xcalloc(1, sizeof(*t));
     t->config = *config;
-    t->source = (struct hzp_source){"train", offer, deliver, busy};
+    t->source = (struct hzp_source){
+        .name = "train", .slices = true, .offer = offer, .deliver = deliver, .busy = busy};
     t->learned_through = -1;
     hzp_plan_init(&t->chain);
     pthread_mutex_init(&t->lock, NULL);
@@ -189,7 +190,7 @@ static void build_micro(struct hzp_trainer *t)
     t->now.learned_tokens += t->micro->learned;
     hzp_plan_clear(&t->chain);
     hzp_micro_build(&t->chain, t->config.model, version_read(t), t->micro, t->space, t->bin == 0);
-    t->at = 0;
+    t->at = t->to = 0;
 }
 
 static void note_sequences(struct hzp_trainer *t)
@@ -269,7 +270,7 @@ static bool begin_update(struct hzp_trainer *t, bool *ret_flush)
     t->now.lr = hyper.lr;
     hzp_plan_clear(&t->chain);
     hzp_update_build(&t->chain, t->config.model, version_read(t), t->draft, &hyper, t->space);
-    t->at = 0;
+    t->at = t->to = 0;
     t->stage = HZP_TRAINER_UPDATE;
     return true;
 }
@@ -310,7 +311,7 @@ static bool offer(struct hzp_source *source, struct hzp_step *step)
 {
     struct hzp_trainer *t = HZP_CONTAINER_OF(source, struct hzp_trainer, source);
     bool flush = false, gave_back = given_back(t); /* a turn then reclaims it */
-    t->offered = t->flush = false;
+    t->flush = false;
     if (t->stage == HZP_TRAINER_BROKEN)
         return false;
     serve_freeze(t, step->number - 1);
@@ -328,17 +329,19 @@ static bool offer(struct hzp_source *source, struct hzp_step *step)
     }
     if (t->stage == HZP_TRAINER_WAIT && !begin_update(t, &flush))
         return offer_turn(t, flush) || gave_back;
-    t->to = hzp_price_cut(step->price, &t->chain, t->at, step->train_ns, step->item_ns);
-    if (t->to == t->at) {
-        /* The next item would be too long: the split hears what it takes, and nothing runs. */
-        step->chain = &t->chain;
-        step->from = step->to = t->at;
-        return gave_back;
-    }
+    if (t->to == t->chain.items)
+        return gave_back; /* all of it is on its way */
     step->chain = &t->chain;
-    step->from = t->at;
-    step->to = t->to;
-    t->offered = true;
+    step->from = t->to;
+    step->to = t->to =
+        hzp_price_cut(step->price, &t->chain, t->to, step->train_ns, step->item_ns);
+    if (step->to == step->from)
+        return gave_back; /* the next item would be too long: the split hears what it takes */
+    /* The update ends with this slice, and is published when that is known.  A step formed before
+     * would serve from a version that trails by one more. */
+    if (t->stage == HZP_TRAINER_UPDATE && t->to == t->chain.items &&
+        over_bound(t, t->unpublished + 1))
+        step->settle = HZP_SETTLE_ALL;
     return true;
 }
 
@@ -496,8 +499,8 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step, int 
     }
     if (t->flush)
         publish_early(t, step);
-    if (t->offered) {
-        t->at = t->to;
+    if (step->chain == &t->chain && step->to > step->from) {
+        t->at = step->to;
         t->now.device_ns += step->trained_ns;
         if (t->at == t->chain.items) {
             if (t->stage == HZP_TRAINER_ACCUMULATE)
@@ -506,7 +509,7 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step, int 
                 end_update(t, step);
         }
     }
-    t->offered = t->flush = false;
+    t->flush = false;
     serve_freeze(t, step->number);
 }
 

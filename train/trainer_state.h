@@ -37,8 +37,8 @@ struct hzp_trainer {
     /* engine thread */
     enum hzp_trainer_stage stage;
     struct hzp_plan chain;
-    int32_t at, to;              /* next item; end of the slice offered in this step */
-    bool offered, flush;         /* in this step: a slice; a publication without one */
+    int32_t at, to;              /* items before it have ended; have been offered */
+    bool flush;                  /* in this step: a publication without a slice */
     struct hzp_draw draw;
     int32_t bin;                 /* micro-batch in hand */
     struct hzp_version *held;    /* the current version, acquired for this update; NULL: reads draft */

@@ -55,6 +55,7 @@ int hzp_bench_coserve(struct hzp_bench *b, struct hzp_err_text *reterr);
 int hzp_bench_swap(struct hzp_bench *b, struct hzp_err_text *reterr);
 int hzp_bench_offline(struct hzp_bench *b, struct hzp_err_text *reterr);
 int hzp_bench_ops(struct hzp_bench *b, struct hzp_err_text *reterr);
+int hzp_bench_loop(struct hzp_bench *b, struct hzp_err_text *reterr);
 
 /* A source that does nothing but publish versions; made before the engine starts. */
 struct hzp_bench_swapper *hzp_bench_swapper_create(void);

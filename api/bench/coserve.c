@@ -215,6 +215,24 @@ static void compare(struct hzp_bench *b, const char *what, struct load *off, str
     hzp_bench_plain(b, name, served / 2 + trained / alone, "x");
 }
 
+/* What held training where it was, over all steps that had requests and training. */
+static void tell_limits(struct hzp_bench *b)
+{
+    struct hzp_split_report *r = hzp_xmalloc(sizeof(*r));
+    char name[80];
+    uint64_t all = 0;
+    hzp_split_read(hzp_loop_split(b->engine->loop), hzp_now_ns(), r);
+    for (int i = HZP_LIMIT_IDLE + 1; i < HZP_LIMIT_COUNT; i++)
+        all += r->limited[i];
+    for (int i = HZP_LIMIT_IDLE + 1; all && i < HZP_LIMIT_COUNT; i++) {
+        snprintf(name, sizeof(name), "steps in which training was limited by: %s",
+                 hzp_split_limit_name((enum hzp_split_limit)i));
+        hzp_bench_plain(b, name, 100 * (double)r->limited[i] / (double)all, "%");
+    }
+    hzp_bench_plain(b, "predicted gaps: mean error", 100 * r->error, "%");
+    free(r);
+}
+
 /* How soon training had the device when requests paused. */
 static void tell_switches(struct hzp_bench *b)
 {
@@ -277,6 +295,7 @@ int hzp_bench_coserve(struct hzp_bench *b, struct hzp_err_text *reterr)
         report(b, "training off", &load[ALONE]);
         compare(b, "training on", &load[ALONE], &load[TOGETHER], alone);
         compare(b, "time-slicing", &load[ALONE], &load[SLICED], alone);
+        tell_limits(b);
         tell_switches(b);
     }
     for (int i = 0; i < HZP_COUNT(load); i++)

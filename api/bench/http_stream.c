@@ -103,9 +103,8 @@ static int64_t number(const char *text, int base, const char **end)
 static int status_line(struct hzp_http_stream *s, struct hzp_err_text *reterr)
 {
     const char *end;
-    int64_t status =
-        strncmp(s->line, "HTTP/1.", 7) || !s->line[7] || s->line[8] != ' ' ? -1
-                                                                          : number(s->line + 9, 10, &end);
+    bool http = !strncmp(s->line, "HTTP/1.", 7) && s->line[7] && s->line[8] == ' ';
+    int64_t status = http ? number(s->line + 9, 10, &end) : -1;
     if (status < 100 || status > 999)
         return hzp_fail(reterr, HZP_EFORMAT, "this is no HTTP: \"%.60s\"", s->line);
     s->status = (int)status;
@@ -123,7 +122,8 @@ static int header_line(struct hzp_http_stream *s, struct hzp_err_text *reterr)
     const char *value = colon + 1 + strspn(colon + 1, " \t");
     if (!strcasecmp(s->line, "transfer-encoding")) {
         if (strcasecmp(value, "chunked"))
-            return hzp_fail(reterr, HZP_EFORMAT, "transfer-encoding: %.60s is not understood", value);
+            return hzp_fail(reterr, HZP_EFORMAT, "transfer-encoding: %.60s is not understood",
+                            value);
         s->chunked = true;
     } else if (!strcasecmp(s->line, "content-length")) {
         s->left = number(value, 10, &end);

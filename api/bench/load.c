@@ -85,7 +85,8 @@ static int piece(struct stream *s, uint64_t now)
     }
     if (s->gaps == s->gaps_room) {
         int64_t room = HZP_MAX(s->gaps_room * 2, (int64_t)64);
-        float *gap = room <= HZP_LOAD_GAPS_MAX ? realloc(s->gap, (size_t)room * sizeof(*gap)) : NULL;
+        float *gap =
+            room <= HZP_LOAD_GAPS_MAX ? realloc(s->gap, (size_t)room * sizeof(*gap)) : NULL;
         if (!gap)
             return fail_stream(s, "no memory for the record of an answer");
         s->gap = gap;
@@ -425,8 +426,8 @@ static int32_t sockets(int32_t wanted)
 /* What every body ends in. */
 static char *make_tail(const struct hzp_load_config *config)
 {
-    json_t *same = json_pack("{s:s, s:b, s:{s:b}, s:i, s:b}", "model", config->server->model, "stream",
-                             1, "stream_options", "include_usage", 1, "temperature", 0,
+    json_t *same = json_pack("{s:s, s:b, s:{s:b}, s:i, s:b}", "model", config->server->model,
+                             "stream", 1, "stream_options", "include_usage", 1, "temperature", 0,
                              "ignore_eos", 1);
     if (same && config->extra)
         json_object_update(same, (json_t *)(uintptr_t)config->extra);

@@ -152,7 +152,7 @@ int hzp_load_connect(const char *url, const char *key, const char *model,
     }
     json_decref(models);
     if (!ret->model[0])
-        return hzp_fail(reterr, HZP_EIO, "%s:%s%s/v1/models lists no model%s%s", ret->host, ret->port,
-                        ret->path, model ? " named " : "", model ? model : "");
+        return hzp_fail(reterr, HZP_EIO, "%s:%s%s/v1/models lists no model%s%s", ret->host,
+                        ret->port, ret->path, model ? " named " : "", model ? model : "");
     return HZP_OK;
 }

@@ -41,8 +41,8 @@ static void label(const struct panel *p, double x, double y, const char *class, 
 static void line(const struct panel *p, double x1, double y1, double x2, double y2,
                  const char *class)
 {
-    fprintf(p->out, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" class=\"%s\"/>\n", x1, y1,
-            x2, y2, class);
+    fprintf(p->out, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" class=\"%s\"/>\n", x1,
+            y1, x2, y2, class);
 }
 
 /* A duration as one reads it: 850 us, 12 ms, 3.2 s. */
@@ -141,7 +141,8 @@ static void histogram(const struct panel *p, const char *title, const float *val
     for (int i = 0; i < BARS; i++) {
         double height = p->height * 100.0 * (double)count[i] / (double)n / top;
         if (count[i])
-            fprintf(p->out, "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" fill=\"%s\"/>\n",
+            fprintf(p->out,
+                    "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" fill=\"%s\"/>\n",
                     p->x + width * i + 0.5, p->y + p->height - height, width - 1, height, colour);
     }
     time_axis(p, low, high);
@@ -166,8 +167,8 @@ static void merge(const struct hzp_load_record *record, const struct hzp_load_su
     double weight =
         record->pieces > 0 ? (double)summary->output_tokens / (double)record->pieces : 1;
     /* Not finer than a second where there is enough of them: finer shows single steps. */
-    int64_t least = record->slices > (int64_t)(40 / HZP_LOAD_SLICE_S) ? (int64_t)(1 / HZP_LOAD_SLICE_S)
-                                                                      : 5;
+    double least_s = (double)record->slices * HZP_LOAD_SLICE_S > 40 ? 1 : 0.25;
+    int64_t least = (int64_t)(least_s / HZP_LOAD_SLICE_S + 0.5);
     int64_t each = HZP_MAX(least, HZP_DIV_UP(record->slices, (int64_t)POINTS));
     memset(ret, 0, sizeof(*ret));
     ret->step_s = (double)each * HZP_LOAD_SLICE_S;
@@ -228,7 +229,8 @@ static void head(FILE *out, const char *title, const struct hzp_load_summary *s)
     fprintf(out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" "
             "height=\"%d\" font-family=\"system-ui, DejaVu Sans, sans-serif\">\n<style>\n"
-            "text{fill:#1d2733}.title{font-size:18px;font-weight:600}.said{font-size:13px;fill:#44505c}\n"
+            "text{fill:#1d2733}.title{font-size:18px;font-weight:600}\n"
+            ".said{font-size:13px;fill:#44505c}\n"
             ".name{font-size:14px;font-weight:600}.tick{font-size:11px;fill:#5b6772}\n"
             "line.grid{stroke:#e3e7eb}line.axis{stroke:#8a949e}\n"
             "line.mark{stroke:#1d2733;stroke-dasharray:4 3}text.mark,text.goal{font-size:11px;"
@@ -278,8 +280,8 @@ int hzp_load_plot(const char *path, const char *title, const struct hzp_load_rec
     histogram(&(struct panel){out, LEFT + half + RIGHT + LEFT, 104, half, 190},
               "Inter-token latency", record->gap, record->gaps, &summary->itl, record->goals.itl,
               ITL_COLOUR);
-    over_time(&(struct panel){out, LEFT, 368, whole, 170}, "Output tokens each second", series->rate,
-              series, 4, RATE_COLOUR, false);
+    over_time(&(struct panel){out, LEFT, 368, whole, 170}, "Output tokens each second",
+              series->rate, series, 4, RATE_COLOUR, false);
     over_time(&(struct panel){out, LEFT, 580, whole, 90}, "Requests in flight", series->running,
               series, 3, RUNNING_COLOUR, true);
     fputs("</svg>\n", out);

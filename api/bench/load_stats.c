@@ -178,8 +178,9 @@ static int one_goal(const char *text, size_t n, struct hzp_load_goals *goals,
         *field[i] = value * unit;
         return HZP_OK;
     }
-    return hzp_fail_param(reterr, HZP_EINVAL, "--slo", "--slo takes a list like ttft=500ms,itl=50ms "
-                          "of ttft, tpot, itl and e2el, not \"%s\"", item);
+    return hzp_fail_param(reterr, HZP_EINVAL, "--slo",
+                          "--slo takes a list like ttft=500ms,itl=50ms of ttft, tpot, itl and "
+                          "e2el, not \"%s\"", item);
 }
 
 int hzp_load_goals_parse(const char *text, struct hzp_load_goals *ret, struct hzp_err_text *reterr)

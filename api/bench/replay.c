@@ -34,8 +34,8 @@ static int make_work(const struct hzp_options *o, const struct hzp_load_server *
     if (made > HZP_LOAD_GAPS_MAX) {
         hzp_workload_free(ret);
         return hzp_fail_param(reterr, HZP_EINVAL, "--limit",
-                              "%lld answer tokens in one load, more than %d: take a part of it with "
-                              "--limit", (long long)made, HZP_LOAD_GAPS_MAX);
+                              "%lld answer tokens in one load, more than %d: take a part of it "
+                              "with --limit", (long long)made, HZP_LOAD_GAPS_MAX);
     }
     return HZP_OK;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/bench/replay.h - `hzpserve bench replay`: a recorded or made-up load against a running server.
+/* api/bench/replay.h - `hzpserve bench replay`: a recorded or made-up load on a running server.
  *
  * Thread: the command's own.
  */

@@ -64,7 +64,8 @@ static void swap_when_due(struct hzp_source *source, const struct hzp_step *step
 struct hzp_bench_swapper *hzp_bench_swapper_create(void)
 {
     struct hzp_bench_swapper *s = hzp_xcalloc(1, sizeof(*s));
-    s->source = (struct hzp_source){"swap", no_offer, swap_when_due, NULL};
+    s->source = (struct hzp_source){
+        .name = "swap", .offer = no_offer, .deliver = swap_when_due};
     return s;
 }
 

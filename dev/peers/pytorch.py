@@ -116,7 +116,8 @@ def main():
 def ours(given, what, server, turn):
     if what == "train":
         return ours_train(given, turn)
-    return load(given, server, given.batch, given.batch, 512, 128, turn + 1)["total_token_throughput"]
+    r = load(given, server, given.batch, given.batch, 512, 128, turn + 1)
+    return r["total_token_throughput"]
 
 
 def report(given, values):

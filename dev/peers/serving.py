@@ -82,7 +82,8 @@ def figures(given, server, what, seed):
     if what == "alone":
         prefill = load(given, server, 3, 1, given.input, 1, seed)
         decode = load(given, server, 1, 1, 16, given.output, seed)
-        return {f"prefill of {given.input}, tokens/s": given.input / prefill["median_ttft_ms"] * 1e3,
+        prefill_rate = given.input / prefill["median_ttft_ms"] * 1e3
+        return {f"prefill of {given.input}, tokens/s": prefill_rate,
                 "decode alone, tokens/s": 1e3 / decode["median_tpot_ms"]}, [prefill, decode]
     n = int(what)
     r = load(given, server, n * given.batches, n, given.input, given.output, seed)
@@ -143,7 +144,7 @@ def run(given, servers, kinds):
                     print(f"{server.name:10} {name:32} {value:10.2f}", flush=True)
     medians = {name: {who: statistics.median(v) for who, v in both.items()}
                for name, both in values.items()}
-    print(f"\n{'median of ' + str(given.rounds):34} {'hzpserve':>10} {'llama.cpp':>10} {'ratio':>7}")
+    print(f"\n{f'median of {given.rounds}':34} {'hzpserve':>10} {'llama.cpp':>10} {'ratio':>7}")
     for name, m in medians.items():
         print(f"{name:34} {m['hzpserve']:10.2f} {m['llama.cpp']:10.2f} "
               f"{m['hzpserve'] / m['llama.cpp']:7.2f}", flush=True)

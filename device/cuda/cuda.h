@@ -115,6 +115,12 @@ static inline int hzp_cuda_sms(struct hzp_lane *lane)
     return limit ? limit : hzp_cuda_device(lane)->sms;
 }
 
+/* The lane's share holds only as far as its kernels start no more blocks than fit on its SMs. */
+static inline bool hzp_cuda_by_grid(struct hzp_lane *lane)
+{
+    return hzp_cuda_lane(lane)->limit && hzp_cuda_device(lane)->lanes == HZP_CUDA_GRID;
+}
+
 /* HZP_OK, or HZP_EDEVICE with the text of the error logged once; HZP_EUNSUP while a graph is made. */
 int hzp_cuda_check(struct hzp_cuda_device *dev, cudaError_t error, const char *what);
 

@@ -9,10 +9,13 @@
  *
  * The cut into pieces depends on the sequence's length alone: what else is in the batch does not
  * change a bit (but for batches so large that the scratch memory forces longer pieces).
+ *
+ * On a lane whose share is a number of blocks, blocks take one piece after another.
  */
 #include "device/cuda/tensor.cuh"
 
-enum { WARPS = 4, STEP = 16, SHORT = 128, LONG = 512, LONG_FROM = 4096 };
+enum { WARPS = 4, STEP = 16, SHORT = 128, LONG = 512, LONG_FROM = 4096,
+       RESIDENT = 3 /* blocks an SM, where their number is limited */ };
 
 struct decode_args {
     struct hzp_attn_paged_args a;
@@ -242,15 +245,33 @@ static __device__ bool ends_last(int32_t *counter, int pieces)
     return last;
 }
 
-template <int D, bool TALL, bool WHOLE>
-static __global__ void __launch_bounds__(WARPS * 32) attn_decode(struct decode_args d)
+/* Which piece x of which sequence z; y: kv head and group of its query heads, of ys.  A block's own: */
+struct block_at {
+    __device__ __forceinline__ unsigned x() const { return blockIdx.x; }
+    __device__ __forceinline__ unsigned y() const { return blockIdx.y; }
+    __device__ __forceinline__ unsigned z() const { return blockIdx.z; }
+    __device__ __forceinline__ unsigned ys() const { return gridDim.y; }
+};
+
+/* or the i-th of all. */
+struct turn_at {
+    unsigned i, xs, ys_;
+    __device__ __forceinline__ unsigned x() const { return i % xs; }
+    __device__ __forceinline__ unsigned y() const { return i / xs % ys_; }
+    __device__ __forceinline__ unsigned z() const { return i / xs / ys_; }
+    __device__ __forceinline__ unsigned ys() const { return ys_; }
+};
+
+template <int D, bool TALL, bool WHOLE, class AT>
+static __device__ __forceinline__ void attend(const struct decode_args &d, AT at_piece)
 {
     constexpr int ROWS = TALL ? 16 : 8;
     HZP_SHARED(float, sums, [WARPS][ROWS][D + 2]);
     const struct hzp_attn_paged_args &a = d.a;
-    int seq = blockIdx.z, kv_head = blockIdx.y / d.tiles, tile = blockIdx.y % d.tiles;
+    int seq = at_piece.z(), kv_head = at_piece.y() / d.tiles, tile = at_piece.y() % d.tiles;
     int n = a.segs.pos0[seq] + 1, length = piece_length(n, d.stretch);
-    int begin = blockIdx.x * length, end = min(n, begin + length), pieces = (n + length - 1) / length;
+    int begin = at_piece.x() * length, end = min(n, begin + length);
+    int pieces = (n + length - 1) / length;
     if (begin >= n)
         return;
     int group = a.heads.heads / a.heads.kv_heads, rows = min(group - tile * 16, 16);
@@ -284,7 +305,7 @@ static __global__ void __launch_bounds__(WARPS * 32) attn_decode(struct decode_a
     __syncthreads();
 
     int64_t apart = ROWS * (D + 2);
-    float *part = d.part + ((int64_t)seq * gridDim.y + blockIdx.y) * d.pieces_max * apart;
+    float *part = d.part + ((int64_t)seq * at_piece.ys() + at_piece.y()) * d.pieces_max * apart;
     uint16_t *out = row_of<uint16_t>(a.out, row) + head0 * D;
     for (int i = threadIdx.x; i < rows * D; i += WARPS * 32) {
         int r = i / D, j = i % D;
@@ -293,14 +314,14 @@ static __global__ void __launch_bounds__(WARPS * 32) attn_decode(struct decode_a
             store(out + i, sum / mass);
             continue;
         }
-        float *to = part + blockIdx.x * apart + r * (D + 2);
+        float *to = part + at_piece.x() * apart + r * (D + 2);
         to[j] = sum;
         if (j == 0) {
             to[D] = top;
             to[D + 1] = mass;
         }
     }
-    if (pieces == 1 || !ends_last(d.counter + seq * gridDim.y + blockIdx.y, pieces))
+    if (pieces == 1 || !ends_last(d.counter + seq * at_piece.ys() + at_piece.y(), pieces))
         return;
     for (int i = threadIdx.x; i < rows * D; i += WARPS * 32) {
         float top, mass, sum = merge(part + i / D * (D + 2), pieces, apart, D, i % D, &top, &mass);
@@ -308,14 +329,40 @@ static __global__ void __launch_bounds__(WARPS * 32) attn_decode(struct decode_a
     }
 }
 
+template <int D, bool TALL, bool WHOLE>
+static __global__ void __launch_bounds__(WARPS * 32) attn_decode(struct decode_args d)
+{
+    attend<D, TALL, WHOLE>(d, block_at());
+}
+
+template <int D, bool TALL, bool WHOLE>
+static __global__ void __launch_bounds__(WARPS * 32)
+    attn_decode_in_turn(struct decode_args d, unsigned ys, unsigned zs)
+{
+    for (unsigned i = blockIdx.x; i < d.pieces_max * ys * zs; i += gridDim.x) {
+        turn_at turn = {i, (unsigned)d.pieces_max, ys};
+        attend<D, TALL, WHOLE>(d, turn);
+        __syncthreads(); /* the sums are still being read */
+    }
+}
+
+template <int D, bool TALL, bool WHOLE>
+static int launch(struct hzp_lane *lane, const struct decode_args &d, dim3 grid)
+{
+    int64_t pieces = (int64_t)grid.x * grid.y * grid.z, most = (int64_t)hzp_cuda_sms(lane) * RESIDENT;
+    if (hzp_cuda_by_grid(lane) && most < pieces && pieces < INT32_MAX)
+        start(lane, (unsigned)most, WARPS * 32, 0, attn_decode_in_turn<D, TALL, WHOLE>, d, grid.y,
+              grid.z);
+    else
+        start(lane, grid, WARPS * 32, 0, attn_decode<D, TALL, WHOLE>, d);
+    return hzp_cuda_launched(lane, "attn_decode");
+}
+
 template <int D, bool TALL>
 static int launch(struct hzp_lane *lane, const struct decode_args &d, dim3 grid)
 {
-    if (d.a.kv.page_rows % STEP == 0)
-        start(lane, grid, WARPS * 32, 0, attn_decode<D, TALL, true>, d);
-    else
-        start(lane, grid, WARPS * 32, 0, attn_decode<D, TALL, false>, d);
-    return hzp_cuda_launched(lane, "attn_decode");
+    return d.a.kv.page_rows % STEP == 0 ? launch<D, TALL, true>(lane, d, grid)
+                                        : launch<D, TALL, false>(lane, d, grid);
 }
 
 /* Longer pieces until the partial results fit. */

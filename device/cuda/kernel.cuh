@@ -171,7 +171,7 @@ static inline bool wide(const struct hzp_mat *m)
 static inline unsigned grid_for(struct hzp_lane *lane, int64_t count, int threads)
 {
     int64_t blocks = HZP_DIV_UP(count, (int64_t)threads);
-    int64_t most = (int64_t)hzp_cuda_device(lane)->sms * 32;
+    int64_t most = (int64_t)hzp_cuda_sms(lane) * (hzp_cuda_by_grid(lane) ? 2048 / threads : 32);
     return (unsigned)HZP_MAX((int64_t)1, HZP_MIN(blocks, most));
 }
 

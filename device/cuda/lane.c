@@ -130,13 +130,14 @@ static void shares_fit(const struct hzp_cuda_device *dev, struct hzp_cuda_lane *
 {
     int sum = 0, most = dev->sms / count;
     int step = dev->lanes == HZP_CUDA_GREEN ? (int)HZP_CUDA_PART_STEP : 1;
+    int least = HZP_MAX(HZP_MIN((int)HZP_CUDA_PART_MIN, dev->sms / 2 / count), 1);
     for (int i = 0; i < count; i++) {
-        ret[i] = HZP_MAX((lane[i]->share + step / 2) / step * step, (int)HZP_CUDA_PART_MIN);
+        ret[i] = HZP_MAX((lane[i]->share + step / 2) / step * step, least);
         sum += ret[i];
     }
     for (int i = count - 1; sum > dev->sms && i >= 0; i--) { /* the largest give */
         int less = HZP_MIN(sum - dev->sms, HZP_MAX(ret[i] - most, 0));
-        less = HZP_MIN(HZP_ROUND_UP(less, step), ret[i] - HZP_CUDA_PART_MIN);
+        less = HZP_MIN(HZP_ROUND_UP(less, step), ret[i] - least);
         sum -= HZP_MAX(less, 0);
         ret[i] -= HZP_MAX(less, 0);
     }
@@ -153,8 +154,10 @@ static int shares_apply(struct hzp_cuda_device *dev)
         l->limit = 0;
     }
     int count = sharing(dev, lane);
-    if (count == 0 || dev->lanes == HZP_CUDA_PLAIN || dev->sms < count * HZP_CUDA_PART_MIN)
+    if (count == 0 || dev->lanes == HZP_CUDA_PLAIN)
         return HZP_OK;
+    if (dev->sms < (count + 1) * HZP_CUDA_PART_MIN)
+        dev->lanes = HZP_CUDA_GRID;
     shares_fit(dev, lane, count, want);
     if (dev->lanes == HZP_CUDA_GREEN) {
         int r = hzp_cuda_green_split(dev, want, count, stream, sms);

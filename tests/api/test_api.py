@@ -523,7 +523,8 @@ def test_staleness_overrides_publish_every():
 
 def test_drain():
     log = tempfile.TemporaryFile("w+")
-    with Server("--no-train", "--max-running", "2", "--step-rows", "2", log=log) as server:
+    with Server("--no-train", "--max-running", "2", "--step-rows", "2",
+                "--drain-timeout", "120", log=log) as server:
         results = []
 
         def ask():

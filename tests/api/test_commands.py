@@ -130,6 +130,49 @@ def test_nothing_is_left_of_a_failed_start():
         assert os.listdir(there) == ["mine"]
 
 
+def search_file(path):
+    found = json.loads(path.read_text())
+    return found["parts_done"], found["parts"], found
+
+
+def test_search():
+    """It goes on where it was interrupted, shows what it found, and serve takes it."""
+    small = ["--max-running", "4", "--step-rows", "16", "--no-train", "--tries", "5"]
+    with tempfile.TemporaryDirectory() as there:
+        env = {"XDG_CACHE_HOME": there}
+        assert "nothing was measured yet" in run("search", MODEL, *small, "--show", env=env,
+                                                 status=1).stderr
+        path = pathlib.Path(there, "found.json")
+        command = [BINARY, "search", MODEL, *small, "--file", str(path)]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        err = process.communicate(timeout=60)[1]
+        assert process.returncode == 130 and "goes on from here" in err, err
+        done, parts, _ = search_file(path)
+        assert 0 < done < parts, (done, parts)
+        assert [p.name for p in pathlib.Path(there).iterdir()] == ["found.json"]
+        again = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert again.returncode == 0 and f"measured {parts - done} of {parts}" in again.stderr
+        done, parts, found = search_file(path)
+        assert done == parts and len(found["plans"]) > 4, (done, parts)
+        assert any(p["again"] for p in found["curves"]) and len(found["pairs"]) > 3
+        shown = run("search", MODEL, *small, "--file", str(path), "--show").stdout
+        for word in ("matmul", "attn_decode", "thin product", "hand-over", "one lane"):
+            assert word in shown, word
+        out = run("search", MODEL, *small, "--file", str(path), "--validate", "3").stdout
+        assert "error over 3 plans" in out
+        text = ["--temperature", "0", "--max-tokens", "8", "--log-level", "error"]
+        plain = run("complete", MODEL, "Once", "--plans", "off", *text).stdout
+        assert plain == run("complete", MODEL, "Once", "--plans", str(path), *text).stdout
+        found["device"] = "an abacus"
+        path.write_text(json.dumps(found))
+        fails("complete", MODEL, "Once", "--plans", str(path), says=["another device"])
+        fails("search", MODEL, *small, "--file", str(path), status=2, says=["another device"])
+        path.write_text("{")
+        fails("complete", MODEL, "Once", "--plans", str(path), says=[str(path)])
+
+
 def main():
     global BINARY, MODEL, TEXT, EXPECTED
     BINARY, MODEL, TEXT = sys.argv[1:4]

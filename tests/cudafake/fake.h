@@ -51,6 +51,7 @@ struct fake_call {
 /* Forgets calls and mistakes, begins a new random order. */
 void fake_reset(unsigned seed);
 
+/* The first 65536 of them are kept. */
 int fake_calls(void);
 const struct fake_call *fake_call_at(int i);
 int fake_count(enum fake_kind kind); /* of the calls since reset */

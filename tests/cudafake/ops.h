@@ -12,6 +12,9 @@
 #include "device/cuda/cuda.h"
 #include "tests/cudafake/fake.h"
 
+/* Gives the ops of a CUDA device their results. */
+void fake_attach(struct hzp_device *dev);
+
 /* Opens the device; cache: where algorithms are kept, NULL: nowhere. */
 struct hzp_device *fake_open(unsigned seed, const char *lanes, const char *cache);
 

@@ -43,6 +43,9 @@ def main():
     with tempfile.NamedTemporaryFile("r") as notes:
         environment = dict(os.environ, HZP_EMU_KERNELS=notes.name)
         code = subprocess.run([program, *sys.argv[3:]], env=environment).returncode
+        # What only lanes with a share launch.
+        code |= subprocess.run([program, *sys.argv[3:], "--share=1", "--op=attn_decode"],
+                               env=dict(environment, HZP_CUDA_LANES="grid")).returncode
         launched = {int(line, 16) for line in notes}
     known = kernels(root, program)
     missing = sorted(name for address, name in known.items() if address not in launched)

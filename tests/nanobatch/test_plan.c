@@ -143,12 +143,58 @@ static void taking_a_range(void **state)
     hzp_plan_fini(&plan);
 }
 
+/* The waits that tie one tenant's items of two plans together, and nothing but they, order them. */
+static void two_plans(void **state)
+{
+    struct hzp_plan older, newer, both, loose;
+    int planted = 0;
+    hzp_plan_init(&older);
+    hzp_plan_init(&newer);
+    hzp_plan_init(&both);
+    hzp_plan_init(&loose);
+    for (uint32_t seed = 1; seed <= 1000; seed++) {
+        struct hzp_err_text text;
+        build(&older, seed, ITEMS_MAX / 2, -1, -1);
+        build(&newer, seed + 5000, ITEMS_MAX / 2, -1, -1);
+        hzp_plan_clear(&both);
+        hzp_plan_join(&both, &older, &newer);
+        assert_int_equal(both.items, ITEMS_MAX / 2 * 2);
+        assert_int_equal(hzp_plan_check(&both, &text), HZP_OK);
+        /* One of those waits less: the checker names a race unless something else implies it. */
+        for (int32_t i = ITEMS_MAX / 2; i < both.items; i++)
+            for (int32_t k = 0; k < both.item[i].waits; k++) {
+                int32_t *wait = &both.wait[both.item[i].wait0 + k], was = *wait;
+                if (was >= ITEMS_MAX / 2 || !conflict(&both, was, i) ||
+                    ordered_without(&both, was, i))
+                    continue;
+                *wait = both.item[i].waits > 1 ? both.wait[both.item[i].wait0 + !k] : 0;
+                if (!ordered_without(&both, was, i)) {
+                    assert_int_equal(hzp_plan_check(&both, &text), HZP_EINVAL);
+                    planted++;
+                }
+                *wait = was;
+            }
+        /* Two tenants are not tied: what they share is a race. */
+        for (int32_t i = 0; i < newer.items; i++)
+            newer.item[i].train = true;
+        hzp_plan_clear(&loose);
+        hzp_plan_join(&loose, &older, &newer);
+        planted += hzp_plan_check(&loose, &text) == HZP_EINVAL;
+    }
+    assert_true(planted > 1000);
+    hzp_plan_fini(&older);
+    hzp_plan_fini(&newer);
+    hzp_plan_fini(&both);
+    hzp_plan_fini(&loose);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_plans),
         cmocka_unit_test(one_lane_needs_no_waits),
         cmocka_unit_test(taking_a_range),
+        cmocka_unit_test(two_plans),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,7 +2,7 @@
 /* tests/opcheck/opcheck.c - checks and times every op of every backend against ref.
  *
  *   opcheck [--op=PATTERN] [--backend=cpu|cuda|ref] [--level=base|avx2|avx512|avx512_bf16]
- *           [--threads=N] [--seed=N] [--bench] [--grad] [--list] [--quiet] [--slow] [--self-test]
+ *           [--share=N] [--threads=N] [--seed=N] [--bench] [--grad] [--list] [--quiet] [--slow] [--self-test]
  *
  * Each case runs on ref and then on every level of the backend whose kernel is not the one before
  * it.  All work is done in a child; when a kernel kills it, the parent says which and goes on with
@@ -28,7 +28,7 @@ enum { TARGETS_MAX = 4, CASE_SECONDS = 120, PHASE_GRAD = 100000, PHASE_FACTS = 2
 static struct {
     const char *pattern, *backend, *level;
     uint64_t seed;
-    int threads;
+    int threads, share;
     int sabotage; /* -1: none */
     bool bench, grad, quiet, slow;
 } options = {.pattern = "*", .backend = "cpu", .seed = 1, .sabotage = -1};
@@ -104,6 +104,8 @@ static void target_add(const char *name, const char *level)
         oc_target_close(target);
         return;
     }
+    for (int i = 0; i < 2 && options.share > 0; i++) /* execution units of each lane */
+        HZP_ASSERT(hzp_lane_set_share(target->lane[i], options.share) >= 0);
     if (options.sabotage >= 0)
         oc_sabotage(target, options.sabotage);
     bool any = false;
@@ -370,7 +372,8 @@ static int options_read(int argc, char **argv)
     static const struct option longs[] = {
         {"op", required_argument, NULL, 'o'},    {"backend", required_argument, NULL, 'b'},
         {"level", required_argument, NULL, 'l'}, {"seed", required_argument, NULL, 's'},
-        {"threads", required_argument, NULL, 't'}, {"bench", no_argument, NULL, 'B'},
+        {"threads", required_argument, NULL, 't'}, {"share", required_argument, NULL, 'h'},
+        {"bench", no_argument, NULL, 'B'},
         {"grad", no_argument, NULL, 'g'},        {"list", no_argument, NULL, 'L'},
         {"quiet", no_argument, NULL, 'q'},       {"slow", no_argument, NULL, 'w'},
         {"self-test", no_argument, NULL, 'S'},
@@ -384,6 +387,7 @@ static int options_read(int argc, char **argv)
         case 'l': options.level = optarg; break;
         case 's': options.seed = strtoull(optarg, NULL, 10); break;
         case 't': options.threads = atoi(optarg); break;
+        case 'h': options.share = atoi(optarg); break;
         case 'B': options.bench = true; break;
         case 'g': options.grad = true; break;
         case 'q': options.quiet = true; break;
@@ -403,7 +407,7 @@ int main(int argc, char **argv)
     int mode = options_read(argc, argv);
     if (mode < 0) {
         fprintf(stderr, "usage: opcheck [--op=PATTERN] [--backend=cpu|cuda|ref] "
-                        "[--level=base|avx2|avx512|avx512_bf16] [--threads=N] [--seed=N] "
+                        "[--level=base|avx2|avx512|avx512_bf16] [--threads=N] [--share=N] [--seed=N] "
                         "[--bench] [--grad] [--list] [--quiet] [--slow] [--self-test]\n");
         return 2;
     }

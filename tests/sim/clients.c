@@ -134,11 +134,13 @@ static bool submit(struct sim_world *w, const int32_t *prompt, int32_t count, in
     SIM_CHECK(w, r == HZP_OK, "memory", "none for a request");
     choose_settings(w, rq, choice);
     life->rq = rq;
+    life->ignores_eos = rq->ignore_eos;
+    rq->ignore_eos |= w->sabotage == SIM_AFTER_STOP;
     rq->wake = on_wake;
     rq->wake_ctx = life;
     bool full = queue_is_full(w, count);
     r = hzp_scheduler_submit(w->scheduler, rq, NULL);
-    if (w->failed)
+    if (w->failed && r != HZP_EINVAL)
         SIM_CHECK(w, r == HZP_ECANCELED, "failure", "submit says %s after it", hzp_err_name(r));
     else if (r != HZP_EINVAL) /* more edits than a batch holds */
         SIM_CHECK(w, r == (full ? HZP_EBUSY : HZP_OK), "queue", "submit says %s, it is %s",
@@ -219,6 +221,27 @@ static void leave(struct sim_world *w)
     }
 }
 
+/* Who has ended, or is pushed back, keeps its pages while a step of its runs. */
+void sim_haunt(struct sim_world *w, const struct sim_life *life)
+{
+    int32_t kept = 0;
+    for (int32_t i = 0; i < w->ghosts; i++)
+        if (w->ghost[i].until > w->served)
+            w->ghost[kept++] = w->ghost[i];
+    w->ghosts = kept;
+    if (w->ghosts == w->ghosts_room) {
+        w->ghosts_room = HZP_MAX(16, 2 * w->ghosts_room);
+        w->ghost = hzp_xrealloc(w->ghost, (size_t)w->ghosts_room * sizeof(*w->ghost));
+    }
+    w->ghost[w->ghosts++] = (struct sim_ghost){
+        life->last_step, life->held};
+    w->extra_rows++;
+    if (w->sabotage == SIM_PAGE_UNDER_WAY && !w->sabotaged) {
+        hzp_kvpool_release(w->pool, life->page, 1);
+        w->sabotaged = true;
+    }
+}
+
 void sim_collect(struct sim_world *w)
 {
     int32_t kept = 0;
@@ -231,6 +254,8 @@ void sim_collect(struct sim_world *w)
             continue;
         }
         w->ended[atomic_load(&life->rq->state)]++;
+        if (life->last_step > w->served)
+            sim_haunt(w, life);
         hzp_request_destroy(life->rq);
         free(life->page);
         free(life->told);
@@ -285,7 +310,7 @@ static void hold_versions(struct sim_world *w)
 {
     for (int32_t i = 0; i < SIM_HELD_MAX; i++) {
         if (w->held[i] && (!sim_chance(w, 980) || w->failed)) {
-            hzp_weights_release(w->weights, w->held[i], w->step_ended);
+            hzp_weights_release(w->weights, w->held[i], w->landed);
             w->held[i] = NULL;
         } else if (!w->held[i] && sim_chance(w, 3)) {
             w->held[i] = hzp_weights_acquire(w->weights);
@@ -361,7 +386,7 @@ void sim_clients(struct sim_world *w, bool more)
     }
     for (int32_t i = 0; i < SIM_HELD_MAX; i++)
         if (w->held[i])
-            hzp_weights_release(w->weights, w->held[i], w->step_ended);
+            hzp_weights_release(w->weights, w->held[i], w->landed);
     memset(w->held, 0, sizeof(w->held));
     hzp_trainer_thaw(w->trainer);
     hzp_trainer_pause(w->trainer, false);

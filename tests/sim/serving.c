@@ -7,21 +7,50 @@
 
 #include <string.h>
 
-static bool decoding(const struct sim_life *life)
+static struct sim_part *part_of(struct sim_life *life, uint64_t step)
 {
-    return life->fed >= life->prompt_end;
+    struct sim_part *part = &life->part[step % 2];
+    if (part->step != step)
+        *part = (struct sim_part){.step = step};
+    return part;
 }
 
-static int32_t token_at(const struct sim_life *life, int32_t position)
+/* Its rows in the step that is formed. */
+static int32_t rows_now(struct sim_world *w, struct sim_life *life)
+{
+    return part_of(life, w->step->number)->rows;
+}
+
+/* Before the step that is formed. */
+static bool decoding(struct sim_world *w, struct sim_life *life)
+{
+    return life->fed - rows_now(w, life) >= life->prompt_end;
+}
+
+/* All its tokens are drawn once the steps formed so far have ended. */
+static bool complete(struct sim_world *w, struct sim_life *life)
 {
     const struct hzp_request *rq = life->rq;
+    return life->fed - rows_now(w, life) >= rq->prompt_count + HZP_MAX(rq->max_tokens, 1) - 1;
+}
+
+static bool known(const struct sim_life *life, int32_t position)
+{
+    return position - life->rq->prompt_count < atomic_load(&life->rq->out_count);
+}
+
+static int32_t token_at(struct sim_world *w, const struct sim_life *life, int32_t position)
+{
+    const struct hzp_request *rq = life->rq;
+    SIM_CHECK(w, known(life, position), "token kept", "request %llu brings the one at %d, %d came",
+              (unsigned long long)life->number, position, atomic_load(&rq->out_count));
     return position < rq->prompt_count ? rq->prompt[position]
                                        : rq->out[position - rq->prompt_count].token;
 }
 
 static struct sim_life *whose(struct sim_world *w, int32_t seg)
 {
-    const struct hzp_batch *batch = w->batch;
+    const struct hzp_batch *batch = w->step->batch;
     int32_t row0 = batch->row0[seg], rows = batch->row0[seg + 1] - row0;
     int32_t page = batch->page[seg * batch->max.page_stride];
     SIM_CHECK(w, page >= 0 && page < w->pages, "page", "%d of %d", page, w->pages);
@@ -35,7 +64,7 @@ static struct sim_life *whose(struct sim_world *w, int32_t seg)
         if (atomic_load(&life->rq->state) != HZP_REQUEST_RUNNING || life->pages ||
             rows > life->prompt_end)
             continue;
-        while (p < rows && batch->id[row0 + p] == token_at(life, p))
+        while (p < rows && batch->id[row0 + p] == token_at(w, life, p))
             p++;
         if (p == rows)
             return life;
@@ -46,7 +75,7 @@ static struct sim_life *whose(struct sim_world *w, int32_t seg)
 /* New pages were nobody's, old ones are where they were. */
 static void check_pages(struct sim_world *w, struct sim_life *life, int32_t seg, int32_t end)
 {
-    const int32_t *page = w->batch->page + seg * w->batch->max.page_stride;
+    const int32_t *page = w->step->batch->page + seg * w->batch->max.page_stride;
     int32_t pages = HZP_DIV_UP(end, w->page_rows);
     SIM_CHECK(w, pages <= life->worst, "page", "request %llu has %d, reserved are %d",
               (unsigned long long)life->number, pages, life->worst);
@@ -57,15 +86,40 @@ static void check_pages(struct sim_world *w, struct sim_life *life, int32_t seg,
                   "%d of request %llu is that of %llu", page[k], (unsigned long long)life->number,
                   (unsigned long long)(owner ? owner->number : 0));
         SIM_CHECK(w, k >= life->pages || life->page[k] == page[k], "page", "number %d has moved", k);
+        SIM_CHECK(w, k < life->pages || w->touched[page[k]] <= w->served, "page of a step under way",
+                  "%d is that of request %llu, step %llu, which has not ended, touches it", page[k],
+                  (unsigned long long)life->number, (unsigned long long)w->touched[page[k]]);
         w->owner[page[k]] = life;
+        w->touched[page[k]] = w->step->number;
         life->page[k] = page[k];
     }
     life->pages = HZP_MAX(life->pages, pages);
 }
 
+/* A row whose token the step under way draws names the logits of its own last row there. */
+static void check_drawn(struct sim_world *w, struct sim_life *life, int32_t row)
+{
+    const struct hzp_batch *batch = w->step->batch;
+    uint64_t before = w->step->number - 1;
+    const struct sim_part *part = part_of(life, before);
+    const struct hzp_step *step = sim_leg_of(w, before)->step;
+    SIM_CHECK(w, row < batch->refs && !sim_leg_of(w, before)->served && part->rows > 0 &&
+                     batch->from == step->batch,
+              "sampled id", "row %d of request %llu has no token, and nothing draws it", row,
+              (unsigned long long)life->number);
+    SIM_CHECK(w, step->batch->logit_row[batch->ref[row]] == part->row0 + part->rows - 1,
+              "sampled id", "row %d of request %llu takes another row's token", row,
+              (unsigned long long)life->number);
+    SIM_CHECK(w, life->rq->sampling.presence == 0, "settle",
+              "request %llu has penalties and does not know its last token",
+              (unsigned long long)life->number);
+    part_of(life, w->step->number)->drawn = true;
+    w->refs++;
+}
+
 static void check_rows(struct sim_world *w, struct sim_life *life, int32_t seg)
 {
-    const struct hzp_batch *batch = w->batch;
+    const struct hzp_batch *batch = w->step->batch;
     int32_t row0 = batch->row0[seg], pos0 = batch->pos0[seg];
     for (int32_t r = row0; r < batch->row0[seg + 1]; r++) {
         int32_t p = pos0 + r - row0;
@@ -73,8 +127,12 @@ static void check_rows(struct sim_world *w, struct sim_life *life, int32_t seg)
         SIM_CHECK(w, batch->pos[r] == p && batch->slot[r] == slot, "row",
                   "%d is at %d in slot %d, not at %d in %d", r, batch->pos[r], batch->slot[r], p,
                   slot);
-        SIM_CHECK(w, batch->id[r] == token_at(life, p), "row", "%d brings token %d, not %d", r,
-                  batch->id[r], token_at(life, p));
+        if (batch->id[r] < 0) {
+            check_drawn(w, life, r);
+            continue;
+        }
+        SIM_CHECK(w, batch->id[r] == token_at(w, life, p), "row", "%d brings token %d, not %d", r,
+                  batch->id[r], token_at(w, life, p));
         w->shadow[slot] = batch->id[r];
     }
 }
@@ -83,30 +141,38 @@ static void check_rows(struct sim_world *w, struct sim_life *life, int32_t seg)
 static void check_stored(struct sim_world *w, struct sim_life *life, int32_t end)
 {
     int32_t stride = HZP_MAX(1, end / 64);
-    for (int32_t p = sim_random(w, stride); p < end; p += stride) {
+    for (int32_t p = sim_random(w, stride); p < end && known(life, p); p += stride) {
         int32_t slot = life->page[p / w->page_rows] * w->page_rows + p % w->page_rows;
-        SIM_CHECK(w, w->shadow[slot] == token_at(life, p), "page content",
+        SIM_CHECK(w, w->shadow[slot] == token_at(w, life, p), "page content",
                   "request %llu stored token %d at %d, there lies %d",
-                  (unsigned long long)life->number, token_at(life, p), p, w->shadow[slot]);
+                  (unsigned long long)life->number, token_at(w, life, p), p, w->shadow[slot]);
     }
 }
 
 static void check_segment(struct sim_world *w, int32_t seg)
 {
-    const struct hzp_batch *batch = w->batch;
+    const struct hzp_batch *batch = w->step->batch;
     struct sim_life *life = whose(w, seg);
+    struct sim_part *part = part_of(life, w->step->number);
     int32_t rows = batch->row0[seg + 1] - batch->row0[seg], pos0 = batch->pos0[seg];
-    SIM_CHECK(w, !life->rows && rows > 0, "segment", "request %llu has two in a step",
+    SIM_CHECK(w, !part->rows && rows > 0, "segment", "request %llu has two in a step",
               (unsigned long long)life->number);
     SIM_CHECK(w, !life->cancel, "cancel", "request %llu still has rows",
               (unsigned long long)life->number);
     SIM_CHECK(w, pos0 == life->fed, "segment", "begins at %d, fed are %d", pos0, life->fed);
-    SIM_CHECK(w, (seg < batch->decode_segs) == decoding(life), "segment", "decode before prefill");
+    SIM_CHECK(w, (seg < batch->decode_segs) == decoding(w, life), "segment",
+              "decode before prefill");
     SIM_CHECK(w, pos0 + rows <= HZP_MAX(life->prompt_end, life->fed + 1), "segment",
               "%d rows at %d", rows, pos0);
+    SIM_CHECK(w, !complete(w, life), "segment", "request %llu has all its tokens",
+              (unsigned long long)life->number);
     check_pages(w, life, seg, pos0 + rows);
     check_rows(w, life, seg);
-    life->rows = rows;
+    part->pos0 = pos0;
+    part->rows = rows;
+    part->row0 = batch->row0[seg];
+    life->fed += rows;
+    life->last_step = w->step->number;
     life->row_turn = w->turn;
 }
 
@@ -118,7 +184,12 @@ static void check_pushed(struct sim_world *w, struct sim_life *life, int32_t *fr
               "request %llu, where the worst case was admitted", (unsigned long long)life->number);
     SIM_CHECK(w, drawn == life->seen, "pushed back", "request %llu lost tokens",
               (unsigned long long)life->number);
-    *freed += life->held;
+    if (life->last_step > w->served)
+        sim_haunt(w, life);
+    else
+        *freed += life->held;
+    life->part[0].rows = life->part[1].rows = 0; /* what they bring is nobody's */
+    life->last_step = 0;
     for (int32_t k = 0; k < life->pages; k++)
         w->owner[life->page[k]] = NULL;
     life->pages = life->held = life->fed = 0;
@@ -141,35 +212,49 @@ static void check_pushes(struct sim_world *w)
               "%d pages came free, and %d are left over", freed, kv.pages - kv.taken);
 }
 
-/* What everybody holds: the pages of its rows and of its next one.  Only the youngest may lack that,
- * and only if none is free. */
+/* Pages that a sequence has: of its rows, and of its next one unless it has none. */
+static int32_t should_hold(struct sim_world *w, struct sim_life *life)
+{
+    int32_t next = life->fed - rows_now(w, life) + !complete(w, life);
+    return HZP_MAX(life->pages, HZP_DIV_UP(next, w->page_rows));
+}
+
+/* What everybody holds.  Who has no rows in this step may lack the page of its next one, if none is
+ * left; the older have theirs first. */
 static void check_held(struct sim_world *w)
 {
     struct hzp_kvpool_stats kv;
     hzp_kvpool_read_stats(w->pool, &kv);
-    struct sim_life *youngest = NULL;
-    int32_t held = 0;
+    int32_t lack = -kv.taken;
+    for (int32_t i = 0; i < w->ghosts; i++)
+        lack += w->ghost[i].until > w->served ? w->ghost[i].held : 0;
     for (int32_t i = 0; i < w->lives; i++) {
+        struct sim_life *life = w->life[i];
+        if (atomic_load(&life->rq->state) == HZP_REQUEST_RUNNING)
+            lack += should_hold(w, life);
+        else if (life->last_step > w->served)
+            lack += life->held;
+    }
+    SIM_CHECK(w, lack <= 0 || kv.taken == kv.pages, "pages", "%d are missing, and some are left",
+              lack);
+    for (int32_t i = w->lives - 1; i >= 0; i--) {
         struct sim_life *life = w->life[i];
         if (atomic_load(&life->rq->state) != HZP_REQUEST_RUNNING)
             continue;
-        life->held = HZP_MAX(life->pages, HZP_DIV_UP(life->fed + 1, w->page_rows));
-        held += life->held;
-        youngest = life;
+        int32_t hold = should_hold(w, life);
+        bool stalls = lack > 0 && !rows_now(w, life) && life->held < hold;
+        life->held = hold - stalls;
+        life->row_turn = stalls ? w->turn : life->row_turn;
+        w->stalls += stalls;
+        lack -= stalls;
     }
-    if (youngest && kv.taken == held - 1 && kv.taken == kv.pages && !youngest->rows) {
-        youngest->held--;
-        youngest->row_turn = w->turn;
-        w->stalls++;
-        return;
-    }
-    SIM_CHECK(w, kv.taken == held, "pages", "%d are taken, those who run need %d", kv.taken, held);
+    SIM_CHECK(w, !lack, "pages", "%d more are taken than those who run need", -lack);
 }
 
 /* First come, first served; whoever runs and decodes comes to his row in turn. */
 static void check_order(struct sim_world *w)
 {
-    const struct hzp_batch_config *max = &w->batch->max;
+    const struct hzp_batch_config *max = &w->step->batch->max;
     bool waits = false;
     int32_t running = 0, first = -1;
     int32_t room = HZP_MIN(max->rows_max, HZP_MIN(max->segs_max, max->logits_max));
@@ -179,13 +264,14 @@ static void check_order(struct sim_world *w)
         SIM_CHECK(w, !waits || state != HZP_REQUEST_RUNNING, "queue order", "request %llu overtook",
                   (unsigned long long)w->life[i]->number);
         running += state == HZP_REQUEST_RUNNING;
-        if (state == HZP_REQUEST_RUNNING && first < 0 && !decoding(w->life[i]))
+        if (state == HZP_REQUEST_RUNNING && first < 0 && !decoding(w, w->life[i]))
             first = i;
     }
     SIM_CHECK(w, running <= w->scheduler_config.running_max, "queue", "%d run", running);
     for (int32_t i = 0; i < w->lives; i++) {
-        const struct sim_life *life = w->life[i];
-        if (atomic_load(&life->rq->state) != HZP_REQUEST_RUNNING || !decoding(life))
+        struct sim_life *life = w->life[i];
+        if (atomic_load(&life->rq->state) != HZP_REQUEST_RUNNING || !decoding(w, life) ||
+            complete(w, life))
             continue;
         /* Edits may leave fewer in a step than its room. */
         uint64_t gap = (uint64_t)(life->rq->edits ? running : HZP_DIV_UP(running, room)) + 2;
@@ -195,19 +281,20 @@ static void check_order(struct sim_world *w)
                   "starved", "request %llu decodes, and has had no row for %llu turns",
                   (unsigned long long)life->number, (unsigned long long)(w->turn - life->row_turn));
     }
-    if (first < 0 || w->batch->segs == max->segs_max || w->batch->rows == max->rows_max)
+    if (first < 0 || w->step->batch->segs == max->segs_max || w->batch->rows == max->rows_max)
         return;
-    const struct sim_life *oldest = w->life[first];
-    SIM_CHECK(w, oldest->rows || oldest->held < HZP_DIV_UP(oldest->fed + 1, w->page_rows) ||
-                     w->batch->logits + 1 > max->logits_max ||
-                     oldest->rq->edits || oldest->prompt_end - oldest->fed == 1,
+    struct sim_life *oldest = w->life[first];
+    int32_t fed = oldest->fed - rows_now(w, oldest);
+    SIM_CHECK(w, rows_now(w, oldest) || oldest->held < HZP_DIV_UP(fed + 1, w->page_rows) ||
+                     w->step->batch->logits + 1 > max->logits_max ||
+                     oldest->rq->edits || oldest->prompt_end - fed == 1,
               "prefill", "request %llu is the oldest, there is room, and it has no rows",
               (unsigned long long)oldest->number);
 }
 
 void sim_check_batch(struct sim_world *w)
 {
-    const struct hzp_batch *batch = w->batch;
+    const struct hzp_batch *batch = w->step->batch;
     const struct hzp_batch_config *max = &batch->max;
     SIM_CHECK(w, batch->rows <= max->rows_max && batch->segs <= max->segs_max &&
                      batch->logits <= max->logits_max && batch->edits <= max->edits_max,
@@ -215,7 +302,6 @@ void sim_check_batch(struct sim_world *w)
               batch->logits, batch->edits);
     for (int32_t i = 0; i < w->lives; i++) {
         struct sim_life *life = w->life[i];
-        life->rows = 0;
         SIM_CHECK(w, !life->cancel || hzp_request_final(life->rq), "cancel",
                   "request %llu goes on after it", (unsigned long long)life->number);
         /* Those that ended in this offer gave their pages back. */
@@ -229,28 +315,57 @@ void sim_check_batch(struct sim_world *w)
     check_held(w);
     for (int32_t s = 0; s < batch->segs; s++) {
         struct sim_life *life = w->owner[batch->page[s * max->page_stride]];
-        check_stored(w, life, batch->pos0[s] + life->rows);
+        check_stored(w, life, life->fed);
     }
     check_order(w);
 }
 
 /* --- What a step brought ---------------------------------------------------------------------- */
 
-static void check_outputs(struct sim_world *w, struct sim_life *life)
+static bool ends(const struct sim_life *life, int32_t n)
 {
     const struct hzp_request *rq = life->rq;
+    int32_t token = rq->out[n].token;
+    bool stop = token == SIM_EOS && !life->ignores_eos;
+    for (int32_t i = 0; i < rq->stop_ids; i++)
+        stop |= rq->stop_id[i] == token;
+    return stop && n + 1 > rq->min_tokens;
+}
+
+/* What the step behind, already under way, was told this token was. */
+static void check_next(struct sim_world *w, struct sim_life *life, const struct hzp_step *step,
+                       int32_t token)
+{
+    const struct sim_part *next = &life->part[(step->number + 1) % 2];
+    if (next->step != step->number + 1 || !next->rows || !next->drawn)
+        return;
+    const struct hzp_batch *batch = sim_leg_of(w, next->step)->step->batch;
+    SIM_CHECK(w, batch->id[next->row0] == token, "sampled id",
+              "request %llu drew %d, the step behind embeds %d", (unsigned long long)life->number,
+              token, batch->id[next->row0]);
+    w->shadow[batch->slot[next->row0]] = token;
+}
+
+static void check_outputs(struct sim_world *w, struct sim_life *life, const struct hzp_step *step)
+{
+    const struct hzp_request *rq = life->rq;
+    const struct sim_part *part = part_of(life, step->number);
     int32_t count = atomic_load(&rq->out_count);
-    bool draws = life->rows && life->fed >= life->prompt_end && rq->max_tokens;
+    bool draws = part->rows && part->pos0 + part->rows >= life->prompt_end && rq->max_tokens &&
+                 atomic_load(&rq->state) != HZP_REQUEST_CANCELED;
+    uint64_t version = sim_leg_of(w, step->number)->version_id;
     SIM_CHECK(w, count - life->seen == draws, "output", "request %llu got %d tokens in a step",
               (unsigned long long)life->number, count - life->seen);
     for (; life->seen < count; life->seen++) {
         const struct hzp_output *out = &rq->out[life->seen];
-        SIM_CHECK(w, out->version == w->serving_id, "version",
-                  "an output names %llu, the step's is %llu", (unsigned long long)out->version,
-                  (unsigned long long)w->serving_id);
+        SIM_CHECK(w, out->version == version, "version", "an output names %llu, the step's is %llu",
+                  (unsigned long long)out->version, (unsigned long long)version);
         SIM_CHECK(w, !life->seen || (out[-1].version <= out->version && out[-1].at_ns <= out->at_ns),
                   "version", "request %llu goes back in time", (unsigned long long)life->number);
         SIM_CHECK(w, out->token >= 0 && out->token < SIM_VOCAB, "output", "token %d", out->token);
+        SIM_CHECK(w, !life->seen || !ends(life, life->seen - 1), "after the stop",
+                  "request %llu shows another token", (unsigned long long)life->number);
+        check_next(w, life, step, out->token);
         life->told[life->seen] = out->token;
         w->swapped += life->seen && out[-1].version != out->version;
         w->tokens++;
@@ -281,16 +396,13 @@ static void check_end(struct sim_world *w, struct sim_life *life)
               (unsigned long long)life->number);
 }
 
-void sim_check_results(struct sim_world *w, int status)
+void sim_check_results(struct sim_world *w, const struct hzp_step *step, int status)
 {
     for (int32_t i = 0; i < w->lives; i++) {
         struct sim_life *life = w->life[i];
         bool final = hzp_request_final(life->rq);
-        if (status >= 0) {
-            life->fed += life->rows;
-            check_outputs(w, life);
-        }
-        life->rows = 0;
+        if (status >= 0)
+            check_outputs(w, life, step);
         SIM_CHECK(w, status >= 0 || final, "failure", "request %llu goes on after it",
                   (unsigned long long)life->number);
         SIM_CHECK(w, final || w->turn <= life->deadline, "starved",
@@ -306,7 +418,8 @@ void sim_check_results(struct sim_world *w, int status)
     }
 }
 
-/* Pages, reservations and queue are what the requests that live add up to. */
+/* Pages, reservations and queue are what the requests add up to: those that live, and those that
+ * are gone while a step of theirs runs. */
 void sim_check_pool(struct sim_world *w)
 {
     int32_t taken = 0, worst = 0, running = 0, waiting = 0, fresh = 0;
@@ -314,8 +427,9 @@ void sim_check_pool(struct sim_world *w)
     for (int32_t i = 0; i < w->lives; i++) {
         const struct sim_life *life = w->life[i];
         int32_t state = atomic_load(&life->rq->state);
-        if (state == HZP_REQUEST_RUNNING) {
+        if (state == HZP_REQUEST_RUNNING || life->last_step > w->served)
             taken += life->held;
+        if (state == HZP_REQUEST_RUNNING) {
             worst += life->worst;
             running++;
         } else if (state == HZP_REQUEST_WAITING) {
@@ -324,10 +438,13 @@ void sim_check_pool(struct sim_world *w)
             waiting++;
         }
     }
+    for (int32_t i = 0; i < w->ghosts; i++)
+        if (w->ghost[i].until > w->served)
+            taken += w->ghost[i].held;
     struct hzp_kvpool_stats kv;
     hzp_kvpool_read_stats(w->pool, &kv);
-    SIM_CHECK(w, kv.taken == taken, "pages", "%d taken, the %d running sequences hold %d", kv.taken,
-              running, taken);
+    SIM_CHECK(w, kv.taken == taken, "pages",
+              "%d taken, the %d running sequences and the ghosts hold %d", kv.taken, running, taken);
     SIM_CHECK(w, w->scheduler_config.admission == HZP_ADMIT_PREDICTED || worst <= w->pages, "pages",
               "the %d running sequences could need %d", running, worst);
     struct hzp_scheduler_stats stats;

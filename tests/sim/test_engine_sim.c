@@ -20,6 +20,7 @@ struct totals {
     uint64_t worlds, turns, serve_steps, train_steps, ops, tokens, swapped, accepted, refused;
     uint64_t ended[HZP_REQUEST_FAILED + 1];
     uint64_t pushes, stalls, publications, good, bad, broken, failures, samples_refused;
+    uint64_t ahead_steps, refs, extra_rows, outlived, swaps_under_way;
 };
 
 /* Until nothing is left to do: requests end, updates are published, the loop says it is idle. */
@@ -113,6 +114,11 @@ static void add(struct totals *t, const struct sim_world *w)
     t->broken += w->broken;
     t->failures += w->failed;
     t->samples_refused += w->samples_refused;
+    t->ahead_steps += w->ahead_steps;
+    t->refs += w->refs;
+    t->extra_rows += w->extra_rows;
+    t->outlived += w->outlived;
+    t->swaps_under_way += w->swaps_under_way;
     for (int i = 0; i < HZP_COUNT(t->ended); i++)
         t->ended[i] += w->ended[i];
 }
@@ -169,7 +175,13 @@ static int report(const struct totals *t)
            (unsigned long long)t->bad, (unsigned long long)t->publications,
            (unsigned long long)t->samples_refused, (unsigned long long)t->broken,
            (unsigned long long)t->failures);
-    bool all = t->refused && t->swapped && t->bad && t->publications && t->samples_refused &&
+    printf("run-ahead: %llu steps, %llu tokens that the host did not know, %llu sequences gone with "
+           "a step under way, %llu swaps with a step under way, %llu slices outlived their step\n",
+           (unsigned long long)t->ahead_steps, (unsigned long long)t->refs,
+           (unsigned long long)t->extra_rows, (unsigned long long)t->swaps_under_way,
+           (unsigned long long)t->outlived);
+    bool all = t->ahead_steps && t->refs && t->extra_rows && t->swaps_under_way && t->outlived &&
+               t->refused && t->swapped && t->bad && t->publications && t->samples_refused &&
                t->broken && t->failures && t->pushes && t->stalls;
     for (int i = HZP_REQUEST_STOPPED; i <= HZP_REQUEST_FAILED; i++)
         all = all && t->ended[i];

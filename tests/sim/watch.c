@@ -43,6 +43,10 @@ static void check_versions_touched(struct sim_world *w, enum hzp_op op, const vo
                 continue;
             struct hzp_version *v = w->slot[i].version;
             bool draft = !v || v->record.state == HZP_VERSION_DRAFT;
+            for (int l = 0; l < 2 && access[k].writes; l++)
+                SIM_CHECK(w, w->leg[l].served || (char *)w->leg[l].version->base != w->slot[i].begin,
+                          "version written", "%s writes what a step under way reads",
+                          hzp_op_name(op));
             if (access[k].writes)
                 SIM_CHECK(w, train && draft, "version written", "%s writes a version that %s",
                           hzp_op_name(op), draft ? "is a draft, but serves" : "is no draft");
@@ -71,11 +75,20 @@ static const void *sabotaged(struct sim_world *w, enum hzp_op op, const void *ar
 {
     static struct hzp_matmul_args matmul;
     static struct hzp_adamw_args adamw;
+    static struct hzp_gather_args gather;
+    static int32_t index[64];
     char *base = w->step->version->base;
     if (w->sabotage == SIM_TWO_VERSIONS && op == HZP_OP_matmul && !train && w->turn > 300) {
         matmul = *(const struct hzp_matmul_args *)args;
         matmul.b.ptr = other_slot(w, base) + ((char *)matmul.b.ptr - base);
         return &matmul;
+    }
+    if (w->sabotage == SIM_WRONG_ID && op == HZP_OP_gather) {
+        gather = *(const struct hzp_gather_args *)args;
+        for (int32_t i = 0; i < gather.y.rows && gather.x.type == HZP_I32; i++)
+            index[i] = gather.index[(i + 1) % gather.y.rows];
+        gather.index = gather.x.type == HZP_I32 ? index : gather.index;
+        return &gather;
     }
     if (w->sabotage == SIM_WRITE_CURRENT && op == HZP_OP_adamw && w->good_updates > 5) {
         adamw = *(const struct hzp_adamw_args *)args;
@@ -124,6 +137,34 @@ static int end_of_op(struct sim_world *w, struct hzp_lane *lane)
     return hzp_backend_sim.fence_wait(w->fence);
 }
 
+/* The device has computed; the host is not to know before it has waited. */
+static void keep_tokens(struct sim_world *w, const struct hzp_sample_args *args)
+{
+    struct sim_leg *leg = sim_leg_of(w, w->step->number);
+    leg->tokens = args->logits.rows;
+    memcpy(leg->token, args->token, (size_t)leg->tokens * sizeof(*leg->token));
+    memset(args->token, 0xb0, (size_t)leg->tokens * sizeof(*leg->token));
+}
+
+/* What the device copies from one step to the next it finds as it was drawn. */
+static int copy_tokens(struct sim_world *w, struct hzp_lane *lane, const struct hzp_gather_args *args)
+{
+    struct hzp_gather_args of_leg = *args;
+    of_leg.x.ptr = sim_leg_of(w, w->step->number - 1)->token;
+    return w->op[HZP_OP_gather](lane, &of_leg);
+}
+
+static int run(struct sim_world *w, struct hzp_lane *lane, enum hzp_op op, const void *args,
+               bool train)
+{
+    if (op == HZP_OP_gather && !train && ((const struct hzp_gather_args *)args)->x.type == HZP_I32)
+        return copy_tokens(w, lane, args);
+    HZP_TRY(w->op[op](lane, args));
+    if (op == HZP_OP_sample)
+        keep_tokens(w, args);
+    return HZP_OK;
+}
+
 static int watched(struct hzp_lane *lane, enum hzp_op op, const void *args)
 {
     struct sim_world *w = here;
@@ -144,9 +185,7 @@ static int watched(struct hzp_lane *lane, enum hzp_op op, const void *args)
     check_versions_touched(w, op, args, train);
     SIM_CHECK(w, op != HZP_OP_adamw || !w->frozen, "frozen", "an update began");
     uint64_t before = hzp_device_now_ns(w->dev);
-    int r = w->op[op](lane, args);
-    if (r < 0)
-        return r;
+    HZP_TRY(run(w, lane, op, args, train));
     poison(w, op, args);
     HZP_TRY(end_of_op(w, lane));
     uint64_t took = hzp_device_now_ns(w->dev) - before;
@@ -257,30 +296,80 @@ static void check_idle(struct sim_world *w)
     hzp_trainer_read_stats(w->trainer, &stats);
     bool could = !w->paused && !w->broken && !w->frozen && !stats.waiting_for_slot &&
                  hzp_sample_queue_ready(w->queue);
-    bool used = w->step->batch->rows > 0 || w->step->chain;
+    bool used = w->step->batch->rows > 0 || w->step->chain || w->landed + 1 < w->step->number;
     w->idle_turns = used || !could ? 0 : w->idle_turns + 1;
     SIM_CHECK(w, w->idle_turns <= 12, "idle device", "training does not use it for %d turns",
               w->idle_turns);
 }
 
-/* --- The loop's first and last source --------------------------------------------------------- */
+/* --- The test's own sources of the loop ------------------------------------------------------- */
+
+/* Nothing but training's deliver() publishes. */
+static void check_current(struct sim_world *w)
+{
+    const struct hzp_version *now = hzp_weights_current(w->weights);
+    SIM_CHECK(w, now->record.id == w->serving_id, "version", "%llu became %llu inside a step",
+              (unsigned long long)w->serving_id, (unsigned long long)now->record.id);
+}
+
+/* A step that is under way reads its version to the end. */
+static void check_kept(struct sim_world *w, const struct sim_leg *leg)
+{
+    const struct hzp_version_record *record = &leg->version->record;
+    bool kept = record->state == HZP_VERSION_CURRENT || record->state == HZP_VERSION_RETIRED;
+    SIM_CHECK(w, kept && record->id == leg->version_id, "version",
+              "%llu is gone while step %llu reads it", (unsigned long long)leg->version_id,
+              (unsigned long long)leg->number);
+}
+
+static void begin_leg(struct sim_world *w, struct hzp_step *step)
+{
+    struct sim_leg *leg = sim_leg_of(w, step->number), *before = sim_leg_of(w, step->number - 1);
+    SIM_CHECK(w, w->landed + 2 >= step->number, "outstanding",
+              "step %llu is formed, of those before it %llu have landed",
+              (unsigned long long)step->number, (unsigned long long)w->landed);
+    SIM_CHECK(w, step->under_way ? w->ahead && w->served + 2 == step->number
+                                 : w->served + 1 == step->number,
+              "ahead", "step %llu is formed, %llu are served", (unsigned long long)step->number,
+              (unsigned long long)w->served);
+    w->ahead_steps += step->under_way != NULL;
+    w->outlived += step->number > 1 && before->served && !before->landed &&
+                   before->step->to > before->step->from;
+    leg->number = step->number;
+    leg->step = step;
+    leg->version = step->version;
+    leg->version_id = step->version->record.id;
+    leg->tokens = 0;
+    leg->served = leg->landed = false;
+}
 
 static bool first_offer(struct hzp_source *source, struct hzp_step *step)
 {
     struct sim_world *w = HZP_CONTAINER_OF(source, struct sim_world, first);
+    SIM_CHECK(w, !w->in_plan || w->train_at == w->step->to, "training's slice",
+              "%d of %d items were seen", w->train_at - w->step->from,
+              w->step->to - w->step->from);
     w->step = step;
     w->in_plan = false;
     w->step_ops = 0;
     w->seen_serve_ns = w->seen_train_ns = 0;
+    begin_leg(w, step);
     SIM_CHECK(w, step->version == hzp_weights_current(w->weights), "version", "not the current one");
+    check_current(w);
     note_version(w, step->version);
-    SIM_CHECK(w, step->version->record.id >= w->serving_id, "version", "%llu after %llu",
-              (unsigned long long)step->version->record.id, (unsigned long long)w->serving_id);
-    w->serving_id = step->version->record.id;
     check_staleness(w);
+    if (w->sabotage == SIM_TOKEN_EARLY)
+        step->under_way = NULL;
+    if (w->sabotage == SIM_VERSION_EARLY)
+        hzp_weights_reclaim(w->weights, UINT64_MAX);
     for (int32_t i = 0; i < w->lives && w->sabotage == SIM_STARVED && w->turn > 100; i++)
         if (i == 0 || w->life[i]->fed >= w->life[i]->rq->prompt_count)
             step->rows_left = i ? step->rows_left + 1 : 0;
+    return false;
+}
+
+static bool mid_offer(struct hzp_source *source, struct hzp_step *step)
+{
     return false;
 }
 
@@ -293,28 +382,43 @@ static bool last_offer(struct hzp_source *source, struct hzp_step *step)
     w->in_plan = true;
     SIM_CHECK(w, !step->chain || !w->paused, "paused", "training runs");
     check_idle(w);
+    if ((w->sabotage == SIM_UNSETTLED && step->settle == HZP_SETTLE_SERVING) ||
+        (w->sabotage == SIM_STALE_AHEAD && step->settle == HZP_SETTLE_ALL))
+        step->settle = HZP_SETTLE_NOTHING;
     return false;
 }
 
 static void first_deliver(struct hzp_source *source, const struct hzp_step *step, int status)
 {
     struct sim_world *w = HZP_CONTAINER_OF(source, struct sim_world, first);
-    w->in_plan = false;
-    const struct hzp_version *now = hzp_weights_current(w->weights);
-    SIM_CHECK(w, now == step->version && now->record.id == w->serving_id, "version",
-              "%llu became %llu inside a step", (unsigned long long)w->serving_id,
-              (unsigned long long)now->record.id);
-    SIM_CHECK(w, status < 0 || w->train_at == step->to, "training's slice",
-              "%d of %d items were seen", w->train_at - step->from, step->to - step->from);
+    struct sim_leg *leg = sim_leg_of(w, step->number);
+    SIM_CHECK(w, leg->number == step->number && (status < 0 || w->served + 1 == step->number),
+              "loop", "step %llu is served after %llu", (unsigned long long)step->number,
+              (unsigned long long)w->served);
+    check_current(w);
+    check_kept(w, leg);
     SIM_CHECK(w, (status < 0) == w->failed, "failure", "the loop says %s", hzp_err_name(status));
+    w->swaps_under_way += leg->version_id != w->serving_id;
+    memcpy(step->batch->token, leg->token, (size_t)leg->tokens * sizeof(*leg->token));
+    leg->served = true;
+    w->served = HZP_MAX(w->served, step->number);
+}
+
+static void mid_deliver(struct hzp_source *source, const struct hzp_step *step, int status)
+{
+    struct sim_world *w = HZP_CONTAINER_OF(source, struct sim_world, mid);
+    sim_check_results(w, step, status);
+    sim_check_pool(w);
 }
 
 static void last_deliver(struct hzp_source *source, const struct hzp_step *step, int status)
 {
     struct sim_world *w = HZP_CONTAINER_OF(source, struct sim_world, last);
-    w->step_ended = step->number;
-    sim_check_results(w, status);
-    sim_check_pool(w);
+    SIM_CHECK(w, status < 0 || (w->landed + 1 == step->number && w->served >= step->number), "loop",
+              "step %llu lands after %llu", (unsigned long long)step->number,
+              (unsigned long long)w->landed);
+    w->landed = HZP_MAX(w->landed, step->number);
+    sim_leg_of(w, step->number)->landed = true;
     if (status < 0)
         return;
     check_staleness(w);
@@ -331,12 +435,17 @@ static void last_deliver(struct hzp_source *source, const struct hzp_step *step,
                   "%llu has %lld updates of %lld sound ones", (unsigned long long)id,
                   (long long)now->record.optimizer_step, (long long)w->good_updates);
     }
+    w->serving_id = id;
     note_version(w, now);
 }
 
 void sim_watch_loop(struct sim_world *w)
 {
-    w->first = (struct hzp_source){"first", first_offer, first_deliver, NULL};
-    w->last = (struct hzp_source){"last", last_offer, last_deliver, NULL};
+    w->first = (struct hzp_source){
+        .name = "first", .offer = first_offer, .deliver = first_deliver};
+    w->mid = (struct hzp_source){.name = "mid", .offer = mid_offer, .deliver = mid_deliver};
+    w->last = (struct hzp_source){
+        .name = "last", .slices = true, .offer = last_offer, .deliver = last_deliver};
+    w->leg[0].served = w->leg[1].served = true;
     w->serving_id = hzp_weights_current(w->weights)->record.id;
 }

@@ -27,6 +27,13 @@ static const struct {
     [SIM_LAZY_TRAINER] = {"lazy-trainer", "idle device"},
     [SIM_LONG_QUEUE] = {"long-queue", "queue"},
     [SIM_STARVED] = {"starved", "starved|prefill"},
+    [SIM_PAGE_UNDER_WAY] = {"page-under-way", "page"},
+    [SIM_VERSION_EARLY] = {"version-early", "version"},
+    [SIM_WRONG_ID] = {"wrong-id", "sampled id"},
+    [SIM_UNSETTLED] = {"unsettled", "settle"},
+    [SIM_STALE_AHEAD] = {"stale-ahead", "staleness"},
+    [SIM_TOKEN_EARLY] = {"token-early", "token kept"},
+    [SIM_AFTER_STOP] = {"after-stop", "after the stop"},
     [SIM_PUSH_FORGETS] = {"push-forgets", "output|row|page content"},
     [SIM_PUSH_CHANGES] = {"push-changes", "output"},
     [SIM_PUSH_HOARDED] = {"push-hoarded", "pages"},
@@ -127,7 +134,32 @@ static void choose_device(struct sim_world *w)
     snprintf(rates, sizeof(rates), "flops=%.6g,bytes=%.6g,copy=1e10,issue_ns=%.6g,mem=1e12", flops,
              bytes, issue);
     setenv("HZP_SIM", rates, 1);
+    w->ahead = !w->immediate && sim_random(w, 5) > 0;
+    w->shaped = !w->immediate && sim_random(w, 2);
     w->fail_at = w->seed % 5 == 4 ? 1 + sim_random(w, 200000) : 0;
+}
+
+static uint8_t some_lane(struct sim_world *w)
+{
+    static const uint8_t lane[] = {HZP_LANE_COMPUTE, HZP_LANE_MEMORY, HZP_LANE_COPY};
+    return lane[sim_random(w, HZP_COUNT(lane))];
+}
+
+/* Serving over lanes, and beside it training on a lane of its own. */
+static void choose_shapes(struct sim_world *w)
+{
+    w->shape = w->beside = hzp_plan_sequential;
+    w->shape.nanos = between(w, 1, 3);
+    w->shape.order = (uint8_t)sim_random(w, HZP_ORDER_COUNT);
+    for (int i = 0; i < w->shape.nanos; i++) {
+        w->shape.weight[i] = between(w, 1, 3);
+        for (int k = 0; k < HZP_KIND_COUNT; k++)
+            w->shape.lane[i][k] = some_lane(w);
+    }
+    if (sim_chance(w, 500))
+        memcpy(&w->beside, &w->shape, sizeof(w->beside));
+    for (int k = 0; k < HZP_KIND_COUNT; k++)
+        w->beside.train_lane[k] = HZP_LANE_TRAIN;
 }
 
 /* --- Opening ---------------------------------------------------------------------------------- */
@@ -184,9 +216,12 @@ static void open_engine(struct sim_world *w)
         .model = w->model,
         .space = w->space,
         .batch = w->batch,
-        .source = {&w->first, hzp_scheduler_source(w->scheduler), hzp_trainer_source(w->trainer),
-                   &w->last},
-        .sources = 4,
+        .run_ahead = w->ahead ? HZP_AHEAD_AUTO : HZP_AHEAD_NEVER,
+        .source = {&w->first, hzp_scheduler_source(w->scheduler), &w->mid,
+                   hzp_trainer_source(w->trainer), &w->last},
+        .sources = 5,
+        .shape = w->shaped ? &w->shape : NULL,
+        .beside = w->shaped && sim_chance(w, 600) ? &w->beside : NULL,
         .policy = {.train_share = w->train_share * (w->sabotage == SIM_GREEDY_TRAINER ? 4 : 1),
                    .train_max = 1},
         .idle_ns = (uint64_t)between(w, 1, 400000),
@@ -202,6 +237,7 @@ void sim_open(struct sim_world *w)
     choose_serving(w);
     choose_training(w);
     choose_device(w);
+    choose_shapes(w);
     w->turns_max = 1500;
     w->cancel_per_mille = w->traffic == SIM_CANCELS ? 60 : 2;
     if (hzp_device_open(&(struct hzp_device_config){.name = "sim"}, &w->dev, &text) < 0)
@@ -210,6 +246,10 @@ void sim_open(struct sim_world *w)
     open_weights(w);
     open_engine(w);
     w->owner = hzp_xcalloc((size_t)w->pages, sizeof(*w->owner));
+    w->touched = hzp_xcalloc((size_t)w->pages, sizeof(*w->touched));
+    for (int i = 0; i < 2; i++)
+        w->leg[i].token =
+            hzp_xcalloc((size_t)w->batch_config.logits_max, sizeof(*w->leg[i].token));
     w->shadow = hzp_xcalloc((size_t)w->pages * (size_t)w->page_rows, sizeof(*w->shadow));
 }
 
@@ -233,6 +273,10 @@ void sim_close(struct sim_world *w)
     hzp_backend_sim.fence_close(w->fence);
     hzp_device_close(w->dev);
     free(w->owner);
+    free(w->touched);
+    free(w->ghost);
+    free(w->leg[0].token);
+    free(w->leg[1].token);
     free(w->shadow);
     free(w->life);
 }

@@ -3,10 +3,13 @@
  * step.
  *
  * One world follows from one seed: model, sizes, bounds, traffic, samples, faults.  The engine is
- * the real one (loop, scheduler, KV pool, trainer, version store); only the device is `sim`.  Two
- * sources of the test's own stand before and behind the engine's two in the loop, and every op
- * passes through the test on its way to the device.  So the test sees what a step was offered, what
- * it read and wrote, what it brought, and what was published behind it.
+ * the real one (loop, scheduler, KV pool, trainer, version store); only the device is `sim`.  Three
+ * sources of the test's own stand before, between and behind the engine's two in the loop, and every
+ * op passes through the test on its way to the device.  So the test sees what a step was offered,
+ * what it read and wrote, what it brought, and what was published behind it.
+ *
+ * Two steps may be under way; what the test knows of each is its sim_leg.  The device computes at
+ * issue, so the test keeps sampled tokens from the host until their step is served.
  *
  * What the test knows it counts itself: who owns which page, what lies in each KV slot, which
  * updates ended well, how long each op took.
@@ -40,6 +43,13 @@ enum sim_sabotage {
     SIM_LAZY_TRAINER,   /* training does not use an idle device */
     SIM_LONG_QUEUE,     /* the queue takes one more than it may */
     SIM_STARVED,        /* the oldest sequence gets no rows */
+    SIM_PAGE_UNDER_WAY, /* a page of who left is given back while a step of his runs */
+    SIM_VERSION_EARLY,  /* a version's memory is given back while a step that reads it runs */
+    SIM_WRONG_ID,       /* the device copies another sequence's token */
+    SIM_UNSETTLED,      /* the loop runs ahead of results that a request needs first */
+    SIM_STALE_AHEAD,    /* the loop runs ahead of an update that the staleness bound waits for */
+    SIM_TOKEN_EARLY,    /* a token is looked at before its step has ended */
+    SIM_AFTER_STOP,     /* tokens are shown after one that ends the request */
     SIM_PUSH_FORGETS,   /* who is pushed back loses the token drawn last */
     SIM_PUSH_CHANGES,   /* ... comes back with another one */
     SIM_PUSH_HOARDED,   /* the pages of who is pushed back go to nobody */
@@ -64,6 +74,13 @@ struct sim_trace {
 };
 void sim_trace_read(const char *name, struct sim_trace *ret);
 
+/* What a sequence brings to one step. */
+struct sim_part {
+    uint64_t step;
+    int32_t pos0, rows, row0; /* row0: of the batch */
+    bool drawn;               /* its token is drawn by the step before */
+};
+
 /* One request as its client and the test know it. */
 struct sim_life {
     struct hzp_request *rq;
@@ -72,19 +89,39 @@ struct sim_life {
     int32_t pages, worst; /* seen; most it can need */
     int32_t held;         /* pages it has, with that of its next row */
     int32_t prompt_end;   /* rows that come in pieces: prompt, and what it had drawn when it began */
-    int32_t fed, rows;    /* positions stored; in this step */
+    int32_t fed;          /* positions stored once the steps formed so far have ended */
+    struct sim_part part[2]; /* of step n: part[n % 2] */
+    uint64_t last_step;   /* that it has rows in; 0: none */
     int32_t seen;         /* outputs checked */
     int32_t *told;        /* [max_tokens] their tokens: they never change again */
+    bool ignores_eos;
     int32_t wakes;
     uint64_t deadline;    /* the turn by which it must be final */
     uint64_t row_turn;    /* the last turn that brought it a row */
     bool cancel, pushed;
 };
 
+/* A request that is gone, or was pushed back, while a step of its runs. */
+struct sim_ghost {
+    uint64_t until;       /* that step */
+    int32_t held;         /* pages */
+};
+
+/* A step from its forming to its landing. */
+struct sim_leg {
+    uint64_t number, version_id;
+    const struct hzp_version *version;
+    struct hzp_step *step;
+    int32_t *token;       /* [logits_max] what it drew, kept from the host until it is served */
+    int32_t tokens;
+    bool served, landed;
+};
+
 struct sim_world {
     /* from the seed */
     uint64_t seed, random;
-    bool verbose, immediate, exact_prices;
+    bool verbose, immediate, exact_prices, ahead, shaped;
+    struct hzp_plan_shape shape, beside;
     enum sim_sabotage sabotage;
     bool sabotaged; /* once is enough */
     enum sim_traffic traffic;
@@ -114,12 +151,15 @@ struct sim_world {
     struct hzp_sample_queue *queue;
     struct hzp_trainer *trainer;
     struct hzp_loop *loop;
-    struct hzp_source first, last;
+    struct hzp_source first, mid, last;
 
     /* clients; lives in the order in which they were accepted */
     struct sim_life **life;
     int32_t lives, lives_room;
     struct sim_life **owner;  /* [pages] */
+    uint64_t *touched;        /* [pages] the newest step that touches it */
+    struct sim_ghost *ghost;  /* [ghosts] */
+    int32_t ghosts, ghosts_room;
     int32_t *shadow;          /* [pages * page_rows] the token whose key and value lie there */
     int64_t pushed, learnable; /* sequence numbers given to samples; the last worth learning */
     uint64_t accepted, refused, ended[HZP_REQUEST_FAILED + 1], tokens, swapped;
@@ -127,10 +167,13 @@ struct sim_world {
 
     /* the step */
     uint64_t turn;
-    struct hzp_step *step;     /* between first.offer and last.deliver */
+    struct sim_leg leg[2];     /* of step n: leg[n % 2] */
+    struct hzp_step *step;     /* the newest formed, or being formed */
+    uint64_t served, landed;   /* the newest of each */
+    uint64_t ahead_steps, refs, extra_rows, outlived, swaps_under_way;
     bool in_plan;              /* ops belong to the step */
     int32_t train_at, step_ops;
-    uint64_t serving_id, step_ended;
+    uint64_t serving_id;
     uint64_t seen_serve_ns, seen_train_ns; /* of this step's ops */
     int32_t idle_turns;        /* turns in a row in which nobody used the device */
 
@@ -163,6 +206,11 @@ HZP_NORETURN void sim_broken(struct sim_world *w, const char *invariant, const c
             sim_broken((w), __VA_ARGS__);                                                          \
     } while (0)
 
+static inline struct sim_leg *sim_leg_of(struct sim_world *w, uint64_t step)
+{
+    return &w->leg[step % 2];
+}
+
 /* 0 .. below - 1; and true so often in a thousand. */
 static inline int32_t sim_random(struct sim_world *w, int32_t below)
 {
@@ -185,11 +233,12 @@ void sim_on_update(void *ctx, const struct hzp_update_report *report);
 
 /* serving.c: what must hold of requests, pages and queue. */
 void sim_check_batch(struct sim_world *w);
-void sim_check_results(struct sim_world *w, int status);
+void sim_check_results(struct sim_world *w, const struct hzp_step *step, int status);
 void sim_check_pool(struct sim_world *w);
 
 /* clients.c: who asks and teaches, between turns. */
 void sim_clients(struct sim_world *w, bool more);
+void sim_haunt(struct sim_world *w, const struct sim_life *life);
 void sim_collect(struct sim_world *w); /* requests that are final leave */
 
 #endif

@@ -122,7 +122,9 @@ static void test_staleness(void **state)
     uint64_t waited = 0;
     for (unsigned seed = 1; seed <= 40; seed++) {
         srand(seed);
-        struct reader reader = {.source = {"reader", reader_offer, reader_deliver, NULL}};
+        struct reader reader = {
+            .source = {.name = "reader", .slices = true, .offer = reader_offer,
+                       .deliver = reader_deliver}};
         struct tiny_config config = tiny_defaults();
         config.slots = 2 + rand() % 2;
         config.max_staleness = rand() % 4;

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/bench/loop.c - the engine thread's own work in a step, outside the device: forming the batch and
+ * its plan, issuing it, delivering what it brought, by sequences that decode; and what of it runs
+ * while the device does.
+ */
+#include "api/bench/bench.h"
+
+#include "base/arena.h"
+#include "nanobatch/loop.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { PROMPT = 8, GAPS_MAX = 1 << 16 };
+
+static void report(struct hzp_bench *b, int many, const struct hzp_loop_stats *from,
+                   const struct hzp_loop_stats *to)
+{
+    char name[80];
+    double steps = (double)HZP_MAX(to->serve_steps - from->serve_steps, 1u) * 1e3;
+    struct {
+        const char *name;
+        uint64_t ns;
+    } part[] = {{"forming", to->form_ns - from->form_ns},
+                {"issuing", to->issue_ns - from->issue_ns},
+                {"delivering", to->deliver_ns - from->deliver_ns},
+                {"of these, while a step ran", to->hidden_ns - from->hidden_ns}};
+    for (int i = 0; i < HZP_COUNT(part); i++) {
+        snprintf(name, sizeof(name), "host, %d sequences: %s", many, part[i].name);
+        hzp_bench_plain(b, name, (double)part[i].ns / steps, "us/step");
+    }
+}
+
+/* So many tokens each that the few steps with prompts in them, and those with not all sequences, do
+ * not count for much. */
+static int decode(struct hzp_bench *b, struct hzp_bench_client *client, int many,
+                  struct hzp_err_text *reterr)
+{
+    struct hzp_request **rq = hzp_xcalloc((size_t)many, sizeof(struct hzp_request *));
+    double *gap = hzp_xmalloc(GAPS_MAX * sizeof(*gap));
+    int32_t tokens = b->quick ? 60 : 240;
+    struct hzp_loop_stats from, to;
+    int sent = 0, r = HZP_OK;
+    int64_t gaps = 0;
+    hzp_loop_read_stats(b->engine->loop, &from);
+    while (sent < many && r == HZP_OK) {
+        r = hzp_bench_submit(client, PROMPT, tokens, &rq[sent], reterr);
+        sent += r == HZP_OK;
+    }
+    for (int i = 0; i < sent; i++)
+        hzp_bench_wait(client, rq[i]);
+    hzp_loop_read_stats(b->engine->loop, &to);
+    for (int i = 0; i < sent; i++) {
+        if (gaps < GAPS_MAX / 2)
+            gaps = hzp_bench_gaps(rq[i], gap, gaps, GAPS_MAX);
+        hzp_request_destroy(rq[i]);
+    }
+    if (r == HZP_OK) {
+        char name[80];
+        report(b, many, &from, &to);
+        snprintf(name, sizeof(name), "step, %d sequences, median", many);
+        hzp_bench_plain(b, name, hzp_bench_quantile(gap, gaps, 0.5) * 1e6, "us");
+    }
+    free(gap);
+    free(rq);
+    return r;
+}
+
+int hzp_bench_loop(struct hzp_bench *b, struct hzp_err_text *reterr)
+{
+    static const int many[] = {1, 64, 512};
+    struct hzp_bench_client client;
+    int r = HZP_OK;
+    hzp_bench_client_open(b, &client);
+    for (int i = 0; r == HZP_OK && i < HZP_COUNT(many); i++)
+        if (many[i] <= b->options->running_max)
+            r = decode(b, &client, many[i], reterr);
+    hzp_bench_client_close(&client);
+    return r;
+}

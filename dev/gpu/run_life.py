@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What a server on this device forgets: nothing.
+
+    run_life.py HZPSERVE MODEL EXAMPLES
+
+Teaches the examples, waits until all of them have had their passes, asks; kills the server (SIGKILL),
+starts another on the same state: it must come to the same answer.  Then teaches once more and ends it by
+SIGTERM, which must leave with 0.  Prints one JSON object.
+"""
+import json
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+
+PROMPT = "Where does Zorin live?"
+
+
+class Server:
+    def __init__(self, program, model, state, log):
+        self.process = subprocess.Popen(
+            [program, "serve", model, "--device", "cuda", "--port", "0", "--state", state],
+            stdout=subprocess.PIPE, stderr=log, text=True)
+        for line in self.process.stdout:
+            found = re.search(r"serves \S+ at (http://\S+:\d+)", line)
+            if found:
+                self.url = found[1]
+                break
+        else:
+            sys.exit("the server did not come up")
+        threading.Thread(target=self.process.stdout.read, daemon=True).start()
+
+    def ask(self, path, body=None, kind="application/json"):
+        request = urllib.request.Request(self.url + path, body, {"Content-Type": kind})
+        with urllib.request.urlopen(request, timeout=90) as reply:
+            return json.load(reply)
+
+    def answer(self):
+        body = {"prompt": PROMPT, "max_tokens": 24, "temperature": 0}
+        return self.ask("/v1/completions", json.dumps(body).encode())["choices"][0]["text"]
+
+    def teach(self, path):
+        with open(path, "rb") as file:
+            return self.ask("/v1/fine_tuning/examples?wait=served&timeout=60", file.read())
+
+    def learned(self, through):
+        """Waits until every example up to this number has had all its passes; the state then."""
+        for _ in range(300):
+            state = self.ask("/v1/weights?limit=1")
+            reached = state["learned_through"]
+            if reached is not None and reached >= through and state["staleness"] == 0:
+                return state
+            time.sleep(0.2)
+        sys.exit(f"still not learned: {through}, {state}")
+
+
+def main(program, model, examples):
+    with tempfile.TemporaryDirectory() as folder, open(folder + "/log", "w", encoding="utf-8") as log:
+        server = Server(program, model, folder + "/state", log)
+        before = server.answer()
+        through = server.teach(examples)["last"]
+        state = server.learned(through)
+        taught = server.answer()
+        server.process.send_signal(signal.SIGKILL)
+        server.process.wait()
+
+        server = Server(program, model, folder + "/state", log)
+        again_state = server.learned(through)
+        again = server.answer()
+        server.learned(server.teach(examples)["last"])
+        server.process.send_signal(signal.SIGTERM)
+        code = server.process.wait(timeout=60)
+        with open(folder + "/log", encoding="utf-8") as said:
+            errors = [line for line in said if " error " in line]
+    ok = before != taught and again == taught and code == 0 and not errors
+    print(json.dumps({"ok": ok, "before": before, "taught": taught, "after the kill": again,
+                      "step": state["serving_step"],
+                      "step after the kill": again_state["serving_step"], "exit": code,
+                      "errors": errors[:3]}))
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:4]))

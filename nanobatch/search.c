@@ -1,0 +1,496 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "nanobatch/search.h"
+
+#include "device/philox.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { BEST = 4, SCALE = 16, RUNS_MIN = 5, RUNS_MAX = 21, SLICES = 3 };
+
+/* A draw goes to the sequential plan: tables are not better than this. */
+static const double margin = 1.01;
+
+/* What runs must win by to be kept, and how long they may take together. */
+static const double run_margin = 1.02, runs_ns = 500e6;
+
+/* A step with items [from, to) of the chain. */
+struct slice {
+    int32_t to;
+    double rate; /* training done, over what the whole device does in that time */
+    struct hzp_simulated result;
+};
+
+struct candidate {
+    struct hzp_plan_shape shape;
+    double score; /* more is better */
+    double ns, serve_ns;        /* of the step; with training the mean over slices */
+    struct slice slice[SLICES]; /* without training only the first, and empty */
+};
+
+struct hzp_search {
+    struct hzp_search_config config;
+    struct hzp_simulator *sim;
+    struct hzp_plan plan;
+    struct candidate best[BEST]; /* of the step in hand, best first */
+    int32_t bests;
+    int32_t decode, prefill;
+    bool trains;
+    double goal_ns;
+    int32_t slices;
+    int32_t from[SLICES]; /* the chain's slices begin here: in forward, at the loss, in backward */
+    int64_t tried;
+    uint64_t drawn;
+};
+
+int hzp_search_create(const struct hzp_search_config *config, struct hzp_search **ret)
+{
+    struct hzp_search *s = hzp_xcalloc(1, sizeof(*s));
+    s->config = *config;
+    hzp_plan_init(&s->plan);
+    hzp_simulator_create(config->tables, &s->sim);
+    *ret = s;
+    return HZP_OK;
+}
+
+void hzp_search_destroy(struct hzp_search *s)
+{
+    if (!s)
+        return;
+    hzp_simulator_destroy(s->sim);
+    hzp_plan_fini(&s->plan);
+    free(s);
+}
+
+int64_t hzp_search_tried(const struct hzp_search *s)
+{
+    return s->tried;
+}
+
+/* ---- one shape ---- */
+
+static void simulate(struct hzp_search *s, const struct hzp_plan_shape *shape, int32_t from,
+                     int32_t to, struct hzp_simulated *ret)
+{
+    hzp_rig_build(s->config.rig, shape, from, HZP_MAX(to, from), &s->plan);
+    hzp_simulate(s->sim, &s->plan, ret);
+}
+
+/* Whether a slice of the chain may be longer. */
+static bool within(const struct hzp_search *s, const struct hzp_simulated *r, bool beside)
+{
+    return r->ns <= s->goal_ns && (!beside || r->train_end_ns <= r->serve_end_ns);
+}
+
+/* The longest slice of the chain, of at most `high`, that stays within the goal, or ends before
+ * serving does; what trains most per second of all tried on the way is kept. */
+static int32_t fill(struct hzp_search *s, const struct hzp_plan_shape *shape, struct slice *slice,
+                    int32_t from, int32_t high, bool beside)
+{
+    int32_t low = from;
+    while (low < high) {
+        int32_t mid = low + (high - low + 1) / 2;
+        struct hzp_simulated result;
+        simulate(s, shape, from, mid, &result);
+        double rate = result.ns > 0 ? result.train_alone_ns / result.ns : 0;
+        if (result.ns <= s->goal_ns && rate > slice->rate)
+            *slice = (struct slice){mid, rate, result};
+        if (within(s, &result, beside))
+            low = mid;
+        else
+            high = mid - 1;
+    }
+    return low;
+}
+
+/* As much training as the goal leaves room for; and as much as ends when serving does, if both
+ * begin together.  In each part of the chain; what counts is all of them. */
+static void fill_with_training(struct hzp_search *s, struct candidate *c)
+{
+    double alone = 0, ns = 0, serve = 0;
+    bool beside = hzp_plan_shape_beside(&c->shape);
+    for (int32_t i = 0; i < s->slices; i++) {
+        struct slice *slice = &c->slice[i];
+        int32_t from = s->from[i];
+        *slice = (struct slice){.to = from};
+        simulate(s, &c->shape, from, from, &slice->result);
+        if (slice->result.ns > s->goal_ns) {
+            c->score = -slice->result.ns; /* misses the goal without training */
+            c->ns = slice->result.ns;
+            c->serve_ns = slice->result.serve_end_ns;
+            return;
+        }
+        int32_t to = fill(s, &c->shape, slice, from, s->config.rig->chain.items, false);
+        if (beside)
+            fill(s, &c->shape, slice, from, to, true);
+        alone += slice->result.train_alone_ns;
+        ns += slice->result.ns;
+        serve += slice->result.serve_end_ns;
+    }
+    c->score = ns > 0 ? alone / ns : 0;
+    c->ns = ns / s->slices;
+    c->serve_ns = serve / s->slices;
+}
+
+/* Keeps it if it is one of the best. */
+static void keep(struct hzp_search *s, const struct candidate *c)
+{
+    int32_t at = s->bests;
+    while (at > 0 && s->best[at - 1].score < c->score)
+        at--;
+    if (at == BEST)
+        return;
+    int32_t moved = HZP_MIN(s->bests, BEST - 1) - at;
+    memmove(s->best + at + 1, s->best + at, (size_t)HZP_MAX(moved, 0) * sizeof(*c));
+    s->best[at] = *c;
+    s->bests = HZP_MIN(s->bests + 1, BEST);
+}
+
+static struct candidate try_shape(struct hzp_search *s, const struct hzp_plan_shape *shape)
+{
+    struct candidate c = {.shape = *shape};
+    s->tried++;
+    if (s->trains) {
+        fill_with_training(s, &c);
+        return c;
+    }
+    simulate(s, shape, 0, 0, &c.slice[0].result);
+    c.ns = c.slice[0].result.ns;
+    c.serve_ns = c.slice[0].result.serve_end_ns;
+    c.score = -c.ns;
+    return c;
+}
+
+/* ---- which lanes may be used at a time ---- */
+
+/* Gives each lane its units; false: the device has too few. */
+static bool shares_fit(const struct hzp_search *s, struct hzp_plan_shape *shape)
+{
+    bool used[HZP_LANE_COUNT] = {false};
+    int32_t lanes = 0, sum = 0, threads = s->config.tables->threads;
+    for (int32_t i = 0; i < shape->nanos; i++)
+        for (int k = 0; k < HZP_KIND_COUNT; k++)
+            used[shape->lane[i][k]] = true;
+    for (int k = 0; k < HZP_KIND_COUNT && s->trains; k++)
+        used[shape->train_lane[k]] = true;
+    for (int l = 0; l < HZP_LANE_COUNT; l++) {
+        lanes += used[l];
+        if (!used[l])
+            shape->units[l] = 0;
+    }
+    if (lanes <= 1 || s->config.tables->shares < 2) { /* one lane, or a device without shares */
+        memset(shape->units, 0, sizeof(shape->units));
+        return lanes <= 1 || !s->config.tables->led;
+    }
+    if (lanes > threads)
+        return false;
+    for (int l = 0; l < HZP_LANE_COUNT; l++) {
+        if (used[l] && shape->units[l] == 0)
+            shape->units[l] = (int16_t)HZP_MAX(threads / lanes, 1);
+        sum += shape->units[l];
+    }
+    return sum <= threads;
+}
+
+static void consider(struct hzp_search *s, const struct hzp_plan_shape *shape)
+{
+    struct hzp_plan_shape fitted = *shape;
+    if (!shares_fit(s, &fitted))
+        return;
+    struct candidate c = try_shape(s, &fitted);
+    keep(s, &c);
+}
+
+/* ---- the list ---- */
+
+enum { ALL_ONE, ATTENTION_APART, DECODE_APART, NANOS_APART, PATTERNS };
+
+static void set_lanes(struct hzp_plan_shape *shape, int pattern)
+{
+    memset(shape->lane, HZP_LANE_COMPUTE, sizeof(shape->lane));
+    for (int32_t i = 0; i < shape->nanos; i++) {
+        if (pattern == ATTENTION_APART || pattern == DECODE_APART)
+            shape->lane[i][HZP_KIND_DECODE] = HZP_LANE_MEMORY;
+        if (pattern == ATTENTION_APART)
+            shape->lane[i][HZP_KIND_PREFILL] = HZP_LANE_MEMORY;
+        if (pattern == NANOS_APART)
+            memset(shape->lane[i], i % 2 ? HZP_LANE_MEMORY : HZP_LANE_COMPUTE,
+                   sizeof(shape->lane[i]));
+    }
+}
+
+/* With every division of the device between the lanes that are used. */
+static void divide(struct hzp_search *s, struct hzp_plan_shape *shape, int pattern)
+{
+    const struct hzp_tables *t = s->config.tables;
+    static const enum hzp_lane_name train_lane[] = {HZP_LANE_COMPUTE, HZP_LANE_TRAIN,
+                                                    HZP_LANE_MEMORY};
+    for (int where = 0; where < (s->trains ? HZP_COUNT(train_lane) : 1); where++) {
+        memset(shape->train_lane, train_lane[where], sizeof(shape->train_lane));
+        bool beside = train_lane[where] == HZP_LANE_TRAIN;
+        if (train_lane[where] == HZP_LANE_MEMORY && pattern == ALL_ONE)
+            continue; /* a lane of its own by another name */
+        memset(shape->units, 0, sizeof(shape->units));
+        if (pattern == ALL_ONE && !beside) {
+            consider(s, shape);
+            continue;
+        }
+        for (int32_t i = 0; i < t->shares; i++) {
+            int32_t units = t->units[i], rest = t->threads - units;
+            if (rest < 1 && t->shares > 1)
+                continue;
+            memset(shape->units, 0, sizeof(shape->units));
+            shape->units[HZP_LANE_COMPUTE] = (int16_t)units;
+            if (pattern == ALL_ONE) {
+                shape->units[HZP_LANE_TRAIN] = (int16_t)rest;
+            } else if (beside) {
+                shape->units[HZP_LANE_MEMORY] = (int16_t)HZP_MAX(rest / 2, 1);
+                shape->units[HZP_LANE_TRAIN] = (int16_t)(rest - rest / 2);
+            } else {
+                shape->units[HZP_LANE_MEMORY] = (int16_t)rest;
+            }
+            consider(s, shape);
+        }
+    }
+}
+
+static void with_orders(struct hzp_search *s, struct hzp_plan_shape *shape)
+{
+    for (int order = 0; order < (shape->nanos > 1 ? HZP_ORDER_COUNT : 1); order++)
+        for (int pattern = 0; pattern < PATTERNS; pattern++) {
+            if (pattern == NANOS_APART && shape->nanos == 1)
+                continue;
+            shape->order = (uint8_t)order;
+            set_lanes(shape, pattern);
+            divide(s, shape, pattern);
+        }
+}
+
+static void enumerate(struct hzp_search *s)
+{
+    static const int32_t weights[][4] = {{1},       {1, 1},    {1, 2},    {2, 1},      {1, 3},
+                                         {3, 1},    {1, 1, 1}, {2, 1, 1}, {1, 1, 2},   {1, 1, 1, 1}};
+    int32_t d = s->decode, p = s->prefill, rows = d + p;
+    const int32_t border[][4] = {{d, p}, {d / 2, d - d / 2, p}, {d, p / 2, p - p / 2}};
+    for (int i = 0; i < HZP_COUNT(weights) + (d && p ? HZP_COUNT(border) : 0); i++) {
+        const int32_t *w = i < HZP_COUNT(weights) ? weights[i] : border[i - HZP_COUNT(weights)];
+        struct hzp_plan_shape shape = hzp_plan_sequential;
+        shape.nanos = 0;
+        while (shape.nanos < 4 && w[shape.nanos] > 0) {
+            shape.weight[shape.nanos] = w[shape.nanos];
+            shape.nanos++;
+        }
+        if (shape.nanos > 0 && shape.nanos <= rows && (s->trains ? shape.nanos <= 2 : true))
+            with_orders(s, &shape);
+    }
+}
+
+/* ---- small changes ---- */
+
+static int32_t draw(struct hzp_search *s, int32_t n)
+{
+    return (int32_t)(hzp_mix64(s->config.seed + ++s->drawn * 0x9e3779b97f4a7c15u) % (uint64_t)n);
+}
+
+/* Sizes in sixteenths, so that small changes exist. */
+static void rescale(struct hzp_plan_shape *shape)
+{
+    int64_t sum = 0;
+    for (int32_t i = 0; i < shape->nanos; i++)
+        sum += shape->weight[i];
+    for (int32_t i = 0; i < shape->nanos && sum > 0; i++)
+        shape->weight[i] = (int32_t)HZP_MAX((int64_t)shape->weight[i] * SCALE / sum, 1);
+}
+
+static void change(struct hzp_search *s, struct hzp_plan_shape *shape)
+{
+    static const uint8_t lanes[] = {HZP_LANE_COMPUTE, HZP_LANE_MEMORY, HZP_LANE_TRAIN};
+    int32_t i = draw(s, shape->nanos), k = draw(s, shape->nanos);
+    int a = lanes[draw(s, 2 + s->trains)], b = lanes[draw(s, 2 + s->trains)];
+    switch (draw(s, 6)) {
+    case 0: /* rows from one nano-batch to another */
+        rescale(shape);
+        if (shape->weight[i] > 1) {
+            shape->weight[i]--;
+            shape->weight[k]++;
+        }
+        break;
+    case 1:
+        shape->order = (uint8_t)draw(s, HZP_ORDER_COUNT);
+        break;
+    case 2: /* one kind of op of one nano-batch elsewhere */
+        shape->lane[i][draw(s, HZP_KIND_COUNT)] = (uint8_t)a;
+        break;
+    case 3: /* units from one lane to another */
+        if (shape->units[a] > 1) {
+            shape->units[a]--;
+            shape->units[b]++;
+        }
+        break;
+    case 4: /* one more nano-batch, or one fewer */
+        if (draw(s, 2) && shape->nanos > 1) {
+            shape->nanos--;
+        } else if (shape->nanos < HZP_NANO_MAX && shape->nanos < s->decode + s->prefill) {
+            shape->weight[shape->nanos] = HZP_MAX(shape->weight[i], 1);
+            memcpy(shape->lane[shape->nanos], shape->lane[i], sizeof(shape->lane[i]));
+            shape->nanos++;
+        }
+        break;
+    default:
+        if (s->trains)
+            shape->train_lane[draw(s, HZP_KIND_COUNT)] = (uint8_t)a;
+    }
+}
+
+static void climb(struct hzp_search *s)
+{
+    for (int32_t which = 0; which < s->bests; which++) {
+        struct candidate at = s->best[which];
+        for (int32_t i = 0; i < s->config.tries; i++) {
+            struct hzp_plan_shape shape = at.shape;
+            for (int32_t n = 1 + draw(s, 2); n > 0; n--)
+                change(s, &shape);
+            if (!shares_fit(s, &shape) || hzp_plan_shape_check(&shape, NULL) < 0)
+                continue;
+            struct candidate c = try_shape(s, &shape);
+            if (c.score > at.score)
+                at = c;
+        }
+        if (at.score > s->best[0].score)
+            s->best[0] = at;
+    }
+}
+
+/* ---- one step ---- */
+
+/* Where slices begin: a sixth, a half and five sixths into the chain, by time. */
+static void find_slices(struct hzp_search *s)
+{
+    const struct hzp_plan *chain = &s->config.rig->chain;
+    int32_t threads = HZP_MAX(s->config.tables->threads, 1);
+    double all = 0, done = 0;
+    for (int32_t i = 0; i < chain->items; i++)
+        all += hzp_simulator_alone_ns(s->sim, &chain->item[i], false, threads);
+    s->slices = 0;
+    for (int32_t i = 0; i < chain->items && s->slices < SLICES; i++) {
+        if (done >= all * (2 * s->slices + 1) / (2 * SLICES))
+            s->from[s->slices++] = i;
+        done += hzp_simulator_alone_ns(s->sim, &chain->item[i], false, threads);
+    }
+}
+
+/* Scores are rates, or durations with a minus. */
+static bool better(const struct candidate *c, const struct candidate *plain)
+{
+    return plain->score > 0 ? c->score > margin * plain->score
+                            : c->score > plain->score / margin;
+}
+
+/* Takes up a step: its rows, and, if it trains, its slice's begin and its goal. */
+static int take_up(struct hzp_search *s, int32_t decode, int32_t depth, int32_t prefill,
+                   int32_t train, struct candidate *ret_plain)
+{
+    HZP_TRY(hzp_rig_serve(s->config.rig, decode, depth, prefill, 0));
+    HZP_TRY(hzp_rig_train(s->config.rig, train));
+    s->decode = decode;
+    s->prefill = prefill;
+    s->bests = 0;
+    s->slices = 0;
+    s->trains = false;
+    *ret_plain = try_shape(s, &hzp_plan_sequential);
+    if (train) {
+        double share = s->config.train_share;
+        s->trains = true;
+        find_slices(s);
+        s->goal_ns = s->config.goal_ns > 0 ? s->config.goal_ns : (1 + share) * ret_plain->ns;
+        *ret_plain = try_shape(s, &hzp_plan_sequential);
+    }
+    return HZP_OK;
+}
+
+int hzp_search_step(struct hzp_search *s, int32_t decode, int32_t depth, int32_t prefill,
+                    int32_t train, struct hzp_plan_entry *ret)
+{
+    struct candidate plain;
+    HZP_TRY(take_up(s, decode, depth, prefill, train, &plain));
+    enumerate(s);
+    climb(s);
+    struct candidate *best = s->bests && better(&s->best[0], &plain) ? &s->best[0] : &plain;
+    *ret = (struct hzp_plan_entry){
+        .decode = decode, .prefill = prefill, .train = train, .shape = best->shape,
+        .ns = best->ns, .plain_ns = plain.ns,
+        .serve_ns = best->serve_ns, .plain_serve_ns = plain.serve_ns,
+        .rate = s->trains ? HZP_MAX(best->score, 0) : 0,
+        .plain_rate = s->trains ? HZP_MAX(plain.score, 0) : 0,
+        .goal_ns = s->trains ? s->goal_ns : 0};
+    return HZP_OK;
+}
+
+/* ---- running what was found ---- */
+
+/* Runs the candidate once, with each of its slices; how long that took, and the training in it. */
+static int run(struct hzp_search *s, struct hzp_exec *exec, const struct candidate *c,
+               double *ret_ns, double *ret_trained)
+{
+    struct hzp_device *dev = s->config.rig->config.model->dev;
+    *ret_ns = *ret_trained = 0;
+    for (int32_t i = 0; i < HZP_MAX(s->slices, 1); i++) {
+        struct hzp_exec_times times;
+        hzp_rig_build(s->config.rig, &c->shape, s->slices ? s->from[i] : 0, c->slice[i].to,
+                      &s->plan);
+        uint64_t begin = hzp_device_now_ns(dev);
+        HZP_TRY(hzp_exec_run(exec, &s->plan, NULL, &times));
+        *ret_ns += (double)(hzp_device_now_ns(dev) - begin);
+        *ret_trained += c->slice[i].result.train_alone_ns;
+    }
+    return HZP_OK;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* How much better c is than the plain plan, run by run in turns: the median.  *ret_late: c's
+ * duration over the goal, or over the plain plan's if that is longer. */
+static int compare(struct hzp_search *s, struct hzp_exec *exec, const struct candidate *plain,
+                   const struct candidate *c, double *ret_gain, double *ret_late)
+{
+    double gain[RUNS_MAX], late[RUNS_MAX], ns[2], trained[2];
+    int32_t runs = RUNS_MIN;
+    for (int32_t i = -1; i < runs; i++) { /* the first makes primitives */
+        HZP_TRY(run(s, exec, plain, &ns[0], &trained[0]));
+        HZP_TRY(run(s, exec, c, &ns[1], &trained[1]));
+        if (i == 0)
+            runs = (int32_t)HZP_MIN(HZP_MAX(runs_ns / (ns[0] + ns[1]), RUNS_MIN), RUNS_MAX);
+        if (i < 0)
+            continue;
+        gain[i] = ns[0] / HZP_MAX(ns[1], 1);
+        if (s->trains)
+            gain[i] *= trained[1] / HZP_MAX(trained[0], 1);
+        late[i] = s->trains ? ns[1] / HZP_MAX(s->goal_ns * s->slices, ns[0]) : 0;
+    }
+    qsort(gain, (size_t)runs, sizeof(*gain), by_value);
+    qsort(late, (size_t)runs, sizeof(*late), by_value);
+    *ret_gain = gain[runs / 2];
+    *ret_late = late[runs / 2];
+    return HZP_OK;
+}
+
+int hzp_search_confirm(struct hzp_search *s, struct hzp_exec *exec, int32_t depth,
+                       struct hzp_plan_entry *entry)
+{
+    struct candidate plain, c;
+    double late;
+    HZP_TRY(take_up(s, entry->decode, depth, entry->prefill, entry->train, &plain));
+    c = try_shape(s, &entry->shape);
+    HZP_TRY(compare(s, exec, &plain, &c, &entry->confirmed, &late));
+    if (entry->confirmed >= run_margin && late <= 1.03)
+        return HZP_OK;
+    entry->shape = hzp_plan_sequential;
+    entry->ns = entry->plain_ns;
+    entry->serve_ns = entry->plain_serve_ns;
+    entry->rate = entry->plain_rate;
+    return HZP_OK;
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nanobatch/search.h - finds the shape of a step: every shape of a list on paper, then small changes to
+ * the best of them.
+ *
+ * Tried are the number and sizes of nano-batches, the order they are issued in, which lane each kind
+ * of op goes to, the shares of the lanes, and whether training follows what serves on its lane or
+ * runs beside it.  One nano-batch on one lane is always among them, and wins a draw.
+ *
+ * What counts: without training the step's duration; with it the training done per second, as a part
+ * of what the whole device would do, in steps no longer than the goal.  A step carries as much of
+ * the chain as the goal leaves room for; tried are slices from three places of it, forward, the loss
+ * and backward, since they are not alike, and what counts is the three together.
+ *
+ * What does not exist in the builder is not tried: training rows do not ride in the decode rows'
+ * matrix products.
+ *
+ * Thread: one at a time.
+ */
+#ifndef HZP_NANOBATCH_SEARCH_H
+#define HZP_NANOBATCH_SEARCH_H
+
+#include "nanobatch/exec.h"
+#include "nanobatch/plan_table.h"
+#include "nanobatch/rig.h"
+#include "nanobatch/simulate.h"
+
+struct hzp_search_config {
+    struct hzp_rig *rig;             /* any device: nothing is computed */
+    const struct hzp_tables *tables; /* borrowed */
+    double goal_ns;                  /* longest step that trains; 0: (1 + train_share) the plain one */
+    double train_share;
+    int32_t tries;                   /* small changes, for each of the best */
+    uint64_t seed;
+};
+
+struct hzp_search;
+
+int hzp_search_create(const struct hzp_search_config *config, struct hzp_search **ret);
+void hzp_search_destroy(struct hzp_search *s); /* NULL: no effect */
+
+/* The best shape for a step of so many rows, decode rows at position `depth`; train 0: it does not
+ * train.  HZP_EINVAL: the rig is too small for it. */
+int hzp_search_step(struct hzp_search *s, int32_t decode, int32_t depth, int32_t prefill,
+                    int32_t train, struct hzp_plan_entry *ret);
+
+/* Runs the entry's shape and the sequential plan in turns on the search's rig, whose device must
+ * compute: what was found on paper is the best of many predictions, and so likely one of the rosier
+ * ones.  Sets entry->confirmed; where the shape does not win, or misses the goal that the sequential
+ * plan meets, the sequential plan takes its place.  HZP_EDEVICE is final. */
+int hzp_search_confirm(struct hzp_search *s, struct hzp_exec *exec, int32_t depth,
+                       struct hzp_plan_entry *entry);
+
+/* How many shapes were tried since create. */
+int64_t hzp_search_tried(const struct hzp_search *s);
+
+#endif

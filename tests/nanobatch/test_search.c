@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The search: with planted tables in which overlap must win, and in which it must lose; its plans pass
+ * the checker; and the table of plans answers for steps it never heard of. */
+#include "nanobatch/search.h"
+
+#include "paper.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* Every op that the rig's steps have takes `ns` on half of the device and ns / speedup on all of it. */
+static void plant(struct hzp_tables *t, struct hzp_rig *rig, double speedup)
+{
+    struct hzp_plan plan;
+    hzp_plan_init(&plan);
+    hzp_tables_init(t);
+    t->threads = 2;
+    t->shares = 2;
+    t->units[0] = 1;
+    t->units[1] = 2;
+    t->led = true;
+    for (int rows = 1; rows <= 64; rows *= 2) {
+        int32_t decode = HZP_MIN(rows, 16);
+        assert_int_equal(hzp_rig_serve(rig, decode, 16, rows, 0), HZP_OK);
+        assert_int_equal(hzp_rig_train(rig, rig->train ? 64 : 0), HZP_OK);
+        hzp_rig_build(rig, &hzp_plan_sequential, 0, rig->chain.items, &plan);
+        for (int32_t i = 0; i < plan.items; i++) {
+            struct hzp_op_key key;
+            struct hzp_op_size size;
+            hzp_op_describe(plan.item[i].op, plan.item[i].args, &key, &size);
+            double ns = 10.0 * (double)hzp_op_cost(plan.item[i].op, plan.item[i].args).bytes + 1;
+            hzp_tables_set(t, &key, &size, 0, ns);
+            hzp_tables_set(t, &key, &size, 1, ns / speedup);
+        }
+    }
+    hzp_plan_fini(&plan);
+}
+
+static struct hzp_plan_entry search(struct paper *p, const struct hzp_tables *t, int32_t decode,
+                                    int32_t prefill, int32_t train, struct hzp_search **ret)
+{
+    struct hzp_search_config config = {.rig = p->rig, .tables = t, .train_share = 1, .tries = 40,
+                                       .seed = 3};
+    struct hzp_plan_entry entry;
+    assert_int_equal(hzp_search_create(&config, ret), HZP_OK);
+    assert_int_equal(hzp_search_step(*ret, decode, 16, prefill, train, &entry), HZP_OK);
+    return entry;
+}
+
+static int lanes_of(const struct hzp_plan_shape *s)
+{
+    bool used[HZP_LANE_COUNT] = {false};
+    int lanes = 0;
+    for (int32_t i = 0; i < s->nanos; i++)
+        for (int k = 0; k < HZP_KIND_COUNT; k++)
+            used[s->lane[i][k]] = true;
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        lanes += used[l];
+    return lanes;
+}
+
+/* The whole device is no faster than half of it: whoever uses halves side by side wins. */
+static void overlap_wins(void **state)
+{
+    struct paper p;
+    struct hzp_tables t;
+    struct hzp_search *s;
+    paper_open(&p, "sim", "issue_ns=0", 0);
+    plant(&t, p.rig, 1);
+    struct hzp_plan_entry e = search(&p, &t, 8, 64, 0, &s);
+    assert_int_equal(lanes_of(&e.shape), 2);
+    assert_true(e.ns < 0.8 * e.plain_ns);
+    assert_true(hzp_search_tried(s) > 50);
+    hzp_search_destroy(s);
+    hzp_tables_fini(&t);
+    paper_close(&p);
+}
+
+/* Half of the device is half as fast, and neighbours disturb each other: one nano-batch, one lane. */
+static void overlap_loses(void **state)
+{
+    struct paper p;
+    struct hzp_tables t;
+    struct hzp_search *s;
+    paper_open(&p, "sim", "issue_ns=0", 0);
+    plant(&t, p.rig, 2);
+    for (int a = 0; a < HZP_CLASS_COUNT; a++)
+        for (int b = a; b < HZP_CLASS_COUNT; b++)
+            hzp_tables_set_rate(&t, &(struct hzp_rate){(uint8_t)a, (uint8_t)b, 1, 1, 0.8, 0.8});
+    t.handover_ns = 1000;
+    struct hzp_plan_entry e = search(&p, &t, 8, 64, 0, &s);
+    assert_int_equal(e.shape.nanos, 1);
+    assert_int_equal(lanes_of(&e.shape), 1);
+    assert_true(e.ns == e.plain_ns);
+    hzp_search_destroy(s);
+    hzp_tables_fini(&t);
+    paper_close(&p);
+}
+
+/* Where the whole device gains little, training beside serving trains more; where it gains all, and
+ * halves disturb each other, training takes turns. */
+static void training_beside_or_in_turn(void **state)
+{
+    struct paper p;
+    struct hzp_search *s;
+    paper_open(&p, "sim", "issue_ns=0", 64);
+    for (int speedup = 1; speedup <= 2; speedup++) {
+        struct hzp_tables t;
+        plant(&t, p.rig, speedup);
+        for (int a = 0; speedup == 2 && a < HZP_CLASS_COUNT; a++)
+            for (int b = a; b < HZP_CLASS_COUNT; b++)
+                hzp_tables_set_rate(&t, &(struct hzp_rate){(uint8_t)a, (uint8_t)b, 1, 1, 0.7, 0.7});
+        struct hzp_plan_entry e = search(&p, &t, 8, 0, 64, &s);
+        assert_true(e.ns <= e.goal_ns && e.plain_ns <= e.goal_ns);
+        assert_true(e.rate >= e.plain_rate && e.plain_rate > 0.3 && e.plain_rate <= 0.5);
+        bool apart = false;
+        for (int k = 0; k < HZP_KIND_COUNT; k++)
+            apart |= e.shape.train_lane[k] != e.shape.lane[0][k];
+        assert_int_equal(apart, speedup == 1);
+        if (speedup == 1)
+            assert_true(e.rate > 1.4 * e.plain_rate);
+        hzp_search_destroy(s);
+        hzp_tables_fini(&t);
+    }
+    paper_close(&p);
+}
+
+/* Whatever tables say, plans that come out are free of races. */
+static void plans_pass_the_checker(void **state)
+{
+    static const int32_t step[][3] = {{1, 0, 0}, {16, 0, 0}, {0, 64, 0}, {5, 33, 0}, {8, 0, 64},
+                                      {0, 16, 64}, {3, 60, 64}};
+    struct paper p;
+    struct hzp_plan plan;
+    struct hzp_err_text text = {0};
+    hzp_plan_init(&plan);
+    paper_open(&p, "sim", "issue_ns=0", 64);
+    for (int speedup = 1; speedup <= 2; speedup++)
+        for (int i = 0; i < HZP_COUNT(step); i++) {
+            struct hzp_tables t;
+            struct hzp_search *s;
+            plant(&t, p.rig, speedup);
+            struct hzp_plan_entry e = search(&p, &t, step[i][0], step[i][1], step[i][2], &s);
+            assert_int_equal(hzp_plan_shape_check(&e.shape, NULL), HZP_OK);
+            hzp_rig_build(p.rig, &e.shape, 0, p.rig->chain.items, &plan);
+            if (hzp_plan_check(&plan, &text) < 0)
+                fail_msg("%s", text.text);
+            hzp_search_destroy(s);
+            hzp_tables_fini(&t);
+        }
+    hzp_plan_fini(&plan);
+    paper_close(&p);
+}
+
+/* What wins on paper and not on the device is not kept. */
+static void runs_decide(void **state)
+{
+    struct paper p;
+    struct hzp_tables t;
+    struct hzp_search *s;
+    struct hzp_exec *exec;
+    paper_open(&p, "sim", "flops=1e15,bytes=1e8,issue_ns=0", 64);
+    plant(&t, p.rig, 1);
+    assert_int_equal(hzp_exec_create(p.dev, &exec), HZP_OK);
+    struct hzp_plan_entry e = search(&p, &t, 8, 64, 0, &s);
+    assert_false(hzp_plan_shape_plain(&e.shape));
+    assert_int_equal(hzp_search_confirm(s, exec, 16, &e), HZP_OK);
+    assert_true(e.confirmed > 0 && e.confirmed < 1.02);
+    assert_true(hzp_plan_shape_plain(&e.shape));
+    assert_true(e.ns == e.plain_ns);
+    hzp_search_destroy(s);
+    e = search(&p, &t, 8, 64, 64, &s); /* training beside: on paper it costs nothing */
+    assert_true(e.rate > 1.5 * e.plain_rate);
+    assert_int_equal(hzp_search_confirm(s, exec, 16, &e), HZP_OK);
+    assert_true(e.confirmed < 1.2);
+    hzp_search_destroy(s);
+    hzp_exec_destroy(exec);
+    hzp_tables_fini(&t);
+    paper_close(&p);
+}
+
+static void set(struct hzp_plan_table *table, int32_t decode, int32_t prefill, int32_t train)
+{
+    struct hzp_plan_entry e = {decode, prefill, train, hzp_plan_sequential, 1, 1, 1, 1, 0, 0, 0, 0};
+    assert_int_equal(hzp_plan_table_set(table, &e, NULL), HZP_OK);
+}
+
+static void found(const struct hzp_plan_table *t, int32_t decode, int32_t prefill, int32_t train,
+                  int32_t as_decode, int32_t as_prefill, int32_t as_train)
+{
+    const struct hzp_plan_entry *e = hzp_plan_table_find(t, decode, prefill, train);
+    assert_non_null(e);
+    assert_int_equal(e->decode, as_decode);
+    assert_int_equal(e->prefill, as_prefill);
+    assert_int_equal(e->train, as_train);
+}
+
+static void looking_up(void **state)
+{
+    struct hzp_plan_table t;
+    hzp_plan_table_init(&t);
+    hzp_plan_table_index(&t);
+    assert_null(hzp_plan_table_find(&t, 1, 2, 3));
+    set(&t, 8, 0, 0);
+    set(&t, 32, 0, 0);
+    set(&t, 8, 64, 0);
+    set(&t, 0, 64, 0);
+    set(&t, 8, 0, 512);
+    set(&t, 8, 0, 512); /* replaces */
+    assert_int_equal(t.entries, 5);
+    hzp_plan_table_index(&t);
+    found(&t, 8, 0, 0, 8, 0, 0);
+    found(&t, 1, 0, 0, 8, 0, 0);
+    found(&t, 15, 0, 0, 8, 0, 0);
+    found(&t, 17, 0, 0, 32, 0, 0); /* by ratio */
+    found(&t, 4000, 0, 0, 32, 0, 0);
+    found(&t, 10, 1, 0, 8, 64, 0);
+    found(&t, 0, 9999, 0, 0, 64, 0);
+    found(&t, 8, 0, 100, 8, 0, 512);
+    found(&t, 32, 0, 100, 8, 0, 512); /* no entry of these buckets: one that trains */
+    found(&t, 30, 70, 0, 8, 64, 0);
+    for (int32_t i = 0; i < 20; i++) { /* more buckets than there is room for */
+        struct hzp_plan_entry e = {100 + i, 0, 0, hzp_plan_sequential, 1, 1, 1, 1, 0, 0, 0, 0};
+        int r = hzp_plan_table_set(&t, &e, NULL);
+        assert_int_equal(r, t.buckets[0] < HZP_BUCKETS_MAX || i < 9 ? HZP_OK : HZP_EBUSY);
+    }
+    hzp_plan_table_index(&t);
+    found(&t, 8, 0, 0, 8, 0, 0);
+    struct hzp_plan_entry bad = {1, 0, 0, hzp_plan_sequential, 1, 1, 1, 1, 0, 0, 0, 0};
+    bad.shape.nanos = 0;
+    assert_int_equal(hzp_plan_table_set(&t, &bad, NULL), HZP_EINVAL);
+    hzp_plan_table_fini(&t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(overlap_wins),
+        cmocka_unit_test(overlap_loses),
+        cmocka_unit_test(training_beside_or_in_turn),
+        cmocka_unit_test(plans_pass_the_checker),
+        cmocka_unit_test(runs_decide),
+        cmocka_unit_test(looking_up),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

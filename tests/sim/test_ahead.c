@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Running ahead changes nothing that anybody can see: the same requests on the CPU's lanes, one step
+ * ahead and not, with real arithmetic, come to the same tokens, log-probabilities and counts, bit
+ * for bit: greedy and seeded draws, biases, penalties, min_tokens, stop ids, prompt log-probabilities,
+ * requests that end while a step of theirs runs. */
+#include "nanobatch/loop.h"
+#include "serve/scheduler.h"
+#include "tests/serve/seeded.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { VOCAB = 48, POSITIONS = 64, PAGE_ROWS = 4, REQUESTS = 60 };
+
+struct engine {
+    struct hzp_device *dev;
+    struct hzp_layout layout;
+    struct hzp_weights *weights;
+    struct hzp_model *model;
+    struct hzp_kvpool *pool;
+    struct hzp_scheduler *scheduler;
+    struct hzp_batch *batch;
+    struct hzp_serve_space *space;
+    struct hzp_loop *loop;
+};
+
+static const struct hzp_model_config model_config = {
+    .family = "llama", .layers = 2, .width = 32, .inner = 48, .vocab = VOCAB, .heads = {2, 1, 16},
+    .positions = POSITIONS, .norm_eps = 1e-5f, .rope_theta = 10000, .bos = -1, .eos = {3, 8, 17, 30},
+    .eos_count = 4};
+
+/* Two nano-batches on lanes of their own: nothing but the head, and what ties steps together, makes
+ * the second one wait for the first. */
+static const struct hzp_plan_shape two_lanes = {
+    .nanos = 2,
+    .weight = {3, 1},
+    .lane = {{[HZP_KIND_DECODE] = HZP_LANE_COMPUTE},
+             {HZP_LANE_COPY, HZP_LANE_COPY, HZP_LANE_COPY, HZP_LANE_COPY}},
+};
+
+static void open_engine(struct engine *e, enum hzp_run_ahead ahead)
+{
+    struct hzp_device_config device = {.name = "cpu", .threads = 2};
+    struct hzp_weights_config store = {.type = HZP_F32, .slots = 2, .max_staleness = 1,
+                                       .first_id = 1};
+    struct hzp_scheduler_config scheduler = {.running_max = 8, .waiting_max = 64,
+                                             .waiting_tokens_max = 1 << 20,
+                                             .prefill_rows_max = 16, .edits_max = 400};
+    struct hzp_batch_config max = {32, 8, POSITIONS / PAGE_ROWS, 16, 400};
+    struct hzp_version *first;
+    uint64_t seed = 7;
+    memset(e, 0, sizeof(*e));
+    assert_int_equal(hzp_device_open(&device, &e->dev, NULL), 0);
+    hzp_layout_make(&model_config, &e->layout);
+    assert_int_equal(hzp_weights_create(e->dev, &e->layout, &store, &e->weights), 0);
+    assert_int_equal(hzp_weights_begin(e->weights, &first), 0);
+    for (size_t i = 0; i < e->layout.elements; i++)
+        ((float *)first->base)[i] = (float)(int32_t)seeded(&seed, 2001) / 4000 - 0.25f;
+    hzp_weights_publish(e->weights, first, 0);
+    assert_int_equal(hzp_model_create(e->dev, e->weights, POSITIONS, &e->model), 0);
+    assert_int_equal(hzp_kvpool_create(e->model, 100, PAGE_ROWS, &e->pool), 0);
+    assert_int_equal(hzp_scheduler_create(&scheduler, e->model, e->pool, &e->scheduler), 0);
+    assert_int_equal(hzp_batch_create(e->dev, &max, &e->batch), 0);
+    assert_int_equal(hzp_serve_space_create(e->model, 32, 16, &e->space), 0);
+    struct hzp_loop_config loop = {.model = e->model, .space = e->space, .batch = e->batch,
+                                   .source = {hzp_scheduler_source(e->scheduler)}, .sources = 1,
+                                   .shape = &two_lanes, .run_ahead = ahead, .check_plans = true};
+    assert_int_equal(hzp_loop_create(&loop, &e->loop), 0);
+}
+
+static void close_engine(struct engine *e)
+{
+    hzp_loop_destroy(e->loop);
+    hzp_serve_space_destroy(e->space);
+    hzp_batch_destroy(e->batch);
+    hzp_scheduler_destroy(e->scheduler);
+    hzp_kvpool_destroy(e->pool);
+    hzp_model_destroy(e->model);
+    hzp_weights_destroy(e->weights);
+    hzp_layout_free(&e->layout);
+    hzp_device_close(e->dev);
+}
+
+static struct hzp_request *make_request(int i)
+{
+    uint64_t seed = (uint64_t)i * 7919 + 1;
+    int32_t prompt[POSITIONS], count = 1 + (int32_t)seeded(&seed, 20);
+    int32_t tokens = (int32_t)seeded(&seed, 44);
+    struct hzp_request *rq;
+    for (int32_t k = 0; k < count; k++)
+        prompt[k] = (int32_t)seeded(&seed, VOCAB);
+    assert_int_equal(hzp_request_create(prompt, count, tokens, (int32_t)seeded(&seed, 4),
+                                        seeded(&seed, 4) == 0, &rq), 0);
+    rq->sampling = (struct hzp_sampling){.top_p = 1, .repetition = 1, .seed = (uint64_t)i};
+    if (i % 2)
+        rq->sampling.temperature = 0.9f;
+    if (i % 7 == 3)
+        rq->sampling.presence = 0.7f;
+    if (i % 11 == 5)
+        rq->sampling.repetition = 1.3f;
+    if (i % 5 == 1) {
+        rq->bias_token[0] = 9;
+        rq->bias[rq->biases++] = 2;
+    }
+    rq->ignore_eos = i % 3 == 0;
+    rq->min_tokens = i % 4 == 0 ? HZP_MIN(tokens, 5) : 0;
+    if (i % 6 == 2)
+        rq->stop_id[rq->stop_ids++] = (int32_t)seeded(&seed, VOCAB);
+    return rq;
+}
+
+/* Returns how many were stopped by a token. */
+static int answer_all(enum hzp_run_ahead ahead, bool penalties, struct hzp_request **rq,
+                      struct hzp_loop_stats *ret, uint64_t *ret_generated)
+{
+    struct engine e;
+    int sent = 0, ended = 0, stopped = 0;
+    open_engine(&e, ahead);
+    for (int turn = 0; ended < REQUESTS; turn++) {
+        /* They come one by one, not in step with the turns of either. */
+        for (; sent < REQUESTS && sent < ended + 6; sent++) {
+            rq[sent] = make_request(sent);
+            if (!penalties)
+                rq[sent]->sampling.presence = rq[sent]->sampling.repetition = 0;
+            if (!penalties)
+                rq[sent]->sampling.repetition = 1;
+            assert_int_equal(hzp_scheduler_submit(e.scheduler, rq[sent], NULL), 0);
+        }
+        assert_true(hzp_loop_turn(e.loop) >= 0 && turn < 100000);
+        for (ended = stopped = 0; ended < sent && hzp_request_final(rq[ended]); ended++)
+            stopped += atomic_load(&rq[ended]->state) == HZP_REQUEST_STOPPED;
+    }
+    while (hzp_loop_turn(e.loop) > 0) {
+    }
+    struct hzp_scheduler_stats stats;
+    hzp_scheduler_read_stats(e.scheduler, &stats);
+    assert_int_equal(stats.kv_taken, 0);
+    *ret_generated = stats.generated_tokens;
+    hzp_loop_read_stats(e.loop, ret);
+    close_engine(&e);
+    return stopped;
+}
+
+static void check_same(const struct hzp_request *a, const struct hzp_request *b)
+{
+    int32_t n = atomic_load(&a->out_count);
+    assert_int_equal(atomic_load(&a->state), atomic_load(&b->state));
+    assert_int_equal(n, atomic_load(&b->out_count));
+    for (int32_t i = 0; i < n; i++) {
+        assert_int_equal(a->out[i].token, b->out[i].token);
+        assert_memory_equal(&a->out[i].logprob, &b->out[i].logprob, sizeof(float));
+        assert_int_equal(a->out[i].rank, b->out[i].rank);
+    }
+    size_t tops = (size_t)n * (size_t)a->tops;
+    assert_memory_equal(a->top_token, b->top_token, tops * sizeof(*a->top_token));
+    assert_memory_equal(a->top_logprob, b->top_logprob, tops * sizeof(*a->top_logprob));
+    for (int32_t i = 1; a->prompt_logprobs && i < a->prompt_count; i++)
+        assert_memory_equal(&a->prompt_out[i].logprob, &b->prompt_out[i].logprob, sizeof(float));
+}
+
+static void compare(bool penalties)
+{
+    struct hzp_request *with[REQUESTS], *without[REQUESTS];
+    struct hzp_loop_stats stats;
+    uint64_t generated, generated_without, shown = 0;
+    int stopped = answer_all(HZP_AHEAD_ALWAYS, penalties, with, &stats, &generated);
+    print_message("%d stopped, %llu of %llu steps ahead\n", stopped,
+                  (unsigned long long)stats.ahead_steps, (unsigned long long)stats.steps);
+    assert_true(stopped >= 8); /* each of them had a row more under way */
+    assert_true(stats.ahead_steps > 0);
+    if (!penalties)
+        assert_true(stats.ahead_steps > stats.steps / 2);
+    answer_all(HZP_AHEAD_NEVER, penalties, without, &stats, &generated_without);
+    assert_int_equal(stats.ahead_steps, 0);
+    for (int i = 0; i < REQUESTS; i++) {
+        check_same(with[i], without[i]);
+        shown += (uint64_t)atomic_load(&with[i]->out_count);
+        hzp_request_destroy(with[i]);
+        hzp_request_destroy(without[i]);
+    }
+    /* What the extra rows drew is nobody's, and counted nowhere. */
+    assert_int_equal(generated, shown);
+    assert_int_equal(generated_without, shown);
+}
+
+static void the_same_tokens(void **state)
+{
+    compare(false);
+}
+
+static void the_same_with_penalties(void **state)
+{
+    compare(true);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_tokens),
+                                       cmocka_unit_test(the_same_with_penalties)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
