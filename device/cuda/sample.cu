@@ -149,7 +149,6 @@ static __device__ uint64_t cut_find(const row_state &s, const weigher &weight, u
         __syncthreads();
         prefix = prefix << 8 | found[0];
         need -= found[1];
-        __syncthreads();
     }
     return prefix;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/emu/products.c - matrix products where there is no cuBLASLt: by our own kernels, and by the
- * reference where that would take the emulator too long.
+/* tests/emu/products.c - what the backend asks of others than CUDA's runtime.  Matrix products are by
+ * our own kernels, and by the reference where that would take the emulator too long; there is no driver
+ * to make green contexts, and nothing worth measuring.
  */
 #include "device/cuda/cuda.h"
 
@@ -23,6 +24,16 @@ void hzp_cuda_products_close(struct hzp_cuda_products *products)
 {
 }
 
+int hzp_cuda_green_split(struct hzp_cuda_device *dev, const int *want, int parts,
+                         cudaStream_t *ret_stream, int *ret_sms)
+{
+    return HZP_EUNSUP;
+}
+
+void hzp_cuda_green_close(struct hzp_cuda_device *dev)
+{
+}
+
 int hzp_cuda_limits(struct hzp_device *dev, struct hzp_limits *ret)
 {
     return HZP_EUNSUP;
@@ -39,15 +50,4 @@ int hzp_cuda_matmul(struct hzp_lane *lane, const void *args)
     if ((int64_t)a->c.rows * a->c.cols * depth <= MANY)
         return hzp_cuda_matmul_plain(lane, a);
     return reference(lane, args);
-}
-
-/* Nor are there green contexts: lanes with shares start fewer blocks. */
-int hzp_cuda_green_split(struct hzp_cuda_device *dev, const int *want, int parts,
-                         cudaStream_t *ret_stream, int *ret_sms)
-{
-    return HZP_EUNSUP;
-}
-
-void hzp_cuda_green_close(struct hzp_cuda_device *dev)
-{
 }

@@ -1,20 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/emu/runtime.c - the part of CUDA's runtime that the backend uses, over the emulator.
  *
- * Whatever is put on a stream has ended when the call returns: the order of streams is not what this
- * proves.
+ * Whatever is put on a stream has ended when the call returns, or, while the stream is captured, is
+ * kept for the graph: the order of streams is not what this proves.
  */
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arena.h"
+#include "base/base.h"
 #include "base/thread.h"
 
+/* What a stream can be given. */
+struct work {
+    struct hzp_emu_launch launch; /* body NULL: a copy, or (from NULL) a fill */
+    void *to;
+    const void *from;
+    size_t size;
+    int value;
+};
+
+struct hzp_emu_graph {
+    struct work *work;
+    int works, room;
+};
+
 struct hzp_emu_stream {
-    int priority;
+    struct hzp_emu_graph *capture; /* NULL: things are done at once */
 };
 struct hzp_emu_event {
-    bool recorded;
     uint64_t ns;
 };
 
@@ -39,6 +54,7 @@ const char *cudaGetErrorString(cudaError_t error)
     case cudaSuccess: return "no error";
     case cudaErrorInvalidValue: return "invalid argument";
     case cudaErrorMemoryAllocation: return "out of memory";
+    case cudaErrorIllegalState: return "not while capturing, or not without";
     case cudaErrorInvalidConfiguration: return "invalid configuration argument";
     default: return "unspecified launch failure";
     }
@@ -105,18 +121,107 @@ cudaError_t cudaMemcpy(void *dst, const void *src, size_t size, enum cudaMemcpyK
     return cudaSuccess;
 }
 
+static cudaError_t work_do(const struct work *work)
+{
+    if (work->launch.body)
+        return hzp_emu_run(&work->launch) ? cudaSuccess : fail(cudaErrorLaunchFailure);
+    if (work->from)
+        return cudaMemcpy(work->to, work->from, work->size, cudaMemcpyDefault);
+    if (work->size > 0 && !hzp_emu_range(work->to, work->size))
+        return fail(cudaErrorInvalidValue);
+    memset(work->to, work->value, work->size);
+    return cudaSuccess;
+}
+
+/* A launch's arguments are the stream's own from here on. */
+static cudaError_t stream_put(cudaStream_t stream, struct work work)
+{
+    struct hzp_emu_graph *graph = stream ? stream->capture : NULL;
+    if (!graph)
+        return work_do(&work);
+    if (graph->works == graph->room) {
+        graph->room = HZP_MAX(16, 2 * graph->room);
+        graph->work = hzp_xrealloc(graph->work, (size_t)graph->room * sizeof(*graph->work));
+    }
+    if (work.launch.body) {
+        void *own = hzp_xmalloc(work.launch.closure_size);
+        memcpy(own, work.launch.closure, work.launch.closure_size);
+        work.launch.closure = own;
+    }
+    graph->work[graph->works++] = work;
+    return cudaSuccess;
+}
+
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t size, enum cudaMemcpyKind kind,
                             cudaStream_t stream)
 {
-    return cudaMemcpy(dst, src, size, kind);
+    return stream_put(stream, (struct work){.to = dst, .from = src, .size = size});
 }
 
 cudaError_t cudaMemsetAsync(void *ptr, int value, size_t size, cudaStream_t stream)
 {
-    if (size > 0 && !hzp_emu_range(ptr, size))
-        return fail(cudaErrorInvalidValue);
-    memset(ptr, value, size);
+    return stream_put(stream, (struct work){.to = ptr, .size = size, .value = value});
+}
+
+void hzp_emu_start(const struct hzp_emu_launch *launch, cudaStream_t stream)
+{
+    stream_put(stream, (struct work){.launch = *launch});
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
+{
+    if (stream->capture)
+        return fail(cudaErrorIllegalState);
+    stream->capture = hzp_xcalloc(1, sizeof(*stream->capture));
     return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *ret)
+{
+    *ret = stream->capture;
+    stream->capture = NULL;
+    return *ret ? cudaSuccess : fail(cudaErrorIllegalState);
+}
+
+/* The graph gives what it has to the executable one. */
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *ret, cudaGraph_t graph, unsigned long long flags)
+{
+    *ret = hzp_xcalloc(1, sizeof(**ret));
+    **ret = *graph;
+    *graph = (struct hzp_emu_graph){0};
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream)
+{
+    return stream->capture ? fail(cudaErrorIllegalState) : cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
+{
+    if (stream->capture)
+        return fail(cudaErrorIllegalState);
+    for (int i = 0; i < exec->works; i++) {
+        cudaError_t error = work_do(&exec->work[i]);
+        if (error != cudaSuccess)
+            return error;
+    }
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    for (int i = 0; i < graph->works; i++)
+        if (graph->work[i].launch.body)
+            free((void *)graph->work[i].launch.closure);
+    free(graph->work);
+    free(graph);
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
+{
+    return cudaGraphDestroy(exec);
 }
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
@@ -131,7 +236,6 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *ret, unsigned flags, int 
     *ret = calloc(1, sizeof(**ret));
     if (!*ret)
         return fail(cudaErrorMemoryAllocation);
-    (*ret)->priority = priority;
     return cudaSuccess;
 }
 
@@ -143,6 +247,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
+    if (stream != cudaStreamLegacy && stream->capture)
+        return fail(cudaErrorIllegalState);
     return last_error;
 }
 
@@ -162,46 +268,12 @@ cudaError_t cudaEventCreate(cudaEvent_t *ret)
     return cudaEventCreateWithFlags(ret, 0);
 }
 
-cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
+cudaError_t cudaEventElapsedTime(float *ret_ms, cudaEvent_t from, cudaEvent_t to)
 {
-    *ms = (float)((double)(int64_t)(to->ns - from->ns) * 1e-6);
+    if (!from->ns || !to->ns)
+        return fail(cudaErrorInvalidValue);
+    *ret_ms = (float)((double)(int64_t)(to->ns - from->ns) * 1e-6);
     return cudaSuccess;
-}
-
-/* No graphs: tests/cudafake has them. */
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
-{
-    return cudaErrorNotSupported;
-}
-
-cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *ret)
-{
-    return cudaErrorNotSupported;
-}
-
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t *ret, cudaGraph_t graph, unsigned long long flags)
-{
-    return cudaErrorNotSupported;
-}
-
-cudaError_t cudaGraphUpload(cudaGraphExec_t graph, cudaStream_t stream)
-{
-    return cudaErrorNotSupported;
-}
-
-cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream)
-{
-    return cudaErrorNotSupported;
-}
-
-cudaError_t cudaGraphDestroy(cudaGraph_t graph)
-{
-    return cudaErrorNotSupported;
-}
-
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph)
-{
-    return cudaErrorNotSupported;
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event)
@@ -212,7 +284,6 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
-    event->recorded = true;
     event->ns = hzp_now_ns();
     return cudaSuccess;
 }
@@ -220,12 +291,6 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
     return last_error;
-}
-
-void hzp_emu_start(const struct hzp_emu_launch *launch)
-{
-    if (!hzp_emu_run(launch))
-        fail(cudaErrorLaunchFailure);
 }
 
 cudaError_t hzp_emu_func_set(const void *kernel, enum cudaFuncAttribute which, int value)

@@ -100,6 +100,7 @@ struct oc_target {
     struct hzp_fence *fence;
     bool fresh[HZP_OP_COUNT];     /* its kernel is not that of an earlier target */
     bool called[HZP_OP_COUNT];
+    bool by_graph;                /* ops are issued as a graph, where the device has graphs */
     void *block, *staging;
     size_t block_size;
 };

@@ -84,6 +84,23 @@ static int upload(struct oc_target *target, struct hzp_lane *lane, const struct 
     return finish(target, lane);
 }
 
+/* The op alone as a graph.  HZP_EUNSUP: as at other times then. */
+static int issue_graph(struct oc_target *target, struct hzp_lane *lane, enum hzp_op op,
+                       const void *args)
+{
+    struct hzp_graph *graph = NULL;
+    if (!target->by_graph || !hzp_device_has_graphs(target->dev))
+        return HZP_EUNSUP;
+    HZP_TRY(hzp_graph_begin(lane));
+    int r = hzp_lane_issue(lane, op, args), ended = hzp_graph_end(lane, &graph);
+    if (r >= 0 && ended >= 0)
+        r = hzp_graph_launch(graph, lane);
+    if (r >= 0 && ended >= 0)
+        r = finish(target, lane);
+    hzp_graph_close(target->dev, graph);
+    return r < 0 ? r : ended;
+}
+
 int oc_target_run(struct oc_target *target, enum hzp_op op, const struct oc_io *io,
                   uint8_t *result)
 {
@@ -93,9 +110,12 @@ int oc_target_run(struct oc_target *target, enum hzp_op op, const struct oc_io *
     args_moved(target, io, args);
     if (oc_watch)
         oc_watch(target, io, true);
-    HZP_TRY(hzp_lane_issue(lane, op, args));
+    int r = issue_graph(target, lane, op, args);
+    if (r == HZP_EUNSUP)
+        r = hzp_lane_issue(lane, op, args);
     if (oc_watch)
         oc_watch(target, io, false);
+    HZP_TRY(r);
     memset(args, 0xff, sizeof(args)); /* they were copied at issue, or the op has ended */
     HZP_TRY(hzp_lane_copy(lane, target->staging, target->block, io->used));
     HZP_TRY(finish(target, lane));

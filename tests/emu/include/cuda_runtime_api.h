@@ -20,8 +20,8 @@ typedef enum cudaError {
     cudaErrorInvalidValue,
     cudaErrorMemoryAllocation,
     cudaErrorInvalidConfiguration = 9,
-    cudaErrorLaunchFailure = 719,
-    cudaErrorNotSupported = 801
+    cudaErrorIllegalState = 401,
+    cudaErrorLaunchFailure = 719
 } cudaError_t;
 enum cudaMemcpyKind {
     cudaMemcpyHostToHost,
@@ -36,8 +36,9 @@ enum { cudaHostAllocPortable = 1, cudaHostAllocMapped = 2, cudaStreamNonBlocking
 
 typedef struct hzp_emu_stream *cudaStream_t;
 typedef struct hzp_emu_event *cudaEvent_t;
-typedef struct hzp_emu_graph *cudaGraph_t, *cudaGraphExec_t; /* there are none */
-enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
+typedef struct hzp_emu_graph *cudaGraph_t;
+typedef struct hzp_emu_graph *cudaGraphExec_t;
+enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal };
 #define cudaStreamLegacy ((cudaStream_t)1)
 
 struct cudaDeviceProp {
@@ -72,19 +73,19 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *ret);
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *ret, cudaGraph_t graph, unsigned long long flags);
-cudaError_t cudaGraphUpload(cudaGraphExec_t graph, cudaStream_t stream);
-cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream);
+cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 cudaError_t cudaEventCreate(cudaEvent_t *ret);
-cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to);
+cudaError_t cudaEventElapsedTime(float *ret_ms, cudaEvent_t from, cudaEvent_t to);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *ret, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 
 /* What start() calls: a failed launch is what cudaGetLastError returns. */
-void hzp_emu_start(const struct hzp_emu_launch *launch);
+void hzp_emu_start(const struct hzp_emu_launch *launch, cudaStream_t stream);
 cudaError_t hzp_emu_func_set(const void *kernel, enum cudaFuncAttribute which, int value);
 cudaError_t hzp_emu_func_get(struct cudaFuncAttributes *ret, const void *kernel);
 

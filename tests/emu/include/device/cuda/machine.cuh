@@ -31,14 +31,14 @@ template <class... P> static void hzp_emu_body(const void *closure)
 }
 
 template <class... P, class... A>
-static inline void start(struct hzp_lane *, dim3 grid, dim3 block, size_t shared, void (*kernel)(P...),
+static inline void start(struct hzp_lane *lane, dim3 grid, dim3 block, size_t shared, void (*kernel)(P...),
                          const A &...args)
 {
     hzp_emu_closure<P...> closure = {kernel, std::tuple<P...>(static_cast<P>(args)...)};
     struct hzp_emu_launch launch = {{grid.x, grid.y, grid.z}, {block.x, block.y, block.z},
                                     shared, (const void *)kernel, hzp_emu_body<P...>, &closure,
                                     sizeof(closure)};
-    hzp_emu_start(&launch);
+    hzp_emu_start(&launch, lane ? hzp_cuda_lane(lane)->stream : nullptr);
 }
 
 static inline uint32_t shared_at(const void *p)
