@@ -122,18 +122,21 @@ def main():
                              "-t", str(given.threads), "-tb", str(given.threads), "-np", str(most),
                              "-c", str(most * room), "--no-cache-prompt", "--cache-ram", "0",
                              "--no-webui", *shlex.split(given.llama_args)], ports[1])]
+    values, raw = {}, []
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
-        run(given, servers, kinds)
+        run(given, servers, kinds, values, raw)
     finally:
         for server in servers:
             server.stop()
+        report(given, servers, values, raw)
 
 
-def run(given, servers, kinds):
+def run(given, servers, kinds, values, raw):
     for server in servers:
         server.wait()
         load(given, server, 1, 1, 64, 4, 999)
-    values, raw = {}, []
+        load(given, server, 1, 1, given.input, 4, 999)
     for what in kinds:
         for turn in range(given.rounds):
             for server in servers if turn % 2 == 0 else servers[::-1]:
@@ -142,6 +145,11 @@ def run(given, servers, kinds):
                 for name, value in found.items():
                     values.setdefault(name, {}).setdefault(server.name, []).append(value)
                     print(f"{server.name:10} {name:32} {value:10.2f}", flush=True)
+
+
+def report(given, servers, values, raw):
+    """What there is, also of a run that was ended early."""
+    values = {name: both for name, both in values.items() if len(both) == 2}
     medians = {name: {who: statistics.median(v) for who, v in both.items()}
                for name, both in values.items()}
     print(f"\n{f'median of {given.rounds}':34} {'hzpserve':>10} {'llama.cpp':>10} {'ratio':>7}")
