@@ -48,6 +48,10 @@ class Server:
         c.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
         return c.getresponse()
 
+    def cpu_seconds(self):
+        with open(f"/proc/{self.p.pid}/stat", encoding="ascii") as f:
+            return sum(int(x) for x in f.read().rsplit(")", 1)[1].split()[11:13]) / 100
+
     def metric(self, name):
         c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         c.request("GET", "/metrics")
@@ -72,15 +76,15 @@ def one_of_many(server, seed, lengths):
 
 def pool(binary, model):
     print(f"{'admission':12} {'KV tokens':>9} {'tokens/s':>9} {'mean length':>11} {'pushed':>7} "
-          f"{'again':>6} {'seconds':>8}")
-    for kv in ("8192", "16384"):
+          f"{'again':>6} {'seconds':>8} {'CPU s':>7}")
+    for kv in ("4096", "8192"):
         for rule in ("worst-case", "predicted"):
             with Server(binary, model, "--admission", rule, "--kv-tokens", kv, "--max-running",
                         "64") as s:
                 lengths = []
                 threads = [threading.Thread(target=one_of_many, args=(s, i, lengths))
-                           for i in range(120)]
-                begin = time.monotonic()
+                           for i in range(64)]
+                begin, cpu = time.monotonic(), s.cpu_seconds()
                 for t in threads:
                     t.start()
                 for t in threads:
@@ -88,7 +92,8 @@ def pool(binary, model):
                 took = time.monotonic() - begin
                 print(f"{rule:12} {kv:>9} {sum(lengths) / took:9.1f} {statistics.mean(lengths):11.1f} "
                       f"{s.metric('vllm:num_preemptions_total'):7.0f} "
-                      f"{s.metric('hzpserve_recomputed_tokens_total'):6.0f} {took:8.1f}", flush=True)
+                      f"{s.metric('hzpserve_recomputed_tokens_total'):6.0f} {took:8.1f} "
+                      f"{s.cpu_seconds() - cpu:7.1f}", flush=True)
 
 
 def stream(server, body, at):

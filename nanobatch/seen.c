@@ -6,6 +6,8 @@
 
 /* Misses are remembered over so many steps that had gaps, or first tokens. */
 static const double memory = 300;
+/* What serving missed alone counts for so much at most, and loses most of it in so many ns. */
+static const double alone_max = 0.015, alone_ns = 15e9;
 
 void hzp_seen_init(struct hzp_seen *seen)
 {
@@ -47,18 +49,47 @@ static void miss(double *part, bool missed)
     *part += ((missed ? 1 : 0) - *part) / memory;
 }
 
+static void strain(struct hzp_strain *s, bool missed, bool missed_alone)
+{
+    miss(&s->train, missed && !missed_alone);
+    miss(&s->alone, missed_alone);
+    s->alone = HZP_MIN(s->alone, alone_max);
+}
+
+double hzp_seen_strain(const struct hzp_seen *seen, const struct hzp_policy *policy)
+{
+    const struct hzp_strain *gap = &seen->gap_strain, *first = &seen->first_strain;
+    double gaps = policy->itl_ns ? gap->train + gap->alone : 0;
+    double firsts = policy->ttft_ns ? first->train + first->alone : 0;
+    return HZP_MAX(gaps, firsts);
+}
+
+void hzp_seen_forget(struct hzp_seen *seen, bool gaps, bool firsts)
+{
+    if (gaps) {
+        seen->missed_gaps = seen->missed_gaps_alone = 0;
+        seen->gap_strain = (struct hzp_strain){0, 0};
+    }
+    if (firsts) {
+        seen->missed_firsts = 0;
+        seen->first_strain = (struct hzp_strain){0, 0};
+    }
+}
+
 void hzp_seen_gap(struct hzp_seen *seen, const struct hzp_policy *policy, uint64_t gap_ns,
                   uint64_t train_ns, int32_t rows)
 {
     hzp_window_add(&seen->gap, gap_ns, rows);
     if (policy->itl_ns) {
         miss(&seen->missed_gaps, gap_ns > policy->itl_ns);
-        miss(&seen->missed_gaps_alone, gap_ns - HZP_MIN(train_ns, gap_ns) > policy->itl_ns);
-    } else {
-        seen->missed_gaps = seen->missed_gaps_alone = 0;
+        bool alone = gap_ns - HZP_MIN(train_ns, gap_ns) > policy->itl_ns;
+        miss(&seen->missed_gaps_alone, alone);
+        strain(&seen->gap_strain, gap_ns > policy->itl_ns, alone);
     }
     /* Where no prompts come any more, old ones must not hold training back for ever. */
     seen->missed_firsts *= 1 - 1 / (20 * memory);
+    seen->first_strain.train *= 1 - 1 / (20 * memory);
+    seen->first_strain.alone *= exp(-HZP_MIN((double)gap_ns, alone_ns) / alone_ns);
 }
 
 /* Training's time up to a moment; steps that are no longer known count as over before it. */
@@ -87,10 +118,10 @@ void hzp_seen_first(struct hzp_seen *seen, const struct hzp_policy *policy, uint
     double alone = (double)took - (seen->trained_ns - trained_by(seen, since_ns));
     hzp_window_add(&seen->first, took, 1);
     hzp_spread_add(&seen->first_alone, HZP_MAX(alone, 1.0), 1);
-    if (policy->ttft_ns)
+    if (policy->ttft_ns) {
         miss(&seen->missed_firsts, took > policy->ttft_ns);
-    else
-        seen->missed_firsts = 0;
+        strain(&seen->first_strain, took > policy->ttft_ns, alone > (double)policy->ttft_ns);
+    }
 }
 
 void hzp_seen_prediction(struct hzp_seen *seen, const struct hzp_policy *policy, bool train,

@@ -22,6 +22,12 @@ struct hzp_seen {
     struct hzp_spread first_alone; /* times to first tokens, less the training in them */
     double missed_gaps, missed_firsts; /* the parts of late that missed, a few hundred back */
     double missed_gaps_alone;      /* the same, had there been no training in the gap */
+    struct hzp_strain {
+        double train;              /* the part that missed because of training */
+        double alone;              /* the part that missed without; bounded, and forgotten in seconds:
+                                    * a time of too many requests must not hold training back for
+                                    * long when it is over */
+    } gap_strain, first_strain;
     double error;                  /* of predicted gaps, relative, averaged */
     struct {
         uint64_t begin_ns, end_ns;
@@ -48,6 +54,13 @@ void hzp_seen_gap(struct hzp_seen *seen, const struct hzp_policy *policy, uint64
 /* It brought one its first token, which had been asked for at since_ns.  After hzp_seen_step. */
 void hzp_seen_first(struct hzp_seen *seen, const struct hzp_policy *policy, uint64_t since_ns,
                     uint64_t end_ns);
+
+/* The parts of late gaps, or of late first tokens, that missed their goal, the larger of the two:
+ * how near training is to making one fail. */
+double hzp_seen_strain(const struct hzp_seen *seen, const struct hzp_policy *policy);
+
+/* The policy has changed: what missed the old goals says nothing about the new ones. */
+void hzp_seen_forget(struct hzp_seen *seen, bool gaps, bool firsts);
 
 /* What 99 of 100 gaps stay within that are predicted so; and the longest prediction that so stays
  * within goal_ns, which may come out negative.  Errors of long gaps grow with them, those of short

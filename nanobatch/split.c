@@ -74,11 +74,8 @@ static void take_policy(struct hzp_split *split)
     if (!atomic_load_explicit(&split->changed, memory_order_relaxed))
         return;
     pthread_mutex_lock(&split->lock);
-    /* What missed the old goals says nothing about the new ones. */
-    if (split->policy.itl_ns != split->wanted.itl_ns)
-        split->seen.missed_gaps = split->seen.missed_gaps_alone = 0;
-    if (split->policy.ttft_ns != split->wanted.ttft_ns)
-        split->seen.missed_firsts = 0;
+    hzp_seen_forget(&split->seen, split->policy.itl_ns != split->wanted.itl_ns,
+                    split->policy.ttft_ns != split->wanted.ttft_ns);
     split->policy = split->wanted;
     atomic_store(&split->changed, false);
     pthread_mutex_unlock(&split->lock);
@@ -89,11 +86,7 @@ static void take_policy(struct hzp_split *split)
 /* Between training's slice and nothing, by how often goals were missed lately. */
 static double trust(const struct hzp_split *split)
 {
-    double missed = 0;
-    if (split->policy.itl_ns)
-        missed = HZP_MAX(missed, split->seen.missed_gaps);
-    if (split->policy.ttft_ns)
-        missed = HZP_MAX(missed, split->seen.missed_firsts);
+    double missed = hzp_seen_strain(&split->seen, &split->policy);
     return HZP_MAX(0.0, HZP_MIN(1.0, 2 - 2 * missed / may_miss));
 }
 
@@ -122,7 +115,8 @@ static double first_limit(const struct hzp_split *split, const struct hzp_split_
         rows += wait->rows_left;
         double steps = HZP_MAX(ceil(rows / pace), 1.0);
         double age = step->begin_ns > wait->since_ns ? (double)(step->begin_ns - wait->since_ns) : 0;
-        limit = HZP_MIN(limit, hzp_seen_within(&split->seen, true, goal - age) / steps);
+        double left = goal - age - split->under_way_ns;
+        limit = HZP_MIN(limit, hzp_seen_within(&split->seen, true, left) / steps);
     }
     if (!waits || !waits->count) {
         /* The next one comes just now, and takes what they take without training. */
@@ -215,8 +209,8 @@ void hzp_split_begin(struct hzp_split *split, struct hzp_split_step *step, uint6
  * would end at an item that is longer than they ever allow. */
 static bool may_overrun(struct hzp_split *split, const struct hzp_split_step *step, double train_ns)
 {
-    if (split->since_overrun < OVERRUN_EVERY || split->seen.missed_gaps > may_miss / 3 ||
-        split->seen.missed_firsts > may_miss / 3 || train_ns <= 0)
+    if (split->since_overrun < OVERRUN_EVERY || train_ns <= 0 ||
+        hzp_seen_strain(&split->seen, &split->policy) > may_miss / 3)
         return false;
     return split->next_ns > train_ns && step->rows == step->decode_rows &&
            (!split->policy.itl_ns || split->next_ns < 2 * (double)split->policy.itl_ns);
@@ -273,6 +267,12 @@ static double predicted_gap(const struct hzp_split *split, const struct hzp_spli
     return split->host_ns + serve + (split->config.early ? step->carry_ns : step->slice_ns);
 }
 
+/* What the steps before this one, not ended yet, will still take: at most what they take in all. */
+static double under_way(const struct hzp_split_step *step)
+{
+    return step->rows > 0 ? step->gap_ns : step->trains ? (double)step->train_ns : 0;
+}
+
 void hzp_split_taken(struct hzp_split *split, struct hzp_split_step *step, bool trains,
                      double slice_ns)
 {
@@ -287,6 +287,7 @@ void hzp_split_taken(struct hzp_split *split, struct hzp_split_step *step, bool 
     if (step->rows > 0)
         step->gap_ns = predicted_gap(split, step);
     split->carry_ns = split->config.early && !step->beside ? step->slice_ns : 0;
+    split->under_way_ns += under_way(step);
 }
 
 /* ---- what a step really took ---- */
@@ -389,6 +390,7 @@ void hzp_split_ended(struct hzp_split *split, const struct hzp_split_step *step,
 {
     double gap_ns = 0;
     uint64_t train_ns = split->config.early ? split->last_train_ns : times->train_ns;
+    split->under_way_ns = HZP_MAX(split->under_way_ns - under_way(step), 0.0);
     if (next_ns > 0)
         split->next_ns = next_ns;
     split->owes_ns -= step->owes_ns;

@@ -103,6 +103,7 @@ struct hzp_split {
     int32_t passed_over, since_look, since_overrun;
     int32_t prompt_rows; /* of the last step that had any */
     double carry_ns;  /* of the newest step formed */
+    double under_way_ns; /* predicted: of steps formed that have not ended */
     uint64_t last_train_ns, last_tokens_ns;
     bool last_served;
     /* under lock */

@@ -15,7 +15,7 @@ enum { CLASSES = 8 + 4 * 21 };
 static const double doubt = 2;
 /* Standard deviations kept free.  On request traces with a tight pool, 0 computed 2 to 25 % of all
  * rows again, 1 up to 6 %, 1.5 about 1 %, 2 next to none; 2 cost throughput while lengths were
- * still unknown.  docs/measurements/admission.md. */
+ * still unknown.  docs/measurements/2026-11-admission.md. */
 static const double margin = 1.5;
 /* Ends after which older ones count half. */
 static const double memory = 1000;
@@ -121,7 +121,7 @@ static int32_t draws_left(const struct hzp_growth *g)
 
 static int32_t pages_of(const struct hzp_admission *a, int64_t rows)
 {
-    return (int32_t)HZP_DIV_UP(rows, a->page_rows);
+    return (int32_t)(((uint32_t)rows + (uint32_t)a->page_rows - 1) / (uint32_t)a->page_rows);
 }
 
 static int32_t worst_of(const struct hzp_admission *a, const struct hzp_growth *g)
@@ -130,17 +130,30 @@ static int32_t worst_of(const struct hzp_admission *a, const struct hzp_growth *
     return pages_of(a, (int64_t)g->rows + draws_left(g) - 1);
 }
 
+/* What a sequence is expected to need, class by class of steps from now. */
+struct outlook {
+    const struct hzp_growth *of;
+    int32_t left, from; /* draws; length from which on it may end */
+    double now;         /* S there */
+};
+
+static struct outlook outlook_of(const struct hzp_admission *a, const struct hzp_growth *g)
+{
+    int32_t from = HZP_MAX(g->drawn, g->least);
+    return (struct outlook){g, draws_left(g), from, survives(a, from)};
+}
+
 /* The sequence's pages in steps of class c from now, and the chance that it is there to need them.
  * False: it will have ended. */
-static bool expect(const struct hzp_admission *a, const struct hzp_growth *g, int32_t c,
-                   double *pages, double *chance)
+static bool expect(const struct hzp_admission *a, const struct outlook *o, int32_t c, double *pages,
+                   double *chance)
 {
-    int32_t begin = class_begin(c), left = draws_left(g);
-    if (begin >= left)
+    int32_t begin = class_begin(c), at = o->of->drawn + begin;
+    if (begin >= o->left)
         return false;
-    int32_t last = HZP_MIN(class_begin(c + 1), left) - 1;
-    *pages = pages_of(a, (int64_t)g->rows + last);
-    *chance = hzp_admission_goes_on(a, HZP_MAX(g->drawn, g->least), g->drawn + begin);
+    int32_t last = HZP_MIN(class_begin(c + 1), o->left) - 1;
+    *pages = pages_of(a, (int64_t)o->of->rows + last);
+    *chance = at <= o->from || o->now <= 0 ? 1 : survives(a, at) / o->now;
     return true;
 }
 
@@ -149,7 +162,8 @@ void hzp_admission_add(struct hzp_admission *a, const struct hzp_growth *one)
     double pages, chance;
     a->count++;
     a->worst += worst_of(a, one);
-    for (int32_t c = 0; c < CLASSES && expect(a, one, c, &pages, &chance); c++) {
+    struct outlook o = outlook_of(a, one);
+    for (int32_t c = 0; c < CLASSES && expect(a, &o, c, &pages, &chance); c++) {
         a->mean[c] += chance * pages;
         a->variance[c] += chance * (1 - chance) * pages * pages;
         a->classes = HZP_MAX(a->classes, c + 1);
@@ -174,8 +188,9 @@ bool hzp_admission_fits(const struct hzp_admission *a, const struct hzp_growth *
     if (a->rule == HZP_ADMIT_WORST_CASE)
         return a->worst + worst_of(a, one) <= a->pages;
     double pages, chance;
+    struct outlook o = outlook_of(a, one);
     for (int32_t c = 0; c < CLASSES; c++) {
-        if (!expect(a, one, c, &pages, &chance))
+        if (!expect(a, &o, c, &pages, &chance))
             pages = chance = 0;
         if (c >= a->classes && pages <= 0)
             return true;

@@ -12,6 +12,8 @@
 /* With a goal for the gaps between tokens: prompts go on with at least so many rows a step, and
  * are taken to stand so deep when it is asked how many would do. */
 enum { PROMPT_ROWS_MIN = 16, PROMPT_DEPTH = 256 };
+/* While nobody leaves, what those who run will need looks the same for some steps. */
+enum { LOOK_EVERY = 8 };
 
 static bool offer(struct hzp_source *source, struct hzp_step *step);
 static void deliver(struct hzp_source *source, const struct hzp_step *step, int status);
@@ -178,6 +180,7 @@ static struct hzp_request *leave_running(struct hzp_scheduler *s, int32_t i)
     struct hzp_seq *seq = &s->seq[s->order[i]];
     struct hzp_request *rq = seq->rq;
     s->running--;
+    s->left = true;
     memmove(s->order + i, s->order + i + 1, (size_t)(s->running - i) * sizeof(*s->order));
     if (s->turn > i)
         s->turn--;
@@ -314,11 +317,15 @@ void hzp_scheduler_destroy(struct hzp_scheduler *s)
 
 /* ---- filling a step ---- */
 
-/* Looks at who runs, for admission; while nobody asks to be admitted, only now and then. */
+/* Looks at who runs, for admission: again only if the answer may have changed, or every so often. */
 static void look_ahead(struct hzp_scheduler *s, uint64_t number)
 {
-    if (!s->wait_count && number % 16)
+    const struct hzp_request *head = s->wait_count ? wait_at(s, 0) : NULL;
+    if (number < s->look_next && (!head || (head == s->looked_for && !s->left)))
         return;
+    s->look_next = number + LOOK_EVERY;
+    s->looked_for = head;
+    s->left = false;
     for (int32_t i = 0; i < s->running; i++)
         s->growth[i] = growth_of(s->seq[s->order[i]].rq);
     hzp_admission_look(s->admission, s->growth, s->running);

@@ -94,8 +94,8 @@ struct hzp_scheduler_stats {
     uint64_t recomputed_tokens;  /* rows computed again after a push back */
     uint64_t step_rows[HZP_STEP_ROWS_CLASSES]; /* steps by rows: 1, 2..8, 9..16, 17..32, and so on */
     int32_t kv_pages, kv_taken;
-    int32_t kv_peak;     /* that those who run are counted on to need: at the last look, which is
-                          * every step while anybody waits, else every 16th */
+    int32_t kv_peak;     /* that those who run are counted on to need: at the last look, at most eight
+                          * steps ago */
     int32_t budget_rows; /* of the newest step that served */
 };
 void hzp_scheduler_read_stats(struct hzp_scheduler *s, struct hzp_scheduler_stats *ret);

@@ -58,6 +58,9 @@ struct hzp_scheduler {
     struct hzp_request **wait; /* a ring [wait_room] */
     int32_t wait_head, wait_count;
     struct hzp_growth *growth; /* [running_max] scratch */
+    uint64_t look_next;        /* the step in which admission looks at who runs at the latest */
+    const struct hzp_request *looked_for; /* who was first in the queue then; only compared */
+    bool left;                 /* somebody who ran then does not any more */
     struct hzp_budget budget;
     uint64_t ended;        /* newest step that has ended */
     uint64_t clock_ns;     /* of the newest step */

@@ -36,6 +36,14 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step, int 
     struct hzp_bench_switches *s = &t->switches;
     if (status < 0 || !step->batch)
         return;
+    struct hzp_trainer *trainer = atomic_load(&t->trainer);
+    struct hzp_trainer_stats stats = {.paused = true};
+    if (trainer && !atomic_load(&t->period_ns))
+        hzp_trainer_read_stats(trainer, &stats);
+    if (stats.paused) {
+        t->served_end_ns = 0;
+        return;
+    }
     if (step->batch->rows > 0) {
         t->served_end_ns = step->end_ns;
         t->served_s = (double)(step->end_ns - step->begin_ns) * 1e-9;

@@ -2,7 +2,7 @@
 /* dev/gpu/product.c - the product's own plans on a device: decode, prefill and training steps of known
  * shapes with random weights made there, beside the device's limits of the same run.
  *
- *     product BACKEND SHAPE...        shapes: tiny 1b 8b
+ *     product [--decode] BACKEND SHAPE...        shapes: tiny 1b 3b 8b; --decode: decode steps alone
  *
  * One JSON object a line.  Times are medians over steps, host clock, from issue to the end of all.
  */
@@ -26,11 +26,12 @@ static const struct shape {
     const char *name;
     int32_t layers, width, inner, vocab;
     struct hzp_heads heads;
-    bool tied, trains;
+    bool tied, serves, trains;
 } shapes[] = {
-    {"tiny", 2, 256, 512, 1000, {4, 2, 64}, true, true},
-    {"1b", 16, 2048, 8192, 128256, {32, 8, 64}, true, true},
-    {"8b", 32, 4096, 14336, 128256, {32, 8, 128}, false, false},
+    {"tiny", 2, 256, 512, 1000, {4, 2, 64}, true, true, true},
+    {"1b", 16, 2048, 8192, 128256, {32, 8, 64}, true, true, true},
+    {"3b", 28, 3072, 8192, 128256, {24, 8, 128}, true, false, true},
+    {"8b", 32, 4096, 14336, 128256, {32, 8, 128}, false, true, false},
 };
 
 struct bench {
@@ -44,6 +45,7 @@ struct bench {
     struct hzp_exec *exec;
     struct hzp_plan plan;
     struct hzp_limits limits;
+    bool decode; /* nothing else */
     double macs; /* a row's, without attention and head */
 };
 
@@ -203,6 +205,32 @@ static void serve_step(struct bench *b, struct serving *s, int32_t segs, int32_t
     fflush(stdout);
 }
 
+/* Decode attention of all layers and nothing else. */
+static void attention(struct bench *b, struct serving *s, int32_t segs, int32_t context)
+{
+    const struct shape *shape = b->shape;
+    const struct hzp_heads *h = &shape->heads;
+    struct hzp_nano nano[HZP_NANO_MAX];
+    int32_t cut[2] = {0, segs};
+    fill(s->batch, segs, context, 1);
+    hzp_batch_cut(s->batch, cut, 1, nano);
+    hzp_plan_clear(&b->plan);
+    for (int32_t l = 0; l < shape->layers; l++)
+        HZP_PLAN_ADD(&b->plan, attn_decode, HZP_LANE_COMPUTE,
+                     .qkv = hzp_mat_rows(s->space->qkv, 0, segs),
+                     .out = hzp_mat_rows(s->space->attn, 0, segs), .kv = s->kv[l],
+                     .segs = nano[0].decode, .page = nano[0].decode_page,
+                     .page_stride = nano[0].page_stride,
+                     .heads = *h, .scale = 0.088f);
+    double seconds = run(b);
+    double bytes = 4.0 * h->kv_heads * h->dim * shape->layers * segs * (context + 1.0);
+    printf("{\"t\":\"attention\",\"shape\":\"%s\",\"sequences\":%d,\"context\":%d,\"ms\":%.3f,"
+           "\"gbytes_per_s\":%.1f,\"of_copy\":%.3f}\n",
+           shape->name, segs, context, seconds * 1e3, bytes / seconds * 1e-9,
+           bytes / seconds / b->limits.read_bytes_per_s);
+    fflush(stdout);
+}
+
 static void serve(struct bench *b)
 {
     static const int32_t steps[][3] = {{1, 512, 1},   {1, 4096, 1},   {16, 1024, 1}, {64, 1024, 1},
@@ -213,7 +241,10 @@ static void serve(struct bench *b)
         pages = HZP_MAX(pages, steps[i][0] * HZP_DIV_UP(steps[i][1] + steps[i][2], PAGE_ROWS));
     serving_open(b, &s, pages);
     for (int i = 0; i < HZP_COUNT(steps); i++)
-        serve_step(b, &s, steps[i][0], steps[i][1], steps[i][2]);
+        if (!b->decode || steps[i][2] == 1)
+            serve_step(b, &s, steps[i][0], steps[i][1], steps[i][2]);
+    attention(b, &s, 64, 1024);
+    attention(b, &s, 256, 1024);
     serving_close(b, &s);
 }
 
@@ -271,11 +302,15 @@ static void tear_down(struct bench *b)
 int main(int argc, char **argv)
 {
     hzp_log_init();
+    struct bench b = {.decode = argc > 1 && strcmp(argv[1], "--decode") == 0};
+    if (b.decode) {
+        argv++;
+        argc--;
+    }
     if (argc < 3) {
-        fprintf(stderr, "usage: product BACKEND SHAPE...\n");
+        fprintf(stderr, "usage: product [--decode] BACKEND SHAPE...\n");
         return 2;
     }
-    struct bench b = {0};
     struct hzp_device_config device = {.name = argv[1]};
     struct hzp_err_text text = {0};
     if (hzp_device_open(&device, &b.dev, &text) < 0) {
@@ -296,11 +331,12 @@ int main(int argc, char **argv)
                 continue;
             b.shape = &shapes[k];
             set_up(&b);
-            serve(&b);
-            if (b.shape->trains) {
+            if (b.shape->serves)
+                serve(&b);
+            if (b.shape->trains && !b.decode) {
                 train(&b, 8, b.shape->width < 1000 ? 64 : 1024);
                 if (b.shape->width > 1000)
-                    train(&b, 4, 4096);
+                    train(&b, 2, 4096);
             }
             tear_down(&b);
         }

@@ -4,12 +4,12 @@
 
     offline.py --hzpserve BIN --model DIR [--loads 32x1024x32,4x64x256,...]
 
-A load is sequences at once x prompt tokens x answer tokens. Each is one `hzpserve bench offline`, whose
-limits (measured before and after, the better one counts) it is held against:
+A load is sequences at once x prompt tokens x answer tokens. Each is one `hzpserve bench offline`,
+held against the limits of the same run (measured before and after, the better one counts):
   GEMM        all tokens/s over GEMM peak / (2 x parameters)
-  roofline    tokens/s while all decode (sequences / median gap between tokens) over steps that only
-              read: the weights once, and keys and values of every sequence at half of its answer; and
-              over steps that take the longer of that and of multiplying, as many rows do
+  roofline    tokens/s while all decode (sequences / median gap between tokens) over steps that
+              only read: the weights once, keys and values of every sequence at half of its answer;
+              and over steps that take the longer of that and of multiplying, as many rows do
 """
 import argparse
 import json
@@ -33,8 +33,8 @@ def model_facts(directory):
 def measure(given, rows, inputs, outputs):
     done = subprocess.run(
         [given.hzpserve, "bench", "offline", given.model, "--json", "--threads", str(given.threads),
-         "--requests", str(rows * given.batches), "--max-running", str(rows), "--input-len", str(inputs),
-         "--output-len", str(outputs), "--context", str(inputs + outputs),
+         "--requests", str(rows * given.batches), "--max-running", str(rows), "--input-len",
+         str(inputs), "--output-len", str(outputs), "--context", str(inputs + outputs),
          *shlex.split(given.hzpserve_args)], capture_output=True, text=True)
     if done.returncode:
         sys.exit(done.stderr)
@@ -65,12 +65,12 @@ def main():
         longer = max(reads, 2 * macs * rows / peak)
         print(f"{rows} at once, {inputs} in, {outputs} out   ({bandwidth * 1e-9:.1f} GB/s, "
               f"{peak * 1e-9:.0f} GFLOP/s)\n"
-              f"  {total:9.1f} tokens/s in all       {100 * total / best:5.1f} % of {best:.0f}, GEMM "
-              f"peak / 2 N\n"
+              f"  {total:9.1f} tokens/s in all       {100 * total / best:5.1f} % of {best:.0f}, "
+              f"GEMM peak / 2 N\n"
               f"  {decoding:9.1f} tokens/s decoding     {100 * decoding * reads / rows:5.1f} % of "
               f"{rows / reads:.0f}, weights and KV read\n"
-              f"  {'':34}{100 * decoding * longer / rows:5.1f} % of {rows / longer:.0f}, the longer of "
-              f"reading and multiplying", flush=True)
+              f"{'':36}{100 * decoding * longer / rows:5.1f} % of {rows / longer:.0f}, the longer "
+              f"of reading and multiplying", flush=True)
         for f in figures:
             if "profile" in f and f["seconds"] > 0.02 * sum(g.get("seconds", 0) for g in figures):
                 print(f"    {f['op']:16} {f['seconds']:8.2f} s {f['gflops']:8.0f} GFLOP/s "

@@ -64,7 +64,7 @@ class Peer:
             self.optimizer = torch.optim.AdamW(self.model.parameters(), 1e-5, (0.9, 0.95),
                                                fused=True)
             self.update()
-        return statistics.median(self.update() for _ in range(2))
+        return statistics.median(self.update() for _ in range(self.given.updates))
 
     @torch.inference_mode()
     def generate(self):
@@ -84,17 +84,19 @@ def main():
     parser.add_argument("--what", default="train")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=["hzpserve", "PyTorch"], help="no turns: one side alone")
+    parser.add_argument("--updates", type=int, default=2, help="of PyTorch in a round")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--f32-master", action="store_true")
     parser.add_argument("--json", help="file for every figure")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     transformers.logging.set_verbosity_error()
-    peer, server = Peer(given), None
+    peer, server = None if given.only == "hzpserve" else Peer(given), None
     values = {}
     try:
         for what in given.what.split(","):
-            if what == "generate":
+            if what == "generate" and given.only != "PyTorch":
                 port = free_port()
                 server = Server("hzpserve", [given.hzpserve, "serve", given.model, "--port",
                                              str(port), "--no-train", "--state", "none",
@@ -102,8 +104,10 @@ def main():
                 server.wait()
             for turn in range(given.rounds):
                 sides = [("hzpserve", lambda: ours(given, what, server, turn)),
-                         ("PyTorch", getattr(peer, what))]
+                         ("PyTorch", peer and getattr(peer, what))]
                 for who, measure in sides if turn % 2 == 0 else sides[::-1]:
+                    if given.only and who != given.only:
+                        continue
                     value = measure()
                     values.setdefault(what, {}).setdefault(who, []).append(value)
                     print(f"{who:10} {what:10} {value:10.2f} tokens/s", flush=True)
@@ -125,8 +129,10 @@ def report(given, values):
           f"{'compiled' if given.compile else 'eager'}, "
           f"{'fp32 weights, bf16 autocast' if given.f32_master else 'all bf16'}")
     for what, both in values.items():
-        a, b = (statistics.median(both[who]) for who in ("hzpserve", "PyTorch"))
-        print(f"{what:10} hzpserve {a:10.2f}  PyTorch {b:10.2f}  ratio {a / b:6.2f}")
+        median = {who: statistics.median(v) for who, v in both.items()}
+        print(f"{what:10}", "  ".join(f"{who} {v:.2f}" for who, v in median.items()))
+        if len(median) == 2:
+            print(f"{'':10} ratio {median['hzpserve'] / median['PyTorch']:.2f}")
     if given.json:
         with open(given.json, "w") as file:
             json.dump({"machine": platform.machine(), "torch": torch.__version__,

@@ -83,15 +83,18 @@ class Server:
         with urllib.request.urlopen(self.url + path, timeout=30) as answer:
             return answer.read().decode()
 
-    def post(self, path, body, headers=None):
+    def post(self, path, body, headers=None, method="POST"):
         """Status, headers, decoded body; never raises for a status."""
         c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         data = body if isinstance(body, (bytes, str)) else json.dumps(body)
-        c.request("POST", path, data, {"content-type": "application/json", **(headers or {})})
+        c.request(method, path, data, {"content-type": "application/json", **(headers or {})})
         answer = c.getresponse()
         text = answer.read().decode()
         c.close()
         return answer.status, answer.headers, json.loads(text)
+
+    def patch(self, path, body):
+        return self.post(path, body, method="PATCH")
 
     def metric(self, name):
         for line in self.get("/metrics").splitlines():
@@ -506,7 +509,8 @@ def test_lines_to_copy():
                 body = json.loads(call[call.index("-d") + 1])
                 assert body["prompt"] == prompt, call
             url = next(a for a in call if a.startswith(server.url))
-            assert server.post(url[len(server.url):], body)[0] in (200, 202)
+            path = url[len(server.url):].replace("timeout=60", "timeout=1")
+            assert server.post(path, body)[0] in (200, 202)
 
 
 def test_staleness_overrides_publish_every():
@@ -640,6 +644,54 @@ def test_versions_in_a_stream():
         assert len(seen) > 20
         status, _, got = server.post(EXAMPLES + "?wait=served&timeout=0.2", {"text": "No."})
         assert status == 202 and not got["served"]
+
+
+def test_policy():
+    """Goals, shares and the staleness bound change while the server runs, or nothing of a PATCH does."""
+    with Server("--slo", "ttft=800ms,itl=100ms", "--passes", "100000", "--max-staleness", "2") as server:
+        policy = json.loads(server.get("/v1/policy"))
+        assert policy["slo"] == {"ttft_ms": 800, "itl_ms": 100}
+        assert (policy["max_staleness"], policy["train_max"], policy["train_min"]) == (2, 1, 0)
+        for bad, param in (({"slo": {"itl_ms": 0}}, "itl_ms"), ({"slo": {"ttft": 1}}, "slo"),
+                           ({"slo": {"ttft_ms": "x"}}, "ttft_ms"), ({"slo": "itl=3"}, "slo"),
+                           ({"slo": 3}, "slo"), ({"train_max": 1.5}, "train_max"),
+                           ({"train_max": 0.2, "train_min": 0.3}, "train_min"),
+                           ({"train_share": "all"}, "train_share"), ({"max_staleness": -1},
+                           "max_staleness"), ({"max_staleness": 3, "speed": 1}, "policy"), ([], None)):
+            status, _, error = server.patch("/v1/policy", bad)
+            assert status == 400 and error["error"]["param"] == param, (bad, status, error)
+        now = json.loads(server.get("/v1/policy"))
+        assert {k: now[k] for k in policy if k != "split"} == \
+            {k: policy[k] for k in policy if k != "split"}
+        # Training runs beside requests, and the goals hold as measured.
+        assert server.post(EXAMPLES, {"text": "A dog saw a cat. " * 10})[0] == 202
+        for _ in range(12):
+            server.complete(max_tokens=server.long)
+        split = json.loads(server.get("/v1/policy"))["split"]
+        assert split["trained_steps"] > 0 and split["steps"] >= 12 * server.long - 12, split
+        assert 0 < split["measured"]["itl_ms"]["p50"] <= split["measured"]["itl_ms"]["p99"]
+        assert split["measured"]["ttft_ms"]["count"] == 12
+        assert split["predicted"]["alone_ms"] > 0 and split["predicted"]["slowdown"] >= 1
+        assert 0 < split["measured"]["train_part"] <= 1
+        # From the next step on training gets nothing while requests run, but the pauses.
+        status, _, got = server.patch("/v1/policy", {"slo": {"ttft_ms": None}, "train_max": 0,
+                                                     "max_staleness": 4})
+        assert status == 200 and got["slo"] == {"ttft_ms": None, "itl_ms": 100}
+        assert (got["train_max"], got["max_staleness"]) == (0, 4)
+        server.complete(max_tokens=4)
+        trained = json.loads(server.get("/v1/policy"))["split"]["trained_steps"]
+        version = server.metric("hzpserve_weights_version")
+        server.complete(max_tokens=server.long)
+        assert json.loads(server.get("/v1/policy"))["split"]["trained_steps"] == trained
+        until(lambda: server.metric("hzpserve_weights_version") > version)
+        assert server.metric("hzpserve_weights_max_staleness") == 4
+        assert server.metric("hzpserve_slo_itl_seconds") == 0.1
+        assert server.metric("hzpserve_slo_ttft_seconds") == 0
+        assert server.metric("hzpserve_split_train_max") == 0
+        assert server.patch("/v1/policy", {"slo": None})[2]["slo"] == {"ttft_ms": None,
+                                                                       "itl_ms": None}
+        assert server.patch("/v1/policy", {"slo": "itl=2s"})[2]["slo"]["itl_ms"] == 2000
+        assert server.post("/v1/policy", {})[0] == 405
 
 
 def test_full_queue():

@@ -287,6 +287,42 @@ static void test_refusals(void **state)
     steps_close(&s);
 }
 
+/* The executor does the same by itself: on lanes of their own or not, with spans that follow one
+ * another. */
+static void test_executor(void **state)
+{
+    struct hzp_plan_shape beside = hzp_plan_sequential;
+    beside.units[HZP_LANE_COMPUTE] = 64;
+    for (unsigned seed = 0; seed < 4; seed++) {
+        struct world real, plain;
+        int32_t token[SEGS];
+        world_open(&real, fake_open(seed, NULL, NULL));
+        world_open(&plain, plain_open());
+        for (int i = 0; i < 20; i++) {
+            struct hzp_exec_times times;
+            struct hzp_price price;
+            hzp_price_init(&price, real.dev);
+            build(&plain, i, 6, token, i / 3 % 2, NULL);
+            run(&plain);
+            build(&real, i, 6, token, i / 3 % 2, &beside);
+            assert_int_equal(hzp_exec_run(real.exec, &real.plan, &price, &times), HZP_OK);
+            agree(&real, &plain, 6, token);
+            const struct hzp_span *span = hzp_exec_spans(real.exec);
+            for (int32_t k = 1; k < real.plan.items; k++) {
+                assert_true(span[k].end_ns >= span[k].begin_ns);
+                assert_true(span[k].begin_ns + 20000 >= span[k - 1].end_ns);
+            }
+            assert_true(times.serve_ns > 0 && times.serve_end_ns > 0 && times.train_ns == 0);
+        }
+        assert_int_equal(fake_count(FAKE_GRAPH), 17);
+        struct hzp_device *a = real.dev, *b = plain.dev;
+        world_close(&plain);
+        hzp_device_close(b);
+        world_close(&real);
+        fake_close(a);
+    }
+}
+
 /* ---- lanes ---- */
 
 /* A step cut in two over two lanes, with green contexts and without, in many orders. */
@@ -326,6 +362,7 @@ int main(void)
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_contexts),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_executor),
         cmocka_unit_test(test_lanes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -20,7 +20,7 @@ struct totals {
     uint64_t worlds, turns, serve_steps, train_steps, ops, tokens, swapped, accepted, refused;
     uint64_t ended[HZP_REQUEST_FAILED + 1];
     uint64_t pushes, stalls, publications, good, bad, broken, failures, samples_refused;
-    uint64_t ahead_steps, refs, extra_rows, outlived, swaps_under_way;
+    uint64_t ahead_steps, refs, extra_rows, outlived, met, swaps_under_way;
 };
 
 /* Until nothing is left to do: requests end, updates are published, the loop says it is idle. */
@@ -118,6 +118,7 @@ static void add(struct totals *t, const struct sim_world *w)
     t->refs += w->refs;
     t->extra_rows += w->extra_rows;
     t->outlived += w->outlived;
+    t->met += w->met;
     t->swaps_under_way += w->swaps_under_way;
     for (int i = 0; i < HZP_COUNT(t->ended); i++)
         t->ended[i] += w->ended[i];
@@ -176,11 +177,12 @@ static int report(const struct totals *t)
            (unsigned long long)t->samples_refused, (unsigned long long)t->broken,
            (unsigned long long)t->failures);
     printf("run-ahead: %llu steps, %llu tokens that the host did not know, %llu sequences gone with "
-           "a step under way, %llu swaps with a step under way, %llu slices outlived their step\n",
+           "a step under way, %llu swaps with a step under way, %llu slices outlived their step, "
+           "%llu steps served before the slice of the one before had ended\n",
            (unsigned long long)t->ahead_steps, (unsigned long long)t->refs,
            (unsigned long long)t->extra_rows, (unsigned long long)t->swaps_under_way,
-           (unsigned long long)t->outlived);
-    bool all = t->ahead_steps && t->refs && t->extra_rows && t->swaps_under_way && t->outlived &&
+           (unsigned long long)t->outlived, (unsigned long long)t->met);
+    bool all = t->ahead_steps && t->refs && t->extra_rows && t->swaps_under_way && t->outlived && t->met &&
                t->refused && t->swapped && t->bad && t->publications && t->samples_refused &&
                t->broken && t->failures && t->pushes && t->stalls;
     for (int i = HZP_REQUEST_STOPPED; i <= HZP_REQUEST_FAILED; i++)
@@ -250,7 +252,7 @@ static int try_sabotage(const char *name)
 
 int main(int argc, char **argv)
 {
-    unsigned long long first = 1, last = 72;
+    unsigned long long first = 1, last = 200;
     const char *sabotage = NULL;
     bool verbose = false;
     for (int i = 1; i < argc; i++) {

@@ -254,7 +254,7 @@ static void set_up(struct bench *b, const char *backend, uint32_t seed)
         .source = {hzp_scheduler_source(b->scheduler), &b->writer},
         .sources = 2,
         .shape = shape,
-        .run_ahead = shape ? HZP_AHEAD_ALWAYS : HZP_AHEAD_AUTO,
+        .run_ahead = shape || plans.entries ? HZP_AHEAD_ALWAYS : HZP_AHEAD_AUTO,
         .plans = plans.entries ? &plans : NULL,
         .check_plans = true,
     };

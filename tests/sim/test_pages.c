@@ -646,7 +646,7 @@ static int table(void)
 
 int main(int argc, char **argv)
 {
-    unsigned long long first = 1, last = 3000;
+    unsigned long long first = 1, last = 2000;
     if (!read_traces()) {
         printf("no traces in $HZP_TEST_DATA/traces\n");
         return 77;

@@ -165,6 +165,34 @@ static int run(struct sim_world *w, struct hzp_lane *lane, enum hzp_op op, const
     return HZP_OK;
 }
 
+/* A tenant's ops of one step end before those of the next begin; the two tenants' need not. */
+static void check_times(struct sim_world *w, enum hzp_op op, const struct hzp_span *span, bool train)
+{
+    struct sim_leg *leg = sim_leg_of(w, w->step->number);
+    const struct sim_leg *before = sim_leg_of(w, w->step->number - 1);
+    bool first = !leg->begin_ns[train];
+    if (!span)
+        return;
+    SIM_CHECK(w, span->begin_ns >= before->end_ns[train], "two steps",
+              "%s of step %llu begins %llu ns before the same tenant's of the one before have ended",
+              hzp_op_name(op), (unsigned long long)leg->number,
+              (unsigned long long)(before->end_ns[train] - span->begin_ns));
+    leg->begin_ns[train] = first ? span->begin_ns : HZP_MIN(leg->begin_ns[train], span->begin_ns);
+    leg->end_ns[train] = HZP_MAX(leg->end_ns[train], span->end_ns);
+    w->met += first && !train && before->end_ns[1] > span->begin_ns;
+}
+
+static int watched_time(struct hzp_lane *lane, struct hzp_span *span)
+{
+    here->span = span;
+    return hzp_backend_sim.lane_time(lane, span);
+}
+
+static int watched_wait(struct hzp_lane *lane, struct hzp_fence *fence)
+{
+    return here->sabotage == SIM_NO_WAIT ? HZP_OK : hzp_backend_sim.lane_wait(lane, fence);
+}
+
 static int watched(struct hzp_lane *lane, enum hzp_op op, const void *args)
 {
     struct sim_world *w = here;
@@ -185,7 +213,10 @@ static int watched(struct hzp_lane *lane, enum hzp_op op, const void *args)
     check_versions_touched(w, op, args, train);
     SIM_CHECK(w, op != HZP_OP_adamw || !w->frozen, "frozen", "an update began");
     uint64_t before = hzp_device_now_ns(w->dev);
+    const struct hzp_span *span = w->span;
+    w->span = NULL;
     HZP_TRY(run(w, lane, op, args, train));
+    check_times(w, op, span, train);
     poison(w, op, args);
     HZP_TRY(end_of_op(w, lane));
     uint64_t took = hzp_device_now_ns(w->dev) - before;
@@ -218,6 +249,8 @@ void sim_watch_device(struct sim_world *w)
     w->backend = hzp_backend_sim;
     w->backend.mem_alloc = sim_alloc;
     w->backend.copy = watched_copy;
+    w->backend.lane_time = watched_time;
+    w->backend.lane_wait = watched_wait;
     hzp_backend_sim.fence_open(w->dev, &w->fence);
     if (w->immediate) {
         w->backend.lane_wait = NULL;
@@ -272,7 +305,7 @@ static void check_share(struct sim_world *w)
 {
     const struct hzp_step *step = w->step;
     bool learning = !w->exact_prices && (w->train_steps < 50 || w->serve_steps < 50);
-    if (step->batch->rows == 0 || learning) {
+    if (step->batch->rows == 0 || learning || w->goal_ns) {
         w->excess_ns = w->least_excess_ns = 0;
         return;
     }
@@ -341,6 +374,8 @@ static void begin_leg(struct sim_world *w, struct hzp_step *step)
     leg->version_id = step->version->record.id;
     leg->tokens = 0;
     leg->served = leg->landed = false;
+    memset(leg->begin_ns, 0, sizeof(leg->begin_ns));
+    memset(leg->end_ns, 0, sizeof(leg->end_ns));
 }
 
 static bool first_offer(struct hzp_source *source, struct hzp_step *step)
@@ -423,6 +458,7 @@ static void last_deliver(struct hzp_source *source, const struct hzp_step *step,
         return;
     check_staleness(w);
     check_share(w);
+    sim_check_goals(w);
     w->serve_steps += step->batch->rows > 0;
     w->train_steps += step->to > step->from;
     struct hzp_version *now = hzp_weights_current(w->weights);

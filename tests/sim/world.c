@@ -34,6 +34,7 @@ static const struct {
     [SIM_STALE_AHEAD] = {"stale-ahead", "staleness"},
     [SIM_TOKEN_EARLY] = {"token-early", "token kept"},
     [SIM_AFTER_STOP] = {"after-stop", "after the stop"},
+    [SIM_NO_WAIT] = {"no-wait", "two steps"},
     [SIM_PUSH_FORGETS] = {"push-forgets", "output|row|page content"},
     [SIM_PUSH_CHANGES] = {"push-changes", "output"},
     [SIM_PUSH_HOARDED] = {"push-hoarded", "pages"},
@@ -136,6 +137,7 @@ static void choose_device(struct sim_world *w)
     setenv("HZP_SIM", rates, 1);
     w->ahead = !w->immediate && sim_random(w, 5) > 0;
     w->shaped = !w->immediate && sim_random(w, 2);
+    w->goals = w->immediate && w->seed % 3 == 1;
     w->fail_at = w->seed % 5 == 4 ? 1 + sim_random(w, 200000) : 0;
 }
 

@@ -50,6 +50,7 @@ enum sim_sabotage {
     SIM_STALE_AHEAD,    /* the loop runs ahead of an update that the staleness bound waits for */
     SIM_TOKEN_EARLY,    /* a token is looked at before its step has ended */
     SIM_AFTER_STOP,     /* tokens are shown after one that ends the request */
+    SIM_NO_WAIT,        /* lanes do not wait for each other */
     SIM_PUSH_FORGETS,   /* who is pushed back loses the token drawn last */
     SIM_PUSH_CHANGES,   /* ... comes back with another one */
     SIM_PUSH_HOARDED,   /* the pages of who is pushed back go to nobody */
@@ -115,6 +116,7 @@ struct sim_leg {
     int32_t *token;       /* [logits_max] what it drew, kept from the host until it is served */
     int32_t tokens;
     bool served, landed;
+    uint64_t begin_ns[2], end_ns[2]; /* of serving's ops, of training's; 0: none */
 };
 
 struct sim_world {
@@ -170,8 +172,9 @@ struct sim_world {
     struct sim_leg leg[2];     /* of step n: leg[n % 2] */
     struct hzp_step *step;     /* the newest formed, or being formed */
     uint64_t served, landed;   /* the newest of each */
-    uint64_t ahead_steps, refs, extra_rows, outlived, swaps_under_way;
+    uint64_t ahead_steps, refs, extra_rows, outlived, met, swaps_under_way;
     bool in_plan;              /* ops belong to the step */
+    struct hzp_span *span;     /* of the next op */
     int32_t train_at, step_ops;
     uint64_t serving_id;
     uint64_t seen_serve_ns, seen_train_ns; /* of this step's ops */
@@ -194,6 +197,9 @@ struct sim_world {
     uint64_t longest_item_ns, serve_steps, train_steps, ops;
     double excess_ns, least_excess_ns; /* training beyond its share, and the least ever */
     uint64_t longest_step_ns;
+    bool goals;                /* this world gets one, */
+    uint64_t goal_ns;          /* and has it; 0: not yet */
+    uint64_t gaps, trained_gaps, late_gaps, last_tokens_ns;
     bool failed;
 };
 
@@ -235,6 +241,9 @@ void sim_on_update(void *ctx, const struct hzp_update_report *report);
 void sim_check_batch(struct sim_world *w);
 void sim_check_results(struct sim_world *w, const struct hzp_step *step, int status);
 void sim_check_pool(struct sim_world *w);
+
+/* goals.c: what must hold once a goal is set. */
+void sim_check_goals(struct sim_world *w);
 
 /* clients.c: who asks and teaches, between turns. */
 void sim_clients(struct sim_world *w, bool more);
