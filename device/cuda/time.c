@@ -16,7 +16,7 @@
 #include "base/thread.h"
 
 static const double DRIFT = 1e-4; /* of one clock against the other, at most */
-static const uint64_t TIE_NS = 1000000000;
+static const uint64_t TIE_NS = 10000000000; /* so long a tie may stay where some lane always waits */
 
 static int event_take(struct hzp_cuda_device *dev, cudaEvent_t *ret)
 {
