@@ -309,7 +309,7 @@ static const struct {
     {BENCH, "bench", "WHAT [MODEL]",
      "measure: serve, train, coserve, swap, offline, ops, loop; or replay a load"},
     {PLAN, "plan", "[MODEL]", "the plan of one step: print it, trace it, time it"},
-    {SEARCH, "search", "MODEL", "measure this device and find the best plans for steps of a model"},
+    {SEARCH, "search", "[MODEL]", "measure this device and find the best plans for steps of a model"},
     {DEVICES, "devices", "", "what this machine can compute on"},
 };
 

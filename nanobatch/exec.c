@@ -364,10 +364,13 @@ int hzp_exec_wait_serving(struct hzp_flight *f, uint64_t *ret_ns)
     const struct hzp_exec *e = f->exec;
     uint64_t end = 0, before = e->ended_ns[0];
     HZP_TRY(wait_for(f, false));
-    for (int l = 0; l < HZP_LANE_COUNT; l++)
-        if (f->last.item[0][l] >= 0)
-            end = e->timed ? HZP_MAX(end, f->span[f->last.item[0][l]].end_ns)
-                           : hzp_device_now_ns(e->dev);
+    for (int l = 0; l < HZP_LANE_COUNT; l++) {
+        int32_t i = f->last.item[0][l];
+        if (i >= 0 && e->timed)
+            end = HZP_MAX(end, i < f->graphed ? f->graph.end_ns : f->span[i].end_ns);
+        else if (i >= 0)
+            end = hzp_device_now_ns(e->dev);
+    }
     if (behind_training(f))
         before = HZP_MAX(before, e->ended_ns[1]);
     *ret_ns = since(f, end, before);

@@ -84,8 +84,8 @@ for dtype in f32 bf16; do
     n=$((n+1))
     want=$("$1" complete "$2" "$prompt" --device cpu --dtype $dtype --temperature 0 --max-tokens 48 2>/dev/null)
     for variant in "HZP_GRAPHS=1" "HZP_GRAPHS=0" "HZP_CUDA_LANES=grid" "HZP_CUDA_TUNE=1"; do
-      got=$(env $variant "$1" complete "$2" "$prompt" --device cuda --dtype $dtype --temperature 0 --max-tokens 48 2>&1)
-      if [ "$got" = "$want" ]; then echo "same $dtype $n $variant"
+      got=$(env $variant "$1" complete "$2" "$prompt" --device cuda --dtype $dtype --temperature 0 --max-tokens 48)
+      if [ -n "$want" ] && [ "$got" = "$want" ]; then echo "same $dtype $n $variant"
       else echo "FAIL $dtype $n $variant: '$got' is not '$want'"; fail=1; fi
     done
   done <<'END'

@@ -332,7 +332,7 @@ int main(int argc, char **argv)
 {
     static const double factor[][2] = {{1.2, 0}, {1.2, 1.5}, {2, 2}, {4, 3}, {0.7, 0}, {0, 1.5},
                                        {3, 0}};
-    unsigned long long from = 1, to = 24;
+    unsigned long long from = 1, to = 12;
     bool verbose = argc > 1 && !strcmp(argv[argc - 1], "-v");
     if (argc > 1 && sscanf(argv[1], "%llu..%llu", &from, &to) == 1)
         to = from, from = 1;
