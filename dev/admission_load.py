@@ -76,7 +76,7 @@ def one_of_many(server, seed, lengths):
 
 def pool(binary, model):
     print(f"{'admission':12} {'KV tokens':>9} {'tokens/s':>9} {'mean length':>11} {'pushed':>7} "
-          f"{'again':>6} {'seconds':>8} {'CPU s':>7}")
+          f"{'again':>6} {'seconds':>8} {'CPU s':>7} {'steps':>6}")
     for kv in ("4096", "8192"):
         for rule in ("worst-case", "predicted"):
             with Server(binary, model, "--admission", rule, "--kv-tokens", kv, "--max-running",
@@ -93,7 +93,8 @@ def pool(binary, model):
                 print(f"{rule:12} {kv:>9} {sum(lengths) / took:9.1f} {statistics.mean(lengths):11.1f} "
                       f"{s.metric('vllm:num_preemptions_total'):7.0f} "
                       f"{s.metric('hzpserve_recomputed_tokens_total'):6.0f} {took:8.1f} "
-                      f"{s.cpu_seconds() - cpu:7.1f}", flush=True)
+                      f"{s.cpu_seconds() - cpu:7.1f} {s.metric('hzpserve_serve_steps_total'):6.0f}",
+                      flush=True)
 
 
 def stream(server, body, at):

@@ -2,7 +2,7 @@
 /* tests/sim/test_pages.c - admission, pushing back and the budget over thousands of small days, with
  * lengths and arrivals of real requests.
  *
- *     test_pages [--seeds FIRST..LAST] [--sabotage=NAME|all] [--table]
+ *     test_pages [--seeds FIRST..LAST] [--sabotage=NAME|all] [--table] [--low]
  *
  * The scheduler and the pool are the real ones; in place of the model stands a function of request
  * and position, so that each KV slot's content is known: position 0 holds the request's number, and
@@ -15,7 +15,7 @@
  *
  * Sabotage breaks what the scheduler stands on, through the linker's --wrap, and must be noticed by
  * the rule meant for it.  --table prints what prediction is worth: throughput and latency by rule
- * and size of the pool. */
+ * and size of the pool; --low latency at low load by --prefill-rows (0: by budget). */
 #include "base/arena.h"
 #include "base/ring.h"
 #include "serve/scheduler.h"
@@ -629,6 +629,62 @@ static void measure(const struct trace *t, enum hzp_admission_rule rule, int32_t
     free(d);
 }
 
+/* A lightly loaded server with room for everybody: what prompts do to those who decode. */
+static void measure_low(const struct trace *t, double rate, int32_t prefill_rows)
+{
+    struct day *d = hzp_xcalloc(1, sizeof(*d));
+    d->random = 1;
+    d->positions = d->most = 8192;
+    d->page_rows = 16;
+    d->rows_max = 256;
+    d->pages = 1 << 16;
+    d->lives = 400;
+    d->begin_ns = 7e6;
+    d->row_ns = 0.27e6;
+    d->config = (struct hzp_scheduler_config){.running_max = 64,
+                                              .waiting_max = d->lives,
+                                              .waiting_tokens_max = 1 << 30,
+                                              .prefill_rows_max = prefill_rows,
+                                              .edits_max = 64};
+    open_engine(d);
+    read_day(d, t, 0, 1, rate, 1);
+    live(d);
+    size_t gaps = 0, room = 0;
+    for (int32_t i = 0; i < d->lives; i++)
+        room += (size_t)atomic_load(&d->life[i].rq->out_count);
+    double *first = hzp_xcalloc((size_t)d->lives, sizeof(*first));
+    double *gap = hzp_xcalloc(room, sizeof(*gap));
+    for (int32_t i = 0; i < d->lives; i++) {
+        const struct hzp_request *rq = d->life[i].rq;
+        first[i] = (double)(rq->out[0].at_ns - rq->submitted_ns) * 1e-6;
+        for (int32_t n = 1; n < atomic_load(&rq->out_count); n++)
+            gap[gaps++] = (double)(rq->out[n].at_ns - rq->out[n - 1].at_ns) * 1e-6;
+    }
+    qsort(first, (size_t)d->lives, sizeof(*first), by_value);
+    qsort(gap, gaps, sizeof(*gap), by_value);
+    printf("%-32s %5.2f %12d %11.0f %9.0f %10.1f %9.1f %9.1f\n", t->name, rate, prefill_rows,
+           first[d->lives / 2], first[d->lives * 99 / 100], gap[gaps / 2], gap[gaps * 99 / 100],
+           gap[gaps - 1]);
+    free(first);
+    free(gap);
+    close_engine(d);
+    free(d);
+}
+
+static int low_table(void)
+{
+    static const double rates[] = {0.01, 0.1, 0.3};
+    static const int32_t rows[] = {128, 256, 0};
+    printf("%-32s %5s %12s %11s %9s %10s %9s %9s\n", "trace (400 requests)", "load",
+           "prompt rows", "TTFT p50 ms", "p99", "ITL p50 ms", "p99", "worst");
+    for (int i = 0; i < HZP_COUNT(traces) - 1; i++)
+        for (int r = 0; r < HZP_COUNT(rates); r++)
+            for (int k = 0; k < HZP_COUNT(rows); k++)
+                if (traces[i].count)
+                    measure_low(&traces[i], rates[r], rows[k]);
+    return 0;
+}
+
 static int table(void)
 {
     printf("%-32s %7s %6s  %-10s %10s %10s %9s %9s %10s %9s\n", "trace (600 requests, overload)",
@@ -656,6 +712,8 @@ int main(int argc, char **argv)
             return try_sabotage(argv[i] + 11);
         if (!strcmp(argv[i], "--table"))
             return table();
+        if (!strcmp(argv[i], "--low"))
+            return low_table();
         if (strcmp(argv[i], "--seeds") || i + 1 == argc ||
             sscanf(argv[++i], "%llu..%llu", &first, &last) != 2)
             return 2;
