@@ -40,7 +40,8 @@ static int32_t draw_rows(struct validation *v, int32_t most)
     int32_t bits = 0;
     while (most >> (bits + 1))
         bits++;
-    return HZP_MIN(1 + draw(v, 2 << draw(v, bits + 1)), most);
+    int32_t rows = 1 + draw(v, 2 << draw(v, bits + 1));
+    return HZP_MIN(rows, most);
 }
 
 struct step {
@@ -53,7 +54,7 @@ static void draw_lanes(struct validation *v, struct hzp_plan_shape *s, bool trai
     int32_t threads = v->tables->threads, style = draw(v, 5);
     if (threads < 2 && v->tables->led)
         return;
-    int32_t first = 1 + draw(v, HZP_MAX(threads - 1, 1));
+    int32_t first = 1 + draw(v, threads - 1);
     for (int32_t i = 0; i < s->nanos && style > 1; i++)
         for (int k = 0; k < HZP_KIND_COUNT; k++) {
             bool memory = style == 2 ? k == HZP_KIND_DECODE || k == HZP_KIND_PREFILL
@@ -85,7 +86,8 @@ static void draw_step(struct validation *v, struct step *s)
     s->depth = s->decode ? draw(v, c->depth_max + 1) : 0;
     if (kind == 3 && v->bench->rig->train)
         s->train = v->bench->rig->micro->rows_max >> draw(v, 3);
-    s->shape.nanos = HZP_MIN(1 + draw(v, 4), s->decode + s->prefill);
+    s->shape.nanos = 1 + draw(v, 4);
+    s->shape.nanos = HZP_MIN(s->shape.nanos, s->decode + s->prefill);
     s->shape.order = (uint8_t)draw(v, HZP_ORDER_COUNT);
     for (int32_t i = 0; i < s->shape.nanos; i++)
         s->shape.weight[i] = 1 + draw(v, 4);
@@ -134,7 +136,8 @@ static int one(struct validation *v, struct hzp_err_text *reterr)
     HZP_TRY(hzp_rig_train(rig, s.train));
     if (s.train) {
         s.from = draw(v, rig->chain.items);
-        s.to = HZP_MIN(s.from + 1 + draw(v, 80), rig->chain.items);
+        s.to = s.from + 1 + draw(v, 80);
+        s.to = HZP_MIN(s.to, rig->chain.items);
     }
     hzp_rig_build(rig, &s.shape, s.from, s.to, &v->plan);
     HZP_TRY(hzp_plan_check(&v->plan, reterr));

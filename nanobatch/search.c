@@ -109,10 +109,11 @@ static void fill_with_training(struct hzp_search *s, struct candidate *c)
 {
     double alone = 0, ns = 0, serve = 0;
     bool beside = hzp_plan_shape_beside(&c->shape);
+    for (int32_t i = 0; i < s->slices; i++)
+        c->slice[i].to = s->from[i];
     for (int32_t i = 0; i < s->slices; i++) {
         struct slice *slice = &c->slice[i];
         int32_t from = s->from[i];
-        *slice = (struct slice){.to = from};
         simulate(s, &c->shape, from, from, &slice->result);
         if (slice->result.ns > s->goal_ns) {
             c->score = -slice->result.ns; /* misses the goal without training */

@@ -16,6 +16,7 @@
 #include "base/thread.h"
 
 static const double DRIFT = 1e-4; /* of one clock against the other, at most */
+static const uint64_t TIE_NS = 10000000000; /* so long a tie may stay where some lane always waits */
 
 static int event_take(struct hzp_cuda_device *dev, cudaEvent_t *ret)
 {
@@ -88,10 +89,16 @@ static void last_set(struct hzp_cuda_device *dev, cudaEvent_t event, double ns)
     dev->clock.last_ns = ns;
 }
 
-/* The host has just seen the newest event's end, or something behind it. */
+/* The host has just seen the newest event's end, or something behind it.  While lanes have timings
+ * to read the tie stays as it is, so that what ran side by side is told by one clock; but not for
+ * long, where there are always some. */
 static void tie(struct hzp_cuda_device *dev, bool first)
 {
     uint64_t now = hzp_now_ns();
+    if (!first && now - dev->clock.offset_at < TIE_NS)
+        for (const struct hzp_cuda_lane *lane = dev->lane_list; lane; lane = lane->next)
+            if (lane->timings > 0)
+                return;
     double seen = (double)now - dev->clock.last_ns;
     double grown = dev->clock.offset_ns + DRIFT * (double)(now - dev->clock.offset_at);
     dev->clock.offset_ns = first || seen < grown ? seen : grown;
@@ -119,7 +126,8 @@ int hzp_cuda_time_read(struct hzp_cuda_lane *lane, uint64_t upto)
         t->span->begin_ns = (uint64_t)(int64_t)begin; /* of the chain, until it is tied */
         t->span->end_ns = (uint64_t)(int64_t)end;
     }
-    tie(dev, first);
+    if (first)
+        tie(dev, true);
     for (int i = 0; i < count; i++) {
         lane->timing[i].span->begin_ns += (uint64_t)(int64_t)dev->clock.offset_ns;
         lane->timing[i].span->end_ns += (uint64_t)(int64_t)dev->clock.offset_ns;
@@ -127,6 +135,8 @@ int hzp_cuda_time_read(struct hzp_cuda_lane *lane, uint64_t upto)
     lane->timings -= count;
     for (int i = 0; i < lane->timings; i++)
         lane->timing[i] = lane->timing[i + count];
+    if (!first) /* for what is read later */
+        tie(dev, false);
     return HZP_OK;
 }
 
