@@ -159,6 +159,10 @@ static int open_device(struct hzp_engine *e, struct hzp_err_text *reterr)
     struct hzp_device_config device = {
         .name = options->device, .threads = (int)options->threads, .level = options->cpu_level};
     HZP_TRY(hzp_device_open(&device, &e->dev, reterr));
+    if (options->train_units && options->no_train)
+        return hzp_fail_param(reterr, HZP_EINVAL, "--train-units",
+                              "--train-units %d, and --no-train: nothing would use them",
+                              (int)options->train_units);
     if (options->train_units && options->train_units >= e->dev->threads)
         return hzp_fail_param(reterr, HZP_EINVAL, "--train-units",
                               "--train-units %d leaves none of %d cores to serving",

@@ -127,8 +127,8 @@ static const struct setting table[] = {
                "logit edits (biases, penalties) in one step; 0: four sequences' worth"),
     INT_OPTION("--slots", slots, "2", 2, 16, ENGINE, "versions of the weights held in memory"),
     CHOICE_OPTION("--run-ahead", run_ahead, "auto", "auto|0|1", ENGINE,
-                  "1: a step is formed while the one before it runs; auto: where the device works on "
-                  "its own"),
+                  "1: a step is formed while the one before it runs, where steps run on lanes of their "
+                  "own (a GPU; on CPUs --train-units and plans of several lanes); auto: on a GPU"),
     TEXT_OPTION("--plans", plans, "auto", "FILE", ENGINE,
                 "how steps are cut and spread over lanes: a file of hzpserve search; auto: the one it "
                 "keeps for this device, model and build, if there is one; off: sequentially"),

@@ -129,6 +129,8 @@ static int read_goals(const json_t *slo, struct hzp_policy *ret, struct hzp_err_
         ret->ttft_ns = ret->itl_ns = 0;
         return HZP_OK;
     }
+    if (json_is_string(slo) && strlen(json_string_value(slo)) < json_string_length(slo))
+        return hzp_fail_param(reterr, HZP_EINVAL, "slo", "slo has a NUL in it");
     if (json_is_string(slo))
         return hzp_policy_parse_goals(json_string_value(slo), "slo", ret, reterr);
     if (!json_is_object(slo))
@@ -162,6 +164,9 @@ static int read_policy(const json_t *body, struct hzp_policy *policy, int64_t *s
     const json_t *slo = json_object_get(body, "slo");
     if (slo)
         HZP_TRY(read_goals(slo, policy, reterr));
+    if (json_is_null(json_object_get(body, "max_staleness")))
+        return hzp_fail_param(reterr, HZP_EINVAL, "max_staleness",
+                              "max_staleness must be an integer, not null");
     HZP_TRY(hzp_field_int(body, "max_staleness", 0, STALENESS_MAX, staleness, reterr));
     HZP_TRY(read_number(body, "train_share", &policy->train_share, reterr));
     HZP_TRY(read_number(body, "train_max", &policy->train_max, reterr));

@@ -14,7 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { FORMAT = 1, FILE_MAX = 16 << 20, CURVES_MAX = 4096, POINTS_MAX = 16384, RATES_MAX = 4096 };
+enum { FORMAT = 1, FILE_MAX = 16 << 20, CURVES_MAX = 4096, POINTS_MAX = 16384, RATES_MAX = 4096,
+       UNITS_MAX = 1024 };
 
 static const char *const order_name[] = {"chains", "layers", "skewed"};
 
@@ -335,7 +336,7 @@ static int read_shape(const struct reader *r, const json_t *json, struct hzp_pla
     }
     HZP_TRY(read_lanes(r, json_object_get(json, "train_lanes"), s->train_lane));
     for (size_t l = 0; l < HZP_LANE_COUNT; l++) {
-        HZP_TRY(read_int(r, json_array_get(units, l), "a lane's units", 0, INT16_MAX, &value));
+        HZP_TRY(read_int(r, json_array_get(units, l), "a lane's units", 0, UNITS_MAX, &value));
         s->units[l] = (int16_t)value;
     }
     while (s->order < HZP_ORDER_COUNT && strcmp(order, order_name[s->order]))

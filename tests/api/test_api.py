@@ -655,6 +655,7 @@ def test_policy():
         for bad, param in (({"slo": {"itl_ms": 0}}, "itl_ms"), ({"slo": {"ttft": 1}}, "slo"),
                            ({"slo": {"ttft_ms": "x"}}, "ttft_ms"), ({"slo": "itl=3"}, "slo"),
                            ({"slo": 3}, "slo"), ({"train_max": 1.5}, "train_max"),
+                           ({"slo": "itl=50ms\0x"}, "slo"), ({"max_staleness": None}, "max_staleness"),
                            ({"train_max": 0.2, "train_min": 0.3}, "train_min"),
                            ({"train_share": "all"}, "train_share"), ({"max_staleness": -1},
                            "max_staleness"), ({"max_staleness": 3, "speed": 1}, "policy"), ([], None)):
