@@ -78,12 +78,16 @@ def check(options):
                 raise AssertionError("the server did not start")
             port = int(found[1])
             for round_ in ("before it was asked anything", "after its work"):
-                until_quiet(port, round_ == "after its work")
-                steps, begin, before = metric(port, "hzpserve_steps_total"), time.time(), \
-                    ticks(process.pid)
-                time.sleep(SECONDS)
-                used = (ticks(process.pid) - before) / (time.time() - begin)
-                assert metric(port, "hzpserve_steps_total") == steps, "it was not idle"
+                for attempt in range(5): # a machine that stood still looks like a server at rest
+                    until_quiet(port, round_ == "after its work")
+                    steps, begin, before = metric(port, "hzpserve_steps_total"), time.time(), \
+                        ticks(process.pid)
+                    time.sleep(SECONDS)
+                    used = (ticks(process.pid) - before) / (time.time() - begin)
+                    if metric(port, "hzpserve_steps_total") == steps:
+                        break
+                else:
+                    raise AssertionError("it was not idle")
                 print(f"{' '.join(options) or 'as it is':24} {round_}: {used:.2%} of a core")
                 assert used <= ALLOWED, f"{used:.1%} of a core {round_} with {options}"
                 if round_.startswith("before"):

