@@ -22,6 +22,7 @@ struct side {
     struct hzp_fence *fence;
     const struct hzp_item *item[LIST_MAX];
     int32_t items;
+    int32_t most;                     /* to issue at a time: what the host waits for may be longer */
     int32_t issued;                   /* in the run */
     double alone[LIST_MAX];           /* nanoseconds of each, by itself */
     struct hzp_span span[ISSUED_MAX];
@@ -134,6 +135,7 @@ static int shorten(struct side *side)
     int32_t all = side->items, kept = 0;
     double sum = 0;
     const struct hzp_item *item[LIST_MAX];
+    uint64_t begin = hzp_device_now_ns(side->lane->dev);
     memcpy(item, side->item, sizeof(item));
     while (kept < all && (kept < 4 || sum < window_ns)) {
         side->item[0] = item[kept++];
@@ -144,6 +146,8 @@ static int shorten(struct side *side)
     }
     memcpy(side->item, item, sizeof(item));
     side->items = kept;
+    double each = (double)(hzp_device_now_ns(side->lane->dev) - begin) / HZP_MAX(kept, 1);
+    side->most = (int32_t)HZP_MIN(HZP_MAX(4 * window_ns / HZP_MAX(each, 1.0), 4), ISSUED_MAX);
     return HZP_OK;
 }
 
@@ -155,7 +159,7 @@ static int alone(struct side *side, int32_t *ret_count)
     for (int round = 0; round < 2; round++) { /* the first makes primitives and finds the count */
         int32_t count = side->items;
         if (round)
-            count = (int32_t)HZP_MIN(HZP_MAX(*ret_count, side->items), ISSUED_MAX);
+            count = HZP_MIN(HZP_MAX(*ret_count, side->items), ISSUED_MAX);
         HZP_TRY(issue(side, count));
         HZP_TRY(hzp_fence_wait(side->fence));
         memset(side->alone, 0, sizeof(side->alone));
@@ -168,7 +172,7 @@ static int alone(struct side *side, int32_t *ret_count)
             longest = HZP_MAX(longest, ns);
         }
         double want = HZP_MAX(window_ns, 3 * longest) / HZP_MAX(all / count, 1);
-        *ret_count = (int32_t)HZP_MIN(HZP_MAX(want, 4), ISSUED_MAX);
+        *ret_count = (int32_t)HZP_MIN(HZP_MAX(want, 4), side->most);
     }
     for (int32_t i = 0; i < side->items; i++)
         side->alone[i] /= HZP_MAX(seen[i], 1);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BEST = 4, SCALE = 16, RUNS_MIN = 3, RUNS_MAX = 21, SLICES = 3 };
+enum { BEST = 4, SCALE = 16, RUNS_MIN = 3, RUNS_MAX = 21, SLICES = 5 };
 
 /* What runs must win by to be kept; on paper too, where it is about what tables are good for. */
 static const double margin = 1.02;
@@ -41,7 +41,7 @@ struct hzp_search {
     double goal_ns;
     double usual_ns; /* of a sequential step of the same decode rows that does nothing else */
     int32_t slices;
-    int32_t from[SLICES]; /* the chain's slices begin here: in forward, at the loss, in backward */
+    int32_t from[SLICES]; /* the chain's slices begin here */
     int64_t tried;
     uint64_t drawn;
 };
@@ -399,7 +399,7 @@ static void climb(struct hzp_search *s)
 
 /* ---- one step ---- */
 
-/* Where slices begin: a sixth, a half and five sixths into the chain, by time. */
+/* Where slices begin: in the middles of so many equal parts of the chain, by time. */
 static void find_slices(struct hzp_search *s)
 {
     const struct hzp_plan *chain = &s->config.rig->chain;

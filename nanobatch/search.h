@@ -14,8 +14,8 @@
  * own, as much as runs while such a step serves.  The same rules let most steps with prompts go
  * without training; one of them that has it gets what a step without prompts would.  Not known here
  * are policies (train_max, train_min), the split's distrust of its own predictions, and how often
- * prompts come.  Tried are slices from three places of the chain, forward, the loss and backward,
- * since they are not alike, and what counts is the three together.
+ * prompts come.  Tried are slices from five places of the chain, from forward's begin to backward's
+ * end, since they are not alike, and what counts is the five together.
  *
  * What does not exist in the builder is not tried: training rows do not ride in the decode rows'
  * matrix products.
