@@ -173,10 +173,11 @@ static json_t *file_json(const struct hzp_tables *t, const struct hzp_plan_table
                                 "gap_ns", t->gap_ns, "issue_ns", t->issue_ns, "handover_ns",
                                 t->handover_ns, "wakeup_ns", t->wakeup_ns, "led", t->led);
     return json_pack("{s:i, s:f, s:s, s:s, s:s, s:s, s:s, s:i, s:o, s:i, s:i, s:o, s:o, s:o, s:o}",
-                     "hzpserve_search", FORMAT, "spent_ns", t->spent_ns, "sought", plans->sought, "device", t->device, "model", t->model, "build",
-                     t->build, "settings", t->settings, "threads", t->threads, "shares",
-                     ints(units, t->shares), "parts", t->parts, "parts_done", t->parts_done,
-                     "between", between, "curves", curves, "pairs", rates, "plans", entries);
+                     "hzpserve_search", FORMAT, "spent_ns", t->spent_ns, "sought", plans->sought,
+                     "device", t->device, "model", t->model, "build", t->build, "settings",
+                     t->settings, "threads", t->threads, "shares", ints(units, t->shares), "parts",
+                     t->parts, "parts_done", t->parts_done, "between", between, "curves", curves,
+                     "pairs", rates, "plans", entries);
 }
 
 int hzp_search_save(const char *path, const struct hzp_tables *tables,
