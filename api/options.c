@@ -267,6 +267,9 @@ static const struct setting table[] = {
                 "where it is kept; not given: in the user's cache, by device, model and build"),
     NUM_OPTION("--itl", search_itl_ms, "0", 0, 1e6, SEARCH,
                "milliseconds that a step which trains may take; 0: as --train-share says"),
+    NUM_OPTION("--seconds", search_seconds, "240", 0, 1e6, SEARCH,
+               "about how long all of it may take: shapes that win on paper are run while there is "
+               "time, the most promising first; 0: all are run"),
     INT_OPTION("--tries", search_tries, "60", 0, 100000, SEARCH,
                "small changes tried on each of the best shapes"),
     INT_OPTION("--validate", search_validate, "0", 0, 100000, SEARCH,

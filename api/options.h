@@ -90,7 +90,7 @@ struct hzp_options {
 
     /* the search for plans */
     int64_t search_show, search_fresh, search_validate, search_validate_seed, search_tries;
-    double search_itl_ms;
+    double search_itl_ms, search_seconds;
     const char *search_file, *plans;
 
     /* benchmarks */

@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { FORMAT = 1, FILE_MAX = 16 << 20, CURVES_MAX = 4096, POINTS_MAX = 16384, RATES_MAX = 4096,
+enum { FORMAT = 2, FILE_MAX = 16 << 20, CURVES_MAX = 4096, POINTS_MAX = 16384, RATES_MAX = 4096,
        UNITS_MAX = 1024 };
 
 static const char *const order_name[] = {"chains", "layers", "skewed"};
@@ -172,11 +172,12 @@ static json_t *file_json(const struct hzp_tables *t, const struct hzp_plan_table
                                 "items_ns", t->items_ns, "gap_inline_ns", t->gap_inline_ns,
                                 "gap_ns", t->gap_ns, "issue_ns", t->issue_ns, "handover_ns",
                                 t->handover_ns, "wakeup_ns", t->wakeup_ns, "led", t->led);
-    return json_pack("{s:i, s:s, s:s, s:s, s:s, s:i, s:o, s:i, s:i, s:o, s:o, s:o, s:o}",
-                     "hzpserve_search", FORMAT, "device", t->device, "model", t->model, "build",
-                     t->build, "settings", t->settings, "threads", t->threads, "shares",
-                     ints(units, t->shares), "parts", t->parts, "parts_done", t->parts_done,
-                     "between", between, "curves", curves, "pairs", rates, "plans", entries);
+    return json_pack("{s:i, s:f, s:s, s:s, s:s, s:s, s:s, s:i, s:o, s:i, s:i, s:o, s:o, s:o, s:o}",
+                     "hzpserve_search", FORMAT, "spent_ns", t->spent_ns, "sought", plans->sought,
+                     "device", t->device, "model", t->model, "build", t->build, "settings",
+                     t->settings, "threads", t->threads, "shares", ints(units, t->shares), "parts",
+                     t->parts, "parts_done", t->parts_done, "between", between, "curves", curves,
+                     "pairs", rates, "plans", entries);
 }
 
 int hzp_search_save(const char *path, const struct hzp_tables *tables,
@@ -383,6 +384,7 @@ static int read_head(const struct reader *r, const json_t *root, struct hzp_tabl
     HZP_TRY(read_text(r, root, "model", t->model, sizeof(t->model)));
     HZP_TRY(read_text(r, root, "build", t->build, sizeof(t->build)));
     HZP_TRY(read_text(r, root, "settings", t->settings, sizeof(t->settings)));
+    HZP_TRY(read_number(r, json_object_get(root, "spent_ns"), "spent_ns", &t->spent_ns));
     HZP_TRY(read_int(r, json_object_get(root, "threads"), "threads", 1, INT16_MAX, &value));
     t->threads = (int32_t)value;
     if (json_array_size(shares) < 1 || json_array_size(shares) > HZP_SHARES_MAX)
@@ -420,6 +422,7 @@ static int read_all(struct reader *r, const json_t *root, struct hzp_tables *t,
         return hzp_fail(r->reterr, HZP_EFORMAT, "%s: not a file of this version of hzpserve search",
                         r->path);
     HZP_TRY(read_head(r, root, t));
+    HZP_TRY(read_text(r, root, "sought", plans->sought, sizeof(plans->sought)));
     HZP_TRY(read_list(r, root, "curves", CURVES_MAX, &list));
     for (size_t i = 0; i < json_array_size(list); i++)
         HZP_TRY(read_curve(r, json_array_get(list, i), t));
@@ -477,6 +480,7 @@ int hzp_search_plans(const struct hzp_options *options, const struct hzp_device 
         r = hzp_fail(&err, HZP_EINVAL, "%s: %s", path, misfit);
         hzp_plan_table_fini(ret);
     } else if (r == HZP_OK && ret->entries) {
+        hzp_plan_table_drop_unproven(ret);
         hzp_log(misfit ? HZP_LOG_WARN : HZP_LOG_INFO, "engine", "plans=\"%s\" steps=%d%s%s", path,
                 ret->entries, misfit ? " which " : "", misfit ? misfit : "");
     }

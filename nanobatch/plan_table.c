@@ -198,6 +198,19 @@ bool hzp_plan_shape_plain(const struct hzp_plan_shape *s)
     return one;
 }
 
+void hzp_plan_table_drop_unproven(struct hzp_plan_table *t)
+{
+    for (int32_t i = 0; i < t->entries; i++) {
+        struct hzp_plan_entry *e = &t->entry[i];
+        if (e->confirmed > 0 || hzp_plan_shape_plain(&e->shape))
+            continue;
+        e->shape = hzp_plan_sequential;
+        e->ns = e->plain_ns;
+        e->serve_ns = e->plain_serve_ns;
+        e->rate = e->plain_rate;
+    }
+}
+
 void hzp_plan_table_print(const struct hzp_plan_table *t, FILE *out)
 {
     char text[160], run[16];
@@ -214,6 +227,7 @@ void hzp_plan_table_print(const struct hzp_plan_table *t, FILE *out)
         fprintf(out, "%7d %7d %6d %9.2f %9.2f %7.3f %7.3f %+6.1f%% %7s  %s%s\n", e->decode, e->prefill,
                 e->train, e->ns * 1e-6, e->plain_ns * 1e-6, e->rate, e->plain_rate,
                 100 * (gain - 1), run, hzp_plan_shape_text(&e->shape, text),
-                !plain ? "" : e->confirmed > 0 ? " (wins when run)" : " (wins)");
+                !plain ? e->confirmed > 0 ? "" : " (not run: not used)"
+                : e->confirmed > 0 ? " (wins when run)" : " (wins)");
     }
 }

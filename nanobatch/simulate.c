@@ -262,6 +262,8 @@ void hzp_simulate(struct hzp_simulator *s, const struct hzp_plan *plan, struct h
     for (int32_t i = 0; i < plan->items; i++) {
         double *end = plan->item[i].train ? &ret->train_end_ns : &ret->serve_end_ns;
         HZP_ASSERT(s->end[i] >= 0);
+        if (plan->item[i].train)
+            ret->train_ran_ns += s->end[i] - s->begin[i];
         *end = HZP_MAX(*end, s->end[i]);
         ret->ns = HZP_MAX(ret->ns, s->end[i]);
     }

@@ -134,7 +134,7 @@ static char *bent(const char *text, const char *from, const char *to)
 static void hostile(void **state)
 {
     static const char *const bend[][2] = {
-        {"\"hzpserve_search\":1", "\"hzpserve_search\":2"},
+        {"\"hzpserve_search\":2", "\"hzpserve_search\":1"},
         {"\"threads\":4", "\"threads\":0"},
         {"\"threads\":4", "\"threads\":99999999999"},
         {"\"shares\":[1,3,4]", "\"shares\":[1,3,3]"},
