@@ -121,8 +121,9 @@ int hzp_rig_serve(struct hzp_rig *rig, int32_t decode, int32_t depth, int32_t pr
     return HZP_OK;
 }
 
-void hzp_rig_chunks(struct hzp_rig *rig, int32_t chunk_rows)
+void hzp_rig_chunks(struct hzp_rig *rig, int32_t doc_rows, int32_t chunk_rows)
 {
+    rig->doc_rows = doc_rows;
     rig->chunk_rows = chunk_rows;
 }
 
@@ -141,7 +142,7 @@ int hzp_rig_train(struct hzp_rig *rig, int32_t rows)
         token[i] = token_at(rig, i);
         learn[i] = 1;
     }
-    int32_t each = rig->chunk_rows ? rig->chunk_rows : rows;
+    int32_t each = rig->doc_rows ? rig->doc_rows : rows;
     int r = HZP_OK;
     for (int32_t at = 0; at < rows && r == HZP_OK; at += each)
         r = hzp_micro_add(rig->micro, token + at, learn + at, HZP_MIN(each, rows - at) + 1);
