@@ -155,7 +155,7 @@ static int open_step(struct planning *p, bool runs, struct hzp_err_text *reterr)
                                       .rides = o->plan_ride > 0};
     HZP_TRY(hzp_workbench_open(o, &size, &p->bench, reterr));
     HZP_TRY(hzp_rig_serve(p->bench->rig, size.decode, size.depth, size.prefill, 0));
-    hzp_rig_chunks(p->bench->rig, (int32_t)o->plan_ride, (int32_t)o->plan_ride);
+    hzp_rig_chunks(p->bench->rig, (int32_t)o->plan_ride);
     HZP_TRY(hzp_rig_train(p->bench->rig, size.train));
     return hzp_exec_create(p->bench->dev, &p->exec);
 }

@@ -187,12 +187,19 @@ static void random_shape(struct fixture *f, struct hzp_plan_shape *s)
     MUST(hzp_plan_shape_check(s, &text));
 }
 
+/* The micro-batch's chain, forward in chunks of about so many rows; 0: in one. */
+static void make_chain(struct fixture *f, int32_t chunk_rows)
+{
+    hzp_micro_cut(f->micro, chunk_rows);
+    hzp_plan_clear(&f->chain);
+    hzp_micro_build(&f->chain, f->model, hzp_weights_current(f->weights), f->micro, f->train, true);
+}
+
 static void random_micro(struct fixture *f)
 {
     int32_t token[16];
     uint8_t learn[16];
     hzp_micro_clear(f->micro);
-    f->micro->chunk_rows = draw(f, 3) ? draw(f, 20) : 0;
     for (int32_t docs = 1 + draw(f, 3); docs > 0; docs--) {
         int32_t n = 2 + draw(f, 11);
         for (int32_t i = 0; i < n; i++) {
@@ -201,8 +208,7 @@ static void random_micro(struct fixture *f)
         }
         MUST(hzp_micro_add(f->micro, token, learn, n));
     }
-    hzp_plan_clear(&f->chain);
-    hzp_micro_build(&f->chain, f->model, hzp_weights_current(f->weights), f->micro, f->train, true);
+    make_chain(f, draw(f, 3) ? draw(f, 20) : 0);
 }
 
 static void build_slice(struct fixture *f, const struct hzp_plan_shape *shape, int32_t from,
@@ -488,8 +494,12 @@ static void runs(struct fixture *f, int count)
         struct picture p;
         random_batch(f);
         random_micro(f);
+        make_chain(f, 0);
         run(f, &hzp_plan_sequential);
         keep(f, &p);
+        make_chain(f, draw(f, 3) ? 1 + draw(f, 20) : 0);
+        run(f, &hzp_plan_sequential);
+        same(f, &p, "forward in chunks", true, true);
         random_shape(f, &shape);
         nano = shape;
         memset(nano.lane, 0, sizeof(nano.lane));
