@@ -2,9 +2,9 @@
 #include "api/options.h"
 
 #include "base/arena.h"
+#include "base/decimal.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -315,10 +315,9 @@ static const struct {
 
 int64_t hzp_size_parse(const char *text)
 {
-    char *end;
-    errno = 0;
-    double value = strtod(text, &end);
-    if (end == text || errno || !isfinite(value) || value < 0)
+    double value;
+    const char *end = hzp_decimal(text, &value);
+    if (!end || value < 0)
         return -1;
     if (*end == 'K' || *end == 'k')
         value *= 1024, end++;
@@ -370,8 +369,9 @@ static int set(const struct setting *s, const char *text, struct hzp_options *op
                                   s->name, HZP_OPTIONS_LIST_MAX);
         list->item[list->count++] = text;
     } else if (s->kind == NUMBER) {
-        double value = strtod(text, &end);
-        if (end == text || *end || !(value >= s->low && value <= s->high))
+        double value;
+        const char *rest = hzp_decimal(text, &value);
+        if (!rest || *rest || value < s->low || value > s->high)
             return out_of_range(s, text, reterr);
         *(double *)field = value;
     } else if (s->kind == CHOICE) {
