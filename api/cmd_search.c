@@ -70,6 +70,7 @@ static struct hzp_workbench_size bench_size(const struct job *j)
     const struct hzp_options *o = j->options;
     struct hzp_workbench_size size = {.layers_max = layers_measured(j),
                                       .updates = !o->no_train,
+                                      .rides = !o->no_train,
                                       .decode = (int32_t)o->running_max,
                                       .prefill = (int32_t)HZP_MIN(o->step_rows, 4096)};
     int32_t positions = j->config.positions;

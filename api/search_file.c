@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { FORMAT = 2, FILE_MAX = 16 << 20, CURVES_MAX = 4096, POINTS_MAX = 16384, RATES_MAX = 4096,
+enum { FORMAT = 3, FILE_MAX = 16 << 20, CURVES_MAX = 4096, POINTS_MAX = 16384, RATES_MAX = 4096,
        UNITS_MAX = 1024 };
 
 static const char *const order_name[] = {"chains", "layers", "skewed"};
@@ -146,8 +146,8 @@ static json_t *entry_json(const struct hzp_plan_entry *e)
                                   e->plain_ns, "serve_ns", e->serve_ns, "plain_serve_ns",
                                   e->plain_serve_ns, "rate", e->rate, "plain_rate", e->plain_rate,
                                   "goal_ns", e->goal_ns, "confirmed", e->confirmed);
-    return json_pack("{s:[i,i,i], s:o, s:o, s:o, s:o, s:s, s:o}", "rows", e->decode, e->prefill,
-                     e->train, "nanos", ints(weight, e->shape.nanos), "lanes", lanes, "train_lanes",
+    return json_pack("{s:[i,i,i], s:i, s:o, s:o, s:o, s:o, s:s, s:o}", "rows", e->decode, e->prefill,
+                     e->train, "ride", e->shape.ride, "nanos", ints(weight, e->shape.nanos), "lanes", lanes, "train_lanes",
                      bytes(e->shape.train_lane, HZP_KIND_COUNT), "units",
                      ints(units, HZP_LANE_COUNT), "order", order_name[e->shape.order], "predicted",
                      predicted);
@@ -340,6 +340,8 @@ static int read_shape(const struct reader *r, const json_t *json, struct hzp_pla
         HZP_TRY(read_int(r, json_array_get(units, l), "a lane's units", 0, UNITS_MAX, &value));
         s->units[l] = (int16_t)value;
     }
+    HZP_TRY(read_int(r, json_object_get(json, "ride"), "a plan's riding rows", 0, 1 << 24, &value));
+    s->ride = (int32_t)value;
     while (s->order < HZP_ORDER_COUNT && strcmp(order, order_name[s->order]))
         s->order++;
     return hzp_plan_shape_check(s, NULL) < 0 ? wrong(r, "a plan's shape") : HZP_OK;

@@ -115,6 +115,21 @@ const struct hzp_plan_entry *hzp_plan_table_find(const struct hzp_plan_table *t,
     return &t->entry[t->cell[nearest(t, 0, decode)][nearest(t, 1, prefill)][nearest(t, 2, train)]];
 }
 
+int32_t hzp_plan_table_ride(const struct hzp_plan_table *t)
+{
+    int32_t best = 0, most = 0;
+    for (int32_t i = 0; i < t->entries; i++) {
+        int32_t rows = t->entry[i].shape.ride, count = 0;
+        for (int32_t k = 0; k < t->entries && rows; k++)
+            count += t->entry[k].shape.ride == rows;
+        if (count > most || (count == most && rows < best)) {
+            most = count;
+            best = rows;
+        }
+    }
+    return best;
+}
+
 /* Appends to text [160]. */
 static void append(char *text, const char *more)
 {
@@ -146,6 +161,10 @@ const char *hzp_plan_shape_text(const struct hzp_plan_shape *s, char *text)
         snprintf(part, sizeof(part), " in %s", order[s->order]);
         append(text, part);
     }
+    if (s->ride) {
+        snprintf(part, sizeof(part), ", training rides by %d rows", s->ride);
+        append(text, part);
+    }
     if (lanes == 1) {
         append(text, ", one lane");
         return text;
@@ -173,7 +192,7 @@ const char *hzp_plan_shape_text(const struct hzp_plan_shape *s, char *text)
 
 bool hzp_plan_shape_plain(const struct hzp_plan_shape *s)
 {
-    bool one = s->nanos == 1;
+    bool one = s->nanos == 1 && !s->ride;
     for (int k = 0; k < HZP_KIND_COUNT && one; k++)
         one = s->lane[0][k] == s->lane[0][0] && s->train_lane[k] == s->lane[0][0];
     return one;

@@ -50,7 +50,11 @@ void hzp_plan_table_index(struct hzp_plan_table *table);
 const struct hzp_plan_entry *hzp_plan_table_find(const struct hzp_plan_table *table, int32_t decode,
                                                  int32_t prefill, int32_t train);
 
-/* Whether it is one nano-batch on one lane, training in turn on the same. */
+/* In chunks of how many rows training should go forward for the table's shapes: what most of those want in
+ * which it rides; 0: none. */
+int32_t hzp_plan_table_ride(const struct hzp_plan_table *table);
+
+/* Whether it is one nano-batch on one lane, training in turn on the same and not riding. */
 bool hzp_plan_shape_plain(const struct hzp_plan_shape *shape);
 
 /* "1 nano-batch, one lane" and so on; text [160]. */

@@ -121,6 +121,12 @@ int hzp_rig_serve(struct hzp_rig *rig, int32_t decode, int32_t depth, int32_t pr
     return HZP_OK;
 }
 
+void hzp_rig_chunks(struct hzp_rig *rig, int32_t doc_rows, int32_t chunk_rows)
+{
+    rig->doc_rows = doc_rows;
+    rig->chunk_rows = chunk_rows;
+}
+
 int hzp_rig_train(struct hzp_rig *rig, int32_t rows)
 {
     hzp_plan_clear(&rig->chain);
@@ -129,13 +135,17 @@ int hzp_rig_train(struct hzp_rig *rig, int32_t rows)
     if (!rig->train || rows > rig->micro->rows_max || rows > rig->config.model->positions)
         return HZP_EINVAL;
     hzp_micro_clear(rig->micro);
+    rig->micro->chunk_rows = rig->chunk_rows;
     int32_t *token = hzp_xcalloc((size_t)rows + 1, sizeof(*token));
     uint8_t *learn = hzp_xcalloc((size_t)rows + 1, 1);
     for (int32_t i = 0; i <= rows; i++) {
         token[i] = token_at(rig, i);
         learn[i] = 1;
     }
-    int r = hzp_micro_add(rig->micro, token, learn, rows + 1);
+    int32_t each = rig->doc_rows ? rig->doc_rows : rows;
+    int r = HZP_OK;
+    for (int32_t at = 0; at < rows && r == HZP_OK; at += each)
+        r = hzp_micro_add(rig->micro, token + at, learn + at, HZP_MIN(each, rows - at) + 1);
     free(token);
     free(learn);
     HZP_TRY(r);
@@ -159,10 +169,12 @@ int hzp_rig_update(struct hzp_rig *rig)
 void hzp_rig_build(struct hzp_rig *rig, const struct hzp_plan_shape *shape, int32_t from,
                    int32_t to, struct hzp_plan *plan)
 {
+    const struct hzp_rig_config *c = &rig->config;
+    struct hzp_rider rider = {c->version, rig->micro, rig->train};
+    struct hzp_step_plan step = {.model = c->model, .version = c->version, .batch = rig->batch,
+                                 .kv = rig->kv, .space = rig->space, .shape = shape,
+                                 .chain = &rig->chain, .from = from, .to = to,
+                                 .rider = rig->train ? &rider : NULL};
     hzp_plan_clear(plan);
-    if (rig->batch)
-        hzp_forward_build(plan, rig->config.model, rig->config.version, rig->batch, rig->kv,
-                          rig->space, shape);
-    hzp_plan_for_training(plan, shape);
-    hzp_plan_take(plan, &rig->chain, from, to);
+    hzp_step_build(plan, &step, NULL);
 }

@@ -2,6 +2,7 @@
 #include "nanobatch/search.h"
 
 #include "device/philox.h"
+#include "nanobatch/train_space.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +18,8 @@ static const double runs_ns = 500e6;
 /* A step with items [from, to) of the chain; and what it is on average, over the many steps in which
  * training pays back what an item took too long, or spends what it saved. */
 struct slice {
-    int32_t to;
+    int32_t from, to;
+    int32_t chunk_rows; /* of the chain that it is a part of */
     double ns, serve_ns;
     double trained_ns; /* training in it, as long as that takes alone */
     double part;       /* of the average step, over the one with items [from, to) */
@@ -41,7 +43,13 @@ struct hzp_search {
     double goal_ns;
     double usual_ns; /* of a sequential step of the same decode rows that does nothing else */
     int32_t slices;
-    int32_t from[SLICES]; /* the chain's slices begin here */
+    int32_t train;        /* rows of the micro-batch */
+    int32_t from[SLICES]; /* the chain's slices begin here; the first `forward` of them in forward */
+    int32_t forward;
+    struct {
+        int32_t rows;     /* of a chunk; 0: nothing is known */
+        double worth;     /* of forward: how long it takes without chunks, over with them */
+    } chunked;
     int64_t tried;
     uint64_t drawn;
 };
@@ -115,6 +123,79 @@ static int32_t cut(struct hzp_search *s, const struct hzp_plan_shape *shape, int
     return to;
 }
 
+/* ---- riding ---- */
+
+static const int32_t chunk_sizes[] = {64, 128, 256};
+
+/* From here on the rig's chain goes by chunks of so many rows, or by one. */
+static void use_chain(struct hzp_search *s, int32_t doc_rows, int32_t chunk_rows)
+{
+    struct hzp_rig *rig = s->config.rig;
+    if (rig->doc_rows == doc_rows && rig->chunk_rows == chunk_rows)
+        return;
+    hzp_rig_chunks(rig, doc_rows, chunk_rows);
+    hzp_rig_train(rig, s->train); /* as many rows as before */
+}
+
+/* Items [from, to) of the rig's chain, one by one on the whole device. */
+static double alone_ns(struct hzp_search *s, int32_t from, int32_t to)
+{
+    double ns = 0;
+    for (int32_t i = from; i < to; i++)
+        ns += hzp_simulator_alone_ns(s->sim, &s->config.rig->chain.item[i], false,
+                                     HZP_MAX(s->config.tables->threads, 1));
+    return ns;
+}
+
+/* The first item behind `at` with which a layer of the forward pass begins, or its end. */
+static int32_t next_layer(const struct hzp_rig *rig, int32_t at)
+{
+    const struct hzp_item *item = rig->chain.item;
+    int32_t end = rig->train->forward_end, i = at + 1;
+    while (i < end && (item[i].layer < 0 || (item[i].layer == item[i - 1].layer &&
+                                            item[i].row0 == item[i - 1].row0)))
+        i++;
+    return HZP_MIN(i, end);
+}
+
+/* Slice i of those in forward, riding: as many whole layers as the split would let it have, one at
+ * least. */
+static void fill_riding(struct hzp_search *s, const struct hzp_plan_shape *shape, int32_t which,
+                        const struct hzp_simulated *without, struct slice *ret)
+{
+    struct hzp_rig *rig = s->config.rig;
+    if (s->chunked.rows != shape->ride) {
+        use_chain(s, shape->ride, 0);
+        double whole = alone_ns(s, 0, rig->train->forward_end);
+        use_chain(s, shape->ride, shape->ride);
+        s->chunked.rows = shape->ride;
+        s->chunked.worth = whole / HZP_MAX(alone_ns(s, 0, rig->train->forward_end), 1);
+    }
+    use_chain(s, shape->ride, shape->ride);
+    double allowed = allowed_ns(s, false, without), ran = 0;
+    int32_t first = next_layer(rig, 0), end = rig->train->forward_end;
+    int32_t from = next_layer(rig, first + (end - first) * which / s->forward - 1), to = from;
+    struct hzp_simulated with = *without;
+    for (int32_t next = next_layer(rig, from); to < end; next = next_layer(rig, next)) {
+        struct hzp_simulated result;
+        simulate(s, shape, from, next, &result);
+        double took = result.ns - without->ns;
+        if (took > allowed && (to > from || s->config.goal_ns > 0))
+            break;
+        with = result;
+        ran = took;
+        to = next;
+    }
+    double times = s->config.goal_ns <= 0 && ran > 0 ? allowed / ran : 1;
+    *ret = (struct slice){.from = from, .to = to, .chunk_rows = shape->ride,
+                          .ns = without->ns + times * (with.ns - without->ns),
+                          .serve_ns = with.serve_end_ns,
+                          .trained_ns = times * s->chunked.worth * alone_ns(s, from, to)};
+    ret->part = with.ns > 0 ? ret->ns / with.ns : 1;
+}
+
+/* ---- a slice, in turn or beside ---- */
+
 /* The slice that begins at `from`.  The split prices items by what they took: so those that run beside
  * others are cut again by how long they then run. */
 static void fill(struct hzp_search *s, const struct hzp_plan_shape *shape, int32_t from,
@@ -138,7 +219,8 @@ static void fill(struct hzp_search *s, const struct hzp_plan_shape *shape, int32
     double times = 1; /* as much training as one such slice */
     if (soft && !beside && ran > 0)
         times = to < s->config.rig->chain.items ? allowed / ran : HZP_MIN(allowed / ran, 1.0);
-    *ret = (struct slice){.to = to,
+    *ret = (struct slice){.from = from,
+                          .to = to,
                           .ns = without->ns + times * (with.ns - without->ns),
                           .serve_ns = with.serve_end_ns,
                           .trained_ns = times * with.train_alone_ns};
@@ -150,10 +232,16 @@ static void fill_with_training(struct hzp_search *s, struct candidate *c)
 {
     double trained = 0, ns = 0, serve = 0, longest = 0;
     struct hzp_simulated without;
+    use_chain(s, 0, 0);
     simulate(s, &c->shape, 0, 0, &without);
     for (int32_t i = 0; i < s->slices; i++) {
         struct slice *slice = &c->slice[i];
-        fill(s, &c->shape, s->from[i], &without, slice);
+        if (c->shape.ride && i < s->forward) {
+            fill_riding(s, &c->shape, i, &without, slice);
+        } else {
+            use_chain(s, 0, 0);
+            fill(s, &c->shape, s->from[i], &without, slice);
+        }
         trained += slice->trained_ns;
         ns += slice->ns;
         serve += slice->serve_ns;
@@ -302,6 +390,18 @@ static void with_orders(struct hzp_search *s, struct hzp_plan_shape *shape)
         }
 }
 
+/* Training in serving's products: one nano-batch on one lane. */
+static void try_riding(struct hzp_search *s)
+{
+    const struct hzp_train_space *space = s->config.rig->train;
+    for (int i = 0; s->trains && i < HZP_COUNT(chunk_sizes); i++) {
+        struct hzp_plan_shape shape = hzp_plan_sequential;
+        shape.ride = chunk_sizes[i];
+        if (shape.ride <= s->train && s->decode + s->prefill <= space->config.ride_rows)
+            consider(s, &shape);
+    }
+}
+
 static void enumerate(struct hzp_search *s)
 {
     static const int32_t weights[][4] = {{1},       {1, 1},    {1, 2},    {2, 1},      {1, 3},
@@ -407,10 +507,12 @@ static void find_slices(struct hzp_search *s)
     double all = 0, done = 0;
     for (int32_t i = 0; i < chain->items; i++)
         all += hzp_simulator_alone_ns(s->sim, &chain->item[i], false, threads);
-    s->slices = 0;
+    s->slices = s->forward = 0;
     for (int32_t i = 0; i < chain->items && s->slices < SLICES; i++) {
+        int32_t seen = s->slices;
         if (done >= all * (2 * s->slices + 1) / (2 * SLICES))
             s->from[s->slices++] = i;
+        s->forward += s->slices > seen && i < s->config.rig->train->forward_end;
         done += hzp_simulator_alone_ns(s->sim, &chain->item[i], false, threads);
     }
 }
@@ -432,6 +534,9 @@ static int take_up(struct hzp_search *s, int32_t decode, int32_t depth, int32_t 
     s->bests = 0;
     s->slices = 0;
     s->trains = false;
+    s->train = train;
+    s->chunked.rows = 0;
+    hzp_rig_chunks(s->config.rig, 0, 0);
     HZP_TRY(hzp_rig_train(s->config.rig, train));
     HZP_TRY(hzp_rig_serve(s->config.rig, HZP_MIN(HZP_MAX(decode, 1), s->config.rig->config.decode_max),
                           depth, 0, 0));
@@ -456,6 +561,7 @@ int hzp_search_step(struct hzp_search *s, int32_t decode, int32_t depth, int32_t
     struct candidate plain;
     HZP_TRY(take_up(s, decode, depth, prefill, train, &plain));
     enumerate(s);
+    try_riding(s);
     climb(s);
     struct candidate *best = s->bests && better(&s->best[0], &plain) ? &s->best[0] : &plain;
     *ret = (struct hzp_plan_entry){
@@ -479,8 +585,9 @@ static int run(struct hzp_search *s, struct hzp_exec *exec, const struct candida
     *ret_ns = *ret_trained = 0;
     for (int32_t i = 0; i < HZP_MAX(s->slices, 1); i++) {
         struct hzp_exec_times times;
-        hzp_rig_build(s->config.rig, &c->shape, s->slices ? s->from[i] : 0, c->slice[i].to,
-                      &s->plan);
+        if (s->slices)
+            use_chain(s, c->slice[i].chunk_rows, c->slice[i].chunk_rows);
+        hzp_rig_build(s->config.rig, &c->shape, c->slice[i].from, c->slice[i].to, &s->plan);
         uint64_t begin = hzp_device_now_ns(dev);
         HZP_TRY(hzp_exec_run(exec, &s->plan, NULL, &times));
         *ret_ns += (double)(hzp_device_now_ns(dev) - begin) * c->slice[i].part;

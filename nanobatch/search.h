@@ -17,8 +17,9 @@
  * prompts come.  Tried are slices from five places of the chain, from forward's begin to backward's
  * end, since they are not alike, and what counts is the five together.
  *
- * What does not exist in the builder is not tried: training rows do not ride in the decode rows'
- * matrix products.
+ * Training may also ride in serving's matrix products (ride.h), in chunks of some sizes, if the rig has
+ * room for it.  Its forward pass then goes by chunks also where it does not ride, which takes
+ * longer: what is done counts as long as it would take without chunks.
  *
  * Thread: one at a time.
  */

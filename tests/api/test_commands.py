@@ -99,6 +99,7 @@ def test_errors():
     fails("complete", MODEL, "x", "--device", "abacus", says=["abacus"])
     fails("serve", MODEL, "--no-train", "--kv-tokens", "900000000", says=["KV cache", "--kv-memory"])
     fails("serve", MODEL, "--no-train", "--train-units", "1", says=["--train-units"])
+    fails("serve", MODEL, "--no-train", "--ride", "64", says=["--ride"])
     with tempfile.TemporaryDirectory() as broken:
         for name in ("config.json", "tokenizer.json", "model.safetensors"):
             shutil.copytree(MODEL, broken, dirs_exist_ok=True,

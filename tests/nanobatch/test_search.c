@@ -2,6 +2,7 @@
 /* The search: with planted tables in which overlap must win, and in which it must lose; its plans pass
  * the checker; and the table of plans answers for steps it never heard of. */
 #include "nanobatch/search.h"
+#include "nanobatch/train_space.h"
 
 #include "paper.h"
 
@@ -176,6 +177,53 @@ static void training_gets_what_the_split_gives(void **state)
     paper_close(&p);
 }
 
+/* Products that cost what they read: where nothing overlaps, training rides, and its part of a step is
+ * what its own rows add. */
+static void riding_wins(void **state)
+{
+    struct paper p;
+    struct hzp_tables t;
+    struct hzp_search *s;
+    struct hzp_plan plan;
+    paper_open(&p, "sim", "issue_ns=0", 64);
+    plant(&t, p.rig, 2);
+    for (int a = 0; a < HZP_CLASS_COUNT; a++)
+        for (int b = a; b < HZP_CLASS_COUNT; b++)
+            hzp_tables_set_rate(&t, &(struct hzp_rate){(uint8_t)a, (uint8_t)b, 1, 1, 0.7, 0.7});
+    struct hzp_plan_entry e = search(&p, &t, 8, 0, 64, &s);
+    assert_int_equal(e.shape.ride, 64);
+    assert_int_equal(e.shape.nanos, 1);
+    assert_true(e.rate > 1.02 * e.plain_rate);
+    hzp_search_destroy(s);
+
+    /* A rig without room for it never rides. */
+    struct hzp_train_space_config *space = &p.rig->train->config;
+    space->ride_rows = 0;
+    e = search(&p, &t, 8, 0, 64, &s);
+    assert_int_equal(e.shape.ride, 0);
+    hzp_search_destroy(s);
+    space->ride_rows = 80;
+
+    hzp_plan_init(&plan);
+    struct hzp_plan_shape shape = hzp_plan_sequential;
+    shape.ride = 64;
+    hzp_rig_chunks(p.rig, 32, 32);
+    assert_int_equal(hzp_rig_train(p.rig, 64), HZP_OK);
+    hzp_rig_build(p.rig, &shape, 0, p.rig->chain.items, &plan);
+    int32_t both = 0, last = -1;
+    for (int32_t i = 0; i < plan.items; i++)
+        if (plan.item[i].rides) {
+            both++;
+            last = HZP_MAX(last, plan.item[i].layer);
+            assert_int_equal(plan.item[i].rides, 32);
+        }
+    assert_int_equal(last, p.model->config->layers - 1);
+    assert_int_equal(both, 9 * p.model->config->layers);
+    hzp_plan_fini(&plan);
+    hzp_tables_fini(&t);
+    paper_close(&p);
+}
+
 /* Whatever tables say, plans that come out are free of races. */
 static void plans_pass_the_checker(void **state)
 {
@@ -314,6 +362,7 @@ int main(void)
         cmocka_unit_test(overlap_loses),
         cmocka_unit_test(training_beside_or_in_turn),
         cmocka_unit_test(training_gets_what_the_split_gives),
+        cmocka_unit_test(riding_wins),
         cmocka_unit_test(plans_pass_the_checker),
         cmocka_unit_test(runs_decide),
         cmocka_unit_test(looking_up),
