@@ -14,6 +14,9 @@ enum { PARTS_MAX = 1152, PASSES = 3, RUNS_MIN = 2, RUNS_MAX = 9, DEPTH = 512 };
 /* A part's runs together, about: more of what is short. */
 static const double part_ns = 130e6;
 
+/* A whole plan takes no longer than so many times its items, unless somebody halted it. */
+static const double stretch_max = 1.3;
+
 static const uint64_t warm_ns = 50000000;
 
 /* Of a plan that takes longer than this not all is run: every layer has the same ops, and so many of
@@ -416,10 +419,11 @@ static int measure_plan(struct hzp_measure *m, const struct part *p)
     double items_before = m->tables->items_ns;
     store_samples(m, p->share, runs, p->pass);
     qsort(took, (size_t)runs, sizeof(*took), by_value);
-    if (p->again)
-        m->tables->items_ns = items_before; /* only some of the plan's */
+    double items = m->tables->items_ns - items_before, whole = took[(runs - 1) / 2];
+    if (p->again || whole > stretch_max * items)
+        m->tables->items_ns = items_before; /* only some of the plan's; or it was halted */
     else
-        m->tables->plans_ns += took[runs / 2];
+        m->tables->plans_ns += whole;
     return hzp_lane_set_share(m->lane, 0);
 }
 
