@@ -17,6 +17,9 @@
 enum { FORMAT = 3, FILE_MAX = 16 << 20, CURVES_MAX = 4096, POINTS_MAX = 16384, RATES_MAX = 4096,
        UNITS_MAX = 1024 };
 
+/* No op, and nothing between two, takes longer than a quarter of an hour. */
+static const double time_max_ns = 1e12;
+
 static const char *const order_name[] = {"chains", "layers", "skewed"};
 
 /* ---- what a file holds for ---- */
@@ -265,7 +268,9 @@ static int read_point(const struct reader *r, const json_t *point, const struct 
         HZP_TRY(read_number(r, json_array_get(point, (size_t)i), "a point's number", &value[i]));
     struct hzp_op_size size = {value[0], value[1], value[2]};
     for (int32_t s = 0; s < t->shares; s++)
-        if (value[3 + s] > 0)
+        if (value[3 + s] > time_max_ns)
+            return wrong(r, "a point's time");
+        else if (value[3 + s] > 0)
             hzp_tables_set(t, key, &size, s, value[3 + s]);
     return HZP_OK;
 }
@@ -377,11 +382,14 @@ static int read_head(const struct reader *r, const json_t *root, struct hzp_tabl
     int64_t value;
     struct {
         const char *name;
-        double *value;
-    } between[] = {{"gap_inline_ns", &t->gap_inline_ns}, {"gap_ns", &t->gap_ns},
-                   {"issue_ns", &t->issue_ns}, {"handover_ns", &t->handover_ns},
-                   {"wakeup_ns", &t->wakeup_ns}, {"plans_ns", &t->plans_ns},
-                   {"items_ns", &t->items_ns}};
+        double *value, max;
+    } between[] = {{"gap_inline_ns", &t->gap_inline_ns, time_max_ns},
+                   {"gap_ns", &t->gap_ns, time_max_ns},
+                   {"issue_ns", &t->issue_ns, time_max_ns},
+                   {"handover_ns", &t->handover_ns, time_max_ns},
+                   {"wakeup_ns", &t->wakeup_ns, time_max_ns},
+                   {"plans_ns", &t->plans_ns, INFINITY},
+                   {"items_ns", &t->items_ns, INFINITY}};
     HZP_TRY(read_text(r, root, "device", t->device, sizeof(t->device)));
     HZP_TRY(read_text(r, root, "model", t->model, sizeof(t->model)));
     HZP_TRY(read_text(r, root, "build", t->build, sizeof(t->build)));
@@ -401,9 +409,12 @@ static int read_head(const struct reader *r, const json_t *root, struct hzp_tabl
     t->parts = (int32_t)value;
     HZP_TRY(read_int(r, json_object_get(root, "parts_done"), "parts_done", 0, t->parts, &value));
     t->parts_done = (int32_t)value;
-    for (int i = 0; i < HZP_COUNT(between); i++)
+    for (int i = 0; i < HZP_COUNT(between); i++) {
         HZP_TRY(read_number(r, json_object_get(b, between[i].name), between[i].name,
                             between[i].value));
+        if (*between[i].value > between[i].max)
+            return wrong(r, between[i].name);
+    }
     t->led = json_is_true(json_object_get(b, "led"));
     return HZP_OK;
 }

@@ -9,12 +9,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PARTS_MAX = 768, PASSES = 2, RUNS_MIN = 2, RUNS_MAX = 13, DEPTH = 512 };
+enum { PARTS_MAX = 1152, PASSES = 3, RUNS_MIN = 2, RUNS_MAX = 9, DEPTH = 512 };
 
 /* A part's runs together, about: more of what is short. */
-static const double part_ns = 200e6;
+static const double part_ns = 130e6;
 
-static const uint64_t warm_ns = 60000000;
+/* A whole plan takes no longer than so many times its items, unless somebody halted it. */
+static const double stretch_max = 1.3;
+
+static const uint64_t warm_ns = 50000000;
 
 /* Of a plan that takes longer than this not all is run: every layer has the same ops, and so many of
  * each are enough. */
@@ -337,8 +340,8 @@ static int by_kind_and_time(const void *a, const void *b)
     return r ? r : x->ns < y->ns ? -1 : x->ns > y->ns;
 }
 
-/* The mean of the middle half: who was interrupted does not count, and sums stay sums.  Of two passes
- * the shorter: what disturbs a machine for some tenths of a second only ever adds. */
+/* The mean of the middle half: who was interrupted does not count, and sums stay sums.  Of the passes
+ * the shortest: what disturbs a machine for seconds only ever adds. */
 static void store_samples(struct hzp_measure *m, int32_t share, int32_t runs, int32_t pass)
 {
     qsort(m->sample, (size_t)m->samples, sizeof(*m->sample), by_kind_and_time);
@@ -352,10 +355,10 @@ static void store_samples(struct hzp_measure *m, int32_t share, int32_t runs, in
             sum += m->sample[i].ns;
         double mean = HZP_MAX(sum / (to - from - 2 * cut), 1.0);
         double before = hzp_tables_measured(m->tables, &s->key, &s->size, share);
+        m->tables->items_ns += mean * (to - from) / runs;
         if (pass && before > 0)
             mean = HZP_MIN(mean, before);
         hzp_tables_set(m->tables, &s->key, &s->size, share, mean);
-        m->tables->items_ns += mean * (to - from) / runs;
     }
     m->samples = 0;
 }
@@ -394,8 +397,8 @@ static int measure_plan(struct hzp_measure *m, const struct part *p)
     double took[RUNS_MAX];
     bool done;
     take_plan(m);
-    if (p->pass && known_ns(m, p->share) >= long_ns)
-        return HZP_OK; /* it lasted longer than what a second pass is there for */
+    if (p->pass > 1 && known_ns(m, p->share) >= long_ns)
+        return HZP_OK; /* twice is enough for what takes long */
     /* The first run makes primitives and touches memory; and a core that was idle takes a while to
      * come up to speed. */
     uint64_t warm = hzp_device_now_ns(m->dev);
@@ -416,10 +419,11 @@ static int measure_plan(struct hzp_measure *m, const struct part *p)
     double items_before = m->tables->items_ns;
     store_samples(m, p->share, runs, p->pass);
     qsort(took, (size_t)runs, sizeof(*took), by_value);
-    if (p->again || !p->pass)
-        m->tables->items_ns = items_before; /* only some of the plan's, or not yet the shorter */
+    double items = m->tables->items_ns - items_before, whole = took[(runs - 1) / 2];
+    if (p->again || whole > stretch_max * items)
+        m->tables->items_ns = items_before; /* only some of the plan's; or it was halted */
     else
-        m->tables->plans_ns += took[runs / 2];
+        m->tables->plans_ns += whole;
     return hzp_lane_set_share(m->lane, 0);
 }
 

@@ -166,6 +166,9 @@ static void hostile(void **state)
         {"\"rows\":[8,64,512]", "\"rows\":[8,64]"},
         {"\"rows\":[8,64,512]", "\"rows\":[-8,64,512]"},
         {"\"gap_ns\":1.5", "\"gap_ns\":1e300"},
+        {"\"gap_ns\":1.5", "\"gap_ns\":1e17"},
+        {"\"handover_ns\":2.25", "\"handover_ns\":1e17"},
+        {",1000.0", ",1e17"},
         {"\"device\":\"a device\"", "\"device\":null"},
         {"\"curves\":[", "\"curves\":7,\"x\":["},
     };
