@@ -169,7 +169,8 @@ static int refuse(const struct hzp_memory_plan *plan, struct hzp_err_text *reter
 }
 
 int hzp_memory_plan(const struct hzp_options *options, const struct hzp_layout *layout,
-                    size_t limit, bool rides, struct hzp_memory_plan *ret, struct hzp_err_text *reterr)
+                    size_t limit, bool rides, struct hzp_memory_plan *ret,
+                    struct hzp_err_text *reterr)
 {
     const struct hzp_model_config *config = &layout->config;
     memset(ret, 0, sizeof(*ret));
