@@ -132,6 +132,7 @@ static int read_shape(struct planning *p, struct hzp_err_text *reterr)
     struct hzp_plan_shape *s = &p->shape;
     *s = hzp_plan_sequential;
     s->order = (uint8_t)o->plan_order;
+    s->ride = (int32_t)o->plan_ride;
     if (o->plan_split) {
         s->nanos = 0;
         HZP_TRY(each_word(s, "--split", o->plan_split, split_word, reterr));
@@ -156,12 +157,14 @@ static int open_step(struct planning *p, bool runs, struct hzp_err_text *reterr)
                                       .decode = (int32_t)o->plan_decode,
                                       .depth = o->plan_decode ? (int32_t)o->plan_depth : 0,
                                       .prefill = (int32_t)o->plan_prefill,
-                                      .train = (int32_t)o->plan_train};
+                                      .train = (int32_t)o->plan_train,
+                                      .rides = o->plan_ride > 0};
     HZP_TRY(hzp_workbench_config(o, &config, reterr));
     if (o->plan_decode && !size.depth)
         size.depth = HZP_MAX(HZP_MIN(DEPTH, config.positions - HZP_MAX(size.prefill, 1)), 0);
     HZP_TRY(hzp_workbench_open(o, &size, &p->bench, reterr));
     HZP_TRY(hzp_rig_serve(p->bench->rig, size.decode, size.depth, size.prefill, 0));
+    hzp_rig_chunks(p->bench->rig, (int32_t)o->plan_ride);
     HZP_TRY(hzp_rig_train(p->bench->rig, size.train));
     return hzp_exec_create(p->bench->dev, &p->exec);
 }
@@ -176,7 +179,9 @@ static void close_all(struct planning *p)
 static void build(struct planning *p, const struct hzp_plan_shape *shape)
 {
     int32_t items = p->bench->rig->chain.items, wanted = (int32_t)p->options->plan_train_items;
-    hzp_rig_build(p->bench->rig, shape, 0, wanted ? HZP_MIN(items, wanted) : items, &p->plan);
+    int32_t from = (int32_t)HZP_MIN(p->options->plan_train_from, items);
+    int32_t to = wanted ? HZP_MIN(items - from, wanted) + from : items;
+    hzp_rig_build(p->bench->rig, shape, from, to, &p->plan);
 }
 
 /* ---- timing ---- */

@@ -3,7 +3,9 @@
  * and keeps both in a file that `serve` reads.
  *
  * Measured is on the model with fewer layers and noise for weights: enough layers that no cache
- * holds them.  Searched is on paper, with all of them.  Interrupted, it goes on where it was. */
+ * holds them.  Searched is on paper, with all of them; what promises something is then run.
+ * Interrupted, it goes on where it was: parts measured, the search on paper, and each shape that was
+ * run are in the file. */
 #include "api/commands.h"
 #include "api/engine.h"
 #include "api/search_file.h"
@@ -39,6 +41,9 @@ struct job {
     struct hzp_tables here, tables; /* here: what must fit; tables: what is known */
     struct hzp_plan_table plans;
     char path[PATH_MAX];
+    char sought[sizeof(((struct hzp_plan_table *)0)->sought)]; /* what plans are to be searched for */
+    uint64_t begin_ns; /* of this run */
+    double before_ns;  /* what runs before it took */
     bool terminal, drawn;
 };
 
@@ -65,6 +70,7 @@ static struct hzp_workbench_size bench_size(const struct job *j)
     const struct hzp_options *o = j->options;
     struct hzp_workbench_size size = {.layers_max = layers_measured(j),
                                       .updates = !o->no_train,
+                                      .rides = !o->no_train,
                                       .decode = (int32_t)o->running_max,
                                       .prefill = (int32_t)HZP_MIN(o->step_rows, 4096)};
     int32_t positions = j->config.positions;
@@ -101,8 +107,15 @@ static void end_bar(struct job *j)
     j->drawn = false;
 }
 
+/* So long this search has taken, with the runs that were interrupted. */
+static double spent_ns(const struct job *j)
+{
+    return j->before_ns + (double)(hzp_now_ns() - j->begin_ns);
+}
+
 static int save(struct job *j, struct hzp_err_text *reterr)
 {
+    j->tables.spent_ns = spent_ns(j);
     return hzp_search_save(j->path, &j->tables, &j->plans, reterr);
 }
 
@@ -113,6 +126,9 @@ static int measure_all(struct job *j, struct hzp_measure *m, struct hzp_err_text
     char what[64];
     uint64_t begin = hzp_now_ns(), saved = begin;
     int32_t first = j->tables.parts_done;
+    if (first == j->tables.parts)
+        return HZP_OK;
+    j->plans.sought[0] = 0; /* what was found is by other tables */
     while (j->tables.parts_done < j->tables.parts && !stop) {
         draw_bar(j, hzp_measure_what(m, what), j->tables.parts_done, j->tables.parts, begin);
         HZP_TRY(hzp_measure_next(m));
@@ -191,42 +207,111 @@ static int search(struct job *j, struct hzp_err_text *reterr)
     size.updates = false;
     HZP_TRY(hzp_workbench_open(j->options, &size, &paper, reterr));
     struct hzp_search_config config = search_config(j, paper->rig);
+    hzp_plan_table_fini(&j->plans);
+    hzp_plan_table_init(&j->plans);
     int r = hzp_search_create(&config, &s);
     if (r == HZP_OK)
         r = search_all(j, s, &size, reterr);
     hzp_search_destroy(s);
     hzp_workbench_close(paper);
+    if (r == HZP_OK && !stop) {
+        memcpy(j->plans.sought, j->sought, sizeof(j->sought));
+        r = save(j, reterr);
+    }
     return r;
 }
 
 /* ---- running what was found ---- */
 
-static int confirm_all(struct job *j, struct hzp_workbench *bench, struct hzp_search *s,
-                       struct hzp_exec *exec)
+static double promise(const struct hzp_plan_entry *e)
 {
-    uint64_t begin = hzp_now_ns();
-    int found = 0, kept = 0;
-    for (int32_t i = 0; i < j->plans.entries && !stop; i++) {
-        struct hzp_plan_entry *e = &j->plans.entry[i];
-        draw_bar(j, "running what was found", i, j->plans.entries, begin);
-        if (hzp_plan_shape_plain(&e->shape))
+    if (e->train)
+        return e->rate / HZP_MAX(e->plain_rate, 1e-6);
+    return e->plain_ns / HZP_MAX(e->ns, 1);
+}
+
+static bool unproven(const struct hzp_plan_entry *e)
+{
+    return !hzp_plan_shape_plain(&e->shape) && !(e->confirmed > 0);
+}
+
+/* Of the entries that were not run the most promising, and how many there are; -1: none. */
+static int32_t most_promising(const struct hzp_plan_table *plans, const bool *tried,
+                              int32_t *ret_count)
+{
+    int32_t best = -1;
+    *ret_count = 0;
+    for (int32_t i = 0; i < plans->entries; i++) {
+        if (tried[i] || !unproven(&plans->entry[i]))
             continue;
-        int r = hzp_search_confirm(s, exec, HZP_MIN(bench->rig->config.depth_max, DEPTH), e);
-        if (r == HZP_EINVAL) { /* its pages are more than this bench has: unproven, so not used */
-            e->shape = hzp_plan_sequential;
-            continue;
-        }
-        HZP_TRY(r);
-        found++;
-        kept += !hzp_plan_shape_plain(&e->shape);
+        (*ret_count)++;
+        if (best < 0 || promise(&plans->entry[i]) > promise(&plans->entry[best]))
+            best = i;
     }
-    end_bar(j);
-    fprintf(stderr, "hzpserve: ran %d shapes that won on paper, %d win, in %.1f s\n", found, kept,
-            (double)(hzp_now_ns() - begin) * 1e-9);
+    return best;
+}
+
+struct confirmed {
+    int32_t ran, kept, left; /* left: there was no time */
+};
+
+static int confirm_one(struct job *j, struct hzp_workbench *bench, struct hzp_search *s,
+                       struct hzp_exec *exec, struct hzp_plan_entry *e, double left_ns,
+                       struct confirmed *count)
+{
+    /* No single one may have all the time that there is. */
+    double most_ns = j->options->search_seconds > 0 ? HZP_MAX(left_ns / 3, 1.0) : 0;
+    int r = hzp_search_confirm(s, exec, HZP_MIN(bench->rig->config.depth_max, DEPTH), most_ns, e);
+    if (r == HZP_EINVAL) { /* its pages are more than this bench has: unproven, so not used */
+        e->shape = hzp_plan_sequential;
+        return HZP_OK;
+    }
+    HZP_TRY(r);
+    count->ran += e->confirmed > 0;
+    count->kept += e->confirmed > 0 && !hzp_plan_shape_plain(&e->shape);
+    count->left += unproven(e);
     return HZP_OK;
 }
 
-static int confirm(struct job *j, struct hzp_workbench *bench)
+/* The most promising first, as long as there is time: a quarter of the limit at least. */
+static int confirm_all(struct job *j, struct hzp_workbench *bench, struct hzp_search *s,
+                       struct hzp_exec *exec, struct hzp_err_text *reterr)
+{
+    uint64_t begin = hzp_now_ns(), saved = begin;
+    double limit = j->options->search_seconds * 1e9;
+    double until = HZP_MAX(limit - spent_ns(j), limit / 4);
+    bool *tried = hzp_xcalloc((size_t)j->plans.entries + 1, sizeof(*tried));
+    struct confirmed count = {0, 0, 0};
+    int32_t i, all, open;
+    int r = HZP_OK;
+    most_promising(&j->plans, tried, &all);
+    while (!stop && r == HZP_OK && (i = most_promising(&j->plans, tried, &open)) >= 0) {
+        double left = until - (double)(hzp_now_ns() - begin);
+        draw_bar(j, "running what was found", all - open, all, begin);
+        if (limit > 0 && left <= 0) {
+            count.left += open;
+            break;
+        }
+        tried[i] = true;
+        r = confirm_one(j, bench, s, exec, &j->plans.entry[i], left, &count);
+        if (r == HZP_OK && hzp_now_ns() - saved > 5000000000u) {
+            r = save(j, reterr);
+            saved = hzp_now_ns();
+        }
+    }
+    free(tried);
+    end_bar(j);
+    HZP_TRY(r);
+    if (all)
+        fprintf(stderr, "hzpserve: ran %d shapes that won on paper, %d win, in %.1f s\n", count.ran,
+                count.kept, (double)(hzp_now_ns() - begin) * 1e-9);
+    if (count.left)
+        fprintf(stderr, "hzpserve: %d more were not run, and are not used: --seconds is how long all "
+                "may take; the same command again goes on with them\n", count.left);
+    return HZP_OK;
+}
+
+static int confirm(struct job *j, struct hzp_workbench *bench, struct hzp_err_text *reterr)
 {
     struct hzp_search_config config = search_config(j, bench->rig);
     struct hzp_search *s;
@@ -235,7 +320,7 @@ static int confirm(struct job *j, struct hzp_workbench *bench)
     HZP_TRY(hzp_search_create(&config, &s));
     int r = hzp_exec_create(bench->dev, &exec);
     if (r == HZP_OK)
-        r = confirm_all(j, bench, s, exec);
+        r = confirm_all(j, bench, s, exec, reterr);
     hzp_exec_destroy(exec);
     hzp_search_destroy(s);
     return r;
@@ -263,8 +348,9 @@ static int recall(struct job *j, struct hzp_err_text *reterr)
         return hzp_fail(reterr, HZP_EINVAL, "%s: %s; --fresh measures anew", j->path, misfit);
     if (strcmp(j->tables.settings, j->here.settings) && !o->search_show) {
         j->tables.parts_done = 0; /* other parts; what is known of these stays */
-        j->tables.plans_ns = j->tables.items_ns = 0;
+        j->tables.plans_ns = j->tables.items_ns = j->tables.spent_ns = 0;
     }
+    j->before_ns = j->tables.spent_ns;
     return HZP_OK;
 }
 
@@ -281,6 +367,8 @@ static int identify(struct job *j, struct hzp_device *dev)
     snprintf(j->here.settings, sizeof(j->here.settings), "%lld running, %lld rows, %lld trained, %g GFLOP",
              (long long)o->running_max, (long long)o->step_rows,
              (long long)(o->no_train ? 0 : o->micro_rows), o->quantum_gflop);
+    snprintf(j->sought, sizeof(j->sought), "steps of %g ms, share %g, %lld tries", o->search_itl_ms,
+             o->train_share, (long long)o->search_tries);
     return HZP_OK;
 }
 
@@ -296,14 +384,19 @@ static int with_bench(struct job *j, struct hzp_workbench *bench, struct hzp_err
                                    (uint64_t)j->options->search_validate_seed, &stop, reterr);
     if (stop)
         return HZP_ECANCELED;
-    HZP_TRY(search(j, reterr));
+    if (!stop && strcmp(j->plans.sought, j->sought) != 0)
+        HZP_TRY(search(j, reterr));
     if (!stop)
-        HZP_TRY(confirm(j, bench));
+        HZP_TRY(confirm(j, bench, reterr));
+    HZP_TRY(save(j, reterr));
     if (stop)
         return HZP_ECANCELED;
+    double took = spent_ns(j);
+    j->before_ns = -(double)(hzp_now_ns() - j->begin_ns); /* whoever searches again begins anew */
     HZP_TRY(save(j, reterr));
     hzp_plan_table_print(&j->plans, stdout);
-    fprintf(stderr, "hzpserve: kept in %s; serve finds it there\n", j->path);
+    fprintf(stderr, "hzpserve: %.0f s in all; kept in %s; serve finds it there\n", took * 1e-9,
+            j->path);
     return HZP_OK;
 }
 
@@ -342,6 +435,7 @@ int hzp_cmd_search(const struct hzp_options *options)
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     j->options = options;
+    j->begin_ns = hzp_now_ns();
     j->terminal = isatty(STDERR_FILENO);
     hzp_tables_init(&j->tables);
     hzp_plan_table_init(&j->plans);

@@ -167,7 +167,18 @@ static int open_device(struct hzp_engine *e, struct hzp_err_text *reterr)
         return hzp_fail_param(reterr, HZP_EINVAL, "--train-units",
                               "--train-units %d leaves none of %d cores to serving",
                               (int)options->train_units, e->dev->threads);
-    HZP_TRY(hzp_memory_plan(options, &e->layout, e->dev->mem_total, &e->plan, reterr));
+    if (options->ride && options->no_train)
+        return hzp_fail_param(reterr, HZP_EINVAL, "--ride",
+                              "--ride %d, and --no-train: nothing would ride", (int)options->ride);
+    if (options->train_units && options->ride)
+        return hzp_fail_param(reterr, HZP_EINVAL, "--ride",
+                              "--ride, and --train-units: training either rides or has cores");
+    HZP_TRY(hzp_search_plans(options, e->dev, &e->model_config,
+                             hzp_engine_dtype(options, &e->model_config), &e->plans, reterr));
+    if (!options->no_train && !options->train_units)
+        e->chunk_rows = options->ride ? (int32_t)options->ride : hzp_plan_table_ride(&e->plans);
+    HZP_TRY(hzp_memory_plan(options, &e->layout, e->dev->mem_total, e->chunk_rows > 0, &e->plan,
+                            reterr));
     if (!e->config.quiet) {
         hzp_log(HZP_LOG_INFO, "engine", "device=\"%s\" parameters=%lld dtype=%s context=%d",
                 e->dev->label, (long long)hzp_config_parameters(&e->model_config),
@@ -200,6 +211,8 @@ static int open_trainer(struct hzp_engine *e, struct hzp_err_text *reterr)
                                         .model = e->model,
                                         .queue = hzp_state_queue(e->state),
                                         .quantum_flops = e->plan.train.quantum_flops,
+                                        .chunk_rows = e->chunk_rows,
+                                        .ride_rows = e->plan.train.ride_rows,
                                         .on_update = on_update,
                                         .ctx = e};
     return hzp_trainer_create(&config, &e->trainer);
@@ -246,10 +259,13 @@ static int open_serving(struct hzp_engine *e)
     return hzp_scheduler_create(&config, e->model, e->pool, &e->scheduler);
 }
 
-/* Training beside requests: a lane of its own cores, the rest serves. */
+/* Training beside requests: riding in their products, or on a lane of its own cores, the rest serves. */
 static void open_beside(struct hzp_engine *e)
 {
     e->beside = hzp_plan_sequential;
+    e->beside.ride = (int32_t)e->config.options->ride;
+    if (e->beside.ride)
+        return;
     for (int k = 0; k < HZP_KIND_COUNT; k++)
         e->beside.train_lane[k] = HZP_LANE_TRAIN;
     e->beside.units[HZP_LANE_TRAIN] = (int16_t)e->config.options->train_units;
@@ -267,9 +283,8 @@ static int open_loop(struct hzp_engine *e, struct hzp_err_text *reterr)
                                      .idle_ns = (uint64_t)(options->idle_ms * 1e6),
                                      .run_ahead = (enum hzp_run_ahead)options->run_ahead,
                                      .check_plans = options->check_plans != 0};
-    HZP_TRY(hzp_search_plans(options, e->dev, &e->model_config, e->plan.dtype, &e->plans, reterr));
     config.plans = e->plans.entries ? &e->plans : NULL;
-    if (e->trainer && options->train_units) {
+    if (e->trainer && (options->train_units || options->ride)) {
         open_beside(e);
         config.beside = &e->beside;
     }

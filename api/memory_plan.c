@@ -130,10 +130,12 @@ static int plan_serving(const struct hzp_options *options, const struct hzp_layo
 }
 
 static void plan_training(const struct hzp_options *options, const struct hzp_layout *layout,
-                          struct hzp_memory_plan *plan)
+                          bool rides, struct hzp_memory_plan *plan)
 {
     uint64_t quantum = (uint64_t)(options->quantum_gflop * 1e9);
     plan->train = hzp_trainer_space_config(&plan->recipe, &layout->config, quantum);
+    if (rides) /* steps of more rows carry only what is not the end of a micro-batch */
+        plan->train.ride_rows = (int32_t)options->running_max;
     size_t bytes = hzp_train_space_bytes(layout, plan->dtype, &plan->train);
     size_t moment = hzp_dtype_size(plan->recipe.moment_type);
     size_t residual = plan->dtype == HZP_BF16 ? sizeof(int16_t) : 0;
@@ -146,8 +148,8 @@ static void plan_training(const struct hzp_options *options, const struct hzp_la
     if (residual)
         add(plan, "residuals", layout->elements * residual,
             "the lower half of the F32 master weights");
-    add(plan, "training", rest, "activations of %d rows, logits of %d", plan->train.rows_max,
-        plan->train.head_rows);
+    add(plan, "training", rest, "activations of %d rows, logits of %d",
+        plan->train.rows_max + plan->train.ride_rows, plan->train.head_rows);
 }
 
 /* "weights 248 MB + KV cache 1.00 GB + ... = 9.10 GB, but there are 8.00 GB; ..." */
@@ -167,7 +169,8 @@ static int refuse(const struct hzp_memory_plan *plan, struct hzp_err_text *reter
 }
 
 int hzp_memory_plan(const struct hzp_options *options, const struct hzp_layout *layout,
-                    size_t limit, struct hzp_memory_plan *ret, struct hzp_err_text *reterr)
+                    size_t limit, bool rides, struct hzp_memory_plan *ret,
+                    struct hzp_err_text *reterr)
 {
     const struct hzp_model_config *config = &layout->config;
     memset(ret, 0, sizeof(*ret));
@@ -195,7 +198,7 @@ int hzp_memory_plan(const struct hzp_options *options, const struct hzp_layout *
         slots == 1 ? "" : "s", hzp_size_text(version, text),
         ret->dtype == HZP_BF16 ? "BF16" : "F32");
     if (ret->trains)
-        plan_training(options, layout, ret);
+        plan_training(options, layout, rides, ret);
     if (ret->serves)
         HZP_TRY(plan_serving(options, layout, ret, reterr));
     return ret->total > limit ? refuse(ret, reterr) : HZP_OK;

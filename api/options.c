@@ -169,6 +169,9 @@ static const struct setting table[] = {
     INT_OPTION("--train-units", train_units, "0", 0, 1023, SERVE | BENCH,
                "cores that training has to itself while requests run, beside them; 0: it takes turns "
                "with them on all cores"),
+    INT_OPTION("--ride", ride, "0", 0, 65536, SERVE | BENCH,
+               "training's rows ride in the matrix products of requests, as far as they go forward: in "
+               "chunks of about so many tokens; 0: where the plans say so"),
     NUM_OPTION("--train-stretch", idle_ms, "20", 0.1, 10000, SERVE | BENCH,
                "milliseconds of training at a stretch while no request runs"),
     NUM_OPTION("--train-quantum", quantum_gflop, "1", 0, 1e6, LEARN | PLAN | SEARCH,
@@ -230,6 +233,10 @@ static const struct setting table[] = {
                "position they stand at; 0: 512, or as far as the model goes"),
     INT_OPTION("--prefill", plan_prefill, "0", 0, 65536, PLAN, "tokens of one prompt"),
     INT_OPTION("--train", plan_train, "0", 0, 65536, PLAN, "tokens of one training micro-batch"),
+    INT_OPTION("--ride", plan_ride, "0", 0, 65536, PLAN,
+               "training rides in serving's matrix products, in chunks of so many tokens; 0: it does not"),
+    INT_OPTION("--train-from", plan_train_from, "0", 0, 1 << 24, PLAN,
+               "the first of its operations that runs along"),
     INT_OPTION("--train-items", plan_train_items, "0", 0, 1 << 24, PLAN,
                "only so many of its first ops; 0: all"),
 
@@ -260,6 +267,9 @@ static const struct setting table[] = {
                 "where it is kept; not given: in the user's cache, by device, model and build"),
     NUM_OPTION("--itl", search_itl_ms, "0", 0, 1e6, SEARCH,
                "milliseconds that a step which trains may take; 0: as --train-share says"),
+    NUM_OPTION("--seconds", search_seconds, "240", 0, 1e6, SEARCH,
+               "about how long all of it may take: shapes that win on paper are run while there is "
+               "time, the most promising first; 0: all are run"),
     INT_OPTION("--tries", search_tries, "60", 0, 100000, SEARCH,
                "small changes tried on each of the best shapes"),
     INT_OPTION("--validate", search_validate, "0", 0, 100000, SEARCH,

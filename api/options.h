@@ -66,7 +66,7 @@ struct hzp_options {
     /* learning, in a server and offline */
     int64_t no_train, passes, update_tokens, micro_rows, publish_every, warmup_steps, total_steps,
         schedule /* constant, cosine */, moment_type /* f32, bf16 */, max_staleness, seed,
-        queue_samples, queue_tokens, checkpoint_every, keep_checkpoints, train_units;
+        queue_samples, queue_tokens, checkpoint_every, keep_checkpoints, train_units, ride;
     double lr, beta1, beta2, eps, decay, clip, lr_floor, train_share, train_max, train_min, idle_ms,
         replay_ratio, quantum_gflop;
     const char *state_dir, *replay;
@@ -85,12 +85,12 @@ struct hzp_options {
 
     /* plans */
     int64_t plan_decode, plan_prefill, plan_train, plan_train_items, plan_depth, plan_nano,
-        plan_order /* chains, layers, skewed */, plan_print, plan_repeat;
+        plan_order /* chains, layers, skewed */, plan_print, plan_repeat, plan_ride, plan_train_from;
     const char *plan_split, *plan_lanes, *plan_units, *plan_trace;
 
     /* the search for plans */
     int64_t search_show, search_fresh, search_validate, search_validate_seed, search_tries;
-    double search_itl_ms;
+    double search_itl_ms, search_seconds;
     const char *search_file, *plans;
 
     /* benchmarks */

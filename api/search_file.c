@@ -14,8 +14,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { FORMAT = 1, FILE_MAX = 16 << 20, CURVES_MAX = 4096, POINTS_MAX = 16384, RATES_MAX = 4096,
+enum { FORMAT = 3, FILE_MAX = 16 << 20, CURVES_MAX = 4096, POINTS_MAX = 16384, RATES_MAX = 4096,
        UNITS_MAX = 1024 };
+
+/* No op, and nothing between two, takes longer than a quarter of an hour. */
+static const double time_max_ns = 1e12;
 
 static const char *const order_name[] = {"chains", "layers", "skewed"};
 
@@ -146,8 +149,8 @@ static json_t *entry_json(const struct hzp_plan_entry *e)
                                   e->plain_ns, "serve_ns", e->serve_ns, "plain_serve_ns",
                                   e->plain_serve_ns, "rate", e->rate, "plain_rate", e->plain_rate,
                                   "goal_ns", e->goal_ns, "confirmed", e->confirmed);
-    return json_pack("{s:[i,i,i], s:o, s:o, s:o, s:o, s:s, s:o}", "rows", e->decode, e->prefill,
-                     e->train, "nanos", ints(weight, e->shape.nanos), "lanes", lanes, "train_lanes",
+    return json_pack("{s:[i,i,i], s:i, s:o, s:o, s:o, s:o, s:s, s:o}", "rows", e->decode, e->prefill,
+                     e->train, "ride", e->shape.ride, "nanos", ints(weight, e->shape.nanos), "lanes", lanes, "train_lanes",
                      bytes(e->shape.train_lane, HZP_KIND_COUNT), "units",
                      ints(units, HZP_LANE_COUNT), "order", order_name[e->shape.order], "predicted",
                      predicted);
@@ -172,11 +175,12 @@ static json_t *file_json(const struct hzp_tables *t, const struct hzp_plan_table
                                 "items_ns", t->items_ns, "gap_inline_ns", t->gap_inline_ns,
                                 "gap_ns", t->gap_ns, "issue_ns", t->issue_ns, "handover_ns",
                                 t->handover_ns, "wakeup_ns", t->wakeup_ns, "led", t->led);
-    return json_pack("{s:i, s:s, s:s, s:s, s:s, s:i, s:o, s:i, s:i, s:o, s:o, s:o, s:o}",
-                     "hzpserve_search", FORMAT, "device", t->device, "model", t->model, "build",
-                     t->build, "settings", t->settings, "threads", t->threads, "shares",
-                     ints(units, t->shares), "parts", t->parts, "parts_done", t->parts_done,
-                     "between", between, "curves", curves, "pairs", rates, "plans", entries);
+    return json_pack("{s:i, s:f, s:s, s:s, s:s, s:s, s:s, s:i, s:o, s:i, s:i, s:o, s:o, s:o, s:o}",
+                     "hzpserve_search", FORMAT, "spent_ns", t->spent_ns, "sought", plans->sought,
+                     "device", t->device, "model", t->model, "build", t->build, "settings",
+                     t->settings, "threads", t->threads, "shares", ints(units, t->shares), "parts",
+                     t->parts, "parts_done", t->parts_done, "between", between, "curves", curves,
+                     "pairs", rates, "plans", entries);
 }
 
 int hzp_search_save(const char *path, const struct hzp_tables *tables,
@@ -264,7 +268,9 @@ static int read_point(const struct reader *r, const json_t *point, const struct 
         HZP_TRY(read_number(r, json_array_get(point, (size_t)i), "a point's number", &value[i]));
     struct hzp_op_size size = {value[0], value[1], value[2]};
     for (int32_t s = 0; s < t->shares; s++)
-        if (value[3 + s] > 0)
+        if (value[3 + s] > time_max_ns)
+            return wrong(r, "a point's time");
+        else if (value[3 + s] > 0)
             hzp_tables_set(t, key, &size, s, value[3 + s]);
     return HZP_OK;
 }
@@ -339,6 +345,8 @@ static int read_shape(const struct reader *r, const json_t *json, struct hzp_pla
         HZP_TRY(read_int(r, json_array_get(units, l), "a lane's units", 0, UNITS_MAX, &value));
         s->units[l] = (int16_t)value;
     }
+    HZP_TRY(read_int(r, json_object_get(json, "ride"), "a plan's riding rows", 0, 1 << 24, &value));
+    s->ride = (int32_t)value;
     while (s->order < HZP_ORDER_COUNT && strcmp(order, order_name[s->order]))
         s->order++;
     return hzp_plan_shape_check(s, NULL) < 0 ? wrong(r, "a plan's shape") : HZP_OK;
@@ -374,15 +382,19 @@ static int read_head(const struct reader *r, const json_t *root, struct hzp_tabl
     int64_t value;
     struct {
         const char *name;
-        double *value;
-    } between[] = {{"gap_inline_ns", &t->gap_inline_ns}, {"gap_ns", &t->gap_ns},
-                   {"issue_ns", &t->issue_ns}, {"handover_ns", &t->handover_ns},
-                   {"wakeup_ns", &t->wakeup_ns}, {"plans_ns", &t->plans_ns},
-                   {"items_ns", &t->items_ns}};
+        double *value, max;
+    } between[] = {{"gap_inline_ns", &t->gap_inline_ns, time_max_ns},
+                   {"gap_ns", &t->gap_ns, time_max_ns},
+                   {"issue_ns", &t->issue_ns, time_max_ns},
+                   {"handover_ns", &t->handover_ns, time_max_ns},
+                   {"wakeup_ns", &t->wakeup_ns, time_max_ns},
+                   {"plans_ns", &t->plans_ns, INFINITY},
+                   {"items_ns", &t->items_ns, INFINITY}};
     HZP_TRY(read_text(r, root, "device", t->device, sizeof(t->device)));
     HZP_TRY(read_text(r, root, "model", t->model, sizeof(t->model)));
     HZP_TRY(read_text(r, root, "build", t->build, sizeof(t->build)));
     HZP_TRY(read_text(r, root, "settings", t->settings, sizeof(t->settings)));
+    HZP_TRY(read_number(r, json_object_get(root, "spent_ns"), "spent_ns", &t->spent_ns));
     HZP_TRY(read_int(r, json_object_get(root, "threads"), "threads", 1, INT16_MAX, &value));
     t->threads = (int32_t)value;
     if (json_array_size(shares) < 1 || json_array_size(shares) > HZP_SHARES_MAX)
@@ -397,9 +409,12 @@ static int read_head(const struct reader *r, const json_t *root, struct hzp_tabl
     t->parts = (int32_t)value;
     HZP_TRY(read_int(r, json_object_get(root, "parts_done"), "parts_done", 0, t->parts, &value));
     t->parts_done = (int32_t)value;
-    for (int i = 0; i < HZP_COUNT(between); i++)
+    for (int i = 0; i < HZP_COUNT(between); i++) {
         HZP_TRY(read_number(r, json_object_get(b, between[i].name), between[i].name,
                             between[i].value));
+        if (*between[i].value > between[i].max)
+            return wrong(r, between[i].name);
+    }
     t->led = json_is_true(json_object_get(b, "led"));
     return HZP_OK;
 }
@@ -420,6 +435,7 @@ static int read_all(struct reader *r, const json_t *root, struct hzp_tables *t,
         return hzp_fail(r->reterr, HZP_EFORMAT, "%s: not a file of this version of hzpserve search",
                         r->path);
     HZP_TRY(read_head(r, root, t));
+    HZP_TRY(read_text(r, root, "sought", plans->sought, sizeof(plans->sought)));
     HZP_TRY(read_list(r, root, "curves", CURVES_MAX, &list));
     for (size_t i = 0; i < json_array_size(list); i++)
         HZP_TRY(read_curve(r, json_array_get(list, i), t));
@@ -477,6 +493,7 @@ int hzp_search_plans(const struct hzp_options *options, const struct hzp_device 
         r = hzp_fail(&err, HZP_EINVAL, "%s: %s", path, misfit);
         hzp_plan_table_fini(ret);
     } else if (r == HZP_OK && ret->entries) {
+        hzp_plan_table_drop_unproven(ret);
         hzp_log(misfit ? HZP_LOG_WARN : HZP_LOG_INFO, "engine", "plans=\"%s\" steps=%d%s%s", path,
                 ret->entries, misfit ? " which " : "", misfit ? misfit : "");
     }

@@ -13,9 +13,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RUNS_MIN = 3, RUNS_MAX = 25 };
+enum { RUNS_MIN = 3, RUNS_MAX = 13, PASSES = 2 };
 
-static const double plan_ns = 350e6; /* all runs of one plan, about */
+static const double plan_ns = 180e6; /* all runs of one plan in one pass, about */
+
+struct step {
+    int32_t decode, depth, prefill, train, from, to;
+    struct hzp_plan_shape shape;
+    double predicted_ns, ns; /* ns: of the passes the shortest */
+};
 
 struct validation {
     struct hzp_workbench *bench;
@@ -24,8 +30,9 @@ struct validation {
     struct hzp_simulator *sim;
     struct hzp_plan plan;
     uint64_t seed, drawn;
-    double *error; /* [plans] */
-    int64_t errors;
+    struct step *step; /* [steps] */
+    double *error;     /* [errors] */
+    int64_t steps, errors;
 };
 
 static int32_t draw(struct validation *v, int32_t n)
@@ -43,11 +50,6 @@ static int32_t draw_rows(struct validation *v, int32_t most)
     int32_t rows = 1 + draw(v, 2 << draw(v, bits + 1));
     return HZP_MIN(rows, most);
 }
-
-struct step {
-    int32_t decode, depth, prefill, train, from, to;
-    struct hzp_plan_shape shape;
-};
 
 static void draw_lanes(struct validation *v, struct hzp_plan_shape *s, bool trains)
 {
@@ -120,34 +122,66 @@ static int measure(struct validation *v, double *ret)
     return HZP_OK;
 }
 
-static int one(struct validation *v, struct hzp_err_text *reterr)
+/* Draws a step that the rig has room for. */
+static int draw_one(struct validation *v, struct step *s)
 {
-    struct step s;
     struct hzp_rig *rig = v->bench->rig;
-    struct hzp_simulated predicted;
-    char text[160];
-    double ns;
     int r;
     do {
-        draw_step(v, &s);
-        r = hzp_rig_serve(rig, s.decode, s.depth, s.prefill, 0);
+        draw_step(v, s);
+        r = hzp_rig_serve(rig, s->decode, s->depth, s->prefill, 0);
     } while (r == HZP_EINVAL); /* its pages are more than there are */
     HZP_TRY(r);
-    HZP_TRY(hzp_rig_train(rig, s.train));
-    if (s.train) {
-        s.from = draw(v, rig->chain.items);
-        s.to = s.from + 1 + draw(v, 80);
-        s.to = HZP_MIN(s.to, rig->chain.items);
+    HZP_TRY(hzp_rig_train(rig, s->train));
+    if (s->train) {
+        s->from = draw(v, rig->chain.items);
+        s->to = s->from + 1 + draw(v, 80);
+        s->to = HZP_MIN(s->to, rig->chain.items);
     }
-    hzp_rig_build(rig, &s.shape, s.from, s.to, &v->plan);
+    return HZP_OK;
+}
+
+static int run_one(struct validation *v, struct step *s, struct hzp_err_text *reterr)
+{
+    struct hzp_rig *rig = v->bench->rig;
+    struct hzp_simulated predicted;
+    double ns;
+    HZP_TRY(hzp_rig_serve(rig, s->decode, s->depth, s->prefill, 0));
+    HZP_TRY(hzp_rig_train(rig, s->train));
+    hzp_rig_build(rig, &s->shape, s->from, s->to, &v->plan);
     HZP_TRY(hzp_plan_check(&v->plan, reterr));
     hzp_simulate(v->sim, &v->plan, &predicted);
     HZP_TRY(measure(v, &ns));
-    double error = predicted.ns / ns - 1;
+    s->predicted_ns = predicted.ns;
+    s->ns = s->ns > 0 ? HZP_MIN(s->ns, ns) : ns;
+    return HZP_OK;
+}
+
+static void tell(struct validation *v, const struct step *s)
+{
+    char text[160];
+    double error = s->predicted_ns / s->ns - 1;
     v->error[v->errors++] = fabs(error);
-    printf("%4" PRId64 " %6d %6d %6d %6d %5d %9.3f %9.3f %+7.1f%%  %s\n", v->errors, s.decode,
-           s.depth, s.prefill, s.train, s.to - s.from, predicted.ns * 1e-6, ns * 1e-6, 100 * error,
-           hzp_plan_shape_text(&s.shape, text));
+    printf("%4" PRId64 " %6d %6d %6d %6d %5d %9.3f %9.3f %+7.1f%%  %s\n", v->errors, s->decode,
+           s->depth, s->prefill, s->train, s->to - s->from, s->predicted_ns * 1e-6, s->ns * 1e-6,
+           100 * error, hzp_plan_shape_text(&s->shape, text));
+}
+
+/* All of them once, then all again: what disturbs a machine for seconds is not there both times. */
+static int run_all(struct validation *v, int64_t plans, const volatile int *stop,
+                   struct hzp_err_text *reterr)
+{
+    for (; v->steps < plans && !*stop; v->steps++) {
+        HZP_TRY(draw_one(v, &v->step[v->steps]));
+        HZP_TRY(run_one(v, &v->step[v->steps], reterr));
+    }
+    printf("\n%4s %6s %6s %6s %6s %5s %9s %9s %8s  shape\n", "plan", "decode", "depth", "prompt",
+           "train", "items", "predicted", "measured", "error");
+    for (int64_t i = 0; i < v->steps; i++) {
+        for (int pass = 1; pass < PASSES && !*stop; pass++)
+            HZP_TRY(run_one(v, &v->step[i], reterr));
+        tell(v, &v->step[i]);
+    }
     return HZP_OK;
 }
 
@@ -168,17 +202,16 @@ int hzp_search_validate(struct hzp_workbench *bench, const struct hzp_tables *ta
     int r;
     hzp_plan_init(&v.plan);
     v.error = hzp_xcalloc((size_t)HZP_MAX(plans, 1), sizeof(*v.error));
+    v.step = hzp_xcalloc((size_t)HZP_MAX(plans, 1), sizeof(*v.step));
     HZP_TRY_GOTO(hzp_simulator_create(tables, &v.sim));
     HZP_TRY_GOTO(hzp_exec_create(bench->dev, &v.exec));
-    printf("\n%4s %6s %6s %6s %6s %5s %9s %9s %8s  shape\n", "plan", "decode", "depth", "prompt",
-           "train", "items", "predicted", "measured", "error");
-    while (v.errors < plans && !*stop && r == HZP_OK)
-        r = one(&v, reterr);
+    r = run_all(&v, plans, stop, reterr);
     summary(&v);
 out:
     hzp_exec_destroy(v.exec);
     hzp_simulator_destroy(v.sim);
     hzp_plan_fini(&v.plan);
     free(v.error);
+    free(v.step);
     return r;
 }

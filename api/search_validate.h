@@ -9,8 +9,9 @@
 #include "api/workbench.h"
 #include "nanobatch/tables.h"
 
-/* Runs `plans` random plans on the bench and prints one line each, then median and 95th percentile of
- * the error |predicted / measured - 1|.  *stop: raised by a signal, ends it early. */
+/* Runs `plans` random plans on the bench, twice, and prints one line each, then median and 95th
+ * percentile of the error |predicted / measured - 1|; measured is the shorter of two medians, as the
+ * tables hold the shortest of several.  *stop: raised by a signal, ends it early. */
 int hzp_search_validate(struct hzp_workbench *bench, const struct hzp_tables *tables, int64_t plans,
                         uint64_t seed, const volatile int *stop, struct hzp_err_text *reterr);
 

@@ -90,6 +90,8 @@ static int open_rig(struct hzp_workbench *b, const struct hzp_options *o,
                                 .moment_type = o->moment_type ? HZP_BF16 : HZP_F32};
     struct hzp_train_space_config train =
         hzp_trainer_space_config(&recipe, &b->config, (uint64_t)(o->quantum_gflop * 1e9));
+    if (size->rides)
+        train.ride_rows = size->decode + size->prefill;
     struct hzp_rig_config rig = {.model = b->model,
                                  .version = hzp_weights_current(b->weights),
                                  .draft = draft,

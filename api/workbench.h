@@ -14,6 +14,7 @@ struct hzp_workbench_size {
     int32_t layers_max;    /* 0: all; else the model is cut to so many */
     bool load;             /* the model's own weights; else noise */
     bool updates;          /* a second slot, for updates to write */
+    bool rides;            /* there is room for training to ride in serving's products */
     int32_t decode, depth, prefill, train; /* the rig's rows */
     int64_t kv_tokens;     /* 0: what the rows need */
 };

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/backward.h"
 
-#include "nanobatch/layer.h"
 #include "nanobatch/train_space.h"
 
 #include <stddef.h>
@@ -52,45 +51,34 @@ static struct rows rows_of(const struct hzp_train_space *s, int32_t rows)
     };
 }
 
-static struct hzp_layer_space layer_of(const struct hzp_train_space *s, int32_t layer, int32_t rows)
-{
-    const struct hzp_kept_layer *k = &s->kept[s->config.forward_only ? 0 : layer];
-    struct hzp_mat x_out = s->config.forward_only ? k->x_in : s->kept[layer + 1].x_in;
-    return (struct hzp_layer_space){
-        .x_in = hzp_mat_rows(k->x_in, 0, rows),
-        .x_mid = hzp_mat_rows(k->x_mid, 0, rows),
-        .x_out = hzp_mat_rows(x_out, 0, rows),
-        .normed = hzp_mat_rows(s->normed, 0, rows),
-        .qkv_bare = hzp_mat_rows(k->qkv_bare, 0, rows),
-        .qkv = hzp_mat_rows(k->qkv, 0, rows),
-        .attn = hzp_mat_rows(k->attn, 0, rows),
-        .gate_up = hzp_mat_rows(k->gate_up, 0, rows),
-        .inner = hzp_mat_rows(s->inner, 0, rows),
-        .rstd_attn = k->rstd_attn,
-        .rstd_mlp = k->rstd_mlp,
-        .lse = k->lse,
-        .quantum_flops = s->config.quantum_flops,
-    };
-}
-
 static struct hzp_mat grad_of(const struct hzp_model *model, struct hzp_train_space *s,
                               enum hzp_role role, int32_t layer)
 {
     return hzp_layout_mat(model->layout, s->grads, HZP_F32, role, layer);
 }
 
+/* Chunk by chunk: while one goes through the layers, the rows behind it are nobody's. */
 static void add_forward(struct hzp_plan *chain, const struct hzp_model *model,
                         const struct hzp_version *v, const struct hzp_micro *micro,
                         struct hzp_train_space *s)
 {
-    struct hzp_mat x = hzp_mat_rows(s->kept[0].x_in, 0, micro->rows);
-    HZP_PLAN_NEXT(chain, embed, .table = hzp_version_mat(model->weights, v, HZP_EMBED, -1), .y = x,
-                  .id = micro->id);
-    for (int32_t l = 0; l < model->config->layers; l++) {
-        struct hzp_layer_space space = layer_of(s, l, micro->rows);
-        hzp_layer_attend(chain, model, v, l, &space, NULL, micro);
-        hzp_layer_finish(chain, model, v, l, &space);
+    for (int32_t i = 0; i < HZP_MAX(micro->chunks, 1); i++) {
+        struct hzp_packed packed = hzp_micro_packed(micro, i);
+        chain->row0 = packed.row0;
+        chain->rows = packed.rows;
+        HZP_PLAN_NEXT(chain, embed, .table = hzp_version_mat(model->weights, v, HZP_EMBED, -1),
+                      .y = hzp_mat_rows(s->kept[0].x_in, packed.row0, packed.rows),
+                      .id = micro->id + packed.row0);
+        for (int32_t l = 0; l < model->config->layers; l++) {
+            struct hzp_layer_space space =
+                hzp_train_layer_space(s, l, packed.row0, packed.rows);
+            hzp_layer_attend(chain, model, v, l, &space, NULL, &packed);
+            hzp_layer_finish(chain, model, v, l, &space);
+        }
     }
+    chain->row0 = 0;
+    chain->rows = micro->rows;
+    s->forward_end = chain->items;
 }
 
 /* The last residual stream: what the head reads. */
@@ -237,7 +225,7 @@ void hzp_micro_build(struct hzp_plan *chain, const struct hzp_model *model,
     add_zero(chain, r.dx);
     add_head(chain, model, v, micro, s);
     for (int32_t l = model->config->layers - 1; l >= 0; l--) {
-        struct hzp_layer_space k = layer_of(s, l, micro->rows);
+        struct hzp_layer_space k = hzp_train_layer_space(s, l, 0, micro->rows);
         chain->layer = (int16_t)l;
         add_mlp_bwd(chain, model, v, l, s, &r, &k);
         add_attention_bwd(chain, model, v, l, micro, s, &r, &k);

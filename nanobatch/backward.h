@@ -10,6 +10,10 @@
  * Gradients are sums over learned tokens, not means: the division by the learned tokens of the
  * whole update happens in AdamW, so accumulating 1 x 16 equals 16 x 1.
  *
+ * The forward pass goes chunk by chunk: one chunk's rows through all layers, then the next one's, whose
+ * attention finds the keys and values of a document's earlier chunks in their rows.  So while a chunk
+ * is under way, the rows behind it in the buffers are free: ride.h.
+ *
  * Big matrix products are cut by output rows so that no item costs much more than `quantum_flops`:
  * that is what lets the trainer give way to serving.
  *
@@ -18,8 +22,16 @@
 #ifndef HZP_NANOBATCH_BACKWARD_H
 #define HZP_NANOBATCH_BACKWARD_H
 
+#include "nanobatch/layer.h"
 #include "nanobatch/model.h"
 #include "nanobatch/plan.h"
+
+/* What goes forward together: rows [row0, row0 + rows) of the micro-batch, parts of `docs` documents,
+ * of which the first may have begun before. */
+struct hzp_chunk {
+    int32_t row0, rows, docs, doc_rows_max, ctx_max;
+    int32_t at; /* of its documents in chunk_row0 and chunk_pos0 */
+};
 
 /* The rows of a micro-batch: whole documents, one after another.  All arrays in memory that host
  * and device both see. */
@@ -28,10 +40,14 @@ struct hzp_micro {
     struct hzp_device *dev;
     void *memory;
     int32_t rows_max;
+    struct hzp_chunk *chunk; /* [chunks] */
+    int32_t chunks_room;
 
     int32_t rows, docs, learned;
+    int32_t chunks;         /* hzp_micro_cut; 0: all is one */
     int32_t *id, *pos;      /* [rows_max] */
     int32_t *row0, *pos0;   /* [rows_max + 1]; documents, pos0 all 0 */
+    int32_t *chunk_row0, *chunk_pos0; /* [3 (rows_max + 1)] documents chunk by chunk, from its first row */
     int32_t doc_rows_max;   /* the longest document's */
     int32_t *learned_row;   /* [rows_max] the rows that have a target, ascending */
     int32_t *target;        /* [rows_max] of those rows: the next token */
@@ -47,6 +63,12 @@ void hzp_micro_clear(struct hzp_micro *micro);
 int hzp_micro_add(struct hzp_micro *micro, const int32_t *token, const uint8_t *learn,
                   int32_t count);
 
+/* Cuts what was added into equal chunks of about so many rows; 0: into one. */
+void hzp_micro_cut(struct hzp_micro *micro, int32_t chunk_rows);
+
+/* Chunk `chunk` as attention sees it, if it was cut; else all, as chunk 0. */
+struct hzp_packed hzp_micro_packed(const struct hzp_micro *micro, int32_t chunk);
+
 /* What training needs beside weights: gradients, moments, residuals in version layout;
  * activations of one micro-batch; scratch. */
 struct hzp_train_space;
@@ -57,6 +79,7 @@ struct hzp_train_space_config {
     enum hzp_dtype moment_type; /* F32 or BF16 */
     uint64_t quantum_flops;     /* 0: never cut */
     bool forward_only;          /* evaluation: no gradients, moments, kept activations */
+    int32_t ride_rows;          /* of serving, for which there is room behind the micro-batch */
 };
 size_t hzp_train_space_bytes(const struct hzp_layout *layout, enum hzp_dtype act,
                              const struct hzp_train_space_config *config);

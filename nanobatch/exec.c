@@ -101,15 +101,21 @@ const struct hzp_profile *hzp_exec_profile(const struct hzp_exec *exec)
     return &exec->profile;
 }
 
-static void profile_add(struct hzp_profile *profile, const struct hzp_item *item, uint64_t ns)
+/* serving: its part of the item. */
+static void profile_add(struct hzp_profile *profile, const struct hzp_item *item, uint64_t ns,
+                        double serving)
 {
     struct hzp_cost cost = hzp_op_cost(item->op, item->args);
-    struct hzp_profile_op *op =
-        item->train ? &profile->train[item->op] : &profile->serve[item->op];
-    op->runs++;
-    op->ns += ns;
-    op->flops += cost.flops;
-    op->bytes += cost.bytes;
+    for (int t = 0; t < 2; t++) {
+        struct hzp_profile_op *op = t ? &profile->train[item->op] : &profile->serve[item->op];
+        double part = t ? 1 - serving : serving;
+        if (!hzp_item_of(item, t))
+            continue;
+        op->runs++;
+        op->ns += (uint64_t)((double)ns * part);
+        op->flops += (uint64_t)((double)cost.flops * part);
+        op->bytes += (uint64_t)((double)cost.bytes * part);
+    }
 }
 
 /* --- Issuing ---------------------------------------------------------------------------------- */
@@ -187,12 +193,12 @@ static int assign_fences(struct hzp_exec *e, const struct hzp_plan *plan, struct
 }
 
 /* A tenant's first item on a lane: what hzp_plan_join says. */
-static int wait_for_older(struct hzp_exec *e, const struct hzp_item *item,
+static int wait_for_older(struct hzp_exec *e, const struct hzp_item *item, int tenant,
                           const struct hzp_flight *older)
 {
     for (int l = 0; l < HZP_LANE_COUNT; l++)
-        if (l != item->lane && older->last.item[item->train][l] >= 0)
-            HZP_TRY(hzp_lane_wait(e->lane[item->lane], older->end[item->train][l]));
+        if (l != item->lane && older->last.item[tenant][l] >= 0)
+            HZP_TRY(hzp_lane_wait(e->lane[item->lane], older->end[tenant][l]));
     return HZP_OK;
 }
 
@@ -211,8 +217,9 @@ static int issue_item(struct hzp_exec *e, const struct hzp_plan *plan, int32_t i
     HZP_TRY(hzp_lane_issue(lane, item->op, item->args));
     if (f->fence_of[i] >= 0)
         HZP_TRY(hzp_fence_record(f->fence[f->fence_of[i]], lane));
-    if (f->last.item[item->train][item->lane] == i)
-        HZP_TRY(hzp_fence_record(f->end[item->train][item->lane], lane));
+    for (int t = 0; t < 2; t++)
+        if (f->last.item[t][item->lane] == i)
+            HZP_TRY(hzp_fence_record(f->end[t][item->lane], lane));
     return HZP_OK;
 }
 
@@ -225,7 +232,7 @@ static int issue_graph(struct hzp_exec *e, const struct hzp_plan *plan, struct h
         return 0;
     int lane = plan->item[0].lane;
     if (older && !older->ended)
-        HZP_TRY(wait_for_older(e, &plan->item[0], older));
+        HZP_TRY(wait_for_older(e, &plan->item[0], 0, older));
     int r = hzp_graphs_issue(e->graphs, plan, count, e->lane[lane], e->share[lane],
                              e->timed ? &f->graph : NULL);
     if (r <= 0)
@@ -247,8 +254,9 @@ static int queue_up(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_
     HZP_TRY(from);
     for (int32_t i = from; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
-        if (older && !older->ended && first.item[item->train][item->lane] == i)
-            HZP_TRY(wait_for_older(e, item, older));
+        for (int t = 0; t < 2; t++)
+            if (older && !older->ended && first.item[t][item->lane] == i)
+                HZP_TRY(wait_for_older(e, item, t, older));
         HZP_TRY(issue_item(e, plan, i, f));
     }
     return HZP_OK;
@@ -286,17 +294,20 @@ static void divide(const struct hzp_plan *plan, struct hzp_price *price, uint64_
                    struct hzp_exec_times *ret)
 {
     static const struct hzp_price guess = {.flops_per_ns = 1000, .bytes_per_ns = 100};
-    double train = 0, all = 0;
+    double train = 0, ride = 0, all = 0;
     for (int32_t i = 0; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
         double ns = hzp_price_ns(price ? price : &guess, item->op, item->args);
+        double trains = ns * (1 - hzp_price_serving(price ? price : &guess, item));
         all += ns;
-        train += item->train ? ns : 0;
+        train += trains;
+        ride += item->rides ? trains : 0;
     }
     if (all <= 0)
         return;
     ret->train_ns = (uint64_t)((double)took * (train / all));
     ret->serve_ns = took - ret->train_ns;
+    ret->ride_ns = (uint64_t)((double)took * (ride / all));
     double factor = (double)took / all;
     for (int32_t i = 0; price && i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
@@ -328,19 +339,23 @@ static void spread(struct hzp_flight *f, const struct hzp_price *price)
 static void account(struct hzp_flight *f, struct hzp_price *price, uint64_t took,
                     struct hzp_exec_times *ret)
 {
+    static const struct hzp_price guess = {.flops_per_ns = 100, .bytes_per_ns = 15};
     const struct hzp_plan *plan = f->plan;
-    uint64_t busy[2] = {0, 0};
+    double train = 0, ride = 0, all = 0;
     for (int32_t i = 0; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
         uint64_t ns = f->span[i].end_ns - f->span[i].begin_ns;
-        busy[item->train] += ns;
-        profile_add(&f->exec->profile, item, ns);
+        double serving = hzp_price_serving(price ? price : &guess, item);
+        all += (double)ns;
+        train += (1 - serving) * (double)ns;
+        ride += item->rides ? (1 - serving) * (double)ns : 0;
+        profile_add(&f->exec->profile, item, ns, serving);
         if (price)
             hzp_price_learn(price, item->op, item->args, (double)ns);
     }
-    double all = (double)busy[0] + (double)busy[1];
-    ret->train_ns = all > 0 ? (uint64_t)((double)took * ((double)busy[1] / all)) : 0;
+    ret->train_ns = all > 0 ? (uint64_t)((double)took * (train / all)) : 0;
     ret->serve_ns = took - ret->train_ns;
+    ret->ride_ns = all > 0 ? (uint64_t)((double)took * (ride / all)) : 0;
 }
 
 /* Time counts from when the run could begin: what ran before it is not its own. */
@@ -393,8 +408,9 @@ int hzp_exec_land(struct hzp_flight *f, struct hzp_price *price, struct hzp_exec
     }
     spread(f, price);
     for (int32_t i = 0; i < f->plan->items; i++) {
-        uint64_t *of = &end[f->plan->item[i].train];
-        *of = HZP_MAX(*of, f->span[i].end_ns);
+        for (int t = 0; t < 2; t++)
+            if (hzp_item_of(&f->plan->item[i], t))
+                end[t] = HZP_MAX(end[t], f->span[i].end_ns);
     }
     ret->serve_end_ns = end[0] ? since(f, end[0], before[0]) : 0;
     ret->train_end_ns = end[1] ? since(f, end[1], before[1]) : 0;

@@ -30,7 +30,8 @@ int hzp_exec_create(struct hzp_device *dev, struct hzp_exec **ret);
 void hzp_exec_destroy(struct hzp_exec *exec); /* NULL: no effect; its flights were closed before */
 
 struct hzp_exec_times {
-    uint64_t serve_ns, train_ns; /* by items' `train`; together about the run's duration */
+    uint64_t serve_ns, train_ns; /* by tenant; together about the run's duration */
+    uint64_t ride_ns;            /* of train_ns: in serving's items, by prices */
     /* From when the run could begin, that is, its issue or the end of what went before, to the end
      * of the last item of each; 0: none, or the device does not time single ops. */
     uint64_t serve_end_ns, train_end_ns;

@@ -2,8 +2,11 @@
 #include "nanobatch/forward.h"
 
 #include "nanobatch/layer.h"
+#include "nanobatch/ride.h"
+#include "nanobatch/train_space.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static size_t lay_out(struct hzp_serve_space *s, char *base, const struct hzp_model_config *c,
                       enum hzp_dtype act, int32_t rows, int32_t logits)
@@ -74,9 +77,47 @@ struct chain {
     struct hzp_nano nano;
     struct hzp_layer_space space;
     const uint8_t *lane_of;
-    int32_t tail, also;
+    int32_t tail, also[2];
     int32_t *append; /* [layers] its kv_append items */
+    struct hzp_ride *ride; /* NULL: it carries nobody */
 };
+
+static struct hzp_packed riding(const struct hzp_ride *ride)
+{
+    return hzp_micro_packed(ride->rider.micro, ride->chunk);
+}
+
+/* The residual stream of a riding chain's rows before layer `layer`, behind the chunk's. */
+static struct hzp_mat behind(const struct chain *c, int32_t layer)
+{
+    struct hzp_packed chunk = riding(c->ride);
+    return hzp_mat_rows(c->ride->rider.space->kept[layer].x_in, chunk.row0 + chunk.rows,
+                        c->nano.rows);
+}
+
+static bool carries(const struct chain *c, int32_t layer)
+{
+    return c->ride && layer >= c->ride->layer0 && layer < c->ride->layer1;
+}
+
+/* Where the chain's rows of a layer are: in layers that carry a chunk, behind its rows. */
+static struct hzp_layer_space space_of(const struct chain *c, int32_t layer)
+{
+    struct hzp_layer_space s = c->space;
+    if (carries(c, layer)) {
+        struct hzp_packed chunk = riding(c->ride);
+        s = hzp_train_layer_space(c->ride->rider.space, layer, chunk.row0,
+                                  chunk.rows + c->nano.rows);
+        s.quantum_flops = 0;
+        s.rides = chunk.rows;
+        return s;
+    }
+    if (c->ride && layer == c->ride->layer1)
+        s.x_in = behind(c, layer);
+    if (carries(c, layer + 1))
+        s.x_out = behind(c, layer + 1);
+    return s;
+}
 
 static void add_head(struct hzp_plan *plan, const struct hzp_model *model,
                      const struct hzp_version *v, const struct hzp_batch *batch,
@@ -88,10 +129,12 @@ static void add_head(struct hzp_plan *plan, const struct hzp_model *model,
     struct hzp_mat normed = hzp_mat_rows(space->picked_normed, 0, batch->logits);
     struct hzp_mat logits = hzp_mat_rows(space->logits, 0, batch->logits);
     plan->lane_of = chain[0].lane_of;
-    plan->tail = plan->also = -1;
+    plan->tail = plan->also[0] = plan->also[1] = -1;
     HZP_PLAN_NEXT(plan, gather, .x = x, .y = picked, .index = batch->logit_row);
     for (int32_t i = 0; i < chains; i++)
         hzp_plan_need(plan, chain[i].tail);
+    if (chain[0].ride && chain[0].ride->layer1 == model->config->layers)
+        chain[0].ride->end = plan->tail;
     HZP_PLAN_NEXT(plan, rmsnorm, .x = picked, .w = hzp_version_mat(w, v, HZP_FINAL_NORM, -1),
                   .y = normed, .eps = model->config->norm_eps);
     HZP_PLAN_NEXT(plan, matmul, .a = normed, .b = hzp_version_mat(w, v, HZP_HEAD, -1), .c = logits,
@@ -111,17 +154,26 @@ static void add_piece(struct hzp_plan *plan, const struct hzp_model *model,
     int32_t layer = piece / 2;
     if (piece == 0)
         HZP_PLAN_NEXT(plan, embed, .table = hzp_version_mat(model->weights, v, HZP_EMBED, -1),
-                      .y = c->space.x_in, .id = c->nano.id);
+                      .y = carries(c, 0) ? behind(c, 0) : c->space.x_in, .id = c->nano.id);
+    struct hzp_layer_space own = space_of(c, layer);
     if (piece % 2) {
-        hzp_layer_finish(plan, model, v, layer, &c->space);
+        hzp_layer_finish(plan, model, v, layer, &own);
+        if (c->ride && layer == c->ride->layer1)
+            c->ride->end = plan->tail;
         return;
+    }
+    struct hzp_packed packed, *with = NULL;
+    if (carries(c, layer)) {
+        packed = riding(c->ride);
+        with = &packed;
+        plan->also[1] = layer == c->ride->layer0 ? c->ride->need : -1;
     }
     int32_t need[HZP_NANO_MAX];
     struct hzp_paged paged = {.nano = &c->nano, .kv = &kv[layer], .need = need};
     for (const struct chain *b = all; b < c; b++)
         if (b->nano.row0 + b->nano.rows > c->nano.joins)
             need[paged.needs++] = b->append[layer];
-    hzp_layer_attend(plan, model, v, layer, &c->space, &paged, NULL);
+    hzp_layer_attend(plan, model, v, layer, &own, &paged, with);
     c->append[layer] = paged.append;
 }
 
@@ -139,13 +191,13 @@ static void add_turn(struct hzp_plan *plan, const struct hzp_model *model,
 {
     plan->lane_of = c->lane_of;
     plan->tail = c->tail;
-    plan->also = c->also;
+    memcpy(plan->also, c->also, sizeof(plan->also));
     plan->row0 = c->nano.row0;
     plan->rows = c->nano.rows;
     for (int32_t piece = from; piece < to; piece++)
         add_piece(plan, model, v, kv, all, c, piece);
     c->tail = plan->tail;
-    c->also = plan->also;
+    memcpy(c->also, plan->also, sizeof(c->also));
 }
 
 /* Fetches the tokens that the step before draws.  Returns the item; -1: there are none. */
@@ -154,14 +206,15 @@ static int32_t add_refs(struct hzp_plan *plan, const struct hzp_batch *b, const 
     if (!b->refs)
         return -1;
     plan->lane_of = lane_of;
-    plan->tail = plan->also = -1;
+    plan->tail = plan->also[0] = plan->also[1] = -1;
     return HZP_PLAN_NEXT(plan, gather, .x = {b->from->token, b->from->logits, 1, 1, HZP_I32},
                          .y = {b->id, b->refs, 1, 1, HZP_I32}, .index = b->ref);
 }
 
 static int32_t make_chains(struct hzp_plan *plan, const struct hzp_model *model,
                            struct hzp_batch *batch, const struct hzp_serve_space *space,
-                           const struct hzp_plan_shape *shape, struct chain ret[HZP_NANO_MAX])
+                           const struct hzp_plan_shape *shape, struct hzp_ride *ride,
+                           struct chain ret[HZP_NANO_MAX])
 {
     int32_t cut[HZP_NANO_MAX + 1], nano = 0;
     struct hzp_nano nanos[HZP_NANO_MAX];
@@ -175,7 +228,8 @@ static int32_t make_chains(struct hzp_plan *plan, const struct hzp_model *model,
                            .space = rows_of(space, nanos[i].row0, nanos[i].rows),
                            .lane_of = shape->lane[nano],
                            .tail = -1,
-                           .also = -1,
+                           .also = {-1, -1},
+                           .ride = ride,
                            .append = HZP_ARENA_ARRAY(&plan->arena, int32_t, model->config->layers)};
     }
     return count;
@@ -186,6 +240,14 @@ void hzp_forward_build(struct hzp_plan *plan, const struct hzp_model *model,
                        const struct hzp_kv *kv, struct hzp_serve_space *space,
                        const struct hzp_plan_shape *shape)
 {
+    hzp_forward_build_with(plan, model, v, batch, kv, space, shape, NULL);
+}
+
+void hzp_forward_build_with(struct hzp_plan *plan, const struct hzp_model *model,
+                            const struct hzp_version *v, struct hzp_batch *batch,
+                            const struct hzp_kv *kv, struct hzp_serve_space *space,
+                            const struct hzp_plan_shape *shape, struct hzp_ride *ride)
+{
     struct chain chain[HZP_NANO_MAX];
     int32_t pieces = 2 * model->config->layers, from = 0;
     if (batch->rows == 0)
@@ -194,7 +256,8 @@ void hzp_forward_build(struct hzp_plan *plan, const struct hzp_model *model,
         shape = &hzp_plan_sequential;
     for (int l = 0; l < HZP_LANE_COUNT; l++)
         plan->units[l] = shape->units[l];
-    int32_t chains = make_chains(plan, model, batch, space, shape, chain);
+    int32_t chains = make_chains(plan, model, batch, space, shape, ride, chain);
+    HZP_ASSERT(!ride || chains == 1);
     int32_t refs = add_refs(plan, batch, chain[0].lane_of);
     for (int32_t i = 0; i < chains && chain[i].nano.row0 < batch->refs; i++)
         chain[i].tail = refs;
@@ -206,10 +269,14 @@ void hzp_forward_build(struct hzp_plan *plan, const struct hzp_model *model,
     }
     plan->row0 = 0;
     plan->rows = batch->rows;
+    if (ride && ride->layer1 == model->config->layers)
+        ride->end = chain[0].tail;
     if (batch->logits > 0)
-        add_head(plan, model, v, batch, space, hzp_mat_rows(space->x, 0, batch->rows), chain,
-                 chains);
+        add_head(plan, model, v, batch, space,
+                 ride && ride->layer1 == model->config->layers ? behind(chain, ride->layer1)
+                                                              : hzp_mat_rows(space->x, 0, batch->rows),
+                 chain, chains);
     plan->lane_of = NULL;
-    plan->tail = plan->also = -1;
+    plan->tail = plan->also[0] = plan->also[1] = -1;
     plan->row0 = plan->rows = 0;
 }

@@ -14,6 +14,8 @@
 #include "nanobatch/plan.h"
 #include "nanobatch/shape.h"
 
+struct hzp_ride;
+
 /* Activations of one serving step: one buffer of each, used by every layer in turn. */
 struct hzp_serve_space {
     struct hzp_device *dev;
@@ -42,5 +44,12 @@ void hzp_forward_build(struct hzp_plan *plan, const struct hzp_model *model,
                        const struct hzp_version *v, struct hzp_batch *batch,
                        const struct hzp_kv *kv, struct hzp_serve_space *space,
                        const struct hzp_plan_shape *shape);
+
+/* The same, with training's rows riding in it (NULL: none): all of the ride is then in the plan.  A shape
+ * that carries it has one nano-batch. */
+void hzp_forward_build_with(struct hzp_plan *plan, const struct hzp_model *model,
+                            const struct hzp_version *v, struct hzp_batch *batch,
+                            const struct hzp_kv *kv, struct hzp_serve_space *space,
+                            const struct hzp_plan_shape *shape, struct hzp_ride *ride);
 
 #endif

@@ -74,8 +74,8 @@ int32_t hzp_graphs_fit(const struct hzp_graphs *g, const struct hzp_plan *plan)
         return 0;
     for (; count < plan->items && !plan->item[count].train; count++) {
         const struct hzp_item *item = &plan->item[count];
-        if (item->op == HZP_OP_attn_prefill)
-            return 0;
+        if (item->op == HZP_OP_attn_prefill || item->rides)
+            return 0; /* no such step comes again as it was */
         if (item->lane != plan->item[0].lane)
             break;
     }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/layer.h"
 
-#include "nanobatch/backward.h"
 #include "nanobatch/batch.h"
 
 #include <math.h>
@@ -96,40 +95,92 @@ static void add_paged_attention(struct hzp_plan *plan, const struct hzp_model *m
         hzp_plan_next(plan, HZP_OP_attn_prefill, &args);
         for (int32_t i = 0; i < paged->needs; i++)
             hzp_plan_need(plan, paged->need[i]);
-        plan->also = decode;
+        plan->also[0] = decode;
     }
 }
 
 static void add_packed_attention(struct hzp_plan *plan, const struct hzp_model *model,
-                                 const struct hzp_layer_space *s, const struct hzp_micro *micro)
+                                 const struct hzp_layer_space *s, const struct hzp_packed *packed)
 {
-    HZP_PLAN_NEXT(
-        plan, attn_packed, .qkv = s->qkv, .out = s->attn, .lse = s->lse,
-        .segs = {micro->row0, micro->pos0, micro->docs, micro->doc_rows_max, micro->doc_rows_max},
-        .heads = model->config->heads, .scale = hzp_model_attn_scale(model));
+    struct hzp_mat qkv = s->qkv; /* with what came before, in the same buffer */
+    size_t row = (size_t)qkv.stride * hzp_dtype_size(qkv.type);
+    qkv.ptr = (char *)qkv.ptr - (size_t)packed->before * row;
+    qkv.rows += packed->before;
+    HZP_PLAN_NEXT(plan, attn_packed, .qkv = qkv, .out = s->attn, .lse = s->lse,
+                  .segs = packed->segs, .heads = model->config->heads,
+                  .scale = hzp_model_attn_scale(model));
+}
+
+/* Rows [row0, row0 + rows) of what rotation and attention see. */
+static struct hzp_layer_space tenant_of(const struct hzp_layer_space *s, int32_t row0, int32_t rows)
+{
+    struct hzp_layer_space of = *s;
+    of.qkv_bare = hzp_mat_rows(s->qkv_bare, row0, rows);
+    of.qkv = hzp_mat_rows(s->qkv, row0, rows);
+    of.attn = hzp_mat_rows(s->attn, row0, rows);
+    return of;
+}
+
+static void add_rope(struct hzp_plan *plan, const struct hzp_model *model,
+                     const struct hzp_version *v, int32_t layer, const struct hzp_layer_space *s,
+                     const int32_t *pos)
+{
+    const struct hzp_weights *w = model->weights;
+    HZP_PLAN_NEXT(plan, rope, .x = s->qkv_bare, .y = s->qkv,
+                  .q_norm = hzp_version_mat(w, v, HZP_Q_NORM, layer),
+                  .k_norm = hzp_version_mat(w, v, HZP_K_NORM, layer), .table = model->rope,
+                  .pos = pos, .heads = model->config->heads, .eps = model->config->norm_eps);
+}
+
+/* Training's rotation and attention in a plan of serving's; returns their last item. */
+static int32_t add_riding_attention(struct hzp_plan *plan, const struct hzp_model *model,
+                                    const struct hzp_version *v, int32_t layer,
+                                    const struct hzp_layer_space *s,
+                                    const struct hzp_packed *packed)
+{
+    int32_t row0 = plan->row0, rows = plan->rows;
+    struct hzp_layer_space first = tenant_of(s, 0, packed->rows);
+    plan->train = true;
+    plan->row0 = packed->row0;
+    plan->rows = packed->rows;
+    add_rope(plan, model, v, layer, &first, packed->pos);
+    add_packed_attention(plan, model, &first, packed);
+    plan->train = false;
+    plan->row0 = row0;
+    plan->rows = rows;
+    return plan->tail;
 }
 
 void hzp_layer_attend(struct hzp_plan *plan, const struct hzp_model *model,
                       const struct hzp_version *v, int32_t layer, const struct hzp_layer_space *s,
-                      struct hzp_paged *paged, const struct hzp_micro *micro)
+                      struct hzp_paged *paged, const struct hzp_packed *packed)
 {
     const struct hzp_model_config *config = model->config;
     const struct hzp_weights *w = model->weights;
+    struct hzp_layer_space own = *s; /* serving's, or all there is */
+    int32_t rider = -1;
+    HZP_ASSERT(s->rides == (paged && packed ? packed->rows : 0));
     plan->layer = (int16_t)layer;
 
+    plan->rides = s->rides;
     HZP_PLAN_NEXT(plan, rmsnorm, .x = s->x_in, .w = hzp_version_mat(w, v, HZP_ATTN_NORM, layer),
                   .y = s->normed, .rstd = s->rstd_attn, .eps = config->norm_eps);
     add_projection(plan, s->quantum_flops, s->normed, hzp_version_mat(w, v, HZP_QKV, layer),
                    hzp_version_mat(w, v, HZP_QKV_BIAS, layer), s->qkv_bare, false);
-    HZP_PLAN_NEXT(plan, rope, .x = s->qkv_bare, .y = s->qkv,
-                  .q_norm = hzp_version_mat(w, v, HZP_Q_NORM, layer),
-                  .k_norm = hzp_version_mat(w, v, HZP_K_NORM, layer), .table = model->rope,
-                  .pos = paged ? paged->nano->pos : micro->pos, .heads = config->heads,
-                  .eps = config->norm_eps);
+    plan->rides = 0;
+
+    if (s->rides) {
+        int32_t product = plan->tail;
+        rider = add_riding_attention(plan, model, v, layer, s, packed);
+        plan->tail = product;
+        own = tenant_of(s, s->rides, s->qkv.rows - s->rides);
+    }
+    add_rope(plan, model, v, layer, &own, paged ? paged->nano->pos : packed->pos);
     if (paged)
-        add_paged_attention(plan, model, s, paged);
+        add_paged_attention(plan, model, &own, paged);
     else
-        add_packed_attention(plan, model, s, micro);
+        add_packed_attention(plan, model, &own, packed);
+    plan->also[1] = rider;
     plan->layer = -1;
 }
 
@@ -139,6 +190,7 @@ void hzp_layer_finish(struct hzp_plan *plan, const struct hzp_model *model,
     const struct hzp_weights *w = model->weights;
     const struct hzp_mat none = {0};
     plan->layer = (int16_t)layer;
+    plan->rides = s->rides;
 
     carry(plan, s->x_in, s->x_mid);
     add_projection(plan, s->quantum_flops, s->attn, hzp_version_mat(w, v, HZP_O, layer), none,
@@ -153,4 +205,5 @@ void hzp_layer_finish(struct hzp_plan *plan, const struct hzp_model *model,
     add_projection(plan, s->quantum_flops, s->inner, hzp_version_mat(w, v, HZP_DOWN, layer), none,
                    s->x_out, true);
     plan->layer = -1;
+    plan->rides = 0;
 }

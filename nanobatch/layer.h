@@ -9,7 +9,8 @@
  *
  * Serving gives one buffer for x_in, x_mid and x_out and one for qkv_bare and qkv; training gives
  * each its own, because the backward pass reads them again.  Where attention finds keys and values
- * is the only other difference: in pages, or in the rows themselves.
+ * is the only other difference: in pages, or in the rows themselves.  A layer may have rows of both:
+ * then its weights are read once (ride.h).
  *
  * Thread: engine.
  */
@@ -19,7 +20,6 @@
 #include "nanobatch/model.h"
 #include "nanobatch/plan.h"
 
-struct hzp_micro;
 struct hzp_nano;
 
 struct hzp_layer_space {
@@ -31,6 +31,8 @@ struct hzp_layer_space {
     float *rstd_attn, *rstd_mlp;       /* [rows] F32, or NULL: not kept */
     float *lse;                        /* [rows][heads], or NULL */
     uint64_t quantum_flops;            /* matrix products are cut to about this; 0: whole */
+    int32_t rides;                     /* the first so many rows are training's, the others serving's;
+                                        * 0: all are of one tenant */
 };
 
 /* Serving's attention: the nano-batch's rows over this layer's pages.  Rows of one segment may lie in
@@ -43,11 +45,20 @@ struct hzp_paged {
     int32_t append;      /* out: its own kv_append */
 };
 
+/* Training's attention: documents, in the rows themselves and those before them. */
+struct hzp_packed {
+    struct hzp_segs segs;
+    const int32_t *pos;  /* [rows] */
+    int32_t row0, rows;  /* of the micro-batch */
+    int32_t before;      /* rows before them that the first document begins in */
+};
+
 /* A layer in two halves, so that another nano-batch's items can stand between them: from x_in to
- * attn, and from there to x_out.  Exactly one of paged (serving) and micro (training) is given. */
+ * attn, and from there to x_out.  Given is paged (serving), packed (training), or both: then the
+ * first s->rides rows are training's, and all but rotation and attention is one op for both. */
 void hzp_layer_attend(struct hzp_plan *plan, const struct hzp_model *model,
                       const struct hzp_version *v, int32_t layer, const struct hzp_layer_space *s,
-                      struct hzp_paged *paged, const struct hzp_micro *micro);
+                      struct hzp_paged *paged, const struct hzp_packed *packed);
 void hzp_layer_finish(struct hzp_plan *plan, const struct hzp_model *model,
                       const struct hzp_version *v, int32_t layer,
                       const struct hzp_layer_space *s);

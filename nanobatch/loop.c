@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "nanobatch/exec.h"
+#include "nanobatch/ride.h"
 #include "nanobatch/split.h"
 
 #include <stdatomic.h>
@@ -24,6 +25,7 @@
 
 struct counters {
     _Atomic uint64_t steps, serve_steps, train_steps, serve_ns, train_ns, idle_ns;
+    _Atomic uint64_t ride_steps;
     _Atomic uint64_t ahead_steps, form_ns, issue_ns, deliver_ns, hidden_ns;
     atomic_bool failed;
 };
@@ -35,6 +37,7 @@ struct leg {
     enum stage stage;
     struct hzp_step step;
     struct hzp_split_step split; /* what the split knows of it */
+    struct hzp_ride ride;        /* what of the slice rides: no layers, if nothing does */
     struct hzp_batch *batch;     /* NULL: nothing serves */
     struct hzp_plan plan;
     struct hzp_flight *flight;
@@ -89,7 +92,7 @@ int hzp_loop_create(const struct hzp_loop_config *config, struct hzp_loop **ret)
     hzp_split_init(&loop->split, &(struct hzp_split_config){
         .policy = config->policy,
         .idle_ns = config->idle_ns,
-        .beside = config->beside != NULL,
+        .beside = config->beside && hzp_plan_shape_beside(config->beside),
         .model = config->model,
         .price = &loop->price,
     });
@@ -104,7 +107,7 @@ int hzp_loop_create(const struct hzp_loop_config *config, struct hzp_loop **ret)
     loop->ahead = config->run_ahead == HZP_AHEAD_ALWAYS ||
                   (config->run_ahead == HZP_AHEAD_AUTO && alone);
     loop->early = loop->ahead && (alone || config->shape);
-    loop->split.config.early = loop->early || config->beside;
+    loop->split.config.early = loop->early || loop->split.config.beside;
     *ret = loop;
     return HZP_OK;
 }
@@ -180,6 +183,8 @@ static int serve(struct hzp_loop *loop, struct leg *leg)
 {
     HZP_TRY(hzp_exec_wait_serving(leg->flight, &leg->step.served_ns));
     uint64_t begin = host_ns();
+    if (leg->split.ride_ns > 0) /* of that, how long training's rows took is known by prices */
+        leg->step.served_ns -= HZP_MIN(leg->step.served_ns, (uint64_t)leg->split.ride_ns);
     leg->tokens_ns = leg->step.end_ns = hzp_device_now_ns(loop->config.model->dev);
     leg->stage = SERVED;
     tell(loop, leg, false, HZP_OK);
@@ -260,6 +265,7 @@ static struct leg *begin_step(struct hzp_loop *loop)
     step->rows_left = step->batch ? step->batch->max.rows_max : 0;
     step->under_way = before && before->stage == ISSUED ? &before->step : NULL;
     step->version = hzp_weights_current(loop->config.model->weights);
+    leg->ride = (struct hzp_ride){.layer0 = 0};
     hzp_split_begin(&loop->split, &leg->split, step->begin_ns);
     /* Two such steps may be under way when a request comes. */
     step->train_ns = leg->split.train_ns / (loop->ahead && hzp_exec_alone(loop->exec) ? 2 : 1);
@@ -300,6 +306,7 @@ static void plan_serving(struct hzp_loop *loop, struct leg *leg)
         step->price = &loop->price_beside;
     step->train_ns = leg->split.train_ns;
     step->item_ns = leg->split.item_ns;
+    step->ride_rows = both && both->ride ? step->batch->rows : 0;
 }
 
 /* Serving's part was planned before anybody knew whether training would come. */
@@ -309,13 +316,34 @@ static void take_training(struct hzp_loop *loop, struct leg *leg)
     const struct hzp_plan_shape *both = NULL;
     if (step->batch && step->batch->rows > 0)
         both = shape_of(loop, step->batch, true);
-    if (both && (leg->split.beside || loop->config.plans)) {
-        hzp_plan_clear(&leg->plan);
-        hzp_forward_build(&leg->plan, loop->config.model, step->version, step->batch, step->kv,
-                          loop->config.space, both);
-        hzp_plan_for_training(&leg->plan, both);
+    if (!both || !(leg->split.beside || both->ride || loop->config.plans)) {
+        hzp_plan_take(&leg->plan, step->chain, step->from, step->to);
+        return;
     }
-    hzp_plan_take(&leg->plan, step->chain, step->from, step->to);
+    struct hzp_step_plan what = {.model = loop->config.model, .version = step->version,
+                                 .batch = step->batch, .kv = step->kv,
+                                 .space = loop->config.space, .shape = both,
+                                 .chain = step->chain, .from = step->from, .to = step->to,
+                                 .rider = step->rider};
+    hzp_plan_clear(&leg->plan);
+    if (hzp_step_build(&leg->plan, &what, &leg->ride))
+        count(&loop->counters.ride_steps, 1);
+}
+
+/* What the slice will take, by prices; in the split, how much of that in serving's own items. */
+static double slice_ns(const struct hzp_loop *loop, struct leg *leg)
+{
+    const struct hzp_step *step = &leg->step;
+    struct hzp_shared shared;
+    bool rides = step->ride_rows > 0 &&
+                 hzp_ride_find(step->rider, step->version, step->chain, step->from, step->to,
+                               step->ride_rows, &leg->ride);
+    if (!rides)
+        return hzp_price_slice(step->price, step->chain, step->from, step->to, NULL);
+    shared = (struct hzp_shared){step->ride_rows, leg->ride.from, leg->ride.to};
+    leg->split.ride_ns =
+        hzp_price_slice(step->price, step->chain, leg->ride.from, leg->ride.to, &shared);
+    return hzp_price_slice(step->price, step->chain, step->from, step->to, &shared);
 }
 
 /* True: there is something to run. */
@@ -333,9 +361,7 @@ static bool offer(struct hzp_loop *loop, struct leg *leg)
     }
     bool trains = step->chain && step->to > step->from;
     hzp_split_taken(&loop->split, &leg->split, trains,
-                    trains && leg->split.rows
-                        ? hzp_price_slice(step->price, step->chain, step->from, step->to)
-                        : 0);
+                    trains && leg->split.rows ? slice_ns(loop, leg) : 0);
     if (trains)
         take_training(loop, leg);
     return any;
@@ -511,6 +537,7 @@ void hzp_loop_read_stats(struct hzp_loop *loop, struct hzp_loop_stats *ret)
         .steps = atomic_load_explicit(&c->steps, memory_order_relaxed),
         .serve_steps = atomic_load_explicit(&c->serve_steps, memory_order_relaxed),
         .train_steps = atomic_load_explicit(&c->train_steps, memory_order_relaxed),
+        .ride_steps = atomic_load_explicit(&c->ride_steps, memory_order_relaxed),
         .serve_ns = atomic_load_explicit(&c->serve_ns, memory_order_relaxed),
         .train_ns = atomic_load_explicit(&c->train_ns, memory_order_relaxed),
         .idle_ns = atomic_load_explicit(&c->idle_ns, memory_order_relaxed),

@@ -49,7 +49,8 @@ struct hzp_loop_config {
     /* How steps are cut and spread over lanes, borrowed for the loop's life: those that only serve
      * (NULL: sequentially), and those in which training runs beside requests (NULL: as the former,
      * training in turn with them; split.h says for how long).  Where `beside` gives
-     * training lanes of its own, its slice is as long as serving, or as goals allow. */
+     * training lanes of its own, its slice is as long as serving, or as goals allow.  A shape of
+     * either kind, or of the table's, may let training ride (ride.h). */
     const struct hzp_plan_shape *shape, *beside;
     const struct hzp_plan_table *plans; /* borrowed: the shape of each step by its rows, instead of
                                          * `shape`, and of `beside` where that is NULL; NULL: none */
@@ -80,6 +81,7 @@ const struct hzp_profile *hzp_loop_profile(const struct hzp_loop *loop);
 
 struct hzp_loop_stats {
     uint64_t steps, serve_steps, train_steps;
+    uint64_t ride_steps;  /* in which training's rows rode in serving's products */
     uint64_t serve_ns, train_ns, idle_ns; /* device time by tenant */
     uint64_t ahead_steps; /* formed while the step before ran */
     /* The processor's time of the engine thread outside the device: forming steps, issuing them

@@ -9,12 +9,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PARTS_MAX = 768, PASSES = 2, RUNS_MIN = 2, RUNS_MAX = 13, DEPTH = 512 };
+enum { PARTS_MAX = 1152, PASSES = 3, RUNS_MIN = 2, RUNS_MAX = 9, DEPTH = 512 };
 
 /* A part's runs together, about: more of what is short. */
-static const double part_ns = 200e6;
+static const double part_ns = 130e6;
 
-static const uint64_t warm_ns = 60000000;
+/* A whole plan takes no longer than so many times its items, unless somebody halted it. */
+static const double stretch_max = 1.3;
+
+static const uint64_t warm_ns = 50000000;
+
+/* Of a plan that takes longer than this not all is run: every layer has the same ops, and so many of
+ * each are enough. */
+static const double long_ns = 150e6;
+enum { OF_A_KIND_MAX = 8 };
 
 enum what { STEP, MICRO, UPDATE, BETWEEN, PAIR };
 
@@ -33,6 +41,14 @@ struct sample {
     double ns;
 };
 
+/* The plan's items of one key and size. */
+struct kind {
+    struct hzp_op_key key;
+    struct hzp_op_size size;
+    int32_t items, ran; /* in the plan; in the last run */
+    double ns;          /* the quickest of those */
+};
+
 struct hzp_measure {
     struct hzp_rig *rig;
     struct hzp_tables *tables;
@@ -41,9 +57,13 @@ struct hzp_measure {
     struct hzp_fence *fence;
     struct part part[PARTS_MAX];
     struct hzp_plan plan;
-    struct hzp_span *span; /* [room] */
-    bool *again;           /* [room] */
+    struct hzp_span *span; /* [room], all of these: of the plan's items */
+    bool *again;
+    bool *ran;             /* in the last run */
+    int32_t *kind;         /* index into kinds */
     int32_t room, pass;    /* pass: what parts listed now belong to */
+    struct kind *kinds;
+    int32_t kinds_count, kinds_room;
     struct sample *sample;
     int32_t samples, samples_room;
 };
@@ -166,6 +186,9 @@ void hzp_measure_destroy(struct hzp_measure *m)
     hzp_plan_fini(&m->plan);
     free(m->span);
     free(m->again);
+    free(m->ran);
+    free(m->kind);
+    free(m->kinds);
     free(m->sample);
     free(m);
 }
@@ -193,41 +216,110 @@ const char *hzp_measure_what(const struct hzp_measure *m, char *text)
 
 /* ---- one lane ---- */
 
-static void make_room(struct hzp_measure *m)
+/* Reads the plan: room for its items, and what kinds there are. */
+static void take_plan(struct hzp_measure *m)
 {
-    if (m->plan.items <= m->room)
-        return;
-    m->room = m->plan.items;
-    m->span = hzp_xrealloc(m->span, (size_t)m->room * sizeof(*m->span));
-    m->again = hzp_xrealloc(m->again, (size_t)m->room * sizeof(*m->again));
+    if (m->plan.items > m->room) {
+        m->room = m->plan.items;
+        m->span = hzp_xrealloc(m->span, (size_t)m->room * sizeof(*m->span));
+        m->again = hzp_xrealloc(m->again, (size_t)m->room * sizeof(*m->again));
+        m->ran = hzp_xrealloc(m->ran, (size_t)m->room * sizeof(*m->ran));
+        m->kind = hzp_xrealloc(m->kind, (size_t)m->room * sizeof(*m->kind));
+    }
+    hzp_plan_find_again(&m->plan, m->again);
+    m->kinds_count = 0;
+    for (int32_t i = 0; i < m->plan.items; i++) {
+        struct kind new = {.items = 0};
+        int32_t k = 0;
+        hzp_op_describe(m->plan.item[i].op, m->plan.item[i].args, &new.key, &new.size);
+        new.key.again = m->again[i];
+        while (k < m->kinds_count && (memcmp(&m->kinds[k].key, &new.key, sizeof(new.key)) != 0 ||
+                                      m->kinds[k].size.x != new.size.x ||
+                                      m->kinds[k].size.y != new.size.y))
+            k++;
+        if (k == m->kinds_room) {
+            m->kinds_room = HZP_MAX(64, 2 * m->kinds_room);
+            m->kinds = hzp_xrealloc(m->kinds, (size_t)m->kinds_room * sizeof(*m->kinds));
+        }
+        if (k == m->kinds_count)
+            m->kinds[m->kinds_count++] = new;
+        m->kinds[k].items++;
+        m->kind[i] = k;
+    }
 }
 
-/* Runs the plan in order on one lane of so many units, each item timed. */
-static int run_once(struct hzp_measure *m, int32_t units)
+/* Runs the plan in order on one lane of so many units, each item timed; of each kind at most so many.
+ * Who was left out leaves what it would have written as it is: that changes no other op's time. */
+static int run_some(struct hzp_measure *m, int32_t units, int32_t most)
 {
+    for (int32_t k = 0; k < m->kinds_count; k++) {
+        m->kinds[k].ran = 0;
+        m->kinds[k].ns = INFINITY;
+    }
     HZP_TRY(hzp_lane_set_share(m->lane, units == m->tables->threads ? 0 : units));
     for (int32_t i = 0; i < m->plan.items; i++) {
+        struct kind *kind = &m->kinds[m->kind[i]];
+        m->ran[i] = kind->ran < most;
+        if (!m->ran[i])
+            continue;
+        kind->ran++;
         HZP_TRY(hzp_lane_time(m->lane, &m->span[i]));
         HZP_TRY(hzp_lane_issue(m->lane, m->plan.item[i].op, m->plan.item[i].args));
     }
     HZP_TRY(hzp_fence_record(m->fence, m->lane));
-    return hzp_fence_wait(m->fence);
+    HZP_TRY(hzp_fence_wait(m->fence));
+    for (int32_t i = 0; i < m->plan.items; i++)
+        if (m->ran[i]) {
+            double *ns = &m->kinds[m->kind[i]].ns;
+            *ns = HZP_MIN(*ns, (double)(m->span[i].end_ns - m->span[i].begin_ns));
+        }
+    return HZP_OK;
+}
+
+static int run_once(struct hzp_measure *m, int32_t units)
+{
+    return run_some(m, units, INT32_MAX);
+}
+
+/* How long all of the plan would take, by the last run; and one item of each kind. */
+static double whole_ns(const struct hzp_measure *m, double *ret_one_each)
+{
+    double whole = 0;
+    *ret_one_each = 0;
+    for (int32_t k = 0; k < m->kinds_count; k++) {
+        whole += m->kinds[k].ns * m->kinds[k].items;
+        *ret_one_each += m->kinds[k].ns;
+    }
+    return whole;
+}
+
+/* The same, by the tables; 0: they do not hold all of it. */
+static double known_ns(const struct hzp_measure *m, int32_t share)
+{
+    double whole = 0;
+    for (int32_t k = 0; k < m->kinds_count; k++) {
+        const struct kind *kind = &m->kinds[k];
+        double ns = hzp_tables_measured(m->tables, &kind->key, &kind->size, share);
+        if (!(ns > 0))
+            return 0;
+        whole += ns * kind->items;
+    }
+    return whole;
 }
 
 static void take_samples(struct hzp_measure *m, bool only_again)
 {
     for (int32_t i = 0; i < m->plan.items; i++) {
-        const struct hzp_item *item = &m->plan.item[i];
-        if (only_again && !m->again[i])
+        const struct kind *kind = &m->kinds[m->kind[i]];
+        if (!m->ran[i] || (only_again && !m->again[i]))
             continue;
         if (m->samples == m->samples_room) {
             m->samples_room = HZP_MAX(4096, 2 * m->samples_room);
             m->sample = hzp_xrealloc(m->sample, (size_t)m->samples_room * sizeof(*m->sample));
         }
-        struct sample *s = &m->sample[m->samples++];
-        hzp_op_describe(item->op, item->args, &s->key, &s->size);
-        s->key.again = m->again[i];
-        s->ns = (double)(m->span[i].end_ns - m->span[i].begin_ns);
+        m->sample[m->samples++] =
+            (struct sample){kind->key, kind->size,
+                            (double)(m->span[i].end_ns - m->span[i].begin_ns)};
     }
 }
 
@@ -248,8 +340,8 @@ static int by_kind_and_time(const void *a, const void *b)
     return r ? r : x->ns < y->ns ? -1 : x->ns > y->ns;
 }
 
-/* The mean of the middle half: who was interrupted does not count, and sums stay sums.  Of two passes
- * the shorter: what disturbs a machine for some tenths of a second only ever adds. */
+/* The mean of the middle half: who was interrupted does not count, and sums stay sums.  Of the passes
+ * the shortest: what disturbs a machine for seconds only ever adds. */
 static void store_samples(struct hzp_measure *m, int32_t share, int32_t runs, int32_t pass)
 {
     qsort(m->sample, (size_t)m->samples, sizeof(*m->sample), by_kind_and_time);
@@ -263,10 +355,10 @@ static void store_samples(struct hzp_measure *m, int32_t share, int32_t runs, in
             sum += m->sample[i].ns;
         double mean = HZP_MAX(sum / (to - from - 2 * cut), 1.0);
         double before = hzp_tables_measured(m->tables, &s->key, &s->size, share);
+        m->tables->items_ns += mean * (to - from) / runs;
         if (pass && before > 0)
             mean = HZP_MIN(mean, before);
         hzp_tables_set(m->tables, &s->key, &s->size, share, mean);
-        m->tables->items_ns += mean * (to - from) / runs;
     }
     m->samples = 0;
 }
@@ -277,15 +369,43 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
+/* A plan that takes long: some of each kind.  *ret_done false: it is not that long. */
+static int measure_long(struct hzp_measure *m, const struct part *p, bool *ret_done)
+{
+    int32_t units = m->tables->units[p->share];
+    double one_each;
+    *ret_done = false;
+    if (whole_ns(m, &one_each) < long_ns)
+        return HZP_OK;
+    HZP_TRY(run_some(m, units, 1)); /* the one before made primitives: what was long may not be */
+    if (whole_ns(m, &one_each) < long_ns)
+        return HZP_OK;
+    *ret_done = true;
+    take_samples(m, p->again);
+    double most = HZP_MIN(HZP_MAX(part_ns / HZP_MAX(one_each, 1.0), 2.0), OF_A_KIND_MAX);
+    HZP_TRY(run_some(m, units, (int32_t)most));
+    take_samples(m, p->again);
+    double items_before = m->tables->items_ns;
+    store_samples(m, p->share, 1, p->pass);
+    m->tables->items_ns = items_before; /* there is no duration of the whole to compare with */
+    return HZP_OK;
+}
+
 static int measure_plan(struct hzp_measure *m, const struct part *p)
 {
     int32_t units = m->tables->units[p->share], runs = RUNS_MIN;
     double took[RUNS_MAX];
-    make_room(m);
-    hzp_plan_find_again(&m->plan, m->again);
+    bool done;
+    take_plan(m);
+    if (p->pass > 1 && known_ns(m, p->share) >= long_ns)
+        return HZP_OK; /* twice is enough for what takes long */
     /* The first run makes primitives and touches memory; and a core that was idle takes a while to
      * come up to speed. */
     uint64_t warm = hzp_device_now_ns(m->dev);
+    HZP_TRY(run_some(m, units, 1));
+    HZP_TRY(measure_long(m, p, &done));
+    if (done)
+        return hzp_lane_set_share(m->lane, 0);
     for (int32_t i = 0; i == 0 || (i < RUNS_MAX && hzp_device_now_ns(m->dev) - warm < warm_ns); i++)
         HZP_TRY(run_once(m, units));
     for (int32_t i = 0; i < runs; i++) {
@@ -299,10 +419,11 @@ static int measure_plan(struct hzp_measure *m, const struct part *p)
     double items_before = m->tables->items_ns;
     store_samples(m, p->share, runs, p->pass);
     qsort(took, (size_t)runs, sizeof(*took), by_value);
-    if (p->again || !p->pass)
-        m->tables->items_ns = items_before; /* only some of the plan's, or not yet the shorter */
+    double items = m->tables->items_ns - items_before, whole = took[(runs - 1) / 2];
+    if (p->again || whole > stretch_max * items)
+        m->tables->items_ns = items_before; /* only some of the plan's; or it was halted */
     else
-        m->tables->plans_ns += took[runs / 2];
+        m->tables->plans_ns += whole;
     return hzp_lane_set_share(m->lane, 0);
 }
 
@@ -342,7 +463,7 @@ static int measure_gap(struct hzp_measure *m, int32_t units, double *ret)
     HZP_TRY(hzp_rig_serve(m->rig, HZP_MIN(c->decode_max, 8), HZP_MIN(c->depth_max, DEPTH),
                           c->decode_max ? 0 : HZP_MIN(c->prefill_max, 8), 0));
     hzp_rig_build(m->rig, &hzp_plan_sequential, 0, 0, &m->plan);
-    make_room(m);
+    take_plan(m);
     double least = INFINITY;
     for (int run = 0; run < 5 && m->plan.items > 1; run++) {
         HZP_TRY(run_once(m, units));

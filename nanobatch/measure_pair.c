@@ -9,18 +9,20 @@
 enum {
     LIST_MAX = 64,    /* items of a side, over and over */
     ISSUED_MAX = 900, /* at a time, of each side: both fit a lane's queue */
-    ROUNDS = 5,
+    ROUNDS = 5, ROUNDS_MIN = 3,
     DECODES = 32, PROMPT = 128, MICRO = 256, /* rows of the steps the items are taken from */
 };
 
-/* So long both sides run, about. */
+/* So long both sides run, about; and so long a pair's rounds take, if they are more than the fewest. */
 static const double window_ns = 25e6;
+static const uint64_t rounds_ns = 900000000;
 
 struct side {
     struct hzp_lane *lane;
     struct hzp_fence *fence;
     const struct hzp_item *item[LIST_MAX];
     int32_t items;
+    int32_t most;                     /* to issue at a time: what the host waits for may be longer */
     int32_t issued;                   /* in the run */
     double alone[LIST_MAX];           /* nanoseconds of each, by itself */
     struct hzp_span span[ISSUED_MAX];
@@ -127,6 +129,28 @@ static double length(const struct hzp_span *span)
     return (double)(span->end_ns - span->begin_ns);
 }
 
+/* Keeps so many of the side's items as fill the window once; runs them, which makes primitives. */
+static int shorten(struct side *side)
+{
+    int32_t all = side->items, kept = 0;
+    double sum = 0;
+    const struct hzp_item *item[LIST_MAX];
+    uint64_t begin = hzp_device_now_ns(side->lane->dev);
+    memcpy(item, side->item, sizeof(item));
+    while (kept < all && (kept < 4 || sum < window_ns)) {
+        side->item[0] = item[kept++];
+        side->items = 1;
+        HZP_TRY(issue(side, 1));
+        HZP_TRY(hzp_fence_wait(side->fence));
+        sum += length(&side->span[0]);
+    }
+    memcpy(side->item, item, sizeof(item));
+    side->items = kept;
+    double each = (double)(hzp_device_now_ns(side->lane->dev) - begin) / HZP_MAX(kept, 1);
+    side->most = (int32_t)HZP_MIN(HZP_MAX(4 * window_ns / HZP_MAX(each, 1.0), 4), ISSUED_MAX);
+    return HZP_OK;
+}
+
 /* How long each item takes while the other lane is idle; returns how many fill the window. */
 static int alone(struct side *side, int32_t *ret_count)
 {
@@ -135,7 +159,7 @@ static int alone(struct side *side, int32_t *ret_count)
     for (int round = 0; round < 2; round++) { /* the first makes primitives and finds the count */
         int32_t count = side->items;
         if (round)
-            count = (int32_t)HZP_MIN(HZP_MAX(*ret_count, side->items), ISSUED_MAX);
+            count = HZP_MIN(HZP_MAX(*ret_count, side->items), ISSUED_MAX);
         HZP_TRY(issue(side, count));
         HZP_TRY(hzp_fence_wait(side->fence));
         memset(side->alone, 0, sizeof(side->alone));
@@ -148,7 +172,7 @@ static int alone(struct side *side, int32_t *ret_count)
             longest = HZP_MAX(longest, ns);
         }
         double want = HZP_MAX(window_ns, 3 * longest) / HZP_MAX(all / count, 1);
-        *ret_count = (int32_t)HZP_MIN(HZP_MAX(want, 4), ISSUED_MAX);
+        *ret_count = (int32_t)HZP_MIN(HZP_MAX(want, 4), side->most);
     }
     for (int32_t i = 0; i < side->items; i++)
         side->alone[i] /= HZP_MAX(seen[i], 1);
@@ -202,12 +226,19 @@ static int measure(struct pair *p, struct hzp_tables *t, enum hzp_class a, enum 
         HZP_TRY(hzp_lane_set_share(p->side[i].lane, units[i]));
     if (p->side[0].lane->inlined || p->side[1].lane->inlined)
         return HZP_OK; /* one after the other: nothing to measure */
-    for (int round = 0; round < ROUNDS; round++)
-        HZP_TRY(measure_round(p, &rate[0][round], &rate[1][round]));
     for (int i = 0; i < 2; i++)
-        qsort(rate[i], ROUNDS, sizeof(double), by_value);
+        HZP_TRY(shorten(&p->side[i]));
+    int rounds = 0;
+    uint64_t begin = hzp_device_now_ns(p->dev);
+    while (rounds < ROUNDS_MIN ||
+           (rounds < ROUNDS && hzp_device_now_ns(p->dev) - begin < rounds_ns)) {
+        HZP_TRY(measure_round(p, &rate[0][rounds], &rate[1][rounds]));
+        rounds++;
+    }
+    for (int i = 0; i < 2; i++)
+        qsort(rate[i], (size_t)rounds, sizeof(double), by_value);
     struct hzp_rate found = {(uint8_t)a, (uint8_t)b, (int16_t)units_a, (int16_t)units_b,
-                             rate[0][ROUNDS / 2], rate[1][ROUNDS / 2]};
+                             rate[0][rounds / 2], rate[1][rounds / 2]};
     if (a == b && units_a == units_b)
         found.rate_a = found.rate_b = (found.rate_a + found.rate_b) / 2;
     hzp_tables_set_rate(t, &found);

@@ -10,7 +10,7 @@ void hzp_plan_init(struct hzp_plan *plan)
     memset(plan, 0, sizeof(*plan));
     hzp_arena_init(&plan->arena);
     plan->layer = -1;
-    plan->tail = plan->also = -1;
+    plan->tail = plan->also[0] = plan->also[1] = -1;
 }
 
 void hzp_plan_fini(struct hzp_plan *plan)
@@ -28,9 +28,9 @@ void hzp_plan_clear(struct hzp_plan *plan)
     memset(plan->units, 0, sizeof(plan->units));
     plan->layer = -1;
     plan->train = false;
-    plan->row0 = plan->rows = 0;
+    plan->row0 = plan->rows = plan->rides = 0;
     plan->lane_of = NULL;
-    plan->tail = plan->also = -1;
+    plan->tail = plan->also[0] = plan->also[1] = -1;
 }
 
 enum hzp_kind hzp_op_kind(enum hzp_op op)
@@ -78,6 +78,7 @@ int32_t hzp_plan_add(struct hzp_plan *plan, enum hzp_op op, enum hzp_lane_name l
     item->train = plan->train;
     item->row0 = plan->row0;
     item->rows = plan->rows;
+    item->rides = plan->rides;
     item->args = memcpy(hzp_arena_alloc(&plan->arena, size), args, size);
     return plan->items - 1;
 }
@@ -102,8 +103,9 @@ int32_t hzp_plan_next(struct hzp_plan *plan, enum hzp_op op, const void *args)
 {
     int32_t i = hzp_plan_add(plan, op, lane_of(plan, op), args);
     hzp_plan_need(plan, plan->tail);
-    hzp_plan_need(plan, plan->also);
-    plan->also = -1;
+    hzp_plan_need(plan, plan->also[0]);
+    hzp_plan_need(plan, plan->also[1]);
+    plan->also[0] = plan->also[1] = -1;
     return plan->tail = i;
 }
 
@@ -128,8 +130,8 @@ void hzp_plan_take(struct hzp_plan *plan, const struct hzp_plan *chain, int32_t 
         item->train = src->train;
         item->row0 = src->row0;
         item->rows = src->rows;
-        if (plan->lane_of && i > from)
-            hzp_plan_need(plan, plan->items - 2);
+        if (plan->lane_of)
+            hzp_plan_need(plan, i > from ? plan->items - 2 : plan->tail);
         for (int32_t k = 0; k < src->waits; k++)
             if (chain->wait[src->wait0 + k] >= from)
                 hzp_plan_wait(plan, chain->wait[src->wait0 + k] + shift);
@@ -140,11 +142,12 @@ static void ends(const struct hzp_plan *plan, bool last, struct hzp_plan_ends *r
 {
     for (int l = 0; l < HZP_LANE_COUNT; l++)
         ret->item[0][l] = ret->item[1][l] = -1;
-    for (int32_t i = 0; i < plan->items; i++) {
-        int32_t *end = &ret->item[plan->item[i].train][plan->item[i].lane];
-        if (last || *end < 0)
-            *end = i;
-    }
+    for (int32_t i = 0; i < plan->items; i++)
+        for (int t = 0; t < 2; t++) {
+            int32_t *end = &ret->item[t][plan->item[i].lane];
+            if (hzp_item_of(&plan->item[i], t) && (last || *end < 0))
+                *end = i;
+        }
 }
 
 void hzp_plan_firsts(const struct hzp_plan *plan, struct hzp_plan_ends *ret)
@@ -180,11 +183,11 @@ void hzp_plan_join(struct hzp_plan *ret, const struct hzp_plan *older, const str
     for (int32_t i = 0; i < newer->items; i++) {
         const struct hzp_item *item = &newer->item[i];
         append(ret, newer, i, shift);
-        if (first.item[item->train][item->lane] != i)
-            continue;
-        for (int l = 0; l < HZP_LANE_COUNT; l++)
-            if (l != item->lane && last.item[item->train][l] >= 0)
-                hzp_plan_wait(ret, last.item[item->train][l] + begin);
+        for (int l = 0; l < 2 * HZP_LANE_COUNT; l++) {
+            int t = l / HZP_LANE_COUNT, lane = l % HZP_LANE_COUNT;
+            if (first.item[t][item->lane] == i && lane != item->lane && last.item[t][lane] >= 0)
+                hzp_plan_wait(ret, last.item[t][lane] + begin);
+        }
     }
 }
 
@@ -268,8 +271,8 @@ void hzp_plan_print(const struct hzp_plan *plan, FILE *out)
         struct hzp_cost cost = hzp_op_cost(item->op, item->args);
         fprintf(out, "%5d %-8s %-16s %5d %5s %5d %5d %12.3f %12.1f ", i,
                 hzp_lane_name_text((enum hzp_lane_name)item->lane), hzp_op_name(item->op),
-                item->layer, item->train ? "train" : "serve", item->row0, item->rows,
-                (double)cost.flops * 1e-6, (double)cost.bytes / 1024);
+                item->layer, item->rides ? "both" : item->train ? "train" : "serve", item->row0,
+                item->rows + item->rides, (double)cost.flops * 1e-6, (double)cost.bytes / 1024);
         for (int32_t k = 0; k < item->waits; k++)
             fprintf(out, " %d", plan->wait[item->wait0 + k]);
         fputc('\n', out);

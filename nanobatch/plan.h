@@ -43,10 +43,17 @@ struct hzp_item {
     const void *args;    /* hzp_<op>_args, in the arena of the plan that made it */
     uint8_t lane;        /* enum hzp_lane_name */
     bool train;          /* of a training chain */
+    int32_t rides;       /* rows of training that ride in this item of serving's: its first; 0: none */
     int16_t layer;       /* -1: of none */
     int32_t row0, rows;  /* its nano-batch's rows of the step, or of the micro-batch; 0: of none */
     int32_t wait0, waits; /* its range of plan->wait: indices of earlier items */
 };
+
+/* Whether it works on rows of a tenant: 0 serving, 1 training. */
+static inline bool hzp_item_of(const struct hzp_item *item, int tenant)
+{
+    return item->train == tenant || item->rides > 0;
+}
 
 struct hzp_plan {
     struct hzp_arena arena;
@@ -58,10 +65,10 @@ struct hzp_plan {
     /* given to items added from here on */
     int16_t layer;
     bool train;
-    int32_t row0, rows;
+    int32_t row0, rows, rides;
     const uint8_t *lane_of; /* [HZP_KIND_COUNT]; NULL: all go to HZP_LANE_COMPUTE */
     int32_t tail;           /* the item that the next one needs; -1: none */
-    int32_t also;           /* a second one; -1: none */
+    int32_t also[2];        /* two more; -1: none */
 };
 
 void hzp_plan_init(struct hzp_plan *plan);
@@ -83,12 +90,13 @@ void hzp_plan_wait(struct hzp_plan *plan, int32_t earlier);
 
 /* Appends items [from, to) of a chain, which must outlive the run.  A wait for an item before
  * `from` is dropped: those ended in an earlier step.  With lane_of given they go to the lanes it
- * says, each needing the one before it, instead of to their own. */
+ * says, each needing the one before it, the first the tail, instead of to their own. */
 void hzp_plan_take(struct hzp_plan *plan, const struct hzp_plan *chain, int32_t from, int32_t to);
 
 /* Two plans may be in flight.  Then the newer one's first item of a tenant (serving, training) on
  * each lane waits for what the same tenant issued last on every lane of the older one; the two
- * tenants of two steps need not wait for each other. */
+ * tenants of two steps need not wait for each other.  An item that training's rows ride in is of both
+ * tenants. */
 struct hzp_plan_ends {
     int32_t item[2][HZP_LANE_COUNT]; /* [train][lane]; -1: none there */
 };

@@ -115,6 +115,21 @@ const struct hzp_plan_entry *hzp_plan_table_find(const struct hzp_plan_table *t,
     return &t->entry[t->cell[nearest(t, 0, decode)][nearest(t, 1, prefill)][nearest(t, 2, train)]];
 }
 
+int32_t hzp_plan_table_ride(const struct hzp_plan_table *t)
+{
+    int32_t best = 0, most = 0;
+    for (int32_t i = 0; i < t->entries; i++) {
+        int32_t rows = t->entry[i].shape.ride, count = 0;
+        for (int32_t k = 0; k < t->entries && rows; k++)
+            count += t->entry[k].shape.ride == rows;
+        if (count > most || (count == most && rows < best)) {
+            most = count;
+            best = rows;
+        }
+    }
+    return best;
+}
+
 /* Appends to text [160]. */
 static void append(char *text, const char *more)
 {
@@ -146,6 +161,10 @@ const char *hzp_plan_shape_text(const struct hzp_plan_shape *s, char *text)
         snprintf(part, sizeof(part), " in %s", order[s->order]);
         append(text, part);
     }
+    if (s->ride) {
+        snprintf(part, sizeof(part), ", training rides by %d rows", s->ride);
+        append(text, part);
+    }
     if (lanes == 1) {
         append(text, ", one lane");
         return text;
@@ -173,10 +192,23 @@ const char *hzp_plan_shape_text(const struct hzp_plan_shape *s, char *text)
 
 bool hzp_plan_shape_plain(const struct hzp_plan_shape *s)
 {
-    bool one = s->nanos == 1;
+    bool one = s->nanos == 1 && !s->ride;
     for (int k = 0; k < HZP_KIND_COUNT && one; k++)
         one = s->lane[0][k] == s->lane[0][0] && s->train_lane[k] == s->lane[0][0];
     return one;
+}
+
+void hzp_plan_table_drop_unproven(struct hzp_plan_table *t)
+{
+    for (int32_t i = 0; i < t->entries; i++) {
+        struct hzp_plan_entry *e = &t->entry[i];
+        if (e->confirmed > 0 || hzp_plan_shape_plain(&e->shape))
+            continue;
+        e->shape = hzp_plan_sequential;
+        e->ns = e->plain_ns;
+        e->serve_ns = e->plain_serve_ns;
+        e->rate = e->plain_rate;
+    }
 }
 
 void hzp_plan_table_print(const struct hzp_plan_table *t, FILE *out)
@@ -195,6 +227,7 @@ void hzp_plan_table_print(const struct hzp_plan_table *t, FILE *out)
         fprintf(out, "%7d %7d %6d %9.2f %9.2f %7.3f %7.3f %+6.1f%% %7s  %s%s\n", e->decode, e->prefill,
                 e->train, e->ns * 1e-6, e->plain_ns * 1e-6, e->rate, e->plain_rate,
                 100 * (gain - 1), run, hzp_plan_shape_text(&e->shape, text),
-                !plain ? "" : e->confirmed > 0 ? " (wins when run)" : " (wins)");
+                !plain ? e->confirmed > 0 ? "" : " (not run: not used)"
+                : e->confirmed > 0 ? " (wins when run)" : " (wins)");
     }
 }

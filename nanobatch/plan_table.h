@@ -29,6 +29,7 @@ struct hzp_plan_entry {
 struct hzp_plan_table {
     struct hzp_plan_entry *entry; /* [entries] */
     int32_t entries, room;
+    char sought[96]; /* what the search was told, in words; empty: it did not come to its end */
     /* made by hzp_plan_table_index */
     int32_t bucket[3][HZP_BUCKETS_MAX], buckets[3]; /* decode, prefill, train; ascending */
     int16_t cell[HZP_BUCKETS_MAX][HZP_BUCKETS_MAX][HZP_BUCKETS_MAX];
@@ -49,11 +50,18 @@ void hzp_plan_table_index(struct hzp_plan_table *table);
 const struct hzp_plan_entry *hzp_plan_table_find(const struct hzp_plan_table *table, int32_t decode,
                                                  int32_t prefill, int32_t train);
 
-/* Whether it is one nano-batch on one lane, training in turn on the same. */
+/* In chunks of how many rows training should go forward for the table's shapes: what most of those want in
+ * which it rides; 0: none. */
+int32_t hzp_plan_table_ride(const struct hzp_plan_table *table);
+
+/* Whether it is one nano-batch on one lane, training in turn on the same and not riding. */
 bool hzp_plan_shape_plain(const struct hzp_plan_shape *shape);
 
 /* "1 nano-batch, one lane" and so on; text [160]. */
 const char *hzp_plan_shape_text(const struct hzp_plan_shape *shape, char *text);
+
+/* Steps whose shape was never run (confirmed 0) are run sequentially. */
+void hzp_plan_table_drop_unproven(struct hzp_plan_table *table);
 
 /* One line an entry. */
 void hzp_plan_table_print(const struct hzp_plan_table *table, FILE *out);

@@ -45,13 +45,89 @@ void hzp_price_learn(struct hzp_price *price, enum hzp_op op, const void *args, 
     *factor = *factor > 0 ? *factor + (seen - *factor) / 64 : seen;
 }
 
+/* The arguments of ops that rows of two tenants may share. */
+union row_args {
+    struct hzp_matmul_args matmul;
+    struct hzp_rmsnorm_args rmsnorm;
+    struct hzp_swiglu_args swiglu;
+    struct hzp_cast_args cast;
+};
+
+/* How many rows an item's op has; 0: it is not one that tenants share. */
+static int32_t rows_of(const struct hzp_item *item)
+{
+    switch (item->op) {
+    case HZP_OP_matmul:
+        return ((const struct hzp_matmul_args *)item->args)->c.rows;
+    case HZP_OP_rmsnorm:
+        return ((const struct hzp_rmsnorm_args *)item->args)->y.rows;
+    case HZP_OP_swiglu:
+        return ((const struct hzp_swiglu_args *)item->args)->y.rows;
+    case HZP_OP_cast:
+        return ((const struct hzp_cast_args *)item->args)->y.rows;
+    default:
+        return 0;
+    }
+}
+
+/* What the item's op would cost, had it so many rows. */
+static double with_rows(const struct hzp_price *price, const struct hzp_item *item, int32_t rows)
+{
+    union row_args a;
+    if (rows <= 0)
+        return 0;
+    switch (item->op) {
+    case HZP_OP_matmul:
+        a.matmul = *(const struct hzp_matmul_args *)item->args;
+        a.matmul.a.rows = a.matmul.c.rows = rows;
+        break;
+    case HZP_OP_rmsnorm:
+        a.rmsnorm = *(const struct hzp_rmsnorm_args *)item->args;
+        a.rmsnorm.x.rows = a.rmsnorm.y.rows = rows;
+        break;
+    case HZP_OP_swiglu:
+        a.swiglu = *(const struct hzp_swiglu_args *)item->args;
+        a.swiglu.x.rows = a.swiglu.y.rows = rows;
+        break;
+    case HZP_OP_cast:
+        a.cast = *(const struct hzp_cast_args *)item->args;
+        a.cast.x.rows = a.cast.y.rows = rows;
+        break;
+    default:
+        return hzp_price_ns(price, item->op, item->args);
+    }
+    return hzp_price_ns(price, item->op, &a);
+}
+
+double hzp_price_serving(const struct hzp_price *price, const struct hzp_item *item)
+{
+    if (!item->rides)
+        return item->train ? 0 : 1;
+    double all = hzp_price_ns(price, item->op, item->args);
+    double serving = with_rows(price, item, rows_of(item) - item->rides);
+    return all > 0 ? HZP_MIN(serving / all, 1.0) : 1;
+}
+
+static double item_ns_of(const struct hzp_price *price, const struct hzp_plan *chain, int32_t i,
+                         const struct hzp_shared *shared)
+{
+    const struct hzp_item *item = &chain->item[i];
+    double alone = hzp_price_ns(price, item->op, item->args);
+    int32_t rows = rows_of(item);
+    if (!shared || i < shared->from || i >= shared->to || item->layer < 0 || !rows)
+        return alone;
+    double more = with_rows(price, item, rows + shared->rows) - with_rows(price, item, shared->rows);
+    /* Factors of two classes of size may differ by more than the op does. */
+    return HZP_MIN(HZP_MAX(more, alone / 4), alone);
+}
+
 int32_t hzp_price_cut(const struct hzp_price *price, const struct hzp_plan *chain, int32_t from,
-                      uint64_t ns, uint64_t item_ns)
+                      uint64_t ns, uint64_t item_ns, const struct hzp_shared *shared)
 {
     double left = (double)ns;
     int32_t to = from;
     while (to < chain->items) {
-        double item = hzp_price_ns(price, chain->item[to].op, chain->item[to].args);
+        double item = item_ns_of(price, chain, to, shared);
         left -= item;
         if (left < 0 && (to > from || item > (double)item_ns))
             break;
@@ -63,10 +139,10 @@ int32_t hzp_price_cut(const struct hzp_price *price, const struct hzp_plan *chai
 }
 
 double hzp_price_slice(const struct hzp_price *price, const struct hzp_plan *chain, int32_t from,
-                       int32_t to)
+                       int32_t to, const struct hzp_shared *shared)
 {
     double ns = 0;
     for (int32_t i = from; i < to; i++)
-        ns += hzp_price_ns(price, chain->item[i].op, chain->item[i].args);
+        ns += item_ns_of(price, chain, i, shared);
     return ns;
 }

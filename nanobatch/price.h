@@ -23,13 +23,23 @@ void hzp_price_init(struct hzp_price *price, const struct hzp_device *dev);
 double hzp_price_ns(const struct hzp_price *price, enum hzp_op op, const void *args);
 void hzp_price_learn(struct hzp_price *price, enum hzp_op op, const void *args, double ns);
 
+/* Items [from, to) of a chain share ops with so many rows of serving (ride.h): such an item costs what
+ * the op of both costs more than serving's alone. */
+struct hzp_shared {
+    int32_t rows, from, to;
+};
+
 /* The largest `to` such that items [from, to) cost at most ns together; at least from + 1 if there
- * is an item that costs at most item_ns. */
+ * is an item that costs at most item_ns.  shared NULL: nothing is. */
 int32_t hzp_price_cut(const struct hzp_price *price, const struct hzp_plan *chain, int32_t from,
-                      uint64_t ns, uint64_t item_ns);
+                      uint64_t ns, uint64_t item_ns, const struct hzp_shared *shared);
 
 /* What items [from, to) cost together. */
 double hzp_price_slice(const struct hzp_price *price, const struct hzp_plan *chain, int32_t from,
-                       int32_t to);
+                       int32_t to, const struct hzp_shared *shared);
+
+/* Serving's part of what an item costs, 0 .. 1: of one that training's rows ride in, what it would
+ * cost without them. */
+double hzp_price_serving(const struct hzp_price *price, const struct hzp_item *item);
 
 #endif

@@ -121,6 +121,11 @@ int hzp_rig_serve(struct hzp_rig *rig, int32_t decode, int32_t depth, int32_t pr
     return HZP_OK;
 }
 
+void hzp_rig_chunks(struct hzp_rig *rig, int32_t chunk_rows)
+{
+    rig->chunk_rows = chunk_rows;
+}
+
 int hzp_rig_train(struct hzp_rig *rig, int32_t rows)
 {
     hzp_plan_clear(&rig->chain);
@@ -139,6 +144,7 @@ int hzp_rig_train(struct hzp_rig *rig, int32_t rows)
     free(token);
     free(learn);
     HZP_TRY(r);
+    hzp_micro_cut(rig->micro, rig->chunk_rows);
     hzp_micro_build(&rig->chain, rig->config.model, rig->config.version, rig->micro, rig->train,
                     true);
     return HZP_OK;
@@ -159,10 +165,12 @@ int hzp_rig_update(struct hzp_rig *rig)
 void hzp_rig_build(struct hzp_rig *rig, const struct hzp_plan_shape *shape, int32_t from,
                    int32_t to, struct hzp_plan *plan)
 {
+    const struct hzp_rig_config *c = &rig->config;
+    struct hzp_rider rider = {c->version, rig->micro, rig->train};
+    struct hzp_step_plan step = {.model = c->model, .version = c->version, .batch = rig->batch,
+                                 .kv = rig->kv, .space = rig->space, .shape = shape,
+                                 .chain = &rig->chain, .from = from, .to = to,
+                                 .rider = rig->train ? &rider : NULL};
     hzp_plan_clear(plan);
-    if (rig->batch)
-        hzp_forward_build(plan, rig->config.model, rig->config.version, rig->batch, rig->kv,
-                          rig->space, shape);
-    hzp_plan_for_training(plan, shape);
-    hzp_plan_take(plan, &rig->chain, from, to);
+    hzp_step_build(plan, &step, NULL);
 }

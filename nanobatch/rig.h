@@ -13,6 +13,7 @@
 
 #include "nanobatch/backward.h"
 #include "nanobatch/forward.h"
+#include "nanobatch/ride.h"
 
 struct hzp_rig_config {
     struct hzp_model *model;
@@ -35,6 +36,7 @@ struct hzp_rig {
     struct hzp_train_space *train; /* NULL: nothing trains */
     struct hzp_micro *micro;
     struct hzp_plan chain;   /* of the micro-batch, or of an update */
+    int32_t chunk_rows;      /* of the micro-batch: hzp_rig_chunks */
 };
 
 /* HZP_ENOMEM: it does not fit. */
@@ -45,13 +47,16 @@ void hzp_rig_destroy(struct hzp_rig *rig); /* NULL: no effect */
  * that begins at position `at`.  HZP_EINVAL: the rig is too small for it. */
 int hzp_rig_serve(struct hzp_rig *rig, int32_t decode, int32_t depth, int32_t prefill, int32_t at);
 
+/* From the next hzp_rig_train on, forward goes by chunks of about so many rows; 0: by one. */
+void hzp_rig_chunks(struct hzp_rig *rig, int32_t chunk_rows);
+
 /* The chain is forward, loss and backward of one document of so many rows; 0: empty. */
 int hzp_rig_train(struct hzp_rig *rig, int32_t rows);
 
 /* The chain is an update that changes nothing (its rate is 0). */
 int hzp_rig_update(struct hzp_rig *rig);
 
-/* The step's plan: what serves, then items [from, to) of the chain. */
+/* The step's plan: what serves, and items [from, to) of the chain, behind it or riding in it. */
 void hzp_rig_build(struct hzp_rig *rig, const struct hzp_plan_shape *shape, int32_t from,
                    int32_t to, struct hzp_plan *plan);
 

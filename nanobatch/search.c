@@ -2,23 +2,27 @@
 #include "nanobatch/search.h"
 
 #include "device/philox.h"
+#include "nanobatch/train_space.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { BEST = 4, SCALE = 16, RUNS_MIN = 5, RUNS_MAX = 21, SLICES = 3 };
+enum { BEST = 4, SCALE = 16, RUNS_MIN = 3, RUNS_MAX = 21, SLICES = 5 };
 
-/* A draw goes to the sequential plan: tables are not better than this. */
-static const double margin = 1.01;
+/* What runs must win by to be kept; on paper too, where it is about what tables are good for. */
+static const double margin = 1.02;
 
-/* What runs must win by to be kept, and how long they may take together. */
-static const double run_margin = 1.02, runs_ns = 500e6;
+/* How long the runs of one shape may take together, if they are more than the fewest. */
+static const double runs_ns = 500e6;
 
-/* A step with items [from, to) of the chain. */
+/* A step with items [from, to) of the chain; and what it is on average, over the many steps in which
+ * training pays back what an item took too long, or spends what it saved. */
 struct slice {
-    int32_t to;
-    double rate; /* training done, over what the whole device does in that time */
-    struct hzp_simulated result;
+    int32_t from, to;
+    int32_t chunk_rows; /* of the chain that it is a part of */
+    double ns, serve_ns;
+    double trained_ns; /* training in it, as long as that takes alone */
+    double part;       /* of the average step, over the one with items [from, to) */
 };
 
 struct candidate {
@@ -37,8 +41,15 @@ struct hzp_search {
     int32_t decode, prefill;
     bool trains;
     double goal_ns;
+    double usual_ns; /* of a sequential step of the same decode rows that does nothing else */
     int32_t slices;
-    int32_t from[SLICES]; /* the chain's slices begin here: in forward, at the loss, in backward */
+    int32_t train;        /* rows of the micro-batch */
+    int32_t from[SLICES]; /* the chain's slices begin here; the first `forward` of them in forward */
+    int32_t forward;
+    struct {
+        int32_t rows;     /* of a chunk; 0: nothing is known */
+        double worth;     /* of forward: how long it takes without chunks, over with them */
+    } chunked;
     int64_t tried;
     uint64_t drawn;
 };
@@ -76,61 +87,171 @@ static void simulate(struct hzp_search *s, const struct hzp_plan_shape *shape, i
     hzp_simulate(s->sim, &s->plan, ret);
 }
 
-/* Whether a slice of the chain may be longer. */
-static bool within(const struct hzp_search *s, const struct hzp_simulated *r, bool beside)
+/* How long training may run in a step of this shape, by the rules of split.h: with a goal what that
+ * leaves; else a share of a usual step, or as long as such a step serves if it has its own lanes.
+ * with: the step, with training or without. */
+static double allowed_ns(const struct hzp_search *s, bool beside, const struct hzp_simulated *with)
 {
-    return r->ns <= s->goal_ns && (!beside || r->train_end_ns <= r->serve_end_ns);
-}
-
-/* The longest slice of the chain, of at most `high`, that stays within the goal, or ends before
- * serving does; what trains most per second of all tried on the way is kept. */
-static int32_t fill(struct hzp_search *s, const struct hzp_plan_shape *shape, struct slice *slice,
-                    int32_t from, int32_t high, bool beside)
-{
-    int32_t low = from;
-    while (low < high) {
-        int32_t mid = low + (high - low + 1) / 2;
-        struct hzp_simulated result;
-        simulate(s, shape, from, mid, &result);
-        double rate = result.ns > 0 ? result.train_alone_ns / result.ns : 0;
-        if (result.ns <= s->goal_ns && rate > slice->rate)
-            *slice = (struct slice){mid, rate, result};
-        if (within(s, &result, beside))
-            low = mid;
-        else
-            high = mid - 1;
+    double goal = s->config.goal_ns, serve = with->serve_end_ns;
+    if (goal > 0) {
+        double ease = HZP_MIN(HZP_MAX(3 - 4 * serve / goal, 0.0), 1.0);
+        return ease * (beside ? goal : goal - serve);
     }
-    return low;
+    if (!beside)
+        return s->config.train_share * s->usual_ns;
+    return s->config.train_share > 0 ? s->prefill ? s->usual_ns : serve : 0;
 }
 
-/* As much training as the goal leaves room for; and as much as ends when serving does, if both
- * begin together.  In each part of the chain; what counts is all of them. */
+/* Cuts the slice as hzp_price_cut does: what fits, but one item at least; with a goal only if that
+ * fits. */
+static int32_t cut(struct hzp_search *s, const struct hzp_plan_shape *shape, int32_t from,
+                   double allowed, double *ret_priced)
+{
+    const struct hzp_plan *chain = &s->config.rig->chain;
+    int32_t to = from;
+    *ret_priced = 0;
+    while (to < chain->items && *ret_priced < allowed) {
+        const struct hzp_item *item = &chain->item[to];
+        int32_t units = shape->units[shape->train_lane[hzp_op_kind(item->op)]];
+        double ns = hzp_simulator_alone_ns(s->sim, item, false,
+                                           units ? units : HZP_MAX(s->config.tables->threads, 1));
+        if (*ret_priced + ns > allowed && (to > from || s->config.goal_ns > 0))
+            break;
+        *ret_priced += ns;
+        to++;
+    }
+    return to;
+}
+
+/* ---- riding ---- */
+
+static const int32_t chunk_sizes[] = {64, 128, 256};
+
+/* From here on the rig's chain goes by chunks of so many rows, or by one. */
+static void use_chain(struct hzp_search *s, int32_t chunk_rows)
+{
+    struct hzp_rig *rig = s->config.rig;
+    if (rig->chunk_rows == chunk_rows)
+        return;
+    hzp_rig_chunks(rig, chunk_rows);
+    hzp_rig_train(rig, s->train); /* as many rows as before */
+}
+
+/* Items [from, to) of the rig's chain, one by one on the whole device. */
+static double alone_ns(struct hzp_search *s, int32_t from, int32_t to)
+{
+    double ns = 0;
+    for (int32_t i = from; i < to; i++)
+        ns += hzp_simulator_alone_ns(s->sim, &s->config.rig->chain.item[i], false,
+                                     HZP_MAX(s->config.tables->threads, 1));
+    return ns;
+}
+
+/* The first item behind `at` with which a layer of the forward pass begins, or its end. */
+static int32_t next_layer(const struct hzp_rig *rig, int32_t at)
+{
+    const struct hzp_item *item = rig->chain.item;
+    int32_t end = rig->train->forward_end, i = at + 1;
+    while (i < end && (item[i].layer < 0 || (item[i].layer == item[i - 1].layer &&
+                                            item[i].row0 == item[i - 1].row0)))
+        i++;
+    return HZP_MIN(i, end);
+}
+
+/* Slice i of those in forward, riding: as many whole layers as the split would let it have, one at
+ * least. */
+static void fill_riding(struct hzp_search *s, const struct hzp_plan_shape *shape, int32_t which,
+                        const struct hzp_simulated *without, struct slice *ret)
+{
+    struct hzp_rig *rig = s->config.rig;
+    if (s->chunked.rows != shape->ride) {
+        use_chain(s, 0);
+        double whole = alone_ns(s, 0, rig->train->forward_end);
+        use_chain(s, shape->ride);
+        s->chunked.rows = shape->ride;
+        s->chunked.worth = whole / HZP_MAX(alone_ns(s, 0, rig->train->forward_end), 1);
+    }
+    use_chain(s, shape->ride);
+    double allowed = allowed_ns(s, false, without), ran = 0;
+    int32_t first = next_layer(rig, 0), end = rig->train->forward_end;
+    int32_t from = next_layer(rig, first + (end - first) * which / s->forward - 1), to = from;
+    struct hzp_simulated with = *without;
+    for (int32_t next = next_layer(rig, from); to < end; next = next_layer(rig, next)) {
+        struct hzp_simulated result;
+        simulate(s, shape, from, next, &result);
+        double took = result.ns - without->ns;
+        if (took > allowed && (to > from || s->config.goal_ns > 0))
+            break;
+        with = result;
+        ran = took;
+        to = next;
+    }
+    double times = s->config.goal_ns <= 0 && ran > 0 ? allowed / ran : 1;
+    *ret = (struct slice){.from = from, .to = to, .chunk_rows = shape->ride,
+                          .ns = without->ns + times * (with.ns - without->ns),
+                          .serve_ns = with.serve_end_ns,
+                          .trained_ns = times * s->chunked.worth * alone_ns(s, from, to)};
+    ret->part = with.ns > 0 ? ret->ns / with.ns : 1;
+}
+
+/* ---- a slice, in turn or beside ---- */
+
+/* The slice that begins at `from`.  The split prices items by what they took: so those that run beside
+ * others are cut again by how long they then run. */
+static void fill(struct hzp_search *s, const struct hzp_plan_shape *shape, int32_t from,
+                 const struct hzp_simulated *without, struct slice *ret)
+{
+    bool beside = hzp_plan_shape_beside(shape), soft = s->config.goal_ns <= 0;
+    double allowed = allowed_ns(s, beside, without), slowed = 1, priced, ran = 0;
+    struct hzp_simulated with = *without;
+    int32_t to = from, before = -1;
+    for (int i = 0; i < (beside ? 4 : 1); i++) {
+        to = cut(s, shape, from, allowed / slowed, &priced);
+        if (to == before)
+            break;
+        simulate(s, shape, from, to, &with);
+        before = to;
+        ran = with.train_ran_ns;
+        slowed = priced > 0 ? HZP_MAX(ran / priced, 1.0) : 1;
+        if (beside)
+            allowed = allowed_ns(s, true, &with);
+    }
+    double times = 1; /* as much training as one such slice */
+    if (soft && !beside && ran > 0)
+        times = to < s->config.rig->chain.items ? allowed / ran : HZP_MIN(allowed / ran, 1.0);
+    *ret = (struct slice){.from = from,
+                          .to = to,
+                          .ns = without->ns + times * (with.ns - without->ns),
+                          .serve_ns = with.serve_end_ns,
+                          .trained_ns = times * with.train_alone_ns};
+    ret->part = with.ns > 0 ? ret->ns / with.ns : 1;
+}
+
+/* As much training as the split allows, in each part of the chain; what counts is all of them. */
 static void fill_with_training(struct hzp_search *s, struct candidate *c)
 {
-    double alone = 0, ns = 0, serve = 0;
-    bool beside = hzp_plan_shape_beside(&c->shape);
-    for (int32_t i = 0; i < s->slices; i++)
-        c->slice[i].to = s->from[i];
+    double trained = 0, ns = 0, serve = 0, longest = 0;
+    struct hzp_simulated without;
+    use_chain(s, 0);
+    simulate(s, &c->shape, 0, 0, &without);
     for (int32_t i = 0; i < s->slices; i++) {
         struct slice *slice = &c->slice[i];
-        int32_t from = s->from[i];
-        simulate(s, &c->shape, from, from, &slice->result);
-        if (slice->result.ns > s->goal_ns) {
-            c->score = -slice->result.ns; /* misses the goal without training */
-            c->ns = slice->result.ns;
-            c->serve_ns = slice->result.serve_end_ns;
-            return;
+        if (c->shape.ride && i < s->forward) {
+            fill_riding(s, &c->shape, i, &without, slice);
+        } else {
+            use_chain(s, 0);
+            fill(s, &c->shape, s->from[i], &without, slice);
         }
-        int32_t to = fill(s, &c->shape, slice, from, s->config.rig->chain.items, false);
-        if (beside)
-            fill(s, &c->shape, slice, from, to, true);
-        alone += slice->result.train_alone_ns;
-        ns += slice->result.ns;
-        serve += slice->result.serve_end_ns;
+        trained += slice->trained_ns;
+        ns += slice->ns;
+        serve += slice->serve_ns;
+        longest = HZP_MAX(longest, slice->ns);
     }
-    c->score = ns > 0 ? alone / ns : 0;
-    c->ns = ns / s->slices;
-    c->serve_ns = serve / s->slices;
+    c->ns = ns / HZP_MAX(s->slices, 1);
+    c->serve_ns = serve / HZP_MAX(s->slices, 1);
+    c->score = ns > 0 ? trained / ns : 0;
+    if ((s->config.goal_ns > 0 ? longest : c->ns) > 1.01 * s->goal_ns)
+        c->score = -c->ns; /* misses the goal */
 }
 
 /* Keeps it if it is one of the best. */
@@ -155,9 +276,11 @@ static struct candidate try_shape(struct hzp_search *s, const struct hzp_plan_sh
         fill_with_training(s, &c);
         return c;
     }
-    simulate(s, shape, 0, 0, &c.slice[0].result);
-    c.ns = c.slice[0].result.ns;
-    c.serve_ns = c.slice[0].result.serve_end_ns;
+    struct hzp_simulated result;
+    simulate(s, shape, 0, 0, &result);
+    c.ns = result.ns;
+    c.serve_ns = result.serve_end_ns;
+    c.slice[0] = (struct slice){.ns = c.ns, .serve_ns = c.serve_ns, .part = 1};
     c.score = -c.ns;
     return c;
 }
@@ -267,6 +390,18 @@ static void with_orders(struct hzp_search *s, struct hzp_plan_shape *shape)
         }
 }
 
+/* Training in serving's products: one nano-batch on one lane. */
+static void try_riding(struct hzp_search *s)
+{
+    const struct hzp_train_space *space = s->config.rig->train;
+    for (int i = 0; s->trains && i < HZP_COUNT(chunk_sizes); i++) {
+        struct hzp_plan_shape shape = hzp_plan_sequential;
+        shape.ride = chunk_sizes[i];
+        if (shape.ride <= s->train && s->decode + s->prefill <= space->config.ride_rows)
+            consider(s, &shape);
+    }
+}
+
 static void enumerate(struct hzp_search *s)
 {
     static const int32_t weights[][4] = {{1},       {1, 1},    {1, 2},    {2, 1},      {1, 3},
@@ -364,7 +499,7 @@ static void climb(struct hzp_search *s)
 
 /* ---- one step ---- */
 
-/* Where slices begin: a sixth, a half and five sixths into the chain, by time. */
+/* Where slices begin: in the middles of so many equal parts of the chain, by time. */
 static void find_slices(struct hzp_search *s)
 {
     const struct hzp_plan *chain = &s->config.rig->chain;
@@ -372,10 +507,12 @@ static void find_slices(struct hzp_search *s)
     double all = 0, done = 0;
     for (int32_t i = 0; i < chain->items; i++)
         all += hzp_simulator_alone_ns(s->sim, &chain->item[i], false, threads);
-    s->slices = 0;
+    s->slices = s->forward = 0;
     for (int32_t i = 0; i < chain->items && s->slices < SLICES; i++) {
+        int32_t seen = s->slices;
         if (done >= all * (2 * s->slices + 1) / (2 * SLICES))
             s->from[s->slices++] = i;
+        s->forward += s->slices > seen && i < s->config.rig->train->forward_end;
         done += hzp_simulator_alone_ns(s->sim, &chain->item[i], false, threads);
     }
 }
@@ -391,19 +528,28 @@ static bool better(const struct candidate *c, const struct candidate *plain)
 static int take_up(struct hzp_search *s, int32_t decode, int32_t depth, int32_t prefill,
                    int32_t train, struct candidate *ret_plain)
 {
-    HZP_TRY(hzp_rig_serve(s->config.rig, decode, depth, prefill, 0));
-    HZP_TRY(hzp_rig_train(s->config.rig, train));
+    struct hzp_simulated usual;
     s->decode = decode;
     s->prefill = prefill;
     s->bests = 0;
     s->slices = 0;
     s->trains = false;
+    s->train = train;
+    s->chunked.rows = 0;
+    hzp_rig_chunks(s->config.rig, 0);
+    HZP_TRY(hzp_rig_train(s->config.rig, train));
+    HZP_TRY(hzp_rig_serve(s->config.rig, HZP_MIN(HZP_MAX(decode, 1), s->config.rig->config.decode_max),
+                          depth, 0, 0));
+    simulate(s, &hzp_plan_sequential, 0, 0, &usual);
+    s->usual_ns = usual.ns;
+    HZP_TRY(hzp_rig_serve(s->config.rig, decode, depth, prefill, 0));
     *ret_plain = try_shape(s, &hzp_plan_sequential);
     if (train) {
-        double share = s->config.train_share;
         s->trains = true;
         find_slices(s);
-        s->goal_ns = s->config.goal_ns > 0 ? s->config.goal_ns : (1 + share) * ret_plain->ns;
+        s->goal_ns = s->config.goal_ns > 0
+                         ? s->config.goal_ns
+                         : ret_plain->ns + s->config.train_share * s->usual_ns;
         *ret_plain = try_shape(s, &hzp_plan_sequential);
     }
     return HZP_OK;
@@ -415,6 +561,7 @@ int hzp_search_step(struct hzp_search *s, int32_t decode, int32_t depth, int32_t
     struct candidate plain;
     HZP_TRY(take_up(s, decode, depth, prefill, train, &plain));
     enumerate(s);
+    try_riding(s);
     climb(s);
     struct candidate *best = s->bests && better(&s->best[0], &plain) ? &s->best[0] : &plain;
     *ret = (struct hzp_plan_entry){
@@ -429,7 +576,8 @@ int hzp_search_step(struct hzp_search *s, int32_t decode, int32_t depth, int32_t
 
 /* ---- running what was found ---- */
 
-/* Runs the candidate once, with each of its slices; how long that took, and the training in it. */
+/* Runs the candidate once, with each of its slices; how long that took and the training in it, both
+ * as they are on average. */
 static int run(struct hzp_search *s, struct hzp_exec *exec, const struct candidate *c,
                double *ret_ns, double *ret_trained)
 {
@@ -437,12 +585,13 @@ static int run(struct hzp_search *s, struct hzp_exec *exec, const struct candida
     *ret_ns = *ret_trained = 0;
     for (int32_t i = 0; i < HZP_MAX(s->slices, 1); i++) {
         struct hzp_exec_times times;
-        hzp_rig_build(s->config.rig, &c->shape, s->slices ? s->from[i] : 0, c->slice[i].to,
-                      &s->plan);
+        if (s->slices)
+            use_chain(s, c->slice[i].chunk_rows);
+        hzp_rig_build(s->config.rig, &c->shape, c->slice[i].from, c->slice[i].to, &s->plan);
         uint64_t begin = hzp_device_now_ns(dev);
         HZP_TRY(hzp_exec_run(exec, &s->plan, NULL, &times));
-        *ret_ns += (double)(hzp_device_now_ns(dev) - begin);
-        *ret_trained += c->slice[i].result.train_alone_ns;
+        *ret_ns += (double)(hzp_device_now_ns(dev) - begin) * c->slice[i].part;
+        *ret_trained += c->slice[i].trained_ns;
     }
     return HZP_OK;
 }
@@ -453,24 +602,37 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* How much better c is than the plain plan, run by run in turns: the median.  *ret_late: c's
- * duration over the goal, or over the plain plan's if that is longer. */
-static int compare(struct hzp_search *s, struct hzp_exec *exec, const struct candidate *plain,
-                   const struct candidate *c, double *ret_gain, double *ret_late)
+/* One run of each: how much better c was than the plain plan, and its duration over the goal, or over
+ * the plain plan's if that is longer.  Returns in *ret_ns what both took. */
+static int turn(struct hzp_search *s, struct hzp_exec *exec, const struct candidate *plain,
+                const struct candidate *c, double *ret_gain, double *ret_late, double *ret_ns)
 {
-    double gain[RUNS_MAX], late[RUNS_MAX], ns[2], trained[2];
+    double ns[2], trained[2];
+    uint64_t begin = hzp_device_now_ns(s->config.rig->config.model->dev);
+    HZP_TRY(run(s, exec, plain, &ns[0], &trained[0]));
+    HZP_TRY(run(s, exec, c, &ns[1], &trained[1]));
+    *ret_ns = (double)(hzp_device_now_ns(s->config.rig->config.model->dev) - begin);
+    *ret_gain = ns[0] / HZP_MAX(ns[1], 1);
+    if (s->trains)
+        *ret_gain *= trained[1] / HZP_MAX(trained[0], 1);
+    *ret_late = s->trains ? ns[1] / HZP_MAX(s->goal_ns * s->slices, ns[0]) : 0;
+    return HZP_OK;
+}
+
+/* In turns, the median.  *ret_gain 0: one turn takes longer than there is time. */
+static int compare(struct hzp_search *s, struct hzp_exec *exec, const struct candidate *plain,
+                   const struct candidate *c, double most_ns, double *ret_gain, double *ret_late)
+{
+    double gain[RUNS_MAX], late[RUNS_MAX], ns;
     int32_t runs = RUNS_MIN;
-    for (int32_t i = -1; i < runs; i++) { /* the first makes primitives */
-        HZP_TRY(run(s, exec, plain, &ns[0], &trained[0]));
-        HZP_TRY(run(s, exec, c, &ns[1], &trained[1]));
+    *ret_gain = *ret_late = 0;
+    HZP_TRY(turn(s, exec, plain, c, &gain[0], &late[0], &ns)); /* it makes primitives */
+    if (most_ns > 0 && RUNS_MIN * ns > most_ns)
+        return HZP_OK;
+    for (int32_t i = 0; i < runs; i++) {
+        HZP_TRY(turn(s, exec, plain, c, &gain[i], &late[i], &ns));
         if (i == 0)
-            runs = (int32_t)HZP_MIN(HZP_MAX(runs_ns / (ns[0] + ns[1]), RUNS_MIN), RUNS_MAX);
-        if (i < 0)
-            continue;
-        gain[i] = ns[0] / HZP_MAX(ns[1], 1);
-        if (s->trains)
-            gain[i] *= trained[1] / HZP_MAX(trained[0], 1);
-        late[i] = s->trains ? ns[1] / HZP_MAX(s->goal_ns * s->slices, ns[0]) : 0;
+            runs = (int32_t)HZP_MIN(HZP_MAX(runs_ns / HZP_MAX(ns, 1), RUNS_MIN), RUNS_MAX);
     }
     qsort(gain, (size_t)runs, sizeof(*gain), by_value);
     qsort(late, (size_t)runs, sizeof(*late), by_value);
@@ -479,15 +641,16 @@ static int compare(struct hzp_search *s, struct hzp_exec *exec, const struct can
     return HZP_OK;
 }
 
-int hzp_search_confirm(struct hzp_search *s, struct hzp_exec *exec, int32_t depth,
+int hzp_search_confirm(struct hzp_search *s, struct hzp_exec *exec, int32_t depth, double most_ns,
                        struct hzp_plan_entry *entry)
 {
     struct candidate plain, c;
-    double late;
+    double late, gain;
     HZP_TRY(take_up(s, entry->decode, depth, entry->prefill, entry->train, &plain));
     c = try_shape(s, &entry->shape);
-    HZP_TRY(compare(s, exec, &plain, &c, &entry->confirmed, &late));
-    if (entry->confirmed >= run_margin && late <= 1.03)
+    HZP_TRY(compare(s, exec, &plain, &c, most_ns, &gain, &late));
+    entry->confirmed = gain;
+    if (!(gain > 0) || (gain >= margin && late <= 1.03))
         return HZP_OK;
     entry->shape = hzp_plan_sequential;
     entry->ns = entry->plain_ns;

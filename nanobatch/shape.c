@@ -27,6 +27,9 @@ int hzp_plan_shape_check(const struct hzp_plan_shape *s, struct hzp_err_text *re
         if (s->units[l] < 0)
             return hzp_fail(reterr, HZP_EINVAL, "shape: lane %s has %d units",
                             hzp_lane_name_text((enum hzp_lane_name)l), s->units[l]);
+    if (s->ride < 0 || (s->ride && (s->nanos > 1 || hzp_plan_shape_beside(s))))
+        return hzp_fail(reterr, HZP_EINVAL,
+                        "shape: training rides in one nano-batch, and on serving's lanes");
     if (sum <= 0 || s->order >= HZP_ORDER_COUNT)
         return hzp_fail(reterr, HZP_EINVAL, "shape: no rows, or no such order");
     return HZP_OK;
@@ -61,5 +64,5 @@ void hzp_plan_for_training(struct hzp_plan *plan, const struct hzp_plan_shape *s
     for (int l = 0; l < HZP_LANE_COUNT; l++)
         plan->units[l] = shape->units[l];
     plan->lane_of = shape->train_lane;
-    plan->tail = plan->also = -1;
+    plan->tail = plan->also[0] = plan->also[1] = -1;
 }

@@ -5,7 +5,8 @@
  * items go to lanes by the kind of their op.  The chains are issued one after another, in turns of
  * a layer, or in turns that end behind attention, so that one nano-batch's attention stands beside
  * the next one's products.  The head (final norm, logits, sampling) is one for all.  Training's
- * items follow on lanes of their own choice.
+ * items follow on lanes of their own choice; or ride in serving's products (ride.h), as far as they
+ * can, and the rest follows.
  *
  * A shape only says where and in which order: every shape of a step computes the same bits where
  * the device's ops do not depend on how rows are split (F32 on the CPU: tested).
@@ -33,6 +34,8 @@ struct hzp_plan_shape {
     uint8_t train_lane[HZP_KIND_COUNT];
     int16_t units[HZP_LANE_COUNT]; /* of each lane that is used, if several are; 0: an equal part */
     uint8_t order;               /* enum hzp_plan_order */
+    int32_t ride; /* training rides, best in chunks of so many rows; 0: it does not.  Then there is one
+                   * nano-batch, and no lane is training's alone */
 };
 
 /* One nano-batch, everything on one lane: what is run where nothing better is known. */

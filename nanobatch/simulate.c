@@ -211,7 +211,7 @@ static void begin_item(struct hzp_simulator *s, const struct hzp_plan *plan, str
 static bool advance(struct hzp_simulator *s, const struct hzp_plan *plan, int lanes, double *now,
                     struct hzp_simulated *ret)
 {
-    double next = INFINITY, rate[HZP_LANE_COUNT];
+    double next = INFINITY, rate[HZP_LANE_COUNT], ends[HZP_LANE_COUNT];
     for (int l = 0; l < HZP_LANE_COUNT; l++) {
         struct lane *lane = &s->lane[l];
         if (lane->runs || lane->at == lane->count)
@@ -225,7 +225,8 @@ static bool advance(struct hzp_simulator *s, const struct hzp_plan *plan, int la
     for (int l = 0; l < HZP_LANE_COUNT; l++)
         if (s->lane[l].runs) {
             rate[l] = speed(s, l);
-            next = HZP_MIN(next, *now + s->lane[l].left / rate[l]);
+            ends[l] = *now + s->lane[l].left / rate[l];
+            next = HZP_MIN(next, ends[l]);
         }
     if (next == INFINITY)
         return false;
@@ -235,7 +236,8 @@ static bool advance(struct hzp_simulator *s, const struct hzp_plan *plan, int la
             continue;
         ret->busy_ns[l] += next - *now;
         lane->left -= (next - *now) * rate[l];
-        if (lane->left <= 1e-6 * rate[l] + 1e-9)
+        /* By its end, not by what is left: beside large times that may be too little to count. */
+        if (ends[l] <= next || lane->left <= 1e-6 * rate[l] + 1e-9)
             end_item(s, lane, next);
     }
     *now = next;
@@ -262,6 +264,8 @@ void hzp_simulate(struct hzp_simulator *s, const struct hzp_plan *plan, struct h
     for (int32_t i = 0; i < plan->items; i++) {
         double *end = plan->item[i].train ? &ret->train_end_ns : &ret->serve_end_ns;
         HZP_ASSERT(s->end[i] >= 0);
+        if (plan->item[i].train)
+            ret->train_ran_ns += s->end[i] - s->begin[i];
         *end = HZP_MAX(*end, s->end[i]);
         ret->ns = HZP_MAX(ret->ns, s->end[i]);
     }

@@ -20,6 +20,7 @@ struct hzp_simulator;
 struct hzp_simulated {
     double ns;                         /* from the first issue to the last end */
     double serve_end_ns, train_end_ns; /* the last end of each; 0: none */
+    double train_ran_ns;               /* of training's items, as they ran, one after another */
     double train_alone_ns;             /* of training's items, on the whole device and undisturbed */
     double busy_ns[HZP_LANE_COUNT];    /* while an item ran */
 };

@@ -22,6 +22,7 @@
 /* What of a step must be known before the next one is formed. */
 enum hzp_settle { HZP_SETTLE_NOTHING, HZP_SETTLE_SERVING, HZP_SETTLE_ALL };
 
+struct hzp_rider;
 struct hzp_split;
 
 /* Prompts that are not through yet, oldest first: for the split, which leaves them time. */
@@ -48,6 +49,8 @@ struct hzp_step {
     struct hzp_version *version; /* the one version this step serves from */
     const struct hzp_plan *chain; /* training's slice: items [from, to) */
     int32_t from, to;
+    int32_t ride_rows;          /* so many rows of serving would carry training's; 0: none would */
+    const struct hzp_rider *rider; /* set with the chain by who offers it: its forward pass may ride */
     uint64_t trained_ns;        /* how long the slice took; valid in deliver */
     uint64_t served_ns;         /* how long serving's part took; valid in deliver */
     const struct hzp_price *price;

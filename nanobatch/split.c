@@ -264,7 +264,8 @@ static double predicted_gap(const struct hzp_split *split, const struct hzp_spli
                                                          step->alone_ns, step->slice_ns);
     if (step->beside)
         return split->host_ns + (split->config.early ? serve : HZP_MAX(serve, step->slice_ns));
-    return split->host_ns + serve + (split->config.early ? step->carry_ns : step->slice_ns);
+    return split->host_ns + serve +
+           (split->config.early ? step->carry_ns + step->ride_ns : step->slice_ns);
 }
 
 /* What the steps before this one, not ended yet, will still take: at most what they take in all. */
@@ -286,7 +287,8 @@ void hzp_split_taken(struct hzp_split *split, struct hzp_split_step *step, bool 
     split->owes_ns += step->owes_ns;
     if (step->rows > 0)
         step->gap_ns = predicted_gap(split, step);
-    split->carry_ns = split->config.early && !step->beside ? step->slice_ns : 0;
+    split->carry_ns =
+        split->config.early && !step->beside ? step->slice_ns - step->ride_ns : 0;
     split->under_way_ns += under_way(step);
 }
 
@@ -328,7 +330,7 @@ static void account(struct hzp_split *split, const struct hzp_split_step *step,
 /* The gap that ended with the step's tokens had training in it. */
 static bool trains_in_gap(const struct hzp_split *split, const struct hzp_split_step *step)
 {
-    return split->config.early && !step->beside ? step->carry_ns > 0 : step->trains;
+    return split->config.early && !step->beside ? step->carry_ns + step->ride_ns > 0 : step->trains;
 }
 
 /* What the step was predicted to take, against what it took. */
@@ -338,7 +340,8 @@ static void learn(struct hzp_split *split, const struct hzp_split_step *step,
     double serve_ns = (double)times->serve_ns, train_ns = (double)times->train_ns;
     double busy_ns = serve_ns + train_ns;
     if (split->config.early)
-        busy_ns = serve_ns + (step->beside ? 0 : (double)split->last_train_ns);
+        busy_ns = serve_ns +
+                  (step->beside ? 0 : (double)(split->last_train_ns + times->ride_ns));
     if (step->beside && times->serve_end_ns) {
         serve_ns = (double)times->serve_end_ns;
         train_ns = (double)times->train_end_ns;
@@ -389,7 +392,8 @@ void hzp_split_ended(struct hzp_split *split, const struct hzp_split_step *step,
                      const struct hzp_exec_times *times, uint64_t tokens_ns, double next_ns)
 {
     double gap_ns = 0;
-    uint64_t train_ns = split->config.early ? split->last_train_ns : times->train_ns;
+    uint64_t train_ns =
+        split->config.early ? split->last_train_ns + times->ride_ns : times->train_ns;
     split->under_way_ns = HZP_MAX(split->under_way_ns - under_way(step), 0.0);
     if (next_ns > 0)
         split->next_ns = next_ns;
@@ -412,7 +416,7 @@ void hzp_split_ended(struct hzp_split *split, const struct hzp_split_step *step,
     report(split, step, gap_ns);
     split->last_served = step->rows > 0;
     split->last_tokens_ns = tokens_ns;
-    split->last_train_ns = times->train_ns;
+    split->last_train_ns = times->train_ns - times->ride_ns;
 }
 
 /* ---- prompts ---- */

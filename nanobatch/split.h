@@ -81,6 +81,7 @@ struct hzp_split_step {
     double alone_ns;   /* predicted: of serving's rows, */
     double gap_ns;     /* and from the last step's end to this one's */
     double slice_ns;   /* by prices: of training's items */
+    double ride_ns;    /* of that, in serving's own items: set before `taken` by who plans the step */
     double carry_ns;   /* the same of the step before, if that falls into this gap */
     double owes_ns;    /* what the slice takes beyond a usual share, until it is told about */
     uint64_t first_ns[16]; /* of those whose first token it brings: asked for at */

@@ -95,6 +95,7 @@ struct hzp_tables {
     double plans_ns, items_ns;
     bool led;           /* the thread that issues also works the first lane: once all is issued */
     int32_t parts, parts_done; /* of the measurement */
+    double spent_ns;           /* on measuring and searching, so far; 0: it came to its end */
 };
 
 /* So long a waiting lane polls before it sleeps. */

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/train_space.h"
 
-#include "nanobatch/layer.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,7 +25,7 @@ static void cut_kept(struct hzp_train_space *s, char *base, size_t *at,
                      const struct hzp_model_config *c, struct hzp_kept_layer *k)
 {
     struct widths w = widths_of(c);
-    int32_t rows = s->config.rows_max;
+    int32_t rows = s->rows_room;
     k->x_in = hzp_mat_cut(base, at, rows, w.width, HZP_F32);
     k->x_mid = s->config.forward_only ? k->x_in : hzp_mat_cut(base, at, rows, w.width, HZP_F32);
     k->qkv = hzp_mat_cut(base, at, rows, w.packed, s->act);
@@ -60,15 +58,17 @@ static size_t lay_out_rows(struct hzp_train_space *s, char *base,
     int32_t rows = s->config.rows_max;
     size_t at = 0;
     int32_t layers = s->config.forward_only ? 1 : c->layers;
+    s->rows_room = rows + s->config.ride_rows;
+    s->heads = w.heads;
     struct hzp_kept_layer counted;
     for (int32_t l = 0; l < layers; l++)
         cut_kept(s, base, &at, c, base ? &s->kept[l] : &counted);
-    s->normed = hzp_mat_cut(base, &at, rows, w.width, s->act);
-    s->inner = hzp_mat_cut(base, &at, rows, w.inner, s->act);
+    s->normed = hzp_mat_cut(base, &at, s->rows_room, w.width, s->act);
+    s->inner = hzp_mat_cut(base, &at, s->rows_room, w.inner, s->act);
     cut_head(s, base, &at, w);
     if (s->config.forward_only)
         return at;
-    struct hzp_mat last = hzp_mat_cut(base, &at, rows, w.width, HZP_F32);
+    struct hzp_mat last = hzp_mat_cut(base, &at, s->rows_room, w.width, HZP_F32);
     if (base)
         s->kept[layers].x_in = last;
     s->dx = hzp_mat_cut(base, &at, rows, w.width, HZP_F32);
@@ -95,6 +95,29 @@ static size_t lay_out_state(struct hzp_train_space *s, char *base, size_t elemen
         s->residual = residual ? (int16_t *)(base + grads + 2 * moment) : NULL;
     }
     return grads + 2 * moment + residual;
+}
+
+struct hzp_layer_space hzp_train_layer_space(const struct hzp_train_space *s, int32_t layer,
+                                             int32_t row0, int32_t rows)
+{
+    const struct hzp_kept_layer *k = &s->kept[s->config.forward_only ? 0 : layer];
+    struct hzp_mat x_out = s->config.forward_only ? k->x_in : s->kept[layer + 1].x_in;
+    size_t heads = (size_t)s->heads;
+    return (struct hzp_layer_space){
+        .x_in = hzp_mat_rows(k->x_in, row0, rows),
+        .x_mid = hzp_mat_rows(k->x_mid, row0, rows),
+        .x_out = hzp_mat_rows(x_out, row0, rows),
+        .normed = hzp_mat_rows(s->normed, row0, rows),
+        .qkv_bare = hzp_mat_rows(k->qkv_bare, row0, rows),
+        .qkv = hzp_mat_rows(k->qkv, row0, rows),
+        .attn = hzp_mat_rows(k->attn, row0, rows),
+        .gate_up = hzp_mat_rows(k->gate_up, row0, rows),
+        .inner = hzp_mat_rows(s->inner, row0, rows),
+        .rstd_attn = k->rstd_attn + row0,
+        .rstd_mlp = k->rstd_mlp + row0,
+        .lse = k->lse + (size_t)row0 * heads,
+        .quantum_flops = s->config.quantum_flops,
+    };
 }
 
 size_t hzp_train_space_bytes(const struct hzp_layout *layout, enum hzp_dtype act,

@@ -27,6 +27,9 @@ struct hzp_train_space {
     enum hzp_dtype act;
     void *memory, *state;              /* activations; gradients and optimizer state */
     struct hzp_update_result *result;  /* host-visible */
+    int32_t heads;
+    int32_t rows_room;                 /* of kept activations, normed, inner: rows_max + ride_rows */
+    int32_t forward_end;               /* of the newest chain: its items before belong to forward */
 
     float *grads;
     void *m, *v;
@@ -41,6 +44,10 @@ struct hzp_train_space {
     struct hzp_mat logits, dlogits; /* [head_rows][vocab] F32, act; the same in F32 models */
     float *picked_rstd;             /* [head_rows] */
 };
+
+/* Rows [row0, row0 + rows) of what a layer's forward pass reads and writes. */
+struct hzp_layer_space hzp_train_layer_space(const struct hzp_train_space *s, int32_t layer,
+                                             int32_t row0, int32_t rows);
 
 /* Zeroes gradients, moments and residuals (state_bytes of them) on the device. */
 int hzp_train_space_zero(struct hzp_train_space *s, size_t state_bytes);

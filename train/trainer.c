@@ -51,6 +51,7 @@ int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_train
     t->draw.bin_rows = hzp_xcalloc(DRAWS_MAX, sizeof(*t->draw.bin_rows));
     struct hzp_train_space_config space = hzp_trainer_space_config(
         &config->recipe, config->model->config, config->quantum_flops);
+    space.ride_rows = config->ride_rows;
     int r;
     HZP_TRY_GOTO(hzp_train_space_create(config->model, &space, &t->space));
     HZP_TRY_GOTO(hzp_micro_create(config->model->dev, config->recipe.micro_rows, &t->micro));
@@ -189,8 +190,10 @@ static void build_micro(struct hzp_trainer *t)
         HZP_ASSERT(r >= 0);
         t->now.samples++;
     }
+    hzp_micro_cut(t->micro, t->config.chunk_rows);
     t->now.rows += t->micro->rows;
     t->now.learned_tokens += t->micro->learned;
+    t->rider = (struct hzp_rider){version_read(t), t->micro, t->space};
     hzp_plan_clear(&t->chain);
     hzp_micro_build(&t->chain, t->config.model, version_read(t), t->micro, t->space, t->bin == 0);
     t->at = t->to = 0;
@@ -310,6 +313,16 @@ static bool offer_turn(struct hzp_trainer *t, bool flush)
     return flush;
 }
 
+/* Where the slice that begins at t->to ends. */
+static int32_t slice_end(struct hzp_trainer *t, struct hzp_step *step)
+{
+    step->rider = t->stage == HZP_TRAINER_ACCUMULATE ? &t->rider : NULL;
+    if (step->rider && step->ride_rows > 0 && step->version == t->rider.version)
+        return hzp_ride_cut(step->rider, step->price, &t->chain, t->to, step->train_ns,
+                            step->item_ns, step->ride_rows);
+    return hzp_price_cut(step->price, &t->chain, t->to, step->train_ns, step->item_ns, NULL);
+}
+
 static bool offer(struct hzp_source *source, struct hzp_step *step)
 {
     struct hzp_trainer *t = HZP_CONTAINER_OF(source, struct hzp_trainer, source);
@@ -336,8 +349,7 @@ static bool offer(struct hzp_source *source, struct hzp_step *step)
         return gave_back; /* all of it is on its way */
     step->chain = &t->chain;
     step->from = t->to;
-    step->to = t->to =
-        hzp_price_cut(step->price, &t->chain, t->to, step->train_ns, step->item_ns);
+    step->to = t->to = slice_end(t, step);
     if (step->to == step->from)
         return gave_back; /* the next item would be too long: the split hears what it takes */
     /* The update ends with this slice, and is published when that is known.  A step formed before

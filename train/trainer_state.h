@@ -6,6 +6,7 @@
 #ifndef HZP_TRAIN_TRAINER_STATE_H
 #define HZP_TRAIN_TRAINER_STATE_H
 
+#include "nanobatch/ride.h"
 #include "train/trainer.h"
 
 #include <pthread.h>
@@ -33,6 +34,7 @@ struct hzp_trainer {
     struct hzp_trainer_config config;
     struct hzp_train_space *space;
     struct hzp_micro *micro;
+    struct hzp_rider rider;      /* of the micro-batch in hand */
 
     /* engine thread */
     enum hzp_trainer_stage stage;

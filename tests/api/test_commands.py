@@ -99,6 +99,7 @@ def test_errors():
     fails("complete", MODEL, "x", "--device", "abacus", says=["abacus"])
     fails("serve", MODEL, "--no-train", "--kv-tokens", "900000000", says=["KV cache", "--kv-memory"])
     fails("serve", MODEL, "--no-train", "--train-units", "1", says=["--train-units"])
+    fails("serve", MODEL, "--no-train", "--ride", "64", says=["--ride"])
     with tempfile.TemporaryDirectory() as broken:
         for name in ("config.json", "tokenizer.json", "model.safetensors"):
             shutil.copytree(MODEL, broken, dirs_exist_ok=True,
@@ -202,6 +203,18 @@ def test_search():
         shown = run("search", MODEL, *small, "--file", str(path), "--show").stdout
         for word in ("matmul", "attn_decode", "thin product", "hand-over", "one lane"):
             assert word in shown, word
+        err = run(*command[1:]).stderr
+        assert "measured" not in err and "on paper" not in err and "s in all" in err, err
+        found["plans"][1]["train_lanes"] = [4, 4, 4, 4]
+        found["plans"][1]["predicted"]["confirmed"] = 0
+        path.write_text(json.dumps(found))
+        assert "not run: not used" in run(*command[1:], "--show").stdout
+        err = run(*command[1:]).stderr  # stopped while it ran what it had found
+        assert "ran 1 shapes" in err and "measured" not in err and "tried" not in err, err
+        assert search_file(path)[2]["plans"][1]["predicted"]["confirmed"] > 0
+        err = run(*command[1:-2], "--itl", "1000", "--file", str(path)).stderr
+        assert "measured" not in err and "tried" in err, err
+        found = search_file(path)[2]
         out = run("search", MODEL, *small, "--file", str(path), "--validate", "3").stdout
         assert "error over 3 plans" in out
         text = ["--temperature", "0", "--max-tokens", "8", "--log-level", "error"]

@@ -20,11 +20,12 @@ static struct hzp_layout layout;
 static struct hzp_options options;
 static struct hzp_memory_plan plan;
 static struct hzp_err_text err;
+static bool rides;
 
 static int make(size_t limit)
 {
     memset(&err, 0, sizeof(err));
-    return hzp_memory_plan(&options, &layout, limit, &plan, &err);
+    return hzp_memory_plan(&options, &layout, limit, rides, &plan, &err);
 }
 
 static int set_up(void **state)
@@ -54,6 +55,19 @@ static void it_adds_up(void **state)
     /* all running sequences at full length: nobody waits for pages */
     assert_int_equal(plan.kv_pages, 64 * 63);
     assert_true(plan.batch.rows_max >= plan.batch.segs_max);
+}
+
+/* Room for the rows of all who run, behind a micro-batch's. */
+static void riding_takes_room(void **state)
+{
+    assert_int_equal(make((size_t)1 << 32), HZP_OK);
+    size_t without = plan.total;
+    assert_int_equal(plan.train.ride_rows, 0);
+    rides = true;
+    assert_int_equal(make((size_t)1 << 32), HZP_OK);
+    rides = false;
+    assert_int_equal(plan.train.ride_rows, options.running_max);
+    assert_true(plan.total > without);
 }
 
 static void options_steer_it(void **state)
@@ -153,6 +167,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(it_adds_up, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(riding_takes_room, set_up, tear_down),
         cmocka_unit_test_setup_teardown(options_steer_it, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_cache_takes_what_is_left, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_cache_too_small_is_refused, set_up, tear_down),

@@ -61,6 +61,10 @@ static void fill(struct hzp_tables *t, struct hzp_plan_table *plans)
     e.shape.train_lane[HZP_KIND_ROWS] = HZP_LANE_TRAIN;
     e.shape.units[HZP_LANE_MEMORY] = 3;
     hzp_plan_table_set(plans, &e, NULL);
+    e.decode = 10;
+    e.shape = hzp_plan_sequential;
+    e.shape.ride = 128;
+    hzp_plan_table_set(plans, &e, NULL);
     hzp_plan_table_index(plans);
 }
 
@@ -91,7 +95,9 @@ static void round_trip(void **state)
     }
     assert_int_equal(u.rates, 1);
     assert_true(u.rate[0].rate_b == 0.75 && u.rate[0].units_b == 3);
-    assert_int_equal(read.entries, 2);
+    assert_int_equal(read.entries, 3);
+    assert_memory_equal(&read.entry[2].shape, &plans.entry[2].shape, sizeof(plans.entry[2].shape));
+    assert_int_equal(hzp_plan_table_ride(&read), 128);
     assert_memory_equal(&read.entry[1].shape, &plans.entry[1].shape, sizeof(plans.entry[1].shape));
     assert_true(read.entry[0].plain_ns == 2 && read.entry[0].confirmed == 1.5);
     assert_ptr_equal(hzp_plan_table_find(&read, 9, 60, 500), &read.entry[1]);
@@ -134,7 +140,9 @@ static char *bent(const char *text, const char *from, const char *to)
 static void hostile(void **state)
 {
     static const char *const bend[][2] = {
-        {"\"hzpserve_search\":1", "\"hzpserve_search\":2"},
+        {"\"hzpserve_search\":3", "\"hzpserve_search\":1"},
+        {"\"ride\":128", "\"ride\":-1"},
+        {"\"ride\":128", "\"ride\":\"64\""},
         {"\"threads\":4", "\"threads\":0"},
         {"\"threads\":4", "\"threads\":99999999999"},
         {"\"shares\":[1,3,4]", "\"shares\":[1,3,3]"},
@@ -158,6 +166,9 @@ static void hostile(void **state)
         {"\"rows\":[8,64,512]", "\"rows\":[8,64]"},
         {"\"rows\":[8,64,512]", "\"rows\":[-8,64,512]"},
         {"\"gap_ns\":1.5", "\"gap_ns\":1e300"},
+        {"\"gap_ns\":1.5", "\"gap_ns\":1e17"},
+        {"\"handover_ns\":2.25", "\"handover_ns\":1e17"},
+        {",1000.0", ",1e17"},
         {"\"device\":\"a device\"", "\"device\":null"},
         {"\"curves\":[", "\"curves\":7,\"x\":["},
     };

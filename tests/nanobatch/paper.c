@@ -18,7 +18,8 @@ void paper_open(struct paper *p, const char *device, const char *sim, int32_t tr
     struct hzp_weights_config weights = {.type = HZP_F32, .slots = 2, .max_staleness = 1,
                                          .first_id = 1};
     struct hzp_train_space_config space = {.rows_max = train, .head_rows = 16,
-                                           .moment_type = HZP_F32, .quantum_flops = 2000000};
+                                           .moment_type = HZP_F32, .quantum_flops = 2000000,
+                                           .ride_rows = 80};
     struct hzp_version *v, *draft;
     memset(p, 0, sizeof(*p));
     if (sim)

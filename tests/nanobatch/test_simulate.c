@@ -113,6 +113,26 @@ static void two_lanes(void **state)
     hzp_tables_fini(&t);
 }
 
+/* Times beside which an item's is too little to count: it ends all the same. */
+static void absurd_times(void **state)
+{
+    struct hzp_tables t;
+    struct hzp_plan plan;
+    struct hzp_simulated r;
+    hand_tables(&t);
+    t.gap_ns = t.gap_inline_ns = 1e18;
+    t.handover_ns = 1e17;
+    hzp_tables_set_rate(&t, &(struct hzp_rate){HZP_CLASS_ROWS, HZP_CLASS_UPDATE, 1, 1, 0.3, 0.7});
+    hzp_plan_init(&plan);
+    for (int i = 0; i < 4; i++) {
+        add_fill(&plan, i % 2 ? HZP_LANE_MEMORY : HZP_LANE_COMPUTE, 7);
+        add_cast(&plan, HZP_LANE_COMPUTE);
+    }
+    assert_true(simulated(&t, &plan, &r) > 1e18);
+    hzp_plan_fini(&plan);
+    hzp_tables_fini(&t);
+}
+
 static void handing_over(void **state)
 {
     struct hzp_tables t;
@@ -243,6 +263,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_lane),
         cmocka_unit_test(two_lanes),
+        cmocka_unit_test(absurd_times),
         cmocka_unit_test(handing_over),
         cmocka_unit_test(issuing),
         cmocka_unit_test(as_the_simulated_device),

@@ -20,7 +20,7 @@ struct totals {
     uint64_t worlds, turns, serve_steps, train_steps, ops, tokens, swapped, accepted, refused;
     uint64_t ended[HZP_REQUEST_FAILED + 1];
     uint64_t pushes, stalls, publications, good, bad, broken, failures, samples_refused;
-    uint64_t ahead_steps, refs, extra_rows, outlived, met, swaps_under_way;
+    uint64_t ahead_steps, refs, extra_rows, outlived, met, swaps_under_way, rode, rode_not;
 };
 
 /* Until nothing is left to do: requests end, updates are published, the loop says it is idle. */
@@ -120,6 +120,8 @@ static void add(struct totals *t, const struct sim_world *w)
     t->outlived += w->outlived;
     t->met += w->met;
     t->swaps_under_way += w->swaps_under_way;
+    t->rode += w->rode;
+    t->rode_not += w->rode_not;
     for (int i = 0; i < HZP_COUNT(t->ended); i++)
         t->ended[i] += w->ended[i];
 }
@@ -182,7 +184,9 @@ static int report(const struct totals *t)
            (unsigned long long)t->ahead_steps, (unsigned long long)t->refs,
            (unsigned long long)t->extra_rows, (unsigned long long)t->swaps_under_way,
            (unsigned long long)t->outlived, (unsigned long long)t->met);
-    bool all = t->ahead_steps && t->refs && t->extra_rows && t->swaps_under_way && t->outlived && t->met &&
+    printf("riding: training rode in %llu steps, and not in %llu in which it read another version\n",
+           (unsigned long long)t->rode, (unsigned long long)t->rode_not);
+    bool all = t->rode && t->rode_not && t->ahead_steps && t->refs && t->extra_rows && t->swaps_under_way && t->outlived && t->met &&
                t->refused && t->swapped && t->bad && t->publications && t->samples_refused &&
                t->broken && t->failures && t->pushes && t->stalls;
     for (int i = HZP_REQUEST_STOPPED; i <= HZP_REQUEST_FAILED; i++)

@@ -3,6 +3,8 @@
  * through a source before and one behind the engine's own. */
 #include "tests/sim/world.h"
 
+#include "nanobatch/train_space.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -119,12 +121,36 @@ static void poison(struct sim_world *w, enum hzp_op op, const void *args)
 
 /* --- Ops -------------------------------------------------------------------------------------- */
 
-/* Training's items are those of the slice, in order; all others are serving's. */
+/* Items [from, to) of the slice were not seen: they rode in serving's. */
+static void rode(struct sim_world *w, int32_t to)
+{
+    const struct hzp_step *step = w->step;
+    if (to == w->train_at)
+        return;
+    SIM_CHECK(w, step->ride_rows > 0 && step->rider, "training's slice", "%d of %d items were seen",
+              w->train_at - step->from, step->to - step->from);
+    SIM_CHECK(w, w->chain_version == step->version, "ride",
+              "training reads another version than the step, and rides in it");
+    for (int32_t i = w->train_at; i < to; i++)
+        SIM_CHECK(w, step->chain->item[i].layer >= 0 && i < step->rider->space->forward_end, "ride",
+                  "%s is no item of a layer's forward pass", hzp_op_name(step->chain->item[i].op));
+    w->rode++;
+    w->train_at = to;
+}
+
+/* Training's items are those of the slice, in order; all others are serving's, those that training rides
+ * in too. */
 static bool is_training(struct sim_world *w, const void *args)
 {
     const struct hzp_step *step = w->step;
-    if (!step->chain || w->train_at >= step->to || step->chain->item[w->train_at].args != args)
+    int32_t at = w->train_at, last = step->ride_rows > 0 && step->rider ? step->to : at + 1;
+    if (!step->chain)
         return false;
+    while (at < HZP_MIN(last, step->to) && step->chain->item[at].args != args)
+        at++;
+    if (at >= HZP_MIN(last, step->to))
+        return false;
+    rode(w, at);
     w->train_at++;
     return true;
 }
@@ -381,9 +407,8 @@ static void begin_leg(struct sim_world *w, struct hzp_step *step)
 static bool first_offer(struct hzp_source *source, struct hzp_step *step)
 {
     struct sim_world *w = HZP_CONTAINER_OF(source, struct sim_world, first);
-    SIM_CHECK(w, !w->in_plan || w->train_at == w->step->to, "training's slice",
-              "%d of %d items were seen", w->train_at - w->step->from,
-              w->step->to - w->step->from);
+    if (w->in_plan)
+        rode(w, w->step->to);
     w->step = step;
     w->in_plan = false;
     w->step_ops = 0;
@@ -414,6 +439,13 @@ static bool last_offer(struct hzp_source *source, struct hzp_step *step)
     SIM_CHECK(w, step == w->step, "loop", "another step");
     sim_check_batch(w);
     w->train_at = step->from;
+    w->chain_version = step->rider ? step->rider->version : NULL;
+    w->rode_not += step->ride_rows > 0 && step->rider && w->chain_version != step->version;
+    if (w->sabotage == SIM_RIDE_STALE && step->rider) {
+        w->lie = *step->rider;
+        w->lie.version = step->version;
+        step->rider = &w->lie;
+    }
     w->in_plan = true;
     SIM_CHECK(w, !step->chain || !w->paused, "paused", "training runs");
     check_idle(w);

@@ -38,6 +38,7 @@ static const struct {
     [SIM_PUSH_FORGETS] = {"push-forgets", "output|row|page content"},
     [SIM_PUSH_CHANGES] = {"push-changes", "output"},
     [SIM_PUSH_HOARDED] = {"push-hoarded", "pages"},
+    [SIM_RIDE_STALE] = {"ride-stale", "ride"},
 };
 
 const char *sim_sabotage_name(enum sim_sabotage sabotage)
@@ -164,6 +165,20 @@ static void choose_shapes(struct sim_world *w)
         w->beside.train_lane[k] = HZP_LANE_TRAIN;
 }
 
+/* Training in serving's products, on any lanes. */
+static void choose_riding(struct sim_world *w)
+{
+    w->rides = sim_chance(w, 400);
+    if (!w->rides)
+        return;
+    w->beside = hzp_plan_sequential;
+    w->beside.ride = between(w, 1, 40);
+    for (int k = 0; k < HZP_KIND_COUNT && w->shaped; k++)
+        w->beside.lane[0][k] = some_lane(w);
+    for (int k = 0; k < HZP_KIND_COUNT; k++)
+        w->beside.train_lane[k] = w->beside.lane[0][sim_random(w, HZP_KIND_COUNT)];
+}
+
 /* --- Opening ---------------------------------------------------------------------------------- */
 
 #define MUST(call)                                                                                 \
@@ -210,6 +225,8 @@ static void open_engine(struct sim_world *w)
                                          .model = w->model,
                                          .queue = w->queue,
                                          .quantum_flops = 100000,
+                                         .chunk_rows = w->rides ? w->beside.ride : 0,
+                                         .ride_rows = w->rides ? between(w, 0, 40) : 0,
                                          .on_update = sim_on_update,
                                          .ctx = w};
     MUST(hzp_trainer_create(&trainer, &w->trainer));
@@ -223,7 +240,7 @@ static void open_engine(struct sim_world *w)
                    hzp_trainer_source(w->trainer), &w->last},
         .sources = 5,
         .shape = w->shaped ? &w->shape : NULL,
-        .beside = w->shaped && sim_chance(w, 600) ? &w->beside : NULL,
+        .beside = w->rides || (w->shaped && sim_chance(w, 600)) ? &w->beside : NULL,
         .policy = {.train_share = w->train_share * (w->sabotage == SIM_GREEDY_TRAINER ? 4 : 1),
                    .train_max = 1},
         .idle_ns = (uint64_t)between(w, 1, 400000),
@@ -240,6 +257,7 @@ void sim_open(struct sim_world *w)
     choose_training(w);
     choose_device(w);
     choose_shapes(w);
+    choose_riding(w);
     w->turns_max = 1500;
     w->cancel_per_mille = w->traffic == SIM_CANCELS ? 60 : 2;
     if (hzp_device_open(&(struct hzp_device_config){.name = "sim"}, &w->dev, &text) < 0)

@@ -20,6 +20,7 @@
 #define HZP_TESTS_SIM_WORLD_H
 
 #include "nanobatch/loop.h"
+#include "nanobatch/ride.h"
 #include "serve/scheduler.h"
 #include "tests/serve/seeded.h"
 #include "train/trainer.h"
@@ -54,6 +55,7 @@ enum sim_sabotage {
     SIM_PUSH_FORGETS,   /* who is pushed back loses the token drawn last */
     SIM_PUSH_CHANGES,   /* ... comes back with another one */
     SIM_PUSH_HOARDED,   /* the pages of who is pushed back go to nobody */
+    SIM_RIDE_STALE,     /* training rides although it reads another version than the step */
     SIM_SABOTAGES,
 };
 const char *sim_sabotage_name(enum sim_sabotage sabotage);
@@ -122,7 +124,7 @@ struct sim_leg {
 struct sim_world {
     /* from the seed */
     uint64_t seed, random;
-    bool verbose, immediate, exact_prices, ahead, shaped;
+    bool verbose, immediate, exact_prices, ahead, shaped, rides;
     struct hzp_plan_shape shape, beside;
     enum sim_sabotage sabotage;
     bool sabotaged; /* once is enough */
@@ -176,6 +178,9 @@ struct sim_world {
     bool in_plan;              /* ops belong to the step */
     struct hzp_span *span;     /* of the next op */
     int32_t train_at, step_ops;
+    const struct hzp_version *chain_version; /* that the slice reads; NULL: it may not ride */
+    struct hzp_rider lie;      /* of the sabotage */
+    uint64_t rode, rode_not;   /* steps in which training rode; in which it read another version */
     uint64_t serving_id;
     uint64_t seen_serve_ns, seen_train_ns; /* of this step's ops */
     int32_t idle_turns;        /* turns in a row in which nobody used the device */
