@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/cpu/matmul.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -121,6 +122,8 @@ int hzp_cpu_matmul(struct hzp_lane *lane, const struct hzp_matmul_args *a,
 
     if (a->c.rows == 0 || a->c.cols == 0)
         return HZP_OK;
+    if (forward && !f32 && product->thin && a->c.rows <= (getenv("T_ROWS") ? atoi(getenv("T_ROWS")) : 512))
+        return hzp_cpu_thin_run(grid.team, a, product->thin);
     if (forward && (f32 || !product->panel || a->c.rows <= DOT_ROWS_MAX))
         return dot_run(&grid);
     if (forward && inner > 0)

@@ -16,6 +16,7 @@
 #define HZP_DEVICE_CPU_MATMUL_H
 
 #include "device/cpu/panel.h"
+#include "device/cpu/thin.h"
 
 /* Work memory of one dot task (partial sums where k is cut), bytes. */
 enum { HZP_DOT_ROWS = 96, HZP_DOT_COLS = 32, HZP_DOT_WORK = HZP_DOT_ROWS * HZP_DOT_COLS * 64 };
@@ -41,6 +42,7 @@ struct hzp_cpu_product {
     hzp_dot_fn *dot;
     hzp_outer_fn *outer;
     const struct hzp_panel_kernels *panel; /* NULL: does not multiply bf16 without widening them */
+    const struct hzp_thin_kernels *thin;   /* NULL: likewise */
 };
 
 /* The lane's cache of library primitives.  HZP_ENOMEM. */

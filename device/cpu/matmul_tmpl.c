@@ -270,9 +270,10 @@ static void cpu_outer(const struct hzp_matmul_args *a, int m0, int m1, int n0, i
 }
 
 #ifdef __AVX512BF16__
-static const struct hzp_cpu_product product = {cpu_dot, cpu_outer, &HZP_ISA_NAME(hzp_cpu_panel)};
+static const struct hzp_cpu_product product = {cpu_dot, cpu_outer, &HZP_ISA_NAME(hzp_cpu_panel),
+                                               &HZP_ISA_NAME(hzp_cpu_thin)};
 #else
-static const struct hzp_cpu_product product = {cpu_dot, cpu_outer, NULL};
+static const struct hzp_cpu_product product = {cpu_dot, cpu_outer, NULL, NULL};
 #endif
 
 static int cpu_matmul(struct hzp_lane *lane, const void *args)
