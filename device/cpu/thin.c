@@ -34,7 +34,7 @@ static struct hzp_thin_cols take(struct job *job)
     do {
         int want = HZP_MAX((cols - begin) / (2 * threads), job->least);
         end = cols - begin <= want ? cols
-                                   : begin + HZP_ROUND_UP(want, job->thin.strip);
+                                   : begin + HZP_ROUND_UP(want, 16);
         end = HZP_MIN(end, cols);
     } while (!atomic_compare_exchange_weak_explicit(&job->taken, &begin, end, memory_order_relaxed,
                                                     memory_order_relaxed));
@@ -66,10 +66,12 @@ int hzp_cpu_thin_run(struct hzp_team *team, const struct hzp_matmul_args *a,
 
     thin->args = a;
     thin->blocks = HZP_DIV_UP(a->c.rows, HZP_THIN_ROWS);
+    for (int b = 0; b <= thin->blocks; b++)
+        thin->row[b] = a->c.rows * b / thin->blocks;
     thin->k_blocks = HZP_DIV_UP(lines * HZP_THIN_LINE, env("T_KB", K_BLOCK));
     thin->k_block = HZP_DIV_UP(lines, thin->k_blocks) * HZP_THIN_LINE;
     thin->k_blocks = HZP_DIV_UP(lines * HZP_THIN_LINE, thin->k_block);
-    thin->strip = x_bytes <= (size_t)env("T_X", X_BYTES) ? HZP_THIN_COLS : HZP_THIN_STRIP;
+    thin->strip = thin->k_blocks > 1 && x_bytes <= (size_t)env("T_X", X_BYTES) ? HZP_THIN_COLS : HZP_THIN_STRIP;
     tile = (size_t)thin->k_block * 2 * HZP_THIN_COLS;
     thin->ahead = (int)HZP_DIV_UP((size_t)env("T_AHEAD", AHEAD_BYTES), tile);
     thin->sums = x_bytes;

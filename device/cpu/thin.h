@@ -22,12 +22,14 @@ enum {
     HZP_THIN_COLS = 4,     /* of a tile */
     HZP_THIN_LINE = 32,    /* elements of k in a vector */
     HZP_THIN_ROWS_MAX = 512,
+    HZP_THIN_BLOCKS = 86,
     HZP_THIN_STRIP = 32,   /* columns whose sums are under way at once, at most */
 };
 
 struct hzp_thin {
     const struct hzp_matmul_args *args;
     int blocks;            /* of x's rows, of nearly the same height */
+    int row[HZP_THIN_BLOCKS + 1]; /* the first of each block */
     int k_block, k_blocks; /* depends on k only: it decides in which order is added */
     int strip;             /* columns that share one pass over a block of k */
     int ahead;             /* tiles */
@@ -38,12 +40,6 @@ struct hzp_thin {
 struct hzp_thin_cols {
     int begin, end;
 };
-
-/* The first row of block b; of b = blocks: c's rows. */
-static inline int hzp_thin_row(const struct hzp_thin *thin, int b)
-{
-    return (int)((int64_t)thin->args->c.rows * b / thin->blocks);
-}
 
 /* One instruction set's kernels.  start: copies x into the thread's own memory while it fetches the
  * beginning of `first`.  run: the columns `now` of c, while it fetches the beginning of `next`. */

@@ -4,54 +4,56 @@
  * A tile is up to six rows of x by four of W, a vector of 16 partial sums for each pair, folded once
  * at the end of a block of k, sixteen at a time.
  */
+#include "device/cpu/dot_tmpl.h"
 #include "device/cpu/thin.h"
-#include "device/cpu/vec_tmpl.h"
 
 #ifdef __AVX512BF16__
 
 enum { MR = HZP_THIN_ROWS, NR = HZP_THIN_COLS, LINE = HZP_THIN_LINE };
 
-/* A place in the order of work: strip by strip, block of k by block of k, tile by tile. */
+/* Where W is fetched: some tiles ahead in the order of work, which is strip by strip, block of k by
+ * block of k, tile by tile. */
 struct place {
-    struct hzp_thin_cols cols, next; /* the stretch it is in, and the one after it */
-    int strip, strip_end, kb, n;
+    int n, kb, strip, strip_end, end;
+    struct hzp_thin_cols next; /* the stretch that follows the one that ends at `end` */
 };
 
-INLINE struct place place_at(const struct hzp_thin *t, struct hzp_thin_cols cols,
-                             struct hzp_thin_cols next)
+INLINE void place_enter(const struct hzp_thin *t, struct place *p, struct hzp_thin_cols cols)
 {
-    return (struct place){cols, next, cols.begin, HZP_MIN(cols.begin + t->strip, cols.end), 0,
-                          cols.begin};
+    p->n = p->strip = cols.begin;
+    p->strip_end = HZP_MIN(cols.begin + t->strip, cols.end);
+    p->end = cols.end;
+    p->kb = 0;
 }
 
-/* One tile on; false: behind the last. */
-INLINE bool place_step(const struct hzp_thin *t, struct place *p)
+/* One tile on; behind the last it stays where it is. */
+INLINE void place_step(const struct hzp_thin *t, struct place *p)
 {
     p->n += NR;
     if (p->n < p->strip_end)
-        return true;
-    p->n = p->strip;
-    if (++p->kb < t->k_blocks)
-        return true;
-    if (p->strip_end < p->cols.end) {
-        p->kb = 0;
-        p->n = p->strip = p->strip_end;
-        p->strip_end = HZP_MIN(p->strip + t->strip, p->cols.end);
-        return true;
+        return;
+    if (p->kb + 1 < t->k_blocks) {
+        p->n = p->strip;
+        p->kb++;
+    } else if (p->strip_end < p->end) {
+        place_enter(t, p, (struct hzp_thin_cols){p->strip_end, p->end});
+    } else if (p->next.begin < p->next.end) {
+        place_enter(t, p, p->next);
+        p->next.begin = p->next.end;
+    } else {
+        p->n -= NR;
     }
-    if (p->next.begin == p->next.end) {
-        p->kb = 0; /* stays here */
-        return false;
-    }
-    *p = place_at(t, p->next, (struct hzp_thin_cols){0, 0});
-    return true;
 }
 
-/* Row n + j of W in block kb. */
-INLINE const char *place_row(const struct hzp_thin *t, const struct place *p, int j)
+/* Rows n .. n+3 of W in block kb, the last one again where there are fewer. */
+INLINE void rows_at(const struct hzp_thin *t, int n, int end, int kb, const char *ret[NR])
 {
-    int n = HZP_MIN(p->n + j, p->cols.end - 1);
-    return (const char *)hzp_cpu_row(&t->args->b, n) + (size_t)p->kb * (size_t)t->k_block * 2;
+    const char *row = (const char *)hzp_cpu_row(&t->args->b, n) +
+                      (size_t)kb * (size_t)t->k_block * 2;
+    size_t bytes = (size_t)t->args->b.stride * 2;
+
+    for (int j = 0; j < NR; j++)
+        ret[j] = row + (size_t)HZP_MIN(j, end - 1 - n) * bytes;
 }
 
 /* Sums of neighbours: lanes 0+1 and 2+3 of each quarter of a, then of b. */
@@ -60,18 +62,18 @@ INLINE vf fold_near(vf a, vf b)
     return vadd(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
 }
 
-/* Four columns of four rows; quarter i of the result is row i. */
-INLINE vf fold(const vf a[4][NR])
+/* Quarters 0+2 and 1+3 of a, then of b. */
+INLINE vf fold_far(vf a, vf b)
 {
-    vf r[4], far[2];
+    return vadd(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+}
 
-    for (int i = 0; i < 4; i++)
-        r[i] = fold_near(fold_near(a[i][0], a[i][1]), fold_near(a[i][2], a[i][3]));
-    for (int i = 0; i < 2; i++)
-        far[i] = vadd(_mm512_shuffle_f32x4(r[2 * i], r[2 * i + 1], 0x44),
-                      _mm512_shuffle_f32x4(r[2 * i], r[2 * i + 1], 0xee));
-    return vadd(_mm512_shuffle_f32x4(far[0], far[1], 0x88),
-                _mm512_shuffle_f32x4(far[0], far[1], 0xdd));
+/* Four vectors, four quarters of each to be added; quarter i of the result is of vector i. */
+INLINE vf fold_rows(vf a, vf b, vf c, vf d)
+{
+    vf ab = fold_far(a, b), cd = fold_far(c, d);
+
+    return vadd(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
 }
 
 INLINE void put(float *sums, __m128 v, bool first)
@@ -79,10 +81,12 @@ INLINE void put(float *sums, __m128 v, bool first)
     _mm_storeu_ps(sums, first ? v : _mm_add_ps(_mm_loadu_ps(sums), v));
 }
 
-INLINE void step(int mr, vf acc[8][NR], const uint16_t *x, const __m512i w[NR])
+INLINE void step(int mr, vf acc[MR][NR], const uint16_t *x, const __m512i w[NR])
 {
+    UNROLL
     for (int i = 0; i < mr; i++) {
         __m512bh xv = (__m512bh)_mm512_loadu_si512(x + i * LINE);
+        UNROLL
         for (int j = 0; j < NR; j++)
             acc[i][j] = _mm512_dpbf16_ps(acc[i][j], xv, (__m512bh)w[j]);
     }
@@ -93,48 +97,47 @@ struct tile {
     const uint16_t *x;
     const char *w[NR], *fetch[NR];
     int count;   /* elements of k */
-    int fetches; /* how many of fetch: 0, 1, 2 or 4 */
     bool first;  /* there are no sums yet */
     float *sums; /* [mr][HZP_THIN_STRIP] */
 };
 
-INLINE void tile_lines(int mr, int fetches, const struct tile *t, vf acc[8][NR])
+INLINE void tile(int mr, int fetches, const struct tile *t)
 {
+    vf acc[MR][NR], row[8];
     const uint16_t *x = t->x;
+    size_t at = 0, end = (size_t)(t->count / LINE) * 64;
+    int left = t->count % LINE;
     __m512i w[NR];
 
-    for (size_t at = 0; at < (size_t)(t->count / LINE) * 64; at += 64, x += mr * LINE) {
+    UNROLL
+    for (int i = 0; i < mr; i++) {
+        UNROLL
+        for (int j = 0; j < NR; j++)
+            acc[i][j] = vzero();
+    }
+    for (; at < end; at += 64, x += mr * LINE) {
+        UNROLL
         for (int j = 0; j < fetches; j++)
             _mm_prefetch(t->fetch[j] + at, _MM_HINT_T0);
+        UNROLL
         for (int j = 0; j < NR; j++)
             w[j] = _mm512_loadu_si512(t->w[j] + at);
         step(mr, acc, x, w);
     }
-}
-
-INLINE void tile(int mr, const struct tile *t)
-{
-    vf acc[8][NR];
-    int lines = t->count / LINE, left = t->count % LINE;
-
-    for (int i = 0; i < 8; i++)
-        for (int j = 0; j < NR; j++)
-            acc[i][j] = vzero();
-    switch (t->fetches) {
-    case 0: tile_lines(mr, 0, t, acc); break;
-    case 1: tile_lines(mr, 1, t, acc); break;
-    case 2: tile_lines(mr, 2, t, acc); break;
-    default: tile_lines(mr, 4, t, acc); break;
-    }
     if (left) {
-        __m512i w[NR];
+        UNROLL
         for (int j = 0; j < NR; j++)
-            w[j] = _mm512_maskz_loadu_epi16((__mmask32)((1u << left) - 1),
-                                            t->w[j] + (size_t)lines * 64);
-        step(mr, acc, t->x + (size_t)lines * (size_t)mr * LINE, w);
+            w[j] = _mm512_maskz_loadu_epi16((__mmask32)((1u << left) - 1), t->w[j] + at);
+        step(mr, acc, x, w);
     }
+    UNROLL
+    for (int i = 0; i < 8; i++)
+        row[i] = i < mr ? fold_near(fold_near(acc[i][0], acc[i][1]),
+                                    fold_near(acc[i][2], acc[i][3]))
+                        : vzero();
+    UNROLL
     for (int i = 0; i < mr; i += 4) {
-        vf s = fold(acc + i);
+        vf s = fold_rows(row[i], row[i + 1], row[i + 2], row[i + 3]);
         float *sums = t->sums + i * HZP_THIN_STRIP;
         put(sums, _mm512_castps512_ps128(s), t->first);
         if (i + 1 < mr)
@@ -146,11 +149,16 @@ INLINE void tile(int mr, const struct tile *t)
     }
 }
 
-/* Not inlined: together they keep the compiler busy for long. */
+/* Not inlined: together they keep the compiler busy for long.  Where there is one block of rows it
+ * fetches all of a tile of W, of several each its part. */
 #define TILE(mr)                                                                                   \
     static __attribute__((noinline)) void tile_##mr(const struct tile *t)                          \
     {                                                                                              \
-        tile(mr, t);                                                                               \
+        tile(mr, 4, t);                                                                            \
+    }                                                                                              \
+    static __attribute__((noinline)) void tile_part_##mr(const struct tile *t)                     \
+    {                                                                                              \
+        tile(mr, 2, t);                                                                            \
     }
 TILE(1)
 TILE(2)
@@ -160,7 +168,9 @@ TILE(5)
 TILE(6)
 
 typedef void tile_fn(const struct tile *t);
-static tile_fn *const tiles[MR + 1] = {NULL, tile_1, tile_2, tile_3, tile_4, tile_5, tile_6};
+static tile_fn *const tiles[2][MR + 1] = {
+    {NULL, tile_1, tile_2, tile_3, tile_4, tile_5, tile_6},
+    {NULL, tile_part_1, tile_part_2, tile_part_3, tile_part_4, tile_part_5, tile_part_6}};
 
 /* The finished sums of a strip. */
 INLINE void store(const struct hzp_thin *t, int n, int count, const float *sums)
@@ -169,32 +179,38 @@ INLINE void store(const struct hzp_thin *t, int n, int count, const float *sums)
 
     for (int m = 0; m < a->c.rows; m++, sums += HZP_THIN_STRIP) {
         void *c = hzp_cpu_row(&a->c, m);
-        for (int h = 0; h < count; h += VL) {
-            int left = HZP_MIN(VL, count - h);
+        int h = 0;
+        for (; h + VL <= count; h += VL) {
             size_t at = (size_t)(n + h);
-            vf y = vload(sums + h, left);
+            vf y = vload(sums + h, VL);
             if (a->bias.ptr)
-                y = vadd(y, vget(a->bias.ptr, at, a->bias.type, left));
+                y = vadd(y, vget(a->bias.ptr, at, a->bias.type, VL));
             if (a->accumulate)
-                y = vadd(y, vget(c, at, a->c.type, left));
-            vput(c, at, a->c.type, y, left);
+                y = vadd(y, vget(c, at, a->c.type, VL));
+            vput(c, at, a->c.type, y, VL);
         }
+        for (; h < count; h += 4)
+            dot_store(a, m, n + h, HZP_MIN(4, count - h), _mm_loadu_ps(sums + h));
     }
 }
 
 static void cpu_start(const struct hzp_thin *t, struct hzp_thin_cols first, void *own)
 {
     const struct hzp_mat *x = &t->args->a;
-    struct place p = place_at(t, first, (struct hzp_thin_cols){0, 0});
+    struct place p = {0};
+    const char *w[NR];
     uint16_t *to = own;
 
-    for (int i = 0, more = 1; i < t->ahead && more; i++, more = place_step(t, &p))
+    place_enter(t, &p, first);
+    for (int i = 0; i < t->ahead; i++, place_step(t, &p)) {
+        rows_at(t, p.n, p.end, p.kb, w);
         for (int j = 0; j < NR; j++)
             for (int k = 0; k < t->k_block; k += LINE)
-                _mm_prefetch(place_row(t, &p, j) + k * 2, _MM_HINT_T0);
+                _mm_prefetch(w[j] + k * 2, _MM_HINT_T0);
+    }
     for (int k0 = 0; k0 < x->cols; k0 += t->k_block)
         for (int b = 0; b < t->blocks; b++) {
-            int m0 = hzp_thin_row(t, b), mr = hzp_thin_row(t, b + 1) - m0;
+            int m0 = t->row[b], mr = t->row[b + 1] - m0;
             int count = HZP_MIN(t->k_block, x->cols - k0), lines = HZP_DIV_UP(count, LINE);
             for (int i = 0; i < mr; i++) {
                 const uint16_t *from = (const uint16_t *)hzp_cpu_row(x, m0 + i) + k0;
@@ -210,40 +226,48 @@ static void cpu_start(const struct hzp_thin *t, struct hzp_thin_cols first, void
         }
 }
 
+/* All rows of x by the four columns that *tile names: its w and fetch, from block kb of k on. */
+INLINE void column(const struct hzp_thin *t, int kb, const uint16_t *own, float *sums,
+                   struct tile *tile)
+{
+    int k0 = kb * t->k_block, rows = t->args->c.rows;
+    const uint16_t *x = own + (size_t)k0 * (size_t)rows;
+
+    tile->first = kb == 0;
+    tile->count = HZP_MAX(HZP_MIN(t->k_block, t->args->a.cols - k0), 0);
+    for (int b = 0; b < t->blocks; b++) {
+        int m0 = t->row[b], mr = t->row[b + 1] - m0;
+        tile->x = x;
+        tile->sums = sums + m0 * HZP_THIN_STRIP;
+        if (b > 0) {
+            tile->fetch[0] = b < 2 ? tile->fetch[2] : tile->w[0];
+            tile->fetch[1] = b < 2 ? tile->fetch[3] : tile->w[0];
+        }
+        tiles[t->blocks > 1][mr](tile);
+        x += mr * HZP_ROUND_UP(tile->count, LINE);
+    }
+}
+
 static void cpu_run(const struct hzp_thin *t, struct hzp_thin_cols now, struct hzp_thin_cols next,
                     void *own)
 {
-    const struct hzp_matmul_args *a = t->args;
-    struct place p = place_at(t, now, (struct hzp_thin_cols){0, 0}), fetch = place_at(t, now, next);
     float *sums = (float *)((char *)own + t->sums);
-    bool more = true, ahead = true;
+    struct place fetch = {.next = next};
+    struct tile tile;
 
-    for (int i = 0; i < t->ahead && ahead; i++)
-        ahead = place_step(t, &fetch);
-    while (more) {
-        struct place at = p;
-        int k0 = at.kb * t->k_block;
-        struct tile tile = {.first = at.kb == 0,
-                            .count = HZP_MAX(HZP_MIN(t->k_block, a->a.cols - k0), 0)};
-        const uint16_t *x = (const uint16_t *)own + (size_t)k0 * (size_t)a->c.rows;
-        int padded = HZP_ROUND_UP(tile.count, LINE);
-        for (int j = 0; j < NR; j++)
-            tile.w[j] = place_row(t, &at, j);
-        for (int b = 0; b < t->blocks; b++) {
-            int m0 = hzp_thin_row(t, b), mr = hzp_thin_row(t, b + 1) - m0;
-            int f0 = NR * b / t->blocks, f1 = NR * (b + 1) / t->blocks;
-            tile.x = x + (size_t)m0 * (size_t)padded;
-            tile.sums = sums + m0 * HZP_THIN_STRIP + (at.n - at.strip);
-            tile.fetches = ahead ? f1 - f0 : 0;
-            for (int j = f0; j < f1; j++)
-                tile.fetch[j - f0] = place_row(t, &fetch, j);
-            tiles[mr](&tile);
-        }
-        more = place_step(t, &p);
-        if (ahead)
-            ahead = place_step(t, &fetch);
-        if (!more || p.strip != at.strip)
-            store(t, at.strip, at.strip_end - at.strip, sums);
+    place_enter(t, &fetch, now);
+    for (int i = 0; i < t->ahead; i++)
+        place_step(t, &fetch);
+    for (int strip = now.begin, end; strip < now.end; strip = end) {
+        end = HZP_MIN(strip + t->strip, now.end);
+        for (int kb = 0; kb < t->k_blocks; kb++)
+            for (int n = strip; n < end; n += NR) {
+                rows_at(t, n, now.end, kb, tile.w);
+                rows_at(t, fetch.n, fetch.end, fetch.kb, tile.fetch);
+                column(t, kb, own, sums + (n - strip), &tile);
+                place_step(t, &fetch);
+            }
+        store(t, strip, end - strip, sums);
     }
 }
 
