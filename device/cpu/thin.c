@@ -70,6 +70,8 @@ int hzp_cpu_thin_run(struct hzp_team *team, const struct hzp_matmul_args *a,
         thin->row[b] = a->c.rows * b / thin->blocks;
     thin->k_blocks = HZP_DIV_UP(lines * HZP_THIN_LINE, env("T_KB", K_BLOCK));
     thin->k_block = HZP_DIV_UP(lines, thin->k_blocks) * HZP_THIN_LINE;
+    if (thin->k_blocks > 1)
+        thin->k_block = HZP_ROUND_UP(thin->k_block, HZP_THIN_COLS * HZP_THIN_LINE);
     thin->k_blocks = HZP_DIV_UP(lines * HZP_THIN_LINE, thin->k_block);
     thin->strip = thin->k_blocks > 1 && x_bytes <= (size_t)env("T_X", X_BYTES) ? HZP_THIN_COLS : HZP_THIN_STRIP;
     tile = (size_t)thin->k_block * 2 * HZP_THIN_COLS;
