@@ -5,9 +5,8 @@
 #include <stdlib.h>
 
 enum {
-    K_BLOCK = 1024,
-    X_BYTES = 32 << 10,     /* of x: stays in the first-level cache */
-    AHEAD_BYTES = 12 << 10, /* of W under way from memory */
+    K_BLOCK = 512,
+    AHEAD_BYTES = 8500, /* of W under way from memory */
     TAKE_BYTES = 16 << 10,  /* of W, at least, for one turn */
 };
 
@@ -68,13 +67,14 @@ int hzp_cpu_thin_run(struct hzp_team *team, const struct hzp_matmul_args *a,
     thin->blocks = HZP_DIV_UP(a->c.rows, HZP_THIN_ROWS);
     for (int b = 0; b <= thin->blocks; b++)
         thin->row[b] = a->c.rows * b / thin->blocks;
-    thin->k_blocks = HZP_DIV_UP(lines * HZP_THIN_LINE, env("T_KB", K_BLOCK));
-    thin->k_block = HZP_DIV_UP(lines, thin->k_blocks) * HZP_THIN_LINE;
-    if (thin->k_blocks > 1)
-        thin->k_block = HZP_ROUND_UP(thin->k_block, HZP_THIN_COLS * HZP_THIN_LINE);
-    thin->k_blocks = HZP_DIV_UP(lines * HZP_THIN_LINE, thin->k_block);
-    thin->strip = thin->k_blocks > 1 && x_bytes <= (size_t)env("T_X", X_BYTES) ? HZP_THIN_COLS : HZP_THIN_STRIP;
-    tile = (size_t)thin->k_block * 2 * HZP_THIN_COLS;
+    thin->k_fold = HZP_DIV_UP(inner, HZP_MAX(inner / env("T_KB", K_BLOCK), 1));
+    thin->k_fold = HZP_ROUND_UP(HZP_MAX(thin->k_fold, 1), HZP_THIN_COLS * HZP_THIN_LINE);
+    thin->along = thin->blocks <= env("T_FEW", 1);
+    thin->k_tile = thin->k_fold;
+    if (thin->along)
+        thin->k_tile *= HZP_MAX(env("T_TILE", 2048) / thin->k_fold, 1);
+    thin->k_tiles = HZP_DIV_UP(HZP_MAX(inner, 1), thin->k_tile);
+    tile = (size_t)HZP_MIN(thin->k_tile, HZP_MAX(inner, 1)) * 2 * HZP_THIN_COLS;
     thin->ahead = (int)HZP_DIV_UP((size_t)env("T_AHEAD", AHEAD_BYTES), tile);
     thin->sums = x_bytes;
     job.least = (int)HZP_MAX((size_t)env("T_TAKE", TAKE_BYTES) / ((size_t)lines * 64), HZP_THIN_COLS);

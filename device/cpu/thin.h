@@ -30,8 +30,9 @@ struct hzp_thin {
     const struct hzp_matmul_args *args;
     int blocks;            /* of x's rows, of nearly the same height */
     int row[HZP_THIN_BLOCKS + 1]; /* the first of each block */
-    int k_block, k_blocks; /* depends on k only: it decides in which order is added */
-    int strip;             /* columns that share one pass over a block of k */
+    int k_fold;            /* so many elements of k are summed up alone; depends on k only */
+    int k_tile, k_tiles;   /* as they are walked through: a tile is one k_fold or several */
+    bool along;            /* all of k for four columns; else one tile of k for a strip of columns */
     int ahead;             /* tiles */
     size_t sums;           /* where the sums begin in a thread's own memory: behind x */
 };

@@ -18,10 +18,10 @@ struct place {
     struct hzp_thin_cols next; /* the stretch that follows the one that ends at `end` */
 };
 
-INLINE void place_enter(const struct hzp_thin *t, struct place *p, struct hzp_thin_cols cols)
+INLINE void place_enter(struct place *p, struct hzp_thin_cols cols)
 {
     p->n = p->strip = cols.begin;
-    p->strip_end = HZP_MIN(cols.begin + t->strip, cols.end);
+    p->strip_end = HZP_MIN(cols.begin + HZP_THIN_STRIP, cols.end);
     p->end = cols.end;
     p->kb = 0;
 }
@@ -29,16 +29,20 @@ INLINE void place_enter(const struct hzp_thin *t, struct place *p, struct hzp_th
 /* One tile on; behind the last it stays where it is. */
 INLINE void place_step(const struct hzp_thin *t, struct place *p)
 {
-    p->n += NR;
-    if (p->n < p->strip_end)
+    if (t->along && p->kb + 1 < t->k_tiles) {
+        p->kb++;
         return;
-    if (p->kb + 1 < t->k_blocks) {
+    }
+    p->n += NR;
+    if (p->n < p->strip_end) {
+        p->kb = t->along ? 0 : p->kb;
+    } else if (!t->along && p->kb + 1 < t->k_tiles) {
         p->n = p->strip;
         p->kb++;
     } else if (p->strip_end < p->end) {
-        place_enter(t, p, (struct hzp_thin_cols){p->strip_end, p->end});
+        place_enter(p, (struct hzp_thin_cols){p->strip_end, p->end});
     } else if (p->next.begin < p->next.end) {
-        place_enter(t, p, p->next);
+        place_enter(p, p->next);
         p->next.begin = p->next.end;
     } else {
         p->n -= NR;
@@ -49,7 +53,7 @@ INLINE void place_step(const struct hzp_thin *t, struct place *p)
 INLINE void rows_at(const struct hzp_thin *t, int n, int end, int kb, const char *ret[NR])
 {
     const char *row = (const char *)hzp_cpu_row(&t->args->b, n) +
-                      (size_t)kb * (size_t)t->k_block * 2;
+                      (size_t)kb * (size_t)t->k_tile * 2;
     size_t bytes = (size_t)t->args->b.stride * 2;
 
     for (int j = 0; j < NR; j++)
@@ -81,6 +85,18 @@ INLINE void put(float *sums, __m128 v, bool first)
     _mm_storeu_ps(sums, first ? v : _mm_add_ps(_mm_loadu_ps(sums), v));
 }
 
+/* Up to four rows' sums, one in each quarter of v. */
+INLINE void put_rows(int rows, float *sums, vf v, bool first)
+{
+    put(sums, _mm512_castps512_ps128(v), first);
+    if (rows > 1)
+        put(sums + HZP_THIN_STRIP, _mm512_extractf32x4_ps(v, 1), first);
+    if (rows > 2)
+        put(sums + 2 * HZP_THIN_STRIP, _mm512_extractf32x4_ps(v, 2), first);
+    if (rows > 3)
+        put(sums + 3 * HZP_THIN_STRIP, _mm512_extractf32x4_ps(v, 3), first);
+}
+
 INLINE void step(int mr, vf acc[MR][NR], const uint16_t *x, const __m512i w[NR])
 {
     UNROLL
@@ -97,61 +113,58 @@ INLINE void step(int mr, vf acc[MR][NR], const uint16_t *x, const __m512i w[NR])
 struct tile {
     const uint16_t *x;
     const char *w[NR], *fetch;
-    ptrdiff_t jump; /* from the end of a fetched row to the next one */
-    int count;      /* elements of k */
+    size_t row;      /* bytes from one fetched row to the next; 0: they follow each other */
+    int count, fold; /* elements of k: all, and after how many sums are folded */
     bool first;     /* there are no sums yet */
     float *sums;    /* [mr][HZP_THIN_STRIP] */
 };
 
 INLINE void tile(int mr, int fetches, const struct tile *t)
 {
-    vf acc[MR][NR], row[8];
-    const uint16_t *x = t->x;
-    size_t at = 0, end = (size_t)(t->count / LINE) * 64;
     const char *fetch = t->fetch;
-    int left = t->count % LINE, turns = HZP_DIV_UP(t->count / LINE, fetches), turn = turns;
-    __m512i w[NR];
+    const uint16_t *x = t->x;
+    int turns = HZP_DIV_UP(t->count / LINE, fetches), turn = turns;
+    size_t at = 0, jump = t->row ? t->row - (size_t)turns * (size_t)fetches * 64 : 0;
 
-    UNROLL
-    for (int i = 0; i < mr; i++) {
+    for (int k = 0; k == 0 || k < t->count; k += t->fold) {
+        vf acc[MR][NR], row[8];
+        int count = HZP_MIN(t->fold, t->count - k), left = count % LINE;
+        size_t end = at + (size_t)(count / LINE) * 64;
+        __m512i w[NR];
+
         UNROLL
-        for (int j = 0; j < NR; j++)
-            acc[i][j] = vzero();
-    }
-    for (; at < end; at += 64, x += mr * LINE) {
+        for (int i = 0; i < mr; i++) {
+            UNROLL
+            for (int j = 0; j < NR; j++)
+                acc[i][j] = vzero();
+        }
+        for (; at < end; at += 64, x += mr * LINE) {
+            UNROLL
+            for (int j = 0; j < fetches; j++)
+                _mm_prefetch(fetch + j * 64, _MM_HINT_T0);
+            turn--;
+            fetch += fetches * 64 + (turn ? 0 : jump);
+            turn = turn ? turn : turns;
+            UNROLL
+            for (int j = 0; j < NR; j++)
+                w[j] = _mm512_loadu_si512(t->w[j] + at);
+            step(mr, acc, x, w);
+        }
+        if (left) {
+            UNROLL
+            for (int j = 0; j < NR; j++)
+                w[j] = _mm512_maskz_loadu_epi16((__mmask32)((1u << left) - 1), t->w[j] + at);
+            step(mr, acc, x, w);
+        }
         UNROLL
-        for (int j = 0; j < fetches; j++)
-            _mm_prefetch(fetch + j * 64, _MM_HINT_T0);
-        turn--;
-        fetch += fetches * 64 + (turn ? 0 : t->jump);
-        turn = turn ? turn : turns;
-        UNROLL
-        for (int j = 0; j < NR; j++)
-            w[j] = _mm512_loadu_si512(t->w[j] + at);
-        step(mr, acc, x, w);
-    }
-    if (left) {
-        UNROLL
-        for (int j = 0; j < NR; j++)
-            w[j] = _mm512_maskz_loadu_epi16((__mmask32)((1u << left) - 1), t->w[j] + at);
-        step(mr, acc, x, w);
-    }
-    UNROLL
-    for (int i = 0; i < 8; i++)
-        row[i] = i < mr ? fold_near(fold_near(acc[i][0], acc[i][1]),
-                                    fold_near(acc[i][2], acc[i][3]))
-                        : vzero();
-    UNROLL
-    for (int i = 0; i < mr; i += 4) {
-        vf s = fold_rows(row[i], row[i + 1], row[i + 2], row[i + 3]);
-        float *sums = t->sums + i * HZP_THIN_STRIP;
-        put(sums, _mm512_castps512_ps128(s), t->first);
-        if (i + 1 < mr)
-            put(sums + HZP_THIN_STRIP, _mm512_extractf32x4_ps(s, 1), t->first);
-        if (i + 2 < mr)
-            put(sums + 2 * HZP_THIN_STRIP, _mm512_extractf32x4_ps(s, 2), t->first);
-        if (i + 3 < mr)
-            put(sums + 3 * HZP_THIN_STRIP, _mm512_extractf32x4_ps(s, 3), t->first);
+        for (int i = 0; i < 8; i++)
+            row[i] = i < mr ? fold_near(fold_near(acc[i][0], acc[i][1]),
+                                        fold_near(acc[i][2], acc[i][3]))
+                            : vzero();
+        put_rows(mr, t->sums, fold_rows(row[0], row[1], row[2], row[3]), t->first && k == 0);
+        if (mr > 4)
+            put_rows(mr - 4, t->sums + 4 * HZP_THIN_STRIP,
+                     fold_rows(row[4], row[5], row[6], row[7]), t->first && k == 0);
     }
 }
 
@@ -206,17 +219,17 @@ static void cpu_start(const struct hzp_thin *t, struct hzp_thin_cols first, void
     const char *w[NR];
     uint16_t *to = own;
 
-    place_enter(t, &p, first);
+    place_enter(&p, first);
     for (int i = 0; i < t->ahead; i++, place_step(t, &p)) {
         rows_at(t, p.n, p.end, p.kb, w);
         for (int j = 0; j < NR; j++)
-            for (int k = 0; k < t->k_block; k += LINE)
+            for (int k = 0; k < t->k_tile; k += LINE)
                 _mm_prefetch(w[j] + k * 2, _MM_HINT_T0);
     }
-    for (int k0 = 0; k0 < x->cols; k0 += t->k_block)
+    for (int k0 = 0; k0 < x->cols; k0 += t->k_tile)
         for (int b = 0; b < t->blocks; b++) {
             int m0 = t->row[b], mr = t->row[b + 1] - m0;
-            int count = HZP_MIN(t->k_block, x->cols - k0), lines = HZP_DIV_UP(count, LINE);
+            int count = HZP_MIN(t->k_tile, x->cols - k0), lines = HZP_DIV_UP(count, LINE);
             for (int i = 0; i < mr; i++) {
                 const uint16_t *from = (const uint16_t *)hzp_cpu_row(x, m0 + i) + k0;
                 for (int l = 0; l < lines; l++) {
@@ -236,11 +249,11 @@ static void cpu_start(const struct hzp_thin *t, struct hzp_thin_cols first, void
 INLINE void column(const struct hzp_thin *t, int kb, const uint16_t *own, float *sums,
                    const char *const fetch[NR], struct tile *tile)
 {
-    int k0 = kb * t->k_block, rows = t->args->c.rows, at = 0;
+    int k0 = kb * t->k_tile, rows = t->args->c.rows, at = 0;
     const uint16_t *x = own + (size_t)k0 * (size_t)rows;
 
     tile->first = kb == 0;
-    tile->count = HZP_MAX(HZP_MIN(t->k_block, t->args->a.cols - k0), 0);
+    tile->count = HZP_MAX(HZP_MIN(t->k_tile, t->args->a.cols - k0), 0);
     for (int b = 0; b < t->blocks; b++) {
         int mr = t->row[b + 1] - t->row[b];
         int part = t->blocks == 1 ? 4 : t->blocks == 2 || (t->blocks == 3 && b == 0) ? 2 : 1;
@@ -259,23 +272,23 @@ static void cpu_run(const struct hzp_thin *t, struct hzp_thin_cols now, struct h
 {
     float *sums = (float *)((char *)own + t->sums);
     struct place fetch = {.next = next};
-    struct tile tile = {.jump = (ptrdiff_t)t->args->b.stride * 2 - (ptrdiff_t)t->k_block * 2};
+    struct tile tile = {.fold = t->k_fold, .row = (size_t)t->args->b.stride * 2};
     const char *ahead[NR];
 
-    if (t->k_blocks == 1 && t->args->b.stride == t->args->b.cols)
-        tile.jump = 0;
-    place_enter(t, &fetch, now);
+    if (t->k_tiles == 1 && t->args->b.stride == t->args->b.cols)
+        tile.row = 0;
+    place_enter(&fetch, now);
     for (int i = 0; i < t->ahead; i++)
         place_step(t, &fetch);
     for (int strip = now.begin, end; strip < now.end; strip = end) {
-        end = HZP_MIN(strip + t->strip, now.end);
-        for (int kb = 0; kb < t->k_blocks; kb++)
-            for (int n = strip; n < end; n += NR) {
-                rows_at(t, n, now.end, kb, tile.w);
-                rows_at(t, fetch.n, fetch.end, fetch.kb, ahead);
-                column(t, kb, own, sums + (n - strip), ahead, &tile);
-                place_step(t, &fetch);
-            }
+        end = HZP_MIN(strip + HZP_THIN_STRIP, now.end);
+        int steps = HZP_DIV_UP(end - strip, NR) * t->k_tiles;
+        struct place p = {.n = strip, .strip = strip, .strip_end = end, .end = end};
+        for (; steps > 0; steps--, place_step(t, &p), place_step(t, &fetch)) {
+            rows_at(t, p.n, now.end, p.kb, tile.w);
+            rows_at(t, fetch.n, fetch.end, fetch.kb, ahead);
+            column(t, p.kb, own, sums + (p.n - strip), ahead, &tile);
+        }
         store(t, strip, end - strip, sums);
     }
 }
