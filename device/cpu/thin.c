@@ -65,6 +65,8 @@ int hzp_cpu_thin_run(struct hzp_team *team, const struct hzp_matmul_args *a,
 
     thin->args = a;
     thin->blocks = HZP_DIV_UP(a->c.rows, HZP_THIN_ROWS);
+    if (a->c.rows >= env("T_BLK", 16))
+        thin->blocks = HZP_MAX(thin->blocks, 4);
     for (int b = 0; b <= thin->blocks; b++)
         thin->row[b] = a->c.rows * b / thin->blocks;
     thin->k_fold = HZP_DIV_UP(inner, HZP_MAX(inner / env("T_KB", K_BLOCK), 1));
