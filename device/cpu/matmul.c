@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/cpu/matmul.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum {
-    DOT_ROWS_MAX = 12,   /* bf16: up to here the dot kernel beats the panels */
+    THIN_ROWS = 40,      /* bf16 pairs: up to here thin products beat the panels */
     DOT_TASK_BYTES = 128 << 10,
     DOT_SLAB = 4 * HZP_DOT_ROWS,
     TILE_ROWS = 6,
@@ -122,10 +121,10 @@ int hzp_cpu_matmul(struct hzp_lane *lane, const struct hzp_matmul_args *a,
 
     if (a->c.rows == 0 || a->c.cols == 0)
         return HZP_OK;
-    if (forward && !f32 && product->thin && a->c.rows <= (getenv("T_ROWS") ? atoi(getenv("T_ROWS")) : 512))
-        return hzp_cpu_thin_run(grid.team, a, product->thin);
-    if (forward && (f32 || !product->panel || a->c.rows <= DOT_ROWS_MAX))
+    if (forward && (f32 || !product->panel))
         return dot_run(&grid);
+    if (forward && a->c.rows <= THIN_ROWS)
+        return hzp_cpu_thin_run(grid.team, a, product->thin);
     if (forward && inner > 0)
         return hzp_cpu_panel_run(grid.team, a, product->panel);
     if (inner > 0 && (f32 || product->panel)) {
