@@ -4,7 +4,7 @@
 #include <string.h>
 
 enum {
-    THIN_ROWS = 40,      /* bf16 pairs: up to here thin products beat the panels */
+    THIN_ROWS = 48,      /* bf16 pairs: up to here thin products beat the panels */
     DOT_TASK_BYTES = 128 << 10,
     DOT_SLAB = 4 * HZP_DOT_ROWS,
     TILE_ROWS = 6,
