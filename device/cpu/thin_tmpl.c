@@ -212,6 +212,18 @@ INLINE void store(const struct hzp_thin *t, int n, int count, const float *sums)
     }
 }
 
+/* A strip of c, before its sums begin. */
+INLINE void fetch_c(const struct hzp_matmul_args *a, int n, int end)
+{
+    size_t size = a->c.type == HZP_F32 ? 4 : 2;
+
+    for (int m = 0; m < a->c.rows; m++) {
+        const char *c = hzp_cpu_row(&a->c, m);
+        for (size_t at = (size_t)n * size; at < (size_t)end * size; at += 64)
+            fetch_to_write(c + at);
+    }
+}
+
 static void cpu_start(const struct hzp_thin *t, struct hzp_thin_cols first, void *own)
 {
     const struct hzp_mat *x = &t->args->a;
@@ -284,6 +296,7 @@ static void cpu_run(const struct hzp_thin *t, struct hzp_thin_cols now, struct h
         end = HZP_MIN(strip + HZP_THIN_STRIP, now.end);
         int steps = HZP_DIV_UP(end - strip, NR) * t->k_tiles;
         struct place p = {.n = strip, .strip = strip, .strip_end = end, .end = end};
+        fetch_c(t->args, strip, end);
         for (; steps > 0; steps--, place_step(t, &p), place_step(t, &fetch)) {
             rows_at(t, p.n, now.end, p.kb, tile.w);
             rows_at(t, fetch.n, fetch.end, fetch.kb, ahead);
