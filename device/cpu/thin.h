@@ -33,6 +33,7 @@ struct hzp_thin {
     int k_fold;            /* so many elements of k are summed up alone; depends on k only */
     int k_tile, k_tiles;   /* as they are walked through: a tile is one k_fold or several */
     bool along;            /* all of k for four columns; else one tile of k for a strip of columns */
+    bool pairs;            /* a block of x goes by two tiles of W */
     int ahead;             /* tiles */
     size_t sums;           /* where the sums begin in a thread's own memory: behind x */
 };

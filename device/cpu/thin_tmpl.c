@@ -112,7 +112,8 @@ INLINE void step(int mr, vf acc[MR][NR], const uint16_t *x, const __m512i w[NR])
  * rows in turns, as they are read, kept four streams under way, which took a quarter longer. */
 struct tile {
     const uint16_t *x;
-    const char *w[NR], *fetch;
+    const char *w[NR], *ahead[NR];
+    const char *fetch; /* one of ahead */
     size_t row;      /* bytes from one fetched row to the next; 0: they follow each other */
     int count, fold; /* elements of k: all, and after how many sums are folded */
     bool first;     /* there are no sums yet */
@@ -256,26 +257,29 @@ static void cpu_start(const struct hzp_thin *t, struct hzp_thin_cols first, void
         }
 }
 
-/* All rows of x by the four columns of tile->w, from block kb of k on; each block of rows fetches its
- * part of the four rows of W at `fetch`. */
-INLINE void column(const struct hzp_thin *t, int kb, const uint16_t *own, float *sums,
-                   const char *const fetch[NR], struct tile *tile)
+/* All rows of x by the columns of one tile of W or two, from tile kb of k on.  With two of them each
+ * block of x comes into the first-level cache once for both. */
+INLINE void columns(const struct hzp_thin *t, int kb, const uint16_t *own, struct tile *tile,
+                    int count)
 {
     int k0 = kb * t->k_tile, rows = t->args->c.rows, at = 0;
+    int inner = HZP_MAX(HZP_MIN(t->k_tile, t->args->a.cols - k0), 0);
     const uint16_t *x = own + (size_t)k0 * (size_t)rows;
 
-    tile->first = kb == 0;
-    tile->count = HZP_MAX(HZP_MIN(t->k_tile, t->args->a.cols - k0), 0);
     for (int b = 0; b < t->blocks; b++) {
         int mr = t->row[b + 1] - t->row[b];
         int part = t->blocks == 1 ? 4 : t->blocks == 2 || (t->blocks == 3 && b == 0) ? 2 : 1;
         tile_fn *const *tiles = part == 4 ? tiles_4 : part == 2 ? tiles_2 : tiles_1;
-        tile->x = x;
-        tile->sums = sums + t->row[b] * HZP_THIN_STRIP;
-        tile->fetch = at < NR ? fetch[at] : tile->w[0];
-        tiles[mr](tile);
+        for (struct tile *i = tile; i < tile + count; i++) {
+            i->count = inner;
+            i->first = kb == 0;
+            i->x = x;
+            i->fetch = at < NR ? i->ahead[at] : i->w[0];
+            tiles[mr](i);
+            i->sums += mr * HZP_THIN_STRIP;
+        }
         at += part;
-        x += mr * HZP_ROUND_UP(tile->count, LINE);
+        x += mr * HZP_ROUND_UP(inner, LINE);
     }
 }
 
@@ -284,11 +288,12 @@ static void cpu_run(const struct hzp_thin *t, struct hzp_thin_cols now, struct h
 {
     float *sums = (float *)((char *)own + t->sums);
     struct place fetch = {.next = next};
-    struct tile tile = {.fold = t->k_fold, .row = (size_t)t->args->b.stride * 2};
-    const char *ahead[NR];
+    struct tile tile[2];
+    bool lined_up = t->k_tiles == 1 && t->args->b.stride == t->args->b.cols;
 
-    if (t->k_tiles == 1 && t->args->b.stride == t->args->b.cols)
-        tile.row = 0;
+    for (int i = 0; i < 2; i++)
+        tile[i] = (struct tile){.fold = t->k_fold,
+                                .row = lined_up ? 0 : (size_t)t->args->b.stride * 2};
     place_enter(&fetch, now);
     for (int i = 0; i < t->ahead; i++)
         place_step(t, &fetch);
@@ -297,10 +302,15 @@ static void cpu_run(const struct hzp_thin *t, struct hzp_thin_cols now, struct h
         int steps = HZP_DIV_UP(end - strip, NR) * t->k_tiles;
         struct place p = {.n = strip, .strip = strip, .strip_end = end, .end = end};
         fetch_c(t->args, strip, end);
-        for (; steps > 0; steps--, place_step(t, &p), place_step(t, &fetch)) {
-            rows_at(t, p.n, now.end, p.kb, tile.w);
-            rows_at(t, fetch.n, fetch.end, fetch.kb, ahead);
-            column(t, p.kb, own, sums + (p.n - strip), ahead, &tile);
+        for (int count; steps > 0; steps -= count) {
+            int kb = p.kb;
+            count = t->pairs && p.n + NR < end ? 2 : 1;
+            for (int i = 0; i < count; i++, place_step(t, &p), place_step(t, &fetch)) {
+                rows_at(t, p.n, now.end, p.kb, tile[i].w);
+                rows_at(t, fetch.n, fetch.end, fetch.kb, tile[i].ahead);
+                tile[i].sums = sums + (p.n - strip);
+            }
+            columns(t, kb, own, tile, count);
         }
         store(t, strip, end - strip, sums);
     }
