@@ -23,6 +23,12 @@
 #include <string.h>
 #include <time.h>
 
+#ifdef __clang__
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
 enum { KINDS = 5, WAYS = 6, ROUNDS_MAX = 400, ROWS_MAX = 512, THREADS_MAX = 64, READ_AHEAD = 8192 };
 
 struct kind {
@@ -119,7 +125,7 @@ __attribute__((target("avx512f"))) static void *part_read(void *arg)
     double begin = now();
 
     for (size_t i = 0; i + 256 <= p->size; i += 256)
-#pragma GCC unroll 4
+        UNROLL
         for (size_t k = 0; k < 4; k++) {
             _mm_prefetch(p->from + i + k * 64 + READ_AHEAD, _MM_HINT_T0);
             s[k] = _mm512_add_epi64(s[k], _mm512_loadu_si512(p->from + i + k * 64));
@@ -142,7 +148,7 @@ __attribute__((target("avx512f,avx512bf16"))) static void *part_multiply(void *a
     for (int i = 0; i < PEAK_SUMS; i++)
         sum[i] = _mm512_setzero_ps();
     for (int t = 0; t < PEAK_TURNS; t++) {
-#pragma GCC unroll 16
+        UNROLL
         for (int i = 0; i < PEAK_SUMS; i++)
             sum[i] = _mm512_dpbf16_ps(sum[i], one, one);
         __asm__ volatile("" : "+v"(one));

@@ -4,7 +4,6 @@
 #include <string.h>
 
 enum {
-    THIN_ROWS = 48,      /* bf16 pairs: up to here thin products beat the panels */
     DOT_TASK_BYTES = 128 << 10,
     DOT_SLAB = 4 * HZP_DOT_ROWS,
     TILE_ROWS = 6,
@@ -123,7 +122,7 @@ int hzp_cpu_matmul(struct hzp_lane *lane, const struct hzp_matmul_args *a,
         return HZP_OK;
     if (forward && (f32 || !product->panel))
         return dot_run(&grid);
-    if (forward && a->c.rows <= THIN_ROWS)
+    if (forward && a->c.rows <= HZP_THIN_ROWS_MAX)
         return hzp_cpu_thin_run(grid.team, a, product->thin);
     if (forward && inner > 0)
         return hzp_cpu_panel_run(grid.team, a, product->panel);

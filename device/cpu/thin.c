@@ -4,15 +4,15 @@
 #include "device/cpu/pool.h"
 
 #include <stdatomic.h>
-#include <stdlib.h>
 
 enum {
-    FOLD = 512,          /* elements of k: 16 rows of x so long leave room for W in the cache */
-    TILE = 2048,         /* elements of k at once where there are few rows */
-    SPREAD = 16,         /* rows from which each of four blocks fetches one row of W */
-    AHEAD_BYTES = 8500,  /* of W under way: beyond 20000 it pushes itself out of the cache */
-    SETS_BYTES = 4096,   /* addresses so far apart meet in one set of the first-level cache */
+    FOLD = 512,            /* elements of k: 16 rows of x so long leave room for W in the cache */
+    TILE = 2048,           /* elements of k at once where there are few rows */
+    SPREAD = 16,           /* rows from which each of four blocks fetches one row of W */
+    AHEAD_BYTES = 8500,    /* of W under way: 20000 push each other out of the cache */
+    SETS_BYTES = 4096,     /* addresses so far apart meet in one set of the first-level cache */
     TURN_BYTES = 16 << 10, /* of W, at least, for one turn of a thread */
+    ROUND = 16,            /* columns: whole lines of c */
 };
 
 struct job {
@@ -22,9 +22,6 @@ struct job {
     int least;         /* columns of a turn */
     _Atomic int taken; /* columns */
 };
-
-enum { ROUND = 16 }; /* columns: whole lines of c */
-
 
 /* The next columns: a part of what is left, so that the turns grow shorter towards the end. */
 static struct hzp_thin_cols take(struct job *job)
@@ -72,10 +69,9 @@ static void cut(struct hzp_thin *thin, const struct hzp_matmul_args *a)
     thin->along = thin->blocks == 1;
     thin->k_tile = thin->k_fold * (thin->along ? HZP_MAX(TILE / thin->k_fold, 1) : 1);
     thin->k_tiles = HZP_DIV_UP(inner, thin->k_tile);
-    thin->pairs = thin->blocks > (getenv("T_P") ? atoi(getenv("T_P")) : 4) && (size_t)a->b.stride * 2 % SETS_BYTES != 0;
+    thin->pairs = thin->blocks > HZP_THIN_COLS && (size_t)a->b.stride * 2 % SETS_BYTES != 0;
     tile = HZP_MIN(thin->k_tile, inner) * 2 * HZP_THIN_COLS;
-    thin->ahead = HZP_DIV_UP(AHEAD_BYTES, tile);
-    if (thin->pairs) thin->ahead = HZP_MAX(thin->ahead, 2);
+    thin->ahead = HZP_MAX(HZP_DIV_UP(AHEAD_BYTES, tile), thin->pairs ? 2 : 1);
 }
 
 int hzp_cpu_thin_run(struct hzp_team *team, const struct hzp_matmul_args *a,

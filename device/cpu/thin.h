@@ -22,7 +22,7 @@ enum {
     HZP_THIN_COLS = 4,     /* of a tile */
     HZP_THIN_LINE = 32,    /* elements of k in a vector */
     HZP_THIN_STRIP = 32,   /* columns whose sums are under way at once */
-    HZP_THIN_ROWS_MAX = 48,
+    HZP_THIN_ROWS_MAX = 48, /* of c: beyond, panels are as fast or faster */
     HZP_THIN_BLOCKS = HZP_THIN_ROWS_MAX / HZP_THIN_ROWS,
 };
 
