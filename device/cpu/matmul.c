@@ -4,7 +4,6 @@
 #include <string.h>
 
 enum {
-    DOT_ROWS_MAX = 12,   /* bf16: up to here the dot kernel beats the panels */
     DOT_TASK_BYTES = 128 << 10,
     DOT_SLAB = 4 * HZP_DOT_ROWS,
     TILE_ROWS = 6,
@@ -121,8 +120,10 @@ int hzp_cpu_matmul(struct hzp_lane *lane, const struct hzp_matmul_args *a,
 
     if (a->c.rows == 0 || a->c.cols == 0)
         return HZP_OK;
-    if (forward && (f32 || !product->panel || a->c.rows <= DOT_ROWS_MAX))
+    if (forward && (f32 || !product->panel))
         return dot_run(&grid);
+    if (forward && a->c.rows <= HZP_THIN_ROWS_MAX)
+        return hzp_cpu_thin_run(grid.team, a, product->thin);
     if (forward && inner > 0)
         return hzp_cpu_panel_run(grid.team, a, product->panel);
     if (inner > 0 && (f32 || product->panel)) {

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "device/cpu/dot_tmpl.h"
 #include "device/cpu/matmul.h"
-#include "device/cpu/vec_tmpl.h"
 
-/* How one step along k reads and multiplies.  PAIRS: 32 bf16 a vector, products of neighbours added
- * in the instruction. */
-enum kind { F32, WIDE, PAIRS };
+/* How one step along k reads: floats, or bf16 that become floats. */
+enum kind { F32, WIDE };
 
 #ifdef __AVX512F__
 enum { MR = 6, MR_OUTER = 6 };
@@ -13,39 +12,10 @@ enum { MR = 3, MR_OUTER = 3 };
 #endif
 enum { NR = 4, NV = 3 };
 
-#ifdef __AVX512BF16__
-typedef __m512bh vpair;
-enum { PAIR_VL = 32 };
-INLINE vpair pair_load(const uint16_t *p, int left)
-{
-    __m512i v = left >= PAIR_VL ? _mm512_loadu_si512(p)
-                                : _mm512_maskz_loadu_epi16((__mmask32)((1u << left) - 1), p);
-    return (vpair)v;
-}
-#endif
-
-/* Step of k in elements. */
-INLINE int k_step(enum kind kind)
-{
-    return kind == PAIRS ? 2 * VL : VL;
-}
 /* acc[m][j] += x[m][k..k+left) . w[j][k..k+left) */
 INLINE void dot_step(int mr, enum kind kind, vf acc[MR][NR], const char *x, size_t ldx,
                      const char *const w[NR], int k, int left)
 {
-#ifdef __AVX512BF16__
-    if (kind == PAIRS) {
-        vpair wv[NR];
-        for (int j = 0; j < NR; j++)
-            wv[j] = pair_load((const uint16_t *)w[j] + k, left);
-        for (int m = 0; m < mr; m++) {
-            vpair xv = pair_load((const uint16_t *)(x + (size_t)m * ldx) + k, left);
-            for (int j = 0; j < NR; j++)
-                acc[m][j] = _mm512_dpbf16_ps(acc[m][j], xv, wv[j]);
-        }
-        return;
-    }
-#endif
     vf wv[NR];
     for (int j = 0; j < NR; j++)
         wv[j] = vget(w[j], (size_t)k, kind == F32 ? HZP_F32 : HZP_BF16, left);
@@ -66,56 +36,6 @@ INLINE __m128 fold_four(const vf acc[NR])
     return _mm_add_ps(_mm_shuffle_ps(ab, cd, 0x88), _mm_shuffle_ps(ab, cd, 0xdd));
 }
 
-INLINE __m128 four_load(const void *p, size_t i, enum hzp_dtype type)
-{
-    if (type == HZP_F32)
-        return _mm_loadu_ps((const float *)p + i);
-    __m128i h = _mm_loadl_epi64((const __m128i *)((const uint16_t *)p + i));
-    return _mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu16_epi32(h), 16));
-}
-
-/* To nearest even; NaN made quiet. */
-INLINE void four_store(void *p, size_t i, enum hzp_dtype type, __m128 x)
-{
-    if (type == HZP_F32) {
-        _mm_storeu_ps((float *)p + i, x);
-        return;
-    }
-    __m128i u = _mm_castps_si128(x), one = _mm_set1_epi32(1);
-    __m128i odd = _mm_and_si128(_mm_srli_epi32(u, 16), one);
-    __m128i up = _mm_add_epi32(_mm_add_epi32(u, _mm_set1_epi32(0x7fff)), odd);
-    __m128i quiet = _mm_or_si128(u, _mm_set1_epi32(0x400000));
-    up = _mm_blendv_epi8(up, quiet, _mm_castps_si128(_mm_cmpunord_ps(x, x)));
-    up = _mm_srli_epi32(up, 16);
-    _mm_storel_epi64((__m128i *)((uint16_t *)p + i), _mm_packus_epi32(up, up));
-}
-
-/* c[m][n..n+left) from the finished sums. */
-INLINE void dot_store(const struct hzp_matmul_args *a, int m, int n, int left, __m128 sum)
-{
-    size_t size = a->c.type == HZP_F32 ? 4 : 2, bias_size = a->bias.type == HZP_F32 ? 4 : 2;
-    char *c = (char *)hzp_cpu_row(&a->c, m) + (size_t)n * size, old[16], bias[16];
-
-    if (left == NR) {
-        if (a->bias.ptr)
-            sum = _mm_add_ps(sum, four_load(a->bias.ptr, (size_t)n, a->bias.type));
-        if (a->accumulate)
-            sum = _mm_add_ps(sum, four_load(c, 0, a->c.type));
-        four_store(c, 0, a->c.type, sum);
-        return;
-    }
-    if (a->bias.ptr) {
-        memcpy(bias, (const char *)a->bias.ptr + (size_t)n * bias_size, (size_t)left * bias_size);
-        sum = _mm_add_ps(sum, four_load(bias, 0, a->bias.type));
-    }
-    if (a->accumulate) {
-        memcpy(old, c, (size_t)left * size);
-        sum = _mm_add_ps(sum, four_load(old, 0, a->c.type));
-    }
-    four_store(old, 0, a->c.type, sum);
-    memcpy(c, old, (size_t)left * size);
-}
-
 /* One tile of mr x NR sums over block kb of k; part: the sums so far, and what the caller adds next
  * to; ahead: from this tile's rows of W to those that will be read next, 0: not now. */
 INLINE void dot_tile(const struct hzp_dot *d, int mr, enum kind kind, int m, int n, int n1, int kb,
@@ -123,7 +43,7 @@ INLINE void dot_tile(const struct hzp_dot *d, int mr, enum kind kind, int m, int
 {
     const struct hzp_matmul_args *a = d->args;
     const char *x = d->x + (size_t)kb * d->block_bytes + (size_t)m * d->row_bytes, *w[NR];
-    int k0 = kb * d->k_block, k_end = HZP_MIN(d->k_block, a->a.cols - k0), step = k_step(kind);
+    int k0 = kb * d->k_block, k_end = HZP_MIN(d->k_block, a->a.cols - k0);
     size_t size = kind == F32 ? 4 : 2;
     bool last = k0 + k_end == a->a.cols;
     vf acc[MR][NR];
@@ -135,13 +55,13 @@ INLINE void dot_tile(const struct hzp_dot *d, int mr, enum kind kind, int m, int
         for (int j = 0; j < NR; j++)
             acc[i][j] = kb > 0 ? vload(part + (i * NR + j) * VL, VL) : vzero();
     if (ahead)
-        for (; k + step <= k_end; k += step) {
+        for (; k + VL <= k_end; k += VL) {
             for (int j = 0; j < NR; j++)
                 _mm_prefetch(w[j] + ahead + (size_t)k * size, _MM_HINT_T0);
-            dot_step(mr, kind, acc, x, d->row_bytes, w, k, step);
+            dot_step(mr, kind, acc, x, d->row_bytes, w, k, VL);
         }
-    for (; k + step <= k_end; k += step)
-        dot_step(mr, kind, acc, x, d->row_bytes, w, k, step);
+    for (; k + VL <= k_end; k += VL)
+        dot_step(mr, kind, acc, x, d->row_bytes, w, k, VL);
     if (k < k_end)
         dot_step(mr, kind, acc, x, d->row_bytes, w, k, k_end - k);
     if (!last) {
@@ -192,13 +112,8 @@ static void cpu_dot(const struct hzp_dot *d, int m0, int m1, int n0, int n1, flo
 {
     if (d->args->a.type == HZP_F32)
         dot_kind(d, F32, m0, m1, n0, n1, work);
-#ifdef __AVX512BF16__
-    else
-        dot_kind(d, PAIRS, m0, m1, n0, n1, work);
-#else
     else
         dot_kind(d, WIDE, m0, m1, n0, n1, work);
-#endif
 }
 
 /* Elements of op(a) and op(b) as floats, any flags. */
@@ -270,9 +185,10 @@ static void cpu_outer(const struct hzp_matmul_args *a, int m0, int m1, int n0, i
 }
 
 #ifdef __AVX512BF16__
-static const struct hzp_cpu_product product = {cpu_dot, cpu_outer, &HZP_ISA_NAME(hzp_cpu_panel)};
+static const struct hzp_cpu_product product = {cpu_dot, cpu_outer, &HZP_ISA_NAME(hzp_cpu_thin),
+                                               &HZP_ISA_NAME(hzp_cpu_panel)};
 #else
-static const struct hzp_cpu_product product = {cpu_dot, cpu_outer, NULL};
+static const struct hzp_cpu_product product = {cpu_dot, cpu_outer, NULL, NULL};
 #endif
 
 static int cpu_matmul(struct hzp_lane *lane, const void *args)

@@ -181,6 +181,18 @@ INLINE void store(const struct hzp_matmul_args *a, int m, int n, int n1, const f
     }
 }
 
+/* The block of c that a tile will end in, before it begins. */
+INLINE void fetch_c(const struct hzp_matmul_args *a, int m, int rows, int n, int n1)
+{
+    size_t size = a->c.type == HZP_F32 ? 4 : 2;
+
+    for (int i = 0; i < rows; i++) {
+        const char *c = hzp_cpu_row(&a->c, m + i);
+        for (size_t at = (size_t)n * size; at < (size_t)n1 * size; at += 64)
+            fetch_to_write(c + at);
+    }
+}
+
 /* Of the next panel's rows so many are fetched while this one is packed: its part of the time. */
 INLINE int while_packing(const struct hzp_panel *p, int rows)
 {
@@ -219,6 +231,8 @@ static void cpu_panel(const struct hzp_panel *p, int n, int next, void *own)
             int m0 = hzp_panel_row(p, b), mr = hzp_panel_row(p, b + 1) - m0;
             const uint32_t *x = p->x + (size_t)(k0 / 2) * (size_t)mr +
                                 (size_t)m0 * (size_t)HZP_DIV_UP(inner, 2);
+            if (last)
+                fetch_c(p->args, p->m0 + m0, mr, n, n1);
             int upto = b < spread ? row + (end - row) / (spread - b) : row;
             tiles[mr](x, w, HZP_DIV_UP(count, 2), part + (size_t)m0 * HZP_PANEL_COLS, k0 == 0,
                       take(p, &row, upto));

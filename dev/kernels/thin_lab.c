@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* dev/kernels/thin_lab.c - products of few rows, their weights coming from memory.
+ *
+ * Walks through all the matrices of a model's shape, as a decode step does, and prints for each kind
+ * of matrix the median over the walks: microseconds, weights read per second, operations per second,
+ * and the share of what the machine allows, max(bytes / reads, operations / peak).  Reads and peak
+ * are measured between the walks.  Other builds of the library (cc -shared -Wl,--whole-archive
+ * libhzp.a ...) take turns with this one within each round, and must give the same results.
+ *
+ * With one thread its CPU time counts, so that others on the machine disturb less.
+ *
+ *   thin_lab SHAPE THREADS ROUNDS ROWS[,ROWS...] [LIBRARY.so ...]    SHAPE: 135m, 1b, head, hot
+ */
+#include "device/bf16.h"
+#include "device/device.h"
+
+#include <dlfcn.h>
+#include <immintrin.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#ifdef __clang__
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+enum { KINDS = 5, WAYS = 6, ROUNDS_MAX = 400, ROWS_MAX = 512, THREADS_MAX = 64, READ_AHEAD = 8192 };
+
+struct kind {
+    const char *name;
+    int out, in, count;
+    bool residual; /* added to F32 */
+};
+
+struct shape {
+    const char *name;
+    struct kind kind[KINDS];
+    int layers, width;
+    bool hot; /* each layer has the same weights: they come from a cache */
+};
+
+static const struct shape shapes[] = {
+    {"135m",
+     {{"qkv", 960, 576, 30, false},
+      {"o", 576, 576, 30, true},
+      {"gate, up", 3072, 576, 30, false},
+      {"down", 576, 1536, 30, true},
+      {"head", 49152, 576, 1, false}},
+     30, 1536, false},
+    {"1b",
+     {{"qkv", 3072, 2048, 5, false},
+      {"o", 2048, 2048, 5, true},
+      {"gate, up", 16384, 2048, 5, false},
+      {"down", 2048, 8192, 5, true}},
+     5, 8192, false},
+    {"head", {{"head", 128256, 2048, 1, false}}, 1, 2048, false},
+    {"hot",
+     {{"576", 512, 576, 40, false}, {"1536", 192, 1536, 40, true}, {"2048", 128, 2048, 40, true}},
+     40, 2048, true},
+};
+
+struct way {
+    const char *name;
+    int (*open)(const struct hzp_device_config *, struct hzp_device **, struct hzp_err_text *);
+    int (*lane_open)(struct hzp_device *, enum hzp_bound, struct hzp_lane **);
+    int (*issue)(struct hzp_lane *, enum hzp_op, const void *);
+    struct hzp_lane *lane;
+    double time[KINDS][ROUNDS_MAX]; /* of all matrices of the kind */
+};
+
+struct bench {
+    const struct shape *shape;
+    char *weights;
+    size_t bytes; /* of weights */
+    void *x;
+    char *y[WAYS];
+    struct way way[WAYS];
+    int ways, rounds, threads;
+    double reads[ROUNDS_MAX], peak[ROUNDS_MAX];
+};
+
+static clockid_t the_clock = CLOCK_MONOTONIC;
+
+static double now(void)
+{
+    struct timespec t;
+
+    clock_gettime(the_clock, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
+}
+
+/* The element that a share of all lie below. */
+static double rank(const double *v, int n, double share)
+{
+    double copy[ROUNDS_MAX];
+
+    memcpy(copy, v, (size_t)n * sizeof(*v));
+    qsort(copy, (size_t)n, sizeof(*copy), by_size);
+    return copy[(int)(share * (n - 1) + 0.5)];
+}
+
+/* What the machine can do: each thread its part. */
+struct part {
+    pthread_t thread;
+    const char *from;
+    size_t size;
+    double seconds;
+    uint64_t sum;
+};
+
+__attribute__((target("avx512f"))) static void *part_read(void *arg)
+{
+    struct part *p = arg;
+    __m512i s[4] = {_mm512_setzero_si512()};
+    double begin = now();
+
+    for (size_t i = 0; i + 256 <= p->size; i += 256)
+        UNROLL
+        for (size_t k = 0; k < 4; k++) {
+            _mm_prefetch(p->from + i + k * 64 + READ_AHEAD, _MM_HINT_T0);
+            s[k] = _mm512_add_epi64(s[k], _mm512_loadu_si512(p->from + i + k * 64));
+        }
+    p->seconds = now() - begin;
+    for (int k = 0; k < 4; k++)
+        p->sum += (uint64_t)_mm512_reduce_add_epi64(s[k]);
+    return NULL;
+}
+
+enum { PEAK_TURNS = 400000, PEAK_SUMS = 16 };
+
+__attribute__((target("avx512f,avx512bf16"))) static void *part_multiply(void *arg)
+{
+    struct part *p = arg;
+    __m512 sum[PEAK_SUMS];
+    __m512bh one = (__m512bh)_mm512_set1_epi32(0x3c003c00);
+    double begin = now();
+
+    for (int i = 0; i < PEAK_SUMS; i++)
+        sum[i] = _mm512_setzero_ps();
+    for (int t = 0; t < PEAK_TURNS; t++) {
+        UNROLL
+        for (int i = 0; i < PEAK_SUMS; i++)
+            sum[i] = _mm512_dpbf16_ps(sum[i], one, one);
+        __asm__ volatile("" : "+v"(one));
+    }
+    p->seconds = now() - begin;
+    for (int i = 0; i < PEAK_SUMS; i++)
+        p->sum += (uint64_t)_mm512_cvtss_f32(sum[i]);
+    return NULL;
+}
+
+static double all_parts(const struct bench *b, void *(*run)(void *), double work)
+{
+    struct part part[THREADS_MAX] = {0};
+    double longest = 0;
+
+    for (int t = 0; t < b->threads; t++) {
+        part[t].size = b->bytes / (size_t)b->threads / 4096 * 4096;
+        part[t].from = b->weights + (size_t)t * part[t].size;
+        pthread_create(&part[t].thread, NULL, run, &part[t]);
+    }
+    for (int t = 0; t < b->threads; t++) {
+        pthread_join(part[t].thread, NULL);
+        longest = part[t].seconds > longest ? part[t].seconds : longest;
+    }
+    return work / longest;
+}
+
+static void fill(uint16_t *p, size_t count, unsigned seed)
+{
+    for (size_t i = 0; i < count; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        p[i] = hzp_bf16_from_f32((float)(int)(seed >> 8 & 0xffff) / 65536.f - 0.5f);
+    }
+}
+
+static size_t matrix_bytes(const struct kind *kind)
+{
+    return (size_t)kind->out * (size_t)kind->in * 2;
+}
+
+/* One walk through all weights, layer by layer. */
+static void walk(struct bench *b, struct way *way, char *y, int rows, int round)
+{
+    const char *at = b->weights;
+
+    for (int k = 0; k < KINDS; k++)
+        way->time[k][round] = 0;
+    for (int layer = 0; layer < b->shape->layers; layer++) {
+        at = b->shape->hot ? b->weights : at;
+        for (int k = 0; k < KINDS && b->shape->kind[k].out; k++) {
+            const struct kind *kind = &b->shape->kind[k];
+            if (layer >= kind->count)
+                continue;
+            bool wide = kind->residual || kind->count == 1;
+            struct hzp_matmul_args args = {
+                .a = {b->x, rows, kind->in, kind->in, HZP_BF16},
+                .b = {(void *)(uintptr_t)at, kind->out, kind->in, kind->in, HZP_BF16},
+                .c = {y, rows, kind->out, kind->out, wide ? HZP_F32 : HZP_BF16},
+                .trans_b = 1,
+                .accumulate = kind->residual};
+            double begin = now();
+            if (way->issue(way->lane, HZP_OP_matmul, &args) < 0)
+                exit(1);
+            way->time[k][round] += now() - begin;
+            at += matrix_bytes(kind);
+        }
+    }
+}
+
+/* Of all walks the median, and the tenth from the best of a hundred: on a machine that is shared. */
+static void print_kind(const struct bench *b, const struct way *way, int k, int rows)
+{
+    static const double share[2] = {0.5, 0.1};
+    double bytes = 0, time[2] = {0};
+    int count = k < KINDS ? b->shape->kind[k].count : 1;
+
+    for (int i = 0; i < KINDS; i++) {
+        const struct kind *kind = &b->shape->kind[i];
+        if (!kind->out || (k < KINDS && i != k))
+            continue;
+        bytes += (double)matrix_bytes(kind) * kind->count;
+        for (int s = 0; s < 2; s++)
+            time[s] += rank(way->time[i], b->rounds, share[s]);
+    }
+    if (bytes <= 0)
+        return;
+    printf("  %-10s %-9s", way->name, k < KINDS ? b->shape->kind[k].name : "all");
+    for (int s = 0; s < 2; s++) {
+        double reads = rank(b->reads, b->rounds, 1 - share[s]), t = time[s];
+        double least = fmax(bytes / reads, bytes * rows / rank(b->peak, b->rounds, 1 - share[s]));
+        printf(" | %8.1f us %5.1f GB/s %5.0f GFLOP/s %5.1f %%", t * 1e6 / count, bytes / t * 1e-9,
+               bytes * rows / t * 1e-9, 100 * least / t);
+    }
+    printf("\n");
+}
+
+static void print(const struct bench *b, int rows)
+{
+    printf("%s, %d rows: reads %.1f, %.1f GB/s, peak %.0f, %.0f GFLOP/s\n", b->shape->name, rows,
+           rank(b->reads, b->rounds, 0.5) * 1e-9, rank(b->reads, b->rounds, 0.9) * 1e-9,
+           rank(b->peak, b->rounds, 0.5) * 1e-9, rank(b->peak, b->rounds, 0.9) * 1e-9);
+    for (int k = getenv("ALL") ? KINDS : 0; k <= KINDS; k++)
+        for (int w = 0; w < b->ways; w++)
+            print_kind(b, &b->way[w], k, rows);
+    fflush(stdout);
+}
+
+static void load(struct way *way, const char *file)
+{
+    void *lib = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+
+    way->name = strrchr(file, '/') ? strrchr(file, '/') + 1 : file;
+    if (lib) {
+        *(void **)&way->open = dlsym(lib, "hzp_device_open");
+        *(void **)&way->lane_open = dlsym(lib, "hzp_lane_open");
+        *(void **)&way->issue = dlsym(lib, "hzp_lane_issue");
+    }
+    if (!lib || !way->open || !way->lane_open || !way->issue) {
+        fprintf(stderr, "%s: %s\n", file, dlerror());
+        exit(1);
+    }
+}
+
+static void set_up(struct bench *b, int argc, char **argv)
+{
+    struct hzp_device_config config = {.name = "cpu", .threads = atoi(argv[2])};
+    size_t y_bytes = 0;
+
+    for (int s = 0; s < HZP_COUNT(shapes); s++)
+        if (strcmp(argv[1], shapes[s].name) == 0)
+            b->shape = &shapes[s];
+    if (!b->shape)
+        exit(2);
+    b->way[0] = (struct way){"this", hzp_device_open, hzp_lane_open, hzp_lane_issue, NULL, {{0}}};
+    for (b->ways = 1; b->ways < WAYS && b->ways + 4 < argc; b->ways++)
+        load(&b->way[b->ways], argv[b->ways + 4]);
+    for (int w = 0; w < b->ways; w++) {
+        struct hzp_device *dev;
+        struct hzp_err_text err;
+        if (b->way[w].open(&config, &dev, &err) < 0 ||
+            b->way[w].lane_open(dev, HZP_BOUND_COMPUTE, &b->way[w].lane) < 0)
+            exit(1);
+        b->threads = HZP_MIN(dev->threads, THREADS_MAX);
+    }
+    for (int k = 0; k < KINDS; k++) {
+        b->bytes += matrix_bytes(&b->shape->kind[k]) * (size_t)b->shape->kind[k].count;
+        y_bytes = HZP_MAX(y_bytes, (size_t)b->shape->kind[k].out * 4 * ROWS_MAX);
+    }
+    if (hzp_device_alloc(b->way[0].lane->dev, HZP_MEM_DEVICE, b->bytes, (void **)&b->weights) < 0 ||
+        hzp_device_alloc(b->way[0].lane->dev, HZP_MEM_DEVICE,
+                         (size_t)b->shape->width * ROWS_MAX * 2, &b->x) < 0)
+        exit(1);
+    for (int w = 0; w < b->ways; w++)
+        if (hzp_device_alloc(b->way[0].lane->dev, HZP_MEM_DEVICE, y_bytes, (void **)&b->y[w]) < 0)
+            exit(1);
+        else
+            memset(b->y[w], 0, y_bytes);
+    fill((uint16_t *)b->weights, b->bytes / 2, 1);
+    fill(b->x, (size_t)b->shape->width * ROWS_MAX, 2);
+}
+
+/* All ways' last results against the first's, whose last matrix wrote F32. */
+static void compare(const struct bench *b, int rows)
+{
+    int last = 0;
+
+    while (last + 1 < KINDS && b->shape->kind[last + 1].out)
+        last++;
+    for (int w = 1; w < b->ways; w++) {
+        double top = 0, miss = 0;
+        size_t n = (size_t)rows * (size_t)b->shape->kind[last].out;
+        for (size_t i = 0; i < n; i++) {
+            double p = ((float *)b->y[0])[i], q = ((float *)b->y[w])[i];
+            top = fmax(top, fabs(p));
+            miss = isfinite(q - p) ? fmax(miss, fabs(q - p)) : INFINITY;
+        }
+        if (!(miss <= 1e-5 * top))
+            printf("  %s differs by %.1e\n", b->way[w].name, miss / top);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static struct bench b;
+
+    if (argc < 5)
+        return 2;
+    b.rounds = HZP_MIN(HZP_MAX(atoi(argv[3]), 1), ROUNDS_MAX);
+    set_up(&b, argc, argv);
+    if (b.threads == 1)
+        the_clock = CLOCK_THREAD_CPUTIME_ID;
+    for (char *list = argv[4], *word; (word = strsep(&list, ","));) {
+        int rows = HZP_MIN(HZP_MAX(atoi(word), 1), ROWS_MAX);
+        for (int r = 0; r < b.rounds; r++) {
+            b.reads[r] = all_parts(&b, part_read, (double)b.bytes);
+            b.peak[r] = all_parts(&b, part_multiply, 64.0 * PEAK_SUMS * PEAK_TURNS * b.threads);
+            for (int w = 0; w < b.ways; w++) {
+                int turn = (w + r) % b.ways;
+                walk(&b, &b.way[turn], b.y[turn], rows, r);
+            }
+        }
+        print(&b, rows);
+        compare(&b, rows);
+    }
+    return 0;
+}

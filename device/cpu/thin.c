@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "device/cpu/thin.h"
+
+#include "device/cpu/pool.h"
+
+#include <stdatomic.h>
+
+enum {
+    FOLD = 512,            /* elements of k: 16 rows of x so long leave room for W in the cache */
+    TILE = 2048,           /* elements of k at once where there are few rows */
+    SPREAD = 16,           /* rows from which each of four blocks fetches one row of W */
+    AHEAD_BYTES = 12 << 10, /* of W under way: 20000 push each other out of the cache */
+    SETS_BYTES = 4096,     /* addresses so far apart meet in one set of the first-level cache */
+    TURN_BYTES = 16 << 10, /* of W, at least, for one turn of a thread */
+    ROUND = 16,            /* columns: whole lines of c */
+};
+
+struct job {
+    struct hzp_thin thin;
+    const struct hzp_thin_kernels *kernels;
+    struct hzp_team *team;
+    int least;         /* columns of a turn */
+    _Atomic int taken; /* columns */
+};
+
+/* The next columns: a part of what is left, so that the turns grow shorter towards the end. */
+static struct hzp_thin_cols take(struct job *job)
+{
+    int cols = job->thin.args->c.cols, threads = hzp_team_threads(job->team);
+    int begin = atomic_load_explicit(&job->taken, memory_order_relaxed), end;
+
+    do {
+        int want = HZP_MAX((cols - begin) / (2 * threads), job->least);
+        end = begin + HZP_MIN(HZP_ROUND_UP(want, ROUND), cols - begin);
+    } while (!atomic_compare_exchange_weak_explicit(&job->taken, &begin, end, memory_order_relaxed,
+                                                    memory_order_relaxed));
+    return (struct hzp_thin_cols){begin, end};
+}
+
+static void run_task(void *ctx, int task, int thread)
+{
+    struct job *job = ctx;
+    void *own = hzp_team_own(job->team, thread);
+    struct hzp_thin_cols now = take(job), next;
+
+    if (now.begin == now.end)
+        return;
+    job->kernels->start(&job->thin, now, own);
+    for (; now.begin < now.end; now = next) {
+        next = take(job);
+        job->kernels->run(&job->thin, now, next, own);
+    }
+}
+
+/* How x and W are cut. */
+static void cut(struct hzp_thin *thin, const struct hzp_matmul_args *a)
+{
+    int inner = HZP_MAX(a->a.cols, 1), tile;
+
+    thin->args = a;
+    thin->blocks = HZP_DIV_UP(a->c.rows, HZP_THIN_ROWS);
+    if (a->c.rows >= SPREAD)
+        thin->blocks = HZP_MAX(thin->blocks, HZP_THIN_COLS);
+    for (int b = 0; b <= thin->blocks; b++)
+        thin->row[b] = a->c.rows * b / thin->blocks;
+
+    thin->k_fold = HZP_ROUND_UP(HZP_DIV_UP(inner, HZP_MAX(inner / FOLD, 1)),
+                                HZP_THIN_COLS * HZP_THIN_LINE);
+    thin->along = thin->blocks == 1;
+    thin->k_tile = thin->k_fold * (thin->along ? HZP_MAX(TILE / thin->k_fold, 1) : 1);
+    thin->k_tiles = HZP_DIV_UP(inner, thin->k_tile);
+    thin->pairs = thin->blocks > HZP_THIN_COLS && (size_t)a->b.stride * 2 % SETS_BYTES != 0;
+    tile = HZP_MIN(thin->k_tile, inner) * 2 * HZP_THIN_COLS;
+    thin->ahead = HZP_MAX(HZP_DIV_UP(AHEAD_BYTES, tile), thin->pairs ? 2 : 1);
+}
+
+int hzp_cpu_thin_run(struct hzp_team *team, const struct hzp_matmul_args *a,
+                     const struct hzp_thin_kernels *kernels)
+{
+    struct job job = {.kernels = kernels, .team = team};
+    size_t row_bytes = (size_t)HZP_ROUND_UP(HZP_MAX(a->a.cols, 1), HZP_THIN_LINE) * 2;
+
+    HZP_ASSERT(a->c.rows >= 1 && a->c.rows <= HZP_THIN_ROWS_MAX);
+    cut(&job.thin, a);
+    job.thin.sums = (size_t)a->c.rows * row_bytes;
+    job.least = (int)HZP_MAX(TURN_BYTES / row_bytes, (size_t)HZP_THIN_COLS);
+    HZP_TRY(hzp_team_reserve(team, 0,
+                             job.thin.sums +
+                                 (size_t)a->c.rows * HZP_THIN_STRIP * sizeof(float)));
+    hzp_team_run(team, hzp_team_threads(team), run_task, &job);
+    return HZP_OK;
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/cpu/thin.h - bf16 products of few rows, where the CPU multiplies pairs: W is read from
+ * memory once, and that is most of what they cost.
+ *
+ * The columns of c are dealt out in stretches, large ones first, so that each thread walks through W
+ * along one contiguous stream and both end together; a thread knows its next stretch while it is
+ * still at work on one, and fetches W some tiles ahead across that border too.  Each thread keeps a
+ * copy of x of its own, block by block of k in the order in which it is read.
+ *
+ * Invariant: an element's sum depends on its row of x and its row of W only: not on c's shape, on
+ * how x is cut into blocks of rows, or on who computes it.
+ *
+ * Thread: engine; what the tasks call: any thread of the team.
+ */
+#ifndef HZP_DEVICE_CPU_THIN_H
+#define HZP_DEVICE_CPU_THIN_H
+
+#include "device/cpu/cpu.h"
+
+enum {
+    HZP_THIN_ROWS = 6,     /* of a tile, at most */
+    HZP_THIN_COLS = 4,     /* of a tile */
+    HZP_THIN_LINE = 32,    /* elements of k in a vector */
+    HZP_THIN_STRIP = 32,   /* columns whose sums are under way at once */
+    HZP_THIN_ROWS_MAX = 48, /* of c: beyond, panels are as fast or faster */
+    HZP_THIN_BLOCKS = HZP_THIN_ROWS_MAX / HZP_THIN_ROWS,
+};
+
+struct hzp_thin {
+    const struct hzp_matmul_args *args;
+    int blocks;            /* of x's rows, of nearly the same height */
+    int row[HZP_THIN_BLOCKS + 1]; /* the first of each block */
+    int k_fold;            /* so many elements of k are summed up alone; depends on k only */
+    int k_tile, k_tiles;   /* as they are walked through: a tile is one k_fold or several */
+    bool along;            /* all of k for four columns; else one tile of k for a strip of columns */
+    bool pairs;            /* a block of x goes by two tiles of W */
+    int ahead;             /* tiles */
+    size_t sums;           /* where the sums begin in a thread's own memory: behind x */
+};
+
+/* Columns begin .. end-1; none if equal. */
+struct hzp_thin_cols {
+    int begin, end;
+};
+
+/* One instruction set's kernels.  start: copies x into the thread's own memory while it fetches the
+ * beginning of `first`.  run: the columns `now` of c, while it fetches the beginning of `next`. */
+struct hzp_thin_kernels {
+    void (*start)(const struct hzp_thin *thin, struct hzp_thin_cols first, void *own);
+    void (*run)(const struct hzp_thin *thin, struct hzp_thin_cols now, struct hzp_thin_cols next,
+                void *own);
+};
+
+extern const struct hzp_thin_kernels hzp_cpu_thin_avx512_bf16;
+
+/* c = x W^T (+ bias, + c), x and W in bf16, at most HZP_THIN_ROWS_MAX rows.  HZP_ENOMEM. */
+int hzp_cpu_thin_run(struct hzp_team *team, const struct hzp_matmul_args *args,
+                     const struct hzp_thin_kernels *kernels);
+
+#endif

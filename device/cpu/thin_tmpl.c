@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/cpu/thin_tmpl.c - products of few rows of bf16, both operands read along k.
+ *
+ * A tile is up to six rows of x by four of W, a vector of 16 partial sums for each pair, folded once
+ * at the end of a block of k, sixteen at a time.
+ */
+#include "device/cpu/dot_tmpl.h"
+#include "device/cpu/thin.h"
+
+#ifdef __AVX512BF16__
+
+enum { MR = HZP_THIN_ROWS, NR = HZP_THIN_COLS, LINE = HZP_THIN_LINE };
+
+/* Where W is fetched: some tiles ahead in the order of work, which is strip by strip, block of k by
+ * block of k, tile by tile. */
+struct place {
+    int n, kb, strip, strip_end, end;
+    struct hzp_thin_cols next; /* the stretch that follows the one that ends at `end` */
+};
+
+INLINE void place_enter(struct place *p, struct hzp_thin_cols cols)
+{
+    p->n = p->strip = cols.begin;
+    p->strip_end = HZP_MIN(cols.begin + HZP_THIN_STRIP, cols.end);
+    p->end = cols.end;
+    p->kb = 0;
+}
+
+/* One tile on; behind the last it stays where it is. */
+INLINE void place_step(const struct hzp_thin *t, struct place *p)
+{
+    if (t->along && p->kb + 1 < t->k_tiles) {
+        p->kb++;
+        return;
+    }
+    p->n += NR;
+    if (p->n < p->strip_end) {
+        p->kb = t->along ? 0 : p->kb;
+    } else if (!t->along && p->kb + 1 < t->k_tiles) {
+        p->n = p->strip;
+        p->kb++;
+    } else if (p->strip_end < p->end) {
+        place_enter(p, (struct hzp_thin_cols){p->strip_end, p->end});
+    } else if (p->next.begin < p->next.end) {
+        place_enter(p, p->next);
+        p->next.begin = p->next.end;
+    } else {
+        p->n -= NR;
+    }
+}
+
+/* Rows n .. n+3 of W in block kb, the last one again where there are fewer. */
+INLINE void rows_at(const struct hzp_thin *t, int n, int end, int kb, const char *ret[NR])
+{
+    const char *row = (const char *)hzp_cpu_row(&t->args->b, n) +
+                      (size_t)kb * (size_t)t->k_tile * 2;
+    size_t bytes = (size_t)t->args->b.stride * 2;
+
+    for (int j = 0; j < NR; j++)
+        ret[j] = row + (size_t)HZP_MIN(j, end - 1 - n) * bytes;
+}
+
+/* Sums of neighbours: lanes 0+1 and 2+3 of each quarter of a, then of b. */
+INLINE vf fold_near(vf a, vf b)
+{
+    return vadd(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
+}
+
+/* Quarters 0+2 and 1+3 of a, then of b. */
+INLINE vf fold_far(vf a, vf b)
+{
+    return vadd(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+}
+
+/* Four vectors, four quarters of each to be added; quarter i of the result is of vector i. */
+INLINE vf fold_rows(vf a, vf b, vf c, vf d)
+{
+    vf ab = fold_far(a, b), cd = fold_far(c, d);
+
+    return vadd(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+}
+
+INLINE void put(float *sums, __m128 v, bool first)
+{
+    _mm_storeu_ps(sums, first ? v : _mm_add_ps(_mm_loadu_ps(sums), v));
+}
+
+/* Up to four rows' sums, one in each quarter of v. */
+INLINE void put_rows(int rows, float *sums, vf v, bool first)
+{
+    put(sums, _mm512_castps512_ps128(v), first);
+    if (rows > 1)
+        put(sums + HZP_THIN_STRIP, _mm512_extractf32x4_ps(v, 1), first);
+    if (rows > 2)
+        put(sums + 2 * HZP_THIN_STRIP, _mm512_extractf32x4_ps(v, 2), first);
+    if (rows > 3)
+        put(sums + 3 * HZP_THIN_STRIP, _mm512_extractf32x4_ps(v, 3), first);
+}
+
+INLINE void step(int mr, vf acc[MR][NR], const uint16_t *x, const __m512i w[NR])
+{
+    UNROLL
+    for (int i = 0; i < mr; i++) {
+        __m512bh xv = (__m512bh)_mm512_loadu_si512(x + i * LINE);
+        UNROLL
+        for (int j = 0; j < NR; j++)
+            acc[i][j] = _mm512_dpbf16_ps(acc[i][j], xv, (__m512bh)w[j]);
+    }
+}
+
+/* What one tile reads and fetches.  Lines are fetched in the order in which they lie in memory:
+ * rows in turns, as they are read, kept four streams under way, which took a quarter longer. */
+struct tile {
+    const uint16_t *x;
+    const char *w[NR], *ahead[NR];
+    const char *fetch; /* one of ahead */
+    size_t row;      /* bytes from one fetched row to the next; 0: they follow each other */
+    int count, fold; /* elements of k: all, and after how many sums are folded */
+    bool first;     /* there are no sums yet */
+    float *sums;    /* [mr][HZP_THIN_STRIP] */
+};
+
+INLINE void tile(int mr, int fetches, const struct tile *t)
+{
+    const char *fetch = t->fetch;
+    const uint16_t *x = t->x;
+    int turns = HZP_DIV_UP(t->count / LINE, fetches), turn = turns;
+    size_t at = 0, jump = t->row ? t->row - (size_t)turns * (size_t)fetches * 64 : 0;
+
+    for (int k = 0; k == 0 || k < t->count; k += t->fold) {
+        vf acc[MR][NR], row[8];
+        int count = HZP_MIN(t->fold, t->count - k), left = count % LINE;
+        size_t end = at + (size_t)(count / LINE) * 64;
+        __m512i w[NR];
+
+        UNROLL
+        for (int i = 0; i < mr; i++) {
+            UNROLL
+            for (int j = 0; j < NR; j++)
+                acc[i][j] = vzero();
+        }
+        for (; at < end; at += 64, x += mr * LINE) {
+            UNROLL
+            for (int j = 0; j < fetches; j++)
+                _mm_prefetch(fetch + j * 64, _MM_HINT_T0);
+            turn--;
+            fetch += fetches * 64 + (turn ? 0 : jump);
+            turn = turn ? turn : turns;
+            UNROLL
+            for (int j = 0; j < NR; j++)
+                w[j] = _mm512_loadu_si512(t->w[j] + at);
+            step(mr, acc, x, w);
+        }
+        if (left) {
+            UNROLL
+            for (int j = 0; j < NR; j++)
+                w[j] = _mm512_maskz_loadu_epi16((__mmask32)((1u << left) - 1), t->w[j] + at);
+            step(mr, acc, x, w);
+        }
+        UNROLL
+        for (int i = 0; i < 8; i++)
+            row[i] = i < mr ? fold_near(fold_near(acc[i][0], acc[i][1]),
+                                        fold_near(acc[i][2], acc[i][3]))
+                            : vzero();
+        put_rows(mr, t->sums, fold_rows(row[0], row[1], row[2], row[3]), t->first && k == 0);
+        if (mr > 4)
+            put_rows(mr - 4, t->sums + 4 * HZP_THIN_STRIP,
+                     fold_rows(row[4], row[5], row[6], row[7]), t->first && k == 0);
+    }
+}
+
+/* Not inlined: together they keep the compiler busy for long. */
+#define TILE(mr, fetches)                                                                          \
+    static __attribute__((noinline)) void tile_##mr##_##fetches(const struct tile *t)              \
+    {                                                                                              \
+        tile(mr, fetches, t);                                                                      \
+    }
+#define TILES(mr) TILE(mr, 1) TILE(mr, 2) TILE(mr, 4)
+TILES(1)
+TILES(2)
+TILES(3)
+TILES(4)
+TILES(5)
+TILES(6)
+
+typedef void tile_fn(const struct tile *t);
+static tile_fn *const tiles_1[MR + 1] = {NULL,     tile_1_1, tile_2_1, tile_3_1,
+                                         tile_4_1, tile_5_1, tile_6_1};
+static tile_fn *const tiles_2[MR + 1] = {NULL,     tile_1_2, tile_2_2, tile_3_2,
+                                         tile_4_2, tile_5_2, tile_6_2};
+static tile_fn *const tiles_4[MR + 1] = {NULL,     tile_1_4, tile_2_4, tile_3_4,
+                                         tile_4_4, tile_5_4, tile_6_4};
+
+/* The finished sums of a strip. */
+INLINE void store(const struct hzp_thin *t, int n, int count, const float *sums)
+{
+    const struct hzp_matmul_args *a = t->args;
+
+    for (int m = 0; m < a->c.rows; m++, sums += HZP_THIN_STRIP) {
+        void *c = hzp_cpu_row(&a->c, m);
+        int h = 0;
+        for (; h + VL <= count; h += VL) {
+            size_t at = (size_t)(n + h);
+            vf y = vload(sums + h, VL);
+            if (a->bias.ptr)
+                y = vadd(y, vget(a->bias.ptr, at, a->bias.type, VL));
+            if (a->accumulate)
+                y = vadd(y, vget(c, at, a->c.type, VL));
+            vput(c, at, a->c.type, y, VL);
+        }
+        for (; h < count; h += 4)
+            dot_store(a, m, n + h, HZP_MIN(4, count - h), _mm_loadu_ps(sums + h));
+    }
+}
+
+/* A strip of c, before its sums begin. */
+INLINE void fetch_c(const struct hzp_matmul_args *a, int n, int end)
+{
+    size_t size = a->c.type == HZP_F32 ? 4 : 2;
+
+    for (int m = 0; m < a->c.rows; m++) {
+        const char *c = hzp_cpu_row(&a->c, m);
+        for (size_t at = (size_t)n * size; at < (size_t)end * size; at += 64)
+            fetch_to_write(c + at);
+    }
+}
+
+static void cpu_start(const struct hzp_thin *t, struct hzp_thin_cols first, void *own)
+{
+    const struct hzp_mat *x = &t->args->a;
+    struct place p = {0};
+    const char *w[NR];
+    uint16_t *to = own;
+
+    place_enter(&p, first);
+    for (int i = 0; i < t->ahead; i++, place_step(t, &p)) {
+        rows_at(t, p.n, p.end, p.kb, w);
+        for (int j = 0; j < NR; j++)
+            for (int k = 0; k < t->k_tile; k += LINE)
+                _mm_prefetch(w[j] + k * 2, _MM_HINT_T0);
+    }
+    for (int k0 = 0; k0 < x->cols; k0 += t->k_tile)
+        for (int b = 0; b < t->blocks; b++) {
+            int m0 = t->row[b], mr = t->row[b + 1] - m0;
+            int count = HZP_MIN(t->k_tile, x->cols - k0), lines = HZP_DIV_UP(count, LINE);
+            for (int i = 0; i < mr; i++) {
+                const uint16_t *from = (const uint16_t *)hzp_cpu_row(x, m0 + i) + k0;
+                for (int l = 0; l < lines; l++) {
+                    int left = count - l * LINE;
+                    __m512i v = left >= LINE ? _mm512_loadu_si512(from + l * LINE)
+                                             : _mm512_maskz_loadu_epi16(
+                                                   (__mmask32)((1u << left) - 1), from + l * LINE);
+                    _mm512_storeu_si512(to + (l * mr + i) * LINE, v);
+                }
+            }
+            to += lines * mr * LINE;
+        }
+}
+
+/* All rows of x by the columns of one tile of W or two, from tile kb of k on.  With two of them each
+ * block of x comes into the first-level cache once for both. */
+INLINE void columns(const struct hzp_thin *t, int kb, const uint16_t *own, struct tile *tile,
+                    int count)
+{
+    int k0 = kb * t->k_tile, rows = t->args->c.rows, at = 0;
+    int inner = HZP_MAX(HZP_MIN(t->k_tile, t->args->a.cols - k0), 0);
+    const uint16_t *x = own + (size_t)k0 * (size_t)rows;
+
+    for (int b = 0; b < t->blocks; b++) {
+        int mr = t->row[b + 1] - t->row[b];
+        int part = t->blocks == 1 ? 4 : t->blocks == 2 || (t->blocks == 3 && b == 0) ? 2 : 1;
+        tile_fn *const *tiles = part == 4 ? tiles_4 : part == 2 ? tiles_2 : tiles_1;
+        for (struct tile *i = tile; i < tile + count; i++) {
+            i->count = inner;
+            i->first = kb == 0;
+            i->x = x;
+            i->fetch = at < NR ? i->ahead[at] : i->w[0];
+            tiles[mr](i);
+            i->sums += mr * HZP_THIN_STRIP;
+        }
+        at += part;
+        x += mr * HZP_ROUND_UP(inner, LINE);
+    }
+}
+
+static void cpu_run(const struct hzp_thin *t, struct hzp_thin_cols now, struct hzp_thin_cols next,
+                    void *own)
+{
+    float *sums = (float *)((char *)own + t->sums);
+    struct place fetch = {.next = next};
+    struct tile tile[2];
+    bool lined_up = t->k_tiles == 1 && t->args->b.stride == t->args->b.cols;
+
+    for (int i = 0; i < 2; i++)
+        tile[i] = (struct tile){.fold = t->k_fold,
+                                .row = lined_up ? 0 : (size_t)t->args->b.stride * 2};
+    place_enter(&fetch, now);
+    for (int i = 0; i < t->ahead; i++)
+        place_step(t, &fetch);
+    for (int strip = now.begin, end; strip < now.end; strip = end) {
+        end = HZP_MIN(strip + HZP_THIN_STRIP, now.end);
+        int steps = HZP_DIV_UP(end - strip, NR) * t->k_tiles;
+        struct place p = {.n = strip, .strip = strip, .strip_end = end, .end = end};
+        fetch_c(t->args, strip, end);
+        for (int count; steps > 0; steps -= count) {
+            int kb = p.kb;
+            count = t->pairs && p.n + NR < end ? 2 : 1;
+            for (int i = 0; i < count; i++, place_step(t, &p), place_step(t, &fetch)) {
+                rows_at(t, p.n, now.end, p.kb, tile[i].w);
+                rows_at(t, fetch.n, fetch.end, fetch.kb, tile[i].ahead);
+                tile[i].sums = sums + (p.n - strip);
+            }
+            columns(t, kb, own, tile, count);
+        }
+        store(t, strip, end - strip, sums);
+    }
+}
+
+const struct hzp_thin_kernels HZP_ISA_NAME(hzp_cpu_thin) = {cpu_start, cpu_run};
+
+#endif

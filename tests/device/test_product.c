@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Products x W^T of few rows on the CPU: a row's bits are those it has alone, whatever rows share
+ * the product and however many threads there are.
+ *
+ * And near the sums in double: tests/opcheck checks that more closely, of other shapes.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "device/bf16.h"
+#include "device/device.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS = 48, OUT = 203, IN_MAX = 2600, PAD = 24 };
+
+struct fixture {
+    uint16_t x[ROWS][IN_MAX + PAD], w[OUT][IN_MAX + PAD];
+    float alone[ROWS][OUT], together[ROWS][OUT];
+};
+
+static void fill(uint16_t *p, size_t count, uint32_t seed)
+{
+    for (size_t i = 0; i < count; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        p[i] = hzp_bf16_from_f32((float)(seed >> 8 & 0xffff) / 32768.f - 1.f);
+    }
+}
+
+static void multiply(struct hzp_lane *lane, struct fixture *f, int row, int rows, int out, int in,
+                     int stride, float (*c)[OUT])
+{
+    struct hzp_matmul_args a = {
+        .a = {f->x[row], rows, in, IN_MAX + PAD, HZP_BF16},
+        .b = {f->w, out, in, stride, HZP_BF16},
+        .c = {c, rows, out, OUT, HZP_F32},
+        .trans_b = 1,
+    };
+    assert_int_equal(hzp_op_matmul(lane, &a), HZP_OK);
+}
+
+static void near_the_sums(const struct fixture *f, int rows, int out, int in, int stride)
+{
+    for (int r = 0; r < rows; r += 3)
+        for (int n = 0; n < out; n += 7) {
+            double sum = 0;
+            for (int k = 0; k < in; k++)
+                sum += (double)hzp_bf16_to_f32(f->x[r][k]) *
+                       (double)hzp_bf16_to_f32((&f->w[0][0])[(size_t)n * (size_t)stride + (size_t)k]);
+            assert_true(fabs(f->together[r][n] - sum) <= 1e-4 * sqrt(in + 1.0));
+        }
+}
+
+static void rows_do_not_matter(int threads)
+{
+    static const int rows[] = {1, 2, 3, 5, 6, 7, 11, 12, 13, 16, 17, 23, 31, 32, 40, 48};
+    static const struct {
+        int out, in, stride;
+    } shape[] = {{OUT, 576, 576},   {OUT, 576, 600},   {1, 1, 1},       {2, 31, 31},
+                 {63, 33, 40},      {OUT, 1100, 1100}, {17, 2048, 2048}, {66, 2563, 2563},
+                 {66, 2600, 2624}};
+    struct hzp_device_config config = {.name = "cpu", .threads = threads};
+    struct hzp_device *dev;
+    struct hzp_lane *lane;
+    struct hzp_err_text err;
+    struct fixture *f = calloc(1, sizeof(*f));
+
+    assert_non_null(f);
+    assert_int_equal(hzp_device_open(&config, &dev, &err), HZP_OK);
+    assert_int_equal(hzp_lane_open(dev, HZP_BOUND_COMPUTE, &lane), HZP_OK);
+    fill(&f->x[0][0], sizeof(f->x) / 2, 1);
+    fill(&f->w[0][0], sizeof(f->w) / 2, 2);
+    for (int s = 0; s < HZP_COUNT(shape); s++) {
+        int out = shape[s].out, in = shape[s].in, stride = shape[s].stride;
+        for (int r = 0; r < ROWS; r++)
+            multiply(lane, f, r, 1, out, in, stride, &f->alone[r]);
+        for (int i = 0; i < HZP_COUNT(rows); i++) {
+            memset(f->together, 0xff, sizeof(f->together));
+            multiply(lane, f, 0, rows[i], out, in, stride, f->together);
+            for (int r = 0; r < rows[i]; r++)
+                assert_memory_equal(f->together[r], f->alone[r], (size_t)out * sizeof(float));
+            /* what lies beside is not touched */
+            for (int r = 0; r < rows[i] && out < OUT; r++)
+                assert_true(isnan(f->together[r][out]));
+            near_the_sums(f, rows[i], out, in, stride);
+        }
+    }
+    free(f);
+    hzp_lane_close(lane);
+    hzp_device_close(dev);
+}
+
+static void one_thread(void **state)
+{
+    rows_do_not_matter(1);
+}
+
+static void two_threads(void **state)
+{
+    rows_do_not_matter(2);
+}
+
+static void five_threads(void **state)
+{
+    rows_do_not_matter(5);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_thread),
+        cmocka_unit_test(two_threads),
+        cmocka_unit_test(five_threads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
