@@ -110,7 +110,7 @@ static const struct setting table[] = {
     INT_OPTION("--max-waiting-tokens", waiting_tokens, "1048576", 1, BIG, ENGINE,
                "the same in tokens of their prompts"),
     INT_OPTION("--step-rows", step_rows, "256", 1, 65536, ENGINE | SEARCH,
-               "most tokens computed in one step"),
+               "most tokens computed in one step; --max-running if that is more"),
     INT_OPTION("--prefill-rows", prefill_rows, "0", 0, 65536, ENGINE,
                "of these, most tokens of prompts while others decode; 0: as load and measured step "
                "times say"),

@@ -177,12 +177,17 @@ static int report(const struct hzp_options *o, const struct hzp_load_server *ser
 static int read_extra(const char *text, json_t **ret, struct hzp_err_text *reterr)
 {
     json_error_t error;
-    *ret = text ? json_loads(text, 0, &error) : NULL;
-    if (!text || json_is_object(*ret))
+    *ret = text ? json_loads(text, JSON_REJECT_DUPLICATES, &error) : NULL;
+    const char *taken = json_object_get(*ret, "prompt")       ? "prompt"
+                        : json_object_get(*ret, "max_tokens") ? "max_tokens"
+                                                              : NULL;
+    if (!text || (json_is_object(*ret) && !taken))
         return HZP_OK;
-    int r = hzp_fail_param(reterr, HZP_EINVAL, "--extra-body",
-                           "--extra-body takes a JSON object: %.200s",
-                           *ret ? "this is another value" : error.text);
+    int r = taken ? hzp_fail_param(reterr, HZP_EINVAL, "--extra-body",
+                                   "--extra-body: \"%s\" is the load's own", taken)
+                  : hzp_fail_param(reterr, HZP_EINVAL, "--extra-body",
+                                   "--extra-body takes a JSON object: %.200s",
+                                   *ret ? "this is another value" : error.text);
     json_decref(*ret);
     return r;
 }
