@@ -14,7 +14,7 @@
 #include <stdlib.h>
 
 #ifndef FETCH_BYTES
-#define FETCH_BYTES 8192
+#define FETCH_BYTES 16384
 #endif
 enum { CHUNK = 256, ROWS = 16, SCORES = CHUNK + ROWS, HEADS_AT_ONCE = 4, NR = 4 };
 
@@ -63,6 +63,12 @@ struct place {
     bool value;
 };
 
+/* A block that is asked for. */
+struct wanted {
+    const char *at;
+    int n;
+};
+
 struct task {
     const struct decode *w;
     int seg, h0, h1;   /* kv heads h0 .. h1-1 */
@@ -92,43 +98,57 @@ INLINE int page_left(const struct task *t, int p, int p1)
     return HZP_MIN(p1 - p, page_rows - p % page_rows);
 }
 
-/* Asks for the block ahead, and goes one on.  Pages lie anywhere: the hardware cannot guess. */
-INLINE void fetch(struct task *t)
+/* The block ahead; goes one on. */
+INLINE struct wanted ahead(struct task *t)
 {
     struct place *a = &t->ahead;
 
     if (a->p0 >= a->end)
-        return;
+        return (struct wanted){NULL, 0};
     int left = page_left(t, a->p, a->p1), n = HZP_MIN(left - a->row, ROWS);
-    const char *at = row_at(t, a->value, a->h, a->p + a->row);
-    size_t bytes = (size_t)n * row_bytes(t->w);
-    for (size_t i = 0; i < bytes; i += 64)
-        _mm_prefetch(at + i, _MM_HINT_T0);
+    struct wanted want = {row_at(t, a->value, a->h, a->p + a->row), n};
 
     a->row += n;
     if (a->row < left)
-        return;
+        return want;
     a->row = 0;
     if (++a->h < t->h1)
-        return;
+        return want;
     a->h = t->h0;
     a->p += left;
     if (a->p < a->p1)
-        return;
+        return want;
     if (a->value) {
         a->p0 = a->p1;
         a->p1 = HZP_MIN(a->p0 + CHUNK, a->end);
     }
     a->p = a->p0;
     a->value = !a->value;
+    return want;
+}
+
+/* Asks for two of its rows, from row r on: a few lines at a time, among other work, as a core can
+ * wait for only so many.  Pages lie anywhere, so the hardware cannot guess them. */
+INLINE void fetch_two(struct wanted want, int r, size_t row)
+{
+    if (r < want.n)
+        for (size_t i = 0; i < 2 * row; i += 64)
+            _mm_prefetch(want.at + (size_t)r * row + i, _MM_HINT_T0);
+}
+
+INLINE void fetch_all(struct wanted want, size_t row)
+{
+    for (int r = 0; r < want.n; r += 2)
+        fetch_two(want, r, row);
 }
 
 #if HAS_PAIRS
 
 /* Keys k0 and k1 with g queries: eight partial sums each, k0's in the lower half. */
 INLINE void dot_two(int g, int dim, const float *q, size_t ldq, const char *k0, const char *k1,
-                    vf ret[HEADS_AT_ONCE])
+                    struct wanted want, int r, vf ret[HEADS_AT_ONCE])
 {
+    fetch_two(want, r, (size_t)dim * 2);
     for (int i = 0; i < g; i++)
         ret[i] = vzero();
     for (int d = 0; d < dim; d += 16) {
@@ -146,24 +166,24 @@ INLINE void dot_two(int g, int dim, const float *q, size_t ldq, const char *k0, 
 }
 
 INLINE void dot_four(int g, int dim, const float *q, size_t ldq, const char *const *key,
-                     vf ret[HEADS_AT_ONCE])
+                     struct wanted want, int r, vf ret[HEADS_AT_ONCE])
 {
     vf a[HEADS_AT_ONCE], b[HEADS_AT_ONCE];
 
-    dot_two(g, dim, q, ldq, key[0], key[1], a);
-    dot_two(g, dim, q, ldq, key[2], key[3], b);
+    dot_two(g, dim, q, ldq, key[0], key[1], want, r, a);
+    dot_two(g, dim, q, ldq, key[2], key[3], want, r + 2, b);
     for (int i = 0; i < g; i++)
         ret[i] = vadd(_mm512_shuffle_f32x4(a[i], b[i], 0x88),
                       _mm512_shuffle_f32x4(a[i], b[i], 0xdd));
 }
 
 INLINE void dot_eight(int g, int dim, const float *q, size_t ldq, const char *const *key,
-                      vf ret[HEADS_AT_ONCE])
+                      struct wanted want, int r, vf ret[HEADS_AT_ONCE])
 {
     vf a[HEADS_AT_ONCE], b[HEADS_AT_ONCE];
 
-    dot_four(g, dim, q, ldq, key, a);
-    dot_four(g, dim, q, ldq, key + 4, b);
+    dot_four(g, dim, q, ldq, key, want, r, a);
+    dot_four(g, dim, q, ldq, key + 4, want, r + 4, b);
     for (int i = 0; i < g; i++) {
         __m512d x = _mm512_castps_pd(a[i]), y = _mm512_castps_pd(b[i]);
         ret[i] = vadd(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)),
@@ -174,7 +194,7 @@ INLINE void dot_eight(int g, int dim, const float *q, size_t ldq, const char *co
 /* Scores of g heads with n <= ROWS keys; ROWS floats are written.  Each fold halves what a key has
  * and joins the keys of two vectors, so the keys go in as the last of them wants them. */
 INLINE void keys_pairs(int g, int dim, const float *q, const char *keys, int n, float scale,
-                       float *score)
+                       struct wanted want, float *score)
 {
     size_t row = (size_t)dim * 2, ldq = (size_t)HZP_ROUND_UP(dim, 16);
     const char *key[ROWS];
@@ -182,8 +202,8 @@ INLINE void keys_pairs(int g, int dim, const float *q, const char *keys, int n, 
 
     for (int i = 0; i < ROWS; i++)
         key[i] = keys + (size_t)HZP_MIN(i % 4 * 4 + i / 4, n - 1) * row;
-    dot_eight(g, dim, q, ldq, key, a);
-    dot_eight(g, dim, q, ldq, key + 8, b);
+    dot_eight(g, dim, q, ldq, key, want, 0, a);
+    dot_eight(g, dim, q, ldq, key + 8, want, 8, b);
     for (int i = 0; i < g; i++) {
         vf sum = vadd(_mm512_shuffle_ps(a[i], b[i], 0x88), _mm512_shuffle_ps(a[i], b[i], 0xdd));
         vstore(score + i * SCORES, vmul(sum, vset(scale)), VL);
@@ -200,7 +220,7 @@ INLINE __m512i half_row(const char *row, int left)
 /* Two rows are woven, and a dword of p holds the weights of both.  Within 32 elements the first
  * vector then has elements 0-3, 8-11, 16-19, 24-27, the second the others. */
 INLINE void values_pairs(int g, int dim, const char *values, int n, const float *score,
-                         float *value)
+                         struct wanted want, float *value)
 {
     size_t row = (size_t)dim * 2, wide = (size_t)HZP_ROUND_UP(dim, 32);
 
@@ -213,6 +233,8 @@ INLINE void values_pairs(int g, int dim, const char *values, int n, const float 
                 acc[i][v] = vload(at + (size_t)i * wide + v * VL, VL);
         for (int p = 0; p < n; p += 2) {
             __m512bh woven[4];
+            if (d0 == 0)
+                fetch_two(want, p, row);
             for (int v = 0; v < nv; v += 2) {
                 const char *x = values + (size_t)p * row + (d0 + v * VL) * 2;
                 __m512i a = half_row(x, dim - d0 - v * VL);
@@ -248,14 +270,14 @@ INLINE vf value_turned(const float *value, int d)
 #else
 
 INLINE void keys_pairs(int g, int dim, const float *q, const char *keys, int n, float scale,
-                       float *score)
+                       struct wanted want, float *score)
 {
-    (void)g, (void)dim, (void)q, (void)keys, (void)n, (void)scale, (void)score;
+    (void)g, (void)dim, (void)q, (void)keys, (void)n, (void)scale, (void)want, (void)score;
 }
 INLINE void values_pairs(int g, int dim, const char *values, int n, const float *score,
-                         float *value)
+                         struct wanted want, float *value)
 {
-    (void)g, (void)dim, (void)values, (void)n, (void)score, (void)value;
+    (void)g, (void)dim, (void)values, (void)n, (void)score, (void)want, (void)value;
 }
 INLINE vf value_turned(const float *value, int d)
 {
@@ -371,20 +393,27 @@ INLINE float chunk_softmax(bool pairs, float *score, int n, float *ret_top)
 
 /* Heads i .. i+g-1 of the task, all of kv head h: n keys, or values, into position `at` of the chunk. */
 INLINE void block_run(const struct task *t, int g, bool pairs, enum hzp_dtype type, int dim,
-                      bool value, int i, const char *rows, int n, int at, struct state out)
+                      bool value, int i, const char *rows, int n, int at, struct wanted want,
+                      struct state out)
 {
     const struct hzp_attn_paged_args *a = t->w->args;
     float *score = t->score + i * SCORES;
 
+    if (!pairs)
+        fetch_all(want, row_bytes(t->w));
+    else if (n < ROWS)
+        for (int r = HZP_ROUND_UP(n, 2); value && r < want.n; r += 2)
+            fetch_two(want, r, row_bytes(t->w));
+
     if (value) {
         float *sum = out.value + (size_t)i * (size_t)t->w->wide;
         if (pairs)
-            values_pairs(g, dim, rows, n, (float *)((uint16_t *)score + at), sum);
+            values_pairs(g, dim, rows, n, (float *)((uint16_t *)score + at), want, sum);
         else
             values_plain(g, type, dim, rows, n, score + at, sum);
     } else if (pairs) {
         keys_pairs(g, dim, t->q + (size_t)i * (size_t)HZP_ROUND_UP(dim, 16), rows, n, a->scale,
-                   score + at);
+                   want, score + at);
     } else {
         const char *q = (const char *)hzp_cpu_row(&a->qkv, a->segs.row0[t->seg]) +
                         (size_t)(t->h0 * t->w->group + i) * row_bytes(t->w);
@@ -405,13 +434,13 @@ INLINE void rows_run(struct task *t, bool pairs, enum hzp_dtype type, int dim, b
             for (int r = 0, n; r < left; r += n, rows += (size_t)n * row_bytes(t->w)) {
                 int i = (h - t->h0) * group, end = i + group, at = p - p0 + r;
                 n = HZP_MIN(left - r, ROWS);
-                fetch(t);
-                for (; i + 4 <= end; i += 4)
-                    block_run(t, 4, pairs, type, dim, value, i, rows, n, at, out);
+                struct wanted want = ahead(t);
+                for (; i + 4 <= end; i += 4, want.n = 0)
+                    block_run(t, 4, pairs, type, dim, value, i, rows, n, at, want, out);
                 switch (end - i) {
-                case 1: block_run(t, 1, pairs, type, dim, value, i, rows, n, at, out); break;
-                case 2: block_run(t, 2, pairs, type, dim, value, i, rows, n, at, out); break;
-                case 3: block_run(t, 3, pairs, type, dim, value, i, rows, n, at, out); break;
+                case 1: block_run(t, 1, pairs, type, dim, value, i, rows, n, at, want, out); break;
+                case 2: block_run(t, 2, pairs, type, dim, value, i, rows, n, at, want, out); break;
+                case 3: block_run(t, 3, pairs, type, dim, value, i, rows, n, at, want, out); break;
                 }
             }
         }
@@ -555,7 +584,7 @@ static struct task task_make(const struct decode *w, const struct piece *piece, 
                                .p = first, .h = h0}};
 
     for (size_t bytes = 0; bytes < FETCH_BYTES; bytes += ROWS * row_bytes(w))
-        fetch(&t);
+        fetch_all(ahead(&t), row_bytes(w));
     if (w->pairs)
         queries_pair(&t, heads);
     return t;
