@@ -10,7 +10,9 @@
 
 /* Rows are queries times heads that share a kv head, all heads of a query together. */
 enum {
-    ROWS = 192,    /* of a task, about */
+    ROWS = 384,    /* of a task, about: keys and values are packed once for them; */
+    ROWS_FEW = 192, /* where that makes too few tasks */
+    TASKS = 6,     /* a thread wants, for all to end together */
     PART = 8 * TM, /* that go through a block together: scores and sums stay in the nearest cache */
 };
 
@@ -216,7 +218,8 @@ INLINE void softmax_rows(const struct flash_work *w, bool pairs, int i0, int m, 
         int n = HZP_MIN(n0 + (i0 + i) / group, keys);
         vf top = vset(-INFINITY);
         EACH(c, n, top = vmax(vkeep(vmul(vload(s + c, left), factor), -INFINITY, left), top););
-        w->high[i] = fmaxf(vtop(top), w->top[i0 + i]);
+        float high = vtop(top);
+        w->high[i] = HZP_MAX(high, w->top[i0 + i]);
     }
     EACH(i, m, {
         vf high = vload(w->high + i, left), before = vload(w->top + i0 + i, left);
@@ -328,9 +331,14 @@ static int flash_issue(struct flash *f)
     int32_t(*item)[2];
     struct flash_work w;
 
-    f->queries = HZP_MIN(HZP_MAX(16, ROWS / group), HZP_MAX(1, f->segs->rows_max));
-    for (int i = 0; i < f->segs->count; i++)
-        items += HZP_DIV_UP(f->segs->row0[i + 1] - f->segs->row0[i], f->queries);
+    for (int most = ROWS, few = TASKS * hzp_team_threads(f->team); most >= ROWS_FEW; most /= 2) {
+        f->queries = HZP_MIN(HZP_MAX(16, most / group), HZP_MAX(1, f->segs->rows_max));
+        items = 0;
+        for (int i = 0; i < f->segs->count; i++)
+            items += HZP_DIV_UP(f->segs->row0[i + 1] - f->segs->row0[i], f->queries);
+        if ((int64_t)items * f->heads.kv_heads >= few)
+            break;
+    }
     HZP_TRY(hzp_team_reserve(f->team, (size_t)items * sizeof(*item),
                              flash_work_make(HZP_PAIRS(f->qkv.type), f->heads.dim,
                                              f->queries * group, NULL, &w)));

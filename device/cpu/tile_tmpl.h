@@ -131,11 +131,24 @@ INLINE void tile_product(bool pairs, int m, int cols, int k, const float *a, siz
 /* One row of n elements in rows form. */
 INLINE void row_copy(bool pairs, const void *x, enum hzp_dtype type, int n, float *y)
 {
-    if (pairs) {
+#ifdef __AVX512BF16__
+    if (pairs) { /* by hand: a call costs as much as the copy */
+        const uint16_t *from = x;
+        uint16_t *to = (uint16_t *)y;
+        int c = 0;
         if (n % 2)
             y[n / 2] = 0;
-        memcpy(y, x, (size_t)n * 2);
-    } else if (type == HZP_F32) {
+        for (; c + 32 <= n; c += 32)
+            _mm512_storeu_si512(to + c, _mm512_loadu_si512(from + c));
+        if (c < n) {
+            __mmask32 left = (1u << (n - c)) - 1;
+            _mm512_mask_storeu_epi16(to + c, left, _mm512_maskz_loadu_epi16(left, from + c));
+        }
+        return;
+    }
+#endif
+    (void)pairs;
+    if (type == HZP_F32) {
         memcpy(y, x, (size_t)n * 4);
     } else {
         EACH(c, n, vstore(y + c, vload_bf16((const uint16_t *)x + c, left), left););
