@@ -13,10 +13,14 @@
 
 #include <stdlib.h>
 
-#ifndef FETCH_BYTES
-#define FETCH_BYTES 16384
-#endif
-enum { CHUNK = 256, ROWS = 16, SCORES = CHUNK + ROWS, HEADS_AT_ONCE = 4, NR = 4 };
+enum {
+    CHUNK = 256,             /* positions whose sums are begun anew */
+    ROWS = 16,               /* of a block */
+    SCORES = CHUNK + ROWS,   /* of a head: blocks may write past the chunk's end */
+    FETCH_BYTES = 16 << 10,  /* asked for ahead: 4 are 7 % slower, 24 no faster than 16 */
+    HEADS_AT_ONCE = 4,
+    NR = 4,
+};
 
 #ifdef __AVX512F__
 enum { NV = 4 }; /* vectors of a value summed at once */
@@ -136,9 +140,10 @@ INLINE void fetch_two(struct wanted want, int r, size_t row)
             _mm_prefetch(want.at + (size_t)r * row + i, _MM_HINT_T0);
 }
 
-INLINE void fetch_all(struct wanted want, size_t row)
+/* All from row r on. */
+INLINE void fetch_rest(struct wanted want, int r, size_t row)
 {
-    for (int r = 0; r < want.n; r += 2)
+    for (; r < want.n; r += 2)
         fetch_two(want, r, row);
 }
 
@@ -400,10 +405,9 @@ INLINE void block_run(const struct task *t, int g, bool pairs, enum hzp_dtype ty
     float *score = t->score + i * SCORES;
 
     if (!pairs)
-        fetch_all(want, row_bytes(t->w));
-    else if (n < ROWS)
-        for (int r = HZP_ROUND_UP(n, 2); value && r < want.n; r += 2)
-            fetch_two(want, r, row_bytes(t->w));
+        fetch_rest(want, 0, row_bytes(t->w));
+    else if (value) /* which asks only as far as there are values */
+        fetch_rest(want, HZP_ROUND_UP(n, 2), row_bytes(t->w));
 
     if (value) {
         float *sum = out.value + (size_t)i * (size_t)t->w->wide;
@@ -584,7 +588,7 @@ static struct task task_make(const struct decode *w, const struct piece *piece, 
                                .p = first, .h = h0}};
 
     for (size_t bytes = 0; bytes < FETCH_BYTES; bytes += ROWS * row_bytes(w))
-        fetch_all(ahead(&t), row_bytes(w));
+        fetch_rest(ahead(&t), 0, row_bytes(w));
     if (w->pairs)
         queries_pair(&t, heads);
     return t;
