@@ -8,7 +8,13 @@
  */
 #include "device/cpu/tile_tmpl.h"
 
-enum { ROWS = 192 }; /* rows of a task, about: queries times heads that share a kv head */
+/* Rows are queries times heads that share a kv head, all heads of a query together. */
+enum {
+    ROWS = 384,    /* of a task, about: keys and values are packed once for them; */
+    ROWS_FEW = 192, /* where that makes too few tasks */
+    TASKS = 6,     /* a thread wants, for all to end together */
+    PART = 8 * TM, /* that go through a block together: scores and sums stay in the nearest cache */
+};
 
 struct flash {
     struct hzp_mat qkv, out;
@@ -25,9 +31,11 @@ struct flash {
 
 /* A task's work memory. */
 struct flash_work {
-    float *q, *s, *p, *o; /* [rows][k of dim], [rows][BLOCK], [rows][k of BLOCK], [rows][width] */
+    float *q, *o;                /* [rows][k of dim], [rows][width] */
+    float *top, *sum;            /* [rows], [rows][VL]: the sum is folded at the end */
+    float *s, *p;                /* [PART][BLOCK], [PART][k of BLOCK] */
+    float *high, *shift, *less;  /* [PART] */
     float *rows, *keys, *values; /* one block in rows form; panels */
-    float *top, *sum;            /* [rows] */
     size_t k;                    /* dwords of a row of q */
     int width;                   /* dim, rounded up to panels */
 };
@@ -36,14 +44,19 @@ static size_t flash_work_make(bool pairs, int dim, int rows, float *base, struct
 {
     size_t k = (size_t)k_dwords(pairs, dim), width = (size_t)HZP_ROUND_UP(dim, W);
     size_t n = (size_t)HZP_ROUND_UP(rows, 16), at = 0;
-    float **part[9] = {&ret->q, &ret->s, &ret->p, &ret->o, &ret->rows, &ret->keys, &ret->values,
-                       &ret->top, &ret->sum};
-    size_t size[9] = {n * k, n * BLOCK, n * BLOCK, n * width, BLOCK * k, BLOCK * k,
-                      BLOCK * width, n, n};
+    struct {
+        float **ptr;
+        size_t size;
+    } part[] = {
+        {&ret->q, n * k},          {&ret->o, n * width},       {&ret->top, n},
+        {&ret->sum, n * VL},       {&ret->s, PART * BLOCK},    {&ret->p, PART * BLOCK},
+        {&ret->high, PART},        {&ret->shift, PART},        {&ret->less, PART},
+        {&ret->rows, BLOCK * k},   {&ret->keys, BLOCK * k},    {&ret->values, BLOCK * width},
+    };
 
-    for (int i = 0; i < 9; i++) {
-        *part[i] = base ? base + at : NULL;
-        at += HZP_ROUND_UP(size[i], (size_t)16);
+    for (int i = 0; i < HZP_COUNT(part); i++) {
+        *part[i].ptr = base ? base + at : NULL;
+        at += HZP_ROUND_UP(part[i].size, (size_t)16);
     }
     ret->k = k;
     ret->width = (int)width;
@@ -78,60 +91,197 @@ INLINE void block_load(const struct flash *f, const struct flash_work *w, bool p
         memset(w->rows + (size_t)n * w->k, 0, (size_t)(BLOCK - n) * w->k * sizeof(float));
 }
 
-/* Row i sees the first n keys of the block: s becomes probabilities in p, o and sum follow the
- * running maximum. */
-INLINE void softmax_row(const struct flash_work *w, bool pairs, int i, int n, float scale)
+/* s[m][cols] = q k^T; whole vectors of columns, at least `cols`. */
+INLINE void scores_of(bool pairs, int m, int cols, int k, const float *a, size_t lda, const float *b,
+                      float *s)
 {
-    float *s = w->s + (size_t)i * BLOCK, *o = w->o + (size_t)i * (size_t)w->width;
-    float *p = w->p + (size_t)i * (size_t)k_dwords(pairs, BLOCK);
-    vf top = vset(-INFINITY), sum = vzero(), factor = vset(scale);
-
-    if (n <= 0) {
-        memset(p, 0, (size_t)k_dwords(pairs, BLOCK) * sizeof(*p));
-        return;
-    }
-    EACH(c, n, top = vmax(vkeep(vmul(vload(s + c, left), factor), -INFINITY, left), top););
-    float high = fmaxf(vtop(top), w->top[i]);
-    vf shift = vset(high == -INFINITY ? 0 : high);
-    for (int c = 0; c < BLOCK; c += VL) {
-        vf e = vzero();
-        if (c < n) {
-            int left = HZP_MIN(VL, n - c);
-            e = vexp(vsub(vmul(vload(s + c, VL), factor), shift));
-            e = vkeep(e, 0, left);
-            sum = vadd(sum, e);
+    for (int n = 0; n < cols; n += W, b += (size_t)k * W) {
+        int i = 0, nv = HZP_MIN(HZP_DIV_UP(cols - n, VL), TN);
+        for (; i + TM <= m; i += TM) {
+            const float *ai = a + (size_t)i * lda;
+            float *si = s + (size_t)i * BLOCK + n;
+            switch (nv) {
+            case 1: tile_part(pairs, TM, 1, k, ai, lda, b, si, BLOCK, false, NULL); break;
+#if defined(__AVX512F__)
+            case 2: tile_part(pairs, TM, 2, k, ai, lda, b, si, BLOCK, false, NULL); break;
+            case 3: tile_part(pairs, TM, 3, k, ai, lda, b, si, BLOCK, false, NULL); break;
+#endif
+            default: tile_part(pairs, TM, TN, k, ai, lda, b, si, BLOCK, false, NULL); break;
+            }
         }
-        vstore(s + c, e, VL);
+        for (; i < m; i++)
+            tile_part(pairs, 1, TN, k, a + (size_t)i * lda, lda, b, s + (size_t)i * BLOCK + n,
+                      BLOCK, false, NULL);
     }
-    row_pack(pairs, s, BLOCK, p);
-    if (high > w->top[i]) {
-        float less = expf(w->top[i] - high);
-        w->sum[i] *= less;
-        w->top[i] = high;
-        for (int c = 0; c < w->width; c += VL)
-            vstore(o + c, vmul(vload(o + c, VL), vset(less)), VL);
-    }
-    w->sum[i] += vsum(sum);
 }
 
-INLINE void flash_finish(const struct flash *f, const struct flash_work *w, int seg, int q0, int n,
-                         int h)
+/* o[m][width] = o less + p v over the first k dwords of p's rows, which have kb. */
+INLINE void values_of(bool pairs, int m, int width, int k, int kb, const float *p, const float *b,
+                      float *o, const float *less)
+{
+    for (int n = 0; n < width; n += W, b += (size_t)kb * W) {
+        int i = 0;
+        for (; i + TM <= m; i += TM)
+            tile_part(pairs, TM, TN, k, p + (size_t)(i * kb), (size_t)kb, b,
+                      o + (size_t)i * (size_t)width + n, (size_t)width, true, less + i);
+        for (; i < m; i++)
+            tile_part(pairs, 1, TN, k, p + (size_t)(i * kb), (size_t)kb, b,
+                      o + (size_t)i * (size_t)width + n, (size_t)width, true, less + i);
+    }
+}
+
+/* Not inlined: the tiles are most of the code. */
+static __attribute__((noinline)) void scores_pairs(int m, int cols, int k, const float *a,
+                                                   size_t lda, const float *b, float *s)
+{
+    scores_of(HZP_PAIRS(HZP_BF16), m, cols, k, a, lda, b, s);
+}
+static __attribute__((noinline)) void values_pairs(int m, int width, int k, int kb, const float *p,
+                                                   const float *b, float *o, const float *less)
+{
+    values_of(HZP_PAIRS(HZP_BF16), m, width, k, kb, p, b, o, less);
+}
+#ifdef __AVX512BF16__
+static __attribute__((noinline)) void scores_floats(int m, int cols, int k, const float *a,
+                                                    size_t lda, const float *b, float *s)
+{
+    scores_of(false, m, cols, k, a, lda, b, s);
+}
+static __attribute__((noinline)) void values_floats(int m, int width, int k, int kb, const float *p,
+                                                    const float *b, float *o, const float *less)
+{
+    values_of(false, m, width, k, kb, p, b, o, less);
+}
+#else
+#define scores_floats scores_pairs /* there are no pairs here */
+#define values_floats values_pairs
+#endif
+
+/* Scores are kept in units in which exp is cheapest: with pairs as powers of two. */
+INLINE float unit(bool pairs)
+{
+    return pairs ? 1.44269504088896341f : 1.f;
+}
+
+/* exp of x in units, relative error below 2e-7: with pairs a polynomial of least relative error for
+ * 2^r on [-1/2, 1/2], by Remez. */
+INLINE vf unit_exp(bool pairs, vf x)
+{
+#ifdef __AVX512F__
+    if (pairs) {
+        x = vmax(vset(-160.f), x);
+        vf n = _mm512_roundscale_ps(x, 8), r = vsub(x, n), y = vset(1.327647245e-3f);
+        y = vfma(y, r, vset(9.675540961e-3f));
+        y = vfma(y, r, vset(5.550713092e-2f));
+        y = vfma(y, r, vset(2.402212024e-1f));
+        y = vfma(y, r, vset(6.931469440e-1f));
+        y = vfma(y, r, vset(1.f));
+        return _mm512_scalef_ps(y, n);
+    }
+#endif
+    return vexp(x);
+}
+
+/* Row i's probabilities of the first n keys of the block; `cols` of s hold scores, the rest of p up
+ * to cols becomes 0. */
+INLINE void row_exp(const struct flash_work *w, bool pairs, int i, int at, int n, int cols, float f)
+{
+    const float *s = w->s + (size_t)at * BLOCK;
+    float *p = w->p + (size_t)at * (size_t)k_dwords(pairs, BLOCK);
+    vf sum = vzero(), factor = vset(f), shift = vset(w->shift[at]);
+
+    for (int c = 0; c < cols; c += VL) {
+        vf e = vzero();
+        if (c < n) {
+            vf x = vsub(vmul(vload(s + c, VL), factor), shift);
+            e = vkeep(unit_exp(pairs, x), 0, HZP_MIN(VL, n - c));
+            sum = vadd(sum, e);
+        }
+#ifdef __AVX512BF16__
+        if (pairs)
+            _mm256_storeu_si256((__m256i *)((uint16_t *)p + c), (__m256i)_mm512_cvtneps_pbh(e));
+        else
+#endif
+            vstore(p + c, e, VL);
+    }
+    float *all = w->sum + (size_t)i * VL;
+    vstore(all, vfma(vload(all, VL), vset(w->less[at]), sum), VL);
+}
+
+/* Rows i0 .. i0+m-1, of which row i0 + i sees the first n0 + (i0 + i) / group keys of the block,
+ * n0 <= 0 included: scores become probabilities, `less` what the sums before are worth now. */
+INLINE void softmax_rows(const struct flash_work *w, bool pairs, int i0, int m, int group, int n0,
+                         int keys, int cols, float scale)
+{
+    vf factor = vset(scale * unit(pairs));
+
+    for (int i = 0; i < m; i++) {
+        const float *s = w->s + (size_t)i * BLOCK;
+        int n = HZP_MIN(n0 + (i0 + i) / group, keys);
+        vf top = vset(-INFINITY);
+        EACH(c, n, top = vmax(vkeep(vmul(vload(s + c, left), factor), -INFINITY, left), top););
+        float high = vtop(top);
+        w->high[i] = HZP_MAX(high, w->top[i0 + i]);
+    }
+    EACH(i, m, {
+        vf high = vload(w->high + i, left), before = vload(w->top + i0 + i, left);
+        vf shift = vmax(high, vset(-3.4e38f)); /* not -inf, which no score may be less */
+        vstore(w->less + i, unit_exp(pairs, vsub(before, shift)), left);
+        vstore(w->shift + i, shift, left);
+        vstore(w->top + i0 + i, high, left);
+    });
+    for (int i = 0; i < m; i++) {
+        int n = HZP_MIN(n0 + (i0 + i) / group, keys);
+        if (n == BLOCK)
+            row_exp(w, pairs, i0 + i, i, BLOCK, BLOCK, scale * unit(pairs));
+        else
+            row_exp(w, pairs, i0 + i, i, n, cols, scale * unit(pairs));
+    }
+}
+
+INLINE void flash_finish(const struct flash *f, const struct flash_work *w, bool pairs, int seg,
+                         int q0, int rows, int h)
 {
     int group = f->heads.heads / f->heads.kv_heads, dim = f->heads.dim;
     size_t size = f->out.type == HZP_F32 ? 4 : 2;
 
-    for (int g = 0; g < group; g++)
-        for (int i = 0; i < n; i++) {
-            int at = g * n + i, head = h * group + g;
-            int64_t row = (int64_t)f->segs->row0[seg] + q0 + i;
-            char *y = (char *)hzp_cpu_row(&f->out, row) + (size_t)(head * dim) * size;
-            const float *o = w->o + (size_t)at * (size_t)w->width;
-            vf scale = vset(1.f / w->sum[at]);
-            EACH(c, dim, vput(y, (size_t)c, f->out.type, vmul(vload(o + c, left), scale), left););
-            if (f->lse)
-                f->lse[(size_t)row * (size_t)f->heads.heads + (size_t)head] =
-                    w->top[at] + logf(w->sum[at]);
-        }
+    for (int i = 0; i < rows; i++) {
+        int head = h * group + i % group;
+        int64_t row = (int64_t)f->segs->row0[seg] + q0 + i / group;
+        char *y = (char *)hzp_cpu_row(&f->out, row) + (size_t)(head * dim) * size;
+        const float *o = w->o + (size_t)i * (size_t)w->width;
+        float sum = vsum(vload(w->sum + (size_t)i * VL, VL));
+        vf scale = vset(1.f / sum);
+        EACH(c, dim, vput(y, (size_t)c, f->out.type, vmul(vload(o + c, left), scale), left););
+        if (f->lse)
+            f->lse[(size_t)row * (size_t)f->heads.heads + (size_t)head] =
+                w->top[i] / unit(pairs) + logf(sum);
+    }
+}
+
+/* Keys k0 .. k0+keys-1 are packed: what they add to all rows.  pos: of the first query. */
+INLINE void block_run(const struct flash *f, const struct flash_work *w, bool pairs, int rows,
+                      int pos, int k0, int keys)
+{
+    int group = f->heads.heads / f->heads.kv_heads, kb = k_dwords(pairs, BLOCK);
+
+    for (int i0 = 0, m; i0 < rows; i0 += m) {
+        m = HZP_MIN(rows - i0, PART);
+        int seen = HZP_MIN(keys, pos + (i0 + m - 1) / group - k0 + 1); /* by the last of them */
+        int cols = HZP_ROUND_UP(seen, VL);
+        if (seen <= 0)
+            continue;
+        if (pairs)
+            scores_pairs(m, cols, (int)w->k, w->q + (size_t)i0 * w->k, w->k, w->keys, w->s);
+        else
+            scores_floats(m, cols, (int)w->k, w->q + (size_t)i0 * w->k, w->k, w->keys, w->s);
+        softmax_rows(w, pairs, i0, m, group, pos - k0 + 1, keys, cols, f->scale);
+        float *o = w->o + (size_t)i0 * (size_t)w->width;
+        if (pairs)
+            values_pairs(m, w->width, k_dwords(true, seen), kb, w->p, w->values, o, w->less);
+        else
+            values_floats(m, w->width, seen, kb, w->p, w->values, o, w->less);
+    }
 }
 
 INLINE void flash_run(const struct flash *f, const struct flash_work *w, bool pairs, int seg,
@@ -141,31 +291,24 @@ INLINE void flash_run(const struct flash *f, const struct flash_work *w, bool pa
     int pos = f->segs->pos0[seg] + q0; /* of the first query */
     size_t size = f->qkv.type == HZP_F32 ? 4 : 2;
 
-    for (int g = 0; g < group; g++)
-        for (int i = 0; i < n; i++)
-            row_copy(pairs,
-                     (const char *)hzp_cpu_row(&f->qkv, f->before + f->segs->row0[seg] + q0 + i) +
-                         (size_t)((h * group + g) * dim) * size,
-                     f->qkv.type, dim, w->q + (size_t)(g * n + i) * w->k);
     for (int i = 0; i < rows; i++) {
+        const char *q = hzp_cpu_row(&f->qkv, f->before + f->segs->row0[seg] + q0 + i / group);
+        row_copy(pairs, q + (size_t)((h * group + i % group) * dim) * size, f->qkv.type, dim,
+                 w->q + (size_t)i * w->k);
         w->top[i] = -INFINITY;
-        w->sum[i] = 0;
     }
+    memset(w->sum, 0, (size_t)rows * VL * sizeof(float));
     memset(w->o, 0, (size_t)rows * (size_t)w->width * sizeof(float));
     for (int k0 = 0; k0 < pos + n; k0 += BLOCK) {
-        int keys = HZP_MIN(BLOCK, pos + n - k0), kb = k_dwords(pairs, BLOCK);
+        int keys = HZP_MIN(BLOCK, pos + n - k0);
 
         block_load(f, w, pairs, seg, h, k0, keys, false);
         panels_of_rows(w->rows, w->k, (int)w->k, w->keys);
         block_load(f, w, pairs, seg, h, k0, keys, true);
         panels_of_cols(pairs, w->rows, w->k, dim, w->values);
-        tile_product(pairs, rows, BLOCK, (int)w->k, w->q, w->k, w->keys, w->s, BLOCK, false);
-        for (int i = 0; i < rows; i++)
-            softmax_row(w, pairs, i, HZP_MIN(keys, pos + i % n - k0 + 1), f->scale);
-        tile_product(pairs, rows, w->width, kb, w->p, (size_t)kb, w->values, w->o,
-                     (size_t)w->width, true);
+        block_run(f, w, pairs, rows, pos, k0, keys);
     }
-    flash_finish(f, w, seg, q0, n, h);
+    flash_finish(f, w, pairs, seg, q0, rows, h);
 }
 
 static void flash_task(void *ctx, int task, int thread)
@@ -190,9 +333,14 @@ static int flash_issue(struct flash *f)
     int32_t(*item)[2];
     struct flash_work w;
 
-    f->queries = HZP_MIN(HZP_MAX(16, ROWS / group), HZP_MAX(1, f->segs->rows_max));
-    for (int i = 0; i < f->segs->count; i++)
-        items += HZP_DIV_UP(f->segs->row0[i + 1] - f->segs->row0[i], f->queries);
+    for (int most = ROWS, few = TASKS * hzp_team_threads(f->team); most >= ROWS_FEW; most /= 2) {
+        f->queries = HZP_MIN(HZP_MAX(16, most / group), HZP_MAX(1, f->segs->rows_max));
+        items = 0;
+        for (int i = 0; i < f->segs->count; i++)
+            items += HZP_DIV_UP(f->segs->row0[i + 1] - f->segs->row0[i], f->queries);
+        if ((int64_t)items * f->heads.kv_heads >= few)
+            break;
+    }
     HZP_TRY(hzp_team_reserve(f->team, (size_t)items * sizeof(*item),
                              flash_work_make(HZP_PAIRS(f->qkv.type), f->heads.dim,
                                              f->queries * group, NULL, &w)));

@@ -44,28 +44,37 @@ INLINE vf tile_mac(bool pairs, vf acc, vf a, vf b)
     return vfma(a, b, acc);
 }
 
-/* c[mr][W] (+)= a[mr][k] b[k][W] */
-INLINE void tile(bool pairs, int mr, int k, const float *a, size_t lda, const float *b, float *c,
-                 size_t ldc, bool add)
+/* c[mr][nv VL] = a[mr][k] b[k][..W], plus c if `add`, or plus c[i] less[i] if that is given. */
+INLINE void tile_part(bool pairs, int mr, int nv, int k, const float *a, size_t lda, const float *b,
+                      float *c, size_t ldc, bool add, const float *less)
 {
     vf acc[TM][TN];
 
     for (int i = 0; i < mr; i++)
-        for (int j = 0; j < TN; j++)
+        for (int j = 0; j < nv; j++)
             acc[i][j] = add ? vload(c + (size_t)i * ldc + j * VL, VL) : vzero();
+    for (int i = 0; less && i < mr; i++)
+        for (int j = 0; j < nv; j++)
+            acc[i][j] = vmul(acc[i][j], vset(less[i]));
     for (int p = 0; p < k; p++) {
         vf bv[TN];
-        for (int j = 0; j < TN; j++)
+        for (int j = 0; j < nv; j++)
             bv[j] = vload(b + (size_t)p * W + j * VL, VL);
         for (int i = 0; i < mr; i++) {
             vf av = vset(a[(size_t)i * lda + (size_t)p]);
-            for (int j = 0; j < TN; j++)
+            for (int j = 0; j < nv; j++)
                 acc[i][j] = tile_mac(pairs, acc[i][j], av, bv[j]);
         }
     }
     for (int i = 0; i < mr; i++)
-        for (int j = 0; j < TN; j++)
+        for (int j = 0; j < nv; j++)
             vstore(c + (size_t)i * ldc + j * VL, acc[i][j], VL);
+}
+
+INLINE void tile(bool pairs, int mr, int k, const float *a, size_t lda, const float *b, float *c,
+                 size_t ldc, bool add)
+{
+    tile_part(pairs, mr, TN, k, a, lda, b, c, ldc, add, NULL);
 }
 
 /* The last rows of a panel in one smaller tile. */
@@ -122,11 +131,24 @@ INLINE void tile_product(bool pairs, int m, int cols, int k, const float *a, siz
 /* One row of n elements in rows form. */
 INLINE void row_copy(bool pairs, const void *x, enum hzp_dtype type, int n, float *y)
 {
-    if (pairs) {
+#ifdef __AVX512BF16__
+    if (pairs) { /* by hand: a call costs as much as the copy */
+        const uint16_t *from = x;
+        uint16_t *to = (uint16_t *)y;
+        int c = 0;
         if (n % 2)
             y[n / 2] = 0;
-        memcpy(y, x, (size_t)n * 2);
-    } else if (type == HZP_F32) {
+        for (; c + 32 <= n; c += 32)
+            _mm512_storeu_si512(to + c, _mm512_loadu_si512(from + c));
+        if (c < n) {
+            __mmask32 left = (1u << (n - c)) - 1;
+            _mm512_mask_storeu_epi16(to + c, left, _mm512_maskz_loadu_epi16(left, from + c));
+        }
+        return;
+    }
+#endif
+    (void)pairs;
+    if (type == HZP_F32) {
         memcpy(y, x, (size_t)n * 4);
     } else {
         EACH(c, n, vstore(y + c, vload_bf16((const uint16_t *)x + c, left), left););

@@ -155,6 +155,63 @@ static int fact_alone(struct oc_target *target, struct oc_io *io, uint8_t *resul
     return verdict(target, "sample", "a row's draw is its own", broken);
 }
 
+/* What attention makes of a row must not depend on the rows beside it, bit for bit: neither where
+ * work is cut into pieces by how much of it there is, nor where a prompt comes in parts. */
+static int fact_attention(struct oc_target *target, struct oc_io *io, uint8_t *result,
+                          enum hzp_op op)
+{
+    enum { SEQS = 5, STRIDE = 70, PAGE = 16, DIM = 64, HEADS = 6, KV = 2, WIDE = HEADS * DIM };
+    static const int32_t seen[SEQS] = {1, 256, 1100, 300, 77};
+    static uint16_t together[SEQS * 80][WIDE];
+    const bool decode = op == HZP_OP_attn_decode;
+    const char *broken = NULL;
+    for (int turn = -1; turn < SEQS && !broken; turn++) {
+        struct hzp_attn_paged_args a = {.heads = {HEADS, KV, DIM}, .scale = 0.125f};
+        int32_t at[SEQS + 1] = {0}, first = HZP_MAX(turn, 0), count = turn < 0 ? SEQS : 1;
+        oc_io_reset(io, 11, false);
+        int32_t *row0 = oc_array(io, "row0", OC_I32, SEQS + 1, OC_IN);
+        int32_t *pos0 = oc_array(io, "pos0", OC_I32, SEQS, OC_IN);
+        int32_t *page = oc_array(io, "page", OC_I32, SEQS * STRIDE, OC_IN);
+        for (int i = 0; i < SEQS; i++) /* rows: one, or the last 80 */
+            at[i + 1] = at[i] + (decode ? 1 : HZP_MIN(seen[i], 80));
+        /* alone, a prompt's last rows only */
+        int32_t skip = turn >= 0 && !decode ? (at[first + 1] - at[first]) / 3 : 0;
+        for (int i = 0; i < count; i++) {
+            int32_t rows = at[first + i + 1] - at[first + i] - skip;
+            row0[i + 1] = row0[i] + rows;
+            pos0[i] = seen[first + i] - rows;
+            a.segs.rows_max = HZP_MAX(a.segs.rows_max, rows);
+            a.segs.ctx_max = HZP_MAX(a.segs.ctx_max, seen[first + i]);
+            for (int j = 0; j < STRIDE; j++)
+                page[i * STRIDE + j] = (first + i) * STRIDE + (j ^ 1);
+        }
+        a.segs = (struct hzp_segs){row0, pos0, count, a.segs.rows_max, a.segs.ctx_max};
+        a.page = page;
+        a.page_stride = STRIDE;
+        a.qkv = oc_mat(io, "qkv", at[SEQS], WIDE + 2 * KV * DIM, HZP_BF16, OC_IN);
+        a.out = oc_mat(io, "out", at[SEQS], WIDE, HZP_BF16, OC_OUT);
+        struct hzp_mat kv[2];
+        for (int i = 0; i < 2; i++) {
+            kv[i] = oc_mat(io, i ? "v" : "k", SEQS * STRIDE * KV * PAGE, DIM, HZP_BF16, OC_IN);
+            oc_fill(io, &kv[i], 1, 10);
+        }
+        oc_fill(io, &a.qkv, 1, 10);
+        a.kv = (struct hzp_kv){kv[0].ptr, kv[1].ptr, SEQS * STRIDE, PAGE, HZP_BF16};
+        a.qkv = hzp_mat_rows(a.qkv, at[first] + skip, row0[count]);
+        a.out = hzp_mat_rows(a.out, at[first] + skip, row0[count]);
+        oc_args(io, &a, sizeof(a));
+        const void *out = result_at(io, result, a.out.ptr);
+        size_t size = (size_t)row0[count] * sizeof(together[0]);
+        if (oc_target_run(target, op, io, result) < 0)
+            broken = "the device failed";
+        else if (turn < 0)
+            memcpy(together, out, size);
+        else if (memcmp(together[at[first] + skip], out, size) != 0)
+            broken = "a row alone has other bits than beside others";
+    }
+    return verdict(target, hzp_op_name(op), "a row's attention is its own", broken);
+}
+
 /* Five logits by hand: greedy with a tie; the same with edits; a given token. */
 static int fact_by_hand(struct oc_target *target, struct oc_io *io, uint8_t *result)
 {
@@ -332,6 +389,10 @@ int oc_facts(struct oc_target *target, const char *pattern, bool slow)
     }
     if (oc_wanted(pattern, HZP_OP_audit))
         failures += fact_audit(target, io, result);
+    /* elsewhere a context may be cut by how many there are */
+    for (int op = HZP_OP_attn_decode; op <= HZP_OP_attn_prefill; op++)
+        if (oc_wanted(pattern, op) && target->dev->backend->host_memory)
+            failures += fact_attention(target, io, result, op);
     free(result);
     oc_io_destroy(io);
     return failures;
