@@ -27,8 +27,60 @@ static int class_of(struct hzp_cost cost)
     return size < 1000000 ? 0 : size < 100000000 ? 1 : size < 10000000000u ? 2 : 3;
 }
 
+/* What a product's duration depends on; 0: not a product. */
+static uint64_t key_of(enum hzp_op op, const void *args)
+{
+    if (op != HZP_OP_matmul)
+        return 0;
+    const struct hzp_matmul_args *m = args;
+    const uint64_t part[] = {(uint64_t)m->c.rows, (uint64_t)m->c.cols,
+                             (uint64_t)(m->trans_a ? m->a.rows : m->a.cols),
+                             (uint64_t)m->a.type * 4 + (uint64_t)m->c.type,
+                             (m->trans_a ? 1u : 0u) | (m->trans_b ? 2u : 0u) |
+                                 (m->accumulate ? 4u : 0u)};
+    uint64_t key = 1;
+    for (int i = 0; i < HZP_COUNT(part); i++)
+        key = (key ^ part[i]) * 0x9e3779b97f4a7c15u + 0x632be59bd9b4e019u;
+    return key | 1;
+}
+
+static int32_t pair_of(uint64_t key)
+{
+    return (int32_t)((key >> 32) % (HZP_PRICE_SHAPES / 2)) * 2;
+}
+
+/* NULL: not known. */
+static const struct hzp_price_shape *shape_of(const struct hzp_price *price, uint64_t key)
+{
+    const struct hzp_price_shape *pair = &price->shape[pair_of(key)];
+    for (int i = 0; key && i < 2; i++)
+        if (pair[i].key == key)
+            return &pair[i];
+    return NULL;
+}
+
+static void learn_shape(struct hzp_price *price, uint64_t key, double ns)
+{
+    struct hzp_price_shape *shape = (struct hzp_price_shape *)shape_of(price, key);
+    if (shape) {
+        /* The first runs may be cold, and one descheduled must not show for the next fifty. */
+        double seen = HZP_MIN(ns, shape->runs > 2 ? 2 * shape->ns : shape->ns);
+        shape->ns += (seen - shape->ns) / (shape->runs > 2 ? 16 : 1);
+        shape->runs = HZP_MIN(shape->runs + 1, 64);
+        return;
+    }
+    struct hzp_price_shape *pair = &price->shape[pair_of(key)];
+    shape = pair[0].runs <= pair[1].runs ? &pair[0] : &pair[1];
+    if (shape->runs > 0 && --shape->runs > 0)
+        return;
+    *shape = (struct hzp_price_shape){key, ns, 1};
+}
+
 double hzp_price_ns(const struct hzp_price *price, enum hzp_op op, const void *args)
 {
+    const struct hzp_price_shape *shape = shape_of(price, key_of(op, args));
+    if (shape)
+        return shape->ns;
     struct hzp_cost cost = hzp_op_cost(op, args);
     double factor = price->factor[op][class_of(cost)];
     return roofline_ns(price, cost) * (factor > 0 ? factor : 1);
@@ -38,6 +90,9 @@ void hzp_price_learn(struct hzp_price *price, enum hzp_op op, const void *args, 
 {
     struct hzp_cost cost = hzp_op_cost(op, args);
     double *factor = &price->factor[op][class_of(cost)];
+    uint64_t key = key_of(op, args);
+    if (key)
+        learn_shape(price, key, ns);
     double seen = ns / roofline_ns(price, cost);
     /* One descheduled op must not halve the trainer's slices for the next fifty. */
     if (*factor > 0)

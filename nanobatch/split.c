@@ -16,6 +16,9 @@ enum {
  * it begins to give way at half of it. Below the hundredth that the goals allow, since it takes a
  * while to see. */
 static const double may_miss = 0.007;
+/* What is left of training's part with each step in which somebody waits, and what comes back of it
+ * with each in which nobody does.  Below the last, serving has the whole device. */
+static const double impatience = 0.85, patience_back = 0.02, patience_beside = 0.2;
 
 const char *hzp_split_limit_name(enum hzp_split_limit limit)
 {
@@ -33,6 +36,7 @@ void hzp_split_init(struct hzp_split *split, const struct hzp_split_config *conf
     memset(split, 0, sizeof(*split));
     split->config = *config;
     split->policy = split->wanted = config->policy;
+    split->patience = 1;
     pthread_mutex_init(&split->lock, NULL);
     hzp_seen_init(&split->seen);
     hzp_predict_init(&split->predict, config->model, config->price ? config->price : &guess);
@@ -90,17 +94,34 @@ static double trust(const struct hzp_split *split)
     return HZP_MAX(0.0, HZP_MIN(1.0, 2 - 2 * missed / may_miss));
 }
 
-/* Training's part of a step that may last limit_ns from the last one's end. */
+/* What serving's part of the step will take, training in it; 0: in turns, 1: beside. */
+static double serving_takes(const struct hzp_split *split, const struct hzp_split_step *step,
+                            bool beside)
+{
+    return step->alone_ns * hzp_predict_slowdown(&split->predict, beside, step->alone_ns,
+                                                 step->alone_ns);
+}
+
+/* What is training's alone of a step that may last limit_ns from the last one's end. */
 static double part_of(const struct hzp_split *split, const struct hzp_split_step *step,
                       double limit_ns)
 {
-    double slow = hzp_predict_slowdown(&split->predict, step->beside, step->alone_ns,
-                                       step->alone_ns);
-    double left = limit_ns - split->host_ns, serve = step->alone_ns * slow;
+    double left = limit_ns - split->host_ns, serve = serving_takes(split, step, step->beside);
     /* Longer steps mean that more requests run at a time, and those longer steps: where serving needs
      * most of a step by itself, training gives way before nothing is left. */
     double ease = HZP_MAX(0.0, HZP_MIN(1.0, 3 - 4 * serve / HZP_MAX(left, 1.0)));
-    return ease * (step->beside ? left : left - serve);
+    return ease * (left - serve);
+}
+
+/* While somebody waits who has no rows, or hardly anybody could join without waiting, steps take too
+ * long for what is asked for. */
+static void be_patient(struct hzp_split *split, const struct hzp_waits *waits)
+{
+    bool crowded = waits && waits->places > 0 && 4 * waits->running > 3 * waits->places;
+    for (int32_t i = 0; waits && i < waits->count; i++)
+        crowded |= waits->of[i].rows_now == 0;
+    split->patience = crowded ? split->patience * impatience
+                              : HZP_MIN(split->patience + patience_back, 1.0);
 }
 
 /* Prompts that wait, oldest first: each will need so many more steps of as many rows as this one
@@ -127,17 +148,28 @@ static double first_limit(const struct hzp_split *split, const struct hzp_split_
     return limit;
 }
 
-/* What the goals leave for training in this step; INFINITY: there are none. */
+/* What the goals leave for training alone in this step; INFINITY: there are none. */
 static double within_goals(struct hzp_split *split, struct hzp_split_step *step,
                            const struct hzp_waits *waits)
 {
-    double gaps = INFINITY, firsts = INFINITY;
+    double gaps = INFINITY, firsts = INFINITY, gap = INFINITY, first = INFINITY;
     if (split->policy.itl_ns && step->decode_rows > 0)
-        gaps = part_of(split, step,
-                       hzp_seen_within(&split->seen, true, (double)split->policy.itl_ns));
+        gap = hzp_seen_within(&split->seen, true, (double)split->policy.itl_ns);
     if (split->policy.ttft_ns)
-        firsts = part_of(split, step, first_limit(split, step, waits));
-    double train_ns = HZP_MAX(HZP_MIN(gaps, firsts), 0.0), trusted = trust(split);
+        first = first_limit(split, step, waits);
+    double trusted = trust(split) * split->patience, limit = HZP_MIN(gap, first);
+    /* Beside training serving takes longer: not where that is too long. */
+    double takes = split->carry_ns + split->host_ns + serving_takes(split, step, true);
+    if (!isinf(limit) && (takes > limit || trusted < patience_beside))
+        step->beside = false;
+    /* What a slice does to the gap that this step ends, or the next one. */
+    if (!step->beside && !split->config.early)
+        gap -= split->carry_ns;
+    if (!isinf(gap))
+        gaps = part_of(split, step, gap);
+    if (!isinf(first))
+        firsts = part_of(split, step, first);
+    double train_ns = HZP_MAX(HZP_MIN(gaps, firsts), 0.0);
     if (isinf(train_ns))
         return train_ns;
     step->limit = trusted < 0.5 ? HZP_LIMIT_MISSED : gaps < firsts ? HZP_LIMIT_GAPS : HZP_LIMIT_FIRSTS;
@@ -193,7 +225,14 @@ static bool passed_over(struct hzp_split *split, const struct hzp_split_step *st
  * leaves a prompt that arrives the time it takes. */
 void hzp_split_begin(struct hzp_split *split, struct hzp_split_step *step, uint64_t now_ns)
 {
+    uint64_t hold = split->hold_ns;
     take_policy(split);
+    split->hold_ns = 0;
+    if (hold) {
+        *step = (struct hzp_split_step){
+            .begin_ns = now_ns, .train_ns = hold, .item_ns = hold, .hold = true};
+        return;
+    }
     double idle = (double)split->config.idle_ns;
     if (split->policy.ttft_ns) {
         double goal = (double)split->policy.ttft_ns;
@@ -224,6 +263,25 @@ static void note_firsts(struct hzp_split_step *step, const struct hzp_waits *wai
             step->first_ns[step->firsts++] = waits->of[i].since_ns;
 }
 
+/* Beside serving, training has as long as that takes; hold_ns of it alone may follow. */
+static void serve_beside(struct hzp_split *split, struct hzp_split_step *step, double hold_ns)
+{
+    double takes = serving_takes(split, step, true), share = share_of(split);
+    /* One that ends a little later costs less than one that ends early. */
+    double train_ns = passed_over(split, step) ? 0 : takes + split->next_ns / 2;
+    if (train_ns <= 0) {
+        step->limit = HZP_LIMIT_TURN;
+        hold_ns = 0;
+    }
+    if (!isinf(share)) {
+        train_ns = HZP_MIN(train_ns, share * split->usual_ns);
+        hold_ns = HZP_MIN(hold_ns, share * split->usual_ns - train_ns);
+    }
+    step->train_ns = train_ns > 0 ? (uint64_t)train_ns : 0;
+    step->item_ns = step->train_ns;
+    step->hold_ns = hold_ns > split->next_ns ? (uint64_t)hold_ns : 0;
+}
+
 void hzp_split_serve(struct hzp_split *split, struct hzp_split_step *step,
                      const struct hzp_batch *batch, const struct hzp_waits *waits)
 {
@@ -237,11 +295,14 @@ void hzp_split_serve(struct hzp_split *split, struct hzp_split_step *step,
     if (step->rows > step->decode_rows)
         split->prompt_rows = step->rows - step->decode_rows;
 
-    double share = within_share(split, step), goals = within_goals(split, step, waits);
+    be_patient(split, waits);
+    double goals = within_goals(split, step, waits), share = within_share(split, step);
     bool hard = goals <= share;
     double train_ns = HZP_MIN(goals, share);
     if (!hard)
         step->limit = HZP_LIMIT_SHARE;
+    if (step->beside && !isinf(goals))
+        return serve_beside(split, step, HZP_MIN(train_ns, (double)split->config.idle_ns));
     if (isinf(train_ns) || (split->policy.itl_ns && !step->decode_rows))
         train_ns = HZP_MIN(train_ns, (double)split->config.idle_ns);
     if (passed_over(split, step)) {
@@ -262,9 +323,8 @@ static double predicted_gap(const struct hzp_split *split, const struct hzp_spli
 {
     double serve = step->alone_ns * hzp_predict_slowdown(&split->predict, step->beside,
                                                          step->alone_ns, step->slice_ns);
-    if (step->beside)
-        return split->host_ns + (split->config.early ? serve : HZP_MAX(serve, step->slice_ns));
-    return split->host_ns + serve + (split->config.early ? step->carry_ns : step->slice_ns);
+    double slice = step->beside || split->config.early ? 0 : step->slice_ns;
+    return split->host_ns + step->carry_ns + serve + slice;
 }
 
 /* What the steps before this one, not ended yet, will still take: at most what they take in all. */
@@ -286,7 +346,11 @@ void hzp_split_taken(struct hzp_split *split, struct hzp_split_step *step, bool 
     split->owes_ns += step->owes_ns;
     if (step->rows > 0)
         step->gap_ns = predicted_gap(split, step);
-    split->carry_ns = split->config.early && !step->beside ? step->slice_ns : 0;
+    if (step->hold)
+        split->carry_ns += step->slice_ns;
+    else
+        split->carry_ns = split->config.early && !step->beside ? step->slice_ns : 0;
+    split->hold_ns = step->beside ? step->hold_ns : 0;
     split->under_way_ns += under_way(step);
 }
 
@@ -328,7 +392,15 @@ static void account(struct hzp_split *split, const struct hzp_split_step *step,
 /* The gap that ended with the step's tokens had training in it. */
 static bool trains_in_gap(const struct hzp_split *split, const struct hzp_split_step *step)
 {
-    return split->config.early && !step->beside ? step->carry_ns > 0 : step->trains;
+    return step->carry_ns > 0 || (step->trains && (step->beside || !split->config.early));
+}
+
+/* How much longer training made the gap that ended with the step's tokens. */
+static double train_in_gap(const struct hzp_split *split, const struct hzp_split_step *step,
+                           const struct hzp_exec_times *times)
+{
+    double before = (double)split->held_ns + (double)split->last_train_ns;
+    return before + (step->beside || split->config.early ? 0 : (double)times->train_ns);
 }
 
 /* What the step was predicted to take, against what it took. */
@@ -336,14 +408,11 @@ static void learn(struct hzp_split *split, const struct hzp_split_step *step,
                   const struct hzp_exec_times *times, double gap_ns)
 {
     double serve_ns = (double)times->serve_ns, train_ns = (double)times->train_ns;
-    double busy_ns = serve_ns + train_ns;
-    if (split->config.early)
-        busy_ns = serve_ns + (step->beside ? 0 : (double)split->last_train_ns);
     if (step->beside && times->serve_end_ns) {
         serve_ns = (double)times->serve_end_ns;
         train_ns = (double)times->train_end_ns;
-        busy_ns = split->config.early ? serve_ns : HZP_MAX(serve_ns, train_ns);
     }
+    double busy_ns = serve_ns + train_in_gap(split, step, times);
     hzp_predict_learn(&split->predict, &step->shape, step->beside, step->trains ? train_ns : 0,
                       serve_ns);
     if (gap_ns <= 0)
@@ -364,6 +433,7 @@ static void report(struct hzp_split *split, const struct hzp_split_step *step, d
     if (step->rows > 0) {
         r->steps++;
         r->trained += step->trains;
+        r->beside += step->beside;
         r->shape = step->shape;
         r->alone_ns = step->alone_ns;
         r->slowdown = hzp_predict_slowdown(&split->predict, split->config.beside, step->alone_ns,
@@ -389,30 +459,40 @@ void hzp_split_ended(struct hzp_split *split, const struct hzp_split_step *step,
                      const struct hzp_exec_times *times, uint64_t tokens_ns, double next_ns)
 {
     double gap_ns = 0;
-    uint64_t train_ns = split->config.early ? split->last_train_ns : times->train_ns;
     split->under_way_ns = HZP_MAX(split->under_way_ns - under_way(step), 0.0);
     if (next_ns > 0)
         split->next_ns = next_ns;
     split->owes_ns -= step->owes_ns;
     hzp_seen_step(&split->seen, step->begin_ns, tokens_ns, times->serve_ns, times->train_ns);
+    if (step->hold) {
+        split->held_ns += times->train_ns;
+        pthread_mutex_lock(&split->lock);
+        split->report.held++;
+        pthread_mutex_unlock(&split->lock);
+        return;
+    }
     if (step->rows == 0) {
         split->credit_ns = split->floor_ns = 0;
     } else {
         if (split->last_served && step->decode_rows > 0)
             gap_ns = (double)(tokens_ns - split->last_tokens_ns);
         split->since_overrun = step->overrun && step->trains ? 0 : split->since_overrun + 1;
+        if (!step->trains && step->limit != HZP_LIMIT_TURN && step->limit != HZP_LIMIT_SHARE &&
+            split->next_ns > (double)step->train_ns)
+            hzp_seen_no_prediction(&split->seen);
         account(split, step, times, next_ns);
         learn(split, step, times, gap_ns);
         if (gap_ns > 0)
-            hzp_seen_gap(&split->seen, &split->policy, (uint64_t)gap_ns, train_ns,
-                         step->decode_rows);
+            hzp_seen_gap(&split->seen, &split->policy, (uint64_t)gap_ns,
+                         (uint64_t)train_in_gap(split, step, times), step->decode_rows);
         for (int32_t i = 0; i < step->firsts; i++)
             hzp_seen_first(&split->seen, &split->policy, step->first_ns[i], tokens_ns);
     }
     report(split, step, gap_ns);
     split->last_served = step->rows > 0;
     split->last_tokens_ns = tokens_ns;
-    split->last_train_ns = times->train_ns;
+    split->last_train_ns = split->config.early && !step->beside ? times->train_ns : 0;
+    split->held_ns = 0;
 }
 
 /* ---- prompts ---- */
