@@ -148,6 +148,13 @@ static double first_limit(const struct hzp_split *split, const struct hzp_split_
     return limit;
 }
 
+/* Now and then, where hardly anything misses: or it would never show that beside is in time by now. */
+static bool may_try_beside(const struct hzp_split *split, double takes, double limit)
+{
+    return split->since_beside >= OVERRUN_EVERY && takes < 2 * limit && split->patience == 1 &&
+           hzp_seen_strain(&split->seen, &split->policy) <= may_miss / 3;
+}
+
 /* What the goals leave for training alone in this step; INFINITY: there are none. */
 static double within_goals(struct hzp_split *split, struct hzp_split_step *step,
                            const struct hzp_waits *waits)
@@ -161,7 +168,7 @@ static double within_goals(struct hzp_split *split, struct hzp_split_step *step,
     /* Beside training serving takes longer: not where that is too long. */
     double takes = split->carry_ns + split->host_ns + serving_takes(split, step, true);
     if (!isinf(limit) && (takes > limit || trusted < patience_beside))
-        step->beside = false;
+        step->beside = step->beside && may_try_beside(split, takes, limit);
     /* What a slice does to the gap that this step ends, or the next one. */
     if (!step->beside && !split->config.early)
         gap -= split->carry_ns;
@@ -477,6 +484,7 @@ void hzp_split_ended(struct hzp_split *split, const struct hzp_split_step *step,
         if (split->last_served && step->decode_rows > 0)
             gap_ns = (double)(tokens_ns - split->last_tokens_ns);
         split->since_overrun = step->overrun && step->trains ? 0 : split->since_overrun + 1;
+        split->since_beside = step->beside ? 0 : split->since_beside + 1;
         if (!step->trains && step->limit != HZP_LIMIT_TURN && step->limit != HZP_LIMIT_SHARE &&
             split->next_ns > (double)step->train_ns)
             hzp_seen_no_prediction(&split->seen);

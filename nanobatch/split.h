@@ -112,7 +112,7 @@ struct hzp_split {
     double usual_beside_ns; /* the same, training beside it */
     double host_ns;   /* of a gap that the device was not busy, averaged */
     double next_ns;   /* the last known price of training's next item; 0: none */
-    int32_t passed_over, since_look, since_overrun;
+    int32_t passed_over, since_look, since_overrun, since_beside;
     double patience;  /* 0 .. 1: falls while places are scarce */
     uint64_t hold_ns; /* the next step may be a wait of that length; 0: it is none */
     uint64_t held_ns; /* training's time in waits since the last tokens */
