@@ -16,6 +16,9 @@ enum {
  * it begins to give way at half of it. Below the hundredth that the goals allow, since it takes a
  * while to see. */
 static const double may_miss = 0.007;
+/* So many of those who come while nobody waits need no longer than is left for them; those who come
+ * when many do are told of. */
+static const double usual_first = 0.9;
 /* What is left of training's part with each step in which somebody waits, and what comes back of it
  * with each in which nobody does.  Below the last, serving has the whole device. */
 static const double impatience = 0.85, patience_back = 0.02, patience_beside = 0.2;
@@ -141,7 +144,7 @@ static double first_limit(const struct hzp_split *split, const struct hzp_split_
     }
     if (!waits || !waits->count) {
         /* The next one comes just now, and takes what they take without training. */
-        double alone = hzp_spread_quantile(&split->seen.first_alone, 0.99);
+        double alone = hzp_spread_quantile(&split->seen.first_alone, usual_first);
         alone = alone > 0 ? alone : goal / 4;
         limit = hzp_seen_within(&split->seen, true, goal - alone) + step->alone_ns + split->host_ns;
     }
@@ -243,7 +246,7 @@ void hzp_split_begin(struct hzp_split *split, struct hzp_split_step *step, uint6
     double idle = (double)split->config.idle_ns;
     if (split->policy.ttft_ns) {
         double goal = (double)split->policy.ttft_ns;
-        double alone = hzp_spread_quantile(&split->seen.first_alone, 0.99);
+        double alone = hzp_spread_quantile(&split->seen.first_alone, usual_first);
         double least = HZP_MIN(idle, goal / 16);
         idle = HZP_MAX(HZP_MIN(idle, hzp_seen_within(&split->seen, true, goal - alone)), least);
     }
