@@ -27,17 +27,19 @@ static int class_of(struct hzp_cost cost)
     return size < 1000000 ? 0 : size < 100000000 ? 1 : size < 10000000000u ? 2 : 3;
 }
 
-/* What a product's duration depends on; 0: not a product. */
+/* What an op's duration depends on; 0: on more than that, or it comes in too many shapes. */
 static uint64_t key_of(enum hzp_op op, const void *args)
 {
-    if (op != HZP_OP_matmul)
+    if (hzp_op_kind(op) == HZP_KIND_DECODE)
         return 0;
-    const struct hzp_matmul_args *m = args;
-    const uint64_t part[] = {(uint64_t)m->c.rows, (uint64_t)m->c.cols,
-                             (uint64_t)(m->trans_a ? m->a.rows : m->a.cols),
-                             (uint64_t)m->a.type * 4 + (uint64_t)m->c.type,
-                             (m->trans_a ? 1u : 0u) | (m->trans_b ? 2u : 0u) |
-                                 (m->accumulate ? 4u : 0u)};
+    struct hzp_cost cost = hzp_op_cost(op, args);
+    uint64_t part[] = {op, cost.flops, cost.bytes, 0, 0, 0};
+    if (op == HZP_OP_matmul) {
+        const struct hzp_matmul_args *m = args;
+        part[3] = (uint64_t)m->c.rows << 32 | (uint32_t)m->c.cols;
+        part[4] = (m->trans_a ? 1u : 0u) | (m->trans_b ? 2u : 0u) | (m->accumulate ? 4u : 0u);
+        part[5] = (uint64_t)m->a.type * 16 + (uint64_t)m->c.type;
+    }
     uint64_t key = 1;
     for (int i = 0; i < HZP_COUNT(part); i++)
         key = (key ^ part[i]) * 0x9e3779b97f4a7c15u + 0x632be59bd9b4e019u;

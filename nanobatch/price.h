@@ -3,9 +3,10 @@
  *
  * An op's price is its roofline time, max(flops / peak, bytes / bandwidth), times a factor learned
  * online for that op and size class from what the executor measured (exponential average over
- * about 64 runs).  Products take most of the time, and those of one size class differ by twice and
- * more with how they lie in memory: each shape of them has a price of its own, learned within a few
- * runs.  Prices steer the size of training slices; nothing correct depends on them.
+ * about 64 runs).  Ops of one size class differ by twice and more with how their operands lie in
+ * memory, and the first runs of one may be many times slower: so each shape that comes often has a
+ * price of its own, learned within a few runs.  Prices steer the size of training slices; nothing
+ * correct depends on them.
  *
  * Thread: engine.
  */
@@ -15,7 +16,7 @@
 #include "nanobatch/plan.h"
 
 enum { HZP_PRICE_CLASSES = 4 }; /* by flops or bytes: 1e6, 1e8, 1e10 and up */
-enum { HZP_PRICE_SHAPES = 512 }; /* of products; those that come seldom make room */
+enum { HZP_PRICE_SHAPES = 512 }; /* of ops; those that come seldom make room */
 
 struct hzp_price {
     double flops_per_ns, bytes_per_ns;             /* first guesses; the factors correct them */

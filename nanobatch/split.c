@@ -19,15 +19,19 @@ static const double may_miss = 0.007;
 /* So many of those who come while nobody waits need no longer than is left for them; those who come
  * when many do are told of. */
 static const double usual_first = 0.9;
-/* What is left of training's part with each step in which somebody waits, and what comes back of it
- * with each in which nobody does.  Below the last, serving has the whole device. */
-static const double impatience = 0.85, patience_back = 0.02, patience_beside = 0.2;
+/* With so many of all places taken training's part is whole, and nothing: between the two it finds the
+ * length of step at which what comes and what is served are the same. */
+static const double places_free = 0.5, places_taken = 0.95;
+/* What is left of it with each step in which somebody waits, and what comes back of it with each in
+ * which nobody does.  Below the last, serving has the whole device. */
+static const double impatience = 0.9, patience_back = 0.05, patience_beside = 0.05;
 
 const char *hzp_split_limit_name(enum hzp_split_limit limit)
 {
     static const char *const name[] = {
         [HZP_LIMIT_IDLE] = "idle",   [HZP_LIMIT_SHARE] = "share",   [HZP_LIMIT_GAPS] = "itl",
-        [HZP_LIMIT_FIRSTS] = "ttft", [HZP_LIMIT_MISSED] = "missed", [HZP_LIMIT_TURN] = "turn"};
+        [HZP_LIMIT_FIRSTS] = "ttft", [HZP_LIMIT_MISSED] = "missed", [HZP_LIMIT_TURN] = "turn",
+        [HZP_LIMIT_PLACES] = "places"};
     return name[limit];
 }
 
@@ -116,15 +120,20 @@ static double part_of(const struct hzp_split *split, const struct hzp_split_step
     return ease * (left - serve);
 }
 
-/* While somebody waits who has no rows, or hardly anybody could join without waiting, steps take too
- * long for what is asked for. */
-static void be_patient(struct hzp_split *split, const struct hzp_waits *waits)
+/* Steps that are too long for what is asked for let requests pile up, and then wait. */
+static void look_at_places(struct hzp_split *split, const struct hzp_waits *waits)
 {
-    bool crowded = waits && waits->places > 0 && 4 * waits->running > 3 * waits->places;
+    bool waiting = false;
     for (int32_t i = 0; waits && i < waits->count; i++)
-        crowded |= waits->of[i].rows_now == 0;
-    split->patience = crowded ? split->patience * impatience
+        waiting |= waits->of[i].rows_now == 0;
+    split->patience = waiting ? split->patience * impatience
                               : HZP_MIN(split->patience + patience_back, 1.0);
+    split->room = 1;
+    if (waits && waits->places > 0) {
+        double taken = (double)waits->running / waits->places;
+        split->room = HZP_MAX(HZP_MIN((places_taken - taken) / (places_taken - places_free), 1.0),
+                              0.0);
+    }
 }
 
 /* Prompts that wait, oldest first: each will need so many more steps of as many rows as this one
@@ -167,10 +176,11 @@ static double within_goals(struct hzp_split *split, struct hzp_split_step *step,
         gap = hzp_seen_within(&split->seen, true, (double)split->policy.itl_ns);
     if (split->policy.ttft_ns)
         first = first_limit(split, step, waits);
-    double trusted = trust(split) * split->patience, limit = HZP_MIN(gap, first);
+    double trusted = trust(split), limit = HZP_MIN(gap, first);
+    double room = split->room * split->patience;
     /* Beside training serving takes longer: not where that is too long. */
     double takes = split->carry_ns + split->host_ns + serving_takes(split, step, true);
-    if (!isinf(limit) && (takes > limit || trusted < patience_beside))
+    if (!isinf(limit) && (takes > limit || trusted < 0.1 || split->patience < patience_beside))
         step->beside = step->beside && may_try_beside(split, takes, limit);
     /* What a slice does to the gap that this step ends, or the next one. */
     if (!step->beside && !split->config.early)
@@ -182,8 +192,10 @@ static double within_goals(struct hzp_split *split, struct hzp_split_step *step,
     double train_ns = HZP_MAX(HZP_MIN(gaps, firsts), 0.0);
     if (isinf(train_ns))
         return train_ns;
-    step->limit = trusted < 0.5 ? HZP_LIMIT_MISSED : gaps < firsts ? HZP_LIMIT_GAPS : HZP_LIMIT_FIRSTS;
-    return train_ns * trusted;
+    step->limit = gaps < firsts ? HZP_LIMIT_GAPS : HZP_LIMIT_FIRSTS;
+    if (HZP_MIN(trusted, room) < 0.5)
+        step->limit = trusted < room ? HZP_LIMIT_MISSED : HZP_LIMIT_PLACES;
+    return train_ns * trusted * room;
 }
 
 /* ---- how long training may run ---- */
@@ -289,7 +301,9 @@ static void serve_beside(struct hzp_split *split, struct hzp_split_step *step, d
     }
     step->train_ns = train_ns > 0 ? (uint64_t)train_ns : 0;
     step->item_ns = step->train_ns;
-    step->hold_ns = hold_ns > split->next_ns ? (uint64_t)hold_ns : 0;
+    /* A wait for next to nothing only keeps serving. */
+    bool worth = hold_ns > split->next_ns && hold_ns > takes / 8;
+    step->hold_ns = worth ? (uint64_t)hold_ns : 0;
 }
 
 void hzp_split_serve(struct hzp_split *split, struct hzp_split_step *step,
@@ -305,7 +319,7 @@ void hzp_split_serve(struct hzp_split *split, struct hzp_split_step *step,
     if (step->rows > step->decode_rows)
         split->prompt_rows = step->rows - step->decode_rows;
 
-    be_patient(split, waits);
+    look_at_places(split, waits);
     double goals = within_goals(split, step, waits), share = within_share(split, step);
     bool hard = goals <= share;
     double train_ns = HZP_MIN(goals, share);

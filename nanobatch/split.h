@@ -24,9 +24,8 @@
  * meanwhile more requests come to decode together, and decoding reads the weights once for all of
  * them.  A step that would miss its goal beside training gets the whole device instead.
  *
- * Longer steps serve less, if no more requests can join them.  So while somebody waits who has no rows
- * in the step, or three quarters of all places are taken, training's part shrinks from step to step,
- * and grows again when that is over.
+ * Longer steps serve less, if no more requests can join them.  So training's part shrinks with the
+ * places that are left to requests, and more from step to step while somebody waits who has no rows.
  *
  * Without a goal for gaps, training gets a share of the time that serving takes: what a long step
  * earned must not make another one long, so it is a usual step's share, and what an item took beyond
@@ -73,6 +72,7 @@ enum hzp_split_limit {
     HZP_LIMIT_FIRSTS, /* the goal for first tokens */
     HZP_LIMIT_MISSED, /* a goal was missed too often lately */
     HZP_LIMIT_TURN,   /* prompts first, or the predictor's look at serving alone */
+    HZP_LIMIT_PLACES, /* somebody waits for a place, or soon would */
     HZP_LIMIT_COUNT
 };
 const char *hzp_split_limit_name(enum hzp_split_limit limit);
@@ -113,7 +113,8 @@ struct hzp_split {
     double host_ns;   /* of a gap that the device was not busy, averaged */
     double next_ns;   /* the last known price of training's next item; 0: none */
     int32_t passed_over, since_look, since_overrun, since_beside;
-    double patience;  /* 0 .. 1: falls while places are scarce */
+    double patience;  /* 0 .. 1: falls while somebody waits who has no rows */
+    double room;      /* 0 .. 1: of places for requests */
     uint64_t hold_ns; /* the next step may be a wait of that length; 0: it is none */
     uint64_t held_ns; /* training's time in waits since the last tokens */
     int32_t prompt_rows; /* of the last step that had any */

@@ -4,9 +4,10 @@
  * Rounds of five phases, in turns, so that all see the same machine:
  *
  *     capacity   as many requests as may be in flight, back to back, training off
- *     off, on    requests arrive steadily (exponential gaps, the same ones every time) at a part of
- *                what got through in the first round's capacity, training off and on; no more in
- *                flight than in `capacity`, others wait in the server
+ *     off, on    requests arrive (exponential gaps, the same ones every time, stretched so that each
+ *                eight of them last as long as eight on average) at a part of what got through in the
+ *                first round's capacity, training off and on; no more in flight than in `capacity`,
+ *                others wait in the server
  *     slices     the same with the device split the plain way, half of the time to each, 50 ms
  *     alone      training alone
  *
@@ -34,7 +35,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { LIVE_MAX = 256, GAPS_MAX = 1 << 20, FIRST_MAX = 1 << 16, SAMPLE_ROWS = 256 };
+enum { LIVE_MAX = 256, GAPS_MAX = 1 << 20, FIRST_MAX = 1 << 16, SAMPLE_ROWS = 256, BLOCK = 8 };
 
 static const uint64_t slices_ns = 100000000; /* one of each */
 
@@ -63,6 +64,8 @@ struct coserve {
     int32_t prompt, tokens, at_once;
     double seconds, rate;               /* of a phase; arrivals a second */
     uint64_t from_ns, to_ns;            /* of what counts of the phase */
+    double arrival_gap[BLOCK];
+    int gap_at;
 };
 
 static void load_open(struct load *load)
@@ -193,6 +196,20 @@ static void drain(struct coserve *c, struct load *load)
     }
 }
 
+/* The next ones, in seconds: exponential, so that all of them together last as long as BLOCK requests
+ * do on average.  So a short phase has the load it is said to have. */
+static void draw_gaps(struct coserve *c, uint32_t *seed)
+{
+    double all = 0;
+    for (int i = 0; i < BLOCK; i++) {
+        *seed = *seed * 1664525u + 1013904223u;
+        c->arrival_gap[i] = -log(((*seed >> 8) + 1) / 16777217.0);
+        all += c->arrival_gap[i];
+    }
+    for (int i = 0; i < BLOCK; i++)
+        c->arrival_gap[i] *= BLOCK / (c->rate * all);
+}
+
 /* Requests that are due: as many as may run, or who arrived. */
 static int arrive(struct coserve *c, enum phase phase, struct load *load, uint32_t *seed,
                   uint64_t *next_ns, struct hzp_err_text *reterr)
@@ -200,8 +217,9 @@ static int arrive(struct coserve *c, enum phase phase, struct load *load, uint32
     int most = phase == FULL ? c->at_once : phase == TRAINING ? 0 : LIVE_MAX;
     while (c->lives < most && (phase == FULL || *next_ns <= hzp_now_ns())) {
         HZP_TRY(submit(c, load, reterr));
-        *seed = *seed * 1664525u + 1013904223u;
-        *next_ns += (uint64_t)(-log(((*seed >> 8) + 1) / 16777217.0) / c->rate * 1e9);
+        if (c->gap_at % BLOCK == 0)
+            draw_gaps(c, seed);
+        *next_ns += (uint64_t)(c->arrival_gap[c->gap_at++ % BLOCK] * 1e9);
     }
     return HZP_OK;
 }
@@ -211,6 +229,7 @@ static int keep_up(struct coserve *c, enum phase phase, uint32_t seed, struct lo
                    struct progress *ret_from, struct hzp_err_text *reterr)
 {
     uint64_t next = hzp_now_ns();
+    c->gap_at = 0;
     ret_from->at_ns = 0;
     while (hzp_now_ns() < c->to_ns) {
         if (!ret_from->at_ns && hzp_now_ns() >= c->from_ns)
@@ -250,11 +269,19 @@ static int measure(struct coserve *c, double load_part, int rounds, struct hzp_e
 {
     struct load lost;
     load_open(&lost);
-    /* Kernels are chosen, prices and what goals leave are learned first. */
+    struct hzp_split *split = hzp_loop_split(c->b->engine->loop);
+    struct hzp_policy policy, none;
+    hzp_split_policy(split, &policy);
+    none = policy;
+    none.itl_ns = none.ttft_ns = 0;
+    /* Kernels are chosen, prices and what goals leave are learned first; the first requests of all
+     * take as long as they do. */
+    hzp_split_set_policy(split, &none);
     int r = run_phase(c, FULL, c->seconds / 8, 1, &lost, reterr);
     c->rate = load_part * (double)lost.tokens / lost.seconds / c->tokens;
     if (r == HZP_OK)
         r = run_phase(c, TRAINING, c->seconds / 4, 1, &lost, reterr);
+    hzp_split_set_policy(split, &policy);
     if (r == HZP_OK)
         r = run_phase(c, TOGETHER, c->seconds / 2, 7, &lost, reterr);
     load_close(&lost);
