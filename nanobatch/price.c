@@ -95,11 +95,14 @@ void hzp_price_learn(struct hzp_price *price, enum hzp_op op, const void *args, 
     uint64_t key = key_of(op, args);
     if (key)
         learn_shape(price, key, ns);
+    uint8_t *runs = &price->runs[op][class_of(cost)];
     double seen = ns / roofline_ns(price, cost);
-    /* One descheduled op must not halve the trainer's slices for the next fifty. */
-    if (*factor > 0)
-        seen = HZP_MIN(seen, 4 * *factor);
-    *factor = *factor > 0 ? *factor + (seen - *factor) / 64 : seen;
+    /* The first runs may be cold; one descheduled op must not halve the trainer's slices for the next
+     * fifty. */
+    if (*runs > 0)
+        seen = HZP_MIN(seen, (*runs < 4 ? 1 : 4) * *factor);
+    *factor = *runs < 4 ? seen : *factor + (seen - *factor) / 64;
+    *runs = (uint8_t)HZP_MIN(*runs + 1, 255);
 }
 
 int32_t hzp_price_cut(const struct hzp_price *price, const struct hzp_plan *chain, int32_t from,

@@ -21,6 +21,7 @@ enum { HZP_PRICE_SHAPES = 512 }; /* of ops; those that come seldom make room */
 struct hzp_price {
     double flops_per_ns, bytes_per_ns;             /* first guesses; the factors correct them */
     double factor[HZP_OP_COUNT][HZP_PRICE_CLASSES]; /* 0: nothing measured yet */
+    uint8_t runs[HZP_OP_COUNT][HZP_PRICE_CLASSES];  /* behind it, up to 255 */
     struct hzp_price_shape {
         uint64_t key; /* 0: none */
         double ns;

@@ -300,7 +300,11 @@ static void serve_beside(struct hzp_split *split, struct hzp_split_step *step, d
         hold_ns = HZP_MIN(hold_ns, share * split->usual_ns - train_ns);
     }
     step->train_ns = train_ns > 0 ? (uint64_t)train_ns : 0;
-    step->item_ns = step->train_ns;
+    /* One that is longer shortens the wait. */
+    step->item_ns = train_ns > 0 ? (uint64_t)(train_ns + hold_ns) : 0;
+    step->overrun = may_overrun(split, step, train_ns + hold_ns);
+    if (step->overrun)
+        step->item_ns = UINT64_MAX;
     /* A wait for next to nothing only keeps serving. */
     bool worth = hold_ns > split->next_ns && hold_ns > takes / 8;
     step->hold_ns = worth ? (uint64_t)hold_ns : 0;
@@ -357,6 +361,15 @@ static double under_way(const struct hzp_split_step *step)
     return step->rows > 0 ? step->gap_ns : step->trains ? (double)step->train_ns : 0;
 }
 
+/* The wait behind the step, less what its slice takes beyond serving. */
+static void hold_behind(struct hzp_split *split, const struct hzp_split_step *step)
+{
+    double serve = serving_takes(split, step, true), hold = (double)step->hold_ns;
+    if (step->beside)
+        hold -= HZP_MAX(step->slice_ns - serve, 0.0);
+    split->hold_ns = hold > serve / 8 ? (uint64_t)hold : 0;
+}
+
 void hzp_split_taken(struct hzp_split *split, struct hzp_split_step *step, bool trains,
                      double slice_ns)
 {
@@ -374,7 +387,7 @@ void hzp_split_taken(struct hzp_split *split, struct hzp_split_step *step, bool 
         split->carry_ns += step->slice_ns;
     else
         split->carry_ns = split->config.early && !step->beside ? step->slice_ns : 0;
-    split->hold_ns = step->beside ? step->hold_ns : 0;
+    hold_behind(split, step);
     split->under_way_ns += under_way(step);
 }
 
