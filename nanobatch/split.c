@@ -16,9 +16,6 @@ enum {
  * it begins to give way at half of it. Below the hundredth that the goals allow, since it takes a
  * while to see. */
 static const double may_miss = 0.007;
-/* So many of those who come while nobody waits need no longer than is left for them; those who come
- * when many do are told of. */
-static const double usual_first = 0.9;
 /* With so many of all places taken training's part is whole, and nothing: between the two it finds the
  * length of step at which what comes and what is served are the same. */
 static const double places_free = 0.5, places_taken = 0.95;
@@ -136,6 +133,15 @@ static void look_at_places(struct hzp_split *split, const struct hzp_waits *wait
     }
 }
 
+/* What first tokens took lately without training, nine of ten; those who come when many do are told
+ * of.  Where that is most of the goal, how many miss it says how much training there may be. */
+static double usual_first(const struct hzp_split *split)
+{
+    double goal = (double)split->policy.ttft_ns;
+    double alone = hzp_spread_quantile(&split->seen.first_alone, 0.9);
+    return alone > 0 ? HZP_MIN(alone, 0.6 * goal) : goal / 4;
+}
+
 /* Prompts that wait, oldest first: each will need so many more steps of as many rows as this one
  * has, and all of them may be as long as this one. */
 static double first_limit(const struct hzp_split *split, const struct hzp_split_step *step,
@@ -153,8 +159,7 @@ static double first_limit(const struct hzp_split *split, const struct hzp_split_
     }
     if (!waits || !waits->count) {
         /* The next one comes just now, and takes what they take without training. */
-        double alone = hzp_spread_quantile(&split->seen.first_alone, usual_first);
-        alone = alone > 0 ? alone : goal / 4;
+        double alone = usual_first(split);
         limit = hzp_seen_within(&split->seen, true, goal - alone) + step->alone_ns + split->host_ns;
     }
     return limit;
@@ -258,7 +263,7 @@ void hzp_split_begin(struct hzp_split *split, struct hzp_split_step *step, uint6
     double idle = (double)split->config.idle_ns;
     if (split->policy.ttft_ns) {
         double goal = (double)split->policy.ttft_ns;
-        double alone = hzp_spread_quantile(&split->seen.first_alone, usual_first);
+        double alone = usual_first(split);
         double least = HZP_MIN(idle, goal / 16);
         idle = HZP_MAX(HZP_MIN(idle, hzp_seen_within(&split->seen, true, goal - alone)), least);
     }
