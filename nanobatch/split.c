@@ -19,9 +19,11 @@ static const double may_miss = 0.007;
 /* With so many of all places taken training's part is whole, and nothing: between the two it finds the
  * length of step at which what comes and what is served are the same. */
 static const double places_free = 0.5, places_taken = 0.95;
-/* What is left of it with each step in which somebody waits, and what comes back of it with each in
- * which nobody does.  Below the last, serving has the whole device. */
-static const double impatience = 0.9, patience_back = 0.05, patience_beside = 0.05;
+/* What is left of it with each step in which somebody has waited for long (a quarter of his goal, or
+ * so long where there is none), and what comes back of it with each in which nobody has.  Below the
+ * last, serving has the whole device. */
+static const double impatience = 0.75, patience_back = 0.05, patience_beside = 0.05;
+static const uint64_t waits_long_ns = 250000000;
 
 const char *hzp_split_limit_name(enum hzp_split_limit limit)
 {
@@ -118,11 +120,14 @@ static double part_of(const struct hzp_split *split, const struct hzp_split_step
 }
 
 /* Steps that are too long for what is asked for let requests pile up, and then wait. */
-static void look_at_places(struct hzp_split *split, const struct hzp_waits *waits)
+static void look_at_places(struct hzp_split *split, const struct hzp_split_step *step,
+                           const struct hzp_waits *waits)
 {
+    uint64_t patient_ns = split->policy.ttft_ns ? split->policy.ttft_ns / 4 : waits_long_ns;
     bool waiting = false;
     for (int32_t i = 0; waits && i < waits->count; i++)
-        waiting |= waits->of[i].rows_now == 0;
+        waiting |= waits->of[i].rows_now == 0 &&
+                   step->begin_ns > waits->of[i].since_ns + patient_ns;
     split->patience = waiting ? split->patience * impatience
                               : HZP_MIN(split->patience + patience_back, 1.0);
     split->room = 1;
@@ -328,7 +333,7 @@ void hzp_split_serve(struct hzp_split *split, struct hzp_split_step *step,
     if (step->rows > step->decode_rows)
         split->prompt_rows = step->rows - step->decode_rows;
 
-    look_at_places(split, waits);
+    look_at_places(split, step, waits);
     double goals = within_goals(split, step, waits), share = within_share(split, step);
     bool hard = goals <= share;
     double train_ns = HZP_MIN(goals, share);

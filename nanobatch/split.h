@@ -25,7 +25,8 @@
  * them.  A step that would miss its goal beside training gets the whole device instead.
  *
  * Longer steps serve less, if no more requests can join them.  So training's part shrinks with the
- * places that are left to requests, and more from step to step while somebody waits who has no rows.
+ * places that are left to requests, and more from step to step while somebody has waited for long who
+ * has no rows.
  *
  * Without a goal for gaps, training gets a share of the time that serving takes: what a long step
  * earned must not make another one long, so it is a usual step's share, and what an item took beyond
@@ -113,7 +114,7 @@ struct hzp_split {
     double host_ns;   /* of a gap that the device was not busy, averaged */
     double next_ns;   /* the last known price of training's next item; 0: none */
     int32_t passed_over, since_look, since_overrun, since_beside;
-    double patience;  /* 0 .. 1: falls while somebody waits who has no rows */
+    double patience;  /* 0 .. 1: falls while somebody waits for long who has no rows */
     double room;      /* 0 .. 1: of places for requests */
     uint64_t hold_ns; /* the next step may be a wait of that length; 0: it is none */
     uint64_t held_ns; /* training's time in waits since the last tokens */

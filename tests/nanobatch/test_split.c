@@ -190,8 +190,10 @@ static void test_steps_are_shorter_where_places_are_scarce(void **state)
         waits.running = 3;
         run(4, 0, 10 * MS, MS);
         assert_true(run(4, 0, 10 * MS, MS) > 40 * MS);
-        /* Who waits without rows, however many places there are, ends it. */
+        /* Who has waited for long without rows, however many places there are, ends it. */
         waits = (struct hzp_waits){.count = 1, .of = {{now_ns, 100, 0}}};
+        assert_true(run(4, 0, 10 * MS, MS) > 40 * MS);
+        now_ns += 300u * MS;
         for (int i = 0; i < 60; i++)
             run(4, 0, 10 * MS, MS);
         assert_int_equal(run(4, 0, 10 * MS, MS), 0);
