@@ -54,6 +54,8 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step, int 
         t->served_end_ns = 0;
         return;
     }
+    if (step->batch->rows == 0 && step->rows_left == 0)
+        return; /* requests run, and wait for training: no pause */
     if (step->batch->rows > 0) {
         t->served_end_ns = step->end_ns;
         t->served_s = (double)(step->end_ns - step->begin_ns) * 1e-9;
