@@ -78,8 +78,8 @@ static int run_with_engine(struct hzp_bench *b, const struct what *what,
         options->step_rows = HZP_MAX(options->step_rows, 640);
         options->waiting_max = HZP_MAX(options->waiting_max, 512);
         options->context = options->context ? options->context : 256;
-    } else if (what->trains) {
-        options->micro_rows = 256; /* progress is counted by micro-batches: small ones count finer */
+    } else if (what->run == hzp_bench_coserve) {
+        options->running_max = options->load_concurrency ? options->load_concurrency : 8;
     }
     options->state_dir = "none";
     b->reports = hzp_bench_reports_create();
@@ -113,8 +113,11 @@ static int run_with_engine(struct hzp_bench *b, const struct what *what,
 static int bench(const struct hzp_options *given, struct hzp_err_text *reterr)
 {
     struct hzp_options options = *given;
+    bool coserve = options.what && !strcmp(options.what, "coserve");
+    options.load_input = options.load_input ? options.load_input : coserve ? 32 : 512;
+    options.load_output = options.load_output ? options.load_output : 128;
     if (options.what && !strcmp(options.what, "replay"))
-        return hzp_bench_replay(given, reterr);
+        return hzp_bench_replay(&options, reterr);
     const struct what *what = find(options.what, reterr);
     if (!what)
         return HZP_EINVAL;

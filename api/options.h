@@ -102,6 +102,10 @@ struct hzp_options {
     int64_t load_limit, load_requests, load_input, load_output, load_concurrency, load_warmup,
         load_seed, load_vocab;
     double load_scale, load_rate, load_silence;
+
+    /* training beside requests: bench coserve */
+    double coserve_load, coserve_seconds;
+    int64_t coserve_rounds;
 };
 
 /* Reads argv[1] as the command and the rest as its words and settings.  HZP_EINVAL: the text names

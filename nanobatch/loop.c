@@ -107,7 +107,7 @@ int hzp_loop_create(const struct hzp_loop_config *config, struct hzp_loop **ret)
     loop->ahead = config->run_ahead == HZP_AHEAD_ALWAYS ||
                   (config->run_ahead == HZP_AHEAD_AUTO && alone);
     loop->early = loop->ahead && (alone || config->shape);
-    loop->split.config.early = loop->early || loop->split.config.beside;
+    loop->split.config.early = loop->early;
     *ret = loop;
     return HZP_OK;
 }
@@ -262,13 +262,14 @@ static struct leg *begin_step(struct hzp_loop *loop)
     step->number = loop->number + 1;
     step->begin_ns = hzp_device_now_ns(loop->config.model->dev);
     step->batch = leg->batch;
-    step->rows_left = step->batch ? step->batch->max.rows_max : 0;
     step->under_way = before && before->stage == ISSUED ? &before->step : NULL;
     step->version = hzp_weights_current(loop->config.model->weights);
     leg->ride = (struct hzp_ride){.layer0 = 0};
     hzp_split_begin(&loop->split, &leg->split, step->begin_ns);
+    step->rows_left = step->batch && !leg->split.hold ? step->batch->max.rows_max : 0;
     /* Two such steps may be under way when a request comes. */
-    step->train_ns = leg->split.train_ns / (loop->ahead && hzp_exec_alone(loop->exec) ? 2 : 1);
+    bool halves = loop->ahead && hzp_exec_alone(loop->exec) && !leg->split.hold;
+    step->train_ns = leg->split.train_ns / (halves ? 2 : 1);
     step->item_ns = leg->split.item_ns;
     step->split = &loop->split;
     step->price = &loop->price;
@@ -300,7 +301,6 @@ static void plan_serving(struct hzp_loop *loop, struct leg *leg)
     hzp_forward_build(&leg->plan, loop->config.model, step->version, step->batch, step->kv,
                       loop->config.space, shape_of(loop, step->batch, false));
     loop->split.config.beside = both && hzp_plan_shape_beside(both);
-    loop->split.config.early = loop->early || loop->split.config.beside;
     hzp_split_serve(&loop->split, &leg->split, step->batch, &step->waits);
     if (leg->split.beside)
         step->price = &loop->price_beside;
@@ -316,6 +316,8 @@ static void take_training(struct hzp_loop *loop, struct leg *leg)
     const struct hzp_plan_shape *both = NULL;
     if (step->batch && step->batch->rows > 0)
         both = shape_of(loop, step->batch, true);
+    if (both && hzp_plan_shape_beside(both) && !leg->split.beside)
+        both = NULL; /* in turns, then */
     if (!both || !(leg->split.beside || both->ride || loop->config.plans)) {
         hzp_plan_take(&leg->plan, step->chain, step->from, step->to);
         return;
@@ -361,7 +363,7 @@ static bool offer(struct hzp_loop *loop, struct leg *leg)
     }
     bool trains = step->chain && step->to > step->from;
     hzp_split_taken(&loop->split, &leg->split, trains,
-                    trains && leg->split.rows ? slice_ns(loop, leg) : 0);
+                    trains && (leg->split.rows || leg->split.hold) ? slice_ns(loop, leg) : 0);
     if (trains)
         take_training(loop, leg);
     return any;
@@ -373,7 +375,12 @@ static struct leg *form(struct hzp_loop *loop)
     uint64_t begin = host_ns();
     bool hidden = newest(loop) && newest(loop)->stage == ISSUED;
     struct leg *leg = begin_step(loop);
-    if (!offer(loop, leg))
+    bool any = offer(loop, leg);
+    if (!any && leg->split.hold) { /* training has nothing to do */
+        leg = begin_step(loop);
+        any = offer(loop, leg);
+    }
+    if (!any)
         return NULL;
     loop->number++;
     leg->stage = FORMED;

@@ -27,8 +27,62 @@ static int class_of(struct hzp_cost cost)
     return size < 1000000 ? 0 : size < 100000000 ? 1 : size < 10000000000u ? 2 : 3;
 }
 
+/* What an op's duration depends on; 0: on more than that, or it comes in too many shapes. */
+static uint64_t key_of(enum hzp_op op, const void *args)
+{
+    if (hzp_op_kind(op) == HZP_KIND_DECODE)
+        return 0;
+    struct hzp_cost cost = hzp_op_cost(op, args);
+    uint64_t part[] = {op, cost.flops, cost.bytes, 0, 0, 0};
+    if (op == HZP_OP_matmul) {
+        const struct hzp_matmul_args *m = args;
+        part[3] = (uint64_t)m->c.rows << 32 | (uint32_t)m->c.cols;
+        part[4] = (m->trans_a ? 1u : 0u) | (m->trans_b ? 2u : 0u) | (m->accumulate ? 4u : 0u);
+        part[5] = (uint64_t)m->a.type * 16 + (uint64_t)m->c.type;
+    }
+    uint64_t key = 1;
+    for (int i = 0; i < HZP_COUNT(part); i++)
+        key = (key ^ part[i]) * 0x9e3779b97f4a7c15u + 0x632be59bd9b4e019u;
+    return key | 1;
+}
+
+static int32_t pair_of(uint64_t key)
+{
+    return (int32_t)((key >> 32) % (HZP_PRICE_SHAPES / 2)) * 2;
+}
+
+/* NULL: not known. */
+static const struct hzp_price_shape *shape_of(const struct hzp_price *price, uint64_t key)
+{
+    const struct hzp_price_shape *pair = &price->shape[pair_of(key)];
+    for (int i = 0; key && i < 2; i++)
+        if (pair[i].key == key)
+            return &pair[i];
+    return NULL;
+}
+
+static void learn_shape(struct hzp_price *price, uint64_t key, double ns)
+{
+    struct hzp_price_shape *shape = (struct hzp_price_shape *)shape_of(price, key);
+    if (shape) {
+        /* The first runs may be cold, and one descheduled must not show for the next fifty. */
+        double seen = HZP_MIN(ns, shape->runs > 2 ? 2 * shape->ns : shape->ns);
+        shape->ns += (seen - shape->ns) / (shape->runs > 2 ? 16 : 1);
+        shape->runs = HZP_MIN(shape->runs + 1, 64);
+        return;
+    }
+    struct hzp_price_shape *pair = &price->shape[pair_of(key)];
+    shape = pair[0].runs <= pair[1].runs ? &pair[0] : &pair[1];
+    if (shape->runs > 0 && --shape->runs > 0)
+        return;
+    *shape = (struct hzp_price_shape){key, ns, 1};
+}
+
 double hzp_price_ns(const struct hzp_price *price, enum hzp_op op, const void *args)
 {
+    const struct hzp_price_shape *shape = shape_of(price, key_of(op, args));
+    if (shape)
+        return shape->ns;
     struct hzp_cost cost = hzp_op_cost(op, args);
     double factor = price->factor[op][class_of(cost)];
     return roofline_ns(price, cost) * (factor > 0 ? factor : 1);
@@ -38,11 +92,17 @@ void hzp_price_learn(struct hzp_price *price, enum hzp_op op, const void *args, 
 {
     struct hzp_cost cost = hzp_op_cost(op, args);
     double *factor = &price->factor[op][class_of(cost)];
+    uint64_t key = key_of(op, args);
+    if (key)
+        learn_shape(price, key, ns);
+    uint8_t *runs = &price->runs[op][class_of(cost)];
     double seen = ns / roofline_ns(price, cost);
-    /* One descheduled op must not halve the trainer's slices for the next fifty. */
-    if (*factor > 0)
-        seen = HZP_MIN(seen, 4 * *factor);
-    *factor = *factor > 0 ? *factor + (seen - *factor) / 64 : seen;
+    /* The first runs may be cold; one descheduled op must not halve the trainer's slices for the next
+     * fifty. */
+    if (*runs > 0)
+        seen = HZP_MIN(seen, (*runs < 4 ? 1 : 4) * *factor);
+    *factor = *runs < 4 ? seen : *factor + (seen - *factor) / 64;
+    *runs = (uint8_t)HZP_MIN(*runs + 1, 255);
 }
 
 /* The arguments of ops that rows of two tenants may share. */

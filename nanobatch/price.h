@@ -3,7 +3,10 @@
  *
  * An op's price is its roofline time, max(flops / peak, bytes / bandwidth), times a factor learned
  * online for that op and size class from what the executor measured (exponential average over
- * about 64 runs).  Prices steer the size of training slices; nothing correct depends on them.
+ * about 64 runs).  Ops of one size class differ by twice and more with how their operands lie in
+ * memory, and the first runs of one may be many times slower: so each shape that comes often has a
+ * price of its own, learned within a few runs.  Prices steer the size of training slices; nothing
+ * correct depends on them.
  *
  * Thread: engine.
  */
@@ -13,10 +16,17 @@
 #include "nanobatch/plan.h"
 
 enum { HZP_PRICE_CLASSES = 4 }; /* by flops or bytes: 1e6, 1e8, 1e10 and up */
+enum { HZP_PRICE_SHAPES = 512 }; /* of ops; those that come seldom make room */
 
 struct hzp_price {
     double flops_per_ns, bytes_per_ns;             /* first guesses; the factors correct them */
     double factor[HZP_OP_COUNT][HZP_PRICE_CLASSES]; /* 0: nothing measured yet */
+    uint8_t runs[HZP_OP_COUNT][HZP_PRICE_CLASSES];  /* behind it, up to 255 */
+    struct hzp_price_shape {
+        uint64_t key; /* 0: none */
+        double ns;
+        int32_t runs; /* lately */
+    } shape[HZP_PRICE_SHAPES]; /* in pairs: a key may stand in either of one */
 };
 
 void hzp_price_init(struct hzp_price *price, const struct hzp_device *dev);

@@ -6,6 +6,8 @@
 
 /* Misses are remembered over so many steps that had gaps, or first tokens. */
 static const double memory = 300;
+/* What gaps are thought to be over predictions where nothing is known. */
+static const double usual_off = 1.15;
 /* What serving missed alone counts for so much at most, and loses most of it in so many ns. */
 static const double alone_max = 0.015, alone_ns = 15e9;
 
@@ -17,7 +19,7 @@ void hzp_seen_init(struct hzp_seen *seen)
         hzp_spread_init(&seen->excess[train], 1e4, 1.1, 0.998);
         /* Until something is known, some more than predicted.  A single late one among few must not
          * look like one in a hundred. */
-        hzp_spread_add(&seen->off[train], 1.15, 100);
+        hzp_spread_add(&seen->off[train], usual_off, 100);
     }
     hzp_spread_init(&seen->first_alone, 1e5, 1.15, 0.99);
 }
@@ -134,6 +136,12 @@ void hzp_seen_prediction(struct hzp_seen *seen, const struct hzp_policy *policy,
     else
         hzp_spread_add(&seen->excess[train], HZP_MAX(gap_ns - predicted_ns, 1.0), 1);
     seen->error += (HZP_MIN(fabs(off - 1), 4.0) - seen->error) / 64;
+}
+
+void hzp_seen_no_prediction(struct hzp_seen *seen)
+{
+    hzp_spread_add(&seen->off[true], usual_off, 1);
+    hzp_spread_add(&seen->excess[true], 1, 1);
 }
 
 double hzp_seen_p99(const struct hzp_seen *seen, bool train, double predicted_ns)

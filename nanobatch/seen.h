@@ -69,6 +69,9 @@ void hzp_seen_forget(struct hzp_seen *seen, bool gaps, bool firsts);
  * how little is known of training. */
 void hzp_seen_prediction(struct hzp_seen *seen, const struct hzp_policy *policy, bool train,
                          double gap_ns, double predicted_ns);
+/* A step was to have training in it, and had none since too little was left for an item: what made
+ * predictions look that bad is forgotten bit by bit, or nothing could ever show that they are better. */
+void hzp_seen_no_prediction(struct hzp_seen *seen);
 double hzp_seen_p99(const struct hzp_seen *seen, bool train, double predicted_ns);
 double hzp_seen_within(const struct hzp_seen *seen, bool train, double goal_ns);
 

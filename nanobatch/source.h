@@ -28,6 +28,7 @@ struct hzp_split;
 /* Prompts that are not through yet, oldest first: for the split, which leaves them time. */
 enum { HZP_WAITS_MAX = 64 };
 struct hzp_waits {
+    int32_t running, places; /* requests that run, and how many may; places 0: not said */
     int32_t count; /* those beyond HZP_WAITS_MAX are left out */
     struct hzp_wait {
         uint64_t since_ns;           /* device clock: asked for at */

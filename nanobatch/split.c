@@ -16,12 +16,21 @@ enum {
  * it begins to give way at half of it. Below the hundredth that the goals allow, since it takes a
  * while to see. */
 static const double may_miss = 0.007;
+/* With so many of all places taken training's part is whole, and nothing: between the two it finds the
+ * length of step at which what comes and what is served are the same. */
+static const double places_free = 0.5, places_taken = 0.95;
+/* What is left of it with each step in which somebody has waited for long (a quarter of his goal, or
+ * so long where there is none), and what comes back of it with each in which nobody has.  Below the
+ * last, serving has the whole device. */
+static const double impatience = 0.75, patience_back = 0.05, patience_beside = 0.05;
+static const uint64_t waits_long_ns = 250000000;
 
 const char *hzp_split_limit_name(enum hzp_split_limit limit)
 {
     static const char *const name[] = {
         [HZP_LIMIT_IDLE] = "idle",   [HZP_LIMIT_SHARE] = "share",   [HZP_LIMIT_GAPS] = "itl",
-        [HZP_LIMIT_FIRSTS] = "ttft", [HZP_LIMIT_MISSED] = "missed", [HZP_LIMIT_TURN] = "turn"};
+        [HZP_LIMIT_FIRSTS] = "ttft", [HZP_LIMIT_MISSED] = "missed", [HZP_LIMIT_TURN] = "turn",
+        [HZP_LIMIT_PLACES] = "places"};
     return name[limit];
 }
 
@@ -33,6 +42,7 @@ void hzp_split_init(struct hzp_split *split, const struct hzp_split_config *conf
     memset(split, 0, sizeof(*split));
     split->config = *config;
     split->policy = split->wanted = config->policy;
+    split->patience = 1;
     pthread_mutex_init(&split->lock, NULL);
     hzp_seen_init(&split->seen);
     hzp_predict_init(&split->predict, config->model, config->price ? config->price : &guess);
@@ -90,17 +100,51 @@ static double trust(const struct hzp_split *split)
     return HZP_MAX(0.0, HZP_MIN(1.0, 2 - 2 * missed / may_miss));
 }
 
-/* Training's part of a step that may last limit_ns from the last one's end. */
+/* What serving's part of the step will take, training in it; 0: in turns, 1: beside. */
+static double serving_takes(const struct hzp_split *split, const struct hzp_split_step *step,
+                            bool beside)
+{
+    return step->alone_ns * hzp_predict_slowdown(&split->predict, beside, step->alone_ns,
+                                                 step->alone_ns);
+}
+
+/* What is training's alone of a step that may last limit_ns from the last one's end. */
 static double part_of(const struct hzp_split *split, const struct hzp_split_step *step,
                       double limit_ns)
 {
-    double slow = hzp_predict_slowdown(&split->predict, step->beside, step->alone_ns,
-                                       step->alone_ns);
-    double left = limit_ns - split->host_ns, serve = step->alone_ns * slow;
+    double left = limit_ns - split->host_ns, serve = serving_takes(split, step, step->beside);
     /* Longer steps mean that more requests run at a time, and those longer steps: where serving needs
      * most of a step by itself, training gives way before nothing is left. */
     double ease = HZP_MAX(0.0, HZP_MIN(1.0, 3 - 4 * serve / HZP_MAX(left, 1.0)));
-    return ease * (step->beside ? left : left - serve);
+    return ease * (left - serve);
+}
+
+/* Steps that are too long for what is asked for let requests pile up, and then wait. */
+static void look_at_places(struct hzp_split *split, const struct hzp_split_step *step,
+                           const struct hzp_waits *waits)
+{
+    uint64_t patient_ns = split->policy.ttft_ns ? split->policy.ttft_ns / 4 : waits_long_ns;
+    bool waiting = false;
+    for (int32_t i = 0; waits && i < waits->count; i++)
+        waiting |= waits->of[i].rows_now == 0 &&
+                   step->begin_ns > waits->of[i].since_ns + patient_ns;
+    split->patience = waiting ? split->patience * impatience
+                              : HZP_MIN(split->patience + patience_back, 1.0);
+    split->room = 1;
+    if (waits && waits->places > 0) {
+        double taken = (double)waits->running / waits->places;
+        split->room = HZP_MAX(HZP_MIN((places_taken - taken) / (places_taken - places_free), 1.0),
+                              0.0);
+    }
+}
+
+/* What first tokens took lately without training, nine of ten; those who come when many do are told
+ * of.  Where that is most of the goal, how many miss it says how much training there may be. */
+static double usual_first(const struct hzp_split *split)
+{
+    double goal = (double)split->policy.ttft_ns;
+    double alone = hzp_spread_quantile(&split->seen.first_alone, 0.9);
+    return alone > 0 ? HZP_MIN(alone, 0.6 * goal) : goal / 4;
 }
 
 /* Prompts that wait, oldest first: each will need so many more steps of as many rows as this one
@@ -120,28 +164,48 @@ static double first_limit(const struct hzp_split *split, const struct hzp_split_
     }
     if (!waits || !waits->count) {
         /* The next one comes just now, and takes what they take without training. */
-        double alone = hzp_spread_quantile(&split->seen.first_alone, 0.99);
-        alone = alone > 0 ? alone : goal / 4;
+        double alone = usual_first(split);
         limit = hzp_seen_within(&split->seen, true, goal - alone) + step->alone_ns + split->host_ns;
     }
     return limit;
 }
 
-/* What the goals leave for training in this step; INFINITY: there are none. */
+/* Now and then, where hardly anything misses: or it would never show that beside is in time by now. */
+static bool may_try_beside(const struct hzp_split *split, double takes, double limit)
+{
+    return split->since_beside >= OVERRUN_EVERY && takes < 2 * limit && split->patience == 1 &&
+           hzp_seen_strain(&split->seen, &split->policy) <= may_miss / 3;
+}
+
+/* What the goals leave for training alone in this step; INFINITY: there are none. */
 static double within_goals(struct hzp_split *split, struct hzp_split_step *step,
                            const struct hzp_waits *waits)
 {
-    double gaps = INFINITY, firsts = INFINITY;
+    double gaps = INFINITY, firsts = INFINITY, gap = INFINITY, first = INFINITY;
     if (split->policy.itl_ns && step->decode_rows > 0)
-        gaps = part_of(split, step,
-                       hzp_seen_within(&split->seen, true, (double)split->policy.itl_ns));
+        gap = hzp_seen_within(&split->seen, true, (double)split->policy.itl_ns);
     if (split->policy.ttft_ns)
-        firsts = part_of(split, step, first_limit(split, step, waits));
-    double train_ns = HZP_MAX(HZP_MIN(gaps, firsts), 0.0), trusted = trust(split);
+        first = first_limit(split, step, waits);
+    double trusted = trust(split), limit = HZP_MIN(gap, first);
+    double room = split->room * split->patience;
+    /* Beside training serving takes longer: not where that is too long. */
+    double takes = split->carry_ns + split->host_ns + serving_takes(split, step, true);
+    if (!isinf(limit) && (takes > limit || trusted < 0.1 || split->patience < patience_beside))
+        step->beside = step->beside && may_try_beside(split, takes, limit);
+    /* What a slice does to the gap that this step ends, or the next one. */
+    if (!step->beside && !split->config.early)
+        gap -= split->carry_ns;
+    if (!isinf(gap))
+        gaps = part_of(split, step, gap);
+    if (!isinf(first))
+        firsts = part_of(split, step, first);
+    double train_ns = HZP_MAX(HZP_MIN(gaps, firsts), 0.0);
     if (isinf(train_ns))
         return train_ns;
-    step->limit = trusted < 0.5 ? HZP_LIMIT_MISSED : gaps < firsts ? HZP_LIMIT_GAPS : HZP_LIMIT_FIRSTS;
-    return train_ns * trusted;
+    step->limit = gaps < firsts ? HZP_LIMIT_GAPS : HZP_LIMIT_FIRSTS;
+    if (HZP_MIN(trusted, room) < 0.5)
+        step->limit = trusted < room ? HZP_LIMIT_MISSED : HZP_LIMIT_PLACES;
+    return train_ns * trusted * room;
 }
 
 /* ---- how long training may run ---- */
@@ -193,11 +257,18 @@ static bool passed_over(struct hzp_split *split, const struct hzp_split_step *st
  * leaves a prompt that arrives the time it takes. */
 void hzp_split_begin(struct hzp_split *split, struct hzp_split_step *step, uint64_t now_ns)
 {
+    uint64_t hold = split->hold_ns;
     take_policy(split);
+    split->hold_ns = 0;
+    if (hold) {
+        *step = (struct hzp_split_step){
+            .begin_ns = now_ns, .train_ns = hold, .item_ns = hold, .hold = true};
+        return;
+    }
     double idle = (double)split->config.idle_ns;
     if (split->policy.ttft_ns) {
         double goal = (double)split->policy.ttft_ns;
-        double alone = hzp_spread_quantile(&split->seen.first_alone, 0.99);
+        double alone = usual_first(split);
         double least = HZP_MIN(idle, goal / 16);
         idle = HZP_MAX(HZP_MIN(idle, hzp_seen_within(&split->seen, true, goal - alone)), least);
     }
@@ -224,6 +295,31 @@ static void note_firsts(struct hzp_split_step *step, const struct hzp_waits *wai
             step->first_ns[step->firsts++] = waits->of[i].since_ns;
 }
 
+/* Beside serving, training has as long as that takes; hold_ns of it alone may follow. */
+static void serve_beside(struct hzp_split *split, struct hzp_split_step *step, double hold_ns)
+{
+    double takes = serving_takes(split, step, true), share = share_of(split);
+    /* One that ends a little later costs less than one that ends early. */
+    double train_ns = passed_over(split, step) ? 0 : takes + split->next_ns / 2;
+    if (train_ns <= 0) {
+        step->limit = HZP_LIMIT_TURN;
+        hold_ns = 0;
+    }
+    if (!isinf(share)) {
+        train_ns = HZP_MIN(train_ns, share * split->usual_ns);
+        hold_ns = HZP_MIN(hold_ns, share * split->usual_ns - train_ns);
+    }
+    step->train_ns = train_ns > 0 ? (uint64_t)train_ns : 0;
+    /* One that is longer shortens the wait. */
+    step->item_ns = train_ns > 0 ? (uint64_t)(train_ns + hold_ns) : 0;
+    step->overrun = may_overrun(split, step, train_ns + hold_ns);
+    if (step->overrun)
+        step->item_ns = UINT64_MAX;
+    /* A wait for next to nothing only keeps serving. */
+    bool worth = hold_ns > split->next_ns && hold_ns > takes / 8;
+    step->hold_ns = worth ? (uint64_t)hold_ns : 0;
+}
+
 void hzp_split_serve(struct hzp_split *split, struct hzp_split_step *step,
                      const struct hzp_batch *batch, const struct hzp_waits *waits)
 {
@@ -237,11 +333,14 @@ void hzp_split_serve(struct hzp_split *split, struct hzp_split_step *step,
     if (step->rows > step->decode_rows)
         split->prompt_rows = step->rows - step->decode_rows;
 
-    double share = within_share(split, step), goals = within_goals(split, step, waits);
+    look_at_places(split, step, waits);
+    double goals = within_goals(split, step, waits), share = within_share(split, step);
     bool hard = goals <= share;
     double train_ns = HZP_MIN(goals, share);
     if (!hard)
         step->limit = HZP_LIMIT_SHARE;
+    if (step->beside && !isinf(goals))
+        return serve_beside(split, step, HZP_MIN(train_ns, (double)split->config.idle_ns));
     if (isinf(train_ns) || (split->policy.itl_ns && !step->decode_rows))
         train_ns = HZP_MIN(train_ns, (double)split->config.idle_ns);
     if (passed_over(split, step)) {
@@ -262,16 +361,23 @@ static double predicted_gap(const struct hzp_split *split, const struct hzp_spli
 {
     double serve = step->alone_ns * hzp_predict_slowdown(&split->predict, step->beside,
                                                          step->alone_ns, step->slice_ns);
-    if (step->beside)
-        return split->host_ns + (split->config.early ? serve : HZP_MAX(serve, step->slice_ns));
-    return split->host_ns + serve +
-           (split->config.early ? step->carry_ns + step->ride_ns : step->slice_ns);
+    double slice = step->beside ? 0 : split->config.early ? step->ride_ns : step->slice_ns;
+    return split->host_ns + step->carry_ns + serve + slice;
 }
 
 /* What the steps before this one, not ended yet, will still take: at most what they take in all. */
 static double under_way(const struct hzp_split_step *step)
 {
     return step->rows > 0 ? step->gap_ns : step->trains ? (double)step->train_ns : 0;
+}
+
+/* The wait behind the step, less what its slice takes beyond serving. */
+static void hold_behind(struct hzp_split *split, const struct hzp_split_step *step)
+{
+    double serve = serving_takes(split, step, true), hold = (double)step->hold_ns;
+    if (step->beside)
+        hold -= HZP_MAX(step->slice_ns - serve, 0.0);
+    split->hold_ns = hold > serve / 8 ? (uint64_t)hold : 0;
 }
 
 void hzp_split_taken(struct hzp_split *split, struct hzp_split_step *step, bool trains,
@@ -287,8 +393,12 @@ void hzp_split_taken(struct hzp_split *split, struct hzp_split_step *step, bool 
     split->owes_ns += step->owes_ns;
     if (step->rows > 0)
         step->gap_ns = predicted_gap(split, step);
-    split->carry_ns =
-        split->config.early && !step->beside ? step->slice_ns - step->ride_ns : 0;
+    if (step->hold)
+        split->carry_ns += step->slice_ns;
+    else
+        split->carry_ns =
+            split->config.early && !step->beside ? step->slice_ns - step->ride_ns : 0;
+    hold_behind(split, step);
     split->under_way_ns += under_way(step);
 }
 
@@ -330,7 +440,18 @@ static void account(struct hzp_split *split, const struct hzp_split_step *step,
 /* The gap that ended with the step's tokens had training in it. */
 static bool trains_in_gap(const struct hzp_split *split, const struct hzp_split_step *step)
 {
-    return split->config.early && !step->beside ? step->carry_ns + step->ride_ns > 0 : step->trains;
+    return step->carry_ns + step->ride_ns > 0 ||
+           (step->trains && (step->beside || !split->config.early));
+}
+
+/* How much longer training made the gap that ended with the step's tokens. */
+static double train_in_gap(const struct hzp_split *split, const struct hzp_split_step *step,
+                           const struct hzp_exec_times *times)
+{
+    double before = (double)split->held_ns + (double)split->last_train_ns;
+    if (step->beside)
+        return before;
+    return before + (double)(split->config.early ? times->ride_ns : times->train_ns);
 }
 
 /* What the step was predicted to take, against what it took. */
@@ -338,15 +459,11 @@ static void learn(struct hzp_split *split, const struct hzp_split_step *step,
                   const struct hzp_exec_times *times, double gap_ns)
 {
     double serve_ns = (double)times->serve_ns, train_ns = (double)times->train_ns;
-    double busy_ns = serve_ns + train_ns;
-    if (split->config.early)
-        busy_ns = serve_ns +
-                  (step->beside ? 0 : (double)(split->last_train_ns + times->ride_ns));
     if (step->beside && times->serve_end_ns) {
         serve_ns = (double)times->serve_end_ns;
         train_ns = (double)times->train_end_ns;
-        busy_ns = split->config.early ? serve_ns : HZP_MAX(serve_ns, train_ns);
     }
+    double busy_ns = serve_ns + train_in_gap(split, step, times);
     hzp_predict_learn(&split->predict, &step->shape, step->beside, step->trains ? train_ns : 0,
                       serve_ns);
     if (gap_ns <= 0)
@@ -367,6 +484,7 @@ static void report(struct hzp_split *split, const struct hzp_split_step *step, d
     if (step->rows > 0) {
         r->steps++;
         r->trained += step->trains;
+        r->beside += step->beside;
         r->shape = step->shape;
         r->alone_ns = step->alone_ns;
         r->slowdown = hzp_predict_slowdown(&split->predict, split->config.beside, step->alone_ns,
@@ -392,31 +510,42 @@ void hzp_split_ended(struct hzp_split *split, const struct hzp_split_step *step,
                      const struct hzp_exec_times *times, uint64_t tokens_ns, double next_ns)
 {
     double gap_ns = 0;
-    uint64_t train_ns =
-        split->config.early ? split->last_train_ns + times->ride_ns : times->train_ns;
     split->under_way_ns = HZP_MAX(split->under_way_ns - under_way(step), 0.0);
     if (next_ns > 0)
         split->next_ns = next_ns;
     split->owes_ns -= step->owes_ns;
     hzp_seen_step(&split->seen, step->begin_ns, tokens_ns, times->serve_ns, times->train_ns);
+    if (step->hold) {
+        split->held_ns += times->train_ns;
+        pthread_mutex_lock(&split->lock);
+        split->report.held++;
+        pthread_mutex_unlock(&split->lock);
+        return;
+    }
     if (step->rows == 0) {
         split->credit_ns = split->floor_ns = 0;
     } else {
         if (split->last_served && step->decode_rows > 0)
             gap_ns = (double)(tokens_ns - split->last_tokens_ns);
         split->since_overrun = step->overrun && step->trains ? 0 : split->since_overrun + 1;
+        split->since_beside = step->beside ? 0 : split->since_beside + 1;
+        if (!step->trains && step->limit != HZP_LIMIT_TURN && step->limit != HZP_LIMIT_SHARE &&
+            split->next_ns > (double)step->train_ns)
+            hzp_seen_no_prediction(&split->seen);
         account(split, step, times, next_ns);
         learn(split, step, times, gap_ns);
         if (gap_ns > 0)
-            hzp_seen_gap(&split->seen, &split->policy, (uint64_t)gap_ns, train_ns,
-                         step->decode_rows);
+            hzp_seen_gap(&split->seen, &split->policy, (uint64_t)gap_ns,
+                         (uint64_t)train_in_gap(split, step, times), step->decode_rows);
         for (int32_t i = 0; i < step->firsts; i++)
             hzp_seen_first(&split->seen, &split->policy, step->first_ns[i], tokens_ns);
     }
     report(split, step, gap_ns);
     split->last_served = step->rows > 0;
     split->last_tokens_ns = tokens_ns;
-    split->last_train_ns = times->train_ns - times->ride_ns;
+    split->last_train_ns =
+        split->config.early && !step->beside ? times->train_ns - times->ride_ns : 0;
+    split->held_ns = 0;
 }
 
 /* ---- prompts ---- */

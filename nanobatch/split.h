@@ -19,6 +19,15 @@
  * fits would hold up the others for ever.  In one step of 64 training is left out, so that the two
  * stages of the predictor stay apart.
  *
+ * Where training has lanes of its own, it runs beside serving, for as long as that takes, and what the
+ * goals leave beyond is a step of its own behind it, on the whole device, in which serving waits:
+ * meanwhile more requests come to decode together, and decoding reads the weights once for all of
+ * them.  A step that would miss its goal beside training gets the whole device instead.
+ *
+ * Longer steps serve less, if no more requests can join them.  So training's part shrinks with the
+ * places that are left to requests, and more from step to step while somebody has waited for long who
+ * has no rows.
+ *
  * Without a goal for gaps, training gets a share of the time that serving takes: what a long step
  * earned must not make another one long, so it is a usual step's share, and what an item took beyond
  * it is paid back by the steps behind it.  Over any run of steps training takes at most its share,
@@ -49,8 +58,9 @@ enum { HZP_SPLIT_PASSED_OVER_MAX = 8 };
 struct hzp_split_config {
     struct hzp_policy policy;
     uint64_t idle_ns; /* while none runs: how long training may hold the device at a stretch */
-    bool early;       /* a step's tokens are out before its slice has ended: the next gap holds it */
-    bool beside;      /* training runs beside requests on lanes of its own, not in turn with them */
+    bool early;       /* a step's tokens are out before its slice has ended, though they take turns:
+                       * the next gap holds it */
+    bool beside;      /* training may run beside requests, on lanes of its own */
     const struct hzp_model *model; /* for first predictions; NULL: of no size in particular */
     const struct hzp_price *price; /* the same; read in init only */
 };
@@ -63,6 +73,7 @@ enum hzp_split_limit {
     HZP_LIMIT_FIRSTS, /* the goal for first tokens */
     HZP_LIMIT_MISSED, /* a goal was missed too often lately */
     HZP_LIMIT_TURN,   /* prompts first, or the predictor's look at serving alone */
+    HZP_LIMIT_PLACES, /* somebody waits for a place, or soon would */
     HZP_LIMIT_COUNT
 };
 const char *hzp_split_limit_name(enum hzp_split_limit limit);
@@ -74,6 +85,8 @@ struct hzp_split_step {
     uint64_t begin_ns;
     uint64_t train_ns; /* how long training may run in it */
     uint64_t item_ns;  /* no item longer than this may be begun */
+    uint64_t hold_ns;  /* how long serving may wait behind it, for training alone */
+    bool hold;         /* it is such a wait: no serving in it */
     bool beside;       /* it may have both side by side, and after `taken`: it has */
     bool trains;       /* training came */
     bool overrun;      /* one item may be longer than goals allow */
@@ -82,7 +95,7 @@ struct hzp_split_step {
     double gap_ns;     /* and from the last step's end to this one's */
     double slice_ns;   /* by prices: of training's items */
     double ride_ns;    /* of that, in serving's own items: set before `taken` by who plans the step */
-    double carry_ns;   /* the same of the step before, if that falls into this gap */
+    double carry_ns;   /* the same of the step before, and of a wait, that fall into this gap */
     double owes_ns;    /* what the slice takes beyond a usual share, until it is told about */
     uint64_t first_ns[16]; /* of those whose first token it brings: asked for at */
     int32_t firsts;
@@ -101,7 +114,11 @@ struct hzp_split {
     double usual_beside_ns; /* the same, training beside it */
     double host_ns;   /* of a gap that the device was not busy, averaged */
     double next_ns;   /* the last known price of training's next item; 0: none */
-    int32_t passed_over, since_look, since_overrun;
+    int32_t passed_over, since_look, since_overrun, since_beside;
+    double patience;  /* 0 .. 1: falls while somebody waits for long who has no rows */
+    double room;      /* 0 .. 1: of places for requests */
+    uint64_t hold_ns; /* the next step may be a wait of that length; 0: it is none */
+    uint64_t held_ns; /* training's time in waits since the last tokens */
     int32_t prompt_rows; /* of the last step that had any */
     double carry_ns;  /* of the newest step formed */
     double under_way_ns; /* predicted: of steps formed that have not ended */
@@ -114,6 +131,8 @@ struct hzp_split {
         struct hzp_policy policy;
         uint64_t steps;   /* that served */
         uint64_t trained; /* of these, with training */
+        uint64_t beside;  /* of these, with training beside serving */
+        uint64_t held;    /* waits: steps of training alone while requests run */
         uint64_t limited[HZP_LIMIT_COUNT]; /* all steps, by what held training */
         /* the newest step that served */
         struct hzp_step_shape shape;
@@ -133,10 +152,12 @@ struct hzp_split {
 void hzp_split_init(struct hzp_split *split, const struct hzp_split_config *config);
 void hzp_split_fini(struct hzp_split *split);
 
-/* A step that serves nothing, so far: training has the whole device.  now_ns: the device's clock. */
+/* A step that serves nothing, so far: training has the whole device.  now_ns: the device's clock.
+ * With step->hold it stays so: serving is not asked.  If training has nothing to do then either,
+ * another begin gives a step that is no wait. */
 void hzp_split_begin(struct hzp_split *split, struct hzp_split_step *step, uint64_t now_ns);
 
-/* Serving's rows are known (at least one).  Sets train_ns, item_ns and beside.  waits NULL: no
+/* Serving's rows are known (at least one).  Sets train_ns, item_ns, hold_ns and beside.  waits NULL: no
  * prompt waits. */
 void hzp_split_serve(struct hzp_split *split, struct hzp_split_step *step,
                      const struct hzp_batch *batch, const struct hzp_waits *waits);

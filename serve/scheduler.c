@@ -641,6 +641,8 @@ static void tell_wait(struct hzp_waits *waits, const struct hzp_request *rq, int
 static void tell_waits(const struct hzp_scheduler *s, struct hzp_step *step)
 {
     struct hzp_waits *waits = &step->waits;
+    waits->running = s->running;
+    waits->places = s->config.running_max;
     for (int32_t i = 0; i < s->running; i++) {
         const struct hzp_seq *seq = &s->seq[s->order[i]];
         int32_t rows = seq->step == step->number ? seq->part[step->number % 2].rows : 0;

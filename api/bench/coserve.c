@@ -1,11 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/bench/coserve.c - what training costs those who are being served, and what it gets done.
  *
- * Capacity first: as many requests as run at once, back to back. Then requests arrive steadily
- * (exponential gaps, the same ones every time) at half of that rate, with training off and on in
- * turns, so that both see the same machine; and with the device split the plain way, half of the
- * time to each in slices of 50 ms. Training alone is measured in the end, for the gain:
- * serve / serve alone + train / train alone.
+ * Rounds of five phases, in turns, so that all see the same machine:
+ *
+ *     capacity   as many requests as may be in flight, back to back, training off
+ *     off, on    requests arrive (exponential gaps, the same ones every time, stretched so that each
+ *                eight of them last as long as eight on average) at a part of what got through in the
+ *                first round's capacity, training off and on; no more in flight than in `capacity`,
+ *                others wait in the server
+ *     slices     the same with the device split the plain way, half of the time to each, 50 ms
+ *     alone      training alone
+ *
+ *     gain = served / served at capacity + trained / trained alone
+ *
+ * Each in tokens a second over all rounds.  Served are tokens put out within a phase, whosever they
+ * are and whenever they came; a phase counts from when its load has settled: half as long passes before it.  So
+ * an answer that takes longer is not a loss as long as the load is carried: `carried` is what was put
+ * out of what was asked for in that time.  Trained are floating-point operations done, given in the
+ * tokens that training alone learns with as many.
  *
  * With --slo training is held to those goals, and how often they were missed is told.
  */
@@ -16,30 +28,51 @@
 
 #include "base/arena.h"
 #include "base/thread.h"
+#include "nanobatch/loop.h"
 #include "nanobatch/split.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { PROMPT = 64, TOKENS = 48, LIVE_MAX = 256, GAPS_MAX = 1 << 18, FIRST_MAX = 1 << 14 };
+enum { LIVE_MAX = 256, GAPS_MAX = 1 << 20, FIRST_MAX = 1 << 16, SAMPLE_ROWS = 256, BLOCK = 8 };
 
 static const uint64_t slices_ns = 100000000; /* one of each */
 
-/* Who has the device. */
-enum turn { ALONE, TOGETHER, SLICED };
+enum phase { FULL, ALONE, TOGETHER, SLICED, TRAINING, PHASES };
+static const char *const phase_name[PHASES] = {"capacity", "training off", "training on",
+                                               "time-slicing", "training alone"};
 
+/* What one phase got done, over all rounds. */
 struct load {
     double *gap, *first; /* gaps between tokens; times to the first token */
     int64_t gaps, firsts;
-    double seconds;
-    uint64_t tokens, trained_rows;
+    double seconds, flops, least, most; /* least, most: tokens or rows a second of a round */
+    uint64_t tokens, asked, rows;
+    double serve_s, train_s;
+    uint64_t steps;
+    int64_t in_flight;                  /* when it ended, summed */
+};
+
+struct coserve {
+    struct hzp_bench *b;
+    struct hzp_bench_client client;
+    struct hzp_bench_samples feed;
+    struct load load[PHASES];
+    struct hzp_request *live[LIVE_MAX];
+    int lives;
+    int32_t prompt, tokens, at_once;
+    double seconds, rate;               /* of a phase; arrivals a second */
+    uint64_t from_ns, to_ns;            /* of what counts of the phase */
+    double arrival_gap[BLOCK];
+    int gap_at;
 };
 
 static void load_open(struct load *load)
 {
     *load = (struct load){.gap = hzp_xmalloc(GAPS_MAX * sizeof(double)),
-                          .first = hzp_xmalloc(FIRST_MAX * sizeof(double))};
+                          .first = hzp_xmalloc(FIRST_MAX * sizeof(double)),
+                          .least = INFINITY};
 }
 
 static void load_close(struct load *load)
@@ -48,45 +81,51 @@ static void load_close(struct load *load)
     free(load->first);
 }
 
-static void harvest(struct load *load, struct hzp_request **live, int *lives)
+/* ---- one phase ---- */
+
+static bool counts(const struct coserve *c, uint64_t at_ns)
 {
-    for (int i = 0; i < *lives;) {
-        struct hzp_request *rq = live[i];
+    return at_ns >= c->from_ns && at_ns < c->to_ns;
+}
+
+static void count_request(struct coserve *c, struct load *load, struct hzp_request *rq)
+{
+    int32_t count = atomic_load(&rq->out_count);
+    for (int32_t i = 0; i < count; i++) {
+        uint64_t at = rq->out[i].at_ns;
+        if (!counts(c, at))
+            continue;
+        load->tokens++;
+        if (i && load->gaps < GAPS_MAX)
+            load->gap[load->gaps++] = (double)(at - rq->out[i - 1].at_ns) * 1e-9;
+        else if (!i && load->firsts < FIRST_MAX)
+            load->first[load->firsts++] = (double)(at - rq->submitted_ns) * 1e-9;
+    }
+}
+
+static void harvest(struct coserve *c, struct load *load)
+{
+    for (int i = 0; i < c->lives;) {
+        struct hzp_request *rq = c->live[i];
         if (!hzp_request_final(rq)) {
             i++;
             continue;
         }
-        int32_t count = atomic_load(&rq->out_count);
-        load->tokens += (uint64_t)count;
-        load->gaps = hzp_bench_gaps(rq, load->gap, load->gaps, GAPS_MAX);
-        if (count && load->firsts < FIRST_MAX)
-            load->first[load->firsts++] = (double)(rq->out[0].at_ns - rq->submitted_ns) * 1e-9;
+        count_request(c, load, rq);
         hzp_request_destroy(rq);
-        live[i] = live[--*lives];
+        c->live[i] = c->live[--c->lives];
     }
 }
 
-/* Requests per second when `at_once` of them always run. */
-static int capacity(struct hzp_bench *b, struct hzp_bench_client *client, int at_once,
-                    double seconds, double *ret, struct hzp_err_text *reterr)
+static int submit(struct coserve *c, struct load *load, struct hzp_err_text *reterr)
 {
-    struct hzp_request *live[LIVE_MAX];
-    struct load load;
-    int lives = 0;
-    load_open(&load);
-    uint64_t begin = hzp_now_ns(), end = begin + (uint64_t)(seconds * 1e9);
-    int r = HZP_OK;
-    while (r == HZP_OK && (hzp_now_ns() < end || lives)) {
-        while (r == HZP_OK && lives < at_once && hzp_now_ns() < end) {
-            r = hzp_bench_submit(client, PROMPT, TOKENS, &live[lives], reterr);
-            lives += r == HZP_OK;
-        }
-        hzp_wake_wait(client->wake, 100000000);
-        harvest(&load, live, &lives);
-    }
-    *ret = (double)load.firsts / ((double)(hzp_now_ns() - begin) * 1e-9);
-    load_close(&load);
-    return r;
+    int r = hzp_bench_submit(&c->client, c->prompt, c->tokens, &c->live[c->lives], reterr);
+    if (r < 0)
+        return r;
+    if (counts(c, c->live[c->lives]->submitted_ns))
+        load->asked += (uint64_t)c->tokens;
+    c->lives++;
+    return HZP_OK;
 }
 
 static uint64_t trained_rows(struct hzp_bench *b)
@@ -97,72 +136,209 @@ static uint64_t trained_rows(struct hzp_bench *b)
 }
 
 /* Enough samples in the queue that training never waits for one. */
-static void keep_fed(struct hzp_bench *b, struct hzp_bench_samples *feed)
+static void keep_fed(struct coserve *c)
 {
     struct hzp_sample_queue_stats stats;
-    hzp_sample_queue_read_stats(hzp_state_queue(b->engine->state), &stats);
+    struct hzp_engine *e = c->b->engine;
+    hzp_sample_queue_read_stats(hzp_state_queue(e->state), &stats);
     if (stats.samples < 32)
-        hzp_bench_samples_push(feed, 32, HZP_MIN(256, b->engine->plan.recipe.micro_rows));
+        hzp_bench_samples_push(&c->feed, 32, HZP_MIN(SAMPLE_ROWS, e->plan.recipe.micro_rows));
 }
 
-/* Steady arrivals at `rate` for `seconds`, added to load. */
-static int steady(struct hzp_bench *b, struct hzp_bench_client *client,
-                  struct hzp_bench_samples *feed, enum turn turn, double rate, double seconds,
-                  struct load *load, struct hzp_err_text *reterr)
+/* What the engine has done so far. */
+struct progress {
+    struct hzp_loop_stats loop;
+    uint64_t flops, rows, at_ns;
+};
+
+static struct progress progress_of(struct coserve *c)
 {
-    struct hzp_request *live[LIVE_MAX];
-    int lives = 0, r = HZP_OK;
-    uint32_t seed = 99;
-    hzp_trainer_pause(b->engine->trainer, turn == ALONE);
-    hzp_bench_turns_slice(b->turns, b->engine->trainer, turn == SLICED ? slices_ns : 0);
-    hzp_loop_poke(b->engine->loop);
-    uint64_t rows = trained_rows(b), begin = hzp_now_ns(), next = begin;
-    uint64_t end = begin + (uint64_t)(seconds * 1e9);
-    while (r == HZP_OK && hzp_now_ns() < end) {
+    struct progress p = {.flops = hzp_bench_turns_trained(c->b->turns),
+                         .rows = trained_rows(c->b),
+                         .at_ns = hzp_now_ns()};
+    hzp_loop_read_stats(c->b->engine->loop, &p.loop);
+    return p;
+}
+
+/* tokens: put out in the phase. */
+static void count_progress(struct load *load, const struct progress *from,
+                           const struct progress *to, uint64_t tokens)
+{
+    double seconds = (double)(to->at_ns - from->at_ns) * 1e-9;
+    double flops = (double)(to->flops - from->flops);
+    double rate = (tokens ? (double)tokens : flops) / seconds;
+    load->seconds += seconds;
+    load->flops += flops;
+    load->rows += to->rows - from->rows;
+    load->steps += to->loop.serve_steps - from->loop.serve_steps;
+    load->serve_s += (double)(to->loop.serve_ns - from->loop.serve_ns) * 1e-9;
+    load->train_s += (double)(to->loop.train_ns - from->loop.train_ns) * 1e-9;
+    load->least = HZP_MIN(load->least, rate);
+    load->most = HZP_MAX(load->most, rate);
+}
+
+static void let_train(struct coserve *c, enum phase phase)
+{
+    struct hzp_engine *e = c->b->engine;
+    hzp_trainer_pause(e->trainer, phase == FULL || phase == ALONE);
+    hzp_bench_turns_slice(c->b->turns, e->trainer, phase == SLICED ? slices_ns : 0);
+    hzp_loop_poke(e->loop);
+}
+
+/* Who is still in flight ends before the next phase; his tokens within the phase count. */
+static void drain(struct coserve *c, struct load *load)
+{
+    hzp_bench_turns_slice(c->b->turns, c->b->engine->trainer, 0);
+    hzp_trainer_pause(c->b->engine->trainer, true);
+    while (c->lives) {
+        hzp_wake_wait(c->client.wake, 100000000);
+        harvest(c, load);
+    }
+}
+
+/* The next ones, in seconds: exponential, so that all of them together last as long as BLOCK requests
+ * do on average.  So a short phase has the load it is said to have. */
+static void draw_gaps(struct coserve *c, uint32_t *seed)
+{
+    double all = 0;
+    for (int i = 0; i < BLOCK; i++) {
+        *seed = *seed * 1664525u + 1013904223u;
+        c->arrival_gap[i] = -log(((*seed >> 8) + 1) / 16777217.0);
+        all += c->arrival_gap[i];
+    }
+    for (int i = 0; i < BLOCK; i++)
+        c->arrival_gap[i] *= BLOCK / (c->rate * all);
+}
+
+/* Requests that are due: as many as may run, or who arrived. */
+static int arrive(struct coserve *c, enum phase phase, struct load *load, uint32_t *seed,
+                  uint64_t *next_ns, struct hzp_err_text *reterr)
+{
+    int most = phase == FULL ? c->at_once : phase == TRAINING ? 0 : LIVE_MAX;
+    while (c->lives < most && (phase == FULL || *next_ns <= hzp_now_ns())) {
+        HZP_TRY(submit(c, load, reterr));
+        if (c->gap_at % BLOCK == 0)
+            draw_gaps(c, seed);
+        *next_ns += (uint64_t)(c->arrival_gap[c->gap_at++ % BLOCK] * 1e9);
+    }
+    return HZP_OK;
+}
+
+/* Until to_ns; *ret_from: where the engine was when the phase began to count. */
+static int keep_up(struct coserve *c, enum phase phase, uint32_t seed, struct load *load,
+                   struct progress *ret_from, struct hzp_err_text *reterr)
+{
+    uint64_t next = hzp_now_ns();
+    c->gap_at = 0;
+    ret_from->at_ns = 0;
+    while (hzp_now_ns() < c->to_ns) {
+        if (!ret_from->at_ns && hzp_now_ns() >= c->from_ns)
+            *ret_from = progress_of(c);
+        HZP_TRY(arrive(c, phase, load, &seed, &next, reterr));
+        if (phase >= TOGETHER)
+            keep_fed(c);
         uint64_t now = hzp_now_ns();
-        while (r == HZP_OK && next <= now && lives < LIVE_MAX) {
-            r = hzp_bench_submit(client, PROMPT, TOKENS, &live[lives], reterr);
-            lives += r == HZP_OK;
-            seed = seed * 1664525u + 1013904223u;
-            next += (uint64_t)(-log(((seed >> 8) + 1) / 16777217.0) / rate * 1e9);
-        }
-        if (turn != ALONE)
-            keep_fed(b, feed);
-        now = hzp_now_ns();
-        hzp_wake_wait(client->wake, next > now ? HZP_MIN(next - now, 20000000u) : 0);
-        harvest(load, live, &lives);
+        uint64_t until = HZP_MIN(now + 20000000u, ret_from->at_ns ? c->to_ns : c->from_ns);
+        if (phase != FULL && phase != TRAINING)
+            until = HZP_MIN(until, next);
+        hzp_wake_wait(c->client.wake, until > now ? until - now : 0);
+        harvest(c, load);
     }
-    load->trained_rows += trained_rows(b) - rows;
-    load->seconds += (double)(hzp_now_ns() - begin) * 1e-9;
-    hzp_bench_turns_slice(b->turns, b->engine->trainer, 0);
-    hzp_trainer_pause(b->engine->trainer, true);
-    while (lives) {
-        hzp_wake_wait(client->wake, 100000000);
-        struct load late = {
-            .gap = load->gap, .first = load->first, .gaps = GAPS_MAX, .firsts = FIRST_MAX};
-        harvest(&late, live, &lives);
-    }
+    return HZP_OK;
+}
+
+static int run_phase(struct coserve *c, enum phase phase, double seconds, uint32_t seed,
+                     struct load *load, struct hzp_err_text *reterr)
+{
+    struct progress from, to;
+    uint64_t before = load->tokens;
+    c->from_ns = hzp_now_ns() + (uint64_t)(seconds * 5e8);
+    c->to_ns = c->from_ns + (uint64_t)(seconds * 1e9);
+    let_train(c, phase);
+    int r = keep_up(c, phase, seed, load, &from, reterr);
+    to = progress_of(c);
+    load->in_flight += c->lives;
+    drain(c, load);
+    if (r == HZP_OK && from.at_ns)
+        count_progress(load, &from, &to, load->tokens - before);
     return r;
 }
 
-static double train_alone(struct hzp_bench *b, struct hzp_bench_samples *feed, double seconds)
+/* Off and on in turns, so that both see the same machine. */
+static int measure(struct coserve *c, double load_part, int rounds, struct hzp_err_text *reterr)
 {
-    uint64_t rows = trained_rows(b), begin = hzp_now_ns();
-    hzp_trainer_pause(b->engine->trainer, false);
-    hzp_loop_poke(b->engine->loop);
-    while ((double)(hzp_now_ns() - begin) * 1e-9 < seconds) {
-        struct timespec nap = {.tv_nsec = 5000000};
-        keep_fed(b, feed);
-        nanosleep(&nap, NULL);
-    }
-    double rate = (double)(trained_rows(b) - rows) / ((double)(hzp_now_ns() - begin) * 1e-9);
-    hzp_trainer_pause(b->engine->trainer, true);
-    return rate;
+    struct load lost;
+    load_open(&lost);
+    struct hzp_split *split = hzp_loop_split(c->b->engine->loop);
+    struct hzp_policy policy, none;
+    hzp_split_policy(split, &policy);
+    none = policy;
+    none.itl_ns = none.ttft_ns = 0;
+    /* Kernels are chosen, prices and what goals leave are learned first; the first requests of all
+     * take as long as they do. */
+    hzp_split_set_policy(split, &none);
+    int r = run_phase(c, FULL, c->seconds / 8, 1, &lost, reterr);
+    c->rate = load_part * (double)lost.tokens / lost.seconds / c->tokens;
+    if (r == HZP_OK)
+        r = run_phase(c, TRAINING, c->seconds / 4, 1, &lost, reterr);
+    hzp_split_set_policy(split, &policy);
+    if (r == HZP_OK)
+        r = run_phase(c, TOGETHER, c->seconds / 2, 7, &lost, reterr);
+    load_close(&lost);
+    for (int turn = 0; r == HZP_OK && turn < rounds; turn++)
+        for (int phase = FULL; r == HZP_OK && phase < PHASES; phase++) {
+            r = run_phase(c, (enum phase)phase, c->seconds, 99 + (uint32_t)turn, &c->load[phase],
+                          reterr);
+            if (phase == FULL && turn == 0)
+                c->rate = load_part * (double)c->load[FULL].tokens / c->load[FULL].seconds /
+                          c->tokens;
+        }
+    return r;
 }
 
-static void report(struct hzp_bench *b, const char *what, struct load *load)
+/* ---- telling ---- */
+
+static void tell(struct hzp_bench *b, const char *what, const char *of, double value,
+                 const char *unit)
 {
     char name[80];
+    snprintf(name, sizeof(name), "%s: %s", what, of);
+    hzp_bench_plain(b, name, value, unit);
+}
+
+static void tell_goals(struct hzp_bench *b, const char *what, const struct load *load)
+{
+    struct hzp_policy policy;
+    hzp_split_policy(hzp_loop_split(b->engine->loop), &policy);
+    for (int i = 0; i < 2; i++) {
+        double goal = (double)(i ? policy.ttft_ns : policy.itl_ns) * 1e-9, missed = 0;
+        const double *value = i ? load->first : load->gap;
+        int64_t n = i ? load->firsts : load->gaps;
+        for (int64_t k = 0; k < n; k++)
+            missed += value[k] > goal;
+        if (goal > 0 && n)
+            tell(b, what, i ? "first tokens beyond the goal" : "gaps beyond the goal",
+                 100 * missed / (double)n, "%");
+    }
+}
+
+/* Where a step's time went. */
+static void tell_steps(struct hzp_bench *b, const char *what, const struct load *load)
+{
+    if (!load->steps)
+        return;
+    double steps = (double)load->steps;
+    tell(b, what, "tokens a step", (double)load->tokens / steps, "");
+    tell(b, what, "wall time a step", 1e3 * load->seconds / steps, "ms");
+    tell(b, what, "of it device time of serving", 1e3 * load->serve_s / steps, "ms");
+    tell(b, what, "of it device time of training", 1e3 * load->train_s / steps, "ms");
+}
+
+static void report(struct coserve *c, enum phase phase)
+{
+    struct hzp_bench *b = c->b;
+    struct load *load = &c->load[phase];
+    const char *what = phase_name[phase];
     const struct {
         const char *text;
         double *value;
@@ -174,45 +350,40 @@ static void report(struct hzp_bench *b, const char *what, struct load *load)
         {"first token p50", load->first, load->firsts, 0.5},
         {"first token p99", load->first, load->firsts, 0.99},
     };
-    for (int i = 0; i < HZP_COUNT(row); i++) {
-        snprintf(name, sizeof(name), "%s: %s", what, row[i].text);
-        hzp_bench_plain(b, name, 1e3 * hzp_bench_quantile(row[i].value, row[i].n, row[i].p), "ms");
-    }
-    struct hzp_policy policy;
-    hzp_split_policy(hzp_loop_split(b->engine->loop), &policy);
-    for (int i = 0; i < 2; i++) {
-        double goal = (double)(i ? policy.ttft_ns : policy.itl_ns) * 1e-9, missed = 0;
-        const double *value = i ? load->first : load->gap;
-        int64_t n = i ? load->firsts : load->gaps;
-        for (int64_t k = 0; k < n; k++)
-            missed += value[k] > goal;
-        snprintf(name, sizeof(name), "%s: %s beyond the goal", what, i ? "first tokens" : "gaps");
-        if (goal > 0 && n)
-            hzp_bench_plain(b, name, 100 * missed / (double)n, "%");
-    }
-    snprintf(name, sizeof(name), "%s: served", what);
-    hzp_bench_plain(b, name, (double)load->tokens / load->seconds, "tokens/s");
+    for (int i = 0; i < HZP_COUNT(row); i++)
+        tell(b, what, row[i].text, 1e3 * hzp_bench_quantile(row[i].value, row[i].n, row[i].p), "ms");
+    tell_goals(b, what, load);
+    tell(b, what, "served", (double)load->tokens / load->seconds, "tokens/s");
+    tell(b, what, "served, most over least of the rounds", load->most / load->least, "x");
+    if (phase != FULL)
+        tell(b, what, "carried of what was asked for", (double)load->tokens / (double)load->asked,
+             "x");
+    tell(b, what, "in flight or waiting at the end", (double)load->in_flight /
+         (double)b->options->coserve_rounds, "requests");
+    tell_steps(b, what, load);
 }
 
 /* One way of splitting the device, against serving alone and training alone. */
-static void compare(struct hzp_bench *b, const char *what, struct load *off, struct load *on,
-                    double alone)
+static void compare(struct coserve *c, enum phase phase)
 {
     char name[80];
-    double trained = (double)on->trained_rows / on->seconds;
-    double p99_off = hzp_bench_quantile(off->gap, off->gaps, 0.99);
-    double p99_on = hzp_bench_quantile(on->gap, on->gaps, 0.99);
-    report(b, what, on);
+    struct hzp_bench *b = c->b;
+    struct load *on = &c->load[phase], *off = &c->load[ALONE];
+    const struct load *full = &c->load[FULL], *alone = &c->load[TRAINING];
+    const char *what = phase_name[phase];
+    report(c, phase);
+    double part = on->flops / on->seconds / (alone->flops / alone->seconds);
+    double rows = (double)alone->rows / alone->seconds;
     snprintf(name, sizeof(name), "%s: trained", what);
-    hzp_bench_figure(b, name, trained, "tokens/s", HZP_BENCH_OTHER, alone, "training alone");
-    snprintf(name, sizeof(name), "%s: gap p99 over training off", what);
-    hzp_bench_plain(b, name, p99_on / p99_off, "x");
-    double served = (double)on->tokens / on->seconds / ((double)off->tokens / off->seconds);
-    snprintf(name, sizeof(name), "%s: served over training off", what);
-    hzp_bench_plain(b, name, served, "x");
-    /* Serving alone at full load is twice the half load that `off` saw. */
-    snprintf(name, sizeof(name), "%s: co-serving gain", what);
-    hzp_bench_plain(b, name, served / 2 + trained / alone, "x");
+    hzp_bench_figure(b, name, part * rows, "tokens/s", HZP_BENCH_OTHER, rows, "training alone");
+    tell(b, what, "gap p99 over training off",
+         hzp_bench_quantile(on->gap, on->gaps, 0.99) / hzp_bench_quantile(off->gap, off->gaps, 0.99),
+         "x");
+    double rate = (double)on->tokens / on->seconds;
+    tell(b, what, "served over training off", rate / ((double)off->tokens / off->seconds), "x");
+    double served = rate / ((double)full->tokens / full->seconds);
+    tell(b, what, "served over capacity", served, "x");
+    tell(b, what, "co-serving gain", served + part, "x");
 }
 
 /* What held training where it was, over all steps that had requests and training. */
@@ -229,6 +400,14 @@ static void tell_limits(struct hzp_bench *b)
                  hzp_split_limit_name((enum hzp_split_limit)i));
         hzp_bench_plain(b, name, 100 * (double)r->limited[i] / (double)all, "%");
     }
+    double served = HZP_MAX((double)r->steps, 1.0);
+    hzp_bench_plain(b, "steps that trained, of those that served", 100 * (double)r->trained / served, "%");
+    hzp_bench_plain(b, "of them beside serving", 100 * (double)r->beside / served, "%");
+    hzp_bench_plain(b, "waits for training, by steps that served", 100 * (double)r->held / served, "%");
+    hzp_bench_plain(b, "newest step: serving alone, predicted", 1e-6 * r->alone_ns, "ms");
+    hzp_bench_plain(b, "newest step: slowdown by training, predicted", r->slowdown, "x");
+    hzp_bench_plain(b, "newest step: gap, predicted", 1e-6 * r->gap_ns, "ms");
+    hzp_bench_plain(b, "newest step: gap, 99 of 100, predicted", 1e-6 * r->gap_p99_ns, "ms");
     hzp_bench_plain(b, "predicted gaps: mean error", 100 * r->error, "%");
     free(r);
 }
@@ -252,55 +431,41 @@ static void tell_switches(struct hzp_bench *b)
     free(s);
 }
 
-/* Off and on in turns, so that both see the same machine. */
-static int measure(struct hzp_bench *b, struct hzp_bench_client *client,
-                   struct hzp_bench_samples *feed, double rate, double seconds,
-                   struct load load[3], struct hzp_err_text *reterr)
-{
-    int r = HZP_OK;
-    /* What goals leave is learned first. */
-    if (b->options->load_slo) {
-        struct load lost;
-        load_open(&lost);
-        r = steady(b, client, feed, TOGETHER, rate / 2, seconds / 2, &lost, reterr);
-        load_close(&lost);
-    }
-    for (int turn = 0; r == HZP_OK && turn < (b->quick ? 1 : 3); turn++)
-        for (int who = ALONE; r == HZP_OK && who <= SLICED; who++)
-            r = steady(b, client, feed, (enum turn)who, rate / 2, seconds, &load[who], reterr);
-    return r;
-}
-
 int hzp_bench_coserve(struct hzp_bench *b, struct hzp_err_text *reterr)
 {
+    const struct hzp_options *o = b->options;
     if (!b->engine->trainer)
         return hzp_fail(reterr, HZP_EINVAL, "bench coserve: the engine has no trainer");
-    struct hzp_bench_client client;
-    struct hzp_bench_samples feed;
-    struct load load[3];
-    int at_once = (int)HZP_MIN(b->options->running_max, 16);
-    double rate = 0, seconds = b->quick ? 3 : 10;
-    hzp_bench_client_open(b, &client);
-    hzp_bench_samples_open(b, &feed);
-    for (int i = 0; i < HZP_COUNT(load); i++)
-        load_open(&load[i]);
+    if (o->load_input + o->load_output > b->engine->model->positions)
+        return hzp_fail(reterr, HZP_EINVAL, "bench coserve: --input-len and --output-len are more "
+                        "than the context's %d tokens", b->engine->model->positions);
+    struct coserve *c = hzp_xcalloc(1, sizeof(*c));
+    c->b = b;
+    c->prompt = (int32_t)o->load_input;
+    c->tokens = (int32_t)o->load_output;
+    c->at_once = (int)HZP_MIN(o->running_max, LIVE_MAX);
+    c->seconds = b->quick ? HZP_MIN(o->coserve_seconds, 3) : o->coserve_seconds;
+    hzp_bench_client_open(b, &c->client);
+    hzp_bench_samples_open(b, &c->feed);
+    for (int i = 0; i < PHASES; i++)
+        load_open(&c->load[i]);
     hzp_trainer_pause(b->engine->trainer, true);
-    int r = capacity(b, &client, at_once, seconds, &rate, reterr);
+    int r = measure(c, o->coserve_load, b->quick ? 1 : (int)o->coserve_rounds, reterr);
     if (r == HZP_OK) {
-        hzp_bench_plain(b, "capacity, 64 tokens in, 48 out", rate, "requests/s");
-        r = measure(b, &client, &feed, rate, seconds, load, reterr);
-    }
-    if (r == HZP_OK) {
-        double alone = train_alone(b, &feed, seconds);
-        report(b, "training off", &load[ALONE]);
-        compare(b, "training on", &load[ALONE], &load[TOGETHER], alone);
-        compare(b, "time-slicing", &load[ALONE], &load[SLICED], alone);
+        report(c, FULL);
+        report(c, ALONE);
+        compare(c, TOGETHER);
+        compare(c, SLICED);
+        const struct load *alone = &c->load[TRAINING];
+        tell(b, phase_name[TRAINING], "most over least of the rounds", alone->most / alone->least,
+             "x");
         tell_limits(b);
         tell_switches(b);
     }
-    for (int i = 0; i < HZP_COUNT(load); i++)
-        load_close(&load[i]);
-    hzp_bench_samples_close(&feed);
-    hzp_bench_client_close(&client);
+    for (int i = 0; i < PHASES; i++)
+        load_close(&c->load[i]);
+    hzp_bench_samples_close(&c->feed);
+    hzp_bench_client_close(&c->client);
+    free(c);
     return r;
 }

@@ -10,6 +10,7 @@ struct hzp_bench_turns {
     struct hzp_source source;
     _Atomic uint64_t period_ns;
     struct hzp_trainer *_Atomic trainer;
+    _Atomic uint64_t trained_flops;
     uint64_t served_end_ns; /* 0: the last step did not serve, or nothing has */
     double served_s;
     int64_t between;
@@ -30,12 +31,21 @@ static bool offer(struct hzp_source *source, struct hzp_step *step)
     return true;
 }
 
+static uint64_t flops_of(const struct hzp_step *step)
+{
+    uint64_t flops = 0;
+    for (int32_t i = step->from; step->chain && i < step->to; i++)
+        flops += hzp_op_cost(step->chain->item[i].op, step->chain->item[i].args).flops;
+    return flops;
+}
+
 static void deliver(struct hzp_source *source, const struct hzp_step *step, int status)
 {
     struct hzp_bench_turns *t = HZP_CONTAINER_OF(source, struct hzp_bench_turns, source);
     struct hzp_bench_switches *s = &t->switches;
     if (status < 0 || !step->batch)
         return;
+    atomic_fetch_add(&t->trained_flops, flops_of(step));
     struct hzp_trainer *trainer = atomic_load(&t->trainer);
     struct hzp_trainer_stats stats = {.paused = true};
     if (trainer && !atomic_load(&t->period_ns))
@@ -44,6 +54,8 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step, int 
         t->served_end_ns = 0;
         return;
     }
+    if (step->batch->rows == 0 && step->rows_left == 0)
+        return; /* requests run, and wait for training: no pause */
     if (step->batch->rows > 0) {
         t->served_end_ns = step->end_ns;
         t->served_s = (double)(step->end_ns - step->begin_ns) * 1e-9;
@@ -87,6 +99,11 @@ void hzp_bench_turns_slice(struct hzp_bench_turns *t, struct hzp_trainer *traine
 {
     atomic_store(&t->trainer, trainer);
     atomic_store(&t->period_ns, period_ns);
+}
+
+uint64_t hzp_bench_turns_trained(const struct hzp_bench_turns *t)
+{
+    return atomic_load(&((struct hzp_bench_turns *)t)->trained_flops);
 }
 
 const struct hzp_bench_switches *hzp_bench_turns_switches(const struct hzp_bench_turns *t)

@@ -23,6 +23,10 @@ struct hzp_source *hzp_bench_turns_source(struct hzp_bench_turns *t);
 void hzp_bench_turns_slice(struct hzp_bench_turns *t, struct hzp_trainer *trainer,
                            uint64_t period_ns);
 
+/* Thread: any.  Floating-point operations of the training issued since create: finer than counting
+ * micro-batches as they end. */
+uint64_t hzp_bench_turns_trained(const struct hzp_bench_turns *t);
+
 /* Pauses of requests that were seen while training had work: from the end of the last step that
  * served to the begin of the first that trained, in seconds, and the steps between. */
 enum { HZP_BENCH_SWITCHES_MAX = 4096 };

@@ -34,6 +34,29 @@ static void open_split(double share, bool beside)
     open_policy(&(struct hzp_policy){.train_share = share, .train_max = 1}, beside);
 }
 
+static uint64_t items_within(const struct hzp_split_step *step, uint64_t item_ns)
+{
+    uint64_t train = 0;
+    while (item_ns > 0 && step->train_ns > 0 &&
+           (train == 0 ? item_ns <= HZP_MAX(step->item_ns, step->train_ns)
+                       : train + item_ns <= step->train_ns))
+        train += item_ns;
+    return train;
+}
+
+/* A wait for training, which has no serving in it. */
+static uint64_t wait_out(struct hzp_split_step *step, uint64_t item_ns)
+{
+    struct hzp_exec_times times = {.train_ns = items_within(step, item_ns)};
+    hzp_split_taken(&split, step, times.train_ns > 0, (double)times.train_ns);
+    now_ns += times.train_ns;
+    if (times.train_ns > 0)
+        hzp_split_ended(&split, step, &times, now_ns, (double)item_ns);
+    hzp_split_begin(&split, step, now_ns);
+    assert_false(step->hold);
+    return times.train_ns;
+}
+
 /* Runs a step in which serving takes serve_ns and training all it may, in items of item_ns: the
  * last of them may overrun.  Returns what training took. */
 static uint64_t run(int32_t decode, int32_t prompt, uint64_t serve_ns, uint64_t item_ns)
@@ -41,20 +64,18 @@ static uint64_t run(int32_t decode, int32_t prompt, uint64_t serve_ns, uint64_t 
     struct hzp_split_step step;
     struct hzp_batch batch = {.rows = decode + prompt, .decode_segs = decode, .pos = pos};
     hzp_split_begin(&split, &step, now_ns);
+    uint64_t waited = step.hold ? wait_out(&step, item_ns) : 0;
     if (batch.rows > 0)
         hzp_split_serve(&split, &step, &batch, &waits);
     struct hzp_exec_times times = {.serve_ns = batch.rows ? serve_ns : 0};
     times.serve_end_ns = times.serve_ns;
-    while (item_ns > 0 && step.train_ns > 0 &&
-           (times.train_ns == 0 ? item_ns <= HZP_MAX(step.item_ns, step.train_ns)
-                                : times.train_ns + item_ns <= step.train_ns))
-        times.train_ns += item_ns;
+    times.train_ns = items_within(&step, item_ns);
     hzp_split_taken(&split, &step, times.train_ns > 0, (double)times.train_ns);
     bool beside = step.beside;
     times.train_end_ns = times.train_ns;
     now_ns += beside ? HZP_MAX(times.serve_ns, times.train_ns) : times.serve_ns + times.train_ns;
     hzp_split_ended(&split, &step, &times, now_ns, (double)item_ns);
-    return times.train_ns;
+    return times.train_ns + waited;
 }
 
 static void test_an_idle_device_is_trainings(void **state)
@@ -147,6 +168,70 @@ static void test_gaps_are_filled_up_to_their_goal(void **state)
         }
         /* No step is like another in life; here all are, so nearly all of it is used. */
         assert_true(train > 2000 * (beside ? 36 : 26) * 0.97 * MS);
+    }
+}
+
+/* Nobody who comes is to wait for a place: training's part shrinks where they are scarce. */
+static void test_steps_are_shorter_where_places_are_scarce(void **state)
+{
+    (void)state;
+    for (int beside = 0; beside < 2; beside++) {
+        open_policy(&(struct hzp_policy){.itl_ns = 60 * MS, .train_max = 1}, beside);
+        for (int i = 0; i < 1000; i++)
+            run(4, 0, 10 * MS, MS);
+        waits = (struct hzp_waits){.running = 4, .places = 8};
+        assert_true(run(4, 0, 10 * MS, MS) > 40 * MS);
+        waits.running = 6;
+        run(4, 0, 10 * MS, MS);
+        assert_in_range(run(4, 0, 10 * MS, MS), 15 * MS, 35 * MS);
+        waits.running = 8; /* beside serving it may still run: that is in time */
+        run(4, 0, 10 * MS, MS);
+        assert_in_range(run(4, 0, 10 * MS, MS), beside ? 5 * MS : 0, beside ? 11 * MS : 0);
+        waits.running = 3;
+        run(4, 0, 10 * MS, MS);
+        assert_true(run(4, 0, 10 * MS, MS) > 40 * MS);
+        /* Who has waited for long without rows, however many places there are, ends it. */
+        waits = (struct hzp_waits){.count = 1, .of = {{now_ns, 100, 0}}};
+        assert_true(run(4, 0, 10 * MS, MS) > 40 * MS);
+        now_ns += 300u * MS;
+        for (int i = 0; i < 60; i++)
+            run(4, 0, 10 * MS, MS);
+        assert_int_equal(run(4, 0, 10 * MS, MS), 0);
+    }
+}
+
+/* A step that would miss its goal beside training has the whole device. */
+static void test_beside_only_where_that_is_in_time(void **state)
+{
+    (void)state;
+    for (int slow = 0; slow < 2; slow++) {
+        open_policy(&(struct hzp_policy){.itl_ns = 14 * MS, .train_max = 1}, true);
+        uint64_t train = 0;
+        for (int i = 0; i < 2000; i++) {
+            struct hzp_split_step step;
+            struct hzp_batch batch = {.rows = 4, .decode_segs = 4, .pos = pos};
+            hzp_split_begin(&split, &step, now_ns);
+            if (step.hold)
+                train += wait_out(&step, MS / 4);
+            hzp_split_serve(&split, &step, &batch, &waits);
+            struct hzp_exec_times times = {.serve_ns = 10 * MS};
+            times.train_ns = items_within(&step, MS / 4);
+            hzp_split_taken(&split, &step, times.train_ns > 0, (double)times.train_ns);
+            if (step.beside)
+                times.serve_ns = (slow ? 18 : 11) * MS;
+            times.serve_end_ns = times.serve_ns;
+            times.train_end_ns = times.train_ns;
+            now_ns += times.serve_ns + (step.beside ? 0 : times.train_ns);
+            train += times.train_ns;
+            hzp_split_ended(&split, &step, &times, now_ns, MS / 4);
+        }
+        struct hzp_split_report *report = test_malloc(sizeof(*report));
+        hzp_split_read(&split, now_ns, report);
+        if (slow)
+            assert_true(report->beside < 200);
+        else
+            assert_true(report->beside > 1500 && train > 1500u * 10 * MS);
+        test_free(report);
     }
 }
 
@@ -284,6 +369,8 @@ int main(void)
         cmocka_unit_test(test_an_overrun_is_paid_back),
         cmocka_unit_test(test_beside_it_is_as_long_as_serving),
         cmocka_unit_test(test_gaps_are_filled_up_to_their_goal),
+        cmocka_unit_test(test_steps_are_shorter_where_places_are_scarce),
+        cmocka_unit_test(test_beside_only_where_that_is_in_time),
         cmocka_unit_test(test_serving_that_misses_alone_is_left_alone),
         cmocka_unit_test(test_the_most_is_the_most),
         cmocka_unit_test(test_an_item_that_does_not_fit_is_rare),

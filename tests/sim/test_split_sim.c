@@ -129,7 +129,6 @@ static void fill(struct run *r, struct hzp_batch *batch, struct hzp_waits *waits
     const struct world *w = r->w;
     double reads = 0;
     batch->rows = 0;
-    waits->count = 0;
     while (r->next < REQUESTS && r->running < RUNNING_MAX &&
            w->asked[r->next].at_ns <= r->now_ns)
         r->seq[r->running++] = (struct sequence){.asked = &w->asked[r->next++]};
@@ -209,25 +208,28 @@ static void one_step(struct run *r)
     static int32_t pos[ROWS_MAX + RUNNING_MAX];
     const struct world *w = r->w;
     struct hzp_batch batch = {.pos = pos};
-    struct hzp_waits waits;
+    struct hzp_waits waits = {.count = 0};
     struct hzp_split_step step;
     struct hzp_exec_times times = {0};
     double price = 0, tokens_ns;
     hzp_split_begin(r->split, &step, (uint64_t)r->now_ns);
-    fill(r, &batch, &waits);
+    if (step.hold && !r->train)
+        hzp_split_begin(r->split, &step, (uint64_t)r->now_ns);
+    if (!step.hold)
+        fill(r, &batch, &waits);
     if (batch.rows > 0)
         hzp_split_serve(r->split, &step, &batch, &waits);
     double train = take_slice(r, &step, &price);
-    if (batch.rows == 0 && r->train && train <= 0)
+    if (batch.rows == 0 && r->train && train <= 0 && !step.hold)
         r->ret->late_pauses++;
-    hzp_split_taken(r->split, &step, train > 0, batch.rows ? price : 0);
+    hzp_split_taken(r->split, &step, train > 0, batch.rows || step.hold ? price : 0);
     double serve = batch.rows ? scattered(w, &r->random, serving_takes(w, &step.shape)) : 0;
     double host = batch.rows ? w->host_ns : 0, took;
     if (train > 0 && batch.rows)
         serve *= 1 + w->slow * (step.beside ? HZP_MIN(train / serve, 1.0) : 0.2);
     took = step.beside ? HZP_MAX(serve, train) : serve + train;
-    tokens_ns = r->now_ns + host + (w->early ? serve : took);
-    if (batch.rows == 0 && train <= 0) /* sleeps until somebody comes */
+    tokens_ns = r->now_ns + host + (w->early || step.beside ? serve : took);
+    if (batch.rows == 0 && train <= 0 && !step.hold) /* sleeps until somebody comes */
         took = r->next < REQUESTS ? w->asked[r->next].at_ns - r->now_ns + 1 : 0;
     times.serve_ns = (uint64_t)serve;
     times.train_ns = (uint64_t)train;
@@ -239,7 +241,7 @@ static void one_step(struct run *r)
     if (r->next > WARM_UP) {
         r->ret->serve_ns += serve;
         r->ret->train_ns += train;
-        r->ret->step_train_ns += batch.rows ? train : 0;
+        r->ret->step_train_ns += batch.rows || step.hold ? train : 0;
         r->ret->all_ns += host + took;
     }
 }
