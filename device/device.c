@@ -210,10 +210,11 @@ bool hzp_device_has_graphs(const struct hzp_device *dev)
     return dev->backend->graph_begin;
 }
 
-int hzp_graph_begin(struct hzp_lane *lane)
+int hzp_graph_begin(struct hzp_lane *const *lane, int lanes)
 {
-    const struct hzp_backend *backend = lane->dev->backend;
-    return backend->graph_begin ? backend->graph_begin(lane) : HZP_EUNSUP;
+    HZP_ASSERT(lanes >= 1 && lanes <= HZP_GRAPH_LANES_MAX);
+    const struct hzp_backend *backend = lane[0]->dev->backend;
+    return backend->graph_begin ? backend->graph_begin(lane, lanes) : HZP_EUNSUP;
 }
 
 int hzp_graph_end(struct hzp_lane *lane, struct hzp_graph **ret)

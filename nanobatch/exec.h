@@ -10,7 +10,7 @@
  * host need not be there for it.
  *
  * Where the device has graphs, a decode step that comes again is issued as one (graphs.h); it is then
- * timed as a whole, and its items get shares of that by their prices.
+ * timed as a whole, and the items of each of its lanes get shares of that by their prices.
  *
  * It also times each op, which is what prices are learned from; on devices that do not time single
  * ops only the whole run, which it divides by prices.

@@ -135,6 +135,7 @@ static void cuda_close(struct hzp_device *base)
 {
     struct hzp_cuda_device *dev = (struct hzp_cuda_device *)base;
     hzp_cuda_products_close(dev->products);
+    hzp_cuda_graphs_end(dev);
     hzp_cuda_time_close(dev);
     hzp_cuda_green_close(dev);
     free(dev);

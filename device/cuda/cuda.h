@@ -54,6 +54,9 @@ struct hzp_cuda_device {
     struct hzp_cuda_lane *lane_list; /* all open lanes */
     uint64_t lane_ids;
     bool capturing; /* a graph is being made: errors end the graph, not the device */
+    struct hzp_cuda_lane *capture[HZP_GRAPH_LANES_MAX]; /* of these lanes, while it is */
+    int captures;
+    cudaEvent_t join; /* by which lanes of a graph follow one another; NULL: none was made yet */
     struct {        /* time.c: events that are not in use, and the device's clock */
         cudaEvent_t *spare;
         int spares, room;
@@ -161,10 +164,11 @@ int hzp_cuda_time_read(struct hzp_cuda_lane *lane, uint64_t upto);
 void hzp_cuda_time_close(struct hzp_cuda_device *dev);
 
 /* graph.c */
-int hzp_cuda_graph_begin(struct hzp_lane *lane);
+int hzp_cuda_graph_begin(struct hzp_lane *const *lane, int lanes);
 int hzp_cuda_graph_end(struct hzp_lane *lane, struct hzp_graph **ret);
 int hzp_cuda_graph_launch(struct hzp_graph *graph, struct hzp_lane *lane);
 void hzp_cuda_graph_close(struct hzp_graph *graph);
+void hzp_cuda_graphs_end(struct hzp_cuda_device *dev); /* when the device closes */
 
 /* matmul.c.  HZP_EUNSUP: there is no cuBLASLt. */
 int hzp_cuda_products_open(struct hzp_cuda_device *dev, struct hzp_cuda_products **ret,
