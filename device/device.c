@@ -205,6 +205,13 @@ int hzp_lane_time(struct hzp_lane *lane, struct hzp_span *span)
     return backend->lane_time ? backend->lane_time(lane, span) : HZP_EUNSUP;
 }
 
+void hzp_device_prepare_shares(struct hzp_device *dev, const int *units, int lanes)
+{
+    HZP_ASSERT(lanes >= 0 && lanes <= HZP_GRAPH_LANES_MAX);
+    if (dev->backend->shares_prepare && lanes > 0)
+        dev->backend->shares_prepare(dev, units, lanes);
+}
+
 bool hzp_device_has_graphs(const struct hzp_device *dev)
 {
     return dev->backend->graph_begin;

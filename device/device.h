@@ -73,6 +73,9 @@ struct hzp_backend {
     /* (optional) NULL: lanes have no shares. */
     int (*lane_set_share)(struct hzp_lane *lane, int units);
 
+    /* (optional) NULL: there is nothing to make. */
+    void (*shares_prepare)(struct hzp_device *dev, const int *units, int lanes);
+
     /* (optional) NULL: single ops are not timed. */
     int (*lane_time)(struct hzp_lane *lane, struct hzp_span *span);
 
@@ -125,6 +128,10 @@ int hzp_lane_wait(struct hzp_lane *lane, struct hzp_fence *fence);
  * returns.  Waits until every lane is idle if anything changes: for between steps.  A device that
  * knows no shares, or has one unit, changes nothing.  HZP_ENOMEM. */
 int hzp_lane_set_share(struct hzp_lane *lane, int units);
+
+/* Lanes will have such shares side by side, hzp_lane_set_share each: whatever takes time to make of that
+ * is made now.  For the start; at most HZP_GRAPH_LANES_MAX lanes. */
+void hzp_device_prepare_shares(struct hzp_device *dev, const int *units, int lanes);
 
 /* The next op or copy issued on the lane leaves its times in *span, which must live, and may be
  * read, as a fence recorded behind it says.  HZP_EUNSUP: the device does not time single ops. */

@@ -137,6 +137,12 @@ bool hzp_exec_queues(const struct hzp_exec *e, const struct hzp_plan *plan)
            (e->dev->backend->fence_record && e->dev->threads > 1 && lanes_used(plan, used) > 1);
 }
 
+/* What lane l has of a plan on `lanes` lanes whose shape says so many units. */
+static int share_of(const struct hzp_exec *e, int units, int lanes)
+{
+    return units ? units : HZP_MAX(e->dev->threads / HZP_MAX(lanes, 1), 1);
+}
+
 /* Several lanes get shares of their own; a plan of one lane has the whole device. */
 static int share(struct hzp_exec *e, const struct hzp_plan *plan, bool *ret_inlined)
 {
@@ -144,12 +150,36 @@ static int share(struct hzp_exec *e, const struct hzp_plan *plan, bool *ret_inli
     int lanes = lanes_used(plan, used);
     *ret_inlined = true;
     for (int l = 0; l < HZP_LANE_COUNT; l++) {
-        int units = plan->units[l] ? plan->units[l] : HZP_MAX(e->dev->threads / HZP_MAX(lanes, 1), 1);
-        e->share[l] = used[l] && lanes > 1 ? units : 0;
+        e->share[l] = used[l] && lanes > 1 ? share_of(e, plan->units[l], lanes) : 0;
         HZP_TRY(hzp_lane_set_share(e->lane[l], e->share[l]));
         *ret_inlined &= !used[l] || e->lane[l]->inlined;
     }
     return HZP_OK;
+}
+
+/* Steps bring decode rows, prompts' rows or both, with training or without. */
+void hzp_exec_prepare(struct hzp_exec *e, const struct hzp_plan_shape *shape)
+{
+    enum { DECODES = 1, PROMPTS = 2, TRAINS = 4 };
+    for (int with = 1; with < 8; with++) {
+        bool used[HZP_LANE_COUNT] = {false};
+        int units[HZP_LANE_COUNT], lanes = 0, count = 0;
+        if (!(with & (DECODES | PROMPTS)))
+            continue;
+        for (int kind = 0; kind < HZP_KIND_COUNT; kind++) {
+            bool absent = (kind == HZP_KIND_DECODE && !(with & DECODES)) ||
+                          (kind == HZP_KIND_PREFILL && !(with & PROMPTS));
+            for (int32_t i = 0; i < shape->nanos && !absent; i++)
+                used[shape->lane[i][kind]] |= shape->weight[i] > 0;
+            used[shape->train_lane[kind]] |= (with & TRAINS) && kind != HZP_KIND_DECODE;
+        }
+        for (int l = 0; l < HZP_LANE_COUNT; l++)
+            lanes += used[l];
+        for (int l = 0; l < HZP_LANE_COUNT; l++)
+            if (used[l] && lanes > 1)
+                units[count++] = share_of(e, shape->units[l], lanes);
+        hzp_device_prepare_shares(e->dev, units, count);
+    }
 }
 
 /* One item after another on the calling thread: the lanes have no queues. */

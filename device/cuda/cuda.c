@@ -253,6 +253,7 @@ const struct hzp_backend hzp_backend_cuda = {
     .fence_record = hzp_cuda_fence_record,
     .fence_wait = hzp_cuda_fence_wait,
     .lane_set_share = hzp_cuda_lane_set_share,
+    .shares_prepare = hzp_cuda_shares_prepare,
     .lane_time = hzp_cuda_lane_time,
     .graph_begin = hzp_cuda_graph_begin,
     .graph_end = hzp_cuda_graph_end,

@@ -374,8 +374,23 @@ void fake_queue_copy(struct fake_queue *to, const struct fake_queue *from)
         queue_add(to, task_copy(task));
 }
 
+struct fake_record *fake_record_use(struct fake_record *of)
+{
+    if (!of)
+        record = calloc(1, sizeof(*of));
+    of->users++;
+    return of;
+}
+
+void fake_record_drop(struct fake_record *of)
+{
+    if (of && --of->users == 0)
+        free(of);
+}
+
 static void task_free(struct fake_task *task)
 {
+    fake_record_drop(task->record);
     free(task->done);
     free(task->args);
     free(task);
@@ -419,15 +434,15 @@ static bool run_task(struct fake_task *task)
         break;
     case FAKE_SET:
         if (fake_is_ours(task->call.dst, task->call.size))
-            memset(task->call.dst, (int)task->instance, task->call.size);
+            memset(task->call.dst, task->value, task->call.size);
         else
             fake_mistake("a set of %zu bytes runs after its memory was freed", task->call.size);
         break;
     case FAKE_RECORD:
         if (task->call.captured)
             break; /* an edge of the graph */
-        task->event->done = task->instance;
-        task->event->ns = fake_clock_ns();
+        task->record->done = true;
+        task->record->ns = fake_clock_ns();
         break;
     case FAKE_PRODUCT:
         fake_product_run(task);
@@ -482,7 +497,7 @@ static bool run_node(struct fake_task *launch)
 static bool runnable(const struct fake_stream *stream)
 {
     const struct fake_task *task = stream->queue.first;
-    return task && (task->call.kind != FAKE_WAIT || task->event->done >= task->instance);
+    return task && (task->call.kind != FAKE_WAIT || task->record->done);
 }
 
 /* Runs one task of a stream drawn among those that can; false: there is none. */
@@ -528,14 +543,15 @@ bool fake_stream_busy(uint64_t id)
 
 void fake_run_event(struct fake_event *event)
 {
-    uint64_t instance = event->recorded;
+    struct fake_record *last = fake_record_use(event->last);
     memory_open(true);
-    while (event->done < instance)
+    while (!last->done)
         if (!run_one()) {
             fake_mistake("an event is waited for that nothing will record");
-            event->done = instance;
+            last->done = true;
         }
     memory_open(false);
+    fake_record_drop(last);
 }
 
 void fake_run_stream(struct fake_stream *stream)

@@ -44,10 +44,17 @@ struct fake_touched {
     int count, room;
 };
 
+/* One recording of an event: who waits for it waits for this one, whatever the event records next. */
+struct fake_record {
+    int users;
+    bool done;
+    double ns;
+};
+
 struct fake_task {
     struct fake_call call;
-    struct fake_event *event;
-    uint64_t instance; /* which record of the event */
+    struct fake_record *record; /* of records and waits outside of captures */
+    int value;                  /* of a set */
     struct fake_graph *graph;
     int node, after; /* in a graph: its number; of a wait: the record's, -1: of none */
     bool *done;      /* of a launch: [nodes] those that have run */
@@ -74,8 +81,7 @@ struct fake_stream {
 struct fake_event {
     struct fake_object object;
     bool timing;
-    uint64_t recorded, done; /* instances */
-    double ns;               /* of the last done */
+    struct fake_record *last; /* NULL: never recorded */
     uint64_t capture; /* the id of the capture it was recorded in last, 0: in none */
     int node;         /* and its node there */
     struct fake_clock clock;
@@ -122,7 +128,10 @@ void fake_capture_set(struct fake_stream *stream); /* NULL: this thread captures
 /* This thread is capturing: the call is one that must not happen then.  Breaks the capture. */
 bool fake_unsafe_in_capture(const char *function);
 
-/* Runs tasks until the event's instance has passed, or the stream (NULL: every stream) is empty. */
+struct fake_record *fake_record_use(struct fake_record *record); /* NULL: a new one */
+void fake_record_drop(struct fake_record *record);               /* NULL: no effect */
+
+/* Runs tasks until the event's last record has passed, or the stream (NULL: every stream) is empty. */
 void fake_run_event(struct fake_event *event);
 void fake_run_stream(struct fake_stream *stream);
 

@@ -200,7 +200,7 @@ cudaError_t cudaMemsetAsync(void *dst, int value, size_t size, cudaStream_t hand
     struct fake_task *task = fake_put(stream, FAKE_SET);
     task->call.dst = dst;
     task->call.size = size;
-    task->instance = (uint64_t)value;
+    task->value = value;
     fake_touch_copy(stream, "a set", dst, size, true);
     fake_put_done(task);
     return answer(cudaSuccess);
@@ -292,7 +292,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t handle)
     struct fake_event *event = fake_object_find(handle, FAKE_EVENT, "cudaEventDestroy");
     if (!event)
         return answer(cudaErrorInvalidResourceHandle);
-    fake_run_stream(NULL); /* as if the runtime kept it for those who still need it */
+    fake_record_drop(event->last); /* those who still need it have it */
     fake_object_free(event);
     return answer(cudaSuccess);
 }
@@ -308,8 +308,11 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle)
     event->capture = stream->capture ? stream->capture->object.id : 0;
     event->node = task->node;
     event->clock = *fake_clock_of(stream);
-    task->event = event;
-    task->instance = stream->capture ? event->recorded : ++event->recorded;
+    if (!stream->capture) {
+        fake_record_drop(event->last);
+        event->last = fake_record_use(NULL);
+        task->record = fake_record_use(event->last);
+    }
     task->call.event = handle;
     fake_put_done(task);
     return answer(cudaSuccess);
@@ -332,12 +335,14 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream_handle, cudaEvent_t handle, 
             stream->capture->broken = true;
         return answer(cudaErrorStreamCaptureIsolation);
     }
-    if (event->recorded == 0 && !event->capture)
+    if (!event->last && !graph) {
         fake_mistake("cudaStreamWaitEvent: the event was never recorded: the wait is none");
+        return answer(cudaSuccess);
+    }
     struct fake_task *task = fake_put(stream, FAKE_WAIT);
     fake_clock_wait(stream, event);
-    task->event = event;
-    task->instance = event->recorded;
+    if (!graph)
+        task->record = fake_record_use(event->last);
     task->after = graph ? event->node : -1;
     task->call.event = handle;
     fake_put_done(task);
@@ -354,8 +359,10 @@ cudaError_t cudaEventSynchronize(cudaEvent_t handle)
         fake_mistake("cudaEventSynchronize: the event was recorded in a capture");
         return answer(cudaErrorCapturedEvent);
     }
-    if (event->recorded == 0)
+    if (!event->last) {
         fake_mistake("cudaEventSynchronize: the event was never recorded: the wait is none");
+        return answer(cudaSuccess);
+    }
     fake_run_event(event);
     fake_clock_host(&event->clock);
     return answer(cudaSuccess);
@@ -366,15 +373,15 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from_handle, cudaEvent_t
     BEGIN("cudaEventElapsedTime");
     struct fake_event *from = fake_object_find(from_handle, FAKE_EVENT, "cudaEventElapsedTime");
     struct fake_event *to = fake_object_find(to_handle, FAKE_EVENT, "cudaEventElapsedTime");
-    if (!from || !to || !from->timing || !to->timing || !from->recorded || !to->recorded) {
+    if (!from || !to || !from->timing || !to->timing || !from->last || !to->last) {
         fake_mistake("cudaEventElapsedTime: an event without a time");
         return answer(cudaErrorInvalidResourceHandle);
     }
-    if (from->done < from->recorded || to->done < to->recorded) {
+    if (!from->last->done || !to->last->done) {
         fake_mistake("cudaEventElapsedTime: an event that has not ended");
         return answer(cudaErrorNotReady);
     }
-    *ms = (float)((to->ns - from->ns) * 1e-6);
+    *ms = (float)((to->last->ns - from->last->ns) * 1e-6);
     return answer(cudaSuccess);
 }
 

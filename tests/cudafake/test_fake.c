@@ -266,13 +266,14 @@ static void test_capture_of_two(void **state)
         cudaStreamSynchronize(g->b);
         fake_peek(back, g->y, sizeof(back));
         memset(one, 1, sizeof(one));
-        assert_memory_equal(back, one, sizeof(one));
         assert_string_equal(fake_mistakes(), "");
+        assert_memory_equal(back, one, sizeof(one));
         cudaGraphLaunch(exec, g->b);
         cudaMemsetAsync(g->x, 0, 4, g->a); /* beside the launch */
         said("a race: a copy and then a set");
         cudaGraphExecDestroy(exec);
         cudaStreamSynchronize(g->a);
+        cudaStreamSynchronize(g->b);
     }
     fake_reset(1);
     begin(g);
