@@ -107,8 +107,8 @@ int32_t hzp_batch_add_drawn(struct hzp_batch *batch, const struct hzp_batch *fro
  * far as there is room.  Again: no effect. */
 void hzp_batch_pad(struct hzp_batch *batch);
 
-/* The size that so many decode rows are filled up to: 1, 2, 4, 8, 16, 24, 32, 40 ..., the steps 8 or a
- * quarter of the power of two below, whichever is more. */
+/* The size that so many decode rows are filled up to: 1, 2, 4, 8, 16, 24, 32, 40 ..., above 64 by steps of
+ * a quarter of the power of two below. */
 int32_t hzp_batch_bucket(int32_t rows);
 
 /* Cuts the rows, those of nobody too, at cut[0] = 0 <= cut[1] <= ... <= cut[nanos] = rows + pads; those without

@@ -76,41 +76,47 @@ static __device__ __forceinline__ int token_at(const struct hzp_attn_paged_args 
  * the values of 2l, 2l + 1, 2l + 8, 2l + 9, of those that count.  Where all are in one page, one place
  * tells the others. */
 template <bool WHOLE> struct places {
-    int first, k[2], v[4];
-    unsigned counts; /* bits 0, 1: keys; 2 .. 5: values */
+    int first, left;  /* of whole pages: token t0's, and how many count from it on */
+    int k[2], v[4];   /* of others; -1: it does not count */
 };
+
+/* Which of the 16 tokens place i is about: 0, 1 of keys, 2 .. 5 of values. */
+static __device__ __forceinline__ int token_of(int i)
+{
+    int g = threadIdx.x % 32 / 4, l = threadIdx.x % 4;
+    return i < 2 ? g + 8 * i : 2 * l + i % 2 + (i - 2) / 2 * 8;
+}
 
 template <bool WHOLE>
 static __device__ __forceinline__ places<WHOLE> places_find(const struct hzp_attn_paged_args &a,
                                                             const int32_t *page, int kv_head, int t0,
                                                             int end)
 {
-    int g = threadIdx.x % 32 / 4, l = threadIdx.x % 4;
-    places<WHOLE> p;
-    p.first = WHOLE ? token_at(a, page, kv_head, t0) : 0;
-    p.counts = 0;
+    places<WHOLE> p = {};
+    if (WHOLE) {
+        p.first = token_at(a, page, kv_head, t0);
+        p.left = end - t0;
+        return p;
+    }
 #pragma unroll
     for (int i = 0; i < 6; i++) {
-        int t = i < 2 ? g + 8 * i : 2 * l + i % 2 + (i - 2) / 2 * 8;
-        bool count = t0 + t < end;
+        int t = t0 + token_of(i);
         int &to = i < 2 ? p.k[i] : p.v[i < 2 ? 0 : i - 2];
-        p.counts |= (unsigned)count << i;
-        to = WHOLE || !count ? 0 : token_at(a, page, kv_head, t0 + t);
+        to = t < end ? token_at(a, page, kv_head, t) : -1;
     }
     return p;
 }
 
-/* 16 bytes of place i (as in counts), of token g + 8i or 2l + ..., from element `at` on. */
+/* 16 bytes of the token of place i, from element `at` on. */
 template <int D, bool WHOLE>
 static __device__ __forceinline__ uint4 fetch(const uint16_t *base, const places<WHOLE> &p, int i,
                                               int at)
 {
-    int g = threadIdx.x % 32 / 4, l = threadIdx.x % 4;
-    if (!(p.counts >> i & 1))
+    int token = i < 2 ? p.k[i] : p.v[i < 2 ? 0 : i - 2], t = token_of(i);
+    if (WHOLE ? t >= p.left : token < 0)
         return make_uint4(0, 0, 0, 0);
-    int t = i < 2 ? g + 8 * i : 2 * l + i % 2 + (i - 2) / 2 * 8;
-    int64_t token = WHOLE ? (int64_t)p.first : i < 2 ? p.k[i] : p.v[i < 2 ? 0 : i - 2];
-    return __ldg(reinterpret_cast<const uint4 *>(base + token * D + (WHOLE ? t * D : 0) + at));
+    int64_t from = WHOLE ? (int64_t)p.first * D + t * D : (int64_t)token * D;
+    return __ldg(reinterpret_cast<const uint4 *>(base + from + at));
 }
 
 /* Scores of 16 tokens, in powers of two: c[block of 8 tokens][as mma's d]. */
