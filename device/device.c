@@ -205,15 +205,23 @@ int hzp_lane_time(struct hzp_lane *lane, struct hzp_span *span)
     return backend->lane_time ? backend->lane_time(lane, span) : HZP_EUNSUP;
 }
 
+void hzp_device_prepare_shares(struct hzp_device *dev, const int *units, int lanes)
+{
+    HZP_ASSERT(lanes >= 0 && lanes <= HZP_GRAPH_LANES_MAX);
+    if (dev->backend->shares_prepare && lanes > 0)
+        dev->backend->shares_prepare(dev, units, lanes);
+}
+
 bool hzp_device_has_graphs(const struct hzp_device *dev)
 {
     return dev->backend->graph_begin;
 }
 
-int hzp_graph_begin(struct hzp_lane *lane)
+int hzp_graph_begin(struct hzp_lane *const *lane, int lanes)
 {
-    const struct hzp_backend *backend = lane->dev->backend;
-    return backend->graph_begin ? backend->graph_begin(lane) : HZP_EUNSUP;
+    HZP_ASSERT(lanes >= 1 && lanes <= HZP_GRAPH_LANES_MAX);
+    const struct hzp_backend *backend = lane[0]->dev->backend;
+    return backend->graph_begin ? backend->graph_begin(lane, lanes) : HZP_EUNSUP;
 }
 
 int hzp_graph_end(struct hzp_lane *lane, struct hzp_graph **ret)

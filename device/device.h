@@ -73,11 +73,14 @@ struct hzp_backend {
     /* (optional) NULL: lanes have no shares. */
     int (*lane_set_share)(struct hzp_lane *lane, int units);
 
+    /* (optional) NULL: there is nothing to make. */
+    void (*shares_prepare)(struct hzp_device *dev, const int *units, int lanes);
+
     /* (optional) NULL: single ops are not timed. */
     int (*lane_time)(struct hzp_lane *lane, struct hzp_span *span);
 
     /* (optional) NULL, all four: there are no graphs. */
-    int (*graph_begin)(struct hzp_lane *lane);
+    int (*graph_begin)(struct hzp_lane *const *lane, int lanes);
     int (*graph_end)(struct hzp_lane *lane, struct hzp_graph **ret);
     int (*graph_launch)(struct hzp_graph *graph, struct hzp_lane *lane);
     void (*graph_close)(struct hzp_graph *graph);
@@ -126,17 +129,24 @@ int hzp_lane_wait(struct hzp_lane *lane, struct hzp_fence *fence);
  * knows no shares, or has one unit, changes nothing.  HZP_ENOMEM. */
 int hzp_lane_set_share(struct hzp_lane *lane, int units);
 
+/* Lanes will have such shares side by side, hzp_lane_set_share each: whatever takes time to make of that
+ * is made now.  For the start; at most HZP_GRAPH_LANES_MAX lanes. */
+void hzp_device_prepare_shares(struct hzp_device *dev, const int *units, int lanes);
+
 /* The next op or copy issued on the lane leaves its times in *span, which must live, and may be
  * read, as a fence recorded behind it says.  HZP_EUNSUP: the device does not time single ops. */
 int hzp_lane_time(struct hzp_lane *lane, struct hzp_span *span);
 
-/* Between begin and end the lane runs nothing: what is issued on it, ops alone, is kept as a graph
- * instead, which launch runs as if it had been issued then: pointers are as they were, what they
- * point to is as it is when the lane's turn comes.  Launch it on the lane it was made on, with the
- * share that lane had; close it before that lane.  begin and end come in pairs, whatever was issued
- * between them failed or not; HZP_EUNSUP: no graphs here, or not of this; the lane is as before. */
+/* Between begin and end the lanes run nothing: what is issued on them, ops alone, is kept as a graph
+ * instead, and so are their waits for fences recorded on one another meanwhile, which order it.  Launch
+ * runs it as if it had been issued then: pointers are as they were, what they point to is as it is
+ * when the lanes' turn comes; all of it runs behind what any of the lanes has had before, and before
+ * what any has after.  Launch it on lane[0], each lane with the share it had; close it before those
+ * lanes.  begin and end (of lane[0]) come in pairs, whatever was issued between them failed or not;
+ * HZP_EUNSUP: no graphs here, or not of this; the lanes are as before.  1 .. HZP_GRAPH_LANES_MAX. */
+enum { HZP_GRAPH_LANES_MAX = 8 };
 bool hzp_device_has_graphs(const struct hzp_device *dev);
-int hzp_graph_begin(struct hzp_lane *lane);
+int hzp_graph_begin(struct hzp_lane *const *lane, int lanes);
 int hzp_graph_end(struct hzp_lane *lane, struct hzp_graph **ret);
 int hzp_graph_launch(struct hzp_graph *graph, struct hzp_lane *lane);
 void hzp_graph_close(struct hzp_device *dev, struct hzp_graph *graph); /* NULL: no effect */

@@ -229,6 +229,11 @@ static int trace_lane_wait(struct hzp_lane *lane, struct hzp_fence *fence)
     return hzp_lane_wait(((struct trace_lane *)lane)->inner, fence);
 }
 
+static void trace_shares_prepare(struct hzp_device *base, const int *units, int lanes)
+{
+    hzp_device_prepare_shares(((struct trace_device *)base)->inner, units, lanes);
+}
+
 static int trace_lane_set_share(struct hzp_lane *base, int units)
 {
     struct trace_lane *lane = (struct trace_lane *)base;
@@ -271,6 +276,7 @@ static const struct hzp_backend functions = {
     .fence_record = trace_fence_record,
     .fence_wait = hzp_fence_wait,
     .lane_set_share = trace_lane_set_share,
+    .shares_prepare = trace_shares_prepare,
     .lane_time = trace_lane_time,
     .now_ns = trace_now_ns,
 };

@@ -68,7 +68,7 @@ void hzp_batch_destroy(struct hzp_batch *b)
 
 void hzp_batch_clear(struct hzp_batch *b)
 {
-    b->rows = b->segs = b->decode_segs = b->logits = b->edits = 0;
+    b->rows = b->pads = b->segs = b->decode_segs = b->logits = b->edits = 0;
     b->decode_ctx_max = b->prefill_rows_max = b->prefill_ctx_max = 0;
     b->tops_wanted = false;
     b->refs = 0;
@@ -124,6 +124,49 @@ int32_t hzp_batch_add_logits(struct hzp_batch *b, int32_t row)
     return b->logits++;
 }
 
+/* ---- rows of nobody ---- */
+
+int32_t hzp_batch_bucket(int32_t rows)
+{
+    int32_t power = 1;
+    if (rows <= 8) {
+        while (power < rows)
+            power *= 2;
+        return power;
+    }
+    while (2 * (int64_t)power < rows)
+        power *= 2;
+    int32_t step = HZP_MAX(power / 4, 8);
+    return (int32_t)HZP_MIN(HZP_ROUND_UP((int64_t)rows, (int64_t)step), (int64_t)INT32_MAX);
+}
+
+/* It attends to the first token of the last row's sequence: that was stored in an earlier step, and
+ * nobody writes there while the sequence runs. */
+static void add_pad(struct hzp_batch *b, int32_t r)
+{
+    const int32_t *page = b->page + (size_t)(b->rows - 1) * (size_t)b->max.page_stride;
+    b->id[r] = 0;
+    b->pos[r] = b->pos0[r] = 0;
+    b->slot[r] = -1;
+    b->row0[r + 1] = r + 1;
+    b->page[(size_t)r * (size_t)b->max.page_stride] = page[0];
+    b->logit_row[r] = r;
+    b->sample[r] = (struct hzp_sample_row){.top_p = 1, .repetition = 1, .given = 0};
+}
+
+void hzp_batch_pad(struct hzp_batch *b)
+{
+    const struct hzp_batch_config *max = &b->max;
+    int32_t rows = b->rows;
+    bool decodes = rows > 0 && b->segs == rows && b->decode_segs == rows && b->logits == rows;
+    if (b->pads > 0 || !decodes || b->pos0[rows - 1] < 1)
+        return;
+    int32_t most = HZP_MIN(max->rows_max, HZP_MIN(max->segs_max, max->logits_max));
+    int32_t to = HZP_MIN(hzp_batch_bucket(rows), most);
+    for (; rows + b->pads < to; b->pads++)
+        add_pad(b, rows + b->pads);
+}
+
 /* Segments [seg, end) of the batch, as far as they lie in rows [from, to), at *used of the batch's
  * nano arrays; rows count from `from`. */
 static struct hzp_segs segs_cut(struct hzp_batch *b, int32_t seg, int32_t end, int32_t from,
@@ -147,8 +190,10 @@ static struct hzp_segs segs_cut(struct hzp_batch *b, int32_t seg, int32_t end, i
 int32_t hzp_batch_cut(struct hzp_batch *b, const int32_t *cuts, int32_t nanos,
                       struct hzp_nano ret[HZP_NANO_MAX])
 {
-    int32_t count = 0, seg = 0, used = 0;
-    HZP_ASSERT(nanos >= 1 && nanos <= HZP_NANO_MAX && cuts[0] == 0 && cuts[nanos] == b->rows);
+    int32_t count = 0, seg = 0, used = 0, segs = b->segs + b->pads;
+    int32_t decode_segs = b->decode_segs + b->pads; /* pads only where all decode */
+    HZP_ASSERT(nanos >= 1 && nanos <= HZP_NANO_MAX && cuts[0] == 0 &&
+               cuts[nanos] == b->rows + b->pads);
     for (int32_t i = 0; i < nanos; i++) {
         int32_t from = cuts[i], to = cuts[i + 1];
         HZP_ASSERT(from <= to);
@@ -157,9 +202,9 @@ int32_t hzp_batch_cut(struct hzp_batch *b, const int32_t *cuts, int32_t nanos,
         while (b->row0[seg + 1] <= from)
             seg++;
         int32_t end = seg;
-        while (end < b->segs && b->row0[end] < to)
+        while (end < segs && b->row0[end] < to)
             end++;
-        int32_t prefill = HZP_MAX(seg, HZP_MIN(b->decode_segs, end)), decodes = prefill - seg;
+        int32_t prefill = HZP_MAX(seg, HZP_MIN(decode_segs, end)), decodes = prefill - seg;
         struct hzp_nano *n = &ret[count++];
         *n = (struct hzp_nano){.row0 = from, .rows = to - from, .decode_rows = decodes,
                                .id = b->id + from, .pos = b->pos + from, .slot = b->slot + from,

@@ -9,6 +9,11 @@
  * bring the token but says which of the other batch's logits draws it; the device copies it over
  * before it embeds.  Such rows come first of all.
  *
+ * Where the device keeps steps as graphs, a step that only decodes is filled up to a size of a few
+ * (hzp_batch_pad): behind its own rows stand rows of nobody.  They are embedded, normed and multiplied
+ * like others, store nothing, attend to one token that another row's sequence has anyway, and what
+ * they draw nobody reads.  `rows`, `segs` and `logits` do not count them, `pads` does.
+ *
  * Invariant: every row belongs to exactly one segment, in order; its own key and value are stored
  * at slot[r] before any row of the step attends; one version for all rows.
  *
@@ -51,6 +56,7 @@ struct hzp_batch {
 
     /* rows */
     int32_t rows;
+    int32_t pads; /* rows of nobody behind them, each with a segment and logits of its own */
     int32_t *id, *pos, *slot; /* [rows_max] token, position, KV slot (hzp_kv_append_args) */
 
     /* tokens that the step before draws */
@@ -97,8 +103,16 @@ int32_t hzp_batch_add_row(struct hzp_batch *batch, int32_t token, int32_t slot);
 int32_t hzp_batch_add_drawn(struct hzp_batch *batch, const struct hzp_batch *from, int32_t logit,
                             int32_t slot);
 
-/* Cuts the rows at cut[0] = 0 <= cut[1] <= ... <= cut[nanos] = rows; those without rows are left
- * out.  Returns how many there are.  Overwrites what an earlier cut of this batch returned. */
+/* Fills a batch that only decodes, and wants the logits of every row, up to hzp_batch_bucket(rows), as
+ * far as there is room.  Again: no effect. */
+void hzp_batch_pad(struct hzp_batch *batch);
+
+/* The size that so many decode rows are filled up to: 1, 2, 4, 8, 16, 24, 32, 40 ..., above 64 by steps of
+ * a quarter of the power of two below. */
+int32_t hzp_batch_bucket(int32_t rows);
+
+/* Cuts the rows, those of nobody too, at cut[0] = 0 <= cut[1] <= ... <= cut[nanos] = rows + pads; those without
+ * rows are left out.  Returns how many there are.  Overwrites what an earlier cut of this batch returned. */
 int32_t hzp_batch_cut(struct hzp_batch *batch, const int32_t *cut, int32_t nanos,
                       struct hzp_nano ret[HZP_NANO_MAX]);
 

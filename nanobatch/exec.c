@@ -16,7 +16,7 @@ struct hzp_flight {
     int32_t *fence_of;        /* [items_room]: -1, or the index of the item's fence */
     struct hzp_span *span;    /* [items_room] */
     int32_t items_room;
-    int32_t graphed;          /* the first so many were issued as one graph */
+    struct hzp_graph_part graphed; /* these were issued as one graph; from == to: none */
     struct hzp_span graph;    /* when that ran */
     bool ended;               /* at issue */
     uint64_t begin_ns;        /* of issuing */
@@ -143,6 +143,12 @@ bool hzp_exec_queues(const struct hzp_exec *e, const struct hzp_plan *plan)
            (e->dev->backend->fence_record && e->dev->threads > 1 && lanes_used(plan, used) > 1);
 }
 
+/* What lane l has of a plan on `lanes` lanes whose shape says so many units. */
+static int share_of(const struct hzp_exec *e, int units, int lanes)
+{
+    return units ? units : HZP_MAX(e->dev->threads / HZP_MAX(lanes, 1), 1);
+}
+
 /* Several lanes get shares of their own; a plan of one lane has the whole device. */
 static int share(struct hzp_exec *e, const struct hzp_plan *plan, bool *ret_inlined)
 {
@@ -150,12 +156,36 @@ static int share(struct hzp_exec *e, const struct hzp_plan *plan, bool *ret_inli
     int lanes = lanes_used(plan, used);
     *ret_inlined = true;
     for (int l = 0; l < HZP_LANE_COUNT; l++) {
-        int units = plan->units[l] ? plan->units[l] : HZP_MAX(e->dev->threads / HZP_MAX(lanes, 1), 1);
-        e->share[l] = used[l] && lanes > 1 ? units : 0;
+        e->share[l] = used[l] && lanes > 1 ? share_of(e, plan->units[l], lanes) : 0;
         HZP_TRY(hzp_lane_set_share(e->lane[l], e->share[l]));
         *ret_inlined &= !used[l] || e->lane[l]->inlined;
     }
     return HZP_OK;
+}
+
+/* Steps bring decode rows, prompts' rows or both, with training or without. */
+void hzp_exec_prepare(struct hzp_exec *e, const struct hzp_plan_shape *shape)
+{
+    enum { DECODES = 1, PROMPTS = 2, TRAINS = 4 };
+    for (int with = 1; with < 8; with++) {
+        bool used[HZP_LANE_COUNT] = {false};
+        int units[HZP_LANE_COUNT], lanes = 0, count = 0;
+        if (!(with & (DECODES | PROMPTS)))
+            continue;
+        for (int kind = 0; kind < HZP_KIND_COUNT; kind++) {
+            bool absent = (kind == HZP_KIND_DECODE && !(with & DECODES)) ||
+                          (kind == HZP_KIND_PREFILL && !(with & PROMPTS));
+            for (int32_t i = 0; i < shape->nanos && !absent; i++)
+                used[shape->lane[i][kind]] |= shape->weight[i] > 0;
+            used[shape->train_lane[kind]] |= (with & TRAINS) && kind != HZP_KIND_DECODE;
+        }
+        for (int l = 0; l < HZP_LANE_COUNT; l++)
+            lanes += used[l];
+        for (int l = 0; l < HZP_LANE_COUNT; l++)
+            if (used[l] && lanes > 1)
+                units[count++] = share_of(e, shape->units[l], lanes);
+        hzp_device_prepare_shares(e->dev, units, count);
+    }
 }
 
 /* One item after another on the calling thread: the lanes have no queues. */
@@ -223,37 +253,51 @@ static int issue_item(struct hzp_exec *e, const struct hzp_plan *plan, int32_t i
     return HZP_OK;
 }
 
-/* A decode step's items in one go.  How many were issued; 0: they go one by one. */
+/* A decode step's items in one go, on all their lanes.  1: done; 0: they go one by one. */
 static int issue_graph(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_flight *f,
-                       const struct hzp_flight *older)
+                       const struct hzp_flight *older, const struct hzp_graph_part *part)
 {
-    int32_t count = hzp_graphs_fit(e->graphs, plan), last = count - 1;
-    if (count == 0)
-        return 0;
-    int lane = plan->item[0].lane;
-    if (older && !older->ended)
-        HZP_TRY(wait_for_older(e, &plan->item[0], 0, older));
-    int r = hzp_graphs_issue(e->graphs, plan, count, e->lane[lane], e->share[lane],
-                             e->timed ? &f->graph : NULL);
+    const struct hzp_item *first = &plan->item[part->from];
+    if (older && !older->ended) /* who follows on other lanes follows this one */
+        HZP_TRY(wait_for_older(e, first, 0, older));
+    for (int32_t i = part->from; i < part->to; i++)
+        for (int32_t k = 0; k < plan->item[i].waits; k++) {
+            int32_t w = plan->wait[plan->item[i].wait0 + k];
+            if (w < part->from && plan->item[w].lane != first->lane)
+                HZP_TRY(hzp_lane_wait(e->lane[first->lane], f->fence[f->fence_of[w]]));
+        }
+    int r = hzp_graphs_issue(e->graphs, plan, part, e->lane, e->share, e->timed ? &f->graph : NULL);
     if (r <= 0)
         return r;
-    f->graphed = count;
-    if (f->fence_of[last] >= 0)
-        HZP_TRY(hzp_fence_record(f->fence[f->fence_of[last]], e->lane[lane]));
-    HZP_TRY(hzp_fence_record(f->end[0][lane], e->lane[lane]));
-    return count;
+    f->graphed = *part;
+    for (int32_t i = part->to; i < plan->items; i++)
+        for (int32_t k = 0; k < plan->item[i].waits; k++) {
+            int32_t w = plan->wait[plan->item[i].wait0 + k];
+            if (w >= part->from && w < part->to && f->fence_of[w] >= 0)
+                HZP_TRY(hzp_fence_record(f->fence[f->fence_of[w]], e->lane[plan->item[w].lane]));
+        }
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        if (f->last.item[0][l] >= part->from)
+            HZP_TRY(hzp_fence_record(f->end[0][l], e->lane[l]));
+    return 1;
 }
 
 static int queue_up(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_flight *f,
                     const struct hzp_flight *older)
 {
     struct hzp_plan_ends first;
+    struct hzp_graph_part part;
     hzp_plan_firsts(plan, &first);
     HZP_TRY(assign_fences(e, plan, f));
-    int from = issue_graph(e, plan, f, older);
-    HZP_TRY(from);
-    for (int32_t i = from; i < plan->items; i++) {
+    bool fits = hzp_graphs_fit(e->graphs, plan, &part);
+    for (int32_t i = 0; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
+        int done = fits && i == part.from ? issue_graph(e, plan, f, older, &part) : 0;
+        HZP_TRY(done);
+        if (done) {
+            i = part.to - 1;
+            continue;
+        }
         for (int t = 0; t < 2; t++)
             if (older && !older->ended && first.item[t][item->lane] == i)
                 HZP_TRY(wait_for_older(e, item, t, older));
@@ -271,7 +315,7 @@ int hzp_exec_issue(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_f
         f->span = hzp_xrealloc(f->span, (size_t)f->items_room * sizeof(*f->span));
     }
     f->plan = plan;
-    f->graphed = 0;
+    f->graphed = (struct hzp_graph_part){0, 0};
     hzp_plan_lasts(plan, &f->last);
     HZP_TRY(share(e, plan, &f->ended));
     f->begin_ns = hzp_device_now_ns(e->dev);
@@ -316,22 +360,26 @@ static void divide(const struct hzp_plan *plan, struct hzp_price *price, uint64_
     }
 }
 
-/* A graph was timed as a whole: its items get what their prices say of it, one behind the other. */
+/* A graph was timed as a whole: a lane's items get what their prices say of it, one behind the
+ * other. */
 static void spread(struct hzp_flight *f, const struct hzp_price *price)
 {
     static const struct hzp_price guess = {.flops_per_ns = 1000, .bytes_per_ns = 100};
-    double all = 0, at = 0, took = (double)(f->graph.end_ns - f->graph.begin_ns);
+    double all[HZP_LANE_COUNT] = {0}, at[HZP_LANE_COUNT] = {0};
+    double took = (double)(f->graph.end_ns - f->graph.begin_ns);
     for (int turn = 0; turn < 2; turn++)
-        for (int32_t i = 0; i < f->graphed; i++) {
+        for (int32_t i = f->graphed.from; i < f->graphed.to; i++) {
             const struct hzp_item *item = &f->plan->item[i];
             double ns = hzp_price_ns(price ? price : &guess, item->op, item->args);
+            int l = item->lane;
             if (turn == 0) {
-                all += ns;
+                all[l] += ns;
                 continue;
             }
-            f->span[i].begin_ns = f->graph.begin_ns + (uint64_t)(all > 0 ? took * (at / all) : 0);
-            at += ns;
-            f->span[i].end_ns = f->graph.begin_ns + (uint64_t)(all > 0 ? took * (at / all) : 0);
+            double part = all[l] > 0 ? took / all[l] : 0;
+            f->span[i].begin_ns = f->graph.begin_ns + (uint64_t)(at[l] * part);
+            at[l] += ns;
+            f->span[i].end_ns = f->graph.begin_ns + (uint64_t)(at[l] * part);
         }
 }
 
@@ -382,7 +430,8 @@ int hzp_exec_wait_serving(struct hzp_flight *f, uint64_t *ret_ns)
     for (int l = 0; l < HZP_LANE_COUNT; l++) {
         int32_t i = f->last.item[0][l];
         if (i >= 0 && e->timed)
-            end = HZP_MAX(end, i < f->graphed ? f->graph.end_ns : f->span[i].end_ns);
+            end = HZP_MAX(end, i >= f->graphed.from && i < f->graphed.to ? f->graph.end_ns
+                                                                         : f->span[i].end_ns);
         else if (i >= 0)
             end = hzp_device_now_ns(e->dev);
     }

@@ -10,7 +10,7 @@
  * host need not be there for it.
  *
  * Where the device has graphs, a decode step that comes again is issued as one (graphs.h); it is then
- * timed as a whole, and its items get shares of that by their prices.
+ * timed as a whole, and the items of each of its lanes get shares of that by their prices.
  *
  * It also times each op, which is what prices are learned from; on devices that do not time single
  * ops only the whole run, which it divides by prices.
@@ -22,12 +22,17 @@
 
 #include "nanobatch/plan.h"
 #include "nanobatch/price.h"
+#include "nanobatch/shape.h"
 
 struct hzp_exec;
 struct hzp_flight; /* of one plan at a time: its fences, and when its items ran */
 
 int hzp_exec_create(struct hzp_device *dev, struct hzp_exec **ret);
 void hzp_exec_destroy(struct hzp_exec *exec); /* NULL: no effect; its flights were closed before */
+
+/* Steps of this shape will come: what takes the device time to set up for their lanes' shares is set up.
+ * Before the loop runs. */
+void hzp_exec_prepare(struct hzp_exec *exec, const struct hzp_plan_shape *shape);
 
 struct hzp_exec_times {
     uint64_t serve_ns, train_ns; /* by tenant; together about the run's duration */

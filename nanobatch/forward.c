@@ -125,9 +125,10 @@ static void add_head(struct hzp_plan *plan, const struct hzp_model *model,
                      int32_t chains)
 {
     const struct hzp_weights *w = model->weights;
-    struct hzp_mat picked = hzp_mat_rows(space->picked, 0, batch->logits);
-    struct hzp_mat normed = hzp_mat_rows(space->picked_normed, 0, batch->logits);
-    struct hzp_mat logits = hzp_mat_rows(space->logits, 0, batch->logits);
+    int32_t count = batch->logits + batch->pads;
+    struct hzp_mat picked = hzp_mat_rows(space->picked, 0, count);
+    struct hzp_mat normed = hzp_mat_rows(space->picked_normed, 0, count);
+    struct hzp_mat logits = hzp_mat_rows(space->logits, 0, count);
     plan->lane_of = chain[0].lane_of;
     plan->tail = plan->also[0] = plan->also[1] = -1;
     HZP_PLAN_NEXT(plan, gather, .x = x, .y = picked, .index = batch->logit_row);
@@ -218,7 +219,7 @@ static int32_t make_chains(struct hzp_plan *plan, const struct hzp_model *model,
 {
     int32_t cut[HZP_NANO_MAX + 1], nano = 0;
     struct hzp_nano nanos[HZP_NANO_MAX];
-    hzp_plan_shape_cuts(shape, batch->rows, cut);
+    hzp_plan_shape_cuts(shape, batch->rows + batch->pads, cut);
     int32_t count = hzp_batch_cut(batch, cut, shape->nanos, nanos);
     for (int32_t i = 0; i < count; i++, nano++) {
         while (cut[nano] == cut[nano + 1])
@@ -252,6 +253,9 @@ void hzp_forward_build_with(struct hzp_plan *plan, const struct hzp_model *model
     int32_t pieces = 2 * model->config->layers, from = 0;
     if (batch->rows == 0)
         return;
+    if (hzp_device_has_graphs(model->dev)) /* steps of many sizes become graphs of few */
+        hzp_batch_pad(batch);
+    int32_t rows = batch->rows + batch->pads;
     if (!shape)
         shape = &hzp_plan_sequential;
     for (int l = 0; l < HZP_LANE_COUNT; l++)
@@ -268,13 +272,13 @@ void hzp_forward_build_with(struct hzp_plan *plan, const struct hzp_model *model
         from = to;
     }
     plan->row0 = 0;
-    plan->rows = batch->rows;
+    plan->rows = rows;
     if (ride && ride->layer1 == model->config->layers)
         ride->end = chain[0].tail;
     if (batch->logits > 0)
         add_head(plan, model, v, batch, space,
                  ride && ride->layer1 == model->config->layers ? behind(chain, ride->layer1)
-                                                              : hzp_mat_rows(space->x, 0, batch->rows),
+                                                              : hzp_mat_rows(space->x, 0, rows),
                  chain, chains);
     plan->lane_of = NULL;
     plan->tail = plan->also[0] = plan->also[1] = -1;

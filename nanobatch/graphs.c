@@ -11,7 +11,7 @@ enum {
     SEEN = 256,       /* keys that came once */
     ITEMS_MIN = 8,
     CTX_MIN = 256,    /* shorter contexts are one bucket */
-    REFUSALS_MAX = 3, /* then the device is not asked again */
+    REFUSALS_MAX = 3, /* then the device is not asked again, for one lane or for several */
 };
 
 struct kept {
@@ -28,6 +28,10 @@ struct hzp_graphs {
     uint64_t clock;
     unsigned char *key; /* of the step at hand */
     size_t size, room;
+    struct hzp_fence **fence; /* [fences] of captures: between lanes */
+    int32_t fences;
+    int32_t *fence_of;        /* [items_room] of the plan at hand: -1, or the index of the item's */
+    int32_t items_room;
     struct hzp_graphs_stats stats;
 };
 
@@ -63,31 +67,35 @@ void hzp_graphs_destroy(struct hzp_graphs *g)
         return;
     for (int i = 0; i < KEPT; i++)
         drop(g, &g->kept[i]);
+    for (int32_t i = 0; i < g->fences; i++)
+        hzp_fence_close(g->fence[i]);
+    free(g->fence);
+    free(g->fence_of);
     free(g->key);
     free(g);
 }
 
-int32_t hzp_graphs_fit(const struct hzp_graphs *g, const struct hzp_plan *plan)
+/* Whether the part is on several lanes. */
+static bool spreads(const struct hzp_plan *plan, const struct hzp_graph_part *part)
 {
-    int32_t count = 0;
-    if (!g || g->stats.refusals >= REFUSALS_MAX)
-        return 0;
-    for (; count < plan->items && !plan->item[count].train; count++) {
-        const struct hzp_item *item = &plan->item[count];
-        if (item->op == HZP_OP_attn_prefill || item->rides)
-            return 0; /* no such step comes again as it was */
-        if (item->lane != plan->item[0].lane)
-            break;
-    }
-    if (count < ITEMS_MIN || (count < plan->items && !plan->item[count].train))
-        return 0; /* serving on several lanes is not one graph */
-    for (int32_t i = 0; i < plan->items; i++)
-        for (int32_t k = 0; k < plan->item[i].waits; k++) {
-            int32_t w = plan->wait[plan->item[i].wait0 + k];
-            if (w < count - 1 && plan->item[w].lane != plan->item[i].lane)
-                return 0;
-        }
-    return count;
+    for (int32_t i = part->from; i < part->to; i++)
+        if (plan->item[i].lane != plan->item[part->from].lane)
+            return true;
+    return false;
+}
+
+bool hzp_graphs_fit(const struct hzp_graphs *g, const struct hzp_plan *plan,
+                    struct hzp_graph_part *ret)
+{
+    if (!g || !plan->items)
+        return false;
+    /* A pass over rows begins with the embedding; a gather before it fetches tokens. */
+    struct hzp_graph_part part = {.from = plan->item[0].op == HZP_OP_gather};
+    for (part.to = part.from; part.to < plan->items && !plan->item[part.to].train; part.to++)
+        if (plan->item[part.to].op == HZP_OP_attn_prefill || plan->item[part.to].rides)
+            return false; /* no such step comes again as it was */
+    *ret = part;
+    return part.to - part.from >= ITEMS_MIN && g->stats.refusals[spreads(plan, &part)] < REFUSALS_MAX;
 }
 
 /* 256, then two steps to each doubling; no more than the table of pages has room for. */
@@ -134,6 +142,8 @@ static void normal(const struct hzp_item *item, union args *ret)
 static void put(struct hzp_graphs *g, const void *data, size_t size)
 {
     size_t padded = HZP_ROUND_UP(size, (size_t)8);
+    if (size == 0)
+        return;
     if (g->room - g->size < padded) {
         g->room = 2 * g->room + padded + 4096;
         g->key = hzp_xrealloc(g->key, g->room);
@@ -143,19 +153,21 @@ static void put(struct hzp_graphs *g, const void *data, size_t size)
     g->size += padded;
 }
 
-static void key_make(struct hzp_graphs *g, const struct hzp_plan *plan, int32_t items,
-                     const struct hzp_lane *lane, int units)
+static void key_make(struct hzp_graphs *g, const struct hzp_plan *plan,
+                     const struct hzp_graph_part *part, struct hzp_lane *const lane[HZP_LANE_COUNT],
+                     const int units[HZP_LANE_COUNT])
 {
     union args args;
-    int32_t head[4] = {items, units, 0, 0};
     g->size = 0;
-    put(g, head, sizeof(head));
-    put(g, &lane, sizeof(lane));
-    for (int32_t i = 0; i < items; i++) {
-        int32_t op = (int32_t)plan->item[i].op;
-        normal(&plan->item[i], &args);
-        put(g, &op, sizeof(op));
-        put(g, args.bytes, hzp_op_args_size(plan->item[i].op));
+    put(g, lane, HZP_LANE_COUNT * sizeof(lane[0]));
+    put(g, units, HZP_LANE_COUNT * sizeof(units[0]));
+    for (int32_t i = part->from; i < part->to; i++) {
+        const struct hzp_item *item = &plan->item[i];
+        int32_t head[4] = {(int32_t)item->op, item->lane, item->waits, part->from};
+        normal(item, &args);
+        put(g, head, sizeof(head));
+        put(g, args.bytes, hzp_op_args_size(item->op));
+        put(g, plan->wait + item->wait0, (size_t)item->waits * sizeof(*plan->wait));
     }
 }
 
@@ -193,18 +205,66 @@ static struct kept *place(struct hzp_graphs *g)
     return oldest;
 }
 
-static int capture(struct hzp_graphs *g, const struct hzp_plan *plan, int32_t items,
-                   struct hzp_lane *lane, struct hzp_graph **ret)
+/* A fence for each item of the part that an item of it on another lane waits for. */
+static int assign_fences(struct hzp_graphs *g, const struct hzp_plan *plan,
+                         const struct hzp_graph_part *part)
 {
-    union args args;
-    HZP_TRY(hzp_graph_begin(lane));
-    int r = HZP_OK;
-    for (int32_t i = 0; i < items && r >= 0; i++) {
-        normal(&plan->item[i], &args);
-        r = hzp_lane_issue(lane, plan->item[i].op, args.bytes);
+    int32_t count = 0;
+    if (g->items_room < plan->items) {
+        g->items_room = plan->items + plan->items / 2;
+        g->fence_of = hzp_xrealloc(g->fence_of, (size_t)g->items_room * sizeof(*g->fence_of));
     }
+    for (int32_t i = part->from; i < part->to; i++) {
+        g->fence_of[i] = -1;
+        for (int32_t k = 0; k < plan->item[i].waits; k++) {
+            int32_t w = plan->wait[plan->item[i].wait0 + k];
+            if (w >= part->from && plan->item[w].lane != plan->item[i].lane && g->fence_of[w] < 0)
+                g->fence_of[w] = count++;
+        }
+    }
+    while (g->fences < count) {
+        g->fence = hzp_xrealloc(g->fence, ((size_t)g->fences + 1) * sizeof(*g->fence));
+        HZP_TRY(hzp_fence_open(g->dev, &g->fence[g->fences]));
+        g->fences++;
+    }
+    return HZP_OK;
+}
+
+static int capture_item(struct hzp_graphs *g, const struct hzp_plan *plan, int32_t i, int32_t from,
+                        struct hzp_lane *const lane[HZP_LANE_COUNT])
+{
+    const struct hzp_item *item = &plan->item[i];
+    union args args;
+    for (int32_t k = 0; k < item->waits; k++) {
+        int32_t w = plan->wait[item->wait0 + k];
+        if (w >= from && plan->item[w].lane != item->lane) /* those before it all lanes begin behind */
+            HZP_TRY(hzp_lane_wait(lane[item->lane], g->fence[g->fence_of[w]]));
+    }
+    normal(item, &args);
+    HZP_TRY(hzp_lane_issue(lane[item->lane], item->op, args.bytes));
+    return g->fence_of[i] < 0 ? HZP_OK : hzp_fence_record(g->fence[g->fence_of[i]], lane[item->lane]);
+}
+
+static int capture(struct hzp_graphs *g, const struct hzp_plan *plan,
+                   const struct hzp_graph_part *part, struct hzp_lane *const lane[HZP_LANE_COUNT],
+                   struct hzp_graph **ret)
+{
+    struct hzp_lane *used[HZP_LANE_COUNT];
+    bool seen[HZP_LANE_COUNT] = {false};
+    int lanes = 0;
+    for (int32_t i = part->from; i < part->to; i++)
+        if (!seen[plan->item[i].lane]) {
+            seen[plan->item[i].lane] = true;
+            used[lanes++] = lane[plan->item[i].lane];
+        }
+    _Static_assert((int)HZP_LANE_COUNT <= (int)HZP_GRAPH_LANES_MAX, "a plan's lanes are a graph's");
+    HZP_TRY(assign_fences(g, plan, part));
+    HZP_TRY(hzp_graph_begin(used, lanes));
+    int r = HZP_OK;
+    for (int32_t i = part->from; i < part->to && r >= 0; i++)
+        r = capture_item(g, plan, i, part->from, lane);
     struct hzp_graph *graph = NULL;
-    int ended = hzp_graph_end(lane, &graph);
+    int ended = hzp_graph_end(used[0], &graph);
     if (r >= 0 && ended >= 0) {
         *ret = graph;
         return HZP_OK;
@@ -214,36 +274,51 @@ static int capture(struct hzp_graphs *g, const struct hzp_plan *plan, int32_t it
     return r < 0 ? r : ended;
 }
 
-int hzp_graphs_issue(struct hzp_graphs *g, const struct hzp_plan *plan, int32_t items,
-                     struct hzp_lane *lane, int units, struct hzp_span *span)
+/* The step at hand came before: its graph is made and kept; NULL: it does not go. */
+static struct kept *keep(struct hzp_graphs *g, uint64_t h, const struct hzp_plan *plan,
+                         const struct hzp_graph_part *part,
+                         struct hzp_lane *const lane[HZP_LANE_COUNT])
 {
-    key_make(g, plan, items, lane, units);
+    struct hzp_graph *graph = NULL;
+    if (capture(g, plan, part, lane, &graph) < 0) {
+        bool several = spreads(plan, part);
+        if (++g->stats.refusals[several] == REFUSALS_MAX)
+            hzp_log(HZP_LOG_WARN, "exec", "steps%s do not become graphs: they are issued op by op",
+                    several ? " of several lanes" : "");
+        return NULL;
+    }
+    struct kept *k = place(g);
+    k->graph = graph;
+    k->hash = h;
+    k->size = g->size;
+    k->key = memcpy(hzp_xmalloc(g->size), g->key, g->size);
+    g->stats.captures++;
+    return k;
+}
+
+int hzp_graphs_issue(struct hzp_graphs *g, const struct hzp_plan *plan,
+                     const struct hzp_graph_part *part, struct hzp_lane *const lane[HZP_LANE_COUNT],
+                     const int units[HZP_LANE_COUNT], struct hzp_span *span)
+{
+    struct hzp_lane *first = lane[plan->item[part->from].lane];
+    key_make(g, plan, part, lane, units);
     uint64_t h = hash(g->key, g->size);
     struct kept *k = find(g, h);
     if (!k) {
         uint64_t *seen = &g->seen[h % SEEN];
-        struct hzp_graph *graph = NULL;
         if (*seen != h) {
             *seen = h;
             return 0;
         }
-        if (capture(g, plan, items, lane, &graph) < 0) {
-            if (++g->stats.refusals == REFUSALS_MAX)
-                hzp_log(HZP_LOG_WARN, "exec", "steps do not become graphs: they are issued op by op");
+        k = keep(g, h, plan, part, lane);
+        if (!k)
             return 0;
-        }
-        k = place(g);
-        k->graph = graph;
-        k->hash = h;
-        k->size = g->size;
-        k->key = memcpy(hzp_xmalloc(g->size), g->key, g->size);
-        g->stats.captures++;
     }
     k->used = ++g->clock;
     g->stats.launches++;
     if (span)
-        HZP_TRY(hzp_lane_time(lane, span));
-    HZP_TRY(hzp_graph_launch(k->graph, lane));
+        HZP_TRY(hzp_lane_time(first, span));
+    HZP_TRY(hzp_graph_launch(k->graph, first));
     return 1;
 }
 

@@ -64,6 +64,19 @@ struct hzp_loop {
 
 /* --- Life ------------------------------------------------------------------------------------- */
 
+/* What steps may look like is known now; how long the device takes to get ready for it is not for a
+ * step to wait for. */
+static void prepare(struct hzp_loop *loop)
+{
+    const struct hzp_loop_config *c = &loop->config;
+    if (c->shape)
+        hzp_exec_prepare(loop->exec, c->shape);
+    if (c->beside)
+        hzp_exec_prepare(loop->exec, c->beside);
+    for (int32_t i = 0; c->plans && i < c->plans->entries; i++)
+        hzp_exec_prepare(loop->exec, &c->plans->entry[i].shape);
+}
+
 static int open_legs(struct hzp_loop *loop)
 {
     for (int i = 0; i < 2; i++) {
@@ -103,6 +116,7 @@ int hzp_loop_create(const struct hzp_loop_config *config, struct hzp_loop **ret)
         hzp_loop_destroy(loop);
         return r;
     }
+    prepare(loop);
     bool alone = hzp_exec_alone(loop->exec);
     loop->ahead = config->run_ahead == HZP_AHEAD_ALWAYS ||
                   (config->run_ahead == HZP_AHEAD_AUTO && alone);
@@ -306,7 +320,7 @@ static void plan_serving(struct hzp_loop *loop, struct leg *leg)
         step->price = &loop->price_beside;
     step->train_ns = leg->split.train_ns;
     step->item_ns = leg->split.item_ns;
-    step->ride_rows = both && both->ride ? step->batch->rows : 0;
+    step->ride_rows = both && both->ride ? step->batch->rows + step->batch->pads : 0;
 }
 
 /* Serving's part was planned before anybody knew whether training would come. */

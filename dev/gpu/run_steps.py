@@ -2,7 +2,8 @@
 """The steps of dev/gpu/run: what each executes, how it is judged, and the goals its figures are held to.
 
 A step: name, kind (check, bench), what it is for, command, env, files (that must be there), limit and
-expected seconds, read (which turns its output into rows), optional (not a fault where it cannot run).
+expected seconds, read (which turns its output into rows), optional (not a fault where it cannot run), part
+(1, 2: which half of the plan), extra (only if asked for).
 """
 import json
 import os
@@ -114,7 +115,7 @@ def checks(folder):
            "command": [p("opcheck"), "--backend=cuda"], "limit": 120, "expect": 45, "read": "last"}
     yield {"name": "opcheck, grid lanes", "what": "the same on lanes limited to 48 SMs by their grids",
            "command": [p("opcheck"), "--backend=cuda", "--quiet", "--share=48", "--op=*attn*"],
-           "env": {"HZP_CUDA_LANES": "grid"}, "limit": 60, "expect": 12, "read": "last"}
+           "env": {"HZP_CUDA_LANES": "grid"}, "limit": 60, "expect": 10, "read": "last"}
     yield {"name": "golden", "what": "logits, losses, gradients, ten updates against PyTorch's numbers",
            "command": [p("test_golden"), "cuda"] + golden, "limit": 90, "expect": 15, "read": "last"}
     yield {"name": "greedy equality", "what": "the same text as on the CPU, with and without graphs",
@@ -122,7 +123,7 @@ def checks(folder):
            "expect": 25, "read": "last"}
     for shape in ("sequential", "overlapped"):
         yield {"name": f"no mixing, {shape}", "what": "no step reads two versions",
-               "command": [p("test_no_mixing"), "cuda", shape, "1000"], "limit": 60, "expect": 12,
+               "command": [p("test_no_mixing"), "cuda", shape, "600"], "limit": 60, "expect": 8,
                "read": "last"}
     yield {"name": "resume", "what": "killed, started again: the same answers; ended by SIGTERM: 0",
            "command": ["python3", p("run_life.py"), p("hzpserve"), p("world"), p("demo/teach.jsonl")],
@@ -130,7 +131,7 @@ def checks(folder):
     yield {"name": "sanitizer", "what": "memory errors in a small step and a training update",
            "command": ["compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "9",
                        p("product"), "cuda", "tiny"], "files": [p("product")],
-           "limit": 90, "expect": 30, "optional": True}
+           "limit": 90, "expect": 25, "optional": True}
 
 
 def benches(folder):
@@ -142,9 +143,6 @@ def benches(folder):
     yield {"name": "product, tuned", "what": "steps as the server builds them: algorithms timed once, then "
            "kept; decode, prefill, training by shape", "command": [p("product"), "cuda", "8b", "3b"],
            "env": {"HZP_CUDA_TUNE": "1"}, "limit": 120, "expect": 50, "read": "json"}
-    yield {"name": "product, op by op", "what": "decode steps without graphs",
-           "command": [p("product"), "--decode", "cuda", "8b"], "env": {"HZP_GRAPHS": "0"}, "limit": 60,
-           "expect": 15, "read": "json"}
     for prompt, answer, requests, seconds in ((512, 512, 1024, 35), (1024, 512, 768, 37),
                                               (1000, 1000, 512, 36)):
         yield {"name": f"offline {prompt}/{answer}", "what": "tokens a second when only throughput counts",
@@ -153,40 +151,53 @@ def benches(folder):
                "env": {"HZP_NOISE": "1"}, "limit": 100, "expect": seconds, "read": "bench"}
     yield {"name": "swap", "what": "gaps between tokens with 0, 1 and 10 swaps a second",
            "command": engine(folder, "swap", "8b", "--quick", "--kv-memory", "8G", "--context", "4096"),
-           "env": {"HZP_NOISE": "1"}, "limit": 60, "expect": 20, "read": "bench"}
+           "env": {"HZP_NOISE": "1"}, "limit": 60, "expect": 20, "read": "bench", "part": 2}
+    yield {"name": "product, op by op", "what": "decode steps without graphs",
+           "command": [p("product"), "--decode", "cuda", "8b"], "env": {"HZP_GRAPHS": "0"}, "limit": 60,
+           "expect": 15, "read": "json", "part": 2}
     for lanes in ("turns", "green", "grid"):
         units = [] if lanes == "turns" else ["--train-units", "68"]
         yield {"name": f"co-serving, {lanes}", "what": "gain at half load; turns: time slicing",
                "command": engine(folder, "coserve", "1b", "--quick", "--moments", "bf16", "--kv-memory",
                                  "16G", "--context", "4096", *units),
                "env": {"HZP_NOISE": "1", **({} if lanes == "turns" else {"HZP_CUDA_LANES": lanes})},
-               "limit": 60, "expect": 20, "read": "bench"}
+               "limit": 60, "expect": 20, "read": "bench", "part": 2, "extra": lanes == "grid"}
     yield {"name": "8b trains beside KV", "what": "full fine-tuning with bf16 moments beside 32 GB of KV: "
            "does the memory plan fit",
            "command": engine(folder, "train", "8b", "--quick", "--moments", "bf16", "--kv-memory", "32G",
                              "--context", "4096"),
-           "env": {"HZP_NOISE": "1"}, "limit": 60, "expect": 20, "read": "bench"}
+           "env": {"HZP_NOISE": "1"}, "limit": 60, "expect": 20, "read": "bench", "part": 2}
     for name, lanes in (("sequential", []), ("split", ["--nano", "2"]),
                         ("overlapped", ["--nano", "2", "--order", "skewed", "--lanes", "overlap",
                                         "--units", "memory=32,compute=100"])):
         yield {"name": f"plan, {name}", "what": "a step of 512 decodes and 1024 prefill rows, 8B",
                "command": [p("hzpserve"), "plan", f"{folder}/shapes/8b", "--device", "cuda", "--decode", "512",
-                           "--depth", "1024", "--prefill", "1024", "--repeat", "9", *lanes],
-               "env": {"HZP_NOISE": "1"}, "limit": 60, "expect": 12}
+                           "--depth", "1024", "--prefill", "1024", "--repeat", "5", *lanes],
+               "env": {"HZP_NOISE": "1"}, "limit": 60, "expect": 10, "part": 2}
+    yield {"name": "cudnn attention", "what": "prefill and training attention, ours and cuDNN's, by length; "
+           "skipped where there is no cuDNN", "command": [p("cudnn_attention")], "limit": 60,
+           "expect": 20, "read": "json", "optional": True, "part": 2}
+    yield {"name": "opcheck --bench", "what": "the rate of each kind of attention", "read": "opcheck",
+           "limit": 60, "command": [p("opcheck"), "--backend=cuda", "--bench", "--op=*attn*"],
+           "expect": 15, "part": 2}
     yield {"name": "search", "what": "ops alone and in pairs by share, and the plan found for each load",
-           "command": [p("hzpserve"), "search", f"{folder}/shapes/8b", "--device", "cuda", "--no-train"],
-           "env": {"HZP_NOISE": "1"}, "limit": 120, "expect": 60, "optional": True}
-    yield {"name": "opcheck --bench", "what": "each op's rate", "read": "opcheck", "limit": 90,
-           "command": [p("opcheck"), "--backend=cuda", "--bench"], "expect": 45}
+           "command": [p("hzpserve"), "search", f"{folder}/shapes/8b", "--device", "cuda", "--no-train",
+                       "--tries", "20"],
+           "env": {"HZP_NOISE": "1"}, "limit": 120, "expect": 50, "optional": True, "part": 2}
+    yield {"name": "opcheck --bench, all", "what": "each op's rate", "read": "opcheck", "limit": 90,
+           "command": [p("opcheck"), "--backend=cuda", "--bench"], "expect": 45, "part": 2,
+           "extra": True}
 
 
-def steps(folder, out):
-    """All of them, in the order in which they run: what decides first comes first."""
+def steps(folder, part=None, extra=False):
+    """Those of one part (None: both), in the order in which they run: what decides first comes first."""
     made = []
     for kind, which in (("check", checks(folder)), ("bench", benches(folder))):
         for step in which:
             step["kind"] = kind
-            made.append(step)
+            step.setdefault("part", 1)
+            if (extra or not step.get("extra")) and part in (None, step["part"]):
+                made.append(step)
     return made
 
 

@@ -135,6 +135,7 @@ static void cuda_close(struct hzp_device *base)
 {
     struct hzp_cuda_device *dev = (struct hzp_cuda_device *)base;
     hzp_cuda_products_close(dev->products);
+    hzp_cuda_graphs_end(dev);
     hzp_cuda_time_close(dev);
     hzp_cuda_green_close(dev);
     free(dev);
@@ -252,6 +253,7 @@ const struct hzp_backend hzp_backend_cuda = {
     .fence_record = hzp_cuda_fence_record,
     .fence_wait = hzp_cuda_fence_wait,
     .lane_set_share = hzp_cuda_lane_set_share,
+    .shares_prepare = hzp_cuda_shares_prepare,
     .lane_time = hzp_cuda_lane_time,
     .graph_begin = hzp_cuda_graph_begin,
     .graph_end = hzp_cuda_graph_end,

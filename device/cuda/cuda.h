@@ -54,6 +54,9 @@ struct hzp_cuda_device {
     struct hzp_cuda_lane *lane_list; /* all open lanes */
     uint64_t lane_ids;
     bool capturing; /* a graph is being made: errors end the graph, not the device */
+    struct hzp_cuda_lane *capture[HZP_GRAPH_LANES_MAX]; /* of these lanes, while it is */
+    int captures;
+    cudaEvent_t join; /* by which lanes of a graph follow one another; NULL: none was made yet */
     struct {        /* time.c: events that are not in use, and the device's clock */
         cudaEvent_t *spare;
         int spares, room;
@@ -139,14 +142,17 @@ int hzp_cuda_lane_ready(struct hzp_cuda_lane *lane); /* before anything is put o
 int hzp_cuda_lane_ready_for_ops(struct hzp_cuda_lane *lane); /* it has its memory too */
 int hzp_cuda_lane_wait(struct hzp_lane *lane, struct hzp_fence *fence);
 int hzp_cuda_lane_set_share(struct hzp_lane *lane, int units);
+void hzp_cuda_shares_prepare(struct hzp_device *dev, const int *units, int lanes);
 int hzp_cuda_fence_open(struct hzp_device *dev, struct hzp_fence **ret);
 void hzp_cuda_fence_close(struct hzp_fence *fence);
 int hzp_cuda_fence_record(struct hzp_fence *fence, struct hzp_lane *lane);
 int hzp_cuda_fence_wait(struct hzp_fence *fence);
 
 /* green.c: streams that hold `parts` disjoint sets of SMs, as many of each as `want` says (at least
- * 16, in steps of 8; the last of several takes all that is left).  Made once for the same wants, then
- * kept.  ret_sms: what each got.  HZP_EUNSUP, with one line logged: no green contexts. */
+ * 16, in steps of 8; the last of several takes all that is left).  Made once for the same wants, at the
+ * start for the shares that plans have (hzp_cuda_shares_prepare), then kept: graphs were captured on
+ * them.  When there are as many as may be kept, the nearest of them serves.  ret_sms: what each got.
+ * HZP_EUNSUP, with one line logged: no green contexts. */
 enum { HZP_CUDA_PARTS_MAX = 4, HZP_CUDA_PART_MIN = 16, HZP_CUDA_PART_STEP = 8 };
 int hzp_cuda_green_split(struct hzp_cuda_device *dev, const int *want, int parts,
                          cudaStream_t *ret_stream, int *ret_sms);
@@ -161,10 +167,11 @@ int hzp_cuda_time_read(struct hzp_cuda_lane *lane, uint64_t upto);
 void hzp_cuda_time_close(struct hzp_cuda_device *dev);
 
 /* graph.c */
-int hzp_cuda_graph_begin(struct hzp_lane *lane);
+int hzp_cuda_graph_begin(struct hzp_lane *const *lane, int lanes);
 int hzp_cuda_graph_end(struct hzp_lane *lane, struct hzp_graph **ret);
 int hzp_cuda_graph_launch(struct hzp_graph *graph, struct hzp_lane *lane);
 void hzp_cuda_graph_close(struct hzp_graph *graph);
+void hzp_cuda_graphs_end(struct hzp_cuda_device *dev); /* when the device closes */
 
 /* matmul.c.  HZP_EUNSUP: there is no cuBLASLt. */
 int hzp_cuda_products_open(struct hzp_cuda_device *dev, struct hzp_cuda_products **ret,

@@ -64,45 +64,59 @@ static __device__ __forceinline__ void state_begin(state<D, TALL> &s, const uint
             s.o[i][k] = 0;
 }
 
-/* Where token t of the sequence lies, in elements. */
-static __device__ __forceinline__ int64_t token_at(const struct hzp_attn_paged_args &a,
-                                                   const int32_t *page, int kv_head, int t)
+/* Where token t of the sequence lies, in rows of a head's width: 32 bits say it, and save registers. */
+static __device__ __forceinline__ int token_at(const struct hzp_attn_paged_args &a,
+                                               const int32_t *page, int kv_head, int t)
 {
     int at = t / a.kv.page_rows;
-    return ((int64_t)page[at] * a.heads.kv_heads + kv_head) * a.kv.page_rows + t - at * a.kv.page_rows;
-}
-
-static __device__ __forceinline__ uint4 fetch(const uint16_t *base, int64_t token, int D, int at)
-{
-    if (token < 0)
-        return make_uint4(0, 0, 0, 0);
-    return __ldg(reinterpret_cast<const uint4 *>(base + token * D + at));
+    return (page[at] * a.heads.kv_heads + kv_head) * a.kv.page_rows + t - at * a.kv.page_rows;
 }
 
 /* Tokens t0 .. t0+15 of which those below end count: places of the keys of tokens g and g + 8, of
- * the values of 2l, 2l + 1, 2l + 8, 2l + 9; -1 for those that do not count. */
-struct places {
-    int64_t k[2], v[4];
+ * the values of 2l, 2l + 1, 2l + 8, 2l + 9, of those that count.  Where all are in one page, one place
+ * tells the others. */
+template <bool WHOLE> struct places {
+    int first, left;  /* of whole pages: token t0's, and how many count from it on */
+    int k[2], v[4];   /* of others; -1: it does not count */
 };
 
-template <bool WHOLE>
-static __device__ __forceinline__ places places_find(const struct hzp_attn_paged_args &a,
-                                                     const int32_t *page, int kv_head, int t0, int end)
+/* Which of the 16 tokens place i is about: 0, 1 of keys, 2 .. 5 of values. */
+static __device__ __forceinline__ int token_of(int i)
 {
     int g = threadIdx.x % 32 / 4, l = threadIdx.x % 4;
-    places p;
-    int64_t first = WHOLE ? token_at(a, page, kv_head, t0) : 0;
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        int t = g + 8 * i;
-        p.k[i] = t0 + t >= end ? -1 : WHOLE ? first + t : token_at(a, page, kv_head, t0 + t);
+    return i < 2 ? g + 8 * i : 2 * l + i % 2 + (i - 2) / 2 * 8;
+}
+
+template <bool WHOLE>
+static __device__ __forceinline__ places<WHOLE> places_find(const struct hzp_attn_paged_args &a,
+                                                            const int32_t *page, int kv_head, int t0,
+                                                            int end)
+{
+    places<WHOLE> p = {};
+    if (WHOLE) {
+        p.first = token_at(a, page, kv_head, t0);
+        p.left = end - t0;
+        return p;
     }
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        int t = 2 * l + i % 2 + i / 2 * 8;
-        p.v[i] = t0 + t >= end ? -1 : WHOLE ? first + t : token_at(a, page, kv_head, t0 + t);
+    for (int i = 0; i < 6; i++) {
+        int t = t0 + token_of(i);
+        int &to = i < 2 ? p.k[i] : p.v[i < 2 ? 0 : i - 2];
+        to = t < end ? token_at(a, page, kv_head, t) : -1;
     }
     return p;
+}
+
+/* 16 bytes of the token of place i, from element `at` on. */
+template <int D, bool WHOLE>
+static __device__ __forceinline__ uint4 fetch(const uint16_t *base, const places<WHOLE> &p, int i,
+                                              int at)
+{
+    int token = i < 2 ? p.k[i] : p.v[i < 2 ? 0 : i - 2], t = token_of(i);
+    if (WHOLE ? t >= p.left : token < 0)
+        return make_uint4(0, 0, 0, 0);
+    int64_t from = WHOLE ? (int64_t)p.first * D + t * D : (int64_t)token * D;
+    return __ldg(reinterpret_cast<const uint4 *>(base + from + at));
 }
 
 /* Scores of 16 tokens, in powers of two: c[block of 8 tokens][as mma's d]. */
@@ -284,18 +298,18 @@ static __device__ __forceinline__ void attend(const struct decode_args &d, AT at
     state<D, TALL> s;
     state_begin<D, TALL>(s, row_of<uint16_t>(a.qkv, row) + head0 * D, rows);
     for (int t0 = begin + warp * STEP; t0 < end; t0 += WARPS * STEP) {
-        places at = places_find<WHOLE>(a, page, kv_head, t0, end);
+        places<WHOLE> at = places_find<WHOLE>(a, page, kv_head, t0, end);
         uint4 k[D / 32][2], v[D / 64][4];
 #pragma unroll
         for (int b = 0; b < D / 32; b++)
 #pragma unroll
             for (int i = 0; i < 2; i++)
-                k[b][i] = fetch(key, at.k[i], D, b * 32 + l * 8);
+                k[b][i] = fetch<D, WHOLE>(key, at, i, b * 32 + l * 8);
 #pragma unroll
         for (int w = 0; w < D / 64; w++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                v[w][i] = fetch(value, at.v[i], D, w * 64 + g * 8);
+                v[w][i] = fetch<D, WHOLE>(value, at, i + 2, w * 64 + g * 8);
         float c[2][4] = {};
         scores<D, TALL>(s, k, c);
         weights<D, TALL>(s, c, d.scale, t0, end);
@@ -400,6 +414,7 @@ extern "C" int hzp_cuda_attn_decode(struct hzp_lane *lane, const void *args)
     d.counter = hzp_cuda_lane(lane)->counter;
     bool fits = a->qkv.type == HZP_BF16 && (dim == 64 || dim == 128) &&
                 (uintptr_t)a->kv.k % 16 == 0 && (uintptr_t)a->kv.v % 16 == 0 &&
+                (int64_t)a->kv.pages * a->kv.page_rows * a->heads.kv_heads <= INT32_MAX &&
                 cut(lane, &d, a->heads.kv_heads * d.tiles);
     if (!fits)
         return hzp_cuda_attn_paged_plain(lane, a);

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/graph.c - what a lane was given, kept as one CUDA graph.
+/* device/cuda/graph.c - what lanes were given, kept as one CUDA graph.
  *
  * Everything an op launches is fixed by its arguments' bytes (cuda.h), so a graph is right for as
  * long as those are the same: what its pointers point to may change before each launch.  Copies that
  * stage host arrays are part of the graph: begin and launch therefore forget what was staged.
+ *
+ * The capture begins on the first lane; the others enter it by waiting for an event of that, and come
+ * back to it in the same way before it ends: what did not come back would make the capture fail.  The
+ * launch is the first lane's as well, behind what the others had and before what they get.
  *
  * Capture is of this thread's calls alone; another thread copying for a checkpoint meanwhile neither
  * enters the graph nor breaks it.
@@ -11,17 +15,21 @@
 #include "device/cuda/cuda.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/log.h"
 
 struct hzp_graph {
     struct hzp_cuda_device *dev;
     cudaGraphExec_t exec;
+    struct hzp_cuda_lane *lane[HZP_GRAPH_LANES_MAX];
+    int lanes;
 };
 
-static void forget_staged(struct hzp_cuda_lane *lane)
+static void forget_staged(struct hzp_cuda_lane *const *lane, int lanes)
 {
-    lane->stage_epoch = 0; /* epochs begin at 1 */
+    for (int i = 0; i < lanes; i++)
+        lane[i]->stage_epoch = 0; /* epochs begin at 1 */
 }
 
 /* Not the device's failure: if it has failed, it will again. */
@@ -32,38 +40,80 @@ static int none(const char *what, cudaError_t error)
     return HZP_EUNSUP;
 }
 
-int hzp_cuda_graph_begin(struct hzp_lane *base)
+/* What lane `after` gets from here on begins when what `before` had has ended. */
+static cudaError_t follow(struct hzp_cuda_device *dev, const struct hzp_cuda_lane *before,
+                          const struct hzp_cuda_lane *after)
 {
-    struct hzp_cuda_lane *lane = hzp_cuda_lane(base);
-    struct hzp_cuda_device *dev = hzp_cuda_device(base);
-    HZP_TRY(hzp_cuda_lane_ready_for_ops(lane)); /* nothing is allocated while capturing */
-    cudaError_t error = cudaStreamBeginCapture(lane->stream, cudaStreamCaptureModeThreadLocal);
+    cudaError_t error = cudaEventRecord(dev->join, before->stream);
+    return error == cudaSuccess ? cudaStreamWaitEvent(after->stream, dev->join, 0) : error;
+}
+
+static cudaError_t fork_out(struct hzp_cuda_device *dev, struct hzp_cuda_lane *const *lane, int lanes)
+{
+    cudaError_t error = cudaSuccess;
+    for (int i = 1; i < lanes && error == cudaSuccess; i++)
+        error = follow(dev, lane[0], lane[i]);
+    return error;
+}
+
+static cudaError_t join_in(struct hzp_cuda_device *dev, struct hzp_cuda_lane *const *lane, int lanes)
+{
+    cudaError_t error = cudaSuccess;
+    for (int i = 1; i < lanes && error == cudaSuccess; i++)
+        error = follow(dev, lane[i], lane[0]);
+    return error;
+}
+
+int hzp_cuda_graph_begin(struct hzp_lane *const *base, int lanes)
+{
+    struct hzp_cuda_device *dev = hzp_cuda_device(base[0]);
+    for (int i = 0; i < lanes; i++) {
+        dev->capture[i] = hzp_cuda_lane(base[i]);
+        HZP_TRY(hzp_cuda_lane_ready_for_ops(dev->capture[i])); /* nothing is allocated in a capture */
+    }
+    cudaError_t error = cudaSuccess;
+    if (!dev->join)
+        error = cudaEventCreateWithFlags(&dev->join, cudaEventDisableTiming);
+    if (error == cudaSuccess)
+        error = cudaStreamBeginCapture(dev->capture[0]->stream, cudaStreamCaptureModeThreadLocal);
     if (error != cudaSuccess)
         return none("beginning", error);
-    forget_staged(lane);
+    error = fork_out(dev, dev->capture, lanes);
+    if (error != cudaSuccess) {
+        cudaGraph_t graph = NULL;
+        cudaStreamEndCapture(dev->capture[0]->stream, &graph);
+        if (graph)
+            cudaGraphDestroy(graph);
+        return none("of several lanes", error);
+    }
+    forget_staged(dev->capture, lanes);
+    dev->captures = lanes;
     dev->capturing = true;
     return HZP_OK;
 }
 
 int hzp_cuda_graph_end(struct hzp_lane *base, struct hzp_graph **ret)
 {
-    struct hzp_cuda_lane *lane = hzp_cuda_lane(base);
     struct hzp_cuda_device *dev = hzp_cuda_device(base);
+    struct hzp_cuda_lane *const *lane = dev->capture;
     cudaGraph_t graph = NULL;
     cudaGraphExec_t exec = NULL;
     const char *what = "capturing";
-    cudaError_t error = cudaStreamEndCapture(lane->stream, &graph);
+    cudaError_t joined = join_in(dev, lane, dev->captures);
+    cudaError_t error = cudaStreamEndCapture(lane[0]->stream, &graph);
+    if (error == cudaSuccess)
+        error = joined;
     if (error == cudaSuccess) {
         what = "instantiating";
         error = cudaGraphInstantiate(&exec, graph, 0);
     }
     if (error == cudaSuccess) {
         what = "uploading";
-        error = cudaGraphUpload(exec, lane->stream);
+        error = cudaGraphUpload(exec, lane[0]->stream);
     }
     if (graph)
         cudaGraphDestroy(graph);
-    forget_staged(lane);
+    forget_staged(lane, dev->captures);
     dev->capturing = false;
     struct hzp_graph *made = error == cudaSuccess ? calloc(1, sizeof(*made)) : NULL;
     if (!made) {
@@ -73,6 +123,8 @@ int hzp_cuda_graph_end(struct hzp_lane *base, struct hzp_graph **ret)
     }
     made->dev = dev;
     made->exec = exec;
+    made->lanes = dev->captures;
+    memcpy(made->lane, lane, sizeof(made->lane));
     *ret = made;
     return HZP_OK;
 }
@@ -80,14 +132,18 @@ int hzp_cuda_graph_end(struct hzp_lane *base, struct hzp_graph **ret)
 int hzp_cuda_graph_launch(struct hzp_graph *graph, struct hzp_lane *base)
 {
     struct hzp_cuda_lane *lane = hzp_cuda_lane(base);
+    struct hzp_cuda_device *dev = graph->dev;
+    HZP_ASSERT(lane == graph->lane[0]);
     HZP_TRY(hzp_cuda_lane_ready(lane));
+    HZP_TRY(hzp_cuda_check(dev, join_in(dev, graph->lane, graph->lanes), "joining lanes"));
     bool timed = lane->span;
     if (timed)
         HZP_TRY(hzp_cuda_time_begin(lane));
-    HZP_TRY(hzp_cuda_check(graph->dev, cudaGraphLaunch(graph->exec, lane->stream),
-                           "launching a graph"));
-    forget_staged(lane);
-    return timed ? hzp_cuda_time_end(lane) : HZP_OK;
+    HZP_TRY(hzp_cuda_check(dev, cudaGraphLaunch(graph->exec, lane->stream), "launching a graph"));
+    forget_staged(graph->lane, graph->lanes);
+    if (timed)
+        HZP_TRY(hzp_cuda_time_end(lane));
+    return hzp_cuda_check(dev, fork_out(dev, graph->lane, graph->lanes), "joining lanes");
 }
 
 void hzp_cuda_graph_close(struct hzp_graph *graph)
@@ -96,4 +152,11 @@ void hzp_cuda_graph_close(struct hzp_graph *graph)
         return;
     cudaGraphExecDestroy(graph->exec);
     free(graph);
+}
+
+void hzp_cuda_graphs_end(struct hzp_cuda_device *dev)
+{
+    if (dev->join)
+        cudaEventDestroy(dev->join);
+    dev->join = NULL;
 }

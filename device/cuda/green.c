@@ -3,11 +3,13 @@
  *
  * The driver's functions are asked for by name, because the program starts without a driver.  A
  * split is cut off the device part by part, each from what the last one left; it takes the driver a
- * few milliseconds, so splits are kept and looked up by what was wanted.
+ * few milliseconds, so splits are made at the start, kept for the device's life and looked up by what
+ * was wanted.  Each costs a context and a stream a part: there are at most SPLITS.
  */
 #include "device/cuda/cuda.h"
 
 #include <cuda.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,6 +42,7 @@ struct hzp_cuda_green {
     int priority;
     struct split split[SPLITS];
     int splits;
+    bool full; /* said once */
 #define X(name) __typeof__(&name) name;
     DRIVER(X)
 #undef X
@@ -139,33 +142,55 @@ static int split_open(struct hzp_cuda_green *g, struct split *split)
     return HZP_OK;
 }
 
+/* The one of as many parts that is the least off; NULL: there is none. */
+static struct split *nearest(struct hzp_cuda_green *g, const int *want, int parts)
+{
+    struct split *best = NULL;
+    int best_off = INT_MAX;
+    for (int i = 0; i < g->splits; i++) {
+        int off = 0;
+        for (int k = 0; k < parts && k < g->split[i].parts; k++)
+            off += abs(g->split[i].want[k] - want[k]);
+        if (g->split[i].parts == parts && off < best_off) {
+            best = &g->split[i];
+            best_off = off;
+        }
+    }
+    return best;
+}
+
+static int split_add(struct hzp_cuda_green *g, const int *want, int parts, struct split **ret)
+{
+    struct split *split = &g->split[g->splits];
+    split->parts = parts;
+    memcpy(split->want, want, (size_t)parts * sizeof(*want));
+    int r = split_open(g, split);
+    if (r < 0) {
+        split_close(g, split);
+        return r;
+    }
+    g->splits++;
+    *ret = split;
+    return HZP_OK;
+}
+
 int hzp_cuda_green_split(struct hzp_cuda_device *dev, const int *want, int parts,
                          cudaStream_t *ret_stream, int *ret_sms)
 {
     if (!dev->green)
         HZP_TRY(green_open(dev));
     struct hzp_cuda_green *g = dev->green;
-    struct split *split = NULL;
-    for (int i = 0; i < g->splits && !split; i++)
-        if (g->split[i].parts == parts &&
-            memcmp(g->split[i].want, want, (size_t)parts * sizeof(*want)) == 0)
-            split = &g->split[i];
-    if (!split) {
-        if (g->splits == SPLITS) { /* all lanes are idle: none is in use */
-            for (int i = 0; i < SPLITS; i++)
-                split_close(g, &g->split[i]);
-            g->splits = 0;
-        }
-        split = &g->split[g->splits];
-        split->parts = parts;
-        memcpy(split->want, want, (size_t)parts * sizeof(*want));
-        int r = split_open(g, split);
-        if (r < 0) {
-            split_close(g, split);
-            return r;
-        }
-        g->splits++;
+    struct split *split = nearest(g, want, parts);
+    bool exact = split && memcmp(split->want, want, (size_t)parts * sizeof(*want)) == 0;
+    if (!exact && g->splits < SPLITS)
+        HZP_TRY(split_add(g, want, parts, &split));
+    else if (!exact && !g->full) {
+        g->full = true;
+        hzp_log(HZP_LOG_WARN, "cuda", "%d splits of the SMs are kept: further ones get the nearest",
+                SPLITS);
     }
+    if (!split)
+        return refused("too many splits", CUDA_ERROR_OUT_OF_MEMORY);
     for (int i = 0; i < parts; i++) {
         ret_stream[i] = split->part[i].stream;
         ret_sms[i] = split->part[i].sms;

@@ -124,31 +124,51 @@ static int sharing(struct hzp_cuda_device *dev, struct hzp_cuda_lane *ret[HZP_CU
     return count;
 }
 
-/* No less than the smallest part, together no more than there is; for green contexts whole steps. */
-static void shares_fit(const struct hzp_cuda_device *dev, struct hzp_cuda_lane *const *lane,
-                         int count, int *ret)
+/* Wants, the smallest first, become no less than the smallest part, together no more than there is; for
+ * green contexts whole steps. */
+static void shares_fit(const struct hzp_cuda_device *dev, int *want, int count)
 {
     int sum = 0, most = dev->sms / count;
     int step = dev->lanes == HZP_CUDA_GREEN ? (int)HZP_CUDA_PART_STEP : 1;
     int least = HZP_MAX(HZP_MIN((int)HZP_CUDA_PART_MIN, dev->sms / 2 / count), 1);
     for (int i = 0; i < count; i++) {
-        ret[i] = HZP_MAX((lane[i]->share + step / 2) / step * step, least);
-        sum += ret[i];
+        want[i] = HZP_MAX((want[i] + step / 2) / step * step, least);
+        sum += want[i];
     }
     for (int i = count - 1; sum > dev->sms && i >= 0; i--) { /* the largest give */
-        int less = HZP_MIN(sum - dev->sms, HZP_MAX(ret[i] - most, 0));
-        less = HZP_MIN(HZP_ROUND_UP(less, step), ret[i] - least);
+        int less = HZP_MIN(sum - dev->sms, HZP_MAX(want[i] - most, 0));
+        less = HZP_MIN(HZP_ROUND_UP(less, step), want[i] - least);
         sum -= HZP_MAX(less, 0);
-        ret[i] -= HZP_MAX(less, 0);
+        want[i] -= HZP_MAX(less, 0);
     }
+}
+
+/* The streams and limits of lanes with such shares, the smallest first. */
+static int shares_make(struct hzp_cuda_device *dev, const int *share, int count, cudaStream_t *ret_stream,
+                       int *ret_limit)
+{
+    int want[HZP_CUDA_PARTS_MAX];
+    if (dev->sms < (count + 1) * HZP_CUDA_PART_MIN)
+        dev->lanes = HZP_CUDA_GRID;
+    if (dev->lanes == HZP_CUDA_GREEN) {
+        memcpy(want, share, (size_t)count * sizeof(*want));
+        shares_fit(dev, want, count);
+        int r = hzp_cuda_green_split(dev, want, count, ret_stream, ret_limit);
+        if (r != HZP_EUNSUP)
+            return r;
+        dev->lanes = HZP_CUDA_GRID;
+    }
+    memcpy(ret_limit, share, (size_t)count * sizeof(*ret_limit));
+    shares_fit(dev, ret_limit, count);
+    return HZP_OK;
 }
 
 /* Gives every lane the stream and the limit of its share.  All lanes are idle. */
 static int shares_apply(struct hzp_cuda_device *dev)
 {
     struct hzp_cuda_lane *lane[HZP_CUDA_PARTS_MAX];
-    cudaStream_t stream[HZP_CUDA_PARTS_MAX];
-    int want[HZP_CUDA_PARTS_MAX], sms[HZP_CUDA_PARTS_MAX];
+    cudaStream_t stream[HZP_CUDA_PARTS_MAX] = {NULL};
+    int share[HZP_CUDA_PARTS_MAX], limit[HZP_CUDA_PARTS_MAX];
     for (struct hzp_cuda_lane *l = dev->lane_list; l; l = l->next) {
         l->stream = l->own;
         l->limit = 0;
@@ -156,26 +176,34 @@ static int shares_apply(struct hzp_cuda_device *dev)
     int count = sharing(dev, lane);
     if (count == 0 || dev->lanes == HZP_CUDA_PLAIN)
         return HZP_OK;
-    if (dev->sms < (count + 1) * HZP_CUDA_PART_MIN)
-        dev->lanes = HZP_CUDA_GRID;
-    shares_fit(dev, lane, count, want);
-    if (dev->lanes == HZP_CUDA_GREEN) {
-        int r = hzp_cuda_green_split(dev, want, count, stream, sms);
-        if (r == HZP_OK) {
-            for (int i = 0; i < count; i++) {
-                lane[i]->stream = stream[i];
-                lane[i]->limit = sms[i];
-            }
-            return HZP_OK;
-        }
-        if (r != HZP_EUNSUP)
-            return r;
-        dev->lanes = HZP_CUDA_GRID;
-        shares_fit(dev, lane, count, want);
-    }
     for (int i = 0; i < count; i++)
-        lane[i]->limit = want[i];
+        share[i] = lane[i]->share;
+    HZP_TRY(shares_make(dev, share, count, stream, limit));
+    for (int i = 0; i < count; i++) {
+        lane[i]->stream = stream[i] ? stream[i] : lane[i]->own;
+        lane[i]->limit = limit[i];
+    }
     return HZP_OK;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    return *(const int *)a - *(const int *)b;
+}
+
+/* Only splits take time.  What fails here fails again where it is needed, and is told there, but that
+ * there are no green contexts: told now, once. */
+void hzp_cuda_shares_prepare(struct hzp_device *base, const int *units, int lanes)
+{
+    struct hzp_cuda_device *dev = (struct hzp_cuda_device *)base;
+    cudaStream_t stream[HZP_CUDA_PARTS_MAX];
+    int share[HZP_CUDA_PARTS_MAX], limit[HZP_CUDA_PARTS_MAX], count = 0;
+    for (int i = 0; i < lanes && count < HZP_CUDA_PARTS_MAX; i++)
+        if (units[i] > 0 && units[i] < dev->sms)
+            share[count++] = units[i];
+    qsort(share, (size_t)count, sizeof(share[0]), by_size);
+    if (count > 0 && dev->lanes == HZP_CUDA_GREEN)
+        shares_make(dev, share, count, stream, limit);
 }
 
 int hzp_cuda_lane_ready(struct hzp_cuda_lane *lane)
@@ -196,7 +224,7 @@ int hzp_cuda_lane_ready_for_ops(struct hzp_cuda_lane *lane)
 }
 
 /* Streams are given out when the next op comes: by then every lane of the step has said what it
- * wants, and no split is made that nobody meant. */
+ * wants, and no split is looked for that nobody meant. */
 int hzp_cuda_lane_set_share(struct hzp_lane *base, int units)
 {
     struct hzp_cuda_device *dev = hzp_cuda_device(base);

@@ -327,6 +327,10 @@ struct fake_task *fake_put(struct fake_stream *stream, enum fake_kind kind)
     task->call.kind = kind;
     task->call.stream = stream->object.id;
     task->call.captured = stream->capture;
+    task->after = -1;
+    if (stream->capture)
+        task->node = stream->capture->nodes.count;
+    fake_clock_tick(stream);
     if (stream->context) {
         task->call.sm_from = stream->context->from;
         task->call.sm_to = stream->context->to;
@@ -355,6 +359,7 @@ static struct fake_task *task_copy(const struct fake_task *task)
     struct fake_task *copy = malloc(sizeof(*copy));
     *copy = *task;
     copy->next = NULL;
+    copy->done = NULL;
     if (task->args) {
         copy->args = malloc(task->args_size);
         memcpy(copy->args, task->args, task->args_size);
@@ -369,8 +374,24 @@ void fake_queue_copy(struct fake_queue *to, const struct fake_queue *from)
         queue_add(to, task_copy(task));
 }
 
+struct fake_record *fake_record_use(struct fake_record *of)
+{
+    if (!of)
+        record = calloc(1, sizeof(*of));
+    of->users++;
+    return of;
+}
+
+void fake_record_drop(struct fake_record *of)
+{
+    if (of && --of->users == 0)
+        free(of);
+}
+
 static void task_free(struct fake_task *task)
 {
+    fake_record_drop(task->record);
+    free(task->done);
     free(task->args);
     free(task);
 }
@@ -384,6 +405,7 @@ void fake_graph_drop(struct fake_graph *graph)
         graph->nodes.first = task->next;
         task_free(task);
     }
+    fake_touched_free(&graph->touched);
     fake_object_free(graph);
 }
 
@@ -395,7 +417,16 @@ static void run_copy(const struct fake_call *call)
         memmove(call->dst, call->src, call->size);
 }
 
-static void run_task(struct fake_task *task)
+static unsigned any_below(unsigned n)
+{
+    state = state * 1664525u + 1013904223u;
+    return (state >> 16) % n;
+}
+
+static bool run_node(struct fake_task *launch);
+
+/* False: there is more to run of it. */
+static bool run_task(struct fake_task *task)
 {
     switch (task->call.kind) {
     case FAKE_COPY:
@@ -403,13 +434,15 @@ static void run_task(struct fake_task *task)
         break;
     case FAKE_SET:
         if (fake_is_ours(task->call.dst, task->call.size))
-            memset(task->call.dst, (int)task->instance, task->call.size);
+            memset(task->call.dst, task->value, task->call.size);
         else
             fake_mistake("a set of %zu bytes runs after its memory was freed", task->call.size);
         break;
     case FAKE_RECORD:
-        task->event->done = task->instance;
-        task->event->ns = fake_clock_ns();
+        if (task->call.captured)
+            break; /* an edge of the graph */
+        task->record->done = true;
+        task->record->ns = fake_clock_ns();
         break;
     case FAKE_PRODUCT:
         fake_product_run(task);
@@ -418,19 +451,53 @@ static void run_task(struct fake_task *task)
         task->run(task->args);
         break;
     case FAKE_GRAPH:
-        for (struct fake_task *node = task->graph->nodes.first; node; node = node->next)
-            run_task(node);
+        if (run_node(task))
+            return false;
         fake_graph_drop(task->graph);
         break;
     default:
         break;
     }
+    return true;
+}
+
+/* One of the graph's nodes whose turn it is: first of its stream, and what it waits for has run.  False:
+ * all have. */
+static bool run_node(struct fake_task *launch)
+{
+    struct fake_graph *graph = launch->graph;
+    struct fake_task *chosen = NULL;
+    uint64_t barred[FAKE_STREAMS];
+    int bars = 0;
+    unsigned seen = 0;
+    if (!launch->done)
+        launch->done = calloc((size_t)graph->nodes.count + 1, 1);
+    for (struct fake_task *node = graph->nodes.first; node; node = node->next) {
+        int bar = 0;
+        if (launch->done[node->node])
+            continue;
+        while (bar < bars && barred[bar] != node->call.stream)
+            bar++;
+        if (bar < bars)
+            continue;
+        barred[bars++] = node->call.stream;
+        if ((node->after < 0 || launch->done[node->after]) && any_below(++seen) == 0)
+            chosen = node;
+    }
+    if (!chosen) {
+        if (bars)
+            fake_mistake("a graph's nodes wait for one another");
+        return false;
+    }
+    launch->done[chosen->node] = true;
+    run_task(chosen);
+    return true;
 }
 
 static bool runnable(const struct fake_stream *stream)
 {
     const struct fake_task *task = stream->queue.first;
-    return task && (task->call.kind != FAKE_WAIT || task->event->done >= task->instance);
+    return task && (task->call.kind != FAKE_WAIT || task->record->done);
 }
 
 /* Runs one task of a stream drawn among those that can; false: there is none. */
@@ -442,18 +509,18 @@ static bool run_one(void)
         struct fake_stream *stream = (struct fake_stream *)o;
         if (o->type != FAKE_STREAM || !runnable(stream))
             continue;
-        state = state * 1664525u + 1013904223u;
-        if ((state >> 16) % ++seen == 0)
+        if (any_below(++seen) == 0)
             chosen = stream;
     }
     if (!chosen)
         return false;
     struct fake_task *task = chosen->queue.first;
+    if (!run_task(task))
+        return true;
     chosen->queue.first = task->next;
     if (!task->next)
         chosen->queue.last = NULL;
     chosen->queue.count--;
-    run_task(task);
     task_free(task);
     return true;
 }
@@ -476,14 +543,15 @@ bool fake_stream_busy(uint64_t id)
 
 void fake_run_event(struct fake_event *event)
 {
-    uint64_t instance = event->recorded;
+    struct fake_record *last = fake_record_use(event->last);
     memory_open(true);
-    while (event->done < instance)
+    while (!last->done)
         if (!run_one()) {
             fake_mistake("an event is waited for that nothing will record");
-            event->done = instance;
+            last->done = true;
         }
     memory_open(false);
+    fake_record_drop(last);
 }
 
 void fake_run_stream(struct fake_stream *stream)
@@ -524,6 +592,28 @@ bool fake_unsafe_in_capture(const char *function)
     if (!capturing)
         return false;
     fake_mistake("%s: while a graph is captured", function);
-    capturing->capture_broken = true;
+    capturing->capture->broken = true;
     return true;
+}
+
+struct fake_graph *fake_capture_find(uint64_t id)
+{
+    for (struct fake_object *o = objects; o && id; o = o->next)
+        if (o->type == FAKE_GRAPH_MADE && o->id == id && ((struct fake_graph *)o)->origin)
+            return (struct fake_graph *)o;
+    return NULL;
+}
+
+void fake_capture_enter(struct fake_stream *stream, struct fake_graph *graph)
+{
+    stream->capture = graph;
+    memset(&stream->captured, 0, sizeof(stream->captured));
+}
+
+void fake_capture_leave(struct fake_graph *graph)
+{
+    for (struct fake_object *o = objects; o; o = o->next)
+        if (o->type == FAKE_STREAM && ((struct fake_stream *)o)->capture == graph)
+            ((struct fake_stream *)o)->capture = NULL;
+    graph->origin = NULL;
 }

@@ -105,6 +105,7 @@ static CUresult stream_new(CUstream *ret, CUgreenCtx handle, unsigned flags, int
     if (context) {
         struct fake_stream *stream = fake_object_new(FAKE_STREAM, sizeof(*stream));
         stream->priority = priority;
+        stream->index = fake_index_take();
         stream->context = context;
         context->streams++;
         *ret = (CUstream)stream;

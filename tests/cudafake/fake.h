@@ -8,6 +8,9 @@
  * reading of it is a crash.  Kernels run nothing by themselves: fake_then puts a function of the
  * test's behind them (fake_ops.c: the reference of the op).  Copies and cuBLASLt's products run.
  *
+ * Luck is not all: memory that two streams touch, one of them writing, must be ordered by events or by
+ * the host's waiting.  Copies and sets say themselves what they touch, for ops fake_ops.c does.
+ *
  * Invariant: a mistake is noted where it is made, and the call answers as CUDA would.
  * Thread: any; one lock.
  */
@@ -76,6 +79,18 @@ void fake_set_algo_times(const int *microseconds, int count);
 
 /* Puts run(copy of args) on the stream, or into the graph that is being captured there. */
 void fake_then(cudaStream_t stream, void (*run)(const void *args), const void *args, size_t size);
+
+/* The newest task of the stream touches these bytes, but where both it and another have data, only as
+ * far as meet says of the two.  data is copied. */
+struct fake_touch {
+    uintptr_t begin, end;
+    bool writes;
+    const char *name; /* must live */
+    void *data;
+    size_t size; /* of data; 0: none */
+};
+typedef bool fake_meet(const void *a, const void *b);
+void fake_touches(cudaStream_t stream, const struct fake_touch *touch, int touches, fake_meet *meet);
 
 /* How many device allocations there were ever. */
 int fake_allocations(void);

@@ -74,11 +74,71 @@ static void read_staged(struct hzp_lane *lane, struct behind *b)
     }
 }
 
+/* ---- what it touches ---- */
+
+/* An access with the arguments that it borrows. */
+struct borrowing {
+    struct hzp_access access;
+    _Alignas(16) unsigned char args[ARGS_MAX];
+};
+
+static void own(struct borrowing *b, const void *data)
+{
+    memcpy(b, data, sizeof(*b));
+    if (b->access.append)
+        b->access.append = (const struct hzp_kv_append_args *)b->args;
+    if (b->access.attend)
+        b->access.attend = (const struct hzp_attn_paged_args *)b->args;
+}
+
+static bool meet(const void *a, const void *b)
+{
+    struct borrowing x, y;
+    own(&x, a);
+    own(&y, b);
+    return hzp_access_meet(&x.access, &y.access);
+}
+
+/* What the op's declaration says, and the lane's own memory, which is nobody else's. */
+static void tell(struct hzp_lane *base, enum hzp_op op, const void *args)
+{
+    struct hzp_cuda_lane *lane = hzp_cuda_lane(base);
+    struct hzp_access access[HZP_ACCESS_MAX];
+    struct borrowing data[HZP_ACCESS_MAX];
+    struct fake_touch touch[HZP_ACCESS_MAX + 2];
+    int count = hzp_op_access(op, args, access);
+    memset(data, 0, sizeof(data));
+    for (int i = 0; i < count; i++) {
+        data[i].access = access[i];
+        bool slots = access[i].append || access[i].attend;
+        bool whole = access[i].width >= access[i].stride || access[i].end - access[i].begin ==
+                                                               access[i].width;
+        if (slots)
+            memcpy(data[i].args, args, hzp_op_args_size(op));
+        touch[i] = (struct fake_touch){.begin = access[i].begin, .end = access[i].end,
+                                       .writes = access[i].writes, .name = hzp_op_name(op)};
+        if (slots || !whole) { /* else the bytes between begin and end say it all */
+            touch[i].data = &data[i];
+            touch[i].size = sizeof(data[i]);
+        }
+    }
+    touch[count++] = (struct fake_touch){.begin = (uintptr_t)lane->scratch, .writes = true,
+                                         .end = (uintptr_t)lane->scratch + lane->scratch_size,
+                                         .name = "scratch memory"};
+    if (lane->space_size)
+        touch[count++] = (struct fake_touch){.begin = (uintptr_t)lane->space, .writes = true,
+                                             .end = (uintptr_t)lane->space + lane->space_size,
+                                             .name = "a product's workspace"};
+    fake_touches(lane->stream, touch, count, meet);
+}
+
 static int issue(struct hzp_lane *lane, enum hzp_op op, const void *args)
 {
     struct behind b;
     int products = fake_count(FAKE_PRODUCT), kernels = fake_count(FAKE_KERNEL);
     int r = inner[op](lane, args);
+    if (r >= 0 && hzp_cuda_lane(lane)->stage)
+        tell(lane, op, args);
     if (r < 0 || fake_count(FAKE_PRODUCT) > products || fake_count(FAKE_KERNEL) == kernels)
         return r;
     memset(&b, 0, sizeof(b));

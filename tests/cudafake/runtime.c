@@ -132,6 +132,7 @@ cudaError_t cudaFree(void *ptr)
         return answer(cudaSuccess);
     UNSAFE("cudaFree");
     fake_run_stream(NULL); /* as the runtime: it waits for the device */
+    fake_clock_host_all();
     if (fake_device_free(ptr))
         return answer(cudaSuccess);
     fake_mistake("cudaFree: memory that was never given out, or is gone");
@@ -153,6 +154,7 @@ cudaError_t cudaFreeHost(void *ptr)
         return answer(cudaSuccess);
     UNSAFE("cudaFreeHost");
     fake_run_stream(NULL);
+    fake_clock_host_all();
     if (fake_host_free(ptr))
         return answer(cudaSuccess);
     fake_mistake("cudaFreeHost: memory that was never given out, or is gone");
@@ -179,6 +181,8 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t size, enum cudaMe
     task->call.dst = dst;
     task->call.src = src;
     task->call.size = size;
+    fake_touch_copy(stream, "a copy", src, size, false);
+    fake_touch_copy(stream, "a copy", dst, size, true);
     fake_put_done(task);
     return answer(cudaSuccess);
 }
@@ -196,7 +200,8 @@ cudaError_t cudaMemsetAsync(void *dst, int value, size_t size, cudaStream_t hand
     struct fake_task *task = fake_put(stream, FAKE_SET);
     task->call.dst = dst;
     task->call.size = size;
-    task->instance = (uint64_t)value;
+    task->value = value;
+    fake_touch_copy(stream, "a set", dst, size, true);
     fake_put_done(task);
     return answer(cudaSuccess);
 }
@@ -224,6 +229,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *ret, unsigned int flags, 
         fake_mistake("a stream that waits for the null stream");
     struct fake_stream *stream = fake_object_new(FAKE_STREAM, sizeof(*stream));
     stream->priority = priority;
+    stream->index = fake_index_take();
     *ret = (cudaStream_t)stream;
     return answer(cudaSuccess);
 }
@@ -239,6 +245,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle)
     fake_run_stream(stream);
     if (stream->context)
         stream->context->streams--;
+    fake_index_give(stream->index);
     fake_object_free(stream);
     return answer(cudaSuccess);
 }
@@ -253,6 +260,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle)
     if (!stream)
         return answer(cudaErrorInvalidResourceHandle);
     fake_run_stream(stream);
+    fake_clock_host(&stream->clock);
     return answer(cudaSuccess);
 }
 
@@ -284,7 +292,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t handle)
     struct fake_event *event = fake_object_find(handle, FAKE_EVENT, "cudaEventDestroy");
     if (!event)
         return answer(cudaErrorInvalidResourceHandle);
-    fake_run_stream(NULL); /* as if the runtime kept it for those who still need it */
+    fake_record_drop(event->last); /* those who still need it have it */
     fake_object_free(event);
     return answer(cudaSuccess);
 }
@@ -296,15 +304,21 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle)
     struct fake_stream *stream = fake_stream_find(stream_handle, "cudaEventRecord");
     if (!event || !stream)
         return answer(cudaErrorInvalidResourceHandle);
-    event->capture = stream->capture;
     struct fake_task *task = fake_put(stream, FAKE_RECORD);
-    task->event = event;
-    task->instance = stream->capture ? event->recorded : ++event->recorded;
+    event->capture = stream->capture ? stream->capture->object.id : 0;
+    event->node = task->node;
+    event->clock = *fake_clock_of(stream);
+    if (!stream->capture) {
+        fake_record_drop(event->last);
+        event->last = fake_record_use(NULL);
+        task->record = fake_record_use(event->last);
+    }
     task->call.event = handle;
     fake_put_done(task);
     return answer(cudaSuccess);
 }
 
+/* A stream that waits for an event of a capture is in it from then on. */
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream_handle, cudaEvent_t handle, unsigned int flags)
 {
     BEGIN("cudaStreamWaitEvent");
@@ -312,17 +326,24 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream_handle, cudaEvent_t handle, 
     struct fake_stream *stream = fake_stream_find(stream_handle, "cudaStreamWaitEvent");
     if (!event || !stream)
         return answer(cudaErrorInvalidResourceHandle);
-    if (event->capture != stream->capture) {
+    struct fake_graph *graph = fake_capture_find(event->capture);
+    if (graph && !stream->capture)
+        fake_capture_enter(stream, graph);
+    if (stream->capture != graph || (event->capture && !graph)) {
         fake_mistake("cudaStreamWaitEvent: a wait across the edge of a capture");
         if (stream->capture)
-            stream->capture_broken = true;
+            stream->capture->broken = true;
         return answer(cudaErrorStreamCaptureIsolation);
     }
-    if (event->recorded == 0 && !event->capture)
+    if (!event->last && !graph) {
         fake_mistake("cudaStreamWaitEvent: the event was never recorded: the wait is none");
+        return answer(cudaSuccess);
+    }
     struct fake_task *task = fake_put(stream, FAKE_WAIT);
-    task->event = event;
-    task->instance = event->recorded;
+    fake_clock_wait(stream, event);
+    if (!graph)
+        task->record = fake_record_use(event->last);
+    task->after = graph ? event->node : -1;
     task->call.event = handle;
     fake_put_done(task);
     return answer(cudaSuccess);
@@ -338,9 +359,12 @@ cudaError_t cudaEventSynchronize(cudaEvent_t handle)
         fake_mistake("cudaEventSynchronize: the event was recorded in a capture");
         return answer(cudaErrorCapturedEvent);
     }
-    if (event->recorded == 0)
+    if (!event->last) {
         fake_mistake("cudaEventSynchronize: the event was never recorded: the wait is none");
+        return answer(cudaSuccess);
+    }
     fake_run_event(event);
+    fake_clock_host(&event->clock);
     return answer(cudaSuccess);
 }
 
@@ -349,15 +373,15 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from_handle, cudaEvent_t
     BEGIN("cudaEventElapsedTime");
     struct fake_event *from = fake_object_find(from_handle, FAKE_EVENT, "cudaEventElapsedTime");
     struct fake_event *to = fake_object_find(to_handle, FAKE_EVENT, "cudaEventElapsedTime");
-    if (!from || !to || !from->timing || !to->timing || !from->recorded || !to->recorded) {
+    if (!from || !to || !from->timing || !to->timing || !from->last || !to->last) {
         fake_mistake("cudaEventElapsedTime: an event without a time");
         return answer(cudaErrorInvalidResourceHandle);
     }
-    if (from->done < from->recorded || to->done < to->recorded) {
+    if (!from->last->done || !to->last->done) {
         fake_mistake("cudaEventElapsedTime: an event that has not ended");
         return answer(cudaErrorNotReady);
     }
-    *ms = (float)((to->ns - from->ns) * 1e-6);
+    *ms = (float)((to->last->ns - from->last->ns) * 1e-6);
     return answer(cudaSuccess);
 }
 
@@ -375,9 +399,10 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t handle, enum cudaStreamCaptureMo
     }
     if (mode == cudaStreamCaptureModeGlobal)
         fake_mistake("cudaStreamBeginCapture: other threads' copies would break the graph");
-    stream->capture = fake_object_new(FAKE_GRAPH_MADE, sizeof(struct fake_graph));
-    stream->capture->users = 1;
-    stream->capture_broken = false;
+    struct fake_graph *graph = fake_object_new(FAKE_GRAPH_MADE, sizeof(*graph));
+    graph->users = 1;
+    graph->origin = stream;
+    fake_capture_enter(stream, graph);
     fake_capture_set(stream);
     return answer(cudaSuccess);
 }
@@ -388,17 +413,29 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t *ret)
     fake_enter();
     bool fails = fake_fails("cudaStreamEndCapture", &wanted); /* which ends it all the same */
     struct fake_stream *stream = fake_stream_find(handle, "cudaStreamEndCapture");
+    *ret = NULL;
     if (!stream || !stream->capture) {
         fake_mistake("cudaStreamEndCapture: no capture was begun");
         return answer(cudaErrorIllegalState);
     }
     struct fake_graph *graph = stream->capture;
-    stream->capture = NULL;
+    if (graph->origin != stream) {
+        fake_mistake("cudaStreamEndCapture: not the stream that began it");
+        graph->broken = true;
+        return answer(cudaErrorStreamCaptureUnmatched);
+    }
+    cudaError_t error = graph->broken ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
+    if (fails) {
+        error = (cudaError_t)wanted;
+    } else if (!graph->broken && !fake_clock_joined(stream)) {
+        fake_mistake("cudaStreamEndCapture: a stream has not come back to the one that began");
+        error = cudaErrorStreamCaptureUnjoined;
+    }
+    fake_capture_leave(graph);
     fake_capture_set(NULL);
-    *ret = NULL;
-    if (stream->capture_broken || fails) {
+    if (error != cudaSuccess) {
         fake_graph_drop(graph);
-        return answer(fails ? (cudaError_t)wanted : cudaErrorStreamCaptureInvalidated);
+        return answer(error);
     }
     *ret = (cudaGraph_t)graph;
     return answer(cudaSuccess);
@@ -413,6 +450,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *ret, cudaGraph_t handle, unsig
     struct fake_graph *exec = fake_object_new(FAKE_GRAPH_EXEC, sizeof(*exec));
     exec->users = 1;
     fake_queue_copy(&exec->nodes, &graph->nodes);
+    fake_touched_copy(&exec->touched, &graph->touched);
     *ret = (cudaGraphExec_t)exec;
     return answer(cudaSuccess);
 }
@@ -443,13 +481,14 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t stream_handle)
         return answer(cudaErrorInvalidResourceHandle);
     if (stream->capture) {
         fake_mistake("cudaGraphLaunch: while a graph is captured");
-        stream->capture_broken = true;
+        stream->capture->broken = true;
         return answer(cudaErrorStreamCaptureUnsupported);
     }
     struct fake_task *task = fake_put(stream, FAKE_GRAPH);
     task->graph = exec;
     task->call.nodes = exec->nodes.count;
     exec->users++;
+    fake_touch_graph(stream, exec);
     fake_put_done(task);
     return answer(cudaSuccess);
 }

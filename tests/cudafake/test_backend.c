@@ -89,8 +89,8 @@ static void test_chain(void **state)
         struct hzp_fence *between;
         rig_open(&g, seed, NULL);
         assert_int_equal(hzp_fence_open(g.dev, &between), HZP_OK);
-        fill(g.a, g.x, 1);
-        fill(g.b, g.x + N / 2, NAN); /* before the fence: it may run at any time */
+        fill(g.a, g.y, 1);
+        fill(g.b, g.x, NAN); /* before the fence: it may run at any time */
         assert_int_equal(hzp_fence_record(between, g.b), HZP_OK);
         assert_int_equal(hzp_lane_wait(g.a, between), HZP_OK);
         fill(g.a, g.x, 2);
@@ -98,7 +98,7 @@ static void test_chain(void **state)
         assert_int_equal(hzp_lane_wait(g.b, between), HZP_OK);
         assert_int_equal(hzp_lane_copy(g.b, g.host, g.x, N * 4), HZP_OK);
         finish(&g, g.b);
-        for (int i = 0; i < N / 2; i++)
+        for (int i = 0; i < N; i++)
             assert_true(g.host[i] == 2);
         hzp_fence_close(between);
         rig_close(&g);
@@ -225,7 +225,7 @@ static struct fake_call last_kernel(void)
 
 static void on_share(struct rig *g, struct hzp_lane *lane, int from, int to)
 {
-    fill(lane, g->x, 1);
+    fill(lane, lane == g->a ? g->x : g->y, 1);
     struct fake_call call = last_kernel();
     assert_int_equal(call.sm_from, from);
     assert_int_equal(call.sm_to, to);
@@ -260,11 +260,55 @@ static void test_green(void **state)
     shares(&g, 0, 0);
     on_share(&g, g.a, 0, 0);
     on_share(&g, g.b, 0, 0);
-    for (int i = 2; i < 40; i++) { /* more splits than are kept */
+    rig_close(&g);
+}
+
+static int contexts(void)
+{
+    int count = 0;
+    for (const char *at = fake_leaks(); (at = strstr(at, "context ")); at++)
+        count++;
+    return count;
+}
+
+/* What plans will want is made at the start, and nothing later; it ends, and then the nearest serves. */
+static void test_prepared(void **state)
+{
+    static const int wants[][3] = {{84, 48, 0}, {48, 84, 0}, {100, 32, 0}, {24, 48, 60}, {132, 0, 0}};
+    struct rig g;
+    rig_open(&g, 9, "green");
+    for (int i = 0; i < HZP_COUNT(wants); i++)
+        hzp_device_prepare_shares(g.dev, wants[i], 3);
+    assert_int_equal(contexts(), 2 + 2 + 3);
+    shares(&g, 48, 84);
+    on_share(&g, g.a, 0, 48);
+    shares(&g, 101, 31);
+    on_share(&g, g.b, 0, 32);
+    assert_int_equal(contexts(), 7);
+    for (int i = 2; i < 40; i++) {
         shares(&g, 8 * i, 132 - 8 * i > 0 ? 132 - 8 * i : 5 * i);
         fill(g.a, g.x, 1);
         fill(g.b, g.y, 1);
     }
+    for (int a = 20; a < 60; a += 8)
+        for (int b = 20; b < 60; b += 8) {
+            int three[] = {a, b, 40};
+            hzp_device_prepare_shares(g.dev, three, 3);
+        }
+    assert_in_range(contexts(), 48, 72); /* of 24 splits */
+    shares(&g, 47, 85);
+    on_share(&g, g.a, 0, 48);
+    shares(&g, 20, 60); /* further than the bound: the nearest */
+    on_share(&g, g.b, 16, 132);
+    rig_close(&g);
+
+    rig_open(&g, 9, "green"); /* a driver that makes none: by the grid, from the start */
+    fake_fail("cuGreenCtxCreate", 0, CUDA_ERROR_NOT_SUPPORTED);
+    hzp_device_prepare_shares(g.dev, wants[0], 2);
+    assert_int_equal(contexts(), 0);
+    shares(&g, 48, 84);
+    on_share(&g, g.a, 0, 0);
+    assert_int_equal(hzp_cuda_sms(g.a), 48);
     rig_close(&g);
 }
 
@@ -322,6 +366,7 @@ int main(void)
         cmocka_unit_test(test_idle_lanes), cmocka_unit_test(test_chain),
         cmocka_unit_test(test_staging),    cmocka_unit_test(test_failures),
         cmocka_unit_test(test_times),      cmocka_unit_test(test_green),
+        cmocka_unit_test(test_prepared),
         cmocka_unit_test(test_share_order), cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -71,7 +71,7 @@ static void test_nothing(void **state)
     assert_true(fake_call_at(2)->event == g->event);
 }
 
-/* Without the event the second stream reads too early, for some order. */
+/* Without the event the second stream reads too early, for some order; and it is told for every. */
 static void test_race(void **state)
 {
     struct ground *g = *state;
@@ -84,6 +84,7 @@ static void test_race(void **state)
         cudaStreamSynchronize(g->a);
         cudaMemcpyAsync(g->x, host, sizeof(host), cudaMemcpyDefault, g->a);
         cudaMemcpyAsync(g->y, g->x, sizeof(host), cudaMemcpyDefault, g->b);
+        said("a race: a copy and then a copy");
         cudaStreamSynchronize(g->b);
         cudaStreamSynchronize(g->a);
         fake_peek(back, g->y, sizeof(back));
@@ -228,6 +229,82 @@ static void test_capture(void **state)
     cudaGraphDestroy(graph);
 }
 
+static cudaGraphExec_t ended(struct ground *g)
+{
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t exec = NULL;
+    assert_int_equal(cudaStreamEndCapture(g->a, &graph), cudaSuccess);
+    assert_int_equal(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+    cudaGraphDestroy(graph);
+    return exec;
+}
+
+static void follow(struct ground *g, cudaStream_t before, cudaStream_t after)
+{
+    assert_int_equal(cudaEventRecord(g->event, before), cudaSuccess);
+    assert_int_equal(cudaStreamWaitEvent(after, g->event, 0), cudaSuccess);
+}
+
+/* Two streams in one capture: a joins what b did, and only what it waited for. */
+static void test_capture_of_two(void **state)
+{
+    struct ground *g = *state;
+    cudaGraph_t graph;
+    for (unsigned seed = 0; seed < 20; seed++) {
+        float one[16], back[16];
+        fake_reset(seed);
+        cudaMemsetAsync(g->x, 0, sizeof(one), g->a);
+        cudaStreamSynchronize(g->a);
+        cudaStreamBeginCapture(g->a, cudaStreamCaptureModeThreadLocal);
+        follow(g, g->a, g->b);
+        cudaMemsetAsync(g->x, 1, sizeof(one), g->b);
+        cudaMemsetAsync(g->y, 2, sizeof(one), g->a);
+        follow(g, g->b, g->a);
+        cudaMemcpyAsync(g->y, g->x, sizeof(one), cudaMemcpyDefault, g->a);
+        cudaGraphExec_t exec = ended(g);
+        cudaGraphLaunch(exec, g->b);
+        cudaStreamSynchronize(g->b);
+        fake_peek(back, g->y, sizeof(back));
+        memset(one, 1, sizeof(one));
+        assert_string_equal(fake_mistakes(), "");
+        assert_memory_equal(back, one, sizeof(one));
+        cudaGraphLaunch(exec, g->b);
+        cudaMemsetAsync(g->x, 0, 4, g->a); /* beside the launch */
+        said("a race: a copy and then a set");
+        cudaGraphExecDestroy(exec);
+        cudaStreamSynchronize(g->a);
+        cudaStreamSynchronize(g->b);
+    }
+    fake_reset(1);
+    begin(g);
+    follow(g, g->a, g->b);
+    cudaMemsetAsync(g->x, 1, 4, g->b);
+    follow(g, g->b, g->a);
+    cudaMemsetAsync(g->x, 1, 4, g->b); /* behind the join */
+    assert_int_equal(cudaStreamEndCapture(g->a, &graph), cudaErrorStreamCaptureUnjoined);
+    said("has not come back");
+    fake_reset(1);
+    begin(g);
+    follow(g, g->a, g->b);
+    assert_int_equal(cudaStreamEndCapture(g->b, &graph), cudaErrorStreamCaptureUnmatched);
+    said("not the stream that began it");
+    broken(g);
+    begin(g);
+    follow(g, g->a, g->b);
+    cudaMemsetAsync(g->x, 1, 4, g->a);
+    cudaMemsetAsync(g->x, 1, 4, g->b);
+    said("a race: a set and then a set");
+    follow(g, g->b, g->a);
+    cudaGraphExecDestroy(ended(g));
+    fake_reset(1);
+    begin(g);
+    cudaEventRecord(g->event, g->a);
+    cudaGraphExecDestroy(ended(g));
+    assert_int_not_equal(cudaStreamWaitEvent(g->b, g->event, 0), cudaSuccess);
+    said("edge of a capture");
+    fake_reset(1);
+}
+
 /* What is captured does not run, and runs as often as it is launched. */
 static void test_graph_runs(void **state)
 {
@@ -362,6 +439,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         T(test_nothing),      T(test_race),   T(test_order),      T(test_memory),
         T(test_use_after_free), T(test_host_touches), T(test_times), T(test_capture),
+        T(test_capture_of_two),
         T(test_graph_runs),   T(test_products),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

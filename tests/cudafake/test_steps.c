@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/cudafake/test_steps.c - steps of a model on the CUDA backend's host side and on the reference,
- * side by side: as graphs or op by op, on one lane or several, with versions swapped in between.
+ * side by side: as graphs or op by op, on one lane or several, with versions swapped in between, filled
+ * up with rows of nobody or not.
  *
  * Streams run in random order, so a missing wait, a staged array that is stale, or a graph that kept
  * what it should read anew gives other tokens for some seed.
@@ -162,7 +163,7 @@ static struct hzp_device *plain_open(void)
 struct steps {
     struct world real, plain;
     struct hzp_graphs *graphs;
-    struct hzp_lane *lane;
+    struct hzp_lane *lane[HZP_LANE_COUNT]; /* one is enough */
     struct hzp_fence *fence;
     int32_t token[SEGS];
     int graph_steps;
@@ -175,7 +176,7 @@ static void steps_open(struct steps *s, unsigned seed)
     world_open(&s->plain, plain_open());
     s->graphs = hzp_graphs_create(s->real.dev);
     assert_non_null(s->graphs);
-    assert_int_equal(hzp_lane_open(s->real.dev, HZP_BOUND_COMPUTE, &s->lane), HZP_OK);
+    assert_int_equal(hzp_lane_open(s->real.dev, HZP_BOUND_COMPUTE, &s->lane[0]), HZP_OK);
     assert_int_equal(hzp_fence_open(s->real.dev, &s->fence), HZP_OK);
 }
 
@@ -184,7 +185,7 @@ static void steps_close(struct steps *s)
     struct hzp_device *plain = s->plain.dev, *real = s->real.dev;
     hzp_graphs_destroy(s->graphs);
     hzp_fence_close(s->fence);
-    hzp_lane_close(s->lane);
+    hzp_lane_close(s->lane[0]);
     world_close(&s->plain);
     hzp_device_close(plain);
     world_close(&s->real);
@@ -193,9 +194,11 @@ static void steps_close(struct steps *s)
 
 static void finish(struct steps *s)
 {
-    assert_int_equal(hzp_fence_record(s->fence, s->lane), HZP_OK);
+    assert_int_equal(hzp_fence_record(s->fence, s->lane[0]), HZP_OK);
     assert_int_equal(hzp_fence_wait(s->fence), HZP_OK);
 }
+
+static const int alone[HZP_LANE_COUNT];
 
 static void step(struct steps *s, int number, int segs, int slot, struct hzp_span *span)
 {
@@ -203,13 +206,15 @@ static void step(struct steps *s, int number, int segs, int slot, struct hzp_spa
     run(&s->plain);
     build(&s->real, number, segs, s->token, slot, NULL);
     struct hzp_plan *plan = &s->real.plan;
-    int32_t items = hzp_graphs_fit(s->graphs, plan);
-    assert_int_equal(items, number ? plan->items : 0);
-    int launched = items ? hzp_graphs_issue(s->graphs, plan, items, s->lane, 0, span) : 0;
+    struct hzp_graph_part part;
+    bool fits = hzp_graphs_fit(s->graphs, plan, &part);
+    assert_int_equal(fits, number > 0);
+    assert_true(!fits || (part.from == 0 && part.to == plan->items));
+    int launched = fits ? hzp_graphs_issue(s->graphs, plan, &part, s->lane, alone, span) : 0;
     assert_in_range(launched, 0, 1);
     s->graph_steps += launched;
-    for (int32_t i = launched ? items : 0; i < plan->items; i++)
-        assert_int_equal(hzp_lane_issue(s->lane, plan->item[i].op, plan->item[i].args), HZP_OK);
+    for (int32_t i = launched ? part.to : 0; i < plan->items; i++)
+        assert_int_equal(hzp_lane_issue(s->lane[0], plan->item[i].op, plan->item[i].args), HZP_OK);
     finish(s);
     agree(&s->real, &s->plain, segs, s->token);
     assert_string_equal(fake_mistakes(), "");
@@ -233,20 +238,27 @@ static void test_graphs(void **state)
     assert_int_equal(stats.launches, 27); /* all but the prompts and the first of each slot */
     assert_int_equal(s.graph_steps, 27);
     assert_int_equal(fake_count(FAKE_GRAPH), 27);
-    assert_int_equal(stats.refusals, 0);
+    assert_int_equal(stats.refusals[0] + stats.refusals[1], 0);
     steps_close(&s);
 }
 
-/* Sequences come and go: a graph for each number of rows, and ops one by one in between. */
+/* Sequences come and go: any number of rows is one of a few graphs, and the rows of nobody that fill it
+ * up change nobody's token. */
 static void test_rows(void **state)
 {
     struct steps s;
     steps_open(&s, 2);
     for (int i = 0; i < 4; i++)
         step(&s, i, SEGS, 0, NULL);
-    for (int i = 4; i < 40; i++)
-        step(&s, i, 5 + (i + i / 7) % 3, i / 11 % 2, NULL);
-    assert_true(s.graph_steps > 20);
+    for (int i = 4; i < 60; i++) {
+        int segs = 1 + (i + i / 7) % SEGS;
+        step(&s, i, segs, i / 11 % 2, NULL);
+        assert_int_equal(s.plain.batch->pads, 0);
+        assert_int_equal(s.real.batch->pads, hzp_batch_bucket(segs) - segs);
+        assert_int_equal(s.real.batch->rows, segs);
+    }
+    assert_int_equal(hzp_graphs_read_stats(s.graphs).captures, 8); /* 1, 2, 4, 8 rows, of two slots */
+    assert_true(s.graph_steps > 45);
     steps_close(&s);
 }
 
@@ -258,9 +270,9 @@ static void test_contexts(void **state)
     step(&s, 0, 6, 0, NULL);
     for (int i = 230; i < 262; i++) { /* the longest context goes from 239 to 271 */
         build(&s.real, i, 6, s.token, 0, NULL);
-        int32_t items = hzp_graphs_fit(s.graphs, &s.real.plan);
-        assert_true(items > 0);
-        if (!hzp_graphs_issue(s.graphs, &s.real.plan, items, s.lane, 0, NULL))
+        struct hzp_graph_part part;
+        assert_true(hzp_graphs_fit(s.graphs, &s.real.plan, &part));
+        if (!hzp_graphs_issue(s.graphs, &s.real.plan, &part, s.lane, alone, NULL))
             continue;
         finish(&s);
     }
@@ -281,9 +293,10 @@ static void test_refusals(void **state)
         step(&s, i, 6, 0, NULL);
         assert_int_equal(s.graph_steps, 0);
     }
-    assert_int_equal(hzp_graphs_read_stats(s.graphs).refusals, 3);
+    assert_int_equal(hzp_graphs_read_stats(s.graphs).refusals[0], 3);
     build(&s.real, 5, 6, s.token, 0, NULL);
-    assert_int_equal(hzp_graphs_fit(s.graphs, &s.real.plan), 0);
+    struct hzp_graph_part part;
+    assert_false(hzp_graphs_fit(s.graphs, &s.real.plan, &part));
     steps_close(&s);
 }
 
@@ -340,16 +353,51 @@ static void test_lanes(void **state)
         int32_t token[SEGS];
         world_open(&real, fake_open(seed, lanes[seed % 3], NULL));
         world_open(&plain, plain_open());
-        for (int i = 0; i < 5; i++) {
+        for (int i = 0; i < 12; i++) {
             build(&plain, i, 6, token, i % 2, NULL);
             run(&plain);
             build(&real, i, 6, token, i % 2, i == 3 ? NULL : &shape);
             run(&real);
             agree(&real, &plain, 6, token);
         }
+        assert_int_equal(fake_count(FAKE_GRAPH), 12 - 4); /* the prompts, 3, and each slot's first */
+        assert_string_equal(fake_mistakes(), "");
         struct hzp_device *a = real.dev, *b = plain.dev;
         world_close(&plain);
         hzp_device_close(b);
+        world_close(&real);
+        fake_close(a);
+    }
+}
+
+/* A wait that the plan forgot, in steps issued op by op and in one that is captured: told every time,
+ * whatever the order they happened to run in. */
+static void test_missing_wait(void **state)
+{
+    struct hzp_plan_shape shape = {.nanos = 1, .weight = {1}, .order = HZP_ORDER_CHAINS};
+    shape.lane[0][HZP_KIND_DECODE] = HZP_LANE_MEMORY;
+    for (unsigned seed = 0; seed < 6; seed++) {
+        struct world real;
+        int32_t token[SEGS] = {1, 2, 3, 4, 5, 6};
+        world_open(&real, fake_open(seed, "plain", NULL));
+        for (int i = 0; i < 4; i++) {
+            build(&real, i, 6, token, 0, &shape);
+            run(&real);
+        }
+        assert_string_equal(fake_mistakes(), "");
+        assert_int_equal(fake_count(FAKE_GRAPH), 2);
+        for (int captured = 0; captured < 2; captured++) {
+            build(&real, 4, 6, token, 0, &shape);
+            int32_t at = real.plan.items - 1;
+            while (real.plan.item[at].op != HZP_OP_attn_decode)
+                at--;
+            assert_true(real.plan.item[at].waits > 0);
+            real.plan.item[at].waits = 0;
+            run(&real);
+            assert_non_null(strstr(fake_mistakes(), "a race: kv_append and then attn_decode"));
+            fake_reset(seed);
+        }
+        struct hzp_device *a = real.dev;
         world_close(&real);
         fake_close(a);
     }
@@ -364,6 +412,7 @@ int main(void)
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_executor),
         cmocka_unit_test(test_lanes),
+        cmocka_unit_test(test_missing_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -91,7 +91,7 @@ static int issue_graph(struct oc_target *target, struct hzp_lane *lane, enum hzp
     struct hzp_graph *graph = NULL;
     if (!target->by_graph || !hzp_device_has_graphs(target->dev))
         return HZP_EUNSUP;
-    HZP_TRY(hzp_graph_begin(lane));
+    HZP_TRY(hzp_graph_begin(&lane, 1));
     int r = hzp_lane_issue(lane, op, args), ended = hzp_graph_end(lane, &graph);
     if (r >= 0 && ended >= 0)
         r = hzp_graph_launch(graph, lane);
