@@ -189,9 +189,6 @@ const struct oc_case oc_cases_dense[] = {
     BOTH(MATMUL, 0, 3, 9, 1288, 0, 1, 1, 1, 0),
     BOTH(MATMUL, 0, 3, 9, 1288, 0, 1, 0, 0, 1),
     BOTH(MATMUL, 0, 4, 9, 1288, 0, 1, 1, 1, 1),
-    BOTH(MATMUL, OC_GAPS, 6, 75, 2309, 0, 1, 1, 1, 1), /* thin: sums folded several times */
-    BOTH(MATMUL, OC_GAPS, 18, 130, 1061, 0, 1, 1, 0, 0),
-    BOTH(MATMUL, 0, 39, 37, 1100, 0, 1, 0, 1, 1),
     /* the other flags: dx = dy W (nn), dW += dy^T x (tn), and tt */
     BOTH(MATMUL, 0, 1, 13, 5, 0, 0, 0, 0, 0),
     BOTH(MATMUL, 0, 17, 96, 33, 0, 0, 0, 1, 1),
