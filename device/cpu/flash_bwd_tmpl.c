@@ -11,6 +11,8 @@
  */
 #include "device/cpu/tile_tmpl.h"
 
+enum { PART = 4 * TM }; /* keys that go through a block together: their scores stay in cache */
+
 struct bwd {
     const struct hzp_attn_packed_bwd_args *args;
     struct hzp_team *team;
@@ -26,7 +28,9 @@ struct bwd_work {
     float *dk, *dv;             /* [n][width] */
     float *dq;                  /* [blocks][dim][BLOCK]: dQ^T */
     float *lse, *d;             /* [n] */
-    float *s, *dp, *p, *ds;     /* [BLOCK][BLOCK] */
+    float *s, *dp, *p;          /* [PART][BLOCK], the last in rows form */
+    float *ds;                  /* [BLOCK][kb] */
+    float *turn;                /* [BLOCK][BLOCK] */
     int kd, kb, width;          /* dwords along dim and along a block; dim rounded up to panels */
 };
 
@@ -35,6 +39,7 @@ static size_t bwd_work_make(bool pairs, int dim, int rows, float *base, struct b
     size_t blocks = (size_t)HZP_DIV_UP(rows, BLOCK), n = blocks * BLOCK, d = (size_t)dim;
     size_t kd = (size_t)k_dwords(pairs, dim), kb = (size_t)k_dwords(pairs, BLOCK);
     size_t width = (size_t)HZP_ROUND_UP(dim, W), square = BLOCK * BLOCK, at = 0;
+    size_t band = PART * BLOCK;
     struct {
         float **ptr;
         size_t size;
@@ -45,9 +50,9 @@ static size_t bwd_work_make(bool pairs, int dim, int rows, float *base, struct b
         {&ret->q_woven, blocks * width * kb}, {&ret->do_woven, blocks * width * kb},
         {&ret->dk, n * width},         {&ret->dv, n * width},
         {&ret->dq, n * d},             {&ret->lse, n},
-        {&ret->d, n},                  {&ret->s, square},
-        {&ret->dp, square},            {&ret->p, square},
-        {&ret->ds, square},
+        {&ret->d, n},                  {&ret->s, band},
+        {&ret->dp, band},              {&ret->p, band},
+        {&ret->ds, square},            {&ret->turn, square},
     };
 
     for (int i = 0; i < HZP_COUNT(part); i++) {
@@ -126,32 +131,32 @@ INLINE void head_pack(const struct bwd *b, const struct bwd_work *w, bool pairs,
         EACH(c, dim, sum = vfma(vget(o, (size_t)c, a->out.type, left),
                                 vget(g, (size_t)c, a->out.type, left), sum););
         w->d[r] = vsum(sum);
-        w->lse[r] = a->lse[(size_t)(r0 + r) * (size_t)a->heads.heads + (size_t)head];
+        w->lse[r] = a->lse[(size_t)(r0 + r) * (size_t)a->heads.heads + (size_t)head] * unit(pairs);
     }
     for (int r = n; r < blocks * BLOCK; r++)
         w->d[r] = w->lse[r] = 0;
     memset(w->dq, 0, (size_t)(blocks * dim * BLOCK) * sizeof(float));
 }
 
-/* P^T and dS^T of keys j0 + [0, BLOCK) and queries i0 + [0, BLOCK) in rows form, and dS woven. */
-INLINE void scores_turn(const struct bwd_work *w, bool pairs, float scale, int n, int j0, int i0)
+/* P^T and dS^T of keys j0 .. j0+m-1 and queries i0 + [0, BLOCK) in rows form, and dS woven. */
+INLINE void scores_turn(const struct bwd_work *w, bool pairs, float scale, int n, int j0, int m,
+                        int i0, float *ds_rows)
 {
-    vf factor = vset(scale), ramp;
+    vf factor = vset(scale), base = vset(scale * unit(pairs)), ramp;
+    int last = HZP_MIN(n - i0, BLOCK);
     float count[VL];
 
     for (int i = 0; i < VL; i++)
         count[i] = (float)i;
     ramp = vload(count, VL);
-    for (int j = 0; j < BLOCK; j++) {
+    for (int j = 0; j < m; j++) {
         float *s = w->s + j * BLOCK, *dp = w->dp + j * BLOCK;
         int first = HZP_MAX(j0 + j - i0, 0); /* the first query that sees this key */
-        int last = HZP_MIN(n - i0, BLOCK);
-        if (j0 + j >= n)
-            first = BLOCK; /* a key that is not there */
         for (int i = 0; i < BLOCK; i += VL) {
             vf p = vzero(), ds = vzero();
             if (i + VL > first && i < last) {
-                p = vexp(vsub(vmul(vload(s + i, VL), factor), vload(w->lse + i0 + i, VL)));
+                vf x = vsub(vmul(vload(s + i, VL), base), vload(w->lse + i0 + i, VL));
+                p = unit_exp(pairs, x);
                 if (i < first) /* nothing of queries before the key */
                     p = vselect_from(p, ramp, (float)(first - i));
                 if (i + VL > last)
@@ -162,7 +167,7 @@ INLINE void scores_turn(const struct bwd_work *w, bool pairs, float scale, int n
             vstore(dp + i, ds, VL);
         }
         row_pack(pairs, s, BLOCK, w->p + j * w->kb);
-        row_pack(pairs, dp, BLOCK, w->ds + j * w->kb);
+        row_pack(pairs, dp, BLOCK, ds_rows + j * w->kb);
     }
 }
 
@@ -173,18 +178,23 @@ INLINE void pair_run(const struct bwd *b, const struct bwd_work *w, bool pairs, 
     size_t kd = (size_t)w->kd, kb = (size_t)w->kb, block = BLOCK * kd, width = (size_t)w->width;
     size_t woven = width * kb;
 
-    tile_product(pairs, keys, BLOCK, w->kd, w->k_rows + (size_t)j0 * kd, kd,
-                 w->q_cols + (size_t)ib * block, w->s, BLOCK, false);
-    tile_product(pairs, keys, BLOCK, w->kd, w->v_rows + (size_t)j0 * kd, kd,
-                 w->do_cols + (size_t)ib * block, w->dp, BLOCK, false);
-    scores_turn(w, pairs, b->args->scale, n, j0, i0);
-    tile_product(pairs, keys, w->width, w->kb, w->p, kb, w->do_woven + (size_t)ib * woven,
-                 w->dv + (size_t)j0 * width, width, true);
-    tile_product(pairs, keys, w->width, w->kb, w->ds, kb, w->q_woven + (size_t)ib * woven,
-                 w->dk + (size_t)j0 * width, width, true);
-    /* s is free again: dS along the keys */
-    panels_of_cols(pairs, w->ds, kb, BLOCK, w->s);
-    tile_product(pairs, dim, BLOCK, w->kb, w->k_turned + (size_t)jb * (size_t)dim * kb, kb, w->s,
+    for (int j = j0, m; j < j0 + keys; j += m) {
+        float *ds = w->ds + (size_t)(j - j0) * kb;
+        m = HZP_MIN(PART, j0 + keys - j);
+        tile_product(pairs, m, BLOCK, w->kd, w->k_rows + (size_t)j * kd, kd,
+                     w->q_cols + (size_t)ib * block, w->s, BLOCK, false);
+        tile_product(pairs, m, BLOCK, w->kd, w->v_rows + (size_t)j * kd, kd,
+                     w->do_cols + (size_t)ib * block, w->dp, BLOCK, false);
+        scores_turn(w, pairs, b->args->scale, n, j, m, i0, ds);
+        tile_product(pairs, m, w->width, w->kb, w->p, kb, w->do_woven + (size_t)ib * woven,
+                     w->dv + (size_t)j * width, width, true);
+        tile_product(pairs, m, w->width, w->kb, ds, kb, w->q_woven + (size_t)ib * woven,
+                     w->dk + (size_t)j * width, width, true);
+    }
+    memset(w->ds + (size_t)keys * kb, 0, (size_t)(BLOCK - keys) * kb * sizeof(float));
+    /* dS along the keys */
+    panels_of_cols(pairs, w->ds, kb, BLOCK, w->turn);
+    tile_product(pairs, dim, BLOCK, w->kb, w->k_turned + (size_t)jb * (size_t)dim * kb, kb, w->turn,
                  w->dq + (size_t)ib * (size_t)dim * BLOCK, BLOCK, true);
 }
 
@@ -214,12 +224,12 @@ INLINE void bwd_run(const struct bwd *b, const struct bwd_work *w, bool pairs, i
         for (int jb = 0; jb < blocks; jb++)
             for (int ib = jb; ib < blocks; ib++)
                 pair_run(b, w, pairs, n, jb, ib);
-        for (int ib = 0; ib < blocks; ib++) { /* the scores' room takes dQ turned upright */
+        for (int ib = 0; ib < blocks; ib++) { /* `turn` takes dQ upright */
             for (int c = 0; c < dim; c += BLOCK) {
                 int part = HZP_MIN(BLOCK, dim - c);
-                transpose(w->dq + (size_t)(ib * dim + c) * BLOCK, BLOCK, part, BLOCK, w->s, BLOCK);
+                transpose(w->dq + (size_t)(ib * dim + c) * BLOCK, BLOCK, part, BLOCK, w->turn, BLOCK);
                 grad_put(&a->dqkv, r0 + ib * BLOCK, HZP_MIN(BLOCK, n - ib * BLOCK), head * dim + c,
-                         part, w->s, BLOCK);
+                         part, w->turn, BLOCK);
             }
         }
     }

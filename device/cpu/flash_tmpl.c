@@ -157,31 +157,6 @@ static __attribute__((noinline)) void values_floats(int m, int width, int k, int
 #define values_floats values_pairs
 #endif
 
-/* Scores are kept in units in which exp is cheapest: with pairs as powers of two. */
-INLINE float unit(bool pairs)
-{
-    return pairs ? 1.44269504088896341f : 1.f;
-}
-
-/* exp of x in units, relative error below 2e-7: with pairs a polynomial of least relative error for
- * 2^r on [-1/2, 1/2], by Remez. */
-INLINE vf unit_exp(bool pairs, vf x)
-{
-#ifdef __AVX512F__
-    if (pairs) {
-        x = vmax(vset(-160.f), x);
-        vf n = _mm512_roundscale_ps(x, 8), r = vsub(x, n), y = vset(1.327647245e-3f);
-        y = vfma(y, r, vset(9.675540961e-3f));
-        y = vfma(y, r, vset(5.550713092e-2f));
-        y = vfma(y, r, vset(2.402212024e-1f));
-        y = vfma(y, r, vset(6.931469440e-1f));
-        y = vfma(y, r, vset(1.f));
-        return _mm512_scalef_ps(y, n);
-    }
-#endif
-    return vexp(x);
-}
-
 /* Row i's probabilities of the first n keys of the block; `cols` of s hold scores, the rest of p up
  * to cols becomes 0. */
 INLINE void row_exp(const struct flash_work *w, bool pairs, int i, int at, int n, int cols, float f)
