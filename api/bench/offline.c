@@ -56,7 +56,8 @@ int hzp_bench_offline(struct hzp_bench *b, struct hzp_err_text *reterr)
     int64_t positions = b->engine->plan.positions;
     if (options->load_input < 1 || options->load_input + options->load_output > positions)
         return hzp_fail_param(reterr, HZP_EINVAL, "--input-len",
-                              "bench offline: %lld + %lld tokens, a sequence has %lld at most",
+                              "bench offline: --input-len %lld and --output-len %lld, a sequence has %lld "
+                              "tokens at most",
                               (long long)options->load_input, (long long)options->load_output,
                               (long long)positions);
     o.live = hzp_xcalloc((size_t)(2 * options->running_max), sizeof(struct hzp_request *));
