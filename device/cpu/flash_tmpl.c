@@ -342,7 +342,8 @@ static int cpu_attn_packed(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_attn_packed_args *a = args;
     struct flash f = {.qkv = a->qkv, .out = a->out, .heads = a->heads, .scale = a->scale,
-                      .before = a->qkv.rows - a->out.rows, .lse = a->lse, .segs = &a->segs, .team = hzp_cpu_team(lane)};
+                      .before = a->qkv.rows - a->out.rows, .lse = a->lse, .segs = &a->segs,
+                      .team = hzp_cpu_team(lane)};
     return flash_issue(&f);
 }
 

@@ -398,8 +398,10 @@ static void forget(struct picture *p)
     free(p->grads);
 }
 
-/* Where training rides, the residual stream is elsewhere; its slices but the last leave gradients unfinished. */
-static void same(struct fixture *f, const struct picture *p, const char *what, bool stream, bool grads)
+/* Where training rides, the residual stream is elsewhere; its slices but the last leave gradients
+ * unfinished. */
+static void same(struct fixture *f, const struct picture *p, const char *what, bool stream,
+                 bool grads)
 {
     struct picture now;
     size_t layers = (size_t)f->layout.config.layers, n = (size_t)f->batch->logits;
@@ -431,7 +433,8 @@ static void restore(struct fixture *f)
     memset(f->batch->token, 0xff, SEGS * sizeof(int32_t));
 }
 
-static void run_slice(struct fixture *f, const struct hzp_plan_shape *shape, int32_t from, int32_t to)
+static void run_slice(struct fixture *f, const struct hzp_plan_shape *shape, int32_t from,
+                      int32_t to)
 {
     struct hzp_exec_times times;
     restore(f);
@@ -535,7 +538,8 @@ int main(int argc, char **argv)
         rides += f.rides;
         tear_down(&f);
     }
-    printf("%d plans proved, somebody rode in %d; %d waits taken out that mattered, all found; %d that did not\n",
+    printf("%d plans proved, somebody rode in %d; %d waits taken out that mattered, all found; %d that "
+           "did not\n",
            atoi(argv[1]) * (argc - 3), rides, planted, spared);
     return planted == 0 || rides < atoi(argv[1]) / 2;
 }
