@@ -38,10 +38,13 @@ struct hzp_memory_plan {
     bool serves, trains;
 };
 
-/* limit: bytes the device has; rides: training may ride in serving's matrix products, which takes room.  HZP_ENOMEM: it does not fit; the text is the arithmetic and names
- * the options to lower.  HZP_EINVAL: options that contradict each other. */
+/* limit: bytes the device has; rides: training may ride in serving's matrix products, which takes
+ * room.  HZP_ENOMEM: it does not fit; the text is the arithmetic and names the options to lower.
+ * HZP_EINVAL: options that contradict each other, such as a KV cache in which no sequence of --context
+ * fits. */
 int hzp_memory_plan(const struct hzp_options *options, const struct hzp_layout *layout,
-                    size_t limit, bool rides, struct hzp_memory_plan *ret, struct hzp_err_text *reterr);
+                    size_t limit, bool rides, struct hzp_memory_plan *ret,
+                    struct hzp_err_text *reterr);
 
 /* A table, one line each, as people read it. */
 void hzp_memory_plan_print(const struct hzp_memory_plan *plan, FILE *out);

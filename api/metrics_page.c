@@ -111,6 +111,8 @@ static void loop(struct page *p, struct hzp_server *server)
     counter(p, "hzpserve_steps_total", (double)l.steps, "Turns of the engine loop.");
     counter(p, "hzpserve_serve_steps_total", (double)l.serve_steps, "Steps that served.");
     counter(p, "hzpserve_train_steps_total", (double)l.train_steps, "Steps that trained.");
+    counter(p, "hzpserve_ride_steps_total", (double)l.ride_steps,
+            "Steps in which training rode in serving's matrix products.");
     head(p, "hzpserve_device_seconds_total", "counter", "Device time by tenant.");
     fprintf(p->out,
             "hzpserve_device_seconds_total{%s,tenant=\"serve\"} %.9g\n"

@@ -150,7 +150,8 @@ static json_t *entry_json(const struct hzp_plan_entry *e)
                                   e->plain_serve_ns, "rate", e->rate, "plain_rate", e->plain_rate,
                                   "goal_ns", e->goal_ns, "confirmed", e->confirmed);
     return json_pack("{s:[i,i,i], s:i, s:o, s:o, s:o, s:o, s:s, s:o}", "rows", e->decode, e->prefill,
-                     e->train, "ride", e->shape.ride, "nanos", ints(weight, e->shape.nanos), "lanes", lanes, "train_lanes",
+                     e->train, "ride", e->shape.ride, "nanos",
+                     ints(weight, e->shape.nanos), "lanes", lanes, "train_lanes",
                      bytes(e->shape.train_lane, HZP_KIND_COUNT), "units",
                      ints(units, HZP_LANE_COUNT), "order", order_name[e->shape.order], "predicted",
                      predicted);

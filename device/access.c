@@ -114,7 +114,7 @@ static void of_attn_packed(struct list *l, const struct hzp_attn_packed_args *a)
 {
     mat(l, "qkv", &a->qkv, READ);
     mat(l, "out", &a->out, WRITE);
-    array(l, "lse", a->lse, (int64_t)a->qkv.rows * a->heads.heads, sizeof(float),
+    array(l, "lse", a->lse, (int64_t)a->out.rows * a->heads.heads, sizeof(float),
           WRITE | OPTIONAL);
     segments(l, &a->segs);
 }

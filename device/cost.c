@@ -121,7 +121,7 @@ struct hzp_cost hzp_op_cost(enum hzp_op op, const void *args)
     case HZP_OP_attn_packed: {
         const struct hzp_attn_packed_args *a = args;
         return (struct hzp_cost){bytes_of_operands(op, args),
-                                 4 * pairs(&a->segs, &a->heads, a->qkv.rows) *
+                                 4 * pairs(&a->segs, &a->heads, a->out.rows) *
                                      (uint64_t)a->heads.dim, 0};
     }
     case HZP_OP_attn_packed_bwd: {

@@ -148,7 +148,10 @@ struct hzp_attn_paged_args {
 #define hzp_attn_prefill_args hzp_attn_paged_args
 
 /* The same for training: keys and values are the k and v columns of the rows themselves, each
- * segment a document (pos0 = 0): causal, and no row sees another document.
+ * segment a document: causal, and no row sees another document.  qkv may have more rows than out: the
+ * last out.rows are theirs, which segments count, and those before are rows of the first document,
+ * whose pos0 is then at most so many (position p of it is p - pos0 rows from its first); all other
+ * pos0 are 0.
  * lse [rows][heads] F32 = log of the softmax's denominator (of the scaled scores), NULL: not kept. */
 struct hzp_attn_packed_args {
     struct hzp_mat qkv, out;

@@ -134,12 +134,13 @@ static const char *check_attn_packed(const struct hzp_attn_packed_args *a)
 {
     const char *broken = check_heads(&a->heads, &a->qkv);
     if (!broken)
-        broken = check_segs(&a->segs, a->qkv.rows);
+        broken = check_segs(&a->segs, a->out.rows);
     if (broken)
         return broken;
     RULE(a->out.type == a->qkv.type, "qkv and out differ in type");
-    RULE(a->out.rows == a->qkv.rows && a->out.cols == a->heads.heads * a->heads.dim,
+    RULE(a->out.rows <= a->qkv.rows && a->out.cols == a->heads.heads * a->heads.dim,
          "out is not [rows][heads dim]");
+    RULE(a->segs.ctx_max <= a->qkv.rows, "ctx_max does not fit the rows of qkv");
     return NULL;
 }
 

@@ -62,17 +62,16 @@ static void add_forward(struct hzp_plan *chain, const struct hzp_model *model,
                         const struct hzp_version *v, const struct hzp_micro *micro,
                         struct hzp_train_space *s)
 {
-    for (int32_t i = 0; i < micro->chunks; i++) {
-        const struct hzp_chunk *chunk = &micro->chunk[i];
+    for (int32_t i = 0; i < HZP_MAX(micro->chunks, 1); i++) {
         struct hzp_packed packed = hzp_micro_packed(micro, i);
-        chain->row0 = chunk->row0;
-        chain->rows = chunk->rows;
+        chain->row0 = packed.row0;
+        chain->rows = packed.rows;
         HZP_PLAN_NEXT(chain, embed, .table = hzp_version_mat(model->weights, v, HZP_EMBED, -1),
-                      .y = hzp_mat_rows(s->kept[0].x_in, chunk->row0, chunk->rows),
-                      .id = micro->id + chunk->row0);
+                      .y = hzp_mat_rows(s->kept[0].x_in, packed.row0, packed.rows),
+                      .id = micro->id + packed.row0);
         for (int32_t l = 0; l < model->config->layers; l++) {
             struct hzp_layer_space space =
-                hzp_train_layer_space(s, l, chunk->row0, chunk->rows);
+                hzp_train_layer_space(s, l, packed.row0, packed.rows);
             hzp_layer_attend(chain, model, v, l, &space, NULL, &packed);
             hzp_layer_finish(chain, model, v, l, &space);
         }

@@ -10,9 +10,9 @@
  * Gradients are sums over learned tokens, not means: the division by the learned tokens of the
  * whole update happens in AdamW, so accumulating 1 x 16 equals 16 x 1.
  *
- * The forward pass goes chunk by chunk: one chunk's rows through all layers, then the next one's.  A
- * chunk is whole documents, as many as fit `chunk_rows`, or one that does not; chunk_rows 0: all are one.  So while a
- * chunk is under way, the rows behind it in the buffers are free: ride.h.
+ * The forward pass goes chunk by chunk: one chunk's rows through all layers, then the next one's, whose
+ * attention finds the keys and values of a document's earlier chunks in their rows.  So while a chunk
+ * is under way, the rows behind it in the buffers are free: ride.h.
  *
  * Big matrix products are cut by output rows so that no item costs much more than `quantum_flops`:
  * that is what lets the trainer give way to serving.
@@ -26,10 +26,11 @@
 #include "nanobatch/model.h"
 #include "nanobatch/plan.h"
 
-/* Documents that go forward together: rows [row0, row0 + rows) of the micro-batch. */
+/* What goes forward together: rows [row0, row0 + rows) of the micro-batch, parts of `docs` documents,
+ * of which the first may have begun before. */
 struct hzp_chunk {
-    int32_t row0, rows, docs, doc_rows_max;
-    int32_t at; /* of its documents in chunk_row0 */
+    int32_t row0, rows, docs, doc_rows_max, ctx_max;
+    int32_t at; /* of its documents in chunk_row0 and chunk_pos0 */
 };
 
 /* The rows of a micro-batch: whole documents, one after another.  All arrays in memory that host
@@ -41,12 +42,12 @@ struct hzp_micro {
     int32_t rows_max;
     struct hzp_chunk *chunk; /* [chunks] */
     int32_t chunks_room;
-    int32_t chunk_rows;      /* 0; its owner may change it while the micro-batch is empty */
 
-    int32_t rows, docs, learned, chunks;
+    int32_t rows, docs, learned;
+    int32_t chunks;         /* hzp_micro_cut; 0: all is one */
     int32_t *id, *pos;      /* [rows_max] */
     int32_t *row0, *pos0;   /* [rows_max + 1]; documents, pos0 all 0 */
-    int32_t *chunk_row0;    /* [2 (rows_max + 1)] the chunks' documents, from each chunk's first row */
+    int32_t *chunk_row0, *chunk_pos0; /* [3 (rows_max + 1)] documents chunk by chunk, from its first row */
     int32_t doc_rows_max;   /* the longest document's */
     int32_t *learned_row;   /* [rows_max] the rows that have a target, ascending */
     int32_t *target;        /* [rows_max] of those rows: the next token */
@@ -62,7 +63,10 @@ void hzp_micro_clear(struct hzp_micro *micro);
 int hzp_micro_add(struct hzp_micro *micro, const int32_t *token, const uint8_t *learn,
                   int32_t count);
 
-/* A chunk as attention sees it. */
+/* Cuts what was added into equal chunks of about so many rows; 0: into one. */
+void hzp_micro_cut(struct hzp_micro *micro, int32_t chunk_rows);
+
+/* Chunk `chunk` as attention sees it, if it was cut; else all, as chunk 0. */
 struct hzp_packed hzp_micro_packed(const struct hzp_micro *micro, int32_t chunk);
 
 /* What training needs beside weights: gradients, moments, residuals in version layout;

@@ -82,16 +82,16 @@ struct chain {
     struct hzp_ride *ride; /* NULL: it carries nobody */
 };
 
-static const struct hzp_chunk *chunk_of(const struct hzp_ride *ride)
+static struct hzp_packed riding(const struct hzp_ride *ride)
 {
-    return &ride->rider.micro->chunk[ride->chunk];
+    return hzp_micro_packed(ride->rider.micro, ride->chunk);
 }
 
 /* The residual stream of a riding chain's rows before layer `layer`, behind the chunk's. */
 static struct hzp_mat behind(const struct chain *c, int32_t layer)
 {
-    const struct hzp_chunk *chunk = chunk_of(c->ride);
-    return hzp_mat_rows(c->ride->rider.space->kept[layer].x_in, chunk->row0 + chunk->rows,
+    struct hzp_packed chunk = riding(c->ride);
+    return hzp_mat_rows(c->ride->rider.space->kept[layer].x_in, chunk.row0 + chunk.rows,
                         c->nano.rows);
 }
 
@@ -105,11 +105,11 @@ static struct hzp_layer_space space_of(const struct chain *c, int32_t layer)
 {
     struct hzp_layer_space s = c->space;
     if (carries(c, layer)) {
-        const struct hzp_chunk *chunk = chunk_of(c->ride);
-        s = hzp_train_layer_space(c->ride->rider.space, layer, chunk->row0,
-                                  chunk->rows + c->nano.rows);
+        struct hzp_packed chunk = riding(c->ride);
+        s = hzp_train_layer_space(c->ride->rider.space, layer, chunk.row0,
+                                  chunk.rows + c->nano.rows);
         s.quantum_flops = 0;
-        s.rides = chunk->rows;
+        s.rides = chunk.rows;
         return s;
     }
     if (c->ride && layer == c->ride->layer1)
@@ -162,10 +162,10 @@ static void add_piece(struct hzp_plan *plan, const struct hzp_model *model,
             c->ride->end = plan->tail;
         return;
     }
-    struct hzp_packed packed, *riding = NULL;
+    struct hzp_packed packed, *with = NULL;
     if (carries(c, layer)) {
-        packed = hzp_micro_packed(c->ride->rider.micro, c->ride->chunk);
-        riding = &packed;
+        packed = riding(c->ride);
+        with = &packed;
         plan->also[1] = layer == c->ride->layer0 ? c->ride->need : -1;
     }
     int32_t need[HZP_NANO_MAX];
@@ -173,7 +173,7 @@ static void add_piece(struct hzp_plan *plan, const struct hzp_model *model,
     for (const struct chain *b = all; b < c; b++)
         if (b->nano.row0 + b->nano.rows > c->nano.joins)
             need[paged.needs++] = b->append[layer];
-    hzp_layer_attend(plan, model, v, layer, &own, &paged, riding);
+    hzp_layer_attend(plan, model, v, layer, &own, &paged, with);
     c->append[layer] = paged.append;
 }
 

@@ -102,7 +102,11 @@ static void add_paged_attention(struct hzp_plan *plan, const struct hzp_model *m
 static void add_packed_attention(struct hzp_plan *plan, const struct hzp_model *model,
                                  const struct hzp_layer_space *s, const struct hzp_packed *packed)
 {
-    HZP_PLAN_NEXT(plan, attn_packed, .qkv = s->qkv, .out = s->attn, .lse = s->lse,
+    struct hzp_mat qkv = s->qkv; /* with what came before, in the same buffer */
+    size_t row = (size_t)qkv.stride * hzp_dtype_size(qkv.type);
+    qkv.ptr = (char *)qkv.ptr - (size_t)packed->before * row;
+    qkv.rows += packed->before;
+    HZP_PLAN_NEXT(plan, attn_packed, .qkv = qkv, .out = s->attn, .lse = s->lse,
                   .segs = packed->segs, .heads = model->config->heads,
                   .scale = hzp_model_attn_scale(model));
 }

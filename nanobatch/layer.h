@@ -45,11 +45,12 @@ struct hzp_paged {
     int32_t append;      /* out: its own kv_append */
 };
 
-/* Training's attention: whole documents, in the rows themselves. */
+/* Training's attention: documents, in the rows themselves and those before them. */
 struct hzp_packed {
     struct hzp_segs segs;
     const int32_t *pos;  /* [rows] */
     int32_t row0, rows;  /* of the micro-batch */
+    int32_t before;      /* rows before them that the first document begins in */
 };
 
 /* A layer in two halves, so that another nano-batch's items can stand between them: from x_in to

@@ -13,7 +13,7 @@ static bool same_layer(const struct hzp_plan *chain, int32_t a, int32_t b)
 static int32_t chunk_at(const struct hzp_micro *micro, int32_t row0)
 {
     int32_t i = 0;
-    while (micro->chunk[i].row0 != row0)
+    while (i < micro->chunks && micro->chunk[i].row0 != row0)
         i++;
     return i;
 }

@@ -121,9 +121,8 @@ int hzp_rig_serve(struct hzp_rig *rig, int32_t decode, int32_t depth, int32_t pr
     return HZP_OK;
 }
 
-void hzp_rig_chunks(struct hzp_rig *rig, int32_t doc_rows, int32_t chunk_rows)
+void hzp_rig_chunks(struct hzp_rig *rig, int32_t chunk_rows)
 {
-    rig->doc_rows = doc_rows;
     rig->chunk_rows = chunk_rows;
 }
 
@@ -135,20 +134,17 @@ int hzp_rig_train(struct hzp_rig *rig, int32_t rows)
     if (!rig->train || rows > rig->micro->rows_max || rows > rig->config.model->positions)
         return HZP_EINVAL;
     hzp_micro_clear(rig->micro);
-    rig->micro->chunk_rows = rig->chunk_rows;
     int32_t *token = hzp_xcalloc((size_t)rows + 1, sizeof(*token));
     uint8_t *learn = hzp_xcalloc((size_t)rows + 1, 1);
     for (int32_t i = 0; i <= rows; i++) {
         token[i] = token_at(rig, i);
         learn[i] = 1;
     }
-    int32_t each = rig->doc_rows ? rig->doc_rows : rows;
-    int r = HZP_OK;
-    for (int32_t at = 0; at < rows && r == HZP_OK; at += each)
-        r = hzp_micro_add(rig->micro, token + at, learn + at, HZP_MIN(each, rows - at) + 1);
+    int r = hzp_micro_add(rig->micro, token, learn, rows + 1);
     free(token);
     free(learn);
     HZP_TRY(r);
+    hzp_micro_cut(rig->micro, rig->chunk_rows);
     hzp_micro_build(&rig->chain, rig->config.model, rig->config.version, rig->micro, rig->train,
                     true);
     return HZP_OK;

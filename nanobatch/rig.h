@@ -36,7 +36,7 @@ struct hzp_rig {
     struct hzp_train_space *train; /* NULL: nothing trains */
     struct hzp_micro *micro;
     struct hzp_plan chain;   /* of the micro-batch, or of an update */
-    int32_t doc_rows, chunk_rows; /* of the micro-batch: hzp_rig_chunks */
+    int32_t chunk_rows;      /* of the micro-batch: hzp_rig_chunks */
 };
 
 /* HZP_ENOMEM: it does not fit. */
@@ -47,11 +47,10 @@ void hzp_rig_destroy(struct hzp_rig *rig); /* NULL: no effect */
  * that begins at position `at`.  HZP_EINVAL: the rig is too small for it. */
 int hzp_rig_serve(struct hzp_rig *rig, int32_t decode, int32_t depth, int32_t prefill, int32_t at);
 
-/* From the next hzp_rig_train on, documents have doc_rows rows (0: there is one), and chunks chunk_rows
- * (0: there is one). */
-void hzp_rig_chunks(struct hzp_rig *rig, int32_t doc_rows, int32_t chunk_rows);
+/* From the next hzp_rig_train on, forward goes by chunks of about so many rows; 0: by one. */
+void hzp_rig_chunks(struct hzp_rig *rig, int32_t chunk_rows);
 
-/* The chain is forward, loss and backward of one document of so many rows, or of several; 0: empty. */
+/* The chain is forward, loss and backward of one document of so many rows; 0: empty. */
 int hzp_rig_train(struct hzp_rig *rig, int32_t rows);
 
 /* The chain is an update that changes nothing (its rate is 0). */

@@ -128,12 +128,12 @@ static int32_t cut(struct hzp_search *s, const struct hzp_plan_shape *shape, int
 static const int32_t chunk_sizes[] = {64, 128, 256};
 
 /* From here on the rig's chain goes by chunks of so many rows, or by one. */
-static void use_chain(struct hzp_search *s, int32_t doc_rows, int32_t chunk_rows)
+static void use_chain(struct hzp_search *s, int32_t chunk_rows)
 {
     struct hzp_rig *rig = s->config.rig;
-    if (rig->doc_rows == doc_rows && rig->chunk_rows == chunk_rows)
+    if (rig->chunk_rows == chunk_rows)
         return;
-    hzp_rig_chunks(rig, doc_rows, chunk_rows);
+    hzp_rig_chunks(rig, chunk_rows);
     hzp_rig_train(rig, s->train); /* as many rows as before */
 }
 
@@ -165,13 +165,13 @@ static void fill_riding(struct hzp_search *s, const struct hzp_plan_shape *shape
 {
     struct hzp_rig *rig = s->config.rig;
     if (s->chunked.rows != shape->ride) {
-        use_chain(s, shape->ride, 0);
+        use_chain(s, 0);
         double whole = alone_ns(s, 0, rig->train->forward_end);
-        use_chain(s, shape->ride, shape->ride);
+        use_chain(s, shape->ride);
         s->chunked.rows = shape->ride;
         s->chunked.worth = whole / HZP_MAX(alone_ns(s, 0, rig->train->forward_end), 1);
     }
-    use_chain(s, shape->ride, shape->ride);
+    use_chain(s, shape->ride);
     double allowed = allowed_ns(s, false, without), ran = 0;
     int32_t first = next_layer(rig, 0), end = rig->train->forward_end;
     int32_t from = next_layer(rig, first + (end - first) * which / s->forward - 1), to = from;
@@ -232,14 +232,14 @@ static void fill_with_training(struct hzp_search *s, struct candidate *c)
 {
     double trained = 0, ns = 0, serve = 0, longest = 0;
     struct hzp_simulated without;
-    use_chain(s, 0, 0);
+    use_chain(s, 0);
     simulate(s, &c->shape, 0, 0, &without);
     for (int32_t i = 0; i < s->slices; i++) {
         struct slice *slice = &c->slice[i];
         if (c->shape.ride && i < s->forward) {
             fill_riding(s, &c->shape, i, &without, slice);
         } else {
-            use_chain(s, 0, 0);
+            use_chain(s, 0);
             fill(s, &c->shape, s->from[i], &without, slice);
         }
         trained += slice->trained_ns;
@@ -536,7 +536,7 @@ static int take_up(struct hzp_search *s, int32_t decode, int32_t depth, int32_t 
     s->trains = false;
     s->train = train;
     s->chunked.rows = 0;
-    hzp_rig_chunks(s->config.rig, 0, 0);
+    hzp_rig_chunks(s->config.rig, 0);
     HZP_TRY(hzp_rig_train(s->config.rig, train));
     HZP_TRY(hzp_rig_serve(s->config.rig, HZP_MIN(HZP_MAX(decode, 1), s->config.rig->config.decode_max),
                           depth, 0, 0));
@@ -586,7 +586,7 @@ static int run(struct hzp_search *s, struct hzp_exec *exec, const struct candida
     for (int32_t i = 0; i < HZP_MAX(s->slices, 1); i++) {
         struct hzp_exec_times times;
         if (s->slices)
-            use_chain(s, c->slice[i].chunk_rows, c->slice[i].chunk_rows);
+            use_chain(s, c->slice[i].chunk_rows);
         hzp_rig_build(s->config.rig, &c->shape, c->slice[i].from, c->slice[i].to, &s->plan);
         uint64_t begin = hzp_device_now_ns(dev);
         HZP_TRY(hzp_exec_run(exec, &s->plan, NULL, &times));

@@ -75,14 +75,14 @@ static double seen(const struct hzp_segs *segs)
     return segs->ctx_max - segs->rows_max + (segs->rows_max + 1) / 2.0;
 }
 
-static void describe_attention(const struct hzp_mat *qkv, const struct hzp_segs *segs,
+static void describe_attention(const struct hzp_mat *out, const struct hzp_segs *segs,
                                const struct hzp_heads *heads, struct hzp_op_key *key,
                                struct hzp_op_size *size)
 {
-    key->type = (uint8_t)qkv->type;
+    key->type = (uint8_t)out->type;
     key->a = heads->heads * 1024 + heads->kv_heads;
     key->b = heads->dim;
-    size->x = qkv->rows;
+    size->x = out->rows;
     size->y = seen(segs);
 }
 
@@ -117,7 +117,7 @@ static void by_elements(const struct hzp_mat *first, const struct hzp_mat *last,
 #define ATTENTION(name)                                                                            \
     case HZP_OP_##name: {                                                                          \
         const struct hzp_##name##_args *v = args;                                                  \
-        describe_attention(&v->qkv, &v->segs, &v->heads, key, size);                               \
+        describe_attention(&v->out, &v->segs, &v->heads, key, size);                               \
         break;                                                                                     \
     }
 

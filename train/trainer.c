@@ -55,7 +55,6 @@ int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_train
     int r;
     HZP_TRY_GOTO(hzp_train_space_create(config->model, &space, &t->space));
     HZP_TRY_GOTO(hzp_micro_create(config->model->dev, config->recipe.micro_rows, &t->micro));
-    t->micro->chunk_rows = config->chunk_rows;
     *ret = t;
     return HZP_OK;
 out:
@@ -191,6 +190,7 @@ static void build_micro(struct hzp_trainer *t)
         HZP_ASSERT(r >= 0);
         t->now.samples++;
     }
+    hzp_micro_cut(t->micro, t->config.chunk_rows);
     t->now.rows += t->micro->rows;
     t->now.learned_tokens += t->micro->learned;
     t->rider = (struct hzp_rider){version_read(t), t->micro, t->space};

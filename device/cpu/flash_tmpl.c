@@ -14,6 +14,7 @@ struct flash {
     struct hzp_mat qkv, out;
     struct hzp_heads heads;
     float scale;
+    int64_t before;                          /* rows of qkv before those of out */
     float *lse;                              /* NULL: not kept */
     const struct hzp_attn_paged_args *paged; /* NULL: keys are in the rows themselves */
     const struct hzp_segs *segs;
@@ -62,7 +63,8 @@ static const char *key_at(const struct flash *f, int seg, int h, int p, bool val
         return (const char *)(value ? a->kv.v : a->kv.k) + row * dim * size;
     }
     size_t head = (size_t)(f->heads.heads + h + (value ? f->heads.kv_heads : 0));
-    return (const char *)hzp_cpu_row(&f->qkv, (int64_t)f->segs->row0[seg] + p) + head * dim * size;
+    int64_t row = f->before + f->segs->row0[seg] - f->segs->pos0[seg] + p;
+    return (const char *)hzp_cpu_row(&f->qkv, row) + head * dim * size;
 }
 
 /* Keys or values k0 .. k0+n-1 into w->rows, zeros after them. */
@@ -136,13 +138,13 @@ INLINE void flash_run(const struct flash *f, const struct flash_work *w, bool pa
                       int q0, int n, int h)
 {
     int group = f->heads.heads / f->heads.kv_heads, dim = f->heads.dim, rows = group * n;
-    int pos = f->paged ? f->segs->pos0[seg] + q0 : q0; /* of the first query */
+    int pos = f->segs->pos0[seg] + q0; /* of the first query */
     size_t size = f->qkv.type == HZP_F32 ? 4 : 2;
 
     for (int g = 0; g < group; g++)
         for (int i = 0; i < n; i++)
             row_copy(pairs,
-                     (const char *)hzp_cpu_row(&f->qkv, (int64_t)f->segs->row0[seg] + q0 + i) +
+                     (const char *)hzp_cpu_row(&f->qkv, f->before + f->segs->row0[seg] + q0 + i) +
                          (size_t)((h * group + g) * dim) * size,
                      f->qkv.type, dim, w->q + (size_t)(g * n + i) * w->k);
     for (int i = 0; i < rows; i++) {
@@ -217,7 +219,8 @@ static int cpu_attn_packed(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_attn_packed_args *a = args;
     struct flash f = {.qkv = a->qkv, .out = a->out, .heads = a->heads, .scale = a->scale,
-                      .lse = a->lse, .segs = &a->segs, .team = hzp_cpu_team(lane)};
+                      .before = a->qkv.rows - a->out.rows, .lse = a->lse, .segs = &a->segs,
+                      .team = hzp_cpu_team(lane)};
     return flash_issue(&f);
 }
 

@@ -144,7 +144,8 @@ template <int D>
 static __device__ __forceinline__ packed_rows source_of(const flash_args &a, int seg, int head,
                                                         const packed_rows *)
 {
-    const uint16_t *k = row_of<uint16_t>(a.qkv, a.segs.row0[seg]) +
+    int row0 = a.qkv.rows - a.out.rows + a.segs.row0[seg] - a.segs.pos0[seg];
+    const uint16_t *k = row_of<uint16_t>(a.qkv, row0) +
                         (a.heads.heads + head / (a.heads.heads / a.heads.kv_heads)) * D;
     return packed_rows{k, k + a.heads.kv_heads * D, a.qkv.stride};
 }
@@ -164,7 +165,8 @@ template <int D, class S> static __global__ void __launch_bounds__(FLASH_THREADS
     uint32_t q_tile = shared_at(m.q);
     uint32_t k_tile = shared_at(m.k[0]);
     uint32_t v_tile = shared_at(m.v[0]);
-    const uint16_t *q = row_of<uint16_t>(a.qkv, row0 + first) + head * D;
+    const uint16_t *q =
+        row_of<uint16_t>(a.qkv, a.qkv.rows - a.out.rows + row0 + first) + head * D;
     tile_fetch<D, FLASH_TILE>(q_tile, there, [&](int r) { return q + (int64_t)r * a.qkv.stride; });
     auto fetch_keys = [&](int p0, int into) {
         tile_fetch<D, FLASH_TILE>(k_tile + into * BYTES, keys - p0, [&](int r) { return source.k(p0 + r); });

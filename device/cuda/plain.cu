@@ -166,9 +166,10 @@ template <class T> static __global__ void attn_packed(struct hzp_attn_packed_arg
     int seg, r, h = blockIdx.y, dim = a.heads.dim, warp = threadIdx.x / 32;
     if (!warp_task(a.segs, tiles, &seg, &r))
         return;
-    load_head(row_of<T>(a.qkv, r) + h * dim, dim, q[warp]);
-    packed<T> source = packed_at<T>(a.qkv, a.heads, h, a.segs.row0[seg]);
-    float lse = attend(source, q[warp], dim, r - a.segs.row0[seg] + 1, a.scale,
+    int before = a.qkv.rows - a.out.rows, first = a.segs.row0[seg] - a.segs.pos0[seg];
+    load_head(row_of<T>(a.qkv, before + r) + h * dim, dim, q[warp]);
+    packed<T> source = packed_at<T>(a.qkv, a.heads, h, before + first);
+    float lse = attend(source, q[warp], dim, r - first + 1, a.scale,
                        row_of<T>(a.out, r) + h * dim);
     if (a.lse && threadIdx.x % 32 == 0)
         a.lse[(int64_t)r * a.heads.heads + h] = lse;

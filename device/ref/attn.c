@@ -106,15 +106,18 @@ static double packed_score(const struct hzp_mat *qkv, const struct hzp_heads *he
     return dot;
 }
 
+/* Rows are of qkv here: out's begin `before` rows on. */
 static int ref_attn_packed(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_attn_packed_args *a = args;
     int32_t dim = a->heads.dim, heads = a->heads.heads, kv_heads = a->heads.kv_heads;
-    double *score = hzp_xmalloc(sizeof(*score) * (size_t)HZP_MAX(a->segs.rows_max, 1));
+    int32_t before = a->qkv.rows - a->out.rows;
+    double *score = hzp_xmalloc(sizeof(*score) * (size_t)HZP_MAX(a->segs.ctx_max, 1));
 
     for (int32_t i = 0; i < a->segs.count; i++)
-        for (int32_t r0 = a->segs.row0[i], r = r0; r < a->segs.row0[i + 1]; r++)
+        for (int32_t r = before + a->segs.row0[i]; r < before + a->segs.row0[i + 1]; r++)
             for (int32_t h = 0; h < heads; h++) {
+                int32_t r0 = before + a->segs.row0[i] - a->segs.pos0[i];
                 int32_t v0 = (heads + kv_heads + h / (heads / kv_heads)) * dim;
                 for (int32_t p = r0; p <= r; p++)
                     score[p - r0] = packed_score(&a->qkv, &a->heads, h, r, p) * a->scale;
@@ -123,10 +126,10 @@ static int ref_attn_packed(struct hzp_lane *lane, const void *args)
                     double sum = 0;
                     for (int32_t p = r0; p <= r; p++)
                         sum += score[p - r0] * ref_get(&a->qkv, p, v0 + j);
-                    ref_put(&a->out, r, h * dim + j, sum);
+                    ref_put(&a->out, r - before, h * dim + j, sum);
                 }
                 if (a->lse)
-                    a->lse[(size_t)r * (size_t)heads + (size_t)h] = (float)lse;
+                    a->lse[(size_t)(r - before) * (size_t)heads + (size_t)h] = (float)lse;
             }
     free(score);
     return HZP_OK;

@@ -207,7 +207,7 @@ static void riding_wins(void **state)
     hzp_plan_init(&plan);
     struct hzp_plan_shape shape = hzp_plan_sequential;
     shape.ride = 64;
-    hzp_rig_chunks(p.rig, 32, 32);
+    hzp_rig_chunks(p.rig, 32);
     assert_int_equal(hzp_rig_train(p.rig, 64), HZP_OK);
     hzp_rig_build(p.rig, &shape, 0, p.rig->chain.items, &plan);
     int32_t both = 0, last = -1;

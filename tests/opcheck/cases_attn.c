@@ -20,6 +20,8 @@ static const struct pattern patterns[] = {
     [7] = {"late rows", {{500, 3}, {129, 64}, {0, -1}}},
     [8] = {"prefill 512", {{0, 512}, {0, -1}}},
     [9] = {"documents 4x256", {{0, 256}, {0, 256}, {0, 256}, {0, 256}, {0, -1}}},
+    [10] = {"a document's end", {{37, 30}, {0, 3}, {0, 40}, {0, -1}}},
+    [11] = {"a document's middle", {{129, 64}, {0, -1}}},
 };
 
 static struct hzp_segs segs_make(struct oc_io *io, const struct pattern *pattern, int32_t *ret_rows)
@@ -149,7 +151,9 @@ static void build_packed(struct oc_io *io, const struct oc_case *c)
     struct hzp_attn_packed_args a = {.heads = {c->p[1], c->p[2], c->p[3]}, .scale = 0.125f};
     int32_t rows, dim = c->p[3];
     a.segs = segs_make(io, &patterns[c->p[0]], &rows);
-    a.qkv = oc_mat(io, "qkv", rows, (c->p[1] + 2 * c->p[2]) * dim, c->type, OC_IN);
+    int32_t before = a.segs.count ? a.segs.pos0[0] : 0;
+    before += before ? 5 : 0; /* rows that nobody reads */
+    a.qkv = oc_mat(io, "qkv", before + rows, (c->p[1] + 2 * c->p[2]) * dim, c->type, OC_IN);
     a.out = oc_mat(io, "out", rows, c->p[1] * dim, c->type, OC_OUT);
     if (c->p[4])
         a.lse = oc_array(io, "lse", OC_F32, rows * c->p[1], OC_OUT);
@@ -234,6 +238,11 @@ const struct oc_case oc_cases_attn[] = {
     BOTH(PACKED, 0, 5, 4, 1, 128, 1),
     BOTH(PACKED, OC_GAPS, 5, 3, 1, 80, 0),
     BOTH(PACKED, 0, 5, 4, 2, 64, 1),
+    BOTH(PACKED, 0, 10, 2, 1, 8, 1),
+    BOTH(PACKED, OC_GAPS, 10, 6, 2, 64, 1),
+    BOTH(PACKED, 0, 11, 4, 1, 128, 1),
+    BOTH(PACKED, 0, 11, 3, 1, 80, 0),
+    BOTH(PACKED, 0, 11, 9, 3, 64, 1),
     BOTH(PACKED, OC_BENCH, 9, 32, 8, 64, 1),
 
     BOTH(BWD, 0, 0, 1, 1, 2),

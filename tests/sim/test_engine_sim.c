@@ -186,7 +186,8 @@ static int report(const struct totals *t)
            (unsigned long long)t->outlived, (unsigned long long)t->met);
     printf("riding: training rode in %llu steps, and not in %llu in which it read another version\n",
            (unsigned long long)t->rode, (unsigned long long)t->rode_not);
-    bool all = t->rode && t->rode_not && t->ahead_steps && t->refs && t->extra_rows && t->swaps_under_way && t->outlived && t->met &&
+    bool all = t->rode && t->rode_not && t->ahead_steps && t->refs && t->extra_rows &&
+               t->swaps_under_way && t->outlived && t->met &&
                t->refused && t->swapped && t->bad && t->publications && t->samples_refused &&
                t->broken && t->failures && t->pushes && t->stalls;
     for (int i = HZP_REQUEST_STOPPED; i <= HZP_REQUEST_FAILED; i++)
