@@ -15,7 +15,7 @@
 #include "device/cuda/tensor.cuh"
 
 enum { WARPS = 4, STEP = 16, SHORT = 128, LONG = 512, LONG_FROM = 4096,
-       RESIDENT = 3 /* blocks an SM, where their number is limited */ };
+       RESIDENT = 3, RESIDENT_WIDE = 2 /* blocks an SM, where their number is limited */ };
 
 struct decode_args {
     struct hzp_attn_paged_args a;
@@ -93,16 +93,16 @@ static __device__ __forceinline__ places<WHOLE> places_find(const struct hzp_att
                                                             int end)
 {
     places<WHOLE> p = {};
-    if (WHOLE) {
+    if constexpr (WHOLE) {
         p.first = token_at(a, page, kv_head, t0);
         p.left = end - t0;
-        return p;
-    }
+    } else {
 #pragma unroll
-    for (int i = 0; i < 6; i++) {
-        int t = t0 + token_of(i);
-        int &to = i < 2 ? p.k[i] : p.v[i < 2 ? 0 : i - 2];
-        to = t < end ? token_at(a, page, kv_head, t) : -1;
+        for (int i = 0; i < 6; i++) {
+            int t = t0 + token_of(i);
+            int &to = i < 2 ? p.k[i] : p.v[i < 2 ? 0 : i - 2];
+            to = t < end ? token_at(a, page, kv_head, t) : -1;
+        }
     }
     return p;
 }
@@ -363,7 +363,8 @@ static __global__ void __launch_bounds__(WARPS * 32)
 template <int D, bool TALL, bool WHOLE>
 static int launch(struct hzp_lane *lane, const struct decode_args &d, dim3 grid)
 {
-    int64_t pieces = (int64_t)grid.x * grid.y * grid.z, most = (int64_t)hzp_cuda_sms(lane) * RESIDENT;
+    int64_t pieces = (int64_t)grid.x * grid.y * grid.z, most = hzp_cuda_sms(lane);
+    most *= TALL && D == 128 ? RESIDENT_WIDE : RESIDENT; /* as their registers let fit */
     if (hzp_cuda_by_grid(lane) && most < pieces && pieces < INT32_MAX)
         start(lane, (unsigned)most, WARPS * 32, 0, attn_decode_in_turn<D, TALL, WHOLE>, d, grid.y,
               grid.z);

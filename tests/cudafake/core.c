@@ -377,7 +377,7 @@ void fake_queue_copy(struct fake_queue *to, const struct fake_queue *from)
 struct fake_record *fake_record_use(struct fake_record *of)
 {
     if (!of)
-        record = calloc(1, sizeof(*of));
+        of = calloc(1, sizeof(*of));
     of->users++;
     return of;
 }

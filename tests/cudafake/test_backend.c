@@ -298,8 +298,11 @@ static void test_prepared(void **state)
     assert_in_range(contexts(), 48, 72); /* of 24 splits */
     shares(&g, 47, 85);
     on_share(&g, g.a, 0, 48);
-    shares(&g, 20, 60); /* further than the bound: the nearest */
-    on_share(&g, g.b, 16, 132);
+    int made = contexts();
+    shares(&g, 20, 60); /* one more than are kept: the nearest */
+    fill(g.a, g.x, 1);
+    assert_in_range(hzp_cuda_sms(g.a), 24, 48);
+    assert_int_equal(contexts(), made);
     rig_close(&g);
 
     rig_open(&g, 9, "green"); /* a driver that makes none: by the grid, from the start */
