@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 static size_t lay_out(struct hzp_serve_space *s, char *base, const struct hzp_model_config *c,
-                      enum hzp_dtype act, int32_t rows, int32_t logits)
+                      enum hzp_dtype act, bool fp8, int32_t rows, int32_t logits)
 {
     int32_t packed = (c->heads.heads + 2 * c->heads.kv_heads) * c->heads.dim;
     size_t at = 0;
@@ -19,28 +19,31 @@ static size_t lay_out(struct hzp_serve_space *s, char *base, const struct hzp_mo
     s->picked = hzp_mat_cut(base, &at, logits, c->width, HZP_F32);
     s->picked_normed = hzp_mat_cut(base, &at, logits, c->width, act);
     s->logits = hzp_mat_cut(base, &at, logits, c->vocab, HZP_F32);
+    if (fp8)
+        s->narrow = hzp_narrow_cut(base, &at, c, rows, &s->narrow_scale);
     return at;
 }
 
-size_t hzp_serve_space_bytes(const struct hzp_model_config *config, enum hzp_dtype act,
+size_t hzp_serve_space_bytes(const struct hzp_model_config *config, enum hzp_dtype act, bool fp8,
                              int32_t rows_max, int32_t logits_max)
 {
     struct hzp_serve_space s;
-    return lay_out(&s, NULL, config, act, rows_max, logits_max);
+    return lay_out(&s, NULL, config, act, fp8, rows_max, logits_max);
 }
 
 int hzp_serve_space_create(const struct hzp_model *model, int32_t rows_max, int32_t logits_max,
                            struct hzp_serve_space **ret)
 {
     struct hzp_serve_space *s = hzp_xcalloc(1, sizeof(*s));
+    bool fp8 = hzp_weights_fp8(model->weights);
     s->dev = model->dev;
-    s->bytes = hzp_serve_space_bytes(model->config, model->act, rows_max, logits_max);
+    s->bytes = hzp_serve_space_bytes(model->config, model->act, fp8, rows_max, logits_max);
     int r = hzp_device_alloc(model->dev, HZP_MEM_DEVICE, s->bytes, &s->memory);
     if (r < 0) {
         free(s);
         return r;
     }
-    lay_out(s, s->memory, model->config, model->act, rows_max, logits_max);
+    lay_out(s, s->memory, model->config, model->act, fp8, rows_max, logits_max);
     *ret = s;
     return HZP_OK;
 }
@@ -66,6 +69,8 @@ static struct hzp_layer_space rows_of(const struct hzp_serve_space *s, int32_t r
         .attn = hzp_mat_rows(s->attn, row0, rows),
         .gate_up = hzp_mat_rows(s->gate_up, row0, rows),
         .inner = hzp_mat_rows(s->inner, row0, rows),
+        .narrow = s->narrow.ptr ? hzp_mat_rows(s->narrow, row0, rows) : s->narrow,
+        .narrow_scale = s->narrow.ptr ? s->narrow_scale + row0 : NULL,
     };
 }
 

@@ -66,6 +66,8 @@ static size_t lay_out_rows(struct hzp_train_space *s, char *base,
     s->normed = hzp_mat_cut(base, &at, rows, w.width, s->act);
     s->inner = hzp_mat_cut(base, &at, rows, w.inner, s->act);
     cut_head(s, base, &at, w);
+    if (s->config.fp8)
+        s->narrow = hzp_narrow_cut(base, &at, c, rows, &s->narrow_scale);
     if (s->config.forward_only)
         return at;
     struct hzp_mat last = hzp_mat_cut(base, &at, rows, w.width, HZP_F32);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "device/cpu/fp8_tmpl.h"
 #include "device/cpu/matmul.h"
-#include "device/cpu/vec_tmpl.h"
 
 /* How one step along k reads and multiplies.  PAIRS: 32 bf16 a vector, products of neighbours added
- * in the instruction. */
-enum kind { F32, WIDE, PAIRS };
+ * in the instruction.  WIDE_E4M3, PAIRS_E4M3: the same, and W is E4M3. */
+enum kind { F32, WIDE, PAIRS, WIDE_E4M3, PAIRS_E4M3 };
 
 #ifdef __AVX512F__
 enum { MR = 6, MR_OUTER = 6 };
@@ -27,17 +27,25 @@ INLINE vpair pair_load(const uint16_t *p, int left)
 /* Step of k in elements. */
 INLINE int k_step(enum kind kind)
 {
-    return kind == PAIRS ? 2 * VL : VL;
+    return kind == PAIRS || kind == PAIRS_E4M3 ? 2 * VL : VL;
 }
+
+/* Bytes of an element of W. */
+INLINE size_t w_bytes(enum kind kind)
+{
+    return kind == F32 ? 4 : kind == WIDE_E4M3 || kind == PAIRS_E4M3 ? 1 : 2;
+}
+
 /* acc[m][j] += x[m][k..k+left) . w[j][k..k+left) */
 INLINE void dot_step(int mr, enum kind kind, vf acc[MR][NR], const char *x, size_t ldx,
                      const char *const w[NR], int k, int left)
 {
 #ifdef __AVX512BF16__
-    if (kind == PAIRS) {
+    if (kind == PAIRS || kind == PAIRS_E4M3) {
         vpair wv[NR];
         for (int j = 0; j < NR; j++)
-            wv[j] = pair_load((const uint16_t *)w[j] + k, left);
+            wv[j] = kind == PAIRS ? pair_load((const uint16_t *)w[j] + k, left)
+                                  : (vpair)words_of_e4m3((const uint8_t *)w[j] + k, left);
         for (int m = 0; m < mr; m++) {
             vpair xv = pair_load((const uint16_t *)(x + (size_t)m * ldx) + k, left);
             for (int j = 0; j < NR; j++)
@@ -48,7 +56,8 @@ INLINE void dot_step(int mr, enum kind kind, vf acc[MR][NR], const char *x, size
 #endif
     vf wv[NR];
     for (int j = 0; j < NR; j++)
-        wv[j] = vget(w[j], (size_t)k, kind == F32 ? HZP_F32 : HZP_BF16, left);
+        wv[j] = kind == WIDE_E4M3 ? vload_e4m3((const uint8_t *)w[j] + k, left)
+                                  : vget(w[j], (size_t)k, kind == F32 ? HZP_F32 : HZP_BF16, left);
     for (int m = 0; m < mr; m++) {
         vf xv = vget(x + (size_t)m * ldx, (size_t)k, kind == F32 ? HZP_F32 : HZP_BF16, left);
         for (int j = 0; j < NR; j++)
@@ -96,6 +105,12 @@ INLINE void dot_store(const struct hzp_matmul_args *a, int m, int n, int left, _
     size_t size = a->c.type == HZP_F32 ? 4 : 2, bias_size = a->bias.type == HZP_F32 ? 4 : 2;
     char *c = (char *)hzp_cpu_row(&a->c, m) + (size_t)n * size, old[16], bias[16];
 
+    if (a->scale_a) {
+        float by[NR] = {0};
+        for (int j = 0; j < left; j++)
+            by[j] = a->scale_b[n + j];
+        sum = _mm_mul_ps(_mm_mul_ps(sum, _mm_set1_ps(a->scale_a[m])), _mm_loadu_ps(by));
+    }
     if (left == NR) {
         if (a->bias.ptr)
             sum = _mm_add_ps(sum, four_load(a->bias.ptr, (size_t)n, a->bias.type));
@@ -124,7 +139,7 @@ INLINE void dot_tile(const struct hzp_dot *d, int mr, enum kind kind, int m, int
     const struct hzp_matmul_args *a = d->args;
     const char *x = d->x + (size_t)kb * d->block_bytes + (size_t)m * d->row_bytes, *w[NR];
     int k0 = kb * d->k_block, k_end = HZP_MIN(d->k_block, a->a.cols - k0), step = k_step(kind);
-    size_t size = kind == F32 ? 4 : 2;
+    size_t size = w_bytes(kind);
     bool last = k0 + k_end == a->a.cols;
     vf acc[MR][NR];
     int k = 0;
@@ -172,13 +187,13 @@ INLINE void dot_tiles(const struct hzp_dot *d, enum kind kind, int mr, int m, in
 INLINE void dot_kind(const struct hzp_dot *d, enum kind kind, int m0, int m1, int n0, int n1,
                      float *work)
 {
-    ptrdiff_t row = (ptrdiff_t)d->args->b.stride * (kind == F32 ? 4 : 2);
+    ptrdiff_t row = (ptrdiff_t)d->args->b.stride * (ptrdiff_t)w_bytes(kind);
     ptrdiff_t down = row * NR, back = row * (n0 - (n1 - 1) / NR * NR);
     int blocks = HZP_DIV_UP(HZP_MAX(d->args->a.cols, 1), d->k_block);
 
     for (int kb = 0; kb < blocks; kb++) {
         float *part = work;
-        ptrdiff_t next = back + (ptrdiff_t)d->k_block * (kind == F32 ? 4 : 2);
+        ptrdiff_t next = back + (ptrdiff_t)d->k_block * (ptrdiff_t)w_bytes(kind);
         for (int n = n0; n < n1; n += NR)
             for (int m = m0; m < m1; m += MR, part += MR * NR * VL) {
                 ptrdiff_t ahead = n + NR < n1 || kb + 1 == blocks ? down : next;
@@ -190,15 +205,22 @@ INLINE void dot_kind(const struct hzp_dot *d, enum kind kind, int m0, int m1, in
 
 static void cpu_dot(const struct hzp_dot *d, int m0, int m1, int n0, int n1, float *work)
 {
+#ifdef __AVX512BF16__
+    enum { HALF = PAIRS, QUARTER = PAIRS_E4M3 };
+#else
+    enum { HALF = WIDE, QUARTER = WIDE_E4M3 };
+#endif
     if (d->args->a.type == HZP_F32)
         dot_kind(d, F32, m0, m1, n0, n1, work);
-#ifdef __AVX512BF16__
+    else if (d->args->a.type == HZP_BF16)
+        dot_kind(d, (enum kind)HALF, m0, m1, n0, n1, work);
     else
-        dot_kind(d, PAIRS, m0, m1, n0, n1, work);
-#else
-    else
-        dot_kind(d, WIDE, m0, m1, n0, n1, work);
-#endif
+        dot_kind(d, (enum kind)QUARTER, m0, m1, n0, n1, work);
+}
+
+static void widen(const uint8_t *from, uint16_t *to, int count)
+{
+    EACH(i, count, vstore_bf16(to + i, vload_e4m3(from + i, left), left););
 }
 
 /* Elements of op(a) and op(b) as floats, any flags. */
@@ -270,9 +292,10 @@ static void cpu_outer(const struct hzp_matmul_args *a, int m0, int m1, int n0, i
 }
 
 #ifdef __AVX512BF16__
-static const struct hzp_cpu_product product = {cpu_dot, cpu_outer, &HZP_ISA_NAME(hzp_cpu_panel)};
+static const struct hzp_cpu_product product = {cpu_dot, cpu_outer, &HZP_ISA_NAME(hzp_cpu_panel),
+                                               widen};
 #else
-static const struct hzp_cpu_product product = {cpu_dot, cpu_outer, NULL};
+static const struct hzp_cpu_product product = {cpu_dot, cpu_outer, NULL, widen};
 #endif
 
 static int cpu_matmul(struct hzp_lane *lane, const void *args)
