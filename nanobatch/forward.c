@@ -56,8 +56,11 @@ void hzp_serve_space_destroy(struct hzp_serve_space *s)
     free(s);
 }
 
-static struct hzp_layer_space rows_of(const struct hzp_serve_space *s, int32_t row0, int32_t rows)
+/* Of the nano-batch that comes as number `nano`. */
+static struct hzp_layer_space rows_of(const struct hzp_serve_space *s, int32_t nano, int32_t row0,
+                                      int32_t rows)
 {
+    int32_t scale0 = HZP_ROUND_UP(row0, 4) + 4 * nano; /* behind all of the one before */
     struct hzp_mat x = hzp_mat_rows(s->x, row0, rows), qkv = hzp_mat_rows(s->qkv, row0, rows);
     return (struct hzp_layer_space){
         .x_in = x,
@@ -70,7 +73,7 @@ static struct hzp_layer_space rows_of(const struct hzp_serve_space *s, int32_t r
         .gate_up = hzp_mat_rows(s->gate_up, row0, rows),
         .inner = hzp_mat_rows(s->inner, row0, rows),
         .narrow = s->narrow.ptr ? hzp_mat_rows(s->narrow, row0, rows) : s->narrow,
-        .narrow_scale = s->narrow.ptr ? s->narrow_scale + row0 : NULL,
+        .narrow_scale = s->narrow.ptr ? s->narrow_scale + scale0 : NULL,
     };
 }
 
@@ -177,7 +180,7 @@ static int32_t make_chains(struct hzp_plan *plan, const struct hzp_model *model,
             nano++;
         ret[i] =
             (struct chain){.nano = nanos[i],
-                           .space = rows_of(space, nanos[i].row0, nanos[i].rows),
+                           .space = rows_of(space, i, nanos[i].row0, nanos[i].rows),
                            .lane_of = shape->lane[nano],
                            .tail = -1,
                            .also = -1,

@@ -66,7 +66,8 @@ void hzp_plan_add_matmul(struct hzp_plan *plan, uint64_t quantum_flops,
 /* 1 / sqrt(dim): the scale of attention scores. */
 float hzp_model_attn_scale(const struct hzp_model *model);
 
-/* The narrow buffer of so many rows over memory at *at, which advances; its scales too. */
+/* The narrow buffer of so many rows over memory at *at, which advances; its scales too, four more for
+ * each nano-batch there may be, so that each one's can begin at 16 bytes. */
 struct hzp_mat hzp_narrow_cut(char *base, size_t *at, const struct hzp_model_config *config,
                               int32_t rows, float **ret_scale);
 
