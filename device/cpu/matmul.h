@@ -21,8 +21,8 @@
 enum { HZP_DOT_ROWS = 96, HZP_DOT_COLS = 32, HZP_DOT_WORK = HZP_DOT_ROWS * HZP_DOT_COLS * 64 };
 
 /* The rows x of a product x W^T, cut along k: block i holds elements i * k_block on of every row;
- * those of E4M3 as BF16.  Copied so that rows do not lie a multiple of 4096 bytes apart, where they would push each other
- * and W out of the first-level cache. */
+ * those of E4M3 as BF16.  Copied so that rows do not lie a multiple of 4096 bytes apart, where they
+ * would push each other and W out of the first-level cache. */
 struct hzp_dot {
     const struct hzp_matmul_args *args;
     const char *x;
