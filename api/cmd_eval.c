@@ -5,12 +5,14 @@
  * dropped; a document is tokenised with the special tokens the tokenizer adds, and every token but
  * the first counts.  A document longer than the context is cut into pieces, each beginning with the
  * last token of the one before.
+ * --quantization fp8: through the products that serving would use.
  * JSONL (any name that does not end in .txt): examples as api/examples.h reads them; what they
  * learn from is what counts. */
 #include "api/commands.h"
 #include "api/engine.h"
 #include "api/examples.h"
 #include "nanobatch/exec.h"
+#include "weights/fp8.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -51,17 +53,20 @@ static int open_eval(struct eval *e, struct hzp_err_text *reterr)
     int64_t context = options->context ? options->context : e->config.positions;
     e->rows = (int32_t)HZP_MIN(HZP_MIN(context, e->config.positions), ROWS_MAX);
     struct hzp_weights_config weights = {
-        .type = hzp_engine_dtype(options, &e->config), .slots = 1, .first_id = 1};
+        .type = hzp_engine_dtype(options, &e->config), .fp8 = options->quantization != 0, .slots = 1,
+        .first_id = 1};
     HZP_TRY(hzp_weights_create(e->dev, &e->layout, &weights, &e->weights));
     struct hzp_version *draft;
     HZP_TRY(hzp_weights_begin(e->weights, &draft));
     HZP_TRY(hzp_engine_load(e->dev, e->weights, draft, options->model, reterr));
+    HZP_TRY(hzp_version_quantize(e->weights, draft));
     hzp_weights_publish(e->weights, draft, 0);
     HZP_TRY(hzp_model_create(e->dev, e->weights, e->rows, &e->model));
     HZP_TRY(hzp_micro_create(e->dev, e->rows, &e->micro));
     struct hzp_recipe recipe = {.micro_rows = e->rows, .moment_type = HZP_F32};
     struct hzp_train_space_config space = hzp_trainer_space_config(&recipe, &e->config, 0);
     space.forward_only = true;
+    space.fp8 = options->quantization != 0;
     HZP_TRY(hzp_train_space_create(e->model, &space, &e->space));
     return hzp_exec_create(e->dev, &e->exec);
 }

@@ -56,7 +56,7 @@ static size_t layer_bytes(const struct job *j)
                                               (size_t)c->heads.dim;
     size_t elements = width * packed + width * (size_t)c->heads.heads * (size_t)c->heads.dim +
                       3 * width * (size_t)c->inner;
-    return elements * hzp_dtype_size(j->type);
+    return elements * (j->options->quantization ? 1 : hzp_dtype_size(j->type));
 }
 
 static int32_t layers_measured(const struct job *j)
@@ -363,7 +363,7 @@ static void show(const struct job *j)
 static int identify(struct job *j, struct hzp_device *dev)
 {
     const struct hzp_options *o = j->options;
-    hzp_search_identify(dev, &j->config, j->type, &j->here);
+    hzp_search_identify(dev, &j->config, j->type, j->options->quantization != 0, &j->here);
     snprintf(j->here.settings, sizeof(j->here.settings), "%lld running, %lld rows, %lld trained, %g GFLOP",
              (long long)o->running_max, (long long)o->step_rows,
              (long long)(o->no_train ? 0 : o->micro_rows), o->quantum_gflop);

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "device/bf16.h"
+#include "weights/fp8.h"
 #include "weights/model_dir.h"
 
 #include <errno.h>
@@ -180,9 +181,11 @@ static int open_device(struct hzp_engine *e, struct hzp_err_text *reterr)
     HZP_TRY(hzp_memory_plan(options, &e->layout, e->dev->mem_total, e->chunk_rows > 0, &e->plan,
                             reterr));
     if (!e->config.quiet) {
-        hzp_log(HZP_LOG_INFO, "engine", "device=\"%s\" parameters=%lld dtype=%s context=%d",
-                e->dev->label, (long long)hzp_config_parameters(&e->model_config),
-                e->plan.dtype == HZP_BF16 ? "bf16" : "f32", e->plan.positions);
+        hzp_log(HZP_LOG_INFO, "engine",
+                "device=\"%s\" parameters=%lld dtype=%s quantization=%s context=%d", e->dev->label,
+                (long long)hzp_config_parameters(&e->model_config),
+                e->plan.dtype == HZP_BF16 ? "bf16" : "f32", e->plan.fp8 ? "fp8" : "none",
+                e->plan.positions);
         hzp_memory_plan_print(&e->plan, stderr);
     }
     return HZP_OK;
@@ -222,6 +225,7 @@ static int open_weights(struct hzp_engine *e, struct hzp_err_text *reterr)
 {
     const struct hzp_options *options = e->config.options;
     struct hzp_weights_config config = {.type = e->plan.dtype,
+                                        .fp8 = e->plan.fp8,
                                         .slots = e->plan.slots,
                                         .max_staleness = (int32_t)options->max_staleness,
                                         .first_id = e->state ? hzp_state_first_id(e->state) : 1};
@@ -235,6 +239,8 @@ static int open_weights(struct hzp_engine *e, struct hzp_err_text *reterr)
     int r = hzp_engine_load(e->dev, e->weights, draft, from, reterr);
     if (r == HZP_OK && e->state)
         r = hzp_state_restore(e->state, e->trainer, draft, reterr);
+    if (r == HZP_OK)
+        r = hzp_version_quantize(e->weights, draft);
     if (r < 0)
         hzp_weights_abandon(e->weights, draft);
     else

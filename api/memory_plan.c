@@ -4,6 +4,7 @@
 #include "api/engine.h"
 #include "serve/kvpool.h"
 #include "serve/request.h"
+#include "weights/fp8.h"
 
 #include <stdarg.h>
 #include <string.h>
@@ -113,7 +114,7 @@ static int plan_serving(const struct hzp_options *options, const struct hzp_layo
     const struct hzp_model_config *config = &layout->config;
     int32_t rows = (int32_t)HZP_MAX(options->step_rows, options->running_max);
     int32_t logits = (int32_t)HZP_MAX(options->running_max, 32);
-    add(plan, "serving", hzp_serve_space_bytes(config, plan->dtype, rows, logits),
+    add(plan, "serving", hzp_serve_space_bytes(config, plan->dtype, plan->fp8, rows, logits),
         "activations of %d rows, logits of %d", rows, logits);
     HZP_TRY(plan_kv(options, config, plan, reterr));
     int64_t edits = options->edits_max;
@@ -177,6 +178,7 @@ int hzp_memory_plan(const struct hzp_options *options, const struct hzp_layout *
     ret->limit = limit;
     ret->dtype = hzp_engine_dtype(options, config);
     ret->serves = options->command != HZP_COMMAND_TRAIN && options->command != HZP_COMMAND_EVAL;
+    ret->fp8 = ret->serves && options->quantization;
     bool offline = options->command == HZP_COMMAND_TRAIN;
     ret->trains = offline || ((options->command == HZP_COMMAND_SERVE ||
                                options->command == HZP_COMMAND_BENCH) && !options->no_train);
@@ -197,6 +199,10 @@ int hzp_memory_plan(const struct hzp_options *options, const struct hzp_layout *
     add(ret, "weights", (size_t)slots * version, "%lld version%s of %s in %s", (long long)slots,
         slots == 1 ? "" : "s", hzp_size_text(version, text),
         ret->dtype == HZP_BF16 ? "BF16" : "F32");
+    if (ret->fp8)
+        add(ret, "fp8", (size_t)slots * hzp_fp8_bytes(layout),
+            "of each version, what serving multiplies by: %s in E4M3",
+            hzp_size_text(hzp_fp8_bytes(layout), text));
     if (ret->trains)
         plan_training(options, layout, rides, ret);
     if (ret->serves)

@@ -15,7 +15,7 @@
 
 #include <stdio.h>
 
-enum { HZP_MEMORY_LINES_MAX = 8 };
+enum { HZP_MEMORY_LINES_MAX = 9 };
 
 struct hzp_memory_line {
     const char *what;
@@ -29,6 +29,7 @@ struct hzp_memory_plan {
     size_t total, limit;
     /* what follows from it */
     enum hzp_dtype dtype;
+    bool fp8;           /* projections in e4m3, of each slot */
     int32_t positions;  /* longest sequence */
     int32_t slots;
     int32_t kv_pages;

@@ -78,6 +78,9 @@ static const struct setting table[] = {
                 "highest instruction set: base, avx2, avx512 or avx512_bf16; not given: the best"),
     CHOICE_OPTION("--dtype", dtype, "auto", "auto|bf16|f32", ALL & ~DEVICES,
                   "type of weights in memory; auto: the one on disk"),
+    CHOICE_OPTION("--quantization", quantization, "none", "none|fp8", ENGINE | EVAL | PLAN | SEARCH,
+                  "fp8: serving multiplies the layers' projections in e4m3, a scale for each row of "
+                  "weights and each token; training goes on in --dtype"),
     INT_OPTION("--context", context, "0", 0, 1 << 24, ALL & ~(DEVICES | PLAN | SEARCH),
                "longest sequence accepted, in tokens; 0: the model's"),
     {.name = "--log-level", .kind = CHOICE, .field = AT(log_level), .value = "info",

@@ -50,6 +50,7 @@ struct hzp_options {
     const char *model;       /* the first word where the command takes a model */
     const char *device, *cpu_level;
     int64_t threads, dtype;  /* auto, bf16, f32 */
+    int64_t quantization;    /* none, fp8 */
     int64_t log_level;       /* error, warn, info, debug */
     int64_t context;         /* 0: the model's */
 

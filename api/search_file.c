@@ -48,12 +48,13 @@ static uint64_t hash_program(void)
 }
 
 void hzp_search_identify(const struct hzp_device *dev, const struct hzp_model_config *c,
-                         enum hzp_dtype type, struct hzp_tables *t)
+                         enum hzp_dtype type, bool fp8, struct hzp_tables *t)
 {
     snprintf(t->device, sizeof(t->device), "%s", dev->label);
     snprintf(t->model, sizeof(t->model), "%s %d layers of %d, inner %d, heads %d:%d of %d, vocabulary %d, "
-             "%s", c->family, c->layers, c->width, c->inner, c->heads.heads, c->heads.kv_heads,
-             c->heads.dim, c->vocab, type == HZP_BF16 ? "bf16" : "f32");
+             "%s%s", c->family, c->layers, c->width, c->inner, c->heads.heads, c->heads.kv_heads,
+             c->heads.dim, c->vocab, type == HZP_BF16 ? "bf16" : "f32",
+             fp8 ? ", products fp8" : "");
     snprintf(t->build, sizeof(t->build), "%s-%016" PRIx64, HZP_VERSION_TEXT, hash_program());
 }
 
@@ -480,7 +481,7 @@ int hzp_search_plans(const struct hzp_options *options, const struct hzp_device 
         return HZP_OK;
     hzp_tables_init(&here);
     hzp_tables_init(&read);
-    hzp_search_identify(dev, config, type, &here);
+    hzp_search_identify(dev, config, type, options->quantization != 0, &here);
     int r = HZP_OK;
     if (!automatic)
         snprintf(path, sizeof(path), "%s", options->plans);

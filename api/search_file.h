@@ -17,7 +17,7 @@
 
 /* Writes device, model and build into the tables: what a file must hold for. */
 void hzp_search_identify(const struct hzp_device *dev, const struct hzp_model_config *config,
-                         enum hzp_dtype type, struct hzp_tables *tables);
+                         enum hzp_dtype type, bool fp8, struct hzp_tables *tables);
 
 /* Whether what was read holds here; not: why, in a few words. */
 const char *hzp_search_misfit(const struct hzp_tables *read, const struct hzp_tables *here);

@@ -5,6 +5,7 @@
 #include "base/arena.h"
 #include "device/bf16.h"
 #include "device/philox.h"
+#include "weights/fp8.h"
 #include "weights/model_dir.h"
 
 #include <stdlib.h>
@@ -61,6 +62,7 @@ static int open_weights(struct hzp_workbench *b, const struct hzp_options *o,
                         struct hzp_err_text *reterr)
 {
     struct hzp_weights_config weights = {.type = hzp_engine_dtype(o, &b->config),
+                                         .fp8 = o->quantization != 0,
                                          .slots = size->updates ? 2 : 1, .max_staleness = 1,
                                          .first_id = 1};
     struct hzp_version *draft;
@@ -72,6 +74,7 @@ static int open_weights(struct hzp_workbench *b, const struct hzp_options *o,
         else
             HZP_TRY(fill_noise(b, draft));
     }
+    HZP_TRY(hzp_version_quantize(b->weights, draft));
     hzp_weights_publish(b->weights, draft, 0);
     *ret_draft = NULL;
     return size->updates ? hzp_weights_begin(b->weights, ret_draft) : HZP_OK;

@@ -82,6 +82,17 @@ static void of_matmul(struct list *l, const struct hzp_matmul_args *a)
     mat(l, "b", &a->b, READ);
     mat(l, "c", &a->c, a->accumulate ? READ | WRITE : WRITE);
     mat(l, "bias", &a->bias, READ | OPTIONAL);
+    if (a->a.type != HZP_E4M3)
+        return;
+    array(l, "scale_a", a->scale_a, a->a.rows, sizeof(float), READ);
+    array(l, "scale_b", a->scale_b, a->b.rows, sizeof(float), READ);
+}
+
+static void of_quantize(struct list *l, const struct hzp_quantize_args *a)
+{
+    mat(l, "x", &a->x, READ);
+    mat(l, "y", &a->y, WRITE);
+    array(l, "scale", a->scale, a->x.rows, sizeof(float), WRITE);
 }
 
 static void of_rope(struct list *l, const struct hzp_rope_args *a)

@@ -51,6 +51,8 @@ size_t hzp_dtype_size(enum hzp_dtype type)
     case HZP_BF16:
     case HZP_I16:
         return 2;
+    case HZP_E4M3:
+        return 1;
     }
     HZP_ASSERT(!"an element type");
     return 0;

@@ -23,6 +23,7 @@
     X(embed, MEMORY)                                                                               \
     X(rmsnorm, MEMORY)                                                                             \
     X(matmul, COMPUTE)                                                                             \
+    X(quantize, MEMORY)                                                                            \
     X(rope, MEMORY)                                                                                \
     X(kv_append, MEMORY)                                                                           \
     X(attn_decode, MEMORY)                                                                         \
@@ -54,7 +55,7 @@ enum hzp_op {
 };
 
 enum hzp_bound { HZP_BOUND_COMPUTE, HZP_BOUND_MEMORY, HZP_BOUND_NETWORK, HZP_BOUND_COPY };
-enum hzp_dtype { HZP_F32, HZP_BF16, HZP_I16, HZP_I32 };
+enum hzp_dtype { HZP_F32, HZP_BF16, HZP_I16, HZP_I32, HZP_E4M3 /* device/fp8.h */ };
 
 struct hzp_mat {
     void *ptr;      /* device memory; borrowed, never freed by an op; NULL: absent */
@@ -102,11 +103,23 @@ struct hzp_rmsnorm_args {
 
 /* c = op(a) op(b) + bias (+ c if accumulate); op(m) is m or its transpose.  a and b of one type,
  * F32 or BF16; c F32 or, if a is BF16, BF16.  bias [1][cols of c] of a's type, or absent.
- * Forward, input gradient and weight gradient differ only in the flags. */
+ * Forward, input gradient and weight gradient differ only in the flags.
+ * Or a and b E4M3, as quantize makes them (no NaN among the codes), with their scales: then
+ *   c[i][j] = scale_a[i] scale_b[j] sum over k of a[i][k] b[j][k] + bias[j] (+ c[i][j]),
+ * trans_b alone is set; c, and bias, F32 or BF16. */
 struct hzp_matmul_args {
     struct hzp_mat a, b, c, bias;
+    const float *scale_a, *scale_b; /* [rows of a], [rows of b]; NULL unless E4M3 */
     int32_t trans_a, trans_b;
     int32_t accumulate;
+};
+
+/* scale[r] = max(max over c of |x[r][c]| / 448, 2^-126), y[r][c] = E4M3 of x[r][c] / scale[r], in F32
+ * arithmetic, quotients too: one result on every backend.  A row that has a NaN or an infinity gets
+ * a scale of NaN and codes of 0, so whatever is made of it is NaN.  x F32 or BF16, y E4M3. */
+struct hzp_quantize_args {
+    struct hzp_mat x, y;
+    float *scale; /* [rows] */
 };
 
 /* Per row and head of q and k, first the optional RMS norm over the head (weights q_norm and

@@ -63,11 +63,34 @@ static const char *check_rmsnorm(const struct hzp_rmsnorm_args *a)
     return NULL;
 }
 
+static const char *check_matmul_e4m3(const struct hzp_matmul_args *a)
+{
+    RULE(!a->trans_a && a->trans_b, "a and b are E4M3, and not trans_b alone is set");
+    RULE(a->a.cols == a->b.cols, "a and b differ in depth");
+    RULE(is_float(&a->c), "c is neither F32 nor BF16");
+    RULE(a->c.rows == a->a.rows && a->c.cols == a->b.rows, "c is not of the product's shape");
+    RULE(!a->bias.ptr || is_float(&a->bias), "bias is neither F32 nor BF16");
+    RULE(is_row(&a->bias, a->b.rows), "bias is not [1][cols of c]");
+    return NULL;
+}
+
+static const char *check_quantize(const struct hzp_quantize_args *a)
+{
+    RULE(is_float(&a->x), "x is neither F32 nor BF16");
+    RULE(a->y.type == HZP_E4M3, "y is not E4M3");
+    RULE(same_shape(&a->x, &a->y), "x and y differ in shape");
+    return NULL;
+}
+
 static const char *check_matmul(const struct hzp_matmul_args *a)
 {
     int32_t m = a->trans_a ? a->a.cols : a->a.rows, ka = a->trans_a ? a->a.rows : a->a.cols;
     int32_t n = a->trans_b ? a->b.rows : a->b.cols, kb = a->trans_b ? a->b.cols : a->b.rows;
-    RULE(is_float(&a->a) && a->a.type == a->b.type, "a and b differ in type");
+    RULE((is_float(&a->a) || a->a.type == HZP_E4M3) && a->a.type == a->b.type,
+         "a and b differ in type");
+    if (a->a.type == HZP_E4M3)
+        return check_matmul_e4m3(a);
+    RULE(!a->scale_a && !a->scale_b, "there are scales, and a is not E4M3");
     RULE(a->c.type == HZP_F32 || a->c.type == a->a.type, "c is neither F32 nor of a's type");
     RULE(ka == kb, "a and b differ in depth");
     RULE(a->c.rows == m && a->c.cols == n, "c is not of the product's shape");

@@ -275,6 +275,26 @@ static void add_adamw(struct hzp_plan *chain, const struct hzp_version *v,
     }
 }
 
+/* The draft's projections in e4m3, in pieces of whole rows. */
+static void add_quantize(struct hzp_plan *chain, const struct hzp_model *model,
+                         const struct hzp_version *draft, const struct hzp_train_space *s)
+{
+    const struct hzp_weights *w = model->weights;
+    for (int32_t l = 0; l < model->config->layers; l++)
+        for (int i = 0; i < HZP_FP8_ROLES; i++) {
+            float *scale;
+            struct hzp_mat x = hzp_version_mat(w, draft, hzp_fp8_role[i], l);
+            struct hzp_mat y = hzp_version_fp8(w, draft, hzp_fp8_role[i], l, &scale);
+            size_t rows = HZP_MAX(piece_elements(s) / (size_t)x.cols, (size_t)1);
+            int32_t piece = (int32_t)HZP_MIN(rows, (size_t)x.rows);
+            for (int32_t r = 0; r < x.rows; r += piece) {
+                int32_t n = HZP_MIN(piece, x.rows - r);
+                HZP_PLAN_NEXT(chain, quantize, .x = hzp_mat_rows(x, r, n),
+                              .y = hzp_mat_rows(y, r, n), .scale = scale + r);
+            }
+        }
+}
+
 void hzp_update_build(struct hzp_plan *chain, const struct hzp_model *model,
                       const struct hzp_version *v, struct hzp_version *draft,
                       const struct hzp_update_hyper *hyper, struct hzp_train_space *s)
@@ -300,6 +320,8 @@ void hzp_update_build(struct hzp_plan *chain, const struct hzp_model *model,
             chain, audit,
             .x = flat(draft->base, layout->unit[u].offset, layout->unit[u].elements, s->act),
             .checksum = &s->result->checksum, .nonfinite = &s->result->nonfinite);
+    if (hzp_weights_fp8(model->weights))
+        add_quantize(chain, model, draft, s);
 }
 
 const struct hzp_update_result *hzp_update_result(const struct hzp_train_space *s)

@@ -80,6 +80,7 @@ struct hzp_train_space_config {
     uint64_t quantum_flops;     /* 0: never cut */
     bool forward_only;          /* evaluation: no gradients, moments, kept activations */
     int32_t ride_rows;          /* of serving, for which there is room behind the micro-batch */
+    bool fp8;                   /* forward_only alone: products as serving's under fp8 */
 };
 size_t hzp_train_space_bytes(const struct hzp_layout *layout, enum hzp_dtype act,
                              const struct hzp_train_space_config *config);
@@ -119,7 +120,8 @@ struct hzp_update_result {
     int64_t nonfinite;
 };
 
-/* Norm over all units, AdamW from v into draft (which may be v), audit of the draft. */
+/* Norm over all units, AdamW from v into draft (which may be v), audit of the draft; and, where the
+ * store keeps them, the draft's fp8 projections: its fp8_made is for who saw the chain's end to set. */
 void hzp_update_build(struct hzp_plan *chain, const struct hzp_model *model,
                       const struct hzp_version *v, struct hzp_version *draft,
                       const struct hzp_update_hyper *hyper, struct hzp_train_space *space);

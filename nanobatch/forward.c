@@ -9,7 +9,7 @@
 #include <string.h>
 
 static size_t lay_out(struct hzp_serve_space *s, char *base, const struct hzp_model_config *c,
-                      enum hzp_dtype act, int32_t rows, int32_t logits)
+                      enum hzp_dtype act, bool fp8, int32_t rows, int32_t logits)
 {
     int32_t packed = (c->heads.heads + 2 * c->heads.kv_heads) * c->heads.dim;
     size_t at = 0;
@@ -22,28 +22,31 @@ static size_t lay_out(struct hzp_serve_space *s, char *base, const struct hzp_mo
     s->picked = hzp_mat_cut(base, &at, logits, c->width, HZP_F32);
     s->picked_normed = hzp_mat_cut(base, &at, logits, c->width, act);
     s->logits = hzp_mat_cut(base, &at, logits, c->vocab, HZP_F32);
+    if (fp8)
+        s->narrow = hzp_narrow_cut(base, &at, c, rows, &s->narrow_scale);
     return at;
 }
 
-size_t hzp_serve_space_bytes(const struct hzp_model_config *config, enum hzp_dtype act,
+size_t hzp_serve_space_bytes(const struct hzp_model_config *config, enum hzp_dtype act, bool fp8,
                              int32_t rows_max, int32_t logits_max)
 {
     struct hzp_serve_space s;
-    return lay_out(&s, NULL, config, act, rows_max, logits_max);
+    return lay_out(&s, NULL, config, act, fp8, rows_max, logits_max);
 }
 
 int hzp_serve_space_create(const struct hzp_model *model, int32_t rows_max, int32_t logits_max,
                            struct hzp_serve_space **ret)
 {
     struct hzp_serve_space *s = hzp_xcalloc(1, sizeof(*s));
+    bool fp8 = hzp_weights_fp8(model->weights);
     s->dev = model->dev;
-    s->bytes = hzp_serve_space_bytes(model->config, model->act, rows_max, logits_max);
+    s->bytes = hzp_serve_space_bytes(model->config, model->act, fp8, rows_max, logits_max);
     int r = hzp_device_alloc(model->dev, HZP_MEM_DEVICE, s->bytes, &s->memory);
     if (r < 0) {
         free(s);
         return r;
     }
-    lay_out(s, s->memory, model->config, model->act, rows_max, logits_max);
+    lay_out(s, s->memory, model->config, model->act, fp8, rows_max, logits_max);
     *ret = s;
     return HZP_OK;
 }
@@ -56,8 +59,11 @@ void hzp_serve_space_destroy(struct hzp_serve_space *s)
     free(s);
 }
 
-static struct hzp_layer_space rows_of(const struct hzp_serve_space *s, int32_t row0, int32_t rows)
+/* Of the nano-batch that comes as number `nano`. */
+static struct hzp_layer_space rows_of(const struct hzp_serve_space *s, int32_t nano, int32_t row0,
+                                      int32_t rows)
 {
+    int32_t scale0 = HZP_ROUND_UP(row0, 4) + 4 * nano; /* behind all of the one before */
     struct hzp_mat x = hzp_mat_rows(s->x, row0, rows), qkv = hzp_mat_rows(s->qkv, row0, rows);
     return (struct hzp_layer_space){
         .x_in = x,
@@ -69,6 +75,8 @@ static struct hzp_layer_space rows_of(const struct hzp_serve_space *s, int32_t r
         .attn = hzp_mat_rows(s->attn, row0, rows),
         .gate_up = hzp_mat_rows(s->gate_up, row0, rows),
         .inner = hzp_mat_rows(s->inner, row0, rows),
+        .narrow = s->narrow.ptr ? hzp_mat_rows(s->narrow, row0, rows) : s->narrow,
+        .narrow_scale = s->narrow.ptr ? s->narrow_scale + scale0 : NULL,
     };
 }
 
@@ -226,7 +234,7 @@ static int32_t make_chains(struct hzp_plan *plan, const struct hzp_model *model,
             nano++;
         ret[i] =
             (struct chain){.nano = nanos[i],
-                           .space = rows_of(space, nanos[i].row0, nanos[i].rows),
+                           .space = rows_of(space, i, nanos[i].row0, nanos[i].rows),
                            .lane_of = shape->lane[nano],
                            .tail = -1,
                            .also = {-1, -1},
@@ -253,7 +261,7 @@ void hzp_forward_build_with(struct hzp_plan *plan, const struct hzp_model *model
     int32_t pieces = 2 * model->config->layers, from = 0;
     if (batch->rows == 0)
         return;
-    if (hzp_device_has_graphs(model->dev)) /* steps of many sizes become graphs of few */
+    if (!ride && hzp_device_has_graphs(model->dev)) /* steps of many sizes become graphs of few */
         hzp_batch_pad(batch);
     int32_t rows = batch->rows + batch->pads;
     if (!shape)

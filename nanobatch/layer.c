@@ -17,6 +17,16 @@ struct hzp_mat hzp_mat_cut(char *base, size_t *at, int32_t rows, int32_t cols, e
     return mat;
 }
 
+struct hzp_mat hzp_narrow_cut(char *base, size_t *at, const struct hzp_model_config *c,
+                              int32_t rows, float **ret_scale)
+{
+    int32_t deepest = HZP_MAX(c->width, HZP_MAX(c->heads.heads * c->heads.dim, c->inner));
+    struct hzp_mat mat =
+        hzp_mat_cut(base, at, rows, HZP_ROUND_UP(deepest, (int32_t)HZP_UNIT_ALIGN), HZP_E4M3);
+    *ret_scale = hzp_mat_cut(base, at, 1, rows + 4 * (HZP_NANO_MAX + 1), HZP_F32).ptr;
+    return mat;
+}
+
 static struct hzp_mat cols_of(struct hzp_mat mat, int32_t c0, int32_t cols)
 {
     mat.ptr = (char *)mat.ptr + (size_t)c0 * hzp_dtype_size(mat.type);
@@ -39,22 +49,45 @@ void hzp_plan_add_matmul(struct hzp_plan *plan, uint64_t quantum_flops,
         if (by_rows) {
             a.a = args->trans_a ? cols_of(args->a, at, n) : hzp_mat_rows(args->a, at, n);
             a.c = hzp_mat_rows(args->c, at, n);
+            if (args->scale_a)
+                a.scale_a = args->scale_a + at;
         } else {
             a.b = args->trans_b ? hzp_mat_rows(args->b, at, n) : cols_of(args->b, at, n);
             a.c = cols_of(args->c, at, n);
             if (args->bias.ptr)
                 a.bias = cols_of(args->bias, at, n);
+            if (args->scale_b)
+                a.scale_b = args->scale_b + at;
         }
         hzp_plan_next(plan, HZP_OP_matmul, &a);
     }
 }
 
-static void add_projection(struct hzp_plan *plan, uint64_t quantum, struct hzp_mat x,
-                           struct hzp_mat w, struct hzp_mat bias, struct hzp_mat y, bool accumulate)
+/* Where a layer's products find their weights. */
+struct from {
+    const struct hzp_weights *w;
+    const struct hzp_version *v;
+    int32_t layer;
+};
+
+/* y = x W^T + bias (+ y). */
+static void add_projection(struct hzp_plan *plan, const struct hzp_layer_space *s,
+                           const struct from *from, enum hzp_role role, struct hzp_mat x,
+                           struct hzp_mat bias, struct hzp_mat y, bool accumulate)
 {
     struct hzp_matmul_args args = {
-        .a = x, .b = w, .c = y, .bias = bias, .trans_b = 1, .accumulate = accumulate};
-    hzp_plan_add_matmul(plan, quantum, &args);
+        .a = x, .c = y, .bias = bias, .trans_b = 1, .accumulate = accumulate};
+    if (s->narrow.ptr) {
+        float *scale;
+        args.a = cols_of(s->narrow, 0, x.cols);
+        args.b = hzp_version_fp8(from->w, from->v, role, from->layer, &scale);
+        args.scale_a = s->narrow_scale;
+        args.scale_b = scale;
+        HZP_PLAN_NEXT(plan, quantize, .x = x, .y = args.a, .scale = s->narrow_scale);
+    } else {
+        args.b = hzp_version_mat(from->w, from->v, role, from->layer);
+    }
+    hzp_plan_add_matmul(plan, s->quantum_flops, &args);
 }
 
 /* Training keeps the residual stream at three points; serving has one buffer and copies nothing. */
@@ -165,7 +198,7 @@ void hzp_layer_attend(struct hzp_plan *plan, const struct hzp_model *model,
     plan->rides = s->rides;
     HZP_PLAN_NEXT(plan, rmsnorm, .x = s->x_in, .w = hzp_version_mat(w, v, HZP_ATTN_NORM, layer),
                   .y = s->normed, .rstd = s->rstd_attn, .eps = config->norm_eps);
-    add_projection(plan, s->quantum_flops, s->normed, hzp_version_mat(w, v, HZP_QKV, layer),
+    add_projection(plan, s, &(struct from){w, v, layer}, HZP_QKV, s->normed,
                    hzp_version_mat(w, v, HZP_QKV_BIAS, layer), s->qkv_bare, false);
     plan->rides = 0;
 
@@ -189,21 +222,19 @@ void hzp_layer_finish(struct hzp_plan *plan, const struct hzp_model *model,
 {
     const struct hzp_weights *w = model->weights;
     const struct hzp_mat none = {0};
+    const struct from from = {w, v, layer};
     plan->layer = (int16_t)layer;
     plan->rides = s->rides;
 
     carry(plan, s->x_in, s->x_mid);
-    add_projection(plan, s->quantum_flops, s->attn, hzp_version_mat(w, v, HZP_O, layer), none,
-                   s->x_mid, true);
+    add_projection(plan, s, &from, HZP_O, s->attn, none, s->x_mid, true);
 
     HZP_PLAN_NEXT(plan, rmsnorm, .x = s->x_mid, .w = hzp_version_mat(w, v, HZP_MLP_NORM, layer),
                   .y = s->normed, .rstd = s->rstd_mlp, .eps = model->config->norm_eps);
-    add_projection(plan, s->quantum_flops, s->normed, hzp_version_mat(w, v, HZP_GATE_UP, layer),
-                   none, s->gate_up, false);
+    add_projection(plan, s, &from, HZP_GATE_UP, s->normed, none, s->gate_up, false);
     HZP_PLAN_NEXT(plan, swiglu, .x = s->gate_up, .y = s->inner);
     carry(plan, s->x_mid, s->x_out);
-    add_projection(plan, s->quantum_flops, s->inner, hzp_version_mat(w, v, HZP_DOWN, layer), none,
-                   s->x_out, true);
+    add_projection(plan, s, &from, HZP_DOWN, s->inner, none, s->x_out, true);
     plan->layer = -1;
     plan->rides = 0;
 }

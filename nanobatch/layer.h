@@ -12,6 +12,9 @@
  * is the only other difference: in pages, or in the rows themselves.  A layer may have rows of both:
  * then its weights are read once (ride.h).
  *
+ * With fp8 (serving, and evaluation of it) each of the four products first quantises its rows into one
+ * narrow buffer and reads the version's e4m3 matrices (weights/fp8.h); all else is as without.
+ *
  * Thread: engine.
  */
 #ifndef HZP_NANOBATCH_LAYER_H
@@ -19,6 +22,7 @@
 
 #include "nanobatch/model.h"
 #include "nanobatch/plan.h"
+#include "weights/fp8.h"
 
 struct hzp_nano;
 
@@ -28,6 +32,8 @@ struct hzp_layer_space {
     struct hzp_mat qkv_bare, qkv;      /* [rows][(heads + 2 kv_heads) dim] act */
     struct hzp_mat attn;               /* [rows][heads dim] act */
     struct hzp_mat gate_up, inner;     /* [rows][2 inner], [rows][inner] act */
+    struct hzp_mat narrow;             /* [rows][widest product's depth] E4M3; absent: not fp8 */
+    float *narrow_scale;               /* [rows] */
     float *rstd_attn, *rstd_mlp;       /* [rows] F32, or NULL: not kept */
     float *lse;                        /* [rows][heads], or NULL */
     uint64_t quantum_flops;            /* matrix products are cut to about this; 0: whole */
@@ -70,6 +76,11 @@ void hzp_plan_add_matmul(struct hzp_plan *plan, uint64_t quantum_flops,
 
 /* 1 / sqrt(dim): the scale of attention scores. */
 float hzp_model_attn_scale(const struct hzp_model *model);
+
+/* The narrow buffer of so many rows over memory at *at, which advances; its scales too, four more for
+ * each nano-batch there may be, so that each one's can begin at 16 bytes. */
+struct hzp_mat hzp_narrow_cut(char *base, size_t *at, const struct hzp_model_config *config,
+                              int32_t rows, float **ret_scale);
 
 /* rows x cols over memory at *at, which advances (256-byte steps); base NULL: only counts. */
 struct hzp_mat hzp_mat_cut(char *base, size_t *at, int32_t rows, int32_t cols,

@@ -320,7 +320,8 @@ static void plan_serving(struct hzp_loop *loop, struct leg *leg)
         step->price = &loop->price_beside;
     step->train_ns = leg->split.train_ns;
     step->item_ns = leg->split.item_ns;
-    step->ride_rows = both && both->ride ? step->batch->rows + step->batch->pads : 0;
+    bool rides = both && both->ride && !hzp_weights_fp8(loop->config.model->weights);
+    step->ride_rows = rides ? step->batch->rows + step->batch->pads : 0;
 }
 
 /* Serving's part was planned before anybody knew whether training would come. */

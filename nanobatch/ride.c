@@ -67,8 +67,8 @@ bool hzp_step_build(struct hzp_plan *plan, const struct hzp_step_plan *s, struct
 {
     const struct hzp_plan_shape *shape = s->shape ? s->shape : &hzp_plan_sequential;
     struct hzp_ride ride;
-    int32_t rows = s->batch ? s->batch->rows : 0, from = s->from;
-    bool rides = shape->ride && s->chain &&
+    int32_t rows = s->batch ? s->batch->rows + s->batch->pads : 0, from = s->from;
+    bool rides = shape->ride && s->chain && !hzp_weights_fp8(s->model->weights) &&
                  hzp_ride_find(s->rider, s->version, s->chain, s->from, s->to, rows, &ride);
     if (rides && ride.from > from) {
         hzp_plan_for_training(plan, shape);

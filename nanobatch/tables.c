@@ -55,7 +55,7 @@ const char *hzp_class_text(enum hzp_class c)
 
 static uint8_t types_of(const struct hzp_mat *first, const struct hzp_mat *last)
 {
-    return (uint8_t)(first->type + 4 * last->type);
+    return (uint8_t)(first->type + 8 * last->type);
 }
 
 static void describe_matmul(const struct hzp_matmul_args *m, struct hzp_op_key *key,
@@ -131,6 +131,7 @@ void hzp_op_describe(enum hzp_op op, const void *args, struct hzp_op_key *key,
     size->work = (double)cost.flops + 10 * (double)cost.bytes;
     switch (op) {
         BY_ROWS(embed, y, table)
+        BY_ROWS(quantize, y, x)
         BY_ROWS(rope, y, x)
         BY_ROWS(kv_append, qkv, qkv)
         BY_ROWS(swiglu, y, x)
@@ -446,9 +447,9 @@ double hzp_tables_rate(const struct hzp_tables *t, enum hzp_class a, int32_t uni
 
 static void print_curve(const struct hzp_tables *t, const struct hzp_curve *c, FILE *out)
 {
-    static const char *const type[] = {"f32", "bf16", "i16", "i32"};
+    static const char *const type[8] = {"f32", "bf16", "i16", "i32", "e4m3", "?", "?", "?"};
     const struct hzp_op_key *k = &c->key;
-    fprintf(out, "\n%s %s", hzp_op_name((enum hzp_op)k->op), type[k->type % 4]);
+    fprintf(out, "\n%s %s", hzp_op_name((enum hzp_op)k->op), type[k->type % 8]);
     if (k->op == HZP_OP_matmul)
         fprintf(out, " %s %d x %d%s%s", k->flags & 1 ? "weight gradient"
                 : k->flags & 2 ? "forward" : "input gradient", k->a, k->b,

@@ -66,6 +66,8 @@ static size_t lay_out_rows(struct hzp_train_space *s, char *base,
     s->normed = hzp_mat_cut(base, &at, s->rows_room, w.width, s->act);
     s->inner = hzp_mat_cut(base, &at, s->rows_room, w.inner, s->act);
     cut_head(s, base, &at, w);
+    if (s->config.fp8)
+        s->narrow = hzp_narrow_cut(base, &at, c, rows, &s->narrow_scale);
     if (s->config.forward_only)
         return at;
     struct hzp_mat last = hzp_mat_cut(base, &at, s->rows_room, w.width, HZP_F32);
@@ -116,6 +118,8 @@ struct hzp_layer_space hzp_train_layer_space(const struct hzp_train_space *s, in
         .rstd_attn = k->rstd_attn + row0,
         .rstd_mlp = k->rstd_mlp + row0,
         .lse = k->lse + (size_t)row0 * heads,
+        .narrow = s->narrow.ptr ? hzp_mat_rows(s->narrow, row0, rows) : s->narrow,
+        .narrow_scale = s->narrow.ptr ? s->narrow_scale + row0 : NULL,
         .quantum_flops = s->config.quantum_flops,
     };
 }

@@ -369,6 +369,7 @@ static void publish(struct hzp_trainer *t, const struct hzp_step *step)
     record->checksum = hzp_update_result(t->space)->checksum;
     record->learned = t->learned;
     record->learned_through = t->learned_through;
+    t->draft->fp8_made = true; /* by the last items of the update's chain, which has ended */
     hzp_weights_publish(w, t->draft, step->number);
     t->draft = NULL;
     t->unpublished = 0;

@@ -2,6 +2,7 @@
 #include "weights/versions.h"
 
 #include "base/arena.h"
+#include "weights/fp8.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -117,8 +118,9 @@ int hzp_weights_create(struct hzp_device *dev, const struct hzp_layout *layout,
     size_t size = layout->elements * hzp_dtype_size(config->type);
     for (int32_t i = 0; i < config->slots; i++) {
         int r = hzp_device_alloc(dev, HZP_MEM_DEVICE, size, &w->slot[i].base);
+        if (r == HZP_OK && config->fp8)
+            r = hzp_device_alloc(dev, HZP_MEM_DEVICE, hzp_fp8_bytes(layout), &w->slot[i].fp8);
         if (r < 0) {
-            w->slot[i].base = NULL;
             hzp_weights_destroy(w);
             return r;
         }
@@ -132,9 +134,10 @@ void hzp_weights_destroy(struct hzp_weights *w)
 {
     if (!w)
         return;
-    for (int32_t i = 0; i < w->config.slots; i++)
-        if (w->slot[i].base)
-            hzp_device_free(w->dev, HZP_MEM_DEVICE, w->slot[i].base);
+    for (int32_t i = 0; i < w->config.slots; i++) {
+        hzp_device_free(w->dev, HZP_MEM_DEVICE, w->slot[i].base);
+        hzp_device_free(w->dev, HZP_MEM_DEVICE, w->slot[i].fp8);
+    }
     pthread_mutex_destroy(&w->lock);
     free(w->slot);
     free(w->record);
@@ -144,6 +147,16 @@ void hzp_weights_destroy(struct hzp_weights *w)
 const struct hzp_layout *hzp_weights_layout(const struct hzp_weights *w)
 {
     return w->layout;
+}
+
+struct hzp_device *hzp_weights_device(const struct hzp_weights *w)
+{
+    return w->dev;
+}
+
+bool hzp_weights_fp8(const struct hzp_weights *w)
+{
+    return w->config.fp8;
 }
 
 enum hzp_dtype hzp_weights_type(const struct hzp_weights *w)
@@ -210,6 +223,7 @@ int hzp_weights_begin(struct hzp_weights *w, struct hzp_version **ret)
         if (!w->in_place)
             start_record(w, &w->current->record, HZP_VERSION_CURRENT);
         w->in_place = true;
+        w->current->fp8_made = false;
         *ret = w->current;
         return HZP_OK;
     }
@@ -220,6 +234,7 @@ int hzp_weights_begin(struct hzp_weights *w, struct hzp_version **ret)
         start_record(w, &v->record, HZP_VERSION_DRAFT);
         v->held = 0;
         v->last_step = 0;
+        v->fp8_made = false;
         refresh_stats_locked(w);
         *ret = v;
         return HZP_OK;
@@ -271,6 +286,7 @@ void hzp_weights_publish(struct hzp_weights *w, struct hzp_version *draft, uint6
 {
     struct hzp_version_record *record = &draft->record;
     HZP_ASSERT(record->state == HZP_VERSION_DRAFT || (draft == w->current && w->in_place));
+    HZP_ASSERT(!w->config.fp8 || draft->fp8_made);
     uint64_t old_id = w->current ? w->current->record.id : 0;
     int64_t seen = staleness(w);
 

@@ -51,6 +51,8 @@ struct hzp_version_record {
 /* One set of parameters in memory. */
 struct hzp_version {
     void *base; /* device memory, laid out as hzp_layout says */
+    void *fp8;  /* its projections in e4m3 (weights/fp8.h); NULL: the store keeps none */
+    bool fp8_made; /* they are base's: whoever makes them says so; else no publication */
     struct hzp_version_record record; /* a draft's: optimizer_step, loss, checksum, learned and
                                        * learned_through are the trainer's to fill in */
     int32_t held;        /* who acquired it and did not release; engine thread */
@@ -59,6 +61,7 @@ struct hzp_version {
 
 struct hzp_weights_config {
     enum hzp_dtype type;     /* F32 or BF16 */
+    bool fp8;                /* each slot has the projections in e4m3 too */
     int32_t slots; /* >= 2 to publish; 1: updates are written in place (offline training) */
     int32_t max_staleness;   /* optimizer steps, >= 0 */
     uint64_t first_id;       /* >= 1, of the version first published; a restart goes on counting */
@@ -71,6 +74,8 @@ int hzp_weights_create(struct hzp_device *dev, const struct hzp_layout *layout,
 void hzp_weights_destroy(struct hzp_weights *w); /* NULL: no effect */
 
 const struct hzp_layout *hzp_weights_layout(const struct hzp_weights *w);
+struct hzp_device *hzp_weights_device(const struct hzp_weights *w);
+bool hzp_weights_fp8(const struct hzp_weights *w); /* config.fp8 */
 enum hzp_dtype hzp_weights_type(const struct hzp_weights *w);
 
 /* The version that serves; NULL before the first publication. */
@@ -97,7 +102,8 @@ int hzp_weights_begin(struct hzp_weights *w, struct hzp_version **ret);
 void hzp_weights_abandon(struct hzp_weights *w, struct hzp_version *draft);
 
 /* The draft becomes current, what was current retires; the record's id and time are set.  Called
- * between two steps; the caller has checked the contents (audit op).  last_step: the last step
+ * between two steps; the caller has checked the contents (audit op) and, where the store keeps them,
+ * made the fp8 ones.  last_step: the last step
  * that read the version now retiring.  The record's optimizer_step counts as finished. */
 void hzp_weights_publish(struct hzp_weights *w, struct hzp_version *draft, uint64_t last_step);
 

@@ -135,8 +135,11 @@ double hzp_bench_row_macs(const struct hzp_model_config *c, bool head)
 
 double hzp_bench_weight_bytes(const struct hzp_engine *engine)
 {
-    return hzp_bench_row_macs(&engine->model_config, true) *
-           (double)hzp_dtype_size(engine->plan.dtype);
+    const struct hzp_model_config *c = &engine->model_config;
+    double size = (double)hzp_dtype_size(engine->plan.dtype);
+    double projections = hzp_bench_row_macs(c, false);
+    double rest = hzp_bench_row_macs(c, true) - projections;
+    return projections * (engine->plan.fp8 ? 1 : size) + rest * size;
 }
 
 void hzp_bench_client_open(struct hzp_bench *b, struct hzp_bench_client *ret)

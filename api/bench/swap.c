@@ -9,6 +9,7 @@
 
 #include "base/arena.h"
 #include "base/thread.h"
+#include "weights/fp8.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -46,12 +47,14 @@ static void swap_when_due(struct hzp_source *source, const struct hzp_step *step
     if (!s->prepared) {
         const struct hzp_layout *layout = hzp_weights_layout(s->weights);
         if (hzp_device_copy(s->dev, draft->base, current->base,
-                            layout->elements * hzp_dtype_size(hzp_weights_type(s->weights))) < 0) {
+                            layout->elements * hzp_dtype_size(hzp_weights_type(s->weights))) < 0 ||
+            hzp_version_quantize(s->weights, draft) < 0) {
             hzp_weights_abandon(s->weights, draft);
             return;
         }
         s->prepared = true;
     }
+    draft->fp8_made = true; /* the slots take turns: either's are the same as when they were made */
     draft->record.optimizer_step = current->record.optimizer_step;
     draft->record.loss = current->record.loss;
     draft->record.checksum = current->record.checksum;

@@ -62,6 +62,7 @@ static int isa_choose(const struct hzp_device_config *config, enum hzp_cpu_isa *
         hzp_cpu_fill_matmul_##isa(op);                                                             \
         hzp_cpu_fill_decode_##isa(op);                                                             \
         hzp_cpu_fill_rows_##isa(op);                                                               \
+        hzp_cpu_fill_fp8_##isa(op);                                                                \
         hzp_cpu_fill_flash_##isa(op);                                                              \
         hzp_cpu_fill_flash_bwd_##isa(op);                                                          \
         hzp_cpu_fill_grad_##isa(op);                                                               \

@@ -64,7 +64,7 @@ static inline struct hzp_team *hzp_cpu_team(const struct hzp_lane *lane)
 /* Row r of a matrix. */
 static inline void *hzp_cpu_row(const struct hzp_mat *mat, int64_t r)
 {
-    size_t size = mat->type == HZP_F32 || mat->type == HZP_I32 ? 4 : 2;
+    size_t size = mat->type == HZP_F32 || mat->type == HZP_I32 ? 4 : mat->type == HZP_E4M3 ? 1 : 2;
     return (char *)mat->ptr + (size_t)r * (size_t)mat->stride * size;
 }
 
@@ -73,6 +73,7 @@ static inline void *hzp_cpu_row(const struct hzp_mat *mat, int64_t r)
     void hzp_cpu_fill_matmul_##isa(hzp_op_fn *op[HZP_OP_COUNT]);                                   \
     void hzp_cpu_fill_decode_##isa(hzp_op_fn *op[HZP_OP_COUNT]);                                   \
     void hzp_cpu_fill_rows_##isa(hzp_op_fn *op[HZP_OP_COUNT]);                                     \
+    void hzp_cpu_fill_fp8_##isa(hzp_op_fn *op[HZP_OP_COUNT]);                                      \
     void hzp_cpu_fill_flash_##isa(hzp_op_fn *op[HZP_OP_COUNT]);                                    \
     void hzp_cpu_fill_flash_bwd_##isa(hzp_op_fn *op[HZP_OP_COUNT]);                                \
     void hzp_cpu_fill_grad_##isa(hzp_op_fn *op[HZP_OP_COUNT]);                                     \

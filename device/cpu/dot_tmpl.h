@@ -38,6 +38,12 @@ INLINE void dot_store(const struct hzp_matmul_args *a, int m, int n, int left, _
     size_t size = a->c.type == HZP_F32 ? 4 : 2, bias_size = a->bias.type == HZP_F32 ? 4 : 2;
     char *c = (char *)hzp_cpu_row(&a->c, m) + (size_t)n * size, old[16], bias[16];
 
+    if (a->scale_a) {
+        float by[4] = {0};
+        for (int j = 0; j < left; j++)
+            by[j] = a->scale_b[n + j];
+        sum = _mm_mul_ps(_mm_mul_ps(sum, _mm_set1_ps(a->scale_a[m])), _mm_loadu_ps(by));
+    }
     if (left == 4) {
         if (a->bias.ptr)
             sum = _mm_add_ps(sum, four_load(a->bias.ptr, (size_t)n, a->bias.type));

@@ -4,6 +4,7 @@
 #include <string.h>
 
 enum {
+    E4M3_ROWS_MAX = 12, /* up to here the dot kernel beats the panels */
     DOT_TASK_BYTES = 128 << 10,
     DOT_SLAB = 4 * HZP_DOT_ROWS,
     TILE_ROWS = 6,
@@ -41,30 +42,45 @@ static void outer_task(void *ctx, int task, int thread)
                 HZP_MIN(n0 + grid->cols, grid->args->c.cols));
 }
 
+/* Bytes of an element of x as the dot kernel reads it, and of W. */
+static size_t x_size(const struct hzp_matmul_args *a)
+{
+    return a->a.type == HZP_F32 ? 4 : 2;
+}
+
+static size_t w_size(const struct hzp_matmul_args *a)
+{
+    return a->b.type == HZP_F32 ? 4 : a->b.type == HZP_E4M3 ? 1 : 2;
+}
+
 /* Copies rows of x into the blocks of grid->dot. */
 static void dot_pack(void *ctx, int begin, int end, int thread)
 {
     const struct grid *grid = ctx;
     const struct hzp_dot *dot = &grid->dot;
     const struct hzp_mat *x = &dot->args->a;
-    size_t size = x->type == HZP_F32 ? 4 : 2;
+    size_t size = x_size(dot->args);
 
     for (int r = begin; r < end; r++)
         for (int b = 0; b * dot->k_block < x->cols; b++) {
             int k0 = b * dot->k_block, n = HZP_MIN(dot->k_block, x->cols - k0);
-            memcpy((char *)dot->x + (size_t)b * dot->block_bytes + (size_t)r * dot->row_bytes,
-                   (const char *)hzp_cpu_row(x, r) + (size_t)k0 * size, (size_t)n * size);
+            char *to = (char *)dot->x + (size_t)b * dot->block_bytes + (size_t)r * dot->row_bytes;
+            if (x->type == HZP_E4M3)
+                grid->product->widen((const uint8_t *)hzp_cpu_row(x, r) + k0, (uint16_t *)(void *)to,
+                                     n);
+            else
+                memcpy(to, (const char *)hzp_cpu_row(x, r) + (size_t)k0 * size, (size_t)n * size);
         }
 }
 
 /* How x is cut: blocks of which a tile's rows stay cached, one row as it is. */
 static int dot_cut(struct grid *grid, const struct hzp_matmul_args *a)
 {
-    size_t size = a->a.type == HZP_F32 ? 4 : 2, blocks;
+    size_t size = x_size(a), blocks;
     struct hzp_dot *dot = &grid->dot;
 
     *dot = (struct hzp_dot){a, a->a.ptr, (size_t)a->a.stride * size, 0, HZP_MAX(a->a.cols, 1)};
-    if (a->c.rows == 1)
+    if (a->c.rows == 1 && a->a.type != HZP_E4M3)
         return hzp_team_reserve(grid->team, 0, HZP_DOT_WORK);
     blocks = HZP_DIV_UP((size_t)dot->k_block * size * (size_t)HZP_MIN(a->c.rows, TILE_ROWS),
                         (size_t)TILE_BYTES);
@@ -80,7 +96,7 @@ static int dot_cut(struct grid *grid, const struct hzp_matmul_args *a)
 static int dot_run(struct grid *grid)
 {
     const struct hzp_matmul_args *all = grid->args;
-    size_t w_row = (size_t)all->a.cols * (all->a.type == HZP_F32 ? 4 : 2);
+    size_t w_row = (size_t)all->a.cols * w_size(all);
     int threads = hzp_team_threads(grid->team);
     int64_t cols = (int64_t)(DOT_TASK_BYTES / HZP_MAX(w_row, (size_t)1));
 
@@ -94,6 +110,8 @@ static int dot_run(struct grid *grid)
         struct hzp_matmul_args a = *all;
         a.a = hzp_mat_rows(all->a, r, HZP_MIN(DOT_SLAB, all->c.rows - r));
         a.c = hzp_mat_rows(all->c, r, HZP_MIN(DOT_SLAB, all->c.rows - r));
+        if (all->scale_a)
+            a.scale_a = all->scale_a + r;
         HZP_TRY(dot_cut(grid, &a));
         hzp_team_run(grid->team, grid->across * HZP_DIV_UP(a.c.rows, grid->rows), dot_task, grid);
     }
@@ -116,13 +134,14 @@ int hzp_cpu_matmul(struct hzp_lane *lane, const struct hzp_matmul_args *a,
 {
     struct grid grid = {.args = a, .team = hzp_cpu_team(lane), .product = product};
     bool forward = !a->trans_a && a->trans_b, f32 = a->a.type == HZP_F32;
+    bool few = a->a.type == HZP_E4M3 && a->c.rows <= E4M3_ROWS_MAX;
     int inner = a->trans_a ? a->a.rows : a->a.cols;
 
     if (a->c.rows == 0 || a->c.cols == 0)
         return HZP_OK;
-    if (forward && (f32 || !product->panel))
+    if (forward && (f32 || !product->panel || few))
         return dot_run(&grid);
-    if (forward && a->c.rows <= HZP_THIN_ROWS_MAX)
+    if (forward && a->a.type == HZP_BF16 && a->c.rows <= HZP_THIN_ROWS_MAX)
         return hzp_cpu_thin_run(grid.team, a, product->thin);
     if (forward && inner > 0)
         return hzp_cpu_panel_run(grid.team, a, product->panel);

@@ -23,9 +23,9 @@
 /* Work memory of one dot task (partial sums where k is cut), bytes. */
 enum { HZP_DOT_ROWS = 96, HZP_DOT_COLS = 32, HZP_DOT_WORK = HZP_DOT_ROWS * HZP_DOT_COLS * 64 };
 
-/* The rows x of a product x W^T, cut along k: block i holds elements i * k_block on of every row.
- * Copied so that rows do not lie a multiple of 4096 bytes apart, where they would push each other
- * and W out of the first-level cache. */
+/* The rows x of a product x W^T, cut along k: block i holds elements i * k_block on of every row;
+ * those of E4M3 as BF16.  Copied so that rows do not lie a multiple of 4096 bytes apart, where they
+ * would push each other and W out of the first-level cache. */
 struct hzp_dot {
     const struct hzp_matmul_args *args;
     const char *x;
@@ -45,6 +45,7 @@ struct hzp_cpu_product {
     hzp_outer_fn *outer;
     const struct hzp_thin_kernels *thin;   /* NULL: does not multiply bf16 without widening them */
     const struct hzp_panel_kernels *panel; /* NULL: likewise */
+    void (*widen)(const uint8_t *from, uint16_t *to, int count); /* E4M3 to BF16 */
 };
 
 /* The lane's cache of library primitives.  HZP_ENOMEM. */

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/cpu/dot_tmpl.h"
+#include "device/cpu/fp8_tmpl.h"
 #include "device/cpu/matmul.h"
 
-/* How one step along k reads: floats, or bf16 that become floats. */
-enum kind { F32, WIDE };
+/* How one step along k reads and multiplies: floats, or bf16 that become floats, or W in E4M3 that
+ * does.  PAIRS_E4M3: W becomes bf16, 32 a vector, and products of neighbours are added in the
+ * instruction. */
+enum kind { F32, WIDE, WIDE_E4M3, PAIRS_E4M3 };
 
 #ifdef __AVX512F__
 enum { MR = 6, MR_OUTER = 6 };
@@ -12,13 +15,50 @@ enum { MR = 3, MR_OUTER = 3 };
 #endif
 enum { NR = 4, NV = 3 };
 
+#ifdef __AVX512BF16__
+typedef __m512bh vpair;
+enum { PAIR_VL = 32 };
+INLINE vpair pair_load(const uint16_t *p, int left)
+{
+    __m512i v = left >= PAIR_VL ? _mm512_loadu_si512(p)
+                                : _mm512_maskz_loadu_epi16((__mmask32)((1u << left) - 1), p);
+    return (vpair)v;
+}
+#endif
+
+/* Step of k in elements. */
+INLINE int k_step(enum kind kind)
+{
+    return kind == PAIRS_E4M3 ? 2 * VL : VL;
+}
+
+/* Bytes of an element of W. */
+INLINE size_t w_bytes(enum kind kind)
+{
+    return kind == F32 ? 4 : kind == WIDE ? 2 : 1;
+}
+
 /* acc[m][j] += x[m][k..k+left) . w[j][k..k+left) */
 INLINE void dot_step(int mr, enum kind kind, vf acc[MR][NR], const char *x, size_t ldx,
                      const char *const w[NR], int k, int left)
 {
+#ifdef __AVX512BF16__
+    if (kind == PAIRS_E4M3) {
+        vpair wv[NR];
+        for (int j = 0; j < NR; j++)
+            wv[j] = (vpair)words_of_e4m3((const uint8_t *)w[j] + k, left);
+        for (int m = 0; m < mr; m++) {
+            vpair xv = pair_load((const uint16_t *)(x + (size_t)m * ldx) + k, left);
+            for (int j = 0; j < NR; j++)
+                acc[m][j] = _mm512_dpbf16_ps(acc[m][j], xv, wv[j]);
+        }
+        return;
+    }
+#endif
     vf wv[NR];
     for (int j = 0; j < NR; j++)
-        wv[j] = vget(w[j], (size_t)k, kind == F32 ? HZP_F32 : HZP_BF16, left);
+        wv[j] = kind == WIDE_E4M3 ? vload_e4m3((const uint8_t *)w[j] + k, left)
+                                  : vget(w[j], (size_t)k, kind == F32 ? HZP_F32 : HZP_BF16, left);
     for (int m = 0; m < mr; m++) {
         vf xv = vget(x + (size_t)m * ldx, (size_t)k, kind == F32 ? HZP_F32 : HZP_BF16, left);
         for (int j = 0; j < NR; j++)
@@ -43,8 +83,8 @@ INLINE void dot_tile(const struct hzp_dot *d, int mr, enum kind kind, int m, int
 {
     const struct hzp_matmul_args *a = d->args;
     const char *x = d->x + (size_t)kb * d->block_bytes + (size_t)m * d->row_bytes, *w[NR];
-    int k0 = kb * d->k_block, k_end = HZP_MIN(d->k_block, a->a.cols - k0);
-    size_t size = kind == F32 ? 4 : 2;
+    int k0 = kb * d->k_block, k_end = HZP_MIN(d->k_block, a->a.cols - k0), step = k_step(kind);
+    size_t size = w_bytes(kind);
     bool last = k0 + k_end == a->a.cols;
     vf acc[MR][NR];
     int k = 0;
@@ -55,13 +95,13 @@ INLINE void dot_tile(const struct hzp_dot *d, int mr, enum kind kind, int m, int
         for (int j = 0; j < NR; j++)
             acc[i][j] = kb > 0 ? vload(part + (i * NR + j) * VL, VL) : vzero();
     if (ahead)
-        for (; k + VL <= k_end; k += VL) {
+        for (; k + step <= k_end; k += step) {
             for (int j = 0; j < NR; j++)
                 _mm_prefetch(w[j] + ahead + (size_t)k * size, _MM_HINT_T0);
-            dot_step(mr, kind, acc, x, d->row_bytes, w, k, VL);
+            dot_step(mr, kind, acc, x, d->row_bytes, w, k, step);
         }
-    for (; k + VL <= k_end; k += VL)
-        dot_step(mr, kind, acc, x, d->row_bytes, w, k, VL);
+    for (; k + step <= k_end; k += step)
+        dot_step(mr, kind, acc, x, d->row_bytes, w, k, step);
     if (k < k_end)
         dot_step(mr, kind, acc, x, d->row_bytes, w, k, k_end - k);
     if (!last) {
@@ -92,13 +132,13 @@ INLINE void dot_tiles(const struct hzp_dot *d, enum kind kind, int mr, int m, in
 INLINE void dot_kind(const struct hzp_dot *d, enum kind kind, int m0, int m1, int n0, int n1,
                      float *work)
 {
-    ptrdiff_t row = (ptrdiff_t)d->args->b.stride * (kind == F32 ? 4 : 2);
+    ptrdiff_t row = (ptrdiff_t)d->args->b.stride * (ptrdiff_t)w_bytes(kind);
     ptrdiff_t down = row * NR, back = row * (n0 - (n1 - 1) / NR * NR);
     int blocks = HZP_DIV_UP(HZP_MAX(d->args->a.cols, 1), d->k_block);
 
     for (int kb = 0; kb < blocks; kb++) {
         float *part = work;
-        ptrdiff_t next = back + (ptrdiff_t)d->k_block * (kind == F32 ? 4 : 2);
+        ptrdiff_t next = back + (ptrdiff_t)d->k_block * (ptrdiff_t)w_bytes(kind);
         for (int n = n0; n < n1; n += NR)
             for (int m = m0; m < m1; m += MR, part += MR * NR * VL) {
                 ptrdiff_t ahead = n + NR < n1 || kb + 1 == blocks ? down : next;
@@ -110,10 +150,22 @@ INLINE void dot_kind(const struct hzp_dot *d, enum kind kind, int m0, int m1, in
 
 static void cpu_dot(const struct hzp_dot *d, int m0, int m1, int n0, int n1, float *work)
 {
+#ifdef __AVX512BF16__
+    enum { QUARTER = PAIRS_E4M3 };
+#else
+    enum { QUARTER = WIDE_E4M3 };
+#endif
     if (d->args->a.type == HZP_F32)
         dot_kind(d, F32, m0, m1, n0, n1, work);
-    else
+    else if (d->args->a.type == HZP_BF16)
         dot_kind(d, WIDE, m0, m1, n0, n1, work);
+    else
+        dot_kind(d, (enum kind)QUARTER, m0, m1, n0, n1, work);
+}
+
+static void widen(const uint8_t *from, uint16_t *to, int count)
+{
+    EACH(i, count, vstore_bf16(to + i, vload_e4m3(from + i, left), left););
 }
 
 /* Elements of op(a) and op(b) as floats, any flags. */
@@ -186,9 +238,9 @@ static void cpu_outer(const struct hzp_matmul_args *a, int m0, int m1, int n0, i
 
 #ifdef __AVX512BF16__
 static const struct hzp_cpu_product product = {cpu_dot, cpu_outer, &HZP_ISA_NAME(hzp_cpu_thin),
-                                               &HZP_ISA_NAME(hzp_cpu_panel)};
+                                               &HZP_ISA_NAME(hzp_cpu_panel), widen};
 #else
-static const struct hzp_cpu_product product = {cpu_dot, cpu_outer, NULL, NULL};
+static const struct hzp_cpu_product product = {cpu_dot, cpu_outer, NULL, NULL, widen};
 #endif
 
 static int cpu_matmul(struct hzp_lane *lane, const void *args)

@@ -4,14 +4,20 @@
  * Both operands are copied into pairs of k: a vector of w holds one pair for each of 16 columns of
  * c, a broadcast of x the same pair of one row, and one instruction multiplies and adds both.  No
  * sum is ever folded over lanes, which is what the dot kernel spends a third of its time on where
- * k is short; instead w is transposed on the way in, which many rows of x share.
+ * k is short; instead w is transposed on the way in, which many rows of x share.  E4M3 is widened
+ * on that way too.
  */
+#include "device/cpu/fp8_tmpl.h"
 #include "device/cpu/panel.h"
-#include "device/cpu/vec_tmpl.h"
 
 #ifdef __AVX512BF16__
 
-enum { LINE = 32 }; /* elements of k in a cache line */
+enum { LINE = 32 }; /* elements of k at a time: a cache line of bf16 */
+
+INLINE size_t size_of(const struct hzp_mat *mat)
+{
+    return mat->type == HZP_E4M3 ? 1 : 2;
+}
 
 /* r[i], i < 4: four lanes, each one row's same four dwords; become four dwords of all those rows. */
 INLINE void transpose(__m512i r[4])
@@ -40,6 +46,7 @@ struct ahead {
     const char *at; /* the first row's first line */
     ptrdiff_t row;  /* bytes from one row to the next */
     int rows;       /* of each line, at most 32 */
+    int step;       /* bytes of LINE elements */
 };
 
 /* One line of all. */
@@ -47,7 +54,7 @@ INLINE void fetch(struct ahead *ahead)
 {
     for (int i = 0; i < ahead->rows; i++)
         _mm_prefetch(ahead->at + i * ahead->row, _MM_HINT_T1);
-    ahead->at += 64;
+    ahead->at += ahead->step;
 }
 
 /* A line of each of 16 rows becomes 16 vectors of a dword a row, of which `rows` are written. */
@@ -67,32 +74,49 @@ INLINE void pack_line(const char *const line[16], size_t at, uint32_t *dst, int 
     }
 }
 
+/* LINE elements of 16 rows of E4M3, from element k on, as BF16. */
+INLINE void widen_line(const char *const line[16], int k, int left, uint16_t wide[16][LINE])
+{
+    for (int i = 0; i < 16; i++)
+        _mm512_storeu_si512(wide[i], words_of_e4m3((const uint8_t *)line[i] + k, left));
+}
+
 /* Up to 16 rows, contiguous along k, from k0 on for `count` elements, become for each pair of k a
  * vector of one dword a row; `stride` dwords from one pair to the next. */
 INLINE void pack(const struct hzp_mat *mat, int row0, int rows, int k0, int count, uint32_t *dst,
                  int stride, struct ahead ahead)
 {
-    const char *line[16];
+    const char *line[16], *wide[16];
     uint16_t last[16][LINE];
     uint32_t out[16][16];
+    bool narrow = mat->type == HZP_E4M3;
+    size_t size = size_of(mat);
     int k = 0;
 
-    for (int i = 0; i < 16; i++)
-        line[i] = (const char *)((const uint16_t *)hzp_cpu_row(mat, row0 + HZP_MIN(i, rows - 1)) + k0);
+    for (int i = 0; i < 16; i++) {
+        line[i] = (const char *)hzp_cpu_row(mat, row0 + HZP_MIN(i, rows - 1)) + (size_t)k0 * size;
+        wide[i] = narrow ? (const char *)last[i] : line[i];
+    }
     for (; k + LINE <= count; k += LINE, dst += 16 * stride) {
         fetch(&ahead);
+        if (narrow)
+            widen_line(line, k, LINE, last);
         if (rows == 16)
-            pack_line(line, (size_t)k * 2, dst, stride, 16);
+            pack_line(wide, narrow ? 0 : (size_t)k * 2, dst, stride, 16);
         else
-            pack_line(line, (size_t)k * 2, dst, stride, rows);
+            pack_line(wide, narrow ? 0 : (size_t)k * 2, dst, stride, rows);
     }
     if (k == count)
         return;
-    memset(last, 0, sizeof(last));
-    for (int i = 0; i < 16; i++) {
-        memcpy(last[i], line[i] + (size_t)k * 2, (size_t)(count - k) * 2);
-        line[i] = (const char *)last[i];
+    if (narrow) {
+        widen_line(line, k, count - k, last);
+    } else {
+        memset(last, 0, sizeof(last));
+        for (int i = 0; i < 16; i++)
+            memcpy(last[i], line[i] + (size_t)k * 2, (size_t)(count - k) * 2);
     }
+    for (int i = 0; i < 16; i++)
+        line[i] = (const char *)last[i];
     pack_line(line, 0, &out[0][0], 16, 16);
     for (int i = 0; i < HZP_DIV_UP(count - k, 2); i++)
         memcpy(dst + i * stride, out[i], (size_t)rows * 4);
@@ -120,7 +144,7 @@ INLINE void tile(int mr, const uint32_t *x, const uint32_t *w, int pairs, float 
     for (int i = 0; i < mr; i++)
         for (int h = 0; h < 2; h++)
             acc[i][h] = first ? vzero() : vload(part + i * HZP_PANEL_COLS + h * 16, VL);
-    for (; ahead.rows && p + 16 <= pairs; ahead.at += 64) {
+    for (; ahead.rows && p + 16 <= pairs; ahead.at += ahead.step) {
         const char *line = ahead.at;
         for (int t = 0; t < 16; t++, p++) {
             if (t < ahead.rows)
@@ -173,6 +197,8 @@ INLINE void store(const struct hzp_matmul_args *a, int m, int n, int n1, const f
         int left = HZP_MIN(16, n1 - n - h);
         size_t at = (size_t)(n + h);
         vf y = vload(sums + h, VL);
+        if (a->scale_a)
+            y = vmul(vmul(y, vset(a->scale_a[m])), vload(a->scale_b + at, left));
         if (a->bias.ptr)
             y = vadd(y, vget(a->bias.ptr, at, a->bias.type, left));
         if (a->accumulate)
@@ -202,8 +228,10 @@ INLINE int while_packing(const struct hzp_panel *p, int rows)
 
 INLINE struct ahead take(const struct hzp_panel *p, int *row, int end)
 {
-    struct ahead ahead = {hzp_cpu_row(&p->args->b, *row), (ptrdiff_t)p->args->b.stride * 2,
-                          HZP_MAX(end - *row, 0)};
+    size_t size = size_of(&p->args->b);
+    struct ahead ahead = {hzp_cpu_row(&p->args->b, *row),
+                          (ptrdiff_t)((size_t)p->args->b.stride * size), HZP_MAX(end - *row, 0),
+                          (int)(LINE * size)};
     *row += ahead.rows;
     return ahead;
 }

@@ -188,6 +188,10 @@ int hzp_cuda_matmul_plain(struct hzp_lane *lane, const struct hzp_matmul_args *a
 bool hzp_cuda_few_fits(const struct hzp_matmul_args *a);
 int hzp_cuda_matmul_few(struct hzp_lane *lane, const struct hzp_matmul_args *a);
 
+/* The product of e4m3 by our own kernels: any number of rows, 16-byte alignment. */
+bool hzp_cuda_e4m3_fits(const struct hzp_matmul_args *a);
+int hzp_cuda_matmul_e4m3(struct hzp_lane *lane, const struct hzp_matmul_args *a);
+
 /* Attention by plain arithmetic: any type, width, stride. */
 int hzp_cuda_attn_paged_plain(struct hzp_lane *lane, const struct hzp_attn_paged_args *a);
 int hzp_cuda_attn_packed_plain(struct hzp_lane *lane, const struct hzp_attn_packed_args *a);

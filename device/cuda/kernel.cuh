@@ -8,7 +8,7 @@
 #include "device/bf16.h"
 #include "device/cuda/machine.cuh"
 
-/* BF16 elements are uint16_t, F32 elements float. */
+/* BF16 elements are uint16_t, F32 elements float, E4M3 elements uint8_t (no NaN among them). */
 static __device__ __forceinline__ float load(const float *p)
 {
     return *p;
@@ -17,6 +17,12 @@ static __device__ __forceinline__ float load(const float *p)
 static __device__ __forceinline__ float load(const uint16_t *p)
 {
     return __uint_as_float((uint32_t)*p << 16);
+}
+
+static __device__ __forceinline__ float load(const uint8_t *p)
+{
+    uint32_t code = *p;
+    return __uint_as_float((code & 0x80u) << 24 | (code & 0x7fu) << 20) * 0x1p120f;
 }
 
 static __device__ __forceinline__ void store(float *p, float x)
@@ -88,6 +94,22 @@ template <int N> static __device__ __forceinline__ void store_n(uint16_t *p, con
 template <class T> static __device__ __forceinline__ T *row_of(const struct hzp_mat &m, int64_t r)
 {
     return (T *)m.ptr + r * m.stride;
+}
+
+/* c[i][j] of a product from its sum. */
+template <class U>
+static __device__ __forceinline__ void store_product(const struct hzp_matmul_args &a, int64_t i,
+                                                     int64_t j, float sum)
+{
+    U *c = row_of<U>(a.c, i) + j;
+    if (a.scale_a)
+        sum = sum * a.scale_a[i] * a.scale_b[j];
+    if (a.bias.ptr)
+        sum += a.bias.type == HZP_BF16 ? load((const uint16_t *)a.bias.ptr + j)
+                                       : load((const float *)a.bias.ptr + j);
+    if (a.accumulate)
+        sum += load(c);
+    store(c, sum);
 }
 
 template <class T> static __device__ __forceinline__ T warp_sum(T x)

@@ -12,6 +12,7 @@
 #include <cuda_runtime.h>
 
 #include "device/cuda/cuda.h"
+#include "device/fp8.h"
 
 /* HZP_SHARED(float, sums, [8][32]): a variable of the block, undefined at its start. */
 #define HZP_SHARED(type, name, ...) __shared__ type name __VA_ARGS__
@@ -41,6 +42,63 @@ static __device__ __forceinline__ void mma(float (&d)[4], uint32_t a0, uint32_t 
                  "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/* The same of F16. */
+static __device__ __forceinline__ void mma_half(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2,
+                                                uint32_t a3, uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/* Two floats to e4m3 as device/fp8.h says; the second is the higher byte. */
+static __device__ __forceinline__ uint32_t e4m3_pair(float lo, float hi)
+{
+#if __CUDA_ARCH__ >= 890
+    uint16_t both;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;\n" : "=h"(both) : "f"(hi), "f"(lo));
+    return both;
+#else
+    return hzp_e4m3_from_f32(lo) | (uint32_t)hzp_e4m3_from_f32(hi) << 8;
+#endif
+}
+
+/* Whether there is an instruction from e4m3 to F16; it then takes four and gives two pairs. */
+static __device__ __forceinline__ bool has_e4m3(void)
+{
+#if __CUDA_ARCH__ >= 890
+    return true;
+#else
+    return false;
+#endif
+}
+
+static __device__ __forceinline__ void half_of_e4m3(uint32_t four, uint32_t &lo, uint32_t &hi)
+{
+#if __CUDA_ARCH__ >= 890
+    asm("{\n"
+        ".reg .b16 l, h;\n"
+        "mov.b32 {l, h}, %2;\n"
+        "cvt.rn.f16x2.e4m3x2 %0, l;\n"
+        "cvt.rn.f16x2.e4m3x2 %1, h;\n"
+        "}\n"
+        : "=r"(lo), "=r"(hi)
+        : "r"(four));
+#endif
+}
+
+/* 16 bytes that are read once; not later than where it stands. */
+static __device__ __forceinline__ uint4 load_once(const void *p)
+{
+    uint4 v;
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];\n"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p)
+                 : "memory");
+    return v;
 }
 
 /* Four 8x8 matrices; lanes 8i .. 8i+7 give the addresses of the rows of the i-th. */

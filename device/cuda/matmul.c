@@ -9,6 +9,10 @@
  * fixed size and on disk (algos.h).  With HZP_CUDA_TUNE=1 its best offers are timed on the operands
  * at hand, at a shape's first use: a start's first steps are then slow, the following starts read
  * what this one found.  A lane with a share tells the library how many SMs it has.
+ *
+ * E4M3 with a scale for each row of either side is the library's from sm_90 and 12.9 on, and there
+ * not for all shapes; what it has no algorithm for, and what few rows make a matter of reading the
+ * weights, is fp8.cu's.
  */
 #include "device/cuda/cuda.h"
 
@@ -54,6 +58,7 @@ struct product {
     cublasLtMatmulAlgo_t algo;
 };
 
+enum { FEW_E4M3 = 8 /* rows that mma has at least */ };
 enum { PRODUCTS = 4096, FULL = 3072, OFFERS = 8, OFFERS_LIMITED = 4, TIMED_RUNS = 3 };
 
 struct hzp_cuda_products {
@@ -151,7 +156,7 @@ void hzp_cuda_products_close(struct hzp_cuda_products *p)
 
 static cudaDataType_t cuda_type(enum hzp_dtype type)
 {
-    return type == HZP_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+    return type == HZP_BF16 ? CUDA_R_16BF : type == HZP_E4M3 ? CUDA_R_8F_E4M3 : CUDA_R_32F;
 }
 
 /* A row-major matrix of these rows and columns, as its transpose. */
@@ -160,6 +165,24 @@ static bool layout(struct hzp_cuda_products *p, cublasLtMatrixLayout_t *ret, enu
 {
     return p->MatrixLayoutCreate(ret, cuda_type(type), (uint64_t)cols, (uint64_t)rows, stride) ==
            CUBLAS_STATUS_SUCCESS;
+}
+
+static bool set(struct hzp_cuda_products *p, struct product *product,
+                cublasLtMatmulDescAttributes_t attribute, const void *value, size_t size)
+{
+    return p->MatmulDescSetAttribute(product->desc, attribute, value, size) == CUBLAS_STATUS_SUCCESS;
+}
+
+/* A scale for each row of a and of b, which are the library's b and a. */
+static bool scales_describe(struct hzp_cuda_products *p, struct product *product)
+{
+#if CUBLAS_VERSION >= 120900
+    int32_t mode = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    return set(p, product, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &mode, sizeof(mode)) &&
+           set(p, product, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &mode, sizeof(mode));
+#else
+    return false;
+#endif
 }
 
 static bool describe(struct hzp_cuda_products *p, struct product *product)
@@ -171,17 +194,15 @@ static bool describe(struct hzp_cuda_products *p, struct product *product)
     bool ok = p->MatmulDescCreate(&product->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F) ==
               CUBLAS_STATUS_SUCCESS;
     if (ok && k->trans_b)
-        ok = p->MatmulDescSetAttribute(product->desc, CUBLASLT_MATMUL_DESC_TRANSA, &turned,
-                                       sizeof(turned)) == CUBLAS_STATUS_SUCCESS;
+        ok = set(p, product, CUBLASLT_MATMUL_DESC_TRANSA, &turned, sizeof(turned));
     if (ok && k->trans_a)
-        ok = p->MatmulDescSetAttribute(product->desc, CUBLASLT_MATMUL_DESC_TRANSB, &turned,
-                                       sizeof(turned)) == CUBLAS_STATUS_SUCCESS;
+        ok = set(p, product, CUBLASLT_MATMUL_DESC_TRANSB, &turned, sizeof(turned));
     if (ok && k->bias)
-        ok = p->MatmulDescSetAttribute(product->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
-                                       sizeof(epilogue)) == CUBLAS_STATUS_SUCCESS;
+        ok = set(p, product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue));
     if (ok && k->sms)
-        ok = p->MatmulDescSetAttribute(product->desc, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &k->sms,
-                                       sizeof(k->sms)) == CUBLAS_STATUS_SUCCESS;
+        ok = set(p, product, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &k->sms, sizeof(k->sms));
+    if (ok && type == HZP_E4M3)
+        ok = scales_describe(p, product);
     ok = ok && layout(p, &product->a, type, k->trans_b ? k->n : k->k, k->trans_b ? k->k : k->n, k->ldb);
     ok = ok && layout(p, &product->b, type, k->trans_a ? k->k : k->m, k->trans_a ? k->m : k->k, k->lda);
     return ok && layout(p, &product->c, (enum hzp_dtype)k->type_c, k->m, k->n, k->ldc);
@@ -224,12 +245,16 @@ static cublasStatus_t run(struct hzp_cuda_products *p, struct product *product,
                      &product->algo, lane->space, lane->space_size, lane->stream);
 }
 
-static bool bias_set(struct hzp_cuda_products *p, struct product *product,
-                     const struct hzp_matmul_args *a)
+/* What an op's own bias and scales are; the library wants to know of them when it is asked, too. */
+static bool pointers_set(struct hzp_cuda_products *p, struct product *product,
+                         const struct hzp_matmul_args *a)
 {
-    return !product->key.bias ||
-           p->MatmulDescSetAttribute(product->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &a->bias.ptr,
-                                     sizeof(a->bias.ptr)) == CUBLAS_STATUS_SUCCESS;
+    bool ok = !product->key.bias || set(p, product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &a->bias.ptr,
+                                        sizeof(a->bias.ptr));
+    if (ok && a->scale_a)
+        ok = set(p, product, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &a->scale_b, sizeof(a->scale_b)) &&
+             set(p, product, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &a->scale_a, sizeof(a->scale_a));
+    return ok;
 }
 
 /* Milliseconds of one run, after a first one; negative: it does not run. */
@@ -261,7 +286,7 @@ static int tune(struct hzp_cuda_products *p, struct product *product,
     cudaEvent_t event[2] = {NULL, NULL};
     float best_ms = -1;
     int best = 0;
-    if ((a->accumulate && bytes > lane->scratch_size) || !bias_set(p, product, a))
+    if (a->accumulate && bytes > lane->scratch_size)
         return 0;
     for (int i = 0; i < 2; i++)
         if (cudaEventCreate(&event[i]) != cudaSuccess)
@@ -337,7 +362,8 @@ static struct product *find(struct hzp_cuda_products *p, const struct key *key,
     product->key = *key;
     product->used = true;
     p->count++;
-    product->plain = !describe(p, product) || !choose(p, product, a, lane);
+    product->plain = !describe(p, product) || !pointers_set(p, product, a) ||
+                     !choose(p, product, a, lane);
     return product;
 }
 
@@ -369,10 +395,22 @@ static struct key key_of(const struct hzp_matmul_args *a, const struct hzp_cuda_
     return key;
 }
 
-/* The library wants a bias of c's type, aligned. */
-static bool bias_fits(const struct hzp_matmul_args *a)
+/* The library wants a bias of c's type, aligned; of E4M3 BF16, and all of it in 16 bytes. */
+static bool library_fits(const struct hzp_matmul_args *a)
 {
-    return !a->bias.ptr || (a->c.type == a->bias.type && (uintptr_t)a->bias.ptr % 16 == 0);
+    if (a->bias.ptr && (a->c.type != a->bias.type || (uintptr_t)a->bias.ptr % 16 != 0))
+        return false;
+    if (a->a.type != HZP_E4M3)
+        return true;
+    return hzp_cuda_e4m3_fits(a) && align_of(&a->c) == 4 && a->c.cols % 16 == 0 &&
+           (!a->bias.ptr || a->bias.type == HZP_BF16) &&
+           (uintptr_t)a->scale_a % 16 == 0 && (uintptr_t)a->scale_b % 16 == 0;
+}
+
+/* Without the library. */
+static int by_ourselves(struct hzp_lane *lane, const struct hzp_matmul_args *a)
+{
+    return hzp_cuda_e4m3_fits(a) ? hzp_cuda_matmul_e4m3(lane, a) : hzp_cuda_matmul_plain(lane, a);
 }
 
 int hzp_cuda_matmul(struct hzp_lane *base, const void *args)
@@ -384,18 +422,20 @@ int hzp_cuda_matmul(struct hzp_lane *base, const void *args)
         return HZP_OK;
     if (hzp_cuda_few_fits(a))
         return hzp_cuda_matmul_few(base, a);
+    if (a->c.rows <= FEW_E4M3 && hzp_cuda_e4m3_fits(a))
+        return hzp_cuda_matmul_e4m3(base, a);
     struct key key = key_of(a, lane);
-    struct product *product = key.k > 0 && bias_fits(a) ? find(p, &key, a, lane) : NULL;
+    struct product *product = key.k > 0 && library_fits(a) ? find(p, &key, a, lane) : NULL;
     if (!product || product->plain)
-        return hzp_cuda_matmul_plain(base, a);
-    if (!bias_set(p, product, a))
+        return by_ourselves(base, a);
+    if (!pointers_set(p, product, a))
         return HZP_EDEVICE;
     cublasStatus_t status = run(p, product, a, lane, a->c.ptr);
     if (status == CUBLAS_STATUS_SUCCESS)
         return HZP_OK;
     HZP_TRY(hzp_cuda_launched(base, "matmul"));
-    hzp_log(HZP_LOG_WARN, "cuda", "cuBLASLt refuses %d x %d x %d (%d): by plain arithmetic", key.m,
+    hzp_log(HZP_LOG_WARN, "cuda", "cuBLASLt refuses %d x %d x %d (%d): by our own kernel", key.m,
             key.n, key.k, (int)status);
     product->plain = true;
-    return hzp_cuda_matmul_plain(base, a);
+    return by_ourselves(base, a);
 }

@@ -36,12 +36,7 @@ template <class T, class U> static __global__ void matmul(struct hzp_matmul_args
     int64_t i = i0 + ty, j = j0 + tx;
     if (i >= a.c.rows || j >= a.c.cols)
         return;
-    U *c = row_of<U>(a.c, i) + j;
-    if (a.bias.ptr)
-        sum += load((const T *)a.bias.ptr + j);
-    if (a.accumulate)
-        sum += load(c);
-    store(c, sum);
+    store_product<U>(a, i, j, sum);
 }
 
 extern "C" int hzp_cuda_matmul_plain(struct hzp_lane *lane, const struct hzp_matmul_args *a)
@@ -49,7 +44,11 @@ extern "C" int hzp_cuda_matmul_plain(struct hzp_lane *lane, const struct hzp_mat
     int depth = a->trans_a ? a->a.rows : a->a.cols;
     dim3 grid((unsigned)HZP_DIV_UP(a->c.cols, (int)SIDE), (unsigned)HZP_DIV_UP(a->c.rows, (int)SIDE));
     dim3 block(SIDE, SIDE);
-    if (a->a.type == HZP_F32)
+    if (a->a.type == HZP_E4M3 && a->c.type == HZP_F32)
+        start(lane, grid, block, 0, matmul<uint8_t, float>, *a, depth);
+    else if (a->a.type == HZP_E4M3)
+        start(lane, grid, block, 0, matmul<uint8_t, uint16_t>, *a, depth);
+    else if (a->a.type == HZP_F32)
         start(lane, grid, block, 0, matmul<float, float>, *a, depth);
     else if (a->c.type == HZP_F32)
         start(lane, grid, block, 0, matmul<uint16_t, float>, *a, depth);

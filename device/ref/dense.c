@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/ref/dense.c - embed, rmsnorm, matmul, rope, swiglu, gather, cast, fill. */
+/* device/ref/dense.c - embed, rmsnorm, matmul, quantize, rope, swiglu, gather, cast, fill. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,6 +45,8 @@ static int ref_matmul(struct hzp_lane *lane, const void *args)
             double sum = 0;
             for (int32_t k = 0; k < depth; k++)
                 sum += row[k] * (a->trans_b ? ref_get(&a->b, j, k) : ref_get(&a->b, k, j));
+            if (a->scale_a)
+                sum *= (double)a->scale_a[i] * (double)a->scale_b[j];
             if (a->bias.ptr)
                 sum += ref_get(&a->bias, 0, j);
             if (a->accumulate)
@@ -53,6 +55,21 @@ static int ref_matmul(struct hzp_lane *lane, const void *args)
         }
     }
     free(row);
+    return HZP_OK;
+}
+
+static int ref_quantize(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_quantize_args *a = args;
+    for (int32_t r = 0; r < a->x.rows; r++) {
+        uint8_t *y = ref_at(&a->y, r);
+        uint32_t largest = 0;
+        for (int32_t c = 0; c < a->x.cols; c++)
+            largest = HZP_MAX(largest, hzp_f32_bits(ref_get(&a->x, r, c)) & 0x7fffffffu);
+        float scale = a->scale[r] = hzp_e4m3_scale(largest);
+        for (int32_t c = 0; c < a->x.cols; c++)
+            y[c] = isnan(scale) ? 0 : hzp_e4m3_from_f32(ref_get(&a->x, r, c) / scale);
+    }
     return HZP_OK;
 }
 
@@ -136,6 +153,7 @@ void hzp_ref_fill_dense(hzp_op_fn *op[HZP_OP_COUNT])
     op[HZP_OP_embed] = ref_embed;
     op[HZP_OP_rmsnorm] = ref_rmsnorm;
     op[HZP_OP_matmul] = ref_matmul;
+    op[HZP_OP_quantize] = ref_quantize;
     op[HZP_OP_rope] = ref_rope;
     op[HZP_OP_swiglu] = ref_swiglu;
     op[HZP_OP_gather] = ref_gather;

@@ -7,13 +7,15 @@
 #ifndef HZP_DEVICE_REF_REF_H
 #define HZP_DEVICE_REF_REF_H
 
-#include "device/bf16.h"
+#include "device/fp8.h"
 #include "device/device.h"
 
-/* Element (r, c) of an F32 or BF16 matrix. */
+/* Element (r, c) of an F32, BF16 or E4M3 matrix. */
 static inline float ref_get(const struct hzp_mat *m, int32_t r, int32_t c)
 {
     size_t i = (size_t)r * (size_t)m->stride + (size_t)c;
+    if (m->type == HZP_E4M3)
+        return hzp_e4m3_to_f32(((const uint8_t *)m->ptr)[i]);
     return m->type == HZP_BF16 ? hzp_bf16_to_f32(((const uint16_t *)m->ptr)[i])
                                : ((const float *)m->ptr)[i];
 }

@@ -70,6 +70,27 @@ static void riding_takes_room(void **state)
     assert_true(plan.total > without);
 }
 
+/* One byte more for each projection parameter, of each slot, and four for each of their rows. */
+static void fp8_is_counted(void **state)
+{
+    assert_int_equal(make((size_t)1 << 32), HZP_OK);
+    size_t without = plan.total, serving = 0;
+    options.quantization = 1;
+    assert_int_equal(make((size_t)1 << 32), HZP_OK);
+    options.quantization = 0;
+    assert_true(plan.fp8);
+    assert_string_equal(plan.line[1].what, "fp8");
+    size_t qkv = 128, rows = qkv + 64 + 256 + 64;
+    size_t codes = qkv * 64 + 64 * 64 + 256 * 64 + 64 * 128;
+    assert_int_equal(plan.line[1].bytes, 2 * 4 * (codes + 4 * rows));
+    for (int i = 0; i < plan.lines; i++)
+        if (!strcmp(plan.line[i].what, "serving"))
+            serving = plan.line[i].bytes;
+    /* the steps' rows in e4m3, and their scales; the pages get what is left */
+    assert_true(serving >= (size_t)plan.batch.rows_max * (128 + 4));
+    assert_true(plan.total > without);
+}
+
 static void options_steer_it(void **state)
 {
     assert_int_equal(make((size_t)1 << 32), HZP_OK);
@@ -168,6 +189,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(it_adds_up, set_up, tear_down),
         cmocka_unit_test_setup_teardown(riding_takes_room, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(fp8_is_counted, set_up, tear_down),
         cmocka_unit_test_setup_teardown(options_steer_it, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_cache_takes_what_is_left, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_cache_too_small_is_refused, set_up, tear_down),

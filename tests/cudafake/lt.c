@@ -4,6 +4,7 @@
  *
  * An algorithm carries what it was advised for, so one that is used for something else is noticed.
  */
+#include "device/fp8.h"
 #include "tests/cudafake/core.h"
 
 #include <cublasLt.h>
@@ -19,7 +20,8 @@ struct lt_desc {
     cudaDataType_t scale;
     cublasOperation_t trans_a, trans_b;
     cublasLtEpilogue_t epilogue;
-    const void *bias;
+    const void *bias, *scale_a, *scale_b;
+    int32_t mode_a, mode_b; /* of the scales */
     int32_t sm_target;
 };
 
@@ -140,6 +142,14 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t handle,
         ok = take(&desc->epilogue, sizeof(desc->epilogue), value, size, what);
     else if (ok && attribute == CUBLASLT_MATMUL_DESC_BIAS_POINTER)
         ok = take(&desc->bias, sizeof(desc->bias), value, size, what);
+    else if (ok && attribute == CUBLASLT_MATMUL_DESC_A_SCALE_MODE)
+        ok = take(&desc->mode_a, sizeof(desc->mode_a), value, size, what);
+    else if (ok && attribute == CUBLASLT_MATMUL_DESC_B_SCALE_MODE)
+        ok = take(&desc->mode_b, sizeof(desc->mode_b), value, size, what);
+    else if (ok && attribute == CUBLASLT_MATMUL_DESC_A_SCALE_POINTER)
+        ok = take(&desc->scale_a, sizeof(desc->scale_a), value, size, what);
+    else if (ok && attribute == CUBLASLT_MATMUL_DESC_B_SCALE_POINTER)
+        ok = take(&desc->scale_b, sizeof(desc->scale_b), value, size, what);
     else if (ok && attribute == CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET)
         ok = take(&desc->sm_target, sizeof(desc->sm_target), value, size, what);
     else
@@ -217,6 +227,7 @@ static uint64_t shape_of(const struct lt_desc *d, const struct lt_layout *a,
     mix(&hash, (uint64_t)d->trans_a * 4 + (uint64_t)d->trans_b);
     mix(&hash, (uint64_t)d->epilogue);
     mix(&hash, (uint64_t)d->sm_target);
+    mix(&hash, (uint64_t)d->mode_a * 8 + (uint64_t)d->mode_b);
     for (int i = 0; i < 3; i++) {
         mix(&hash, (uint64_t)all[i]->type);
         mix(&hash, all[i]->rows);
@@ -224,6 +235,33 @@ static uint64_t shape_of(const struct lt_desc *d, const struct lt_layout *a,
         mix(&hash, (uint64_t)all[i]->ld);
     }
     return hash;
+}
+
+static bool by_rows(int32_t mode, const void *scale)
+{
+    return mode == CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F && scale && (uintptr_t)scale % 16 == 0;
+}
+
+/* Scales belong to e4m3 alone; a turned and b not, and everything in 16 bytes: or the library has no
+ * algorithm.  It wants the scales' places when it is asked for one, too. */
+static bool scales_meet(const struct lt_desc *d, const struct lt_layout *a, const struct lt_layout *b,
+                        const struct lt_layout *c)
+{
+    bool any = d->mode_a || d->mode_b || d->scale_a || d->scale_b;
+    if (a->type != CUDA_R_8F_E4M3) {
+        if (any)
+            fake_mistake("scales of what is not e4m3");
+        return !any;
+    }
+    size_t size = c->type == CUDA_R_32F ? 4 : 2;
+    bool ok = d->trans_a == CUBLAS_OP_T && d->trans_b == CUBLAS_OP_N &&
+              by_rows(d->mode_a, d->scale_a) && by_rows(d->mode_b, d->scale_b) &&
+              a->rows % 16 == 0 && c->rows % 16 == 0 && a->ld % 16 == 0 && b->ld % 16 == 0 &&
+              (size_t)c->ld * size % 16 == 0 &&
+              (d->epilogue != CUBLASLT_EPILOGUE_BIAS || c->type == CUDA_R_16BF);
+    if (!ok)
+        fake_mistake("a product of e4m3 that the library refuses");
+    return ok;
 }
 
 /* c = op(a) op(b), by columns. */
@@ -241,10 +279,11 @@ static bool shapes_meet(const struct lt_desc *d, const struct lt_layout *a,
                      (unsigned long long)n, (unsigned long long)c->rows,
                      (unsigned long long)c->cols);
     bool types = a->type == b->type && d->compute == CUBLAS_COMPUTE_32F && d->scale == CUDA_R_32F &&
-                 (a->type == CUDA_R_16BF || (a->type == CUDA_R_32F && c->type == CUDA_R_32F));
+                 (a->type == CUDA_R_16BF || a->type == CUDA_R_8F_E4M3 ||
+                  (a->type == CUDA_R_32F && c->type == CUDA_R_32F));
     if (!types)
         fake_mistake("a product of types that do not go together");
-    return ok && types;
+    return ok && types && scales_meet(d, a, b, c);
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
@@ -260,8 +299,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     struct lt_layout *b = fake_object_find(b_handle, FAKE_LT_LAYOUT, what);
     struct lt_layout *c = fake_object_find(c_handle, FAKE_LT_LAYOUT, what);
     struct lt_wish *wish = fake_object_find(wish_handle, FAKE_LT_WISH, what);
+    int error = 0;
     bool ok = fake_object_find(handle, FAKE_LT_HANDLE, what) && desc && a && b && c && wish &&
-              d_handle == c_handle && shapes_meet(desc, a, b, c);
+              d_handle == c_handle && shapes_meet(desc, a, b, c) && !fake_fails(what, &error);
     *ret_count = 0;
     for (int i = 0; ok && i < ADVICE && i < wanted; i++) {
         struct advice advice = {.magic = MAGIC, .shape = shape_of(desc, a, b, c),
@@ -308,7 +348,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
 
 static size_t type_size(cudaDataType_t type)
 {
-    return type == CUDA_R_16BF ? 2 : 4;
+    return type == CUDA_R_16BF ? 2 : type == CUDA_R_8F_E4M3 ? 1 : 4;
 }
 
 static void matrix_check(const char *name, const void *ptr, const struct lt_layout *l, uint64_t align)
@@ -368,6 +408,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     matrix_check("b", b, lb, advice.align);
     matrix_check("c", c, lc, advice.align);
     matrix_check("d", d, lc, advice.align);
+    if (desc->mode_a && !(fake_is_ours(desc->scale_a, (size_t)lc->rows * 4) &&
+                          fake_is_ours(desc->scale_b, (size_t)lc->cols * 4)))
+        fake_mistake("cublasLtMatmul: the scales leave their allocation");
     workspace_check(space, space_size, &advice, stream->object.id);
     struct product product = {*desc, *la, *lb, *lc, a, b, c, d, *(const float *)alpha,
                               *(const float *)beta, advice.number};
@@ -388,6 +431,8 @@ static float value(const void *ptr, cudaDataType_t type, size_t i)
 {
     if (type == CUDA_R_32F)
         return ((const float *)ptr)[i];
+    if (type == CUDA_R_8F_E4M3)
+        return hzp_e4m3_to_f32(((const uint8_t *)ptr)[i]);
     uint32_t bits = (uint32_t)((const uint16_t *)ptr)[i] << 16;
     float x;
     memcpy(&x, &bits, sizeof(x));
@@ -423,6 +468,9 @@ void fake_product_run(const struct fake_task *task)
             }
             uint64_t ic = j * (uint64_t)p.c.ld + i;
             sum *= (double)p.alpha;
+            if (p.desc.mode_a)
+                sum *= (double)((const float *)p.desc.scale_a)[i] *
+                       (double)((const float *)p.desc.scale_b)[j];
             if (p.beta != 0)
                 sum += (double)p.beta * (double)value(p.pc, p.c.type, ic);
             if (p.desc.epilogue == CUBLASLT_EPILOGUE_BIAS)

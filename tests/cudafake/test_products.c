@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "device/cuda/algos.h"
+#include "device/fp8.h"
 #include "tests/cudafake/ops.h"
 
 enum { FLOATS = 1 << 14 };
@@ -183,6 +184,99 @@ static void test_refusal(void **state)
     rig_close(g);
 }
 
+/* ---- e4m3 ---- */
+
+/* Small codes, their scales, and what is summed on to: exact, like the rest. */
+static struct hzp_matmul_args product_e4m3(struct rig *g, int32_t m, int32_t n, int32_t k,
+                                           int accumulate)
+{
+    uint8_t *code[2] = {(uint8_t *)g->host[0], (uint8_t *)g->host[1]};
+    size_t at[2] = {(size_t)m * (size_t)k, (size_t)n * (size_t)k}; /* the scales stand behind */
+    upload(g);
+    for (int s = 0; s < 2; s++) {
+        float *scale = (float *)(void *)(code[s] + at[s]);
+        for (size_t i = 0; i < at[s]; i++)
+            code[s][i] = (uint8_t)(draw(g, 2) * 0x80 + 0x30 + draw(g, 16)); /* 0.5 .. 1.9 */
+        for (int32_t i = 0; i < (s ? n : m); i++)
+            scale[i] = ldexpf(1, -draw(g, 4));
+        assert_int_equal(hzp_device_copy(g->dev, s ? g->w : g->x, code[s], sizeof(g->host[0])),
+                         HZP_OK);
+    }
+    return (struct hzp_matmul_args){
+        .a = {g->x, m, k, k, HZP_E4M3},
+        .b = {g->w, n, k, k, HZP_E4M3},
+        .c = {g->y, m, n, n, HZP_F32},
+        .scale_a = (float *)(void *)((uint8_t *)g->x + at[0]),
+        .scale_b = (float *)(void *)((uint8_t *)g->w + at[1]),
+        .trans_b = 1,
+        .accumulate = accumulate,
+    };
+}
+
+static void check_e4m3(struct rig *g, const struct hzp_matmul_args *a)
+{
+    static float got[FLOATS];
+    int32_t m = a->c.rows, n = a->c.cols, k = a->a.cols;
+    const uint8_t *x = (uint8_t *)g->host[0], *w = (uint8_t *)g->host[1];
+    const float *scale_a = (const float *)(const void *)(x + m * k);
+    const float *scale_b = (const float *)(const void *)(w + n * k);
+    finish(g);
+    fake_peek(got, g->y, sizeof(got));
+    for (int32_t i = 0; i < m; i++)
+        for (int32_t j = 0; j < n; j++) {
+            double sum = 0;
+            for (int32_t d = 0; d < k; d++)
+                sum += (double)hzp_e4m3_to_f32(x[i * k + d]) * (double)hzp_e4m3_to_f32(w[j * k + d]);
+            sum *= (double)scale_a[i] * (double)scale_b[j];
+            if (a->accumulate)
+                sum += (double)g->host[2][i * n + j];
+            assert_true(fabs((double)got[i * n + j] - sum) < 1e-5);
+        }
+}
+
+/* Each side's scales reach the right side of the library's, which are changed over; one descriptor
+ * serves ops with other scales. */
+static void test_e4m3(void **state)
+{
+    struct rig *g = rig_open(NULL, NULL);
+    for (int i = 0; i < 6; i++) {
+        struct hzp_matmul_args a = product_e4m3(g, 12 + 8 * (i % 2), 32, 48, i / 2 % 2);
+        assert_int_equal(hzp_op_matmul(g->lane, &a), HZP_OK);
+        check_e4m3(g, &a);
+    }
+    assert_int_equal(fake_count(FAKE_PRODUCT), 6);
+    assert_int_equal(fake_count(FAKE_KERNEL), 0);
+    rig_close(g);
+}
+
+/* Few rows, shapes that are not the library's, and those it has no algorithm for, are our kernels'. */
+static void test_e4m3_by_ourselves(void **state)
+{
+    static const struct {
+        int32_t m, n, k;
+        const char *fails;
+        int error;
+    } cases[] = {{8, 32, 48, NULL, 0},
+                 {20, 24, 48, NULL, 0},
+                 {20, 32, 40, NULL, 0},
+                 {20, 32, 48, "cublasLtMatmulAlgoGetHeuristic", 15},
+                 {40, 32, 48, "cublasLtMatmul", 15}};
+    for (int i = 0; i < HZP_COUNT(cases); i++) {
+        struct rig *g = rig_open(NULL, NULL);
+        struct hzp_matmul_args a = product_e4m3(g, cases[i].m, cases[i].n, cases[i].k, 1);
+        if (cases[i].fails)
+            fake_fail(cases[i].fails, 0, cases[i].error);
+        assert_int_equal(hzp_op_matmul(g->lane, &a), HZP_OK);
+        assert_int_equal(fake_count(FAKE_PRODUCT), 0);
+        assert_int_equal(fake_count(FAKE_KERNEL), 1);
+        check_e4m3(g, &a);
+        assert_int_equal(hzp_op_matmul(g->lane, &a), HZP_OK); /* and it is not asked again */
+        assert_int_equal(fake_count(FAKE_KERNEL), 2);
+        finish(g);
+        rig_close(g);
+    }
+}
+
 /* ---- what is kept ---- */
 
 static int cache_open(void **state)
@@ -326,6 +420,8 @@ int main(void)
         cmocka_unit_test(test_shapes),
         cmocka_unit_test(test_sm_target),
         cmocka_unit_test(test_refusal),
+        cmocka_unit_test(test_e4m3),
+        cmocka_unit_test(test_e4m3_by_ourselves),
         cmocka_unit_test_setup_teardown(test_kept, cache_open, cache_close),
         cmocka_unit_test_setup_teardown(test_foreign_algorithm, cache_open, cache_close),
         cmocka_unit_test_setup_teardown(test_many, cache_open, cache_close),

@@ -46,6 +46,9 @@ def main():
         # What only lanes with a share launch.
         code |= subprocess.run([program, *sys.argv[3:], "--share=1", "--op=attn_decode"],
                                env=dict(environment, HZP_CUDA_LANES="grid")).returncode
+        # Where no instruction widens e4m3.
+        code |= subprocess.run([program, *sys.argv[3:], "--op=matmul"],
+                               env=dict(environment, HZP_EMU_SM80="1")).returncode
         launched = {int(line, 16) for line in notes}
     known = kernels(root, program)
     missing = sorted(name for address, name in known.items() if address not in launched)

@@ -112,6 +112,9 @@ int64_t hzp_emu_reduce(uint32_t mask, enum hzp_emu_reduce how, int64_t value);
 void hzp_emu_syncwarp(uint32_t mask);
 /* d += a b by m16n8k16, bf16, fragments as the PTX ISA says; the warp's lanes together. */
 void hzp_emu_mma(float *d, const uint32_t *a, const uint32_t *b);
+void hzp_emu_mma_half(float *d, const uint32_t *a, const uint32_t *b); /* of F16 */
+bool hzp_emu_has_e4m3(void); /* not as sm_80, HZP_EMU_SM80=1 */
+void hzp_emu_half_of_e4m3(uint32_t four, uint32_t *lo, uint32_t *hi);
 /* ldmatrix.x4, transposed or not. */
 void hzp_emu_load_matrices(uint32_t *ret, uint32_t at, bool transposed);
 

@@ -182,6 +182,8 @@ void emu_global_touch(uintptr_t at, size_t size, bool write, bool atomic, const 
     bool wrote;
     if (!allowed(byte, size, write, pc))
         return;
+    if (size < EMU_GRAIN) /* its neighbour may be another's by right: the two are not told apart */
+        return;
     if (atomic)
         emu_order_atomic(emu_now);
     for (size_t i = byte / EMU_GRAIN; i <= (byte + size - 1) / EMU_GRAIN; i++) {

@@ -47,6 +47,8 @@ int hzp_cuda_matmul(struct hzp_lane *lane, const void *args)
         return HZP_OK;
     if (hzp_cuda_few_fits(a))
         return hzp_cuda_matmul_few(lane, a);
+    if (a->a.type == HZP_E4M3 && hzp_cuda_e4m3_fits(a))
+        return hzp_cuda_matmul_e4m3(lane, a);
     if ((int64_t)a->c.rows * a->c.cols * depth <= MANY)
         return hzp_cuda_matmul_plain(lane, a);
     return reference(lane, args);

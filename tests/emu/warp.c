@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/emu/warp.c - what the lanes of a warp do together: the last lane to come does it for all. */
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "device/bf16.h"
+#include "device/fp8.h"
 #include "base/base.h"
 #include "tests/emu/block.h"
 
@@ -159,9 +161,17 @@ struct mma {
     const uint32_t *a, *b;
 };
 
-static float half_of(uint32_t both, int which)
+/* A bf16, or an F16: 5 bits of exponent with a bias of 15, 10 of mantissa. */
+static float half_of(uint32_t both, int which, bool f16)
 {
-    return hzp_bf16_to_f32((uint16_t)(both >> (16 * which)));
+    uint16_t half = (uint16_t)(both >> (16 * which));
+    if (!f16)
+        return hzp_bf16_to_f32(half);
+    int exponent = half >> 10 & 31, mantissa = half & 1023;
+    float x = exponent == 31 ? mantissa ? NAN : INFINITY
+                             : ldexpf((float)(exponent ? mantissa + 1024 : mantissa),
+                                      (exponent ? exponent : 1) - 25);
+    return half & 0x8000 ? -x : x;
 }
 
 /* PTX ISA, "Matrix Fragments for mma.m16n8k16": lane l, g = l / 4, q = l % 4. */
@@ -173,10 +183,10 @@ static void mma_act(struct emu_warp *warp, struct emu_fiber **lane)
         int g = l / 4, q = l % 4;
         for (int i = 0; i < 4; i++)
             for (int h = 0; h < 2; h++)
-                a[g + i % 2 * 8][2 * q + i / 2 * 8 + h] = half_of(m->a[i], h);
+                a[g + i % 2 * 8][2 * q + i / 2 * 8 + h] = half_of(m->a[i], h, warp->detail);
         for (int i = 0; i < 2; i++)
             for (int h = 0; h < 2; h++)
-                b[2 * q + i * 8 + h][g] = half_of(m->b[i], h);
+                b[2 * q + i * 8 + h][g] = half_of(m->b[i], h, warp->detail);
     }
     for (int r = 0; r < 16; r++) {
         float sum[8] = {0};
@@ -194,6 +204,33 @@ void hzp_emu_mma(float *d, const uint32_t *a, const uint32_t *b)
 {
     struct mma m = {d, a, b};
     meet(EMU_MMA, 0, ~0u, &m, mma_act, __builtin_return_address(0));
+}
+
+void hzp_emu_mma_half(float *d, const uint32_t *a, const uint32_t *b)
+{
+    struct mma m = {d, a, b};
+    meet(EMU_MMA, 1, ~0u, &m, mma_act, __builtin_return_address(0));
+}
+
+bool hzp_emu_has_e4m3(void)
+{
+    static int has = -1;
+    if (has < 0)
+        has = !getenv("HZP_EMU_SM80");
+    return has;
+}
+
+/* Through float: every e4m3 is a normal F16. */
+static uint32_t f16_of(uint8_t code)
+{
+    uint32_t bits = hzp_f32_bits(hzp_e4m3_to_f32(code)), sign = bits >> 16 & 0x8000u;
+    return bits << 1 ? sign | ((bits & 0x7fffffffu) - (112u << 23)) >> 13 : sign;
+}
+
+void hzp_emu_half_of_e4m3(uint32_t four, uint32_t *lo, uint32_t *hi)
+{
+    *lo = f16_of((uint8_t)four) | f16_of((uint8_t)(four >> 8)) << 16;
+    *hi = f16_of((uint8_t)(four >> 16)) | f16_of((uint8_t)(four >> 24)) << 16;
 }
 
 struct load {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/opcheck/cases_dense.c - embed, rmsnorm, matmul, rope, swiglu, gather, cast, fill. */
+/* tests/opcheck/cases_dense.c - embed, rmsnorm, matmul, quantize, rope, swiglu, gather, cast, fill. */
 #include <math.h>
 
 #include "tests/opcheck/opcheck.h"
@@ -58,6 +58,51 @@ static void build_matmul(struct oc_io *io, const struct oc_case *c)
     oc_args(io, &a, sizeof(a));
     oc_what(io, "%dx%dx%d %s>%s %c%c%s%s", m, n, k, oc_type_name(c->type), oc_type_name(a.c.type),
             ta ? 't' : 'n', tb ? 't' : 'n', c->p[5] ? " bias" : "", c->p[6] ? " acc" : "");
+}
+
+/* m, n, k, bias, accumulate, c has the activations' type */
+static void build_matmul_e4m3(struct oc_io *io, const struct oc_case *c)
+{
+    int32_t m = c->p[0], n = c->p[1], k = c->p[2];
+    struct hzp_matmul_args a = {.trans_b = 1, .accumulate = c->p[4]};
+    float *scale[2];
+    a.a = oc_mat(io, "a", m, k, HZP_E4M3, OC_IN);
+    a.b = oc_mat(io, "b", n, k, HZP_E4M3, OC_IN);
+    a.c = oc_mat(io, "c", m, n, c->p[5] ? c->type : HZP_F32, c->p[4] ? OC_INOUT : OC_OUT);
+    oc_fill(io, &a.a, 100, 300);
+    oc_fill(io, &a.b, 20, 300);
+    a.scale_a = scale[0] = oc_array(io, "scale_a", OC_F32, m, OC_IN);
+    a.scale_b = scale[1] = oc_array(io, "scale_b", OC_F32, n, OC_IN);
+    for (int s = 0; s < 2; s++)
+        for (int32_t i = 0; i < (s ? n : m); i++)
+            scale[s][i] = (float)(1e-4 + 0.02 * oc_uniform(io));
+    if (c->p[3]) {
+        a.bias = oc_mat(io, "bias", 1, n, c->type, OC_IN);
+        oc_fill(io, &a.bias, 1, 300);
+    }
+    if (c->p[4])
+        oc_fill(io, &a.c, 1, 300);
+    oc_args(io, &a, sizeof(a));
+    oc_what(io, "%dx%dx%d e4m3>%s%s%s", m, n, k, oc_type_name(a.c.type),
+            c->p[3] ? c->type == HZP_BF16 ? " bias bf16" : " bias f32" : "", c->p[4] ? " acc" : "");
+}
+
+/* rows, cols */
+static void build_quantize(struct oc_io *io, const struct oc_case *c)
+{
+    /* what cannot be scaled, and what is scaled least: an odd row of each */
+    static const float odd[] = {INFINITY, NAN, 1e-45f, 3e38f, 0, 1e-37f};
+    struct hzp_quantize_args a = {oc_mat(io, "x", c->p[0], c->p[1], c->type, OC_IN),
+                                  oc_mat(io, "y", c->p[0], c->p[1], HZP_E4M3, OC_OUT),
+                                  oc_array(io, "scale", OC_F32, c->p[0], OC_OUT)};
+    oc_fill(io, &a.x, 1, 300);
+    for (int32_t i = 0; i < HZP_COUNT(odd) && i + 2 < c->p[0]; i++) {
+        for (int32_t j = 0; j < c->p[1] && i > 1; j++)
+            oc_put(&a.x, i + 2, j, odd[i] * (float)(oc_uniform(io) - 0.5));
+        oc_put(&a.x, i + 2, oc_below(io, c->p[1]), odd[i]);
+    }
+    oc_args(io, &a, sizeof(a));
+    oc_what(io, "%dx%d %s", c->p[0], c->p[1], oc_type_name(c->type));
 }
 
 /* rows, heads, kv_heads, dim, norms (1 q, 2 k) */
@@ -143,6 +188,8 @@ static void build_fill(struct oc_io *io, const struct oc_case *c)
 #define EMBED(type, flags, ...) {HZP_OP_embed, build_embed, type, flags, {__VA_ARGS__}}
 #define RMSNORM(type, flags, ...) {HZP_OP_rmsnorm, build_rmsnorm, type, flags, {__VA_ARGS__}}
 #define MATMUL(type, flags, ...) {HZP_OP_matmul, build_matmul, type, flags, {__VA_ARGS__}}
+#define E4M3(type, flags, ...) {HZP_OP_matmul, build_matmul_e4m3, type, flags, {__VA_ARGS__}}
+#define QUANTIZE(type, flags, ...) {HZP_OP_quantize, build_quantize, type, flags, {__VA_ARGS__}}
 #define ROPE(type, flags, ...) {HZP_OP_rope, build_rope, type, flags, {__VA_ARGS__}}
 #define SWIGLU(type, flags, ...) {HZP_OP_swiglu, build_swiglu, type, flags, {__VA_ARGS__}}
 #define GATHER(type, flags, ...) {HZP_OP_gather, build_gather, type, flags, {__VA_ARGS__}}
@@ -207,6 +254,39 @@ const struct oc_case oc_cases_dense[] = {
     BOTH(MATMUL, OC_BENCH, 256, 2048, 2048, 0, 1, 0, 0, 1),
     BOTH(MATMUL, OC_BENCH, 256, 2048, 2048, 0, 0, 0, 0, 1),
     BOTH(MATMUL, OC_BENCH, 2048, 2048, 256, 1, 0, 0, 1, 0),
+
+    BOTH(E4M3, 0, 1, 1, 1, 0, 0, 0),
+    BOTH(E4M3, 0, 0, 8, 8, 0, 0, 0),
+    BOTH(E4M3, 0, 1, 64, 48, 0, 0, 1),
+    BOTH(E4M3, OC_GAPS, 1, 97, 129, 1, 0, 1),
+    BOTH(E4M3, 0, 1, 70, 4112, 0, 1, 0),
+    BOTH(E4M3, 0, 2, 256, 128, 1, 1, 1),
+    BOTH(E4M3, 0, 3, 99, 304, 0, 1, 1),
+    BOTH(E4M3, 0, 4, 9, 1296, 1, 1, 0),
+    BOTH(E4M3, OC_GAPS, 4, 33, 512, 0, 0, 0),
+    BOTH(E4M3, 0, 5, 64, 96, 0, 0, 1),
+    BOTH(E4M3, 0, 7, 31, 17, 1, 1, 0),
+    BOTH(E4M3, 0, 13, 40, 9008, 0, 0, 1),
+    BOTH(E4M3, 0, 24, 70, 208, 0, 1, 1),
+    BOTH(E4M3, OC_GAPS, 16, 40, 1000, 0, 0, 1),
+    BOTH(E4M3, 0, 33, 65, 144, 1, 1, 1),
+    BOTH(E4M3, 0, 65, 33, 272, 0, 1, 0),
+    BOTH(E4M3, 0, 130, 192, 256, 1, 0, 1),
+    BOTH(E4M3, OC_GAPS, 300, 47, 95, 1, 1, 1),
+    BOTH(E4M3, OC_BENCH, 1, 2048, 2048, 0, 0, 1),
+    BOTH(E4M3, OC_BENCH, 8, 2048, 2048, 0, 0, 1),
+    BOTH(E4M3, OC_BENCH, 16, 2048, 2048, 0, 0, 1),
+    BOTH(E4M3, OC_BENCH, 256, 2048, 2048, 0, 0, 1),
+
+    BOTH(QUANTIZE, 0, 1, 1),
+    BOTH(QUANTIZE, 0, 0, 8),
+    BOTH(QUANTIZE, OC_GAPS, 9, 97),
+    BOTH(QUANTIZE, 0, 8, 33),
+    BOTH(QUANTIZE, 0, 17, 256),
+    BOTH(QUANTIZE, OC_GAPS, 5, 4100),
+    BOTH(QUANTIZE, 0, 3, 8192),
+    BOTH(QUANTIZE, OC_BENCH, 8, 2048),
+    BOTH(QUANTIZE, OC_BENCH, 8192, 2048),
 
     BOTH(ROPE, 0, 1, 1, 1, 2, 0),
     BOTH(ROPE, 0, 0, 2, 1, 8, 3),

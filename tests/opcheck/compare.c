@@ -20,11 +20,23 @@ static char wrong[256];
  * neighbours, one part in 128 to 256 apart: nmse 2e-6, miss 2^-7.
  * Attention may round probabilities (and in the backward dS) to BF16 before the second product,
  * one part in 512 each: nmse 2e-5 forward, 1e-4 backward.
+ * Sums of E4M3 products: some tensor cores keep about 14 bits of them (DeepSeek-V3 report, 3.3.2),
+ * nmse 1e-6; that no code is lost is a fact of its own (facts.c).
  * Where only bits are moved, or the op list fixes the order of the sum, ref's bits are due. */
-struct oc_bound oc_bound_of(enum hzp_op op, enum oc_elem elem)
+static bool has_e4m3(const struct oc_io *io)
+{
+    for (int b = 0; b < io->bufs; b++)
+        if (io->buf[b].elem == OC_E4M3)
+            return true;
+    return false;
+}
+
+struct oc_bound oc_bound_of(const struct oc_io *io, enum hzp_op op, enum oc_elem elem)
 {
     if (elem != OC_F32 && elem != OC_BF16 && elem != OC_F64)
         return (struct oc_bound){0, 0};
+    if (op == HZP_OP_matmul && has_e4m3(io))
+        return elem == OC_BF16 ? (struct oc_bound){3e-6, 0.01} : (struct oc_bound){1e-6, 0.004};
     switch (op) {
     case HZP_OP_embed:
     case HZP_OP_kv_append:
@@ -32,6 +44,7 @@ struct oc_bound oc_bound_of(enum hzp_op op, enum oc_elem elem)
     case HZP_OP_embed_bwd:
     case HZP_OP_cast:
     case HZP_OP_fill:
+    case HZP_OP_quantize:
         return (struct oc_bound){0, 0};
     case HZP_OP_attn_decode:
     case HZP_OP_attn_prefill:
@@ -95,7 +108,7 @@ static const char *compare_output(const struct oc_io *io, enum hzp_op op, const 
                                   const uint8_t *ref, const uint8_t *got, double *err)
 {
     size_t size = oc_elem_size(buf->elem);
-    struct oc_bound bound = oc_bound_of(op, buf->low_half >= 0 ? OC_F32 : buf->elem);
+    struct oc_bound bound = oc_bound_of(io, op, buf->low_half >= 0 ? OC_F32 : buf->elem);
     double diff2 = 0, ref2 = 0, worst = 0;
     int64_t count = 0;
 

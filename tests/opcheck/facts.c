@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "device/fp8.h"
 #include "device/philox.h"
 #include "tests/opcheck/opcheck.h"
 
@@ -372,6 +373,76 @@ static int fact_audit(struct oc_target *target, struct oc_io *io, uint8_t *resul
     return verdict(target, "audit", "known value", broken);
 }
 
+/* Every code but NaN, times 1 and by scales that are powers of two: what comes out is the code's value
+ * to the bit, in whichever way so many rows are multiplied. */
+static int fact_codes(struct oc_target *target, struct oc_io *io, uint8_t *result)
+{
+    enum { N = 254, K = 48 };
+    static const int32_t rows[] = {1, 3, 9, 40, 129};
+    const char *broken = NULL;
+    for (int t = 0; t < HZP_COUNT(rows) && !broken; t++) {
+        int32_t m = rows[t];
+        oc_io_reset(io, 11, false);
+        struct hzp_mat a = oc_mat(io, "a", m, K, HZP_E4M3, OC_IN);
+        struct hzp_mat b = oc_mat(io, "b", N, K, HZP_E4M3, OC_IN);
+        struct hzp_mat c = oc_mat(io, "c", m, N, HZP_F32, OC_OUT);
+        float *scale_a = oc_array(io, "scale_a", OC_F32, m, OC_IN);
+        float *scale_b = oc_array(io, "scale_b", OC_F32, N, OC_IN);
+        memset(a.ptr, 0, (size_t)m * K);
+        for (int32_t i = 0; i < m; i++) {
+            ((uint8_t *)a.ptr)[i * K + i % K] = 0x38; /* 1 */
+            scale_a[i] = i % 2 ? 0.5f : 2;
+        }
+        for (int32_t j = 0; j < N; j++) {
+            memset((uint8_t *)b.ptr + j * K, j < 127 ? j : j + 1, K);
+            scale_b[j] = 0x1p-7f;
+        }
+        struct hzp_matmul_args args = {.a = a, .b = b, .c = c, .scale_a = scale_a,
+                                       .scale_b = scale_b, .trans_b = 1};
+        oc_args(io, &args, sizeof(args));
+        if (oc_target_run(target, HZP_OP_matmul, io, result) < 0)
+            broken = "the device failed";
+        for (int32_t i = 0; i < m && !broken; i++)
+            for (int32_t j = 0; j < N && !broken; j++) {
+                float want = hzp_e4m3_to_f32((uint8_t)(j < 127 ? j : j + 1)) * scale_a[i] * 0x1p-7f;
+                if (((float *)result_at(io, result, c.ptr))[i * N + j] != want)
+                    broken = "a code times 1 is not its value";
+            }
+    }
+    return verdict(target, "matmul", "every e4m3 code times 1", broken);
+}
+
+/* Every value half way between two codes, the codes themselves, and what lies a step beside. */
+static int fact_rounding(struct oc_target *target, struct oc_io *io, uint8_t *result)
+{
+    enum { N = 127 * 4 * 2 };
+    const char *broken = NULL;
+    uint8_t want[N];
+    oc_io_reset(io, 12, false);
+    struct hzp_quantize_args a = {oc_mat(io, "x", 1, N, HZP_F32, OC_IN),
+                                  oc_mat(io, "y", 1, N, HZP_E4M3, OC_OUT),
+                                  oc_array(io, "scale", OC_F32, 1, OC_OUT)};
+    for (int i = 0; i < N; i++) {
+        int code = i / 8, up = HZP_MIN(code + 1, 0x7e);
+        float x = hzp_e4m3_to_f32((uint8_t)code), y = hzp_e4m3_to_f32((uint8_t)up);
+        float middle = (x + y) / 2, sign = i % 2 ? -1.0f : 1.0f;
+        const float at[] = {x, nextafterf(middle, 0), middle, nextafterf(middle, 448)};
+        const int to[] = {code, code, code % 2 ? up : code, up};
+        ((float *)a.x.ptr)[i] = sign * at[i / 2 % 4];
+        want[i] = (uint8_t)(to[i / 2 % 4] | (i % 2 ? 0x80 : 0));
+        if (code == 0x7e)
+            want[i] = (uint8_t)(code | (i % 2 ? 0x80 : 0));
+    }
+    oc_args(io, &a, sizeof(a));
+    if (oc_target_run(target, HZP_OP_quantize, io, result) < 0)
+        broken = "the device failed";
+    else if (*(float *)result_at(io, result, a.scale) != 1)
+        broken = "448 is not scaled by 1";
+    else if (memcmp(result_at(io, result, a.y.ptr), want, N) != 0)
+        broken = "not to nearest, ties to even";
+    return verdict(target, "quantize", "ties and neighbours of every code", broken);
+}
+
 int oc_facts(struct oc_target *target, const char *pattern, bool slow)
 {
     struct oc_io *io = oc_io_create();
@@ -383,6 +454,10 @@ int oc_facts(struct oc_target *target, const char *pattern, bool slow)
         failures += fact_by_hand(target, io, result);
         failures += fact_alone(target, io, result);
     }
+    if (oc_wanted(pattern, HZP_OP_matmul))
+        failures += fact_codes(target, io, result);
+    if (oc_wanted(pattern, HZP_OP_quantize))
+        failures += fact_rounding(target, io, result);
     if (oc_wanted(pattern, HZP_OP_adamw)) {
         failures += fact_master(target, io, result);
         failures += fact_same_master(target, io, result);

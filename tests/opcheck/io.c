@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 
 #include "base/arena.h"
-#include "device/bf16.h"
+#include "device/fp8.h"
 #include "device/philox.h"
 #include "tests/opcheck/opcheck.h"
 
@@ -42,13 +42,13 @@ void oc_io_reset(struct oc_io *io, uint64_t seed, bool gaps)
 
 size_t oc_elem_size(enum oc_elem elem)
 {
-    static const size_t sizes[] = {4, 2, 2, 4, 8, 8, 1};
+    static const size_t sizes[] = {4, 2, 2, 4, 8, 8, 1, 1};
     return sizes[elem];
 }
 
 const char *oc_type_name(enum hzp_dtype type)
 {
-    static const char *const names[] = {"f32", "bf16", "i16", "i32"};
+    static const char *const names[] = {"f32", "bf16", "i16", "i32", "e4m3"};
     return names[type];
 }
 
@@ -69,7 +69,7 @@ static struct oc_buf *buf_add(struct oc_io *io, struct oc_buf buf, size_t shift)
 struct hzp_mat oc_mat(struct oc_io *io, const char *name, int32_t rows, int32_t cols,
                       enum hzp_dtype type, enum oc_role role)
 {
-    static const enum oc_elem elems[] = {OC_F32, OC_BF16, OC_I16, OC_I32};
+    static const enum oc_elem elems[] = {OC_F32, OC_BF16, OC_I16, OC_I32, OC_E4M3};
     int32_t stride = io->gaps ? cols + 5 : cols;
     size_t shift = io->gaps ? hzp_dtype_size(type) : 0;
     struct oc_buf *buf = buf_add(io, (struct oc_buf){name, elems[type], role, rows, cols, stride,
@@ -137,7 +137,9 @@ double oc_normal(struct oc_io *io)
 void oc_put(const struct hzp_mat *m, int32_t r, int32_t c, float value)
 {
     size_t i = (size_t)r * (size_t)m->stride + (size_t)c;
-    if (m->type == HZP_BF16)
+    if (m->type == HZP_E4M3)
+        ((uint8_t *)m->ptr)[i] = hzp_e4m3_from_f32(value);
+    else if (m->type == HZP_BF16)
         ((uint16_t *)m->ptr)[i] = hzp_bf16_from_f32(value);
     else
         ((float *)m->ptr)[i] = value;
@@ -146,6 +148,8 @@ void oc_put(const struct hzp_mat *m, int32_t r, int32_t c, float value)
 float oc_get(const struct hzp_mat *m, int32_t r, int32_t c)
 {
     size_t i = (size_t)r * (size_t)m->stride + (size_t)c;
+    if (m->type == HZP_E4M3)
+        return hzp_e4m3_to_f32(((uint8_t *)m->ptr)[i]);
     return m->type == HZP_BF16 ? hzp_bf16_to_f32(((uint16_t *)m->ptr)[i]) : ((float *)m->ptr)[i];
 }
 

@@ -17,7 +17,7 @@
 
 enum { OC_BUFS_MAX = 24, OC_ARGS_MAX = 512, OC_PARAMS = 9 };
 
-enum oc_elem { OC_F32, OC_BF16, OC_I16, OC_I32, OC_F64, OC_U64, OC_BYTES };
+enum oc_elem { OC_F32, OC_BF16, OC_I16, OC_I32, OC_F64, OC_U64, OC_BYTES, OC_E4M3 };
 enum oc_role { OC_IN, OC_OUT, OC_INOUT, OC_SCRATCH /* undefined afterwards */ };
 
 struct oc_buf {
@@ -64,7 +64,7 @@ extern const struct oc_case oc_cases_dense[], oc_cases_attn[], oc_cases_sample[]
 struct oc_bound {
     double nmse, miss;
 };
-struct oc_bound oc_bound_of(enum hzp_op op, enum oc_elem elem);
+struct oc_bound oc_bound_of(const struct oc_io *io, enum hzp_op op, enum oc_elem elem);
 
 /* io.c */
 struct oc_io *oc_io_create(void);

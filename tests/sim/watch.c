@@ -24,10 +24,15 @@ int sim_alloc(struct hzp_device *dev, enum hzp_mem where, size_t size, void **re
     return HZP_OK;
 }
 
+static bool is_of(const struct sim_world *w, int32_t slot, const struct hzp_version *v)
+{
+    return w->slot[slot].begin == (char *)v->base || w->slot[slot].begin == (char *)v->fp8;
+}
+
 static void note_version(struct sim_world *w, struct hzp_version *v)
 {
     for (int32_t i = 0; i < w->slots_seen; i++)
-        if (w->slot[i].begin == (char *)v->base)
+        if (is_of(w, i, v))
             w->slot[i].version = v;
 }
 
@@ -46,9 +51,8 @@ static void check_versions_touched(struct sim_world *w, enum hzp_op op, const vo
             struct hzp_version *v = w->slot[i].version;
             bool draft = !v || v->record.state == HZP_VERSION_DRAFT;
             for (int l = 0; l < 2 && access[k].writes; l++)
-                SIM_CHECK(w, w->leg[l].served || (char *)w->leg[l].version->base != w->slot[i].begin,
-                          "version written", "%s writes what a step under way reads",
-                          hzp_op_name(op));
+                SIM_CHECK(w, w->leg[l].served || !is_of(w, i, w->leg[l].version), "version written",
+                          "%s writes what a step under way reads", hzp_op_name(op));
             if (access[k].writes)
                 SIM_CHECK(w, train && draft, "version written", "%s writes a version that %s",
                           hzp_op_name(op), draft ? "is a draft, but serves" : "is no draft");
@@ -64,11 +68,14 @@ static void check_versions_touched(struct sim_world *w, enum hzp_op op, const vo
 
 /* --- Faults ----------------------------------------------------------------------------------- */
 
-static char *other_slot(struct sim_world *w, const void *base)
+/* The same place in another slot. */
+static char *other_slot(struct sim_world *w, char *at)
 {
     for (int32_t i = 0; i < w->slots_seen; i++)
-        if (w->slot[i].begin != (const char *)base)
-            return w->slot[i].begin;
+        for (int32_t j = 0; j < w->slots_seen; j++)
+            if (at >= w->slot[i].begin && at < w->slot[i].end && i != j &&
+                w->slot[j].end - w->slot[j].begin == w->slot[i].end - w->slot[i].begin)
+                return w->slot[j].begin + (at - w->slot[i].begin);
     return NULL;
 }
 
@@ -82,7 +89,7 @@ static const void *sabotaged(struct sim_world *w, enum hzp_op op, const void *ar
     char *base = w->step->version->base;
     if (w->sabotage == SIM_TWO_VERSIONS && op == HZP_OP_matmul && !train && w->turn > 300) {
         matmul = *(const struct hzp_matmul_args *)args;
-        matmul.b.ptr = other_slot(w, base) + ((char *)matmul.b.ptr - base);
+        matmul.b.ptr = other_slot(w, matmul.b.ptr);
         return &matmul;
     }
     if (w->sabotage == SIM_WRONG_ID && op == HZP_OP_gather) {
@@ -100,6 +107,7 @@ static const void *sabotaged(struct sim_world *w, enum hzp_op op, const void *ar
     if (w->sabotage == SIM_PUBLISH_INSIDE && !train && w->step_ops == 5 && w->turn > 200 &&
         hzp_weights_begin(w->weights, &w->stray) == HZP_OK) {
         w->stray->record.optimizer_step = w->step->version->record.optimizer_step;
+        w->stray->fp8_made = true;
         hzp_weights_publish(w->weights, w->stray, w->step->number);
     }
     return args;

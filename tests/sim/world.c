@@ -196,6 +196,7 @@ static void open_weights(struct sim_world *w)
         .norm_eps = 1e-5f, .rope_theta = 10000, .tied = w->seed % 2, .disk_type = HZP_F32,
         .bos = -1, .eos = {SIM_EOS}, .eos_count = 1};
     struct hzp_weights_config store = {.type = w->seed % 3 ? HZP_F32 : HZP_BF16,
+                                       .fp8 = w->seed % 4 == 2,
                                        .slots = w->slots,
                                        .max_staleness = w->max_staleness,
                                        .first_id = 1 + w->seed};
@@ -206,6 +207,7 @@ static void open_weights(struct sim_world *w)
     MUST(hzp_model_create(w->dev, w->weights, w->positions, &w->model));
     struct hzp_version *draft;
     MUST(hzp_weights_begin(w->weights, &draft));
+    MUST(hzp_version_quantize(w->weights, draft));
     hzp_weights_publish(w->weights, draft, 0);
     if (w->sabotage == SIM_STALE)
         hzp_weights_set_max_staleness(w->weights, w->max_staleness + 2);

@@ -24,10 +24,11 @@
 #include "serve/scheduler.h"
 #include "tests/serve/seeded.h"
 #include "train/trainer.h"
+#include "weights/fp8.h"
 
 #include <stdio.h>
 
-enum { SIM_VOCAB = 64, SIM_EOS = 2, SIM_SLOTS_MAX = 4, SIM_HELD_MAX = 2 };
+enum { SIM_VOCAB = 64, SIM_EOS = 2, SIM_SLOTS_MAX = 8, SIM_HELD_MAX = 2 };
 
 /* What may be broken on purpose, to see that it is noticed. */
 enum sim_sabotage {

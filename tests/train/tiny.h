@@ -9,6 +9,7 @@
 
 #include "nanobatch/loop.h"
 #include "train/trainer.h"
+#include "weights/fp8.h"
 #include "weights/model_dir.h"
 
 #include <setjmp.h>
@@ -30,7 +31,7 @@ struct tiny_config {
     struct hzp_sample_queue_config queue;
     uint64_t idle_ns;         /* 1: one item a step */
     struct hzp_source *other; /* a source before the trainer, or NULL */
-    bool untied;
+    bool untied, fp8;
 };
 
 struct tiny {
@@ -85,7 +86,8 @@ static inline struct tiny *tiny_open(const struct tiny_config *config)
         .heads = {.heads = 4, .kv_heads = 2, .dim = 4}, .positions = 64, .norm_eps = 1e-5f,
         .rope_theta = 10000, .tied = !config->untied, .disk_type = HZP_F32, .bos = -1};
     hzp_layout_make(&model, &t->layout);
-    struct hzp_weights_config weights = {.type = config->type, .slots = config->slots,
+    struct hzp_weights_config weights = {.type = config->type, .fp8 = config->fp8,
+                                         .slots = config->slots,
                                          .max_staleness = config->max_staleness, .first_id = 1};
     TINY_MUST(hzp_weights_create(t->dev, &t->layout, &weights, &t->weights));
     TINY_MUST(hzp_model_create(t->dev, t->weights, 64, &t->model));
@@ -107,6 +109,7 @@ static inline struct tiny *tiny_open(const struct tiny_config *config)
 
 static inline void tiny_publish(struct tiny *t)
 {
+    assert_int_equal(hzp_version_quantize(t->weights, t->draft), HZP_OK);
     hzp_weights_publish(t->weights, t->draft, 0);
     t->draft = NULL;
 }

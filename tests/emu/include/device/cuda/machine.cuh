@@ -9,6 +9,7 @@
 #include <cuda_runtime.h>
 
 #include "device/cuda/cuda.h"
+#include "device/fp8.h"
 
 #define HZP_SHARED(type, name, ...)                                                                \
     using name##_is = type __VA_ARGS__;                                                            \
@@ -51,6 +52,33 @@ static inline void mma(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uin
 {
     uint32_t a[4] = {a0, a1, a2, a3}, b[2] = {b0, b1};
     hzp_emu_mma(d, a, b);
+}
+
+static inline void mma_half(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                            uint32_t b1)
+{
+    uint32_t a[4] = {a0, a1, a2, a3}, b[2] = {b0, b1};
+    hzp_emu_mma_half(d, a, b);
+}
+
+static inline uint32_t e4m3_pair(float lo, float hi)
+{
+    return hzp_e4m3_from_f32(lo) | (uint32_t)hzp_e4m3_from_f32(hi) << 8;
+}
+
+static inline bool has_e4m3(void)
+{
+    return hzp_emu_has_e4m3();
+}
+
+static inline void half_of_e4m3(uint32_t four, uint32_t &lo, uint32_t &hi)
+{
+    hzp_emu_half_of_e4m3(four, &lo, &hi);
+}
+
+static inline uint4 load_once(const void *p)
+{
+    return *(const uint4 *)p;
 }
 
 static inline void load_matrices(uint32_t (&r)[4], uint32_t at)

@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/cuda/fp8.cu - rows to e4m3, and products of e4m3: of few rows, and those that cuBLASLt refuses
+ * (all of them before sm_90, some shapes there).
+ *
+ * Tensor cores are given F16: every e4m3 is one, so operands and products are exact, and sums are mma's
+ * in F32.  Where no instruction widens, the bits of an e4m3 moved down by one below the sign do: they are
+ * the F16 of 2^-8 times its value, subnormals too, and 2^16 is put back at the end.  mma sums over k in
+ * any order as long as both operands keep to it: a lane's four elements in a row are four neighbours in
+ * memory.
+ */
+#include "device/cuda/tensor.cuh"
+
+#include "device/fp8.h"
+
+/* ---- y, scale = x ---- */
+
+enum { THREADS = 256 };
+
+static __device__ inline uint32_t block_largest(uint32_t x)
+{
+    HZP_SHARED(uint32_t, part, [32]);
+    int warp = threadIdx.x / 32, warps = blockDim.x / 32;
+#pragma unroll
+    for (int m = 16; m > 0; m /= 2) {
+        uint32_t other = __shfl_xor_sync(~0u, x, m);
+        x = other > x ? other : x;
+    }
+    if (threadIdx.x % 32 == 0)
+        part[warp] = x;
+    __syncthreads();
+    for (int i = 0; i < warps; i++)
+        x = part[i] > x ? part[i] : x;
+    return x;
+}
+
+template <int N> static __device__ __forceinline__ void store_codes(uint8_t *y, const float (&q)[N])
+{
+    if constexpr (N == 1) {
+        *y = (uint8_t)e4m3_pair(q[0], 0);
+    } else {
+        uint2 v = make_uint2(e4m3_pair(q[0], q[1]) | e4m3_pair(q[2], q[3]) << 16,
+                             e4m3_pair(q[4], q[5]) | e4m3_pair(q[6], q[7]) << 16);
+        *reinterpret_cast<uint2 *>(y) = v;
+    }
+}
+
+/* A block a row: it is read twice, the second time from a cache. */
+template <class T, int N> static __global__ void quantize(struct hzp_quantize_args a)
+{
+    int r = blockIdx.x;
+    const T *x = row_of<T>(a.x, r);
+    uint8_t *y = row_of<uint8_t>(a.y, r);
+    uint32_t largest = 0;
+    for (int c = threadIdx.x * N; c < a.x.cols; c += blockDim.x * N) {
+        float v[N];
+        load_n(x + c, v);
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            uint32_t bits = __float_as_uint(v[k]) & 0x7fffffffu;
+            largest = bits > largest ? bits : largest;
+        }
+    }
+    largest = block_largest(largest);
+    float scale = hzp_e4m3_scale(largest);
+    bool none = largest >= 0x7f800000u;
+    for (int c = threadIdx.x * N; c < a.x.cols; c += blockDim.x * N) {
+        float v[N];
+        load_n(x + c, v);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            v[k] = none ? 0 : v[k] / scale;
+        store_codes(y + c, v);
+    }
+    if (threadIdx.x == 0)
+        a.scale[r] = scale;
+}
+
+static bool wide_codes(const struct hzp_mat *m)
+{
+    return (uintptr_t)m->ptr % 8 == 0 && (m->rows <= 1 || m->stride % 8 == 0);
+}
+
+extern "C" int hzp_cuda_quantize(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_quantize_args *a = (const struct hzp_quantize_args *)args;
+    if (a->x.rows == 0)
+        return HZP_OK;
+    return with_type(a->x.type, [&](auto *t) {
+        using T = elem_of<decltype(t)>;
+        if (wide(&a->x) && wide_codes(&a->y)) {
+            int threads = HZP_MAX(32, HZP_MIN(512, HZP_ROUND_UP(a->x.cols / 8, 32)));
+            start(lane, a->x.rows, threads, 0, quantize<T, 8>, *a);
+        } else {
+            start(lane, a->x.rows, THREADS, 0, quantize<T, 1>, *a);
+        }
+        return hzp_cuda_launched(lane, "quantize");
+    });
+}
+
+/* ---- products ---- */
+
+/* Four e4m3 as two pairs of F16, in the unit that `back` is for. */
+static __device__ __forceinline__ void widen(uint32_t four, uint32_t &lo, uint32_t &hi)
+{
+    if (has_e4m3()) {
+        half_of_e4m3(four, lo, hi);
+        return;
+    }
+    uint32_t top = (four & 0x80808080u) | (four >> 1 & 0x3f3f3f3fu), low = four << 7 & 0x80808080u;
+    lo = __byte_perm(low, top, 0x5140);
+    hi = __byte_perm(low, top, 0x7362);
+}
+
+/* From a sum to the sum of products of values. */
+static __device__ __forceinline__ float back(float sum)
+{
+    return has_e4m3() ? sum : sum * 65536;
+}
+
+/* Few rows: memory is all that counts.  A warp has 16 rows of W, which are mma's rows, over every
+ * SLICES-th 64 elements of k; x's rows are its columns, 8 NT of them.  The block adds the slices up, in
+ * order.  A lane's 16 bytes are its elements of four mma. */
+enum { SLICES = 8, FEW_COLS = 16, FEW_DEPTH = 64, FEW_STRIDE = SLICES * FEW_DEPTH, FEW_AHEAD = 4 };
+
+static __device__ __forceinline__ uint4 load_codes(const uint8_t *p, bool there)
+{
+    return there ? *reinterpret_cast<const uint4 *>(p) : make_uint4(0, 0, 0, 0);
+}
+
+static __device__ __forceinline__ uint4 load_weights(const uint8_t *p, bool there)
+{
+    return there ? load_once(p) : make_uint4(0, 0, 0, 0);
+}
+
+static __device__ __forceinline__ uint32_t word_of(const uint4 &v, int i)
+{
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+template <int NT>
+static __device__ __forceinline__ void add_few(float (&sum)[NT][4], const uint4 (&w)[2],
+                                               const uint4 (&x)[NT])
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        uint32_t lo[2], hi[2], x_lo, x_hi;
+        widen(word_of(w[0], i), lo[0], hi[0]);
+        widen(word_of(w[1], i), lo[1], hi[1]);
+#pragma unroll
+        for (int t = 0; t < NT; t++) {
+            widen(word_of(x[t], i), x_lo, x_hi);
+            mma_half(sum[t], lo[0], lo[1], hi[0], hi[1], x_lo, x_hi);
+        }
+    }
+}
+
+/* S steps from k on, all their weights on the way at once; beyond `end` are zeros. */
+template <int NT, int S>
+static __device__ __forceinline__ void add_slices(float (&sum)[NT][4], const uint8_t *(&w)[2],
+                                                  const uint8_t *(&x)[NT], int k, int end)
+{
+    uint4 weights[S][2];
+#pragma unroll
+    for (int s = 0; s < S; s++)
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            weights[s][i] = load_weights(w[i] + k + s * FEW_STRIDE, S > 1 || k < end);
+#pragma unroll
+    for (int s = 0; s < S; s++) {
+        uint4 in[NT];
+#pragma unroll
+        for (int t = 0; t < NT; t++)
+            in[t] = load_codes(x[t] + k + s * FEW_STRIDE, S > 1 || k < end);
+        add_few<NT>(sum, weights[s], in);
+    }
+}
+
+template <int NT, class U>
+static __global__ void __launch_bounds__(SLICES * 32) few_e4m3(struct hzp_matmul_args a, int depth)
+{
+    HZP_SHARED(float, part, [SLICES][NT][32][4]);
+    int lane = threadIdx.x % 32, slice = threadIdx.x / 32, g = lane / 4, q = lane % 4;
+    int n0 = blockIdx.x * FEW_COLS;
+    const uint8_t *w[2], *x[NT];
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        w[i] = row_of<uint8_t>(a.b, min(n0 + g + 8 * i, a.c.cols - 1));
+#pragma unroll
+    for (int t = 0; t < NT; t++)
+        x[t] = row_of<uint8_t>(a.a, min(8 * t + g, a.c.rows - 1));
+    float sum[NT][4] = {};
+    int k0 = slice * FEW_DEPTH;
+    for (; k0 + (FEW_AHEAD - 1) * FEW_STRIDE + FEW_DEPTH <= depth; k0 += FEW_AHEAD * FEW_STRIDE)
+        add_slices<NT, FEW_AHEAD>(sum, w, x, k0 + 16 * q, depth);
+    for (; k0 < depth; k0 += FEW_STRIDE)
+        add_slices<NT, 1>(sum, w, x, k0 + 16 * q, depth);
+#pragma unroll
+    for (int t = 0; t < NT; t++)
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            part[slice][t][lane][j] = sum[t][j];
+    __syncthreads();
+    for (int e = threadIdx.x; e < NT * 128; e += SLICES * 32) {
+        int t = e / 128, l = e / 4 % 32, j = e % 4;
+        int m = 8 * t + 2 * (l % 4) + j % 2, n = n0 + l / 4 + j / 2 * 8;
+        float y = 0;
+        for (int s = 0; s < SLICES; s++)
+            y += part[s][t][l][j];
+        if (m < a.c.rows && n < a.c.cols)
+            store_product<U>(a, m, n, back(y));
+    }
+}
+
+/* More rows: tiles of both in shared memory, one step of k ahead; four warps of 64 rows of x by 32 of W.
+ */
+enum { TILE_ROWS = 128, TILE_COLS = 64, TILE_DEPTH = 128, TILE_STAGES = 2, TILE_THREADS = 128,
+       STAGE = (TILE_ROWS + TILE_COLS) * TILE_DEPTH };
+
+static __device__ __forceinline__ void load_tiles(const struct hzp_matmul_args &a, int depth,
+                                                  uint32_t stage, int m0, int n0, int k0)
+{
+    for (int i = threadIdx.x; i < (TILE_ROWS + TILE_COLS) * 8; i += TILE_THREADS) {
+        int r = i / 8, c = i % 8, k = k0 + 16 * c;
+        bool of_x = r < TILE_ROWS;
+        int row = of_x ? m0 + r : n0 + r - TILE_ROWS, rows = of_x ? a.c.rows : a.c.cols;
+        bool there = row < rows && k < depth;
+        const uint8_t *from = row_of<uint8_t>(of_x ? a.a : a.b, there ? row : 0) + (there ? k : 0);
+        uint32_t at = of_x ? tile_at<TILE_DEPTH / 2>(r, c)
+                           : TILE_ROWS * TILE_DEPTH + tile_at<TILE_DEPTH / 2>(r - TILE_ROWS, c);
+        copy_async(stage + at, from, there);
+    }
+    copy_commit();
+}
+
+/* One step of k of a warp's part. */
+static __device__ __forceinline__ void add_tiles(float (&sum)[4][4][4], uint32_t stage, int row0,
+                                                 int col0)
+{
+    uint32_t w_tile = stage + TILE_ROWS * TILE_DEPTH;
+#pragma unroll 1
+    for (int k = 0; k < TILE_DEPTH / 32; k++) {
+        uint32_t x[4][4], w[2][4];
+#pragma unroll
+        for (int m = 0; m < 4; m++)
+            load_a<TILE_DEPTH / 2>(x[m], stage, row0 + 16 * m, k);
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+            load_b_rows<TILE_DEPTH / 2>(w[n], w_tile, col0 + 16 * n, k);
+#pragma unroll
+        for (int h = 0; h < 2; h++) { /* 16 elements of k each */
+            uint32_t lo[2], hi[2], b[4][2];
+#pragma unroll
+            for (int n = 0; n < 4; n++)
+                widen(w[n / 2][n % 2 * 2 + h], b[n][0], b[n][1]);
+#pragma unroll
+            for (int m = 0; m < 4; m++) {
+                widen(x[m][2 * h], lo[0], hi[0]);
+                widen(x[m][2 * h + 1], lo[1], hi[1]);
+#pragma unroll
+                for (int n = 0; n < 4; n++)
+                    mma_half(sum[m][n], lo[0], lo[1], hi[0], hi[1], b[n][0], b[n][1]);
+            }
+        }
+    }
+}
+
+template <class U>
+static __global__ void __launch_bounds__(TILE_THREADS) tiles_e4m3(struct hzp_matmul_args a, int depth)
+{
+    HZP_SHARED_DYNAMIC(unsigned char, memory);
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int m0 = blockIdx.y * TILE_ROWS, n0 = blockIdx.x * TILE_COLS;
+    int row0 = warp / 2 * 64, col0 = warp % 2 * 32;
+    int steps = (depth + TILE_DEPTH - 1) / TILE_DEPTH;
+    uint32_t stage = shared_at(memory);
+    float sum[4][4][4] = {};
+    load_tiles(a, depth, stage, m0, n0, 0);
+    for (int s = 0; s < steps; s++) {
+        if (s + 1 < steps) {
+            load_tiles(a, depth, stage + (s + 1) % TILE_STAGES * STAGE, m0, n0, (s + 1) * TILE_DEPTH);
+            copy_wait<1>();
+        } else {
+            copy_wait<0>();
+        }
+        __syncthreads();
+        add_tiles(sum, stage + s % TILE_STAGES * STAGE, row0, col0);
+        __syncthreads();
+    }
+#pragma unroll
+    for (int m = 0; m < 4; m++)
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                int r = m0 + row0 + 16 * m + lane / 4 + j / 2 * 8;
+                int c = n0 + col0 + 8 * n + lane % 4 * 2 + j % 2;
+                if (r < a.c.rows && c < a.c.cols)
+                    store_product<U>(a, r, c, back(sum[m][n][j]));
+            }
+}
+
+extern "C" bool hzp_cuda_e4m3_fits(const struct hzp_matmul_args *a)
+{
+    const struct hzp_mat *mat[] = {&a->a, &a->b};
+    for (int i = 0; i < 2; i++)
+        if ((uintptr_t)mat[i]->ptr % 16 != 0 || mat[i]->cols % 16 != 0 ||
+            (mat[i]->rows > 1 && mat[i]->stride % 16 != 0))
+            return false;
+    return a->a.type == HZP_E4M3;
+}
+
+template <class U> static int product_e4m3(struct hzp_lane *lane, const struct hzp_matmul_args *a)
+{
+    unsigned blocks = (unsigned)HZP_DIV_UP(a->c.cols, (int)FEW_COLS);
+    int depth = a->a.cols, rows = a->c.rows;
+    if (rows <= 8) {
+        start(lane, blocks, SLICES * 32, 0, few_e4m3<1, U>, *a, depth);
+    } else if (rows <= 16) {
+        start(lane, blocks, SLICES * 32, 0, few_e4m3<2, U>, *a, depth);
+    } else if (rows <= 32) {
+        start(lane, blocks, SLICES * 32, 0, few_e4m3<4, U>, *a, depth);
+    } else {
+        dim3 grid((unsigned)HZP_DIV_UP(a->c.cols, (int)TILE_COLS),
+                  (unsigned)HZP_DIV_UP(rows, (int)TILE_ROWS));
+        start(lane, grid, TILE_THREADS, TILE_STAGES * STAGE, tiles_e4m3<U>, *a, depth);
+    }
+    return hzp_cuda_launched(lane, "matmul of e4m3");
+}
+
+extern "C" int hzp_cuda_matmul_e4m3(struct hzp_lane *lane, const struct hzp_matmul_args *a)
+{
+    return a->c.type == HZP_BF16 ? product_e4m3<uint16_t>(lane, a) : product_e4m3<float>(lane, a);
+}
