@@ -165,9 +165,11 @@ int hzp_measure_create(struct hzp_rig *rig, struct hzp_tables *tables, struct hz
     for (; m->pass < PASSES; m->pass++) {
         list_steps(m);
         list_training(m);
+        if (m->pass == 1)
+            add_part(m, (struct part){.what = BETWEEN});
+        if (m->pass > 0)
+            list_pairs(m);
     }
-    add_part(m, (struct part){.what = BETWEEN});
-    list_pairs(m);
     tables->parts_done = HZP_MIN(tables->parts_done, tables->parts);
     *ret = m;
     return HZP_OK;
@@ -499,7 +501,7 @@ int hzp_measure_next(struct hzp_measure *m)
     else if (p->what == BETWEEN)
         HZP_TRY(measure_between(m));
     else if (p->what == PAIR)
-        HZP_TRY(hzp_pair_measure(m->rig, t, p->a, p->b));
+        HZP_TRY(hzp_pair_measure(m->rig, t, p->a, p->b, p->pass > 1));
     else
         HZP_TRY(measure_chain(m, p));
     t->parts_done++;

@@ -9,13 +9,13 @@
 enum {
     LIST_MAX = 64,    /* items of a side, over and over */
     ISSUED_MAX = 900, /* at a time, of each side: both fit a lane's queue */
-    ROUNDS = 5, ROUNDS_MIN = 3,
+    ROUNDS = 3, ROUNDS_MIN = 2,
     DECODES = 32, PROMPT = 128, MICRO = 256, /* rows of the steps the items are taken from */
 };
 
 /* So long both sides run, about; and so long a pair's rounds take, if they are more than the fewest. */
 static const double window_ns = 25e6;
-static const uint64_t rounds_ns = 900000000;
+static const uint64_t rounds_ns = 500000000;
 
 struct side {
     struct hzp_lane *lane;
@@ -218,9 +218,8 @@ static int measure_round(struct pair *p, double *ret_a, double *ret_b)
 
 /* The median of a few rounds. */
 static int measure(struct pair *p, struct hzp_tables *t, enum hzp_class a, enum hzp_class b,
-                   int32_t units_a, int32_t units_b)
+                   const int32_t units[2], bool better)
 {
-    int32_t units[] = {units_a, units_b};
     double rate[2][ROUNDS];
     for (int i = 0; i < 2; i++)
         HZP_TRY(hzp_lane_set_share(p->side[i].lane, units[i]));
@@ -237,10 +236,14 @@ static int measure(struct pair *p, struct hzp_tables *t, enum hzp_class a, enum 
     }
     for (int i = 0; i < 2; i++)
         qsort(rate[i], (size_t)rounds, sizeof(double), by_value);
-    struct hzp_rate found = {(uint8_t)a, (uint8_t)b, (int16_t)units_a, (int16_t)units_b,
+    struct hzp_rate found = {(uint8_t)a, (uint8_t)b, (int16_t)units[0], (int16_t)units[1],
                              rate[0][rounds / 2], rate[1][rounds / 2]};
-    if (a == b && units_a == units_b)
+    if (a == b && units[0] == units[1])
         found.rate_a = found.rate_b = (found.rate_a + found.rate_b) / 2;
+    if (better) {
+        found.rate_a = HZP_MAX(found.rate_a, hzp_tables_rate(t, a, units[0], b, units[1]));
+        found.rate_b = HZP_MAX(found.rate_b, hzp_tables_rate(t, b, units[1], a, units[0]));
+    }
     hzp_tables_set_rate(t, &found);
     return HZP_OK;
 }
@@ -269,7 +272,8 @@ static int open_pair(struct hzp_device *dev, struct pair **ret)
     return HZP_OK;
 }
 
-int hzp_pair_measure(struct hzp_rig *rig, struct hzp_tables *t, enum hzp_class a, enum hzp_class b)
+int hzp_pair_measure(struct hzp_rig *rig, struct hzp_tables *t, enum hzp_class a, enum hzp_class b,
+                     bool better)
 {
     struct pair *p;
     int r;
@@ -280,11 +284,11 @@ int hzp_pair_measure(struct hzp_rig *rig, struct hzp_tables *t, enum hzp_class a
     if (!p->side[0].items || !p->side[1].items)
         goto out; /* this model has none of them */
     for (int32_t s = 0; s < t->shares; s++) {
-        int32_t rest = t->threads - t->units[s];
-        if (!p->dev->backend->lane_set_share)
-            HZP_TRY_GOTO(measure(p, t, a, b, t->threads, t->threads));
-        else if (rest > 0)
-            HZP_TRY_GOTO(measure(p, t, a, b, t->units[s], rest));
+        bool shares = p->dev->backend->lane_set_share;
+        const int32_t units[] = {shares ? t->units[s] : t->threads,
+                                 shares ? t->threads - t->units[s] : t->threads};
+        if (units[1] > 0)
+            HZP_TRY_GOTO(measure(p, t, a, b, units, better));
     }
 out:
     close_pair(p);

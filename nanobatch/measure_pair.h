@@ -13,9 +13,10 @@
 /* Whether this rig has items of both that may run side by side. */
 bool hzp_pair_possible(const struct hzp_rig *rig, enum hzp_class a, enum hzp_class b);
 
-/* Fills the rates of the pair, for every division of the device that the tables' shares give. */
+/* Fills the rates of the pair, for every division of the device that the tables' shares give.  better:
+ * only where they are higher than those there: what disturbs a machine only ever lowers them. */
 int hzp_pair_measure(struct hzp_rig *rig, struct hzp_tables *tables, enum hzp_class a,
-                     enum hzp_class b);
+                     enum hzp_class b, bool better);
 
 /* Fills issue_ns, led, handover_ns and wakeup_ns. */
 int hzp_pair_handover(struct hzp_rig *rig, struct hzp_tables *tables);
