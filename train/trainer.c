@@ -190,7 +190,8 @@ static void build_micro(struct hzp_trainer *t)
         HZP_ASSERT(r >= 0);
         t->now.samples++;
     }
-    hzp_micro_cut(t->micro, t->config.chunk_rows);
+    /* Chunks cost time where nobody carries them: while nothing serves there are none. */
+    hzp_micro_cut(t->micro, t->carried ? t->config.chunk_rows : 0);
     t->now.rows += t->micro->rows;
     t->now.learned_tokens += t->micro->learned;
     t->rider = (struct hzp_rider){version_read(t), t->micro, t->space};
@@ -328,6 +329,7 @@ static bool offer(struct hzp_source *source, struct hzp_step *step)
     struct hzp_trainer *t = HZP_CONTAINER_OF(source, struct hzp_trainer, source);
     bool flush = false, gave_back = given_back(t); /* a turn then reclaims it */
     t->flush = false;
+    t->carried = step->ride_rows > 0;
     if (t->stage == HZP_TRAINER_BROKEN)
         return false;
     serve_freeze(t, step->number - 1);

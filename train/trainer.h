@@ -76,7 +76,7 @@ struct hzp_trainer_config {
     struct hzp_model *model;
     struct hzp_sample_queue *queue;
     uint64_t quantum_flops;
-    int32_t chunk_rows; /* forward goes in chunks of about so many rows; 0: in one */
+    int32_t chunk_rows; /* while requests run, forward goes in chunks of about so many rows; 0: in one */
     int32_t ride_rows;  /* rows of serving for which there is room behind a micro-batch: ride.h */
     /* Called on the engine thread after each update, before the step's next turn; may copy and
      * poke, nothing else.  NULL: nobody asks. */

@@ -35,6 +35,7 @@ struct hzp_trainer {
     struct hzp_train_space *space;
     struct hzp_micro *micro;
     struct hzp_rider rider;      /* of the micro-batch in hand */
+    bool carried;                /* the newest step would have carried it */
 
     /* engine thread */
     enum hzp_trainer_stage stage;
