@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dev/gpu/cudnn_attention.c - attention of training and of prompts: ours beside cuDNN's, by its C backend API.
+/* dev/gpu/cudnn_attention.c - attention of training and of prompts: ours beside cuDNN's, by its C
+ * backend API.
  *
- *     cudnn_attention [--dry]      --dry: no device: has cuDNN engines for the graphs, on an H200 as described?
+ *     cudnn_attention [--dry]      --dry: no device: has cuDNN engines for the graphs on an H200?
  *
  * cuDNN is looked for by name (HZP_CUDNN first); without it the program says so and ends with 77.  Its
  * attention is a graph of products, pointwise operations and reductions that the library knows to fuse:
  * forward  S = Q K^T scale, masked below the diagonal; P = softmax(S); O = P V; the row's log of the sum
- * backward D = sum(dO O); P = exp(S - log sum); dV = P^T dO; dS = P (dO V^T - D) scale; dQ = dS K; dK = dS^T Q
+ * backward D = sum(dO O); P = exp(S - log sum); dV = P^T dO; dS = P (dO V^T - D) scale; dQ = dS K;
+ *          dK = dS^T Q
  * with the heads' groups summed where several query heads share keys.
  *
  * Both read the same packed rows (q|k|v), documents of one length, causal.  One JSON object a line:
