@@ -479,7 +479,8 @@ static struct graph graph_of(const struct shape *shape, int length)
                           .batch = ROWS / length, .length = length};
 }
 
-/* The library offers no engines where it finds no driver; the toolkit's stand-in for linking will do.  Not closed: it is for the process's life. */
+/* The library offers no engines where it finds no driver; the toolkit's stand-in for linking will do.
+ * Not closed: it is for the process's life. */
 static bool driver_open(void)
 {
     return dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) ||
