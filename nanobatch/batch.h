@@ -111,8 +111,9 @@ void hzp_batch_pad(struct hzp_batch *batch);
  * a quarter of the power of two below. */
 int32_t hzp_batch_bucket(int32_t rows);
 
-/* Cuts the rows, those of nobody too, at cut[0] = 0 <= cut[1] <= ... <= cut[nanos] = rows + pads; those without
- * rows are left out.  Returns how many there are.  Overwrites what an earlier cut of this batch returned. */
+/* Cuts the rows, those of nobody too, at cut[0] = 0 <= cut[1] <= ... <= cut[nanos] = rows + pads; those
+ * without rows are left out.  Returns how many there are.  Overwrites what an earlier cut of this batch
+ * returned. */
 int32_t hzp_batch_cut(struct hzp_batch *batch, const int32_t *cut, int32_t nanos,
                       struct hzp_nano ret[HZP_NANO_MAX]);
 

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dev/gpu/cudnn_attention.c - attention of training and of prompts: ours beside cuDNN's, by its C backend API.
+/* dev/gpu/cudnn_attention.c - attention of training and of prompts: ours beside cuDNN's, by its C
+ * backend API.
  *
- *     cudnn_attention [--dry]      --dry: no device: has cuDNN engines for the graphs, on an H200 as described?
+ *     cudnn_attention [--dry]      --dry: no device: has cuDNN engines for the graphs on an H200?
  *
  * cuDNN is looked for by name (HZP_CUDNN first); without it the program says so and ends with 77.  Its
  * attention is a graph of products, pointwise operations and reductions that the library knows to fuse:
  * forward  S = Q K^T scale, masked below the diagonal; P = softmax(S); O = P V; the row's log of the sum
- * backward D = sum(dO O); P = exp(S - log sum); dV = P^T dO; dS = P (dO V^T - D) scale; dQ = dS K; dK = dS^T Q
+ * backward D = sum(dO O); P = exp(S - log sum); dV = P^T dO; dS = P (dO V^T - D) scale; dQ = dS K;
+ *          dK = dS^T Q
  * with the heads' groups summed where several query heads share keys.
  *
  * Both read the same packed rows (q|k|v), documents of one length, causal.  One JSON object a line:
@@ -41,7 +43,7 @@ enum type {
 enum attribute {
     POINTWISE_MODE = 0, POINTWISE_PRECISION = 1, POINTWISE_AXIS = 9,
     HEURISTICS_MODE = 200, HEURISTICS_GRAPH = 201, HEURISTICS_RESULTS = 202, HEURISTICS_DEVICE = 204,
-    PLAN_HANDLE = 400, PLAN_CONFIG = 401, PLAN_SPACE = 402, PLAN_DEVICE = 407,
+    PLAN_HANDLE = 400, PLAN_CONFIG = 401, PLAN_SPACE = 402,
     OP_POINTWISE_IS = 750, OP_POINTWISE_X = 751, OP_POINTWISE_B = 752, OP_POINTWISE_Y = 753,
     OP_POINTWISE_T = 758,
     GRAPH_HANDLE = 800, GRAPH_OPS = 801,
@@ -410,7 +412,8 @@ static void backward(struct graph *g, struct names *n)
 
 /* ---- a plan ---- */
 
-/* The engines that the library advises, best first, until one of them takes the graph. */
+/* The engines that the library advises, best first, until one of them takes the graph; without a device
+ * it is only asked which. */
 static void plan_find(struct graph *g, descriptor heuristics)
 {
     descriptor config[8];
@@ -423,13 +426,10 @@ static void plan_find(struct graph *g, descriptor heuristics)
     if (!g->failed && count == 0)
         check(g, -1, "no engine");
     g->engines = g->failed ? 0 : count;
-    for (int64_t i = 0; i < count && !g->plan && g->mades < MADE; i++) {
+    for (int64_t i = 0; dnn.handle && i < count && !g->plan && g->mades < MADE; i++) {
         descriptor plan = begin(g, PLAN);
         g->failed = 0; /* of the one before */
-        if (dnn.handle)
-            set(g, plan, PLAN_HANDLE, AS_HANDLE, 1, &dnn.handle);
-        else
-            set_descriptor(g, plan, PLAN_DEVICE, dnn.device);
+        set(g, plan, PLAN_HANDLE, AS_HANDLE, 1, &dnn.handle);
         set_descriptor(g, plan, PLAN_CONFIG, config[i]);
         end(g, plan, "a plan");
         if (!g->failed)
@@ -451,7 +451,7 @@ static void plan_make(struct graph *g)
         set_descriptor(g, heuristics, HEURISTICS_DEVICE, dnn.device);
     end(g, heuristics, "heuristics");
     plan_find(g, heuristics);
-    if (!g->failed)
+    if (g->plan && !g->failed)
         check(g, dnn.BackendGetAttribute(g->plan, PLAN_SPACE, AS_INT64, 1, &count, &g->space),
               "workspace");
 }
@@ -479,8 +479,8 @@ static struct graph graph_of(const struct shape *shape, int length)
                           .batch = ROWS / length, .length = length};
 }
 
-/* The library offers no engines where it finds no driver; the toolkit's stand-in for linking will do, up
- * to where a kernel is loaded.  Not closed: it is for the process's life. */
+/* The library offers no engines where it finds no driver; the toolkit's stand-in for linking will do.
+ * Not closed: it is for the process's life. */
 static bool driver_open(void)
 {
     return dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) ||
@@ -509,10 +509,10 @@ static int dry(void)
             (k % 2 ? backward : forward)(&g, &names);
             plan_make(&g);
             printf("{\"t\":\"dry\",\"pass\":\"%s\",\"heads\":%d,\"kv_heads\":%d,\"dim\":%d,"
-                   "\"length\":%d,\"engines\":%lld,\"plan\":%s}\n",
+                   "\"length\":%d,\"engines\":%lld}\n",
                    k % 2 ? "backward" : "forward", g.heads, g.kv_heads, g.dim, g.length,
-                   (long long)g.engines, g.plan ? "true" : "false");
-            if (!g.plan)
+                   (long long)g.engines);
+            if (g.failed)
                 fprintf(stderr, "%.200s\n", g.why);
             known += g.engines > 0;
             all++;
