@@ -19,8 +19,6 @@ static const double may_miss = 0.007;
 /* With so many of all places taken training's part is whole, and nothing: between the two it finds the
  * length of step at which what comes and what is served are the same. */
 static const double places_free = 0.5, places_taken = 0.95;
-/* The latter where first tokens have a goal: who waits for a place is looked after by that. */
-static const double places_taken_goal = 1.1;
 /* What is left of it with each step in which somebody has waited for long (a quarter of his goal, or
  * so long where there is none), and what comes back of it with each in which nobody has.  Below the
  * last, serving has the whole device. */
@@ -135,8 +133,8 @@ static void look_at_places(struct hzp_split *split, const struct hzp_split_step 
     split->room = 1;
     if (waits && waits->places > 0) {
         double taken = (double)waits->running / waits->places;
-        double none = split->policy.ttft_ns ? places_taken_goal : places_taken;
-        split->room = HZP_MAX(HZP_MIN((none - taken) / (none - places_free), 1.0), 0.0);
+        split->room = HZP_MAX(HZP_MIN((places_taken - taken) / (places_taken - places_free), 1.0),
+                              0.0);
     }
 }
 
