@@ -19,9 +19,7 @@ static const double may_miss = 0.007;
 /* With so many of all places taken training's part is whole, and nothing: between the two it finds the
  * length of step at which what comes and what is served are the same. */
 static const double places_free = 0.5, places_taken = 0.95;
-/* The latter where first tokens have a goal: who waits for a place is looked after by that. */
-static const double places_taken_goal = 1.1;
-/* What is left of it with each step in which somebody has waited for long (a quarter of his goal, or
+/* What is left of it with each step in which somebody waits (beside: a quarter of his goal and more, or
  * so long where there is none), and what comes back of it with each in which nobody has.  Below the
  * last, serving has the whole device. */
 static const double impatience = 0.75, patience_back = 0.05, patience_beside = 0.05;
@@ -125,7 +123,9 @@ static double part_of(const struct hzp_split *split, const struct hzp_split_step
 static void look_at_places(struct hzp_split *split, const struct hzp_split_step *step,
                            const struct hzp_waits *waits)
 {
+    /* In turns whatever training takes is lost to who waits; beside, little. */
     uint64_t patient_ns = split->policy.ttft_ns ? split->policy.ttft_ns / 4 : waits_long_ns;
+    patient_ns = split->config.beside ? patient_ns : 0;
     bool waiting = false;
     for (int32_t i = 0; waits && i < waits->count; i++)
         waiting |= waits->of[i].rows_now == 0 &&
@@ -135,8 +135,8 @@ static void look_at_places(struct hzp_split *split, const struct hzp_split_step 
     split->room = 1;
     if (waits && waits->places > 0) {
         double taken = (double)waits->running / waits->places;
-        double none = split->policy.ttft_ns ? places_taken_goal : places_taken;
-        split->room = HZP_MAX(HZP_MIN((none - taken) / (none - places_free), 1.0), 0.0);
+        split->room = HZP_MAX(HZP_MIN((places_taken - taken) / (places_taken - places_free), 1.0),
+                              0.0);
     }
 }
 

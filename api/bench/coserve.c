@@ -13,11 +13,11 @@
  *
  *     gain = served / served at capacity + trained / trained alone
  *
- * Each in tokens a second over all rounds.  Served are tokens put out within a phase, whosever they
- * are and whenever they came; a phase counts from when its load has settled: half as long passes before it.  So
- * an answer that takes longer is not a loss as long as the load is carried: `carried` is what was put
- * out of what was asked for in that time.  Trained are floating-point operations done, given in the
- * tokens that training alone learns with as many.
+ * Each in tokens a second over all rounds.  Served are tokens put out within a phase, whosever
+ * they are and whenever they came; a phase counts from when its load has settled: half as long
+ * passes before it.  So an answer that takes longer is not a loss as long as the load is carried:
+ * `carried` is what was put out of what was asked for in that time.  Trained are floating-point
+ * operations done, given in the tokens that training alone learns with as many.
  *
  * With --slo training is held to those goals, and how often they were missed is told.
  */
