@@ -15,6 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Where decode rows stand if nobody says. */
+enum { DEPTH = 512 };
+
 struct planning {
     const struct hzp_options *options;
     struct hzp_workbench *bench;
@@ -103,8 +106,8 @@ static int each_word(struct hzp_plan_shape *s, const char *name, const char *lis
         return HZP_OK;
     if ((size_t)snprintf(copy, sizeof(copy), "%s", list) >= sizeof(copy))
         return hzp_fail_param(reterr, HZP_EINVAL, name, "%s is too long", name);
-    char *rest, *word = strtok_r(copy, ",", &rest);
-    for (; word; word = strtok_r(NULL, ",", &rest))
+    char *rest = copy, *word;
+    while ((word = strsep(&rest, ",")) != NULL)
         if (!take(s, word))
             return hzp_fail_param(reterr, HZP_EINVAL, name, "%s: \"%s\" is not understood", name,
                                   word);
@@ -115,10 +118,11 @@ static bool split_word(struct hzp_plan_shape *s, char *word)
 {
     char *end;
     long weight = strtol(word, &end, 10);
-    if (*end || end == word || weight < 0 || weight > INT32_MAX / HZP_NANO_MAX ||
-        s->nanos == HZP_NANO_MAX)
+    if (*end || end == word || weight < 0 || weight > INT32_MAX / HZP_NANO_MAX)
         return false;
-    s->weight[s->nanos++] = (int32_t)weight;
+    if (s->nanos < HZP_NANO_MAX)
+        s->weight[s->nanos] = (int32_t)weight;
+    s->nanos++; /* too many: hzp_plan_shape_check says so */
     return true;
 }
 
@@ -136,6 +140,7 @@ static int read_shape(struct planning *p, struct hzp_err_text *reterr)
         for (int i = 0; i < s->nanos; i++)
             s->weight[i] = 1;
     }
+    HZP_TRY(hzp_plan_shape_check(s, reterr));
     HZP_TRY(each_word(s, "--lanes", o->plan_lanes, lanes_word, reterr));
     HZP_TRY(each_word(s, "--units", o->plan_units, units_word, reterr));
     return hzp_plan_shape_check(s, reterr);
@@ -146,11 +151,15 @@ static int read_shape(struct planning *p, struct hzp_err_text *reterr)
 static int open_step(struct planning *p, bool runs, struct hzp_err_text *reterr)
 {
     const struct hzp_options *o = p->options;
+    struct hzp_model_config config;
     struct hzp_workbench_size size = {.load = runs,
                                       .decode = (int32_t)o->plan_decode,
                                       .depth = o->plan_decode ? (int32_t)o->plan_depth : 0,
                                       .prefill = (int32_t)o->plan_prefill,
                                       .train = (int32_t)o->plan_train};
+    HZP_TRY(hzp_workbench_config(o, &config, reterr));
+    if (o->plan_decode && !size.depth)
+        size.depth = HZP_MAX(HZP_MIN(DEPTH, config.positions - HZP_MAX(size.prefill, 1)), 0);
     HZP_TRY(hzp_workbench_open(o, &size, &p->bench, reterr));
     HZP_TRY(hzp_rig_serve(p->bench->rig, size.decode, size.depth, size.prefill, 0));
     HZP_TRY(hzp_rig_train(p->bench->rig, size.train));
@@ -213,6 +222,7 @@ static int compare(struct planning *p, int runs)
     for (int i = -2; i < runs && r == HZP_OK; i++)
         for (int k = 0; k < 2 && r == HZP_OK; k++)
             r = run_once(p, shape[k], &t[k], i);
+    int p10 = runs / 10, p50 = runs / 2, p90 = runs * 9 / 10;
     for (int i = 0; i < runs; i++)
         ratio[i] = t[0].step[i] / t[1].step[i];
     qsort(ratio, (size_t)runs, sizeof(*ratio), by_value);
@@ -223,12 +233,11 @@ static int compare(struct planning *p, int runs)
         qsort(t[k].serve, (size_t)runs, sizeof(double), by_value);
         qsort(t[k].train, (size_t)runs, sizeof(double), by_value);
         printf("%-12s %10.3f %10.3f %10.3f %14.3f %14.3f\n", k ? "this shape" : "sequential",
-               t[k].step[runs / 2], t[k].step[(runs - 1) / 10], t[k].step[(runs - 1) * 9 / 10],
-               t[k].serve[runs / 2], t[k].train[runs / 2]);
+               t[k].step[p50], t[k].step[p10], t[k].step[p90], t[k].serve[p50], t[k].train[p50]);
     }
     if (r == HZP_OK)
         printf("sequential over this shape, run by run: %.3f (p10 %.3f, p90 %.3f)\n",
-               ratio[runs / 2], ratio[(runs - 1) / 10], ratio[(runs - 1) * 9 / 10]);
+               ratio[p50], ratio[p10], ratio[p90]);
     free(all);
     free(ratio);
     return r;

@@ -4,10 +4,9 @@
  * 202 once they are committed to the log; with wait=served, 200 as soon as a version that has
  * learned all of them serves, or 202 when the time is over. */
 #include "api/http.h"
+#include "base/decimal.h"
 #include "base/thread.h"
 
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -55,10 +54,8 @@ static bool bad_query(struct hzp_exchange *x, bool *ret_wait, double *ret_timeou
                                "wait must be \"served\", not \"%.40s\"", wait);
         return true;
     }
-    char *end = NULL;
-    if (timeout)
-        *ret_timeout = strtod(timeout, &end);
-    if (timeout && (end == timeout || *end || !(*ret_timeout >= 0 && *ret_timeout <= timeout_max))) {
+    const char *end = timeout ? hzp_decimal(timeout, ret_timeout) : "";
+    if (!end || *end || *ret_timeout < 0 || *ret_timeout > timeout_max) {
         *ret = hzp_reply_error(x, MHD_HTTP_BAD_REQUEST, "timeout", NULL,
                                "timeout must be a number of seconds from 0 to %g", timeout_max);
         return true;

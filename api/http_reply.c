@@ -159,7 +159,8 @@ int hzp_exchange_socket(const struct hzp_exchange *x)
 json_t *hzp_exchange_json(struct hzp_exchange *x, enum MHD_Result *ret_answered)
 {
     json_error_t error;
-    json_t *json = json_loadb(x->body ? x->body : "", x->bytes, JSON_ALLOW_NUL, &error);
+    json_t *json = json_loadb(x->body ? x->body : "", x->bytes,
+                              JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &error);
     if (!json)
         *ret_answered = hzp_reply_error(x, MHD_HTTP_BAD_REQUEST, NULL, NULL,
                                         "the body is not valid JSON: line %d column %d: %s",

@@ -9,6 +9,9 @@
 #include <stdarg.h>
 #include <string.h>
 
+/* Where neither the model nor the operator says otherwise, a server of shorter sequences is a mistake. */
+enum { CONTEXT_MIN = 64 };
+
 const char *hzp_size_text(size_t bytes, char *text)
 {
     static const char unit[] = "KMGT";
@@ -38,9 +41,15 @@ static void add(struct hzp_memory_plan *plan, const char *what, size_t bytes, co
     plan->total += bytes;
 }
 
+/* The longest sequence must be able to have so many tokens. */
+static int64_t least_positions(const struct hzp_options *options, const struct hzp_memory_plan *plan)
+{
+    return options->context ? options->context : HZP_MIN(plan->positions, CONTEXT_MIN);
+}
+
 /* Pages of the KV cache: as many as asked for; else what all running sequences can need, but not
  * more than a quarter of the machine, nor than what the rest of the plan, made before, leaves of
- * nine tenths of it. */
+ * nine tenths of it; but one sequence's at least. */
 static int64_t kv_pages(const struct hzp_options *options, const struct hzp_model_config *config,
                         const struct hzp_memory_plan *plan)
 {
@@ -53,12 +62,32 @@ static int64_t kv_pages(const struct hzp_options *options, const struct hzp_mode
     int64_t wanted = options->running_max * HZP_DIV_UP(plan->positions, page);
     size_t most = plan->limit / 10 * 9;
     size_t left = HZP_MIN(most - HZP_MIN(plan->total, most), plan->limit / 4);
-    return HZP_MAX(HZP_MIN(wanted, (int64_t)(left / page_bytes)), 1);
+    return HZP_MAX(HZP_MIN(wanted, (int64_t)(left / page_bytes)),
+                   HZP_DIV_UP(least_positions(options, plan), page));
+}
+
+/* Sequences are as long as the cache; but not shorter than was asked for, nor than anybody uses. */
+static int check_longest(const struct hzp_options *options, size_t page_bytes, int64_t pages,
+                         const struct hzp_memory_plan *plan, struct hzp_err_text *reterr)
+{
+    int64_t page = options->page_rows, least = HZP_DIV_UP(least_positions(options, plan), page);
+    const char *by = options->kv_tokens ? "--kv-tokens" : "--kv-memory";
+    char bytes[16], what[64] = "a sequence";
+    if (pages >= least)
+        return HZP_OK;
+    if (options->context)
+        snprintf(what, sizeof(what), "--context %lld", (long long)options->context);
+    return hzp_fail_param(reterr, HZP_EINVAL, by,
+                          "%s makes a KV cache of %lld x %lld tokens, %s needs at least "
+                          "%lld x %lld tokens, %s",
+                          by, (long long)pages, (long long)page, what, (long long)least,
+                          (long long)page, hzp_size_text((size_t)least * page_bytes, bytes));
 }
 
 static int plan_kv(const struct hzp_options *options, const struct hzp_model_config *config,
                    struct hzp_memory_plan *plan, struct hzp_err_text *reterr)
 {
+    size_t page_bytes = hzp_kvpool_bytes(config, plan->dtype, 1, (int32_t)options->page_rows);
     int64_t pages = kv_pages(options, config, plan);
     if (pages < 1)
         return hzp_fail_param(reterr, HZP_EINVAL, "--kv-memory",
@@ -68,10 +97,10 @@ static int plan_kv(const struct hzp_options *options, const struct hzp_model_con
         return hzp_fail_param(reterr, HZP_EINVAL, "--kv-tokens",
                               "a KV cache of %lld pages is more than this program addresses",
                               (long long)pages);
+    HZP_TRY(check_longest(options, page_bytes, pages, plan, reterr));
     plan->kv_pages = (int32_t)pages;
     plan->positions = (int32_t)HZP_MIN(plan->positions, pages * options->page_rows);
     char text[16];
-    size_t page_bytes = hzp_kvpool_bytes(config, plan->dtype, 1, (int32_t)options->page_rows);
     add(plan, "KV cache",
         hzp_kvpool_bytes(config, plan->dtype, plan->kv_pages, (int32_t)options->page_rows),
         "%d pages of %lld tokens, %s each", plan->kv_pages, (long long)options->page_rows,

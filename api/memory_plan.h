@@ -40,7 +40,8 @@ struct hzp_memory_plan {
 };
 
 /* limit: bytes the device has.  HZP_ENOMEM: it does not fit; the text is the arithmetic and names
- * the options to lower.  HZP_EINVAL: options that contradict each other. */
+ * the options to lower.  HZP_EINVAL: options that contradict each other, such as a KV cache in which
+ * no sequence of --context fits. */
 int hzp_memory_plan(const struct hzp_options *options, const struct hzp_layout *layout,
                     size_t limit, struct hzp_memory_plan *ret, struct hzp_err_text *reterr);
 

@@ -2,9 +2,9 @@
 #include "api/options.h"
 
 #include "base/arena.h"
+#include "base/decimal.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -81,7 +81,7 @@ static const struct setting table[] = {
     CHOICE_OPTION("--quantization", quantization, "none", "none|fp8", ENGINE | EVAL | PLAN | SEARCH,
                   "fp8: serving multiplies the layers' projections in e4m3, a scale for each row of "
                   "weights and each token; training goes on in --dtype"),
-    INT_OPTION("--context", context, "0", 0, 1 << 24, ALL & ~DEVICES,
+    INT_OPTION("--context", context, "0", 0, 1 << 24, ALL & ~(DEVICES | PLAN | SEARCH),
                "longest sequence accepted, in tokens; 0: the model's"),
     {.name = "--log-level", .kind = CHOICE, .field = AT(log_level), .value = "info",
      .choices = "error|warn|info|debug", .env = "HZP_LOG", .commands = ALL,
@@ -229,7 +229,8 @@ static const struct setting table[] = {
 
     HEADING("The step", PLAN),
     INT_OPTION("--decode", plan_decode, "0", 0, 4096, PLAN, "sequences that decode one token"),
-    INT_OPTION("--depth", plan_depth, "512", 0, 1 << 20, PLAN, "position they stand at"),
+    INT_OPTION("--depth", plan_depth, "0", 0, 1 << 20, PLAN,
+               "position they stand at; 0: 512, or as far as the model goes"),
     INT_OPTION("--prefill", plan_prefill, "0", 0, 65536, PLAN, "tokens of one prompt"),
     INT_OPTION("--train", plan_train, "0", 0, 65536, PLAN, "tokens of one training micro-batch"),
     INT_OPTION("--train-items", plan_train_items, "0", 0, 1 << 24, PLAN,
@@ -303,25 +304,25 @@ static const struct setting table[] = {
 
 static const struct {
     enum hzp_command command;
+    int words_max;
     const char *name, *words, *help;
 } commands[] = {
-    {SERVE, "serve", "MODEL", "serve a model over HTTP, and learn from what is posted to it"},
-    {COMPLETE, "complete", "MODEL \"PROMPT\"", "complete one prompt on the terminal"},
-    {EVAL, "eval", "MODEL --data FILE", "mean negative log-likelihood of a text"},
-    {TRAIN, "train", "MODEL --data FILE --out DIR", "train offline"},
-    {BENCH, "bench", "WHAT [MODEL]",
+    {SERVE, 1, "serve", "MODEL", "serve a model over HTTP, and learn from what is posted to it"},
+    {COMPLETE, 2, "complete", "MODEL \"PROMPT\"", "complete one prompt on the terminal"},
+    {EVAL, 1, "eval", "MODEL --data FILE", "mean negative log-likelihood of a text"},
+    {TRAIN, 1, "train", "MODEL --data FILE --out DIR", "train offline"},
+    {BENCH, 2, "bench", "WHAT [MODEL]",
      "measure: serve, train, coserve, swap, offline, ops, loop; or replay a load"},
-    {PLAN, "plan", "[MODEL]", "the plan of one step: print it, trace it, time it"},
-    {SEARCH, "search", "[MODEL]", "measure this device and find the best plans for steps of a model"},
-    {DEVICES, "devices", "", "what this machine can compute on"},
+    {PLAN, 1, "plan", "[MODEL]", "the plan of one step: print it, trace it, time it"},
+    {SEARCH, 1, "search", "[MODEL]", "measure this device and find the best plans for steps of a model"},
+    {DEVICES, 0, "devices", "", "what this machine can compute on"},
 };
 
 int64_t hzp_size_parse(const char *text)
 {
-    char *end;
-    errno = 0;
-    double value = strtod(text, &end);
-    if (end == text || errno || !isfinite(value) || value < 0)
+    double value;
+    const char *end = hzp_decimal(text, &value);
+    if (!end || value < 0)
         return -1;
     if (*end == 'K' || *end == 'k')
         value *= 1024, end++;
@@ -373,8 +374,9 @@ static int set(const struct setting *s, const char *text, struct hzp_options *op
                                   s->name, HZP_OPTIONS_LIST_MAX);
         list->item[list->count++] = text;
     } else if (s->kind == NUMBER) {
-        double value = strtod(text, &end);
-        if (end == text || *end || !(value >= s->low && value <= s->high))
+        double value;
+        const char *rest = hzp_decimal(text, &value);
+        if (!rest || *rest || value < s->low || value > s->high)
             return out_of_range(s, text, reterr);
         *(double *)field = value;
     } else if (s->kind == CHOICE) {
@@ -564,9 +566,10 @@ int hzp_options_parse(int argc, char **argv, struct hzp_options *ret, struct hzp
     ret->command = commands[which].command;
     HZP_TRY(read_environment(ret, reterr));
     HZP_TRY(read_words(argc, argv, ret, reterr));
-    if (ret->command == SERVE && ret->words > 1)
-        return hzp_fail(reterr, HZP_EINVAL, "serve takes one model, what is \"%s\"?",
-                        ret->word[1]);
+    if (ret->words > commands[which].words_max)
+        return hzp_fail(reterr, HZP_EINVAL, "hzpserve %s %s: what is \"%s\"?",
+                        commands[which].name, commands[which].words,
+                        ret->word[commands[which].words_max]);
     if (ret->command == SERVE && ret->words) {
         /* Once more from the begin, now that the model is known. */
         const char *dir = ret->word[0];

@@ -145,7 +145,9 @@ static void add_head(struct hzp_plan *chain, const struct hzp_model *model,
                      const struct hzp_version *v, const struct hzp_micro *micro,
                      struct hzp_train_space *s)
 {
-    int32_t chunk = s->config.head_rows;
+    /* Equal chunks: a last one of few rows would cost as much memory traffic as a full one. */
+    int32_t chunks = HZP_DIV_UP(micro->learned, s->config.head_rows);
+    int32_t chunk = HZP_DIV_UP(micro->learned, HZP_MAX(chunks, 1));
     for (int32_t c0 = 0; c0 < micro->learned; c0 += chunk)
         add_head_chunk(chain, model, v, micro, s, c0, HZP_MIN(chunk, micro->learned - c0));
 }

@@ -66,8 +66,9 @@ static int open_legs(struct hzp_loop *loop)
     for (int i = 0; i < 2; i++) {
         struct leg *leg = &loop->leg[i];
         HZP_TRY(hzp_flight_open(loop->exec, &leg->flight));
-        leg->batch = loop->config.batch;
-        if (i && leg->batch)
+        if (i == 0)
+            leg->batch = loop->config.batch;
+        else if (loop->config.batch)
             HZP_TRY(hzp_batch_create(loop->config.model->dev, &loop->config.batch->max,
                                      &leg->batch));
     }
@@ -119,7 +120,7 @@ void hzp_loop_destroy(struct hzp_loop *loop)
             hzp_exec_land(leg->flight, NULL, &times);
         hzp_flight_close(leg->flight);
         hzp_plan_fini(&leg->plan);
-        if (i)
+        if (i) /* the first is the caller's */
             hzp_batch_destroy(leg->batch);
     }
     hzp_exec_destroy(loop->exec);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/policy.h"
 
-#include <math.h>
-#include <stdlib.h>
+#include "base/decimal.h"
+
 #include <string.h>
 
 static const double ns_max = 3600e9;
@@ -32,9 +32,9 @@ static int parse_time(const char **at, const char *whole, const char *param, uin
         const char *name;
         double ns;
     } unit[] = {{"us", 1e3}, {"ms", 1e6}, {"s", 1e9}};
-    char *end;
-    double value = strtod(*at, &end);
-    if (end == *at || !isfinite(value))
+    double value;
+    const char *end = hzp_decimal(*at, &value);
+    if (!end)
         return hzp_fail_param(reterr, HZP_EINVAL, param, "%s %.80s: a time such as 50ms is wanted "
                               "at \"%.20s\"", param, whole, *at);
     for (int i = 0; i < HZP_COUNT(unit); i++) {

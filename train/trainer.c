@@ -10,7 +10,7 @@
 enum {
     DRAWS_MAX = 65536, /* samples of one update */
     FAILURES_MAX = 2,  /* the same samples are tried so often */
-    LOGITS_MAX = 8 << 20, /* elements of the logits chunk: 32 MB */
+    LOGITS_MIN = 32 << 20, /* elements of the logits chunk: 128 MB and their gradients */
 };
 
 /* --- Life ------------------------------------------------------------------------------------- */
@@ -23,10 +23,13 @@ struct hzp_train_space_config hzp_trainer_space_config(const struct hzp_recipe *
                                                        const struct hzp_model_config *model,
                                                        uint64_t quantum_flops)
 {
-    int32_t head_rows = HZP_MAX(LOGITS_MAX / HZP_MAX(model->vocab, 1), 16);
+    /* Each chunk reads the head twice and its gradients once, and writes them: chunks of few rows
+     * spend more time on that than on products.  Half as many rows as the head is wide take less
+     * memory than its gradients. */
+    int32_t head_rows = HZP_MAX(LOGITS_MIN / HZP_MAX(model->vocab, 1), model->width / 2);
     return (struct hzp_train_space_config){
         .rows_max = recipe->micro_rows,
-        .head_rows = HZP_MIN(head_rows, recipe->micro_rows),
+        .head_rows = HZP_MIN(HZP_MAX(head_rows, 16), recipe->micro_rows),
         .moment_type = recipe->moment_type,
         .quantum_flops = quantum_flops,
     };

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/bench/load_stats.h"
 
+#include "base/decimal.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -163,7 +165,7 @@ static int one_goal(const char *text, size_t n, struct hzp_load_goals *goals,
 {
     static const char *const names[] = {"ttft", "tpot", "itl", "e2el"};
     double *const field[] = {&goals->ttft, &goals->tpot, &goals->itl, &goals->e2el};
-    char item[64], *equals, *end;
+    char item[64], *equals;
     snprintf(item, sizeof(item), "%.*s", (int)HZP_MIN(n, sizeof(item) - 1), text);
     equals = strchr(item, '=');
     if (!equals)
@@ -171,9 +173,10 @@ static int one_goal(const char *text, size_t n, struct hzp_load_goals *goals,
     for (int i = 0; equals && i < HZP_COUNT(names); i++) {
         if ((size_t)(equals - item) != strlen(names[i]) || memcmp(item, names[i], strlen(names[i])))
             continue;
-        double value = strtod(equals + 1, &end);
-        double unit = !*end || !strcmp(end, "ms") ? 1e-3 : !strcmp(end, "s") ? 1 : 0;
-        if (end == equals + 1 || unit <= 0 || !(value > 0 && value < 1e9))
+        double value;
+        const char *end = hzp_decimal(equals + 1, &value);
+        double unit = !end ? 0 : !*end || !strcmp(end, "ms") ? 1e-3 : !strcmp(end, "s") ? 1 : 0;
+        if (unit <= 0 || !(value > 0 && value < 1e9))
             break;
         *field[i] = value * unit;
         return HZP_OK;

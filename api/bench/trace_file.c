@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/bench/trace_file.h"
 
+#include "base/decimal.h"
+
 #include <errno.h>
 #include <jansson.h>
 #include <stdarg.h>
@@ -165,9 +167,8 @@ static bool date_and_time(const char *text, double *ret)
 
 static bool plain_seconds(const char *text, double *ret)
 {
-    char *end;
-    *ret = strtod(text, &end);
-    return end != text && !*end && *ret >= 0 && *ret <= SECONDS_MAX;
+    const char *end = hzp_decimal(text, ret);
+    return end && !*end && *ret >= 0 && *ret <= SECONDS_MAX;
 }
 
 /* Is it a word, as the traces without times have it? */

@@ -158,14 +158,17 @@ static void *lead(void *arg)
 {
     struct hzp_cpu_queue *q = arg;
 
-    while (!atomic_load(&q->leave)) {
+    for (;;) {
+        /* In this order: who closes the queue raises `leave` before the head, so either it is seen
+         * here or the head below is an old one, and nobody sleeps on it. */
         uint32_t head = value_of(&q->head);
+        if (atomic_load(&q->leave))
+            return NULL;
         if (atomic_load(&q->led) || value_of(&q->done) == head)
             await_change(&q->head, head, atomic_load(&q->led) ? 0 : IDLE_SPINS);
         else
             step(q);
     }
-    return NULL;
 }
 
 /* ---- engine thread ---- */

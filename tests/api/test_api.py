@@ -658,7 +658,9 @@ def test_policy():
                            ({"slo": "itl=50ms\0x"}, "slo"), ({"max_staleness": None}, "max_staleness"),
                            ({"train_max": 0.2, "train_min": 0.3}, "train_min"),
                            ({"train_share": "all"}, "train_share"), ({"max_staleness": -1},
-                           "max_staleness"), ({"max_staleness": 3, "speed": 1}, "policy"), ([], None)):
+                           "max_staleness"), ({"max_staleness": 3, "speed": 1}, "policy"), ([], None),
+                           ('{"train_max": 0.5, "train_max": 0.1}', None), ({"slo": "itl=0x5ms"}, "slo"),
+                           ('{"slo": {"itl_ms": 5, "itl_ms": 9}}', None)):
             status, _, error = server.patch("/v1/policy", bad)
             assert status == 400 and error["error"]["param"] == param, (bad, status, error)
         now = json.loads(server.get("/v1/policy"))

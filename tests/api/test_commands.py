@@ -131,6 +131,47 @@ def test_nothing_is_left_of_a_failed_start():
         assert os.listdir(there) == ["mine"]
 
 
+def test_words():
+    """A word too many is no silent nothing."""
+    for command in (["serve", MODEL], ["plan", MODEL], ["search", MODEL], ["eval", MODEL],
+                    ["train", MODEL], ["complete", MODEL, "x"], ["bench", "ops", MODEL], ["devices"]):
+        fails(*command, "surplus", status=2, says=[command[0], '"surplus"'])
+
+
+def test_plan():
+    """A plan is printed, run and traced, at the model's own size; odd arguments are refused by name."""
+    out = run("plan", MODEL, "--decode", "4").stdout.splitlines()
+    assert out[0].split()[:4] == ["item", "lane", "op", "layer"] and "attn_decode" in "".join(out)
+    assert all(line.split()[:2] == [str(i), "compute"] for i, line in enumerate(out[1:])), out
+    with tempfile.TemporaryDirectory() as there:
+        path = pathlib.Path(there, "trace.json")
+        lanes = ["--nano", "3", "--order", "skewed", "--lanes", "overlap,train=train"]
+        out = run("plan", MODEL, "--decode", "6", "--prefill", "9", "--train", "16", *lanes, "--print",
+                  "--trace", str(path)).stdout
+        events = json.loads(path.read_text())
+        names = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M"}
+        spans = sorted((e for e in events if e["ph"] == "X"), key=lambda e: e["args"]["item"])
+        assert len(spans) == len(out.splitlines()) - 1
+        assert {names[e["tid"]] for e in spans} == {"compute", "memory", "train"}
+        ended = {}
+        for e, line in zip(spans, out.splitlines()[1:]):
+            waits = [int(w) for w in line.split()[9:]]
+            for before in [spans[w] for w in waits] + ([ended[e["tid"]]] if e["tid"] in ended else []):
+                assert before["ts"] + before["dur"] <= e["ts"] + 0.002, (before, e)
+            ended[e["tid"]] = e
+        fails("plan", MODEL, "--decode", "1", "--trace", there, says=[there])
+    ratio = run("plan", MODEL, "--decode", "2", "--repeat", "2").stdout.splitlines()[-1]
+    low, middle, high = (float(re.search(f"{k}(?:: | )([0-9.]+)", ratio)[1]) for k in ("p10", "run", "p90"))
+    assert low <= middle <= high, ratio
+    for bad, says in ((["--split", "3,,1"], "--split"), (["--split", ""], "--split"),
+                      (["--split", "0,0"], "no rows"), (["--split", "1,1,1,1,1,1,1,1,1"], "9 nano-batches"),
+                      (["--lanes", "5:decode=memory"], "--lanes"), (["--lanes", "train=foo"], "--lanes"),
+                      (["--units", "compute=-1"], "--units"), (["--units", "memory"], "--units"),
+                      (["--depth", "100000"], "positions"), (["--prefill", "65536"], "positions"),
+                      (["--context", "9"], "--context"), (["--decode", "0"], "--decode")):
+        fails("plan", MODEL, "--decode", "4", *bad, status=2, says=[says])
+
+
 def search_file(path):
     found = json.loads(path.read_text())
     return found["parts_done"], found["parts"], found

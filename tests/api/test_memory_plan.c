@@ -110,6 +110,49 @@ static void the_cache_takes_what_is_left(void **state)
     assert_int_equal(make(rest), HZP_ENOMEM);
 }
 
+static void a_cache_too_small_is_refused(void **state)
+{
+    options.kv_tokens = 1;
+    assert_int_equal(make((size_t)1 << 32), HZP_EINVAL);
+    assert_string_equal(err.param, "--kv-tokens");
+    assert_non_null(strstr(err.text, "1 x 16 tokens"));
+    assert_non_null(strstr(err.text, "4 x 16 tokens"));
+    options.kv_tokens = 49;
+    assert_int_equal(make((size_t)1 << 32), HZP_OK);
+    options.context = 200;
+    options.kv_tokens = 192;
+    assert_int_equal(make((size_t)1 << 32), HZP_EINVAL);
+    assert_non_null(strstr(err.text, "--context 200 needs at least 13 x 16"));
+    options.kv_tokens = 193;
+    assert_int_equal(make((size_t)1 << 32), HZP_OK);
+    assert_int_equal(plan.positions, 200);
+    options.kv_tokens = 1; /* short sequences, if that is what is wanted */
+    options.context = 16;
+    assert_int_equal(make((size_t)1 << 32), HZP_OK);
+    assert_int_equal(plan.positions, 16);
+    options.context = options.kv_tokens = 0;
+    options.kv_memory = (int64_t)hzp_kvpool_bytes(&config, HZP_BF16, 1, 16);
+    assert_int_equal(make((size_t)1 << 32), HZP_EINVAL);
+    assert_string_equal(err.param, "--kv-memory");
+}
+
+static void little_memory_is_no_short_context(void **state)
+{
+    size_t rest = 0;
+    assert_int_equal(make((size_t)1 << 32), HZP_OK);
+    for (int i = 0; i < plan.lines; i++)
+        rest += strcmp(plan.line[i].what, "KV cache") ? plan.line[i].bytes : 0;
+    size_t page = hzp_kvpool_bytes(&config, HZP_BF16, 1, 16);
+    assert_int_equal(make(rest + 4 * page - 1), HZP_ENOMEM);
+    assert_non_null(strstr(err.text, "KV cache 32.0 KB"));
+    assert_int_equal(make(rest + 4 * page), HZP_OK);
+    assert_int_equal(plan.positions, 64);
+    options.context = 200;
+    assert_int_equal(make(rest + 4 * page), HZP_ENOMEM);
+    assert_int_equal(make(rest + 13 * page), HZP_OK);
+    assert_int_equal(plan.positions, 200);
+}
+
 static void too_much_is_refused(void **state)
 {
     options.kv_tokens = 100 * 1000 * 1000;
@@ -134,6 +177,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(fp8_is_counted, set_up, tear_down),
         cmocka_unit_test_setup_teardown(options_steer_it, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_cache_takes_what_is_left, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_cache_too_small_is_refused, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(little_memory_is_no_short_context, set_up, tear_down),
         cmocka_unit_test_setup_teardown(too_much_is_refused, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -58,8 +58,10 @@ static void errors_name_the_option(void **state)
 {
     static const char *const bad[][2] = {
         {"--port", "x"}, {"--port", "-1"}, {"--port", "65536"}, {"--port", ""}, {"--port", "1.5"},
-        {"--lr", "nan"}, {"--lr", "1e9"}, {"--dtype", "f64"}, {"--dtype", ""}, {"--dtype", "bf1"},
-        {"--max-body", "-1"}, {"--max-body", "10X"}, {"--max-body", "1e30"}, {"--slots", "1"}};
+        {"--lr", "nan"}, {"--lr", "1e9"}, {"--lr", "0x1p-9"}, {"--lr", " 1"},
+        {"--dtype", "f64"}, {"--dtype", ""}, {"--dtype", "bf1"},
+        {"--max-body", "-1"}, {"--max-body", "10X"}, {"--max-body", "1e30"}, {"--max-body", "0x1M"},
+        {"--slots", "1"}, {"--slots", "0x2"}};
     for (int i = 0; i < HZP_COUNT(bad); i++) {
         assert_int_equal(parse("serve", "dir", bad[i][0], bad[i][1], NULL), HZP_EINVAL);
         assert_string_equal(err.param, bad[i][0]);

@@ -99,7 +99,7 @@ static void goals(void **state)
     NEAR(g.tpot, 0.02);
     static const char *const bad[] = {"", "ttft", "ttft=", "ttft=x", "ttft=-5", "ttft=0", "ttft=nan",
                                       "ttft=5m", "latency=5ms", "ttft=5ms,", ",itl=5ms", "t=1",
-                                      "ttft=1e99", "ttft=5ms;itl=5ms"};
+                                      "ttft=1e99", "ttft=5ms;itl=5ms", "ttft=0x5", "itl= 5ms"};
     for (int i = 0; i < HZP_COUNT(bad); i++) {
         if (hzp_load_goals_parse(bad[i], &g, &err) != HZP_EINVAL)
             fail_msg("\"%s\" was accepted", bad[i]);

@@ -112,6 +112,7 @@ static void hostile_lines(void **state)
         {HEADER "nan,1,1\n", 2, "no time"},
         {HEADER "-1,1,1\n", 2, "no time"},
         {HEADER "1e300,1,1\n", 2, "no time"},
+        {HEADER "0x10,1,1\n", 2, "no time"},
         {HEADER ",1,1\n", 2, "no time"},
         {HEADER "2023-13-16 18:15:46.68,1,1\n", 2, "no time"},
         {HEADER "2023-11-16 24:15:46.68,1,1\n", 2, "no time"},

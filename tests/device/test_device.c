@@ -209,6 +209,35 @@ static void test_idle(void **state)
     hzp_device_close(dev);
 }
 
+/* A lane is closed while its thread polls for work, just after the engine thread took its lead. */
+static void test_closing(void **state)
+{
+    struct hzp_device *dev = NULL;
+    struct hzp_device_config config = {.name = "cpu", .threads = 2};
+    struct hzp_lane *lane[2];
+    struct hzp_fence *fence;
+    float *x;
+    assert_int_equal(hzp_device_open(&config, &dev, NULL), HZP_OK);
+    assert_int_equal(hzp_device_alloc(dev, HZP_MEM_HOST, 64, (void **)&x), HZP_OK);
+    assert_int_equal(hzp_fence_open(dev, &fence), HZP_OK);
+    struct hzp_fill_args fill = {{x, 1, 16, 16, HZP_F32}, 1};
+    for (int round = 0; round < 500; round++) {
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(hzp_lane_open(dev, HZP_BOUND_COMPUTE, &lane[i]), HZP_OK);
+            assert_int_equal(hzp_lane_set_share(lane[i], 1), HZP_OK);
+        }
+        assert_int_equal(hzp_op_fill(lane[1], &fill), HZP_OK);
+        assert_int_equal(hzp_fence_record(fence, lane[1]), HZP_OK);
+        assert_int_equal(hzp_fence_wait(fence), HZP_OK);
+        assert_int_equal(hzp_lane_set_share(lane[0], 0), HZP_OK);
+        hzp_lane_close(lane[1]);
+        hzp_lane_close(lane[0]);
+    }
+    hzp_fence_close(fence);
+    hzp_device_free(dev, HZP_MEM_HOST, x);
+    hzp_device_close(dev);
+}
+
 static void test_too_much(void **state)
 {
     struct hzp_device *dev = open_or_null("ref");
@@ -255,7 +284,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names), cmocka_unit_test(test_lanes),
-        cmocka_unit_test(test_shares), cmocka_unit_test(test_idle),
+        cmocka_unit_test(test_shares), cmocka_unit_test(test_idle), cmocka_unit_test(test_closing),
         cmocka_unit_test(test_too_much), cmocka_unit_test(test_poison),
         cmocka_unit_test(test_mats),
     };

@@ -158,7 +158,8 @@ static void test_goals_as_text(void **state)
     static const char *const bad[] = {"x", "ttft", "ttft=", "ttft=5", "ttft=5m", "ttft=5ms,",
                                       "ttft=5ms;itl=3ms", "itl=5ms,itl=6ms", "itl=-1ms", "itl=0s",
                                       "itl=nanms", "itl=1e9s", "itl=5ms ttft=3ms", " itl=5ms",
-                                      "itl=5msx", "ttft=infs", ",itl=5ms"};
+                                      "itl=5msx", "ttft=infs", ",itl=5ms", "itl=0x5ms",
+                                      "itl= 5ms", "ttft=0x1p3s"};
     struct hzp_policy policy = {.ttft_ns = 1, .itl_ns = 2};
     struct hzp_err_text text;
     for (size_t i = 0; i < HZP_COUNT(bad); i++) {

@@ -2,7 +2,9 @@
 /* Running ahead changes nothing that anybody can see: the same requests on the CPU's lanes, one step
  * ahead and not, with real arithmetic, come to the same tokens, log-probabilities and counts, bit
  * for bit: greedy and seeded draws, biases, penalties, min_tokens, stop ids, prompt log-probabilities,
- * requests that end while a step of theirs runs. */
+ * requests that end while a step of theirs runs.
+ *
+ * And where memory ends while the loop is made, there is none, and what it had borrowed is whole. */
 #include "nanobatch/loop.h"
 #include "serve/scheduler.h"
 #include "tests/serve/seeded.h"
@@ -42,6 +44,13 @@ static const struct hzp_plan_shape two_lanes = {
              {HZP_LANE_COPY, HZP_LANE_COPY, HZP_LANE_COPY, HZP_LANE_COPY}},
 };
 
+static struct hzp_loop_config loop_config(const struct engine *e, enum hzp_run_ahead ahead)
+{
+    return (struct hzp_loop_config){.model = e->model, .space = e->space, .batch = e->batch,
+                                    .source = {hzp_scheduler_source(e->scheduler)}, .sources = 1,
+                                    .shape = &two_lanes, .run_ahead = ahead, .check_plans = true};
+}
+
 static void open_engine(struct engine *e, enum hzp_run_ahead ahead)
 {
     struct hzp_device_config device = {.name = "cpu", .threads = 2};
@@ -66,9 +75,7 @@ static void open_engine(struct engine *e, enum hzp_run_ahead ahead)
     assert_int_equal(hzp_scheduler_create(&scheduler, e->model, e->pool, &e->scheduler), 0);
     assert_int_equal(hzp_batch_create(e->dev, &max, &e->batch), 0);
     assert_int_equal(hzp_serve_space_create(e->model, 32, 16, &e->space), 0);
-    struct hzp_loop_config loop = {.model = e->model, .space = e->space, .batch = e->batch,
-                                   .source = {hzp_scheduler_source(e->scheduler)}, .sources = 1,
-                                   .shape = &two_lanes, .run_ahead = ahead, .check_plans = true};
+    struct hzp_loop_config loop = loop_config(e, ahead);
     assert_int_equal(hzp_loop_create(&loop, &e->loop), 0);
 }
 
@@ -197,9 +204,71 @@ static void the_same_with_penalties(void **state)
     compare(true);
 }
 
+/* What a loop takes memory for, and what it must not give back. */
+int __real_hzp_batch_create(struct hzp_device *dev, const struct hzp_batch_config *max,
+                            struct hzp_batch **ret);
+int __wrap_hzp_batch_create(struct hzp_device *dev, const struct hzp_batch_config *max,
+                            struct hzp_batch **ret);
+int __real_hzp_fence_open(struct hzp_device *dev, struct hzp_fence **ret);
+int __wrap_hzp_fence_open(struct hzp_device *dev, struct hzp_fence **ret);
+void __real_hzp_batch_destroy(struct hzp_batch *batch);
+void __wrap_hzp_batch_destroy(struct hzp_batch *batch);
+
+static int until_none = -1; /* so many may still be had; < 0: any number */
+static const struct hzp_batch *borrowed;
+static bool gave_back;
+
+static bool none_left(void)
+{
+    return until_none >= 0 && until_none-- == 0;
+}
+
+int __wrap_hzp_batch_create(struct hzp_device *dev, const struct hzp_batch_config *max,
+                            struct hzp_batch **ret)
+{
+    return none_left() ? HZP_ENOMEM : __real_hzp_batch_create(dev, max, ret);
+}
+
+int __wrap_hzp_fence_open(struct hzp_device *dev, struct hzp_fence **ret)
+{
+    return none_left() ? HZP_ENOMEM : __real_hzp_fence_open(dev, ret);
+}
+
+void __wrap_hzp_batch_destroy(struct hzp_batch *batch)
+{
+    gave_back |= batch && batch == borrowed;
+    if (batch != borrowed)
+        __real_hzp_batch_destroy(batch);
+}
+
+static void no_memory_for_a_loop(void **state)
+{
+    struct engine e;
+    struct hzp_loop *loop = NULL;
+    int fail_at = 0;
+    open_engine(&e, HZP_AHEAD_NEVER);
+    struct hzp_loop_config config = loop_config(&e, HZP_AHEAD_NEVER);
+    borrowed = e.batch;
+    for (;; fail_at++) {
+        until_none = fail_at;
+        int r = hzp_loop_create(&config, &loop);
+        assert_false(gave_back);
+        if (r == HZP_OK)
+            break;
+        assert_int_equal(r, HZP_ENOMEM);
+        assert_null(loop);
+    }
+    until_none = -1;
+    assert_true(fail_at > 10); /* a batch, and the fences of three flights */
+    hzp_loop_destroy(loop);
+    borrowed = NULL;
+    close_engine(&e);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_tokens),
-                                       cmocka_unit_test(the_same_with_penalties)};
+                                       cmocka_unit_test(the_same_with_penalties),
+                                       cmocka_unit_test(no_memory_for_a_loop)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
