@@ -230,8 +230,10 @@ static double within_share(const struct hzp_split *split, const struct hzp_split
     double share = share_of(split);
     if (isinf(share))
         return share;
-    if (!step->beside)
-        return split->credit_ns - split->owes_ns + share * split->usual_ns;
+    double most = beside_serving(split->policy.train_max);
+    if (!step->beside || !isinf(most))
+        return split->credit_ns - split->owes_ns +
+               (step->beside ? most : share) * split->usual_ns;
     double usual = split->usual_beside_ns > 0 ? split->usual_beside_ns : split->usual_ns;
     return share > 0 ? usual : 0;
 }
@@ -300,7 +302,7 @@ static void note_firsts(struct hzp_split_step *step, const struct hzp_waits *wai
 /* Beside serving, training has as long as that takes; hold_ns of it alone may follow. */
 static void serve_beside(struct hzp_split *split, struct hzp_split_step *step, double hold_ns)
 {
-    double takes = serving_takes(split, step, true), share = share_of(split);
+    double takes = serving_takes(split, step, true), share = within_share(split, step);
     /* One that ends a little later costs less than one that ends early. */
     double train_ns = passed_over(split, step) ? 0 : takes + split->next_ns / 2;
     if (train_ns <= 0) {
@@ -308,8 +310,8 @@ static void serve_beside(struct hzp_split *split, struct hzp_split_step *step, d
         hold_ns = 0;
     }
     if (!isinf(share)) {
-        train_ns = HZP_MIN(train_ns, share * split->usual_ns);
-        hold_ns = HZP_MIN(hold_ns, share * split->usual_ns - train_ns);
+        train_ns = HZP_MIN(train_ns, share);
+        hold_ns = HZP_MIN(hold_ns, share - train_ns);
     }
     step->train_ns = train_ns > 0 ? (uint64_t)train_ns : 0;
     /* One that is longer shortens the wait. */
@@ -390,7 +392,9 @@ void hzp_split_taken(struct hzp_split *split, struct hzp_split_step *step, bool 
     step->slice_ns = trains ? slice_ns : 0;
     step->carry_ns = split->carry_ns;
     double share = share_of(split);
-    if (step->rows > 0 && !step->beside && !isinf(share))
+    if (step->beside)
+        share = beside_serving(split->policy.train_max);
+    if (step->rows > 0 && !isinf(share))
         step->owes_ns = HZP_MAX(step->slice_ns - share * split->usual_ns, 0.0);
     split->owes_ns += step->owes_ns;
     if (step->rows > 0)
@@ -422,20 +426,17 @@ static void account(struct hzp_split *split, const struct hzp_split_step *step,
     double serve_ns = (double)times->serve_ns, train_ns = (double)times->train_ns;
     split->floor_ns += beside_serving(HZP_MIN(split->policy.train_min, 0.99)) * serve_ns - train_ns;
     split->floor_ns = HZP_MAX(HZP_MIN(split->floor_ns, HZP_MAX(split->next_ns, serve_ns)), 0.0);
-    if (step->beside) {
-        split->credit_ns = 0;
-        if (decodes) {
-            average(&split->usual_beside_ns,
-                    (double)(times->serve_end_ns ? times->serve_end_ns : times->serve_ns));
-            return;
-        }
-    }
-    double share = share_of(split);
+    double share = step->beside ? beside_serving(split->policy.train_max) : share_of(split);
     if (isinf(share))
         split->credit_ns = 0;
     else
         split->credit_ns = HZP_MIN(split->credit_ns + share * serve_ns - train_ns, next_ns);
-    if (decodes)
+    if (!decodes)
+        return;
+    if (step->beside)
+        average(&split->usual_beside_ns,
+                (double)(times->serve_end_ns ? times->serve_end_ns : times->serve_ns));
+    else
         average(&split->usual_ns, serve_ns);
 }
 

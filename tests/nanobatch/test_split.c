@@ -271,6 +271,20 @@ static void test_the_most_is_the_most(void **state)
     assert_int_equal(run(0, 0, 0, MS), 50 * MS);
 }
 
+/* Also where training has a lane of its own, with a goal and without. */
+static void test_the_most_is_the_most_beside(void **state)
+{
+    (void)state;
+    for (int goal = 0; goal < 2; goal++) {
+        open_policy(&(struct hzp_policy){.itl_ns = goal * 100 * MS, .train_share = 0.5,
+                                         .train_max = 0.1}, true);
+        double train = 0;
+        for (int i = 0; i < 3000; i++)
+            train += (double)run(4, 0, 9 * MS, MS);
+        assert_true(train > 2700.0 * MS && train < 3030.0 * MS);
+    }
+}
+
 static void test_an_item_that_does_not_fit_is_rare(void **state)
 {
     (void)state;
@@ -373,6 +387,7 @@ int main(void)
         cmocka_unit_test(test_beside_only_where_that_is_in_time),
         cmocka_unit_test(test_serving_that_misses_alone_is_left_alone),
         cmocka_unit_test(test_the_most_is_the_most),
+        cmocka_unit_test(test_the_most_is_the_most_beside),
         cmocka_unit_test(test_an_item_that_does_not_fit_is_rare),
         cmocka_unit_test(test_first_tokens_come_in_time),
         cmocka_unit_test(test_prompts_rows_keep_gaps_within_their_goal),
