@@ -8,7 +8,7 @@
 
 enum {
     KEPT = 128,
-    SEEN = 256,       /* keys that came once */
+    SEEN = 256,       /* keys that came once: the latest so many */
     ITEMS_MIN = 8,
     CTX_MIN = 256,    /* shorter contexts are one bucket */
     REFUSALS_MAX = 3, /* then the device is not asked again, for one lane or for several */
@@ -24,7 +24,8 @@ struct kept {
 struct hzp_graphs {
     struct hzp_device *dev;
     struct kept kept[KEPT];
-    uint64_t seen[SEEN]; /* by hash */
+    uint64_t seen[SEEN]; /* hashes; 0: none */
+    int32_t seen_next;   /* the oldest, overwritten next */
     uint64_t clock;
     unsigned char *key; /* of the step at hand */
     size_t size, room;
@@ -191,6 +192,18 @@ static struct kept *find(struct hzp_graphs *g, uint64_t h)
     return NULL;
 }
 
+/* Whether the key came before; from now on it did.  A slot by hash would not do: two steps in turn whose
+ * slots are one, as addresses happen to be, would push each other out for ever. */
+static bool came_before(struct hzp_graphs *g, uint64_t h)
+{
+    for (int i = 0; i < SEEN; i++)
+        if (g->seen[i] == h)
+            return true;
+    g->seen[g->seen_next] = h;
+    g->seen_next = (g->seen_next + 1) % SEEN;
+    return false;
+}
+
 static struct kept *place(struct hzp_graphs *g)
 {
     struct kept *oldest = &g->kept[0];
@@ -305,11 +318,8 @@ int hzp_graphs_issue(struct hzp_graphs *g, const struct hzp_plan *plan,
     uint64_t h = hash(g->key, g->size);
     struct kept *k = find(g, h);
     if (!k) {
-        uint64_t *seen = &g->seen[h % SEEN];
-        if (*seen != h) {
-            *seen = h;
+        if (!came_before(g, h))
             return 0;
-        }
         k = keep(g, h, plan, part, lane);
         if (!k)
             return 0;

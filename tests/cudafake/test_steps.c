@@ -280,6 +280,26 @@ static void test_contexts(void **state)
     steps_close(&s);
 }
 
+/* Many steps in turn: each is a graph when it comes for the second time, whatever their keys hash to. */
+static void test_many(void **state)
+{
+    enum { MANY = 64 };
+    struct steps s;
+    struct hzp_graph_part part;
+    steps_open(&s, 6);
+    step(&s, 0, 6, 0, NULL);
+    build(&s.real, 1, 6, s.token, 0, NULL);
+    assert_true(hzp_graphs_fit(s.graphs, &s.real.plan, &part));
+    for (int i = 0; i < 2 * MANY; i++) {
+        int units[HZP_LANE_COUNT] = {1 + i % MANY};
+        int launched = hzp_graphs_issue(s.graphs, &s.real.plan, &part, s.lane, units, NULL);
+        assert_int_equal(launched, i >= MANY);
+        finish(&s);
+    }
+    assert_int_equal(hzp_graphs_read_stats(s.graphs).captures, MANY);
+    steps_close(&s);
+}
+
 /* A device that cannot: three attempts, one line, and the steps go on op by op. */
 static void test_refusals(void **state)
 {
@@ -409,6 +429,7 @@ int main(void)
         cmocka_unit_test(test_graphs),
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_contexts),
+        cmocka_unit_test(test_many),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_executor),
         cmocka_unit_test(test_lanes),
