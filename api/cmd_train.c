@@ -159,7 +159,8 @@ static int open_model(struct run *run, struct hzp_err_text *reterr)
     struct hzp_device_config device = {
         .name = o->device, .threads = (int)o->threads, .level = o->cpu_level};
     HZP_TRY(hzp_device_open(&device, &run->dev, reterr));
-    HZP_TRY(hzp_memory_plan(o, &run->layout, run->dev->mem_total, false, &run->plan, reterr));
+    size_t lanes = hzp_exec_bytes(run->dev) * (o->eval_data ? 2 : 1); /* the evaluator has its own */
+    HZP_TRY(hzp_memory_plan(o, &run->layout, run->dev->mem_total, lanes, false, &run->plan, reterr));
     hzp_memory_plan_print(&run->plan, stderr);
     struct hzp_weights_config weights = {.type = run->plan.dtype, .slots = 1, .first_id = 1};
     int r = hzp_weights_create(run->dev, &run->layout, &weights, &run->weights);

@@ -178,8 +178,8 @@ static int open_device(struct hzp_engine *e, struct hzp_err_text *reterr)
                              hzp_engine_dtype(options, &e->model_config), &e->plans, reterr));
     if (!options->no_train && !options->train_units)
         e->chunk_rows = options->ride ? (int32_t)options->ride : hzp_plan_table_ride(&e->plans);
-    HZP_TRY(hzp_memory_plan(options, &e->layout, e->dev->mem_total, e->chunk_rows > 0, &e->plan,
-                            reterr));
+    HZP_TRY(hzp_memory_plan(options, &e->layout, e->dev->mem_total, hzp_exec_bytes(e->dev),
+                            e->chunk_rows > 0, &e->plan, reterr));
     if (!e->config.quiet) {
         hzp_log(HZP_LOG_INFO, "engine",
                 "device=\"%s\" parameters=%lld dtype=%s quantization=%s context=%d", e->dev->label,

@@ -170,7 +170,7 @@ static int refuse(const struct hzp_memory_plan *plan, struct hzp_err_text *reter
 }
 
 int hzp_memory_plan(const struct hzp_options *options, const struct hzp_layout *layout,
-                    size_t limit, bool rides, struct hzp_memory_plan *ret,
+                    size_t limit, size_t lanes, bool rides, struct hzp_memory_plan *ret,
                     struct hzp_err_text *reterr)
 {
     const struct hzp_model_config *config = &layout->config;
@@ -203,6 +203,8 @@ int hzp_memory_plan(const struct hzp_options *options, const struct hzp_layout *
         add(ret, "fp8", (size_t)slots * hzp_fp8_bytes(layout),
             "of each version, what serving multiplies by: %s in E4M3",
             hzp_size_text(hzp_fp8_bytes(layout), text));
+    if (lanes)
+        add(ret, "lanes", lanes, "workspace and staging of the device's lanes");
     if (ret->trains)
         plan_training(options, layout, rides, ret);
     if (ret->serves)

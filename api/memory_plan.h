@@ -10,6 +10,7 @@
 #define HZP_API_MEMORY_PLAN_H
 
 #include "api/options.h"
+#include "nanobatch/exec.h"
 #include "nanobatch/forward.h"
 #include "train/trainer.h"
 
@@ -39,12 +40,12 @@ struct hzp_memory_plan {
     bool serves, trains;
 };
 
-/* limit: bytes the device has; rides: training may ride in serving's matrix products, which takes
- * room.  HZP_ENOMEM: it does not fit; the text is the arithmetic and names the options to lower.
- * HZP_EINVAL: options that contradict each other, such as a KV cache in which no sequence of --context
- * fits. */
+/* limit: bytes the device has; lanes: of these, what the executor's lanes hold (hzp_exec_bytes); rides:
+ * training may ride in serving's matrix products, which takes room.  HZP_ENOMEM: it does not fit; the text
+ * is the arithmetic and names the options to lower.  HZP_EINVAL: options that contradict each other, such
+ * as a KV cache in which no sequence of --context fits. */
 int hzp_memory_plan(const struct hzp_options *options, const struct hzp_layout *layout,
-                    size_t limit, bool rides, struct hzp_memory_plan *ret,
+                    size_t limit, size_t lanes, bool rides, struct hzp_memory_plan *ret,
                     struct hzp_err_text *reterr);
 
 /* A table, one line each, as people read it. */

@@ -156,6 +156,11 @@ int hzp_lane_open(struct hzp_device *dev, enum hzp_bound use, struct hzp_lane **
     return HZP_OK;
 }
 
+size_t hzp_lane_bytes(struct hzp_device *dev, enum hzp_bound use)
+{
+    return dev->backend->lane_bytes ? dev->backend->lane_bytes(dev, use) : 0;
+}
+
 void hzp_lane_close(struct hzp_lane *lane)
 {
     if (lane)
@@ -210,6 +215,18 @@ void hzp_device_prepare_shares(struct hzp_device *dev, const int *units, int lan
     HZP_ASSERT(lanes >= 0 && lanes <= HZP_GRAPH_LANES_MAX);
     if (dev->backend->shares_prepare && lanes > 0)
         dev->backend->shares_prepare(dev, units, lanes);
+}
+
+int hzp_device_prepare_times(struct hzp_device *dev, int timings)
+{
+    HZP_ASSERT(timings >= 0);
+    return dev->backend->times_prepare ? dev->backend->times_prepare(dev, timings) : HZP_OK;
+}
+
+void hzp_device_steady(struct hzp_device *dev)
+{
+    if (dev->backend->steady)
+        dev->backend->steady(dev);
 }
 
 bool hzp_device_has_graphs(const struct hzp_device *dev)

@@ -61,6 +61,9 @@ struct hzp_backend {
     int (*host_copy)(struct hzp_device *dev, void *dst, const void *src, size_t size);
 
     int (*lane_open)(struct hzp_device *dev, enum hzp_bound use, struct hzp_lane **ret);
+
+    /* (optional) NULL: lanes take no device memory. */
+    size_t (*lane_bytes)(struct hzp_device *dev, enum hzp_bound use);
     void (*lane_close)(struct hzp_lane *lane);
 
     /* (optional) NULL, all five: ops end before issue returns, so every fence has passed. */
@@ -75,6 +78,12 @@ struct hzp_backend {
 
     /* (optional) NULL: there is nothing to make. */
     void (*shares_prepare)(struct hzp_device *dev, const int *units, int lanes);
+
+    /* (optional) NULL: nothing changes. */
+    void (*steady)(struct hzp_device *dev);
+
+    /* (optional) NULL: timing takes nothing. */
+    int (*times_prepare)(struct hzp_device *dev, int timings);
 
     /* (optional) NULL: single ops are not timed. */
     int (*lane_time)(struct hzp_lane *lane, struct hzp_span *span);
@@ -118,8 +127,12 @@ void hzp_device_close(struct hzp_device *dev); /* NULL: no effect */
 int hzp_device_alloc(struct hzp_device *dev, enum hzp_mem where, size_t size, void **ret);
 void hzp_device_free(struct hzp_device *dev, enum hzp_mem where, void *ptr);
 
+/* Takes whatever memory the lane's ops will need beside their operands: no op allocates.  HZP_ENOMEM. */
 int hzp_lane_open(struct hzp_device *dev, enum hzp_bound use, struct hzp_lane **ret);
 void hzp_lane_close(struct hzp_lane *lane);
+
+/* Bytes of device memory that an open lane of this use holds: for the memory plan. */
+size_t hzp_lane_bytes(struct hzp_device *dev, enum hzp_bound use);
 int hzp_lane_copy(struct hzp_lane *lane, void *dst, const void *src, size_t size);
 int hzp_lane_wait(struct hzp_lane *lane, struct hzp_fence *fence);
 
@@ -132,6 +145,14 @@ int hzp_lane_set_share(struct hzp_lane *lane, int units);
 /* Lanes will have such shares side by side, hzp_lane_set_share each: whatever takes time to make of that
  * is made now.  For the start; at most HZP_GRAPH_LANES_MAX lanes. */
 void hzp_device_prepare_shares(struct hzp_device *dev, const int *units, int lanes);
+
+/* So many ops may be timed and their fences not yet waited for: what that takes is made now.  For the
+ * start; more than that is made when it is needed.  HZP_EDEVICE. */
+int hzp_device_prepare_times(struct hzp_device *dev, int timings);
+
+/* The start has ended: from here on somebody may be waiting for any op.  What ops could do to be quicker
+ * later, and what has to be written down, is done by now or left. */
+void hzp_device_steady(struct hzp_device *dev);
 
 /* The next op or copy issued on the lane leaves its times in *span, which must live, and may be
  * read, as a fence recorded behind it says.  HZP_EUNSUP: the device does not time single ops. */

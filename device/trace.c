@@ -216,6 +216,11 @@ out:
     return r;
 }
 
+static size_t trace_lane_bytes(struct hzp_device *base, enum hzp_bound use)
+{
+    return hzp_lane_bytes(((struct trace_device *)base)->inner, use);
+}
+
 static void trace_lane_close(struct hzp_lane *base)
 {
     struct trace_lane *lane = (struct trace_lane *)base;
@@ -232,6 +237,16 @@ static int trace_lane_wait(struct hzp_lane *lane, struct hzp_fence *fence)
 static void trace_shares_prepare(struct hzp_device *base, const int *units, int lanes)
 {
     hzp_device_prepare_shares(((struct trace_device *)base)->inner, units, lanes);
+}
+
+static void trace_steady(struct hzp_device *base)
+{
+    hzp_device_steady(((struct trace_device *)base)->inner);
+}
+
+static int trace_times_prepare(struct hzp_device *base, int timings)
+{
+    return hzp_device_prepare_times(((struct trace_device *)base)->inner, timings);
 }
 
 static int trace_lane_set_share(struct hzp_lane *base, int units)
@@ -269,6 +284,7 @@ static const struct hzp_backend functions = {
     .copy = trace_copy,
     .host_copy = trace_host_copy,
     .lane_open = trace_lane_open,
+    .lane_bytes = trace_lane_bytes,
     .lane_close = trace_lane_close,
     .lane_wait = trace_lane_wait,
     .fence_open = trace_fence_open,
@@ -277,6 +293,8 @@ static const struct hzp_backend functions = {
     .fence_wait = hzp_fence_wait,
     .lane_set_share = trace_lane_set_share,
     .shares_prepare = trace_shares_prepare,
+    .steady = trace_steady,
+    .times_prepare = trace_times_prepare,
     .lane_time = trace_lane_time,
     .now_ns = trace_now_ns,
 };

@@ -35,11 +35,20 @@ struct hzp_exec {
     struct hzp_profile profile;
 };
 
+static const enum hzp_bound use[HZP_LANE_COUNT] = {HZP_BOUND_COMPUTE, HZP_BOUND_MEMORY,
+                                                   HZP_BOUND_NETWORK, HZP_BOUND_COPY,
+                                                   HZP_BOUND_COMPUTE};
+
+size_t hzp_exec_bytes(struct hzp_device *dev)
+{
+    size_t bytes = 0;
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        bytes += hzp_lane_bytes(dev, use[l]);
+    return bytes;
+}
+
 int hzp_exec_create(struct hzp_device *dev, struct hzp_exec **ret)
 {
-    static const enum hzp_bound use[HZP_LANE_COUNT] = {HZP_BOUND_COMPUTE, HZP_BOUND_MEMORY,
-                                                       HZP_BOUND_NETWORK, HZP_BOUND_COPY,
-                                                       HZP_BOUND_COMPUTE};
     struct hzp_exec *e = hzp_xcalloc(1, sizeof(*e));
     e->dev = dev;
     e->timed = dev->backend->lane_time || !dev->backend->fence_record;

@@ -27,6 +27,9 @@
 struct hzp_exec;
 struct hzp_flight; /* of one plan at a time: its fences, and when its items ran */
 
+/* Bytes of device memory that an executor's lanes hold from create to destroy: for the memory plan. */
+size_t hzp_exec_bytes(struct hzp_device *dev);
+
 int hzp_exec_create(struct hzp_device *dev, struct hzp_exec **ret);
 void hzp_exec_destroy(struct hzp_exec *exec); /* NULL: no effect; its flights were closed before */
 

@@ -8,7 +8,9 @@
 
 #include "base/log.h"
 
-static const size_t RESERVE = (size_t)1 << 30; /* of the driver, the libraries and the lanes */
+/* Not to be planned with: code that the driver and cuBLASLt load when it is first needed, graphs, green
+ * contexts. */
+static const size_t RESERVE = (size_t)1 << 30;
 
 int hzp_cuda_check(struct hzp_cuda_device *dev, cudaError_t error, const char *what)
 {
@@ -71,8 +73,8 @@ static int device_describe(struct hzp_cuda_device *dev, struct hzp_err_text *ret
 static int issue(struct hzp_lane *base, hzp_op_fn *op, const void *args)
 {
     struct hzp_cuda_lane *lane = hzp_cuda_lane(base);
-    if (!lane->ready || !lane->counter)
-        HZP_TRY(hzp_cuda_lane_ready_for_ops(lane));
+    if (!lane->ready)
+        HZP_TRY(hzp_cuda_lane_ready(lane));
     if (!lane->span)
         return op(base, args);
     HZP_TRY(hzp_cuda_time_begin(lane));
@@ -120,6 +122,10 @@ static int cuda_open(const struct hzp_device_config *config, struct hzp_device *
         r = device_describe(dev, reterr);
     if (r == HZP_OK)
         r = hzp_cuda_products_open(dev, &dev->products, reterr);
+    if (r == HZP_OK && (r = hzp_cuda_graphs_open(dev)) < 0) {
+        hzp_cuda_products_close(dev->products);
+        r = hzp_fail(reterr, r, "device cuda: no event to be had");
+    }
     if (r < 0) {
         free(dev);
         return r;
@@ -246,6 +252,7 @@ const struct hzp_backend hzp_backend_cuda = {
     .copy = cuda_copy,
     .host_copy = cuda_host_copy,
     .lane_open = hzp_cuda_lane_open,
+    .lane_bytes = hzp_cuda_lane_bytes,
     .lane_close = hzp_cuda_lane_close,
     .lane_wait = hzp_cuda_lane_wait,
     .fence_open = hzp_cuda_fence_open,
@@ -254,6 +261,7 @@ const struct hzp_backend hzp_backend_cuda = {
     .fence_wait = hzp_cuda_fence_wait,
     .lane_set_share = hzp_cuda_lane_set_share,
     .shares_prepare = hzp_cuda_shares_prepare,
+    .times_prepare = hzp_cuda_times_prepare,
     .lane_time = hzp_cuda_lane_time,
     .graph_begin = hzp_cuda_graph_begin,
     .graph_end = hzp_cuda_graph_end,

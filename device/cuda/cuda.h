@@ -3,8 +3,8 @@
  *
  * A lane is a stream with memory of its own: scratch for kernels that need room between two
  * launches, a workspace for matrix products, and room for staged copies of what kernels would
- * otherwise read from the host again and again.  It is taken at the lane's first op, out of what the
- * memory plan leaves to the backend; a lane that computes nothing costs a stream.
+ * otherwise read from the host again and again.  It is taken when the lane is opened, and the memory
+ * plan counts it (hzp_lane_bytes): no op allocates anything.
  *
  * A lane with a share of the SMs has either a stream of a green context, which holds whatever its
  * kernels do, or its own stream and kernels that start no more blocks than fit (HZP_CUDA_LANES).
@@ -56,7 +56,7 @@ struct hzp_cuda_device {
     bool capturing; /* a graph is being made: errors end the graph, not the device */
     struct hzp_cuda_lane *capture[HZP_GRAPH_LANES_MAX]; /* of these lanes, while it is */
     int captures;
-    cudaEvent_t join; /* by which lanes of a graph follow one another; NULL: none was made yet */
+    cudaEvent_t join; /* by which lanes of a graph follow one another */
     struct {        /* time.c: events that are not in use, and the device's clock */
         cudaEvent_t *spare;
         int spares, room;
@@ -137,9 +137,9 @@ const void *hzp_cuda_staged(struct hzp_lane *lane, const void *ptr, size_t size)
 
 /* lane.c */
 int hzp_cuda_lane_open(struct hzp_device *dev, enum hzp_bound use, struct hzp_lane **ret);
+size_t hzp_cuda_lane_bytes(struct hzp_device *dev, enum hzp_bound use);
 void hzp_cuda_lane_close(struct hzp_lane *lane);
 int hzp_cuda_lane_ready(struct hzp_cuda_lane *lane); /* before anything is put on its stream */
-int hzp_cuda_lane_ready_for_ops(struct hzp_cuda_lane *lane); /* it has its memory too */
 int hzp_cuda_lane_wait(struct hzp_lane *lane, struct hzp_fence *fence);
 int hzp_cuda_lane_set_share(struct hzp_lane *lane, int units);
 void hzp_cuda_shares_prepare(struct hzp_device *dev, const int *units, int lanes);
@@ -161,6 +161,7 @@ void hzp_cuda_green_close(struct hzp_cuda_device *dev);
 /* time.c.  begin and end around what lane_time was asked for; read fills the spans of the lane's
  * first `upto` timings, all of which have ended. */
 int hzp_cuda_lane_time(struct hzp_lane *lane, struct hzp_span *span);
+int hzp_cuda_times_prepare(struct hzp_device *dev, int timings);
 int hzp_cuda_time_begin(struct hzp_cuda_lane *lane);
 int hzp_cuda_time_end(struct hzp_cuda_lane *lane);
 int hzp_cuda_time_read(struct hzp_cuda_lane *lane, uint64_t upto);
@@ -171,6 +172,7 @@ int hzp_cuda_graph_begin(struct hzp_lane *const *lane, int lanes);
 int hzp_cuda_graph_end(struct hzp_lane *lane, struct hzp_graph **ret);
 int hzp_cuda_graph_launch(struct hzp_graph *graph, struct hzp_lane *lane);
 void hzp_cuda_graph_close(struct hzp_graph *graph);
+int hzp_cuda_graphs_open(struct hzp_cuda_device *dev);
 void hzp_cuda_graphs_end(struct hzp_cuda_device *dev); /* when the device closes */
 
 /* matmul.c.  HZP_EUNSUP: there is no cuBLASLt. */

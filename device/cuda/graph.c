@@ -69,13 +69,10 @@ int hzp_cuda_graph_begin(struct hzp_lane *const *base, int lanes)
     struct hzp_cuda_device *dev = hzp_cuda_device(base[0]);
     for (int i = 0; i < lanes; i++) {
         dev->capture[i] = hzp_cuda_lane(base[i]);
-        HZP_TRY(hzp_cuda_lane_ready_for_ops(dev->capture[i])); /* nothing is allocated in a capture */
+        HZP_TRY(hzp_cuda_lane_ready(dev->capture[i]));
     }
-    cudaError_t error = cudaSuccess;
-    if (!dev->join)
-        error = cudaEventCreateWithFlags(&dev->join, cudaEventDisableTiming);
-    if (error == cudaSuccess)
-        error = cudaStreamBeginCapture(dev->capture[0]->stream, cudaStreamCaptureModeThreadLocal);
+    cudaError_t error =
+        cudaStreamBeginCapture(dev->capture[0]->stream, cudaStreamCaptureModeThreadLocal);
     if (error != cudaSuccess)
         return none("beginning", error);
     error = fork_out(dev, dev->capture, lanes);
@@ -152,6 +149,12 @@ void hzp_cuda_graph_close(struct hzp_graph *graph)
         return;
     cudaGraphExecDestroy(graph->exec);
     free(graph);
+}
+
+int hzp_cuda_graphs_open(struct hzp_cuda_device *dev)
+{
+    return hzp_cuda_check(dev, cudaEventCreateWithFlags(&dev->join, cudaEventDisableTiming),
+                          "opening an event");
 }
 
 void hzp_cuda_graphs_end(struct hzp_cuda_device *dev)

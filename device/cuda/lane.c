@@ -20,9 +20,16 @@ struct hzp_fence {
     uint64_t lane, timed; /* where it was recorded: the lane's id, the timings before it */
 };
 
-static bool computes(const struct hzp_cuda_lane *lane)
+static const size_t COUNTERS = HZP_CUDA_COUNTERS * sizeof(int32_t);
+
+static bool computes(enum hzp_bound use)
 {
-    return lane->base.use == HZP_BOUND_COMPUTE || lane->base.use == HZP_BOUND_MEMORY;
+    return use == HZP_BOUND_COMPUTE || use == HZP_BOUND_MEMORY;
+}
+
+size_t hzp_cuda_lane_bytes(struct hzp_device *dev, enum hzp_bound use)
+{
+    return COUNTERS + (computes(use) ? SPACE + SCRATCH + STAGE : 2 * SCRATCH_SMALL);
 }
 
 static void lane_free(struct hzp_cuda_lane *lane)
@@ -34,6 +41,27 @@ static void lane_free(struct hzp_cuda_lane *lane)
     lane->space = NULL;
     lane->scratch = lane->stage = NULL;
     lane->counter = NULL;
+}
+
+/* Waits until it is there: from then on any stream may be the lane's. */
+static cudaError_t lane_memory(struct hzp_cuda_lane *lane)
+{
+    bool large = computes(lane->base.use);
+    cudaError_t error = cudaSuccess;
+    lane->space_size = large ? SPACE : 0;
+    lane->scratch_size = large ? SCRATCH : SCRATCH_SMALL;
+    lane->stage_size = large ? STAGE : SCRATCH_SMALL;
+    if (lane->space_size)
+        error = cudaMalloc(&lane->space, lane->space_size);
+    if (error == cudaSuccess)
+        error = cudaMalloc((void **)&lane->scratch, lane->scratch_size);
+    if (error == cudaSuccess)
+        error = cudaMalloc((void **)&lane->stage, lane->stage_size);
+    if (error == cudaSuccess)
+        error = cudaMalloc((void **)&lane->counter, COUNTERS);
+    if (error == cudaSuccess)
+        error = cudaMemsetAsync(lane->counter, 0, COUNTERS, lane->own);
+    return error == cudaSuccess ? cudaStreamSynchronize(lane->own) : error;
 }
 
 /* Copies and the network give way: what waits for them was issued early. */
@@ -48,11 +76,18 @@ int hzp_cuda_lane_open(struct hzp_device *base, enum hzp_bound use, struct hzp_l
     lane->id = ++dev->lane_ids;
     cudaDeviceGetStreamPriorityRange(&low, &high);
     cudaError_t error = cudaStreamCreateWithPriority(&lane->own, cudaStreamNonBlocking,
-                                                     computes(lane) ? high : low);
-    int r = hzp_cuda_check(dev, error, "opening a lane");
-    if (r < 0) {
+                                                     computes(use) ? high : low);
+    if (error == cudaSuccess)
+        error = lane_memory(lane);
+    if (error != cudaSuccess) {
+        bool full = error == cudaErrorMemoryAllocation;
+        if (full)
+            cudaGetLastError(); /* not final: the device has less free than when it was opened */
+        lane_free(lane);
+        if (lane->own)
+            cudaStreamDestroy(lane->own);
         free(lane);
-        return r;
+        return full ? HZP_ENOMEM : hzp_cuda_check(dev, error, "opening a lane");
     }
     lane->stream = lane->own;
     lane->next = dev->lane_list;
@@ -79,28 +114,6 @@ void hzp_cuda_lane_close(struct hzp_lane *base)
     cudaStreamDestroy(lane->own);
     free(lane->timing);
     free(lane);
-}
-
-static int lane_memory(struct hzp_cuda_lane *lane)
-{
-    size_t counters = HZP_CUDA_COUNTERS * sizeof(*lane->counter);
-    cudaError_t error = cudaSuccess;
-    lane->space_size = computes(lane) ? SPACE : 0;
-    lane->scratch_size = computes(lane) ? SCRATCH : SCRATCH_SMALL;
-    lane->stage_size = computes(lane) ? STAGE : SCRATCH_SMALL;
-    if (lane->space_size)
-        error = cudaMalloc(&lane->space, lane->space_size);
-    if (error == cudaSuccess)
-        error = cudaMalloc((void **)&lane->scratch, lane->scratch_size);
-    if (error == cudaSuccess)
-        error = cudaMalloc((void **)&lane->stage, lane->stage_size);
-    if (error == cudaSuccess)
-        error = cudaMalloc((void **)&lane->counter, counters);
-    if (error == cudaSuccess)
-        error = cudaMemsetAsync(lane->counter, 0, counters, lane->stream);
-    if (error != cudaSuccess)
-        lane_free(lane);
-    return hzp_cuda_check((struct hzp_cuda_device *)lane->base.dev, error, "memory of a lane");
 }
 
 /* ---- shares ---- */
@@ -215,12 +228,6 @@ int hzp_cuda_lane_ready(struct hzp_cuda_lane *lane)
     for (struct hzp_cuda_lane *l = dev->lane_list; l; l = l->next)
         l->ready = true;
     return HZP_OK;
-}
-
-int hzp_cuda_lane_ready_for_ops(struct hzp_cuda_lane *lane)
-{
-    HZP_TRY(hzp_cuda_lane_ready(lane));
-    return lane->counter ? HZP_OK : lane_memory(lane);
 }
 
 /* Streams are given out when the next op comes: by then every lane of the step has said what it

@@ -37,6 +37,17 @@ static void event_give(struct hzp_cuda_device *dev, cudaEvent_t event)
     dev->clock.spare[dev->clock.spares++] = event;
 }
 
+int hzp_cuda_times_prepare(struct hzp_device *base, int timings)
+{
+    struct hzp_cuda_device *dev = (struct hzp_cuda_device *)base;
+    while (dev->clock.spares < 2 * (int64_t)timings + 1) { /* one is the newest known */
+        cudaEvent_t event;
+        HZP_TRY(hzp_cuda_check(dev, cudaEventCreate(&event), "opening an event"));
+        event_give(dev, event);
+    }
+    return HZP_OK;
+}
+
 int hzp_cuda_lane_time(struct hzp_lane *lane, struct hzp_span *span)
 {
     hzp_cuda_lane(lane)->span = span;

@@ -21,11 +21,12 @@ static struct hzp_options options;
 static struct hzp_memory_plan plan;
 static struct hzp_err_text err;
 static bool rides;
+static size_t lanes;
 
 static int make(size_t limit)
 {
     memset(&err, 0, sizeof(err));
-    return hzp_memory_plan(&options, &layout, limit, rides, &plan, &err);
+    return hzp_memory_plan(&options, &layout, limit, lanes, rides, &plan, &err);
 }
 
 static int set_up(void **state)
@@ -68,6 +69,26 @@ static void riding_takes_room(void **state)
     rides = false;
     assert_int_equal(plan.train.ride_rows, options.running_max);
     assert_true(plan.total > without);
+}
+
+/* What lanes hold is the KV cache's no more, and stands in the plan. */
+static void lanes_are_counted(void **state)
+{
+    size_t limit = (size_t)24 << 20, kv = 0, less = 0;
+    options.no_train = 1;
+    assert_int_equal(make(limit), HZP_OK);
+    kv = plan.line[plan.lines - 1].bytes;
+    lanes = (size_t)16 << 20;
+    assert_int_equal(make(limit), HZP_OK);
+    assert_string_equal(plan.line[1].what, "lanes");
+    assert_int_equal(plan.line[1].bytes, lanes);
+    less = plan.line[plan.lines - 1].bytes;
+    assert_true(less < kv && plan.total <= limit);
+    lanes = limit;
+    assert_int_equal(make(limit), HZP_ENOMEM);
+    assert_non_null(strstr(err.text, "lanes 24.0 MB"));
+    lanes = 0;
+    options.no_train = 0;
 }
 
 /* One byte more for each projection parameter, of each slot, and four for each of their rows. */
@@ -189,6 +210,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(it_adds_up, set_up, tear_down),
         cmocka_unit_test_setup_teardown(riding_takes_room, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(lanes_are_counted, set_up, tear_down),
         cmocka_unit_test_setup_teardown(fp8_is_counted, set_up, tear_down),
         cmocka_unit_test_setup_teardown(options_steer_it, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_cache_takes_what_is_left, set_up, tear_down),

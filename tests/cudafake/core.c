@@ -15,7 +15,8 @@ static const size_t ARENA = (size_t)1 << 37; /* addresses, not memory: none is u
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct fake_call *record;
-static int calls, counts[FAKE_THEN + 1];
+static int calls, counts[FAKE_THEN + 1], made;
+static bool steady;
 static char mistakes[TEXT], leaks[TEXT];
 static struct fake_object *objects;
 static uint64_t ids;
@@ -34,7 +35,7 @@ static struct alloc {
 } alloc_of[ALLOCS];
 static int allocs;
 static char *arena;
-static size_t arena_used;
+static size_t arena_begin, arena_used;
 static int open_depth;
 
 int fake_sms = 132;
@@ -70,6 +71,7 @@ void fake_reset(unsigned seed)
     state = seed * 2654435761u + 1;
     failing.function[0] = 0;
     clock_extra = 0;
+    steady = false;
     fake_leave();
 }
 
@@ -198,8 +200,9 @@ static void memory_open(bool open)
 {
     if (open ? open_depth++ > 0 : --open_depth > 0)
         return;
-    if (arena_used)
-        mprotect(arena, arena_used, open ? PROT_READ | PROT_WRITE : PROT_NONE);
+    if (arena_used > arena_begin)
+        mprotect(arena + arena_begin, arena_used - arena_begin,
+                 open ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 
 static struct alloc *alloc_add(void)
@@ -237,6 +240,19 @@ void *fake_host_alloc(size_t size)
     return a->ptr;
 }
 
+/* Where the first memory stands that is still given out: what is before it stays out of reach. */
+static size_t lowest_live(void)
+{
+    size_t lowest = arena_used;
+    for (int i = 0; i < allocs; i++) {
+        if (!alloc_of[i].live || alloc_of[i].host)
+            continue;
+        size_t at = (size_t)((char *)alloc_of[i].ptr - arena);
+        lowest = at < lowest ? at : lowest;
+    }
+    return lowest;
+}
+
 bool fake_device_free(void *ptr)
 {
     for (int i = 0; i < allocs; i++)
@@ -245,6 +261,8 @@ bool fake_device_free(void *ptr)
             memory_open(true);
             madvise(ptr, alloc_of[i].size / 4096 * 4096, MADV_DONTNEED);
             memory_open(false);
+            if (open_depth == 0)
+                arena_begin = lowest_live();
             return true;
         }
     return false;
@@ -261,12 +279,29 @@ bool fake_host_free(void *ptr)
     return false;
 }
 
-int fake_allocations(void)
+size_t fake_device_bytes(void)
 {
-    int count = 0;
+    size_t bytes = 0;
     for (int i = 0; i < allocs; i++)
-        count += alloc_of[i].ptr && !alloc_of[i].host;
-    return count;
+        bytes += alloc_of[i].live && !alloc_of[i].host ? alloc_of[i].size : 0;
+    return bytes;
+}
+
+void fake_make(const char *function)
+{
+    made++;
+    if (steady)
+        fake_mistake("%s: the start has ended", function);
+}
+
+int fake_made(void)
+{
+    return made;
+}
+
+void fake_steady(bool on)
+{
+    steady = on;
 }
 
 bool fake_is_device(const void *ptr)

@@ -123,6 +123,8 @@ bool fake_stream_busy(uint64_t id); /* a stream of this id has work left */
 struct fake_task *fake_put(struct fake_stream *stream, enum fake_kind kind);
 void fake_put_done(struct fake_task *task);
 
+void fake_make(const char *function); /* counts it; once steady, a mistake */
+
 void fake_capture_set(struct fake_stream *stream); /* NULL: this thread captures no more */
 
 /* This thread is capturing: the call is one that must not happen then.  Breaks the capture. */

@@ -76,6 +76,7 @@ static CUresult context_new(CUgreenCtx *ret, CUdevResourceDesc desc, CUdevice de
     }
     if (flags != CU_GREEN_CTX_DEFAULT_STREAM)
         fake_mistake("cuGreenCtxCreate: the flag is required");
+    fake_make("cuGreenCtxCreate");
     struct fake_context *context = fake_object_new(FAKE_CONTEXT, sizeof(*context));
     context->from = from_of(resource);
     context->to = context->from + (int)resource->sm.smCount;

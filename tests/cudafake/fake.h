@@ -92,8 +92,14 @@ struct fake_touch {
 typedef bool fake_meet(const void *a, const void *b);
 void fake_touches(cudaStream_t stream, const struct fake_touch *touch, int touches, fake_meet *meet);
 
-/* How many device allocations there were ever. */
-int fake_allocations(void);
+/* Bytes of device memory that are given out. */
+size_t fake_device_bytes(void);
+
+/* How many times memory, a stream or an event was asked for, ever: what takes a runtime time. */
+int fake_made(void);
+
+/* True: from here on, until the next reset, asking for those is a mistake: the start has ended. */
+void fake_steady(bool steady);
 
 /* What the host may not do itself: reads or writes device memory. */
 void fake_peek(void *dst, const void *src, size_t size);

@@ -81,6 +81,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
     snprintf(prop->name, sizeof(prop->name), "Recorder");
     prop->major = 9;
     prop->multiProcessorCount = fake_sms;
+    prop->totalGlobalMem = fake_memory;
     prop->sharedMemPerBlockOptin = 232448;
     return answer(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
 }
@@ -118,6 +119,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 cudaError_t cudaMalloc(void **ptr, size_t size)
 {
     BEGIN("cudaMalloc");
+    fake_make("cudaMalloc");
     UNSAFE("cudaMalloc");
     if (size > fake_memory)
         return answer(cudaErrorMemoryAllocation);
@@ -142,6 +144,7 @@ cudaError_t cudaFree(void *ptr)
 cudaError_t cudaHostAlloc(void **ptr, size_t size, unsigned int flags)
 {
     BEGIN("cudaHostAlloc");
+    fake_make("cudaHostAlloc");
     UNSAFE("cudaHostAlloc");
     *ptr = fake_host_alloc(size);
     return answer(cudaSuccess);
@@ -225,6 +228,7 @@ cudaError_t cudaMemcpy(void *dst, const void *src, size_t size, enum cudaMemcpyK
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *ret, unsigned int flags, int priority)
 {
     BEGIN("cudaStreamCreateWithPriority");
+    fake_make("cudaStreamCreateWithPriority");
     if (flags != cudaStreamNonBlocking)
         fake_mistake("a stream that waits for the null stream");
     struct fake_stream *stream = fake_object_new(FAKE_STREAM, sizeof(*stream));
@@ -277,12 +281,14 @@ static cudaError_t event_new(cudaEvent_t *ret, bool timing)
 cudaError_t cudaEventCreate(cudaEvent_t *ret)
 {
     BEGIN("cudaEventCreate");
+    fake_make("cudaEventCreate");
     return event_new(ret, true);
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *ret, unsigned int flags)
 {
     BEGIN("cudaEventCreateWithFlags");
+    fake_make("cudaEventCreateWithFlags");
     return event_new(ret, !(flags & cudaEventDisableTiming));
 }
 

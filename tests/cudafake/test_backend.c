@@ -56,29 +56,55 @@ static void fill(struct hzp_lane *lane, float *x, float value)
     assert_int_equal(hzp_op_fill(lane, &args), HZP_OK);
 }
 
-/* Five lanes, one of which computes: the others take no memory. */
-static void test_idle_lanes(void **state)
+/* Five lanes: what they hold is taken when they are opened, as much as they said, and by no op. */
+static void test_lane_memory(void **state)
 {
     struct hzp_device *dev = fake_open(1, NULL, NULL);
     struct hzp_lane *lane[5];
     static const enum hzp_bound use[] = {HZP_BOUND_COMPUTE, HZP_BOUND_MEMORY, HZP_BOUND_NETWORK,
                                          HZP_BOUND_COPY, HZP_BOUND_COMPUTE};
     float *x;
-    int before = fake_allocations();
     assert_int_equal(hzp_device_alloc(dev, HZP_MEM_DEVICE, N * 4, (void **)&x), HZP_OK);
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 5; i++) {
+        size_t before = fake_device_bytes();
         assert_int_equal(hzp_lane_open(dev, use[i], &lane[i]), HZP_OK);
-    assert_int_equal(fake_allocations(), before + 1);
-    assert_int_equal(fake_calls(), 0);
-    fill(lane[0], x, 1);
-    assert_int_equal(fake_allocations(), before + 5);
-    fill(lane[0], x, 2);
-    assert_int_equal(fake_allocations(), before + 5);
-    assert_int_equal(fake_count(FAKE_KERNEL), 2);
+        assert_int_equal(fake_device_bytes() - before, hzp_lane_bytes(dev, use[i]));
+        assert_true(hzp_lane_bytes(dev, use[i]) > 0);
+    }
+    assert_int_equal(hzp_device_prepare_times(dev, 3), HZP_OK);
+    int made = fake_made();
+    struct hzp_span span[3];
+    for (int i = 0; i < 5; i++) {
+        struct hzp_fill_args args = {{x + 512 * i, 1, 512, 512, HZP_F32}, 1};
+        if (i < 3)
+            assert_int_equal(hzp_lane_time(lane[i], &span[i]), HZP_OK);
+        assert_int_equal(hzp_op_fill(lane[i], &args), HZP_OK);
+        assert_int_equal(hzp_lane_set_share(lane[0], 0), HZP_OK);
+    }
+    assert_int_equal(fake_made(), made);
+    assert_int_equal(fake_count(FAKE_KERNEL), 5);
     for (int i = 0; i < 5; i++)
         hzp_lane_close(lane[i]);
     hzp_device_free(dev, HZP_MEM_DEVICE, x);
     fake_close(dev);
+}
+
+/* Less is free than when the device was opened: a lane is refused, and nothing is left of it. */
+static void test_lane_refused(void **state)
+{
+    static const char *const fails[] = {"cudaMalloc", "cudaMemsetAsync", "cudaStreamCreateWithPriority"};
+    for (int i = 0; i < 6; i++) {
+        struct hzp_device *dev = fake_open(1, NULL, NULL);
+        struct hzp_lane *lane = NULL;
+        fake_fail(fails[HZP_MAX(i - 3, 0)], i < 4 ? i : 0,
+                  i < 4 ? cudaErrorMemoryAllocation : cudaErrorLaunchFailure);
+        assert_int_equal(hzp_lane_open(dev, HZP_BOUND_COMPUTE, &lane),
+                         i < 4 ? HZP_ENOMEM : HZP_EDEVICE);
+        assert_null(lane);
+        fake_fail("", 0, 0);
+        cudaGetLastError();
+        fake_close(dev);
+    }
 }
 
 /* A chain over two lanes gives its result in every order that its fences leave open. */
@@ -366,7 +392,7 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_idle_lanes), cmocka_unit_test(test_chain),
+        cmocka_unit_test(test_lane_memory), cmocka_unit_test(test_lane_refused), cmocka_unit_test(test_chain),
         cmocka_unit_test(test_staging),    cmocka_unit_test(test_failures),
         cmocka_unit_test(test_times),      cmocka_unit_test(test_green),
         cmocka_unit_test(test_prepared),
