@@ -302,6 +302,7 @@ static int open_loop(struct hzp_engine *e, struct hzp_err_text *reterr)
     if (e->config.source)
         config.source[config.sources++] = e->config.source;
     HZP_TRY(hzp_loop_create(&config, &e->loop));
+    HZP_TRY(hzp_loop_warm_up(e->loop, hzp_kvpool_layers(e->pool)));
     return e->state ? hzp_state_start(e->state, e->trainer, e->model, e->loop) : HZP_OK;
 }
 

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/exec.h"
 
-#include "nanobatch/graphs.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -315,14 +313,47 @@ static int queue_up(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_
     return HZP_OK;
 }
 
+static void make_room(struct hzp_flight *f, const struct hzp_plan *plan)
+{
+    if (f->items_room >= plan->items)
+        return;
+    f->items_room = plan->items + plan->items / 2;
+    f->fence_of = hzp_xrealloc(f->fence_of, (size_t)f->items_room * sizeof(*f->fence_of));
+    f->span = hzp_xrealloc(f->span, (size_t)f->items_room * sizeof(*f->span));
+}
+
+int hzp_flight_reserve(struct hzp_flight *f, const struct hzp_plan *plan)
+{
+    make_room(f, plan);
+    HZP_TRY(assign_fences(f->exec, plan, f));
+    return hzp_graphs_reserve(f->exec->graphs, plan);
+}
+
+void hzp_exec_prepare_graphs(struct hzp_exec *e, hzp_graph_twin *twin, void *ctx, int32_t count)
+{
+    hzp_graphs_prepare(e->graphs, twin, ctx, count);
+}
+
+int hzp_exec_capture(struct hzp_exec *e, const struct hzp_plan *plan)
+{
+    struct hzp_graph_part part;
+    bool inlined;
+    if (!hzp_graphs_fit(e->graphs, plan, &part))
+        return HZP_OK;
+    HZP_TRY(share(e, plan, &inlined));
+    hzp_graphs_make(e->graphs, plan, &part, e->lane, e->share);
+    return HZP_OK;
+}
+
+struct hzp_graphs_stats hzp_exec_graphs(const struct hzp_exec *e)
+{
+    return hzp_graphs_read_stats(e->graphs);
+}
+
 int hzp_exec_issue(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_flight *f,
                    const struct hzp_flight *older)
 {
-    if (f->items_room < plan->items) {
-        f->items_room = plan->items + plan->items / 2;
-        f->fence_of = hzp_xrealloc(f->fence_of, (size_t)f->items_room * sizeof(*f->fence_of));
-        f->span = hzp_xrealloc(f->span, (size_t)f->items_room * sizeof(*f->span));
-    }
+    make_room(f, plan);
     f->plan = plan;
     f->graphed = (struct hzp_graph_part){0, 0};
     hzp_plan_lasts(plan, &f->last);

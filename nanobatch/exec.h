@@ -20,6 +20,7 @@
 #ifndef HZP_NANOBATCH_EXEC_H
 #define HZP_NANOBATCH_EXEC_H
 
+#include "nanobatch/graphs.h"
 #include "nanobatch/plan.h"
 #include "nanobatch/price.h"
 #include "nanobatch/shape.h"
@@ -36,6 +37,16 @@ void hzp_exec_destroy(struct hzp_exec *exec); /* NULL: no effect; its flights we
 /* Steps of this shape will come: what takes the device time to set up for their lanes' shares is set up.
  * Before the loop runs. */
 void hzp_exec_prepare(struct hzp_exec *exec, const struct hzp_plan_shape *shape);
+
+/* Decode steps that are captured are so with all their twins (graphs.h: hzp_graphs_prepare). */
+void hzp_exec_prepare_graphs(struct hzp_exec *exec, hzp_graph_twin *twin, void *ctx, int32_t count);
+
+/* Captures the plan as a graph, with its twins, if it is one of those; runs nothing.  Nothing is under
+ * way. */
+int hzp_exec_capture(struct hzp_exec *exec, const struct hzp_plan *plan);
+
+/* Of captures and launches so far (graphs.h). */
+struct hzp_graphs_stats hzp_exec_graphs(const struct hzp_exec *exec);
 
 struct hzp_exec_times {
     uint64_t serve_ns, train_ns; /* by tenant; together about the run's duration */
@@ -55,6 +66,9 @@ const struct hzp_profile *hzp_exec_profile(const struct hzp_exec *exec);
 
 int hzp_flight_open(struct hzp_exec *exec, struct hzp_flight **ret);
 void hzp_flight_close(struct hzp_flight *flight); /* NULL: no effect; never while it is under way */
+
+/* What the plan's flight will need, or one like it, is made now: fences. */
+int hzp_flight_reserve(struct hzp_flight *flight, const struct hzp_plan *plan);
 
 /* True: the device works on its own while the host does something else.  False: the issuing thread
  * is part of it, at least of plans of one lane. */

@@ -7,8 +7,6 @@
 #include "base/log.h"
 
 enum {
-    KEPT = 128,
-    SEEN = 256,       /* keys that came once: the latest so many */
     ITEMS_MIN = 8,
     CTX_MIN = 256,    /* shorter contexts are one bucket */
     REFUSALS_MAX = 3, /* then the device is not asked again, for one lane or for several */
@@ -16,16 +14,22 @@ enum {
 
 struct kept {
     struct hzp_graph *graph; /* NULL: free */
-    uint64_t hash, used;
+    uint64_t hash;
+    uint64_t used;           /* of the set */
+    int32_t lead;            /* the set it belongs to: the index of the one the others are twins of */
     unsigned char *key;
     size_t size;
 };
 
 struct hzp_graphs {
     struct hzp_device *dev;
-    struct kept kept[KEPT];
-    uint64_t seen[SEEN]; /* hashes; 0: none */
+    struct kept *kept;   /* [room_max] */
+    uint64_t *seen;      /* [2 room_max] hashes of keys that came once, the latest; 0: none */
+    int32_t room_max;
     int32_t seen_next;   /* the oldest, overwritten next */
+    hzp_graph_twin *twin; /* NULL: there are none */
+    void *ctx;
+    struct hzp_plan twin_plan;
     uint64_t clock;
     unsigned char *key; /* of the step at hand */
     size_t size, room;
@@ -52,7 +56,24 @@ struct hzp_graphs *hzp_graphs_create(struct hzp_device *dev)
         return NULL;
     struct hzp_graphs *g = hzp_xcalloc(1, sizeof(*g));
     g->dev = dev;
+    hzp_plan_init(&g->twin_plan);
+    hzp_graphs_prepare(g, NULL, NULL, 0);
     return g;
+}
+
+void hzp_graphs_prepare(struct hzp_graphs *g, hzp_graph_twin *twin, void *ctx, int32_t count)
+{
+    if (!g)
+        return;
+    HZP_ASSERT(g->stats.captures == 0);
+    g->twin = twin;
+    g->ctx = ctx;
+    g->room_max = HZP_MAX(HZP_MIN(count, (int32_t)HZP_GRAPHS_MAX), (int32_t)HZP_GRAPHS_MIN);
+    free(g->kept);
+    free(g->seen);
+    g->kept = hzp_xcalloc((size_t)g->room_max, sizeof(*g->kept));
+    g->seen = hzp_xcalloc(2 * (size_t)g->room_max, sizeof(*g->seen));
+    g->seen_next = 0;
 }
 
 static void drop(struct hzp_graphs *g, struct kept *k)
@@ -66,10 +87,13 @@ void hzp_graphs_destroy(struct hzp_graphs *g)
 {
     if (!g)
         return;
-    for (int i = 0; i < KEPT; i++)
+    for (int32_t i = 0; i < g->room_max; i++)
         drop(g, &g->kept[i]);
     for (int32_t i = 0; i < g->fences; i++)
         hzp_fence_close(g->fence[i]);
+    hzp_plan_fini(&g->twin_plan);
+    free(g->kept);
+    free(g->seen);
     free(g->fence);
     free(g->fence_of);
     free(g->key);
@@ -99,13 +123,32 @@ bool hzp_graphs_fit(const struct hzp_graphs *g, const struct hzp_plan *plan,
     return part.to - part.from >= ITEMS_MIN && g->stats.refusals[spreads(plan, &part)] < REFUSALS_MAX;
 }
 
-/* 256, then two steps to each doubling; no more than the table of pages has room for. */
+/* 256, then two steps to each doubling. */
+static int64_t ctx_step(int64_t ctx)
+{
+    int64_t step = CTX_MIN;
+    while (step < ctx)
+        step = step + step / 2 >= ctx ? step + step / 2 : 2 * step;
+    return step;
+}
+
+/* No more than the table of pages has room for. */
 static int32_t ctx_round(const struct hzp_attn_paged_args *a)
 {
-    int64_t step = CTX_MIN, most = (int64_t)a->page_stride * a->kv.page_rows;
-    while (step < a->segs.ctx_max)
-        step = step + step / 2 >= a->segs.ctx_max ? step + step / 2 : 2 * step;
-    return (int32_t)HZP_MAX(HZP_MIN(step, most), (int64_t)a->segs.ctx_max);
+    int64_t most = (int64_t)a->page_stride * a->kv.page_rows;
+    return (int32_t)HZP_MAX(HZP_MIN(ctx_step(a->segs.ctx_max), most), (int64_t)a->segs.ctx_max);
+}
+
+int32_t hzp_graphs_count(const struct hzp_batch_config *max, int32_t positions, int32_t slots,
+                         int32_t batches)
+{
+    int32_t most = HZP_MIN(max->rows_max, HZP_MIN(max->segs_max, max->logits_max));
+    int64_t sizes = 0, contexts = 1;
+    for (int32_t rows = 1; rows <= most; rows = hzp_batch_bucket(rows) + 1)
+        sizes++;
+    for (int64_t ctx = CTX_MIN; ctx < positions; ctx = ctx_step(ctx + 1))
+        contexts++;
+    return (int32_t)HZP_MIN(sizes * contexts * slots * batches, (int64_t)INT32_MAX);
 }
 
 #define HOLE(struct_, member, end)                                                                 \
@@ -154,6 +197,18 @@ static void put(struct hzp_graphs *g, const void *data, size_t size)
     g->size += padded;
 }
 
+/* Only those for one another, counted from the first: what the part as a whole waits for is not in the
+ * graph. */
+static void put_waits(struct hzp_graphs *g, const struct hzp_plan *plan, const struct hzp_item *item,
+                      int32_t from)
+{
+    for (int32_t k = 0; k < item->waits; k++) {
+        int32_t wait = plan->wait[item->wait0 + k] - from;
+        if (wait >= 0)
+            put(g, &wait, sizeof(wait));
+    }
+}
+
 static void key_make(struct hzp_graphs *g, const struct hzp_plan *plan,
                      const struct hzp_graph_part *part, struct hzp_lane *const lane[HZP_LANE_COUNT],
                      const int units[HZP_LANE_COUNT])
@@ -164,11 +219,11 @@ static void key_make(struct hzp_graphs *g, const struct hzp_plan *plan,
     put(g, units, HZP_LANE_COUNT * sizeof(units[0]));
     for (int32_t i = part->from; i < part->to; i++) {
         const struct hzp_item *item = &plan->item[i];
-        int32_t head[4] = {(int32_t)item->op, item->lane, item->waits, part->from};
+        int32_t head[2] = {(int32_t)item->op, item->lane};
         normal(item, &args);
         put(g, head, sizeof(head));
         put(g, args.bytes, hzp_op_args_size(item->op));
-        put(g, plan->wait + item->wait0, (size_t)item->waits * sizeof(*plan->wait));
+        put_waits(g, plan, item, part->from);
     }
 }
 
@@ -185,7 +240,7 @@ static uint64_t hash(const unsigned char *key, size_t size)
 
 static struct kept *find(struct hzp_graphs *g, uint64_t h)
 {
-    for (int i = 0; i < KEPT; i++)
+    for (int32_t i = 0; i < g->room_max; i++)
         if (g->kept[i].graph && g->kept[i].hash == h && g->kept[i].size == g->size &&
             memcmp(g->kept[i].key, g->key, g->size) == 0)
             return &g->kept[i];
@@ -196,26 +251,32 @@ static struct kept *find(struct hzp_graphs *g, uint64_t h)
  * slots are one, as addresses happen to be, would push each other out for ever. */
 static bool came_before(struct hzp_graphs *g, uint64_t h)
 {
-    for (int i = 0; i < SEEN; i++)
+    for (int32_t i = 0; i < 2 * g->room_max; i++)
         if (g->seen[i] == h)
             return true;
     g->seen[g->seen_next] = h;
-    g->seen_next = (g->seen_next + 1) % SEEN;
+    g->seen_next = (g->seen_next + 1) % (2 * g->room_max);
     return false;
 }
 
+/* A free place.  Where there is none, the set that was used least recently goes as a whole: half a set
+ * would be captured again at the next swap. */
 static struct kept *place(struct hzp_graphs *g)
 {
-    struct kept *oldest = &g->kept[0];
-    for (int i = 0; i < KEPT; i++) {
+    int32_t oldest = -1, lead;
+    for (int32_t i = 0; i < g->room_max; i++) {
         if (!g->kept[i].graph)
             return &g->kept[i];
-        if (g->kept[i].used < oldest->used)
-            oldest = &g->kept[i];
+        if (g->kept[i].lead == i && (oldest < 0 || g->kept[i].used < g->kept[oldest].used))
+            oldest = i;
     }
-    g->stats.evictions++;
-    drop(g, oldest);
-    return oldest;
+    lead = oldest;
+    for (int32_t i = 0; i < g->room_max; i++)
+        if (g->kept[i].lead == lead) {
+            g->stats.evictions++;
+            drop(g, &g->kept[i]);
+        }
+    return &g->kept[oldest];
 }
 
 /* A fence for each item of the part that an item of it on another lane waits for. */
@@ -287,10 +348,11 @@ static int capture(struct hzp_graphs *g, const struct hzp_plan *plan,
     return r < 0 ? r : ended;
 }
 
-/* The step at hand came before: its graph is made and kept; NULL: it does not go. */
-static struct kept *keep(struct hzp_graphs *g, uint64_t h, const struct hzp_plan *plan,
-                         const struct hzp_graph_part *part,
-                         struct hzp_lane *const lane[HZP_LANE_COUNT])
+/* The graph of the step whose key is at hand is made and kept; NULL: it does not go.  lead: of its set,
+ * NULL: itself. */
+static struct kept *keep_one(struct hzp_graphs *g, uint64_t h, const struct hzp_plan *plan,
+                             const struct hzp_graph_part *part,
+                             struct hzp_lane *const lane[HZP_LANE_COUNT], const struct kept *lead)
 {
     struct hzp_graph *graph = NULL;
     if (capture(g, plan, part, lane, &graph) < 0) {
@@ -302,11 +364,47 @@ static struct kept *keep(struct hzp_graphs *g, uint64_t h, const struct hzp_plan
     }
     struct kept *k = place(g);
     k->graph = graph;
+    k->lead = (int32_t)((lead ? lead : k) - g->kept);
     k->hash = h;
+    k->used = ++g->clock;
     k->size = g->size;
     k->key = memcpy(hzp_xmalloc(g->size), g->key, g->size);
     g->stats.captures++;
     return k;
+}
+
+/* The same of all twins, which are the same step from its first item to its last. */
+static struct kept *keep(struct hzp_graphs *g, uint64_t h, const struct hzp_plan *plan,
+                         const struct hzp_graph_part *part,
+                         struct hzp_lane *const lane[HZP_LANE_COUNT], const int units[HZP_LANE_COUNT])
+{
+    struct kept *k = keep_one(g, h, plan, part, lane, NULL);
+    struct hzp_graph_part other;
+    for (int32_t i = 0; k && g->twin && g->twin(g->ctx, plan, i, &g->twin_plan); i++) {
+        if (!hzp_graphs_fit(g, &g->twin_plan, &other) || other.from != part->from ||
+            other.to != part->to)
+            continue;
+        key_make(g, &g->twin_plan, &other, lane, units);
+        uint64_t twin = hash(g->key, g->size);
+        if (!find(g, twin))
+            keep_one(g, twin, &g->twin_plan, &other, lane, k);
+    }
+    return k;
+}
+
+int hzp_graphs_reserve(struct hzp_graphs *g, const struct hzp_plan *plan)
+{
+    return g ? assign_fences(g, plan, &(struct hzp_graph_part){0, plan->items}) : HZP_OK;
+}
+
+void hzp_graphs_make(struct hzp_graphs *g, const struct hzp_plan *plan,
+                     const struct hzp_graph_part *part, struct hzp_lane *const lane[HZP_LANE_COUNT],
+                     const int units[HZP_LANE_COUNT])
+{
+    key_make(g, plan, part, lane, units);
+    uint64_t h = hash(g->key, g->size);
+    if (!find(g, h))
+        keep(g, h, plan, part, lane, units);
 }
 
 int hzp_graphs_issue(struct hzp_graphs *g, const struct hzp_plan *plan,
@@ -320,11 +418,11 @@ int hzp_graphs_issue(struct hzp_graphs *g, const struct hzp_plan *plan,
     if (!k) {
         if (!came_before(g, h))
             return 0;
-        k = keep(g, h, plan, part, lane);
+        k = keep(g, h, plan, part, lane, units);
         if (!k)
             return 0;
     }
-    k->used = ++g->clock;
+    g->kept[k->lead].used = ++g->clock;
     g->stats.launches++;
     if (span)
         HZP_TRY(hzp_lane_time(first, span));

@@ -17,6 +17,7 @@
 #include "nanobatch/exec.h"
 #include "nanobatch/ride.h"
 #include "nanobatch/split.h"
+#include "nanobatch/warm.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -40,6 +41,7 @@ struct leg {
     struct hzp_ride ride;        /* what of the slice rides: no layers, if nothing does */
     struct hzp_batch *batch;     /* NULL: nothing serves */
     struct hzp_plan plan;
+    const struct hzp_plan_shape *shape; /* of serving's part; NULL: sequentially */
     struct hzp_flight *flight;
     uint64_t tokens_ns;          /* when it was served */
 };
@@ -75,6 +77,36 @@ static void prepare(struct hzp_loop *loop)
         hzp_exec_prepare(loop->exec, c->beside);
     for (int32_t i = 0; c->plans && i < c->plans->entries; i++)
         hzp_exec_prepare(loop->exec, &c->plans->entry[i].shape);
+}
+
+/* The step's serving as it is on another slot's weights.  Its arrays are the step's own: they are cut in
+ * the same way once more, before the step is issued. */
+static bool twin(void *ctx, const struct hzp_plan *plan, int32_t i, struct hzp_plan *ret)
+{
+    struct hzp_loop *loop = ctx;
+    struct leg *leg = &loop->leg[plan == &loop->leg[1].plan];
+    const struct hzp_model *model = loop->config.model;
+    const struct hzp_version *slot;
+    for (int32_t s = 0; (slot = hzp_weights_slot(model->weights, s)); s++) {
+        if (slot == leg->step.version || i-- > 0)
+            continue;
+        hzp_plan_clear(ret);
+        hzp_forward_build(ret, model, slot, leg->batch, leg->step.kv, loop->config.space, leg->shape);
+        return true;
+    }
+    return false;
+}
+
+static void prepare_graphs(struct hzp_loop *loop)
+{
+    const struct hzp_model *model = loop->config.model;
+    int32_t slots = 0;
+    while (hzp_weights_slot(model->weights, slots))
+        slots++;
+    if (loop->config.batch)
+        hzp_exec_prepare_graphs(loop->exec, twin, loop,
+                                hzp_graphs_count(&loop->config.batch->max, model->positions, slots,
+                                                 HZP_COUNT(loop->leg)));
 }
 
 static int open_legs(struct hzp_loop *loop)
@@ -117,6 +149,7 @@ int hzp_loop_create(const struct hzp_loop_config *config, struct hzp_loop **ret)
         return r;
     }
     prepare(loop);
+    prepare_graphs(loop);
     bool alone = hzp_exec_alone(loop->exec);
     loop->ahead = config->run_ahead == HZP_AHEAD_ALWAYS ||
                   (config->run_ahead == HZP_AHEAD_AUTO && alone);
@@ -312,8 +345,9 @@ static void plan_serving(struct hzp_loop *loop, struct leg *leg)
 {
     struct hzp_step *step = &leg->step;
     const struct hzp_plan_shape *both = shape_of(loop, step->batch, true);
+    leg->shape = shape_of(loop, step->batch, false);
     hzp_forward_build(&leg->plan, loop->config.model, step->version, step->batch, step->kv,
-                      loop->config.space, shape_of(loop, step->batch, false));
+                      loop->config.space, leg->shape);
     loop->split.config.beside = both && hzp_plan_shape_beside(both);
     hzp_split_serve(&loop->split, &leg->split, step->batch, &step->waits);
     if (leg->split.beside)
@@ -343,6 +377,7 @@ static void take_training(struct hzp_loop *loop, struct leg *leg)
                                  .chain = step->chain, .from = step->from, .to = step->to,
                                  .rider = step->rider};
     hzp_plan_clear(&leg->plan);
+    leg->shape = both;
     if (hzp_step_build(&leg->plan, &what, &leg->ride))
         count(&loop->counters.ride_steps, 1);
 }
@@ -494,6 +529,110 @@ int hzp_loop_turn(struct hzp_loop *loop)
 {
     int r = turn(loop);
     return r < 0 ? fail(loop, r) : r;
+}
+
+/* --- The end of the start --------------------------------------------------------------------- */
+
+/* The leg gets the plan of its batch, as a step of that would be. */
+static void warm_build(struct hzp_loop *loop, struct leg *leg, const struct hzp_plan_shape *shape)
+{
+    hzp_plan_clear(&leg->plan);
+    leg->shape = shape;
+    hzp_forward_build(&leg->plan, loop->config.model, leg->step.version, leg->batch, leg->step.kv,
+                      loop->config.space, shape);
+}
+
+static int warm_run(struct hzp_loop *loop, struct leg *leg)
+{
+    struct hzp_exec_times times;
+    warm_build(loop, leg, shape_of(loop, leg->batch, false));
+    HZP_TRY(hzp_exec_issue(loop->exec, &leg->plan, leg->flight, NULL));
+    return hzp_exec_land(leg->flight, NULL, &times);
+}
+
+/* Fences for steps of this shape; the most items of any so far. */
+static int warm_reserve(struct hzp_loop *loop, const struct hzp_plan_shape *shape, int32_t *ret_items)
+{
+    for (int i = 0; i < HZP_COUNT(loop->leg); i++) {
+        struct leg *leg = &loop->leg[i];
+        hzp_warm_mixed(leg->batch, leg->step.kv);
+        warm_build(loop, leg, shape);
+        HZP_TRY(hzp_flight_reserve(leg->flight, &leg->plan));
+        *ret_items = HZP_MAX(*ret_items, leg->plan.items);
+    }
+    return HZP_OK;
+}
+
+/* Events for two steps' items, each with a slice of training, whose items no step has shown yet: a layer's
+ * there and back are about forty, more where products are cut to a quantum. */
+static int warm_times(struct hzp_loop *loop, int32_t items)
+{
+    enum { TRAIN_ITEMS = 64, UPDATE_ITEMS = 512 };
+    const struct hzp_model *model = loop->config.model;
+    return hzp_device_prepare_times(model->dev,
+                                    2 * (items + TRAIN_ITEMS * model->config->layers + UPDATE_ITEMS));
+}
+
+/* The first leg's step runs, and chooses algorithms; then either's is captured. */
+static int warm_decode(struct hzp_loop *loop, int32_t rows)
+{
+    for (int i = 0; i < HZP_COUNT(loop->leg); i++) {
+        struct leg *leg = &loop->leg[i];
+        hzp_warm_decode(leg->batch, rows);
+        if (i == 0)
+            HZP_TRY(warm_run(loop, leg));
+        else
+            warm_build(loop, leg, shape_of(loop, leg->batch, false));
+        HZP_TRY(hzp_exec_capture(loop->exec, &leg->plan));
+    }
+    return HZP_OK;
+}
+
+static int warm_all(struct hzp_loop *loop)
+{
+    const struct hzp_loop_config *c = &loop->config;
+    const struct hzp_batch_config *max = &c->batch->max;
+    int32_t items = 0, most = HZP_MIN(max->rows_max, HZP_MIN(max->segs_max, max->logits_max));
+    HZP_TRY(warm_reserve(loop, c->shape, &items));
+    HZP_TRY(warm_reserve(loop, c->beside, &items));
+    for (int32_t i = 0; c->plans && i < c->plans->entries; i++)
+        HZP_TRY(warm_reserve(loop, &c->plans->entry[i].shape, &items));
+    HZP_TRY(warm_times(loop, items));
+    hzp_warm_prompts(loop->leg[0].batch, loop->leg[0].step.kv);
+    HZP_TRY(warm_run(loop, &loop->leg[0]));
+    for (int32_t rows = 1; rows <= most; rows = hzp_batch_bucket(rows) + 1)
+        HZP_TRY(warm_decode(loop, HZP_MIN(hzp_batch_bucket(rows), most)));
+    return HZP_OK;
+}
+
+int hzp_loop_warm_up(struct hzp_loop *loop, const struct hzp_kv *kv)
+{
+    struct hzp_device *dev = loop->config.model->dev;
+    const struct hzp_version *version = hzp_weights_current(loop->config.model->weights);
+    int r = HZP_OK;
+    HZP_ASSERT(loop->number == 0);
+    if (hzp_device_has_graphs(dev) && loop->config.batch && version) {
+        uint64_t begin = hzp_now_ns();
+        for (int i = 0; i < HZP_COUNT(loop->leg); i++) {
+            loop->leg[i].step.version = hzp_weights_current(loop->config.model->weights);
+            loop->leg[i].step.kv = kv;
+        }
+        r = warm_all(loop);
+        for (int i = 0; i < HZP_COUNT(loop->leg); i++) {
+            hzp_batch_clear(loop->leg[i].batch);
+            hzp_plan_clear(&loop->leg[i].plan);
+        }
+        hzp_log(HZP_LOG_INFO, "loop", "warm-up ms=%.0f graphs=%llu",
+                (double)(hzp_now_ns() - begin) / 1e6,
+                (unsigned long long)hzp_exec_graphs(loop->exec).captures);
+    }
+    hzp_device_steady(dev);
+    return r;
+}
+
+struct hzp_graphs_stats hzp_loop_graphs(const struct hzp_loop *loop)
+{
+    return hzp_exec_graphs(loop->exec);
 }
 
 /* --- Turning ---------------------------------------------------------------------------------- */

@@ -24,6 +24,7 @@
 #define HZP_NANOBATCH_LOOP_H
 
 #include "nanobatch/forward.h"
+#include "nanobatch/graphs.h"
 #include "nanobatch/plan_table.h"
 #include "nanobatch/policy.h"
 #include "nanobatch/source.h"
@@ -60,6 +61,12 @@ struct hzp_loop_config {
 int hzp_loop_create(const struct hzp_loop_config *config, struct hzp_loop **ret);
 void hzp_loop_destroy(struct hzp_loop *loop); /* NULL: no effect */
 
+/* The end of the start, where a device says that it has one: rows of nobody go through every size of
+ * decode step and one full step of prompts, on the version that serves, so that what takes time the first
+ * time has been done: algorithms chosen, steps captured for every slot of weights, events made.  kv: of
+ * the pool, whose pages nobody has yet.  Then, everywhere, hzp_device_steady().  Before the first turn. */
+int hzp_loop_warm_up(struct hzp_loop *loop, const struct hzp_kv *kv);
+
 /* Runs until stopped and no source is busy, or until the device fails (HZP_EDEVICE). */
 int hzp_loop_run(struct hzp_loop *loop);
 
@@ -78,6 +85,9 @@ struct hzp_split *hzp_loop_split(struct hzp_loop *loop);
 /* Where the time went, op by op (exec.h).  Thread: engine, or any once run has returned. */
 struct hzp_profile;
 const struct hzp_profile *hzp_loop_profile(const struct hzp_loop *loop);
+
+/* Decode steps as graphs, so far.  Thread: as hzp_loop_profile. */
+struct hzp_graphs_stats hzp_loop_graphs(const struct hzp_loop *loop);
 
 struct hzp_loop_stats {
     uint64_t steps, serve_steps, train_steps;

@@ -182,6 +182,11 @@ struct hzp_version *hzp_weights_acquire(struct hzp_weights *w)
     return w->current;
 }
 
+const struct hzp_version *hzp_weights_slot(const struct hzp_weights *w, int32_t i)
+{
+    return i < w->config.slots ? &w->slot[i] : NULL;
+}
+
 void hzp_weights_release(struct hzp_weights *w, struct hzp_version *v, uint64_t last_step)
 {
     HZP_ASSERT(v->held > 0);

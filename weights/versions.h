@@ -81,6 +81,9 @@ enum hzp_dtype hzp_weights_type(const struct hzp_weights *w);
 /* The version that serves; NULL before the first publication. */
 struct hzp_version *hzp_weights_current(struct hzp_weights *w);
 
+/* The i-th slot, whatever it holds now: where its matrices stand never changes.  NULL: there are no more. */
+const struct hzp_version *hzp_weights_slot(const struct hzp_weights *w, int32_t i);
+
 /* A matrix of the version. */
 struct hzp_mat hzp_version_mat(const struct hzp_weights *w, const struct hzp_version *v,
                                enum hzp_role role, int32_t layer);

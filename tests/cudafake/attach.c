@@ -15,6 +15,16 @@ int __real_hzp_device_open(const struct hzp_device_config *config, struct hzp_de
 int __wrap_hzp_device_open(const struct hzp_device_config *config, struct hzp_device **ret,
                            struct hzp_err_text *reterr);
 
+void __real_hzp_device_steady(struct hzp_device *dev);
+void __wrap_hzp_device_steady(struct hzp_device *dev);
+
+/* From a server's start on nothing may be made. */
+void __wrap_hzp_device_steady(struct hzp_device *dev)
+{
+    __real_hzp_device_steady(dev);
+    fake_steady(true);
+}
+
 static void check(void)
 {
     if (!fake_mistakes()[0] && !fake_leaks()[0])
@@ -28,6 +38,7 @@ int __wrap_hzp_device_open(const struct hzp_device_config *config, struct hzp_de
 {
     static bool first = true;
     const char *seed = getenv("HZP_FAKE_SEED");
+    fake_steady(false);
     int r = __real_hzp_device_open(config, ret, reterr);
     if (r < 0 || strcmp((*ret)->backend->name, "cuda") != 0)
         return r;

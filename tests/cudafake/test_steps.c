@@ -167,6 +167,7 @@ struct steps {
     struct hzp_fence *fence;
     int32_t token[SEGS];
     int graph_steps;
+    int slot; /* of the step at hand */
 };
 
 static void steps_open(struct steps *s, unsigned seed)
@@ -202,6 +203,7 @@ static const int alone[HZP_LANE_COUNT];
 
 static void step(struct steps *s, int number, int segs, int slot, struct hzp_span *span)
 {
+    s->slot = slot;
     build(&s->plain, number, segs, s->token, slot, NULL);
     run(&s->plain);
     build(&s->real, number, segs, s->token, slot, NULL);
@@ -298,6 +300,69 @@ static void test_many(void **state)
     }
     assert_int_equal(hzp_graphs_read_stats(s.graphs).captures, MANY);
     steps_close(&s);
+}
+
+static bool other_slot(void *ctx, const struct hzp_plan *plan, int32_t i, struct hzp_plan *ret)
+{
+    struct steps *s = ctx;
+    struct world *w = &s->real;
+    if (i > 0)
+        return false;
+    hzp_plan_clear(ret);
+    hzp_forward_build(ret, w->model, w->version[!s->slot], w->batch, w->kv, w->space, NULL);
+    return true;
+}
+
+/* A swap every third step, and the first one finds its graph: both slots' were made at once. */
+static void test_swaps(void **state)
+{
+    struct steps s;
+    steps_open(&s, 7);
+    hzp_graphs_prepare(s.graphs, other_slot, &s, 0);
+    for (int i = 0; i < 30; i++) {
+        step(&s, i, 6, i / 3 % 2, NULL);
+        assert_int_equal(hzp_graphs_read_stats(s.graphs).captures, i < 2 ? 0 : 2);
+    }
+    assert_int_equal(s.graph_steps, 28); /* all but the prompts and the first */
+    steps_close(&s);
+}
+
+/* More than there is room for: whole sets go, those used longest ago, and no half of one is left. */
+static void test_room(void **state)
+{
+    enum { SETS = HZP_GRAPHS_MIN / 2 + 6 };
+    struct steps s;
+    struct hzp_graph_part part;
+    steps_open(&s, 8);
+    hzp_graphs_prepare(s.graphs, other_slot, &s, 0);
+    step(&s, 0, 6, 0, NULL);
+    for (int turn = 0; turn < 2; turn++)
+        for (int i = 0; i < SETS + 8; i++) {
+            int units[HZP_LANE_COUNT] = {1 + (i < SETS ? i : SETS - 1 - i % 4)};
+            s.slot = i >= SETS;
+            if (s.slot && !turn)
+                continue; /* those are twins of the last */
+            build(&s.real, 1, 6, s.token, s.slot, NULL);
+            assert_true(hzp_graphs_fit(s.graphs, &s.real.plan, &part));
+            assert_int_equal(
+                hzp_graphs_issue(s.graphs, &s.real.plan, &part, s.lane, units, NULL), turn);
+            finish(&s);
+        }
+    struct hzp_graphs_stats stats = hzp_graphs_read_stats(s.graphs);
+    assert_int_equal(stats.captures, 2 * SETS);
+    assert_int_equal(stats.evictions, 2 * SETS - HZP_GRAPHS_MIN);
+    steps_close(&s);
+}
+
+/* As many as the sizes of steps, the roundings of contexts, slots and batches make. */
+static void test_count(void **state)
+{
+    struct hzp_batch_config max = {256, 8, 16, 8, 1};
+    assert_int_equal(hzp_graphs_count(&max, 200, 2, 2), 4 * 2 * 2); /* 1, 2, 4, 8 */
+    max.segs_max = max.logits_max = 40;
+    assert_int_equal(hzp_graphs_count(&max, 256, 1, 1), 8); /* and 16, 24, 32, 40 */
+    assert_int_equal(hzp_graphs_count(&max, 257, 1, 1), 16);
+    assert_int_equal(hzp_graphs_count(&max, 1000, 3, 2), 8 * 5 * 6); /* 256, 384, 512, 768, 1024 */
 }
 
 /* A device that cannot: three attempts, one line, and the steps go on op by op. */
@@ -430,6 +495,9 @@ int main(void)
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_contexts),
         cmocka_unit_test(test_many),
+        cmocka_unit_test(test_swaps),
+        cmocka_unit_test(test_room),
+        cmocka_unit_test(test_count),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_executor),
         cmocka_unit_test(test_lanes),
