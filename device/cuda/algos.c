@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,9 @@
 
 #include "base/arena.h"
 #include "base/log.h"
+#include "base/thread.h"
+
+static const uint64_t GATHER_NS = 500000000; /* what comes together is written together */
 
 enum { SLOTS = 2 * HZP_CUDA_ALGOS_MAX, IDENTITY = 104 };
 
@@ -28,7 +32,13 @@ struct hzp_cuda_algos {
     struct hzp_cuda_algo *entry;
     int32_t *slot; /* [SLOTS] index + 1, by hash */
     int count;
+    pthread_mutex_t lock; /* of entry and count while they change or are copied, and of changed */
     bool changed;
+    struct hzp_wake wake; /* of the writer */
+    pthread_t writer;
+    bool writes;          /* it runs */
+    atomic_bool ends;
+    bool failed;          /* said once; the writer's, then close's */
 };
 
 static uint64_t hash(uint64_t h, const void *data, size_t size)
@@ -139,6 +149,8 @@ static void load(struct hzp_cuda_algos *a)
 struct hzp_cuda_algos *hzp_cuda_algos_open(const char *identity)
 {
     struct hzp_cuda_algos *a = hzp_xcalloc(1, sizeof(*a));
+    pthread_mutex_init(&a->lock, NULL);
+    hzp_wake_init(&a->wake);
     a->entry = hzp_xcalloc(HZP_CUDA_ALGOS_MAX, sizeof(*a->entry));
     a->slot = hzp_xcalloc(SLOTS, sizeof(*a->slot));
     snprintf(a->identity, sizeof(a->identity), "%s", identity);
@@ -158,6 +170,8 @@ const struct hzp_cuda_algo *hzp_cuda_algos_find(const struct hzp_cuda_algos *a, 
     return i ? &a->entry[i - 1] : NULL;
 }
 
+static void *writer_main(void *arg);
+
 void hzp_cuda_algos_add(struct hzp_cuda_algos *a, const void *key, size_t size,
                         const uint64_t algo[8], bool tuned)
 {
@@ -167,13 +181,21 @@ void hzp_cuda_algos_add(struct hzp_cuda_algos *a, const void *key, size_t size,
     if (!*slot) {
         if (a->count == HZP_CUDA_ALGOS_MAX)
             return;
-        *slot = ++a->count;
+        *slot = a->count + 1;
     }
+    pthread_mutex_lock(&a->lock);
+    a->count = HZP_MAX(a->count, *slot);
     struct hzp_cuda_algo *entry = &a->entry[*slot - 1];
     memcpy(entry->key, full, sizeof(full));
     memcpy(entry->algo, algo, sizeof(entry->algo));
     entry->tuned = tuned;
     a->changed = true;
+    pthread_mutex_unlock(&a->lock);
+    if (!a->path[0])
+        return;
+    if (!a->writes) /* without it close writes */
+        a->writes = hzp_thread_start(&a->writer, "hzp-algos", writer_main, a) == HZP_OK;
+    hzp_wake_poke(&a->wake);
 }
 
 /* The folder of the file, and the one above it. */
@@ -194,13 +216,14 @@ static void folders_make(const char *path)
     }
 }
 
-static int save(const struct hzp_cuda_algos *a)
+static int write_file(const struct hzp_cuda_algos *a, struct head head,
+                      const struct hzp_cuda_algo *entry)
 {
+    static _Atomic unsigned parts; /* two devices may have one file */
     char part[4096 + 32];
-    struct head head = head_of(a);
-    head.checksum = checksum(head, a->entry);
+    head.checksum = checksum(head, entry);
     folders_make(a->path);
-    snprintf(part, sizeof(part), "%s.%ld", a->path, (long)getpid());
+    snprintf(part, sizeof(part), "%s.%ld-%u", a->path, (long)getpid(), parts++);
     int fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return -1;
@@ -209,9 +232,8 @@ static int save(const struct hzp_cuda_algos *a)
         close(fd);
         return -1;
     }
-    size_t count = (size_t)a->count;
     bool ok = fwrite(&head, sizeof(head), 1, file) == 1 &&
-              fwrite(a->entry, sizeof(*a->entry), count, file) == count && fflush(file) == 0 &&
+              fwrite(entry, sizeof(*entry), head.count, file) == head.count && fflush(file) == 0 &&
               fsync(fd) == 0;
     ok = fclose(file) == 0 && ok;
     if (ok && rename(part, a->path) == 0)
@@ -220,13 +242,52 @@ static int save(const struct hzp_cuda_algos *a)
     return -1;
 }
 
+/* Copies what there is, so that whoever adds waits for no more than that, and writes it. */
+static void save(struct hzp_cuda_algos *a)
+{
+    pthread_mutex_lock(&a->lock);
+    bool changed = a->changed;
+    struct head head = head_of(a);
+    struct hzp_cuda_algo *entry = NULL;
+    if (changed) {
+        entry = hzp_xmalloc(head.count * sizeof(*entry));
+        memcpy(entry, a->entry, head.count * sizeof(*entry));
+        a->changed = false;
+    }
+    pthread_mutex_unlock(&a->lock);
+    if (changed && write_file(a, head, entry) < 0 && !a->failed) {
+        a->failed = true;
+        hzp_log(HZP_LOG_WARN, "cuda", "algorithms are not kept in %s: %s, ignoring", a->path,
+                strerror(errno));
+    }
+    free(entry);
+}
+
+static void *writer_main(void *arg)
+{
+    struct hzp_cuda_algos *a = arg;
+    while (!atomic_load(&a->ends)) {
+        hzp_wake_wait(&a->wake, UINT64_MAX);
+        uint64_t now = hzp_now_ns(), until = now + GATHER_NS;
+        for (; now < until && !atomic_load(&a->ends); now = hzp_now_ns())
+            hzp_wake_wait(&a->wake, until - now);
+        save(a);
+    }
+    return NULL;
+}
+
 void hzp_cuda_algos_close(struct hzp_cuda_algos *a)
 {
     if (!a)
         return;
-    if (a->changed && a->path[0] && save(a) < 0)
-        hzp_log(HZP_LOG_WARN, "cuda", "algorithms are not kept in %s: %s, ignoring", a->path,
-                strerror(errno));
+    atomic_store(&a->ends, true);
+    hzp_wake_poke(&a->wake);
+    if (a->writes)
+        pthread_join(a->writer, NULL);
+    if (a->path[0])
+        save(a);
+    hzp_wake_fini(&a->wake);
+    pthread_mutex_destroy(&a->lock);
     free(a->entry);
     free(a->slot);
     free(a);

@@ -3,11 +3,12 @@
  * disk from one start to the next.
  *
  * One file a device, driver and library version, in $XDG_CACHE_HOME/hzpserve or ~/.cache/hzpserve.
- * It is read once and written once, by rename, when the device closes and something is new.  A file
+ * It is read once, and written whole, by rename, within a second after something is new: by a thread of
+ * its own, because nobody who adds may wait for a disk, and soon, because a process may be killed.  A file
  * that is not exactly what was written is ignored with one line logged; what is read from a good one
  * must still be offered to the library's own check.
  *
- * Invariant: at most HZP_CUDA_ALGOS_MAX entries, one a key.
+ * Invariant: at most HZP_CUDA_ALGOS_MAX entries, one a key; only the engine's thread changes them.
  * Thread: engine.
  */
 #ifndef HZP_DEVICE_CUDA_ALGOS_H
@@ -33,11 +34,11 @@ struct hzp_cuda_algos *hzp_cuda_algos_open(const char *identity);
 const struct hzp_cuda_algo *hzp_cuda_algos_find(const struct hzp_cuda_algos *algos, const void *key,
                                                 size_t size);
 
-/* Adds or replaces; dropped where there are too many. */
+/* Adds or replaces; dropped where there are too many.  Waits for no disk. */
 void hzp_cuda_algos_add(struct hzp_cuda_algos *algos, const void *key, size_t size,
                         const uint64_t algo[8], bool tuned);
 
-/* Writes what is new.  NULL: no effect. */
+/* Writes what is still new.  NULL: no effect. */
 void hzp_cuda_algos_close(struct hzp_cuda_algos *algos);
 
 #endif

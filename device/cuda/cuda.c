@@ -243,6 +243,11 @@ static int cuda_host_copy(struct hzp_device *base, void *dst, const void *src, s
     return hzp_cuda_check(dev, error, "copying");
 }
 
+static void cuda_steady(struct hzp_device *base)
+{
+    hzp_cuda_products_steady(((struct hzp_cuda_device *)base)->products);
+}
+
 const struct hzp_backend hzp_backend_cuda = {
     .name = "cuda",
     .open = cuda_open,
@@ -261,6 +266,7 @@ const struct hzp_backend hzp_backend_cuda = {
     .fence_wait = hzp_cuda_fence_wait,
     .lane_set_share = hzp_cuda_lane_set_share,
     .shares_prepare = hzp_cuda_shares_prepare,
+    .steady = cuda_steady,
     .times_prepare = hzp_cuda_times_prepare,
     .lane_time = hzp_cuda_lane_time,
     .graph_begin = hzp_cuda_graph_begin,

@@ -179,6 +179,7 @@ void hzp_cuda_graphs_end(struct hzp_cuda_device *dev); /* when the device closes
 int hzp_cuda_products_open(struct hzp_cuda_device *dev, struct hzp_cuda_products **ret,
                            struct hzp_err_text *reterr);
 void hzp_cuda_products_close(struct hzp_cuda_products *products);
+void hzp_cuda_products_steady(struct hzp_cuda_products *products); /* nothing is timed any more */
 
 /* limits.c */
 int hzp_cuda_limits(struct hzp_device *dev, struct hzp_limits *ret);

@@ -6,9 +6,13 @@
  * bias runs along the columns of c^T, which is along the rows of ours: ours exactly.
  *
  * For each shape and number of SMs the library is asked once; the algorithm is kept in a table of
- * fixed size and on disk (algos.h).  With HZP_CUDA_TUNE=1 its best offers are timed on the operands
- * at hand, at a shape's first use: a start's first steps are then slow, the following starts read
- * what this one found.  A lane with a share tells the library how many SMs it has.
+ * fixed size and on disk (algos.h).  Its best offers are timed on the operands at hand, where a shape is
+ * first met outside of a capture, until the device is steady (hzp_device_steady): a server goes through
+ * every size of its decode steps at its start, commands that nobody waits for never say that they are
+ * steady.  A shape that a server meets later, of a prompt's last piece or of a micro-batch, is not timed,
+ * because requests would wait for it: the library's advice serves, until a start or a command meets the
+ * shape.  HZP_CUDA_TUNE=0: nothing is timed; =1: every shape, also later.  A lane with a share tells the
+ * library how many SMs it has.
  *
  * E4M3 with a scale for each row of either side is the library's from sm_90 and 12.9 on, and there
  * not for all shapes; what it has no algorithm for, and what few rows make a matter of reading the
@@ -67,7 +71,8 @@ struct hzp_cuda_products {
     struct product table[PRODUCTS];
     int count;
     struct hzp_cuda_algos *algos;
-    bool tunes;
+    enum { TUNE_NEVER, TUNE_START, TUNE_ALWAYS } tune;
+    bool steady;
 #define X(name) __typeof__(&cublasLt##name) name;
     LT(X)
 #undef X
@@ -117,9 +122,14 @@ int hzp_cuda_products_open(struct hzp_cuda_device *dev, struct hzp_cuda_products
     snprintf(identity, sizeof(identity), "%.60s; driver %d; cublasLt %zu", dev->base.label, driver,
              p->GetVersion());
     p->algos = hzp_cuda_algos_open(identity);
-    p->tunes = tune && *tune && strcmp(tune, "0") != 0;
+    p->tune = !tune || !*tune ? TUNE_START : strcmp(tune, "0") != 0 ? TUNE_ALWAYS : TUNE_NEVER;
     *ret = p;
     return HZP_OK;
+}
+
+void hzp_cuda_products_steady(struct hzp_cuda_products *p)
+{
+    p->steady = true;
 }
 
 static void product_clear(struct hzp_cuda_products *p, struct product *product)
@@ -324,7 +334,8 @@ static bool choose(struct hzp_cuda_products *p, struct product *product,
                    const struct hzp_matmul_args *a, struct hzp_cuda_lane *lane)
 {
     cublasLtMatmulHeuristicResult_t offer[OFFERS];
-    bool tunes = p->tunes && !hzp_cuda_device(&lane->base)->capturing;
+    bool tunes = (p->tune == TUNE_ALWAYS || (p->tune == TUNE_START && !p->steady)) &&
+                 !hzp_cuda_device(&lane->base)->capturing;
     if (kept(p, product, tunes))
         return true;
     int wanted = !tunes ? 1 : product->key.sms ? OFFERS_LIMITED : OFFERS;

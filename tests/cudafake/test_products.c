@@ -315,7 +315,7 @@ static int cache_close(void **state)
 /* Runs one product in a device of its own; which algorithm it took. */
 static int algo_of(bool tune, int accumulate)
 {
-    setenv("HZP_CUDA_TUNE", tune ? "1" : "", 1);
+    setenv("HZP_CUDA_TUNE", tune ? "" : "0", 1);
     struct rig *g = rig_open(NULL, cache);
     struct hzp_matmul_args a = product(g, 16, 24, 8, 0, 1, 0);
     a.accumulate = accumulate;
@@ -324,7 +324,7 @@ static int algo_of(bool tune, int accumulate)
     int algo = last_product().algo;
     check(g, &a);
     rig_close(g);
-    setenv("HZP_CUDA_TUNE", "", 1);
+    setenv("HZP_CUDA_TUNE", "0", 1);
     return algo;
 }
 
@@ -364,6 +364,67 @@ static void test_kept(void **state)
     assert_int_equal(algo_of(false, 0), 0);
     algo_of(false, 0);
     fake_set_algo_times(times, 0);
+}
+
+/* One product of so many rows; which algorithm it took. */
+static int algo_with(struct rig *g, int32_t rows)
+{
+    struct hzp_matmul_args a = product(g, rows, 24, 8, 0, 1, 0);
+    upload(g);
+    assert_int_equal(hzp_op_matmul(g->lane, &a), HZP_OK);
+    int algo = last_product().algo;
+    check(g, &a);
+    return algo;
+}
+
+/* Until the device is steady offers are timed, once a shape; later only if that was asked for. */
+static void test_steady(void **state)
+{
+    static const int times[] = {9000, 7000, 2000, 5000, 8000};
+    fake_set_algo_times(times, 5);
+    for (int how = 0; how < 3; how++) {
+        static const char *const tune[] = {"", "0", "1"};
+        setenv("HZP_CUDA_TUNE", tune[how], 1);
+        struct rig *g = rig_open(NULL, NULL);
+        assert_int_equal(algo_with(g, 16), how == 1 ? 0 : 2);
+        int products = fake_count(FAKE_PRODUCT);
+        assert_int_equal(algo_with(g, 16), how == 1 ? 0 : 2);
+        assert_int_equal(fake_count(FAKE_PRODUCT), products + 1);
+        hzp_device_steady(g->dev);
+        assert_int_equal(algo_with(g, 16), how == 1 ? 0 : 2);
+        assert_int_equal(algo_with(g, 32), how == 2 ? 2 : 0);
+        rig_close(g);
+    }
+    setenv("HZP_CUDA_TUNE", "0", 1);
+    fake_set_algo_times(times, 0);
+}
+
+/* What was found is on disk soon, while the device stays open: a killed process loses nothing of it. */
+static void test_kept_soon(void **state)
+{
+    char folder[128];
+    struct rig *g = rig_open(NULL, cache);
+    algo_with(g, 16);
+    algo_with(g, 32);
+    snprintf(folder, sizeof(folder), "%s/hzpserve", cache);
+    int entries = 0;
+    for (int i = 0; i < 1000 && entries < 2; i++) {
+        char path[512];
+        struct stat info;
+        usleep(10000);
+        if (stat(folder, &info) < 0 || info.st_nlink < 2)
+            continue;
+        DIR *dir = opendir(folder);
+        for (struct dirent *e = readdir(dir); e; e = readdir(dir)) {
+            const char *end = strstr(e->d_name, ".algos");
+            snprintf(path, sizeof(path), "%s/%s", folder, e->d_name);
+            if (end && !end[6] && stat(path, &info) == 0) /* not one half written */
+                entries = (int)(((size_t)info.st_size - 128) / sizeof(struct hzp_cuda_algo));
+        }
+        closedir(dir);
+    }
+    assert_int_equal(entries, 2);
+    rig_close(g);
 }
 
 /* A good file whose algorithm is for something else: the library's check decides. */
@@ -422,7 +483,9 @@ int main(void)
         cmocka_unit_test(test_refusal),
         cmocka_unit_test(test_e4m3),
         cmocka_unit_test(test_e4m3_by_ourselves),
+        cmocka_unit_test(test_steady),
         cmocka_unit_test_setup_teardown(test_kept, cache_open, cache_close),
+        cmocka_unit_test_setup_teardown(test_kept_soon, cache_open, cache_close),
         cmocka_unit_test_setup_teardown(test_foreign_algorithm, cache_open, cache_close),
         cmocka_unit_test_setup_teardown(test_many, cache_open, cache_close),
     };
