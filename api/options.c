@@ -72,7 +72,8 @@ struct setting {
 
 static const struct setting table[] = {
     HEADING("Model and device", ALL),
-    TEXT_OPTION("--device", device, NULL, "NAME", ALL, "ref, cpu or cuda; not given: the best there is"),
+    TEXT_OPTION("--device", device, NULL, "NAME", ALL,
+                "cpu, cuda, cuda:1 or ref; not given: the best there is"),
     INT_OPTION("--threads", threads, "0", 0, 1024, ALL, "CPU threads; 0: as many as allowed"),
     TEXT_OPTION("--cpu-level", cpu_level, NULL, "NAME", ALL,
                 "highest instruction set: base, avx2, avx512 or avx512_bf16; not given: the best"),
@@ -316,7 +317,7 @@ static const struct setting table[] = {
     INT_OPTION("--rounds", coserve_rounds, "3", 1, 1000, BENCH, "how often all of them, in turns"),
 
     HEADING("Output", EVAL | BENCH),
-    FLAG_OPTION("--json", json, EVAL | BENCH, "print JSON"),
+    FLAG_OPTION("--json", json, EVAL | BENCH | DEVICES, "print JSON"),
     FLAG_OPTION("--quick", quick, BENCH, "fewer repetitions"),
 };
 

@@ -7,9 +7,11 @@
  */
 #include "device/device.h"
 
+#include "device/about.h"
 #include "device/limits.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,21 +70,65 @@ static int backend_open(const struct hzp_backend *backend, const struct hzp_devi
     return HZP_OK;
 }
 
+/* "cuda", "cuda:1"; who is only one is number 0. */
+static int named_open(const struct hzp_device_config *config, struct hzp_device **ret,
+                      struct hzp_err_text *reterr)
+{
+    struct hzp_device_config one = *config;
+    const char *colon = strchr(config->name, ':');
+    size_t length = colon ? (size_t)(colon - config->name) : strlen(config->name);
+    if (colon) {
+        size_t digits = strspn(colon + 1, "0123456789");
+        if (digits < 1 || digits > 3 || colon[1 + digits])
+            return hzp_fail_param(reterr, HZP_EINVAL, "device",
+                                  "device %s: which of several is a number, as in cuda:1",
+                                  config->name);
+        one.ordinal = atoi(colon + 1);
+    }
+    for (int i = 0; i < HZP_COUNT(backends); i++) {
+        if (strncmp(backends[i]->name, config->name, length) != 0 || backends[i]->name[length])
+            continue;
+        one.name = backends[i]->name;
+        if (one.ordinal > 0 && backends[i] != &hzp_backend_cuda)
+            return hzp_fail_param(reterr, HZP_EINVAL, "device", "device %s: there is only one",
+                                  config->name);
+        return backend_open(backends[i], &one, ret, reterr);
+    }
+    return hzp_fail_param(reterr, HZP_EINVAL, "device", "device %s: no such backend", config->name);
+}
+
 int hzp_device_open(const struct hzp_device_config *config, struct hzp_device **ret,
                     struct hzp_err_text *reterr)
 {
     static const struct hzp_device_config defaults;
     if (!config)
         config = &defaults;
-    if (config->name) {
-        for (int i = 0; i < HZP_COUNT(backends); i++)
-            if (strcmp(backends[i]->name, config->name) == 0)
-                return backend_open(backends[i], config, ret, reterr);
-        return hzp_fail_param(reterr, HZP_EINVAL, "device", "device %s: no such backend",
-                              config->name);
-    }
+    if (config->name)
+        return named_open(config, ret, reterr);
     int r = backend_open(&hzp_backend_cuda, config, ret, reterr);
     return r == HZP_EUNSUP ? backend_open(&hzp_backend_cpu, config, ret, reterr) : r;
+}
+
+const char *hzp_device_about(int i, struct hzp_about *ret)
+{
+    memset(ret, 0, sizeof(*ret));
+    if (i < 0 || i >= HZP_COUNT(backends))
+        return NULL;
+    if (backends[i]->about)
+        backends[i]->about(ret);
+    return backends[i]->name;
+}
+
+void hzp_fact_add(struct hzp_fact *list, int *count, const char *name, const char *format, ...)
+{
+    va_list args;
+    if (*count == HZP_ABOUT_FACTS_MAX)
+        return;
+    struct hzp_fact *fact = &list[(*count)++];
+    snprintf(fact->name, sizeof(fact->name), "%s", name);
+    va_start(args, format);
+    vsnprintf(fact->value, sizeof(fact->value), format, args);
+    va_end(args);
 }
 
 void hzp_device_close(struct hzp_device *dev)

@@ -24,6 +24,7 @@ extern "C" {
 
 struct hzp_device;
 struct hzp_limits;
+struct hzp_about;
 struct hzp_fence; /* a point in a lane */
 struct hzp_graph; /* what a lane was given once, to be given again in one go */
 
@@ -37,7 +38,8 @@ enum hzp_mem { HZP_MEM_DEVICE, HZP_MEM_HOST }; /* HOST: pinned where that exists
 typedef int hzp_op_fn(struct hzp_lane *lane, const void *args);
 
 struct hzp_device_config {
-    const char *name; /* "ref", "cpu", "cuda", "sim"; NULL: the first of cuda, cpu that opens */
+    const char *name; /* "ref", "cpu", "cuda", "sim"; NULL: the first of cuda, cpu that opens; "cuda:1"
+                       * says the ordinal too */
     int ordinal;      /* which of several */
     int threads;      /* CPU: worker threads; 0: as many as the process may use */
     const char *level; /* CPU: highest instruction set, "base", "avx2", "avx512"; NULL: the best */
@@ -96,6 +98,9 @@ struct hzp_backend {
 
     /* (optional) NULL: it does not measure (device/limits.h). */
     int (*limits)(struct hzp_device *dev, struct hzp_limits *ret);
+
+    /* (optional) NULL: it has nothing to say (device/about.h).  Opens nothing; any thread. */
+    void (*about)(struct hzp_about *ret);
 
     /* (optional) NULL: the host's monotonic clock. */
     uint64_t (*now_ns)(struct hzp_device *dev);

@@ -2,6 +2,8 @@
 /* device/cpu/cpu.c - the host as a device: a team of threads and the widest kernels it can run. */
 #include "device/cpu/cpu.h"
 
+#include "device/about.h"
+#include "device/cpu/matmul.h"
 #include "device/ref/host.h"
 
 #include <sched.h>
@@ -135,6 +137,25 @@ static void label_make(char *ret, size_t size, int threads, enum hzp_cpu_isa isa
              isa_name[isa]);
 }
 
+static void cpu_about(struct hzp_about *ret)
+{
+    struct hzp_about_device *d = &ret->device[ret->devices++];
+    enum hzp_cpu_isa isa = isa_find();
+    char version[32];
+    int threads = threads_usable();
+#if defined(__x86_64__)
+    hzp_fact_add(ret->build, &ret->builds, "kernels for", "base, avx2, avx512, avx512_bf16");
+#else
+    hzp_fact_add(ret->build, &ret->builds, "kernels for", "base");
+#endif
+    hzp_fact_add(ret->build, &ret->builds, "oneDNN", "%s", hzp_cpu_library_version(version));
+    label_make(d->name, sizeof(d->name), threads, isa);
+    *strstr(d->name, ", ") = '\0'; /* the rest is told apart */
+    d->memory = hzp_host_mem_total();
+    d->units = threads;
+    hzp_fact_add(d->fact, &d->facts, "kernels used", "%s", isa_name[isa]);
+}
+
 static int cpu_open(const struct hzp_device_config *config, struct hzp_device **ret,
                     struct hzp_err_text *reterr)
 {
@@ -205,4 +226,5 @@ const struct hzp_backend hzp_backend_cpu = {
     .fence_record = hzp_cpu_fence_record,
     .fence_wait = hzp_cpu_fence_wait,
     .limits = hzp_cpu_limits,
+    .about = cpu_about,
 };

@@ -9,6 +9,7 @@
 
 #include <dlfcn.h>
 #include <dnnl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -286,4 +287,11 @@ int hzp_cpu_matmul_library(struct hzp_lane *lane, const struct hzp_matmul_args *
     HZP_TRY(hzp_team_reserve(mine->team, 0, scratch));
     hzp_team_run(mine->team, cut.down * cut.across, block_task, &cut);
     return cut.failed ? HZP_EDEVICE : HZP_OK;
+}
+
+const char *hzp_cpu_library_version(char text[32])
+{
+    const dnnl_version_t *v = dnnl_version();
+    snprintf(text, 32, "%d.%d.%d", v->major, v->minor, v->patch);
+    return text;
 }

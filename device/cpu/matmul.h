@@ -52,6 +52,9 @@ struct hzp_cpu_product {
 int hzp_cpu_matmul_open(struct hzp_cpu_matmul **ret);
 void hzp_cpu_matmul_close(struct hzp_cpu_matmul *products); /* NULL: no effect */
 
+/* Which oneDNN runs. */
+const char *hzp_cpu_library_version(char text[32]);
+
 /* Keeps the library to the calling thread; each thread that calls it says so first. */
 void hzp_cpu_library_alone(void);
 

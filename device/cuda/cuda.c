@@ -274,4 +274,5 @@ const struct hzp_backend hzp_backend_cuda = {
     .graph_launch = hzp_cuda_graph_launch,
     .graph_close = hzp_cuda_graph_close,
     .limits = hzp_cuda_limits,
+    .about = hzp_cuda_about,
 };

@@ -175,11 +175,15 @@ void hzp_cuda_graph_close(struct hzp_graph *graph);
 int hzp_cuda_graphs_open(struct hzp_cuda_device *dev);
 void hzp_cuda_graphs_end(struct hzp_cuda_device *dev); /* when the device closes */
 
-/* matmul.c.  HZP_EUNSUP: there is no cuBLASLt. */
+/* matmul.c.  HZP_EUNSUP: there is no cuBLASLt.  library: as dlopen says; NULL: it is not found. */
+void *hzp_cuda_library_open(void);
 int hzp_cuda_products_open(struct hzp_cuda_device *dev, struct hzp_cuda_products **ret,
                            struct hzp_err_text *reterr);
 void hzp_cuda_products_close(struct hzp_cuda_products *products);
 void hzp_cuda_products_steady(struct hzp_cuda_products *products); /* nothing is timed any more */
+
+/* about.c */
+void hzp_cuda_about(struct hzp_about *ret);
 
 /* limits.c */
 int hzp_cuda_limits(struct hzp_device *dev, struct hzp_limits *ret);

@@ -78,7 +78,7 @@ struct hzp_cuda_products {
 #undef X
 };
 
-static void *library_open(void)
+void *hzp_cuda_library_open(void)
 {
     static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so",
                                         "/usr/local/cuda/lib64/libcublasLt.so"};
@@ -92,7 +92,7 @@ static void *library_open(void)
 int hzp_cuda_products_open(struct hzp_cuda_device *dev, struct hzp_cuda_products **ret,
                            struct hzp_err_text *reterr)
 {
-    void *library = library_open();
+    void *library = hzp_cuda_library_open();
     if (!library)
         return hzp_fail(reterr, HZP_EUNSUP, "device cuda: libcublasLt.so is not found; say where it "
                                             "is in HZP_CUBLASLT");

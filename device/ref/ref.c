@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/arena.h"
+#include "device/about.h"
 #include "device/ref/host.h"
 #include "device/ref/ref.h"
 
@@ -14,6 +15,14 @@ void hzp_ref_fill(hzp_op_fn *op[HZP_OP_COUNT])
     hzp_ref_fill_sample(op);
     hzp_ref_fill_grad(op);
     hzp_ref_fill_update(op);
+}
+
+static void ref_about(struct hzp_about *ret)
+{
+    struct hzp_about_device *d = &ret->device[ret->devices++];
+    snprintf(d->name, sizeof(d->name), "reference in plain C");
+    d->memory = hzp_host_mem_total();
+    d->units = 1;
 }
 
 static int ref_open(const struct hzp_device_config *config, struct hzp_device **ret,
@@ -43,4 +52,5 @@ const struct hzp_backend hzp_backend_ref = {
     .mem_free = hzp_host_mem_free,
     .lane_open = hzp_host_lane_open,
     .lane_close = hzp_host_lane_close,
+    .about = ref_about,
 };

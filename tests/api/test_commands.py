@@ -81,7 +81,18 @@ def test_help():
     assert run("--version").stdout.startswith("hzpserve ")
     for command in ("serve", "complete", "eval", "train", "bench", "devices"):
         assert "--threads" in run(command, "--help").stdout
-    assert "cpu" in run("devices").stdout
+    devices = run("devices").stdout
+    assert "--device cpu" in devices and "oneDNN" in devices and "cuda" in devices, devices
+    got = {b["backend"]: b for b in json.loads(run("devices", "--json").stdout)["backends"]}
+    assert set(got) == {"cuda", "cpu", "ref"}, got
+    cpu = got["cpu"]["devices"][0]
+    assert cpu["device"] == "cpu" and cpu["units"] > 0 and cpu["memory_bytes"] > 1 << 20, cpu
+    assert cpu["kernels_used"] in got["cpu"]["build"]["kernels_for"], got["cpu"]
+    assert bool(got["cuda"].get("none")) != bool(got["cuda"]["devices"]), got["cuda"]
+    for one in got["cuda"]["devices"]:
+        assert one["device"].startswith("cuda:") and one["memory_bytes"] > 1 << 30, one
+    fails("complete", MODEL, "x", "--device", "cpu:1", says=["cpu:1", "only one"])
+    fails("complete", MODEL, "x", "--device", "cuda:one", says=["cuda:one", "number"])
     state = re.sub(r"\s+", " ", run("serve", "--help").stdout)
     assert re.search(r"--state DIR .{,120}\$XDG_DATA_HOME or ~/\.local/share", state), state
 

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "base/thread.h"
+#include "device/about.h"
 #include "tests/cudafake/ops.h"
 
 struct rig {
@@ -389,6 +390,44 @@ static void test_refused(void **state)
     rig_close(&g);
 }
 
+/* What `hzpserve devices` says of a GPU, and which one "cuda:0" is; none is opened for that. */
+static void test_about(void **state)
+{
+    struct hzp_about about;
+    struct hzp_device *dev = NULL;
+    struct hzp_err_text why = {0};
+    assert_string_equal(fake_leaks(), "");
+    assert_string_equal(hzp_device_about(0, &about), "cuda");
+    assert_string_equal(about.none, "");
+    assert_int_equal(about.devices, 1);
+    assert_string_equal(about.device[0].name, "Recorder");
+    assert_int_equal(about.device[0].units, 132);
+    assert_true(about.device[0].memory > 0);
+    assert_string_equal(about.device[0].fact[0].value, "9.0");
+    assert_true(about.builds >= 4 && about.machines == 2);
+    assert_string_equal(about.build[1].name, "kernels for");
+    assert_non_null(strstr(about.build[1].value, "sm_"));
+    assert_string_equal(about.machine[0].value, "13.1.0");
+    assert_string_equal(about.machine[1].value, "for CUDA 13.0");
+    fake_fail("cudaGetDeviceCount", 0, cudaErrorNoDevice);
+    hzp_device_about(0, &about);
+    assert_true(about.none[0] && !about.devices);
+    assert_string_equal(fake_leaks(), "");
+
+    struct hzp_device_config config = {.name = "cuda:0"};
+    assert_int_equal(hzp_device_open(&config, &dev, &why), HZP_OK);
+    hzp_device_close(dev);
+    config.name = "cuda:1";
+    assert_int_equal(hzp_device_open(&config, &dev, &why), HZP_EINVAL);
+    assert_non_null(strstr(why.text, "no 1, there are 1"));
+    config.name = "cuda:";
+    assert_int_equal(hzp_device_open(&config, &dev, &why), HZP_EINVAL);
+    config.name = "cud";
+    assert_int_equal(hzp_device_open(&config, &dev, &why), HZP_EINVAL);
+    assert_non_null(strstr(why.text, "no such backend"));
+    assert_null(hzp_device_about(99, &about));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -397,6 +436,7 @@ int main(void)
         cmocka_unit_test(test_times),      cmocka_unit_test(test_green),
         cmocka_unit_test(test_prepared),
         cmocka_unit_test(test_share_order), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_about),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

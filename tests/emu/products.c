@@ -28,6 +28,10 @@ void hzp_cuda_products_steady(struct hzp_cuda_products *products)
 {
 }
 
+void hzp_cuda_about(struct hzp_about *ret)
+{
+}
+
 int hzp_cuda_green_split(struct hzp_cuda_device *dev, const int *want, int parts,
                          cudaStream_t *ret_stream, int *ret_sms)
 {

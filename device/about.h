@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/about.h - what this build can compute on, and what this machine has, told without opening any of
+ * it: for people, and for scripts that choose.
+ *
+ * Invariant: every text is whole; what cannot be found out is not told.
+ * Thread: any.
+ */
+#ifndef HZP_DEVICE_ABOUT_H
+#define HZP_DEVICE_ABOUT_H
+
+#include "base/err.h"
+
+enum { HZP_ABOUT_FACTS_MAX = 8, HZP_ABOUT_DEVICES_MAX = 16 };
+
+struct hzp_fact {
+    char name[24], value[136];
+};
+
+struct hzp_about_device {
+    char name[96];
+    int ordinal;
+    size_t memory; /* bytes it has */
+    int units;     /* SMs, threads */
+    struct hzp_fact fact[HZP_ABOUT_FACTS_MAX];
+    int facts;
+};
+
+struct hzp_about {
+    struct hzp_fact build[HZP_ABOUT_FACTS_MAX]; /* of the program */
+    int builds;
+    struct hzp_fact machine[HZP_ABOUT_FACTS_MAX]; /* of what it found here */
+    int machines;
+    char none[200]; /* why there is no device; "": there is one */
+    struct hzp_about_device device[HZP_ABOUT_DEVICES_MAX];
+    int devices;
+};
+
+/* Of the i-th backend in order of preference; its name, or NULL: there are no more. */
+const char *hzp_device_about(int i, struct hzp_about *ret);
+
+/* Appends to a list of facts; dropped where it is full. */
+void hzp_fact_add(struct hzp_fact *list, int *count, const char *name, const char *format, ...)
+    HZP_PRINTF(4, 5);
+
+#endif
