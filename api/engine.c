@@ -253,6 +253,10 @@ static int open_serving(struct hzp_engine *e)
     const struct hzp_options *options = e->config.options;
     const struct hzp_batch_config *batch = &e->plan.batch;
     HZP_TRY(hzp_kvpool_create(e->model, e->plan.kv_pages, (int32_t)options->page_rows, &e->pool));
+    /* A size that was asked for is taken at once; of one that follows from the machine, what the first
+     * request may need: the whole may take seconds. */
+    bool asked = options->kv_tokens || options->kv_memory;
+    HZP_TRY(hzp_kvpool_touch(e->pool, asked ? e->plan.kv_pages : batch->page_stride));
     HZP_TRY(hzp_serve_space_create(e->model, batch->rows_max, batch->logits_max, &e->space));
     HZP_TRY(hzp_batch_create(e->dev, batch, &e->batch));
     struct hzp_scheduler_config config = {.running_max = (int32_t)options->running_max,

@@ -103,13 +103,10 @@ static void of_rope(struct list *l, const struct hzp_rope_args *a)
     mat(l, "k_norm", &a->k_norm, READ | OPTIONAL);
     mat(l, "table", &a->table, READ);
     array(l, "pos", a->pos, a->x.rows, sizeof(int32_t), READ);
-}
-
-static void of_kv_append(struct list *l, const struct hzp_kv_append_args *a)
-{
-    mat(l, "qkv", &a->qkv, READ);
+    if (!a->kv.k && !a->kv.v)
+        return;
     pages(l, &a->kv, &a->heads, WRITE);
-    array(l, "slot", a->slot, a->qkv.rows, sizeof(int32_t), READ);
+    array(l, "slot", a->slot, a->x.rows, sizeof(int32_t), READ);
 }
 
 static void of_attn_paged(struct list *l, const struct hzp_attn_paged_args *a)
@@ -296,7 +293,7 @@ int hzp_op_access(enum hzp_op op, const void *args, struct hzp_access *ret)
         struct hzp_access *a = &ret[kept++];
         *a = (struct hzp_access){.begin = o->ptr, .end = hzp_operand_end(o), .writes = o->writes,
                                  .width = o->width, .stride = o->stride};
-        if (o->slots && op == HZP_OP_kv_append)
+        if (o->slots && op == HZP_OP_rope)
             a->append = args;
         if (o->slots && attends)
             a->attend = args;
@@ -337,18 +334,18 @@ static bool reads_slot(const struct hzp_attn_paged_args *a, int32_t slot)
     return false;
 }
 
-static bool writes_slot(const struct hzp_kv_append_args *a, int32_t slot)
+static bool writes_slot(const struct hzp_rope_args *a, int32_t slot)
 {
-    for (int32_t r = 0; r < a->qkv.rows; r++)
+    for (int32_t r = 0; r < a->x.rows; r++)
         if (a->slot[r] == slot)
             return true;
     return false;
 }
 
 /* Both are slots of the same pages, one of them written. */
-static bool slots_meet(const struct hzp_kv_append_args *a, const struct hzp_access *b)
+static bool slots_meet(const struct hzp_rope_args *a, const struct hzp_access *b)
 {
-    for (int32_t r = 0; r < a->qkv.rows; r++)
+    for (int32_t r = 0; r < a->x.rows; r++)
         if (a->slot[r] >= 0 && (b->append ? writes_slot(b->append, a->slot[r])
                                           : reads_slot(b->attend, a->slot[r])))
             return true;

@@ -68,6 +68,15 @@ static struct hzp_cost cost_rope(enum hzp_op op, const void *args, const struct 
     return (struct hzp_cost){bytes, 6 * elements(x), 0};
 }
 
+/* Of the pages only the rows' slots: k and v, written once. */
+static uint64_t bytes_appended(const struct hzp_rope_args *a)
+{
+    uint64_t width = 2 * (uint64_t)a->heads.kv_heads * (uint64_t)a->heads.dim;
+    return a->kv.k ? (uint64_t)HZP_MAX(a->x.rows, 0) *
+                         (width * hzp_dtype_size(a->kv.type) + sizeof(*a->slot))
+                   : 0;
+}
+
 /* Operations per element of the op's main operand, counted from the formulas in device/ops.h;
  * an exponential counts as one. */
 static struct hzp_cost cost_elementwise(enum hzp_op op, const void *args)
@@ -105,15 +114,13 @@ struct hzp_cost hzp_op_cost(enum hzp_op op, const void *args)
         const struct hzp_gather_args *a = args;
         return (struct hzp_cost){picked(&a->y, a->x.type), 0, 0};
     }
-    case HZP_OP_kv_append: {
-        const struct hzp_kv_append_args *a = args; /* k and v: read once, written once */
-        uint64_t width = 2 * (uint64_t)a->heads.kv_heads * (uint64_t)a->heads.dim;
-        return (struct hzp_cost){2 * (uint64_t)HZP_MAX(a->qkv.rows, 0) * width *
-                                     hzp_dtype_size(a->kv.type), 0, 0};
-    }
     case HZP_OP_rope: {
-        const struct hzp_rope_args *a = args;
-        return cost_rope(op, args, &a->x, &a->table);
+        struct hzp_rope_args a = *(const struct hzp_rope_args *)args;
+        uint64_t appended = bytes_appended(&a);
+        a.kv = (struct hzp_kv){0};
+        struct hzp_cost cost = cost_rope(op, &a, &a.x, &a.table);
+        cost.bytes += appended;
+        return cost;
     }
     case HZP_OP_rope_bwd: {
         const struct hzp_rope_bwd_args *a = args;

@@ -138,20 +138,19 @@ void hzp_device_close(struct hzp_device *dev)
 }
 
 /* With an op, because the host may not be able to write there. */
-static int poison(struct hzp_device *dev, void *ptr, size_t size)
+static int fill(struct hzp_device *dev, void *ptr, size_t size, float value)
 {
-    enum { COLS = 1024 };
+    const size_t piece = (size_t)1 << 30;
     struct hzp_lane *lane;
     struct hzp_fence *fence;
-    int64_t rows = (int64_t)(size / (COLS * sizeof(float)));
-    if (rows > INT32_MAX)
-        rows = INT32_MAX;
-    struct hzp_fill_args args = {{ptr, (int32_t)rows, COLS, COLS, HZP_F32}, NAN};
-
     HZP_TRY(hzp_lane_open(dev, HZP_BOUND_MEMORY, &lane));
     int r = hzp_fence_open(dev, &fence);
     if (r >= 0) {
-        r = hzp_op_fill(lane, &args);
+        for (size_t at = 0; at < size && r >= 0; at += piece) {
+            int32_t n = (int32_t)(HZP_MIN(piece, size - at) / sizeof(float));
+            struct hzp_fill_args args = {{(char *)ptr + at, 1, n, n, HZP_F32}, value};
+            r = hzp_op_fill(lane, &args);
+        }
         if (r >= 0)
             r = hzp_fence_record(fence, lane);
         if (r >= 0)
@@ -174,7 +173,7 @@ int hzp_device_alloc(struct hzp_device *dev, enum hzp_mem where, size_t size, vo
         if (where == HZP_MEM_HOST)
             memset(ptr, 0xff, size); /* NaN in every type of float */
         else
-            r = poison(dev, ptr, size);
+            r = fill(dev, ptr, size, NAN);
         if (r < 0) {
             dev->backend->mem_free(dev, where, ptr);
             return r;
@@ -182,6 +181,17 @@ int hzp_device_alloc(struct hzp_device *dev, enum hzp_mem where, size_t size, vo
     }
     *ret = ptr;
     return HZP_OK;
+}
+
+int hzp_device_zero(struct hzp_device *dev, void *ptr, size_t size)
+{
+    return fill(dev, ptr, size, 0);
+}
+
+int hzp_device_touch(struct hzp_device *dev, void *ptr, size_t size)
+{
+    bool there = !dev->backend->host_memory || env_on("HZP_POISON");
+    return there ? HZP_OK : hzp_device_zero(dev, ptr, size);
 }
 
 void hzp_device_free(struct hzp_device *dev, enum hzp_mem where, void *ptr)

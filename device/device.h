@@ -132,6 +132,14 @@ void hzp_device_close(struct hzp_device *dev); /* NULL: no effect */
 int hzp_device_alloc(struct hzp_device *dev, enum hzp_mem where, size_t size, void **ret);
 void hzp_device_free(struct hzp_device *dev, enum hzp_mem where, void *ptr);
 
+/* Zeroes device memory, size a multiple of 4, by the device's own op, and waits.  HZP_ENOMEM,
+ * HZP_EDEVICE. */
+int hzp_device_zero(struct hzp_device *dev, void *ptr, size_t size);
+
+/* Where device memory is the host's, the system backs it page by page when it is first written; here
+ * it has to now.  It is then 0, and with HZP_POISON=1 still NaN.  Elsewhere: no effect. */
+int hzp_device_touch(struct hzp_device *dev, void *ptr, size_t size);
+
 /* Takes whatever memory the lane's ops will need beside their operands: no op allocates.  HZP_ENOMEM. */
 int hzp_lane_open(struct hzp_device *dev, enum hzp_bound use, struct hzp_lane **ret);
 void hzp_lane_close(struct hzp_lane *lane);

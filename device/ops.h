@@ -25,7 +25,6 @@
     X(matmul, COMPUTE)                                                                             \
     X(quantize, MEMORY)                                                                            \
     X(rope, MEMORY)                                                                                \
-    X(kv_append, MEMORY)                                                                           \
     X(attn_decode, MEMORY)                                                                         \
     X(attn_prefill, COMPUTE)                                                                       \
     X(attn_packed, COMPUTE)                                                                        \
@@ -127,21 +126,16 @@ struct hzp_quantize_args {
  *   y[j]       = x[j] c[j] - x[j + dim/2] s[j]
  *   y[j+dim/2] = x[j+dim/2] c[j] + x[j] s[j]      with c, s = table[pos][j], table[pos][dim/2 + j].
  * v is copied.  x, y [rows][(heads + 2 kv_heads) dim] act; y may be x.
- * table [positions][dim] F32: dim/2 cosines, then dim/2 sines. */
+ * table [positions][dim] F32: dim/2 cosines, then dim/2 sines.
+ * Where kv.k is not NULL, k and v of y's row r are also appended to the layer's pages, at
+ * slot[r] = page * page_rows + offset; slot < 0: the row is not kept.  No two rows have one slot. */
 struct hzp_rope_args {
     struct hzp_mat x, y, q_norm, k_norm, table;
-    const int32_t *pos; /* [rows] */
+    const int32_t *pos;  /* [rows] */
+    struct hzp_kv kv;    /* k and v NULL: nothing is appended */
+    const int32_t *slot; /* [rows]; NULL with kv.k */
     struct hzp_heads heads;
     float eps;
-};
-
-/* Copies k and v of row r into slot[r] = page * page_rows + offset of the layer's pages.
- * slot < 0: the row is not kept. */
-struct hzp_kv_append_args {
-    struct hzp_mat qkv;
-    struct hzp_kv kv;
-    const int32_t *slot; /* [rows] */
-    struct hzp_heads heads;
 };
 
 /* out[r] = softmax(q[r] K^T * scale) V over positions 0 .. pos(r) of r's sequence, K and V read
@@ -368,7 +362,7 @@ struct hzp_access {
     uintptr_t begin, end; /* bytes: the hull, for slots the layer's whole pages */
     bool writes;
     size_t width, stride; /* rows of so many bytes, so many bytes from one to the next */
-    const struct hzp_kv_append_args *append; /* NULL, both: not slots */
+    const struct hzp_rope_args *append; /* NULL, both: not slots */
     const struct hzp_attn_paged_args *attend;
 };
 enum { HZP_ACCESS_MAX = 16 };

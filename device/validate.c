@@ -99,6 +99,14 @@ static const char *check_matmul(const struct hzp_matmul_args *a)
     return NULL;
 }
 
+static const char *check_kv(const struct hzp_kv *kv, const struct hzp_mat *qkv)
+{
+    RULE(kv->type == qkv->type, "pages and rows differ in type");
+    RULE(kv->pages > 0 && kv->page_rows > 0, "there are no pages");
+    RULE((int64_t)kv->pages * kv->page_rows <= INT32_MAX, "more slots than an int32 can name");
+    return NULL;
+}
+
 static const char *check_rope(const struct hzp_rope_args *a)
 {
     const char *broken = check_heads(&a->heads, &a->x);
@@ -113,21 +121,7 @@ static const char *check_rope(const struct hzp_rope_args *a)
     RULE((!a->q_norm.ptr || a->q_norm.type == a->x.type) &&
              (!a->k_norm.ptr || a->k_norm.type == a->x.type),
          "x and a norm differ in type");
-    return NULL;
-}
-
-static const char *check_kv(const struct hzp_kv *kv, const struct hzp_mat *qkv)
-{
-    RULE(kv->type == qkv->type, "pages and rows differ in type");
-    RULE(kv->pages > 0 && kv->page_rows > 0, "there are no pages");
-    RULE((int64_t)kv->pages * kv->page_rows <= INT32_MAX, "more slots than an int32 can name");
-    return NULL;
-}
-
-static const char *check_kv_append(const struct hzp_kv_append_args *a)
-{
-    const char *broken = check_heads(&a->heads, &a->qkv);
-    return broken ? broken : check_kv(&a->kv, &a->qkv);
+    return a->kv.k ? check_kv(&a->kv, &a->x) : NULL;
 }
 
 static const char *check_attn_prefill(const struct hzp_attn_paged_args *a)

@@ -57,7 +57,7 @@ struct hzp_batch {
     /* rows */
     int32_t rows;
     int32_t pads; /* rows of nobody behind them, each with a segment and logits of its own */
-    int32_t *id, *pos, *slot; /* [rows_max] token, position, KV slot (hzp_kv_append_args) */
+    int32_t *id, *pos, *slot; /* [rows_max] token, position, KV slot (hzp_rope_args) */
 
     /* tokens that the step before draws */
     int32_t refs;                /* the first so many rows; their id is -1 until it has ended */

@@ -86,7 +86,7 @@ struct chain {
     struct hzp_layer_space space;
     const uint8_t *lane_of;
     int32_t tail, also[2];
-    int32_t *append; /* [layers] its kv_append items */
+    int32_t *append; /* [layers] its rope items, which append */
     struct hzp_ride *ride; /* NULL: it carries nobody */
 };
 

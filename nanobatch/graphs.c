@@ -43,7 +43,7 @@ struct hzp_graphs {
 /* An op's arguments as they are captured: contexts rounded, padding zero. */
 union args {
     struct hzp_attn_paged_args attn;
-    struct hzp_kv_append_args append;
+    struct hzp_rope_args rope;
     struct hzp_rmsnorm_args norm;
     struct hzp_matmul_args matmul;
     unsigned char bytes[320];
@@ -168,9 +168,8 @@ static void normal(const struct hzp_item *item, union args *ret)
         TAIL(&ret->attn.segs, ctx_max);
         TAIL(&ret->attn, scale);
         break;
-    case HZP_OP_kv_append:
-        TAIL(&ret->append.kv, type);
-        TAIL(&ret->append, heads);
+    case HZP_OP_rope:
+        TAIL(&ret->rope.kv, type);
         break;
     case HZP_OP_rmsnorm:
         TAIL(&ret->norm, eps);

@@ -104,8 +104,6 @@ static void add_paged_attention(struct hzp_plan *plan, const struct hzp_model *m
     struct hzp_heads heads = model->config->heads;
     const struct hzp_nano *n = paged->nano;
     int32_t decode = -1, rows = n->decode_rows;
-    paged->append = HZP_PLAN_NEXT(plan, kv_append, .qkv = s->qkv, .kv = *paged->kv, .slot = n->slot,
-                                  .heads = heads);
     struct hzp_attn_paged_args args = {
         .kv = *paged->kv,
         .page_stride = n->page_stride,
@@ -154,15 +152,24 @@ static struct hzp_layer_space tenant_of(const struct hzp_layer_space *s, int32_t
     return of;
 }
 
+/* Serving's rows go to their pages on the way. */
 static void add_rope(struct hzp_plan *plan, const struct hzp_model *model,
                      const struct hzp_version *v, int32_t layer, const struct hzp_layer_space *s,
-                     const int32_t *pos)
+                     const int32_t *pos, struct hzp_paged *paged)
 {
     const struct hzp_weights *w = model->weights;
-    HZP_PLAN_NEXT(plan, rope, .x = s->qkv_bare, .y = s->qkv,
-                  .q_norm = hzp_version_mat(w, v, HZP_Q_NORM, layer),
-                  .k_norm = hzp_version_mat(w, v, HZP_K_NORM, layer), .table = model->rope,
-                  .pos = pos, .heads = model->config->heads, .eps = model->config->norm_eps);
+    struct hzp_rope_args args = {.x = s->qkv_bare, .y = s->qkv,
+                                 .q_norm = hzp_version_mat(w, v, HZP_Q_NORM, layer),
+                                 .k_norm = hzp_version_mat(w, v, HZP_K_NORM, layer),
+                                 .table = model->rope, .pos = pos,
+                                 .heads = model->config->heads, .eps = model->config->norm_eps};
+    if (paged) {
+        args.kv = *paged->kv;
+        args.slot = paged->nano->slot;
+    }
+    int32_t item = hzp_plan_next(plan, HZP_OP_rope, &args);
+    if (paged)
+        paged->append = item;
 }
 
 /* Training's rotation and attention in a plan of serving's; returns their last item. */
@@ -176,7 +183,7 @@ static int32_t add_riding_attention(struct hzp_plan *plan, const struct hzp_mode
     plan->train = true;
     plan->row0 = packed->row0;
     plan->rows = packed->rows;
-    add_rope(plan, model, v, layer, &first, packed->pos);
+    add_rope(plan, model, v, layer, &first, packed->pos, NULL);
     add_packed_attention(plan, model, &first, packed);
     plan->train = false;
     plan->row0 = row0;
@@ -208,7 +215,7 @@ void hzp_layer_attend(struct hzp_plan *plan, const struct hzp_model *model,
         plan->tail = product;
         own = tenant_of(s, s->rides, s->qkv.rows - s->rides);
     }
-    add_rope(plan, model, v, layer, &own, paged ? paged->nano->pos : packed->pos);
+    add_rope(plan, model, v, layer, &own, paged ? paged->nano->pos : packed->pos, paged);
     if (paged)
         add_paged_attention(plan, model, &own, paged);
     else

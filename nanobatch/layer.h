@@ -9,8 +9,8 @@
  *
  * Serving gives one buffer for x_in, x_mid and x_out and one for qkv_bare and qkv; training gives
  * each its own, because the backward pass reads them again.  Where attention finds keys and values
- * is the only other difference: in pages, or in the rows themselves.  A layer may have rows of both:
- * then its weights are read once (ride.h).
+ * is the only other difference: in pages, to which rope appends, or in the rows themselves.  A
+ * layer may have rows of both: then its weights are read once (ride.h).
  *
  * With fp8 (serving, and evaluation of it) each of the four products first quantises its rows into one
  * narrow buffer and reads the version's e4m3 matrices (weights/fp8.h); all else is as without.
@@ -48,7 +48,7 @@ struct hzp_paged {
     const struct hzp_kv *kv;
     const int32_t *need; /* [needs] items of the plan */
     int32_t needs;
-    int32_t append;      /* out: its own kv_append */
+    int32_t append;      /* out: its own rope, which appends to the pages */
 };
 
 /* Training's attention: documents, in the rows themselves and those before them. */

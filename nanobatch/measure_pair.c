@@ -87,6 +87,11 @@ static int build(struct pair *p, struct hzp_rig *rig, bool update)
     return HZP_OK;
 }
 
+static bool appends(const struct hzp_item *item)
+{
+    return item->op == HZP_OP_rope && ((const struct hzp_rope_args *)item->args)->kv.k;
+}
+
 /* Items of the class that the side may run over and over: serving's of its own nano-batch, within
  * layers, and not those whose writing the other side may read. */
 static void collect(struct pair *p, struct hzp_rig *rig, int which, enum hzp_class class)
@@ -98,7 +103,7 @@ static void collect(struct pair *p, struct hzp_rig *rig, int which, enum hzp_cla
     side->items = 0;
     for (int32_t i = 0; i < p->plan.items && side->items < LIST_MAX; i++) {
         const struct hzp_item *item = &p->plan.item[i];
-        if (item->train != trains(class) || item->op == HZP_OP_kv_append ||
+        if (item->train != trains(class) || appends(item) ||
             item->op == HZP_OP_fill || item->op == HZP_OP_audit)
             continue;
         if (!item->train && (item->layer < 0 || item->row0 != row0))

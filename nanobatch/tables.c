@@ -132,8 +132,6 @@ void hzp_op_describe(enum hzp_op op, const void *args, struct hzp_op_key *key,
     switch (op) {
         BY_ROWS(embed, y, table)
         BY_ROWS(quantize, y, x)
-        BY_ROWS(rope, y, x)
-        BY_ROWS(kv_append, qkv, qkv)
         BY_ROWS(swiglu, y, x)
         BY_ROWS(gather, y, x)
         BY_ROWS(sample, logits, logits)
@@ -151,6 +149,12 @@ void hzp_op_describe(enum hzp_op op, const void *args, struct hzp_op_key *key,
         ATTENTION(attn_prefill)
         ATTENTION(attn_packed)
         ATTENTION(attn_packed_bwd)
+    case HZP_OP_rope: {
+        const struct hzp_rope_args *v = args;
+        by_rows(&v->y, &v->x, key, size);
+        key->flags = v->kv.k ? 1 : 0;
+        break;
+    }
     case HZP_OP_rmsnorm: {
         const struct hzp_rmsnorm_args *v = args;
         by_rows(&v->x, &v->y, key, size);

@@ -44,7 +44,7 @@ const char *hzp_class_text(enum hzp_class c);
 struct hzp_op_key {
     uint8_t op;
     uint8_t flags; /* of a product: 1 trans_a, 2 trans_b, 4 accumulate, 8 bias; of xent: 1 with dx; of
-                    * rmsnorm: 1 keeps rstd */
+                    * rmsnorm: 1 keeps rstd; of rope: 1 appends */
     uint8_t type;  /* of its first and last matrix: a + 8 c */
     uint8_t again; /* the matrix of weights was read by another nano-batch just before */
     int32_t a, b;  /* what else shapes it, 0: nothing */

@@ -152,34 +152,12 @@ int hzp_train_space_create(const struct hzp_model *model,
     if (state) {
         HZP_TRY_GOTO(hzp_device_alloc(s->dev, HZP_MEM_DEVICE, state, &s->state));
         lay_out_state(s, s->state, model->layout->elements);
-        HZP_TRY_GOTO(hzp_train_space_zero(s, state));
+        HZP_TRY_GOTO(hzp_device_zero(s->dev, s->state, state));
     }
     *ret = s;
     return HZP_OK;
 out:
     hzp_train_space_destroy(s);
-    return r;
-}
-
-/* Moments and residuals start at zero, by the device's own fill: the host may not see them. */
-int hzp_train_space_zero(struct hzp_train_space *s, size_t state_bytes)
-{
-    struct hzp_lane *lane = NULL;
-    struct hzp_fence *fence = NULL;
-    int r;
-    HZP_TRY_GOTO(hzp_lane_open(s->dev, HZP_BOUND_COMPUTE, &lane));
-    HZP_TRY_GOTO(hzp_fence_open(s->dev, &fence));
-    const size_t piece = (size_t)1 << 30;
-    for (size_t at = 0; at < state_bytes; at += piece) {
-        int32_t n = (int32_t)(HZP_MIN(piece, state_bytes - at) / sizeof(float));
-        struct hzp_fill_args args = {.y = {(char *)s->state + at, 1, n, n, HZP_F32}};
-        HZP_TRY_GOTO(hzp_op_fill(lane, &args));
-    }
-    HZP_TRY_GOTO(hzp_fence_record(fence, lane));
-    HZP_TRY_GOTO(hzp_fence_wait(fence));
-out:
-    hzp_fence_close(fence);
-    hzp_lane_close(lane);
     return r;
 }
 

@@ -51,7 +51,4 @@ struct hzp_train_space {
 struct hzp_layer_space hzp_train_layer_space(const struct hzp_train_space *s, int32_t layer,
                                              int32_t row0, int32_t rows);
 
-/* Zeroes gradients, moments and residuals (state_bytes of them) on the device. */
-int hzp_train_space_zero(struct hzp_train_space *s, size_t state_bytes);
-
 #endif

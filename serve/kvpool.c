@@ -9,8 +9,9 @@ struct hzp_kvpool {
     /* fixed after create */
     struct hzp_device *dev;
     void *memory;
+    size_t side; /* bytes of a layer's keys, or values */
     struct hzp_kv *layer;
-    int32_t pages, page_rows;
+    int32_t layers, pages, page_rows;
 
     int32_t *free_page; /* a stack: the page given back last is the likeliest to be in a cache */
     int32_t free_pages;
@@ -45,7 +46,8 @@ int hzp_kvpool_create(const struct hzp_model *model, int32_t pages, int32_t page
     pool->pages = pages;
     pool->page_rows = page_rows;
     pool->layer = hzp_xcalloc((size_t)config->layers, sizeof(*pool->layer));
-    size_t side = side_bytes(config, model->act, pages, page_rows);
+    pool->layers = config->layers;
+    size_t side = pool->side = side_bytes(config, model->act, pages, page_rows);
     for (int32_t l = 0; l < config->layers; l++) {
         char *at = (char *)memory + 2 * (size_t)l * side;
         pool->layer[l] = (struct hzp_kv){
@@ -57,6 +59,14 @@ int hzp_kvpool_create(const struct hzp_model *model, int32_t pages, int32_t page
     for (int32_t i = 0; i < pages; i++)
         pool->free_page[i] = pages - 1 - i;
     *ret = pool;
+    return HZP_OK;
+}
+
+int hzp_kvpool_touch(struct hzp_kvpool *pool, int32_t pages)
+{
+    size_t bytes = pool->side / (size_t)pool->pages * (size_t)HZP_MIN(pages, pool->pages) / 4 * 4;
+    for (int32_t i = 0; i < 2 * pool->layers; i++)
+        HZP_TRY(hzp_device_touch(pool->dev, (char *)pool->memory + (size_t)i * pool->side, bytes));
     return HZP_OK;
 }
 

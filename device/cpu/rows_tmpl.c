@@ -105,6 +105,22 @@ INLINE void rope_head(const struct hzp_rope_args *a, const struct hzp_mat *norm,
     });
 }
 
+/* k and v of a row that has just been turned, while they are in the cache. */
+static void append_row(const struct hzp_rope_args *a, int r, const char *k, size_t head)
+{
+    size_t kv_heads = (size_t)a->heads.kv_heads, page_rows = (size_t)a->kv.page_rows;
+    const char *v = k + kv_heads * head;
+
+    if (a->slot[r] < 0)
+        return;
+    size_t page = (size_t)a->slot[r] / page_rows, at = (size_t)a->slot[r] % page_rows;
+    for (size_t h = 0; h < kv_heads; h++) {
+        size_t to = ((page * kv_heads + h) * page_rows + at) * head;
+        memcpy((char *)a->kv.k + to, k + h * head, head);
+        memcpy((char *)a->kv.v + to, v + h * head, head);
+    }
+}
+
 INLINE void rope_row(const struct hzp_rope_args *a, int r, enum hzp_dtype type)
 {
     size_t size = type == HZP_F32 ? 4 : 2, head = (size_t)a->heads.dim * size;
@@ -119,6 +135,8 @@ INLINE void rope_row(const struct hzp_rope_args *a, int r, enum hzp_dtype type)
     if (x != y)
         memcpy(y + (size_t)turned * head, x + (size_t)turned * head,
                (size_t)a->heads.kv_heads * head);
+    if (a->kv.k)
+        append_row(a, r, y + (size_t)heads * head, head);
 }
 
 static void rope_rows(void *ctx, int begin, int end, int thread)
@@ -136,34 +154,6 @@ static int cpu_rope(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_rope_args *a = args;
     hzp_team_range(hzp_cpu_team(lane), a->x.rows, 2 * row_bytes(&a->x), rope_rows, (void *)args);
-    return HZP_OK;
-}
-
-static void kv_append_rows(void *ctx, int begin, int end, int thread)
-{
-    const struct hzp_kv_append_args *a = ctx;
-    size_t head = (size_t)a->heads.dim * (a->kv.type == HZP_F32 ? 4 : 2);
-    size_t kv_heads = (size_t)a->heads.kv_heads, page_rows = (size_t)a->kv.page_rows;
-
-    for (int r = begin; r < end; r++) {
-        const char *k = (const char *)hzp_cpu_row(&a->qkv, r) + (size_t)a->heads.heads * head;
-        const char *v = k + kv_heads * head;
-        if (a->slot[r] < 0)
-            continue;
-        size_t page = (size_t)a->slot[r] / page_rows, at = (size_t)a->slot[r] % page_rows;
-        for (size_t h = 0; h < kv_heads; h++) {
-            size_t to = ((page * kv_heads + h) * page_rows + at) * head;
-            memcpy((char *)a->kv.k + to, k + h * head, head);
-            memcpy((char *)a->kv.v + to, v + h * head, head);
-        }
-    }
-}
-
-static int cpu_kv_append(struct hzp_lane *lane, const void *args)
-{
-    const struct hzp_kv_append_args *a = args;
-    hzp_team_range(hzp_cpu_team(lane), a->qkv.rows, 2 * row_bytes(&a->qkv), kv_append_rows,
-                   (void *)args);
     return HZP_OK;
 }
 
@@ -277,7 +267,6 @@ void HZP_ISA_NAME(hzp_cpu_fill_rows)(hzp_op_fn *op[HZP_OP_COUNT])
     op[HZP_OP_embed] = cpu_embed;
     op[HZP_OP_rmsnorm] = cpu_rmsnorm;
     op[HZP_OP_rope] = cpu_rope;
-    op[HZP_OP_kv_append] = cpu_kv_append;
     op[HZP_OP_swiglu] = cpu_swiglu;
     op[HZP_OP_gather] = cpu_gather;
     op[HZP_OP_cast] = cpu_cast;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/rows.cu - ops that touch each row by itself: embed, rmsnorm, rope, kv_append, swiglu,
- * gather, cast, fill.  All wait for memory: a thread moves 16 bytes where alignment allows it.
+/* device/cuda/rows.cu - ops that touch each row by itself: embed, rmsnorm, rope, swiglu, gather,
+ * cast, fill.  All wait for memory: a thread moves 16 bytes where alignment allows it.
  */
 #include "device/cuda/kernel.cuh"
 
@@ -97,86 +97,116 @@ extern "C" int hzp_cuda_rmsnorm(struct hzp_lane *lane, const void *args)
     });
 }
 
-/* ---- rope: a warp a head of a row ---- */
+/* ---- rope, with the append to pages ---- */
 
-template <class T> static __device__ float head_rstd(const T *x, int dim, float eps)
+/* A row's heads: q, k, v; where the rotation is in place and nothing is appended, v has nothing to do. */
+static __device__ __host__ __forceinline__ int rope_items(const struct hzp_rope_args &a)
 {
-    float sum = 0;
-    for (int j = threadIdx.x % 32; j < dim; j += 32)
-        sum += load(x + j) * load(x + j);
-    return (float)(1 / sqrt((double)warp_sum(sum) / dim + (double)eps));
+    bool v = a.kv.k || a.x.ptr != a.y.ptr;
+    return a.heads.heads + (v ? 2 : 1) * a.heads.kv_heads;
 }
 
-/* Two elements as one access where PAIR: halves then start at even places. */
-template <class T, bool PAIR>
-static __device__ __forceinline__ void load_pair(const T *p, float (&ret)[2])
+/* Where row r's head h (q, k, v in this order) goes in the pages; NULL: it does not. */
+template <class T>
+static __device__ __forceinline__ T *append_at(const struct hzp_rope_args &a, int64_t r, int h)
 {
-    if constexpr (PAIR && sizeof(T) == 2) {
-        unpack(*reinterpret_cast<const uint32_t *>(p), ret);
-    } else if constexpr (PAIR) {
-        float2 v = *reinterpret_cast<const float2 *>(p);
-        ret[0] = v.x, ret[1] = v.y;
-    } else {
-        ret[0] = load(p);
+    h -= a.heads.heads;
+    if (h < 0 || !a.kv.k)
+        return nullptr;
+    int slot = a.slot[r];
+    if (slot < 0)
+        return nullptr;
+    bool v = h >= a.heads.kv_heads;
+    int64_t page = slot / a.kv.page_rows;
+    int64_t head = page * a.heads.kv_heads + (v ? h - a.heads.kv_heads : h);
+    return (T *)(v ? a.kv.v : a.kv.k) +
+           (head * a.kv.page_rows + slot % a.kv.page_rows) * a.heads.dim;
+}
+
+static __device__ __forceinline__ float rope_rstd(const struct hzp_rope_args &a, float sum)
+{
+    return (float)(1 / sqrt((double)sum / a.heads.dim + (double)a.eps));
+}
+
+template <class T, int N>
+static __device__ __forceinline__ void turn_both(float (&lo)[N], float (&hi)[N], const T *norm,
+                                                 float rstd, const float *turn, int j, int half)
+{
+    float c[N], s[N];
+    if (norm) {
+        float w[N], u[N];
+        load_n(norm + j, w);
+        load_n(norm + half + j, u);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            lo[k] *= rstd * w[k], hi[k] *= rstd * u[k];
+    }
+    load_n(turn + j, c);
+    load_n(turn + half + j, s);
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        float x = lo[k];
+        lo[k] = x * c[k] - hi[k] * s[k];
+        hi[k] = hi[k] * c[k] + x * s[k];
     }
 }
 
-template <class T, bool PAIR>
-static __device__ __forceinline__ void store_pair(T *p, const float (&x)[2])
+/* 1 << shift threads of a warp a head, each with N elements of either half at a time.  ONCE: one
+ * time is enough, and the head stays in registers from its norm to its stores. */
+template <class T, int N, bool ONCE>
+static __global__ void __launch_bounds__(THREADS) rope(struct hzp_rope_args a, int shift)
 {
-    if constexpr (PAIR && sizeof(T) == 2)
-        *reinterpret_cast<uint32_t *>(p) = pack(x[0], x[1]);
-    else if constexpr (PAIR)
-        *reinterpret_cast<float2 *>(p) = make_float2(x[0], x[1]);
-    else
-        store(p, x[0]);
-}
-
-template <class T, bool PAIR>
-static __global__ void rope(struct hzp_rope_args a, int items)
-{
-    constexpr int N = PAIR ? 2 : 1;
-    int64_t item = blockIdx.x * (int64_t)(blockDim.x / 32) + threadIdx.x / 32;
-    if (item >= (int64_t)a.x.rows * items)
-        return;
-    int64_t r = item / items;
-    int h = (int)(item % items), dim = a.heads.dim, half = dim / 2, lane = threadIdx.x % 32;
+    int dim = a.heads.dim, half = dim / 2, threads = 1 << shift;
+    place p = place_of<1>((blockIdx.x * (int64_t)blockDim.x + threadIdx.x) >> shift, rope_items(a));
+    int64_t r = p.r;
+    int h = p.c, j = (int)(threadIdx.x % threads) * N;
+    bool there = r < a.x.rows; /* who is not takes part in the sum */
     const T *x = row_of<T>(a.x, r) + (int64_t)h * dim;
     T *y = row_of<T>(a.y, r) + (int64_t)h * dim;
-    if (h >= a.heads.heads + a.heads.kv_heads) {
-        for (int j = lane * N; j < dim; j += 32 * N) {
-            float v[2];
-            load_pair<T, PAIR>(x + j, v);
-            store_pair<T, PAIR>(y + j, v);
-        }
-        return;
+    float lo[N] = {}, hi[N] = {};
+    float rstd = 1;
+    if (ONCE && there && j < half) {
+        load_n(x + j, lo);
+        load_n(x + half + j, hi);
     }
-    const T *norm = (const T *)(h < a.heads.heads ? a.q_norm.ptr : a.k_norm.ptr);
-    float rstd = norm ? head_rstd(x, dim, a.eps) : 1;
-    const float *turn = row_of<float>(a.table, a.pos[r]);
-    for (int j = lane * N; j < half; j += 32 * N) {
-        float lo[2], hi[2], to_lo[2], to_hi[2];
-        load_pair<T, PAIR>(x + j, lo);
-        load_pair<T, PAIR>(x + half + j, hi);
+    if (a.q_norm.ptr || a.k_norm.ptr) {
+        float sum = 0;
+        for (int i = j; !ONCE && there && i < half; i += threads * N) {
+            load_n(x + i, lo);
+            load_n(x + half + i, hi);
 #pragma unroll
-        for (int k = 0; k < N; k++) {
-            float c = turn[j + k], s = turn[half + j + k];
-            if (norm) {
-                lo[k] *= rstd * load(norm + j + k);
-                hi[k] *= rstd * load(norm + half + j + k);
-            }
-            to_lo[k] = lo[k] * c - hi[k] * s;
-            to_hi[k] = hi[k] * c + lo[k] * s;
+            for (int k = 0; k < N; k++)
+                sum += lo[k] * lo[k] + hi[k] * hi[k];
         }
-        store_pair<T, PAIR>(y + j, to_lo);
-        store_pair<T, PAIR>(y + half + j, to_hi);
+#pragma unroll
+        for (int k = 0; ONCE && k < N; k++)
+            sum += lo[k] * lo[k] + hi[k] * hi[k];
+        for (int m = threads / 2; m > 0; m /= 2)
+            sum += __shfl_xor_sync(~0u, sum, m);
+        rstd = rope_rstd(a, sum);
     }
-}
-
-static bool paired(const struct hzp_mat *m, int dim)
-{
-    size_t size = m->type == HZP_F32 ? 4 : 2;
-    return dim % 4 == 0 && (uintptr_t)m->ptr % (2 * size) == 0 && m->stride % 2 == 0;
+    if (!there)
+        return;
+    bool v = h >= a.heads.heads + a.heads.kv_heads, same = v && x == y;
+    const T *norm = (const T *)(h < a.heads.heads ? a.q_norm.ptr : a.k_norm.ptr);
+    const float *turn = row_of<float>(a.table, a.pos[r]);
+    T *to = append_at<T>(a, r, h);
+    for (int i = j; i < half; i += threads * N) {
+        if (!ONCE) {
+            load_n(x + i, lo);
+            load_n(x + half + i, hi);
+        }
+        if (!v)
+            turn_both<T, N>(lo, hi, norm, rstd, turn, i, half);
+        if (!same) {
+            store_n(y + i, lo);
+            store_n(y + half + i, hi);
+        }
+        if (to) {
+            store_n(to + i, lo);
+            store_n(to + half + i, hi);
+        }
+    }
 }
 
 extern "C" int hzp_cuda_rope(struct hzp_lane *lane, const void *args)
@@ -184,57 +214,25 @@ extern "C" int hzp_cuda_rope(struct hzp_lane *lane, const void *args)
     struct hzp_rope_args a = *(const struct hzp_rope_args *)args;
     if (a.x.rows == 0)
         return HZP_OK;
-    int items = a.heads.heads + a.heads.kv_heads + (a.x.ptr == a.y.ptr ? 0 : a.heads.kv_heads);
-    unsigned blocks = (unsigned)HZP_DIV_UP((int64_t)a.x.rows * items, (int64_t)(THREADS / 32));
-    a.pos = (const int32_t *)hzp_cuda_staged(lane, a.pos, (size_t)a.x.rows * sizeof(*a.pos));
+    size_t ints = (size_t)a.x.rows * sizeof(int32_t);
+    bool fast = wide(&a.x) && wide(&a.y) && wide(&a.q_norm) && wide(&a.k_norm) && wide(&a.table) &&
+                a.heads.dim % 16 == 0 && a.heads.dim <= 16 * 32 && (uintptr_t)a.kv.k % 16 == 0 &&
+                (uintptr_t)a.kv.v % 16 == 0;
+    int shift = fast ? 0 : 5;
+    while (fast && 16 << shift < a.heads.dim)
+        shift++;
+    unsigned blocks = (unsigned)HZP_DIV_UP((int64_t)a.x.rows * rope_items(a) << shift,
+                                           (int64_t)THREADS);
+    a.pos = (const int32_t *)hzp_cuda_staged(lane, a.pos, ints);
+    if (a.kv.k)
+        a.slot = (const int32_t *)hzp_cuda_staged(lane, a.slot, ints);
     return with_type(a.x.type, [&](auto *t) {
         using T = elem_of<decltype(t)>;
-        if (paired(&a.x, a.heads.dim) && paired(&a.y, a.heads.dim))
-            start(lane, blocks, THREADS, 0, rope<T, true>, a, items);
-        else
-            start(lane, blocks, THREADS, 0, rope<T, false>, a, items);
-        return hzp_cuda_launched(lane, "rope");
-    });
-}
-
-/* ---- kv_append ---- */
-
-template <class T, int N> static __global__ void kv_append(struct hzp_kv_append_args a)
-{
-    int dim = a.heads.dim, width = 2 * a.heads.kv_heads * dim;
-    EACH(i, (int64_t)a.qkv.rows * (width / N)) {
-        place p = place_of<N>(i, width);
-        int slot = a.slot[p.r];
-        if (slot < 0)
-            continue;
-        int head = p.c / dim, j = p.c % dim;
-        bool v = head >= a.heads.kv_heads;
-        int64_t page = slot / a.kv.page_rows;
-        int at = slot % a.kv.page_rows;
-        int64_t to = ((page * a.heads.kv_heads + (v ? head - a.heads.kv_heads : head)) *
-                          a.kv.page_rows + at) * dim + j;
-        float x[N];
-        load_n(row_of<T>(a.qkv, p.r) + a.heads.heads * dim + p.c, x);
-        store_n((T *)(v ? a.kv.v : a.kv.k) + to, x);
-    }
-}
-
-extern "C" int hzp_cuda_kv_append(struct hzp_lane *lane, const void *args)
-{
-    struct hzp_kv_append_args a = *(const struct hzp_kv_append_args *)args;
-    int64_t count = (int64_t)a.qkv.rows * 2 * a.heads.kv_heads * a.heads.dim;
-    if (count == 0)
-        return HZP_OK;
-    a.slot = (const int32_t *)hzp_cuda_staged(lane, a.slot, (size_t)a.qkv.rows * sizeof(*a.slot));
-    bool fast = wide(&a.qkv) && a.heads.dim % 8 == 0 && (uintptr_t)a.kv.k % 16 == 0 &&
-                (uintptr_t)a.kv.v % 16 == 0;
-    return with_type(a.qkv.type, [&](auto *t) {
-        using T = elem_of<decltype(t)>;
         if (fast)
-            start(lane, grid_for(lane, count / 8, THREADS), THREADS, 0, kv_append<T, 8>, a);
+            start(lane, blocks, THREADS, 0, rope<T, 8, true>, a, shift);
         else
-            start(lane, grid_for(lane, count, THREADS), THREADS, 0, kv_append<T, 1>, a);
-        return hzp_cuda_launched(lane, "kv_append");
+            start(lane, blocks, THREADS, 0, rope<T, 1, false>, a, shift);
+        return hzp_cuda_launched(lane, "rope");
     });
 }
 

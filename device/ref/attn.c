@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/ref/attn.c - kv_append, attention over pages, attention over packed documents and its
+/* device/ref/attn.c - appending to pages, attention over them, attention over packed documents and its
  * backward. */
 #include <math.h>
 #include <stdlib.h>
@@ -18,11 +18,11 @@ static struct hzp_mat page_mat(const struct hzp_kv *kv, void *base, const struct
     return (struct hzp_mat){ptr, kv->page_rows, heads->dim, heads->dim, kv->type};
 }
 
-static int ref_kv_append(struct hzp_lane *lane, const void *args)
+/* What rope appends: k and v as they stand in its y. */
+void hzp_ref_append(const struct hzp_rope_args *a)
 {
-    const struct hzp_kv_append_args *a = args;
     const struct hzp_heads *h = &a->heads;
-    for (int32_t r = 0; r < a->qkv.rows; r++) {
+    for (int32_t r = 0; r < a->y.rows; r++) {
         if (a->slot[r] < 0)
             continue;
         int32_t page = a->slot[r] / a->kv.page_rows, at = a->slot[r] % a->kv.page_rows;
@@ -30,12 +30,11 @@ static int ref_kv_append(struct hzp_lane *lane, const void *args)
             struct hzp_mat k = page_mat(&a->kv, a->kv.k, h, page, i);
             struct hzp_mat v = page_mat(&a->kv, a->kv.v, h, page, i);
             for (int32_t j = 0; j < h->dim; j++) {
-                ref_put(&k, at, j, ref_get(&a->qkv, r, (h->heads + i) * h->dim + j));
-                ref_put(&v, at, j, ref_get(&a->qkv, r, (h->heads + h->kv_heads + i) * h->dim + j));
+                ref_put(&k, at, j, ref_get(&a->y, r, (h->heads + i) * h->dim + j));
+                ref_put(&v, at, j, ref_get(&a->y, r, (h->heads + h->kv_heads + i) * h->dim + j));
             }
         }
     }
-    return HZP_OK;
 }
 
 /* score[0 .. n-1] become probabilities; returns log of the denominator. */
@@ -196,7 +195,6 @@ static int ref_attn_packed_bwd(struct hzp_lane *lane, const void *args)
 
 void hzp_ref_fill_attn(hzp_op_fn *op[HZP_OP_COUNT])
 {
-    op[HZP_OP_kv_append] = ref_kv_append;
     op[HZP_OP_attn_decode] = ref_attn_paged;
     op[HZP_OP_attn_prefill] = ref_attn_paged;
     op[HZP_OP_attn_packed] = ref_attn_packed;

@@ -107,6 +107,8 @@ static int ref_rope(struct hzp_lane *lane, const void *args)
             ref_put(&a->y, r, c, ref_get(&a->x, r, c));
     }
     free(x);
+    if (a->kv.k)
+        hzp_ref_append(a);
     return HZP_OK;
 }
 

@@ -39,6 +39,9 @@ static inline void *ref_at(const struct hzp_mat *m, int32_t r)
     return (char *)m->ptr + (size_t)r * (size_t)m->stride * hzp_dtype_size(m->type);
 }
 
+/* attn.c, for rope */
+void hzp_ref_append(const struct hzp_rope_args *args);
+
 void hzp_ref_fill_dense(hzp_op_fn *op[HZP_OP_COUNT]);
 void hzp_ref_fill_attn(hzp_op_fn *op[HZP_OP_COUNT]);
 void hzp_ref_fill_sample(hzp_op_fn *op[HZP_OP_COUNT]);

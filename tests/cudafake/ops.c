@@ -44,16 +44,12 @@ static void read_staged(struct hzp_lane *lane, struct behind *b)
     case HZP_OP_rope: {
         struct hzp_rope_args *a = args;
         a->pos = staged(lane, a->pos, a->x.rows);
+        a->slot = staged(lane, a->slot, a->x.rows);
         break;
     }
     case HZP_OP_rope_bwd: {
         struct hzp_rope_bwd_args *a = args;
         a->pos = staged(lane, a->pos, a->dy.rows);
-        break;
-    }
-    case HZP_OP_kv_append: {
-        struct hzp_kv_append_args *a = args;
-        a->slot = staged(lane, a->slot, a->qkv.rows);
         break;
     }
     case HZP_OP_embed_bwd: {
@@ -86,7 +82,7 @@ static void own(struct borrowing *b, const void *data)
 {
     memcpy(b, data, sizeof(*b));
     if (b->access.append)
-        b->access.append = (const struct hzp_kv_append_args *)b->args;
+        b->access.append = (const struct hzp_rope_args *)b->args;
     if (b->access.attend)
         b->access.attend = (const struct hzp_attn_paged_args *)b->args;
 }

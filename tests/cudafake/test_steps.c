@@ -479,7 +479,7 @@ static void test_missing_wait(void **state)
             assert_true(real.plan.item[at].waits > 0);
             real.plan.item[at].waits = 0;
             run(&real);
-            assert_non_null(strstr(fake_mistakes(), "a race: kv_append and then attn_decode"));
+            assert_non_null(strstr(fake_mistakes(), "a race: rope and then attn_decode"));
             fake_reset(seed);
         }
         struct hzp_device *a = real.dev;

@@ -86,16 +86,21 @@ static void test_accumulation_is_a_write(void **state)
 static void test_pages(void **state)
 {
     struct hzp_access list[HZP_ACCESS_MAX];
-    struct hzp_kv_append_args a = {.qkv = mat(0, 2, 12, 12),
-                                   .kv = {memory[1], memory[2], 3, 4, HZP_F32},
-                                   .slot = ids, .heads = {2, 2, 2}};
-    int count = hzp_op_access(HZP_OP_kv_append, &a, list), written = 0;
+    struct hzp_rope_args a = {.x = mat(0, 2, 12, 12), .y = mat(0, 2, 12, 12),
+                              .table = mat(3, 4, 2, 2), .pos = ids,
+                              .kv = {memory[1], memory[2], 3, 4, HZP_F32},
+                              .slot = ids, .heads = {2, 2, 2}};
+    int count = hzp_op_access(HZP_OP_rope, &a, list), written = 0;
     for (int i = 0; i < count; i++)
-        if (list[i].writes) {
-            written++;
+        if (list[i].append) {
+            written += list[i].writes;
             assert_int_equal(list[i].end - list[i].begin, 3 * 4 * 2 * 2 * sizeof(float));
         }
     assert_int_equal(written, 2);
+    a.kv.k = a.kv.v = NULL; /* training's */
+    count = hzp_op_access(HZP_OP_rope, &a, list);
+    for (int i = 0; i < count; i++)
+        assert_null(list[i].append);
 }
 
 static void test_cost(void **state)
@@ -120,6 +125,15 @@ static void test_cost(void **state)
     cost = hzp_op_cost(HZP_OP_attn_decode, &d);
     assert_int_equal(cost.bytes, 2 * 50 * 2 * 4 * 4 + 2 * (2 * 8 * 4));
     assert_int_equal(cost.flops, 4 * 2 * 50 * 2 * 4);
+
+    /* of pages only the slots, of the table only a row each */
+    struct hzp_rope_args r = {.x = mat(0, 2, 12, 12), .y = mat(0, 2, 12, 12),
+                              .table = mat(3, 4, 2, 2), .pos = ids, .heads = {2, 2, 2}};
+    uint64_t bare = hzp_op_cost(HZP_OP_rope, &r).bytes;
+    assert_int_equal(bare, 2 * (2 * 12 * 4 + 2 * 4 + 4));
+    r.kv = d.kv;
+    r.slot = ids;
+    assert_int_equal(hzp_op_cost(HZP_OP_rope, &r).bytes, bare + 2 * (2 * 2 * 2 * 4 + 4));
 }
 
 int main(void)

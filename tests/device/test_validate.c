@@ -111,9 +111,18 @@ static void test_attention(void **state)
     BROKEN(attn_prefill, a, segs.rows_max, 5, "segments do not fit");
     BROKEN(attn_prefill, a, out.ptr, memory[2], "out overlaps k");
 
-    struct hzp_kv_append_args k = {a.qkv, a.kv, ids, a.heads};
-    BROKEN(kv_append, k, kv.page_rows, INT32_MAX, "more slots");
-    BROKEN(kv_append, k, slot, NULL, "slot is absent");
+    struct hzp_rope_args k = {.x = a.qkv, .y = a.qkv, .table = mat(4, 9, 4), .pos = ids,
+                              .kv = a.kv, .slot = ids, .heads = a.heads};
+    BROKEN(rope, k, kv.page_rows, INT32_MAX, "more slots");
+    BROKEN(rope, k, kv.pages, 0, "no pages");
+    BROKEN(rope, k, kv.type, HZP_BF16, "pages and rows differ");
+    BROKEN(rope, k, kv.k, NULL, "k is absent");
+    BROKEN(rope, k, kv.v, NULL, "v is absent");
+    BROKEN(rope, k, kv.v, memory[0], "overlaps");
+    BROKEN(rope, k, slot, NULL, "slot is absent");
+    k.kv = (struct hzp_kv){0}; /* nothing is appended: no slots are needed */
+    k.slot = NULL;
+    assert_null(hzp_op_validate(HZP_OP_rope, &k));
 
     struct hzp_attn_packed_args p = {.qkv = a.qkv, .out = a.out, .segs = {ids, ids, 1, 4, 4},
                                      .heads = a.heads};

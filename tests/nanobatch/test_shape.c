@@ -261,9 +261,9 @@ static int intervals(const struct hzp_item *item, struct interval *list)
             for (int64_t r = 0; r < o->rows; r++)
                 list[n++] = (struct interval){o->ptr + (size_t)r * o->stride,
                                               o->ptr + (size_t)r * o->stride + o->width, o->writes};
-        } else if (item->op == HZP_OP_kv_append) {
-            const struct hzp_kv_append_args *a = item->args;
-            for (int32_t r = 0; r < a->qkv.rows; r++)
+        } else if (item->op == HZP_OP_rope) {
+            const struct hzp_rope_args *a = item->args;
+            for (int32_t r = 0; r < a->x.rows; r++)
                 add_slot(list, &n, &a->kv, (const void *)o->ptr, &a->heads, a->slot[r], true);
         } else {
             const struct hzp_attn_paged_args *a = item->args;

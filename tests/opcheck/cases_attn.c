@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/opcheck/cases_attn.c - kv_append and attention. */
+/* tests/opcheck/cases_attn.c - attention. */
 #include <string.h>
 
 #include "tests/opcheck/opcheck.h"
@@ -58,16 +58,6 @@ static struct hzp_segs segs_decode(struct oc_io *io, int32_t count, int32_t ctx)
     return (struct hzp_segs){row0, pos0, count, count > 0, count > 0 ? ctx : 0};
 }
 
-static void *pages_make(struct oc_io *io, const char *name, const struct hzp_kv *kv,
-                        const struct hzp_heads *heads, enum oc_role role)
-{
-    int32_t count = kv->pages * heads->kv_heads * kv->page_rows * heads->dim;
-    struct hzp_mat flat = {oc_array(io, name, kv->type == HZP_BF16 ? OC_BF16 : OC_F32, count, role),
-                           1, count, count, kv->type};
-    oc_fill(io, &flat, 1, 10);
-    return flat.ptr;
-}
-
 /* Pages that hold the segments' contexts, and NaN wherever nothing was ever appended. */
 static void *context_make(struct oc_io *io, const char *name, const struct hzp_attn_paged_args *a)
 {
@@ -88,25 +78,6 @@ static void *context_make(struct oc_io *io, const char *name, const struct hzp_a
             }
     }
     return base;
-}
-
-/* rows, heads, kv_heads, dim, page_rows, pages */
-static void build_kv_append(struct oc_io *io, const struct oc_case *c)
-{
-    struct hzp_kv_append_args a = {.heads = {c->p[1], c->p[2], c->p[3]}};
-    int32_t rows = c->p[0], width = (c->p[1] + 2 * c->p[2]) * c->p[3], slots = c->p[4] * c->p[5];
-    int32_t *slot = oc_array(io, "slot", OC_I32, rows, OC_IN);
-    a.qkv = oc_mat(io, "qkv", rows, width, c->type, OC_IN);
-    a.kv = (struct hzp_kv){NULL, NULL, c->p[5], c->p[4], c->type};
-    a.kv.k = pages_make(io, "k", &a.kv, &a.heads, OC_INOUT);
-    a.kv.v = pages_make(io, "v", &a.kv, &a.heads, OC_INOUT);
-    a.slot = slot;
-    oc_fill(io, &a.qkv, 1, 300);
-    for (int32_t r = 0; r < rows; r++) /* 7 and the number of slots have no common divisor */
-        slot[r] = r % 5 == 3 ? -1 : (int32_t)((slots - 1 + (int64_t)r * 7) % slots);
-    oc_args(io, &a, sizeof(a));
-    oc_what(io, "%d rows %d/%dx%d %s pages of %d", rows, c->p[1], c->p[2], c->p[3],
-            oc_type_name(c->type), c->p[4]);
 }
 
 /* pattern or, for decode, rows; heads, kv_heads, dim, page_rows, longest context (decode) */
@@ -186,7 +157,6 @@ static void build_packed_bwd(struct oc_io *io, const struct oc_case *c)
             oc_type_name(c->type));
 }
 
-#define APPEND(type, flags, ...) {HZP_OP_kv_append, build_kv_append, type, flags, {__VA_ARGS__}}
 #define DECODE(type, flags, ...) {HZP_OP_attn_decode, build_paged, type, flags, {__VA_ARGS__}}
 #define PREFILL(type, flags, ...) {HZP_OP_attn_prefill, build_paged, type, flags, {__VA_ARGS__}}
 #define PACKED(type, flags, ...) {HZP_OP_attn_packed, build_packed, type, flags, {__VA_ARGS__}}
@@ -195,13 +165,6 @@ static void build_packed_bwd(struct oc_io *io, const struct oc_case *c)
 #define BOTH(X, ...) X(HZP_F32, __VA_ARGS__), X(HZP_BF16, __VA_ARGS__)
 
 const struct oc_case oc_cases_attn[] = {
-    BOTH(APPEND, 0, 1, 1, 1, 2, 16, 1),
-    BOTH(APPEND, 0, 0, 2, 1, 8, 16, 3),
-    BOTH(APPEND, OC_GAPS, 19, 4, 2, 8, 16, 5),
-    BOTH(APPEND, 0, 40, 8, 2, 64, 16, 4),
-    BOTH(APPEND, OC_GAPS, 7, 3, 3, 128, 1, 9),
-    BOTH(APPEND, OC_BENCH, 512, 32, 8, 64, 16, 64),
-
     BOTH(DECODE, 0, 1, 1, 1, 2, 16, 1),
     BOTH(DECODE, 0, 0, 2, 1, 8, 16, 1),
     BOTH(DECODE, 0, 5, 4, 4, 8, 16, 40),

@@ -39,7 +39,6 @@ struct oc_bound oc_bound_of(const struct oc_io *io, enum hzp_op op, enum oc_elem
         return elem == OC_BF16 ? (struct oc_bound){3e-6, 0.01} : (struct oc_bound){1e-6, 0.004};
     switch (op) {
     case HZP_OP_embed:
-    case HZP_OP_kv_append:
     case HZP_OP_gather:
     case HZP_OP_embed_bwd:
     case HZP_OP_cast:

@@ -443,6 +443,50 @@ static int fact_rounding(struct oc_target *target, struct oc_io *io, uint8_t *re
     return verdict(target, "quantize", "ties and neighbours of every code", broken);
 }
 
+/* The pages hold the very bits of y, each row in its slot, and nothing else has changed there. */
+static int fact_appended(struct oc_target *target, struct oc_io *io, uint8_t *result)
+{
+    enum { ROWS = 9, KV_HEADS = 2, DIM = 64, PAGE_ROWS = 4, PAGES = 3, HEADS = 4 };
+    enum { WIDTH = (HEADS + 2 * KV_HEADS) * DIM, PART = PAGES * PAGE_ROWS * KV_HEADS * DIM };
+    static const int32_t to[ROWS] = {4, 3, 11, -1, 0, 8, 7, -1, 5};
+    const char *broken = NULL;
+    oc_io_reset(io, 13, false);
+    struct hzp_rope_args a = {.heads = {HEADS, KV_HEADS, DIM}, .eps = 1e-6f};
+    a.x = a.y = oc_mat(io, "x", ROWS, WIDTH, HZP_BF16, OC_INOUT);
+    a.table = oc_mat(io, "table", 50, DIM, HZP_F32, OC_IN);
+    a.k_norm = oc_mat(io, "k_norm", 1, DIM, HZP_BF16, OC_IN);
+    int32_t *pos = oc_array(io, "pos", OC_I32, ROWS, OC_IN);
+    int32_t *slot = oc_array(io, "slot", OC_I32, ROWS, OC_IN);
+    uint16_t *part[2] = {oc_array(io, "k", OC_BF16, PART, OC_INOUT),
+                         oc_array(io, "v", OC_BF16, PART, OC_INOUT)};
+    a.kv = (struct hzp_kv){part[0], part[1], PAGES, PAGE_ROWS, HZP_BF16};
+    oc_fill(io, &a.x, 1, 3);
+    oc_fill(io, &a.table, 1, 1);
+    oc_fill(io, &a.k_norm, 1, 1);
+    oc_fill_index(io, pos, ROWS, 50);
+    memcpy(slot, to, sizeof(to));
+    a.pos = pos;
+    a.slot = slot;
+    for (int i = 0; i < PART; i++)
+        part[0][i] = part[1][i] = 0x4242;
+    oc_args(io, &a, sizeof(a));
+    if (oc_target_run(target, HZP_OP_rope, io, result) < 0)
+        return verdict(target, "rope", "pages hold y's bits", "the device failed");
+    const uint16_t *y = result_at(io, result, a.y.ptr);
+    for (int which = 0; which < 2; which++)
+        for (int i = 0; i < PART; i++) {
+            const uint16_t *got = result_at(io, result, part[which]);
+            int page = i / (KV_HEADS * PAGE_ROWS * DIM), head = i / (PAGE_ROWS * DIM) % KV_HEADS;
+            int here = page * PAGE_ROWS + i / DIM % PAGE_ROWS, want = 0x4242;
+            for (int r = 0; r < ROWS; r++)
+                if (to[r] == here)
+                    want = y[r * WIDTH + (HEADS + which * KV_HEADS + head) * DIM + i % DIM];
+            if (got[i] != want)
+                broken = which ? "a wrong value in v" : "a wrong value in k";
+        }
+    return verdict(target, "rope", "pages hold y's bits", broken);
+}
+
 int oc_facts(struct oc_target *target, const char *pattern, bool slow)
 {
     struct oc_io *io = oc_io_create();
@@ -456,6 +500,8 @@ int oc_facts(struct oc_target *target, const char *pattern, bool slow)
     }
     if (oc_wanted(pattern, HZP_OP_matmul))
         failures += fact_codes(target, io, result);
+    if (oc_wanted(pattern, HZP_OP_rope))
+        failures += fact_appended(target, io, result);
     if (oc_wanted(pattern, HZP_OP_quantize))
         failures += fact_rounding(target, io, result);
     if (oc_wanted(pattern, HZP_OP_adamw)) {

@@ -51,6 +51,33 @@ static void layers_lie_apart(void **state)
     hzp_device_close(dev);
 }
 
+/* The pages that are taken first are written, and no other byte. */
+static void touched(void **state)
+{
+    struct hzp_device *dev = open_ref();
+    struct hzp_model model = {.dev = dev, .config = &config, .act = HZP_F32};
+    struct hzp_kvpool *pool = NULL;
+    bool nan = getenv("HZP_POISON") != NULL;
+    assert_int_equal(hzp_kvpool_create(&model, PAGES, PAGE_ROWS, &pool), 0);
+    const struct hzp_kv *layer = hzp_kvpool_layers(pool);
+    size_t page = (size_t)2 * PAGE_ROWS * 4 * sizeof(float), side = PAGES * page;
+    for (int i = 0; i < 3; i++) {
+        memset(layer[i].k, 7, side);
+        memset(layer[i].v, 7, side);
+    }
+    assert_int_equal(hzp_kvpool_touch(pool, 2), 0);
+    assert_true(hzp_kvpool_take(pool) < 2 && hzp_kvpool_take(pool) < 2);
+    for (int i = 0; i < 3; i++)
+        for (size_t b = 0; b < side; b++) {
+            assert_int_equal(((char *)layer[i].k)[b], b < 2 * page && !nan ? 0 : 7);
+            assert_int_equal(((char *)layer[i].v)[b], b < 2 * page && !nan ? 0 : 7);
+        }
+    assert_int_equal(hzp_kvpool_touch(pool, PAGES + 100), 0); /* all there are */
+    assert_int_equal(((char *)layer[2].v)[side - 1], nan ? 7 : 0);
+    hzp_kvpool_destroy(pool);
+    hzp_device_close(dev);
+}
+
 /* owner[p]: who holds page p, -1 nobody. */
 static void step_of(struct hzp_kvpool *pool, struct holder *h, int who, int *owner, uint64_t *seed)
 {
@@ -115,7 +142,7 @@ static void no_page_has_two_owners(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layers_lie_apart),
+        cmocka_unit_test(layers_lie_apart), cmocka_unit_test(touched),
         cmocka_unit_test(no_page_has_two_owners),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
