@@ -213,10 +213,13 @@ static void run_all(struct plans *p, struct hzp_workbench *bench, const struct s
     hzp_plan_fini(&plan);
 }
 
+/* Pages for just these rows: of sequences so many that all could be longer there may be no room. */
 static struct hzp_workbench_size size_of(const struct step *s)
 {
-    return (struct hzp_workbench_size){.decode = s->decode, .depth = s->decode ? s->depth : 0,
-                                       .prefill = s->prefill, .train = s->train};
+    int32_t depth = s->decode ? s->depth : 0;
+    return (struct hzp_workbench_size){
+        .decode = s->decode, .depth = depth, .prefill = s->prefill, .train = s->train,
+        .kv_tokens = (int64_t)s->decode * HZP_ROUND_UP(depth + 1, 16) + HZP_ROUND_UP(s->prefill, 16)};
 }
 
 static void one_step(struct plans *p, const struct step *s)
@@ -278,6 +281,7 @@ int main(int argc, char **argv)
         most.depth = HZP_MAX(most.depth, size.depth);
         most.prefill = HZP_MAX(most.prefill, size.prefill);
         most.train = HZP_MAX(most.train, size.train);
+        most.kv_tokens = HZP_MAX(most.kv_tokens, size.kv_tokens);
     }
     if (p.seconds > 0)
         measure(&p, &most);
