@@ -28,7 +28,7 @@ struct offline {
     int64_t left; /* to be submitted */
     int64_t sent;
     bool steady, stopped;
-    int64_t first_wave, begun; /* steady: how many begin in the middle; of them with a first token */
+    int64_t first_wave, ended; /* steady: how many begin in the middle; how many have ended */
     uint64_t from_ns, to_ns;   /* what counts; 0: not known yet */
     double answered, prompted; /* tokens that counted */
     double *gap;
@@ -88,6 +88,7 @@ static void harvest(struct hzp_bench *b, struct offline *o)
             o->gaps = hzp_bench_gaps(o->live[i], o->gap, o->gaps, GAPS_MAX);
         hzp_request_destroy(o->live[i]);
         o->live[i] = o->live[--o->lives];
+        o->ended++;
     }
 }
 
@@ -96,11 +97,10 @@ static void keep_window(struct hzp_bench *b, struct offline *o)
 {
     uint64_t now = hzp_now_ns();
     if (!o->from_ns) {
-        int64_t begun = 0;
+        int64_t begun = o->ended;
         for (int32_t i = 0; i < o->lives; i++)
             begun += atomic_load(&o->live[i]->out_count) > 0;
-        o->begun = HZP_MAX(o->begun, begun);
-        if (o->begun >= o->first_wave * 9 / 10 && o->sent > o->first_wave) {
+        if (begun >= o->first_wave) {
             o->from_ns = now;
             o->to_ns = now + (uint64_t)(b->options->load_steady * 1e9);
         }

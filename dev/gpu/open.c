@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dev/gpu/open.h"
 
+#include "base/arena.h"
 #include "device/bf16.h"
 #include "device/philox.h"
 
@@ -37,16 +38,17 @@ struct hzp_workbench *gpu_open(const struct hzp_options *options,
     return bench;
 }
 
+/* The first block comes from the host; then what there is is copied behind itself. */
 void gpu_fill_pages(struct hzp_workbench *bench)
 {
-    enum { BLOCK = 1 << 20 };
+    enum { BLOCK = 16 << 20 };
     const struct hzp_rig *rig = bench->rig;
     size_t side = (size_t)((char *)rig->kv[0].v - (char *)rig->kv[0].k);
-    size_t all = 2 * side * (size_t)bench->config.layers;
+    size_t all = 2 * side * (size_t)bench->config.layers, at = HZP_MIN((size_t)BLOCK, all);
     size_t size = hzp_dtype_size(rig->kv[0].type);
-    char *noise = malloc(BLOCK);
-    if (!noise)
-        exit(3);
+    struct hzp_lane *lane;
+    struct hzp_fence *fence;
+    char *noise = hzp_xmalloc(BLOCK);
     for (size_t i = 0; i < BLOCK / size; i++) {
         float value = (float)(hzp_mix64(i + 77) >> 40) * 0x1p-23f - 1;
         if (size == sizeof(float))
@@ -54,9 +56,17 @@ void gpu_fill_pages(struct hzp_workbench *bench)
         else
             *(uint16_t *)(void *)(noise + i * size) = hzp_bf16_from_f32(value);
     }
-    for (size_t at = 0; at < all; at += BLOCK)
-        MUST(hzp_device_copy(bench->dev, (char *)rig->pages + at, noise,
-                             HZP_MIN((size_t)BLOCK, all - at)));
+    MUST(hzp_device_copy(bench->dev, rig->pages, noise, at));
+    MUST(hzp_lane_open(bench->dev, HZP_BOUND_COPY, &lane));
+    MUST(hzp_fence_open(bench->dev, &fence));
+    for (size_t next; at < all; at += next) {
+        next = HZP_MIN(at, all - at);
+        MUST(hzp_lane_copy(lane, (char *)rig->pages + at, rig->pages, next));
+    }
+    MUST(hzp_fence_record(fence, lane));
+    MUST(hzp_fence_wait(fence));
+    hzp_fence_close(fence);
+    hzp_lane_close(lane);
     free(noise);
 }
 
