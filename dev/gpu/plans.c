@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dev/gpu/plans.c - steps run by the sequential plan, by nano-batches alone, by an overlap drawn by hand and by
- * the plan that the product's search finds, in turns.
+/* dev/gpu/plans.c - steps run by the sequential plan, by nano-batches alone, by an overlap drawn by hand,
+ * and by the plan that the product's search finds, in turns.
  *
  *     plans BACKEND MODEL [--seconds N] [--repeat N] DECODE,DEPTH,PREFILL,TRAIN...
  *
- * Each step: so many sequences at that position, one prompt's piece of so many rows, and of a micro-batch of
- * TRAIN rows as many of its items as one layer has (0: none).  The search knows what hzp_measure finds on a
- * few layers: of its parts only those near these steps' sizes, each once, for about so many seconds (20; 0: no
- * search); `hzpserve search` takes all of them, three times, and drops what loses when it is run.
+ * Each step: so many sequences at that position, one prompt's piece of so many rows, and of a micro-batch
+ * of TRAIN rows as many of its items as one layer has (0: none).  The search knows what hzp_measure finds on
+ * a few layers: of its parts only those near these steps' sizes, each once, for about so many seconds (20;
+ * 0: no search); `hzpserve search` takes all of them, three times, and drops what loses when it is run.
  *
  * One JSON object a line.  Times are medians, host clock, from issue to the end of all; "over_sequential" is
  * the median of run by run.

@@ -14,6 +14,7 @@ import importlib.machinery
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -118,17 +119,21 @@ def bad_steps_are_told(folder):
 
 
 def killed_runs_keep_what_they_had(folder):
-    """SIGKILL in the middle of a step: the files are whole, and say where it was."""
+    """In the middle of a step: the files are whole and say where it was, and the step ends too."""
     out = folder + "/killed"
     child = subprocess.Popen([sys.executable, RUN, "here", folder + "/pack", out, "--trial", "--only",
                               "devices,swap"], stdout=subprocess.PIPE, text=True)
     check("devices" in child.stdout.readline(), "no step ran")
     time.sleep(1)
-    child.kill()
+    child.terminate()
     child.communicate()
+    check(child.returncode == 143, f"ended with {child.returncode}")
     with open(out + "/results.json", encoding="utf-8") as file:
         steps = json.load(file)["steps"]
     check([s["verdict"] for s in steps] == ["ok", "begun"], f"left behind: {steps}")
+    left = subprocess.run(["pgrep", "-f", steps[1]["command"].split(" --device")[0]], capture_output=True,
+                          text=True, check=False) if shutil.which("pgrep") else None
+    check(not left or not left.stdout.strip(), "the step goes on without the run")
 
 
 def figure(name, value, share=None):
@@ -238,7 +243,7 @@ def goals_are_judged(folder):
 
 def trial(folder):
     pack, out = linked(folder), folder + "/out"
-    done = call("here", pack, out, "--trial")
+    done = call("here", pack, out, "--trial", "--seconds", "3000")
     with open(out + "/results.json", encoding="utf-8") as file:
         results = json.load(file)
     for step in results["steps"]:
