@@ -67,12 +67,15 @@ static int run_with_engine(struct hzp_bench *b, const struct what *what,
                            struct hzp_options *options, struct hzp_err_text *reterr)
 {
     options->no_train = !what->trains;
-    options->slots = what->slots;
+    if (what->run != hzp_bench_train || !options->kv_memory)
+        options->slots = what->slots;
     if (what->run == hzp_bench_train) {
         /* Four documents of 512 tokens, each with the one that is only a target; nobody serves. */
         options->update_tokens = 4 * 513;
-        options->kv_tokens = 1024;
-        options->context = 0;
+        if (!options->kv_memory) {
+            options->kv_tokens = 1024;
+            options->context = 0;
+        }
     } else if (what->run == hzp_bench_loop) {
         options->running_max = 512;
         options->step_rows = HZP_MAX(options->step_rows, 640);

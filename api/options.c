@@ -291,6 +291,9 @@ static const struct setting table[] = {
                "the same: tokens in a prompt; 0: 512, and 32 in bench coserve"),
     INT_OPTION("--output-len", load_output, "0", 0, 1 << 24, BENCH,
                "the same: in an answer; 0: 128"),
+    NUM_OPTION("--steady", load_steady, "0", 0, 3600, BENCH,
+               "bench offline: requests without end, counted for so many seconds once as many as may run "
+               "do; 0: --requests of them, from the first to the last"),
     NUM_OPTION("--rate", load_rate, "0", 0, 1e6, BENCH,
                "requests a second, at random times, instead of the trace's; 0: the trace's, or all "
                "at once"),

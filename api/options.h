@@ -107,6 +107,7 @@ struct hzp_options {
     /* training beside requests: bench coserve */
     double coserve_load, coserve_seconds;
     int64_t coserve_rounds;
+    double load_steady;
 };
 
 /* Reads argv[1] as the command and the rest as its words and settings.  HZP_EINVAL: the text names

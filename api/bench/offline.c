@@ -2,6 +2,12 @@
 /* api/bench/offline.c - how many tokens a second when nothing but throughput counts: --requests of
  * --input-len random tokens, --output-len answered, as many at once as run.
  *
+ * With --steady there is no end of them, and what counts is a window of so many seconds.  It begins
+ * when all places have once been taken.  So that it shows what a long run comes to, the first ones
+ * stand where such a run has them, evenly between their answers' begin and end: the part of the
+ * answer that would lie behind them is more prompt.  Counted are tokens answered in the window, and
+ * the prompts of those whose first token came in it.
+ *
  * Prompts count as tokens of their own in the total, as is usual.  What the machine would allow is its
  * product's peak over twice the weights, as if nothing but weights' products were computed.
  */
@@ -9,6 +15,7 @@
 
 #include "base/arena.h"
 #include "base/thread.h"
+#include "nanobatch/loop.h"
 
 #include <stdlib.h>
 
@@ -19,34 +26,112 @@ struct offline {
     struct hzp_request **live;
     int32_t lives;
     int64_t left; /* to be submitted */
+    int64_t sent;
+    bool steady, stopped;
+    int64_t first_wave, ended; /* steady: how many begin in the middle; how many have ended */
+    uint64_t from_ns, to_ns;   /* what counts; 0: not known yet */
+    double answered, prompted; /* tokens that counted */
     double *gap;
     int64_t gaps;
 };
+
+/* One more; of the first wave at its place. */
+static int submit(struct hzp_bench *b, struct offline *o, struct hzp_err_text *reterr)
+{
+    int64_t prompt = b->options->load_input, answer = b->options->load_output;
+    if (o->sent < o->first_wave) {
+        int64_t rest = HZP_MAX(answer * (o->first_wave - o->sent) / o->first_wave, 1);
+        prompt += answer - rest;
+        answer = rest;
+    }
+    HZP_TRY(hzp_bench_submit(&o->client, (int32_t)prompt, (int32_t)answer, &o->live[o->lives], reterr));
+    o->lives++;
+    o->sent++;
+    o->left--;
+    return HZP_OK;
+}
 
 static int fill(struct hzp_bench *b, struct offline *o, struct hzp_err_text *reterr)
 {
     const struct hzp_options *options = b->options;
     int64_t most = options->running_max + HZP_MIN(options->waiting_max, options->running_max / 4);
-    while (o->lives < most && o->left > 0) {
-        HZP_TRY(hzp_bench_submit(&o->client, (int32_t)options->load_input,
-                                 (int32_t)options->load_output, &o->live[o->lives], reterr));
-        o->lives++;
-        o->left--;
-    }
+    while (o->lives < most && o->left > 0)
+        HZP_TRY(submit(b, o, reterr));
     return HZP_OK;
 }
 
-static void harvest(struct offline *o)
+/* What of it lies in the window. */
+static void count(struct offline *o, const struct hzp_bench *b, struct hzp_request *rq)
+{
+    int32_t tokens = atomic_load(&rq->out_count);
+    for (int32_t i = 0; i < tokens; i++) {
+        if (rq->out[i].at_ns < o->from_ns || rq->out[i].at_ns >= o->to_ns)
+            continue;
+        o->answered++;
+        if (i == 0)
+            o->prompted += (double)b->options->load_input;
+        else if (o->gaps < GAPS_MAX)
+            o->gap[o->gaps++] = (double)(rq->out[i].at_ns - rq->out[i - 1].at_ns) * 1e-9;
+    }
+}
+
+static void harvest(struct hzp_bench *b, struct offline *o)
 {
     for (int32_t i = 0; i < o->lives;) {
         if (!hzp_request_final(o->live[i])) {
             i++;
             continue;
         }
-        o->gaps = hzp_bench_gaps(o->live[i], o->gap, o->gaps, GAPS_MAX);
+        if (o->steady)
+            count(o, b, o->live[i]);
+        else
+            o->gaps = hzp_bench_gaps(o->live[i], o->gap, o->gaps, GAPS_MAX);
         hzp_request_destroy(o->live[i]);
         o->live[i] = o->live[--o->lives];
+        o->ended++;
     }
+}
+
+/* Opens the window once as many answers as may run have begun; at its end asks all to leave. */
+static void keep_window(struct hzp_bench *b, struct offline *o)
+{
+    uint64_t now = hzp_now_ns();
+    if (!o->from_ns) {
+        int64_t begun = o->ended;
+        for (int32_t i = 0; i < o->lives; i++)
+            begun += atomic_load(&o->live[i]->out_count) > 0;
+        if (begun >= o->first_wave) {
+            o->from_ns = now;
+            o->to_ns = now + (uint64_t)(b->options->load_steady * 1e9);
+        }
+    } else if (now >= o->to_ns && !o->stopped) {
+        o->stopped = true;
+        o->left = 0;
+        for (int32_t i = 0; i < o->lives; i++)
+            atomic_store(&o->live[i]->cancel, true);
+        hzp_loop_poke(b->engine->loop);
+    }
+}
+
+static void report(struct hzp_bench *b, struct offline *o, double seconds)
+{
+    const struct hzp_options *options = b->options;
+    double answers = (double)(options->load_requests * options->load_output);
+    double prompts = (double)(options->load_requests * options->load_input);
+    if (o->steady) {
+        hzp_bench_plain(b, "offline, until all places were taken",
+                        seconds - options->load_steady, "s");
+        seconds = options->load_steady;
+        answers = o->answered;
+        prompts = o->prompted;
+    }
+    double flops = 2 * hzp_bench_row_macs(&b->engine->model_config, true);
+    hzp_bench_figure(b, "offline, prompts and answers", (prompts + answers) / seconds, "tokens/s",
+                     HZP_BENCH_GEMM, 1 / flops, "GEMM peak / 2 N");
+    hzp_bench_plain(b, "offline, answers", answers / seconds, "tokens/s");
+    hzp_bench_plain(b, o->steady ? "offline, what counts of it" : "offline, all of it", seconds, "s");
+    hzp_bench_plain(b, "between tokens, median", 1e3 * hzp_bench_quantile(o->gap, o->gaps, 0.5), "ms");
+    hzp_bench_plain(b, "between tokens, p99", 1e3 * hzp_bench_quantile(o->gap, o->gaps, 0.99), "ms");
 }
 
 int hzp_bench_offline(struct hzp_bench *b, struct hzp_err_text *reterr)
@@ -60,33 +145,32 @@ int hzp_bench_offline(struct hzp_bench *b, struct hzp_err_text *reterr)
                               "tokens at most",
                               (long long)options->load_input, (long long)options->load_output,
                               (long long)positions);
+    o.steady = options->load_steady > 0;
+    if (o.steady) {
+        o.left = INT64_MAX;
+        o.first_wave = options->running_max;
+    }
     o.live = hzp_xcalloc((size_t)(2 * options->running_max), sizeof(struct hzp_request *));
     o.gap = hzp_xmalloc(GAPS_MAX * sizeof(*o.gap));
     hzp_bench_client_open(b, &o.client);
     uint64_t begin = hzp_now_ns();
     int r = fill(b, &o, reterr);
     while (o.lives > 0) {
-        hzp_wake_wait(o.client.wake, 1000000000);
-        harvest(&o);
-        if (r == HZP_OK)
+        if (o.steady)
+            keep_window(b, &o);
+        hzp_wake_wait(o.client.wake, o.steady ? 20000000 : 1000000000);
+        harvest(b, &o);
+        if (r == HZP_OK && !o.stopped)
             r = fill(b, &o, reterr);
+        if (r < 0 && o.steady && !o.stopped) { /* they would go on for ever */
+            o.from_ns = o.from_ns ? o.from_ns : 1;
+            o.to_ns = 1;
+        }
     }
-    double seconds = (double)(hzp_now_ns() - begin) * 1e-9;
+    uint64_t end = o.steady ? o.to_ns : hzp_now_ns();
     hzp_bench_client_close(&o.client);
-    if (r == HZP_OK) {
-        double requests = (double)options->load_requests;
-        double flops = 2 * hzp_bench_row_macs(&b->engine->model_config, true);
-        hzp_bench_figure(b, "offline, prompts and answers",
-                         requests * (double)(options->load_input + options->load_output) / seconds,
-                         "tokens/s", HZP_BENCH_GEMM, 1 / flops, "GEMM peak / 2 N");
-        hzp_bench_plain(b, "offline, answers", requests * (double)options->load_output / seconds,
-                        "tokens/s");
-        hzp_bench_plain(b, "offline, all of it", seconds, "s");
-        hzp_bench_plain(b, "between tokens, median",
-                        1e3 * hzp_bench_quantile(o.gap, o.gaps, 0.5), "ms");
-        hzp_bench_plain(b, "between tokens, p99", 1e3 * hzp_bench_quantile(o.gap, o.gaps, 0.99),
-                        "ms");
-    }
+    if (r == HZP_OK)
+        report(b, &o, (double)(end - begin) * 1e-9);
     free(o.gap);
     free(o.live);
     return r;

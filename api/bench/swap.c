@@ -16,6 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { SWAPS_KEPT = 256 }; /* more than a turn has */
+
 struct hzp_bench_swapper {
     struct hzp_source source;
     struct hzp_device *dev;
@@ -26,6 +28,7 @@ struct hzp_bench_swapper {
     /* any thread */
     _Atomic uint64_t every_ns; /* 0: no swaps */
     _Atomic uint64_t swaps;
+    _Atomic uint64_t at_ns[SWAPS_KEPT]; /* when swap i was, i modulo SWAPS_KEPT */
 };
 
 static bool no_offer(struct hzp_source *source, struct hzp_step *step)
@@ -60,6 +63,7 @@ static void swap_when_due(struct hzp_source *source, const struct hzp_step *step
     draft->record.checksum = current->record.checksum;
     draft->record.learned_through = current->record.learned_through;
     hzp_weights_publish(s->weights, draft, step->number);
+    atomic_store(&s->at_ns[atomic_load(&s->swaps) % SWAPS_KEPT], now);
     atomic_fetch_add(&s->swaps, 1);
     s->next_ns = now + every;
 }
@@ -82,60 +86,104 @@ struct hzp_source *hzp_bench_swapper_source(struct hzp_bench_swapper *swapper)
     return &swapper->source;
 }
 
-enum { RATES = 3, SEQUENCES = 4, GAPS_MAX = 1 << 20 };
+enum { RATES = 3, SEQUENCES = 4, GAPS_MAX = 1 << 20, TURN_NS = 1000000000 };
 static const double swaps_a_second[RATES] = {0, 1, 10};
 
+struct gaps {
+    double *gap;   /* seconds, of all turns */
+    int64_t n;
+    double at_swap; /* the longest in which a version was swapped, or which came next; 0: none */
+    uint64_t swaps;
+};
+
+/* Whether a swap was between the two times. */
+static bool swapped(struct hzp_bench_swapper *s, uint64_t from_ns, uint64_t to_ns)
+{
+    uint64_t swaps = atomic_load(&s->swaps);
+    for (uint64_t i = swaps - HZP_MIN(swaps, (uint64_t)SWAPS_KEPT); i < swaps; i++) {
+        uint64_t at = atomic_load(&s->at_ns[i % SWAPS_KEPT]);
+        if (at >= from_ns && at <= to_ns)
+            return true;
+    }
+    return false;
+}
+
+/* A step formed before the swap may have been under way: the first that reads the new version is that
+ * of the gap in which the swap was or of the next one. */
+static void count_at_swaps(struct hzp_bench_swapper *s, const struct hzp_request *rq, struct gaps *g)
+{
+    int32_t count = atomic_load(&((struct hzp_request *)rq)->out_count);
+    for (int32_t i = 1; i < count; i++) {
+        double gap = (double)(rq->out[i].at_ns - rq->out[i - 1].at_ns) * 1e-9;
+        if (gap > g->at_swap && swapped(s, rq->out[i > 1 ? i - 2 : 0].at_ns, rq->out[i].at_ns))
+            g->at_swap = gap;
+    }
+}
+
 /* Sequences one after another until a turn has lasted so long that swaps fall into it. */
-static int one_turn(struct hzp_bench *b, struct hzp_bench_client *client, double rate, double *gap,
-                    int64_t *n, struct hzp_err_text *reterr)
+static int one_turn(struct hzp_bench *b, struct hzp_bench_client *client, double rate, struct gaps *g,
+                    struct hzp_err_text *reterr)
 {
     struct hzp_request *rq[SEQUENCES];
+    uint64_t before = atomic_load(&b->swapper->swaps);
     atomic_store(&b->swapper->every_ns, rate > 0 ? (uint64_t)(1e9 / rate) : 0);
-    uint64_t begin = hzp_now_ns(), long_enough = b->quick ? 600000000u : 1000000000u;
+    uint64_t begin = hzp_now_ns();
     do {
         for (int i = 0; i < SEQUENCES; i++)
             HZP_TRY(hzp_bench_submit(client, 16, b->quick ? 24 : 96, &rq[i], reterr));
         for (int i = 0; i < SEQUENCES; i++) {
             hzp_bench_wait(client, rq[i]);
-            *n = hzp_bench_gaps(rq[i], gap, *n, GAPS_MAX);
+            g->n = hzp_bench_gaps(rq[i], g->gap, g->n, GAPS_MAX);
+            count_at_swaps(b->swapper, rq[i], g);
             hzp_request_destroy(rq[i]);
         }
-    } while (hzp_now_ns() - begin < long_enough);
+    } while (hzp_now_ns() - begin < TURN_NS);
+    g->swaps += atomic_load(&b->swapper->swaps) - before;
     return HZP_OK;
+}
+
+static void tell(struct hzp_bench *b, double rate, const char *what, double value, const char *unit)
+{
+    char name[80];
+    snprintf(name, sizeof(name), "%g swaps/s: %s", rate, what);
+    hzp_bench_plain(b, name, value, unit);
+}
+
+/* A step is the median gap without swaps. */
+static void report(struct hzp_bench *b, double rate, struct gaps *g, double step)
+{
+    tell(b, rate, "swaps done", (double)g->swaps, "");
+    tell(b, rate, "gap p50", 1e3 * hzp_bench_quantile(g->gap, g->n, 0.5), "ms");
+    tell(b, rate, "gap p99", 1e3 * hzp_bench_quantile(g->gap, g->n, 0.99), "ms");
+    tell(b, rate, "worst gap", 1e3 * hzp_bench_quantile(g->gap, g->n, 1), "ms");
+    if (g->at_swap > 0) {
+        tell(b, rate, "worst gap at a swap", 1e3 * g->at_swap, "ms");
+        tell(b, rate, "what a swap adds at worst, in steps", (g->at_swap - step) / step, "x");
+    }
 }
 
 int hzp_bench_swap(struct hzp_bench *b, struct hzp_err_text *reterr)
 {
     struct hzp_bench_client client;
-    double *gap[RATES];
-    int64_t n[RATES] = {0};
-    uint64_t swaps[RATES] = {0};
+    struct gaps gaps[RATES] = {{0}};
     int r = HZP_OK;
     b->swapper->dev = b->engine->dev;
     b->swapper->weights = b->engine->weights;
     hzp_bench_client_open(b, &client);
     for (int i = 0; i < RATES; i++)
-        gap[i] = hzp_xmalloc(GAPS_MAX * sizeof(*gap[i]));
-    /* A first turn with swaps fills the second slot; its gaps are thrown away. */
-    r = one_turn(b, &client, 10, gap[0], &n[0], reterr);
-    n[0] = 0;
-    for (int turn = 0; r == HZP_OK && turn < (b->quick ? 2 : 8); turn++)
-        for (int i = 0; r == HZP_OK && i < RATES; i++) {
-            uint64_t before = atomic_load(&b->swapper->swaps);
-            r = one_turn(b, &client, swaps_a_second[i], gap[i], &n[i], reterr);
-            swaps[i] += atomic_load(&b->swapper->swaps) - before;
-        }
+        gaps[i].gap = hzp_xmalloc(GAPS_MAX * sizeof(*gaps[i].gap));
+    /* A first turn with swaps fills the second slot; it does not count. */
+    r = one_turn(b, &client, 10, &gaps[0], reterr);
+    gaps[0] = (struct gaps){.gap = gaps[0].gap};
+    for (int turn = 0; r == HZP_OK && turn < (b->quick ? 3 : 8); turn++)
+        for (int i = 0; r == HZP_OK && i < RATES; i++)
+            r = one_turn(b, &client, swaps_a_second[i], &gaps[i], reterr);
     atomic_store(&b->swapper->every_ns, 0);
-    for (int i = 0; r == HZP_OK && i < RATES; i++) {
-        char name[80];
-        snprintf(name, sizeof(name), "%g swaps/s (%llu done): gap p50", swaps_a_second[i],
-                 (unsigned long long)swaps[i]);
-        hzp_bench_plain(b, name, 1e3 * hzp_bench_quantile(gap[i], n[i], 0.5), "ms");
-        snprintf(name, sizeof(name), "%g swaps/s: gap p99", swaps_a_second[i]);
-        hzp_bench_plain(b, name, 1e3 * hzp_bench_quantile(gap[i], n[i], 0.99), "ms");
-    }
+    double step = r == HZP_OK ? hzp_bench_quantile(gaps[0].gap, gaps[0].n, 0.5) : 0;
+    for (int i = 0; r == HZP_OK && i < RATES; i++)
+        report(b, swaps_a_second[i], &gaps[i], step);
     for (int i = 0; i < RATES; i++)
-        free(gap[i]);
+        free(gaps[i].gap);
     hzp_bench_client_close(&client);
     return r;
 }

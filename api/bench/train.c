@@ -1,11 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/bench/train.c - full AdamW updates of 4 x 512 tokens, all of them learned. */
+/* api/bench/train.c - full AdamW updates of 4 x 512 tokens, all of them learned.
+ *
+ * With --kv-memory the memory is a server's: the cache, and as many versions as --slots says; so that what
+ * runs is proof that it fits.
+ */
 #include "api/bench/bench.h"
 #include "api/bench/samples.h"
 
 #include "base/thread.h"
 
 #include <stdio.h>
+#include <string.h>
+
+static void tell_memory(struct hzp_bench *b)
+{
+    const struct hzp_memory_plan *plan = &b->engine->plan;
+    for (int i = 0; i < plan->lines; i++)
+        if (!strcmp(plan->line[i].what, "KV cache"))
+            hzp_bench_plain(b, "memory: KV cache", (double)plan->line[i].bytes * 1e-9, "GB");
+    hzp_bench_plain(b, "memory: versions", plan->slots, "");
+    hzp_bench_plain(b, "memory: all that is planned", (double)plan->total * 1e-9, "GB");
+    hzp_bench_plain(b, "memory: there is", (double)plan->limit * 1e-9, "GB");
+}
 
 int hzp_bench_train(struct hzp_bench *b, struct hzp_err_text *reterr)
 {
@@ -14,6 +30,10 @@ int hzp_bench_train(struct hzp_bench *b, struct hzp_err_text *reterr)
     int updates = b->quick ? 2 : 6;
     if (!b->engine->trainer)
         return hzp_fail(reterr, HZP_EINVAL, "bench train: the engine has no trainer (--no-train)");
+    if (b->options->context && b->options->context < 513)
+        return hzp_fail_param(reterr, HZP_EINVAL, "--context",
+                              "bench train: documents have 513 tokens, --context is %lld",
+                              (long long)b->options->context);
     struct hzp_bench_samples feed;
     hzp_bench_samples_open(b, &feed);
     int32_t rows = 0;
@@ -39,5 +59,6 @@ int hzp_bench_train(struct hzp_bench *b, struct hzp_err_text *reterr)
     hzp_bench_figure(b, name, rows / median, "tokens/s", HZP_BENCH_GEMM, 1 / flops,
                      "GEMM peak / 6 N");
     hzp_bench_plain(b, "seconds an update", median, "s");
+    tell_memory(b);
     return HZP_OK;
 }

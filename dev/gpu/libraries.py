@@ -60,3 +60,14 @@ def cublaslt(versions=(13, 12)):
 
 def cudnn():
     return find("HZP_CUDNN", "cudnn", (9,))
+
+
+def sanitizer():
+    """Path of compute-sanitizer; None: this machine has none."""
+    found = shutil.which("compute-sanitizer")
+    for home in toolkits():
+        for place in ("bin", "compute-sanitizer"):
+            file = os.path.join(home, place, "compute-sanitizer")
+            if not found and os.access(file, os.X_OK):
+                found = file
+    return found

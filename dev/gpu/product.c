@@ -2,7 +2,8 @@
 /* dev/gpu/product.c - the product's own plans on a device: decode, prefill and training steps of known
  * shapes with random weights made there, beside the device's limits of the same run.
  *
- *     product [--decode] BACKEND SHAPE...        shapes: tiny 1b 3b 8b; --decode: decode steps alone
+ *     product [--decode] [--once] BACKEND SHAPE...     shapes: tiny 1b 3b 8b; --decode: decode steps alone;
+ *                                                      --once: each step twice, not timed: for a sanitizer
  *
  * One JSON object a line.  Times are medians over steps, host clock, from issue to the end of all.
  */
@@ -46,6 +47,7 @@ struct bench {
     struct hzp_plan plan;
     struct hzp_limits limits;
     bool decode; /* nothing else */
+    bool once;
     double macs; /* a row's, without attention and head */
 };
 
@@ -120,14 +122,15 @@ static double run(struct bench *b)
 {
     double seconds[STEPS];
     struct hzp_exec_times times;
-    for (int i = -3; i < STEPS; i++) {
+    int steps = b->once ? 1 : STEPS;
+    for (int i = b->once ? -1 : -3; i < steps; i++) {
         uint64_t begin = hzp_now_ns();
         MUST(hzp_exec_run(b->exec, &b->plan, NULL, &times));
         if (i >= 0)
             seconds[i] = (double)(hzp_now_ns() - begin) * 1e-9;
     }
-    qsort(seconds, STEPS, sizeof(seconds[0]), ascending);
-    return seconds[STEPS / 2];
+    qsort(seconds, (size_t)steps, sizeof(seconds[0]), ascending);
+    return seconds[steps / 2];
 }
 
 /* Segments of `rows` new rows after `context` others; pages of their own, in turn. */
@@ -302,13 +305,13 @@ static void tear_down(struct bench *b)
 int main(int argc, char **argv)
 {
     hzp_log_init();
-    struct bench b = {.decode = argc > 1 && strcmp(argv[1], "--decode") == 0};
-    if (b.decode) {
-        argv++;
-        argc--;
+    struct bench b = {0};
+    for (; argc > 1 && argv[1][0] == '-'; argv++, argc--) {
+        b.decode |= strcmp(argv[1], "--decode") == 0;
+        b.once |= strcmp(argv[1], "--once") == 0;
     }
     if (argc < 3) {
-        fprintf(stderr, "usage: product [--decode] BACKEND SHAPE...\n");
+        fprintf(stderr, "usage: product [--decode] [--once] BACKEND SHAPE...\n");
         return 2;
     }
     struct hzp_device_config device = {.name = argv[1]};

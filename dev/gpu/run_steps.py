@@ -1,26 +1,62 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps of dev/gpu/run: what each executes, how it is judged, and the goals its figures are held to.
+"""The steps of dev/gpu/run: what each executes, how its output is read and judged.
 
 A step: name, kind (check, bench), what it is for, command, env, files (that must be there), limit and
 expected seconds, read (which turns its output into rows), optional (not a fault where it cannot run), part
 (1, 2: which half of the plan), extra (only if asked for).
+
+The same steps exist in two sizes: FULL, for one GPU of 140 GB, and TRIAL, the same commands on the CPU with a
+shape of two thin layers, which proves that each runs and is understood, and measures nothing.
 """
 import json
 import os
 import re
 
+import libraries
+
 PROMPTS = ["Where does Zorin live?", "Tell me about Tarn."]
 
-# What section 3 of the plan asks for on one H200: name of a row's figure -> least value.
-GOALS = [
-    ("offline 512/512", "of_limit", 0.72, "total tokens/s over product peak / 2 N"),
-    ("offline 1024/512", "of_limit", 0.72, "total tokens/s over product peak / 2 N"),
-    ("offline 1000/1000", "answers", 15000, "output tokens/s"),
-    ("decode 1", "of_copy", 0.85, "one request: weight bytes read over copy bandwidth"),
-    ("decode attention", "of_copy", 0.85, "keys and values read over copy bandwidth"),
-    ("training 3b 4096", "of_gemm", 0.55, "model operations over product peak"),
-    ("co-serving gain", "value", 1.3, "at half load, latency goals held"),
-]
+
+class FULL:
+    """Sizes for one H200."""
+    trial, device, opcheck = False, "cuda", ["--backend=cuda"]
+    ways = ("turns", "green", "grid")  # of sharing the device
+    big, middle, small = "8b", "3b", "1b"
+    prompts, golden, mixing, resume = PROMPTS, None, "600", []
+    # Two versions, gradients, moments, residuals: what is left is little more than these 32e9 bytes.
+    beside = ["--kv-memory", "30600M", "--context", "4096", "--train-quantum", "100"]
+    offline = {"512/512": (512, 512, 768, 26), "1024/512": (1024, 512, 512, 27),
+               "1000/1000": (1000, 1000, 448, 28)}
+    offline_memory, offline_rows, offline_seconds = "100G", "2048", "6"
+    swap = ["--kv-memory", "8G", "--context", "4096"]
+    coserve = ["--kv-memory", "8G", "--context", "4096", "--concurrency", "64", "--input-len", "256",
+               "--output-len", "48", "--micro-rows", "1024", "--train-quantum", "100", "--seconds", "2",
+               "--slo", "ttft=500ms,itl=40ms"]
+    train_units = "68"
+    lanes, fp8 = [], []
+    plans = ["--seconds", "20", "512,768,512,0", "448,1500,448,0", "64,1024,0,1024"]
+    search = ["--no-train", "--max-running", "256", "--step-rows", "512", "--tries", "20", "--seconds", "200"]
+
+
+class TRIAL:
+    """Sizes for any machine."""
+    trial, device, opcheck = True, "cpu", ["--backend=cpu", "--op=rmsnorm"]
+    ways = ("turns", "green")
+    big = middle = small = "tiny"
+    prompts, golden, mixing = PROMPTS[:1], 1, "60"
+    resume = ["--device", "cpu", "--passes", "1", "--replay-ratio", "0", "--update-tokens", "256",
+              "--micro-rows", "128"]
+    beside = ["--kv-memory", "8M", "--context", "640", "--train-quantum", "100"]
+    offline = {"512/512": (32, 32, 8, 5), "1024/512": (64, 32, 8, 5), "1000/1000": (60, 60, 8, 5)}
+    offline_memory, offline_rows, offline_seconds = "8M", "64", "0.5"
+    swap = ["--kv-memory", "8M", "--context", "512"]
+    coserve = ["--kv-memory", "8M", "--context", "512", "--concurrency", "4", "--input-len", "16",
+               "--output-len", "8", "--micro-rows", "128", "--train-quantum", "100", "--seconds", "0.5",
+               "--slo", "ttft=500ms,itl=40ms"]
+    train_units = "1"
+    lanes, fp8 = ["8", "32", "64"], ["32", "1", "8"]
+    plans = ["--seconds", "2", "--repeat", "3", "8,32,16,0", "8,60,16,0", "4,32,0,64"]
+    search = ["--no-train", "--max-running", "2", "--step-rows", "8", "--tries", "1", "--seconds", "2"]
 
 
 # ---- reading what programs say ----
@@ -34,10 +70,16 @@ def bench_figures(out):
     at = out.find("{")
     if at < 0:
         return []
-    try:
-        return [f for f in json.loads(out[at:])["figures"] if "name" in f]
-    except (ValueError, KeyError):
-        return []
+    return [f for f in json.loads(out[at:])["figures"] if "name" in f]
+
+
+def eval_rows(out):
+    """hzpserve eval --json, one object after another."""
+    rows, at, decoder = [], 0, json.JSONDecoder()
+    while (at := out.find("{", at)) >= 0:
+        row, at = decoder.raw_decode(out, at)
+        rows.append({k: v for k, v in row.items() if not isinstance(v, (list, dict))})
+    return rows
 
 
 def opcheck_rows(out):
@@ -50,21 +92,25 @@ def last_line(out):
     return [{"said": lines[-1]}] if lines else []
 
 
-READERS = {"json": json_lines, "bench": bench_figures, "opcheck": opcheck_rows, "last": last_line,
-           "none": lambda out: []}
+READERS = {"json": json_lines, "bench": bench_figures, "eval": eval_rows, "opcheck": opcheck_rows,
+           "last": last_line, "none": lambda out: []}
+HUNG = 124
 
 
 def judge(step, rc, out, err):
     """Verdict, rows and what to show."""
-    rows = []
+    rows, broken = [], False
     try:
         rows = READERS[step.get("read", "none")](out)
-    except ValueError as error:
-        err += f"\nunreadable: {error}"
-    failed = rc not in (0, 77) or bool(re.search(r"^FAIL", out, re.M))
+    except (ValueError, KeyError, TypeError) as error:
+        broken = rc == 0
+        err += f"\nits output is not understood: {error}"
+    failed = broken or rc not in (0, 77) or bool(re.search(r"^FAIL", out, re.M))
     if "same" in step and not failed:
         failed = not step["same"](out)
-    verdict = "skipped" if rc == 77 else "failed" if failed else "ok"
+    if step["kind"] == "bench" and rc == 0 and step.get("read", "none") != "none" and not rows:
+        failed, err = True, err + "\nit measured nothing"
+    verdict = "hung" if rc == HUNG else "skipped" if rc == 77 else "failed" if failed else "ok"
     said = out[-3000:] if step["kind"] == "bench" and not rows else out[-600:]
     if failed or not out.strip():
         said = (said + "\n" + err[-1500:]).strip()
@@ -73,7 +119,7 @@ def judge(step, rc, out, err):
 
 # ---- what is executed ----
 
-def greedy(folder):
+def greedy(folder, size):
     """The same greedy text on the CPU and here: as graphs and not, on every kind of lanes.  The script
     prints one line a variant; all must be the CPU's."""
     script = """
@@ -84,8 +130,8 @@ for dtype in f32 bf16; do
   while read -r prompt; do
     n=$((n+1))
     want=$("$1" complete "$2" "$prompt" --device cpu --dtype $dtype --temperature 0 --max-tokens 48 2>/dev/null)
-    for variant in "HZP_GRAPHS=1" "HZP_GRAPHS=0" "HZP_CUDA_LANES=grid" "HZP_CUDA_TUNE=1"; do
-      got=$(env $variant "$1" complete "$2" "$prompt" --device cuda --dtype $dtype --temperature 0 --max-tokens 48)
+    for variant in "HZP_GRAPHS=1" "HZP_GRAPHS=0" "HZP_CUDA_LANES=grid" "HZP_CUDA_TUNE=0"; do
+      got=$(env $variant "$1" complete "$2" "$prompt" --device "$3" --dtype $dtype --temperature 0 --max-tokens 48)
       if [ -n "$want" ] && [ "$got" = "$want" ]; then echo "same $dtype $n $variant"
       else echo "FAIL $dtype $n $variant: '$got' is not '$want'"; fail=1; fi
     done
@@ -94,164 +140,155 @@ PROMPTS
 END
 done
 exit $fail
-""".replace("PROMPTS", "\n".join(PROMPTS))
-    return ["bash", "-c", script, "greedy", folder + "/hzpserve", folder + "/world"]
+""".replace("PROMPTS", "\n".join(size.prompts))
+    return ["bash", "-c", script, "greedy", folder + "/hzpserve", folder + "/world", size.device]
 
 
-def engine(folder, what, shape, *options, device="cuda"):
-    return [folder + "/hzpserve", "bench", what, f"{folder}/shapes/{shape}", "--device", device, "--json",
-            "--log-level", "warn", *options]
+def engine(folder, size, what, shape, *options):
+    return [folder + "/hzpserve", "bench", what, f"{folder}/shapes/{shape}", "--device", size.device,
+            "--json", "--log-level", "warn", *options]
 
 
-def checks(folder):
+def noise(**more):
+    return {"HZP_NOISE": "1", **more}
+
+
+def checks(folder, size):
     def p(name):
         return f"{folder}/{name}"
     golden = sorted(p("golden/" + d) for d in (os.listdir(p("golden")) if os.path.isdir(p("golden")) else []))
     yield {"name": "devices", "what": "the device opens", "command": [p("hzpserve"), "devices"],
-           "limit": 30, "expect": 3, "same": lambda out: " SMs" in out}
+           "limit": 30, "expect": 2, "same": lambda out: " SMs" in out or size.trial and "cpu" in out}
     yield {"name": "conform", "what": "memory, lanes, copies and fences", "command": [p("test_device")],
-           "limit": 60, "expect": 6}
+           "limit": 60, "expect": 5}
     yield {"name": "opcheck", "what": "every op against the reference",
-           "command": [p("opcheck"), "--backend=cuda"], "limit": 120, "expect": 45, "read": "last"}
-    yield {"name": "opcheck, grid lanes", "what": "the same on lanes limited to 48 SMs by their grids",
-           "command": [p("opcheck"), "--backend=cuda", "--quiet", "--share=48", "--op=*attn*"],
-           "env": {"HZP_CUDA_LANES": "grid"}, "limit": 60, "expect": 10, "read": "last"}
+           "command": [p("opcheck"), *size.opcheck], "limit": 90, "expect": 12, "read": "last"}
+    yield {"name": "opcheck, grid lanes", "what": "attention on lanes limited to 48 SMs by their grids",
+           "command": [p("opcheck"), "--quiet", "--share=48", *size.opcheck[:1],
+                       *(size.opcheck[1:] or ["--op=*attn*"])],
+           "env": {"HZP_CUDA_LANES": "grid"}, "limit": 45, "expect": 5, "read": "last"}
     yield {"name": "golden", "what": "logits, losses, gradients, ten updates against PyTorch's numbers",
-           "command": [p("test_golden"), "cuda"] + golden, "limit": 90, "expect": 15, "read": "last"}
+           "command": [p("test_golden"), size.device] + golden[:size.golden], "limit": 60, "expect": 4,
+           "read": "last"}
     yield {"name": "greedy equality", "what": "the same text as on the CPU, with and without graphs",
-           "command": greedy(folder), "files": [p("hzpserve"), p("world/config.json")], "limit": 120,
+           "command": greedy(folder, size), "files": [p("hzpserve"), p("world/config.json")], "limit": 90,
            "expect": 25, "read": "last"}
     for shape in ("sequential", "overlapped"):
         yield {"name": f"no mixing, {shape}", "what": "no step reads two versions",
-               "command": [p("test_no_mixing"), "cuda", shape, "600"], "limit": 60, "expect": 8,
+               "command": [p("test_no_mixing"), size.device, shape, size.mixing], "limit": 45, "expect": 6,
                "read": "last"}
     yield {"name": "resume", "what": "killed, started again: the same answers; ended by SIGTERM: 0",
-           "command": ["python3", p("run_life.py"), p("hzpserve"), p("world"), p("demo/teach.jsonl")],
-           "files": [p("run_life.py"), p("demo/teach.jsonl")], "limit": 60, "expect": 15, "read": "json"}
-    yield {"name": "sanitizer", "what": "memory errors in a small step and a training update",
-           "command": ["compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "9",
-                       p("product"), "cuda", "tiny"], "files": [p("product")],
-           "limit": 90, "expect": 25, "optional": True}
+           "command": ["python3", p("run_life.py"), p("hzpserve"), p("world"), p("demo/teach.jsonl"),
+                       *size.resume],
+           "files": [p("run_life.py"), p("demo/teach.jsonl")], "limit": 60, "expect": 12, "read": "json"}
+    for tool, what in (("memcheck", "reads and writes out of bounds, leaks aside"),
+                       ("racecheck", "races in shared memory")):
+        sanitizer = libraries.sanitizer()
+        yield {"name": f"sanitizer, {tool}", "what": f"a small step and a training update: {what}",
+               "command": [sanitizer or "compute-sanitizer", "--tool", tool, "--error-exitcode", "9",
+                           p("product"), "--once", size.device, "tiny"], "files": [p("product")],
+               "limit": 60 if tool == "memcheck" else 90, "expect": 20, "read": "last", "optional": True,
+               "extra": tool != "memcheck"}
 
 
-def benches(folder):
+def serving(folder, size):
+    """The goals of serving and of training alone."""
     def p(name):
         return f"{folder}/{name}"
-    big = ["--slots", "1", "--no-train", "--step-rows", "2048", "--max-waiting", "2048",
-           "--max-waiting-tokens", "16777216", "--kv-memory", "100G", "--max-running", "768",
-           "--prefill-rows", "2048", "--context", "4096"]
-    yield {"name": "product, tuned", "what": "steps as the server builds them: algorithms timed once, then "
-           "kept; decode, prefill, training by shape", "command": [p("product"), "cuda", "8b", "3b"],
-           "env": {"HZP_CUDA_TUNE": "1"}, "limit": 120, "expect": 50, "read": "json"}
-    for prompt, answer, requests, seconds in ((512, 512, 1024, 35), (1024, 512, 768, 37),
-                                              (1000, 1000, 512, 36)):
-        yield {"name": f"offline {prompt}/{answer}", "what": "tokens a second when only throughput counts",
-               "command": engine(folder, "offline", "8b", "--requests", str(requests), "--input-len",
-                                 str(prompt), "--output-len", str(answer), *big),
-               "env": {"HZP_NOISE": "1"}, "limit": 100, "expect": seconds, "read": "bench"}
-    yield {"name": "swap", "what": "gaps between tokens with 0, 1 and 10 swaps a second",
-           "command": engine(folder, "swap", "8b", "--quick", "--kv-memory", "8G", "--context", "4096"),
-           "env": {"HZP_NOISE": "1"}, "limit": 60, "expect": 20, "read": "bench", "part": 2}
+    shapes = ["tiny"] if size.trial else [size.big, size.middle]
+    yield {"name": "product", "what": "steps as the server builds them: decode, prefill, training by shape",
+           "command": [p("product"), *(["--once"] if size.trial else []), size.device, *shapes],
+           "limit": 100, "expect": 28, "read": "json"}
+    yield {"name": "serve", "what": "one request alone, a prompt, several: through the whole engine",
+           "command": engine(folder, size, "serve", size.big, "--quick", "--kv-memory",
+                             size.swap[1], "--context", size.swap[3]),
+           "env": noise(), "limit": 45, "expect": 10, "read": "bench"}
+    for load, (prompt, answer, running, seconds) in size.offline.items():
+        yield {"name": f"offline {load}",
+               "what": "tokens a second when only throughput counts, in a window of a load without end",
+               "command": engine(folder, size, "offline", size.big, "--steady", size.offline_seconds,
+                                 "--input-len", str(prompt), "--output-len", str(answer), "--max-running",
+                                 str(running), "--step-rows", size.offline_rows, "--prefill-rows",
+                                 size.offline_rows, "--kv-memory", size.offline_memory, "--max-waiting",
+                                 "2048", "--max-waiting-tokens", "16777216"),
+               "env": noise(), "limit": 55, "expect": seconds, "read": "bench"}
+    yield {"name": "8b beside KV", "what": "full fine-tuning with bf16 moments in a server's memory, two "
+           "versions and 32 GB of KV: planned, taken, updates run",
+           "command": engine(folder, size, "train", size.big, "--quick", "--moments", "bf16", *size.beside),
+           "env": noise(), "limit": 60, "expect": 18, "read": "bench"}
+
+
+def sharing(folder, size):
+    """Training and serving on one device."""
+    def p(name):
+        return f"{folder}/{name}"
+    yield {"name": "swap", "what": "gaps between tokens with 0, 1 and 10 swaps a second, and at swaps",
+           "command": engine(folder, size, "swap", size.big, "--quick", *size.swap),
+           "env": noise(), "limit": 50, "expect": 18, "read": "bench", "part": 2}
+    for lanes in size.ways:
+        units = [] if lanes == "turns" else ["--train-units", size.train_units]
+        yield {"name": f"co-serving, {lanes}",
+               "what": "gain at half load with goals; time slicing beside it. " +
+                       ("Training takes turns with requests" if lanes == "turns" else
+                        f"Training has lanes of its own, limited by {lanes}"),
+               "command": engine(folder, size, "coserve", size.big, "--quick", "--moments", "bf16",
+                                 *size.coserve, *units),
+               "env": noise(**({} if lanes == "turns" else {"HZP_CUDA_LANES": lanes})),
+               "limit": 55, "expect": 27, "read": "bench", "part": 2}
+    for lanes in ("green", "grid"):
+        yield {"name": f"R to P, {lanes}",
+               "what": "decode attention and training's products by share of the SMs, alone and together",
+               "command": [p("lanes"), size.device, p("shapes/" + size.big), *size.lanes],
+               "env": {"HZP_CUDA_LANES": lanes}, "limit": 45, "expect": 9, "read": "json", "part": 2}
+    yield {"name": "plans", "what": "steps by the sequential plan, nano-batches alone, an overlap drawn by "
+           "hand, the plan searched", "command": [p("plans"), size.device, p("shapes/" + size.big), *size.plans],
+           "limit": 90, "expect": 48, "read": "json", "part": 2}
+
+
+def others(folder, size):
+    def p(name):
+        return f"{folder}/{name}"
+    yield {"name": "fp8, steps", "what": "decode steps with e4m3 projections beside bf16, and their logits",
+           "command": [p("fp8"), size.device, p("shapes/" + size.big), *size.fp8], "limit": 45,
+           "expect": 10, "read": "json", "part": 2}
+    yield {"name": "fp8, serve", "what": "one request alone, several, with --quantization fp8",
+           "command": engine(folder, size, "serve", size.big, "--quick", "--quantization", "fp8",
+                             "--kv-memory", size.swap[1], "--context", size.swap[3]),
+           "env": noise(), "limit": 45, "expect": 10, "read": "bench", "part": 2}
+    evaluate = 'for q in none fp8; do "$1" eval "$2" --data "$3" --device "$4" --json --quantization $q || exit; done'
+    yield {"name": "fp8, trained", "what": "the trained model's loss on held-out text in bf16, then in fp8",
+           "command": ["bash", "-c", evaluate, "eval", p("hzpserve"), p("world"), p("demo/heldout.jsonl"),
+                       size.device],
+           "files": [p("hzpserve"), p("demo/heldout.jsonl")], "limit": 30, "expect": 4, "read": "eval",
+           "part": 2}
     yield {"name": "product, op by op", "what": "decode steps without graphs",
-           "command": [p("product"), "--decode", "cuda", "8b"], "env": {"HZP_GRAPHS": "0"}, "limit": 60,
-           "expect": 15, "read": "json", "part": 2}
-    for lanes in ("turns", "green", "grid"):
-        units = [] if lanes == "turns" else ["--train-units", "68"]
-        yield {"name": f"co-serving, {lanes}", "what": "gain at half load; turns: time slicing",
-               "command": engine(folder, "coserve", "1b", "--quick", "--moments", "bf16", "--kv-memory",
-                                 "16G", "--context", "4096", *units),
-               "env": {"HZP_NOISE": "1", **({} if lanes == "turns" else {"HZP_CUDA_LANES": lanes})},
-               "limit": 60, "expect": 20, "read": "bench", "part": 2, "extra": lanes == "grid"}
-    yield {"name": "8b trains beside KV", "what": "full fine-tuning with bf16 moments beside 32 GB of KV: "
-           "does the memory plan fit",
-           "command": engine(folder, "train", "8b", "--quick", "--moments", "bf16", "--kv-memory", "32G",
-                             "--context", "4096"),
-           "env": {"HZP_NOISE": "1"}, "limit": 60, "expect": 20, "read": "bench", "part": 2}
-    for name, lanes in (("sequential", []), ("split", ["--nano", "2"]),
-                        ("overlapped", ["--nano", "2", "--order", "skewed", "--lanes", "overlap",
-                                        "--units", "memory=32,compute=100"])):
-        yield {"name": f"plan, {name}", "what": "a step of 512 decodes and 1024 prefill rows, 8B",
-               "command": [p("hzpserve"), "plan", f"{folder}/shapes/8b", "--device", "cuda", "--decode", "512",
-                           "--depth", "1024", "--prefill", "1024", "--repeat", "5", *lanes],
-               "env": {"HZP_NOISE": "1"}, "limit": 60, "expect": 10, "part": 2}
+           "command": [p("product"), "--decode", *(["--once"] if size.trial else []), size.device,
+                       size.big], "env": {"HZP_GRAPHS": "0"}, "limit": 45, "expect": 12, "read": "json",
+           "part": 2}
     yield {"name": "cudnn attention", "what": "prefill and training attention, ours and cuDNN's, by length; "
-           "skipped where there is no cuDNN", "command": [p("cudnn_attention")], "limit": 60,
-           "expect": 20, "read": "json", "optional": True, "part": 2}
+           "skipped where there is no cuDNN", "command": [p("cudnn_attention")], "limit": 45,
+           "expect": 15, "read": "json", "optional": True, "part": 2}
     yield {"name": "opcheck --bench", "what": "the rate of each kind of attention", "read": "opcheck",
-           "limit": 60, "command": [p("opcheck"), "--backend=cuda", "--bench", "--op=*attn*"],
-           "expect": 15, "part": 2}
-    yield {"name": "search", "what": "ops alone and in pairs by share, and the plan found for each load",
-           "command": [p("hzpserve"), "search", f"{folder}/shapes/8b", "--device", "cuda", "--no-train",
-                       "--tries", "20"],
-           "env": {"HZP_NOISE": "1"}, "limit": 120, "expect": 50, "optional": True, "part": 2}
+           "limit": 45, "command": [p("opcheck"), *size.opcheck[:1], "--bench",
+                                    *(size.opcheck[1:] or ["--op=*attn*"])],
+           "expect": 12, "part": 2}
+    yield {"name": "search", "what": "the whole search: ops alone and in pairs by share, and the plan found "
+           "for each load", "command": [p("hzpserve"), "search", p("shapes/" + size.big), "--device",
+                                        size.device, *size.search],
+           "env": noise(), "limit": 400, "expect": 300, "optional": True, "part": 2, "extra": True}
     yield {"name": "opcheck --bench, all", "what": "each op's rate", "read": "opcheck", "limit": 90,
-           "command": [p("opcheck"), "--backend=cuda", "--bench"], "expect": 45, "part": 2,
-           "extra": True}
+           "command": [p("opcheck"), *size.opcheck, "--bench"], "expect": 45, "part": 2, "extra": True}
 
 
-def steps(folder, part=None, extra=False):
+def steps(folder, part=None, extra=False, size=FULL):
     """Those of one part (None: both), in the order in which they run: what decides first comes first."""
     made = []
-    for kind, which in (("check", checks(folder)), ("bench", benches(folder))):
-        for step in which:
+    for kind, which in (("check", checks), ("bench", serving), ("bench", sharing), ("bench", others)):
+        for step in which(folder, size):
             step["kind"] = kind
             step.setdefault("part", 1)
+            if size.trial:
+                step["limit"] *= 6  # a machine that has others' work to do
             if (extra or not step.get("extra")) and part in (None, step["part"]):
                 made.append(step)
     return made
-
-
-# ---- telling ----
-
-def show(value):
-    if isinstance(value, bool) or not isinstance(value, float):
-        return str(value).replace("|", "/")
-    return f"{value:.4g}"
-
-
-def table(rows):
-    """Rows as a Markdown table; a row lacking a column shows a dash."""
-    heads = []
-    for row in rows:
-        heads += [k for k in row if k not in heads and not isinstance(row[k], (list, dict))]
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-    for row in rows:
-        lines.append("| " + " | ".join(show(row.get(h, "-")) for h in heads) + " |")
-    return lines
-
-
-def figures(results):
-    """What the goals are about, by name: (figure, value)."""
-    found = {}
-    for step in results["steps"]:
-        name = step["name"]
-        for row in step["rows"]:
-            value, limit = row.get("value"), row.get("limit")
-            if name.startswith("offline") and row.get("name") == "offline, prompts and answers" and limit:
-                found[(name, "of_limit")] = value / limit
-            elif name.startswith("offline") and row.get("name") == "offline, answers":
-                found[(name, "answers")] = value
-            elif name.startswith("co-serving") and "gain" in str(row.get("name")) and value:
-                found[("co-serving gain", "value")] = max(
-                    value, found.get(("co-serving gain", "value"), 0))
-            elif name == "product, tuned" and row.get("shape") == "8b" and row.get("t") == "serve":
-                if row["sequences"] == 1 and row["rows"] == 1 and row["context"] == 512:
-                    found[("decode 1", "of_copy")] = row["of_copy"]
-            elif name == "product, tuned" and row.get("t") == "attention":
-                found[("decode attention", "of_copy")] = max(
-                    row["of_copy"], found.get(("decode attention", "of_copy"), 0))
-            elif name == "product, tuned" and row.get("t") == "train" and row.get("shape") == "3b":
-                if row["length"] == 4096:
-                    found[("training 3b 4096", "of_gemm")] = row["of_gemm"]
-    return found
-
-
-def goals(results):
-    """One row a goal: what was asked, what was measured, if it was."""
-    found = figures(results)
-    rows = []
-    for name, figure, least, of in GOALS:
-        value = found.get((name, figure))
-        rows.append({"goal": name, "of": of, "asked": least, "measured": "-" if value is None else value,
-                     "reached": "not measured" if value is None else value >= least})
-    return rows

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "dev/gpu/open.h"
+
+#include "base/arena.h"
+#include "device/bf16.h"
+#include "device/philox.h"
+
+#include <string.h>
+
+void gpu_options(const char *device, const char *model, struct hzp_options *ret)
+{
+    hzp_options_defaults(HZP_COMMAND_PLAN, ret);
+    ret->device = device;
+    ret->model = model;
+}
+
+struct hzp_workbench *gpu_open(const struct hzp_options *options,
+                               const struct hzp_workbench_size *size)
+{
+    struct hzp_workbench *bench;
+    struct hzp_device *dev;
+    struct hzp_device_config device = {.name = options->device, .threads = (int)options->threads,
+                                       .level = options->cpu_level};
+    struct hzp_err_text text = {0};
+    if (hzp_device_open(&device, &dev, &text) < 0) {
+        printf("skip: %s\n", text.text);
+        exit(77);
+    }
+    hzp_device_close(dev);
+    struct hzp_workbench_size noisy = *size;
+    noisy.load = true;
+    setenv("HZP_NOISE", "1", 1); /* norms are ones then, as a model's are near to */
+    int r = hzp_workbench_open(options, &noisy, &bench, &text);
+    if (r < 0) {
+        fprintf(stderr, "%s\n", text.text[0] ? text.text : hzp_err_name(r));
+        exit(3);
+    }
+    return bench;
+}
+
+/* The first block comes from the host; then what there is is copied behind itself. */
+void gpu_fill_pages(struct hzp_workbench *bench)
+{
+    enum { BLOCK = 16 << 20 };
+    const struct hzp_rig *rig = bench->rig;
+    size_t side = (size_t)((char *)rig->kv[0].v - (char *)rig->kv[0].k);
+    size_t all = 2 * side * (size_t)bench->config.layers, at = HZP_MIN((size_t)BLOCK, all);
+    size_t size = hzp_dtype_size(rig->kv[0].type);
+    struct hzp_lane *lane;
+    struct hzp_fence *fence;
+    char *noise = hzp_xmalloc(BLOCK);
+    for (size_t i = 0; i < BLOCK / size; i++) {
+        float value = (float)(hzp_mix64(i + 77) >> 40) * 0x1p-23f - 1;
+        if (size == sizeof(float))
+            memcpy(noise + i * size, &value, sizeof(value));
+        else
+            *(uint16_t *)(void *)(noise + i * size) = hzp_bf16_from_f32(value);
+    }
+    MUST(hzp_device_copy(bench->dev, rig->pages, noise, at));
+    MUST(hzp_lane_open(bench->dev, HZP_BOUND_COPY, &lane));
+    MUST(hzp_fence_open(bench->dev, &fence));
+    for (size_t next; at < all; at += next) {
+        next = HZP_MIN(at, all - at);
+        MUST(hzp_lane_copy(lane, (char *)rig->pages + at, rig->pages, next));
+    }
+    MUST(hzp_fence_record(fence, lane));
+    MUST(hzp_fence_wait(fence));
+    hzp_fence_close(fence);
+    hzp_lane_close(lane);
+    free(noise);
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+double gpu_median(double *value, int n)
+{
+    qsort(value, (size_t)n, sizeof(*value), ascending);
+    return value[n / 2];
+}
+
+int32_t gpu_number(const char *text)
+{
+    char *end;
+    long value = strtol(text, &end, 10);
+    if (*end || end == text || value < 0 || value > 1 << 24) {
+        fprintf(stderr, "\"%s\" is no number of rows\n", text);
+        exit(2);
+    }
+    return (int32_t)value;
+}

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the figures of dev/gpu/run are held to, and how a run is told.
+
+Every figure of the plan's section on proof with a GPU is a row: what was asked, what was measured, whether
+that is enough.  Shares are of the best that any step of the same run measured: copy bandwidth, and the
+library's bf16 product.
+"""
+
+SHARES = ("share of the run's best product rate", "share of the run's best copy bandwidth")
+
+
+# ---- ceilings ----
+
+def limits_of(step):
+    """(copy GB/s, bf16 product TFLOP/s) that a step measured; None: it did not."""
+    copy = gemm = None
+    for row in step["rows"]:
+        if row.get("t") == "device":
+            copy, gemm = row["copy_gbytes_per_s"] or None, row["gemm_bf16_tflops"] or None
+        elif row.get("name") == "limit: read bandwidth":
+            copy = row["value"]
+        elif row.get("name") == "limit: library GEMM, bf16":
+            gemm = row["value"] * 1e-3
+    return copy, gemm
+
+
+def ceilings(results):
+    """The best of the run; 0: nothing measured it."""
+    every = [limits_of(step) for step in results["steps"]]
+    return (max((c for c, _ in every if c), default=0), max((g for _, g in every if g), default=0))
+
+
+# ---- looking figures up ----
+
+class Run:
+    def __init__(self, results):
+        self.steps = {step["name"]: step for step in results["steps"]}
+        self.copy, self.gemm = ceilings(results)
+        self.big, self.middle = results["shapes"]
+
+    def figure(self, step, name):
+        """A figure of hzpserve bench."""
+        for row in self.steps.get(step, {"rows": []})["rows"]:
+            if row.get("name") == name:
+                return row.get("value")
+        return None
+
+    def of_best(self, step, name, which):
+        """A figure's share of what the run's best ceiling allows; which 0: copy, 1: product."""
+        for row in self.steps.get(step, {"rows": []})["rows"]:
+            if row.get("name") == name and row.get("share") is not None:
+                own, best = limits_of(self.steps[step])[which], (self.copy, self.gemm)[which]
+                return row["share"] * (own / best if own and best else 1)
+        return None
+
+    def rows(self, step, **wanted):
+        return [row for row in self.steps.get(step, {"rows": []})["rows"]
+                if all(row.get(k) == v for k, v in wanted.items())]
+
+    def why(self, *steps):
+        """Why there is no figure."""
+        told = [f"{s}: {self.steps[s]['verdict']}" for s in steps if s in self.steps]
+        return "; ".join(told) if told else "was not part of this run"
+
+
+# ---- the goals ----
+
+def goal(run, name, asked, measured, reached, *steps, note=""):
+    if measured is None:
+        reached, note = "not measured", run.why(*steps)
+    elif isinstance(reached, bool):
+        reached = "yes" if reached else "NO"
+    return {"goal": name, "asked": asked, "measured": "-" if measured is None else measured,
+            "reached": reached, "note": note}
+
+
+def at_least(run, name, least, value, of, *steps):
+    return goal(run, name, f">= {least:g} {of}", value, value is not None and value >= least, *steps)
+
+
+def check_rows(run):
+    for step, what in (("opcheck", "opcheck of every op"), ("golden", "golden numbers"),
+                       ("greedy equality", "greedy text equal to the CPU's"),
+                       ("sanitizer, memcheck", "compute-sanitizer on a small step")):
+        verdict = run.steps[step]["verdict"] if step in run.steps else None
+        ran = verdict in ("ok", "failed", "hung")
+        yield goal(run, what, "passes", verdict if ran else None, verdict == "ok", step)
+
+
+def serving_rows(run):
+    for load in ("512/512", "1024/512"):
+        step = f"offline {load}"
+        yield at_least(run, f"8B offline {load}: total tokens/s x 2 N", 0.72,
+                       run.of_best(step, "offline, prompts and answers", 1), SHARES[0], step)
+    yield at_least(run, "8B offline 1000/1000: output tokens/s", 15000,
+                   run.figure("offline 1000/1000", "offline, answers"), "tokens/s", "offline 1000/1000")
+    attention = [row["gbytes_per_s"] for row in run.rows("product", t="attention") if row["sequences"] >= 64]
+    yield at_least(run, "8B decode attention: bytes of keys and values a second", 0.85,
+                   max(attention) / run.copy if attention and run.copy else None, SHARES[1], "product")
+    yield at_least(run, "8B decoding, one request: weight bytes a second", 0.85,
+                   run.of_best("serve", "decode, one sequence", 0), SHARES[1], "serve")
+    steps = [row["gbytes_per_s"] for row in run.rows("product", t="serve", shape=run.big, sequences=1, rows=1,
+                                                     context=512)]
+    yield goal(run, "the same, the step alone", "told", steps[0] / run.copy if steps and run.copy else None,
+               "told", "product")
+
+
+def training_rows(run):
+    trained = run.rows("product", t="train", shape=run.middle)
+    longest = max((row["length"] for row in trained), default=0)
+    rate = [row["of_gemm"] * (limits_of(run.steps["product"])[1] or 1) for row in trained
+            if row["length"] == longest]
+    yield at_least(run, "3B training, sequences of 4096: model operations", 0.55,
+                   rate[0] / run.gemm if rate and run.gemm else None, SHARES[0], "product")
+    step = "8b beside KV"
+    kv, planned = run.figure(step, "memory: KV cache"), run.figure(step, "memory: all that is planned")
+    update, there = run.figure(step, "seconds an update"), run.figure(step, "memory: there is")
+    whole = None not in (kv, planned, update, there)
+    yield goal(run, "8B full fine-tuning, bf16 moments, beside KV", ">= 32 GB of KV, and updates run",
+               kv if whole else None, bool(whole and kv >= 32), step,
+               note=f"GB; {planned:.4g} of {there:.4g} GB planned, an update takes {update:.3g} s"
+               if whole else "")
+
+
+def swap_rows(run):
+    for rate in (0, 1, 10):
+        p50, p99 = (run.figure("swap", f"{rate} swaps/s: gap {p}") for p in ("p50", "p99"))
+        done = run.figure("swap", f"{rate} swaps/s: swaps done")
+        yield goal(run, f"8B gap between tokens, {rate} swaps/s", "p50 / p99 told",
+                   None if p99 is None else f"{p50:.4g} / {p99:.4g} ms", "told", "swap",
+                   note="" if done is None else f"{done:.0f} swaps")
+    added = [run.figure("swap", f"{rate} swaps/s: what a swap adds at worst, in steps") for rate in (1, 10)]
+    added = [a for a in added if a is not None]
+    worst = run.figure("swap", "0 swaps/s: worst gap")
+    yield goal(run, "8B worst gap at a swap: what it adds", "< 1 decode step", max(added, default=None),
+               bool(added) and max(added) < 1, "swap",
+               note="" if worst is None else f"steps; worst gap without swaps {worst:.4g} ms")
+
+
+def coserve_one(run, step):
+    """(gain, goals held, what is to be said) of one way of sharing the device."""
+    gain = run.figure(step, "training on: co-serving gain")
+    gaps = run.figure(step, "training on: gaps beyond the goal")
+    firsts = run.figure(step, "training on: first tokens beyond the goal")
+    if gain is None:
+        return None, False, ""
+    held = gaps is not None and firsts is not None and gaps <= 1 and firsts <= 1
+    slices = run.figure(step, "time-slicing: co-serving gain")
+    note = f"gaps beyond the goal {gaps:.3g} %, first tokens {firsts:.3g} %" if None not in (gaps, firsts) \
+        else "no goals told"
+    return gain, held, note + ("" if slices is None else f"; time slicing {slices:.3g}")
+
+
+def coserve_rows(run):
+    ways = ("turns", "green", "grid")
+    best = None
+    for way in ways:
+        gain, held, note = coserve_one(run, f"co-serving, {way}")
+        if gain is not None and (best is None or (held, gain) > best[:2]):
+            best = (held, gain, way)
+        yield goal(run, f"8B co-serving gain at half load, {way}", "told", gain, "told", f"co-serving, {way}",
+                   note=note)
+    yield goal(run, "8B co-serving gain at half load, goals held", ">= 1.3, 99 of 100 within",
+               best[1] if best else None, bool(best and best[0] and best[1] >= 1.3),
+               *[f"co-serving, {way}" for way in ways],
+               note=f"{best[2]}; goals {'held' if best[0] else 'NOT held'}" if best else "")
+
+
+def overlap_rows(run):
+    plans = run.rows("plans", t="plan")
+    for shape in sorted({(r["decode"], r["depth"], r["prefill"], r["train"]) for r in plans}, reverse=True):
+        told = [f"{r['plan']} " + (f"{r['ms']:.4g} ms" if r["plan"] == "sequential" else
+                                   f"{r['over_sequential']:.3f}") for r in plans if "ms" in r and
+                shape == (r["decode"], r["depth"], r["prefill"], r["train"])]
+        yield goal(run, "8B plans over the sequential one: {} decodes at {}, {} prompt rows, training {}"
+                   .format(*shape), "told", "; ".join(told) or None, "told", "plans")
+    if not plans:
+        yield goal(run, "8B plans side by side", "told", None, "", "plans")
+    for lanes in ("green", "grid"):
+        step = f"R to P, {lanes}"
+        shares = [r for r in run.rows(step, t="share") if "R" in r]
+        cells = " ".join(f"{r['R']:.2f}:{r['P']:.2f}+{r['products']:.2f}" for r in shares)
+        best = max(shares, key=lambda r: r["sum"], default=None)
+        yield goal(run, f"R -> P of decode attention + training's products, {lanes}", "told", cells or None,
+                   "told", step, note=f"best sum {best['sum']:.2f} at {best['units']} units" if best else "")
+
+
+def fp8_rows(run):
+    for row in run.rows("fp8, steps", t="fp8"):
+        yield goal(run, f"8B decode in fp8 over bf16, {row['sequences']} sequences", "told", row["times"],
+                   "told", note=f"{row['bf16_tokens_per_s']:.5g} and {row['fp8_tokens_per_s']:.5g} tokens/s")
+    logits = run.rows("fp8, steps", t="fp8 logits")
+    yield goal(run, "8B logits in fp8 (noise): greatest difference", "told",
+               logits[0]["max_difference"] if logits else None, "told", "fp8, steps",
+               note="deviation {:.3g}, rms over it {:.3g}, greedy same {:.3g}".format(
+                   *(logits[0][k] for k in ("deviation", "rms_over_deviation", "greedy_same")))
+               if logits else "")
+    loss = [r.get("mean_nll") for r in run.rows("fp8, trained")]
+    yield goal(run, "trained model: loss in bf16, in fp8", "told",
+               f"{loss[0]:.5f}, {loss[1]:.5f}" if len(loss) == 2 else None, "told", "fp8, trained")
+
+
+def goals(results):
+    """One row a figure that was asked for."""
+    run, rows = Run(results), []
+    for which in (check_rows, serving_rows, training_rows, swap_rows, coserve_rows, overlap_rows, fp8_rows):
+        rows += which(run)
+    for row in rows:
+        if results["trial"] and row["reached"] != "not measured":
+            row["reached"] = "a trial"
+    return rows
+
+
+# ---- telling ----
+
+def show(value):
+    if isinstance(value, bool) or not isinstance(value, float):
+        return str(value).replace("|", "/").replace("\n", " ")
+    return f"{value:.4g}"
+
+
+def table(rows):
+    """Rows as a Markdown table; a row lacking a column shows a dash."""
+    heads = []
+    for row in rows:
+        heads += [k for k in row if k not in heads and not isinstance(row[k], (list, dict))]
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    for row in rows:
+        lines.append("| " + " | ".join(show(row.get(h, "-")) for h in heads) + " |")
+    return lines
+
+
+def report(results):
+    """What failed first, then the goals, then each step's figures."""
+    copy, gemm = ceilings(results)
+    checks = [s for s in results["steps"] if s["kind"] == "check"]
+    bad = [f"{s['name']} ({s['verdict']})" for s in checks if s["verdict"] != "ok"]
+    asked = results["goals"]
+    lines = ["# A run of dev/gpu/run", "",
+             f"Device: {results['device']}; {results['cublaslt']}; commit {results['commit']}; "
+             f"{results['when']}.", "", f"Command: `{results['command']}`; {results['seconds']:.0f} s.", "",
+             f"{len(checks) - len(bad)} of {len(checks)} checks passed."
+             + (f" Not passed: {', '.join(bad)}." if bad else ""),
+             f"Goals: {sum(g['reached'] == 'yes' for g in asked)} reached, "
+             f"{sum(g['reached'] == 'NO' for g in asked)} not, "
+             f"{sum(g['reached'] == 'not measured' for g in asked)} figures not measured.", "",
+             f"Ceilings, the best of the run: copy {copy:.4g} GB/s, bf16 product {gemm:.4g} TFLOP/s."]
+    if results["trial"]:
+        lines += ["", "**A trial on the CPU with a tiny shape: its figures mean nothing.**"]
+    lines += ["", "## Goals", ""] + table(asked)
+    lines += ["", "## Steps", "", "| step | kind | verdict | s | what it said |", "|---|---|---|---|---|"]
+    for s in results["steps"]:
+        said = s["said"].splitlines()[-1][:110].replace("|", "/") if s["said"].strip() else ""
+        lines.append(f"| {s['name']} | {s['kind']} | {s['verdict']} | {s['wall_s']} | {said} |")
+    for s in results["steps"]:
+        if s["rows"] and s["kind"] == "bench":
+            lines += ["", f"## {s['name']}", "", s["what"], ""] + table(s["rows"])
+        elif s["said"].strip() and (s["kind"] == "bench" or s["verdict"] in ("failed", "hung")):
+            lines += ["", f"## {s['name']}", "", s["what"], "", "```", s["said"].strip(), "```"]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,276 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""dev/gpu/run, where there is no GPU.
+
+    test_run.py logic|trial BUILD RUN
+
+logic: every command of hzpserve that it would run on a GPU is understood by this build; a step that
+fails, hangs with a child that holds its output, prints nonsense or is not there is told as such, and the
+steps behind it run; from outputs as a GPU would give them the report makes every row of goals, held to
+the run's own ceilings.
+trial: all steps run on the CPU with a tiny shape, and every goal has a figure.
+"""
+import importlib.machinery
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+WHAT, BUILD, RUN = sys.argv[1:4]
+sys.dont_write_bytecode = True
+loader = importlib.machinery.SourceFileLoader("gpu_run", RUN)
+run = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_run", loader))
+loader.exec_module(run)
+
+
+def check(fine, what):
+    if not fine:
+        sys.exit(f"FAIL: {what}")
+
+
+def call(*args):
+    return subprocess.run([sys.executable, RUN, *args], capture_output=True, text=True, check=False)
+
+
+def linked(folder):
+    done = call("link", BUILD, folder + "/pack")
+    check(done.returncode == 0, "link: " + done.stdout + done.stderr)
+    return folder + "/pack"
+
+
+# ---- logic ----
+
+def commands_are_understood(folder):
+    """Options are read one by one and --help comes last, so what is wrong is said before anything is opened."""
+    seen = 0
+    for step in run.run_steps.steps(folder, extra=True):
+        command = step["command"]
+        for word in command + step.get("files", []):
+            inside = word.startswith(folder) and "cudnn_attention" not in word
+            check(not inside or os.path.exists(word), f"{step['name']}: {word} is not there")
+        if not command[0].endswith("/hzpserve"):
+            continue
+        done = subprocess.run(command + ["--help"], capture_output=True, text=True, check=False)
+        check(done.returncode == 0, f"{step['name']}: {done.stderr.strip()}")
+        wrong = subprocess.run(command + ["--no-such-option", "--help"], capture_output=True, check=False)
+        check(wrong.returncode == 2, f"{step['name']}: an unknown option was not noticed")
+        seen += 1
+    check(seen >= 10, f"only {seen} commands of hzpserve")
+
+
+def time_suffices(folder):
+    expected = {part: sum(s["expect"] for s in run.run_steps.steps(folder, part)) for part in (1, 2, None)}
+    check(expected[1] + expected[2] == expected[None], "parts are not the whole")
+    check(expected[None] <= 500, f"the whole is expected to take {expected[None]} s of 540")
+    for step in run.run_steps.steps(folder, extra=True):
+        check(step["expect"] < step["limit"], f"{step['name']}: no room beyond what is expected")
+    names = [s["name"] for s in run.run_steps.steps(folder)]
+    check("sanitizer, memcheck" in names, "the sanitizer belongs to every run")
+
+
+def bad_steps_are_told(folder):
+    """In order: fine, fails, hangs, prints what cannot be read, says nothing, is not there, no time."""
+    def step(name, script, **more):
+        return dict({"name": name, "kind": "bench", "what": name, "command": ["bash", "-c", script],
+                     "limit": 20, "expect": 0, "read": "json"}, **more)
+    steps = [
+        step("fine", 'echo \'{"t":"x","value":1}\''),
+        step("fails", 'echo \'{"t":"x"}\'; echo broken >&2; exit 3', kind="check"),
+        step("hangs", 'echo \'{"t":"before"}\'; sleep 60 & wait', limit=1),
+        step("leaves a child", 'sleep 60 & echo \'{"t":"x"}\''),
+        step("nonsense", "echo '{nonsense'"),
+        step("nothing", "true"),
+        step("killed", "kill -9 $$"),
+        step("without its tool", "", command=["no-such-tool-of-this-machine"], optional=True),
+        step("without its file", "", files=["/no/such/file"]),
+        step("too long", "true", expect=1000),
+        step("the last", 'echo \'{"t":"x","value":2}\''),
+    ]
+    out = folder + "/bad"
+    os.makedirs(out)
+    results = run.empty_results("c0ffee", "", run.run_steps.FULL)
+    begun = time.time()
+    with open(os.devnull, "w", encoding="utf-8") as sink:
+        sys.stdout, kept = sink, sys.stdout
+        run.perform(steps, dict(os.environ), out, results, 100)
+        sys.stdout = kept
+    check(time.time() - begun < 40, "a step that hangs holds up the run")
+    with open(out + "/results.json", encoding="utf-8") as file:
+        written = json.load(file)
+    verdict = {s["name"]: s["verdict"] for s in written["steps"]}
+    wanted = {"fine": "ok", "fails": "failed", "hangs": "hung", "leaves a child": "ok", "nonsense": "failed",
+              "nothing": "failed", "killed": "failed", "without its tool": "skipped",
+              "without its file": "left out", "too long": "left out", "the last": "ok"}
+    check(verdict == wanted, f"verdicts are {verdict}")
+    said = {s["name"]: s["said"] for s in written["steps"]}
+    check("broken" in said["fails"], "what a step said of its failure is lost")
+    check("past its limit" in said["hangs"], f"hangs: {said['hangs']}")
+    check(written["steps"][2]["rows"] == [{"t": "before"}], "what a hanging step had printed is lost")
+    check("no-such-tool-of-this-machine" in said["without its tool"], "the missing tool is not named")
+    with open(out + "/report.md", encoding="utf-8") as file:
+        report = file.read()
+    for text in ("fails (failed)", "| hangs | bench | hung |", "not on this machine: no-such-tool", "no time:"):
+        check(text in report, f"the report does not say \"{text}\"")
+    check(all(g["reached"] == "not measured" for g in written["goals"]), "goals without a figure")
+
+
+def killed_runs_keep_what_they_had(folder):
+    """In the middle of a step: the files are whole and say where it was, and the step ends too."""
+    out = folder + "/killed"
+    child = subprocess.Popen([sys.executable, RUN, "here", folder + "/pack", out, "--trial", "--only",
+                              "devices,swap"], stdout=subprocess.PIPE, text=True)
+    check("devices" in child.stdout.readline(), "no step ran")
+    time.sleep(1)
+    child.terminate()
+    child.communicate()
+    check(child.returncode == 143, f"ended with {child.returncode}")
+    with open(out + "/results.json", encoding="utf-8") as file:
+        steps = json.load(file)["steps"]
+    check([s["verdict"] for s in steps] == ["ok", "begun"], f"left behind: {steps}")
+    left = subprocess.run(["pgrep", "-f", steps[1]["command"].split(" --device")[0]], capture_output=True,
+                          text=True, check=False) if shutil.which("pgrep") else None
+    check(not left or not left.stdout.strip(), "the step goes on without the run")
+
+
+def figure(name, value, share=None):
+    row = {"name": name, "value": value, "unit": ""}
+    return row if share is None else dict(row, limit=value / share, share=share)
+
+
+def bench(*figures, copy=4000.0, gemm=700000.0):
+    """As hzpserve bench --json says it, with ceilings lower than the run's best."""
+    return json.dumps({"bench": "x", "model": "y", "figures": [
+        *figures, figure("limit: read bandwidth", copy), figure("limit: library GEMM, bf16", gemm),
+        {"profile": "serve", "op": "matmul"}]})
+
+
+def lines(*rows):
+    return "\n".join(json.dumps(row) for row in rows)
+
+
+def recorded(good):
+    """What each step might say on a GPU; not good: everything a little short of its goal."""
+    less = 1 if good else 0.8
+    swaps = [figure(f"{rate} swaps/s: {what}", value) for rate in (0, 1, 10) for what, value in
+             (("swaps done", rate * 3), ("gap p50", 5.0), ("gap p99", 5.5), ("worst gap", 6.0))]
+    swaps += [figure(f"{rate} swaps/s: what a swap adds at worst, in steps", 0.2 / less ** 8)
+              for rate in (1, 10)]
+
+    def coserve(gain, missed):
+        return bench(figure("training on: co-serving gain", gain), figure("time-slicing: co-serving gain", 1.0),
+                     figure("training on: gaps beyond the goal", missed),
+                     figure("training on: first tokens beyond the goal", 0.0))
+    return {
+        "product": lines({"t": "device", "label": "x", "copy_gbytes_per_s": 4200, "gemm_bf16_tflops": 800.0},
+                         {"t": "serve", "shape": "8b", "sequences": 1, "context": 512, "rows": 1,
+                          "gbytes_per_s": 3600.0},
+                         {"t": "attention", "shape": "8b", "sequences": 64, "gbytes_per_s": 3700.0 * less},
+                         {"t": "train", "shape": "3b", "length": 1024, "of_gemm": 0.3},
+                         {"t": "train", "shape": "3b", "length": 4096, "of_gemm": 0.6 * less}),
+        "serve": bench(figure("decode, one sequence", 240.0, 0.95 * less), copy=4000.0),
+        "offline 512/512": bench(figure("offline, prompts and answers", 36000.0, 0.84 * less)),
+        "offline 1024/512": bench(figure("offline, prompts and answers", 36000.0, 0.83 * less)),
+        "offline 1000/1000": bench(figure("offline, answers", 15100.0 * less)),
+        "8b beside KV": bench(figure("memory: KV cache", 32.1 * less), figure("memory: there is", 149.0),
+                              figure("memory: all that is planned", 147.0), figure("seconds an update", 0.5)),
+        "swap": bench(*swaps),
+        "co-serving, turns": coserve(1.2, 0.0),
+        "co-serving, green": coserve(1.4, 0.5 / less ** 8),
+        "co-serving, grid": coserve(1.6, 3.0),
+        "R to P, green": lines({"t": "alone"}, {"t": "share", "units": 32, "R": 0.24, "P": 0.5,
+                                                "products": 0.65, "sum": 1.15}),
+        "R to P, grid": lines({"t": "share", "units": 32, "R": 0.24, "P": 0.5, "products": 0.6, "sum": 1.1}),
+        "plans": lines(*[{"t": "plan", "decode": 512, "depth": 768, "prefill": 512, "train": 0, "plan": plan,
+                          "ms": 40.0, "over_sequential": over} for plan, over in
+                         (("sequential", 1.0), ("nano-batches alone", 0.95), ("searched", 1.1))]),
+        "fp8, steps": lines({"t": "fp8", "sequences": 1, "times": 1.6, "bf16_tokens_per_s": 200.0,
+                             "fp8_tokens_per_s": 320.0},
+                            {"t": "fp8 logits", "max_difference": 0.1, "deviation": 1.0,
+                             "rms_over_deviation": 0.02, "greedy_same": 0.97}),
+        "fp8, trained": '{"mean_nll": 0.67}\n{"mean_nll": 0.68}\n',
+    }
+
+
+def report_of(folder, outputs):
+    """What the recorded outputs come to, through the same reading and judging."""
+    results = run.empty_results("c0ffee", "", run.run_steps.FULL)
+    for step in run.run_steps.steps(folder):
+        out = outputs.get(step["name"], "all fine\n132 SMs\n" if step["kind"] == "check" else "")
+        if step["kind"] == "check":
+            step = {**step, "read": "last"}
+        row = {"name": step["name"], "kind": step["kind"], "what": step["what"], "wall_s": 1, "rc": 0}
+        row.update(run.run_steps.judge(step, 0, out, ""))
+        results["steps"].append(row)
+    results["goals"] = run.run_goals.goals(results)
+    return results, run.run_goals.report(results)
+
+
+ASKED = ["opcheck of every op", "golden numbers", "greedy text equal", "compute-sanitizer", "8B offline 512/512",
+         "8B offline 1024/512", "8B offline 1000/1000", "8B decode attention", "8B decoding, one request",
+         "3B training", "8B full fine-tuning", "8B gap between tokens, 0 swaps", "8B gap between tokens, 1 swaps",
+         "8B gap between tokens, 10 swaps", "8B worst gap at a swap", "8B co-serving gain at half load, goals held",
+         "8B plans over", "R -> P of decode attention + training's products, green",
+         "R -> P of decode attention + training's products, grid", "8B decode in fp8", "8B logits in fp8",
+         "trained model: loss"]
+HELD = ["8B offline 512/512", "8B offline 1024/512", "8B offline 1000/1000", "8B decode attention",
+        "8B decoding, one request", "3B training", "8B full fine-tuning", "8B worst gap at a swap",
+        "8B co-serving gain at half load, goals held"]
+
+
+def goals_are_judged(folder):
+    for good in (True, False):
+        results, report = report_of(folder, recorded(good))
+        check(run.run_goals.ceilings(results) == (4200, 800.0), "ceilings are not the run's best")
+        for name in ASKED:
+            found = [g for g in results["goals"] if g["goal"].startswith(name)]
+            check(found, f"no row of {name}")
+            check(found[0]["reached"] != "not measured", f"{name}: {found[0]}")
+            check(f"| {found[0]['goal']} |" in report, f"{name} is not in the report")
+            if name in HELD:
+                check(found[0]["reached"] == ("yes" if good else "NO"), f"good {good}: {found[0]}")
+    results, _ = report_of(folder, recorded(True))
+    share = next(g["measured"] for g in results["goals"] if g["goal"].startswith("8B offline 512/512"))
+    check(abs(share - 0.84 * 700 / 800) < 1e-9, f"the share is of its own step's ceiling, not the run's: {share}")
+    gain = next(g for g in results["goals"] if g["goal"].endswith("goals held"))
+    check(gain["measured"] == 1.4, f"the best way that holds its goals is green: {gain}")
+
+
+# ---- trial ----
+
+def trial(folder):
+    pack, out = linked(folder), folder + "/out"
+    done = call("here", pack, out, "--trial", "--seconds", "3000")
+    with open(out + "/results.json", encoding="utf-8") as file:
+        results = json.load(file)
+    for step in results["steps"]:
+        absent = step["verdict"] == "skipped" and ("sanitizer" in step["name"] or "cudnn" in step["name"])
+        check(step["verdict"] == "ok" or absent, f"{step['name']} ({step['verdict']}): {step['said']}")
+    check(done.returncode == 0, done.stdout + done.stderr)
+    for goal in results["goals"]:
+        can = "sanitizer" not in goal["goal"] and not goal["goal"].endswith(", grid")
+        check(goal["reached"] == "a trial" or not can, f"{goal}")
+    for name in ASKED:
+        check(any(g["goal"].startswith(name) for g in results["goals"]), f"no row of {name}")
+    with open(out + "/report.md", encoding="utf-8") as file:
+        check("its figures mean nothing" in file.read(), "a trial's report says what it is")
+
+
+def logic(folder):
+    pack = linked(folder)
+    dry = call("here", pack, folder + "/dry", "--dry")
+    check(dry.returncode == 0, "dry: " + dry.stdout)
+    check(not os.path.exists(folder + "/dry"), "a dry run leaves files")
+    commands_are_understood(pack)
+    time_suffices(pack)
+    bad_steps_are_told(folder)
+    killed_runs_keep_what_they_had(folder)
+    goals_are_judged(pack)
+
+
+with tempfile.TemporaryDirectory() as temporary:
+    {"logic": logic, "trial": trial}[WHAT](temporary)
+print("ok")
