@@ -76,6 +76,34 @@ def test_eval():
     assert lines["tokens"] == got["tokens"] + got["documents"], lines
 
 
+def test_data():
+    """Data that are none: one line that names the file, and no waiting for what never comes."""
+    with tempfile.TemporaryDirectory() as there:
+        there = pathlib.Path(there)
+        os.mkfifo(there / "pipe")
+        (there / "binary.txt").write_bytes(b"\xff\xfe\0")
+        (there / "empty.jsonl").write_bytes(b"")
+        for name in ("pipe", "binary.txt", "empty.jsonl", "."):
+            path = str(there / name)
+            fails("eval", MODEL, "--data", path, says=[path])
+            err = run("train", MODEL, "--data", path, "--out", str(there / "out"), status=1).stderr
+            assert path in err.splitlines()[-1], err
+        fails("serve", MODEL, "--state", "none", "--replay", str(there / "pipe"), says=["pipe"])
+        # A tokenizer that knows more tokens than the model has rows for.
+        larger = there / "larger"
+        shutil.copytree(MODEL, larger, copy_function=shutil.copyfile)
+        tokenizer = json.loads((larger / "tokenizer.json").read_text())
+        tokenizer["added_tokens"].append(dict(tokenizer["added_tokens"][0], id=900000, special=False,
+                                              content="<|far|>"))
+        (larger / "tokenizer.json").write_text(json.dumps(tokenizer))
+        (there / "far.txt").write_text("Once upon a <|far|> time")
+        for suffix in ("txt", "jsonl"):
+            far = there / f"far.{suffix}"
+            if suffix == "jsonl":
+                far.write_text(json.dumps({"text": "Once upon a <|far|> time"}))
+            fails("eval", str(larger), "--data", str(far), says=["far." + suffix, "900000"])
+
+
 def test_help():
     assert "hzpserve serve" in run("--help").stdout
     assert run("--version").stdout.startswith("hzpserve ")
