@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -102,6 +103,21 @@ def test_data():
             if suffix == "jsonl":
                 far.write_text(json.dumps({"text": "Once upon a <|far|> time"}))
             fails("eval", str(larger), "--data", str(far), says=["far." + suffix, "900000"])
+
+
+def test_file_limit():
+    """Where files may not grow further: an error that names one, not a signal."""
+    def limited():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100000, 100000))
+    with tempfile.TemporaryDirectory() as there:
+        data = pathlib.Path(there, "data.jsonl")
+        data.write_text(json.dumps({"text": "Once upon a time there was a file"}))
+        done = subprocess.run([BINARY, "train", MODEL, "--data", str(data), "--out",
+                               there + "/out"], capture_output=True, text=True, timeout=120,
+                              preexec_fn=limited)
+        assert done.returncode == 1, (done.returncode, done.stderr)
+        assert "out/checkpoint-1" in done.stderr.splitlines()[-1], done.stderr
+        assert not list(pathlib.Path(there, "out").glob("checkpoint-*")), os.listdir(there + "/out")
 
 
 def test_help():
