@@ -270,6 +270,7 @@ def test_search():
         fails("search", MODEL, *small, "--file", str(path), status=2, says=["another device"])
         path.write_text("{")
         fails("complete", MODEL, "Once", "--plans", str(path), says=[str(path)])
+        fails("search", MODEL, *small, "--file", str(path), says=[str(path), "--fresh"])
 
 
 def main():
