@@ -93,8 +93,7 @@ static int one_turn(struct hzp_bench *b, struct hzp_bench_client *client, double
     atomic_store(&b->swapper->every_ns, rate > 0 ? (uint64_t)(1e9 / rate) : 0);
     uint64_t begin = hzp_now_ns(), long_enough = b->quick ? 600000000u : 1000000000u;
     do {
-        for (int i = 0; i < SEQUENCES; i++)
-            HZP_TRY(hzp_bench_submit(client, 16, b->quick ? 24 : 96, &rq[i], reterr));
+        HZP_TRY(hzp_bench_submit_all(client, SEQUENCES, 16, b->quick ? 24 : 96, rq, reterr));
         for (int i = 0; i < SEQUENCES; i++) {
             hzp_bench_wait(client, rq[i]);
             *n = hzp_bench_gaps(rq[i], gap, *n, GAPS_MAX);
