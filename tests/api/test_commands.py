@@ -105,6 +105,27 @@ def test_data():
             fails("eval", str(larger), "--data", str(far), says=["far." + suffix, "900000"])
 
 
+def test_resume():
+    """From a state that says more than the data can have given."""
+    with tempfile.TemporaryDirectory() as there:
+        data = pathlib.Path(there, "data.jsonl")
+        data.write_text("".join(json.dumps({"text": f"Once upon a time {i}"}) + "\n"
+                                for i in range(4)))
+        out = there + "/out"
+        command = ["train", MODEL, "--data", str(data), "--out", out, "--update-tokens", "12"]
+        run(*command)
+        newest = sorted(pathlib.Path(out).glob("checkpoint-*"))[-1]
+        state = newest / "trainer.safetensors"
+        whole = state.read_bytes()
+        wrong = re.sub(rb'"draws":"\d"', b'"draws":"9"', whole)
+        assert wrong != whole and len(wrong) == len(whole)
+        state.write_bytes(wrong)
+        err = run(*command, "--resume", status=1).stderr
+        assert "trainer.safetensors" in err.splitlines()[-1] and "9" in err.splitlines()[-1], err
+        state.write_bytes(whole)
+        run(*command, "--resume")
+
+
 def test_file_limit():
     """Where files may not grow further: an error that names one, not a signal."""
     def limited():
