@@ -467,8 +467,8 @@ static int measure_gap(struct hzp_measure *m, int32_t units, double *ret)
 {
     const struct hzp_rig_config *c = &m->rig->config;
     HZP_TRY(hzp_rig_train(m->rig, 0));
-    HZP_TRY(hzp_rig_serve(m->rig, HZP_MIN(c->decode_max, 8), HZP_MIN(c->depth_max, DEPTH),
-                          c->decode_max ? 0 : HZP_MIN(c->prefill_max, 8), 0));
+    HZP_TRY(hzp_rig_serve_shallow(m->rig, HZP_MIN(c->decode_max, 8), HZP_MIN(c->depth_max, DEPTH),
+                                  c->decode_max ? 0 : HZP_MIN(c->prefill_max, 8)));
     hzp_rig_build(m->rig, &hzp_plan_sequential, 0, 0, &m->plan);
     take_plan(m);
     double least = INFINITY;

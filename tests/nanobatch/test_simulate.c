@@ -296,6 +296,26 @@ static void many_parts(void **state)
     hzp_tables_fini(&t);
 }
 
+/* Keys and values so large that few pages are to be had (many heads of their own): everything that can
+ * be measured is, if not as deep. */
+static void few_pages(void **state)
+{
+    struct paper p;
+    struct hzp_tables t;
+    struct hzp_rig *rig;
+    hzp_tables_init(&t);
+    paper_open(&p, "sim", "issue_ns=0", 0);
+    struct hzp_rig_config config = p.rig->config;
+    config.kv_tokens = 300;
+    hzp_rig_destroy(p.rig);
+    assert_int_equal(hzp_rig_create(&config, &rig), HZP_OK);
+    p.rig = rig;
+    assert_int_equal(measure_all(&p, &t), HZP_OK);
+    assert_true(t.curves > 10);
+    paper_close(&p);
+    hzp_tables_fini(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -307,6 +327,7 @@ int main(void)
         cmocka_unit_test(as_the_simulated_device),
         cmocka_unit_test(weights_read_again),
         cmocka_unit_test(many_parts),
+        cmocka_unit_test(few_pages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
