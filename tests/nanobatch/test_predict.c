@@ -198,12 +198,30 @@ static void test_a_policy_is_checked(void **state)
     assert_string_equal(text.param, "train_max");
 }
 
+/* A step that was not timed (its clock stood, or it was all another step's) says nothing: also as the
+ * first, or a few times in a row. */
+static void test_no_time(void **state)
+{
+    struct hzp_predict p;
+    seed = 11;
+    hzp_predict_init(&p, NULL, &guess);
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < 12; i++) {
+            struct hzp_step_shape s = random_shape();
+            hzp_predict_learn(&p, &s, false, 0, 0);
+        }
+        mean_error(&p, 300, 1, 0, false);
+        assert_true(mean_error(&p, 200, 1, 0, false) < 0.15);
+    }
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_it_finds_the_device),
         cmocka_unit_test(test_outliers_do_not_spoil_it),
         cmocka_unit_test(test_slowdown_is_told_from_serving),
+        cmocka_unit_test(test_no_time),
         cmocka_unit_test(test_quantiles_of_a_window),
         cmocka_unit_test(test_a_spread_forgets),
         cmocka_unit_test(test_training_within_a_wait),
