@@ -215,6 +215,20 @@ static void test_no_time(void **state)
     }
 }
 
+/* An op too short for the device's clock has a price all the same. */
+static void test_no_time_of_an_op(void **state)
+{
+    struct hzp_price *price = hzp_xcalloc(1, sizeof(*price));
+    struct hzp_fill_args fill = {.y = {NULL, 4, 64, 64, HZP_F32}};
+    price->flops_per_ns = guess.flops_per_ns;
+    price->bytes_per_ns = guess.bytes_per_ns;
+    for (int i = 0; i < 50; i++)
+        hzp_price_learn(price, HZP_OP_fill, &fill, i == 1 ? 0 : 2000);
+    double ns = hzp_price_ns(price, HZP_OP_fill, &fill);
+    assert_true(ns > 1900 && ns < 2100);
+    free(price);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
@@ -222,6 +236,7 @@ int main(void)
         cmocka_unit_test(test_outliers_do_not_spoil_it),
         cmocka_unit_test(test_slowdown_is_told_from_serving),
         cmocka_unit_test(test_no_time),
+        cmocka_unit_test(test_no_time_of_an_op),
         cmocka_unit_test(test_quantiles_of_a_window),
         cmocka_unit_test(test_a_spread_forgets),
         cmocka_unit_test(test_training_within_a_wait),
