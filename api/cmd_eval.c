@@ -13,16 +13,18 @@
 #include "api/examples.h"
 #include "nanobatch/exec.h"
 #include "weights/fp8.h"
+#include "weights/json_file.h"
 
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char separator[] = "<|endoftext|>";
 enum { ROWS_MAX = 2048 };
-static const long FILE_BYTES_MAX = 1L << 30;
+static const uint64_t FILE_BYTES_MAX = 1u << 30;
 
 struct eval {
     const struct hzp_options *options;
@@ -125,8 +127,18 @@ static int add_text(struct eval *e, const char *text, size_t bytes, struct hzp_e
     if (!bytes)
         return HZP_OK;
     struct hzp_tokens tokens = {0};
+    struct hzp_err_text err = {{0}, {0}};
     int r = hzp_tokenizer_encode(e->tok, text, bytes, HZP_TOKENIZER_ADD_SPECIAL, INT32_MAX, &tokens,
-                                 reterr);
+                                 &err);
+    if (r < 0)
+        hzp_fail(reterr, r, "%s: document %lld: %s", e->options->data, (long long)e->documents + 1,
+                 err.text);
+    for (size_t i = 0; i < tokens.n && r == HZP_OK; i++)
+        if (tokens.ids[i] < 0 || tokens.ids[i] >= e->config.vocab)
+            r = hzp_fail(reterr, HZP_EINVAL,
+                         "%s: document %lld: token %d is beyond the model's vocabulary of %d",
+                         e->options->data, (long long)e->documents + 1, tokens.ids[i],
+                         e->config.vocab);
     uint8_t *learn = malloc(tokens.n + 1);
     if (r == HZP_OK && !learn)
         r = hzp_fail(reterr, HZP_ENOMEM, "no memory for a document of %zu bytes", bytes);
@@ -139,36 +151,40 @@ static int add_text(struct eval *e, const char *text, size_t bytes, struct hzp_e
     return r;
 }
 
-static char *read_file(const char *path, size_t *ret_bytes, struct hzp_err_text *reterr)
+/* The whole file, ended by 0. */
+static int read_file(const char *path, char **ret, size_t *ret_bytes, struct hzp_err_text *reterr)
 {
-    FILE *file = fopen(path, "rb");
-    char *text = NULL;
-    long bytes = -1;
-    if (file && fseek(file, 0, SEEK_END) == 0)
-        bytes = ftell(file);
-    if (bytes >= 0 && bytes <= FILE_BYTES_MAX && fseek(file, 0, SEEK_SET) == 0)
-        text = malloc((size_t)bytes + 1);
-    if (text && fread(text, 1, (size_t)bytes, file) != (size_t)bytes) {
-        free(text);
-        text = NULL;
+    uint64_t bytes;
+    int fd = hzp_open_regular(path, &bytes, reterr);
+    if (fd < 0)
+        return fd;
+    char *text = bytes <= FILE_BYTES_MAX ? malloc((size_t)bytes + 1) : NULL;
+    size_t got = 0;
+    ssize_t n = 1;
+    while (text && got < bytes && n > 0) { /* one that shrinks meanwhile gives less */
+        n = read(fd, text + got, (size_t)bytes - got);
+        got += n > 0 ? (size_t)n : 0;
     }
+    int error = errno;
+    close(fd);
     if (!text)
-        hzp_fail(reterr, HZP_EIO, "%s: cannot be read: %s", path,
-                 bytes > FILE_BYTES_MAX ? "larger than 1 GB" : strerror(errno));
-    else
-        text[bytes] = 0;
-    if (file)
-        fclose(file);
-    *ret_bytes = text ? (size_t)bytes : 0;
-    return text;
+        return hzp_fail(reterr, HZP_EINVAL, "%s: %s", path,
+                        bytes > FILE_BYTES_MAX ? "larger than 1 GB" : "no memory for it");
+    if (n < 0) {
+        free(text);
+        return hzp_fail(reterr, HZP_EIO, "%s: %s", path, strerror(error));
+    }
+    text[got] = 0;
+    *ret = text;
+    *ret_bytes = got;
+    return HZP_OK;
 }
 
 static int eval_text(struct eval *e, struct hzp_err_text *reterr)
 {
-    size_t bytes;
-    char *text = read_file(e->options->data, &bytes, reterr);
-    if (!text)
-        return HZP_EIO;
+    char *text = NULL;
+    size_t bytes = 0;
+    HZP_TRY(read_file(e->options->data, &text, &bytes, reterr));
     int r = HZP_OK;
     const char *at = text, *end = text + bytes;
     while (at < end && r == HZP_OK) {

@@ -336,13 +336,16 @@ static int recall(struct job *j, struct hzp_err_text *reterr)
         snprintf(j->path, sizeof(j->path), "%s", o->search_file);
     else
         HZP_TRY(hzp_search_path(&j->here, j->path, sizeof(j->path), reterr));
+    struct hzp_err_text err = {{0}, {0}};
     int r = o->search_fresh ? HZP_ENOENT
-                            : hzp_search_load(j->path, &j->tables, &j->plans, reterr);
+                            : hzp_search_load(j->path, &j->tables, &j->plans, &err);
     if (r == HZP_ENOENT)
         return o->search_show ? hzp_fail(reterr, r, "%s: nothing was measured yet for this device, "
                                          "model and build", j->path)
                               : HZP_OK;
-    HZP_TRY(r);
+    if (r < 0)
+        return hzp_fail(reterr, r, "%s%s", err.text,
+                        r == HZP_EFORMAT ? "; --fresh measures anew" : "");
     const char *misfit = hzp_search_misfit(&j->tables, &j->here);
     if (misfit && !o->search_show)
         return hzp_fail(reterr, HZP_EINVAL, "%s: %s; --fresh measures anew", j->path, misfit);

@@ -286,11 +286,17 @@ static int resume(struct run *run, uint64_t number, struct hzp_version *draft,
     struct hzp_trainer_stats stats;
     hzp_trainer_read_stats(run->trainer, &stats);
     const struct hzp_sample **drawn = hzp_xcalloc(DRAW_MAX, sizeof(*drawn));
-    for (int64_t i = 0; i < stats.draws; i++) {
-        hzp_sample_queue_draw(run->queue, run->plan.recipe.update_tokens, drawn, DRAW_MAX);
+    int64_t draws = 0;
+    while (draws < stats.draws && hzp_sample_queue_draw(run->queue, run->plan.recipe.update_tokens,
+                                                        drawn, DRAW_MAX) > 0) {
         hzp_sample_queue_done(run->queue);
+        draws++;
     }
     free(drawn);
+    if (draws < stats.draws)
+        return hzp_fail(reterr, HZP_EFORMAT,
+                        "%s/trainer.safetensors: says that %" PRId64 " updates were drawn; the data "
+                        "have only %" PRId64, dir, stats.draws, draws);
     run->step = run->saved_step = stats.step;
     return HZP_OK;
 }

@@ -2,9 +2,9 @@
 #include "api/examples.h"
 
 #include "base/arena.h"
+#include "weights/json_file.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <limits.h>
 #include <stdarg.h>
@@ -13,7 +13,6 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 static const unsigned as_request = HZP_TOKENIZER_ADD_SPECIAL | HZP_TOKENIZER_PARSE_SPECIAL;
@@ -480,30 +479,26 @@ static int load_text(struct parse *p, const char *body, size_t bytes)
 int hzp_examples_load(const struct hzp_examples *ex, const char *path, struct hzp_sample ***ret,
                       int32_t *ret_count, struct hzp_err_text *reterr)
 {
-    struct stat st;
+    uint64_t size;
     struct hzp_err_text err = {{0}, {0}};
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &st) < 0) {
-        int code = errno == ENOENT ? HZP_ENOENT : HZP_EIO, saved = errno;
-        if (fd >= 0)
-            close(fd);
-        return hzp_fail(reterr, code, "%s: %s", path, strerror(saved));
-    }
-    void *body = S_ISREG(st.st_mode) && st.st_size > 0
-                     ? mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0)
-                     : MAP_FAILED;
+    int fd = hzp_open_regular(path, &size, reterr);
+    if (fd < 0)
+        return fd;
+    void *body = size ? mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
+    int error = errno;
     close(fd);
     if (body == MAP_FAILED)
-        return hzp_fail(reterr, HZP_EINVAL, "%s: is empty or no regular file", path);
+        return hzp_fail(reterr, size ? HZP_EIO : HZP_EINVAL, "%s: %s", path,
+                        size ? strerror(error) : "is empty");
 
     struct hzp_examples loose = *ex;
     loose.split = true;
     struct parse p = {.ex = &loose, .reterr = &err};
     size_t length = strlen(path);
     bool text = length > 4 && !strcmp(path + length - 4, ".txt");
-    int r = text ? load_text(&p, body, (size_t)st.st_size)
-                 : parse_body(&p, body, (size_t)st.st_size, "application/x-ndjson");
+    int r = text ? load_text(&p, body, (size_t)size)
+                 : parse_body(&p, body, (size_t)size, "application/x-ndjson");
     r = take(&p, r, ret, ret_count);
-    munmap(body, (size_t)st.st_size);
+    munmap(body, (size_t)size);
     return r < 0 ? hzp_fail(reterr, r, "%s: %s", path, err.text) : HZP_OK;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/search_file.h"
 
+#include "api/checkpoint.h"
 #include "base/arena.h"
 #include "base/log.h"
 #include "weights/json_file.h"
@@ -11,7 +12,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { FORMAT = 3, FILE_MAX = 16 << 20, CURVES_MAX = 4096, POINTS_MAX = 16384, RATES_MAX = 4096,
@@ -65,16 +65,6 @@ const char *hzp_search_misfit(const struct hzp_tables *read, const struct hzp_ta
     if (strcmp(read->model, here->model))
         return "is of another model";
     return strcmp(read->build, here->build) ? "is of another build" : NULL;
-}
-
-/* Makes the directories of a path, as far as they are missing. */
-static void make_dirs(char *path)
-{
-    for (char *at = strchr(path + 1, '/'); at; at = strchr(at + 1, '/')) {
-        *at = 0;
-        mkdir(path, 0777);
-        *at = '/';
-    }
 }
 
 int hzp_search_path(const struct hzp_tables *here, char *ret, size_t size,
@@ -192,7 +182,12 @@ int hzp_search_save(const char *path, const struct hzp_tables *tables,
     if ((size_t)snprintf(temporary, sizeof(temporary), "%s.%ld", path, (long)getpid()) >=
         sizeof(temporary))
         return hzp_fail(reterr, HZP_EINVAL, "%s: too long", path);
-    make_dirs(temporary);
+    char *slash = strrchr(temporary, '/');
+    if (slash && slash > temporary) { /* its directory, where that is missing */
+        *slash = 0;
+        HZP_TRY(hzp_checkpoint_make_dir(temporary, NULL, reterr));
+        *slash = '/';
+    }
     json_t *root = file_json(tables, plans);
     FILE *file = root ? fopen(temporary, "w") : NULL;
     bool bad = !file;

@@ -45,6 +45,7 @@ struct hzp_state {
     /* the file thread's; the engine's once that has ended */
     uint64_t journaled; /* newest version in the log */
     int64_t saved_step; /* optimizer step of the newest checkpoint */
+    int64_t tried_step; /* the same, or of one that failed behind it */
     uint64_t saved_ns, save_took_ns;
     bool asked, journal_failed;
 
@@ -138,6 +139,20 @@ static int choose_weights(struct hzp_state *s, struct hzp_err_text *reterr)
     return HZP_OK;
 }
 
+/* What the tables of a sound file hold may still be no tokens of this model. */
+static int check_tokens(const struct hzp_state *s, const struct hzp_sample *sample,
+                        struct hzp_err_text *reterr)
+{
+    int32_t vocab = s->config.layout->config.vocab;
+    for (int32_t i = 0; i < sample->count; i++)
+        if (sample->token[i] < 0 || sample->token[i] >= vocab)
+            return hzp_fail(reterr, HZP_EFORMAT,
+                            "%s/samples.db: sample %" PRId64 " is damaged: token %d of a vocabulary "
+                            "of %d", s->dir ? s->dir : "", sample->sequence_number,
+                            sample->token[i], vocab);
+    return HZP_OK;
+}
+
 /* What was accepted and is in no checkpoint is learned again, with all its passes. */
 static int restore_backlog(struct hzp_state *s, struct hzp_err_text *reterr)
 {
@@ -145,10 +160,14 @@ static int restore_backlog(struct hzp_state *s, struct hzp_err_text *reterr)
     int64_t after = HZP_MAX(s->resume.learned_through, 0), too_long = 0;
     int32_t n;
     while ((n = hzp_sample_log_read(s->log, after, BACKLOG_PIECE, piece, reterr)) > 0) {
+        int r = HZP_OK;
         after = piece[n - 1]->sequence_number;
-        for (int32_t i = 0; i < n; i++)
+        for (int32_t i = 0; i < n && r == HZP_OK; i++) {
             too_long += piece[i]->count > s->config.micro_rows + 1;
-        hzp_sample_queue_restore(s->queue, piece, n);
+            r = check_tokens(s, piece[i], reterr);
+        }
+        hzp_sample_queue_restore(s->queue, piece, n); /* also bad ones: it frees them */
+        HZP_TRY(r);
         s->stats.restored += n;
     }
     if (n < 0)
@@ -188,14 +207,19 @@ static int open_all(struct hzp_state *s, struct hzp_err_text *reterr)
 {
     char path[PATH_MAX] = ":memory:", fingerprint[128];
     const struct hzp_state_config *config = &s->config;
+    bool fresh = false;
     HZP_TRY(choose_dir(s, reterr));
     if (s->dir) {
         snprintf(path, sizeof(path), "%s/samples.db", s->dir);
-        atomic_store(&s->fresh, config->provisional && access(path, F_OK) < 0 && errno == ENOENT);
+        fresh = config->provisional && access(path, F_OK) < 0 && errno == ENOENT;
     }
     make_fingerprint(config, fingerprint, sizeof(fingerprint));
-    HZP_TRY(hzp_sample_log_open(path, fingerprint, &s->log, reterr));
+    int r = hzp_sample_log_open(path, fingerprint, &s->log, reterr);
+    atomic_store(&s->fresh, fresh && r != HZP_EBUSY); /* busy: another made it meanwhile */
+    HZP_TRY(r);
     HZP_TRY(choose_weights(s, reterr));
+    if (s->resume.last_sequence_number > 0)
+        atomic_store(&s->fresh, false); /* another did, and has left */
     struct hzp_sample_queue_config queue = config->queue;
     queue.learned_through = s->resume.learned_through;
     if (hzp_sample_queue_create(&queue, &s->queue) < 0)
@@ -287,7 +311,7 @@ int hzp_state_restore(struct hzp_state *s, struct hzp_trainer *trainer, struct h
     if (!s->dir || !s->resume.checkpoint_id)
         return HZP_OK;
     HZP_TRY(hzp_trainer_load(trainer, draft, s->weights_dir, false, NULL, reterr));
-    s->saved_step = draft->record.optimizer_step;
+    s->saved_step = s->tried_step = draft->record.optimizer_step;
     return HZP_OK;
 }
 
@@ -330,7 +354,8 @@ static void write_checkpoint(struct hzp_state *s, const struct hzp_version *v)
         r = hzp_sample_log_checkpoint(s->log, id, through, name, &text);
     s->saved_ns = hzp_now_ns();
     s->save_took_ns = s->saved_ns - begin;
-    s->saved_step = step; /* a failed one too: tried again when there is more to save */
+    s->tried_step = step; /* where it failed: tried again when there is more to save, and at the end */
+    s->saved_step = r >= 0 ? step : s->saved_step;
     pthread_mutex_lock(&s->lock);
     s->stats.checkpoint_seconds = (double)s->save_took_ns * 1e-9;
     s->stats.checkpoints += r >= 0;
@@ -354,7 +379,7 @@ static bool checkpoint_due(struct hzp_state *s, bool *ret_later)
     struct hzp_sample_queue_stats queue;
     hzp_trainer_read_stats(s->trainer, &trainer);
     hzp_sample_queue_read_stats(s->queue, &queue);
-    int64_t updates = trainer.step - s->saved_step;
+    int64_t updates = trainer.step - s->tried_step;
     *ret_later = false;
     if (!s->dir || updates <= 0 || trainer.broken)
         return false;

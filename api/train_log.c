@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -27,19 +28,12 @@ struct hzp_train_log {
     double eval_loss;     /* NaN: none yet */
 };
 
-/* Copies the lines of steps up to `step` to a new file in its place. */
-static int drop_later_lines(const char *path, int64_t step, struct hzp_err_text *reterr)
+/* Copies the lines of steps up to `step`; false: not all could be read or written. */
+static bool copy_lines(FILE *from, FILE *to, int64_t step)
 {
-    char temporary[PATH_MAX];
-    snprintf(temporary, sizeof(temporary), "%s.tmp", path);
-    FILE *from = fopen(path, "r");
-    if (!from)
-        return errno == ENOENT ? HZP_OK
-                               : hzp_fail(reterr, HZP_EIO, "%s: %s", path, strerror(errno));
-    FILE *to = fopen(temporary, "w");
     char *line = NULL;
     size_t room = 0;
-    while (to && getline(&line, &room, from) > 0) {
+    while (getline(&line, &room, from) > 0) {
         json_t *object = json_loads(line, 0, NULL);
         json_t *number = object ? json_object_get(object, "step") : NULL;
         if (json_is_integer(number) && json_integer_value(number) <= step)
@@ -47,13 +41,31 @@ static int drop_later_lines(const char *path, int64_t step, struct hzp_err_text 
         json_decref(object);
     }
     free(line);
-    fclose(from);
-    bool failed = !to || ferror(to);
-    if (to && fclose(to) != 0)
-        failed = true;
-    if (failed || rename(temporary, path) < 0)
-        return hzp_fail(reterr, HZP_EIO, "%s: cannot be written: %s", path, strerror(errno));
-    return HZP_OK;
+    return !ferror(from) && !ferror(to);
+}
+
+/* Puts a file of the lines that stay in the old one's place, behind links.  A terminal, a pipe or
+ * /dev/null keeps no lines, and must not be replaced. */
+static int drop_later_lines(const char *path, int64_t step, struct hzp_err_text *reterr)
+{
+    char real[PATH_MAX], temporary[PATH_MAX + 8];
+    struct stat st;
+    if (stat(path, &st) < 0 || (S_ISREG(st.st_mode) && !realpath(path, real)))
+        return errno == ENOENT ? HZP_OK
+                               : hzp_fail(reterr, HZP_EIO, "%s: %s", path, strerror(errno));
+    if (!S_ISREG(st.st_mode))
+        return HZP_OK;
+    snprintf(temporary, sizeof(temporary), "%s.tmp", real);
+    FILE *from = fopen(real, "r"), *to = from ? fopen(temporary, "w") : NULL;
+    bool done = to && copy_lines(from, to, step);
+    done = to && fclose(to) == 0 && done && rename(temporary, real) == 0;
+    int error = errno;
+    if (from)
+        fclose(from);
+    if (to && !done)
+        unlink(temporary);
+    return done ? HZP_OK
+                : hzp_fail(reterr, HZP_EIO, "%s: cannot be written: %s", path, strerror(error));
 }
 
 int hzp_train_log_open(const char *path, int64_t step, int64_t total, struct hzp_train_log **ret,

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PARTS_MAX = 1152, PASSES = 3, RUNS_MIN = 2, RUNS_MAX = 9, DEPTH = 512 };
+enum { PASSES = 3, RUNS_MIN = 2, RUNS_MAX = 9, DEPTH = 512 };
 
 /* A part's runs together, about: more of what is short. */
 static const double part_ns = 130e6;
@@ -55,7 +55,8 @@ struct hzp_measure {
     struct hzp_device *dev;
     struct hzp_lane *lane;
     struct hzp_fence *fence;
-    struct part part[PARTS_MAX];
+    struct part *part; /* [tables->parts] */
+    int32_t parts_room;
     struct hzp_plan plan;
     struct hzp_span *span; /* [room], all of these: of the plan's items */
     bool *again;
@@ -72,7 +73,10 @@ struct hzp_measure {
 
 static void add_part(struct hzp_measure *m, struct part part)
 {
-    HZP_ASSERT(m->tables->parts < PARTS_MAX);
+    if (m->tables->parts == m->parts_room) {
+        m->parts_room = HZP_MAX(256, 2 * m->parts_room);
+        m->part = hzp_xrealloc(m->part, (size_t)m->parts_room * sizeof(*m->part));
+    }
     part.pass = m->pass;
     m->part[m->tables->parts++] = part;
 }
@@ -186,6 +190,7 @@ void hzp_measure_destroy(struct hzp_measure *m)
     if (m->lane)
         hzp_lane_close(m->lane);
     hzp_plan_fini(&m->plan);
+    free(m->part);
     free(m->span);
     free(m->again);
     free(m->ran);
@@ -462,8 +467,8 @@ static int measure_gap(struct hzp_measure *m, int32_t units, double *ret)
 {
     const struct hzp_rig_config *c = &m->rig->config;
     HZP_TRY(hzp_rig_train(m->rig, 0));
-    HZP_TRY(hzp_rig_serve(m->rig, HZP_MIN(c->decode_max, 8), HZP_MIN(c->depth_max, DEPTH),
-                          c->decode_max ? 0 : HZP_MIN(c->prefill_max, 8), 0));
+    HZP_TRY(hzp_rig_serve_shallow(m->rig, HZP_MIN(c->decode_max, 8), HZP_MIN(c->depth_max, DEPTH),
+                                  c->decode_max ? 0 : HZP_MIN(c->prefill_max, 8)));
     hzp_rig_build(m->rig, &hzp_plan_sequential, 0, 0, &m->plan);
     take_plan(m);
     double least = INFINITY;

@@ -78,7 +78,7 @@ static int build(struct pair *p, struct hzp_rig *rig, bool update)
     shape.nanos = 4;
     shape.weight[0] = shape.weight[1] = decode;
     shape.weight[2] = shape.weight[3] = prompt;
-    HZP_TRY(hzp_rig_serve(rig, 2 * decode, HZP_MIN(c->depth_max, 512), 2 * prompt, 0));
+    HZP_TRY(hzp_rig_serve_shallow(rig, 2 * decode, HZP_MIN(c->depth_max, 512), 2 * prompt));
     if (update)
         HZP_TRY(hzp_rig_update(rig));
     else

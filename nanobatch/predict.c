@@ -168,6 +168,8 @@ double hzp_predict_slowdown(const struct hzp_predict *p, bool beside, double alo
 void hzp_predict_learn(struct hzp_predict *p, const struct hzp_step_shape *shape, bool beside,
                        double train_ns, double serve_ns)
 {
+    if (!(serve_ns > 0))
+        return; /* scaled by nothing, all would stay 0 for good */
     double alone = hzp_predict_alone(p, shape), x[5], u[2];
     double slowdown = hzp_predict_slowdown(p, beside, alone, train_ns);
     features(shape, x);

@@ -74,7 +74,8 @@ double hzp_predict_alone(const struct hzp_predict *p, const struct hzp_step_shap
 double hzp_predict_slowdown(const struct hzp_predict *p, bool beside, double alone_ns,
                             double train_ns);
 
-/* A step has ended: serving's part took serve_ns, with train_ns of training in it (0: none). */
+/* A step has ended: serving's part took serve_ns (0: nobody knows), with train_ns of training in it (0:
+ * none). */
 void hzp_predict_learn(struct hzp_predict *p, const struct hzp_step_shape *shape, bool beside,
                        double train_ns, double serve_ns);
 

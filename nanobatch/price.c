@@ -90,6 +90,8 @@ double hzp_price_ns(const struct hzp_price *price, enum hzp_op op, const void *a
 
 void hzp_price_learn(struct hzp_price *price, enum hzp_op op, const void *args, double ns)
 {
+    if (!(ns > 0))
+        return; /* shorter than the clock can tell; from 0 no price would ever rise again */
     struct hzp_cost cost = hzp_op_cost(op, args);
     double *factor = &price->factor[op][class_of(cost)];
     uint64_t key = key_of(op, args);

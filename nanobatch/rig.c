@@ -121,6 +121,14 @@ int hzp_rig_serve(struct hzp_rig *rig, int32_t decode, int32_t depth, int32_t pr
     return HZP_OK;
 }
 
+int hzp_rig_serve_shallow(struct hzp_rig *rig, int32_t decode, int32_t depth, int32_t prefill)
+{
+    int r = hzp_rig_serve(rig, decode, depth, prefill, 0);
+    for (; r == HZP_EINVAL && depth > 0; r = hzp_rig_serve(rig, decode, depth, prefill, 0))
+        depth /= 2;
+    return r;
+}
+
 void hzp_rig_chunks(struct hzp_rig *rig, int32_t chunk_rows)
 {
     rig->chunk_rows = chunk_rows;

@@ -47,6 +47,9 @@ void hzp_rig_destroy(struct hzp_rig *rig); /* NULL: no effect */
  * that begins at position `at`.  HZP_EINVAL: the rig is too small for it. */
 int hzp_rig_serve(struct hzp_rig *rig, int32_t decode, int32_t depth, int32_t prefill, int32_t at);
 
+/* The same with a prompt from its begin, and as deep as the rig has pages for, `depth` at most. */
+int hzp_rig_serve_shallow(struct hzp_rig *rig, int32_t decode, int32_t depth, int32_t prefill);
+
 /* From the next hzp_rig_train on, forward goes by chunks of about so many rows; 0: by one. */
 void hzp_rig_chunks(struct hzp_rig *rig, int32_t chunk_rows);
 

@@ -195,6 +195,26 @@ void hzp_bench_wait(struct hzp_bench_client *client, struct hzp_request *rq)
         hzp_wake_wait(client->wake, 1000000000);
 }
 
+int hzp_bench_submit_all(struct hzp_bench_client *client, int count, int32_t prompt, int32_t tokens,
+                         struct hzp_request **ret, struct hzp_err_text *reterr)
+{
+    int sent = 0, r = HZP_OK;
+    while (sent < count && r == HZP_OK) {
+        r = hzp_bench_submit(client, prompt, tokens, &ret[sent], reterr);
+        sent += r == HZP_OK;
+    }
+    if (r == HZP_OK)
+        return HZP_OK;
+    for (int i = 0; i < sent; i++)
+        atomic_store(&ret[i]->cancel, true);
+    hzp_loop_poke(client->bench->engine->loop);
+    for (int i = 0; i < sent; i++) { /* while they run they poke the client's wake */
+        hzp_bench_wait(client, ret[i]);
+        hzp_request_destroy(ret[i]);
+    }
+    return r;
+}
+
 int64_t hzp_bench_gaps(const struct hzp_request *rq, double *gap, int64_t n, int64_t max)
 {
     int32_t count = atomic_load(&((struct hzp_request *)rq)->out_count);

@@ -278,7 +278,8 @@ static int measure(struct coserve *c, double load_part, int rounds, struct hzp_e
      * take as long as they do. */
     hzp_split_set_policy(split, &none);
     int r = run_phase(c, FULL, c->seconds / 8, 1, &lost, reterr);
-    c->rate = load_part * (double)lost.tokens / lost.seconds / c->tokens;
+    /* At least something: a phase so short that nobody got a token says nothing. */
+    c->rate = HZP_MAX(load_part * (double)lost.tokens / lost.seconds / c->tokens, 0.01);
     if (r == HZP_OK)
         r = run_phase(c, TRAINING, c->seconds / 4, 1, &lost, reterr);
     hzp_split_set_policy(split, &policy);
@@ -290,8 +291,8 @@ static int measure(struct coserve *c, double load_part, int rounds, struct hzp_e
             r = run_phase(c, (enum phase)phase, c->seconds, 99 + (uint32_t)turn, &c->load[phase],
                           reterr);
             if (phase == FULL && turn == 0)
-                c->rate = load_part * (double)c->load[FULL].tokens / c->load[FULL].seconds /
-                          c->tokens;
+                c->rate = HZP_MAX(load_part * (double)c->load[FULL].tokens /
+                                      c->load[FULL].seconds / c->tokens, 0.01);
         }
     return r;
 }

@@ -70,8 +70,7 @@ static int decode_many(struct hzp_bench *b, struct hzp_bench_client *client, int
 {
     struct hzp_request *rq[MANY_MAX];
     int32_t tokens = b->quick ? 16 : 64;
-    for (int i = 0; i < many; i++)
-        HZP_TRY(hzp_bench_submit(client, 64, tokens, &rq[i], reterr));
+    HZP_TRY(hzp_bench_submit_all(client, many, 64, tokens, rq, reterr));
     /* From the moment all decode to the moment the first has ended. */
     uint64_t begin = 0, end = UINT64_MAX;
     for (int i = 0; i < many; i++) {

@@ -129,8 +129,7 @@ static int one_turn(struct hzp_bench *b, struct hzp_bench_client *client, double
     atomic_store(&b->swapper->every_ns, rate > 0 ? (uint64_t)(1e9 / rate) : 0);
     uint64_t begin = hzp_now_ns();
     do {
-        for (int i = 0; i < SEQUENCES; i++)
-            HZP_TRY(hzp_bench_submit(client, 16, b->quick ? 24 : 96, &rq[i], reterr));
+        HZP_TRY(hzp_bench_submit_all(client, SEQUENCES, 16, b->quick ? 24 : 96, rq, reterr));
         for (int i = 0; i < SEQUENCES; i++) {
             hzp_bench_wait(client, rq[i]);
             g->n = hzp_bench_gaps(rq[i], g->gap, g->n, GAPS_MAX);

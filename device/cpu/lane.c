@@ -160,11 +160,13 @@ static void *lead(void *arg)
 
     for (;;) {
         /* In this order: who closes the queue raises `leave` before the head, so either it is seen
-         * here or the head below is an old one, and nobody sleeps on it. */
+         * here or the head below is an old one, and nobody sleeps on it.  And what was issued before
+         * that head and has not ended behind `led` was there in between, when the leader cannot have
+         * changed; while more may have ended by now, if the engine thread led meanwhile. */
         uint32_t head = value_of(&q->head);
         if (atomic_load(&q->leave))
             return NULL;
-        if (atomic_load(&q->led) || value_of(&q->done) == head)
+        if (atomic_load(&q->led) || reached(&q->done, head))
             await_change(&q->head, head, atomic_load(&q->led) ? 0 : IDLE_SPINS);
         else
             step(q);

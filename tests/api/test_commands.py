@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -74,6 +75,70 @@ def test_eval():
         lines = json.loads(run("eval", MODEL, "--data", file.name, "--json").stdout)
     # as examples each document ends in an end token, which counts
     assert lines["tokens"] == got["tokens"] + got["documents"], lines
+
+
+def test_data():
+    """Data that are none: one line that names the file, and no waiting for what never comes."""
+    with tempfile.TemporaryDirectory() as there:
+        there = pathlib.Path(there)
+        os.mkfifo(there / "pipe")
+        (there / "binary.txt").write_bytes(b"\xff\xfe\0")
+        (there / "empty.jsonl").write_bytes(b"")
+        for name in ("pipe", "binary.txt", "empty.jsonl", "."):
+            path = str(there / name)
+            fails("eval", MODEL, "--data", path, says=[path])
+            err = run("train", MODEL, "--data", path, "--out", str(there / "out"), status=1).stderr
+            assert path in err.splitlines()[-1], err
+        fails("serve", MODEL, "--state", "none", "--replay", str(there / "pipe"), says=["pipe"])
+        # A tokenizer that knows more tokens than the model has rows for.
+        larger = there / "larger"
+        shutil.copytree(MODEL, larger, copy_function=shutil.copyfile)
+        tokenizer = json.loads((larger / "tokenizer.json").read_text())
+        tokenizer["added_tokens"].append(dict(tokenizer["added_tokens"][0], id=900000, special=False,
+                                              content="<|far|>"))
+        (larger / "tokenizer.json").write_text(json.dumps(tokenizer))
+        (there / "far.txt").write_text("Once upon a <|far|> time")
+        for suffix in ("txt", "jsonl"):
+            far = there / f"far.{suffix}"
+            if suffix == "jsonl":
+                far.write_text(json.dumps({"text": "Once upon a <|far|> time"}))
+            fails("eval", str(larger), "--data", str(far), says=["far." + suffix, "900000"])
+
+
+def test_resume():
+    """From a state that says more than the data can have given."""
+    with tempfile.TemporaryDirectory() as there:
+        data = pathlib.Path(there, "data.jsonl")
+        data.write_text("".join(json.dumps({"text": f"Once upon a time {i}"}) + "\n"
+                                for i in range(4)))
+        out = there + "/out"
+        command = ["train", MODEL, "--data", str(data), "--out", out, "--update-tokens", "12"]
+        run(*command)
+        newest = sorted(pathlib.Path(out).glob("checkpoint-*"))[-1]
+        state = newest / "trainer.safetensors"
+        whole = state.read_bytes()
+        wrong = re.sub(rb'"draws":"\d"', b'"draws":"9"', whole)
+        assert wrong != whole and len(wrong) == len(whole)
+        state.write_bytes(wrong)
+        err = run(*command, "--resume", status=1).stderr
+        assert "trainer.safetensors" in err.splitlines()[-1] and "9" in err.splitlines()[-1], err
+        state.write_bytes(whole)
+        run(*command, "--resume")
+
+
+def test_file_limit():
+    """Where files may not grow further: an error that names one, not a signal."""
+    def limited():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100000, 100000))
+    with tempfile.TemporaryDirectory() as there:
+        data = pathlib.Path(there, "data.jsonl")
+        data.write_text(json.dumps({"text": "Once upon a time there was a file"}))
+        done = subprocess.run([BINARY, "train", MODEL, "--data", str(data), "--out",
+                               there + "/out"], capture_output=True, text=True, timeout=120,
+                              preexec_fn=limited)
+        assert done.returncode == 1, (done.returncode, done.stderr)
+        assert "out/checkpoint-1" in done.stderr.splitlines()[-1], done.stderr
+        assert not list(pathlib.Path(there, "out").glob("checkpoint-*")), os.listdir(there + "/out")
 
 
 def test_help():
@@ -237,6 +302,7 @@ def test_search():
         fails("search", MODEL, *small, "--file", str(path), status=2, says=["another device"])
         path.write_text("{")
         fails("complete", MODEL, "Once", "--plans", str(path), says=[str(path)])
+        fails("search", MODEL, *small, "--file", str(path), says=[str(path), "--fresh"])
 
 
 def main():

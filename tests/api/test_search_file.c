@@ -213,7 +213,7 @@ static void nowhere_to_write(void **state)
     char other[PATH_MAX];
     fill(&t, &plans);
     assert_int_equal(hzp_search_save("/proc/no/such/place", &t, &plans, &err), HZP_EIO);
-    assert_non_null(strstr(err.text, "/proc/no/such/place"));
+    assert_non_null(strstr(err.text, "/proc/no: cannot make the directory"));
     setenv("XDG_CACHE_HOME", "/somewhere", 1);
     assert_int_equal(hzp_search_path(&t, other, sizeof(other), NULL), HZP_OK);
     assert_non_null(strstr(other, "/somewhere/hzpserve/search-"));

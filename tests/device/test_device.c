@@ -238,6 +238,45 @@ static void test_closing(void **state)
     hzp_device_close(dev);
 }
 
+/* A lane's thread has just ended a command when the engine thread takes its lead and works itself:
+ * nothing runs twice, and nothing before its turn. */
+static void test_taking_the_lead(void **state)
+{
+    enum { ROUNDS = 3000 };
+    struct hzp_device *dev = NULL;
+    struct hzp_device_config config = {.name = "cpu", .threads = 2};
+    struct hzp_lane *lane[2];
+    struct hzp_fence *fence;
+    struct timespec pause = {0, 100000};
+    uint32_t *from, *to;
+    assert_int_equal(hzp_device_open(&config, &dev, NULL), HZP_OK);
+    assert_int_equal(hzp_device_alloc(dev, HZP_MEM_HOST, 2 * ROUNDS * 4, (void **)&from), HZP_OK);
+    assert_int_equal(hzp_device_alloc(dev, HZP_MEM_HOST, 2 * ROUNDS * 4, (void **)&to), HZP_OK);
+    assert_int_equal(hzp_fence_open(dev, &fence), HZP_OK);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(hzp_lane_open(dev, HZP_BOUND_COMPUTE, &lane[i]), HZP_OK);
+        assert_int_equal(hzp_lane_set_share(lane[i], 1), HZP_OK);
+    }
+    for (int i = 0; i < 2 * ROUNDS; i++) {
+        from[i] = (uint32_t)i + 1;
+        to[i] = 0;
+        /* even: by the lane's thread; odd: by this one */
+        assert_int_equal(hzp_lane_set_share(lane[0], i % 2 ? 0 : 1), HZP_OK);
+        assert_int_equal(hzp_lane_copy(lane[1], &to[i], &from[i], sizeof(from[i])), HZP_OK);
+        assert_int_equal(hzp_fence_record(fence, lane[1]), HZP_OK);
+        assert_int_equal(hzp_fence_wait(fence), HZP_OK);
+        assert_int_equal(to[i], i + 1);
+        if (i % 16 == 15)
+            nanosleep(&pause, NULL); /* nothing is to do: a thread that looked too early goes on */
+    }
+    hzp_fence_close(fence);
+    hzp_lane_close(lane[1]);
+    hzp_lane_close(lane[0]);
+    hzp_device_free(dev, HZP_MEM_HOST, from);
+    hzp_device_free(dev, HZP_MEM_HOST, to);
+    hzp_device_close(dev);
+}
+
 static void test_too_much(void **state)
 {
     struct hzp_device *dev = open_or_null("ref");
@@ -285,7 +324,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names), cmocka_unit_test(test_lanes),
         cmocka_unit_test(test_shares), cmocka_unit_test(test_idle), cmocka_unit_test(test_closing),
-        cmocka_unit_test(test_too_much), cmocka_unit_test(test_poison),
+        cmocka_unit_test(test_taking_the_lead), cmocka_unit_test(test_too_much), cmocka_unit_test(test_poison),
         cmocka_unit_test(test_mats),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

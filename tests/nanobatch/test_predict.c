@@ -198,12 +198,45 @@ static void test_a_policy_is_checked(void **state)
     assert_string_equal(text.param, "train_max");
 }
 
+/* A step that was not timed (its clock stood, or it was all another step's) says nothing: also as the
+ * first, or a few times in a row. */
+static void test_no_time(void **state)
+{
+    struct hzp_predict p;
+    seed = 11;
+    hzp_predict_init(&p, NULL, &guess);
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < 12; i++) {
+            struct hzp_step_shape s = random_shape();
+            hzp_predict_learn(&p, &s, false, 0, 0);
+        }
+        mean_error(&p, 300, 1, 0, false);
+        assert_true(mean_error(&p, 200, 1, 0, false) < 0.15);
+    }
+}
+
+/* An op too short for the device's clock has a price all the same. */
+static void test_no_time_of_an_op(void **state)
+{
+    struct hzp_price *price = hzp_xcalloc(1, sizeof(*price));
+    struct hzp_fill_args fill = {.y = {NULL, 4, 64, 64, HZP_F32}};
+    price->flops_per_ns = guess.flops_per_ns;
+    price->bytes_per_ns = guess.bytes_per_ns;
+    for (int i = 0; i < 50; i++)
+        hzp_price_learn(price, HZP_OP_fill, &fill, i == 1 ? 0 : 2000);
+    double ns = hzp_price_ns(price, HZP_OP_fill, &fill);
+    assert_true(ns > 1900 && ns < 2100);
+    free(price);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_it_finds_the_device),
         cmocka_unit_test(test_outliers_do_not_spoil_it),
         cmocka_unit_test(test_slowdown_is_told_from_serving),
+        cmocka_unit_test(test_no_time),
+        cmocka_unit_test(test_no_time_of_an_op),
         cmocka_unit_test(test_quantiles_of_a_window),
         cmocka_unit_test(test_a_spread_forgets),
         cmocka_unit_test(test_training_within_a_wait),

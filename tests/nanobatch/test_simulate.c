@@ -258,6 +258,64 @@ static void weights_read_again(void **state)
     hzp_plan_fini(&plan);
 }
 
+static int any_share(struct hzp_lane *lane, int units)
+{
+    return HZP_OK;
+}
+
+/* A device of many units, the longest micro-batch and every size of step: however many parts that is. */
+static void many_parts(void **state)
+{
+    struct paper p;
+    struct hzp_tables t;
+    struct hzp_measure *m;
+    struct hzp_rig *rig;
+    struct hzp_train_space_config space = {.rows_max = 1 << 20, .head_rows = 16,
+                                           .moment_type = HZP_F32};
+    hzp_tables_init(&t);
+    paper_open(&p, "sim", "issue_ns=0", 0);
+    struct hzp_backend backend = *p.dev->backend;
+    const struct hzp_backend *sim = p.dev->backend;
+    backend.lane_set_share = any_share;
+    p.dev->backend = &backend;
+    p.dev->threads = 132;
+    p.model->positions = 1 << 20;
+    struct hzp_rig_config config = p.rig->config;
+    config.decode_max = 256;
+    config.prefill_max = 4096;
+    config.depth_max = 1024;
+    config.train = &space;
+    assert_int_equal(hzp_rig_create(&config, &rig), HZP_OK);
+    assert_int_equal(hzp_measure_create(rig, &t, &m, NULL), HZP_OK);
+    assert_int_equal(t.shares, HZP_SHARES_MAX);
+    assert_true(t.parts > 1152);
+    hzp_measure_destroy(m);
+    hzp_rig_destroy(rig);
+    p.dev->backend = sim;
+    paper_close(&p);
+    hzp_tables_fini(&t);
+}
+
+/* Keys and values so large that few pages are to be had (many heads of their own): everything that can
+ * be measured is, if not as deep. */
+static void few_pages(void **state)
+{
+    struct paper p;
+    struct hzp_tables t;
+    struct hzp_rig *rig;
+    hzp_tables_init(&t);
+    paper_open(&p, "sim", "issue_ns=0", 0);
+    struct hzp_rig_config config = p.rig->config;
+    config.kv_tokens = 300;
+    hzp_rig_destroy(p.rig);
+    assert_int_equal(hzp_rig_create(&config, &rig), HZP_OK);
+    p.rig = rig;
+    assert_int_equal(measure_all(&p, &t), HZP_OK);
+    assert_true(t.curves > 10);
+    paper_close(&p);
+    hzp_tables_fini(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -268,6 +326,8 @@ int main(void)
         cmocka_unit_test(issuing),
         cmocka_unit_test(as_the_simulated_device),
         cmocka_unit_test(weights_read_again),
+        cmocka_unit_test(many_parts),
+        cmocka_unit_test(few_pages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

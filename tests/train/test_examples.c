@@ -209,7 +209,7 @@ static void test_files(void **state)
     assert_non_null(strstr(err.text, "d.jsonl: line 2: text"));
     assert_int_equal(hzp_examples_load(&ex, scratch_path("absent"), &sample, &count, &err),
                      HZP_ENOENT);
-    assert_int_equal(hzp_examples_load(&ex, scratch_dir, &sample, &count, &err), HZP_EINVAL);
+    assert_int_equal(hzp_examples_load(&ex, scratch_dir, &sample, &count, &err), HZP_EIO);
 }
 
 int main(void)

@@ -36,6 +36,25 @@ struct server {
     struct hzp_state *state;
 };
 
+/* The log's opening, with somebody who gets in between. */
+int __real_hzp_sample_log_open(const char *path, const char *fingerprint,
+                               struct hzp_sample_log **ret, struct hzp_err_text *reterr);
+int __wrap_hzp_sample_log_open(const char *path, const char *fingerprint,
+                               struct hzp_sample_log **ret, struct hzp_err_text *reterr);
+
+static char log_fingerprint[256];
+static bool another_comes;
+static struct hzp_sample_log *anothers;
+
+int __wrap_hzp_sample_log_open(const char *path, const char *fingerprint,
+                               struct hzp_sample_log **ret, struct hzp_err_text *reterr)
+{
+    snprintf(log_fingerprint, sizeof(log_fingerprint), "%s", fingerprint);
+    if (another_comes)
+        HZP_ASSERT(__real_hzp_sample_log_open(path, fingerprint, &anothers, NULL) == HZP_OK);
+    return __real_hzp_sample_log_open(path, fingerprint, ret, reterr);
+}
+
 /* In a killed child's parent everything is checked by cmocka; in the child a failure ends it. */
 #define MUST(call)                                                                                 \
     do {                                                                                           \
@@ -51,6 +70,15 @@ static void on_update(void *ctx, const struct hzp_update_report *report)
     hzp_state_update(((struct server *)ctx)->state, report);
 }
 
+static struct hzp_state_config state_config(const struct hzp_layout *layout, int64_t every)
+{
+    return (struct hzp_state_config){
+        .state_dir = scratch_path("state"), .model_dir = scratch_dir, .layout = layout,
+        .micro_rows = 32, .body_samples_max = 100, .checkpoint_every = every,
+        .keep_checkpoints = 2,
+        .queue = {.samples_max = 1000, .tokens_max = 100000, .passes = 2, .seed = 1}};
+}
+
 static void open_server(struct server *s, int64_t every)
 {
     struct hzp_err_text text = {{0}, {0}};
@@ -59,11 +87,7 @@ static void open_server(struct server *s, int64_t every)
     hzp_layout_make(&s->config, &s->layout);
     struct hzp_device_config device = {.name = "ref"};
     MUST(hzp_device_open(&device, &s->dev, &text));
-    struct hzp_state_config config = {
-        .state_dir = scratch_path("state"), .model_dir = scratch_dir, .layout = &s->layout,
-        .micro_rows = 32, .body_samples_max = 100, .checkpoint_every = every,
-        .keep_checkpoints = 2,
-        .queue = {.samples_max = 1000, .tokens_max = 100000, .passes = 2, .seed = 1}};
+    struct hzp_state_config config = state_config(&s->layout, every);
     MUST(hzp_state_open(&config, &s->state, &text));
     struct hzp_weights_config weights = {.type = HZP_BF16, .slots = 2, .max_staleness = 1,
                                          .first_id = hzp_state_first_id(s->state)};
@@ -264,6 +288,117 @@ static void test_kill(void **state)
     assert_true(hzp_checkpoint_newest(scratch_path("state")) > 0);
 }
 
+/* A state that is only opened: what becomes of it. */
+static int open_state(bool provisional, struct hzp_err_text *reterr)
+{
+    struct hzp_err_text text = {{0}, {0}};
+    struct hzp_model_config model;
+    struct hzp_layout layout;
+    struct hzp_state *s = NULL;
+    MUST(hzp_config_read(scratch_dir, &model, &text));
+    hzp_layout_make(&model, &layout);
+    struct hzp_state_config config = state_config(&layout, 0);
+    config.provisional = provisional;
+    int r = hzp_state_open(&config, &s, reterr);
+    hzp_state_close(s);
+    hzp_layout_free(&layout);
+    return r;
+}
+
+static bool is_there(const char *name)
+{
+    return access(scratch_path("%s", name), F_OK) == 0;
+}
+
+/* Two servers begin at once in a new directory: who comes second must not remove the first one's log. */
+static void test_two_at_once(void **state)
+{
+    struct hzp_err_text text = {{0}, {0}};
+    int32_t token[] = {1, 2, 3};
+    uint8_t learn[] = {1, 1, 1};
+    int64_t first;
+    struct hzp_sample *sample = hzp_sample_create(token, learn, 3);
+    another_comes = true;
+    int r = open_state(true, &text);
+    another_comes = false;
+    assert_int_equal(r, HZP_EBUSY);
+    assert_true(is_there("state/samples.db"));
+    MUST(hzp_sample_log_append(anothers, &sample, 1, &first, &text));
+    hzp_sample_log_close(anothers);
+    MUST(__real_hzp_sample_log_open(scratch_path("state/samples.db"), log_fingerprint, &anothers,
+                                    &text));
+    hzp_sample_destroy(sample);
+    assert_int_equal(hzp_sample_log_read(anothers, 0, 1, &sample, &text), 1);
+    hzp_sample_destroy(sample);
+    hzp_sample_log_close(anothers);
+    /* What somebody accepted stays, also if who comes next does not come up. */
+    assert_int_equal(open_state(true, &text), HZP_OK);
+    assert_true(is_there("state/samples.db"));
+}
+
+/* But who was alone and did not come up leaves nothing. */
+static void test_provisional(void **state)
+{
+    struct hzp_err_text text = {{0}, {0}};
+    assert_int_equal(open_state(true, &text), HZP_OK);
+    assert_false(is_there("state"));
+    assert_int_equal(open_state(false, &text), HZP_OK);
+    assert_true(is_there("state/samples.db"));
+}
+
+/* A log whose pages are sound and whose tokens are none of the model's. */
+static void test_strange_tokens(void **state)
+{
+    static const int32_t strange[] = {50, -1, INT32_MAX};
+    for (int i = 0; i < HZP_COUNT(strange); i++) {
+        struct hzp_err_text text = {{0}, {0}};
+        int32_t token[] = {1, 2, strange[i], 3};
+        uint8_t learn[] = {1, 1, 1, 1};
+        int64_t first;
+        struct hzp_sample_log *log;
+        struct hzp_sample *sample = hzp_sample_create(token, learn, 4);
+        remove(scratch_path("state/samples.db"));
+        assert_int_equal(open_state(false, &text), HZP_OK);
+        MUST(__real_hzp_sample_log_open(scratch_path("state/samples.db"), log_fingerprint, &log,
+                                        &text));
+        MUST(hzp_sample_log_append(log, &sample, 1, &first, &text));
+        hzp_sample_destroy(sample);
+        hzp_sample_log_close(log);
+        assert_int_equal(open_state(false, &text), HZP_EFORMAT);
+        assert_non_null(strstr(text.text, "samples.db"));
+        assert_non_null(strstr(text.text, "sample 1"));
+    }
+}
+
+/* While the disk does not take a checkpoint the server goes on; and its last one is tried again. */
+static void test_failed_checkpoint(void **state)
+{
+    enum { IDS = 200 };
+    struct server s;
+    struct hzp_state_stats stats = {0};
+    hzp_log_set_level(HZP_LOG_ERROR);
+    open_server(&s, 1);
+    for (int i = 1; i < IDS; i++) /* a file where the directory is to be made */
+        scratch_write_text(scratch_path("state/checkpoint-%d.tmp", i), "");
+    accept(&s, 1);
+    while (hzp_loop_turn(s.loop) > 0)
+        ;
+    uint64_t id = hzp_weights_current(s.weights)->record.id;
+    for (int i = 0; i < 5000 && !stats.checkpoint_failures; i++) {
+        hzp_loop_turn(s.loop);
+        hzp_state_read_stats(s.state, &stats);
+    }
+    for (int i = 0; i < 100; i++) /* until the thread has seen the newest update and failed again */
+        hzp_loop_turn(s.loop);
+    hzp_state_read_stats(s.state, &stats);
+    assert_true(stats.checkpoint_failures > 0);
+    assert_int_equal(hzp_checkpoint_newest(scratch_path("state")), 0);
+    for (int i = 1; i < IDS; i++)
+        remove(scratch_path("state/checkpoint-%d.tmp", i));
+    close_server(&s, true);
+    assert_int_equal(hzp_checkpoint_newest(scratch_path("state")), id);
+}
+
 static void test_default_dir(void **state)
 {
     char dir[512];
@@ -285,6 +420,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_stop_and_start, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_periodic_checkpoints, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_kill, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_two_at_once, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_provisional, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_strange_tokens, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_failed_checkpoint, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_default_dir, make_model, scratch_teardown),
     };
     return cmocka_run_group_tests_name("state", tests, NULL, NULL);
