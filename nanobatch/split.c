@@ -123,6 +123,12 @@ static double serving_takes(const struct hzp_split *split, const struct hzp_spli
                                                  step->alone_ns);
 }
 
+/* Whether longer steps may let requests pile up: not where gaps stay about as they were. */
+static bool piles_up(const struct hzp_split *split)
+{
+    return !split->follows || split->policy.ttft_ns;
+}
+
 /* What is training's alone of a step that may last limit_ns from the last one's end. */
 static double part_of(const struct hzp_split *split, const struct hzp_split_step *step,
                       double limit_ns)
@@ -131,7 +137,7 @@ static double part_of(const struct hzp_split *split, const struct hzp_split_step
     /* Longer steps mean that more requests run at a time, and those longer steps: where serving needs
      * most of a step by itself, training gives way before nothing is left. */
     double ease = HZP_MAX(0.0, HZP_MIN(1.0, 3 - 4 * serve / HZP_MAX(left, 1.0)));
-    return ease * (left - serve);
+    return (piles_up(split) ? ease : 1) * (left - serve);
 }
 
 /* Steps that are too long for what is asked for let requests pile up, and then wait. */
@@ -204,9 +210,7 @@ static double within_goals(struct hzp_split *split, struct hzp_split_step *step,
     if (split->policy.ttft_ns)
         first = first_limit(split, step, waits);
     double trusted = trust(split), limit = HZP_MIN(gap, first);
-    /* Gaps that stay about as they were let nobody pile up. */
-    bool piles = !split->follows || split->policy.ttft_ns;
-    double room = piles ? split->room * split->patience : 1;
+    double room = piles_up(split) ? split->room * split->patience : 1;
     /* Beside training serving takes longer: not where that is too long. */
     double takes = split->carry_ns + split->host_ns + serving_takes(split, step, true);
     if (!isinf(limit) && (takes > limit || trusted < 0.1 || split->patience < patience_beside))

@@ -338,7 +338,7 @@ static int held(struct world *w, double gap_factor, double first_factor, struct 
 
 /* Without goals: what 99 of 100 gaps stay within, with training over without. */
 static int stretched(struct world *w, double stretch, struct result *off, struct result *on,
-                     bool verbose)
+                     double *ret_beside, bool verbose)
 {
     /* Off: but in pauses.  Where prompts are in a hundredth of all gaps, a few more decide what the p99
      * is: on may be no worse than the 99.5th was. */
@@ -355,8 +355,7 @@ static int stretched(struct world *w, double stretch, struct result *off, struct
     /* Where steps are longer requests wait for each other more often: a few hundredths. */
     if (after > stretch * HZP_MAX(before, quantile(off->gap, off->gaps, 0.995)) * 1.05)
         return broken(w, "gaps stretched", after / before, stretch);
-    if (stretch >= 1.5 && beside < 0.003)
-        return broken(w, "training got next to nothing of the stretch", beside, 0.003);
+    *ret_beside += beside;
     return 0;
 }
 
@@ -375,6 +374,7 @@ int main(int argc, char **argv)
     off.first = hzp_xcalloc(REQUESTS, sizeof(double));
     on.first = hzp_xcalloc(REQUESTS, sizeof(double));
     int bad = 0;
+    double beside = 0;
     struct world *w = hzp_xcalloc(1, sizeof(*w));
     for (uint64_t seed = from; seed <= to; seed++)
         for (size_t k = 0; k < sizeof(factor) / sizeof(*factor); k++) {
@@ -384,8 +384,12 @@ int main(int argc, char **argv)
     for (uint64_t seed = from; seed <= to; seed++)
         for (int k = 0; k < 3; k++) {
             make_world(w, seed);
-            bad += stretched(w, (double[]){1.05, 1.2, 1.6}[k], &off, &on, verbose);
+            bad += stretched(w, (double[]){1.05, 1.2, 1.6}[k], &off, &on, &beside, verbose);
         }
+    /* Some devices have no item that fits, or miss by themselves what follows; most do not. */
+    beside /= 3 * (double)(to - from + 1);
+    if (to > from + 8 && beside < 0.1)
+        bad += broken(w, "training got little of what gaps may stretch", beside, 0.1);
     printf("%llu worlds, %zu goals and 3 stretches each, %d broken\n", to - from + 1,
            sizeof(factor) / sizeof(*factor), bad);
     free(w);
