@@ -423,7 +423,8 @@ static int read_model(struct hzp_engine *e, struct hzp_err_text *reterr)
 static int read_policy(struct hzp_engine *e, struct hzp_err_text *reterr)
 {
     const struct hzp_options *options = e->config.options;
-    e->policy = (struct hzp_policy){.train_share = options->train_share,
+    e->policy = (struct hzp_policy){.itl_stretch = options->itl_stretch,
+                                    .train_share = options->train_share,
                                     .train_max = options->train_max,
                                     .train_min = options->train_min};
     const char *slo = options->command == HZP_COMMAND_BENCH ? options->load_slo : options->slo;

@@ -166,6 +166,9 @@ static void split(struct page *p, struct hzp_server *server)
           "Mean relative error of predicted gaps.");
     gauge(p, "hzpserve_split_predicted_gap_p99_seconds", r->gap_p99_ns * 1e-9,
           "What 99 of 100 gaps stay within that are predicted like the newest.");
+    gauge(p, "hzpserve_split_itl_follows_seconds", (double)r->follows_ns * 1e-9,
+          "Bound on the p99 gap that follows from itl_stretch; 0: none.");
+    gauge(p, "hzpserve_split_itl_stretch", r->policy.itl_stretch, "Setting.");
     gauge(p, "hzpserve_split_train_share", r->policy.train_share, "Setting.");
     gauge(p, "hzpserve_split_train_max", r->policy.train_max, "Setting.");
     gauge(p, "hzpserve_split_train_min", r->policy.train_min, "Setting.");

@@ -164,6 +164,9 @@ static const struct setting table[] = {
     TEXT_OPTION("--slo", slo, NULL, "GOALS", SERVE,
                 "ttft=TIME,itl=TIME (either may be absent): time to the first token and between two, "
                 "for 99 of 100; training then takes what they leave while requests run"),
+    NUM_OPTION("--itl-stretch", itl_stretch, "1.2", 0, 100, SERVE | BENCH,
+               "without a goal for itl: by what factor training may lengthen what 99 of 100 gaps stay "
+               "within, over what that would be without training; 0: by any"),
     NUM_OPTION("--train-share", train_share, "0.5", 0, 100, SERVE | BENCH | SEARCH,
                "training's time over serving's while requests run, without a goal for itl"),
     NUM_OPTION("--train-max", train_max, "1", 0, 1, SERVE | BENCH,

@@ -66,11 +66,12 @@ static json_t *policy_json(struct hzp_engine *e)
         json_object_set_new(limited, hzp_split_limit_name(i),
                             json_integer((json_int_t)r->limited[i]));
     json_t *json = json_pack(
-        "{s:s, s:{s:o, s:o}, s:i, s:f, s:f, s:f, s:{s:I, s:I, s:o, s:o, s:o}}", "object", "policy",
-        "slo", "ttft_ms", goal_json(r->policy.ttft_ns), "itl_ms", goal_json(r->policy.itl_ns),
-        "max_staleness", weights.max_staleness, "train_share", r->policy.train_share, "train_max",
-        r->policy.train_max, "train_min", r->policy.train_min, "split", "steps",
-        (json_int_t)r->steps, "trained_steps", (json_int_t)r->trained, "predicted",
+        "{s:s, s:{s:o, s:o}, s:f, s:i, s:f, s:f, s:f, s:{s:I, s:I, s:o, s:o, s:o, s:o}}",
+        "object", "policy", "slo", "ttft_ms", goal_json(r->policy.ttft_ns), "itl_ms", goal_json(r->policy.itl_ns),
+        "itl_stretch", r->policy.itl_stretch, "max_staleness", weights.max_staleness,
+        "train_share", r->policy.train_share, "train_max", r->policy.train_max, "train_min",
+        r->policy.train_min, "split", "steps", (json_int_t)r->steps, "trained_steps",
+        (json_int_t)r->trained, "itl_follows_ms", goal_json(r->follows_ns), "predicted",
         predicted_json(r), "measured", measured_json(r), "steps_by_limit", limited);
     free(r);
     return json;
@@ -148,8 +149,8 @@ static int read_goals(const json_t *slo, struct hzp_policy *ret, struct hzp_err_
 static int read_policy(const json_t *body, struct hzp_policy *policy, int64_t *staleness,
                        struct hzp_err_text *reterr)
 {
-    static const char *const known[] = {"slo", "max_staleness", "train_share", "train_max",
-                                        "train_min"};
+    static const char *const known[] = {"slo", "itl_stretch", "max_staleness", "train_share",
+                                        "train_max", "train_min"};
     const char *name;
     json_t *value;
     json_object_foreach((json_t *)body, name, value) {
@@ -158,8 +159,8 @@ static int read_policy(const json_t *body, struct hzp_policy *policy, int64_t *s
             i++;
         if (i == HZP_COUNT(known))
             return hzp_fail_param(reterr, HZP_EINVAL, "policy",
-                                  "\"%.40s\" is nothing that can be set: slo, max_staleness, "
-                                  "train_share, train_max and train_min can", name);
+                                  "\"%.40s\" is nothing that can be set: slo, itl_stretch, "
+                                  "max_staleness, train_share, train_max and train_min can", name);
     }
     const json_t *slo = json_object_get(body, "slo");
     if (slo)
@@ -168,6 +169,7 @@ static int read_policy(const json_t *body, struct hzp_policy *policy, int64_t *s
         return hzp_fail_param(reterr, HZP_EINVAL, "max_staleness",
                               "max_staleness must be an integer, not null");
     HZP_TRY(hzp_field_int(body, "max_staleness", 0, STALENESS_MAX, staleness, reterr));
+    HZP_TRY(read_number(body, "itl_stretch", &policy->itl_stretch, reterr));
     HZP_TRY(read_number(body, "train_share", &policy->train_share, reterr));
     HZP_TRY(read_number(body, "train_max", &policy->train_max, reterr));
     HZP_TRY(read_number(body, "train_min", &policy->train_min, reterr));

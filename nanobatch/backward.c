@@ -89,6 +89,24 @@ static struct hzp_mat last_x(const struct hzp_model *model, const struct hzp_tra
     return hzp_mat_rows(s->kept[last].x_in, 0, rows);
 }
 
+/* Rows' losses do not meet, so they are cut as products are: a logit takes about as long as xent_flops
+ * operations of a product. */
+static void add_xent(struct hzp_plan *chain, uint64_t quantum, struct hzp_mat logits,
+                     struct hzp_mat dlogits, const int32_t *target, float *loss)
+{
+    const uint64_t xent_flops = 300;
+    int32_t rows = logits.rows, each = rows;
+    if (quantum)
+        each = (int32_t)HZP_MIN((uint64_t)rows,
+                                HZP_MAX(quantum / (xent_flops * (uint64_t)logits.cols), 16u));
+    for (int32_t r = 0, n; r < rows; r += n) {
+        n = HZP_MIN(each, rows - r);
+        struct hzp_mat dx = dlogits.ptr ? hzp_mat_rows(dlogits, r, n) : dlogits;
+        HZP_PLAN_NEXT(chain, xent, .x = hzp_mat_rows(logits, r, n), .dx = dx, .target = target + r,
+                      .loss = loss + r);
+    }
+}
+
 /* Head, loss and, if wanted, their backward for learned rows [c0, c0 + n). */
 static void add_head_chunk(struct hzp_plan *chain, const struct hzp_model *model,
                            const struct hzp_version *v, const struct hzp_micro *micro,
@@ -110,8 +128,7 @@ static void add_head_chunk(struct hzp_plan *chain, const struct hzp_model *model
                   .eps = model->config->norm_eps);
     struct hzp_matmul_args product = {.a = normed, .b = head, .c = logits, .trans_b = 1};
     hzp_plan_add_matmul(chain, quantum, &product);
-    HZP_PLAN_NEXT(chain, xent, .x = logits, .dx = dlogits, .target = micro->target + c0,
-                  .loss = micro->loss + c0);
+    add_xent(chain, quantum, logits, dlogits, micro->target + c0, micro->loss + c0);
     if (!learn)
         return;
 

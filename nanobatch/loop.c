@@ -51,7 +51,6 @@ struct hzp_loop {
     struct hzp_loop_config config;
     struct hzp_exec *exec;
     bool ahead;
-    bool early;                           /* of steps in which training has no lanes of its own */
     /* engine thread */
     struct leg leg[2];       /* of step n: leg[n % 2] */
     uint64_t number, landed; /* the newest formed; the newest landed: at most two before it */
@@ -134,14 +133,17 @@ int hzp_loop_create(const struct hzp_loop_config *config, struct hzp_loop **ret)
     hzp_price_init(&loop->price, config->model->dev);
     hzp_price_init(&loop->price_beside, config->model->dev);
     hzp_wake_init(&loop->wake);
+    int r = hzp_exec_create(config->model->dev, &loop->exec);
+    bool alone = r >= 0 && hzp_exec_alone(loop->exec);
+    loop->ahead = config->run_ahead == HZP_AHEAD_ALWAYS ||
+                  (config->run_ahead == HZP_AHEAD_AUTO && alone);
     hzp_split_init(&loop->split, &(struct hzp_split_config){
         .policy = config->policy,
         .idle_ns = config->idle_ns,
-        .beside = config->beside && hzp_plan_shape_beside(config->beside),
+        .early = loop->ahead && (alone || config->shape),
         .model = config->model,
         .price = &loop->price,
     });
-    int r = hzp_exec_create(config->model->dev, &loop->exec);
     if (r >= 0)
         r = open_legs(loop);
     if (r < 0) {
@@ -150,11 +152,6 @@ int hzp_loop_create(const struct hzp_loop_config *config, struct hzp_loop **ret)
     }
     prepare(loop);
     prepare_graphs(loop);
-    bool alone = hzp_exec_alone(loop->exec);
-    loop->ahead = config->run_ahead == HZP_AHEAD_ALWAYS ||
-                  (config->run_ahead == HZP_AHEAD_AUTO && alone);
-    loop->early = loop->ahead && (alone || config->shape);
-    loop->split.config.early = loop->early;
     *ret = loop;
     return HZP_OK;
 }
@@ -348,8 +345,8 @@ static void plan_serving(struct hzp_loop *loop, struct leg *leg)
     leg->shape = shape_of(loop, step->batch, false);
     hzp_forward_build(&leg->plan, loop->config.model, step->version, step->batch, step->kv,
                       loop->config.space, leg->shape);
-    loop->split.config.beside = both && hzp_plan_shape_beside(both);
-    hzp_split_serve(&loop->split, &leg->split, step->batch, &step->waits);
+    hzp_split_serve(&loop->split, &leg->split, step->batch, &step->waits,
+                    both && hzp_plan_shape_beside(both));
     if (leg->split.beside)
         step->price = &loop->price_beside;
     step->train_ns = leg->split.train_ns;

@@ -7,10 +7,14 @@
 
 static const double ns_max = 3600e9;
 
-const struct hzp_policy hzp_policy_default = {.train_share = 0.5, .train_max = 1};
+const struct hzp_policy hzp_policy_default = {.itl_stretch = 1.2, .train_share = 0.5, .train_max = 1};
 
 int hzp_policy_check(const struct hzp_policy *policy, struct hzp_err_text *reterr)
 {
+    if (policy->itl_stretch != 0 && !(policy->itl_stretch >= 1 && policy->itl_stretch <= 100))
+        return hzp_fail_param(reterr, HZP_EINVAL, "itl_stretch",
+                              "itl_stretch %g is neither 0 nor between 1 and 100",
+                              policy->itl_stretch);
     if (!(policy->train_share >= 0 && policy->train_share <= 100))
         return hzp_fail_param(reterr, HZP_EINVAL, "train_share",
                               "train_share %g is not between 0 and 100", policy->train_share);

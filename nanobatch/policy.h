@@ -12,6 +12,9 @@
 struct hzp_policy {
     /* Goals, each for 99 of 100: time to the first token, gap between two tokens.  0: none. */
     uint64_t ttft_ns, itl_ns;
+    /* Without a goal for gaps: by what factor training may lengthen the gap that 99 of 100 stay within,
+     * over what it would be without training; 0: by any, else 1 .. 100. */
+    double itl_stretch;
     /* While requests run and no goal of gaps is set: training's time over serving's. */
     double train_share;
     /* While requests run, whatever the goals allow or forbid: the most and the least part of the

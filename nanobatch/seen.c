@@ -9,7 +9,11 @@ static const double memory = 300;
 /* What gaps are thought to be over predictions where nothing is known. */
 static const double usual_off = 1.15;
 /* What serving missed alone counts for so much at most, and loses most of it in so many ns. */
-static const double alone_max = 0.015, alone_ns = 15e9;
+static const double alone_max = 0.015, alone_fades_ns = 15e9;
+
+/* The quantile of gaps without training is known from so many on, and looked up anew so often. */
+enum { ALONE_FEW = 128, ALONE_EVERY = 32 };
+static const double longer_max = 4;
 
 void hzp_seen_init(struct hzp_seen *seen)
 {
@@ -91,7 +95,25 @@ void hzp_seen_gap(struct hzp_seen *seen, const struct hzp_policy *policy, uint64
     /* Where no prompts come any more, old ones must not hold training back for ever. */
     seen->missed_firsts *= 1 - 1 / (20 * memory);
     seen->first_strain.train *= 1 - 1 / (20 * memory);
-    seen->first_strain.alone *= exp(-HZP_MIN((double)gap_ns, alone_ns) / alone_ns);
+    seen->first_strain.alone *= exp(-HZP_MIN((double)gap_ns, alone_fades_ns) / alone_fades_ns);
+}
+
+void hzp_seen_alone(struct hzp_seen *seen, uint64_t gap_ns, uint64_t alone_ns, int32_t rows)
+{
+    double keep = seen->alone_count ? 1 - 1 / memory : 0;
+    seen->gap_mean_ns = keep * seen->gap_mean_ns + (1 - keep) * (double)gap_ns;
+    seen->alone_mean_ns = keep * seen->alone_mean_ns + (1 - keep) * (double)alone_ns;
+    hzp_window_add(&seen->alone, alone_ns, rows);
+    if (++seen->alone_count < ALONE_FEW || seen->alone_count % ALONE_EVERY)
+        return;
+    double longer = seen->gap_mean_ns / HZP_MAX(seen->alone_mean_ns, 1.0);
+    double late = 0.01 * HZP_MAX(1.0, HZP_MIN(longer, longer_max));
+    seen->alone_p99_ns = hzp_window_quantile(&seen->alone, 1 - late);
+}
+
+uint64_t hzp_seen_alone_p99(const struct hzp_seen *seen)
+{
+    return seen->alone_p99_ns;
 }
 
 /* Training's time up to a moment; steps that are no longer known count as over before it. */

@@ -17,6 +17,10 @@ enum { HZP_SEEN_STEPS = 512, HZP_SEEN_SECONDS = 32 };
 
 struct hzp_seen {
     struct hzp_window gap, first;
+    struct hzp_window alone;       /* gaps as they would have been without training */
+    uint64_t alone_p99_ns;         /* of those, as below; refreshed now and then */
+    double gap_mean_ns, alone_mean_ns;
+    int64_t alone_count;
     struct hzp_spread off[2];      /* gaps over predicted ones, of long ones; [1]: with training */
     struct hzp_spread excess[2];   /* gaps beyond predicted ones in ns, of short ones; the same */
     struct hzp_spread first_alone; /* times to first tokens, less the training in them */
@@ -50,6 +54,14 @@ void hzp_seen_step(struct hzp_seen *seen, uint64_t begin_ns, uint64_t end_ns, ui
 /* It brought `rows` sequences their next token, gap_ns after their last, train_ns of it training. */
 void hzp_seen_gap(struct hzp_seen *seen, const struct hzp_policy *policy, uint64_t gap_ns,
                   uint64_t train_ns, int32_t rows);
+
+/* The same gap, had no step had training in it. */
+void hzp_seen_alone(struct hzp_seen *seen, uint64_t gap_ns, uint64_t alone_ns, int32_t rows);
+
+/* What 99 of 100 gaps would stay within had there been no training; 0: not known yet.  Requests that
+ * come at the same pace decode more at a time where steps take longer, and a prompt is then in more
+ * gaps: of the gaps seen, so many more are long, by as much as training lengthens them on average. */
+uint64_t hzp_seen_alone_p99(const struct hzp_seen *seen);
 
 /* It brought one its first token, which had been asked for at since_ns.  After hzp_seen_step. */
 void hzp_seen_first(struct hzp_seen *seen, const struct hzp_policy *policy, uint64_t since_ns,

@@ -8,7 +8,8 @@
 
 enum {
     LOOK_EVERY = 64,    /* steps: in one of them serving is alone */
-    OVERRUN_EVERY = 256, /* steps: in one of them an item may be too long */
+    OVERRUN_EVERY = 256, /* steps: in one of them an item may be too long, */
+    DESPITE_EVERY = 1024, /* where nobody has set a goal also if gaps miss the one that follows */
     PART_SECONDS = 30,
 };
 
@@ -84,11 +85,23 @@ static void take_policy(struct hzp_split *split)
     if (!atomic_load_explicit(&split->changed, memory_order_relaxed))
         return;
     pthread_mutex_lock(&split->lock);
-    hzp_seen_forget(&split->seen, split->policy.itl_ns != split->wanted.itl_ns,
+    uint64_t itl_ns = split->follows ? 0 : split->policy.itl_ns;
+    hzp_seen_forget(&split->seen, itl_ns != split->wanted.itl_ns,
                     split->policy.ttft_ns != split->wanted.ttft_ns);
     split->policy = split->wanted;
+    split->follows = false;
     atomic_store(&split->changed, false);
     pthread_mutex_unlock(&split->lock);
+}
+
+/* Where none is set, the goal for gaps that follows from what they would be without training. */
+static void follow(struct hzp_split *split)
+{
+    double alone = (double)hzp_seen_alone_p99(&split->seen);
+    if (split->policy.itl_ns && !split->follows)
+        return;
+    split->policy.itl_ns = (uint64_t)(split->policy.itl_stretch * alone);
+    split->follows = split->policy.itl_ns > 0;
 }
 
 /* ---- how long a step may last ---- */
@@ -97,7 +110,9 @@ static void take_policy(struct hzp_split *split)
 static double trust(const struct hzp_split *split)
 {
     double missed = hzp_seen_strain(&split->seen, &split->policy);
-    return HZP_MAX(0.0, HZP_MIN(1.0, 2 - 2 * missed / may_miss));
+    /* What follows from gaps without training is missed without, too; nobody asked for a margin. */
+    double most = split->follows ? 0.01 : may_miss;
+    return HZP_MAX(0.0, HZP_MIN(1.0, 2 - 2 * missed / most));
 }
 
 /* What serving's part of the step will take, training in it; 0: in turns, 1: beside. */
@@ -108,6 +123,12 @@ static double serving_takes(const struct hzp_split *split, const struct hzp_spli
                                                  step->alone_ns);
 }
 
+/* Whether longer steps may let requests pile up: not where gaps stay about as they were. */
+static bool piles_up(const struct hzp_split *split)
+{
+    return !split->follows || split->policy.ttft_ns;
+}
+
 /* What is training's alone of a step that may last limit_ns from the last one's end. */
 static double part_of(const struct hzp_split *split, const struct hzp_split_step *step,
                       double limit_ns)
@@ -116,7 +137,7 @@ static double part_of(const struct hzp_split *split, const struct hzp_split_step
     /* Longer steps mean that more requests run at a time, and those longer steps: where serving needs
      * most of a step by itself, training gives way before nothing is left. */
     double ease = HZP_MAX(0.0, HZP_MIN(1.0, 3 - 4 * serve / HZP_MAX(left, 1.0)));
-    return ease * (left - serve);
+    return (piles_up(split) ? ease : 1) * (left - serve);
 }
 
 /* Steps that are too long for what is asked for let requests pile up, and then wait. */
@@ -125,7 +146,7 @@ static void look_at_places(struct hzp_split *split, const struct hzp_split_step 
 {
     /* In turns whatever training takes is lost to who waits; beside, little. */
     uint64_t patient_ns = split->policy.ttft_ns ? split->policy.ttft_ns / 4 : waits_long_ns;
-    patient_ns = split->config.beside ? patient_ns : 0;
+    patient_ns = split->may_beside ? patient_ns : 0;
     bool waiting = false;
     for (int32_t i = 0; waits && i < waits->count; i++)
         waiting |= waits->of[i].rows_now == 0 &&
@@ -189,7 +210,7 @@ static double within_goals(struct hzp_split *split, struct hzp_split_step *step,
     if (split->policy.ttft_ns)
         first = first_limit(split, step, waits);
     double trusted = trust(split), limit = HZP_MIN(gap, first);
-    double room = split->room * split->patience;
+    double room = piles_up(split) ? split->room * split->patience : 1;
     /* Beside training serving takes longer: not where that is too long. */
     double takes = split->carry_ns + split->host_ns + serving_takes(split, step, true);
     if (!isinf(limit) && (takes > limit || trusted < 0.1 || split->patience < patience_beside))
@@ -221,7 +242,7 @@ static double beside_serving(double part)
 static double share_of(const struct hzp_split *split)
 {
     const struct hzp_policy *policy = &split->policy;
-    double share = policy->itl_ns ? INFINITY : policy->train_share;
+    double share = policy->itl_ns && !split->follows ? INFINITY : policy->train_share;
     return HZP_MIN(share, beside_serving(policy->train_max));
 }
 
@@ -263,6 +284,7 @@ void hzp_split_begin(struct hzp_split *split, struct hzp_split_step *step, uint6
 {
     uint64_t hold = split->hold_ns;
     take_policy(split);
+    follow(split);
     split->hold_ns = 0;
     if (hold) {
         *step = (struct hzp_split_step){
@@ -284,10 +306,14 @@ void hzp_split_begin(struct hzp_split *split, struct hzp_split_step *step, uint6
  * would end at an item that is longer than they ever allow. */
 static bool may_overrun(struct hzp_split *split, const struct hzp_split_step *step, double train_ns)
 {
-    if (split->since_overrun < OVERRUN_EVERY || train_ns <= 0 ||
-        hzp_seen_strain(&split->seen, &split->policy) > may_miss / 3)
+    if (split->since_overrun < OVERRUN_EVERY || step->rows > step->decode_rows ||
+        split->next_ns <= train_ns)
         return false;
-    return split->next_ns > train_ns && step->rows == step->decode_rows &&
+    bool rare = hzp_seen_strain(&split->seen, &split->policy) <= may_miss / 3;
+    if (split->follows) /* no promise to anybody: training must not come to a stand */
+        return (rare || split->since_overrun >= DESPITE_EVERY) &&
+               step->limit != HZP_LIMIT_TURN && within_share(split, step) > 0;
+    return train_ns > 0 && rare &&
            (!split->policy.itl_ns || split->next_ns < 2 * (double)split->policy.itl_ns);
 }
 
@@ -325,11 +351,11 @@ static void serve_beside(struct hzp_split *split, struct hzp_split_step *step, d
 }
 
 void hzp_split_serve(struct hzp_split *split, struct hzp_split_step *step,
-                     const struct hzp_batch *batch, const struct hzp_waits *waits)
+                     const struct hzp_batch *batch, const struct hzp_waits *waits, bool beside)
 {
     step->rows = batch->rows;
     step->decode_rows = batch->decode_segs;
-    step->beside = split->config.beside;
+    step->beside = split->may_beside = beside;
     step->limit = HZP_LIMIT_SHARE;
     hzp_step_shape_of(batch, &step->shape);
     step->alone_ns = hzp_predict_alone(&split->predict, &step->shape);
@@ -457,6 +483,19 @@ static double train_in_gap(const struct hzp_split *split, const struct hzp_split
     return before + (double)(split->config.early ? times->ride_ns : times->train_ns);
 }
 
+/* What the same gap would have been without training, and without what that does to caches. */
+static double gap_alone(const struct hzp_split *split, const struct hzp_split_step *step,
+                        const struct hzp_exec_times *times, double gap_ns)
+{
+    double slow = hzp_predict_slowdown(&split->predict, false, step->alone_ns, step->slice_ns);
+    if (step->beside)
+        return HZP_MIN(gap_ns, split->host_ns + step->alone_ns);
+    if (!trains_in_gap(split, step))
+        return gap_ns - HZP_MIN((double)split->held_ns, gap_ns);
+    double serve = HZP_MIN((double)times->serve_ns, gap_ns);
+    return HZP_MAX(gap_ns - train_in_gap(split, step, times) - serve * (1 - 1 / slow), 0.0);
+}
+
 /* What the step was predicted to take, against what it took. */
 static void learn(struct hzp_split *split, const struct hzp_split_step *step,
                   const struct hzp_exec_times *times, double gap_ns)
@@ -490,7 +529,7 @@ static void report(struct hzp_split *split, const struct hzp_split_step *step, d
         r->beside += step->beside;
         r->shape = step->shape;
         r->alone_ns = step->alone_ns;
-        r->slowdown = hzp_predict_slowdown(&split->predict, split->config.beside, step->alone_ns,
+        r->slowdown = hzp_predict_slowdown(&split->predict, split->may_beside, step->alone_ns,
                                            step->alone_ns);
         r->gap_ns = step->gap_ns;
         r->slice_ns = (double)step->train_ns;
@@ -500,6 +539,7 @@ static void report(struct hzp_split *split, const struct hzp_split_step *step, d
         r->missed_gaps = seen->missed_gaps;
         r->missed_gaps_alone = seen->missed_gaps_alone;
         r->missed_firsts = seen->missed_firsts;
+        r->follows_ns = split->follows ? split->policy.itl_ns : 0;
         if (gap_ns > 0)
             hzp_window_add(&r->gap, (uint64_t)gap_ns, step->decode_rows);
         for (int32_t i = 0; i < step->firsts; i++)
@@ -537,9 +577,12 @@ void hzp_split_ended(struct hzp_split *split, const struct hzp_split_step *step,
             hzp_seen_no_prediction(&split->seen);
         account(split, step, times, next_ns);
         learn(split, step, times, gap_ns);
-        if (gap_ns > 0)
+        if (gap_ns > 0) {
             hzp_seen_gap(&split->seen, &split->policy, (uint64_t)gap_ns,
                          (uint64_t)train_in_gap(split, step, times), step->decode_rows);
+            hzp_seen_alone(&split->seen, (uint64_t)gap_ns,
+                           (uint64_t)gap_alone(split, step, times, gap_ns), step->decode_rows);
+        }
         for (int32_t i = 0; i < step->firsts; i++)
             hzp_seen_first(&split->seen, &split->policy, step->first_ns[i], tokens_ns);
     }
@@ -556,7 +599,7 @@ void hzp_split_ended(struct hzp_split *split, const struct hzp_split_step *step,
 int32_t hzp_split_rows_within(const struct hzp_split *split, int32_t decode_rows,
                               double decode_reads, double depth, int32_t min)
 {
-    if (!split || !split->policy.itl_ns || decode_rows < 1)
+    if (!split || !split->policy.itl_ns || split->follows || decode_rows < 1)
         return INT32_MAX;
     double limit = hzp_seen_within(&split->seen, split->carry_ns > 0, (double)split->policy.itl_ns) -
                    split->host_ns - split->carry_ns;

@@ -28,8 +28,10 @@
  * places that are left to requests, and more from step to step while somebody has waited for long who
  * has no rows.
  *
- * Without a goal for gaps, training gets a share of the time that serving takes: what a long step
- * earned must not make another one long, so it is a usual step's share, and what an item took beyond
+ * Without a goal for gaps one follows from what they would be without training (seen.h), times
+ * policy.itl_stretch.  It does not bound prompts' rows, and one item in 256 steps may break it even
+ * where nothing else is left.  Besides, training gets a share of the time that serving takes: what a
+ * long step earned must not make another one long, so it is a usual step's share, and what an item took beyond
  * it is paid back by the steps behind it.  Over any run of steps training takes at most its share,
  * two items and one helping.  policy.train_max bounds it in the same way, goals or not.
  *
@@ -60,7 +62,6 @@ struct hzp_split_config {
     uint64_t idle_ns; /* while none runs: how long training may hold the device at a stretch */
     bool early;       /* a step's tokens are out before its slice has ended, though they take turns:
                        * the next gap holds it */
-    bool beside;      /* training may run beside requests, on lanes of its own */
     const struct hzp_model *model; /* for first predictions; NULL: of no size in particular */
     const struct hzp_price *price; /* the same; read in init only */
 };
@@ -104,7 +105,9 @@ struct hzp_split_step {
 struct hzp_split {
     struct hzp_split_config config;
     /* engine thread */
-    struct hzp_policy policy; /* the one that holds */
+    struct hzp_policy policy; /* the one that holds; its itl_ns may follow from itl_stretch: */
+    bool follows;
+    bool may_beside;          /* of the newest step that serves */
     struct hzp_predict predict;
     struct hzp_seen seen;
     double credit_ns; /* what training saved for its next item; < 0: it owes */
@@ -129,6 +132,7 @@ struct hzp_split {
     struct hzp_policy wanted;
     struct hzp_split_report {
         struct hzp_policy policy;
+        uint64_t follows_ns; /* the goal for gaps that follows from itl_stretch; 0: none */
         uint64_t steps;   /* that served */
         uint64_t trained; /* of these, with training */
         uint64_t beside;  /* of these, with training beside serving */
@@ -158,9 +162,9 @@ void hzp_split_fini(struct hzp_split *split);
 void hzp_split_begin(struct hzp_split *split, struct hzp_split_step *step, uint64_t now_ns);
 
 /* Serving's rows are known (at least one).  Sets train_ns, item_ns, hold_ns and beside.  waits NULL: no
- * prompt waits. */
+ * prompt waits.  beside: training may run beside these rows, on lanes of its own. */
 void hzp_split_serve(struct hzp_split *split, struct hzp_split_step *step,
-                     const struct hzp_batch *batch, const struct hzp_waits *waits);
+                     const struct hzp_batch *batch, const struct hzp_waits *waits, bool beside);
 
 /* All sources have offered: whether training came, and the price of its slice. */
 void hzp_split_taken(struct hzp_split *split, struct hzp_split_step *step, bool trains,

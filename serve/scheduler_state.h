@@ -78,6 +78,54 @@ struct hzp_scheduler {
     _Atomic int32_t rows_bound;
 };
 
+/* Every token it may generate is drawn once the steps formed so far have ended. */
+static inline bool hzp_seq_complete(const struct hzp_seq *seq)
+{
+    return seq->fed >= seq->rq->prompt_count + HZP_MAX(seq->rq->max_tokens, 1) - 1;
+}
+
+static inline bool hzp_seq_has_page(const struct hzp_scheduler *s, const struct hzp_seq *seq)
+{
+    return seq->taken * s->page_rows > seq->fed;
+}
+
+static inline bool hzp_seq_decodes(const struct hzp_seq *seq)
+{
+    return seq->fed >= seq->prompt_end;
+}
+
+static inline struct hzp_part *hzp_seq_part(struct hzp_seq *seq, uint64_t step)
+{
+    return &seq->part[step % 2];
+}
+
+/* ---- queue.c ---- */
+
+/* Before a step is filled: who left goes, who fits comes, and whoever runs has the page of his next row,
+ * if need be from the youngest, who is pushed back. */
+void hzp_queue_turn(struct hzp_scheduler *s, uint64_t number);
+
+/* The i-th oldest that runs has come to its end. */
+void hzp_end_running(struct hzp_scheduler *s, int32_t i, enum hzp_request_state state);
+
+/* Everybody, also who was only submitted, fails. */
+void hzp_fail_all(struct hzp_scheduler *s);
+
+/* The i-th that waits. */
+struct hzp_request *hzp_wait_at(const struct hzp_scheduler *s, int32_t i);
+
+/* The sequence's pages are free: no step under way reads them. */
+void hzp_release_pages(struct hzp_scheduler *s, struct hzp_seq *seq);
+
+/* Counters become visible to other threads. */
+void hzp_show_stats(struct hzp_scheduler *s);
+
+/* ---- fill.c: decode rows, rows of prompts, and what the split is told of who waits ---- */
+
+void hzp_fill_step(struct hzp_scheduler *s, struct hzp_step *step);
+
+/* ---- results.c ---- */
+
 /* Takes over what the step brought for the sequence's rows: outputs, counts, the wake.  RUNNING, or
  * how the request ended.  staleness: hzp_step_staleness. */
 enum hzp_request_state hzp_take_results(struct hzp_scheduler *s, const struct hzp_step *step,

@@ -196,6 +196,12 @@ static void test_a_policy_is_checked(void **state)
     policy = (struct hzp_policy){.train_max = 1.01};
     assert_int_equal(hzp_policy_check(&policy, &text), HZP_EINVAL);
     assert_string_equal(text.param, "train_max");
+    static const double stretch[] = {0.5, -1, 101, NAN, INFINITY};
+    for (int i = 0; i < HZP_COUNT(stretch); i++) {
+        policy = (struct hzp_policy){.itl_stretch = stretch[i], .train_max = 1};
+        assert_int_equal(hzp_policy_check(&policy, &text), HZP_EINVAL);
+        assert_string_equal(text.param, "itl_stretch");
+    }
 }
 
 /* A step that was not timed (its clock stood, or it was all another step's) says nothing: also as the

@@ -16,6 +16,7 @@ static struct hzp_split split;
 static uint64_t now_ns;
 static int32_t pos[ROWS];
 static struct hzp_waits waits;
+static bool may_beside;
 
 static void open_policy(const struct hzp_policy *policy, bool beside)
 {
@@ -25,8 +26,8 @@ static void open_policy(const struct hzp_policy *policy, bool beside)
     open = true;
     now_ns = 1000u * MS;
     memset(&waits, 0, sizeof(waits));
-    hzp_split_init(&split, &(struct hzp_split_config){
-        .policy = *policy, .idle_ns = 50 * MS, .beside = beside});
+    may_beside = beside;
+    hzp_split_init(&split, &(struct hzp_split_config){.policy = *policy, .idle_ns = 50 * MS});
 }
 
 static void open_split(double share, bool beside)
@@ -66,7 +67,7 @@ static uint64_t run(int32_t decode, int32_t prompt, uint64_t serve_ns, uint64_t 
     hzp_split_begin(&split, &step, now_ns);
     uint64_t waited = step.hold ? wait_out(&step, item_ns) : 0;
     if (batch.rows > 0)
-        hzp_split_serve(&split, &step, &batch, &waits);
+        hzp_split_serve(&split, &step, &batch, &waits, may_beside);
     struct hzp_exec_times times = {.serve_ns = batch.rows ? serve_ns : 0};
     times.serve_end_ns = times.serve_ns;
     times.train_ns = items_within(&step, item_ns);
@@ -213,7 +214,7 @@ static void test_beside_only_where_that_is_in_time(void **state)
             hzp_split_begin(&split, &step, now_ns);
             if (step.hold)
                 train += wait_out(&step, MS / 4);
-            hzp_split_serve(&split, &step, &batch, &waits);
+            hzp_split_serve(&split, &step, &batch, &waits, may_beside);
             struct hzp_exec_times times = {.serve_ns = 10 * MS};
             times.train_ns = items_within(&step, MS / 4);
             hzp_split_taken(&split, &step, times.train_ns > 0, (double)times.train_ns);
@@ -283,6 +284,53 @@ static void test_the_most_is_the_most_beside(void **state)
             train += (double)run(4, 0, 9 * MS, MS);
         assert_true(train > 2700.0 * MS && train < 3030.0 * MS);
     }
+}
+
+/* Without a goal: a gap with a prompt takes 25 ms by itself, the others 10, and two prompts come in a
+ * second, in two hundredths of the gaps.  So 99 of 100 stay within 25, and training may fill them all up
+ * to 30. */
+static void test_gaps_are_stretched_by_so_much(void **state)
+{
+    (void)state;
+    for (int beside = 0; beside < 2; beside++) {
+        open_policy(&(struct hzp_policy){.itl_stretch = 1.2, .train_share = 4, .train_max = 1},
+                    beside);
+        int32_t late = 0;
+        double train = 0;
+        uint64_t next_ns = now_ns;
+        for (int i = 0; i < 6000; i++) {
+            bool due = now_ns >= next_ns;
+            uint64_t before = now_ns, got = run(4, due ? 60 : 0, (due ? 25 : 10) * MS, MS);
+            next_ns += due ? 500u * MS : 0;
+            late += i >= 3000 && now_ns - before > 31 * MS;
+            train += i < 3000 ? 0 : (double)got;
+        }
+        assert_in_range(late, 0, 30);
+        assert_true(train > 3000 * 8.0 * MS);
+        struct hzp_split_report *report = test_malloc(sizeof(*report));
+        hzp_split_read(&split, now_ns, report);
+        assert_in_range(report->follows_ns, 28 * MS, 32 * MS);
+        test_free(report);
+        /* A goal takes its place, and forgets it when it goes. */
+        hzp_split_set_policy(&split, &(struct hzp_policy){.itl_ns = 15 * MS, .train_max = 1});
+        run(4, 0, 10 * MS, MS);
+        for (int i = 0; i < 100; i++) {
+            uint64_t before = now_ns;
+            run(4, 0, 10 * MS, MS);
+            assert_true(now_ns - before <= 15 * MS);
+        }
+    }
+}
+
+/* An item longer than the stretch leaves room for comes now and then, or training would stand still. */
+static void test_no_item_is_too_long_for_a_stretch_for_ever(void **state)
+{
+    (void)state;
+    open_policy(&(struct hzp_policy){.itl_stretch = 1.2, .train_share = 4, .train_max = 1}, false);
+    int long_ones = 0;
+    for (int i = 0; i < 5000; i++)
+        long_ones += run(4, 0, 10 * MS, 60 * MS) > 0 && i >= 500;
+    assert_in_range(long_ones, 10, 4500 / 200);
 }
 
 static void test_an_item_that_does_not_fit_is_rare(void **state)
@@ -388,6 +436,8 @@ int main(void)
         cmocka_unit_test(test_serving_that_misses_alone_is_left_alone),
         cmocka_unit_test(test_the_most_is_the_most),
         cmocka_unit_test(test_the_most_is_the_most_beside),
+        cmocka_unit_test(test_gaps_are_stretched_by_so_much),
+        cmocka_unit_test(test_no_item_is_too_long_for_a_stretch_for_ever),
         cmocka_unit_test(test_an_item_that_does_not_fit_is_rare),
         cmocka_unit_test(test_first_tokens_come_in_time),
         cmocka_unit_test(test_prompts_rows_keep_gaps_within_their_goal),

@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* serve/fill.c - a step's rows: those who decode first, then prompts, oldest first, as far as the
+ * step's budget goes.
+ *
+ * Thread: engine. */
+#include "nanobatch/split.h"
+#include "serve/edits.h"
+#include "serve/scheduler_state.h"
+
+#include <string.h>
+
+/* With a goal for the gaps between tokens: prompts go on with at least so many rows a step, and
+ * are taken to stand so deep when it is asked how many would do. */
+enum { PROMPT_ROWS_MIN = 16, PROMPT_DEPTH = 256 };
+
+/* Opens the sequence's segment for `rows` more rows and takes the pages they need. */
+static struct hzp_part *open_segment(struct hzp_scheduler *s, struct hzp_step *step, struct hzp_seq *seq,
+                                 int32_t rows, bool decode)
+{
+    struct hzp_part *part = hzp_seq_part(seq, step->number);
+    while (seq->taken * s->page_rows < seq->fed + rows)
+        seq->page[seq->taken++] = hzp_kvpool_take(s->pool);
+    int32_t *page = hzp_batch_add_segment(step->batch, seq->fed, decode);
+    memcpy(page, seq->page, (size_t)seq->taken * sizeof(*page));
+    *part = (struct hzp_part){.step = step->number, .pos0 = seq->fed, .rows = rows,
+                          .logit0 = step->batch->logits};
+    seq->fed += rows;
+    seq->step = step->number;
+    step->rows_left -= rows;
+    /* Penalties count every token drawn so far: the next draw waits for this one. */
+    if (hzp_edits_grow(seq->rq->edits) && hzp_seq_decodes(seq))
+        step->settle = HZP_MAX(step->settle, HZP_SETTLE_SERVING);
+    return part;
+}
+
+static int32_t slot_of(const struct hzp_scheduler *s, const struct hzp_seq *seq, int32_t position)
+{
+    return seq->page[position / s->page_rows] * s->page_rows + position % s->page_rows;
+}
+
+/* Edits that a draw of this sequence adds to the step. */
+static int32_t draw_edits(const struct hzp_seq *seq)
+{
+    return hzp_edits_count(seq->rq->edits);
+}
+
+/* The row's logits draw the token at `position`. */
+static void want_draw(struct hzp_batch *batch, struct hzp_seq *seq, struct hzp_part *part, int32_t row,
+                      int32_t position)
+{
+    const struct hzp_request *rq = seq->rq;
+    int32_t drawn = position - rq->prompt_count;
+    const struct hzp_sampling *how = &rq->sampling;
+    struct hzp_sample_row *sample = &batch->sample[hzp_batch_add_logits(batch, row)];
+    *sample = (struct hzp_sample_row){
+        .temperature = how->temperature,
+        .top_p = how->top_p,
+        .min_p = how->min_p,
+        .repetition = how->repetition,
+        .presence = how->presence,
+        .frequency = how->frequency,
+        .top_k = how->top_k,
+        .seed = how->seed,
+        .choice = how->choice,
+        .position = (uint32_t)position,
+        .edit0 = batch->edits,
+        .edits = draw_edits(seq),
+        .given = -1,
+        .tops = rq->tops,
+    };
+    hzp_edits_write(rq->edits, drawn < rq->min_tokens, batch->edit + batch->edits);
+    batch->edits += sample->edits;
+    batch->tops_wanted |= rq->tops > 0;
+    part->logits++;
+}
+
+/* The row's logits tell how likely the prompt's next token was. */
+static void want_given(struct hzp_batch *batch, struct hzp_part *part, int32_t tops, int32_t row,
+                       int32_t token)
+{
+    batch->sample[hzp_batch_add_logits(batch, row)] = (struct hzp_sample_row){
+        .top_p = 1, .repetition = 1, .edit0 = batch->edits, .given = token, .tops = tops};
+    batch->tops_wanted |= tops > 0;
+    part->logits++;
+}
+
+/* Chooses who decodes, as far as the step has room; who found none is first next time. */
+static int32_t choose_decodes(struct hzp_scheduler *s, const struct hzp_step *step)
+{
+    const struct hzp_batch_config *max = &step->batch->max;
+    int32_t chosen = 0, edits = step->batch->edits, first = s->running ? s->turn % s->running : 0;
+    int32_t room = HZP_MIN(step->rows_left, HZP_MIN(max->segs_max, max->logits_max));
+    bool left_out = false;
+    for (int32_t k = 0; k < s->running; k++) {
+        int32_t i = first + k < s->running ? first + k : first + k - s->running;
+        const struct hzp_seq *seq = &s->seq[s->order[i]];
+        if (!hzp_seq_decodes(seq) || hzp_seq_complete(seq) || !hzp_seq_has_page(s, seq))
+            continue;
+        if (chosen == room || edits + draw_edits(seq) > max->edits_max) {
+            if (!left_out)
+                s->turn = i;
+            left_out = true;
+            continue;
+        }
+        edits += draw_edits(seq);
+        s->chosen[chosen++] = s->order[i];
+    }
+    if (!left_out)
+        s->turn = 0;
+    return chosen;
+}
+
+/* The logits of the step under way that draw the token the sequence feeds next; -1: it is known. */
+static int32_t drawn_by(struct hzp_seq *seq, const struct hzp_step *step)
+{
+    if (!step->under_way)
+        return -1;
+    const struct hzp_part *part = hzp_seq_part(seq, step->number - 1);
+    bool drawn = part->step == step->number - 1 && part->rows > 0;
+    return drawn ? part->logit0 + part->logits - 1 : -1;
+}
+
+/* Every chosen sequence's row: those whose token the step under way draws come first. */
+static int32_t add_decodes(struct hzp_scheduler *s, struct hzp_step *step)
+{
+    struct hzp_batch *batch = step->batch;
+    int32_t chosen = choose_decodes(s, step);
+    for (int known = 0; known < 2; known++)
+        for (int32_t k = 0; k < chosen; k++) {
+            struct hzp_seq *seq = &s->seq[s->chosen[k]];
+            int32_t logit = seq->step == step->number ? 0 : drawn_by(seq, step), at = seq->fed, row;
+            if (seq->step == step->number || (logit < 0) != known)
+                continue;
+            struct hzp_part *part = open_segment(s, step, seq, 1, true);
+            if (known)
+                row = hzp_batch_add_row(batch, seq->rq->out[at - seq->rq->prompt_count].token,
+                                        slot_of(s, seq, at));
+            else
+                row = hzp_batch_add_drawn(batch, step->under_way->batch, logit,
+                                          slot_of(s, seq, at));
+            want_draw(batch, seq, part, row, at + 1);
+        }
+    return chosen;
+}
+
+/* How many of the rows that come in pieces fit: at most `room` rows, the pages there are, and the
+ * logits they want. */
+static int32_t piece_rows(const struct hzp_scheduler *s, const struct hzp_batch *batch,
+                          const struct hzp_seq *seq, int32_t room)
+{
+    const struct hzp_request *rq = seq->rq;
+    int32_t left = seq->prompt_end - seq->fed;
+    int32_t rows = HZP_MIN(left, room);
+    int64_t stored = (int64_t)(seq->taken + hzp_kvpool_free_pages(s->pool)) * s->page_rows;
+    rows = (int32_t)HZP_MIN(rows, stored - seq->fed);
+    int32_t logits = batch->max.logits_max - batch->logits;
+    if (rq->prompt_logprobs)
+        rows = HZP_MIN(rows, logits);
+    if (rows == left && rq->max_tokens > 0 &&
+        (!logits || batch->edits + draw_edits(seq) > batch->max.edits_max))
+        rows--; /* the last row wants to draw: another step */
+    return rows;
+}
+
+static void add_piece(struct hzp_scheduler *s, struct hzp_step *step, struct hzp_seq *seq, int32_t rows)
+{
+    const struct hzp_request *rq = seq->rq;
+    int32_t prompt = rq->prompt_count;
+    struct hzp_part *part = open_segment(s, step, seq, rows, false);
+    for (int32_t p = part->pos0; p < seq->fed; p++) {
+        int32_t token = p < prompt ? rq->prompt[p] : rq->out[p - prompt].token;
+        int32_t row = hzp_batch_add_row(step->batch, token, slot_of(s, seq, p));
+        /* What was told of the prompt stays told, by the version that told it. */
+        if (p + 1 < prompt && rq->prompt_logprobs && p >= rq->computed)
+            want_given(step->batch, part, rq->tops, row, rq->prompt[p + 1]);
+        if (p + 1 == seq->prompt_end && rq->max_tokens > 0)
+            want_draw(step->batch, seq, part, row, p + 1);
+    }
+}
+
+/* Rows of the whole step with which the gaps of those who decode stay within their goal; 0: there is
+ * none, or nobody does. */
+static int32_t rows_within_goal(const struct hzp_step *step, int32_t decodes)
+{
+    double reads = 0;
+    for (int32_t r = 0; r < step->batch->rows; r++)
+        reads += step->batch->pos[r] + 1;
+    int32_t rows = hzp_split_rows_within(step->split, decodes, reads, PROMPT_DEPTH,
+                                         PROMPT_ROWS_MIN);
+    return rows == INT32_MAX ? 0 : decodes + rows;
+}
+
+/* Rows of prompts in this step: what the budget leaves beside `decodes`. */
+static int32_t prompt_room(struct hzp_scheduler *s, const struct hzp_step *step, int32_t decodes)
+{
+    if (step->rows_left < 1)
+        return 0;
+    int32_t bound = decodes ? atomic_load_explicit(&s->rows_bound, memory_order_relaxed) : 0;
+    int32_t goal = rows_within_goal(step, decodes);
+    if (goal && (!bound || goal < bound))
+        bound = goal;
+    if (decodes && s->config.prefill_rows_max) {
+        int32_t room = HZP_MIN(step->rows_left, s->config.prefill_rows_max);
+        return bound ? HZP_MIN(room, HZP_MAX(bound - decodes, 1)) : room;
+    }
+    struct hzp_budget_load load = {
+        .decodes = decodes,
+        .pressure = s->wait_count ? 1 : (double)s->running / s->config.running_max,
+        .rows_max = decodes + step->rows_left,
+        .bound = bound};
+    return hzp_budget_rows(&s->budget, &load) - decodes;
+}
+
+static void add_prefills(struct hzp_scheduler *s, struct hzp_step *step, int32_t decodes)
+{
+    struct hzp_batch *batch = step->batch;
+    int32_t room = prompt_room(s, step, decodes);
+    s->now.budget_rows = decodes + room;
+    for (int32_t i = 0; i < s->running && room > 0; i++) {
+        struct hzp_seq *seq = &s->seq[s->order[i]];
+        if (hzp_seq_decodes(seq))
+            continue;
+        if (batch->segs == batch->max.segs_max)
+            break;
+        int32_t rows = piece_rows(s, batch, seq, room);
+        if (rows < 1)
+            break; /* the oldest goes first, or nobody does */
+        add_piece(s, step, seq, rows);
+        room -= rows;
+    }
+}
+
+static void tell_wait(struct hzp_waits *waits, const struct hzp_request *rq, int32_t left,
+                      int32_t now)
+{
+    /* Who is computed anew has had its first token. */
+    if (waits->count < HZP_WAITS_MAX &&
+        !atomic_load_explicit(&rq->out_count, memory_order_relaxed)) /* our own */
+        waits->of[waits->count++] = (struct hzp_wait){rq->submitted_ns, left, now};
+}
+
+/* Prompts that are not through, in the order in which they will be: the split leaves them time. */
+static void tell_waits(const struct hzp_scheduler *s, struct hzp_step *step)
+{
+    struct hzp_waits *waits = &step->waits;
+    waits->running = s->running;
+    waits->places = s->config.running_max;
+    for (int32_t i = 0; i < s->running; i++) {
+        const struct hzp_seq *seq = &s->seq[s->order[i]];
+        int32_t rows = seq->step == step->number ? seq->part[step->number % 2].rows : 0;
+        if (seq->fed - rows < seq->prompt_end)
+            tell_wait(waits, seq->rq, seq->prompt_end - (seq->fed - rows), rows);
+    }
+    for (int32_t i = 0; i < s->wait_count; i++)
+        tell_wait(waits, hzp_wait_at(s, i), hzp_wait_at(s, i)->prompt_count, 0);
+}
+
+static void count_step(struct hzp_scheduler *s, int32_t rows)
+{
+    s->now.steps++;
+    int class = rows > 1;
+    for (int32_t top = 8; class && class < HZP_STEP_ROWS_CLASSES - 1 && rows > top; top *= 2)
+        class ++;
+    s->now.step_rows[class]++;
+}
+
+void hzp_fill_step(struct hzp_scheduler *s, struct hzp_step *step)
+{
+    HZP_ASSERT(step->batch->max.page_stride >= s->page_stride);
+    add_prefills(s, step, add_decodes(s, step));
+    tell_waits(s, step);
+    step->kv = hzp_kvpool_layers(s->pool);
+    if (step->batch->rows)
+        count_step(s, step->batch->rows);
+}

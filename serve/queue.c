@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* serve/queue.c - who waits and who runs: admission, pages, push-back, ends of requests.
+ *
+ * Thread: engine. */
+#include "base/ring.h"
+#include "nanobatch/source.h"
+#include "serve/scheduler_state.h"
+
+#include <string.h>
+
+/* While nobody leaves, what those who run will need looks the same for some steps. */
+enum { LOOK_EVERY = 8 };
+
+void hzp_show_stats(struct hzp_scheduler *s)
+{
+    struct hzp_kvpool_stats kv;
+    hzp_kvpool_read_stats(s->pool, &kv);
+    s->now.running = s->running;
+    s->now.kv_pages = kv.pages;
+    s->now.kv_taken = kv.taken;
+    s->now.kv_peak = hzp_admission_peak(s->admission);
+    pthread_mutex_lock(&s->lock);
+    s->shown = s->now;
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* The request is final; it is the creator's again when let_go is up. */
+static void end_request(struct hzp_scheduler *s, struct hzp_request *rq,
+                        enum hzp_request_state state)
+{
+    s->now.finished[state]++;
+    rq->finished_ns = s->clock_ns;
+    atomic_store(&rq->state, state);
+    if (rq->wake)
+        rq->wake(rq->wake_ctx);
+    atomic_store(&rq->let_go, true);
+}
+
+void hzp_release_pages(struct hzp_scheduler *s, struct hzp_seq *seq)
+{
+    hzp_kvpool_release(s->pool, seq->page, seq->taken);
+    seq->used = false;
+}
+
+/* The i-th oldest running sequence runs no more; its pages are free as soon as no step reads them. */
+static struct hzp_request *leave_running(struct hzp_scheduler *s, int32_t i)
+{
+    struct hzp_seq *seq = &s->seq[s->order[i]];
+    struct hzp_request *rq = seq->rq;
+    s->running--;
+    s->left = true;
+    memmove(s->order + i, s->order + i + 1, (size_t)(s->running - i) * sizeof(*s->order));
+    if (s->turn > i)
+        s->turn--;
+    seq->rq = NULL;
+    if (seq->step <= s->ended)
+        hzp_release_pages(s, seq);
+    return rq;
+}
+
+static struct hzp_growth growth_of(const struct hzp_request *rq)
+{
+    int32_t drawn = atomic_load_explicit(&rq->out_count, memory_order_relaxed); /* our own */
+    bool all = rq->ignore_eos && !rq->stop_ids;
+    return (struct hzp_growth){.rows = rq->prompt_count + drawn,
+                               .drawn = drawn,
+                               .least = all ? rq->max_tokens : rq->min_tokens,
+                               .most = rq->max_tokens};
+}
+
+void hzp_end_running(struct hzp_scheduler *s, int32_t i, enum hzp_request_state state)
+{
+    struct hzp_request *rq = leave_running(s, i);
+    struct hzp_growth growth = growth_of(rq);
+    if (state != HZP_REQUEST_FAILED)
+        hzp_admission_ended(s->admission, &growth, state == HZP_REQUEST_LENGTH);
+    /* The pages are counted free before the client can see the end. */
+    hzp_show_stats(s);
+    end_request(s, rq, state);
+}
+
+/* The youngest that runs gives its pages up and waits before all who wait. */
+static void push_back(struct hzp_scheduler *s)
+{
+    struct hzp_request *rq = leave_running(s, s->running - 1);
+    HZP_ASSERT(s->wait_count < s->wait_room);
+    s->wait_head = (s->wait_head + s->wait_room - 1) % s->wait_room;
+    s->wait[s->wait_head] = rq;
+    s->wait_count++;
+    s->now.pushed_back++;
+    rq->pushes++;
+    rq->pushed_back = true;
+    pthread_mutex_lock(&s->lock);
+    s->pushed_back++;
+    pthread_mutex_unlock(&s->lock);
+    atomic_store(&rq->state, HZP_REQUEST_WAITING);
+}
+
+struct hzp_request *hzp_wait_at(const struct hzp_scheduler *s, int32_t i)
+{
+    return s->wait[(s->wait_head + i) % s->wait_room];
+}
+
+/* Takes what was submitted into the queue that only this thread sees. */
+static void absorb(struct hzp_scheduler *s)
+{
+    struct hzp_request *rq;
+    while ((rq = hzp_ring_pop(s->submitted)) != NULL) {
+        HZP_ASSERT(s->wait_count < s->wait_room);
+        s->wait[(s->wait_head + s->wait_count++) % s->wait_room] = rq;
+    }
+}
+
+static void leave_queue(struct hzp_scheduler *s, const struct hzp_request *rq)
+{
+    pthread_mutex_lock(&s->lock);
+    if (rq->pushed_back) {
+        s->pushed_back--;
+    } else {
+        s->waiting--;
+        s->waiting_tokens -= rq->prompt_count;
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* Ends waiting requests: all, or those whose client has left. */
+static void cull_waiting(struct hzp_scheduler *s, bool all, enum hzp_request_state state)
+{
+    int32_t kept = 0;
+    for (int32_t i = 0; i < s->wait_count; i++) {
+        struct hzp_request *rq = hzp_wait_at(s, i);
+        if (!all && !atomic_load_explicit(&rq->cancel, memory_order_relaxed)) {
+            /* relaxed: the flag carries no data with it */
+            s->wait[(s->wait_head + kept++) % s->wait_room] = rq;
+            continue;
+        }
+        leave_queue(s, rq);
+        end_request(s, rq, state);
+    }
+    s->wait_count = kept;
+}
+
+static void cull_running(struct hzp_scheduler *s)
+{
+    for (int32_t i = s->running - 1; i >= 0; i--)
+        if (atomic_load_explicit(&s->seq[s->order[i]].rq->cancel, memory_order_relaxed))
+            hzp_end_running(s, i, HZP_REQUEST_CANCELED);
+}
+
+void hzp_fail_all(struct hzp_scheduler *s)
+{
+    absorb(s);
+    while (s->running)
+        hzp_end_running(s, s->running - 1, HZP_REQUEST_FAILED);
+    cull_waiting(s, true, HZP_REQUEST_FAILED);
+}
+
+/* Looks at who runs, for admission: again only if the answer may have changed, or every so often. */
+static void look_ahead(struct hzp_scheduler *s, uint64_t number)
+{
+    const struct hzp_request *head = s->wait_count ? hzp_wait_at(s, 0) : NULL;
+    if (number < s->look_next && (!head || (head == s->looked_for && !s->left)))
+        return;
+    s->look_next = number + LOOK_EVERY;
+    s->looked_for = head;
+    s->left = false;
+    for (int32_t i = 0; i < s->running; i++)
+        s->growth[i] = growth_of(s->seq[s->order[i]].rq);
+    hzp_admission_look(s->admission, s->growth, s->running);
+}
+
+/* First come, first served: the head of the queue waits for its pages and nobody overtakes it. */
+static void admit(struct hzp_scheduler *s)
+{
+    while (s->wait_count && s->running < s->config.running_max) {
+        struct hzp_request *rq = hzp_wait_at(s, 0);
+        int32_t i = 0;
+        while (i < s->config.running_max && s->seq[i].used)
+            i++;
+        if (i == s->config.running_max)
+            return; /* some wait for the end of their last step */
+        struct hzp_growth growth = growth_of(rq);
+        if (!hzp_admission_fits(s->admission, &growth))
+            return;
+        hzp_admission_add(s->admission, &growth);
+        s->wait_head = (s->wait_head + 1) % s->wait_room;
+        s->wait_count--;
+        struct hzp_seq *seq = &s->seq[i];
+        *seq = (struct hzp_seq){
+            .rq = rq, .used = true, .page = seq->page, .prompt_end = growth.rows};
+        s->order[s->running++] = i;
+        leave_queue(s, rq);
+        if (!rq->pushed_back) {
+            s->now.admitted++;
+            rq->admitted_ns = s->clock_ns;
+        }
+        rq->pushed_back = false;
+        atomic_store(&rq->state, HZP_REQUEST_RUNNING);
+    }
+}
+
+/* True: pages come back when the steps under way end. */
+static bool pages_to_come(const struct hzp_scheduler *s)
+{
+    for (int32_t i = 0; i < s->config.running_max; i++) {
+        const struct hzp_seq *seq = &s->seq[i];
+        if (seq->used && seq->taken && (!seq->rq || hzp_seq_complete(seq)))
+            return true;
+    }
+    return false;
+}
+
+/* Every sequence gets the page of its next row, oldest first, if need be from the youngest.  Those
+ * that still lack one stand still: all older ones have theirs. */
+static void secure_pages(struct hzp_scheduler *s)
+{
+    for (int32_t i = 0; i < s->running; i++) {
+        struct hzp_seq *seq = &s->seq[s->order[i]];
+        if (hzp_seq_complete(seq) || hzp_seq_has_page(s, seq))
+            continue;
+        int32_t page = hzp_kvpool_take(s->pool);
+        while (page < 0 && i < s->running - 1 && !pages_to_come(s)) {
+            push_back(s);
+            page = hzp_kvpool_take(s->pool);
+        }
+        if (page >= 0)
+            seq->page[seq->taken++] = page;
+    }
+}
+
+void hzp_queue_turn(struct hzp_scheduler *s, uint64_t number)
+{
+    absorb(s);
+    cull_waiting(s, false, HZP_REQUEST_CANCELED);
+    cull_running(s);
+    look_ahead(s, number);
+    admit(s);
+    secure_pages(s);
+}
