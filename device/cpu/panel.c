@@ -6,18 +6,87 @@
 #include <stdatomic.h>
 
 enum {
-    SLAB_BYTES = 512 << 10, /* of packed x: stays in the second-level cache beside a panel of w */
-    SLAB_ROWS_MIN = 256,    /* fewer do not repay the packing of w */
-    COLS_ALONE = 256,       /* of c for each thread: from here on each packs x for itself */
+    X_BYTES = 4 << 20,   /* of packed x, of which a block of k at a time is in use */
+    SLAB_ROWS_MIN = 256, /* fewer do not repay the packing of w */
+    COLS_ALONE = 256,    /* of c for each thread: from here on each packs x for itself */
+    GROUP_MAX = 8,       /* panels: more gain nothing */
 };
 
 struct job {
-    struct hzp_panel panel;
+    struct hzp_panel panel; /* of slab 0 */
     const struct hzp_panel_kernels *kernels;
     struct hzp_team *team;
-    bool alone;      /* each thread has an x of its own */
-    atomic_int next; /* panel */
+    int slab, slabs, panels; /* rows of a slab; slabs; panels of each */
+    atomic_llong next;       /* panel, over all slabs */
 };
+
+/* Some panels of one slab; none: slab is -1. */
+struct group {
+    int slab;
+    struct hzp_panel_cols cols;
+};
+
+/* Groups become smaller towards the end, so that all threads end together. */
+static struct group take(struct job *job, int64_t end)
+{
+    int64_t at = atomic_load_explicit(&job->next, memory_order_relaxed), count;
+    int most = HZP_MIN(HZP_PANEL_SUMS / job->slab, GROUP_MAX);
+
+    do {
+        if (at >= end)
+            return (struct group){.slab = -1};
+        count = HZP_MIN(most, (end - at) / (2 * hzp_team_threads(job->team)));
+        count = HZP_MIN(HZP_MAX(count, 1), job->panels - at % job->panels);
+    } while (!atomic_compare_exchange_weak_explicit(&job->next, &at, at + count,
+                                                    memory_order_relaxed, memory_order_relaxed));
+    int first = (int)(at % job->panels), cols = job->panel.args->c.cols;
+    return (struct group){(int)(at / job->panels),
+                          {first * HZP_PANEL_COLS,
+                           HZP_MIN((first + (int)count) * HZP_PANEL_COLS, cols)}};
+}
+
+static struct hzp_panel slab_of(const struct job *job, int slab, uint32_t *x)
+{
+    struct hzp_panel panel = job->panel;
+
+    panel.x = x;
+    panel.m0 = slab * job->slab;
+    panel.rows = HZP_MIN(job->slab, panel.args->c.rows - panel.m0);
+    panel.blocks = HZP_DIV_UP(panel.rows, HZP_PANEL_ROWS);
+    return panel;
+}
+
+/* Groups are taken one ahead, so that a thread knows what to fetch while it computes. */
+static void groups_run(struct job *job, struct hzp_panel *panel, struct group now, int64_t end,
+                       int thread, bool alone)
+{
+    int packed = alone ? -1 : now.slab;
+
+    while (now.slab >= 0) {
+        struct group next = take(job, end);
+        if (packed != now.slab) {
+            *panel = slab_of(job, now.slab, panel->x);
+            for (int b = 0; b < panel->blocks; b++)
+                job->kernels->pack(panel, b);
+            packed = now.slab;
+        }
+        job->kernels->run(panel, now.cols, next.cols, hzp_team_own(job->team, thread));
+        now = next;
+    }
+}
+
+/* What another core has packed comes from its cache, line by line: where the cores share no cache
+ * that cost a sixth of the product, packing it again a hundredth.  So a thread goes through all slabs
+ * without waiting for the others. */
+static void alone_task(void *ctx, int task, int thread)
+{
+    struct job *job = ctx;
+    int64_t end = (int64_t)job->slabs * job->panels;
+    struct hzp_panel mine = job->panel;
+
+    mine.x = (uint32_t *)((char *)hzp_team_own(job->team, thread) + HZP_PANEL_OWN);
+    groups_run(job, &mine, take(job, end), end, thread, true);
+}
 
 static void pack_range(void *ctx, int begin, int end, int thread)
 {
@@ -27,58 +96,40 @@ static void pack_range(void *ctx, int begin, int end, int thread)
         job->kernels->pack(&job->panel, b);
 }
 
-static int take(struct job *job)
-{
-    return atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed);
-}
-
-/* What another core has packed comes from its cache, line by line: where the cores share no cache
- * that cost a sixth of the product, packing it again a hundredth. */
-static void pack_alone(struct hzp_panel *mine, const struct job *job, int thread)
-{
-    mine->x = (uint32_t *)((char *)hzp_team_own(job->team, thread) + HZP_PANEL_OWN);
-    for (int b = 0; b < mine->blocks; b++)
-        job->kernels->pack(mine, b);
-}
-
-/* Panels are taken one ahead, so that a thread knows which to fetch while it computes. */
-static void run_task(void *ctx, int task, int thread)
+static void shared_task(void *ctx, int task, int thread)
 {
     struct job *job = ctx;
-    struct hzp_panel mine = job->panel;
-    int panels = HZP_DIV_UP(mine.args->c.cols, HZP_PANEL_COLS), i = take(job);
+    struct hzp_panel panel = job->panel;
+    int64_t end = (panel.m0 / job->slab + 1) * (int64_t)job->panels;
 
-    if (job->alone && i < panels)
-        pack_alone(&mine, job, thread);
-    for (int next; i < panels; i = next) {
-        next = take(job);
-        job->kernels->run(&mine, i * HZP_PANEL_COLS, HZP_MIN(next, panels) * HZP_PANEL_COLS,
-                          hzp_team_own(job->team, thread));
-    }
+    groups_run(job, &panel, take(job, end), end, thread, false);
 }
 
 int hzp_cpu_panel_run(struct hzp_team *team, const struct hzp_matmul_args *a,
                       const struct hzp_panel_kernels *kernels)
 {
-    struct job job = {.kernels = kernels, .team = team};
-    int inner = a->a.cols, slab = SLAB_BYTES / (2 * HZP_MAX(inner, 1));
+    struct job job = {.panel.args = a, .kernels = kernels, .team = team};
+    int inner = a->a.cols, slab = X_BYTES / (2 * HZP_MAX(inner, 1));
+    int threads = hzp_team_threads(team);
     size_t x_bytes;
 
     slab = HZP_MIN(HZP_MAX(slab, SLAB_ROWS_MIN), HZP_PANEL_SLAB);
-    slab = HZP_DIV_UP(a->c.rows, HZP_DIV_UP(a->c.rows, slab));
-    x_bytes = (size_t)slab * (size_t)HZP_DIV_UP(inner, 2) * 4;
-    job.alone = a->c.cols / COLS_ALONE >= hzp_team_threads(team);
-    if (job.alone)
+    job.slabs = HZP_DIV_UP(a->c.rows, slab);
+    job.slab = HZP_DIV_UP(a->c.rows, job.slabs);
+    job.panels = HZP_DIV_UP(a->c.cols, HZP_PANEL_COLS);
+    job.panel.k_block = HZP_ROUND_UP(HZP_DIV_UP(inner, HZP_DIV_UP(inner, HZP_PANEL_K)), 32);
+    x_bytes = (size_t)job.slab * (size_t)HZP_DIV_UP(inner, 2) * 4;
+    if (a->c.cols / COLS_ALONE >= threads) {
         HZP_TRY(hzp_team_reserve(team, 0, HZP_PANEL_OWN + x_bytes));
-    else
-        HZP_TRY(hzp_team_reserve(team, x_bytes, HZP_PANEL_OWN));
-    for (int m = 0; m < a->c.rows; m += slab) {
-        int rows = HZP_MIN(slab, a->c.rows - m), blocks = HZP_DIV_UP(rows, HZP_PANEL_ROWS);
-        job.panel = (struct hzp_panel){a, hzp_team_shared(team), m, rows, blocks};
-        atomic_store_explicit(&job.next, 0, memory_order_relaxed);
-        if (!job.alone)
-            hzp_team_range(team, blocks, (size_t)inner * 2 * HZP_PANEL_ROWS, pack_range, &job);
-        hzp_team_run(team, hzp_team_threads(team), run_task, &job);
+        hzp_team_run(team, threads, alone_task, &job);
+        return HZP_OK;
+    }
+    HZP_TRY(hzp_team_reserve(team, x_bytes, HZP_PANEL_OWN));
+    for (int s = 0; s < job.slabs; s++) {
+        job.panel = slab_of(&job, s, hzp_team_shared(team));
+        hzp_team_range(team, job.panel.blocks, (size_t)inner * 2 * HZP_PANEL_ROWS, pack_range, &job);
+        atomic_store_explicit(&job.next, (long long)s * job.panels, memory_order_relaxed);
+        hzp_team_run(team, threads, shared_task, &job);
     }
     return HZP_OK;
 }

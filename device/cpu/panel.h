@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/cpu/panel.h - bf16 products of more than a few rows, where the CPU multiplies pairs.
  *
- * c is cut into slabs of rows, whose part of x is packed once and stays in the second-level cache,
- * and these into panels of HZP_PANEL_COLS columns; a thread packs a panel's part of w and runs down
- * the slab's rows with it.
+ * c is cut into slabs of rows and groups of panels of HZP_PANEL_COLS columns.  k is cut into blocks:
+ * a thread takes a group, and for each block of k it packs one panel's part of w after another, which
+ * stays in the first-level cache while the slab's rows go by; their part of x, packed once, and the
+ * group's sums stay in the second.
  *
  * Invariant: an element's sum goes over k in the same order whatever c's shape and whoever runs it.
  *
@@ -17,17 +18,24 @@
 enum {
     HZP_PANEL_COLS = 32,
     HZP_PANEL_ROWS = 12,     /* of one tile, at most */
-    HZP_PANEL_K = 2048,      /* of w at a time */
+    HZP_PANEL_K = 512,       /* of a block, at most */
     HZP_PANEL_SLAB = 512,    /* rows, at most */
+    HZP_PANEL_SUMS = 2048,   /* rows of all panels of a group, at most */
     HZP_PANEL_W_BYTES = HZP_PANEL_COLS * HZP_PANEL_K * 2,
-    HZP_PANEL_OWN = HZP_PANEL_W_BYTES + HZP_PANEL_SLAB * HZP_PANEL_COLS * 4,
+    HZP_PANEL_OWN = HZP_PANEL_W_BYTES + HZP_PANEL_SUMS * HZP_PANEL_COLS * 4,
 };
 
 /* One slab: rows m0 .. m0+rows of c, in `blocks` of nearly the same height. */
 struct hzp_panel {
     const struct hzp_matmul_args *args;
-    uint32_t *x; /* block after block: [pairs of k][rows of the block] */
+    uint32_t *x; /* [blocks of k][blocks of rows][pairs of k][rows of the block] */
     int m0, rows, blocks;
+    int k_block; /* even */
+};
+
+/* Columns begin .. end-1 of c. */
+struct hzp_panel_cols {
+    int begin, end;
 };
 
 /* The first row of block b within the slab; of b = blocks: its end. */
@@ -36,10 +44,12 @@ static inline int hzp_panel_row(const struct hzp_panel *panel, int b)
     return (int)((int64_t)panel->rows * b / panel->blocks);
 }
 
-/* One instruction set's kernels.  run: the panel whose first column is n, while it fetches the one
- * at `next`; own: HZP_PANEL_OWN bytes of the thread.  pack: block b of x. */
+/* One instruction set's kernels.  run: some panels, their rows together at most HZP_PANEL_SUMS, while
+ * it fetches the beginning of `next`; own: HZP_PANEL_OWN bytes of the thread.  pack: block b of x's
+ * rows. */
 struct hzp_panel_kernels {
-    void (*run)(const struct hzp_panel *panel, int n, int next, void *own);
+    void (*run)(const struct hzp_panel *panel, struct hzp_panel_cols now,
+                struct hzp_panel_cols next, void *own);
     void (*pack)(const struct hzp_panel *panel, int b);
 };
 

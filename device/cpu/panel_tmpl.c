@@ -19,26 +19,33 @@ INLINE size_t size_of(const struct hzp_mat *mat)
     return mat->type == HZP_E4M3 ? 1 : 2;
 }
 
-/* r[i], i < 4: four lanes, each one row's same four dwords; become four dwords of all those rows. */
-INLINE void transpose(__m512i r[4])
+/* r[i], i < 16: dword j of row i becomes dword i of row j. */
+INLINE void transpose(__m512i r[16])
 {
-    __m512i a = _mm512_unpacklo_epi32(r[0], r[1]), b = _mm512_unpackhi_epi32(r[0], r[1]);
-    __m512i c = _mm512_unpacklo_epi32(r[2], r[3]), d = _mm512_unpackhi_epi32(r[2], r[3]);
+    __m512i t[16];
 
-    r[0] = _mm512_unpacklo_epi64(a, c);
-    r[1] = _mm512_unpackhi_epi64(a, c);
-    r[2] = _mm512_unpacklo_epi64(b, d);
-    r[3] = _mm512_unpackhi_epi64(b, d);
-}
-
-/* Sixteen bytes each from four places: loads put the lanes where they belong, no shuffle does. */
-INLINE __m512i four_lanes(const char *a, const char *b, const char *c, const char *d)
-{
-    __m512i v = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)a));
-
-    v = _mm512_mask_broadcast_i32x4(v, 0x00f0, _mm_loadu_si128((const __m128i *)b));
-    v = _mm512_mask_broadcast_i32x4(v, 0x0f00, _mm_loadu_si128((const __m128i *)c));
-    return _mm512_mask_broadcast_i32x4(v, 0xf000, _mm_loadu_si128((const __m128i *)d));
+    UNROLL
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    }
+    UNROLL
+    for (int i = 0; i < 16; i += 4)
+        for (int h = 0; h < 2; h++) {
+            r[i + 2 * h] = _mm512_unpacklo_epi64(t[i + h], t[i + h + 2]);
+            r[i + 2 * h + 1] = _mm512_unpackhi_epi64(t[i + h], t[i + h + 2]);
+        }
+    UNROLL
+    for (int i = 0; i < 4; i++)
+        for (int h = 0; h < 2; h++) {
+            t[i + 8 * h] = _mm512_shuffle_i32x4(r[i + 8 * h], r[i + 8 * h + 4], 0x88);
+            t[i + 8 * h + 4] = _mm512_shuffle_i32x4(r[i + 8 * h], r[i + 8 * h + 4], 0xdd);
+        }
+    UNROLL
+    for (int i = 0; i < 8; i++) {
+        r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
+        r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
+    }
 }
 
 /* What will be packed next, fetched into the second-level cache a line at a time. */
@@ -57,20 +64,22 @@ INLINE void fetch(struct ahead *ahead)
     ahead->at += ahead->step;
 }
 
-/* A line of each of 16 rows becomes 16 vectors of a dword a row, of which `rows` are written. */
+/* A line of each of 16 rows becomes 16 vectors of a dword a row, of which `rows` are written.  Each
+ * line is read at once: of rows 4096 bytes apart fewer than 16 lines stay in the nearest cache. */
 INLINE void pack_line(const char *const line[16], size_t at, uint32_t *dst, int stride, int rows)
 {
-    for (int q = 0; q < 4; q++, at += 16) {
-        __m512i r[4];
-        for (int i = 0; i < 4; i++)
-            r[i] = four_lanes(line[i] + at, line[4 + i] + at, line[8 + i] + at, line[12 + i] + at);
-        transpose(r);
-        for (int i = 0; i < 4; i++, dst += stride) {
-            if (rows == 16)
-                _mm512_storeu_si512(dst, r[i]);
-            else
-                _mm512_mask_storeu_epi32(dst, lanes(rows), r[i]);
-        }
+    __m512i r[16];
+
+    UNROLL
+    for (int i = 0; i < 16; i++)
+        r[i] = _mm512_loadu_si512(line[i] + at);
+    transpose(r);
+    UNROLL
+    for (int i = 0; i < 16; i++, dst += stride) {
+        if (rows == 16)
+            _mm512_storeu_si512(dst, r[i]);
+        else
+            _mm512_mask_storeu_epi32(dst, lanes(rows), r[i]);
     }
 }
 
@@ -127,6 +136,7 @@ INLINE void step(int mr, vf acc[][2], const uint32_t *x, const uint32_t *w)
     __m512bh w0 = (__m512bh)_mm512_loadu_si512(w);
     __m512bh w1 = (__m512bh)_mm512_loadu_si512(w + 16);
 
+    UNROLL
     for (int i = 0; i < mr; i++) {
         __m512bh v = (__m512bh)_mm512_set1_epi32((int)x[i]);
         acc[i][0] = _mm512_dpbf16_ps(acc[i][0], v, w0);
@@ -134,29 +144,50 @@ INLINE void step(int mr, vf acc[][2], const uint32_t *x, const uint32_t *w)
     }
 }
 
+/* What a tile fetches, a few lines a step, so that its own reads do not queue behind: rows of w, as
+ * much of x as it reads itself, and the lines of c in which its sums will end. */
+struct fetches {
+    struct ahead w;
+    const char *x; /* NULL: none */
+    const char *c;
+    size_t c_row;
+    int c_lines; /* of each row */
+};
+
 /* part: the sums so far, [mr][HZP_PANEL_COLS]; first: there are none. */
 INLINE void tile(int mr, const uint32_t *x, const uint32_t *w, int pairs, float *part, bool first,
-                 struct ahead ahead)
+                 struct fetches f)
 {
     vf acc[HZP_PANEL_ROWS][2];
     int p = 0;
 
+    UNROLL
     for (int i = 0; i < mr; i++)
         for (int h = 0; h < 2; h++)
             acc[i][h] = first ? vzero() : vload(part + i * HZP_PANEL_COLS + h * 16, VL);
-    for (; ahead.rows && p + 16 <= pairs; ahead.at += ahead.step) {
-        const char *line = ahead.at;
+    for (; (f.w.rows || f.x || f.c_lines) && p + 16 <= pairs; f.w.at += f.w.step) {
+        const char *line = f.w.at, *c = f.c;
+        int x_lines = f.x ? mr : 0, c_rows = f.c_lines > 0 ? mr : 0;
         for (int t = 0; t < 16; t++, p++) {
-            if (t < ahead.rows)
+            if (t < f.w.rows)
                 _mm_prefetch(line, _MM_HINT_T1);
-            if (t + 16 < ahead.rows)
-                _mm_prefetch(line + 16 * ahead.row, _MM_HINT_T1);
-            line += ahead.row;
+            if (t + 16 < f.w.rows)
+                _mm_prefetch(line + 16 * f.w.row, _MM_HINT_T1);
+            if (t < x_lines)
+                _mm_prefetch(f.x + t * 64, _MM_HINT_T1);
+            if (t < c_rows)
+                fetch_to_write(c);
+            line += f.w.row;
+            c += f.c_row;
             step(mr, acc, x + (size_t)p * (size_t)mr, w + (size_t)p * HZP_PANEL_COLS);
         }
+        f.x += f.x ? mr * 64 : 0;
+        f.c += 64;
+        f.c_lines = HZP_MAX(f.c_lines - 1, 0);
     }
     for (; p < pairs; p++)
         step(mr, acc, x + (size_t)p * (size_t)mr, w + (size_t)p * HZP_PANEL_COLS);
+    UNROLL
     for (int i = 0; i < mr; i++)
         for (int h = 0; h < 2; h++)
             vstore(part + i * HZP_PANEL_COLS + h * 16, acc[i][h], VL);
@@ -166,9 +197,9 @@ INLINE void tile(int mr, const uint32_t *x, const uint32_t *w, int pairs, float 
 #define TILE(mr)                                                                                   \
     static __attribute__((noinline)) void tile_##mr(const uint32_t *x, const uint32_t *w,          \
                                                     int pairs, float *part, bool first,            \
-                                                    struct ahead ahead)                            \
+                                                    const struct fetches *f)                       \
     {                                                                                              \
-        tile(mr, x, w, pairs, part, first, ahead);                                                 \
+        tile(mr, x, w, pairs, part, first, *f);                                                    \
     }
 TILE(1)
 TILE(2)
@@ -184,7 +215,7 @@ TILE(11)
 TILE(12)
 
 typedef void tile_fn(const uint32_t *x, const uint32_t *w, int pairs, float *part, bool first,
-                     struct ahead ahead);
+                     const struct fetches *f);
 static tile_fn *const tiles[HZP_PANEL_ROWS + 1] = {NULL,   tile_1, tile_2, tile_3, tile_4,
                                                    tile_5, tile_6, tile_7, tile_8, tile_9,
                                                    tile_10, tile_11, tile_12};
@@ -207,16 +238,26 @@ INLINE void store(const struct hzp_matmul_args *a, int m, int n, int n1, const f
     }
 }
 
-/* The block of c that a tile will end in, before it begins. */
-INLINE void fetch_c(const struct hzp_matmul_args *a, int m, int rows, int n, int n1)
-{
-    size_t size = a->c.type == HZP_F32 ? 4 : 2;
+/* A panel's part of w: columns n .. n1, elements k0 .. k0+count of k. */
+struct part {
+    int n, n1, k0, count;
+};
 
-    for (int i = 0; i < rows; i++) {
-        const char *c = hzp_cpu_row(&a->c, m + i);
-        for (size_t at = (size_t)n * size; at < (size_t)n1 * size; at += 64)
-            fetch_to_write(c + at);
+/* The next of the group, panel by panel within a block of k; after the last the beginning of `next`,
+ * which may be none. */
+INLINE struct part part_after(const struct hzp_panel *p, struct part at, struct hzp_panel_cols now,
+                              struct hzp_panel_cols next)
+{
+    int inner = p->args->a.cols, k0 = at.k0 + p->k_block;
+
+    if (at.n1 < now.end)
+        return (struct part){at.n1, HZP_MIN(at.n1 + HZP_PANEL_COLS, now.end), at.k0, at.count};
+    if (k0 >= inner) {
+        now = next;
+        k0 = 0;
     }
+    return (struct part){now.begin, HZP_MIN(now.begin + HZP_PANEL_COLS, now.end), k0,
+                         HZP_MIN(p->k_block, inner - k0)};
 }
 
 /* Of the next panel's rows so many are fetched while this one is packed: its part of the time. */
@@ -226,57 +267,100 @@ INLINE int while_packing(const struct hzp_panel *p, int rows)
     return HZP_DIV_UP(rows * PACK_CYCLES, PACK_CYCLES + TILE_CYCLES * p->rows);
 }
 
-INLINE struct ahead take(const struct hzp_panel *p, int *row, int end)
+/* Rows *row .. end of part `of`. */
+INLINE struct ahead take(const struct hzp_panel *p, const struct part *of, int *row, int end)
 {
     size_t size = size_of(&p->args->b);
-    struct ahead ahead = {hzp_cpu_row(&p->args->b, *row),
-                          (ptrdiff_t)((size_t)p->args->b.stride * size), HZP_MAX(end - *row, 0),
-                          (int)(LINE * size)};
-    *row += ahead.rows;
+    struct ahead ahead = {NULL, 0, HZP_MAX(end - *row, 0), (int)(LINE * size)};
+
+    if (!ahead.rows)
+        return ahead;
+    ahead.at = (const char *)hzp_cpu_row(&p->args->b, *row) + (size_t)of->k0 * size;
+    ahead.row = (ptrdiff_t)((size_t)p->args->b.stride * size);
+    *row = end;
     return ahead;
 }
 
-/* The columns from n on; those from `next` on come after them. */
-static void cpu_panel(const struct hzp_panel *p, int n, int next, void *own)
+/* The lines of c from row m and column n on. */
+INLINE void take_c(const struct hzp_panel *p, int m, int n, int n1, struct fetches *f)
 {
-    int n1 = HZP_MIN(n + HZP_PANEL_COLS, p->args->c.cols), inner = p->args->a.cols;
-    uint32_t *w = own;
-    float *part = (float *)((char *)own + HZP_PANEL_W_BYTES);
+    size_t size = p->args->c.type == HZP_F32 ? 4 : 2;
 
-    for (int k0 = 0; k0 < inner; k0 += HZP_PANEL_K) {
-        int count = HZP_MIN(HZP_PANEL_K, inner - k0);
-        bool last = k0 + count == inner;
-        int row = HZP_MIN(next, p->args->c.cols - 1);
-        int end = last ? HZP_MIN(next + HZP_PANEL_COLS, p->args->c.cols) : row;
-        int packing = row + while_packing(p, end - row), middle = (row + packing) / 2;
+    f->c = (const char *)hzp_cpu_row(&p->args->c, m) + (size_t)n * size;
+    f->c_row = (size_t)p->args->c.stride * size;
+    f->c_lines = HZP_DIV_UP((n1 - n) * (int)size, 64);
+}
 
-        pack(&p->args->b, n, HZP_MIN(16, n1 - n), k0, count, w, HZP_PANEL_COLS,
-             take(p, &row, middle));
-        if (n1 > n + 16)
-            pack(&p->args->b, n + 16, n1 - n - 16, k0, count, w + 16, HZP_PANEL_COLS,
-                 take(p, &row, packing));
-        for (int b = 0, spread = HZP_MIN(p->blocks, 8); b < p->blocks; b++) {
-            int m0 = hzp_panel_row(p, b), mr = hzp_panel_row(p, b + 1) - m0;
-            const uint32_t *x = p->x + (size_t)(k0 / 2) * (size_t)mr +
-                                (size_t)m0 * (size_t)HZP_DIV_UP(inner, 2);
-            if (last)
-                fetch_c(p->args, p->m0 + m0, mr, n, n1);
-            int upto = b < spread ? row + (end - row) / (spread - b) : row;
-            tiles[mr](x, w, HZP_DIV_UP(count, 2), part + (size_t)m0 * HZP_PANEL_COLS, k0 == 0,
-                      take(p, &row, upto));
-            for (int i = 0; last && i < mr; i++)
-                store(p->args, p->m0 + m0 + i, n, n1, part + (size_t)(m0 + i) * HZP_PANEL_COLS);
-        }
+/* x's part of block b, of the block of k that begins at k0. */
+INLINE const uint32_t *x_part(const struct hzp_panel *p, int b, int k0)
+{
+    int pairs = HZP_DIV_UP(HZP_MIN(p->k_block, p->args->a.cols - k0), 2);
+
+    return p->x + (size_t)(k0 / 2) * (size_t)p->rows +
+           (size_t)hzp_panel_row(p, b) * (size_t)pairs;
+}
+
+/* One panel's part, while it fetches the `coming` one.  sums: [rows][HZP_PANEL_COLS] */
+INLINE void part_run(const struct hzp_panel *p, struct part at, struct part coming, uint32_t *w,
+                     float *sums)
+{
+    int inner = p->args->a.cols, pairs = HZP_DIV_UP(at.count, 2), row = coming.n;
+    int packing = row + while_packing(p, coming.n1 - row), middle = (row + packing) / 2;
+    bool last = at.k0 + at.count == inner;
+
+    pack(&p->args->b, at.n, HZP_MIN(16, at.n1 - at.n), at.k0, at.count, w, HZP_PANEL_COLS,
+         take(p, &coming, &row, middle));
+    if (at.n1 > at.n + 16)
+        pack(&p->args->b, at.n + 16, at.n1 - at.n - 16, at.k0, at.count, w + 16, HZP_PANEL_COLS,
+             take(p, &coming, &row, packing));
+    for (int b = 0; b < p->blocks; b++) {
+        int m0 = hzp_panel_row(p, b), mr = hzp_panel_row(p, b + 1) - m0;
+        struct fetches f = {take(p, &coming, &row, row + (coming.n1 - row) / (p->blocks - b)),
+                            NULL, NULL, 0, 0};
+        float *part = sums + (size_t)m0 * HZP_PANEL_COLS;
+        if (coming.n1 > coming.n && coming.k0 != at.k0)
+            f.x = (const char *)x_part(p, b, coming.k0);
+        if (last)
+            take_c(p, p->m0 + m0, at.n, at.n1, &f);
+        tiles[mr](x_part(p, b, at.k0), w, pairs, part, at.k0 == 0, &f);
+        for (int i = 0; last && i < mr; i++)
+            store(p->args, p->m0 + m0 + i, at.n, at.n1, part + (size_t)i * HZP_PANEL_COLS);
     }
 }
 
-/* Block b of x. */
+static void cpu_panel(const struct hzp_panel *p, struct hzp_panel_cols now,
+                      struct hzp_panel_cols next, void *own)
+{
+    float *sums = (float *)((char *)own + HZP_PANEL_W_BYTES);
+    struct part at = {now.begin, HZP_MIN(now.begin + HZP_PANEL_COLS, now.end), 0,
+                      HZP_MIN(p->k_block, p->args->a.cols)};
+
+    for (int k0 = 0; k0 < p->args->a.cols; k0 += p->k_block)
+        for (int n = now.begin; n < now.end; n += HZP_PANEL_COLS) {
+            struct part coming = part_after(p, at, now, next);
+            part_run(p, at, coming, own, sums + (size_t)(n - now.begin) * (size_t)p->rows);
+            at = coming;
+        }
+}
+
+/* Block b of x, while the next one is fetched. */
 static void cpu_pack_x(const struct hzp_panel *p, int b)
 {
-    int m0 = hzp_panel_row(p, b), mr = hzp_panel_row(p, b + 1) - m0, inner = p->args->a.cols;
+    const struct hzp_mat *x = &p->args->a;
+    int m0 = hzp_panel_row(p, b), m1 = hzp_panel_row(p, b + 1);
+    int m2 = b + 1 < p->blocks ? hzp_panel_row(p, b + 2) : m1;
+    size_t size = size_of(x);
 
-    pack(&p->args->a, p->m0 + m0, mr, 0, inner,
-         p->x + (size_t)m0 * (size_t)HZP_DIV_UP(inner, 2), mr, (struct ahead){0});
+    for (int k0 = 0; k0 < x->cols; k0 += p->k_block) {
+        int count = HZP_MIN(p->k_block, x->cols - k0);
+        struct ahead ahead = {NULL, (ptrdiff_t)((size_t)x->stride * size), m2 - m1,
+                              (int)(LINE * size)};
+        if (m2 > m1)
+            ahead.at = (const char *)hzp_cpu_row(x, p->m0 + m1) + (size_t)k0 * size;
+        pack(x, p->m0 + m0, m1 - m0, k0, count,
+             p->x + (size_t)(k0 / 2) * (size_t)p->rows + (size_t)m0 * (size_t)HZP_DIV_UP(count, 2),
+             m1 - m0, ahead);
+    }
 }
 
 const struct hzp_panel_kernels HZP_ISA_NAME(hzp_cpu_panel) = {cpu_panel, cpu_pack_x};

@@ -272,7 +272,9 @@ const struct oc_case oc_cases_dense[] = {
     BOTH(MATMUL, OC_GAPS, 64, 128, 33, 1, 0, 0, 1, 0),
     BOTH(MATMUL, 0, 128, 96, 100, 1, 0, 1, 0, 1),
     BOTH(MATMUL, 0, 14, 50, 4133, 0, 1, 0, 0, 1), /* k cut, its end odd */
-    BOTH(MATMUL, OC_GAPS, 300, 47, 95, 0, 1, 1, 1, 1), /* several slabs of rows, a part of a panel */
+    BOTH(MATMUL, OC_GAPS, 300, 47, 95, 0, 1, 1, 1, 1), /* a part of a panel */
+    BOTH(MATMUL, OC_GAPS, 530, 611, 71, 0, 1, 0, 1, 1), /* slabs of rows, many panels */
+    BOTH(MATMUL, 0, 61, 333, 1101, 0, 1, 1, 1, 0),      /* k in three blocks, its end odd */
     BOTH(MATMUL, 0, 9, 11, 13, 1, 1, 0, 0, 0),
     BOTH(MATMUL, OC_GAPS, 65, 33, 40, 1, 1, 1, 1, 1),
     BOTH(MATMUL, OC_BENCH, 1, 2048, 2048, 0, 1, 0, 0, 1),
