@@ -299,9 +299,11 @@ int fake_made(void)
     return made;
 }
 
-void fake_steady(bool on)
+bool fake_steady(bool on)
 {
+    bool was = steady;
     steady = on;
+    return was;
 }
 
 bool fake_is_device(const void *ptr)

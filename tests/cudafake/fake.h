@@ -98,8 +98,9 @@ size_t fake_device_bytes(void);
 /* How many times memory, a stream or an event was asked for, ever: what takes a runtime time. */
 int fake_made(void);
 
-/* True: from here on, until the next reset, asking for those is a mistake: the start has ended. */
-void fake_steady(bool steady);
+/* True: from here on, until the next reset, asking for those is a mistake: the start has ended.  What it
+ * was. */
+bool fake_steady(bool steady);
 
 /* What the host may not do itself: reads or writes device memory. */
 void fake_peek(void *dst, const void *src, size_t size);
