@@ -2,7 +2,9 @@
 /* dev/gpu/lanes.c - what decode attention and training's products reach on a share of the device, alone
  * and side by side: the table R -> P of the product's own kernels and lanes.
  *
- *     lanes BACKEND MODEL [DECODE DEPTH TRAIN]       not given: 256 at position 1024, 2048 rows trained
+ *     lanes BACKEND MODEL [DECODE DEPTH TRAIN [UNITS...]]
+ *
+ * Not given: 256 sequences at position 1024, 2048 rows trained; attention's units from 8 to 112 of 132.
  *
  * The items are those of real plans: attention of every layer, and all products of one micro-batch's
  * layers, forward and backward.  Both sides are limited (HZP_CUDA_LANES says how: green or grid): so many
@@ -154,6 +156,18 @@ static void one_share(struct pair *p, int units)
     fflush(stdout);
 }
 
+static void usual_shares(struct pair *p)
+{
+    static const int of_132[] = {8, 16, 24, 32, 40, 48, 64, 80, 96, 112};
+    int all = p->dev->threads, last = 0;
+    for (int i = 0; i < HZP_COUNT(of_132); i++) {
+        int units = all >= 32 ? of_132[i] * all / 132 : i + 1;
+        if (units > last && units < all)
+            one_share(p, units);
+        last = HZP_MAX(last, units);
+    }
+}
+
 /* Both on whole-device lanes: what nobody limits does. */
 static void unlimited(struct pair *p)
 {
@@ -188,10 +202,9 @@ static void open_side(struct side *s, struct hzp_device *dev, enum hzp_bound use
 
 int main(int argc, char **argv)
 {
-    static const int eighths_of_132[] = {8, 16, 24, 32, 40, 48, 64, 80, 96, 112};
     hzp_log_init();
-    if (argc != 3 && argc != 6) {
-        fprintf(stderr, "usage: lanes BACKEND MODEL [DECODE DEPTH TRAIN]\n");
+    if (argc != 3 && argc < 6) {
+        fprintf(stderr, "usage: lanes BACKEND MODEL [DECODE DEPTH TRAIN [UNITS...]]\n");
         return 2;
     }
     struct hzp_options options;
@@ -199,7 +212,7 @@ int main(int argc, char **argv)
     gpu_options(argv[1], argv[2], &options);
     options.moment_type = 1;
     options.quantum_gflop = 0;
-    if (argc == 6) {
+    if (argc >= 6) {
         size.decode = gpu_number(argv[3]);
         size.depth = gpu_number(argv[4]);
         size.train = gpu_number(argv[5]);
@@ -221,13 +234,13 @@ int main(int argc, char **argv)
     printf("{\"t\":\"alone\",\"label\":\"%s\",\"attention_us\":%.1f,\"attentions\":%d,\"products_us\":%.1f,"
            "\"products\":%d}\n", p->dev->label, p->side[0].all_ns * 1e-3, p->side[0].items,
            p->side[1].all_ns * 1e-3, p->side[1].items);
-    int all = p->dev->threads, last = 0;
-    for (int i = 0; i < HZP_COUNT(eighths_of_132) && p->dev->backend->lane_set_share; i++) {
-        int units = all >= 32 ? eighths_of_132[i] * all / 132 : i + 1;
-        if (units > last && units < all)
+    for (int i = 6; i < argc; i++) {
+        int32_t units = gpu_number(argv[i]);
+        if (units > 0 && units < p->dev->threads)
             one_share(p, units);
-        last = HZP_MAX(last, units);
     }
+    if (argc <= 6 && p->dev->backend->lane_set_share)
+        usual_shares(p);
     unlimited(p);
     for (int i = 0; i < 2; i++) {
         hzp_fence_close(p->side[i].fence);
