@@ -28,8 +28,7 @@ struct lane {
 struct hzp_simulator {
     const struct hzp_tables *tables;
     struct memo *memo; /* [MEMOS] */
-    struct hzp_span *span; /* [room], all of these */
-    double *begin, *end, *alone;
+    double *begin, *end, *alone; /* [room], all of these */
     bool *again;
     int32_t *queue, room;
     struct lane lane[HZP_LANE_COUNT];
@@ -49,7 +48,6 @@ void hzp_simulator_destroy(struct hzp_simulator *s)
     if (!s)
         return;
     free(s->memo);
-    free(s->span);
     free(s->begin);
     free(s->end);
     free(s->alone);
@@ -110,7 +108,6 @@ static void make_room(struct hzp_simulator *s, int32_t items)
     if (items <= s->room)
         return;
     s->room = items;
-    s->span = hzp_xrealloc(s->span, (size_t)items * sizeof(*s->span));
     s->begin = hzp_xrealloc(s->begin, (size_t)items * sizeof(*s->begin));
     s->end = hzp_xrealloc(s->end, (size_t)items * sizeof(*s->end));
     s->alone = hzp_xrealloc(s->alone, (size_t)items * sizeof(*s->alone));
@@ -193,7 +190,6 @@ static void end_item(struct hzp_simulator *s, struct lane *lane, double now)
 {
     int32_t i = lane->item[lane->at++];
     s->end[i] = lane->free_at = now;
-    s->span[i] = (struct hzp_span){(uint64_t)s->begin[i], (uint64_t)now};
     lane->runs = false;
 }
 
@@ -269,9 +265,4 @@ void hzp_simulate(struct hzp_simulator *s, const struct hzp_plan *plan, struct h
         *end = HZP_MAX(*end, s->end[i]);
         ret->ns = HZP_MAX(ret->ns, s->end[i]);
     }
-}
-
-const struct hzp_span *hzp_simulator_spans(const struct hzp_simulator *s)
-{
-    return s->span;
 }

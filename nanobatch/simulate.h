@@ -32,9 +32,6 @@ void hzp_simulator_destroy(struct hzp_simulator *sim); /* NULL: no effect */
 /* The plan must be one that hzp_plan_check passes: waits point back. */
 void hzp_simulate(struct hzp_simulator *sim, const struct hzp_plan *plan, struct hzp_simulated *ret);
 
-/* When the items of the last plan ran. */
-const struct hzp_span *hzp_simulator_spans(const struct hzp_simulator *sim);
-
 /* How long item i of the plan takes alone on so many units. */
 double hzp_simulator_alone_ns(struct hzp_simulator *sim, const struct hzp_item *item, bool again,
                               int32_t units);

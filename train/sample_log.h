@@ -5,7 +5,7 @@
  * start at 1 and have no holes.  A version's row says which samples it learned from; a checkpoint's
  * row says up to which sample everything is safely in a checkpoint on disk.  After a restart,
  * samples beyond the newest checkpoint are offered again: nothing accepted is lost; and what was
- * already trained in a version that no longer exists is said so (hzp_sample_log_retrain_count).
+ * already trained in a version that no longer exists is counted (hzp_sample_log_resume).
  *
  * Thread: any (one lock inside); never the engine: SQLite may wait for the disk.
  */

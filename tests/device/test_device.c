@@ -324,7 +324,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names), cmocka_unit_test(test_lanes),
         cmocka_unit_test(test_shares), cmocka_unit_test(test_idle), cmocka_unit_test(test_closing),
-        cmocka_unit_test(test_taking_the_lead), cmocka_unit_test(test_too_much), cmocka_unit_test(test_poison),
+        cmocka_unit_test(test_taking_the_lead),
+        cmocka_unit_test(test_too_much), cmocka_unit_test(test_poison),
         cmocka_unit_test(test_mats),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
