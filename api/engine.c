@@ -60,47 +60,28 @@ void hzp_engine_recipe(const struct hzp_options *options, struct hzp_recipe *ret
 
 /* ---- opening and closing: engine thread ---- */
 
-/* Nearly normal, deviation 0.02. */
-static void noise_make(void *host, size_t bytes, enum hzp_dtype type)
-{
-    uint64_t state = 1;
-    for (size_t i = 0; i < bytes / hzp_dtype_size(type); i++) {
-        float sum = -2;
-        state = state * 6364136223846793005u + 1442695040888963407u;
-        for (int k = 0; k < 4; k++)
-            sum += (float)(state >> (16 * k) & 0xffff) * (1.0f / 65536);
-        sum *= 0.0346f;
-        if (type == HZP_F32)
-            ((float *)host)[i] = sum;
-        else
-            ((uint16_t *)host)[i] = hzp_bf16_from_f32(sum);
-    }
-}
-
 static bool is_norm(enum hzp_role role)
 {
     return role == HZP_ATTN_NORM || role == HZP_MLP_NORM || role == HZP_FINAL_NORM ||
            role == HZP_Q_NORM || role == HZP_K_NORM;
 }
 
-/* Weights of a shape, for measuring: a block of noise over and over, norms 1. */
-static int noise_load(struct hzp_device *dev, struct hzp_weights *weights, struct hzp_version *draft)
+int hzp_engine_noise(struct hzp_device *dev, struct hzp_weights *weights, struct hzp_version *draft)
 {
-    enum { BLOCK = 32 << 20 };
     const struct hzp_layout *layout = hzp_weights_layout(weights);
     enum hzp_dtype type = hzp_weights_type(weights);
-    size_t bytes = layout->elements * hzp_dtype_size(type);
+    const uint64_t piece = 1 << 28;
     struct hzp_lane *lane = NULL;
     struct hzp_fence *fence = NULL;
-    void *block = NULL;
     int r;
-    HZP_TRY_GOTO(hzp_device_alloc(dev, HZP_MEM_HOST, BLOCK, &block));
     HZP_TRY_GOTO(hzp_lane_open(dev, HZP_BOUND_MEMORY, &lane));
     HZP_TRY_GOTO(hzp_fence_open(dev, &fence));
-    noise_make(block, BLOCK, type);
-    for (size_t at = 0; at < bytes; at += BLOCK)
-        HZP_TRY_GOTO(hzp_lane_copy(lane, (char *)draft->base + at, block,
-                                   HZP_MIN((size_t)BLOCK, bytes - at)));
+    for (uint64_t at = 0; at < layout->elements; at += piece) {
+        int32_t n = (int32_t)HZP_MIN(piece, layout->elements - at);
+        char *part = (char *)draft->base + at * hzp_dtype_size(type);
+        struct hzp_noise_args args = {{part, 1, n, n, type}, 1, at, 0.02f};
+        HZP_TRY_GOTO(hzp_op_noise(lane, &args));
+    }
     for (int32_t i = 0; i < layout->tensors; i++) {
         const struct hzp_tensor *t = &layout->tensor[i];
         struct hzp_fill_args one = {
@@ -115,7 +96,6 @@ static int noise_load(struct hzp_device *dev, struct hzp_weights *weights, struc
 out:
     hzp_fence_close(fence);
     hzp_lane_close(lane);
-    hzp_device_free(dev, HZP_MEM_HOST, block);
     return r;
 }
 
@@ -131,7 +111,7 @@ int hzp_engine_load(struct hzp_device *dev, struct hzp_weights *weights, struct 
     const char *noise = getenv("HZP_NOISE");
     int r = HZP_OK;
     if (noise && *noise && strcmp(noise, "0") != 0)
-        return noise_load(dev, weights, draft);
+        return hzp_engine_noise(dev, weights, draft);
     if (!dev->backend->host_memory)
         HZP_TRY_GOTO(hzp_device_alloc(dev, HZP_MEM_HOST, bytes, &host));
     HZP_TRY_GOTO(hzp_model_load(model_dir, layout, type, host, reterr));

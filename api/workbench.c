@@ -3,8 +3,6 @@
 
 #include "api/engine.h"
 #include "base/arena.h"
-#include "device/bf16.h"
-#include "device/philox.h"
 #include "weights/fp8.h"
 #include "weights/model_dir.h"
 
@@ -35,28 +33,6 @@ int hzp_workbench_config(const struct hzp_options *options, struct hzp_model_con
     return HZP_OK;
 }
 
-/* Noise of the size that weights have, a block of it over and over: what matters is that it is
- * neither zero nor denormal. */
-static int fill_noise(struct hzp_workbench *b, struct hzp_version *v)
-{
-    enum { BLOCK = 1 << 18 };
-    enum hzp_dtype type = b->model ? b->model->act : hzp_weights_type(b->weights);
-    size_t size = hzp_dtype_size(type), all = b->layout.elements * size, block = BLOCK * size;
-    char *noise = hzp_xmalloc(block);
-    for (size_t i = 0; i < BLOCK; i++) {
-        float value = ((float)(hzp_mix64(i + 1) >> 40) * 0x1p-24f - 0.5f) * 0.07f;
-        if (type == HZP_F32)
-            memcpy(noise + i * size, &value, sizeof(value));
-        else
-            *(uint16_t *)(void *)(noise + i * size) = hzp_bf16_from_f32(value);
-    }
-    int r = HZP_OK;
-    for (size_t at = 0; at < all && r == HZP_OK; at += block)
-        r = hzp_device_copy(b->dev, (char *)v->base + at, noise, HZP_MIN(block, all - at));
-    free(noise);
-    return r;
-}
-
 static int open_weights(struct hzp_workbench *b, const struct hzp_options *o,
                         const struct hzp_workbench_size *size, struct hzp_version **ret_draft,
                         struct hzp_err_text *reterr)
@@ -72,7 +48,7 @@ static int open_weights(struct hzp_workbench *b, const struct hzp_options *o,
         if (size->load && o->model)
             HZP_TRY(hzp_engine_load(b->dev, b->weights, draft, o->model, reterr));
         else
-            HZP_TRY(fill_noise(b, draft));
+            HZP_TRY(hzp_engine_noise(b->dev, b->weights, draft));
     }
     HZP_TRY(hzp_version_quantize(b->weights, draft));
     hzp_weights_publish(b->weights, draft, 0);

@@ -228,6 +228,11 @@ static void of_fill(struct list *l, const struct hzp_fill_args *a)
     mat(l, "y", &a->y, WRITE);
 }
 
+static void of_noise(struct list *l, const struct hzp_noise_args *a)
+{
+    mat(l, "y", &a->y, WRITE);
+}
+
 static void of_sumsq(struct list *l, const struct hzp_sumsq_args *a)
 {
     mat(l, "x", &a->x, READ);

@@ -41,6 +41,7 @@
     X(colsum, MEMORY)                                                                              \
     X(cast, MEMORY)                                                                                \
     X(fill, MEMORY)                                                                                \
+    X(noise, MEMORY)                                                                               \
     /* update and publication */                                                                   \
     X(sumsq, MEMORY)                                                                               \
     X(adamw, MEMORY)                                                                               \
@@ -285,6 +286,16 @@ struct hzp_cast_args {
 struct hzp_fill_args {
     struct hzp_mat y;
     float value;
+};
+
+/* Counted noise, nearly normal: element number i = first + r cols + c of y is
+ *   (b0 + b1 + b2 + b3 - 510) (deviation / 147.8), in F32, of the bytes of word i mod 4 of
+ * Philox4x32-10 with key = seed and counter = (i / 4 low, i / 4 high, 0, 1): the same on every backend,
+ * however a buffer is cut.  y F32 or BF16. */
+struct hzp_noise_args {
+    struct hzp_mat y;
+    uint64_t seed, first;
+    float deviation;
 };
 
 /* *sum += sum of squares, in double.  x F32. */

@@ -14,9 +14,10 @@
 
 #include "device/bf16.h"
 
-/* Word 0 of the block for this key and counter. */
-HZP_INLINE uint32_t hzp_philox(uint64_t key, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3)
+/* The block for this key and counter, in the counter's place. */
+HZP_INLINE void hzp_philox_block(uint64_t key, uint32_t c[4])
 {
+    uint32_t c0 = c[0], c1 = c[1], c2 = c[2], c3 = c[3];
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
     for (int round = 0; round < 10; round++) {
         uint64_t p0 = (uint64_t)0xD2511F53u * c0;
@@ -28,7 +29,31 @@ HZP_INLINE uint32_t hzp_philox(uint64_t key, uint32_t c0, uint32_t c1, uint32_t 
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
-    return c0;
+    c[0] = c0, c[1] = c1, c[2] = c2, c[3] = c3;
+}
+
+/* Its word 0. */
+HZP_INLINE uint32_t hzp_philox(uint64_t key, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3)
+{
+    uint32_t c[4] = {c0, c1, c2, c3};
+    hzp_philox_block(key, c);
+    return c[0];
+}
+
+/* Elements 4 i .. 4 i + 3 of the noise op, of deviation 147.8 and F32's precision. */
+HZP_INLINE void hzp_noise_four(uint64_t seed, uint64_t i, float ret[4])
+{
+    uint32_t c[4] = {(uint32_t)i, (uint32_t)(i >> 32), 0, 1};
+    hzp_philox_block(seed, c);
+    for (int k = 0; k < 4; k++)
+        ret[k] = (float)((int32_t)((c[k] & 255) + (c[k] >> 8 & 255) + (c[k] >> 16 & 255) +
+                                   (c[k] >> 24)) - 510);
+}
+
+/* What they are multiplied by. */
+HZP_INLINE float hzp_noise_scale(float deviation)
+{
+    return deviation / 147.8f;
 }
 
 /* Gumbel noise of a random word: -log(-log(u)), u = (w + 0.5) 2^-32, in double because in float

@@ -281,6 +281,12 @@ static const char *check_fill(const struct hzp_fill_args *a)
     return NULL;
 }
 
+static const char *check_noise(const struct hzp_noise_args *a)
+{
+    RULE(is_float(&a->y), "y is neither F32 nor BF16");
+    return NULL;
+}
+
 static const char *check_sumsq(const struct hzp_sumsq_args *a)
 {
     RULE(a->x.type == HZP_F32, "x is not F32");

@@ -5,7 +5,11 @@
  * Kept per layer: its input, the rotated q|k|v (and, with q/k norms, the bare one), attention's
  * output and log-sum-exp, the residual after attention, gate|up.  Norms and SwiGLU are computed
  * again in the backward pass: they cost a pass over memory, keeping them would cost the memory.
- * Only rows with a target reach the head, in chunks, so the logits are never whole in memory.
+ * Only rows with a target reach the head, at most head_rows at a time, the whole vocabulary of each: the
+ * logits take head_rows x vocab x 4 bytes, their gradient in a BF16 model 2 more (in F32 it is written
+ * over them), however many rows a micro-batch has.  The trainer's head_rows is half the model's width,
+ * so that they take less than the head's own gradient (128k words, 8B shape, 4 x 4096 tokens: 1.6 GB of
+ * 12.6); in small models, where that is less than it is worth, one chunk may be the whole micro-batch.
  *
  * Gradients are sums over learned tokens, not means: the division by the learned tokens of the
  * whole update happens in AdamW, so accumulating 1 x 16 equals 16 x 1.
@@ -75,7 +79,7 @@ struct hzp_train_space;
 
 struct hzp_train_space_config {
     int32_t rows_max;           /* of a micro-batch */
-    int32_t head_rows;          /* logits chunk */
+    int32_t head_rows;          /* most rows whose logits there are at a time */
     enum hzp_dtype moment_type; /* F32 or BF16 */
     uint64_t quantum_flops;     /* 0: never cut */
     bool forward_only;          /* evaluation: no gradients, moments, kept activations */

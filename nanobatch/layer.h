@@ -12,6 +12,9 @@
  * is the only other difference: in pages, to which rope appends, or in the rows themselves.  A
  * layer may have rows of both: then its weights are read once (ride.h).
  *
+ * No op adds a residual: the two products that end in the residual stream accumulate into it (beta 1 of the
+ * library's), so the norm behind them reads the sum, and nothing is left to fuse into it.
+ *
  * With fp8 (serving, and evaluation of it) each of the four products first quantises its rows into one
  * narrow buffer and reads the version's e4m3 matrices (weights/fp8.h); all else is as without.
  *

@@ -36,6 +36,7 @@ enum hzp_class hzp_op_class(enum hzp_op op, const void *args)
     case HZP_OP_colsum:
         return HZP_CLASS_ROWS_BWD;
     case HZP_OP_fill:
+    case HZP_OP_noise:
     case HZP_OP_sumsq:
     case HZP_OP_adamw:
     case HZP_OP_audit:
@@ -142,6 +143,7 @@ void hzp_op_describe(enum hzp_op op, const void *args, struct hzp_op_key *key,
         BY_ROWS(colsum, x, y)
         BY_ROWS(cast, x, y)
         BY_ELEMENTS(fill, y, y)
+        BY_ELEMENTS(noise, y, y)
         BY_ELEMENTS(sumsq, x, x)
         BY_ELEMENTS(adamw, from, m)
         BY_ELEMENTS(audit, x, x)

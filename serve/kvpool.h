@@ -5,6 +5,8 @@
  * they come back when the step that last used them has ended.  The pool promises nothing: who may
  * begin is admission's (admission.h), and who gives way when none is free is the scheduler's.
  *
+ * No page has two owners, and who is pushed back computes its rows again, so pages are never copied.
+ *
  * Invariant: free + taken = pages.
  *
  * Thread: engine.

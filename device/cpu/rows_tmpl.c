@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/cpu/rows_tmpl.c - forward ops that treat each row on its own. */
 #include "device/cpu/vec_tmpl.h"
+#include "device/philox.h"
 
 static size_t row_bytes(const struct hzp_mat *mat)
 {
@@ -262,6 +263,37 @@ static int cpu_fill(struct hzp_lane *lane, const void *args)
     return HZP_OK;
 }
 
+static void noise_pieces(void *ctx, int begin, int end, int thread)
+{
+    const struct hzp_noise_args *a = ctx;
+    int across = HZP_DIV_UP(a->y.cols, PIECE);
+    float scale = hzp_noise_scale(a->deviation);
+
+    for (int i = begin; i < end; i++) {
+        int c0 = i % across * PIECE, n = HZP_MIN(PIECE, a->y.cols - c0);
+        uint64_t at = a->first + (uint64_t)(i / across) * (uint64_t)a->y.cols + (uint64_t)c0;
+        char *y = hzp_cpu_row(&a->y, i / across);
+        for (int c = 0; c < n;) {
+            float four[4];
+            hzp_noise_four(a->seed, (at + (uint64_t)c) / 4, four);
+            for (int k = (int)((at + (uint64_t)c) % 4); k < 4 && c < n; k++, c++) {
+                if (a->y.type == HZP_F32)
+                    ((float *)y)[c0 + c] = four[k] * scale;
+                else
+                    ((uint16_t *)y)[c0 + c] = hzp_bf16_from_f32(four[k] * scale);
+            }
+        }
+    }
+}
+
+static int cpu_noise(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_noise_args *a = args;
+    hzp_team_range(hzp_cpu_team(lane), a->y.rows * HZP_DIV_UP(a->y.cols, PIECE),
+                   32 * (size_t)HZP_MIN(PIECE, a->y.cols), noise_pieces, (void *)args);
+    return HZP_OK;
+}
+
 void HZP_ISA_NAME(hzp_cpu_fill_rows)(hzp_op_fn *op[HZP_OP_COUNT])
 {
     op[HZP_OP_embed] = cpu_embed;
@@ -271,4 +303,5 @@ void HZP_ISA_NAME(hzp_cpu_fill_rows)(hzp_op_fn *op[HZP_OP_COUNT])
     op[HZP_OP_gather] = cpu_gather;
     op[HZP_OP_cast] = cpu_cast;
     op[HZP_OP_fill] = cpu_fill;
+    op[HZP_OP_noise] = cpu_noise;
 }

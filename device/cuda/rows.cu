@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/cuda/rows.cu - ops that touch each row by itself: embed, rmsnorm, rope, swiglu, gather,
- * cast, fill.  All wait for memory: a thread moves 16 bytes where alignment allows it.
+ * cast, fill, noise.  All wait for memory: a thread moves 16 bytes where alignment allows it.
  */
 #include "device/cuda/kernel.cuh"
+#include "device/philox.h"
 
 enum { THREADS = 256 };
 
@@ -236,7 +237,7 @@ extern "C" int hzp_cuda_rope(struct hzp_lane *lane, const void *args)
     });
 }
 
-/* ---- swiglu, cast, fill ---- */
+/* ---- swiglu, cast, fill, noise ---- */
 
 template <class T, int N> static __global__ void swiglu(struct hzp_swiglu_args a)
 {
@@ -326,5 +327,50 @@ extern "C" int hzp_cuda_fill(struct hzp_lane *lane, const void *args)
         else
             start(lane, grid_for(lane, count, THREADS), THREADS, 0, fill<T, 1>, *a);
         return hzp_cuda_launched(lane, "fill");
+    });
+}
+
+/* N = 8: first is a multiple of 4. */
+template <class T, int N> static __global__ void noise(struct hzp_noise_args a)
+{
+    float scale = hzp_noise_scale(a.deviation);
+    EACH(i, (int64_t)a.y.rows * a.y.cols / N) {
+        place p = place_of<N>(i, a.y.cols);
+        uint64_t at = a.first + (uint64_t)i * N;
+        float four[4], v[N];
+        hzp_noise_four(a.seed, at / 4, four);
+        v[0] = four[0];
+        if constexpr (N == 1) {
+#pragma unroll
+            for (int k = 1; k < 4; k++)
+                v[0] = (int)(at % 4) == k ? four[k] : v[0];
+        } else {
+#pragma unroll
+            for (int k = 1; k < N; k++) {
+                if (k % 4 == 0)
+                    hzp_noise_four(a.seed, at / 4 + k / 4, four);
+                v[k] = four[k % 4];
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            v[k] *= scale;
+        store_n(row_of<T>(a.y, p.r) + p.c, v);
+    }
+}
+
+extern "C" int hzp_cuda_noise(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_noise_args *a = (const struct hzp_noise_args *)args;
+    int64_t count = (int64_t)a->y.rows * a->y.cols;
+    if (count == 0)
+        return HZP_OK;
+    return with_type(a->y.type, [&](auto *t) {
+        using T = elem_of<decltype(t)>;
+        if (wide(&a->y) && a->first % 4 == 0)
+            start(lane, grid_for(lane, count / 8, THREADS), THREADS, 0, noise<T, 8>, *a);
+        else
+            start(lane, grid_for(lane, count, THREADS), THREADS, 0, noise<T, 1>, *a);
+        return hzp_cuda_launched(lane, "noise");
     });
 }

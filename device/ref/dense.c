@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/ref/dense.c - embed, rmsnorm, matmul, quantize, rope, swiglu, gather, cast, fill. */
+/* device/ref/dense.c - embed, rmsnorm, matmul, quantize, rope, swiglu, gather, cast, fill,
+ * noise. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/arena.h"
+#include "device/philox.h"
 #include "device/ref/ref.h"
 
 static int ref_embed(struct hzp_lane *lane, const void *args)
@@ -150,6 +152,19 @@ static int ref_fill(struct hzp_lane *lane, const void *args)
     return HZP_OK;
 }
 
+static int ref_noise(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_noise_args *a = args;
+    for (int32_t r = 0; r < a->y.rows; r++)
+        for (int32_t c = 0; c < a->y.cols; c++) {
+            uint64_t i = a->first + (uint64_t)r * (uint64_t)a->y.cols + (uint64_t)c;
+            float four[4];
+            hzp_noise_four(a->seed, i / 4, four);
+            ref_put(&a->y, r, c, four[i % 4] * hzp_noise_scale(a->deviation));
+        }
+    return HZP_OK;
+}
+
 void hzp_ref_fill_dense(hzp_op_fn *op[HZP_OP_COUNT])
 {
     op[HZP_OP_embed] = ref_embed;
@@ -161,4 +176,5 @@ void hzp_ref_fill_dense(hzp_op_fn *op[HZP_OP_COUNT])
     op[HZP_OP_gather] = ref_gather;
     op[HZP_OP_cast] = ref_cast;
     op[HZP_OP_fill] = ref_fill;
+    op[HZP_OP_noise] = ref_noise;
 }

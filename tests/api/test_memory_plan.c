@@ -205,6 +205,42 @@ static void too_much_is_refused(void **state)
     assert_string_equal(err.param, "--context");
 }
 
+static size_t training_bytes(void)
+{
+    for (int i = 0; i < plan.lines; i++)
+        if (!strcmp(plan.line[i].what, "training"))
+            return plan.line[i].bytes;
+    return 0;
+}
+
+/* Logits of 128k words and 4 x 4096 rows are never whole in memory: as many rows as head_rows says, and
+ * less than the head's own gradient. */
+static void logits_are_bounded(void **state)
+{
+    struct hzp_model_config wide = config;
+    const size_t vocab = 128256, width = 4096, rows = 4 * 4096;
+    wide.vocab = (int32_t)vocab;
+    wide.width = (int32_t)width;
+    wide.layers = 1;
+    hzp_layout_free(&layout);
+    hzp_layout_make(&wide, &layout);
+    options.micro_rows = rows;
+    assert_int_equal(make((size_t)1 << 40), HZP_OK);
+    size_t head_rows = (size_t)plan.train.head_rows, each = vocab * (4 + 2), with = training_bytes();
+    assert_int_equal(plan.train.rows_max, rows);
+    assert_true(head_rows * each < vocab * width * 4);
+    assert_true(head_rows * each < rows * each / 7);
+
+    /* that is all there is of them in the plan: without the vocabulary the rest is the same */
+    hzp_layout_free(&layout);
+    wide.vocab = 256;
+    hzp_layout_make(&wide, &layout);
+    assert_int_equal(make((size_t)1 << 40), HZP_OK);
+    size_t other = (size_t)plan.train.head_rows, picked = width * (3 * 4 + 2) + 4;
+    assert_true(with - head_rows * (each + picked) <=
+                training_bytes() - other * (256 * 6 + picked) + (1 << 16));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -217,6 +253,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_cache_too_small_is_refused, set_up, tear_down),
         cmocka_unit_test_setup_teardown(little_memory_is_no_short_context, set_up, tear_down),
         cmocka_unit_test_setup_teardown(too_much_is_refused, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(logits_are_bounded, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

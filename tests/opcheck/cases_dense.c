@@ -211,6 +211,18 @@ static void build_fill(struct oc_io *io, const struct oc_case *c)
     oc_what(io, "%dx%d %s %g", c->p[0], c->p[1], oc_type_name(c->type), (double)a.value);
 }
 
+/* rows, cols, first (above 1000: plus 2^40) */
+static void build_noise(struct oc_io *io, const struct oc_case *c)
+{
+    struct hzp_noise_args a = {oc_mat(io, "y", c->p[0], c->p[1], c->type, OC_OUT),
+                               0x0123456789abcdef, (uint64_t)c->p[2], 0.02f};
+    if (c->p[2] > 1000)
+        a.first += 1ull << 40;
+    oc_args(io, &a, sizeof(a));
+    oc_what(io, "%dx%d %s from %llu", c->p[0], c->p[1], oc_type_name(c->type),
+            (unsigned long long)a.first);
+}
+
 #define EMBED(type, flags, ...) {HZP_OP_embed, build_embed, type, flags, {__VA_ARGS__}}
 #define RMSNORM(type, flags, ...) {HZP_OP_rmsnorm, build_rmsnorm, type, flags, {__VA_ARGS__}}
 #define MATMUL(type, flags, ...) {HZP_OP_matmul, build_matmul, type, flags, {__VA_ARGS__}}
@@ -220,6 +232,7 @@ static void build_fill(struct oc_io *io, const struct oc_case *c)
 #define SWIGLU(type, flags, ...) {HZP_OP_swiglu, build_swiglu, type, flags, {__VA_ARGS__}}
 #define GATHER(type, flags, ...) {HZP_OP_gather, build_gather, type, flags, {__VA_ARGS__}}
 #define CAST(type, flags, ...) {HZP_OP_cast, build_cast, type, flags, {__VA_ARGS__}}
+#define NOISE(type, flags, ...) {HZP_OP_noise, build_noise, type, flags, {__VA_ARGS__}}
 #define FILL(type, flags, ...) {HZP_OP_fill, build_fill, type, flags, {__VA_ARGS__}}
 
 #define BOTH(X, ...) X(HZP_F32, __VA_ARGS__), X(HZP_BF16, __VA_ARGS__)
@@ -365,6 +378,15 @@ const struct oc_case oc_cases_dense[] = {
     CAST(HZP_BF16, 0, 3, 64, HZP_BF16),
     CAST(HZP_F32, 0, 3, 64, HZP_F32),
     CAST(HZP_F32, OC_BENCH, 256, 8192, HZP_BF16),
+
+    BOTH(NOISE, 0, 1, 1, 0),
+    BOTH(NOISE, 0, 0, 8, 0),
+    BOTH(NOISE, OC_GAPS, 7, 97, 3),
+    BOTH(NOISE, 0, 3, 1024, 0),
+    BOTH(NOISE, 0, 3, 1024, 1004),
+    BOTH(NOISE, 0, 2, 64, 2),
+    BOTH(NOISE, 0, 1, 40000, 0),
+    BOTH(NOISE, OC_BENCH, 1, 1 << 22, 0),
 
     BOTH(FILL, 0, 1, 1, 1),
     BOTH(FILL, 0, 0, 8, 1),

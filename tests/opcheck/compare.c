@@ -43,6 +43,7 @@ struct oc_bound oc_bound_of(const struct oc_io *io, enum hzp_op op, enum oc_elem
     case HZP_OP_embed_bwd:
     case HZP_OP_cast:
     case HZP_OP_fill:
+    case HZP_OP_noise:
     case HZP_OP_quantize:
         return (struct oc_bound){0, 0};
     case HZP_OP_attn_decode:

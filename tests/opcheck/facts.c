@@ -487,6 +487,44 @@ static int fact_appended(struct oc_target *target, struct oc_io *io, uint8_t *re
     return verdict(target, "rope", "pages hold y's bits", broken);
 }
 
+/* Mean, deviation, the fourth moment (of a sum of four uniform bytes: 2.7), neighbours that have nothing
+ * to do with each other; the first elements as worked out from the counter. */
+static int fact_noise(struct oc_target *target, struct oc_io *io, uint8_t *result)
+{
+    enum { N = 1 << 16 };
+    const double sigma = sqrt(1.0 / N); /* of the mean and of the products below, in deviations */
+    const char *broken = NULL;
+    oc_io_reset(io, 14, false);
+    struct hzp_noise_args a = {oc_mat(io, "y", 1, N, HZP_F32, OC_OUT), 5, 0, 2};
+    oc_args(io, &a, sizeof(a));
+    if (oc_target_run(target, HZP_OP_noise, io, result) < 0)
+        return verdict(target, "noise", "moments", "the device failed");
+    const float *y = result_at(io, result, a.y.ptr);
+    double one = 0, two = 0, four = 0, beside = 0, apart = 0;
+    for (int i = 0; i < N; i++) {
+        double x = y[i] / 2;
+        one += x / N, two += x * x / N, four += x * x * x * x / N;
+        beside += x * y[(i + 1) % N] / 2 / N;
+        apart += x * y[(i + 4) % N] / 2 / N;
+    }
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32_t c[4] = {3, 0, 0, 1};
+        hzp_philox_block(5, c);
+        int sum = (int)(c[i] % 256 + c[i] / 256 % 256 + c[i] / 65536 % 256 + c[i] / 16777216) - 510;
+        if (fabs(y[12 + i] - sum * (2 / 147.8)) > 1e-6)
+            broken = "an element is not the counter's";
+    }
+    if (fabs(one) > 4 * sigma)
+        broken = "the mean is not 0";
+    else if (fabs(two - 1) > 4 * sqrt(1.7) * sigma)
+        broken = "the deviation is not as asked for";
+    else if (fabs(four - 2.7) > 0.15)
+        broken = "not nearly normal";
+    else if (fabs(beside) > 4 * sigma || fabs(apart) > 4 * sigma)
+        broken = "neighbours depend on each other";
+    return verdict(target, "noise", "moments", broken);
+}
+
 int oc_facts(struct oc_target *target, const char *pattern, bool slow)
 {
     struct oc_io *io = oc_io_create();
@@ -500,6 +538,8 @@ int oc_facts(struct oc_target *target, const char *pattern, bool slow)
     }
     if (oc_wanted(pattern, HZP_OP_matmul))
         failures += fact_codes(target, io, result);
+    if (oc_wanted(pattern, HZP_OP_noise))
+        failures += fact_noise(target, io, result);
     if (oc_wanted(pattern, HZP_OP_rope))
         failures += fact_appended(target, io, result);
     if (oc_wanted(pattern, HZP_OP_quantize))
