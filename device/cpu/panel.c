@@ -145,7 +145,9 @@ int hzp_cpu_panel_run(struct hzp_team *team, const struct hzp_matmul_args *a,
     if (a->c.cols / COLS_ALONE >= threads || job.slabs >= threads) {
         HZP_TRY(hzp_team_reserve(team, stretch_bytes, HZP_PANEL_OWN + x_bytes));
         job.stretch = hzp_team_shared(team);
-        stretches_set(&job, threads, 0, (int64_t)job.slabs * job.panels);
+        /* one slab: threads side by side read w better than each in a half of its own */
+        stretches_set(&job, job.slabs >= threads ? threads : 1, 0,
+                      (int64_t)job.slabs * job.panels);
         hzp_team_run(team, threads, alone_task, &job);
         return HZP_OK;
     }
