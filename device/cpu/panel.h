@@ -45,17 +45,17 @@ static inline int hzp_panel_row(const struct hzp_panel *panel, int b)
 }
 
 /* One instruction set's kernels.  run: some panels, their rows together at most HZP_PANEL_SUMS, while
- * it fetches the beginning of `next`; own: HZP_PANEL_OWN bytes of the thread.  pack: block b of x's
- * rows. */
+ * it fetches the beginning of `next`; own: HZP_PANEL_OWN bytes of the thread.  pack: blocks begin ..
+ * end-1 of x's rows. */
 struct hzp_panel_kernels {
     void (*run)(const struct hzp_panel *panel, struct hzp_panel_cols now,
                 struct hzp_panel_cols next, void *own);
-    void (*pack)(const struct hzp_panel *panel, int b);
+    void (*pack)(const struct hzp_panel *panel, int begin, int end);
 };
 
 extern const struct hzp_panel_kernels hzp_cpu_panel_avx512_bf16;
 
-/* c = x W^T (+ bias, + c), x and W in bf16, whole.  HZP_ENOMEM. */
+/* c = x W^T (+ bias, + c), x and W in bf16, or E4M3 with its scales, whole.  HZP_ENOMEM. */
 int hzp_cpu_panel_run(struct hzp_team *team, const struct hzp_matmul_args *args,
                       const struct hzp_panel_kernels *kernels);
 

@@ -154,9 +154,9 @@ struct fetches {
     int c_lines; /* of each row */
 };
 
-/* part: the sums so far, [mr][HZP_PANEL_COLS]; first: there are none. */
-INLINE void tile(int mr, const uint32_t *x, const uint32_t *w, int pairs, float *part, bool first,
-                 struct fetches f)
+/* from: the sums so far, [mr][HZP_PANEL_COLS], NULL: there are none; to: where they go. */
+INLINE void tile(int mr, const uint32_t *x, const uint32_t *w, int pairs, const float *from,
+                 float *to, struct fetches f)
 {
     vf acc[HZP_PANEL_ROWS][2];
     int p = 0;
@@ -164,7 +164,7 @@ INLINE void tile(int mr, const uint32_t *x, const uint32_t *w, int pairs, float 
     UNROLL
     for (int i = 0; i < mr; i++)
         for (int h = 0; h < 2; h++)
-            acc[i][h] = first ? vzero() : vload(part + i * HZP_PANEL_COLS + h * 16, VL);
+            acc[i][h] = from ? vload(from + i * HZP_PANEL_COLS + h * 16, VL) : vzero();
     for (; (f.w.rows || f.x || f.c_lines) && p + 16 <= pairs; f.w.at += f.w.step) {
         const char *line = f.w.at, *c = f.c;
         int x_lines = f.x ? mr : 0, c_rows = f.c_lines > 0 ? mr : 0;
@@ -190,16 +190,16 @@ INLINE void tile(int mr, const uint32_t *x, const uint32_t *w, int pairs, float 
     UNROLL
     for (int i = 0; i < mr; i++)
         for (int h = 0; h < 2; h++)
-            vstore(part + i * HZP_PANEL_COLS + h * 16, acc[i][h], VL);
+            vstore(to + i * HZP_PANEL_COLS + h * 16, acc[i][h], VL);
 }
 
 /* Not inlined: twelve of them in one function keep the compiler busy for a minute. */
 #define TILE(mr)                                                                                   \
     static __attribute__((noinline)) void tile_##mr(const uint32_t *x, const uint32_t *w,          \
-                                                    int pairs, float *part, bool first,            \
+                                                    int pairs, const float *from, float *to,       \
                                                     const struct fetches *f)                       \
     {                                                                                              \
-        tile(mr, x, w, pairs, part, first, *f);                                                    \
+        tile(mr, x, w, pairs, from, to, *f);                                                       \
     }
 TILE(1)
 TILE(2)
@@ -214,8 +214,8 @@ TILE(10)
 TILE(11)
 TILE(12)
 
-typedef void tile_fn(const uint32_t *x, const uint32_t *w, int pairs, float *part, bool first,
-                     const struct fetches *f);
+typedef void tile_fn(const uint32_t *x, const uint32_t *w, int pairs, const float *from,
+                     float *to, const struct fetches *f);
 static tile_fn *const tiles[HZP_PANEL_ROWS + 1] = {NULL,   tile_1, tile_2, tile_3, tile_4,
                                                    tile_5, tile_6, tile_7, tile_8, tile_9,
                                                    tile_10, tile_11, tile_12};
@@ -267,16 +267,16 @@ INLINE int while_packing(const struct hzp_panel *p, int rows)
     return HZP_DIV_UP(rows * PACK_CYCLES, PACK_CYCLES + TILE_CYCLES * p->rows);
 }
 
-/* Rows *row .. end of part `of`. */
+/* Rows *row .. end of part `of`, counted from its first. */
 INLINE struct ahead take(const struct hzp_panel *p, const struct part *of, int *row, int end)
 {
-    size_t size = size_of(&p->args->b);
-    struct ahead ahead = {NULL, 0, HZP_MAX(end - *row, 0), (int)(LINE * size)};
+    const struct hzp_mat *w = &p->args->b;
+    size_t size = size_of(w);
+    struct ahead ahead = {NULL, (ptrdiff_t)((size_t)w->stride * size), HZP_MAX(end - *row, 0),
+                          (int)(LINE * size)};
 
-    if (!ahead.rows)
-        return ahead;
-    ahead.at = (const char *)hzp_cpu_row(&p->args->b, *row) + (size_t)of->k0 * size;
-    ahead.row = (ptrdiff_t)((size_t)p->args->b.stride * size);
+    if (ahead.rows)
+        ahead.at = (const char *)hzp_cpu_row(w, of->n + *row) + (size_t)of->k0 * size;
     *row = end;
     return ahead;
 }
@@ -292,7 +292,7 @@ INLINE void take_c(const struct hzp_panel *p, int m, int n, int n1, struct fetch
 }
 
 /* x's part of block b, of the block of k that begins at k0. */
-INLINE const uint32_t *x_part(const struct hzp_panel *p, int b, int k0)
+INLINE uint32_t *x_part(const struct hzp_panel *p, int b, int k0)
 {
     int pairs = HZP_DIV_UP(HZP_MIN(p->k_block, p->args->a.cols - k0), 2);
 
@@ -300,31 +300,41 @@ INLINE const uint32_t *x_part(const struct hzp_panel *p, int b, int k0)
            (size_t)hzp_panel_row(p, b) * (size_t)pairs;
 }
 
+/* A panel's part of w, while the first rows of the coming one are fetched. */
+INLINE void w_pack(const struct hzp_panel *p, struct part at, struct part coming, int *row,
+                   uint32_t *w)
+{
+    const struct hzp_mat *b = &p->args->b;
+    int packing = while_packing(p, coming.n1 - coming.n), middle = packing / 2;
+
+    pack(b, at.n, HZP_MIN(16, at.n1 - at.n), at.k0, at.count, w, HZP_PANEL_COLS,
+         take(p, &coming, row, middle));
+    if (at.n1 > at.n + 16)
+        pack(b, at.n + 16, at.n1 - at.n - 16, at.k0, at.count, w + 16, HZP_PANEL_COLS,
+             take(p, &coming, row, packing));
+}
+
 /* One panel's part, while it fetches the `coming` one.  sums: [rows][HZP_PANEL_COLS] */
 INLINE void part_run(const struct hzp_panel *p, struct part at, struct part coming, uint32_t *w,
                      float *sums)
 {
-    int inner = p->args->a.cols, pairs = HZP_DIV_UP(at.count, 2), row = coming.n;
-    int packing = row + while_packing(p, coming.n1 - row), middle = (row + packing) / 2;
-    bool last = at.k0 + at.count == inner;
+    int pairs = HZP_DIV_UP(at.count, 2), row = 0, rows = coming.n1 - coming.n;
+    bool last = at.k0 + at.count == p->args->a.cols;
+    _Alignas(64) float done[HZP_PANEL_ROWS * HZP_PANEL_COLS]; /* stays in the nearest cache */
 
-    pack(&p->args->b, at.n, HZP_MIN(16, at.n1 - at.n), at.k0, at.count, w, HZP_PANEL_COLS,
-         take(p, &coming, &row, middle));
-    if (at.n1 > at.n + 16)
-        pack(&p->args->b, at.n + 16, at.n1 - at.n - 16, at.k0, at.count, w + 16, HZP_PANEL_COLS,
-             take(p, &coming, &row, packing));
+    w_pack(p, at, coming, &row, w);
     for (int b = 0; b < p->blocks; b++) {
         int m0 = hzp_panel_row(p, b), mr = hzp_panel_row(p, b + 1) - m0;
-        struct fetches f = {take(p, &coming, &row, row + (coming.n1 - row) / (p->blocks - b)),
+        struct fetches f = {take(p, &coming, &row, row + (rows - row) / (p->blocks - b)),
                             NULL, NULL, 0, 0};
-        float *part = sums + (size_t)m0 * HZP_PANEL_COLS;
+        float *part = sums + (size_t)m0 * HZP_PANEL_COLS, *to = last ? done : part;
         if (coming.n1 > coming.n && coming.k0 != at.k0)
             f.x = (const char *)x_part(p, b, coming.k0);
         if (last)
             take_c(p, p->m0 + m0, at.n, at.n1, &f);
-        tiles[mr](x_part(p, b, at.k0), w, pairs, part, at.k0 == 0, &f);
+        tiles[mr](x_part(p, b, at.k0), w, pairs, at.k0 == 0 ? NULL : part, to, &f);
         for (int i = 0; last && i < mr; i++)
-            store(p->args, p->m0 + m0 + i, at.n, at.n1, part + (size_t)i * HZP_PANEL_COLS);
+            store(p->args, p->m0 + m0 + i, at.n, at.n1, done + i * HZP_PANEL_COLS);
     }
 }
 
@@ -344,23 +354,27 @@ static void cpu_panel(const struct hzp_panel *p, struct hzp_panel_cols now,
 }
 
 /* Block b of x, while the next one is fetched. */
-static void cpu_pack_x(const struct hzp_panel *p, int b)
+INLINE void pack_rows(const struct hzp_panel *p, int b)
 {
     const struct hzp_mat *x = &p->args->a;
     int m0 = hzp_panel_row(p, b), m1 = hzp_panel_row(p, b + 1);
     int m2 = b + 1 < p->blocks ? hzp_panel_row(p, b + 2) : m1;
     size_t size = size_of(x);
 
-    for (int k0 = 0; k0 < x->cols; k0 += p->k_block) {
-        int count = HZP_MIN(p->k_block, x->cols - k0);
+    for (int k0 = 0; k0 < p->args->a.cols; k0 += p->k_block) {
         struct ahead ahead = {NULL, (ptrdiff_t)((size_t)x->stride * size), m2 - m1,
                               (int)(LINE * size)};
         if (m2 > m1)
             ahead.at = (const char *)hzp_cpu_row(x, p->m0 + m1) + (size_t)k0 * size;
-        pack(x, p->m0 + m0, m1 - m0, k0, count,
-             p->x + (size_t)(k0 / 2) * (size_t)p->rows + (size_t)m0 * (size_t)HZP_DIV_UP(count, 2),
+        pack(x, p->m0 + m0, m1 - m0, k0, HZP_MIN(p->k_block, p->args->a.cols - k0), x_part(p, b, k0),
              m1 - m0, ahead);
     }
+}
+
+static void cpu_pack_x(const struct hzp_panel *p, int begin, int end)
+{
+    for (int b = begin; b < end; b++)
+        pack_rows(p, b);
 }
 
 const struct hzp_panel_kernels HZP_ISA_NAME(hzp_cpu_panel) = {cpu_panel, cpu_pack_x};
