@@ -2,8 +2,8 @@
 /* api/bench/offline.c - how many tokens a second when nothing but throughput counts: --requests of
  * --input-len random tokens, --output-len answered, as many at once as run.
  *
- * Prompts count as tokens of their own in the total, as is usual.  What the machine would allow is its
- * product's peak over twice the weights, as if nothing but weights' products were computed.
+ * Prompts count as tokens of their own in the total, as is usual.  What the machine would allow is
+ * its product's peak over twice the weights, as if nothing but weights' products were computed.
  */
 #include "api/bench/bench.h"
 
@@ -56,8 +56,8 @@ int hzp_bench_offline(struct hzp_bench *b, struct hzp_err_text *reterr)
     int64_t positions = b->engine->plan.positions;
     if (options->load_input < 1 || options->load_input + options->load_output > positions)
         return hzp_fail_param(reterr, HZP_EINVAL, "--input-len",
-                              "bench offline: --input-len %lld and --output-len %lld, a sequence has %lld "
-                              "tokens at most",
+                              "bench offline: --input-len %lld and --output-len %lld, a sequence "
+                              "has %lld tokens at most",
                               (long long)options->load_input, (long long)options->load_output,
                               (long long)positions);
     o.live = hzp_xcalloc((size_t)(2 * options->running_max), sizeof(struct hzp_request *));
