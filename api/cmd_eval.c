@@ -55,8 +55,8 @@ static int open_eval(struct eval *e, struct hzp_err_text *reterr)
     int64_t context = options->context ? options->context : e->config.positions;
     e->rows = (int32_t)HZP_MIN(HZP_MIN(context, e->config.positions), ROWS_MAX);
     struct hzp_weights_config weights = {
-        .type = hzp_engine_dtype(options, &e->config), .fp8 = options->quantization != 0, .slots = 1,
-        .first_id = 1};
+        .type = hzp_engine_dtype(options, &e->config), .fp8 = options->quantization != 0,
+        .slots = 1, .first_id = 1};
     HZP_TRY(hzp_weights_create(e->dev, &e->layout, &weights, &e->weights));
     struct hzp_version *draft;
     HZP_TRY(hzp_weights_begin(e->weights, &draft));

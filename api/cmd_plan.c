@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hzpserve plan [MODEL]: the plan of one step, as a table, as a trace of a run, and timed against the
- * sequential plan of the same step.
+/* hzpserve plan [MODEL]: the plan of one step, as a table, as a trace of a run, and timed against
+ * the sequential plan of the same step.
  *
  * The step is made up: so many decode rows at a given depth, one prompt's piece of so many rows, a
  * micro-batch of so many rows.  Without MODEL the model is one of 135 million parameters with
@@ -220,7 +220,8 @@ static int compare(struct planning *p, int runs)
     struct times t[2];
     const struct hzp_plan_shape *shape[2] = {&hzp_plan_sequential, &p->shape};
     int r = HZP_OK;
-    double *all = hzp_xcalloc((size_t)runs * 6, sizeof(*all)), *ratio = hzp_xcalloc((size_t)runs, 8);
+    double *all = hzp_xcalloc((size_t)runs * 6, sizeof(*all));
+    double *ratio = hzp_xcalloc((size_t)runs, sizeof(*ratio));
     for (int i = 0; i < 2; i++)
         t[i] = (struct times){all + 3 * i * runs, all + (3 * i + 1) * runs,
                               all + (3 * i + 2) * runs};

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hzpserve search MODEL: measures ops on this device, searches the best plan for steps of every size,
- * and keeps both in a file that `serve` reads.
+/* hzpserve search MODEL: measures ops on this device, searches the best plan for steps of every
+ * size, and keeps both in a file that `serve` reads.
  *
  * Measured is on the model with fewer layers and noise for weights: enough layers that no cache
  * holds them.  Searched is on paper, with all of them; what promises something is then run.
- * Interrupted, it goes on where it was: parts measured, the search on paper, and each shape that was
- * run are in the file. */
+ * Interrupted, it goes on where it was: parts measured, the search on paper, and each shape that
+ * was run are in the file. */
 #include "api/commands.h"
 #include "api/engine.h"
 #include "api/search_file.h"
@@ -41,7 +41,8 @@ struct job {
     struct hzp_tables here, tables; /* here: what must fit; tables: what is known */
     struct hzp_plan_table plans;
     char path[PATH_MAX];
-    char sought[sizeof(((struct hzp_plan_table *)0)->sought)]; /* what plans are to be searched for */
+    /* What plans are to be searched for. */
+    char sought[sizeof(((struct hzp_plan_table *)0)->sought)];
     uint64_t begin_ns; /* of this run */
     double before_ns;  /* what runs before it took */
     bool terminal, drawn;
@@ -70,7 +71,8 @@ static struct hzp_workbench_size bench_size(const struct job *j)
     const struct hzp_options *o = j->options;
     struct hzp_workbench_size size = {.layers_max = layers_measured(j),
                                       .updates = !o->no_train,
-                                      .rides = !o->no_train,
+                                      /* fp8: serving's products read other weights */
+                                      .rides = !o->no_train && !o->quantization,
                                       .decode = (int32_t)o->running_max,
                                       .prefill = (int32_t)HZP_MIN(o->step_rows, 4096)};
     int32_t positions = j->config.positions;
@@ -181,7 +183,8 @@ static int search_all(struct job *j, struct hzp_search *s, const struct hzp_work
     end_bar(j);
     hzp_plan_table_index(&j->plans);
     fprintf(stderr, "hzpserve: tried %lld shapes on paper for %d kinds of step in %.1f s\n",
-            (long long)hzp_search_tried(s), j->plans.entries, (double)(hzp_now_ns() - begin) * 1e-9);
+            (long long)hzp_search_tried(s), j->plans.entries,
+            (double)(hzp_now_ns() - begin) * 1e-9);
     return HZP_OK;
 }
 
@@ -306,8 +309,8 @@ static int confirm_all(struct job *j, struct hzp_workbench *bench, struct hzp_se
         fprintf(stderr, "hzpserve: ran %d shapes that won on paper, %d win, in %.1f s\n", count.ran,
                 count.kept, (double)(hzp_now_ns() - begin) * 1e-9);
     if (count.left)
-        fprintf(stderr, "hzpserve: %d more were not run, and are not used: --seconds is how long all "
-                "may take; the same command again goes on with them\n", count.left);
+        fprintf(stderr, "hzpserve: %d more were not run, and are not used: --seconds is how long "
+                "all may take; the same command again goes on with them\n", count.left);
     return HZP_OK;
 }
 
@@ -367,7 +370,8 @@ static int identify(struct job *j, struct hzp_device *dev)
 {
     const struct hzp_options *o = j->options;
     hzp_search_identify(dev, &j->config, j->type, j->options->quantization != 0, &j->here);
-    snprintf(j->here.settings, sizeof(j->here.settings), "%lld running, %lld rows, %lld trained, %g GFLOP",
+    snprintf(j->here.settings, sizeof(j->here.settings),
+             "%lld running, %lld rows, %lld trained, %g GFLOP",
              (long long)o->running_max, (long long)o->step_rows,
              (long long)(o->no_train ? 0 : o->micro_rows), o->quantum_gflop);
     snprintf(j->sought, sizeof(j->sought), "steps of %g ms, share %g, %lld tries", o->search_itl_ms,

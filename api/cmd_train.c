@@ -482,9 +482,9 @@ static int finish(struct run *run, struct hzp_err_text *reterr)
         return HZP_OK;
     }
     if (stopped) {
-        fprintf(stderr, "stopped at step %" PRId64 " of %" PRId64 ", saved in %s/checkpoint-%" PRId64
-                "; go on with the same command and --resume\n", run->step, run->total, o->out,
-                run->step);
+        fprintf(stderr, "stopped at step %" PRId64 " of %" PRId64 ", saved in %s/checkpoint-%"
+                PRId64 "; go on with the same command and --resume\n", run->step, run->total,
+                o->out, run->step);
         return HZP_OK;
     }
     HZP_TRY(hzp_checkpoint_save_model(o->out, run->model, hzp_weights_current(run->weights),

@@ -151,12 +151,16 @@ static int open_device(struct hzp_engine *e, struct hzp_err_text *reterr)
     if (options->ride && options->no_train)
         return hzp_fail_param(reterr, HZP_EINVAL, "--ride",
                               "--ride %d, and --no-train: nothing would ride", (int)options->ride);
+    if (options->ride && options->quantization)
+        return hzp_fail_param(reterr, HZP_EINVAL, "--ride",
+                              "--ride %d, and --quantization fp8: serving multiplies by other "
+                              "weights than training, so nothing could ride", (int)options->ride);
     if (options->train_units && options->ride)
         return hzp_fail_param(reterr, HZP_EINVAL, "--ride",
                               "--ride, and --train-units: training either rides or has cores");
     HZP_TRY(hzp_search_plans(options, e->dev, &e->model_config,
                              hzp_engine_dtype(options, &e->model_config), &e->plans, reterr));
-    if (!options->no_train && !options->train_units)
+    if (!options->no_train && !options->train_units && !options->quantization)
         e->chunk_rows = options->ride ? (int32_t)options->ride : hzp_plan_table_ride(&e->plans);
     HZP_TRY(hzp_memory_plan(options, &e->layout, e->dev->mem_total, hzp_exec_bytes(e->dev),
                             e->chunk_rows > 0, &e->plan, reterr));
@@ -249,7 +253,7 @@ static int open_serving(struct hzp_engine *e)
     return hzp_scheduler_create(&config, e->model, e->pool, &e->scheduler);
 }
 
-/* Training beside requests: riding in their products, or on a lane of its own cores, the rest serves. */
+/* Training beside requests: riding in their products, or on a lane of its own cores. */
 static void open_beside(struct hzp_engine *e)
 {
     e->beside = hzp_plan_sequential;

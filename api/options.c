@@ -541,8 +541,13 @@ static int read_model_settings(const char *dir, struct hzp_options *options,
     snprintf(path, size, "%s/serve.options", dir);
     FILE *file = fopen(path, "r");
     int r = HZP_OK;
-    for (int n = 1; file && r == HZP_OK && fgets(line, sizeof(line), file); n++)
-        r = read_line(dir, path, n, line, options, reterr);
+    for (int n = 1; file && r == HZP_OK && fgets(line, sizeof(line), file); n++) {
+        if (!strchr(line, '\n') && !feof(file))
+            r = hzp_fail(reterr, HZP_EFORMAT, "%s:%d: the line has more than %zu bytes", path, n,
+                         sizeof(line) - 2);
+        else
+            r = read_line(dir, path, n, line, options, reterr);
+    }
     if (file)
         fclose(file);
     free(path);

@@ -68,8 +68,8 @@ struct hzp_options {
     int64_t no_train, passes, update_tokens, micro_rows, publish_every, warmup_steps, total_steps,
         schedule /* constant, cosine */, moment_type /* f32, bf16 */, max_staleness, seed,
         queue_samples, queue_tokens, checkpoint_every, keep_checkpoints, train_units, ride;
-    double lr, beta1, beta2, eps, decay, clip, lr_floor, itl_stretch, train_share, train_max, train_min, idle_ms,
-        replay_ratio, quantum_gflop;
+    double lr, beta1, beta2, eps, decay, clip, lr_floor, itl_stretch, train_share, train_max, train_min,
+        idle_ms, replay_ratio, quantum_gflop;
     const char *state_dir, *replay;
     const char *slo; /* goals of latency: nanobatch/policy.h */
 

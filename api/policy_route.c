@@ -67,8 +67,9 @@ static json_t *policy_json(struct hzp_engine *e)
                             json_integer((json_int_t)r->limited[i]));
     json_t *json = json_pack(
         "{s:s, s:{s:o, s:o}, s:f, s:i, s:f, s:f, s:f, s:{s:I, s:I, s:o, s:o, s:o, s:o}}",
-        "object", "policy", "slo", "ttft_ms", goal_json(r->policy.ttft_ns), "itl_ms", goal_json(r->policy.itl_ns),
-        "itl_stretch", r->policy.itl_stretch, "max_staleness", weights.max_staleness,
+        "object", "policy", "slo", "ttft_ms", goal_json(r->policy.ttft_ns), "itl_ms",
+        goal_json(r->policy.itl_ns), "itl_stretch", r->policy.itl_stretch,
+        "max_staleness", weights.max_staleness,
         "train_share", r->policy.train_share, "train_max", r->policy.train_max, "train_min",
         r->policy.train_min, "split", "steps", (json_int_t)r->steps, "trained_steps",
         (json_int_t)r->trained, "itl_follows_ms", goal_json(r->follows_ns), "predicted",

@@ -6,6 +6,7 @@
 #include "nanobatch/exec.h"
 #include "nanobatch/plan_table.h"
 #include "nanobatch/simulate.h"
+#include "nanobatch/train_space.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -77,6 +78,18 @@ static void draw_lanes(struct validation *v, struct hzp_plan_shape *s, bool trai
         memset(s->units, 0, sizeof(s->units));
 }
 
+/* Training's rows in serving's products, in one step of three that could have them; true: they are. */
+static bool draw_ride(struct validation *v, struct step *s)
+{
+    const struct hzp_rig *rig = v->bench->rig;
+    int32_t ride = 16 << draw(v, 4);
+    if (!s->train || draw(v, 3) || ride > s->train || s->decode + s->prefill < 1 ||
+        s->decode + s->prefill > rig->train->config.ride_rows)
+        return false;
+    s->shape.ride = ride;
+    return true;
+}
+
 static void draw_step(struct validation *v, struct step *s)
 {
     const struct hzp_rig_config *c = &v->bench->rig->config;
@@ -84,10 +97,13 @@ static void draw_step(struct validation *v, struct step *s)
     memset(s, 0, sizeof(*s));
     s->shape = hzp_plan_sequential;
     s->decode = kind != 1 ? draw_rows(v, c->decode_max) : 0;
-    s->prefill = kind == 1 || kind == 2 || (kind == 3 && draw(v, 2)) ? draw_rows(v, c->prefill_max) : 0;
+    bool prompts = kind == 1 || kind == 2 || (kind == 3 && draw(v, 2));
+    s->prefill = prompts ? draw_rows(v, c->prefill_max) : 0;
     s->depth = s->decode ? draw(v, c->depth_max + 1) : 0;
     if (kind == 3 && v->bench->rig->train)
         s->train = v->bench->rig->micro->rows_max >> draw(v, 3);
+    if (draw_ride(v, s))
+        return;
     s->shape.nanos = 1 + draw(v, 4);
     s->shape.nanos = HZP_MIN(s->shape.nanos, s->decode + s->prefill);
     s->shape.order = (uint8_t)draw(v, HZP_ORDER_COUNT);
@@ -132,9 +148,10 @@ static int draw_one(struct validation *v, struct step *s)
         r = hzp_rig_serve(rig, s->decode, s->depth, s->prefill, 0);
     } while (r == HZP_EINVAL); /* its pages are more than there are */
     HZP_TRY(r);
+    hzp_rig_chunks(rig, s->shape.ride);
     HZP_TRY(hzp_rig_train(rig, s->train));
-    if (s->train) {
-        s->from = draw(v, rig->chain.items);
+    if (s->train) { /* what rides is of forward */
+        s->from = draw(v, s->shape.ride ? rig->train->forward_end : rig->chain.items);
         s->to = s->from + 1 + draw(v, 80);
         s->to = HZP_MIN(s->to, rig->chain.items);
     }
@@ -147,6 +164,7 @@ static int run_one(struct validation *v, struct step *s, struct hzp_err_text *re
     struct hzp_simulated predicted;
     double ns;
     HZP_TRY(hzp_rig_serve(rig, s->decode, s->depth, s->prefill, 0));
+    hzp_rig_chunks(rig, s->shape.ride);
     HZP_TRY(hzp_rig_train(rig, s->train));
     hzp_rig_build(rig, &s->shape, s->from, s->to, &v->plan);
     HZP_TRY(hzp_plan_check(&v->plan, reterr));

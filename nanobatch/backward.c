@@ -276,7 +276,10 @@ static void add_adamw(struct hzp_plan *chain, const struct hzp_version *v,
                       struct hzp_version *draft, const struct hzp_update_hyper *hyper,
                       struct hzp_train_space *s, size_t offset, size_t elements, float decay)
 {
+    /* Of seven numbers of memory each: three times as long as what piece_elements is meant for. */
     size_t piece = piece_elements(s);
+    if (s->config.quantum_flops)
+        piece = HZP_ROUND_UP(HZP_MAX(piece / 3, (size_t)1 << 16), (size_t)64);
     enum hzp_dtype moment = s->config.moment_type;
     for (size_t at = offset; at < offset + elements; at += piece) {
         size_t n = HZP_MIN(piece, offset + elements - at);

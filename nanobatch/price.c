@@ -61,13 +61,20 @@ static const struct hzp_price_shape *shape_of(const struct hzp_price *price, uin
     return NULL;
 }
 
+/* Over how many runs to learn: many, but for what takes less than half of its price.  Nothing runs that
+ * fast by accident, and much runs slowly at first, in memory that nobody has touched. */
+static double slowness(double seen, double price, double runs)
+{
+    return seen < price / 2 ? HZP_MIN(runs, 4) : runs;
+}
+
 static void learn_shape(struct hzp_price *price, uint64_t key, double ns)
 {
     struct hzp_price_shape *shape = (struct hzp_price_shape *)shape_of(price, key);
     if (shape) {
         /* The first runs may be cold, and one descheduled must not show for the next fifty. */
         double seen = HZP_MIN(ns, shape->runs > 2 ? 2 * shape->ns : shape->ns);
-        shape->ns += (seen - shape->ns) / (shape->runs > 2 ? 16 : 1);
+        shape->ns += (seen - shape->ns) / (shape->runs > 2 ? slowness(seen, shape->ns, 16) : 1);
         shape->runs = HZP_MIN(shape->runs + 1, 64);
         return;
     }
@@ -81,11 +88,13 @@ static void learn_shape(struct hzp_price *price, uint64_t key, double ns)
 double hzp_price_ns(const struct hzp_price *price, enum hzp_op op, const void *args)
 {
     const struct hzp_price_shape *shape = shape_of(price, key_of(op, args));
-    if (shape)
+    if (shape && shape->runs > 1)
         return shape->ns;
     struct hzp_cost cost = hzp_op_cost(op, args);
     double factor = price->factor[op][class_of(cost)];
-    return roofline_ns(price, cost) * (factor > 0 ? factor : 1);
+    double ns = roofline_ns(price, cost) * (factor > 0 ? factor : 1);
+    /* One run says little: were it believed, a cold one could keep the next from ever coming. */
+    return shape ? HZP_MIN(shape->ns, price->runs[op][class_of(cost)] > 3 ? 2 * ns : shape->ns) : ns;
 }
 
 void hzp_price_learn(struct hzp_price *price, enum hzp_op op, const void *args, double ns)
@@ -103,7 +112,7 @@ void hzp_price_learn(struct hzp_price *price, enum hzp_op op, const void *args, 
      * fifty. */
     if (*runs > 0)
         seen = HZP_MIN(seen, (*runs < 4 ? 1 : 4) * *factor);
-    *factor = *runs < 4 ? seen : *factor + (seen - *factor) / 64;
+    *factor = *runs < 4 ? seen : *factor + (seen - *factor) / slowness(seen, *factor, 64);
     *runs = (uint8_t)HZP_MIN(*runs + 1, 255);
 }
 

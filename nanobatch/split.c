@@ -9,7 +9,8 @@
 enum {
     LOOK_EVERY = 64,    /* steps: in one of them serving is alone */
     OVERRUN_EVERY = 256, /* steps: in one of them an item may be too long, */
-    DESPITE_EVERY = 1024, /* where nobody has set a goal also if gaps miss the one that follows */
+    FOLLOWS_EVERY = 128, /* the same where nobody has set a goal; */
+    DESPITE_EVERY = 1024, /* then also if gaps miss the one that follows */
     PART_SECONDS = 30,
 };
 
@@ -306,7 +307,8 @@ void hzp_split_begin(struct hzp_split *split, struct hzp_split_step *step, uint6
  * would end at an item that is longer than they ever allow. */
 static bool may_overrun(struct hzp_split *split, const struct hzp_split_step *step, double train_ns)
 {
-    if (split->since_overrun < OVERRUN_EVERY || step->rows > step->decode_rows ||
+    int32_t every = split->follows ? FOLLOWS_EVERY : OVERRUN_EVERY;
+    if (split->since_overrun < every || step->rows > step->decode_rows ||
         split->next_ns <= train_ns)
         return false;
     bool rare = hzp_seen_strain(&split->seen, &split->policy) <= may_miss / 3;

@@ -14,8 +14,8 @@
 enum { PROMPT_ROWS_MIN = 16, PROMPT_DEPTH = 256 };
 
 /* Opens the sequence's segment for `rows` more rows and takes the pages they need. */
-static struct hzp_part *open_segment(struct hzp_scheduler *s, struct hzp_step *step, struct hzp_seq *seq,
-                                 int32_t rows, bool decode)
+static struct hzp_part *open_segment(struct hzp_scheduler *s, struct hzp_step *step,
+                                     struct hzp_seq *seq, int32_t rows, bool decode)
 {
     struct hzp_part *part = hzp_seq_part(seq, step->number);
     while (seq->taken * s->page_rows < seq->fed + rows)
@@ -45,8 +45,8 @@ static int32_t draw_edits(const struct hzp_seq *seq)
 }
 
 /* The row's logits draw the token at `position`. */
-static void want_draw(struct hzp_batch *batch, struct hzp_seq *seq, struct hzp_part *part, int32_t row,
-                      int32_t position)
+static void want_draw(struct hzp_batch *batch, struct hzp_seq *seq, struct hzp_part *part,
+                      int32_t row, int32_t position)
 {
     const struct hzp_request *rq = seq->rq;
     int32_t drawn = position - rq->prompt_count;
@@ -162,7 +162,8 @@ static int32_t piece_rows(const struct hzp_scheduler *s, const struct hzp_batch 
     return rows;
 }
 
-static void add_piece(struct hzp_scheduler *s, struct hzp_step *step, struct hzp_seq *seq, int32_t rows)
+static void add_piece(struct hzp_scheduler *s, struct hzp_step *step, struct hzp_seq *seq,
+                      int32_t rows)
 {
     const struct hzp_request *rq = seq->rq;
     int32_t prompt = rq->prompt_count;
@@ -178,8 +179,8 @@ static void add_piece(struct hzp_scheduler *s, struct hzp_step *step, struct hzp
     }
 }
 
-/* Rows of the whole step with which the gaps of those who decode stay within their goal; 0: there is
- * none, or nobody does. */
+/* Rows of the whole step with which the gaps of those who decode stay within their goal; 0: there
+ * is none, or nobody does. */
 static int32_t rows_within_goal(const struct hzp_step *step, int32_t decodes)
 {
     double reads = 0;

@@ -42,7 +42,7 @@ void hzp_release_pages(struct hzp_scheduler *s, struct hzp_seq *seq)
     seq->used = false;
 }
 
-/* The i-th oldest running sequence runs no more; its pages are free as soon as no step reads them. */
+/* The i-th oldest running sequence runs no more; its pages are free once no step reads them. */
 static struct hzp_request *leave_running(struct hzp_scheduler *s, int32_t i)
 {
     struct hzp_seq *seq = &s->seq[s->order[i]];
@@ -155,7 +155,7 @@ void hzp_fail_all(struct hzp_scheduler *s)
     cull_waiting(s, true, HZP_REQUEST_FAILED);
 }
 
-/* Looks at who runs, for admission: again only if the answer may have changed, or every so often. */
+/* Looks at who runs, for admission: again if the answer may have changed, or every so often. */
 static void look_ahead(struct hzp_scheduler *s, uint64_t number)
 {
     const struct hzp_request *head = s->wait_count ? hzp_wait_at(s, 0) : NULL;

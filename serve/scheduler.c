@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* serve/scheduler.c - the scheduler's life and its two ends: requests submitted from any thread, and the
- * loop, whose steps are filled (queue.c, fill.c) and whose results are handed on (results.c). */
+/* serve/scheduler.c - the scheduler's life and its two ends: requests submitted from any thread,
+ * and the loop, whose steps are filled (queue.c, fill.c) and whose results are handed on (results.c). */
 #include "base/arena.h"
 #include "base/ring.h"
 #include "base/thread.h"

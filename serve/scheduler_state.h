@@ -101,8 +101,8 @@ static inline struct hzp_part *hzp_seq_part(struct hzp_seq *seq, uint64_t step)
 
 /* ---- queue.c ---- */
 
-/* Before a step is filled: who left goes, who fits comes, and whoever runs has the page of his next row,
- * if need be from the youngest, who is pushed back. */
+/* Before a step is filled: who left goes, who fits comes, and whoever runs has the page of his next
+ * row, if need be from the youngest, who is pushed back. */
 void hzp_queue_turn(struct hzp_scheduler *s, uint64_t number);
 
 /* The i-th oldest that runs has come to its end. */

@@ -4,10 +4,10 @@
  * Rounds of five phases, in turns, so that all see the same machine:
  *
  *     capacity   as many requests as may be in flight, back to back, training off
- *     off, on    requests arrive (exponential gaps, the same ones every time, stretched so that each
- *                eight of them last as long as eight on average) at a part of what got through in the
- *                first round's capacity, training off and on; no more in flight than in `capacity`,
- *                others wait in the server
+ *     off, on    requests arrive (exponential gaps, the same ones every time, stretched so that
+ *                each eight of them last as long as eight on average) at a part of what got through
+ *                in the first round's capacity, training off and on; no more in flight than in
+ *                `capacity`, others wait in the server
  *     slices     the same with the device split the plain way, half of the time to each, 50 ms
  *     alone      training alone
  *
@@ -18,6 +18,9 @@
  * passes before it.  So an answer that takes longer is not a loss as long as the load is carried:
  * `carried` is what was put out of what was asked for in that time.  Trained are floating-point
  * operations done, given in the tokens that training alone learns with as many.
+ *
+ * Before them requests come one at a time, and pause: how many steps, and how long, until training
+ * has the device.
  *
  * With --slo training is held to those goals, and how often they were missed is told.
  */
@@ -36,6 +39,10 @@
 #include <stdlib.h>
 
 enum { LIVE_MAX = 256, GAPS_MAX = 1 << 20, FIRST_MAX = 1 << 16, SAMPLE_ROWS = 256, BLOCK = 8 };
+
+/* Pauses of requests, so many and so long: how soon training has the device. */
+enum { SWITCHES = 24 };
+static const uint64_t pause_ns = 40000000;
 
 static const uint64_t slices_ns = 100000000; /* one of each */
 
@@ -196,8 +203,8 @@ static void drain(struct coserve *c, struct load *load)
     }
 }
 
-/* The next ones, in seconds: exponential, so that all of them together last as long as BLOCK requests
- * do on average.  So a short phase has the load it is said to have. */
+/* The next ones, in seconds: exponential, so that all of them together last as long as BLOCK
+ * requests do on average.  So a short phase has the load it is said to have. */
 static void draw_gaps(struct coserve *c, uint32_t *seed)
 {
     double all = 0;
@@ -264,6 +271,29 @@ static int run_phase(struct coserve *c, enum phase phase, double seconds, uint32
     return r;
 }
 
+/* One short request at a time, and pauses between in which training has the device. */
+static int measure_switches(struct coserve *c, struct hzp_err_text *reterr)
+{
+    struct load lost;
+    int r = HZP_OK;
+    load_open(&lost);
+    let_train(c, TOGETHER);
+    for (int i = 0; r == HZP_OK && i < SWITCHES; i++) {
+        keep_fed(c);
+        r = hzp_bench_submit(&c->client, c->prompt, HZP_MIN(c->tokens, 8), &c->live[0], reterr);
+        c->lives = r == HZP_OK;
+        while (c->lives) {
+            hzp_wake_wait(c->client.wake, 100000000);
+            harvest(c, &lost);
+        }
+        for (uint64_t now, until = hzp_now_ns() + pause_ns; (now = hzp_now_ns()) < until;)
+            hzp_wake_wait(c->client.wake, until - now);
+    }
+    hzp_trainer_pause(c->b->engine->trainer, true);
+    load_close(&lost);
+    return r;
+}
+
 /* Off and on in turns, so that both see the same machine. */
 static int measure(struct coserve *c, double load_part, int rounds, struct hzp_err_text *reterr)
 {
@@ -286,6 +316,8 @@ static int measure(struct coserve *c, double load_part, int rounds, struct hzp_e
     if (r == HZP_OK)
         r = run_phase(c, TOGETHER, c->seconds / 2, 7, &lost, reterr);
     load_close(&lost);
+    if (r == HZP_OK)
+        r = measure_switches(c, reterr);
     for (int turn = 0; r == HZP_OK && turn < rounds; turn++)
         for (int phase = FULL; r == HZP_OK && phase < PHASES; phase++) {
             r = run_phase(c, (enum phase)phase, c->seconds, 99 + (uint32_t)turn, &c->load[phase],
@@ -352,7 +384,8 @@ static void report(struct coserve *c, enum phase phase)
         {"first token p99", load->first, load->firsts, 0.99},
     };
     for (int i = 0; i < HZP_COUNT(row); i++)
-        tell(b, what, row[i].text, 1e3 * hzp_bench_quantile(row[i].value, row[i].n, row[i].p), "ms");
+        tell(b, what, row[i].text,
+             1e3 * hzp_bench_quantile(row[i].value, row[i].n, row[i].p), "ms");
     tell_goals(b, what, load);
     tell(b, what, "served", (double)load->tokens / load->seconds, "tokens/s");
     tell(b, what, "served, most over least of the rounds", load->most / load->least, "x");
@@ -377,9 +410,9 @@ static void compare(struct coserve *c, enum phase phase)
     double rows = (double)alone->rows / alone->seconds;
     snprintf(name, sizeof(name), "%s: trained", what);
     hzp_bench_figure(b, name, part * rows, "tokens/s", HZP_BENCH_OTHER, rows, "training alone");
-    tell(b, what, "gap p99 over training off",
-         hzp_bench_quantile(on->gap, on->gaps, 0.99) / hzp_bench_quantile(off->gap, off->gaps, 0.99),
-         "x");
+    double p99_on = hzp_bench_quantile(on->gap, on->gaps, 0.99);
+    double p99_off = hzp_bench_quantile(off->gap, off->gaps, 0.99);
+    tell(b, what, "gap p99 over training off", p99_on / p99_off, "x");
     double rate = (double)on->tokens / on->seconds;
     tell(b, what, "served over training off", rate / ((double)off->tokens / off->seconds), "x");
     double served = rate / ((double)full->tokens / full->seconds);
@@ -402,9 +435,14 @@ static void tell_limits(struct hzp_bench *b)
         hzp_bench_plain(b, name, 100 * (double)r->limited[i] / (double)all, "%");
     }
     double served = HZP_MAX((double)r->steps, 1.0);
-    hzp_bench_plain(b, "steps that trained, of those that served", 100 * (double)r->trained / served, "%");
+    hzp_bench_plain(b, "steps that trained, of those that served",
+                    100 * (double)r->trained / served, "%");
     hzp_bench_plain(b, "of them beside serving", 100 * (double)r->beside / served, "%");
-    hzp_bench_plain(b, "waits for training, by steps that served", 100 * (double)r->held / served, "%");
+    hzp_bench_plain(b, "waits for training, by steps that served",
+                    100 * (double)r->held / served, "%");
+    if (r->follows_ns)
+        hzp_bench_plain(b, "goal for gaps that follows from --itl-stretch",
+                        1e-6 * (double)r->follows_ns, "ms");
     hzp_bench_plain(b, "newest step: serving alone, predicted", 1e-6 * r->alone_ns, "ms");
     hzp_bench_plain(b, "newest step: slowdown by training, predicted", r->slowdown, "x");
     hzp_bench_plain(b, "newest step: gap, predicted", 1e-6 * r->gap_ns, "ms");

@@ -8,8 +8,8 @@
  * answer that would lie behind them is more prompt.  Counted are tokens answered in the window, and
  * the prompts of those whose first token came in it.
  *
- * Prompts count as tokens of their own in the total, as is usual.  What the machine would allow is its
- * product's peak over twice the weights, as if nothing but weights' products were computed.
+ * Prompts count as tokens of their own in the total, as is usual.  What the machine would allow is
+ * its product's peak over twice the weights, as if nothing but weights' products were computed.
  */
 #include "api/bench/bench.h"
 
@@ -141,8 +141,8 @@ int hzp_bench_offline(struct hzp_bench *b, struct hzp_err_text *reterr)
     int64_t positions = b->engine->plan.positions;
     if (options->load_input < 1 || options->load_input + options->load_output > positions)
         return hzp_fail_param(reterr, HZP_EINVAL, "--input-len",
-                              "bench offline: --input-len %lld and --output-len %lld, a sequence has %lld "
-                              "tokens at most",
+                              "bench offline: --input-len %lld and --output-len %lld, a sequence "
+                              "has %lld tokens at most",
                               (long long)options->load_input, (long long)options->load_output,
                               (long long)positions);
     o.steady = options->load_steady > 0;

@@ -118,6 +118,17 @@ static void a_model_has_settings_of_its_own(void **state)
         assert_int_equal(parse("serve", dir, NULL, NULL, NULL), HZP_EFORMAT);
         assert_non_null(strstr(err.text, "serve.options:1: "));
     }
+    /* A line is read whole, or refused: its end is no line of its own. */
+    char text[1200] = "--try-prompt ";
+    memset(text + 13, 'x', 1000);
+    write_settings(dir, text);
+    assert_int_equal(parse("serve", dir, NULL, NULL, NULL), HZP_OK);
+    assert_int_equal(strlen(options.try_prompt), 1000);
+    memset(text + 1013, 'x', 100);
+    strcpy(text + 1022, "--port 1234\n");
+    write_settings(dir, text);
+    assert_int_equal(parse("serve", dir, NULL, NULL, NULL), HZP_EFORMAT);
+    assert_non_null(strstr(err.text, "serve.options:1: "));
     unlink(path);
     rmdir(dir);
     assert_int_equal(parse("serve", dir, NULL, NULL, NULL), HZP_OK);

@@ -330,7 +330,7 @@ static void test_no_item_is_too_long_for_a_stretch_for_ever(void **state)
     int long_ones = 0;
     for (int i = 0; i < 5000; i++)
         long_ones += run(4, 0, 10 * MS, 60 * MS) > 0 && i >= 500;
-    assert_in_range(long_ones, 10, 4500 / 200);
+    assert_in_range(long_ones, 10, 4500 / 128 + 1);
 }
 
 static void test_an_item_that_does_not_fit_is_rare(void **state)

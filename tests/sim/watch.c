@@ -365,6 +365,12 @@ static void check_idle(struct sim_world *w)
                  hzp_sample_queue_ready(w->queue);
     bool used = w->step->batch->rows > 0 || w->step->chain || w->landed + 1 < w->step->number;
     w->idle_turns = used || !could ? 0 : w->idle_turns + 1;
+    /* In the middle of a chain there is nothing to publish or to go over: the very next step is its. */
+    SIM_CHECK(w, used || !could || !w->chain_open, "idle device",
+              "requests pause, and step %llu does not go on with training's chain",
+              (unsigned long long)w->step->number);
+    if (w->step->chain)
+        w->chain_open = w->step->to < w->step->chain->items;
     SIM_CHECK(w, w->idle_turns <= 12, "idle device", "training does not use it for %d turns",
               w->idle_turns);
 }

@@ -185,6 +185,7 @@ struct sim_world {
     uint64_t serving_id;
     uint64_t seen_serve_ns, seen_train_ns; /* of this step's ops */
     int32_t idle_turns;        /* turns in a row in which nobody used the device */
+    bool chain_open; /* the newest slice was not its chain's last */
 
     /* slots of the store, by memory */
     struct {
