@@ -9,7 +9,7 @@
  *
  * With one thread its CPU time counts, so that others on the machine disturb less.
  *
- *   thin_lab SHAPE THREADS ROUNDS ROWS[,ROWS...] [LIBRARY.so ...]    SHAPE: 135m, 1b, head, hot
+ *   thin_lab SHAPE THREADS ROUNDS ROWS[,ROWS...] [LIBRARY.so ...]    SHAPE: 135m, 1b, 1b-e4m3, head, hot
  */
 #include "device/bf16.h"
 #include "device/device.h"
@@ -42,6 +42,7 @@ struct shape {
     struct kind kind[KINDS];
     int layers, width;
     bool hot; /* each layer has the same weights: they come from a cache */
+    bool e4m3; /* both operands, with scales */
 };
 
 static const struct shape shapes[] = {
@@ -51,17 +52,23 @@ static const struct shape shapes[] = {
       {"gate, up", 3072, 576, 30, false},
       {"down", 576, 1536, 30, true},
       {"head", 49152, 576, 1, false}},
-     30, 1536, false},
+     30, 1536, false, false},
     {"1b",
      {{"qkv", 3072, 2048, 5, false},
       {"o", 2048, 2048, 5, true},
       {"gate, up", 16384, 2048, 5, false},
       {"down", 2048, 8192, 5, true}},
-     5, 8192, false},
-    {"head", {{"head", 128256, 2048, 1, false}}, 1, 2048, false},
+     5, 8192, false, false},
+    {"1b-e4m3",
+     {{"qkv", 3072, 2048, 5, false},
+      {"o", 2048, 2048, 5, true},
+      {"gate, up", 16384, 2048, 5, false},
+      {"down", 2048, 8192, 5, true}},
+     5, 8192, false, true},
+    {"head", {{"head", 128256, 2048, 1, false}}, 1, 2048, false, false},
     {"hot",
      {{"576", 512, 576, 40, false}, {"1536", 192, 1536, 40, true}, {"2048", 128, 2048, 40, true}},
-     40, 2048, true},
+     40, 2048, true, false},
 };
 
 struct way {
@@ -79,6 +86,7 @@ struct bench {
     size_t bytes; /* of weights */
     void *x;
     char *y[WAYS];
+    float *scale;
     struct way way[WAYS];
     int ways, rounds, threads;
     double reads[ROUNDS_MAX], peak[ROUNDS_MAX];
@@ -184,15 +192,16 @@ static void fill(uint16_t *p, size_t count, unsigned seed)
     }
 }
 
-static size_t matrix_bytes(const struct kind *kind)
+static size_t matrix_bytes(const struct shape *shape, const struct kind *kind)
 {
-    return (size_t)kind->out * (size_t)kind->in * 2;
+    return (size_t)kind->out * (size_t)kind->in * (shape->e4m3 ? 1 : 2);
 }
 
 /* One walk through all weights, layer by layer. */
 static void walk(struct bench *b, struct way *way, char *y, int rows, int round)
 {
     const char *at = b->weights;
+    enum hzp_dtype type = b->shape->e4m3 ? HZP_E4M3 : HZP_BF16;
 
     for (int k = 0; k < KINDS; k++)
         way->time[k][round] = 0;
@@ -204,16 +213,18 @@ static void walk(struct bench *b, struct way *way, char *y, int rows, int round)
                 continue;
             bool wide = kind->residual || kind->count == 1;
             struct hzp_matmul_args args = {
-                .a = {b->x, rows, kind->in, kind->in, HZP_BF16},
-                .b = {(void *)(uintptr_t)at, kind->out, kind->in, kind->in, HZP_BF16},
+                .a = {b->x, rows, kind->in, kind->in, type},
+                .b = {(void *)(uintptr_t)at, kind->out, kind->in, kind->in, type},
                 .c = {y, rows, kind->out, kind->out, wide ? HZP_F32 : HZP_BF16},
+                .scale_a = b->shape->e4m3 ? b->scale : NULL,
+                .scale_b = b->shape->e4m3 ? b->scale : NULL,
                 .trans_b = 1,
                 .accumulate = kind->residual};
             double begin = now();
             if (way->issue(way->lane, HZP_OP_matmul, &args) < 0)
                 exit(1);
             way->time[k][round] += now() - begin;
-            at += matrix_bytes(kind);
+            at += matrix_bytes(b->shape, kind);
         }
     }
 }
@@ -222,14 +233,14 @@ static void walk(struct bench *b, struct way *way, char *y, int rows, int round)
 static void print_kind(const struct bench *b, const struct way *way, int k, int rows)
 {
     static const double share[2] = {0.5, 0.1};
-    double bytes = 0, time[2] = {0};
+    double bytes = 0, time[2] = {0}, each = b->shape->e4m3 ? 2 : 1; /* operations of a byte */
     int count = k < KINDS ? b->shape->kind[k].count : 1;
 
     for (int i = 0; i < KINDS; i++) {
         const struct kind *kind = &b->shape->kind[i];
         if (!kind->out || (k < KINDS && i != k))
             continue;
-        bytes += (double)matrix_bytes(kind) * kind->count;
+        bytes += (double)matrix_bytes(b->shape, kind) * kind->count;
         for (int s = 0; s < 2; s++)
             time[s] += rank(way->time[i], b->rounds, share[s]);
     }
@@ -238,9 +249,9 @@ static void print_kind(const struct bench *b, const struct way *way, int k, int 
     printf("  %-10s %-9s", way->name, k < KINDS ? b->shape->kind[k].name : "all");
     for (int s = 0; s < 2; s++) {
         double reads = rank(b->reads, b->rounds, 1 - share[s]), t = time[s];
-        double least = fmax(bytes / reads, bytes * rows / rank(b->peak, b->rounds, 1 - share[s]));
+        double least = fmax(bytes / reads, bytes * each * rows / rank(b->peak, b->rounds, 1 - share[s]));
         printf(" | %8.1f us %5.1f GB/s %5.0f GFLOP/s %5.1f %%", t * 1e6 / count, bytes / t * 1e-9,
-               bytes * rows / t * 1e-9, 100 * least / t);
+               bytes * each * rows / t * 1e-9, 100 * least / t);
     }
     printf("\n");
 }
@@ -294,7 +305,7 @@ static void set_up(struct bench *b, int argc, char **argv)
         b->threads = HZP_MIN(dev->threads, THREADS_MAX);
     }
     for (int k = 0; k < KINDS; k++) {
-        b->bytes += matrix_bytes(&b->shape->kind[k]) * (size_t)b->shape->kind[k].count;
+        b->bytes += matrix_bytes(b->shape, &b->shape->kind[k]) * (size_t)b->shape->kind[k].count;
         y_bytes = HZP_MAX(y_bytes, (size_t)b->shape->kind[k].out * 4 * ROWS_MAX);
     }
     if (hzp_device_alloc(b->way[0].lane->dev, HZP_MEM_DEVICE, b->bytes, (void **)&b->weights) < 0 ||
@@ -308,6 +319,15 @@ static void set_up(struct bench *b, int argc, char **argv)
             memset(b->y[w], 0, y_bytes);
     fill((uint16_t *)b->weights, b->bytes / 2, 1);
     fill(b->x, (size_t)b->shape->width * ROWS_MAX, 2);
+    if (b->shape->e4m3) { /* 0.25 to 7.5: no NaN, no infinity of sums */
+        for (size_t i = 0; i < b->bytes; i++)
+            b->weights[i] = (char)(0x28 + (b->weights[i] & 0x27));
+        for (size_t i = 0; i < (size_t)b->shape->width * ROWS_MAX; i++)
+            ((char *)b->x)[i] = (char)(0x28 + (((char *)b->x)[i] & 0x27));
+        b->scale = calloc(1 << 18, sizeof(float));
+        for (int i = 0; b->scale && i < 1 << 18; i++)
+            b->scale[i] = 1.f / 256;
+    }
 }
 
 /* All ways' last results against the first's, whose last matrix wrote F32. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cpu/panel.h - bf16 products of more than a few rows, where the CPU multiplies pairs.
+/* device/cpu/panel.h - products of more than a few rows in bf16 or E4M3, where the CPU multiplies
+ * pairs of bf16: E4M3 is widened while it is packed, and sums are scaled as they are stored.
  *
  * c is cut into slabs of rows and groups of panels of HZP_PANEL_COLS columns.  k is cut into blocks:
  * a thread takes a group, and for each block of k it packs one panel's part of w after another, which
@@ -55,7 +56,8 @@ struct hzp_panel_kernels {
 
 extern const struct hzp_panel_kernels hzp_cpu_panel_avx512_bf16;
 
-/* c = x W^T (+ bias, + c), x and W in bf16, or E4M3 with its scales, whole.  HZP_ENOMEM. */
+/* c = x W^T (scaled if E4M3; + bias, + c), x and W both in bf16 or both in E4M3, whole.
+ * HZP_ENOMEM. */
 int hzp_cpu_panel_run(struct hzp_team *team, const struct hzp_matmul_args *args,
                       const struct hzp_panel_kernels *kernels);
 

@@ -10,6 +10,7 @@ enum {
     TILE = 2048,           /* elements of k at once where there are few rows */
     SPREAD = 16,           /* rows from which each of four blocks fetches one row of W */
     AHEAD_BYTES = 12 << 10, /* of W under way: 20000 push each other out of the cache */
+    AHEAD_PAIRS = 8 << 10, /* the same where much of x goes through the cache meanwhile */
     SETS_BYTES = 4096,     /* addresses so far apart meet in one set of the first-level cache */
     TURN_BYTES = 16 << 10, /* of W, at least, for one turn of a thread */
     ROUND = 16,            /* columns: whole lines of c */
@@ -71,7 +72,8 @@ static void cut(struct hzp_thin *thin, const struct hzp_matmul_args *a)
     thin->k_tiles = HZP_DIV_UP(inner, thin->k_tile);
     thin->pairs = thin->blocks > HZP_THIN_COLS && (size_t)a->b.stride * 2 % SETS_BYTES != 0;
     tile = HZP_MIN(thin->k_tile, inner) * 2 * HZP_THIN_COLS;
-    thin->ahead = HZP_MAX(HZP_DIV_UP(AHEAD_BYTES, tile), thin->pairs ? 2 : 1);
+    thin->ahead = HZP_DIV_UP(thin->pairs ? AHEAD_PAIRS : AHEAD_BYTES, tile);
+    thin->ahead = HZP_MAX(thin->ahead, thin->pairs ? 2 : 1);
 }
 
 int hzp_cpu_thin_run(struct hzp_team *team, const struct hzp_matmul_args *a,
