@@ -3,7 +3,8 @@
  *
  * Prints, for the products of a model's forward pass (NT), input gradient (NN) and weight gradient
  * (TN): oneDNN with its own threads, then in turns oneDNN's single-threaded primitives on our team,
- * what the op takes and, for f32, our dot kernel; each checked against the first.  Figures and the decision: matmul_lab.md.
+ * what the op takes and, for f32, our dot kernel, with the ratio to the library; each is checked
+ * against the first.  Figures and the decision: matmul_lab.md.
  *
  *   matmul_lab [f32|bf16] [nt|nn|tn] [M ...]
  */
