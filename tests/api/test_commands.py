@@ -177,9 +177,9 @@ def test_errors():
     fails("serve", MODEL, "--no-train", "--train-units", "1", says=["--train-units"])
     fails("serve", MODEL, "--no-train", "--ride", "64", says=["--ride"])
     fails("serve", MODEL, "--quantization", "fp8", "--ride", "64", says=["--ride", "--quantization"])
-    fails("serve", MODEL, "--ride", "-1", says=["--ride", "-1"])
-    fails("serve", MODEL, "--ride", "999999999", says=["--ride", "65536"])
-    fails("serve", MODEL, "--quantization", "fp9", says=["--quantization", "none|fp8"])
+    fails("serve", MODEL, "--ride", "-1", says=["--ride", "-1"], status=2)
+    fails("serve", MODEL, "--ride", "999999999", says=["--ride", "65536"], status=2)
+    fails("serve", MODEL, "--quantization", "fp9", says=["--quantization", "none|fp8"], status=2)
     with tempfile.TemporaryDirectory() as broken:
         for name in ("config.json", "tokenizer.json", "model.safetensors"):
             shutil.copytree(MODEL, broken, dirs_exist_ok=True,
