@@ -263,6 +263,35 @@ static int cpu_fill(struct hzp_lane *lane, const void *args)
     return HZP_OK;
 }
 
+enum { NOISE_BLOCKS = 16 };
+
+/* hzp_noise_four of so many blocks side by side, which the compiler makes vectors of. */
+static void noise_blocks(uint64_t seed, uint64_t first, float scale, float *ret)
+{
+    uint32_t c[4][NOISE_BLOCKS], k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    for (int i = 0; i < NOISE_BLOCKS; i++) {
+        c[0][i] = (uint32_t)(first + (uint64_t)i);
+        c[1][i] = (uint32_t)((first + (uint64_t)i) >> 32);
+        c[2][i] = 0;
+        c[3][i] = 1;
+    }
+    for (int round = 0; round < 10; round++) {
+        for (int i = 0; i < NOISE_BLOCKS; i++) {
+            uint64_t p0 = (uint64_t)0xD2511F53u * c[0][i], p1 = (uint64_t)0xCD9E8D57u * c[2][i];
+            c[0][i] = (uint32_t)(p1 >> 32) ^ c[1][i] ^ k0;
+            c[1][i] = (uint32_t)p1;
+            c[2][i] = (uint32_t)(p0 >> 32) ^ c[3][i] ^ k1;
+            c[3][i] = (uint32_t)p0;
+        }
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    for (int i = 0; i < NOISE_BLOCKS; i++)
+        for (int k = 0; k < 4; k++)
+            ret[4 * i + k] = scale * (float)((int32_t)((c[k][i] & 255) + (c[k][i] >> 8 & 255) +
+                                                       (c[k][i] >> 16 & 255) + (c[k][i] >> 24)) - 510);
+}
+
 static void noise_pieces(void *ctx, int begin, int end, int thread)
 {
     const struct hzp_noise_args *a = ctx;
@@ -273,7 +302,15 @@ static void noise_pieces(void *ctx, int begin, int end, int thread)
         int c0 = i % across * PIECE, n = HZP_MIN(PIECE, a->y.cols - c0);
         uint64_t at = a->first + (uint64_t)(i / across) * (uint64_t)a->y.cols + (uint64_t)c0;
         char *y = hzp_cpu_row(&a->y, i / across);
-        for (int c = 0; c < n;) {
+        int c = 0;
+        for (; at % 4 == 0 && c + 4 * NOISE_BLOCKS <= n; c += 4 * NOISE_BLOCKS) {
+            float some[4 * NOISE_BLOCKS], *to = a->y.type == HZP_F32 ? (float *)y + c0 + c : some;
+            noise_blocks(a->seed, (at + (uint64_t)c) / 4, scale, to);
+            if (a->y.type != HZP_F32)
+                EACH(k, 4 * NOISE_BLOCKS,
+                     vstore_bf16((uint16_t *)y + c0 + c + k, vload(some + k, left), left););
+        }
+        while (c < n) {
             float four[4];
             hzp_noise_four(a->seed, (at + (uint64_t)c) / 4, four);
             for (int k = (int)((at + (uint64_t)c) % 4); k < 4 && c < n; k++, c++) {

@@ -222,6 +222,7 @@ static void logits_are_bounded(void **state)
     wide.vocab = (int32_t)vocab;
     wide.width = (int32_t)width;
     wide.layers = 1;
+    wide.positions = rows;
     hzp_layout_free(&layout);
     hzp_layout_make(&wide, &layout);
     options.micro_rows = rows;
