@@ -37,22 +37,36 @@ static const struct hzp_route routes[] = {
 };
 
 /* The route of a path; *ret_path: some route has this path, if with another method. */
-static const struct hzp_route *find_route(const char *method, const char *path,
-                                          const char **ret_tail, const char **ret_allow)
+static bool leads_to(const struct hzp_route *route, const char *path)
 {
-    *ret_allow = NULL;
+    size_t n = strlen(route->path);
+    return route->path[n - 1] == '/' ? !strncmp(path, route->path, n) && path[n]
+                                     : !strcmp(path, route->path);
+}
+
+static const struct hzp_route *find_route(const char *method, const char *path,
+                                          const char **ret_tail)
+{
     for (int i = 0; i < HZP_COUNT(routes); i++) {
-        size_t n = strlen(routes[i].path);
-        bool prefix = routes[i].path[n - 1] == '/';
-        if (prefix ? strncmp(path, routes[i].path, n) || !path[n] : strcmp(path, routes[i].path))
+        if (!leads_to(&routes[i], path))
             continue;
-        *ret_allow = routes[i].method;
-        *ret_tail = path + n;
+        *ret_tail = path + strlen(routes[i].path);
         if (!strcmp(method, routes[i].method) ||
             (!strcmp(method, "HEAD") && !strcmp(routes[i].method, "GET")))
             return &routes[i];
     }
     return NULL;
+}
+
+/* The methods of a path as the header Allow has them; "": there is no such path. */
+static void list_methods(const char *path, char *ret, size_t size)
+{
+    size_t n = 0;
+    ret[0] = 0;
+    for (int i = 0; i < HZP_COUNT(routes) && n < size; i++)
+        if (leads_to(&routes[i], path))
+            n += (size_t)snprintf(ret + n, size - n, "%s%s%s", n ? ", " : "", routes[i].method,
+                                  strcmp(routes[i].method, "GET") ? "" : ", HEAD");
 }
 
 /* ---- one request ---- */
@@ -89,26 +103,32 @@ static bool says_too_much(struct hzp_exchange *x)
 /* What can be decided before the body is there. */
 static int refuse_early(struct hzp_exchange *x, const char *method, const char *path)
 {
-    const char *allow;
-    x->route = find_route(method, path, &x->tail, &allow);
+    char allow[64];
+    x->route = find_route(method, path, &x->tail);
     const char *key = x->server->options->api_key;
     bool guarded = x->route ? x->route->key : !strncmp(path, "/v1/", 4);
     if (key && *key && guarded && !key_fits(x->server, x->connection))
         return MHD_HTTP_UNAUTHORIZED;
-    if (!x->route)
-        return allow ? MHD_HTTP_METHOD_NOT_ALLOWED : MHD_HTTP_NOT_FOUND;
+    if (!x->route) {
+        list_methods(path, allow, sizeof(allow));
+        return *allow ? MHD_HTTP_METHOD_NOT_ALLOWED : MHD_HTTP_NOT_FOUND;
+    }
     return says_too_much(x) ? MHD_HTTP_CONTENT_TOO_LARGE : 0;
 }
 
 static enum MHD_Result refuse(struct hzp_exchange *x, const char *method, const char *path)
 {
+    char allow[64], text[384];
     switch (x->refused) {
     case MHD_HTTP_UNAUTHORIZED:
         return hzp_reply_error(x, x->refused, NULL, "invalid_api_key",
                                "Incorrect API key provided: send it as a bearer token");
     case MHD_HTTP_METHOD_NOT_ALLOWED:
-        return hzp_reply_error(x, x->refused, NULL, NULL, "%s is not a method of %.200s", method,
-                               path);
+        list_methods(path, allow, sizeof(allow));
+        snprintf(text, sizeof(text), "%.40s is not a method of %.200s; its methods: %s", method, path,
+                 allow);
+        return hzp_reply_json_with(x, x->refused, hzp_error_json(x->refused, text, NULL, NULL),
+                                   MHD_HTTP_HEADER_ALLOW, allow);
     case MHD_HTTP_CONTENT_TOO_LARGE:
         return hzp_reply_error(x, x->refused, NULL, NULL,
                                "the body is longer than the %lld bytes this server takes",
@@ -205,9 +225,8 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
     if (x->status)
         return MHD_YES; /* answered already */
     /* The path is whole only now. */
-    const char *allow;
     if (x->route)
-        find_route(method, path, &x->tail, &allow);
+        find_route(method, path, &x->tail);
     /* The whole request is there: from now on the client may be silent as long as the answer takes. */
     MHD_set_connection_option(connection, MHD_CONNECTION_OPTION_TIMEOUT, 0u);
     return x->refused ? refuse(x, method, path) : x->route->answer(x);

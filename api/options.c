@@ -355,6 +355,8 @@ int64_t hzp_size_parse(const char *text)
         value *= 1024 * 1024, end++;
     else if (*end == 'G' || *end == 'g')
         value *= 1024.0 * 1024 * 1024, end++;
+    else if (*end == 'T' || *end == 't')
+        value *= 1024.0 * 1024 * 1024 * 1024, end++;
     if (end[0] == 'i' && end[1] == 'B')
         end += 2;
     else if (*end == 'B')

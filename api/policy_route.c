@@ -111,13 +111,18 @@ static int read_goal(const json_t *slo, const char *name, uint64_t *ret, struct 
 {
     const json_t *value = json_object_get(slo, name);
     double ms = 0;
+    char path[16];
     if (!value)
         return HZP_OK;
+    snprintf(path, sizeof(path), "slo.%s", name);
     if (!json_is_null(value)) {
-        HZP_TRY(read_number(slo, name, &ms, reterr));
+        if (!json_is_number(value))
+            return hzp_fail_param(reterr, HZP_EINVAL, path, "%s must be a number or null, not %s",
+                                  path, hzp_json_kind(value));
+        ms = json_number_value(value);
         if (!(ms >= 0.001 && ms <= 3600e3))
-            return hzp_fail_param(reterr, HZP_EINVAL, name,
-                                  "%s must be from 0.001 to 3600000 milliseconds, or null", name);
+            return hzp_fail_param(reterr, HZP_EINVAL, path,
+                                  "%s must be from 0.001 to 3600000 milliseconds, or null", path);
     }
     *ret = (uint64_t)(ms * 1e6);
     return HZP_OK;
@@ -138,10 +143,13 @@ static int read_goals(const json_t *slo, struct hzp_policy *ret, struct hzp_err_
     if (!json_is_object(slo))
         return hzp_fail_param(reterr, HZP_EINVAL, "slo", "slo must be an object, null, or a string "
                               "such as \"ttft=500ms,itl=50ms\", not %s", hzp_json_kind(slo));
-    json_object_foreach((json_t *)slo, name, value)
+    json_object_foreach((json_t *)slo, name, value) {
+        char path[48];
+        snprintf(path, sizeof(path), "slo.%.40s", name);
         if (strcmp(name, "ttft_ms") && strcmp(name, "itl_ms"))
-            return hzp_fail_param(reterr, HZP_EINVAL, "slo",
+            return hzp_fail_param(reterr, HZP_EINVAL, path,
                                   "slo has ttft_ms and itl_ms, not \"%.40s\"", name);
+    }
     HZP_TRY(read_goal(slo, "ttft_ms", &ret->ttft_ns, reterr));
     return read_goal(slo, "itl_ms", &ret->itl_ns, reterr);
 }
@@ -159,7 +167,7 @@ static int read_policy(const json_t *body, struct hzp_policy *policy, int64_t *s
         while (i < HZP_COUNT(known) && strcmp(name, known[i]))
             i++;
         if (i == HZP_COUNT(known))
-            return hzp_fail_param(reterr, HZP_EINVAL, "policy",
+            return hzp_fail_param(reterr, HZP_EINVAL, name,
                                   "\"%.40s\" is nothing that can be set: slo, itl_stretch, "
                                   "max_staleness, train_share, train_max and train_min can", name);
     }

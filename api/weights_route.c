@@ -40,18 +40,32 @@ static json_t *record_json(const struct hzp_version_record *record)
                                                  : json_integer(record->learned_through));
 }
 
+/* How many versions are asked for, at most RECORDS_MAX; 0: asked is no such number. */
+static int32_t limit_of(const char *asked)
+{
+    if (!asked)
+        return RECORDS_MAX;
+    char *end = (char *)asked;
+    long n = *asked >= '0' && *asked <= '9' ? strtol(asked, &end, 10) : 0;
+    if (*end)
+        return 0;
+    return n < RECORDS_MAX ? (int32_t)n : RECORDS_MAX;
+}
+
 enum MHD_Result hzp_route_weights(struct hzp_exchange *x)
 {
     struct hzp_weights *weights = x->server->engine->weights;
+    const char *asked = hzp_exchange_query(x, "limit");
+    int32_t limit = limit_of(asked);
+    if (!limit)
+        return hzp_reply_error(x, MHD_HTTP_BAD_REQUEST, "limit", NULL,
+                               "limit must be a whole number of at least 1, not \"%.40s\"", asked);
     struct hzp_version_record *record = malloc(RECORDS_MAX * sizeof(*record));
     if (!record)
         return hzp_reply_error(x, MHD_HTTP_TOO_MANY_REQUESTS, NULL, NULL, "no memory now");
     struct hzp_weights_stats stats;
     hzp_weights_read_stats(weights, &stats);
-    const char *asked = hzp_exchange_query(x, "limit");
-    long limit = asked ? strtol(asked, NULL, 10) : 0;
-    int32_t n = hzp_weights_list(weights, record,
-                                 limit > 0 && limit < RECORDS_MAX ? (int32_t)limit : RECORDS_MAX);
+    int32_t n = hzp_weights_list(weights, record, limit);
     json_t *list = json_array();
     for (int32_t i = 0; i < n; i++)
         json_array_append_new(list, record_json(&record[i]));

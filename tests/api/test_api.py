@@ -346,7 +346,15 @@ def test_errors(server):
         assert status == 400 and answer["error"]["message"], body[:10]
     assert server.post("/v1/nope", {})[0] == 404
     assert server.post("/v1/chat/completions", {})[0] == 404
-    assert server.post("/v1/models", {})[0] == 405
+    for path, method, allow in (("/v1/models", "POST", "GET, HEAD"), ("/v1/completions", "GET", "POST"),
+                                ("/v1/policy", "DELETE", "GET, HEAD, PATCH")):
+        status, headers, _ = server.post(path, {}, method=method)
+        assert status == 405 and headers["allow"] == allow, (path, headers["allow"])
+    for limit in ("0", "-1", "x", "1x", "", "+1"):
+        status, _, answer = server.post(f"/v1/weights?limit={limit}", b"", method="GET")
+        assert status == 400 and answer["error"]["param"] == "limit", (limit, answer)
+    assert len(json.loads(server.get("/v1/weights?limit=1"))["data"]) == 1
+    assert json.loads(server.get("/v1/weights?limit=99999999999999999999"))["data"]
     unknown = server.complete(some_unknown_field={"x": 1}, user="me", metadata={"a": "b"})
     assert unknown.choices[0].text
     assert server.complete().choices[0].text  # still well
@@ -652,13 +660,13 @@ def test_policy():
         policy = json.loads(server.get("/v1/policy"))
         assert policy["slo"] == {"ttft_ms": 800, "itl_ms": 100}
         assert (policy["max_staleness"], policy["train_max"], policy["train_min"]) == (2, 1, 0)
-        for bad, param in (({"slo": {"itl_ms": 0}}, "itl_ms"), ({"slo": {"ttft": 1}}, "slo"),
-                           ({"slo": {"ttft_ms": "x"}}, "ttft_ms"), ({"slo": "itl=3"}, "slo"),
+        for bad, param in (({"slo": {"itl_ms": 0}}, "slo.itl_ms"), ({"slo": {"ttft": 1}}, "slo.ttft"),
+                           ({"slo": {"ttft_ms": "x"}}, "slo.ttft_ms"), ({"slo": "itl=3"}, "slo"),
                            ({"slo": 3}, "slo"), ({"train_max": 1.5}, "train_max"),
                            ({"slo": "itl=50ms\0x"}, "slo"), ({"max_staleness": None}, "max_staleness"),
                            ({"train_max": 0.2, "train_min": 0.3}, "train_min"),
                            ({"train_share": "all"}, "train_share"), ({"max_staleness": -1},
-                           "max_staleness"), ({"max_staleness": 3, "speed": 1}, "policy"), ([], None),
+                           "max_staleness"), ({"max_staleness": 3, "speed": 1}, "speed"), ([], None),
                            ('{"train_max": 0.5, "train_max": 0.1}', None), ({"slo": "itl=0x5ms"}, "slo"),
                            ('{"slo": {"itl_ms": 5, "itl_ms": 9}}', None)):
             status, _, error = server.patch("/v1/policy", bad)

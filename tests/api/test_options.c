@@ -159,6 +159,7 @@ static void sizes(void **state)
     assert_int_equal(hzp_size_parse("1.5K"), 1536);
     assert_int_equal(hzp_size_parse("2M"), 2 << 20);
     assert_int_equal(hzp_size_parse("3GiB"), 3ll << 30);
+    assert_int_equal(hzp_size_parse("1.5T"), 3ll << 39);
     assert_int_equal(hzp_size_parse("M"), -1);
     assert_int_equal(hzp_size_parse("1MM"), -1);
     assert_int_equal(hzp_size_parse("inf"), -1);
