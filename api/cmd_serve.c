@@ -46,10 +46,16 @@ static void print_body(json_t *json)
     free(text);
 }
 
+/* What curl says besides where a key is wanted: the key itself is not to stand in a log. */
+static const char *key_header(const struct hzp_options *options)
+{
+    return options->api_key && *options->api_key ? " -H \"Authorization: Bearer $HZP_API_KEY\"" : "";
+}
+
 static void print_ask(const struct hzp_options *options, const char *url)
 {
-    printf("curl -s -w '\\n' %s/v1/completions -H 'content-type: application/json' \\\n     -d ",
-           url);
+    printf("curl -s -w '\\n' %s/v1/completions%s -H 'content-type: application/json' \\\n     -d ",
+           url, key_header(options));
     print_body(json_pack("{s:s, s:i, s:i}", "prompt", options->try_prompt, "max_tokens", 24,
                          "temperature", 0));
 }
@@ -66,8 +72,8 @@ static void print_welcome(const struct hzp_server *server, const struct hzp_engi
     print_ask(server->options, url);
     if (engine->state) {
         const char *file = server->options->try_examples;
-        printf("curl -s -w '\\n' '%s/v1/fine_tuning/examples?wait=served&timeout=60' \\\n     ",
-               url);
+        printf("curl -s -w '\\n' '%s/v1/fine_tuning/examples?wait=served&timeout=60'%s \\\n     ",
+               url, key_header(server->options));
         char real[PATH_MAX]; /* so that it works from any directory */
         if (file) {
             printf("--data-binary @");

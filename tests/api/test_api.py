@@ -503,11 +503,13 @@ def test_a_body_too_long():
 def test_lines_to_copy():
     """What is printed at start is right for a shell and as JSON, whatever the prompt."""
     prompt = "It's \"so\" \\ $HOME `id` \u00e4 %s\n!"
-    with Server("--try-prompt", prompt) as server:
+    with Server("--try-prompt", prompt, "--api-key", "secret") as server:
         until(lambda: "".join(server.printed).count("completions") == 2)
         text = "".join(server.printed)
         done = subprocess.run(["sh", "-c", 'curl() { printf "%s\\0" "$@" END; }\n' + text],
-                              capture_output=True, text=True)
+                              capture_output=True, text=True,
+                              env={**os.environ, "HZP_API_KEY": "secret"})
+        assert "secret" not in text
         calls = [c.split("\0") for c in done.stdout.split("END\0") if c]
         assert len(calls) == 3 and not done.stderr, (text, done)
         for call in calls:
@@ -518,7 +520,8 @@ def test_lines_to_copy():
                 assert body["prompt"] == prompt, call
             url = next(a for a in call if a.startswith(server.url))
             path = url[len(server.url):].replace("timeout=60", "timeout=1")
-            assert server.post(path, body)[0] in (200, 202)
+            headers = dict(b.split(": ", 1) for a, b in zip(call, call[1:]) if a == "-H")
+            assert server.post(path, body, headers)[0] in (200, 202)
 
 
 def test_staleness_overrides_publish_every():
