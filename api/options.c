@@ -275,8 +275,8 @@ static const struct setting table[] = {
     NUM_OPTION("--itl", search_itl_ms, "0", 0, 1e6, SEARCH,
                "milliseconds that a step which trains may take; 0: as --train-share says"),
     NUM_OPTION("--seconds", search_seconds, "240", 0, 1e6, SEARCH,
-               "about how long all of it may take: shapes that win on paper are run while there is "
-               "time, the most promising first; 0: all are run"),
+               "what measuring leaves of these, a quarter at least, goes to running shapes that win on "
+               "paper, the most promising first; 0: all are run"),
     INT_OPTION("--tries", search_tries, "60", 0, 100000, SEARCH,
                "small changes tried on each of the best shapes"),
     INT_OPTION("--validate", search_validate, "0", 0, 100000, SEARCH,
