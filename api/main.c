@@ -23,7 +23,6 @@ int main(int argc, char **argv)
 {
     struct hzp_options options;
     struct hzp_err_text err = {0};
-    hzp_log_init();
     signal(SIGPIPE, SIG_IGN); /* a write that fails says so, whoever left or whatever is full */
     signal(SIGXFSZ, SIG_IGN);
     if (hzp_options_parse(argc, argv, &options, &err) < 0) {

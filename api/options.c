@@ -201,7 +201,8 @@ static const struct setting table[] = {
     INT_OPTION("--train-seed", seed, "1", 0, BIG, LEARN, "order of the examples"),
 
     HEADING("Data", EVAL | TRAIN),
-    TEXT_OPTION("--data", data, NULL, "FILE", EVAL | TRAIN, "a .jsonl of examples, or plain text"),
+    TEXT_OPTION("--data", data, NULL, "FILE", EVAL | TRAIN,
+                "examples, one in JSON a line; named .txt: plain text"),
     TEXT_OPTION("--out", out, NULL, "DIR", TRAIN, "where the trained model goes"),
     TEXT_OPTION("--eval", eval_data, NULL, "FILE", TRAIN, "examples to measure the loss on"),
     INT_OPTION("--eval-every", eval_every, "0", 0, BIG, TRAIN, "updates between; 0: at the end"),

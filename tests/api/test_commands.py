@@ -190,6 +190,8 @@ def test_errors():
             for command in (["complete", broken, "x"], ["serve", broken, "--state", "none"],
                             ["eval", broken, "--data", TEXT]):
                 fails(*command, says=[name])
+    fails("devices", status=2, says=("--log-level", '"loud"'), env={"HZP_LOG": "loud"})
+    assert run("devices", env={"HZP_LOG": "loud"}, status=2).stderr.count("loud") == 1
 
 
 def test_nothing_is_left_of_a_failed_start():
