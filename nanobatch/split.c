@@ -253,10 +253,11 @@ static double within_share(const struct hzp_split *split, const struct hzp_split
     if (isinf(share))
         return share;
     double most = beside_serving(split->policy.train_max);
+    /* Where no step has only decoded so far, there is none that is usual. */
+    double usual = split->usual_ns > 0 ? split->usual_ns : step->alone_ns;
     if (!step->beside || !isinf(most))
-        return split->credit_ns - split->owes_ns +
-               (step->beside ? most : share) * split->usual_ns;
-    double usual = split->usual_beside_ns > 0 ? split->usual_beside_ns : split->usual_ns;
+        return split->credit_ns - split->owes_ns + (step->beside ? most : share) * usual;
+    usual = split->usual_beside_ns > 0 ? split->usual_beside_ns : usual;
     return share > 0 ? usual : 0;
 }
 
@@ -308,8 +309,11 @@ void hzp_split_begin(struct hzp_split *split, struct hzp_split_step *step, uint6
 static bool may_overrun(struct hzp_split *split, const struct hzp_split_step *step, double train_ns)
 {
     int32_t every = split->follows ? FOLLOWS_EVERY : OVERRUN_EVERY;
-    if (split->since_overrun < every || step->rows > step->decode_rows ||
-        split->next_ns <= train_ns)
+    /* Not in a step with prompts, which is long already; but there may be no others. */
+    if (step->rows > step->decode_rows)
+        every = split->follows ? 2 * FOLLOWS_EVERY : INT32_MAX;
+    /* What the next item takes is not known, 0, before training has had time for one. */
+    if (split->since_overrun < every || (train_ns >= 1 && split->next_ns <= train_ns))
         return false;
     bool rare = hzp_seen_strain(&split->seen, &split->policy) <= may_miss / 3;
     if (split->follows) /* no promise to anybody: training must not come to a stand */

@@ -75,7 +75,8 @@ static uint64_t run(int32_t decode, int32_t prompt, uint64_t serve_ns, uint64_t 
     bool beside = step.beside;
     times.train_end_ns = times.train_ns;
     now_ns += beside ? HZP_MAX(times.serve_ns, times.train_ns) : times.serve_ns + times.train_ns;
-    hzp_split_ended(&split, &step, &times, now_ns, (double)item_ns);
+    /* Who is given no time is not even asked what his next item takes. */
+    hzp_split_ended(&split, &step, &times, now_ns, step.train_ns ? (double)item_ns : 0);
     return times.train_ns + waited;
 }
 
@@ -333,6 +334,23 @@ static void test_no_item_is_too_long_for_a_stretch_for_ever(void **state)
     assert_in_range(long_ones, 10, 4500 / 128 + 1);
 }
 
+/* Nor where prompts never cease, nor where samples come when nothing has been left for long. */
+static void test_a_stretch_lets_training_go_on_for_ever(void **state)
+{
+    (void)state;
+    for (int stretched = 0; stretched < 2; stretched++)
+        for (int32_t prompt = 0; prompt <= 64; prompt += 64) {
+            open_policy(&(struct hzp_policy){.itl_stretch = stretched ? 1.2 : 1,
+                                             .train_share = 0.5, .train_max = 1}, false);
+            for (int i = 0; i < 2000; i++)
+                assert_int_equal(run(4, prompt, 10 * MS, 0), 0);
+            int trained = 0;
+            for (int i = 0; i < 10000; i++)
+                trained += run(4, prompt, 10 * MS, 8 * MS) > 0;
+            assert_in_range(trained, 5, 10000 / 128 + 1);
+        }
+}
+
 static void test_an_item_that_does_not_fit_is_rare(void **state)
 {
     (void)state;
@@ -438,6 +456,7 @@ int main(void)
         cmocka_unit_test(test_the_most_is_the_most_beside),
         cmocka_unit_test(test_gaps_are_stretched_by_so_much),
         cmocka_unit_test(test_no_item_is_too_long_for_a_stretch_for_ever),
+        cmocka_unit_test(test_a_stretch_lets_training_go_on_for_ever),
         cmocka_unit_test(test_an_item_that_does_not_fit_is_rare),
         cmocka_unit_test(test_first_tokens_come_in_time),
         cmocka_unit_test(test_prompts_rows_keep_gaps_within_their_goal),
