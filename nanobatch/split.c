@@ -580,7 +580,7 @@ void hzp_split_ended(struct hzp_split *split, const struct hzp_split_step *step,
         split->since_beside = step->beside ? 0 : split->since_beside + 1;
         if (!step->trains && step->limit != HZP_LIMIT_TURN && step->limit != HZP_LIMIT_SHARE &&
             split->next_ns > (double)step->train_ns)
-            hzp_seen_no_prediction(&split->seen);
+            hzp_seen_no_prediction(&split->seen, !split->follows);
         account(split, step, times, next_ns);
         learn(split, step, times, gap_ns);
         if (gap_ns > 0) {

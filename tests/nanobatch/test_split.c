@@ -334,6 +334,25 @@ static void test_no_item_is_too_long_for_a_stretch_for_ever(void **state)
     assert_in_range(long_ones, 10, 4500 / 128 + 1);
 }
 
+/* Where steps hardly scatter no margin is kept for that they might: what gaps may be stretched by is
+ * used, also by one who came late. */
+static void test_steady_steps_need_no_margin(void **state)
+{
+    (void)state;
+    open_policy(&(struct hzp_policy){.itl_stretch = 1.2, .train_share = 4, .train_max = 1}, false);
+    for (int i = 0; i < 1000; i++)
+        run(4, 0, (uint64_t)(98 + i % 5) * MS / 10, 0);
+    double train = 0;
+    int32_t late = 0;
+    for (int i = 0; i < 8000; i++) {
+        uint64_t before = now_ns, got = run(4, 0, (uint64_t)(98 + i % 5) * MS / 10, MS);
+        train += i < 4000 ? 0 : (double)got;
+        late += i >= 4000 && now_ns - before > 123 * MS / 10;
+    }
+    assert_true(train > 4000 * 0.75 * MS);
+    assert_in_range(late, 0, 40);
+}
+
 /* Nor where prompts never cease, nor where samples come when nothing has been left for long. */
 static void test_a_stretch_lets_training_go_on_for_ever(void **state)
 {
@@ -456,6 +475,7 @@ int main(void)
         cmocka_unit_test(test_the_most_is_the_most_beside),
         cmocka_unit_test(test_gaps_are_stretched_by_so_much),
         cmocka_unit_test(test_no_item_is_too_long_for_a_stretch_for_ever),
+        cmocka_unit_test(test_steady_steps_need_no_margin),
         cmocka_unit_test(test_a_stretch_lets_training_go_on_for_ever),
         cmocka_unit_test(test_an_item_that_does_not_fit_is_rare),
         cmocka_unit_test(test_first_tokens_come_in_time),
