@@ -90,6 +90,10 @@ def test_data():
             err = run("train", MODEL, "--data", path, "--out", str(there / "out"), status=1).stderr
             assert path in err.splitlines()[-1], err
         fails("serve", MODEL, "--state", "none", "--replay", str(there / "pipe"), says=["pipe"])
+        # Updates are counted before the first: not for minutes.
+        (there / "two.jsonl").write_text(2 * '{"prompt": "a", "completion": "b"}\n')
+        fails("train", MODEL, "--data", str(there / "two.jsonl"), "--out", str(there / "out"),
+              "--epochs", "1000000000", says=["--epochs", "--total-steps"])
         # A tokenizer that knows more tokens than the model has rows for.
         larger = there / "larger"
         shutil.copytree(MODEL, larger, copy_function=shutil.copyfile)
