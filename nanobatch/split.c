@@ -76,6 +76,8 @@ void hzp_split_read(struct hzp_split *split, uint64_t now_ns, struct hzp_split_r
     pthread_mutex_lock(&split->lock);
     *ret = split->report;
     ret->policy = split->wanted;
+    if (ret->policy.itl_ns || ret->policy.itl_stretch <= 0)
+        ret->follows_ns = 0;
     pthread_mutex_unlock(&split->lock);
     memcpy(seen.second, ret->second, sizeof(seen.second));
     hzp_seen_shares(&seen, now_ns, PART_SECONDS, &ret->serve_part, &ret->train_part);
