@@ -34,7 +34,8 @@
  * missed: training never comes to a stand.  Besides, training gets a share of the time that serving
  * takes: what a long step earned must not make another one long, so it is a usual step's share, and
  * what an item took beyond it is paid back by the steps behind it.  Over any run of steps training
- * takes at most its share, two items and one helping.  policy.train_max bounds it in the same way, goals or not.
+ * takes at most its share, two items and one helping.  policy.train_max bounds it in the same way,
+ * goals or not.
  *
  * While no request runs, training holds the device for idle_ns at a stretch (less, where a prompt's
  * first token would come too late).
