@@ -29,7 +29,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { DRAW_MAX = 65536 };
+enum { DRAW_MAX = 65536, DRAWS_COUNTED_MAX = 300000000 }; /* counting those takes a few seconds */
 static const uint64_t slice_ns = 100000000; /* how soon a signal is seen */
 
 struct data {
@@ -196,6 +196,11 @@ static int open_queue(struct run *run, const struct data *data, struct hzp_err_t
         .passes = o->total_steps ? INT32_MAX : (int32_t)HZP_MIN(o->epochs, INT32_MAX),
         .shuffle = true, .seed = (uint64_t)o->seed};
     run->total = o->total_steps;
+    if (!run->total && o->epochs > DRAWS_COUNTED_MAX / HZP_MAX(data->count, 1))
+        return hzp_fail_param(reterr, HZP_EINVAL, "--epochs",
+                              "--epochs %" PRId64 " of %d examples: more than %" PRId64 " in all; "
+                              "name the last update with --total-steps", o->epochs, data->count,
+                              (int64_t)DRAWS_COUNTED_MAX);
     if (!run->total) {
         int32_t *count = hzp_xmalloc((size_t)data->count * sizeof(*count));
         for (int32_t i = 0; i < data->count; i++)

@@ -97,9 +97,3 @@ void *hzp_arena_alloc(struct hzp_arena *arena, size_t size)
     arena->now->used += size;
     return memset(p, 0, size);
 }
-
-char *hzp_arena_strdup(struct hzp_arena *arena, const char *text)
-{
-    size_t size = strlen(text) + 1;
-    return memcpy(hzp_arena_alloc(arena, size), text, size);
-}

@@ -400,13 +400,19 @@ static void divide(const struct hzp_plan *plan, struct hzp_price *price, uint64_
     }
 }
 
+/* 0 where the device's clock has stepped back meanwhile. */
+static uint64_t span_ns(const struct hzp_span *span)
+{
+    return span->end_ns > span->begin_ns ? span->end_ns - span->begin_ns : 0;
+}
+
 /* A graph was timed as a whole: a lane's items get what their prices say of it, one behind the
  * other. */
 static void spread(struct hzp_flight *f, const struct hzp_price *price)
 {
     static const struct hzp_price guess = {.flops_per_ns = 1000, .bytes_per_ns = 100};
     double all[HZP_LANE_COUNT] = {0}, at[HZP_LANE_COUNT] = {0};
-    double took = (double)(f->graph.end_ns - f->graph.begin_ns);
+    double took = (double)span_ns(&f->graph);
     for (int turn = 0; turn < 2; turn++)
         for (int32_t i = f->graphed.from; i < f->graphed.to; i++) {
             const struct hzp_item *item = &f->plan->item[i];
@@ -432,7 +438,7 @@ static void account(struct hzp_flight *f, struct hzp_price *price, uint64_t took
     double train = 0, ride = 0, all = 0;
     for (int32_t i = 0; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
-        uint64_t ns = f->span[i].end_ns - f->span[i].begin_ns;
+        uint64_t ns = span_ns(&f->span[i]);
         double serving = hzp_price_serving(price ? price : &guess, item);
         all += (double)ns;
         train += (1 - serving) * (double)ns;
@@ -546,7 +552,7 @@ int hzp_exec_write_trace(const struct hzp_exec *e, const struct hzp_plan *plan, 
                 "\"bytes\":%llu,\"flops\":%llu}}%s\n",
                 hzp_op_name(item->op), item->train ? "train" : "serve", item->lane,
                 (double)(span[i].begin_ns - begin) / 1e3,
-                (double)(span[i].end_ns - span[i].begin_ns) / 1e3, i, item->layer, item->row0,
+                (double)span_ns(&span[i]) / 1e3, i, item->layer, item->row0,
                 item->rows, (unsigned long long)cost.bytes, (unsigned long long)cost.flops,
                 i + 1 < plan->items ? "," : "");
     }

@@ -160,9 +160,9 @@ void hzp_seen_prediction(struct hzp_seen *seen, const struct hzp_policy *policy,
     seen->error += (HZP_MIN(fabs(off - 1), 4.0) - seen->error) / 64;
 }
 
-void hzp_seen_no_prediction(struct hzp_seen *seen)
+void hzp_seen_no_prediction(struct hzp_seen *seen, bool margin)
 {
-    hzp_spread_add(&seen->off[true], usual_off, 1);
+    hzp_spread_add(&seen->off[true], margin ? usual_off : 1, 1);
     hzp_spread_add(&seen->excess[true], 1, 1);
 }
 

@@ -82,8 +82,10 @@ void hzp_seen_forget(struct hzp_seen *seen, bool gaps, bool firsts);
 void hzp_seen_prediction(struct hzp_seen *seen, const struct hzp_policy *policy, bool train,
                          double gap_ns, double predicted_ns);
 /* A step was to have training in it, and had none since too little was left for an item: what made
- * predictions look that bad is forgotten bit by bit, or nothing could ever show that they are better. */
-void hzp_seen_no_prediction(struct hzp_seen *seen);
+ * predictions look that bad is forgotten bit by bit, or nothing could ever show that they are better.
+ * margin: down to what is thought of predictions where nothing is known; else to nothing, for where
+ * steps are so steady that this margin is all that leaves no room. */
+void hzp_seen_no_prediction(struct hzp_seen *seen, bool margin);
 double hzp_seen_p99(const struct hzp_seen *seen, bool train, double predicted_ns);
 double hzp_seen_within(const struct hzp_seen *seen, bool train, double goal_ns);
 

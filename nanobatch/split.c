@@ -76,6 +76,8 @@ void hzp_split_read(struct hzp_split *split, uint64_t now_ns, struct hzp_split_r
     pthread_mutex_lock(&split->lock);
     *ret = split->report;
     ret->policy = split->wanted;
+    if (ret->policy.itl_ns || ret->policy.itl_stretch <= 0)
+        ret->follows_ns = 0;
     pthread_mutex_unlock(&split->lock);
     memcpy(seen.second, ret->second, sizeof(seen.second));
     hzp_seen_shares(&seen, now_ns, PART_SECONDS, &ret->serve_part, &ret->train_part);
@@ -253,10 +255,11 @@ static double within_share(const struct hzp_split *split, const struct hzp_split
     if (isinf(share))
         return share;
     double most = beside_serving(split->policy.train_max);
+    /* Where no step has only decoded so far, there is none that is usual. */
+    double usual = split->usual_ns > 0 ? split->usual_ns : step->alone_ns;
     if (!step->beside || !isinf(most))
-        return split->credit_ns - split->owes_ns +
-               (step->beside ? most : share) * split->usual_ns;
-    double usual = split->usual_beside_ns > 0 ? split->usual_beside_ns : split->usual_ns;
+        return split->credit_ns - split->owes_ns + (step->beside ? most : share) * usual;
+    usual = split->usual_beside_ns > 0 ? split->usual_beside_ns : usual;
     return share > 0 ? usual : 0;
 }
 
@@ -308,8 +311,11 @@ void hzp_split_begin(struct hzp_split *split, struct hzp_split_step *step, uint6
 static bool may_overrun(struct hzp_split *split, const struct hzp_split_step *step, double train_ns)
 {
     int32_t every = split->follows ? FOLLOWS_EVERY : OVERRUN_EVERY;
-    if (split->since_overrun < every || step->rows > step->decode_rows ||
-        split->next_ns <= train_ns)
+    /* Not in a step with prompts, which is long already; but there may be no others. */
+    if (step->rows > step->decode_rows)
+        every = split->follows ? 2 * FOLLOWS_EVERY : INT32_MAX;
+    /* What the next item takes is not known, 0, before training has had time for one. */
+    if (split->since_overrun < every || (train_ns >= 1 && split->next_ns <= train_ns))
         return false;
     bool rare = hzp_seen_strain(&split->seen, &split->policy) <= may_miss / 3;
     if (split->follows) /* no promise to anybody: training must not come to a stand */
@@ -576,7 +582,7 @@ void hzp_split_ended(struct hzp_split *split, const struct hzp_split_step *step,
         split->since_beside = step->beside ? 0 : split->since_beside + 1;
         if (!step->trains && step->limit != HZP_LIMIT_TURN && step->limit != HZP_LIMIT_SHARE &&
             split->next_ns > (double)step->train_ns)
-            hzp_seen_no_prediction(&split->seen);
+            hzp_seen_no_prediction(&split->seen, !split->follows);
         account(split, step, times, next_ns);
         learn(split, step, times, gap_ns);
         if (gap_ns > 0) {

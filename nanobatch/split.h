@@ -29,12 +29,13 @@
  * has no rows.
  *
  * Without a goal for gaps one follows from what they would be without training (seen.h), times
- * policy.itl_stretch.  It does not bound prompts' rows, and one item in 128 steps may break it even
- * where nothing else is left.  Besides, training gets a share of the time that serving takes: what a
- * long step earned must not make another one long, so it is a usual step's share, and what an item
- * took beyond it is paid back by the steps behind it.  Over any run of steps training takes at
- * most its share,
- * two items and one helping.  policy.train_max bounds it in the same way, goals or not.
+ * policy.itl_stretch.  It does not bound prompts' rows, and one item in 128 steps (in 256 where
+ * all have prompts in them) may break it even where nothing else is left, and one in 1024 whatever is
+ * missed: training never comes to a stand.  Besides, training gets a share of the time that serving
+ * takes: what a long step earned must not make another one long, so it is a usual step's share, and
+ * what an item took beyond it is paid back by the steps behind it.  Over any run of steps training
+ * takes at most its share, two items and one helping.  policy.train_max bounds it in the same way,
+ * goals or not.
  *
  * While no request runs, training holds the device for idle_ns at a stretch (less, where a prompt's
  * first token would come too late).

@@ -112,22 +112,6 @@ double hzp_budget_ns(const struct hzp_budget *budget, int32_t rows)
     return curve_ns(&curve, rows);
 }
 
-int32_t hzp_budget_rows_within(const struct hzp_budget *budget, int32_t rows_max, double ns)
-{
-    HZP_ASSERT(rows_max > 0);
-    struct curve curve;
-    make_curve(budget, &curve);
-    int32_t low = 1, high = rows_max;
-    while (low < high) {
-        int32_t middle = low + (high - low + 1) / 2;
-        if (curve_ns(&curve, middle) <= ns)
-            low = middle;
-        else
-            high = middle - 1;
-    }
-    return low;
-}
-
 /* The fewest rows, of the classes' and rows_max, with that part of the best throughput. */
 static int32_t fewest(const struct hzp_budget *budget, int32_t rows_max, double part)
 {

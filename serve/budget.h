@@ -59,10 +59,6 @@ void hzp_budget_learn(struct hzp_budget *budget, int32_t rows, uint64_t ns);
 /* How long a step of so many rows takes; 0: nothing measured yet. */
 double hzp_budget_ns(const struct hzp_budget *budget, int32_t rows);
 
-/* The most rows, 1 .. rows_max, whose step takes at most so long: what a latency goal turns into a
- * bound with.  rows_max while nothing is measured. */
-int32_t hzp_budget_rows_within(const struct hzp_budget *budget, int32_t rows_max, double ns);
-
 /* The step's rows, decodes included: decodes < return <= rows_max. */
 int32_t hzp_budget_rows(struct hzp_budget *budget, const struct hzp_budget_load *load);
 

@@ -196,10 +196,7 @@ static int32_t prompt_room(struct hzp_scheduler *s, const struct hzp_step *step,
 {
     if (step->rows_left < 1)
         return 0;
-    int32_t bound = decodes ? atomic_load_explicit(&s->rows_bound, memory_order_relaxed) : 0;
-    int32_t goal = rows_within_goal(step, decodes);
-    if (goal && (!bound || goal < bound))
-        bound = goal;
+    int32_t bound = rows_within_goal(step, decodes);
     if (decodes && s->config.prefill_rows_max) {
         int32_t room = HZP_MIN(step->rows_left, s->config.prefill_rows_max);
         return bound ? HZP_MIN(room, HZP_MAX(bound - decodes, 1)) : room;

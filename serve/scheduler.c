@@ -100,16 +100,6 @@ int hzp_scheduler_submit(struct hzp_scheduler *s, struct hzp_request *rq,
     return r;
 }
 
-void hzp_scheduler_bound_rows(struct hzp_scheduler *s, int32_t rows)
-{
-    atomic_store_explicit(&s->rows_bound, rows, memory_order_relaxed); /* one number, no more */
-}
-
-const struct hzp_budget *hzp_scheduler_budget(const struct hzp_scheduler *s)
-{
-    return &s->budget;
-}
-
 void hzp_scheduler_stop(struct hzp_scheduler *s, bool hurry)
 {
     pthread_mutex_lock(&s->lock);

@@ -66,14 +66,6 @@ struct hzp_source *hzp_scheduler_source(struct hzp_scheduler *s); /* lives as lo
 int hzp_scheduler_submit(struct hzp_scheduler *s, struct hzp_request *rq,
                          struct hzp_err_text *reterr);
 
-/* Thread: any.  A bound on the rows of a step that holds decoding sequences, from a latency goal;
- * only prompts are cut by it, and never to nothing.  0: none. */
-void hzp_scheduler_bound_rows(struct hzp_scheduler *s, int32_t rows);
-
-/* Engine thread.  What steps of so many rows take: what such a bound is found with. */
-struct hzp_budget;
-const struct hzp_budget *hzp_scheduler_budget(const struct hzp_scheduler *s);
-
 /* Thread: any.  From now on submit answers HZP_ECANCELED; hurry: running requests fail too. */
 void hzp_scheduler_stop(struct hzp_scheduler *s, bool hurry);
 

@@ -74,8 +74,6 @@ struct hzp_scheduler {
     int32_t pushed_back;    /* in `wait` for another time */
     uint64_t refused;
     struct hzp_scheduler_stats shown;
-
-    _Atomic int32_t rows_bound;
 };
 
 /* Every token it may generate is drawn once the steps formed so far have ended. */

@@ -90,6 +90,11 @@ def test_data():
             err = run("train", MODEL, "--data", path, "--out", str(there / "out"), status=1).stderr
             assert path in err.splitlines()[-1], err
         fails("serve", MODEL, "--state", "none", "--replay", str(there / "pipe"), says=["pipe"])
+        # Updates are counted before the first: not for minutes.
+        (there / "two.jsonl").write_text(2 * '{"prompt": "a", "completion": "b"}\n')
+        err = run("train", MODEL, "--data", str(there / "two.jsonl"), "--out", str(there / "out"),
+                  "--epochs", "1000000000", status=1).stderr
+        assert "--epochs" in err.splitlines()[-1] and "--total-steps" in err.splitlines()[-1], err
         # A tokenizer that knows more tokens than the model has rows for.
         larger = there / "larger"
         shutil.copytree(MODEL, larger, copy_function=shutil.copyfile)

@@ -75,7 +75,8 @@ static uint64_t run(int32_t decode, int32_t prompt, uint64_t serve_ns, uint64_t 
     bool beside = step.beside;
     times.train_end_ns = times.train_ns;
     now_ns += beside ? HZP_MAX(times.serve_ns, times.train_ns) : times.serve_ns + times.train_ns;
-    hzp_split_ended(&split, &step, &times, now_ns, (double)item_ns);
+    /* Who is given no time is not even asked what his next item takes. */
+    hzp_split_ended(&split, &step, &times, now_ns, step.train_ns ? (double)item_ns : 0);
     return times.train_ns + waited;
 }
 
@@ -310,9 +311,11 @@ static void test_gaps_are_stretched_by_so_much(void **state)
         struct hzp_split_report *report = test_malloc(sizeof(*report));
         hzp_split_read(&split, now_ns, report);
         assert_in_range(report->follows_ns, 28 * MS, 32 * MS);
-        test_free(report);
-        /* A goal takes its place, and forgets it when it goes. */
+        /* A goal takes its place, and forgets it when it goes; at once, whether a step comes or not. */
         hzp_split_set_policy(&split, &(struct hzp_policy){.itl_ns = 15 * MS, .train_max = 1});
+        hzp_split_read(&split, now_ns, report);
+        assert_int_equal(report->follows_ns, 0);
+        test_free(report);
         run(4, 0, 10 * MS, MS);
         for (int i = 0; i < 100; i++) {
             uint64_t before = now_ns;
@@ -331,6 +334,42 @@ static void test_no_item_is_too_long_for_a_stretch_for_ever(void **state)
     for (int i = 0; i < 5000; i++)
         long_ones += run(4, 0, 10 * MS, 60 * MS) > 0 && i >= 500;
     assert_in_range(long_ones, 10, 4500 / 128 + 1);
+}
+
+/* Where steps hardly scatter no margin is kept for that they might: what gaps may be stretched by is
+ * used, also by one who came late. */
+static void test_steady_steps_need_no_margin(void **state)
+{
+    (void)state;
+    open_policy(&(struct hzp_policy){.itl_stretch = 1.2, .train_share = 4, .train_max = 1}, false);
+    for (int i = 0; i < 1000; i++)
+        run(4, 0, (uint64_t)(98 + i % 5) * MS / 10, 0);
+    double train = 0;
+    int32_t late = 0;
+    for (int i = 0; i < 8000; i++) {
+        uint64_t before = now_ns, got = run(4, 0, (uint64_t)(98 + i % 5) * MS / 10, MS);
+        train += i < 4000 ? 0 : (double)got;
+        late += i >= 4000 && now_ns - before > 123 * MS / 10;
+    }
+    assert_true(train > 4000 * 0.75 * MS);
+    assert_in_range(late, 0, 40);
+}
+
+/* Nor where prompts never cease, nor where samples come when nothing has been left for long. */
+static void test_a_stretch_lets_training_go_on_for_ever(void **state)
+{
+    (void)state;
+    for (int stretched = 0; stretched < 2; stretched++)
+        for (int32_t prompt = 0; prompt <= 64; prompt += 64) {
+            open_policy(&(struct hzp_policy){.itl_stretch = stretched ? 1.2 : 1,
+                                             .train_share = 0.5, .train_max = 1}, false);
+            for (int i = 0; i < 2000; i++)
+                assert_int_equal(run(4, prompt, 10 * MS, 0), 0);
+            int trained = 0;
+            for (int i = 0; i < 10000; i++)
+                trained += run(4, prompt, 10 * MS, 8 * MS) > 0;
+            assert_in_range(trained, 5, 10000 / 128 + 1);
+        }
 }
 
 static void test_an_item_that_does_not_fit_is_rare(void **state)
@@ -438,6 +477,8 @@ int main(void)
         cmocka_unit_test(test_the_most_is_the_most_beside),
         cmocka_unit_test(test_gaps_are_stretched_by_so_much),
         cmocka_unit_test(test_no_item_is_too_long_for_a_stretch_for_ever),
+        cmocka_unit_test(test_steady_steps_need_no_margin),
+        cmocka_unit_test(test_a_stretch_lets_training_go_on_for_ever),
         cmocka_unit_test(test_an_item_that_does_not_fit_is_rare),
         cmocka_unit_test(test_first_tokens_come_in_time),
         cmocka_unit_test(test_prompts_rows_keep_gaps_within_their_goal),
