@@ -21,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PAGE_ROWS = 16, STEPS = 15, CHUNK = 32 << 20 };
+enum { PAGE_ROWS = 16, STEPS = 15 };
 
 static const struct shape {
     const char *name;
@@ -66,26 +66,17 @@ static void finish(struct bench *b)
     MUST(hzp_fence_wait(b->fence));
 }
 
-/* Sums of four uniform numbers: nearly normal, deviation 0.02. */
-static void weights_fill(struct bench *b, void *base, size_t bytes)
+/* BF16 noise of deviation 0.02, made on the device. */
+static void weights_fill(struct bench *b, void *base, size_t bytes, uint64_t seed)
 {
-    uint16_t *host;
-    uint64_t state = 1;
-    MUST(hzp_device_alloc(b->dev, HZP_MEM_HOST, CHUNK, (void **)&host));
-    for (size_t i = 0; i < CHUNK / 2; i++) {
-        state = state * 6364136223846793005u + 1442695040888963407u;
-        float sum = -2;
-        for (int k = 0; k < 4; k++)
-            sum += (float)(state >> (16 * k) & 0xffff) * (1.0f / 65536);
-        float x = sum * 0.0346f;
-        uint32_t bits;
-        memcpy(&bits, &x, 4);
-        host[i] = (uint16_t)(bits >> 16);
+    const size_t piece = (size_t)1 << 28;
+    for (size_t at = 0; at < bytes / 2; at += piece) {
+        int32_t n = (int32_t)HZP_MIN(piece, bytes / 2 - at);
+        struct hzp_mat part = {(char *)base + 2 * at, 1, n, n, HZP_BF16};
+        MUST(hzp_op_noise(b->lane, &(struct hzp_noise_args){
+            .y = part, .seed = seed, .first = at, .deviation = 0.02f}));
     }
-    for (size_t at = 0; at < bytes; at += CHUNK)
-        MUST(hzp_lane_copy(b->lane, (char *)base + at, host, HZP_MIN((size_t)CHUNK, bytes - at)));
     finish(b);
-    hzp_device_free(b->dev, HZP_MEM_HOST, host);
 }
 
 static void set_up(struct bench *b)
@@ -101,7 +92,7 @@ static void set_up(struct bench *b)
     hzp_layout_make(&config, &b->layout);
     MUST(hzp_weights_create(b->dev, &b->layout, &store, &b->weights));
     MUST(hzp_weights_begin(b->weights, &v));
-    weights_fill(b, v->base, b->layout.elements * 2);
+    weights_fill(b, v->base, b->layout.elements * 2, 1);
     hzp_weights_publish(b->weights, v, 0);
     MUST(hzp_model_create(b->dev, b->weights, 8192, &b->model));
     MUST(hzp_exec_create(b->dev, &b->exec));
@@ -169,7 +160,7 @@ static void serving_open(struct bench *b, struct serving *s, int32_t pages)
     MUST(hzp_batch_create(b->dev, &max, &s->batch));
     MUST(hzp_serve_space_create(b->model, 4096, 512, &s->space));
     MUST(hzp_device_alloc(b->dev, HZP_MEM_DEVICE, all, &s->pages));
-    weights_fill(b, s->pages, all);
+    weights_fill(b, s->pages, all, 2);
     s->kv = hzp_xcalloc((size_t)b->shape->layers, sizeof(*s->kv));
     for (int32_t l = 0; l < b->shape->layers; l++) {
         char *base = (char *)s->pages + 2 * layer * (size_t)l;

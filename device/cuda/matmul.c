@@ -63,6 +63,7 @@ struct product {
 };
 
 enum { FEW_E4M3 = 8 /* rows that mma has at least */ };
+enum tune { TUNE_NEVER, TUNE_START, TUNE_ALWAYS };
 enum { PRODUCTS = 4096, FULL = 3072, OFFERS = 8, OFFERS_LIMITED = 4, TIMED_RUNS = 3 };
 
 struct hzp_cuda_products {
@@ -71,7 +72,7 @@ struct hzp_cuda_products {
     struct product table[PRODUCTS];
     int count;
     struct hzp_cuda_algos *algos;
-    enum { TUNE_NEVER, TUNE_START, TUNE_ALWAYS } tune;
+    enum tune tune;
     bool steady;
 #define X(name) __typeof__(&cublasLt##name) name;
     LT(X)
@@ -89,9 +90,20 @@ void *hzp_cuda_library_open(void)
     return library;
 }
 
+static int tune_choose(enum tune *ret, struct hzp_err_text *reterr)
+{
+    const char *text = getenv("HZP_CUDA_TUNE");
+    *ret = !text || !*text ? TUNE_START : strcmp(text, "0") == 0 ? TUNE_NEVER : TUNE_ALWAYS;
+    if (*ret == TUNE_ALWAYS && strcmp(text, "1") != 0)
+        return hzp_fail_param(reterr, HZP_EINVAL, "HZP_CUDA_TUNE", "HZP_CUDA_TUNE=%s: not 0 or 1", text);
+    return HZP_OK;
+}
+
 int hzp_cuda_products_open(struct hzp_cuda_device *dev, struct hzp_cuda_products **ret,
                            struct hzp_err_text *reterr)
 {
+    enum tune tune;
+    HZP_TRY(tune_choose(&tune, reterr));
     void *library = hzp_cuda_library_open();
     if (!library)
         return hzp_fail(reterr, HZP_EUNSUP, "device cuda: libcublasLt.so is not found; say where it "
@@ -117,12 +129,11 @@ int hzp_cuda_products_open(struct hzp_cuda_device *dev, struct hzp_cuda_products
     }
     int driver = 0;
     char identity[96];
-    const char *tune = getenv("HZP_CUDA_TUNE");
     cudaDriverGetVersion(&driver);
     snprintf(identity, sizeof(identity), "%.60s; driver %d; cublasLt %zu", dev->base.label, driver,
              p->GetVersion());
     p->algos = hzp_cuda_algos_open(identity);
-    p->tune = !tune || !*tune ? TUNE_START : strcmp(tune, "0") != 0 ? TUNE_ALWAYS : TUNE_NEVER;
+    p->tune = tune;
     *ret = p;
     return HZP_OK;
 }

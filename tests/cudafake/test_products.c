@@ -399,6 +399,22 @@ static void test_steady(void **state)
     fake_set_algo_times(times, 0);
 }
 
+/* A word that is none of the choices is refused, as that of the lanes is: it would time while serving. */
+static void test_tune_words(void **state)
+{
+    static const char *const bad[] = {"x", "2", "on", "01"};
+    struct hzp_device_config config = {.name = "cuda"};
+    for (int i = 0; i < HZP_COUNT(bad); i++) {
+        struct hzp_device *dev = NULL;
+        struct hzp_err_text why = {0};
+        setenv("HZP_CUDA_TUNE", bad[i], 1);
+        assert_int_equal(hzp_device_open(&config, &dev, &why), HZP_EINVAL);
+        assert_non_null(strstr(why.text, "HZP_CUDA_TUNE"));
+        assert_string_equal(fake_leaks(), "");
+    }
+    setenv("HZP_CUDA_TUNE", "0", 1);
+}
+
 /* What was found is on disk soon, while the device stays open: a killed process loses nothing of it. */
 static void test_kept_soon(void **state)
 {
@@ -484,6 +500,7 @@ int main(void)
         cmocka_unit_test(test_e4m3),
         cmocka_unit_test(test_e4m3_by_ourselves),
         cmocka_unit_test(test_steady),
+        cmocka_unit_test(test_tune_words),
         cmocka_unit_test_setup_teardown(test_kept, cache_open, cache_close),
         cmocka_unit_test_setup_teardown(test_kept_soon, cache_open, cache_close),
         cmocka_unit_test_setup_teardown(test_foreign_algorithm, cache_open, cache_close),

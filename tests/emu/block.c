@@ -203,6 +203,7 @@ static void block_begin(struct hzp_emu_dim at)
         fiber->warp = &b->warp[i / EMU_LANES];
         fiber->at = (struct hzp_emu_dim){n % size.x, n / size.x % size.y, n / size.x / size.y};
         fiber->group = fiber->copies = 0;
+        fiber->fenced = fiber->fenced_all = 0;
         emu_fiber_prepare(i, fiber_main);
     }
 }

@@ -47,6 +47,7 @@ struct emu_fiber {
     int line;
     uint32_t mask;       /* in an instruction of the warp */
     void *data;          /* its operands; on the fiber's stack */
+    uint32_t fenced, fenced_all; /* clock of its last __threadfence, and of the barrier before that */
     int group, copies;   /* the group that new copies join */
     struct emu_copy copy[EMU_COPIES];
 };

@@ -8,7 +8,9 @@
  *   - global memory: only what was allocated, and under a watch only the bytes allowed;
  *   - alignment: an access of n bytes at a multiple of n;
  *   - shared memory: inside a variable, not before somebody wrote it, not while an asynchronous copy
- *     is on its way, and ordered by a barrier with what other threads did there.
+ *     is on its way, and ordered by a barrier with what other threads did there;
+ *   - global memory within a launch: as shared memory in a block, between blocks ordered by atomic
+ *     operations, with a fence before the one and behind the other.
  * Blocks, warps and lanes come in another order with every launch.
  *
  * A fault is final for its launch.  It is printed, and the process aborts, unless faults are kept
@@ -110,6 +112,7 @@ uint32_t hzp_emu_ballot(uint32_t mask, bool predicate);
 enum hzp_emu_reduce { HZP_EMU_ADD, HZP_EMU_MIN, HZP_EMU_MAX, HZP_EMU_AND, HZP_EMU_OR, HZP_EMU_EOR };
 int64_t hzp_emu_reduce(uint32_t mask, enum hzp_emu_reduce how, int64_t value);
 void hzp_emu_syncwarp(uint32_t mask);
+void hzp_emu_fence(void);
 /* d += a b by m16n8k16, bf16, fragments as the PTX ISA says; the warp's lanes together. */
 void hzp_emu_mma(float *d, const uint32_t *a, const uint32_t *b);
 void hzp_emu_mma_half(float *d, const uint32_t *a, const uint32_t *b); /* of F16 */

@@ -2,8 +2,9 @@
 /* tests/emu/order.c - what is ordered before what.
  *
  * Blocks run one after the other here, on a device side by side: what one leaves in global memory
- * another may use in the same launch only by way of an atomic operation.  Blocks with such operations
- * are listed by their clocks, which ascend.
+ * another may use in the same launch only by way of an atomic operation, with a __threadfence between
+ * the stores and that operation, and one between that of the other block and its loads.  Blocks with
+ * such operations are listed by their clocks, which ascend.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +20,7 @@ struct release {
 
 static struct {
     struct release *release;
+    uint32_t (*fenced)[EMU_THREADS]; /* [room] of each thread: its stores before this clock */
     int count, room;
 } order;
 
@@ -34,7 +36,8 @@ void emu_order_atomic(const struct emu_fiber *me)
         if (order.count == order.room) {
             order.room = HZP_MAX(64, 2 * order.room);
             order.release = realloc(order.release, (size_t)order.room * sizeof(*order.release));
-            HZP_ASSERT(order.release);
+            order.fenced = realloc(order.fenced, (size_t)order.room * sizeof(*order.fenced));
+            HZP_ASSERT(order.release && order.fenced);
         }
         order.release[order.count++].began = b->began;
     }
@@ -42,6 +45,15 @@ void emu_order_atomic(const struct emu_fiber *me)
     release->last = ++b->clock;
     release->released = b->ticked;
     release->thread = me->thread;
+    for (int i = 0; i < b->threads; i++) /* its own fence, or the thread's that has the operation */
+        order.fenced[order.count - 1][i] = HZP_MAX(b->fiber[i].fenced, me->fenced_all);
+}
+
+void hzp_emu_fence(void)
+{
+    struct emu_block *b = &emu_block;
+    emu_now->fenced = ++b->clock;
+    emu_now->fenced_all = b->ticked;
 }
 
 static unsigned warp_of(unsigned who)
@@ -63,8 +75,15 @@ static bool ordered_atomic(uint32_t when, const struct emu_fiber *me)
     return own && own->last == when && own->thread == me->thread;
 }
 
+/* It, or the thread that had the block's last atomic operation and met it at a barrier, has fenced since. */
+static bool fenced_since(const struct release *own, const struct emu_fiber *me)
+{
+    uint32_t other = emu_block.fiber[own->thread].fenced;
+    return me->fenced > own->last || (other > own->last && other < emu_block.ticked);
+}
+
 /* Of an earlier block of this launch: it released, and this block has acquired since. */
-static bool ordered_block(uint32_t when, unsigned who, const struct emu_fiber *me)
+static bool ordered_block(uint32_t when, unsigned who, const struct emu_fiber *me, bool was_read)
 {
     const struct release *own = order.count ? &order.release[order.count - 1] : NULL;
     if (!own || own->began != emu_block.began ||
@@ -72,9 +91,12 @@ static bool ordered_block(uint32_t when, unsigned who, const struct emu_fiber *m
         return false;
     if (who == EMU_ATOMIC)
         return true;
+    if (!was_read && !fenced_since(own, me))
+        return false;
     for (int i = order.count - 2; i >= 0 && order.release[i].last >= when; i--)
         if (order.release[i].began <= when)
-            return when < order.release[i].released || who == (unsigned)order.release[i].thread;
+            return (when < order.release[i].released || who == (unsigned)order.release[i].thread) &&
+                   (was_read || when < order.fenced[i][who]);
     return false;
 }
 
@@ -87,7 +109,7 @@ static bool ordered_global(uint32_t when, unsigned who, const struct emu_fiber *
     if (who == EMU_BLOCKS)
         return false;
     if (when < emu_block.began)
-        return ordered_block(when, who, me);
+        return ordered_block(when, who, me, was_read);
     return emu_ordered(when, who, me) || (who == EMU_ATOMIC && ordered_atomic(when, me)) ||
            (was_read && who < EMU_BLOCKS && warp_of(who) == (unsigned)me->warp->index &&
             when < me->warp->met);

@@ -178,21 +178,29 @@ static __global__ void store_parts(const float *in, float *io, int blocks)
         io[i + 128] = in[i + 128];
 }
 
+/* What one of these leaves out is the mistake. */
+struct handing {
+    bool barrier, ask, fence, fence_after;
+};
+
 /* The last block to come puts together what all have left in `in`. */
-static __global__ void hand_over(float *in, int *counter, float *io, bool barrier, bool ask)
+static __global__ void hand_over(float *in, int *counter, float *io, handing with)
 {
     HZP_SHARED(bool, last);
     int i = blockIdx.x * 64 + threadIdx.x;
     in[i] = (float)(i * i % 311);
-    __threadfence();
-    if (barrier)
+    if (with.fence)
+        __threadfence();
+    if (with.barrier)
         __syncthreads();
     if (threadIdx.x == 0)
-        last = ask ? atomicAdd(counter, 1) == 3 : true;
+        last = with.ask ? atomicAdd(counter, 1) == 3 : true;
     __syncthreads();
     if (!last)
         return;
-    if (ask && threadIdx.x == 0)
+    if (with.fence_after)
+        __threadfence();
+    if (with.ask && threadIdx.x == 0)
         *counter = 0;
     for (int k = threadIdx.x; k < N; k += 64)
         io[k] = in[k];
@@ -356,10 +364,14 @@ static void run_shared(enum hzp_planted which, bool wrong, const float *in, floa
     case HZP_PLANTED_two_blocks_store: start(lane, 4, 64, 0, store_parts, in, io, wrong ? 2 : 4); break;
     case HZP_PLANTED_handed_over_early:
     case HZP_PLANTED_taken_unasked:
+    case HZP_PLANTED_handed_over_unfenced:
+    case HZP_PLANTED_taken_unfenced:
         *counter = 0;
         start(lane, 4, 64, 0, hand_over, (float *)in, counter, io,
-              !wrong || which == HZP_PLANTED_taken_unasked,
-              !wrong || which == HZP_PLANTED_handed_over_early);
+              handing{!wrong || which != HZP_PLANTED_handed_over_early,
+                      !wrong || which != HZP_PLANTED_taken_unasked,
+                      !wrong || which != HZP_PLANTED_handed_over_unfenced,
+                      !wrong || which != HZP_PLANTED_taken_unfenced});
         break;
     case HZP_PLANTED_barrier_in_branch:
         start(lane, 1, N, 0, branch_barrier, in, io, wrong ? 32 : N);

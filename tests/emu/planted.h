@@ -35,6 +35,8 @@
     X(two_blocks_store, HZP_EMU_RACE)                                                              \
     X(handed_over_early, HZP_EMU_RACE)                                                             \
     X(taken_unasked, HZP_EMU_RACE)                                                                 \
+    X(handed_over_unfenced, HZP_EMU_RACE)                                                          \
+    X(taken_unfenced, HZP_EMU_RACE)                                                                \
     X(barrier_in_branch, HZP_EMU_BARRIER)                                                          \
     X(barrier_after_return, HZP_EMU_BARRIER)                                                       \
     X(shuffle_in_branch, HZP_EMU_WARP)                                                             \

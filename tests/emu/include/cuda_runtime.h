@@ -121,9 +121,15 @@ static inline void __syncwarp(unsigned mask = ~0u)
     hzp_emu_syncwarp(mask);
 }
 
-static inline void __threadfence(void) {}
 static inline void __threadfence_block(void) {}
-static inline void __threadfence_system(void) {}
+static inline void __threadfence(void)
+{
+    hzp_emu_fence();
+}
+static inline void __threadfence_system(void)
+{
+    hzp_emu_fence();
+}
 
 /* ---- a warp together ---- */
 
