@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "device/trace.h"
 #include "tests/cudafake/ops.h"
 #include "weights/fp8.h"
 
@@ -23,7 +24,7 @@ void __wrap_hzp_device_steady(struct hzp_device *dev);
 void __wrap_hzp_device_steady(struct hzp_device *dev)
 {
     __real_hzp_device_steady(dev);
-    fake_steady(true);
+    fake_steady(!hzp_trace_wanted()); /* a trace's events and staging come with the ops it looks at */
 }
 
 int __real_hzp_version_quantize(struct hzp_weights *weights, struct hzp_version *draft);
@@ -47,20 +48,44 @@ static void check(void)
     _exit(1);
 }
 
-int __wrap_hzp_device_open(const struct hzp_device_config *config, struct hzp_device **ret,
-                           struct hzp_err_text *reterr)
+static void attach(struct hzp_device *dev)
 {
     static bool first = true;
     const char *seed = getenv("HZP_FAKE_SEED");
-    fake_steady(false);
-    int r = __real_hzp_device_open(config, ret, reterr);
-    if (r < 0 || strcmp((*ret)->backend->name, "cuda") != 0)
-        return r;
+    if (strcmp(dev->backend->name, "cuda") != 0)
+        return;
     if (first) {
         fake_reset(seed ? (unsigned)atoi(seed) : 1);
         atexit(check);
         first = false;
     }
-    fake_attach(*ret);
+    fake_attach(dev);
+}
+
+int __real_hzp_trace_open(struct hzp_device *inner, struct hzp_device **ret,
+                          struct hzp_err_text *reterr);
+int __wrap_hzp_trace_open(struct hzp_device *inner, struct hzp_device **ret,
+                          struct hzp_err_text *reterr);
+
+/* It is the device in a trace that stands on the runtime, not the one around it; the reference behind the
+ * runtime is not traced. */
+int __wrap_hzp_trace_open(struct hzp_device *inner, struct hzp_device **ret,
+                          struct hzp_err_text *reterr)
+{
+    if (strcmp(inner->backend->name, "ref") == 0) {
+        *ret = inner;
+        return HZP_OK;
+    }
+    attach(inner);
+    return __real_hzp_trace_open(inner, ret, reterr);
+}
+
+int __wrap_hzp_device_open(const struct hzp_device_config *config, struct hzp_device **ret,
+                           struct hzp_err_text *reterr)
+{
+    fake_steady(false);
+    int r = __real_hzp_device_open(config, ret, reterr);
+    if (r >= 0 && !hzp_trace_wanted())
+        attach(*ret);
     return r;
 }
