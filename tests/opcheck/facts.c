@@ -173,6 +173,7 @@ static int fact_attention(struct oc_target *target, struct oc_io *io, uint8_t *r
         int32_t *row0 = oc_array(io, "row0", OC_I32, SEQS + 1, OC_IN);
         int32_t *pos0 = oc_array(io, "pos0", OC_I32, SEQS, OC_IN);
         int32_t *page = oc_array(io, "page", OC_I32, SEQS * STRIDE, OC_IN);
+        row0[0] = 0; /* arrays come full of noise */
         for (int i = 0; i < SEQS; i++) /* rows: one, or the last 80 */
             at[i + 1] = at[i] + (decode ? 1 : HZP_MIN(seen[i], 80));
         /* alone, a prompt's last rows only */
