@@ -125,7 +125,8 @@ static double run(struct bench *b)
 }
 
 /* Segments of `rows` new rows after `context` others; pages of their own, in turn. */
-static void fill(struct hzp_batch *batch, int32_t segs, int32_t context, int32_t rows)
+static void fill(struct hzp_batch *batch, int32_t segs, int32_t context, int32_t rows,
+                 int32_t vocab)
 {
     int32_t per = HZP_DIV_UP(context + rows, PAGE_ROWS);
     hzp_batch_clear(batch);
@@ -136,7 +137,7 @@ static void fill(struct hzp_batch *batch, int32_t segs, int32_t context, int32_t
         int32_t row = 0;
         for (int32_t k = 0; k < rows; k++) {
             int32_t p = context + k;
-            row = hzp_batch_add_row(batch, 100 + 7 * k + i,
+            row = hzp_batch_add_row(batch, (100 + 7 * k + i) % vocab,
                                     page[p / PAGE_ROWS] * PAGE_ROWS + p % PAGE_ROWS);
         }
         int32_t at = hzp_batch_add_logits(batch, row);
@@ -180,7 +181,7 @@ static void serve_step(struct bench *b, struct serving *s, int32_t segs, int32_t
                        int32_t rows)
 {
     const struct shape *shape = b->shape;
-    fill(s->batch, segs, context, rows);
+    fill(s->batch, segs, context, rows, shape->vocab);
     hzp_plan_clear(&b->plan);
     hzp_forward_build(&b->plan, b->model, hzp_weights_current(b->weights), s->batch, s->kv, s->space,
                       NULL);
@@ -206,7 +207,7 @@ static void attention(struct bench *b, struct serving *s, int32_t segs, int32_t 
     const struct hzp_heads *h = &shape->heads;
     struct hzp_nano nano[HZP_NANO_MAX];
     int32_t cut[2] = {0, segs};
-    fill(s->batch, segs, context, 1);
+    fill(s->batch, segs, context, 1, b->shape->vocab);
     hzp_batch_cut(s->batch, cut, 1, nano);
     hzp_plan_clear(&b->plan);
     for (int32_t l = 0; l < shape->layers; l++)

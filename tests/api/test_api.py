@@ -639,7 +639,8 @@ def test_learning():
 
 def test_versions_in_a_stream():
     """An answer that lives through swaps says which version made which token."""
-    with Server("--passes", "100000", "--publish-every", "1", "--train-share", "1") as server:
+    with Server("--passes", "100000", "--publish-every", "1", "--train-share", "1",
+                "--itl-stretch", "0") as server:
         assert server.post(EXAMPLES, {"text": "A dog saw a cat. " * 10})[0] == 202
         until(lambda: server.metric("hzpserve_weights_version") > 3)
         seen = set()
