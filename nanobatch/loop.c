@@ -605,13 +605,13 @@ static int warm_all(struct hzp_loop *loop)
 int hzp_loop_warm_up(struct hzp_loop *loop, const struct hzp_kv *kv)
 {
     struct hzp_device *dev = loop->config.model->dev;
-    const struct hzp_version *version = hzp_weights_current(loop->config.model->weights);
+    struct hzp_version *version = hzp_weights_current(loop->config.model->weights);
     int r = HZP_OK;
     HZP_ASSERT(loop->number == 0);
     if (hzp_device_has_graphs(dev) && loop->config.batch && version) {
         uint64_t begin = hzp_now_ns();
         for (int i = 0; i < HZP_COUNT(loop->leg); i++) {
-            loop->leg[i].step.version = hzp_weights_current(loop->config.model->weights);
+            loop->leg[i].step.version = version;
             loop->leg[i].step.kv = kv;
         }
         r = warm_all(loop);

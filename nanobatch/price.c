@@ -63,7 +63,7 @@ static const struct hzp_price_shape *shape_of(const struct hzp_price *price, uin
 
 /* Over how many runs to learn: many, but for what takes less than half of its price.  Nothing runs that
  * fast by accident, and much runs slowly at first, in memory that nobody has touched. */
-static double slowness(double seen, double price, double runs)
+static double runs_to_learn(double seen, double price, double runs)
 {
     return seen < price / 2 ? HZP_MIN(runs, 4) : runs;
 }
@@ -74,7 +74,7 @@ static void learn_shape(struct hzp_price *price, uint64_t key, double ns)
     if (shape) {
         /* The first runs may be cold, and one descheduled must not show for the next fifty. */
         double seen = HZP_MIN(ns, shape->runs > 2 ? 2 * shape->ns : shape->ns);
-        shape->ns += (seen - shape->ns) / (shape->runs > 2 ? slowness(seen, shape->ns, 16) : 1);
+        shape->ns += (seen - shape->ns) / (shape->runs > 2 ? runs_to_learn(seen, shape->ns, 16) : 1);
         shape->runs = HZP_MIN(shape->runs + 1, 64);
         return;
     }
@@ -112,7 +112,7 @@ void hzp_price_learn(struct hzp_price *price, enum hzp_op op, const void *args, 
      * fifty. */
     if (*runs > 0)
         seen = HZP_MIN(seen, (*runs < 4 ? 1 : 4) * *factor);
-    *factor = *runs < 4 ? seen : *factor + (seen - *factor) / slowness(seen, *factor, 64);
+    *factor = *runs < 4 ? seen : *factor + (seen - *factor) / runs_to_learn(seen, *factor, 64);
     *runs = (uint8_t)HZP_MIN(*runs + 1, 255);
 }
 
