@@ -14,10 +14,10 @@
 
 #include "base/log.h"
 #include "base/thread.h"
-#include "nanobatch/exec.h"
-#include "nanobatch/ride.h"
-#include "nanobatch/split.h"
-#include "nanobatch/warm.h"
+#include "nanobatch/run/exec.h"
+#include "nanobatch/build/ride.h"
+#include "nanobatch/split/split.h"
+#include "nanobatch/run/warm.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -23,10 +23,10 @@
 #ifndef HZP_NANOBATCH_LOOP_H
 #define HZP_NANOBATCH_LOOP_H
 
-#include "nanobatch/forward.h"
-#include "nanobatch/graphs.h"
-#include "nanobatch/plan_table.h"
-#include "nanobatch/policy.h"
+#include "nanobatch/build/forward.h"
+#include "nanobatch/run/graphs.h"
+#include "nanobatch/plan/plan_table.h"
+#include "nanobatch/split/policy.h"
 #include "nanobatch/source.h"
 
 struct hzp_loop;

@@ -15,26 +15,16 @@
 #ifndef HZP_NANOBATCH_SOURCE_H
 #define HZP_NANOBATCH_SOURCE_H
 
-#include "nanobatch/batch.h"
-#include "nanobatch/plan.h"
-#include "nanobatch/price.h"
+#include "nanobatch/build/batch.h"
+#include "nanobatch/plan/plan.h"
+#include "nanobatch/plan/price.h"
+#include "nanobatch/split/waits.h"
 
 /* What of a step must be known before the next one is formed. */
 enum hzp_settle { HZP_SETTLE_NOTHING, HZP_SETTLE_SERVING, HZP_SETTLE_ALL };
 
 struct hzp_rider;
 struct hzp_split;
-
-/* Prompts that are not through yet, oldest first: for the split, which leaves them time. */
-enum { HZP_WAITS_MAX = 64 };
-struct hzp_waits {
-    int32_t running, places; /* requests that run, and how many may; places 0: not said */
-    int32_t count; /* those beyond HZP_WAITS_MAX are left out */
-    struct hzp_wait {
-        uint64_t since_ns;           /* device clock: asked for at */
-        int32_t rows_left, rows_now; /* of the prompt: not computed before this step; in it */
-    } of[HZP_WAITS_MAX];
-};
 
 struct hzp_step {
     uint64_t number;            /* from 1; the only clock for reclaiming memory */

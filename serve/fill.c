@@ -3,7 +3,7 @@
  * step's budget goes.
  *
  * Thread: engine. */
-#include "nanobatch/split.h"
+#include "nanobatch/split/split.h"
 #include "serve/edits.h"
 #include "serve/scheduler_state.h"
 

@@ -14,7 +14,7 @@
 #ifndef HZP_SERVE_KVPOOL_H
 #define HZP_SERVE_KVPOOL_H
 
-#include "nanobatch/model.h"
+#include "nanobatch/build/model.h"
 
 struct hzp_kvpool;
 

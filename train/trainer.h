@@ -26,7 +26,7 @@
 #ifndef HZP_TRAIN_TRAINER_H
 #define HZP_TRAIN_TRAINER_H
 
-#include "nanobatch/backward.h"
+#include "nanobatch/build/backward.h"
 #include "nanobatch/source.h"
 #include "train/sample_queue.h"
 

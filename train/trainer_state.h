@@ -6,7 +6,7 @@
 #ifndef HZP_TRAIN_TRAINER_STATE_H
 #define HZP_TRAIN_TRAINER_STATE_H
 
-#include "nanobatch/ride.h"
+#include "nanobatch/build/ride.h"
 #include "train/trainer.h"
 
 #include <pthread.h>

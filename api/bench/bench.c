@@ -3,7 +3,7 @@
 
 #include "base/arena.h"
 #include "base/thread.h"
-#include "nanobatch/exec.h"
+#include "nanobatch/run/exec.h"
 
 #include <math.h>
 #include <stdlib.h>

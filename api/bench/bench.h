@@ -10,7 +10,7 @@
 #ifndef HZP_API_BENCH_BENCH_H
 #define HZP_API_BENCH_BENCH_H
 
-#include "api/engine.h"
+#include "api/engine/engine.h"
 #include "device/limits.h"
 
 #include <jansson.h>

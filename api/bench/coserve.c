@@ -27,12 +27,12 @@
 #include "api/bench/bench.h"
 #include "api/bench/samples.h"
 #include "api/bench/turns.h"
-#include "api/state.h"
+#include "api/learn/state.h"
 
 #include "base/arena.h"
 #include "base/thread.h"
 #include "nanobatch/loop.h"
-#include "nanobatch/split.h"
+#include "nanobatch/split/split.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "dev/gpu/open.h"
-#include "nanobatch/exec.h"
+#include "nanobatch/run/exec.h"
 
 #include <math.h>
 #include <string.h>

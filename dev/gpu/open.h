@@ -10,7 +10,7 @@
 #ifndef HZP_DEV_GPU_OPEN_H
 #define HZP_DEV_GPU_OPEN_H
 
-#include "api/workbench.h"
+#include "api/engine/workbench.h"
 
 #include <stdio.h>
 #include <stdlib.h>

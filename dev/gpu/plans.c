@@ -16,9 +16,9 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "dev/gpu/open.h"
-#include "nanobatch/exec.h"
-#include "nanobatch/measure.h"
-#include "nanobatch/search.h"
+#include "nanobatch/run/exec.h"
+#include "nanobatch/search/measure.h"
+#include "nanobatch/search/search.h"
 
 #include <string.h>
 
@@ -51,7 +51,7 @@ static int32_t largest(const int32_t *list, int n, int32_t most)
     return best;
 }
 
-/* Whether this part says something about the step; what parts there are: nanobatch/measure.h. */
+/* Whether this part says something about the step; what parts there are: nanobatch/search/measure.h. */
 static bool wanted(const char *what, const struct step *s)
 {
     static const int32_t decode_sizes[] = {1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 64, 96, 128, 256};

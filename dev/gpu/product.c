@@ -10,9 +10,9 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "device/limits.h"
-#include "nanobatch/backward.h"
-#include "nanobatch/exec.h"
-#include "nanobatch/forward.h"
+#include "nanobatch/build/backward.h"
+#include "nanobatch/run/exec.h"
+#include "nanobatch/build/forward.h"
 #include "weights/layout.h"
 #include "weights/versions.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The memory plan: it adds up, it fits or is refused with its arithmetic. */
-#include "api/memory_plan.h"
+#include "api/engine/memory_plan.h"
 #include "serve/kvpool.h"
 
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command line: defaults, ranges, errors that name the option. */
-#include "api/options.h"
+#include "api/cli/options.h"
 #include "base/base.h"
 
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The file of `search`: what is written is read back; what is wrong costs an error that names the file,
  * wherever it is cut or bent; a file replaces the one before as a whole. */
-#include "api/search_file.h"
+#include "api/engine/search_file.h"
 
 #include "base/arena.h"
 

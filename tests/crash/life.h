@@ -2,7 +2,7 @@
 /* tests/crash/life.h - one life of a learning server, in a process of its own, and what it told its
  * clients before it was killed.
  *
- * Engine, trainer and state (api/state.h) are the real ones; clients are a thread that posts bodies
+ * Engine, trainer and state (api/learn/state.h) are the real ones; clients are a thread that posts bodies
  * as fast as they are taken.  Whatever a client could have read is written to a pipe after it became
  * true: so what the parent reads from the pipe of a dead child is what was promised.
  *
@@ -11,7 +11,7 @@
 #ifndef HZP_TESTS_CRASH_LIFE_H
 #define HZP_TESTS_CRASH_LIFE_H
 
-#include "api/state.h"
+#include "api/learn/state.h"
 
 enum { CRASH_VOCAB = 37, CRASH_TOKENS = 8 };
 

@@ -15,9 +15,9 @@
 #include <cmocka.h>
 
 #include "base/arena.h"
-#include "nanobatch/exec.h"
-#include "nanobatch/forward.h"
-#include "nanobatch/graphs.h"
+#include "nanobatch/run/exec.h"
+#include "nanobatch/build/forward.h"
+#include "nanobatch/run/graphs.h"
 #include "tests/cudafake/ops.h"
 #include "weights/versions.h"
 

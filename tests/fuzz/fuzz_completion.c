@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Any bytes as the body of POST /v1/completions: refused with a text, or parameters that every later
  * stage may trust. */
-#include "api/completion.h"
+#include "api/http/completion.h"
 #include "tests/fuzz/smoke.h"
 
 #include <math.h>

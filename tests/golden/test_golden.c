@@ -5,9 +5,9 @@
  *     test_golden BACKEND DIR...
  */
 #include "base/log.h"
-#include "nanobatch/backward.h"
-#include "nanobatch/exec.h"
-#include "nanobatch/forward.h"
+#include "nanobatch/build/backward.h"
+#include "nanobatch/run/exec.h"
+#include "nanobatch/build/forward.h"
 #include "weights/model_dir.h"
 #include "weights/safetensors.h"
 

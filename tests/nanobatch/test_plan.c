@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The race checker: random plans whose waits are computed from the declared accesses pass; with
  * any needed wait taken out they fail; chains cut in two keep their inner waits. */
-#include "nanobatch/plan.h"
+#include "nanobatch/plan/plan.h"
 
 #include "base/err.h"
 

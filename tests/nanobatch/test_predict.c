@@ -2,9 +2,9 @@
 /* The predictor: it finds a device's coefficients, follows a device that changes, stays calm at
  * outliers, tells training's slowdown from serving; windows and spreads; goals as text. */
 #include "base/arena.h"
-#include "nanobatch/policy.h"
-#include "nanobatch/predict.h"
-#include "nanobatch/seen.h"
+#include "nanobatch/split/policy.h"
+#include "nanobatch/split/predict.h"
+#include "nanobatch/split/seen.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The search: with planted tables in which overlap must win, and in which it must lose; its plans pass
  * the checker; and the table of plans answers for steps it never heard of. */
-#include "nanobatch/search.h"
-#include "nanobatch/train_space.h"
+#include "nanobatch/search/search.h"
+#include "nanobatch/build/train_space.h"
 
 #include "paper.h"
 

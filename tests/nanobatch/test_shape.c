@@ -11,9 +11,9 @@
  */
 #include "base/log.h"
 #include "device/operand.h"
-#include "nanobatch/backward.h"
-#include "nanobatch/exec.h"
-#include "nanobatch/ride.h"
+#include "nanobatch/build/backward.h"
+#include "nanobatch/run/exec.h"
+#include "nanobatch/build/ride.h"
 #include "weights/model_dir.h"
 
 #include <stdio.h>

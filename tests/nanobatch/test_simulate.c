@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The simulator: plans whose duration can be computed by hand; and on the simulated device, measured
  * and then predicted, plans of one lane to the nanosecond. */
-#include "nanobatch/simulate.h"
+#include "nanobatch/search/simulate.h"
 
 #include "device/philox.h"
-#include "nanobatch/exec.h"
-#include "nanobatch/measure.h"
+#include "nanobatch/run/exec.h"
+#include "nanobatch/search/measure.h"
 #include "paper.h"
 
 #include <math.h>

@@ -2,7 +2,7 @@
 /* How long training may run in a step, on steps that never ran: the share rule, goals, and what
  * other threads set and read. */
 #include "nanobatch/source.h"
-#include "nanobatch/split.h"
+#include "nanobatch/split/split.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

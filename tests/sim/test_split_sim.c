@@ -15,7 +15,7 @@
  * Only the split is real here; test_engine_sim runs it in the real loop. */
 #include "base/arena.h"
 #include "nanobatch/source.h"
-#include "nanobatch/split.h"
+#include "nanobatch/split/split.h"
 #include "tests/serve/seeded.h"
 
 #include <math.h>

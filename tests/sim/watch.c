@@ -3,7 +3,7 @@
  * through a source before and one behind the engine's own. */
 #include "tests/sim/world.h"
 
-#include "nanobatch/train_space.h"
+#include "nanobatch/build/train_space.h"
 
 #include <math.h>
 #include <string.h>

@@ -20,7 +20,7 @@
 #define HZP_TESTS_SIM_WORLD_H
 
 #include "nanobatch/loop.h"
-#include "nanobatch/ride.h"
+#include "nanobatch/build/ride.h"
 #include "serve/scheduler.h"
 #include "tests/serve/seeded.h"
 #include "train/trainer.h"

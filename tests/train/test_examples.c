@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "api/examples.h"
+#include "api/learn/examples.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

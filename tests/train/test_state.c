@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What outlives a server: log, journal and checkpoints, with the whole engine turning beside the
  * file thread; stopped, started again, and killed at random moments. */
-#include "api/checkpoint.h"
-#include "api/state.h"
+#include "api/learn/checkpoint.h"
+#include "api/learn/state.h"
 #include "base/log.h"
 #include "weights/model_dir.h"
 
