@@ -6,9 +6,9 @@
  * is left of its budget, and hears when the step has ended.
  *
  * The loop may run one step ahead: a source is then asked for step n + 1 while step n runs, and
- * hears of n only after it has offered n + 1.  Training's slice may outlive its step, by at most the
- * step behind it: who offers slices hears of the step when the slice too has ended.  Every source
- * hears of steps in their order.
+ * hears of n only after it has offered n + 1.  Training's slice may outlive its step, by at most
+ * the step behind it: who offers slices hears of the step when the slice too has ended.  Every
+ * source hears of steps in their order.
  *
  * Thread: engine.
  */
@@ -27,26 +27,27 @@ struct hzp_rider;
 struct hzp_split;
 
 struct hzp_step {
-    uint64_t number;            /* from 1; the only clock for reclaiming memory */
-    uint64_t begin_ns, end_ns;  /* device clock; end_ns valid in deliver */
-    int32_t rows_left;          /* of the dense batch */
-    uint64_t train_ns;          /* how long training may run in this step */
-    uint64_t item_ns;           /* no item of training longer than this may be begun */
-    struct hzp_batch *batch;    /* serving's rows */
+    uint64_t number;                  /* from 1; the only clock for reclaiming memory */
+    uint64_t begin_ns, end_ns;        /* device clock; end_ns valid in deliver */
+    int32_t rows_left;                /* of the dense batch */
+    uint64_t train_ns;                /* how long training may run in this step */
+    uint64_t item_ns;                 /* no item of training longer than this may be begun */
+    struct hzp_batch *batch;          /* serving's rows */
     const struct hzp_step *under_way; /* in offer: the step before, whose results are not known;
                                          NULL: they are */
-    enum hzp_settle settle;     /* raised by sources in offer */
-    const struct hzp_kv *kv;    /* [layers], set by the source that filled the batch */
-    struct hzp_version *version; /* the one version this step serves from */
-    const struct hzp_plan *chain; /* training's slice: items [from, to) */
+    enum hzp_settle settle;           /* raised by sources in offer */
+    const struct hzp_kv *kv;          /* [layers], set by the source that filled the batch */
+    struct hzp_version *version;      /* the one version this step serves from */
+    const struct hzp_plan *chain;     /* training's slice: items [from, to) */
     int32_t from, to;
-    int32_t ride_rows;          /* so many rows of serving would carry training's; 0: none would */
-    const struct hzp_rider *rider; /* set with the chain by who offers it: its forward pass may ride */
-    uint64_t trained_ns;        /* how long the slice took; valid in deliver */
-    uint64_t served_ns;         /* how long serving's part took; valid in deliver */
+    int32_t ride_rows; /* so many rows of serving would carry training's; 0: none would */
+    const struct hzp_rider
+        *rider;          /* set with the chain by who offers it: its forward pass may ride */
+    uint64_t trained_ns; /* how long the slice took; valid in deliver */
+    uint64_t served_ns;  /* how long serving's part took; valid in deliver */
     const struct hzp_price *price;
     const struct hzp_split *split; /* hzp_split_rows_within: how many rows of prompts fit */
-    struct hzp_waits waits;     /* set by the source that filled the batch */
+    struct hzp_waits waits;        /* set by the source that filled the batch */
 };
 
 struct hzp_source {

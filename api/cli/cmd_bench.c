@@ -18,8 +18,8 @@ struct what {
 };
 
 static const struct what all[] = {
-    {"serve", hzp_bench_serve, true, false, 1},    {"train", hzp_bench_train, true, true, 1},
-    {"coserve", hzp_bench_coserve, true, true, 2}, {"swap", hzp_bench_swap, true, false, 2},
+    {"serve", hzp_bench_serve, true, false, 1},     {"train", hzp_bench_train, true, true, 1},
+    {"coserve", hzp_bench_coserve, true, true, 2},  {"swap", hzp_bench_swap, true, false, 2},
     {"offline", hzp_bench_offline, true, false, 1}, {"ops", hzp_bench_ops, false, false, 0},
     {"loop", hzp_bench_loop, true, false, 1},
 };

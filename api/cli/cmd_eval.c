@@ -6,8 +6,8 @@
  * the first counts.  A document longer than the context is cut into pieces, each beginning with the
  * last token of the one before.
  * --quantization fp8: through the products that serving would use.
- * JSONL (any name that does not end in .txt): examples as api/learn/examples.h reads them; what they
- * learn from is what counts. */
+ * JSONL (any name that does not end in .txt): examples as api/learn/examples.h reads them; what
+ * they learn from is what counts. */
 #include "api/cli/commands.h"
 #include "api/engine/engine.h"
 #include "api/learn/examples.h"
@@ -54,9 +54,10 @@ static int open_eval(struct eval *e, struct hzp_err_text *reterr)
     HZP_TRY(hzp_device_open(&device, &e->dev, reterr));
     int64_t context = options->context ? options->context : e->config.positions;
     e->rows = (int32_t)HZP_MIN(HZP_MIN(context, e->config.positions), ROWS_MAX);
-    struct hzp_weights_config weights = {
-        .type = hzp_engine_dtype(options, &e->config), .fp8 = options->quantization != 0,
-        .slots = 1, .first_id = 1};
+    struct hzp_weights_config weights = {.type = hzp_engine_dtype(options, &e->config),
+                                         .fp8 = options->quantization != 0,
+                                         .slots = 1,
+                                         .first_id = 1};
     HZP_TRY(hzp_weights_create(e->dev, &e->layout, &weights, &e->weights));
     struct hzp_version *draft;
     HZP_TRY(hzp_weights_begin(e->weights, &draft));
@@ -218,8 +219,8 @@ static int evaluate(struct eval *e, struct hzp_err_text *reterr)
     bool text = n > 4 && !strcmp(e->options->data + n - 4, ".txt");
     HZP_TRY(text ? eval_text(e, reterr) : eval_examples(e, reterr));
     HZP_TRY(flush(e));
-    return e->tokens ? HZP_OK : hzp_fail(reterr, HZP_EINVAL, "%s: nothing to evaluate",
-                                         e->options->data);
+    return e->tokens ? HZP_OK
+                     : hzp_fail(reterr, HZP_EINVAL, "%s: nothing to evaluate", e->options->data);
 }
 
 int hzp_cmd_eval(const struct hzp_options *options)

@@ -223,8 +223,8 @@ static int compare(struct planning *p, int runs)
     double *all = hzp_xcalloc((size_t)runs * 6, sizeof(*all));
     double *ratio = hzp_xcalloc((size_t)runs, sizeof(*ratio));
     for (int i = 0; i < 2; i++)
-        t[i] = (struct times){all + 3 * i * runs, all + (3 * i + 1) * runs,
-                              all + (3 * i + 2) * runs};
+        t[i] =
+            (struct times){all + 3 * i * runs, all + (3 * i + 1) * runs, all + (3 * i + 2) * runs};
     for (int i = -2; i < runs && r == HZP_OK; i++)
         for (int k = 0; k < 2 && r == HZP_OK; k++)
             r = run_once(p, shape[k], &t[k], i);
@@ -242,8 +242,8 @@ static int compare(struct planning *p, int runs)
                t[k].step[p50], t[k].step[p10], t[k].step[p90], t[k].serve[p50], t[k].train[p50]);
     }
     if (r == HZP_OK)
-        printf("sequential over this shape, run by run: %.3f (p10 %.3f, p90 %.3f)\n",
-               ratio[p50], ratio[p10], ratio[p90]);
+        printf("sequential over this shape, run by run: %.3f (p10 %.3f, p90 %.3f)\n", ratio[p50],
+               ratio[p10], ratio[p90]);
     free(all);
     free(ratio);
     return r;

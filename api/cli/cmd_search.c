@@ -53,8 +53,8 @@ struct job {
 static size_t layer_bytes(const struct job *j)
 {
     const struct hzp_model_config *c = &j->config;
-    size_t width = (size_t)c->width, packed = (size_t)(c->heads.heads + 2 * c->heads.kv_heads) *
-                                              (size_t)c->heads.dim;
+    size_t width = (size_t)c->width,
+           packed = (size_t)(c->heads.heads + 2 * c->heads.kv_heads) * (size_t)c->heads.dim;
     size_t elements = width * packed + width * (size_t)c->heads.heads * (size_t)c->heads.dim +
                       3 * width * (size_t)c->inner;
     return elements * (j->options->quantization ? 1 : hzp_dtype_size(j->type));
@@ -309,8 +309,10 @@ static int confirm_all(struct job *j, struct hzp_workbench *bench, struct hzp_se
         fprintf(stderr, "hzpserve: ran %d shapes that won on paper, %d win, in %.1f s\n", count.ran,
                 count.kept, (double)(hzp_now_ns() - begin) * 1e-9);
     if (count.left)
-        fprintf(stderr, "hzpserve: %d more were not run, and are not used: --seconds is how long "
-                "all may take; the same command again goes on with them\n", count.left);
+        fprintf(stderr,
+                "hzpserve: %d more were not run, and are not used: --seconds is how long "
+                "all may take; the same command again goes on with them\n",
+                count.left);
     return HZP_OK;
 }
 
@@ -340,11 +342,12 @@ static int recall(struct job *j, struct hzp_err_text *reterr)
     else
         HZP_TRY(hzp_search_path(&j->here, j->path, sizeof(j->path), reterr));
     struct hzp_err_text err = {{0}, {0}};
-    int r = o->search_fresh ? HZP_ENOENT
-                            : hzp_search_load(j->path, &j->tables, &j->plans, &err);
+    int r = o->search_fresh ? HZP_ENOENT : hzp_search_load(j->path, &j->tables, &j->plans, &err);
     if (r == HZP_ENOENT)
-        return o->search_show ? hzp_fail(reterr, r, "%s: nothing was measured yet for this device, "
-                                         "model and build", j->path)
+        return o->search_show ? hzp_fail(reterr, r,
+                                         "%s: nothing was measured yet for this device, "
+                                         "model and build",
+                                         j->path)
                               : HZP_OK;
     if (r < 0)
         return hzp_fail(reterr, r, "%s%s", err.text,
@@ -371,9 +374,9 @@ static int identify(struct job *j, struct hzp_device *dev)
     const struct hzp_options *o = j->options;
     hzp_search_identify(dev, &j->config, j->type, j->options->quantization != 0, &j->here);
     snprintf(j->here.settings, sizeof(j->here.settings),
-             "%lld running, %lld rows, %lld trained, %g GFLOP",
-             (long long)o->running_max, (long long)o->step_rows,
-             (long long)(o->no_train ? 0 : o->micro_rows), o->quantum_gflop);
+             "%lld running, %lld rows, %lld trained, %g GFLOP", (long long)o->running_max,
+             (long long)o->step_rows, (long long)(o->no_train ? 0 : o->micro_rows),
+             o->quantum_gflop);
     snprintf(j->sought, sizeof(j->sought), "steps of %g ms, share %g, %lld tries", o->search_itl_ms,
              o->train_share, (long long)o->search_tries);
     return HZP_OK;

@@ -49,7 +49,8 @@ static void print_body(json_t *json)
 /* What curl says besides where a key is wanted: the key itself is not to stand in a log. */
 static const char *key_header(const struct hzp_options *options)
 {
-    return options->api_key && *options->api_key ? " -H \"Authorization: Bearer $HZP_API_KEY\"" : "";
+    return options->api_key && *options->api_key ? " -H \"Authorization: Bearer $HZP_API_KEY\""
+                                                 : "";
 }
 
 static void print_ask(const struct hzp_options *options, const char *url)
@@ -111,8 +112,8 @@ static bool wait_for_signal(struct hzp_engine *engine, const sigset_t *set)
 static void drain(struct hzp_server *server, struct hzp_engine *engine, const sigset_t *set)
 {
     double limit = (double)server->options->drain_seconds;
-    hzp_log(HZP_LOG_INFO, "serve", "stopping requests=%d limit_s=%g",
-            atomic_load(&server->active), limit);
+    hzp_log(HZP_LOG_INFO, "serve", "stopping requests=%d limit_s=%g", atomic_load(&server->active),
+            limit);
     hzp_server_set_state(server, HZP_SERVER_DRAINING);
     hzp_engine_stop(engine, false);
     uint64_t end = hzp_now_ns() + (uint64_t)(limit * 1e9);

@@ -30,7 +30,7 @@
 #include <unistd.h>
 
 enum { DRAW_MAX = 65536, DRAWS_COUNTED_MAX = 300000000 }; /* counting those takes a few seconds */
-static const uint64_t slice_ns = 100000000; /* how soon a signal is seen */
+static const uint64_t slice_ns = 100000000;               /* how soon a signal is seen */
 
 struct data {
     struct hzp_sample **sample;
@@ -128,9 +128,9 @@ static int config_dir(const char *path, char *ret, size_t size, struct hzp_err_t
 static int choose_source(struct run *run, struct hzp_err_text *reterr)
 {
     static const char *const configuration[] = {"config.json", "generation_config.json"};
-    static const char *const tokenizer[] = {"tokenizer.json", "tokenizer_config.json",
+    static const char *const tokenizer[] = {"tokenizer.json",          "tokenizer_config.json",
                                             "special_tokens_map.json", "added_tokens.json",
-                                            "tokenizer.model", "chat_template.jinja"};
+                                            "tokenizer.model",         "chat_template.jinja"};
     const struct hzp_options *o = run->options;
     char dir[PATH_MAX];
     if (!o->from_scratch) {
@@ -159,8 +159,10 @@ static int open_model(struct run *run, struct hzp_err_text *reterr)
     struct hzp_device_config device = {
         .name = o->device, .threads = (int)o->threads, .level = o->cpu_level};
     HZP_TRY(hzp_device_open(&device, &run->dev, reterr));
-    size_t lanes = hzp_exec_bytes(run->dev) * (o->eval_data ? 2 : 1); /* the evaluator has its own */
-    HZP_TRY(hzp_memory_plan(o, &run->layout, run->dev->mem_total, lanes, false, &run->plan, reterr));
+    size_t lanes =
+        hzp_exec_bytes(run->dev) * (o->eval_data ? 2 : 1); /* the evaluator has its own */
+    HZP_TRY(
+        hzp_memory_plan(o, &run->layout, run->dev->mem_total, lanes, false, &run->plan, reterr));
     hzp_memory_plan_print(&run->plan, stderr);
     struct hzp_weights_config weights = {.type = run->plan.dtype, .slots = 1, .first_id = 1};
     int r = hzp_weights_create(run->dev, &run->layout, &weights, &run->weights);
@@ -192,15 +194,17 @@ static int open_queue(struct run *run, const struct data *data, struct hzp_err_t
 {
     const struct hzp_options *o = run->options;
     struct hzp_sample_queue_config config = {
-        .samples_max = INT32_MAX, .tokens_max = INT64_MAX,
+        .samples_max = INT32_MAX,
+        .tokens_max = INT64_MAX,
         .passes = o->total_steps ? INT32_MAX : (int32_t)HZP_MIN(o->epochs, INT32_MAX),
-        .shuffle = true, .seed = (uint64_t)o->seed};
+        .shuffle = true,
+        .seed = (uint64_t)o->seed};
     run->total = o->total_steps;
     if (!run->total && o->epochs > DRAWS_COUNTED_MAX / HZP_MAX(data->count, 1))
         return hzp_fail_param(reterr, HZP_EINVAL, "--epochs",
                               "--epochs %" PRId64 " of %d examples: more than %" PRId64 " in all; "
-                              "name the last update with --total-steps", o->epochs, data->count,
-                              (int64_t)DRAWS_COUNTED_MAX);
+                              "name the last update with --total-steps",
+                              o->epochs, data->count, (int64_t)DRAWS_COUNTED_MAX);
     if (!run->total) {
         int32_t *count = hzp_xmalloc((size_t)data->count * sizeof(*count));
         for (int32_t i = 0; i < data->count; i++)
@@ -224,8 +228,7 @@ static int open_data(struct run *run, struct hzp_err_text *reterr)
     hzp_examples_init(&examples, run->tok, &run->config, rows + 1, 0);
     int r = hzp_examples_load(&examples, o->data, &data.sample, &data.count, reterr);
     if (r >= 0 && o->eval_data)
-        r = hzp_examples_load(&examples, o->eval_data, &run->eval.sample, &run->eval.count,
-                              reterr);
+        r = hzp_examples_load(&examples, o->eval_data, &run->eval.sample, &run->eval.count, reterr);
     hzp_examples_fini(&examples);
     if (r < 0) {
         hzp_examples_free(data.sample, data.count);
@@ -249,8 +252,11 @@ static int open_trainer(struct run *run, struct hzp_err_text *reterr)
     recipe->publish_every = 1;
     HZP_TRY(hzp_recipe_check(recipe, reterr));
     /* Nobody is served: nothing has to be cut small. */
-    struct hzp_trainer_config config = {.recipe = *recipe, .model = run->model,
-                                        .queue = run->queue, .on_update = on_update, .ctx = run};
+    struct hzp_trainer_config config = {.recipe = *recipe,
+                                        .model = run->model,
+                                        .queue = run->queue,
+                                        .on_update = on_update,
+                                        .ctx = run};
     int r = hzp_trainer_create(&config, &run->trainer);
     if (r >= 0 && run->eval.count)
         r = hzp_evaluator_create(run->model, recipe->micro_rows, &run->evaluator);
@@ -266,7 +272,8 @@ static int compare_notes(const char *dir, const char *then, const char *now,
         if (a != b || memcmp(then, now, (size_t)a))
             return hzp_fail(reterr, HZP_EINVAL,
                             "%s: this run was begun with other data or another order: %.*s then, "
-                            "%.*s now", dir, a, then, b, now);
+                            "%.*s now",
+                            dir, a, then, b, now);
         then += a + (then[a] == ' ');
         now += b + (now[b] == ' ');
     }
@@ -292,16 +299,18 @@ static int resume(struct run *run, uint64_t number, struct hzp_version *draft,
     hzp_trainer_read_stats(run->trainer, &stats);
     const struct hzp_sample **drawn = hzp_xcalloc(DRAW_MAX, sizeof(*drawn));
     int64_t draws = 0;
-    while (draws < stats.draws && hzp_sample_queue_draw(run->queue, run->plan.recipe.update_tokens,
-                                                        drawn, DRAW_MAX) > 0) {
+    while (draws < stats.draws &&
+           hzp_sample_queue_draw(run->queue, run->plan.recipe.update_tokens, drawn, DRAW_MAX) > 0) {
         hzp_sample_queue_done(run->queue);
         draws++;
     }
     free(drawn);
     if (draws < stats.draws)
         return hzp_fail(reterr, HZP_EFORMAT,
-                        "%s/trainer.safetensors: says that %" PRId64 " updates were drawn; the data "
-                        "have only %" PRId64, dir, stats.draws, draws);
+                        "%s/trainer.safetensors: says that %" PRId64
+                        " updates were drawn; the data "
+                        "have only %" PRId64,
+                        dir, stats.draws, draws);
     run->step = run->saved_step = stats.step;
     return HZP_OK;
 }
@@ -332,7 +341,8 @@ static int open_weights(struct run *run, struct hzp_err_text *reterr)
     if (newest && !o->resume)
         return hzp_fail_param(reterr, HZP_EINVAL, "--out",
                               "%s: holds checkpoint-%" PRIu64 " of another run: go on with it "
-                              "(--resume), or choose another --out", o->out, newest);
+                              "(--resume), or choose another --out",
+                              o->out, newest);
     if (o->resume) {
         HZP_TRY(resume(run, newest, draft, reterr));
     } else if (o->from_scratch) {
@@ -352,15 +362,19 @@ static int open_log(struct run *run, struct hzp_err_text *reterr)
     snprintf(path, sizeof(path), "%s%s", o->log_file ? o->log_file : o->out,
              o->log_file ? "" : "/train.jsonl");
     HZP_TRY(hzp_train_log_open(path, run->step, run->total, &run->log, reterr));
-    struct hzp_loop_config loop = {.model = run->model, .idle_ns = slice_ns, .sources = 1,
+    struct hzp_loop_config loop = {.model = run->model,
+                                   .idle_ns = slice_ns,
+                                   .sources = 1,
                                    .source = {hzp_trainer_source(run->trainer)},
                                    .check_plans = o->check_plans != 0};
     if (hzp_loop_create(&loop, &run->loop) < 0)
         return hzp_fail(reterr, HZP_ENOMEM, "no memory for the loop");
-    fprintf(stderr, "training %s: %" PRId64 " parameters in %s on %s; %s; updates %" PRId64
-            " to %" PRId64 "\n", run->source_dir, hzp_config_parameters(&run->config),
-            run->plan.dtype == HZP_BF16 ? "bf16" : "f32", run->dev->label, run->note,
-            run->step + 1, run->total);
+    fprintf(stderr,
+            "training %s: %" PRId64 " parameters in %s on %s; %s; updates %" PRId64 " to %" PRId64
+            "\n",
+            run->source_dir, hzp_config_parameters(&run->config),
+            run->plan.dtype == HZP_BF16 ? "bf16" : "f32", run->dev->label, run->note, run->step + 1,
+            run->total);
     return HZP_OK;
 }
 
@@ -434,8 +448,8 @@ static int after_update(struct run *run, struct hzp_err_text *reterr)
     if (report->broken)
         return hzp_fail(reterr, HZP_EFORMAT,
                         "step %" PRId64 ": the weights are not finite any more; the newest "
-                        "checkpoint in %s is from step %" PRId64, report->step, o->out,
-                        run->saved_step);
+                        "checkpoint in %s is from step %" PRId64,
+                        report->step, o->out, run->saved_step);
     if (report->skipped) {
         hzp_train_log_line(run->log);
         fprintf(stderr, "step %" PRId64 ": the gradients are not finite; %s\n", report->step,
@@ -487,9 +501,10 @@ static int finish(struct run *run, struct hzp_err_text *reterr)
         return HZP_OK;
     }
     if (stopped) {
-        fprintf(stderr, "stopped at step %" PRId64 " of %" PRId64 ", saved in %s/checkpoint-%"
-                PRId64 "; go on with the same command and --resume\n", run->step, run->total,
-                o->out, run->step);
+        fprintf(stderr,
+                "stopped at step %" PRId64 " of %" PRId64 ", saved in %s/checkpoint-%" PRId64
+                "; go on with the same command and --resume\n",
+                run->step, run->total, o->out, run->step);
         return HZP_OK;
     }
     HZP_TRY(hzp_checkpoint_save_model(o->out, run->model, hzp_weights_current(run->weights),

@@ -28,45 +28,62 @@ struct setting {
     double low, high;    /* of numbers */
     const char *choices; /* "a|b|c" */
     const char *env;
-    const char *meta;    /* what the help calls the value */
+    const char *meta; /* what the help calls the value */
     unsigned commands;
     const char *help;
 };
 
-#define SERVE HZP_COMMAND_SERVE
+#define SERVE    HZP_COMMAND_SERVE
 #define COMPLETE HZP_COMMAND_COMPLETE
-#define EVAL HZP_COMMAND_EVAL
-#define TRAIN HZP_COMMAND_TRAIN
-#define BENCH HZP_COMMAND_BENCH
-#define DEVICES HZP_COMMAND_DEVICES
-#define PLAN HZP_COMMAND_PLAN
-#define SEARCH HZP_COMMAND_SEARCH
-#define ENGINE (SERVE | COMPLETE | BENCH)
-#define LEARN (SERVE | TRAIN | BENCH)
-#define ALL (SERVE | COMPLETE | EVAL | TRAIN | BENCH | DEVICES | PLAN | SEARCH)
+#define EVAL     HZP_COMMAND_EVAL
+#define TRAIN    HZP_COMMAND_TRAIN
+#define BENCH    HZP_COMMAND_BENCH
+#define DEVICES  HZP_COMMAND_DEVICES
+#define PLAN     HZP_COMMAND_PLAN
+#define SEARCH   HZP_COMMAND_SEARCH
+#define ENGINE   (SERVE | COMPLETE | BENCH)
+#define LEARN    (SERVE | TRAIN | BENCH)
+#define ALL      (SERVE | COMPLETE | EVAL | TRAIN | BENCH | DEVICES | PLAN | SEARCH)
 
 #define AT(name) offsetof(struct hzp_options, name)
-#define HEADING(text, who) {.help = text, .commands = (who)}
+#define HEADING(text, who)                                                                         \
+    {                                                                                              \
+        .help = text, .commands = (who)                                                            \
+    }
 #define TEXT_OPTION(flag, at, dflt, meta_, who, text)                                              \
-    {.name = flag, .kind = TEXT, .field = AT(at), .value = dflt, .meta = meta_, .commands = (who), \
-     .help = text}
+    {                                                                                              \
+        .name = flag, .kind = TEXT, .field = AT(at), .value = dflt, .meta = meta_,                 \
+        .commands = (who), .help = text                                                            \
+    }
 #define FILE_OPTION(flag, at, who, text)                                                           \
-    {.name = flag, .kind = FILE_NAME, .field = AT(at), .meta = "FILE", .commands = (who),          \
-     .help = text}
+    {                                                                                              \
+        .name = flag, .kind = FILE_NAME, .field = AT(at), .meta = "FILE", .commands = (who),       \
+        .help = text                                                                               \
+    }
 #define INT_OPTION(flag, at, dflt, low_, high_, who, text)                                         \
-    {.name = flag, .kind = INTEGER, .field = AT(at), .value = dflt, .low = low_, .high = high_,    \
-     .meta = "N", .commands = (who), .help = text}
+    {                                                                                              \
+        .name = flag, .kind = INTEGER, .field = AT(at), .value = dflt, .low = low_, .high = high_, \
+        .meta = "N", .commands = (who), .help = text                                               \
+    }
 #define NUM_OPTION(flag, at, dflt, low_, high_, who, text)                                         \
-    {.name = flag, .kind = NUMBER, .field = AT(at), .value = dflt, .low = low_, .high = high_,     \
-     .meta = "X", .commands = (who), .help = text}
+    {                                                                                              \
+        .name = flag, .kind = NUMBER, .field = AT(at), .value = dflt, .low = low_, .high = high_,  \
+        .meta = "X", .commands = (who), .help = text                                               \
+    }
 #define SIZE_OPTION(flag, at, dflt, low_, high_, who, text)                                        \
-    {.name = flag, .kind = SIZE, .field = AT(at), .value = dflt, .low = low_, .high = high_,       \
-     .meta = "SIZE", .commands = (who), .help = text}
+    {                                                                                              \
+        .name = flag, .kind = SIZE, .field = AT(at), .value = dflt, .low = low_, .high = high_,    \
+        .meta = "SIZE", .commands = (who), .help = text                                            \
+    }
 #define FLAG_OPTION(flag, at, who, text)                                                           \
-    {.name = flag, .kind = FLAG, .field = AT(at), .value = "0", .commands = (who), .help = text}
+    {                                                                                              \
+        .name = flag, .kind = FLAG, .field = AT(at), .value = "0", .commands = (who), .help = text \
+    }
 #define CHOICE_OPTION(flag, at, dflt, list, who, text)                                             \
-    {.name = flag, .kind = CHOICE, .field = AT(at), .value = dflt, .choices = list,                \
-     .commands = (who), .help = text}
+    {                                                                                              \
+        .name = flag, .kind = CHOICE, .field = AT(at), .value = dflt, .choices = list,             \
+        .commands = (who), .help = text                                                            \
+    }
 
 #define BIG 1e15
 
@@ -79,13 +96,19 @@ static const struct setting table[] = {
                 "highest instruction set: base, avx2, avx512 or avx512_bf16; not given: the best"),
     CHOICE_OPTION("--dtype", dtype, "auto", "auto|bf16|f32", ALL & ~DEVICES,
                   "type of weights in memory; auto: the one on disk"),
-    CHOICE_OPTION("--quantization", quantization, "none", "none|fp8", ENGINE | EVAL | PLAN | SEARCH,
-                  "fp8: serving multiplies the layers' projections in e4m3, a scale for each row of "
-                  "weights and each token; training goes on in --dtype"),
+    CHOICE_OPTION(
+        "--quantization", quantization, "none", "none|fp8", ENGINE | EVAL | PLAN | SEARCH,
+        "fp8: serving multiplies the layers' projections in e4m3, a scale for each row of "
+        "weights and each token; training goes on in --dtype"),
     INT_OPTION("--context", context, "0", 0, 1 << 24, ALL & ~(DEVICES | PLAN | SEARCH),
                "longest sequence accepted, in tokens; 0: the model's"),
-    {.name = "--log-level", .kind = CHOICE, .field = AT(log_level), .value = "info",
-     .choices = "error|warn|info|debug", .env = "HZP_LOG", .commands = ALL,
+    {.name = "--log-level",
+     .kind = CHOICE,
+     .field = AT(log_level),
+     .value = "info",
+     .choices = "error|warn|info|debug",
+     .env = "HZP_LOG",
+     .commands = ALL,
      .help = "how much is said on standard error"},
 
     HEADING("HTTP", SERVE),
@@ -93,8 +116,13 @@ static const struct setting table[] = {
     INT_OPTION("--port", port, "8000", 0, 65535, SERVE, "port to listen on; 0: any free one"),
     TEXT_OPTION("--served-model-name", served_name, NULL, "NAME", SERVE | BENCH,
                 "the model's name in requests and answers; not given: its directory's"),
-    {.name = "--api-key", .kind = TEXT, .field = AT(api_key), .env = "HZP_API_KEY", .meta = "KEY",
-     .commands = SERVE | BENCH, .help = "required as a bearer token by every route under /v1"},
+    {.name = "--api-key",
+     .kind = TEXT,
+     .field = AT(api_key),
+     .env = "HZP_API_KEY",
+     .meta = "KEY",
+     .commands = SERVE | BENCH,
+     .help = "required as a bearer token by every route under /v1"},
     SIZE_OPTION("--max-body", body_max, "16M", 1024, 1 << 30, SERVE, "longest body of a request"),
     INT_OPTION("--max-connections", connections_max, "512", 1, 16384, SERVE,
                "connections at a time"),
@@ -108,7 +136,8 @@ static const struct setting table[] = {
     FILE_OPTION("--try-examples", try_examples, SERVE, "what they teach, a file of examples"),
 
     HEADING("Serving", ENGINE | SEARCH),
-    INT_OPTION("--max-running", running_max, "64", 1, 4096, ENGINE | SEARCH, "sequences in one step"),
+    INT_OPTION("--max-running", running_max, "64", 1, 4096, ENGINE | SEARCH,
+               "sequences in one step"),
     INT_OPTION("--max-waiting", waiting_max, "256", 1, 65536, ENGINE,
                "requests that wait; beyond it: 429"),
     INT_OPTION("--max-waiting-tokens", waiting_tokens, "1048576", 1, BIG, ENGINE,
@@ -118,28 +147,35 @@ static const struct setting table[] = {
     INT_OPTION("--prefill-rows", prefill_rows, "0", 0, 65536, ENGINE,
                "of these, most tokens of prompts while others decode; 0: as load and measured step "
                "times say"),
-    CHOICE_OPTION("--admission", admission, "predicted", "predicted|worst-case", ENGINE,
-                  "when a request may begin: KV pages suffice by what lengths were learned, or even "
-                  "if all use their max_tokens"),
+    CHOICE_OPTION(
+        "--admission", admission, "predicted", "predicted|worst-case", ENGINE,
+        "when a request may begin: KV pages suffice by what lengths were learned, or even "
+        "if all use their max_tokens"),
     INT_OPTION("--kv-tokens", kv_tokens, "0", 0, 1e9, ENGINE,
                "tokens that the KV cache holds; 0: as --kv-memory says"),
-    SIZE_OPTION("--kv-memory", kv_memory, "0", 0, BIG, ENGINE,
-                "memory of the KV cache; 0: what the running sequences can need, at most a quarter of "
-                "the machine's and what is left of it"),
-    INT_OPTION("--page-rows", page_rows, "16", 1, 1024, ENGINE | PLAN | SEARCH, "tokens in one KV page"),
+    SIZE_OPTION(
+        "--kv-memory", kv_memory, "0", 0, BIG, ENGINE,
+        "memory of the KV cache; 0: what the running sequences can need, at most a quarter of "
+        "the machine's and what is left of it"),
+    INT_OPTION("--page-rows", page_rows, "16", 1, 1024, ENGINE | PLAN | SEARCH,
+               "tokens in one KV page"),
     INT_OPTION("--max-edits", edits_max, "0", 0, 1 << 24, ENGINE,
                "logit edits (biases, penalties) in one step; 0: four sequences' worth"),
     INT_OPTION("--slots", slots, "2", 2, 16, ENGINE, "versions of the weights held in memory"),
-    CHOICE_OPTION("--run-ahead", run_ahead, "auto", "auto|0|1", ENGINE,
-                  "1: a step is formed while the one before it runs, where steps run on lanes of their "
-                  "own (a GPU; on CPUs --train-units and plans of several lanes); auto: on a GPU"),
-    TEXT_OPTION("--plans", plans, "auto", "FILE", ENGINE,
-                "how steps are cut and spread over lanes: a file of hzpserve search; auto: the one it "
-                "keeps for this device, model and build, if there is one; off: sequentially"),
-    FLAG_OPTION("--check-plans", check_plans, ENGINE, "prove every step free of races before it runs"),
+    CHOICE_OPTION(
+        "--run-ahead", run_ahead, "auto", "auto|0|1", ENGINE,
+        "1: a step is formed while the one before it runs, where steps run on lanes of their "
+        "own (a GPU; on CPUs --train-units and plans of several lanes); auto: on a GPU"),
+    TEXT_OPTION(
+        "--plans", plans, "auto", "FILE", ENGINE,
+        "how steps are cut and spread over lanes: a file of hzpserve search; auto: the one it "
+        "keeps for this device, model and build, if there is one; off: sequentially"),
+    FLAG_OPTION("--check-plans", check_plans, ENGINE,
+                "prove every step free of races before it runs"),
 
     HEADING("Learning", LEARN | SEARCH),
-    FLAG_OPTION("--no-train", no_train, SERVE | BENCH | SEARCH, "serve only: no memory for training"),
+    FLAG_OPTION("--no-train", no_train, SERVE | BENCH | SEARCH,
+                "serve only: no memory for training"),
     NUM_OPTION("--lr", lr, "1e-4", 0, 10, LEARN, "learning rate"),
     NUM_OPTION("--beta1", beta1, "0.9", 0, 0.99999, LEARN, "AdamW: decay of the first moment"),
     NUM_OPTION("--beta2", beta2, "0.95", 0, 0.9999999, LEARN, "AdamW: decay of the second moment"),
@@ -149,36 +185,42 @@ static const struct setting table[] = {
     CHOICE_OPTION("--schedule", schedule, "constant", "constant|cosine", LEARN,
                   "learning rate after the warm-up"),
     INT_OPTION("--warmup-steps", warmup_steps, "0", 0, BIG, LEARN, "updates of linear warm-up"),
-    INT_OPTION("--total-steps", total_steps, "0", 0, BIG, LEARN,
-               "updates: where the cosine ends; offline, where training ends (0: as --epochs says)"),
+    INT_OPTION(
+        "--total-steps", total_steps, "0", 0, BIG, LEARN,
+        "updates: where the cosine ends; offline, where training ends (0: as --epochs says)"),
     NUM_OPTION("--lr-floor", lr_floor, "0.1", 0, 1, LEARN, "the cosine's end, as a part of --lr"),
     INT_OPTION("--update-tokens", update_tokens, "2048", 1, 1 << 24, LEARN,
                "tokens learned from in one update"),
     INT_OPTION("--micro-rows", micro_rows, "512", 2, 1 << 20, LEARN | SEARCH,
                "tokens computed together; also the longest example"),
-    CHOICE_OPTION("--moments", moment_type, "f32", "f32|bf16", LEARN | SEARCH, "type of AdamW's moments"),
+    CHOICE_OPTION("--moments", moment_type, "f32", "f32|bf16", LEARN | SEARCH,
+                  "type of AdamW's moments"),
     INT_OPTION("--passes", passes, "4", 1, 1e6, SERVE | BENCH, "how often each example is learned"),
     INT_OPTION("--publish-every", publish_every, "1", 1, 1e6, SERVE | BENCH, "updates per version"),
     INT_OPTION("--max-staleness", max_staleness, "1", 0, 1e6, SERVE | BENCH,
                "updates by which the serving version may trail"),
-    TEXT_OPTION("--slo", slo, NULL, "GOALS", SERVE,
-                "ttft=TIME,itl=TIME (either may be absent): time to the first token and between two, "
-                "for 99 of 100; training then takes what they leave while requests run"),
-    NUM_OPTION("--itl-stretch", itl_stretch, "1.2", 0, 100, SERVE | BENCH,
-               "without a goal for itl: by what factor training may lengthen what 99 of 100 gaps stay "
-               "within, over what that would be without training; 0: by any"),
+    TEXT_OPTION(
+        "--slo", slo, NULL, "GOALS", SERVE,
+        "ttft=TIME,itl=TIME (either may be absent): time to the first token and between two, "
+        "for 99 of 100; training then takes what they leave while requests run"),
+    NUM_OPTION(
+        "--itl-stretch", itl_stretch, "1.2", 0, 100, SERVE | BENCH,
+        "without a goal for itl: by what factor training may lengthen what 99 of 100 gaps stay "
+        "within, over what that would be without training; 0: by any"),
     NUM_OPTION("--train-share", train_share, "0.5", 0, 100, SERVE | BENCH | SEARCH,
                "training's time over serving's while requests run, without a goal for itl"),
     NUM_OPTION("--train-max", train_max, "1", 0, 1, SERVE | BENCH,
                "the most of the device's time that training takes while requests run"),
     NUM_OPTION("--train-min", train_min, "0", 0, 1, SERVE | BENCH,
                "the least of it, whatever becomes of the goals"),
-    INT_OPTION("--train-units", train_units, "0", 0, 1023, SERVE | BENCH,
-               "cores that training has to itself while requests run, beside them; 0: it takes turns "
-               "with them on all cores"),
-    INT_OPTION("--ride", ride, "0", 0, 65536, SERVE | BENCH,
-               "training's rows ride in the matrix products of requests, as far as they go forward: in "
-               "chunks of about so many tokens; 0: where the plans say so"),
+    INT_OPTION(
+        "--train-units", train_units, "0", 0, 1023, SERVE | BENCH,
+        "cores that training has to itself while requests run, beside them; 0: it takes turns "
+        "with them on all cores"),
+    INT_OPTION(
+        "--ride", ride, "0", 0, 65536, SERVE | BENCH,
+        "training's rows ride in the matrix products of requests, as far as they go forward: in "
+        "chunks of about so many tokens; 0: where the plans say so"),
     NUM_OPTION("--train-stretch", idle_ms, "20", 0.1, 10000, SERVE | BENCH,
                "milliseconds of training at a stretch while no request runs"),
     NUM_OPTION("--train-quantum", quantum_gflop, "1", 0, 1e6, LEARN | PLAN | SEARCH,
@@ -223,14 +265,20 @@ static const struct setting table[] = {
     INT_OPTION("--min-tokens", min_tokens, "0", 0, 1 << 24, COMPLETE, "fewest tokens generated"),
     NUM_OPTION("--temperature", temperature, "1", 0, 100, COMPLETE, "0: always the likeliest"),
     NUM_OPTION("--top-p", top_p, "1", 0, 1, COMPLETE, "only the likeliest, adding up to this"),
-    INT_OPTION("--top-k", top_k, "0", 0, 1 << 30, COMPLETE, "only so many of the likeliest; 0: all"),
-    NUM_OPTION("--min-p", min_p, "0", 0, 1, COMPLETE, "only those this likely next to the likeliest"),
+    INT_OPTION("--top-k", top_k, "0", 0, 1 << 30, COMPLETE,
+               "only so many of the likeliest; 0: all"),
+    NUM_OPTION("--min-p", min_p, "0", 0, 1, COMPLETE,
+               "only those this likely next to the likeliest"),
     NUM_OPTION("--repetition-penalty", repetition, "1", 0.01, 100, COMPLETE, "1: none"),
     NUM_OPTION("--presence-penalty", presence, "0", -2, 2, COMPLETE, "0: none"),
     NUM_OPTION("--frequency-penalty", frequency, "0", -2, 2, COMPLETE, "0: none"),
     INT_OPTION("--seed", sample_seed, "-1", -1, BIG, COMPLETE, "-1: another one each time"),
     INT_OPTION("--n", choices, "1", 1, 128, COMPLETE, "how many answers"),
-    {.name = "--stop", .kind = LIST, .field = AT(stop), .meta = "TEXT", .commands = COMPLETE,
+    {.name = "--stop",
+     .kind = LIST,
+     .field = AT(stop),
+     .meta = "TEXT",
+     .commands = COMPLETE,
      .help = "end here, without it; may be given several times"},
     FLAG_OPTION("--ignore-eos", ignore_eos, COMPLETE, "go on after an end of text"),
     FLAG_OPTION("--echo", echo, COMPLETE, "print the prompt first"),
@@ -242,8 +290,9 @@ static const struct setting table[] = {
                "position they stand at; 0: 512, or as far as the model goes"),
     INT_OPTION("--prefill", plan_prefill, "0", 0, 65536, PLAN, "tokens of one prompt"),
     INT_OPTION("--train", plan_train, "0", 0, 65536, PLAN, "tokens of one training micro-batch"),
-    INT_OPTION("--ride", plan_ride, "0", 0, 65536, PLAN,
-               "training rides in serving's matrix products, in chunks of so many tokens; 0: it does not"),
+    INT_OPTION(
+        "--ride", plan_ride, "0", 0, 65536, PLAN,
+        "training rides in serving's matrix products, in chunks of so many tokens; 0: it does not"),
     INT_OPTION("--train-from", plan_train_from, "0", 0, 1 << 24, PLAN,
                "the first of its operations that runs along"),
     INT_OPTION("--train-items", plan_train_items, "0", 0, 1 << 24, PLAN,
@@ -270,15 +319,17 @@ static const struct setting table[] = {
                "run it so often, in turns with the sequential plan, and compare"),
 
     HEADING("The search", SEARCH),
-    FLAG_OPTION("--show", search_show, SEARCH, "print what was measured and found, measure nothing"),
+    FLAG_OPTION("--show", search_show, SEARCH,
+                "print what was measured and found, measure nothing"),
     FLAG_OPTION("--fresh", search_fresh, SEARCH, "forget what was measured before"),
     TEXT_OPTION("--file", search_file, NULL, "FILE", SEARCH,
                 "where it is kept; not given: in the user's cache, by device, model and build"),
     NUM_OPTION("--itl", search_itl_ms, "0", 0, 1e6, SEARCH,
                "milliseconds that a step which trains may take; 0: as --train-share says"),
-    NUM_OPTION("--seconds", search_seconds, "240", 0, 1e6, SEARCH,
-               "what measuring leaves of these, a quarter at least, goes to running shapes that win on "
-               "paper, the most promising first; 0: all are run"),
+    NUM_OPTION(
+        "--seconds", search_seconds, "240", 0, 1e6, SEARCH,
+        "what measuring leaves of these, a quarter at least, goes to running shapes that win on "
+        "paper, the most promising first; 0: all are run"),
     INT_OPTION("--tries", search_tries, "60", 0, 100000, SEARCH,
                "small changes tried on each of the best shapes"),
     INT_OPTION("--validate", search_validate, "0", 0, 100000, SEARCH,
@@ -296,16 +347,22 @@ static const struct setting table[] = {
                "the same: tokens in a prompt; 0: 512, and 32 in bench coserve"),
     INT_OPTION("--output-len", load_output, "0", 0, 1 << 24, BENCH,
                "the same: in an answer; 0: 128"),
-    NUM_OPTION("--steady", load_steady, "0", 0, 3600, BENCH,
-               "bench offline: requests without end, counted for so many seconds once as many as may run "
-               "do; 0: --requests of them, from the first to the last"),
+    NUM_OPTION(
+        "--steady", load_steady, "0", 0, 3600, BENCH,
+        "bench offline: requests without end, counted for so many seconds once as many as may run "
+        "do; 0: --requests of them, from the first to the last"),
     NUM_OPTION("--rate", load_rate, "0", 0, 1e6, BENCH,
                "requests a second, at random times, instead of the trace's; 0: the trace's, or all "
                "at once"),
     INT_OPTION("--max-concurrency", load_concurrency, "0", 0, 65536, BENCH,
                "requests in flight, others wait; 0: no limit, and 8 in bench coserve"),
-    {.name = "--concurrency", .kind = INTEGER, .field = AT(load_concurrency), .high = 65536,
-     .meta = "N", .commands = BENCH, .help = "the same"},
+    {.name = "--concurrency",
+     .kind = INTEGER,
+     .field = AT(load_concurrency),
+     .high = 65536,
+     .meta = "N",
+     .commands = BENCH,
+     .help = "the same"},
     TEXT_OPTION("--slo", load_slo, NULL, "LIST", BENCH,
                 "what counts as good: ttft=500ms,itl=50ms of ttft, tpot, itl (p99 of the request's "
                 "own) and e2el; bench coserve: the goals training is held to, of ttft and itl"),
@@ -341,7 +398,8 @@ static const struct {
     {BENCH, 2, "bench", "WHAT [MODEL]",
      "measure: serve, train, coserve, swap, offline, ops, loop; or replay a load"},
     {PLAN, 1, "plan", "[MODEL]", "the plan of one step: print it, trace it, time it"},
-    {SEARCH, 1, "search", "[MODEL]", "measure this device and find the best plans for steps of a model"},
+    {SEARCH, 1, "search", "[MODEL]",
+     "measure this device and find the best plans for steps of a model"},
     {DEVICES, 0, "devices", "", "what this machine can compute on"},
 };
 
@@ -382,8 +440,10 @@ static int64_t choice_of(const char *choices, const char *text)
 static int out_of_range(const struct setting *s, const char *text, struct hzp_err_text *reterr)
 {
     return hzp_fail_param(reterr, HZP_EINVAL, s->name, "%s takes %s from %g to %g, not \"%s\"",
-                          s->name, s->kind == INTEGER ? "a whole number" : s->kind == SIZE
-                              ? "a size (like 512M or 2G)" : "a number",
+                          s->name,
+                          s->kind == INTEGER ? "a whole number"
+                          : s->kind == SIZE  ? "a size (like 512M or 2G)"
+                                             : "a number",
                           s->low, s->high, text);
 }
 
@@ -477,8 +537,10 @@ static int read_option(int argc, char **argv, int *at, struct hzp_options *optio
     size_t length = strcspn(name, "=");
     const struct setting *s = find(name, length, options->command);
     if (!s)
-        return hzp_fail_param(reterr, HZP_EINVAL, name, "unknown option %.*s; hzpserve %s --help "
-                              "lists them all", (int)length, name, command_name(options->command));
+        return hzp_fail_param(reterr, HZP_EINVAL, name,
+                              "unknown option %.*s; hzpserve %s --help "
+                              "lists them all",
+                              (int)length, name, command_name(options->command));
     if (!(s->commands & options->command))
         return hzp_fail_param(reterr, HZP_EINVAL, s->name, "%s is not an option of hzpserve %s",
                               s->name, command_name(options->command));
@@ -498,7 +560,7 @@ static int read_option(int argc, char **argv, int *at, struct hzp_options *optio
 static struct kept_text {
     struct kept_text *next;
     char text[];
-} *kept_texts;
+} * kept_texts;
 
 static char *keep(const char *text)
 {
@@ -601,9 +663,8 @@ int hzp_options_parse(int argc, char **argv, struct hzp_options *ret, struct hzp
     HZP_TRY(read_environment(ret, reterr));
     HZP_TRY(read_words(argc, argv, ret, reterr));
     if (ret->words > commands[which].words_max)
-        return hzp_fail(reterr, HZP_EINVAL, "hzpserve %s %s: what is \"%s\"?",
-                        commands[which].name, commands[which].words,
-                        ret->word[commands[which].words_max]);
+        return hzp_fail(reterr, HZP_EINVAL, "hzpserve %s %s: what is \"%s\"?", commands[which].name,
+                        commands[which].words, ret->word[commands[which].words_max]);
     if (ret->command == SERVE && ret->words) {
         /* Once more from the begin, now that the model is known. */
         const char *dir = ret->word[0];
@@ -622,8 +683,10 @@ int hzp_options_parse(int argc, char **argv, struct hzp_options *ret, struct hzp
 
 void hzp_options_help(FILE *out)
 {
-    fprintf(out, "hzpserve %s: serves a language model and fine-tunes the same weights at the same "
-                 "time.\n\n", HZP_VERSION_TEXT);
+    fprintf(out,
+            "hzpserve %s: serves a language model and fine-tunes the same weights at the same "
+            "time.\n\n",
+            HZP_VERSION_TEXT);
     for (int i = 0; i < HZP_COUNT(commands); i++)
         fprintf(out, "  hzpserve %-8s %-28s %s\n", commands[i].name, commands[i].words,
                 commands[i].help);
@@ -663,7 +726,9 @@ void hzp_options_command_help(FILE *out, enum hzp_command command)
         }
         char left[64];
         snprintf(left, sizeof(left), "%s%s%s", s->name, s->kind == FLAG ? "" : " ",
-                 s->kind == FLAG ? "" : s->kind == CHOICE ? s->choices : s->meta);
+                 s->kind == FLAG     ? ""
+                 : s->kind == CHOICE ? s->choices
+                                     : s->meta);
         char right[256];
         bool value = s->value && s->kind != FLAG;
         snprintf(right, sizeof(right), "%s%s%s%s%s%s%s", s->help, value ? " [" : "",

@@ -2,10 +2,10 @@
 /* api/cli/options.h - every setting of every command, in one table: name, default, range, help.
  *
  * The table in options.c is the only place where a setting is defined: the parser, the help texts
- * and the defaults come from it.  `serve` first reads the model's own settings, MODEL/serve.options,
- * if there are any (a setting a line, as on the command line; `#` begins a comment; a file named in
- * it is looked for beside it first), then the environment where the table says so; the command line
- * wins.
+ * and the defaults come from it.  `serve` first reads the model's own settings,
+ * MODEL/serve.options, if there are any (a setting a line, as on the command line; `#` begins a
+ * comment; a file named in it is looked for beside it first), then the environment where the table
+ * says so; the command line wins.
  *
  * Invariant: after hzp_options_parse() every field is in the range its help text names.
  * Thread: main, once; read-only from then on.
@@ -47,12 +47,12 @@ struct hzp_options {
     bool help, version; /* answered by main() */
 
     /* model and device */
-    const char *model;       /* the first word where the command takes a model */
+    const char *model; /* the first word where the command takes a model */
     const char *device, *cpu_level;
-    int64_t threads, dtype;  /* auto, bf16, f32 */
-    int64_t quantization;    /* none, fp8 */
-    int64_t log_level;       /* error, warn, info, debug */
-    int64_t context;         /* 0: the model's */
+    int64_t threads, dtype; /* auto, bf16, f32 */
+    int64_t quantization;   /* none, fp8 */
+    int64_t log_level;      /* error, warn, info, debug */
+    int64_t context;        /* 0: the model's */
 
     /* the engine */
     int64_t slots, kv_tokens, kv_memory, page_rows, step_rows, prefill_rows, running_max,
@@ -68,8 +68,8 @@ struct hzp_options {
     int64_t no_train, passes, update_tokens, micro_rows, publish_every, warmup_steps, total_steps,
         schedule /* constant, cosine */, moment_type /* f32, bf16 */, max_staleness, seed,
         queue_samples, queue_tokens, checkpoint_every, keep_checkpoints, train_units, ride;
-    double lr, beta1, beta2, eps, decay, clip, lr_floor, itl_stretch, train_share, train_max, train_min,
-        idle_ms, replay_ratio, quantum_gflop;
+    double lr, beta1, beta2, eps, decay, clip, lr_floor, itl_stretch, train_share, train_max,
+        train_min, idle_ms, replay_ratio, quantum_gflop;
     const char *state_dir, *replay;
     const char *slo; /* goals of latency: nanobatch/split/policy.h */
 
@@ -86,7 +86,8 @@ struct hzp_options {
 
     /* plans */
     int64_t plan_decode, plan_prefill, plan_train, plan_train_items, plan_depth, plan_nano,
-        plan_order /* chains, layers, skewed */, plan_print, plan_repeat, plan_ride, plan_train_from;
+        plan_order /* chains, layers, skewed */, plan_print, plan_repeat, plan_ride,
+        plan_train_from;
     const char *plan_split, *plan_lanes, *plan_units, *plan_trace;
 
     /* the search for plans */

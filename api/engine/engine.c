@@ -84,8 +84,8 @@ int hzp_engine_noise(struct hzp_device *dev, struct hzp_weights *weights, struct
     }
     for (int32_t i = 0; i < layout->tensors; i++) {
         const struct hzp_tensor *t = &layout->tensor[i];
-        struct hzp_fill_args one = {
-            hzp_layout_mat(layout, draft->base, type, t->role, t->layer), 1};
+        struct hzp_fill_args one = {hzp_layout_mat(layout, draft->base, type, t->role, t->layer),
+                                    1};
         if (is_norm(t->role))
             HZP_TRY_GOTO(hzp_op_fill(lane, &one));
     }
@@ -154,7 +154,8 @@ static int open_device(struct hzp_engine *e, struct hzp_err_text *reterr)
     if (options->ride && options->quantization)
         return hzp_fail_param(reterr, HZP_EINVAL, "--ride",
                               "--ride %d, and --quantization fp8: serving multiplies by other "
-                              "weights than training, so nothing could ride", (int)options->ride);
+                              "weights than training, so nothing could ride",
+                              (int)options->ride);
     if (options->train_units && options->ride)
         return hzp_fail_param(reterr, HZP_EINVAL, "--ride",
                               "--ride, and --train-units: training either rides or has cores");
@@ -237,8 +238,8 @@ static int open_serving(struct hzp_engine *e)
     const struct hzp_options *options = e->config.options;
     const struct hzp_batch_config *batch = &e->plan.batch;
     HZP_TRY(hzp_kvpool_create(e->model, e->plan.kv_pages, (int32_t)options->page_rows, &e->pool));
-    /* A size that was asked for is taken at once; of one that follows from the machine, what the first
-     * request may need: the whole may take seconds. */
+    /* A size that was asked for is taken at once; of one that follows from the machine, what the
+     * first request may need: the whole may take seconds. */
     bool asked = options->kv_tokens || options->kv_memory;
     HZP_TRY(hzp_kvpool_touch(e->pool, asked ? e->plan.kv_pages : batch->page_stride));
     HZP_TRY(hzp_serve_space_create(e->model, batch->rows_max, batch->logits_max, &e->space));

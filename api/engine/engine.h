@@ -57,7 +57,7 @@ struct hzp_engine {
     struct hzp_loop *loop;
     struct hzp_plan_table plans;  /* of --plans; empty: none */
     struct hzp_plan_shape beside; /* of steps that serve and train, with --train-units or --ride */
-    int32_t chunk_rows;           /* training goes forward in chunks of so many; 0: it never rides */
+    int32_t chunk_rows; /* training goes forward in chunks of so many; 0: it never rides */
 
     struct hzp_engine_thread *thread;
 };
@@ -79,9 +79,10 @@ bool hzp_engine_running(struct hzp_engine *engine);
  * The loop's result: HZP_EDEVICE if the device failed.  NULL: no effect. */
 int hzp_engine_finish(struct hzp_engine *engine);
 
-/* Weights of a shape, for measuring: the draft is noise of deviation 0.02, made on the device, the same
- * on each, norms 1. */
-int hzp_engine_noise(struct hzp_device *dev, struct hzp_weights *weights, struct hzp_version *draft);
+/* Weights of a shape, for measuring: the draft is noise of deviation 0.02, made on the device, the
+ * same on each, norms 1. */
+int hzp_engine_noise(struct hzp_device *dev, struct hzp_weights *weights,
+                     struct hzp_version *draft);
 
 /* Loads model_dir's weights into a draft, through host memory where the device's is not the host's,
  * and sets its record's checksum; the caller publishes it. */

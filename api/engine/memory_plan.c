@@ -9,7 +9,8 @@
 #include <stdarg.h>
 #include <string.h>
 
-/* Where neither the model nor the operator says otherwise, a server of shorter sequences is a mistake. */
+/* Where neither the model nor the operator says otherwise, a server of shorter sequences is a
+ * mistake. */
 enum { CONTEXT_MIN = 64 };
 
 const char *hzp_size_text(size_t bytes, char *text)
@@ -42,7 +43,8 @@ static void add(struct hzp_memory_plan *plan, const char *what, size_t bytes, co
 }
 
 /* The longest sequence must be able to have so many tokens. */
-static int64_t least_positions(const struct hzp_options *options, const struct hzp_memory_plan *plan)
+static int64_t least_positions(const struct hzp_options *options,
+                               const struct hzp_memory_plan *plan)
 {
     return options->context ? options->context : HZP_MIN(plan->positions, CONTEXT_MIN);
 }
@@ -119,8 +121,8 @@ static int plan_serving(const struct hzp_options *options, const struct hzp_layo
     HZP_TRY(plan_kv(options, config, plan, reterr));
     int64_t edits = options->edits_max;
     if (!edits)
-        edits = 4 * (int64_t)HZP_MIN(config->vocab, plan->positions + HZP_BIASES_MAX +
-                                                        HZP_STOP_IDS_MAX);
+        edits = 4 * (int64_t)HZP_MIN(config->vocab,
+                                     plan->positions + HZP_BIASES_MAX + HZP_STOP_IDS_MAX);
     plan->batch = (struct hzp_batch_config){
         .rows_max = rows,
         .segs_max = (int32_t)options->running_max,
@@ -180,8 +182,10 @@ int hzp_memory_plan(const struct hzp_options *options, const struct hzp_layout *
     ret->serves = options->command != HZP_COMMAND_TRAIN && options->command != HZP_COMMAND_EVAL;
     ret->fp8 = ret->serves && options->quantization;
     bool offline = options->command == HZP_COMMAND_TRAIN;
-    ret->trains = offline || ((options->command == HZP_COMMAND_SERVE ||
-                               options->command == HZP_COMMAND_BENCH) && !options->no_train);
+    ret->trains =
+        offline ||
+        ((options->command == HZP_COMMAND_SERVE || options->command == HZP_COMMAND_BENCH) &&
+         !options->no_train);
     if (options->context > config->positions)
         return hzp_fail_param(reterr, HZP_EINVAL, "--context",
                               "--context %lld exceeds the %d positions of the model",

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/engine/memory_plan.h - who gets how much of the device's memory, computed before any is taken.
+/* api/engine/memory_plan.h - who gets how much of the device's memory, computed before any is
+ * taken.
  *
  * Nothing on the device is allocated once the loop runs, so what fits at start fits for ever.  A
  * plan that does not fit is refused with its arithmetic.
@@ -30,8 +31,8 @@ struct hzp_memory_plan {
     size_t total, limit;
     /* what follows from it */
     enum hzp_dtype dtype;
-    bool fp8;           /* projections in e4m3, of each slot */
-    int32_t positions;  /* longest sequence */
+    bool fp8;          /* projections in e4m3, of each slot */
+    int32_t positions; /* longest sequence */
     int32_t slots;
     int32_t kv_pages;
     struct hzp_batch_config batch;
@@ -40,10 +41,10 @@ struct hzp_memory_plan {
     bool serves, trains;
 };
 
-/* limit: bytes the device has; lanes: of these, what the executor's lanes hold (hzp_exec_bytes); rides:
- * training may ride in serving's matrix products, which takes room.  HZP_ENOMEM: it does not fit; the text
- * is the arithmetic and names the options to lower.  HZP_EINVAL: options that contradict each other, such
- * as a KV cache in which no sequence of --context fits. */
+/* limit: bytes the device has; lanes: of these, what the executor's lanes hold (hzp_exec_bytes);
+ * rides: training may ride in serving's matrix products, which takes room.  HZP_ENOMEM: it does not
+ * fit; the text is the arithmetic and names the options to lower.  HZP_EINVAL: options that
+ * contradict each other, such as a KV cache in which no sequence of --context fits. */
 int hzp_memory_plan(const struct hzp_options *options, const struct hzp_layout *layout,
                     size_t limit, size_t lanes, bool rides, struct hzp_memory_plan *ret,
                     struct hzp_err_text *reterr);

@@ -14,8 +14,14 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { FORMAT = 3, FILE_MAX = 16 << 20, CURVES_MAX = 4096, POINTS_MAX = 16384, RATES_MAX = 4096,
-       UNITS_MAX = 1024 };
+enum {
+    FORMAT = 3,
+    FILE_MAX = 16 << 20,
+    CURVES_MAX = 4096,
+    POINTS_MAX = 16384,
+    RATES_MAX = 4096,
+    UNITS_MAX = 1024
+};
 
 /* No op, and nothing between two, takes longer than a quarter of an hour. */
 static const double time_max_ns = 1e12;
@@ -51,8 +57,10 @@ void hzp_search_identify(const struct hzp_device *dev, const struct hzp_model_co
                          enum hzp_dtype type, bool fp8, struct hzp_tables *t)
 {
     snprintf(t->device, sizeof(t->device), "%s", dev->label);
-    snprintf(t->model, sizeof(t->model), "%s %d layers of %d, inner %d, heads %d:%d of %d, vocabulary %d, "
-             "%s%s", c->family, c->layers, c->width, c->inner, c->heads.heads, c->heads.kv_heads,
+    snprintf(t->model, sizeof(t->model),
+             "%s %d layers of %d, inner %d, heads %d:%d of %d, vocabulary %d, "
+             "%s%s",
+             c->family, c->layers, c->width, c->inner, c->heads.heads, c->heads.kv_heads,
              c->heads.dim, c->vocab, type == HZP_BF16 ? "bf16" : "f32",
              fp8 ? ", products fp8" : "");
     snprintf(t->build, sizeof(t->build), "%s-%016" PRIx64, HZP_VERSION_TEXT, hash_program());
@@ -136,16 +144,15 @@ static json_t *entry_json(const struct hzp_plan_entry *e)
     }
     for (int l = 0; l < HZP_LANE_COUNT; l++)
         units[l] = e->shape.units[l];
-    json_t *predicted = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "ns", e->ns, "plain_ns",
-                                  e->plain_ns, "serve_ns", e->serve_ns, "plain_serve_ns",
-                                  e->plain_serve_ns, "rate", e->rate, "plain_rate", e->plain_rate,
-                                  "goal_ns", e->goal_ns, "confirmed", e->confirmed);
-    return json_pack("{s:[i,i,i], s:i, s:o, s:o, s:o, s:o, s:s, s:o}", "rows", e->decode, e->prefill,
-                     e->train, "ride", e->shape.ride, "nanos",
-                     ints(weight, e->shape.nanos), "lanes", lanes, "train_lanes",
-                     bytes(e->shape.train_lane, HZP_KIND_COUNT), "units",
-                     ints(units, HZP_LANE_COUNT), "order", order_name[e->shape.order], "predicted",
-                     predicted);
+    json_t *predicted =
+        json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "ns", e->ns, "plain_ns", e->plain_ns,
+                  "serve_ns", e->serve_ns, "plain_serve_ns", e->plain_serve_ns, "rate", e->rate,
+                  "plain_rate", e->plain_rate, "goal_ns", e->goal_ns, "confirmed", e->confirmed);
+    return json_pack(
+        "{s:[i,i,i], s:i, s:o, s:o, s:o, s:o, s:s, s:o}", "rows", e->decode, e->prefill, e->train,
+        "ride", e->shape.ride, "nanos", ints(weight, e->shape.nanos), "lanes", lanes, "train_lanes",
+        bytes(e->shape.train_lane, HZP_KIND_COUNT), "units", ints(units, HZP_LANE_COUNT), "order",
+        order_name[e->shape.order], "predicted", predicted);
 }
 
 static json_t *file_json(const struct hzp_tables *t, const struct hzp_plan_table *plans)
@@ -284,8 +291,9 @@ static int read_curve(struct reader *r, const json_t *curve, struct hzp_tables *
     HZP_TRY(read_int(r, json_object_get(curve, "type"), "type", 0, 15, &type));
     HZP_TRY(read_int(r, json_object_get(curve, "a"), "a", 0, INT32_MAX, &a));
     HZP_TRY(read_int(r, json_object_get(curve, "b"), "b", 0, INT32_MAX, &b));
-    struct hzp_op_key key = {(uint8_t)op, (uint8_t)flags, (uint8_t)type,
-                             json_is_true(json_object_get(curve, "again")), (int32_t)a, (int32_t)b};
+    struct hzp_op_key key = {(uint8_t)op,   (uint8_t)flags,
+                             (uint8_t)type, json_is_true(json_object_get(curve, "again")),
+                             (int32_t)a,    (int32_t)b};
     for (size_t i = 0; i < json_array_size(points); i++)
         HZP_TRY(read_point(r, json_array_get(points, i), &key, t));
     return HZP_OK;
@@ -303,9 +311,9 @@ static int read_rate(const struct reader *r, const json_t *list, struct hzp_tabl
         if (rate[i] > 100)
             return wrong(r, "a pair's rate");
     }
-    hzp_tables_set_rate(t, &(struct hzp_rate){(uint8_t)whole[0], (uint8_t)whole[1],
-                                              (int16_t)whole[2], (int16_t)whole[3], rate[0],
-                                              rate[1]});
+    hzp_tables_set_rate(t,
+                        &(struct hzp_rate){(uint8_t)whole[0], (uint8_t)whole[1], (int16_t)whole[2],
+                                           (int16_t)whole[3], rate[0], rate[1]});
     return HZP_OK;
 }
 
@@ -315,7 +323,8 @@ static int read_lanes(const struct reader *r, const json_t *list, uint8_t *ret)
         return wrong(r, "a plan's lanes");
     for (size_t k = 0; k < HZP_KIND_COUNT; k++) {
         int64_t lane;
-        HZP_TRY(read_int(r, json_array_get(list, k), "a plan's lane", 0, HZP_LANE_COUNT - 1, &lane));
+        HZP_TRY(
+            read_int(r, json_array_get(list, k), "a plan's lane", 0, HZP_LANE_COUNT - 1, &lane));
         ret[k] = (uint8_t)lane;
     }
     return HZP_OK;
@@ -357,9 +366,13 @@ static int read_entry(const struct reader *r, const json_t *json, struct hzp_pla
     struct {
         const char *name;
         double *value;
-    } predicted[] = {{"ns", &e.ns}, {"plain_ns", &e.plain_ns}, {"serve_ns", &e.serve_ns},
-                     {"plain_serve_ns", &e.plain_serve_ns}, {"rate", &e.rate},
-                     {"plain_rate", &e.plain_rate}, {"goal_ns", &e.goal_ns},
+    } predicted[] = {{"ns", &e.ns},
+                     {"plain_ns", &e.plain_ns},
+                     {"serve_ns", &e.serve_ns},
+                     {"plain_serve_ns", &e.plain_serve_ns},
+                     {"rate", &e.rate},
+                     {"plain_rate", &e.plain_rate},
+                     {"goal_ns", &e.goal_ns},
                      {"confirmed", &e.confirmed}};
     for (size_t i = 0; i < 3; i++)
         HZP_TRY(read_int(r, json_array_get(rows, i), "a plan's rows", 0, 1 << 24, &row[i]));
@@ -407,8 +420,8 @@ static int read_head(const struct reader *r, const json_t *root, struct hzp_tabl
     HZP_TRY(read_int(r, json_object_get(root, "parts_done"), "parts_done", 0, t->parts, &value));
     t->parts_done = (int32_t)value;
     for (int i = 0; i < HZP_COUNT(between); i++) {
-        HZP_TRY(read_number(r, json_object_get(b, between[i].name), between[i].name,
-                            between[i].value));
+        HZP_TRY(
+            read_number(r, json_object_get(b, between[i].name), between[i].name, between[i].value));
         if (*between[i].value > between[i].max)
             return wrong(r, between[i].name);
     }
@@ -428,7 +441,8 @@ static int read_all(struct reader *r, const json_t *root, struct hzp_tables *t,
 {
     const json_t *list;
     int64_t format;
-    if (read_int(r, json_object_get(root, "hzpserve_search"), "format", FORMAT, FORMAT, &format) < 0)
+    if (read_int(r, json_object_get(root, "hzpserve_search"), "format", FORMAT, FORMAT, &format) <
+        0)
         return hzp_fail(r->reterr, HZP_EFORMAT, "%s: not a file of this version of hzpserve search",
                         r->path);
     HZP_TRY(read_head(r, root, t));

@@ -60,7 +60,7 @@ static void draw_lanes(struct validation *v, struct hzp_plan_shape *s, bool trai
     int32_t first = 1 + draw(v, threads - 1);
     for (int32_t i = 0; i < s->nanos && style > 1; i++)
         for (int k = 0; k < HZP_KIND_COUNT; k++) {
-            bool memory = style == 2 ? k == HZP_KIND_DECODE || k == HZP_KIND_PREFILL
+            bool memory = style == 2   ? k == HZP_KIND_DECODE || k == HZP_KIND_PREFILL
                           : style == 3 ? i % 2 == 1
                                        : draw(v, 2) == 1;
             s->lane[i][k] = memory ? HZP_LANE_MEMORY : HZP_LANE_COMPUTE;
@@ -78,7 +78,8 @@ static void draw_lanes(struct validation *v, struct hzp_plan_shape *s, bool trai
         memset(s->units, 0, sizeof(s->units));
 }
 
-/* Training's rows in serving's products, in one step of three that could have them; true: they are. */
+/* Training's rows in serving's products, in one step of three that could have them; true: they
+ * are. */
 static bool draw_ride(struct validation *v, struct step *s)
 {
     const struct hzp_rig *rig = v->bench->rig;
@@ -208,9 +209,9 @@ static void summary(struct validation *v)
     int64_t n = v->errors;
     qsort(v->error, (size_t)n, sizeof(double), by_value);
     if (n)
-        printf("error over %" PRId64 " plans: median %.1f %%, 95th percentile %.1f %%, largest %.1f %%\n",
-               n, 100 * v->error[n / 2], 100 * v->error[(n - 1) * 95 / 100],
-               100 * v->error[n - 1]);
+        printf("error over %" PRId64
+               " plans: median %.1f %%, 95th percentile %.1f %%, largest %.1f %%\n",
+               n, 100 * v->error[n / 2], 100 * v->error[(n - 1) * 95 / 100], 100 * v->error[n - 1]);
 }
 
 int hzp_search_validate(struct hzp_workbench *bench, const struct hzp_tables *tables, int64_t plans,

@@ -39,7 +39,8 @@ static int open_weights(struct hzp_workbench *b, const struct hzp_options *o,
 {
     struct hzp_weights_config weights = {.type = hzp_engine_dtype(o, &b->config),
                                          .fp8 = o->quantization != 0,
-                                         .slots = size->updates ? 2 : 1, .max_staleness = 1,
+                                         .slots = size->updates ? 2 : 1,
+                                         .max_staleness = 1,
                                          .first_id = 1};
     struct hzp_version *draft;
     HZP_TRY(hzp_weights_create(b->dev, &b->layout, &weights, &b->weights));

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/engine/workbench.h - a model on a device without a server around it: what `plan` and `search` work on.
+/* api/engine/workbench.h - a model on a device without a server around it: what `plan` and `search`
+ * work on.
  *
  * Thread: whoever opens it; it is the device's.
  */
@@ -10,13 +11,13 @@
 #include "nanobatch/search/rig.h"
 
 struct hzp_workbench_size {
-    const char *device;    /* NULL: as the options say */
-    int32_t layers_max;    /* 0: all; else the model is cut to so many */
-    bool load;             /* the model's own weights; else noise */
-    bool updates;          /* a second slot, for updates to write */
-    bool rides;            /* there is room for training to ride in serving's products */
+    const char *device; /* NULL: as the options say */
+    int32_t layers_max; /* 0: all; else the model is cut to so many */
+    bool load;          /* the model's own weights; else noise */
+    bool updates;       /* a second slot, for updates to write */
+    bool rides;         /* there is room for training to ride in serving's products */
     int32_t decode, depth, prefill, train; /* the rig's rows */
-    int64_t kv_tokens;     /* 0: what the rows need */
+    int64_t kv_tokens;                     /* 0: what the rows need */
 };
 
 struct hzp_workbench {

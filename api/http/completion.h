@@ -64,9 +64,9 @@ struct hzp_choice {
     struct hzp_detokenizer detok;
     struct hzp_stop stop;
     struct hzp_textbuf text, piece; /* all that is certain; scratch */
-    int32_t *offset;  /* [max_tokens] code points of text before each token */
-    int32_t codes;    /* code points so far, what the stop strings hold back included */
-    int32_t seen;     /* tokens that were turned into text: what counts as generated */
+    int32_t *offset;                /* [max_tokens] code points of text before each token */
+    int32_t codes; /* code points so far, what the stop strings hold back included */
+    int32_t seen;  /* tokens that were turned into text: what counts as generated */
     enum hzp_finish finish;
     int32_t stop_string; /* index of the one that ended it, -1 */
     /* a stream's: what was sent */
@@ -98,7 +98,8 @@ bool hzp_completion_pump(struct hzp_completion *c);
 /* Thread: any.  Nobody waits for the answer any more: the engine stops within one step. */
 void hzp_completion_leave(struct hzp_completion *c);
 
-/* Cancels what still runs, waits until the engine let go of it, frees everything.  NULL: nothing. */
+/* Cancels what still runs, waits until the engine let go of it, frees everything.  NULL:
+ * nothing. */
 void hzp_completion_end(struct hzp_completion *c);
 
 /* ---- answers: completion_json.c ---- */

@@ -73,8 +73,9 @@ json_t *hzp_choice_versions_json(const struct hzp_completion *c, const struct hz
                                                (json_int_t)rq->out[from].version, "start", from,
                                                "end", to));
     }
-    return json_pack("{s:I, s:o, s:I}", "weights_version", (json_int_t)hzp_choice_version(c, choice),
-                     "spans", spans, "staleness", (json_int_t)rq->staleness);
+    return json_pack("{s:I, s:o, s:I}", "weights_version",
+                     (json_int_t)hzp_choice_version(c, choice), "spans", spans, "staleness",
+                     (json_int_t)rq->staleness);
 }
 
 /* ---- log-probabilities, in the shape of OpenAI's completions ---- */

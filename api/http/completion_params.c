@@ -57,11 +57,11 @@ static int check_length(const struct hzp_completion_params *params, const struct
     if (!prompt->n)
         return hzp_fail_param(reterr, HZP_EINVAL, "prompt", "the prompt has no tokens");
     if ((int64_t)prompt->n + params->max_tokens > context)
-        return hzp_fail_param(reterr, HZP_EINVAL, prompt->n < (size_t)context ? "max_tokens" : "prompt",
-                              "This model's maximum context length is %d tokens. However, you "
-                              "requested %lld tokens (%zu in the prompt, %d to generate)",
-                              context, (long long)prompt->n + params->max_tokens, prompt->n,
-                              params->max_tokens);
+        return hzp_fail_param(
+            reterr, HZP_EINVAL, prompt->n < (size_t)context ? "max_tokens" : "prompt",
+            "This model's maximum context length is %d tokens. However, you "
+            "requested %lld tokens (%zu in the prompt, %d to generate)",
+            context, (long long)prompt->n + params->max_tokens, prompt->n, params->max_tokens);
     return HZP_OK;
 }
 
@@ -96,7 +96,8 @@ static int add_tokens(struct hzp_completion_params *params, const struct hzp_eng
     struct hzp_tokens *prompt = &params->prompt[params->prompts - 1];
     size_t i;
     const json_t *value;
-    json_array_foreach (list, i, value) {
+    json_array_foreach(list, i, value)
+    {
         json_int_t token = json_is_integer(value) ? json_integer_value(value) : -1;
         if (token < 0 || token >= engine->model_config.vocab)
             return hzp_fail_param(reterr, HZP_EINVAL, "prompt",
@@ -144,15 +145,16 @@ static int read_prompt(const json_t *body, const struct hzp_engine *engine,
         return add_tokens(params, engine, prompt, reterr);
     size_t i;
     const json_t *item;
-    json_array_foreach (prompt, i, item) {
+    json_array_foreach(prompt, i, item)
+    {
         if (json_is_string(item))
             HZP_TRY(of_prompt(i, add_string(params, engine, item, reterr), reterr));
         else if (json_is_array(item))
             HZP_TRY(of_prompt(i, add_tokens(params, engine, item, reterr), reterr));
         else
             return hzp_fail_param(reterr, HZP_EINVAL, "prompt",
-                                  "prompt[%zu] must be a string or a list of tokens, not %s",
-                                  i, hzp_json_kind(item));
+                                  "prompt[%zu] must be a string or a list of tokens, not %s", i,
+                                  hzp_json_kind(item));
     }
     return HZP_OK;
 }
@@ -187,8 +189,7 @@ static int read_stops(const json_t *body, const struct hzp_engine *engine,
     const json_t *stop = json_object_get(body, "stop"), *value;
     size_t i;
     if (json_is_array(stop)) {
-        json_array_foreach (stop, i, value)
-            HZP_TRY(add_stop(params, value, reterr));
+        json_array_foreach(stop, i, value) HZP_TRY(add_stop(params, value, reterr));
     } else if (stop && !json_is_null(stop)) {
         HZP_TRY(add_stop(params, stop, reterr));
     }
@@ -200,7 +201,8 @@ static int read_stops(const json_t *body, const struct hzp_engine *engine,
         return hzp_fail_param(reterr, HZP_EINVAL, "stop_token_ids",
                               "stop_token_ids must be a list of at most %d tokens",
                               HZP_STOP_IDS_MAX);
-    json_array_foreach (ids, i, value) {
+    json_array_foreach(ids, i, value)
+    {
         json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
         if (id < 0 || id >= engine->model_config.vocab)
             return hzp_fail_param(reterr, HZP_EINVAL, "stop_token_ids",
@@ -223,7 +225,8 @@ static int read_biases(const json_t *body, const struct hzp_engine *engine,
                               hzp_json_kind(biases));
     const char *key;
     json_t *value;
-    json_object_foreach (biases, key, value) {
+    json_object_foreach(biases, key, value)
+    {
         char *end;
         errno = 0;
         long token = strtol(key, &end, 10);
@@ -345,9 +348,10 @@ int hzp_completion_parse(const json_t *body, const struct hzp_engine *engine,
     HZP_TRY_GOTO(read_biases(body, engine, ret, reterr));
     HZP_TRY_GOTO(read_prompt(body, engine, ret, reterr));
     if ((int64_t)ret->prompts * ret->n > HZP_CHOICES_MAX) {
-        r = hzp_fail_param(reterr, HZP_EINVAL, "n", "%d prompts with %d choices each are more than "
-                           "the %d choices one request may ask for", ret->prompts, ret->n,
-                           HZP_CHOICES_MAX);
+        r = hzp_fail_param(reterr, HZP_EINVAL, "n",
+                           "%d prompts with %d choices each are more than "
+                           "the %d choices one request may ask for",
+                           ret->prompts, ret->n, HZP_CHOICES_MAX);
         goto out;
     }
     return HZP_OK;

@@ -84,10 +84,10 @@ static enum MHD_Result reply_whole(struct hzp_exchange *x, const struct hzp_comp
     }
     json_t *versions = hzp_choice_versions_json(c, &c->choice[0]);
     json_object_set_new(versions, "weights_version", json_integer((json_int_t)version));
-    json_t *body = json_pack("{s:s, s:s, s:I, s:s, s:o, s:o, s:o}", "id", id, "object",
-                             "text_completion", "created", (json_int_t)created, "model",
-                             x->server->model, "choices", choices, "usage",
-                             hzp_usage_json(hzp_completion_usage(c)), "hzpserve", versions);
+    json_t *body =
+        json_pack("{s:s, s:s, s:I, s:s, s:o, s:o, s:o}", "id", id, "object", "text_completion",
+                  "created", (json_int_t)created, "model", x->server->model, "choices", choices,
+                  "usage", hzp_usage_json(hzp_completion_usage(c)), "hzpserve", versions);
     char text[24];
     snprintf(text, sizeof(text), "%llu", (unsigned long long)version);
     return hzp_reply_json_with(x, MHD_HTTP_OK, body, "x-hzpserve-weights-version", text);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A completion as a stream of server-sent events: `data: <json>\n\n`, at the end `data: [DONE]\n\n`.
+/* A completion as a stream of server-sent events: `data: <json>\n\n`, at the end `data:
+ * [DONE]\n\n`.
  *
  * The connection's thread calls read_events() whenever it has sent what it had; there it waits for
  * the engine.  An error after the header is an event too. */
@@ -47,7 +48,8 @@ static json_t *chunk_json(struct stream *s, json_t *choice)
                      choices);
 }
 
-static struct hzp_usage choice_usage(const struct hzp_completion *c, const struct hzp_choice *choice)
+static struct hzp_usage choice_usage(const struct hzp_completion *c,
+                                     const struct hzp_choice *choice)
 {
     return (struct hzp_usage){(int64_t)c->params.prompt[choice->prompt].n, choice->seen};
 }
@@ -65,8 +67,8 @@ static void add_choice(struct stream *s, struct hzp_choice *choice)
         return;
     if (!text && !tokens && !ends)
         return;
-    json_t *chunk = chunk_json(s, hzp_choice_json(s->c, choice, choice->sent_bytes,
-                                                  choice->sent_tokens, !choice->opened));
+    json_t *chunk = chunk_json(
+        s, hzp_choice_json(s->c, choice, choice->sent_bytes, choice->sent_tokens, !choice->opened));
     if (ends)
         json_object_set_new(chunk, "hzpserve", hzp_choice_versions_json(s->c, choice));
     if (p->continuous_usage)
@@ -84,11 +86,11 @@ static void add_failure(struct stream *s)
 {
     int state = atomic_load(&s->server->state);
     bool stops = state == HZP_SERVER_DRAINING;
-    add_event(s, hzp_error_json(stops ? MHD_HTTP_SERVICE_UNAVAILABLE
-                                      : MHD_HTTP_INTERNAL_SERVER_ERROR,
-                                stops ? "the server stopped before the answer was complete"
-                                      : "the engine failed while it made the answer",
-                                NULL, stops ? hzp_unavailable_code(state) : NULL));
+    add_event(s,
+              hzp_error_json(stops ? MHD_HTTP_SERVICE_UNAVAILABLE : MHD_HTTP_INTERNAL_SERVER_ERROR,
+                             stops ? "the server stopped before the answer was complete"
+                                   : "the engine failed while it made the answer",
+                             NULL, stops ? hzp_unavailable_code(state) : NULL));
 }
 
 static void count(struct stream *s)

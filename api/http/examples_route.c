@@ -79,9 +79,9 @@ enum MHD_Result hzp_route_examples(struct hzp_exchange *x)
 
     int64_t first = 0, last = 0;
     struct hzp_err_text err = {0};
-    int r = hzp_state_accept(engine->state, x->body ? x->body : "", x->bytes,
-                             hzp_exchange_header(x, MHD_HTTP_HEADER_CONTENT_TYPE), &first, &last,
-                             &err);
+    int r =
+        hzp_state_accept(engine->state, x->body ? x->body : "", x->bytes,
+                         hzp_exchange_header(x, MHD_HTTP_HEADER_CONTENT_TYPE), &first, &last, &err);
     if (r < 0)
         return hzp_reply_fail(x, r, &err);
     hzp_loop_poke(engine->loop);
@@ -90,11 +90,11 @@ enum MHD_Result hzp_route_examples(struct hzp_exchange *x)
     bool done = wait ? wait_served(x, last, timeout, &version) : served(x->server, last, &version);
     char text[24];
     snprintf(text, sizeof(text), "%llu", (unsigned long long)version);
-    return hzp_reply_json_with(
-        x, done ? MHD_HTTP_OK : MHD_HTTP_ACCEPTED,
-        json_pack("{s:s, s:I, s:I, s:I, s:b, s:I}", "object", "fine_tuning.examples", "first",
-                  (json_int_t)first, "last", (json_int_t)last, "accepted",
-                  (json_int_t)(last - first + 1), "served", done, "weights_version",
-                  (json_int_t)version),
-        "x-hzpserve-weights-version", text);
+    return hzp_reply_json_with(x, done ? MHD_HTTP_OK : MHD_HTTP_ACCEPTED,
+                               json_pack("{s:s, s:I, s:I, s:I, s:b, s:I}", "object",
+                                         "fine_tuning.examples", "first", (json_int_t)first, "last",
+                                         (json_int_t)last, "accepted",
+                                         (json_int_t)(last - first + 1), "served", done,
+                                         "weights_version", (json_int_t)version),
+                               "x-hzpserve-weights-version", text);
 }

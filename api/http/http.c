@@ -17,10 +17,10 @@
 #include <unistd.h>
 
 enum {
-    STACK_BYTES = 1 << 20, /* jansson recurses for each level of nesting */
+    STACK_BYTES = 1 << 20,  /* jansson recurses for each level of nesting */
     SPARE_CONNECTIONS = 16, /* so that a full server can still say so, and answer /health */
-    THROW_AWAY_TIMES = 8,   /* of a body too long this many times the bound is read, to answer 413 */
-    LINGER_MS = 2000,       /* after an answer that came before the body */
+    THROW_AWAY_TIMES = 8, /* of a body too long this many times the bound is read, to answer 413 */
+    LINGER_MS = 2000,     /* after an answer that came before the body */
 };
 
 static const struct hzp_route routes[] = {
@@ -89,15 +89,15 @@ static bool same_key(const char *key, const char *given)
 static bool key_fits(const struct hzp_server *server, struct MHD_Connection *connection)
 {
     const char *given = header(connection, MHD_HTTP_HEADER_AUTHORIZATION);
-    return given && !strncasecmp(given, "Bearer ", 7) && same_key(server->options->api_key, given + 7);
+    return given && !strncasecmp(given, "Bearer ", 7) &&
+           same_key(server->options->api_key, given + 7);
 }
 
 /* Whether the body will be longer than any that is taken. */
 static bool says_too_much(struct hzp_exchange *x)
 {
     const char *length = header(x->connection, MHD_HTTP_HEADER_CONTENT_LENGTH);
-    return length &&
-           strtoull(length, NULL, 10) > (unsigned long long)x->server->options->body_max;
+    return length && strtoull(length, NULL, 10) > (unsigned long long)x->server->options->body_max;
 }
 
 /* What can be decided before the body is there. */
@@ -125,8 +125,8 @@ static enum MHD_Result refuse(struct hzp_exchange *x, const char *method, const 
                                "Incorrect API key provided: send it as a bearer token");
     case MHD_HTTP_METHOD_NOT_ALLOWED:
         list_methods(path, allow, sizeof(allow));
-        snprintf(text, sizeof(text), "%.40s is not a method of %.200s; its methods: %s", method, path,
-                 allow);
+        snprintf(text, sizeof(text), "%.40s is not a method of %.200s; its methods: %s", method,
+                 path, allow);
         return hzp_reply_json_with(x, x->refused, hzp_error_json(x->refused, text, NULL, NULL),
                                    MHD_HTTP_HEADER_ALLOW, allow);
     case MHD_HTTP_CONTENT_TOO_LARGE:
@@ -227,7 +227,8 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
     /* The path is whole only now. */
     if (x->route)
         find_route(method, path, &x->tail);
-    /* The whole request is there: from now on the client may be silent as long as the answer takes. */
+    /* The whole request is there: from now on the client may be silent as long as the answer
+     * takes. */
     MHD_set_connection_option(connection, MHD_CONNECTION_OPTION_TIMEOUT, 0u);
     return x->refused ? refuse(x, method, path) : x->route->answer(x);
 }
@@ -263,8 +264,10 @@ static void on_error(void *cls, const char *format, va_list args)
 
 static int listen_on(struct hzp_server *s, const char *host, int port, struct hzp_err_text *reterr)
 {
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM,
-                             .ai_flags = AI_PASSIVE | AI_NUMERICSERV}, *list = NULL;
+    struct addrinfo hints = {.ai_family = AF_UNSPEC,
+                             .ai_socktype = SOCK_STREAM,
+                             .ai_flags = AI_PASSIVE | AI_NUMERICSERV},
+                    *list = NULL;
     char service[16];
     snprintf(service, sizeof(service), "%d", port);
     int r = getaddrinfo(host, service, &hints, &list);
@@ -278,12 +281,14 @@ static int listen_on(struct hzp_server *s, const char *host, int port, struct hz
         flags, 0, NULL, NULL, on_request, s, MHD_OPTION_SOCK_ADDR, list->ai_addr,
         MHD_OPTION_EXTERNAL_LOGGER, on_error, NULL, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
         MHD_OPTION_CONNECTION_LIMIT, (unsigned)(s->options->connections_max + SPARE_CONNECTIONS),
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)s->options->idle_seconds, MHD_OPTION_THREAD_STACK_SIZE,
-        (size_t)STACK_BYTES, MHD_OPTION_END);
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)s->options->idle_seconds,
+        MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK_BYTES, MHD_OPTION_END);
     freeaddrinfo(list);
     if (!s->daemon)
-        return hzp_fail_param(reterr, HZP_EIO, "--port", "cannot listen on %s port %d: is the port "
-                              "in use?", host, port);
+        return hzp_fail_param(reterr, HZP_EIO, "--port",
+                              "cannot listen on %s port %d: is the port "
+                              "in use?",
+                              host, port);
     const union MHD_DaemonInfo *info = MHD_get_daemon_info(s->daemon, MHD_DAEMON_INFO_BIND_PORT);
     s->port = info ? info->port : port;
     return HZP_OK;

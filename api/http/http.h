@@ -6,8 +6,8 @@
  * socket, in a stream; there is nothing to suspend or resume, and no state machine.  A waiting
  * thread costs the two cores nothing; a token wakes exactly the thread that sends it.
  *
- * A client that leaves is seen by api/http/hangup.h, one more thread that watches the sockets of the
- * connections that wait: a waiting thread reads nothing and so would not notice.
+ * A client that leaves is seen by api/http/hangup.h, one more thread that watches the sockets of
+ * the connections that wait: a waiting thread reads nothing and so would not notice.
  *
  * Handlers never touch the engine's state: they submit requests, read what requests and counters
  * say, and use what the modules' headers mark "any".
@@ -40,8 +40,8 @@ struct hzp_server {
     int64_t created; /* unix seconds */
     int port;
     pthread_mutex_t policy_lock; /* one PATCH of the policy at a time */
-    _Atomic int state;  /* enum hzp_server_state */
-    _Atomic int active; /* requests being answered */
+    _Atomic int state;           /* enum hzp_server_state */
+    _Atomic int active;          /* requests being answered */
 };
 
 /* One request and its answer. */
@@ -52,11 +52,11 @@ struct hzp_exchange {
     const char *tail;              /* what of the path follows the route's prefix */
     char *body;
     size_t bytes, room;
-    size_t thrown_away;            /* bytes of a body that is too long */
-    int refused;                   /* status decided before the body was read; 0: none */
-    int status;                    /* of the answer, once there is one */
+    size_t thrown_away; /* bytes of a body that is too long */
+    int refused;        /* status decided before the body was read; 0: none */
+    int status;         /* of the answer, once there is one */
     bool counted;
-    bool early;                    /* answered before the body was read */
+    bool early; /* answered before the body was read */
 };
 
 /* How a request on a path is answered. */

@@ -121,10 +121,9 @@ const char *hzp_unavailable_code(int state)
 enum MHD_Result hzp_reply_unavailable(struct hzp_exchange *x)
 {
     int state = atomic_load(&x->server->state);
-    return hzp_reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, hzp_unavailable_code(state),
-                           "the server is %s",
-                           state == HZP_SERVER_FAILED ? "out of order: the device failed"
-                                                      : "stopping");
+    return hzp_reply_error(
+        x, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, hzp_unavailable_code(state), "the server is %s",
+        state == HZP_SERVER_FAILED ? "out of order: the device failed" : "stopping");
 }
 
 enum MHD_Result hzp_reply_fail(struct hzp_exchange *x, int code, const struct hzp_err_text *err)
@@ -166,8 +165,8 @@ json_t *hzp_exchange_json(struct hzp_exchange *x, enum MHD_Result *ret_answered)
                                         "the body is not valid JSON: line %d column %d: %s",
                                         error.line, error.column, error.text);
     else if (!json_is_object(json))
-        *ret_answered = hzp_reply_error(x, MHD_HTTP_BAD_REQUEST, NULL, NULL,
-                                        "the body must be a JSON object");
+        *ret_answered =
+            hzp_reply_error(x, MHD_HTTP_BAD_REQUEST, NULL, NULL, "the body must be a JSON object");
     if (json_is_object(json))
         return json;
     json_decref(json);

@@ -91,9 +91,8 @@ static void serving(struct page *p, struct hzp_server *server)
     fprintf(p->out, "vllm:iteration_tokens_total_count{%s} %llu\n", p->labels,
             (unsigned long long)below);
     head(p, "vllm:cache_config_info", "gauge", "The KV cache.");
-    fprintf(p->out,
-            "vllm:cache_config_info{%s,block_size=\"%lld\",num_gpu_blocks=\"%d\"} 1\n", p->labels,
-            (long long)server->options->page_rows, s.kv_pages);
+    fprintf(p->out, "vllm:cache_config_info{%s,block_size=\"%lld\",num_gpu_blocks=\"%d\"} 1\n",
+            p->labels, (long long)server->options->page_rows, s.kv_pages);
     gauge(p, "hzpserve_kv_pages", s.kv_pages, "Pages of the KV cache.");
     gauge(p, "hzpserve_kv_pages_predicted_peak", s.kv_peak,
           "Pages that running sequences are counted on to need at most.");

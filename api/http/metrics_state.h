@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/http/metrics_state.h - the counters themselves, for metrics.c, which counts, and metrics_page.c,
- * which writes them down.
+/* api/http/metrics_state.h - the counters themselves, for metrics.c, which counts, and
+ * metrics_page.c, which writes them down.
  *
  * Thread: under the lock, the fields below it.
  */

@@ -7,15 +7,16 @@
 static json_t *model_json(const struct hzp_server *server)
 {
     return json_pack("{s:s, s:s, s:I, s:s, s:s, s:n, s:i, s:i}", "id", server->model, "object",
-                     "model", "created", (json_int_t)server->created, "owned_by", "hzpserve", "root",
-                     server->model, "parent", "max_model_len", server->engine->plan.positions,
-                     "vocab_size", server->engine->model_config.vocab);
+                     "model", "created", (json_int_t)server->created, "owned_by", "hzpserve",
+                     "root", server->model, "parent", "max_model_len",
+                     server->engine->plan.positions, "vocab_size",
+                     server->engine->model_config.vocab);
 }
 
 enum MHD_Result hzp_route_models(struct hzp_exchange *x)
 {
-    return hzp_reply_json(x, MHD_HTTP_OK, json_pack("{s:s, s:[o]}", "object", "list", "data",
-                                                    model_json(x->server)));
+    return hzp_reply_json(
+        x, MHD_HTTP_OK, json_pack("{s:s, s:[o]}", "object", "list", "data", model_json(x->server)));
 }
 
 enum MHD_Result hzp_route_model(struct hzp_exchange *x)

@@ -40,8 +40,8 @@ static json_t *predicted_json(const struct hzp_split_report *r)
     return json_pack("{s:i, s:i, s:o, s:f, s:o, s:o, s:o, s:f}", "decode_rows",
                      r->shape.decode_rows, "prompt_rows", r->shape.prompt_rows, "alone_ms",
                      ms_json(r->alone_ns), "slowdown", r->slowdown, "gap_ms", ms_json(r->gap_ns),
-                     "gap_p99_ms", ms_json(r->gap_p99_ns), "train_allowed_ms",
-                     ms_json(r->slice_ns), "error", r->error);
+                     "gap_p99_ms", ms_json(r->gap_p99_ns), "train_allowed_ms", ms_json(r->slice_ns),
+                     "error", r->error);
 }
 
 static json_t *measured_json(const struct hzp_split_report *r)
@@ -65,15 +65,15 @@ static json_t *policy_json(struct hzp_engine *e)
     for (int i = 0; i < HZP_LIMIT_COUNT; i++)
         json_object_set_new(limited, hzp_split_limit_name(i),
                             json_integer((json_int_t)r->limited[i]));
-    json_t *json = json_pack(
-        "{s:s, s:{s:o, s:o}, s:f, s:i, s:f, s:f, s:f, s:{s:I, s:I, s:o, s:o, s:o, s:o}}",
-        "object", "policy", "slo", "ttft_ms", goal_json(r->policy.ttft_ns), "itl_ms",
-        goal_json(r->policy.itl_ns), "itl_stretch", r->policy.itl_stretch,
-        "max_staleness", weights.max_staleness,
-        "train_share", r->policy.train_share, "train_max", r->policy.train_max, "train_min",
-        r->policy.train_min, "split", "steps", (json_int_t)r->steps, "trained_steps",
-        (json_int_t)r->trained, "itl_follows_ms", goal_json(r->follows_ns), "predicted",
-        predicted_json(r), "measured", measured_json(r), "steps_by_limit", limited);
+    json_t *json =
+        json_pack("{s:s, s:{s:o, s:o}, s:f, s:i, s:f, s:f, s:f, s:{s:I, s:I, s:o, s:o, s:o, s:o}}",
+                  "object", "policy", "slo", "ttft_ms", goal_json(r->policy.ttft_ns), "itl_ms",
+                  goal_json(r->policy.itl_ns), "itl_stretch", r->policy.itl_stretch,
+                  "max_staleness", weights.max_staleness, "train_share", r->policy.train_share,
+                  "train_max", r->policy.train_max, "train_min", r->policy.train_min, "split",
+                  "steps", (json_int_t)r->steps, "trained_steps", (json_int_t)r->trained,
+                  "itl_follows_ms", goal_json(r->follows_ns), "predicted", predicted_json(r),
+                  "measured", measured_json(r), "steps_by_limit", limited);
     free(r);
     return json;
 }
@@ -107,7 +107,8 @@ static int read_number(const json_t *body, const char *name, double *ret,
 }
 
 /* A goal in milliseconds; null: none; absent: as it was. */
-static int read_goal(const json_t *slo, const char *name, uint64_t *ret, struct hzp_err_text *reterr)
+static int read_goal(const json_t *slo, const char *name, uint64_t *ret,
+                     struct hzp_err_text *reterr)
 {
     const json_t *value = json_object_get(slo, name);
     double ms = 0;
@@ -141,9 +142,12 @@ static int read_goals(const json_t *slo, struct hzp_policy *ret, struct hzp_err_
     if (json_is_string(slo))
         return hzp_policy_parse_goals(json_string_value(slo), "slo", ret, reterr);
     if (!json_is_object(slo))
-        return hzp_fail_param(reterr, HZP_EINVAL, "slo", "slo must be an object, null, or a string "
-                              "such as \"ttft=500ms,itl=50ms\", not %s", hzp_json_kind(slo));
-    json_object_foreach((json_t *)slo, name, value) {
+        return hzp_fail_param(reterr, HZP_EINVAL, "slo",
+                              "slo must be an object, null, or a string "
+                              "such as \"ttft=500ms,itl=50ms\", not %s",
+                              hzp_json_kind(slo));
+    json_object_foreach((json_t *)slo, name, value)
+    {
         char path[48];
         snprintf(path, sizeof(path), "slo.%.40s", name);
         if (strcmp(name, "ttft_ms") && strcmp(name, "itl_ms"))
@@ -158,18 +162,20 @@ static int read_goals(const json_t *slo, struct hzp_policy *ret, struct hzp_err_
 static int read_policy(const json_t *body, struct hzp_policy *policy, int64_t *staleness,
                        struct hzp_err_text *reterr)
 {
-    static const char *const known[] = {"slo", "itl_stretch", "max_staleness", "train_share",
-                                        "train_max", "train_min"};
+    static const char *const known[] = {"slo",         "itl_stretch", "max_staleness",
+                                        "train_share", "train_max",   "train_min"};
     const char *name;
     json_t *value;
-    json_object_foreach((json_t *)body, name, value) {
+    json_object_foreach((json_t *)body, name, value)
+    {
         int i = 0;
         while (i < HZP_COUNT(known) && strcmp(name, known[i]))
             i++;
         if (i == HZP_COUNT(known))
             return hzp_fail_param(reterr, HZP_EINVAL, name,
                                   "\"%.40s\" is nothing that can be set: slo, itl_stretch, "
-                                  "max_staleness, train_share, train_max and train_min can", name);
+                                  "max_staleness, train_share, train_max and train_min can",
+                                  name);
     }
     const json_t *slo = json_object_get(body, "slo");
     if (slo)

@@ -29,15 +29,13 @@ static json_t *record_json(const struct hzp_version_record *record)
                                                  (json_int_t)record->learned.last[i]));
     char checksum[20];
     snprintf(checksum, sizeof(checksum), "%016llx", (unsigned long long)record->checksum);
-    return json_pack("{s:I, s:I, s:s, s:I, s:o, s:s, s:o, s:b, s:o}", "id", (json_int_t)record->id,
-                     "optimizer_step", (json_int_t)record->optimizer_step, "state",
-                     state_name(record->state), "published_unix_ms",
-                     (json_int_t)record->published_unix_ms, "loss",
-                     isfinite(record->loss) ? json_real(record->loss) : json_null(), "checksum",
-                     checksum, "learned", learned, "learned_more", record->learned.more,
-                     "learned_through",
-                     record->learned_through < 0 ? json_null()
-                                                 : json_integer(record->learned_through));
+    return json_pack(
+        "{s:I, s:I, s:s, s:I, s:o, s:s, s:o, s:b, s:o}", "id", (json_int_t)record->id,
+        "optimizer_step", (json_int_t)record->optimizer_step, "state", state_name(record->state),
+        "published_unix_ms", (json_int_t)record->published_unix_ms, "loss",
+        isfinite(record->loss) ? json_real(record->loss) : json_null(), "checksum", checksum,
+        "learned", learned, "learned_more", record->learned.more, "learned_through",
+        record->learned_through < 0 ? json_null() : json_integer(record->learned_through));
 }
 
 /* How many versions are asked for, at most RECORDS_MAX; 0: asked is no such number. */
@@ -77,11 +75,10 @@ enum MHD_Result hzp_route_weights(struct hzp_exchange *x)
         x, MHD_HTTP_OK,
         json_pack("{s:s, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:I, s:o, s:o, s:o}", "object", "list",
                   "serving", (json_int_t)stats.serving_id, "serving_step",
-                  (json_int_t)stats.serving_step, "finished_step",
-                  (json_int_t)stats.finished_step, "staleness", (json_int_t)stats.staleness,
-                  "max_staleness", stats.max_staleness, "slots", stats.slots, "slots_free",
-                  stats.slots_free, "publications", (json_int_t)stats.publications,
-                  "learned_through",
+                  (json_int_t)stats.serving_step, "finished_step", (json_int_t)stats.finished_step,
+                  "staleness", (json_int_t)stats.staleness, "max_staleness", stats.max_staleness,
+                  "slots", stats.slots, "slots_free", stats.slots_free, "publications",
+                  (json_int_t)stats.publications, "learned_through",
                   stats.learned_through < 0 ? json_null() : json_integer(stats.learned_through),
                   "staleness_histogram", seen, "data", list));
 }

@@ -79,7 +79,8 @@ static int remove_dir(const char *path)
     return rmdir(path) < 0 ? HZP_EIO : HZP_OK;
 }
 
-/* Under another name first: a process killed half way must not leave a checkpoint that lacks files. */
+/* Under another name first: a process killed half way must not leave a checkpoint that lacks
+ * files. */
 static int remove_whole(const char *path)
 {
     char half[PATH_MAX];

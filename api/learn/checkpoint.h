@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/learn/checkpoint.h - directories named checkpoint-NUMBER: model directories with the trainer's state.
+/* api/learn/checkpoint.h - directories named checkpoint-NUMBER: model directories with the
+ * trainer's state.
  *
  * One is written beside its place and renamed, so a directory of that name is always whole.
  *

@@ -105,8 +105,9 @@ static int push_sample(struct parse *p, const int32_t *token, const uint8_t *lea
 
 static int too_long(struct parse *p, const char *field, size_t n)
 {
-    return bad(p, field, "the example has %zu tokens or more, the longest that can be learned has %d",
-               n, p->ex->tokens_max);
+    return bad(p, field,
+               "the example has %zu tokens or more, the longest that can be learned has %d", n,
+               p->ex->tokens_max);
 }
 
 static int nothing(struct parse *p, const char *field)
@@ -464,8 +465,8 @@ static int load_text(struct parse *p, const char *body, size_t bytes)
             last--;
         p->tokens.n = 0;
         if (body < last) {
-            HZP_TRY(encode(p, "", body, (size_t)(last - body), HZP_TOKENIZER_ADD_SPECIAL,
-                           &p->tokens));
+            HZP_TRY(
+                encode(p, "", body, (size_t)(last - body), HZP_TOKENIZER_ADD_SPECIAL, &p->tokens));
             HZP_TRY(append_eos(p));
             HZP_TRY(push_tokens(p, "", 1));
         }

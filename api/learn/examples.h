@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/learn/examples.h - texts to learn from, to samples: what POST /v1/fine_tuning/examples takes and
- * what `hzpserve train --data` reads.
+/* api/learn/examples.h - texts to learn from, to samples: what POST /v1/fine_tuning/examples takes
+ * and what `hzpserve train --data` reads.
  *
  * A body is NDJSON (one object a line) or one JSON array of objects:
  *
@@ -59,10 +59,10 @@ int hzp_examples_accept(struct hzp_examples *ex, const char *body, size_t bytes,
                         const char *content_type, int64_t *ret_first, int64_t *ret_last,
                         struct hzp_err_text *reterr);
 
-/* Reads a file.  *.txt: documents of plain text, <|endoftext|> between them (none: the whole file is
- * one), each like {"text"}; anything else is a body as above.  Longer texts are cut into samples of
- * tokens_max tokens, each beginning with the last token of the one before, so that every token is
- * predicted once.  Errors name the file. */
+/* Reads a file.  *.txt: documents of plain text, <|endoftext|> between them (none: the whole file
+ * is one), each like {"text"}; anything else is a body as above.  Longer texts are cut into samples
+ * of tokens_max tokens, each beginning with the last token of the one before, so that every token
+ * is predicted once.  Errors name the file. */
 int hzp_examples_load(const struct hzp_examples *ex, const char *path, struct hzp_sample ***ret,
                       int32_t *ret_count, struct hzp_err_text *reterr);
 

@@ -21,7 +21,7 @@ enum {
     BACKLOG_PIECE = 256,
     RECORDS_MAX = 4096, /* as many as the store keeps */
     QUIET_S = 3,        /* idle: nothing learned for so long */
-    DUTY = 10,          /* an idle checkpoint at most so many times its own duration after another */
+    DUTY = 10, /* an idle checkpoint at most so many times its own duration after another */
 };
 
 struct hzp_state {
@@ -147,9 +147,10 @@ static int check_tokens(const struct hzp_state *s, const struct hzp_sample *samp
     for (int32_t i = 0; i < sample->count; i++)
         if (sample->token[i] < 0 || sample->token[i] >= vocab)
             return hzp_fail(reterr, HZP_EFORMAT,
-                            "%s/samples.db: sample %" PRId64 " is damaged: token %d of a vocabulary "
-                            "of %d", s->dir ? s->dir : "", sample->sequence_number,
-                            sample->token[i], vocab);
+                            "%s/samples.db: sample %" PRId64
+                            " is damaged: token %d of a vocabulary "
+                            "of %d",
+                            s->dir ? s->dir : "", sample->sequence_number, sample->token[i], vocab);
     return HZP_OK;
 }
 
@@ -178,8 +179,8 @@ static int restore_backlog(struct hzp_state *s, struct hzp_err_text *reterr)
     if (s->dir)
         hzp_log(HZP_LOG_INFO, "state",
                 "opened dir=%s checkpoint=%" PRIu64 " accepted=%" PRId64 " learned_through=%" PRId64
-                " queued_again=%" PRId64 " trained_again=%" PRId64, s->dir,
-                s->resume.checkpoint_id, s->resume.last_sequence_number,
+                " queued_again=%" PRId64 " trained_again=%" PRId64,
+                s->dir, s->resume.checkpoint_id, s->resume.last_sequence_number,
                 s->resume.learned_through, s->stats.restored, s->stats.trained_again);
     if (too_long)
         hzp_log(HZP_LOG_WARN, "state",
@@ -224,8 +225,8 @@ static int open_all(struct hzp_state *s, struct hzp_err_text *reterr)
     queue.learned_through = s->resume.learned_through;
     if (hzp_sample_queue_create(&queue, &s->queue) < 0)
         return hzp_fail(reterr, HZP_EINVAL, "the queue's settings are out of range");
-    hzp_examples_init(&s->examples, config->tok, &config->layout->config,
-                      s->config.micro_rows + 1, config->body_samples_max);
+    hzp_examples_init(&s->examples, config->tok, &config->layout->config, s->config.micro_rows + 1,
+                      config->body_samples_max);
     s->examples.log = s->log;
     s->examples.queue = s->queue;
     s->examples_made = true;
@@ -354,7 +355,8 @@ static void write_checkpoint(struct hzp_state *s, const struct hzp_version *v)
         r = hzp_sample_log_checkpoint(s->log, id, through, name, &text);
     s->saved_ns = hzp_now_ns();
     s->save_took_ns = s->saved_ns - begin;
-    s->tried_step = step; /* where it failed: tried again when there is more to save, and at the end */
+    s->tried_step =
+        step; /* where it failed: tried again when there is more to save, and at the end */
     s->saved_step = r >= 0 ? step : s->saved_step;
     pthread_mutex_lock(&s->lock);
     s->stats.checkpoint_seconds = (double)s->save_took_ns * 1e-9;
@@ -370,7 +372,8 @@ static void write_checkpoint(struct hzp_state *s, const struct hzp_version *v)
     hzp_checkpoint_prune(s->dir, s->config.keep_checkpoints);
     hzp_log(HZP_LOG_INFO, "state",
             "checkpoint version=%" PRIu64 " step=%" PRId64 " learned_through=%" PRId64
-            " seconds=%.2f", id, step, through, (double)s->save_took_ns * 1e-9);
+            " seconds=%.2f",
+            id, step, through, (double)s->save_took_ns * 1e-9);
 }
 
 static bool checkpoint_due(struct hzp_state *s, bool *ret_later)
@@ -442,8 +445,8 @@ void hzp_state_update(struct hzp_state *s, const struct hzp_update_report *repor
     else if (report->dropped)
         hzp_log(HZP_LOG_ERROR, "train",
                 "dropped step=%" PRId64 " samples=%d sequence=%" PRId64 "..%" PRId64
-                ": not finite twice", report->step, report->samples, report->first_sequence,
-                report->last_sequence);
+                ": not finite twice",
+                report->step, report->samples, report->first_sequence, report->last_sequence);
     else if (report->skipped)
         hzp_log(HZP_LOG_WARN, "train", "skipped step=%" PRId64 ": not finite, trying once more",
                 report->step);
@@ -468,9 +471,8 @@ void hzp_state_stop(struct hzp_state *s, bool save)
 
 /* --- Acceptance ------------------------------------------------------------------------------- */
 
-int hzp_state_accept(struct hzp_state *s, const char *body, size_t bytes,
-                     const char *content_type, int64_t *ret_first, int64_t *ret_last,
-                     struct hzp_err_text *reterr)
+int hzp_state_accept(struct hzp_state *s, const char *body, size_t bytes, const char *content_type,
+                     int64_t *ret_first, int64_t *ret_last, struct hzp_err_text *reterr)
 {
     int64_t first = 0, last = 0;
     int r = hzp_examples_accept(&s->examples, body, bytes, content_type, &first, &last, reterr);

@@ -116,8 +116,8 @@ static void format_duration(double seconds, char *ret, size_t size)
 static void draw_bar(const struct hzp_train_log *log, const char *text, double part)
 {
     struct winsize window;
-    int columns = ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col ? window.ws_col
-                                                                                  : 80;
+    int columns =
+        ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col ? window.ws_col : 80;
     int room = HZP_MIN(columns - (int)strlen(text) - 5, 40);
     fprintf(stderr, "\r\033[K%s", text);
     if (room >= 8) {
@@ -150,8 +150,8 @@ static void show(struct hzp_train_log *log, const struct hzp_update_report *repo
         fprintf(stderr,
                 "step=%" PRId64 "/%" PRId64 " loss=%.4f%s lr=%.3g grad_norm=%.3g "
                 "tokens_per_second=%.0f eta=%s\n",
-                report->step, log->total, report->loss, eval, (double)report->lr,
-                report->grad_norm, rate, eta);
+                report->step, log->total, report->loss, eval, (double)report->lr, report->grad_norm,
+                rate, eta);
         return;
     }
     snprintf(text, sizeof(text), "%" PRId64 "/%" PRId64 "  loss %.4f%s  %.0f tokens/s  ETA %s",
@@ -175,8 +175,8 @@ void hzp_train_log_update(struct hzp_train_log *log, const struct hzp_update_rep
                 "\"tokens\":%d,\"learned_tokens\":%d,\"samples\":%d,\"tokens_per_second\":%.1f,"
                 "\"time\":%.3f}\n",
                 report->step, report->loss, (double)report->lr, report->grad_norm, report->rows,
-                report->learned_tokens, report->samples,
-                seconds > 0 ? report->rows / seconds : 0, unix_seconds());
+                report->learned_tokens, report->samples, seconds > 0 ? report->rows / seconds : 0,
+                unix_seconds());
     }
     fflush(log->file);
     show(log, report);
@@ -191,7 +191,8 @@ void hzp_train_log_eval(struct hzp_train_log *log, int64_t step, double loss, in
         return;
     }
     fprintf(log->file,
-            "{\"step\":%" PRId64 ",\"eval_loss\":%.17g,\"eval_tokens\":%" PRId64 ",\"time\":%.3f}\n",
+            "{\"step\":%" PRId64 ",\"eval_loss\":%.17g,\"eval_tokens\":%" PRId64
+            ",\"time\":%.3f}\n",
             step, loss, tokens, unix_seconds());
     fflush(log->file);
     if (!log->terminal)

@@ -70,8 +70,7 @@ static void add_forward(struct hzp_plan *chain, const struct hzp_model *model,
                       .y = hzp_mat_rows(s->kept[0].x_in, packed.row0, packed.rows),
                       .id = micro->id + packed.row0);
         for (int32_t l = 0; l < model->config->layers; l++) {
-            struct hzp_layer_space space =
-                hzp_train_layer_space(s, l, packed.row0, packed.rows);
+            struct hzp_layer_space space = hzp_train_layer_space(s, l, packed.row0, packed.rows);
             hzp_layer_attend(chain, model, v, l, &space, NULL, &packed);
             hzp_layer_finish(chain, model, v, l, &space);
         }
@@ -89,8 +88,8 @@ static struct hzp_mat last_x(const struct hzp_model *model, const struct hzp_tra
     return hzp_mat_rows(s->kept[last].x_in, 0, rows);
 }
 
-/* Rows' losses do not meet, so they are cut as products are: a logit takes about as long as xent_flops
- * operations of a product. */
+/* Rows' losses do not meet, so they are cut as products are: a logit takes about as long as
+ * xent_flops operations of a product. */
 static void add_xent(struct hzp_plan *chain, uint64_t quantum, struct hzp_mat logits,
                      struct hzp_mat dlogits, const int32_t *target, float *loss)
 {

@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nanobatch/build/backward.h - a micro-batch to ops: forward with what must be kept, loss, backward;
- * and an update to ops: norm, AdamW, audit.
+/* nanobatch/build/backward.h - a micro-batch to ops: forward with what must be kept, loss,
+ * backward; and an update to ops: norm, AdamW, audit.
  *
  * Kept per layer: its input, the rotated q|k|v (and, with q/k norms, the bare one), attention's
  * output and log-sum-exp, the residual after attention, gate|up.  Norms and SwiGLU are computed
  * again in the backward pass: they cost a pass over memory, keeping them would cost the memory.
- * Only rows with a target reach the head, at most head_rows at a time, the whole vocabulary of each: the
- * logits take head_rows x vocab x 4 bytes, their gradient in a BF16 model 2 more (in F32 it is written
- * over them), however many rows a micro-batch has.  The trainer's head_rows is half the model's width,
- * so that they take less than the head's own gradient (128k words, 8B shape, 4 x 4096 tokens: 1.6 GB of
- * 12.6); in small models, where that is less than it is worth, one chunk may be the whole micro-batch.
+ * Only rows with a target reach the head, at most head_rows at a time, the whole vocabulary of
+ * each: the logits take head_rows x vocab x 4 bytes, their gradient in a BF16 model 2 more (in F32
+ * it is written over them), however many rows a micro-batch has.  The trainer's head_rows is half
+ * the model's width, so that they take less than the head's own gradient (128k words, 8B shape, 4 x
+ * 4096 tokens: 1.6 GB of
+ * 12.6); in small models, where that is less than it is worth, one chunk may be the whole
+ * micro-batch.
  *
  * Gradients are sums over learned tokens, not means: the division by the learned tokens of the
  * whole update happens in AdamW, so accumulating 1 x 16 equals 16 x 1.
  *
- * The forward pass goes chunk by chunk: one chunk's rows through all layers, then the next one's, whose
- * attention finds the keys and values of a document's earlier chunks in their rows.  So while a chunk
- * is under way, the rows behind it in the buffers are free: ride.h.
+ * The forward pass goes chunk by chunk: one chunk's rows through all layers, then the next one's,
+ * whose attention finds the keys and values of a document's earlier chunks in their rows.  So while
+ * a chunk is under way, the rows behind it in the buffers are free: ride.h.
  *
  * Big matrix products are cut by output rows so that no item costs much more than `quantum_flops`:
  * that is what lets the trainer give way to serving.
@@ -30,8 +32,8 @@
 #include "nanobatch/build/model.h"
 #include "nanobatch/plan/plan.h"
 
-/* What goes forward together: rows [row0, row0 + rows) of the micro-batch, parts of `docs` documents,
- * of which the first may have begun before. */
+/* What goes forward together: rows [row0, row0 + rows) of the micro-batch, parts of `docs`
+ * documents, of which the first may have begun before. */
 struct hzp_chunk {
     int32_t row0, rows, docs, doc_rows_max, ctx_max;
     int32_t at; /* of its documents in chunk_row0 and chunk_pos0 */
@@ -48,14 +50,15 @@ struct hzp_micro {
     int32_t chunks_room;
 
     int32_t rows, docs, learned;
-    int32_t chunks;         /* hzp_micro_cut; 0: all is one */
-    int32_t *id, *pos;      /* [rows_max] */
-    int32_t *row0, *pos0;   /* [rows_max + 1]; documents, pos0 all 0 */
-    int32_t *chunk_row0, *chunk_pos0; /* [3 (rows_max + 1)] documents chunk by chunk, from its first row */
-    int32_t doc_rows_max;   /* the longest document's */
-    int32_t *learned_row;   /* [rows_max] the rows that have a target, ascending */
-    int32_t *target;        /* [rows_max] of those rows: the next token */
-    float *loss;            /* [rows_max] of those rows, once the chain has run */
+    int32_t chunks;       /* hzp_micro_cut; 0: all is one */
+    int32_t *id, *pos;    /* [rows_max] */
+    int32_t *row0, *pos0; /* [rows_max + 1]; documents, pos0 all 0 */
+    int32_t *chunk_row0,
+        *chunk_pos0;      /* [3 (rows_max + 1)] documents chunk by chunk, from its first row */
+    int32_t doc_rows_max; /* the longest document's */
+    int32_t *learned_row; /* [rows_max] the rows that have a target, ascending */
+    int32_t *target;      /* [rows_max] of those rows: the next token */
+    float *loss;          /* [rows_max] of those rows, once the chain has run */
 };
 int hzp_micro_create(struct hzp_device *dev, int32_t rows_max, struct hzp_micro **ret);
 void hzp_micro_destroy(struct hzp_micro *micro); /* NULL: no effect */
@@ -119,13 +122,14 @@ struct hzp_update_hyper {
 
 /* What an update's chain leaves behind, in memory the host sees. */
 struct hzp_update_result {
-    double sumsq;        /* of the unscaled gradients; not finite: the update changed nothing */
-    uint64_t checksum;   /* of the draft */
+    double sumsq;      /* of the unscaled gradients; not finite: the update changed nothing */
+    uint64_t checksum; /* of the draft */
     int64_t nonfinite;
 };
 
 /* Norm over all units, AdamW from v into draft (which may be v), audit of the draft; and, where the
- * store keeps them, the draft's fp8 projections: its fp8_made is for who saw the chain's end to set. */
+ * store keeps them, the draft's fp8 projections: its fp8_made is for who saw the chain's end to
+ * set. */
 void hzp_update_build(struct hzp_plan *chain, const struct hzp_model *model,
                       const struct hzp_version *v, struct hzp_version *draft,
                       const struct hzp_update_hyper *hyper, struct hzp_train_space *space);

@@ -206,8 +206,12 @@ int32_t hzp_batch_cut(struct hzp_batch *b, const int32_t *cuts, int32_t nanos,
             end++;
         int32_t prefill = HZP_MAX(seg, HZP_MIN(decode_segs, end)), decodes = prefill - seg;
         struct hzp_nano *n = &ret[count++];
-        *n = (struct hzp_nano){.row0 = from, .rows = to - from, .decode_rows = decodes,
-                               .id = b->id + from, .pos = b->pos + from, .slot = b->slot + from,
+        *n = (struct hzp_nano){.row0 = from,
+                               .rows = to - from,
+                               .decode_rows = decodes,
+                               .id = b->id + from,
+                               .pos = b->pos + from,
+                               .slot = b->slot + from,
                                .page_stride = b->max.page_stride};
         n->decode = segs_cut(b, seg, prefill, from, from + decodes, &used);
         n->prefill = segs_cut(b, prefill, end, from + decodes, to, &used);

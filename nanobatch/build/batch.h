@@ -10,9 +10,10 @@
  * before it embeds.  Such rows come first of all.
  *
  * Where the device keeps steps as graphs, a step that only decodes is filled up to a size of a few
- * (hzp_batch_pad): behind its own rows stand rows of nobody.  They are embedded, normed and multiplied
- * like others, store nothing, attend to one token that another row's sequence has anyway, and what
- * they draw nobody reads.  `rows`, `segs` and `logits` do not count them, `pads` does.
+ * (hzp_batch_pad): behind its own rows stand rows of nobody.  They are embedded, normed and
+ * multiplied like others, store nothing, attend to one token that another row's sequence has
+ * anyway, and what they draw nobody reads.  `rows`, `segs` and `logits` do not count them, `pads`
+ * does.
  *
  * Invariant: every row belongs to exactly one segment, in order; its own key and value are stored
  * at slot[r] before any row of the step attends; one version for all rows.
@@ -39,8 +40,8 @@ struct hzp_batch_config {
 struct hzp_nano {
     int32_t row0, rows;
     int32_t decode_rows;
-    const int32_t *id, *pos, *slot;           /* [rows] */
-    struct hzp_segs decode, prefill;          /* prefill's rows count from its own first row */
+    const int32_t *id, *pos, *slot;  /* [rows] */
+    struct hzp_segs decode, prefill; /* prefill's rows count from its own first row */
     const int32_t *decode_page, *prefill_page;
     int32_t page_stride;
     int32_t joins; /* row of the batch where the segment of its first prefill row begins */
@@ -58,29 +59,29 @@ struct hzp_batch {
     int32_t *id, *pos, *slot; /* [rows_max] token, position, KV slot (hzp_rope_args) */
 
     /* tokens that the step before draws */
-    int32_t refs;                /* the first so many rows; their id is -1 until it has ended */
-    int32_t *ref;                /* [refs] index of from's logits */
+    int32_t refs; /* the first so many rows; their id is -1 until it has ended */
+    int32_t *ref; /* [refs] index of from's logits */
     const struct hzp_batch *from;
 
     /* segments */
-    int32_t segs, decode_segs;       /* all; of these the first decode_segs have one row */
-    int32_t *row0;                   /* [segs_max + 1] */
-    int32_t *pos0;                   /* [segs_max] */
-    int32_t *page;                   /* [segs_max][page_stride] */
+    int32_t segs, decode_segs; /* all; of these the first decode_segs have one row */
+    int32_t *row0;             /* [segs_max + 1] */
+    int32_t *pos0;             /* [segs_max] */
+    int32_t *page;             /* [segs_max][page_stride] */
     int32_t decode_ctx_max, prefill_rows_max, prefill_ctx_max;
-    int32_t *nano_row0, *nano_pos0;  /* [segs_max + 3 HZP_NANO_MAX] of nano-batches: hzp_batch_cut */
+    int32_t *nano_row0, *nano_pos0; /* [segs_max + 3 HZP_NANO_MAX] of nano-batches: hzp_batch_cut */
 
     /* what is wanted of the logits */
     int32_t logits, edits;
-    int32_t *logit_row;              /* [logits_max] index of the row */
-    struct hzp_sample_row *sample;   /* [logits_max] */
-    struct hzp_logit_edit *edit;     /* [edits_max] */
+    int32_t *logit_row;            /* [logits_max] index of the row */
+    struct hzp_sample_row *sample; /* [logits_max] */
+    struct hzp_logit_edit *edit;   /* [edits_max] */
     bool tops_wanted;
 
     /* what came out */
-    int32_t *token, *rank;           /* [logits_max] */
+    int32_t *token, *rank; /* [logits_max] */
     float *logprob;
-    int32_t *top_token;              /* [logits_max][HZP_TOPS_MAX] */
+    int32_t *top_token; /* [logits_max][HZP_TOPS_MAX] */
     float *top_logprob;
 };
 
@@ -101,17 +102,17 @@ int32_t hzp_batch_add_row(struct hzp_batch *batch, int32_t token, int32_t slot);
 int32_t hzp_batch_add_drawn(struct hzp_batch *batch, const struct hzp_batch *from, int32_t logit,
                             int32_t slot);
 
-/* Fills a batch that only decodes, and wants the logits of every row, up to hzp_batch_bucket(rows), as
- * far as there is room.  Again: no effect. */
+/* Fills a batch that only decodes, and wants the logits of every row, up to hzp_batch_bucket(rows),
+ * as far as there is room.  Again: no effect. */
 void hzp_batch_pad(struct hzp_batch *batch);
 
-/* The size that so many decode rows are filled up to: 1, 2, 4, 8, 16, 24, 32, 40 ..., above 64 by steps of
- * a quarter of the power of two below. */
+/* The size that so many decode rows are filled up to: 1, 2, 4, 8, 16, 24, 32, 40 ..., above 64 by
+ * steps of a quarter of the power of two below. */
 int32_t hzp_batch_bucket(int32_t rows);
 
-/* Cuts the rows, those of nobody too, at cut[0] = 0 <= cut[1] <= ... <= cut[nanos] = rows + pads; those
- * without rows are left out.  Returns how many there are.  Overwrites what an earlier cut of this batch
- * returned. */
+/* Cuts the rows, those of nobody too, at cut[0] = 0 <= cut[1] <= ... <= cut[nanos] = rows + pads;
+ * those without rows are left out.  Returns how many there are.  Overwrites what an earlier cut of
+ * this batch returned. */
 int32_t hzp_batch_cut(struct hzp_batch *batch, const int32_t *cut, int32_t nanos,
                       struct hzp_nano ret[HZP_NANO_MAX]);
 

@@ -86,7 +86,7 @@ struct chain {
     struct hzp_layer_space space;
     const uint8_t *lane_of;
     int32_t tail, also[2];
-    int32_t *append; /* [layers] its rope items, which append */
+    int32_t *append;       /* [layers] its rope items, which append */
     struct hzp_ride *ride; /* NULL: it carries nobody */
 };
 
@@ -286,7 +286,7 @@ void hzp_forward_build_with(struct hzp_plan *plan, const struct hzp_model *model
     if (batch->logits > 0)
         add_head(plan, model, v, batch, space,
                  ride && ride->layer1 == model->config->layers ? behind(chain, ride->layer1)
-                                                              : hzp_mat_rows(space->x, 0, rows),
+                                                               : hzp_mat_rows(space->x, 0, rows),
                  chain, chains);
     plan->lane_of = NULL;
     plan->tail = plan->also[0] = plan->also[1] = -1;

@@ -30,7 +30,7 @@ struct hzp_serve_space {
     struct hzp_mat narrow;  /* as in nanobatch/build/layer.h, and its scales */
     float *narrow_scale;
     struct hzp_mat picked, picked_normed; /* [logits][width] F32, act */
-    struct hzp_mat logits;  /* [logits][vocab] F32 */
+    struct hzp_mat logits;                /* [logits][vocab] F32 */
 };
 
 /* Bytes the space will take: for the memory plan.  fp8: the weights have it, hzp_weights_fp8. */
@@ -40,15 +40,16 @@ int hzp_serve_space_create(const struct hzp_model *model, int32_t rows_max, int3
                            struct hzp_serve_space **ret);
 void hzp_serve_space_destroy(struct hzp_serve_space *space); /* NULL: no effect */
 
-/* Appends the whole forward pass and sampling of the batch, reading version v, cut and spread as the
- * shape says (NULL: hzp_plan_sequential); kv [layers].  The shape must outlive the plan's building. */
+/* Appends the whole forward pass and sampling of the batch, reading version v, cut and spread as
+ * the shape says (NULL: hzp_plan_sequential); kv [layers].  The shape must outlive the plan's
+ * building. */
 void hzp_forward_build(struct hzp_plan *plan, const struct hzp_model *model,
                        const struct hzp_version *v, struct hzp_batch *batch,
                        const struct hzp_kv *kv, struct hzp_serve_space *space,
                        const struct hzp_plan_shape *shape);
 
-/* The same, with training's rows riding in it (NULL: none): all of the ride is then in the plan.  A shape
- * that carries it has one nano-batch. */
+/* The same, with training's rows riding in it (NULL: none): all of the ride is then in the plan.  A
+ * shape that carries it has one nano-batch. */
 void hzp_forward_build_with(struct hzp_plan *plan, const struct hzp_model *model,
                             const struct hzp_version *v, struct hzp_batch *batch,
                             const struct hzp_kv *kv, struct hzp_serve_space *space,

@@ -158,11 +158,14 @@ static void add_rope(struct hzp_plan *plan, const struct hzp_model *model,
                      const int32_t *pos, struct hzp_paged *paged)
 {
     const struct hzp_weights *w = model->weights;
-    struct hzp_rope_args args = {.x = s->qkv_bare, .y = s->qkv,
+    struct hzp_rope_args args = {.x = s->qkv_bare,
+                                 .y = s->qkv,
                                  .q_norm = hzp_version_mat(w, v, HZP_Q_NORM, layer),
                                  .k_norm = hzp_version_mat(w, v, HZP_K_NORM, layer),
-                                 .table = model->rope, .pos = pos,
-                                 .heads = model->config->heads, .eps = model->config->norm_eps};
+                                 .table = model->rope,
+                                 .pos = pos,
+                                 .heads = model->config->heads,
+                                 .eps = model->config->norm_eps};
     if (paged) {
         args.kv = *paged->kv;
         args.slot = paged->nano->slot;

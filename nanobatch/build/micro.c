@@ -84,12 +84,12 @@ struct hzp_packed hzp_micro_packed(const struct hzp_micro *m, int32_t chunk)
             .pos = m->pos,
             .rows = m->rows};
     const struct hzp_chunk *c = &m->chunk[chunk];
-    return (struct hzp_packed){
-        .segs = {m->chunk_row0 + c->at, m->chunk_pos0 + c->at, c->docs, c->doc_rows_max, c->ctx_max},
-        .pos = m->pos + c->row0,
-        .row0 = c->row0,
-        .rows = c->rows,
-        .before = m->chunk_pos0[c->at]};
+    return (struct hzp_packed){.segs = {m->chunk_row0 + c->at, m->chunk_pos0 + c->at, c->docs,
+                                        c->doc_rows_max, c->ctx_max},
+                               .pos = m->pos + c->row0,
+                               .row0 = c->row0,
+                               .rows = c->rows,
+                               .before = m->chunk_pos0[c->at]};
 }
 
 int hzp_micro_add(struct hzp_micro *m, const int32_t *token, const uint8_t *learn, int32_t count)

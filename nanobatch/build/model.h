@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nanobatch/build/model.h - what the builders of plans know of the model: its layout, its versions, its
- * rotary table.  The engine knows tokens; text exists only in api/.
+/* nanobatch/build/model.h - what the builders of plans know of the model: its layout, its versions,
+ * its rotary table.  The engine knows tokens; text exists only in api/.
  *
  * Thread: engine.
  */

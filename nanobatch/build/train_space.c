@@ -51,8 +51,7 @@ static void cut_head(struct hzp_train_space *s, char *base, size_t *at, struct w
     s->dpicked_normed = hzp_mat_cut(base, at, rows, w.width, HZP_F32);
 }
 
-static size_t lay_out_rows(struct hzp_train_space *s, char *base,
-                           const struct hzp_model_config *c)
+static size_t lay_out_rows(struct hzp_train_space *s, char *base, const struct hzp_model_config *c)
 {
     struct widths w = widths_of(c);
     int32_t rows = s->config.rows_max;

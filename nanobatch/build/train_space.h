@@ -13,23 +13,23 @@
 #include "nanobatch/build/backward.h"
 
 struct hzp_kept_layer {
-    struct hzp_mat x_in, x_mid;    /* [rows][width] F32 */
-    struct hzp_mat qkv_bare, qkv;  /* [rows][(heads + 2 kv_heads) dim] act; one without q/k norms */
-    struct hzp_mat attn;           /* [rows][heads dim] act */
-    struct hzp_mat gate_up;        /* [rows][2 inner] act */
-    float *rstd_attn, *rstd_mlp;   /* [rows] */
-    float *lse;                    /* [rows][heads] */
+    struct hzp_mat x_in, x_mid;   /* [rows][width] F32 */
+    struct hzp_mat qkv_bare, qkv; /* [rows][(heads + 2 kv_heads) dim] act; one without q/k norms */
+    struct hzp_mat attn;          /* [rows][heads dim] act */
+    struct hzp_mat gate_up;       /* [rows][2 inner] act */
+    float *rstd_attn, *rstd_mlp;  /* [rows] */
+    float *lse;                   /* [rows][heads] */
 };
 
 struct hzp_train_space {
     struct hzp_device *dev;
     struct hzp_train_space_config config;
     enum hzp_dtype act;
-    void *memory, *state;              /* activations; gradients and optimizer state */
-    struct hzp_update_result *result;  /* host-visible */
+    void *memory, *state;             /* activations; gradients and optimizer state */
+    struct hzp_update_result *result; /* host-visible */
     int32_t heads;
-    int32_t rows_room;                 /* of kept activations, normed, inner: rows_max + ride_rows */
-    int32_t forward_end;               /* of the newest chain: its items before belong to forward */
+    int32_t rows_room;   /* of kept activations, normed, inner: rows_max + ride_rows */
+    int32_t forward_end; /* of the newest chain: its items before belong to forward */
 
     float *grads;
     void *m, *v;
@@ -39,8 +39,8 @@ struct hzp_train_space {
     struct hzp_mat dx, dx_act;   /* [rows][width] F32, act; the same in F32 models */
     struct hzp_mat dnormed;      /* [rows][width] F32 */
     struct hzp_mat normed, inner, dinner, dgate_up, dattn, dqkv; /* [rows][...] act */
-    struct hzp_mat picked, dpicked, dpicked_normed; /* [head_rows][width] F32 */
-    struct hzp_mat picked_normed;                   /* [head_rows][width] act */
+    struct hzp_mat picked, dpicked, dpicked_normed;              /* [head_rows][width] F32 */
+    struct hzp_mat picked_normed;                                /* [head_rows][width] act */
     struct hzp_mat logits, dlogits; /* [head_rows][vocab] F32, act; the same in F32 models */
     float *picked_rstd;             /* [head_rows] */
     struct hzp_mat narrow;          /* fp8: as in nanobatch/build/layer.h */

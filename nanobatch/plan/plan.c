@@ -271,8 +271,12 @@ void hzp_plan_print(const struct hzp_plan *plan, FILE *out)
         struct hzp_cost cost = hzp_op_cost(item->op, item->args);
         fprintf(out, "%5d %-8s %-16s %5d %5s %5d %5d %12.3f %12.1f ", i,
                 hzp_lane_name_text((enum hzp_lane_name)item->lane), hzp_op_name(item->op),
-                item->layer, item->rides ? "both" : item->train ? "train" : "serve", item->row0,
-                item->rows + item->rides, (double)cost.flops * 1e-6, (double)cost.bytes / 1024);
+                item->layer,
+                item->rides   ? "both"
+                : item->train ? "train"
+                              : "serve",
+                item->row0, item->rows + item->rides, (double)cost.flops * 1e-6,
+                (double)cost.bytes / 1024);
         for (int32_t k = 0; k < item->waits; k++)
             fprintf(out, " %d", plan->wait[item->wait0 + k]);
         fputc('\n', out);

@@ -26,8 +26,14 @@
 
 enum { HZP_NANO_MAX = 8 }; /* nano-batches of one step */
 
-enum hzp_lane_name { HZP_LANE_COMPUTE, HZP_LANE_MEMORY, HZP_LANE_NETWORK, HZP_LANE_COPY,
-                     HZP_LANE_TRAIN, HZP_LANE_COUNT };
+enum hzp_lane_name {
+    HZP_LANE_COMPUTE,
+    HZP_LANE_MEMORY,
+    HZP_LANE_NETWORK,
+    HZP_LANE_COPY,
+    HZP_LANE_TRAIN,
+    HZP_LANE_COUNT
+};
 
 /* Ops by what they run out of first, as finely as lanes are given to them. */
 enum hzp_kind {
@@ -42,12 +48,12 @@ const char *hzp_lane_name_text(enum hzp_lane_name lane); /* "compute" and so on 
 
 struct hzp_item {
     enum hzp_op op;
-    const void *args;    /* hzp_<op>_args, in the arena of the plan that made it */
-    uint8_t lane;        /* enum hzp_lane_name */
-    bool train;          /* of a training chain */
-    int32_t rides;       /* rows of training that ride in this item of serving's: its first; 0: none */
-    int16_t layer;       /* -1: of none */
-    int32_t row0, rows;  /* its nano-batch's rows of the step, or of the micro-batch; 0: of none */
+    const void *args; /* hzp_<op>_args, in the arena of the plan that made it */
+    uint8_t lane;     /* enum hzp_lane_name */
+    bool train;       /* of a training chain */
+    int32_t rides;    /* rows of training that ride in this item of serving's: its first; 0: none */
+    int16_t layer;    /* -1: of none */
+    int32_t row0, rows;   /* its nano-batch's rows of the step, or of the micro-batch; 0: of none */
     int32_t wait0, waits; /* its range of plan->wait: indices of earlier items */
 };
 
@@ -97,8 +103,8 @@ void hzp_plan_take(struct hzp_plan *plan, const struct hzp_plan *chain, int32_t 
 
 /* Two plans may be in flight.  Then the newer one's first item of a tenant (serving, training) on
  * each lane waits for what the same tenant issued last on every lane of the older one; the two
- * tenants of two steps need not wait for each other.  An item that training's rows ride in is of both
- * tenants. */
+ * tenants of two steps need not wait for each other.  An item that training's rows ride in is of
+ * both tenants. */
 struct hzp_plan_ends {
     int32_t item[2][HZP_LANE_COUNT]; /* [train][lane]; -1: none there */
 };

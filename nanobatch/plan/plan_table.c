@@ -73,9 +73,9 @@ int hzp_plan_table_set(struct hzp_plan_table *t, const struct hzp_plan_entry *en
         if (rows_of(entry, axis) < 0)
             return hzp_fail(reterr, HZP_EINVAL, "plans: an entry of %d rows", rows_of(entry, axis));
     int32_t at = 0;
-    while (at < t->entries && (t->entry[at].decode != entry->decode ||
-                               t->entry[at].prefill != entry->prefill ||
-                               t->entry[at].train != entry->train))
+    while (at < t->entries &&
+           (t->entry[at].decode != entry->decode || t->entry[at].prefill != entry->prefill ||
+            t->entry[at].train != entry->train))
         at++;
     if (at == t->entries) {
         struct hzp_plan_table before = *t;
@@ -214,20 +214,22 @@ void hzp_plan_table_drop_unproven(struct hzp_plan_table *t)
 void hzp_plan_table_print(const struct hzp_plan_table *t, FILE *out)
 {
     char text[160], run[16];
-    fprintf(out, "\nPlans (lanes by kind of op: products, decode attention, prompt attention, rows; "
-                 "0 compute, 1 memory, 4 train).\nMilliseconds, rate of training and gain as predicted, "
-                 "and the gain as run, if it was.\n%7s %7s %6s %9s %9s %7s %7s %7s %7s  %s\n", "decode",
-            "prompt", "train", "ms", "plain ms", "rate", "plain", "gain", "run", "shape");
+    fprintf(out,
+            "\nPlans (lanes by kind of op: products, decode attention, prompt attention, rows; "
+            "0 compute, 1 memory, 4 train).\nMilliseconds, rate of training and gain as predicted, "
+            "and the gain as run, if it was.\n%7s %7s %6s %9s %9s %7s %7s %7s %7s  %s\n",
+            "decode", "prompt", "train", "ms", "plain ms", "rate", "plain", "gain", "run", "shape");
     for (int32_t i = 0; i < t->entries; i++) {
         const struct hzp_plan_entry *e = &t->entry[i];
-        double gain = e->train ? e->plain_rate > 0 ? e->rate / e->plain_rate : 1
-                               : e->plain_ns / e->ns;
+        double gain =
+            e->train ? e->plain_rate > 0 ? e->rate / e->plain_rate : 1 : e->plain_ns / e->ns;
         bool plain = hzp_plan_shape_plain(&e->shape);
         snprintf(run, sizeof(run), e->confirmed > 0 ? "%+.1f%%" : "-", 100 * (e->confirmed - 1));
-        fprintf(out, "%7d %7d %6d %9.2f %9.2f %7.3f %7.3f %+6.1f%% %7s  %s%s\n", e->decode, e->prefill,
-                e->train, e->ns * 1e-6, e->plain_ns * 1e-6, e->rate, e->plain_rate,
+        fprintf(out, "%7d %7d %6d %9.2f %9.2f %7.3f %7.3f %+6.1f%% %7s  %s%s\n", e->decode,
+                e->prefill, e->train, e->ns * 1e-6, e->plain_ns * 1e-6, e->rate, e->plain_rate,
                 100 * (gain - 1), run, hzp_plan_shape_text(&e->shape, text),
-                !plain ? e->confirmed > 0 ? "" : " (not run: not used)"
-                : e->confirmed > 0 ? " (wins when run)" : " (wins)");
+                !plain             ? e->confirmed > 0 ? "" : " (not run: not used)"
+                : e->confirmed > 0 ? " (wins when run)"
+                                   : " (wins)");
     }
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nanobatch/plan/plan_table.h - which shape a step gets, by its rows: what the search found, looked up with
- * no search.
+/* nanobatch/plan/plan_table.h - which shape a step gets, by its rows: what the search found, looked
+ * up with no search.
  *
- * Each axis (decode rows, prompt rows, rows of training) is cut into a few buckets.  A step gets the
- * entry of the buckets nearest to it, by ratio; no rows of a kind is a bucket of its own, and where
- * the table has no entry for the three, the nearest entry there is.
+ * Each axis (decode rows, prompt rows, rows of training) is cut into a few buckets.  A step gets
+ * the entry of the buckets nearest to it, by ratio; no rows of a kind is a bucket of its own, and
+ * where the table has no entry for the three, the nearest entry there is.
  *
  * Thread: one builds it; then any.
  */
@@ -16,13 +16,14 @@
 enum { HZP_BUCKETS_MAX = 12, HZP_PLAN_ENTRIES_MAX = HZP_BUCKETS_MAX * HZP_BUCKETS_MAX * 4 };
 
 struct hzp_plan_entry {
-    int32_t decode, prefill, train; /* rows; train: of the micro-batch whose items ride along, 0: none */
+    int32_t decode, prefill,
+        train; /* rows; train: of the micro-batch whose items ride along, 0: none */
     struct hzp_plan_shape shape;
     /* predicted, of this shape and of the sequential plan */
-    double ns, plain_ns;            /* the step's duration */
+    double ns, plain_ns;             /* the step's duration */
     double serve_ns, plain_serve_ns; /* until what serves has ended */
-    double rate, plain_rate;        /* training done, over what the whole device does in that time */
-    double goal_ns;                 /* the step was to be no longer; 0: nothing trains */
+    double rate, plain_rate; /* training done, over what the whole device does in that time */
+    double goal_ns;          /* the step was to be no longer; 0: nothing trains */
     double confirmed; /* measured: how many times better than the sequential plan; 0: not run */
 };
 
@@ -38,8 +39,8 @@ struct hzp_plan_table {
 void hzp_plan_table_init(struct hzp_plan_table *table);
 void hzp_plan_table_fini(struct hzp_plan_table *table);
 
-/* Adds an entry, or replaces the one of the same rows; to be found it must be indexed.  HZP_EINVAL: the
- * shape is none; HZP_EBUSY: the table is full, or one axis has too many buckets. */
+/* Adds an entry, or replaces the one of the same rows; to be found it must be indexed.  HZP_EINVAL:
+ * the shape is none; HZP_EBUSY: the table is full, or one axis has too many buckets. */
 int hzp_plan_table_set(struct hzp_plan_table *table, const struct hzp_plan_entry *entry,
                        struct hzp_err_text *reterr);
 
@@ -50,8 +51,8 @@ void hzp_plan_table_index(struct hzp_plan_table *table);
 const struct hzp_plan_entry *hzp_plan_table_find(const struct hzp_plan_table *table, int32_t decode,
                                                  int32_t prefill, int32_t train);
 
-/* In chunks of how many rows training should go forward for the table's shapes: what most of those want in
- * which it rides; 0: none. */
+/* In chunks of how many rows training should go forward for the table's shapes: what most of those
+ * want in which it rides; 0: none. */
 int32_t hzp_plan_table_ride(const struct hzp_plan_table *table);
 
 /* Whether it is one nano-batch on one lane, training in turn on the same and not riding. */

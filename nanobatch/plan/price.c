@@ -61,8 +61,8 @@ static const struct hzp_price_shape *shape_of(const struct hzp_price *price, uin
     return NULL;
 }
 
-/* Over how many runs to learn: many, but for what takes less than half of its price.  Nothing runs that
- * fast by accident, and much runs slowly at first, in memory that nobody has touched. */
+/* Over how many runs to learn: many, but for what takes less than half of its price.  Nothing runs
+ * that fast by accident, and much runs slowly at first, in memory that nobody has touched. */
 static double runs_to_learn(double seen, double price, double runs)
 {
     return seen < price / 2 ? HZP_MIN(runs, 4) : runs;
@@ -74,7 +74,8 @@ static void learn_shape(struct hzp_price *price, uint64_t key, double ns)
     if (shape) {
         /* The first runs may be cold, and one descheduled must not show for the next fifty. */
         double seen = HZP_MIN(ns, shape->runs > 2 ? 2 * shape->ns : shape->ns);
-        shape->ns += (seen - shape->ns) / (shape->runs > 2 ? runs_to_learn(seen, shape->ns, 16) : 1);
+        shape->ns +=
+            (seen - shape->ns) / (shape->runs > 2 ? runs_to_learn(seen, shape->ns, 16) : 1);
         shape->runs = HZP_MIN(shape->runs + 1, 64);
         return;
     }
@@ -94,7 +95,8 @@ double hzp_price_ns(const struct hzp_price *price, enum hzp_op op, const void *a
     double factor = price->factor[op][class_of(cost)];
     double ns = roofline_ns(price, cost) * (factor > 0 ? factor : 1);
     /* One run says little: were it believed, a cold one could keep the next from ever coming. */
-    return shape ? HZP_MIN(shape->ns, price->runs[op][class_of(cost)] > 3 ? 2 * ns : shape->ns) : ns;
+    return shape ? HZP_MIN(shape->ns, price->runs[op][class_of(cost)] > 3 ? 2 * ns : shape->ns)
+                 : ns;
 }
 
 void hzp_price_learn(struct hzp_price *price, enum hzp_op op, const void *args, double ns)
@@ -108,8 +110,8 @@ void hzp_price_learn(struct hzp_price *price, enum hzp_op op, const void *args, 
         learn_shape(price, key, ns);
     uint8_t *runs = &price->runs[op][class_of(cost)];
     double seen = ns / roofline_ns(price, cost);
-    /* The first runs may be cold; one descheduled op must not halve the trainer's slices for the next
-     * fifty. */
+    /* The first runs may be cold; one descheduled op must not halve the trainer's slices for the
+     * next fifty. */
     if (*runs > 0)
         seen = HZP_MIN(seen, (*runs < 4 ? 1 : 4) * *factor);
     *factor = *runs < 4 ? seen : *factor + (seen - *factor) / runs_to_learn(seen, *factor, 64);
@@ -187,7 +189,8 @@ static double item_ns_of(const struct hzp_price *price, const struct hzp_plan *c
     int32_t rows = rows_of(item);
     if (!shared || i < shared->from || i >= shared->to || item->layer < 0 || !rows)
         return alone;
-    double more = with_rows(price, item, rows + shared->rows) - with_rows(price, item, shared->rows);
+    double more =
+        with_rows(price, item, rows + shared->rows) - with_rows(price, item, shared->rows);
     /* Factors of two classes of size may differ by more than the op does. */
     return HZP_MIN(HZP_MAX(more, alone / 4), alone);
 }

@@ -15,17 +15,17 @@
 
 #include "nanobatch/plan/plan.h"
 
-enum { HZP_PRICE_CLASSES = 4 }; /* by flops or bytes: 1e6, 1e8, 1e10 and up */
+enum { HZP_PRICE_CLASSES = 4 };  /* by flops or bytes: 1e6, 1e8, 1e10 and up */
 enum { HZP_PRICE_SHAPES = 512 }; /* of ops; those that come seldom make room */
 
 struct hzp_price {
-    double flops_per_ns, bytes_per_ns;             /* first guesses; the factors correct them */
+    double flops_per_ns, bytes_per_ns;              /* first guesses; the factors correct them */
     double factor[HZP_OP_COUNT][HZP_PRICE_CLASSES]; /* 0: nothing measured yet */
     uint8_t runs[HZP_OP_COUNT][HZP_PRICE_CLASSES];  /* behind it, up to 255 */
     struct hzp_price_shape {
         uint64_t key; /* 0: none */
         double ns;
-        int32_t runs; /* lately */
+        int32_t runs;          /* lately */
     } shape[HZP_PRICE_SHAPES]; /* in pairs: a key may stand in either of one */
 };
 
@@ -33,8 +33,8 @@ void hzp_price_init(struct hzp_price *price, const struct hzp_device *dev);
 double hzp_price_ns(const struct hzp_price *price, enum hzp_op op, const void *args);
 void hzp_price_learn(struct hzp_price *price, enum hzp_op op, const void *args, double ns);
 
-/* Items [from, to) of a chain share ops with so many rows of serving (ride.h): such an item costs what
- * the op of both costs more than serving's alone. */
+/* Items [from, to) of a chain share ops with so many rows of serving (ride.h): such an item costs
+ * what the op of both costs more than serving's alone. */
 struct hzp_shared {
     int32_t rows, from, to;
 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nanobatch/plan/shape.h - how a step is cut and spread over lanes: what one builder makes every plan from.
+/* nanobatch/plan/shape.h - how a step is cut and spread over lanes: what one builder makes every
+ * plan from.
  *
  * Serving's rows are cut into nano-batches of consecutive rows; each is a chain of its own, whose
  * items go to lanes by the kind of their op.  The chains are issued one after another, in turns of
@@ -27,13 +28,15 @@ enum hzp_plan_order {
 };
 
 struct hzp_plan_shape {
-    int32_t nanos;               /* 1 .. HZP_NANO_MAX */
-    int32_t weight[HZP_NANO_MAX]; /* >= 0, the sum > 0: nano-batch i gets weight[i] / sum of the rows */
+    int32_t nanos; /* 1 .. HZP_NANO_MAX */
+    int32_t
+        weight[HZP_NANO_MAX]; /* >= 0, the sum > 0: nano-batch i gets weight[i] / sum of the rows */
     uint8_t lane[HZP_NANO_MAX][HZP_KIND_COUNT]; /* enum hzp_lane_name */
     uint8_t train_lane[HZP_KIND_COUNT];
     int16_t units[HZP_LANE_COUNT]; /* of each lane that is used, if several are; 0: an equal part */
-    uint8_t order;               /* enum hzp_plan_order */
-    int32_t ride; /* training rides, best in chunks of so many rows; 0: it does not.  Then there is one
+    uint8_t order;                 /* enum hzp_plan_order */
+    int32_t
+        ride; /* training rides, best in chunks of so many rows; 0: it does not.  Then there is one
                    * nano-batch, and no lane is training's alone */
 };
 

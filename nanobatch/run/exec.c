@@ -7,35 +7,34 @@
 struct hzp_flight {
     struct hzp_exec *exec;
     const struct hzp_plan *plan;
-    struct hzp_plan_ends last;               /* of the plan */
+    struct hzp_plan_ends last;                /* of the plan */
     struct hzp_fence *end[2][HZP_LANE_COUNT]; /* behind those */
     struct hzp_fence **fence; /* [fences]: one for each item that another lane waits for */
     int32_t fences, fences_room;
-    int32_t *fence_of;        /* [items_room]: -1, or the index of the item's fence */
-    struct hzp_span *span;    /* [items_room] */
+    int32_t *fence_of;     /* [items_room]: -1, or the index of the item's fence */
+    struct hzp_span *span; /* [items_room] */
     int32_t items_room;
     struct hzp_graph_part graphed; /* these were issued as one graph; from == to: none */
-    struct hzp_span graph;    /* when that ran */
-    bool ended;               /* at issue */
-    uint64_t begin_ns;        /* of issuing */
+    struct hzp_span graph;         /* when that ran */
+    bool ended;                    /* at issue */
+    uint64_t begin_ns;             /* of issuing */
 };
 
 struct hzp_exec {
     struct hzp_device *dev;
     struct hzp_lane *lane[HZP_LANE_COUNT];
-    struct hzp_flight *own;   /* of hzp_exec_run */
-    struct hzp_graphs *graphs; /* NULL: none are to be had */
-    int share[HZP_LANE_COUNT]; /* of the newest plan */
-    bool timed;               /* the device times single ops */
-    bool alone;               /* lanes queue also without shares */
-    uint64_t ended_ns[2];     /* when the newest item of each tenant ended, as far as known */
+    struct hzp_flight *own;      /* of hzp_exec_run */
+    struct hzp_graphs *graphs;   /* NULL: none are to be had */
+    int share[HZP_LANE_COUNT];   /* of the newest plan */
+    bool timed;                  /* the device times single ops */
+    bool alone;                  /* lanes queue also without shares */
+    uint64_t ended_ns[2];        /* when the newest item of each tenant ended, as far as known */
     struct hzp_plan_ends landed; /* of the newest plan that landed */
     struct hzp_profile profile;
 };
 
-static const enum hzp_bound use[HZP_LANE_COUNT] = {HZP_BOUND_COMPUTE, HZP_BOUND_MEMORY,
-                                                   HZP_BOUND_NETWORK, HZP_BOUND_COPY,
-                                                   HZP_BOUND_COMPUTE};
+static const enum hzp_bound use[HZP_LANE_COUNT] = {
+    HZP_BOUND_COMPUTE, HZP_BOUND_MEMORY, HZP_BOUND_NETWORK, HZP_BOUND_COPY, HZP_BOUND_COMPUTE};
 
 size_t hzp_exec_bytes(struct hzp_device *dev)
 {
@@ -551,10 +550,9 @@ int hzp_exec_write_trace(const struct hzp_exec *e, const struct hzp_plan *plan, 
                 "\"dur\":%.3f,\"args\":{\"item\":%d,\"layer\":%d,\"row\":%d,\"rows\":%d,"
                 "\"bytes\":%llu,\"flops\":%llu}}%s\n",
                 hzp_op_name(item->op), item->train ? "train" : "serve", item->lane,
-                (double)(span[i].begin_ns - begin) / 1e3,
-                (double)span_ns(&span[i]) / 1e3, i, item->layer, item->row0,
-                item->rows, (unsigned long long)cost.bytes, (unsigned long long)cost.flops,
-                i + 1 < plan->items ? "," : "");
+                (double)(span[i].begin_ns - begin) / 1e3, (double)span_ns(&span[i]) / 1e3, i,
+                item->layer, item->row0, item->rows, (unsigned long long)cost.bytes,
+                (unsigned long long)cost.flops, i + 1 < plan->items ? "," : "");
     }
     fprintf(out, "]\n");
     return HZP_OK;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nanobatch/run/exec.h - runs plans: issues their items in order, each on its lane, with the waits the
- * plan names, and waits for their end.
+/* nanobatch/run/exec.h - runs plans: issues their items in order, each on its lane, with the waits
+ * the plan names, and waits for their end.
  *
  * A plan of one lane has the whole device.  Where a plan uses several, each gets its share of the
  * execution units and they run side by side: an item begins when what it waits for has ended.
@@ -9,8 +9,8 @@
  * the newer one begin when that tenant's items of the older one have ended (hzp_plan_join); the
  * host need not be there for it.
  *
- * Where the device has graphs, a decode step that comes again is issued as one (graphs.h); it is then
- * timed as a whole, and the items of each of its lanes get shares of that by their prices.
+ * Where the device has graphs, a decode step that comes again is issued as one (graphs.h); it is
+ * then timed as a whole, and the items of each of its lanes get shares of that by their prices.
  *
  * It also times each op, which is what prices are learned from; on devices that do not time single
  * ops only the whole run, which it divides by prices.
@@ -28,21 +28,22 @@
 struct hzp_exec;
 struct hzp_flight; /* of one plan at a time: its fences, and when its items ran */
 
-/* Bytes of device memory that an executor's lanes hold from create to destroy: for the memory plan. */
+/* Bytes of device memory that an executor's lanes hold from create to destroy: for the memory
+ * plan. */
 size_t hzp_exec_bytes(struct hzp_device *dev);
 
 int hzp_exec_create(struct hzp_device *dev, struct hzp_exec **ret);
 void hzp_exec_destroy(struct hzp_exec *exec); /* NULL: no effect; its flights were closed before */
 
-/* Steps of this shape will come: what takes the device time to set up for their lanes' shares is set up.
- * Before the loop runs. */
+/* Steps of this shape will come: what takes the device time to set up for their lanes' shares is
+ * set up. Before the loop runs. */
 void hzp_exec_prepare(struct hzp_exec *exec, const struct hzp_plan_shape *shape);
 
 /* Decode steps that are captured are so with all their twins (graphs.h: hzp_graphs_prepare). */
 void hzp_exec_prepare_graphs(struct hzp_exec *exec, hzp_graph_twin *twin, void *ctx, int32_t count);
 
-/* Captures the plan as a graph, with its twins, if it is one of those; runs nothing.  Nothing is under
- * way. */
+/* Captures the plan as a graph, with its twins, if it is one of those; runs nothing.  Nothing is
+ * under way. */
 int hzp_exec_capture(struct hzp_exec *exec, const struct hzp_plan *plan);
 
 /* Of captures and launches so far (graphs.h). */
@@ -82,8 +83,8 @@ bool hzp_exec_queues(const struct hzp_exec *exec, const struct hzp_plan *plan);
 int hzp_exec_issue(struct hzp_exec *exec, const struct hzp_plan *plan, struct hzp_flight *flight,
                    const struct hzp_flight *older);
 
-/* Waits for the end of serving's items only, and says how long they took, from when they could begin;
- * what ran before them on their lanes is not counted. */
+/* Waits for the end of serving's items only, and says how long they took, from when they could
+ * begin; what ran before them on their lanes is not counted. */
 int hzp_exec_wait_serving(struct hzp_flight *flight, uint64_t *ret_ns);
 
 /* Waits for the end of everything.  price: learns from the run; NULL: nobody does.  HZP_EDEVICE is
@@ -98,8 +99,8 @@ int hzp_exec_run(struct hzp_exec *exec, const struct hzp_plan *plan, struct hzp_
  * Valid until the next one. */
 const struct hzp_span *hzp_exec_spans(const struct hzp_exec *exec);
 
-/* The last run, which was of this plan, as a Chrome trace, one track a lane.  HZP_EUNSUP: the device
- * does not time single ops. */
+/* The last run, which was of this plan, as a Chrome trace, one track a lane.  HZP_EUNSUP: the
+ * device does not time single ops. */
 int hzp_exec_write_trace(const struct hzp_exec *exec, const struct hzp_plan *plan, FILE *out);
 
 #endif

@@ -15,18 +15,18 @@ enum {
 struct kept {
     struct hzp_graph *graph; /* NULL: free */
     uint64_t hash;
-    uint64_t used;           /* of the set */
-    int32_t lead;            /* the set it belongs to: the index of the one the others are twins of */
+    uint64_t used; /* of the set */
+    int32_t lead;  /* the set it belongs to: the index of the one the others are twins of */
     unsigned char *key;
     size_t size;
 };
 
 struct hzp_graphs {
     struct hzp_device *dev;
-    struct kept *kept;   /* [room_max] */
-    uint64_t *seen;      /* [2 room_max] hashes of keys that came once, the latest; 0: none */
+    struct kept *kept; /* [room_max] */
+    uint64_t *seen;    /* [2 room_max] hashes of keys that came once, the latest; 0: none */
     int32_t room_max;
-    int32_t seen_next;   /* the oldest, overwritten next */
+    int32_t seen_next;    /* the oldest, overwritten next */
     hzp_graph_twin *twin; /* NULL: there are none */
     void *ctx;
     struct hzp_plan twin_plan;
@@ -35,7 +35,7 @@ struct hzp_graphs {
     size_t size, room;
     struct hzp_fence **fence; /* [fences] of captures: between lanes */
     int32_t fences;
-    int32_t *fence_of;        /* [items_room] of the plan at hand: -1, or the index of the item's */
+    int32_t *fence_of; /* [items_room] of the plan at hand: -1, or the index of the item's */
     int32_t items_room;
     struct hzp_graphs_stats stats;
 };
@@ -120,7 +120,8 @@ bool hzp_graphs_fit(const struct hzp_graphs *g, const struct hzp_plan *plan,
         if (plan->item[part.to].op == HZP_OP_attn_prefill || plan->item[part.to].rides)
             return false; /* no such step comes again as it was */
     *ret = part;
-    return part.to - part.from >= ITEMS_MIN && g->stats.refusals[spreads(plan, &part)] < REFUSALS_MAX;
+    return part.to - part.from >= ITEMS_MIN &&
+           g->stats.refusals[spreads(plan, &part)] < REFUSALS_MAX;
 }
 
 /* 256, then two steps to each doubling. */
@@ -196,10 +197,10 @@ static void put(struct hzp_graphs *g, const void *data, size_t size)
     g->size += padded;
 }
 
-/* Only those for one another, counted from the first: what the part as a whole waits for is not in the
- * graph. */
-static void put_waits(struct hzp_graphs *g, const struct hzp_plan *plan, const struct hzp_item *item,
-                      int32_t from)
+/* Only those for one another, counted from the first: what the part as a whole waits for is not in
+ * the graph. */
+static void put_waits(struct hzp_graphs *g, const struct hzp_plan *plan,
+                      const struct hzp_item *item, int32_t from)
 {
     for (int32_t k = 0; k < item->waits; k++) {
         int32_t wait = plan->wait[item->wait0 + k] - from;
@@ -246,8 +247,8 @@ static struct kept *find(struct hzp_graphs *g, uint64_t h)
     return NULL;
 }
 
-/* Whether the key came before; from now on it did.  A slot by hash would not do: two steps in turn whose
- * slots are one, as addresses happen to be, would push each other out for ever. */
+/* Whether the key came before; from now on it did.  A slot by hash would not do: two steps in turn
+ * whose slots are one, as addresses happen to be, would push each other out for ever. */
 static bool came_before(struct hzp_graphs *g, uint64_t h)
 {
     for (int32_t i = 0; i < 2 * g->room_max; i++)
@@ -258,8 +259,8 @@ static bool came_before(struct hzp_graphs *g, uint64_t h)
     return false;
 }
 
-/* A free place.  Where there is none, the set that was used least recently goes as a whole: half a set
- * would be captured again at the next swap. */
+/* A free place.  Where there is none, the set that was used least recently goes as a whole: half a
+ * set would be captured again at the next swap. */
 static struct kept *place(struct hzp_graphs *g)
 {
     int32_t oldest = -1, lead;
@@ -310,12 +311,14 @@ static int capture_item(struct hzp_graphs *g, const struct hzp_plan *plan, int32
     union args args;
     for (int32_t k = 0; k < item->waits; k++) {
         int32_t w = plan->wait[item->wait0 + k];
-        if (w >= from && plan->item[w].lane != item->lane) /* those before it all lanes begin behind */
+        if (w >= from &&
+            plan->item[w].lane != item->lane) /* those before it all lanes begin behind */
             HZP_TRY(hzp_lane_wait(lane[item->lane], g->fence[g->fence_of[w]]));
     }
     normal(item, &args);
     HZP_TRY(hzp_lane_issue(lane[item->lane], item->op, args.bytes));
-    return g->fence_of[i] < 0 ? HZP_OK : hzp_fence_record(g->fence[g->fence_of[i]], lane[item->lane]);
+    return g->fence_of[i] < 0 ? HZP_OK
+                              : hzp_fence_record(g->fence[g->fence_of[i]], lane[item->lane]);
 }
 
 static int capture(struct hzp_graphs *g, const struct hzp_plan *plan,
@@ -347,8 +350,8 @@ static int capture(struct hzp_graphs *g, const struct hzp_plan *plan,
     return r < 0 ? r : ended;
 }
 
-/* The graph of the step whose key is at hand is made and kept; NULL: it does not go.  lead: of its set,
- * NULL: itself. */
+/* The graph of the step whose key is at hand is made and kept; NULL: it does not go.  lead: of its
+ * set, NULL: itself. */
 static struct kept *keep_one(struct hzp_graphs *g, uint64_t h, const struct hzp_plan *plan,
                              const struct hzp_graph_part *part,
                              struct hzp_lane *const lane[HZP_LANE_COUNT], const struct kept *lead)
@@ -375,7 +378,8 @@ static struct kept *keep_one(struct hzp_graphs *g, uint64_t h, const struct hzp_
 /* The same of all twins, which are the same step from its first item to its last. */
 static struct kept *keep(struct hzp_graphs *g, uint64_t h, const struct hzp_plan *plan,
                          const struct hzp_graph_part *part,
-                         struct hzp_lane *const lane[HZP_LANE_COUNT], const int units[HZP_LANE_COUNT])
+                         struct hzp_lane *const lane[HZP_LANE_COUNT],
+                         const int units[HZP_LANE_COUNT])
 {
     struct kept *k = keep_one(g, h, plan, part, lane, NULL);
     struct hzp_graph_part other;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nanobatch/run/warm.h - batches that nobody asked for, with which a server's start goes once through the
- * steps that will come.
+/* nanobatch/run/warm.h - batches that nobody asked for, with which a server's start goes once
+ * through the steps that will come.
  *
  * Decode rows attend to the first position of page 0 and store nothing; prompts' rows store at the
  * beginning of the pool.  What anybody draws nobody reads.

@@ -19,8 +19,8 @@ static const double stretch_max = 1.3;
 
 static const uint64_t warm_ns = 50000000;
 
-/* Of a plan that takes longer than this not all is run: every layer has the same ops, and so many of
- * each are enough. */
+/* Of a plan that takes longer than this not all is run: every layer has the same ops, and so many
+ * of each are enough. */
 static const double long_ns = 150e6;
 enum { OF_A_KIND_MAX = 8 };
 
@@ -30,9 +30,9 @@ struct part {
     enum what what;
     int32_t decode, depth, prefill, at; /* STEP; decode also the rows of MICRO */
     int32_t pass;
-    bool again;                         /* STEP: in two nano-batches, layer by layer */
+    bool again; /* STEP: in two nano-batches, layer by layer */
     int32_t share;
-    enum hzp_class a, b;                /* PAIR */
+    enum hzp_class a, b; /* PAIR */
 };
 
 struct sample {
@@ -60,9 +60,9 @@ struct hzp_measure {
     struct hzp_plan plan;
     struct hzp_span *span; /* [room], all of these: of the plan's items */
     bool *again;
-    bool *ran;             /* in the last run */
-    int32_t *kind;         /* index into kinds */
-    int32_t room, pass;    /* pass: what parts listed now belong to */
+    bool *ran;          /* in the last run */
+    int32_t *kind;      /* index into kinds */
+    int32_t room, pass; /* pass: what parts listed now belong to */
     struct kind *kinds;
     int32_t kinds_count, kinds_room;
     struct sample *sample;
@@ -86,8 +86,13 @@ static void add_step(struct hzp_measure *m, int32_t decode, int32_t depth, int32
 {
     for (int32_t s = m->tables->shares - 1; s >= 0; s--)
         if (hzp_rig_serve(m->rig, decode, depth, prefill, at) == HZP_OK)
-            add_part(m, (struct part){.what = STEP, .decode = decode, .depth = depth,
-                                      .prefill = prefill, .at = at, .again = again, .share = s});
+            add_part(m, (struct part){.what = STEP,
+                                      .decode = decode,
+                                      .depth = depth,
+                                      .prefill = prefill,
+                                      .at = at,
+                                      .again = again,
+                                      .share = s});
 }
 
 static void list_steps(struct hzp_measure *m)
@@ -134,8 +139,8 @@ static void list_pairs(struct hzp_measure *m)
     for (int a = 0; a < HZP_CLASS_COUNT; a++)
         for (int b = a; b < HZP_CLASS_COUNT; b++)
             if (hzp_pair_possible(m->rig, (enum hzp_class)a, (enum hzp_class)b))
-                add_part(m, (struct part){.what = PAIR, .a = (enum hzp_class)a,
-                                          .b = (enum hzp_class)b});
+                add_part(
+                    m, (struct part){.what = PAIR, .a = (enum hzp_class)a, .b = (enum hzp_class)b});
 }
 
 static void list_shares(struct hzp_tables *t, struct hzp_device *dev)
@@ -240,9 +245,9 @@ static void take_plan(struct hzp_measure *m)
         int32_t k = 0;
         hzp_op_describe(m->plan.item[i].op, m->plan.item[i].args, &new.key, &new.size);
         new.key.again = m->again[i];
-        while (k < m->kinds_count && (memcmp(&m->kinds[k].key, &new.key, sizeof(new.key)) != 0 ||
-                                      m->kinds[k].size.x != new.size.x ||
-                                      m->kinds[k].size.y != new.size.y))
+        while (k < m->kinds_count &&
+               (memcmp(&m->kinds[k].key, &new.key, sizeof(new.key)) != 0 ||
+                m->kinds[k].size.x != new.size.x || m->kinds[k].size.y != new.size.y))
             k++;
         if (k == m->kinds_room) {
             m->kinds_room = HZP_MAX(64, 2 * m->kinds_room);
@@ -255,8 +260,9 @@ static void take_plan(struct hzp_measure *m)
     }
 }
 
-/* Runs the plan in order on one lane of so many units, each item timed; of each kind at most so many.
- * Who was left out leaves what it would have written as it is: that changes no other op's time. */
+/* Runs the plan in order on one lane of so many units, each item timed; of each kind at most so
+ * many. Who was left out leaves what it would have written as it is: that changes no other op's
+ * time. */
 static int run_some(struct hzp_measure *m, int32_t units, int32_t most)
 {
     for (int32_t k = 0; k < m->kinds_count; k++) {
@@ -324,9 +330,8 @@ static void take_samples(struct hzp_measure *m, bool only_again)
             m->samples_room = HZP_MAX(4096, 2 * m->samples_room);
             m->sample = hzp_xrealloc(m->sample, (size_t)m->samples_room * sizeof(*m->sample));
         }
-        m->sample[m->samples++] =
-            (struct sample){kind->key, kind->size,
-                            (double)(m->span[i].end_ns - m->span[i].begin_ns)};
+        m->sample[m->samples++] = (struct sample){
+            kind->key, kind->size, (double)(m->span[i].end_ns - m->span[i].begin_ns)};
     }
 }
 
@@ -347,8 +352,8 @@ static int by_kind_and_time(const void *a, const void *b)
     return r ? r : x->ns < y->ns ? -1 : x->ns > y->ns;
 }
 
-/* The mean of the middle half: who was interrupted does not count, and sums stay sums.  Of the passes
- * the shortest: what disturbs a machine for seconds only ever adds. */
+/* The mean of the middle half: who was interrupted does not count, and sums stay sums.  Of the
+ * passes the shortest: what disturbs a machine for seconds only ever adds. */
 static void store_samples(struct hzp_measure *m, int32_t share, int32_t runs, int32_t pass)
 {
     qsort(m->sample, (size_t)m->samples, sizeof(*m->sample), by_kind_and_time);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nanobatch/search/measure.h - fills tables.h on this device, part by part.
  *
- * What is timed are items of real plans, as the builders make them, in the plan's order: weights come
- * from memory, activations from where the op before left them.  A part is a step of so many rows on
- * one share of the device, or one pair of classes side by side, and takes a few seconds at most; who
- * calls may stop between two and go on another day (tables->parts_done).
+ * What is timed are items of real plans, as the builders make them, in the plan's order: weights
+ * come from memory, activations from where the op before left them.  A part is a step of so many
+ * rows on one share of the device, or one pair of classes side by side, and takes a few seconds at
+ * most; who calls may stop between two and go on another day (tables->parts_done).
  *
- * Pairs: the items of one class of one nano-batch, over and over, on one lane; on another lane those
- * of another nano-batch or of a training chain, which share no memory that either writes.  Each is
- * timed alone on its share, then both together; only what ran while both did counts.
+ * Pairs: the items of one class of one nano-batch, over and over, on one lane; on another lane
+ * those of another nano-batch or of a training chain, which share no memory that either writes.
+ * Each is timed alone on its share, then both together; only what ran while both did counts.
  *
  * Thread: engine.
  */

@@ -9,11 +9,15 @@
 enum {
     LIST_MAX = 64,    /* items of a side, over and over */
     ISSUED_MAX = 900, /* at a time, of each side: both fit a lane's queue */
-    ROUNDS = 3, ROUNDS_MIN = 2,
-    DECODES = 32, PROMPT = 128, MICRO = 256, /* rows of the steps the items are taken from */
+    ROUNDS = 3,
+    ROUNDS_MIN = 2,
+    DECODES = 32,
+    PROMPT = 128,
+    MICRO = 256, /* rows of the steps the items are taken from */
 };
 
-/* So long both sides run, about; and so long a pair's rounds take, if they are more than the fewest. */
+/* So long both sides run, about; and so long a pair's rounds take, if they are more than the
+ * fewest. */
 static const double window_ns = 25e6;
 static const uint64_t rounds_ns = 500000000;
 
@@ -22,9 +26,9 @@ struct side {
     struct hzp_fence *fence;
     const struct hzp_item *item[LIST_MAX];
     int32_t items;
-    int32_t most;                     /* to issue at a time: what the host waits for may be longer */
-    int32_t issued;                   /* in the run */
-    double alone[LIST_MAX];           /* nanoseconds of each, by itself */
+    int32_t most;           /* to issue at a time: what the host waits for may be longer */
+    int32_t issued;         /* in the run */
+    double alone[LIST_MAX]; /* nanoseconds of each, by itself */
     struct hzp_span span[ISSUED_MAX];
 };
 
@@ -103,8 +107,8 @@ static void collect(struct pair *p, struct hzp_rig *rig, int which, enum hzp_cla
     side->items = 0;
     for (int32_t i = 0; i < p->plan.items && side->items < LIST_MAX; i++) {
         const struct hzp_item *item = &p->plan.item[i];
-        if (item->train != trains(class) || appends(item) ||
-            item->op == HZP_OP_fill || item->op == HZP_OP_audit)
+        if (item->train != trains(class) || appends(item) || item->op == HZP_OP_fill ||
+            item->op == HZP_OP_audit)
             continue;
         if (!item->train && (item->layer < 0 || item->row0 != row0))
             continue;
@@ -241,8 +245,8 @@ static int measure(struct pair *p, struct hzp_tables *t, enum hzp_class a, enum 
     }
     for (int i = 0; i < 2; i++)
         qsort(rate[i], (size_t)rounds, sizeof(double), by_value);
-    struct hzp_rate found = {(uint8_t)a, (uint8_t)b, (int16_t)units[0], (int16_t)units[1],
-                             rate[0][rounds / 2], rate[1][rounds / 2]};
+    struct hzp_rate found = {(uint8_t)a,        (uint8_t)b,          (int16_t)units[0],
+                             (int16_t)units[1], rate[0][rounds / 2], rate[1][rounds / 2]};
     if (a == b && units[0] == units[1])
         found.rate_a = found.rate_b = (found.rate_a + found.rate_b) / 2;
     if (better) {
@@ -311,8 +315,8 @@ static int measure_issue(struct pair *p, struct hzp_rig *rig, struct hzp_tables 
     if (!p->side[0].items || !p->side[1].items)
         return HZP_OK;
     for (int i = 0; i < 2; i++)
-        HZP_TRY(hzp_lane_set_share(p->side[i].lane,
-                                   p->dev->backend->lane_set_share ? t->units[0] : 0));
+        HZP_TRY(
+            hzp_lane_set_share(p->side[i].lane, p->dev->backend->lane_set_share ? t->units[0] : 0));
     uint64_t begin = hzp_device_now_ns(p->dev);
     for (int i = 0; i < 2; i++)
         HZP_TRY(issue(&p->side[i], COUNT));

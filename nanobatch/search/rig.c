@@ -7,8 +7,7 @@
 /* Any token will do; neighbours differ, so that embedding rows are not read twice. */
 static int32_t token_at(const struct hzp_rig *rig, int32_t i)
 {
-    return (int32_t)(((uint32_t)i * 2654435761u >> 8) %
-                     (uint32_t)rig->config.model->config->vocab);
+    return (int32_t)(((uint32_t)i * 2654435761u >> 8) % (uint32_t)rig->config.model->config->vocab);
 }
 
 static int open_pages(struct hzp_rig *rig)
@@ -19,8 +18,8 @@ static int open_pages(struct hzp_rig *rig)
     size_t side = (size_t)pages * (size_t)m->heads.kv_heads * (size_t)c->page_rows *
                   (size_t)m->heads.dim * hzp_dtype_size(c->model->act);
     side = HZP_ROUND_UP(side, 4096);
-    HZP_TRY(hzp_device_alloc(c->model->dev, HZP_MEM_DEVICE, 2 * side * (size_t)m->layers,
-                             &rig->pages));
+    HZP_TRY(
+        hzp_device_alloc(c->model->dev, HZP_MEM_DEVICE, 2 * side * (size_t)m->layers, &rig->pages));
     /* Pages that were never written read as one page of zeros, and that one from a cache. */
     if (c->model->dev->backend->host_memory)
         memset(rig->pages, 0, 2 * side * (size_t)m->layers);
@@ -41,8 +40,8 @@ static int open_serving(struct hzp_rig *rig)
     struct hzp_batch_config max = {c->decode_max + c->prefill_max, segs, stride, segs, 1};
     if (!segs)
         return HZP_OK;
-    int64_t pages = c->kv_tokens > 0 ? HZP_DIV_UP(c->kv_tokens, c->page_rows) + segs
-                                     : (int64_t)segs * stride;
+    int64_t pages =
+        c->kv_tokens > 0 ? HZP_DIV_UP(c->kv_tokens, c->page_rows) + segs : (int64_t)segs * stride;
     if (pages > INT32_MAX / c->page_rows)
         return HZP_ENOMEM;
     rig->pages_count = (int32_t)pages;
@@ -175,9 +174,15 @@ void hzp_rig_build(struct hzp_rig *rig, const struct hzp_plan_shape *shape, int3
 {
     const struct hzp_rig_config *c = &rig->config;
     struct hzp_rider rider = {c->version, rig->micro, rig->train};
-    struct hzp_step_plan step = {.model = c->model, .version = c->version, .batch = rig->batch,
-                                 .kv = rig->kv, .space = rig->space, .shape = shape,
-                                 .chain = &rig->chain, .from = from, .to = to,
+    struct hzp_step_plan step = {.model = c->model,
+                                 .version = c->version,
+                                 .batch = rig->batch,
+                                 .kv = rig->kv,
+                                 .space = rig->space,
+                                 .shape = shape,
+                                 .chain = &rig->chain,
+                                 .from = from,
+                                 .to = to,
                                  .rider = rig->train ? &rider : NULL};
     hzp_plan_clear(plan);
     hzp_step_build(plan, &step, NULL);

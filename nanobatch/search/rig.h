@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nanobatch/search/rig.h - steps that nobody asked for: rows, pages and a micro-batch made up, so that real
- * plans can be printed, measured and searched over without a client.
+/* nanobatch/search/rig.h - steps that nobody asked for: rows, pages and a micro-batch made up, so
+ * that real plans can be printed, measured and searched over without a client.
  *
  * A rig owns a batch, KV pages and the spaces of serving and training over somebody's model.  Its
  * plans come from the same builders as the loop's.  Every decode row is a sequence of its own with
@@ -17,11 +17,11 @@
 
 struct hzp_rig_config {
     struct hzp_model *model;
-    struct hzp_version *version;   /* what is read */
-    struct hzp_version *draft;     /* what an update writes; NULL: no updates */
+    struct hzp_version *version;     /* what is read */
+    struct hzp_version *draft;       /* what an update writes; NULL: no updates */
     int32_t decode_max, prefill_max; /* rows of a step; 0: none */
-    int32_t depth_max;             /* positions before a decode row or a prompt's piece */
-    int64_t kv_tokens;             /* all sequences together; 0: decode_max and one prompt at depth_max */
+    int32_t depth_max;               /* positions before a decode row or a prompt's piece */
+    int64_t kv_tokens; /* all sequences together; 0: decode_max and one prompt at depth_max */
     int32_t page_rows;
     const struct hzp_train_space_config *train; /* NULL: no training */
 };
@@ -31,12 +31,12 @@ struct hzp_rig {
     struct hzp_batch *batch; /* NULL: nothing serves */
     struct hzp_serve_space *space;
     void *pages;
-    struct hzp_kv *kv;       /* [layers] */
+    struct hzp_kv *kv; /* [layers] */
     int32_t pages_count;
     struct hzp_train_space *train; /* NULL: nothing trains */
     struct hzp_micro *micro;
-    struct hzp_plan chain;   /* of the micro-batch, or of an update */
-    int32_t chunk_rows;      /* of the micro-batch: hzp_rig_chunks */
+    struct hzp_plan chain; /* of the micro-batch, or of an update */
+    int32_t chunk_rows;    /* of the micro-batch: hzp_rig_chunks */
 };
 
 /* HZP_ENOMEM: it does not fit. */

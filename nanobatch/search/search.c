@@ -15,8 +15,8 @@ static const double margin = 1.02;
 /* How long the runs of one shape may take together, if they are more than the fewest. */
 static const double runs_ns = 500e6;
 
-/* A step with items [from, to) of the chain; and what it is on average, over the many steps in which
- * training pays back what an item took too long, or spends what it saved. */
+/* A step with items [from, to) of the chain; and what it is on average, over the many steps in
+ * which training pays back what an item took too long, or spends what it saved. */
 struct slice {
     int32_t from, to;
     int32_t chunk_rows; /* of the chain that it is a part of */
@@ -27,7 +27,7 @@ struct slice {
 
 struct candidate {
     struct hzp_plan_shape shape;
-    double score; /* more is better */
+    double score;               /* more is better */
     double ns, serve_ns;        /* of the step; with training the mean over slices */
     struct slice slice[SLICES]; /* without training only the first, and empty */
 };
@@ -43,12 +43,13 @@ struct hzp_search {
     double goal_ns;
     double usual_ns; /* of a sequential step of the same decode rows that does nothing else */
     int32_t slices;
-    int32_t train;        /* rows of the micro-batch */
-    int32_t from[SLICES]; /* the chain's slices begin here; the first `forward` of them in forward */
+    int32_t train; /* rows of the micro-batch */
+    int32_t
+        from[SLICES]; /* the chain's slices begin here; the first `forward` of them in forward */
     int32_t forward;
     struct {
-        int32_t rows;     /* of a chunk; 0: nothing is known */
-        double worth;     /* of forward: how long it takes without chunks, over with them */
+        int32_t rows; /* of a chunk; 0: nothing is known */
+        double worth; /* of forward: how long it takes without chunks, over with them */
     } chunked;
     int64_t tried;
     uint64_t drawn;
@@ -152,8 +153,8 @@ static int32_t next_layer(const struct hzp_rig *rig, int32_t at)
 {
     const struct hzp_item *item = rig->chain.item;
     int32_t end = rig->train->forward_end, i = at + 1;
-    while (i < end && (item[i].layer < 0 || (item[i].layer == item[i - 1].layer &&
-                                            item[i].row0 == item[i - 1].row0)))
+    while (i < end && (item[i].layer < 0 ||
+                       (item[i].layer == item[i - 1].layer && item[i].row0 == item[i - 1].row0)))
         i++;
     return HZP_MIN(i, end);
 }
@@ -187,7 +188,9 @@ static void fill_riding(struct hzp_search *s, const struct hzp_plan_shape *shape
         to = next;
     }
     double times = s->config.goal_ns <= 0 && ran > 0 ? allowed / ran : 1;
-    *ret = (struct slice){.from = from, .to = to, .chunk_rows = shape->ride,
+    *ret = (struct slice){.from = from,
+                          .to = to,
+                          .chunk_rows = shape->ride,
                           .ns = without->ns + times * (with.ns - without->ns),
                           .serve_ns = with.serve_end_ns,
                           .trained_ns = times * s->chunked.worth * alone_ns(s, from, to)};
@@ -196,8 +199,8 @@ static void fill_riding(struct hzp_search *s, const struct hzp_plan_shape *shape
 
 /* ---- a slice, in turn or beside ---- */
 
-/* The slice that begins at `from`.  The split prices items by what they took: so those that run beside
- * others are cut again by how long they then run. */
+/* The slice that begins at `from`.  The split prices items by what they took: so those that run
+ * beside others are cut again by how long they then run. */
 static void fill(struct hzp_search *s, const struct hzp_plan_shape *shape, int32_t from,
                  const struct hzp_simulated *without, struct slice *ret)
 {
@@ -404,8 +407,8 @@ static void try_riding(struct hzp_search *s)
 
 static void enumerate(struct hzp_search *s)
 {
-    static const int32_t weights[][4] = {{1},       {1, 1},    {1, 2},    {2, 1},      {1, 3},
-                                         {3, 1},    {1, 1, 1}, {2, 1, 1}, {1, 1, 2},   {1, 1, 1, 1}};
+    static const int32_t weights[][4] = {{1},    {1, 1},    {1, 2},    {2, 1},    {1, 3},
+                                         {3, 1}, {1, 1, 1}, {2, 1, 1}, {1, 1, 2}, {1, 1, 1, 1}};
     int32_t d = s->decode, p = s->prefill, rows = d + p;
     const int32_t border[][4] = {{d, p}, {d / 2, d - d / 2, p}, {d, p / 2, p - p / 2}};
     for (int i = 0; i < HZP_COUNT(weights) + (d && p ? HZP_COUNT(border) : 0); i++) {
@@ -520,8 +523,7 @@ static void find_slices(struct hzp_search *s)
 /* Scores are rates, or durations with a minus. */
 static bool better(const struct candidate *c, const struct candidate *plain)
 {
-    return plain->score > 0 ? c->score > margin * plain->score
-                            : c->score > plain->score / margin;
+    return plain->score > 0 ? c->score > margin * plain->score : c->score > plain->score / margin;
 }
 
 /* Takes up a step: its rows, and, if it trains, its slice's begin and its goal. */
@@ -538,8 +540,8 @@ static int take_up(struct hzp_search *s, int32_t decode, int32_t depth, int32_t 
     s->chunked.rows = 0;
     hzp_rig_chunks(s->config.rig, 0);
     HZP_TRY(hzp_rig_train(s->config.rig, train));
-    HZP_TRY(hzp_rig_serve(s->config.rig, HZP_MIN(HZP_MAX(decode, 1), s->config.rig->config.decode_max),
-                          depth, 0, 0));
+    HZP_TRY(hzp_rig_serve(
+        s->config.rig, HZP_MIN(HZP_MAX(decode, 1), s->config.rig->config.decode_max), depth, 0, 0));
     simulate(s, &hzp_plan_sequential, 0, 0, &usual);
     s->usual_ns = usual.ns;
     HZP_TRY(hzp_rig_serve(s->config.rig, decode, depth, prefill, 0));
@@ -547,9 +549,8 @@ static int take_up(struct hzp_search *s, int32_t decode, int32_t depth, int32_t 
     if (train) {
         s->trains = true;
         find_slices(s);
-        s->goal_ns = s->config.goal_ns > 0
-                         ? s->config.goal_ns
-                         : ret_plain->ns + s->config.train_share * s->usual_ns;
+        s->goal_ns = s->config.goal_ns > 0 ? s->config.goal_ns
+                                           : ret_plain->ns + s->config.train_share * s->usual_ns;
         *ret_plain = try_shape(s, &hzp_plan_sequential);
     }
     return HZP_OK;
@@ -564,13 +565,17 @@ int hzp_search_step(struct hzp_search *s, int32_t decode, int32_t depth, int32_t
     try_riding(s);
     climb(s);
     struct candidate *best = s->bests && better(&s->best[0], &plain) ? &s->best[0] : &plain;
-    *ret = (struct hzp_plan_entry){
-        .decode = decode, .prefill = prefill, .train = train, .shape = best->shape,
-        .ns = best->ns, .plain_ns = plain.ns,
-        .serve_ns = best->serve_ns, .plain_serve_ns = plain.serve_ns,
-        .rate = s->trains ? HZP_MAX(best->score, 0) : 0,
-        .plain_rate = s->trains ? HZP_MAX(plain.score, 0) : 0,
-        .goal_ns = s->trains ? s->goal_ns : 0};
+    *ret = (struct hzp_plan_entry){.decode = decode,
+                                   .prefill = prefill,
+                                   .train = train,
+                                   .shape = best->shape,
+                                   .ns = best->ns,
+                                   .plain_ns = plain.ns,
+                                   .serve_ns = best->serve_ns,
+                                   .plain_serve_ns = plain.serve_ns,
+                                   .rate = s->trains ? HZP_MAX(best->score, 0) : 0,
+                                   .plain_rate = s->trains ? HZP_MAX(plain.score, 0) : 0,
+                                   .goal_ns = s->trains ? s->goal_ns : 0};
     return HZP_OK;
 }
 
@@ -602,8 +607,8 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* One run of each: how much better c was than the plain plan, and its duration over the goal, or over
- * the plain plan's if that is longer.  Returns in *ret_ns what both took. */
+/* One run of each: how much better c was than the plain plan, and its duration over the goal, or
+ * over the plain plan's if that is longer.  Returns in *ret_ns what both took. */
 static int turn(struct hzp_search *s, struct hzp_exec *exec, const struct candidate *plain,
                 const struct candidate *c, double *ret_gain, double *ret_late, double *ret_ns)
 {

@@ -20,14 +20,14 @@ struct lane {
     int32_t count, at; /* the next one, or the one that runs */
     int32_t units;
     bool runs;
-    double left;       /* of the one that runs, in nanoseconds alone */
-    double free_at;    /* when the last one ended */
+    double left;    /* of the one that runs, in nanoseconds alone */
+    double free_at; /* when the last one ended */
     enum hzp_class class;
 };
 
 struct hzp_simulator {
     const struct hzp_tables *tables;
-    struct memo *memo; /* [MEMOS] */
+    struct memo *memo;           /* [MEMOS] */
     double *begin, *end, *alone; /* [room], all of these */
     bool *again;
     int32_t *queue, room;
@@ -73,7 +73,11 @@ void hzp_plan_find_again(const struct hzp_plan *plan, bool *again)
 static uint32_t hash(const struct hzp_op_key *key, const struct hzp_op_size *size, int32_t units)
 {
     int64_t words[] = {key->op | key->flags << 8 | key->type << 16 | (int64_t)key->again << 24,
-                       key->a, key->b, (int64_t)size->x, (int64_t)(2 * size->y), units};
+                       key->a,
+                       key->b,
+                       (int64_t)size->x,
+                       (int64_t)(2 * size->y),
+                       units};
     uint64_t h = 0xcbf29ce484222325u;
     for (int i = 0; i < HZP_COUNT(words); i++) {
         h = (h ^ (uint64_t)words[i]) * 0x9e3779b97f4a7c15u;
@@ -82,8 +86,8 @@ static uint32_t hash(const struct hzp_op_key *key, const struct hzp_op_size *siz
     return (uint32_t)(h >> 20) % MEMOS;
 }
 
-static bool same(const struct memo *m, const struct hzp_op_key *key,
-                 const struct hzp_op_size *size, int32_t units)
+static bool same(const struct memo *m, const struct hzp_op_key *key, const struct hzp_op_size *size,
+                 int32_t units)
 {
     return m->units == units && m->key.op == key->op && m->key.flags == key->flags &&
            m->key.type == key->type && m->key.again == key->again && m->key.a == key->a &&
@@ -134,7 +138,7 @@ static int deal(struct hzp_simulator *s, const struct hzp_plan *plan)
     }
     int32_t threads = HZP_MAX(s->tables->threads, 1);
     for (int l = 0; l < HZP_LANE_COUNT; l++)
-        s->lane[l].units = lanes <= 1 ? threads
+        s->lane[l].units = lanes <= 1       ? threads
                            : plan->units[l] ? HZP_MIN(plan->units[l], threads)
                                             : HZP_MAX(threads / lanes, 1);
     return lanes;
@@ -181,8 +185,8 @@ static double speed(struct hzp_simulator *s, int l)
     double rate = 1;
     for (int k = 0; k < HZP_LANE_COUNT; k++)
         if (k != l && s->lane[k].runs)
-            rate *= hzp_tables_rate(s->tables, s->lane[l].class, s->lane[l].units,
-                                    s->lane[k].class, s->lane[k].units);
+            rate *= hzp_tables_rate(s->tables, s->lane[l].class, s->lane[l].units, s->lane[k].class,
+                                    s->lane[k].units);
     return HZP_MAX(rate, 0.02);
 }
 

@@ -48,8 +48,8 @@ enum hzp_class hzp_op_class(enum hzp_op op, const void *args)
 
 const char *hzp_class_text(enum hzp_class c)
 {
-    static const char *const text[] = {"thin product", "wide product", "gradient",
-                                       "decode attn",  "prompt attn",  "attn backward",
+    static const char *const text[] = {"thin product", "wide product",  "gradient",
+                                       "decode attn",  "prompt attn",   "attn backward",
                                        "rows",         "rows backward", "update"};
     return c < HZP_CLASS_COUNT ? text[c] : "?";
 }
@@ -226,8 +226,8 @@ static const struct hzp_curve *find(const struct hzp_tables *t, const struct hzp
 static struct hzp_point *point_of(struct hzp_curve *c, const struct hzp_op_size *size)
 {
     int32_t at = 0;
-    while (at < c->points && (c->point[at].x < size->x ||
-                              (c->point[at].x == size->x && c->point[at].y < size->y)))
+    while (at < c->points &&
+           (c->point[at].x < size->x || (c->point[at].x == size->x && c->point[at].y < size->y)))
         at++;
     if (at < c->points && c->point[at].x == size->x && c->point[at].y == size->y)
         return &c->point[at];
@@ -381,8 +381,8 @@ static const struct hzp_curve *nearest(const struct hzp_tables *t, const struct 
         const struct hzp_op_key *k = &t->curve[i].key;
         if (k->op != key->op)
             continue;
-        double apart = fabs(log((1.0 + k->a) / (1.0 + key->a))) +
-                       fabs(log((1.0 + k->b) / (1.0 + key->b)));
+        double apart =
+            fabs(log((1.0 + k->a) / (1.0 + key->a))) + fabs(log((1.0 + k->b) / (1.0 + key->b)));
         apart += (k->flags != key->flags) + 4 * ((k->flags ^ key->flags) & 3) +
                  2 * (k->type != key->type) + 0.01 * (k->again != key->again);
         if (apart < least) {
@@ -457,9 +457,12 @@ static void print_curve(const struct hzp_tables *t, const struct hzp_curve *c, F
     const struct hzp_op_key *k = &c->key;
     fprintf(out, "\n%s %s", hzp_op_name((enum hzp_op)k->op), type[k->type % 8]);
     if (k->op == HZP_OP_matmul)
-        fprintf(out, " %s %d x %d%s%s", k->flags & 1 ? "weight gradient"
-                : k->flags & 2 ? "forward" : "input gradient", k->a, k->b,
-                k->flags & 4 ? ", adds" : "", k->again ? ", weights read just before" : "");
+        fprintf(out, " %s %d x %d%s%s",
+                k->flags & 1   ? "weight gradient"
+                : k->flags & 2 ? "forward"
+                               : "input gradient",
+                k->a, k->b, k->flags & 4 ? ", adds" : "",
+                k->again ? ", weights read just before" : "");
     else if (k->b)
         fprintf(out, " %d:%d heads of %d", k->a / 1024, k->a % 1024, k->b);
     else if (k->a)
@@ -487,9 +490,10 @@ void hzp_tables_print(const struct hzp_tables *t, FILE *out)
     fprintf(out, "\nEach op alone (Gop/s: operations and ten times bytes, a second)\n");
     for (int32_t i = 0; i < t->curves; i++)
         print_curve(t, &t->curve[i], out);
-    fprintf(out, "\nTwo side by side: R its share of the device, P its speed beside the other over its "
-                 "speed alone on that share\n%-14s %-14s %6s %6s %6s %6s\n", "first", "second", "R1",
-            "P1", "R2", "P2");
+    fprintf(out,
+            "\nTwo side by side: R its share of the device, P its speed beside the other over its "
+            "speed alone on that share\n%-14s %-14s %6s %6s %6s %6s\n",
+            "first", "second", "R1", "P1", "R2", "P2");
     for (int32_t i = 0; i < t->rates; i++) {
         const struct hzp_rate *r = &t->rate[i];
         double whole = HZP_MAX(t->threads, 1);
@@ -498,8 +502,10 @@ void hzp_tables_print(const struct hzp_tables *t, FILE *out)
                 r->units_b / whole, r->rate_b);
     }
     fprintf(out, "\nPlans take %.3f of what their items add up to.\n", hzp_tables_stretch(t));
-    fprintf(out, "Between items, microseconds: %.2f on one lane, %.2f on several; issue %.2f; hand-over "
-                 "%.2f, after sleep %.2f%s\n", t->gap_inline_ns * 1e-3, t->gap_ns * 1e-3,
-            t->issue_ns * 1e-3, t->handover_ns * 1e-3, t->wakeup_ns * 1e-3,
+    fprintf(out,
+            "Between items, microseconds: %.2f on one lane, %.2f on several; issue %.2f; hand-over "
+            "%.2f, after sleep %.2f%s\n",
+            t->gap_inline_ns * 1e-3, t->gap_ns * 1e-3, t->issue_ns * 1e-3, t->handover_ns * 1e-3,
+            t->wakeup_ns * 1e-3,
             t->led ? "; the first lane is worked by the thread that issues" : "");
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nanobatch/search/tables.h - what was measured on this device: how long each op takes alone, by rows and
- * share of the device; how much two ops side by side slow each other down; what handing work from
- * lane to lane costs.  measure.h fills them, simulate.h reads them.
+/* nanobatch/search/tables.h - what was measured on this device: how long each op takes alone, by
+ * rows and share of the device; how much two ops side by side slow each other down; what handing
+ * work from lane to lane costs.  measure.h fills them, simulate.h reads them.
  *
  * An op's curve is found by its key: the op and what of its arguments does not change with the rows
  * (a product's other two sides, its flags and types).  On the curve a point is a size: x, rows or
@@ -43,7 +43,8 @@ const char *hzp_class_text(enum hzp_class c);
 
 struct hzp_op_key {
     uint8_t op;
-    uint8_t flags; /* of a product: 1 trans_a, 2 trans_b, 4 accumulate, 8 bias; of xent: 1 with dx; of
+    uint8_t
+        flags; /* of a product: 1 trans_a, 2 trans_b, 4 accumulate, 8 bias; of xent: 1 with dx; of
                     * rmsnorm: 1 keeps rstd; of rope: 1 appends */
     uint8_t type;  /* of its first and last matrix: a + 8 c */
     uint8_t again; /* the matrix of weights was read by another nano-batch just before */
@@ -90,10 +91,10 @@ struct hzp_tables {
     double issue_ns;    /* until an item is in its lane's queue */
     double handover_ns; /* an item of another lane ended: until who waited, polling, goes on */
     double wakeup_ns;   /* the same of who had gone to sleep */
-    /* of the plans measured: their durations, and what their items' times add up to.  A machine that is
-     * never quite idle takes longer than the times of undisturbed items say. */
+    /* of the plans measured: their durations, and what their items' times add up to.  A machine
+     * that is never quite idle takes longer than the times of undisturbed items say. */
     double plans_ns, items_ns;
-    bool led;           /* the thread that issues also works the first lane: once all is issued */
+    bool led; /* the thread that issues also works the first lane: once all is issued */
     int32_t parts, parts_done; /* of the measurement */
     double spent_ns;           /* on measuring and searching, so far; 0: it came to its end */
 };
@@ -118,8 +119,8 @@ void hzp_tables_set_rate(struct hzp_tables *t, const struct hzp_rate *rate);
 /* By how much plans take longer than their items undisturbed: 1 where nothing is known. */
 double hzp_tables_stretch(const struct hzp_tables *t);
 
-/* How long the op takes alone on so many units, stretched.  Never fails: for what was never measured it
- * answers a guess by operations and bytes. */
+/* How long the op takes alone on so many units, stretched.  Never fails: for what was never
+ * measured it answers a guess by operations and bytes. */
 double hzp_tables_ns(const struct hzp_tables *t, const struct hzp_op_key *key,
                      const struct hzp_op_size *size, int32_t units);
 

@@ -7,7 +7,8 @@
 
 static const double ns_max = 3600e9;
 
-const struct hzp_policy hzp_policy_default = {.itl_stretch = 1.2, .train_share = 0.5, .train_max = 1};
+const struct hzp_policy hzp_policy_default = {
+    .itl_stretch = 1.2, .train_share = 0.5, .train_max = 1};
 
 int hzp_policy_check(const struct hzp_policy *policy, struct hzp_err_text *reterr)
 {
@@ -39,22 +40,26 @@ static int parse_time(const char **at, const char *whole, const char *param, uin
     double value;
     const char *end = hzp_decimal(*at, &value);
     if (!end)
-        return hzp_fail_param(reterr, HZP_EINVAL, param, "%s %.80s: a time such as 50ms is wanted "
-                              "at \"%.20s\"", param, whole, *at);
+        return hzp_fail_param(reterr, HZP_EINVAL, param,
+                              "%s %.80s: a time such as 50ms is wanted "
+                              "at \"%.20s\"",
+                              param, whole, *at);
     for (int i = 0; i < HZP_COUNT(unit); i++) {
         size_t n = strlen(unit[i].name);
         if (strncmp(end, unit[i].name, n) || (end[n] && end[n] != ','))
             continue;
         value *= unit[i].ns;
         if (value < 1e3 || value > ns_max)
-            return hzp_fail_param(reterr, HZP_EINVAL, param, "%s %.80s: a goal is between 1us and "
-                                  "3600s", param, whole);
+            return hzp_fail_param(reterr, HZP_EINVAL, param,
+                                  "%s %.80s: a goal is between 1us and "
+                                  "3600s",
+                                  param, whole);
         *ret = (uint64_t)value;
         *at = end + n;
         return HZP_OK;
     }
-    return hzp_fail_param(reterr, HZP_EINVAL, param,
-                          "%s %.80s: the unit of a time is us, ms or s", param, whole);
+    return hzp_fail_param(reterr, HZP_EINVAL, param, "%s %.80s: the unit of a time is us, ms or s",
+                          param, whole);
 }
 
 int hzp_policy_parse_goals(const char *text, const char *param, struct hzp_policy *ret,
@@ -66,16 +71,18 @@ int hzp_policy_parse_goals(const char *text, const char *param, struct hzp_polic
     while (*at) {
         int which = !strncmp(at, name[0], 5) ? 0 : !strncmp(at, name[1], 4) ? 1 : -1;
         if (which < 0)
-            return hzp_fail_param(reterr, HZP_EINVAL, param, "%s %.80s: goals are ttft=TIME and "
-                                  "itl=TIME, with a comma between", param, text);
+            return hzp_fail_param(reterr, HZP_EINVAL, param,
+                                  "%s %.80s: goals are ttft=TIME and "
+                                  "itl=TIME, with a comma between",
+                                  param, text);
         if (ns[which])
             return hzp_fail_param(reterr, HZP_EINVAL, param, "%s %.80s: %s is there twice", param,
                                   text, name[which]);
         at += strlen(name[which]);
         HZP_TRY(parse_time(&at, text, param, &ns[which], reterr));
         if (*at == ',' && !*++at)
-            return hzp_fail_param(reterr, HZP_EINVAL, param,
-                                  "%s %.80s: nothing follows the comma", param, text);
+            return hzp_fail_param(reterr, HZP_EINVAL, param, "%s %.80s: nothing follows the comma",
+                                  param, text);
     }
     ret->ttft_ns = ns[0];
     ret->itl_ns = ns[1];

@@ -12,8 +12,8 @@
 struct hzp_policy {
     /* Goals, each for 99 of 100: time to the first token, gap between two tokens.  0: none. */
     uint64_t ttft_ns, itl_ns;
-    /* Without a goal for gaps: by what factor training may lengthen the gap that 99 of 100 stay within,
-     * over what it would be without training; 0: by any, else 1 .. 100. */
+    /* Without a goal for gaps: by what factor training may lengthen the gap that 99 of 100 stay
+     * within, over what it would be without training; 0: by any, else 1 .. 100. */
     double itl_stretch;
     /* While requests run and no goal of gaps is set: training's time over serving's. */
     double train_share;
@@ -28,8 +28,9 @@ extern const struct hzp_policy hzp_policy_default;
 /* HZP_EINVAL names the field that is out of range. */
 int hzp_policy_check(const struct hzp_policy *policy, struct hzp_err_text *reterr);
 
-/* Goals as text, `ttft=500ms,itl=50ms`: either may be absent, units are us, ms and s; "" and "none":
- * no goals.  HZP_EINVAL says what is wrong (param: the caller's name of it), *ret is untouched. */
+/* Goals as text, `ttft=500ms,itl=50ms`: either may be absent, units are us, ms and s; "" and
+ * "none": no goals.  HZP_EINVAL says what is wrong (param: the caller's name of it), *ret is
+ * untouched. */
 int hzp_policy_parse_goals(const char *text, const char *param, struct hzp_policy *ret,
                            struct hzp_err_text *reterr);
 

@@ -9,11 +9,11 @@
  *     slowdown   by what factor training in the same step lengthens it: 1 + k0 + k1 u, u being
  *                training's time over serving's, at most 1; one for turns (caches), one for beside
  *
- * The linear parts are fitted online by recursive least squares with forgetting, on relative errors,
- * from prior coefficients that follow from prices; the prior counts as much as a few steps.  What a
- * step brings beyond twice what was expected is cut: one descheduled step must not spoil the fit.
- * The first step, and the fourth in a row that is off by more than twice, scale all coefficients: the
- * device is another than was thought.  The first few steps are looked at alone.
+ * The linear parts are fitted online by recursive least squares with forgetting, on relative
+ * errors, from prior coefficients that follow from prices; the prior counts as much as a few steps.
+ * What a step brings beyond twice what was expected is cut: one descheduled step must not spoil the
+ * fit. The first step, and the fourth in a row that is off by more than twice, scale all
+ * coefficients: the device is another than was thought.  The first few steps are looked at alone.
  *
  * Nothing correct depends on predictions; how large the slices of training are does.
  *
@@ -74,8 +74,8 @@ double hzp_predict_alone(const struct hzp_predict *p, const struct hzp_step_shap
 double hzp_predict_slowdown(const struct hzp_predict *p, bool beside, double alone_ns,
                             double train_ns);
 
-/* A step has ended: serving's part took serve_ns (0: nobody knows), with train_ns of training in it (0:
- * none). */
+/* A step has ended: serving's part took serve_ns (0: nobody knows), with train_ns of training in it
+ * (0: none). */
 void hzp_predict_learn(struct hzp_predict *p, const struct hzp_step_shape *shape, bool beside,
                        double train_ns, double serve_ns);
 

@@ -7,9 +7,9 @@
 #include <string.h>
 
 enum {
-    LOOK_EVERY = 64,    /* steps: in one of them serving is alone */
-    OVERRUN_EVERY = 256, /* steps: in one of them an item may be too long, */
-    FOLLOWS_EVERY = 128, /* the same where nobody has set a goal; */
+    LOOK_EVERY = 64,      /* steps: in one of them serving is alone */
+    OVERRUN_EVERY = 256,  /* steps: in one of them an item may be too long, */
+    FOLLOWS_EVERY = 128,  /* the same where nobody has set a goal; */
     DESPITE_EVERY = 1024, /* then also if gaps miss the one that follows */
     PART_SECONDS = 30,
 };
@@ -18,20 +18,20 @@ enum {
  * it begins to give way at half of it. Below the hundredth that the goals allow, since it takes a
  * while to see. */
 static const double may_miss = 0.007;
-/* With so many of all places taken training's part is whole, and nothing: between the two it finds the
- * length of step at which what comes and what is served are the same. */
+/* With so many of all places taken training's part is whole, and nothing: between the two it finds
+ * the length of step at which what comes and what is served are the same. */
 static const double places_free = 0.5, places_taken = 0.95;
-/* What is left of it with each step in which somebody waits (beside: a quarter of his goal and more, or
- * so long where there is none), and what comes back of it with each in which nobody has.  Below the
- * last, serving has the whole device. */
+/* What is left of it with each step in which somebody waits (beside: a quarter of his goal and
+ * more, or so long where there is none), and what comes back of it with each in which nobody has.
+ * Below the last, serving has the whole device. */
 static const double impatience = 0.75, patience_back = 0.05, patience_beside = 0.05;
 static const uint64_t waits_long_ns = 250000000;
 
 const char *hzp_split_limit_name(enum hzp_split_limit limit)
 {
     static const char *const name[] = {
-        [HZP_LIMIT_IDLE] = "idle",   [HZP_LIMIT_SHARE] = "share",   [HZP_LIMIT_GAPS] = "itl",
-        [HZP_LIMIT_FIRSTS] = "ttft", [HZP_LIMIT_MISSED] = "missed", [HZP_LIMIT_TURN] = "turn",
+        [HZP_LIMIT_IDLE] = "idle",    [HZP_LIMIT_SHARE] = "share",   [HZP_LIMIT_GAPS] = "itl",
+        [HZP_LIMIT_FIRSTS] = "ttft",  [HZP_LIMIT_MISSED] = "missed", [HZP_LIMIT_TURN] = "turn",
         [HZP_LIMIT_PLACES] = "places"};
     return name[limit];
 }
@@ -122,8 +122,8 @@ static double trust(const struct hzp_split *split)
 static double serving_takes(const struct hzp_split *split, const struct hzp_split_step *step,
                             bool beside)
 {
-    return step->alone_ns * hzp_predict_slowdown(&split->predict, beside, step->alone_ns,
-                                                 step->alone_ns);
+    return step->alone_ns *
+           hzp_predict_slowdown(&split->predict, beside, step->alone_ns, step->alone_ns);
 }
 
 /* Whether longer steps may let requests pile up: not where gaps stay about as they were. */
@@ -137,8 +137,8 @@ static double part_of(const struct hzp_split *split, const struct hzp_split_step
                       double limit_ns)
 {
     double left = limit_ns - split->host_ns, serve = serving_takes(split, step, step->beside);
-    /* Longer steps mean that more requests run at a time, and those longer steps: where serving needs
-     * most of a step by itself, training gives way before nothing is left. */
+    /* Longer steps mean that more requests run at a time, and those longer steps: where serving
+     * needs most of a step by itself, training gives way before nothing is left. */
     double ease = HZP_MAX(0.0, HZP_MIN(1.0, 3 - 4 * serve / HZP_MAX(left, 1.0)));
     return (piles_up(split) ? ease : 1) * (left - serve);
 }
@@ -152,15 +152,15 @@ static void look_at_places(struct hzp_split *split, const struct hzp_split_step 
     patient_ns = split->may_beside ? patient_ns : 0;
     bool waiting = false;
     for (int32_t i = 0; waits && i < waits->count; i++)
-        waiting |= waits->of[i].rows_now == 0 &&
-                   step->begin_ns > waits->of[i].since_ns + patient_ns;
-    split->patience = waiting ? split->patience * impatience
-                              : HZP_MIN(split->patience + patience_back, 1.0);
+        waiting |=
+            waits->of[i].rows_now == 0 && step->begin_ns > waits->of[i].since_ns + patient_ns;
+    split->patience =
+        waiting ? split->patience * impatience : HZP_MIN(split->patience + patience_back, 1.0);
     split->room = 1;
     if (waits && waits->places > 0) {
         double taken = (double)waits->running / waits->places;
-        split->room = HZP_MAX(HZP_MIN((places_taken - taken) / (places_taken - places_free), 1.0),
-                              0.0);
+        split->room =
+            HZP_MAX(HZP_MIN((places_taken - taken) / (places_taken - places_free), 1.0), 0.0);
     }
 }
 
@@ -184,7 +184,8 @@ static double first_limit(const struct hzp_split *split, const struct hzp_split_
         const struct hzp_wait *wait = &waits->of[i];
         rows += wait->rows_left;
         double steps = HZP_MAX(ceil(rows / pace), 1.0);
-        double age = step->begin_ns > wait->since_ns ? (double)(step->begin_ns - wait->since_ns) : 0;
+        double age =
+            step->begin_ns > wait->since_ns ? (double)(step->begin_ns - wait->since_ns) : 0;
         double left = goal - age - split->under_way_ns;
         limit = HZP_MIN(limit, hzp_seen_within(&split->seen, true, left) / steps);
     }
@@ -196,7 +197,8 @@ static double first_limit(const struct hzp_split *split, const struct hzp_split_
     return limit;
 }
 
-/* Now and then, where hardly anything misses: or it would never show that beside is in time by now. */
+/* Now and then, where hardly anything misses: or it would never show that beside is in time by
+ * now. */
 static bool may_try_beside(const struct hzp_split *split, double takes, double limit)
 {
     return split->since_beside >= OVERRUN_EVERY && takes < 2 * limit && split->patience == 1 &&
@@ -319,8 +321,8 @@ static bool may_overrun(struct hzp_split *split, const struct hzp_split_step *st
         return false;
     bool rare = hzp_seen_strain(&split->seen, &split->policy) <= may_miss / 3;
     if (split->follows) /* no promise to anybody: training must not come to a stand */
-        return (rare || split->since_overrun >= DESPITE_EVERY) &&
-               step->limit != HZP_LIMIT_TURN && within_share(split, step) > 0;
+        return (rare || split->since_overrun >= DESPITE_EVERY) && step->limit != HZP_LIMIT_TURN &&
+               within_share(split, step) > 0;
     return train_ns > 0 && rare &&
            (!split->policy.itl_ns || split->next_ns < 2 * (double)split->policy.itl_ns);
 }
@@ -436,8 +438,7 @@ void hzp_split_taken(struct hzp_split *split, struct hzp_split_step *step, bool 
     if (step->hold)
         split->carry_ns += step->slice_ns;
     else
-        split->carry_ns =
-            split->config.early && !step->beside ? step->slice_ns - step->ride_ns : 0;
+        split->carry_ns = split->config.early && !step->beside ? step->slice_ns - step->ride_ns : 0;
     hold_behind(split, step);
     split->under_way_ns += under_way(step);
 }
@@ -551,8 +552,10 @@ static void report(struct hzp_split *split, const struct hzp_split_step *step, d
         if (gap_ns > 0)
             hzp_window_add(&r->gap, (uint64_t)gap_ns, step->decode_rows);
         for (int32_t i = 0; i < step->firsts; i++)
-            hzp_window_add(&r->first, seen->first.ns[(seen->first.at - step->firsts + i +
-                                                      HZP_WINDOW_VALUES) % HZP_WINDOW_VALUES], 1);
+            hzp_window_add(&r->first,
+                           seen->first.ns[(seen->first.at - step->firsts + i + HZP_WINDOW_VALUES) %
+                                          HZP_WINDOW_VALUES],
+                           1);
     }
     pthread_mutex_unlock(&split->lock);
 }
@@ -609,8 +612,9 @@ int32_t hzp_split_rows_within(const struct hzp_split *split, int32_t decode_rows
 {
     if (!split || !split->policy.itl_ns || split->follows || decode_rows < 1)
         return INT32_MAX;
-    double limit = hzp_seen_within(&split->seen, split->carry_ns > 0, (double)split->policy.itl_ns) -
-                   split->host_ns - split->carry_ns;
+    double limit =
+        hzp_seen_within(&split->seen, split->carry_ns > 0, (double)split->policy.itl_ns) -
+        split->host_ns - split->carry_ns;
     struct hzp_step_shape shape = {.decode_rows = decode_rows, .decode_reads = decode_reads};
     int32_t fits = 0, most = 1 << 20;
     for (int32_t bit = most; bit > 0; bit >>= 1) {

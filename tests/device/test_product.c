@@ -51,8 +51,9 @@ static void near_the_sums(const struct fixture *f, int rows, int out, int in, in
         for (int n = 0; n < out; n += 7) {
             double sum = 0;
             for (int k = 0; k < in; k++)
-                sum += (double)hzp_bf16_to_f32(f->x[r][k]) *
-                       (double)hzp_bf16_to_f32((&f->w[0][0])[(size_t)n * (size_t)stride + (size_t)k]);
+                sum +=
+                    (double)hzp_bf16_to_f32(f->x[r][k]) *
+                    (double)hzp_bf16_to_f32((&f->w[0][0])[(size_t)n * (size_t)stride + (size_t)k]);
             assert_true(fabs(f->together[r][n] - sum) <= 1e-4 * sqrt(in + 1.0));
         }
 }
@@ -62,9 +63,9 @@ static void rows_do_not_matter(int threads)
     static const int rows[] = {1, 2, 3, 5, 6, 7, 11, 12, 13, 16, 17, 23, 31, 32, 40, 48};
     static const struct {
         int out, in, stride;
-    } shape[] = {{OUT, 576, 576},   {OUT, 576, 600},   {1, 1, 1},       {2, 31, 31},
-                 {63, 33, 40},      {OUT, 1100, 1100}, {17, 2048, 2048}, {66, 2563, 2563},
-                 {66, 2600, 2624}};
+    } shape[] = {{OUT, 576, 576},  {OUT, 576, 600},  {1, 1, 1},
+                 {2, 31, 31},      {63, 33, 40},     {OUT, 1100, 1100},
+                 {17, 2048, 2048}, {66, 2563, 2563}, {66, 2600, 2624}};
     struct hzp_device_config config = {.name = "cpu", .threads = threads};
     struct hzp_device *dev;
     struct hzp_lane *lane;

@@ -98,8 +98,8 @@ static void random_plans(void **state)
         int32_t i = 1 + (int32_t)(next(&pick) % (ITEMS_MAX - 1));
         if (plan.item[i].waits == 0)
             continue;
-        int32_t k = plan.wait[plan.item[i].wait0 +
-                              (int32_t)(next(&pick) % (uint32_t)plan.item[i].waits)];
+        int32_t k =
+            plan.wait[plan.item[i].wait0 + (int32_t)(next(&pick) % (uint32_t)plan.item[i].waits)];
         if (ordered_without(&plan, k, i))
             continue;
         build(&plan, seed, ITEMS_MAX, i, k);

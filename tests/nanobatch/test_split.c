@@ -250,8 +250,8 @@ static void test_serving_that_misses_alone_is_left_alone(void **state)
     assert_true(report->missed_gaps_alone > 0.5);
     test_free(report);
     /* A floor is one, whatever becomes of goals. */
-    hzp_split_set_policy(&split, &(struct hzp_policy){.itl_ns = 9 * MS, .train_max = 1,
-                                                      .train_min = 0.2});
+    hzp_split_set_policy(&split,
+                         &(struct hzp_policy){.itl_ns = 9 * MS, .train_max = 1, .train_min = 0.2});
     double train = 0;
     for (int i = 0; i < 1000; i++)
         train += (double)run(4, 0, 10 * MS, MS);
@@ -278,8 +278,9 @@ static void test_the_most_is_the_most_beside(void **state)
 {
     (void)state;
     for (int goal = 0; goal < 2; goal++) {
-        open_policy(&(struct hzp_policy){.itl_ns = goal * 100 * MS, .train_share = 0.5,
-                                         .train_max = 0.1}, true);
+        open_policy(
+            &(struct hzp_policy){.itl_ns = goal * 100 * MS, .train_share = 0.5, .train_max = 0.1},
+            true);
         double train = 0;
         for (int i = 0; i < 3000; i++)
             train += (double)run(4, 0, 9 * MS, MS);
@@ -287,9 +288,9 @@ static void test_the_most_is_the_most_beside(void **state)
     }
 }
 
-/* Without a goal: a gap with a prompt takes 25 ms by itself, the others 10, and two prompts come in a
- * second, in two hundredths of the gaps.  So 99 of 100 stay within 25, and training may fill them all up
- * to 30. */
+/* Without a goal: a gap with a prompt takes 25 ms by itself, the others 10, and two prompts come in
+ * a second, in two hundredths of the gaps.  So 99 of 100 stay within 25, and training may fill them
+ * all up to 30. */
 static void test_gaps_are_stretched_by_so_much(void **state)
 {
     (void)state;
@@ -311,7 +312,8 @@ static void test_gaps_are_stretched_by_so_much(void **state)
         struct hzp_split_report *report = test_malloc(sizeof(*report));
         hzp_split_read(&split, now_ns, report);
         assert_in_range(report->follows_ns, 28 * MS, 32 * MS);
-        /* A goal takes its place, and forgets it when it goes; at once, whether a step comes or not. */
+        /* A goal takes its place, and forgets it when it goes; at once, whether a step comes or
+         * not. */
         hzp_split_set_policy(&split, &(struct hzp_policy){.itl_ns = 15 * MS, .train_max = 1});
         hzp_split_read(&split, now_ns, report);
         assert_int_equal(report->follows_ns, 0);
@@ -325,7 +327,8 @@ static void test_gaps_are_stretched_by_so_much(void **state)
     }
 }
 
-/* An item longer than the stretch leaves room for comes now and then, or training would stand still. */
+/* An item longer than the stretch leaves room for comes now and then, or training would stand
+ * still. */
 static void test_no_item_is_too_long_for_a_stretch_for_ever(void **state)
 {
     (void)state;
@@ -336,8 +339,8 @@ static void test_no_item_is_too_long_for_a_stretch_for_ever(void **state)
     assert_in_range(long_ones, 10, 4500 / 128 + 1);
 }
 
-/* Where steps hardly scatter no margin is kept for that they might: what gaps may be stretched by is
- * used, also by one who came late. */
+/* Where steps hardly scatter no margin is kept for that they might: what gaps may be stretched by
+ * is used, also by one who came late. */
 static void test_steady_steps_need_no_margin(void **state)
 {
     (void)state;
@@ -362,7 +365,9 @@ static void test_a_stretch_lets_training_go_on_for_ever(void **state)
     for (int stretched = 0; stretched < 2; stretched++)
         for (int32_t prompt = 0; prompt <= 64; prompt += 64) {
             open_policy(&(struct hzp_policy){.itl_stretch = stretched ? 1.2 : 1,
-                                             .train_share = 0.5, .train_max = 1}, false);
+                                             .train_share = 0.5,
+                                             .train_max = 1},
+                        false);
             for (int i = 0; i < 2000; i++)
                 assert_int_equal(run(4, prompt, 10 * MS, 0), 0);
             int trained = 0;
@@ -386,7 +391,8 @@ static void test_an_item_that_does_not_fit_is_rare(void **state)
 static uint64_t longest_first(uint64_t goal_ns, uint64_t *ret_train)
 {
     uint64_t longest = 0;
-    open_policy(&(struct hzp_policy){.itl_ns = 400 * MS, .ttft_ns = goal_ns, .train_max = 1}, false);
+    open_policy(&(struct hzp_policy){.itl_ns = 400 * MS, .ttft_ns = goal_ns, .train_max = 1},
+                false);
     *ret_train = 0;
     for (int i = 0; i < 1500; i++) {
         uint64_t since = now_ns - 2 * MS;
@@ -437,7 +443,8 @@ static void test_what_was_measured_is_told(void **state)
 {
     (void)state;
     struct hzp_split_report *report = test_malloc(sizeof(*report));
-    open_policy(&(struct hzp_policy){.itl_ns = 40 * MS, .ttft_ns = 500 * MS, .train_max = 1}, false);
+    open_policy(&(struct hzp_policy){.itl_ns = 40 * MS, .ttft_ns = 500 * MS, .train_max = 1},
+                false);
     for (int i = 0; i < 2000; i++) {
         waits.count = i % 10 == 0;
         waits.of[0] = (struct hzp_wait){now_ns - 5 * MS, 16, 16};

@@ -133,8 +133,8 @@ def check_shape(root, path):
     for number, line in enumerate(lines, 1):
         if re.search(r"(^|\s)//", line) and "://" not in line:
             problem(f"{name}:{number}", "a // comment; /* */ stays")
-        if len(line) > 110:
-            problem(f"{name}:{number}", f"{len(line)} columns, at most 110")
+        if len(line) > 100:
+            problem(f"{name}:{number}", f"{len(line)} columns, at most 100")
         if line.startswith("{"):
             begin = number
         elif line.startswith("}") and begin:
