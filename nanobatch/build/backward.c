@@ -230,7 +230,7 @@ void hzp_micro_build(struct hzp_plan *chain, const struct hzp_model *model,
                      struct hzp_train_space *s, bool first)
 {
     HZP_ASSERT(micro->rows > 0 && micro->rows <= s->config.rows_max && !s->config.forward_only);
-    chain->train = true;
+    chain->tenant = HZP_TENANT_TRAIN;
     chain->rows = micro->rows;
     if (first)
         for (int32_t u = 0; u < model->layout->units; u++)
@@ -256,7 +256,7 @@ void hzp_eval_build(struct hzp_plan *chain, const struct hzp_model *model,
                     struct hzp_train_space *s)
 {
     HZP_ASSERT(micro->rows > 0 && micro->rows <= s->config.rows_max && s->config.forward_only);
-    chain->train = true;
+    chain->tenant = HZP_TENANT_TRAIN;
     chain->rows = micro->rows;
     add_forward(chain, model, v, micro, s);
     add_head(chain, model, v, micro, s);
@@ -320,7 +320,7 @@ void hzp_update_build(struct hzp_plan *chain, const struct hzp_model *model,
 {
     const struct hzp_layout *layout = model->layout;
     size_t piece = piece_elements(s);
-    chain->train = true;
+    chain->tenant = HZP_TENANT_TRAIN;
     chain->layer = -1;
     add_zero(chain, (struct hzp_mat){s->result, 1, (int32_t)(sizeof(*s->result) / sizeof(float)),
                                      (int32_t)(sizeof(*s->result) / sizeof(float)), HZP_F32});
