@@ -164,7 +164,7 @@ static int sim_op(struct hzp_lane *lane, enum hzp_op op, const void *args)
     return effect(dev, lane, op, args);
 }
 
-#define X(name, bound)                                                                             \
+#define X(name, class_)                                                                            \
     static int sim_op_##name(struct hzp_lane *lane, const void *args)                              \
     {                                                                                              \
         return sim_op(lane, HZP_OP_##name, args);                                                  \
@@ -206,7 +206,7 @@ static int sim_open(const struct hzp_device_config *config, struct hzp_device **
     HZP_TRY(rates_read(getenv("HZP_SIM"), &rates, reterr));
     struct sim_device *dev = hzp_xcalloc(1, sizeof(*dev));
     dev->base.backend = &hzp_backend_sim;
-#define X(name, bound) dev->base.op[HZP_OP_##name] = sim_op_##name;
+#define X(name, class_) dev->base.op[HZP_OP_##name] = sim_op_##name;
     HZP_OPS(X)
 #undef X
     hzp_ref_fill(dev->ref);

@@ -35,15 +35,15 @@ enum hzp_lane_name {
     HZP_LANE_COUNT
 };
 
-/* Ops by what they run out of first, as finely as lanes are given to them. */
+/* Classes of ops that go to one lane: what a shape gives lanes to. */
 enum hzp_kind {
-    HZP_KIND_PRODUCT, /* matrix products */
-    HZP_KIND_DECODE,  /* attention of decode rows: reads much, computes little */
-    HZP_KIND_PREFILL, /* attention of many rows, also of training */
-    HZP_KIND_ROWS,    /* everything else: passes over rows */
+    HZP_KIND_PRODUCT, /* THIN, WIDE, GRAD */
+    HZP_KIND_DECODE,  /* DECODE */
+    HZP_KIND_PREFILL, /* PREFILL, ATTN_BWD */
+    HZP_KIND_ROWS,    /* all others */
     HZP_KIND_COUNT
 };
-enum hzp_kind hzp_op_kind(enum hzp_op op);
+enum hzp_kind hzp_op_kind(enum hzp_op op);               /* of its class */
 const char *hzp_lane_name_text(enum hzp_lane_name lane); /* "compute" and so on */
 
 /* Whose work an item is.  Tenants of a step share its lanes but not their results: nothing but

@@ -263,7 +263,7 @@ static int watched(struct hzp_lane *lane, enum hzp_op op, const void *args)
     return HZP_OK;
 }
 
-#define X(name, bound)                                                                             \
+#define X(name, class_)                                                                            \
     static int watched_##name(struct hzp_lane *lane, const void *args)                             \
     {                                                                                              \
         return watched(lane, HZP_OP_##name, args);                                                 \
@@ -298,7 +298,7 @@ void sim_watch_device(struct sim_world *w)
     }
     w->dev->backend = &w->backend;
     memcpy(w->op, w->dev->op, sizeof(w->op));
-#define X(name, bound) w->dev->op[HZP_OP_##name] = watched_##name;
+#define X(name, class_) w->dev->op[HZP_OP_##name] = watched_##name;
     HZP_OPS(X)
 #undef X
 }
