@@ -230,7 +230,7 @@ void hzp_micro_build(struct hzp_plan *chain, const struct hzp_model *model,
                      struct hzp_train_space *s, bool first)
 {
     HZP_ASSERT(micro->rows > 0 && micro->rows <= s->config.rows_max && !s->config.forward_only);
-    chain->train = true;
+    chain->tenant = HZP_TENANT_TRAIN;
     chain->rows = micro->rows;
     if (first)
         for (int32_t u = 0; u < model->layout->units; u++)
@@ -256,7 +256,7 @@ void hzp_eval_build(struct hzp_plan *chain, const struct hzp_model *model,
                     struct hzp_train_space *s)
 {
     HZP_ASSERT(micro->rows > 0 && micro->rows <= s->config.rows_max && s->config.forward_only);
-    chain->train = true;
+    chain->tenant = HZP_TENANT_TRAIN;
     chain->rows = micro->rows;
     add_forward(chain, model, v, micro, s);
     add_head(chain, model, v, micro, s);

@@ -69,7 +69,7 @@ void hzp_update_build(struct hzp_plan *chain, const struct hzp_model *model,
 {
     const struct hzp_layout *layout = model->layout;
     size_t piece = piece_elements(s);
-    chain->train = true;
+    chain->tenant = HZP_TENANT_TRAIN;
     chain->layer = -1;
     HZP_PLAN_NEXT(chain, fill,
                   .y = flat(s->result, 0, sizeof(*s->result) / sizeof(float), HZP_F32));
