@@ -120,15 +120,22 @@ void hzp_show_stats(struct hzp_scheduler *s);
 
 /* ---- fill.c: decode rows, rows of prompts, and what the split is told of who waits ---- */
 
-void hzp_fill_step(struct hzp_scheduler *s, struct hzp_step *step);
+void hzp_fill_step(struct hzp_scheduler *s, const struct hzp_step *step, struct hzp_room *room,
+                   struct hzp_offer *offer);
 
 /* ---- results.c ---- */
 
-/* Takes over what the step brought for the sequence's rows: outputs, counts, the wake.  RUNNING, or
- * how the request ended.  staleness: hzp_step_staleness. */
-enum hzp_request_state hzp_take_results(struct hzp_scheduler *s, const struct hzp_step *step,
-                                        const struct hzp_seq *seq, const struct hzp_part *part,
-                                        int64_t staleness);
+/* The results of a step. */
+struct hzp_results {
+    const struct hzp_batch *batch;
+    uint64_t version, at_ns; /* that it served from; when it ended */
+    int64_t staleness;       /* hzp_step_staleness */
+};
+
+/* Takes over the results for the sequence's rows: outputs, counts, the wake.  RUNNING, or how the
+ * request ended. */
+enum hzp_request_state hzp_take_results(struct hzp_scheduler *s, const struct hzp_results *results,
+                                        const struct hzp_seq *seq, const struct hzp_part *part);
 
 /* Optimizer steps by which the version of this step trails the newest finished one. */
 int64_t hzp_step_staleness(const struct hzp_scheduler *s, const struct hzp_step *step);

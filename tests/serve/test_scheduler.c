@@ -126,19 +126,20 @@ static void execute(struct rig *rig, struct hzp_batch *batch)
 static bool turn(struct rig *rig, int status)
 {
     hzp_batch_clear(rig->batch);
-    struct hzp_step step = {.number = ++rig->steps,
-                            .begin_ns = rig->steps * 1000,
-                            .rows_left = rig->batch->max.rows_max,
-                            .batch = rig->batch,
-                            .version = &rig->version};
-    bool any = rig->source->offer(rig->source, &step);
+    struct hzp_step step = {
+        .number = ++rig->steps, .begin_ns = rig->steps * 1000, .version = &rig->version};
+    struct hzp_room room = {.rows = rig->batch->max.rows_max};
+    struct hzp_offer offer = {.batch = rig->batch};
+    bool any = rig->source->offer(rig->source, &step, &room, &offer);
     assert_int_equal(any, rig->batch->rows > 0);
-    assert_int_equal(step.rows_left, rig->batch->max.rows_max - rig->batch->rows);
+    assert_int_equal(room.rows, rig->batch->max.rows_max - rig->batch->rows);
     if (any)
         execute(rig, rig->batch);
-    step.end_ns = step.begin_ns + 500;
-    step.served_ns = 300 + 10 * (uint64_t)rig->batch->rows;
-    rig->source->deliver(rig->source, &step, status);
+    struct hzp_outcome outcome = {
+        .status = status,
+        .end_ns = step.begin_ns + 500,
+        .ns = {[HZP_TENANT_SERVE] = 300 + 10 * (uint64_t)rig->batch->rows}};
+    rig->source->deliver(rig->source, &step, &offer, &outcome);
     return any;
 }
 

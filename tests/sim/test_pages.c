@@ -405,24 +405,25 @@ static void check_pushes(struct day *d)
 static bool turn(struct day *d)
 {
     hzp_batch_clear(d->batch);
-    struct hzp_step step = {.number = d->steps + 1,
-                            .begin_ns = 1 + (uint64_t)d->now_ns,
-                            .rows_left = d->rows_max,
-                            .batch = d->batch,
-                            .version = &d->version};
+    struct hzp_step step = {
+        .number = d->steps + 1, .begin_ns = 1 + (uint64_t)d->now_ns, .version = &d->version};
+    struct hzp_room room = {.rows = d->rows_max};
+    struct hzp_offer offer = {.batch = d->batch};
+    struct hzp_outcome outcome = {.status = HZP_OK};
     struct hzp_source *source = hzp_scheduler_source(d->s);
     d->turns++;
-    bool any = source->offer(source, &step);
+    bool any = source->offer(source, &step, &room, &offer);
     check_pushes(d);
     if (!any)
         return false;
     d->steps++;
     execute(d);
-    step.served_ns = (uint64_t)(d->begin_ns + d->row_ns * d->batch->rows);
-    d->now_ns += (double)step.served_ns;
+    uint64_t served_ns = (uint64_t)(d->begin_ns + d->row_ns * d->batch->rows);
+    d->now_ns += (double)served_ns;
     d->rows += (uint64_t)d->batch->rows;
-    step.end_ns = 1 + (uint64_t)d->now_ns;
-    source->deliver(source, &step, HZP_OK);
+    outcome.end_ns = 1 + (uint64_t)d->now_ns;
+    outcome.ns[HZP_TENANT_SERVE] = served_ns;
+    source->deliver(source, &step, &offer, &outcome);
     return true;
 }
 

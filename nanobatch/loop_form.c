@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nanobatch/loop_form.c - forming a step: what it has room for, what the sources offer, and the plan
+ * of that. */
+#include "nanobatch/loop_state.h"
+
+#include <string.h>
+
+static struct hzp_active_step *begin_step(struct hzp_loop *loop)
+{
+    struct hzp_active_step *active = hzp_loop_step(loop, loop->number + 1),
+                           *before = hzp_loop_newest(loop);
+    bool in_flight = before && before->stage == HZP_STEP_ISSUED;
+    /* Here too: a version that was released while nothing ran must not wait for a step to land. */
+    hzp_weights_reclaim(loop->config.model->weights, loop->landed);
+    active->step = (struct hzp_step){.number = loop->number + 1,
+                                     .begin_ns = hzp_device_now_ns(loop->config.model->dev),
+                                     .version = hzp_weights_current(loop->config.model->weights),
+                                     .in_flight = in_flight ? before->offer.batch : NULL};
+    active->ride = (struct hzp_ride){.layer0 = 0};
+    hzp_split_begin(&loop->split, &active->split, active->step.begin_ns);
+    /* Two such steps may be in flight when a request comes. */
+    bool halves = loop->ahead && hzp_exec_alone(loop->exec) && !active->split.hold;
+    bool serves = active->batch && !active->split.hold;
+    active->room = (struct hzp_room){.rows = serves ? active->batch->max.rows_max : 0,
+                                     .train_ns = active->split.train_ns / (halves ? 2 : 1),
+                                     .item_ns = active->split.item_ns,
+                                     .price = &loop->price,
+                                     .split = &loop->split};
+    memset(&active->offer, 0, sizeof(active->offer));
+    memset(&active->outcome, 0, sizeof(active->outcome));
+    active->offer.batch = active->batch;
+    if (active->batch)
+        hzp_batch_clear(active->batch);
+    hzp_plan_clear(&active->plan);
+    return active;
+}
+
+/* How the step is cut and spread, if training comes and if not; NULL: sequentially. */
+const struct hzp_plan_shape *hzp_loop_shape(const struct hzp_loop *loop,
+                                            const struct hzp_batch *batch, bool trains)
+{
+    const struct hzp_loop_config *c = &loop->config;
+    const struct hzp_plan_entry *entry = NULL;
+    if (trains && c->beside)
+        return c->beside;
+    if (c->plans)
+        entry = hzp_plan_table_find(c->plans, batch->decode_segs, batch->rows - batch->decode_segs,
+                                    trains);
+    return entry ? &entry->shape : c->shape;
+}
+
+/* Serving's rows become ops, and the split says how long training may run with them. */
+static void plan_serving(struct hzp_loop *loop, struct hzp_active_step *active)
+{
+    struct hzp_batch *batch = active->batch;
+    const struct hzp_plan_shape *both = hzp_loop_shape(loop, batch, true);
+    active->shape = hzp_loop_shape(loop, batch, false);
+    hzp_forward_build(&active->plan, loop->config.model, active->step.version, batch,
+                      active->offer.kv, loop->config.space, active->shape);
+    hzp_split_serve(&loop->split, &active->split, batch, &active->offer.waits,
+                    both && hzp_plan_shape_beside(both));
+    bool rides = both && both->ride && !hzp_weights_fp8(loop->config.model->weights);
+    active->room.train_ns = active->split.train_ns;
+    active->room.item_ns = active->split.item_ns;
+    active->room.ride_rows = rides ? batch->rows + batch->pads : 0;
+    if (active->split.beside)
+        active->room.price = &loop->price_beside;
+}
+
+/* The step's plan with its first slice of training, as a shape that names lanes for both or lets
+ * training ride says: serving's part was planned before it was known whether training would come.
+ * False: slices just follow serving's items. */
+static bool plan_both(struct hzp_loop *loop, struct hzp_active_step *active,
+                      const struct hzp_slice *slice)
+{
+    const struct hzp_plan_shape *both = NULL;
+    if (hzp_step_serves(active))
+        both = hzp_loop_shape(loop, active->batch, true);
+    if (both && hzp_plan_shape_beside(both) && !active->split.beside)
+        both = NULL; /* in turns, then */
+    if (!both || !(active->split.beside || both->ride || loop->config.plans))
+        return false;
+    struct hzp_step_plan what = {.model = loop->config.model,
+                                 .version = active->step.version,
+                                 .batch = active->batch,
+                                 .kv = active->offer.kv,
+                                 .space = loop->config.space,
+                                 .shape = both,
+                                 .chain = slice->chain,
+                                 .from = slice->from,
+                                 .to = slice->to,
+                                 .rider = slice->rider};
+    hzp_plan_clear(&active->plan);
+    active->shape = both;
+    if (hzp_step_build(&active->plan, &what, &active->ride))
+        hzp_count(&loop->counters.ride_steps, 1);
+    return true;
+}
+
+static const struct hzp_slice *first_training(const struct hzp_offer *offer)
+{
+    for (int32_t i = 0; i < offer->slices; i++)
+        if (offer->slice[i].tenant == HZP_TENANT_TRAIN && offer->slice[i].to > offer->slice[i].from)
+            return &offer->slice[i];
+    return NULL;
+}
+
+/* Slices join the plan in the order of the offer.  Training's go where the step's shape says, others
+ * stay on the lanes of their chain. */
+static void take_slices(struct hzp_loop *loop, struct hzp_active_step *active)
+{
+    const struct hzp_slice *first = first_training(&active->offer);
+    bool spread = first && plan_both(loop, active, first);
+    for (int32_t i = 0; i < active->offer.slices; i++) {
+        const struct hzp_slice *slice = &active->offer.slice[i];
+        if (spread && slice == first)
+            continue;
+        if (spread && slice->tenant == HZP_TENANT_TRAIN)
+            hzp_plan_for_training(&active->plan, active->shape);
+        else
+            active->plan.lane_of = NULL;
+        hzp_plan_take(&active->plan, slice->chain, slice->from, slice->to);
+    }
+}
+
+/* What a slice will take, by prices; in the split, how much of that in serving's own items. */
+static double slice_ns(struct hzp_active_step *active, const struct hzp_slice *slice)
+{
+    const struct hzp_room *room = &active->room;
+    struct hzp_shared shared;
+    bool rides = room->ride_rows > 0 && slice == first_training(&active->offer) &&
+                 hzp_ride_find(slice->rider, active->step.version, slice->chain, slice->from,
+                               slice->to, room->ride_rows, &active->ride);
+    if (!rides)
+        return hzp_price_slice(room->price, slice->chain, slice->from, slice->to, NULL);
+    shared = (struct hzp_shared){room->ride_rows, active->ride.from, active->ride.to};
+    active->split.ride_ns =
+        hzp_price_slice(room->price, slice->chain, active->ride.from, active->ride.to, &shared);
+    return hzp_price_slice(room->price, slice->chain, slice->from, slice->to, &shared);
+}
+
+/* Of the slices that a source has offered, those from `from` on: their time is the next source's no
+ * more.  Returns training's part. */
+static double count_slices(struct hzp_active_step *active, int32_t from)
+{
+    double train = 0;
+    HZP_ASSERT(active->offer.slices <= HZP_SLICES_MAX);
+    for (int32_t i = from; i < active->offer.slices; i++) {
+        const struct hzp_slice *slice = &active->offer.slice[i];
+        HZP_ASSERT(slice->tenant != HZP_TENANT_SERVE && slice->from <= slice->to);
+        double ns = slice_ns(active, slice);
+        train += slice->tenant == HZP_TENANT_TRAIN ? ns : 0;
+        if (slice->tenant == HZP_TENANT_TRAIN)
+            active->room.train_ns -= HZP_MIN(active->room.train_ns, (uint64_t)ns);
+    }
+    return train;
+}
+
+/* True: there is something to run. */
+static bool offer(struct hzp_loop *loop, struct hzp_active_step *active)
+{
+    bool any = false, planned = false;
+    double train_ns = 0;
+    for (int32_t i = 0; i < loop->config.sources; i++) {
+        struct hzp_source *source = loop->config.source[i];
+        int32_t slices = active->offer.slices;
+        any |= source->offer(source, &active->step, &active->room, &active->offer);
+        if (!planned && hzp_step_serves(active)) {
+            plan_serving(loop, active);
+            planned = true;
+        }
+        train_ns += count_slices(active, slices);
+    }
+    bool trains = hzp_offer_has(&active->offer, HZP_TENANT_TRAIN);
+    hzp_split_taken(&loop->split, &active->split, trains,
+                    trains && (active->split.rows || active->split.hold) ? train_ns : 0);
+    take_slices(loop, active);
+    return any;
+}
+
+/* NULL: there is nothing to do.  The step is then no step, and its number comes again. */
+struct hzp_active_step *hzp_loop_form(struct hzp_loop *loop)
+{
+    uint64_t begin = hzp_host_ns();
+    bool hidden = hzp_loop_newest(loop) && hzp_loop_newest(loop)->stage == HZP_STEP_ISSUED;
+    struct hzp_active_step *active = begin_step(loop);
+    bool any = offer(loop, active);
+    if (!any && active->split.hold) { /* training has nothing to do */
+        active = begin_step(loop);
+        any = offer(loop, active);
+    }
+    if (!any)
+        return NULL;
+    loop->number++;
+    active->stage = HZP_STEP_FORMED;
+    /* Whatever is published from here on, this version's memory stays until the step has landed. */
+    if (active->step.version)
+        active->step.version->last_step = HZP_MAX(active->step.version->last_step, loop->number);
+    hzp_count(&loop->counters.ahead_steps, hidden);
+    hzp_loop_count_host(loop, &loop->counters.form_ns, begin, hidden);
+    return active;
+}
