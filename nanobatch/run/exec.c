@@ -141,17 +141,17 @@ static void profile_add(struct hzp_profile *profile, const struct hzp_price *pri
 enum { IDLE, MOVES, COMPUTES }; /* what a plan does on a lane: nothing, transfers, compute */
 
 /* Sets that of each lane; returns how many lanes compute. */
-static int lanes_used(const struct hzp_plan *plan, uint8_t use[HZP_LANE_COUNT])
+static int lanes_used(const struct hzp_plan *plan, uint8_t role[HZP_LANE_COUNT])
 {
     int lanes = 0;
-    memset(use, IDLE, HZP_LANE_COUNT * sizeof(*use));
+    memset(role, IDLE, HZP_LANE_COUNT * sizeof(*role));
     for (int32_t i = 0; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
         uint8_t does = hzp_item_only(item, HZP_TENANT_TRANSFER) ? MOVES : COMPUTES;
-        use[item->lane] = HZP_MAX(use[item->lane], does);
+        role[item->lane] = HZP_MAX(role[item->lane], does);
     }
     for (int l = 0; l < HZP_LANE_COUNT; l++)
-        lanes += use[l] == COMPUTES;
+        lanes += role[l] == COMPUTES;
     return lanes;
 }
 
@@ -162,9 +162,9 @@ bool hzp_exec_alone(const struct hzp_exec *e)
 
 bool hzp_exec_queues(const struct hzp_exec *e, const struct hzp_plan *plan)
 {
-    uint8_t use[HZP_LANE_COUNT];
+    uint8_t role[HZP_LANE_COUNT];
     return e->alone ||
-           (e->dev->backend->fence_record && e->dev->threads > 1 && lanes_used(plan, use) > 1);
+           (e->dev->backend->fence_record && e->dev->threads > 1 && lanes_used(plan, role) > 1);
 }
 
 /* What lane l has of a plan on `lanes` lanes whose shape says so many units. */
@@ -176,14 +176,14 @@ static int share_of(const struct hzp_exec *e, int units, int lanes)
 /* Several lanes that compute get shares of their own; one has the whole device. */
 static int share(struct hzp_exec *e, const struct hzp_plan *plan, bool *ret_inlined)
 {
-    uint8_t use[HZP_LANE_COUNT];
-    int lanes = lanes_used(plan, use);
+    uint8_t role[HZP_LANE_COUNT];
+    int lanes = lanes_used(plan, role);
     *ret_inlined = true;
     for (int l = 0; l < HZP_LANE_COUNT; l++) {
-        bool shares = use[l] == COMPUTES && lanes > 1;
+        bool shares = role[l] == COMPUTES && lanes > 1;
         e->share[l] = shares ? share_of(e, plan->units[l], lanes) : 0;
         HZP_TRY(hzp_lane_set_share(e->lane[l], e->share[l]));
-        *ret_inlined &= use[l] == IDLE || e->lane[l]->inlined;
+        *ret_inlined &= role[l] == IDLE || e->lane[l]->inlined;
     }
     return HZP_OK;
 }
