@@ -18,17 +18,22 @@
 
 /* --- Life ------------------------------------------------------------------------------------- */
 
-/* What steps may look like is known now; how long the device takes to get ready for it is not for a
- * step to wait for. */
-static void prepare(struct hzp_loop *loop)
+/* The shapes of steps are known now, so their lanes are opened and their shares made before a step
+ * has to wait for that. */
+static int prepare(struct hzp_loop *loop)
 {
     const struct hzp_loop_config *c = &loop->config;
+    uint32_t lanes = hzp_plan_shape_lanes(c->shape) | hzp_plan_shape_lanes(c->beside);
+    if (c->plans)
+        lanes |= hzp_plan_table_lanes(c->plans);
+    HZP_TRY(hzp_exec_open_lanes(loop->exec, lanes));
     if (c->shape)
         hzp_exec_prepare(loop->exec, c->shape);
     if (c->beside)
         hzp_exec_prepare(loop->exec, c->beside);
     for (int32_t i = 0; c->plans && i < c->plans->entries; i++)
         hzp_exec_prepare(loop->exec, &c->plans->entry[i].shape);
+    return HZP_OK;
 }
 
 /* The step's serving as it is on another slot's weights.  Its arrays are the step's own: they are
@@ -100,11 +105,12 @@ int hzp_loop_create(const struct hzp_loop_config *config, struct hzp_loop **ret)
                                  });
     if (r >= 0)
         r = open_actives(loop);
+    if (r >= 0)
+        r = prepare(loop);
     if (r < 0) {
         hzp_loop_destroy(loop);
         return r;
     }
-    prepare(loop);
     prepare_graphs(loop);
     *ret = loop;
     return HZP_OK;

@@ -190,6 +190,14 @@ const char *hzp_plan_shape_text(const struct hzp_plan_shape *s, char *text)
     return text;
 }
 
+uint32_t hzp_plan_table_lanes(const struct hzp_plan_table *t)
+{
+    uint32_t lanes = 0;
+    for (int32_t i = 0; i < t->entries; i++)
+        lanes |= hzp_plan_shape_lanes(&t->entry[i].shape);
+    return lanes;
+}
+
 bool hzp_plan_shape_plain(const struct hzp_plan_shape *s)
 {
     bool one = s->nanos == 1 && !s->ride;

@@ -22,26 +22,37 @@ struct hzp_flight {
 
 struct hzp_exec {
     struct hzp_device *dev;
-    struct hzp_lane *lane[HZP_LANE_COUNT];
-    struct hzp_flight *own;              /* of hzp_exec_run */
-    struct hzp_graphs *graphs;           /* NULL: none are to be had */
-    int share[HZP_LANE_COUNT];           /* of the newest plan */
-    bool timed;                          /* the device times single ops */
-    bool alone;                          /* lanes queue also without shares */
-    uint64_t ended_ns[HZP_TENANT_COUNT]; /* when its newest item ended, as far as known */
-    struct hzp_plan_ends landed;         /* of the newest plan that landed */
+    struct hzp_lane *lane[HZP_LANE_COUNT]; /* NULL: no plan has used it */
+    struct hzp_flight *own;                /* of hzp_exec_run */
+    struct hzp_graphs *graphs;             /* NULL: none are to be had */
+    int share[HZP_LANE_COUNT];             /* of the newest plan */
+    bool timed;                            /* the device times single ops */
+    bool alone;                            /* lanes queue also without shares */
+    uint64_t ended_ns[HZP_TENANT_COUNT];   /* when its newest item ended, as far as known */
+    struct hzp_plan_ends landed;           /* of the newest plan that landed */
     struct hzp_profile profile;
 };
 
 static const enum hzp_bound use[HZP_LANE_COUNT] = {
     HZP_BOUND_COMPUTE, HZP_BOUND_MEMORY, HZP_BOUND_NETWORK, HZP_BOUND_COPY, HZP_BOUND_COMPUTE};
 
-size_t hzp_exec_bytes(struct hzp_device *dev)
+enum { ALWAYS = 1 << HZP_LANE_COMPUTE }; /* lanes that are open whatever plans say */
+
+size_t hzp_exec_bytes(struct hzp_device *dev, uint32_t lanes)
 {
     size_t bytes = 0;
     for (int l = 0; l < HZP_LANE_COUNT; l++)
-        bytes += hzp_lane_bytes(dev, use[l]);
+        if ((lanes | ALWAYS) >> l & 1)
+            bytes += hzp_lane_bytes(dev, use[l]);
     return bytes;
+}
+
+int hzp_exec_open_lanes(struct hzp_exec *e, uint32_t lanes)
+{
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        if ((lanes >> l & 1) && !e->lane[l])
+            HZP_TRY(hzp_lane_open(e->dev, use[l], &e->lane[l]));
+    return HZP_OK;
 }
 
 int hzp_exec_create(struct hzp_device *dev, struct hzp_exec **ret)
@@ -50,9 +61,8 @@ int hzp_exec_create(struct hzp_device *dev, struct hzp_exec **ret)
     e->dev = dev;
     e->timed = dev->backend->lane_time || !dev->backend->fence_record;
     int r;
-    for (int l = 0; l < HZP_LANE_COUNT; l++)
-        HZP_TRY_GOTO(hzp_lane_open(dev, use[l], &e->lane[l]));
-    e->alone = !e->lane[0]->inlined;
+    HZP_TRY_GOTO(hzp_exec_open_lanes(e, ALWAYS));
+    e->alone = !e->lane[HZP_LANE_COMPUTE]->inlined;
     e->graphs = hzp_graphs_create(dev);
     HZP_TRY_GOTO(hzp_flight_open(e, &e->own));
     *ret = e;
@@ -178,8 +188,14 @@ static int share(struct hzp_exec *e, const struct hzp_plan *plan, bool *ret_inli
 {
     uint8_t role[HZP_LANE_COUNT];
     int lanes = lanes_used(plan, role);
+    uint32_t used = 0;
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        used |= (role[l] != IDLE) << l;
+    HZP_TRY(hzp_exec_open_lanes(e, used));
     *ret_inlined = true;
     for (int l = 0; l < HZP_LANE_COUNT; l++) {
+        if (!e->lane[l])
+            continue;
         bool shares = role[l] == COMPUTES && lanes > 1;
         e->share[l] = shares ? share_of(e, plan->units[l], lanes) : 0;
         HZP_TRY(hzp_lane_set_share(e->lane[l], e->share[l]));

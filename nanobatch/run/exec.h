@@ -29,12 +29,16 @@
 struct hzp_exec;
 struct hzp_flight; /* of one plan at a time: its fences, and when its items ran */
 
-/* Bytes of device memory that an executor's lanes hold from create to destroy: for the memory
- * plan. */
-size_t hzp_exec_bytes(struct hzp_device *dev);
+/* Bytes of device memory that an executor holds whose plans use these lanes (bit l for enum
+ * hzp_lane_name l) beside the compute lane, which it always has: for the memory plan. */
+size_t hzp_exec_bytes(struct hzp_device *dev, uint32_t lanes);
 
 int hzp_exec_create(struct hzp_device *dev, struct hzp_exec **ret);
 void hzp_exec_destroy(struct hzp_exec *exec); /* NULL: no effect; its flights were closed before */
+
+/* Opens these lanes, with the memory that they hold.  A plan that uses others opens them when it is
+ * issued.  HZP_ENOMEM. */
+int hzp_exec_open_lanes(struct hzp_exec *exec, uint32_t lanes);
 
 /* Steps of this shape will come: what takes the device time to set up for their lanes' shares is
  * set up. Before the loop runs. */
