@@ -144,7 +144,8 @@ def figure(name, value, share=None):
 def bench(*figures, copy=4000.0, gemm=700000.0):
     """As hzpserve bench --json says it, with ceilings lower than the run's best."""
     return json.dumps({"bench": "x", "model": "y", "figures": [
-        *figures, figure("limit: read bandwidth", copy), figure("limit: library GEMM, bf16", gemm),
+        *figures, figure("limit: read bandwidth", copy), figure("limit: library GEMM, f32", 50000.0),
+        figure("limit: library GEMM, bf16", gemm),
         {"profile": "serve", "op": "matmul"}]})
 
 
@@ -165,7 +166,8 @@ def recorded(good):
                      figure("training on: gaps beyond the goal", missed),
                      figure("training on: first tokens beyond the goal", 0.0))
     return {
-        "product": lines({"t": "device", "label": "x", "copy_gbytes_per_s": 4200, "gemm_bf16_tflops": 800.0},
+        "product": lines({"t": "device", "label": "x", "copy_gbytes_per_s": 4200, "gemm_bf16_tflops": 800.0,
+                          "gemm_f32_tflops": 50.0},
                          {"t": "serve", "shape": "8b", "sequences": 1, "context": 512, "rows": 1,
                           "gbytes_per_s": 3600.0},
                          {"t": "attention", "shape": "8b", "sequences": 64, "gbytes_per_s": 3700.0 * less},
@@ -221,6 +223,20 @@ HELD = ["8B offline 512/512", "8B offline 1024/512", "8B offline 1000/1000", "8B
         "8B co-serving gain at half load, goals held"]
 
 
+def the_limit_without_bf16(folder):
+    """A device that cannot multiply bf16 is held to its F32 product, and no goal lacks a figure for that."""
+    def without(rows):
+        zero = ("gemm_bf16_tflops", "limit: library GEMM, bf16")
+        return [{k: 0.0 if k == zero[0] or k == "value" and r.get("name") == zero[1] else v for k, v in r.items()}
+                for r in rows]
+    results, _ = report_of(folder, recorded(True))
+    for step in results["steps"]:
+        step["rows"] = without(step["rows"])
+    check(run.run_goals.ceilings(results) == (4200, 50.0), "the limit is not the F32 product's")
+    missing = [g for g in run.run_goals.goals(results) if g["reached"] == "not measured"]
+    check(not missing, f"without a bf16 product: {missing}")
+
+
 def goals_are_judged(folder):
     for good in (True, False):
         results, report = report_of(folder, recorded(good))
@@ -269,6 +285,7 @@ def logic(folder):
     bad_steps_are_told(folder)
     killed_runs_keep_what_they_had(folder)
     goals_are_judged(pack)
+    the_limit_without_bf16(pack)
 
 
 with tempfile.TemporaryDirectory() as temporary:
