@@ -20,13 +20,14 @@ struct hzp_arena {
 void hzp_arena_init(struct hzp_arena *arena);
 void hzp_arena_fini(struct hzp_arena *arena);
 
-/* Forgets everything allocated, keeps the blocks: after the first turns a step allocates nothing. */
+/* Forgets everything allocated, keeps the blocks: after the first turns a step allocates
+ * nothing. */
 void hzp_arena_clear(struct hzp_arena *arena);
 
 /* size bytes, zeroed, aligned to 64; valid until clear or fini. */
 void *hzp_arena_alloc(struct hzp_arena *arena, size_t size);
 
-#define HZP_ARENA_NEW(arena, type) ((type *)hzp_arena_alloc(arena, sizeof(type)))
+#define HZP_ARENA_NEW(arena, type)      ((type *)hzp_arena_alloc(arena, sizeof(type)))
 #define HZP_ARENA_ARRAY(arena, type, n) ((type *)hzp_arena_alloc(arena, sizeof(type) * (size_t)(n)))
 
 /* malloc, calloc and realloc that abort when the machine is out of memory: for small things whose

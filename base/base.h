@@ -14,19 +14,19 @@
 #include <stdint.h>
 
 #define HZP_COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
-#define HZP_MIN(a, b) ((a) < (b) ? (a) : (b))
-#define HZP_MAX(a, b) ((a) > (b) ? (a) : (b))
+#define HZP_MIN(a, b)    ((a) < (b) ? (a) : (b))
+#define HZP_MAX(a, b)    ((a) > (b) ? (a) : (b))
 
 /* n rounded up to a multiple of step (step > 0). */
 #define HZP_ROUND_UP(n, step) (((n) + (step)-1) / (step) * (step))
-#define HZP_DIV_UP(n, step) (((n) + (step)-1) / (step))
+#define HZP_DIV_UP(n, step)   (((n) + (step)-1) / (step))
 
 #define HZP_CONTAINER_OF(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 
 #if defined(__GNUC__)
 #define HZP_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
-#define HZP_NORETURN __attribute__((noreturn))
-#define HZP_UNUSED __attribute__((unused))
+#define HZP_NORETURN          __attribute__((noreturn))
+#define HZP_UNUSED            __attribute__((unused))
 #else
 #define HZP_PRINTF(fmt, args)
 #define HZP_NORETURN

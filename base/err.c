@@ -13,8 +13,8 @@ void hzp_assert_fail(const char *file, int line, const char *condition)
 
 const char *hzp_err_name(int code)
 {
-    static const char *const name[] = {"OK",      "ENOMEM", "EINVAL",    "EBUSY",   "ENOENT",
-                                       "EIO",     "EFORMAT", "EUNSUP", "ECANCELED", "EDEVICE"};
+    static const char *const name[] = {"OK",  "ENOMEM",  "EINVAL", "EBUSY",     "ENOENT",
+                                       "EIO", "EFORMAT", "EUNSUP", "ECANCELED", "EDEVICE"};
     if (code > 0)
         code = 0;
     return -code < HZP_COUNT(name) ? name[-code] : "E?";

@@ -43,8 +43,9 @@ void hzp_log(enum hzp_log_level level, const char *subsystem, const char *format
     struct tm utc;
     gmtime_r(&now.tv_sec, &utc);
     size_t used = strftime(line, sizeof(line), "%Y-%m-%dT%H:%M:%S", &utc);
-    used += (size_t)snprintf(line + used, sizeof(line) - used, ".%03ldZ %-5s %s: ",
-                             now.tv_nsec / 1000000, level_name[level], subsystem);
+    used +=
+        (size_t)snprintf(line + used, sizeof(line) - used,
+                         ".%03ldZ %-5s %s: ", now.tv_nsec / 1000000, level_name[level], subsystem);
     va_list args;
     va_start(args, format);
     int more = vsnprintf(line + used, sizeof(line) - used - 1, format, args);

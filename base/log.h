@@ -16,7 +16,8 @@ enum hzp_log_level { HZP_LOG_ERROR, HZP_LOG_WARN, HZP_LOG_INFO, HZP_LOG_DEBUG };
 void hzp_log_set_level(enum hzp_log_level level);
 
 /* Reads HZP_LOG from the environment; an unknown word is reported once and ignored.  For programs
- * without options: hzpserve's --log-level has that variable for a default, and refuses such a word. */
+ * without options: hzpserve's --log-level has that variable for a default, and refuses such a
+ * word. */
 void hzp_log_init(void);
 
 /* subsystem: "serve", "train", "weights", ...; format: "event key=%d". */

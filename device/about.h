@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/about.h - what this build can compute on, and what this machine has, told without opening any of
- * it: for people, and for scripts that choose.
+/* device/about.h - what this build can compute on, and what this machine has, told without opening
+ * any of it: for people, and for scripts that choose.
  *
  * Invariant: every text is whole; what cannot be found out is not told.
  * Thread: any.

@@ -44,7 +44,8 @@ static void array(struct list *list, const char *name, const void *ptr, int64_t 
     o->align = HZP_MIN(size, (size_t)8);
 }
 
-/* The layer's whole pages.  Which slots of them stands in arrays that only hzp_access_meet reads. */
+/* The layer's whole pages.  Which slots of them stands in arrays that only hzp_access_meet
+ * reads. */
 static void pages(struct list *list, const struct hzp_kv *kv, const struct hzp_heads *heads,
                   int mode)
 {
@@ -122,8 +123,7 @@ static void of_attn_packed(struct list *l, const struct hzp_attn_packed_args *a)
 {
     mat(l, "qkv", &a->qkv, READ);
     mat(l, "out", &a->out, WRITE);
-    array(l, "lse", a->lse, (int64_t)a->out.rows * a->heads.heads, sizeof(float),
-          WRITE | OPTIONAL);
+    array(l, "lse", a->lse, (int64_t)a->out.rows * a->heads.heads, sizeof(float), WRITE | OPTIONAL);
     segments(l, &a->segs);
 }
 
@@ -257,7 +257,7 @@ static void of_audit(struct list *l, const struct hzp_audit_args *a)
     array(l, "nonfinite", a->nonfinite, 1, sizeof(*a->nonfinite), READ | WRITE);
 }
 
-#define of_attn_decode of_attn_paged
+#define of_attn_decode  of_attn_paged
 #define of_attn_prefill of_attn_paged
 
 int hzp_op_operands(enum hzp_op op, const void *args, struct hzp_operand ret[HZP_ACCESS_MAX])
@@ -296,8 +296,11 @@ int hzp_op_access(enum hzp_op op, const void *args, struct hzp_access *ret)
         if (hzp_operand_empty(o))
             continue;
         struct hzp_access *a = &ret[kept++];
-        *a = (struct hzp_access){.begin = o->ptr, .end = hzp_operand_end(o), .writes = o->writes,
-                                 .width = o->width, .stride = o->stride};
+        *a = (struct hzp_access){.begin = o->ptr,
+                                 .end = hzp_operand_end(o),
+                                 .writes = o->writes,
+                                 .width = o->width,
+                                 .stride = o->stride};
         if (o->slots && op == HZP_OP_rope)
             a->append = args;
         if (o->slots && attends)
@@ -351,8 +354,8 @@ static bool writes_slot(const struct hzp_rope_args *a, int32_t slot)
 static bool slots_meet(const struct hzp_rope_args *a, const struct hzp_access *b)
 {
     for (int32_t r = 0; r < a->x.rows; r++)
-        if (a->slot[r] >= 0 && (b->append ? writes_slot(b->append, a->slot[r])
-                                          : reads_slot(b->attend, a->slot[r])))
+        if (a->slot[r] >= 0 &&
+            (b->append ? writes_slot(b->append, a->slot[r]) : reads_slot(b->attend, a->slot[r])))
             return true;
     return false;
 }

@@ -38,10 +38,11 @@ enum hzp_mem { HZP_MEM_DEVICE, HZP_MEM_HOST }; /* HOST: pinned where that exists
 typedef int hzp_op_fn(struct hzp_lane *lane, const void *args);
 
 struct hzp_device_config {
-    const char *name; /* "ref", "cpu", "cuda", "sim"; NULL: the first of cuda, cpu that opens; "cuda:1"
+    const char
+        *name;   /* "ref", "cpu", "cuda", "sim"; NULL: the first of cuda, cpu that opens; "cuda:1"
                        * says the ordinal too */
-    int ordinal;      /* which of several */
-    int threads;      /* CPU: worker threads; 0: as many as the process may use */
+    int ordinal; /* which of several */
+    int threads; /* CPU: worker threads; 0: as many as the process may use */
     const char *level; /* CPU: highest instruction set, "base", "avx2", "avx512"; NULL: the best */
 };
 
@@ -136,11 +137,12 @@ void hzp_device_free(struct hzp_device *dev, enum hzp_mem where, void *ptr);
  * HZP_EDEVICE. */
 int hzp_device_zero(struct hzp_device *dev, void *ptr, size_t size);
 
-/* Where device memory is the host's, the system backs it page by page when it is first written; here
- * it has to now.  It is then 0, and with HZP_POISON=1 still NaN.  Elsewhere: no effect. */
+/* Where device memory is the host's, the system backs it page by page when it is first written;
+ * here it has to now.  It is then 0, and with HZP_POISON=1 still NaN.  Elsewhere: no effect. */
 int hzp_device_touch(struct hzp_device *dev, void *ptr, size_t size);
 
-/* Takes whatever memory the lane's ops will need beside their operands: no op allocates.  HZP_ENOMEM. */
+/* Takes whatever memory the lane's ops will need beside their operands: no op allocates.
+ * HZP_ENOMEM. */
 int hzp_lane_open(struct hzp_device *dev, enum hzp_bound use, struct hzp_lane **ret);
 void hzp_lane_close(struct hzp_lane *lane);
 
@@ -155,29 +157,30 @@ int hzp_lane_wait(struct hzp_lane *lane, struct hzp_fence *fence);
  * knows no shares, or has one unit, changes nothing.  HZP_ENOMEM. */
 int hzp_lane_set_share(struct hzp_lane *lane, int units);
 
-/* Lanes will have such shares side by side, hzp_lane_set_share each: whatever takes time to make of that
- * is made now.  For the start; at most HZP_GRAPH_LANES_MAX lanes. */
+/* Lanes will have such shares side by side, hzp_lane_set_share each: whatever takes time to make of
+ * that is made now.  For the start; at most HZP_GRAPH_LANES_MAX lanes. */
 void hzp_device_prepare_shares(struct hzp_device *dev, const int *units, int lanes);
 
-/* So many ops may be timed and their fences not yet waited for: what that takes is made now.  For the
- * start; more than that is made when it is needed.  HZP_EDEVICE. */
+/* So many ops may be timed and their fences not yet waited for: what that takes is made now.  For
+ * the start; more than that is made when it is needed.  HZP_EDEVICE. */
 int hzp_device_prepare_times(struct hzp_device *dev, int timings);
 
-/* The start has ended: from here on somebody may be waiting for any op.  What ops could do to be quicker
- * later, and what has to be written down, is done by now or left. */
+/* The start has ended: from here on somebody may be waiting for any op.  What ops could do to be
+ * quicker later, and what has to be written down, is done by now or left. */
 void hzp_device_steady(struct hzp_device *dev);
 
 /* The next op or copy issued on the lane leaves its times in *span, which must live, and may be
  * read, as a fence recorded behind it says.  HZP_EUNSUP: the device does not time single ops. */
 int hzp_lane_time(struct hzp_lane *lane, struct hzp_span *span);
 
-/* Between begin and end the lanes run nothing: what is issued on them, ops alone, is kept as a graph
- * instead, and so are their waits for fences recorded on one another meanwhile, which order it.  Launch
- * runs it as if it had been issued then: pointers are as they were, what they point to is as it is
- * when the lanes' turn comes; all of it runs behind what any of the lanes has had before, and before
- * what any has after.  Launch it on lane[0], each lane with the share it had; close it before those
- * lanes.  begin and end (of lane[0]) come in pairs, whatever was issued between them failed or not;
- * HZP_EUNSUP: no graphs here, or not of this; the lanes are as before.  1 .. HZP_GRAPH_LANES_MAX. */
+/* Between begin and end the lanes run nothing: what is issued on them, ops alone, is kept as a
+ * graph instead, and so are their waits for fences recorded on one another meanwhile, which order
+ * it.  Launch runs it as if it had been issued then: pointers are as they were, what they point to
+ * is as it is when the lanes' turn comes; all of it runs behind what any of the lanes has had
+ * before, and before what any has after.  Launch it on lane[0], each lane with the share it had;
+ * close it before those lanes.  begin and end (of lane[0]) come in pairs, whatever was issued
+ * between them failed or not; HZP_EUNSUP: no graphs here, or not of this; the lanes are as before.
+ * 1 .. HZP_GRAPH_LANES_MAX. */
 enum { HZP_GRAPH_LANES_MAX = 8 };
 bool hzp_device_has_graphs(const struct hzp_device *dev);
 int hzp_graph_begin(struct hzp_lane *const *lane, int lanes);
@@ -202,8 +205,7 @@ const void *hzp_device_view(struct hzp_device *dev, const void *ptr, size_t size
 uint64_t hzp_device_now_ns(struct hzp_device *dev);
 
 /* The backends, in order of preference; absent ones are a stub whose open says so. */
-extern const struct hzp_backend hzp_backend_cuda, hzp_backend_cpu, hzp_backend_ref,
-    hzp_backend_sim;
+extern const struct hzp_backend hzp_backend_cuda, hzp_backend_cpu, hzp_backend_ref, hzp_backend_sim;
 
 /* Fills a table with the reference of every op: what a host backend starts from. */
 void hzp_ref_fill(hzp_op_fn *op[HZP_OP_COUNT]);

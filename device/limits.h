@@ -12,7 +12,7 @@
 #include "device/device.h"
 
 struct hzp_limits {
-    double read_bytes_per_s;   /* reading memory far larger than the caches, all threads */
+    double read_bytes_per_s;    /* reading memory far larger than the caches, all threads */
     double gemm_f32, gemm_bf16; /* operations per second of the library's matrix product at its best
                                    shape and layout; 0: the type is not to be had */
 };

@@ -13,13 +13,13 @@
 
 struct hzp_operand {
     const char *name;
-    uintptr_t ptr;        /* 0: absent */
-    int64_t rows;         /* an array is one row */
-    size_t width, stride; /* bytes of a row; from one row to the next */
-    size_t align;         /* bytes of an element */
+    uintptr_t ptr;             /* 0: absent */
+    int64_t rows;              /* an array is one row */
+    size_t width, stride;      /* bytes of a row; from one row to the next */
+    size_t align;              /* bytes of an element */
     const struct hzp_mat *mat; /* NULL: an array */
     bool reads, writes, optional;
-    bool slots; /* a layer's pages, of which only some slots are meant */
+    bool slots;     /* a layer's pages, of which only some slots are meant */
     int32_t may_be; /* index of the operand this one may be (in place), -1: none */
 };
 

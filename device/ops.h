@@ -51,14 +51,14 @@ enum hzp_op {
 #define X(name, bound) HZP_OP_##name,
     HZP_OPS(X)
 #undef X
-    HZP_OP_COUNT
+        HZP_OP_COUNT
 };
 
 enum hzp_bound { HZP_BOUND_COMPUTE, HZP_BOUND_MEMORY, HZP_BOUND_NETWORK, HZP_BOUND_COPY };
 enum hzp_dtype { HZP_F32, HZP_BF16, HZP_I16, HZP_I32, HZP_E4M3 /* device/fp8.h */ };
 
 struct hzp_mat {
-    void *ptr;      /* device memory; borrowed, never freed by an op; NULL: absent */
+    void *ptr; /* device memory; borrowed, never freed by an op; NULL: absent */
     int32_t rows, cols;
     int32_t stride; /* elements from one row to the next, >= cols */
     enum hzp_dtype type;
@@ -114,9 +114,9 @@ struct hzp_matmul_args {
     int32_t accumulate;
 };
 
-/* scale[r] = max(max over c of |x[r][c]| / 448, 2^-126), y[r][c] = E4M3 of x[r][c] / scale[r], in F32
- * arithmetic, quotients too: one result on every backend.  A row that has a NaN or an infinity gets
- * a scale of NaN and codes of 0, so whatever is made of it is NaN.  x F32 or BF16, y E4M3. */
+/* scale[r] = max(max over c of |x[r][c]| / 448, 2^-126), y[r][c] = E4M3 of x[r][c] / scale[r], in
+ * F32 arithmetic, quotients too: one result on every backend.  A row that has a NaN or an infinity
+ * gets a scale of NaN and codes of 0, so whatever is made of it is NaN.  x F32 or BF16, y E4M3. */
 struct hzp_quantize_args {
     struct hzp_mat x, y;
     float *scale; /* [rows] */
@@ -129,7 +129,8 @@ struct hzp_quantize_args {
  * v is copied.  x, y [rows][(heads + 2 kv_heads) dim] act; y may be x.
  * table [positions][dim] F32: dim/2 cosines, then dim/2 sines.
  * Where kv.k is not NULL, k and v of y's row r are also appended to the layer's pages, at
- * slot[r] = page * page_rows + offset; slot < 0: the row is not kept.  No two rows have one slot. */
+ * slot[r] = page * page_rows + offset; slot < 0: the row is not kept.  No two rows have one
+ * slot. */
 struct hzp_rope_args {
     struct hzp_mat x, y, q_norm, k_norm, table;
     const int32_t *pos;  /* [rows] */
@@ -152,15 +153,16 @@ struct hzp_attn_paged_args {
     struct hzp_heads heads;
     float scale;
 };
-#define hzp_attn_decode_args hzp_attn_paged_args
+#define hzp_attn_decode_args  hzp_attn_paged_args
 #define hzp_attn_prefill_args hzp_attn_paged_args
 
 /* The same for training: keys and values are the k and v columns of the rows themselves, each
- * segment a document: causal, and no row sees another document.  qkv may have more rows than out: the
- * last out.rows are theirs, which segments count, and those before are rows of the first document,
- * whose pos0 is then at most so many (position p of it is p - pos0 rows from its first); all other
- * pos0 are 0.
- * lse [rows][heads] F32 = log of the softmax's denominator (of the scaled scores), NULL: not kept. */
+ * segment a document: causal, and no row sees another document.  qkv may have more rows than out:
+ * the last out.rows are theirs, which segments count, and those before are rows of the first
+ * document, whose pos0 is then at most so many (position p of it is p - pos0 rows from its first);
+ * all other pos0 are 0.
+ * lse [rows][heads] F32 = log of the softmax's denominator (of the scaled scores), NULL: not
+ * kept. */
 struct hzp_attn_packed_args {
     struct hzp_mat qkv, out;
     float *lse;
@@ -217,10 +219,10 @@ struct hzp_sample_args {
     struct hzp_mat logits;            /* [rows][vocab] F32; scratch: contents undefined after */
     const struct hzp_sample_row *row; /* [rows] */
     const struct hzp_logit_edit *edit;
-    int32_t *token;                   /* [rows] */
-    float *logprob;                   /* [rows] of token[r] */
-    int32_t *rank;                    /* [rows] 1: token[r] was the likeliest (ties: best rank) */
-    int32_t *top_token;               /* [rows][HZP_TOPS_MAX], likeliest first; NULL if no row asks */
+    int32_t *token;     /* [rows] */
+    float *logprob;     /* [rows] of token[r] */
+    int32_t *rank;      /* [rows] 1: token[r] was the likeliest (ties: best rank) */
+    int32_t *top_token; /* [rows][HZP_TOPS_MAX], likeliest first; NULL if no row asks */
     float *top_logprob;
 };
 
@@ -290,8 +292,8 @@ struct hzp_fill_args {
 
 /* Counted noise, nearly normal: element number i = first + r cols + c of y is
  *   (b0 + b1 + b2 + b3 - 510) (deviation / 147.8), in F32, of the bytes of word i mod 4 of
- * Philox4x32-10 with key = seed and counter = (i / 4 low, i / 4 high, 0, 1): the same on every backend,
- * however a buffer is cut.  y F32 or BF16. */
+ * Philox4x32-10 with key = seed and counter = (i / 4 low, i / 4 high, 0, 1): the same on every
+ * backend, however a buffer is cut.  y F32 or BF16. */
 struct hzp_noise_args {
     struct hzp_mat y;
     uint64_t seed, first;
@@ -318,7 +320,7 @@ struct hzp_adamw_args {
     float grad_scale;    /* 1 / learned tokens of the update */
     float clip;          /* 0: no clipping */
     float lr, beta1, beta2, eps, decay;
-    int32_t t;           /* 1 for the first update */
+    int32_t t; /* 1 for the first update */
 };
 
 /* *checksum += sum over i of mix(i, word[i]) mod 2^64 over the 8-byte words of x (its size is a
@@ -366,8 +368,8 @@ struct hzp_cost {
 };
 struct hzp_cost hzp_op_cost(enum hzp_op op, const void *args);
 
-/* What an op reads and writes, for the plan checker: at most HZP_ACCESS_MAX pieces of memory, each a
- * matrix, or the keys or the values of those slots of a layer's pages that the op uses.  Borrows
+/* What an op reads and writes, for the plan checker: at most HZP_ACCESS_MAX pieces of memory, each
+ * a matrix, or the keys or the values of those slots of a layer's pages that the op uses.  Borrows
  * the arguments.  Returns how many. */
 struct hzp_access {
     uintptr_t begin, end; /* bytes: the hull, for slots the layer's whole pages */
@@ -379,8 +381,8 @@ struct hzp_access {
 enum { HZP_ACCESS_MAX = 16 };
 int hzp_op_access(enum hzp_op op, const void *args, struct hzp_access *ret);
 
-/* Whether two of them share a byte; if in doubt, true.  Reads slots, segments and page tables, which
- * the host must see. */
+/* Whether two of them share a byte; if in doubt, true.  Reads slots, segments and page tables,
+ * which the host must see. */
 bool hzp_access_meet(const struct hzp_access *a, const struct hzp_access *b);
 
 /* Checks types, shapes and strides; what it accepts a backend may trust.  NULL: fine, else which

@@ -47,7 +47,8 @@ HZP_INLINE void hzp_noise_four(uint64_t seed, uint64_t i, float ret[4])
     hzp_philox_block(seed, c);
     for (int k = 0; k < 4; k++)
         ret[k] = (float)((int32_t)((c[k] & 255) + (c[k] >> 8 & 255) + (c[k] >> 16 & 255) +
-                                   (c[k] >> 24)) - 510);
+                                   (c[k] >> 24)) -
+                         510);
 }
 
 /* What they are multiplied by. */

@@ -15,8 +15,8 @@
  * what it does between two calls takes what it really takes, beside the lanes.  That shows what
  * running ahead hides; nothing is then repeatable.
  *
- * HZP_SIM=flops=1e14,bytes=3e12,copy=5e10,issue_ns=2000,mem=8e10,host=0 sets the rates (per second) and
- * the memory it says it has; these are the defaults.
+ * HZP_SIM=flops=1e14,bytes=3e12,copy=5e10,issue_ns=2000,mem=8e10,host=0 sets the rates (per second)
+ * and the memory it says it has; these are the defaults.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,7 +44,7 @@ struct sim_device {
 
 struct sim_lane {
     struct hzp_lane base;
-    uint64_t end_ns; /* of its last op */
+    uint64_t end_ns;       /* of its last op */
     struct hzp_span *span; /* where the next op's times go; NULL: nowhere */
 };
 
@@ -86,8 +86,8 @@ static void spend(struct sim_lane *lane, double compute_ns, double memory_ns)
         dev->compute_free = later(dev->compute_free, begin) + compute;
     if (memory)
         dev->memory_free = later(dev->memory_free, begin) + memory;
-    lane->end_ns = later(begin + 1, later(compute ? dev->compute_free : 0,
-                                          memory ? dev->memory_free : 0));
+    lane->end_ns =
+        later(begin + 1, later(compute ? dev->compute_free : 0, memory ? dev->memory_free : 0));
     if (lane->span)
         *lane->span = (struct hzp_span){begin, lane->end_ns};
     lane->span = NULL;
@@ -177,18 +177,18 @@ static int rates_read(const char *text, struct rates *ret, struct hzp_err_text *
     struct {
         const char *name;
         double *value;
-    } keys[] = {{"flops", &ret->flops}, {"bytes", &ret->bytes}, {"copy", &ret->copy},
-                {"issue_ns", &ret->issue_ns}, {"mem", &ret->mem}, {"host", &ret->host}};
+    } keys[] = {{"flops", &ret->flops},       {"bytes", &ret->bytes}, {"copy", &ret->copy},
+                {"issue_ns", &ret->issue_ns}, {"mem", &ret->mem},     {"host", &ret->host}};
     while (text && *text) {
         size_t length = strcspn(text, "=");
         int i = 0;
-        while (i < HZP_COUNT(keys) && (strlen(keys[i].name) != length ||
-                                       strncmp(keys[i].name, text, length) != 0))
+        while (i < HZP_COUNT(keys) &&
+               (strlen(keys[i].name) != length || strncmp(keys[i].name, text, length) != 0))
             i++;
         char *end = NULL;
         double value = i < HZP_COUNT(keys) && text[length] ? strtod(text + length + 1, &end) : -1;
-        bool may_be_0 = i < HZP_COUNT(keys) && (keys[i].value == &ret->issue_ns ||
-                                                keys[i].value == &ret->host);
+        bool may_be_0 =
+            i < HZP_COUNT(keys) && (keys[i].value == &ret->issue_ns || keys[i].value == &ret->host);
         if (!end || !(value >= 0 && value <= 1e18) || (value == 0 && !may_be_0) ||
             (*end && *end != ','))
             return hzp_fail_param(reterr, HZP_EINVAL, "HZP_SIM",
@@ -225,7 +225,8 @@ static void sim_close(struct hzp_device *dev)
     free(dev);
 }
 
-/* Address space only: pages that nobody writes cost nothing.  The size stands in the page before. */
+/* Address space only: pages that nobody writes cost nothing.  The size stands in the page
+ * before. */
 static int sim_mem_alloc(struct hzp_device *dev, enum hzp_mem where, size_t size, void **ret)
 {
     enum { PAGE = 4096 };

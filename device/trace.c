@@ -22,11 +22,11 @@ struct trace_device {
     struct hzp_device base;
     struct hzp_backend backend; /* the inner one's name, this file's functions */
     struct hzp_device *inner;
-    FILE *file;                 /* NULL: no trace */
+    FILE *file; /* NULL: no trace */
     bool wait, check;
     uint64_t begin_ns;
     int lanes, nans;
-    void *staging;              /* host memory to look for NaN in */
+    void *staging; /* host memory to look for NaN in */
     size_t staging_size;
 };
 

@@ -264,7 +264,8 @@ static const char *check_swiglu_bwd(const struct hzp_swiglu_bwd_args *a)
 static const char *check_colsum(const struct hzp_colsum_args *a)
 {
     RULE(is_float(&a->x), "x is neither F32 nor BF16");
-    RULE(a->y.type == HZP_F32 && a->y.rows == 1 && a->y.cols == a->x.cols, "y is not [1][cols] F32");
+    RULE(a->y.type == HZP_F32 && a->y.rows == 1 && a->y.cols == a->x.cols,
+         "y is not [1][cols] F32");
     return NULL;
 }
 
@@ -299,7 +300,8 @@ static const char *check_adamw(const struct hzp_adamw_args *a)
     RULE(a->from.type == HZP_F32 ? !a->residual.ptr
                                  : a->residual.ptr && a->residual.type == HZP_I16,
          "residual is not I16 for BF16, absent for F32");
-    RULE(!a->residual.ptr || same_shape(&a->from, &a->residual), "from and residual differ in shape");
+    RULE(!a->residual.ptr || same_shape(&a->from, &a->residual),
+         "from and residual differ in shape");
     RULE(is_float(&a->grad) && is_float(&a->m) && is_float(&a->v),
          "grad, m or v is neither F32 nor BF16");
     RULE(same_shape(&a->from, &a->to) && same_shape(&a->from, &a->grad) &&
@@ -355,8 +357,9 @@ static bool overlap(const struct hzp_operand *a, const struct hzp_operand *b)
         return false;
     if (a->stride != b->stride || (a->rows == 1 && b->rows == 1))
         return true;
-    size_t apart = (b->ptr >= a->ptr ? b->ptr - a->ptr
-                                     : a->stride - (a->ptr - b->ptr) % a->stride) % a->stride;
+    size_t apart =
+        (b->ptr >= a->ptr ? b->ptr - a->ptr : a->stride - (a->ptr - b->ptr) % a->stride) %
+        a->stride;
     return apart < a->width || apart + b->width > a->stride;
 }
 

@@ -3,8 +3,8 @@
  *
  * A step is formed, issued, served (serving's results are delivered) and landed (its slice too has
  * ended, and everybody has heard).  At most two steps are under way: so a step is landed before the
- * second one behind it is formed, and what training still runs of a step when the next one is formed
- * is at most its slice.
+ * second one behind it is formed, and what training still runs of a step when the next one is
+ * formed is at most its slice.
  *
  *     run-ahead   land n - 1 | form, issue n + 1 | serve n
  *     else        land n - 1 | form, issue n | serve n            (what has its own lanes runs on)
@@ -14,10 +14,10 @@
 
 #include "base/log.h"
 #include "base/thread.h"
-#include "nanobatch/exec.h"
-#include "nanobatch/ride.h"
-#include "nanobatch/split.h"
-#include "nanobatch/warm.h"
+#include "nanobatch/run/exec.h"
+#include "nanobatch/build/ride.h"
+#include "nanobatch/split/split.h"
+#include "nanobatch/run/warm.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -43,7 +43,7 @@ struct leg {
     struct hzp_plan plan;
     const struct hzp_plan_shape *shape; /* of serving's part; NULL: sequentially */
     struct hzp_flight *flight;
-    uint64_t tokens_ns;          /* when it was served */
+    uint64_t tokens_ns; /* when it was served */
 };
 
 struct hzp_loop {
@@ -78,8 +78,8 @@ static void prepare(struct hzp_loop *loop)
         hzp_exec_prepare(loop->exec, &c->plans->entry[i].shape);
 }
 
-/* The step's serving as it is on another slot's weights.  Its arrays are the step's own: they are cut in
- * the same way once more, before the step is issued. */
+/* The step's serving as it is on another slot's weights.  Its arrays are the step's own: they are
+ * cut in the same way once more, before the step is issued. */
 static bool twin(void *ctx, const struct hzp_plan *plan, int32_t i, struct hzp_plan *ret)
 {
     struct hzp_loop *loop = ctx;
@@ -90,7 +90,8 @@ static bool twin(void *ctx, const struct hzp_plan *plan, int32_t i, struct hzp_p
         if (slot == leg->step.version || i-- > 0)
             continue;
         hzp_plan_clear(ret);
-        hzp_forward_build(ret, model, slot, leg->batch, leg->step.kv, loop->config.space, leg->shape);
+        hzp_forward_build(ret, model, slot, leg->batch, leg->step.kv, loop->config.space,
+                          leg->shape);
         return true;
     }
     return false;
@@ -116,8 +117,8 @@ static int open_legs(struct hzp_loop *loop)
         if (i == 0)
             leg->batch = loop->config.batch;
         else if (loop->config.batch)
-            HZP_TRY(hzp_batch_create(loop->config.model->dev, &loop->config.batch->max,
-                                     &leg->batch));
+            HZP_TRY(
+                hzp_batch_create(loop->config.model->dev, &loop->config.batch->max, &leg->batch));
     }
     return HZP_OK;
 }
@@ -135,15 +136,15 @@ int hzp_loop_create(const struct hzp_loop_config *config, struct hzp_loop **ret)
     hzp_wake_init(&loop->wake);
     int r = hzp_exec_create(config->model->dev, &loop->exec);
     bool alone = r >= 0 && hzp_exec_alone(loop->exec);
-    loop->ahead = config->run_ahead == HZP_AHEAD_ALWAYS ||
-                  (config->run_ahead == HZP_AHEAD_AUTO && alone);
+    loop->ahead =
+        config->run_ahead == HZP_AHEAD_ALWAYS || (config->run_ahead == HZP_AHEAD_AUTO && alone);
     hzp_split_init(&loop->split, &(struct hzp_split_config){
-        .policy = config->policy,
-        .idle_ns = config->idle_ns,
-        .early = loop->ahead && (alone || config->shape),
-        .model = config->model,
-        .price = &loop->price,
-    });
+                                     .policy = config->policy,
+                                     .idle_ns = config->idle_ns,
+                                     .early = loop->ahead && (alone || config->shape),
+                                     .model = config->model,
+                                     .price = &loop->price,
+                                 });
     if (r >= 0)
         r = open_legs(loop);
     if (r < 0) {
@@ -214,7 +215,8 @@ static uint64_t host_ns(void)
 }
 
 /* The host's work that began at `begin`; hidden: a step was under way meanwhile. */
-static void count_host(struct hzp_loop *loop, _Atomic uint64_t *counter, uint64_t begin, bool hidden)
+static void count_host(struct hzp_loop *loop, _Atomic uint64_t *counter, uint64_t begin,
+                       bool hidden)
 {
     uint64_t took = host_ns() - begin;
     count(counter, took);
@@ -254,14 +256,16 @@ static int land(struct hzp_loop *loop, struct leg *leg)
     HZP_DEBUG_ASSERT(step->number == loop->landed + 1);
     if (leg->stage == ISSUED)
         HZP_TRY(serve(loop, leg));
-    HZP_TRY(hzp_exec_land(leg->flight, leg->split.beside ? &loop->price_beside : &loop->price,
-                          &times));
+    HZP_TRY(
+        hzp_exec_land(leg->flight, leg->split.beside ? &loop->price_beside : &loop->price, &times));
     step->end_ns = hzp_device_now_ns(loop->config.model->dev);
-    step->trained_ns = leg->split.beside && times.train_end_ns ? times.train_end_ns : times.train_ns;
+    step->trained_ns = leg->split.beside && times.end_ns[HZP_TENANT_TRAIN]
+                           ? times.end_ns[HZP_TENANT_TRAIN]
+                           : times.ns[HZP_TENANT_TRAIN];
     hzp_split_ended(&loop->split, &leg->split, &times, leg->tokens_ns, next_ns(loop, step));
     count(&c->steps, 1);
-    count(&c->serve_ns, times.serve_ns);
-    count(&c->train_ns, times.train_ns);
+    count(&c->serve_ns, times.ns[HZP_TENANT_SERVE]);
+    count(&c->train_ns, times.ns[HZP_TENANT_TRAIN]);
     count(&c->serve_steps, step->batch && step->batch->rows > 0);
     count(&c->train_steps, leg->split.trains);
     tell(loop, leg, true, HZP_OK);
@@ -368,10 +372,15 @@ static void take_training(struct hzp_loop *loop, struct leg *leg)
         hzp_plan_take(&leg->plan, step->chain, step->from, step->to);
         return;
     }
-    struct hzp_step_plan what = {.model = loop->config.model, .version = step->version,
-                                 .batch = step->batch, .kv = step->kv,
-                                 .space = loop->config.space, .shape = both,
-                                 .chain = step->chain, .from = step->from, .to = step->to,
+    struct hzp_step_plan what = {.model = loop->config.model,
+                                 .version = step->version,
+                                 .batch = step->batch,
+                                 .kv = step->kv,
+                                 .space = loop->config.space,
+                                 .shape = both,
+                                 .chain = step->chain,
+                                 .from = step->from,
+                                 .to = step->to,
                                  .rider = step->rider};
     hzp_plan_clear(&leg->plan);
     leg->shape = both;
@@ -384,9 +393,9 @@ static double slice_ns(const struct hzp_loop *loop, struct leg *leg)
 {
     const struct hzp_step *step = &leg->step;
     struct hzp_shared shared;
-    bool rides = step->ride_rows > 0 &&
-                 hzp_ride_find(step->rider, step->version, step->chain, step->from, step->to,
-                               step->ride_rows, &leg->ride);
+    bool rides =
+        step->ride_rows > 0 && hzp_ride_find(step->rider, step->version, step->chain, step->from,
+                                             step->to, step->ride_rows, &leg->ride);
     if (!rides)
         return hzp_price_slice(step->price, step->chain, step->from, step->to, NULL);
     shared = (struct hzp_shared){step->ride_rows, leg->ride.from, leg->ride.to};
@@ -548,7 +557,8 @@ static int warm_run(struct hzp_loop *loop, struct leg *leg)
 }
 
 /* Fences for steps of this shape; the most items of any so far. */
-static int warm_reserve(struct hzp_loop *loop, const struct hzp_plan_shape *shape, int32_t *ret_items)
+static int warm_reserve(struct hzp_loop *loop, const struct hzp_plan_shape *shape,
+                        int32_t *ret_items)
 {
     for (int i = 0; i < HZP_COUNT(loop->leg); i++) {
         struct leg *leg = &loop->leg[i];
@@ -560,14 +570,14 @@ static int warm_reserve(struct hzp_loop *loop, const struct hzp_plan_shape *shap
     return HZP_OK;
 }
 
-/* Events for two steps' items, each with a slice of training, whose items no step has shown yet: a layer's
- * there and back are about forty, more where products are cut to a quantum. */
+/* Events for two steps' items, each with a slice of training, whose items no step has shown yet: a
+ * layer's there and back are about forty, more where products are cut to a quantum. */
 static int warm_times(struct hzp_loop *loop, int32_t items)
 {
     enum { TRAIN_ITEMS = 64, UPDATE_ITEMS = 512 };
     const struct hzp_model *model = loop->config.model;
-    return hzp_device_prepare_times(model->dev,
-                                    2 * (items + TRAIN_ITEMS * model->config->layers + UPDATE_ITEMS));
+    return hzp_device_prepare_times(
+        model->dev, 2 * (items + TRAIN_ITEMS * model->config->layers + UPDATE_ITEMS));
 }
 
 /* The first leg's step runs, and chooses algorithms; then either's is captured. */

@@ -12,9 +12,10 @@
  *
  * One step ahead: where the device works on its own, step n + 1 is formed and issued while step n
  * runs, so the host's work costs the device nothing.  Sampled ids stay on the device
- * (hzp_batch_add_drawn); who ended in step n is seen after n + 1 was formed, and what that one brings
- * him nobody gets to see.  A step whose results a source needs first (hzp_step.settle) is waited for.
- * Training that has lanes of its own may outlive its step by at most the step behind it.
+ * (hzp_batch_add_drawn); who ended in step n is seen after n + 1 was formed, and what that one
+ * brings him nobody gets to see.  A step whose results a source needs first (hzp_step.settle) is
+ * waited for. Training that has lanes of its own may outlive its step by at most the step behind
+ * it.
  *
  * Device failure is final: the loop delivers the failure to every source and ends.
  *
@@ -23,29 +24,29 @@
 #ifndef HZP_NANOBATCH_LOOP_H
 #define HZP_NANOBATCH_LOOP_H
 
-#include "nanobatch/forward.h"
-#include "nanobatch/graphs.h"
-#include "nanobatch/plan_table.h"
-#include "nanobatch/policy.h"
+#include "nanobatch/build/forward.h"
+#include "nanobatch/run/graphs.h"
+#include "nanobatch/plan/plan_table.h"
+#include "nanobatch/split/policy.h"
 #include "nanobatch/source.h"
 
 struct hzp_loop;
 
 enum hzp_run_ahead {
-    HZP_AHEAD_AUTO,   /* where the device works on its own while the host does something else */
+    HZP_AHEAD_AUTO, /* where the device works on its own while the host does something else */
     HZP_AHEAD_NEVER,
     HZP_AHEAD_ALWAYS, /* wherever a plan queues up */
 };
 
 struct hzp_loop_config {
     struct hzp_model *model;
-    struct hzp_serve_space *space;  /* NULL: nothing serves */
-    struct hzp_batch *batch;        /* NULL: nothing serves.  A second one of its kind is made */
+    struct hzp_serve_space *space; /* NULL: nothing serves */
+    struct hzp_batch *batch;       /* NULL: nothing serves.  A second one of its kind is made */
     enum hzp_run_ahead run_ahead;
-    struct hzp_source *source[6];   /* most urgent first */
+    struct hzp_source *source[6]; /* most urgent first */
     int32_t sources;
     struct hzp_policy policy; /* what training may take */
-    uint64_t idle_ns;     /* while none runs: how long training may hold the device at a stretch;
+    uint64_t idle_ns; /* while none runs: how long training may hold the device at a stretch;
                            * one step ahead, two steps share it */
     /* How steps are cut and spread over lanes, borrowed for the loop's life: those that only serve
      * (NULL: sequentially), and those in which training runs beside requests (NULL: as the former,
@@ -53,18 +54,20 @@ struct hzp_loop_config {
      * training lanes of its own, its slice is as long as serving, or as goals allow.  A shape of
      * either kind, or of the table's, may let training ride (ride.h). */
     const struct hzp_plan_shape *shape, *beside;
-    const struct hzp_plan_table *plans; /* borrowed: the shape of each step by its rows, instead of
-                                         * `shape`, and of `beside` where that is NULL; NULL: none */
-    bool check_plans;     /* prove every plan race-free before it runs */
+    /* Borrowed: the shape of each step by its rows, instead of `shape`, and of `beside` where that
+     * is NULL.  NULL: none. */
+    const struct hzp_plan_table *plans;
+    bool check_plans; /* prove every plan race-free before it runs */
 };
 
 int hzp_loop_create(const struct hzp_loop_config *config, struct hzp_loop **ret);
 void hzp_loop_destroy(struct hzp_loop *loop); /* NULL: no effect */
 
-/* The end of the start, where a device says that it has one: rows of nobody go through every size of
- * decode step and one full step of prompts, on the version that serves, so that what takes time the first
- * time has been done: algorithms chosen, steps captured for every slot of weights, events made.  kv: of
- * the pool, whose pages nobody has yet.  Then, everywhere, hzp_device_steady().  Before the first turn. */
+/* The end of the start, where a device says that it has one: rows of nobody go through every size
+ * of decode step and one full step of prompts, on the version that serves, so that what takes time
+ * the first time has been done: algorithms chosen, steps captured for every slot of weights, events
+ * made.  kv: of the pool, whose pages nobody has yet.  Then, everywhere, hzp_device_steady().
+ * Before the first turn. */
 int hzp_loop_warm_up(struct hzp_loop *loop, const struct hzp_kv *kv);
 
 /* Runs until stopped and no source is busy, or until the device fails (HZP_EDEVICE). */
@@ -91,9 +94,9 @@ struct hzp_graphs_stats hzp_loop_graphs(const struct hzp_loop *loop);
 
 struct hzp_loop_stats {
     uint64_t steps, serve_steps, train_steps;
-    uint64_t ride_steps;  /* in which training's rows rode in serving's products */
+    uint64_t ride_steps;                  /* in which training's rows rode in serving's products */
     uint64_t serve_ns, train_ns, idle_ns; /* device time by tenant */
-    uint64_t ahead_steps; /* formed while the step before ran */
+    uint64_t ahead_steps;                 /* formed while the step before ran */
     /* The processor's time of the engine thread outside the device: forming steps, issuing them
      * (where issuing does not run them), delivering results; and how much of it while a step was
      * under way. */

@@ -6,18 +6,19 @@
  * is left of its budget, and hears when the step has ended.
  *
  * The loop may run one step ahead: a source is then asked for step n + 1 while step n runs, and
- * hears of n only after it has offered n + 1.  Training's slice may outlive its step, by at most the
- * step behind it: who offers slices hears of the step when the slice too has ended.  Every source
- * hears of steps in their order.
+ * hears of n only after it has offered n + 1.  Training's slice may outlive its step, by at most
+ * the step behind it: who offers slices hears of the step when the slice too has ended.  Every
+ * source hears of steps in their order.
  *
  * Thread: engine.
  */
 #ifndef HZP_NANOBATCH_SOURCE_H
 #define HZP_NANOBATCH_SOURCE_H
 
-#include "nanobatch/batch.h"
-#include "nanobatch/plan.h"
-#include "nanobatch/price.h"
+#include "nanobatch/build/batch.h"
+#include "nanobatch/plan/plan.h"
+#include "nanobatch/plan/price.h"
+#include "nanobatch/split/waits.h"
 
 /* What of a step must be known before the next one is formed. */
 enum hzp_settle { HZP_SETTLE_NOTHING, HZP_SETTLE_SERVING, HZP_SETTLE_ALL };
@@ -25,38 +26,28 @@ enum hzp_settle { HZP_SETTLE_NOTHING, HZP_SETTLE_SERVING, HZP_SETTLE_ALL };
 struct hzp_rider;
 struct hzp_split;
 
-/* Prompts that are not through yet, oldest first: for the split, which leaves them time. */
-enum { HZP_WAITS_MAX = 64 };
-struct hzp_waits {
-    int32_t running, places; /* requests that run, and how many may; places 0: not said */
-    int32_t count; /* those beyond HZP_WAITS_MAX are left out */
-    struct hzp_wait {
-        uint64_t since_ns;           /* device clock: asked for at */
-        int32_t rows_left, rows_now; /* of the prompt: not computed before this step; in it */
-    } of[HZP_WAITS_MAX];
-};
-
 struct hzp_step {
-    uint64_t number;            /* from 1; the only clock for reclaiming memory */
-    uint64_t begin_ns, end_ns;  /* device clock; end_ns valid in deliver */
-    int32_t rows_left;          /* of the dense batch */
-    uint64_t train_ns;          /* how long training may run in this step */
-    uint64_t item_ns;           /* no item of training longer than this may be begun */
-    struct hzp_batch *batch;    /* serving's rows */
+    uint64_t number;                  /* from 1; the only clock for reclaiming memory */
+    uint64_t begin_ns, end_ns;        /* device clock; end_ns valid in deliver */
+    int32_t rows_left;                /* of the dense batch */
+    uint64_t train_ns;                /* how long training may run in this step */
+    uint64_t item_ns;                 /* no item of training longer than this may be begun */
+    struct hzp_batch *batch;          /* serving's rows */
     const struct hzp_step *under_way; /* in offer: the step before, whose results are not known;
                                          NULL: they are */
-    enum hzp_settle settle;     /* raised by sources in offer */
-    const struct hzp_kv *kv;    /* [layers], set by the source that filled the batch */
-    struct hzp_version *version; /* the one version this step serves from */
-    const struct hzp_plan *chain; /* training's slice: items [from, to) */
+    enum hzp_settle settle;           /* raised by sources in offer */
+    const struct hzp_kv *kv;          /* [layers], set by the source that filled the batch */
+    struct hzp_version *version;      /* the one version this step serves from */
+    const struct hzp_plan *chain;     /* training's slice: items [from, to) */
     int32_t from, to;
-    int32_t ride_rows;          /* so many rows of serving would carry training's; 0: none would */
-    const struct hzp_rider *rider; /* set with the chain by who offers it: its forward pass may ride */
-    uint64_t trained_ns;        /* how long the slice took; valid in deliver */
-    uint64_t served_ns;         /* how long serving's part took; valid in deliver */
+    int32_t ride_rows; /* so many rows of serving would carry training's; 0: none would */
+    const struct hzp_rider
+        *rider;          /* set with the chain by who offers it: its forward pass may ride */
+    uint64_t trained_ns; /* how long the slice took; valid in deliver */
+    uint64_t served_ns;  /* how long serving's part took; valid in deliver */
     const struct hzp_price *price;
     const struct hzp_split *split; /* hzp_split_rows_within: how many rows of prompts fit */
-    struct hzp_waits waits;     /* set by the source that filled the batch */
+    struct hzp_waits waits;        /* set by the source that filled the batch */
 };
 
 struct hzp_source {

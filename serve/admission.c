@@ -30,9 +30,9 @@ struct hzp_admission {
     /* since the last look */
     int32_t count;
     int64_t worst;
-    double goes_on[CLASSES + 1];           /* S at each class's begin */
+    double goes_on[CLASSES + 1];             /* S at each class's begin */
     double mean[CLASSES], variance[CLASSES]; /* of pages, by class of steps from now */
-    int32_t classes;                       /* those of them anybody reaches */
+    int32_t classes;                         /* those of them anybody reaches */
 };
 
 static int32_t class_begin(int32_t class)

@@ -38,8 +38,8 @@ enum hzp_admission_rule { HZP_ADMIT_PREDICTED, HZP_ADMIT_WORST_CASE };
 
 /* One sequence, as far as its pages go. */
 struct hzp_growth {
-    int32_t rows;  /* prompt and drawn tokens: what its next draw needs stored */
-    int32_t drawn; /* tokens generated so far */
+    int32_t rows;        /* prompt and drawn tokens: what its next draw needs stored */
+    int32_t drawn;       /* tokens generated so far */
     int32_t least, most; /* tokens it generates; equal: it is known how many */
 };
 

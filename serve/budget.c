@@ -72,7 +72,8 @@ static void make_curve(const struct hzp_budget *budget, struct curve *ret)
         weight[pools] = 64 / (64 + (double)(budget->learned - budget->seen[c].at));
         sum[pools] = weight[pools] * budget->seen[c].ns;
         pools++;
-        while (pools > 1 && sum[pools - 2] / weight[pools - 2] > sum[pools - 1] / weight[pools - 1]) {
+        while (pools > 1 &&
+               sum[pools - 2] / weight[pools - 2] > sum[pools - 1] / weight[pools - 1]) {
             weight[pools - 2] += weight[pools - 1];
             sum[pools - 2] += sum[pools - 1];
             pools--;

@@ -10,10 +10,10 @@
  *     e      = 0.9 + 0.1 * pressure
  *
  * With pressure 0 (few run, nobody waits) a step is as short as it can be while at least nine
- * tenths of the best throughput are kept; with pressure 1 it is as large as it may be.  Where rows are free,
- * because weights take as long to read for many as for one, r / T(r) grows with r and the budget
- * goes up to where they cease to be.  While nobody decodes nobody is held up, and the budget is
- * rows_max.  (NanoFlow fills every step to one fixed size, which costs it latency at low load:
+ * tenths of the best throughput are kept; with pressure 1 it is as large as it may be.  Where rows
+ * are free, because weights take as long to read for many as for one, r / T(r) grows with r and the
+ * budget goes up to where they cease to be.  While nobody decodes nobody is held up, and the budget
+ * is rows_max.  (NanoFlow fills every step to one fixed size, which costs it latency at low load:
  * Zhu et al., OSDI 2025.)
  *
  * Sizes are a class's lower end, so multiples of 16 from 64 rows on, which products like.

@@ -3,7 +3,7 @@
  * step's budget goes.
  *
  * Thread: engine. */
-#include "nanobatch/split.h"
+#include "nanobatch/split/split.h"
 #include "serve/edits.h"
 #include "serve/scheduler_state.h"
 
@@ -22,8 +22,8 @@ static struct hzp_part *open_segment(struct hzp_scheduler *s, struct hzp_step *s
         seq->page[seq->taken++] = hzp_kvpool_take(s->pool);
     int32_t *page = hzp_batch_add_segment(step->batch, seq->fed, decode);
     memcpy(page, seq->page, (size_t)seq->taken * sizeof(*page));
-    *part = (struct hzp_part){.step = step->number, .pos0 = seq->fed, .rows = rows,
-                          .logit0 = step->batch->logits};
+    *part = (struct hzp_part){
+        .step = step->number, .pos0 = seq->fed, .rows = rows, .logit0 = step->batch->logits};
     seq->fed += rows;
     seq->step = step->number;
     step->rows_left -= rows;
@@ -136,8 +136,8 @@ static int32_t add_decodes(struct hzp_scheduler *s, struct hzp_step *step)
                 row = hzp_batch_add_row(batch, seq->rq->out[at - seq->rq->prompt_count].token,
                                         slot_of(s, seq, at));
             else
-                row = hzp_batch_add_drawn(batch, step->under_way->batch, logit,
-                                          slot_of(s, seq, at));
+                row =
+                    hzp_batch_add_drawn(batch, step->under_way->batch, logit, slot_of(s, seq, at));
             want_draw(batch, seq, part, row, at + 1);
         }
     return chosen;
@@ -186,8 +186,8 @@ static int32_t rows_within_goal(const struct hzp_step *step, int32_t decodes)
     double reads = 0;
     for (int32_t r = 0; r < step->batch->rows; r++)
         reads += step->batch->pos[r] + 1;
-    int32_t rows = hzp_split_rows_within(step->split, decodes, reads, PROMPT_DEPTH,
-                                         PROMPT_ROWS_MIN);
+    int32_t rows =
+        hzp_split_rows_within(step->split, decodes, reads, PROMPT_DEPTH, PROMPT_ROWS_MIN);
     return rows == INT32_MAX ? 0 : decodes + rows;
 }
 

@@ -116,6 +116,5 @@ void hzp_kvpool_release(struct hzp_kvpool *pool, const int32_t *page, int32_t ta
 
 void hzp_kvpool_read_stats(const struct hzp_kvpool *pool, struct hzp_kvpool_stats *ret)
 {
-    *ret = (struct hzp_kvpool_stats){.pages = pool->pages,
-                                     .taken = pool->pages - pool->free_pages};
+    *ret = (struct hzp_kvpool_stats){.pages = pool->pages, .taken = pool->pages - pool->free_pages};
 }

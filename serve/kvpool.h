@@ -5,7 +5,8 @@
  * they come back when the step that last used them has ended.  The pool promises nothing: who may
  * begin is admission's (admission.h), and who gives way when none is free is the scheduler's.
  *
- * No page has two owners, and who is pushed back computes its rows again, so pages are never copied.
+ * No page has two owners, and who is pushed back computes its rows again, so pages are never
+ * copied.
  *
  * Invariant: free + taken = pages.
  *
@@ -14,7 +15,7 @@
 #ifndef HZP_SERVE_KVPOOL_H
 #define HZP_SERVE_KVPOOL_H
 
-#include "nanobatch/model.h"
+#include "nanobatch/build/model.h"
 
 struct hzp_kvpool;
 
@@ -22,8 +23,8 @@ size_t hzp_kvpool_bytes(const struct hzp_model_config *config, enum hzp_dtype ty
                         int32_t page_rows);
 int hzp_kvpool_create(const struct hzp_model *model, int32_t pages, int32_t page_rows,
                       struct hzp_kvpool **ret);
-/* The pages that are taken first, so many of them, are there from now on: a step does not wait for the
- * system to find them at their first use (hzp_device_touch).  Before any is taken. */
+/* The pages that are taken first, so many of them, are there from now on: a step does not wait for
+ * the system to find them at their first use (hzp_device_touch).  Before any is taken. */
 int hzp_kvpool_touch(struct hzp_kvpool *pool, int32_t pages);
 void hzp_kvpool_destroy(struct hzp_kvpool *pool); /* NULL: no effect */
 

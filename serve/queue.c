@@ -186,8 +186,8 @@ static void admit(struct hzp_scheduler *s)
         s->wait_head = (s->wait_head + 1) % s->wait_room;
         s->wait_count--;
         struct hzp_seq *seq = &s->seq[i];
-        *seq = (struct hzp_seq){
-            .rq = rq, .used = true, .page = seq->page, .prompt_end = growth.rows};
+        *seq =
+            (struct hzp_seq){.rq = rq, .used = true, .page = seq->page, .prompt_end = growth.rows};
         s->order[s->running++] = i;
         leave_queue(s, rq);
         if (!rq->pushed_back) {

@@ -80,14 +80,14 @@ static int check_length(const struct hzp_request *rq, const struct hzp_request_l
                               "prompt of %d tokens and max_tokens %d exceed the context of %d",
                               rq->prompt_count, rq->max_tokens, limits->positions);
     /* The last token drawn is never fed back. */
-    int32_t pages = HZP_DIV_UP(rq->prompt_count + HZP_MAX(rq->max_tokens, 1) - 1,
-                               limits->page_rows);
+    int32_t pages =
+        HZP_DIV_UP(rq->prompt_count + HZP_MAX(rq->max_tokens, 1) - 1, limits->page_rows);
     if (pages > limits->kv_pages)
-        return hzp_fail_param(reterr, HZP_EINVAL, "max_tokens",
-                              "prompt of %d tokens and max_tokens %d need %d KV pages of %d tokens, "
-                              "this server has %d",
-                              rq->prompt_count, rq->max_tokens, pages, limits->page_rows,
-                              limits->kv_pages);
+        return hzp_fail_param(
+            reterr, HZP_EINVAL, "max_tokens",
+            "prompt of %d tokens and max_tokens %d need %d KV pages of %d tokens, "
+            "this server has %d",
+            rq->prompt_count, rq->max_tokens, pages, limits->page_rows, limits->kv_pages);
     if (rq->prompt_count > limits->prompt_max)
         return hzp_fail_param(reterr, HZP_EINVAL, "prompt",
                               "prompt of %d tokens is longer than the whole queue may hold (%lld)",

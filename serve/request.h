@@ -49,8 +49,8 @@ struct hzp_output {
     int32_t token;
     float logprob;
     int32_t rank;
-    uint64_t version;  /* of the weights that made it */
-    uint64_t at_ns;    /* monotonic */
+    uint64_t version; /* of the weights that made it */
+    uint64_t at_ns;   /* monotonic */
 };
 
 struct hzp_request {
@@ -62,38 +62,38 @@ struct hzp_request {
     int32_t stop_id[HZP_STOP_IDS_MAX];
     int32_t stop_ids;
     struct hzp_sampling sampling;
-    int32_t tops;                     /* likeliest tokens reported with each, 0 .. HZP_TOPS_MAX */
+    int32_t tops; /* likeliest tokens reported with each, 0 .. HZP_TOPS_MAX */
     int32_t bias_token[HZP_BIASES_MAX];
     float bias[HZP_BIASES_MAX];
     int32_t biases;
-    /* The engine calls it after output or a final state; it may only unblock.  wake_ctx must outlive
-     * the request: wake may still run when the final state is already visible. */
+    /* The engine calls it after output or a final state; it may only unblock.  wake_ctx must
+     * outlive the request: wake may still run when the final state is already visible. */
     void (*wake)(void *ctx);
     void *wake_ctx;
 
     /* output: written by the engine */
-    struct hzp_output *out;  /* [max_tokens] */
-    int32_t *top_token;      /* [max_tokens][tops] */
+    struct hzp_output *out; /* [max_tokens] */
+    int32_t *top_token;     /* [max_tokens][tops] */
     float *top_logprob;
     struct hzp_output *prompt_out; /* [prompt_count] if prompt_logprobs; [0] unused */
     int32_t *prompt_top_token;     /* [prompt_count][tops] */
     float *prompt_top_logprob;
-    int32_t stop_token;      /* of STOPPED */
+    int32_t stop_token;        /* of STOPPED */
     _Atomic int64_t staleness; /* largest seen while it ran, in optimizer steps; one that a stop
                                 * string ended for its reader may still run */
     uint64_t submitted_ns, admitted_ns, finished_ns;
     _Atomic int32_t out_count;
-    _Atomic int32_t state;   /* enum hzp_request_state */
+    _Atomic int32_t state; /* enum hzp_request_state */
 
     /* any thread: asks the engine to stop working on it; seen within one step */
     _Atomic bool cancel;
 
     /* the scheduler's */
     struct hzp_edits *edits; /* made at submit */
-    int32_t computed;        /* rows of its sequence computed at least once: what is told of them is */
-    int32_t pushes;          /* how often it was pushed back */
-    bool pushed_back;        /* it waits for the second time or more */
-    _Atomic bool let_go;     /* false from submit until wake() has returned for the final state:
+    int32_t computed;    /* rows of its sequence computed at least once: what is told of them is */
+    int32_t pushes;      /* how often it was pushed back */
+    bool pushed_back;    /* it waits for the second time or more */
+    _Atomic bool let_go; /* false from submit until wake() has returned for the final state:
                               * the engine's very last touch, which destroy waits for */
 };
 

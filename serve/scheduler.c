@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* serve/scheduler.c - the scheduler's life and its two ends: requests submitted from any thread,
- * and the loop, whose steps are filled (queue.c, fill.c) and whose results are handed on (results.c). */
+ * and the loop, whose steps are filled (queue.c, fill.c) and whose results are handed on
+ * (results.c). */
 #include "base/arena.h"
 #include "base/ring.h"
 #include "base/thread.h"
@@ -21,8 +22,8 @@ int hzp_scheduler_create(const struct hzp_scheduler_config *config, const struct
     HZP_ASSERT(config->running_max > 0 && config->waiting_max > 0);
     HZP_ASSERT(config->prefill_rows_max >= 0);
     struct hzp_scheduler *s = hzp_xcalloc(1, sizeof(*s));
-    s->source = (struct hzp_source){
-        .name = "serve", .offer = offer, .deliver = deliver, .busy = busy};
+    s->source =
+        (struct hzp_source){.name = "serve", .offer = offer, .deliver = deliver, .busy = busy};
     s->config = *config;
     s->model = model;
     s->pool = pool;
@@ -30,8 +31,8 @@ int hzp_scheduler_create(const struct hzp_scheduler_config *config, const struct
     s->page_stride = HZP_DIV_UP(model->positions, s->page_rows);
     s->submitted = hzp_ring_create(config->waiting_max);
     s->seq = hzp_xcalloc((size_t)config->running_max, sizeof(*s->seq));
-    s->page_memory = hzp_xcalloc((size_t)config->running_max * (size_t)s->page_stride,
-                                 sizeof(*s->page_memory));
+    s->page_memory =
+        hzp_xcalloc((size_t)config->running_max * (size_t)s->page_stride, sizeof(*s->page_memory));
     for (int32_t i = 0; i < config->running_max; i++)
         s->seq[i].page = s->page_memory + (size_t)i * (size_t)s->page_stride;
     s->order = hzp_xcalloc((size_t)config->running_max, sizeof(*s->order));

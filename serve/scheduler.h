@@ -23,14 +23,14 @@
  * No deadlock and no starvation.  Requests have one order, that of submission: those who run are in
  * it, those who wait come after them, and neither admission (from the queue's front) nor pushing
  * back (from the running ones' end to the queue's front) changes it.  Before a step is filled every
- * running sequence gets the page of its next row, oldest first, and may push back only younger ones.
- * So the oldest always gets its page: one that is free, one that comes back when the step in flight
- * ends, or one from the youngest, until it runs alone, and alone its worst case fits the pool or
- * submit had refused it.  It gets rows, too: who decodes comes to a row in turn, and of the prompts
- * the oldest's is first.  So it ends after finitely many steps; then the next one is the oldest.
- * And nobody is pushed back for somebody younger, so no two can take the pages from each other for
- * ever.  (A youngest that lacks a page keeps what it has and stands still until one comes back or
- * an older one needs what it holds.)
+ * running sequence gets the page of its next row, oldest first, and may push back only younger
+ * ones. So the oldest always gets its page: one that is free, one that comes back when the step in
+ * flight ends, or one from the youngest, until it runs alone, and alone its worst case fits the
+ * pool or submit had refused it.  It gets rows, too: who decodes comes to a row in turn, and of the
+ * prompts the oldest's is first.  So it ends after finitely many steps; then the next one is the
+ * oldest. And nobody is pushed back for somebody younger, so no two can take the pages from each
+ * other for ever.  (A youngest that lacks a page keeps what it has and stands still until one comes
+ * back or an older one needs what it holds.)
  *
  * Bounds: at most running_max sequences run; beyond waiting_max that never ran submit refuses.
  *
@@ -47,12 +47,12 @@
 struct hzp_scheduler;
 
 struct hzp_scheduler_config {
-    int32_t running_max;      /* sequences with KV pages */
-    int32_t waiting_max;      /* beyond it submit answers HZP_EBUSY */
+    int32_t running_max;        /* sequences with KV pages */
+    int32_t waiting_max;        /* beyond it submit answers HZP_EBUSY */
     int64_t waiting_tokens_max; /* the same, counted in prompt tokens */
-    int32_t prefill_rows_max; /* prompt rows of one step while others decode; 0: budget.h says */
+    int32_t prefill_rows_max;   /* prompt rows of one step while others decode; 0: budget.h says */
     enum hzp_admission_rule admission;
-    int32_t edits_max;        /* of the batch: submit refuses who could need more than all of them */
+    int32_t edits_max; /* of the batch: submit refuses who could need more than all of them */
 };
 
 int hzp_scheduler_create(const struct hzp_scheduler_config *config, const struct hzp_model *model,
@@ -78,15 +78,16 @@ enum { HZP_STEP_ROWS_CLASSES = 14 };
 
 /* Thread: any. */
 struct hzp_scheduler_stats {
-    int32_t waiting, running;    /* waiting: those pushed back, too, which the bounds do not count */
-    int64_t waiting_tokens;      /* prompt tokens of those that never ran */
+    int32_t waiting, running; /* waiting: those pushed back, too, which the bounds do not count */
+    int64_t waiting_tokens;   /* prompt tokens of those that never ran */
     uint64_t admitted, finished[HZP_REQUEST_FAILED + 1], refused;
-    uint64_t pushed_back;        /* how often anybody was */
+    uint64_t pushed_back; /* how often anybody was */
     uint64_t prompt_tokens, generated_tokens, steps;
-    uint64_t recomputed_tokens;  /* rows computed again after a push back */
-    uint64_t step_rows[HZP_STEP_ROWS_CLASSES]; /* steps by rows: 1, 2..8, 9..16, 17..32, and so on */
+    uint64_t recomputed_tokens; /* rows computed again after a push back */
+    uint64_t
+        step_rows[HZP_STEP_ROWS_CLASSES]; /* steps by rows: 1, 2..8, 9..16, 17..32, and so on */
     int32_t kv_pages, kv_taken;
-    int32_t kv_peak;     /* that those who run are counted on to need: at the last look, at most eight
+    int32_t kv_peak; /* that those who run are counted on to need: at the last look, at most eight
                           * steps ago */
     int32_t budget_rows; /* of the newest step that served */
 };

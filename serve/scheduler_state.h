@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* serve/scheduler_state.h - the scheduler's own structs, for the files of this folder that implement
- * it.
+/* serve/scheduler_state.h - the scheduler's own structs, for the files of this folder that
+ * implement it.
  *
  * Thread: as the headings of the struct say.
  */
@@ -29,11 +29,11 @@ struct hzp_seq {
     bool used;
     int32_t *page; /* [page_stride], the first `taken` are ours */
     int32_t taken;
-    int32_t fed;         /* positions whose keys and values are stored once the steps formed so far
+    int32_t fed;        /* positions whose keys and values are stored once the steps formed so far
                           * have ended */
-    int32_t prompt_end;  /* rows that come in pieces: prompt, and what was drawn before */
+    int32_t prompt_end; /* rows that come in pieces: prompt, and what was drawn before */
     struct hzp_part part[2]; /* of step n: part[n % 2]; two may be under way */
-    uint64_t step;       /* the last step that touches our pages */
+    uint64_t step;           /* the last step that touches our pages */
 };
 
 struct hzp_scheduler {
@@ -44,26 +44,26 @@ struct hzp_scheduler {
     const struct hzp_model *model;
     struct hzp_kvpool *pool;
     int32_t page_rows, page_stride;
-    int32_t wait_room;     /* of `wait`: who was pushed back has a place beside those who may wait */
+    int32_t wait_room; /* of `wait`: who was pushed back has a place beside those who may wait */
     struct hzp_ring *submitted;
     struct hzp_admission *admission;
 
     /* engine thread only */
-    struct hzp_seq *seq;       /* [running_max] */
-    int32_t *page_memory;  /* [running_max][page_stride] */
-    int32_t *order;        /* indices of running sequences, oldest first */
-    int32_t *chosen;       /* [running_max] who decodes in the step that is formed */
+    struct hzp_seq *seq;  /* [running_max] */
+    int32_t *page_memory; /* [running_max][page_stride] */
+    int32_t *order;       /* indices of running sequences, oldest first */
+    int32_t *chosen;      /* [running_max] who decodes in the step that is formed */
     int32_t running;
-    int32_t turn;          /* who of `order` decodes first: moves on when a step has no room for all */
+    int32_t turn; /* who of `order` decodes first: moves on when a step has no room for all */
     struct hzp_request **wait; /* a ring [wait_room] */
     int32_t wait_head, wait_count;
     struct hzp_growth *growth; /* [running_max] scratch */
     uint64_t look_next;        /* the step in which admission looks at who runs at the latest */
     const struct hzp_request *looked_for; /* who was first in the queue then; only compared */
-    bool left;                 /* somebody who ran then does not any more */
+    bool left;                            /* somebody who ran then does not any more */
     struct hzp_budget budget;
-    uint64_t ended;        /* newest step that has ended */
-    uint64_t clock_ns;     /* of the newest step */
+    uint64_t ended;    /* newest step that has ended */
+    uint64_t clock_ns; /* of the newest step */
     struct hzp_scheduler_stats now;
 
     /* under lock; the lock is never held across anything that waits */

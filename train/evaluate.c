@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/evaluate.h"
 
-#include "nanobatch/exec.h"
+#include "nanobatch/run/exec.h"
 #include "train/trainer.h"
 
 #include <math.h>

@@ -6,7 +6,7 @@
 #ifndef HZP_TRAIN_EVALUATE_H
 #define HZP_TRAIN_EVALUATE_H
 
-#include "nanobatch/backward.h"
+#include "nanobatch/build/backward.h"
 #include "train/sample_log.h"
 
 struct hzp_evaluator;

@@ -13,7 +13,8 @@
 enum {
     APPLICATION_ID = 0x485a5053, /* "HZPS": SQLite's own field for whose file this is */
     SCHEMA_VERSION = 1,
-    IDS_UNSEEN = 4096, /* versions that may be published and not journalled yet: the store's memory */
+    IDS_UNSEEN =
+        4096, /* versions that may be published and not journalled yet: the store's memory */
 };
 
 /* A sample's tokens are 4-byte little-endian words, followed by one bit a token: learn. */
@@ -44,7 +45,7 @@ struct hzp_sample_log {
     sqlite3_stmt *statement[STATEMENTS];
     /* under lock */
     pthread_mutex_t lock;
-    int64_t last; /* newest sequence number; 0: none */
+    int64_t last;          /* newest sequence number; 0: none */
     int64_t versions_from; /* first version id of this life; 0: nobody has asked yet */
     bool version_missing;  /* one of this life could not be journalled */
 };
@@ -148,8 +149,8 @@ static int make_schema(struct hzp_sample_log *log, const char *fingerprint,
     HZP_TRY(exec(log, "BEGIN IMMEDIATE", "making the tables", reterr));
     HZP_TRY(exec(log, schema, "making the tables", reterr));
     sqlite3_stmt *s;
-    int code = sqlite3_prepare_v2(log->db, "INSERT INTO meta VALUES ('fingerprint', ?1)", -1, &s,
-                                  NULL);
+    int code =
+        sqlite3_prepare_v2(log->db, "INSERT INTO meta VALUES ('fingerprint', ?1)", -1, &s, NULL);
     if (code == SQLITE_OK) {
         sqlite3_bind_text(s, 1, fingerprint, -1, SQLITE_STATIC);
         code = sqlite3_step(s);
@@ -175,10 +176,9 @@ static int check_contents(struct hzp_sample_log *log, const char *fingerprint,
                         log->path, (long long)schema_version, SCHEMA_VERSION);
     HZP_TRY(query_text(log, "PRAGMA quick_check(1)", text, sizeof(text), reterr));
     if (strcmp(text, "ok"))
-        return hzp_fail(reterr, HZP_EFORMAT, "%s: the sample log is damaged (%s)", log->path,
-                        text);
-    HZP_TRY(query_text(log, "SELECT value FROM meta WHERE key = 'fingerprint'", text,
-                       sizeof(text), reterr));
+        return hzp_fail(reterr, HZP_EFORMAT, "%s: the sample log is damaged (%s)", log->path, text);
+    HZP_TRY(query_text(log, "SELECT value FROM meta WHERE key = 'fingerprint'", text, sizeof(text),
+                       reterr));
     if (strcmp(text, fingerprint))
         return hzp_fail(reterr, HZP_EINVAL,
                         "%s: the sample log belongs to another model (%s, this one is %s)",
@@ -195,9 +195,9 @@ static int check_contents(struct hzp_sample_log *log, const char *fingerprint,
 static int open_database(struct hzp_sample_log *log, const char *fingerprint,
                          struct hzp_err_text *reterr)
 {
-    int code = sqlite3_open_v2(log->path, &log->db,
-                               SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX,
-                               NULL);
+    int code =
+        sqlite3_open_v2(log->path, &log->db,
+                        SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL);
     if (!log->db)
         return hzp_fail(reterr, HZP_EIO, "%s: out of memory", log->path);
     if (code != SQLITE_OK)
@@ -207,8 +207,8 @@ static int open_database(struct hzp_sample_log *log, const char *fingerprint,
     /* Exclusive: two servers on one state directory would learn everything twice.  The reading
      * of application_id takes the lock.  WAL with FULL syncs once a commit. */
     int64_t application = 0, tables = 0;
-    HZP_TRY(exec(log, "PRAGMA locking_mode=EXCLUSIVE; PRAGMA trusted_schema=OFF", "opening",
-                 reterr));
+    HZP_TRY(
+        exec(log, "PRAGMA locking_mode=EXCLUSIVE; PRAGMA trusted_schema=OFF", "opening", reterr));
     HZP_TRY(query_number(log, "SELECT count(*) FROM sqlite_master", &tables, reterr));
     HZP_TRY(query_number(log, "PRAGMA application_id", &application, reterr));
     if (tables && application != APPLICATION_ID)
@@ -242,8 +242,8 @@ int hzp_sample_log_open(const char *path, const char *fingerprint, struct hzp_sa
     return HZP_OK;
 }
 
-/* An orderly end: the journal names the last id, so the next life goes on right behind it.  Where it
- * does not, the mark stays. */
+/* An orderly end: the journal names the last id, so the next life goes on right behind it.  Where
+ * it does not, the mark stays. */
 static void end_life(struct hzp_sample_log *log)
 {
     int64_t newest = 0;
@@ -501,10 +501,13 @@ static int choose_version_id(struct hzp_sample_log *log, int64_t newest, uint64_
     if (!log->versions_from) {
         HZP_TRY(query_number(log,
                              "SELECT max(CAST(value AS INTEGER)) FROM meta"
-                             " WHERE key = 'versions_from'", &mark, reterr));
+                             " WHERE key = 'versions_from'",
+                             &mark, reterr));
         int64_t next = mark ? HZP_MAX(newest, mark) + IDS_UNSEEN : newest + 1;
-        sqlite3_snprintf(sizeof(sql), sql, "INSERT OR REPLACE INTO meta VALUES "
-                         "('versions_from', '%lld')", (long long)next);
+        sqlite3_snprintf(sizeof(sql), sql,
+                         "INSERT OR REPLACE INTO meta VALUES "
+                         "('versions_from', '%lld')",
+                         (long long)next);
         HZP_TRY(exec(log, sql, "beginning to count versions", reterr));
         log->versions_from = next;
     }

@@ -17,8 +17,8 @@
 struct hzp_sample {
     int64_t sequence_number; /* set by append; <= 0: not of the log (replay, offline) */
     int32_t count;
-    int32_t *token;          /* [count], owned */
-    uint8_t *learn;          /* [count] 1: to be predicted; same allocation as token */
+    int32_t *token; /* [count], owned */
+    uint8_t *learn; /* [count] 1: to be predicted; same allocation as token */
 };
 
 /* One allocation for sample and arrays; contents copied.  NULL: out of memory. */
@@ -37,7 +37,8 @@ void hzp_sample_log_close(struct hzp_sample_log *log); /* NULL: no effect */
 int hzp_sample_log_append(struct hzp_sample_log *log, struct hzp_sample **sample, int32_t count,
                           int64_t *ret_first, struct hzp_err_text *reterr);
 
-/* Loads up to max samples with numbers > after, ascending; the caller owns them.  Returns how many. */
+/* Loads up to max samples with numbers > after, ascending; the caller owns them.  Returns how
+ * many. */
 int32_t hzp_sample_log_read(struct hzp_sample_log *log, int64_t after, int32_t max,
                             struct hzp_sample **ret, struct hzp_err_text *reterr);
 

@@ -44,7 +44,7 @@ struct hzp_sample_queue {
     struct list drawn;
     struct entry *gone; /* finished, but borrowed until the next draw */
     int32_t gones, gones_room;
-    uint64_t rounds;    /* how many orders were shuffled */
+    uint64_t rounds;                      /* how many orders were shuffled */
     int32_t *replay_order, *replay_drawn; /* [replays] */
     int32_t replay_at, replay_draws;
     uint64_t replay_rounds;
@@ -187,8 +187,7 @@ void hzp_sample_queue_push(struct hzp_sample_queue *q, struct hzp_sample **sampl
     pthread_mutex_unlock(&q->lock);
 }
 
-void hzp_sample_queue_restore(struct hzp_sample_queue *q, struct hzp_sample **sample,
-                              int32_t count)
+void hzp_sample_queue_restore(struct hzp_sample_queue *q, struct hzp_sample **sample, int32_t count)
 {
     pthread_mutex_lock(&q->lock);
     for (int32_t i = 0; i < count; i++) {
@@ -367,8 +366,10 @@ void hzp_sample_queue_read_stats(struct hzp_sample_queue *q, struct hzp_sample_q
 {
     pthread_mutex_lock(&q->lock);
     *ret = (struct hzp_sample_queue_stats){
-        .samples = q->samples, .samples_max = q->config.samples_max,
-        .tokens = q->tokens, .tokens_max = q->config.tokens_max,
+        .samples = q->samples,
+        .samples_max = q->config.samples_max,
+        .tokens = q->tokens,
+        .tokens_max = q->config.tokens_max,
         .learned_through = q->learned_through,
     };
     pthread_mutex_unlock(&q->lock);

@@ -19,9 +19,9 @@ struct hzp_sample_queue;
 struct hzp_sample_queue_config {
     int32_t samples_max;
     int64_t tokens_max;
-    int32_t passes;        /* how often each sample is learned, >= 1 */
-    double replay_ratio;   /* replay tokens per token of new samples; 0: none */
-    bool shuffle;          /* offline epochs: a new random order every pass, no update spans two */
+    int32_t passes;      /* how often each sample is learned, >= 1 */
+    double replay_ratio; /* replay tokens per token of new samples; 0: none */
+    bool shuffle;        /* offline epochs: a new random order every pass, no update spans two */
     uint64_t seed;
     int64_t learned_through; /* what a resumed checkpoint covers already; <= 0: nothing */
 };

@@ -2,14 +2,15 @@
 #include "train/trainer_state.h"
 
 #include "base/thread.h"
+#include "nanobatch/build/update.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    DRAWS_MAX = 65536, /* samples of one update */
-    FAILURES_MAX = 2,  /* the same samples are tried so often */
+    DRAWS_MAX = 65536,     /* samples of one update */
+    FAILURES_MAX = 2,      /* the same samples are tried so often */
     LOGITS_MIN = 32 << 20, /* elements of the logits chunk: 128 MB and their gradients */
 };
 
@@ -49,8 +50,8 @@ int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_train
     t->draw.sample = hzp_xcalloc(DRAWS_MAX, sizeof(*t->draw.sample));
     t->draw.bin = hzp_xcalloc(DRAWS_MAX, sizeof(*t->draw.bin));
     t->draw.bin_rows = hzp_xcalloc(DRAWS_MAX, sizeof(*t->draw.bin_rows));
-    struct hzp_train_space_config space = hzp_trainer_space_config(
-        &config->recipe, config->model->config, config->quantum_flops);
+    struct hzp_train_space_config space =
+        hzp_trainer_space_config(&config->recipe, config->model->config, config->quantum_flops);
     space.ride_rows = config->ride_rows;
     int r;
     HZP_TRY_GOTO(hzp_train_space_create(config->model, &space, &t->space));
@@ -253,8 +254,8 @@ static bool begin_update(struct hzp_trainer *t, bool *ret_flush)
         *ret_flush = t->unpublished > 0;
         return false;
     }
-    t->publishes = t->unpublished + 1 >= t->config.recipe.publish_every ||
-                   !hzp_weights_may_update(w, false);
+    t->publishes =
+        t->unpublished + 1 >= t->config.recipe.publish_every || !hzp_weights_may_update(w, false);
     if (over_bound(t, t->unpublished) || !hzp_weights_may_update(w, t->publishes)) {
         *ret_flush = t->unpublished > 0;
         set_waiting(t, true, false);
@@ -269,8 +270,11 @@ static bool begin_update(struct hzp_trainer *t, bool *ret_flush)
     const struct hzp_recipe *recipe = &t->config.recipe;
     struct hzp_update_hyper hyper = {
         .lr = hzp_recipe_lr(recipe, t->step + 1),
-        .beta1 = recipe->beta1, .beta2 = recipe->beta2, .eps = recipe->eps,
-        .decay = recipe->decay, .clip = recipe->clip,
+        .beta1 = recipe->beta1,
+        .beta2 = recipe->beta2,
+        .eps = recipe->eps,
+        .decay = recipe->decay,
+        .clip = recipe->clip,
         .grad_scale = 1.0f / (float)t->now.learned_tokens,
         .t = (int32_t)HZP_MIN(t->step + 1, INT32_MAX),
     };

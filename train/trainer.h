@@ -26,7 +26,7 @@
 #ifndef HZP_TRAIN_TRAINER_H
 #define HZP_TRAIN_TRAINER_H
 
-#include "nanobatch/backward.h"
+#include "nanobatch/build/backward.h"
 #include "nanobatch/source.h"
 #include "train/sample_queue.h"
 
@@ -36,11 +36,11 @@ struct hzp_recipe {
     float lr, beta1, beta2, eps, decay, clip;
     enum hzp_lr_schedule schedule;
     int32_t warmup_steps;
-    int64_t total_steps;     /* cosine ends here at lr * lr_floor */
+    int64_t total_steps; /* cosine ends here at lr * lr_floor */
     float lr_floor;
-    int32_t update_tokens;   /* tokens drawn for one update (gradient accumulation) */
-    int32_t micro_rows;      /* rows of one micro-batch; also the longest document + 1 */
-    int32_t publish_every;   /* updates per version, >= 1 */
+    int32_t update_tokens; /* tokens drawn for one update (gradient accumulation) */
+    int32_t micro_rows;    /* rows of one micro-batch; also the longest document + 1 */
+    int32_t publish_every; /* updates per version, >= 1 */
     enum hzp_dtype moment_type;
 };
 
@@ -58,17 +58,18 @@ struct hzp_train_space_config hzp_trainer_space_config(const struct hzp_recipe *
 
 /* What one update did: for logs, metrics and progress bars. */
 struct hzp_update_report {
-    int64_t step;            /* optimizer step, from 1 */
-    double loss;             /* mean over its learned tokens, before the update */
+    int64_t step; /* optimizer step, from 1 */
+    double loss;  /* mean over its learned tokens, before the update */
     double grad_norm;
     float lr;
     int32_t learned_tokens, rows, samples;
     uint64_t device_ns, wall_ns; /* of the update: device time given to it, begin to end */
-    uint64_t version;        /* published by it; 0: none */
-    bool skipped;            /* not finite: nothing changed */
-    bool dropped;            /* the second time in a row: this pass of its samples is given up */
-    bool broken;             /* the weights themselves are not finite: the trainer has stopped */
-    int64_t first_sequence, last_sequence; /* the smallest and largest it drew; 0: none of the log */
+    uint64_t version;            /* published by it; 0: none */
+    bool skipped;                /* not finite: nothing changed */
+    bool dropped; /* the second time in a row: this pass of its samples is given up */
+    bool broken;  /* the weights themselves are not finite: the trainer has stopped */
+    /* The smallest and largest sequence number that it drew; 0: none of the log. */
+    int64_t first_sequence, last_sequence;
 };
 
 struct hzp_trainer_config {
@@ -76,8 +77,9 @@ struct hzp_trainer_config {
     struct hzp_model *model;
     struct hzp_sample_queue *queue;
     uint64_t quantum_flops;
-    int32_t chunk_rows; /* while requests run, forward goes in chunks of about so many rows; 0: in one */
-    int32_t ride_rows;  /* rows of serving for which there is room behind a micro-batch: ride.h */
+    /* While requests run, forward goes in chunks of about so many rows; 0: in one. */
+    int32_t chunk_rows;
+    int32_t ride_rows; /* rows of serving for which there is room behind a micro-batch: ride.h */
     /* Called on the engine thread after each update, before the step's next turn; may copy and
      * poke, nothing else.  NULL: nobody asks. */
     void (*on_update)(void *ctx, const struct hzp_update_report *report);
@@ -112,10 +114,10 @@ struct hzp_train_space *hzp_trainer_space(struct hzp_trainer *t);
 struct hzp_trainer_stats {
     int64_t step;
     uint64_t updates, skipped, learned_tokens, device_ns;
-    uint64_t rows; /* forward and backward: counted as each micro-batch ends */
+    uint64_t rows;          /* forward and backward: counted as each micro-batch ends */
     double loss, grad_norm; /* of the newest update */
     float lr;
-    int64_t draws;   /* draws of the queue that are done: what a resumed run draws again */
+    int64_t draws;    /* draws of the queue that are done: what a resumed run draws again */
     uint64_t dropped; /* of them, given up as not finite */
     bool paused, broken, waiting_for_swap, waiting_for_slot;
 };

@@ -112,8 +112,8 @@ static int checksum_of(const struct hzp_trainer *t, const struct hzp_version *v,
 {
     const struct hzp_model *model = t->config.model;
     void *owned;
-    const void *base = hzp_device_view(model->dev, v->base,
-                                       model->layout->elements * hzp_dtype_size(model->act), &owned);
+    const void *base = hzp_device_view(
+        model->dev, v->base, model->layout->elements * hzp_dtype_size(model->act), &owned);
     if (!base)
         return HZP_ENOMEM;
     *ret = hzp_version_checksum(model->layout, model->act, base);
@@ -158,8 +158,7 @@ static void put_meta(struct hzp_trainer *t, const struct hzp_version *v, uint64_
     put_number(w, "learned_through", v->record.learned_through);
     snprintf(text, sizeof(text), "%.17g", isfinite(v->record.loss) ? v->record.loss : -1.0);
     hzp_st_writer_meta(w, "loss", text);
-    snprintf(text, sizeof(text), "%016" PRIx64,
-             checksum);
+    snprintf(text, sizeof(text), "%016" PRIx64, checksum);
     hzp_st_writer_meta(w, "weights_checksum", text);
     hzp_st_writer_meta(w, "note", note ? note : "");
     for (int i = 0; i < HZP_COUNT(fields); i++) {
@@ -209,8 +208,8 @@ static int get_number(const struct hzp_safetensors *st, const char *path, const 
     errno = 0;
     long long value = text ? strtoll(text, &end, 10) : 0;
     if (!text || end == text || *end || errno || value < low)
-        return hzp_fail(reterr, HZP_EFORMAT, "%s: %s is missing or not a number from %lld on",
-                        path, key, (long long)low);
+        return hzp_fail(reterr, HZP_EFORMAT, "%s: %s is missing or not a number from %lld on", path,
+                        key, (long long)low);
     *ret = value;
     return HZP_OK;
 }
@@ -242,8 +241,8 @@ static int check_weights(const struct hzp_trainer *t, const struct hzp_version *
     snprintf(now, sizeof(now), "%016" PRIx64, *ret);
     if (!then || strcmp(then, now))
         return hzp_fail(reterr, HZP_EFORMAT,
-                        "%s: belongs to other weights (checksum %s, those beside it have %s)",
-                        path, then ? then : "missing", now);
+                        "%s: belongs to other weights (checksum %s, those beside it have %s)", path,
+                        then ? then : "missing", now);
     return HZP_OK;
 }
 

@@ -6,7 +6,7 @@
 #ifndef HZP_TRAIN_TRAINER_STATE_H
 #define HZP_TRAIN_TRAINER_STATE_H
 
-#include "nanobatch/ride.h"
+#include "nanobatch/build/ride.h"
 #include "train/trainer.h"
 
 #include <pthread.h>
@@ -34,26 +34,26 @@ struct hzp_trainer {
     struct hzp_trainer_config config;
     struct hzp_train_space *space;
     struct hzp_micro *micro;
-    struct hzp_rider rider;      /* of the micro-batch in hand */
-    bool carried;                /* the newest step would have carried it */
+    struct hzp_rider rider; /* of the micro-batch in hand */
+    bool carried;           /* the newest step would have carried it */
 
     /* engine thread */
     enum hzp_trainer_stage stage;
     struct hzp_plan chain;
-    int32_t at, to;              /* items before it have ended; have been offered */
-    bool flush;                  /* in this step: a publication without a slice */
+    int32_t at, to; /* items before it have ended; have been offered */
+    bool flush;     /* in this step: a publication without a slice */
     struct hzp_draw draw;
-    int32_t bin;                 /* micro-batch in hand */
-    struct hzp_version *held;    /* the current version, acquired for this update; NULL: reads draft */
-    struct hzp_version *draft;   /* holds `unpublished` finished updates, or is being written */
+    int32_t bin;              /* micro-batch in hand */
+    struct hzp_version *held; /* the current version, acquired for this update; NULL: reads draft */
+    struct hzp_version *draft; /* holds `unpublished` finished updates, or is being written */
     int32_t unpublished;
-    bool publishes;              /* the update in hand is published when it ends */
+    bool publishes; /* the update in hand is published when it ends */
     int64_t step, draws;
-    int32_t failures;            /* of the samples in hand, in a row */
+    int32_t failures;             /* of the samples in hand, in a row */
     struct hzp_update_report now; /* of the update in hand */
-    double loss_sum;             /* of the update in hand, over its learned tokens */
+    double loss_sum;              /* of the update in hand, over its learned tokens */
     uint64_t begin_ns;
-    double version_loss_sum;     /* since the last publication */
+    double version_loss_sum; /* since the last publication */
     int64_t version_tokens, learned_through;
     struct hzp_learned learned;
     struct hzp_version *picture; /* held for a frozen picture */

@@ -124,13 +124,16 @@ static int read_sizes(const struct source *src, const struct hzp_family *family,
     if (!get(root, "head_dim") && !family->dim && c->width % c->heads.heads)
         return FAIL(src, HZP_EFORMAT, "head_dim",
                     "%s: hidden_size %d is no multiple of num_attention_heads %d, and there is no "
-                    "head_dim", src->path, c->width, c->heads.heads);
+                    "head_dim",
+                    src->path, c->width, c->heads.heads);
     HZP_TRY(read_int(src, root, "head_dim", 2, DIM_MAX,
                      family->dim ? family->dim : c->width / c->heads.heads, &c->heads.dim));
     /* The fallback, a quotient, has not been through the bounds. */
     if (c->heads.dim < 2 || c->heads.dim > DIM_MAX || c->heads.dim % 2)
-        return FAIL(src, HZP_EFORMAT, "head_dim", "%s: head_dim is %d; possible are even numbers "
-                    "from 2 to %d", src->path, c->heads.dim, DIM_MAX);
+        return FAIL(src, HZP_EFORMAT, "head_dim",
+                    "%s: head_dim is %d; possible are even numbers "
+                    "from 2 to %d",
+                    src->path, c->heads.dim, DIM_MAX);
     HZP_TRY(read_int(src, root, "max_position_embeddings", 1, POSITIONS_MAX, family->positions,
                      &c->positions));
     double eps;
@@ -148,12 +151,16 @@ static int refuse_unknown(const struct source *src, const struct hzp_family *fam
     double partial;
     HZP_TRY(read_text(src, src->root, "hidden_act", &act));
     if (act && strcmp(act, "silu") && strcmp(act, "swish"))
-        return FAIL(src, HZP_EUNSUP, "hidden_act", "%s: hidden_act \"%.40s\" is not supported; "
-                    "only silu is", src->path, act);
+        return FAIL(src, HZP_EUNSUP, "hidden_act",
+                    "%s: hidden_act \"%.40s\" is not supported; "
+                    "only silu is",
+                    src->path, act);
     HZP_TRY(read_bool(src, "attention_bias", false, &on));
     if (on && family->bias_switch)
-        return FAIL(src, HZP_EUNSUP, "attention_bias", "%s: attention_bias true is not supported "
-                    "for model_type %s", src->path, family->model_type);
+        return FAIL(src, HZP_EUNSUP, "attention_bias",
+                    "%s: attention_bias true is not supported "
+                    "for model_type %s",
+                    src->path, family->model_type);
     HZP_TRY(read_bool(src, "mlp_bias", false, &on));
     if (on)
         return FAIL(src, HZP_EUNSUP, "mlp_bias", "%s: mlp_bias true is not supported", src->path);
@@ -162,8 +169,10 @@ static int refuse_unknown(const struct source *src, const struct hzp_family *fam
                     "%s: quantization_config: quantized weights are not supported", src->path);
     HZP_TRY(read_real(src, src->root, "partial_rotary_factor", 0, 1, 1, &partial));
     if (partial != 1)
-        return FAIL(src, HZP_EUNSUP, "partial_rotary_factor", "%s: partial_rotary_factor %g is "
-                    "not supported; only 1 is", src->path, partial);
+        return FAIL(src, HZP_EUNSUP, "partial_rotary_factor",
+                    "%s: partial_rotary_factor %g is "
+                    "not supported; only 1 is",
+                    src->path, partial);
     return HZP_OK;
 }
 
@@ -192,23 +201,26 @@ static int read_window(const struct source *src, const struct hzp_family *family
         if (type && !strcmp(type, "sliding_attention"))
             slides = true;
         else if (!type || strcmp(type, "full_attention"))
-            return FAIL(src, HZP_EUNSUP, "layer_types", "%s: layer_types: \"%.40s\" is not "
-                        "supported", src->path, type ? type : "?");
+            return FAIL(src, HZP_EUNSUP, "layer_types",
+                        "%s: layer_types: \"%.40s\" is not "
+                        "supported",
+                        src->path, type ? type : "?");
     }
     if (slides && window > 0 && window < c->positions)
         c->positions = window;
     return HZP_OK;
 }
 
-static int read_llama3(const struct source *src, const json_t *scaling,
-                       struct hzp_model_config *c)
+static int read_llama3(const struct source *src, const json_t *scaling, struct hzp_model_config *c)
 {
     const char *original = "original_max_position_embeddings";
     HZP_TRY(read_real(src, scaling, "low_freq_factor", 1e-3, 1e6, NAN, &c->rope_low_factor));
     HZP_TRY(read_real(src, scaling, "high_freq_factor", 1e-3, 1e6, NAN, &c->rope_high_factor));
     if (c->rope_high_factor <= c->rope_low_factor)
-        return FAIL(src, HZP_EFORMAT, "high_freq_factor", "%s: high_freq_factor %g is not above "
-                    "low_freq_factor %g", src->path, c->rope_high_factor, c->rope_low_factor);
+        return FAIL(src, HZP_EFORMAT, "high_freq_factor",
+                    "%s: high_freq_factor %g is not above "
+                    "low_freq_factor %g",
+                    src->path, c->rope_high_factor, c->rope_low_factor);
     return read_int(src, get(scaling, original) ? scaling : src->root, original, 1, POSITIONS_MAX,
                     INT64_MIN, &c->rope_original_positions);
 }
@@ -229,8 +241,10 @@ static int read_rope(const struct source *src, struct hzp_model_config *c)
                       1e-3, 1e15, 10000, &c->rope_theta));
     HZP_TRY(read_real(src, parameters, "partial_rotary_factor", 0, 1, 1, &partial));
     if (partial != 1)
-        return FAIL(src, HZP_EUNSUP, "partial_rotary_factor", "%s: partial_rotary_factor %g is "
-                    "not supported; only 1 is", src->path, partial);
+        return FAIL(src, HZP_EUNSUP, "partial_rotary_factor",
+                    "%s: partial_rotary_factor %g is "
+                    "not supported; only 1 is",
+                    src->path, partial);
     c->rope_factor = c->rope_low_factor = c->rope_high_factor = 1;
     c->rope_original_positions = c->positions;
     c->rope_scaling = HZP_ROPE_PLAIN;
@@ -246,8 +260,10 @@ static int read_rope(const struct source *src, struct hzp_model_config *c)
     else if (!strcmp(type, "llama3"))
         c->rope_scaling = HZP_ROPE_LLAMA3;
     else
-        return FAIL(src, HZP_EUNSUP, where, "%s: %s: rope_type \"%.40s\" is not supported; "
-                    "default, linear and llama3 are", src->path, where, type);
+        return FAIL(src, HZP_EUNSUP, where,
+                    "%s: %s: rope_type \"%.40s\" is not supported; "
+                    "default, linear and llama3 are",
+                    src->path, where, type);
     HZP_TRY(read_real(src, scaling, "factor", 1, 1e6, NAN, &c->rope_factor));
     return c->rope_scaling == HZP_ROPE_LLAMA3 ? read_llama3(src, scaling, c) : HZP_OK;
 }
@@ -261,8 +277,10 @@ static int read_type(const struct source *src, enum hzp_dtype *ret)
     if (type && !strcmp(type, "bfloat16"))
         *ret = HZP_BF16;
     else if (type && strcmp(type, "float32") && strcmp(type, "float16") && strcmp(type, "float64"))
-        return FAIL(src, HZP_EUNSUP, key, "%s: %s \"%.40s\" is not supported; float32, float16 "
-                    "and bfloat16 are", src->path, key, type);
+        return FAIL(src, HZP_EUNSUP, key,
+                    "%s: %s \"%.40s\" is not supported; float32, float16 "
+                    "and bfloat16 are",
+                    src->path, key, type);
     return HZP_OK;
 }
 
@@ -285,8 +303,10 @@ static int add_eos(const struct source *src, const json_t *value, struct hzp_mod
 {
     int32_t id;
     if (!json_is_number(value))
-        return FAIL(src, HZP_EFORMAT, "eos_token_id", "%s: eos_token_id is neither a whole number "
-                    "nor a list of them", src->path);
+        return FAIL(src, HZP_EFORMAT, "eos_token_id",
+                    "%s: eos_token_id is neither a whole number "
+                    "nor a list of them",
+                    src->path);
     HZP_TRY(read_id(src, "eos_token_id", value, c, &id));
     if (c->eos_count == HZP_COUNT(c->eos))
         return FAIL(src, HZP_EUNSUP, "eos_token_id", "%s: eos_token_id lists more than %d tokens",
@@ -322,8 +342,10 @@ static int read_all(const struct source *src, struct hzp_model_config *c)
         return FAIL(src, HZP_EFORMAT, "model_type", "%s: model_type is missing", src->path);
     const struct hzp_family *family = hzp_family_find(type);
     if (!family)
-        return FAIL(src, HZP_EUNSUP, "model_type", "%s: model_type \"%.40s\" is not supported; "
-                    "these are: %s", src->path, type, hzp_family_list());
+        return FAIL(src, HZP_EUNSUP, "model_type",
+                    "%s: model_type \"%.40s\" is not supported; "
+                    "these are: %s",
+                    src->path, type, hzp_family_list());
     snprintf(c->family, sizeof(c->family), "%s", family->model_type);
     c->qkv_bias = family->qkv_bias;
     c->qk_norm = family->qk_norm;

@@ -21,7 +21,7 @@ struct hzp_model_config {
     char family[16]; /* config.json's model_type: "llama", "mistral", "qwen2", "qwen3" */
     int32_t layers, width, inner, vocab;
     struct hzp_heads heads;
-    int32_t positions;  /* the longest sequence the model was made for */
+    int32_t positions; /* the longest sequence the model was made for */
     float norm_eps;
     double rope_theta;
     enum hzp_rope_scaling rope_scaling;

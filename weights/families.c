@@ -9,17 +9,19 @@
 /* What all of them share. */
 #define DECODER_ROWS                                                                               \
     {"model.embed_tokens.weight", HZP_EMBED, HZP_PART_ALL},                                        \
-    {LAYER "self_attn.q_proj.weight", HZP_QKV, HZP_PART_Q},                                        \
-    {LAYER "self_attn.k_proj.weight", HZP_QKV, HZP_PART_K},                                        \
-    {LAYER "self_attn.v_proj.weight", HZP_QKV, HZP_PART_V},                                        \
-    {LAYER "self_attn.o_proj.weight", HZP_O, HZP_PART_ALL},                                        \
-    {LAYER "mlp.gate_proj.weight", HZP_GATE_UP, HZP_PART_GATE},                                    \
-    {LAYER "mlp.up_proj.weight", HZP_GATE_UP, HZP_PART_UP},                                        \
-    {LAYER "mlp.down_proj.weight", HZP_DOWN, HZP_PART_ALL},                                        \
-    {LAYER "input_layernorm.weight", HZP_ATTN_NORM, HZP_PART_ALL},                                 \
-    {LAYER "post_attention_layernorm.weight", HZP_MLP_NORM, HZP_PART_ALL},                         \
-    {"model.norm.weight", HZP_FINAL_NORM, HZP_PART_ALL},                                           \
-    {"lm_head.weight", HZP_HEAD, HZP_PART_ALL}
+        {LAYER "self_attn.q_proj.weight", HZP_QKV, HZP_PART_Q},                                    \
+        {LAYER "self_attn.k_proj.weight", HZP_QKV, HZP_PART_K},                                    \
+        {LAYER "self_attn.v_proj.weight", HZP_QKV, HZP_PART_V},                                    \
+        {LAYER "self_attn.o_proj.weight", HZP_O, HZP_PART_ALL},                                    \
+        {LAYER "mlp.gate_proj.weight", HZP_GATE_UP, HZP_PART_GATE},                                \
+        {LAYER "mlp.up_proj.weight", HZP_GATE_UP, HZP_PART_UP},                                    \
+        {LAYER "mlp.down_proj.weight", HZP_DOWN, HZP_PART_ALL},                                    \
+        {LAYER "input_layernorm.weight", HZP_ATTN_NORM, HZP_PART_ALL},                             \
+        {LAYER "post_attention_layernorm.weight", HZP_MLP_NORM, HZP_PART_ALL},                     \
+        {"model.norm.weight", HZP_FINAL_NORM, HZP_PART_ALL},                                       \
+    {                                                                                              \
+        "lm_head.weight", HZP_HEAD, HZP_PART_ALL                                                   \
+    }
 
 static const struct hzp_family_row llama_rows[] = {DECODER_ROWS};
 
@@ -39,15 +41,35 @@ static const struct hzp_family_row qwen3_rows[] = {
 #define ROWS(table) .row = table, .rows = HZP_COUNT(table)
 
 static const struct hzp_family families[] = {
-    {.model_type = "llama", .architecture = "LlamaForCausalLM", ROWS(llama_rows),
-     .bias_switch = true, .positions = 2048},
-    {.model_type = "mistral", .architecture = "MistralForCausalLM", ROWS(llama_rows),
-     .bias_switch = true, .kv_heads = 8, .positions = 131072, .window = 4096},
-    {.model_type = "qwen2", .architecture = "Qwen2ForCausalLM", ROWS(qwen2_rows),
-     .qkv_bias = true, .kv_heads = 32, .positions = 32768, .window = 4096,
+    {.model_type = "llama",
+     .architecture = "LlamaForCausalLM",
+     ROWS(llama_rows),
+     .bias_switch = true,
+     .positions = 2048},
+    {.model_type = "mistral",
+     .architecture = "MistralForCausalLM",
+     ROWS(llama_rows),
+     .bias_switch = true,
+     .kv_heads = 8,
+     .positions = 131072,
+     .window = 4096},
+    {.model_type = "qwen2",
+     .architecture = "Qwen2ForCausalLM",
+     ROWS(qwen2_rows),
+     .qkv_bias = true,
+     .kv_heads = 32,
+     .positions = 32768,
+     .window = 4096,
      .window_switch = true},
-    {.model_type = "qwen3", .architecture = "Qwen3ForCausalLM", ROWS(qwen3_rows), .qk_norm = true,
-     .bias_switch = true, .kv_heads = 32, .dim = 128, .positions = 32768, .window = 4096,
+    {.model_type = "qwen3",
+     .architecture = "Qwen3ForCausalLM",
+     ROWS(qwen3_rows),
+     .qk_norm = true,
+     .bias_switch = true,
+     .kv_heads = 32,
+     .dim = 128,
+     .positions = 32768,
+     .window = 4096,
      .window_switch = true},
 };
 

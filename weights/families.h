@@ -44,8 +44,7 @@ const char *hzp_family_list(void);
 void hzp_family_name(const struct hzp_family_row *row, int32_t layer, char *ret, size_t size);
 
 /* The first row of that role, or NULL. */
-const struct hzp_family_row *hzp_family_row_of(const struct hzp_family *family,
-                                               enum hzp_role role);
+const struct hzp_family_row *hzp_family_row_of(const struct hzp_family *family, enum hzp_role role);
 
 /* A buffer old exports carry though it is no parameter: recomputed, so it may be ignored. */
 bool hzp_family_is_leftover(const char *name);

@@ -2,13 +2,14 @@
 /* weights/fp8.h - a version's projections once more, in e4m3 with a scale a row: what serving
  * multiplies by under --quantization fp8.
  *
- * Of each layer, one after another: the codes of HZP_QKV, HZP_O, HZP_GATE_UP, HZP_DOWN, each [rows][cols]
- * as in the version and beginning at a multiple of 64 bytes, then their scales in the same order.
- * Embedding and head are read as they are.  The codes follow from the version's bits alone, so
- * nothing of them is checked, saved or journalled.
+ * Of each layer, one after another: the codes of HZP_QKV, HZP_O, HZP_GATE_UP, HZP_DOWN, each
+ * [rows][cols] as in the version and beginning at a multiple of 64 bytes, then their scales in the
+ * same order. Embedding and head are read as they are.  The codes follow from the version's bits
+ * alone, so nothing of them is checked, saved or journalled.
  *
- * Invariant: a published version has them, whole (hzp_weights_publish asserts it): they are made when a
- * version is loaded, and by the last items of an update's chain, before either may be published.
+ * Invariant: a published version has them, whole (hzp_weights_publish asserts it): they are made
+ * when a version is loaded, and by the last items of an update's chain, before either may be
+ * published.
  *
  * Thread: any; hzp_version_quantize: engine.
  */
@@ -32,8 +33,8 @@ struct hzp_mat hzp_fp8_mat(const struct hzp_layout *layout, void *base, enum hzp
 struct hzp_mat hzp_version_fp8(const struct hzp_weights *w, const struct hzp_version *v,
                                enum hzp_role role, int32_t layer, float **ret_scale);
 
-/* Makes a draft's from its weights, on a lane of its own, and waits: for what was loaded.  No effect
- * where the store keeps none.  HZP_EDEVICE, HZP_ENOMEM. */
+/* Makes a draft's from its weights, on a lane of its own, and waits: for what was loaded.  No
+ * effect where the store keeps none.  HZP_EDEVICE, HZP_ENOMEM. */
 int hzp_version_quantize(struct hzp_weights *w, struct hzp_version *draft);
 
 #endif

@@ -9,9 +9,9 @@
 
 /* The order of roles inside a unit: matrices, then vectors. */
 static const enum hzp_role embed_roles[] = {HZP_EMBED};
-static const enum hzp_role layer_roles[] = {HZP_QKV,      HZP_O,        HZP_GATE_UP,
+static const enum hzp_role layer_roles[] = {HZP_QKV,      HZP_O,         HZP_GATE_UP,
                                             HZP_DOWN,     HZP_ATTN_NORM, HZP_MLP_NORM,
-                                            HZP_QKV_BIAS, HZP_Q_NORM,   HZP_K_NORM};
+                                            HZP_QKV_BIAS, HZP_Q_NORM,    HZP_K_NORM};
 static const enum hzp_role head_roles[] = {HZP_HEAD, HZP_FINAL_NORM};
 
 static bool is_matrix(enum hzp_role role)

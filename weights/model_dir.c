@@ -27,10 +27,10 @@ struct load {
     char *base;
     char (*file)[NAME_MAX + 1]; /* the shards' names */
     int32_t files;
-    struct hzp_safetensors **st; /* one a file */
-    const struct hzp_disk_tensor **named; /* layout->disk by name */
-    const struct hzp_st_tensor **found;   /* one a layout->disk; NULL: not seen yet */
-    const char **in_file;                 /* where each was found */
+    struct hzp_safetensors **st;            /* one a file */
+    const struct hzp_disk_tensor **named;   /* layout->disk by name */
+    const struct hzp_st_tensor **found;     /* one a layout->disk; NULL: not seen yet */
+    const char **in_file;                   /* where each was found */
     const struct hzp_st_tensor *spare_head; /* lm_head of a tied model */
     const char *spare_file;
     struct hzp_err_text hole; /* the first bytes that no tensor of a file claims; empty: none */
@@ -63,7 +63,8 @@ static int read_index(struct load *load, const char *path, const json_t *root)
     json_t *map = json_object_get(root, "weight_map");
     if (!json_is_object(map) || json_object_size(map) == 0)
         return hzp_fail(load->reterr, HZP_EFORMAT, "%s: weight_map is missing or empty", path);
-    json_object_foreach (map, key, value) {
+    json_object_foreach(map, key, value)
+    {
         const char *name = json_string_value(value);
         int32_t i = 0;
         if (!name || !is_plain_name(name))
@@ -88,8 +89,7 @@ static int list_files(struct load *load)
 {
     char path[PATH_MAX];
     json_t *root;
-    if (snprintf(path, sizeof(path), "%s/model.safetensors", load->dir) >=
-        PATH_MAX - NAME_MAX - 1)
+    if (snprintf(path, sizeof(path), "%s/model.safetensors", load->dir) >= PATH_MAX - NAME_MAX - 1)
         return hzp_fail(load->reterr, HZP_EINVAL, "the model directory's path is too long");
     load->file = hzp_xcalloc(SHARDS_MAX, sizeof(load->file[0]));
     if (access(path, F_OK) == 0) {
@@ -112,8 +112,7 @@ static void write_shape(const struct hzp_st_tensor *t, char *ret, size_t size)
 {
     size_t used = (size_t)snprintf(ret, size, "[");
     for (int32_t i = 0; i < t->dims && used < size; i++)
-        used += (size_t)snprintf(ret + used, size - used, "%s%" PRId64, i ? ", " : "",
-                                 t->shape[i]);
+        used += (size_t)snprintf(ret + used, size - used, "%s%" PRId64, i ? ", " : "", t->shape[i]);
     if (used < size)
         snprintf(ret + used, size - used, "]");
 }
@@ -153,8 +152,8 @@ static int place(struct load *load, const char *file, const struct hzp_st_tensor
             bsearch(&key, load->named, (size_t)l->disks, sizeof(*load->named), disk_by_name);
         if (at) {
             const struct hzp_disk_tensor *d = *at;
-            HZP_TRY(check_tensor(load, file, t, d->rows,
-                                 d->vector ? 0 : l->tensor[d->tensor].cols));
+            HZP_TRY(
+                check_tensor(load, file, t, d->rows, d->vector ? 0 : l->tensor[d->tensor].cols));
             if (load->found[d - l->disk])
                 return hzp_fail(load->reterr, HZP_EFORMAT,
                                 "%s/%s: tensor %s: stands in another file too", load->dir, file,
@@ -194,8 +193,8 @@ static int settle_head(struct load *load)
             load->found[i] = head;
             load->in_file[i] = load->spare_file;
         } else if (embed->type != head->type ||
-                 memcmp(embed->data, head->data,
-                        (size_t)head->elements * hzp_disk_type_size(head->type)) != 0) {
+                   memcmp(embed->data, head->data,
+                          (size_t)head->elements * hzp_disk_type_size(head->type)) != 0) {
             return hzp_fail(load->reterr, HZP_EFORMAT,
                             "%s/%s: tensor %s: differs from %s, but config.json says "
                             "tie_word_embeddings",
@@ -298,8 +297,7 @@ static int take_tensor(struct load *load, int32_t i)
 int hzp_model_load(const char *dir, const struct hzp_layout *layout, enum hzp_dtype type,
                    void *base, struct hzp_err_text *reterr)
 {
-    struct load load = {.dir = dir, .layout = layout, .type = type, .base = base,
-                        .reterr = reterr};
+    struct load load = {.dir = dir, .layout = layout, .type = type, .base = base, .reterr = reterr};
     size_t size = hzp_dtype_size(type);
     int r = list_files(&load);
     if (r == HZP_OK)

@@ -12,8 +12,8 @@
  * model.safetensors.index.json names, into base: host memory laid out like a version, of `type`
  * (F32 or BF16; conversion rounds to nearest even); padding is zeroed.  A tensor that is absent,
  * extra, of another shape, of an unknown type or not finite is an error (HZP_EFORMAT) that names
- * file and tensor; known leftovers of old exports (rotary inv_freq buffers, and lm_head.weight of a tied
- * model when it equals the embedding or stands alone in its place) are allowed. */
+ * file and tensor; known leftovers of old exports (rotary inv_freq buffers, and lm_head.weight of a
+ * tied model when it equals the embedding or stands alone in its place) are allowed. */
 int hzp_model_load(const char *dir, const struct hzp_layout *layout, enum hzp_dtype type,
                    void *base, struct hzp_err_text *reterr);
 
@@ -32,7 +32,7 @@ int hzp_model_save_shards(const char *dir, const struct hzp_layout *layout, enum
 
 /* Fresh weights: matrices normal(0, std), with std / sqrt(2 layers) for O and DOWN, norms 1,
  * biases 0; the same seed gives the same bits whatever the type or thread count. */
-void hzp_model_init(const struct hzp_layout *layout, enum hzp_dtype type, void *base,
-                    uint64_t seed, float std);
+void hzp_model_init(const struct hzp_layout *layout, enum hzp_dtype type, void *base, uint64_t seed,
+                    float std);
 
 #endif

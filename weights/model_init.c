@@ -33,8 +33,8 @@ static void fill_normal(enum hzp_dtype type, void *base, size_t n, uint64_t key,
     }
 }
 
-void hzp_model_init(const struct hzp_layout *layout, enum hzp_dtype type, void *base,
-                    uint64_t seed, float std)
+void hzp_model_init(const struct hzp_layout *layout, enum hzp_dtype type, void *base, uint64_t seed,
+                    float std)
 {
     HZP_ASSERT(type == HZP_F32 || type == HZP_BF16);
     size_t size = hzp_dtype_size(type);

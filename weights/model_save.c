@@ -121,9 +121,15 @@ static int copy_file(const struct save *save, const char *name)
 static int copy_text_files(const struct save *save)
 {
     static const char *const name[] = {
-        "tokenizer.json",     "tokenizer_config.json", "special_tokens_map.json",
-        "tokenizer.model",    "vocab.json",            "merges.txt",
-        "added_tokens.json",  "chat_template.jinja",   "chat_template.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "tokenizer.model",
+        "vocab.json",
+        "merges.txt",
+        "added_tokens.json",
+        "chat_template.jinja",
+        "chat_template.json",
         "generation_config.json",
     };
     struct stat a, b;
@@ -149,8 +155,8 @@ static void cut_shards(struct save *save, size_t shard_bytes)
     save->shards = 1;
     save->shard = hzp_xcalloc((size_t)l->disks, sizeof(*save->shard));
     for (int32_t i = 0; i < l->disks; i++) {
-        size_t bytes = (size_t)l->disk[i].rows * disk_cols(l, &l->disk[i]) *
-                       hzp_dtype_size(save->type);
+        size_t bytes =
+            (size_t)l->disk[i].rows * disk_cols(l, &l->disk[i]) * hzp_dtype_size(save->type);
         if (used > 0 && bytes > shard_bytes - HZP_MIN(used, shard_bytes)) {
             save->shards++;
             used = 0;
@@ -216,8 +222,8 @@ static int write_index(const struct save *save)
         total += (int64_t)((size_t)l->disk[i].rows * disk_cols(l, &l->disk[i]) *
                            hzp_dtype_size(save->type));
     }
-    json_t *root = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)total,
-                             "weight_map", map);
+    json_t *root =
+        json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)total, "weight_map", map);
     HZP_ASSERT(root);
     int r = write_json(save, "model.safetensors.index.json", root);
     json_decref(root);
@@ -239,8 +245,12 @@ int hzp_model_save_shards(const char *dir, const struct hzp_layout *layout, enum
                           const void *base, const char *source_dir, size_t shard_bytes,
                           struct hzp_err_text *reterr)
 {
-    struct save save = {.dir = dir, .source_dir = source_dir, .layout = layout, .type = type,
-                        .base = base, .reterr = reterr};
+    struct save save = {.dir = dir,
+                        .source_dir = source_dir,
+                        .layout = layout,
+                        .type = type,
+                        .base = base,
+                        .reterr = reterr};
     if (strlen(dir) > PATH_MAX - 128 || strlen(source_dir) > PATH_MAX - 128)
         return hzp_fail(reterr, HZP_EINVAL, "the path of the model directory is too long");
     if (mkdir(dir, 0777) < 0 && errno != EEXIST)

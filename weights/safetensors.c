@@ -18,9 +18,9 @@ static const struct {
     const char *name;
     size_t size;
 } types[] = {
-    [HZP_DISK_F64] = {"F64", 8}, [HZP_DISK_F32] = {"F32", 4},   [HZP_DISK_F16] = {"F16", 2},
+    [HZP_DISK_F64] = {"F64", 8},   [HZP_DISK_F32] = {"F32", 4}, [HZP_DISK_F16] = {"F16", 2},
     [HZP_DISK_BF16] = {"BF16", 2}, [HZP_DISK_I64] = {"I64", 8}, [HZP_DISK_I32] = {"I32", 4},
-    [HZP_DISK_I16] = {"I16", 2}, [HZP_DISK_I8] = {"I8", 1},     [HZP_DISK_U8] = {"U8", 1},
+    [HZP_DISK_I16] = {"I16", 2},   [HZP_DISK_I8] = {"I8", 1},   [HZP_DISK_U8] = {"U8", 1},
     [HZP_DISK_BOOL] = {"BOOL", 1},
 };
 
@@ -62,7 +62,7 @@ struct parser {
     const char *path;
     const unsigned char *begin, *at, *end;
     size_t text_used;
-    const char *tensor; /* being read; NULL: none yet */
+    const char *tensor;           /* being read; NULL: none yet */
     struct hzp_err_text *rethole; /* the first hole in the data */
     struct hzp_err_text *reterr;
 };
@@ -460,8 +460,8 @@ static int check_whole(const struct parser *p, const char *data, uint64_t data_s
     qsort(st->named, st->entries, sizeof(struct entry *), by_name);
     for (size_t i = 1; i < st->entries; i++)
         if (!strcmp(st->named[i - 1]->tensor.name, st->named[i]->tensor.name))
-            return hzp_fail(p->reterr, HZP_EFORMAT, "%s: tensor %.120s stands there twice",
-                            p->path, st->named[i]->tensor.name);
+            return hzp_fail(p->reterr, HZP_EFORMAT, "%s: tensor %.120s stands there twice", p->path,
+                            st->named[i]->tensor.name);
     return HZP_OK;
 }
 
@@ -505,8 +505,13 @@ static int open_mapped(const char *path, struct hzp_safetensors *st, struct hzp_
         return hzp_fail(reterr, HZP_EFORMAT,
                         "%s: says its header has %" PRIu64 " bytes; at most %d are read", path,
                         length, HEADER_MAX);
-    struct parser p = {.st = st, .path = path, .begin = bytes + 8, .at = bytes + 8,
-                       .end = bytes + 8 + length, .rethole = rethole, .reterr = reterr};
+    struct parser p = {.st = st,
+                       .path = path,
+                       .begin = bytes + 8,
+                       .at = bytes + 8,
+                       .end = bytes + 8 + length,
+                       .rethole = rethole,
+                       .reterr = reterr};
     st->text = malloc((size_t)length + 1);
     if (!st->text)
         return hzp_fail(reterr, HZP_ENOMEM, "%s: out of memory reading the header", path);
@@ -569,13 +574,11 @@ const struct hzp_st_tensor *hzp_safetensors_at(const struct hzp_safetensors *st,
     return &st->entry[i].tensor;
 }
 
-const struct hzp_st_tensor *hzp_safetensors_find(const struct hzp_safetensors *st,
-                                                 const char *name)
+const struct hzp_st_tensor *hzp_safetensors_find(const struct hzp_safetensors *st, const char *name)
 {
     struct entry wanted = {.tensor = {.name = name}};
     struct entry *key = &wanted;
-    struct entry **found =
-        bsearch(&key, st->named, st->entries, sizeof(struct entry *), by_name);
+    struct entry **found = bsearch(&key, st->named, st->entries, sizeof(struct entry *), by_name);
     return found ? &(*found)->tensor : NULL;
 }
 

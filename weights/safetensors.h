@@ -15,8 +15,16 @@
 #include "base/err.h"
 
 enum hzp_disk_type {
-    HZP_DISK_F64, HZP_DISK_F32, HZP_DISK_F16, HZP_DISK_BF16,
-    HZP_DISK_I64, HZP_DISK_I32, HZP_DISK_I16, HZP_DISK_I8, HZP_DISK_U8, HZP_DISK_BOOL,
+    HZP_DISK_F64,
+    HZP_DISK_F32,
+    HZP_DISK_F16,
+    HZP_DISK_BF16,
+    HZP_DISK_I64,
+    HZP_DISK_I32,
+    HZP_DISK_I16,
+    HZP_DISK_I8,
+    HZP_DISK_U8,
+    HZP_DISK_BOOL,
 };
 size_t hzp_disk_type_size(enum hzp_disk_type type);
 const char *hzp_disk_type_name(enum hzp_disk_type type); /* "BF16" */

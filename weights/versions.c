@@ -94,8 +94,7 @@ static void refresh_stats_locked(struct hzp_weights *w)
  * made way for a newer one.  The lock is held. */
 static void set_recorded_state(struct hzp_weights *w, uint64_t id, enum hzp_version_state state)
 {
-    struct hzp_version_record *record =
-        &w->record[(id - w->config.first_id) % RECORDS_MAX];
+    struct hzp_version_record *record = &w->record[(id - w->config.first_id) % RECORDS_MAX];
     if (record->id == id)
         record->state = state;
 }
@@ -297,7 +296,8 @@ void hzp_weights_publish(struct hzp_weights *w, struct hzp_version *draft, uint6
 
     pthread_mutex_lock(&w->lock);
     if (w->current)
-        w->stats.staleness_seen[HZP_MIN(HZP_MAX(seen, 0), HZP_COUNT(w->stats.staleness_seen) - 1)]++;
+        w->stats
+            .staleness_seen[HZP_MIN(HZP_MAX(seen, 0), HZP_COUNT(w->stats.staleness_seen) - 1)]++;
     retire(w, draft, old_id, last_step);
     record->id = w->config.first_id + w->stats.publications;
     record->published_unix_ms = unix_ms();

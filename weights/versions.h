@@ -24,8 +24,12 @@
 
 struct hzp_weights; /* the store */
 
-enum hzp_version_state { HZP_VERSION_FREE, HZP_VERSION_DRAFT, HZP_VERSION_CURRENT,
-                         HZP_VERSION_RETIRED };
+enum hzp_version_state {
+    HZP_VERSION_FREE,
+    HZP_VERSION_DRAFT,
+    HZP_VERSION_CURRENT,
+    HZP_VERSION_RETIRED
+};
 
 /* Which accepted samples an update learned from: ascending, disjoint ranges of sequence numbers. */
 enum { HZP_LEARNED_MAX = 32 };
@@ -38,33 +42,33 @@ void hzp_learned_add(struct hzp_learned *learned, int64_t sequence_number);
 
 /* What is kept of a version for ever (the newest 4096 of them), whatever became of its memory. */
 struct hzp_version_record {
-    uint64_t id;             /* from 1, only grows, also across restarts */
-    int64_t optimizer_step;  /* of its newest update */
+    uint64_t id;                  /* from 1, only grows, also across restarts */
+    int64_t optimizer_step;       /* of its newest update */
     enum hzp_version_state state; /* FREE here: retired, and its memory given back */
     int64_t published_unix_ms;
-    double loss; /* mean over the learned tokens of its updates; NaN: loaded, not learned */
-    uint64_t checksum;       /* as the audit op defines it, over all units */
+    double loss;       /* mean over the learned tokens of its updates; NaN: loaded, not learned */
+    uint64_t checksum; /* as the audit op defines it, over all units */
     struct hzp_learned learned; /* since the version before */
     int64_t learned_through; /* every sample up to this number has had all its passes; -1: none */
 };
 
 /* One set of parameters in memory. */
 struct hzp_version {
-    void *base; /* device memory, laid out as hzp_layout says */
-    void *fp8;  /* its projections in e4m3 (weights/fp8.h); NULL: the store keeps none */
+    void *base;    /* device memory, laid out as hzp_layout says */
+    void *fp8;     /* its projections in e4m3 (weights/fp8.h); NULL: the store keeps none */
     bool fp8_made; /* they are base's: whoever makes them says so; else no publication */
     struct hzp_version_record record; /* a draft's: optimizer_step, loss, checksum, learned and
                                        * learned_through are the trainer's to fill in */
-    int32_t held;        /* who acquired it and did not release; engine thread */
-    uint64_t last_step;  /* the last step that read it */
+    int32_t held;                     /* who acquired it and did not release; engine thread */
+    uint64_t last_step;               /* the last step that read it */
 };
 
 struct hzp_weights_config {
-    enum hzp_dtype type;     /* F32 or BF16 */
-    bool fp8;                /* each slot has the projections in e4m3 too */
-    int32_t slots; /* >= 2 to publish; 1: updates are written in place (offline training) */
-    int32_t max_staleness;   /* optimizer steps, >= 0 */
-    uint64_t first_id;       /* >= 1, of the version first published; a restart goes on counting */
+    enum hzp_dtype type;   /* F32 or BF16 */
+    bool fp8;              /* each slot has the projections in e4m3 too */
+    int32_t slots;         /* >= 2 to publish; 1: updates are written in place (offline training) */
+    int32_t max_staleness; /* optimizer steps, >= 0 */
+    uint64_t first_id;     /* >= 1, of the version first published; a restart goes on counting */
 };
 
 /* Takes memory for all slots now; none later.  dev and layout must outlive the store.
@@ -81,7 +85,8 @@ enum hzp_dtype hzp_weights_type(const struct hzp_weights *w);
 /* The version that serves; NULL before the first publication. */
 struct hzp_version *hzp_weights_current(struct hzp_weights *w);
 
-/* The i-th slot, whatever it holds now: where its matrices stand never changes.  NULL: there are no more. */
+/* The i-th slot, whatever it holds now: where its matrices stand never changes.  NULL: there are no
+ * more. */
 const struct hzp_version *hzp_weights_slot(const struct hzp_weights *w, int32_t i);
 
 /* A matrix of the version. */
@@ -105,8 +110,8 @@ int hzp_weights_begin(struct hzp_weights *w, struct hzp_version **ret);
 void hzp_weights_abandon(struct hzp_weights *w, struct hzp_version *draft);
 
 /* The draft becomes current, what was current retires; the record's id and time are set.  Called
- * between two steps; the caller has checked the contents (audit op) and, where the store keeps them,
- * made the fp8 ones.  last_step: the last step
+ * between two steps; the caller has checked the contents (audit op) and, where the store keeps
+ * them, made the fp8 ones.  last_step: the last step
  * that read the version now retiring.  The record's optimizer_step counts as finished. */
 void hzp_weights_publish(struct hzp_weights *w, struct hzp_version *draft, uint64_t last_step);
 

@@ -10,7 +10,7 @@
 #ifndef HZP_API_BENCH_BENCH_H
 #define HZP_API_BENCH_BENCH_H
 
-#include "api/engine.h"
+#include "api/engine/engine.h"
 #include "device/limits.h"
 
 #include <jansson.h>
@@ -82,7 +82,8 @@ void hzp_bench_client_close(struct hzp_bench_client *client);
 int hzp_bench_submit(struct hzp_bench_client *client, int32_t prompt, int32_t tokens,
                      struct hzp_request **ret, struct hzp_err_text *reterr);
 void hzp_bench_wait(struct hzp_bench_client *client, struct hzp_request *rq);
-/* All `count` into ret, or none: those before the one that was refused are called off, and ended. */
+/* All `count` into ret, or none: those before the one that was refused are called off, and
+ * ended. */
 int hzp_bench_submit_all(struct hzp_bench_client *client, int count, int32_t prompt, int32_t tokens,
                          struct hzp_request **ret, struct hzp_err_text *reterr);
 

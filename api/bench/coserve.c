@@ -27,12 +27,12 @@
 #include "api/bench/bench.h"
 #include "api/bench/samples.h"
 #include "api/bench/turns.h"
-#include "api/state.h"
+#include "api/learn/state.h"
 
 #include "base/arena.h"
 #include "base/thread.h"
 #include "nanobatch/loop.h"
-#include "nanobatch/split.h"
+#include "nanobatch/split/split.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -58,7 +58,7 @@ struct load {
     uint64_t tokens, asked, rows;
     double serve_s, train_s;
     uint64_t steps;
-    int64_t in_flight;                  /* when it ended, summed */
+    int64_t in_flight; /* when it ended, summed */
 };
 
 struct coserve {
@@ -69,8 +69,8 @@ struct coserve {
     struct hzp_request *live[LIVE_MAX];
     int lives;
     int32_t prompt, tokens, at_once;
-    double seconds, rate;               /* of a phase; arrivals a second */
-    uint64_t from_ns, to_ns;            /* of what counts of the phase */
+    double seconds, rate;    /* of a phase; arrivals a second */
+    uint64_t from_ns, to_ns; /* of what counts of the phase */
     double arrival_gap[BLOCK];
     int gap_at;
 };
@@ -323,8 +323,9 @@ static int measure(struct coserve *c, double load_part, int rounds, struct hzp_e
             r = run_phase(c, (enum phase)phase, c->seconds, 99 + (uint32_t)turn, &c->load[phase],
                           reterr);
             if (phase == FULL && turn == 0)
-                c->rate = HZP_MAX(load_part * (double)c->load[FULL].tokens /
-                                      c->load[FULL].seconds / c->tokens, 0.01);
+                c->rate = HZP_MAX(load_part * (double)c->load[FULL].tokens / c->load[FULL].seconds /
+                                      c->tokens,
+                                  0.01);
         }
     return r;
 }
@@ -384,16 +385,16 @@ static void report(struct coserve *c, enum phase phase)
         {"first token p99", load->first, load->firsts, 0.99},
     };
     for (int i = 0; i < HZP_COUNT(row); i++)
-        tell(b, what, row[i].text,
-             1e3 * hzp_bench_quantile(row[i].value, row[i].n, row[i].p), "ms");
+        tell(b, what, row[i].text, 1e3 * hzp_bench_quantile(row[i].value, row[i].n, row[i].p),
+             "ms");
     tell_goals(b, what, load);
     tell(b, what, "served", (double)load->tokens / load->seconds, "tokens/s");
     tell(b, what, "served, most over least of the rounds", load->most / load->least, "x");
     if (phase != FULL)
         tell(b, what, "carried of what was asked for", (double)load->tokens / (double)load->asked,
              "x");
-    tell(b, what, "in flight or waiting at the end", (double)load->in_flight /
-         (double)b->options->coserve_rounds, "requests");
+    tell(b, what, "in flight or waiting at the end",
+         (double)load->in_flight / (double)b->options->coserve_rounds, "requests");
     tell_steps(b, what, load);
 }
 
@@ -438,8 +439,8 @@ static void tell_limits(struct hzp_bench *b)
     hzp_bench_plain(b, "steps that trained, of those that served",
                     100 * (double)r->trained / served, "%");
     hzp_bench_plain(b, "of them beside serving", 100 * (double)r->beside / served, "%");
-    hzp_bench_plain(b, "waits for training, by steps that served",
-                    100 * (double)r->held / served, "%");
+    hzp_bench_plain(b, "waits for training, by steps that served", 100 * (double)r->held / served,
+                    "%");
     if (r->follows_ns)
         hzp_bench_plain(b, "goal for gaps that follows from --itl-stretch",
                         1e-6 * (double)r->follows_ns, "ms");
@@ -476,8 +477,10 @@ int hzp_bench_coserve(struct hzp_bench *b, struct hzp_err_text *reterr)
     if (!b->engine->trainer)
         return hzp_fail(reterr, HZP_EINVAL, "bench coserve: the engine has no trainer");
     if (o->load_input + o->load_output > b->engine->model->positions)
-        return hzp_fail(reterr, HZP_EINVAL, "bench coserve: --input-len and --output-len are more "
-                        "than the context's %d tokens", b->engine->model->positions);
+        return hzp_fail(reterr, HZP_EINVAL,
+                        "bench coserve: --input-len and --output-len are more "
+                        "than the context's %d tokens",
+                        b->engine->model->positions);
     struct coserve *c = hzp_xcalloc(1, sizeof(*c));
     c->b = b;
     c->prompt = (int32_t)o->load_input;

@@ -25,8 +25,8 @@ enum {
 enum hzp_http_state {
     HZP_HTTP_STATUS,
     HZP_HTTP_HEADERS,
-    HZP_HTTP_LENGTH,      /* a body whose length is known */
-    HZP_HTTP_TO_CLOSE,    /* one that ends with the connection */
+    HZP_HTTP_LENGTH,   /* a body whose length is known */
+    HZP_HTTP_TO_CLOSE, /* one that ends with the connection */
     HZP_HTTP_CHUNK_SIZE,
     HZP_HTTP_CHUNK,
     HZP_HTTP_CHUNK_END,
@@ -39,9 +39,9 @@ struct hzp_http_stream {
     int (*event)(void *ctx, const char *data, size_t n);
     void *ctx;
 
-    int status;    /* once known, else 0 */
-    bool events;   /* the body is a stream of events */
-    char *body;    /* the body kept, or the line of events begun; NUL-terminated, NULL: empty */
+    int status;  /* once known, else 0 */
+    bool events; /* the body is a stream of events */
+    char *body;  /* the body kept, or the line of events begun; NUL-terminated, NULL: empty */
     size_t bytes;
 
     /* private */

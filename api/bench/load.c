@@ -233,9 +233,11 @@ static bool make_request(struct load *l, struct stream *s)
     }
     hzp_workload_prompt(l->work, s->index, l->prompt);
     size_t n = body_head(l, body, r);
-    int head = snprintf(s->out, HEAD, "POST %s/v1/completions HTTP/1.1\r\nHost: %s:%s\r\n%s%s%s"
+    int head = snprintf(s->out, HEAD,
+                        "POST %s/v1/completions HTTP/1.1\r\nHost: %s:%s\r\n%s%s%s"
                         "Content-Type: application/json\r\nContent-Length: %zu\r\n"
-                        "Connection: close\r\n\r\n", server->path, server->host, server->port,
+                        "Connection: close\r\n\r\n",
+                        server->path, server->host, server->port,
                         server->key[0] ? "Authorization: Bearer " : "", server->key,
                         server->key[0] ? "\r\n" : "", n + tail);
     HZP_ASSERT(head > 0 && head < HEAD); /* host, path and key have their bounds */
@@ -252,8 +254,8 @@ static int send_some(struct load *l, struct stream *s)
         ssize_t n = send(s->fd, s->out + s->out_at, s->out_bytes - s->out_at, MSG_NOSIGNAL);
         if (n < 0 && errno == EINTR)
             continue;
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOTCONN ||
-                      errno == EINPROGRESS))
+        if (n < 0 &&
+            (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOTCONN || errno == EINPROGRESS))
             return HZP_OK;
         if (n < 0)
             break; /* the server may have answered and closed: what it said is read below */
@@ -426,9 +428,9 @@ static int32_t sockets(int32_t wanted)
 /* What every body ends in. */
 static char *make_tail(const struct hzp_load_config *config)
 {
-    json_t *same = json_pack("{s:s, s:b, s:{s:b}, s:i, s:b}", "model", config->server->model,
-                             "stream", 1, "stream_options", "include_usage", 1, "temperature", 0,
-                             "ignore_eos", 1);
+    json_t *same =
+        json_pack("{s:s, s:b, s:{s:b}, s:i, s:b}", "model", config->server->model, "stream", 1,
+                  "stream_options", "include_usage", 1, "temperature", 0, "ignore_eos", 1);
     if (same && config->extra)
         json_object_update(same, (json_t *)(uintptr_t)config->extra);
     char *text = same ? json_dumps(same, JSON_COMPACT) : NULL;
@@ -454,8 +456,12 @@ static int drive(const struct hzp_load_config *config, const struct hzp_workload
     int r = HZP_OK;
     for (int64_t i = 0; i < work->trace.requests; i++)
         longest = HZP_MAX(longest, work->trace.request[i].input);
-    *l = (struct load){.config = config, .work = work, .record = record, .failures = failures,
-                       .max = max, .reterr = reterr};
+    *l = (struct load){.config = config,
+                       .work = work,
+                       .record = record,
+                       .failures = failures,
+                       .max = max,
+                       .reterr = reterr};
     l->epoll = epoll_create1(EPOLL_CLOEXEC);
     l->timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
     l->running = malloc((size_t)max * sizeof(struct stream *));

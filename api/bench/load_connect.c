@@ -95,9 +95,11 @@ static int ask(struct hzp_load_server *s, const char *route, json_t **ret,
         return fd;
     *ret = NULL;
     hzp_http_stream_init(&in, NULL, NULL);
-    int used = snprintf(text, sizeof(text), "GET %s%s HTTP/1.1\r\nHost: %s:%s\r\n%s%s%s"
-                        "Connection: close\r\n\r\n", s->path, route, s->host, s->port,
-                        s->key[0] ? "Authorization: Bearer " : "", s->key, s->key[0] ? "\r\n" : "");
+    int used = snprintf(text, sizeof(text),
+                        "GET %s%s HTTP/1.1\r\nHost: %s:%s\r\n%s%s%s"
+                        "Connection: close\r\n\r\n",
+                        s->path, route, s->host, s->port, s->key[0] ? "Authorization: Bearer " : "",
+                        s->key, s->key[0] ? "\r\n" : "");
     r = send_all(fd, text, (size_t)used);
     while (r == HZP_OK && !hzp_http_stream_done(&in) && n > 0) {
         n = recv(fd, text, sizeof(text), 0);

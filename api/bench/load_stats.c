@@ -55,8 +55,8 @@ static bool meets(const struct hzp_load_goals *g, const struct hzp_load_answer *
 int hzp_load_record_answer(struct hzp_load_record *record, const struct hzp_load_answer *answer,
                            float *gap, int64_t gaps, struct hzp_err_text *reterr)
 {
-    struct hzp_load_answer *answers = room_for(record->answer, &record->answers_room,
-                                               record->answers + 1, sizeof(*answers));
+    struct hzp_load_answer *answers =
+        room_for(record->answer, &record->answers_room, record->answers + 1, sizeof(*answers));
     if (!answers)
         return hzp_fail(reterr, HZP_ENOMEM, "no memory for the record of an answer");
     record->answer = answers;
@@ -86,8 +86,7 @@ int hzp_load_record_time(struct hzp_load_record *record, double at_s, int32_t pi
     if (!(slice >= 0 && slice < SLICES_MAX))
         return HZP_OK;
     int64_t i = (int64_t)slice;
-    struct hzp_load_slice *all =
-        room_for(record->slice, &record->slices_room, i + 1, sizeof(*all));
+    struct hzp_load_slice *all = room_for(record->slice, &record->slices_room, i + 1, sizeof(*all));
     if (!all)
         return hzp_fail(reterr, HZP_ENOMEM, "no memory for the record of a load");
     record->slice = all;
@@ -183,7 +182,8 @@ static int one_goal(const char *text, size_t n, struct hzp_load_goals *goals,
     }
     return hzp_fail_param(reterr, HZP_EINVAL, "--slo",
                           "--slo takes a list like ttft=500ms,itl=50ms of ttft, tpot, itl and "
-                          "e2el, not \"%s\"", item);
+                          "e2el, not \"%s\"",
+                          item);
 }
 
 int hzp_load_goals_parse(const char *text, struct hzp_load_goals *ret, struct hzp_err_text *reterr)

@@ -42,15 +42,15 @@ struct hzp_load_record {
     int64_t answers, answers_room;
     struct hzp_load_answer *answer;
     int64_t gaps, gaps_room;
-    float *gap;                /* seconds, of all answers */
+    float *gap; /* seconds, of all answers */
     int64_t slices, slices_room;
     struct hzp_load_slice *slice;
-    int64_t pieces;            /* of whole answers */
+    int64_t pieces; /* of whole answers */
     int64_t sent, failed;
-    int64_t other_length;      /* answers of another length than asked for */
-    int32_t peak;              /* most requests in flight */
-    double duration_s;         /* from the first sent to the last ended */
-    double late_max_s;         /* most that a request was sent behind its time */
+    int64_t other_length; /* answers of another length than asked for */
+    int32_t peak;         /* most requests in flight */
+    double duration_s;    /* from the first sent to the last ended */
+    double late_max_s;    /* most that a request was sent behind its time */
     double late_sum_s;
 };
 

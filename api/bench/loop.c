@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/bench/loop.c - the engine thread's own work in a step, outside the device: forming the batch and
- * its plan, issuing it, delivering what it brought, by sequences that decode; and what of it runs
- * while the device does.
+/* api/bench/loop.c - the engine thread's own work in a step, outside the device: forming the batch
+ * and its plan, issuing it, delivering what it brought, by sequences that decode; and what of it
+ * runs while the device does.
  */
 #include "api/bench/bench.h"
 

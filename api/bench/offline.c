@@ -44,7 +44,8 @@ static int submit(struct hzp_bench *b, struct offline *o, struct hzp_err_text *r
         prompt += answer - rest;
         answer = rest;
     }
-    HZP_TRY(hzp_bench_submit(&o->client, (int32_t)prompt, (int32_t)answer, &o->live[o->lives], reterr));
+    HZP_TRY(
+        hzp_bench_submit(&o->client, (int32_t)prompt, (int32_t)answer, &o->live[o->lives], reterr));
     o->lives++;
     o->sent++;
     o->left--;
@@ -119,8 +120,8 @@ static void report(struct hzp_bench *b, struct offline *o, double seconds)
     double answers = (double)(options->load_requests * options->load_output);
     double prompts = (double)(options->load_requests * options->load_input);
     if (o->steady) {
-        hzp_bench_plain(b, "offline, until all places were taken",
-                        seconds - options->load_steady, "s");
+        hzp_bench_plain(b, "offline, until all places were taken", seconds - options->load_steady,
+                        "s");
         seconds = options->load_steady;
         answers = o->answered;
         prompts = o->prompted;
@@ -129,9 +130,12 @@ static void report(struct hzp_bench *b, struct offline *o, double seconds)
     hzp_bench_figure(b, "offline, prompts and answers", (prompts + answers) / seconds, "tokens/s",
                      HZP_BENCH_GEMM, 1 / flops, "GEMM peak / 2 N");
     hzp_bench_plain(b, "offline, answers", answers / seconds, "tokens/s");
-    hzp_bench_plain(b, o->steady ? "offline, what counts of it" : "offline, all of it", seconds, "s");
-    hzp_bench_plain(b, "between tokens, median", 1e3 * hzp_bench_quantile(o->gap, o->gaps, 0.5), "ms");
-    hzp_bench_plain(b, "between tokens, p99", 1e3 * hzp_bench_quantile(o->gap, o->gaps, 0.99), "ms");
+    hzp_bench_plain(b, o->steady ? "offline, what counts of it" : "offline, all of it", seconds,
+                    "s");
+    hzp_bench_plain(b, "between tokens, median", 1e3 * hzp_bench_quantile(o->gap, o->gaps, 0.5),
+                    "ms");
+    hzp_bench_plain(b, "between tokens, p99", 1e3 * hzp_bench_quantile(o->gap, o->gaps, 0.99),
+                    "ms");
 }
 
 int hzp_bench_offline(struct hzp_bench *b, struct hzp_err_text *reterr)

@@ -22,8 +22,9 @@ static int make_work(const struct hzp_options *o, const struct hzp_load_server *
                                    (int32_t)o->load_output, reterr));
     }
     ret->seed = (uint64_t)o->load_seed;
-    ret->vocab = o->load_vocab ? (int32_t)o->load_vocab : server->vocab ? server->vocab
-                                                                        : VOCAB_UNKNOWN;
+    ret->vocab = o->load_vocab   ? (int32_t)o->load_vocab
+                 : server->vocab ? server->vocab
+                                 : VOCAB_UNKNOWN;
     int32_t context = o->context ? (int32_t)o->context : server->context;
     if (context > 1)
         hzp_workload_clip(ret, context);
@@ -35,7 +36,8 @@ static int make_work(const struct hzp_options *o, const struct hzp_load_server *
         hzp_workload_free(ret);
         return hzp_fail_param(reterr, HZP_EINVAL, "--limit",
                               "%lld answer tokens in one load, more than %d: take a part of it "
-                              "with --limit", (long long)made, HZP_LOAD_GAPS_MAX);
+                              "with --limit",
+                              (long long)made, HZP_LOAD_GAPS_MAX);
     }
     return HZP_OK;
 }
@@ -86,8 +88,9 @@ static void print_report(const struct hzp_workload *work, const struct hzp_load_
     print_number("Total token throughput (tok/s):", s->total_rate);
     print_count("Peak concurrent requests:", record->peak);
     if (hzp_workload_timed(work) && record->sent)
-        printf("%-40s %.1f mean, %.1f most\n", "Sent behind time (ms):",
-               record->late_sum_s / (double)record->sent * 1e3, record->late_max_s * 1e3);
+        printf("%-40s %.1f mean, %.1f most\n",
+               "Sent behind time (ms):", record->late_sum_s / (double)record->sent * 1e3,
+               record->late_max_s * 1e3);
     if (work->clipped)
         printf("%-40s %lld requests, by %lld input and %lld output tokens\n",
                "Shortened to fit the context:", (long long)work->clipped,

@@ -6,7 +6,7 @@
 #ifndef HZP_API_BENCH_REPLAY_H
 #define HZP_API_BENCH_REPLAY_H
 
-#include "api/options.h"
+#include "api/cli/options.h"
 
 /* Prints the report, or JSON; writes the plot. HZP_EINVAL: an option; HZP_EIO: no server, or no
  * request was answered; of the trace see api/bench/trace_file.h. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/bench/samples.h"
-#include "api/state.h"
+#include "api/learn/state.h"
 
 #include "base/arena.h"
 #include "base/thread.h"

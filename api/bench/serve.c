@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/bench/serve.c - one sequence alone, a prompt of 512 tokens (or what the context has room for),
- * and many sequences at once.
+/* api/bench/serve.c - one sequence alone, a prompt of 512 tokens (or what the context has room
+ * for), and many sequences at once.
  */
 #include "api/bench/bench.h"
 

@@ -71,8 +71,7 @@ static void swap_when_due(struct hzp_source *source, const struct hzp_step *step
 struct hzp_bench_swapper *hzp_bench_swapper_create(void)
 {
     struct hzp_bench_swapper *s = hzp_xcalloc(1, sizeof(*s));
-    s->source = (struct hzp_source){
-        .name = "swap", .offer = no_offer, .deliver = swap_when_due};
+    s->source = (struct hzp_source){.name = "swap", .offer = no_offer, .deliver = swap_when_due};
     return s;
 }
 
@@ -90,7 +89,7 @@ enum { RATES = 3, SEQUENCES = 4, GAPS_MAX = 1 << 20, TURN_NS = 1000000000 };
 static const double swaps_a_second[RATES] = {0, 1, 10};
 
 struct gaps {
-    double *gap;   /* seconds, of all turns */
+    double *gap; /* seconds, of all turns */
     int64_t n;
     double at_swap; /* the longest in which a version was swapped, or which came next; 0: none */
     uint64_t swaps;
@@ -108,9 +107,10 @@ static bool swapped(struct hzp_bench_swapper *s, uint64_t from_ns, uint64_t to_n
     return false;
 }
 
-/* A step formed before the swap may have been under way: the first that reads the new version is that
- * of the gap in which the swap was or of the next one. */
-static void count_at_swaps(struct hzp_bench_swapper *s, const struct hzp_request *rq, struct gaps *g)
+/* A step formed before the swap may have been under way: the first that reads the new version is
+ * that of the gap in which the swap was or of the next one. */
+static void count_at_swaps(struct hzp_bench_swapper *s, const struct hzp_request *rq,
+                           struct gaps *g)
 {
     int32_t count = atomic_load(&((struct hzp_request *)rq)->out_count);
     for (int32_t i = 1; i < count; i++) {
@@ -121,8 +121,8 @@ static void count_at_swaps(struct hzp_bench_swapper *s, const struct hzp_request
 }
 
 /* Sequences one after another until a turn has lasted so long that swaps fall into it. */
-static int one_turn(struct hzp_bench *b, struct hzp_bench_client *client, double rate, struct gaps *g,
-                    struct hzp_err_text *reterr)
+static int one_turn(struct hzp_bench *b, struct hzp_bench_client *client, double rate,
+                    struct gaps *g, struct hzp_err_text *reterr)
 {
     struct hzp_request *rq[SEQUENCES];
     uint64_t before = atomic_load(&b->swapper->swaps);

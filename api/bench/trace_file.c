@@ -13,8 +13,8 @@
 #include <time.h>
 
 static const char HEADER[] = "TIMESTAMP,ContextTokens,GeneratedTokens";
-static const double SECONDS_MAX = 1e11;     /* of a time stamp: the year 5138 */
-static const double LONGEST_SECONDS = 1e9;  /* of a whole trace: thirty years */
+static const double SECONDS_MAX = 1e11;    /* of a time stamp: the year 5138 */
+static const double LONGEST_SECONDS = 1e9; /* of a whole trace: thirty years */
 
 struct reader {
     const char *path;

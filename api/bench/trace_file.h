@@ -30,10 +30,10 @@ enum {
 enum hzp_trace_form { HZP_TRACE_AZURE, HZP_TRACE_NANOFLOW, HZP_TRACE_MOONCAKE };
 
 struct hzp_trace_request {
-    double at_s;              /* after the first; 0 where the trace has no times */
-    int32_t input, output;    /* tokens */
-    int32_t hashes;           /* of the prompt's first blocks */
-    int64_t first_hash;       /* in hzp_trace_file.hash */
+    double at_s;           /* after the first; 0 where the trace has no times */
+    int32_t input, output; /* tokens */
+    int32_t hashes;        /* of the prompt's first blocks */
+    int64_t first_hash;    /* in hzp_trace_file.hash */
 };
 
 struct hzp_trace_file {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/bench/train.c - full AdamW updates of 4 x 512 tokens, all of them learned.
  *
- * With --kv-memory the memory is a server's: the cache, and as many versions as --slots says; so that what
- * runs is proof that it fits.
+ * With --kv-memory the memory is a server's: the cache, and as many versions as --slots says; so
+ * that what runs is proof that it fits.
  */
 #include "api/bench/bench.h"
 #include "api/bench/samples.h"

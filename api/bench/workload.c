@@ -85,9 +85,8 @@ void hzp_workload_prompt(const struct hzp_workload *w, int64_t i, int32_t *token
     const struct hzp_trace_request *r = &w->trace.request[i];
     for (int32_t begin = 0; begin < r->input; begin += HZP_TRACE_BLOCK) {
         int32_t block = begin / HZP_TRACE_BLOCK;
-        uint64_t of = block < r->hashes
-                          ? mix((uint64_t)w->trace.hash[r->first_hash + block])
-                          : mix(mix((uint64_t)i) ^ 0x616c6f6e65u) + (uint64_t)block;
+        uint64_t of = block < r->hashes ? mix((uint64_t)w->trace.hash[r->first_hash + block])
+                                        : mix(mix((uint64_t)i) ^ 0x616c6f6e65u) + (uint64_t)block;
         uint64_t key = mix(of ^ mix(w->seed));
         int32_t end = HZP_MIN(r->input, begin + HZP_TRACE_BLOCK);
         for (int32_t k = begin; k < end; k++)

@@ -12,7 +12,8 @@
 #define NESTING_MAX 8
 
 /* The patterns behind the named pre-tokenizers. GPT_2 is ByteLevel's own. */
-#define GPT_2       "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+#define CONTRACTION "'s|'t|'re|'ve|'m|'ll|'d"
+#define GPT_2       CONTRACTION "| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 #define WORDS       "[" HZP_PATTERN_WORD "]+|[^" HZP_PATTERN_WORD "\\s]+"
 #define SPACES      "\\s"
 #define DIGIT       "\\p{N}"

@@ -4,19 +4,23 @@
  *
  *     cudnn_attention [--dry]      --dry: no device: has cuDNN engines for the graphs on an H200?
  *
- * cuDNN is looked for by name (HZP_CUDNN first); without it the program says so and ends with 77.  Its
- * attention is a graph of products, pointwise operations and reductions that the library knows to fuse:
- * forward  S = Q K^T scale, masked below the diagonal; P = softmax(S); O = P V; the row's log of the sum
- * backward D = sum(dO O); P = exp(S - log sum); dV = P^T dO; dS = P (dO V^T - D) scale; dQ = dS K;
- *          dK = dS^T Q
+ * cuDNN is looked for by name (HZP_CUDNN first); without it the program says so and ends with 77.
+ * Its attention is a graph of products, pointwise operations and reductions that the library knows
+ * to fuse:
+ *
+ *     forward   S = Q K^T scale, masked below the diagonal; P = softmax(S); O = P V; the row's log
+ *               of the sum
+ *     backward  D = sum(dO O); P = exp(S - log sum); dV = P^T dO; dS = P (dO V^T - D) scale;
+ *               dQ = dS K; dK = dS^T Q
+ *
  * with the heads' groups summed where several query heads share keys.
  *
  * Both read the same packed rows (q|k|v), documents of one length, causal.  One JSON object a line:
- * milliseconds of either, operations a second counting the half that the mask leaves, and how far the
- * results are apart.
+ * milliseconds of either, operations a second counting the half that the mask leaves, and how far
+ * the results are apart.
  *
- * The library's names and numbers that are used here are declared here: builds need no header of it.  They
- * are those of NVIDIA's cudnn_graph.h (cuDNN 9, documented under "Graph API").
+ * The library's names and numbers that are used here are declared here: builds need no header of
+ * it.  They are those of NVIDIA's cudnn_graph.h (cuDNN 9, documented under "Graph API").
  */
 #include "base/arena.h"
 #include "base/thread.h"
@@ -34,15 +38,18 @@
 
 typedef void *descriptor;
 
+/* clang-format off */
 enum type {
     ENGINE_HEURISTICS = 4, ENGINE_CONFIG = 3, PLAN = 5, GRAPH = 15, PACK = 16, TENSOR = 17,
-    POINTWISE = 0, OP_POINTWISE = 13, MATMUL = 18, OP_MATMUL = 19, REDUCTION = 21, OP_REDUCTION = 22,
+    POINTWISE = 0, OP_POINTWISE = 13, MATMUL = 18, OP_MATMUL = 19, REDUCTION = 21,
+    OP_REDUCTION = 22,
     OP_RESHAPE = 31, DEVICE = 38,
 };
 
 enum attribute {
     POINTWISE_MODE = 0, POINTWISE_PRECISION = 1, POINTWISE_AXIS = 9,
-    HEURISTICS_MODE = 200, HEURISTICS_GRAPH = 201, HEURISTICS_RESULTS = 202, HEURISTICS_DEVICE = 204,
+    HEURISTICS_MODE = 200, HEURISTICS_GRAPH = 201, HEURISTICS_RESULTS = 202,
+    HEURISTICS_DEVICE = 204,
     PLAN_HANDLE = 400, PLAN_CONFIG = 401, PLAN_SPACE = 402,
     OP_POINTWISE_IS = 750, OP_POINTWISE_X = 751, OP_POINTWISE_B = 752, OP_POINTWISE_Y = 753,
     OP_POINTWISE_T = 758,
@@ -63,6 +70,7 @@ enum { AS_HANDLE = 0, AS_TYPE = 1, AS_BOOLEAN = 2, AS_INT64 = 3, AS_POINTER = 6,
 enum { F32 = 0, I32 = 4, BF16 = 9, BOOLEAN = 11 };
 enum { ADD = 0, MUL = 1, DIV = 6, SUB = 9, EXP = 13, LOG = 15, IDENTITY = 21, CMP_GE = 303,
        GEN_INDEX = 501, SELECT = 601 };
+/* clang-format on */
 enum { SUM = 0, MAX = 3 };
 enum { MODE_A = 3 };
 
@@ -161,7 +169,8 @@ static descriptor begin(struct graph *g, int type)
     return d;
 }
 
-static void set(struct graph *g, descriptor d, int name, int type, int64_t count, const void *values)
+static void set(struct graph *g, descriptor d, int name, int type, int64_t count,
+                const void *values)
 {
     char what[32];
     snprintf(what, sizeof(what), "attribute %d", name);
@@ -186,8 +195,8 @@ static void end(struct graph *g, descriptor d, const char *what)
 }
 
 /* virtual: it stands between two operations, never in memory. */
-static struct tensor tensor(struct graph *g, int type, const int64_t dim[4], const int64_t stride[4],
-                            bool is_virtual, bool by_value)
+static struct tensor tensor(struct graph *g, int type, const int64_t dim[4],
+                            const int64_t stride[4], bool is_virtual, bool by_value)
 {
     struct tensor t = {.type = type, .id = ++g->ids, .d = begin(g, TENSOR)};
     int64_t alignment = by_value ? 4 : 16;
@@ -225,7 +234,8 @@ static struct tensor scalar(struct graph *g)
  * turned: rows and columns change places. */
 static struct tensor packed(struct graph *g, int64_t heads, int64_t row, bool turned)
 {
-    int64_t dim[4] = {g->batch, heads, g->length, g->dim}, stride[4] = {g->length * row, g->dim, row, 1};
+    int64_t dim[4] = {g->batch, heads, g->length, g->dim},
+            stride[4] = {g->length * row, g->dim, row, 1};
     if (turned) {
         dim[2] = g->dim, dim[3] = g->length;
         stride[2] = 1, stride[3] = row;
@@ -241,7 +251,8 @@ static void add(struct graph *g, descriptor op, const char *what)
     g->op[g->ops++] = op;
 }
 
-static void product(struct graph *g, struct tensor a, struct tensor b, struct tensor c, const char *what)
+static void product(struct graph *g, struct tensor a, struct tensor b, struct tensor c,
+                    const char *what)
 {
     descriptor is = begin(g, MATMUL), op = begin(g, OP_MATMUL);
     set_int(g, is, MATMUL_PRECISION, AS_TYPE, F32);
@@ -255,8 +266,8 @@ static void product(struct graph *g, struct tensor a, struct tensor b, struct te
 
 /* y = mode(x, b), b and t NULL where the mode has none. */
 static void pointwise_to(struct graph *g, int mode, int precision, struct tensor x,
-                         const struct tensor *b, const struct tensor *t, int64_t axis, struct tensor y,
-                         const char *what)
+                         const struct tensor *b, const struct tensor *t, int64_t axis,
+                         struct tensor y, const char *what)
 {
     descriptor is = begin(g, POINTWISE), op = begin(g, OP_POINTWISE);
     set_int(g, is, POINTWISE_MODE, AS_POINTWISE, mode);
@@ -385,7 +396,8 @@ static void backward(struct graph *g, struct names *n)
     n->dq_sum = dense(g, F32, g->heads, g->length, g->dim, false);
     n->scale = scalar(g);
     n->low = scalar(g);
-    struct tensor one = scalar(g); /* of dropout, which there is none of: the library knows this form */
+    struct tensor one =
+        scalar(g); /* of dropout, which there is none of: the library knows this form */
     struct tensor each = like(g, n->dout, F32), bare = dense(g, F32, g->heads, g->length, 1, true);
     pointwise_to(g, MUL, F32, n->dout, &n->o, NULL, 0, each, "dO O");
     reduce(g, SUM, each, bare, "sums of dO O");
@@ -412,8 +424,8 @@ static void backward(struct graph *g, struct names *n)
 
 /* ---- a plan ---- */
 
-/* The engines that the library advises, best first, until one of them takes the graph; without a device
- * it is only asked which. */
+/* The engines that the library advises, best first, until one of them takes the graph; without a
+ * device it is only asked which. */
 static void plan_find(struct graph *g, descriptor heuristics)
 {
     descriptor config[8];
@@ -421,8 +433,10 @@ static void plan_find(struct graph *g, descriptor heuristics)
     for (int i = 0; i < HZP_COUNT(config); i++)
         config[i] = begin(g, ENGINE_CONFIG);
     if (!g->failed)
-        check(g, dnn.BackendGetAttribute(heuristics, HEURISTICS_RESULTS, AS_DESCRIPTOR,
-                                         HZP_COUNT(config), &count, config), "engines");
+        check(g,
+              dnn.BackendGetAttribute(heuristics, HEURISTICS_RESULTS, AS_DESCRIPTOR,
+                                      HZP_COUNT(config), &count, config),
+              "engines");
     if (!g->failed && count == 0)
         check(g, -1, "no engine");
     g->engines = g->failed ? 0 : count;
@@ -475,12 +489,15 @@ enum { ROWS = 8192 };
 
 static struct graph graph_of(const struct shape *shape, int length)
 {
-    return (struct graph){.heads = shape->heads, .kv_heads = shape->kv_heads, .dim = shape->dim,
-                          .batch = ROWS / length, .length = length};
+    return (struct graph){.heads = shape->heads,
+                          .kv_heads = shape->kv_heads,
+                          .dim = shape->dim,
+                          .batch = ROWS / length,
+                          .length = length};
 }
 
-/* The library offers no engines where it finds no driver; the toolkit's stand-in for linking will do.
- * Not closed: it is for the process's life. */
+/* The library offers no engines where it finds no driver; the toolkit's stand-in for linking will
+ * do. Not closed: it is for the process's life. */
 static bool driver_open(void)
 {
     return dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) ||
@@ -592,7 +609,8 @@ static int rig_open(void)
     return 0;
 }
 
-static void pack_add(int64_t *ids, void **pointers, int *count, struct tensor t, const void *pointer)
+static void pack_add(int64_t *ids, void **pointers, int *count, struct tensor t,
+                     const void *pointer)
 {
     ids[*count] = t.id;
     pointers[(*count)++] = (void *)(uintptr_t)pointer;
@@ -605,7 +623,8 @@ static descriptor pack_make(struct graph *g, const struct names *n, bool back)
     int64_t ids[IDS];
     void *at[IDS];
     int count = 0;
-    size_t k = (size_t)g->heads * (size_t)g->dim * 2, v = k + (size_t)g->kv_heads * (size_t)g->dim * 2;
+    size_t k = (size_t)g->heads * (size_t)g->dim * 2,
+           v = k + (size_t)g->kv_heads * (size_t)g->dim * 2;
     scale = 1 / sqrtf((float)g->dim);
     pack_add(ids, at, &count, n->q, rig.qkv);
     pack_add(ids, at, &count, n->k, rig.qkv + k);
@@ -640,8 +659,8 @@ static void theirs(struct graph *g, descriptor pack, bool back)
 {
     for (int i = 0; i < REPEATS; i++) {
         if (back) /* it adds to it */
-            MUST((int)cudaMemsetAsync(rig.dq_sum, 0, (size_t)ROWS * (size_t)g->heads *
-                                                         (size_t)g->dim * 4, NULL));
+            MUST((int)cudaMemsetAsync(rig.dq_sum, 0,
+                                      (size_t)ROWS * (size_t)g->heads * (size_t)g->dim * 4, NULL));
         check(g, dnn.BackendExecute(dnn.handle, g->plan, pack), "execution");
     }
     MUST((int)cudaDeviceSynchronize());
@@ -719,8 +738,9 @@ static bool measure(const struct shape *shape, int length, bool back)
     double ours_ms = ms[0][RUNS / 2], theirs_ms = ms[1][RUNS / 2];
     size_t row = (size_t)(back ? g.heads + 2 * g.kv_heads : g.heads) * (size_t)g.dim;
     printf("{\"t\":\"cudnn\",\"pass\":\"%s\",\"heads\":%d,\"kv_heads\":%d,\"dim\":%d,\"length\":%d,"
-           "\"ours_ms\":%.4f,\"ours_tflops\":%.1f", back ? "backward" : "forward", g.heads,
-           g.kv_heads, g.dim, length, ours_ms, flops / ours_ms * 1e-9);
+           "\"ours_ms\":%.4f,\"ours_tflops\":%.1f",
+           back ? "backward" : "forward", g.heads, g.kv_heads, g.dim, length, ours_ms,
+           flops / ours_ms * 1e-9);
     bool right = !g.failed;
     if (right) {
         double off = back ? apart(rig.dqkv[0], rig.dqkv[1], ROWS * row)

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dev/gpu/fp8.c - decoding with e4m3 projections beside bf16's: how long steps take, and by how much the
- * logits differ.
+/* dev/gpu/fp8.c - decoding with e4m3 projections beside bf16's: how long steps take, and by how
+ * much the logits differ.
  *
  *     fp8 BACKEND MODEL [DEPTH ROWS...]        not given: at position 512, 1 16 64 256
  *
- * Both read the same noise.  Logits of noise are nearly even, so that far more of their greatest change than
- * of a trained model's: what trained ones do is told by `hzpserve eval --quantization fp8`.
+ * Both read the same noise.  Logits of noise are nearly even, so that far more of their greatest
+ * change than of a trained model's: what trained ones do is told by `hzpserve eval --quantization
+ * fp8`.
  *
  * One JSON object a line.  Times are medians over steps, host clock, from issue to the end of all.
  */
@@ -13,7 +14,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "dev/gpu/open.h"
-#include "nanobatch/exec.h"
+#include "nanobatch/run/exec.h"
 
 #include <math.h>
 #include <string.h>
@@ -135,7 +136,8 @@ int main(int argc, char **argv)
         printf("{\"t\":\"fp8\",\"sequences\":%d,\"context\":%d,\"bf16_ms\":%.3f,\"fp8_ms\":%.3f,"
                "\"bf16_tokens_per_s\":%.1f,\"fp8_tokens_per_s\":%.1f,\"times\":%.3f}\n",
                rows[i], depth, bf16.seconds[i] * 1e3, fp8.seconds[i] * 1e3,
-               rows[i] / bf16.seconds[i], rows[i] / fp8.seconds[i], bf16.seconds[i] / fp8.seconds[i]);
+               rows[i] / bf16.seconds[i], rows[i] / fp8.seconds[i],
+               bf16.seconds[i] / fp8.seconds[i]);
     compare(&bf16, &fp8, rows[sizes - 1], vocab);
     free(bf16.logits);
     free(fp8.logits);

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dev/gpu/lanes.c - what decode attention and training's products reach on a share of the device, alone
- * and side by side: the table R -> P of the product's own kernels and lanes.
+/* dev/gpu/lanes.c - what decode attention and training's products reach on a share of the device,
+ * alone and side by side: the table R -> P of the product's own kernels and lanes.
  *
  *     lanes BACKEND MODEL [DECODE DEPTH TRAIN [UNITS...]]
  *
- * Not given: 256 sequences at position 1024, 2048 rows trained; attention's units from 8 to 112 of 132.
+ * Not given: 256 sequences at position 1024, 2048 rows trained; attention's units from 8 to 112 of
+ * 132.
  *
- * The items are those of real plans: attention of every layer, and all products of one micro-batch's
- * layers, forward and backward.  Both sides are limited (HZP_CUDA_LANES says how: green or grid): so many
- * units for attention, all others for the products.  A rate is the work done in the window in which both
- * run, over the same work alone on the whole device; the sum of taking turns is 1.
+ * The items are those of real plans: attention of every layer, and all products of one
+ * micro-batch's layers, forward and backward.  Both sides are limited (HZP_CUDA_LANES says how:
+ * green or grid): so many units for attention, all others for the products.  A rate is the work
+ * done in the window in which both run, over the same work alone on the whole device; the sum of
+ * taking turns is 1.
  *
  * One JSON object a line.  R is the share of the units attention has, P the rate it reaches.
  */
@@ -29,7 +31,7 @@ struct side {
     const struct hzp_item *item[ITEMS_MAX];
     double alone[ITEMS_MAX]; /* nanoseconds of each on the whole device */
     int items;
-    double all_ns;           /* of all of them */
+    double all_ns; /* of all of them */
     struct hzp_span span[ISSUED_MAX];
     int issued;
 };
@@ -91,7 +93,8 @@ static void time_alone(struct pair *p, int which)
         s->all_ns += s->alone[i];
 }
 
-/* Work of the side in [from, to), in nanoseconds alone; an item that the window cuts counts in part. */
+/* Work of the side in [from, to), in nanoseconds alone; an item that the window cuts counts in
+ * part. */
 static double work(const struct side *s, uint64_t from, uint64_t to)
 {
     double sum = 0;
@@ -128,7 +131,8 @@ static int enough(const struct side *s, double rate)
 static void measure(struct pair *p, int first, int second, double ret[2])
 {
     double rate[2][ROUNDS], one[2];
-    run(p, HZP_MIN(first, 4), HZP_MIN(second, 4)); /* lanes take up their shares, algorithms are chosen */
+    run(p, HZP_MIN(first, 4),
+        HZP_MIN(second, 4)); /* lanes take up their shares, algorithms are chosen */
     for (int round = 0; round < ROUNDS; round++) {
         run(p, first, second);
         rates(p, one);
@@ -151,8 +155,8 @@ static void one_share(struct pair *p, int units)
     measure(p, enough(a, first[0]), enough(b, second[1]), both);
     printf("{\"t\":\"share\",\"lanes\":\"%s\",\"units\":%d,\"of\":%d,\"R\":%.3f,\"P\":%.3f,"
            "\"products\":%.3f,\"sum\":%.3f,\"attention_alone\":%.3f,\"products_alone\":%.3f}\n",
-           lanes ? lanes : "green", units, all, share, both[0], both[1], both[0] + both[1], first[0],
-           second[1]);
+           lanes ? lanes : "green", units, all, share, both[0], both[1], both[0] + both[1],
+           first[0], second[1]);
     fflush(stdout);
 }
 
@@ -174,16 +178,19 @@ static void unlimited(struct pair *p)
     double both[2];
     set_shares(p, 0, 0);
     measure(p, enough(&p->side[0], 0.5), enough(&p->side[1], 0.5), both);
-    printf("{\"t\":\"share\",\"lanes\":\"no limit\",\"units\":%d,\"of\":%d,\"P\":%.3f,\"products\":%.3f,"
-           "\"sum\":%.3f}\n", p->dev->threads, p->dev->threads, both[0], both[1], both[0] + both[1]);
+    printf("{\"t\":\"share\",\"lanes\":\"no "
+           "limit\",\"units\":%d,\"of\":%d,\"P\":%.3f,\"products\":%.3f,"
+           "\"sum\":%.3f}\n",
+           p->dev->threads, p->dev->threads, both[0], both[1], both[0] + both[1]);
 }
 
 static void collect(struct pair *p, const struct hzp_plan *plan)
 {
     for (int32_t i = 0; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
-        bool attention = !item->train && item->op == HZP_OP_attn_decode;
-        bool product = item->train && item->op == HZP_OP_matmul && item->layer >= 0;
+        bool attention = hzp_item_of(item, HZP_TENANT_SERVE) && item->op == HZP_OP_attn_decode;
+        bool product =
+            hzp_item_of(item, HZP_TENANT_TRAIN) && item->op == HZP_OP_matmul && item->layer >= 0;
         struct side *s = &p->side[product];
         if ((attention || product) && s->items < ITEMS_MAX)
             s->item[s->items++] = item;
@@ -208,7 +215,8 @@ int main(int argc, char **argv)
         return 2;
     }
     struct hzp_options options;
-    struct hzp_workbench_size size = {.layers_max = LAYERS, .decode = 256, .depth = 1024, .train = 2048};
+    struct hzp_workbench_size size = {
+        .layers_max = LAYERS, .decode = 256, .depth = 1024, .train = 2048};
     gpu_options(argv[1], argv[2], &options);
     options.moment_type = 1;
     options.quantum_gflop = 0;
@@ -231,9 +239,11 @@ int main(int argc, char **argv)
     open_side(&p->side[1], p->dev, HZP_BOUND_COMPUTE);
     time_alone(p, 0);
     time_alone(p, 1);
-    printf("{\"t\":\"alone\",\"label\":\"%s\",\"attention_us\":%.1f,\"attentions\":%d,\"products_us\":%.1f,"
-           "\"products\":%d}\n", p->dev->label, p->side[0].all_ns * 1e-3, p->side[0].items,
-           p->side[1].all_ns * 1e-3, p->side[1].items);
+    printf("{\"t\":\"alone\",\"label\":\"%s\",\"attention_us\":%.1f,\"attentions\":%d,\"products_"
+           "us\":%.1f,"
+           "\"products\":%d}\n",
+           p->dev->label, p->side[0].all_ns * 1e-3, p->side[0].items, p->side[1].all_ns * 1e-3,
+           p->side[1].items);
     for (int i = 6; i < argc; i++) {
         int32_t units = gpu_number(argv[i]);
         if (units > 0 && units < p->dev->threads)

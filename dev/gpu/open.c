@@ -19,8 +19,8 @@ struct hzp_workbench *gpu_open(const struct hzp_options *options,
 {
     struct hzp_workbench *bench;
     struct hzp_device *dev;
-    struct hzp_device_config device = {.name = options->device, .threads = (int)options->threads,
-                                       .level = options->cpu_level};
+    struct hzp_device_config device = {
+        .name = options->device, .threads = (int)options->threads, .level = options->cpu_level};
     struct hzp_err_text text = {0};
     if (hzp_device_open(&device, &dev, &text) < 0) {
         printf("skip: %s\n", text.text);

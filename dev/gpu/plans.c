@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dev/gpu/plans.c - steps run by the sequential plan, by nano-batches alone, by an overlap drawn by hand,
- * and by the plan that the product's search finds, in turns.
+/* dev/gpu/plans.c - steps run by the sequential plan, by nano-batches alone, by an overlap drawn by
+ * hand, and by the plan that the product's search finds, in turns.
  *
  *     plans BACKEND MODEL [--seconds N] [--repeat N] DECODE,DEPTH,PREFILL,TRAIN...
  *
- * Each step: so many sequences at that position, one prompt's piece of so many rows, and of a micro-batch
- * of TRAIN rows as many of its items as one layer has (0: none).  The search knows what hzp_measure finds on
- * a few layers: of its parts only those near these steps' sizes, each once, for about so many seconds (20;
- * 0: no search); `hzpserve search` takes all of them, three times, and drops what loses when it is run.
+ * Each step: so many sequences at that position, one prompt's piece of so many rows, and of a
+ * micro-batch of TRAIN rows as many of its items as one layer has (0: none).  The search knows what
+ * hzp_measure finds on a few layers: of its parts only those near these steps' sizes, each once,
+ * for about so many seconds (20; 0: no search); `hzpserve search` takes all of them, three times,
+ * and drops what loses when it is run.
  *
- * One JSON object a line.  Times are medians, host clock, from issue to the end of all; "over_sequential" is
- * the median of run by run.
+ * One JSON object a line.  Times are medians, host clock, from issue to the end of all;
+ * "over_sequential" is the median of run by run.
  */
 #include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "dev/gpu/open.h"
-#include "nanobatch/exec.h"
-#include "nanobatch/measure.h"
-#include "nanobatch/search.h"
+#include "nanobatch/run/exec.h"
+#include "nanobatch/search/measure.h"
+#include "nanobatch/search/search.h"
 
 #include <string.h>
 
@@ -28,8 +29,8 @@ struct step {
     int32_t decode, depth, prefill, train;
 };
 
-static const char *const shape_name[SHAPES] = {"sequential", "nano-batches alone", "overlapped, by hand",
-                                               "searched"};
+static const char *const shape_name[SHAPES] = {"sequential", "nano-batches alone",
+                                               "overlapped, by hand", "searched"};
 
 struct plans {
     struct hzp_options options;
@@ -51,7 +52,8 @@ static int32_t largest(const int32_t *list, int n, int32_t most)
     return best;
 }
 
-/* Whether this part says something about the step; what parts there are: nanobatch/measure.h. */
+/* Whether this part says something about the step; what parts there are:
+ * nanobatch/search/measure.h. */
 static bool wanted(const char *what, const struct step *s)
 {
     static const int32_t decode_sizes[] = {1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 64, 96, 128, 256};
@@ -107,8 +109,8 @@ static void measure(struct plans *p, const struct hzp_workbench_size *size)
             memcpy(seen[seen_count++], what, sizeof(what));
         MUST(hzp_measure_next(m));
     }
-    printf("{\"t\":\"measured\",\"parts\":%d,\"left_out\":%d,\"seconds\":%.1f}\n", seen_count, left_out,
-           (double)(hzp_now_ns() - begin) * 1e-9);
+    printf("{\"t\":\"measured\",\"parts\":%d,\"left_out\":%d,\"seconds\":%.1f}\n", seen_count,
+           left_out, (double)(hzp_now_ns() - begin) * 1e-9);
     fflush(stdout);
     hzp_measure_destroy(m);
     hzp_workbench_close(bench);
@@ -128,8 +130,8 @@ static bool find(struct plans *p, const struct hzp_workbench_size *size, const s
         fprintf(stderr, "plans: %s\n", text.text);
         exit(3);
     }
-    struct hzp_search_config config = {.rig = paper->rig, .tables = &p->tables, .train_share = 0.5,
-                                       .tries = TRIES, .seed = 1};
+    struct hzp_search_config config = {
+        .rig = paper->rig, .tables = &p->tables, .train_share = 0.5, .tries = TRIES, .seed = 1};
     MUST(hzp_search_create(&config, &search));
     int r = hzp_search_step(search, s->decode, s->depth, s->prefill, s->train, ret);
     hzp_search_destroy(search);
@@ -173,8 +175,8 @@ static void tell(const struct step *s, int which, const struct hzp_plan_shape *s
     printf("{\"t\":\"plan\",\"decode\":%d,\"depth\":%d,\"prefill\":%d,\"train\":%d,\"plan\":\"%s\"",
            s->decode, s->depth, s->prefill, s->train, shape_name[which]);
     if (ms)
-        printf(",\"ms\":%.3f,\"over_sequential\":%.3f,\"shape\":\"%s\"}\n", gpu_median(ms, runs), over,
-               hzp_plan_shape_text(shape, text));
+        printf(",\"ms\":%.3f,\"over_sequential\":%.3f,\"shape\":\"%s\"}\n", gpu_median(ms, runs),
+               over, hzp_plan_shape_text(shape, text));
     else
         printf(",\"shape\":\"none found\"}\n");
     fflush(stdout);
@@ -217,9 +219,13 @@ static void run_all(struct plans *p, struct hzp_workbench *bench, const struct s
 static struct hzp_workbench_size size_of(const struct step *s)
 {
     int32_t depth = s->decode ? s->depth : 0;
-    return (struct hzp_workbench_size){
-        .decode = s->decode, .depth = depth, .prefill = s->prefill, .train = s->train,
-        .kv_tokens = (int64_t)s->decode * HZP_ROUND_UP(depth + 1, 16) + HZP_ROUND_UP(s->prefill, 16)};
+    return (struct hzp_workbench_size){.decode = s->decode,
+                                       .depth = depth,
+                                       .prefill = s->prefill,
+                                       .train = s->train,
+                                       .kv_tokens =
+                                           (int64_t)s->decode * HZP_ROUND_UP(depth + 1, 16) +
+                                           HZP_ROUND_UP(s->prefill, 16)};
 }
 
 static void one_step(struct plans *p, const struct step *s)
@@ -241,7 +247,9 @@ static void one_step(struct plans *p, const struct step *s)
 
 static int usage(void)
 {
-    fprintf(stderr, "usage: plans BACKEND MODEL [--seconds N] [--repeat N] DECODE,DEPTH,PREFILL,TRAIN...\n");
+    fprintf(
+        stderr,
+        "usage: plans BACKEND MODEL [--seconds N] [--repeat N] DECODE,DEPTH,PREFILL,TRAIN...\n");
     return 2;
 }
 

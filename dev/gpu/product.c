@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dev/gpu/product.c - the product's own plans on a device: decode, prefill and training steps of known
- * shapes with random weights made there, beside the device's limits of the same run.
+/* dev/gpu/product.c - the product's own plans on a device: decode, prefill and training steps of
+ * known shapes with random weights made there, beside the device's limits of the same run.
  *
- *     product [--decode] [--once] BACKEND SHAPE...     shapes: tiny 1b 3b 8b; --decode: decode steps alone;
- *                                                      --once: each step twice, not timed: for a sanitizer
+ *     product [--decode] [--once] BACKEND SHAPE...     shapes: tiny 1b 3b 8b; --decode: decode
+ *     steps alone;
+ *                                                      --once: each step twice, not timed: for a
+ *                                                      sanitizer
  *
  * One JSON object a line.  Times are medians over steps, host clock, from issue to the end of all.
  */
 #include "base/log.h"
 #include "base/thread.h"
 #include "device/limits.h"
-#include "nanobatch/backward.h"
-#include "nanobatch/exec.h"
-#include "nanobatch/forward.h"
+#include "nanobatch/build/backward.h"
+#include "nanobatch/build/update.h"
+#include "nanobatch/run/exec.h"
+#include "nanobatch/build/forward.h"
 #include "weights/layout.h"
 #include "weights/versions.h"
 
@@ -74,7 +77,7 @@ static void weights_fill(struct bench *b, void *base, size_t bytes, uint64_t see
         int32_t n = (int32_t)HZP_MIN(piece, bytes / 2 - at);
         struct hzp_mat part = {(char *)base + 2 * at, 1, n, n, HZP_BF16};
         MUST(hzp_op_noise(b->lane, &(struct hzp_noise_args){
-            .y = part, .seed = seed, .first = at, .deviation = 0.02f}));
+                                       .y = part, .seed = seed, .first = at, .deviation = 0.02f}));
     }
     finish(b);
 }
@@ -82,12 +85,19 @@ static void weights_fill(struct bench *b, void *base, size_t bytes, uint64_t see
 static void set_up(struct bench *b)
 {
     const struct shape *s = b->shape;
-    struct hzp_model_config config = {.family = "llama", .layers = s->layers, .width = s->width,
-                                      .inner = s->inner, .vocab = s->vocab, .heads = s->heads,
-                                      .positions = 8192, .norm_eps = 1e-5f, .rope_theta = 500000,
-                                      .tied = s->tied, .disk_type = HZP_BF16};
-    struct hzp_weights_config store = {.type = HZP_BF16, .slots = 1, .max_staleness = 1,
-                                       .first_id = 1};
+    struct hzp_model_config config = {.family = "llama",
+                                      .layers = s->layers,
+                                      .width = s->width,
+                                      .inner = s->inner,
+                                      .vocab = s->vocab,
+                                      .heads = s->heads,
+                                      .positions = 8192,
+                                      .norm_eps = 1e-5f,
+                                      .rope_theta = 500000,
+                                      .tied = s->tied,
+                                      .disk_type = HZP_BF16};
+    struct hzp_weights_config store = {
+        .type = HZP_BF16, .slots = 1, .max_staleness = 1, .first_id = 1};
     struct hzp_version *v;
     hzp_layout_make(&config, &b->layout);
     MUST(hzp_weights_create(b->dev, &b->layout, &store, &b->weights));
@@ -156,7 +166,8 @@ static void serving_open(struct bench *b, struct serving *s, int32_t pages)
 {
     struct hzp_batch_config max = {4096, 512, 520, 512, 1};
     const struct hzp_heads *h = &b->shape->heads;
-    size_t page = (size_t)h->kv_heads * PAGE_ROWS * (size_t)h->dim * 2, layer = page * (size_t)pages;
+    size_t page = (size_t)h->kv_heads * PAGE_ROWS * (size_t)h->dim * 2,
+           layer = page * (size_t)pages;
     size_t all = 2 * layer * (size_t)b->shape->layers;
     MUST(hzp_batch_create(b->dev, &max, &s->batch));
     MUST(hzp_serve_space_create(b->model, 4096, 512, &s->space));
@@ -183,20 +194,21 @@ static void serve_step(struct bench *b, struct serving *s, int32_t segs, int32_t
     const struct shape *shape = b->shape;
     fill(s->batch, segs, context, rows, shape->vocab);
     hzp_plan_clear(&b->plan);
-    hzp_forward_build(&b->plan, b->model, hzp_weights_current(b->weights), s->batch, s->kv, s->space,
-                      NULL);
+    hzp_forward_build(&b->plan, b->model, hzp_weights_current(b->weights), s->batch, s->kv,
+                      s->space, NULL);
     double seconds = run(b), all = (double)segs * rows, head = (double)shape->vocab * shape->width;
     double kv = 2.0 * 2 * shape->heads.kv_heads * shape->heads.dim * shape->layers;
     double bytes = 2 * (b->macs + head) + kv * segs * (context + rows);
-    double flops = 2 * (b->macs * all + head * segs) +
-                   4.0 * shape->heads.heads * shape->heads.dim * shape->layers * all *
-                       (context + 0.5 * rows);
-    printf("{\"t\":\"serve\",\"shape\":\"%s\",\"sequences\":%d,\"context\":%d,\"rows\":%d,\"ms\":%.3f,"
-           "\"tokens_per_s\":%.1f,\"gbytes_per_s\":%.1f,\"of_copy\":%.3f,\"tflops\":%.1f,"
-           "\"of_gemm\":%.3f,\"kernels\":%d}\n",
-           shape->name, segs, context, rows, seconds * 1e3, all / seconds, bytes / seconds * 1e-9,
-           bytes / seconds / b->limits.read_bytes_per_s, flops / seconds * 1e-12,
-           flops / seconds / hzp_limits_gemm(&b->limits, HZP_BF16), b->plan.items);
+    double flops = 2 * (b->macs * all + head * segs) + 4.0 * shape->heads.heads * shape->heads.dim *
+                                                           shape->layers * all *
+                                                           (context + 0.5 * rows);
+    printf(
+        "{\"t\":\"serve\",\"shape\":\"%s\",\"sequences\":%d,\"context\":%d,\"rows\":%d,\"ms\":%.3f,"
+        "\"tokens_per_s\":%.1f,\"gbytes_per_s\":%.1f,\"of_copy\":%.3f,\"tflops\":%.1f,"
+        "\"of_gemm\":%.3f,\"kernels\":%d}\n",
+        shape->name, segs, context, rows, seconds * 1e3, all / seconds, bytes / seconds * 1e-9,
+        bytes / seconds / b->limits.read_bytes_per_s, flops / seconds * 1e-12,
+        flops / seconds / hzp_limits_gemm(&b->limits, HZP_BF16), b->plan.items);
     fflush(stdout);
 }
 
@@ -215,8 +227,7 @@ static void attention(struct bench *b, struct serving *s, int32_t segs, int32_t 
                      .qkv = hzp_mat_rows(s->space->qkv, 0, segs),
                      .out = hzp_mat_rows(s->space->attn, 0, segs), .kv = s->kv[l],
                      .segs = nano[0].decode, .page = nano[0].decode_page,
-                     .page_stride = nano[0].page_stride,
-                     .heads = *h, .scale = 0.088f);
+                     .page_stride = nano[0].page_stride, .heads = *h, .scale = 0.088f);
     double seconds = run(b);
     double bytes = 4.0 * h->kv_heads * h->dim * shape->layers * segs * (context + 1.0);
     printf("{\"t\":\"attention\",\"shape\":\"%s\",\"sequences\":%d,\"context\":%d,\"ms\":%.3f,"
@@ -228,8 +239,8 @@ static void attention(struct bench *b, struct serving *s, int32_t segs, int32_t 
 
 static void serve(struct bench *b)
 {
-    static const int32_t steps[][3] = {{1, 512, 1},   {1, 4096, 1},   {16, 1024, 1}, {64, 1024, 1},
-                                       {256, 1024, 1}, {1, 0, 2048},  {4, 0, 1024},  {1, 4096, 512}};
+    static const int32_t steps[][3] = {{1, 512, 1},    {1, 4096, 1}, {16, 1024, 1}, {64, 1024, 1},
+                                       {256, 1024, 1}, {1, 0, 2048}, {4, 0, 1024},  {1, 4096, 512}};
     struct serving s;
     int32_t pages = 0;
     for (int i = 0; i < HZP_COUNT(steps); i++)
@@ -247,8 +258,8 @@ static void train(struct bench *b, int32_t docs, int32_t length)
 {
     const struct shape *shape = b->shape;
     int32_t rows = docs * length;
-    struct hzp_train_space_config config = {.rows_max = rows, .head_rows = HZP_MIN(rows, 2048),
-                                            .moment_type = HZP_BF16};
+    struct hzp_train_space_config config = {
+        .rows_max = rows, .head_rows = HZP_MIN(rows, 2048), .moment_type = HZP_BF16};
     struct hzp_train_space *space;
     struct hzp_micro *micro;
     struct hzp_version *v = hzp_weights_current(b->weights);
@@ -264,20 +275,25 @@ static void train(struct bench *b, int32_t docs, int32_t length)
     hzp_plan_clear(&b->plan);
     hzp_micro_build(&b->plan, b->model, v, micro, space, true);
     double micro_s = run(b);
-    struct hzp_update_hyper hyper = {.lr = 1e-9f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f,
-                                     .clip = 1, .grad_scale = 1.0f / (float)rows, .t = 1};
+    struct hzp_update_hyper hyper = {.lr = 1e-9f,
+                                     .beta1 = 0.9f,
+                                     .beta2 = 0.95f,
+                                     .eps = 1e-8f,
+                                     .clip = 1,
+                                     .grad_scale = 1.0f / (float)rows,
+                                     .t = 1};
     hzp_plan_clear(&b->plan);
     hzp_update_build(&b->plan, b->model, v, v, &hyper, space);
     double update_s = run(b);
-    double flops = 6 * (b->macs + (double)shape->vocab * shape->width) * rows +
-                   6.0 * shape->heads.heads * shape->heads.dim * shape->layers * (double)rows * length;
+    double flops =
+        6 * (b->macs + (double)shape->vocab * shape->width) * rows +
+        6.0 * shape->heads.heads * shape->heads.dim * shape->layers * (double)rows * length;
     double seconds = micro_s + update_s, gemm = hzp_limits_gemm(&b->limits, HZP_BF16);
     printf("{\"t\":\"train\",\"shape\":\"%s\",\"documents\":%d,\"length\":%d,\"loss\":%.3f,"
            "\"micro_ms\":%.2f,\"update_ms\":%.2f,\"tokens_per_s\":%.0f,\"micro_tflops\":%.1f,"
            "\"micro_of_gemm\":%.3f,\"of_gemm\":%.3f}\n",
            shape->name, docs, length, (double)micro->loss[0], micro_s * 1e3, update_s * 1e3,
-           rows / seconds, flops / micro_s * 1e-12, flops / micro_s / gemm,
-           flops / seconds / gemm);
+           rows / seconds, flops / micro_s * 1e-12, flops / micro_s / gemm, flops / seconds / gemm);
     fflush(stdout);
     free(token);
     free(learn);
@@ -317,9 +333,11 @@ int main(int argc, char **argv)
     b.limits = (struct hzp_limits){1, 1, 1};
     if (strcmp(argv[2], "tiny") != 0)
         MUST(hzp_device_limits(b.dev, &b.limits));
-    printf("{\"t\":\"device\",\"label\":\"%s\",\"copy_gbytes_per_s\":%.0f,\"gemm_bf16_tflops\":%.1f,"
-           "\"gemm_f32_tflops\":%.1f}\n", b.dev->label, b.limits.read_bytes_per_s * 1e-9,
-           b.limits.gemm_bf16 * 1e-12, b.limits.gemm_f32 * 1e-12);
+    printf(
+        "{\"t\":\"device\",\"label\":\"%s\",\"copy_gbytes_per_s\":%.0f,\"gemm_bf16_tflops\":%.1f,"
+        "\"gemm_f32_tflops\":%.1f}\n",
+        b.dev->label, b.limits.read_bytes_per_s * 1e-9, b.limits.gemm_bf16 * 1e-12,
+        b.limits.gemm_f32 * 1e-12);
     for (int i = 2; i < argc; i++)
         for (int k = 0; k < HZP_COUNT(shapes); k++) {
             if (strcmp(argv[i], shapes[k].name) != 0)

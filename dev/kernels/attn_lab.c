@@ -102,8 +102,10 @@ static struct hzp_attn_paged_args args_make(const struct shape *s)
         .out = {array((size_t)rows * (size_t)out * 2), rows, out, out, HZP_BF16},
         .kv = {.pages = s->seqs * per, .page_rows = PAGE_ROWS, .type = HZP_BF16},
         .segs = {row0, pos0, s->seqs, s->rows, context},
-        .page = pages_make(s->seqs * per), .page_stride = per,
-        .heads = s->heads, .scale = 1 / sqrtf((float)dim)};
+        .page = pages_make(s->seqs * per),
+        .page_stride = per,
+        .heads = s->heads,
+        .scale = 1 / sqrtf((float)dim)};
     noise(a.qkv.ptr, (size_t)rows * (size_t)width);
     return a;
 }
@@ -141,8 +143,8 @@ static void decode_run(const struct shape *s)
     }
     double rate_mid = median(rate), reads_mid = median(reads);
     printf("decode %2d x %4d %2d/%dx%-3d | %5.1f GB/s, %.0f %% of %.1f\n", s->seqs, s->before + 1,
-           s->heads.heads, s->heads.kv_heads, s->heads.dim, rate_mid,
-           100 * rate_mid / reads_mid, reads_mid);
+           s->heads.heads, s->heads.kv_heads, s->heads.dim, rate_mid, 100 * rate_mid / reads_mid,
+           reads_mid);
     fflush(stdout);
     args_drop(&a);
 }
@@ -150,8 +152,8 @@ static void decode_run(const struct shape *s)
 static void prefill_run(const struct shape *s, double peak)
 {
     struct hzp_attn_paged_args a = args_make(s);
-    struct hzp_attn_packed_args b = {.qkv = a.qkv, .out = a.out, .segs = a.segs,
-                                     .heads = a.heads, .scale = a.scale};
+    struct hzp_attn_packed_args b = {
+        .qkv = a.qkv, .out = a.out, .segs = a.segs, .heads = a.heads, .scale = a.scale};
     double rate[2][TURNS_MAX];
 
     a.kv.k = pool;
@@ -184,9 +186,9 @@ static void prefill_run(const struct shape *s, double peak)
 static void all_prefill(void)
 {
     static const struct shape shape[] = {
-        {1, 512, 0, {9, 3, 64}},   {1, 1024, 0, {9, 3, 64}},   {1, 256, 768, {9, 3, 64}},
-        {8, 64, 0, {9, 3, 64}},    {4, 512, 0, {9, 3, 64}},    {1, 512, 0, {32, 8, 64}},
-        {1, 1024, 0, {32, 8, 64}}, {1, 512, 0, {32, 8, 128}},  {1, 512, 0, {14, 2, 64}},
+        {1, 512, 0, {9, 3, 64}},   {1, 1024, 0, {9, 3, 64}},  {1, 256, 768, {9, 3, 64}},
+        {8, 64, 0, {9, 3, 64}},    {4, 512, 0, {9, 3, 64}},   {1, 512, 0, {32, 8, 64}},
+        {1, 1024, 0, {32, 8, 64}}, {1, 512, 0, {32, 8, 128}}, {1, 512, 0, {14, 2, 64}},
     };
     struct hzp_limits limits = {0}, after = {0};
 
@@ -203,8 +205,8 @@ static void all_prefill(void)
 static void all_decode(void)
 {
     static const struct shape shape[] = {
-        {16, 1, 255, {9, 3, 64}},  {32, 1, 255, {9, 3, 64}},  {16, 1, 1023, {9, 3, 64}},
-        {32, 1, 2047, {9, 3, 64}}, {16, 1, 511, {32, 8, 64}}, {16, 1, 2047, {32, 8, 64}},
+        {16, 1, 255, {9, 3, 64}},  {32, 1, 255, {9, 3, 64}},   {16, 1, 1023, {9, 3, 64}},
+        {32, 1, 2047, {9, 3, 64}}, {16, 1, 511, {32, 8, 64}},  {16, 1, 2047, {32, 8, 64}},
         {16, 1, 511, {14, 2, 64}}, {16, 1, 511, {32, 8, 128}}, {4, 1, 1023, {9, 3, 64}},
         {1, 1, 2047, {9, 3, 64}},
     };

@@ -145,10 +145,10 @@ static double mat_miss(const struct hzp_mat *x, const struct hzp_mat *y)
 {
     double top = 1e-30, miss = 0;
     for (size_t i = 0; i < (size_t)x->rows * (size_t)x->cols; i++) {
-        double p = x->type == HZP_BF16 ? hzp_bf16_to_f32(((uint16_t *)x->ptr)[i])
-                                       : ((float *)x->ptr)[i];
-        double q = y->type == HZP_BF16 ? hzp_bf16_to_f32(((uint16_t *)y->ptr)[i])
-                                       : ((float *)y->ptr)[i];
+        double p =
+            x->type == HZP_BF16 ? hzp_bf16_to_f32(((uint16_t *)x->ptr)[i]) : ((float *)x->ptr)[i];
+        double q =
+            y->type == HZP_BF16 ? hzp_bf16_to_f32(((uint16_t *)y->ptr)[i]) : ((float *)y->ptr)[i];
         top = fmax(top, fabs(p));
         miss = isfinite(q) ? fmax(miss, fabs(p - q)) : INFINITY;
     }
@@ -161,9 +161,8 @@ static void case_run(enum hzp_dtype type, const char *form, int m, int n, int k)
     enum hzp_dtype c_type = form[0] == 't' ? HZP_F32 : type;
     double flops = 2.0 * m * n * k, weight = (double)n * k * (double)hzp_dtype_size(type);
     struct hzp_mat c, ref;
-    struct way ways[] = {{"library", hzp_cpu_matmul_library, {0}},
-                         {"auto", way_auto, {0}},
-                         {"dot", way_dot, {0}}};
+    struct way ways[] = {
+        {"library", hzp_cpu_matmul_library, {0}}, {"auto", way_auto, {0}}, {"dot", way_dot, {0}}};
     int count = HZP_COUNT(ways) - (a.trans_a || !a.trans_b || type == HZP_BF16);
 
     a.a = a.trans_a ? mat_make(k, m, type, 1) : mat_make(m, k, type, 1);
@@ -195,7 +194,7 @@ static void case_run(enum hzp_dtype type, const char *form, int m, int n, int k)
 
 int main(int argc, char **argv)
 {
-    static const int shape[][2] = {{960, 576}, {3072, 576}, {576, 1536}, {12288, 576},
+    static const int shape[][2] = {{960, 576},   {3072, 576},   {576, 1536}, {12288, 576},
                                    {3072, 2048}, {16384, 2048}, {2048, 8192}};
     struct hzp_device_config config = {.name = "cpu"};
     struct hzp_device *dev;

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dev/kernels/thin_lab.c - products of few rows, their weights coming from memory.
  *
- * Walks through all the matrices of a model's shape, as a decode step does, and prints for each kind
- * of matrix the median over the walks: microseconds, weights read per second, operations per second,
- * and the share of what the machine allows, max(bytes / reads, operations / peak).  Reads and peak
- * are measured between the walks.  Other builds of the library (cc -shared -Wl,--whole-archive
- * libhzp.a ...) take turns with this one within each round, and must give the same results.
+ * Walks through all the matrices of a model's shape, as a decode step does, and prints for each
+ * kind of matrix the median over the walks: microseconds, weights read per second, operations per
+ * second, and the share of what the machine allows, max(bytes / reads, operations / peak).  Reads
+ * and peak are measured between the walks.  Other builds of the library (cc -shared
+ * -Wl,--whole-archive libhzp.a ...) take turns with this one within each round, and must give the
+ * same results.
  *
  * With one thread its CPU time counts, so that others on the machine disturb less.
  *
- *   thin_lab SHAPE THREADS ROUNDS ROWS[,ROWS...] [LIBRARY.so ...]    SHAPE: 135m, 1b, 1b-e4m3, head, hot
+ *   thin_lab SHAPE THREADS ROUNDS ROWS[,ROWS...] [LIBRARY.so ...]    SHAPE: 135m, 1b, 1b-e4m3,
+ *   head, hot
  */
 #include "device/bf16.h"
 #include "device/device.h"
@@ -41,7 +43,7 @@ struct shape {
     const char *name;
     struct kind kind[KINDS];
     int layers, width;
-    bool hot; /* each layer has the same weights: they come from a cache */
+    bool hot;  /* each layer has the same weights: they come from a cache */
     bool e4m3; /* both operands, with scales */
 };
 
@@ -52,23 +54,35 @@ static const struct shape shapes[] = {
       {"gate, up", 3072, 576, 30, false},
       {"down", 576, 1536, 30, true},
       {"head", 49152, 576, 1, false}},
-     30, 1536, false, false},
+     30,
+     1536,
+     false,
+     false},
     {"1b",
      {{"qkv", 3072, 2048, 5, false},
       {"o", 2048, 2048, 5, true},
       {"gate, up", 16384, 2048, 5, false},
       {"down", 2048, 8192, 5, true}},
-     5, 8192, false, false},
+     5,
+     8192,
+     false,
+     false},
     {"1b-e4m3",
      {{"qkv", 3072, 2048, 5, false},
       {"o", 2048, 2048, 5, true},
       {"gate, up", 16384, 2048, 5, false},
       {"down", 2048, 8192, 5, true}},
-     5, 8192, false, true},
+     5,
+     8192,
+     false,
+     true},
     {"head", {{"head", 128256, 2048, 1, false}}, 1, 2048, false, false},
     {"hot",
      {{"576", 512, 576, 40, false}, {"1536", 192, 1536, 40, true}, {"2048", 128, 2048, 40, true}},
-     40, 2048, true, false},
+     40,
+     2048,
+     true,
+     false},
 };
 
 struct way {
@@ -134,10 +148,10 @@ __attribute__((target("avx512f"))) static void *part_read(void *arg)
 
     for (size_t i = 0; i + 256 <= p->size; i += 256)
         UNROLL
-        for (size_t k = 0; k < 4; k++) {
-            _mm_prefetch(p->from + i + k * 64 + READ_AHEAD, _MM_HINT_T0);
-            s[k] = _mm512_add_epi64(s[k], _mm512_loadu_si512(p->from + i + k * 64));
-        }
+    for (size_t k = 0; k < 4; k++) {
+        _mm_prefetch(p->from + i + k * 64 + READ_AHEAD, _MM_HINT_T0);
+        s[k] = _mm512_add_epi64(s[k], _mm512_loadu_si512(p->from + i + k * 64));
+    }
     p->seconds = now() - begin;
     for (int k = 0; k < 4; k++)
         p->sum += (uint64_t)_mm512_reduce_add_epi64(s[k]);
@@ -229,7 +243,8 @@ static void walk(struct bench *b, struct way *way, char *y, int rows, int round)
     }
 }
 
-/* Of all walks the median, and the tenth from the best of a hundred: on a machine that is shared. */
+/* Of all walks the median, and the tenth from the best of a hundred: on a machine that is
+ * shared. */
 static void print_kind(const struct bench *b, const struct way *way, int k, int rows)
 {
     static const double share[2] = {0.5, 0.1};
@@ -249,7 +264,8 @@ static void print_kind(const struct bench *b, const struct way *way, int k, int 
     printf("  %-10s %-9s", way->name, k < KINDS ? b->shape->kind[k].name : "all");
     for (int s = 0; s < 2; s++) {
         double reads = rank(b->reads, b->rounds, 1 - share[s]), t = time[s];
-        double least = fmax(bytes / reads, bytes * each * rows / rank(b->peak, b->rounds, 1 - share[s]));
+        double least =
+            fmax(bytes / reads, bytes * each * rows / rank(b->peak, b->rounds, 1 - share[s]));
         printf(" | %8.1f us %5.1f GB/s %5.0f GFLOP/s %5.1f %%", t * 1e6 / count, bytes / t * 1e-9,
                bytes * each * rows / t * 1e-9, 100 * least / t);
     }

@@ -22,8 +22,8 @@ struct hzp_cpu_device {
     struct hzp_device base;
     enum hzp_cpu_isa isa;
     hzp_op_fn *kernel[HZP_OP_COUNT]; /* what runs an op, on the thread that calls it */
-    struct hzp_team *team;     /* of all lanes without a share: one op at a time runs on it */
-    int cpu[HZP_CPU_THREADS_MAX]; /* [threads] the CPUs that shares are dealt from */
+    struct hzp_team *team;           /* of all lanes without a share: one op at a time runs on it */
+    int cpu[HZP_CPU_THREADS_MAX];    /* [threads] the CPUs that shares are dealt from */
     struct hzp_cpu_lane *lanes;
     struct hzp_cpu_queue *led; /* by the engine thread; NULL: none */
     _Atomic int failed;        /* HZP_OK, or the first failure of a queued op */

@@ -6,18 +6,18 @@
  * FETCH_BYTES later in this order while it works.  Query heads that share a kv head go together, so
  * keys and values are read once.
  *
- * A context is cut into chunks of fixed size whose results are merged in order.  How chunks and heads
- * are dealt out to tasks depends on the other sequences and on the team, and changes no bit.
+ * A context is cut into chunks of fixed size whose results are merged in order.  How chunks and
+ * heads are dealt out to tasks depends on the other sequences and on the team, and changes no bit.
  */
 #include "device/cpu/vec_tmpl.h"
 
 #include <stdlib.h>
 
 enum {
-    CHUNK = 256,             /* positions whose sums are begun anew */
-    ROWS = 16,               /* of a block */
-    SCORES = CHUNK + ROWS,   /* of a head: blocks may write past the chunk's end */
-    FETCH_BYTES = 16 << 10,  /* asked for ahead: 4 K are 6 % slower, 24 K 5 % */
+    CHUNK = 256,            /* positions whose sums are begun anew */
+    ROWS = 16,              /* of a block */
+    SCORES = CHUNK + ROWS,  /* of a head: blocks may write past the chunk's end */
+    FETCH_BYTES = 16 << 10, /* asked for ahead: 4 K are 6 % slower, 24 K 5 % */
     HEADS_AT_ONCE = 4,
     NR = 4,
 };
@@ -75,8 +75,8 @@ struct wanted {
 
 struct task {
     const struct decode *w;
-    int seg, h0, h1;   /* kv heads h0 .. h1-1 */
-    float *q, *score;  /* with pairs [heads][dim / 16][16] queries, twice each; [heads][SCORES] */
+    int seg, h0, h1;  /* kv heads h0 .. h1-1 */
+    float *q, *score; /* with pairs [heads][dim / 16][16] queries, twice each; [heads][SCORES] */
     struct state all, more;
     struct place ahead;
 };
@@ -165,8 +165,8 @@ INLINE void dot_two(int g, int dim, const float *q, size_t ldq, const char *k0, 
                           : _mm256_maskz_loadu_epi16(some, k1 + 2 * d);
         __m512bh k = (__m512bh)_mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
         for (int i = 0; i < g; i++)
-            ret[i] = _mm512_dpbf16_ps(ret[i], k,
-                                      (__m512bh)_mm512_loadu_ps(q + (size_t)i * ldq + d));
+            ret[i] =
+                _mm512_dpbf16_ps(ret[i], k, (__m512bh)_mm512_loadu_ps(q + (size_t)i * ldq + d));
     }
 }
 
@@ -178,8 +178,8 @@ INLINE void dot_four(int g, int dim, const float *q, size_t ldq, const char *con
     dot_two(g, dim, q, ldq, key[0], key[1], want, r, a);
     dot_two(g, dim, q, ldq, key[2], key[3], want, r + 2, b);
     for (int i = 0; i < g; i++)
-        ret[i] = vadd(_mm512_shuffle_f32x4(a[i], b[i], 0x88),
-                      _mm512_shuffle_f32x4(a[i], b[i], 0xdd));
+        ret[i] =
+            vadd(_mm512_shuffle_f32x4(a[i], b[i], 0x88), _mm512_shuffle_f32x4(a[i], b[i], 0xdd));
 }
 
 INLINE void dot_eight(int g, int dim, const float *q, size_t ldq, const char *const *key,
@@ -218,8 +218,7 @@ INLINE void keys_pairs(int g, int dim, const float *q, const char *keys, int n, 
 /* 32 elements of a row, or as many as there are. */
 INLINE __m512i half_row(const char *row, int left)
 {
-    return left >= 32 ? _mm512_loadu_si512(row)
-                      : _mm512_maskz_loadu_epi16((1u << left) - 1, row);
+    return left >= 32 ? _mm512_loadu_si512(row) : _mm512_maskz_loadu_epi16((1u << left) - 1, row);
 }
 
 /* Two rows are woven, and a dword of p holds the weights of both.  Within 32 elements the first
@@ -243,8 +242,8 @@ INLINE void values_pairs(int g, int dim, const char *values, int n, const float 
             for (int v = 0; v < nv; v += 2) {
                 const char *x = values + (size_t)p * row + (d0 + v * VL) * 2;
                 __m512i a = half_row(x, dim - d0 - v * VL);
-                __m512i b = p + 1 < n ? half_row(x + row, dim - d0 - v * VL)
-                                      : _mm512_setzero_si512();
+                __m512i b =
+                    p + 1 < n ? half_row(x + row, dim - d0 - v * VL) : _mm512_setzero_si512();
                 woven[v] = (__m512bh)_mm512_unpacklo_epi16(a, b);
                 woven[v + 1] = (__m512bh)_mm512_unpackhi_epi16(a, b);
             }
@@ -252,8 +251,8 @@ INLINE void values_pairs(int g, int dim, const char *values, int n, const float 
                 int32_t two;
                 memcpy(&two, (const uint16_t *)(score + i * SCORES) + p, sizeof(two));
                 for (int v = 0; v < nv; v++)
-                    acc[i][v] = _mm512_dpbf16_ps(acc[i][v], woven[v],
-                                                 (__m512bh)_mm512_set1_epi32(two));
+                    acc[i][v] =
+                        _mm512_dpbf16_ps(acc[i][v], woven[v], (__m512bh)_mm512_set1_epi32(two));
             }
         }
         for (int i = 0; i < g; i++)
@@ -396,7 +395,8 @@ INLINE float chunk_softmax(bool pairs, float *score, int n, float *ret_top)
     return vsum(sum);
 }
 
-/* Heads i .. i+g-1 of the task, all of kv head h: n keys, or values, into position `at` of the chunk. */
+/* Heads i .. i+g-1 of the task, all of kv head h: n keys, or values, into position `at` of the
+ * chunk. */
 INLINE void block_run(const struct task *t, int g, bool pairs, enum hzp_dtype type, int dim,
                       bool value, int i, const char *rows, int n, int at, struct wanted want,
                       struct state out)
@@ -442,9 +442,15 @@ INLINE void rows_run(struct task *t, bool pairs, enum hzp_dtype type, int dim, b
                 for (; i + 4 <= end; i += 4, want.n = 0)
                     block_run(t, 4, pairs, type, dim, value, i, rows, n, at, want, out);
                 switch (end - i) {
-                case 1: block_run(t, 1, pairs, type, dim, value, i, rows, n, at, want, out); break;
-                case 2: block_run(t, 2, pairs, type, dim, value, i, rows, n, at, want, out); break;
-                case 3: block_run(t, 3, pairs, type, dim, value, i, rows, n, at, want, out); break;
+                case 1:
+                    block_run(t, 1, pairs, type, dim, value, i, rows, n, at, want, out);
+                    break;
+                case 2:
+                    block_run(t, 2, pairs, type, dim, value, i, rows, n, at, want, out);
+                    break;
+                case 3:
+                    block_run(t, 3, pairs, type, dim, value, i, rows, n, at, want, out);
+                    break;
                 }
             }
         }
@@ -518,8 +524,8 @@ static void state_finish(const struct decode *w, struct state all, int seg, int 
     size_t size = a->out.type == HZP_F32 ? 4 : 2;
 
     for (int g = 0; g < heads; g++) {
-        char *y = (char *)hzp_cpu_row(&a->out, a->segs.row0[seg]) +
-                  (size_t)((head0 + g) * dim) * size;
+        char *y =
+            (char *)hzp_cpu_row(&a->out, a->segs.row0[seg]) + (size_t)((head0 + g) * dim) * size;
         const float *value = all.value + (size_t)g * (size_t)w->wide;
         vf scale = vset(1.f / all.sum[g]);
         EACH(d, dim, {
@@ -581,11 +587,16 @@ static struct task task_make(const struct decode *w, const struct piece *piece, 
     int h0 = cut * w->kv_each, h1 = HZP_MIN(h0 + w->kv_each, w->args->heads.kv_heads);
     int heads = (h1 - h0) * w->group, context = w->args->segs.pos0[piece->seg] + 1;
     int first = piece->first * CHUNK, end = HZP_MIN(piece->last * CHUNK, context);
-    struct task t = {.w = w, .seg = piece->seg, .h0 = h0, .h1 = h1,
-                     .all = state_at(w, own), .more = state_at(w, own + floats),
-                     .score = own + 2 * floats, .q = own + 2 * floats + heads * SCORES,
-                     .ahead = {.p0 = first, .p1 = HZP_MIN(first + CHUNK, end), .end = end,
-                               .p = first, .h = h0}};
+    struct task t = {
+        .w = w,
+        .seg = piece->seg,
+        .h0 = h0,
+        .h1 = h1,
+        .all = state_at(w, own),
+        .more = state_at(w, own + floats),
+        .score = own + 2 * floats,
+        .q = own + 2 * floats + heads * SCORES,
+        .ahead = {.p0 = first, .p1 = HZP_MIN(first + CHUNK, end), .end = end, .p = first, .h = h0}};
 
     for (size_t bytes = 0; bytes < FETCH_BYTES; bytes += ROWS * row_bytes(w))
         fetch_rest(ahead(&t), 0, row_bytes(w));
@@ -656,8 +667,8 @@ static int pieces_cut(const struct hzp_segs *segs, int most, struct piece *ret, 
         int chunks = HZP_DIV_UP(segs->pos0[s] + 1, CHUNK), part = parts;
         for (int c = 0; c < chunks; c += most, count++)
             if (ret)
-                ret[count] = (struct piece){s, c, HZP_MIN(c + most, chunks),
-                                            chunks > most ? part + c : -1};
+                ret[count] =
+                    (struct piece){s, c, HZP_MIN(c + most, chunks), chunks > most ? part + c : -1};
         parts += chunks > most ? chunks : 0;
     }
     *ret_parts = parts;
@@ -669,7 +680,10 @@ static int cpu_attn_decode(struct hzp_lane *lane, const void *args)
     const struct hzp_attn_paged_args *a = args;
     struct hzp_team *team = hzp_cpu_team(lane);
     bool pairs = HAS_PAIRS && a->kv.type == HZP_BF16;
-    struct decode w = {.args = a, .team = team, .pairs = pairs, .cuts = 1,
+    struct decode w = {.args = a,
+                       .team = team,
+                       .pairs = pairs,
+                       .cuts = 1,
                        .group = a->heads.heads / a->heads.kv_heads,
                        .wide = pairs ? HZP_ROUND_UP(a->heads.dim, 32) : a->heads.dim,
                        .kv_each = a->heads.kv_heads};

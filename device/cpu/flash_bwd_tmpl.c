@@ -20,18 +20,18 @@ struct bwd {
 
 /* A task's memory, everything for `blocks` blocks of BLOCK rows. */
 struct bwd_work {
-    float *k_rows, *v_rows;     /* [n][kd] rows form */
-    float *k_turned;            /* [blocks][dim][kb] rows form of K^T: along the keys */
-    float *x;                   /* [n][kd] q, then dout, in rows form */
-    float *q_cols, *do_cols;    /* [blocks] panels of Q^T, dO^T */
-    float *q_woven, *do_woven;  /* [blocks] panels along the queries */
-    float *dk, *dv;             /* [n][width] */
-    float *dq;                  /* [blocks][dim][BLOCK]: dQ^T */
-    float *lse, *d;             /* [n] */
-    float *s, *dp, *p;          /* [PART][BLOCK], the last in rows form */
-    float *ds;                  /* [BLOCK][kb] */
-    float *turn;                /* [BLOCK][BLOCK] */
-    int kd, kb, width;          /* dwords along dim and along a block; dim rounded up to panels */
+    float *k_rows, *v_rows;    /* [n][kd] rows form */
+    float *k_turned;           /* [blocks][dim][kb] rows form of K^T: along the keys */
+    float *x;                  /* [n][kd] q, then dout, in rows form */
+    float *q_cols, *do_cols;   /* [blocks] panels of Q^T, dO^T */
+    float *q_woven, *do_woven; /* [blocks] panels along the queries */
+    float *dk, *dv;            /* [n][width] */
+    float *dq;                 /* [blocks][dim][BLOCK]: dQ^T */
+    float *lse, *d;            /* [n] */
+    float *s, *dp, *p;         /* [PART][BLOCK], the last in rows form */
+    float *ds;                 /* [BLOCK][kb] */
+    float *turn;               /* [BLOCK][BLOCK] */
+    int kd, kb, width;         /* dwords along dim and along a block; dim rounded up to panels */
 };
 
 static size_t bwd_work_make(bool pairs, int dim, int rows, float *base, struct bwd_work *ret)
@@ -44,15 +44,24 @@ static size_t bwd_work_make(bool pairs, int dim, int rows, float *base, struct b
         float **ptr;
         size_t size;
     } part[] = {
-        {&ret->k_rows, n * kd},        {&ret->v_rows, n * kd},
-        {&ret->k_turned, blocks * d * kb}, {&ret->x, n * kd},
-        {&ret->q_cols, n * kd},        {&ret->do_cols, n * kd},
-        {&ret->q_woven, blocks * width * kb}, {&ret->do_woven, blocks * width * kb},
-        {&ret->dk, n * width},         {&ret->dv, n * width},
-        {&ret->dq, n * d},             {&ret->lse, n},
-        {&ret->d, n},                  {&ret->s, band},
-        {&ret->dp, band},              {&ret->p, band},
-        {&ret->ds, square},            {&ret->turn, square},
+        {&ret->k_rows, n * kd},
+        {&ret->v_rows, n * kd},
+        {&ret->k_turned, blocks * d * kb},
+        {&ret->x, n * kd},
+        {&ret->q_cols, n * kd},
+        {&ret->do_cols, n * kd},
+        {&ret->q_woven, blocks * width * kb},
+        {&ret->do_woven, blocks * width * kb},
+        {&ret->dk, n * width},
+        {&ret->dv, n * width},
+        {&ret->dq, n * d},
+        {&ret->lse, n},
+        {&ret->d, n},
+        {&ret->s, band},
+        {&ret->dp, band},
+        {&ret->p, band},
+        {&ret->ds, square},
+        {&ret->turn, square},
     };
 
     for (int i = 0; i < HZP_COUNT(part); i++) {
@@ -128,8 +137,9 @@ INLINE void head_pack(const struct bwd *b, const struct bwd_work *w, bool pairs,
         const char *o = (const char *)hzp_cpu_row(&a->out, r0 + r) + (size_t)(head * dim) * size;
         const char *g = (const char *)hzp_cpu_row(&a->dout, r0 + r) + (size_t)(head * dim) * size;
         vf sum = vzero();
-        EACH(c, dim, sum = vfma(vget(o, (size_t)c, a->out.type, left),
-                                vget(g, (size_t)c, a->out.type, left), sum););
+        EACH(c, dim,
+             sum = vfma(vget(o, (size_t)c, a->out.type, left),
+                        vget(g, (size_t)c, a->out.type, left), sum););
         w->d[r] = vsum(sum);
         w->lse[r] = a->lse[(size_t)(r0 + r) * (size_t)a->heads.heads + (size_t)head] * unit(pairs);
     }
@@ -227,7 +237,8 @@ INLINE void bwd_run(const struct bwd *b, const struct bwd_work *w, bool pairs, i
         for (int ib = 0; ib < blocks; ib++) { /* `turn` takes dQ upright */
             for (int c = 0; c < dim; c += BLOCK) {
                 int part = HZP_MIN(BLOCK, dim - c);
-                transpose(w->dq + (size_t)(ib * dim + c) * BLOCK, BLOCK, part, BLOCK, w->turn, BLOCK);
+                transpose(w->dq + (size_t)(ib * dim + c) * BLOCK, BLOCK, part, BLOCK, w->turn,
+                          BLOCK);
                 grad_put(&a->dqkv, r0 + ib * BLOCK, HZP_MIN(BLOCK, n - ib * BLOCK), head * dim + c,
                          part, w->turn, BLOCK);
             }

@@ -10,9 +10,9 @@
 
 /* Rows are queries times heads that share a kv head, all heads of a query together. */
 enum {
-    ROWS = 384,    /* of a task, about: keys and values are packed once for them; */
+    ROWS = 384,     /* of a task, about: keys and values are packed once for them; */
     ROWS_FEW = 192, /* where that makes too few tasks */
-    TASKS = 6,     /* a thread wants, for all to end together */
+    TASKS = 6,      /* a thread wants, for all to end together */
     PART = 8 * TM, /* that go through a block together: scores and sums stay in the nearest cache */
 };
 
@@ -48,10 +48,10 @@ static size_t flash_work_make(bool pairs, int dim, int rows, float *base, struct
         float **ptr;
         size_t size;
     } part[] = {
-        {&ret->q, n * k},          {&ret->o, n * width},       {&ret->top, n},
-        {&ret->sum, n * VL},       {&ret->s, PART * BLOCK},    {&ret->p, PART * BLOCK},
-        {&ret->high, PART},        {&ret->shift, PART},        {&ret->less, PART},
-        {&ret->rows, BLOCK * k},   {&ret->keys, BLOCK * k},    {&ret->values, BLOCK * width},
+        {&ret->q, n * k},        {&ret->o, n * width},    {&ret->top, n},
+        {&ret->sum, n * VL},     {&ret->s, PART * BLOCK}, {&ret->p, PART * BLOCK},
+        {&ret->high, PART},      {&ret->shift, PART},     {&ret->less, PART},
+        {&ret->rows, BLOCK * k}, {&ret->keys, BLOCK * k}, {&ret->values, BLOCK * width},
     };
 
     for (int i = 0; i < HZP_COUNT(part); i++) {
@@ -70,9 +70,11 @@ static const char *key_at(const struct flash *f, int seg, int h, int p, bool val
 
     if (f->paged) {
         const struct hzp_attn_paged_args *a = f->paged;
-        int64_t page = a->page[(size_t)seg * (size_t)a->page_stride + (size_t)(p / a->kv.page_rows)];
-        size_t row = ((size_t)page * (size_t)f->heads.kv_heads + (size_t)h) *
-                         (size_t)a->kv.page_rows + (size_t)(p % a->kv.page_rows);
+        int64_t page =
+            a->page[(size_t)seg * (size_t)a->page_stride + (size_t)(p / a->kv.page_rows)];
+        size_t row =
+            ((size_t)page * (size_t)f->heads.kv_heads + (size_t)h) * (size_t)a->kv.page_rows +
+            (size_t)(p % a->kv.page_rows);
         return (const char *)(value ? a->kv.v : a->kv.k) + row * dim * size;
     }
     size_t head = (size_t)(f->heads.heads + h + (value ? f->heads.kv_heads : 0));
@@ -92,8 +94,8 @@ INLINE void block_load(const struct flash *f, const struct flash_work *w, bool p
 }
 
 /* s[m][cols] = q k^T; whole vectors of columns, at least `cols`. */
-INLINE void scores_of(bool pairs, int m, int cols, int k, const float *a, size_t lda, const float *b,
-                      float *s)
+INLINE void scores_of(bool pairs, int m, int cols, int k, const float *a, size_t lda,
+                      const float *b, float *s)
 {
     for (int n = 0; n < cols; n += W, b += (size_t)k * W) {
         int i = 0, nv = HZP_MIN(HZP_DIV_UP(cols - n, VL), TN);
@@ -101,12 +103,20 @@ INLINE void scores_of(bool pairs, int m, int cols, int k, const float *a, size_t
             const float *ai = a + (size_t)i * lda;
             float *si = s + (size_t)i * BLOCK + n;
             switch (nv) {
-            case 1: tile_part(pairs, TM, 1, k, ai, lda, b, si, BLOCK, false, NULL); break;
+            case 1:
+                tile_part(pairs, TM, 1, k, ai, lda, b, si, BLOCK, false, NULL);
+                break;
 #if defined(__AVX512F__)
-            case 2: tile_part(pairs, TM, 2, k, ai, lda, b, si, BLOCK, false, NULL); break;
-            case 3: tile_part(pairs, TM, 3, k, ai, lda, b, si, BLOCK, false, NULL); break;
+            case 2:
+                tile_part(pairs, TM, 2, k, ai, lda, b, si, BLOCK, false, NULL);
+                break;
+            case 3:
+                tile_part(pairs, TM, 3, k, ai, lda, b, si, BLOCK, false, NULL);
+                break;
 #endif
-            default: tile_part(pairs, TM, TN, k, ai, lda, b, si, BLOCK, false, NULL); break;
+            default:
+                tile_part(pairs, TM, TN, k, ai, lda, b, si, BLOCK, false, NULL);
+                break;
             }
         }
         for (; i < m; i++)
@@ -316,9 +326,9 @@ static int flash_issue(struct flash *f)
         if ((int64_t)items * f->heads.kv_heads >= few)
             break;
     }
-    HZP_TRY(hzp_team_reserve(f->team, (size_t)items * sizeof(*item),
-                             flash_work_make(HZP_PAIRS(f->qkv.type), f->heads.dim,
-                                             f->queries * group, NULL, &w)));
+    HZP_TRY(hzp_team_reserve(
+        f->team, (size_t)items * sizeof(*item),
+        flash_work_make(HZP_PAIRS(f->qkv.type), f->heads.dim, f->queries * group, NULL, &w)));
     item = hzp_team_shared(f->team);
     f->item = (const int32_t(*)[2])item;
     for (int i = 0; i < f->segs->count; i++)
@@ -333,16 +343,26 @@ static int flash_issue(struct flash *f)
 static int cpu_attn_prefill(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_attn_paged_args *a = args;
-    struct flash f = {.qkv = a->qkv, .out = a->out, .heads = a->heads, .scale = a->scale,
-                      .paged = a, .segs = &a->segs, .team = hzp_cpu_team(lane)};
+    struct flash f = {.qkv = a->qkv,
+                      .out = a->out,
+                      .heads = a->heads,
+                      .scale = a->scale,
+                      .paged = a,
+                      .segs = &a->segs,
+                      .team = hzp_cpu_team(lane)};
     return flash_issue(&f);
 }
 
 static int cpu_attn_packed(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_attn_packed_args *a = args;
-    struct flash f = {.qkv = a->qkv, .out = a->out, .heads = a->heads, .scale = a->scale,
-                      .before = a->qkv.rows - a->out.rows, .lse = a->lse, .segs = &a->segs,
+    struct flash f = {.qkv = a->qkv,
+                      .out = a->out,
+                      .heads = a->heads,
+                      .scale = a->scale,
+                      .before = a->qkv.rows - a->out.rows,
+                      .lse = a->lse,
+                      .segs = &a->segs,
                       .team = hzp_cpu_team(lane)};
     return flash_issue(&f);
 }

@@ -19,8 +19,8 @@ static const uint32_t small_e4m3[16] = {0,          0x3b000000, 0x3b800000, 0x3b
 
 INLINE vf vload_e4m3(const uint8_t *p, int left)
 {
-    __m128i b = left == VL ? _mm_loadu_si128((const __m128i *)p)
-                           : _mm_maskz_loadu_epi8(lanes(left), p);
+    __m128i b =
+        left == VL ? _mm_loadu_si128((const __m128i *)p) : _mm_maskz_loadu_epi8(lanes(left), p);
     vi v = _mm512_cvtepi8_epi32(b), rest = _mm512_and_si512(v, _mm512_set1_epi32(0x7f));
     vi f = _mm512_add_epi32(_mm512_slli_epi32(rest, 20), _mm512_set1_epi32(0x3c000000));
     f = _mm512_mask_permutexvar_epi32(f, _mm512_cmplt_epi32_mask(rest, _mm512_set1_epi32(8)), rest,
@@ -37,8 +37,7 @@ INLINE void vstore_e4m3(uint8_t *p, vf x, int left)
     vi code = _mm512_add_epi32(_mm512_add_epi32(rest, _mm512_set1_epi32(0x7ffff)), odd);
     vi small = _mm512_castps_si512(vadd(_mm512_castsi512_ps(rest), vset(0x1p14f)));
     code = _mm512_sub_epi32(_mm512_srli_epi32(code, 20), _mm512_set1_epi32(0x3c0));
-    code = _mm512_mask_sub_epi32(code,
-                                 _mm512_cmplt_epi32_mask(rest, _mm512_set1_epi32(0x3c800000)),
+    code = _mm512_mask_sub_epi32(code, _mm512_cmplt_epi32_mask(rest, _mm512_set1_epi32(0x3c800000)),
                                  small, _mm512_set1_epi32(0x46800000));
     code = _mm512_min_epi32(code, _mm512_set1_epi32(0x7e));
     u = _mm512_and_si512(_mm512_srli_epi32(u, 24), _mm512_set1_epi32(0x80));
@@ -55,8 +54,14 @@ INLINE vi vlargest(vi a, vf x)
     vi bits = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
     return _mm512_max_epi32(a, bits);
 }
-INLINE vi vnone(void) { return _mm512_setzero_si512(); }
-INLINE uint32_t vlargest_of(vi a) { return (uint32_t)_mm512_reduce_max_epi32(a); }
+INLINE vi vnone(void)
+{
+    return _mm512_setzero_si512();
+}
+INLINE uint32_t vlargest_of(vi a)
+{
+    return (uint32_t)_mm512_reduce_max_epi32(a);
+}
 
 #else /* AVX2 */
 
@@ -83,8 +88,7 @@ INLINE void vstore_e4m3(uint8_t *p, vf x, int left)
     vi small = _mm256_castps_si256(vadd(_mm256_castsi256_ps(rest), vset(0x1p14f)));
     code = _mm256_sub_epi32(_mm256_srli_epi32(code, 20), _mm256_set1_epi32(0x3c0));
     small = _mm256_sub_epi32(small, _mm256_set1_epi32(0x46800000));
-    code = _mm256_blendv_epi8(code, small,
-                              _mm256_cmpgt_epi32(_mm256_set1_epi32(0x3c800000), rest));
+    code = _mm256_blendv_epi8(code, small, _mm256_cmpgt_epi32(_mm256_set1_epi32(0x3c800000), rest));
     code = _mm256_min_epi32(code, _mm256_set1_epi32(0x7e));
     u = _mm256_and_si256(_mm256_srli_epi32(u, 24), _mm256_set1_epi32(0x80));
     code = _mm256_or_si256(code, u);
@@ -100,7 +104,10 @@ INLINE vi vlargest(vi a, vf x)
     vi bits = _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff));
     return _mm256_max_epi32(a, bits);
 }
-INLINE vi vnone(void) { return _mm256_setzero_si256(); }
+INLINE vi vnone(void)
+{
+    return _mm256_setzero_si256();
+}
 INLINE uint32_t vlargest_of(vi a)
 {
     __m128i m = _mm_max_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
@@ -114,8 +121,7 @@ INLINE uint32_t vlargest_of(vi a)
 /* 32 of them as bf16; what is not there is 0. */
 INLINE __m512i words_of_e4m3(const uint8_t *p, int left)
 {
-    static const uint16_t small[32] = {0,      0x3b00, 0x3b80, 0x3bc0,
-                                       0x3c00, 0x3c20, 0x3c40, 0x3c60};
+    static const uint16_t small[32] = {0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60};
     __m256i b = left >= 32 ? _mm256_loadu_si256((const __m256i *)p)
                            : _mm256_maskz_loadu_epi8((__mmask32)((1u << left) - 1), p);
     __m512i v = _mm512_cvtepi8_epi16(b);

@@ -55,15 +55,17 @@ static void xent_row(const struct hzp_xent_args *a, int r)
     a->loss[r] = (float)(lse - x[target]);
     if (!dx)
         return;
-    /* In two parts: half a unit of the last place of an lse of 200 would be 8e-6 of every probability,
-     * while x - high is exact where it matters. */
+    /* In two parts: half a unit of the last place of an lse of 200 would be 8e-6 of every
+     * probability, while x - high is exact where it matters. */
     vf high = vset((float)lse), low = vset((float)(lse - (float)lse));
     if (a->dx.type == HZP_BF16) {
-        EACH(c, cols, vstore_bf16((uint16_t *)dx + c,
-                                  vexp(vsub(vsub(vload(x + c, left), high), low)), left););
+        EACH(c, cols,
+             vstore_bf16((uint16_t *)dx + c, vexp(vsub(vsub(vload(x + c, left), high), low)),
+                         left););
         ((uint16_t *)dx)[target] = hzp_bf16_from_f32(hit);
     } else {
-        EACH(c, cols, vstore((float *)dx + c, vexp(vsub(vsub(vload(x + c, left), high), low)), left););
+        EACH(c, cols,
+             vstore((float *)dx + c, vexp(vsub(vsub(vload(x + c, left), high), low)), left););
         ((float *)dx)[target] = hit;
     }
 }

@@ -35,10 +35,10 @@ enum what { RUN, COPY, AWAIT };
 struct command {
     enum what what;
     enum hzp_op op;
-    uint32_t seq;            /* AWAIT: until so many commands of `of` have ended */
+    uint32_t seq; /* AWAIT: until so many commands of `of` have ended */
     struct hzp_cpu_queue *of;
-    struct hzp_span *span;   /* NULL: not timed */
-    void *dst;               /* COPY */
+    struct hzp_span *span; /* NULL: not timed */
+    void *dst;             /* COPY */
     const void *src;
     size_t size;
     union {
@@ -57,13 +57,13 @@ struct counter {
 struct hzp_cpu_queue {
     struct hzp_cpu_lane *lane;
     struct hzp_team *team;
-    struct command *ring;   /* [RING] */
+    struct command *ring; /* [RING] */
     pthread_t thread;
     bool started;
-    _Atomic bool led;       /* by the engine thread; changes only while the ring is empty */
+    _Atomic bool led; /* by the engine thread; changes only while the ring is empty */
     _Atomic bool leave;
-    struct counter head;    /* commands issued: written by the engine thread */
-    struct counter done;    /* commands ended: written by who leads */
+    struct counter head; /* commands issued: written by the engine thread */
+    struct counter done; /* commands ended: written by who leads */
 };
 
 struct hzp_fence {
@@ -160,9 +160,10 @@ static void *lead(void *arg)
 
     for (;;) {
         /* In this order: who closes the queue raises `leave` before the head, so either it is seen
-         * here or the head below is an old one, and nobody sleeps on it.  And what was issued before
-         * that head and has not ended behind `led` was there in between, when the leader cannot have
-         * changed; while more may have ended by now, if the engine thread led meanwhile. */
+         * here or the head below is an old one, and nobody sleeps on it.  And what was issued
+         * before that head and has not ended behind `led` was there in between, when the leader
+         * cannot have changed; while more may have ended by now, if the engine thread led
+         * meanwhile. */
         uint32_t head = value_of(&q->head);
         if (atomic_load(&q->leave))
             return NULL;
@@ -370,7 +371,8 @@ static void queue_close(struct hzp_cpu_queue *q)
     if (!q)
         return;
     uint32_t head = value_of(&q->head);
-    q->ring[head % RING] = (struct command){.what = AWAIT, .of = q, .seq = head}; /* wakes it only */
+    q->ring[head % RING] =
+        (struct command){.what = AWAIT, .of = q, .seq = head}; /* wakes it only */
     atomic_store(&q->leave, true);
     advance(&q->head);
     if (q->started)

@@ -273,10 +273,15 @@ int hzp_cpu_matmul_library(struct hzp_lane *lane, const struct hzp_matmul_args *
                 .m = i ? a->c.rows - (cut.down - 1) * cut.rows : cut.rows,
                 .n = j ? a->c.cols - (cut.across - 1) * cut.cols : cut.cols,
                 .k = a->trans_a ? a->a.rows : a->a.cols,
-                .lda = a->a.stride, .ldb = a->b.stride, .ldc = a->c.stride,
-                .type = (int32_t)a->a.type, .c_type = (int32_t)a->c.type,
-                .trans_a = !!a->trans_a, .trans_b = !!a->trans_b,
-                .accumulate = !!a->accumulate, .bias = a->bias.ptr != NULL,
+                .lda = a->a.stride,
+                .ldb = a->b.stride,
+                .ldc = a->c.stride,
+                .type = (int32_t)a->a.type,
+                .c_type = (int32_t)a->c.type,
+                .trans_a = !!a->trans_a,
+                .trans_b = !!a->trans_b,
+                .accumulate = !!a->accumulate,
+                .bias = a->bias.ptr != NULL,
             };
             if ((!i && cut.down == 1) || (!j && cut.across == 1))
                 continue;

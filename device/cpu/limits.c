@@ -134,9 +134,9 @@ static double measure_products(struct hzp_lane *lane, dnnl_data_type_t type)
     struct products all = {.product = calloc((size_t)threads, sizeof(*all.product))};
     double rate = 0;
     hzp_cpu_library_alone();
-    bool ok = all.product && dnnl_engine_create(&all.engine, dnnl_cpu, 0) == dnnl_success &&
-              dnnl_stream_create(&all.stream, all.engine, dnnl_stream_default_flags) ==
-                  dnnl_success;
+    bool ok =
+        all.product && dnnl_engine_create(&all.engine, dnnl_cpu, 0) == dnnl_success &&
+        dnnl_stream_create(&all.stream, all.engine, dnnl_stream_default_flags) == dnnl_success;
     for (int t = 0; ok && t < threads; t++)
         ok = product_make(&all, &all.product[t], type);
     if (ok)

@@ -39,7 +39,7 @@ static void outer_task(void *ctx, int task, int thread)
     int m0 = task / grid->across * grid->rows, n0 = task % grid->across * grid->cols;
 
     grid->product->outer(grid->args, m0, HZP_MIN(m0 + grid->rows, grid->args->c.rows), n0,
-                HZP_MIN(n0 + grid->cols, grid->args->c.cols));
+                         HZP_MIN(n0 + grid->cols, grid->args->c.cols));
 }
 
 /* Bytes of an element of x as the dot kernel reads it, and of W. */
@@ -66,8 +66,8 @@ static void dot_pack(void *ctx, int begin, int end, int thread)
             int k0 = b * dot->k_block, n = HZP_MIN(dot->k_block, x->cols - k0);
             char *to = (char *)dot->x + (size_t)b * dot->block_bytes + (size_t)r * dot->row_bytes;
             if (x->type == HZP_E4M3)
-                grid->product->widen((const uint8_t *)hzp_cpu_row(x, r) + k0, (uint16_t *)(void *)to,
-                                     n);
+                grid->product->widen((const uint8_t *)hzp_cpu_row(x, r) + k0,
+                                     (uint16_t *)(void *)to, n);
             else
                 memcpy(to, (const char *)hzp_cpu_row(x, r) + (size_t)k0 * size, (size_t)n * size);
         }

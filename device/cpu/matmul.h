@@ -2,7 +2,8 @@
 /* device/cpu/matmul.h - matrix products on a team.
  *
  * Five ways, chosen by measurements in dev/kernels/matmul_lab.md:
- *   dot      x W^T (both operands contiguous along k): our own kernel, every F32 forward product, and
+ *   dot      x W^T (both operands contiguous along k): our own kernel, every F32 forward product,
+ *   and
  *            BF16 where the CPU does not multiply pairs
  *   thin     x W^T in bf16 of few rows (device/cpu/thin.h): streams W at read bandwidth
  *   panels   x W^T in bf16 of more rows (device/cpu/panel.h)

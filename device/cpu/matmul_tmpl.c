@@ -118,13 +118,25 @@ INLINE void dot_tiles(const struct hzp_dot *d, enum kind kind, int mr, int m, in
                       float *part, ptrdiff_t ahead)
 {
     switch (mr) {
-    case 1: dot_tile(d, 1, kind, m, n, n1, kb, part, ahead); break;
-    case 2: dot_tile(d, 2, kind, m, n, n1, kb, part, ahead); break;
-    case 3: dot_tile(d, 3, kind, m, n, n1, kb, part, ahead); break;
+    case 1:
+        dot_tile(d, 1, kind, m, n, n1, kb, part, ahead);
+        break;
+    case 2:
+        dot_tile(d, 2, kind, m, n, n1, kb, part, ahead);
+        break;
+    case 3:
+        dot_tile(d, 3, kind, m, n, n1, kb, part, ahead);
+        break;
 #ifdef __AVX512F__
-    case 4: dot_tile(d, 4, kind, m, n, n1, kb, part, ahead); break;
-    case 5: dot_tile(d, 5, kind, m, n, n1, kb, part, ahead); break;
-    case 6: dot_tile(d, 6, kind, m, n, n1, kb, part, ahead); break;
+    case 4:
+        dot_tile(d, 4, kind, m, n, n1, kb, part, ahead);
+        break;
+    case 5:
+        dot_tile(d, 5, kind, m, n, n1, kb, part, ahead);
+        break;
+    case 6:
+        dot_tile(d, 6, kind, m, n, n1, kb, part, ahead);
+        break;
 #endif
     }
 }
@@ -142,8 +154,7 @@ INLINE void dot_kind(const struct hzp_dot *d, enum kind kind, int m0, int m1, in
         for (int n = n0; n < n1; n += NR)
             for (int m = m0; m < m1; m += MR, part += MR * NR * VL) {
                 ptrdiff_t ahead = n + NR < n1 || kb + 1 == blocks ? down : next;
-                dot_tiles(d, kind, HZP_MIN(MR, m1 - m), m, n, n1, kb, part,
-                          m == m0 ? ahead : 0);
+                dot_tiles(d, kind, HZP_MIN(MR, m1 - m), m, n, n1, kb, part, m == m0 ? ahead : 0);
             }
     }
 }

@@ -70,9 +70,9 @@ static struct group take(const struct job *job, int thread)
     if (at < 0)
         return (struct group){.slab = -1};
     int first = (int)(at % job->panels), cols = job->panel.args->c.cols;
-    return (struct group){(int)(at / job->panels),
-                          {first * HZP_PANEL_COLS,
-                           HZP_MIN((first + (int)count) * HZP_PANEL_COLS, cols)}};
+    return (struct group){
+        (int)(at / job->panels),
+        {first * HZP_PANEL_COLS, HZP_MIN((first + (int)count) * HZP_PANEL_COLS, cols)}};
 }
 
 static struct hzp_panel slab_of(const struct job *job, int slab, uint32_t *x)
@@ -101,8 +101,8 @@ static void groups_run(const struct job *job, struct hzp_panel *panel, int packe
 }
 
 /* What another core has packed comes from its cache, line by line: where the cores share no cache
- * that cost a sixth of the product, packing it again a hundredth.  Of several slabs each thread begins
- * with its own. */
+ * that cost a sixth of the product, packing it again a hundredth.  Of several slabs each thread
+ * begins with its own. */
 static void alone_task(void *ctx, int task, int thread)
 {
     const struct job *job = ctx;
@@ -146,8 +146,7 @@ int hzp_cpu_panel_run(struct hzp_team *team, const struct hzp_matmul_args *a,
         HZP_TRY(hzp_team_reserve(team, stretch_bytes, HZP_PANEL_OWN + x_bytes));
         job.stretch = hzp_team_shared(team);
         /* one slab: threads side by side read w better than each in a half of its own */
-        stretches_set(&job, job.slabs >= threads ? threads : 1, 0,
-                      (int64_t)job.slabs * job.panels);
+        stretches_set(&job, job.slabs >= threads ? threads : 1, 0, (int64_t)job.slabs * job.panels);
         hzp_team_run(team, threads, alone_task, &job);
         return HZP_OK;
     }
@@ -155,7 +154,8 @@ int hzp_cpu_panel_run(struct hzp_team *team, const struct hzp_matmul_args *a,
     job.stretch = hzp_team_shared(team);
     for (int s = 0; s < job.slabs; s++) {
         job.panel = slab_of(&job, s, (uint32_t *)(void *)(job.stretch + threads));
-        hzp_team_range(team, job.panel.blocks, (size_t)inner * 2 * HZP_PANEL_ROWS, pack_range, &job);
+        hzp_team_range(team, job.panel.blocks, (size_t)inner * 2 * HZP_PANEL_ROWS, pack_range,
+                       &job);
         stretches_set(&job, 1, (int64_t)s * job.panels, (int64_t)(s + 1) * job.panels);
         hzp_team_run(team, threads, shared_task, &job);
     }

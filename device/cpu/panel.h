@@ -2,10 +2,10 @@
 /* device/cpu/panel.h - products of more than a few rows in bf16 or E4M3, where the CPU multiplies
  * pairs of bf16: E4M3 is widened while it is packed, and sums are scaled as they are stored.
  *
- * c is cut into slabs of rows and groups of panels of HZP_PANEL_COLS columns.  k is cut into blocks:
- * a thread takes a group, and for each block of k it packs one panel's part of w after another, which
- * stays in the first-level cache while the slab's rows go by; their part of x, packed once, and the
- * group's sums stay in the second.
+ * c is cut into slabs of rows and groups of panels of HZP_PANEL_COLS columns.  k is cut into
+ * blocks: a thread takes a group, and for each block of k it packs one panel's part of w after
+ * another, which stays in the first-level cache while the slab's rows go by; their part of x,
+ * packed once, and the group's sums stay in the second.
  *
  * Invariant: an element's sum goes over k in the same order whatever c's shape and whoever runs it.
  *
@@ -18,10 +18,10 @@
 
 enum {
     HZP_PANEL_COLS = 32,
-    HZP_PANEL_ROWS = 12,     /* of one tile, at most */
-    HZP_PANEL_K = 512,       /* of a block, at most */
-    HZP_PANEL_SLAB = 512,    /* rows, at most */
-    HZP_PANEL_SUMS = 2048,   /* rows of all panels of a group, at most */
+    HZP_PANEL_ROWS = 12,   /* of one tile, at most */
+    HZP_PANEL_K = 512,     /* of a block, at most */
+    HZP_PANEL_SLAB = 512,  /* rows, at most */
+    HZP_PANEL_SUMS = 2048, /* rows of all panels of a group, at most */
     HZP_PANEL_W_BYTES = HZP_PANEL_COLS * HZP_PANEL_K * 2,
     HZP_PANEL_OWN = HZP_PANEL_W_BYTES + HZP_PANEL_SUMS * HZP_PANEL_COLS * 4,
 };
@@ -45,9 +45,9 @@ static inline int hzp_panel_row(const struct hzp_panel *panel, int b)
     return (int)((int64_t)panel->rows * b / panel->blocks);
 }
 
-/* One instruction set's kernels.  run: some panels, their rows together at most HZP_PANEL_SUMS, while
- * it fetches the beginning of `next`; own: HZP_PANEL_OWN bytes of the thread.  pack: blocks begin ..
- * end-1 of x's rows. */
+/* One instruction set's kernels.  run: some panels, their rows together at most HZP_PANEL_SUMS,
+ * while it fetches the beginning of `next`; own: HZP_PANEL_OWN bytes of the thread.  pack: blocks
+ * begin .. end-1 of x's rows. */
 struct hzp_panel_kernels {
     void (*run)(const struct hzp_panel *panel, struct hzp_panel_cols now,
                 struct hzp_panel_cols next, void *own);

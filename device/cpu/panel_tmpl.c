@@ -214,10 +214,10 @@ TILE(10)
 TILE(11)
 TILE(12)
 
-typedef void tile_fn(const uint32_t *x, const uint32_t *w, int pairs, const float *from,
-                     float *to, const struct fetches *f);
-static tile_fn *const tiles[HZP_PANEL_ROWS + 1] = {NULL,   tile_1, tile_2, tile_3, tile_4,
-                                                   tile_5, tile_6, tile_7, tile_8, tile_9,
+typedef void tile_fn(const uint32_t *x, const uint32_t *w, int pairs, const float *from, float *to,
+                     const struct fetches *f);
+static tile_fn *const tiles[HZP_PANEL_ROWS + 1] = {NULL,    tile_1,  tile_2, tile_3, tile_4,
+                                                   tile_5,  tile_6,  tile_7, tile_8, tile_9,
                                                    tile_10, tile_11, tile_12};
 
 INLINE void store(const struct hzp_matmul_args *a, int m, int n, int n1, const float *sums)
@@ -243,8 +243,8 @@ struct part {
     int n, n1, k0, count;
 };
 
-/* The next of the group, panel by panel within a block of k; after the last the beginning of `next`,
- * which may be none. */
+/* The next of the group, panel by panel within a block of k; after the last the beginning of
+ * `next`, which may be none. */
 INLINE struct part part_after(const struct hzp_panel *p, struct part at, struct hzp_panel_cols now,
                               struct hzp_panel_cols next)
 {
@@ -296,8 +296,7 @@ INLINE uint32_t *x_part(const struct hzp_panel *p, int b, int k0)
 {
     int pairs = HZP_DIV_UP(HZP_MIN(p->k_block, p->args->a.cols - k0), 2);
 
-    return p->x + (size_t)(k0 / 2) * (size_t)p->rows +
-           (size_t)hzp_panel_row(p, b) * (size_t)pairs;
+    return p->x + (size_t)(k0 / 2) * (size_t)p->rows + (size_t)hzp_panel_row(p, b) * (size_t)pairs;
 }
 
 /* A panel's part of w, while the first rows of the coming one are fetched. */
@@ -325,8 +324,8 @@ INLINE void part_run(const struct hzp_panel *p, struct part at, struct part comi
     w_pack(p, at, coming, &row, w);
     for (int b = 0; b < p->blocks; b++) {
         int m0 = hzp_panel_row(p, b), mr = hzp_panel_row(p, b + 1) - m0;
-        struct fetches f = {take(p, &coming, &row, row + (rows - row) / (p->blocks - b)),
-                            NULL, NULL, 0, 0};
+        struct fetches f = {take(p, &coming, &row, row + (rows - row) / (p->blocks - b)), NULL,
+                            NULL, 0, 0};
         float *part = sums + (size_t)m0 * HZP_PANEL_COLS, *to = last ? done : part;
         if (coming.n1 > coming.n && coming.k0 != at.k0)
             f.x = (const char *)x_part(p, b, coming.k0);
@@ -366,8 +365,8 @@ INLINE void pack_rows(const struct hzp_panel *p, int b)
                               (int)(LINE * size)};
         if (m2 > m1)
             ahead.at = (const char *)hzp_cpu_row(x, p->m0 + m1) + (size_t)k0 * size;
-        pack(x, p->m0 + m0, m1 - m0, k0, HZP_MIN(p->k_block, p->args->a.cols - k0), x_part(p, b, k0),
-             m1 - m0, ahead);
+        pack(x, p->m0 + m0, m1 - m0, k0, HZP_MIN(p->k_block, p->args->a.cols - k0),
+             x_part(p, b, k0), m1 - m0, ahead);
     }
 }
 

@@ -145,8 +145,7 @@ void hzp_team_run(struct hzp_team *team, int tasks, hzp_task_fn *fn, void *ctx)
         futex_wake_all(&team->epoch);
 
     work(team, 0);
-    for (int spins = 0;
-         atomic_load_explicit(&team->done, memory_order_acquire) < tasks; spins++) {
+    for (int spins = 0; atomic_load_explicit(&team->done, memory_order_acquire) < tasks; spins++) {
         if (spins < TAIL_SPINS)
             hzp_cpu_relax();
         else

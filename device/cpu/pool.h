@@ -53,7 +53,8 @@ int hzp_team_threads(const struct hzp_team *team);
 void hzp_team_run(struct hzp_team *team, int tasks, hzp_task_fn *fn, void *ctx);
 
 /* Cuts 0 .. items-1 into ranges worth handing out, items costing item_bytes of traffic each.  The
- * cuts depend on the arguments and the team's size: only for items that do not affect each other. */
+ * cuts depend on the arguments and the team's size: only for items that do not affect each
+ * other. */
 void hzp_team_range(struct hzp_team *team, int items, size_t item_bytes, hzp_range_fn *fn,
                     void *ctx);
 

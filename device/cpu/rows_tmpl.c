@@ -68,8 +68,7 @@ static void rmsnorm_rows(void *ctx, int begin, int end, int thread)
 static int cpu_rmsnorm(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_rmsnorm_args *a = args;
-    hzp_team_range(hzp_cpu_team(lane), a->x.rows, 2 * row_bytes(&a->x), rmsnorm_rows,
-                   (void *)args);
+    hzp_team_range(hzp_cpu_team(lane), a->x.rows, 2 * row_bytes(&a->x), rmsnorm_rows, (void *)args);
     return HZP_OK;
 }
 
@@ -289,7 +288,8 @@ static void noise_blocks(uint64_t seed, uint64_t first, float scale, float *ret)
     for (int i = 0; i < NOISE_BLOCKS; i++)
         for (int k = 0; k < 4; k++)
             ret[4 * i + k] = scale * (float)((int32_t)((c[k][i] & 255) + (c[k][i] >> 8 & 255) +
-                                                       (c[k][i] >> 16 & 255) + (c[k][i] >> 24)) - 510);
+                                                       (c[k][i] >> 16 & 255) + (c[k][i] >> 24)) -
+                                             510);
 }
 
 static void noise_pieces(void *ctx, int begin, int end, int thread)

@@ -29,11 +29,12 @@ struct hzp_drawn {
 struct hzp_scan {
     /* Largest logit, the lowest id that has it, log sum exp. */
     void (*top)(const float *x, int n, float *ret_top, int *ret_at, double *ret_lse);
-    int (*above)(const float *x, int n, float v); /* how many are > v */
+    int (*above)(const float *x, int n, float v);      /* how many are > v */
     void (*maxima)(const float *x, int n, float *ret); /* of each HZP_MAXIMA_BLOCK */
     /* Logit and token of all that are >= v, in order of id; returns how many. */
     int (*extract)(const float *x, int n, float v, struct hzp_candidate *ret);
-    double (*mass)(const float *x, int n, float top, float temperature); /* sum exp((x - top) / t) */
+    double (*mass)(const float *x, int n, float top,
+                   float temperature); /* sum exp((x - top) / t) */
     /* Draws among all; top: the largest x. */
     void (*draw)(const float *x, int n, float top, const struct hzp_sample_row *row,
                  struct hzp_drawn *drawn);

@@ -39,8 +39,8 @@ static void scan_top(const float *x, int n, float *ret_top, int *ret_at, double 
             block = c0;
         }
         vf shift = vset(top == -INFINITY ? 0 : top);
-        EACH(c, width, acc = vadd(acc, vkeep(vexp(vsub(load_clean(x + c0 + c, left), shift)), 0,
-                                             left)););
+        EACH(c, width,
+             acc = vadd(acc, vkeep(vexp(vsub(load_clean(x + c0 + c, left), shift)), 0, left)););
         sum += vsum(acc);
     }
     for (at = block; at < n && !(x[at] == top); at++)
@@ -96,7 +96,8 @@ static double scan_mass(const float *x, int n, float top, float temperature)
     return sum;
 }
 
-/* Word 0 of Philox4x32-10 for VL tokens from `token` on: a plain loop, which compilers vectorise. */
+/* Word 0 of Philox4x32-10 for VL tokens from `token` on: a plain loop, which compilers
+ * vectorise. */
 INLINE void philox_words(uint64_t key, uint32_t token, uint32_t position, uint32_t choice,
                          uint32_t ret[VL])
 {
@@ -155,8 +156,8 @@ static void scan_draw(const float *x, int n, float top, const struct hzp_sample_
     });
 }
 
-static const struct hzp_scan scan = {scan_top, scan_above, scan_maxima, scan_extract, scan_mass,
-                                     scan_draw};
+static const struct hzp_scan scan = {scan_top,     scan_above, scan_maxima,
+                                     scan_extract, scan_mass,  scan_draw};
 
 static int cpu_sample(struct hzp_lane *lane, const void *args)
 {

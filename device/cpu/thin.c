@@ -6,14 +6,14 @@
 #include <stdatomic.h>
 
 enum {
-    FOLD = 512,            /* elements of k: 16 rows of x so long leave room for W in the cache */
-    TILE = 2048,           /* elements of k at once where there are few rows */
-    SPREAD = 16,           /* rows from which each of four blocks fetches one row of W */
+    FOLD = 512,             /* elements of k: 16 rows of x so long leave room for W in the cache */
+    TILE = 2048,            /* elements of k at once where there are few rows */
+    SPREAD = 16,            /* rows from which each of four blocks fetches one row of W */
     AHEAD_BYTES = 12 << 10, /* of W under way: 20000 push each other out of the cache */
-    AHEAD_PAIRS = 8 << 10, /* the same where much of x goes through the cache meanwhile */
-    SETS_BYTES = 4096,     /* addresses so far apart meet in one set of the first-level cache */
-    TURN_BYTES = 16 << 10, /* of W, at least, for one turn of a thread */
-    ROUND = 16,            /* columns: whole lines of c */
+    AHEAD_PAIRS = 8 << 10,  /* the same where much of x goes through the cache meanwhile */
+    SETS_BYTES = 4096,      /* addresses so far apart meet in one set of the first-level cache */
+    TURN_BYTES = 16 << 10,  /* of W, at least, for one turn of a thread */
+    ROUND = 16,             /* columns: whole lines of c */
 };
 
 struct job {
@@ -65,8 +65,8 @@ static void cut(struct hzp_thin *thin, const struct hzp_matmul_args *a)
     for (int b = 0; b <= thin->blocks; b++)
         thin->row[b] = a->c.rows * b / thin->blocks;
 
-    thin->k_fold = HZP_ROUND_UP(HZP_DIV_UP(inner, HZP_MAX(inner / FOLD, 1)),
-                                HZP_THIN_COLS * HZP_THIN_LINE);
+    thin->k_fold =
+        HZP_ROUND_UP(HZP_DIV_UP(inner, HZP_MAX(inner / FOLD, 1)), HZP_THIN_COLS * HZP_THIN_LINE);
     thin->along = thin->blocks == 1;
     thin->k_tile = thin->k_fold * (thin->along ? HZP_MAX(TILE / thin->k_fold, 1) : 1);
     thin->k_tiles = HZP_DIV_UP(inner, thin->k_tile);
@@ -87,8 +87,7 @@ int hzp_cpu_thin_run(struct hzp_team *team, const struct hzp_matmul_args *a,
     job.thin.sums = (size_t)a->c.rows * row_bytes;
     job.least = (int)HZP_MAX(TURN_BYTES / row_bytes, (size_t)HZP_THIN_COLS);
     HZP_TRY(hzp_team_reserve(team, 0,
-                             job.thin.sums +
-                                 (size_t)a->c.rows * HZP_THIN_STRIP * sizeof(float)));
+                             job.thin.sums + (size_t)a->c.rows * HZP_THIN_STRIP * sizeof(float)));
     hzp_team_run(team, hzp_team_threads(team), run_task, &job);
     return HZP_OK;
 }

@@ -2,8 +2,8 @@
 /* device/cpu/thin.h - bf16 products of few rows, where the CPU multiplies pairs: W is read from
  * memory once, and that is most of what they cost.
  *
- * The columns of c are dealt out in stretches, large ones first, so that each thread walks through W
- * along one contiguous stream and both end together; a thread knows its next stretch while it is
+ * The columns of c are dealt out in stretches, large ones first, so that each thread walks through
+ * W along one contiguous stream and both end together; a thread knows its next stretch while it is
  * still at work on one, and fetches W some tiles ahead across that border too.  Each thread keeps a
  * copy of x of its own, block by block of k in the order in which it is read.
  *
@@ -18,24 +18,24 @@
 #include "device/cpu/cpu.h"
 
 enum {
-    HZP_THIN_ROWS = 6,     /* of a tile, at most */
-    HZP_THIN_COLS = 4,     /* of a tile */
-    HZP_THIN_LINE = 32,    /* elements of k in a vector */
-    HZP_THIN_STRIP = 32,   /* columns whose sums are under way at once */
+    HZP_THIN_ROWS = 6,      /* of a tile, at most */
+    HZP_THIN_COLS = 4,      /* of a tile */
+    HZP_THIN_LINE = 32,     /* elements of k in a vector */
+    HZP_THIN_STRIP = 32,    /* columns whose sums are under way at once */
     HZP_THIN_ROWS_MAX = 48, /* of c: beyond, panels are as fast or faster */
     HZP_THIN_BLOCKS = HZP_THIN_ROWS_MAX / HZP_THIN_ROWS,
 };
 
 struct hzp_thin {
     const struct hzp_matmul_args *args;
-    int blocks;            /* of x's rows, of nearly the same height */
+    int blocks;                   /* of x's rows, of nearly the same height */
     int row[HZP_THIN_BLOCKS + 1]; /* the first of each block */
-    int k_fold;            /* so many elements of k are summed up alone; depends on k only */
-    int k_tile, k_tiles;   /* as they are walked through: a tile is one k_fold or several */
-    bool along;            /* all of k for four columns; else one tile of k for a strip of columns */
-    bool pairs;            /* a block of x goes by two tiles of W */
-    int ahead;             /* tiles */
-    size_t sums;           /* where the sums begin in a thread's own memory: behind x */
+    int k_fold;                   /* so many elements of k are summed up alone; depends on k only */
+    int k_tile, k_tiles;          /* as they are walked through: a tile is one k_fold or several */
+    bool along;  /* all of k for four columns; else one tile of k for a strip of columns */
+    bool pairs;  /* a block of x goes by two tiles of W */
+    int ahead;   /* tiles */
+    size_t sums; /* where the sums begin in a thread's own memory: behind x */
 };
 
 /* Columns begin .. end-1; none if equal. */

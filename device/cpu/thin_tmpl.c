@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/cpu/thin_tmpl.c - products of few rows of bf16, both operands read along k.
  *
- * A tile is up to six rows of x by four of W, a vector of 16 partial sums for each pair, folded once
- * at the end of a block of k, sixteen at a time.
+ * A tile is up to six rows of x by four of W, a vector of 16 partial sums for each pair, folded
+ * once at the end of a block of k, sixteen at a time.
  */
 #include "device/cpu/dot_tmpl.h"
 #include "device/cpu/thin.h"
@@ -52,8 +52,8 @@ INLINE void place_step(const struct hzp_thin *t, struct place *p)
 /* Rows n .. n+3 of W in block kb, the last one again where there are fewer. */
 INLINE void rows_at(const struct hzp_thin *t, int n, int end, int kb, const char *ret[NR])
 {
-    const char *row = (const char *)hzp_cpu_row(&t->args->b, n) +
-                      (size_t)kb * (size_t)t->k_tile * 2;
+    const char *row =
+        (const char *)hzp_cpu_row(&t->args->b, n) + (size_t)kb * (size_t)t->k_tile * 2;
     size_t bytes = (size_t)t->args->b.stride * 2;
 
     for (int j = 0; j < NR; j++)
@@ -114,11 +114,11 @@ struct tile {
     const uint16_t *x;
     const char *w[NR], *ahead[NR];
     const char *fetch; /* one of ahead */
-    size_t row;      /* bytes from one fetched row to the next; 0: they follow each other */
-    int count, fold; /* elements of k: all, and after how many sums are folded */
-    bool first;     /* there are no sums yet */
-    bool whole;     /* there are four rows of W */
-    float *sums;    /* [mr][HZP_THIN_STRIP] */
+    size_t row;        /* bytes from one fetched row to the next; 0: they follow each other */
+    int count, fold;   /* elements of k: all, and after how many sums are folded */
+    bool first;        /* there are no sums yet */
+    bool whole;        /* there are four rows of W */
+    float *sums;       /* [mr][HZP_THIN_STRIP] */
 };
 
 INLINE void tile(int mr, int fetches, const struct tile *t)
@@ -160,9 +160,9 @@ INLINE void tile(int mr, int fetches, const struct tile *t)
         }
         UNROLL
         for (int i = 0; i < 8; i++)
-            row[i] = i < mr ? fold_near(fold_near(acc[i][0], acc[i][1]),
-                                        fold_near(acc[i][2], acc[i][3]))
-                            : vzero();
+            row[i] =
+                i < mr ? fold_near(fold_near(acc[i][0], acc[i][1]), fold_near(acc[i][2], acc[i][3]))
+                       : vzero();
         put_rows(mr, t->sums, fold_rows(row[0], row[1], row[2], row[3]), t->first && k == 0);
         if (mr > 4)
             put_rows(mr - 4, t->sums + 4 * HZP_THIN_STRIP,
@@ -216,17 +216,17 @@ INLINE void plain(int mr, bool fetches, const uint16_t *x, const char *w, size_t
     }
     UNROLL
     for (int i = 0; i < 8; i++)
-        fold[i] = i < mr ? fold_near(fold_near(acc[i][0], acc[i][1]),
-                                     fold_near(acc[i][2], acc[i][3]))
-                         : vzero();
+        fold[i] = i < mr
+                      ? fold_near(fold_near(acc[i][0], acc[i][1]), fold_near(acc[i][2], acc[i][3]))
+                      : vzero();
     put_rows(mr, sums, fold_rows(fold[0], fold[1], fold[2], fold[3]), first);
     if (mr > 4)
         put_rows(mr - 4, sums + 4 * HZP_THIN_STRIP, fold_rows(fold[4], fold[5], fold[6], fold[7]),
                  first);
 }
 
-typedef void plain_fn(const uint16_t *x, const char *w, size_t row, size_t bytes,
-                      const char *fetch, float *sums, bool first);
+typedef void plain_fn(const uint16_t *x, const char *w, size_t row, size_t bytes, const char *fetch,
+                      float *sums, bool first);
 #define PLAIN(mr, fetches)                                                                         \
     static __attribute__((noinline)) void plain_##mr##_##fetches(                                  \
         const uint16_t *x, const char *w, size_t row, size_t bytes, const char *fetch,             \
@@ -342,8 +342,8 @@ INLINE void plain_columns(const struct hzp_thin *t, int kb, int inner, const uin
     }
 }
 
-/* All rows of x by the columns of one tile of W or two, from tile kb of k on.  With two of them each
- * block of x comes into the first-level cache once for both. */
+/* All rows of x by the columns of one tile of W or two, from tile kb of k on.  With two of them
+ * each block of x comes into the first-level cache once for both. */
 INLINE void columns(const struct hzp_thin *t, int kb, const uint16_t *own, struct tile *tile,
                     int count)
 {
@@ -382,8 +382,8 @@ static void cpu_run(const struct hzp_thin *t, struct hzp_thin_cols now, struct h
     bool lined_up = t->k_tiles == 1 && t->args->b.stride == t->args->b.cols;
 
     for (int i = 0; i < 2; i++)
-        tile[i] = (struct tile){.fold = t->k_fold,
-                                .row = lined_up ? 0 : (size_t)t->args->b.stride * 2};
+        tile[i] =
+            (struct tile){.fold = t->k_fold, .row = lined_up ? 0 : (size_t)t->args->b.stride * 2};
     place_enter(&fetch, now);
     for (int i = 0; i < t->ahead; i++)
         place_step(t, &fetch);

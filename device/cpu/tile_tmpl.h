@@ -79,7 +79,7 @@ INLINE void tile(bool pairs, int mr, int k, const float *a, size_t lda, const fl
 
 /* The last rows of a panel in one smaller tile. */
 INLINE void tile_product_of(bool pairs, int m, int cols, int k, const float *a, size_t lda,
-                         const float *b, float *c, size_t ldc, bool add)
+                            const float *b, float *c, size_t ldc, bool add)
 {
     for (int n = 0; n < cols; n += W, b += (size_t)k * W) {
         int i = 0;
@@ -88,11 +88,21 @@ INLINE void tile_product_of(bool pairs, int m, int cols, int k, const float *a, 
         const float *ar = a + (size_t)i * lda;
         float *cr = c + (size_t)i * ldc + n;
         switch (m - i) {
-        case 1: tile(pairs, 1, k, ar, lda, b, cr, ldc, add); break;
-        case 2: tile(pairs, 2, k, ar, lda, b, cr, ldc, add); break;
-        case 3: tile(pairs, 3, k, ar, lda, b, cr, ldc, add); break;
-        case 4: tile(pairs, 4, k, ar, lda, b, cr, ldc, add); break;
-        case 5: tile(pairs, 5, k, ar, lda, b, cr, ldc, add); break;
+        case 1:
+            tile(pairs, 1, k, ar, lda, b, cr, ldc, add);
+            break;
+        case 2:
+            tile(pairs, 2, k, ar, lda, b, cr, ldc, add);
+            break;
+        case 3:
+            tile(pairs, 3, k, ar, lda, b, cr, ldc, add);
+            break;
+        case 4:
+            tile(pairs, 4, k, ar, lda, b, cr, ldc, add);
+            break;
+        case 5:
+            tile(pairs, 5, k, ar, lda, b, cr, ldc, add);
+            break;
         }
     }
 }
@@ -191,7 +201,7 @@ INLINE void transpose16(const float *x, size_t ldx, float *y, size_t ldy)
 #endif
 
 static __attribute__((noinline)) void transpose(const float *x, size_t ldx, int rows, int cols,
-                                               float *y, size_t ldy)
+                                                float *y, size_t ldy)
 {
     int r = 0;
 #ifdef __AVX512F__

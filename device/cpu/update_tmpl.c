@@ -60,9 +60,9 @@ INLINE void adamw_piece(const struct adamw *w, size_t n, const void *from, void 
     EACH(c, (int)n, {
         size_t i = (size_t)c;
         vf g = vmul(vget(grad, i, g_type, left), scale);
-        vf p = type == HZP_F32 ? vload((const float *)from + i, left)
-                               : master_load((const uint16_t *)from + i,
-                                             (const int16_t *)residual + i, left);
+        vf p = type == HZP_F32
+                   ? vload((const float *)from + i, left)
+                   : master_load((const uint16_t *)from + i, (const int16_t *)residual + i, left);
         vf mm = vfma(beta1, vget(m, i, m_type, left), vmul(rest1, g));
         vf vv = vfma(beta2, vget(v, i, v_type, left), vmul(vmul(rest2, g), g));
         vf under = vadd(vsqrt(vmul(vv, undo_v)), eps);

@@ -17,10 +17,10 @@
 #include <math.h>
 #include <string.h>
 
-#define HZP_PASTE_(a, b) a##_##b
-#define HZP_PASTE(a, b) HZP_PASTE_(a, b)
+#define HZP_PASTE_(a, b)   a##_##b
+#define HZP_PASTE(a, b)    HZP_PASTE_(a, b)
 #define HZP_ISA_NAME(name) HZP_PASTE(name, HZP_ISA)
-#define INLINE static inline __attribute__((always_inline))
+#define INLINE             static inline __attribute__((always_inline))
 
 /* Before a loop of few turns, their number known: all of them in a row, so that arrays of vectors
  * stay in registers.  Neither compiler does that by itself in every place where speed needs it. */
@@ -63,18 +63,51 @@ INLINE __mmask16 lanes(int left)
 {
     return (__mmask16)((1u << left) - 1);
 }
-INLINE vf vset(float x) { return _mm512_set1_ps(x); }
-INLINE vf vzero(void) { return _mm512_setzero_ps(); }
-INLINE vf vadd(vf a, vf b) { return _mm512_add_ps(a, b); }
-INLINE vf vsub(vf a, vf b) { return _mm512_sub_ps(a, b); }
-INLINE vf vmul(vf a, vf b) { return _mm512_mul_ps(a, b); }
-INLINE vf vdiv(vf a, vf b) { return _mm512_div_ps(a, b); }
-INLINE vf vfma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
-INLINE vf vfnma(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); }
+INLINE vf vset(float x)
+{
+    return _mm512_set1_ps(x);
+}
+INLINE vf vzero(void)
+{
+    return _mm512_setzero_ps();
+}
+INLINE vf vadd(vf a, vf b)
+{
+    return _mm512_add_ps(a, b);
+}
+INLINE vf vsub(vf a, vf b)
+{
+    return _mm512_sub_ps(a, b);
+}
+INLINE vf vmul(vf a, vf b)
+{
+    return _mm512_mul_ps(a, b);
+}
+INLINE vf vdiv(vf a, vf b)
+{
+    return _mm512_div_ps(a, b);
+}
+INLINE vf vfma(vf a, vf b, vf c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+INLINE vf vfnma(vf a, vf b, vf c)
+{
+    return _mm512_fnmadd_ps(a, b, c);
+}
 /* The second where either is NaN. */
-INLINE vf vmax(vf a, vf b) { return _mm512_max_ps(a, b); }
-INLINE vf vmin(vf a, vf b) { return _mm512_min_ps(a, b); }
-INLINE vf vsqrt(vf a) { return _mm512_sqrt_ps(a); }
+INLINE vf vmax(vf a, vf b)
+{
+    return _mm512_max_ps(a, b);
+}
+INLINE vf vmin(vf a, vf b)
+{
+    return _mm512_min_ps(a, b);
+}
+INLINE vf vsqrt(vf a)
+{
+    return _mm512_sqrt_ps(a);
+}
 INLINE vf vload(const float *p, int left)
 {
     return left == VL ? _mm512_loadu_ps(p) : _mm512_maskz_loadu_ps(lanes(left), p);
@@ -115,7 +148,10 @@ INLINE __m128 vfold4(vf a)
     __m256 h = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
     return _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
 }
-INLINE float vtop(vf a) { return _mm512_reduce_max_ps(a); }
+INLINE float vtop(vf a)
+{
+    return _mm512_reduce_max_ps(a);
+}
 /* x where left lanes, else `other`. */
 INLINE vf vkeep(vf x, float other, int left)
 {
@@ -127,8 +163,14 @@ INLINE vf vselect_from(vf x, vf at, float from)
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(at, vset(from), _CMP_GE_OQ), x);
 }
 /* One bit a lane. */
-INLINE int vany_above(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
-INLINE int vany_at_least(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
+INLINE int vany_above(vf a, vf b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ);
+}
+INLINE int vany_at_least(vf a, vf b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ);
+}
 /* NaN becomes minus infinity. */
 INLINE vf vno_nan(vf a)
 {
@@ -164,18 +206,51 @@ INLINE vi lanes(int left)
 {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(left), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
-INLINE vf vset(float x) { return _mm256_set1_ps(x); }
-INLINE vf vzero(void) { return _mm256_setzero_ps(); }
-INLINE vf vadd(vf a, vf b) { return _mm256_add_ps(a, b); }
-INLINE vf vsub(vf a, vf b) { return _mm256_sub_ps(a, b); }
-INLINE vf vmul(vf a, vf b) { return _mm256_mul_ps(a, b); }
-INLINE vf vdiv(vf a, vf b) { return _mm256_div_ps(a, b); }
-INLINE vf vfma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
-INLINE vf vfnma(vf a, vf b, vf c) { return _mm256_fnmadd_ps(a, b, c); }
+INLINE vf vset(float x)
+{
+    return _mm256_set1_ps(x);
+}
+INLINE vf vzero(void)
+{
+    return _mm256_setzero_ps();
+}
+INLINE vf vadd(vf a, vf b)
+{
+    return _mm256_add_ps(a, b);
+}
+INLINE vf vsub(vf a, vf b)
+{
+    return _mm256_sub_ps(a, b);
+}
+INLINE vf vmul(vf a, vf b)
+{
+    return _mm256_mul_ps(a, b);
+}
+INLINE vf vdiv(vf a, vf b)
+{
+    return _mm256_div_ps(a, b);
+}
+INLINE vf vfma(vf a, vf b, vf c)
+{
+    return _mm256_fmadd_ps(a, b, c);
+}
+INLINE vf vfnma(vf a, vf b, vf c)
+{
+    return _mm256_fnmadd_ps(a, b, c);
+}
 /* The second where either is NaN. */
-INLINE vf vmax(vf a, vf b) { return _mm256_max_ps(a, b); }
-INLINE vf vmin(vf a, vf b) { return _mm256_min_ps(a, b); }
-INLINE vf vsqrt(vf a) { return _mm256_sqrt_ps(a); }
+INLINE vf vmax(vf a, vf b)
+{
+    return _mm256_max_ps(a, b);
+}
+INLINE vf vmin(vf a, vf b)
+{
+    return _mm256_min_ps(a, b);
+}
+INLINE vf vsqrt(vf a)
+{
+    return _mm256_sqrt_ps(a);
+}
 INLINE vf vload(const float *p, int left)
 {
     return left == VL ? _mm256_loadu_ps(p) : _mm256_maskload_ps(p, lanes(left));
@@ -238,8 +313,7 @@ INLINE float vtop(vf a)
 /* x where left lanes, else `other`. */
 INLINE vf vkeep(vf x, float other, int left)
 {
-    return left == VL ? x
-                      : _mm256_blendv_ps(vset(other), x, _mm256_castsi256_ps(lanes(left)));
+    return left == VL ? x : _mm256_blendv_ps(vset(other), x, _mm256_castsi256_ps(lanes(left)));
 }
 /* x where at >= from, else 0. */
 INLINE vf vselect_from(vf x, vf at, float from)
@@ -247,7 +321,10 @@ INLINE vf vselect_from(vf x, vf at, float from)
     return _mm256_and_ps(_mm256_cmp_ps(at, vset(from), _CMP_GE_OQ), x);
 }
 /* One bit a lane. */
-INLINE int vany_above(vf a, vf b) { return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)); }
+INLINE int vany_above(vf a, vf b)
+{
+    return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ));
+}
 INLINE int vany_at_least(vf a, vf b)
 {
     return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GE_OQ));
@@ -291,7 +368,10 @@ INLINE float vsum4(__m128 a)
     a = _mm_add_ps(a, _mm_movehl_ps(a, a));
     return _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)));
 }
-INLINE float vsum(vf a) { return vsum4(vfold4(a)); }
+INLINE float vsum(vf a)
+{
+    return vsum4(vfold4(a));
+}
 
 /* Element i on of an F32 or BF16 array. */
 INLINE vf vget(const void *p, size_t i, enum hzp_dtype type, int left)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/about.c - the toolkit this was built with, and the GPUs of this machine.  No context is made
- * on any of them. */
+/* device/cuda/about.c - the toolkit this was built with, and the GPUs of this machine.  No context
+ * is made on any of them. */
 #include "device/cuda/cuda.h"
 
 #include <cublas_api.h>
@@ -45,8 +45,8 @@ void hzp_cuda_about(struct hzp_about *ret)
     hzp_fact_add(ret->build, &ret->builds, "CUDA", "%d.%d", CUDART_VERSION / 1000,
                  CUDART_VERSION % 1000 / 10);
     hzp_fact_add(ret->build, &ret->builds, "kernels for", "%s", HZP_CUDA_GPUS);
-    hzp_fact_add(ret->build, &ret->builds, "cuBLASLt", "%d.%d.%d", CUBLAS_VER_MAJOR, CUBLAS_VER_MINOR,
-                 CUBLAS_VER_PATCH);
+    hzp_fact_add(ret->build, &ret->builds, "cuBLASLt", "%d.%d.%d", CUBLAS_VER_MAJOR,
+                 CUBLAS_VER_MINOR, CUBLAS_VER_PATCH);
     hzp_fact_add(ret->build, &ret->builds, "NCCL", "none: one GPU a process");
     if (found)
         hzp_fact_add(ret->machine, &ret->machines, "cuBLASLt", "%zu.%zu.%zu", found / 10000,

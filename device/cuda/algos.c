@@ -36,9 +36,9 @@ struct hzp_cuda_algos {
     bool changed;
     struct hzp_wake wake; /* of the writer */
     pthread_t writer;
-    bool writes;          /* it runs */
+    bool writes; /* it runs */
     atomic_bool ends;
-    bool failed;          /* said once; the writer's, then close's */
+    bool failed; /* said once; the writer's, then close's */
 };
 
 static uint64_t hash(uint64_t h, const void *data, size_t size)
@@ -53,8 +53,8 @@ static const uint64_t HASH_BEGIN = 14695981039346656037u;
 
 static struct head head_of(const struct hzp_cuda_algos *a)
 {
-    struct head head = {.magic = "HZPALG1", .entry_bytes = sizeof(*a->entry),
-                        .count = (uint32_t)a->count};
+    struct head head = {
+        .magic = "HZPALG1", .entry_bytes = sizeof(*a->entry), .count = (uint32_t)a->count};
     memcpy(head.identity, a->identity, sizeof(head.identity));
     return head;
 }
@@ -75,8 +75,9 @@ static bool path_make(struct hzp_cuda_algos *a)
     }
     if (!cache || cache[0] != '/')
         return false;
-    int length = snprintf(a->path, sizeof(a->path), "%s%s/hzpserve/cublaslt-%016llx.algos", cache,
-                          rest, (unsigned long long)hash(HASH_BEGIN, a->identity, sizeof(a->identity)));
+    int length =
+        snprintf(a->path, sizeof(a->path), "%s%s/hzpserve/cublaslt-%016llx.algos", cache, rest,
+                 (unsigned long long)hash(HASH_BEGIN, a->identity, sizeof(a->identity)));
     return length > 0 && length < (int)sizeof(a->path) - 32; /* room for the temporary's name */
 }
 

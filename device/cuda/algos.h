@@ -3,10 +3,10 @@
  * disk from one start to the next.
  *
  * One file a device, driver and library version, in $XDG_CACHE_HOME/hzpserve or ~/.cache/hzpserve.
- * It is read once, and written whole, by rename, within a second after something is new: by a thread of
- * its own, because nobody who adds may wait for a disk, and soon, because a process may be killed.  A file
- * that is not exactly what was written is ignored with one line logged; what is read from a good one
- * must still be offered to the library's own check.
+ * It is read once, and written whole, by rename, within a second after something is new: by a
+ * thread of its own, because nobody who adds may wait for a disk, and soon, because a process may
+ * be killed.  A file that is not exactly what was written is ignored with one line logged; what is
+ * read from a good one must still be offered to the library's own check.
  *
  * Invariant: at most HZP_CUDA_ALGOS_MAX entries, one a key; only the engine's thread changes them.
  * Thread: engine.
@@ -26,8 +26,8 @@ struct hzp_cuda_algo {
     uint64_t algo[8];
 };
 
-/* identity: device, driver, library; what differs in it has a file of its own.  Never fails: without
- * a place to keep them nothing is kept. */
+/* identity: device, driver, library; what differs in it has a file of its own.  Never fails:
+ * without a place to keep them nothing is kept. */
 struct hzp_cuda_algos *hzp_cuda_algos_open(const char *identity);
 
 /* NULL: none yet.  Valid until the next add. */

@@ -8,8 +8,8 @@
 
 #include "base/log.h"
 
-/* Not to be planned with: code that the driver and cuBLASLt load when it is first needed, graphs, green
- * contexts. */
+/* Not to be planned with: code that the driver and cuBLASLt load when it is first needed, graphs,
+ * green contexts. */
 static const size_t RESERVE = (size_t)1 << 30;
 
 int hzp_cuda_check(struct hzp_cuda_device *dev, cudaError_t error, const char *what)
@@ -54,8 +54,10 @@ static int device_describe(struct hzp_cuda_device *dev, struct hzp_err_text *ret
     size_t free_bytes = 0, total = 0;
     cudaError_t error = cudaGetDeviceProperties(&prop, dev->ordinal);
     if (error == cudaSuccess && prop.major < 8)
-        return hzp_fail(reterr, HZP_EUNSUP, "device cuda: %s has compute capability %d.%d, 8.0 is "
-                                            "the least", prop.name, prop.major, prop.minor);
+        return hzp_fail(reterr, HZP_EUNSUP,
+                        "device cuda: %s has compute capability %d.%d, 8.0 is "
+                        "the least",
+                        prop.name, prop.major, prop.minor);
     if (error == cudaSuccess)
         error = cudaMemGetInfo(&free_bytes, &total);
     if (error != cudaSuccess)
@@ -64,8 +66,8 @@ static int device_describe(struct hzp_cuda_device *dev, struct hzp_err_text *ret
     dev->shared_max = (int)prop.sharedMemPerBlockOptin;
     dev->base.threads = dev->sms;
     dev->base.mem_total = free_bytes > RESERVE ? free_bytes - RESERVE : 0;
-    snprintf(dev->base.label, sizeof(dev->base.label), "%.60s, %d SMs, sm_%d%d", prop.name, dev->sms,
-             prop.major, prop.minor);
+    snprintf(dev->base.label, sizeof(dev->base.label), "%.60s, %d SMs, sm_%d%d", prop.name,
+             dev->sms, prop.major, prop.minor);
     return HZP_OK;
 }
 
@@ -196,7 +198,8 @@ const void *hzp_cuda_staged(struct hzp_lane *base, const void *ptr, size_t size)
     struct hzp_cuda_device *dev = hzp_cuda_device(base);
     if (!is_pinned(dev, ptr))
         return ptr;
-    if (lane->stage_epoch != dev->epoch) { /* the stream itself orders old readers before new copies */
+    if (lane->stage_epoch !=
+        dev->epoch) { /* the stream itself orders old readers before new copies */
         lane->stage_epoch = dev->epoch;
         lane->stage_used = 0;
         lane->stageds = 0;

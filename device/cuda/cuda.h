@@ -3,8 +3,8 @@
  *
  * A lane is a stream with memory of its own: scratch for kernels that need room between two
  * launches, a workspace for matrix products, and room for staged copies of what kernels would
- * otherwise read from the host again and again.  It is taken when the lane is opened, and the memory
- * plan counts it (hzp_lane_bytes): no op allocates anything.
+ * otherwise read from the host again and again.  It is taken when the lane is opened, and the
+ * memory plan counts it (hzp_lane_bytes): no op allocates anything.
  *
  * A lane with a share of the SMs has either a stream of a green context, which holds whatever its
  * kernels do, or its own stream and kernels that start no more blocks than fit (HZP_CUDA_LANES).
@@ -33,7 +33,8 @@ struct hzp_cuda_products; /* matmul.c */
 struct hzp_cuda_green;    /* green.c */
 struct hzp_cuda_lane;
 
-/* How a lane's share is enforced: not at all; by the blocks its kernels start; by green contexts. */
+/* How a lane's share is enforced: not at all; by the blocks its kernels start; by green
+ * contexts. */
 enum hzp_cuda_lanes { HZP_CUDA_PLAIN, HZP_CUDA_GRID, HZP_CUDA_GREEN };
 
 enum { HZP_CUDA_PINNED_MAX = 256, HZP_CUDA_STAGED_MAX = 32, HZP_CUDA_COUNTERS = 1 << 16 };
@@ -57,13 +58,13 @@ struct hzp_cuda_device {
     struct hzp_cuda_lane *capture[HZP_GRAPH_LANES_MAX]; /* of these lanes, while it is */
     int captures;
     cudaEvent_t join; /* by which lanes of a graph follow one another */
-    struct {        /* time.c: events that are not in use, and the device's clock */
+    struct {          /* time.c: events that are not in use, and the device's clock */
         cudaEvent_t *spare;
         int spares, room;
-        cudaEvent_t last;            /* the newest whose time is known; NULL: none */
-        double last_ns;              /* since the first */
-        double offset_ns;            /* host clock - that */
-        uint64_t offset_at;          /* host clock when it was measured */
+        cudaEvent_t last;   /* the newest whose time is known; NULL: none */
+        double last_ns;     /* since the first */
+        double offset_ns;   /* host clock - that */
+        uint64_t offset_at; /* host clock when it was measured */
     } clock;
 };
 
@@ -78,14 +79,14 @@ struct hzp_cuda_lane {
     uint64_t id;
     cudaStream_t stream; /* where ops go: own, or a green context's */
     cudaStream_t own;
-    int share;  /* as asked for; 0: none */
-    int limit;  /* SMs its kernels may use; 0: all */
-    bool ready; /* its stream is the one of its share */
-    struct hzp_span *span; /* of the next op; NULL: it is not timed */
+    int share;                      /* as asked for; 0: none */
+    int limit;                      /* SMs its kernels may use; 0: all */
+    bool ready;                     /* its stream is the one of its share */
+    struct hzp_span *span;          /* of the next op; NULL: it is not timed */
     struct hzp_cuda_timing *timing; /* [timings] not yet read */
     int timings, timings_room;
     uint64_t timed; /* how many there were ever */
-    void *space; /* of the matrix products */
+    void *space;    /* of the matrix products */
     size_t space_size;
     char *scratch;
     size_t scratch_size;
@@ -124,7 +125,8 @@ static inline bool hzp_cuda_by_grid(struct hzp_lane *lane)
     return hzp_cuda_lane(lane)->limit && hzp_cuda_device(lane)->lanes == HZP_CUDA_GRID;
 }
 
-/* HZP_OK, or HZP_EDEVICE with the text of the error logged once; HZP_EUNSUP while a graph is made. */
+/* HZP_OK, or HZP_EDEVICE with the text of the error logged once; HZP_EUNSUP while a graph is
+ * made. */
 int hzp_cuda_check(struct hzp_cuda_device *dev, cudaError_t error, const char *what);
 
 /* After the launches of an op: HZP_OK or HZP_EDEVICE. */
@@ -149,10 +151,10 @@ int hzp_cuda_fence_record(struct hzp_fence *fence, struct hzp_lane *lane);
 int hzp_cuda_fence_wait(struct hzp_fence *fence);
 
 /* green.c: streams that hold `parts` disjoint sets of SMs, as many of each as `want` says (at least
- * 16, in steps of 8; the last of several takes all that is left).  Made once for the same wants, at the
- * start for the shares that plans have (hzp_cuda_shares_prepare), then kept: graphs were captured on
- * them.  When there are as many as may be kept, the nearest of them serves.  ret_sms: what each got.
- * HZP_EUNSUP, with one line logged: no green contexts. */
+ * 16, in steps of 8; the last of several takes all that is left).  Made once for the same wants, at
+ * the start for the shares that plans have (hzp_cuda_shares_prepare), then kept: graphs were
+ * captured on them.  When there are as many as may be kept, the nearest of them serves.  ret_sms:
+ * what each got. HZP_EUNSUP, with one line logged: no green contexts. */
 enum { HZP_CUDA_PARTS_MAX = 4, HZP_CUDA_PART_MIN = 16, HZP_CUDA_PART_STEP = 8 };
 int hzp_cuda_green_split(struct hzp_cuda_device *dev, const int *want, int parts,
                          cudaStream_t *ret_stream, int *ret_sms);

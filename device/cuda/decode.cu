@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/cuda/decode.cu - attention of one new token a sequence over its pages.
  *
- * It moves keys and values once and computes next to nothing, so everything is arranged for loads of
- * 16 bytes straight into the registers where the tensor cores want them: which element of a head
+ * It moves keys and values once and computes next to nothing, so everything is arranged for loads
+ * of 16 bytes straight into the registers where the tensor cores want them: which element of a head
  * plays which column of a product is free, as long as both factors agree.  A block is one sequence,
  * one kv head (its up to 16 query heads are the rows of the products) and one piece of the context;
  * each of its warps takes 16 tokens at a time.  The block that ends last puts the pieces together.
@@ -14,14 +14,21 @@
  */
 #include "device/cuda/tensor.cuh"
 
-enum { WARPS = 4, STEP = 16, SHORT = 128, LONG = 512, LONG_FROM = 4096,
-       RESIDENT = 3, RESIDENT_WIDE = 2 /* blocks an SM, where their number is limited */ };
+enum {
+    WARPS = 4,
+    STEP = 16,
+    SHORT = 128,
+    LONG = 512,
+    LONG_FROM = 4096,
+    RESIDENT = 3,
+    RESIDENT_WIDE = 2 /* blocks an SM, where their number is limited */
+};
 
 struct decode_args {
     struct hzp_attn_paged_args a;
-    float *part;      /* [sequences][rows of the grid][pieces][rows][D + 2] */
-    int32_t *counter; /* [sequences][rows of the grid] */
-    int tiles;        /* groups of query heads a kv head */
+    float *part;             /* [sequences][rows of the grid][pieces][rows][D + 2] */
+    int32_t *counter;        /* [sequences][rows of the grid] */
+    int tiles;               /* groups of query heads a kv head */
     int pieces_max, stretch; /* every piece this many times as long */
     float scale;             /* to powers of two */
 };
@@ -64,7 +71,8 @@ static __device__ __forceinline__ void state_begin(state<D, TALL> &s, const uint
             s.o[i][k] = 0;
 }
 
-/* Where token t of the sequence lies, in rows of a head's width: 32 bits say it, and save registers. */
+/* Where token t of the sequence lies, in rows of a head's width: 32 bits say it, and save
+ * registers. */
 static __device__ __forceinline__ int token_at(const struct hzp_attn_paged_args &a,
                                                const int32_t *page, int kv_head, int t)
 {
@@ -73,11 +81,11 @@ static __device__ __forceinline__ int token_at(const struct hzp_attn_paged_args 
 }
 
 /* Tokens t0 .. t0+15 of which those below end count: places of the keys of tokens g and g + 8, of
- * the values of 2l, 2l + 1, 2l + 8, 2l + 9, of those that count.  Where all are in one page, one place
- * tells the others. */
+ * the values of 2l, 2l + 1, 2l + 8, 2l + 9, of those that count.  Where all are in one page, one
+ * place tells the others. */
 template <bool WHOLE> struct places {
-    int first, left;  /* of whole pages: token t0's, and how many count from it on */
-    int k[2], v[4];   /* of others; -1: it does not count */
+    int first, left; /* of whole pages: token t0's, and how many count from it on */
+    int k[2], v[4];  /* of others; -1: it does not count */
 };
 
 /* Which of the 16 tokens place i is about: 0, 1 of keys, 2 .. 5 of values. */
@@ -88,9 +96,8 @@ static __device__ __forceinline__ int token_of(int i)
 }
 
 template <bool WHOLE>
-static __device__ __forceinline__ places<WHOLE> places_find(const struct hzp_attn_paged_args &a,
-                                                            const int32_t *page, int kv_head, int t0,
-                                                            int end)
+static __device__ __forceinline__ places<WHOLE>
+places_find(const struct hzp_attn_paged_args &a, const int32_t *page, int kv_head, int t0, int end)
 {
     places<WHOLE> p = {};
     if constexpr (WHOLE) {
@@ -137,8 +144,8 @@ static __device__ __forceinline__ void scores(const state<D, TALL> &s, const uin
 
 /* Scores become weights; what was summed so far shrinks to the new reference. */
 template <int D, bool TALL>
-static __device__ __forceinline__ void weights(state<D, TALL> &s, float (&c)[2][4], float scale, int t0,
-                                               int end)
+static __device__ __forceinline__ void weights(state<D, TALL> &s, float (&c)[2][4], float scale,
+                                               int t0, int end)
 {
     int l = threadIdx.x % 4;
 #pragma unroll
@@ -226,8 +233,8 @@ static __device__ __forceinline__ void state_put(const state<D, TALL> &s, float 
 
 /* Element j of row r of `count` partial results, `apart` floats from one to the next: the sum, the
  * reference and the mass of all. */
-static __device__ __forceinline__ float merge(const float *part, int count, int64_t apart, int D, int j,
-                                              float *ret_top, float *ret_mass)
+static __device__ __forceinline__ float merge(const float *part, int count, int64_t apart, int D,
+                                              int j, float *ret_top, float *ret_mass)
 {
     float top = -INFINITY, mass = 0, sum = 0;
     for (int i = 0; i < count; i++)
@@ -259,21 +266,46 @@ static __device__ bool ends_last(int32_t *counter, int pieces)
     return last;
 }
 
-/* Which piece x of which sequence z; y: kv head and group of its query heads, of ys.  A block's own: */
+/* Which piece x of which sequence z; y: kv head and group of its query heads, of ys.  A block's
+ * own: */
 struct block_at {
-    __device__ __forceinline__ unsigned x() const { return blockIdx.x; }
-    __device__ __forceinline__ unsigned y() const { return blockIdx.y; }
-    __device__ __forceinline__ unsigned z() const { return blockIdx.z; }
-    __device__ __forceinline__ unsigned ys() const { return gridDim.y; }
+    __device__ __forceinline__ unsigned x() const
+    {
+        return blockIdx.x;
+    }
+    __device__ __forceinline__ unsigned y() const
+    {
+        return blockIdx.y;
+    }
+    __device__ __forceinline__ unsigned z() const
+    {
+        return blockIdx.z;
+    }
+    __device__ __forceinline__ unsigned ys() const
+    {
+        return gridDim.y;
+    }
 };
 
 /* or the i-th of all. */
 struct turn_at {
     unsigned i, xs, ys_;
-    __device__ __forceinline__ unsigned x() const { return i % xs; }
-    __device__ __forceinline__ unsigned y() const { return i / xs % ys_; }
-    __device__ __forceinline__ unsigned z() const { return i / xs / ys_; }
-    __device__ __forceinline__ unsigned ys() const { return ys_; }
+    __device__ __forceinline__ unsigned x() const
+    {
+        return i % xs;
+    }
+    __device__ __forceinline__ unsigned y() const
+    {
+        return i / xs % ys_;
+    }
+    __device__ __forceinline__ unsigned z() const
+    {
+        return i / xs / ys_;
+    }
+    __device__ __forceinline__ unsigned ys() const
+    {
+        return ys_;
+    }
 };
 
 template <int D, bool TALL, bool WHOLE, class AT>

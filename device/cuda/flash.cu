@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/flash.cu - attention of many rows on the tensor cores: prefill over pages, training over
- * packed documents.
+/* device/cuda/flash.cu - attention of many rows on the tensor cores: prefill over pages, training
+ * over packed documents.
  *
  * Online softmax over tiles of keys (Dao et al.: FlashAttention, NeurIPS 2022; the loop over keys
  * inside a block of queries as in FlashAttention-2, ICLR 2024).  A block has 64 query rows of one
- * head, a warp 16 of them; tiles of 64 keys and values arrive asynchronously, one ahead.  The longest
- * blocks start first.
+ * head, a warp 16 of them; tiles of 64 keys and values arrive asynchronously, one ahead.  The
+ * longest blocks start first.
  */
 #include "device/cuda/flash.cuh"
 
@@ -16,7 +16,7 @@ struct flash_args {
     const int32_t *page;
     int32_t page_stride;
     struct hzp_heads heads;
-    float *lse; /* packed, may be NULL */
+    float *lse;  /* packed, may be NULL */
     float scale; /* to powers of two */
     int tiles;
 };
@@ -25,7 +25,8 @@ template <int D> struct flash_memory {
     uint16_t q[FLASH_TILE * D], k[2][FLASH_TILE * D], v[2][FLASH_TILE * D];
 };
 
-/* What a warp keeps: 16 query rows, the sums of their outputs, references and masses of rows g, g+8. */
+/* What a warp keeps: 16 query rows, the sums of their outputs, references and masses of rows g,
+ * g+8. */
 template <int D> struct flash_state {
     uint32_t q[D / 16][4];
     float o[D / 8][4];
@@ -53,8 +54,8 @@ static __device__ __forceinline__ void tile_scores(const flash_state<D> &s, uint
 
 /* Scores to weights.  limit: how many of the tile's keys row g of this warp may see. */
 template <int D>
-static __device__ __forceinline__ void tile_weights(flash_state<D> &s, float (&c)[8][4], float scale,
-                                                    int limit)
+static __device__ __forceinline__ void tile_weights(flash_state<D> &s, float (&c)[8][4],
+                                                    float scale, int limit)
 {
     int l = threadIdx.x % 4;
 #pragma unroll
@@ -110,8 +111,8 @@ static __device__ __forceinline__ void tile_weigh(flash_state<D> &s, uint32_t v_
 
 /* Rows r0 and r0 + 8 of the batch (this lane's share); there: how many rows from r0 exist. */
 template <int D>
-static __device__ __forceinline__ void tile_finish(const flash_args &a, flash_state<D> &s, int64_t r0,
-                                                   int there, int head)
+static __device__ __forceinline__ void tile_finish(const flash_args &a, flash_state<D> &s,
+                                                   int64_t r0, int there, int head)
 {
     int l = threadIdx.x % 4;
 #pragma unroll
@@ -126,8 +127,7 @@ static __device__ __forceinline__ void tile_finish(const flash_args &a, flash_st
             *reinterpret_cast<uint32_t *>(out + 8 * i) =
                 pack(s.o[i][2 * r] * share, s.o[i][2 * r + 1] * share);
         if (a.lse && l == 0)
-            a.lse[(r0 + 8 * r) * a.heads.heads + head] =
-                s.top[r] * 0.69314718f + logf(mass);
+            a.lse[(r0 + 8 * r) * a.heads.heads + head] = s.top[r] * 0.69314718f + logf(mass);
     }
 }
 
@@ -135,9 +135,13 @@ template <int D>
 static __device__ __forceinline__ page_rows source_of(const flash_args &a, int seg, int head,
                                                       const page_rows *)
 {
-    return page_rows{(const uint16_t *)a.kv.k, (const uint16_t *)a.kv.v,
-                     a.page + (int64_t)seg * a.page_stride, a.kv.page_rows, a.heads.kv_heads,
-                     head / (a.heads.heads / a.heads.kv_heads), D};
+    return page_rows{(const uint16_t *)a.kv.k,
+                     (const uint16_t *)a.kv.v,
+                     a.page + (int64_t)seg * a.page_stride,
+                     a.kv.page_rows,
+                     a.heads.kv_heads,
+                     head / (a.heads.heads / a.heads.kv_heads),
+                     D};
 }
 
 template <int D>
@@ -150,7 +154,8 @@ static __device__ __forceinline__ packed_rows source_of(const flash_args &a, int
     return packed_rows{k, k + a.heads.kv_heads * D, a.qkv.stride};
 }
 
-template <int D, class S> static __global__ void __launch_bounds__(FLASH_THREADS) flash(flash_args a)
+template <int D, class S>
+static __global__ void __launch_bounds__(FLASH_THREADS) flash(flash_args a)
 {
     HZP_SHARED_DYNAMIC(unsigned char, room);
     flash_memory<D> &m = *reinterpret_cast<flash_memory<D> *>(room);
@@ -158,19 +163,21 @@ template <int D, class S> static __global__ void __launch_bounds__(FLASH_THREADS
     int row0 = a.segs.row0[seg], rows = a.segs.row0[seg + 1] - row0, first = tile * FLASH_TILE;
     if (first >= rows)
         return;
-    int there = min(rows - first, (int)FLASH_TILE), pos = a.segs.pos0[seg] + first, keys = pos + there;
+    int there = min(rows - first, (int)FLASH_TILE), pos = a.segs.pos0[seg] + first,
+        keys = pos + there;
     int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
     S source = source_of<D>(a, seg, head, (const S *)nullptr);
     constexpr uint32_t BYTES = FLASH_TILE * D * 2;
     uint32_t q_tile = shared_at(m.q);
     uint32_t k_tile = shared_at(m.k[0]);
     uint32_t v_tile = shared_at(m.v[0]);
-    const uint16_t *q =
-        row_of<uint16_t>(a.qkv, a.qkv.rows - a.out.rows + row0 + first) + head * D;
+    const uint16_t *q = row_of<uint16_t>(a.qkv, a.qkv.rows - a.out.rows + row0 + first) + head * D;
     tile_fetch<D, FLASH_TILE>(q_tile, there, [&](int r) { return q + (int64_t)r * a.qkv.stride; });
     auto fetch_keys = [&](int p0, int into) {
-        tile_fetch<D, FLASH_TILE>(k_tile + into * BYTES, keys - p0, [&](int r) { return source.k(p0 + r); });
-        tile_fetch<D, FLASH_TILE>(v_tile + into * BYTES, keys - p0, [&](int r) { return source.v(p0 + r); });
+        tile_fetch<D, FLASH_TILE>(k_tile + into * BYTES, keys - p0,
+                                  [&](int r) { return source.k(p0 + r); });
+        tile_fetch<D, FLASH_TILE>(v_tile + into * BYTES, keys - p0,
+                                  [&](int r) { return source.v(p0 + r); });
         copy_commit();
     };
     fetch_keys(0, 0);
@@ -234,7 +241,8 @@ extern "C" int hzp_cuda_attn_prefill(struct hzp_lane *lane, const void *args)
     if (!flash_fits(&p.qkv, dim) || !flash_fits(&p.out, dim) || (uintptr_t)p.kv.k % 16 != 0 ||
         (uintptr_t)p.kv.v % 16 != 0)
         return hzp_cuda_attn_paged_plain(lane, &p);
-    flash_args a = {p.qkv, p.out, p.kv, p.segs, p.page, p.page_stride, p.heads, nullptr, p.scale, 0};
+    flash_args a = {p.qkv,         p.out,   p.kv,    p.segs,  p.page,
+                    p.page_stride, p.heads, nullptr, p.scale, 0};
     return dim == 64 ? launch<64, page_rows>(lane, a, "attn_prefill")
                      : launch<128, page_rows>(lane, a, "attn_prefill");
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/cuda/flash.cuh - where attention over many rows finds its tiles.
  *
- * A tile is 64 rows of D elements in shared memory; what lies past the end of a segment is zeros there
- * and never read from memory.
+ * A tile is 64 rows of D elements in shared memory; what lies past the end of a segment is zeros
+ * there and never read from memory.
  */
 #ifndef HZP_DEVICE_CUDA_FLASH_CUH
 #define HZP_DEVICE_CUDA_FLASH_CUH
@@ -21,16 +21,28 @@ struct page_rows {
         int i = p / per_page;
         return (((int64_t)page[i] * kv_heads + kv_head) * per_page + p - i * per_page) * dim;
     }
-    __device__ __forceinline__ const uint16_t *k(int p) const { return key + at(p); }
-    __device__ __forceinline__ const uint16_t *v(int p) const { return value + at(p); }
+    __device__ __forceinline__ const uint16_t *k(int p) const
+    {
+        return key + at(p);
+    }
+    __device__ __forceinline__ const uint16_t *v(int p) const
+    {
+        return value + at(p);
+    }
 };
 
 /* Keys and values beside the queries. */
 struct packed_rows {
     const uint16_t *key, *value;
     int64_t stride;
-    __device__ __forceinline__ const uint16_t *k(int p) const { return key + p * stride; }
-    __device__ __forceinline__ const uint16_t *v(int p) const { return value + p * stride; }
+    __device__ __forceinline__ const uint16_t *k(int p) const
+    {
+        return key + p * stride;
+    }
+    __device__ __forceinline__ const uint16_t *v(int p) const
+    {
+        return value + p * stride;
+    }
 };
 
 /* ROWS rows row_at(0), row_at(1) ... into a tile, those from `there` on as zeros. */
@@ -58,10 +70,10 @@ static inline bool flash_fits(const struct hzp_mat *m, int dim)
 /* Lets a kernel have `bytes` of dynamic shared memory. */
 template <class K> static int flash_room(struct hzp_lane *lane, K kernel, size_t bytes)
 {
-    return hzp_cuda_check(hzp_cuda_device(lane),
-                          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                               (int)bytes),
-                          "attention");
+    return hzp_cuda_check(
+        hzp_cuda_device(lane),
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes),
+        "attention");
 }
 
 #endif

@@ -2,9 +2,9 @@
 /* device/cuda/flash_bwd.cu - the backward of attention over packed documents, on the tensor cores.
  *
  * Two kernels instead of one: for a tile of keys the gradients of keys and values, with the queries
- * that see it passing by; for a tile of queries their gradient, with the keys passing by.  Scores are
- * computed twice, seven products instead of five, and in return nothing is added atomically: the
- * same bits every time.  Probabilities and dS are rounded to bf16 before they are multiplied.
+ * that see it passing by; for a tile of queries their gradient, with the keys passing by.  Scores
+ * are computed twice, seven products instead of five, and in return nothing is added atomically:
+ * the same bits every time.  Probabilities and dS are rounded to bf16 before they are multiplied.
  */
 #include "device/cuda/flash.cuh"
 
@@ -45,8 +45,8 @@ template <int D> static __global__ void bwd_delta(struct bwd_args b)
 
 /* c += rows 16*warp.. of tile_a times rows row0 .. row0+31 of tile_b, transposed. */
 template <int D>
-static __device__ __forceinline__ void product_rows(float (&c)[4][4], uint32_t tile_a, uint32_t tile_b,
-                                                    int row0)
+static __device__ __forceinline__ void product_rows(float (&c)[4][4], uint32_t tile_a,
+                                                    uint32_t tile_b, int row0)
 {
     int warp = threadIdx.x / 32;
 #pragma unroll
@@ -87,8 +87,8 @@ static __device__ __forceinline__ void product_cols(float (&sum)[D / 8][4], cons
 
 /* This lane's share of rows r0 and r0 + 8, columns at col. */
 template <int D>
-static __device__ __forceinline__ void rows_put(const struct hzp_mat &m, const float (&sum)[D / 8][4],
-                                                int64_t r0, int there, int col)
+static __device__ __forceinline__ void
+rows_put(const struct hzp_mat &m, const float (&sum)[D / 8][4], int64_t r0, int there, int col)
 {
     int l = threadIdx.x % 4;
 #pragma unroll

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/fp8.cu - rows to e4m3, and products of e4m3: of few rows, and those that cuBLASLt refuses
- * (all of them before sm_90, some shapes there).
+/* device/cuda/fp8.cu - rows to e4m3, and products of e4m3: of few rows, and those that cuBLASLt
+ * refuses (all of them before sm_90, some shapes there).
  *
- * Tensor cores are given F16: every e4m3 is one, so operands and products are exact, and sums are mma's
- * in F32.  Where no instruction widens, the bits of an e4m3 moved down by one below the sign do: they are
- * the F16 of 2^-8 times its value, subnormals too, and 2^16 is put back at the end.  mma sums over k in
- * any order as long as both operands keep to it: a lane's four elements in a row are four neighbours in
- * memory.
+ * Tensor cores are given F16: every e4m3 is one, so operands and products are exact, and sums are
+ * mma's in F32.  Where no instruction widens, the bits of an e4m3 moved down by one below the sign
+ * do: they are the F16 of 2^-8 times its value, subnormals too, and 2^16 is put back at the end.
+ * mma sums over k in any order as long as both operands keep to it: a lane's four elements in a row
+ * are four neighbours in memory.
  */
 #include "device/cuda/tensor.cuh"
 
@@ -118,8 +118,8 @@ static __device__ __forceinline__ float back(float sum)
 }
 
 /* Few rows: memory is all that counts.  A warp has 16 rows of W, which are mma's rows, over every
- * SLICES-th 64 elements of k; x's rows are its columns, 8 NT of them.  The block adds the slices up, in
- * order.  A lane's 16 bytes are its elements of four mma. */
+ * SLICES-th 64 elements of k; x's rows are its columns, 8 NT of them.  The block adds the slices
+ * up, in order.  A lane's 16 bytes are its elements of four mma. */
 enum { SLICES = 8, FEW_COLS = 16, FEW_DEPTH = 64, FEW_STRIDE = SLICES * FEW_DEPTH, FEW_AHEAD = 4 };
 
 static __device__ __forceinline__ uint4 load_codes(const uint8_t *p, bool there)
@@ -211,10 +211,17 @@ static __global__ void __launch_bounds__(SLICES * 32) few_e4m3(struct hzp_matmul
     }
 }
 
-/* More rows: tiles of both in shared memory, one step of k ahead; four warps of 64 rows of x by 32 of W.
+/* More rows: tiles of both in shared memory, one step of k ahead; four warps of 64 rows of x by 32
+ * of W.
  */
-enum { TILE_ROWS = 128, TILE_COLS = 64, TILE_DEPTH = 128, TILE_STAGES = 2, TILE_THREADS = 128,
-       STAGE = (TILE_ROWS + TILE_COLS) * TILE_DEPTH };
+enum {
+    TILE_ROWS = 128,
+    TILE_COLS = 64,
+    TILE_DEPTH = 128,
+    TILE_STAGES = 2,
+    TILE_THREADS = 128,
+    STAGE = (TILE_ROWS + TILE_COLS) * TILE_DEPTH
+};
 
 static __device__ __forceinline__ void load_tiles(const struct hzp_matmul_args &a, int depth,
                                                   uint32_t stage, int m0, int n0, int k0)
@@ -265,7 +272,8 @@ static __device__ __forceinline__ void add_tiles(float (&sum)[4][4][4], uint32_t
 }
 
 template <class U>
-static __global__ void __launch_bounds__(TILE_THREADS) tiles_e4m3(struct hzp_matmul_args a, int depth)
+static __global__ void __launch_bounds__(TILE_THREADS)
+    tiles_e4m3(struct hzp_matmul_args a, int depth)
 {
     HZP_SHARED_DYNAMIC(unsigned char, memory);
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -277,7 +285,8 @@ static __global__ void __launch_bounds__(TILE_THREADS) tiles_e4m3(struct hzp_mat
     load_tiles(a, depth, stage, m0, n0, 0);
     for (int s = 0; s < steps; s++) {
         if (s + 1 < steps) {
-            load_tiles(a, depth, stage + (s + 1) % TILE_STAGES * STAGE, m0, n0, (s + 1) * TILE_DEPTH);
+            load_tiles(a, depth, stage + (s + 1) % TILE_STAGES * STAGE, m0, n0,
+                       (s + 1) * TILE_DEPTH);
             copy_wait<1>();
         } else {
             copy_wait<0>();

@@ -13,7 +13,8 @@ enum { THREADS = 256, LOSS_THREADS = 512, GROUPS_MAX = 128, GROUP_ROWS = 32, TIL
 /* ---- xent: a block a row, two passes ---- */
 
 /* The row's largest element and the sum of exp(x - largest). */
-template <int N> static __device__ void row_mass(const float *x, int cols, float *ret_top, double *ret_sum)
+template <int N>
+static __device__ void row_mass(const float *x, int cols, float *ret_top, double *ret_sum)
 {
     float top = -INFINITY, sum = 0;
     for (int c = threadIdx.x * N; c < cols; c += blockDim.x * N) {
@@ -326,7 +327,8 @@ static __device__ void dw_put(float *part, const float (&dw)[2 * PAIRS_MAX], int
 }
 
 /* part: [warps of the grid][2][dim], first the queries' norm, then the keys'. */
-template <class T> static __global__ void rope_bwd(struct hzp_rope_bwd_args a, int heads, float *part)
+template <class T>
+static __global__ void rope_bwd(struct hzp_rope_bwd_args a, int heads, float *part)
 {
     int dim = a.heads.dim, warp = blockIdx.x * ROPE_WARPS + threadIdx.x / 32;
     int warps = gridDim.x * ROPE_WARPS, q_heads = a.heads.heads, k_heads = a.heads.kv_heads;
@@ -386,7 +388,8 @@ extern "C" int hzp_cuda_rope_bwd(struct hzp_lane *lane, const void *args)
 template <class T, int N> static __global__ void swiglu_bwd(struct hzp_swiglu_bwd_args a)
 {
     int width = a.dy.cols;
-    EACH(i, (int64_t)a.dy.rows * (width / N)) {
+    EACH(i, (int64_t)a.dy.rows * (width / N))
+    {
         place p = place_of<N>(i, width);
         const T *x = row_of<T>(a.x, p.r) + p.c;
         T *dx = row_of<T>(a.dx, p.r) + p.c;

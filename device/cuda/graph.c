@@ -2,15 +2,16 @@
 /* device/cuda/graph.c - what lanes were given, kept as one CUDA graph.
  *
  * Everything an op launches is fixed by its arguments' bytes (cuda.h), so a graph is right for as
- * long as those are the same: what its pointers point to may change before each launch.  Copies that
- * stage host arrays are part of the graph: begin and launch therefore forget what was staged.
+ * long as those are the same: what its pointers point to may change before each launch.  Copies
+ * that stage host arrays are part of the graph: begin and launch therefore forget what was staged.
  *
- * The capture begins on the first lane; the others enter it by waiting for an event of that, and come
- * back to it in the same way before it ends: what did not come back would make the capture fail.  The
- * launch is the first lane's as well, behind what the others had and before what they get.
+ * The capture begins on the first lane; the others enter it by waiting for an event of that, and
+ * come back to it in the same way before it ends: what did not come back would make the capture
+ * fail.  The launch is the first lane's as well, behind what the others had and before what they
+ * get.
  *
- * Capture is of this thread's calls alone; another thread copying for a checkpoint meanwhile neither
- * enters the graph nor breaks it.
+ * Capture is of this thread's calls alone; another thread copying for a checkpoint meanwhile
+ * neither enters the graph nor breaks it.
  */
 #include "device/cuda/cuda.h"
 
@@ -48,7 +49,8 @@ static cudaError_t follow(struct hzp_cuda_device *dev, const struct hzp_cuda_lan
     return error == cudaSuccess ? cudaStreamWaitEvent(after->stream, dev->join, 0) : error;
 }
 
-static cudaError_t fork_out(struct hzp_cuda_device *dev, struct hzp_cuda_lane *const *lane, int lanes)
+static cudaError_t fork_out(struct hzp_cuda_device *dev, struct hzp_cuda_lane *const *lane,
+                            int lanes)
 {
     cudaError_t error = cudaSuccess;
     for (int i = 1; i < lanes && error == cudaSuccess; i++)
@@ -56,7 +58,8 @@ static cudaError_t fork_out(struct hzp_cuda_device *dev, struct hzp_cuda_lane *c
     return error;
 }
 
-static cudaError_t join_in(struct hzp_cuda_device *dev, struct hzp_cuda_lane *const *lane, int lanes)
+static cudaError_t join_in(struct hzp_cuda_device *dev, struct hzp_cuda_lane *const *lane,
+                           int lanes)
 {
     cudaError_t error = cudaSuccess;
     for (int i = 1; i < lanes && error == cudaSuccess; i++)

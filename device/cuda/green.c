@@ -3,8 +3,8 @@
  *
  * The driver's functions are asked for by name, because the program starts without a driver.  A
  * split is cut off the device part by part, each from what the last one left; it takes the driver a
- * few milliseconds, so splits are made at the start, kept for the device's life and looked up by what
- * was wanted.  Each costs a context and a stream a part: there are at most SPLITS.
+ * few milliseconds, so splits are made at the start, kept for the device's life and looked up by
+ * what was wanted.  Each costs a context and a stream a part: there are at most SPLITS.
  */
 #include "device/cuda/cuda.h"
 
@@ -110,7 +110,8 @@ static int part_open(struct hzp_cuda_green *g, CUdevResource *sms, struct part *
     if (error == CUDA_SUCCESS)
         error = g->cuGreenCtxCreate(&ret->context, desc, g->device, CU_GREEN_CTX_DEFAULT_STREAM);
     if (error == CUDA_SUCCESS)
-        error = g->cuGreenCtxStreamCreate(&stream, ret->context, CU_STREAM_NON_BLOCKING, g->priority);
+        error =
+            g->cuGreenCtxStreamCreate(&stream, ret->context, CU_STREAM_NON_BLOCKING, g->priority);
     if (error != CUDA_SUCCESS)
         return refused("the driver makes none", error);
     ret->stream = stream;

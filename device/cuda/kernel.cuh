@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/kernel.cuh - what kernels share: elements as floats, vectors of them, sums over a warp
- * or a block, and the launchers' questions about alignment.
+/* device/cuda/kernel.cuh - what kernels share: elements as floats, vectors of them, sums over a
+ * warp or a block, and the launchers' questions about alignment.
  */
 #ifndef HZP_DEVICE_CUDA_KERNEL_CUH
 #define HZP_DEVICE_CUDA_KERNEL_CUH

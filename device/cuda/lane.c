@@ -75,8 +75,8 @@ int hzp_cuda_lane_open(struct hzp_device *base, enum hzp_bound use, struct hzp_l
     lane->base = (struct hzp_lane){.dev = base, .use = use};
     lane->id = ++dev->lane_ids;
     cudaDeviceGetStreamPriorityRange(&low, &high);
-    cudaError_t error = cudaStreamCreateWithPriority(&lane->own, cudaStreamNonBlocking,
-                                                     computes(use) ? high : low);
+    cudaError_t error =
+        cudaStreamCreateWithPriority(&lane->own, cudaStreamNonBlocking, computes(use) ? high : low);
     if (error == cudaSuccess)
         error = lane_memory(lane);
     if (error != cudaSuccess) {
@@ -137,8 +137,8 @@ static int sharing(struct hzp_cuda_device *dev, struct hzp_cuda_lane *ret[HZP_CU
     return count;
 }
 
-/* Wants, the smallest first, become no less than the smallest part, together no more than there is; for
- * green contexts whole steps. */
+/* Wants, the smallest first, become no less than the smallest part, together no more than there is;
+ * for green contexts whole steps. */
 static void shares_fit(const struct hzp_cuda_device *dev, int *want, int count)
 {
     int sum = 0, most = dev->sms / count;
@@ -157,8 +157,8 @@ static void shares_fit(const struct hzp_cuda_device *dev, int *want, int count)
 }
 
 /* The streams and limits of lanes with such shares, the smallest first. */
-static int shares_make(struct hzp_cuda_device *dev, const int *share, int count, cudaStream_t *ret_stream,
-                       int *ret_limit)
+static int shares_make(struct hzp_cuda_device *dev, const int *share, int count,
+                       cudaStream_t *ret_stream, int *ret_limit)
 {
     int want[HZP_CUDA_PARTS_MAX];
     if (dev->sms < (count + 1) * HZP_CUDA_PART_MIN)
@@ -204,8 +204,8 @@ static int by_size(const void *a, const void *b)
     return *(const int *)a - *(const int *)b;
 }
 
-/* Only splits take time.  What fails here fails again where it is needed, and is told there, but that
- * there are no green contexts: told now, once. */
+/* Only splits take time.  What fails here fails again where it is needed, and is told there, but
+ * that there are no green contexts: told now, once. */
 void hzp_cuda_shares_prepare(struct hzp_device *base, const int *units, int lanes)
 {
     struct hzp_cuda_device *dev = (struct hzp_cuda_device *)base;
@@ -263,9 +263,9 @@ int hzp_cuda_fence_open(struct hzp_device *base, struct hzp_fence **ret)
     if (!fence)
         return HZP_ENOMEM;
     fence->dev = (struct hzp_cuda_device *)base;
-    int r = hzp_cuda_check(fence->dev,
-                           cudaEventCreateWithFlags(&fence->event, cudaEventDisableTiming),
-                           "opening a fence");
+    int r =
+        hzp_cuda_check(fence->dev, cudaEventCreateWithFlags(&fence->event, cudaEventDisableTiming),
+                       "opening a fence");
     if (r < 0) {
         free(fence);
         return r;

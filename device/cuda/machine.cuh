@@ -2,8 +2,8 @@
 /* device/cuda/machine.cuh - all that C++ cannot say: launching a kernel, shared memory, and the
  * instructions that have no function of CUDA's own, each behind an inline function.
  *
- * The tests compile the kernels as plain C++ with a header of the same name in the place of this one
- * (tests/emu/include), so nothing else in a .cu file may use <<<>>>, __shared__ or asm.
+ * The tests compile the kernels as plain C++ with a header of the same name in the place of this
+ * one (tests/emu/include), so nothing else in a .cu file may use <<<>>>, __shared__ or asm.
  */
 #ifndef HZP_DEVICE_CUDA_MACHINE_CUH
 #define HZP_DEVICE_CUDA_MACHINE_CUH
@@ -20,7 +20,8 @@
 /* The shared memory whose size the launch says; one declaration a kernel. */
 #define HZP_SHARED_DYNAMIC(type, name) extern __shared__ __align__(128) type name[]
 
-/* Queues a kernel on the lane's stream; hzp_cuda_launched says afterwards whether that went well. */
+/* Queues a kernel on the lane's stream; hzp_cuda_launched says afterwards whether that went
+ * well. */
 template <class... P, class... A>
 static inline void start(struct hzp_lane *lane, dim3 grid, dim3 block, size_t shared,
                          void (*kernel)(P...), const A &...args)
@@ -45,8 +46,8 @@ static __device__ __forceinline__ void mma(float (&d)[4], uint32_t a0, uint32_t 
 }
 
 /* The same of F16. */
-static __device__ __forceinline__ void mma_half(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2,
-                                                uint32_t a3, uint32_t b0, uint32_t b1)
+static __device__ __forceinline__ void mma_half(float (&d)[4], uint32_t a0, uint32_t a1,
+                                                uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
                  "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"

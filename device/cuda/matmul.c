@@ -6,13 +6,13 @@
  * bias runs along the columns of c^T, which is along the rows of ours: ours exactly.
  *
  * For each shape and number of SMs the library is asked once; the algorithm is kept in a table of
- * fixed size and on disk (algos.h).  Its best offers are timed on the operands at hand, where a shape is
- * first met outside of a capture, until the device is steady (hzp_device_steady): a server goes through
- * every size of its decode steps at its start, commands that nobody waits for never say that they are
- * steady.  A shape that a server meets later, of a prompt's last piece or of a micro-batch, is not timed,
- * because requests would wait for it: the library's advice serves, until a start or a command meets the
- * shape.  HZP_CUDA_TUNE=0: nothing is timed; =1: every shape, also later.  A lane with a share tells the
- * library how many SMs it has.
+ * fixed size and on disk (algos.h).  Its best offers are timed on the operands at hand, where a
+ * shape is first met outside of a capture, until the device is steady (hzp_device_steady): a server
+ * goes through every size of its decode steps at its start, commands that nobody waits for never
+ * say that they are steady.  A shape that a server meets later, of a prompt's last piece or of a
+ * micro-batch, is not timed, because requests would wait for it: the library's advice serves, until
+ * a start or a command meets the shape.  HZP_CUDA_TUNE=0: nothing is timed; =1: every shape, also
+ * later.  A lane with a share tells the library how many SMs it has.
  *
  * E4M3 with a scale for each row of either side is the library's from sm_90 and 12.9 on, and there
  * not for all shapes; what it has no algorithm for, and what few rows make a matter of reading the
@@ -49,7 +49,8 @@
 struct key {
     int32_t m, n, k, lda, ldb, ldc;
     int32_t sms; /* that it may use; 0: all */
-    uint8_t type, type_c, trans_a, trans_b, bias, align; /* log2 of the least alignment, at most 4 */
+    uint8_t type, type_c, trans_a, trans_b, bias,
+        align; /* log2 of the least alignment, at most 4 */
     uint8_t zero[6];
     uint64_t space;
 };
@@ -95,7 +96,8 @@ static int tune_choose(enum tune *ret, struct hzp_err_text *reterr)
     const char *text = getenv("HZP_CUDA_TUNE");
     *ret = !text || !*text ? TUNE_START : strcmp(text, "0") == 0 ? TUNE_NEVER : TUNE_ALWAYS;
     if (*ret == TUNE_ALWAYS && strcmp(text, "1") != 0)
-        return hzp_fail_param(reterr, HZP_EINVAL, "HZP_CUDA_TUNE", "HZP_CUDA_TUNE=%s: not 0 or 1", text);
+        return hzp_fail_param(reterr, HZP_EINVAL, "HZP_CUDA_TUNE", "HZP_CUDA_TUNE=%s: not 0 or 1",
+                              text);
     return HZP_OK;
 }
 
@@ -106,8 +108,9 @@ int hzp_cuda_products_open(struct hzp_cuda_device *dev, struct hzp_cuda_products
     HZP_TRY(tune_choose(&tune, reterr));
     void *library = hzp_cuda_library_open();
     if (!library)
-        return hzp_fail(reterr, HZP_EUNSUP, "device cuda: libcublasLt.so is not found; say where it "
-                                            "is in HZP_CUBLASLT");
+        return hzp_fail(reterr, HZP_EUNSUP,
+                        "device cuda: libcublasLt.so is not found; say where it "
+                        "is in HZP_CUBLASLT");
     struct hzp_cuda_products *p = calloc(1, sizeof(*p));
     if (!p) {
         dlclose(library);
@@ -125,7 +128,8 @@ int hzp_cuda_products_open(struct hzp_cuda_device *dev, struct hzp_cuda_products
         dlclose(library);
         free(p);
         return hzp_fail(reterr, HZP_EUNSUP, "device cuda: cuBLASLt: %s %s",
-                        missing ? missing : "the library", missing ? "is missing" : "does not start");
+                        missing ? missing : "the library",
+                        missing ? "is missing" : "does not start");
     }
     int driver = 0;
     char identity[96];
@@ -191,7 +195,8 @@ static bool layout(struct hzp_cuda_products *p, cublasLtMatrixLayout_t *ret, enu
 static bool set(struct hzp_cuda_products *p, struct product *product,
                 cublasLtMatmulDescAttributes_t attribute, const void *value, size_t size)
 {
-    return p->MatmulDescSetAttribute(product->desc, attribute, value, size) == CUBLAS_STATUS_SUCCESS;
+    return p->MatmulDescSetAttribute(product->desc, attribute, value, size) ==
+           CUBLAS_STATUS_SUCCESS;
 }
 
 /* A scale for each row of a and of b, which are the library's b and a. */
@@ -224,8 +229,10 @@ static bool describe(struct hzp_cuda_products *p, struct product *product)
         ok = set(p, product, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &k->sms, sizeof(k->sms));
     if (ok && type == HZP_E4M3)
         ok = scales_describe(p, product);
-    ok = ok && layout(p, &product->a, type, k->trans_b ? k->n : k->k, k->trans_b ? k->k : k->n, k->ldb);
-    ok = ok && layout(p, &product->b, type, k->trans_a ? k->k : k->m, k->trans_a ? k->m : k->k, k->lda);
+    ok = ok &&
+         layout(p, &product->a, type, k->trans_b ? k->n : k->k, k->trans_b ? k->k : k->n, k->ldb);
+    ok = ok &&
+         layout(p, &product->b, type, k->trans_a ? k->k : k->m, k->trans_a ? k->m : k->k, k->lda);
     return ok && layout(p, &product->c, (enum hzp_dtype)k->type_c, k->m, k->n, k->ldc);
 }
 
@@ -242,8 +249,8 @@ static int advise(struct hzp_cuda_products *p, const struct product *product, in
     int found = 0, good = 0;
     if (p->MatmulPreferenceCreate(&wish) != CUBLAS_STATUS_SUCCESS)
         return 0;
-    bool ok = p->MatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &space,
-                                              sizeof(space)) == CUBLAS_STATUS_SUCCESS;
+    bool ok = p->MatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                              &space, sizeof(space)) == CUBLAS_STATUS_SUCCESS;
     for (int i = 0; i < HZP_COUNT(aligned); i++)
         ok = ok && p->MatmulPreferenceSetAttribute(wish, aligned[i], &align, sizeof(align)) ==
                        CUBLAS_STATUS_SUCCESS;
@@ -270,10 +277,11 @@ static cublasStatus_t run(struct hzp_cuda_products *p, struct product *product,
 static bool pointers_set(struct hzp_cuda_products *p, struct product *product,
                          const struct hzp_matmul_args *a)
 {
-    bool ok = !product->key.bias || set(p, product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &a->bias.ptr,
-                                        sizeof(a->bias.ptr));
+    bool ok = !product->key.bias ||
+              set(p, product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &a->bias.ptr, sizeof(a->bias.ptr));
     if (ok && a->scale_a)
-        ok = set(p, product, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &a->scale_b, sizeof(a->scale_b)) &&
+        ok = set(p, product, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &a->scale_b,
+                 sizeof(a->scale_b)) &&
              set(p, product, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &a->scale_a, sizeof(a->scale_a));
     return ok;
 }
@@ -384,14 +392,15 @@ static struct product *find(struct hzp_cuda_products *p, const struct key *key,
     product->key = *key;
     product->used = true;
     p->count++;
-    product->plain = !describe(p, product) || !pointers_set(p, product, a) ||
-                     !choose(p, product, a, lane);
+    product->plain =
+        !describe(p, product) || !pointers_set(p, product, a) || !choose(p, product, a, lane);
     return product;
 }
 
 static unsigned align_of(const struct hzp_mat *mat)
 {
-    size_t bits = (size_t)(uintptr_t)mat->ptr | (size_t)mat->stride * hzp_dtype_size(mat->type) | 16;
+    size_t bits =
+        (size_t)(uintptr_t)mat->ptr | (size_t)mat->stride * hzp_dtype_size(mat->type) | 16;
     return (unsigned)__builtin_ctzll(bits);
 }
 
@@ -425,8 +434,8 @@ static bool library_fits(const struct hzp_matmul_args *a)
     if (a->a.type != HZP_E4M3)
         return true;
     return hzp_cuda_e4m3_fits(a) && align_of(&a->c) == 4 && a->c.cols % 16 == 0 &&
-           (!a->bias.ptr || a->bias.type == HZP_BF16) &&
-           (uintptr_t)a->scale_a % 16 == 0 && (uintptr_t)a->scale_b % 16 == 0;
+           (!a->bias.ptr || a->bias.type == HZP_BF16) && (uintptr_t)a->scale_a % 16 == 0 &&
+           (uintptr_t)a->scale_b % 16 == 0;
 }
 
 /* Without the library. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/plain.cu - products and attention for any type, width and stride, without tensor cores:
- * F32, and the shapes and alignments the fast kernels do not take.
+/* device/cuda/plain.cu - products and attention for any type, width and stride, without tensor
+ * cores: F32, and the shapes and alignments the fast kernels do not take.
  */
 #include "device/cuda/kernel.cuh"
 
@@ -42,7 +42,8 @@ template <class T, class U> static __global__ void matmul(struct hzp_matmul_args
 extern "C" int hzp_cuda_matmul_plain(struct hzp_lane *lane, const struct hzp_matmul_args *a)
 {
     int depth = a->trans_a ? a->a.rows : a->a.cols;
-    dim3 grid((unsigned)HZP_DIV_UP(a->c.cols, (int)SIDE), (unsigned)HZP_DIV_UP(a->c.rows, (int)SIDE));
+    dim3 grid((unsigned)HZP_DIV_UP(a->c.cols, (int)SIDE),
+              (unsigned)HZP_DIV_UP(a->c.rows, (int)SIDE));
     dim3 block(SIDE, SIDE);
     if (a->a.type == HZP_E4M3 && a->c.type == HZP_F32)
         start(lane, grid, block, 0, matmul<uint8_t, float>, *a, depth);
@@ -68,21 +69,35 @@ template <class T> struct paged {
     int page_rows, kv_heads, kv_head, dim;
     __device__ int64_t at(int p) const
     {
-        return (((int64_t)page[p / page_rows] * kv_heads + kv_head) * page_rows + p % page_rows) * dim;
+        return (((int64_t)page[p / page_rows] * kv_heads + kv_head) * page_rows + p % page_rows) *
+               dim;
     }
-    __device__ const T *k(int p) const { return key + at(p); }
-    __device__ const T *v(int p) const { return value + at(p); }
+    __device__ const T *k(int p) const
+    {
+        return key + at(p);
+    }
+    __device__ const T *v(int p) const
+    {
+        return value + at(p);
+    }
 };
 
 template <class T> struct packed {
     const T *key, *value;
     int64_t stride;
-    __device__ const T *k(int p) const { return key + p * stride; }
-    __device__ const T *v(int p) const { return value + p * stride; }
+    __device__ const T *k(int p) const
+    {
+        return key + p * stride;
+    }
+    __device__ const T *v(int p) const
+    {
+        return value + p * stride;
+    }
 };
 
 /* out = softmax(q K^T scale) V over positions 0 .. n-1: a position a lane for the scores, elements
- * over the lanes for the sum.  q: the head in shared memory.  Returns the log of the denominator. */
+ * over the lanes for the sum.  q: the head in shared memory.  Returns the log of the
+ * denominator. */
 template <class T, class S>
 static __device__ float attend(const S &source, const float *q, int dim, int n, float scale, T *out)
 {
@@ -145,17 +160,22 @@ template <class T> static __global__ void attn_paged(struct hzp_attn_paged_args 
         return;
     load_head(row_of<T>(a.qkv, r) + h * dim, dim, q[warp]);
     int n = a.segs.pos0[seg] + r - a.segs.row0[seg] + 1;
-    paged<T> source = {(const T *)a.kv.k, (const T *)a.kv.v, a.page + (int64_t)seg * a.page_stride,
-                       a.kv.page_rows, a.heads.kv_heads, h / (a.heads.heads / a.heads.kv_heads), dim};
+    paged<T> source = {(const T *)a.kv.k,
+                       (const T *)a.kv.v,
+                       a.page + (int64_t)seg * a.page_stride,
+                       a.kv.page_rows,
+                       a.heads.kv_heads,
+                       h / (a.heads.heads / a.heads.kv_heads),
+                       dim};
     attend(source, q[warp], dim, n, a.scale, row_of<T>(a.out, r) + h * dim);
 }
 
 template <class T>
-static __device__ packed<T> packed_at(const struct hzp_mat &qkv, const struct hzp_heads &heads, int h,
-                                      int row0)
+static __device__ packed<T> packed_at(const struct hzp_mat &qkv, const struct hzp_heads &heads,
+                                      int h, int row0)
 {
-    const T *k = row_of<T>(qkv, row0) +
-                 (heads.heads + h / (heads.heads / heads.kv_heads)) * heads.dim;
+    const T *k =
+        row_of<T>(qkv, row0) + (heads.heads + h / (heads.heads / heads.kv_heads)) * heads.dim;
     return packed<T>{k, k + heads.kv_heads * heads.dim, qkv.stride};
 }
 
@@ -168,8 +188,7 @@ template <class T> static __global__ void attn_packed(struct hzp_attn_packed_arg
     int before = a.qkv.rows - a.out.rows, first = a.segs.row0[seg] - a.segs.pos0[seg];
     load_head(row_of<T>(a.qkv, before + r) + h * dim, dim, q[warp]);
     packed<T> source = packed_at<T>(a.qkv, a.heads, h, before + first);
-    float lse = attend(source, q[warp], dim, r - first + 1, a.scale,
-                       row_of<T>(a.out, r) + h * dim);
+    float lse = attend(source, q[warp], dim, r - first + 1, a.scale, row_of<T>(a.out, r) + h * dim);
     if (a.lse && threadIdx.x % 32 == 0)
         a.lse[(int64_t)r * a.heads.heads + h] = lse;
 }
@@ -178,7 +197,8 @@ static bool too_wide(struct hzp_lane *lane, int dim)
 {
     if (dim <= DIM_MAX)
         return false;
-    hzp_cuda_check(hzp_cuda_device(lane), cudaErrorInvalidValue, "attention: a head of more than 512");
+    hzp_cuda_check(hzp_cuda_device(lane), cudaErrorInvalidValue,
+                   "attention: a head of more than 512");
     return true;
 }
 
@@ -196,7 +216,8 @@ extern "C" int hzp_cuda_attn_paged_plain(struct hzp_lane *lane, const struct hzp
     });
 }
 
-extern "C" int hzp_cuda_attn_packed_plain(struct hzp_lane *lane, const struct hzp_attn_packed_args *a)
+extern "C" int hzp_cuda_attn_packed_plain(struct hzp_lane *lane,
+                                          const struct hzp_attn_packed_args *a)
 {
     int tiles = HZP_DIV_UP(a->segs.rows_max, (int)WARPS);
     dim3 grid((unsigned)a->segs.count * (unsigned)tiles, (unsigned)a->heads.heads);
@@ -269,7 +290,8 @@ static __global__ void packed_bwd_q(struct hzp_attn_packed_bwd_args a, int tiles
 }
 
 template <class T>
-static __global__ void packed_bwd_kv(struct hzp_attn_packed_bwd_args a, int tiles, const float *delta)
+static __global__ void packed_bwd_kv(struct hzp_attn_packed_bwd_args a, int tiles,
+                                     const float *delta)
 {
     int seg, p, kv_head = blockIdx.y, dim = a.heads.dim, heads = a.heads.heads;
     if (!warp_task(a.segs, tiles, &seg, &p))

@@ -15,7 +15,8 @@ enum { THREADS = 256 };
 template <class T, class U, int N>
 static __global__ void pick_rows(struct hzp_mat x, struct hzp_mat y, const int32_t *index)
 {
-    EACH(i, (int64_t)y.rows * (y.cols / N)) {
+    EACH(i, (int64_t)y.rows * (y.cols / N))
+    {
         place p = place_of<N>(i, y.cols);
         float v[N];
         load_n(row_of<T>(x, index[p.r]) + p.c, v);
@@ -100,7 +101,8 @@ extern "C" int hzp_cuda_rmsnorm(struct hzp_lane *lane, const void *args)
 
 /* ---- rope, with the append to pages ---- */
 
-/* A row's heads: q, k, v; where the rotation is in place and nothing is appended, v has nothing to do. */
+/* A row's heads: q, k, v; where the rotation is in place and nothing is appended, v has nothing to
+ * do. */
 static __device__ __host__ __forceinline__ int rope_items(const struct hzp_rope_args &a)
 {
     bool v = a.kv.k || a.x.ptr != a.y.ptr;
@@ -222,8 +224,8 @@ extern "C" int hzp_cuda_rope(struct hzp_lane *lane, const void *args)
     int shift = fast ? 0 : 5;
     while (fast && 16 << shift < a.heads.dim)
         shift++;
-    unsigned blocks = (unsigned)HZP_DIV_UP((int64_t)a.x.rows * rope_items(a) << shift,
-                                           (int64_t)THREADS);
+    unsigned blocks =
+        (unsigned)HZP_DIV_UP((int64_t)a.x.rows * rope_items(a) << shift, (int64_t)THREADS);
     a.pos = (const int32_t *)hzp_cuda_staged(lane, a.pos, ints);
     if (a.kv.k)
         a.slot = (const int32_t *)hzp_cuda_staged(lane, a.slot, ints);
@@ -241,7 +243,8 @@ extern "C" int hzp_cuda_rope(struct hzp_lane *lane, const void *args)
 
 template <class T, int N> static __global__ void swiglu(struct hzp_swiglu_args a)
 {
-    EACH(i, (int64_t)a.y.rows * (a.y.cols / N)) {
+    EACH(i, (int64_t)a.y.rows * (a.y.cols / N))
+    {
         place p = place_of<N>(i, a.y.cols);
         const T *x = row_of<T>(a.x, p.r) + p.c;
         float gate[N], up[N];
@@ -272,7 +275,8 @@ extern "C" int hzp_cuda_swiglu(struct hzp_lane *lane, const void *args)
 
 template <class T, class U, int N> static __global__ void cast(struct hzp_cast_args a)
 {
-    EACH(i, (int64_t)a.y.rows * (a.y.cols / N)) {
+    EACH(i, (int64_t)a.y.rows * (a.y.cols / N))
+    {
         place p = place_of<N>(i, a.y.cols);
         float v[N];
         load_n(row_of<T>(a.x, p.r) + p.c, v);
@@ -280,8 +284,7 @@ template <class T, class U, int N> static __global__ void cast(struct hzp_cast_a
     }
 }
 
-template <class T, class U>
-static int cast_as(struct hzp_lane *lane, const struct hzp_cast_args *a)
+template <class T, class U> static int cast_as(struct hzp_lane *lane, const struct hzp_cast_args *a)
 {
     int64_t count = (int64_t)a->y.rows * a->y.cols;
     if (wide(&a->x) && wide(&a->y))
@@ -299,7 +302,8 @@ extern "C" int hzp_cuda_cast(struct hzp_lane *lane, const void *args)
     if (a->x.type == HZP_BF16)
         return a->y.type == HZP_BF16 ? cast_as<uint16_t, uint16_t>(lane, a)
                                      : cast_as<uint16_t, float>(lane, a);
-    return a->y.type == HZP_BF16 ? cast_as<float, uint16_t>(lane, a) : cast_as<float, float>(lane, a);
+    return a->y.type == HZP_BF16 ? cast_as<float, uint16_t>(lane, a)
+                                 : cast_as<float, float>(lane, a);
 }
 
 template <class T, int N> static __global__ void fill(struct hzp_fill_args a)
@@ -308,7 +312,8 @@ template <class T, int N> static __global__ void fill(struct hzp_fill_args a)
 #pragma unroll
     for (int k = 0; k < N; k++)
         v[k] = a.value;
-    EACH(i, (int64_t)a.y.rows * (a.y.cols / N)) {
+    EACH(i, (int64_t)a.y.rows * (a.y.cols / N))
+    {
         place p = place_of<N>(i, a.y.cols);
         store_n(row_of<T>(a.y, p.r) + p.c, v);
     }
@@ -334,7 +339,8 @@ extern "C" int hzp_cuda_fill(struct hzp_lane *lane, const void *args)
 template <class T, int N> static __global__ void noise(struct hzp_noise_args a)
 {
     float scale = hzp_noise_scale(a.deviation);
-    EACH(i, (int64_t)a.y.rows * a.y.cols / N) {
+    EACH(i, (int64_t)a.y.rows * a.y.cols / N)
+    {
         place p = place_of<N>(i, a.y.cols);
         uint64_t at = a.first + (uint64_t)i * N;
         float four[4], v[N];

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/sample.cu - from logits to one token a row, and what is reported of it: a block a row.
+/* device/cuda/sample.cu - from logits to one token a row, and what is reported of it: a block a
+ * row.
  *
- * Logits are only read.  Tokens with an edit are marked in a bitmap in shared memory; a pass over the
- * candidates skips them among the logits and then visits them through the edit list.
+ * Logits are only read.  Tokens with an edit are marked in a bitmap in shared memory; a pass over
+ * the candidates skips them among the logits and then visits them through the edit list.
  *
  * What top_k and top_p keep is everything from some key upwards, a key being the logit's bits in
  * their order and then the lower token first: unique, so ties need no care.  The key is found digit
@@ -161,8 +162,8 @@ static __device__ __forceinline__ float depth(const weigher &weight, float logit
 
 /* One pass that counts and weighs what lies down to each of some depths; what lies above the first
  * depth that is deep enough is listed, so that the search for the key need not look at the whole
- * vocabulary again and again.  Leaves s as it is where that would be too many.  Returns the weight of
- * the whole vocabulary. */
+ * vocabulary again and again.  Leaves s as it is where that would be too many.  Returns the weight
+ * of the whole vocabulary. */
 static __device__ unsigned long long list_make(row_state &s, const weigher &weight, shortlist *list)
 {
     constexpr float level[LEVELS] = {0.25f, 0.5f, 1, 1.5f, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 28};
@@ -211,7 +212,8 @@ static __device__ unsigned long long list_make(row_state &s, const weigher &weig
 }
 
 /* The least key that top_k and top_p leave.  total: the weight of the whole vocabulary. */
-static __device__ uint64_t cut_key(const row_state &s, const weigher &weight, unsigned long long total)
+static __device__ uint64_t cut_key(const row_state &s, const weigher &weight,
+                                   unsigned long long total)
 {
     const struct hzp_sample_row *row = s.row;
     uint64_t from = 0;
@@ -261,8 +263,7 @@ static __device__ int draw(row_state s, shortlist *list)
     double least = row->min_p > 0 ? log((double)row->min_p) : -INFINITY;
     auto kept = [&](float logit, int token) {
         return key_of(logit, token) >= from && logit > -INFINITY &&
-               (least == -INFINITY ||
-                ((double)logit - top.value) * weight.per_degree >= least);
+               (least == -INFINITY || ((double)logit - top.value) * weight.per_degree >= least);
     };
     /* Every float key is within this of the double one; what is further off cannot win. */
     float margin = 1e-4f + 1e-6f * (float)(fabs(top.value) * weight.per_degree), rough = -INFINITY;
@@ -384,12 +385,13 @@ extern "C" int hzp_cuda_sample(struct hzp_lane *lane, const void *args)
     static bool raised; /* one engine thread, one kind of device */
     if (!raised) {
         struct cudaFuncAttributes now;
-        HZP_TRY(hzp_cuda_check(hzp_cuda_device(lane), cudaFuncGetAttributes(&now, sample), "sample"));
+        HZP_TRY(
+            hzp_cuda_check(hzp_cuda_device(lane), cudaFuncGetAttributes(&now, sample), "sample"));
         int room = hzp_cuda_device(lane)->shared_max - (int)now.sharedSizeBytes;
-        HZP_TRY(hzp_cuda_check(hzp_cuda_device(lane),
-                               cudaFuncSetAttribute(sample, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                    room),
-                               "sample"));
+        HZP_TRY(hzp_cuda_check(
+            hzp_cuda_device(lane),
+            cudaFuncSetAttribute(sample, cudaFuncAttributeMaxDynamicSharedMemorySize, room),
+            "sample"));
         raised = true;
     }
     start(lane, a->logits.rows, THREADS, bitmap, sample, *a);

@@ -16,4 +16,5 @@ static void stub_about(struct hzp_about *ret)
     snprintf(ret->none, sizeof(ret->none), "built without CUDA");
 }
 
-const struct hzp_backend hzp_backend_cuda = {.name = "cuda", .open = stub_open, .about = stub_about};
+const struct hzp_backend hzp_backend_cuda = {
+    .name = "cuda", .open = stub_open, .about = stub_about};

@@ -47,8 +47,8 @@ static __device__ __forceinline__ void load_b_rows(uint32_t (&r)[4], uint32_t ti
     load_matrices(r, tile + tile_at<D>(row0 + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
 }
 
-/* b0, b1 of two neighbouring column blocks, where the tile's rows are what is summed over: rows row0
- * .. row0+15 of the tile, elements 16n .. 16n+15. */
+/* b0, b1 of two neighbouring column blocks, where the tile's rows are what is summed over: rows
+ * row0 .. row0+15 of the tile, elements 16n .. 16n+15. */
 template <int D>
 static __device__ __forceinline__ void load_b_cols(uint32_t (&r)[4], uint32_t tile, int row0, int n)
 {

@@ -16,7 +16,8 @@
 #include "base/thread.h"
 
 static const double DRIFT = 1e-4; /* of one clock against the other, at most */
-static const uint64_t TIE_NS = 10000000000; /* so long a tie may stay where some lane always waits */
+static const uint64_t TIE_NS =
+    10000000000; /* so long a tie may stay where some lane always waits */
 
 static int event_take(struct hzp_cuda_device *dev, cudaEvent_t *ret)
 {
@@ -59,7 +60,8 @@ int hzp_cuda_time_begin(struct hzp_cuda_lane *lane)
     struct hzp_cuda_device *dev = (struct hzp_cuda_device *)lane->base.dev;
     if (lane->timings == lane->timings_room) {
         lane->timings_room = HZP_MAX(256, 2 * lane->timings_room);
-        lane->timing = hzp_xrealloc(lane->timing, (size_t)lane->timings_room * sizeof(*lane->timing));
+        lane->timing =
+            hzp_xrealloc(lane->timing, (size_t)lane->timings_room * sizeof(*lane->timing));
     }
     struct hzp_cuda_timing *t = &lane->timing[lane->timings];
     HZP_TRY(event_take(dev, &t->begin));

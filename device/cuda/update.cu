@@ -13,13 +13,15 @@ enum { THREADS = 256, PARTS_MAX = 1024 };
 
 static unsigned parts_for(int64_t count)
 {
-    return (unsigned)HZP_MAX((int64_t)1, HZP_MIN((int64_t)PARTS_MAX, HZP_DIV_UP(count, 4 * THREADS)));
+    return (unsigned)HZP_MAX((int64_t)1,
+                             HZP_MIN((int64_t)PARTS_MAX, HZP_DIV_UP(count, 4 * THREADS)));
 }
 
 template <int N> static __global__ void sumsq(struct hzp_mat x, double *part)
 {
     double sum = 0;
-    EACH(i, (int64_t)x.rows * (x.cols / N)) {
+    EACH(i, (int64_t)x.rows * (x.cols / N))
+    {
         place p = place_of<N>(i, x.cols);
         float v[N];
         load_n(row_of<float>(x, p.r) + p.c, v);
@@ -126,7 +128,8 @@ static __global__ void adamw(struct hzp_adamw_args a, struct adam h)
                                    : (double)a.grad_scale);
     }
     __syncthreads();
-    EACH(i, (int64_t)a.from.rows * (a.from.cols / N)) {
+    EACH(i, (int64_t)a.from.rows * (a.from.cols / N))
+    {
         place at = place_of<N>(i, a.from.cols);
         float p[N], g[N], m[N], v[N];
         if (bad) {
@@ -181,8 +184,8 @@ extern "C" int hzp_cuda_adamw(struct hzp_lane *lane, const void *args)
         return with_type(a->m.type, [&](auto *m) {
             return with_type(a->v.type, [&](auto *v) {
                 return with_type(a->grad.type, [&](auto *g) {
-                    return adamw_as<elem_of<decltype(t)>, elem_of<decltype(m)>, elem_of<decltype(v)>,
-                                    elem_of<decltype(g)>>(lane, a, h);
+                    return adamw_as<elem_of<decltype(t)>, elem_of<decltype(m)>,
+                                    elem_of<decltype(v)>, elem_of<decltype(g)>>(lane, a, h);
                 });
             });
         });
@@ -203,10 +206,12 @@ static __device__ __forceinline__ unsigned nonfinite_in(uint64_t word, int type)
     return count;
 }
 
-static __global__ void audit(const uint64_t *word, int64_t words, int type, unsigned long long *part)
+static __global__ void audit(const uint64_t *word, int64_t words, int type,
+                             unsigned long long *part)
 {
     unsigned long long sum = 0, bad = 0;
-    EACH(i, words) {
+    EACH(i, words)
+    {
         uint64_t w = word[i];
         sum += hzp_audit_mix((uint64_t)i, w);
         bad += nonfinite_in(w, type);

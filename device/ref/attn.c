@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/ref/attn.c - appending to pages, attention over them, attention over packed documents and its
- * backward. */
+/* device/ref/attn.c - appending to pages, attention over them, attention over packed documents and
+ * its backward. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,8 +12,8 @@
 static struct hzp_mat page_mat(const struct hzp_kv *kv, void *base, const struct hzp_heads *heads,
                                int32_t page, int32_t kv_head)
 {
-    size_t rows = ((size_t)page * (size_t)heads->kv_heads + (size_t)kv_head) *
-                  (size_t)kv->page_rows;
+    size_t rows =
+        ((size_t)page * (size_t)heads->kv_heads + (size_t)kv_head) * (size_t)kv->page_rows;
     char *ptr = (char *)base + rows * (size_t)heads->dim * hzp_dtype_size(kv->type);
     return (struct hzp_mat){ptr, kv->page_rows, heads->dim, heads->dim, kv->type};
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The memory plan: it adds up, it fits or is refused with its arithmetic. */
-#include "api/memory_plan.h"
+#include "api/engine/memory_plan.h"
 #include "serve/kvpool.h"
 
 #include <setjmp.h>
@@ -11,10 +11,18 @@
 
 #include <cmocka.h>
 
-static const struct hzp_model_config config = {
-    .family = "llama", .layers = 4, .width = 64, .inner = 128, .vocab = 500,
-    .heads = {.heads = 4, .kv_heads = 2, .dim = 16}, .positions = 1000, .disk_type = HZP_BF16,
-    .tied = true, .norm_eps = 1e-5f, .rope_theta = 1e4, .bos = -1};
+static const struct hzp_model_config config = {.family = "llama",
+                                               .layers = 4,
+                                               .width = 64,
+                                               .inner = 128,
+                                               .vocab = 500,
+                                               .heads = {.heads = 4, .kv_heads = 2, .dim = 16},
+                                               .positions = 1000,
+                                               .disk_type = HZP_BF16,
+                                               .tied = true,
+                                               .norm_eps = 1e-5f,
+                                               .rope_theta = 1e4,
+                                               .bos = -1};
 
 static struct hzp_layout layout;
 static struct hzp_options options;
@@ -213,8 +221,8 @@ static size_t training_bytes(void)
     return 0;
 }
 
-/* Logits of 128k words and 4 x 4096 rows are never whole in memory: as many rows as head_rows says, and
- * less than the head's own gradient. */
+/* Logits of 128k words and 4 x 4096 rows are never whole in memory: as many rows as head_rows says,
+ * and less than the head's own gradient. */
 static void logits_are_bounded(void **state)
 {
     struct hzp_model_config wide = config;
@@ -227,7 +235,8 @@ static void logits_are_bounded(void **state)
     hzp_layout_make(&wide, &layout);
     options.micro_rows = rows;
     assert_int_equal(make((size_t)1 << 40), HZP_OK);
-    size_t head_rows = (size_t)plan.train.head_rows, each = vocab * (4 + 2), with = training_bytes();
+    size_t head_rows = (size_t)plan.train.head_rows, each = vocab * (4 + 2),
+           with = training_bytes();
     assert_int_equal(plan.train.rows_max, rows);
     assert_true(head_rows * each < vocab * width * 4);
     assert_true(head_rows * each < rows * each / 7);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command line: defaults, ranges, errors that name the option. */
-#include "api/options.h"
+#include "api/cli/options.h"
 #include "base/base.h"
 
 #include <setjmp.h>
@@ -17,8 +17,13 @@ static struct hzp_err_text err;
 
 static int parse(const char *a, const char *b, const char *c, const char *d, const char *e)
 {
-    char *argv[] = {"hzpserve", (char *)(uintptr_t)a, (char *)(uintptr_t)b, (char *)(uintptr_t)c,
-                    (char *)(uintptr_t)d, (char *)(uintptr_t)e, NULL};
+    char *argv[] = {"hzpserve",
+                    (char *)(uintptr_t)a,
+                    (char *)(uintptr_t)b,
+                    (char *)(uintptr_t)c,
+                    (char *)(uintptr_t)d,
+                    (char *)(uintptr_t)e,
+                    NULL};
     int argc = 1;
     while (argv[argc])
         argc++;
@@ -57,11 +62,11 @@ static void words_and_values(void **state)
 static void errors_name_the_option(void **state)
 {
     static const char *const bad[][2] = {
-        {"--port", "x"}, {"--port", "-1"}, {"--port", "65536"}, {"--port", ""}, {"--port", "1.5"},
-        {"--lr", "nan"}, {"--lr", "1e9"}, {"--lr", "0x1p-9"}, {"--lr", " 1"},
-        {"--dtype", "f64"}, {"--dtype", ""}, {"--dtype", "bf1"},
+        {"--port", "x"},      {"--port", "-1"},      {"--port", "65536"},    {"--port", ""},
+        {"--port", "1.5"},    {"--lr", "nan"},       {"--lr", "1e9"},        {"--lr", "0x1p-9"},
+        {"--lr", " 1"},       {"--dtype", "f64"},    {"--dtype", ""},        {"--dtype", "bf1"},
         {"--max-body", "-1"}, {"--max-body", "10X"}, {"--max-body", "1e30"}, {"--max-body", "0x1M"},
-        {"--slots", "1"}, {"--slots", "0x2"}};
+        {"--slots", "1"},     {"--slots", "0x2"}};
     for (int i = 0; i < HZP_COUNT(bad); i++) {
         assert_int_equal(parse("serve", "dir", bad[i][0], bad[i][1], NULL), HZP_EINVAL);
         assert_string_equal(err.param, bad[i][0]);

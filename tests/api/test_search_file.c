@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The file of `search`: what is written is read back; what is wrong costs an error that names the file,
- * wherever it is cut or bent; a file replaces the one before as a whole. */
-#include "api/search_file.h"
+/* The file of `search`: what is written is read back; what is wrong costs an error that names the
+ * file, wherever it is cut or bent; a file replaces the one before as a whole. */
+#include "api/engine/search_file.h"
 
 #include "base/arena.h"
 
@@ -43,8 +43,8 @@ static void fill(struct hzp_tables *t, struct hzp_plan_table *plans)
     t->items_ns = 0.9e9;
     t->led = true;
     for (int i = 0; i < 20; i++) {
-        struct hzp_op_key key = {(uint8_t)(i % HZP_OP_COUNT), (uint8_t)(i % 16), 1,
-                                 (uint8_t)(i % 2), 100 + i, 7};
+        struct hzp_op_key key = {
+            (uint8_t)(i % HZP_OP_COUNT), (uint8_t)(i % 16), 1, (uint8_t)(i % 2), 100 + i, 7};
         struct hzp_op_size size = {i + 1, 0.5 * i, 1e6 * i};
         hzp_tables_set(t, &key, &size, i % 3, 1000.0 + i);
         hzp_tables_set(t, &key, &size, 2, 10.0 + i);

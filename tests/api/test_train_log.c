@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The log of offline training: what a resumed run drops of it, and what it must not touch. */
-#include "api/train_log.h"
+#include "api/learn/train_log.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -27,8 +27,8 @@ static void numbers_are_read(void **state)
 
 static void others_are_none(void **state)
 {
-    static const char *const bad[] = {"", " 5", "\t5", "nan", "NAN(1)", "inf", "-infinity", ".", "-",
-                                      "+-5", "e5", "x10", "1e400", "-1e999"};
+    static const char *const bad[] = {"",  " 5", "\t5", "nan", "NAN(1)", "inf",   "-infinity",
+                                      ".", "-",  "+-5", "e5",  "x10",    "1e400", "-1e999"};
     for (int i = 0; i < HZP_COUNT(bad); i++) {
         double value = 42;
         assert_null(hzp_decimal(bad[i], &value));

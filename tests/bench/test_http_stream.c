@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#define EVENTS "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
+#define EVENTS  "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
 #define CHUNKED "Transfer-Encoding: chunked\r\n\r\n"
 
 static char seen[4096];
@@ -68,7 +68,8 @@ static void bodies(void **state)
     assert_string_equal(s.body, "{\"a\"}");
     hzp_http_stream_fini(&s);
 
-    static const char to_close[] = "HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: q\n";
+    static const char to_close[] =
+        "HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: q\n";
     assert_int_equal(feed(&s, to_close, sizeof(to_close) - 1, 3), HZP_OK);
     assert_false(hzp_http_stream_done(&s));
     assert_string_equal(seen, "q|");
@@ -92,13 +93,22 @@ static void bodies(void **state)
 static void rule_breakers(void **state)
 {
     static const char *const bad[] = {
-        "SSH-2.0-OpenSSH\r\n", "HTTP/1.1 2x0\r\n", "HTTP/1.1 99 no\r\n", "HTTP/2 200\r\n", "\r\n",
-        "HTTP/1.1 200 OK\r\nno colon\r\n", "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n",
+        "SSH-2.0-OpenSSH\r\n",
+        "HTTP/1.1 2x0\r\n",
+        "HTTP/1.1 99 no\r\n",
+        "HTTP/2 200\r\n",
+        "\r\n",
+        "HTTP/1.1 200 OK\r\nno colon\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n",
         "HTTP/1.1 200 OK\r\nContent-Length: 5x\r\n",
         "HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999999\r\n",
-        "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n", EVENTS CHUNKED "xyz\r\n",
-        EVENTS CHUNKED "fffffffffffffffff\r\n", EVENTS CHUNKED "-3\r\n", EVENTS CHUNKED "\r\n",
-        EVENTS CHUNKED "2\r\nabc\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nab"};
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n",
+        EVENTS CHUNKED "xyz\r\n",
+        EVENTS CHUNKED "fffffffffffffffff\r\n",
+        EVENTS CHUNKED "-3\r\n",
+        EVENTS CHUNKED "\r\n",
+        EVENTS CHUNKED "2\r\nabc\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nab"};
     struct hzp_http_stream s;
     for (int i = 0; i < HZP_COUNT(bad); i++) {
         if (feed(&s, bad[i], strlen(bad[i]), 1) != HZP_EFORMAT)
@@ -128,8 +138,9 @@ static void bounds(void **state)
     static char block[1 << 16];
     memset(block, 'a', sizeof(block));
     for (int kind = 0; kind < 3; kind++) {
-        const char *head = kind == 0 ? "HTTP/1.1 200 OK\r\n" : kind == 1 ? EVENTS "\r\n"
-                                                                  : "HTTP/1.1 200 OK\r\n\r\n";
+        const char *head = kind == 0   ? "HTTP/1.1 200 OK\r\n"
+                           : kind == 1 ? EVENTS "\r\n"
+                                       : "HTTP/1.1 200 OK\r\n\r\n";
         assert_int_equal(feed(&s, head, strlen(head), 0), HZP_OK);
         size_t sent = 0;
         int r = HZP_OK;

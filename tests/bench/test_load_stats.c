@@ -79,8 +79,10 @@ static void goals(void **state)
     static const struct {
         struct hzp_load_goals goals;
         int64_t good;
-    } of[] = {{{.ttft = 0.5}, 3}, {{.ttft = 0.2}, 1}, {{.itl = 0.25}, 2}, {{.itl = 0.05}, 1},
-              {{.tpot = 0.21}, 3}, {{.tpot = 0.1}, 1}, {{.e2el = 0.3}, 2}, {{.e2el = 0.3, .ttft = 0.2}, 1}};
+    } of[] = {{{.ttft = 0.5}, 3},  {{.ttft = 0.2}, 1},
+              {{.itl = 0.25}, 2},  {{.itl = 0.05}, 1},
+              {{.tpot = 0.21}, 3}, {{.tpot = 0.1}, 1},
+              {{.e2el = 0.3}, 2},  {{.e2el = 0.3, .ttft = 0.2}, 1}};
     for (int i = 0; i < HZP_COUNT(of); i++) {
         struct hzp_load_record r = {.goals = of[i].goals};
         struct hzp_load_summary s;
@@ -97,9 +99,11 @@ static void goals(void **state)
     NEAR(g.tpot, 0);
     assert_int_equal(hzp_load_goals_parse("tpot:20", &g, &err), 0);
     NEAR(g.tpot, 0.02);
-    static const char *const bad[] = {"", "ttft", "ttft=", "ttft=x", "ttft=-5", "ttft=0", "ttft=nan",
-                                      "ttft=5m", "latency=5ms", "ttft=5ms,", ",itl=5ms", "t=1",
-                                      "ttft=1e99", "ttft=5ms;itl=5ms", "ttft=0x5", "itl= 5ms"};
+    static const char *const bad[] = {
+        "",         "ttft",     "ttft=",     "ttft=x",           "ttft=-5",
+        "ttft=0",   "ttft=nan", "ttft=5m",   "latency=5ms",      "ttft=5ms,",
+        ",itl=5ms", "t=1",      "ttft=1e99", "ttft=5ms;itl=5ms", "ttft=0x5",
+        "itl= 5ms"};
     for (int i = 0; i < HZP_COUNT(bad); i++) {
         if (hzp_load_goals_parse(bad[i], &g, &err) != HZP_EINVAL)
             fail_msg("\"%s\" was accepted", bad[i]);

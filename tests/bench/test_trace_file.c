@@ -34,7 +34,9 @@ static void azure(void **state)
 {
     assert_int_equal(read_text("\xef\xbb\xbf" HEADER "2023-11-16 23:59:59.5000000,374,44\r\n\r\n"
                                "2023-11-17 00:00:01.2500000,396,109\r\n"
-                               "2023-11-17T01:00:02+01:00,1,0", 0), HZP_OK);
+                               "2023-11-17T01:00:02+01:00,1,0",
+                               0),
+                     HZP_OK);
     assert_int_equal(trace.form, HZP_TRACE_AZURE);
     assert_true(trace.timed);
     assert_int_equal(trace.requests, 3);
@@ -73,9 +75,11 @@ static void nanoflow(void **state)
 static void mooncake(void **state)
 {
     assert_int_equal(
-        read_text("{\"timestamp\": 1000, \"input_length\": 513, \"output_length\": 7, \"hash_ids\": "
-                  "[4, 9]}\n{\"timestamp\": 2500, \"input_length\": 3, \"output_length\": 0, "
-                  "\"hash_ids\": [4]}\n{\"timestamp\":2600,\"input_length\":3,\"output_length\":1}", 0),
+        read_text(
+            "{\"timestamp\": 1000, \"input_length\": 513, \"output_length\": 7, \"hash_ids\": "
+            "[4, 9]}\n{\"timestamp\": 2500, \"input_length\": 3, \"output_length\": 0, "
+            "\"hash_ids\": [4]}\n{\"timestamp\":2600,\"input_length\":3,\"output_length\":1}",
+            0),
         HZP_OK);
     assert_int_equal(trace.form, HZP_TRACE_MOONCAKE);
     assert_true(trace.timed);
@@ -128,7 +132,8 @@ static void hostile_lines(void **state)
         {"{\"timestamp\": 1, \"input_length\": 1.5, \"output_length\": 1}", 1, "input_length"},
         {"{\"timestamp\": 1, \"input_length\": 1}", 1, "output_length"},
         {"{\"timestamp\": 1, \"input_length\": 1, \"output_length\": -1}", 1, "-1 tokens"},
-        {"{\"timestamp\": 1, \"input_length\": 1, \"output_length\": 1, \"hash_ids\": 3}", 1, "hash_ids"},
+        {"{\"timestamp\": 1, \"input_length\": 1, \"output_length\": 1, \"hash_ids\": 3}", 1,
+         "hash_ids"},
         {"{\"timestamp\": 1, \"input_length\": 1, \"output_length\": 1, \"hash_ids\": [-3]}", 1,
          "hash_ids[0]"},
         {"{\"timestamp\": 1, \"input_length\": 1, \"output_length\": 1, \"hash_ids\": [1, 2]}", 1,
@@ -153,7 +158,10 @@ static void files_that_are_none(void **state)
     assert_int_equal(read_text("", 0), HZP_EFORMAT);
     assert_non_null(strstr(err.text, "no requests"));
     assert_int_equal(read_text(HEADER, 0), HZP_EFORMAT);
-    assert_int_equal(read_bytes(HEADER "1,2,3\n1,\0" "2,3\n", sizeof(HEADER) + 13, 0), HZP_EFORMAT);
+    assert_int_equal(read_bytes(HEADER "1,2,3\n1,\0"
+                                       "2,3\n",
+                                sizeof(HEADER) + 13, 0),
+                     HZP_EFORMAT);
     assert_non_null(strstr(err.text, "NUL"));
     assert_int_equal(read_text(HEADER "0,1,1\n99999999999,1,1\n", 0), HZP_EFORMAT);
     assert_non_null(strstr(err.text, "spans"));
@@ -175,7 +183,8 @@ static void damage(void **state)
 {
     static const char good[2][200] = {
         HEADER "2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n",
-        "{\"timestamp\": 27482, \"input_length\": 1030, \"output_length\": 52, \"hash_ids\": [46, 47, "
+        "{\"timestamp\": 27482, \"input_length\": 1030, \"output_length\": 52, \"hash_ids\": [46, "
+        "47, "
         "2353]}\n{\"timestamp\": 30535, \"input_length\": 5, \"output_length\": 26}\n"};
     static const char with[] = "0123456789,:{}[]\"-+.eE \n\r\t\0xX\xff";
     uint32_t seed = 7;

@@ -116,8 +116,9 @@ static void arrivals(void **state)
         assert_true(gap >= 0 && gap < 1);
         squares += gap * gap;
     }
-    assert_true(fabs(end / 400 - 1) < 0.03);                  /* 20000 at 50 a second */
-    assert_true(fabs(squares / 20000 / (2 * 4e-4) - 1) < 0.1); /* exponential: E[x^2] = 2 / rate^2 */
+    assert_true(fabs(end / 400 - 1) < 0.03); /* 20000 at 50 a second */
+    assert_true(fabs(squares / 20000 / (2 * 4e-4) - 1) <
+                0.1); /* exponential: E[x^2] = 2 / rate^2 */
     hzp_workload_free(&w);
 }
 

@@ -91,8 +91,8 @@ static void *client_main(void *arg)
         size_t bytes = make_body(text, n, body, sizeof(body));
         struct hzp_err_text err;
         tell_checkpoint(l, &checkpoint);
-        int r = hzp_state_accept(l->state, body, bytes, "application/x-ndjson", &first, &last,
-                                 &err);
+        int r =
+            hzp_state_accept(l->state, body, bytes, "application/x-ndjson", &first, &last, &err);
         if (r == HZP_EBUSY) {
             usleep(500);
             continue;
@@ -100,8 +100,8 @@ static void *client_main(void *arg)
         if (r < 0)
             l->err = err;
         must(l, "accept", r);
-        tell(l, (struct crash_told){.kind = CRASH_ACCEPTED, .a = (uint64_t)first,
-                                    .b = (uint64_t)last, .c = text});
+        tell(l, (struct crash_told){
+                    .kind = CRASH_ACCEPTED, .a = (uint64_t)first, .b = (uint64_t)last, .c = text});
         text += (uint64_t)n;
     }
     return NULL;
@@ -126,8 +126,8 @@ static void on_update(void *ctx, const struct hzp_update_report *report)
     struct life *l = ctx;
     hzp_state_update(l->state, report);
     if (report->version)
-        tell(l, (struct crash_told){.kind = CRASH_SERVED, .a = report->version,
-                                    .b = (uint64_t)report->step});
+        tell(l, (struct crash_told){
+                    .kind = CRASH_SERVED, .a = report->version, .b = (uint64_t)report->step});
 }
 
 static void open_state(struct life *l)
@@ -149,28 +149,38 @@ static void open_state(struct life *l)
 
 static void open_engine(struct life *l)
 {
-    struct hzp_weights_config store = {.type = HZP_BF16, .slots = 2, .max_staleness = 1,
-                                       .first_id = hzp_state_first_id(l->state)};
-    struct hzp_trainer_config trainer = {
-        .recipe = {.lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .clip = 1,
-                   .update_tokens = 100, .micro_rows = 32, .publish_every = 1,
-                   .moment_type = HZP_F32},
-        .queue = hzp_state_queue(l->state), .on_update = on_update, .ctx = l};
+    struct hzp_weights_config store = {
+        .type = HZP_BF16, .slots = 2, .max_staleness = 1, .first_id = hzp_state_first_id(l->state)};
+    struct hzp_trainer_config trainer = {.recipe = {.lr = 1e-3f,
+                                                    .beta1 = 0.9f,
+                                                    .beta2 = 0.95f,
+                                                    .eps = 1e-8f,
+                                                    .clip = 1,
+                                                    .update_tokens = 100,
+                                                    .micro_rows = 32,
+                                                    .publish_every = 1,
+                                                    .moment_type = HZP_F32},
+                                         .queue = hzp_state_queue(l->state),
+                                         .on_update = on_update,
+                                         .ctx = l};
     struct hzp_version *draft;
-    must(l, "device", hzp_device_open(&(struct hzp_device_config){.name = "cpu", .threads = 1},
-                                      &l->dev, &l->err));
+    must(l, "device",
+         hzp_device_open(&(struct hzp_device_config){.name = "cpu", .threads = 1}, &l->dev,
+                         &l->err));
     must(l, "weights", hzp_weights_create(l->dev, &l->layout, &store, &l->weights));
     must(l, "model", hzp_model_create(l->dev, l->weights, 64, &l->model));
     trainer.model = l->model;
     must(l, "trainer", hzp_trainer_create(&trainer, &l->trainer));
     must(l, "draft", hzp_weights_begin(l->weights, &draft));
-    must(l, "load", hzp_model_load(hzp_state_weights_dir(l->state), &l->layout, HZP_BF16,
-                                   draft->base, &l->err));
+    must(l, "load",
+         hzp_model_load(hzp_state_weights_dir(l->state), &l->layout, HZP_BF16, draft->base,
+                        &l->err));
     draft->record.loss = NAN;
     draft->record.learned_through = -1;
     must(l, "restore", hzp_state_restore(l->state, l->trainer, draft, &l->err));
     hzp_weights_publish(l->weights, draft, 0);
-    struct hzp_loop_config loop = {.model = l->model, .source = {hzp_trainer_source(l->trainer)},
+    struct hzp_loop_config loop = {.model = l->model,
+                                   .source = {hzp_trainer_source(l->trainer)},
                                    .sources = 1,
                                    .policy = {.train_share = 1, .train_max = 1},
                                    .idle_ns = 1000000};
@@ -183,9 +193,11 @@ static void tell_start(struct life *l)
     struct hzp_version_record newest;
     hzp_state_read_stats(l->state, &stats);
     hzp_weights_newest(l->weights, &newest);
-    tell(l, (struct crash_told){.kind = CRASH_STARTED, .a = newest.id,
+    tell(l, (struct crash_told){.kind = CRASH_STARTED,
+                                .a = newest.id,
                                 .b = (uint64_t)stats.last_sequence_number,
-                                .c = (uint64_t)stats.restored, .d = (uint64_t)stats.trained_again,
+                                .c = (uint64_t)stats.restored,
+                                .d = (uint64_t)stats.trained_again,
                                 .e = stats.checkpoint_id});
 }
 
@@ -212,8 +224,8 @@ void crash_live(const struct crash_life *config)
     open_engine(l);
     tell_start(l);
     must(l, "start", hzp_state_start(l->state, l->trainer, l->model, l->loop));
-    must(l, "client", hzp_thread_start(&client, "client",
-                                       config->post ? client_main : waiter_main, l));
+    must(l, "client",
+         hzp_thread_start(&client, "client", config->post ? client_main : waiter_main, l));
     int r = hzp_loop_run(l->loop);
     atomic_store(&l->ended, true);
     pthread_join(client, NULL);

@@ -2,16 +2,16 @@
 /* tests/crash/life.h - one life of a learning server, in a process of its own, and what it told its
  * clients before it was killed.
  *
- * Engine, trainer and state (api/state.h) are the real ones; clients are a thread that posts bodies
- * as fast as they are taken.  Whatever a client could have read is written to a pipe after it became
- * true: so what the parent reads from the pipe of a dead child is what was promised.
+ * Engine, trainer and state (api/learn/state.h) are the real ones; clients are a thread that posts
+ * bodies as fast as they are taken.  Whatever a client could have read is written to a pipe after
+ * it became true: so what the parent reads from the pipe of a dead child is what was promised.
  *
  * Thread: as said; the parent has one.
  */
 #ifndef HZP_TESTS_CRASH_LIFE_H
 #define HZP_TESTS_CRASH_LIFE_H
 
-#include "api/state.h"
+#include "api/learn/state.h"
 
 enum { CRASH_VOCAB = 37, CRASH_TOKENS = 8 };
 
@@ -32,9 +32,9 @@ struct crash_told {
 
 struct crash_life {
     const char *model_dir, *state_dir;
-    int fd;            /* of the pipe */
+    int fd;             /* of the pipe */
     uint64_t next_text; /* numbers of the texts it posts: never the same twice */
-    bool post;         /* false: posts nothing, learns what is left, and ends by itself */
+    bool post;          /* false: posts nothing, learns what is left, and ends by itself */
 };
 
 /* Runs it in the calling process, which ends with it. */

@@ -30,10 +30,10 @@ enum { SEQUENCES_MAX = 1 << 20 };
 
 struct past {
     int round;
-    uint64_t *text;          /* [SEQUENCES_MAX] 1 + the acknowledged text of a number; 0: none */
-    uint64_t acknowledged;   /* largest number */
-    uint64_t served;         /* largest version id a client saw */
-    uint64_t saved;          /* newest checkpoint a client heard of */
+    uint64_t *text;        /* [SEQUENCES_MAX] 1 + the acknowledged text of a number; 0: none */
+    uint64_t acknowledged; /* largest number */
+    uint64_t served;       /* largest version id a client saw */
+    uint64_t saved;        /* newest checkpoint a client heard of */
     uint64_t next_text, samples; /* in the log, as last read */
     uint64_t bodies, versions, checkpoints, again, kills_opening, leftovers;
 };
@@ -281,8 +281,11 @@ static bool live(struct past *p, const char *model_dir, const char *state_dir, i
     HZP_ASSERT(child >= 0);
     if (!child) {
         close(fd[0]);
-        struct crash_life life = {.model_dir = model_dir, .state_dir = state_dir, .fd = fd[1],
-                                  .next_text = p->next_text, .post = kill_us >= 0};
+        struct crash_life life = {.model_dir = model_dir,
+                                  .state_dir = state_dir,
+                                  .fd = fd[1],
+                                  .next_text = p->next_text,
+                                  .post = kill_us >= 0};
         crash_live(&life);
     }
     close(fd[1]);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/cudafake/attach.c - makes any test program run on the CUDA backend without a device: linked with
- * --wrap=hzp_device_open, every CUDA device it opens stands on the recording runtime.  When the program
- * ends, mistakes and what is left over make it fail.
+/* tests/cudafake/attach.c - makes any test program run on the CUDA backend without a device: linked
+ * with
+ * --wrap=hzp_device_open, every CUDA device it opens stands on the recording runtime.  When the
+ * program ends, mistakes and what is left over make it fail.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,14 +25,15 @@ void __wrap_hzp_device_steady(struct hzp_device *dev);
 void __wrap_hzp_device_steady(struct hzp_device *dev)
 {
     __real_hzp_device_steady(dev);
-    fake_steady(!hzp_trace_wanted()); /* a trace's events and staging come with the ops it looks at */
+    fake_steady(
+        !hzp_trace_wanted()); /* a trace's events and staging come with the ops it looks at */
 }
 
 int __real_hzp_version_quantize(struct hzp_weights *weights, struct hzp_version *draft);
 int __wrap_hzp_version_quantize(struct hzp_weights *weights, struct hzp_version *draft);
 
-/* With a lane of its own: for loading.  Tests that write versions by hand use it in between; in a server
- * an update's own items do that. */
+/* With a lane of its own: for loading.  Tests that write versions by hand use it in between; in a
+ * server an update's own items do that. */
 int __wrap_hzp_version_quantize(struct hzp_weights *weights, struct hzp_version *draft)
 {
     bool was = fake_steady(false);
@@ -67,8 +69,8 @@ int __real_hzp_trace_open(struct hzp_device *inner, struct hzp_device **ret,
 int __wrap_hzp_trace_open(struct hzp_device *inner, struct hzp_device **ret,
                           struct hzp_err_text *reterr);
 
-/* It is the device in a trace that stands on the runtime, not the one around it; the reference behind the
- * runtime is not traced. */
+/* It is the device in a trace that stands on the runtime, not the one around it; the reference
+ * behind the runtime is not traced. */
 int __wrap_hzp_trace_open(struct hzp_device *inner, struct hzp_device **ret,
                           struct hzp_err_text *reterr)
 {

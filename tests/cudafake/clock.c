@@ -2,11 +2,11 @@
 /* tests/cudafake/clock.c - who comes after whom, and whether memory that two touch says so.
  *
  * Every stream counts its tasks, and carries for every other stream the newest task of it that is
- * certain to have ended before its own next one: by events it waited for, by what the host waited for
- * before it issued.  An access names its stream and task; a later one of another stream that overlaps
- * it, one of the two writing, must have that task behind it.  That is judged when work is issued, so
- * no luck is in it.  Within a capture the same holds among the graph's own nodes; a launch then counts
- * as all their accesses at once.
+ * certain to have ended before its own next one: by events it waited for, by what the host waited
+ * for before it issued.  An access names its stream and task; a later one of another stream that
+ * overlaps it, one of the two writing, must have that task behind it.  That is judged when work is
+ * issued, so no luck is in it.  Within a capture the same holds among the graph's own nodes; a
+ * launch then counts as all their accesses at once.
  */
 #include "tests/cudafake/core.h"
 
@@ -115,8 +115,8 @@ static bool same_shape(const struct fake_touch *a, const struct fake_touch *b)
 /* Whoever meets `old` meets `new` too, and comes behind both if behind that. */
 static bool supersedes(const struct fake_touch *new, const struct fake_touch *old)
 {
-    bool covers = new->size == 0 && new->begin <= old->begin && new->end >= old->end;
-    bool same = new->begin == old->begin && new->end == old->end && same_shape(new, old);
+    bool covers = new->size == 0 && new->begin <= old->begin &&new->end >= old->end;
+    bool same = new->begin == old->begin &&new->end == old->end &&same_shape(new, old);
     return (covers || same) && (new->writes || !old->writes);
 }
 
@@ -136,8 +136,8 @@ static void add(struct fake_touched *list, const struct fake_clock *clock, int i
         bool before = clock->newest[a->index] >= a->task;
         if (!before && meets(&a->touch, touch))
             fake_mistake("a race: %s and then %s, unordered, share bytes at %p", a->touch.name,
-                         touch->name, (void *)(a->touch.begin > touch->begin ? a->touch.begin
-                                                                              : touch->begin));
+                         touch->name,
+                         (void *)(a->touch.begin > touch->begin ? a->touch.begin : touch->begin));
         if (before && (touch->writes || a->index == index) && supersedes(touch, &a->touch))
             free(a->touch.data);
         else
@@ -169,8 +169,8 @@ void fake_touch_one(struct fake_stream *stream, const struct fake_touch *touch)
 void fake_touch_copy(struct fake_stream *stream, const char *name, const void *ptr, size_t size,
                      bool writes)
 {
-    struct fake_touch touch = {.begin = (uintptr_t)ptr, .end = (uintptr_t)ptr + size,
-                               .writes = writes, .name = name};
+    struct fake_touch touch = {
+        .begin = (uintptr_t)ptr, .end = (uintptr_t)ptr + size, .writes = writes, .name = name};
     if (fake_is_device(ptr)) /* the host's own memory the host keeps in order */
         fake_touch_one(stream, &touch);
 }

@@ -177,14 +177,14 @@ struct fake_stream *fake_stream_find(cudaStream_t stream, const char *function)
 
 const char *fake_leaks(void)
 {
-    static const char *const names[] = {"stream", "event",  "graph",  "graph to launch", "context",
+    static const char *const names[] = {"stream", "event",   "graph",  "graph to launch", "context",
                                         "handle", "product", "layout", "preference"};
     size_t used = 0;
     fake_enter();
     leaks[0] = 0;
     for (struct fake_object *o = objects; o && used < TEXT - 100; o = o->next)
-        used += (size_t)snprintf(leaks + used, TEXT - used, "%s %llu\n", names[o->type - FAKE_STREAM],
-                                 (unsigned long long)o->id);
+        used += (size_t)snprintf(leaks + used, TEXT - used, "%s %llu\n",
+                                 names[o->type - FAKE_STREAM], (unsigned long long)o->id);
     for (int i = 0; i < allocs && used < TEXT - 100; i++)
         if (alloc_of[i].live)
             used += (size_t)snprintf(leaks + used, TEXT - used, "%zu bytes of %s memory\n",
@@ -498,8 +498,8 @@ static bool run_task(struct fake_task *task)
     return true;
 }
 
-/* One of the graph's nodes whose turn it is: first of its stream, and what it waits for has run.  False:
- * all have. */
+/* One of the graph's nodes whose turn it is: first of its stream, and what it waits for has run.
+ * False: all have. */
 static bool run_node(struct fake_task *launch)
 {
     struct fake_graph *graph = launch->graph;

@@ -40,11 +40,12 @@ struct fake_touched {
         int index; /* the stream's */
         uint64_t task;
         struct fake_touch touch;
-    } *of;
+    } * of;
     int count, room;
 };
 
-/* One recording of an event: who waits for it waits for this one, whatever the event records next. */
+/* One recording of an event: who waits for it waits for this one, whatever the event records
+ * next. */
 struct fake_record {
     int users;
     bool done;
@@ -82,15 +83,15 @@ struct fake_event {
     struct fake_object object;
     bool timing;
     struct fake_record *last; /* NULL: never recorded */
-    uint64_t capture; /* the id of the capture it was recorded in last, 0: in none */
-    int node;         /* and its node there */
+    uint64_t capture;         /* the id of the capture it was recorded in last, 0: in none */
+    int node;                 /* and its node there */
     struct fake_clock clock;
 };
 
 struct fake_graph {
     struct fake_object object; /* FAKE_GRAPH_MADE or FAKE_GRAPH_EXEC */
     struct fake_queue nodes;
-    int users; /* the handle, and launches not yet run */
+    int users;                  /* the handle, and launches not yet run */
     struct fake_stream *origin; /* of the capture */
     bool broken;
     uint64_t count[FAKE_STREAMS]; /* nodes of each stream */
@@ -133,7 +134,8 @@ bool fake_unsafe_in_capture(const char *function);
 struct fake_record *fake_record_use(struct fake_record *record); /* NULL: a new one */
 void fake_record_drop(struct fake_record *record);               /* NULL: no effect */
 
-/* Runs tasks until the event's last record has passed, or the stream (NULL: every stream) is empty. */
+/* Runs tasks until the event's last record has passed, or the stream (NULL: every stream) is
+ * empty. */
 void fake_run_event(struct fake_event *event);
 void fake_run_stream(struct fake_stream *stream);
 
@@ -172,7 +174,7 @@ bool fake_is_ours(const void *ptr, size_t size);
 /* The same, or it is no device memory at all (pageable). */
 bool fake_is_readable(const void *ptr, size_t size);
 
-void fake_set_last(cudaError_t error); /* what cudaGetLastError answers */
+void fake_set_last(cudaError_t error);               /* what cudaGetLastError answers */
 void fake_product_run(const struct fake_task *task); /* lt.c */
 
 extern int fake_sms;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/cudafake/driver.c - the driver's functions that the backend asks for by name: green contexts.
+/* tests/cudafake/driver.c - the driver's functions that the backend asks for by name: green
+ * contexts.
  *
  * Where a resource lies is kept in the bytes that the header leaves to the driver.
  */
@@ -65,7 +66,8 @@ static CUresult describe(CUdevResourceDesc *ret, CUdevResource *resources, unsig
     return count == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-static CUresult context_new(CUgreenCtx *ret, CUdevResourceDesc desc, CUdevice device, unsigned flags)
+static CUresult context_new(CUgreenCtx *ret, CUdevResourceDesc desc, CUdevice device,
+                            unsigned flags)
 {
     int error = 0;
     const CUdevResource *resource = (const CUdevResource *)desc;

@@ -133,10 +133,11 @@ static cudaError_t launch(const struct kernel *kernel, dim3 grid, dim3 block, si
     bool right = fits(grid, 2147483647u, 65535, 65535) && fits(block, 1024, 1024, 64) &&
                  block.x * block.y * block.z <= 1024;
     if (!right)
-        fake_mistake("%s: a grid of %u x %u x %u blocks of %u x %u x %u threads", name, grid.x, grid.y,
-                     grid.z, block.x, block.y, block.z);
+        fake_mistake("%s: a grid of %u x %u x %u blocks of %u x %u x %u threads", name, grid.x,
+                     grid.y, grid.z, block.x, block.y, block.z);
     if (shared > (size_t)kernel->shared) {
-        fake_mistake("%s: %zu bytes of shared memory, allowed are %d", name, shared, kernel->shared);
+        fake_mistake("%s: %zu bytes of shared memory, allowed are %d", name, shared,
+                     kernel->shared);
         right = false;
     }
     if (!right)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/cudafake/lt.c - cuBLASLt: descriptors checked against each other and against memory, products
- * computed in double, by columns as the library does.
+/* tests/cudafake/lt.c - cuBLASLt: descriptors checked against each other and against memory,
+ * products computed in double, by columns as the library does.
  *
  * An algorithm carries what it was advised for, so one that is used for something else is noticed.
  */
@@ -239,13 +239,14 @@ static uint64_t shape_of(const struct lt_desc *d, const struct lt_layout *a,
 
 static bool by_rows(int32_t mode, const void *scale)
 {
-    return mode == CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F && scale && (uintptr_t)scale % 16 == 0;
+    return mode == CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F && scale &&
+           (uintptr_t)scale % 16 == 0;
 }
 
-/* Scales belong to e4m3 alone; a turned and b not, and everything in 16 bytes: or the library has no
- * algorithm.  It wants the scales' places when it is asked for one, too. */
-static bool scales_meet(const struct lt_desc *d, const struct lt_layout *a, const struct lt_layout *b,
-                        const struct lt_layout *c)
+/* Scales belong to e4m3 alone; a turned and b not, and everything in 16 bytes: or the library has
+ * no algorithm.  It wants the scales' places when it is asked for one, too. */
+static bool scales_meet(const struct lt_desc *d, const struct lt_layout *a,
+                        const struct lt_layout *b, const struct lt_layout *c)
 {
     bool any = d->mode_a || d->mode_b || d->scale_a || d->scale_b;
     if (a->type != CUDA_R_8F_E4M3) {
@@ -286,11 +287,12 @@ static bool shapes_meet(const struct lt_desc *d, const struct lt_layout *a,
     return ok && types && scales_meet(d, a, b, c);
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
-    cublasLtHandle_t handle, cublasLtMatmulDesc_t desc_handle, cublasLtMatrixLayout_t a_handle,
-    cublasLtMatrixLayout_t b_handle, cublasLtMatrixLayout_t c_handle, cublasLtMatrixLayout_t d_handle,
-    cublasLtMatmulPreference_t wish_handle, int wanted, cublasLtMatmulHeuristicResult_t *ret,
-    int *ret_count)
+cublasStatus_t
+cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc_handle,
+                               cublasLtMatrixLayout_t a_handle, cublasLtMatrixLayout_t b_handle,
+                               cublasLtMatrixLayout_t c_handle, cublasLtMatrixLayout_t d_handle,
+                               cublasLtMatmulPreference_t wish_handle, int wanted,
+                               cublasLtMatmulHeuristicResult_t *ret, int *ret_count)
 {
     static const char *const what = "cublasLtMatmulAlgoGetHeuristic";
     fake_enter();
@@ -304,8 +306,10 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
               d_handle == c_handle && shapes_meet(desc, a, b, c) && !fake_fails(what, &error);
     *ret_count = 0;
     for (int i = 0; ok && i < ADVICE && i < wanted; i++) {
-        struct advice advice = {.magic = MAGIC, .shape = shape_of(desc, a, b, c),
-                                .space = wish->space / 2, .number = (uint64_t)i};
+        struct advice advice = {.magic = MAGIC,
+                                .shape = shape_of(desc, a, b, c),
+                                .space = wish->space / 2,
+                                .number = (uint64_t)i};
         advice.align = wish->align[0];
         for (int k = 1; k < 4; k++)
             advice.align = advice.align < wish->align[k] ? advice.align : wish->align[k];
@@ -351,20 +355,22 @@ static size_t type_size(cudaDataType_t type)
     return type == CUDA_R_16BF ? 2 : type == CUDA_R_8F_E4M3 ? 1 : 4;
 }
 
-static void matrix_check(const char *name, const void *ptr, const struct lt_layout *l, uint64_t align)
+static void matrix_check(const char *name, const void *ptr, const struct lt_layout *l,
+                         uint64_t align)
 {
     size_t size = ((size_t)(l->cols - 1) * (size_t)l->ld + l->rows) * type_size(l->type);
     if (!fake_is_ours(ptr, size))
         fake_mistake("cublasLtMatmul: %s leaves its allocation", name);
     if ((uintptr_t)ptr % align != 0)
-        fake_mistake("cublasLtMatmul: %s is not aligned to the %llu bytes its algorithm was asked for",
-                     name, (unsigned long long)align);
+        fake_mistake(
+            "cublasLtMatmul: %s is not aligned to the %llu bytes its algorithm was asked for", name,
+            (unsigned long long)align);
 }
 
 static void workspace_check(void *space, size_t size, const struct advice *advice, uint64_t stream)
 {
-    if (size < advice->space || (advice->space && (!fake_is_ours(space, size) ||
-                                                   (uintptr_t)space % 256 != 0)))
+    if (size < advice->space ||
+        (advice->space && (!fake_is_ours(space, size) || (uintptr_t)space % 256 != 0)))
         fake_mistake("cublasLtMatmul: a workspace of %zu bytes, the algorithm takes %llu", size,
                      (unsigned long long)advice->space);
     for (int i = 0; i < WORKSPACES && space; i++) {
@@ -412,8 +418,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                           fake_is_ours(desc->scale_b, (size_t)lc->cols * 4)))
         fake_mistake("cublasLtMatmul: the scales leave their allocation");
     workspace_check(space, space_size, &advice, stream->object.id);
-    struct product product = {*desc, *la, *lb, *lc, a, b, c, d, *(const float *)alpha,
-                              *(const float *)beta, advice.number};
+    struct product product = {
+        *desc,        *la, *lb, *lc, a, b, c, d, *(const float *)alpha, *(const float *)beta,
+        advice.number};
     struct fake_task *task = fake_put(stream, FAKE_PRODUCT);
     task->args = malloc(sizeof(product));
     task->args_size = sizeof(product);

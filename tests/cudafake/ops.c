@@ -107,22 +107,26 @@ static void tell(struct hzp_lane *base, enum hzp_op op, const void *args)
     for (int i = 0; i < count; i++) {
         data[i].access = access[i];
         bool slots = access[i].append || access[i].attend;
-        bool whole = access[i].width >= access[i].stride || access[i].end - access[i].begin ==
-                                                               access[i].width;
+        bool whole = access[i].width >= access[i].stride ||
+                     access[i].end - access[i].begin == access[i].width;
         if (slots)
             memcpy(data[i].args, args, hzp_op_args_size(op));
-        touch[i] = (struct fake_touch){.begin = access[i].begin, .end = access[i].end,
-                                       .writes = access[i].writes, .name = hzp_op_name(op)};
+        touch[i] = (struct fake_touch){.begin = access[i].begin,
+                                       .end = access[i].end,
+                                       .writes = access[i].writes,
+                                       .name = hzp_op_name(op)};
         if (slots || !whole) { /* else the bytes between begin and end say it all */
             touch[i].data = &data[i];
             touch[i].size = sizeof(data[i]);
         }
     }
-    touch[count++] = (struct fake_touch){.begin = (uintptr_t)lane->scratch, .writes = true,
+    touch[count++] = (struct fake_touch){.begin = (uintptr_t)lane->scratch,
+                                         .writes = true,
                                          .end = (uintptr_t)lane->scratch + lane->scratch_size,
                                          .name = "scratch memory"};
     if (lane->space_size)
-        touch[count++] = (struct fake_touch){.begin = (uintptr_t)lane->space, .writes = true,
+        touch[count++] = (struct fake_touch){.begin = (uintptr_t)lane->space,
+                                             .writes = true,
                                              .end = (uintptr_t)lane->space + lane->space_size,
                                              .name = "a product's workspace"};
     fake_touches(lane->stream, touch, count, meet);

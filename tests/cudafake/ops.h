@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/cudafake/ops.h - a CUDA device on the recording runtime whose ops have their results: behind
- * the kernels an op launches runs its reference, on what those kernels would read and write.
+/* tests/cudafake/ops.h - a CUDA device on the recording runtime whose ops have their results:
+ * behind the kernels an op launches runs its reference, on what those kernels would read and write.
  *
  * Products are left to the recorder's cuBLASLt wherever the backend gave it one.
  *

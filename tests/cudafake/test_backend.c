@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/cudafake/test_backend.c - the CUDA backend's host side: what it asks the runtime for, in which
- * order, and that it gives everything back. */
+/* tests/cudafake/test_backend.c - the CUDA backend's host side: what it asks the runtime for, in
+ * which order, and that it gives everything back. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -93,7 +93,8 @@ static void test_lane_memory(void **state)
 /* Less is free than when the device was opened: a lane is refused, and nothing is left of it. */
 static void test_lane_refused(void **state)
 {
-    static const char *const fails[] = {"cudaMalloc", "cudaMemsetAsync", "cudaStreamCreateWithPriority"};
+    static const char *const fails[] = {"cudaMalloc", "cudaMemsetAsync",
+                                        "cudaStreamCreateWithPriority"};
     for (int i = 0; i < 6; i++) {
         struct hzp_device *dev = fake_open(1, NULL, NULL);
         struct hzp_lane *lane = NULL;
@@ -148,8 +149,11 @@ static void test_staging(void **state)
     rig_open(&g, 3, NULL);
     int32_t *pos = (int32_t *)g.host;
     struct hzp_heads heads = {1, 1, 8};
-    struct hzp_rope_args args = {.x = {g.x, 2, 24, 24, HZP_F32}, .y = {g.x, 2, 24, 24, HZP_F32},
-                                 .table = {g.y, 4, 8, 8, HZP_F32}, .pos = pos, .heads = heads,
+    struct hzp_rope_args args = {.x = {g.x, 2, 24, 24, HZP_F32},
+                                 .y = {g.x, 2, 24, 24, HZP_F32},
+                                 .table = {g.y, 4, 8, 8, HZP_F32},
+                                 .pos = pos,
+                                 .heads = heads,
                                  .eps = 1e-5f};
     pos[0] = 1;
     pos[1] = 3;
@@ -298,10 +302,12 @@ static int contexts(void)
     return count;
 }
 
-/* What plans will want is made at the start, and nothing later; it ends, and then the nearest serves. */
+/* What plans will want is made at the start, and nothing later; it ends, and then the nearest
+ * serves. */
 static void test_prepared(void **state)
 {
-    static const int wants[][3] = {{84, 48, 0}, {48, 84, 0}, {100, 32, 0}, {24, 48, 60}, {132, 0, 0}};
+    static const int wants[][3] = {
+        {84, 48, 0}, {48, 84, 0}, {100, 32, 0}, {24, 48, 60}, {132, 0, 0}};
     struct rig g;
     rig_open(&g, 9, "green");
     for (int i = 0; i < HZP_COUNT(wants); i++)
@@ -431,10 +437,10 @@ static void test_about(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lane_memory), cmocka_unit_test(test_lane_refused), cmocka_unit_test(test_chain),
-        cmocka_unit_test(test_staging),    cmocka_unit_test(test_failures),
-        cmocka_unit_test(test_times),      cmocka_unit_test(test_green),
-        cmocka_unit_test(test_prepared),
+        cmocka_unit_test(test_lane_memory), cmocka_unit_test(test_lane_refused),
+        cmocka_unit_test(test_chain),       cmocka_unit_test(test_staging),
+        cmocka_unit_test(test_failures),    cmocka_unit_test(test_times),
+        cmocka_unit_test(test_green),       cmocka_unit_test(test_prepared),
         cmocka_unit_test(test_share_order), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_about),
     };

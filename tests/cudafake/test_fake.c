@@ -57,10 +57,12 @@ static void test_nothing(void **state)
 {
     struct ground *g = *state;
     float host[N] = {3};
-    assert_int_equal(cudaMemcpyAsync(g->x, host, sizeof(host), cudaMemcpyDefault, g->a), cudaSuccess);
+    assert_int_equal(cudaMemcpyAsync(g->x, host, sizeof(host), cudaMemcpyDefault, g->a),
+                     cudaSuccess);
     assert_int_equal(cudaEventRecord(g->event, g->a), cudaSuccess);
     assert_int_equal(cudaStreamWaitEvent(g->b, g->event, 0), cudaSuccess);
-    assert_int_equal(cudaMemcpyAsync(g->y, g->x, sizeof(host), cudaMemcpyDefault, g->b), cudaSuccess);
+    assert_int_equal(cudaMemcpyAsync(g->y, g->x, sizeof(host), cudaMemcpyDefault, g->b),
+                     cudaSuccess);
     assert_int_equal(cudaStreamSynchronize(g->b), cudaSuccess);
     float back[N] = {0};
     fake_peek(back, g->y, sizeof(back));
@@ -116,13 +118,14 @@ static void test_memory(void **state)
 {
     struct ground *g = *state;
     float host[N] = {0}, *p;
-    assert_int_not_equal(
-        cudaMemcpyAsync(g->x + 1, host, sizeof(host), cudaMemcpyDefault, g->a), cudaSuccess);
+    assert_int_not_equal(cudaMemcpyAsync(g->x + 1, host, sizeof(host), cudaMemcpyDefault, g->a),
+                         cudaSuccess);
     said("leave their allocation");
     fake_reset(1);
     cudaMalloc((void **)&p, sizeof(host));
     cudaFree(p);
-    assert_int_not_equal(cudaMemcpyAsync(p, host, sizeof(host), cudaMemcpyDefault, g->a), cudaSuccess);
+    assert_int_not_equal(cudaMemcpyAsync(p, host, sizeof(host), cudaMemcpyDefault, g->a),
+                         cudaSuccess);
     said("leave their allocation");
     fake_reset(1);
     assert_int_not_equal(cudaFree(p), cudaSuccess);
@@ -351,8 +354,8 @@ enum { M = 4, K = 6, L = 5, SPACE = 4096 };
 static int advise(struct lt *t)
 {
     int found = 0;
-    cublasLtMatmulAlgoGetHeuristic(t->handle, t->desc, t->a, t->b, t->c, t->c, t->wish, 1, &t->result,
-                                   &found);
+    cublasLtMatmulAlgoGetHeuristic(t->handle, t->desc, t->a, t->b, t->c, t->c, t->wish, 1,
+                                   &t->result, &found);
     return found;
 }
 
@@ -377,7 +380,8 @@ static void lt_open(struct lt *t)
                                          sizeof(space));
     for (int i = 0; i < 4; i++)
         cublasLtMatmulPreferenceSetAttribute(
-            t->wish, (cublasLtMatmulPreferenceAttributes_t)(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES + i),
+            t->wish,
+            (cublasLtMatmulPreferenceAttributes_t)(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES + i),
             &align, sizeof(align));
     cudaMalloc(&t->space, SPACE);
 }
@@ -437,10 +441,9 @@ int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        T(test_nothing),      T(test_race),   T(test_order),      T(test_memory),
-        T(test_use_after_free), T(test_host_touches), T(test_times), T(test_capture),
-        T(test_capture_of_two),
-        T(test_graph_runs),   T(test_products),
+        T(test_nothing),        T(test_race),         T(test_order),    T(test_memory),
+        T(test_use_after_free), T(test_host_touches), T(test_times),    T(test_capture),
+        T(test_capture_of_two), T(test_graph_runs),   T(test_products),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/cudafake/test_products.c - matrix products: what cuBLASLt is told about shapes, strides and SMs,
- * which algorithm is chosen, and what of it is kept on disk. */
+/* tests/cudafake/test_products.c - matrix products: what cuBLASLt is told about shapes, strides and
+ * SMs, which algorithm is chosen, and what of it is kept on disk. */
 #include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
@@ -24,7 +24,7 @@ struct rig {
     struct hzp_device *dev;
     struct hzp_lane *lane;
     struct hzp_fence *fence;
-    float *x, *w, *y;         /* device */
+    float *x, *w, *y; /* device */
     float host[3][FLOATS];
     uint32_t state;
 };
@@ -41,7 +41,8 @@ static struct rig *rig_open(const char *lanes, const char *kept)
     assert_int_equal(hzp_fence_open(g->dev, &g->fence), HZP_OK);
     float **to[] = {&g->x, &g->w, &g->y};
     for (int i = 0; i < 3; i++)
-        assert_int_equal(hzp_device_alloc(g->dev, HZP_MEM_DEVICE, FLOATS * 4, (void **)to[i]), HZP_OK);
+        assert_int_equal(hzp_device_alloc(g->dev, HZP_MEM_DEVICE, FLOATS * 4, (void **)to[i]),
+                         HZP_OK);
     g->state = 1;
     return g;
 }
@@ -226,7 +227,8 @@ static void check_e4m3(struct rig *g, const struct hzp_matmul_args *a)
         for (int32_t j = 0; j < n; j++) {
             double sum = 0;
             for (int32_t d = 0; d < k; d++)
-                sum += (double)hzp_e4m3_to_f32(x[i * k + d]) * (double)hzp_e4m3_to_f32(w[j * k + d]);
+                sum +=
+                    (double)hzp_e4m3_to_f32(x[i * k + d]) * (double)hzp_e4m3_to_f32(w[j * k + d]);
             sum *= (double)scale_a[i] * (double)scale_b[j];
             if (a->accumulate)
                 sum += (double)g->host[2][i * n + j];
@@ -249,7 +251,8 @@ static void test_e4m3(void **state)
     rig_close(g);
 }
 
-/* Few rows, shapes that are not the library's, and those it has no algorithm for, are our kernels'. */
+/* Few rows, shapes that are not the library's, and those it has no algorithm for, are our
+ * kernels'. */
 static void test_e4m3_by_ourselves(void **state)
 {
     static const struct {
@@ -281,7 +284,8 @@ static void test_e4m3_by_ourselves(void **state)
 
 static int cache_open(void **state)
 {
-    snprintf(cache, sizeof(cache), "%s/hzp-algos-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+    snprintf(cache, sizeof(cache), "%s/hzp-algos-XXXXXX",
+             getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
     return mkdtemp(cache) ? 0 : 1;
 }
 
@@ -399,7 +403,8 @@ static void test_steady(void **state)
     fake_set_algo_times(times, 0);
 }
 
-/* A word that is none of the choices is refused, as that of the lanes is: it would time while serving. */
+/* A word that is none of the choices is refused, as that of the lanes is: it would time while
+ * serving. */
 static void test_tune_words(void **state)
 {
     static const char *const bad[] = {"x", "2", "on", "01"};
@@ -415,7 +420,8 @@ static void test_tune_words(void **state)
     setenv("HZP_CUDA_TUNE", "0", 1);
 }
 
-/* What was found is on disk soon, while the device stays open: a killed process loses nothing of it. */
+/* What was found is on disk soon, while the device stays open: a killed process loses nothing of
+ * it. */
 static void test_kept_soon(void **state)
 {
     char folder[128];

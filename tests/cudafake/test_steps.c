@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/cudafake/test_steps.c - steps of a model on the CUDA backend's host side and on the reference,
- * side by side: as graphs or op by op, on one lane or several, with versions swapped in between, filled
- * up with rows of nobody or not.
+/* tests/cudafake/test_steps.c - steps of a model on the CUDA backend's host side and on the
+ * reference, side by side: as graphs or op by op, on one lane or several, with versions swapped in
+ * between, filled up with rows of nobody or not.
  *
- * Streams run in random order, so a missing wait, a staged array that is stale, or a graph that kept
- * what it should read anew gives other tokens for some seed.
+ * Streams run in random order, so a missing wait, a staged array that is stale, or a graph that
+ * kept what it should read anew gives other tokens for some seed.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -15,14 +15,23 @@
 #include <cmocka.h>
 
 #include "base/arena.h"
-#include "nanobatch/exec.h"
-#include "nanobatch/forward.h"
-#include "nanobatch/graphs.h"
+#include "nanobatch/run/exec.h"
+#include "nanobatch/build/forward.h"
+#include "nanobatch/run/graphs.h"
 #include "tests/cudafake/ops.h"
 #include "weights/versions.h"
 
-enum { LAYERS = 2, WIDTH = 128, VOCAB = 96, PAGE_ROWS = 16, STRIDE = 24, SEGS = 8, PAGES = 96,
-       PROMPT = 5, ROWS = 96 };
+enum {
+    LAYERS = 2,
+    WIDTH = 128,
+    VOCAB = 96,
+    PAGE_ROWS = 16,
+    STRIDE = 24,
+    SEGS = 8,
+    PAGES = 96,
+    PROMPT = 5,
+    ROWS = 96
+};
 
 struct world {
     struct hzp_device *dev;
@@ -64,12 +73,19 @@ static void version_make(struct world *w, int slot)
 
 static void world_open(struct world *w, struct hzp_device *dev)
 {
-    struct hzp_model_config config = {.family = "llama", .layers = LAYERS, .width = WIDTH,
-                                      .inner = 192, .vocab = VOCAB, .heads = {4, 2, 64},
-                                      .positions = STRIDE * PAGE_ROWS, .norm_eps = 1e-5f,
-                                      .rope_theta = 10000, .tied = true, .disk_type = HZP_BF16};
-    struct hzp_weights_config store = {.type = HZP_BF16, .slots = 2, .max_staleness = 1,
-                                       .first_id = 1};
+    struct hzp_model_config config = {.family = "llama",
+                                      .layers = LAYERS,
+                                      .width = WIDTH,
+                                      .inner = 192,
+                                      .vocab = VOCAB,
+                                      .heads = {4, 2, 64},
+                                      .positions = STRIDE * PAGE_ROWS,
+                                      .norm_eps = 1e-5f,
+                                      .rope_theta = 10000,
+                                      .tied = true,
+                                      .disk_type = HZP_BF16};
+    struct hzp_weights_config store = {
+        .type = HZP_BF16, .slots = 2, .max_staleness = 1, .first_id = 1};
     struct hzp_batch_config max = {ROWS, SEGS, STRIDE, SEGS, 1};
     size_t page = (size_t)2 * PAGE_ROWS * 64 * 2 * PAGES;
     memset(w, 0, sizeof(*w));
@@ -121,9 +137,13 @@ static void fill(struct world *w, int step, int segs, const int32_t *token)
             row = hzp_batch_add_row(b, step ? token[i] : (7 * k + 3 * i) % VOCAB,
                                     page[p / PAGE_ROWS] * PAGE_ROWS + p % PAGE_ROWS);
         }
-        b->sample[hzp_batch_add_logits(b, row)] = (struct hzp_sample_row){
-            .temperature = i % 2 ? 0.9f : 0, .top_p = 1, .repetition = 1, .given = -1,
-            .seed = (uint64_t)i, .position = (uint32_t)(pos0 + rows)};
+        b->sample[hzp_batch_add_logits(b, row)] =
+            (struct hzp_sample_row){.temperature = i % 2 ? 0.9f : 0,
+                                    .top_p = 1,
+                                    .repetition = 1,
+                                    .given = -1,
+                                    .seed = (uint64_t)i,
+                                    .position = (uint32_t)(pos0 + rows)};
     }
 }
 
@@ -154,7 +174,8 @@ static void agree(const struct world *a, const struct world *b, int segs, int32_
 static struct hzp_device *plain_open(void)
 {
     struct hzp_device *dev;
-    assert_int_equal(hzp_device_open(&(struct hzp_device_config){.name = "ref"}, &dev, NULL), HZP_OK);
+    assert_int_equal(hzp_device_open(&(struct hzp_device_config){.name = "ref"}, &dev, NULL),
+                     HZP_OK);
     return dev;
 }
 
@@ -244,8 +265,8 @@ static void test_graphs(void **state)
     steps_close(&s);
 }
 
-/* Sequences come and go: any number of rows is one of a few graphs, and the rows of nobody that fill it
- * up change nobody's token. */
+/* Sequences come and go: any number of rows is one of a few graphs, and the rows of nobody that
+ * fill it up change nobody's token. */
 static void test_rows(void **state)
 {
     struct steps s;
@@ -259,7 +280,8 @@ static void test_rows(void **state)
         assert_int_equal(s.real.batch->pads, hzp_batch_bucket(segs) - segs);
         assert_int_equal(s.real.batch->rows, segs);
     }
-    assert_int_equal(hzp_graphs_read_stats(s.graphs).captures, 8); /* 1, 2, 4, 8 rows, of two slots */
+    assert_int_equal(hzp_graphs_read_stats(s.graphs).captures,
+                     8); /* 1, 2, 4, 8 rows, of two slots */
     assert_true(s.graph_steps > 45);
     steps_close(&s);
 }
@@ -282,7 +304,8 @@ static void test_contexts(void **state)
     steps_close(&s);
 }
 
-/* Many steps in turn: each is a graph when it comes for the second time, whatever their keys hash to. */
+/* Many steps in turn: each is a graph when it comes for the second time, whatever their keys hash
+ * to. */
 static void test_many(void **state)
 {
     enum { MANY = 64 };
@@ -327,7 +350,8 @@ static void test_swaps(void **state)
     steps_close(&s);
 }
 
-/* More than there is room for: whole sets go, those used longest ago, and no half of one is left. */
+/* More than there is room for: whole sets go, those used longest ago, and no half of one is
+ * left. */
 static void test_room(void **state)
 {
     enum { SETS = HZP_GRAPHS_MIN / 2 + 6 };
@@ -344,8 +368,8 @@ static void test_room(void **state)
                 continue; /* those are twins of the last */
             build(&s.real, 1, 6, s.token, s.slot, NULL);
             assert_true(hzp_graphs_fit(s.graphs, &s.real.plan, &part));
-            assert_int_equal(
-                hzp_graphs_issue(s.graphs, &s.real.plan, &part, s.lane, units, NULL), turn);
+            assert_int_equal(hzp_graphs_issue(s.graphs, &s.real.plan, &part, s.lane, units, NULL),
+                             turn);
             finish(&s);
         }
     struct hzp_graphs_stats stats = hzp_graphs_read_stats(s.graphs);
@@ -410,7 +434,8 @@ static void test_executor(void **state)
                 assert_true(span[k].end_ns >= span[k].begin_ns);
                 assert_true(span[k].begin_ns + 20000 >= span[k - 1].end_ns);
             }
-            assert_true(times.serve_ns > 0 && times.serve_end_ns > 0 && times.train_ns == 0);
+            assert_true(times.ns[HZP_TENANT_SERVE] > 0 && times.end_ns[HZP_TENANT_SERVE] > 0 &&
+                        times.ns[HZP_TENANT_TRAIN] == 0);
         }
         assert_int_equal(fake_count(FAKE_GRAPH), 17);
         struct hzp_device *a = real.dev, *b = plain.dev;
@@ -427,7 +452,9 @@ static void test_executor(void **state)
 static void test_lanes(void **state)
 {
     static const char *const lanes[] = {"green", "grid", "plain"};
-    struct hzp_plan_shape shape = {.nanos = 2, .weight = {2, 3}, .order = HZP_ORDER_SKEWED,
+    struct hzp_plan_shape shape = {.nanos = 2,
+                                   .weight = {2, 3},
+                                   .order = HZP_ORDER_SKEWED,
                                    .units = {[HZP_LANE_COMPUTE] = 84, [HZP_LANE_MEMORY] = 48}};
     for (int kind = 0; kind < HZP_KIND_COUNT; kind++)
         shape.lane[1][kind] = HZP_LANE_MEMORY;
@@ -445,7 +472,8 @@ static void test_lanes(void **state)
             run(&real);
             agree(&real, &plain, 6, token);
         }
-        assert_int_equal(fake_count(FAKE_GRAPH), 12 - 4); /* the prompts, 3, and each slot's first */
+        assert_int_equal(fake_count(FAKE_GRAPH),
+                         12 - 4); /* the prompts, 3, and each slot's first */
         assert_string_equal(fake_mistakes(), "");
         struct hzp_device *a = real.dev, *b = plain.dev;
         world_close(&plain);
@@ -455,8 +483,8 @@ static void test_lanes(void **state)
     }
 }
 
-/* A wait that the plan forgot, in steps issued op by op and in one that is captured: told every time,
- * whatever the order they happened to run in. */
+/* A wait that the plan forgot, in steps issued op by op and in one that is captured: told every
+ * time, whatever the order they happened to run in. */
 static void test_missing_wait(void **state)
 {
     struct hzp_plan_shape shape = {.nanos = 1, .weight = {1}, .order = HZP_ORDER_CHAINS};
@@ -491,16 +519,11 @@ static void test_missing_wait(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_graphs),
-        cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_contexts),
-        cmocka_unit_test(test_many),
-        cmocka_unit_test(test_swaps),
-        cmocka_unit_test(test_room),
-        cmocka_unit_test(test_count),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_executor),
-        cmocka_unit_test(test_lanes),
+        cmocka_unit_test(test_graphs),       cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_contexts),     cmocka_unit_test(test_many),
+        cmocka_unit_test(test_swaps),        cmocka_unit_test(test_room),
+        cmocka_unit_test(test_count),        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_executor),     cmocka_unit_test(test_lanes),
         cmocka_unit_test(test_missing_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -37,8 +37,8 @@ static const struct hzp_access *writer(const struct hzp_access *list, int count)
 static void test_rows_do_not_meet(void **state)
 {
     for (int32_t stride = 8; stride <= 11; stride++) {
-        struct hzp_rmsnorm_args a = {.x = mat(0, 10, 8, stride), .w = mat(1, 1, 8, 8),
-                                     .y = mat(2, 10, 8, stride)};
+        struct hzp_rmsnorm_args a = {
+            .x = mat(0, 10, 8, stride), .w = mat(1, 1, 8, 8), .y = mat(2, 10, 8, stride)};
         struct hzp_access upper[HZP_ACCESS_MAX], lower[HZP_ACCESS_MAX], both[HZP_ACCESS_MAX];
         struct hzp_rmsnorm_args u = a, l = a;
         u.x = hzp_mat_rows(a.x, 0, 4);
@@ -86,10 +86,13 @@ static void test_accumulation_is_a_write(void **state)
 static void test_pages(void **state)
 {
     struct hzp_access list[HZP_ACCESS_MAX];
-    struct hzp_rope_args a = {.x = mat(0, 2, 12, 12), .y = mat(0, 2, 12, 12),
-                              .table = mat(3, 4, 2, 2), .pos = ids,
+    struct hzp_rope_args a = {.x = mat(0, 2, 12, 12),
+                              .y = mat(0, 2, 12, 12),
+                              .table = mat(3, 4, 2, 2),
+                              .pos = ids,
                               .kv = {memory[1], memory[2], 3, 4, HZP_F32},
-                              .slot = ids, .heads = {2, 2, 2}};
+                              .slot = ids,
+                              .heads = {2, 2, 2}};
     int count = hzp_op_access(HZP_OP_rope, &a, list), written = 0;
     for (int i = 0; i < count; i++)
         if (list[i].append) {
@@ -105,8 +108,8 @@ static void test_pages(void **state)
 
 static void test_cost(void **state)
 {
-    struct hzp_matmul_args m = {.a = mat(0, 3, 5, 8), .b = mat(1, 7, 5, 5), .c = mat(2, 3, 7, 7),
-                                .trans_b = 1};
+    struct hzp_matmul_args m = {
+        .a = mat(0, 3, 5, 8), .b = mat(1, 7, 5, 5), .c = mat(2, 3, 7, 7), .trans_b = 1};
     struct hzp_cost cost = hzp_op_cost(HZP_OP_matmul, &m);
     assert_int_equal(cost.flops, 2 * 3 * 5 * 7);
     assert_int_equal(cost.bytes, 4 * (3 * 5 + 7 * 5 + 3 * 7));
@@ -118,17 +121,23 @@ static void test_cost(void **state)
     assert_int_equal(hzp_op_cost(HZP_OP_embed, &e).bytes, 2 * (8 * 4 * 2 + 4));
 
     /* decode reads each segment's keys and values once */
-    struct hzp_attn_paged_args d = {.qkv = mat(0, 2, 16, 16), .out = mat(1, 2, 8, 8),
+    struct hzp_attn_paged_args d = {.qkv = mat(0, 2, 16, 16),
+                                    .out = mat(1, 2, 8, 8),
                                     .kv = {memory[2], memory[3], 10, 16, HZP_F32},
-                                    .segs = {ids, ids, 2, 1, 50}, .page = ids, .page_stride = 4,
+                                    .segs = {ids, ids, 2, 1, 50},
+                                    .page = ids,
+                                    .page_stride = 4,
                                     .heads = {2, 1, 4}};
     cost = hzp_op_cost(HZP_OP_attn_decode, &d);
     assert_int_equal(cost.bytes, 2 * 50 * 2 * 4 * 4 + 2 * (2 * 8 * 4));
     assert_int_equal(cost.flops, 4 * 2 * 50 * 2 * 4);
 
     /* of pages only the slots, of the table only a row each */
-    struct hzp_rope_args r = {.x = mat(0, 2, 12, 12), .y = mat(0, 2, 12, 12),
-                              .table = mat(3, 4, 2, 2), .pos = ids, .heads = {2, 2, 2}};
+    struct hzp_rope_args r = {.x = mat(0, 2, 12, 12),
+                              .y = mat(0, 2, 12, 12),
+                              .table = mat(3, 4, 2, 2),
+                              .pos = ids,
+                              .heads = {2, 2, 2}};
     uint64_t bare = hzp_op_cost(HZP_OP_rope, &r).bytes;
     assert_int_equal(bare, 2 * (2 * 12 * 4 + 2 * 4 + 4));
     r.kv = d.kv;
@@ -141,7 +150,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows_do_not_meet),
         cmocka_unit_test(test_absent_and_empty_are_left_out),
-        cmocka_unit_test(test_accumulation_is_a_write), cmocka_unit_test(test_pages),
+        cmocka_unit_test(test_accumulation_is_a_write),
+        cmocka_unit_test(test_pages),
         cmocka_unit_test(test_cost),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

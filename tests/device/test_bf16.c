@@ -59,9 +59,9 @@ static void test_philox(void **state)
     assert_int_equal(hzp_philox(0, 0, 0, 0, 0), 0x6627e8d5);
     assert_int_equal(hzp_philox(UINT64_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX),
                      0x408f276d);
-    assert_int_equal(hzp_philox(0x299f31d0a4093822u, 0x243f6a88, 0x85a308d3, 0x13198a2e,
-                                0x03707344),
-                     0xd16cfe09);
+    assert_int_equal(
+        hzp_philox(0x299f31d0a4093822u, 0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344),
+        0xd16cfe09);
 }
 
 static void test_gumbel(void **state)
@@ -74,7 +74,7 @@ static void test_gumbel(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rounding), cmocka_unit_test(test_nan_stays_nan),
+        cmocka_unit_test(test_rounding),        cmocka_unit_test(test_nan_stays_nan),
         cmocka_unit_test(test_master_is_exact), cmocka_unit_test(test_philox),
         cmocka_unit_test(test_gumbel),
     };

@@ -52,7 +52,8 @@ static void check_lanes(struct hzp_device *dev)
     struct hzp_fence *fence, *end;
     assert_int_equal(hzp_device_alloc(dev, HZP_MEM_DEVICE, N * sizeof(float), &a), HZP_OK);
     assert_int_equal(hzp_device_alloc(dev, HZP_MEM_DEVICE, N * sizeof(float), &b), HZP_OK);
-    assert_int_equal(hzp_device_alloc(dev, HZP_MEM_HOST, N * sizeof(float), (void **)&host), HZP_OK);
+    assert_int_equal(hzp_device_alloc(dev, HZP_MEM_HOST, N * sizeof(float), (void **)&host),
+                     HZP_OK);
     assert_int_equal((uintptr_t)a % 4096, 0);
     assert_int_equal((uintptr_t)host % 4096, 0);
     assert_int_equal(hzp_lane_open(dev, HZP_BOUND_COMPUTE, &one), HZP_OK);
@@ -134,7 +135,8 @@ static void check_shares(struct hzp_device *dev)
             struct hzp_fill_args fill = {{x, 1, 16, 16, HZP_F32}, (float)(turn + round)};
             timed &= hzp_lane_time(lane[l], &span[turn]) == HZP_OK;
             assert_int_equal(hzp_op_fill(lane[l], &fill), HZP_OK);
-            assert_int_equal(hzp_lane_copy(lane[l], y + turn, x + turn % 16, sizeof(float)), HZP_OK);
+            assert_int_equal(hzp_lane_copy(lane[l], y + turn, x + turn % 16, sizeof(float)),
+                             HZP_OK);
             for (int i = 0; i < LANES; i++)
                 if (i == l || !turn)
                     assert_int_equal(hzp_fence_record(fence[i], lane[i]), HZP_OK);
@@ -322,9 +324,9 @@ static void test_mats(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names), cmocka_unit_test(test_lanes),
-        cmocka_unit_test(test_shares), cmocka_unit_test(test_idle), cmocka_unit_test(test_closing),
-        cmocka_unit_test(test_taking_the_lead),
+        cmocka_unit_test(test_names),    cmocka_unit_test(test_lanes),
+        cmocka_unit_test(test_shares),   cmocka_unit_test(test_idle),
+        cmocka_unit_test(test_closing),  cmocka_unit_test(test_taking_the_lead),
         cmocka_unit_test(test_too_much), cmocka_unit_test(test_poison),
         cmocka_unit_test(test_mats),
     };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/device/test_fp8.c - e4m3: all 256 codes against the format's definition, rounding against the
- * nearest of them by trying all, and the scale of a row. */
+/* tests/device/test_fp8.c - e4m3: all 256 codes against the format's definition, rounding against
+ * the nearest of them by trying all, and the scale of a row. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -40,7 +40,8 @@ static int nearest(float x)
 {
     int best = 0;
     for (int code = 1; code < 0x7f; code++) {
-        double now = fabs(value_of(code) - fabs((double)x)), was = fabs(value_of(best) - fabs((double)x));
+        double now = fabs(value_of(code) - fabs((double)x)),
+               was = fabs(value_of(best) - fabs((double)x));
         if (now < was || (now == was && code % 2 == 0))
             best = code;
     }

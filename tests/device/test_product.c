@@ -52,8 +52,9 @@ static void near_the_sums(const struct fixture *f, int rows, int out, int in, in
         for (int n = 0; n < out; n += 7) {
             double sum = 0;
             for (int k = 0; k < in; k++)
-                sum += (double)hzp_bf16_to_f32(f->x[r][k]) *
-                       (double)hzp_bf16_to_f32((&f->w[0][0])[(size_t)n * (size_t)stride + (size_t)k]);
+                sum +=
+                    (double)hzp_bf16_to_f32(f->x[r][k]) *
+                    (double)hzp_bf16_to_f32((&f->w[0][0])[(size_t)n * (size_t)stride + (size_t)k]);
             assert_true(fabs(f->together[r][n] - sum) <= 1e-4 * sqrt(in + 1.0));
         }
 }
@@ -63,9 +64,9 @@ static void rows_do_not_matter(int threads)
     static const int rows[] = {1, 2, 3, 5, 6, 7, 11, 12, 13, 16, 17, 23, 31, 32, 40, 48};
     static const struct {
         int out, in, stride;
-    } shape[] = {{OUT, 576, 576},   {OUT, 576, 600},   {1, 1, 1},       {2, 31, 31},
-                 {63, 33, 40},      {OUT, 1100, 1100}, {17, 2048, 2048}, {66, 2563, 2563},
-                 {66, 2600, 2624}};
+    } shape[] = {{OUT, 576, 576},  {OUT, 576, 600},  {1, 1, 1},
+                 {2, 31, 31},      {63, 33, 40},     {OUT, 1100, 1100},
+                 {17, 2048, 2048}, {66, 2563, 2563}, {66, 2600, 2624}};
     struct hzp_device_config config = {.name = "cpu", .threads = threads};
     struct hzp_device *dev;
     struct hzp_lane *lane;
@@ -131,15 +132,16 @@ static float *f32_noise(size_t count, uint32_t seed)
 }
 
 /* dY^T X into `to`, which it adds to, or dY W: m x n, sums of k. */
-static void grad_product(struct hzp_device *dev, struct hzp_lane *lane, bool of_weight, int m, int n,
-                         int k, float *a, float *b, float *to)
+static void grad_product(struct hzp_device *dev, struct hzp_lane *lane, bool of_weight, int m,
+                         int n, int k, float *a, float *b, float *to)
 {
     struct hzp_fence *fence;
     struct hzp_matmul_args args = {
         .a = of_weight ? f32_mat(a, k, m, 3) : f32_mat(a, m, k, 3),
         .b = f32_mat(b, k, n, 5),
         .c = f32_mat(to, m, n, 0),
-        .trans_a = of_weight, .accumulate = of_weight,
+        .trans_a = of_weight,
+        .accumulate = of_weight,
     };
     for (size_t i = 0; i < (size_t)m * (size_t)n; i++)
         to[i] = of_weight ? 0.25f : NAN;
@@ -155,8 +157,8 @@ static void shares_do_not_matter(void **state)
 {
     static const struct {
         int m, n, k;
-    } shape[] = {{72, 32, 4}, {80, 32, 17}, {130, 40, 31}, {36, 390, 12}, {200, 200, 9},
-                 {40, 1100, 33}, {1100, 64, 20}, {65, 383, 64}, {7, 5, 3}, {300, 600, 128}};
+    } shape[] = {{72, 32, 4},    {80, 32, 17},   {130, 40, 31}, {36, 390, 12}, {200, 200, 9},
+                 {40, 1100, 33}, {1100, 64, 20}, {65, 383, 64}, {7, 5, 3},     {300, 600, 128}};
     struct hzp_device_config config = {.name = "cpu", .threads = GRAD_THREADS};
     struct hzp_device *dev;
     struct hzp_lane *lane;
@@ -177,8 +179,8 @@ static void shares_do_not_matter(void **state)
                 assert_int_equal(hzp_lane_set_share(lane, units), HZP_OK);
                 grad_product(dev, lane, of_weight, m, n, k, a, b, shared);
                 if (memcmp(shared, whole, bytes))
-                    fail_msg("%d x %d, sums of %d: other bits with %d of %d threads", m, n, k, units,
-                             GRAD_THREADS);
+                    fail_msg("%d x %d, sums of %d: other bits with %d of %d threads", m, n, k,
+                             units, GRAD_THREADS);
             }
         }
     hzp_lane_close(lane);

@@ -97,10 +97,14 @@ static void test_tokens(void **state)
     static float logits[ROWS * VOCAB], logprob[ROWS];
     int32_t token[2][ROWS], rank[ROWS], different = 0;
     for (int r = 0; r < ROWS; r++)
-        row[r] = (struct hzp_sample_row){.seed = 7, .position = (uint32_t)r, .given = r % 10 ? -1 : r};
+        row[r] =
+            (struct hzp_sample_row){.seed = 7, .position = (uint32_t)r, .given = r % 10 ? -1 : r};
     for (int turn = 0; turn < 2; turn++) {
-        struct hzp_sample_args a = {.logits = {logits, ROWS, VOCAB, VOCAB, HZP_F32}, .row = row,
-                                    .token = token[turn], .logprob = logprob, .rank = rank};
+        struct hzp_sample_args a = {.logits = {logits, ROWS, VOCAB, VOCAB, HZP_F32},
+                                    .row = row,
+                                    .token = token[turn],
+                                    .logprob = logprob,
+                                    .rank = rank};
         run(one, HZP_OP_sample, &a);
     }
     for (int r = 0; r < ROWS; r++) {
@@ -115,8 +119,8 @@ static void test_tokens(void **state)
 
 static void test_settings(void **state)
 {
-    static const char *const bad[] = {"flops", "flops=", "flops=-1", "flops=0", "speed=3",
-                                      "flops=1e9;bytes=1", "flops=nan"};
+    static const char *const bad[] = {
+        "flops", "flops=", "flops=-1", "flops=0", "speed=3", "flops=1e9;bytes=1", "flops=nan"};
     for (int i = 0; i < HZP_COUNT(bad); i++) {
         struct hzp_device *other = NULL;
         struct hzp_err_text why = {0};

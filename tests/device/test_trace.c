@@ -18,7 +18,8 @@ static const char *const backends[] = {"ref", "cpu", "sim"};
 static struct hzp_device *open_one(const char *name)
 {
     struct hzp_device *dev;
-    assert_int_equal(hzp_device_open(&(struct hzp_device_config){.name = name}, &dev, NULL), HZP_OK);
+    assert_int_equal(hzp_device_open(&(struct hzp_device_config){.name = name}, &dev, NULL),
+                     HZP_OK);
     return dev;
 }
 
@@ -54,14 +55,15 @@ static int events_named(json_t *trace, const char *name, int64_t bytes)
     size_t i;
     json_t *event;
     int count = 0;
-    json_array_foreach(trace, i, event) {
+    json_array_foreach(trace, i, event)
+    {
         const char *is = json_string_value(json_object_get(event, "name"));
         if (!is || strcmp(is, name) != 0)
             continue;
         count++;
         assert_true(json_number_value(json_object_get(event, "dur")) >= 0);
-        assert_int_equal(json_integer_value(json_object_get(json_object_get(event, "args"),
-                                                            "bytes")), bytes);
+        assert_int_equal(
+            json_integer_value(json_object_get(json_object_get(event, "args"), "bytes")), bytes);
     }
     return count;
 }
@@ -144,7 +146,9 @@ static void test_sync(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_file), cmocka_unit_test(test_nan), cmocka_unit_test(test_sync),
+        cmocka_unit_test(test_file),
+        cmocka_unit_test(test_nan),
+        cmocka_unit_test(test_sync),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

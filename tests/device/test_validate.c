@@ -68,8 +68,11 @@ static void test_overlap(void **state)
     BROKEN(swiglu, a, y.ptr, memory[0] + 7, "y overlaps x");
     BROKEN(swiglu, a, y.ptr, memory[0] + 9, "y overlaps x");
 
-    struct hzp_rope_args r = {.x = mat(0, 3, 16), .y = mat(1, 3, 16), .table = mat(2, 9, 4),
-                              .pos = ids, .heads = {2, 1, 4}};
+    struct hzp_rope_args r = {.x = mat(0, 3, 16),
+                              .y = mat(1, 3, 16),
+                              .table = mat(2, 9, 4),
+                              .pos = ids,
+                              .heads = {2, 1, 4}};
     BROKEN(rope, r, y.ptr, memory[0] + 1, "y overlaps x");
     r.y = r.x; /* in place is allowed */
     assert_null(hzp_op_validate(HZP_OP_rope, &r));
@@ -78,8 +81,11 @@ static void test_overlap(void **state)
 
 static void test_matmul(void **state)
 {
-    struct hzp_matmul_args a = {.a = bf16(0, 3, 8), .b = bf16(1, 5, 8), .c = bf16(2, 3, 5),
-                                .bias = bf16(3, 1, 5), .trans_b = 1};
+    struct hzp_matmul_args a = {.a = bf16(0, 3, 8),
+                                .b = bf16(1, 5, 8),
+                                .c = bf16(2, 3, 5),
+                                .bias = bf16(3, 1, 5),
+                                .trans_b = 1};
     BROKEN(matmul, a, b.type, HZP_F32, "a and b differ in type");
     BROKEN(matmul, a, a.cols, 7, "differ in depth");
     BROKEN(matmul, a, trans_b, 0, "differ in depth");
@@ -93,9 +99,12 @@ static void test_matmul(void **state)
 
 static void test_attention(void **state)
 {
-    struct hzp_attn_paged_args a = {.qkv = mat(0, 4, 32), .out = mat(1, 4, 16),
+    struct hzp_attn_paged_args a = {.qkv = mat(0, 4, 32),
+                                    .out = mat(1, 4, 16),
                                     .kv = {memory[2], memory[3], 6, 16, HZP_F32},
-                                    .segs = {ids, ids, 4, 1, 32}, .page = ids, .page_stride = 2,
+                                    .segs = {ids, ids, 4, 1, 32},
+                                    .page = ids,
+                                    .page_stride = 2,
                                     .heads = {4, 2, 4}};
     BROKEN(attn_decode, a, heads.kv_heads, 3, "multiple of kv_heads");
     BROKEN(attn_decode, a, heads.dim, 0, "positive");
@@ -111,8 +120,13 @@ static void test_attention(void **state)
     BROKEN(attn_prefill, a, segs.rows_max, 5, "segments do not fit");
     BROKEN(attn_prefill, a, out.ptr, memory[2], "out overlaps k");
 
-    struct hzp_rope_args k = {.x = a.qkv, .y = a.qkv, .table = mat(4, 9, 4), .pos = ids,
-                              .kv = a.kv, .slot = ids, .heads = a.heads};
+    struct hzp_rope_args k = {.x = a.qkv,
+                              .y = a.qkv,
+                              .table = mat(4, 9, 4),
+                              .pos = ids,
+                              .kv = a.kv,
+                              .slot = ids,
+                              .heads = a.heads};
     BROKEN(rope, k, kv.page_rows, INT32_MAX, "more slots");
     BROKEN(rope, k, kv.pages, 0, "no pages");
     BROKEN(rope, k, kv.type, HZP_BF16, "pages and rows differ");
@@ -124,11 +138,15 @@ static void test_attention(void **state)
     k.slot = NULL;
     assert_null(hzp_op_validate(HZP_OP_rope, &k));
 
-    struct hzp_attn_packed_args p = {.qkv = a.qkv, .out = a.out, .segs = {ids, ids, 1, 4, 4},
-                                     .heads = a.heads};
+    struct hzp_attn_packed_args p = {
+        .qkv = a.qkv, .out = a.out, .segs = {ids, ids, 1, 4, 4}, .heads = a.heads};
     BROKEN(attn_packed, p, out.type, HZP_BF16, "differ in type");
-    struct hzp_attn_packed_bwd_args b = {.qkv = a.qkv, .out = a.out, .dout = mat(4, 4, 16),
-                                         .dqkv = mat(5, 4, 32), .lse = memory[6], .segs = p.segs,
+    struct hzp_attn_packed_bwd_args b = {.qkv = a.qkv,
+                                         .out = a.out,
+                                         .dout = mat(4, 4, 16),
+                                         .dqkv = mat(5, 4, 32),
+                                         .lse = memory[6],
+                                         .segs = p.segs,
                                          .heads = a.heads};
     BROKEN(attn_packed_bwd, b, lse, NULL, "lse is absent");
     BROKEN(attn_packed_bwd, b, dqkv.cols, 31, "differ in shape");
@@ -137,15 +155,20 @@ static void test_attention(void **state)
 
 static void test_training(void **state)
 {
-    struct hzp_rmsnorm_bwd_args n = {mat(0, 3, 8), mat(1, 3, 8), mat(2, 1, 8), mat(3, 3, 8),
-                                     mat(4, 1, 8), memory[5]};
+    struct hzp_rmsnorm_bwd_args n = {mat(0, 3, 8), mat(1, 3, 8), mat(2, 1, 8),
+                                     mat(3, 3, 8), mat(4, 1, 8), memory[5]};
     BROKEN(rmsnorm_bwd, n, dw.cols, 7, "dw is not");
     BROKEN(rmsnorm_bwd, n, dx.type, HZP_BF16, "dx is not F32");
     BROKEN(rmsnorm_bwd, n, rstd, NULL, "rstd is absent");
 
-    struct hzp_rope_bwd_args r = {.dy = mat(0, 3, 16), .dx = mat(1, 3, 16), .x = mat(2, 3, 16),
-                                  .q_norm = mat(3, 1, 4), .dq_norm = mat(4, 1, 4),
-                                  .table = mat(5, 9, 4), .pos = ids, .heads = {2, 1, 4}};
+    struct hzp_rope_bwd_args r = {.dy = mat(0, 3, 16),
+                                  .dx = mat(1, 3, 16),
+                                  .x = mat(2, 3, 16),
+                                  .q_norm = mat(3, 1, 4),
+                                  .dq_norm = mat(4, 1, 4),
+                                  .table = mat(5, 9, 4),
+                                  .pos = ids,
+                                  .heads = {2, 1, 4}};
     BROKEN(rope_bwd, r, q_norm.ptr, NULL, "absent");
     BROKEN(rope_bwd, r, x.ptr, NULL, "x is absent");
     BROKEN(rope_bwd, r, dq_norm.type, HZP_BF16, "gradient is not F32");
@@ -157,8 +180,13 @@ static void test_training(void **state)
     assert_null(hzp_op_validate(HZP_OP_xent, &x));
 
     double sum;
-    struct hzp_adamw_args a = {.from = bf16(0, 3, 8), .to = bf16(1, 3, 8), .grad = mat(3, 3, 8),
-                               .m = mat(4, 3, 8), .v = mat(5, 3, 8), .sumsq = &sum, .t = 1};
+    struct hzp_adamw_args a = {.from = bf16(0, 3, 8),
+                               .to = bf16(1, 3, 8),
+                               .grad = mat(3, 3, 8),
+                               .m = mat(4, 3, 8),
+                               .v = mat(5, 3, 8),
+                               .sumsq = &sum,
+                               .t = 1};
     a.residual = (struct hzp_mat){memory[2], 3, 8, 8, HZP_I16};
     BROKEN(adamw, a, residual.ptr, NULL, "residual is not I16");
     BROKEN(adamw, a, residual.type, HZP_BF16, "residual is not I16");
@@ -193,8 +221,8 @@ static void test_the_rest(void **state)
     struct hzp_colsum_args s = {bf16(0, 3, 8), mat(1, 1, 8)};
     BROKEN(colsum, s, y.rows, 2, "y is not");
     struct hzp_sample_row row = {.given = -1};
-    struct hzp_sample_args a = {.logits = mat(0, 1, 8), .row = &row, .token = ids,
-                                .logprob = memory[1], .rank = ids + 8};
+    struct hzp_sample_args a = {
+        .logits = mat(0, 1, 8), .row = &row, .token = ids, .logprob = memory[1], .rank = ids + 8};
     BROKEN(sample, a, logits.type, HZP_BF16, "logits is not F32");
     BROKEN(sample, a, top_token, ids + 16, "absent");
     BROKEN(sample, a, rank, ids, "overlaps");
@@ -204,7 +232,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_matrices), cmocka_unit_test(test_overlap),
-        cmocka_unit_test(test_matmul), cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_matmul),   cmocka_unit_test(test_attention),
         cmocka_unit_test(test_training), cmocka_unit_test(test_the_rest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/emu/access.c - the functions that code compiled with -fsanitize=thread calls before each load
- * and store, in the place of that sanitizer's own: here every access of a kernel is judged.
+/* tests/emu/access.c - the functions that code compiled with -fsanitize=thread calls before each
+ * load and store, in the place of that sanitizer's own: here every access of a kernel is judged.
  */
 #include <elf.h>
 #include <link.h>
@@ -19,7 +19,8 @@ static int constants_add(struct dl_phdr_info *info, size_t size, void *arg)
 {
     for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *p = &info->dlpi_phdr[i];
-        if (p->p_type != PT_LOAD || p->p_flags & PF_W || constants.count == HZP_COUNT(constants.begin))
+        if (p->p_type != PT_LOAD || p->p_flags & PF_W ||
+            constants.count == HZP_COUNT(constants.begin))
             continue;
         constants.begin[constants.count] = info->dlpi_addr + p->p_vaddr;
         constants.end[constants.count++] = info->dlpi_addr + p->p_vaddr + p->p_memsz;
@@ -67,8 +68,8 @@ static inline void touch(const void *ptr, size_t size, bool write, bool atomic, 
 static void touch_aligned(const void *ptr, size_t size, bool write, bool atomic, const void *pc)
 {
     if ((uintptr_t)ptr % size && emu_now)
-        emu_fault(HZP_EMU_MISALIGNED, pc, "%s of %zu bytes at %p", write ? "a store" : "a load", size,
-                  ptr);
+        emu_fault(HZP_EMU_MISALIGNED, pc, "%s of %zu bytes at %p", write ? "a store" : "a load",
+                  size, ptr);
     touch(ptr, size, write, atomic, pc);
 }
 
@@ -185,13 +186,20 @@ static uint64_t combine(enum hzp_emu_atomic how, uint64_t old, uint64_t x, uint6
                         bool less)
 {
     switch (how) {
-    case HZP_EMU_A_ADD: return old + x;
-    case HZP_EMU_A_OR: return old | x;
-    case HZP_EMU_A_AND: return old & x;
-    case HZP_EMU_A_MIN: return less ? old : x;
-    case HZP_EMU_A_MAX: return less ? x : old;
-    case HZP_EMU_A_EXCH: return x;
-    default: return old == compare ? x : old;
+    case HZP_EMU_A_ADD:
+        return old + x;
+    case HZP_EMU_A_OR:
+        return old | x;
+    case HZP_EMU_A_AND:
+        return old & x;
+    case HZP_EMU_A_MIN:
+        return less ? old : x;
+    case HZP_EMU_A_MAX:
+        return less ? x : old;
+    case HZP_EMU_A_EXCH:
+        return x;
+    default:
+        return old == compare ? x : old;
     }
 }
 

@@ -79,7 +79,8 @@ void emu_wait(enum emu_state state)
     me->state = state;
     warp->ready &= ~(1u << me->lane);
     if (warp->ready && !emu_faulted())
-        next = first + (emu_backwards ? 31 - __builtin_clz(warp->ready) : __builtin_ctz(warp->ready));
+        next =
+            first + (emu_backwards ? 31 - __builtin_clz(warp->ready) : __builtin_ctz(warp->ready));
     emu_now = next < 0 ? NULL : &emu_block.fiber[next];
     emu_fiber_leave(me->thread, next);
 }
@@ -129,8 +130,9 @@ static void barrier_pass(void)
     const struct emu_fiber *first = first_of(EMU_AT_BARRIER), *ended = first_of(EMU_ENDED);
     b->votes = (struct hzp_emu_votes){0, true};
     if (ended) {
-        emu_fault(HZP_EMU_BARRIER, NULL, "thread %d waits at the barrier of %s:%d, thread %d has ended",
-                  first->thread, base_name(first->file), first->line, ended->thread);
+        emu_fault(HZP_EMU_BARRIER, NULL,
+                  "thread %d waits at the barrier of %s:%d, thread %d has ended", first->thread,
+                  base_name(first->file), first->line, ended->thread);
         return;
     }
     for (int i = 0; i < b->threads; i++) {
@@ -157,10 +159,11 @@ static void stuck(void)
     const struct emu_warp *warp = fiber->warp;
     uint32_t missing = warp->mask & ~warp->arrived;
     int lane = __builtin_ctz(missing), other = warp->index * EMU_LANES + lane;
-    const char *why = other >= emu_block.threads ? "does not exist"
+    const char *why = other >= emu_block.threads                  ? "does not exist"
                       : emu_block.fiber[other].state == EMU_ENDED ? "has ended"
                                                                   : "waits at a barrier";
-    emu_fault(HZP_EMU_WARP, NULL, "thread %d waits in an instruction of its warp (mask %08x): lane %d %s",
+    emu_fault(HZP_EMU_WARP, NULL,
+              "thread %d waits in an instruction of its warp (mask %08x): lane %d %s",
               fiber->thread, warp->mask, lane, why);
 }
 
@@ -230,11 +233,13 @@ static bool launch_legal(const struct hzp_emu_launch *l)
 {
     uint64_t threads = (uint64_t)l->block.x * l->block.y * l->block.z;
     size_t room = seen.room[kernel_index(l->kernel)];
-    if (threads == 0 || threads > EMU_THREADS || l->grid.x == 0 || l->grid.y == 0 || l->grid.z == 0 ||
-        l->grid.x > 0x7fffffff || l->grid.y > 65535 || l->grid.z > 65535 || l->block.z > 64) {
-        emu_fault(HZP_EMU_LAUNCH, l->kernel, "no device has a grid of %u x %u x %u blocks of "
-                  "%u x %u x %u threads", l->grid.x, l->grid.y, l->grid.z, l->block.x, l->block.y,
-                  l->block.z);
+    if (threads == 0 || threads > EMU_THREADS || l->grid.x == 0 || l->grid.y == 0 ||
+        l->grid.z == 0 || l->grid.x > 0x7fffffff || l->grid.y > 65535 || l->grid.z > 65535 ||
+        l->block.z > 64) {
+        emu_fault(HZP_EMU_LAUNCH, l->kernel,
+                  "no device has a grid of %u x %u x %u blocks of "
+                  "%u x %u x %u threads",
+                  l->grid.x, l->grid.y, l->grid.z, l->block.x, l->block.y, l->block.z);
         return false;
     }
     if (l->shared > room) {

@@ -2,9 +2,10 @@
 /* tests/emu/block.h - what the emulator's files share: the block that runs, its warps and fibers.
  *
  * Order of accesses: the clock ticks at each barrier and each __syncwarp.  What happened before the
- * block's last barrier is ordered before what happens now; of one warp also what happened before the
- * warp's last __syncwarp.  Of other blocks of the launch nothing is, but what a block did before an
- * atomic operation (with a barrier between, if others did it), to those who have done one since.
+ * block's last barrier is ordered before what happens now; of one warp also what happened before
+ * the warp's last __syncwarp.  Of other blocks of the launch nothing is, but what a block did
+ * before an atomic operation (with a barrier between, if others did it), to those who have done one
+ * since.
  *
  * Thread: one.
  */
@@ -13,14 +14,26 @@
 
 #include "tests/emu/emu.h"
 
-enum { EMU_LANES = 32, EMU_THREADS = 1024, EMU_WARPS = EMU_THREADS / EMU_LANES, EMU_COPIES = 256,
-       EMU_STACK = 64 << 10 };
+enum {
+    EMU_LANES = 32,
+    EMU_THREADS = 1024,
+    EMU_WARPS = EMU_THREADS / EMU_LANES,
+    EMU_COPIES = 256,
+    EMU_STACK = 64 << 10
+};
 
 enum emu_state { EMU_READY, EMU_AT_BARRIER, EMU_IN_WARP, EMU_ENDED };
 
 /* The instructions that lanes do together. */
-enum emu_together { EMU_NOTHING, EMU_SHUFFLE, EMU_BALLOT, EMU_REDUCE, EMU_SYNCWARP, EMU_MMA,
-                    EMU_LOAD_MATRICES };
+enum emu_together {
+    EMU_NOTHING,
+    EMU_SHUFFLE,
+    EMU_BALLOT,
+    EMU_REDUCE,
+    EMU_SYNCWARP,
+    EMU_MMA,
+    EMU_LOAD_MATRICES
+};
 
 struct emu_copy { /* an asynchronous one */
     uint32_t to;
@@ -34,21 +47,27 @@ struct emu_mark {
     uint32_t written, read;  /* clocks */
     uint16_t writer, reader; /* threads, or one of those below */
 };
-enum { EMU_SEVERAL = 0xffff, EMU_ATOMIC = 0xfffe, EMU_COPYING = 0xfffd, EMU_BLOCKS = 0xfffc,
-       EMU_OF_WARP = 0x8000 /* | warp: several of its lanes */ };
+enum {
+    EMU_SEVERAL = 0xffff,
+    EMU_ATOMIC = 0xfffe,
+    EMU_COPYING = 0xfffd,
+    EMU_BLOCKS = 0xfffc,
+    EMU_OF_WARP = 0x8000 /* | warp: several of its lanes */
+};
 
 struct emu_fiber {
     enum emu_state state;
     int thread, lane;
     struct emu_warp *warp;
     struct hzp_emu_dim at;
-    bool predicate;      /* at a barrier */
+    bool predicate; /* at a barrier */
     const char *file;
     int line;
-    uint32_t mask;       /* in an instruction of the warp */
-    void *data;          /* its operands; on the fiber's stack */
-    uint32_t fenced, fenced_all; /* clock of its last __threadfence, and of the barrier before that */
-    int group, copies;   /* the group that new copies join */
+    uint32_t mask; /* in an instruction of the warp */
+    void *data;    /* its operands; on the fiber's stack */
+    uint32_t fenced,
+        fenced_all;    /* clock of its last __threadfence, and of the barrier before that */
+    int group, copies; /* the group that new copies join */
     struct emu_copy copy[EMU_COPIES];
 };
 
@@ -56,7 +75,7 @@ struct emu_warp {
     int index;
     uint32_t ticked; /* clock of the last __syncwarp */
     uint32_t met;    /* clock of the last instruction all lanes did together */
-    uint32_t ready; /* lanes that can go on */
+    uint32_t ready;  /* lanes that can go on */
     uint32_t mask, arrived;
     enum emu_together what;
     int detail; /* of the instruction: must be the same in all lanes */
@@ -81,7 +100,8 @@ enum { EMU_PAGE = 4096, EMU_SHARED_ROOM = 1 << 20 };
 #define EMU_GLOBAL_ROOM ((uintptr_t)4 << 30)
 enum emu_page { EMU_CLOSED, EMU_OPEN, EMU_BYTES };
 extern struct emu_map {
-    uintptr_t global, shared, stacks; /* begins of [EMU_GLOBAL_ROOM], [EMU_SHARED_ROOM], the stacks */
+    uintptr_t global, shared,
+        stacks; /* begins of [EMU_GLOBAL_ROOM], [EMU_SHARED_ROOM], the stacks */
 } emu_map;
 
 /* ---- fiber.c: EMU_THREADS stacks ---- */
@@ -107,11 +127,12 @@ void emu_global_touch(uintptr_t at, size_t size, bool write, bool atomic, const 
 bool emu_ordered(uint32_t when, unsigned who, const struct emu_fiber *me);
 /* Notes a read; ordered: whether the one noted before is. */
 void emu_mark_read(struct emu_mark *mark, const struct emu_fiber *me, bool ordered);
-/* One grain of global memory.  Returns who is in the way, 0: nobody; *ret_wrote: by having written. */
-const char *emu_global_mark(struct emu_mark *mark, const struct emu_fiber *me, bool write, bool atomic,
-                            bool *ret_wrote);
+/* One grain of global memory.  Returns who is in the way, 0: nobody; *ret_wrote: by having
+ * written. */
+const char *emu_global_mark(struct emu_mark *mark, const struct emu_fiber *me, bool write,
+                            bool atomic, bool *ret_wrote);
 const char *emu_who(unsigned who);
-void emu_order_begin(void); /* at a launch */
+void emu_order_begin(void);                        /* at a launch */
 void emu_order_atomic(const struct emu_fiber *me); /* an atomic operation on global memory */
 
 /* ---- shared.c ---- */
@@ -127,7 +148,8 @@ void emu_copies_end(struct emu_fiber *fiber);
 
 /* ---- report.c ---- */
 
-/* Records the fault, or prints it and aborts.  In a kernel it does not return: the launch is over. */
+/* Records the fault, or prints it and aborts.  In a kernel it does not return: the launch is
+ * over. */
 void emu_fault(enum hzp_emu_fault fault, const void *pc, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 bool emu_faulted(void);

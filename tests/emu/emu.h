@@ -2,12 +2,13 @@
 /* tests/emu/emu.h - the block emulator: kernels written for a GPU, compiled as C++, run on the CPU.
  *
  * Every thread of a block is a fiber; blocks run one after the other.  A fiber gives way only where
- * it waits: at a barrier, or in an instruction that the lanes of a warp do together.  The compiler is
- * asked to instrument the kernels for a race detector (-fsanitize=thread), but the detector it then
- * calls is ours (access.c), so each load and each store passes here and is judged:
+ * it waits: at a barrier, or in an instruction that the lanes of a warp do together.  The compiler
+ * is asked to instrument the kernels for a race detector (-fsanitize=thread), but the detector it
+ * then calls is ours (access.c), so each load and each store passes here and is judged:
  *   - global memory: only what was allocated, and under a watch only the bytes allowed;
  *   - alignment: an access of n bytes at a multiple of n;
- *   - shared memory: inside a variable, not before somebody wrote it, not while an asynchronous copy
+ *   - shared memory: inside a variable, not before somebody wrote it, not while an asynchronous
+ *   copy
  *     is on its way, and ordered by a barrier with what other threads did there;
  *   - global memory within a launch: as shared memory in a block, between blocks ordered by atomic
  *     operations, with a fence before the one and behind the other.
@@ -63,8 +64,9 @@ void hzp_emu_counts(uint64_t *ret_launches, int *ret_kernels);
 
 /* ---- memory (memory.c) ---- */
 
-void *hzp_emu_alloc(size_t size); /* aligned to 4096, filled with bits that are NaN; NULL: no room */
-bool hzp_emu_free(void *ptr);     /* false: it was not allocated */
+void *
+hzp_emu_alloc(size_t size);   /* aligned to 4096, filled with bits that are NaN; NULL: no room */
+bool hzp_emu_free(void *ptr); /* false: it was not allocated */
 /* Whether the host may copy there: false for emulated memory outside of an allocation. */
 bool hzp_emu_range(const void *ptr, size_t size);
 
@@ -89,9 +91,20 @@ enum { HZP_EMU_SHARED_MAX = 232448, HZP_EMU_SHARED_DEFAULT = 49152 };
 
 /* Where this thread is: pure, because it never changes while a kernel runs in a fiber. */
 __attribute__((const)) unsigned hzp_emu_index(int which);
-enum { HZP_EMU_THREAD_X, HZP_EMU_THREAD_Y, HZP_EMU_THREAD_Z, HZP_EMU_BLOCK_X, HZP_EMU_BLOCK_Y,
-       HZP_EMU_BLOCK_Z, HZP_EMU_DIM_X, HZP_EMU_DIM_Y, HZP_EMU_DIM_Z, HZP_EMU_GRID_X,
-       HZP_EMU_GRID_Y, HZP_EMU_GRID_Z };
+enum {
+    HZP_EMU_THREAD_X,
+    HZP_EMU_THREAD_Y,
+    HZP_EMU_THREAD_Z,
+    HZP_EMU_BLOCK_X,
+    HZP_EMU_BLOCK_Y,
+    HZP_EMU_BLOCK_Z,
+    HZP_EMU_DIM_X,
+    HZP_EMU_DIM_Y,
+    HZP_EMU_DIM_Z,
+    HZP_EMU_GRID_X,
+    HZP_EMU_GRID_Y,
+    HZP_EMU_GRID_Z
+};
 
 /* The block's variable of this tag; the dynamic one is laid out by the launch. */
 void *hzp_emu_shared(const void *tag, const char *name, size_t size);
@@ -100,14 +113,15 @@ uint32_t hzp_emu_shared_at(const void *ptr); /* as instructions address it */
 
 /* All threads of the block. */
 struct hzp_emu_votes {
-    int count;     /* of predicates that were true */
+    int count; /* of predicates that were true */
     bool all;
 };
 struct hzp_emu_votes hzp_emu_barrier(bool predicate, const char *file, int line);
 
 /* The lanes of a warp named in the mask. */
 enum hzp_emu_shuffle { HZP_EMU_IDX, HZP_EMU_XOR, HZP_EMU_UP, HZP_EMU_DOWN };
-uint64_t hzp_emu_shuffle(uint32_t mask, enum hzp_emu_shuffle how, uint64_t value, int arg, int width);
+uint64_t hzp_emu_shuffle(uint32_t mask, enum hzp_emu_shuffle how, uint64_t value, int arg,
+                         int width);
 uint32_t hzp_emu_ballot(uint32_t mask, bool predicate);
 enum hzp_emu_reduce { HZP_EMU_ADD, HZP_EMU_MIN, HZP_EMU_MAX, HZP_EMU_AND, HZP_EMU_OR, HZP_EMU_EOR };
 int64_t hzp_emu_reduce(uint32_t mask, enum hzp_emu_reduce how, int64_t value);
@@ -135,8 +149,15 @@ void *hzp_emu_memcpy(void *to, const void *from, size_t size);
 void *hzp_emu_memmove(void *to, const void *from, size_t size);
 void *hzp_emu_memset(void *to, int byte, size_t size);
 /* Atomic operations return the old value. */
-enum hzp_emu_atomic { HZP_EMU_A_ADD, HZP_EMU_A_OR, HZP_EMU_A_AND, HZP_EMU_A_MIN, HZP_EMU_A_MAX,
-                      HZP_EMU_A_EXCH, HZP_EMU_A_CAS };
+enum hzp_emu_atomic {
+    HZP_EMU_A_ADD,
+    HZP_EMU_A_OR,
+    HZP_EMU_A_AND,
+    HZP_EMU_A_MIN,
+    HZP_EMU_A_MAX,
+    HZP_EMU_A_EXCH,
+    HZP_EMU_A_CAS
+};
 uint32_t hzp_emu_atomic32(void *ptr, enum hzp_emu_atomic how, uint32_t value, uint32_t compare,
                           bool is_signed);
 uint64_t hzp_emu_atomic64(void *ptr, enum hzp_emu_atomic how, uint64_t value, uint64_t compare,

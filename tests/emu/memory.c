@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/emu/memory.c - the device's memory: allocations with room between them, and what a kernel may
- * touch of it.
+/* tests/emu/memory.c - the device's memory: allocations with room between them, and what a kernel
+ * may touch of it.
  *
- * A page is closed, open, or decided byte by byte: the last page of an allocation, and watched ones.
+ * A page is closed, open, or decided byte by byte: the last page of an allocation, and watched
+ * ones.
  */
 #include <string.h>
 #include <sys/mman.h>
@@ -14,9 +15,9 @@ enum { PAGE = EMU_PAGE, BLOCKS = 4096, APART = 4 /* pages between two allocation
 enum { MAY_READ = 1, MAY_WRITE = 2 };
 
 static struct {
-    uint8_t *base;  /* [EMU_GLOBAL_ROOM] */
-    uint8_t *byte;  /* [EMU_GLOBAL_ROOM] what may be done, where a page says so */
-    uint8_t *page;  /* [EMU_GLOBAL_ROOM / PAGE] */
+    uint8_t *base;         /* [EMU_GLOBAL_ROOM] */
+    uint8_t *byte;         /* [EMU_GLOBAL_ROOM] what may be done, where a page says so */
+    uint8_t *page;         /* [EMU_GLOBAL_ROOM / PAGE] */
     struct emu_mark *mark; /* [EMU_GLOBAL_ROOM / EMU_GRAIN] */
     struct {
         uint8_t *ptr;
@@ -27,8 +28,8 @@ static struct {
 
 static void *reserve(size_t size)
 {
-    void *ptr = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                     -1, 0);
+    void *ptr = mmap(NULL, size, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     HZP_ASSERT(ptr != MAP_FAILED);
     return ptr;
 }
@@ -166,8 +167,10 @@ static bool allowed(size_t byte, size_t size, bool write, const void *pc)
         while (near + 1 < memory.blocks && memory.block[near + 1].ptr <= memory.base + byte)
             near++;
         bool read_only = page == EMU_BYTES && memory.byte[i];
-        emu_fault(HZP_EMU_BOUNDS, pc, "%s of %zu bytes of global memory %s: byte %td of an allocation "
-                  "of %zu", write ? "a store" : "a load", size,
+        emu_fault(HZP_EMU_BOUNDS, pc,
+                  "%s of %zu bytes of global memory %s: byte %td of an allocation "
+                  "of %zu",
+                  write ? "a store" : "a load", size,
                   read_only ? "that may only be read" : "outside of what may be touched",
                   memory.blocks ? memory.base + byte - memory.block[near].ptr : 0,
                   memory.blocks ? memory.block[near].size : 0);
@@ -191,10 +194,11 @@ void emu_global_touch(uintptr_t at, size_t size, bool write, bool atomic, const 
         if (!who)
             continue;
         int block = block_find((const void *)at);
-        emu_fault(HZP_EMU_RACE, pc, "%s of %zu bytes of global memory, byte %td of an allocation of %zu, "
-                  "that %s %s: nothing orders the two", write ? "a store" : "a load", size,
-                  (const uint8_t *)at - memory.block[block].ptr, memory.block[block].size, who,
-                  wrote ? "wrote" : "read");
+        emu_fault(HZP_EMU_RACE, pc,
+                  "%s of %zu bytes of global memory, byte %td of an allocation of %zu, "
+                  "that %s %s: nothing orders the two",
+                  write ? "a store" : "a load", size, (const uint8_t *)at - memory.block[block].ptr,
+                  memory.block[block].size, who, wrote ? "wrote" : "read");
         return;
     }
 }

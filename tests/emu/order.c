@@ -2,9 +2,9 @@
 /* tests/emu/order.c - what is ordered before what.
  *
  * Blocks run one after the other here, on a device side by side: what one leaves in global memory
- * another may use in the same launch only by way of an atomic operation, with a __threadfence between
- * the stores and that operation, and one between that of the other block and its loads.  Blocks with
- * such operations are listed by their clocks, which ascend.
+ * another may use in the same launch only by way of an atomic operation, with a __threadfence
+ * between the stores and that operation, and one between that of the other block and its loads.
+ * Blocks with such operations are listed by their clocks, which ascend.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,9 +13,9 @@
 #include "tests/emu/block.h"
 
 struct release {
-    uint32_t began, last;     /* the block's clocks; last: its last operation */
-    uint32_t released;        /* all its threads' work before this clock */
-    int thread;               /* and this thread's until `last` */
+    uint32_t began, last; /* the block's clocks; last: its last operation */
+    uint32_t released;    /* all its threads' work before this clock */
+    int thread;           /* and this thread's until `last` */
 };
 
 static struct {
@@ -75,7 +75,8 @@ static bool ordered_atomic(uint32_t when, const struct emu_fiber *me)
     return own && own->last == when && own->thread == me->thread;
 }
 
-/* It, or the thread that had the block's last atomic operation and met it at a barrier, has fenced since. */
+/* It, or the thread that had the block's last atomic operation and met it at a barrier, has fenced
+ * since. */
 static bool fenced_since(const struct release *own, const struct emu_fiber *me)
 {
     uint32_t other = emu_block.fiber[own->thread].fenced;
@@ -120,17 +121,18 @@ void emu_mark_read(struct emu_mark *mark, const struct emu_fiber *me, bool order
     if (mark->reader != me->thread && !ordered) {
         bool same = mark->reader < EMU_BLOCKS && mark->read >= emu_block.began &&
                     warp_of(mark->reader) == (unsigned)me->warp->index;
-        mark->reader = (uint16_t)(same ? EMU_OF_WARP | (unsigned)me->warp->index
-                                  : mark->read >= emu_block.began && mark->reader != EMU_BLOCKS
-                                      ? EMU_SEVERAL : EMU_BLOCKS);
+        mark->reader =
+            (uint16_t)(same ? EMU_OF_WARP | (unsigned)me->warp->index
+                       : mark->read >= emu_block.began && mark->reader != EMU_BLOCKS ? EMU_SEVERAL
+                                                                                     : EMU_BLOCKS);
     } else {
         mark->reader = (uint16_t)me->thread;
     }
     mark->read = emu_block.clock;
 }
 
-const char *emu_global_mark(struct emu_mark *mark, const struct emu_fiber *me, bool write, bool atomic,
-                            bool *ret_wrote)
+const char *emu_global_mark(struct emu_mark *mark, const struct emu_fiber *me, bool write,
+                            bool atomic, bool *ret_wrote)
 {
     bool both = atomic && mark->writer == EMU_ATOMIC;
     *ret_wrote = true;

@@ -315,11 +315,21 @@ static void run_memory(enum hzp_planted which, bool wrong, const float *in, floa
     static float host[N];
     memcpy(host, in, sizeof(host));
     switch (which) {
-    case HZP_PLANTED_past_the_end: start(lane, 1, N, 0, copy_from, in, io, wrong); break;
-    case HZP_PLANTED_before_the_begin: start(lane, 1, N, 0, copy_to, in, io, wrong ? -1 : 0); break;
-    case HZP_PLANTED_other_allocation: start(lane, 1, N, 0, copy_from, in, io, wrong ? 8192 : 0); break;
-    case HZP_PLANTED_host_memory: start(lane, 1, N, 0, copy_from, wrong ? host : in, io, 0); break;
-    case HZP_PLANTED_past_shared: start(lane, 1, N, 0, through_shared, in, io, wrong ? N : 0); break;
+    case HZP_PLANTED_past_the_end:
+        start(lane, 1, N, 0, copy_from, in, io, wrong);
+        break;
+    case HZP_PLANTED_before_the_begin:
+        start(lane, 1, N, 0, copy_to, in, io, wrong ? -1 : 0);
+        break;
+    case HZP_PLANTED_other_allocation:
+        start(lane, 1, N, 0, copy_from, in, io, wrong ? 8192 : 0);
+        break;
+    case HZP_PLANTED_host_memory:
+        start(lane, 1, N, 0, copy_from, wrong ? host : in, io, 0);
+        break;
+    case HZP_PLANTED_past_shared:
+        start(lane, 1, N, 0, through_shared, in, io, wrong ? N : 0);
+        break;
     case HZP_PLANTED_past_dynamic:
         start(lane, 1, N, (N - wrong) * sizeof(float), through_dynamic, in, io);
         break;
@@ -335,12 +345,17 @@ static void run_memory(enum hzp_planted which, bool wrong, const float *in, floa
         start(lane, 1, N, 0, copy_from, in, io, 0);
         hzp_emu_unwatch(io, N * sizeof(float));
         break;
-    case HZP_PLANTED_vector_load: start(lane, 1, N, 0, copy_vectors, in, io, wrong, 0); break;
-    case HZP_PLANTED_vector_store: start(lane, 1, N, 0, copy_vectors, in, io, 0, wrong); break;
+    case HZP_PLANTED_vector_load:
+        start(lane, 1, N, 0, copy_vectors, in, io, wrong, 0);
+        break;
+    case HZP_PLANTED_vector_store:
+        start(lane, 1, N, 0, copy_vectors, in, io, 0, wrong);
+        break;
     case HZP_PLANTED_word_of_halves:
         start(lane, 1, N, 0, copy_words, (const uint16_t *)in, io, wrong);
         break;
-    default: start(lane, 1, 32, (N + 4) * sizeof(float), matrix_rows, in, io, wrong ? 4 : 0);
+    default:
+        start(lane, 1, 32, (N + 4) * sizeof(float), matrix_rows, in, io, wrong ? 4 : 0);
     }
 }
 
@@ -351,17 +366,39 @@ static void run_shared(enum hzp_planted which, bool wrong, const float *in, floa
     if (!counter)
         counter = (int *)hzp_emu_alloc(sizeof(*counter));
     switch (which) {
-    case HZP_PLANTED_half_unwritten: start(lane, 1, N, 0, fill_some, in, io, 1 + wrong); break;
-    case HZP_PLANTED_last_block_s: start(lane, 2, N, 0, fill_in_block, in, io, 2 - wrong); break;
-    case HZP_PLANTED_atomic_unwritten: start(lane, 1, N, 0, count_up, in, io, !wrong, true); break;
-    case HZP_PLANTED_plain_count: start(lane, 1, N, 0, count_up, in, io, true, !wrong); break;
-    case HZP_PLANTED_write_then_read: start(lane, 1, N, 0, turn_around, in, io, !wrong, false); break;
-    case HZP_PLANTED_read_then_write: start(lane, 1, N, 0, turn_around, in, io, true, wrong); break;
-    case HZP_PLANTED_two_writers: start(lane, 1, N, 0, write_once, in, io, 1 + wrong); break;
-    case HZP_PLANTED_lanes_without_syncwarp: start(lane, 1, N, 0, turn_warps, in, io, !wrong); break;
-    case HZP_PLANTED_sums_reused: start(lane, 1, N, 0, sum_twice, in, io, !wrong); break;
-    case HZP_PLANTED_global_no_barrier: start(lane, 1, N, 0, turn_global, in, io, !wrong); break;
-    case HZP_PLANTED_two_blocks_store: start(lane, 4, 64, 0, store_parts, in, io, wrong ? 2 : 4); break;
+    case HZP_PLANTED_half_unwritten:
+        start(lane, 1, N, 0, fill_some, in, io, 1 + wrong);
+        break;
+    case HZP_PLANTED_last_block_s:
+        start(lane, 2, N, 0, fill_in_block, in, io, 2 - wrong);
+        break;
+    case HZP_PLANTED_atomic_unwritten:
+        start(lane, 1, N, 0, count_up, in, io, !wrong, true);
+        break;
+    case HZP_PLANTED_plain_count:
+        start(lane, 1, N, 0, count_up, in, io, true, !wrong);
+        break;
+    case HZP_PLANTED_write_then_read:
+        start(lane, 1, N, 0, turn_around, in, io, !wrong, false);
+        break;
+    case HZP_PLANTED_read_then_write:
+        start(lane, 1, N, 0, turn_around, in, io, true, wrong);
+        break;
+    case HZP_PLANTED_two_writers:
+        start(lane, 1, N, 0, write_once, in, io, 1 + wrong);
+        break;
+    case HZP_PLANTED_lanes_without_syncwarp:
+        start(lane, 1, N, 0, turn_warps, in, io, !wrong);
+        break;
+    case HZP_PLANTED_sums_reused:
+        start(lane, 1, N, 0, sum_twice, in, io, !wrong);
+        break;
+    case HZP_PLANTED_global_no_barrier:
+        start(lane, 1, N, 0, turn_global, in, io, !wrong);
+        break;
+    case HZP_PLANTED_two_blocks_store:
+        start(lane, 4, 64, 0, store_parts, in, io, wrong ? 2 : 4);
+        break;
     case HZP_PLANTED_handed_over_early:
     case HZP_PLANTED_taken_unasked:
     case HZP_PLANTED_handed_over_unfenced:
@@ -385,7 +422,8 @@ static void run_shared(enum hzp_planted which, bool wrong, const float *in, floa
     case HZP_PLANTED_mask_too_small:
         start(lane, 1, N, 0, mask_shuffle, in, io, wrong ? 0xffffu : ~0u);
         break;
-    default: start(lane, 1, N, 0, vote_shuffle, in, io, wrong ? 16 : 32);
+    default:
+        start(lane, 1, N, 0, vote_shuffle, in, io, wrong ? 16 : 32);
     }
 }
 
@@ -404,10 +442,18 @@ static void run_copies(enum hzp_planted which, bool wrong, const float *in, floa
     case HZP_PLANTED_copy_no_barrier:
         start(lane, 1, 64, room, wrong ? copy_tiles<0, true, false> : right, in, io, false, 0);
         break;
-    case HZP_PLANTED_copy_over_readers: start(lane, 1, 64, room, right, in, io, true, wrong); break;
-    case HZP_PLANTED_copy_misaligned: start(lane, 1, 64, room, right, in, io, false, wrong); break;
-    case HZP_PLANTED_copy_left: start(lane, 1, 64, room, copy_blind, in, io, !wrong); break;
-    case HZP_PLANTED_too_many_threads: start(lane, 1, wrong ? 1056 : N, 0, copy_from, in, io, 0); break;
+    case HZP_PLANTED_copy_over_readers:
+        start(lane, 1, 64, room, right, in, io, true, wrong);
+        break;
+    case HZP_PLANTED_copy_misaligned:
+        start(lane, 1, 64, room, right, in, io, false, wrong);
+        break;
+    case HZP_PLANTED_copy_left:
+        start(lane, 1, 64, room, copy_blind, in, io, !wrong);
+        break;
+    case HZP_PLANTED_too_many_threads:
+        start(lane, 1, wrong ? 1056 : N, 0, copy_from, in, io, 0);
+        break;
     default:
         cudaFuncSetAttribute(through_dynamic, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              wrong ? HZP_EMU_SHARED_DEFAULT : 50000);
@@ -432,12 +478,15 @@ extern "C" float hzp_planted_result(enum hzp_planted which, const float *in, int
     case HZP_PLANTED_read_then_write:
     case HZP_PLANTED_global_no_barrier:
     case HZP_PLANTED_barrier_in_branch:
-    case HZP_PLANTED_barrier_after_return: return in[N - 1 - i];
+    case HZP_PLANTED_barrier_after_return:
+        return in[N - 1 - i];
     case HZP_PLANTED_lanes_without_syncwarp:
     case HZP_PLANTED_shuffle_in_branch:
     case HZP_PLANTED_mask_too_small:
-    case HZP_PLANTED_shuffle_and_vote: return in[i ^ 31];
-    default: return in[i];
+    case HZP_PLANTED_shuffle_and_vote:
+        return in[i ^ 31];
+    default:
+        return in[i];
     }
 }
 

@@ -55,7 +55,7 @@ enum hzp_planted {
 #define X(name, fault) HZP_PLANTED_##name,
     HZP_PLANTED(X)
 #undef X
-    HZP_PLANTED_COUNT
+        HZP_PLANTED_COUNT
 };
 
 #ifdef __cplusplus
@@ -64,8 +64,8 @@ extern "C" {
 
 enum { HZP_PLANTED_FLOATS = 256 };
 
-/* Runs it, wrong or right: io has HZP_PLANTED_FLOATS floats of the device's, in is 16-byte aligned and
- * of as many.  The right ones leave in io[i] what hzp_planted_result says, bit for bit. */
+/* Runs it, wrong or right: io has HZP_PLANTED_FLOATS floats of the device's, in is 16-byte aligned
+ * and of as many.  The right ones leave in io[i] what hzp_planted_result says, bit for bit. */
 void hzp_planted_run(enum hzp_planted which, bool wrong, const float *in, float *io);
 float hzp_planted_result(enum hzp_planted which, const float *in, int i);
 
@@ -73,7 +73,8 @@ float hzp_planted_result(enum hzp_planted which, const float *in, int i);
  * coordinates of every thread of a grid; what the lanes' instructions give. */
 void hzp_planted_product(const uint16_t *a, const uint16_t *b, bool b_rows, float *c);
 enum { HZP_PLANTED_COORDINATES = 2 * 3 * 2 * 5 * 3 * 4 };
-void hzp_planted_coordinates(uint32_t *ret); /* [HZP_PLANTED_COORDINATES], each place its own number */
+void hzp_planted_coordinates(
+    uint32_t *ret); /* [HZP_PLANTED_COORDINATES], each place its own number */
 enum { HZP_PLANTED_LANE_KINDS = 12 };
 void hzp_planted_lanes(uint32_t *ret); /* [HZP_PLANTED_LANE_KINDS][32] */
 void hzp_planted_sums(const uint32_t *x, uint32_t *ret, int count); /* ret[0] += all, by atomics */

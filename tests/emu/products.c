@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/emu/products.c - what the backend asks of others than CUDA's runtime.  Matrix products are by
- * our own kernels, and by the reference where that would take the emulator too long; there is no driver
- * to make green contexts, and nothing worth measuring.
+/* tests/emu/products.c - what the backend asks of others than CUDA's runtime.  Matrix products are
+ * by our own kernels, and by the reference where that would take the emulator too long; there is no
+ * driver to make green contexts, and nothing worth measuring.
  */
 #include "device/cuda/cuda.h"
 

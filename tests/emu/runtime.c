@@ -51,12 +51,18 @@ cudaError_t cudaGetLastError(void)
 const char *cudaGetErrorString(cudaError_t error)
 {
     switch (error) {
-    case cudaSuccess: return "no error";
-    case cudaErrorInvalidValue: return "invalid argument";
-    case cudaErrorMemoryAllocation: return "out of memory";
-    case cudaErrorIllegalState: return "not while capturing, or not without";
-    case cudaErrorInvalidConfiguration: return "invalid configuration argument";
-    default: return "unspecified launch failure";
+    case cudaSuccess:
+        return "no error";
+    case cudaErrorInvalidValue:
+        return "invalid argument";
+    case cudaErrorMemoryAllocation:
+        return "out of memory";
+    case cudaErrorIllegalState:
+        return "not while capturing, or not without";
+    case cudaErrorInvalidConfiguration:
+        return "invalid configuration argument";
+    default:
+        return "unspecified launch failure";
     }
 }
 
@@ -79,7 +85,9 @@ cudaError_t cudaSetDevice(int device)
 /* Few units, so that loops over the grid turn more than once. */
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
 {
-    *prop = (struct cudaDeviceProp){.name = "block emulator", .major = 9, .minor = 0,
+    *prop = (struct cudaDeviceProp){.name = "block emulator",
+                                    .major = 9,
+                                    .minor = 0,
                                     .multiProcessorCount = 2,
                                     .sharedMemPerBlockOptin = HZP_EMU_SHARED_MAX};
     return device == 0 ? cudaSuccess : fail(cudaErrorInvalidValue);

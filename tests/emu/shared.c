@@ -62,8 +62,10 @@ void *hzp_emu_shared(const void *tag, const char *name, size_t size)
     shared.used = (uint32_t)HZP_ROUND_UP(shared.used + size + APART, (size_t)APART);
     if (shared.statics > HZP_EMU_SHARED_DEFAULT ||
         shared.statics + shared.variable[0].size > HZP_EMU_SHARED_MAX)
-        emu_fault(HZP_EMU_LAUNCH, NULL, "%u bytes of shared memory and %zu of it dynamic, more than a "
-                  "block has", shared.statics, shared.variable[0].size);
+        emu_fault(HZP_EMU_LAUNCH, NULL,
+                  "%u bytes of shared memory and %zu of it dynamic, more than a "
+                  "block has",
+                  shared.statics, shared.variable[0].size);
     return shared.base + v->at;
 }
 
@@ -101,8 +103,10 @@ static void race(const struct emu_fiber *me, uint32_t at, bool write, unsigned w
 {
     const struct variable *v = variable_of(at, 1);
     if (who == EMU_COPYING) {
-        emu_fault(HZP_EMU_COPY, pc, "thread %d %s shared %s, byte %u, while an asynchronous copy is on "
-                  "its way there", me->thread, write ? "writes" : "reads", v->name, at - v->at);
+        emu_fault(HZP_EMU_COPY, pc,
+                  "thread %d %s shared %s, byte %u, while an asynchronous copy is on "
+                  "its way there",
+                  me->thread, write ? "writes" : "reads", v->name, at - v->at);
         return;
     }
     emu_fault(HZP_EMU_RACE, pc, "thread %d %s shared %s, byte %u, that %s %s: no barrier between",
@@ -123,8 +127,9 @@ static void cell_touch(const struct emu_fiber *me, uint32_t at, bool write, bool
     }
     if (!there && (!write || atomic)) {
         const struct variable *v = variable_of(at, 1);
-        emu_fault(HZP_EMU_UNWRITTEN, pc, "thread %d reads shared %s, byte %u, before anybody wrote it",
-                  me->thread, v->name, at - v->at);
+        emu_fault(HZP_EMU_UNWRITTEN, pc,
+                  "thread %d reads shared %s, byte %u, before anybody wrote it", me->thread,
+                  v->name, at - v->at);
         return;
     }
     if (!write) {
@@ -147,8 +152,9 @@ static void touch(const struct emu_fiber *me, uint32_t at, size_t size, bool wri
         for (int i = 1; i < shared.variables; i++)
             if (shared.variable[i].at <= at && (shared.variable[i].at > near->at || near->at > at))
                 near = &shared.variable[i];
-        emu_fault(HZP_EMU_BOUNDS, pc, "%s of %zu bytes of shared memory at byte %d of %s, which has %zu",
-                  write ? "a store" : "a load", size, (int)at - (int)near->at, near->name, near->size);
+        emu_fault(
+            HZP_EMU_BOUNDS, pc, "%s of %zu bytes of shared memory at byte %d of %s, which has %zu",
+            write ? "a store" : "a load", size, (int)at - (int)near->at, near->name, near->size);
         return;
     }
     for (uint32_t i = at / EMU_GRAIN * EMU_GRAIN; i < at + size && !emu_faulted(); i += EMU_GRAIN)
@@ -181,8 +187,8 @@ void hzp_emu_copy(uint32_t to, const void *from, bool there)
     const void *pc = __builtin_return_address(0);
     struct emu_fiber *me = emu_now;
     if (to % 16 || (there && (uintptr_t)from % 16))
-        emu_fault(HZP_EMU_MISALIGNED, pc, "an asynchronous copy of 16 bytes from %p to shared %u", from,
-                  to);
+        emu_fault(HZP_EMU_MISALIGNED, pc, "an asynchronous copy of 16 bytes from %p to shared %u",
+                  from, to);
     if (there)
         hzp_emu_touch(from, 16, false);
     touch(me, to, 16, true, false, pc);
@@ -219,5 +225,6 @@ void hzp_emu_copy_wait(int pending)
 void emu_copies_end(struct emu_fiber *fiber)
 {
     if (fiber->copies > 0)
-        emu_fault(HZP_EMU_COPY, NULL, "ended with %d asynchronous copies on their way", fiber->copies);
+        emu_fault(HZP_EMU_COPY, NULL, "ended with %d asynchronous copies on their way",
+                  fiber->copies);
 }

@@ -35,8 +35,8 @@ static float *floats_make(void)
     return x;
 }
 
-/* Twice each, and after one another: a fault must leave nothing behind.  Launches differ in the order
- * of lanes and warps, so each is seen both ways. */
+/* Twice each, and after one another: a fault must leave nothing behind.  Launches differ in the
+ * order of lanes and warps, so each is seen both ways. */
 static void test_planted(void **state)
 {
     float *in = floats_make(), *io = floats_make();
@@ -105,7 +105,7 @@ static void test_coordinates(void **state)
 
 static void test_lanes(void **state)
 {
-    uint32_t (*kind)[32] = hzp_emu_alloc(HZP_PLANTED_LANE_KINDS * sizeof(*kind)), thirds = 0;
+    uint32_t(*kind)[32] = hzp_emu_alloc(HZP_PLANTED_LANE_KINDS * sizeof(*kind)), thirds = 0;
     hzp_planted_lanes(kind[0]);
     for (uint32_t i = 0; i < 32; i += 3)
         thirds |= 1u << i;
@@ -142,7 +142,7 @@ static void test_sums(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_planted), cmocka_unit_test(test_product),
+        cmocka_unit_test(test_planted),     cmocka_unit_test(test_product),
         cmocka_unit_test(test_coordinates), cmocka_unit_test(test_lanes),
         cmocka_unit_test(test_sums),
     };

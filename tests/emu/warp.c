@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/emu/warp.c - what the lanes of a warp do together: the last lane to come does it for all. */
+/* tests/emu/warp.c - what the lanes of a warp do together: the last lane to come does it for
+ * all. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,8 +24,10 @@ static void meet(enum emu_together what, int detail, uint32_t mask, void *data, 
         warp->detail = detail;
         warp->mask = mask;
     } else if (warp->what != what || warp->detail != detail || warp->mask != mask) {
-        emu_fault(HZP_EMU_WARP, pc, "lanes of warp %d come to different instructions (masks %08x and "
-                  "%08x)", warp->index, warp->mask, mask);
+        emu_fault(HZP_EMU_WARP, pc,
+                  "lanes of warp %d come to different instructions (masks %08x and "
+                  "%08x)",
+                  warp->index, warp->mask, mask);
     }
     me->data = data;
     warp->arrived |= 1u << me->lane;
@@ -60,22 +63,32 @@ static void shuffle_act(struct emu_warp *warp, struct emu_fiber **lane)
         struct shuffle *s = lane[i]->data;
         int first = i / s->width * s->width, from = i;
         switch ((enum hzp_emu_shuffle)warp->detail) {
-        case HZP_EMU_IDX: from = first + (int)((unsigned)s->arg % (unsigned)s->width); break;
-        case HZP_EMU_XOR: from = i ^ s->arg; break;
-        case HZP_EMU_UP: from = i - s->arg < first ? i : i - s->arg; break;
-        case HZP_EMU_DOWN: from = i + s->arg >= first + s->width ? i : i + s->arg; break;
+        case HZP_EMU_IDX:
+            from = first + (int)((unsigned)s->arg % (unsigned)s->width);
+            break;
+        case HZP_EMU_XOR:
+            from = i ^ s->arg;
+            break;
+        case HZP_EMU_UP:
+            from = i - s->arg < first ? i : i - s->arg;
+            break;
+        case HZP_EMU_DOWN:
+            from = i + s->arg >= first + s->width ? i : i + s->arg;
+            break;
         }
         if (from >= first + s->width)
             from = i;
         if (from < 0 || from >= EMU_LANES || !lane[from]) {
-            emu_fault(HZP_EMU_WARP, s->pc, "lane %d takes a value of lane %d, which gives none", i, from);
+            emu_fault(HZP_EMU_WARP, s->pc, "lane %d takes a value of lane %d, which gives none", i,
+                      from);
             return;
         }
         s->result = ((struct shuffle *)lane[from]->data)->value;
     }
 }
 
-uint64_t hzp_emu_shuffle(uint32_t mask, enum hzp_emu_shuffle how, uint64_t value, int arg, int width)
+uint64_t hzp_emu_shuffle(uint32_t mask, enum hzp_emu_shuffle how, uint64_t value, int arg,
+                         int width)
 {
     struct shuffle s = {value, 0, arg, width, __builtin_return_address(0)};
     meet(EMU_SHUFFLE, (int)how, mask, &s, shuffle_act, s.pc);
@@ -118,12 +131,24 @@ static void reduce_act(struct emu_warp *warp, struct emu_fiber **lane)
             continue;
         }
         switch ((enum hzp_emu_reduce)warp->detail) {
-        case HZP_EMU_ADD: sum += x; break;
-        case HZP_EMU_MIN: sum = HZP_MIN(sum, x); break;
-        case HZP_EMU_MAX: sum = HZP_MAX(sum, x); break;
-        case HZP_EMU_AND: sum &= x; break;
-        case HZP_EMU_OR: sum |= x; break;
-        case HZP_EMU_EOR: sum ^= x; break;
+        case HZP_EMU_ADD:
+            sum += x;
+            break;
+        case HZP_EMU_MIN:
+            sum = HZP_MIN(sum, x);
+            break;
+        case HZP_EMU_MAX:
+            sum = HZP_MAX(sum, x);
+            break;
+        case HZP_EMU_AND:
+            sum &= x;
+            break;
+        case HZP_EMU_OR:
+            sum |= x;
+            break;
+        case HZP_EMU_EOR:
+            sum ^= x;
+            break;
         }
     }
     for (int i = 0; i < EMU_LANES; i++)

@@ -19,8 +19,7 @@ static void watch(const struct oc_target *target, const struct oc_io *io, bool b
         size_t size = oc_elem_size(buf->elem), stride = (size_t)buf->stride * size;
         const uint8_t *begin = (const uint8_t *)target->block + buf->offset;
         for (int32_t r = 0; r < buf->rows; r++)
-            hzp_emu_allow(begin + (size_t)r * stride, (size_t)buf->cols * size,
-                          buf->role != OC_IN);
+            hzp_emu_allow(begin + (size_t)r * stride, (size_t)buf->cols * size, buf->role != OC_IN);
     }
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any bytes as the body of POST /v1/completions: refused with a text, or parameters that every later
- * stage may trust. */
-#include "api/completion.h"
+/* Any bytes as the body of POST /v1/completions: refused with a text, or parameters that every
+ * later stage may trust. */
+#include "api/http/completion.h"
 #include "tests/fuzz/smoke.h"
 
 #include <math.h>
@@ -11,7 +11,8 @@ enum { VOCAB = 40, CONTEXT = 200 };
 
 static const char tokenizer[] =
     "{\"added_tokens\": [{\"id\": 0, \"content\": \"<s>\", \"special\": true}], \"model\": "
-    "{\"type\": \"BPE\", \"unk_token\": \"u\", \"vocab\": {\"<s>\": 0, \"u\": 1, \"a\": 2, \"b\": 3, "
+    "{\"type\": \"BPE\", \"unk_token\": \"u\", \"vocab\": {\"<s>\": 0, \"u\": 1, \"a\": 2, \"b\": "
+    "3, "
     "\"ab\": 4, \" \": 5}, \"merges\": [\"a b\"]}}";
 
 static struct hzp_options options;

@@ -25,7 +25,10 @@ struct fuzz_seed {
     size_t size;
 };
 
-#define FUZZ_TEXT(text) {text, sizeof(text) - 1}
+#define FUZZ_TEXT(text)                                                                            \
+    {                                                                                              \
+        text, sizeof(text) - 1                                                                     \
+    }
 
 enum { FUZZ_SIZE_MAX = 4096, FUZZ_TURNS = 30000, FUZZ_SECONDS = 5 };
 
@@ -40,9 +43,25 @@ static inline uint32_t fuzz_random(uint32_t below)
 /* One change in place; returns the new size. */
 static inline size_t fuzz_mutate(uint8_t *data, size_t size)
 {
-    static const char *const words[] = {"\"", "[", "{", "}", "]", ",", ":", "-1", "0", "null",
-                                        "99999999999999999999", "9223372036854775807", "1e999",
-                                        "\\u0000", "\\ud800", "true", "4294967296", "\xff", "0.5"};
+    static const char *const words[] = {"\"",
+                                        "[",
+                                        "{",
+                                        "}",
+                                        "]",
+                                        ",",
+                                        ":",
+                                        "-1",
+                                        "0",
+                                        "null",
+                                        "99999999999999999999",
+                                        "9223372036854775807",
+                                        "1e999",
+                                        "\\u0000",
+                                        "\\ud800",
+                                        "true",
+                                        "4294967296",
+                                        "\xff",
+                                        "0.5"};
     size_t at = size ? fuzz_random((uint32_t)size) : 0, n;
     const char *word = words[fuzz_random(HZP_COUNT(words))];
     switch (fuzz_random(7)) {

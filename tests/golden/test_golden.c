@@ -5,9 +5,10 @@
  *     test_golden BACKEND DIR...
  */
 #include "base/log.h"
-#include "nanobatch/backward.h"
-#include "nanobatch/exec.h"
-#include "nanobatch/forward.h"
+#include "nanobatch/build/backward.h"
+#include "nanobatch/build/update.h"
+#include "nanobatch/run/exec.h"
+#include "nanobatch/build/forward.h"
 #include "weights/model_dir.h"
 #include "weights/safetensors.h"
 
@@ -140,10 +141,8 @@ static void set_up(struct fixture *f, const char *backend)
     load_version(f);
     MUST(hzp_model_create(f->dev, f->weights, 64, &f->model));
     MUST(hzp_exec_create(f->dev, &f->exec));
-    struct hzp_train_space_config space = {.rows_max = ROWS_MAX,
-                                           .head_rows = 5,
-                                           .moment_type = HZP_F32,
-                                           .quantum_flops = 20000};
+    struct hzp_train_space_config space = {
+        .rows_max = ROWS_MAX, .head_rows = 5, .moment_type = HZP_F32, .quantum_flops = 20000};
     MUST(hzp_train_space_create(f->model, &space, &f->space));
     MUST(hzp_micro_create(f->dev, ROWS_MAX, &f->micro));
     hzp_plan_init(&f->plan);
@@ -441,8 +440,8 @@ static void test_accumulation(struct fixture *f)
     }
     /* float32 sums in another order: a library may also cut the two shapes differently */
     check(f, "1 x 16 against 16 x 1", worst, 3e-6);
-    check(f, "gradient norm of 16 x 1",
-          fabs(sqrt(sumsq) / learned - number(golden, "grad_norm")), grad_max);
+    check(f, "gradient norm of 16 x 1", fabs(sqrt(sumsq) / learned - number(golden, "grad_norm")),
+          grad_max);
     free(whole);
     free(parts);
 }

@@ -5,9 +5,18 @@
 #include <string.h>
 
 static const struct hzp_model_config config = {
-    .family = "llama", .layers = 4, .width = 64, .inner = 160, .vocab = 256,
-    .heads = {4, 2, 16}, .positions = 256, .norm_eps = 1e-5f, .rope_theta = 10000, .tied = true,
-    .disk_type = HZP_F32, .bos = -1,
+    .family = "llama",
+    .layers = 4,
+    .width = 64,
+    .inner = 160,
+    .vocab = 256,
+    .heads = {4, 2, 16},
+    .positions = 256,
+    .norm_eps = 1e-5f,
+    .rope_theta = 10000,
+    .tied = true,
+    .disk_type = HZP_F32,
+    .bos = -1,
 };
 
 #define MUST(call) HZP_ASSERT((call) == HZP_OK)
@@ -15,10 +24,12 @@ static const struct hzp_model_config config = {
 void paper_open(struct paper *p, const char *device, const char *sim, int32_t train)
 {
     struct hzp_device_config open = {.name = device, .threads = 2};
-    struct hzp_weights_config weights = {.type = HZP_F32, .slots = 2, .max_staleness = 1,
-                                         .first_id = 1};
-    struct hzp_train_space_config space = {.rows_max = train, .head_rows = 16,
-                                           .moment_type = HZP_F32, .quantum_flops = 2000000,
+    struct hzp_weights_config weights = {
+        .type = HZP_F32, .slots = 2, .max_staleness = 1, .first_id = 1};
+    struct hzp_train_space_config space = {.rows_max = train,
+                                           .head_rows = 16,
+                                           .moment_type = HZP_F32,
+                                           .quantum_flops = 2000000,
                                            .ride_rows = 80};
     struct hzp_version *v, *draft;
     memset(p, 0, sizeof(*p));
@@ -33,8 +44,13 @@ void paper_open(struct paper *p, const char *device, const char *sim, int32_t tr
     hzp_weights_publish(p->weights, v, 0);
     MUST(hzp_weights_begin(p->weights, &draft));
     MUST(hzp_model_create(p->dev, p->weights, 256, &p->model));
-    struct hzp_rig_config rig = {.model = p->model, .version = v, .draft = draft, .decode_max = 16,
-                                 .prefill_max = 64, .depth_max = 128, .page_rows = 8,
+    struct hzp_rig_config rig = {.model = p->model,
+                                 .version = v,
+                                 .draft = draft,
+                                 .decode_max = 16,
+                                 .prefill_max = 64,
+                                 .depth_max = 128,
+                                 .page_rows = 8,
                                  .train = train ? &space : NULL};
     MUST(hzp_rig_create(&rig, &p->rig));
 }

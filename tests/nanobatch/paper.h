@@ -3,7 +3,7 @@
 #ifndef HZP_TESTS_PAPER_H
 #define HZP_TESTS_PAPER_H
 
-#include "nanobatch/rig.h"
+#include "nanobatch/search/rig.h"
 
 struct paper {
     struct hzp_device *dev;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The race checker: random plans whose waits are computed from the declared accesses pass; with
  * any needed wait taken out they fail; chains cut in two keep their inner waits. */
-#include "nanobatch/plan.h"
+#include "nanobatch/plan/plan.h"
 
 #include "base/err.h"
 
@@ -98,8 +98,8 @@ static void random_plans(void **state)
         int32_t i = 1 + (int32_t)(next(&pick) % (ITEMS_MAX - 1));
         if (plan.item[i].waits == 0)
             continue;
-        int32_t k = plan.wait[plan.item[i].wait0 +
-                              (int32_t)(next(&pick) % (uint32_t)plan.item[i].waits)];
+        int32_t k =
+            plan.wait[plan.item[i].wait0 + (int32_t)(next(&pick) % (uint32_t)plan.item[i].waits)];
         if (ordered_without(&plan, k, i))
             continue;
         build(&plan, seed, ITEMS_MAX, i, k);
@@ -176,7 +176,7 @@ static void two_plans(void **state)
             }
         /* Two tenants are not tied: what they share is a race. */
         for (int32_t i = 0; i < newer.items; i++)
-            newer.item[i].train = true;
+            newer.item[i].tenants = 1 << HZP_TENANT_TRAIN;
         hzp_plan_clear(&loose);
         hzp_plan_join(&loose, &older, &newer);
         planted += hzp_plan_check(&loose, &text) == HZP_EINVAL;

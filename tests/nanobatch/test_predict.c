@@ -2,9 +2,9 @@
 /* The predictor: it finds a device's coefficients, follows a device that changes, stays calm at
  * outliers, tells training's slowdown from serving; windows and spreads; goals as text. */
 #include "base/arena.h"
-#include "nanobatch/policy.h"
-#include "nanobatch/predict.h"
-#include "nanobatch/seen.h"
+#include "nanobatch/split/policy.h"
+#include "nanobatch/split/predict.h"
+#include "nanobatch/split/seen.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -155,11 +155,26 @@ static void test_training_within_a_wait(void **state)
 static void test_goals_as_text(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"x", "ttft", "ttft=", "ttft=5", "ttft=5m", "ttft=5ms,",
-                                      "ttft=5ms;itl=3ms", "itl=5ms,itl=6ms", "itl=-1ms", "itl=0s",
-                                      "itl=nanms", "itl=1e9s", "itl=5ms ttft=3ms", " itl=5ms",
-                                      "itl=5msx", "ttft=infs", ",itl=5ms", "itl=0x5ms",
-                                      "itl= 5ms", "ttft=0x1p3s"};
+    static const char *const bad[] = {"x",
+                                      "ttft",
+                                      "ttft=",
+                                      "ttft=5",
+                                      "ttft=5m",
+                                      "ttft=5ms,",
+                                      "ttft=5ms;itl=3ms",
+                                      "itl=5ms,itl=6ms",
+                                      "itl=-1ms",
+                                      "itl=0s",
+                                      "itl=nanms",
+                                      "itl=1e9s",
+                                      "itl=5ms ttft=3ms",
+                                      " itl=5ms",
+                                      "itl=5msx",
+                                      "ttft=infs",
+                                      ",itl=5ms",
+                                      "itl=0x5ms",
+                                      "itl= 5ms",
+                                      "ttft=0x1p3s"};
     struct hzp_policy policy = {.ttft_ns = 1, .itl_ns = 2};
     struct hzp_err_text text;
     for (size_t i = 0; i < HZP_COUNT(bad); i++) {
@@ -204,8 +219,8 @@ static void test_a_policy_is_checked(void **state)
     }
 }
 
-/* A step that was not timed (its clock stood, or it was all another step's) says nothing: also as the
- * first, or a few times in a row. */
+/* A step that was not timed (its clock stood, or it was all another step's) says nothing: also as
+ * the first, or a few times in a row. */
 static void test_no_time(void **state)
 {
     struct hzp_predict p;

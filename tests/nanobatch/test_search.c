@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The search: with planted tables in which overlap must win, and in which it must lose; its plans pass
- * the checker; and the table of plans answers for steps it never heard of. */
-#include "nanobatch/search.h"
-#include "nanobatch/train_space.h"
+/* The search: with planted tables in which overlap must win, and in which it must lose; its plans
+ * pass the checker; and the table of plans answers for steps it never heard of. */
+#include "nanobatch/search/search.h"
+#include "nanobatch/build/train_space.h"
 
 #include "paper.h"
 
@@ -13,7 +13,8 @@
 
 #include <cmocka.h>
 
-/* Every op that the rig's steps have takes `ns` on half of the device and ns / speedup on all of it. */
+/* Every op that the rig's steps have takes `ns` on half of the device and ns / speedup on all of
+ * it. */
 static void plant(struct hzp_tables *t, struct hzp_rig *rig, double speedup)
 {
     struct hzp_plan plan;
@@ -45,8 +46,12 @@ static struct hzp_plan_entry search_as(struct paper *p, const struct hzp_tables 
                                        double goal_ns, int32_t tries, int32_t decode,
                                        int32_t prefill, int32_t train, struct hzp_search **ret)
 {
-    struct hzp_search_config config = {.rig = p->rig, .tables = t, .train_share = share,
-                                       .goal_ns = goal_ns, .tries = tries, .seed = 3};
+    struct hzp_search_config config = {.rig = p->rig,
+                                       .tables = t,
+                                       .train_share = share,
+                                       .goal_ns = goal_ns,
+                                       .tries = tries,
+                                       .seed = 3};
     struct hzp_plan_entry entry;
     assert_int_equal(hzp_search_create(&config, ret), HZP_OK);
     assert_int_equal(hzp_search_step(*ret, decode, 16, prefill, train, &entry), HZP_OK);
@@ -88,7 +93,8 @@ static void overlap_wins(void **state)
     paper_close(&p);
 }
 
-/* Half of the device is half as fast, and neighbours disturb each other: one nano-batch, one lane. */
+/* Half of the device is half as fast, and neighbours disturb each other: one nano-batch, one
+ * lane. */
 static void overlap_loses(void **state)
 {
     struct paper p;
@@ -177,8 +183,8 @@ static void training_gets_what_the_split_gives(void **state)
     paper_close(&p);
 }
 
-/* Products that cost what they read: where nothing overlaps, training rides, and its part of a step is
- * what its own rows add. */
+/* Products that cost what they read: where nothing overlaps, training rides, and its part of a step
+ * is what its own rows add. */
 static void riding_wins(void **state)
 {
     struct paper p;
@@ -227,8 +233,8 @@ static void riding_wins(void **state)
 /* Whatever tables say, plans that come out are free of races. */
 static void plans_pass_the_checker(void **state)
 {
-    static const int32_t step[][3] = {{1, 0, 0}, {16, 0, 0}, {0, 64, 0}, {5, 33, 0}, {8, 0, 64},
-                                      {0, 16, 64}, {3, 60, 64}};
+    static const int32_t step[][3] = {{1, 0, 0},  {16, 0, 0},  {0, 64, 0}, {5, 33, 0},
+                                      {8, 0, 64}, {0, 16, 64}, {3, 60, 64}};
     struct paper p;
     struct hzp_plan plan;
     struct hzp_err_text text = {0};
@@ -263,7 +269,8 @@ static void runs_decide(void **state)
     assert_int_equal(hzp_exec_create(p.dev, &exec), HZP_OK);
     struct hzp_plan_entry e = search(&p, &t, 8, 64, 0, &s);
     assert_false(hzp_plan_shape_plain(&e.shape));
-    assert_int_equal(hzp_search_confirm(s, exec, 16, 1, &e), HZP_OK); /* a nanosecond is too short */
+    assert_int_equal(hzp_search_confirm(s, exec, 16, 1, &e),
+                     HZP_OK); /* a nanosecond is too short */
     assert_true(e.confirmed == 0 && !hzp_plan_shape_plain(&e.shape) && e.ns < e.plain_ns);
     assert_int_equal(hzp_search_confirm(s, exec, 16, 0, &e), HZP_OK);
     assert_true(e.confirmed > 0 && e.confirmed < 1.02);

@@ -11,17 +11,25 @@
  */
 #include "base/log.h"
 #include "device/operand.h"
-#include "nanobatch/backward.h"
-#include "nanobatch/exec.h"
-#include "nanobatch/ride.h"
+#include "nanobatch/build/backward.h"
+#include "nanobatch/run/exec.h"
+#include "nanobatch/build/ride.h"
 #include "weights/model_dir.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { PAGE_ROWS = 4, PAGES = 96, STRIDE = 12, SEGS = 12, ROWS = 64, MICRO = 40, ITEMS = 2048,
-       ROOM = 24 };
+enum {
+    PAGE_ROWS = 4,
+    PAGES = 96,
+    STRIDE = 12,
+    SEGS = 12,
+    ROWS = 64,
+    MICRO = 40,
+    ITEMS = 2048,
+    ROOM = 24
+};
 
 struct fixture {
     const char *dir;
@@ -65,9 +73,11 @@ static void set_up(struct fixture *f)
     struct hzp_device_config device = {.name = "cpu", .threads = 2};
     struct hzp_weights_config store = {
         .type = HZP_F32, .slots = 2, .max_staleness = 1, .first_id = 1};
-    struct hzp_train_space_config space = {
-        .rows_max = MICRO, .head_rows = 7, .moment_type = HZP_F32, .quantum_flops = 20000,
-        .ride_rows = ROOM};
+    struct hzp_train_space_config space = {.rows_max = MICRO,
+                                           .head_rows = 7,
+                                           .moment_type = HZP_F32,
+                                           .quantum_flops = 20000,
+                                           .ride_rows = ROOM};
     struct hzp_batch_config max = {ROWS, SEGS, STRIDE, SEGS, 1};
     struct hzp_version *v;
     MUST(hzp_device_open(&device, &f->dev, &text));
@@ -129,11 +139,15 @@ static void random_segment(struct fixture *f, const int32_t *pages, int32_t *use
         page[i] = pages[(*used)++ % PAGES];
     for (int32_t i = 0; i < rows; i++) {
         int32_t at = pos0 + i;
-        row = hzp_batch_add_row(b, draw(f, vocab), page[at / PAGE_ROWS] * PAGE_ROWS + at % PAGE_ROWS);
+        row =
+            hzp_batch_add_row(b, draw(f, vocab), page[at / PAGE_ROWS] * PAGE_ROWS + at % PAGE_ROWS);
     }
     b->sample[hzp_batch_add_logits(b, row)] =
-        (struct hzp_sample_row){.temperature = draw(f, 2) ? 1.0f : 0, .top_p = 1, .repetition = 1,
-                                .seed = (uint64_t)draw(f, 1000), .given = -1};
+        (struct hzp_sample_row){.temperature = draw(f, 2) ? 1.0f : 0,
+                                .top_p = 1,
+                                .repetition = 1,
+                                .seed = (uint64_t)draw(f, 1000),
+                                .given = -1};
 }
 
 static void random_batch(struct fixture *f)
@@ -216,9 +230,16 @@ static void build_slice(struct fixture *f, const struct hzp_plan_shape *shape, i
 {
     const struct hzp_version *v = hzp_weights_current(f->weights);
     struct hzp_rider rider = {v, f->micro, f->train};
-    struct hzp_step_plan step = {.model = f->model, .version = v, .batch = f->batch, .kv = f->kv,
-                                 .space = f->space, .shape = shape, .chain = &f->chain,
-                                 .from = from, .to = to, .rider = &rider};
+    struct hzp_step_plan step = {.model = f->model,
+                                 .version = v,
+                                 .batch = f->batch,
+                                 .kv = f->kv,
+                                 .space = f->space,
+                                 .shape = shape,
+                                 .chain = &f->chain,
+                                 .from = from,
+                                 .to = to,
+                                 .rider = &rider};
     hzp_plan_clear(&f->plan);
     f->rides += hzp_step_build(&f->plan, &step, NULL);
 }
@@ -243,7 +264,8 @@ static void add_slot(struct interval *list, int *n, const struct hzp_kv *kv, con
     size_t row = (size_t)heads->dim * hzp_dtype_size(kv->type);
     for (int32_t h = 0; h < heads->kv_heads; h++) {
         size_t at = ((size_t)(slot / kv->page_rows) * (size_t)heads->kv_heads + (size_t)h) *
-                        (size_t)kv->page_rows + (size_t)(slot % kv->page_rows);
+                        (size_t)kv->page_rows +
+                    (size_t)(slot % kv->page_rows);
         uintptr_t begin = (uintptr_t)base + at * row;
         list[(*n)++] = (struct interval){begin, begin + row, writes};
     }
@@ -268,9 +290,11 @@ static int intervals(const struct hzp_item *item, struct interval *list)
         } else {
             const struct hzp_attn_paged_args *a = item->args;
             for (int32_t s = 0; s < a->segs.count; s++)
-                for (int32_t p = 0; p < a->segs.pos0[s] + a->segs.row0[s + 1] - a->segs.row0[s]; p++)
+                for (int32_t p = 0; p < a->segs.pos0[s] + a->segs.row0[s + 1] - a->segs.row0[s];
+                     p++)
                     add_slot(list, &n, &a->kv, (const void *)o->ptr, &a->heads,
-                             a->page[s * a->page_stride + p / PAGE_ROWS] * PAGE_ROWS + p % PAGE_ROWS,
+                             a->page[s * a->page_stride + p / PAGE_ROWS] * PAGE_ROWS +
+                                 p % PAGE_ROWS,
                              false);
         }
     }
@@ -464,7 +488,8 @@ static void run_riding(struct fixture *f, const struct picture *p)
 }
 
 /* Item after item in any order that lanes and waits allow. */
-static void run_shuffled(struct fixture *f, const struct hzp_plan_shape *shape, struct hzp_lane *lane)
+static void run_shuffled(struct fixture *f, const struct hzp_plan_shape *shape,
+                         struct hzp_lane *lane)
 {
     static bool done[ITEMS];
     const struct hzp_plan *plan = &f->plan;
@@ -538,7 +563,8 @@ int main(int argc, char **argv)
         rides += f.rides;
         tear_down(&f);
     }
-    printf("%d plans proved, somebody rode in %d; %d waits taken out that mattered, all found; %d that "
+    printf("%d plans proved, somebody rode in %d; %d waits taken out that mattered, all found; %d "
+           "that "
            "did not\n",
            atoi(argv[1]) * (argc - 3), rides, planted, spared);
     return planted == 0 || rides < atoi(argv[1]) / 2;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulator: plans whose duration can be computed by hand; and on the simulated device, measured
- * and then predicted, plans of one lane to the nanosecond. */
-#include "nanobatch/simulate.h"
+/* The simulator: plans whose duration can be computed by hand; and on the simulated device,
+ * measured and then predicted, plans of one lane to the nanosecond. */
+#include "nanobatch/search/simulate.h"
 
 #include "device/philox.h"
-#include "nanobatch/exec.h"
-#include "nanobatch/measure.h"
+#include "nanobatch/run/exec.h"
+#include "nanobatch/search/measure.h"
 #include "paper.h"
 
 #include <math.h>
@@ -18,7 +18,8 @@
 
 static float memory[4][64];
 
-/* Tables in which fills take 10 ns an element on the whole device, 20 on half of it; casts likewise. */
+/* Tables in which fills take 10 ns an element on the whole device, 20 on half of it; casts
+ * likewise. */
 static void hand_tables(struct hzp_tables *t)
 {
     hzp_tables_init(t);
@@ -81,7 +82,7 @@ static void one_lane(void **state)
     hzp_plan_init(&plan);
     add_fill(&plan, HZP_LANE_COMPUTE, 10);
     add_fill(&plan, HZP_LANE_COMPUTE, 20);
-    plan.train = true;
+    plan.tenant = HZP_TENANT_TRAIN;
     add_cast(&plan, HZP_LANE_COMPUTE);
     near(simulated(&t, &plan, &r), 100 + 5 + 200 + 5 + 1000);
     near(r.serve_end_ns, 305);
@@ -145,11 +146,11 @@ static void handing_over(void **state)
     add_cast(&plan, HZP_LANE_MEMORY);      /* until 2000 */
     add_fill(&plan, HZP_LANE_COMPUTE, 10); /* until 200 */
     add_fill(&plan, HZP_LANE_COMPUTE, 10);
-    hzp_plan_wait(&plan, 0);               /* polls: 2007 to 2207 */
-    add_fill(&plan, HZP_LANE_MEMORY, 20);  /* 2003 to 2403 */
+    hzp_plan_wait(&plan, 0);              /* polls: 2007 to 2207 */
+    add_fill(&plan, HZP_LANE_MEMORY, 20); /* 2003 to 2403 */
     near(simulated(&t, &plan, &r), 2403);
     near(r.busy_ns[HZP_LANE_COMPUTE], 400);
-    hzp_plan_wait(&plan, 2);               /* now 2214 to 2614 */
+    hzp_plan_wait(&plan, 2); /* now 2214 to 2614 */
     near(simulated(&t, &plan, &r), 2614);
     hzp_plan_fini(&plan);
     hzp_tables_fini(&t);
@@ -167,7 +168,7 @@ static void issuing(void **state)
     add_fill(&plan, HZP_LANE_COMPUTE, 10); /* begins when all is issued: at 100, until 300 */
     add_fill(&plan, HZP_LANE_MEMORY, 5);   /* at 100 too, its own issue; until 200 */
     near(simulated(&t, &plan, &r), 300);
-    add_fill(&plan, HZP_LANE_MEMORY, 1);   /* one issue more */
+    add_fill(&plan, HZP_LANE_MEMORY, 1); /* one issue more */
     near(simulated(&t, &plan, &r), 350);
     hzp_plan_fini(&plan);
     hzp_tables_fini(&t);
@@ -198,8 +199,8 @@ static double run(struct paper *p, struct hzp_exec *exec, struct hzp_plan *plan)
 /* Every size that is asked for was measured, so that nothing is interpolated. */
 static void as_the_simulated_device(void **state)
 {
-    static const int32_t step[][3] = {{8, 0, 0}, {1, 0, 0}, {4, 0, 64}, {16, 0, 0}, {0, 64, 0},
-                                      {0, 16, 0}, {0, 32, 64}, {0, 48, 0}};
+    static const int32_t step[][3] = {{8, 0, 0},  {1, 0, 0},  {4, 0, 64},  {16, 0, 0},
+                                      {0, 64, 0}, {0, 16, 0}, {0, 32, 64}, {0, 48, 0}};
     struct paper p;
     struct hzp_tables t;
     struct hzp_plan plan;
@@ -263,15 +264,16 @@ static int any_share(struct hzp_lane *lane, int units)
     return HZP_OK;
 }
 
-/* A device of many units, the longest micro-batch and every size of step: however many parts that is. */
+/* A device of many units, the longest micro-batch and every size of step: however many parts that
+ * is. */
 static void many_parts(void **state)
 {
     struct paper p;
     struct hzp_tables t;
     struct hzp_measure *m;
     struct hzp_rig *rig;
-    struct hzp_train_space_config space = {.rows_max = 1 << 20, .head_rows = 16,
-                                           .moment_type = HZP_F32};
+    struct hzp_train_space_config space = {
+        .rows_max = 1 << 20, .head_rows = 16, .moment_type = HZP_F32};
     hzp_tables_init(&t);
     paper_open(&p, "sim", "issue_ns=0", 0);
     struct hzp_backend backend = *p.dev->backend;
@@ -296,8 +298,8 @@ static void many_parts(void **state)
     hzp_tables_fini(&t);
 }
 
-/* Keys and values so large that few pages are to be had (many heads of their own): everything that can
- * be measured is, if not as deep. */
+/* Keys and values so large that few pages are to be had (many heads of their own): everything that
+ * can be measured is, if not as deep. */
 static void few_pages(void **state)
 {
     struct paper p;

@@ -2,7 +2,7 @@
 /* How long training may run in a step, on steps that never ran: the share rule, goals, and what
  * other threads set and read. */
 #include "nanobatch/source.h"
-#include "nanobatch/split.h"
+#include "nanobatch/split/split.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -48,14 +48,15 @@ static uint64_t items_within(const struct hzp_split_step *step, uint64_t item_ns
 /* A wait for training, which has no serving in it. */
 static uint64_t wait_out(struct hzp_split_step *step, uint64_t item_ns)
 {
-    struct hzp_exec_times times = {.train_ns = items_within(step, item_ns)};
-    hzp_split_taken(&split, step, times.train_ns > 0, (double)times.train_ns);
-    now_ns += times.train_ns;
-    if (times.train_ns > 0)
+    struct hzp_exec_times times = {.ns[HZP_TENANT_TRAIN] = items_within(step, item_ns)};
+    hzp_split_taken(&split, step, times.ns[HZP_TENANT_TRAIN] > 0,
+                    (double)times.ns[HZP_TENANT_TRAIN]);
+    now_ns += times.ns[HZP_TENANT_TRAIN];
+    if (times.ns[HZP_TENANT_TRAIN] > 0)
         hzp_split_ended(&split, step, &times, now_ns, (double)item_ns);
     hzp_split_begin(&split, step, now_ns);
     assert_false(step->hold);
-    return times.train_ns;
+    return times.ns[HZP_TENANT_TRAIN];
 }
 
 /* Runs a step in which serving takes serve_ns and training all it may, in items of item_ns: the
@@ -68,16 +69,18 @@ static uint64_t run(int32_t decode, int32_t prompt, uint64_t serve_ns, uint64_t 
     uint64_t waited = step.hold ? wait_out(&step, item_ns) : 0;
     if (batch.rows > 0)
         hzp_split_serve(&split, &step, &batch, &waits, may_beside);
-    struct hzp_exec_times times = {.serve_ns = batch.rows ? serve_ns : 0};
-    times.serve_end_ns = times.serve_ns;
-    times.train_ns = items_within(&step, item_ns);
-    hzp_split_taken(&split, &step, times.train_ns > 0, (double)times.train_ns);
+    struct hzp_exec_times times = {.ns[HZP_TENANT_SERVE] = batch.rows ? serve_ns : 0};
+    times.end_ns[HZP_TENANT_SERVE] = times.ns[HZP_TENANT_SERVE];
+    times.ns[HZP_TENANT_TRAIN] = items_within(&step, item_ns);
+    hzp_split_taken(&split, &step, times.ns[HZP_TENANT_TRAIN] > 0,
+                    (double)times.ns[HZP_TENANT_TRAIN]);
     bool beside = step.beside;
-    times.train_end_ns = times.train_ns;
-    now_ns += beside ? HZP_MAX(times.serve_ns, times.train_ns) : times.serve_ns + times.train_ns;
+    times.end_ns[HZP_TENANT_TRAIN] = times.ns[HZP_TENANT_TRAIN];
+    now_ns += beside ? HZP_MAX(times.ns[HZP_TENANT_SERVE], times.ns[HZP_TENANT_TRAIN])
+                     : times.ns[HZP_TENANT_SERVE] + times.ns[HZP_TENANT_TRAIN];
     /* Who is given no time is not even asked what his next item takes. */
     hzp_split_ended(&split, &step, &times, now_ns, step.train_ns ? (double)item_ns : 0);
-    return times.train_ns + waited;
+    return times.ns[HZP_TENANT_TRAIN] + waited;
 }
 
 static void test_an_idle_device_is_trainings(void **state)
@@ -216,15 +219,16 @@ static void test_beside_only_where_that_is_in_time(void **state)
             if (step.hold)
                 train += wait_out(&step, MS / 4);
             hzp_split_serve(&split, &step, &batch, &waits, may_beside);
-            struct hzp_exec_times times = {.serve_ns = 10 * MS};
-            times.train_ns = items_within(&step, MS / 4);
-            hzp_split_taken(&split, &step, times.train_ns > 0, (double)times.train_ns);
+            struct hzp_exec_times times = {.ns[HZP_TENANT_SERVE] = 10 * MS};
+            times.ns[HZP_TENANT_TRAIN] = items_within(&step, MS / 4);
+            hzp_split_taken(&split, &step, times.ns[HZP_TENANT_TRAIN] > 0,
+                            (double)times.ns[HZP_TENANT_TRAIN]);
             if (step.beside)
-                times.serve_ns = (slow ? 18 : 11) * MS;
-            times.serve_end_ns = times.serve_ns;
-            times.train_end_ns = times.train_ns;
-            now_ns += times.serve_ns + (step.beside ? 0 : times.train_ns);
-            train += times.train_ns;
+                times.ns[HZP_TENANT_SERVE] = (slow ? 18 : 11) * MS;
+            times.end_ns[HZP_TENANT_SERVE] = times.ns[HZP_TENANT_SERVE];
+            times.end_ns[HZP_TENANT_TRAIN] = times.ns[HZP_TENANT_TRAIN];
+            now_ns += times.ns[HZP_TENANT_SERVE] + (step.beside ? 0 : times.ns[HZP_TENANT_TRAIN]);
+            train += times.ns[HZP_TENANT_TRAIN];
             hzp_split_ended(&split, &step, &times, now_ns, MS / 4);
         }
         struct hzp_split_report *report = test_malloc(sizeof(*report));
@@ -250,8 +254,8 @@ static void test_serving_that_misses_alone_is_left_alone(void **state)
     assert_true(report->missed_gaps_alone > 0.5);
     test_free(report);
     /* A floor is one, whatever becomes of goals. */
-    hzp_split_set_policy(&split, &(struct hzp_policy){.itl_ns = 9 * MS, .train_max = 1,
-                                                      .train_min = 0.2});
+    hzp_split_set_policy(&split,
+                         &(struct hzp_policy){.itl_ns = 9 * MS, .train_max = 1, .train_min = 0.2});
     double train = 0;
     for (int i = 0; i < 1000; i++)
         train += (double)run(4, 0, 10 * MS, MS);
@@ -278,8 +282,9 @@ static void test_the_most_is_the_most_beside(void **state)
 {
     (void)state;
     for (int goal = 0; goal < 2; goal++) {
-        open_policy(&(struct hzp_policy){.itl_ns = goal * 100 * MS, .train_share = 0.5,
-                                         .train_max = 0.1}, true);
+        open_policy(
+            &(struct hzp_policy){.itl_ns = goal * 100 * MS, .train_share = 0.5, .train_max = 0.1},
+            true);
         double train = 0;
         for (int i = 0; i < 3000; i++)
             train += (double)run(4, 0, 9 * MS, MS);
@@ -287,9 +292,9 @@ static void test_the_most_is_the_most_beside(void **state)
     }
 }
 
-/* Without a goal: a gap with a prompt takes 25 ms by itself, the others 10, and two prompts come in a
- * second, in two hundredths of the gaps.  So 99 of 100 stay within 25, and training may fill them all up
- * to 30. */
+/* Without a goal: a gap with a prompt takes 25 ms by itself, the others 10, and two prompts come in
+ * a second, in two hundredths of the gaps.  So 99 of 100 stay within 25, and training may fill them
+ * all up to 30. */
 static void test_gaps_are_stretched_by_so_much(void **state)
 {
     (void)state;
@@ -311,7 +316,8 @@ static void test_gaps_are_stretched_by_so_much(void **state)
         struct hzp_split_report *report = test_malloc(sizeof(*report));
         hzp_split_read(&split, now_ns, report);
         assert_in_range(report->follows_ns, 28 * MS, 32 * MS);
-        /* A goal takes its place, and forgets it when it goes; at once, whether a step comes or not. */
+        /* A goal takes its place, and forgets it when it goes; at once, whether a step comes or
+         * not. */
         hzp_split_set_policy(&split, &(struct hzp_policy){.itl_ns = 15 * MS, .train_max = 1});
         hzp_split_read(&split, now_ns, report);
         assert_int_equal(report->follows_ns, 0);
@@ -325,7 +331,8 @@ static void test_gaps_are_stretched_by_so_much(void **state)
     }
 }
 
-/* An item longer than the stretch leaves room for comes now and then, or training would stand still. */
+/* An item longer than the stretch leaves room for comes now and then, or training would stand
+ * still. */
 static void test_no_item_is_too_long_for_a_stretch_for_ever(void **state)
 {
     (void)state;
@@ -336,8 +343,8 @@ static void test_no_item_is_too_long_for_a_stretch_for_ever(void **state)
     assert_in_range(long_ones, 10, 4500 / 128 + 1);
 }
 
-/* Where steps hardly scatter no margin is kept for that they might: what gaps may be stretched by is
- * used, also by one who came late. */
+/* Where steps hardly scatter no margin is kept for that they might: what gaps may be stretched by
+ * is used, also by one who came late. */
 static void test_steady_steps_need_no_margin(void **state)
 {
     (void)state;
@@ -362,7 +369,9 @@ static void test_a_stretch_lets_training_go_on_for_ever(void **state)
     for (int stretched = 0; stretched < 2; stretched++)
         for (int32_t prompt = 0; prompt <= 64; prompt += 64) {
             open_policy(&(struct hzp_policy){.itl_stretch = stretched ? 1.2 : 1,
-                                             .train_share = 0.5, .train_max = 1}, false);
+                                             .train_share = 0.5,
+                                             .train_max = 1},
+                        false);
             for (int i = 0; i < 2000; i++)
                 assert_int_equal(run(4, prompt, 10 * MS, 0), 0);
             int trained = 0;
@@ -386,7 +395,8 @@ static void test_an_item_that_does_not_fit_is_rare(void **state)
 static uint64_t longest_first(uint64_t goal_ns, uint64_t *ret_train)
 {
     uint64_t longest = 0;
-    open_policy(&(struct hzp_policy){.itl_ns = 400 * MS, .ttft_ns = goal_ns, .train_max = 1}, false);
+    open_policy(&(struct hzp_policy){.itl_ns = 400 * MS, .ttft_ns = goal_ns, .train_max = 1},
+                false);
     *ret_train = 0;
     for (int i = 0; i < 1500; i++) {
         uint64_t since = now_ns - 2 * MS;
@@ -437,7 +447,8 @@ static void test_what_was_measured_is_told(void **state)
 {
     (void)state;
     struct hzp_split_report *report = test_malloc(sizeof(*report));
-    open_policy(&(struct hzp_policy){.itl_ns = 40 * MS, .ttft_ns = 500 * MS, .train_max = 1}, false);
+    open_policy(&(struct hzp_policy){.itl_ns = 40 * MS, .ttft_ns = 500 * MS, .train_max = 1},
+                false);
     for (int i = 0; i < 2000; i++) {
         waits.count = i % 10 == 0;
         waits.of[0] = (struct hzp_wait){now_ns - 5 * MS, 16, 16};

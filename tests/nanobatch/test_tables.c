@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tables: keys and sizes of ops, interpolation by rows, by what is seen and by units, what was never
- * measured, pairs both ways. */
-#include "nanobatch/tables.h"
+/* Tables: keys and sizes of ops, interpolation by rows, by what is seen and by units, what was
+ * never measured, pairs both ways. */
+#include "nanobatch/search/tables.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -53,10 +53,10 @@ static void between_rows(void **state)
     near(ask(&t, &product, 10, 0, 4), 100);
     near(ask(&t, &product, 15, 0, 4), 200);
     near(ask(&t, &product, 25, 0, 4), 350);
-    near(ask(&t, &product, 50, 0, 4), 600);  /* goes on as the last two say */
+    near(ask(&t, &product, 50, 0, 4), 600); /* goes on as the last two say */
     near(ask(&t, &product, 9, 0, 4), 80);
-    near(ask(&t, &product, 1, 0, 4), 25);    /* not below a quarter of the nearest */
-    set(&t, &product, 20, 0, 2, 200);        /* measured anew */
+    near(ask(&t, &product, 1, 0, 4), 25); /* not below a quarter of the nearest */
+    set(&t, &product, 20, 0, 2, 200);     /* measured anew */
     near(ask(&t, &product, 15, 0, 4), 150);
     assert_int_equal(t.curves, 1);
     assert_int_equal(t.curve[0].points, 3);
@@ -151,8 +151,8 @@ static void keys_of_ops(void **state)
     assert_true(size.x == 3); /* its rows are the sum's */
     assert_int_equal(hzp_op_class(HZP_OP_matmul, &forward), HZP_CLASS_THIN);
     assert_int_equal(hzp_op_class(HZP_OP_matmul, &gradient), HZP_CLASS_GRAD);
-    struct hzp_attn_paged_args attention = {.qkv = x, .segs = {.rows_max = 3, .ctx_max = 10},
-                                            .heads = {4, 2, 16}};
+    struct hzp_attn_paged_args attention = {
+        .qkv = x, .segs = {.rows_max = 3, .ctx_max = 10}, .heads = {4, 2, 16}};
     hzp_op_describe(HZP_OP_attn_prefill, &attention, &key, &size);
     assert_true(size.y == 9); /* seven before, of its own two on average */
 }

@@ -157,10 +157,34 @@ static void build_packed_bwd(struct oc_io *io, const struct oc_case *c)
             oc_type_name(c->type));
 }
 
-#define DECODE(type, flags, ...) {HZP_OP_attn_decode, build_paged, type, flags, {__VA_ARGS__}}
-#define PREFILL(type, flags, ...) {HZP_OP_attn_prefill, build_paged, type, flags, {__VA_ARGS__}}
-#define PACKED(type, flags, ...) {HZP_OP_attn_packed, build_packed, type, flags, {__VA_ARGS__}}
-#define BWD(type, flags, ...) {HZP_OP_attn_packed_bwd, build_packed_bwd, type, flags, {__VA_ARGS__}}
+#define DECODE(type, flags, ...)                                                                   \
+    {                                                                                              \
+        HZP_OP_attn_decode, build_paged, type, flags,                                              \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+#define PREFILL(type, flags, ...)                                                                  \
+    {                                                                                              \
+        HZP_OP_attn_prefill, build_paged, type, flags,                                             \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+#define PACKED(type, flags, ...)                                                                   \
+    {                                                                                              \
+        HZP_OP_attn_packed, build_packed, type, flags,                                             \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+#define BWD(type, flags, ...)                                                                      \
+    {                                                                                              \
+        HZP_OP_attn_packed_bwd, build_packed_bwd, type, flags,                                     \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
 
 #define BOTH(X, ...) X(HZP_F32, __VA_ARGS__), X(HZP_BF16, __VA_ARGS__)
 

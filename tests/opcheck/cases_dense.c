@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/opcheck/cases_dense.c - embed, rmsnorm, matmul, quantize, rope, swiglu, gather, cast, fill. */
+/* tests/opcheck/cases_dense.c - embed, rmsnorm, matmul, quantize, rope, swiglu, gather, cast,
+ * fill. */
 #include <math.h>
 
 #include "tests/opcheck/opcheck.h"
@@ -32,7 +33,7 @@ static void build_rmsnorm(struct oc_io *io, const struct oc_case *c)
     oc_fill(io, &a.x, 1, 300);
     oc_fill(io, &a.w, 1, 10);
     for (int32_t i = 0; rows > 3 && i < cols; i++) {
-        oc_put(&a.x, 1, i, 0);                /* a row of zeros: eps alone is under the root */
+        oc_put(&a.x, 1, i, 0); /* a row of zeros: eps alone is under the root */
         oc_put(&a.x, 2, i, i & 1 ? 3e15f : -3e15f); /* squares near the end of float's range */
     }
     oc_args(io, &a, sizeof(a));
@@ -191,8 +192,8 @@ static void build_gather(struct oc_io *io, const struct oc_case *c)
 /* rows, cols, to (a type) */
 static void build_cast(struct oc_io *io, const struct oc_case *c)
 {
-    static const float odd[] = {INFINITY, -INFINITY, NAN, -0.0f, 3.4e38f, 1.00390625f,
-                                1.01171875f, 1e-45f, -1e-39f, 65504.0f};
+    static const float odd[] = {INFINITY,    -INFINITY,   NAN,    -0.0f,   3.4e38f,
+                                1.00390625f, 1.01171875f, 1e-45f, -1e-39f, 65504.0f};
     struct hzp_cast_args a = {oc_mat(io, "x", c->p[0], c->p[1], c->type, OC_IN),
                               oc_mat(io, "y", c->p[0], c->p[1], (enum hzp_dtype)c->p[2], OC_OUT)};
     oc_fill(io, &a.x, 1, 1e30);
@@ -223,17 +224,83 @@ static void build_noise(struct oc_io *io, const struct oc_case *c)
             (unsigned long long)a.first);
 }
 
-#define EMBED(type, flags, ...) {HZP_OP_embed, build_embed, type, flags, {__VA_ARGS__}}
-#define RMSNORM(type, flags, ...) {HZP_OP_rmsnorm, build_rmsnorm, type, flags, {__VA_ARGS__}}
-#define MATMUL(type, flags, ...) {HZP_OP_matmul, build_matmul, type, flags, {__VA_ARGS__}}
-#define E4M3(type, flags, ...) {HZP_OP_matmul, build_matmul_e4m3, type, flags, {__VA_ARGS__}}
-#define QUANTIZE(type, flags, ...) {HZP_OP_quantize, build_quantize, type, flags, {__VA_ARGS__}}
-#define ROPE(type, flags, ...) {HZP_OP_rope, build_rope, type, flags, {__VA_ARGS__}}
-#define SWIGLU(type, flags, ...) {HZP_OP_swiglu, build_swiglu, type, flags, {__VA_ARGS__}}
-#define GATHER(type, flags, ...) {HZP_OP_gather, build_gather, type, flags, {__VA_ARGS__}}
-#define CAST(type, flags, ...) {HZP_OP_cast, build_cast, type, flags, {__VA_ARGS__}}
-#define NOISE(type, flags, ...) {HZP_OP_noise, build_noise, type, flags, {__VA_ARGS__}}
-#define FILL(type, flags, ...) {HZP_OP_fill, build_fill, type, flags, {__VA_ARGS__}}
+#define EMBED(type, flags, ...)                                                                    \
+    {                                                                                              \
+        HZP_OP_embed, build_embed, type, flags,                                                    \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+#define RMSNORM(type, flags, ...)                                                                  \
+    {                                                                                              \
+        HZP_OP_rmsnorm, build_rmsnorm, type, flags,                                                \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+#define MATMUL(type, flags, ...)                                                                   \
+    {                                                                                              \
+        HZP_OP_matmul, build_matmul, type, flags,                                                  \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+#define E4M3(type, flags, ...)                                                                     \
+    {                                                                                              \
+        HZP_OP_matmul, build_matmul_e4m3, type, flags,                                             \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+#define QUANTIZE(type, flags, ...)                                                                 \
+    {                                                                                              \
+        HZP_OP_quantize, build_quantize, type, flags,                                              \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+#define ROPE(type, flags, ...)                                                                     \
+    {                                                                                              \
+        HZP_OP_rope, build_rope, type, flags,                                                      \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+#define SWIGLU(type, flags, ...)                                                                   \
+    {                                                                                              \
+        HZP_OP_swiglu, build_swiglu, type, flags,                                                  \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+#define GATHER(type, flags, ...)                                                                   \
+    {                                                                                              \
+        HZP_OP_gather, build_gather, type, flags,                                                  \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+#define CAST(type, flags, ...)                                                                     \
+    {                                                                                              \
+        HZP_OP_cast, build_cast, type, flags,                                                      \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+#define NOISE(type, flags, ...)                                                                    \
+    {                                                                                              \
+        HZP_OP_noise, build_noise, type, flags,                                                    \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+#define FILL(type, flags, ...)                                                                     \
+    {                                                                                              \
+        HZP_OP_fill, build_fill, type, flags,                                                      \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
 
 #define BOTH(X, ...) X(HZP_F32, __VA_ARGS__), X(HZP_BF16, __VA_ARGS__)
 
@@ -284,8 +351,8 @@ const struct oc_case oc_cases_dense[] = {
     BOTH(MATMUL, 0, 96, 33, 17, 1, 0, 0, 1, 0),
     BOTH(MATMUL, OC_GAPS, 64, 128, 33, 1, 0, 0, 1, 0),
     BOTH(MATMUL, 0, 128, 96, 100, 1, 0, 1, 0, 1),
-    BOTH(MATMUL, 0, 14, 50, 4133, 0, 1, 0, 0, 1), /* k cut, its end odd */
-    BOTH(MATMUL, OC_GAPS, 300, 47, 95, 0, 1, 1, 1, 1), /* a part of a panel */
+    BOTH(MATMUL, 0, 14, 50, 4133, 0, 1, 0, 0, 1),       /* k cut, its end odd */
+    BOTH(MATMUL, OC_GAPS, 300, 47, 95, 0, 1, 1, 1, 1),  /* a part of a panel */
     BOTH(MATMUL, OC_GAPS, 530, 611, 71, 0, 1, 0, 1, 1), /* slabs of rows, many panels */
     BOTH(MATMUL, 0, 61, 333, 1101, 0, 1, 1, 1, 0),      /* k in three blocks, its end odd */
     BOTH(MATMUL, 0, 9, 11, 13, 1, 1, 0, 0, 0),

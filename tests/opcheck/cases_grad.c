@@ -71,7 +71,9 @@ static void build_rmsnorm_bwd(struct oc_io *io, const struct oc_case *c)
     }
     oc_args(io, &a, sizeof(a));
     oc_what(io, "%dx%d %s%s%s", rows, cols, oc_type_name(c->type), c->p[2] ? " +dw" : "",
-            c->p[3] == 1 ? ", dy f32" : c->p[3] == 2 ? ", w f32" : "");
+            c->p[3] == 1   ? ", dy f32"
+            : c->p[3] == 2 ? ", w f32"
+                           : "");
 }
 
 /* rows, heads, kv_heads, dim, norms (1 q, 2 k) */
@@ -136,13 +138,48 @@ static void build_colsum(struct oc_io *io, const struct oc_case *c)
     oc_what(io, "%dx%d %s", c->p[0], c->p[1], oc_type_name(c->type));
 }
 
-#define XENT(flags, ...) {HZP_OP_xent, build_xent, HZP_F32, flags, {__VA_ARGS__}}
-#define EMBED(flags, ...) {HZP_OP_embed_bwd, build_embed_bwd, HZP_F32, flags, {__VA_ARGS__}}
+#define XENT(flags, ...)                                                                           \
+    {                                                                                              \
+        HZP_OP_xent, build_xent, HZP_F32, flags,                                                   \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+#define EMBED(flags, ...)                                                                          \
+    {                                                                                              \
+        HZP_OP_embed_bwd, build_embed_bwd, HZP_F32, flags,                                         \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
 #define RMSNORM(type, flags, ...)                                                                  \
-    {HZP_OP_rmsnorm_bwd, build_rmsnorm_bwd, type, flags, {__VA_ARGS__}}
-#define ROPE(type, flags, ...) {HZP_OP_rope_bwd, build_rope_bwd, type, flags, {__VA_ARGS__}}
-#define SWIGLU(type, flags, ...) {HZP_OP_swiglu_bwd, build_swiglu_bwd, type, flags, {__VA_ARGS__}}
-#define COLSUM(type, flags, ...) {HZP_OP_colsum, build_colsum, type, flags, {__VA_ARGS__}}
+    {                                                                                              \
+        HZP_OP_rmsnorm_bwd, build_rmsnorm_bwd, type, flags,                                        \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+#define ROPE(type, flags, ...)                                                                     \
+    {                                                                                              \
+        HZP_OP_rope_bwd, build_rope_bwd, type, flags,                                              \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+#define SWIGLU(type, flags, ...)                                                                   \
+    {                                                                                              \
+        HZP_OP_swiglu_bwd, build_swiglu_bwd, type, flags,                                          \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+#define COLSUM(type, flags, ...)                                                                   \
+    {                                                                                              \
+        HZP_OP_colsum, build_colsum, type, flags,                                                  \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
 
 #define BOTH(X, ...) X(HZP_F32, __VA_ARGS__), X(HZP_BF16, __VA_ARGS__)
 

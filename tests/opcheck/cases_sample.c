@@ -75,15 +75,21 @@ static void build_sample(struct oc_io *io, const struct oc_case *c)
         row_make(io, kind, r, vocab, &row[r]);
         row[r].tops = c->p[3] ? oc_below(io, c->p[3] + 1) : 0;
         row[r].edit0 = used;
-        row[r].edits = kind == EDITS || (kind == ALL && r % 3) ? edits_make(io, edit + used, vocab)
-                                                               : 0;
+        row[r].edits =
+            kind == EDITS || (kind == ALL && r % 3) ? edits_make(io, edit + used, vocab) : 0;
         used += row[r].edits;
     }
     oc_args(io, &a, sizeof(a));
     oc_what(io, "%dx%d %s%s", rows, vocab, kinds[kind], c->p[3] ? " +tops" : "");
 }
 
-#define SAMPLE(flags, ...) {HZP_OP_sample, build_sample, HZP_F32, flags, {__VA_ARGS__}}
+#define SAMPLE(flags, ...)                                                                         \
+    {                                                                                              \
+        HZP_OP_sample, build_sample, HZP_F32, flags,                                               \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
 
 const struct oc_case oc_cases_sample[] = {
     SAMPLE(0, 1, 1, GREEDY, 0),

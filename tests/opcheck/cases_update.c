@@ -23,8 +23,13 @@ static void build_adamw(struct oc_io *io, const struct oc_case *c)
     enum hzp_dtype m = c->p[2] & 1 ? HZP_BF16 : HZP_F32, v = c->p[2] & 2 ? HZP_BF16 : HZP_F32;
     enum hzp_dtype grad = c->p[2] & 4 ? HZP_BF16 : HZP_F32;
     bool in_place = c->flags & OC_IN_PLACE, bf16 = c->type == HZP_BF16;
-    struct hzp_adamw_args a = {.grad_scale = 0.01f, .clip = (float)c->p[3], .lr = 1e-3f,
-                               .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .decay = 0.1f,
+    struct hzp_adamw_args a = {.grad_scale = 0.01f,
+                               .clip = (float)c->p[3],
+                               .lr = 1e-3f,
+                               .beta1 = 0.9f,
+                               .beta2 = 0.95f,
+                               .eps = 1e-8f,
+                               .decay = 0.1f,
                                .t = c->p[4]};
     double *sumsq = oc_array(io, "sumsq", OC_F64, 1, OC_IN), sum = 0;
     a.from = oc_mat(io, "from", rows, cols, c->type, in_place ? OC_INOUT : OC_IN);
@@ -78,9 +83,27 @@ static void build_audit(struct oc_io *io, const struct oc_case *c)
     oc_what(io, "%dx%d %s%s", c->p[0], c->p[1], oc_type_name(c->type), c->p[2] ? " with NaN" : "");
 }
 
-#define SUMSQ(flags, ...) {HZP_OP_sumsq, build_sumsq, HZP_F32, flags, {__VA_ARGS__}}
-#define ADAMW(type, flags, ...) {HZP_OP_adamw, build_adamw, type, flags, {__VA_ARGS__}}
-#define AUDIT(type, flags, ...) {HZP_OP_audit, build_audit, type, flags, {__VA_ARGS__}}
+#define SUMSQ(flags, ...)                                                                          \
+    {                                                                                              \
+        HZP_OP_sumsq, build_sumsq, HZP_F32, flags,                                                 \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+#define ADAMW(type, flags, ...)                                                                    \
+    {                                                                                              \
+        HZP_OP_adamw, build_adamw, type, flags,                                                    \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+#define AUDIT(type, flags, ...)                                                                    \
+    {                                                                                              \
+        HZP_OP_audit, build_audit, type, flags,                                                    \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
 
 #define BOTH(X, ...) X(HZP_F32, __VA_ARGS__), X(HZP_BF16, __VA_ARGS__)
 /* every mixture of types, aligned and not */
@@ -104,7 +127,13 @@ const struct oc_case oc_cases_update[] = {
     BOTH(ADAMW, 0, 3, 64, 0, 1, 2, 1),
     BOTH(ADAMW, OC_GAPS, 3, 65, 0, 1, 2, 2),
     BOTH(ADAMW, OC_IN_PLACE, 3, 64, 3, 0, 2, 1),
-    MIXED(1), MIXED(2), MIXED(3), MIXED(4), MIXED(5), MIXED(6), MIXED(7),
+    MIXED(1),
+    MIXED(2),
+    MIXED(3),
+    MIXED(4),
+    MIXED(5),
+    MIXED(6),
+    MIXED(7),
     BOTH(ADAMW, OC_BENCH, 1, 4 << 20, 0, 1, 3, 0),
 
     AUDIT(HZP_F32, 0, 1, 2, 0),

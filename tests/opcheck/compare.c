@@ -137,8 +137,7 @@ static const char *compare_output(const struct oc_io *io, enum hzp_op op, const 
                     if (!isfinite(a))
                         continue;
                 } else {
-                    snprintf(wrong, sizeof(wrong), "%s is %g, ref's %g", where(buf, r, c),
-                             b, a);
+                    snprintf(wrong, sizeof(wrong), "%s is %g, ref's %g", where(buf, r, c), b, a);
                     return wrong;
                 }
                 double miss = fabs(b - a);

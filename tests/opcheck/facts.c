@@ -140,8 +140,12 @@ static int fact_alone(struct oc_target *target, struct oc_io *io, uint8_t *resul
         a.row = row;
         for (int r = 0; r < rows; r++) {
             uint64_t rng = (uint64_t)(first + r);
-            row[r] = (struct hzp_sample_row){.temperature = 1, .top_p = 0.95f, .repetition = 1,
-                                             .given = -1, .seed = rng * 77, .position = 3};
+            row[r] = (struct hzp_sample_row){.temperature = 1,
+                                             .top_p = 0.95f,
+                                             .repetition = 1,
+                                             .given = -1,
+                                             .seed = rng * 77,
+                                             .position = 3};
             for (int i = 0; i < WIDE; i++)
                 oc_put(&a.logits, r, i, (float)(oc_random(&rng) >> 40) * 0x1p-21f);
         }
@@ -173,7 +177,7 @@ static int fact_attention(struct oc_target *target, struct oc_io *io, uint8_t *r
         int32_t *row0 = oc_array(io, "row0", OC_I32, SEQS + 1, OC_IN);
         int32_t *pos0 = oc_array(io, "pos0", OC_I32, SEQS, OC_IN);
         int32_t *page = oc_array(io, "page", OC_I32, SEQS * STRIDE, OC_IN);
-        row0[0] = 0; /* arrays come full of noise */
+        row0[0] = 0;                   /* arrays come full of noise */
         for (int i = 0; i < SEQS; i++) /* rows: one, or the last 80 */
             at[i + 1] = at[i] + (decode ? 1 : HZP_MIN(seen[i], 80));
         /* alone, a prompt's last rows only */
@@ -219,10 +223,10 @@ static int fact_by_hand(struct oc_target *target, struct oc_io *io, uint8_t *res
 {
     static const float logits[] = {1, 2, 2, -1, 0.5f};
     static const struct hzp_logit_edit edits[] = {
-        {.token = 1, .seen = 1},                                 /* 2 / 2 = 1: wins */
-        {.token = 2, .bias = -INFINITY},                         /* banned */
-        {.token = 0, .bias = 0.25f, .count_out = 2},             /* 1.25 - 0.5 - 2 * 0.125 = 0.5 */
-        {.token = 3, .bias = 5, .seen = 1, .count_out = 8},      /* 4 / 2 - 0.5 - 1 = 0.5 */
+        {.token = 1, .seen = 1},                            /* 2 / 2 = 1: wins */
+        {.token = 2, .bias = -INFINITY},                    /* banned */
+        {.token = 0, .bias = 0.25f, .count_out = 2},        /* 1.25 - 0.5 - 2 * 0.125 = 0.5 */
+        {.token = 3, .bias = 5, .seen = 1, .count_out = 8}, /* 4 / 2 - 0.5 - 1 = 0.5 */
     };
     static const int32_t tokens[] = {1, 1, 4}, ranks[] = {1, 1, 4};
     struct hzp_sample_args a = {0};
@@ -239,8 +243,11 @@ static int fact_by_hand(struct oc_target *target, struct oc_io *io, uint8_t *res
     a.logprob = oc_array(io, "logprob", OC_F32, 3, OC_OUT);
     a.rank = oc_array(io, "rank", OC_I32, 3, OC_OUT);
     for (int r = 0; r < 3; r++) {
-        row[r] = (struct hzp_sample_row){.top_p = 1, .repetition = 2, .presence = 0.5f,
-                                         .frequency = 0.125f, .given = r == 2 ? 4 : -1,
+        row[r] = (struct hzp_sample_row){.top_p = 1,
+                                         .repetition = 2,
+                                         .presence = 0.5f,
+                                         .frequency = 0.125f,
+                                         .given = r == 2 ? 4 : -1,
                                          .edits = r == 1 ? HZP_COUNT(edits) : 0};
         memcpy((float *)a.logits.ptr + 5 * r, logits, sizeof(logits));
     }
@@ -266,8 +273,8 @@ static int fact_by_hand(struct oc_target *target, struct oc_io *io, uint8_t *res
 static int fact_master(struct oc_target *target, struct oc_io *io, uint8_t *result)
 {
     enum { N = 4096 };
-    struct hzp_adamw_args a = {.grad_scale = 1, .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f,
-                               .eps = 1e-8f, .t = 1};
+    struct hzp_adamw_args a = {
+        .grad_scale = 1, .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = 1};
     oc_io_reset(io, 6, false);
     double *sumsq = oc_array(io, "sumsq", OC_F64, 1, OC_IN);
     a.from = oc_mat(io, "from", 1, N, HZP_BF16, OC_IN);
@@ -314,8 +321,14 @@ static int fact_same_master(struct oc_target *target, struct oc_io *io, uint8_t 
         for (int i = 0; i < N; i++)
             grad[i] = (float)((double)(oc_random(&rng) >> 40) * 0x1p-24 - 0.5);
         for (int half = 0; half < 2 && !broken; half++) {
-            struct hzp_adamw_args a = {.grad_scale = 0.5f, .clip = 1, .lr = 1e-3f, .beta1 = 0.9f,
-                                       .beta2 = 0.95f, .eps = 1e-8f, .decay = 0.1f, .t = t};
+            struct hzp_adamw_args a = {.grad_scale = 0.5f,
+                                       .clip = 1,
+                                       .lr = 1e-3f,
+                                       .beta1 = 0.9f,
+                                       .beta2 = 0.95f,
+                                       .eps = 1e-8f,
+                                       .decay = 0.1f,
+                                       .t = t};
             oc_io_reset(io, 7, false);
             double *sumsq = oc_array(io, "sumsq", OC_F64, 1, OC_IN);
             a.from = a.to = oc_mat(io, "p", 1, N, half ? HZP_BF16 : HZP_F32, OC_INOUT);
@@ -326,7 +339,8 @@ static int fact_same_master(struct oc_target *target, struct oc_io *io, uint8_t 
             a.v = oc_mat(io, "v", 1, N, HZP_F32, OC_INOUT);
             a.sumsq = sumsq;
             *sumsq = 20;
-            memcpy(a.from.ptr, half ? (void *)hi : (void *)master, half ? sizeof(hi) : sizeof(master));
+            memcpy(a.from.ptr, half ? (void *)hi : (void *)master,
+                   half ? sizeof(hi) : sizeof(master));
             if (half)
                 memcpy(a.residual.ptr, low, sizeof(low));
             memcpy(a.grad.ptr, grad, sizeof(grad));
@@ -374,8 +388,8 @@ static int fact_audit(struct oc_target *target, struct oc_io *io, uint8_t *resul
     return verdict(target, "audit", "known value", broken);
 }
 
-/* Every code but NaN, times 1 and by scales that are powers of two: what comes out is the code's value
- * to the bit, in whichever way so many rows are multiplied. */
+/* Every code but NaN, times 1 and by scales that are powers of two: what comes out is the code's
+ * value to the bit, in whichever way so many rows are multiplied. */
 static int fact_codes(struct oc_target *target, struct oc_io *io, uint8_t *result)
 {
     enum { N = 254, K = 48 };
@@ -398,8 +412,8 @@ static int fact_codes(struct oc_target *target, struct oc_io *io, uint8_t *resul
             memset((uint8_t *)b.ptr + j * K, j < 127 ? j : j + 1, K);
             scale_b[j] = 0x1p-7f;
         }
-        struct hzp_matmul_args args = {.a = a, .b = b, .c = c, .scale_a = scale_a,
-                                       .scale_b = scale_b, .trans_b = 1};
+        struct hzp_matmul_args args = {
+            .a = a, .b = b, .c = c, .scale_a = scale_a, .scale_b = scale_b, .trans_b = 1};
         oc_args(io, &args, sizeof(args));
         if (oc_target_run(target, HZP_OP_matmul, io, result) < 0)
             broken = "the device failed";
@@ -488,8 +502,8 @@ static int fact_appended(struct oc_target *target, struct oc_io *io, uint8_t *re
     return verdict(target, "rope", "pages hold y's bits", broken);
 }
 
-/* Mean, deviation, the fourth moment (of a sum of four uniform bytes: 2.7), neighbours that have nothing
- * to do with each other; the first elements as worked out from the counter. */
+/* Mean, deviation, the fourth moment (of a sum of four uniform bytes: 2.7), neighbours that have
+ * nothing to do with each other; the first elements as worked out from the counter. */
 static int fact_noise(struct oc_target *target, struct oc_io *io, uint8_t *result)
 {
     enum { N = 1 << 16 };

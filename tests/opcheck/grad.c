@@ -23,9 +23,9 @@ enum { RESULT = 4 << 20 };
 struct probe {
     struct oc_target *target;
     enum hzp_op op, forward;
-    struct oc_io *f, *b;         /* the forward's and the backward's case */
+    struct oc_io *f, *b; /* the forward's and the backward's case */
     uint8_t *f_result, *b_result;
-    struct hzp_mat y, weight;    /* in f */
+    struct hzp_mat y, weight; /* in f */
     int failures;
 };
 

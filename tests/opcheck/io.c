@@ -72,8 +72,8 @@ struct hzp_mat oc_mat(struct oc_io *io, const char *name, int32_t rows, int32_t 
     static const enum oc_elem elems[] = {OC_F32, OC_BF16, OC_I16, OC_I32, OC_E4M3};
     int32_t stride = io->gaps ? cols + 5 : cols;
     size_t shift = io->gaps ? hzp_dtype_size(type) : 0;
-    struct oc_buf *buf = buf_add(io, (struct oc_buf){name, elems[type], role, rows, cols, stride,
-                                                     0, -1}, shift);
+    struct oc_buf *buf =
+        buf_add(io, (struct oc_buf){name, elems[type], role, rows, cols, stride, 0, -1}, shift);
     return (struct hzp_mat){io->image + buf->offset, rows, cols, stride, type};
 }
 

@@ -2,7 +2,8 @@
 /* tests/opcheck/opcheck.c - checks and times every op of every backend against ref.
  *
  *   opcheck [--op=PATTERN] [--backend=cpu|cuda|ref] [--level=base|avx2|avx512|avx512_bf16]
- *           [--share=N] [--threads=N] [--seed=N] [--bench] [--grad] [--list] [--quiet] [--slow] [--self-test]
+ *           [--share=N] [--threads=N] [--seed=N] [--bench] [--grad] [--list] [--quiet] [--slow]
+ *           [--self-test]
  *
  * Each case runs on ref and then on every level of the backend whose kernel is not the one before
  * it.  All work is done in a child; when a kernel kills it, the parent says which and goes on with
@@ -39,7 +40,7 @@ static struct {
     int ok, failed;
     bool finished;
     char op[32], target[16], what[96]; /* what runs now */
-} *progress;
+} * progress;
 
 static const struct oc_case *const tables[] = {
     oc_cases_dense, oc_cases_attn, oc_cases_sample, oc_cases_grad, oc_cases_update,
@@ -95,8 +96,8 @@ static void running(const char *op, const char *target, const char *what)
  * label can tell: the device may show one entry for all of its own kernels. */
 static void target_add(const char *name, const char *level)
 {
-    struct hzp_device_config config = {.name = options.backend, .threads = options.threads,
-                                       .level = level};
+    struct hzp_device_config config = {
+        .name = options.backend, .threads = options.threads, .level = level};
     struct hzp_err_text why = {0};
     struct oc_target *target = &targets[target_count];
     if (oc_target_open(target, &config, name, &why) < 0) {
@@ -370,45 +371,74 @@ static void list_print(void)
 static int options_read(int argc, char **argv)
 {
     static const struct option longs[] = {
-        {"op", required_argument, NULL, 'o'},    {"backend", required_argument, NULL, 'b'},
-        {"level", required_argument, NULL, 'l'}, {"seed", required_argument, NULL, 's'},
-        {"threads", required_argument, NULL, 't'}, {"share", required_argument, NULL, 'h'},
+        {"op", required_argument, NULL, 'o'},
+        {"backend", required_argument, NULL, 'b'},
+        {"level", required_argument, NULL, 'l'},
+        {"seed", required_argument, NULL, 's'},
+        {"threads", required_argument, NULL, 't'},
+        {"share", required_argument, NULL, 'h'},
         {"bench", no_argument, NULL, 'B'},
-        {"grad", no_argument, NULL, 'g'},        {"list", no_argument, NULL, 'L'},
-        {"quiet", no_argument, NULL, 'q'},       {"slow", no_argument, NULL, 'w'},
+        {"grad", no_argument, NULL, 'g'},
+        {"list", no_argument, NULL, 'L'},
+        {"quiet", no_argument, NULL, 'q'},
+        {"slow", no_argument, NULL, 'w'},
         {"self-test", no_argument, NULL, 'S'},
         {0},
     };
     int c;
     while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1)
         switch (c) {
-        case 'o': options.pattern = optarg; break;
-        case 'b': options.backend = optarg; break;
-        case 'l': options.level = optarg; break;
-        case 's': options.seed = strtoull(optarg, NULL, 10); break;
-        case 't': options.threads = atoi(optarg); break;
-        case 'h': options.share = atoi(optarg); break;
-        case 'B': options.bench = true; break;
-        case 'g': options.grad = true; break;
-        case 'q': options.quiet = true; break;
-        case 'w': options.slow = true; break;
-        case 'L': return 1;
-        case 'S': return 2;
-        default: return -1;
+        case 'o':
+            options.pattern = optarg;
+            break;
+        case 'b':
+            options.backend = optarg;
+            break;
+        case 'l':
+            options.level = optarg;
+            break;
+        case 's':
+            options.seed = strtoull(optarg, NULL, 10);
+            break;
+        case 't':
+            options.threads = atoi(optarg);
+            break;
+        case 'h':
+            options.share = atoi(optarg);
+            break;
+        case 'B':
+            options.bench = true;
+            break;
+        case 'g':
+            options.grad = true;
+            break;
+        case 'q':
+            options.quiet = true;
+            break;
+        case 'w':
+            options.slow = true;
+            break;
+        case 'L':
+            return 1;
+        case 'S':
+            return 2;
+        default:
+            return -1;
         }
     return optind == argc ? 0 : -1;
 }
 
 int main(int argc, char **argv)
 {
-    progress = mmap(NULL, sizeof(*progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-                    -1, 0);
+    progress =
+        mmap(NULL, sizeof(*progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     HZP_ASSERT(progress != MAP_FAILED);
     int mode = options_read(argc, argv);
     if (mode < 0) {
-        fprintf(stderr, "usage: opcheck [--op=PATTERN] [--backend=cpu|cuda|ref] "
-                        "[--level=base|avx2|avx512|avx512_bf16] [--threads=N] [--share=N] [--seed=N] "
-                        "[--bench] [--grad] [--list] [--quiet] [--slow] [--self-test]\n");
+        fprintf(stderr,
+                "usage: opcheck [--op=PATTERN] [--backend=cpu|cuda|ref] "
+                "[--level=base|avx2|avx512|avx512_bf16] [--threads=N] [--share=N] [--seed=N] "
+                "[--bench] [--grad] [--list] [--quiet] [--slow] [--self-test]\n");
         return 2;
     }
     if (mode == 1) {

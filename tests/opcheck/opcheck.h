@@ -81,8 +81,8 @@ size_t oc_elem_size(enum oc_elem elem);
 const char *oc_type_name(enum hzp_dtype type);
 
 uint64_t oc_random(uint64_t *rng);
-int32_t oc_below(struct oc_io *io, int32_t n);   /* 0 .. n-1 */
-double oc_uniform(struct oc_io *io);             /* 0 .. 1 */
+int32_t oc_below(struct oc_io *io, int32_t n); /* 0 .. n-1 */
+double oc_uniform(struct oc_io *io);           /* 0 .. 1 */
 double oc_normal(struct oc_io *io);
 
 /* Mostly normal values times scale; 1 % times outlier, 3 % zero, 1 % denormal. */
@@ -96,11 +96,11 @@ float oc_get(const struct hzp_mat *mat, int32_t r, int32_t c);
 struct oc_target {
     char name[16]; /* "ref", "avx2", "cuda" */
     struct hzp_device *dev;
-    struct hzp_lane *lane[2];     /* COMPUTE, MEMORY */
+    struct hzp_lane *lane[2]; /* COMPUTE, MEMORY */
     struct hzp_fence *fence;
-    bool fresh[HZP_OP_COUNT];     /* its kernel is not that of an earlier target */
+    bool fresh[HZP_OP_COUNT]; /* its kernel is not that of an earlier target */
     bool called[HZP_OP_COUNT];
-    bool by_graph;                /* ops are issued as a graph, where the device has graphs */
+    bool by_graph; /* ops are issued as a graph, where the device has graphs */
     void *block, *staging;
     size_t block_size;
 };

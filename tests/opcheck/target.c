@@ -18,8 +18,8 @@ int oc_target_open(struct oc_target *target, const struct hzp_device_config *con
     snprintf(target->name, sizeof(target->name), "%s", name);
     HZP_TRY(hzp_device_open(config, &target->dev, reterr));
     for (int i = 0; i < 2; i++) {
-        int r = hzp_lane_open(target->dev, i ? HZP_BOUND_MEMORY : HZP_BOUND_COMPUTE,
-                              &target->lane[i]);
+        int r =
+            hzp_lane_open(target->dev, i ? HZP_BOUND_MEMORY : HZP_BOUND_COMPUTE, &target->lane[i]);
         if (r < 0)
             return hzp_fail(reterr, r, "%s: no lane", name);
     }
@@ -101,8 +101,7 @@ static int issue_graph(struct oc_target *target, struct hzp_lane *lane, enum hzp
     return r < 0 ? r : ended;
 }
 
-int oc_target_run(struct oc_target *target, enum hzp_op op, const struct oc_io *io,
-                  uint8_t *result)
+int oc_target_run(struct oc_target *target, enum hzp_op op, const struct oc_io *io, uint8_t *result)
 {
     uint64_t args[OC_ARGS_MAX / 8];
     struct hzp_lane *lane = lane_for(target, op);

@@ -80,8 +80,8 @@ static void learn(struct hzp_admission *a, uint64_t *seed, double mean, int32_t 
     hzp_admission_look(a, NULL, 0);
 }
 
-/* Geometric lengths have no memory: S(from + n) / S(from) is the same from everywhere; and being cut
- * at 100 of mean 200 says nothing of being short. */
+/* Geometric lengths have no memory: S(from + n) / S(from) is the same from everywhere; and being
+ * cut at 100 of mean 200 says nothing of being short. */
 static void survival_is_found_behind_cuts(void **state)
 {
     struct hzp_admission *a = open_rule(HZP_ADMIT_PREDICTED, 100, 16);
@@ -161,7 +161,8 @@ static void peak_is_what_comes(void **state)
         held += most <= peak;
     }
     double mean = sum / FUTURES;
-    print_message("predicted %d, mean of %d futures %.0f, enough in %d\n", peak, FUTURES, mean, held);
+    print_message("predicted %d, mean of %d futures %.0f, enough in %d\n", peak, FUTURES, mean,
+                  held);
     assert_true(peak > mean * 0.95 && peak < mean * 1.3);
     assert_true(held > FUTURES / 2);
     hzp_admission_destroy(a);
@@ -170,12 +171,9 @@ static void peak_is_what_comes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(worst_case_counts_everything),
-        cmocka_unit_test(unlearned_is_cautious),
-        cmocka_unit_test(survival_is_found_behind_cuts),
-        cmocka_unit_test(who_runs_counts),
-        cmocka_unit_test(new_lengths_replace_old_ones),
-        cmocka_unit_test(peak_is_what_comes),
+        cmocka_unit_test(worst_case_counts_everything),  cmocka_unit_test(unlearned_is_cautious),
+        cmocka_unit_test(survival_is_found_behind_cuts), cmocka_unit_test(who_runs_counts),
+        cmocka_unit_test(new_lengths_replace_old_ones),  cmocka_unit_test(peak_is_what_comes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

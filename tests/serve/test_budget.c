@@ -35,8 +35,7 @@ static void run(struct hzp_budget *b, const struct machine *m, uint64_t *seed, i
 
 static int32_t rows_at(struct hzp_budget *b, int32_t decodes, double pressure)
 {
-    struct hzp_budget_load load = {
-        .decodes = decodes, .pressure = pressure, .rows_max = ROWS_MAX};
+    struct hzp_budget_load load = {.decodes = decodes, .pressure = pressure, .rows_max = ROWS_MAX};
     int32_t rows = hzp_budget_rows(b, &load);
     assert_in_range(rows, decodes + 1, ROWS_MAX);
     return rows;
@@ -132,8 +131,7 @@ static void prompts_keep_a_part(void **state)
     run(&b, &m, &seed, 2000);
     assert_int_equal(rows_at(&b, 200, 0), 250);
     assert_int_equal(rows_at(&b, ROWS_MAX - 1, 0), ROWS_MAX);
-    struct hzp_budget_load load = {
-        .decodes = 20, .pressure = 1, .rows_max = ROWS_MAX, .bound = 40};
+    struct hzp_budget_load load = {.decodes = 20, .pressure = 1, .rows_max = ROWS_MAX, .bound = 40};
     assert_int_equal(hzp_budget_rows(&b, &load), 40);
     load.bound = 10;
     assert_int_equal(hzp_budget_rows(&b, &load), 21);

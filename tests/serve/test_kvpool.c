@@ -142,7 +142,8 @@ static void no_page_has_two_owners(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layers_lie_apart), cmocka_unit_test(touched),
+        cmocka_unit_test(layers_lie_apart),
+        cmocka_unit_test(touched),
         cmocka_unit_test(no_page_has_two_owners),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -35,10 +35,14 @@ static void rig_open(struct rig *rig, int32_t pages, const struct hzp_scheduler_
 {
     memset(rig, 0, sizeof(*rig));
     struct hzp_err_text err;
-    assert_int_equal(hzp_device_open(&(struct hzp_device_config){.name = "ref"}, &rig->dev, &err), 0);
-    rig->config = (struct hzp_model_config){.layers = 1, .width = 4, .vocab = VOCAB,
+    assert_int_equal(hzp_device_open(&(struct hzp_device_config){.name = "ref"}, &rig->dev, &err),
+                     0);
+    rig->config = (struct hzp_model_config){.layers = 1,
+                                            .width = 4,
+                                            .vocab = VOCAB,
                                             .heads = {.heads = 1, .kv_heads = 1, .dim = 4},
-                                            .eos = {EOS}, .eos_count = 1};
+                                            .eos = {EOS},
+                                            .eos_count = 1};
     rig->model = (struct hzp_model){
         .dev = rig->dev, .config = &rig->config, .act = HZP_F32, .positions = POSITIONS};
     assert_int_equal(hzp_kvpool_create(&rig->model, pages, PAGE_ROWS, &rig->pool), 0);
@@ -183,7 +187,8 @@ static struct hzp_request *make_request(uint64_t *seed, uint64_t id)
     int32_t max_tokens = (int32_t)seeded(seed, 30);
     struct hzp_request *rq = NULL;
     assert_int_equal(hzp_request_create(prompt, count, max_tokens, (int32_t)seeded(seed, 3),
-                                        seeded(seed, 3) == 0, &rq), 0);
+                                        seeded(seed, 3) == 0, &rq),
+                     0);
     rq->id = id;
     rq->ignore_eos = seeded(seed, 4) == 0;
     rq->min_tokens = max_tokens ? (int32_t)seeded(seed, (uint32_t)max_tokens) : 0;
@@ -215,13 +220,13 @@ static void check_order(struct hzp_request **rq, int count)
 static void random_day(uint64_t seed)
 {
     struct rig rig;
-    struct hzp_scheduler_config config = {
-        .running_max = 2 + (int32_t)seeded(&seed, 10),
-        .waiting_max = 5 + (int32_t)seeded(&seed, 20),
-        .waiting_tokens_max = 400,
-        .prefill_rows_max = (int32_t)seeded(&seed, 30),
-        .edits_max = 100 + (int32_t)seeded(&seed, 100),
-        .admission = seeded(&seed, 4) ? HZP_ADMIT_PREDICTED : HZP_ADMIT_WORST_CASE};
+    struct hzp_scheduler_config config = {.running_max = 2 + (int32_t)seeded(&seed, 10),
+                                          .waiting_max = 5 + (int32_t)seeded(&seed, 20),
+                                          .waiting_tokens_max = 400,
+                                          .prefill_rows_max = (int32_t)seeded(&seed, 30),
+                                          .edits_max = 100 + (int32_t)seeded(&seed, 100),
+                                          .admission = seeded(&seed, 4) ? HZP_ADMIT_PREDICTED
+                                                                        : HZP_ADMIT_WORST_CASE};
     struct hzp_batch_config batch = {.rows_max = 4 + (int32_t)seeded(&seed, 60),
                                      .segs_max = 1 + (int32_t)seeded(&seed, 12),
                                      .page_stride = POSITIONS / PAGE_ROWS,

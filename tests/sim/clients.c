@@ -88,7 +88,8 @@ static uint64_t find_deadline(struct sim_world *w, const struct hzp_request *rq)
     /* Nobody loses anything to somebody younger; so at worst each in turn, as the oldest, does all
      * of its work again, a row in as many turns as there are others to come to theirs first. */
     bool again = w->scheduler_config.admission == HZP_ADMIT_PREDICTED;
-    return w->turn + 8 + (uint64_t)rows * (again ? 2 + (uint64_t)w->scheduler_config.running_max : 2);
+    return w->turn + 8 +
+           (uint64_t)rows * (again ? 2 + (uint64_t)w->scheduler_config.running_max : 2);
 }
 
 static void admit_life(struct sim_world *w, struct hzp_request *rq)
@@ -129,8 +130,8 @@ static bool submit(struct sim_world *w, const int32_t *prompt, int32_t count, in
 {
     struct hzp_request *rq;
     struct sim_life *life = hzp_xcalloc(1, sizeof(*life));
-    int r = hzp_request_create(prompt, count, tokens, sim_chance(w, 50) ? 3 : 0,
-                               sim_chance(w, 30), &rq);
+    int r = hzp_request_create(prompt, count, tokens, sim_chance(w, 50) ? 3 : 0, sim_chance(w, 30),
+                               &rq);
     SIM_CHECK(w, r == HZP_OK, "memory", "none for a request");
     choose_settings(w, rq, choice);
     life->rq = rq;
@@ -233,8 +234,7 @@ void sim_haunt(struct sim_world *w, const struct sim_life *life)
         w->ghosts_room = HZP_MAX(16, 2 * w->ghosts_room);
         w->ghost = hzp_xrealloc(w->ghost, (size_t)w->ghosts_room * sizeof(*w->ghost));
     }
-    w->ghost[w->ghosts++] = (struct sim_ghost){
-        life->last_step, life->held};
+    w->ghost[w->ghosts++] = (struct sim_ghost){life->last_step, life->held};
     w->extra_rows++;
     if (w->sabotage == SIM_PAGE_UNDER_WAY && !w->sabotaged) {
         hzp_kvpool_release(w->pool, life->page, 1);

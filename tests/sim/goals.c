@@ -4,7 +4,7 @@
 #include "tests/sim/world.h"
 
 #include "base/arena.h"
-#include "nanobatch/split.h"
+#include "nanobatch/split/split.h"
 
 #include <stdlib.h>
 

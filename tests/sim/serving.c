@@ -85,8 +85,10 @@ static void check_pages(struct sim_world *w, struct sim_life *life, int32_t seg,
         SIM_CHECK(w, owner == (k < life->pages ? life : NULL), "page shared",
                   "%d of request %llu is that of %llu", page[k], (unsigned long long)life->number,
                   (unsigned long long)(owner ? owner->number : 0));
-        SIM_CHECK(w, k >= life->pages || life->page[k] == page[k], "page", "number %d has moved", k);
-        SIM_CHECK(w, k < life->pages || w->touched[page[k]] <= w->served, "page of a step under way",
+        SIM_CHECK(w, k >= life->pages || life->page[k] == page[k], "page", "number %d has moved",
+                  k);
+        SIM_CHECK(w, k < life->pages || w->touched[page[k]] <= w->served,
+                  "page of a step under way",
                   "%d is that of request %llu, step %llu, which has not ended, touches it", page[k],
                   (unsigned long long)life->number, (unsigned long long)w->touched[page[k]]);
         w->owner[page[k]] = life;
@@ -103,8 +105,9 @@ static void check_drawn(struct sim_world *w, struct sim_life *life, int32_t row)
     uint64_t before = w->step->number - 1;
     const struct sim_part *part = part_of(life, before);
     const struct hzp_step *step = sim_leg_of(w, before)->step;
-    SIM_CHECK(w, row < batch->refs && !sim_leg_of(w, before)->served && part->rows > 0 &&
-                     batch->from == step->batch,
+    SIM_CHECK(w,
+              row < batch->refs && !sim_leg_of(w, before)->served && part->rows > 0 &&
+                  batch->from == step->batch,
               "sampled id", "row %d of request %llu has no token, and nothing draws it", row,
               (unsigned long long)life->number);
     SIM_CHECK(w, step->batch->logit_row[batch->ref[row]] == part->row0 + part->rows - 1,
@@ -285,9 +288,10 @@ static void check_order(struct sim_world *w)
         return;
     struct sim_life *oldest = w->life[first];
     int32_t fed = oldest->fed - rows_now(w, oldest);
-    SIM_CHECK(w, rows_now(w, oldest) || oldest->held < HZP_DIV_UP(fed + 1, w->page_rows) ||
-                     w->step->batch->logits + 1 > max->logits_max ||
-                     oldest->rq->edits || oldest->prompt_end - fed == 1,
+    SIM_CHECK(w,
+              rows_now(w, oldest) || oldest->held < HZP_DIV_UP(fed + 1, w->page_rows) ||
+                  w->step->batch->logits + 1 > max->logits_max || oldest->rq->edits ||
+                  oldest->prompt_end - fed == 1,
               "prefill", "request %llu is the oldest, there is room, and it has no rows",
               (unsigned long long)oldest->number);
 }
@@ -296,8 +300,9 @@ void sim_check_batch(struct sim_world *w)
 {
     const struct hzp_batch *batch = w->step->batch;
     const struct hzp_batch_config *max = &batch->max;
-    SIM_CHECK(w, batch->rows <= max->rows_max && batch->segs <= max->segs_max &&
-                     batch->logits <= max->logits_max && batch->edits <= max->edits_max,
+    SIM_CHECK(w,
+              batch->rows <= max->rows_max && batch->segs <= max->segs_max &&
+                  batch->logits <= max->logits_max && batch->edits <= max->edits_max,
               "batch", "%d rows, %d segments, %d logits, %d edits", batch->rows, batch->segs,
               batch->logits, batch->edits);
     for (int32_t i = 0; i < w->lives; i++) {
@@ -360,7 +365,8 @@ static void check_outputs(struct sim_world *w, struct sim_life *life, const stru
         const struct hzp_output *out = &rq->out[life->seen];
         SIM_CHECK(w, out->version == version, "version", "an output names %llu, the step's is %llu",
                   (unsigned long long)out->version, (unsigned long long)version);
-        SIM_CHECK(w, !life->seen || (out[-1].version <= out->version && out[-1].at_ns <= out->at_ns),
+        SIM_CHECK(w,
+                  !life->seen || (out[-1].version <= out->version && out[-1].at_ns <= out->at_ns),
                   "version", "request %llu goes back in time", (unsigned long long)life->number);
         SIM_CHECK(w, out->token >= 0 && out->token < SIM_VOCAB, "output", "token %d", out->token);
         SIM_CHECK(w, !life->seen || !ends(life, life->seen - 1), "after the stop",
@@ -444,17 +450,18 @@ void sim_check_pool(struct sim_world *w)
     struct hzp_kvpool_stats kv;
     hzp_kvpool_read_stats(w->pool, &kv);
     SIM_CHECK(w, kv.taken == taken, "pages",
-              "%d taken, the %d running sequences and the ghosts hold %d", kv.taken, running, taken);
+              "%d taken, the %d running sequences and the ghosts hold %d", kv.taken, running,
+              taken);
     SIM_CHECK(w, w->scheduler_config.admission == HZP_ADMIT_PREDICTED || worst <= w->pages, "pages",
               "the %d running sequences could need %d", running, worst);
     struct hzp_scheduler_stats stats;
     hzp_scheduler_read_stats(w->scheduler, &stats);
-    SIM_CHECK(w, stats.running == running && stats.waiting == waiting &&
-                     stats.waiting_tokens == tokens,
-              "queue", "%d run and %d with %lld tokens wait, told were %d, %d and %lld", running,
-              waiting, (long long)tokens, stats.running, stats.waiting,
-              (long long)stats.waiting_tokens);
-    SIM_CHECK(w, fresh <= w->scheduler_config.waiting_max &&
-                     tokens <= w->scheduler_config.waiting_tokens_max,
+    SIM_CHECK(
+        w, stats.running == running && stats.waiting == waiting && stats.waiting_tokens == tokens,
+        "queue", "%d run and %d with %lld tokens wait, told were %d, %d and %lld", running, waiting,
+        (long long)tokens, stats.running, stats.waiting, (long long)stats.waiting_tokens);
+    SIM_CHECK(w,
+              fresh <= w->scheduler_config.waiting_max &&
+                  tokens <= w->scheduler_config.waiting_tokens_max,
               "queue", "%d requests with %lld tokens wait", waiting, (long long)tokens);
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Running ahead changes nothing that anybody can see: the same requests on the CPU's lanes, one step
- * ahead and not, with real arithmetic, come to the same tokens, log-probabilities and counts, bit
- * for bit: greedy and seeded draws, biases, penalties, min_tokens, stop ids, prompt log-probabilities,
- * requests that end while a step of theirs runs.
+/* Running ahead changes nothing that anybody can see: the same requests on the CPU's lanes, one
+ * step ahead and not, with real arithmetic, come to the same tokens, log-probabilities and counts,
+ * bit for bit: greedy and seeded draws, biases, penalties, min_tokens, stop ids, prompt
+ * log-probabilities, requests that end while a step of theirs runs.
  *
- * And where memory ends while the loop is made, there is none, and what it had borrowed is whole. */
+ * And where memory ends while the loop is made, there is none, and what it had borrowed is
+ * whole. */
 #include "nanobatch/loop.h"
 #include "serve/scheduler.h"
 #include "tests/serve/seeded.h"
@@ -30,10 +31,18 @@ struct engine {
     struct hzp_loop *loop;
 };
 
-static const struct hzp_model_config model_config = {
-    .family = "llama", .layers = 2, .width = 32, .inner = 48, .vocab = VOCAB, .heads = {2, 1, 16},
-    .positions = POSITIONS, .norm_eps = 1e-5f, .rope_theta = 10000, .bos = -1, .eos = {3, 8, 17, 30},
-    .eos_count = 4};
+static const struct hzp_model_config model_config = {.family = "llama",
+                                                     .layers = 2,
+                                                     .width = 32,
+                                                     .inner = 48,
+                                                     .vocab = VOCAB,
+                                                     .heads = {2, 1, 16},
+                                                     .positions = POSITIONS,
+                                                     .norm_eps = 1e-5f,
+                                                     .rope_theta = 10000,
+                                                     .bos = -1,
+                                                     .eos = {3, 8, 17, 30},
+                                                     .eos_count = 4};
 
 /* Two nano-batches on lanes of their own: nothing but the head, and what ties steps together, makes
  * the second one wait for the first. */
@@ -46,19 +55,26 @@ static const struct hzp_plan_shape two_lanes = {
 
 static struct hzp_loop_config loop_config(const struct engine *e, enum hzp_run_ahead ahead)
 {
-    return (struct hzp_loop_config){.model = e->model, .space = e->space, .batch = e->batch,
-                                    .source = {hzp_scheduler_source(e->scheduler)}, .sources = 1,
-                                    .shape = &two_lanes, .run_ahead = ahead, .check_plans = true};
+    return (struct hzp_loop_config){.model = e->model,
+                                    .space = e->space,
+                                    .batch = e->batch,
+                                    .source = {hzp_scheduler_source(e->scheduler)},
+                                    .sources = 1,
+                                    .shape = &two_lanes,
+                                    .run_ahead = ahead,
+                                    .check_plans = true};
 }
 
 static void open_engine(struct engine *e, enum hzp_run_ahead ahead)
 {
     struct hzp_device_config device = {.name = "cpu", .threads = 2};
-    struct hzp_weights_config store = {.type = HZP_F32, .slots = 2, .max_staleness = 1,
-                                       .first_id = 1};
-    struct hzp_scheduler_config scheduler = {.running_max = 8, .waiting_max = 64,
+    struct hzp_weights_config store = {
+        .type = HZP_F32, .slots = 2, .max_staleness = 1, .first_id = 1};
+    struct hzp_scheduler_config scheduler = {.running_max = 8,
+                                             .waiting_max = 64,
                                              .waiting_tokens_max = 1 << 20,
-                                             .prefill_rows_max = 16, .edits_max = 400};
+                                             .prefill_rows_max = 16,
+                                             .edits_max = 400};
     struct hzp_batch_config max = {32, 8, POSITIONS / PAGE_ROWS, 16, 400};
     struct hzp_version *first;
     uint64_t seed = 7;
@@ -101,7 +117,8 @@ static struct hzp_request *make_request(int i)
     for (int32_t k = 0; k < count; k++)
         prompt[k] = (int32_t)seeded(&seed, VOCAB);
     assert_int_equal(hzp_request_create(prompt, count, tokens, (int32_t)seeded(&seed, 4),
-                                        seeded(&seed, 4) == 0, &rq), 0);
+                                        seeded(&seed, 4) == 0, &rq),
+                     0);
     rq->sampling = (struct hzp_sampling){.top_p = 1, .repetition = 1, .seed = (uint64_t)i};
     if (i % 2)
         rq->sampling.temperature = 0.9f;

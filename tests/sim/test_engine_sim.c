@@ -84,8 +84,7 @@ static void live(struct sim_world *w)
         SIM_CHECK(w, r >= 0 || (r == HZP_EDEVICE && w->failed), "loop", "%s", hzp_err_name(r));
         for (int32_t i = 0; i < before; i++)
             SIM_CHECK(w, !w->life[i]->cancel || hzp_request_final(w->life[i]->rq), "cancel",
-                      "request %llu goes on after a turn",
-                      (unsigned long long)w->life[i]->number);
+                      "request %llu goes on after a turn", (unsigned long long)w->life[i]->number);
         sim_check_pool(w);
         sim_collect(w);
     }
@@ -134,9 +133,7 @@ static void run(uint64_t seed, enum sim_sabotage sabotage, bool verbose, struct 
     w->seed = seed;
     w->sabotage = sabotage;
     w->traffic = (enum sim_traffic)(seed % SIM_TRAFFICS);
-    w->trace = w->traffic == SIM_TRACE_CHAT    ? &chat
-               : w->traffic == SIM_TRACE_AZURE ? &azure
-                                               : NULL;
+    w->trace = w->traffic == SIM_TRACE_CHAT ? &chat : w->traffic == SIM_TRACE_AZURE ? &azure : NULL;
     if (w->trace && !w->trace->count)
         return;
     sim_open(w);
@@ -160,36 +157,38 @@ static void run(uint64_t seed, enum sim_sabotage sabotage, bool verbose, struct 
 /* Every kind of event must have happened, or the test is worth less than it says. */
 static int report(const struct totals *t)
 {
-    printf("%llu worlds, %llu turns, %llu serving steps, %llu with training, %llu ops\n"
-           "requests: %llu accepted, %llu refused; %llu stopped, %llu length, %llu canceled, "
-           "%llu failed; %llu tokens, %llu swaps inside a request, %llu pushed back, %llu stood still "
-           "a turn\n"
-           "training: %llu updates, %llu not finite, %llu versions, %llu bodies refused; weights "
-           "broke %llu times, the device failed %llu times\n",
-           (unsigned long long)t->worlds, (unsigned long long)t->turns,
-           (unsigned long long)t->serve_steps, (unsigned long long)t->train_steps,
-           (unsigned long long)t->ops, (unsigned long long)t->accepted,
-           (unsigned long long)t->refused, (unsigned long long)t->ended[HZP_REQUEST_STOPPED],
-           (unsigned long long)t->ended[HZP_REQUEST_LENGTH],
-           (unsigned long long)t->ended[HZP_REQUEST_CANCELED],
-           (unsigned long long)t->ended[HZP_REQUEST_FAILED], (unsigned long long)t->tokens,
-           (unsigned long long)t->swapped, (unsigned long long)t->pushes,
-           (unsigned long long)t->stalls, (unsigned long long)t->good,
-           (unsigned long long)t->bad, (unsigned long long)t->publications,
-           (unsigned long long)t->samples_refused, (unsigned long long)t->broken,
-           (unsigned long long)t->failures);
-    printf("run-ahead: %llu steps, %llu tokens that the host did not know, %llu sequences gone with "
-           "a step under way, %llu swaps with a step under way, %llu slices outlived their step, "
-           "%llu steps served before the slice of the one before had ended\n",
-           (unsigned long long)t->ahead_steps, (unsigned long long)t->refs,
-           (unsigned long long)t->extra_rows, (unsigned long long)t->swaps_under_way,
-           (unsigned long long)t->outlived, (unsigned long long)t->met);
-    printf("riding: training rode in %llu steps, and not in %llu in which it read another version\n",
-           (unsigned long long)t->rode, (unsigned long long)t->rode_not);
+    printf(
+        "%llu worlds, %llu turns, %llu serving steps, %llu with training, %llu ops\n"
+        "requests: %llu accepted, %llu refused; %llu stopped, %llu length, %llu canceled, "
+        "%llu failed; %llu tokens, %llu swaps inside a request, %llu pushed back, %llu stood still "
+        "a turn\n"
+        "training: %llu updates, %llu not finite, %llu versions, %llu bodies refused; weights "
+        "broke %llu times, the device failed %llu times\n",
+        (unsigned long long)t->worlds, (unsigned long long)t->turns,
+        (unsigned long long)t->serve_steps, (unsigned long long)t->train_steps,
+        (unsigned long long)t->ops, (unsigned long long)t->accepted, (unsigned long long)t->refused,
+        (unsigned long long)t->ended[HZP_REQUEST_STOPPED],
+        (unsigned long long)t->ended[HZP_REQUEST_LENGTH],
+        (unsigned long long)t->ended[HZP_REQUEST_CANCELED],
+        (unsigned long long)t->ended[HZP_REQUEST_FAILED], (unsigned long long)t->tokens,
+        (unsigned long long)t->swapped, (unsigned long long)t->pushes,
+        (unsigned long long)t->stalls, (unsigned long long)t->good, (unsigned long long)t->bad,
+        (unsigned long long)t->publications, (unsigned long long)t->samples_refused,
+        (unsigned long long)t->broken, (unsigned long long)t->failures);
+    printf(
+        "run-ahead: %llu steps, %llu tokens that the host did not know, %llu sequences gone with "
+        "a step under way, %llu swaps with a step under way, %llu slices outlived their step, "
+        "%llu steps served before the slice of the one before had ended\n",
+        (unsigned long long)t->ahead_steps, (unsigned long long)t->refs,
+        (unsigned long long)t->extra_rows, (unsigned long long)t->swaps_under_way,
+        (unsigned long long)t->outlived, (unsigned long long)t->met);
+    printf(
+        "riding: training rode in %llu steps, and not in %llu in which it read another version\n",
+        (unsigned long long)t->rode, (unsigned long long)t->rode_not);
     bool all = t->rode && t->rode_not && t->ahead_steps && t->refs && t->extra_rows &&
-               t->swaps_under_way && t->outlived && t->met &&
-               t->refused && t->swapped && t->bad && t->publications && t->samples_refused &&
-               t->broken && t->failures && t->pushes && t->stalls;
+               t->swaps_under_way && t->outlived && t->met && t->refused && t->swapped && t->bad &&
+               t->publications && t->samples_refused && t->broken && t->failures && t->pushes &&
+               t->stalls;
     for (int i = HZP_REQUEST_STOPPED; i <= HZP_REQUEST_FAILED; i++)
         all = all && t->ended[i];
     if (!all)

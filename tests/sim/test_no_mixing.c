@@ -9,10 +9,11 @@
  *     embedding +1,  layer l  +-1 (alternating, the last one what is missing)  ->  sum 0
  *
  * so coordinate 1 is zero exactly when all units have one tag.  The head's token MIXED_UP has the
- * logit +K x1, MIXED_DOWN -K x1, token FINE + e a constant plus the tag of the head itself, compared
- * with coordinate 2, which carries the last layer's tag: greedy sampling yields a FINE token if and
- * only if nothing was mixed.  Every row of weights that is read has one element that is not zero, and so
- * have the rows they meet: e4m3 keeps them to the bit or so, and the same holds with fp8.
+ * logit +K x1, MIXED_DOWN -K x1, token FINE + e a constant plus the tag of the head itself,
+ * compared with coordinate 2, which carries the last layer's tag: greedy sampling yields a FINE
+ * token if and only if nothing was mixed.  Every row of weights that is read has one element that
+ * is not zero, and so have the rows they meet: e4m3 keeps them to the bit or so, and the same holds
+ * with fp8.
  */
 #include "nanobatch/loop.h"
 #include "serve/scheduler.h"
@@ -50,8 +51,8 @@ struct bench {
     struct hzp_loop *loop;
     struct hzp_source writer;
     struct hzp_version *draft;
-    float *host;          /* one version, laid out as those on the device */
-    int32_t written;      /* units of the draft that are done */
+    float *host;     /* one version, laid out as those on the device */
+    int32_t written; /* units of the draft that are done */
     int publish_every, plant_at;
     uint64_t publications, steps, captures;
     uint32_t seed;
@@ -223,10 +224,8 @@ static void set_up(struct bench *b, const char *backend, uint32_t seed)
                                       .bos = -1};
     struct hzp_weights_config store = {
         .type = HZP_F32, .fp8 = fp8, .slots = 2, .max_staleness = 1, .first_id = 1};
-    struct hzp_scheduler_config scheduler = {.running_max = 8,
-                                             .waiting_max = 64,
-                                             .waiting_tokens_max = 1 << 20,
-                                             .prefill_rows_max = 16};
+    struct hzp_scheduler_config scheduler = {
+        .running_max = 8, .waiting_max = 64, .waiting_tokens_max = 1 << 20, .prefill_rows_max = 16};
     struct hzp_batch_config max = {32, 8, POSITIONS / 4, 8, 64};
     memset(b, 0, sizeof(*b));
     b->seed = seed;
@@ -251,8 +250,8 @@ static void set_up(struct bench *b, const char *backend, uint32_t seed)
     MUST(hzp_scheduler_create(&scheduler, b->model, b->pool, &b->scheduler));
     MUST(hzp_batch_create(b->dev, &max, &b->batch));
     MUST(hzp_serve_space_create(b->model, 32, 8, &b->space));
-    b->writer = (struct hzp_source){
-        .name = "writer", .offer = writer_offer, .deliver = writer_deliver};
+    b->writer =
+        (struct hzp_source){.name = "writer", .offer = writer_offer, .deliver = writer_deliver};
     struct hzp_loop_config loop = {
         .model = b->model,
         .space = b->space,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/sim/test_pages.c - admission, pushing back and the budget over thousands of small days, with
- * lengths and arrivals of real requests.
+/* tests/sim/test_pages.c - admission, pushing back and the budget over thousands of small days,
+ * with lengths and arrivals of real requests.
  *
  *     test_pages [--seeds FIRST..LAST] [--sabotage=NAME|all] [--table] [--low]
  *
@@ -116,7 +116,7 @@ struct life {
     double at;               /* when it comes */
     int32_t prompt, natural; /* lengths; natural: if nothing cut it */
     int32_t seen, pushes;
-    uint64_t step;           /* the last that brought it a row */
+    uint64_t step; /* the last that brought it a row */
 };
 
 struct day {
@@ -137,9 +137,9 @@ struct day {
     struct hzp_version version;
     int32_t *kv; /* [pages * page_rows] what lies there; -1 before anything does */
 
-    struct life *life; /* [lives] in the order in which they come */
+    struct life *life;               /* [lives] in the order in which they come */
     int32_t lives, submitted, ended; /* ended: all before it have */
-    uint64_t since; /* the step in which the first not to have ended became it */
+    uint64_t since;                  /* the step in which the first not to have ended became it */
     uint64_t steps, turns, rows;
     uint64_t pushes, pushed; /* as the scheduler counts them; as requests do */
     double now_ns;
@@ -174,7 +174,8 @@ static int32_t mix(int32_t number, int32_t position)
     return position ? (int32_t)seeded(&seed, EOS) : number;
 }
 
-/* --- What the scheduler stands on, broken ------------------------------------------------------ */
+/* --- What the scheduler stands on, broken
+ * ------------------------------------------------------ */
 
 int32_t __real_hzp_kvpool_take(struct hzp_kvpool *pool);
 int32_t __wrap_hzp_kvpool_take(struct hzp_kvpool *pool);
@@ -247,9 +248,12 @@ static void open_engine(struct day *d)
     struct hzp_err_text err;
     if (hzp_device_open(&(struct hzp_device_config){.name = "ref"}, &d->dev, &err) < 0)
         broken(d, "opening", 0, 0);
-    d->model_config = (struct hzp_model_config){.layers = 1, .width = 1, .vocab = VOCAB,
+    d->model_config = (struct hzp_model_config){.layers = 1,
+                                                .width = 1,
+                                                .vocab = VOCAB,
                                                 .heads = {.heads = 1, .kv_heads = 1, .dim = 1},
-                                                .eos = {EOS}, .eos_count = 1};
+                                                .eos = {EOS},
+                                                .eos_count = 1};
     d->model = (struct hzp_model){
         .dev = d->dev, .config = &d->model_config, .act = HZP_F32, .positions = d->positions};
     struct hzp_batch_config batch = {.rows_max = d->rows_max,
@@ -390,8 +394,9 @@ static void check_pushes(struct day *d)
     hzp_scheduler_read_stats(d->s, &stats);
     hzp_kvpool_read_stats(d->pool, &kv);
     bool predicted = d->config.admission == HZP_ADMIT_PREDICTED;
-    check(d, stats.pushed_back == d->pushes ||
-                 (predicted && kv.pages - kv.taken < HZP_DIV_UP(d->positions, d->page_rows)),
+    check(d,
+          stats.pushed_back == d->pushes ||
+              (predicted && kv.pages - kv.taken < HZP_DIV_UP(d->positions, d->page_rows)),
           "pushed back for nothing", kv.taken, kv.pages);
     d->pushes = stats.pushed_back;
 }
@@ -462,8 +467,8 @@ static void check_turn(struct day *d)
         if (state != HZP_REQUEST_RUNNING)
             continue;
         running++;
-        least += HZP_DIV_UP(life->rq->computed && !life->pushes ? life->rq->computed : 0,
-                            d->page_rows);
+        least +=
+            HZP_DIV_UP(life->rq->computed && !life->pushes ? life->rq->computed : 0, d->page_rows);
         most += HZP_DIV_UP(life->rq->computed + 1, d->page_rows);
     }
     struct hzp_kvpool_stats kv;
@@ -577,7 +582,8 @@ static int try_sabotage(const char *name)
     return missed || !tried;
 }
 
-/* --- What prediction is worth ------------------------------------------------------------------ */
+/* --- What prediction is worth
+ * ------------------------------------------------------------------ */
 
 static int by_value(const void *a, const void *b)
 {
@@ -619,9 +625,9 @@ static void measure(const struct trace *t, enum hzp_admission_rule rule, int32_t
     struct hzp_scheduler_stats stats;
     hzp_scheduler_read_stats(d->s, &stats);
     uint64_t computed = stats.prompt_tokens + stats.generated_tokens + stats.recomputed_tokens;
-    printf("%-32s %7d %6d  %-10s %10.1f %10.1f %8.2f%% %9llu %10.1f %9.1f\n", t->name, pool_tokens, most,
-           rule == HZP_ADMIT_PREDICTED ? "predicted" : "worst-case", drawn / (d->now_ns * 1e-9),
-           (double)d->rows / (double)d->steps,
+    printf("%-32s %7d %6d  %-10s %10.1f %10.1f %8.2f%% %9llu %10.1f %9.1f\n", t->name, pool_tokens,
+           most, rule == HZP_ADMIT_PREDICTED ? "predicted" : "worst-case",
+           drawn / (d->now_ns * 1e-9), (double)d->rows / (double)d->steps,
            100.0 * (double)stats.recomputed_tokens / (double)computed,
            (unsigned long long)stats.pushed_back, first[d->lives / 2], longest);
     free(first);
@@ -675,8 +681,8 @@ static int low_table(void)
 {
     static const double rates[] = {0.01, 0.1, 0.3};
     static const int32_t rows[] = {128, 256, 0};
-    printf("%-32s %5s %12s %11s %9s %10s %9s %9s\n", "trace (400 requests)", "load",
-           "prompt rows", "TTFT p50 ms", "p99", "ITL p50 ms", "p99", "worst");
+    printf("%-32s %5s %12s %11s %9s %10s %9s %9s\n", "trace (400 requests)", "load", "prompt rows",
+           "TTFT p50 ms", "p99", "ITL p50 ms", "p99", "worst");
     for (int i = 0; i < HZP_COUNT(traces) - 1; i++)
         for (int r = 0; r < HZP_COUNT(rates); r++)
             for (int k = 0; k < HZP_COUNT(rows); k++)

@@ -57,31 +57,43 @@ static void write_weights(struct rig *rig, float *base)
         base[i] = ((float)seeded(&seed, 2001) - 1000) * 2.5e-4f;
     for (int32_t l = 0; l < rig->layout.config.layers; l++)
         for (int role = 0; role < 2; role++) {
-            struct hzp_mat norm = hzp_layout_mat(&rig->layout, base, HZP_F32,
-                                                 role ? HZP_MLP_NORM : HZP_ATTN_NORM, l);
+            struct hzp_mat norm =
+                hzp_layout_mat(&rig->layout, base, HZP_F32, role ? HZP_MLP_NORM : HZP_ATTN_NORM, l);
             for (int32_t c = 0; c < norm.cols; c++)
                 ((float *)norm.ptr)[c] = 1;
         }
     struct hzp_mat norm = hzp_layout_mat(&rig->layout, base, HZP_F32, HZP_FINAL_NORM, -1);
     for (int32_t c = 0; c < norm.cols; c++)
-        ((float *)norm.ptr)[c] = 20; /* far apart, so that rounding cannot change who is likeliest */
+        ((float *)norm.ptr)[c] =
+            20; /* far apart, so that rounding cannot change who is likeliest */
 }
 
 static void rig_open(struct rig *rig, const char *device, int32_t pages)
 {
     struct hzp_err_text text = {{0}, {0}};
-    struct hzp_model_config config = {
-        .family = "llama", .layers = 3, .width = 64, .inner = 96, .vocab = VOCAB,
-        .heads = {.heads = 4, .kv_heads = 2, .dim = 16}, .positions = POSITIONS, .norm_eps = 1e-5f,
-        .rope_theta = 10000, .disk_type = HZP_F32, .bos = -1, .eos = {EOS}, .eos_count = 1};
+    struct hzp_model_config config = {.family = "llama",
+                                      .layers = 3,
+                                      .width = 64,
+                                      .inner = 96,
+                                      .vocab = VOCAB,
+                                      .heads = {.heads = 4, .kv_heads = 2, .dim = 16},
+                                      .positions = POSITIONS,
+                                      .norm_eps = 1e-5f,
+                                      .rope_theta = 10000,
+                                      .disk_type = HZP_F32,
+                                      .bos = -1,
+                                      .eos = {EOS},
+                                      .eos_count = 1};
     struct hzp_weights_config store = {
         .type = HZP_F32, .slots = 2, .max_staleness = 1, .first_id = 1};
     struct hzp_scheduler_config scheduler = {.running_max = 12,
                                              .waiting_max = REQUESTS,
                                              .waiting_tokens_max = 1 << 20,
                                              .edits_max = 12 * VOCAB};
-    struct hzp_batch_config batch = {.rows_max = 48, .segs_max = 12,
-                                     .page_stride = POSITIONS / PAGE_ROWS, .logits_max = 48,
+    struct hzp_batch_config batch = {.rows_max = 48,
+                                     .segs_max = 12,
+                                     .page_stride = POSITIONS / PAGE_ROWS,
+                                     .logits_max = 48,
                                      .edits_max = 12 * VOCAB};
     memset(rig, 0, sizeof(*rig));
     MUST(hzp_device_open(&(struct hzp_device_config){.name = device, .threads = 1}, &rig->dev,
@@ -205,12 +217,13 @@ int main(int argc, char **argv)
         hzp_request_destroy(calm[i]);
         hzp_request_destroy(tight[i]);
     }
-    printf("%s: %llu times pushed back, %d of %d requests, one of them %d times; %llu rows computed "
-           "again beside %llu of prompts and %llu drawn; %d differences, log-probabilities within "
-           "%.2g\n",
-           device, (unsigned long long)stats.pushed_back, pushed, REQUESTS, most,
-           (unsigned long long)stats.recomputed_tokens, (unsigned long long)prompts,
-           (unsigned long long)generated, d.other, d.logprob);
+    printf(
+        "%s: %llu times pushed back, %d of %d requests, one of them %d times; %llu rows computed "
+        "again beside %llu of prompts and %llu drawn; %d differences, log-probabilities within "
+        "%.2g\n",
+        device, (unsigned long long)stats.pushed_back, pushed, REQUESTS, most,
+        (unsigned long long)stats.recomputed_tokens, (unsigned long long)prompts,
+        (unsigned long long)generated, d.other, d.logprob);
     bool usage = stats.prompt_tokens == prompts && stats.generated_tokens == generated;
     return !(alone && usage && pushed > REQUESTS / 2 && most > 1 && !d.other && d.logprob < 1e-4);
 }

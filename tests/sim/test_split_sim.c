@@ -9,13 +9,14 @@
  *     goals      that hold with training off hold with it on
  *     room       where goals leave some, training gets most of it
  *     misses     where serving alone misses a goal by far, training gets next to nothing
- *     stretch    without goals, the p99 gap is at most so many times what it is where training runs in
+ *     stretch    without goals, the p99 gap is at most so many times what it is where training runs
+ *     in
  *                pauses only
  *     pauses     when no request runs, the very next step is training's, all of it
  * Only the split is real here; test_engine_sim runs it in the real loop. */
 #include "base/arena.h"
 #include "nanobatch/source.h"
-#include "nanobatch/split.h"
+#include "nanobatch/split/split.h"
 #include "tests/serve/seeded.h"
 
 #include <math.h>
@@ -91,8 +92,8 @@ static void make_world(struct world *w, uint64_t seed)
     double cost = 160 * w->row_ns + 40 * w->step_ns / 8;
     for (int i = 0; i < REQUESTS; i++) {
         at += -log(draw(&w->random)) * cost / load;
-        w->asked[i] = (struct asked){at, 8 + (int32_t)between(w, 8, 300),
-                                     4 + (int32_t)between(w, 8, 80)};
+        w->asked[i] =
+            (struct asked){at, 8 + (int32_t)between(w, 8, 300), 4 + (int32_t)between(w, 8, 80)};
     }
 }
 
@@ -132,8 +133,7 @@ static void fill(struct run *r, struct hzp_batch *batch, struct hzp_waits *waits
     const struct world *w = r->w;
     double reads = 0;
     batch->rows = 0;
-    while (r->next < REQUESTS && r->running < RUNNING_MAX &&
-           w->asked[r->next].at_ns <= r->now_ns)
+    while (r->next < REQUESTS && r->running < RUNNING_MAX && w->asked[r->next].at_ns <= r->now_ns)
         r->seq[r->running++] = (struct sequence){.asked = &w->asked[r->next++]};
     for (int i = 0; i < r->running; i++) {
         struct sequence *s = &r->seq[i];
@@ -151,16 +151,16 @@ static void fill(struct run *r, struct hzp_batch *batch, struct hzp_waits *waits
         if (s->fed >= s->asked->prompt)
             continue;
         s->now = HZP_MIN(room, s->asked->prompt - s->fed);
-        waits->of[waits->count++] = (struct hzp_wait){(uint64_t)s->asked->at_ns,
-                                                      s->asked->prompt - s->fed, s->now};
+        waits->of[waits->count++] =
+            (struct hzp_wait){(uint64_t)s->asked->at_ns, s->asked->prompt - s->fed, s->now};
         for (int32_t k = 0; k < s->now; k++)
             batch->pos[batch->rows++] = s->fed + k;
         room -= s->now;
     }
-    for (int i = r->next; i < REQUESTS && w->asked[i].at_ns <= r->now_ns &&
-                          waits->count < HZP_WAITS_MAX; i++)
-        waits->of[waits->count++] = (struct hzp_wait){(uint64_t)w->asked[i].at_ns,
-                                                      w->asked[i].prompt, 0};
+    for (int i = r->next;
+         i < REQUESTS && w->asked[i].at_ns <= r->now_ns && waits->count < HZP_WAITS_MAX; i++)
+        waits->of[waits->count++] =
+            (struct hzp_wait){(uint64_t)w->asked[i].at_ns, w->asked[i].prompt, 0};
 }
 
 static void token(struct run *r, struct sequence *s, double tokens_ns)
@@ -195,8 +195,7 @@ static double take_slice(struct run *r, const struct hzp_split_step *step, doubl
     double item = r->w->item_ns, price = 0, took = 0;
     if (!r->train || !step->train_ns)
         return 0;
-    while (price + item <= (double)step->train_ns ||
-           (took <= 0 && item <= (double)step->item_ns)) {
+    while (price + item <= (double)step->train_ns || (took <= 0 && item <= (double)step->item_ns)) {
         price += item;
         took += item * r->w->price_off * (1 + r->w->scatter * (draw(&r->random) - 0.5));
         if (price >= (double)step->train_ns)
@@ -234,10 +233,10 @@ static void one_step(struct run *r)
     tokens_ns = r->now_ns + host + (w->early || step.beside ? serve : took);
     if (batch.rows == 0 && train <= 0 && !step.hold) /* sleeps until somebody comes */
         took = r->next < REQUESTS ? w->asked[r->next].at_ns - r->now_ns + 1 : 0;
-    times.serve_ns = (uint64_t)serve;
-    times.train_ns = (uint64_t)train;
-    times.serve_end_ns = (uint64_t)serve;
-    times.train_end_ns = (uint64_t)train;
+    times.ns[HZP_TENANT_SERVE] = (uint64_t)serve;
+    times.ns[HZP_TENANT_TRAIN] = (uint64_t)train;
+    times.end_ns[HZP_TENANT_SERVE] = (uint64_t)serve;
+    times.end_ns[HZP_TENANT_TRAIN] = (uint64_t)train;
     give_tokens(r, tokens_ns);
     r->now_ns += host + took;
     hzp_split_ended(r->split, &step, &times, (uint64_t)tokens_ns, r->train ? w->item_ns : 0);
@@ -253,9 +252,8 @@ static void run(const struct world *w, bool train, struct result *ret)
 {
     struct run r = {.w = w, .train = train, .random = w->seed * 77 + 5, .ret = ret};
     r.split = hzp_xcalloc(1, sizeof(*r.split));
-    hzp_split_init(r.split, &(struct hzp_split_config){.policy = w->policy,
-                                                       .idle_ns = w->idle_ns,
-                                                       .early = w->early});
+    hzp_split_init(r.split, &(struct hzp_split_config){
+                                .policy = w->policy, .idle_ns = w->idle_ns, .early = w->early});
     ret->gaps = ret->firsts = 0;
     ret->serve_ns = ret->train_ns = ret->step_train_ns = ret->all_ns = ret->late_pauses = 0;
     while (r.next < REQUESTS || r.running)
@@ -324,9 +322,10 @@ static int held(struct world *w, double gap_factor, double first_factor, struct 
     double trained = on->train_ns / on->all_ns, beside = on->step_train_ns / on->all_ns;
     if (verbose)
         printf("seed %llu%s%s goals %.2f %.2f: gaps missed %.4f then %.4f, firsts %.4f then %.4f, "
-               "busy %.2f, trained %.3f, of it beside %.3f\n", (unsigned long long)w->seed,
-               w->beside ? " beside" : "", w->early ? " early" : "", gap_factor, first_factor,
-               off_gaps, on_gaps, off_firsts, on_firsts, busy, trained, beside);
+               "busy %.2f, trained %.3f, of it beside %.3f\n",
+               (unsigned long long)w->seed, w->beside ? " beside" : "", w->early ? " early" : "",
+               gap_factor, first_factor, off_gaps, on_gaps, off_firsts, on_firsts, busy, trained,
+               beside);
     if (on->late_pauses > 0)
         return broken(w, "pauses not used", on->late_pauses, 0);
     /* A few hundred first tokens resolve no hundredth; nor do gaps where a step has many. */
@@ -367,8 +366,8 @@ static int stretched(struct world *w, double stretch, struct result *off, struct
 
 int main(int argc, char **argv)
 {
-    static const double factor[][2] = {{1.2, 0}, {1.2, 1.5}, {2, 2}, {4, 3}, {0.7, 0}, {0, 1.5},
-                                       {3, 0}};
+    static const double factor[][2] = {{1.2, 0}, {1.2, 1.5}, {2, 2}, {4, 3},
+                                       {0.7, 0}, {0, 1.5},   {3, 0}};
     unsigned long long from = 1, to = 12;
     bool verbose = argc > 1 && !strcmp(argv[argc - 1], "-v");
     if (argc > 1 && sscanf(argv[1], "%llu..%llu", &from, &to) == 1)

@@ -3,7 +3,7 @@
  * through a source before and one behind the engine's own. */
 #include "tests/sim/world.h"
 
-#include "nanobatch/train_space.h"
+#include "nanobatch/build/train_space.h"
 
 #include <math.h>
 #include <string.h>
@@ -146,8 +146,8 @@ static void rode(struct sim_world *w, int32_t to)
     w->train_at = to;
 }
 
-/* Training's items are those of the slice, in order; all others are serving's, those that training rides
- * in too. */
+/* Training's items are those of the slice, in order; all others are serving's, those that training
+ * rides in too. */
 static bool is_training(struct sim_world *w, const void *args)
 {
     const struct hzp_step *step = w->step;
@@ -181,7 +181,8 @@ static void keep_tokens(struct sim_world *w, const struct hzp_sample_args *args)
 }
 
 /* What the device copies from one step to the next it finds as it was drawn. */
-static int copy_tokens(struct sim_world *w, struct hzp_lane *lane, const struct hzp_gather_args *args)
+static int copy_tokens(struct sim_world *w, struct hzp_lane *lane,
+                       const struct hzp_gather_args *args)
 {
     struct hzp_gather_args of_leg = *args;
     of_leg.x.ptr = sim_leg_of(w, w->step->number - 1)->token;
@@ -200,17 +201,19 @@ static int run(struct sim_world *w, struct hzp_lane *lane, enum hzp_op op, const
 }
 
 /* A tenant's ops of one step end before those of the next begin; the two tenants' need not. */
-static void check_times(struct sim_world *w, enum hzp_op op, const struct hzp_span *span, bool train)
+static void check_times(struct sim_world *w, enum hzp_op op, const struct hzp_span *span,
+                        bool train)
 {
     struct sim_leg *leg = sim_leg_of(w, w->step->number);
     const struct sim_leg *before = sim_leg_of(w, w->step->number - 1);
     bool first = !leg->begin_ns[train];
     if (!span)
         return;
-    SIM_CHECK(w, span->begin_ns >= before->end_ns[train], "two steps",
-              "%s of step %llu begins %llu ns before the same tenant's of the one before have ended",
-              hzp_op_name(op), (unsigned long long)leg->number,
-              (unsigned long long)(before->end_ns[train] - span->begin_ns));
+    SIM_CHECK(
+        w, span->begin_ns >= before->end_ns[train], "two steps",
+        "%s of step %llu begins %llu ns before the same tenant's of the one before have ended",
+        hzp_op_name(op), (unsigned long long)leg->number,
+        (unsigned long long)(before->end_ns[train] - span->begin_ns));
     leg->begin_ns[train] = first ? span->begin_ns : HZP_MIN(leg->begin_ns[train], span->begin_ns);
     leg->end_ns[train] = HZP_MAX(leg->end_ns[train], span->end_ns);
     w->met += first && !train && before->end_ns[1] > span->begin_ns;
@@ -307,15 +310,14 @@ void sim_on_update(void *ctx, const struct hzp_update_report *report)
     struct sim_world *w = ctx;
     SIM_CHECK(w, report->skipped == w->poisoned, "not finite", "an update that was %s was %s",
               w->poisoned ? "not finite" : "sound", report->skipped ? "undone" : "kept");
-    SIM_CHECK(w, report->broken == w->broken, "not finite",
-              "weights that are %s were called %s", w->broken ? "not finite" : "sound",
-              report->broken ? "not finite" : "sound");
+    SIM_CHECK(w, report->broken == w->broken, "not finite", "weights that are %s were called %s",
+              w->broken ? "not finite" : "sound", report->broken ? "not finite" : "sound");
     SIM_CHECK(w, !report->skipped || !report->version, "not finite", "version %llu came of it",
               (unsigned long long)report->version);
     w->good_updates += !report->skipped;
     w->bad_updates += report->skipped;
-    SIM_CHECK(w, report->skipped || report->step == w->good_updates, "update", "number %lld is %lld",
-              (long long)w->good_updates, (long long)report->step);
+    SIM_CHECK(w, report->skipped || report->step == w->good_updates, "update",
+              "number %lld is %lld", (long long)w->good_updates, (long long)report->step);
     w->poisoned = false;
 }
 
@@ -346,12 +348,12 @@ static void check_share(struct sim_world *w)
     w->longest_step_ns = HZP_MAX(w->longest_step_ns, w->seen_serve_ns);
     w->excess_ns += (double)w->seen_train_ns - w->train_share * (double)w->seen_serve_ns;
     w->least_excess_ns = HZP_MIN(w->least_excess_ns, w->excess_ns);
-    double allowed = 2 * (double)w->longest_item_ns + 1000 +
-                     w->train_share * (double)w->longest_step_ns;
+    double allowed =
+        2 * (double)w->longest_item_ns + 1000 + w->train_share * (double)w->longest_step_ns;
     if (!w->exact_prices) /* slices are cut by guesses: a step or so, then it is paid back */
         allowed += 4 * w->train_share * (double)w->longest_step_ns;
-    SIM_CHECK(w, !w->immediate || w->excess_ns - w->least_excess_ns <= allowed,
-              "share of training", "%.0f ns beyond %g of serving's time, allowed are %.0f",
+    SIM_CHECK(w, !w->immediate || w->excess_ns - w->least_excess_ns <= allowed, "share of training",
+              "%.0f ns beyond %g of serving's time, allowed are %.0f",
               w->excess_ns - w->least_excess_ns, w->train_share, allowed);
 }
 
@@ -365,7 +367,8 @@ static void check_idle(struct sim_world *w)
                  hzp_sample_queue_ready(w->queue);
     bool used = w->step->batch->rows > 0 || w->step->chain || w->landed + 1 < w->step->number;
     w->idle_turns = used || !could ? 0 : w->idle_turns + 1;
-    /* In the middle of a chain there is nothing to publish or to go over: the very next step is its. */
+    /* In the middle of a chain there is nothing to publish or to go over: the very next step is
+     * its. */
     SIM_CHECK(w, used || !could || !w->chain_open, "idle device",
               "requests pause, and step %llu does not go on with training's chain",
               (unsigned long long)w->step->number);
@@ -401,8 +404,9 @@ static void begin_leg(struct sim_world *w, struct hzp_step *step)
     SIM_CHECK(w, w->landed + 2 >= step->number, "outstanding",
               "step %llu is formed, of those before it %llu have landed",
               (unsigned long long)step->number, (unsigned long long)w->landed);
-    SIM_CHECK(w, step->under_way ? w->ahead && w->served + 2 == step->number
-                                 : w->served + 1 == step->number,
+    SIM_CHECK(w,
+              step->under_way ? w->ahead && w->served + 2 == step->number
+                              : w->served + 1 == step->number,
               "ahead", "step %llu is formed, %llu are served", (unsigned long long)step->number,
               (unsigned long long)w->served);
     w->ahead_steps += step->under_way != NULL;
@@ -428,7 +432,8 @@ static bool first_offer(struct hzp_source *source, struct hzp_step *step)
     w->step_ops = 0;
     w->seen_serve_ns = w->seen_train_ns = 0;
     begin_leg(w, step);
-    SIM_CHECK(w, step->version == hzp_weights_current(w->weights), "version", "not the current one");
+    SIM_CHECK(w, step->version == hzp_weights_current(w->weights), "version",
+              "not the current one");
     check_current(w);
     note_version(w, step->version);
     check_staleness(w);
@@ -523,8 +528,7 @@ static void last_deliver(struct hzp_source *source, const struct hzp_step *step,
 
 void sim_watch_loop(struct sim_world *w)
 {
-    w->first = (struct hzp_source){
-        .name = "first", .offer = first_offer, .deliver = first_deliver};
+    w->first = (struct hzp_source){.name = "first", .offer = first_offer, .deliver = first_deliver};
     w->mid = (struct hzp_source){.name = "mid", .offer = mid_offer, .deliver = mid_deliver};
     w->last = (struct hzp_source){
         .name = "last", .slices = true, .offer = last_offer, .deliver = last_deliver};

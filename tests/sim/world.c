@@ -106,13 +106,21 @@ static void choose_training(struct sim_world *w)
     w->slots = between(w, SLOTS_MIN, 3);
     w->train_share = shares[between(w, 0, 3)];
     w->recipe = (struct hzp_recipe){
-        .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .clip = 1,
-        .update_tokens = between(w, 16, 300), .micro_rows = between(w, 16, 64),
-        .publish_every = w->seed / 4 % 2 ? 3 : 1, .moment_type = HZP_F32,
+        .lr = 1e-3f,
+        .beta1 = 0.9f,
+        .beta2 = 0.95f,
+        .eps = 1e-8f,
+        .clip = 1,
+        .update_tokens = between(w, 16, 300),
+        .micro_rows = between(w, 16, 64),
+        .publish_every = w->seed / 4 % 2 ? 3 : 1,
+        .moment_type = HZP_F32,
     };
     w->queue_config = (struct hzp_sample_queue_config){
-        .samples_max = between(w, 8, 200), .tokens_max = between(w, 200, 4000),
-        .passes = between(w, 1, 3), .seed = w->seed,
+        .samples_max = between(w, 8, 200),
+        .tokens_max = between(w, 200, 4000),
+        .passes = between(w, 1, 3),
+        .seed = w->seed,
     };
     w->bodies_per_mille = between(w, 5, 200);
     w->nan_per_mille = w->seed % 3 == 0 ? 100 : 0;
@@ -190,11 +198,20 @@ static void choose_riding(struct sim_world *w)
 
 static void open_weights(struct sim_world *w)
 {
-    struct hzp_model_config config = {
-        .family = "llama", .layers = 2, .width = 64, .inner = 128, .vocab = SIM_VOCAB,
-        .heads = {.heads = 4, .kv_heads = 2, .dim = 16}, .positions = w->positions,
-        .norm_eps = 1e-5f, .rope_theta = 10000, .tied = w->seed % 2, .disk_type = HZP_F32,
-        .bos = -1, .eos = {SIM_EOS}, .eos_count = 1};
+    struct hzp_model_config config = {.family = "llama",
+                                      .layers = 2,
+                                      .width = 64,
+                                      .inner = 128,
+                                      .vocab = SIM_VOCAB,
+                                      .heads = {.heads = 4, .kv_heads = 2, .dim = 16},
+                                      .positions = w->positions,
+                                      .norm_eps = 1e-5f,
+                                      .rope_theta = 10000,
+                                      .tied = w->seed % 2,
+                                      .disk_type = HZP_F32,
+                                      .bos = -1,
+                                      .eos = {SIM_EOS},
+                                      .eos_count = 1};
     struct hzp_weights_config store = {.type = w->seed % 3 ? HZP_F32 : HZP_BF16,
                                        .fp8 = w->seed % 4 == 2,
                                        .slots = w->slots,
@@ -270,8 +287,7 @@ void sim_open(struct sim_world *w)
     w->owner = hzp_xcalloc((size_t)w->pages, sizeof(*w->owner));
     w->touched = hzp_xcalloc((size_t)w->pages, sizeof(*w->touched));
     for (int i = 0; i < 2; i++)
-        w->leg[i].token =
-            hzp_xcalloc((size_t)w->batch_config.logits_max, sizeof(*w->leg[i].token));
+        w->leg[i].token = hzp_xcalloc((size_t)w->batch_config.logits_max, sizeof(*w->leg[i].token));
     w->shadow = hzp_xcalloc((size_t)w->pages * (size_t)w->page_rows, sizeof(*w->shadow));
 }
 

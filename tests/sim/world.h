@@ -4,9 +4,9 @@
  *
  * One world follows from one seed: model, sizes, bounds, traffic, samples, faults.  The engine is
  * the real one (loop, scheduler, KV pool, trainer, version store); only the device is `sim`.  Three
- * sources of the test's own stand before, between and behind the engine's two in the loop, and every
- * op passes through the test on its way to the device.  So the test sees what a step was offered,
- * what it read and wrote, what it brought, and what was published behind it.
+ * sources of the test's own stand before, between and behind the engine's two in the loop, and
+ * every op passes through the test on its way to the device.  So the test sees what a step was
+ * offered, what it read and wrote, what it brought, and what was published behind it.
  *
  * Two steps may be under way; what the test knows of each is its sim_leg.  The device computes at
  * issue, so the test keeps sampled tokens from the host until their step is served.
@@ -20,7 +20,7 @@
 #define HZP_TESTS_SIM_WORLD_H
 
 #include "nanobatch/loop.h"
-#include "nanobatch/ride.h"
+#include "nanobatch/build/ride.h"
 #include "serve/scheduler.h"
 #include "tests/serve/seeded.h"
 #include "train/trainer.h"
@@ -64,10 +64,16 @@ const char *sim_sabotage_name(enum sim_sabotage sabotage);
 const char *sim_sabotage_invariants(enum sim_sabotage sabotage);
 
 enum sim_traffic {
-    SIM_STEADY, SIM_BURSTS, SIM_LONG, SIM_TINY, SIM_CHOICES, SIM_CANCELS, SIM_STORMS,
-    SIM_TRACE_CHAT,   /* lengths of nanoflow_lmsys.csv */
-    SIM_TRACE_AZURE,  /* lengths of AzureLLMInferenceTrace_conv.csv */
-    SIM_FOOLED,       /* clients leave early, until they do not: predictions fail */
+    SIM_STEADY,
+    SIM_BURSTS,
+    SIM_LONG,
+    SIM_TINY,
+    SIM_CHOICES,
+    SIM_CANCELS,
+    SIM_STORMS,
+    SIM_TRACE_CHAT,  /* lengths of nanoflow_lmsys.csv */
+    SIM_TRACE_AZURE, /* lengths of AzureLLMInferenceTrace_conv.csv */
+    SIM_FOOLED,      /* clients leave early, until they do not: predictions fail */
     SIM_TRAFFICS,
 };
 
@@ -92,23 +98,23 @@ struct sim_life {
     int32_t *page;        /* [pages of its worst case] those seen in steps, in order */
     int32_t pages, worst; /* seen; most it can need */
     int32_t held;         /* pages it has, with that of its next row */
-    int32_t prompt_end;   /* rows that come in pieces: prompt, and what it had drawn when it began */
-    int32_t fed;          /* positions stored once the steps formed so far have ended */
+    int32_t prompt_end; /* rows that come in pieces: prompt, and what it had drawn when it began */
+    int32_t fed;        /* positions stored once the steps formed so far have ended */
     struct sim_part part[2]; /* of step n: part[n % 2] */
-    uint64_t last_step;   /* that it has rows in; 0: none */
-    int32_t seen;         /* outputs checked */
-    int32_t *told;        /* [max_tokens] their tokens: they never change again */
+    uint64_t last_step;      /* that it has rows in; 0: none */
+    int32_t seen;            /* outputs checked */
+    int32_t *told;           /* [max_tokens] their tokens: they never change again */
     bool ignores_eos;
     int32_t wakes;
-    uint64_t deadline;    /* the turn by which it must be final */
-    uint64_t row_turn;    /* the last turn that brought it a row */
+    uint64_t deadline; /* the turn by which it must be final */
+    uint64_t row_turn; /* the last turn that brought it a row */
     bool cancel, pushed;
 };
 
 /* A request that is gone, or was pushed back, while a step of its runs. */
 struct sim_ghost {
-    uint64_t until;       /* that step */
-    int32_t held;         /* pages */
+    uint64_t until; /* that step */
+    int32_t held;   /* pages */
 };
 
 /* A step from its forming to its landing. */
@@ -116,7 +122,7 @@ struct sim_leg {
     uint64_t number, version_id;
     const struct hzp_version *version;
     struct hzp_step *step;
-    int32_t *token;       /* [logits_max] what it drew, kept from the host until it is served */
+    int32_t *token; /* [logits_max] what it drew, kept from the host until it is served */
     int32_t tokens;
     bool served, landed;
     uint64_t begin_ns[2], end_ns[2]; /* of serving's ops, of training's; 0: none */
@@ -161,31 +167,31 @@ struct sim_world {
     /* clients; lives in the order in which they were accepted */
     struct sim_life **life;
     int32_t lives, lives_room;
-    struct sim_life **owner;  /* [pages] */
-    uint64_t *touched;        /* [pages] the newest step that touches it */
-    struct sim_ghost *ghost;  /* [ghosts] */
+    struct sim_life **owner; /* [pages] */
+    uint64_t *touched;       /* [pages] the newest step that touches it */
+    struct sim_ghost *ghost; /* [ghosts] */
     int32_t ghosts, ghosts_room;
-    int32_t *shadow;          /* [pages * page_rows] the token whose key and value lie there */
+    int32_t *shadow;           /* [pages * page_rows] the token whose key and value lie there */
     int64_t pushed, learnable; /* sequence numbers given to samples; the last worth learning */
     uint64_t accepted, refused, ended[HZP_REQUEST_FAILED + 1], tokens, swapped;
     uint64_t samples_refused, pushes, stalls;
 
     /* the step */
     uint64_t turn;
-    struct sim_leg leg[2];     /* of step n: leg[n % 2] */
-    struct hzp_step *step;     /* the newest formed, or being formed */
-    uint64_t served, landed;   /* the newest of each */
+    struct sim_leg leg[2];   /* of step n: leg[n % 2] */
+    struct hzp_step *step;   /* the newest formed, or being formed */
+    uint64_t served, landed; /* the newest of each */
     uint64_t ahead_steps, refs, extra_rows, outlived, met, swaps_under_way;
-    bool in_plan;              /* ops belong to the step */
-    struct hzp_span *span;     /* of the next op */
+    bool in_plan;          /* ops belong to the step */
+    struct hzp_span *span; /* of the next op */
     int32_t train_at, step_ops;
     const struct hzp_version *chain_version; /* that the slice reads; NULL: it may not ride */
-    struct hzp_rider lie;      /* of the sabotage */
-    uint64_t rode, rode_not;   /* steps in which training rode; in which it read another version */
+    struct hzp_rider lie;                    /* of the sabotage */
+    uint64_t rode, rode_not; /* steps in which training rode; in which it read another version */
     uint64_t serving_id;
     uint64_t seen_serve_ns, seen_train_ns; /* of this step's ops */
-    int32_t idle_turns;        /* turns in a row in which nobody used the device */
-    bool chain_open; /* the newest slice was not its chain's last */
+    int32_t idle_turns;                    /* turns in a row in which nobody used the device */
+    bool chain_open;                       /* the newest slice was not its chain's last */
 
     /* slots of the store, by memory */
     struct {
@@ -204,8 +210,8 @@ struct sim_world {
     uint64_t longest_item_ns, serve_steps, train_steps, ops;
     double excess_ns, least_excess_ns; /* training beyond its share, and the least ever */
     uint64_t longest_step_ns;
-    bool goals;                /* this world gets one, */
-    uint64_t goal_ns;          /* and has it; 0: not yet */
+    bool goals;       /* this world gets one, */
+    uint64_t goal_ns; /* and has it; 0: not yet */
     uint64_t gaps, trained_gaps, late_gaps, last_tokens_ns;
     bool failed;
 };

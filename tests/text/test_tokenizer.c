@@ -289,7 +289,8 @@ static void no_quadratic_case(void **state)
             size_t m = strlen(units[u]), count = size / m;
             for (size_t i = 0; i < count; i++)
                 memcpy(text + i * m, units[u], m);
-            uint64_t part = time_of(tok, text, count / 8 * m), whole = time_of(tok, text, count * m);
+            uint64_t part = time_of(tok, text, count / 8 * m),
+                     whole = time_of(tok, text, count * m);
             if (whole > 32 * part + noise_ns)
                 fail_msg("\"%s\" over and over: %zu bytes take %.3f s, an eighth of them %.3f s",
                          units[u], count * m, (double)whole * 1e-9, (double)part * 1e-9);

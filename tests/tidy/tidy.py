@@ -24,6 +24,17 @@ MAY_INCLUDE = {
     "train": ["base", "device", "weights", "nanobatch"],
     "api": ["base", "device", "weights", "nanobatch", "serve", "train"],
 }
+# The rooms of a folder: which other rooms each may include.  Files at the top of the folder (the
+# loop, and what sources implement) may include every room, and no room includes them.
+ROOMS = {
+    "nanobatch": {
+        "plan": [],
+        "build": ["plan"],
+        "run": ["plan", "build"],
+        "split": ["plan", "build", "run"],
+        "search": ["plan", "build", "run"],
+    },
+}
 # Libraries, by the header that brings them, and the folders that may.
 LIBRARY = {
     "jansson.h": ["weights", "api"],
@@ -78,6 +89,7 @@ def check_includes(root, path):
                 problem(where, f'"{target}" is not written from the root')
             elif top != folder and top not in MAY_INCLUDE[folder]:
                 problem(where, f"{folder}/ may not include {top}/")
+            check_room(name, target, where)
             for private, allowed in PRIVATE.items():
                 if target.startswith(private) and not any(name.startswith(a + "/") for a in allowed):
                     problem(where, f"{private} is private to {', '.join(allowed)}")
@@ -85,6 +97,26 @@ def check_includes(root, path):
             for library, allowed in LIBRARY.items():
                 if target.startswith(library) and not any(name.startswith(a + "/") for a in allowed):
                     problem(where, f"<{target}> belongs to {', '.join(allowed)}")
+
+
+def check_room(name, target, where):
+    """Within a folder that has rooms, includes go from a room to those its row names."""
+    folder = name.split("/")[0]
+    rooms = ROOMS.get(folder)
+    if not rooms or not target.startswith(folder + "/"):
+        return
+    room = name.split("/")[1] if name.count("/") > 1 else None
+    other = target.split("/")[1] if target.count("/") > 1 else None
+    for named in (room, other):
+        if named is not None and named not in rooms:
+            problem(where, f"{folder}/{named}/ is no room of {folder}/")
+            return
+    if room is None or room == other:
+        return
+    if other is None:
+        problem(where, f"{folder}/{room}/ may not include {target}, which is above it")
+    elif other not in rooms[room]:
+        problem(where, f"{folder}/{room}/ may not include {folder}/{other}/")
 
 
 def check_shape(root, path):
@@ -101,8 +133,8 @@ def check_shape(root, path):
     for number, line in enumerate(lines, 1):
         if re.search(r"(^|\s)//", line) and "://" not in line:
             problem(f"{name}:{number}", "a // comment; /* */ stays")
-        if len(line) > 110:
-            problem(f"{name}:{number}", f"{len(line)} columns, at most 110")
+        if len(line) > 100:
+            problem(f"{name}:{number}", f"{len(line)} columns, at most 100")
         if line.startswith("{"):
             begin = number
         elif line.startswith("}") and begin:

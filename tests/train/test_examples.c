@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "api/examples.h"
+#include "api/learn/examples.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -71,10 +71,11 @@ static void refuse(const char *body, const char *param, const char *word)
 
 static void test_shapes(void **state)
 {
-    expect("{\"prompt\": \"hello\", \"completion\": \"ab\"}",
-           (int32_t[]){259, 'a', 'b', 264, -1}, 1);
+    expect("{\"prompt\": \"hello\", \"completion\": \"ab\"}", (int32_t[]){259, 'a', 'b', 264, -1},
+           1);
     expect("[{\"prompt\": \"\", \"completion\": \"ab\"}]", (int32_t[]){'a', 'b', 264, -1}, 0);
-    expect("\n  {\"text\": \"hello\", \"other\": {\"x\": [1]}}\r\n\n", (int32_t[]){259, 264, -1}, 1);
+    expect("\n  {\"text\": \"hello\", \"other\": {\"x\": [1]}}\r\n\n", (int32_t[]){259, 264, -1},
+           1);
     expect("{\"tokens\": [5, 6, 7], \"learn\": [0, 0, 1]}", (int32_t[]){5, 6, 7, -1}, 2);
     expect("{\"tokens\": [5, 6, 7], \"learn\": [true, true, true]}", (int32_t[]){5, 6, 7, -1}, 0);
     expect("{\"tokens\": [5, 6, 7]}", (int32_t[]){5, 6, 7, -1}, 1);
@@ -140,7 +141,8 @@ static void test_refusals(void **state)
            "lines[1].completion", "33");
     refuse("{\"text\":\"ab\"}\n{\"text\":\"ab\"}\n{\"text\":\"ab\"}\n{\"text\":\"ab\"}\n"
            "{\"text\":\"ab\"}\n{\"text\":\"ab\"}\n{\"text\":\"ab\"}\n{\"text\":\"ab\"}\n"
-           "{\"text\":\"ab\"}", "lines[9]", "more than 8");
+           "{\"text\":\"ab\"}",
+           "lines[9]", "more than 8");
     char deep[8000] = "{\"text\":";
     memset(deep + 8, '[', sizeof(deep) - 9);
     refuse(deep, "lines[1]", "not JSON");

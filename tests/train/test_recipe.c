@@ -11,9 +11,20 @@
 static struct hzp_recipe recipe(void)
 {
     return (struct hzp_recipe){
-        .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .decay = 0.1f, .clip = 1,
-        .schedule = HZP_LR_CONSTANT, .warmup_steps = 10, .total_steps = 110, .lr_floor = 0.1f,
-        .update_tokens = 64, .micro_rows = 32, .publish_every = 1, .moment_type = HZP_F32,
+        .lr = 1e-3f,
+        .beta1 = 0.9f,
+        .beta2 = 0.95f,
+        .eps = 1e-8f,
+        .decay = 0.1f,
+        .clip = 1,
+        .schedule = HZP_LR_CONSTANT,
+        .warmup_steps = 10,
+        .total_steps = 110,
+        .lr_floor = 0.1f,
+        .update_tokens = 64,
+        .micro_rows = 32,
+        .publish_every = 1,
+        .moment_type = HZP_F32,
     };
 }
 

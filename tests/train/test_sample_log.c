@@ -143,8 +143,8 @@ static void test_resume(void **state)
     assert_int_equal(hzp_sample_log_open(p->path, model, &log, &text), HZP_OK);
     for (int64_t n = 1; n <= 40; n += 8)
         assert_int_equal(append_body(log, n, 8, &first), HZP_OK);
-    struct hzp_version_record v = {.id = 3, .optimizer_step = 7, .loss = NAN,
-                                   .checksum = 0xfedcba9876543210u};
+    struct hzp_version_record v = {
+        .id = 3, .optimizer_step = 7, .loss = NAN, .checksum = 0xfedcba9876543210u};
     learned(&v, 0, 1, 12);
     assert_int_equal(hzp_sample_log_version(log, &v, &text), HZP_OK);
     assert_int_equal(hzp_sample_log_version(log, &v, NULL), HZP_EIO); /* ids do not repeat */

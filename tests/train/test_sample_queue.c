@@ -31,9 +31,12 @@ static void push_new(struct hzp_sample_queue *q, int64_t number, int32_t count)
 
 static struct hzp_sample_queue *make_queue(int32_t passes, bool shuffle, double ratio)
 {
-    struct hzp_sample_queue_config config = {.samples_max = 100, .tokens_max = 2000,
-                                             .passes = passes, .shuffle = shuffle,
-                                             .replay_ratio = ratio, .seed = 42};
+    struct hzp_sample_queue_config config = {.samples_max = 100,
+                                             .tokens_max = 2000,
+                                             .passes = passes,
+                                             .shuffle = shuffle,
+                                             .replay_ratio = ratio,
+                                             .seed = 42};
     struct hzp_sample_queue *q;
     assert_int_equal(hzp_sample_queue_create(&config, &q), HZP_OK);
     return q;
@@ -162,8 +165,8 @@ static void test_against_model(void **state)
 
 static void draw_epochs(uint64_t seed, int64_t *order, int32_t *ret_draws)
 {
-    struct hzp_sample_queue_config config = {.samples_max = 100, .tokens_max = 2000, .passes = 3,
-                                             .shuffle = true, .seed = seed};
+    struct hzp_sample_queue_config config = {
+        .samples_max = 100, .tokens_max = 2000, .passes = 3, .shuffle = true, .seed = seed};
     struct hzp_sample_queue *q;
     const struct hzp_sample *draw[DRAW_MAX];
     assert_int_equal(hzp_sample_queue_create(&config, &q), HZP_OK);
@@ -202,8 +205,8 @@ static void test_shuffled_epochs(void **state)
     int32_t tokens[50];
     for (int i = 0; i < 50; i++)
         tokens[i] = 10;
-    struct hzp_sample_queue_config config = {.samples_max = 100, .tokens_max = 2000, .passes = 3,
-                                             .shuffle = true, .seed = 1};
+    struct hzp_sample_queue_config config = {
+        .samples_max = 100, .tokens_max = 2000, .passes = 3, .shuffle = true, .seed = 1};
     assert_int_equal(hzp_sample_queue_count_draws(&config, tokens, 50, 70, DRAW_MAX), 24);
 }
 
@@ -240,7 +243,7 @@ static void test_replay(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bounds),       cmocka_unit_test(test_fifo_and_undo),
+        cmocka_unit_test(test_bounds),        cmocka_unit_test(test_fifo_and_undo),
         cmocka_unit_test(test_against_model), cmocka_unit_test(test_shuffled_epochs),
         cmocka_unit_test(test_replay),
     };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What outlives a server: log, journal and checkpoints, with the whole engine turning beside the
  * file thread; stopped, started again, and killed at random moments. */
-#include "api/checkpoint.h"
-#include "api/state.h"
+#include "api/learn/checkpoint.h"
+#include "api/learn/state.h"
 #include "base/log.h"
 #include "weights/model_dir.h"
 
@@ -73,8 +73,12 @@ static void on_update(void *ctx, const struct hzp_update_report *report)
 static struct hzp_state_config state_config(const struct hzp_layout *layout, int64_t every)
 {
     return (struct hzp_state_config){
-        .state_dir = scratch_path("state"), .model_dir = scratch_dir, .layout = layout,
-        .micro_rows = 32, .body_samples_max = 100, .checkpoint_every = every,
+        .state_dir = scratch_path("state"),
+        .model_dir = scratch_dir,
+        .layout = layout,
+        .micro_rows = 32,
+        .body_samples_max = 100,
+        .checkpoint_every = every,
         .keep_checkpoints = 2,
         .queue = {.samples_max = 1000, .tokens_max = 100000, .passes = 2, .seed = 1}};
 }
@@ -89,22 +93,32 @@ static void open_server(struct server *s, int64_t every)
     MUST(hzp_device_open(&device, &s->dev, &text));
     struct hzp_state_config config = state_config(&s->layout, every);
     MUST(hzp_state_open(&config, &s->state, &text));
-    struct hzp_weights_config weights = {.type = HZP_BF16, .slots = 2, .max_staleness = 1,
-                                         .first_id = hzp_state_first_id(s->state)};
+    struct hzp_weights_config weights = {
+        .type = HZP_BF16, .slots = 2, .max_staleness = 1, .first_id = hzp_state_first_id(s->state)};
     MUST(hzp_weights_create(s->dev, &s->layout, &weights, &s->weights));
     MUST(hzp_model_create(s->dev, s->weights, 64, &s->model));
-    struct hzp_trainer_config trainer = {
-        .recipe = {.lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .clip = 1,
-                   .update_tokens = 40, .micro_rows = 32, .publish_every = 1,
-                   .moment_type = HZP_F32},
-        .model = s->model, .queue = hzp_state_queue(s->state), .on_update = on_update, .ctx = s};
+    struct hzp_trainer_config trainer = {.recipe = {.lr = 1e-2f,
+                                                    .beta1 = 0.9f,
+                                                    .beta2 = 0.95f,
+                                                    .eps = 1e-8f,
+                                                    .clip = 1,
+                                                    .update_tokens = 40,
+                                                    .micro_rows = 32,
+                                                    .publish_every = 1,
+                                                    .moment_type = HZP_F32},
+                                         .model = s->model,
+                                         .queue = hzp_state_queue(s->state),
+                                         .on_update = on_update,
+                                         .ctx = s};
     MUST(hzp_trainer_create(&trainer, &s->trainer));
     struct hzp_version *draft;
     MUST(hzp_weights_begin(s->weights, &draft));
     MUST(hzp_model_load(hzp_state_weights_dir(s->state), &s->layout, HZP_BF16, draft->base, &text));
     MUST(hzp_state_restore(s->state, s->trainer, draft, &text));
     hzp_weights_publish(s->weights, draft, 0);
-    struct hzp_loop_config loop = {.model = s->model, .sources = 1, .idle_ns = 1000000,
+    struct hzp_loop_config loop = {.model = s->model,
+                                   .sources = 1,
+                                   .idle_ns = 1000000,
                                    .source = {hzp_trainer_source(s->trainer)}};
     MUST(hzp_loop_create(&loop, &s->loop));
     MUST(hzp_state_start(s->state, s->trainer, s->model, s->loop));
@@ -314,7 +328,8 @@ static bool is_there(const char *name)
     return access(scratch_path("%s", name), F_OK) == 0;
 }
 
-/* Two servers begin at once in a new directory: who comes second must not remove the first one's log. */
+/* Two servers begin at once in a new directory: who comes second must not remove the first one's
+ * log. */
 static void test_two_at_once(void **state)
 {
     struct hzp_err_text text = {{0}, {0}};

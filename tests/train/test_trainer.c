@@ -48,8 +48,8 @@ static struct tiny *run_with_rows(int32_t micro_rows, uint64_t idle_ns)
 
 static void test_accumulation(void **state)
 {
-    struct tiny *one = run_with_rows(200, 1000000000);  /* 1 x 16 */
-    struct tiny *many = run_with_rows(11, 1000000000);  /* as many as there are long documents */
+    struct tiny *one = run_with_rows(200, 1000000000); /* 1 x 16 */
+    struct tiny *many = run_with_rows(11, 1000000000); /* as many as there are long documents */
     for (int i = 0; i < 3; i++) {
         assert_int_equal(one->report[i].learned_tokens, many->report[i].learned_tokens);
         assert_true(fabs(one->report[i].loss - many->report[i].loss) < 1e-6);
@@ -122,9 +122,10 @@ static void test_staleness(void **state)
     uint64_t waited = 0;
     for (unsigned seed = 1; seed <= 40; seed++) {
         srand(seed);
-        struct reader reader = {
-            .source = {.name = "reader", .slices = true, .offer = reader_offer,
-                       .deliver = reader_deliver}};
+        struct reader reader = {.source = {.name = "reader",
+                                           .slices = true,
+                                           .offer = reader_offer,
+                                           .deliver = reader_deliver}};
         struct tiny_config config = tiny_defaults();
         config.slots = 2 + rand() % 2;
         config.max_staleness = rand() % 4;
@@ -150,8 +151,9 @@ static void test_staleness(void **state)
             waited += stats.waiting_for_slot;
         }
         hzp_trainer_finish(t->trainer);
-        for (int turn = 0; turn < 20000 && hzp_trainer_source(t->trainer)->busy(
-                                               hzp_trainer_source(t->trainer)); turn++)
+        for (int turn = 0;
+             turn < 20000 && hzp_trainer_source(t->trainer)->busy(hzp_trainer_source(t->trainer));
+             turn++)
             assert_int_equal(hzp_loop_turn(t->loop), 1);
         assert_true(hzp_trainer_idle(t->trainer));
         assert_int_equal(hzp_weights_staleness(t->weights), 0);
@@ -404,11 +406,16 @@ static void test_freeze(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_loss_falls),        cmocka_unit_test(test_accumulation),
-        cmocka_unit_test(test_slices_change_nothing), cmocka_unit_test(test_staleness),
-        cmocka_unit_test(test_bound_shrinks),     cmocka_unit_test(test_records),
-        cmocka_unit_test(test_not_finite_once),   cmocka_unit_test(test_not_finite_always),
-        cmocka_unit_test(test_broken_weights),    cmocka_unit_test(test_pause_and_finish),
+        cmocka_unit_test(test_loss_falls),
+        cmocka_unit_test(test_accumulation),
+        cmocka_unit_test(test_slices_change_nothing),
+        cmocka_unit_test(test_staleness),
+        cmocka_unit_test(test_bound_shrinks),
+        cmocka_unit_test(test_records),
+        cmocka_unit_test(test_not_finite_once),
+        cmocka_unit_test(test_not_finite_always),
+        cmocka_unit_test(test_broken_weights),
+        cmocka_unit_test(test_pause_and_finish),
         cmocka_unit_test(test_freeze),
     };
     return cmocka_run_group_tests_name("trainer", tests, NULL, NULL);

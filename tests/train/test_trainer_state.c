@@ -66,8 +66,8 @@ static void check_resume(enum hzp_dtype type, enum hzp_dtype moments)
     tiny_publish(first);
     tiny_push(first, 1, 40);
     run_to(first, 7);
-    TINY_MUST(hzp_trainer_save(first->trainer, hzp_weights_current(first->weights), dir,
-                               "a note", &text));
+    TINY_MUST(hzp_trainer_save(first->trainer, hzp_weights_current(first->weights), dir, "a note",
+                               &text));
     struct tiny *second = resume(&config, tiny_base(first), &r, note, &text);
     TINY_MUST(r);
     assert_string_equal(note, "a note");

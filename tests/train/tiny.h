@@ -51,10 +51,21 @@ struct tiny {
 static inline struct tiny_config tiny_defaults(void)
 {
     return (struct tiny_config){
-        .type = HZP_F32, .slots = 2, .max_staleness = 1, .idle_ns = 1000000000,
-        .recipe = {.lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .decay = 0.01f,
-                   .clip = 1, .schedule = HZP_LR_CONSTANT, .update_tokens = 64, .micro_rows = 32,
-                   .publish_every = 1, .moment_type = HZP_F32},
+        .type = HZP_F32,
+        .slots = 2,
+        .max_staleness = 1,
+        .idle_ns = 1000000000,
+        .recipe = {.lr = 1e-2f,
+                   .beta1 = 0.9f,
+                   .beta2 = 0.95f,
+                   .eps = 1e-8f,
+                   .decay = 0.01f,
+                   .clip = 1,
+                   .schedule = HZP_LR_CONSTANT,
+                   .update_tokens = 64,
+                   .micro_rows = 32,
+                   .publish_every = 1,
+                   .moment_type = HZP_F32},
         .queue = {.samples_max = 1000, .tokens_max = 100000, .passes = 1, .seed = 5},
     };
 }
@@ -81,25 +92,40 @@ static inline struct tiny *tiny_open(const struct tiny_config *config)
     t->config = *config;
     struct hzp_device_config device = {.name = "ref"};
     TINY_MUST(hzp_device_open(&device, &t->dev, &text));
-    struct hzp_model_config model = {
-        .family = "llama", .layers = 2, .width = 16, .inner = 24, .vocab = TINY_VOCAB,
-        .heads = {.heads = 4, .kv_heads = 2, .dim = 4}, .positions = 64, .norm_eps = 1e-5f,
-        .rope_theta = 10000, .tied = !config->untied, .disk_type = HZP_F32, .bos = -1};
+    struct hzp_model_config model = {.family = "llama",
+                                     .layers = 2,
+                                     .width = 16,
+                                     .inner = 24,
+                                     .vocab = TINY_VOCAB,
+                                     .heads = {.heads = 4, .kv_heads = 2, .dim = 4},
+                                     .positions = 64,
+                                     .norm_eps = 1e-5f,
+                                     .rope_theta = 10000,
+                                     .tied = !config->untied,
+                                     .disk_type = HZP_F32,
+                                     .bos = -1};
     hzp_layout_make(&model, &t->layout);
-    struct hzp_weights_config weights = {.type = config->type, .fp8 = config->fp8,
+    struct hzp_weights_config weights = {.type = config->type,
+                                         .fp8 = config->fp8,
                                          .slots = config->slots,
-                                         .max_staleness = config->max_staleness, .first_id = 1};
+                                         .max_staleness = config->max_staleness,
+                                         .first_id = 1};
     TINY_MUST(hzp_weights_create(t->dev, &t->layout, &weights, &t->weights));
     TINY_MUST(hzp_model_create(t->dev, t->weights, 64, &t->model));
     TINY_MUST(hzp_weights_begin(t->weights, &t->draft));
     hzp_model_init(&t->layout, config->type, t->draft->base, 3, 0.1f);
     TINY_MUST(hzp_sample_queue_create(&config->queue, &t->queue));
-    struct hzp_trainer_config trainer = {.recipe = config->recipe, .model = t->model,
-                                         .queue = t->queue, .quantum_flops = 20000,
-                                         .on_update = tiny_on_update, .ctx = t};
+    struct hzp_trainer_config trainer = {.recipe = config->recipe,
+                                         .model = t->model,
+                                         .queue = t->queue,
+                                         .quantum_flops = 20000,
+                                         .on_update = tiny_on_update,
+                                         .ctx = t};
     TINY_MUST(hzp_trainer_create(&trainer, &t->trainer));
-    struct hzp_loop_config loop = {.model = t->model, .idle_ns = config->idle_ns,
-                                   .policy = {.train_share = 1, .train_max = 1}, .check_plans = true};
+    struct hzp_loop_config loop = {.model = t->model,
+                                   .idle_ns = config->idle_ns,
+                                   .policy = {.train_share = 1, .train_max = 1},
+                                   .check_plans = true};
     if (config->other)
         loop.source[loop.sources++] = config->other;
     loop.source[loop.sources++] = hzp_trainer_source(t->trainer);

@@ -102,7 +102,8 @@ static void test_rope_kinds(void **state)
     c = read_good(LLAMA(", \"rope_scaling\": {\"rope_type\": \"default\"}"), NULL);
     assert_int_equal(c.rope_scaling, HZP_ROPE_PLAIN);
     c = read_good(LLAMA(", \"rope_parameters\": {\"rope_theta\": 7.5, \"rope_type\": "
-                        "\"default\"}"), NULL);
+                        "\"default\"}"),
+                  NULL);
     assert_int_equal(c.rope_scaling, HZP_ROPE_PLAIN);
     assert_float_equal(c.rope_theta, 7.5, 0);
     read_bad(LLAMA(", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2}"), HZP_EUNSUP,
@@ -111,8 +112,7 @@ static void test_rope_kinds(void **state)
              "rope_type");
     read_bad(LLAMA(", \"rope_scaling\": 2"), HZP_EFORMAT, "rope_scaling", "object");
     read_bad(LLAMA(", \"rope_parameters\": [2]"), HZP_EFORMAT, "rope_parameters", "object");
-    read_bad(LLAMA(", \"rope_scaling\": {\"type\": \"linear\"}"), HZP_EFORMAT, "factor",
-             "missing");
+    read_bad(LLAMA(", \"rope_scaling\": {\"type\": \"linear\"}"), HZP_EFORMAT, "factor", "missing");
     read_bad(LLAMA(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 0}"), HZP_EFORMAT,
              "factor", "possible");
     read_bad(LLAMA(", \"rope_scaling\": {\"type\": \"llama3\", \"factor\": 8}"), HZP_EFORMAT,
@@ -126,8 +126,11 @@ static void test_rope_kinds(void **state)
 static void test_rope_table(void **state)
 {
     enum { POSITIONS = 50, DIM = 16 };
-    struct hzp_model_config c = {.heads = {1, 1, DIM}, .rope_theta = 100, .rope_factor = 4,
-                                 .rope_low_factor = 1, .rope_high_factor = 4,
+    struct hzp_model_config c = {.heads = {1, 1, DIM},
+                                 .rope_theta = 100,
+                                 .rope_factor = 4,
+                                 .rope_low_factor = 1,
+                                 .rope_high_factor = 4,
                                  .rope_original_positions = 64};
     float table[POSITIONS * DIM];
     int changed = 0, mixed = 0;
@@ -162,14 +165,20 @@ static void test_windows(void **state)
     assert_int_equal(read_good(TINY("mistral", ", \"sliding_window\": 16"), NULL).positions, 16);
     assert_int_equal(read_good(TINY("mistral", ", \"sliding_window\": 64"), NULL).positions, 64);
     assert_int_equal(read_good(TINY("mistral", ", \"sliding_window\": 16, \"layer_types\": "
-                                               "[\"full_attention\"]"), NULL).positions, 64);
+                                               "[\"full_attention\"]"),
+                               NULL)
+                         .positions,
+                     64);
     assert_int_equal(read_good(TINY("qwen2", ", \"sliding_window\": 16"), NULL).positions, 64);
     assert_int_equal(read_good(TINY("qwen2", ", \"sliding_window\": 16, "
-                                             "\"use_sliding_window\": true"), NULL).positions, 16);
+                                             "\"use_sliding_window\": true"),
+                               NULL)
+                         .positions,
+                     16);
     assert_int_equal(read_good(TINY("llama", ", \"sliding_window\": 16"), NULL).positions, 64);
     read_bad(TINY("mistral", ", \"sliding_window\": 0"), HZP_EFORMAT, "sliding_window", "0");
-    read_bad(TINY("qwen3", ", \"layer_types\": [\"linear_attention\"]"), HZP_EUNSUP,
-             "layer_types", "linear_attention");
+    read_bad(TINY("qwen3", ", \"layer_types\": [\"linear_attention\"]"), HZP_EUNSUP, "layer_types",
+             "linear_attention");
     read_bad(TINY("qwen3", ", \"layer_types\": 3"), HZP_EFORMAT, "layer_types", "list");
 }
 
@@ -187,9 +196,12 @@ static void test_special_tokens(void **state)
     assert_int_equal(c.eos[0], 36);
     assert_int_equal(c.bos, 1);
     struct hzp_err_text err;
-    static const char *const bad[] = {"{\"eos_token_id\": \"2\"}", "{\"eos_token_id\": [[2]]}",
+    static const char *const bad[] = {"{\"eos_token_id\": \"2\"}",
+                                      "{\"eos_token_id\": [[2]]}",
                                       "{\"bos_token_id\": 1.5}",
-                                      "{\"eos_token_id\": [0,1,2,3,4,5,6,7,8]}", "{", "[]"};
+                                      "{\"eos_token_id\": [0,1,2,3,4,5,6,7,8]}",
+                                      "{",
+                                      "[]"};
     for (int i = 0; i < HZP_COUNT(bad); i++) {
         write_config(LLAMA(""), bad[i]);
         assert_true(hzp_config_read(scratch_dir, &c, &err) < 0);
@@ -204,10 +216,14 @@ static void test_ids_outside(void **state)
     static const struct {
         const char *field, *written, *told;
     } bad[] = {
-        {"bos_token_id", "-1", "is -1"},       {"bos_token_id", "37", "is 37"},
-        {"bos_token_id", "1e18", "is 1e+18"},  {"bos_token_id", "9223372036854775807", "is 922337"},
-        {"eos_token_id", "-1", "is -1"},       {"eos_token_id", "1e18", "is 1e+18"},
-        {"eos_token_id", "[2, 37]", "is 37"},  {"eos_token_id", "[2, -1]", "is -1"},
+        {"bos_token_id", "-1", "is -1"},
+        {"bos_token_id", "37", "is 37"},
+        {"bos_token_id", "1e18", "is 1e+18"},
+        {"bos_token_id", "9223372036854775807", "is 922337"},
+        {"eos_token_id", "-1", "is -1"},
+        {"eos_token_id", "1e18", "is 1e+18"},
+        {"eos_token_id", "[2, 37]", "is 37"},
+        {"eos_token_id", "[2, -1]", "is -1"},
         {"eos_token_id", "[1e18]", "is 1e+18"},
     };
     struct hzp_model_config c;
@@ -236,8 +252,10 @@ static void test_types(void **state)
     static const struct {
         const char *written;
         enum hzp_dtype type;
-    } good[] = {{"\"torch_dtype\": \"bfloat16\"", HZP_BF16}, {"\"dtype\": \"bfloat16\"", HZP_BF16},
-                {"\"torch_dtype\": \"float16\"", HZP_F32}, {"\"dtype\": null", HZP_F32}};
+    } good[] = {{"\"torch_dtype\": \"bfloat16\"", HZP_BF16},
+                {"\"dtype\": \"bfloat16\"", HZP_BF16},
+                {"\"torch_dtype\": \"float16\"", HZP_F32},
+                {"\"dtype\": null", HZP_F32}};
     for (int i = 0; i < HZP_COUNT(good); i++) {
         snprintf(text, sizeof(text), "%s", LLAMA(""));
         sprintf(strstr(text, "\"torch_dtype\""), "%s}", good[i].written);
@@ -304,9 +322,15 @@ static void test_hostile_json(void **state)
     struct hzp_model_config c;
     struct hzp_err_text err;
     static const char *const bad[] = {
-        "", "{", "nonsense", "[]", "{\"model_type\": \"llama\", \"model_type\": \"llama\"}",
-        "{\"model_type\": \"\xff\"}", "{\"hidden_size\": 99999999999999999999}",
-        "{\"a\": 1e999}", "{\"a\": NaN}",
+        "",
+        "{",
+        "nonsense",
+        "[]",
+        "{\"model_type\": \"llama\", \"model_type\": \"llama\"}",
+        "{\"model_type\": \"\xff\"}",
+        "{\"hidden_size\": 99999999999999999999}",
+        "{\"a\": 1e999}",
+        "{\"a\": NaN}",
     };
     for (int i = 0; i < HZP_COUNT(bad); i++) {
         write_config(bad[i], NULL);
@@ -335,15 +359,30 @@ static void test_hostile_json(void **state)
 static void test_parameters(void **state)
 {
     /* the published sizes of Llama-3.2-1B, Qwen2.5-0.5B and Qwen3-0.6B */
-    struct hzp_model_config c = {.family = "llama", .layers = 16, .width = 2048, .inner = 8192,
-                                 .vocab = 128256, .heads = {32, 8, 64}, .tied = true};
+    struct hzp_model_config c = {.family = "llama",
+                                 .layers = 16,
+                                 .width = 2048,
+                                 .inner = 8192,
+                                 .vocab = 128256,
+                                 .heads = {32, 8, 64},
+                                 .tied = true};
     assert_int_equal(hzp_config_parameters(&c), 1235814400);
-    c = (struct hzp_model_config){.family = "qwen2", .layers = 24, .width = 896, .inner = 4864,
-                                  .vocab = 151936, .heads = {14, 2, 64}, .tied = true,
+    c = (struct hzp_model_config){.family = "qwen2",
+                                  .layers = 24,
+                                  .width = 896,
+                                  .inner = 4864,
+                                  .vocab = 151936,
+                                  .heads = {14, 2, 64},
+                                  .tied = true,
                                   .qkv_bias = true};
     assert_int_equal(hzp_config_parameters(&c), 494032768);
-    c = (struct hzp_model_config){.family = "qwen3", .layers = 28, .width = 1024, .inner = 3072,
-                                  .vocab = 151936, .heads = {16, 8, 128}, .tied = true,
+    c = (struct hzp_model_config){.family = "qwen3",
+                                  .layers = 28,
+                                  .width = 1024,
+                                  .inner = 3072,
+                                  .vocab = 151936,
+                                  .heads = {16, 8, 128},
+                                  .tied = true,
                                   .qk_norm = true};
     assert_int_equal(hzp_config_parameters(&c), 596049920);
 }
@@ -351,12 +390,12 @@ static void test_parameters(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_families),       cmocka_unit_test(test_llama3),
-        cmocka_unit_test(test_rope_kinds),     cmocka_unit_test(test_rope_table),
-        cmocka_unit_test(test_windows),        cmocka_unit_test(test_special_tokens),
-        cmocka_unit_test(test_types),          cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_ranges),         cmocka_unit_test(test_hostile_json),
-        cmocka_unit_test(test_parameters),     cmocka_unit_test(test_ids_outside),
+        cmocka_unit_test(test_families),   cmocka_unit_test(test_llama3),
+        cmocka_unit_test(test_rope_kinds), cmocka_unit_test(test_rope_table),
+        cmocka_unit_test(test_windows),    cmocka_unit_test(test_special_tokens),
+        cmocka_unit_test(test_types),      cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_ranges),     cmocka_unit_test(test_hostile_json),
+        cmocka_unit_test(test_parameters), cmocka_unit_test(test_ids_outside),
     };
     return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/weights/test_fp8.c - where a version's e4m3 projections lie, what makes them, and that none is
- * published without. */
+/* tests/weights/test_fp8.c - where a version's e4m3 projections lie, what makes them, and that none
+ * is published without. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -21,8 +21,14 @@ static struct hzp_layout layout;
 
 static int setup(void **state)
 {
-    struct hzp_model_config c = {.family = "qwen2", .layers = 3, .width = 20, .inner = 28,
-                                 .vocab = 11, .heads = {5, 1, 4}, .positions = 4, .tied = true,
+    struct hzp_model_config c = {.family = "qwen2",
+                                 .layers = 3,
+                                 .width = 20,
+                                 .inner = 28,
+                                 .vocab = 11,
+                                 .heads = {5, 1, 4},
+                                 .positions = 4,
+                                 .tied = true,
                                  .qkv_bias = true};
     struct hzp_device_config config = {.name = "ref"};
     hzp_layout_make(&c, &layout);
@@ -74,8 +80,8 @@ static void test_places(void **state)
 static struct hzp_weights *make(bool fp8, struct hzp_version **ret_draft)
 {
     struct hzp_weights *w;
-    struct hzp_weights_config config = {.type = HZP_BF16, .fp8 = fp8, .slots = 2,
-                                        .max_staleness = 1, .first_id = 1};
+    struct hzp_weights_config config = {
+        .type = HZP_BF16, .fp8 = fp8, .slots = 2, .max_staleness = 1, .first_id = 1};
     assert_int_equal(hzp_weights_create(dev, &layout, &config, &w), HZP_OK);
     assert_int_equal(hzp_weights_begin(w, ret_draft), HZP_OK);
     return w;

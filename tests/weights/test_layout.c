@@ -75,8 +75,7 @@ static void test_mats(void **state)
     for (int i = 0; i < l.tensors; i++) {
         const struct hzp_tensor *t = &l.tensor[i];
         for (int type = HZP_F32; type <= HZP_BF16; type++) {
-            struct hzp_mat m =
-                hzp_layout_mat(&l, base, (enum hzp_dtype)type, t->role, t->layer);
+            struct hzp_mat m = hzp_layout_mat(&l, base, (enum hzp_dtype)type, t->role, t->layer);
             assert_ptr_equal(m.ptr, base + t->offset * (type == HZP_F32 ? 4 : 2));
             assert_int_equal(m.rows, t->rows);
             assert_int_equal(m.cols, t->cols);

@@ -129,10 +129,12 @@ static void test_copies(void **state)
     assert_false(scratch_exists(scratch_path("copy/config.json.tmp")));
     struct hzp_err_text err;
     assert_int_equal(hzp_model_save(scratch_path("no/where"), &m.layout, HZP_F32, m.base,
-                                    scratch_path("with"), &err), HZP_EIO);
+                                    scratch_path("with"), &err),
+                     HZP_EIO);
     assert_non_null(strstr(err.text, "no/where"));
     assert_int_equal(hzp_model_save(scratch_path("copy"), &m.layout, HZP_F32, m.base,
-                                    scratch_path("absent"), &err), HZP_ENOENT);
+                                    scratch_path("absent"), &err),
+                     HZP_ENOENT);
     model_free(&m);
 }
 
@@ -140,8 +142,8 @@ static void test_copies(void **state)
 struct change {
     const char *skip, *twist; /* left out; written as [2][..] */
     const char *extra;
-    const char *gone;  /* its data stand in the file, its name does not */
-    const char *odd;   /* its element odd_at is odd_value */
+    const char *gone; /* its data stand in the file, its name does not */
+    const char *odd;  /* its element odd_at is odd_value */
     size_t odd_at;
     double odd_value;
     enum hzp_disk_type type;
@@ -166,11 +168,11 @@ static void write_element(enum hzp_disk_type type, char *at, size_t i, double wi
     else { /* F16: normal numbers, zero, and what is not finite */
         uint32_t bits = hzp_f32_bits(x);
         ((uint16_t *)at)[i] =
-            isnan(x) ? 0x7e00
+            isnan(x)   ? 0x7e00
             : isinf(x) ? 0x7c00
-            : x == 0 ? 0
-                   : (uint16_t)((bits >> 16 & 0x8000) | ((bits >> 23 & 0xff) - 112) << 10 |
-                                (bits >> 13 & 0x3ff));
+            : x == 0   ? 0
+                       : (uint16_t)((bits >> 16 & 0x8000) | ((bits >> 23 & 0xff) - 112) << 10 |
+                                  (bits >> 13 & 0x3ff));
     }
 }
 
@@ -278,18 +280,24 @@ static void test_types(void **state)
 static void test_convert(void **state)
 {
     /* halves: largest, smallest normal, subnormals, zeros, infinities, NaN */
-    const uint16_t half[] = {0x7bff, 0x0400, 0x03ff, 0x0001, 0x8001, 0x0000, 0x8000, 0x7c00,
-                             0xfc00, 0x7e00, 0x3555};
-    const float want[] = {65504, 0x1p-14f, 1023 * 0x1p-24f, 0x1p-24f, -0x1p-24f, 0, -0.0f,
-                          INFINITY, -INFINITY, NAN, 1365 * 0x1p-12f};
+    const uint16_t half[] = {0x7bff, 0x0400, 0x03ff, 0x0001, 0x8001, 0x0000,
+                             0x8000, 0x7c00, 0xfc00, 0x7e00, 0x3555};
+    const float want[] = {65504, 0x1p-14f, 1023 * 0x1p-24f, 0x1p-24f, -0x1p-24f,      0,
+                          -0.0f, INFINITY, -INFINITY,       NAN,      1365 * 0x1p-12f};
     float got[HZP_COUNT(half)];
     hzp_convert(HZP_DISK_F16, half, HZP_F32, got, HZP_COUNT(half));
     for (int i = 0; i < HZP_COUNT(half); i++)
         assert_true(isnan(want[i]) ? isnan(got[i])
                                    : got[i] == want[i] && !signbit(got[i]) == !signbit(want[i]));
     /* a double just above a tie of BF16: through F32 it would fall onto the tie */
-    const double wide[] = {1 + 0x1p-8 + 0x1p-40, 1 + 0x1p-8, 1 + 3 * 0x1p-8 - 0x1p-40,
-                           1 + 3 * 0x1p-8, -1 - 0x1p-8 - 0x1p-40, 1e300, -1e-300, NAN};
+    const double wide[] = {1 + 0x1p-8 + 0x1p-40,
+                           1 + 0x1p-8,
+                           1 + 3 * 0x1p-8 - 0x1p-40,
+                           1 + 3 * 0x1p-8,
+                           -1 - 0x1p-8 - 0x1p-40,
+                           1e300,
+                           -1e-300,
+                           NAN};
     const uint16_t narrow[] = {0x3f81, 0x3f80, 0x3f81, 0x3f82, 0xbf81, 0x7f80, 0x8000};
     uint16_t to[HZP_COUNT(wide)];
     hzp_convert(HZP_DISK_F64, wide, HZP_BF16, to, HZP_COUNT(wide));
@@ -321,7 +329,8 @@ static void test_wrong(void **state)
         {{.type = HZP_DISK_I32}, "type I32"},
         {{.other_head = true}, "lm_head.weight: differs"},
         {{.extra = "a-name-that-is-longer-than-any-that-a-family-has-0123456789012345678901234567"
-                   "8901234567890123456789"}, "tensor a-name"},
+                   "8901234567890123456789"},
+         "tensor a-name"},
     };
     struct model m;
     model_make(0, "wrong", HZP_F32, &m);
@@ -348,18 +357,24 @@ static void test_not_finite(void **state)
         int to; /* -1: either */
         const char *told;
     } bad[] = {
-        {HZP_DISK_F32, NAN, -1, "NaN"},        {HZP_DISK_F32, INFINITY, -1, "infinite"},
-        {HZP_DISK_F32, -INFINITY, -1, "infinite"}, {HZP_DISK_BF16, NAN, -1, "NaN"},
-        {HZP_DISK_BF16, -INFINITY, -1, "infinite"}, {HZP_DISK_F16, NAN, -1, "NaN"},
-        {HZP_DISK_F16, INFINITY, -1, "infinite"}, {HZP_DISK_F64, NAN, -1, "NaN"},
+        {HZP_DISK_F32, NAN, -1, "NaN"},
+        {HZP_DISK_F32, INFINITY, -1, "infinite"},
+        {HZP_DISK_F32, -INFINITY, -1, "infinite"},
+        {HZP_DISK_BF16, NAN, -1, "NaN"},
+        {HZP_DISK_BF16, -INFINITY, -1, "infinite"},
+        {HZP_DISK_F16, NAN, -1, "NaN"},
+        {HZP_DISK_F16, INFINITY, -1, "infinite"},
+        {HZP_DISK_F64, NAN, -1, "NaN"},
         {HZP_DISK_F64, 1e300, -1, "too large"},
         {HZP_DISK_F32, 3.4e38, HZP_BF16, "too large"},
     };
     static const struct {
         const char *name;
         size_t at;
-    } where[] = {{"model.embed_tokens.weight", 0}, {"model.embed_tokens.weight", 37 * 24 - 1},
-                 {"model.layers.1.mlp.down_proj.weight", 255}, {"model.norm.weight", 23},
+    } where[] = {{"model.embed_tokens.weight", 0},
+                 {"model.embed_tokens.weight", 37 * 24 - 1},
+                 {"model.layers.1.mlp.down_proj.weight", 255},
+                 {"model.norm.weight", 23},
                  {"model.layers.2.self_attn.k_proj.weight", 256}};
     for (int to = HZP_F32; to <= HZP_BF16; to++)
         for (int i = 0; i < HZP_COUNT(bad); i++)
@@ -370,8 +385,10 @@ static void test_not_finite(void **state)
                     continue;
                 model_make(3, "odd", (enum hzp_dtype)to, &m);
                 write_by_hand(&m.layout, scratch_path("odd/model.safetensors"),
-                              (struct change){.type = bad[i].type, .odd = where[j].name,
-                                              .odd_at = where[j].at, .odd_value = bad[i].value});
+                              (struct change){.type = bad[i].type,
+                                              .odd = where[j].name,
+                                              .odd_at = where[j].at,
+                                              .odd_value = bad[i].value});
                 snprintf(told, sizeof(told), "odd/model.safetensors: tensor %s: element %zu is %s",
                          where[j].name, where[j].at, bad[i].told);
                 expect_bad(&m, "odd", HZP_EFORMAT, told, "finite");
@@ -434,9 +451,10 @@ static void test_bad_index(void **state)
         {"{\"weight_map\": {\"a\": \"/etc/passwd\"}}", HZP_EFORMAT, "passwd"},
         {"{\"weight_map\": {\"a\": \"gone.safetensors\"}}", HZP_ENOENT, "gone.safetensors"},
         {"{\"weight_map\": {\"a\": \"config.json\"}}", HZP_EFORMAT, "config.json"},
-        {"{\"weight_map\": {\"a\": \"one.safetensors\", \"b\": \"two.safetensors\"}}",
-         HZP_EFORMAT, "stands in another file too"},
-        {"{\"weight_map\": {\"a\": \"part.safetensors\"}}", HZP_EFORMAT, "model.norm.weight is missing"},
+        {"{\"weight_map\": {\"a\": \"one.safetensors\", \"b\": \"two.safetensors\"}}", HZP_EFORMAT,
+         "stands in another file too"},
+        {"{\"weight_map\": {\"a\": \"part.safetensors\"}}", HZP_EFORMAT,
+         "model.norm.weight is missing"},
         {"{", HZP_EFORMAT, "line 1"},
     };
     struct model m;
@@ -521,11 +539,11 @@ static void test_trained_model(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_copies),
-        cmocka_unit_test(test_types),      cmocka_unit_test(test_convert),
-        cmocka_unit_test(test_wrong),      cmocka_unit_test(test_leftovers),
-        cmocka_unit_test(test_bad_index),  cmocka_unit_test(test_init),
-        cmocka_unit_test(test_trained_model), cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_round_trip),      cmocka_unit_test(test_copies),
+        cmocka_unit_test(test_types),           cmocka_unit_test(test_convert),
+        cmocka_unit_test(test_wrong),           cmocka_unit_test(test_leftovers),
+        cmocka_unit_test(test_bad_index),       cmocka_unit_test(test_init),
+        cmocka_unit_test(test_trained_model),   cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_first_nonfinite),
     };
     return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);

@@ -370,13 +370,13 @@ static void test_write_full(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reads),         cmocka_unit_test(test_no_tensors),
-        cmocka_unit_test(test_lying_length),  cmocka_unit_test(test_no_file),
-        cmocka_unit_test(test_wrong_tensors), cmocka_unit_test(test_wrong_together),
-        cmocka_unit_test(test_wrong_json),     cmocka_unit_test(test_holes),    cmocka_unit_test(test_nested),
-        cmocka_unit_test(test_long_name),     cmocka_unit_test(test_truncated),
-        cmocka_unit_test(test_write),         cmocka_unit_test(test_write_abandoned),
-        cmocka_unit_test(test_write_full),
+        cmocka_unit_test(test_reads),           cmocka_unit_test(test_no_tensors),
+        cmocka_unit_test(test_lying_length),    cmocka_unit_test(test_no_file),
+        cmocka_unit_test(test_wrong_tensors),   cmocka_unit_test(test_wrong_together),
+        cmocka_unit_test(test_wrong_json),      cmocka_unit_test(test_holes),
+        cmocka_unit_test(test_nested),          cmocka_unit_test(test_long_name),
+        cmocka_unit_test(test_truncated),       cmocka_unit_test(test_write),
+        cmocka_unit_test(test_write_abandoned), cmocka_unit_test(test_write_full),
     };
     return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

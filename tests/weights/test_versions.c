@@ -17,8 +17,14 @@ static struct hzp_layout layout;
 
 static int setup(void **state)
 {
-    struct hzp_model_config c = {.family = "llama", .layers = 1, .width = 4, .inner = 4,
-                                 .vocab = 4, .heads = {1, 1, 4}, .positions = 4, .tied = true};
+    struct hzp_model_config c = {.family = "llama",
+                                 .layers = 1,
+                                 .width = 4,
+                                 .inner = 4,
+                                 .vocab = 4,
+                                 .heads = {1, 1, 4},
+                                 .positions = 4,
+                                 .tied = true};
     struct hzp_device_config config = {.name = "ref"};
     hzp_layout_make(&c, &layout);
     return hzp_device_open(&config, &dev, NULL);
@@ -34,8 +40,8 @@ static int teardown(void **state)
 static struct hzp_weights *make(int slots, int max_staleness, uint64_t first_id)
 {
     struct hzp_weights *w;
-    struct hzp_weights_config config = {.type = HZP_F32, .slots = slots,
-                                        .max_staleness = max_staleness, .first_id = first_id};
+    struct hzp_weights_config config = {
+        .type = HZP_F32, .slots = slots, .max_staleness = max_staleness, .first_id = first_id};
     assert_int_equal(hzp_weights_create(dev, &layout, &config, &w), HZP_OK);
     return w;
 }
@@ -299,7 +305,8 @@ static void model_begin(struct model *m)
         if (!m->slot[j].version)
             i = j;
     assert_int_equal(m->slot[i].state, HZP_VERSION_FREE);
-    m->slot[i] = (struct model_slot){.state = HZP_VERSION_DRAFT, .version = v,
+    m->slot[i] = (struct model_slot){.state = HZP_VERSION_DRAFT,
+                                     .version = v,
                                      .step = m->current < 0 ? 0 : m->slot[m->current].step};
     m->draft = i;
     *(uint64_t *)v->base = ~(uint64_t)0; /* drafts may be written */

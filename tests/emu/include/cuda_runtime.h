@@ -28,7 +28,9 @@
 
 struct dim3 {
     unsigned x, y, z;
-    constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+    constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z)
+    {
+    }
 };
 
 /* ---- vectors ---- */
@@ -37,8 +39,13 @@ struct dim3 {
     struct alignas(2 * sizeof(elem)) name {                                                        \
         elem x, y;                                                                                 \
         name() = default;                                                                          \
-        name(elem x, elem y) : x(x), y(y) {}                                                       \
-        name(const name &o) { *this = o; }                                                         \
+        name(elem x, elem y) : x(x), y(y)                                                          \
+        {                                                                                          \
+        }                                                                                          \
+        name(const name &o)                                                                        \
+        {                                                                                          \
+            *this = o;                                                                             \
+        }                                                                                          \
         name &operator=(const name &o)                                                             \
         {                                                                                          \
             hzp_emu_move(this, &o, sizeof(o));                                                     \
@@ -54,8 +61,13 @@ struct dim3 {
     struct alignas(4 * sizeof(elem)) name {                                                        \
         elem x, y, z, w;                                                                           \
         name() = default;                                                                          \
-        name(elem x, elem y, elem z, elem w) : x(x), y(y), z(z), w(w) {}                           \
-        name(const name &o) { *this = o; }                                                         \
+        name(elem x, elem y, elem z, elem w) : x(x), y(y), z(z), w(w)                              \
+        {                                                                                          \
+        }                                                                                          \
+        name(const name &o)                                                                        \
+        {                                                                                          \
+            *this = o;                                                                             \
+        }                                                                                          \
         name &operator=(const name &o)                                                             \
         {                                                                                          \
             hzp_emu_move(this, &o, sizeof(o));                                                     \
@@ -78,7 +90,10 @@ HZP_EMU_VECTOR4(uint4, unsigned)
 /* ---- where a thread is ---- */
 
 template <int WHICH> struct hzp_emu_coordinate {
-    operator unsigned() const { return hzp_emu_index(WHICH); }
+    operator unsigned() const
+    {
+        return hzp_emu_index(WHICH);
+    }
 };
 template <int FIRST> struct hzp_emu_place {
     hzp_emu_coordinate<FIRST> x;
@@ -121,7 +136,9 @@ static inline void __syncwarp(unsigned mask = ~0u)
     hzp_emu_syncwarp(mask);
 }
 
-static inline void __threadfence_block(void) {}
+static inline void __threadfence_block(void)
+{
+}
 static inline void __threadfence(void)
 {
     hzp_emu_fence();
@@ -134,7 +151,8 @@ static inline void __threadfence_system(void)
 /* ---- a warp together ---- */
 
 template <class T>
-static inline T hzp_emu_shuffle_of(unsigned mask, enum hzp_emu_shuffle how, T value, int arg, int width)
+static inline T hzp_emu_shuffle_of(unsigned mask, enum hzp_emu_shuffle how, T value, int arg,
+                                   int width)
 {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8, "what a register holds");
     uint64_t bits = 0;
@@ -149,12 +167,14 @@ template <class T> static inline T __shfl_sync(unsigned mask, T value, int lane,
     return hzp_emu_shuffle_of(mask, HZP_EMU_IDX, value, lane, width);
 }
 
-template <class T> static inline T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = 32)
+template <class T>
+static inline T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = 32)
 {
     return hzp_emu_shuffle_of(mask, HZP_EMU_XOR, value, lanes, width);
 }
 
-template <class T> static inline T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32)
+template <class T>
+static inline T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32)
 {
     return hzp_emu_shuffle_of(mask, HZP_EMU_UP, value, (int)by, width);
 }
@@ -343,7 +363,8 @@ static inline cudaError_t cudaFuncSetAttribute(void (*kernel)(P...), enum cudaFu
 }
 
 template <class... P>
-static inline cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *ret, void (*kernel)(P...))
+static inline cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *ret,
+                                                void (*kernel)(P...))
 {
     return hzp_emu_func_get(ret, (const void *)kernel);
 }

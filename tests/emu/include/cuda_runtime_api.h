@@ -31,8 +31,12 @@ enum cudaMemcpyKind {
     cudaMemcpyDefault
 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
-enum { cudaHostAllocPortable = 1, cudaHostAllocMapped = 2, cudaStreamNonBlocking = 1,
-       cudaEventDisableTiming = 2 };
+enum {
+    cudaHostAllocPortable = 1,
+    cudaHostAllocMapped = 2,
+    cudaStreamNonBlocking = 1,
+    cudaEventDisableTiming = 2
+};
 
 typedef struct hzp_emu_stream *cudaStream_t;
 typedef struct hzp_emu_event *cudaEvent_t;

@@ -32,12 +32,12 @@ template <class... P> static void hzp_emu_body(const void *closure)
 }
 
 template <class... P, class... A>
-static inline void start(struct hzp_lane *lane, dim3 grid, dim3 block, size_t shared, void (*kernel)(P...),
-                         const A &...args)
+static inline void start(struct hzp_lane *lane, dim3 grid, dim3 block, size_t shared,
+                         void (*kernel)(P...), const A &...args)
 {
     hzp_emu_closure<P...> closure = {kernel, std::tuple<P...>(static_cast<P>(args)...)};
-    struct hzp_emu_launch launch = {{grid.x, grid.y, grid.z}, {block.x, block.y, block.z},
-                                    shared, (const void *)kernel, hzp_emu_body<P...>, &closure,
+    struct hzp_emu_launch launch = {{grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared,
+                                    (const void *)kernel,     hzp_emu_body<P...>,          &closure,
                                     sizeof(closure)};
     hzp_emu_start(&launch, lane ? hzp_cuda_lane(lane)->stream : nullptr);
 }
@@ -47,15 +47,15 @@ static inline uint32_t shared_at(const void *p)
     return hzp_emu_shared_at(p);
 }
 
-static inline void mma(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
-                       uint32_t b1)
+static inline void mma(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                       uint32_t b0, uint32_t b1)
 {
     uint32_t a[4] = {a0, a1, a2, a3}, b[2] = {b0, b1};
     hzp_emu_mma(d, a, b);
 }
 
-static inline void mma_half(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
-                            uint32_t b1)
+static inline void mma_half(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                            uint32_t b0, uint32_t b1)
 {
     uint32_t a[4] = {a0, a1, a2, a3}, b[2] = {b0, b1};
     hzp_emu_mma_half(d, a, b);

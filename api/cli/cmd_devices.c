@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hzpserve devices: what this build can compute on, and what this machine has. */
+#include "api/cli/commands.h"
+#include "api/engine/memory_plan.h"
+#include "device/about.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* "cuda:1": what --device takes; of who is alone, the backend's name. */
+static const char *device_name(const char *backend, int ordinal, char text[32])
+{
+    snprintf(text, 32, strcmp(backend, "cuda") == 0 ? "%s:%d" : "%s", backend, ordinal);
+    return text;
+}
+
+/* ---- as text ---- */
+
+static void print_facts(const char *what, const struct hzp_fact *fact, int facts)
+{
+    for (int i = 0; i < facts; i++)
+        printf("%s%s %s", i ? "; " : what, fact[i].name, fact[i].value);
+    if (facts)
+        printf("\n");
+}
+
+static void print_backend(const char *name, const struct hzp_about *about)
+{
+    char text[32], size[16];
+    printf("%s%s%s\n", name, about->none[0] ? ": " : "", about->none);
+    print_facts("  built with: ", about->build, about->builds);
+    print_facts("  found here: ", about->machine, about->machines);
+    for (int i = 0; i < about->devices; i++) {
+        const struct hzp_about_device *d = &about->device[i];
+        printf("  --device %s: %s, %s, %d %s%s", device_name(name, d->ordinal, text), d->name,
+               hzp_size_text(d->memory, size), d->units,
+               strcmp(name, "cuda") == 0 ? "SM" : "thread", d->units == 1 ? "" : "s");
+        for (int k = 0; k < d->facts; k++)
+            printf(", %s %s", d->fact[k].name, d->fact[k].value);
+        printf("\n");
+    }
+}
+
+/* ---- as JSON ---- */
+
+static json_t *facts_json(const struct hzp_fact *fact, int facts)
+{
+    json_t *object = json_object();
+    for (int i = 0; i < facts; i++) {
+        char key[sizeof(fact[i].name)];
+        size_t n = 0;
+        for (; fact[i].name[n]; n++)
+            key[n] = (char)(fact[i].name[n] == ' ' ? '_' : fact[i].name[n]);
+        key[n] = '\0';
+        json_object_set_new(object, key, json_string(fact[i].value));
+    }
+    return object;
+}
+
+static json_t *backend_json(const char *name, const struct hzp_about *about)
+{
+    json_t *devices = json_array();
+    for (int i = 0; i < about->devices; i++) {
+        const struct hzp_about_device *d = &about->device[i];
+        char text[32];
+        json_t *one = facts_json(d->fact, d->facts);
+        json_object_set_new(one, "device", json_string(device_name(name, d->ordinal, text)));
+        json_object_set_new(one, "name", json_string(d->name));
+        json_object_set_new(one, "memory_bytes", json_integer((json_int_t)d->memory));
+        json_object_set_new(one, "units", json_integer(d->units));
+        json_array_append_new(devices, one);
+    }
+    json_t *ret = json_object();
+    json_object_set_new(ret, "backend", json_string(name));
+    json_object_set_new(ret, "build", facts_json(about->build, about->builds));
+    json_object_set_new(ret, "machine", facts_json(about->machine, about->machines));
+    json_object_set_new(ret, "devices", devices);
+    if (about->none[0])
+        json_object_set_new(ret, "none", json_string(about->none));
+    return ret;
+}
+
+int hzp_cmd_devices(const struct hzp_options *options)
+{
+    struct hzp_about about;
+    const char *name;
+    json_t *all = json_array();
+    for (int i = 0; (name = hzp_device_about(i, &about)); i++) {
+        if (!about.none[0] && !about.devices)
+            continue; /* no machine has it: the virtual clock */
+        if (options->json)
+            json_array_append_new(all, backend_json(name, &about));
+        else
+            print_backend(name, &about);
+    }
+    if (options->json) {
+        json_t *top = json_object();
+        json_object_set_new(top, "version", json_string(HZP_VERSION_TEXT));
+        json_object_set(top, "backends", all);
+        char *text = json_dumps(top, JSON_INDENT(2));
+        printf("%s\n", text ? text : "{}");
+        free(text);
+        json_decref(top);
+    }
+    json_decref(all);
+    return 0;
+}

@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hzpserve plan [MODEL]: the plan of one step, as a table, as a trace of a run, and timed against
+ * the sequential plan of the same step.
+ *
+ * The step is made up: so many decode rows at a given depth, one prompt's piece of so many rows, a
+ * micro-batch of so many rows.  Without MODEL the model is one of 135 million parameters with
+ * random weights. */
+#include "api/cli/commands.h"
+#include "api/engine/workbench.h"
+#include "base/arena.h"
+#include "nanobatch/run/exec.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Where decode rows stand if nobody says. */
+enum { DEPTH = 512 };
+
+struct planning {
+    const struct hzp_options *options;
+    struct hzp_workbench *bench;
+    struct hzp_exec *exec;
+    struct hzp_plan plan;
+    struct hzp_plan_shape shape;
+};
+
+/* ---- the shape that the options describe ---- */
+
+/* The number of the first of count names that text begins with, followed by `end`; -1: none. */
+static int name_of(const char *text, char end, const char *const *name, int count)
+{
+    for (int i = 0; i < count; i++) {
+        size_t n = strlen(name[i]);
+        if (!strncmp(text, name[i], n) && text[n] == end)
+            return i;
+    }
+    return -1;
+}
+
+static int lane_named(const char *text)
+{
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        if (!strcmp(text, hzp_lane_name_text((enum hzp_lane_name)l)))
+            return l;
+    return -1;
+}
+
+/* "overlap", "apart", "decode=memory", "1:product=memory", "train=train". */
+static bool lane_word(struct hzp_plan_shape *s, const char *word)
+{
+    static const char *const kind[] = {"product", "decode", "prefill", "rows", "train"};
+    int first = 0, last = s->nanos - 1;
+    if (!strcmp(word, "overlap")) {
+        for (int i = 0; i < s->nanos; i++)
+            s->lane[i][HZP_KIND_DECODE] = s->lane[i][HZP_KIND_PREFILL] = HZP_LANE_MEMORY;
+        return true;
+    }
+    if (!strcmp(word, "apart")) {
+        for (int i = 0; i < s->nanos; i++)
+            memset(s->lane[i], i % HZP_LANE_TRAIN, sizeof(s->lane[i]));
+        return true;
+    }
+    if (word[0] >= '0' && word[0] <= '9' && word[1] == ':') {
+        first = last = word[0] - '0';
+        word += 2;
+    }
+    int k = name_of(word, '=', kind, HZP_COUNT(kind));
+    int lane = k < 0 ? -1 : lane_named(word + strlen(kind[k]) + 1);
+    if (lane < 0 || last >= s->nanos)
+        return false;
+    if (k == HZP_KIND_COUNT)
+        memset(s->train_lane, lane, sizeof(s->train_lane));
+    for (int i = first; k < HZP_KIND_COUNT && i <= last; i++)
+        s->lane[i][k] = (uint8_t)lane;
+    return true;
+}
+
+static bool units_word(struct hzp_plan_shape *s, char *word)
+{
+    char *equals = strchr(word, '='), *end;
+    if (!equals)
+        return false;
+    *equals = '\0';
+    int lane = lane_named(word);
+    long units = strtol(equals + 1, &end, 10);
+    *equals = '=';
+    if (lane < 0 || *end || end == equals + 1 || units < 0 || units > INT16_MAX)
+        return false;
+    s->units[lane] = (int16_t)units;
+    return true;
+}
+
+static bool lanes_word(struct hzp_plan_shape *s, char *word)
+{
+    return lane_word(s, word);
+}
+
+/* Hands each word of a list with commas to `take`. */
+static int each_word(struct hzp_plan_shape *s, const char *name, const char *list,
+                     bool (*take)(struct hzp_plan_shape *, char *), struct hzp_err_text *reterr)
+{
+    char copy[256];
+    if (!list)
+        return HZP_OK;
+    if ((size_t)snprintf(copy, sizeof(copy), "%s", list) >= sizeof(copy))
+        return hzp_fail_param(reterr, HZP_EINVAL, name, "%s is too long", name);
+    char *rest = copy, *word;
+    while ((word = strsep(&rest, ",")) != NULL)
+        if (!take(s, word))
+            return hzp_fail_param(reterr, HZP_EINVAL, name, "%s: \"%s\" is not understood", name,
+                                  word);
+    return HZP_OK;
+}
+
+static bool split_word(struct hzp_plan_shape *s, char *word)
+{
+    char *end;
+    long weight = strtol(word, &end, 10);
+    if (*end || end == word || weight < 0 || weight > INT32_MAX / HZP_NANO_MAX)
+        return false;
+    if (s->nanos < HZP_NANO_MAX)
+        s->weight[s->nanos] = (int32_t)weight;
+    s->nanos++; /* too many: hzp_plan_shape_check says so */
+    return true;
+}
+
+static int read_shape(struct planning *p, struct hzp_err_text *reterr)
+{
+    const struct hzp_options *o = p->options;
+    struct hzp_plan_shape *s = &p->shape;
+    *s = hzp_plan_sequential;
+    s->order = (uint8_t)o->plan_order;
+    s->ride = (int32_t)o->plan_ride;
+    if (o->plan_split) {
+        s->nanos = 0;
+        HZP_TRY(each_word(s, "--split", o->plan_split, split_word, reterr));
+    } else {
+        s->nanos = (int32_t)o->plan_nano;
+        for (int i = 0; i < s->nanos; i++)
+            s->weight[i] = 1;
+    }
+    HZP_TRY(hzp_plan_shape_check(s, reterr));
+    HZP_TRY(each_word(s, "--lanes", o->plan_lanes, lanes_word, reterr));
+    HZP_TRY(each_word(s, "--units", o->plan_units, units_word, reterr));
+    return hzp_plan_shape_check(s, reterr);
+}
+
+/* ---- the step ---- */
+
+static int open_step(struct planning *p, bool runs, struct hzp_err_text *reterr)
+{
+    const struct hzp_options *o = p->options;
+    struct hzp_model_config config;
+    struct hzp_workbench_size size = {.load = runs,
+                                      .decode = (int32_t)o->plan_decode,
+                                      .depth = o->plan_decode ? (int32_t)o->plan_depth : 0,
+                                      .prefill = (int32_t)o->plan_prefill,
+                                      .train = (int32_t)o->plan_train,
+                                      .rides = o->plan_ride > 0};
+    HZP_TRY(hzp_workbench_config(o, &config, reterr));
+    if (o->plan_decode && !size.depth)
+        size.depth = HZP_MAX(HZP_MIN(DEPTH, config.positions - HZP_MAX(size.prefill, 1)), 0);
+    HZP_TRY(hzp_workbench_open(o, &size, &p->bench, reterr));
+    HZP_TRY(hzp_rig_serve(p->bench->rig, size.decode, size.depth, size.prefill, 0));
+    hzp_rig_chunks(p->bench->rig, (int32_t)o->plan_ride);
+    HZP_TRY(hzp_rig_train(p->bench->rig, size.train));
+    return hzp_exec_create(p->bench->dev, &p->exec);
+}
+
+static void close_all(struct planning *p)
+{
+    hzp_exec_destroy(p->exec);
+    hzp_plan_fini(&p->plan);
+    hzp_workbench_close(p->bench);
+}
+
+static void build(struct planning *p, const struct hzp_plan_shape *shape)
+{
+    int32_t items = p->bench->rig->chain.items, wanted = (int32_t)p->options->plan_train_items;
+    int32_t from = (int32_t)HZP_MIN(p->options->plan_train_from, items);
+    int32_t to = wanted ? HZP_MIN(items - from, wanted) + from : items;
+    hzp_rig_build(p->bench->rig, shape, from, to, &p->plan);
+}
+
+/* ---- timing ---- */
+
+struct times {
+    double *step, *serve, *train; /* [runs] milliseconds from the first item's begin */
+};
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static int run_once(struct planning *p, const struct hzp_plan_shape *shape, struct times *ret,
+                    int at)
+{
+    struct hzp_exec_times times;
+    build(p, shape);
+    uint64_t begin = hzp_device_now_ns(p->bench->dev), end[HZP_TENANT_COUNT];
+    for (int t = 0; t < HZP_TENANT_COUNT; t++)
+        end[t] = begin;
+    HZP_TRY(hzp_exec_run(p->exec, &p->plan, NULL, &times));
+    uint64_t over = hzp_device_now_ns(p->bench->dev);
+    const struct hzp_span *span = hzp_exec_spans(p->exec);
+    for (int32_t i = 0; span && i < p->plan.items; i++)
+        for (int t = 0; t < HZP_TENANT_COUNT; t++)
+            if (hzp_item_of(&p->plan.item[i], (enum hzp_tenant)t))
+                end[t] = HZP_MAX(end[t], span[i].end_ns);
+    if (at < 0)
+        return HZP_OK;
+    ret->step[at] = (double)(over - begin) * 1e-6;
+    ret->serve[at] = (double)(end[HZP_TENANT_SERVE] - begin) * 1e-6;
+    ret->train[at] = (double)(end[HZP_TENANT_TRAIN] - begin) * 1e-6;
+    return HZP_OK;
+}
+
+/* The sequential plan and the shape's, in turns, so that both see the same machine. */
+static int compare(struct planning *p, int runs)
+{
+    struct times t[2];
+    const struct hzp_plan_shape *shape[2] = {&hzp_plan_sequential, &p->shape};
+    int r = HZP_OK;
+    double *all = hzp_xcalloc((size_t)runs * 6, sizeof(*all));
+    double *ratio = hzp_xcalloc((size_t)runs, sizeof(*ratio));
+    for (int i = 0; i < 2; i++)
+        t[i] =
+            (struct times){all + 3 * i * runs, all + (3 * i + 1) * runs, all + (3 * i + 2) * runs};
+    for (int i = -2; i < runs && r == HZP_OK; i++)
+        for (int k = 0; k < 2 && r == HZP_OK; k++)
+            r = run_once(p, shape[k], &t[k], i);
+    int p10 = runs / 10, p50 = runs / 2, p90 = runs * 9 / 10;
+    for (int i = 0; i < runs; i++)
+        ratio[i] = t[0].step[i] / t[1].step[i];
+    qsort(ratio, (size_t)runs, sizeof(*ratio), by_value);
+    printf("%-12s %10s %10s %10s %14s %14s\n", "plan", "step ms", "p10", "p90", "serving done",
+           "training done");
+    for (int k = 0; k < 2 && r == HZP_OK; k++) {
+        qsort(t[k].step, (size_t)runs, sizeof(double), by_value);
+        qsort(t[k].serve, (size_t)runs, sizeof(double), by_value);
+        qsort(t[k].train, (size_t)runs, sizeof(double), by_value);
+        printf("%-12s %10.3f %10.3f %10.3f %14.3f %14.3f\n", k ? "this shape" : "sequential",
+               t[k].step[p50], t[k].step[p10], t[k].step[p90], t[k].serve[p50], t[k].train[p50]);
+    }
+    if (r == HZP_OK)
+        printf("sequential over this shape, run by run: %.3f (p10 %.3f, p90 %.3f)\n", ratio[p50],
+               ratio[p10], ratio[p90]);
+    free(all);
+    free(ratio);
+    return r;
+}
+
+static int write_trace(struct planning *p, struct hzp_err_text *reterr)
+{
+    const char *path = p->options->plan_trace;
+    for (int i = 0; i < 3; i++) /* the first runs make primitives and touch memory */
+        HZP_TRY(run_once(p, &p->shape, NULL, -1));
+    FILE *out = fopen(path, "w");
+    if (!out)
+        return hzp_fail_param(reterr, HZP_EIO, "--trace", "%s: %s", path, strerror(errno));
+    int r = hzp_exec_write_trace(p->exec, &p->plan, out);
+    if (r == HZP_EUNSUP)
+        hzp_fail_param(reterr, r, "--trace", "--trace: this device does not time single ops");
+    if (fclose(out) && r == HZP_OK)
+        r = hzp_fail_param(reterr, HZP_EIO, "--trace", "%s: %s", path, strerror(errno));
+    return r;
+}
+
+static int plan(struct planning *p, struct hzp_err_text *reterr)
+{
+    const struct hzp_options *o = p->options;
+    bool runs = o->plan_trace || o->plan_repeat;
+    if (o->plan_decode + o->plan_prefill + o->plan_train == 0)
+        return hzp_fail(reterr, HZP_EINVAL, "plan: give rows by --decode, --prefill or --train");
+    HZP_TRY(read_shape(p, reterr));
+    HZP_TRY(open_step(p, runs, reterr));
+    build(p, &p->shape);
+    HZP_TRY(hzp_plan_check(&p->plan, reterr));
+    if (o->plan_print || !runs)
+        hzp_plan_print(&p->plan, stdout);
+    if (o->plan_trace)
+        HZP_TRY(write_trace(p, reterr));
+    return o->plan_repeat ? compare(p, (int)o->plan_repeat) : HZP_OK;
+}
+
+int hzp_cmd_plan(const struct hzp_options *options)
+{
+    struct planning p = {.options = options};
+    struct hzp_err_text err = {0};
+    hzp_plan_init(&p.plan);
+    int r = plan(&p, &err);
+    if (r < 0)
+        fprintf(stderr, "hzpserve: %s\n", err.text[0] ? err.text : hzp_err_name(r));
+    close_all(&p);
+    return r == HZP_EINVAL ? 2 : r < 0 ? 1 : 0;
+}

@@ -1,0 +1,461 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hzpserve search MODEL: measures ops on this device, searches the best plan for steps of every
+ * size, and keeps both in a file that `serve` reads.
+ *
+ * Measured is on the model with fewer layers and noise for weights: enough layers that no cache
+ * holds them.  Searched is on paper, with all of them; what promises something is then run.
+ * Interrupted, it goes on where it was: parts measured, the search on paper, and each shape that
+ * was run are in the file. */
+#include "api/cli/commands.h"
+#include "api/engine/engine.h"
+#include "api/engine/search_file.h"
+#include "api/engine/search_validate.h"
+#include "api/engine/workbench.h"
+#include "base/thread.h"
+#include "nanobatch/search/measure.h"
+#include "nanobatch/search/search.h"
+
+#include <limits.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Bytes of weights in the layers measured: several times any cache; and the fewest layers. */
+static const size_t cold_bytes = 384u << 20;
+enum { LAYERS_MIN = 4, DEPTH = 512, DEPTH_MAX = 1024 };
+
+static const size_t kv_bytes_max = 1u << 30; /* of the pages measured */
+
+static volatile int stop;
+
+static void on_signal(int signal)
+{
+    stop = 1;
+}
+
+struct job {
+    const struct hzp_options *options;
+    struct hzp_model_config config; /* whole */
+    enum hzp_dtype type;
+    struct hzp_tables here, tables; /* here: what must fit; tables: what is known */
+    struct hzp_plan_table plans;
+    char path[PATH_MAX];
+    /* What plans are to be searched for. */
+    char sought[sizeof(((struct hzp_plan_table *)0)->sought)];
+    uint64_t begin_ns; /* of this run */
+    double before_ns;  /* what runs before it took */
+    bool terminal, drawn;
+};
+
+/* ---- how much of the model is measured ---- */
+
+static size_t layer_bytes(const struct job *j)
+{
+    const struct hzp_model_config *c = &j->config;
+    size_t width = (size_t)c->width,
+           packed = (size_t)(c->heads.heads + 2 * c->heads.kv_heads) * (size_t)c->heads.dim;
+    size_t elements = width * packed + width * (size_t)c->heads.heads * (size_t)c->heads.dim +
+                      3 * width * (size_t)c->inner;
+    return elements * (j->options->quantization ? 1 : hzp_dtype_size(j->type));
+}
+
+static int32_t layers_measured(const struct job *j)
+{
+    size_t layers = cold_bytes / layer_bytes(j) + 1;
+    return (int32_t)HZP_MIN(HZP_MAX(layers, (size_t)LAYERS_MIN), (size_t)j->config.layers);
+}
+
+static struct hzp_workbench_size bench_size(const struct job *j)
+{
+    const struct hzp_options *o = j->options;
+    struct hzp_workbench_size size = {.layers_max = layers_measured(j),
+                                      .updates = !o->no_train,
+                                      /* fp8: serving's products read other weights */
+                                      .rides = !o->no_train && !o->quantization,
+                                      .decode = (int32_t)o->running_max,
+                                      .prefill = (int32_t)HZP_MIN(o->step_rows, 4096)};
+    int32_t positions = j->config.positions;
+    size.prefill = HZP_MIN(size.prefill, positions / 2);
+    size.depth = HZP_MIN(DEPTH_MAX, positions - size.prefill);
+    if (!o->no_train)
+        size.train = (int32_t)HZP_MIN(o->micro_rows, positions);
+    size_t token = 2 * (size_t)size.layers_max * (size_t)j->config.heads.kv_heads *
+                   (size_t)j->config.heads.dim * hzp_dtype_size(j->type);
+    int64_t wanted = (int64_t)size.decode * (size.depth + 1) + size.depth + size.prefill;
+    size.kv_tokens = HZP_MIN(wanted, (int64_t)(kv_bytes_max / token));
+    return size;
+}
+
+/* ---- telling ---- */
+
+static void draw_bar(struct job *j, const char *what, int done, int all, uint64_t begin)
+{
+    enum { WIDTH = 30 };
+    int full = all ? done * WIDTH / all : 0;
+    if (!j->terminal)
+        return;
+    fprintf(stderr, "\r\033[K[%.*s%*s] %3d%% %4.0f s  %s", full, "##############################",
+            WIDTH - full, "", all ? done * 100 / all : 0, (double)(hzp_now_ns() - begin) * 1e-9,
+            what);
+    fflush(stderr);
+    j->drawn = true;
+}
+
+static void end_bar(struct job *j)
+{
+    if (j->drawn)
+        fprintf(stderr, "\r\033[K");
+    j->drawn = false;
+}
+
+/* So long this search has taken, with the runs that were interrupted. */
+static double spent_ns(const struct job *j)
+{
+    return j->before_ns + (double)(hzp_now_ns() - j->begin_ns);
+}
+
+static int save(struct job *j, struct hzp_err_text *reterr)
+{
+    j->tables.spent_ns = spent_ns(j);
+    return hzp_search_save(j->path, &j->tables, &j->plans, reterr);
+}
+
+/* ---- measuring ---- */
+
+static int measure_all(struct job *j, struct hzp_measure *m, struct hzp_err_text *reterr)
+{
+    char what[64];
+    uint64_t begin = hzp_now_ns(), saved = begin;
+    int32_t first = j->tables.parts_done;
+    if (first == j->tables.parts)
+        return HZP_OK;
+    j->plans.sought[0] = 0; /* what was found is by other tables */
+    while (j->tables.parts_done < j->tables.parts && !stop) {
+        draw_bar(j, hzp_measure_what(m, what), j->tables.parts_done, j->tables.parts, begin);
+        HZP_TRY(hzp_measure_next(m));
+        if (hzp_now_ns() - saved > 5000000000u) {
+            HZP_TRY(save(j, reterr));
+            saved = hzp_now_ns();
+        }
+    }
+    end_bar(j);
+    HZP_TRY(save(j, reterr));
+    fprintf(stderr, "hzpserve: measured %d of %d parts in %.0f s\n", j->tables.parts_done - first,
+            j->tables.parts, (double)(hzp_now_ns() - begin) * 1e-9);
+    return HZP_OK;
+}
+
+static int measure(struct job *j, struct hzp_workbench *bench, struct hzp_err_text *reterr)
+{
+    struct hzp_measure *m;
+    HZP_TRY(hzp_measure_create(bench->rig, &j->tables, &m, reterr));
+    int r = measure_all(j, m, reterr);
+    hzp_measure_destroy(m);
+    return r;
+}
+
+/* ---- searching ---- */
+
+static int search_all(struct job *j, struct hzp_search *s, const struct hzp_workbench_size *size,
+                      struct hzp_err_text *reterr)
+{
+    static const int32_t decode[] = {0, 1, 2, 4, 8, 16, 32, 64, 128, 256};
+    static const int32_t prefill[] = {0, 16, 32, 64, 128, 256, 512};
+    const int32_t train[] = {0, size->train};
+    uint64_t begin = hzp_now_ns();
+    int done = 0, all = HZP_COUNT(decode) * HZP_COUNT(prefill) * (size->train ? 2 : 1);
+    for (int t = 0; t < (size->train ? 2 : 1); t++)
+        for (int d = 0; d < HZP_COUNT(decode); d++)
+            for (int p = 0; p < HZP_COUNT(prefill) && !stop; p++) {
+                struct hzp_plan_entry entry;
+                draw_bar(j, "searching", done++, all, begin);
+                if (!(decode[d] + prefill[p]) || decode[d] > size->decode ||
+                    prefill[p] > size->prefill)
+                    continue;
+                int r = hzp_search_step(s, decode[d], HZP_MIN(size->depth, DEPTH), prefill[p],
+                                        train[t], &entry);
+                if (r == HZP_EINVAL)
+                    continue;
+                HZP_TRY(r);
+                HZP_TRY(hzp_plan_table_set(&j->plans, &entry, reterr));
+            }
+    end_bar(j);
+    hzp_plan_table_index(&j->plans);
+    fprintf(stderr, "hzpserve: tried %lld shapes on paper for %d kinds of step in %.1f s\n",
+            (long long)hzp_search_tried(s), j->plans.entries,
+            (double)(hzp_now_ns() - begin) * 1e-9);
+    return HZP_OK;
+}
+
+static struct hzp_search_config search_config(const struct job *j, struct hzp_rig *rig)
+{
+    const struct hzp_options *o = j->options;
+    return (struct hzp_search_config){.rig = rig,
+                                      .tables = &j->tables,
+                                      .goal_ns = o->search_itl_ms * 1e6,
+                                      .train_share = o->train_share,
+                                      .tries = (int32_t)o->search_tries,
+                                      .seed = 1};
+}
+
+static int search(struct job *j, struct hzp_err_text *reterr)
+{
+    struct hzp_workbench_size size = bench_size(j);
+    struct hzp_workbench *paper;
+    struct hzp_search *s;
+    size.device = "sim";
+    size.layers_max = 0;
+    size.kv_tokens = 0;
+    size.updates = false;
+    HZP_TRY(hzp_workbench_open(j->options, &size, &paper, reterr));
+    struct hzp_search_config config = search_config(j, paper->rig);
+    hzp_plan_table_fini(&j->plans);
+    hzp_plan_table_init(&j->plans);
+    int r = hzp_search_create(&config, &s);
+    if (r == HZP_OK)
+        r = search_all(j, s, &size, reterr);
+    hzp_search_destroy(s);
+    hzp_workbench_close(paper);
+    if (r == HZP_OK && !stop) {
+        memcpy(j->plans.sought, j->sought, sizeof(j->sought));
+        r = save(j, reterr);
+    }
+    return r;
+}
+
+/* ---- running what was found ---- */
+
+static double promise(const struct hzp_plan_entry *e)
+{
+    if (e->train)
+        return e->rate / HZP_MAX(e->plain_rate, 1e-6);
+    return e->plain_ns / HZP_MAX(e->ns, 1);
+}
+
+static bool unproven(const struct hzp_plan_entry *e)
+{
+    return !hzp_plan_shape_plain(&e->shape) && !(e->confirmed > 0);
+}
+
+/* Of the entries that were not run the most promising, and how many there are; -1: none. */
+static int32_t most_promising(const struct hzp_plan_table *plans, const bool *tried,
+                              int32_t *ret_count)
+{
+    int32_t best = -1;
+    *ret_count = 0;
+    for (int32_t i = 0; i < plans->entries; i++) {
+        if (tried[i] || !unproven(&plans->entry[i]))
+            continue;
+        (*ret_count)++;
+        if (best < 0 || promise(&plans->entry[i]) > promise(&plans->entry[best]))
+            best = i;
+    }
+    return best;
+}
+
+struct confirmed {
+    int32_t ran, kept, left; /* left: there was no time */
+};
+
+static int confirm_one(struct job *j, struct hzp_workbench *bench, struct hzp_search *s,
+                       struct hzp_exec *exec, struct hzp_plan_entry *e, double left_ns,
+                       struct confirmed *count)
+{
+    /* No single one may have all the time that there is. */
+    double most_ns = j->options->search_seconds > 0 ? HZP_MAX(left_ns / 3, 1.0) : 0;
+    int r = hzp_search_confirm(s, exec, HZP_MIN(bench->rig->config.depth_max, DEPTH), most_ns, e);
+    if (r == HZP_EINVAL) { /* its pages are more than this bench has: unproven, so not used */
+        e->shape = hzp_plan_sequential;
+        return HZP_OK;
+    }
+    HZP_TRY(r);
+    count->ran += e->confirmed > 0;
+    count->kept += e->confirmed > 0 && !hzp_plan_shape_plain(&e->shape);
+    count->left += unproven(e);
+    return HZP_OK;
+}
+
+/* The most promising first, as long as there is time: a quarter of the limit at least. */
+static int confirm_all(struct job *j, struct hzp_workbench *bench, struct hzp_search *s,
+                       struct hzp_exec *exec, struct hzp_err_text *reterr)
+{
+    uint64_t begin = hzp_now_ns(), saved = begin;
+    double limit = j->options->search_seconds * 1e9;
+    double until = HZP_MAX(limit - spent_ns(j), limit / 4);
+    bool *tried = hzp_xcalloc((size_t)j->plans.entries + 1, sizeof(*tried));
+    struct confirmed count = {0, 0, 0};
+    int32_t i, all, open;
+    int r = HZP_OK;
+    most_promising(&j->plans, tried, &all);
+    while (!stop && r == HZP_OK && (i = most_promising(&j->plans, tried, &open)) >= 0) {
+        double left = until - (double)(hzp_now_ns() - begin);
+        draw_bar(j, "running what was found", all - open, all, begin);
+        if (limit > 0 && left <= 0) {
+            count.left += open;
+            break;
+        }
+        tried[i] = true;
+        r = confirm_one(j, bench, s, exec, &j->plans.entry[i], left, &count);
+        if (r == HZP_OK && hzp_now_ns() - saved > 5000000000u) {
+            r = save(j, reterr);
+            saved = hzp_now_ns();
+        }
+    }
+    free(tried);
+    end_bar(j);
+    HZP_TRY(r);
+    if (all)
+        fprintf(stderr, "hzpserve: ran %d shapes that won on paper, %d win, in %.1f s\n", count.ran,
+                count.kept, (double)(hzp_now_ns() - begin) * 1e-9);
+    if (count.left)
+        fprintf(stderr,
+                "hzpserve: %d more were not run, and are not used: --seconds is how long "
+                "all may take; the same command again goes on with them\n",
+                count.left);
+    return HZP_OK;
+}
+
+static int confirm(struct job *j, struct hzp_workbench *bench, struct hzp_err_text *reterr)
+{
+    struct hzp_search_config config = search_config(j, bench->rig);
+    struct hzp_search *s;
+    struct hzp_exec *exec = NULL;
+    config.goal_ns *= (double)bench->config.layers / j->config.layers;
+    HZP_TRY(hzp_search_create(&config, &s));
+    int r = hzp_exec_create(bench->dev, &exec);
+    if (r == HZP_OK)
+        r = confirm_all(j, bench, s, exec, reterr);
+    hzp_exec_destroy(exec);
+    hzp_search_destroy(s);
+    return r;
+}
+
+/* ---- the command ---- */
+
+/* Reads what is known, if it holds here. */
+static int recall(struct job *j, struct hzp_err_text *reterr)
+{
+    const struct hzp_options *o = j->options;
+    if (o->search_file)
+        snprintf(j->path, sizeof(j->path), "%s", o->search_file);
+    else
+        HZP_TRY(hzp_search_path(&j->here, j->path, sizeof(j->path), reterr));
+    struct hzp_err_text err = {{0}, {0}};
+    int r = o->search_fresh ? HZP_ENOENT : hzp_search_load(j->path, &j->tables, &j->plans, &err);
+    if (r == HZP_ENOENT)
+        return o->search_show ? hzp_fail(reterr, r,
+                                         "%s: nothing was measured yet for this device, "
+                                         "model and build",
+                                         j->path)
+                              : HZP_OK;
+    if (r < 0)
+        return hzp_fail(reterr, r, "%s%s", err.text,
+                        r == HZP_EFORMAT ? "; --fresh measures anew" : "");
+    const char *misfit = hzp_search_misfit(&j->tables, &j->here);
+    if (misfit && !o->search_show)
+        return hzp_fail(reterr, HZP_EINVAL, "%s: %s; --fresh measures anew", j->path, misfit);
+    if (strcmp(j->tables.settings, j->here.settings) && !o->search_show) {
+        j->tables.parts_done = 0; /* other parts; what is known of these stays */
+        j->tables.plans_ns = j->tables.items_ns = j->tables.spent_ns = 0;
+    }
+    j->before_ns = j->tables.spent_ns;
+    return HZP_OK;
+}
+
+static void show(const struct job *j)
+{
+    hzp_tables_print(&j->tables, stdout);
+    hzp_plan_table_print(&j->plans, stdout);
+}
+
+static int identify(struct job *j, struct hzp_device *dev)
+{
+    const struct hzp_options *o = j->options;
+    hzp_search_identify(dev, &j->config, j->type, j->options->quantization != 0, &j->here);
+    snprintf(j->here.settings, sizeof(j->here.settings),
+             "%lld running, %lld rows, %lld trained, %g GFLOP", (long long)o->running_max,
+             (long long)o->step_rows, (long long)(o->no_train ? 0 : o->micro_rows),
+             o->quantum_gflop);
+    snprintf(j->sought, sizeof(j->sought), "steps of %g ms, share %g, %lld tries", o->search_itl_ms,
+             o->train_share, (long long)o->search_tries);
+    return HZP_OK;
+}
+
+static int with_bench(struct job *j, struct hzp_workbench *bench, struct hzp_err_text *reterr)
+{
+    memcpy(j->tables.device, j->here.device, sizeof(j->here.device));
+    memcpy(j->tables.model, j->here.model, sizeof(j->here.model));
+    memcpy(j->tables.build, j->here.build, sizeof(j->here.build));
+    memcpy(j->tables.settings, j->here.settings, sizeof(j->here.settings));
+    HZP_TRY(measure(j, bench, reterr));
+    if (j->options->search_validate && !stop)
+        return hzp_search_validate(bench, &j->tables, j->options->search_validate,
+                                   (uint64_t)j->options->search_validate_seed, &stop, reterr);
+    if (stop)
+        return HZP_ECANCELED;
+    if (!stop && strcmp(j->plans.sought, j->sought) != 0)
+        HZP_TRY(search(j, reterr));
+    if (!stop)
+        HZP_TRY(confirm(j, bench, reterr));
+    HZP_TRY(save(j, reterr));
+    if (stop)
+        return HZP_ECANCELED;
+    double took = spent_ns(j);
+    j->before_ns = -(double)(hzp_now_ns() - j->begin_ns); /* whoever searches again begins anew */
+    HZP_TRY(save(j, reterr));
+    hzp_plan_table_print(&j->plans, stdout);
+    fprintf(stderr, "hzpserve: %.0f s in all; kept in %s; serve finds it there\n", took * 1e-9,
+            j->path);
+    return HZP_OK;
+}
+
+static int run(struct job *j, struct hzp_err_text *reterr)
+{
+    const struct hzp_options *o = j->options;
+    HZP_TRY(hzp_workbench_config(o, &j->config, reterr));
+    j->type = hzp_engine_dtype(o, &j->config);
+    if (o->search_show) {
+        struct hzp_device *dev;
+        struct hzp_device_config device = {
+            .name = o->device, .threads = (int)o->threads, .level = o->cpu_level};
+        HZP_TRY(hzp_device_open(&device, &dev, reterr));
+        identify(j, dev);
+        hzp_device_close(dev);
+        HZP_TRY(recall(j, reterr));
+        show(j);
+        return HZP_OK;
+    }
+    struct hzp_workbench_size size = bench_size(j);
+    struct hzp_workbench *bench;
+    HZP_TRY(hzp_workbench_open(o, &size, &bench, reterr));
+    identify(j, bench->dev);
+    int r = recall(j, reterr);
+    if (r == HZP_OK)
+        r = with_bench(j, bench, reterr);
+    hzp_workbench_close(bench);
+    return r;
+}
+
+int hzp_cmd_search(const struct hzp_options *options)
+{
+    struct job *j = hzp_xcalloc(1, sizeof(*j));
+    struct hzp_err_text err = {0};
+    struct sigaction action = {.sa_handler = on_signal};
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    j->options = options;
+    j->begin_ns = hzp_now_ns();
+    j->terminal = isatty(STDERR_FILENO);
+    hzp_tables_init(&j->tables);
+    hzp_plan_table_init(&j->plans);
+    int r = run(j, &err);
+    if (r == HZP_ECANCELED)
+        fprintf(stderr, "hzpserve: interrupted; the same command goes on from here\n");
+    else if (r < 0)
+        fprintf(stderr, "hzpserve: %s\n", err.text[0] ? err.text : hzp_err_name(r));
+    hzp_tables_fini(&j->tables);
+    hzp_plan_table_fini(&j->plans);
+    free(j);
+    return r == HZP_EINVAL ? 2 : r == HZP_ECANCELED ? 130 : r < 0 ? 1 : 0;
+}

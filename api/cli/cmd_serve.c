@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hzpserve serve: engine and HTTP server, until a signal.
+ *
+ *     SIGTERM, SIGINT   health says 503, nothing new begins, what is in flight finishes within
+ *                       --drain-timeout, the update in hand too; a checkpoint; exit 0
+ *     once more         in a hurry: what is in flight fails
+ */
+#include "api/cli/commands.h"
+#include "api/http/http.h"
+#include "base/log.h"
+#include "base/thread.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static const uint64_t LAST_WORDS_NS = 5000000000ull; /* to send answers that are complete */
+
+static void count_update(void *ctx, const struct hzp_update_report *report)
+{
+    hzp_metrics_update(ctx, report);
+}
+
+/* One word for a shell, whatever is in it. */
+static void print_quoted(const char *text)
+{
+    putchar('\'');
+    for (; *text; text++)
+        if (*text == '\'')
+            printf("'\\''");
+        else
+            putchar(*text);
+    putchar('\'');
+}
+
+/* A body for curl; takes json. */
+static void print_body(json_t *json)
+{
+    char *text = json ? json_dumps(json, 0) : NULL;
+    json_decref(json);
+    print_quoted(text ? text : "{}");
+    putchar('\n');
+    free(text);
+}
+
+/* What curl says besides where a key is wanted: the key itself is not to stand in a log. */
+static const char *key_header(const struct hzp_options *options)
+{
+    return options->api_key && *options->api_key ? " -H \"Authorization: Bearer $HZP_API_KEY\""
+                                                 : "";
+}
+
+static void print_ask(const struct hzp_options *options, const char *url)
+{
+    printf("curl -s -w '\\n' %s/v1/completions%s -H 'content-type: application/json' \\\n     -d ",
+           url, key_header(options));
+    print_body(json_pack("{s:s, s:i, s:i}", "prompt", options->try_prompt, "max_tokens", 24,
+                         "temperature", 0));
+}
+
+/* Three lines to copy: complete, teach, complete again. */
+static void print_welcome(const struct hzp_server *server, const struct hzp_engine *engine)
+{
+    const char *host = server->options->host;
+    bool v6 = strchr(host, ':') != NULL;
+    char url[128];
+    snprintf(url, sizeof(url), "http://%s%s%s:%d", v6 ? "[" : "", host, v6 ? "]" : "",
+             server->port);
+    printf("\nhzpserve serves %s at %s\n\n", server->model, url);
+    print_ask(server->options, url);
+    if (engine->state) {
+        const char *file = server->options->try_examples;
+        printf("curl -s -w '\\n' '%s/v1/fine_tuning/examples?wait=served&timeout=60'%s \\\n     ",
+               url, key_header(server->options));
+        char real[PATH_MAX]; /* so that it works from any directory */
+        if (file) {
+            printf("--data-binary @");
+            print_quoted(realpath(file, real) ? real : file);
+            putchar('\n');
+        } else {
+            printf("-d ");
+            print_body(json_pack("{s:s, s:s}", "prompt", server->options->try_prompt, "completion",
+                                 ", in a land of robots"));
+        }
+        print_ask(server->options, url);
+    }
+    printf("\n");
+    fflush(stdout);
+}
+
+/* A signal within so long, or 0. */
+static int next_signal(const sigset_t *set, uint64_t wait_ns)
+{
+    struct timespec wait = {.tv_sec = (time_t)(wait_ns / 1000000000u),
+                            .tv_nsec = (long)(wait_ns % 1000000000u)};
+    int r = sigtimedwait(set, NULL, &wait);
+    return r > 0 ? r : 0;
+}
+
+/* Until a signal, or until the engine ends by itself.  True: a signal. */
+static bool wait_for_signal(struct hzp_engine *engine, const sigset_t *set)
+{
+    while (hzp_engine_running(engine))
+        if (next_signal(set, 200000000ull))
+            return true;
+    return false;
+}
+
+static void drain(struct hzp_server *server, struct hzp_engine *engine, const sigset_t *set)
+{
+    double limit = (double)server->options->drain_seconds;
+    hzp_log(HZP_LOG_INFO, "serve", "stopping requests=%d limit_s=%g", atomic_load(&server->active),
+            limit);
+    hzp_server_set_state(server, HZP_SERVER_DRAINING);
+    hzp_engine_stop(engine, false);
+    uint64_t end = hzp_now_ns() + (uint64_t)(limit * 1e9);
+    while (!hzp_engine_wait(engine, 20000000ull)) {
+        bool again = next_signal(set, 1000000ull) != 0;
+        if (again || hzp_now_ns() > end) {
+            hzp_log(HZP_LOG_WARN, "serve", "stopping in a hurry, %s: requests=%d",
+                    again ? "asked to" : "out of time", atomic_load(&server->active));
+            hzp_engine_stop(engine, true);
+            while (!hzp_engine_wait(engine, 1000000000ull))
+                ;
+        }
+    }
+}
+
+/* What the counters say at one moment. */
+struct counts {
+    uint64_t finished, left, failed;
+    int64_t open, updates;
+};
+
+static struct counts count(struct hzp_engine *engine)
+{
+    struct hzp_scheduler_stats s;
+    hzp_scheduler_read_stats(engine->scheduler, &s);
+    struct counts c = {.finished = s.finished[HZP_REQUEST_STOPPED] + s.finished[HZP_REQUEST_LENGTH],
+                       .left = s.finished[HZP_REQUEST_CANCELED],
+                       .failed = s.finished[HZP_REQUEST_FAILED],
+                       .open = (int64_t)s.waiting + s.running};
+    if (engine->trainer) {
+        struct hzp_trainer_stats trainer;
+        hzp_trainer_read_stats(engine->trainer, &trainer);
+        c.updates = trainer.step;
+    }
+    return c;
+}
+
+/* The last line of the log: what became of what was in flight, and what is kept. */
+static void log_stopped(struct hzp_engine *engine, const struct counts *before, uint64_t began_ns)
+{
+    struct counts after = count(engine);
+    struct hzp_weights_stats weights;
+    struct hzp_state_stats state = {0};
+    hzp_weights_read_stats(engine->weights, &weights);
+    if (engine->state)
+        hzp_state_read_stats(engine->state, &state);
+    hzp_log(HZP_LOG_INFO, "serve",
+            "stopped seconds=%.1f in_flight=%lld finished=%llu left=%llu failed=%llu updates=%lld "
+            "version=%llu checkpoint=%llu",
+            (double)(hzp_now_ns() - began_ns) * 1e-9, (long long)before->open,
+            (unsigned long long)(after.finished - before->finished),
+            (unsigned long long)(after.left - before->left),
+            (unsigned long long)(after.failed - before->failed),
+            (long long)(after.updates - before->updates), (unsigned long long)weights.serving_id,
+            (unsigned long long)state.checkpoint_id);
+}
+
+static int serve(const struct hzp_options *options, struct hzp_engine *engine,
+                 struct hzp_metrics *metrics, const sigset_t *set)
+{
+    struct hzp_server *server;
+    struct hzp_err_text err = {0};
+    if (hzp_server_start(options, engine, metrics, &server, &err) < 0) {
+        fprintf(stderr, "hzpserve: %s\n", err.text);
+        return 1;
+    }
+    if (engine->state)
+        hzp_state_keep(engine->state);
+    print_welcome(server, engine);
+    bool asked = wait_for_signal(engine, set);
+    struct counts before = count(engine);
+    uint64_t began_ns = hzp_now_ns();
+    if (asked)
+        drain(server, engine, set);
+    else
+        hzp_server_set_state(server, HZP_SERVER_FAILED);
+    hzp_server_stop(server, LAST_WORDS_NS);
+    log_stopped(engine, &before, began_ns);
+    return asked ? 0 : 1;
+}
+
+/* What the table of options cannot say. */
+static bool usable(const struct hzp_options *options)
+{
+    json_t *prompt = json_string(options->try_prompt);
+    if (!options->model)
+        fprintf(stderr, "hzpserve: serve: which model? Name a directory that holds config.json\n");
+    else if (!prompt)
+        fprintf(stderr, "hzpserve: --try-prompt is not UTF-8\n");
+    json_decref(prompt);
+    return options->model && prompt;
+}
+
+int hzp_cmd_serve(const struct hzp_options *options)
+{
+    if (!usable(options))
+        return 2;
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &set, NULL); /* before there are threads: they all inherit it */
+    struct hzp_metrics *metrics = hzp_metrics_create();
+    struct hzp_engine_config config = {
+        .options = options, .on_update = count_update, .ctx = metrics};
+    struct hzp_engine *engine = NULL;
+    struct hzp_err_text err = {0};
+    int status = 1;
+    int r = hzp_engine_start(&config, &engine, &err);
+    if (r < 0) {
+        fprintf(stderr, "hzpserve: %s\n", err.text);
+    } else {
+        status = serve(options, engine, metrics, &set);
+        r = hzp_engine_finish(engine);
+        if (r < 0) {
+            hzp_log(HZP_LOG_ERROR, "serve", "engine code=%s", hzp_err_name(r));
+            status = 1;
+        }
+    }
+    hzp_metrics_destroy(metrics);
+    return status;
+}

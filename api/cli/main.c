@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/cli/commands.h"
+#include "base/log.h"
+
+#include <signal.h>
+#include <string.h>
+
+static const struct {
+    enum hzp_command command;
+    int (*run)(const struct hzp_options *options);
+} commands[] = {
+    {HZP_COMMAND_SERVE, hzp_cmd_serve}, {HZP_COMMAND_COMPLETE, hzp_cmd_complete},
+    {HZP_COMMAND_EVAL, hzp_cmd_eval},   {HZP_COMMAND_TRAIN, hzp_cmd_train},
+    {HZP_COMMAND_BENCH, hzp_cmd_bench}, {HZP_COMMAND_DEVICES, hzp_cmd_devices},
+    {HZP_COMMAND_PLAN, hzp_cmd_plan},   {HZP_COMMAND_SEARCH, hzp_cmd_search},
+};
+
+int main(int argc, char **argv)
+{
+    struct hzp_options options;
+    struct hzp_err_text err = {0};
+    signal(SIGPIPE, SIG_IGN); /* a write that fails says so, whoever left or whatever is full */
+    signal(SIGXFSZ, SIG_IGN);
+    if (hzp_options_parse(argc, argv, &options, &err) < 0) {
+        fprintf(stderr, "hzpserve: %s\n", err.text);
+        return 2;
+    }
+    hzp_log_set_level((enum hzp_log_level)options.log_level);
+    if (options.version) {
+        printf("hzpserve %s\n", HZP_VERSION_TEXT);
+        return 0;
+    }
+    if (options.help) {
+        if (options.command)
+            hzp_options_command_help(stdout, options.command);
+        else
+            hzp_options_help(stdout);
+        return 0;
+    }
+    for (int i = 0; i < HZP_COUNT(commands); i++)
+        if (commands[i].command == options.command)
+            return commands[i].run(&options);
+    fprintf(stderr, "hzpserve: this build has no command \"%s\"\n", argv[1]);
+    return 2;
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/engine/memory_plan.h - who gets how much of the device's memory, computed before any is
+ * taken.
+ *
+ * Nothing on the device is allocated once the loop runs, so what fits at start fits for ever.  A
+ * plan that does not fit is refused with its arithmetic.
+ *
+ * Thread: any; a plan never changes once made.
+ */
+#ifndef HZP_API_ENGINE_MEMORY_PLAN_H
+#define HZP_API_ENGINE_MEMORY_PLAN_H
+
+#include "api/cli/options.h"
+#include "nanobatch/run/exec.h"
+#include "nanobatch/build/forward.h"
+#include "train/trainer.h"
+
+#include <stdio.h>
+
+enum { HZP_MEMORY_LINES_MAX = 9 };
+
+struct hzp_memory_line {
+    const char *what;
+    char how[80]; /* "2 versions of 124.3 MB" */
+    size_t bytes;
+};
+
+struct hzp_memory_plan {
+    struct hzp_memory_line line[HZP_MEMORY_LINES_MAX];
+    int lines;
+    size_t total, limit;
+    /* what follows from it */
+    enum hzp_dtype dtype;
+    bool fp8;          /* projections in e4m3, of each slot */
+    int32_t positions; /* longest sequence */
+    int32_t slots;
+    int32_t kv_pages;
+    struct hzp_batch_config batch;
+    struct hzp_recipe recipe;
+    struct hzp_train_space_config train; /* if trains */
+    bool serves, trains;
+};
+
+/* limit: bytes the device has; lanes: of these, what the executor's lanes hold (hzp_exec_bytes);
+ * rides: training may ride in serving's matrix products, which takes room.  HZP_ENOMEM: it does not
+ * fit; the text is the arithmetic and names the options to lower.  HZP_EINVAL: options that
+ * contradict each other, such as a KV cache in which no sequence of --context fits. */
+int hzp_memory_plan(const struct hzp_options *options, const struct hzp_layout *layout,
+                    size_t limit, size_t lanes, bool rides, struct hzp_memory_plan *ret,
+                    struct hzp_err_text *reterr);
+
+/* A table, one line each, as people read it. */
+void hzp_memory_plan_print(const struct hzp_memory_plan *plan, FILE *out);
+
+/* 12.3 MB and so on, in powers of 1024; text [16]. */
+const char *hzp_size_text(size_t bytes, char *text);
+
+#endif

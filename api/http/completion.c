@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/http/completion.h"
+
+#include "base/arena.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Engine thread: there is news. */
+static void wake(void *ctx)
+{
+    hzp_wake_poke(ctx);
+}
+
+/* The text goes on where the prompt's ends: what a tokenizer does at the begin of a text (to take a
+ * space off, say) has happened already. */
+static int continue_prompt(struct hzp_completion *c, struct hzp_choice *choice,
+                           struct hzp_err_text *reterr)
+{
+    const struct hzp_tokens *prompt = &c->params.prompt[choice->prompt];
+    hzp_detokenizer_init(&choice->detok, c->engine->tok, c->params.skip_special);
+    for (size_t i = 0; i < prompt->n; i++) {
+        choice->piece.bytes = 0;
+        if (hzp_detokenizer_feed(&choice->detok, prompt->ids[i], &choice->piece) < 0)
+            return hzp_fail(reterr, HZP_ENOMEM, "no memory for this request now");
+    }
+    choice->piece.bytes = 0;
+    return HZP_OK;
+}
+
+static int open_choice(struct hzp_completion *c, int32_t index, struct hzp_err_text *reterr)
+{
+    const struct hzp_completion_params *p = &c->params;
+    struct hzp_choice *choice = &c->choice[index];
+    choice->index = index;
+    choice->prompt = index / p->n;
+    choice->stop_string = -1;
+    choice->stop.matched = -1;
+    const struct hzp_tokens *prompt = &p->prompt[choice->prompt];
+    int32_t tops = p->logprobs > 0 ? p->logprobs : 0;
+    int r = hzp_request_create(prompt->ids, (int32_t)prompt->n, p->max_tokens, tops,
+                               p->echo && p->logprobs >= 0, &choice->rq);
+    if (r < 0)
+        return hzp_fail(reterr, r, "no memory for this request now");
+    choice->offset = calloc((size_t)HZP_MAX(p->max_tokens, 1), sizeof(*choice->offset));
+    if (!choice->offset)
+        return hzp_fail(reterr, HZP_ENOMEM, "no memory for this request now");
+    HZP_TRY(hzp_stop_init(&choice->stop, (const char *const *)p->stop, p->stop_bytes, p->stops,
+                          p->include_stop, reterr));
+    HZP_TRY(continue_prompt(c, choice, reterr));
+
+    struct hzp_request *rq = choice->rq;
+    rq->min_tokens = p->min_tokens;
+    rq->ignore_eos = p->ignore_eos;
+    rq->sampling = p->sampling;
+    rq->sampling.choice = (uint32_t)(index % p->n);
+    rq->stop_ids = p->stop_ids;
+    memcpy(rq->stop_id, p->stop_id, (size_t)p->stop_ids * sizeof(*p->stop_id));
+    rq->biases = p->biases;
+    memcpy(rq->bias_token, p->bias_token, (size_t)p->biases * sizeof(*p->bias_token));
+    memcpy(rq->bias, p->bias, (size_t)p->biases * sizeof(*p->bias));
+    rq->wake = wake;
+    rq->wake_ctx = &c->wake;
+    return HZP_OK;
+}
+
+/* What could never be queued whole is refused before memory is spent on it. */
+static int check_size(const struct hzp_engine *engine, const struct hzp_completion_params *p,
+                      struct hzp_err_text *reterr)
+{
+    const struct hzp_options *options = engine->config.options;
+    int64_t choices = (int64_t)p->prompts * p->n, tokens = 0;
+    for (int32_t i = 0; i < p->prompts; i++)
+        tokens += (int64_t)p->prompt[i].n * p->n;
+    if (choices > options->waiting_max)
+        return hzp_fail_param(reterr, HZP_EINVAL, "n",
+                              "%lld choices are asked for, this server queues at most %lld",
+                              (long long)choices, (long long)options->waiting_max);
+    if (tokens > options->waiting_tokens)
+        return hzp_fail_param(reterr, HZP_EINVAL, "prompt",
+                              "%lld prompt tokens are sent, this server queues at most %lld",
+                              (long long)tokens, (long long)options->waiting_tokens);
+    return HZP_OK;
+}
+
+int hzp_completion_begin(struct hzp_engine *engine, struct hzp_completion_params *params,
+                         struct hzp_completion **ret, struct hzp_err_text *reterr)
+{
+    struct hzp_completion *c = hzp_xcalloc(1, sizeof(*c));
+    c->engine = engine;
+    c->params = *params;
+    memset(params, 0, sizeof(*params));
+    hzp_wake_init(&c->wake);
+    int r;
+    HZP_TRY_GOTO(check_size(engine, &c->params, reterr));
+    int32_t choices = c->params.prompts * c->params.n;
+    c->choice = hzp_xcalloc((size_t)choices, sizeof(*c->choice));
+    for (int32_t i = 0; i < choices; i++) {
+        c->choices = i + 1;
+        HZP_TRY_GOTO(open_choice(c, i, reterr));
+    }
+    c->open = choices;
+    for (int32_t i = 0; i < choices; i++)
+        HZP_TRY_GOTO(hzp_scheduler_submit(engine->scheduler, c->choice[i].rq, reterr));
+    hzp_loop_poke(engine->loop);
+    *ret = c;
+    return HZP_OK;
+out:
+    hzp_completion_end(c);
+    return r;
+}
+
+void hzp_completion_wait(struct hzp_completion *c, uint64_t wait_ns)
+{
+    hzp_wake_wait(&c->wake, wait_ns);
+}
+
+/* ---- tokens to text ---- */
+
+static int32_t count_codes(const char *text, size_t bytes)
+{
+    int32_t codes = 0;
+    for (size_t i = 0; i < bytes; i++)
+        codes += ((unsigned char)text[i] & 0xC0) != 0x80;
+    return codes;
+}
+
+static void finish(struct hzp_completion *c, struct hzp_choice *choice, enum hzp_finish how)
+{
+    choice->finish = how;
+    c->open--;
+}
+
+/* The piece that the detokenizer gave goes past the stop strings.  True: one ended the text. */
+static bool pass_piece(struct hzp_completion *c, struct hzp_choice *choice)
+{
+    int r;
+    choice->codes += count_codes(choice->piece.data, choice->piece.bytes);
+    /* While min_tokens is not reached, a stop string is text like any other. */
+    if (choice->seen <= c->params.min_tokens && c->params.min_tokens)
+        r = hzp_stop_pass(&choice->stop, choice->piece.data, choice->piece.bytes, &choice->text);
+    else
+        r = hzp_stop_feed(&choice->stop, choice->piece.data, choice->piece.bytes, &choice->text);
+    choice->piece.bytes = 0;
+    if (r < 0) {
+        finish(c, choice, HZP_FINISH_FAILED);
+        return true;
+    }
+    if (r > 0) {
+        choice->stop_string = choice->stop.matched;
+        finish(c, choice, HZP_FINISH_STOP);
+    }
+    return r > 0;
+}
+
+static bool take_token(struct hzp_completion *c, struct hzp_choice *choice, int32_t n, bool silent)
+{
+    choice->offset[n] = choice->codes;
+    choice->seen = n + 1;
+    if (silent)
+        return false;
+    if (hzp_detokenizer_feed(&choice->detok, choice->rq->out[n].token, &choice->piece) < 0) {
+        finish(c, choice, HZP_FINISH_FAILED);
+        return true;
+    }
+    return choice->piece.bytes && pass_piece(c, choice);
+}
+
+/* The request is final and all its tokens are taken. */
+static void take_end(struct hzp_completion *c, struct hzp_choice *choice, int state)
+{
+    if (state == HZP_REQUEST_CANCELED || state == HZP_REQUEST_FAILED) {
+        finish(c, choice, HZP_FINISH_FAILED);
+        return;
+    }
+    if (hzp_detokenizer_flush(&choice->detok, &choice->piece) < 0) {
+        finish(c, choice, HZP_FINISH_FAILED);
+        return;
+    }
+    if (choice->piece.bytes && pass_piece(c, choice))
+        return;
+    if (hzp_stop_flush(&choice->stop, &choice->text) < 0) {
+        finish(c, choice, HZP_FINISH_FAILED);
+        return;
+    }
+    finish(c, choice, state == HZP_REQUEST_STOPPED ? HZP_FINISH_STOP : HZP_FINISH_LENGTH);
+}
+
+static bool pump_choice(struct hzp_completion *c, struct hzp_choice *choice)
+{
+    if (choice->finish != HZP_FINISH_NONE)
+        return false;
+    struct hzp_request *rq = choice->rq;
+    /* The state first: if it is final, the count read after it is the last one. */
+    int state = atomic_load(&rq->state);
+    int32_t count = atomic_load_explicit(&rq->out_count, memory_order_acquire);
+    bool news = choice->seen < count;
+    for (int32_t n = choice->seen; n < count; n++) {
+        bool last = state == HZP_REQUEST_STOPPED && n == count - 1;
+        if (take_token(c, choice, n, last && !c->params.include_stop)) {
+            atomic_store(&rq->cancel, true);
+            hzp_loop_poke(c->engine->loop);
+            return true;
+        }
+    }
+    if (state < HZP_REQUEST_STOPPED)
+        return news;
+    take_end(c, choice, state);
+    return true;
+}
+
+bool hzp_completion_pump(struct hzp_completion *c)
+{
+    bool news = false;
+    for (int32_t i = 0; i < c->choices; i++)
+        news |= pump_choice(c, &c->choice[i]);
+    return news;
+}
+
+/* ---- ends ---- */
+
+void hzp_completion_leave(struct hzp_completion *c)
+{
+    atomic_store(&c->left, true);
+    for (int32_t i = 0; i < c->choices; i++)
+        atomic_store(&c->choice[i].rq->cancel, true);
+    hzp_loop_poke(c->engine->loop);
+    hzp_wake_poke(&c->wake);
+}
+
+static void end_choice(struct hzp_completion *c, struct hzp_choice *choice)
+{
+    struct hzp_request *rq = choice->rq;
+    if (rq && atomic_load(&rq->state) != HZP_REQUEST_NEW) {
+        atomic_store(&rq->cancel, true);
+        hzp_loop_poke(c->engine->loop);
+        while (!hzp_request_final(rq))
+            hzp_wake_wait(&c->wake, 50 * 1000000ull);
+    }
+    hzp_request_destroy(rq);
+    hzp_stop_fini(&choice->stop);
+    hzp_textbuf_fini(&choice->text);
+    hzp_textbuf_fini(&choice->piece);
+    free(choice->offset);
+}
+
+void hzp_completion_end(struct hzp_completion *c)
+{
+    if (!c)
+        return;
+    for (int32_t i = 0; i < c->choices; i++)
+        if (c->choice[i].rq)
+            atomic_store(&c->choice[i].rq->cancel, true);
+    for (int32_t i = 0; i < c->choices; i++)
+        end_choice(c, &c->choice[i]);
+    hzp_completion_params_fini(&c->params);
+    hzp_wake_fini(&c->wake);
+    free(c->choice);
+    free(c);
+}

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/http/completion.h - one completion, whoever asks for it: HTTP or the command line.
+ *
+ * A completion has prompts x n choices; each choice is one request of the scheduler, plus what
+ * turns its tokens into text: a detokenizer and the stop strings.  The asker's thread waits and
+ * pumps; the engine only ever writes requests and wakes.
+ *
+ *     parse (or fill params by hand) -> begin -> { wait -> pump } until done -> end
+ *
+ * Bounds: HZP_CHOICES_MAX choices, HZP_PROMPTS_MAX prompts.
+ *
+ * Thread: the asker's, except hzp_completion_leave: any.
+ */
+#ifndef HZP_API_HTTP_COMPLETION_H
+#define HZP_API_HTTP_COMPLETION_H
+
+#include "api/engine/engine.h"
+#include "api/text/detokenizer.h"
+#include "api/text/stop.h"
+#include "base/thread.h"
+#include "serve/request.h"
+
+#include <jansson.h>
+
+enum { HZP_CHOICES_MAX = 1024, HZP_PROMPTS_MAX = 1024, HZP_STOPS_MAX = 16 };
+
+/* What is asked for. */
+struct hzp_completion_params {
+    struct hzp_tokens *prompt; /* [prompts], owned */
+    char **prompt_text;        /* [prompts], owned; NULL: given in tokens */
+    int32_t prompts, n;
+
+    int32_t max_tokens, min_tokens;
+    int32_t logprobs; /* -1: none */
+    struct hzp_sampling sampling;
+    int32_t stop_id[HZP_STOP_IDS_MAX], stop_ids;
+    int32_t bias_token[HZP_BIASES_MAX], biases;
+    float bias[HZP_BIASES_MAX];
+    char *stop[HZP_STOPS_MAX]; /* owned */
+    size_t stop_bytes[HZP_STOPS_MAX];
+    int32_t stops;
+    bool echo, ignore_eos, include_stop, skip_special, return_ids, add_special;
+    bool stream, include_usage, continuous_usage;
+};
+
+/* The defaults of the HTTP interface. */
+void hzp_completion_defaults(struct hzp_completion_params *params);
+void hzp_completion_params_fini(struct hzp_completion_params *params);
+
+/* Adds a prompt given as text: bytes of UTF-8, copied.  HZP_EINVAL with the numbers if its tokens
+ * and max_tokens exceed the context. */
+int hzp_completion_add_text(struct hzp_completion_params *params, const struct hzp_engine *engine,
+                            const char *text, size_t bytes, struct hzp_err_text *reterr);
+
+/* Reads the body of POST /v1/completions.  HZP_EINVAL: text and param name the field. */
+int hzp_completion_parse(const json_t *body, const struct hzp_engine *engine,
+                         struct hzp_completion_params *ret, struct hzp_err_text *reterr);
+
+enum hzp_finish { HZP_FINISH_NONE, HZP_FINISH_STOP, HZP_FINISH_LENGTH, HZP_FINISH_FAILED };
+
+struct hzp_choice {
+    struct hzp_request *rq;
+    int32_t index, prompt;
+    struct hzp_detokenizer detok;
+    struct hzp_stop stop;
+    struct hzp_textbuf text, piece; /* all that is certain; scratch */
+    int32_t *offset;                /* [max_tokens] code points of text before each token */
+    int32_t codes; /* code points so far, what the stop strings hold back included */
+    int32_t seen;  /* tokens that were turned into text: what counts as generated */
+    enum hzp_finish finish;
+    int32_t stop_string; /* index of the one that ended it, -1 */
+    /* a stream's: what was sent */
+    size_t sent_bytes;
+    int32_t sent_tokens;
+    bool opened, closed;
+};
+
+struct hzp_completion {
+    struct hzp_engine *engine;
+    struct hzp_completion_params params; /* moved in by begin */
+    struct hzp_choice *choice;           /* [choices] */
+    int32_t choices, open;               /* open: not finished yet */
+    struct hzp_wake wake;
+    _Atomic bool left; /* the client is gone */
+};
+
+/* Makes the requests and submits them all, or none.  Takes params (zeroed) whatever happens.
+ * HZP_EBUSY: the queue is full; HZP_EINVAL; HZP_ECANCELED: the server stops; HZP_ENOMEM. */
+int hzp_completion_begin(struct hzp_engine *engine, struct hzp_completion_params *params,
+                         struct hzp_completion **ret, struct hzp_err_text *reterr);
+
+/* Waits for news, at most so long. */
+void hzp_completion_wait(struct hzp_completion *c, uint64_t wait_ns);
+
+/* Turns new tokens into text.  True: something is new. */
+bool hzp_completion_pump(struct hzp_completion *c);
+
+/* Thread: any.  Nobody waits for the answer any more: the engine stops within one step. */
+void hzp_completion_leave(struct hzp_completion *c);
+
+/* Cancels what still runs, waits until the engine let go of it, frees everything.  NULL:
+ * nothing. */
+void hzp_completion_end(struct hzp_completion *c);
+
+/* ---- answers: completion_json.c ---- */
+
+/* Tokens of all prompts, each once; tokens generated. */
+struct hzp_usage {
+    int64_t prompt, generated;
+};
+struct hzp_usage hzp_completion_usage(const struct hzp_completion *c);
+json_t *hzp_usage_json(struct hzp_usage usage);
+
+/* The version that made the choice's newest token; where it has none, the one that serves now. */
+uint64_t hzp_choice_version(const struct hzp_completion *c, const struct hzp_choice *choice);
+
+/* {"weights_version", "spans": [{"version", "start", "end"}], "staleness"} */
+json_t *hzp_choice_versions_json(const struct hzp_completion *c, const struct hzp_choice *choice);
+
+/* The choice's object in an answer: of text from byte text0, of tokens from `token0`.  first: the
+ * echo of the prompt belongs to it.  Takes nothing. */
+json_t *hzp_choice_json(const struct hzp_completion *c, const struct hzp_choice *choice,
+                        size_t text0, int32_t token0, bool first);
+
+#endif

@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/http/completion.h"
+
+#include "api/text/utf8.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct hzp_usage hzp_completion_usage(const struct hzp_completion *c)
+{
+    struct hzp_usage usage = {0};
+    for (int32_t i = 0; i < c->params.prompts; i++)
+        usage.prompt += (int64_t)c->params.prompt[i].n;
+    for (int32_t i = 0; i < c->choices; i++)
+        usage.generated += c->choice[i].seen;
+    return usage;
+}
+
+json_t *hzp_usage_json(struct hzp_usage usage)
+{
+    return json_pack("{s:I, s:I, s:I}", "prompt_tokens", (json_int_t)usage.prompt, "total_tokens",
+                     (json_int_t)(usage.prompt + usage.generated), "completion_tokens",
+                     (json_int_t)usage.generated);
+}
+
+/* Any bytes as a JSON string: what is no UTF-8 becomes U+FFFD. */
+static json_t *text_json(const char *text, size_t bytes)
+{
+    size_t valid = hzp_utf8_valid(text, bytes);
+    if (valid == bytes)
+        return json_stringn(bytes ? text : "", bytes);
+    struct hzp_textbuf buf = {0};
+    while (bytes) {
+        hzp_textbuf_append(&buf, text, valid);
+        text += valid;
+        bytes -= valid;
+        if (bytes) {
+            hzp_textbuf_append(&buf, HZP_UTF8_REPLACEMENT, 3);
+            text++;
+            bytes--;
+        }
+        valid = hzp_utf8_valid(text, bytes);
+    }
+    json_t *json = json_stringn(buf.data, buf.bytes);
+    hzp_textbuf_fini(&buf);
+    return json;
+}
+
+/* ---- versions ---- */
+
+uint64_t hzp_choice_version(const struct hzp_completion *c, const struct hzp_choice *choice)
+{
+    const struct hzp_request *rq = choice->rq;
+    if (choice->seen)
+        return rq->out[choice->seen - 1].version;
+    if (rq->prompt_logprobs && rq->prompt_count > 1)
+        return rq->prompt_out[rq->prompt_count - 1].version;
+    struct hzp_weights_stats stats;
+    hzp_weights_read_stats(c->engine->weights, &stats);
+    return stats.serving_id;
+}
+
+json_t *hzp_choice_versions_json(const struct hzp_completion *c, const struct hzp_choice *choice)
+{
+    const struct hzp_request *rq = choice->rq;
+    json_t *spans = json_array();
+    for (int32_t from = 0, to; from < choice->seen; from = to) {
+        for (to = from + 1; to < choice->seen; to++)
+            if (rq->out[to].version != rq->out[from].version)
+                break;
+        json_array_append_new(spans, json_pack("{s:I, s:i, s:i}", "version",
+                                               (json_int_t)rq->out[from].version, "start", from,
+                                               "end", to));
+    }
+    return json_pack("{s:I, s:o, s:I}", "weights_version",
+                     (json_int_t)hzp_choice_version(c, choice), "spans", spans, "staleness",
+                     (json_int_t)rq->staleness);
+}
+
+/* ---- log-probabilities, in the shape of OpenAI's completions ---- */
+
+struct logprobs {
+    json_t *tokens, *values, *tops, *offsets;
+};
+
+static json_t *number(float logprob)
+{
+    /* JSON has no infinity; -9999 is what other servers write. */
+    return json_real(isfinite(logprob) ? (double)logprob : -9999.0);
+}
+
+static json_t *token_text(const struct hzp_completion *c, int32_t id)
+{
+    size_t bytes = 0;
+    const char *text = hzp_tokenizer_token(c->engine->tok, id, &bytes);
+    if (text && !bytes && hzp_tokenizer_is_special(c->engine->tok, id))
+        text = hzp_tokenizer_spelling(c->engine->tok, id, &bytes);
+    return text_json(text ? text : "", text ? bytes : 0);
+}
+
+static void add_token(const struct hzp_completion *c, struct logprobs *to,
+                      const struct hzp_output *out, const int32_t *top, const float *top_logprob,
+                      int32_t tops, int32_t offset)
+{
+    json_t *token = token_text(c, out->token), *likeliest = json_object();
+    for (int32_t i = 0; i < tops; i++) {
+        json_t *name = token_text(c, top[i]);
+        if (!json_object_getn(likeliest, json_string_value(name), json_string_length(name)))
+            json_object_setn_new(likeliest, json_string_value(name), json_string_length(name),
+                                 number(top_logprob[i]));
+        json_decref(name);
+    }
+    /* The token itself is always among them. */
+    if (!json_object_getn(likeliest, json_string_value(token), json_string_length(token)))
+        json_object_setn_new(likeliest, json_string_value(token), json_string_length(token),
+                             number(out->logprob));
+    json_array_append_new(to->tokens, token);
+    json_array_append_new(to->values, number(out->logprob));
+    json_array_append_new(to->tops, likeliest);
+    json_array_append_new(to->offsets, json_integer(offset));
+}
+
+static int32_t count_codes(const char *text, size_t bytes)
+{
+    int32_t codes = 0;
+    for (size_t i = 0; i < bytes; i++)
+        codes += ((unsigned char)text[i] & 0xC0) != 0x80;
+    return codes;
+}
+
+/* The prompt's tokens.  Returns the code points they make. */
+static int32_t add_prompt(const struct hzp_completion *c, const struct hzp_choice *choice,
+                          struct logprobs *to)
+{
+    const struct hzp_request *rq = choice->rq;
+    struct hzp_detokenizer detok;
+    struct hzp_textbuf text = {0};
+    hzp_detokenizer_init(&detok, c->engine->tok, c->params.skip_special);
+    int32_t offset = 0;
+    for (int32_t p = 0; p < rq->prompt_count; p++) {
+        if (p) {
+            size_t tops = (size_t)p * (size_t)rq->tops;
+            add_token(c, to, &rq->prompt_out[p], rq->tops ? rq->prompt_top_token + tops : NULL,
+                      rq->tops ? rq->prompt_top_logprob + tops : NULL, rq->tops, offset);
+        } else {
+            json_array_append_new(to->tokens, token_text(c, rq->prompt[0]));
+            json_array_append_new(to->values, json_null());
+            json_array_append_new(to->tops, json_null());
+            json_array_append_new(to->offsets, json_integer(0));
+        }
+        text.bytes = 0;
+        if (hzp_detokenizer_feed(&detok, rq->prompt[p], &text) == HZP_OK)
+            offset += count_codes(text.data, text.bytes);
+    }
+    hzp_textbuf_fini(&text);
+    return offset;
+}
+
+/* Tokens [token0, seen) of the choice, the prompt's before them if first. */
+static json_t *logprobs_json(const struct hzp_completion *c, const struct hzp_choice *choice,
+                             int32_t token0, bool first)
+{
+    const struct hzp_request *rq = choice->rq;
+    struct logprobs to = {json_array(), json_array(), json_array(), json_array()};
+    int32_t before = 0;
+    if (c->params.echo) {
+        const char *prompt = c->params.prompt_text[choice->prompt];
+        if (first)
+            before = add_prompt(c, choice, &to);
+        if (prompt)
+            before = count_codes(prompt, strlen(prompt));
+    }
+    for (int32_t n = token0; n < choice->seen; n++) {
+        size_t tops = (size_t)n * (size_t)rq->tops;
+        add_token(c, &to, &rq->out[n], rq->tops ? rq->top_token + tops : NULL,
+                  rq->tops ? rq->top_logprob + tops : NULL, rq->tops, before + choice->offset[n]);
+    }
+    return json_pack("{s:o, s:o, s:o, s:o}", "text_offset", to.offsets, "token_logprobs", to.values,
+                     "tokens", to.tokens, "top_logprobs", to.tops);
+}
+
+/* ---- choices ---- */
+
+static json_t *ids_json(const int32_t *id, int32_t from, int32_t to)
+{
+    json_t *list = json_array();
+    for (int32_t i = from; i < to; i++)
+        json_array_append_new(list, json_integer(id[i]));
+    return list;
+}
+
+/* The echo of the prompt, and the text from byte text0 on. */
+static json_t *choice_text(const struct hzp_completion *c, const struct hzp_choice *choice,
+                           size_t text0, bool first)
+{
+    const char *text = choice->text.bytes ? choice->text.data + text0 : "";
+    size_t bytes = choice->text.bytes - text0;
+    if (!c->params.echo || !first)
+        return text_json(text, bytes);
+    struct hzp_textbuf all = {0};
+    const char *prompt = c->params.prompt_text[choice->prompt];
+    const struct hzp_tokens *ids = &c->params.prompt[choice->prompt];
+    if (prompt)
+        hzp_textbuf_append(&all, prompt, strlen(prompt));
+    else
+        hzp_tokenizer_decode(c->engine->tok, ids->ids, ids->n, c->params.skip_special, &all);
+    if (bytes)
+        hzp_textbuf_append(&all, text, bytes);
+    json_t *json = text_json(all.bytes ? all.data : "", all.bytes);
+    hzp_textbuf_fini(&all);
+    return json;
+}
+
+static json_t *finish_json(const struct hzp_choice *choice)
+{
+    switch (choice->finish) {
+    case HZP_FINISH_STOP:
+        return json_string("stop");
+    case HZP_FINISH_LENGTH:
+        return json_string("length");
+    default:
+        return json_null();
+    }
+}
+
+/* Which stop string, or which of the request's stop tokens, ended it. */
+static json_t *reason_json(const struct hzp_completion *c, const struct hzp_choice *choice)
+{
+    if (choice->finish != HZP_FINISH_STOP)
+        return json_null();
+    if (choice->stop_string >= 0)
+        return json_stringn(c->params.stop[choice->stop_string],
+                            c->params.stop_bytes[choice->stop_string]);
+    for (int32_t i = 0; i < c->params.stop_ids; i++)
+        if (c->params.stop_id[i] == choice->rq->stop_token)
+            return json_integer(choice->rq->stop_token);
+    return json_null();
+}
+
+json_t *hzp_choice_json(const struct hzp_completion *c, const struct hzp_choice *choice,
+                        size_t text0, int32_t token0, bool first)
+{
+    json_t *json = json_object();
+    json_object_set_new(json, "index", json_integer(choice->index));
+    json_object_set_new(json, "text", choice_text(c, choice, text0, first));
+    json_object_set_new(json, "logprobs",
+                        c->params.logprobs >= 0 ? logprobs_json(c, choice, token0, first)
+                                                : json_null());
+    json_object_set_new(json, "finish_reason", finish_json(choice));
+    json_object_set_new(json, "stop_reason", reason_json(c, choice));
+    if (c->params.return_ids) {
+        json_t *ids = json_array();
+        for (int32_t n = token0; n < choice->seen; n++)
+            json_array_append_new(ids, json_integer(choice->rq->out[n].token));
+        json_object_set_new(json, "token_ids", ids);
+        json_object_set_new(json, "prompt_token_ids",
+                            first ? ids_json(choice->rq->prompt, 0, choice->rq->prompt_count)
+                                  : json_null());
+    }
+    return json;
+}

@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/http/completion.h"
+
+#include "api/http/fields.h"
+#include "base/arena.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+void hzp_completion_defaults(struct hzp_completion_params *params)
+{
+    memset(params, 0, sizeof(*params));
+    params->n = 1;
+    params->max_tokens = 16;
+    params->logprobs = -1;
+    params->sampling = (struct hzp_sampling){.temperature = 1, .top_p = 1, .repetition = 1};
+    params->skip_special = params->add_special = true;
+    if (getrandom(&params->sampling.seed, sizeof(params->sampling.seed), 0) < 0)
+        params->sampling.seed = hzp_now_ns();
+}
+
+void hzp_completion_params_fini(struct hzp_completion_params *params)
+{
+    for (int32_t i = 0; i < params->prompts; i++) {
+        hzp_tokens_fini(&params->prompt[i]);
+        free(params->prompt_text[i]);
+    }
+    free(params->prompt);
+    free(params->prompt_text);
+    for (int32_t i = 0; i < params->stops; i++)
+        free(params->stop[i]);
+    memset(params, 0, sizeof(*params));
+}
+
+/* ---- prompts ---- */
+
+static int new_prompt(struct hzp_completion_params *params, struct hzp_err_text *reterr)
+{
+    if (params->prompts == HZP_PROMPTS_MAX)
+        return hzp_fail_param(reterr, HZP_EINVAL, "prompt", "at most %d prompts in one request",
+                              HZP_PROMPTS_MAX);
+    if (!params->prompt) {
+        params->prompt = hzp_xcalloc(HZP_PROMPTS_MAX, sizeof(*params->prompt));
+        params->prompt_text = hzp_xcalloc(HZP_PROMPTS_MAX, sizeof(*params->prompt_text));
+    }
+    params->prompts++;
+    return HZP_OK;
+}
+
+static int check_length(const struct hzp_completion_params *params, const struct hzp_engine *engine,
+                        const struct hzp_tokens *prompt, struct hzp_err_text *reterr)
+{
+    int32_t context = engine->plan.positions;
+    if (!prompt->n)
+        return hzp_fail_param(reterr, HZP_EINVAL, "prompt", "the prompt has no tokens");
+    if ((int64_t)prompt->n + params->max_tokens > context)
+        return hzp_fail_param(
+            reterr, HZP_EINVAL, prompt->n < (size_t)context ? "max_tokens" : "prompt",
+            "This model's maximum context length is %d tokens. However, you "
+            "requested %lld tokens (%zu in the prompt, %d to generate)",
+            context, (long long)prompt->n + params->max_tokens, prompt->n, params->max_tokens);
+    return HZP_OK;
+}
+
+int hzp_completion_add_text(struct hzp_completion_params *params, const struct hzp_engine *engine,
+                            const char *text, size_t bytes, struct hzp_err_text *reterr)
+{
+    HZP_TRY(new_prompt(params, reterr));
+    struct hzp_tokens *prompt = &params->prompt[params->prompts - 1];
+    char *copy = malloc(bytes + 1);
+    if (!copy)
+        return hzp_fail(reterr, HZP_ENOMEM, "no memory for the prompt now");
+    memcpy(copy, text, bytes);
+    copy[bytes] = 0;
+    params->prompt_text[params->prompts - 1] = copy;
+    unsigned flags = HZP_TOKENIZER_PARSE_SPECIAL;
+    if (params->add_special)
+        flags |= HZP_TOKENIZER_ADD_SPECIAL;
+    /* A byte is at least one token in no tokenizer, so this bounds memory, not prompts. */
+    int r = hzp_tokenizer_encode(engine->tok, text, bytes, flags, INT32_MAX, prompt, reterr);
+    if (r < 0) {
+        if (reterr)
+            snprintf(reterr->param, sizeof(reterr->param), "prompt");
+        return r;
+    }
+    return check_length(params, engine, prompt, reterr);
+}
+
+static int add_tokens(struct hzp_completion_params *params, const struct hzp_engine *engine,
+                      const json_t *list, struct hzp_err_text *reterr)
+{
+    HZP_TRY(new_prompt(params, reterr));
+    struct hzp_tokens *prompt = &params->prompt[params->prompts - 1];
+    size_t i;
+    const json_t *value;
+    json_array_foreach(list, i, value)
+    {
+        json_int_t token = json_is_integer(value) ? json_integer_value(value) : -1;
+        if (token < 0 || token >= engine->model_config.vocab)
+            return hzp_fail_param(reterr, HZP_EINVAL, "prompt",
+                                  "token %zu of the prompt is not an integer from 0 to %d", i,
+                                  engine->model_config.vocab - 1);
+        int32_t id = (int32_t)token;
+        if (hzp_tokens_append(prompt, &id, 1) < 0)
+            return hzp_fail(reterr, HZP_ENOMEM, "no memory for the prompt now");
+    }
+    return check_length(params, engine, prompt, reterr);
+}
+
+static int add_string(struct hzp_completion_params *params, const struct hzp_engine *engine,
+                      const json_t *value, struct hzp_err_text *reterr)
+{
+    return hzp_completion_add_text(params, engine, json_string_value(value),
+                                   json_string_length(value), reterr);
+}
+
+/* Says which of several prompts an error is about. */
+static int of_prompt(size_t i, int r, struct hzp_err_text *reterr)
+{
+    char text[sizeof(reterr->text)];
+    if (r < 0 && reterr) {
+        snprintf(text, sizeof(text), "%s", reterr->text);
+        snprintf(reterr->text, sizeof(reterr->text), "prompt[%zu]: %.480s", i, text);
+    }
+    return r;
+}
+
+/* A string, a list of strings, a list of tokens, or a list of lists of tokens. */
+static int read_prompt(const json_t *body, const struct hzp_engine *engine,
+                       struct hzp_completion_params *params, struct hzp_err_text *reterr)
+{
+    const json_t *prompt = json_object_get(body, "prompt");
+    if (!prompt || json_is_null(prompt))
+        return hzp_fail_param(reterr, HZP_EINVAL, "prompt", "prompt is missing");
+    if (json_is_string(prompt))
+        return add_string(params, engine, prompt, reterr);
+    if (!json_is_array(prompt) || !json_array_size(prompt))
+        return hzp_fail_param(reterr, HZP_EINVAL, "prompt",
+                              "prompt must be a string, strings, tokens or lists of tokens, not %s",
+                              json_is_array(prompt) ? "an empty list" : hzp_json_kind(prompt));
+    if (json_is_integer(json_array_get(prompt, 0)))
+        return add_tokens(params, engine, prompt, reterr);
+    size_t i;
+    const json_t *item;
+    json_array_foreach(prompt, i, item)
+    {
+        if (json_is_string(item))
+            HZP_TRY(of_prompt(i, add_string(params, engine, item, reterr), reterr));
+        else if (json_is_array(item))
+            HZP_TRY(of_prompt(i, add_tokens(params, engine, item, reterr), reterr));
+        else
+            return hzp_fail_param(reterr, HZP_EINVAL, "prompt",
+                                  "prompt[%zu] must be a string or a list of tokens, not %s", i,
+                                  hzp_json_kind(item));
+    }
+    return HZP_OK;
+}
+
+/* ---- stops and biases ---- */
+
+static int add_stop(struct hzp_completion_params *params, const json_t *value,
+                    struct hzp_err_text *reterr)
+{
+    if (!json_is_string(value))
+        return hzp_fail_param(reterr, HZP_EINVAL, "stop",
+                              "stop must be a string or a list of strings, not %s",
+                              hzp_json_kind(value));
+    size_t bytes = json_string_length(value);
+    if (!bytes)
+        return hzp_fail_param(reterr, HZP_EINVAL, "stop", "stop cannot contain an empty string");
+    if (params->stops == HZP_STOPS_MAX)
+        return hzp_fail_param(reterr, HZP_EINVAL, "stop", "stop: at most %d strings",
+                              HZP_STOPS_MAX);
+    char *copy = malloc(bytes + 1);
+    if (!copy)
+        return hzp_fail(reterr, HZP_ENOMEM, "no memory for this request now");
+    memcpy(copy, json_string_value(value), bytes + 1);
+    params->stop[params->stops] = copy;
+    params->stop_bytes[params->stops++] = bytes;
+    return HZP_OK;
+}
+
+static int read_stops(const json_t *body, const struct hzp_engine *engine,
+                      struct hzp_completion_params *params, struct hzp_err_text *reterr)
+{
+    const json_t *stop = json_object_get(body, "stop"), *value;
+    size_t i;
+    if (json_is_array(stop)) {
+        json_array_foreach(stop, i, value) HZP_TRY(add_stop(params, value, reterr));
+    } else if (stop && !json_is_null(stop)) {
+        HZP_TRY(add_stop(params, stop, reterr));
+    }
+
+    const json_t *ids = json_object_get(body, "stop_token_ids");
+    if (!ids || json_is_null(ids))
+        return HZP_OK;
+    if (!json_is_array(ids) || json_array_size(ids) > HZP_STOP_IDS_MAX)
+        return hzp_fail_param(reterr, HZP_EINVAL, "stop_token_ids",
+                              "stop_token_ids must be a list of at most %d tokens",
+                              HZP_STOP_IDS_MAX);
+    json_array_foreach(ids, i, value)
+    {
+        json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
+        if (id < 0 || id >= engine->model_config.vocab)
+            return hzp_fail_param(reterr, HZP_EINVAL, "stop_token_ids",
+                                  "stop_token_ids: item %zu is not an integer from 0 to %d", i,
+                                  engine->model_config.vocab - 1);
+        params->stop_id[params->stop_ids++] = (int32_t)id;
+    }
+    return HZP_OK;
+}
+
+static int read_biases(const json_t *body, const struct hzp_engine *engine,
+                       struct hzp_completion_params *params, struct hzp_err_text *reterr)
+{
+    json_t *biases = json_object_get(body, "logit_bias");
+    if (!biases || json_is_null(biases))
+        return HZP_OK;
+    if (!json_is_object(biases))
+        return hzp_fail_param(reterr, HZP_EINVAL, "logit_bias",
+                              "logit_bias must be an object from tokens to numbers, not %s",
+                              hzp_json_kind(biases));
+    const char *key;
+    json_t *value;
+    json_object_foreach(biases, key, value)
+    {
+        char *end;
+        errno = 0;
+        long token = strtol(key, &end, 10);
+        if (*key < '0' || *key > '9' || (*key == '0' && key[1]) || *end || errno || token < 0 ||
+            token >= engine->model_config.vocab)
+            return hzp_fail_param(reterr, HZP_EINVAL, "logit_bias",
+                                  "logit_bias: \"%.32s\" is not a token from 0 to %d", key,
+                                  engine->model_config.vocab - 1);
+        if (!json_is_number(value) || fabs(json_number_value(value)) > 100)
+            return hzp_fail_param(reterr, HZP_EINVAL, "logit_bias",
+                                  "logit_bias: the bias of token %ld must be from -100 to 100",
+                                  token);
+        if (params->biases == HZP_BIASES_MAX)
+            return hzp_fail_param(reterr, HZP_EINVAL, "logit_bias", "logit_bias: at most %d tokens",
+                                  HZP_BIASES_MAX);
+        params->bias_token[params->biases] = (int32_t)token;
+        /* As at OpenAI: -100 is a ban, whatever the logits. */
+        float bias = (float)json_number_value(value);
+        params->bias[params->biases++] = bias <= -100 ? -INFINITY : bias;
+    }
+    return HZP_OK;
+}
+
+/* ---- the rest ---- */
+
+static int read_sampling(const json_t *body, struct hzp_completion_params *params,
+                         struct hzp_err_text *reterr)
+{
+    struct hzp_sampling *s = &params->sampling;
+    HZP_TRY(hzp_field_number(body, "temperature", 0, 100, &s->temperature, reterr));
+    HZP_TRY(hzp_field_number(body, "top_p", 0, 1, &s->top_p, reterr));
+    if (s->top_p <= 0)
+        return hzp_fail_param(reterr, HZP_EINVAL, "top_p", "top_p must be above 0, at most 1");
+    HZP_TRY(hzp_field_number(body, "min_p", 0, 1, &s->min_p, reterr));
+    HZP_TRY(hzp_field_number(body, "repetition_penalty", 1e-3, 1e3, &s->repetition, reterr));
+    HZP_TRY(hzp_field_number(body, "presence_penalty", -2, 2, &s->presence, reterr));
+    HZP_TRY(hzp_field_number(body, "frequency_penalty", -2, 2, &s->frequency, reterr));
+    int64_t top_k = 0, seed = (int64_t)s->seed;
+    HZP_TRY(hzp_field_int(body, "top_k", -1, INT32_MAX, &top_k, reterr));
+    s->top_k = top_k < 0 ? 0 : (int32_t)top_k;
+    HZP_TRY(hzp_field_int(body, "seed", INT64_MIN, INT64_MAX, &seed, reterr));
+    s->seed = (uint64_t)seed;
+    return HZP_OK;
+}
+
+/* Everything but the prompt, which needs max_tokens to be known. */
+static int read_numbers(const json_t *body, struct hzp_completion_params *params,
+                        struct hzp_err_text *reterr)
+{
+    int64_t n = params->n, max_tokens = params->max_tokens, min_tokens = 0, logprobs = -1;
+    HZP_TRY(hzp_field_int(body, "n", 1, 128, &n, reterr));
+    HZP_TRY(hzp_field_int(body, "max_tokens", 0, INT32_MAX, &max_tokens, reterr));
+    HZP_TRY(hzp_field_int(body, "min_tokens", 0, INT32_MAX, &min_tokens, reterr));
+    HZP_TRY(hzp_field_int(body, "logprobs", 0, HZP_TOPS_MAX, &logprobs, reterr));
+    int64_t best_of = n;
+    HZP_TRY(hzp_field_int(body, "best_of", 1, 128, &best_of, reterr));
+    if (best_of != n && best_of != 1)
+        return hzp_fail_param(reterr, HZP_EINVAL, "best_of",
+                              "best_of other than n is not supported: ask for n and choose");
+    if (min_tokens > max_tokens)
+        return hzp_fail_param(reterr, HZP_EINVAL, "min_tokens",
+                              "min_tokens (%lld) must not exceed max_tokens (%lld)",
+                              (long long)min_tokens, (long long)max_tokens);
+    params->n = (int32_t)n;
+    params->max_tokens = (int32_t)max_tokens;
+    params->min_tokens = (int32_t)min_tokens;
+    params->logprobs = (int32_t)logprobs;
+    return HZP_OK;
+}
+
+/* stream_options.NAME; an error names it so, as the official API does. */
+static int read_stream_option(const json_t *options, const char *name, bool *ret,
+                              struct hzp_err_text *reterr)
+{
+    char path[64];
+    if (hzp_field_bool(options, name, ret, NULL) == HZP_OK)
+        return HZP_OK;
+    snprintf(path, sizeof(path), "stream_options.%s", name);
+    return hzp_fail_param(reterr, HZP_EINVAL, path, "%s must be true or false, not %s", path,
+                          hzp_json_kind(json_object_get(options, name)));
+}
+
+static int read_flags(const json_t *body, struct hzp_completion_params *params,
+                      struct hzp_err_text *reterr)
+{
+    HZP_TRY(hzp_field_bool(body, "echo", &params->echo, reterr));
+    HZP_TRY(hzp_field_bool(body, "ignore_eos", &params->ignore_eos, reterr));
+    HZP_TRY(hzp_field_bool(body, "include_stop_str_in_output", &params->include_stop, reterr));
+    HZP_TRY(hzp_field_bool(body, "skip_special_tokens", &params->skip_special, reterr));
+    HZP_TRY(hzp_field_bool(body, "add_special_tokens", &params->add_special, reterr));
+    HZP_TRY(hzp_field_bool(body, "return_token_ids", &params->return_ids, reterr));
+    HZP_TRY(hzp_field_bool(body, "stream", &params->stream, reterr));
+    const char *suffix = NULL;
+    HZP_TRY(hzp_field_string(body, "suffix", &suffix, reterr));
+    if (suffix && *suffix)
+        return hzp_fail_param(reterr, HZP_EINVAL, "suffix", "suffix is not supported");
+    const json_t *options = json_object_get(body, "stream_options");
+    if (!options || json_is_null(options))
+        return HZP_OK;
+    if (!params->stream)
+        return hzp_fail_param(reterr, HZP_EINVAL, "stream_options",
+                              "stream_options is allowed only with stream");
+    if (!json_is_object(options))
+        return hzp_fail_param(reterr, HZP_EINVAL, "stream_options",
+                              "stream_options must be an object, not %s", hzp_json_kind(options));
+    HZP_TRY(read_stream_option(options, "include_usage", &params->include_usage, reterr));
+    return read_stream_option(options, "continuous_usage_stats", &params->continuous_usage, reterr);
+}
+
+int hzp_completion_parse(const json_t *body, const struct hzp_engine *engine,
+                         struct hzp_completion_params *ret, struct hzp_err_text *reterr)
+{
+    hzp_completion_defaults(ret);
+    int r;
+    HZP_TRY_GOTO(read_numbers(body, ret, reterr));
+    HZP_TRY_GOTO(read_sampling(body, ret, reterr));
+    HZP_TRY_GOTO(read_flags(body, ret, reterr));
+    HZP_TRY_GOTO(read_stops(body, engine, ret, reterr));
+    HZP_TRY_GOTO(read_biases(body, engine, ret, reterr));
+    HZP_TRY_GOTO(read_prompt(body, engine, ret, reterr));
+    if ((int64_t)ret->prompts * ret->n > HZP_CHOICES_MAX) {
+        r = hzp_fail_param(reterr, HZP_EINVAL, "n",
+                           "%d prompts with %d choices each are more than "
+                           "the %d choices one request may ask for",
+                           ret->prompts, ret->n, HZP_CHOICES_MAX);
+        goto out;
+    }
+    return HZP_OK;
+out:
+    hzp_completion_params_fini(ret);
+    return r;
+}

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* POST /v1/fine_tuning/examples[?wait=served&timeout=SECONDS]: accepts examples to learn from.
+ *
+ * 202 once they are committed to the log; with wait=served, 200 as soon as a version that has
+ * learned all of them serves, or 202 when the time is over. */
+#include "api/http/http.h"
+#include "base/decimal.h"
+#include "base/thread.h"
+
+#include <string.h>
+#include <unistd.h>
+
+enum { POLL_US = 5000 };
+static const double timeout_default = 30, timeout_max = 3600;
+
+static void client_left(void *ctx)
+{
+    atomic_store((_Atomic bool *)ctx, true);
+}
+
+/* True: a version that has learned everything up to `last` serves. */
+static bool served(struct hzp_server *server, int64_t last, uint64_t *ret_version)
+{
+    struct hzp_weights_stats stats;
+    hzp_weights_read_stats(server->engine->weights, &stats);
+    *ret_version = stats.serving_id;
+    return stats.learned_through >= last;
+}
+
+/* Waits until they are served, the client has left, the time is over or the engine has ended. */
+static bool wait_served(struct hzp_exchange *x, int64_t last, double seconds, uint64_t *ret_version)
+{
+    _Atomic bool left = false;
+    int fd = hzp_exchange_socket(x);
+    hzp_hangup_watch(x->server->hangup, fd, client_left, &left);
+    uint64_t end = hzp_now_ns() + (uint64_t)(seconds * 1e9);
+    bool done;
+    while (!(done = served(x->server, last, ret_version)) && !atomic_load(&left) &&
+           hzp_now_ns() < end && hzp_engine_running(x->server->engine))
+        usleep(POLL_US);
+    hzp_hangup_forget(x->server->hangup, fd);
+    return done;
+}
+
+/* Reads wait and timeout.  True: answered. */
+static bool bad_query(struct hzp_exchange *x, bool *ret_wait, double *ret_timeout,
+                      enum MHD_Result *ret)
+{
+    const char *wait = hzp_exchange_query(x, "wait"), *timeout = hzp_exchange_query(x, "timeout");
+    *ret_wait = wait && !strcmp(wait, "served");
+    *ret_timeout = timeout_default;
+    if (wait && !*ret_wait) {
+        *ret = hzp_reply_error(x, MHD_HTTP_BAD_REQUEST, "wait", NULL,
+                               "wait must be \"served\", not \"%.40s\"", wait);
+        return true;
+    }
+    const char *end = timeout ? hzp_decimal(timeout, ret_timeout) : "";
+    if (!end || *end || *ret_timeout < 0 || *ret_timeout > timeout_max) {
+        *ret = hzp_reply_error(x, MHD_HTTP_BAD_REQUEST, "timeout", NULL,
+                               "timeout must be a number of seconds from 0 to %g", timeout_max);
+        return true;
+    }
+    return false;
+}
+
+enum MHD_Result hzp_route_examples(struct hzp_exchange *x)
+{
+    struct hzp_engine *engine = x->server->engine;
+    if (atomic_load(&x->server->state) != HZP_SERVER_UP)
+        return hzp_reply_unavailable(x);
+    if (!engine->state)
+        return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL,
+                               "this server does not learn: it was started with --no-train");
+    bool wait;
+    double timeout;
+    enum MHD_Result answered;
+    if (bad_query(x, &wait, &timeout, &answered))
+        return answered;
+
+    int64_t first = 0, last = 0;
+    struct hzp_err_text err = {0};
+    int r =
+        hzp_state_accept(engine->state, x->body ? x->body : "", x->bytes,
+                         hzp_exchange_header(x, MHD_HTTP_HEADER_CONTENT_TYPE), &first, &last, &err);
+    if (r < 0)
+        return hzp_reply_fail(x, r, &err);
+    hzp_loop_poke(engine->loop);
+
+    uint64_t version = 0;
+    bool done = wait ? wait_served(x, last, timeout, &version) : served(x->server, last, &version);
+    char text[24];
+    snprintf(text, sizeof(text), "%llu", (unsigned long long)version);
+    return hzp_reply_json_with(x, done ? MHD_HTTP_OK : MHD_HTTP_ACCEPTED,
+                               json_pack("{s:s, s:I, s:I, s:I, s:b, s:I}", "object",
+                                         "fine_tuning.examples", "first", (json_int_t)first, "last",
+                                         (json_int_t)last, "accepted",
+                                         (json_int_t)(last - first + 1), "served", done,
+                                         "weights_version", (json_int_t)version),
+                               "x-hzpserve-weights-version", text);
+}

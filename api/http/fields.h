@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/http/fields.h - reads the fields of a request's JSON object.
+ *
+ * A field that is absent or null leaves *ret as it is: the default is what *ret held.  A wrong type
+ * or a value out of range is HZP_EINVAL, its text and param naming the field.
+ *
+ * Thread: any.
+ */
+#ifndef HZP_API_HTTP_FIELDS_H
+#define HZP_API_HTTP_FIELDS_H
+
+#include "base/err.h"
+
+#include <jansson.h>
+
+int hzp_field_int(const json_t *body, const char *name, int64_t low, int64_t high, int64_t *ret,
+                  struct hzp_err_text *reterr);
+int hzp_field_number(const json_t *body, const char *name, double low, double high, float *ret,
+                     struct hzp_err_text *reterr);
+int hzp_field_bool(const json_t *body, const char *name, bool *ret, struct hzp_err_text *reterr);
+
+/* The string, borrowed from body; *ret NULL: absent. */
+int hzp_field_string(const json_t *body, const char *name, const char **ret,
+                     struct hzp_err_text *reterr);
+
+/* "a string", "an object": for messages. */
+const char *hzp_json_kind(const json_t *value);
+
+#endif

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/http/http.h - the HTTP server: connections, bodies, routes, answers.
+ *
+ * Threads.  libmicrohttpd runs one thread per connection, at most --max-connections of them, each
+ * with a small stack.  A handler may then simply wait: for the engine, in a completion, or for its
+ * socket, in a stream; there is nothing to suspend or resume, and no state machine.  A waiting
+ * thread costs the two cores nothing; a token wakes exactly the thread that sends it.
+ *
+ * A client that leaves is seen by api/http/hangup.h, one more thread that watches the sockets of
+ * the connections that wait: a waiting thread reads nothing and so would not notice.
+ *
+ * Handlers never touch the engine's state: they submit requests, read what requests and counters
+ * say, and use what the modules' headers mark "any".
+ *
+ * Bounds: connections, bytes of a body (413), what the scheduler queues (429).
+ *
+ * Thread: a handler runs on its connection's thread.
+ */
+#ifndef HZP_API_HTTP_HTTP_H
+#define HZP_API_HTTP_HTTP_H
+
+#include "api/engine/engine.h"
+#include "api/http/hangup.h"
+#include "api/http/metrics.h"
+
+#include <jansson.h>
+#include <microhttpd.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum hzp_server_state { HZP_SERVER_UP, HZP_SERVER_DRAINING, HZP_SERVER_FAILED };
+
+struct hzp_server {
+    const struct hzp_options *options;
+    struct hzp_engine *engine;
+    struct hzp_metrics *metrics;
+    struct hzp_hangup *hangup;
+    struct MHD_Daemon *daemon;
+    char model[128]; /* the name in requests and answers */
+    int64_t created; /* unix seconds */
+    int port;
+    pthread_mutex_t policy_lock; /* one PATCH of the policy at a time */
+    _Atomic int state;           /* enum hzp_server_state */
+    _Atomic int active;          /* requests being answered */
+};
+
+/* One request and its answer. */
+struct hzp_exchange {
+    struct hzp_server *server;
+    struct MHD_Connection *connection;
+    const struct hzp_route *route; /* NULL: none */
+    const char *tail;              /* what of the path follows the route's prefix */
+    char *body;
+    size_t bytes, room;
+    size_t thrown_away; /* bytes of a body that is too long */
+    int refused;        /* status decided before the body was read; 0: none */
+    int status;         /* of the answer, once there is one */
+    bool counted;
+    bool early; /* answered before the body was read */
+};
+
+/* How a request on a path is answered. */
+struct hzp_route {
+    const char *method, *path; /* a path that ends in '/' takes what follows as its tail */
+    bool key;                  /* asks for the API key */
+    enum MHD_Result (*answer)(struct hzp_exchange *x);
+};
+
+/* Starts to listen; what it is given outlives it.  HZP_EIO: the address cannot be listened on. */
+int hzp_server_start(const struct hzp_options *options, struct hzp_engine *engine,
+                     struct hzp_metrics *metrics, struct hzp_server **ret,
+                     struct hzp_err_text *reterr);
+
+/* From now on health says so and nothing new is begun. */
+void hzp_server_set_state(struct hzp_server *server, enum hzp_server_state state);
+
+/* Takes no more connections, waits until answers under way are sent (at most so long), closes. */
+void hzp_server_stop(struct hzp_server *server, uint64_t wait_ns); /* NULL: no effect */
+
+/* ---- answers ---- */
+
+/* How JSON is written: short; nine digits are what a float holds. */
+#define HZP_JSON_FORM (JSON_COMPACT | JSON_REAL_PRECISION(9))
+
+/* Takes json. */
+enum MHD_Result hzp_reply_json(struct hzp_exchange *x, int status, json_t *json);
+/* The same with a header of ours; value NULL: without. */
+enum MHD_Result hzp_reply_json_with(struct hzp_exchange *x, int status, json_t *json,
+                                    const char *header, const char *value);
+enum MHD_Result hzp_reply_text(struct hzp_exchange *x, int status, const char *type, char *text);
+/* A response made elsewhere (a stream); takes it. */
+enum MHD_Result hzp_reply(struct hzp_exchange *x, int status, struct MHD_Response *response);
+
+/* {"error": {"message", "type", "param", "code"}}: a new object; param and code may be NULL. */
+json_t *hzp_error_json(int status, const char *message, const char *param, const char *code);
+enum MHD_Result hzp_reply_error(struct hzp_exchange *x, int status, const char *param,
+                                const char *code, const char *message, ...) HZP_PRINTF(5, 6);
+/* 503, one shape for every route: the server stops (code "stopping") or its device has failed
+ * ("failed"); Retry-After. */
+enum MHD_Result hzp_reply_unavailable(struct hzp_exchange *x);
+/* The code of a 503 in this state. */
+const char *hzp_unavailable_code(int state);
+/* The answer to a failed call: status from the one table of error codes. */
+enum MHD_Result hzp_reply_fail(struct hzp_exchange *x, int code, const struct hzp_err_text *err);
+int hzp_http_status(int code);
+
+/* The value of ?name=, or NULL. */
+const char *hzp_exchange_query(const struct hzp_exchange *x, const char *name);
+/* The value of a request header, or NULL. */
+const char *hzp_exchange_header(const struct hzp_exchange *x, const char *name);
+
+/* The connection's socket, for api/http/hangup.h. */
+int hzp_exchange_socket(const struct hzp_exchange *x);
+
+/* The body as a JSON object; NULL: answered already, *ret_answered says how. */
+json_t *hzp_exchange_json(struct hzp_exchange *x, enum MHD_Result *ret_answered);
+
+/* ---- routes: each in a file of its own ---- */
+
+enum MHD_Result hzp_route_completions(struct hzp_exchange *x);
+enum MHD_Result hzp_route_models(struct hzp_exchange *x);
+enum MHD_Result hzp_route_model(struct hzp_exchange *x);
+enum MHD_Result hzp_route_health(struct hzp_exchange *x);
+enum MHD_Result hzp_route_version(struct hzp_exchange *x);
+enum MHD_Result hzp_route_metrics(struct hzp_exchange *x);
+enum MHD_Result hzp_route_weights(struct hzp_exchange *x);
+enum MHD_Result hzp_route_policy(struct hzp_exchange *x);
+enum MHD_Result hzp_route_policy_patch(struct hzp_exchange *x);
+enum MHD_Result hzp_route_examples(struct hzp_exchange *x);
+
+struct hzp_completion;
+/* Answers with a stream of events; takes the completion. */
+enum MHD_Result hzp_stream_completion(struct hzp_exchange *x, struct hzp_completion *c,
+                                      const char *id, int64_t created);
+
+#endif

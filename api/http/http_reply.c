@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/http/http.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The one table from our error codes to HTTP's. */
+int hzp_http_status(int code)
+{
+    switch (code) {
+    case HZP_OK:
+        return MHD_HTTP_OK;
+    case HZP_EINVAL:
+    case HZP_EFORMAT:
+    case HZP_EUNSUP:
+        return MHD_HTTP_BAD_REQUEST;
+    case HZP_ENOENT:
+        return MHD_HTTP_NOT_FOUND;
+    case HZP_EBUSY:
+    case HZP_ENOMEM:
+        return MHD_HTTP_TOO_MANY_REQUESTS;
+    case HZP_ECANCELED:
+        return MHD_HTTP_SERVICE_UNAVAILABLE;
+    default:
+        return MHD_HTTP_INTERNAL_SERVER_ERROR;
+    }
+}
+
+static const char *error_type(int status)
+{
+    if (status == MHD_HTTP_UNAUTHORIZED)
+        return "authentication_error";
+    if (status == MHD_HTTP_TOO_MANY_REQUESTS)
+        return "rate_limit_error";
+    return status >= 500 ? "server_error" : "invalid_request_error";
+}
+
+json_t *hzp_error_json(int status, const char *message, const char *param, const char *code)
+{
+    /* A text cut to its buffer may end within a character. */
+    size_t bytes = strlen(message);
+    json_t *text = json_stringn(message, bytes);
+    for (int cut = 0; !text && cut < 3 && bytes; cut++)
+        text = json_stringn(message, --bytes);
+    if (!text) /* it quotes what is no UTF-8 */
+        text = json_string("the request is not valid UTF-8");
+    json_t *name = param && *param ? json_string(param) : NULL;
+    return json_pack("{s:{s:o, s:s, s:o, s:o}}", "error", "message", text, "type",
+                     error_type(status), "param", name ? name : json_null(), "code",
+                     code ? json_string(code) : json_null());
+}
+
+enum MHD_Result hzp_reply(struct hzp_exchange *x, int status, struct MHD_Response *response)
+{
+    if (!response)
+        return MHD_NO;
+    x->status = status;
+    enum MHD_Result r = MHD_queue_response(x->connection, (unsigned)status, response);
+    MHD_destroy_response(response);
+    return r;
+}
+
+enum MHD_Result hzp_reply_text(struct hzp_exchange *x, int status, const char *type, char *text)
+{
+    if (!text)
+        return MHD_NO;
+    struct MHD_Response *response =
+        MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE);
+    if (response)
+        MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+    else
+        free(text);
+    return hzp_reply(x, status, response);
+}
+
+enum MHD_Result hzp_reply_json_with(struct hzp_exchange *x, int status, json_t *json,
+                                    const char *name, const char *value)
+{
+    char *text = json ? json_dumps(json, HZP_JSON_FORM) : NULL;
+    json_decref(json);
+    if (!text)
+        return MHD_NO;
+    struct MHD_Response *response =
+        MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE);
+    if (!response) {
+        free(text);
+        return MHD_NO;
+    }
+    MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, "application/json");
+    if (value)
+        MHD_add_response_header(response, name, value);
+    if (status == MHD_HTTP_TOO_MANY_REQUESTS || status == MHD_HTTP_SERVICE_UNAVAILABLE)
+        MHD_add_response_header(response, MHD_HTTP_HEADER_RETRY_AFTER, "1");
+    if (status == MHD_HTTP_UNAUTHORIZED)
+        MHD_add_response_header(response, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
+    return hzp_reply(x, status, response);
+}
+
+enum MHD_Result hzp_reply_json(struct hzp_exchange *x, int status, json_t *json)
+{
+    return hzp_reply_json_with(x, status, json, NULL, NULL);
+}
+
+enum MHD_Result hzp_reply_error(struct hzp_exchange *x, int status, const char *param,
+                                const char *code, const char *message, ...)
+{
+    char text[640];
+    va_list args;
+    va_start(args, message);
+    vsnprintf(text, sizeof(text), message, args);
+    va_end(args);
+    return hzp_reply_json(x, status, hzp_error_json(status, text, param, code));
+}
+
+const char *hzp_unavailable_code(int state)
+{
+    return state == HZP_SERVER_FAILED ? "failed" : "stopping";
+}
+
+enum MHD_Result hzp_reply_unavailable(struct hzp_exchange *x)
+{
+    int state = atomic_load(&x->server->state);
+    return hzp_reply_error(
+        x, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, hzp_unavailable_code(state), "the server is %s",
+        state == HZP_SERVER_FAILED ? "out of order: the device failed" : "stopping");
+}
+
+enum MHD_Result hzp_reply_fail(struct hzp_exchange *x, int code, const struct hzp_err_text *err)
+{
+    int status = hzp_http_status(code);
+    if (status == MHD_HTTP_SERVICE_UNAVAILABLE)
+        return hzp_reply_unavailable(x);
+    const char *name = status == MHD_HTTP_TOO_MANY_REQUESTS ? "rate_limit_exceeded" : NULL;
+    if (status == MHD_HTTP_BAD_REQUEST && strstr(err->text, "maximum context length"))
+        name = "context_length_exceeded";
+    return hzp_reply_error(x, status, err->param, name, "%s",
+                           err->text[0] ? err->text : hzp_err_name(code));
+}
+
+const char *hzp_exchange_query(const struct hzp_exchange *x, const char *name)
+{
+    return MHD_lookup_connection_value(x->connection, MHD_GET_ARGUMENT_KIND, name);
+}
+
+const char *hzp_exchange_header(const struct hzp_exchange *x, const char *name)
+{
+    return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
+}
+
+int hzp_exchange_socket(const struct hzp_exchange *x)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    return info ? info->connect_fd : -1;
+}
+
+json_t *hzp_exchange_json(struct hzp_exchange *x, enum MHD_Result *ret_answered)
+{
+    json_error_t error;
+    json_t *json = json_loadb(x->body ? x->body : "", x->bytes,
+                              JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &error);
+    if (!json)
+        *ret_answered = hzp_reply_error(x, MHD_HTTP_BAD_REQUEST, NULL, NULL,
+                                        "the body is not valid JSON: line %d column %d: %s",
+                                        error.line, error.column, error.text);
+    else if (!json_is_object(json))
+        *ret_answered =
+            hzp_reply_error(x, MHD_HTTP_BAD_REQUEST, NULL, NULL, "the body must be a JSON object");
+    if (json_is_object(json))
+        return json;
+    json_decref(json);
+    return NULL;
+}

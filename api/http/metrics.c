@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/http/metrics.h"
+
+#include "api/http/http.h"
+#include "api/http/metrics_state.h"
+#include "base/arena.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const double hzp_ttft_bounds[] = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
+                                  1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
+const double hzp_itl_bounds[] = {.01, .025, .05, .075, .1,  .15, .2, .3, .4, .5,
+                                 .75, 1,    2.5, 5,    7.5, 10,  20, 40, 80};
+const double hzp_e2e_bounds[] = {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
+                                 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
+const double hzp_token_bounds[] = {1,   2,    5,    10,   20,    50,    100,   200,
+                                   500, 1000, 2000, 5000, 10000, 20000, 50000, 100000};
+const double hzp_n_bounds[] = {1, 2, 5, 10, 20};
+
+struct hzp_metrics *hzp_metrics_create(void)
+{
+    struct hzp_metrics *m = hzp_xcalloc(1, sizeof(*m));
+    pthread_mutex_init(&m->lock, NULL);
+#define BOUNDS(table) .bound = (table), .bounds = HZP_COUNT(table)
+    m->ttft = (struct hzp_histogram){BOUNDS(hzp_ttft_bounds)};
+    m->itl = (struct hzp_histogram){BOUNDS(hzp_itl_bounds)};
+    m->e2e = (struct hzp_histogram){BOUNDS(hzp_e2e_bounds)};
+    m->queue = m->inference = m->prefill = m->decode = m->e2e;
+    m->prompt_tokens = (struct hzp_histogram){BOUNDS(hzp_token_bounds)};
+    m->generated = m->max_tokens = m->prompt_tokens;
+    m->n = (struct hzp_histogram){BOUNDS(hzp_n_bounds)};
+#undef BOUNDS
+    m->reason[0].name = "stop";
+    m->reason[1].name = "length";
+    m->reason[2].name = "abort";
+    return m;
+}
+
+void hzp_metrics_destroy(struct hzp_metrics *m)
+{
+    if (!m)
+        return;
+    pthread_mutex_destroy(&m->lock);
+    free(m);
+}
+
+static void observe(struct hzp_histogram *h, double value)
+{
+    int i = 0;
+    while (i < h->bounds && value > h->bound[i])
+        i++;
+    h->seen[i]++;
+    h->count++;
+    h->sum += value;
+}
+
+static double seconds(uint64_t from, uint64_t to)
+{
+    return to > from ? (double)(to - from) * 1e-9 : 0;
+}
+
+void hzp_metrics_request(struct hzp_metrics *m, const struct hzp_request *rq, int32_t generated,
+                         const char *reason)
+{
+    bool aborted = !strcmp(reason, "abort");
+    pthread_mutex_lock(&m->lock);
+    for (int i = 0; i < HZP_COUNT(m->reason); i++)
+        if (!strcmp(m->reason[i].name, reason))
+            m->reason[i].count++;
+    observe(&m->prompt_tokens, rq->prompt_count);
+    observe(&m->generated, generated);
+    if (!aborted && rq->admitted_ns)
+        observe(&m->queue, seconds(rq->submitted_ns, rq->admitted_ns));
+    if (generated) {
+        uint64_t first = rq->out[0].at_ns, last = rq->out[generated - 1].at_ns;
+        observe(&m->ttft, seconds(rq->submitted_ns, first));
+        for (int32_t i = 1; i < generated; i++)
+            observe(&m->itl, seconds(rq->out[i - 1].at_ns, rq->out[i].at_ns));
+        if (!aborted) {
+            observe(&m->e2e, seconds(rq->submitted_ns, last));
+            observe(&m->inference, seconds(rq->admitted_ns, last));
+            observe(&m->prefill, seconds(rq->admitted_ns, first));
+            observe(&m->decode, seconds(first, last));
+        }
+    }
+    pthread_mutex_unlock(&m->lock);
+}
+
+void hzp_metrics_params(struct hzp_metrics *m, int32_t n, int32_t max_tokens)
+{
+    pthread_mutex_lock(&m->lock);
+    observe(&m->n, n);
+    observe(&m->max_tokens, max_tokens);
+    pthread_mutex_unlock(&m->lock);
+}
+
+void hzp_metrics_http(struct hzp_metrics *m, const char *handler, const char *method, int status)
+{
+    pthread_mutex_lock(&m->lock);
+    int i = 0;
+    while (i < m->https && (m->http[i].status != status || strcmp(m->http[i].handler, handler) ||
+                            strcmp(m->http[i].method, method)))
+        i++;
+    if (i == m->https && i < HZP_COUNT(m->http))
+        m->http[m->https++] =
+            (struct hzp_http_count){.handler = handler, .method = method, .status = status};
+    if (i < m->https)
+        m->http[i].count++;
+    pthread_mutex_unlock(&m->lock);
+}
+
+void hzp_metrics_update(struct hzp_metrics *m, const struct hzp_update_report *report)
+{
+    pthread_mutex_lock(&m->lock);
+    m->update = *report;
+    m->update_seconds += (double)report->wall_ns * 1e-9;
+    pthread_mutex_unlock(&m->lock);
+}

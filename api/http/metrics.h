@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/http/metrics.h - what the HTTP side counts, and the page that shows it with what all modules
+ * count: Prometheus text, vLLM's names beside our own.
+ *
+ * Thread: any; one short lock.
+ */
+#ifndef HZP_API_HTTP_METRICS_H
+#define HZP_API_HTTP_METRICS_H
+
+#include "serve/request.h"
+#include "train/trainer.h"
+
+struct hzp_metrics;
+struct hzp_server;
+
+struct hzp_metrics *hzp_metrics_create(void);
+void hzp_metrics_destroy(struct hzp_metrics *m); /* NULL: no effect */
+
+/* A choice has come to its end; reason is "stop", "length" or "abort". */
+void hzp_metrics_request(struct hzp_metrics *m, const struct hzp_request *rq, int32_t generated,
+                         const char *reason);
+/* A completion was accepted: its n and max_tokens. */
+void hzp_metrics_params(struct hzp_metrics *m, int32_t n, int32_t max_tokens);
+/* An answer was sent. */
+void hzp_metrics_http(struct hzp_metrics *m, const char *handler, const char *method, int status);
+/* An update has ended (engine thread). */
+void hzp_metrics_update(struct hzp_metrics *m, const struct hzp_update_report *report);
+
+/* The whole page; the caller frees it.  NULL: out of memory. */
+char *hzp_metrics_page(struct hzp_server *server);
+
+#endif

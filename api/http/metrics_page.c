@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* GET /metrics: Prometheus' text format, version 0.0.4.  Names, labels and buckets of what vLLM has
+ * too are vLLM's, so that its dashboards work. */
+#include "api/http/http.h"
+#include "api/http/metrics_state.h"
+#include "base/arena.h"
+#include "base/thread.h"
+#include "nanobatch/split/split.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct page {
+    FILE *out;
+    char labels[192]; /* model_name="...",engine="0" */
+};
+
+static void head(struct page *p, const char *name, const char *type, const char *help)
+{
+    fprintf(p->out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+static void gauge(struct page *p, const char *name, double value, const char *help)
+{
+    head(p, name, "gauge", help);
+    fprintf(p->out, "%s{%s} %.10g\n", name, p->labels, value);
+}
+
+static void counter(struct page *p, const char *name, double value, const char *help)
+{
+    head(p, name, "counter", help);
+    fprintf(p->out, "%s{%s} %.15g\n", name, p->labels, value);
+}
+
+static void histogram(struct page *p, const char *name, const struct hzp_histogram *h,
+                      const char *help)
+{
+    head(p, name, "histogram", help);
+    uint64_t below = 0;
+    for (int i = 0; i < h->bounds; i++) {
+        below += h->seen[i];
+        fprintf(p->out, "%s_bucket{%s,le=\"%g\"} %llu\n", name, p->labels, h->bound[i],
+                (unsigned long long)below);
+    }
+    fprintf(p->out, "%s_bucket{%s,le=\"+Inf\"} %llu\n", name, p->labels,
+            (unsigned long long)h->count);
+    fprintf(p->out, "%s_sum{%s} %.9g\n%s_count{%s} %llu\n", name, p->labels, h->sum, name,
+            p->labels, (unsigned long long)h->count);
+}
+
+/* A label's value may not hold a bare quote, backslash or newline. */
+static void label_text(const char *text, char *out, size_t size)
+{
+    size_t n = 0;
+    for (; *text && n + 3 < size; text++) {
+        if (*text == '"' || *text == '\\')
+            out[n++] = '\\';
+        out[n++] = *text == '\n' ? ' ' : *text;
+    }
+    out[n] = 0;
+}
+
+static void serving(struct page *p, struct hzp_server *server)
+{
+    struct hzp_scheduler_stats s;
+    hzp_scheduler_read_stats(server->engine->scheduler, &s);
+    gauge(p, "vllm:num_requests_running", s.running, "Sequences that have KV pages.");
+    gauge(p, "vllm:num_requests_waiting", s.waiting, "Requests in the queue.");
+    gauge(p, "vllm:kv_cache_usage_perc", s.kv_pages ? (double)s.kv_taken / s.kv_pages : 0,
+          "Part of the KV cache in use, 1: all.");
+    counter(p, "vllm:prompt_tokens_total", (double)s.prompt_tokens, "Prompt tokens computed.");
+    counter(p, "vllm:generation_tokens_total", (double)s.generated_tokens, "Tokens generated.");
+    counter(p, "vllm:num_preemptions_total", (double)s.pushed_back,
+            "Sequences pushed back for want of KV pages.");
+    counter(p, "vllm:admission_rejections_total", (double)s.refused,
+            "Requests refused because the queue was full.");
+    head(p, "vllm:iteration_tokens_total", "histogram", "Tokens computed per step.");
+    uint64_t below = 0;
+    for (int i = 0; i < HZP_STEP_ROWS_CLASSES; i++) {
+        below += s.step_rows[i];
+        char bound[16] = "+Inf";
+        if (i < HZP_STEP_ROWS_CLASSES - 1)
+            snprintf(bound, sizeof(bound), "%d", i ? 8 << (i - 1) : 1);
+        fprintf(p->out, "vllm:iteration_tokens_total_bucket{%s,le=\"%s\"} %llu\n", p->labels, bound,
+                (unsigned long long)below);
+    }
+    fprintf(p->out, "vllm:iteration_tokens_total_sum{%s} %llu\n", p->labels,
+            (unsigned long long)(s.prompt_tokens + s.generated_tokens + s.recomputed_tokens));
+    fprintf(p->out, "vllm:iteration_tokens_total_count{%s} %llu\n", p->labels,
+            (unsigned long long)below);
+    head(p, "vllm:cache_config_info", "gauge", "The KV cache.");
+    fprintf(p->out, "vllm:cache_config_info{%s,block_size=\"%lld\",num_gpu_blocks=\"%d\"} 1\n",
+            p->labels, (long long)server->options->page_rows, s.kv_pages);
+    gauge(p, "hzpserve_kv_pages", s.kv_pages, "Pages of the KV cache.");
+    gauge(p, "hzpserve_kv_pages_predicted_peak", s.kv_peak,
+          "Pages that running sequences are counted on to need at most.");
+    gauge(p, "hzpserve_kv_pages_taken", s.kv_taken, "Pages in use.");
+    counter(p, "hzpserve_recomputed_tokens_total", (double)s.recomputed_tokens,
+            "Tokens computed again after a sequence was pushed back.");
+    gauge(p, "hzpserve_step_rows_budget", s.budget_rows, "Rows that the newest step might have.");
+    gauge(p, "hzpserve_waiting_tokens", (double)s.waiting_tokens, "Prompt tokens in the queue.");
+}
+
+static void loop(struct page *p, struct hzp_server *server)
+{
+    struct hzp_loop_stats l;
+    hzp_loop_read_stats(server->engine->loop, &l);
+    counter(p, "hzpserve_steps_total", (double)l.steps, "Turns of the engine loop.");
+    counter(p, "hzpserve_serve_steps_total", (double)l.serve_steps, "Steps that served.");
+    counter(p, "hzpserve_train_steps_total", (double)l.train_steps, "Steps that trained.");
+    counter(p, "hzpserve_ride_steps_total", (double)l.ride_steps,
+            "Steps in which training rode in serving's matrix products.");
+    head(p, "hzpserve_device_seconds_total", "counter", "Device time by tenant.");
+    fprintf(p->out,
+            "hzpserve_device_seconds_total{%s,tenant=\"serve\"} %.9g\n"
+            "hzpserve_device_seconds_total{%s,tenant=\"train\"} %.9g\n"
+            "hzpserve_device_seconds_total{%s,tenant=\"idle\"} %.9g\n",
+            p->labels, (double)l.serve_ns * 1e-9, p->labels, (double)l.train_ns * 1e-9, p->labels,
+            (double)l.idle_ns * 1e-9);
+    counter(p, "hzpserve_ahead_steps_total", (double)l.ahead_steps,
+            "Steps formed while the one before ran.");
+    head(p, "hzpserve_host_seconds_total", "counter",
+         "Processor time of the engine thread outside the device, by what it did.");
+    fprintf(p->out,
+            "hzpserve_host_seconds_total{%s,part=\"form\"} %.9g\n"
+            "hzpserve_host_seconds_total{%s,part=\"issue\"} %.9g\n"
+            "hzpserve_host_seconds_total{%s,part=\"deliver\"} %.9g\n",
+            p->labels, (double)l.form_ns * 1e-9, p->labels, (double)l.issue_ns * 1e-9, p->labels,
+            (double)l.deliver_ns * 1e-9);
+    counter(p, "hzpserve_host_hidden_seconds_total", (double)l.hidden_ns * 1e-9,
+            "Of these, while a step ran.");
+    gauge(p, "hzpserve_engine_up", !l.failed && hzp_engine_running(server->engine),
+          "1: the engine loop runs.");
+}
+
+static void split(struct page *p, struct hzp_server *server)
+{
+    struct hzp_split_report *r = malloc(sizeof(*r));
+    if (!r)
+        return; /* a page without them */
+    hzp_split_read(hzp_loop_split(server->engine->loop), hzp_now_ns(), r);
+    gauge(p, "hzpserve_slo_ttft_seconds", (double)r->policy.ttft_ns * 1e-9,
+          "Goal for 99 of 100 times to the first token; 0: none.");
+    gauge(p, "hzpserve_slo_itl_seconds", (double)r->policy.itl_ns * 1e-9,
+          "Goal for 99 of 100 gaps between tokens; 0: none.");
+    gauge(p, "hzpserve_slo_ttft_missed_ratio", r->missed_firsts,
+          "Part of late first tokens that missed it.");
+    gauge(p, "hzpserve_slo_itl_missed_ratio", r->missed_gaps, "Part of late gaps that missed it.");
+    gauge(p, "hzpserve_slo_itl_missed_alone_ratio", r->missed_gaps_alone,
+          "Part of late gaps that had missed it without training.");
+    gauge(p, "hzpserve_split_ttft_p99_seconds", (double)hzp_window_quantile(&r->first, 0.99) * 1e-9,
+          "Of late times to the first token.");
+    gauge(p, "hzpserve_split_itl_p99_seconds", (double)hzp_window_quantile(&r->gap, 0.99) * 1e-9,
+          "Of late gaps between tokens.");
+    gauge(p, "hzpserve_split_train_ratio", r->train_part,
+          "Training's part of the last half minute.");
+    gauge(p, "hzpserve_split_serve_ratio", r->serve_part,
+          "Serving's part of the last half minute.");
+    gauge(p, "hzpserve_split_predicted_gap_seconds", r->gap_ns * 1e-9,
+          "Between two tokens, of the newest step.");
+    gauge(p, "hzpserve_split_gap_seconds", r->gap_was_ns * 1e-9, "What it was.");
+    gauge(p, "hzpserve_split_prediction_error_ratio", r->error,
+          "Mean relative error of predicted gaps.");
+    gauge(p, "hzpserve_split_predicted_gap_p99_seconds", r->gap_p99_ns * 1e-9,
+          "What 99 of 100 gaps stay within that are predicted like the newest.");
+    gauge(p, "hzpserve_split_itl_follows_seconds", (double)r->follows_ns * 1e-9,
+          "Bound on the p99 gap that follows from itl_stretch; 0: none.");
+    gauge(p, "hzpserve_split_itl_stretch", r->policy.itl_stretch, "Setting.");
+    gauge(p, "hzpserve_split_train_share", r->policy.train_share, "Setting.");
+    gauge(p, "hzpserve_split_train_max", r->policy.train_max, "Setting.");
+    gauge(p, "hzpserve_split_train_min", r->policy.train_min, "Setting.");
+    head(p, "hzpserve_split_steps_total", "counter", "Steps by what limited training's slice.");
+    for (int i = 0; i < HZP_LIMIT_COUNT; i++)
+        fprintf(p->out, "hzpserve_split_steps_total{%s,limit=\"%s\"} %llu\n", p->labels,
+                hzp_split_limit_name(i), (unsigned long long)r->limited[i]);
+    free(r);
+}
+
+static void versions(struct page *p, struct hzp_server *server)
+{
+    struct hzp_weights_stats w;
+    hzp_weights_read_stats(server->engine->weights, &w);
+    gauge(p, "hzpserve_weights_version", (double)w.serving_id, "The version that serves.");
+    gauge(p, "hzpserve_weights_step", (double)w.serving_step, "Its optimizer step.");
+    gauge(p, "hzpserve_weights_finished_step", (double)w.finished_step,
+          "The newest finished optimizer step.");
+    gauge(p, "hzpserve_weights_staleness", (double)w.staleness,
+          "Optimizer steps by which the serving version trails.");
+    gauge(p, "hzpserve_weights_max_staleness", w.max_staleness, "The bound on it.");
+    gauge(p, "hzpserve_weights_slots_free", w.slots_free, "Version slots that are free.");
+    gauge(p, "hzpserve_learned_through", (double)w.learned_through,
+          "Every example up to this number has had all its passes; -1: none.");
+    counter(p, "hzpserve_weights_publications_total", (double)w.publications,
+            "Versions published.");
+    head(p, "hzpserve_publication_staleness", "histogram",
+         "Optimizer steps between two publications.");
+    uint64_t below = 0, sum = 0;
+    int classes = HZP_COUNT(w.staleness_seen);
+    for (int i = 0; i < classes; i++) {
+        below += w.staleness_seen[i];
+        sum += (uint64_t)i * w.staleness_seen[i];
+        char bound[16] = "+Inf";
+        if (i < classes - 1)
+            snprintf(bound, sizeof(bound), "%d", i);
+        fprintf(p->out, "hzpserve_publication_staleness_bucket{%s,le=\"%s\"} %llu\n", p->labels,
+                bound, (unsigned long long)below);
+    }
+    fprintf(p->out,
+            "hzpserve_publication_staleness_sum{%s} %llu\n"
+            "hzpserve_publication_staleness_count{%s} %llu\n",
+            p->labels, (unsigned long long)sum, p->labels, (unsigned long long)below);
+}
+
+static void training(struct page *p, struct hzp_server *server)
+{
+    const struct hzp_engine *e = server->engine;
+    if (!e->trainer)
+        return;
+    struct hzp_trainer_stats t;
+    hzp_trainer_read_stats(e->trainer, &t);
+    struct hzp_sample_queue_stats q;
+    hzp_sample_queue_read_stats(hzp_state_queue(e->state), &q);
+    struct hzp_state_stats kept;
+    hzp_state_read_stats(e->state, &kept);
+    counter(p, "hzpserve_train_updates_total", (double)t.updates, "Optimizer steps done.");
+    counter(p, "hzpserve_train_skipped_total", (double)t.skipped,
+            "Updates undone because they were not finite.");
+    counter(p, "hzpserve_train_learned_tokens_total", (double)t.learned_tokens,
+            "Tokens learned from.");
+    counter(p, "hzpserve_train_rows_total", (double)t.rows, "Tokens computed for training.");
+    counter(p, "hzpserve_train_device_seconds_total", (double)t.device_ns * 1e-9,
+            "Device time of training.");
+    gauge(p, "hzpserve_train_step", (double)t.step, "The newest optimizer step.");
+    if (isfinite(t.loss))
+        gauge(p, "hzpserve_train_loss", t.loss, "Mean loss of the newest update.");
+    if (isfinite(t.grad_norm))
+        gauge(p, "hzpserve_train_grad_norm", t.grad_norm, "Gradient norm of the newest update.");
+    gauge(p, "hzpserve_train_learning_rate", (double)t.lr, "Of the newest update.");
+    gauge(p, "hzpserve_train_paused", t.paused, "1: training is paused.");
+    gauge(p, "hzpserve_train_waiting_for_swap", t.waiting_for_swap,
+          "1: the staleness bound holds the trainer back.");
+    gauge(p, "hzpserve_train_waiting_for_slot", t.waiting_for_slot,
+          "1: no slot is free for a draft.");
+    gauge(p, "hzpserve_examples_waiting", q.samples, "Examples with passes to go.");
+    gauge(p, "hzpserve_examples_waiting_max", q.samples_max, "The bound on them.");
+    gauge(p, "hzpserve_example_tokens_waiting", (double)q.tokens, "Their tokens.");
+    counter(p, "hzpserve_examples_accepted_total", (double)kept.accepted, "Examples accepted.");
+    counter(p, "hzpserve_example_bodies_refused_total", (double)kept.refused,
+            "Bodies of examples refused.");
+    gauge(p, "hzpserve_examples_trained_again", (double)kept.trained_again,
+          "Examples a version lost at a restart had learned from already.");
+    counter(p, "hzpserve_checkpoints_total", (double)kept.checkpoints, "Checkpoints written.");
+    counter(p, "hzpserve_checkpoint_failures_total", (double)kept.checkpoint_failures,
+            "Checkpoints that could not be written.");
+    gauge(p, "hzpserve_checkpoint_seconds", kept.checkpoint_seconds,
+          "How long the newest took to write.");
+}
+
+static void counted(struct page *p, struct hzp_metrics *m)
+{
+    head(p, "vllm:request_success_total", "counter", "Choices that came to their end, by how.");
+    for (int i = 0; i < HZP_COUNT(m->reason); i++)
+        fprintf(p->out, "vllm:request_success_total{%s,finished_reason=\"%s\"} %llu\n", p->labels,
+                m->reason[i].name, (unsigned long long)m->reason[i].count);
+    histogram(p, "vllm:time_to_first_token_seconds", &m->ttft, "Time to the first token.");
+    histogram(p, "vllm:inter_token_latency_seconds", &m->itl, "Time between two tokens.");
+    histogram(p, "vllm:e2e_request_latency_seconds", &m->e2e, "Time to the last token.");
+    histogram(p, "vllm:request_queue_time_seconds", &m->queue, "Time in the queue.");
+    histogram(p, "vllm:request_inference_time_seconds", &m->inference, "Time with KV pages.");
+    histogram(p, "vllm:request_prefill_time_seconds", &m->prefill, "Time of the prompt.");
+    histogram(p, "vllm:request_decode_time_seconds", &m->decode, "Time from first to last token.");
+    histogram(p, "vllm:request_prompt_tokens", &m->prompt_tokens, "Tokens of prompts.");
+    histogram(p, "vllm:request_generation_tokens", &m->generated, "Tokens generated.");
+    histogram(p, "vllm:request_params_n", &m->n, "What requests asked for: n.");
+    histogram(p, "vllm:request_params_max_tokens", &m->max_tokens,
+              "What requests asked for: max_tokens.");
+    counter(p, "hzpserve_train_update_seconds_total", m->update_seconds,
+            "Time from begin to end of updates, added up.");
+    head(p, "http_requests_total", "counter", "Answers by route, method and status.");
+    for (int i = 0; i < m->https; i++)
+        fprintf(p->out, "http_requests_total{handler=\"%s\",method=\"%s\",status=\"%d\"} %llu\n",
+                m->http[i].handler, m->http[i].method, m->http[i].status,
+                (unsigned long long)m->http[i].count);
+}
+
+char *hzp_metrics_page(struct hzp_server *server)
+{
+    char *text = NULL, name[160];
+    size_t bytes = 0;
+    struct page page = {.out = open_memstream(&text, &bytes)};
+    if (!page.out)
+        return NULL;
+    label_text(server->model, name, sizeof(name));
+    snprintf(page.labels, sizeof(page.labels), "model_name=\"%s\",engine=\"0\"", name);
+    serving(&page, server);
+    loop(&page, server);
+    split(&page, server);
+    versions(&page, server);
+    training(&page, server);
+    /* A copy: nobody may wait for a page to be written. */
+    struct hzp_metrics *copy = hzp_xmalloc(sizeof(*copy));
+    pthread_mutex_lock(&server->metrics->lock);
+    *copy = *server->metrics;
+    pthread_mutex_unlock(&server->metrics->lock);
+    counted(&page, copy);
+    free(copy);
+    if (fclose(page.out)) {
+        free(text);
+        return NULL;
+    }
+    return text;
+}
+
+enum MHD_Result hzp_route_metrics(struct hzp_exchange *x)
+{
+    return hzp_reply_text(x, MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8",
+                          hzp_metrics_page(x->server));
+}

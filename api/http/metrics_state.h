@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/http/metrics_state.h - the counters themselves, for metrics.c, which counts, and
+ * metrics_page.c, which writes them down.
+ *
+ * Thread: under the lock, the fields below it.
+ */
+#ifndef HZP_API_HTTP_METRICS_STATE_H
+#define HZP_API_HTTP_METRICS_STATE_H
+
+#include "api/http/metrics.h"
+
+#include <pthread.h>
+
+enum { HZP_BOUNDS_MAX = 24 };
+
+struct hzp_histogram {
+    const double *bound; /* [bounds] upper ends, ascending; beyond the last: one more class */
+    int bounds;
+    uint64_t seen[HZP_BOUNDS_MAX + 1], count;
+    double sum;
+};
+
+struct hzp_http_count {
+    const char *handler, *method; /* of the table of routes */
+    int status;
+    uint64_t count;
+};
+
+struct hzp_reason_count {
+    const char *name;
+    uint64_t count;
+};
+
+struct hzp_metrics {
+    pthread_mutex_t lock;
+    struct hzp_histogram ttft, itl, e2e, queue, inference, prefill, decode, prompt_tokens,
+        generated, n, max_tokens;
+    struct hzp_reason_count reason[3];
+    struct hzp_http_count http[64];
+    int https;
+    struct hzp_update_report update; /* the newest */
+    double update_seconds;
+};
+
+#endif

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/learn/checkpoint.h"
+
+#include "base/arena.h"
+#include "weights/model_dir.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char prefix[] = "checkpoint-", unfinished[] = ".tmp";
+
+int hzp_checkpoint_make_dir(const char *path, size_t *ret_existed, struct hzp_err_text *reterr)
+{
+    char part[PATH_MAX];
+    size_t length = strlen(path), existed = 0;
+    bool made = false;
+    if (!length || length >= sizeof(part))
+        return hzp_fail(reterr, HZP_EINVAL, "%s: no name for a directory", path);
+    memcpy(part, path, length + 1);
+    for (char *p = part + 1;; p++) {
+        if (*p && *p != '/')
+            continue;
+        char was = *p;
+        *p = '\0';
+        int error = mkdir(part, 0777) < 0 ? errno : 0;
+        if (error && error != EEXIST)
+            return hzp_fail(reterr, HZP_EIO, "%s: cannot make the directory: %s", part,
+                            strerror(error));
+        made = made || !error;
+        if (!made)
+            existed = (size_t)(p - part);
+        *p = was;
+        if (!was)
+            break;
+    }
+    struct stat st;
+    if (stat(path, &st) < 0 || !S_ISDIR(st.st_mode))
+        return hzp_fail(reterr, HZP_EIO, "%s: is no directory", path);
+    if (ret_existed)
+        *ret_existed = existed;
+    return HZP_OK;
+}
+
+void hzp_checkpoint_unmake_dir(const char *path, size_t existed)
+{
+    char part[PATH_MAX];
+    size_t length = strlen(path);
+    if (length >= sizeof(part))
+        return;
+    memcpy(part, path, length + 1);
+    for (;;) {
+        while (length > existed && part[length - 1] == '/')
+            part[--length] = '\0';
+        if (length <= existed || rmdir(part) < 0)
+            return;
+        while (length > existed && part[length - 1] != '/')
+            part[--length] = '\0';
+    }
+}
+
+/* Removes a directory of plain files; anything else in it stays, and so does it. */
+static int remove_dir(const char *path)
+{
+    DIR *dir = opendir(path);
+    if (!dir)
+        return errno == ENOENT ? HZP_OK : HZP_EIO;
+    for (struct dirent *entry; (entry = readdir(dir));)
+        if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, ".."))
+            unlinkat(dirfd(dir), entry->d_name, 0);
+    closedir(dir);
+    return rmdir(path) < 0 ? HZP_EIO : HZP_OK;
+}
+
+/* Under another name first: a process killed half way must not leave a checkpoint that lacks
+ * files. */
+static int remove_whole(const char *path)
+{
+    char half[PATH_MAX];
+    int n = snprintf(half, sizeof(half), "%s%s", path, unfinished);
+    if (n < 0 || (size_t)n >= sizeof(half))
+        return HZP_EIO;
+    remove_dir(half);
+    if (rename(path, half) < 0)
+        return errno == ENOENT ? HZP_OK : HZP_EIO;
+    return remove_dir(half);
+}
+
+/* What is renamed must be on the disk before its name is. */
+static int sync_dir(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return HZP_EIO;
+    int r = fsync(fd) < 0 ? HZP_EIO : HZP_OK;
+    close(fd);
+    return r;
+}
+
+static int put_in_place(const char *parent, const char *from, const char *to,
+                        struct hzp_err_text *reterr)
+{
+    if (sync_dir(from) < 0)
+        return hzp_fail(reterr, HZP_EIO, "%s: %s", from, strerror(errno));
+    if (remove_dir(to) < 0 || rename(from, to) < 0 || sync_dir(parent) < 0)
+        return hzp_fail(reterr, HZP_EIO, "%s: cannot be put in place: %s", to, strerror(errno));
+    return HZP_OK;
+}
+
+int hzp_checkpoint_save_model(const char *dir, const struct hzp_model *model,
+                              const struct hzp_version *v, const char *source_dir,
+                              struct hzp_err_text *reterr)
+{
+    void *owned;
+    size_t size = model->layout->elements * hzp_dtype_size(model->act);
+    const void *base = hzp_device_view(model->dev, v->base, size, &owned);
+    int r = base ? hzp_model_save(dir, model->layout, model->act, base, source_dir, reterr)
+                 : hzp_fail(reterr, HZP_ENOMEM, "%s: no memory for a copy of the weights", dir);
+    free(owned);
+    return r;
+}
+
+int hzp_checkpoint_write(const char *parent, uint64_t number, const struct hzp_model *model,
+                         struct hzp_trainer *trainer, const struct hzp_version *v,
+                         const char *source_dir, const char *note, struct hzp_err_text *reterr)
+{
+    char temporary[PATH_MAX], place[PATH_MAX];
+    snprintf(place, sizeof(place), "%s/%s%" PRIu64, parent, prefix, number);
+    snprintf(temporary, sizeof(temporary), "%s/%s%" PRIu64 "%s", parent, prefix, number,
+             unfinished);
+    remove_dir(temporary);
+    int r = hzp_checkpoint_make_dir(temporary, NULL, reterr);
+    if (r >= 0)
+        r = hzp_checkpoint_save_model(temporary, model, v, source_dir, reterr);
+    if (r >= 0)
+        r = hzp_trainer_save(trainer, v, temporary, note, reterr);
+    if (r >= 0)
+        r = put_in_place(parent, temporary, place, reterr);
+    if (r < 0)
+        remove_dir(temporary);
+    return r;
+}
+
+/* The number in the name of a checkpoint; 0: it is none. */
+static uint64_t number_of(const char *name, bool *ret_unfinished)
+{
+    if (strncmp(name, prefix, sizeof(prefix) - 1))
+        return 0;
+    const char *digits = name + sizeof(prefix) - 1;
+    char *end;
+    errno = 0;
+    unsigned long long number = strtoull(digits, &end, 10);
+    *ret_unfinished = !strcmp(end, unfinished);
+    if (*digits < '0' || *digits > '9' || errno || (*end && !*ret_unfinished))
+        return 0;
+    return number;
+}
+
+uint64_t hzp_checkpoint_newest(const char *parent)
+{
+    uint64_t newest = 0;
+    DIR *dir = opendir(parent);
+    for (struct dirent *entry; dir && (entry = readdir(dir));) {
+        bool is_unfinished = false;
+        uint64_t number = number_of(entry->d_name, &is_unfinished);
+        if (!is_unfinished)
+            newest = HZP_MAX(newest, number);
+    }
+    if (dir)
+        closedir(dir);
+    return newest;
+}
+
+static int newest_first(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x > y ? -1 : x < y;
+}
+
+void hzp_checkpoint_prune(const char *parent, int64_t keep)
+{
+    uint64_t *number = NULL;
+    int64_t count = 0;
+    char path[PATH_MAX];
+    DIR *dir = opendir(parent);
+    if (!dir)
+        return;
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        bool is_unfinished = false;
+        uint64_t n = number_of(entry->d_name, &is_unfinished);
+        if (n && is_unfinished) {
+            snprintf(path, sizeof(path), "%s/%s", parent, entry->d_name);
+            remove_dir(path);
+        } else if (n) {
+            number = hzp_xrealloc(number, (size_t)(count + 1) * sizeof(*number));
+            number[count++] = n;
+        }
+    }
+    closedir(dir);
+    if (count)
+        qsort(number, (size_t)count, sizeof(*number), newest_first);
+    for (int64_t i = HZP_MAX(keep, 1); i < count; i++) {
+        snprintf(path, sizeof(path), "%s/%s%" PRIu64, parent, prefix, number[i]);
+        remove_whole(path);
+    }
+    free(number);
+}

@@ -1,0 +1,505 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/learn/examples.h"
+
+#include "base/arena.h"
+#include "weights/json_file.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static const unsigned as_request = HZP_TOKENIZER_ADD_SPECIAL | HZP_TOKENIZER_PARSE_SPECIAL;
+
+void hzp_examples_init(struct hzp_examples *ret, struct hzp_tokenizer *tok,
+                       const struct hzp_model_config *config, int32_t tokens_max,
+                       int32_t samples_max)
+{
+    memset(ret, 0, sizeof(*ret));
+    ret->tok = tok;
+    ret->vocab = config->vocab;
+    ret->tokens_max = tokens_max;
+    ret->samples_max = samples_max;
+    ret->eos = tok ? hzp_tokenizer_eos(tok) : -1;
+    if (ret->eos < 0 && config->eos_count > 0)
+        ret->eos = config->eos[0];
+    if (ret->eos >= ret->vocab)
+        ret->eos = -1;
+    pthread_mutex_init(&ret->lock, NULL);
+}
+
+void hzp_examples_fini(struct hzp_examples *ex)
+{
+    pthread_mutex_destroy(&ex->lock);
+}
+
+void hzp_examples_free(struct hzp_sample **sample, int32_t count)
+{
+    for (int32_t i = 0; i < count; i++)
+        hzp_sample_destroy(sample[i]);
+    free(sample);
+}
+
+/* One body on its way to samples. */
+struct parse {
+    const struct hzp_examples *ex;
+    struct hzp_sample **sample;
+    int32_t count, room;
+    int64_t line; /* in hand, from 1; of an array: the element */
+    struct hzp_tokens tokens, both;
+    uint8_t *learn;
+    size_t learn_room;
+    struct hzp_err_text *reterr;
+};
+
+static int bad(struct parse *p, const char *field, const char *format, ...) HZP_PRINTF(3, 4);
+
+/* "line 3: completion: ..." and "lines[3].completion". */
+static int bad(struct parse *p, const char *field, const char *format, ...)
+{
+    char text[400], param[64];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    snprintf(param, sizeof(param), "lines[%lld]%s%s", (long long)p->line, field[0] ? "." : "",
+             field);
+    return hzp_fail_param(p->reterr, HZP_EINVAL, param, "line %lld: %s%s%s", (long long)p->line,
+                          field, field[0] ? ": " : "", text);
+}
+
+/* --- Tokens to samples ------------------------------------------------------------------------ */
+
+static int no_memory(struct parse *p)
+{
+    return hzp_fail(p->reterr, HZP_ENOMEM, "line %lld: out of memory", (long long)p->line);
+}
+
+static int push_sample(struct parse *p, const int32_t *token, const uint8_t *learn, int32_t count)
+{
+    if (p->ex->samples_max && p->count >= p->ex->samples_max)
+        return bad(p, "", "more than %d examples in one body; send them in several",
+                   p->ex->samples_max);
+    if (p->count == INT_MAX / 2)
+        return bad(p, "", "too many examples");
+    if (p->count == p->room) {
+        int32_t room = HZP_MAX(64, 2 * p->room);
+        struct hzp_sample **sample = realloc(p->sample, (size_t)room * sizeof(*sample));
+        if (!sample)
+            return no_memory(p);
+        p->sample = sample;
+        p->room = room;
+    }
+    struct hzp_sample *sample = hzp_sample_create(token, learn, count);
+    if (!sample)
+        return no_memory(p);
+    p->sample[p->count++] = sample;
+    return HZP_OK;
+}
+
+static int too_long(struct parse *p, const char *field, size_t n)
+{
+    return bad(p, field,
+               "the example has %zu tokens or more, the longest that can be learned has %d", n,
+               p->ex->tokens_max);
+}
+
+static int nothing(struct parse *p, const char *field)
+{
+    return bad(p, field, "there is nothing to learn in it");
+}
+
+/* p->tokens, of which those from `from` on are learned, as one sample, or several where that is
+ * wanted: each then begins with the last token of the one before. */
+static int push_tokens(struct parse *p, const char *field, int32_t from)
+{
+    size_t n = p->tokens.n, max = (size_t)p->ex->tokens_max;
+    if (n > max && !p->ex->split)
+        return too_long(p, field, n);
+    if (n < 2 || (size_t)from >= n)
+        return nothing(p, field);
+    size_t piece = HZP_MIN(n, max);
+    if (hzp_text_grow((void **)&p->learn, &p->learn_room, piece, 1) < 0)
+        return no_memory(p);
+    for (size_t at = 0; at + 1 < n; at += max - 1) {
+        size_t count = HZP_MIN(max, n - at);
+        for (size_t i = 0; i < count; i++)
+            p->learn[i] = at + i >= (size_t)HZP_MAX(from, 1);
+        HZP_TRY(push_sample(p, p->tokens.ids + at, p->learn, (int32_t)count));
+    }
+    return HZP_OK;
+}
+
+/* --- Texts to tokens -------------------------------------------------------------------------- */
+
+static int encode(struct parse *p, const char *field, const char *text, size_t bytes,
+                  unsigned flags, struct hzp_tokens *out)
+{
+    struct hzp_err_text err = {{0}, {0}};
+    int32_t max = p->ex->split ? INT_MAX : p->ex->tokens_max;
+    int r = hzp_tokenizer_encode(p->ex->tok, text, bytes, flags, max, out, &err);
+    if (r == HZP_ENOMEM)
+        return no_memory(p);
+    if (r < 0)
+        return bad(p, field, "%s", err.text);
+    for (size_t i = 0; i < out->n; i++)
+        if (out->ids[i] < 0 || out->ids[i] >= p->ex->vocab)
+            return bad(p, field, "token %d is beyond the model's vocabulary of %d", out->ids[i],
+                       p->ex->vocab);
+    return HZP_OK;
+}
+
+static int append_eos(struct parse *p)
+{
+    const struct hzp_examples *ex = p->ex;
+    if (ex->eos < 0 || (p->tokens.n && p->tokens.ids[p->tokens.n - 1] == ex->eos))
+        return HZP_OK;
+    return hzp_tokens_append(&p->tokens, &ex->eos, 1) < 0 ? no_memory(p) : HZP_OK;
+}
+
+static int get_text(struct parse *p, const json_t *object, const char *field, const char **ret,
+                    size_t *ret_bytes)
+{
+    const json_t *value = json_object_get(object, field);
+    if (!value)
+        return bad(p, field, "is missing");
+    if (!json_is_string(value))
+        return bad(p, field, "must be a string");
+    if (!p->ex->tok)
+        return bad(p, field, "this model has no tokenizer: send tokens");
+    *ret = json_string_value(value);
+    *ret_bytes = json_string_length(value);
+    return HZP_OK;
+}
+
+static int parse_pair(struct parse *p, const json_t *object)
+{
+    const char *prompt, *completion;
+    size_t prompt_bytes, completion_bytes;
+    HZP_TRY(get_text(p, object, "prompt", &prompt, &prompt_bytes));
+    HZP_TRY(get_text(p, object, "completion", &completion, &completion_bytes));
+    if (!completion_bytes)
+        return nothing(p, "completion");
+    HZP_TRY(encode(p, "prompt", prompt, prompt_bytes, as_request, &p->tokens));
+    size_t boundary = p->tokens.n;
+
+    char *text = malloc(prompt_bytes + completion_bytes + 1);
+    if (!text)
+        return no_memory(p);
+    memcpy(text, prompt, prompt_bytes);
+    memcpy(text + prompt_bytes, completion, completion_bytes);
+    p->both.n = 0;
+    int r = encode(p, "completion", text, prompt_bytes + completion_bytes, as_request, &p->both);
+    free(text);
+    HZP_TRY(r);
+    size_t ids = boundary * sizeof(*p->tokens.ids);
+    if (p->both.n > boundary && (!boundary || !memcmp(p->both.ids, p->tokens.ids, ids)))
+        r = hzp_tokens_append(&p->tokens, p->both.ids + boundary, p->both.n - boundary);
+    else
+        r = encode(p, "completion", completion, completion_bytes, HZP_TOKENIZER_PARSE_SPECIAL,
+                   &p->tokens);
+    if (r == HZP_ENOMEM)
+        return no_memory(p);
+    HZP_TRY(r);
+    if (p->tokens.n == boundary)
+        return nothing(p, "completion");
+    HZP_TRY(append_eos(p));
+    if (p->tokens.n > (size_t)p->ex->tokens_max)
+        return too_long(p, "completion", p->tokens.n); /* its prompt would be lost in a piece */
+    return push_tokens(p, "completion", (int32_t)boundary);
+}
+
+static int parse_text(struct parse *p, const json_t *object)
+{
+    const char *text;
+    size_t bytes;
+    HZP_TRY(get_text(p, object, "text", &text, &bytes));
+    /* What every text begins with is no text: only an end would be learned. */
+    p->both.n = 0;
+    HZP_TRY(encode(p, "text", "", 0, as_request, &p->both));
+    HZP_TRY(encode(p, "text", text, bytes, as_request, &p->tokens));
+    if (!bytes || p->tokens.n <= p->both.n)
+        return nothing(p, "text");
+    HZP_TRY(append_eos(p));
+    return push_tokens(p, "text", 1);
+}
+
+static int parse_tokens(struct parse *p, const json_t *object)
+{
+    const json_t *tokens = json_object_get(object, "tokens");
+    const json_t *learn = json_object_get(object, "learn");
+    if (!json_is_array(tokens))
+        return bad(p, "tokens", "must be an array of token ids");
+    size_t n = json_array_size(tokens);
+    if (n > (size_t)p->ex->tokens_max)
+        return too_long(p, "tokens", n);
+    if (learn && !json_is_array(learn))
+        return bad(p, "learn", "must be an array of 0 and 1");
+    if (learn && json_array_size(learn) != n)
+        return bad(p, "learn", "has %zu entries, tokens has %zu", json_array_size(learn), n);
+    if (hzp_text_grow((void **)&p->learn, &p->learn_room, HZP_MAX(n, 1), 1) < 0)
+        return no_memory(p);
+    bool any = false;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *id = json_array_get(tokens, i);
+        if (!json_is_integer(id) || json_integer_value(id) < 0 ||
+            json_integer_value(id) >= p->ex->vocab)
+            return bad(p, "tokens", "entry %zu is no token id from 0 to %d", i, p->ex->vocab - 1);
+        const json_t *flag = learn ? json_array_get(learn, i) : NULL;
+        bool number = json_is_integer(flag) && (json_integer_value(flag) | 1) == 1;
+        if (flag && !number && !json_is_boolean(flag))
+            return bad(p, "learn", "entry %zu is neither 0 nor 1", i);
+        int32_t token = (int32_t)json_integer_value(id);
+        if (hzp_tokens_append(&p->tokens, &token, 1) < 0)
+            return no_memory(p);
+        p->learn[i] = flag ? json_is_true(flag) || json_integer_value(flag) == 1 : 1;
+        any = any || (i && p->learn[i]);
+    }
+    if (!any)
+        return nothing(p, learn ? "learn" : "tokens");
+    return push_sample(p, p->tokens.ids, p->learn, (int32_t)n);
+}
+
+static int parse_object(struct parse *p, const json_t *object)
+{
+    p->tokens.n = 0;
+    if (!json_is_object(object))
+        return bad(p, "", "must be an object");
+    bool pair = json_object_get(object, "prompt") || json_object_get(object, "completion");
+    bool text = json_object_get(object, "text") != NULL;
+    bool tokens = json_object_get(object, "tokens") || json_object_get(object, "learn");
+    if (pair + text + tokens > 1)
+        return bad(p, "", "give prompt and completion, or text, or tokens; not two of them");
+    if (pair)
+        return parse_pair(p, object);
+    if (text)
+        return parse_text(p, object);
+    if (tokens)
+        return parse_tokens(p, object);
+    return bad(p, "", "has neither prompt and completion, nor text, nor tokens");
+}
+
+/* --- Bodies ----------------------------------------------------------------------------------- */
+
+enum { JSON_FLAGS = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL };
+
+static bool is_space(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
+
+static int parse_array(struct parse *p, const char *body, size_t bytes)
+{
+    json_error_t error;
+    json_t *array = json_loadb(body, bytes, JSON_FLAGS, &error);
+    if (!array) {
+        p->line = error.line;
+        return bad(p, "", "not JSON: %s", error.text);
+    }
+    int r = HZP_OK;
+    for (size_t i = 0; i < json_array_size(array) && r >= 0; i++) {
+        p->line = (int64_t)i + 1;
+        r = parse_object(p, json_array_get(array, i));
+    }
+    json_decref(array);
+    return r;
+}
+
+static int parse_line(struct parse *p, const char *line, size_t bytes)
+{
+    json_error_t error;
+    json_t *object = json_loadb(line, bytes, JSON_FLAGS, &error);
+    if (!object)
+        return bad(p, "", "not JSON: %s", error.text);
+    int r = parse_object(p, object);
+    json_decref(object);
+    return r;
+}
+
+static int parse_lines(struct parse *p, const char *body, size_t bytes)
+{
+    const char *end = body + bytes;
+    while (body < end) {
+        const char *newline = memchr(body, '\n', (size_t)(end - body));
+        const char *stop = newline ? newline : end;
+        p->line++;
+        while (body < stop && is_space(*body))
+            body++;
+        if (body < stop)
+            HZP_TRY(parse_line(p, body, (size_t)(stop - body)));
+        body = stop + 1;
+    }
+    return HZP_OK;
+}
+
+/* A single object spread over several lines, as people type it. */
+static bool one_object(const char *body, size_t bytes, const char *content_type)
+{
+    return content_type && !strncasecmp(content_type, "application/json", 16) &&
+           memchr(body, '\n', bytes) != NULL;
+}
+
+static int parse_body(struct parse *p, const char *body, size_t bytes, const char *content_type)
+{
+    static const char mark[] = {(char)0xef, (char)0xbb, (char)0xbf}; /* some editors begin so */
+    if (bytes >= sizeof(mark) && !memcmp(body, mark, sizeof(mark))) {
+        body += sizeof(mark);
+        bytes -= sizeof(mark);
+    }
+    size_t at = 0;
+    while (at < bytes && is_space(body[at]))
+        at++;
+    if (at < bytes && body[at] == '[')
+        return parse_array(p, body, bytes);
+    if (at < bytes && one_object(body, bytes, content_type)) {
+        json_t *object = json_loadb(body, bytes, JSON_FLAGS, NULL);
+        if (object) {
+            p->line = 1;
+            int r = parse_object(p, object);
+            json_decref(object);
+            return r;
+        }
+    }
+    return parse_lines(p, body, bytes);
+}
+
+static int take(struct parse *p, int r, struct hzp_sample ***ret, int32_t *ret_count)
+{
+    hzp_tokens_fini(&p->tokens);
+    hzp_tokens_fini(&p->both);
+    free(p->learn);
+    if (r >= 0 && !p->count)
+        r = hzp_fail_param(p->reterr, HZP_EINVAL, "lines", "there is no example in it");
+    if (r < 0) {
+        hzp_examples_free(p->sample, p->count);
+        return r;
+    }
+    *ret = p->sample;
+    *ret_count = p->count;
+    return HZP_OK;
+}
+
+int hzp_examples_parse(const struct hzp_examples *ex, const char *body, size_t bytes,
+                       const char *content_type, struct hzp_sample ***ret, int32_t *ret_count,
+                       struct hzp_err_text *reterr)
+{
+    struct parse p = {.ex = ex, .reterr = reterr};
+    int r = parse_body(&p, body, bytes, content_type);
+    return take(&p, r, ret, ret_count);
+}
+
+/* --- Acceptance ------------------------------------------------------------------------------- */
+
+static int reserve(struct hzp_examples *ex, int32_t count, int64_t tokens,
+                   struct hzp_err_text *reterr)
+{
+    struct hzp_sample_queue_stats stats;
+    int r = hzp_sample_queue_reserve(ex->queue, count, tokens);
+    if (r >= 0)
+        return r;
+    hzp_sample_queue_read_stats(ex->queue, &stats);
+    if (r == HZP_EINVAL)
+        return hzp_fail(reterr, r,
+                        "%d examples of %lld tokens are more than the queue ever holds (%d and "
+                        "%lld): send them in several bodies",
+                        count, (long long)tokens, stats.samples_max, (long long)stats.tokens_max);
+    return hzp_fail(reterr, r,
+                    "the queue holds %d of %d examples and %lld of %lld tokens: send these again "
+                    "when some have been learned",
+                    stats.samples, stats.samples_max, (long long)stats.tokens,
+                    (long long)stats.tokens_max);
+}
+
+int hzp_examples_accept(struct hzp_examples *ex, const char *body, size_t bytes,
+                        const char *content_type, int64_t *ret_first, int64_t *ret_last,
+                        struct hzp_err_text *reterr)
+{
+    struct hzp_sample **sample;
+    int32_t count;
+    int64_t tokens = 0, first = 0;
+    HZP_TRY(hzp_examples_parse(ex, body, bytes, content_type, &sample, &count, reterr));
+    for (int32_t i = 0; i < count; i++)
+        tokens += sample[i]->count;
+    int r = reserve(ex, count, tokens, reterr);
+    if (r < 0) {
+        hzp_examples_free(sample, count);
+        return r;
+    }
+    pthread_mutex_lock(&ex->lock);
+    r = hzp_sample_log_append(ex->log, sample, count, &first, reterr);
+    if (r >= 0)
+        hzp_sample_queue_push(ex->queue, sample, count);
+    pthread_mutex_unlock(&ex->lock);
+    if (r < 0) {
+        hzp_sample_queue_unreserve(ex->queue, count, tokens);
+        hzp_examples_free(sample, count);
+        return r;
+    }
+    free(sample);
+    *ret_first = first;
+    *ret_last = first + count - 1;
+    return HZP_OK;
+}
+
+/* --- Files ------------------------------------------------------------------------------------ */
+
+/* Documents are what stands between these marks, without the white space around them. */
+static const char separator[] = "<|endoftext|>";
+
+static int load_text(struct parse *p, const char *body, size_t bytes)
+{
+    const char *end = body + bytes;
+    while (body < end) {
+        const char *mark = memmem(body, (size_t)(end - body), separator, sizeof(separator) - 1);
+        const char *stop = mark ? mark : end, *last = stop;
+        p->line++; /* of documents */
+        while (body < last && is_space(*body))
+            body++;
+        while (body < last && is_space(last[-1]))
+            last--;
+        p->tokens.n = 0;
+        if (body < last) {
+            HZP_TRY(
+                encode(p, "", body, (size_t)(last - body), HZP_TOKENIZER_ADD_SPECIAL, &p->tokens));
+            HZP_TRY(append_eos(p));
+            HZP_TRY(push_tokens(p, "", 1));
+        }
+        body = stop + sizeof(separator) - 1;
+        if (!mark)
+            break;
+    }
+    return HZP_OK;
+}
+
+int hzp_examples_load(const struct hzp_examples *ex, const char *path, struct hzp_sample ***ret,
+                      int32_t *ret_count, struct hzp_err_text *reterr)
+{
+    uint64_t size;
+    struct hzp_err_text err = {{0}, {0}};
+    int fd = hzp_open_regular(path, &size, reterr);
+    if (fd < 0)
+        return fd;
+    void *body = size ? mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
+    int error = errno;
+    close(fd);
+    if (body == MAP_FAILED)
+        return hzp_fail(reterr, size ? HZP_EIO : HZP_EINVAL, "%s: %s", path,
+                        size ? strerror(error) : "is empty");
+
+    struct hzp_examples loose = *ex;
+    loose.split = true;
+    struct parse p = {.ex = &loose, .reterr = &err};
+    size_t length = strlen(path);
+    bool text = length > 4 && !strcmp(path + length - 4, ".txt");
+    int r = text ? load_text(&p, body, (size_t)size)
+                 : parse_body(&p, body, (size_t)size, "application/x-ndjson");
+    r = take(&p, r, ret, ret_count);
+    munmap(body, (size_t)size);
+    return r < 0 ? hzp_fail(reterr, r, "%s: %s", path, err.text) : HZP_OK;
+}

@@ -1,0 +1,501 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/learn/state.h"
+
+#include "api/learn/checkpoint.h"
+#include "api/learn/examples.h"
+#include "base/arena.h"
+#include "base/log.h"
+#include "base/thread.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    BACKLOG_PIECE = 256,
+    RECORDS_MAX = 4096, /* as many as the store keeps */
+    QUIET_S = 3,        /* idle: nothing learned for so long */
+    DUTY = 10, /* an idle checkpoint at most so many times its own duration after another */
+};
+
+struct hzp_state {
+    /* fixed after open */
+    struct hzp_state_config config;
+    char *dir, *model_dir, *weights_dir; /* dir NULL: nothing is kept */
+    size_t dir_existed;                  /* bytes of dir's path that were there before */
+    struct hzp_sample_log *log;
+    struct hzp_sample_queue *queue;
+    struct hzp_examples examples;
+    bool examples_made;
+    struct hzp_sample_log_resume resume;
+
+    /* fixed after start */
+    struct hzp_trainer *trainer;
+    const struct hzp_model *model;
+    struct hzp_loop *loop;
+    pthread_t thread;
+    bool started;
+
+    /* the file thread's; the engine's once that has ended */
+    uint64_t journaled; /* newest version in the log */
+    int64_t saved_step; /* optimizer step of the newest checkpoint */
+    int64_t tried_step; /* the same, or of one that failed behind it */
+    uint64_t saved_ns, save_took_ns;
+    bool asked, journal_failed;
+
+    /* any thread */
+    atomic_bool fresh; /* to be removed at close */
+    struct hzp_wake wake;
+    atomic_bool stopping;
+    _Atomic uint64_t last_update_ns;
+
+    /* under lock */
+    pthread_mutex_t lock;
+    struct hzp_state_stats stats;
+};
+
+/* --- Opening ---------------------------------------------------------------------------------- */
+
+static uint64_t hash_bytes(uint64_t hash, const void *data, size_t size)
+{
+    const unsigned char *byte = data;
+    for (size_t i = 0; i < size; i++)
+        hash = (hash ^ byte[i]) * 0x100000001b3u; /* FNV-1a */
+    return hash;
+}
+
+/* Of shapes and vocabulary: what a token id in the log means, and to which weights. */
+static void make_fingerprint(const struct hzp_state_config *config, char *ret, size_t size)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    const struct hzp_model_config *c = &config->layout->config;
+    for (int32_t i = 0; i < config->layout->tensors; i++) {
+        const struct hzp_tensor *t = &config->layout->tensor[i];
+        int32_t shape[] = {(int32_t)t->role, t->layer, t->rows, t->cols};
+        hash = hash_bytes(hash, shape, sizeof(shape));
+    }
+    for (int32_t i = 0; config->tok && i < hzp_tokenizer_vocab(config->tok); i++) {
+        size_t bytes = 0;
+        const char *text = hzp_tokenizer_spelling(config->tok, i, &bytes);
+        hash = hash_bytes(hash, &bytes, sizeof(bytes));
+        hash = hash_bytes(hash, text, text ? bytes : 0);
+    }
+    snprintf(ret, size, "%s-%dx%d-vocab%d-%016" PRIx64, c->family, c->layers, c->width, c->vocab,
+             hash);
+}
+
+int hzp_state_default_dir(const char *model_dir, char *ret, size_t size,
+                          struct hzp_err_text *reterr)
+{
+    const char *data = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
+    char real[PATH_MAX];
+    if (!realpath(model_dir, real))
+        return hzp_fail(reterr, HZP_ENOENT, "%s: %s", model_dir, strerror(errno));
+    if (!(data && *data == '/') && !(home && *home == '/'))
+        return hzp_fail(reterr, HZP_ENOENT,
+                        "neither HOME nor XDG_DATA_HOME is set: name a directory with --state");
+    const char *name = strrchr(real, '/');
+    uint64_t hash = hash_bytes(0xcbf29ce484222325u, real, strlen(real));
+    bool own = data && *data == '/';
+    snprintf(ret, size, "%s%s/hzpserve/%s-%08x", own ? data : home, own ? "" : "/.local/share",
+             name ? name + 1 : real, (unsigned)(hash ^ hash >> 32));
+    return HZP_OK;
+}
+
+static int choose_dir(struct hzp_state *s, struct hzp_err_text *reterr)
+{
+    char dir[PATH_MAX];
+    if (s->config.state_dir && !strcmp(s->config.state_dir, "none"))
+        return HZP_OK;
+    if (s->config.state_dir)
+        snprintf(dir, sizeof(dir), "%s", s->config.state_dir);
+    else
+        HZP_TRY(hzp_state_default_dir(s->config.model_dir, dir, sizeof(dir), reterr));
+    s->dir = hzp_xstrdup(dir);
+    return hzp_checkpoint_make_dir(dir, &s->dir_existed, reterr);
+}
+
+static int choose_weights(struct hzp_state *s, struct hzp_err_text *reterr)
+{
+    char path[PATH_MAX];
+    HZP_TRY(hzp_sample_log_resume(s->log, &s->resume, reterr));
+    if (!s->dir || !s->resume.checkpoint_id) {
+        s->weights_dir = hzp_xstrdup(s->config.model_dir);
+        return HZP_OK;
+    }
+    snprintf(path, sizeof(path), "%s/%s", s->dir, s->resume.checkpoint_name);
+    s->weights_dir = hzp_xstrdup(path);
+    snprintf(path, sizeof(path), "%s/trainer.safetensors", s->weights_dir);
+    if (access(path, R_OK) < 0)
+        return hzp_fail(reterr, HZP_ENOENT,
+                        "%s: the log in %s says that this checkpoint exists: %s", path, s->dir,
+                        strerror(errno));
+    return HZP_OK;
+}
+
+/* What the tables of a sound file hold may still be no tokens of this model. */
+static int check_tokens(const struct hzp_state *s, const struct hzp_sample *sample,
+                        struct hzp_err_text *reterr)
+{
+    int32_t vocab = s->config.layout->config.vocab;
+    for (int32_t i = 0; i < sample->count; i++)
+        if (sample->token[i] < 0 || sample->token[i] >= vocab)
+            return hzp_fail(reterr, HZP_EFORMAT,
+                            "%s/samples.db: sample %" PRId64
+                            " is damaged: token %d of a vocabulary "
+                            "of %d",
+                            s->dir ? s->dir : "", sample->sequence_number, sample->token[i], vocab);
+    return HZP_OK;
+}
+
+/* What was accepted and is in no checkpoint is learned again, with all its passes. */
+static int restore_backlog(struct hzp_state *s, struct hzp_err_text *reterr)
+{
+    struct hzp_sample *piece[BACKLOG_PIECE];
+    int64_t after = HZP_MAX(s->resume.learned_through, 0), too_long = 0;
+    int32_t n;
+    while ((n = hzp_sample_log_read(s->log, after, BACKLOG_PIECE, piece, reterr)) > 0) {
+        int r = HZP_OK;
+        after = piece[n - 1]->sequence_number;
+        for (int32_t i = 0; i < n && r == HZP_OK; i++) {
+            too_long += piece[i]->count > s->config.micro_rows + 1;
+            r = check_tokens(s, piece[i], reterr);
+        }
+        hzp_sample_queue_restore(s->queue, piece, n); /* also bad ones: it frees them */
+        HZP_TRY(r);
+        s->stats.restored += n;
+    }
+    if (n < 0)
+        return n;
+    s->stats.last_sequence_number = s->resume.last_sequence_number;
+    s->stats.checkpoint_id = s->resume.checkpoint_id;
+    s->stats.trained_again = s->resume.retrain_count;
+    if (s->dir)
+        hzp_log(HZP_LOG_INFO, "state",
+                "opened dir=%s checkpoint=%" PRIu64 " accepted=%" PRId64 " learned_through=%" PRId64
+                " queued_again=%" PRId64 " trained_again=%" PRId64,
+                s->dir, s->resume.checkpoint_id, s->resume.last_sequence_number,
+                s->resume.learned_through, s->stats.restored, s->stats.trained_again);
+    if (too_long)
+        hzp_log(HZP_LOG_WARN, "state",
+                "%" PRId64 " accepted examples are longer than --micro-rows now allows, ignoring",
+                too_long);
+    return HZP_OK;
+}
+
+static int load_replay(struct hzp_state *s, struct hzp_err_text *reterr)
+{
+    struct hzp_sample **sample;
+    int32_t count;
+    if (!s->config.replay)
+        return HZP_OK;
+    s->examples.samples_max = 0; /* that bound is for bodies, this is a file */
+    int r = hzp_examples_load(&s->examples, s->config.replay, &sample, &count, reterr);
+    s->examples.samples_max = s->config.body_samples_max;
+    HZP_TRY(r);
+    hzp_sample_queue_set_replay(s->queue, sample, count);
+    free(sample);
+    return HZP_OK;
+}
+
+static int open_all(struct hzp_state *s, struct hzp_err_text *reterr)
+{
+    char path[PATH_MAX] = ":memory:", fingerprint[128];
+    const struct hzp_state_config *config = &s->config;
+    bool fresh = false;
+    HZP_TRY(choose_dir(s, reterr));
+    if (s->dir) {
+        snprintf(path, sizeof(path), "%s/samples.db", s->dir);
+        fresh = config->provisional && access(path, F_OK) < 0 && errno == ENOENT;
+    }
+    make_fingerprint(config, fingerprint, sizeof(fingerprint));
+    int r = hzp_sample_log_open(path, fingerprint, &s->log, reterr);
+    atomic_store(&s->fresh, fresh && r != HZP_EBUSY); /* busy: another made it meanwhile */
+    HZP_TRY(r);
+    HZP_TRY(choose_weights(s, reterr));
+    if (s->resume.last_sequence_number > 0)
+        atomic_store(&s->fresh, false); /* another did, and has left */
+    struct hzp_sample_queue_config queue = config->queue;
+    queue.learned_through = s->resume.learned_through;
+    if (hzp_sample_queue_create(&queue, &s->queue) < 0)
+        return hzp_fail(reterr, HZP_EINVAL, "the queue's settings are out of range");
+    hzp_examples_init(&s->examples, config->tok, &config->layout->config, s->config.micro_rows + 1,
+                      config->body_samples_max);
+    s->examples.log = s->log;
+    s->examples.queue = s->queue;
+    s->examples_made = true;
+    HZP_TRY(restore_backlog(s, reterr));
+    return load_replay(s, reterr);
+}
+
+int hzp_state_open(const struct hzp_state_config *config, struct hzp_state **ret,
+                   struct hzp_err_text *reterr)
+{
+    struct hzp_state *s = hzp_xcalloc(1, sizeof(*s));
+    s->config = *config;
+    s->model_dir = hzp_xstrdup(config->model_dir);
+    s->config.model_dir = s->model_dir;
+    s->config.micro_rows = HZP_MIN(config->micro_rows, config->layout->config.positions);
+    hzp_wake_init(&s->wake);
+    pthread_mutex_init(&s->lock, NULL);
+    int r = open_all(s, reterr);
+    if (r < 0) {
+        hzp_state_close(s);
+        return r;
+    }
+    *ret = s;
+    return HZP_OK;
+}
+
+void hzp_state_keep(struct hzp_state *s)
+{
+    atomic_store(&s->fresh, false);
+}
+
+/* The log of a server that never came up has nothing in it: who mistypes an option should not find
+ * a directory more. */
+static void remove_fresh(struct hzp_state *s)
+{
+    static const char *const tails[] = {"", "-wal", "-shm", "-journal"};
+    char path[PATH_MAX];
+    for (int i = 0; i < HZP_COUNT(tails); i++) {
+        snprintf(path, sizeof(path), "%s/samples.db%s", s->dir, tails[i]);
+        unlink(path);
+    }
+    hzp_checkpoint_unmake_dir(s->dir, s->dir_existed);
+}
+
+void hzp_state_close(struct hzp_state *s)
+{
+    if (!s)
+        return;
+    if (s->started)
+        hzp_state_stop(s, false);
+    if (s->examples_made)
+        hzp_examples_fini(&s->examples);
+    hzp_sample_queue_destroy(s->queue);
+    hzp_sample_log_close(s->log);
+    if (atomic_load(&s->fresh))
+        remove_fresh(s);
+    pthread_mutex_destroy(&s->lock);
+    hzp_wake_fini(&s->wake);
+    free(s->dir);
+    free(s->model_dir);
+    free(s->weights_dir);
+    free(s);
+}
+
+const char *hzp_state_weights_dir(const struct hzp_state *s)
+{
+    return s->weights_dir;
+}
+
+uint64_t hzp_state_first_id(const struct hzp_state *s)
+{
+    return s->resume.next_version_id;
+}
+
+struct hzp_sample_queue *hzp_state_queue(struct hzp_state *s)
+{
+    return s->queue;
+}
+
+int hzp_state_restore(struct hzp_state *s, struct hzp_trainer *trainer, struct hzp_version *draft,
+                      struct hzp_err_text *reterr)
+{
+    if (!s->dir || !s->resume.checkpoint_id)
+        return HZP_OK;
+    HZP_TRY(hzp_trainer_load(trainer, draft, s->weights_dir, false, NULL, reterr));
+    s->saved_step = s->tried_step = draft->record.optimizer_step;
+    return HZP_OK;
+}
+
+/* --- The file thread -------------------------------------------------------------------------- */
+
+/* Every version the store still remembers and the log does not have, oldest first. */
+static void journal(struct hzp_state *s)
+{
+    struct hzp_version_record newest;
+    hzp_weights_newest(s->model->weights, &newest);
+    if (!s->dir || newest.id <= s->journaled)
+        return;
+    int32_t max = (int32_t)HZP_MIN(newest.id - s->journaled, (uint64_t)RECORDS_MAX);
+    struct hzp_version_record *record = hzp_xcalloc((size_t)max, sizeof(*record));
+    int32_t n = hzp_weights_list(s->model->weights, record, max);
+    for (int32_t i = n - 1; i >= 0; i--) {
+        struct hzp_err_text text;
+        if (record[i].id <= s->journaled)
+            continue;
+        int r = hzp_sample_log_version(s->log, &record[i], &text);
+        if (r < 0 && !s->journal_failed)
+            hzp_log(HZP_LOG_ERROR, "state", "version %" PRIu64 " is not journalled: %s, ignoring",
+                    record[i].id, text.text);
+        s->journal_failed = r < 0;
+        s->journaled = record[i].id;
+    }
+    free(record);
+}
+
+static void write_checkpoint(struct hzp_state *s, const struct hzp_version *v)
+{
+    struct hzp_err_text text;
+    char name[64];
+    uint64_t begin = hzp_now_ns(), id = v->record.id;
+    int64_t step = v->record.optimizer_step, through = v->record.learned_through;
+    journal(s); /* the log knows every version that it names */
+    int r = hzp_checkpoint_write(s->dir, id, s->model, s->trainer, v, s->model_dir, NULL, &text);
+    snprintf(name, sizeof(name), "checkpoint-%" PRIu64, id);
+    if (r >= 0)
+        r = hzp_sample_log_checkpoint(s->log, id, through, name, &text);
+    s->saved_ns = hzp_now_ns();
+    s->save_took_ns = s->saved_ns - begin;
+    s->tried_step =
+        step; /* where it failed: tried again when there is more to save, and at the end */
+    s->saved_step = r >= 0 ? step : s->saved_step;
+    pthread_mutex_lock(&s->lock);
+    s->stats.checkpoint_seconds = (double)s->save_took_ns * 1e-9;
+    s->stats.checkpoints += r >= 0;
+    s->stats.checkpoint_failures += r < 0;
+    if (r >= 0)
+        s->stats.checkpoint_id = id;
+    pthread_mutex_unlock(&s->lock);
+    if (r < 0) {
+        hzp_log(HZP_LOG_ERROR, "state", "checkpoint failed version=%" PRIu64 " %s", id, text.text);
+        return;
+    }
+    hzp_checkpoint_prune(s->dir, s->config.keep_checkpoints);
+    hzp_log(HZP_LOG_INFO, "state",
+            "checkpoint version=%" PRIu64 " step=%" PRId64 " learned_through=%" PRId64
+            " seconds=%.2f",
+            id, step, through, (double)s->save_took_ns * 1e-9);
+}
+
+static bool checkpoint_due(struct hzp_state *s, bool *ret_later)
+{
+    struct hzp_trainer_stats trainer;
+    struct hzp_sample_queue_stats queue;
+    hzp_trainer_read_stats(s->trainer, &trainer);
+    hzp_sample_queue_read_stats(s->queue, &queue);
+    int64_t updates = trainer.step - s->tried_step;
+    *ret_later = false;
+    if (!s->dir || updates <= 0 || trainer.broken)
+        return false;
+    if (s->config.checkpoint_every > 0 && updates >= s->config.checkpoint_every)
+        return true;
+    if (queue.samples > 0)
+        return false; /* another update will wake us */
+    *ret_later = true;
+    uint64_t now = hzp_now_ns();
+    return now - atomic_load(&s->last_update_ns) >= (uint64_t)QUIET_S * 1000000000u &&
+           now - s->saved_ns >= DUTY * s->save_took_ns;
+}
+
+static void *file_main(void *arg)
+{
+    struct hzp_state *s = arg;
+    bool later = false;
+    while (!atomic_load(&s->stopping)) {
+        hzp_wake_wait(&s->wake, s->asked ? 2000000u : later ? 500000000u : UINT64_MAX);
+        journal(s);
+        if (!s->asked && checkpoint_due(s, &later)) {
+            s->asked = true;
+            hzp_trainer_freeze(s->trainer);
+            hzp_loop_poke(s->loop);
+        }
+        const struct hzp_version *v = s->asked ? hzp_trainer_frozen(s->trainer) : NULL;
+        if (!v)
+            continue;
+        write_checkpoint(s, v);
+        s->asked = later = false;
+        hzp_trainer_thaw(s->trainer);
+        hzp_loop_poke(s->loop);
+        hzp_wake_poke(&s->wake); /* more may have happened meanwhile */
+    }
+    if (s->asked)
+        hzp_trainer_thaw(s->trainer);
+    s->asked = false;
+    return NULL;
+}
+
+int hzp_state_start(struct hzp_state *s, struct hzp_trainer *trainer, const struct hzp_model *model,
+                    struct hzp_loop *loop)
+{
+    s->trainer = trainer;
+    s->model = model;
+    s->loop = loop;
+    s->journaled = s->resume.next_version_id - 1;
+    s->saved_ns = hzp_now_ns();
+    HZP_TRY(hzp_thread_start(&s->thread, "hzp-file", file_main, s));
+    s->started = true;
+    hzp_wake_poke(&s->wake); /* the first version is to be journalled */
+    return HZP_OK;
+}
+
+void hzp_state_update(struct hzp_state *s, const struct hzp_update_report *report)
+{
+    if (report->broken)
+        hzp_log(HZP_LOG_ERROR, "train",
+                "stopped: the weights are not finite; restart to go on from the last checkpoint");
+    else if (report->dropped)
+        hzp_log(HZP_LOG_ERROR, "train",
+                "dropped step=%" PRId64 " samples=%d sequence=%" PRId64 "..%" PRId64
+                ": not finite twice",
+                report->step, report->samples, report->first_sequence, report->last_sequence);
+    else if (report->skipped)
+        hzp_log(HZP_LOG_WARN, "train", "skipped step=%" PRId64 ": not finite, trying once more",
+                report->step);
+    atomic_store(&s->last_update_ns, hzp_now_ns());
+    hzp_wake_poke(&s->wake);
+}
+
+void hzp_state_stop(struct hzp_state *s, bool save)
+{
+    if (!s->started)
+        return;
+    atomic_store(&s->stopping, true);
+    hzp_wake_poke(&s->wake);
+    pthread_join(s->thread, NULL);
+    s->started = false;
+    journal(s);
+    struct hzp_version *v = hzp_weights_current(s->model->weights);
+    if (save && s->dir && v && v->record.optimizer_step > s->saved_step &&
+        hzp_trainer_idle(s->trainer))
+        write_checkpoint(s, v);
+}
+
+/* --- Acceptance ------------------------------------------------------------------------------- */
+
+int hzp_state_accept(struct hzp_state *s, const char *body, size_t bytes, const char *content_type,
+                     int64_t *ret_first, int64_t *ret_last, struct hzp_err_text *reterr)
+{
+    int64_t first = 0, last = 0;
+    int r = hzp_examples_accept(&s->examples, body, bytes, content_type, &first, &last, reterr);
+    pthread_mutex_lock(&s->lock);
+    if (r >= 0) {
+        s->stats.accepted += (uint64_t)(last - first + 1);
+        s->stats.last_sequence_number = HZP_MAX(s->stats.last_sequence_number, last);
+    } else {
+        s->stats.refused++;
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (r < 0)
+        return r;
+    if (s->loop)
+        hzp_loop_poke(s->loop);
+    *ret_first = first;
+    *ret_last = last;
+    return HZP_OK;
+}
+
+void hzp_state_read_stats(struct hzp_state *s, struct hzp_state_stats *ret)
+{
+    pthread_mutex_lock(&s->lock);
+    *ret = s->stats;
+    pthread_mutex_unlock(&s->lock);
+}

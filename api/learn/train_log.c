@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/learn/train_log.h"
+
+#include "base/arena.h"
+#include "base/thread.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+static const uint64_t bar_ns = 100000000, plain_ns = 5000000000;
+
+struct hzp_train_log {
+    FILE *file;
+    bool terminal, bar_stands;
+    int64_t begin_step, total;
+    uint64_t begin_ns, shown_ns;
+    double rows, seconds; /* of about the last twenty updates */
+    double eval_loss;     /* NaN: none yet */
+};
+
+/* Copies the lines of steps up to `step`; false: not all could be read or written. */
+static bool copy_lines(FILE *from, FILE *to, int64_t step)
+{
+    char *line = NULL;
+    size_t room = 0;
+    while (getline(&line, &room, from) > 0) {
+        json_t *object = json_loads(line, 0, NULL);
+        json_t *number = object ? json_object_get(object, "step") : NULL;
+        if (json_is_integer(number) && json_integer_value(number) <= step)
+            fputs(line, to);
+        json_decref(object);
+    }
+    free(line);
+    return !ferror(from) && !ferror(to);
+}
+
+/* Puts a file of the lines that stay in the old one's place, behind links.  A terminal, a pipe or
+ * /dev/null keeps no lines, and must not be replaced. */
+static int drop_later_lines(const char *path, int64_t step, struct hzp_err_text *reterr)
+{
+    char real[PATH_MAX], temporary[PATH_MAX + 8];
+    struct stat st;
+    if (stat(path, &st) < 0 || (S_ISREG(st.st_mode) && !realpath(path, real)))
+        return errno == ENOENT ? HZP_OK
+                               : hzp_fail(reterr, HZP_EIO, "%s: %s", path, strerror(errno));
+    if (!S_ISREG(st.st_mode))
+        return HZP_OK;
+    snprintf(temporary, sizeof(temporary), "%s.tmp", real);
+    FILE *from = fopen(real, "r"), *to = from ? fopen(temporary, "w") : NULL;
+    bool done = to && copy_lines(from, to, step);
+    done = to && fclose(to) == 0 && done && rename(temporary, real) == 0;
+    int error = errno;
+    if (from)
+        fclose(from);
+    if (to && !done)
+        unlink(temporary);
+    return done ? HZP_OK
+                : hzp_fail(reterr, HZP_EIO, "%s: cannot be written: %s", path, strerror(error));
+}
+
+int hzp_train_log_open(const char *path, int64_t step, int64_t total, struct hzp_train_log **ret,
+                       struct hzp_err_text *reterr)
+{
+    HZP_TRY(drop_later_lines(path, step, reterr));
+    FILE *file = fopen(path, "a");
+    if (!file)
+        return hzp_fail(reterr, HZP_EIO, "%s: %s", path, strerror(errno));
+    struct hzp_train_log *log = hzp_xcalloc(1, sizeof(*log));
+    log->file = file;
+    log->terminal = isatty(STDERR_FILENO);
+    log->begin_step = step;
+    log->total = total;
+    log->begin_ns = hzp_now_ns();
+    log->eval_loss = NAN;
+    *ret = log;
+    return HZP_OK;
+}
+
+void hzp_train_log_close(struct hzp_train_log *log)
+{
+    if (!log)
+        return;
+    hzp_train_log_line(log);
+    fclose(log->file);
+    free(log);
+}
+
+static double unix_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static void format_duration(double seconds, char *ret, size_t size)
+{
+    long s = (long)(seconds + 0.5);
+    if (!(seconds >= 0 && seconds < 1e7))
+        snprintf(ret, size, "?");
+    else if (s >= 3600)
+        snprintf(ret, size, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
+    else
+        snprintf(ret, size, "%ld:%02ld", s / 60, s % 60);
+}
+
+static void draw_bar(const struct hzp_train_log *log, const char *text, double part)
+{
+    struct winsize window;
+    int columns =
+        ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col ? window.ws_col : 80;
+    int room = HZP_MIN(columns - (int)strlen(text) - 5, 40);
+    fprintf(stderr, "\r\033[K%s", text);
+    if (room >= 8) {
+        int full = (int)(part * room + 0.5);
+        fputs(" [", stderr);
+        for (int i = 0; i < room; i++)
+            fputc(i < full ? '#' : '.', stderr);
+        fputs("]", stderr);
+    }
+    fflush(stderr);
+}
+
+static void show(struct hzp_train_log *log, const struct hzp_update_report *report)
+{
+    uint64_t now = hzp_now_ns();
+    bool last = report->step >= log->total;
+    if (!last && log->shown_ns && now - log->shown_ns < (log->terminal ? bar_ns : plain_ns))
+        return;
+    log->shown_ns = now;
+    char eta[32], text[200], eval[32] = "";
+    int64_t done = report->step - log->begin_step;
+    double seconds = (double)(now - log->begin_ns) * 1e-9;
+    double left = done > 0 ? seconds / (double)done * (double)(log->total - report->step) : -1;
+    format_duration(left, eta, sizeof(eta));
+    if (!isnan(log->eval_loss))
+        snprintf(eval, sizeof(eval), log->terminal ? " eval %.4f" : " eval_loss=%.4f",
+                 log->eval_loss);
+    double rate = log->seconds > 0 ? log->rows / log->seconds : 0;
+    if (!log->terminal) {
+        fprintf(stderr,
+                "step=%" PRId64 "/%" PRId64 " loss=%.4f%s lr=%.3g grad_norm=%.3g "
+                "tokens_per_second=%.0f eta=%s\n",
+                report->step, log->total, report->loss, eval, (double)report->lr, report->grad_norm,
+                rate, eta);
+        return;
+    }
+    snprintf(text, sizeof(text), "%" PRId64 "/%" PRId64 "  loss %.4f%s  %.0f tokens/s  ETA %s",
+             report->step, log->total, report->loss, eval, rate, eta);
+    draw_bar(log, text, log->total ? (double)report->step / (double)log->total : 0);
+    log->bar_stands = true;
+}
+
+void hzp_train_log_update(struct hzp_train_log *log, const struct hzp_update_report *report)
+{
+    const double keep = 0.95;
+    double seconds = (double)report->wall_ns * 1e-9;
+    log->rows = log->rows * keep + report->rows;
+    log->seconds = log->seconds * keep + seconds;
+    if (report->skipped) {
+        fprintf(log->file, "{\"step\":%" PRId64 ",\"skipped\":true,\"dropped\":%s,\"time\":%.3f}\n",
+                report->step, report->dropped ? "true" : "false", unix_seconds());
+    } else {
+        fprintf(log->file,
+                "{\"step\":%" PRId64 ",\"loss\":%.17g,\"lr\":%.9g,\"grad_norm\":%.17g,"
+                "\"tokens\":%d,\"learned_tokens\":%d,\"samples\":%d,\"tokens_per_second\":%.1f,"
+                "\"time\":%.3f}\n",
+                report->step, report->loss, (double)report->lr, report->grad_norm, report->rows,
+                report->learned_tokens, report->samples, seconds > 0 ? report->rows / seconds : 0,
+                unix_seconds());
+    }
+    fflush(log->file);
+    show(log, report);
+}
+
+void hzp_train_log_eval(struct hzp_train_log *log, int64_t step, double loss, int64_t tokens)
+{
+    log->eval_loss = loss;
+    if (!isfinite(loss)) {
+        hzp_train_log_line(log);
+        fprintf(stderr, "step=%" PRId64 " eval_loss is not finite\n", step);
+        return;
+    }
+    fprintf(log->file,
+            "{\"step\":%" PRId64 ",\"eval_loss\":%.17g,\"eval_tokens\":%" PRId64
+            ",\"time\":%.3f}\n",
+            step, loss, tokens, unix_seconds());
+    fflush(log->file);
+    if (!log->terminal)
+        fprintf(stderr, "step=%" PRId64 " eval_loss=%.4f\n", step, loss);
+}
+
+void hzp_train_log_line(struct hzp_train_log *log)
+{
+    if (log->bar_stands)
+        fputc('\n', stderr);
+    log->bar_stands = false;
+}

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nanobatch/build/batch.h - the rows that serving brings to one step.
+ *
+ * Filled by the scheduler, read by the ops, and read again by the scheduler when the step has
+ * ended.  Decode segments (one row each) come first, then pieces of prompts.  All arrays are taken
+ * at create in memory that host and device both see; a step allocates nothing.
+ *
+ * A batch may be formed while the step before it runs.  A row whose token that step draws does not
+ * bring the token but says which of the other batch's logits draws it; the device copies it over
+ * before it embeds.  Such rows come first of all.
+ *
+ * Where the device keeps steps as graphs, a step that only decodes is filled up to a size of a few
+ * (hzp_batch_pad): behind its own rows stand rows of nobody.  They are embedded, normed and
+ * multiplied like others, store nothing, attend to one token that another row's sequence has
+ * anyway, and what they draw nobody reads.  `rows`, `segs` and `logits` do not count them, `pads`
+ * does.
+ *
+ * Invariant: every row belongs to exactly one segment, in order; its own key and value are stored
+ * at slot[r] before any row of the step attends; one version for all rows.
+ *
+ * Thread: engine.
+ */
+#ifndef HZP_NANOBATCH_BUILD_BATCH_H
+#define HZP_NANOBATCH_BUILD_BATCH_H
+
+#include "nanobatch/plan/plan.h"
+
+struct hzp_version;
+
+struct hzp_batch_config {
+    int32_t rows_max;    /* the dense batch */
+    int32_t segs_max;    /* sequences in one step */
+    int32_t page_stride; /* pages of the longest sequence */
+    int32_t logits_max;  /* rows whose logits may be wanted in one step */
+    int32_t edits_max;   /* logit edits of all of them together */
+};
+
+/* Rows [row0, row0 + rows) of a batch as ops see them: decode rows first, then pieces of prompts.
+ * A piece may begin or end inside a segment of the batch.  Borrows the batch. */
+struct hzp_nano {
+    int32_t row0, rows;
+    int32_t decode_rows;
+    const int32_t *id, *pos, *slot;  /* [rows] */
+    struct hzp_segs decode, prefill; /* prefill's rows count from its own first row */
+    const int32_t *decode_page, *prefill_page;
+    int32_t page_stride;
+    int32_t joins; /* row of the batch where the segment of its first prefill row begins */
+};
+
+struct hzp_batch {
+    /* fixed after create */
+    struct hzp_batch_config max;
+    struct hzp_device *dev;
+    void *memory;
+
+    /* rows */
+    int32_t rows;
+    int32_t pads; /* rows of nobody behind them, each with a segment and logits of its own */
+    int32_t *id, *pos, *slot; /* [rows_max] token, position, KV slot (hzp_rope_args) */
+
+    /* tokens that the step before draws */
+    int32_t refs; /* the first so many rows; their id is -1 until it has ended */
+    int32_t *ref; /* [refs] index of from's logits */
+    const struct hzp_batch *from;
+
+    /* segments */
+    int32_t segs, decode_segs; /* all; of these the first decode_segs have one row */
+    int32_t *row0;             /* [segs_max + 1] */
+    int32_t *pos0;             /* [segs_max] */
+    int32_t *page;             /* [segs_max][page_stride] */
+    int32_t decode_ctx_max, prefill_rows_max, prefill_ctx_max;
+    int32_t *nano_row0, *nano_pos0; /* [segs_max + 3 HZP_NANO_MAX] of nano-batches: hzp_batch_cut */
+
+    /* what is wanted of the logits */
+    int32_t logits, edits;
+    int32_t *logit_row;            /* [logits_max] index of the row */
+    struct hzp_sample_row *sample; /* [logits_max] */
+    struct hzp_logit_edit *edit;   /* [edits_max] */
+    bool tops_wanted;
+
+    /* what came out */
+    int32_t *token, *rank; /* [logits_max] */
+    float *logprob;
+    int32_t *top_token; /* [logits_max][HZP_TOPS_MAX] */
+    float *top_logprob;
+};
+
+int hzp_batch_create(struct hzp_device *dev, const struct hzp_batch_config *max,
+                     struct hzp_batch **ret);
+void hzp_batch_destroy(struct hzp_batch *batch); /* NULL: no effect */
+void hzp_batch_clear(struct hzp_batch *batch);
+
+/* Opens a segment whose first row stands at pos0; its pages are written by the caller into the
+ * returned row of the page table.  Decode segments must all come before the first prefill one. */
+int32_t *hzp_batch_add_segment(struct hzp_batch *batch, int32_t pos0, bool decode);
+
+/* Appends a row to the newest segment (its position follows from the segment). */
+int32_t hzp_batch_add_row(struct hzp_batch *batch, int32_t token, int32_t slot);
+
+/* The same for a row whose token is the one that logits `logit` of batch `from` draw.  All of a
+ * batch come before its other rows, and name one `from`. */
+int32_t hzp_batch_add_drawn(struct hzp_batch *batch, const struct hzp_batch *from, int32_t logit,
+                            int32_t slot);
+
+/* Fills a batch that only decodes, and wants the logits of every row, up to hzp_batch_bucket(rows),
+ * as far as there is room.  Again: no effect. */
+void hzp_batch_pad(struct hzp_batch *batch);
+
+/* The size that so many decode rows are filled up to: 1, 2, 4, 8, 16, 24, 32, 40 ..., above 64 by
+ * steps of a quarter of the power of two below. */
+int32_t hzp_batch_bucket(int32_t rows);
+
+/* Cuts the rows, those of nobody too, at cut[0] = 0 <= cut[1] <= ... <= cut[nanos] = rows + pads;
+ * those without rows are left out.  Returns how many there are.  Overwrites what an earlier cut of
+ * this batch returned. */
+int32_t hzp_batch_cut(struct hzp_batch *batch, const int32_t *cut, int32_t nanos,
+                      struct hzp_nano ret[HZP_NANO_MAX]);
+
+/* Wants the logits of row r; returns the index into sample, token, logprob, ...  The caller fills
+ * sample[] and appends its edits. */
+int32_t hzp_batch_add_logits(struct hzp_batch *batch, int32_t row);
+
+#endif

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "nanobatch/build/train_space.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Columns of each kind of row. */
+struct widths {
+    int32_t width, packed, attn, inner, heads, vocab;
+};
+
+static struct widths widths_of(const struct hzp_model_config *c)
+{
+    return (struct widths){
+        .width = c->width,
+        .packed = (c->heads.heads + 2 * c->heads.kv_heads) * c->heads.dim,
+        .attn = c->heads.heads * c->heads.dim,
+        .inner = c->inner,
+        .heads = c->heads.heads,
+        .vocab = c->vocab,
+    };
+}
+
+static void cut_kept(struct hzp_train_space *s, char *base, size_t *at,
+                     const struct hzp_model_config *c, struct hzp_kept_layer *k)
+{
+    struct widths w = widths_of(c);
+    int32_t rows = s->rows_room;
+    k->x_in = hzp_mat_cut(base, at, rows, w.width, HZP_F32);
+    k->x_mid = s->config.forward_only ? k->x_in : hzp_mat_cut(base, at, rows, w.width, HZP_F32);
+    k->qkv = hzp_mat_cut(base, at, rows, w.packed, s->act);
+    k->qkv_bare = c->qk_norm ? hzp_mat_cut(base, at, rows, w.packed, s->act) : k->qkv;
+    k->attn = hzp_mat_cut(base, at, rows, w.attn, s->act);
+    k->gate_up = hzp_mat_cut(base, at, rows, 2 * w.inner, s->act);
+    k->rstd_attn = hzp_mat_cut(base, at, 1, rows, HZP_F32).ptr;
+    k->rstd_mlp = hzp_mat_cut(base, at, 1, rows, HZP_F32).ptr;
+    k->lse = hzp_mat_cut(base, at, rows, w.heads, HZP_F32).ptr;
+}
+
+static void cut_head(struct hzp_train_space *s, char *base, size_t *at, struct widths w)
+{
+    int32_t rows = s->config.head_rows;
+    s->picked = hzp_mat_cut(base, at, rows, w.width, HZP_F32);
+    s->picked_normed = hzp_mat_cut(base, at, rows, w.width, s->act);
+    s->logits = hzp_mat_cut(base, at, rows, w.vocab, HZP_F32);
+    s->picked_rstd = hzp_mat_cut(base, at, 1, rows, HZP_F32).ptr;
+    if (s->config.forward_only)
+        return;
+    s->dlogits = s->act == HZP_F32 ? s->logits : hzp_mat_cut(base, at, rows, w.vocab, s->act);
+    s->dpicked = hzp_mat_cut(base, at, rows, w.width, HZP_F32);
+    s->dpicked_normed = hzp_mat_cut(base, at, rows, w.width, HZP_F32);
+}
+
+static size_t lay_out_rows(struct hzp_train_space *s, char *base, const struct hzp_model_config *c)
+{
+    struct widths w = widths_of(c);
+    int32_t rows = s->config.rows_max;
+    size_t at = 0;
+    int32_t layers = s->config.forward_only ? 1 : c->layers;
+    s->rows_room = rows + s->config.ride_rows;
+    s->heads = w.heads;
+    struct hzp_kept_layer counted;
+    for (int32_t l = 0; l < layers; l++)
+        cut_kept(s, base, &at, c, base ? &s->kept[l] : &counted);
+    s->normed = hzp_mat_cut(base, &at, s->rows_room, w.width, s->act);
+    s->inner = hzp_mat_cut(base, &at, s->rows_room, w.inner, s->act);
+    cut_head(s, base, &at, w);
+    if (s->config.fp8)
+        s->narrow = hzp_narrow_cut(base, &at, c, rows, &s->narrow_scale);
+    if (s->config.forward_only)
+        return at;
+    struct hzp_mat last = hzp_mat_cut(base, &at, s->rows_room, w.width, HZP_F32);
+    if (base)
+        s->kept[layers].x_in = last;
+    s->dx = hzp_mat_cut(base, &at, rows, w.width, HZP_F32);
+    s->dx_act = s->act == HZP_F32 ? s->dx : hzp_mat_cut(base, &at, rows, w.width, s->act);
+    s->dnormed = hzp_mat_cut(base, &at, rows, w.width, HZP_F32);
+    s->dinner = hzp_mat_cut(base, &at, rows, w.inner, s->act);
+    s->dgate_up = hzp_mat_cut(base, &at, rows, 2 * w.inner, s->act);
+    s->dattn = hzp_mat_cut(base, &at, rows, w.attn, s->act);
+    s->dqkv = hzp_mat_cut(base, &at, rows, w.packed, s->act);
+    return at;
+}
+
+static size_t lay_out_state(struct hzp_train_space *s, char *base, size_t elements)
+{
+    if (s->config.forward_only)
+        return 0;
+    size_t grads = elements * sizeof(float);
+    size_t moment = elements * hzp_dtype_size(s->config.moment_type);
+    size_t residual = s->act == HZP_BF16 ? elements * sizeof(int16_t) : 0;
+    if (base) {
+        s->grads = (float *)base;
+        s->m = base + grads;
+        s->v = base + grads + moment;
+        s->residual = residual ? (int16_t *)(base + grads + 2 * moment) : NULL;
+    }
+    return grads + 2 * moment + residual;
+}
+
+struct hzp_layer_space hzp_train_layer_space(const struct hzp_train_space *s, int32_t layer,
+                                             int32_t row0, int32_t rows)
+{
+    const struct hzp_kept_layer *k = &s->kept[s->config.forward_only ? 0 : layer];
+    struct hzp_mat x_out = s->config.forward_only ? k->x_in : s->kept[layer + 1].x_in;
+    size_t heads = (size_t)s->heads;
+    return (struct hzp_layer_space){
+        .x_in = hzp_mat_rows(k->x_in, row0, rows),
+        .x_mid = hzp_mat_rows(k->x_mid, row0, rows),
+        .x_out = hzp_mat_rows(x_out, row0, rows),
+        .normed = hzp_mat_rows(s->normed, row0, rows),
+        .qkv_bare = hzp_mat_rows(k->qkv_bare, row0, rows),
+        .qkv = hzp_mat_rows(k->qkv, row0, rows),
+        .attn = hzp_mat_rows(k->attn, row0, rows),
+        .gate_up = hzp_mat_rows(k->gate_up, row0, rows),
+        .inner = hzp_mat_rows(s->inner, row0, rows),
+        .rstd_attn = k->rstd_attn + row0,
+        .rstd_mlp = k->rstd_mlp + row0,
+        .lse = k->lse + (size_t)row0 * heads,
+        .narrow = s->narrow.ptr ? hzp_mat_rows(s->narrow, row0, rows) : s->narrow,
+        .narrow_scale = s->narrow.ptr ? s->narrow_scale + row0 : NULL,
+        .quantum_flops = s->config.quantum_flops,
+    };
+}
+
+size_t hzp_train_space_bytes(const struct hzp_layout *layout, enum hzp_dtype act,
+                             const struct hzp_train_space_config *config)
+{
+    struct hzp_train_space s = {.config = *config, .act = act};
+    return lay_out_rows(&s, NULL, &layout->config) + lay_out_state(&s, NULL, layout->elements);
+}
+
+int hzp_train_space_create(const struct hzp_model *model,
+                           const struct hzp_train_space_config *config,
+                           struct hzp_train_space **ret)
+{
+    struct hzp_train_space *s = hzp_xcalloc(1, sizeof(*s));
+    s->dev = model->dev;
+    s->config = *config;
+    s->act = model->act;
+    s->kept = hzp_xcalloc((size_t)model->config->layers + 1, sizeof(*s->kept));
+    int r;
+    size_t rows = lay_out_rows(s, NULL, model->config);
+    size_t state = lay_out_state(s, NULL, model->layout->elements);
+    HZP_TRY_GOTO(hzp_device_alloc(s->dev, HZP_MEM_DEVICE, rows, &s->memory));
+    lay_out_rows(s, s->memory, model->config);
+    void *result;
+    HZP_TRY_GOTO(hzp_device_alloc(s->dev, HZP_MEM_HOST, sizeof(*s->result), &result));
+    s->result = result;
+    memset(s->result, 0, sizeof(*s->result));
+    if (state) {
+        HZP_TRY_GOTO(hzp_device_alloc(s->dev, HZP_MEM_DEVICE, state, &s->state));
+        lay_out_state(s, s->state, model->layout->elements);
+        HZP_TRY_GOTO(hzp_device_zero(s->dev, s->state, state));
+    }
+    *ret = s;
+    return HZP_OK;
+out:
+    hzp_train_space_destroy(s);
+    return r;
+}
+
+void hzp_train_space_destroy(struct hzp_train_space *s)
+{
+    if (!s)
+        return;
+    if (s->memory)
+        hzp_device_free(s->dev, HZP_MEM_DEVICE, s->memory);
+    if (s->state)
+        hzp_device_free(s->dev, HZP_MEM_DEVICE, s->state);
+    if (s->result)
+        hzp_device_free(s->dev, HZP_MEM_HOST, s->result);
+    free(s->kept);
+    free(s);
+}
+
+float *hzp_train_space_grads(struct hzp_train_space *s)
+{
+    return s->grads;
+}
+
+void *hzp_train_space_m(struct hzp_train_space *s)
+{
+    return s->m;
+}
+
+void *hzp_train_space_v(struct hzp_train_space *s)
+{
+    return s->v;
+}
+
+int16_t *hzp_train_space_residual(struct hzp_train_space *s)
+{
+    return s->residual;
+}

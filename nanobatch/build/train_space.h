@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nanobatch/build/train_space.h - the memory a training chain works in.
+ *
+ * Two kinds: what lives from update to update (gradients, moments, residuals; laid out like a
+ * version), and what lives for one micro-batch (kept activations, scratch).  backward.h says what
+ * is kept and why.
+ *
+ * Thread: engine.
+ */
+#ifndef HZP_NANOBATCH_BUILD_TRAIN_SPACE_H
+#define HZP_NANOBATCH_BUILD_TRAIN_SPACE_H
+
+#include "nanobatch/build/backward.h"
+#include "nanobatch/build/update.h"
+
+struct hzp_kept_layer {
+    struct hzp_mat x_in, x_mid;   /* [rows][width] F32 */
+    struct hzp_mat qkv_bare, qkv; /* [rows][(heads + 2 kv_heads) dim] act; one without q/k norms */
+    struct hzp_mat attn;          /* [rows][heads dim] act */
+    struct hzp_mat gate_up;       /* [rows][2 inner] act */
+    float *rstd_attn, *rstd_mlp;  /* [rows] */
+    float *lse;                   /* [rows][heads] */
+};
+
+struct hzp_train_space {
+    struct hzp_device *dev;
+    struct hzp_train_space_config config;
+    enum hzp_dtype act;
+    void *memory, *state;             /* activations; gradients and optimizer state */
+    struct hzp_update_result *result; /* host-visible */
+    int32_t heads;
+    int32_t rows_room;   /* of kept activations, normed, inner: rows_max + ride_rows */
+    int32_t forward_end; /* of the newest chain: its items before belong to forward */
+
+    float *grads;
+    void *m, *v;
+    int16_t *residual; /* NULL in F32 models */
+
+    struct hzp_kept_layer *kept; /* [layers + 1]; of the last only x_in.  forward_only: [1] */
+    struct hzp_mat dx, dx_act;   /* [rows][width] F32, act; the same in F32 models */
+    struct hzp_mat dnormed;      /* [rows][width] F32 */
+    struct hzp_mat normed, inner, dinner, dgate_up, dattn, dqkv; /* [rows][...] act */
+    struct hzp_mat picked, dpicked, dpicked_normed;              /* [head_rows][width] F32 */
+    struct hzp_mat picked_normed;                                /* [head_rows][width] act */
+    struct hzp_mat logits, dlogits; /* [head_rows][vocab] F32, act; the same in F32 models */
+    float *picked_rstd;             /* [head_rows] */
+    struct hzp_mat narrow;          /* fp8: as in nanobatch/build/layer.h */
+    float *narrow_scale;
+};
+
+/* Rows [row0, row0 + rows) of what a layer's forward pass reads and writes. */
+struct hzp_layer_space hzp_train_layer_space(const struct hzp_train_space *s, int32_t layer,
+                                             int32_t row0, int32_t rows);
+
+#endif

@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "nanobatch/plan/plan.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+void hzp_plan_init(struct hzp_plan *plan)
+{
+    memset(plan, 0, sizeof(*plan));
+    hzp_arena_init(&plan->arena);
+    plan->layer = -1;
+    plan->tail = plan->also[0] = plan->also[1] = -1;
+}
+
+void hzp_plan_fini(struct hzp_plan *plan)
+{
+    hzp_arena_fini(&plan->arena);
+    free(plan->item);
+    free(plan->wait);
+    memset(plan, 0, sizeof(*plan));
+}
+
+void hzp_plan_clear(struct hzp_plan *plan)
+{
+    hzp_arena_clear(&plan->arena);
+    plan->items = plan->waits = 0;
+    memset(plan->units, 0, sizeof(plan->units));
+    plan->layer = -1;
+    plan->tenant = HZP_TENANT_SERVE;
+    plan->row0 = plan->rows = plan->rides = 0;
+    plan->lane_of = NULL;
+    plan->tail = plan->also[0] = plan->also[1] = -1;
+}
+
+enum hzp_kind hzp_op_kind(enum hzp_op op)
+{
+    switch (op) {
+    case HZP_OP_matmul:
+        return HZP_KIND_PRODUCT;
+    case HZP_OP_attn_decode:
+        return HZP_KIND_DECODE;
+    case HZP_OP_attn_prefill:
+    case HZP_OP_attn_packed:
+    case HZP_OP_attn_packed_bwd:
+        return HZP_KIND_PREFILL;
+    default:
+        return HZP_KIND_ROWS;
+    }
+}
+
+const char *hzp_lane_name_text(enum hzp_lane_name lane)
+{
+    static const char *const text[] = {"compute", "memory", "network", "copy", "train"};
+    return lane < HZP_LANE_COUNT ? text[lane] : "?";
+}
+
+const char *hzp_tenant_name(enum hzp_tenant tenant)
+{
+    static const char *const name[HZP_TENANT_COUNT] = {"serve", "train", "transfer"};
+    return tenant < HZP_TENANT_COUNT ? name[tenant] : "?";
+}
+
+static struct hzp_item *new_item(struct hzp_plan *plan)
+{
+    if (plan->items == plan->items_room) {
+        plan->items_room = HZP_MAX(256, 2 * plan->items_room);
+        plan->item = hzp_xrealloc(plan->item, (size_t)plan->items_room * sizeof(*plan->item));
+    }
+    struct hzp_item *item = &plan->item[plan->items++];
+    memset(item, 0, sizeof(*item));
+    item->wait0 = plan->waits;
+    return item;
+}
+
+int32_t hzp_plan_add(struct hzp_plan *plan, enum hzp_op op, enum hzp_lane_name lane,
+                     const void *args)
+{
+    struct hzp_item *item = new_item(plan);
+    size_t size = hzp_op_args_size(op);
+    item->op = op;
+    item->lane = (uint8_t)lane;
+    item->layer = plan->layer;
+    item->tenants = (uint8_t)(1 << plan->tenant | (plan->rides > 0) << HZP_TENANT_TRAIN);
+    item->row0 = plan->row0;
+    item->rows = plan->rows;
+    item->rides = plan->rides;
+    item->args = memcpy(hzp_arena_alloc(&plan->arena, size), args, size);
+    return plan->items - 1;
+}
+
+void hzp_plan_wait(struct hzp_plan *plan, int32_t earlier)
+{
+    HZP_ASSERT(plan->items > 0 && earlier >= 0 && earlier < plan->items - 1);
+    if (plan->waits == plan->waits_room) {
+        plan->waits_room = HZP_MAX(256, 2 * plan->waits_room);
+        plan->wait = hzp_xrealloc(plan->wait, (size_t)plan->waits_room * sizeof(*plan->wait));
+    }
+    plan->wait[plan->waits++] = earlier;
+    plan->item[plan->items - 1].waits++;
+}
+
+static enum hzp_lane_name lane_of(const struct hzp_plan *plan, enum hzp_op op)
+{
+    return plan->lane_of ? (enum hzp_lane_name)plan->lane_of[hzp_op_kind(op)] : HZP_LANE_COMPUTE;
+}
+
+int32_t hzp_plan_next(struct hzp_plan *plan, enum hzp_op op, const void *args)
+{
+    int32_t i = hzp_plan_add(plan, op, lane_of(plan, op), args);
+    hzp_plan_need(plan, plan->tail);
+    hzp_plan_need(plan, plan->also[0]);
+    hzp_plan_need(plan, plan->also[1]);
+    plan->also[0] = plan->also[1] = -1;
+    return plan->tail = i;
+}
+
+void hzp_plan_need(struct hzp_plan *plan, int32_t earlier)
+{
+    HZP_ASSERT(plan->items > 0 && earlier < plan->items - 1);
+    if (earlier >= 0 && plan->item[earlier].lane != plan->item[plan->items - 1].lane)
+        hzp_plan_wait(plan, earlier);
+}
+
+void hzp_plan_take(struct hzp_plan *plan, const struct hzp_plan *chain, int32_t from, int32_t to)
+{
+    HZP_ASSERT(0 <= from && from <= to && to <= chain->items);
+    int32_t shift = plan->items - from;
+    for (int32_t i = from; i < to; i++) {
+        const struct hzp_item *src = &chain->item[i];
+        struct hzp_item *item = new_item(plan);
+        item->op = src->op;
+        item->args = src->args;
+        item->lane = plan->lane_of ? (uint8_t)lane_of(plan, src->op) : src->lane;
+        item->layer = src->layer;
+        item->tenants = src->tenants;
+        item->row0 = src->row0;
+        item->rows = src->rows;
+        if (plan->lane_of)
+            hzp_plan_need(plan, i > from ? plan->items - 2 : plan->tail);
+        for (int32_t k = 0; k < src->waits; k++)
+            if (chain->wait[src->wait0 + k] >= from)
+                hzp_plan_wait(plan, chain->wait[src->wait0 + k] + shift);
+    }
+}
+
+static void ends(const struct hzp_plan *plan, bool last, struct hzp_plan_ends *ret)
+{
+    for (int t = 0; t < HZP_TENANT_COUNT; t++)
+        for (int l = 0; l < HZP_LANE_COUNT; l++)
+            ret->item[t][l] = -1;
+    for (int32_t i = 0; i < plan->items; i++)
+        for (int t = 0; t < HZP_TENANT_COUNT; t++) {
+            int32_t *end = &ret->item[t][plan->item[i].lane];
+            if (hzp_item_of(&plan->item[i], (enum hzp_tenant)t) && (last || *end < 0))
+                *end = i;
+        }
+}
+
+void hzp_plan_firsts(const struct hzp_plan *plan, struct hzp_plan_ends *ret)
+{
+    ends(plan, false, ret);
+}
+
+void hzp_plan_lasts(const struct hzp_plan *plan, struct hzp_plan_ends *ret)
+{
+    ends(plan, true, ret);
+}
+
+static void append(struct hzp_plan *plan, const struct hzp_plan *other, int32_t i, int32_t shift)
+{
+    const struct hzp_item *src = &other->item[i];
+    struct hzp_item *item = new_item(plan);
+    int32_t wait0 = item->wait0;
+    *item = *src;
+    item->wait0 = wait0;
+    item->waits = 0;
+    for (int32_t k = 0; k < src->waits; k++)
+        hzp_plan_wait(plan, other->wait[src->wait0 + k] + shift);
+}
+
+void hzp_plan_join(struct hzp_plan *ret, const struct hzp_plan *older, const struct hzp_plan *newer)
+{
+    struct hzp_plan_ends first, last;
+    int32_t begin = ret->items, shift = begin + older->items;
+    hzp_plan_lasts(older, &last);
+    hzp_plan_firsts(newer, &first);
+    for (int32_t i = 0; i < older->items; i++)
+        append(ret, older, i, begin);
+    for (int32_t i = 0; i < newer->items; i++) {
+        const struct hzp_item *item = &newer->item[i];
+        append(ret, newer, i, shift);
+        for (int t = 0; t < HZP_TENANT_COUNT; t++)
+            for (int l = 0; l < HZP_LANE_COUNT && first.item[t][item->lane] == i; l++)
+                if (l != item->lane && last.item[t][l] >= 0)
+                    hzp_plan_wait(ret, last.item[t][l] + begin);
+    }
+}
+
+/* For each lane, the newest item that is certain to have ended before item i begins. */
+struct before {
+    int32_t newest[HZP_LANE_COUNT];
+};
+
+static void join(struct before *into, const struct hzp_plan *plan, const struct before *of,
+                 int32_t i)
+{
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        into->newest[l] = HZP_MAX(into->newest[l], of[i].newest[l]);
+    int lane = plan->item[i].lane;
+    into->newest[lane] = HZP_MAX(into->newest[lane], i);
+}
+
+/* The order that lanes and waits imply, as one vector clock an item. */
+static int order(const struct hzp_plan *plan, struct before *of, struct hzp_err_text *reterr)
+{
+    int32_t last[HZP_LANE_COUNT];
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        last[l] = -1;
+    for (int32_t i = 0; i < plan->items; i++) {
+        const struct hzp_item *item = &plan->item[i];
+        for (int l = 0; l < HZP_LANE_COUNT; l++)
+            of[i].newest[l] = -1;
+        if (last[item->lane] >= 0)
+            join(&of[i], plan, of, last[item->lane]);
+        for (int32_t k = 0; k < item->waits; k++) {
+            int32_t w = plan->wait[item->wait0 + k];
+            if (w < 0 || w >= i)
+                return hzp_fail(reterr, HZP_EINVAL,
+                                "plan: item %d (%s) waits for item %d, which is not before it", i,
+                                hzp_op_name(item->op), w);
+            join(&of[i], plan, of, w);
+        }
+        last[item->lane] = i;
+    }
+    return HZP_OK;
+}
+
+static bool touch(const struct hzp_access *a, int as, const struct hzp_access *b, int bs)
+{
+    for (int i = 0; i < as; i++)
+        for (int k = 0; k < bs; k++)
+            if ((a[i].writes || b[k].writes) && hzp_access_meet(&a[i], &b[k]))
+                return true;
+    return false;
+}
+
+int hzp_plan_check(const struct hzp_plan *plan, struct hzp_err_text *reterr)
+{
+    struct before *of = hzp_xcalloc((size_t)plan->items, sizeof(*of));
+    struct hzp_access(*acc)[HZP_ACCESS_MAX] = hzp_xcalloc((size_t)plan->items, sizeof(*acc));
+    int *accs = hzp_xcalloc((size_t)plan->items, sizeof(*accs));
+    int r;
+    HZP_TRY_GOTO(order(plan, of, reterr));
+    for (int32_t j = 0; j < plan->items; j++) {
+        accs[j] = hzp_op_access(plan->item[j].op, plan->item[j].args, acc[j]);
+        for (int32_t i = 0; i < j; i++)
+            if (of[j].newest[plan->item[i].lane] < i && touch(acc[i], accs[i], acc[j], accs[j])) {
+                r = hzp_fail(reterr, HZP_EINVAL, "plan: items %d (%s) and %d (%s) race", i,
+                             hzp_op_name(plan->item[i].op), j, hzp_op_name(plan->item[j].op));
+                goto out;
+            }
+    }
+out:
+    free(of);
+    free(acc);
+    free(accs);
+    return r;
+}
+
+const char *hzp_item_tenants_text(const struct hzp_item *item)
+{
+    for (int t = 0; t < HZP_TENANT_COUNT; t++)
+        if (hzp_item_only(item, (enum hzp_tenant)t))
+            return hzp_tenant_name((enum hzp_tenant)t);
+    return "both";
+}
+
+void hzp_plan_print(const struct hzp_plan *plan, FILE *out)
+{
+    fprintf(out, "%5s %-8s %-16s %5s %8s %5s %5s %12s %12s  waits\n", "item", "lane", "op", "layer",
+            "tenant", "row", "rows", "Mflop", "KiB");
+    for (int32_t i = 0; i < plan->items; i++) {
+        const struct hzp_item *item = &plan->item[i];
+        struct hzp_cost cost = hzp_op_cost(item->op, item->args);
+        fprintf(out, "%5d %-8s %-16s %5d %8s %5d %5d %12.3f %12.1f ", i,
+                hzp_lane_name_text((enum hzp_lane_name)item->lane), hzp_op_name(item->op),
+                item->layer, hzp_item_tenants_text(item), item->row0, item->rows + item->rides,
+                (double)cost.flops * 1e-6, (double)cost.bytes / 1024);
+        for (int32_t k = 0; k < item->waits; k++)
+            fprintf(out, " %d", plan->wait[item->wait0 + k]);
+        fputc('\n', out);
+    }
+}

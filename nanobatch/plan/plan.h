@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nanobatch/plan/plan.h - the nano-operations of a step, as data.
+ *
+ * A plan is a list of items in issue order.  An item names its op, its lane, and the earlier items
+ * it waits for; items of one lane run in order.  Nothing else orders anything.  hzp_plan_check()
+ * proves from the ops' declared reads and writes that any two items touching the same memory, one
+ * of them writing, are ordered by lanes and waits: overlap can then never be a data race.
+ *
+ * Items are added one after another to the same chain of work (hzp_plan_next): each needs the one
+ * before it, so it waits for it if that is on another lane.  Which lane an item goes to is the
+ * plan's lane_of, by the kind of its op.  What ties chains to each other is said with
+ * hzp_plan_need.
+ *
+ * A chain is a plan too: the forward, loss and backward of one micro-batch, or the update of all
+ * units.  The trainer offers ranges of its chain; a step's plan takes the items over.
+ *
+ * Thread: engine.
+ */
+#ifndef HZP_NANOBATCH_PLAN_PLAN_H
+#define HZP_NANOBATCH_PLAN_PLAN_H
+
+#include "base/arena.h"
+#include "device/device.h"
+
+#include <stdio.h>
+
+enum { HZP_NANO_MAX = 8 }; /* nano-batches of one step */
+
+enum hzp_lane_name {
+    HZP_LANE_COMPUTE,
+    HZP_LANE_MEMORY,
+    HZP_LANE_NETWORK,
+    HZP_LANE_COPY,
+    HZP_LANE_TRAIN,
+    HZP_LANE_COUNT
+};
+
+/* Ops by what they run out of first, as finely as lanes are given to them. */
+enum hzp_kind {
+    HZP_KIND_PRODUCT, /* matrix products */
+    HZP_KIND_DECODE,  /* attention of decode rows: reads much, computes little */
+    HZP_KIND_PREFILL, /* attention of many rows, also of training */
+    HZP_KIND_ROWS,    /* everything else: passes over rows */
+    HZP_KIND_COUNT
+};
+enum hzp_kind hzp_op_kind(enum hzp_op op);
+const char *hzp_lane_name_text(enum hzp_lane_name lane); /* "compute" and so on */
+
+/* Whose work an item is.  Tenants of a step share its lanes but not their results: nothing but
+ * lanes, and memory that both touch, orders one tenant's items behind another's. */
+enum hzp_tenant {
+    HZP_TENANT_SERVE,    /* answers requests */
+    HZP_TENANT_TRAIN,    /* learns: forward and backward of micro-batches, updates */
+    HZP_TENANT_TRANSFER, /* moves data; its lanes take no share of the device's compute */
+    HZP_TENANT_COUNT
+};
+const char *hzp_tenant_name(enum hzp_tenant tenant); /* "serve", "train", "transfer" */
+
+struct hzp_item {
+    enum hzp_op op;
+    const void *args;     /* hzp_<op>_args, in the arena of the plan that made it */
+    uint8_t lane;         /* enum hzp_lane_name */
+    uint8_t tenants;      /* a bit for each enum hzp_tenant that has rows in it, most often one */
+    int32_t rides;        /* its first so many rows are training's, the others serving's; 0: none */
+    int16_t layer;        /* -1: of none */
+    int32_t row0, rows;   /* its nano-batch's rows of the step, or of the micro-batch; 0: of none */
+    int32_t wait0, waits; /* its range of plan->wait: indices of earlier items */
+};
+
+/* Whether the tenant has rows in it. */
+static inline bool hzp_item_of(const struct hzp_item *item, enum hzp_tenant tenant)
+{
+    return item->tenants >> tenant & 1;
+}
+
+/* Whether it is the tenant's alone. */
+static inline bool hzp_item_only(const struct hzp_item *item, enum hzp_tenant tenant)
+{
+    return item->tenants == 1 << tenant;
+}
+
+const char *hzp_item_tenants_text(const struct hzp_item *item); /* of one its name, else "both" */
+
+struct hzp_plan {
+    struct hzp_arena arena;
+    struct hzp_item *item;
+    int32_t *wait;
+    int32_t items, items_room, waits, waits_room;
+    int16_t units[HZP_LANE_COUNT]; /* execution units of each lane, if several are used */
+
+    /* given to items added from here on */
+    int16_t layer;
+    enum hzp_tenant tenant; /* with rides > 0 training too */
+    int32_t row0, rows, rides;
+    const uint8_t *lane_of; /* [HZP_KIND_COUNT]; NULL: all go to HZP_LANE_COMPUTE */
+    int32_t tail;           /* the item that the next one needs; -1: none */
+    int32_t also[2];        /* two more; -1: none */
+};
+
+void hzp_plan_init(struct hzp_plan *plan);
+void hzp_plan_fini(struct hzp_plan *plan);
+void hzp_plan_clear(struct hzp_plan *plan); /* keeps the memory */
+
+/* Appends an op; args (of the op's own struct) are copied.  Returns the item's index. */
+int32_t hzp_plan_add(struct hzp_plan *plan, enum hzp_op op, enum hzp_lane_name lane,
+                     const void *args);
+
+/* Appends an op to the chain that ends in `tail`, on the lane of its kind. */
+int32_t hzp_plan_next(struct hzp_plan *plan, enum hzp_op op, const void *args);
+
+/* The newest item needs item `earlier`, -1: nothing: it waits for it if that is on another lane. */
+void hzp_plan_need(struct hzp_plan *plan, int32_t earlier);
+
+/* The newest item waits for item `earlier` (an index below it). */
+void hzp_plan_wait(struct hzp_plan *plan, int32_t earlier);
+
+/* Appends items [from, to) of a chain, which must outlive the run.  A wait for an item before
+ * `from` is dropped: those ended in an earlier step.  With lane_of given they go to the lanes it
+ * says, each needing the one before it, the first the tail, instead of to their own. */
+void hzp_plan_take(struct hzp_plan *plan, const struct hzp_plan *chain, int32_t from, int32_t to);
+
+/* Two plans may be in flight.  Then the newer one's first item of a tenant on each lane waits for
+ * the last items of the same tenant on every lane of the older one; different tenants of two steps
+ * do not wait for each other.  An item of two tenants waits for both. */
+struct hzp_plan_ends {
+    int32_t item[HZP_TENANT_COUNT][HZP_LANE_COUNT]; /* -1: none there */
+};
+void hzp_plan_firsts(const struct hzp_plan *plan, struct hzp_plan_ends *ret);
+void hzp_plan_lasts(const struct hzp_plan *plan, struct hzp_plan_ends *ret);
+
+/* Appends both, with those waits, to `ret`, which borrows their arguments: what the checker proves
+ * of it holds of the two in flight. */
+void hzp_plan_join(struct hzp_plan *ret, const struct hzp_plan *older,
+                   const struct hzp_plan *newer);
+
+/* HZP_EINVAL names the first two items that race, or a wait that points forward. */
+int hzp_plan_check(const struct hzp_plan *plan, struct hzp_err_text *reterr);
+
+/* One line an item: number, lane, op, layer, shape, flops, bytes, waits. */
+void hzp_plan_print(const struct hzp_plan *plan, FILE *out);
+
+#define HZP_PLAN_ADD(plan, name, lane, ...)                                                        \
+    hzp_plan_add((plan), HZP_OP_##name, (lane), &(struct hzp_##name##_args){__VA_ARGS__})
+
+#define HZP_PLAN_NEXT(plan, name, ...)                                                             \
+    hzp_plan_next((plan), HZP_OP_##name, &(struct hzp_##name##_args){__VA_ARGS__})
+
+#endif

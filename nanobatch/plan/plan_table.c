@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "nanobatch/plan/plan_table.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+void hzp_plan_table_init(struct hzp_plan_table *t)
+{
+    memset(t, 0, sizeof(*t));
+}
+
+void hzp_plan_table_fini(struct hzp_plan_table *t)
+{
+    free(t->entry);
+    memset(t, 0, sizeof(*t));
+}
+
+/* How far apart numbers of rows are; none and some are farther than any two. */
+static double apart(int32_t a, int32_t b)
+{
+    if (!a != !b)
+        return 100;
+    return a == b ? 0 : fabs(log((double)a / b));
+}
+
+static int rows_of(const struct hzp_plan_entry *e, int axis)
+{
+    return axis == 0 ? e->decode : axis == 1 ? e->prefill : e->train;
+}
+
+/* Adds rows to an axis' buckets.  False: there are too many. */
+static bool add_bucket(struct hzp_plan_table *t, int axis, int32_t rows)
+{
+    int32_t at = 0, *bucket = t->bucket[axis];
+    while (at < t->buckets[axis] && bucket[at] < rows)
+        at++;
+    if (at < t->buckets[axis] && bucket[at] == rows)
+        return true;
+    if (t->buckets[axis] == HZP_BUCKETS_MAX)
+        return false;
+    memmove(bucket + at + 1, bucket + at, (size_t)(t->buckets[axis] - at) * sizeof(*bucket));
+    bucket[at] = rows;
+    t->buckets[axis]++;
+    return true;
+}
+
+/* Every cell gets the entry nearest to it. */
+void hzp_plan_table_index(struct hzp_plan_table *t)
+{
+    for (int32_t d = 0; d < t->buckets[0]; d++)
+        for (int32_t p = 0; p < t->buckets[1]; p++)
+            for (int32_t r = 0; r < t->buckets[2]; r++) {
+                double least = INFINITY;
+                for (int32_t i = 0; i < t->entries; i++) {
+                    const struct hzp_plan_entry *e = &t->entry[i];
+                    double far = apart(e->decode, t->bucket[0][d]) +
+                                 apart(e->prefill, t->bucket[1][p]) +
+                                 2 * apart(e->train, t->bucket[2][r]);
+                    if (far < least) {
+                        least = far;
+                        t->cell[d][p][r] = (int16_t)i;
+                    }
+                }
+            }
+}
+
+int hzp_plan_table_set(struct hzp_plan_table *t, const struct hzp_plan_entry *entry,
+                       struct hzp_err_text *reterr)
+{
+    HZP_TRY(hzp_plan_shape_check(&entry->shape, reterr));
+    for (int axis = 0; axis < 3; axis++)
+        if (rows_of(entry, axis) < 0)
+            return hzp_fail(reterr, HZP_EINVAL, "plans: an entry of %d rows", rows_of(entry, axis));
+    int32_t at = 0;
+    while (at < t->entries &&
+           (t->entry[at].decode != entry->decode || t->entry[at].prefill != entry->prefill ||
+            t->entry[at].train != entry->train))
+        at++;
+    if (at == t->entries) {
+        struct hzp_plan_table before = *t;
+        bool fits = t->entries < HZP_PLAN_ENTRIES_MAX;
+        for (int axis = 0; axis < 3 && fits; axis++)
+            fits = add_bucket(t, axis, rows_of(entry, axis));
+        if (!fits) {
+            memcpy(t->bucket, before.bucket, sizeof(t->bucket));
+            memcpy(t->buckets, before.buckets, sizeof(t->buckets));
+            return hzp_fail(reterr, HZP_EBUSY, "plans: more than %d entries, or %d buckets",
+                            HZP_PLAN_ENTRIES_MAX, HZP_BUCKETS_MAX);
+        }
+        if (t->entries == t->room) {
+            t->room = HZP_MAX(64, 2 * t->room);
+            t->entry = hzp_xrealloc(t->entry, (size_t)t->room * sizeof(*t->entry));
+        }
+        t->entries++;
+    }
+    t->entry[at] = *entry;
+    return HZP_OK;
+}
+
+static int32_t nearest(const struct hzp_plan_table *t, int axis, int32_t rows)
+{
+    int32_t best = 0;
+    for (int32_t i = 1; i < t->buckets[axis]; i++)
+        if (apart(t->bucket[axis][i], rows) < apart(t->bucket[axis][best], rows))
+            best = i;
+    return best;
+}
+
+const struct hzp_plan_entry *hzp_plan_table_find(const struct hzp_plan_table *t, int32_t decode,
+                                                 int32_t prefill, int32_t train)
+{
+    if (!t->entries)
+        return NULL;
+    return &t->entry[t->cell[nearest(t, 0, decode)][nearest(t, 1, prefill)][nearest(t, 2, train)]];
+}
+
+int32_t hzp_plan_table_ride(const struct hzp_plan_table *t)
+{
+    int32_t best = 0, most = 0;
+    for (int32_t i = 0; i < t->entries; i++) {
+        int32_t rows = t->entry[i].shape.ride, count = 0;
+        for (int32_t k = 0; k < t->entries && rows; k++)
+            count += t->entry[k].shape.ride == rows;
+        if (count > most || (count == most && rows < best)) {
+            most = count;
+            best = rows;
+        }
+    }
+    return best;
+}
+
+/* Appends to text [160]. */
+static void append(char *text, const char *more)
+{
+    size_t at = strlen(text);
+    snprintf(text + at, 160 - at, "%s", more);
+}
+
+const char *hzp_plan_shape_text(const struct hzp_plan_shape *s, char *text)
+{
+    static const char *const order[] = {"chains", "layers", "skewed"};
+    char part[64];
+    bool used[HZP_LANE_COUNT] = {false};
+    int lanes = 0;
+    for (int32_t i = 0; i < s->nanos; i++)
+        for (int k = 0; k < HZP_KIND_COUNT; k++)
+            used[s->lane[i][k]] = true;
+    for (int k = 0; k < HZP_KIND_COUNT; k++)
+        used[s->train_lane[k]] = true;
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        lanes += used[l];
+    text[0] = 0;
+    if (s->nanos == 1)
+        append(text, "1 nano-batch");
+    for (int32_t i = 0; i < s->nanos && s->nanos > 1; i++) {
+        snprintf(part, sizeof(part), "%s%d", i ? ":" : "", s->weight[i]);
+        append(text, part);
+    }
+    if (s->nanos > 1) {
+        snprintf(part, sizeof(part), " in %s", order[s->order]);
+        append(text, part);
+    }
+    if (s->ride) {
+        snprintf(part, sizeof(part), ", training rides by %d rows", s->ride);
+        append(text, part);
+    }
+    if (lanes == 1) {
+        append(text, ", one lane");
+        return text;
+    }
+    for (int32_t i = 0; i < s->nanos; i++) {
+        snprintf(part, sizeof(part), "%c%d%d%d%d", i ? ' ' : ',', s->lane[i][0], s->lane[i][1],
+                 s->lane[i][2], s->lane[i][3]);
+        append(text, i ? part : ", lanes");
+        if (!i) {
+            part[0] = ' ';
+            append(text, part);
+        }
+    }
+    snprintf(part, sizeof(part), ", training %d%d%d%d", s->train_lane[0], s->train_lane[1],
+             s->train_lane[2], s->train_lane[3]);
+    append(text, part);
+    append(text, ", units");
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        if (used[l]) {
+            snprintf(part, sizeof(part), " %d=%d", l, s->units[l]);
+            append(text, part);
+        }
+    return text;
+}
+
+bool hzp_plan_shape_plain(const struct hzp_plan_shape *s)
+{
+    bool one = s->nanos == 1 && !s->ride;
+    for (int k = 0; k < HZP_KIND_COUNT && one; k++)
+        one = s->lane[0][k] == s->lane[0][0] && s->train_lane[k] == s->lane[0][0];
+    return one;
+}
+
+void hzp_plan_table_drop_unproven(struct hzp_plan_table *t)
+{
+    for (int32_t i = 0; i < t->entries; i++) {
+        struct hzp_plan_entry *e = &t->entry[i];
+        if (e->confirmed > 0 || hzp_plan_shape_plain(&e->shape))
+            continue;
+        e->shape = hzp_plan_sequential;
+        e->ns = e->plain_ns;
+        e->serve_ns = e->plain_serve_ns;
+        e->rate = e->plain_rate;
+    }
+}
+
+void hzp_plan_table_print(const struct hzp_plan_table *t, FILE *out)
+{
+    char text[160], run[16];
+    fprintf(out,
+            "\nPlans (lanes by kind of op: products, decode attention, prompt attention, rows; "
+            "0 compute, 1 memory, 4 train).\nMilliseconds, rate of training and gain as predicted, "
+            "and the gain as run, if it was.\n%7s %7s %6s %9s %9s %7s %7s %7s %7s  %s\n",
+            "decode", "prompt", "train", "ms", "plain ms", "rate", "plain", "gain", "run", "shape");
+    for (int32_t i = 0; i < t->entries; i++) {
+        const struct hzp_plan_entry *e = &t->entry[i];
+        double gain =
+            e->train ? e->plain_rate > 0 ? e->rate / e->plain_rate : 1 : e->plain_ns / e->ns;
+        bool plain = hzp_plan_shape_plain(&e->shape);
+        snprintf(run, sizeof(run), e->confirmed > 0 ? "%+.1f%%" : "-", 100 * (e->confirmed - 1));
+        fprintf(out, "%7d %7d %6d %9.2f %9.2f %7.3f %7.3f %+6.1f%% %7s  %s%s\n", e->decode,
+                e->prefill, e->train, e->ns * 1e-6, e->plain_ns * 1e-6, e->rate, e->plain_rate,
+                100 * (gain - 1), run, hzp_plan_shape_text(&e->shape, text),
+                !plain             ? e->confirmed > 0 ? "" : " (not run: not used)"
+                : e->confirmed > 0 ? " (wins when run)"
+                                   : " (wins)");
+    }
+}

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "nanobatch/plan/price.h"
+
+#include <string.h>
+
+/* First guesses, right within a factor of about four on anything since 2018; learned away within
+ * some tens of ops. */
+static const double cpu_flops_per_ns_per_thread = 60, cpu_bytes_per_ns = 15;
+
+void hzp_price_init(struct hzp_price *price, const struct hzp_device *dev)
+{
+    memset(price, 0, sizeof(*price));
+    price->flops_per_ns = cpu_flops_per_ns_per_thread * HZP_MAX(dev->threads, 1);
+    price->bytes_per_ns = cpu_bytes_per_ns;
+}
+
+static double roofline_ns(const struct hzp_price *price, struct hzp_cost cost)
+{
+    double compute = (double)cost.flops / price->flops_per_ns;
+    double memory = (double)cost.bytes / price->bytes_per_ns;
+    return HZP_MAX(compute, memory) + 200; /* an empty op still costs a call */
+}
+
+static int class_of(struct hzp_cost cost)
+{
+    uint64_t size = HZP_MAX(cost.flops, 10 * cost.bytes);
+    return size < 1000000 ? 0 : size < 100000000 ? 1 : size < 10000000000u ? 2 : 3;
+}
+
+/* What an op's duration depends on; 0: on more than that, or it comes in too many shapes. */
+static uint64_t key_of(enum hzp_op op, const void *args)
+{
+    if (hzp_op_kind(op) == HZP_KIND_DECODE)
+        return 0;
+    struct hzp_cost cost = hzp_op_cost(op, args);
+    uint64_t part[] = {op, cost.flops, cost.bytes, 0, 0, 0};
+    if (op == HZP_OP_matmul) {
+        const struct hzp_matmul_args *m = args;
+        part[3] = (uint64_t)m->c.rows << 32 | (uint32_t)m->c.cols;
+        part[4] = (m->trans_a ? 1u : 0u) | (m->trans_b ? 2u : 0u) | (m->accumulate ? 4u : 0u);
+        part[5] = (uint64_t)m->a.type * 16 + (uint64_t)m->c.type;
+    }
+    uint64_t key = 1;
+    for (int i = 0; i < HZP_COUNT(part); i++)
+        key = (key ^ part[i]) * 0x9e3779b97f4a7c15u + 0x632be59bd9b4e019u;
+    return key | 1;
+}
+
+static int32_t pair_of(uint64_t key)
+{
+    return (int32_t)((key >> 32) % (HZP_PRICE_SHAPES / 2)) * 2;
+}
+
+/* NULL: not known. */
+static const struct hzp_price_shape *shape_of(const struct hzp_price *price, uint64_t key)
+{
+    const struct hzp_price_shape *pair = &price->shape[pair_of(key)];
+    for (int i = 0; key && i < 2; i++)
+        if (pair[i].key == key)
+            return &pair[i];
+    return NULL;
+}
+
+/* Over how many runs to learn: many, but for what takes less than half of its price.  Nothing runs
+ * that fast by accident, and much runs slowly at first, in memory that nobody has touched. */
+static double runs_to_learn(double seen, double price, double runs)
+{
+    return seen < price / 2 ? HZP_MIN(runs, 4) : runs;
+}
+
+static void learn_shape(struct hzp_price *price, uint64_t key, double ns)
+{
+    struct hzp_price_shape *shape = (struct hzp_price_shape *)shape_of(price, key);
+    if (shape) {
+        /* The first runs may be cold, and one descheduled must not show for the next fifty. */
+        double seen = HZP_MIN(ns, shape->runs > 2 ? 2 * shape->ns : shape->ns);
+        shape->ns +=
+            (seen - shape->ns) / (shape->runs > 2 ? runs_to_learn(seen, shape->ns, 16) : 1);
+        shape->runs = HZP_MIN(shape->runs + 1, 64);
+        return;
+    }
+    struct hzp_price_shape *pair = &price->shape[pair_of(key)];
+    shape = pair[0].runs <= pair[1].runs ? &pair[0] : &pair[1];
+    if (shape->runs > 0 && --shape->runs > 0)
+        return;
+    *shape = (struct hzp_price_shape){key, ns, 1};
+}
+
+double hzp_price_ns(const struct hzp_price *price, enum hzp_op op, const void *args)
+{
+    const struct hzp_price_shape *shape = shape_of(price, key_of(op, args));
+    if (shape && shape->runs > 1)
+        return shape->ns;
+    struct hzp_cost cost = hzp_op_cost(op, args);
+    double factor = price->factor[op][class_of(cost)];
+    double ns = roofline_ns(price, cost) * (factor > 0 ? factor : 1);
+    /* One run says little: were it believed, a cold one could keep the next from ever coming. */
+    return shape ? HZP_MIN(shape->ns, price->runs[op][class_of(cost)] > 3 ? 2 * ns : shape->ns)
+                 : ns;
+}
+
+void hzp_price_learn(struct hzp_price *price, enum hzp_op op, const void *args, double ns)
+{
+    if (!(ns > 0))
+        return; /* shorter than the clock can tell; from 0 no price would ever rise again */
+    struct hzp_cost cost = hzp_op_cost(op, args);
+    double *factor = &price->factor[op][class_of(cost)];
+    uint64_t key = key_of(op, args);
+    if (key)
+        learn_shape(price, key, ns);
+    uint8_t *runs = &price->runs[op][class_of(cost)];
+    double seen = ns / roofline_ns(price, cost);
+    /* The first runs may be cold; one descheduled op must not halve the trainer's slices for the
+     * next fifty. */
+    if (*runs > 0)
+        seen = HZP_MIN(seen, (*runs < 4 ? 1 : 4) * *factor);
+    *factor = *runs < 4 ? seen : *factor + (seen - *factor) / runs_to_learn(seen, *factor, 64);
+    *runs = (uint8_t)HZP_MIN(*runs + 1, 255);
+}
+
+/* The arguments of ops that rows of two tenants may share. */
+union row_args {
+    struct hzp_matmul_args matmul;
+    struct hzp_rmsnorm_args rmsnorm;
+    struct hzp_swiglu_args swiglu;
+    struct hzp_cast_args cast;
+};
+
+/* How many rows an item's op has; 0: it is not one that tenants share. */
+static int32_t rows_of(const struct hzp_item *item)
+{
+    switch (item->op) {
+    case HZP_OP_matmul:
+        return ((const struct hzp_matmul_args *)item->args)->c.rows;
+    case HZP_OP_rmsnorm:
+        return ((const struct hzp_rmsnorm_args *)item->args)->y.rows;
+    case HZP_OP_swiglu:
+        return ((const struct hzp_swiglu_args *)item->args)->y.rows;
+    case HZP_OP_cast:
+        return ((const struct hzp_cast_args *)item->args)->y.rows;
+    default:
+        return 0;
+    }
+}
+
+/* What the item's op would cost, had it so many rows. */
+static double with_rows(const struct hzp_price *price, const struct hzp_item *item, int32_t rows)
+{
+    union row_args a;
+    if (rows <= 0)
+        return 0;
+    switch (item->op) {
+    case HZP_OP_matmul:
+        a.matmul = *(const struct hzp_matmul_args *)item->args;
+        a.matmul.a.rows = a.matmul.c.rows = rows;
+        break;
+    case HZP_OP_rmsnorm:
+        a.rmsnorm = *(const struct hzp_rmsnorm_args *)item->args;
+        a.rmsnorm.x.rows = a.rmsnorm.y.rows = rows;
+        break;
+    case HZP_OP_swiglu:
+        a.swiglu = *(const struct hzp_swiglu_args *)item->args;
+        a.swiglu.x.rows = a.swiglu.y.rows = rows;
+        break;
+    case HZP_OP_cast:
+        a.cast = *(const struct hzp_cast_args *)item->args;
+        a.cast.x.rows = a.cast.y.rows = rows;
+        break;
+    default:
+        return hzp_price_ns(price, item->op, item->args);
+    }
+    return hzp_price_ns(price, item->op, &a);
+}
+
+double hzp_price_serving(const struct hzp_price *price, const struct hzp_item *item)
+{
+    if (!item->rides)
+        return hzp_item_of(item, HZP_TENANT_SERVE) ? 1 : 0;
+    double all = hzp_price_ns(price, item->op, item->args);
+    double serving = with_rows(price, item, rows_of(item) - item->rides);
+    return all > 0 ? HZP_MIN(serving / all, 1.0) : 1;
+}
+
+static double item_ns_of(const struct hzp_price *price, const struct hzp_plan *chain, int32_t i,
+                         const struct hzp_shared *shared)
+{
+    const struct hzp_item *item = &chain->item[i];
+    double alone = hzp_price_ns(price, item->op, item->args);
+    int32_t rows = rows_of(item);
+    if (!shared || i < shared->from || i >= shared->to || item->layer < 0 || !rows)
+        return alone;
+    double more =
+        with_rows(price, item, rows + shared->rows) - with_rows(price, item, shared->rows);
+    /* Factors of two classes of size may differ by more than the op does. */
+    return HZP_MIN(HZP_MAX(more, alone / 4), alone);
+}
+
+int32_t hzp_price_cut(const struct hzp_price *price, const struct hzp_plan *chain, int32_t from,
+                      uint64_t ns, uint64_t item_ns, const struct hzp_shared *shared)
+{
+    double left = (double)ns;
+    int32_t to = from;
+    while (to < chain->items) {
+        double item = item_ns_of(price, chain, to, shared);
+        left -= item;
+        if (left < 0 && (to > from || item > (double)item_ns))
+            break;
+        to++;
+        if (left < 0)
+            break;
+    }
+    return to;
+}
+
+double hzp_price_slice(const struct hzp_price *price, const struct hzp_plan *chain, int32_t from,
+                       int32_t to, const struct hzp_shared *shared)
+{
+    double ns = 0;
+    for (int32_t i = from; i < to; i++)
+        ns += item_ns_of(price, chain, i, shared);
+    return ns;
+}

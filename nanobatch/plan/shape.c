@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "nanobatch/plan/shape.h"
+
+const struct hzp_plan_shape hzp_plan_sequential = {
+    .nanos = 1, .weight = {1}, .order = HZP_ORDER_CHAINS};
+
+int hzp_plan_shape_check(const struct hzp_plan_shape *s, struct hzp_err_text *reterr)
+{
+    int64_t sum = 0;
+    if (s->nanos < 1 || s->nanos > HZP_NANO_MAX)
+        return hzp_fail(reterr, HZP_EINVAL, "shape: %d nano-batches, 1 to %d are possible",
+                        s->nanos, HZP_NANO_MAX);
+    for (int32_t i = 0; i < s->nanos; i++) {
+        if (s->weight[i] < 0)
+            return hzp_fail(reterr, HZP_EINVAL, "shape: nano-batch %d has size %d", i,
+                            s->weight[i]);
+        sum += s->weight[i];
+        for (int k = 0; k < HZP_KIND_COUNT; k++)
+            if (s->lane[i][k] >= HZP_LANE_COUNT)
+                return hzp_fail(reterr, HZP_EINVAL, "shape: nano-batch %d names lane %d", i,
+                                s->lane[i][k]);
+    }
+    for (int k = 0; k < HZP_KIND_COUNT; k++)
+        if (s->train_lane[k] >= HZP_LANE_COUNT)
+            return hzp_fail(reterr, HZP_EINVAL, "shape: training names lane %d", s->train_lane[k]);
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        if (s->units[l] < 0)
+            return hzp_fail(reterr, HZP_EINVAL, "shape: lane %s has %d units",
+                            hzp_lane_name_text((enum hzp_lane_name)l), s->units[l]);
+    if (s->ride < 0 || (s->ride && (s->nanos > 1 || hzp_plan_shape_beside(s))))
+        return hzp_fail(reterr, HZP_EINVAL,
+                        "shape: training rides in one nano-batch, and on serving's lanes");
+    if (sum <= 0 || s->order >= HZP_ORDER_COUNT)
+        return hzp_fail(reterr, HZP_EINVAL, "shape: no rows, or no such order");
+    return HZP_OK;
+}
+
+void hzp_plan_shape_cuts(const struct hzp_plan_shape *s, int32_t rows,
+                         int32_t ret[HZP_NANO_MAX + 1])
+{
+    int64_t sum = 0, at = 0;
+    for (int32_t i = 0; i < s->nanos; i++)
+        sum += s->weight[i];
+    ret[0] = 0;
+    for (int32_t i = 0; i < s->nanos; i++) {
+        at += s->weight[i];
+        ret[i + 1] = (int32_t)((int64_t)rows * at / sum);
+    }
+}
+
+bool hzp_plan_shape_beside(const struct hzp_plan_shape *shape)
+{
+    bool used[HZP_LANE_COUNT] = {false}, beside = false;
+    for (int32_t i = 0; i < shape->nanos; i++)
+        for (int k = 0; k < HZP_KIND_COUNT; k++)
+            used[shape->lane[i][k]] = true;
+    for (int k = 0; k < HZP_KIND_COUNT; k++)
+        beside |= !used[shape->train_lane[k]];
+    return beside;
+}
+
+void hzp_plan_for_training(struct hzp_plan *plan, const struct hzp_plan_shape *shape)
+{
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        plan->units[l] = shape->units[l];
+    plan->lane_of = shape->train_lane;
+    plan->tail = plan->also[0] = plan->also[1] = -1;
+}

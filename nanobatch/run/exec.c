@@ -1,0 +1,593 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "nanobatch/run/exec.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct hzp_flight {
+    struct hzp_exec *exec;
+    const struct hzp_plan *plan;
+    struct hzp_plan_ends last;                               /* of the plan */
+    struct hzp_fence *end[HZP_TENANT_COUNT][HZP_LANE_COUNT]; /* behind those */
+    struct hzp_fence **fence; /* [fences]: one for each item that another lane waits for */
+    int32_t fences, fences_room;
+    int32_t *fence_of;     /* [items_room]: -1, or the index of the item's fence */
+    struct hzp_span *span; /* [items_room] */
+    int32_t items_room;
+    struct hzp_graph_part graphed; /* these were issued as one graph; from == to: none */
+    struct hzp_span graph;         /* when that ran */
+    bool ended;                    /* at issue */
+    uint64_t begin_ns;             /* of issuing */
+};
+
+struct hzp_exec {
+    struct hzp_device *dev;
+    struct hzp_lane *lane[HZP_LANE_COUNT];
+    struct hzp_flight *own;              /* of hzp_exec_run */
+    struct hzp_graphs *graphs;           /* NULL: none are to be had */
+    int share[HZP_LANE_COUNT];           /* of the newest plan */
+    bool timed;                          /* the device times single ops */
+    bool alone;                          /* lanes queue also without shares */
+    uint64_t ended_ns[HZP_TENANT_COUNT]; /* when its newest item ended, as far as known */
+    struct hzp_plan_ends landed;         /* of the newest plan that landed */
+    struct hzp_profile profile;
+};
+
+static const enum hzp_bound use[HZP_LANE_COUNT] = {
+    HZP_BOUND_COMPUTE, HZP_BOUND_MEMORY, HZP_BOUND_NETWORK, HZP_BOUND_COPY, HZP_BOUND_COMPUTE};
+
+size_t hzp_exec_bytes(struct hzp_device *dev)
+{
+    size_t bytes = 0;
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        bytes += hzp_lane_bytes(dev, use[l]);
+    return bytes;
+}
+
+int hzp_exec_create(struct hzp_device *dev, struct hzp_exec **ret)
+{
+    struct hzp_exec *e = hzp_xcalloc(1, sizeof(*e));
+    e->dev = dev;
+    e->timed = dev->backend->lane_time || !dev->backend->fence_record;
+    int r;
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        HZP_TRY_GOTO(hzp_lane_open(dev, use[l], &e->lane[l]));
+    e->alone = !e->lane[0]->inlined;
+    e->graphs = hzp_graphs_create(dev);
+    HZP_TRY_GOTO(hzp_flight_open(e, &e->own));
+    *ret = e;
+    return HZP_OK;
+out:
+    hzp_exec_destroy(e);
+    return r;
+}
+
+void hzp_exec_destroy(struct hzp_exec *e)
+{
+    if (!e)
+        return;
+    hzp_flight_close(e->own);
+    hzp_graphs_destroy(e->graphs);
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        hzp_lane_close(e->lane[l]);
+    free(e);
+}
+
+int hzp_flight_open(struct hzp_exec *exec, struct hzp_flight **ret)
+{
+    struct hzp_flight *f = hzp_xcalloc(1, sizeof(*f));
+    int r = HZP_OK;
+    f->exec = exec;
+    for (int t = 0; t < HZP_TENANT_COUNT; t++)
+        for (int l = 0; l < HZP_LANE_COUNT && r >= 0; l++)
+            r = hzp_fence_open(exec->dev, &f->end[t][l]);
+    if (r < 0) {
+        hzp_flight_close(f);
+        return r;
+    }
+    *ret = f;
+    return HZP_OK;
+}
+
+void hzp_flight_close(struct hzp_flight *f)
+{
+    if (!f)
+        return;
+    for (int32_t i = 0; i < f->fences_room; i++)
+        hzp_fence_close(f->fence[i]);
+    for (int t = 0; t < HZP_TENANT_COUNT; t++)
+        for (int l = 0; l < HZP_LANE_COUNT; l++)
+            hzp_fence_close(f->end[t][l]);
+    free(f->fence);
+    free(f->fence_of);
+    free(f->span);
+    free(f);
+}
+
+const struct hzp_profile *hzp_exec_profile(const struct hzp_exec *exec)
+{
+    return &exec->profile;
+}
+
+/* The tenant's part of what the item costs, 0 .. 1: of one that is serving's and training's,
+ * serving's part is what it would cost without training's rows. */
+static double part_of(const struct hzp_price *price, const struct hzp_item *item,
+                      enum hzp_tenant tenant)
+{
+    if (!hzp_item_of(item, tenant))
+        return 0;
+    double serving = item->rides ? hzp_price_serving(price, item) : 1;
+    return item->rides && tenant != HZP_TENANT_SERVE ? 1 - serving : serving;
+}
+
+static void profile_add(struct hzp_profile *profile, const struct hzp_price *price,
+                        const struct hzp_item *item, uint64_t ns)
+{
+    struct hzp_cost cost = hzp_op_cost(item->op, item->args);
+    for (int t = 0; t < HZP_TENANT_COUNT; t++) {
+        struct hzp_profile_op *op = &profile->of[t][item->op];
+        double part = part_of(price, item, (enum hzp_tenant)t);
+        if (!hzp_item_of(item, (enum hzp_tenant)t))
+            continue;
+        op->runs++;
+        op->ns += (uint64_t)((double)ns * part);
+        op->flops += (uint64_t)((double)cost.flops * part);
+        op->bytes += (uint64_t)((double)cost.bytes * part);
+    }
+}
+
+/* --- Issuing ---------------------------------------------------------------------------------- */
+
+enum { IDLE, MOVES, COMPUTES }; /* what a plan does on a lane: nothing, transfers, compute */
+
+/* Sets that of each lane; returns how many lanes compute. */
+static int lanes_used(const struct hzp_plan *plan, uint8_t role[HZP_LANE_COUNT])
+{
+    int lanes = 0;
+    memset(role, IDLE, HZP_LANE_COUNT * sizeof(*role));
+    for (int32_t i = 0; i < plan->items; i++) {
+        const struct hzp_item *item = &plan->item[i];
+        uint8_t does = hzp_item_only(item, HZP_TENANT_TRANSFER) ? MOVES : COMPUTES;
+        role[item->lane] = HZP_MAX(role[item->lane], does);
+    }
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        lanes += role[l] == COMPUTES;
+    return lanes;
+}
+
+bool hzp_exec_alone(const struct hzp_exec *e)
+{
+    return e->alone;
+}
+
+bool hzp_exec_queues(const struct hzp_exec *e, const struct hzp_plan *plan)
+{
+    uint8_t role[HZP_LANE_COUNT];
+    return e->alone ||
+           (e->dev->backend->fence_record && e->dev->threads > 1 && lanes_used(plan, role) > 1);
+}
+
+/* What lane l has of a plan on `lanes` lanes whose shape says so many units. */
+static int share_of(const struct hzp_exec *e, int units, int lanes)
+{
+    return units ? units : HZP_MAX(e->dev->threads / HZP_MAX(lanes, 1), 1);
+}
+
+/* Several lanes that compute get shares of their own; one has the whole device. */
+static int share(struct hzp_exec *e, const struct hzp_plan *plan, bool *ret_inlined)
+{
+    uint8_t role[HZP_LANE_COUNT];
+    int lanes = lanes_used(plan, role);
+    *ret_inlined = true;
+    for (int l = 0; l < HZP_LANE_COUNT; l++) {
+        bool shares = role[l] == COMPUTES && lanes > 1;
+        e->share[l] = shares ? share_of(e, plan->units[l], lanes) : 0;
+        HZP_TRY(hzp_lane_set_share(e->lane[l], e->share[l]));
+        *ret_inlined &= role[l] == IDLE || e->lane[l]->inlined;
+    }
+    return HZP_OK;
+}
+
+/* Steps bring decode rows, prompts' rows or both, with training or without. */
+void hzp_exec_prepare(struct hzp_exec *e, const struct hzp_plan_shape *shape)
+{
+    enum { DECODES = 1, PROMPTS = 2, TRAINS = 4 };
+    for (int with = 1; with < 8; with++) {
+        bool used[HZP_LANE_COUNT] = {false};
+        int units[HZP_LANE_COUNT], lanes = 0, count = 0;
+        if (!(with & (DECODES | PROMPTS)))
+            continue;
+        for (int kind = 0; kind < HZP_KIND_COUNT; kind++) {
+            bool absent = (kind == HZP_KIND_DECODE && !(with & DECODES)) ||
+                          (kind == HZP_KIND_PREFILL && !(with & PROMPTS));
+            for (int32_t i = 0; i < shape->nanos && !absent; i++)
+                used[shape->lane[i][kind]] |= shape->weight[i] > 0;
+            used[shape->train_lane[kind]] |= (with & TRAINS) && kind != HZP_KIND_DECODE;
+        }
+        for (int l = 0; l < HZP_LANE_COUNT; l++)
+            lanes += used[l];
+        for (int l = 0; l < HZP_LANE_COUNT; l++)
+            if (used[l] && lanes > 1)
+                units[count++] = share_of(e, shape->units[l], lanes);
+        hzp_device_prepare_shares(e->dev, units, count);
+    }
+}
+
+/* One item after another on the calling thread: the lanes have no queues. */
+static int run_immediate(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_flight *f)
+{
+    uint64_t before = f->begin_ns;
+    for (int32_t i = 0; i < plan->items; i++) {
+        const struct hzp_item *item = &plan->item[i];
+        HZP_TRY(hzp_lane_issue(e->lane[item->lane], item->op, item->args));
+        uint64_t now = hzp_device_now_ns(e->dev);
+        f->span[i] = (struct hzp_span){before, now};
+        before = now;
+    }
+    return HZP_OK;
+}
+
+/* Gives a fence to every item that an item of another lane waits for. */
+static int assign_fences(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_flight *f)
+{
+    f->fences = 0;
+    for (int32_t i = 0; i < plan->items; i++) {
+        f->fence_of[i] = -1;
+        for (int32_t k = 0; k < plan->item[i].waits; k++) {
+            int32_t w = plan->wait[plan->item[i].wait0 + k];
+            if (plan->item[w].lane != plan->item[i].lane && f->fence_of[w] < 0)
+                f->fence_of[w] = f->fences++;
+        }
+    }
+    while (f->fences_room < f->fences) {
+        f->fence = hzp_xrealloc(f->fence, ((size_t)f->fences_room + 1) * sizeof(*f->fence));
+        HZP_TRY(hzp_fence_open(e->dev, &f->fence[f->fences_room]));
+        f->fences_room++;
+    }
+    return HZP_OK;
+}
+
+/* A tenant's first item on a lane: what hzp_plan_join says. */
+static int wait_for_older(struct hzp_exec *e, const struct hzp_item *item, enum hzp_tenant tenant,
+                          const struct hzp_flight *older)
+{
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        if (l != item->lane && older->last.item[tenant][l] >= 0)
+            HZP_TRY(hzp_lane_wait(e->lane[item->lane], older->end[tenant][l]));
+    return HZP_OK;
+}
+
+static int issue_item(struct hzp_exec *e, const struct hzp_plan *plan, int32_t i,
+                      struct hzp_flight *f)
+{
+    const struct hzp_item *item = &plan->item[i];
+    struct hzp_lane *lane = e->lane[item->lane];
+    for (int32_t k = 0; k < item->waits; k++) {
+        int32_t w = plan->wait[item->wait0 + k];
+        if (plan->item[w].lane != item->lane)
+            HZP_TRY(hzp_lane_wait(lane, f->fence[f->fence_of[w]]));
+    }
+    if (e->timed)
+        HZP_TRY(hzp_lane_time(lane, &f->span[i]));
+    HZP_TRY(hzp_lane_issue(lane, item->op, item->args));
+    if (f->fence_of[i] >= 0)
+        HZP_TRY(hzp_fence_record(f->fence[f->fence_of[i]], lane));
+    for (int t = 0; t < HZP_TENANT_COUNT; t++)
+        if (f->last.item[t][item->lane] == i)
+            HZP_TRY(hzp_fence_record(f->end[t][item->lane], lane));
+    return HZP_OK;
+}
+
+/* A decode step's items in one go, on all their lanes.  1: done; 0: they go one by one. */
+static int issue_graph(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_flight *f,
+                       const struct hzp_flight *older, const struct hzp_graph_part *part)
+{
+    const struct hzp_item *first = &plan->item[part->from];
+    if (older && !older->ended) /* who follows on other lanes follows this one */
+        HZP_TRY(wait_for_older(e, first, HZP_TENANT_SERVE, older));
+    for (int32_t i = part->from; i < part->to; i++)
+        for (int32_t k = 0; k < plan->item[i].waits; k++) {
+            int32_t w = plan->wait[plan->item[i].wait0 + k];
+            if (w < part->from && plan->item[w].lane != first->lane)
+                HZP_TRY(hzp_lane_wait(e->lane[first->lane], f->fence[f->fence_of[w]]));
+        }
+    int r = hzp_graphs_issue(e->graphs, plan, part, e->lane, e->share, e->timed ? &f->graph : NULL);
+    if (r <= 0)
+        return r;
+    f->graphed = *part;
+    for (int32_t i = part->to; i < plan->items; i++)
+        for (int32_t k = 0; k < plan->item[i].waits; k++) {
+            int32_t w = plan->wait[plan->item[i].wait0 + k];
+            if (w >= part->from && w < part->to && f->fence_of[w] >= 0)
+                HZP_TRY(hzp_fence_record(f->fence[f->fence_of[w]], e->lane[plan->item[w].lane]));
+        }
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        if (f->last.item[HZP_TENANT_SERVE][l] >= part->from)
+            HZP_TRY(hzp_fence_record(f->end[HZP_TENANT_SERVE][l], e->lane[l]));
+    return 1;
+}
+
+static int queue_up(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_flight *f,
+                    const struct hzp_flight *older)
+{
+    struct hzp_plan_ends first;
+    struct hzp_graph_part part;
+    hzp_plan_firsts(plan, &first);
+    HZP_TRY(assign_fences(e, plan, f));
+    bool fits = hzp_graphs_fit(e->graphs, plan, &part);
+    for (int32_t i = 0; i < plan->items; i++) {
+        const struct hzp_item *item = &plan->item[i];
+        int done = fits && i == part.from ? issue_graph(e, plan, f, older, &part) : 0;
+        HZP_TRY(done);
+        if (done) {
+            i = part.to - 1;
+            continue;
+        }
+        for (int t = 0; t < HZP_TENANT_COUNT; t++)
+            if (older && !older->ended && first.item[t][item->lane] == i)
+                HZP_TRY(wait_for_older(e, item, (enum hzp_tenant)t, older));
+        HZP_TRY(issue_item(e, plan, i, f));
+    }
+    return HZP_OK;
+}
+
+static void make_room(struct hzp_flight *f, const struct hzp_plan *plan)
+{
+    if (f->items_room >= plan->items)
+        return;
+    f->items_room = plan->items + plan->items / 2;
+    f->fence_of = hzp_xrealloc(f->fence_of, (size_t)f->items_room * sizeof(*f->fence_of));
+    f->span = hzp_xrealloc(f->span, (size_t)f->items_room * sizeof(*f->span));
+}
+
+int hzp_flight_reserve(struct hzp_flight *f, const struct hzp_plan *plan)
+{
+    make_room(f, plan);
+    HZP_TRY(assign_fences(f->exec, plan, f));
+    return hzp_graphs_reserve(f->exec->graphs, plan);
+}
+
+void hzp_exec_prepare_graphs(struct hzp_exec *e, hzp_graph_twin *twin, void *ctx, int32_t count)
+{
+    hzp_graphs_prepare(e->graphs, twin, ctx, count);
+}
+
+int hzp_exec_capture(struct hzp_exec *e, const struct hzp_plan *plan)
+{
+    struct hzp_graph_part part;
+    bool inlined;
+    if (!hzp_graphs_fit(e->graphs, plan, &part))
+        return HZP_OK;
+    HZP_TRY(share(e, plan, &inlined));
+    hzp_graphs_make(e->graphs, plan, &part, e->lane, e->share);
+    return HZP_OK;
+}
+
+struct hzp_graphs_stats hzp_exec_graphs(const struct hzp_exec *e)
+{
+    return hzp_graphs_read_stats(e->graphs);
+}
+
+int hzp_exec_issue(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_flight *f,
+                   const struct hzp_flight *older)
+{
+    make_room(f, plan);
+    f->plan = plan;
+    f->graphed = (struct hzp_graph_part){0, 0};
+    hzp_plan_lasts(plan, &f->last);
+    HZP_TRY(share(e, plan, &f->ended));
+    f->begin_ns = hzp_device_now_ns(e->dev);
+    return f->ended ? run_immediate(e, plan, f) : queue_up(e, plan, f, older);
+}
+
+/* --- Landing ---------------------------------------------------------------------------------- */
+
+static int wait_for(struct hzp_flight *f, enum hzp_tenant tenant)
+{
+    for (int l = 0; l < HZP_LANE_COUNT && !f->ended; l++)
+        if (f->last.item[tenant][l] >= 0)
+            HZP_TRY(hzp_fence_wait(f->end[tenant][l]));
+    return HZP_OK;
+}
+
+/* Divides the run's duration among tenants in the ratio of `of`; all > 0: their sum. */
+static void divide_by(uint64_t took, const double of[HZP_TENANT_COUNT], double ride, double all,
+                      struct hzp_exec_times *ret)
+{
+    ret->ns[HZP_TENANT_SERVE] = took;
+    for (int t = 0; t < HZP_TENANT_COUNT && all > 0; t++)
+        if (t != HZP_TENANT_SERVE) {
+            ret->ns[t] = (uint64_t)((double)took * (of[t] / all));
+            ret->ns[HZP_TENANT_SERVE] -= HZP_MIN(ret->ns[t], ret->ns[HZP_TENANT_SERVE]);
+        }
+    ret->ride_ns = all > 0 ? (uint64_t)((double)took * (ride / all)) : 0;
+}
+
+/* Only the whole run was timed.  It is divided by prices, and what they missed together each
+ * learns: so they have the device's scale, if not each op's own. */
+static void divide(const struct hzp_plan *plan, struct hzp_price *price, uint64_t took,
+                   struct hzp_exec_times *ret)
+{
+    static const struct hzp_price guess = {.flops_per_ns = 1000, .bytes_per_ns = 100};
+    const struct hzp_price *by = price ? price : &guess;
+    double of[HZP_TENANT_COUNT] = {0}, ride = 0, all = 0;
+    for (int32_t i = 0; i < plan->items; i++) {
+        const struct hzp_item *item = &plan->item[i];
+        double ns = hzp_price_ns(by, item->op, item->args);
+        all += ns;
+        for (int t = 0; t < HZP_TENANT_COUNT; t++)
+            of[t] += ns * part_of(by, item, (enum hzp_tenant)t);
+        ride += item->rides ? ns * part_of(by, item, HZP_TENANT_TRAIN) : 0;
+    }
+    if (all <= 0)
+        return;
+    divide_by(took, of, ride, all, ret);
+    double factor = (double)took / all;
+    for (int32_t i = 0; price && i < plan->items; i++) {
+        const struct hzp_item *item = &plan->item[i];
+        hzp_price_learn(price, item->op, item->args,
+                        hzp_price_ns(price, item->op, item->args) * factor);
+    }
+}
+
+/* 0 where the device's clock has stepped back meanwhile. */
+static uint64_t span_ns(const struct hzp_span *span)
+{
+    return span->end_ns > span->begin_ns ? span->end_ns - span->begin_ns : 0;
+}
+
+/* A graph was timed as a whole: a lane's items get what their prices say of it, one behind the
+ * other. */
+static void spread(struct hzp_flight *f, const struct hzp_price *price)
+{
+    static const struct hzp_price guess = {.flops_per_ns = 1000, .bytes_per_ns = 100};
+    double all[HZP_LANE_COUNT] = {0}, at[HZP_LANE_COUNT] = {0};
+    double took = (double)span_ns(&f->graph);
+    for (int turn = 0; turn < 2; turn++)
+        for (int32_t i = f->graphed.from; i < f->graphed.to; i++) {
+            const struct hzp_item *item = &f->plan->item[i];
+            double ns = hzp_price_ns(price ? price : &guess, item->op, item->args);
+            int l = item->lane;
+            if (turn == 0) {
+                all[l] += ns;
+                continue;
+            }
+            double part = all[l] > 0 ? took / all[l] : 0;
+            f->span[i].begin_ns = f->graph.begin_ns + (uint64_t)(at[l] * part);
+            at[l] += ns;
+            f->span[i].end_ns = f->graph.begin_ns + (uint64_t)(at[l] * part);
+        }
+}
+
+/* Shares the run's duration out by what the items took, and lets prices and profile know. */
+static void account(struct hzp_flight *f, struct hzp_price *price, uint64_t took,
+                    struct hzp_exec_times *ret)
+{
+    static const struct hzp_price guess = {.flops_per_ns = 100, .bytes_per_ns = 15};
+    const struct hzp_plan *plan = f->plan;
+    const struct hzp_price *by = price ? price : &guess;
+    double of[HZP_TENANT_COUNT] = {0}, ride = 0, all = 0;
+    for (int32_t i = 0; i < plan->items; i++) {
+        const struct hzp_item *item = &plan->item[i];
+        uint64_t ns = span_ns(&f->span[i]);
+        all += (double)ns;
+        for (int t = 0; t < HZP_TENANT_COUNT; t++)
+            of[t] += (double)ns * part_of(by, item, (enum hzp_tenant)t);
+        ride += item->rides ? (double)ns * part_of(by, item, HZP_TENANT_TRAIN) : 0;
+        profile_add(&f->exec->profile, by, item, ns);
+        if (price)
+            hzp_price_learn(price, item->op, item->args, (double)ns);
+    }
+    divide_by(took, of, ride, all, ret);
+}
+
+/* Time counts from when the run could begin: what ran before it is not its own. */
+static uint64_t since(const struct hzp_flight *f, uint64_t end_ns, uint64_t before_ns)
+{
+    uint64_t begin = HZP_MAX(f->begin_ns, before_ns);
+    return end_ns > begin ? end_ns - begin : 0;
+}
+
+/* Whether the tenant's items of the plan before ran on a lane that serving's now run on. */
+static bool serves_behind(const struct hzp_flight *f, enum hzp_tenant tenant)
+{
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        if (f->last.item[HZP_TENANT_SERVE][l] >= 0 && f->exec->landed.item[tenant][l] >= 0)
+            return true;
+    return false;
+}
+
+int hzp_exec_wait_serving(struct hzp_flight *f, uint64_t *ret_ns)
+{
+    const struct hzp_exec *e = f->exec;
+    uint64_t end = 0, before = e->ended_ns[HZP_TENANT_SERVE];
+    HZP_TRY(wait_for(f, HZP_TENANT_SERVE));
+    for (int l = 0; l < HZP_LANE_COUNT; l++) {
+        int32_t i = f->last.item[HZP_TENANT_SERVE][l];
+        if (i >= 0 && e->timed)
+            end = HZP_MAX(end, i >= f->graphed.from && i < f->graphed.to ? f->graph.end_ns
+                                                                         : f->span[i].end_ns);
+        else if (i >= 0)
+            end = hzp_device_now_ns(e->dev);
+    }
+    for (int t = 0; t < HZP_TENANT_COUNT; t++)
+        if (serves_behind(f, (enum hzp_tenant)t))
+            before = HZP_MAX(before, e->ended_ns[t]);
+    *ret_ns = since(f, end, before);
+    return HZP_OK;
+}
+
+int hzp_exec_land(struct hzp_flight *f, struct hzp_price *price, struct hzp_exec_times *ret)
+{
+    struct hzp_exec *e = f->exec;
+    memset(ret, 0, sizeof(*ret));
+    uint64_t end[HZP_TENANT_COUNT] = {0}, last = 0, before = 0;
+    for (int t = 0; t < HZP_TENANT_COUNT; t++) {
+        HZP_TRY(wait_for(f, (enum hzp_tenant)t));
+        before = HZP_MAX(before, e->ended_ns[t]);
+    }
+    uint64_t now = hzp_device_now_ns(e->dev);
+    e->landed = f->last;
+    if (!e->timed) {
+        divide(f->plan, price, since(f, now, before), ret);
+        for (int t = 0; t < HZP_TENANT_COUNT; t++)
+            e->ended_ns[t] = now;
+        return HZP_OK;
+    }
+    spread(f, price);
+    for (int32_t i = 0; i < f->plan->items; i++)
+        for (int t = 0; t < HZP_TENANT_COUNT; t++)
+            if (hzp_item_of(&f->plan->item[i], (enum hzp_tenant)t))
+                end[t] = HZP_MAX(end[t], f->span[i].end_ns);
+    for (int t = 0; t < HZP_TENANT_COUNT; t++) {
+        ret->end_ns[t] = end[t] ? since(f, end[t], e->ended_ns[t]) : 0;
+        e->ended_ns[t] = HZP_MAX(e->ended_ns[t], end[t]);
+        last = HZP_MAX(last, end[t]);
+    }
+    account(f, price, since(f, last, before), ret);
+    return HZP_OK;
+}
+
+int hzp_exec_run(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_price *price,
+                 struct hzp_exec_times *ret)
+{
+    HZP_TRY(hzp_exec_issue(e, plan, e->own, NULL));
+    return hzp_exec_land(e->own, price, ret);
+}
+
+/* --- What is known of the last run ------------------------------------------------------------ */
+
+const struct hzp_span *hzp_exec_spans(const struct hzp_exec *e)
+{
+    return e->timed ? e->own->span : NULL;
+}
+
+int hzp_exec_write_trace(const struct hzp_exec *e, const struct hzp_plan *plan, FILE *out)
+{
+    const struct hzp_span *span = hzp_exec_spans(e);
+    uint64_t begin = UINT64_MAX;
+    if (!span)
+        return HZP_EUNSUP;
+    for (int32_t i = 0; i < plan->items; i++)
+        begin = HZP_MIN(begin, span[i].begin_ns);
+    fprintf(out, "[\n");
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        fprintf(out,
+                "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":%d,"
+                "\"args\":{\"name\":\"%s\"}},\n",
+                l, hzp_lane_name_text((enum hzp_lane_name)l));
+    for (int32_t i = 0; i < plan->items; i++) {
+        const struct hzp_item *item = &plan->item[i];
+        struct hzp_cost cost = hzp_op_cost(item->op, item->args);
+        fprintf(out,
+                "{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":0,\"tid\":%d,\"ts\":%.3f,"
+                "\"dur\":%.3f,\"args\":{\"item\":%d,\"layer\":%d,\"row\":%d,\"rows\":%d,"
+                "\"bytes\":%llu,\"flops\":%llu}}%s\n",
+                hzp_op_name(item->op), hzp_item_tenants_text(item), item->lane,
+                (double)(span[i].begin_ns - begin) / 1e3, (double)span_ns(&span[i]) / 1e3, i,
+                item->layer, item->row0, item->rows, (unsigned long long)cost.bytes,
+                (unsigned long long)cost.flops, i + 1 < plan->items ? "," : "");
+    }
+    fprintf(out, "]\n");
+    return HZP_OK;
+}

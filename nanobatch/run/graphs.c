@@ -1,0 +1,440 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "nanobatch/run/graphs.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+
+enum {
+    ITEMS_MIN = 8,
+    CTX_MIN = 256,    /* shorter contexts are one bucket */
+    REFUSALS_MAX = 3, /* then the device is not asked again, for one lane or for several */
+};
+
+struct kept {
+    struct hzp_graph *graph; /* NULL: free */
+    uint64_t hash;
+    uint64_t used; /* of the set */
+    int32_t lead;  /* the set it belongs to: the index of the one the others are twins of */
+    unsigned char *key;
+    size_t size;
+};
+
+struct hzp_graphs {
+    struct hzp_device *dev;
+    struct kept *kept; /* [room_max] */
+    uint64_t *seen;    /* [2 room_max] hashes of keys that came once, the latest; 0: none */
+    int32_t room_max;
+    int32_t seen_next;    /* the oldest, overwritten next */
+    hzp_graph_twin *twin; /* NULL: there are none */
+    void *ctx;
+    struct hzp_plan twin_plan;
+    uint64_t clock;
+    unsigned char *key; /* of the step at hand */
+    size_t size, room;
+    struct hzp_fence **fence; /* [fences] of captures: between lanes */
+    int32_t fences;
+    int32_t *fence_of; /* [items_room] of the plan at hand: -1, or the index of the item's */
+    int32_t items_room;
+    struct hzp_graphs_stats stats;
+};
+
+/* An op's arguments as they are captured: contexts rounded, padding zero. */
+union args {
+    struct hzp_attn_paged_args attn;
+    struct hzp_rope_args rope;
+    struct hzp_rmsnorm_args norm;
+    struct hzp_matmul_args matmul;
+    unsigned char bytes[320];
+};
+
+struct hzp_graphs *hzp_graphs_create(struct hzp_device *dev)
+{
+    const char *off = getenv("HZP_GRAPHS");
+    if (!hzp_device_has_graphs(dev) || (off && strcmp(off, "0") == 0))
+        return NULL;
+    struct hzp_graphs *g = hzp_xcalloc(1, sizeof(*g));
+    g->dev = dev;
+    hzp_plan_init(&g->twin_plan);
+    hzp_graphs_prepare(g, NULL, NULL, 0);
+    return g;
+}
+
+void hzp_graphs_prepare(struct hzp_graphs *g, hzp_graph_twin *twin, void *ctx, int32_t count)
+{
+    if (!g)
+        return;
+    HZP_ASSERT(g->stats.captures == 0);
+    g->twin = twin;
+    g->ctx = ctx;
+    g->room_max = HZP_MAX(HZP_MIN(count, (int32_t)HZP_GRAPHS_MAX), (int32_t)HZP_GRAPHS_MIN);
+    free(g->kept);
+    free(g->seen);
+    g->kept = hzp_xcalloc((size_t)g->room_max, sizeof(*g->kept));
+    g->seen = hzp_xcalloc(2 * (size_t)g->room_max, sizeof(*g->seen));
+    g->seen_next = 0;
+}
+
+static void drop(struct hzp_graphs *g, struct kept *k)
+{
+    hzp_graph_close(g->dev, k->graph);
+    free(k->key);
+    memset(k, 0, sizeof(*k));
+}
+
+void hzp_graphs_destroy(struct hzp_graphs *g)
+{
+    if (!g)
+        return;
+    for (int32_t i = 0; i < g->room_max; i++)
+        drop(g, &g->kept[i]);
+    for (int32_t i = 0; i < g->fences; i++)
+        hzp_fence_close(g->fence[i]);
+    hzp_plan_fini(&g->twin_plan);
+    free(g->kept);
+    free(g->seen);
+    free(g->fence);
+    free(g->fence_of);
+    free(g->key);
+    free(g);
+}
+
+/* Whether the part is on several lanes. */
+static bool spreads(const struct hzp_plan *plan, const struct hzp_graph_part *part)
+{
+    for (int32_t i = part->from; i < part->to; i++)
+        if (plan->item[i].lane != plan->item[part->from].lane)
+            return true;
+    return false;
+}
+
+bool hzp_graphs_fit(const struct hzp_graphs *g, const struct hzp_plan *plan,
+                    struct hzp_graph_part *ret)
+{
+    if (!g || !plan->items)
+        return false;
+    /* A pass over rows begins with the embedding; a gather before it fetches tokens. */
+    struct hzp_graph_part part = {.from = plan->item[0].op == HZP_OP_gather};
+    for (part.to = part.from;
+         part.to < plan->items && hzp_item_of(&plan->item[part.to], HZP_TENANT_SERVE); part.to++)
+        if (plan->item[part.to].op == HZP_OP_attn_prefill || plan->item[part.to].rides)
+            return false; /* no such step comes again as it was */
+    *ret = part;
+    return part.to - part.from >= ITEMS_MIN &&
+           g->stats.refusals[spreads(plan, &part)] < REFUSALS_MAX;
+}
+
+/* 256, then two steps to each doubling. */
+static int64_t ctx_step(int64_t ctx)
+{
+    int64_t step = CTX_MIN;
+    while (step < ctx)
+        step = step + step / 2 >= ctx ? step + step / 2 : 2 * step;
+    return step;
+}
+
+/* No more than the table of pages has room for. */
+static int32_t ctx_round(const struct hzp_attn_paged_args *a)
+{
+    int64_t most = (int64_t)a->page_stride * a->kv.page_rows;
+    return (int32_t)HZP_MAX(HZP_MIN(ctx_step(a->segs.ctx_max), most), (int64_t)a->segs.ctx_max);
+}
+
+int32_t hzp_graphs_count(const struct hzp_batch_config *max, int32_t positions, int32_t slots,
+                         int32_t batches)
+{
+    int32_t most = HZP_MIN(max->rows_max, HZP_MIN(max->segs_max, max->logits_max));
+    int64_t sizes = 0, contexts = 1;
+    for (int32_t rows = 1; rows <= most; rows = hzp_batch_bucket(rows) + 1)
+        sizes++;
+    for (int64_t ctx = CTX_MIN; ctx < positions; ctx = ctx_step(ctx + 1))
+        contexts++;
+    return (int32_t)HZP_MIN(sizes * contexts * slots * batches, (int64_t)INT32_MAX);
+}
+
+#define HOLE(struct_, member, end)                                                                 \
+    memset((unsigned char *)(struct_) + offsetof(__typeof__(*(struct_)), member) +                 \
+               sizeof((struct_)->member),                                                          \
+           0, (end)-offsetof(__typeof__(*(struct_)), member) - sizeof((struct_)->member))
+#define TAIL(struct_, member) HOLE(struct_, member, sizeof(*(struct_)))
+
+static void normal(const struct hzp_item *item, union args *ret)
+{
+    HZP_ASSERT(hzp_op_args_size(item->op) <= sizeof(ret->bytes));
+    memcpy(ret->bytes, item->args, hzp_op_args_size(item->op));
+    switch (item->op) {
+    case HZP_OP_attn_decode:
+        ret->attn.segs.ctx_max = ctx_round(&ret->attn);
+        TAIL(&ret->attn.kv, type);
+        TAIL(&ret->attn.segs, ctx_max);
+        TAIL(&ret->attn, scale);
+        break;
+    case HZP_OP_rope:
+        TAIL(&ret->rope.kv, type);
+        break;
+    case HZP_OP_rmsnorm:
+        TAIL(&ret->norm, eps);
+        break;
+    case HZP_OP_matmul:
+        TAIL(&ret->matmul, accumulate);
+        break;
+    default: /* no padding in the others that decode steps have; if there were: no graph, no harm */
+        break;
+    }
+}
+
+static void put(struct hzp_graphs *g, const void *data, size_t size)
+{
+    size_t padded = HZP_ROUND_UP(size, (size_t)8);
+    if (size == 0)
+        return;
+    if (g->room - g->size < padded) {
+        g->room = 2 * g->room + padded + 4096;
+        g->key = hzp_xrealloc(g->key, g->room);
+    }
+    memset(g->key + g->size + padded - 8, 0, 8);
+    memcpy(g->key + g->size, data, size);
+    g->size += padded;
+}
+
+/* Only those for one another, counted from the first: what the part as a whole waits for is not in
+ * the graph. */
+static void put_waits(struct hzp_graphs *g, const struct hzp_plan *plan,
+                      const struct hzp_item *item, int32_t from)
+{
+    for (int32_t k = 0; k < item->waits; k++) {
+        int32_t wait = plan->wait[item->wait0 + k] - from;
+        if (wait >= 0)
+            put(g, &wait, sizeof(wait));
+    }
+}
+
+static void key_make(struct hzp_graphs *g, const struct hzp_plan *plan,
+                     const struct hzp_graph_part *part, struct hzp_lane *const lane[HZP_LANE_COUNT],
+                     const int units[HZP_LANE_COUNT])
+{
+    union args args;
+    g->size = 0;
+    put(g, lane, HZP_LANE_COUNT * sizeof(lane[0]));
+    put(g, units, HZP_LANE_COUNT * sizeof(units[0]));
+    for (int32_t i = part->from; i < part->to; i++) {
+        const struct hzp_item *item = &plan->item[i];
+        int32_t head[2] = {(int32_t)item->op, item->lane};
+        normal(item, &args);
+        put(g, head, sizeof(head));
+        put(g, args.bytes, hzp_op_args_size(item->op));
+        put_waits(g, plan, item, part->from);
+    }
+}
+
+static uint64_t hash(const unsigned char *key, size_t size)
+{
+    uint64_t h = size + 1, word;
+    for (size_t i = 0; i < size; i += 8) {
+        memcpy(&word, key + i, 8);
+        h = (h ^ word) * 0x9e3779b97f4a7c15u;
+        h ^= h >> 32;
+    }
+    return h ? h : 1;
+}
+
+static struct kept *find(struct hzp_graphs *g, uint64_t h)
+{
+    for (int32_t i = 0; i < g->room_max; i++)
+        if (g->kept[i].graph && g->kept[i].hash == h && g->kept[i].size == g->size &&
+            memcmp(g->kept[i].key, g->key, g->size) == 0)
+            return &g->kept[i];
+    return NULL;
+}
+
+/* Whether the key came before; from now on it did.  A slot by hash would not do: two steps in turn
+ * whose slots are one, as addresses happen to be, would push each other out for ever. */
+static bool came_before(struct hzp_graphs *g, uint64_t h)
+{
+    for (int32_t i = 0; i < 2 * g->room_max; i++)
+        if (g->seen[i] == h)
+            return true;
+    g->seen[g->seen_next] = h;
+    g->seen_next = (g->seen_next + 1) % (2 * g->room_max);
+    return false;
+}
+
+/* A free place.  Where there is none, the set that was used least recently goes as a whole: half a
+ * set would be captured again at the next swap. */
+static struct kept *place(struct hzp_graphs *g)
+{
+    int32_t oldest = -1, lead;
+    for (int32_t i = 0; i < g->room_max; i++) {
+        if (!g->kept[i].graph)
+            return &g->kept[i];
+        if (g->kept[i].lead == i && (oldest < 0 || g->kept[i].used < g->kept[oldest].used))
+            oldest = i;
+    }
+    lead = oldest;
+    for (int32_t i = 0; i < g->room_max; i++)
+        if (g->kept[i].lead == lead) {
+            g->stats.evictions++;
+            drop(g, &g->kept[i]);
+        }
+    return &g->kept[oldest];
+}
+
+/* A fence for each item of the part that an item of it on another lane waits for. */
+static int assign_fences(struct hzp_graphs *g, const struct hzp_plan *plan,
+                         const struct hzp_graph_part *part)
+{
+    int32_t count = 0;
+    if (g->items_room < plan->items) {
+        g->items_room = plan->items + plan->items / 2;
+        g->fence_of = hzp_xrealloc(g->fence_of, (size_t)g->items_room * sizeof(*g->fence_of));
+    }
+    for (int32_t i = part->from; i < part->to; i++) {
+        g->fence_of[i] = -1;
+        for (int32_t k = 0; k < plan->item[i].waits; k++) {
+            int32_t w = plan->wait[plan->item[i].wait0 + k];
+            if (w >= part->from && plan->item[w].lane != plan->item[i].lane && g->fence_of[w] < 0)
+                g->fence_of[w] = count++;
+        }
+    }
+    while (g->fences < count) {
+        g->fence = hzp_xrealloc(g->fence, ((size_t)g->fences + 1) * sizeof(*g->fence));
+        HZP_TRY(hzp_fence_open(g->dev, &g->fence[g->fences]));
+        g->fences++;
+    }
+    return HZP_OK;
+}
+
+static int capture_item(struct hzp_graphs *g, const struct hzp_plan *plan, int32_t i, int32_t from,
+                        struct hzp_lane *const lane[HZP_LANE_COUNT])
+{
+    const struct hzp_item *item = &plan->item[i];
+    union args args;
+    for (int32_t k = 0; k < item->waits; k++) {
+        int32_t w = plan->wait[item->wait0 + k];
+        if (w >= from &&
+            plan->item[w].lane != item->lane) /* those before it all lanes begin behind */
+            HZP_TRY(hzp_lane_wait(lane[item->lane], g->fence[g->fence_of[w]]));
+    }
+    normal(item, &args);
+    HZP_TRY(hzp_lane_issue(lane[item->lane], item->op, args.bytes));
+    return g->fence_of[i] < 0 ? HZP_OK
+                              : hzp_fence_record(g->fence[g->fence_of[i]], lane[item->lane]);
+}
+
+static int capture(struct hzp_graphs *g, const struct hzp_plan *plan,
+                   const struct hzp_graph_part *part, struct hzp_lane *const lane[HZP_LANE_COUNT],
+                   struct hzp_graph **ret)
+{
+    struct hzp_lane *used[HZP_LANE_COUNT];
+    bool seen[HZP_LANE_COUNT] = {false};
+    int lanes = 0;
+    for (int32_t i = part->from; i < part->to; i++)
+        if (!seen[plan->item[i].lane]) {
+            seen[plan->item[i].lane] = true;
+            used[lanes++] = lane[plan->item[i].lane];
+        }
+    _Static_assert((int)HZP_LANE_COUNT <= (int)HZP_GRAPH_LANES_MAX, "a plan's lanes are a graph's");
+    HZP_TRY(assign_fences(g, plan, part));
+    HZP_TRY(hzp_graph_begin(used, lanes));
+    int r = HZP_OK;
+    for (int32_t i = part->from; i < part->to && r >= 0; i++)
+        r = capture_item(g, plan, i, part->from, lane);
+    struct hzp_graph *graph = NULL;
+    int ended = hzp_graph_end(used[0], &graph);
+    if (r >= 0 && ended >= 0) {
+        *ret = graph;
+        return HZP_OK;
+    }
+    if (ended >= 0)
+        hzp_graph_close(g->dev, graph);
+    return r < 0 ? r : ended;
+}
+
+/* The graph of the step whose key is at hand is made and kept; NULL: it does not go.  lead: of its
+ * set, NULL: itself. */
+static struct kept *keep_one(struct hzp_graphs *g, uint64_t h, const struct hzp_plan *plan,
+                             const struct hzp_graph_part *part,
+                             struct hzp_lane *const lane[HZP_LANE_COUNT], const struct kept *lead)
+{
+    struct hzp_graph *graph = NULL;
+    if (capture(g, plan, part, lane, &graph) < 0) {
+        bool several = spreads(plan, part);
+        if (++g->stats.refusals[several] == REFUSALS_MAX)
+            hzp_log(HZP_LOG_WARN, "exec", "steps%s do not become graphs: they are issued op by op",
+                    several ? " of several lanes" : "");
+        return NULL;
+    }
+    struct kept *k = place(g);
+    k->graph = graph;
+    k->lead = (int32_t)((lead ? lead : k) - g->kept);
+    k->hash = h;
+    k->used = ++g->clock;
+    k->size = g->size;
+    k->key = memcpy(hzp_xmalloc(g->size), g->key, g->size);
+    g->stats.captures++;
+    return k;
+}
+
+/* The same of all twins, which are the same step from its first item to its last. */
+static struct kept *keep(struct hzp_graphs *g, uint64_t h, const struct hzp_plan *plan,
+                         const struct hzp_graph_part *part,
+                         struct hzp_lane *const lane[HZP_LANE_COUNT],
+                         const int units[HZP_LANE_COUNT])
+{
+    struct kept *k = keep_one(g, h, plan, part, lane, NULL);
+    struct hzp_graph_part other;
+    for (int32_t i = 0; k && g->twin && g->twin(g->ctx, plan, i, &g->twin_plan); i++) {
+        if (!hzp_graphs_fit(g, &g->twin_plan, &other) || other.from != part->from ||
+            other.to != part->to)
+            continue;
+        key_make(g, &g->twin_plan, &other, lane, units);
+        uint64_t twin = hash(g->key, g->size);
+        if (!find(g, twin))
+            keep_one(g, twin, &g->twin_plan, &other, lane, k);
+    }
+    return k;
+}
+
+int hzp_graphs_reserve(struct hzp_graphs *g, const struct hzp_plan *plan)
+{
+    return g ? assign_fences(g, plan, &(struct hzp_graph_part){0, plan->items}) : HZP_OK;
+}
+
+void hzp_graphs_make(struct hzp_graphs *g, const struct hzp_plan *plan,
+                     const struct hzp_graph_part *part, struct hzp_lane *const lane[HZP_LANE_COUNT],
+                     const int units[HZP_LANE_COUNT])
+{
+    key_make(g, plan, part, lane, units);
+    uint64_t h = hash(g->key, g->size);
+    if (!find(g, h))
+        keep(g, h, plan, part, lane, units);
+}
+
+int hzp_graphs_issue(struct hzp_graphs *g, const struct hzp_plan *plan,
+                     const struct hzp_graph_part *part, struct hzp_lane *const lane[HZP_LANE_COUNT],
+                     const int units[HZP_LANE_COUNT], struct hzp_span *span)
+{
+    struct hzp_lane *first = lane[plan->item[part->from].lane];
+    key_make(g, plan, part, lane, units);
+    uint64_t h = hash(g->key, g->size);
+    struct kept *k = find(g, h);
+    if (!k) {
+        if (!came_before(g, h))
+            return 0;
+        k = keep(g, h, plan, part, lane, units);
+        if (!k)
+            return 0;
+    }
+    g->kept[k->lead].used = ++g->clock;
+    g->stats.launches++;
+    if (span)
+        HZP_TRY(hzp_lane_time(first, span));
+    HZP_TRY(hzp_graph_launch(k->graph, first));
+    return 1;
+}
+
+struct hzp_graphs_stats hzp_graphs_read_stats(const struct hzp_graphs *g)
+{
+    return g ? g->stats : (struct hzp_graphs_stats){0};
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "nanobatch/run/warm.h"
+
+static void want_logits(struct hzp_batch *b, int32_t row)
+{
+    b->sample[hzp_batch_add_logits(b, row)] =
+        (struct hzp_sample_row){.top_p = 1, .repetition = 1, .given = 0};
+}
+
+static void add_decodes(struct hzp_batch *b, int32_t rows)
+{
+    for (int32_t i = 0; i < rows; i++) {
+        hzp_batch_add_segment(b, 0, true)[0] = 0;
+        want_logits(b, hzp_batch_add_row(b, 0, -1));
+    }
+}
+
+static void add_prompts(struct hzp_batch *b, const struct hzp_kv *kv, int32_t rows)
+{
+    int64_t room = HZP_MIN((int64_t)kv->pages, (int64_t)b->max.page_stride);
+    int64_t longest = room * kv->page_rows;
+    int32_t page0 = 0;
+    while (rows > 0 && b->segs < b->max.segs_max && b->logits < b->max.logits_max) {
+        int32_t count = (int32_t)HZP_MIN((int64_t)rows, longest);
+        int32_t pages = HZP_DIV_UP(count, kv->page_rows), row = 0;
+        if (pages > kv->pages - page0)
+            return; /* each has pages of its own */
+        int32_t *page = hzp_batch_add_segment(b, 0, false);
+        for (int32_t i = 0; i < pages; i++)
+            page[i] = page0 + i;
+        for (int32_t i = 0; i < count; i++)
+            row = hzp_batch_add_row(b, 0, page0 * kv->page_rows + i);
+        want_logits(b, row);
+        page0 += pages;
+        rows -= count;
+    }
+}
+
+void hzp_warm_decode(struct hzp_batch *b, int32_t rows)
+{
+    hzp_batch_clear(b);
+    add_decodes(b, rows);
+}
+
+void hzp_warm_prompts(struct hzp_batch *b, const struct hzp_kv *kv)
+{
+    hzp_batch_clear(b);
+    add_prompts(b, kv, b->max.rows_max);
+}
+
+void hzp_warm_mixed(struct hzp_batch *b, const struct hzp_kv *kv)
+{
+    const struct hzp_batch_config *max = &b->max;
+    int32_t most = HZP_MIN(max->rows_max, HZP_MIN(max->segs_max, max->logits_max));
+    hzp_batch_clear(b);
+    add_decodes(b, most / 2);
+    add_prompts(b, kv, max->rows_max - most / 2);
+}

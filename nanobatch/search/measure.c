@@ -1,0 +1,519 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "nanobatch/search/measure.h"
+
+#include "base/thread.h"
+#include "nanobatch/search/measure_pair.h"
+#include "nanobatch/search/simulate.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PASSES = 3, RUNS_MIN = 2, RUNS_MAX = 9, DEPTH = 512 };
+
+/* A part's runs together, about: more of what is short. */
+static const double part_ns = 130e6;
+
+/* A whole plan takes no longer than so many times its items, unless somebody halted it. */
+static const double stretch_max = 1.3;
+
+static const uint64_t warm_ns = 50000000;
+
+/* Of a plan that takes longer than this not all is run: every layer has the same ops, and so many
+ * of each are enough. */
+static const double long_ns = 150e6;
+enum { OF_A_KIND_MAX = 8 };
+
+enum what { STEP, MICRO, UPDATE, BETWEEN, PAIR };
+
+struct part {
+    enum what what;
+    int32_t decode, depth, prefill, at; /* STEP; decode also the rows of MICRO */
+    int32_t pass;
+    bool again; /* STEP: in two nano-batches, layer by layer */
+    int32_t share;
+    enum hzp_class a, b; /* PAIR */
+};
+
+struct sample {
+    struct hzp_op_key key;
+    struct hzp_op_size size;
+    double ns;
+};
+
+/* The plan's items of one key and size. */
+struct kind {
+    struct hzp_op_key key;
+    struct hzp_op_size size;
+    int32_t items, ran; /* in the plan; in the last run */
+    double ns;          /* the quickest of those */
+};
+
+struct hzp_measure {
+    struct hzp_rig *rig;
+    struct hzp_tables *tables;
+    struct hzp_device *dev;
+    struct hzp_lane *lane;
+    struct hzp_fence *fence;
+    struct part *part; /* [tables->parts] */
+    int32_t parts_room;
+    struct hzp_plan plan;
+    struct hzp_span *span; /* [room], all of these: of the plan's items */
+    bool *again;
+    bool *ran;          /* in the last run */
+    int32_t *kind;      /* index into kinds */
+    int32_t room, pass; /* pass: what parts listed now belong to */
+    struct kind *kinds;
+    int32_t kinds_count, kinds_room;
+    struct sample *sample;
+    int32_t samples, samples_room;
+};
+
+/* ---- which parts there are ---- */
+
+static void add_part(struct hzp_measure *m, struct part part)
+{
+    if (m->tables->parts == m->parts_room) {
+        m->parts_room = HZP_MAX(256, 2 * m->parts_room);
+        m->part = hzp_xrealloc(m->part, (size_t)m->parts_room * sizeof(*m->part));
+    }
+    part.pass = m->pass;
+    m->part[m->tables->parts++] = part;
+}
+
+static void add_step(struct hzp_measure *m, int32_t decode, int32_t depth, int32_t prefill,
+                     int32_t at, bool again)
+{
+    for (int32_t s = m->tables->shares - 1; s >= 0; s--)
+        if (hzp_rig_serve(m->rig, decode, depth, prefill, at) == HZP_OK)
+            add_part(m, (struct part){.what = STEP,
+                                      .decode = decode,
+                                      .depth = depth,
+                                      .prefill = prefill,
+                                      .at = at,
+                                      .again = again,
+                                      .share = s});
+}
+
+static void list_steps(struct hzp_measure *m)
+{
+    static const int32_t decode[] = {1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 64, 96, 128, 256};
+    static const int32_t prefill[] = {16, 32, 48, 64, 96, 128, 160, 192, 256, 512};
+    static const int32_t again[] = {2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 512};
+    const struct hzp_rig_config *c = &m->rig->config;
+    int32_t depth = HZP_MIN(c->depth_max, DEPTH);
+    for (int i = 0; i < HZP_COUNT(decode); i++)
+        if (decode[i] <= c->decode_max)
+            add_step(m, decode[i], depth, 0, 0, false);
+    for (int i = 0; i < HZP_COUNT(decode); i += 2) /* 1, 4, 12, 24, 40, 64, 128 deep and shallow */
+        if (decode[i] <= c->decode_max) {
+            add_step(m, decode[i], 64, 0, 0, false);
+            add_step(m, decode[i], 2 * DEPTH, 0, 0, false);
+        }
+    for (int i = 0; i < HZP_COUNT(prefill); i++)
+        if (prefill[i] <= c->prefill_max)
+            add_step(m, 0, 0, prefill[i], 0, false);
+    for (int i = 0; i < HZP_COUNT(prefill); i += 3) /* 16, 64, 160, 512 behind others */
+        if (prefill[i] <= c->prefill_max)
+            add_step(m, 0, 0, prefill[i], depth, false);
+    for (int i = 0; i < HZP_COUNT(again); i++)
+        if (2 * again[i] <= c->decode_max && again[i] <= 32)
+            add_step(m, again[i], depth, 0, 0, true);
+        else if (2 * again[i] <= c->prefill_max)
+            add_step(m, 0, 0, again[i], 0, true);
+}
+
+static void list_training(struct hzp_measure *m)
+{
+    int32_t most = m->rig->train ? m->rig->micro->rows_max : 0;
+    for (int32_t rows = most; rows >= 64 || (rows > 0 && rows == most); rows /= 2)
+        for (int32_t s = m->tables->shares - 1; s >= 0; s--)
+            if (rows <= m->rig->config.model->positions)
+                add_part(m, (struct part){.what = MICRO, .decode = rows, .share = s});
+    for (int32_t s = m->tables->shares - 1; most && m->rig->config.draft && s >= 0; s--)
+        add_part(m, (struct part){.what = UPDATE, .share = s});
+}
+
+static void list_pairs(struct hzp_measure *m)
+{
+    for (int a = 0; a < HZP_CLASS_COUNT; a++)
+        for (int b = a; b < HZP_CLASS_COUNT; b++)
+            if (hzp_pair_possible(m->rig, (enum hzp_class)a, (enum hzp_class)b))
+                add_part(
+                    m, (struct part){.what = PAIR, .a = (enum hzp_class)a, .b = (enum hzp_class)b});
+}
+
+static void list_shares(struct hzp_tables *t, struct hzp_device *dev)
+{
+    int32_t eighths[] = {1, 2, 4, 6, 7, 8}, all = HZP_MAX(dev->threads, 1);
+    t->threads = all;
+    t->shares = 0;
+    for (int i = 0; i < HZP_SHARES_MAX; i++) {
+        int32_t units = all <= HZP_SHARES_MAX ? i + 1 : all * eighths[i] / 8;
+        if (units <= all && (dev->backend->lane_set_share || units == all))
+            t->units[t->shares++] = (int16_t)units;
+    }
+}
+
+int hzp_measure_create(struct hzp_rig *rig, struct hzp_tables *tables, struct hzp_measure **ret,
+                       struct hzp_err_text *reterr)
+{
+    struct hzp_device *dev = rig->config.model->dev;
+    if (!dev->backend->lane_time)
+        return hzp_fail(reterr, HZP_EUNSUP, "search: %s does not time single ops", dev->label);
+    struct hzp_measure *m = hzp_xcalloc(1, sizeof(*m));
+    m->rig = rig;
+    m->tables = tables;
+    m->dev = dev;
+    hzp_plan_init(&m->plan);
+    int r;
+    HZP_TRY_GOTO(hzp_lane_open(dev, HZP_BOUND_COMPUTE, &m->lane));
+    HZP_TRY_GOTO(hzp_fence_open(dev, &m->fence));
+    list_shares(tables, dev);
+    tables->parts = 0;
+    for (; m->pass < PASSES; m->pass++) {
+        list_steps(m);
+        list_training(m);
+        if (m->pass == 1)
+            add_part(m, (struct part){.what = BETWEEN});
+        if (m->pass > 0)
+            list_pairs(m);
+    }
+    tables->parts_done = HZP_MIN(tables->parts_done, tables->parts);
+    *ret = m;
+    return HZP_OK;
+out:
+    hzp_measure_destroy(m);
+    return r;
+}
+
+void hzp_measure_destroy(struct hzp_measure *m)
+{
+    if (!m)
+        return;
+    hzp_fence_close(m->fence);
+    if (m->lane)
+        hzp_lane_close(m->lane);
+    hzp_plan_fini(&m->plan);
+    free(m->part);
+    free(m->span);
+    free(m->again);
+    free(m->ran);
+    free(m->kind);
+    free(m->kinds);
+    free(m->sample);
+    free(m);
+}
+
+const char *hzp_measure_what(const struct hzp_measure *m, char *text)
+{
+    const struct hzp_tables *t = m->tables;
+    const struct part *p = &m->part[HZP_MIN(t->parts_done, t->parts - 1)];
+    int32_t units = t->units[p->share];
+    if (t->parts_done >= t->parts)
+        snprintf(text, 64, "done");
+    else if (p->what == STEP)
+        snprintf(text, 64, "%d decode, %d prompt rows%s on %d", p->decode, p->prefill,
+                 p->again ? " in two" : "", units);
+    else if (p->what == MICRO)
+        snprintf(text, 64, "training %d rows on %d", p->decode, units);
+    else if (p->what == UPDATE)
+        snprintf(text, 64, "an update on %d", units);
+    else if (p->what == BETWEEN)
+        snprintf(text, 64, "between items");
+    else
+        snprintf(text, 64, "%s beside %s", hzp_class_text(p->a), hzp_class_text(p->b));
+    return text;
+}
+
+/* ---- one lane ---- */
+
+/* Reads the plan: room for its items, and what kinds there are. */
+static void take_plan(struct hzp_measure *m)
+{
+    if (m->plan.items > m->room) {
+        m->room = m->plan.items;
+        m->span = hzp_xrealloc(m->span, (size_t)m->room * sizeof(*m->span));
+        m->again = hzp_xrealloc(m->again, (size_t)m->room * sizeof(*m->again));
+        m->ran = hzp_xrealloc(m->ran, (size_t)m->room * sizeof(*m->ran));
+        m->kind = hzp_xrealloc(m->kind, (size_t)m->room * sizeof(*m->kind));
+    }
+    hzp_plan_find_again(&m->plan, m->again);
+    m->kinds_count = 0;
+    for (int32_t i = 0; i < m->plan.items; i++) {
+        struct kind new = {.items = 0};
+        int32_t k = 0;
+        hzp_op_describe(m->plan.item[i].op, m->plan.item[i].args, &new.key, &new.size);
+        new.key.again = m->again[i];
+        while (k < m->kinds_count &&
+               (memcmp(&m->kinds[k].key, &new.key, sizeof(new.key)) != 0 ||
+                m->kinds[k].size.x != new.size.x || m->kinds[k].size.y != new.size.y))
+            k++;
+        if (k == m->kinds_room) {
+            m->kinds_room = HZP_MAX(64, 2 * m->kinds_room);
+            m->kinds = hzp_xrealloc(m->kinds, (size_t)m->kinds_room * sizeof(*m->kinds));
+        }
+        if (k == m->kinds_count)
+            m->kinds[m->kinds_count++] = new;
+        m->kinds[k].items++;
+        m->kind[i] = k;
+    }
+}
+
+/* Runs the plan in order on one lane of so many units, each item timed; of each kind at most so
+ * many. Who was left out leaves what it would have written as it is: that changes no other op's
+ * time. */
+static int run_some(struct hzp_measure *m, int32_t units, int32_t most)
+{
+    for (int32_t k = 0; k < m->kinds_count; k++) {
+        m->kinds[k].ran = 0;
+        m->kinds[k].ns = INFINITY;
+    }
+    HZP_TRY(hzp_lane_set_share(m->lane, units == m->tables->threads ? 0 : units));
+    for (int32_t i = 0; i < m->plan.items; i++) {
+        struct kind *kind = &m->kinds[m->kind[i]];
+        m->ran[i] = kind->ran < most;
+        if (!m->ran[i])
+            continue;
+        kind->ran++;
+        HZP_TRY(hzp_lane_time(m->lane, &m->span[i]));
+        HZP_TRY(hzp_lane_issue(m->lane, m->plan.item[i].op, m->plan.item[i].args));
+    }
+    HZP_TRY(hzp_fence_record(m->fence, m->lane));
+    HZP_TRY(hzp_fence_wait(m->fence));
+    for (int32_t i = 0; i < m->plan.items; i++)
+        if (m->ran[i]) {
+            double *ns = &m->kinds[m->kind[i]].ns;
+            *ns = HZP_MIN(*ns, (double)(m->span[i].end_ns - m->span[i].begin_ns));
+        }
+    return HZP_OK;
+}
+
+static int run_once(struct hzp_measure *m, int32_t units)
+{
+    return run_some(m, units, INT32_MAX);
+}
+
+/* How long all of the plan would take, by the last run; and one item of each kind. */
+static double whole_ns(const struct hzp_measure *m, double *ret_one_each)
+{
+    double whole = 0;
+    *ret_one_each = 0;
+    for (int32_t k = 0; k < m->kinds_count; k++) {
+        whole += m->kinds[k].ns * m->kinds[k].items;
+        *ret_one_each += m->kinds[k].ns;
+    }
+    return whole;
+}
+
+/* The same, by the tables; 0: they do not hold all of it. */
+static double known_ns(const struct hzp_measure *m, int32_t share)
+{
+    double whole = 0;
+    for (int32_t k = 0; k < m->kinds_count; k++) {
+        const struct kind *kind = &m->kinds[k];
+        double ns = hzp_tables_measured(m->tables, &kind->key, &kind->size, share);
+        if (!(ns > 0))
+            return 0;
+        whole += ns * kind->items;
+    }
+    return whole;
+}
+
+static void take_samples(struct hzp_measure *m, bool only_again)
+{
+    for (int32_t i = 0; i < m->plan.items; i++) {
+        const struct kind *kind = &m->kinds[m->kind[i]];
+        if (!m->ran[i] || (only_again && !m->again[i]))
+            continue;
+        if (m->samples == m->samples_room) {
+            m->samples_room = HZP_MAX(4096, 2 * m->samples_room);
+            m->sample = hzp_xrealloc(m->sample, (size_t)m->samples_room * sizeof(*m->sample));
+        }
+        m->sample[m->samples++] = (struct sample){
+            kind->key, kind->size, (double)(m->span[i].end_ns - m->span[i].begin_ns)};
+    }
+}
+
+static int by_kind(const struct sample *x, const struct sample *y)
+{
+    int r = memcmp(&x->key, &y->key, sizeof(x->key));
+    if (r)
+        return r;
+    if (x->size.x != y->size.x)
+        return x->size.x < y->size.x ? -1 : 1;
+    return x->size.y < y->size.y ? -1 : x->size.y > y->size.y;
+}
+
+static int by_kind_and_time(const void *a, const void *b)
+{
+    const struct sample *x = a, *y = b;
+    int r = by_kind(x, y);
+    return r ? r : x->ns < y->ns ? -1 : x->ns > y->ns;
+}
+
+/* The mean of the middle half: who was interrupted does not count, and sums stay sums.  Of the
+ * passes the shortest: what disturbs a machine for seconds only ever adds. */
+static void store_samples(struct hzp_measure *m, int32_t share, int32_t runs, int32_t pass)
+{
+    qsort(m->sample, (size_t)m->samples, sizeof(*m->sample), by_kind_and_time);
+    for (int32_t from = 0, to; from < m->samples; from = to) {
+        const struct sample *s = &m->sample[from];
+        for (to = from + 1; to < m->samples && !by_kind(s, &m->sample[to]);)
+            to++;
+        int32_t cut = (to - from) / 4;
+        double sum = 0;
+        for (int32_t i = from + cut; i < to - cut; i++)
+            sum += m->sample[i].ns;
+        double mean = HZP_MAX(sum / (to - from - 2 * cut), 1.0);
+        double before = hzp_tables_measured(m->tables, &s->key, &s->size, share);
+        m->tables->items_ns += mean * (to - from) / runs;
+        if (pass && before > 0)
+            mean = HZP_MIN(mean, before);
+        hzp_tables_set(m->tables, &s->key, &s->size, share, mean);
+    }
+    m->samples = 0;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* A plan that takes long: some of each kind.  *ret_done false: it is not that long. */
+static int measure_long(struct hzp_measure *m, const struct part *p, bool *ret_done)
+{
+    int32_t units = m->tables->units[p->share];
+    double one_each;
+    *ret_done = false;
+    if (whole_ns(m, &one_each) < long_ns)
+        return HZP_OK;
+    HZP_TRY(run_some(m, units, 1)); /* the one before made primitives: what was long may not be */
+    if (whole_ns(m, &one_each) < long_ns)
+        return HZP_OK;
+    *ret_done = true;
+    take_samples(m, p->again);
+    double most = HZP_MIN(HZP_MAX(part_ns / HZP_MAX(one_each, 1.0), 2.0), OF_A_KIND_MAX);
+    HZP_TRY(run_some(m, units, (int32_t)most));
+    take_samples(m, p->again);
+    double items_before = m->tables->items_ns;
+    store_samples(m, p->share, 1, p->pass);
+    m->tables->items_ns = items_before; /* there is no duration of the whole to compare with */
+    return HZP_OK;
+}
+
+static int measure_plan(struct hzp_measure *m, const struct part *p)
+{
+    int32_t units = m->tables->units[p->share], runs = RUNS_MIN;
+    double took[RUNS_MAX];
+    bool done;
+    take_plan(m);
+    if (p->pass > 1 && known_ns(m, p->share) >= long_ns)
+        return HZP_OK; /* twice is enough for what takes long */
+    /* The first run makes primitives and touches memory; and a core that was idle takes a while to
+     * come up to speed. */
+    uint64_t warm = hzp_device_now_ns(m->dev);
+    HZP_TRY(run_some(m, units, 1));
+    HZP_TRY(measure_long(m, p, &done));
+    if (done)
+        return hzp_lane_set_share(m->lane, 0);
+    for (int32_t i = 0; i == 0 || (i < RUNS_MAX && hzp_device_now_ns(m->dev) - warm < warm_ns); i++)
+        HZP_TRY(run_once(m, units));
+    for (int32_t i = 0; i < runs; i++) {
+        uint64_t begin = hzp_device_now_ns(m->dev);
+        HZP_TRY(run_once(m, units));
+        took[i] = (double)(hzp_device_now_ns(m->dev) - begin);
+        if (i == 0)
+            runs = (int32_t)HZP_MIN(HZP_MAX(part_ns / HZP_MAX(took[i], 1.0), RUNS_MIN), RUNS_MAX);
+        take_samples(m, p->again);
+    }
+    double items_before = m->tables->items_ns;
+    store_samples(m, p->share, runs, p->pass);
+    qsort(took, (size_t)runs, sizeof(*took), by_value);
+    double items = m->tables->items_ns - items_before, whole = took[(runs - 1) / 2];
+    if (p->again || whole > stretch_max * items)
+        m->tables->items_ns = items_before; /* only some of the plan's; or it was halted */
+    else
+        m->tables->plans_ns += whole;
+    return hzp_lane_set_share(m->lane, 0);
+}
+
+static int measure_step(struct hzp_measure *m, const struct part *p)
+{
+    struct hzp_plan_shape shape = hzp_plan_sequential;
+    if (p->again) {
+        shape.nanos = 2;
+        shape.weight[1] = 1;
+        shape.order = HZP_ORDER_LAYERS;
+    }
+    /* In two nano-batches: so many rows each. */
+    int32_t times = p->again ? 2 : 1;
+    int r = hzp_rig_serve(m->rig, times * p->decode, p->depth, times * p->prefill, p->at);
+    if (r == HZP_EINVAL)
+        return HZP_OK; /* their pages do not fit twice: one size fewer is known */
+    HZP_TRY(hzp_rig_train(m->rig, 0));
+    hzp_rig_build(m->rig, &shape, 0, 0, &m->plan);
+    return measure_plan(m, p);
+}
+
+static int measure_chain(struct hzp_measure *m, const struct part *p)
+{
+    HZP_TRY(p->what == UPDATE ? hzp_rig_update(m->rig) : hzp_rig_train(m->rig, p->decode));
+    HZP_TRY(hzp_rig_serve(m->rig, 0, 0, 0, 0));
+    hzp_rig_build(m->rig, &hzp_plan_sequential, 0, m->rig->chain.items, &m->plan);
+    return measure_plan(m, p);
+}
+
+/* ---- between items ---- */
+
+/* What a lane of so many units spends from one item's end to the next one's begin. */
+static int measure_gap(struct hzp_measure *m, int32_t units, double *ret)
+{
+    const struct hzp_rig_config *c = &m->rig->config;
+    HZP_TRY(hzp_rig_train(m->rig, 0));
+    HZP_TRY(hzp_rig_serve_shallow(m->rig, HZP_MIN(c->decode_max, 8), HZP_MIN(c->depth_max, DEPTH),
+                                  c->decode_max ? 0 : HZP_MIN(c->prefill_max, 8)));
+    hzp_rig_build(m->rig, &hzp_plan_sequential, 0, 0, &m->plan);
+    take_plan(m);
+    double least = INFINITY;
+    for (int run = 0; run < 5 && m->plan.items > 1; run++) {
+        HZP_TRY(run_once(m, units));
+        double busy = 0;
+        int32_t last = m->plan.items - 1;
+        for (int32_t i = 0; i <= last; i++)
+            busy += (double)(m->span[i].end_ns - m->span[i].begin_ns);
+        double all = (double)(m->span[last].end_ns - m->span[0].begin_ns);
+        least = HZP_MIN(least, HZP_MAX(all - busy, 0) / last);
+    }
+    *ret = least < INFINITY ? least : 0;
+    return hzp_lane_set_share(m->lane, 0);
+}
+
+static int measure_between(struct hzp_measure *m)
+{
+    struct hzp_tables *t = m->tables;
+    if (!m->rig->batch)
+        return HZP_OK;
+    HZP_TRY(measure_gap(m, t->threads, &t->gap_inline_ns));
+    HZP_TRY(measure_gap(m, t->units[0], &t->gap_ns));
+    return hzp_pair_handover(m->rig, t);
+}
+
+int hzp_measure_next(struct hzp_measure *m)
+{
+    struct hzp_tables *t = m->tables;
+    if (t->parts_done >= t->parts)
+        return HZP_OK;
+    const struct part *p = &m->part[t->parts_done];
+    if (p->what == STEP)
+        HZP_TRY(measure_step(m, p));
+    else if (p->what == BETWEEN)
+        HZP_TRY(measure_between(m));
+    else if (p->what == PAIR)
+        HZP_TRY(hzp_pair_measure(m->rig, t, p->a, p->b, p->pass > 1));
+    else
+        HZP_TRY(measure_chain(m, p));
+    t->parts_done++;
+    return HZP_OK;
+}

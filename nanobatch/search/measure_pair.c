@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "nanobatch/search/measure_pair.h"
+
+#include "nanobatch/run/exec.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    LIST_MAX = 64,    /* items of a side, over and over */
+    ISSUED_MAX = 900, /* at a time, of each side: both fit a lane's queue */
+    ROUNDS = 3,
+    ROUNDS_MIN = 2,
+    DECODES = 32,
+    PROMPT = 128,
+    MICRO = 256, /* rows of the steps the items are taken from */
+};
+
+/* So long both sides run, about; and so long a pair's rounds take, if they are more than the
+ * fewest. */
+static const double window_ns = 25e6;
+static const uint64_t rounds_ns = 500000000;
+
+struct side {
+    struct hzp_lane *lane;
+    struct hzp_fence *fence;
+    const struct hzp_item *item[LIST_MAX];
+    int32_t items;
+    int32_t most;           /* to issue at a time: what the host waits for may be longer */
+    int32_t issued;         /* in the run */
+    double alone[LIST_MAX]; /* nanoseconds of each, by itself */
+    struct hzp_span span[ISSUED_MAX];
+};
+
+struct pair {
+    struct hzp_device *dev;
+    struct hzp_plan plan;
+    struct side side[2];
+};
+
+static bool trains(enum hzp_class c)
+{
+    return c == HZP_CLASS_GRAD || c == HZP_CLASS_ATTN_BWD || c == HZP_CLASS_ROWS_BWD ||
+           c == HZP_CLASS_UPDATE;
+}
+
+bool hzp_pair_possible(const struct hzp_rig *rig, enum hzp_class a, enum hzp_class b)
+{
+    const enum hzp_class both[] = {a, b};
+    if (trains(a) && trains(b))
+        return false; /* there is one chain, and its items follow each other */
+    for (int i = 0; i < 2; i++)
+        switch (both[i]) {
+        case HZP_CLASS_THIN:
+        case HZP_CLASS_DECODE:
+            if (rig->config.decode_max < 2)
+                return false;
+            break;
+        case HZP_CLASS_WIDE:
+        case HZP_CLASS_PREFILL:
+        case HZP_CLASS_ROWS:
+            if (rig->config.prefill_max < 2)
+                return false;
+            break;
+        case HZP_CLASS_UPDATE:
+            if (!rig->config.draft)
+                return false; /* fall through */
+        default:
+            if (!rig->train)
+                return false;
+        }
+    return true;
+}
+
+/* Four nano-batches, two of decode rows and two of a prompt, and a chain. */
+static int build(struct pair *p, struct hzp_rig *rig, bool update)
+{
+    const struct hzp_rig_config *c = &rig->config;
+    int32_t decode = HZP_MIN(c->decode_max, 2 * DECODES) / 2;
+    int32_t prompt = HZP_MIN(c->prefill_max, 2 * PROMPT) / 2;
+    struct hzp_plan_shape shape = hzp_plan_sequential;
+    shape.nanos = 4;
+    shape.weight[0] = shape.weight[1] = decode;
+    shape.weight[2] = shape.weight[3] = prompt;
+    HZP_TRY(hzp_rig_serve_shallow(rig, 2 * decode, HZP_MIN(c->depth_max, 512), 2 * prompt));
+    if (update)
+        HZP_TRY(hzp_rig_update(rig));
+    else
+        HZP_TRY(hzp_rig_train(rig, rig->train ? HZP_MIN(rig->micro->rows_max, MICRO) : 0));
+    hzp_rig_build(rig, &shape, 0, rig->chain.items, &p->plan);
+    return HZP_OK;
+}
+
+static bool appends(const struct hzp_item *item)
+{
+    return item->op == HZP_OP_rope && ((const struct hzp_rope_args *)item->args)->kv.k;
+}
+
+/* Items of the class that the side may run over and over: serving's of its own nano-batch, within
+ * layers, and not those whose writing the other side may read. */
+static void collect(struct pair *p, struct hzp_rig *rig, int which, enum hzp_class class)
+{
+    struct side *side = &p->side[which];
+    int32_t decode = rig->batch->decode_segs / 2, prompt = (rig->batch->rows - 2 * decode) / 2;
+    bool few = class == HZP_CLASS_THIN || class == HZP_CLASS_DECODE;
+    int32_t row0 = few ? which * decode : 2 * decode + which * prompt;
+    side->items = 0;
+    for (int32_t i = 0; i < p->plan.items && side->items < LIST_MAX; i++) {
+        const struct hzp_item *item = &p->plan.item[i];
+        if (hzp_item_only(item, HZP_TENANT_TRAIN) != trains(class) || appends(item) ||
+            item->op == HZP_OP_fill || item->op == HZP_OP_audit)
+            continue;
+        if (hzp_item_of(item, HZP_TENANT_SERVE) && (item->layer < 0 || item->row0 != row0))
+            continue;
+        enum hzp_class is = hzp_op_class(item->op, item->args);
+        if (few || class == HZP_CLASS_WIDE) /* by rows, whatever side of the border they are */
+            is = is == HZP_CLASS_THIN || is == HZP_CLASS_WIDE
+                     ? few ? HZP_CLASS_THIN : HZP_CLASS_WIDE
+                     : is;
+        if (is == class)
+            side->item[side->items++] = item;
+    }
+}
+
+static int issue(struct side *side, int32_t count)
+{
+    side->issued = count;
+    for (int32_t i = 0; i < count; i++) {
+        const struct hzp_item *item = side->item[i % side->items];
+        HZP_TRY(hzp_lane_time(side->lane, &side->span[i]));
+        HZP_TRY(hzp_lane_issue(side->lane, item->op, item->args));
+    }
+    return hzp_fence_record(side->fence, side->lane);
+}
+
+static double length(const struct hzp_span *span)
+{
+    return (double)(span->end_ns - span->begin_ns);
+}
+
+/* Keeps so many of the side's items as fill the window once; runs them, which makes primitives. */
+static int shorten(struct side *side)
+{
+    int32_t all = side->items, kept = 0;
+    double sum = 0;
+    const struct hzp_item *item[LIST_MAX];
+    uint64_t begin = hzp_device_now_ns(side->lane->dev);
+    memcpy(item, side->item, sizeof(item));
+    while (kept < all && (kept < 4 || sum < window_ns)) {
+        side->item[0] = item[kept++];
+        side->items = 1;
+        HZP_TRY(issue(side, 1));
+        HZP_TRY(hzp_fence_wait(side->fence));
+        sum += length(&side->span[0]);
+    }
+    memcpy(side->item, item, sizeof(item));
+    side->items = kept;
+    double each = (double)(hzp_device_now_ns(side->lane->dev) - begin) / HZP_MAX(kept, 1);
+    side->most = (int32_t)HZP_MIN(HZP_MAX(4 * window_ns / HZP_MAX(each, 1.0), 4), ISSUED_MAX);
+    return HZP_OK;
+}
+
+/* How long each item takes while the other lane is idle; returns how many fill the window. */
+static int alone(struct side *side, int32_t *ret_count)
+{
+    double all = 0, longest = 1;
+    int32_t seen[LIST_MAX] = {0};
+    for (int round = 0; round < 2; round++) { /* the first makes primitives and finds the count */
+        int32_t count = side->items;
+        if (round)
+            count = HZP_MIN(HZP_MAX(*ret_count, side->items), ISSUED_MAX);
+        HZP_TRY(issue(side, count));
+        HZP_TRY(hzp_fence_wait(side->fence));
+        memset(side->alone, 0, sizeof(side->alone));
+        all = 0;
+        for (int32_t i = 0; i < count; i++) {
+            double ns = length(&side->span[i]);
+            side->alone[i % side->items] += ns;
+            seen[i % side->items] += round;
+            all += ns;
+            longest = HZP_MAX(longest, ns);
+        }
+        double want = HZP_MAX(window_ns, 3 * longest) / HZP_MAX(all / count, 1);
+        *ret_count = (int32_t)HZP_MIN(HZP_MAX(want, 4), side->most);
+    }
+    for (int32_t i = 0; i < side->items; i++)
+        side->alone[i] /= HZP_MAX(seen[i], 1);
+    return HZP_OK;
+}
+
+/* Of the side's items that ran while the other side did: their time alone, and together. */
+static void compare(const struct side *side, const struct side *other, double *ret_alone,
+                    double *ret_together)
+{
+    uint64_t from = other->span[0].begin_ns, to = other->span[other->issued - 1].end_ns;
+    for (int32_t i = 0; i < side->issued; i++)
+        if (side->span[i].begin_ns >= from && side->span[i].end_ns <= to) {
+            *ret_alone += side->alone[i % side->items];
+            *ret_together += length(&side->span[i]);
+        }
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* One round: each side alone, then both; their rates. */
+static int measure_round(struct pair *p, double *ret_a, double *ret_b)
+{
+    int32_t count[2];
+    double *ret[] = {ret_a, ret_b};
+    for (int i = 0; i < 2; i++)
+        HZP_TRY(alone(&p->side[i], &count[i]));
+    for (int i = 1; i >= 0; i--)
+        HZP_TRY(issue(&p->side[i], count[i]));
+    for (int i = 0; i < 2; i++)
+        HZP_TRY(hzp_fence_wait(p->side[i].fence));
+    for (int i = 0; i < 2; i++) {
+        double by_itself = 0, together = 0;
+        compare(&p->side[i], &p->side[1 - i], &by_itself, &together);
+        *ret[i] = together > 0 ? HZP_MIN(HZP_MAX(by_itself / together, 0.05), 1.1) : 1;
+    }
+    return HZP_OK;
+}
+
+/* The median of a few rounds. */
+static int measure(struct pair *p, struct hzp_tables *t, enum hzp_class a, enum hzp_class b,
+                   const int32_t units[2], bool better)
+{
+    double rate[2][ROUNDS];
+    for (int i = 0; i < 2; i++)
+        HZP_TRY(hzp_lane_set_share(p->side[i].lane, units[i]));
+    if (p->side[0].lane->inlined || p->side[1].lane->inlined)
+        return HZP_OK; /* one after the other: nothing to measure */
+    for (int i = 0; i < 2; i++)
+        HZP_TRY(shorten(&p->side[i]));
+    int rounds = 0;
+    uint64_t begin = hzp_device_now_ns(p->dev);
+    while (rounds < ROUNDS_MIN ||
+           (rounds < ROUNDS && hzp_device_now_ns(p->dev) - begin < rounds_ns)) {
+        HZP_TRY(measure_round(p, &rate[0][rounds], &rate[1][rounds]));
+        rounds++;
+    }
+    for (int i = 0; i < 2; i++)
+        qsort(rate[i], (size_t)rounds, sizeof(double), by_value);
+    struct hzp_rate found = {(uint8_t)a,        (uint8_t)b,          (int16_t)units[0],
+                             (int16_t)units[1], rate[0][rounds / 2], rate[1][rounds / 2]};
+    if (a == b && units[0] == units[1])
+        found.rate_a = found.rate_b = (found.rate_a + found.rate_b) / 2;
+    if (better) {
+        found.rate_a = HZP_MAX(found.rate_a, hzp_tables_rate(t, a, units[0], b, units[1]));
+        found.rate_b = HZP_MAX(found.rate_b, hzp_tables_rate(t, b, units[1], a, units[0]));
+    }
+    hzp_tables_set_rate(t, &found);
+    return HZP_OK;
+}
+
+static void close_pair(struct pair *p)
+{
+    for (int i = 0; i < 2; i++) {
+        hzp_fence_close(p->side[i].fence);
+        if (p->side[i].lane)
+            hzp_lane_close(p->side[i].lane);
+    }
+    hzp_plan_fini(&p->plan);
+    free(p);
+}
+
+static int open_pair(struct hzp_device *dev, struct pair **ret)
+{
+    struct pair *p = hzp_xcalloc(1, sizeof(*p));
+    p->dev = dev;
+    hzp_plan_init(&p->plan);
+    *ret = p;
+    for (int i = 0; i < 2; i++) {
+        HZP_TRY(hzp_lane_open(dev, i ? HZP_BOUND_MEMORY : HZP_BOUND_COMPUTE, &p->side[i].lane));
+        HZP_TRY(hzp_fence_open(dev, &p->side[i].fence));
+    }
+    return HZP_OK;
+}
+
+int hzp_pair_measure(struct hzp_rig *rig, struct hzp_tables *t, enum hzp_class a, enum hzp_class b,
+                     bool better)
+{
+    struct pair *p;
+    int r;
+    HZP_TRY_GOTO(open_pair(rig->config.model->dev, &p));
+    HZP_TRY_GOTO(build(p, rig, a == HZP_CLASS_UPDATE || b == HZP_CLASS_UPDATE));
+    collect(p, rig, 0, a);
+    collect(p, rig, 1, b);
+    if (!p->side[0].items || !p->side[1].items)
+        goto out; /* this model has none of them */
+    for (int32_t s = 0; s < t->shares; s++) {
+        bool shares = p->dev->backend->lane_set_share;
+        const int32_t units[] = {shares ? t->units[s] : t->threads,
+                                 shares ? t->threads - t->units[s] : t->threads};
+        if (units[1] > 0)
+            HZP_TRY_GOTO(measure(p, t, a, b, units, better));
+    }
+out:
+    close_pair(p);
+    return r;
+}
+
+/* ---- handing over ---- */
+
+/* What an issue costs, and whether the first lane waits for the thread that issues. */
+static int measure_issue(struct pair *p, struct hzp_rig *rig, struct hzp_tables *t)
+{
+    enum { COUNT = 200 };
+    collect(p, rig, 0, HZP_CLASS_ROWS);
+    collect(p, rig, 1, HZP_CLASS_ROWS);
+    if (!p->side[0].items || !p->side[1].items)
+        return HZP_OK;
+    for (int i = 0; i < 2; i++)
+        HZP_TRY(
+            hzp_lane_set_share(p->side[i].lane, p->dev->backend->lane_set_share ? t->units[0] : 0));
+    uint64_t begin = hzp_device_now_ns(p->dev);
+    for (int i = 0; i < 2; i++)
+        HZP_TRY(issue(&p->side[i], COUNT));
+    uint64_t end = hzp_device_now_ns(p->dev);
+    for (int i = 0; i < 2; i++)
+        HZP_TRY(hzp_fence_wait(p->side[i].fence));
+    bool inlined = p->side[0].lane->inlined;
+    t->issue_ns = inlined ? 0 : (double)(end - begin) / (2 * COUNT);
+    t->led = inlined || (end > begin && p->side[0].span[0].begin_ns >= end);
+    for (int i = 0; i < 2; i++)
+        HZP_TRY(hzp_lane_set_share(p->side[i].lane, 0));
+    return HZP_OK;
+}
+
+struct latencies {
+    double ns[2][4096]; /* of those that polled, of those that slept */
+    int32_t count[2];
+};
+
+/* From the end of what an item waited for last to its begin, where that was what held it up. */
+static void add_latencies(const struct hzp_plan *plan, const struct hzp_span *span,
+                          struct latencies *all)
+{
+    uint64_t free_at[HZP_LANE_COUNT] = {0};
+    for (int32_t i = 0; i < plan->items; i++) {
+        const struct hzp_item *item = &plan->item[i];
+        uint64_t end = 0, idle = free_at[item->lane];
+        for (int32_t k = 0; k < item->waits; k++)
+            end = HZP_MAX(end, span[plan->wait[item->wait0 + k]].end_ns);
+        free_at[item->lane] = span[i].end_ns;
+        if (!idle || end <= idle || span[i].begin_ns < end)
+            continue;
+        int slept = (double)(end - idle) > HZP_POLL_NS;
+        if (all->count[slept] < HZP_COUNT(all->ns[0]))
+            all->ns[slept][all->count[slept]++] = (double)(span[i].begin_ns - end);
+    }
+}
+
+static int measure_latencies(struct hzp_rig *rig, struct hzp_plan *plan, struct hzp_tables *t)
+{
+    struct hzp_exec *exec = NULL;
+    struct hzp_exec_times times;
+    struct latencies *all = hzp_xcalloc(1, sizeof(*all));
+    struct hzp_plan_shape shape = hzp_plan_sequential;
+    shape.order = HZP_ORDER_SKEWED;
+    shape.weight[1] = 1;
+    for (int i = 0; i < 2; i++)
+        shape.lane[i][HZP_KIND_DECODE] = shape.lane[i][HZP_KIND_PREFILL] = HZP_LANE_MEMORY;
+    int r = hzp_exec_create(rig->config.model->dev, &exec);
+    for (int run = 0; run < 6 && r == HZP_OK; run++) {
+        shape.nanos = 1 + run % 2;
+        hzp_rig_build(rig, &shape, 0, 0, plan);
+        r = hzp_exec_run(exec, plan, NULL, &times);
+        if (r == HZP_OK && run > 1 && hzp_exec_spans(exec))
+            add_latencies(plan, hzp_exec_spans(exec), all);
+    }
+    if (r == HZP_OK) {
+        double median[2] = {0, 0};
+        for (int i = 0; i < 2; i++) {
+            qsort(all->ns[i], (size_t)all->count[i], sizeof(double), by_value);
+            median[i] = all->count[i] ? all->ns[i][all->count[i] / 2] : 0;
+        }
+        t->handover_ns = all->count[0] ? median[0] : t->gap_ns;
+        t->wakeup_ns = all->count[1] ? median[1] : t->handover_ns;
+    }
+    hzp_exec_destroy(exec);
+    free(all);
+    return r;
+}
+
+int hzp_pair_handover(struct hzp_rig *rig, struct hzp_tables *t)
+{
+    struct pair *p;
+    int r;
+    HZP_TRY_GOTO(open_pair(rig->config.model->dev, &p));
+    HZP_TRY_GOTO(build(p, rig, false));
+    HZP_TRY_GOTO(measure_issue(p, rig, t));
+    HZP_TRY_GOTO(measure_latencies(rig, &p->plan, t));
+out:
+    close_pair(p);
+    return r;
+}

@@ -1,0 +1,665 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "nanobatch/search/search.h"
+
+#include "device/philox.h"
+#include "nanobatch/build/train_space.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { BEST = 4, SCALE = 16, RUNS_MIN = 3, RUNS_MAX = 21, SLICES = 5 };
+
+/* What runs must win by to be kept; on paper too, where it is about what tables are good for. */
+static const double margin = 1.02;
+
+/* How long the runs of one shape may take together, if they are more than the fewest. */
+static const double runs_ns = 500e6;
+
+/* A step with items [from, to) of the chain; and what it is on average, over the many steps in
+ * which training pays back what an item took too long, or spends what it saved. */
+struct slice {
+    int32_t from, to;
+    int32_t chunk_rows; /* of the chain that it is a part of */
+    double ns, serve_ns;
+    double trained_ns; /* training in it, as long as that takes alone */
+    double part;       /* of the average step, over the one with items [from, to) */
+};
+
+struct candidate {
+    struct hzp_plan_shape shape;
+    double score;               /* more is better */
+    double ns, serve_ns;        /* of the step; with training the mean over slices */
+    struct slice slice[SLICES]; /* without training only the first, and empty */
+};
+
+struct hzp_search {
+    struct hzp_search_config config;
+    struct hzp_simulator *sim;
+    struct hzp_plan plan;
+    struct candidate best[BEST]; /* of the step in hand, best first */
+    int32_t bests;
+    int32_t decode, prefill;
+    bool trains;
+    double goal_ns;
+    double usual_ns; /* of a sequential step of the same decode rows that does nothing else */
+    int32_t slices;
+    int32_t train; /* rows of the micro-batch */
+    int32_t
+        from[SLICES]; /* the chain's slices begin here; the first `forward` of them in forward */
+    int32_t forward;
+    struct {
+        int32_t rows; /* of a chunk; 0: nothing is known */
+        double worth; /* of forward: how long it takes without chunks, over with them */
+    } chunked;
+    int64_t tried;
+    uint64_t drawn;
+};
+
+int hzp_search_create(const struct hzp_search_config *config, struct hzp_search **ret)
+{
+    struct hzp_search *s = hzp_xcalloc(1, sizeof(*s));
+    s->config = *config;
+    hzp_plan_init(&s->plan);
+    hzp_simulator_create(config->tables, &s->sim);
+    *ret = s;
+    return HZP_OK;
+}
+
+void hzp_search_destroy(struct hzp_search *s)
+{
+    if (!s)
+        return;
+    hzp_simulator_destroy(s->sim);
+    hzp_plan_fini(&s->plan);
+    free(s);
+}
+
+int64_t hzp_search_tried(const struct hzp_search *s)
+{
+    return s->tried;
+}
+
+/* ---- one shape ---- */
+
+static void simulate(struct hzp_search *s, const struct hzp_plan_shape *shape, int32_t from,
+                     int32_t to, struct hzp_simulated *ret)
+{
+    hzp_rig_build(s->config.rig, shape, from, HZP_MAX(to, from), &s->plan);
+    hzp_simulate(s->sim, &s->plan, ret);
+}
+
+/* How long training may run in a step of this shape, by the rules of split.h: with a goal what that
+ * leaves; else a share of a usual step, or as long as such a step serves if it has its own lanes.
+ * with: the step, with training or without. */
+static double allowed_ns(const struct hzp_search *s, bool beside, const struct hzp_simulated *with)
+{
+    double goal = s->config.goal_ns, serve = with->serve_end_ns;
+    if (goal > 0) {
+        double ease = HZP_MIN(HZP_MAX(3 - 4 * serve / goal, 0.0), 1.0);
+        return ease * (beside ? goal : goal - serve);
+    }
+    if (!beside)
+        return s->config.train_share * s->usual_ns;
+    return s->config.train_share > 0 ? s->prefill ? s->usual_ns : serve : 0;
+}
+
+/* Cuts the slice as hzp_price_cut does: what fits, but one item at least; with a goal only if that
+ * fits. */
+static int32_t cut(struct hzp_search *s, const struct hzp_plan_shape *shape, int32_t from,
+                   double allowed, double *ret_priced)
+{
+    const struct hzp_plan *chain = &s->config.rig->chain;
+    int32_t to = from;
+    *ret_priced = 0;
+    while (to < chain->items && *ret_priced < allowed) {
+        const struct hzp_item *item = &chain->item[to];
+        int32_t units = shape->units[shape->train_lane[hzp_op_kind(item->op)]];
+        double ns = hzp_simulator_alone_ns(s->sim, item, false,
+                                           units ? units : HZP_MAX(s->config.tables->threads, 1));
+        if (*ret_priced + ns > allowed && (to > from || s->config.goal_ns > 0))
+            break;
+        *ret_priced += ns;
+        to++;
+    }
+    return to;
+}
+
+/* ---- riding ---- */
+
+static const int32_t chunk_sizes[] = {64, 128, 256};
+
+/* From here on the rig's chain goes by chunks of so many rows, or by one. */
+static void use_chain(struct hzp_search *s, int32_t chunk_rows)
+{
+    struct hzp_rig *rig = s->config.rig;
+    if (rig->chunk_rows == chunk_rows)
+        return;
+    hzp_rig_chunks(rig, chunk_rows);
+    hzp_rig_train(rig, s->train); /* as many rows as before */
+}
+
+/* Items [from, to) of the rig's chain, one by one on the whole device. */
+static double alone_ns(struct hzp_search *s, int32_t from, int32_t to)
+{
+    double ns = 0;
+    for (int32_t i = from; i < to; i++)
+        ns += hzp_simulator_alone_ns(s->sim, &s->config.rig->chain.item[i], false,
+                                     HZP_MAX(s->config.tables->threads, 1));
+    return ns;
+}
+
+/* The first item behind `at` with which a layer of the forward pass begins, or its end. */
+static int32_t next_layer(const struct hzp_rig *rig, int32_t at)
+{
+    const struct hzp_item *item = rig->chain.item;
+    int32_t end = rig->train->forward_end, i = at + 1;
+    while (i < end && (item[i].layer < 0 ||
+                       (item[i].layer == item[i - 1].layer && item[i].row0 == item[i - 1].row0)))
+        i++;
+    return HZP_MIN(i, end);
+}
+
+/* Slice i of those in forward, riding: as many whole layers as the split would let it have, one at
+ * least. */
+static void fill_riding(struct hzp_search *s, const struct hzp_plan_shape *shape, int32_t which,
+                        const struct hzp_simulated *without, struct slice *ret)
+{
+    struct hzp_rig *rig = s->config.rig;
+    if (s->chunked.rows != shape->ride) {
+        use_chain(s, 0);
+        double whole = alone_ns(s, 0, rig->train->forward_end);
+        use_chain(s, shape->ride);
+        s->chunked.rows = shape->ride;
+        s->chunked.worth = whole / HZP_MAX(alone_ns(s, 0, rig->train->forward_end), 1);
+    }
+    use_chain(s, shape->ride);
+    double allowed = allowed_ns(s, false, without), ran = 0;
+    int32_t first = next_layer(rig, 0), end = rig->train->forward_end;
+    int32_t from = next_layer(rig, first + (end - first) * which / s->forward - 1), to = from;
+    struct hzp_simulated with = *without;
+    for (int32_t next = next_layer(rig, from); to < end; next = next_layer(rig, next)) {
+        struct hzp_simulated result;
+        simulate(s, shape, from, next, &result);
+        double took = result.ns - without->ns;
+        if (took > allowed && (to > from || s->config.goal_ns > 0))
+            break;
+        with = result;
+        ran = took;
+        to = next;
+    }
+    double times = s->config.goal_ns <= 0 && ran > 0 ? allowed / ran : 1;
+    *ret = (struct slice){.from = from,
+                          .to = to,
+                          .chunk_rows = shape->ride,
+                          .ns = without->ns + times * (with.ns - without->ns),
+                          .serve_ns = with.serve_end_ns,
+                          .trained_ns = times * s->chunked.worth * alone_ns(s, from, to)};
+    ret->part = with.ns > 0 ? ret->ns / with.ns : 1;
+}
+
+/* ---- a slice, in turn or beside ---- */
+
+/* The slice that begins at `from`.  The split prices items by what they took: so those that run
+ * beside others are cut again by how long they then run. */
+static void fill(struct hzp_search *s, const struct hzp_plan_shape *shape, int32_t from,
+                 const struct hzp_simulated *without, struct slice *ret)
+{
+    bool beside = hzp_plan_shape_beside(shape), soft = s->config.goal_ns <= 0;
+    double allowed = allowed_ns(s, beside, without), slowed = 1, priced, ran = 0;
+    struct hzp_simulated with = *without;
+    int32_t to = from, before = -1;
+    for (int i = 0; i < (beside ? 4 : 1); i++) {
+        to = cut(s, shape, from, allowed / slowed, &priced);
+        if (to == before)
+            break;
+        simulate(s, shape, from, to, &with);
+        before = to;
+        ran = with.train_ran_ns;
+        slowed = priced > 0 ? HZP_MAX(ran / priced, 1.0) : 1;
+        if (beside)
+            allowed = allowed_ns(s, true, &with);
+    }
+    double times = 1; /* as much training as one such slice */
+    if (soft && !beside && ran > 0)
+        times = to < s->config.rig->chain.items ? allowed / ran : HZP_MIN(allowed / ran, 1.0);
+    *ret = (struct slice){.from = from,
+                          .to = to,
+                          .ns = without->ns + times * (with.ns - without->ns),
+                          .serve_ns = with.serve_end_ns,
+                          .trained_ns = times * with.train_alone_ns};
+    ret->part = with.ns > 0 ? ret->ns / with.ns : 1;
+}
+
+/* As much training as the split allows, in each part of the chain; what counts is all of them. */
+static void fill_with_training(struct hzp_search *s, struct candidate *c)
+{
+    double trained = 0, ns = 0, serve = 0, longest = 0;
+    struct hzp_simulated without;
+    use_chain(s, 0);
+    simulate(s, &c->shape, 0, 0, &without);
+    for (int32_t i = 0; i < s->slices; i++) {
+        struct slice *slice = &c->slice[i];
+        if (c->shape.ride && i < s->forward) {
+            fill_riding(s, &c->shape, i, &without, slice);
+        } else {
+            use_chain(s, 0);
+            fill(s, &c->shape, s->from[i], &without, slice);
+        }
+        trained += slice->trained_ns;
+        ns += slice->ns;
+        serve += slice->serve_ns;
+        longest = HZP_MAX(longest, slice->ns);
+    }
+    c->ns = ns / HZP_MAX(s->slices, 1);
+    c->serve_ns = serve / HZP_MAX(s->slices, 1);
+    c->score = ns > 0 ? trained / ns : 0;
+    if ((s->config.goal_ns > 0 ? longest : c->ns) > 1.01 * s->goal_ns)
+        c->score = -c->ns; /* misses the goal */
+}
+
+/* Keeps it if it is one of the best. */
+static void keep(struct hzp_search *s, const struct candidate *c)
+{
+    int32_t at = s->bests;
+    while (at > 0 && s->best[at - 1].score < c->score)
+        at--;
+    if (at == BEST)
+        return;
+    int32_t moved = HZP_MIN(s->bests, BEST - 1) - at;
+    memmove(s->best + at + 1, s->best + at, (size_t)HZP_MAX(moved, 0) * sizeof(*c));
+    s->best[at] = *c;
+    s->bests = HZP_MIN(s->bests + 1, BEST);
+}
+
+static struct candidate try_shape(struct hzp_search *s, const struct hzp_plan_shape *shape)
+{
+    struct candidate c = {.shape = *shape};
+    s->tried++;
+    if (s->trains) {
+        fill_with_training(s, &c);
+        return c;
+    }
+    struct hzp_simulated result;
+    simulate(s, shape, 0, 0, &result);
+    c.ns = result.ns;
+    c.serve_ns = result.serve_end_ns;
+    c.slice[0] = (struct slice){.ns = c.ns, .serve_ns = c.serve_ns, .part = 1};
+    c.score = -c.ns;
+    return c;
+}
+
+/* ---- which lanes may be used at a time ---- */
+
+/* Gives each lane its units; false: the device has too few. */
+static bool shares_fit(const struct hzp_search *s, struct hzp_plan_shape *shape)
+{
+    bool used[HZP_LANE_COUNT] = {false};
+    int32_t lanes = 0, sum = 0, threads = s->config.tables->threads;
+    for (int32_t i = 0; i < shape->nanos; i++)
+        for (int k = 0; k < HZP_KIND_COUNT; k++)
+            used[shape->lane[i][k]] = true;
+    for (int k = 0; k < HZP_KIND_COUNT && s->trains; k++)
+        used[shape->train_lane[k]] = true;
+    for (int l = 0; l < HZP_LANE_COUNT; l++) {
+        lanes += used[l];
+        if (!used[l])
+            shape->units[l] = 0;
+    }
+    if (lanes <= 1 || s->config.tables->shares < 2) { /* one lane, or a device without shares */
+        memset(shape->units, 0, sizeof(shape->units));
+        return lanes <= 1 || !s->config.tables->led;
+    }
+    if (lanes > threads)
+        return false;
+    for (int l = 0; l < HZP_LANE_COUNT; l++) {
+        if (used[l] && shape->units[l] == 0)
+            shape->units[l] = (int16_t)HZP_MAX(threads / lanes, 1);
+        sum += shape->units[l];
+    }
+    return sum <= threads;
+}
+
+static void consider(struct hzp_search *s, const struct hzp_plan_shape *shape)
+{
+    struct hzp_plan_shape fitted = *shape;
+    if (!shares_fit(s, &fitted))
+        return;
+    struct candidate c = try_shape(s, &fitted);
+    keep(s, &c);
+}
+
+/* ---- the list ---- */
+
+enum { ALL_ONE, ATTENTION_APART, DECODE_APART, NANOS_APART, PATTERNS };
+
+static void set_lanes(struct hzp_plan_shape *shape, int pattern)
+{
+    memset(shape->lane, HZP_LANE_COMPUTE, sizeof(shape->lane));
+    for (int32_t i = 0; i < shape->nanos; i++) {
+        if (pattern == ATTENTION_APART || pattern == DECODE_APART)
+            shape->lane[i][HZP_KIND_DECODE] = HZP_LANE_MEMORY;
+        if (pattern == ATTENTION_APART)
+            shape->lane[i][HZP_KIND_PREFILL] = HZP_LANE_MEMORY;
+        if (pattern == NANOS_APART)
+            memset(shape->lane[i], i % 2 ? HZP_LANE_MEMORY : HZP_LANE_COMPUTE,
+                   sizeof(shape->lane[i]));
+    }
+}
+
+/* With every division of the device between the lanes that are used. */
+static void divide(struct hzp_search *s, struct hzp_plan_shape *shape, int pattern)
+{
+    const struct hzp_tables *t = s->config.tables;
+    static const enum hzp_lane_name train_lane[] = {HZP_LANE_COMPUTE, HZP_LANE_TRAIN,
+                                                    HZP_LANE_MEMORY};
+    for (int where = 0; where < (s->trains ? HZP_COUNT(train_lane) : 1); where++) {
+        memset(shape->train_lane, train_lane[where], sizeof(shape->train_lane));
+        bool beside = train_lane[where] == HZP_LANE_TRAIN;
+        if (train_lane[where] == HZP_LANE_MEMORY && pattern == ALL_ONE)
+            continue; /* a lane of its own by another name */
+        memset(shape->units, 0, sizeof(shape->units));
+        if (pattern == ALL_ONE && !beside) {
+            consider(s, shape);
+            continue;
+        }
+        for (int32_t i = 0; i < t->shares; i++) {
+            int32_t units = t->units[i], rest = t->threads - units;
+            if (rest < 1 && t->shares > 1)
+                continue;
+            memset(shape->units, 0, sizeof(shape->units));
+            shape->units[HZP_LANE_COMPUTE] = (int16_t)units;
+            if (pattern == ALL_ONE) {
+                shape->units[HZP_LANE_TRAIN] = (int16_t)rest;
+            } else if (beside) {
+                shape->units[HZP_LANE_MEMORY] = (int16_t)HZP_MAX(rest / 2, 1);
+                shape->units[HZP_LANE_TRAIN] = (int16_t)(rest - rest / 2);
+            } else {
+                shape->units[HZP_LANE_MEMORY] = (int16_t)rest;
+            }
+            consider(s, shape);
+        }
+    }
+}
+
+static void with_orders(struct hzp_search *s, struct hzp_plan_shape *shape)
+{
+    for (int order = 0; order < (shape->nanos > 1 ? HZP_ORDER_COUNT : 1); order++)
+        for (int pattern = 0; pattern < PATTERNS; pattern++) {
+            if (pattern == NANOS_APART && shape->nanos == 1)
+                continue;
+            shape->order = (uint8_t)order;
+            set_lanes(shape, pattern);
+            divide(s, shape, pattern);
+        }
+}
+
+/* Training in serving's products: one nano-batch on one lane. */
+static void try_riding(struct hzp_search *s)
+{
+    const struct hzp_train_space *space = s->config.rig->train;
+    for (int i = 0; s->trains && i < HZP_COUNT(chunk_sizes); i++) {
+        struct hzp_plan_shape shape = hzp_plan_sequential;
+        shape.ride = chunk_sizes[i];
+        if (shape.ride <= s->train && s->decode + s->prefill <= space->config.ride_rows)
+            consider(s, &shape);
+    }
+}
+
+static void enumerate(struct hzp_search *s)
+{
+    static const int32_t weights[][4] = {{1},    {1, 1},    {1, 2},    {2, 1},    {1, 3},
+                                         {3, 1}, {1, 1, 1}, {2, 1, 1}, {1, 1, 2}, {1, 1, 1, 1}};
+    int32_t d = s->decode, p = s->prefill, rows = d + p;
+    const int32_t border[][4] = {{d, p}, {d / 2, d - d / 2, p}, {d, p / 2, p - p / 2}};
+    for (int i = 0; i < HZP_COUNT(weights) + (d && p ? HZP_COUNT(border) : 0); i++) {
+        const int32_t *w = i < HZP_COUNT(weights) ? weights[i] : border[i - HZP_COUNT(weights)];
+        struct hzp_plan_shape shape = hzp_plan_sequential;
+        shape.nanos = 0;
+        while (shape.nanos < 4 && w[shape.nanos] > 0) {
+            shape.weight[shape.nanos] = w[shape.nanos];
+            shape.nanos++;
+        }
+        if (shape.nanos > 0 && shape.nanos <= rows && (s->trains ? shape.nanos <= 2 : true))
+            with_orders(s, &shape);
+    }
+}
+
+/* ---- small changes ---- */
+
+static int32_t draw(struct hzp_search *s, int32_t n)
+{
+    return (int32_t)(hzp_mix64(s->config.seed + ++s->drawn * 0x9e3779b97f4a7c15u) % (uint64_t)n);
+}
+
+/* Sizes in sixteenths, so that small changes exist. */
+static void rescale(struct hzp_plan_shape *shape)
+{
+    int64_t sum = 0;
+    for (int32_t i = 0; i < shape->nanos; i++)
+        sum += shape->weight[i];
+    for (int32_t i = 0; i < shape->nanos && sum > 0; i++)
+        shape->weight[i] = (int32_t)HZP_MAX((int64_t)shape->weight[i] * SCALE / sum, 1);
+}
+
+static void change(struct hzp_search *s, struct hzp_plan_shape *shape)
+{
+    static const uint8_t lanes[] = {HZP_LANE_COMPUTE, HZP_LANE_MEMORY, HZP_LANE_TRAIN};
+    int32_t i = draw(s, shape->nanos), k = draw(s, shape->nanos);
+    int a = lanes[draw(s, 2 + s->trains)], b = lanes[draw(s, 2 + s->trains)];
+    switch (draw(s, 6)) {
+    case 0: /* rows from one nano-batch to another */
+        rescale(shape);
+        if (shape->weight[i] > 1) {
+            shape->weight[i]--;
+            shape->weight[k]++;
+        }
+        break;
+    case 1:
+        shape->order = (uint8_t)draw(s, HZP_ORDER_COUNT);
+        break;
+    case 2: /* one kind of op of one nano-batch elsewhere */
+        shape->lane[i][draw(s, HZP_KIND_COUNT)] = (uint8_t)a;
+        break;
+    case 3: /* units from one lane to another */
+        if (shape->units[a] > 1) {
+            shape->units[a]--;
+            shape->units[b]++;
+        }
+        break;
+    case 4: /* one more nano-batch, or one fewer */
+        if (draw(s, 2) && shape->nanos > 1) {
+            shape->nanos--;
+        } else if (shape->nanos < HZP_NANO_MAX && shape->nanos < s->decode + s->prefill) {
+            shape->weight[shape->nanos] = HZP_MAX(shape->weight[i], 1);
+            memcpy(shape->lane[shape->nanos], shape->lane[i], sizeof(shape->lane[i]));
+            shape->nanos++;
+        }
+        break;
+    default:
+        if (s->trains)
+            shape->train_lane[draw(s, HZP_KIND_COUNT)] = (uint8_t)a;
+    }
+}
+
+static void climb(struct hzp_search *s)
+{
+    for (int32_t which = 0; which < s->bests; which++) {
+        struct candidate at = s->best[which];
+        for (int32_t i = 0; i < s->config.tries; i++) {
+            struct hzp_plan_shape shape = at.shape;
+            for (int32_t n = 1 + draw(s, 2); n > 0; n--)
+                change(s, &shape);
+            if (!shares_fit(s, &shape) || hzp_plan_shape_check(&shape, NULL) < 0)
+                continue;
+            struct candidate c = try_shape(s, &shape);
+            if (c.score > at.score)
+                at = c;
+        }
+        if (at.score > s->best[0].score)
+            s->best[0] = at;
+    }
+}
+
+/* ---- one step ---- */
+
+/* Where slices begin: in the middles of so many equal parts of the chain, by time. */
+static void find_slices(struct hzp_search *s)
+{
+    const struct hzp_plan *chain = &s->config.rig->chain;
+    int32_t threads = HZP_MAX(s->config.tables->threads, 1);
+    double all = 0, done = 0;
+    for (int32_t i = 0; i < chain->items; i++)
+        all += hzp_simulator_alone_ns(s->sim, &chain->item[i], false, threads);
+    s->slices = s->forward = 0;
+    for (int32_t i = 0; i < chain->items && s->slices < SLICES; i++) {
+        int32_t seen = s->slices;
+        if (done >= all * (2 * s->slices + 1) / (2 * SLICES))
+            s->from[s->slices++] = i;
+        s->forward += s->slices > seen && i < s->config.rig->train->forward_end;
+        done += hzp_simulator_alone_ns(s->sim, &chain->item[i], false, threads);
+    }
+}
+
+/* Scores are rates, or durations with a minus. */
+static bool better(const struct candidate *c, const struct candidate *plain)
+{
+    return plain->score > 0 ? c->score > margin * plain->score : c->score > plain->score / margin;
+}
+
+/* Takes up a step: its rows, and, if it trains, its slice's begin and its goal. */
+static int take_up(struct hzp_search *s, int32_t decode, int32_t depth, int32_t prefill,
+                   int32_t train, struct candidate *ret_plain)
+{
+    struct hzp_simulated usual;
+    s->decode = decode;
+    s->prefill = prefill;
+    s->bests = 0;
+    s->slices = 0;
+    s->trains = false;
+    s->train = train;
+    s->chunked.rows = 0;
+    hzp_rig_chunks(s->config.rig, 0);
+    HZP_TRY(hzp_rig_train(s->config.rig, train));
+    HZP_TRY(hzp_rig_serve(
+        s->config.rig, HZP_MIN(HZP_MAX(decode, 1), s->config.rig->config.decode_max), depth, 0, 0));
+    simulate(s, &hzp_plan_sequential, 0, 0, &usual);
+    s->usual_ns = usual.ns;
+    HZP_TRY(hzp_rig_serve(s->config.rig, decode, depth, prefill, 0));
+    *ret_plain = try_shape(s, &hzp_plan_sequential);
+    if (train) {
+        s->trains = true;
+        find_slices(s);
+        s->goal_ns = s->config.goal_ns > 0 ? s->config.goal_ns
+                                           : ret_plain->ns + s->config.train_share * s->usual_ns;
+        *ret_plain = try_shape(s, &hzp_plan_sequential);
+    }
+    return HZP_OK;
+}
+
+int hzp_search_step(struct hzp_search *s, int32_t decode, int32_t depth, int32_t prefill,
+                    int32_t train, struct hzp_plan_entry *ret)
+{
+    struct candidate plain;
+    HZP_TRY(take_up(s, decode, depth, prefill, train, &plain));
+    enumerate(s);
+    try_riding(s);
+    climb(s);
+    struct candidate *best = s->bests && better(&s->best[0], &plain) ? &s->best[0] : &plain;
+    *ret = (struct hzp_plan_entry){.decode = decode,
+                                   .prefill = prefill,
+                                   .train = train,
+                                   .shape = best->shape,
+                                   .ns = best->ns,
+                                   .plain_ns = plain.ns,
+                                   .serve_ns = best->serve_ns,
+                                   .plain_serve_ns = plain.serve_ns,
+                                   .rate = s->trains ? HZP_MAX(best->score, 0) : 0,
+                                   .plain_rate = s->trains ? HZP_MAX(plain.score, 0) : 0,
+                                   .goal_ns = s->trains ? s->goal_ns : 0};
+    return HZP_OK;
+}
+
+/* ---- running what was found ---- */
+
+/* Runs the candidate once, with each of its slices; how long that took and the training in it, both
+ * as they are on average. */
+static int run(struct hzp_search *s, struct hzp_exec *exec, const struct candidate *c,
+               double *ret_ns, double *ret_trained)
+{
+    struct hzp_device *dev = s->config.rig->config.model->dev;
+    *ret_ns = *ret_trained = 0;
+    for (int32_t i = 0; i < HZP_MAX(s->slices, 1); i++) {
+        struct hzp_exec_times times;
+        if (s->slices)
+            use_chain(s, c->slice[i].chunk_rows);
+        hzp_rig_build(s->config.rig, &c->shape, c->slice[i].from, c->slice[i].to, &s->plan);
+        uint64_t begin = hzp_device_now_ns(dev);
+        HZP_TRY(hzp_exec_run(exec, &s->plan, NULL, &times));
+        *ret_ns += (double)(hzp_device_now_ns(dev) - begin) * c->slice[i].part;
+        *ret_trained += c->slice[i].trained_ns;
+    }
+    return HZP_OK;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* One run of each: how much better c was than the plain plan, and its duration over the goal, or
+ * over the plain plan's if that is longer.  Returns in *ret_ns what both took. */
+static int turn(struct hzp_search *s, struct hzp_exec *exec, const struct candidate *plain,
+                const struct candidate *c, double *ret_gain, double *ret_late, double *ret_ns)
+{
+    double ns[2], trained[2];
+    uint64_t begin = hzp_device_now_ns(s->config.rig->config.model->dev);
+    HZP_TRY(run(s, exec, plain, &ns[0], &trained[0]));
+    HZP_TRY(run(s, exec, c, &ns[1], &trained[1]));
+    *ret_ns = (double)(hzp_device_now_ns(s->config.rig->config.model->dev) - begin);
+    *ret_gain = ns[0] / HZP_MAX(ns[1], 1);
+    if (s->trains)
+        *ret_gain *= trained[1] / HZP_MAX(trained[0], 1);
+    *ret_late = s->trains ? ns[1] / HZP_MAX(s->goal_ns * s->slices, ns[0]) : 0;
+    return HZP_OK;
+}
+
+/* In turns, the median.  *ret_gain 0: one turn takes longer than there is time. */
+static int compare(struct hzp_search *s, struct hzp_exec *exec, const struct candidate *plain,
+                   const struct candidate *c, double most_ns, double *ret_gain, double *ret_late)
+{
+    double gain[RUNS_MAX], late[RUNS_MAX], ns;
+    int32_t runs = RUNS_MIN;
+    *ret_gain = *ret_late = 0;
+    HZP_TRY(turn(s, exec, plain, c, &gain[0], &late[0], &ns)); /* it makes primitives */
+    if (most_ns > 0 && RUNS_MIN * ns > most_ns)
+        return HZP_OK;
+    for (int32_t i = 0; i < runs; i++) {
+        HZP_TRY(turn(s, exec, plain, c, &gain[i], &late[i], &ns));
+        if (i == 0)
+            runs = (int32_t)HZP_MIN(HZP_MAX(runs_ns / HZP_MAX(ns, 1), RUNS_MIN), RUNS_MAX);
+    }
+    qsort(gain, (size_t)runs, sizeof(*gain), by_value);
+    qsort(late, (size_t)runs, sizeof(*late), by_value);
+    *ret_gain = gain[runs / 2];
+    *ret_late = late[runs / 2];
+    return HZP_OK;
+}
+
+int hzp_search_confirm(struct hzp_search *s, struct hzp_exec *exec, int32_t depth, double most_ns,
+                       struct hzp_plan_entry *entry)
+{
+    struct candidate plain, c;
+    double late, gain;
+    HZP_TRY(take_up(s, entry->decode, depth, entry->prefill, entry->train, &plain));
+    c = try_shape(s, &entry->shape);
+    HZP_TRY(compare(s, exec, &plain, &c, most_ns, &gain, &late));
+    entry->confirmed = gain;
+    if (!(gain > 0) || (gain >= margin && late <= 1.03))
+        return HZP_OK;
+    entry->shape = hzp_plan_sequential;
+    entry->ns = entry->plain_ns;
+    entry->serve_ns = entry->plain_serve_ns;
+    entry->rate = entry->plain_rate;
+    return HZP_OK;
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nanobatch/split/policy.h - what the operator wants of the split between serving and training.
+ *
+ * Thread: any; a value.
+ */
+#ifndef HZP_NANOBATCH_SPLIT_POLICY_H
+#define HZP_NANOBATCH_SPLIT_POLICY_H
+
+#include "base/base.h"
+#include "base/err.h"
+
+struct hzp_policy {
+    /* Goals, each for 99 of 100: time to the first token, gap between two tokens.  0: none. */
+    uint64_t ttft_ns, itl_ns;
+    /* Without a goal for gaps: by what factor training may lengthen the gap that 99 of 100 stay
+     * within, over what it would be without training; 0: by any, else 1 .. 100. */
+    double itl_stretch;
+    /* While requests run and no goal of gaps is set: training's time over serving's. */
+    double train_share;
+    /* While requests run, whatever the goals allow or forbid: the most and the least part of the
+     * device's time that training gets, 0 <= min <= max <= 1. */
+    double train_max, train_min;
+};
+
+/* Shares as the command line has them, no goals. */
+extern const struct hzp_policy hzp_policy_default;
+
+/* HZP_EINVAL names the field that is out of range. */
+int hzp_policy_check(const struct hzp_policy *policy, struct hzp_err_text *reterr);
+
+/* Goals as text, `ttft=500ms,itl=50ms`: either may be absent, units are us, ms and s; "" and
+ * "none": no goals.  HZP_EINVAL says what is wrong (param: the caller's name of it), *ret is
+ * untouched. */
+int hzp_policy_parse_goals(const char *text, const char *param, struct hzp_policy *ret,
+                           struct hzp_err_text *reterr);
+
+#endif

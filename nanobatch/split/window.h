@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nanobatch/split/window.h - quantiles of what was measured lately, in two forms.
+ *
+ *     window   the newest values themselves, each with a weight: exact, for people
+ *     spread   a histogram over logarithmic classes that forgets: cheap enough for every step
+ *
+ * Thread: the owner's; a copy is anybody's.
+ */
+#ifndef HZP_NANOBATCH_SPLIT_WINDOW_H
+#define HZP_NANOBATCH_SPLIT_WINDOW_H
+
+#include "base/base.h"
+
+enum { HZP_WINDOW_VALUES = 1024, HZP_SPREAD_CLASSES = 128 };
+
+struct hzp_window {
+    int32_t count, at;
+    uint64_t ns[HZP_WINDOW_VALUES];
+    int32_t weight[HZP_WINDOW_VALUES];
+};
+
+/* weight > 0: so many of that value. */
+void hzp_window_add(struct hzp_window *w, uint64_t ns, int32_t weight);
+
+/* The smallest value that the part p (0 .. 1) of all weight does not exceed; 0 of none. */
+uint64_t hzp_window_quantile(const struct hzp_window *w, double p);
+
+/* All weight in it. */
+int64_t hzp_window_weight(const struct hzp_window *w);
+
+struct hzp_spread {
+    double low, factor; /* class i holds [low factor^i, low factor^(i+1)) */
+    double keep;        /* of the older weight, with each value */
+    double weight[HZP_SPREAD_CLASSES], all;
+};
+
+void hzp_spread_init(struct hzp_spread *s, double low, double factor, double keep);
+void hzp_spread_add(struct hzp_spread *s, double value, double weight);
+/* The upper border of the class that p falls into; 0: nothing was added. */
+double hzp_spread_quantile(const struct hzp_spread *s, double p);
+
+#endif
