@@ -233,10 +233,10 @@ static void block_task(void *ctx, int task, int thread)
         cut->failed = 1;
 }
 
-/* Block sizes: as many blocks as divide evenly among the device's threads, none so thin that packing
- * outweighs multiplying.  Never by the lane's share of them: with AVX2 the library chooses a kernel by a
- * block's size, and its kernels add in different orders, so a gradient's bits would depend on where a
- * plan puts it. */
+/* Block sizes: as many blocks as divide evenly among the device's threads, none so thin that
+ * packing outweighs multiplying.  Never by the lane's share of them: with AVX2 the bits of the
+ * library's sums depend on a block's size, and gradients must not depend on the lane that a plan
+ * gives them. */
 static void cut_choose(struct cut *cut, int threads)
 {
     int m = cut->args->c.rows, n = cut->args->c.cols, across, widest;

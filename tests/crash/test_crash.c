@@ -312,7 +312,8 @@ static bool all_seen(const struct past *p)
     return p->bodies && p->versions && p->checkpoints && p->again;
 }
 
-/* Rounds and seconds are enough once all was seen: a slow machine takes more of them, and of longer lives. */
+/* Rounds and seconds are enough once all was seen: a slow machine takes more of them, and of
+ * longer lives. */
 static int run(struct past *p, int rounds, double seconds, uint64_t seed)
 {
     char model_dir[300], state_dir[300];

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Products on the CPU, whose bits do not depend on what else runs:
- *   - x W^T of few rows in BF16: a row's bits are those it has alone, whatever rows share the product
- *     and however many threads there are; and near the sums in double (tests/opcheck checks that more
- *     closely, of other shapes);
- *   - the gradients' products in F32: the same bits whatever share of the device's threads the lane has.
+ *   - x W^T of few rows in BF16: a row's bits are those it has alone, whatever rows share the
+ *     product and however many threads there are; and near the sums in double (tests/opcheck checks
+ *     that more closely, of other shapes);
+ *   - the gradients' products in F32: the same bits whatever share of the device's threads the lane
+ *     has.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -296,7 +296,7 @@ static int broken(const struct world *w, const char *rule, double is, double sho
     return 1;
 }
 
-/* What goals are factors of: p99 of gaps and of first tokens where nothing trains and nothing is asked. */
+/* What goals are factors of: p99 of gaps and of first tokens without training and goals. */
 static void alone(struct world *w, struct result *off)
 {
     w->policy = (struct hzp_policy){.train_share = 0.5, .train_max = 1};
@@ -347,8 +347,8 @@ static int held(struct world *w, double gap_factor, double first_factor, struct 
 static int stretched(struct world *w, double stretch, struct result *off, struct result *on,
                      double *ret_beside, bool verbose)
 {
-    /* Where prompts are in a hundredth of all gaps, a few more decide what the p99 is: on may be no worse
-     * than the 99.5th was. */
+    /* Where prompts are in a hundredth of all gaps, a few more decide what the p99 is: on may be no
+     * worse than the 99.5th was. */
     w->policy = (struct hzp_policy){.itl_stretch = stretch, .train_share = 1, .train_max = 1};
     run(w, true, on);
     double before = p99(off->gap, off->gaps), after = p99(on->gap, on->gaps);

@@ -402,7 +402,8 @@ static void test_failed_checkpoint(void **state)
     accept(&s, 1);
     while (hzp_loop_turn(s.loop) > 0)
         ;
-    /* Until the thread has failed, and a while longer, so that it has also with the newest update. */
+    /* Until the thread has failed, and a while longer, so that it has also with the newest
+     * update. */
     for (int i = 0, more = 0; i < 1000000 && more < 100; i++) {
         if (hzp_loop_turn(s.loop) == 0)
             usleep(1000);
