@@ -38,9 +38,6 @@ static struct hzp_part *open_segment(const struct filling *f, struct hzp_seq *se
     seq->fed += rows;
     seq->step = number;
     f->room->rows -= rows;
-    /* Penalties count every token drawn so far: the next draw waits for this one. */
-    if (hzp_edits_grow(seq->rq->edits) && hzp_seq_decodes(seq))
-        f->offer->settle = HZP_MAX(f->offer->settle, HZP_SETTLE_SERVING);
     return part;
 }
 
@@ -95,6 +92,23 @@ static void want_given(struct hzp_batch *batch, struct hzp_part *part, int32_t t
     part->logits++;
 }
 
+/* The logits of the in-flight step that draw the token the sequence feeds next; -1: it is known. */
+static int32_t drawn_by(struct hzp_seq *seq, const struct hzp_step *step)
+{
+    if (!step->in_flight)
+        return -1;
+    const struct hzp_part *part = hzp_seq_part(seq, step->number - 1);
+    bool drawn = part->step == step->number - 1 && part->rows > 0;
+    return drawn ? part->logit0 + part->logits - 1 : -1;
+}
+
+/* Penalties count every token drawn so far, so such a sequence's row cannot run ahead of the token
+ * that the in-flight step draws: it waits for the step after, the others' rows do not. */
+static bool awaits_token(struct hzp_seq *seq, const struct hzp_step *step)
+{
+    return hzp_edits_grow(seq->rq->edits) && drawn_by(seq, step) >= 0;
+}
+
 /* Chooses who decodes, as far as the step has room; who found none is first next time. */
 static int32_t choose_decodes(const struct filling *f)
 {
@@ -106,8 +120,9 @@ static int32_t choose_decodes(const struct filling *f)
     bool left_out = false;
     for (int32_t k = 0; k < s->running; k++) {
         int32_t i = first + k < s->running ? first + k : first + k - s->running;
-        const struct hzp_seq *seq = &s->seq[s->order[i]];
-        if (!hzp_seq_decodes(seq) || hzp_seq_complete(seq) || !hzp_seq_has_page(s, seq))
+        struct hzp_seq *seq = &s->seq[s->order[i]];
+        if (!hzp_seq_decodes(seq) || hzp_seq_complete(seq) || !hzp_seq_has_page(s, seq) ||
+            awaits_token(seq, f->step))
             continue;
         if (chosen == room || edits + draw_edits(seq) > max->edits_max) {
             if (!left_out)
@@ -121,16 +136,6 @@ static int32_t choose_decodes(const struct filling *f)
     if (!left_out)
         s->turn = 0;
     return chosen;
-}
-
-/* The logits of the in-flight step that draw the token the sequence feeds next; -1: it is known. */
-static int32_t drawn_by(struct hzp_seq *seq, const struct hzp_step *step)
-{
-    if (!step->in_flight)
-        return -1;
-    const struct hzp_part *part = hzp_seq_part(seq, step->number - 1);
-    bool drawn = part->step == step->number - 1 && part->rows > 0;
-    return drawn ? part->logit0 + part->logits - 1 : -1;
 }
 
 /* Every chosen sequence's row: those whose token the in-flight step draws come first. */
@@ -273,6 +278,25 @@ static void tell_waits(const struct filling *f)
         tell_wait(waits, hzp_wait_at(s, i), hzp_wait_at(s, i)->prompt_count, 0);
 }
 
+/* The next step would leave out the rows of every sequence whose penalties must count what this one
+ * draws, and those come to a row in every second step.  Where that is most of the sequences, all
+ * wait for this step's results instead: leaving their rows out would cost more than the time that
+ * the host takes. */
+static enum hzp_settle settle_for(const struct filling *f)
+{
+    const struct hzp_scheduler *s = f->s;
+    int32_t go_on = 0, left_out = 0;
+    for (int32_t i = 0; i < s->running; i++) {
+        const struct hzp_seq *seq = &s->seq[s->order[i]];
+        if (hzp_seq_complete(seq))
+            continue;
+        go_on++;
+        left_out +=
+            seq->step == f->step->number && hzp_seq_decodes(seq) && hzp_edits_grow(seq->rq->edits);
+    }
+    return 2 * left_out > go_on ? HZP_SETTLE_SERVING : HZP_SETTLE_NOTHING;
+}
+
 static void count_step(struct hzp_scheduler *s, int32_t rows)
 {
     s->now.steps++;
@@ -289,6 +313,7 @@ void hzp_fill_step(struct hzp_scheduler *s, const struct hzp_step *step, struct 
     HZP_ASSERT(offer->batch->max.page_stride >= s->page_stride);
     add_prefills(&f, add_decodes(&f));
     tell_waits(&f);
+    offer->settle = HZP_MAX(offer->settle, settle_for(&f));
     offer->kv = hzp_kvpool_layers(s->pool);
     if (offer->batch->rows)
         count_step(s, offer->batch->rows);

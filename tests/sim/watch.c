@@ -484,8 +484,7 @@ static bool last_offer(struct hzp_source *source, const struct hzp_step *step,
     w->in_plan = true;
     SIM_CHECK(w, !slice || !w->paused, "paused", "training runs");
     check_idle(w);
-    if ((w->sabotage == SIM_UNSETTLED && offer->settle == HZP_SETTLE_SERVING) ||
-        (w->sabotage == SIM_STALE_AHEAD && offer->settle == HZP_SETTLE_ALL))
+    if (w->sabotage == SIM_STALE_AHEAD && offer->settle == HZP_SETTLE_ALL)
         offer->settle = HZP_SETTLE_NOTHING;
     return false;
 }
@@ -545,6 +544,15 @@ static void last_deliver(struct hzp_source *source, const struct hzp_step *step,
     }
     w->serving_id = id;
     note_version(w, now);
+}
+
+/* Whether a request's row must wait for the token before it. */
+bool __real_hzp_edits_grow(const struct hzp_edits *edits);
+bool __wrap_hzp_edits_grow(const struct hzp_edits *edits);
+
+bool __wrap_hzp_edits_grow(const struct hzp_edits *edits)
+{
+    return __real_hzp_edits_grow(edits) && !(here && here->sabotage == SIM_UNSETTLED);
 }
 
 void sim_watch_loop(struct sim_world *w)

@@ -48,7 +48,7 @@ enum sim_sabotage {
     SIM_PAGE_UNDER_WAY, /* a page of who left is given back while a step of his runs */
     SIM_VERSION_EARLY,  /* a version's memory is given back while a step that reads it runs */
     SIM_WRONG_ID,       /* the device copies another sequence's token */
-    SIM_UNSETTLED,      /* the loop runs ahead of results that a request needs first */
+    SIM_UNSETTLED,      /* a request's row runs ahead of the token that its penalties count */
     SIM_STALE_AHEAD,    /* the loop runs ahead of an update that the staleness bound waits for */
     SIM_TOKEN_EARLY,    /* a token is looked at before its step has ended */
     SIM_AFTER_STOP,     /* tokens are shown after one that ends the request */
