@@ -31,6 +31,7 @@ struct hzp_exec {
     uint64_t ended_ns[2];        /* when the newest item of each tenant ended, as far as known */
     struct hzp_plan_ends landed; /* of the newest plan that landed */
     struct hzp_profile profile;
+    struct hzp_op_times prior; /* used where the caller brings no op times; learns nothing */
 };
 
 static const enum hzp_bound use[HZP_LANE_COUNT] = {
@@ -47,6 +48,8 @@ size_t hzp_exec_bytes(struct hzp_device *dev)
 int hzp_exec_create(struct hzp_device *dev, struct hzp_exec **ret)
 {
     struct hzp_exec *e = hzp_xcalloc(1, sizeof(*e));
+    struct hzp_rates rates = hzp_rates_of(dev->threads);
+    hzp_op_times_init(&e->prior, &rates);
     e->dev = dev;
     e->timed = dev->backend->lane_time || !dev->backend->fence_record;
     int r;
@@ -371,17 +374,17 @@ static int wait_for(struct hzp_flight *f, bool train)
     return HZP_OK;
 }
 
-/* Only the whole run was timed.  It is divided by prices, and what they missed together each
- * learns: so they have the device's scale, if not each op's own. */
-static void divide(const struct hzp_plan *plan, struct hzp_price *price, uint64_t took,
-                   struct hzp_exec_times *ret)
+/* Only the whole run was timed.  It is divided among the items in proportion to their known times,
+ * and each op learns its part: so op times have the device's scale, if not each op's own.  learn
+ * NULL: nothing is learned. */
+static void divide(const struct hzp_plan *plan, const struct hzp_op_times *known,
+                   struct hzp_op_times *learn, uint64_t took, struct hzp_exec_times *ret)
 {
-    static const struct hzp_price guess = {.flops_per_ns = 1000, .bytes_per_ns = 100};
     double train = 0, ride = 0, all = 0;
     for (int32_t i = 0; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
-        double ns = hzp_price_ns(price ? price : &guess, item->op, item->args);
-        double trains = ns * (1 - hzp_price_serving(price ? price : &guess, item));
+        double ns = hzp_op_ns(known, item->op, item->args);
+        double trains = ns * (1 - hzp_item_serving_part(known, item));
         all += ns;
         train += trains;
         ride += item->rides ? trains : 0;
@@ -392,10 +395,9 @@ static void divide(const struct hzp_plan *plan, struct hzp_price *price, uint64_
     ret->serve_ns = took - ret->train_ns;
     ret->ride_ns = (uint64_t)((double)took * (ride / all));
     double factor = (double)took / all;
-    for (int32_t i = 0; price && i < plan->items; i++) {
+    for (int32_t i = 0; learn && i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
-        hzp_price_learn(price, item->op, item->args,
-                        hzp_price_ns(price, item->op, item->args) * factor);
+        hzp_op_learn(learn, item->op, item->args, hzp_op_ns(learn, item->op, item->args) * factor);
     }
 }
 
@@ -405,17 +407,16 @@ static uint64_t span_ns(const struct hzp_span *span)
     return span->end_ns > span->begin_ns ? span->end_ns - span->begin_ns : 0;
 }
 
-/* A graph was timed as a whole: a lane's items get what their prices say of it, one behind the
- * other. */
-static void spread(struct hzp_flight *f, const struct hzp_price *price)
+/* A graph was timed as a whole: a lane's items divide its duration in proportion to their known
+ * times, one behind the other. */
+static void spread(struct hzp_flight *f, const struct hzp_op_times *known)
 {
-    static const struct hzp_price guess = {.flops_per_ns = 1000, .bytes_per_ns = 100};
     double all[HZP_LANE_COUNT] = {0}, at[HZP_LANE_COUNT] = {0};
     double took = (double)span_ns(&f->graph);
     for (int turn = 0; turn < 2; turn++)
         for (int32_t i = f->graphed.from; i < f->graphed.to; i++) {
             const struct hzp_item *item = &f->plan->item[i];
-            double ns = hzp_price_ns(price ? price : &guess, item->op, item->args);
+            double ns = hzp_op_ns(known, item->op, item->args);
             int l = item->lane;
             if (turn == 0) {
                 all[l] += ns;
@@ -428,23 +429,23 @@ static void spread(struct hzp_flight *f, const struct hzp_price *price)
         }
 }
 
-/* Shares the run's duration out by what the items took, and lets prices and profile know. */
-static void account(struct hzp_flight *f, struct hzp_price *price, uint64_t took,
-                    struct hzp_exec_times *ret)
+/* Divides the run's duration between the tenants by what their items took, and adds the items to
+ * the profile and, where learn is not NULL, to the op times. */
+static void account(struct hzp_flight *f, const struct hzp_op_times *known,
+                    struct hzp_op_times *learn, uint64_t took, struct hzp_exec_times *ret)
 {
-    static const struct hzp_price guess = {.flops_per_ns = 100, .bytes_per_ns = 15};
     const struct hzp_plan *plan = f->plan;
     double train = 0, ride = 0, all = 0;
     for (int32_t i = 0; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
         uint64_t ns = span_ns(&f->span[i]);
-        double serving = hzp_price_serving(price ? price : &guess, item);
+        double serving = hzp_item_serving_part(known, item);
         all += (double)ns;
         train += (1 - serving) * (double)ns;
         ride += item->rides ? (1 - serving) * (double)ns : 0;
         profile_add(&f->exec->profile, item, ns, serving);
-        if (price)
-            hzp_price_learn(price, item->op, item->args, (double)ns);
+        if (learn)
+            hzp_op_learn(learn, item->op, item->args, (double)ns);
     }
     ret->train_ns = all > 0 ? (uint64_t)((double)took * (train / all)) : 0;
     ret->serve_ns = took - ret->train_ns;
@@ -486,9 +487,10 @@ int hzp_exec_wait_serving(struct hzp_flight *f, uint64_t *ret_ns)
     return HZP_OK;
 }
 
-int hzp_exec_land(struct hzp_flight *f, struct hzp_price *price, struct hzp_exec_times *ret)
+int hzp_exec_land(struct hzp_flight *f, struct hzp_op_times *times, struct hzp_exec_times *ret)
 {
     struct hzp_exec *e = f->exec;
+    const struct hzp_op_times *known = times ? times : &e->prior;
     memset(ret, 0, sizeof(*ret));
     HZP_TRY(wait_for(f, false));
     HZP_TRY(wait_for(f, true));
@@ -496,11 +498,11 @@ int hzp_exec_land(struct hzp_flight *f, struct hzp_price *price, struct hzp_exec
     uint64_t now = hzp_device_now_ns(e->dev), all_before = HZP_MAX(before[0], before[1]);
     e->landed = f->last;
     if (!e->timed) {
-        divide(f->plan, price, since(f, now, all_before), ret);
+        divide(f->plan, known, times, since(f, now, all_before), ret);
         e->ended_ns[0] = e->ended_ns[1] = now;
         return HZP_OK;
     }
-    spread(f, price);
+    spread(f, known);
     for (int32_t i = 0; i < f->plan->items; i++) {
         for (int t = 0; t < 2; t++)
             if (hzp_item_of(&f->plan->item[i], t))
@@ -510,15 +512,15 @@ int hzp_exec_land(struct hzp_flight *f, struct hzp_price *price, struct hzp_exec
     ret->train_end_ns = end[1] ? since(f, end[1], before[1]) : 0;
     for (int t = 0; t < 2; t++)
         e->ended_ns[t] = HZP_MAX(before[t], end[t]);
-    account(f, price, since(f, HZP_MAX(end[0], end[1]), all_before), ret);
+    account(f, known, times, since(f, HZP_MAX(end[0], end[1]), all_before), ret);
     return HZP_OK;
 }
 
-int hzp_exec_run(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_price *price,
+int hzp_exec_run(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_op_times *times,
                  struct hzp_exec_times *ret)
 {
     HZP_TRY(hzp_exec_issue(e, plan, e->own, NULL));
-    return hzp_exec_land(e->own, price, ret);
+    return hzp_exec_land(e->own, times, ret);
 }
 
 /* --- What is known of the last run ------------------------------------------------------------ */

@@ -29,10 +29,11 @@ MAY_INCLUDE = {
 ROOMS = {
     "nanobatch": {
         "plan": [],
-        "build": ["plan"],
-        "run": ["plan", "build"],
-        "split": ["plan", "build", "run"],
-        "search": ["plan", "build", "run"],
+        "time": ["plan"],
+        "build": ["plan", "time"],
+        "run": ["plan", "time", "build"],
+        "split": ["plan", "time", "build", "run"],
+        "search": ["plan", "time", "build", "run"],
     },
 }
 # Libraries, by the header that brings them, and the folders that may.
