@@ -163,7 +163,7 @@ static double with_rows(const struct hzp_op_times *times, const struct hzp_item 
 double hzp_item_serving_part(const struct hzp_op_times *times, const struct hzp_item *item)
 {
     if (!item->rides)
-        return item->train ? 0 : 1;
+        return hzp_item_of(item, HZP_TENANT_SERVE) ? 1 : 0;
     double all = hzp_op_ns(times, item->op, item->args);
     double serving = with_rows(times, item, rows_of(item) - item->rides);
     return all > 0 ? HZP_MIN(serving / all, 1.0) : 1;
