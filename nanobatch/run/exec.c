@@ -48,7 +48,7 @@ int hzp_exec_create(struct hzp_device *dev, struct hzp_exec **ret)
 {
     struct hzp_exec *e = hzp_xcalloc(1, sizeof(*e));
     e->dev = dev;
-    e->timed = dev->backend->lane_time || !dev->backend->fence_record;
+    e->timed = hzp_device_times_ops(dev) || !hzp_device_queues(dev);
     int r;
     for (int l = 0; l < HZP_LANE_COUNT; l++)
         HZP_TRY_GOTO(hzp_lane_open(dev, use[l], &e->lane[l]));
@@ -146,7 +146,7 @@ bool hzp_exec_queues(const struct hzp_exec *e, const struct hzp_plan *plan)
 {
     bool used[HZP_LANE_COUNT];
     return e->alone ||
-           (e->dev->backend->fence_record && e->dev->threads > 1 && lanes_used(plan, used) > 1);
+           (hzp_device_queues(e->dev) && e->dev->threads > 1 && lanes_used(plan, used) > 1);
 }
 
 /* What lane l has of a plan on `lanes` lanes whose shape says so many units. */
