@@ -259,12 +259,13 @@ static int land(struct hzp_loop *loop, struct leg *leg)
     HZP_TRY(
         hzp_exec_land(leg->flight, leg->split.beside ? &loop->price_beside : &loop->price, &times));
     step->end_ns = hzp_device_now_ns(loop->config.model->dev);
-    step->trained_ns =
-        leg->split.beside && times.train_end_ns ? times.train_end_ns : times.train_ns;
+    step->trained_ns = leg->split.beside && times.end_ns[HZP_TENANT_TRAIN]
+                           ? times.end_ns[HZP_TENANT_TRAIN]
+                           : times.ns[HZP_TENANT_TRAIN];
     hzp_split_ended(&loop->split, &leg->split, &times, leg->tokens_ns, next_ns(loop, step));
     count(&c->steps, 1);
-    count(&c->serve_ns, times.serve_ns);
-    count(&c->train_ns, times.train_ns);
+    count(&c->serve_ns, times.ns[HZP_TENANT_SERVE]);
+    count(&c->train_ns, times.ns[HZP_TENANT_TRAIN]);
     count(&c->serve_steps, step->batch && step->batch->rows > 0);
     count(&c->train_steps, leg->split.trains);
     tell(loop, leg, true, HZP_OK);

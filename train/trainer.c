@@ -2,6 +2,7 @@
 #include "train/trainer_state.h"
 
 #include "base/thread.h"
+#include "nanobatch/build/update.h"
 
 #include <math.h>
 #include <stdlib.h>

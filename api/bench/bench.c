@@ -76,7 +76,7 @@ static int by_time(const void *a, const void *b)
     return x->ns < y->ns ? 1 : x->ns > y->ns ? -1 : 0;
 }
 
-static void profile_half(struct hzp_bench *b, const char *who, const struct hzp_profile_op *ops)
+static void profile_tenant(struct hzp_bench *b, const char *who, const struct hzp_profile_op *ops)
 {
     const struct hzp_profile_op *sorted[HZP_OP_COUNT];
     uint64_t total = 0;
@@ -107,8 +107,8 @@ static void profile_half(struct hzp_bench *b, const char *who, const struct hzp_
 
 void hzp_bench_profile(struct hzp_bench *b, const struct hzp_profile *profile)
 {
-    profile_half(b, "serve", profile->serve);
-    profile_half(b, "train", profile->train);
+    for (int t = 0; t < HZP_TENANT_COUNT; t++)
+        profile_tenant(b, hzp_tenant_name((enum hzp_tenant)t), profile->of[t]);
 }
 
 static int ascending(const void *a, const void *b)

@@ -196,21 +196,26 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static int run_once(struct planning *p, const struct hzp_plan_shape *shape, struct times *t, int at)
+static int run_once(struct planning *p, const struct hzp_plan_shape *shape, struct times *ret,
+                    int at)
 {
     struct hzp_exec_times times;
     build(p, shape);
-    uint64_t begin = hzp_device_now_ns(p->bench->dev), end[2] = {begin, begin};
+    uint64_t begin = hzp_device_now_ns(p->bench->dev), end[HZP_TENANT_COUNT];
+    for (int t = 0; t < HZP_TENANT_COUNT; t++)
+        end[t] = begin;
     HZP_TRY(hzp_exec_run(p->exec, &p->plan, NULL, &times));
     uint64_t over = hzp_device_now_ns(p->bench->dev);
     const struct hzp_span *span = hzp_exec_spans(p->exec);
     for (int32_t i = 0; span && i < p->plan.items; i++)
-        end[p->plan.item[i].train] = HZP_MAX(end[p->plan.item[i].train], span[i].end_ns);
+        for (int t = 0; t < HZP_TENANT_COUNT; t++)
+            if (hzp_item_of(&p->plan.item[i], (enum hzp_tenant)t))
+                end[t] = HZP_MAX(end[t], span[i].end_ns);
     if (at < 0)
         return HZP_OK;
-    t->step[at] = (double)(over - begin) * 1e-6;
-    t->serve[at] = (double)(end[0] - begin) * 1e-6;
-    t->train[at] = (double)(end[1] - begin) * 1e-6;
+    ret->step[at] = (double)(over - begin) * 1e-6;
+    ret->serve[at] = (double)(end[HZP_TENANT_SERVE] - begin) * 1e-6;
+    ret->train[at] = (double)(end[HZP_TENANT_TRAIN] - begin) * 1e-6;
     return HZP_OK;
 }
 

@@ -188,8 +188,9 @@ static void collect(struct pair *p, const struct hzp_plan *plan)
 {
     for (int32_t i = 0; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
-        bool attention = !item->train && item->op == HZP_OP_attn_decode;
-        bool product = item->train && item->op == HZP_OP_matmul && item->layer >= 0;
+        bool attention = hzp_item_of(item, HZP_TENANT_SERVE) && item->op == HZP_OP_attn_decode;
+        bool product =
+            hzp_item_of(item, HZP_TENANT_TRAIN) && item->op == HZP_OP_matmul && item->layer >= 0;
         struct side *s = &p->side[product];
         if ((attention || product) && s->items < ITEMS_MAX)
             s->item[s->items++] = item;

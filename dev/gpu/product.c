@@ -13,6 +13,7 @@
 #include "base/thread.h"
 #include "device/limits.h"
 #include "nanobatch/build/backward.h"
+#include "nanobatch/build/update.h"
 #include "nanobatch/run/exec.h"
 #include "nanobatch/build/forward.h"
 #include "weights/layout.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nanobatch/build/backward.h - a micro-batch to ops: forward with what must be kept, loss,
- * backward; and an update to ops: norm, AdamW, audit.
+ * backward.
  *
  * Kept per layer: its input, the rotated q|k|v (and, with q/k norms, the bare one), attention's
  * output and log-sum-exp, the residual after attention, gate|up.  Norms and SwiGLU are computed
@@ -113,26 +113,5 @@ void hzp_micro_build(struct hzp_plan *chain, const struct hzp_model *model,
 void hzp_eval_build(struct hzp_plan *chain, const struct hzp_model *model,
                     const struct hzp_version *v, const struct hzp_micro *micro,
                     struct hzp_train_space *space);
-
-struct hzp_update_hyper {
-    float lr, beta1, beta2, eps, decay, clip; /* decay: of matrices only */
-    float grad_scale;                         /* 1 / learned tokens of the update */
-    int32_t t;                                /* optimizer step, from 1 */
-};
-
-/* What an update's chain leaves behind, in memory the host sees. */
-struct hzp_update_result {
-    double sumsq;      /* of the unscaled gradients; not finite: the update changed nothing */
-    uint64_t checksum; /* of the draft */
-    int64_t nonfinite;
-};
-
-/* Norm over all units, AdamW from v into draft (which may be v), audit of the draft; and, where the
- * store keeps them, the draft's fp8 projections: its fp8_made is for who saw the chain's end to
- * set. */
-void hzp_update_build(struct hzp_plan *chain, const struct hzp_model *model,
-                      const struct hzp_version *v, struct hzp_version *draft,
-                      const struct hzp_update_hyper *hyper, struct hzp_train_space *space);
-const struct hzp_update_result *hzp_update_result(const struct hzp_train_space *space);
 
 #endif

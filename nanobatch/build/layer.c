@@ -183,12 +183,12 @@ static int32_t add_riding_attention(struct hzp_plan *plan, const struct hzp_mode
 {
     int32_t row0 = plan->row0, rows = plan->rows;
     struct hzp_layer_space first = tenant_of(s, 0, packed->rows);
-    plan->train = true;
+    plan->tenant = HZP_TENANT_TRAIN;
     plan->row0 = packed->row0;
     plan->rows = packed->rows;
     add_rope(plan, model, v, layer, &first, packed->pos, NULL);
     add_packed_attention(plan, model, &first, packed);
-    plan->train = false;
+    plan->tenant = HZP_TENANT_SERVE;
     plan->row0 = row0;
     plan->rows = rows;
     return plan->tail;

@@ -11,6 +11,7 @@
 #define HZP_NANOBATCH_BUILD_TRAIN_SPACE_H
 
 #include "nanobatch/build/backward.h"
+#include "nanobatch/build/update.h"
 
 struct hzp_kept_layer {
     struct hzp_mat x_in, x_mid;   /* [rows][width] F32 */

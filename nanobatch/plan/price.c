@@ -175,7 +175,7 @@ static double with_rows(const struct hzp_price *price, const struct hzp_item *it
 double hzp_price_serving(const struct hzp_price *price, const struct hzp_item *item)
 {
     if (!item->rides)
-        return item->train ? 0 : 1;
+        return hzp_item_of(item, HZP_TENANT_SERVE) ? 1 : 0;
     double all = hzp_price_ns(price, item->op, item->args);
     double serving = with_rows(price, item, rows_of(item) - item->rides);
     return all > 0 ? HZP_MIN(serving / all, 1.0) : 1;

@@ -7,8 +7,8 @@
 struct hzp_flight {
     struct hzp_exec *exec;
     const struct hzp_plan *plan;
-    struct hzp_plan_ends last;                /* of the plan */
-    struct hzp_fence *end[2][HZP_LANE_COUNT]; /* behind those */
+    struct hzp_plan_ends last;                               /* of the plan */
+    struct hzp_fence *end[HZP_TENANT_COUNT][HZP_LANE_COUNT]; /* behind those */
     struct hzp_fence **fence; /* [fences]: one for each item that another lane waits for */
     int32_t fences, fences_room;
     int32_t *fence_of;     /* [items_room]: -1, or the index of the item's fence */
@@ -23,13 +23,13 @@ struct hzp_flight {
 struct hzp_exec {
     struct hzp_device *dev;
     struct hzp_lane *lane[HZP_LANE_COUNT];
-    struct hzp_flight *own;      /* of hzp_exec_run */
-    struct hzp_graphs *graphs;   /* NULL: none are to be had */
-    int share[HZP_LANE_COUNT];   /* of the newest plan */
-    bool timed;                  /* the device times single ops */
-    bool alone;                  /* lanes queue also without shares */
-    uint64_t ended_ns[2];        /* when the newest item of each tenant ended, as far as known */
-    struct hzp_plan_ends landed; /* of the newest plan that landed */
+    struct hzp_flight *own;              /* of hzp_exec_run */
+    struct hzp_graphs *graphs;           /* NULL: none are to be had */
+    int share[HZP_LANE_COUNT];           /* of the newest plan */
+    bool timed;                          /* the device times single ops */
+    bool alone;                          /* lanes queue also without shares */
+    uint64_t ended_ns[HZP_TENANT_COUNT]; /* when its newest item ended, as far as known */
+    struct hzp_plan_ends landed;         /* of the newest plan that landed */
     struct hzp_profile profile;
 };
 
@@ -78,8 +78,9 @@ int hzp_flight_open(struct hzp_exec *exec, struct hzp_flight **ret)
     struct hzp_flight *f = hzp_xcalloc(1, sizeof(*f));
     int r = HZP_OK;
     f->exec = exec;
-    for (int k = 0; k < 2 * HZP_LANE_COUNT && r >= 0; k++)
-        r = hzp_fence_open(exec->dev, &f->end[k / HZP_LANE_COUNT][k % HZP_LANE_COUNT]);
+    for (int t = 0; t < HZP_TENANT_COUNT; t++)
+        for (int l = 0; l < HZP_LANE_COUNT && r >= 0; l++)
+            r = hzp_fence_open(exec->dev, &f->end[t][l]);
     if (r < 0) {
         hzp_flight_close(f);
         return r;
@@ -94,8 +95,9 @@ void hzp_flight_close(struct hzp_flight *f)
         return;
     for (int32_t i = 0; i < f->fences_room; i++)
         hzp_fence_close(f->fence[i]);
-    for (int k = 0; k < 2 * HZP_LANE_COUNT; k++)
-        hzp_fence_close(f->end[k / HZP_LANE_COUNT][k % HZP_LANE_COUNT]);
+    for (int t = 0; t < HZP_TENANT_COUNT; t++)
+        for (int l = 0; l < HZP_LANE_COUNT; l++)
+            hzp_fence_close(f->end[t][l]);
     free(f->fence);
     free(f->fence_of);
     free(f->span);
@@ -107,15 +109,25 @@ const struct hzp_profile *hzp_exec_profile(const struct hzp_exec *exec)
     return &exec->profile;
 }
 
-/* serving: its part of the item. */
-static void profile_add(struct hzp_profile *profile, const struct hzp_item *item, uint64_t ns,
-                        double serving)
+/* The tenant's part of what the item costs, 0 .. 1: of one that is serving's and training's,
+ * serving's part is what it would cost without training's rows. */
+static double part_of(const struct hzp_price *price, const struct hzp_item *item,
+                      enum hzp_tenant tenant)
+{
+    if (!hzp_item_of(item, tenant))
+        return 0;
+    double serving = item->rides ? hzp_price_serving(price, item) : 1;
+    return item->rides && tenant != HZP_TENANT_SERVE ? 1 - serving : serving;
+}
+
+static void profile_add(struct hzp_profile *profile, const struct hzp_price *price,
+                        const struct hzp_item *item, uint64_t ns)
 {
     struct hzp_cost cost = hzp_op_cost(item->op, item->args);
-    for (int t = 0; t < 2; t++) {
-        struct hzp_profile_op *op = t ? &profile->train[item->op] : &profile->serve[item->op];
-        double part = t ? 1 - serving : serving;
-        if (!hzp_item_of(item, t))
+    for (int t = 0; t < HZP_TENANT_COUNT; t++) {
+        struct hzp_profile_op *op = &profile->of[t][item->op];
+        double part = part_of(price, item, (enum hzp_tenant)t);
+        if (!hzp_item_of(item, (enum hzp_tenant)t))
             continue;
         op->runs++;
         op->ns += (uint64_t)((double)ns * part);
@@ -126,14 +138,20 @@ static void profile_add(struct hzp_profile *profile, const struct hzp_item *item
 
 /* --- Issuing ---------------------------------------------------------------------------------- */
 
-static int lanes_used(const struct hzp_plan *plan, bool used[HZP_LANE_COUNT])
+enum { IDLE, MOVES, COMPUTES }; /* what a plan does on a lane: nothing, transfers, compute */
+
+/* Sets that of each lane; returns how many lanes compute. */
+static int lanes_used(const struct hzp_plan *plan, uint8_t role[HZP_LANE_COUNT])
 {
     int lanes = 0;
-    memset(used, 0, HZP_LANE_COUNT * sizeof(*used));
+    memset(role, IDLE, HZP_LANE_COUNT * sizeof(*role));
     for (int32_t i = 0; i < plan->items; i++) {
-        lanes += !used[plan->item[i].lane];
-        used[plan->item[i].lane] = true;
+        const struct hzp_item *item = &plan->item[i];
+        uint8_t does = hzp_item_only(item, HZP_TENANT_TRANSFER) ? MOVES : COMPUTES;
+        role[item->lane] = HZP_MAX(role[item->lane], does);
     }
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        lanes += role[l] == COMPUTES;
     return lanes;
 }
 
@@ -144,9 +162,9 @@ bool hzp_exec_alone(const struct hzp_exec *e)
 
 bool hzp_exec_queues(const struct hzp_exec *e, const struct hzp_plan *plan)
 {
-    bool used[HZP_LANE_COUNT];
+    uint8_t role[HZP_LANE_COUNT];
     return e->alone ||
-           (hzp_device_queues(e->dev) && e->dev->threads > 1 && lanes_used(plan, used) > 1);
+           (hzp_device_queues(e->dev) && e->dev->threads > 1 && lanes_used(plan, role) > 1);
 }
 
 /* What lane l has of a plan on `lanes` lanes whose shape says so many units. */
@@ -155,16 +173,17 @@ static int share_of(const struct hzp_exec *e, int units, int lanes)
     return units ? units : HZP_MAX(e->dev->threads / HZP_MAX(lanes, 1), 1);
 }
 
-/* Several lanes get shares of their own; a plan of one lane has the whole device. */
+/* Several lanes that compute get shares of their own; one has the whole device. */
 static int share(struct hzp_exec *e, const struct hzp_plan *plan, bool *ret_inlined)
 {
-    bool used[HZP_LANE_COUNT];
-    int lanes = lanes_used(plan, used);
+    uint8_t role[HZP_LANE_COUNT];
+    int lanes = lanes_used(plan, role);
     *ret_inlined = true;
     for (int l = 0; l < HZP_LANE_COUNT; l++) {
-        e->share[l] = used[l] && lanes > 1 ? share_of(e, plan->units[l], lanes) : 0;
+        bool shares = role[l] == COMPUTES && lanes > 1;
+        e->share[l] = shares ? share_of(e, plan->units[l], lanes) : 0;
         HZP_TRY(hzp_lane_set_share(e->lane[l], e->share[l]));
-        *ret_inlined &= !used[l] || e->lane[l]->inlined;
+        *ret_inlined &= role[l] == IDLE || e->lane[l]->inlined;
     }
     return HZP_OK;
 }
@@ -229,7 +248,7 @@ static int assign_fences(struct hzp_exec *e, const struct hzp_plan *plan, struct
 }
 
 /* A tenant's first item on a lane: what hzp_plan_join says. */
-static int wait_for_older(struct hzp_exec *e, const struct hzp_item *item, int tenant,
+static int wait_for_older(struct hzp_exec *e, const struct hzp_item *item, enum hzp_tenant tenant,
                           const struct hzp_flight *older)
 {
     for (int l = 0; l < HZP_LANE_COUNT; l++)
@@ -253,7 +272,7 @@ static int issue_item(struct hzp_exec *e, const struct hzp_plan *plan, int32_t i
     HZP_TRY(hzp_lane_issue(lane, item->op, item->args));
     if (f->fence_of[i] >= 0)
         HZP_TRY(hzp_fence_record(f->fence[f->fence_of[i]], lane));
-    for (int t = 0; t < 2; t++)
+    for (int t = 0; t < HZP_TENANT_COUNT; t++)
         if (f->last.item[t][item->lane] == i)
             HZP_TRY(hzp_fence_record(f->end[t][item->lane], lane));
     return HZP_OK;
@@ -265,7 +284,7 @@ static int issue_graph(struct hzp_exec *e, const struct hzp_plan *plan, struct h
 {
     const struct hzp_item *first = &plan->item[part->from];
     if (older && !older->ended) /* who follows on other lanes follows this one */
-        HZP_TRY(wait_for_older(e, first, 0, older));
+        HZP_TRY(wait_for_older(e, first, HZP_TENANT_SERVE, older));
     for (int32_t i = part->from; i < part->to; i++)
         for (int32_t k = 0; k < plan->item[i].waits; k++) {
             int32_t w = plan->wait[plan->item[i].wait0 + k];
@@ -283,8 +302,8 @@ static int issue_graph(struct hzp_exec *e, const struct hzp_plan *plan, struct h
                 HZP_TRY(hzp_fence_record(f->fence[f->fence_of[w]], e->lane[plan->item[w].lane]));
         }
     for (int l = 0; l < HZP_LANE_COUNT; l++)
-        if (f->last.item[0][l] >= part->from)
-            HZP_TRY(hzp_fence_record(f->end[0][l], e->lane[l]));
+        if (f->last.item[HZP_TENANT_SERVE][l] >= part->from)
+            HZP_TRY(hzp_fence_record(f->end[HZP_TENANT_SERVE][l], e->lane[l]));
     return 1;
 }
 
@@ -304,9 +323,9 @@ static int queue_up(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_
             i = part.to - 1;
             continue;
         }
-        for (int t = 0; t < 2; t++)
+        for (int t = 0; t < HZP_TENANT_COUNT; t++)
             if (older && !older->ended && first.item[t][item->lane] == i)
-                HZP_TRY(wait_for_older(e, item, t, older));
+                HZP_TRY(wait_for_older(e, item, (enum hzp_tenant)t, older));
         HZP_TRY(issue_item(e, plan, i, f));
     }
     return HZP_OK;
@@ -363,12 +382,25 @@ int hzp_exec_issue(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_f
 
 /* --- Landing ---------------------------------------------------------------------------------- */
 
-static int wait_for(struct hzp_flight *f, bool train)
+static int wait_for(struct hzp_flight *f, enum hzp_tenant tenant)
 {
     for (int l = 0; l < HZP_LANE_COUNT && !f->ended; l++)
-        if (f->last.item[train][l] >= 0)
-            HZP_TRY(hzp_fence_wait(f->end[train][l]));
+        if (f->last.item[tenant][l] >= 0)
+            HZP_TRY(hzp_fence_wait(f->end[tenant][l]));
     return HZP_OK;
+}
+
+/* Divides the run's duration among tenants in the ratio of `of`; all > 0: their sum. */
+static void divide_by(uint64_t took, const double of[HZP_TENANT_COUNT], double ride, double all,
+                      struct hzp_exec_times *ret)
+{
+    ret->ns[HZP_TENANT_SERVE] = took;
+    for (int t = 0; t < HZP_TENANT_COUNT && all > 0; t++)
+        if (t != HZP_TENANT_SERVE) {
+            ret->ns[t] = (uint64_t)((double)took * (of[t] / all));
+            ret->ns[HZP_TENANT_SERVE] -= HZP_MIN(ret->ns[t], ret->ns[HZP_TENANT_SERVE]);
+        }
+    ret->ride_ns = all > 0 ? (uint64_t)((double)took * (ride / all)) : 0;
 }
 
 /* Only the whole run was timed.  It is divided by prices, and what they missed together each
@@ -377,20 +409,19 @@ static void divide(const struct hzp_plan *plan, struct hzp_price *price, uint64_
                    struct hzp_exec_times *ret)
 {
     static const struct hzp_price guess = {.flops_per_ns = 1000, .bytes_per_ns = 100};
-    double train = 0, ride = 0, all = 0;
+    const struct hzp_price *by = price ? price : &guess;
+    double of[HZP_TENANT_COUNT] = {0}, ride = 0, all = 0;
     for (int32_t i = 0; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
-        double ns = hzp_price_ns(price ? price : &guess, item->op, item->args);
-        double trains = ns * (1 - hzp_price_serving(price ? price : &guess, item));
+        double ns = hzp_price_ns(by, item->op, item->args);
         all += ns;
-        train += trains;
-        ride += item->rides ? trains : 0;
+        for (int t = 0; t < HZP_TENANT_COUNT; t++)
+            of[t] += ns * part_of(by, item, (enum hzp_tenant)t);
+        ride += item->rides ? ns * part_of(by, item, HZP_TENANT_TRAIN) : 0;
     }
     if (all <= 0)
         return;
-    ret->train_ns = (uint64_t)((double)took * (train / all));
-    ret->serve_ns = took - ret->train_ns;
-    ret->ride_ns = (uint64_t)((double)took * (ride / all));
+    divide_by(took, of, ride, all, ret);
     double factor = (double)took / all;
     for (int32_t i = 0; price && i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
@@ -434,21 +465,20 @@ static void account(struct hzp_flight *f, struct hzp_price *price, uint64_t took
 {
     static const struct hzp_price guess = {.flops_per_ns = 100, .bytes_per_ns = 15};
     const struct hzp_plan *plan = f->plan;
-    double train = 0, ride = 0, all = 0;
+    const struct hzp_price *by = price ? price : &guess;
+    double of[HZP_TENANT_COUNT] = {0}, ride = 0, all = 0;
     for (int32_t i = 0; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
         uint64_t ns = span_ns(&f->span[i]);
-        double serving = hzp_price_serving(price ? price : &guess, item);
         all += (double)ns;
-        train += (1 - serving) * (double)ns;
-        ride += item->rides ? (1 - serving) * (double)ns : 0;
-        profile_add(&f->exec->profile, item, ns, serving);
+        for (int t = 0; t < HZP_TENANT_COUNT; t++)
+            of[t] += (double)ns * part_of(by, item, (enum hzp_tenant)t);
+        ride += item->rides ? (double)ns * part_of(by, item, HZP_TENANT_TRAIN) : 0;
+        profile_add(&f->exec->profile, by, item, ns);
         if (price)
             hzp_price_learn(price, item->op, item->args, (double)ns);
     }
-    ret->train_ns = all > 0 ? (uint64_t)((double)took * (train / all)) : 0;
-    ret->serve_ns = took - ret->train_ns;
-    ret->ride_ns = all > 0 ? (uint64_t)((double)took * (ride / all)) : 0;
+    divide_by(took, of, ride, all, ret);
 }
 
 /* Time counts from when the run could begin: what ran before it is not its own. */
@@ -458,11 +488,11 @@ static uint64_t since(const struct hzp_flight *f, uint64_t end_ns, uint64_t befo
     return end_ns > begin ? end_ns - begin : 0;
 }
 
-/* Training's items of the plan before ran on a lane that serving's now run on. */
-static bool behind_training(const struct hzp_flight *f)
+/* Whether the tenant's items of the plan before ran on a lane that serving's now run on. */
+static bool serves_behind(const struct hzp_flight *f, enum hzp_tenant tenant)
 {
     for (int l = 0; l < HZP_LANE_COUNT; l++)
-        if (f->last.item[0][l] >= 0 && f->exec->landed.item[1][l] >= 0)
+        if (f->last.item[HZP_TENANT_SERVE][l] >= 0 && f->exec->landed.item[tenant][l] >= 0)
             return true;
     return false;
 }
@@ -470,18 +500,19 @@ static bool behind_training(const struct hzp_flight *f)
 int hzp_exec_wait_serving(struct hzp_flight *f, uint64_t *ret_ns)
 {
     const struct hzp_exec *e = f->exec;
-    uint64_t end = 0, before = e->ended_ns[0];
-    HZP_TRY(wait_for(f, false));
+    uint64_t end = 0, before = e->ended_ns[HZP_TENANT_SERVE];
+    HZP_TRY(wait_for(f, HZP_TENANT_SERVE));
     for (int l = 0; l < HZP_LANE_COUNT; l++) {
-        int32_t i = f->last.item[0][l];
+        int32_t i = f->last.item[HZP_TENANT_SERVE][l];
         if (i >= 0 && e->timed)
             end = HZP_MAX(end, i >= f->graphed.from && i < f->graphed.to ? f->graph.end_ns
                                                                          : f->span[i].end_ns);
         else if (i >= 0)
             end = hzp_device_now_ns(e->dev);
     }
-    if (behind_training(f))
-        before = HZP_MAX(before, e->ended_ns[1]);
+    for (int t = 0; t < HZP_TENANT_COUNT; t++)
+        if (serves_behind(f, (enum hzp_tenant)t))
+            before = HZP_MAX(before, e->ended_ns[t]);
     *ret_ns = since(f, end, before);
     return HZP_OK;
 }
@@ -490,27 +521,30 @@ int hzp_exec_land(struct hzp_flight *f, struct hzp_price *price, struct hzp_exec
 {
     struct hzp_exec *e = f->exec;
     memset(ret, 0, sizeof(*ret));
-    HZP_TRY(wait_for(f, false));
-    HZP_TRY(wait_for(f, true));
-    uint64_t before[2] = {e->ended_ns[0], e->ended_ns[1]}, end[2] = {0, 0};
-    uint64_t now = hzp_device_now_ns(e->dev), all_before = HZP_MAX(before[0], before[1]);
+    uint64_t end[HZP_TENANT_COUNT] = {0}, last = 0, before = 0;
+    for (int t = 0; t < HZP_TENANT_COUNT; t++) {
+        HZP_TRY(wait_for(f, (enum hzp_tenant)t));
+        before = HZP_MAX(before, e->ended_ns[t]);
+    }
+    uint64_t now = hzp_device_now_ns(e->dev);
     e->landed = f->last;
     if (!e->timed) {
-        divide(f->plan, price, since(f, now, all_before), ret);
-        e->ended_ns[0] = e->ended_ns[1] = now;
+        divide(f->plan, price, since(f, now, before), ret);
+        for (int t = 0; t < HZP_TENANT_COUNT; t++)
+            e->ended_ns[t] = now;
         return HZP_OK;
     }
     spread(f, price);
-    for (int32_t i = 0; i < f->plan->items; i++) {
-        for (int t = 0; t < 2; t++)
-            if (hzp_item_of(&f->plan->item[i], t))
+    for (int32_t i = 0; i < f->plan->items; i++)
+        for (int t = 0; t < HZP_TENANT_COUNT; t++)
+            if (hzp_item_of(&f->plan->item[i], (enum hzp_tenant)t))
                 end[t] = HZP_MAX(end[t], f->span[i].end_ns);
+    for (int t = 0; t < HZP_TENANT_COUNT; t++) {
+        ret->end_ns[t] = end[t] ? since(f, end[t], e->ended_ns[t]) : 0;
+        e->ended_ns[t] = HZP_MAX(e->ended_ns[t], end[t]);
+        last = HZP_MAX(last, end[t]);
     }
-    ret->serve_end_ns = end[0] ? since(f, end[0], before[0]) : 0;
-    ret->train_end_ns = end[1] ? since(f, end[1], before[1]) : 0;
-    for (int t = 0; t < 2; t++)
-        e->ended_ns[t] = HZP_MAX(before[t], end[t]);
-    account(f, price, since(f, HZP_MAX(end[0], end[1]), all_before), ret);
+    account(f, price, since(f, last, before), ret);
     return HZP_OK;
 }
 
@@ -549,7 +583,7 @@ int hzp_exec_write_trace(const struct hzp_exec *e, const struct hzp_plan *plan, 
                 "{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":0,\"tid\":%d,\"ts\":%.3f,"
                 "\"dur\":%.3f,\"args\":{\"item\":%d,\"layer\":%d,\"row\":%d,\"rows\":%d,"
                 "\"bytes\":%llu,\"flops\":%llu}}%s\n",
-                hzp_op_name(item->op), item->train ? "train" : "serve", item->lane,
+                hzp_op_name(item->op), hzp_item_tenants_text(item), item->lane,
                 (double)(span[i].begin_ns - begin) / 1e3, (double)span_ns(&span[i]) / 1e3, i,
                 item->layer, item->row0, item->rows, (unsigned long long)cost.bytes,
                 (unsigned long long)cost.flops, i + 1 < plan->items ? "," : "");

@@ -2,8 +2,9 @@
 /* nanobatch/run/exec.h - runs plans: issues their items in order, each on its lane, with the waits
  * the plan names, and waits for their end.
  *
- * A plan of one lane has the whole device.  Where a plan uses several, each gets its share of the
- * execution units and they run side by side: an item begins when what it waits for has ended.
+ * A plan whose compute is on one lane has the whole device.  Where several lanes compute, each gets
+ * its share of the execution units and they run side by side: an item begins when what it waits for
+ * has ended.  Lanes with nothing but transfers take no share.
  *
  * Two plans may be on their way at a time, each with a hzp_flight of its own.  A tenant's items of
  * the newer one begin when that tenant's items of the older one have ended (hzp_plan_join); the
@@ -50,18 +51,18 @@ int hzp_exec_capture(struct hzp_exec *exec, const struct hzp_plan *plan);
 struct hzp_graphs_stats hzp_exec_graphs(const struct hzp_exec *exec);
 
 struct hzp_exec_times {
-    uint64_t serve_ns, train_ns; /* by tenant; together about the run's duration */
-    uint64_t ride_ns;            /* of train_ns: in serving's items, by prices */
-    /* From when the run could begin, that is, its issue or the end of what went before, to the end
-     * of the last item of each; 0: none, or the device does not time single ops. */
-    uint64_t serve_end_ns, train_end_ns;
+    uint64_t ns[HZP_TENANT_COUNT]; /* together about the run's duration */
+    uint64_t ride_ns;              /* of training's: in items that are also serving's, by prices */
+    /* From when the run could begin (its issue, or the end of the tenant's items of the run before)
+     * to the end of the tenant's last item; 0: none, or the device does not time single ops. */
+    uint64_t end_ns[HZP_TENANT_COUNT];
 };
 
 /* Where the device's time went since create, op by op; only of devices whose ops end at issue. */
 struct hzp_profile {
     struct hzp_profile_op {
         uint64_t runs, ns, flops, bytes;
-    } serve[HZP_OP_COUNT], train[HZP_OP_COUNT];
+    } of[HZP_TENANT_COUNT][HZP_OP_COUNT];
 };
 const struct hzp_profile *hzp_exec_profile(const struct hzp_exec *exec);
 

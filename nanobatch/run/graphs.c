@@ -116,7 +116,8 @@ bool hzp_graphs_fit(const struct hzp_graphs *g, const struct hzp_plan *plan,
         return false;
     /* A pass over rows begins with the embedding; a gather before it fetches tokens. */
     struct hzp_graph_part part = {.from = plan->item[0].op == HZP_OP_gather};
-    for (part.to = part.from; part.to < plan->items && !plan->item[part.to].train; part.to++)
+    for (part.to = part.from;
+         part.to < plan->items && hzp_item_of(&plan->item[part.to], HZP_TENANT_SERVE); part.to++)
         if (plan->item[part.to].op == HZP_OP_attn_prefill || plan->item[part.to].rides)
             return false; /* no such step comes again as it was */
     *ret = part;

@@ -107,10 +107,10 @@ static void collect(struct pair *p, struct hzp_rig *rig, int which, enum hzp_cla
     side->items = 0;
     for (int32_t i = 0; i < p->plan.items && side->items < LIST_MAX; i++) {
         const struct hzp_item *item = &p->plan.item[i];
-        if (item->train != trains(class) || appends(item) || item->op == HZP_OP_fill ||
-            item->op == HZP_OP_audit)
+        if (hzp_item_only(item, HZP_TENANT_TRAIN) != trains(class) || appends(item) ||
+            item->op == HZP_OP_fill || item->op == HZP_OP_audit)
             continue;
-        if (!item->train && (item->layer < 0 || item->row0 != row0))
+        if (hzp_item_of(item, HZP_TENANT_SERVE) && (item->layer < 0 || item->row0 != row0))
             continue;
         enum hzp_class is = hzp_op_class(item->op, item->args);
         if (few || class == HZP_CLASS_WIDE) /* by rows, whatever side of the border they are */

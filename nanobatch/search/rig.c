@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/search/rig.h"
 
+#include "nanobatch/build/update.h"
+
 #include <stdlib.h>
 #include <string.h>
 

@@ -458,7 +458,8 @@ static void account(struct hzp_split *split, const struct hzp_split_step *step,
                     const struct hzp_exec_times *times, double next_ns)
 {
     bool decodes = step->rows == step->decode_rows;
-    double serve_ns = (double)times->serve_ns, train_ns = (double)times->train_ns;
+    double serve_ns = (double)times->ns[HZP_TENANT_SERVE],
+           train_ns = (double)times->ns[HZP_TENANT_TRAIN];
     split->floor_ns += beside_serving(HZP_MIN(split->policy.train_min, 0.99)) * serve_ns - train_ns;
     split->floor_ns = HZP_MAX(HZP_MIN(split->floor_ns, HZP_MAX(split->next_ns, serve_ns)), 0.0);
     double share = step->beside ? beside_serving(split->policy.train_max) : share_of(split);
@@ -470,7 +471,8 @@ static void account(struct hzp_split *split, const struct hzp_split_step *step,
         return;
     if (step->beside)
         average(&split->usual_beside_ns,
-                (double)(times->serve_end_ns ? times->serve_end_ns : times->serve_ns));
+                (double)(times->end_ns[HZP_TENANT_SERVE] ? times->end_ns[HZP_TENANT_SERVE]
+                                                         : times->ns[HZP_TENANT_SERVE]));
     else
         average(&split->usual_ns, serve_ns);
 }
@@ -489,7 +491,7 @@ static double train_in_gap(const struct hzp_split *split, const struct hzp_split
     double before = (double)split->held_ns + (double)split->last_train_ns;
     if (step->beside)
         return before;
-    return before + (double)(split->config.early ? times->ride_ns : times->train_ns);
+    return before + (double)(split->config.early ? times->ride_ns : times->ns[HZP_TENANT_TRAIN]);
 }
 
 /* What the same gap would have been without training, and without what that does to caches. */
@@ -501,7 +503,7 @@ static double gap_alone(const struct hzp_split *split, const struct hzp_split_st
         return HZP_MIN(gap_ns, split->host_ns + step->alone_ns);
     if (!trains_in_gap(split, step))
         return gap_ns - HZP_MIN((double)split->held_ns, gap_ns);
-    double serve = HZP_MIN((double)times->serve_ns, gap_ns);
+    double serve = HZP_MIN((double)times->ns[HZP_TENANT_SERVE], gap_ns);
     return HZP_MAX(gap_ns - train_in_gap(split, step, times) - serve * (1 - 1 / slow), 0.0);
 }
 
@@ -509,10 +511,11 @@ static double gap_alone(const struct hzp_split *split, const struct hzp_split_st
 static void learn(struct hzp_split *split, const struct hzp_split_step *step,
                   const struct hzp_exec_times *times, double gap_ns)
 {
-    double serve_ns = (double)times->serve_ns, train_ns = (double)times->train_ns;
-    if (step->beside && times->serve_end_ns) {
-        serve_ns = (double)times->serve_end_ns;
-        train_ns = (double)times->train_end_ns;
+    double serve_ns = (double)times->ns[HZP_TENANT_SERVE],
+           train_ns = (double)times->ns[HZP_TENANT_TRAIN];
+    if (step->beside && times->end_ns[HZP_TENANT_SERVE]) {
+        serve_ns = (double)times->end_ns[HZP_TENANT_SERVE];
+        train_ns = (double)times->end_ns[HZP_TENANT_TRAIN];
     }
     double busy_ns = serve_ns + train_in_gap(split, step, times);
     hzp_predict_learn(&split->predict, &step->shape, step->beside, step->trains ? train_ns : 0,
@@ -568,9 +571,10 @@ void hzp_split_ended(struct hzp_split *split, const struct hzp_split_step *step,
     if (next_ns > 0)
         split->next_ns = next_ns;
     split->owes_ns -= step->owes_ns;
-    hzp_seen_step(&split->seen, step->begin_ns, tokens_ns, times->serve_ns, times->train_ns);
+    hzp_seen_step(&split->seen, step->begin_ns, tokens_ns, times->ns[HZP_TENANT_SERVE],
+                  times->ns[HZP_TENANT_TRAIN]);
     if (step->hold) {
-        split->held_ns += times->train_ns;
+        split->held_ns += times->ns[HZP_TENANT_TRAIN];
         pthread_mutex_lock(&split->lock);
         split->report.held++;
         pthread_mutex_unlock(&split->lock);
@@ -601,7 +605,7 @@ void hzp_split_ended(struct hzp_split *split, const struct hzp_split_step *step,
     split->last_served = step->rows > 0;
     split->last_tokens_ns = tokens_ns;
     split->last_train_ns =
-        split->config.early && !step->beside ? times->train_ns - times->ride_ns : 0;
+        split->config.early && !step->beside ? times->ns[HZP_TENANT_TRAIN] - times->ride_ns : 0;
     split->held_ns = 0;
 }
 

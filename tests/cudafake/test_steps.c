@@ -434,7 +434,8 @@ static void test_executor(void **state)
                 assert_true(span[k].end_ns >= span[k].begin_ns);
                 assert_true(span[k].begin_ns + 20000 >= span[k - 1].end_ns);
             }
-            assert_true(times.serve_ns > 0 && times.serve_end_ns > 0 && times.train_ns == 0);
+            assert_true(times.ns[HZP_TENANT_SERVE] > 0 && times.end_ns[HZP_TENANT_SERVE] > 0 &&
+                        times.ns[HZP_TENANT_TRAIN] == 0);
         }
         assert_int_equal(fake_count(FAKE_GRAPH), 17);
         struct hzp_device *a = real.dev, *b = plain.dev;

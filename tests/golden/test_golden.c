@@ -6,6 +6,7 @@
  */
 #include "base/log.h"
 #include "nanobatch/build/backward.h"
+#include "nanobatch/build/update.h"
 #include "nanobatch/run/exec.h"
 #include "nanobatch/build/forward.h"
 #include "weights/model_dir.h"

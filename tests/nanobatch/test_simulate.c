@@ -83,7 +83,7 @@ static void one_lane(void **state)
     hzp_plan_init(&plan);
     add_fill(&plan, HZP_LANE_COMPUTE, 10);
     add_fill(&plan, HZP_LANE_COMPUTE, 20);
-    plan.train = true;
+    plan.tenant = HZP_TENANT_TRAIN;
     add_cast(&plan, HZP_LANE_COMPUTE);
     near(simulated(&t, &plan, &r), 100 + 5 + 200 + 5 + 1000);
     near(r.serve_end_ns, 305);

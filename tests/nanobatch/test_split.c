@@ -48,14 +48,15 @@ static uint64_t items_within(const struct hzp_split_step *step, uint64_t item_ns
 /* A wait for training, which has no serving in it. */
 static uint64_t wait_out(struct hzp_split_step *step, uint64_t item_ns)
 {
-    struct hzp_exec_times times = {.train_ns = items_within(step, item_ns)};
-    hzp_split_taken(&split, step, times.train_ns > 0, (double)times.train_ns);
-    now_ns += times.train_ns;
-    if (times.train_ns > 0)
+    struct hzp_exec_times times = {.ns[HZP_TENANT_TRAIN] = items_within(step, item_ns)};
+    hzp_split_taken(&split, step, times.ns[HZP_TENANT_TRAIN] > 0,
+                    (double)times.ns[HZP_TENANT_TRAIN]);
+    now_ns += times.ns[HZP_TENANT_TRAIN];
+    if (times.ns[HZP_TENANT_TRAIN] > 0)
         hzp_split_ended(&split, step, &times, now_ns, (double)item_ns);
     hzp_split_begin(&split, step, now_ns);
     assert_false(step->hold);
-    return times.train_ns;
+    return times.ns[HZP_TENANT_TRAIN];
 }
 
 /* Runs a step in which serving takes serve_ns and training all it may, in items of item_ns: the
@@ -68,16 +69,18 @@ static uint64_t run(int32_t decode, int32_t prompt, uint64_t serve_ns, uint64_t 
     uint64_t waited = step.hold ? wait_out(&step, item_ns) : 0;
     if (batch.rows > 0)
         hzp_split_serve(&split, &step, &batch, &waits, may_beside);
-    struct hzp_exec_times times = {.serve_ns = batch.rows ? serve_ns : 0};
-    times.serve_end_ns = times.serve_ns;
-    times.train_ns = items_within(&step, item_ns);
-    hzp_split_taken(&split, &step, times.train_ns > 0, (double)times.train_ns);
+    struct hzp_exec_times times = {.ns[HZP_TENANT_SERVE] = batch.rows ? serve_ns : 0};
+    times.end_ns[HZP_TENANT_SERVE] = times.ns[HZP_TENANT_SERVE];
+    times.ns[HZP_TENANT_TRAIN] = items_within(&step, item_ns);
+    hzp_split_taken(&split, &step, times.ns[HZP_TENANT_TRAIN] > 0,
+                    (double)times.ns[HZP_TENANT_TRAIN]);
     bool beside = step.beside;
-    times.train_end_ns = times.train_ns;
-    now_ns += beside ? HZP_MAX(times.serve_ns, times.train_ns) : times.serve_ns + times.train_ns;
+    times.end_ns[HZP_TENANT_TRAIN] = times.ns[HZP_TENANT_TRAIN];
+    now_ns += beside ? HZP_MAX(times.ns[HZP_TENANT_SERVE], times.ns[HZP_TENANT_TRAIN])
+                     : times.ns[HZP_TENANT_SERVE] + times.ns[HZP_TENANT_TRAIN];
     /* Who is given no time is not even asked what his next item takes. */
     hzp_split_ended(&split, &step, &times, now_ns, step.train_ns ? (double)item_ns : 0);
-    return times.train_ns + waited;
+    return times.ns[HZP_TENANT_TRAIN] + waited;
 }
 
 static void test_an_idle_device_is_trainings(void **state)
@@ -216,15 +219,16 @@ static void test_beside_only_where_that_is_in_time(void **state)
             if (step.hold)
                 train += wait_out(&step, MS / 4);
             hzp_split_serve(&split, &step, &batch, &waits, may_beside);
-            struct hzp_exec_times times = {.serve_ns = 10 * MS};
-            times.train_ns = items_within(&step, MS / 4);
-            hzp_split_taken(&split, &step, times.train_ns > 0, (double)times.train_ns);
+            struct hzp_exec_times times = {.ns[HZP_TENANT_SERVE] = 10 * MS};
+            times.ns[HZP_TENANT_TRAIN] = items_within(&step, MS / 4);
+            hzp_split_taken(&split, &step, times.ns[HZP_TENANT_TRAIN] > 0,
+                            (double)times.ns[HZP_TENANT_TRAIN]);
             if (step.beside)
-                times.serve_ns = (slow ? 18 : 11) * MS;
-            times.serve_end_ns = times.serve_ns;
-            times.train_end_ns = times.train_ns;
-            now_ns += times.serve_ns + (step.beside ? 0 : times.train_ns);
-            train += times.train_ns;
+                times.ns[HZP_TENANT_SERVE] = (slow ? 18 : 11) * MS;
+            times.end_ns[HZP_TENANT_SERVE] = times.ns[HZP_TENANT_SERVE];
+            times.end_ns[HZP_TENANT_TRAIN] = times.ns[HZP_TENANT_TRAIN];
+            now_ns += times.ns[HZP_TENANT_SERVE] + (step.beside ? 0 : times.ns[HZP_TENANT_TRAIN]);
+            train += times.ns[HZP_TENANT_TRAIN];
             hzp_split_ended(&split, &step, &times, now_ns, MS / 4);
         }
         struct hzp_split_report *report = test_malloc(sizeof(*report));

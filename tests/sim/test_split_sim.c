@@ -232,10 +232,10 @@ static void one_step(struct run *r)
     tokens_ns = r->now_ns + host + (w->early || step.beside ? serve : took);
     if (batch.rows == 0 && train <= 0 && !step.hold) /* sleeps until somebody comes */
         took = r->next < REQUESTS ? w->asked[r->next].at_ns - r->now_ns + 1 : 0;
-    times.serve_ns = (uint64_t)serve;
-    times.train_ns = (uint64_t)train;
-    times.serve_end_ns = (uint64_t)serve;
-    times.train_end_ns = (uint64_t)train;
+    times.ns[HZP_TENANT_SERVE] = (uint64_t)serve;
+    times.ns[HZP_TENANT_TRAIN] = (uint64_t)train;
+    times.end_ns[HZP_TENANT_SERVE] = (uint64_t)serve;
+    times.end_ns[HZP_TENANT_TRAIN] = (uint64_t)train;
     give_tokens(r, tokens_ns);
     r->now_ns += host + took;
     hzp_split_ended(r->split, &step, &times, (uint64_t)tokens_ns, r->train ? w->item_ns : 0);
