@@ -89,8 +89,8 @@ int hzp_loop_create(const struct hzp_loop_config *config, struct hzp_loop **ret)
     for (int i = 0; i < 2; i++)
         hzp_plan_init(&loop->active[i].plan);
     hzp_plan_init(&loop->joined);
-    hzp_price_init(&loop->price, config->model->dev);
-    hzp_price_init(&loop->price_beside, config->model->dev);
+    hzp_time_init(&loop->time, config->model->dev->threads, config->model->config,
+                  config->model->act);
     hzp_wake_init(&loop->wake);
     int r = hzp_exec_create(config->model->dev, &loop->exec);
     bool alone = r >= 0 && hzp_exec_alone(loop->exec);
@@ -100,8 +100,7 @@ int hzp_loop_create(const struct hzp_loop_config *config, struct hzp_loop **ret)
                                      .policy = config->policy,
                                      .idle_ns = config->idle_ns,
                                      .early = loop->ahead && (alone || config->shape),
-                                     .model = config->model,
-                                     .price = &loop->price,
+                                     .time = &loop->time,
                                  });
     if (r >= 0)
         r = open_actives(loop);
@@ -156,8 +155,9 @@ static int serve(struct hzp_loop *loop, struct hzp_active_step *active)
     uint64_t *served_ns = &active->outcome.ns[HZP_TENANT_SERVE];
     HZP_TRY(hzp_exec_wait_serving(active->flight, served_ns));
     uint64_t begin = hzp_host_ns();
-    if (active->split.ride_ns > 0) /* the part of it that training's rows took, by prices */
+    if (active->split.ride_ns > 0) /* the part of it that training's rows took, by their op times */
         *served_ns -= HZP_MIN(*served_ns, (uint64_t)active->split.ride_ns);
+    hzp_rows_learn(&loop->time.rows, active->batch ? active->batch->rows : 0, *served_ns);
     active->tokens_ns = active->outcome.end_ns = hzp_device_now_ns(loop->config.model->dev);
     active->stage = HZP_STEP_SERVED;
     deliver(loop, active, false, HZP_OK);
@@ -175,7 +175,7 @@ static double next_ns(const struct hzp_loop *loop, const struct hzp_offer *offer
         if (slice->tenant != HZP_TENANT_TRAIN || slice->to == slice->chain->items)
             continue;
         const struct hzp_item *next = &slice->chain->item[slice->to];
-        ns = HZP_MAX(ns, hzp_price_ns(&loop->price, next->op, next->args));
+        ns = HZP_MAX(ns, hzp_op_ns(&loop->time.whole, next->op, next->args));
     }
     return ns;
 }
@@ -189,8 +189,8 @@ static int land(struct hzp_loop *loop, struct hzp_active_step *active)
     HZP_DEBUG_ASSERT(step->number == loop->landed + 1);
     if (active->stage == HZP_STEP_ISSUED)
         HZP_TRY(serve(loop, active));
-    HZP_TRY(hzp_exec_land(active->flight, active->split.beside ? &loop->price_beside : &loop->price,
-                          &times));
+    HZP_TRY(hzp_exec_land(active->flight,
+                          active->split.beside ? &loop->time.beside : &loop->time.whole, &times));
     active->outcome.end_ns = hzp_device_now_ns(loop->config.model->dev);
     for (int t = 0; t < HZP_TENANT_COUNT; t++)
         if (t != HZP_TENANT_SERVE)

@@ -24,8 +24,9 @@ static struct hzp_active_step *begin_step(struct hzp_loop *loop)
     active->room = (struct hzp_room){.rows = serves ? active->batch->max.rows_max : 0,
                                      .train_ns = active->split.train_ns / (halves ? 2 : 1),
                                      .item_ns = active->split.item_ns,
-                                     .price = &loop->price,
-                                     .split = &loop->split};
+                                     .serve_max_ns = active->split.serve_max_ns,
+                                     .time = &loop->time,
+                                     .op_times = &loop->time.whole};
     memset(&active->offer, 0, sizeof(active->offer));
     memset(&active->outcome, 0, sizeof(active->outcome));
     active->offer.batch = active->batch;
@@ -64,7 +65,7 @@ static void plan_serving(struct hzp_loop *loop, struct hzp_active_step *active)
     active->room.item_ns = active->split.item_ns;
     active->room.ride_rows = rides ? batch->rows + batch->pads : 0;
     if (active->split.beside)
-        active->room.price = &loop->price_beside;
+        active->room.op_times = &loop->time.beside;
 }
 
 /* The step's plan with its first slice of training, as a shape that names lanes for both or lets
@@ -123,7 +124,7 @@ static void take_slices(struct hzp_loop *loop, struct hzp_active_step *active)
     }
 }
 
-/* What a slice will take, by prices; in the split, how much of that in serving's own items. */
+/* How long a slice will take; into the split, how much of that in serving's own items. */
 static double slice_ns(struct hzp_active_step *active, const struct hzp_slice *slice)
 {
     const struct hzp_room *room = &active->room;
@@ -132,11 +133,11 @@ static double slice_ns(struct hzp_active_step *active, const struct hzp_slice *s
                  hzp_ride_find(slice->rider, active->step.version, slice->chain, slice->from,
                                slice->to, room->ride_rows, &active->ride);
     if (!rides)
-        return hzp_price_slice(room->price, slice->chain, slice->from, slice->to, NULL);
+        return hzp_slice_ns(room->op_times, slice->chain, slice->from, slice->to, NULL);
     shared = (struct hzp_shared){room->ride_rows, active->ride.from, active->ride.to};
     active->split.ride_ns =
-        hzp_price_slice(room->price, slice->chain, active->ride.from, active->ride.to, &shared);
-    return hzp_price_slice(room->price, slice->chain, slice->from, slice->to, &shared);
+        hzp_slice_ns(room->op_times, slice->chain, active->ride.from, active->ride.to, &shared);
+    return hzp_slice_ns(room->op_times, slice->chain, slice->from, slice->to, &shared);
 }
 
 /* Of the slices that a source has offered, those from `from` on: their time is the next source's no

@@ -50,7 +50,7 @@ struct hzp_loop {
     struct hzp_active_step active[2]; /* of step n: active[n % 2] */
     uint64_t number, landed; /* the newest formed; the newest landed: at most two before it */
     struct hzp_plan joined;  /* for the check of two in flight */
-    struct hzp_price price, price_beside; /* of ops on the whole device; on lanes side by side */
+    struct hzp_time time;
     struct hzp_split split;
     /* any thread */
     struct hzp_wake wake;

@@ -21,11 +21,10 @@
 
 #include "nanobatch/build/batch.h"
 #include "nanobatch/plan/plan.h"
-#include "nanobatch/plan/price.h"
 #include "nanobatch/split/waits.h"
+#include "nanobatch/time/time.h"
 
 struct hzp_rider;
-struct hzp_split;
 
 struct hzp_step {
     uint64_t number;   /* from 1; memory is reclaimed by it alone */
@@ -36,12 +35,13 @@ struct hzp_step {
 };
 
 struct hzp_room {
-    int32_t rows;      /* of serving: sources subtract what they add */
-    uint64_t train_ns; /* slices may take so long together: the loop subtracts what was offered */
-    uint64_t item_ns;  /* no item longer than this may be begun */
-    int32_t ride_rows; /* rows of serving that training's rows may ride with (ride.h); 0: none */
-    const struct hzp_price *price;
-    const struct hzp_split *split; /* hzp_split_rows_within: how many rows of prompts fit */
+    int32_t rows;        /* of serving: sources subtract what they add */
+    uint64_t train_ns;   /* slices may take so long together: the loop subtracts what was offered */
+    uint64_t item_ns;    /* no item longer than this may be begun */
+    int32_t ride_rows;   /* rows of serving that training's rows may ride with (ride.h); 0: none */
+    double serve_max_ns; /* serving may take so long for its ITL goal; 0: no goal */
+    const struct hzp_time *time;         /* how long work takes, */
+    const struct hzp_op_times *op_times; /* and of it what holds for slices in this step */
 };
 
 /* Items [from, to) of a chain, which must stay as it is until the outcome.  from == to: no item

@@ -190,9 +190,6 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step,
         /* Device failure is final: no request may wait for an answer that cannot come. */
         hzp_scheduler_stop(s, true);
         hzp_fail_all(s);
-    } else {
-        hzp_budget_learn(&s->budget, offer->batch ? offer->batch->rows : 0,
-                         outcome->ns[HZP_TENANT_SERVE]);
     }
     struct hzp_results results = {.batch = offer->batch,
                                   .version = step->version ? step->version->record.id : 0,

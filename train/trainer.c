@@ -325,9 +325,9 @@ static int32_t slice_end(const struct hzp_trainer *t, const struct hzp_rider *ri
                          const struct hzp_step *step, const struct hzp_room *room)
 {
     if (rider && room->ride_rows > 0 && step->version == rider->version)
-        return hzp_ride_cut(rider, room->price, &t->chain, t->to, room->train_ns, room->item_ns,
+        return hzp_ride_cut(rider, room->op_times, &t->chain, t->to, room->train_ns, room->item_ns,
                             room->ride_rows);
-    return hzp_price_cut(room->price, &t->chain, t->to, room->train_ns, room->item_ns, NULL);
+    return hzp_slice_end(room->op_times, &t->chain, t->to, room->train_ns, room->item_ns, NULL);
 }
 
 static bool trains_already(const struct hzp_offer *offer)

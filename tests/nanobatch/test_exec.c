@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lanes of an executor: opened when a plan needs them, counted in the memory plan, and given shares
  * of the device only where they compute. */
+#include "device/backend.h"
 #include "nanobatch/plan/plan_table.h"
 #include "nanobatch/run/exec.h"
 

@@ -28,6 +28,7 @@ struct rig {
     int32_t *kv; /* [pages * PAGE_ROWS] the token stored in each slot */
     uint64_t steps;
     int wakes;
+    struct hzp_time time;
 };
 
 static void rig_open(struct rig *rig, int32_t pages, const struct hzp_scheduler_config *config,
@@ -46,6 +47,7 @@ static void rig_open(struct rig *rig, int32_t pages, const struct hzp_scheduler_
     rig->model = (struct hzp_model){
         .dev = rig->dev, .config = &rig->config, .act = HZP_F32, .positions = POSITIONS};
     assert_int_equal(hzp_kvpool_create(&rig->model, pages, PAGE_ROWS, &rig->pool), 0);
+    hzp_time_init(&rig->time, 1, NULL, HZP_F32);
     assert_int_equal(hzp_scheduler_create(config, &rig->model, rig->pool, &rig->s), 0);
     rig->source = hzp_scheduler_source(rig->s);
     assert_int_equal(hzp_batch_create(rig->dev, batch, &rig->batch), 0);
@@ -130,7 +132,7 @@ static bool turn(struct rig *rig, int status)
     hzp_batch_clear(rig->batch);
     struct hzp_step step = {
         .number = ++rig->steps, .begin_ns = rig->steps * 1000, .version = &rig->version};
-    struct hzp_room room = {.rows = rig->batch->max.rows_max};
+    struct hzp_room room = {.rows = rig->batch->max.rows_max, .time = &rig->time};
     struct hzp_offer offer = {.batch = rig->batch};
     bool any = rig->source->offer(rig->source, &step, &room, &offer);
     assert_int_equal(any, rig->batch->rows > 0);
@@ -141,6 +143,7 @@ static bool turn(struct rig *rig, int status)
         .status = status,
         .end_ns = step.begin_ns + 500,
         .ns = {[HZP_TENANT_SERVE] = 300 + 10 * (uint64_t)rig->batch->rows}};
+    hzp_rows_learn(&rig->time.rows, rig->batch->rows, outcome.ns[HZP_TENANT_SERVE]);
     rig->source->deliver(rig->source, &step, &offer, &outcome);
     return any;
 }
@@ -477,7 +480,7 @@ static bool ahead_turn(struct ahead *a)
 {
     uint64_t n = a->offered + 1;
     struct hzp_batch *batch = a->batch[n % 2];
-    struct hzp_room room = {.rows = batch->max.rows_max};
+    struct hzp_room room = {.rows = batch->max.rows_max, .time = &a->rig.time};
     if (a->delivered < a->offered && a->offer[a->offered % 2].settle == HZP_SETTLE_SERVING) {
         ahead_deliver(a);
         a->settled++;

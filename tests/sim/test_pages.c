@@ -132,6 +132,7 @@ struct day {
     struct hzp_model_config model_config;
     struct hzp_model model;
     struct hzp_kvpool *pool;
+    struct hzp_time time;
     struct hzp_scheduler *s;
     struct hzp_batch *batch;
     struct hzp_version version;
@@ -265,6 +266,7 @@ static void open_engine(struct day *d)
         hzp_scheduler_create(&d->config, &d->model, d->pool, &d->s) < 0 ||
         hzp_batch_create(d->dev, &batch, &d->batch) < 0)
         broken(d, "opening", 1, 0);
+    hzp_time_init(&d->time, 1, NULL, HZP_F32);
     size_t slots = (size_t)d->pages * (size_t)d->page_rows;
     d->kv = hzp_xcalloc(slots, sizeof(*d->kv));
     memset(d->kv, -1, slots * sizeof(*d->kv));
@@ -407,7 +409,7 @@ static bool turn(struct day *d)
     hzp_batch_clear(d->batch);
     struct hzp_step step = {
         .number = d->steps + 1, .begin_ns = 1 + (uint64_t)d->now_ns, .version = &d->version};
-    struct hzp_room room = {.rows = d->rows_max};
+    struct hzp_room room = {.rows = d->rows_max, .time = &d->time};
     struct hzp_offer offer = {.batch = d->batch};
     struct hzp_outcome outcome = {.status = HZP_OK};
     struct hzp_source *source = hzp_scheduler_source(d->s);
@@ -420,6 +422,7 @@ static bool turn(struct day *d)
     execute(d);
     uint64_t served_ns = (uint64_t)(d->begin_ns + d->row_ns * d->batch->rows);
     d->now_ns += (double)served_ns;
+    hzp_rows_learn(&d->time.rows, d->batch->rows, served_ns);
     d->rows += (uint64_t)d->batch->rows;
     outcome.end_ns = 1 + (uint64_t)d->now_ns;
     outcome.ns[HZP_TENANT_SERVE] = served_ns;
