@@ -99,7 +99,7 @@ static int staging_grow(struct trace_device *dev, size_t size)
     return HZP_OK;
 }
 
-/* Scratch may hold anything, and whoever fills with NaN means it. */
+/* Scratch may hold anything, and a fill with NaN is deliberate. */
 static bool nan_may_be(enum hzp_op op, const void *args)
 {
     return op == HZP_OP_sample ||

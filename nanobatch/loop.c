@@ -6,7 +6,7 @@
  * before step n + 2 is formed, so of step n at most its slices run while step n + 1 is formed.
  *
  *     run-ahead   land n - 1 | form, issue n + 1 | serve n
- *     else        land n - 1 | form, issue n | serve n            (slices on their own lanes run on)
+ *     else        land n - 1 | form, issue n | serve n           (slices on their own lanes run on)
  *     inlined     form, issue n: which runs it | serve, land n
  */
 #include "nanobatch/loop_state.h"
@@ -38,7 +38,7 @@ static int prepare(struct hzp_loop *loop)
 
 /* The step's serving as it is on another slot's weights.  Its arrays are the step's own: they are
  * cut in the same way once more, before the step is issued. */
-static bool twin(void *ctx, const struct hzp_plan *plan, int32_t i, struct hzp_plan *ret)
+static bool variant(void *ctx, const struct hzp_plan *plan, int32_t i, struct hzp_plan *ret)
 {
     struct hzp_loop *loop = ctx;
     struct hzp_active_step *active = &loop->active[plan == &loop->active[1].plan];
@@ -62,7 +62,7 @@ static void prepare_graphs(struct hzp_loop *loop)
     while (hzp_weights_slot(model->weights, slots))
         slots++;
     if (loop->config.batch)
-        hzp_exec_prepare_graphs(loop->exec, twin, loop,
+        hzp_exec_prepare_graphs(loop->exec, variant, loop,
                                 hzp_graphs_count(&loop->config.batch->max, model->positions, slots,
                                                  HZP_COUNT(loop->active)));
 }
@@ -149,7 +149,7 @@ static void deliver(struct hzp_loop *loop, struct hzp_active_step *active, bool 
     }
 }
 
-/* Serving's part has ended: who serves gets its results. */
+/* Serving's part has ended: its source gets the results. */
 static int serve(struct hzp_loop *loop, struct hzp_active_step *active)
 {
     uint64_t *served_ns = &active->outcome.ns[HZP_TENANT_SERVE];
@@ -217,7 +217,7 @@ static int land_through(struct hzp_loop *loop, uint64_t number)
     return HZP_OK;
 }
 
-/* Everybody hears of the failure, step by step; also who had already got his results. */
+/* Every source gets the failure of every step in flight, also those that had its results. */
 static int fail(struct hzp_loop *loop, int status)
 {
     for (uint64_t n = loop->landed + 1; n <= loop->number; n++) {
@@ -260,7 +260,7 @@ static void check(struct hzp_loop *loop, const struct hzp_active_step *active,
 static int issue(struct hzp_loop *loop, struct hzp_active_step *active)
 {
     bool queues = hzp_exec_queues(loop->exec, &active->plan);
-    if (!queues) /* it would run before those who wait for the steps before it hear of them */
+    if (!queues) /* issuing runs it: results of the steps before it are delivered first */
         HZP_TRY(land_through(loop, active->step.number - 1));
     const struct hzp_active_step *before = loop->landed + 1 < active->step.number
                                                ? hzp_loop_step(loop, active->step.number - 1)
@@ -295,7 +295,7 @@ static int settle(struct hzp_loop *loop)
     return HZP_OK;
 }
 
-/* Nothing was formed: what is under way comes to its end. */
+/* Nothing was formed: the step in flight comes to its end. */
 static int wind_up(struct hzp_loop *loop)
 {
     struct hzp_active_step *last = hzp_loop_newest(loop);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nanobatch/loop_form.c - forming a step: what it has room for, what the sources offer, and the plan
- * of that. */
+/* nanobatch/loop_form.c - forming a step: what it has room for, what the sources offer, and the
+ * plan of that. */
 #include "nanobatch/loop_state.h"
 
 #include <string.h>
@@ -106,8 +106,8 @@ static const struct hzp_slice *first_training(const struct hzp_offer *offer)
     return NULL;
 }
 
-/* Slices join the plan in the order of the offer.  Training's go where the step's shape says, others
- * stay on the lanes of their chain. */
+/* Slices join the plan in the order of the offer.  Training's go where the step's shape says,
+ * others stay on the lanes of their chain. */
 static void take_slices(struct hzp_loop *loop, struct hzp_active_step *active)
 {
     const struct hzp_slice *first = first_training(&active->offer);
@@ -179,7 +179,6 @@ static bool offer(struct hzp_loop *loop, struct hzp_active_step *active)
     return any;
 }
 
-/* NULL: there is nothing to do.  The step is then no step, and its number comes again. */
 struct hzp_active_step *hzp_loop_form(struct hzp_loop *loop)
 {
     uint64_t begin = hzp_host_ns();

@@ -83,7 +83,7 @@ static inline uint64_t hzp_host_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* The host's work that began at `begin`; hidden: a step was under way meanwhile. */
+/* The host's work that began at `begin`; hidden: a step was in flight meanwhile. */
 static inline void hzp_loop_count_host(struct hzp_loop *loop, _Atomic uint64_t *counter,
                                        uint64_t begin, bool hidden)
 {

@@ -38,8 +38,8 @@ static int warm_reserve(struct hzp_loop *loop, const struct hzp_plan_shape *shap
     return HZP_OK;
 }
 
-/* Events for two steps' items, each with a slice of training, whose items no step has shown yet: a
- * layer's there and back are about forty, more where products are cut to a quantum. */
+/* Events for the items of two steps, each with a slice of training, of which only the number is
+ * estimated: a layer's forward and backward are about forty items, more with a quantum. */
 static int warm_times(struct hzp_loop *loop, int32_t items)
 {
     enum { TRAIN_ITEMS = 64, UPDATE_ITEMS = 512 };

@@ -104,7 +104,8 @@ static bool awaits_token(struct hzp_seq *seq, const struct hzp_step *step)
     return hzp_edits_grow(seq->rq->edits) && drawn_by(seq, step) >= 0;
 }
 
-/* Chooses who decodes, as far as the step has room; who found none is first next time. */
+/* Chooses the sequences that decode, as far as the step has room; the first one left out is first
+ * in the next step. */
 static int32_t choose_decodes(const struct filling *f)
 {
     struct hzp_scheduler *s = f->s;
@@ -229,7 +230,7 @@ static void add_prefills(const struct filling *f, int32_t decodes)
             break;
         int32_t rows = piece_rows(s, batch, seq, room);
         if (rows < 1)
-            break; /* the oldest goes first, or nobody does */
+            break; /* the oldest prompt goes first, or none does */
         add_piece(f, seq, rows);
         room -= rows;
     }
@@ -238,7 +239,7 @@ static void add_prefills(const struct filling *f, int32_t decodes)
 static void tell_wait(struct hzp_waits *waits, const struct hzp_request *rq, int32_t left,
                       int32_t now)
 {
-    /* Who is computed anew has had its first token. */
+    /* A recomputed request has had its first token. */
     if (waits->count < HZP_WAITS_MAX &&
         !atomic_load_explicit(&rq->out_count, memory_order_relaxed)) /* our own */
         waits->of[waits->count++] = (struct hzp_wait){rq->submitted_ns, left, now};

@@ -66,7 +66,7 @@ enum hzp_request_state hzp_take_results(struct hzp_scheduler *s, const struct hz
     } else if (n + 1 == rq->max_tokens) {
         state = HZP_REQUEST_LENGTH;
     }
-    /* release: whoever sees the count sees the output before it */
+    /* release: a thread that sees the count sees the output before it */
     atomic_store_explicit(&rq->out_count, n + 1, memory_order_release);
     if (state == HZP_REQUEST_RUNNING && rq->wake)
         rq->wake(rq->wake_ctx);

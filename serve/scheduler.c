@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* serve/scheduler.c - the scheduler's life and its two ends: requests submitted from any thread,
- * and the loop, whose steps are filled (queue.c, fill.c) and whose results are handed on
+ * and the loop, whose steps are filled (queue.c, fill.c) and whose results are passed on
  * (results.c). */
 #include "base/arena.h"
 #include "base/ring.h"
@@ -115,7 +115,7 @@ void hzp_scheduler_read_stats(struct hzp_scheduler *s, struct hzp_scheduler_stat
 {
     pthread_mutex_lock(&s->lock);
     *ret = s->shown;
-    ret->waiting = s->waiting + s->pushed_back;
+    ret->waiting = s->waiting + s->preempted;
     ret->waiting_tokens = s->waiting_tokens;
     ret->refused = s->refused;
     pthread_mutex_unlock(&s->lock);
@@ -125,7 +125,7 @@ static bool busy(struct hzp_source *source)
 {
     struct hzp_scheduler *s = HZP_CONTAINER_OF(source, struct hzp_scheduler, source);
     pthread_mutex_lock(&s->lock);
-    bool any = s->waiting > 0 || s->pushed_back > 0 || s->running > 0;
+    bool any = s->waiting > 0 || s->preempted > 0 || s->running > 0;
     pthread_mutex_unlock(&s->lock);
     return any;
 }

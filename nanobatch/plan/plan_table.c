@@ -181,10 +181,10 @@ const char *hzp_plan_shape_text(const struct hzp_plan_shape *s, char *text)
     snprintf(part, sizeof(part), ", training %d%d%d%d", s->train_lane[0], s->train_lane[1],
              s->train_lane[2], s->train_lane[3]);
     append(text, part);
-    append(text, ", units");
+    append(text, ", shares");
     for (int l = 0; l < HZP_LANE_COUNT; l++)
         if (used[l]) {
-            snprintf(part, sizeof(part), " %d=%d", l, s->units[l]);
+            snprintf(part, sizeof(part), " %d=%d", l, s->shares[l]);
             append(text, part);
         }
     return text;

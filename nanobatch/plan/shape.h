@@ -2,8 +2,8 @@
 /* nanobatch/plan/shape.h - how a step is cut and spread over lanes: what one builder makes every
  * plan from.
  *
- * Serving's rows are cut into nano-batches of consecutive rows; each is a chain of its own, whose
- * items go to lanes by the kind of their op.  The chains are issued one after another, in turns of
+ * Serving's rows are cut into nano-batches of consecutive rows; the items of each go to lanes by
+ * the kind of their op.  The nano-batches are issued one after another, in turns of
  * a layer, or in turns that end behind attention, so that one nano-batch's attention stands beside
  * the next one's products.  The head (final norm, logits, sampling) is one for all.  Training's
  * items follow on lanes of their own choice; or ride in serving's products (ride.h), as far as they
@@ -33,8 +33,8 @@ struct hzp_plan_shape {
         weight[HZP_NANO_MAX]; /* >= 0, the sum > 0: nano-batch i gets weight[i] / sum of the rows */
     uint8_t lane[HZP_NANO_MAX][HZP_KIND_COUNT]; /* enum hzp_lane_name */
     uint8_t train_lane[HZP_KIND_COUNT];
-    int16_t units[HZP_LANE_COUNT]; /* of each lane that is used, if several are; 0: an equal part */
-    uint8_t order;                 /* enum hzp_plan_order */
+    int16_t shares[HZP_LANE_COUNT]; /* as in struct hzp_plan */
+    uint8_t order;                  /* enum hzp_plan_order */
     int32_t
         ride; /* training rides, best in chunks of so many rows; 0: it does not.  Then there is one
                    * nano-batch, and no lane is training's alone */

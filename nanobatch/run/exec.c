@@ -180,10 +180,10 @@ bool hzp_exec_queues(const struct hzp_exec *e, const struct hzp_plan *plan)
            (hzp_device_queues(e->dev) && e->dev->threads > 1 && lanes_used(plan, role) > 1);
 }
 
-/* What lane l has of a plan on `lanes` lanes whose shape says so many units. */
-static int share_of(const struct hzp_exec *e, int units, int lanes)
+/* What a lane gets of the device if its shape says `share`; 0: an equal part. */
+static int share_of(const struct hzp_exec *e, int share, int lanes)
 {
-    return units ? units : HZP_MAX(e->dev->threads / HZP_MAX(lanes, 1), 1);
+    return share ? share : HZP_MAX(e->dev->threads / HZP_MAX(lanes, 1), 1);
 }
 
 /* Several lanes that compute get shares of their own; one has the whole device. */
@@ -200,7 +200,7 @@ static int share(struct hzp_exec *e, const struct hzp_plan *plan, bool *ret_inli
         if (!e->lane[l])
             continue;
         bool shares = role[l] == COMPUTES && lanes > 1;
-        e->share[l] = shares ? share_of(e, plan->units[l], lanes) : 0;
+        e->share[l] = shares ? share_of(e, plan->shares[l], lanes) : 0;
         HZP_TRY(hzp_lane_set_share(e->lane[l], e->share[l]));
         *ret_inlined &= role[l] == IDLE || e->lane[l]->inlined;
     }
@@ -213,7 +213,7 @@ void hzp_exec_prepare(struct hzp_exec *e, const struct hzp_plan_shape *shape)
     enum { DECODES = 1, PROMPTS = 2, TRAINS = 4 };
     for (int with = 1; with < 8; with++) {
         bool used[HZP_LANE_COUNT] = {false};
-        int units[HZP_LANE_COUNT], lanes = 0, count = 0;
+        int shares[HZP_LANE_COUNT], lanes = 0, count = 0;
         if (!(with & (DECODES | PROMPTS)))
             continue;
         for (int kind = 0; kind < HZP_KIND_COUNT; kind++) {
@@ -227,8 +227,8 @@ void hzp_exec_prepare(struct hzp_exec *e, const struct hzp_plan_shape *shape)
             lanes += used[l];
         for (int l = 0; l < HZP_LANE_COUNT; l++)
             if (used[l] && lanes > 1)
-                units[count++] = share_of(e, shape->units[l], lanes);
-        hzp_device_prepare_shares(e->dev, units, count);
+                shares[count++] = share_of(e, shape->shares[l], lanes);
+        hzp_device_prepare_shares(e->dev, shares, count);
     }
 }
 
@@ -302,7 +302,7 @@ static int issue_graph(struct hzp_exec *e, const struct hzp_plan *plan, struct h
                        const struct hzp_flight *older, const struct hzp_graph_part *part)
 {
     const struct hzp_item *first = &plan->item[part->from];
-    if (older && !older->ended) /* who follows on other lanes follows this one */
+    if (older && !older->ended) /* items on the part's other lanes follow its first one */
         HZP_TRY(wait_for_older(e, first, HZP_TENANT_SERVE, older));
     for (int32_t i = part->from; i < part->to; i++)
         for (int32_t k = 0; k < plan->item[i].waits; k++) {
@@ -366,9 +366,10 @@ int hzp_flight_reserve(struct hzp_flight *f, const struct hzp_plan *plan)
     return hzp_graphs_reserve(f->exec->graphs, plan);
 }
 
-void hzp_exec_prepare_graphs(struct hzp_exec *e, hzp_graph_twin *twin, void *ctx, int32_t count)
+void hzp_exec_prepare_graphs(struct hzp_exec *e, hzp_graph_variant *variant, void *ctx,
+                             int32_t count)
 {
-    hzp_graphs_prepare(e->graphs, twin, ctx, count);
+    hzp_graphs_prepare(e->graphs, variant, ctx, count);
 }
 
 int hzp_exec_capture(struct hzp_exec *e, const struct hzp_plan *plan)

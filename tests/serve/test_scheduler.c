@@ -251,7 +251,7 @@ static void random_day(uint64_t seed)
             hzp_scheduler_read_stats(rig.s, &stats);
             int32_t fresh = 0;
             for (int i = 0; i < count; i++)
-                fresh += live[i]->state == HZP_REQUEST_WAITING && !live[i]->pushed_back;
+                fresh += live[i]->state == HZP_REQUEST_WAITING && !live[i]->preempted;
             bool full = fresh == config.waiting_max ||
                         stats.waiting_tokens + rq->prompt_count > config.waiting_tokens_max;
             int r = hzp_scheduler_submit(rig.s, rq, NULL);

@@ -397,10 +397,10 @@ static void check_pushes(struct day *d)
     hzp_kvpool_read_stats(d->pool, &kv);
     bool predicted = d->config.admission == HZP_ADMIT_PREDICTED;
     check(d,
-          stats.pushed_back == d->pushes ||
+          stats.preempted == d->pushes ||
               (predicted && kv.pages - kv.taken < HZP_DIV_UP(d->positions, d->page_rows)),
           "pushed back for nothing", kv.taken, kv.pages);
-    d->pushes = stats.pushed_back;
+    d->pushes = stats.preempted;
 }
 
 /* True: a step ran. */
@@ -458,10 +458,10 @@ static void check_turn(struct day *d)
     for (int32_t i = d->ended; i < d->submitted; i++) {
         struct life *life = &d->life[i];
         int32_t state = atomic_load(&life->rq->state);
-        if (life->rq->pushes > life->pushes) {
-            check(d, i > d->ended, "the oldest was pushed back", i, life->rq->pushes);
-            pushed += life->rq->pushes - life->pushes;
-            life->pushes = life->rq->pushes;
+        if (life->rq->preemptions > life->pushes) {
+            check(d, i > d->ended, "the oldest was pushed back", i, life->rq->preemptions);
+            pushed += life->rq->preemptions - life->pushes;
+            life->pushes = life->rq->preemptions;
             if (d->sabotage == FORGETS && life->seen && state == HZP_REQUEST_WAITING)
                 atomic_fetch_sub(&life->rq->out_count, 1);
         }
@@ -633,7 +633,7 @@ static void measure(const struct trace *t, enum hzp_admission_rule rule, int32_t
            most, rule == HZP_ADMIT_PREDICTED ? "predicted" : "worst-case",
            drawn / (d->now_ns * 1e-9), (double)d->rows / (double)d->steps,
            100.0 * (double)stats.recomputed_tokens / (double)computed,
-           (unsigned long long)stats.pushed_back, first[d->lives / 2], longest);
+           (unsigned long long)stats.preempted, first[d->lives / 2], longest);
     free(first);
     close_engine(d);
     free(d);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/sim/test_push_back.c - being pushed back leaves no trace in an answer.
+/* tests/sim/test_preempt.c - being pushed back leaves no trace in an answer.
  *
  * A small model with random f32 weights serves the same requests twice: with pages for everybody,
  * and with a pool so small, and admission so careless (the linker's --wrap has it say yes to all),
@@ -206,7 +206,7 @@ int main(int argc, char **argv)
     int pushed = 0, most = 0;
     hzp_log_set_level(HZP_LOG_ERROR);
     serve(device, 12 * POSITIONS / PAGE_ROWS, calm, &stats);
-    bool alone = stats.pushed_back == 0 && stats.recomputed_tokens == 0;
+    bool alone = stats.preempted == 0 && stats.recomputed_tokens == 0;
     uint64_t prompts = stats.prompt_tokens, generated = stats.generated_tokens;
     careless = true;
     serve(device, POSITIONS / PAGE_ROWS + 2, tight, &stats);
@@ -221,7 +221,7 @@ int main(int argc, char **argv)
         "%s: %llu times pushed back, %d of %d requests, one of them %d times; %llu rows computed "
         "again beside %llu of prompts and %llu drawn; %d differences, log-probabilities within "
         "%.2g\n",
-        device, (unsigned long long)stats.pushed_back, pushed, REQUESTS, most,
+        device, (unsigned long long)stats.preempted, pushed, REQUESTS, most,
         (unsigned long long)stats.recomputed_tokens, (unsigned long long)prompts,
         (unsigned long long)generated, d.other, d.logprob);
     bool usage = stats.prompt_tokens == prompts && stats.generated_tokens == generated;
