@@ -3,8 +3,6 @@
 
 #include "nanobatch/build/train_space.h"
 
-#include <stddef.h>
-
 static void add_cast(struct hzp_plan *plan, struct hzp_mat x, struct hzp_mat y)
 {
     HZP_PLAN_NEXT(plan, cast, .x = x, .y = y);
@@ -51,10 +49,9 @@ static struct rows rows_of(const struct hzp_train_space *s, int32_t rows)
     };
 }
 
-static struct hzp_mat grad_of(const struct hzp_model *model, struct hzp_train_space *s,
-                              enum hzp_role role, int32_t layer)
+static struct hzp_mat grad_of(const struct hzp_train_space *s, enum hzp_role role, int32_t layer)
 {
-    return hzp_layout_mat(model->layout, s->grads, HZP_F32, role, layer);
+    return hzp_units_mat(&s->grads, role, layer);
 }
 
 /* Chunk by chunk: while one goes through the layers, the rows behind it are nobody's. */
@@ -133,11 +130,11 @@ static void add_head_chunk(struct hzp_plan *chain, const struct hzp_model *model
 
     struct hzp_mat dnormed = hzp_mat_rows(s->dpicked_normed, 0, n);
     struct hzp_mat dpicked = hzp_mat_rows(s->dpicked, 0, n);
-    add_weight_grad(chain, quantum, dlogits, normed, grad_of(model, s, HZP_HEAD, -1));
+    add_weight_grad(chain, quantum, dlogits, normed, grad_of(s, HZP_HEAD, -1));
     add_input_grad(chain, quantum, dlogits, head, dnormed);
     add_zero(chain, dpicked);
     HZP_PLAN_NEXT(chain, rmsnorm_bwd, .dy = dnormed, .x = picked, .w = norm, .dx = dpicked,
-                  .dw = grad_of(model, s, HZP_FINAL_NORM, -1), .rstd = s->picked_rstd);
+                  .dw = grad_of(s, HZP_FINAL_NORM, -1), .rstd = s->picked_rstd);
     /* Scatter: the transpose of gather is the transpose of a table look-up. */
     HZP_PLAN_NEXT(chain, embed_bwd, .dtable = hzp_mat_rows(s->dx, 0, micro->rows), .dy = dpicked,
                   .id = row);
@@ -173,16 +170,16 @@ static void add_mlp_bwd(struct hzp_plan *chain, const struct hzp_model *model,
     struct hzp_mat norm = hzp_version_mat(w, v, HZP_MLP_NORM, layer);
 
     HZP_PLAN_NEXT(chain, swiglu, .x = k->gate_up, .y = r->inner);
-    add_weight_grad(chain, quantum, dy, r->inner, grad_of(model, s, HZP_DOWN, layer));
+    add_weight_grad(chain, quantum, dy, r->inner, grad_of(s, HZP_DOWN, layer));
     add_input_grad(chain, quantum, dy, hzp_version_mat(w, v, HZP_DOWN, layer), r->dinner);
     HZP_PLAN_NEXT(chain, swiglu_bwd, .x = k->gate_up, .dy = r->dinner, .dx = r->dgate_up);
     HZP_PLAN_NEXT(chain, rmsnorm, .x = k->x_mid, .w = norm, .y = r->normed,
                   .eps = model->config->norm_eps);
-    add_weight_grad(chain, quantum, r->dgate_up, r->normed, grad_of(model, s, HZP_GATE_UP, layer));
+    add_weight_grad(chain, quantum, r->dgate_up, r->normed, grad_of(s, HZP_GATE_UP, layer));
     add_input_grad(chain, quantum, r->dgate_up, hzp_version_mat(w, v, HZP_GATE_UP, layer),
                    r->dnormed);
     HZP_PLAN_NEXT(chain, rmsnorm_bwd, .dy = r->dnormed, .x = k->x_mid, .w = norm, .dx = r->dx,
-                  .dw = grad_of(model, s, HZP_MLP_NORM, layer), .rstd = k->rstd_mlp);
+                  .dw = grad_of(s, HZP_MLP_NORM, layer), .rstd = k->rstd_mlp);
 }
 
 static void add_attention_bwd(struct hzp_plan *chain, const struct hzp_model *model,
@@ -196,7 +193,7 @@ static void add_attention_bwd(struct hzp_plan *chain, const struct hzp_model *mo
     struct hzp_mat dy = dx_for_products(chain, r);
     struct hzp_mat norm = hzp_version_mat(w, v, HZP_ATTN_NORM, layer);
 
-    add_weight_grad(chain, quantum, dy, k->attn, grad_of(model, s, HZP_O, layer));
+    add_weight_grad(chain, quantum, dy, k->attn, grad_of(s, HZP_O, layer));
     add_input_grad(chain, quantum, dy, hzp_version_mat(w, v, HZP_O, layer), r->dattn);
     HZP_PLAN_NEXT(
         chain, attn_packed_bwd, .qkv = k->qkv, .out = k->attn, .dout = r->dattn, .dqkv = r->dqkv,
@@ -206,23 +203,16 @@ static void add_attention_bwd(struct hzp_plan *chain, const struct hzp_model *mo
     HZP_PLAN_NEXT(chain, rope_bwd, .dy = r->dqkv, .dx = r->dqkv, .x = k->qkv_bare,
                   .q_norm = hzp_version_mat(w, v, HZP_Q_NORM, layer),
                   .k_norm = hzp_version_mat(w, v, HZP_K_NORM, layer),
-                  .dq_norm = grad_of(model, s, HZP_Q_NORM, layer),
-                  .dk_norm = grad_of(model, s, HZP_K_NORM, layer), .table = model->rope,
-                  .pos = micro->pos, .heads = config->heads, .eps = config->norm_eps);
+                  .dq_norm = grad_of(s, HZP_Q_NORM, layer),
+                  .dk_norm = grad_of(s, HZP_K_NORM, layer), .table = model->rope, .pos = micro->pos,
+                  .heads = config->heads, .eps = config->norm_eps);
     if (config->qkv_bias)
-        HZP_PLAN_NEXT(chain, colsum, .x = r->dqkv, .y = grad_of(model, s, HZP_QKV_BIAS, layer));
+        HZP_PLAN_NEXT(chain, colsum, .x = r->dqkv, .y = grad_of(s, HZP_QKV_BIAS, layer));
     HZP_PLAN_NEXT(chain, rmsnorm, .x = k->x_in, .w = norm, .y = r->normed, .eps = config->norm_eps);
-    add_weight_grad(chain, quantum, r->dqkv, r->normed, grad_of(model, s, HZP_QKV, layer));
+    add_weight_grad(chain, quantum, r->dqkv, r->normed, grad_of(s, HZP_QKV, layer));
     add_input_grad(chain, quantum, r->dqkv, hzp_version_mat(w, v, HZP_QKV, layer), r->dnormed);
     HZP_PLAN_NEXT(chain, rmsnorm_bwd, .dy = r->dnormed, .x = k->x_in, .w = norm, .dx = r->dx,
-                  .dw = grad_of(model, s, HZP_ATTN_NORM, layer), .rstd = k->rstd_attn);
-}
-
-static struct hzp_mat flat(void *base, size_t offset, size_t elements, enum hzp_dtype type)
-{
-    HZP_ASSERT(elements <= INT32_MAX);
-    return (struct hzp_mat){(char *)base + offset * hzp_dtype_size(type), 1, (int32_t)elements,
-                            (int32_t)elements, type};
+                  .dw = grad_of(s, HZP_ATTN_NORM, layer), .rstd = k->rstd_attn);
 }
 
 void hzp_micro_build(struct hzp_plan *chain, const struct hzp_model *model,
@@ -233,9 +223,10 @@ void hzp_micro_build(struct hzp_plan *chain, const struct hzp_model *model,
     chain->tenant = HZP_TENANT_TRAIN;
     chain->rows = micro->rows;
     if (first)
-        for (int32_t u = 0; u < model->layout->units; u++)
-            add_zero(chain, flat(s->grads, model->layout->unit[u].offset,
-                                 model->layout->unit[u].elements, HZP_F32));
+        for (int32_t u = 0; u < model->layout->units; u++) {
+            struct hzp_unit_view grad = hzp_unit_view(&s->grads, u);
+            add_zero(chain, hzp_unit_piece(&grad, 0, grad.elements));
+        }
     struct rows r = rows_of(s, micro->rows);
     add_forward(chain, model, v, micro, s);
     add_zero(chain, r.dx);
@@ -247,7 +238,7 @@ void hzp_micro_build(struct hzp_plan *chain, const struct hzp_model *model,
         add_attention_bwd(chain, model, v, l, micro, s, &r, &k);
     }
     chain->layer = -1;
-    HZP_PLAN_NEXT(chain, embed_bwd, .dtable = grad_of(model, s, HZP_EMBED, -1), .dy = r.dx,
+    HZP_PLAN_NEXT(chain, embed_bwd, .dtable = grad_of(s, HZP_EMBED, -1), .dy = r.dx,
                   .id = micro->id);
 }
 
