@@ -267,7 +267,7 @@ void hzp_forward_build_with(struct hzp_plan *plan, const struct hzp_model *model
     if (!shape)
         shape = &hzp_plan_sequential;
     for (int l = 0; l < HZP_LANE_COUNT; l++)
-        plan->shares[l] = shape->shares[l];
+        plan->share[l] = shape->share[l];
     int32_t chains = make_chains(plan, model, batch, space, shape, ride, chain);
     HZP_ASSERT(!ride || chains == 1);
     int32_t refs = add_refs(plan, batch, chain[0].lane_of);

@@ -85,8 +85,7 @@ struct hzp_plan {
     struct hzp_item *item;
     int32_t *wait;
     int32_t items, items_room, waits, waits_room;
-    int16_t
-        shares[HZP_LANE_COUNT]; /* cores (SMs) of each lane, if several compute; 0: an equal part */
+    int16_t share[HZP_LANE_COUNT]; /* cores (SMs) of each lane, if several are used; 0: equal */
 
     /* given to items added from here on */
     int16_t layer;

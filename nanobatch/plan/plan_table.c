@@ -184,7 +184,7 @@ const char *hzp_plan_shape_text(const struct hzp_plan_shape *s, char *text)
     append(text, ", shares");
     for (int l = 0; l < HZP_LANE_COUNT; l++)
         if (used[l]) {
-            snprintf(part, sizeof(part), " %d=%d", l, s->shares[l]);
+            snprintf(part, sizeof(part), " %d=%d", l, s->share[l]);
             append(text, part);
         }
     return text;

@@ -33,8 +33,8 @@ struct hzp_plan_shape {
         weight[HZP_NANO_MAX]; /* >= 0, the sum > 0: nano-batch i gets weight[i] / sum of the rows */
     uint8_t lane[HZP_NANO_MAX][HZP_KIND_COUNT]; /* enum hzp_lane_name */
     uint8_t train_lane[HZP_KIND_COUNT];
-    int16_t shares[HZP_LANE_COUNT]; /* as in struct hzp_plan */
-    uint8_t order;                  /* enum hzp_plan_order */
+    int16_t share[HZP_LANE_COUNT]; /* as in struct hzp_plan */
+    uint8_t order;                 /* enum hzp_plan_order */
     int32_t
         ride; /* training rides, best in chunks of so many rows; 0: it does not.  Then there is one
                    * nano-batch, and no lane is training's alone */

@@ -200,7 +200,7 @@ static int share(struct hzp_exec *e, const struct hzp_plan *plan, bool *ret_inli
         if (!e->lane[l])
             continue;
         bool shares = role[l] == COMPUTES && lanes > 1;
-        e->share[l] = shares ? share_of(e, plan->shares[l], lanes) : 0;
+        e->share[l] = shares ? share_of(e, plan->share[l], lanes) : 0;
         HZP_TRY(hzp_lane_set_share(e->lane[l], e->share[l]));
         *ret_inlined &= role[l] == IDLE || e->lane[l]->inlined;
     }
@@ -227,7 +227,7 @@ void hzp_exec_prepare(struct hzp_exec *e, const struct hzp_plan_shape *shape)
             lanes += used[l];
         for (int l = 0; l < HZP_LANE_COUNT; l++)
             if (used[l] && lanes > 1)
-                shares[count++] = share_of(e, shape->shares[l], lanes);
+                shares[count++] = share_of(e, shape->share[l], lanes);
         hzp_device_prepare_shares(e->dev, shares, count);
     }
 }

@@ -165,7 +165,7 @@ static void random_riding_shape(struct fixture *f, struct hzp_plan_shape *s)
     for (int k = 0; k < HZP_KIND_COUNT; k++)
         s->train_lane[k] = s->lane[0][draw(f, HZP_KIND_COUNT)];
     for (int l = 0; l < HZP_LANE_COUNT; l++)
-        s->shares[l] = (int16_t)draw(f, 3);
+        s->share[l] = (int16_t)draw(f, 3);
     MUST(hzp_plan_shape_check(s, &text));
 }
 
@@ -183,7 +183,7 @@ static void random_shape(struct fixture *f, struct hzp_plan_shape *s)
         s->train_lane[k] = (uint8_t)draw(f, lanes);
     s->order = (uint8_t)draw(f, HZP_ORDER_COUNT);
     for (int l = 0; l < HZP_LANE_COUNT; l++)
-        s->shares[l] = (int16_t)draw(f, 3);
+        s->share[l] = (int16_t)draw(f, 3);
     MUST(hzp_plan_shape_check(s, &text));
 }
 
