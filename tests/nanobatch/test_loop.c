@@ -58,7 +58,7 @@ static struct script script_open(void)
 static struct hzp_loop *open_loop(struct paper *p, struct script *a, struct script *b)
 {
     struct hzp_loop *loop;
-    struct hzp_loop_config config = {.model = p->model,
+    struct hzp_loop_config config = {.model = p->m.model,
                                      .source = {&a->source, b ? &b->source : NULL},
                                      .sources = b ? 2 : 1,
                                      .idle_ns = 1000000000,
