@@ -36,7 +36,7 @@ void paper_open(struct paper *p, const char *device, const char *sim, int32_t tr
         setenv("HZP_SIM", sim, 1);
     fixture_open(&p->m, &fixture);
     v = fixture_begin(&p->m);
-    if (p->m.dev->backend->host_memory)
+    if (hzp_device_host_memory(p->m.dev))
         fixture_units_random(p->m.dev, hzp_version_units(p->m.weights, v), 1, 0);
     fixture_publish(&p->m, v, 0);
     draft = fixture_begin(&p->m);
