@@ -51,7 +51,7 @@ int hzp_exec_create(struct hzp_device *dev, struct hzp_exec **ret)
     struct hzp_rates rates = hzp_rates_of(dev->threads);
     hzp_op_times_init(&e->prior, &rates);
     e->dev = dev;
-    e->timed = dev->backend->lane_time || !dev->backend->fence_record;
+    e->timed = hzp_device_times_ops(dev) || !hzp_device_queues(dev);
     int r;
     for (int l = 0; l < HZP_LANE_COUNT; l++)
         HZP_TRY_GOTO(hzp_lane_open(dev, use[l], &e->lane[l]));
@@ -167,7 +167,7 @@ bool hzp_exec_queues(const struct hzp_exec *e, const struct hzp_plan *plan)
 {
     uint8_t role[HZP_LANE_COUNT];
     return e->alone ||
-           (e->dev->backend->fence_record && e->dev->threads > 1 && lanes_used(plan, role) > 1);
+           (hzp_device_queues(e->dev) && e->dev->threads > 1 && lanes_used(plan, role) > 1);
 }
 
 /* What lane l has of a plan on `lanes` lanes whose shape says so many units. */
