@@ -3,9 +3,9 @@
  *
  * An op's price is its roofline time, max(flops / peak, bytes / bandwidth), times a factor learned
  * online for that op and size class from what the executor measured (exponential average over
- * about 64 runs).  Ops of one size class differ by twice and more with how their operands lie in
- * memory, and the first runs of one may be many times slower: so each shape that comes often has a
- * price of its own, learned within a few runs.  Prices steer the size of training slices; nothing
+ * about 64 runs).  Ops of one size class differ by a factor of two and more with how their operands
+ * lie in memory, and the first runs of one may be many times slower: so each shape that comes often
+ * has a price of its own, learned within a few runs.  Prices steer the size of training slices; nothing
  * correct depends on them.
  *
  * Thread: engine.
@@ -33,23 +33,31 @@ void hzp_price_init(struct hzp_price *price, const struct hzp_device *dev);
 double hzp_price_ns(const struct hzp_price *price, enum hzp_op op, const void *args);
 void hzp_price_learn(struct hzp_price *price, enum hzp_op op, const void *args, double ns);
 
-/* Items [from, to) of a chain share ops with so many rows of serving (ride.h): such an item costs
- * what the op of both costs more than serving's alone. */
-struct hzp_shared {
-    int32_t rows, from, to;
+/* What item i of a chain costs, where that is not the price of its op alone. */
+struct hzp_item_cost {
+    double (*ns)(const struct hzp_price *price, const struct hzp_plan *chain, int32_t i,
+                 const void *ctx);
+    const void *ctx;
 };
 
-/* The largest `to` such that items [from, to) cost at most ns together; at least from + 1 if there
- * is an item that costs at most item_ns.  shared NULL: nothing is. */
+/* The largest `to` such that items [from, to) cost at most ns together; at least from + 1 if that
+ * item costs at most item_ns.  cost NULL: each costs hzp_price_ns of its op. */
 int32_t hzp_price_cut(const struct hzp_price *price, const struct hzp_plan *chain, int32_t from,
-                      uint64_t ns, uint64_t item_ns, const struct hzp_shared *shared);
+                      uint64_t ns, uint64_t item_ns, const struct hzp_item_cost *cost);
 
 /* What items [from, to) cost together. */
 double hzp_price_slice(const struct hzp_price *price, const struct hzp_plan *chain, int32_t from,
-                       int32_t to, const struct hzp_shared *shared);
+                       int32_t to, const struct hzp_item_cost *cost);
 
-/* Serving's part of what an item costs, 0 .. 1: of one that training's rows ride in, what it would
- * cost without them. */
+/* How many rows the item's op has, if it is one whose rows may belong to two tenants; else 0. */
+int32_t hzp_price_rows(const struct hzp_item *item);
+
+/* What the item's op would cost with so many rows. */
+double hzp_price_with_rows(const struct hzp_price *price, const struct hzp_item *item,
+                           int32_t rows);
+
+/* Serving's part of what an item costs, 0 .. 1: of an item of two tenants, what it would cost
+ * without training's rows. */
 double hzp_price_serving(const struct hzp_price *price, const struct hzp_item *item);
 
 #endif
