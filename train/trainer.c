@@ -322,8 +322,8 @@ static bool offer_turn(struct hzp_trainer *t, bool flush)
 static int32_t slice_end(struct hzp_trainer *t, struct hzp_step *step)
 {
     step->rider = t->stage == HZP_TRAINER_ACCUMULATE ? &t->rider : NULL;
-    return hzp_ride_cut(step->rider, step->version, step->price, &t->chain, t->to, step->train_ns,
-                        step->item_ns, step->ride_rows);
+    return hzp_ride_cut(step->rider, step->version, step->op_times, &t->chain, t->to,
+                        step->train_ns, step->item_ns, step->ride_rows);
 }
 
 static bool offer(struct hzp_source *source, struct hzp_step *step)

@@ -100,6 +100,11 @@ static void serving(struct page *p, struct hzp_server *server)
     counter(p, "hzpserve_recomputed_tokens_total", (double)s.recomputed_tokens,
             "Tokens computed again after a sequence was pushed back.");
     gauge(p, "hzpserve_step_rows_budget", s.budget_rows, "Rows that the newest step might have.");
+    head(p, "hzpserve_step_rows_budget_total", "counter",
+         "Steps by what decided their prompt rows.");
+    for (int i = 0; i < HZP_BUDGET_COUNT; i++)
+        fprintf(p->out, "hzpserve_step_rows_budget_total{%s,reason=\"%s\"} %llu\n", p->labels,
+                hzp_budget_reason_name(i), (unsigned long long)s.budget_reason[i]);
     gauge(p, "hzpserve_waiting_tokens", (double)s.waiting_tokens, "Prompt tokens in the queue.");
 }
 

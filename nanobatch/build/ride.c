@@ -50,7 +50,7 @@ bool hzp_ride_find(const struct hzp_rider *rider, const struct hzp_version *serv
     return true;
 }
 
-/* --- Prices ----------------------------------------------------------------------------------- */
+/* --- Times ------------------------------------------------------------------------------------ */
 
 /* Items [from, to) of a chain, as far as they are ops of rows, share those ops with so many rows of
  * serving. */
@@ -58,51 +58,51 @@ struct shared {
     int32_t rows, from, to;
 };
 
-/* Such an item costs what the op of both tenants costs more than serving's alone. */
-static double shared_ns(const struct hzp_price *price, const struct hzp_plan *chain, int32_t i,
+/* Such an item takes what the op of both tenants takes longer than serving's alone. */
+static double shared_ns(const struct hzp_op_times *times, const struct hzp_plan *chain, int32_t i,
                         const void *ctx)
 {
     const struct shared *s = ctx;
     const struct hzp_item *item = &chain->item[i];
-    double alone = hzp_price_ns(price, item->op, item->args);
-    int32_t rows = hzp_price_rows(item);
+    double alone = hzp_op_ns(times, item->op, item->args);
+    int32_t rows = hzp_item_rows(item);
     if (i < s->from || i >= s->to || item->layer < 0 || !rows)
         return alone;
-    double more = hzp_price_with_rows(price, item, rows + s->rows) -
-                  hzp_price_with_rows(price, item, s->rows);
+    double more =
+        hzp_item_ns_with(times, item, rows + s->rows) - hzp_item_ns_with(times, item, s->rows);
     /* The factors of two size classes may differ by more than the op does. */
     return HZP_MIN(HZP_MAX(more, alone / 4), alone);
 }
 
 int32_t hzp_ride_cut(const struct hzp_rider *rider, const struct hzp_version *serving,
-                     const struct hzp_price *price, const struct hzp_plan *chain, int32_t from,
+                     const struct hzp_op_times *times, const struct hzp_plan *chain, int32_t from,
                      uint64_t ns, uint64_t item_ns, int32_t rows)
 {
     struct hzp_ride ride;
     if (!rider || rider->version != serving || rows <= 0)
-        return hzp_price_cut(price, chain, from, ns, item_ns, NULL);
+        return hzp_slice_end(times, chain, from, ns, item_ns, NULL);
     struct shared forward = {rows, 0, rider->space->forward_end};
-    struct hzp_item_cost cost = {shared_ns, &forward};
-    int32_t to = hzp_price_cut(price, chain, from, ns, item_ns, &cost);
+    struct hzp_item_time time = {shared_ns, &forward};
+    int32_t to = hzp_slice_end(times, chain, from, ns, item_ns, &time);
     if (!hzp_ride_find(rider, serving, chain, from, to, rows, &ride))
-        return hzp_price_cut(price, chain, from, ns, item_ns, NULL);
+        return hzp_slice_end(times, chain, from, ns, item_ns, NULL);
     while (to > ride.to && to < forward.to && same_layer(chain, to - 1, to))
         to--;
     return to;
 }
 
 double hzp_ride_slice_ns(const struct hzp_rider *rider, const struct hzp_version *serving,
-                         const struct hzp_price *price, const struct hzp_plan *chain, int32_t from,
-                         int32_t to, int32_t rows, double *ret_ride_ns)
+                         const struct hzp_op_times *times, const struct hzp_plan *chain,
+                         int32_t from, int32_t to, int32_t rows, double *ret_ride_ns)
 {
     struct hzp_ride ride;
     *ret_ride_ns = 0;
     if (!hzp_ride_find(rider, serving, chain, from, to, rows, &ride))
-        return hzp_price_slice(price, chain, from, to, NULL);
+        return hzp_slice_ns(times, chain, from, to, NULL);
     struct shared part = {rows, ride.from, ride.to};
-    struct hzp_item_cost cost = {shared_ns, &part};
-    *ret_ride_ns = hzp_price_slice(price, chain, ride.from, ride.to, &cost);
-    return hzp_price_slice(price, chain, from, to, &cost);
+    struct hzp_item_time time = {shared_ns, &part};
+    *ret_ride_ns = hzp_slice_ns(times, chain, ride.from, ride.to, &time);
+    return hzp_slice_ns(times, chain, from, to, &time);
 }
 
 /* --- Layers of both tenants ------------------------------------------------------------------- */

@@ -23,7 +23,7 @@
 
 #include "nanobatch/build/backward.h"
 #include "nanobatch/build/forward.h"
-#include "nanobatch/plan/price.h"
+#include "nanobatch/time/op_times.h"
 
 /* The micro-batch that a chain belongs to, given with the chain by the source that offers it: its
  * forward pass may ride.  All borrowed. */
@@ -48,18 +48,18 @@ bool hzp_ride_find(const struct hzp_rider *rider, const struct hzp_version *serv
                    const struct hzp_plan *chain, int32_t from, int32_t to, int32_t rows,
                    struct hzp_ride *ret);
 
-/* Where a slice ends that begins with item `from` and may last ns (hzp_price_cut), if `rows` rows
+/* Where a slice ends that begins with item `from` and may last ns (hzp_slice_end), if `rows` rows
  * of serving would carry it: behind a whole layer, where it contains one.  Where nothing can ride
- * (as for hzp_ride_find) it is hzp_price_cut. */
+ * (as for hzp_ride_find) it is hzp_slice_end. */
 int32_t hzp_ride_cut(const struct hzp_rider *rider, const struct hzp_version *serving,
-                     const struct hzp_price *price, const struct hzp_plan *chain, int32_t from,
+                     const struct hzp_op_times *times, const struct hzp_plan *chain, int32_t from,
                      uint64_t ns, uint64_t item_ns, int32_t rows);
 
-/* What items [from, to) cost together in a step with `rows` such rows; *ret_ride_ns: how much of
+/* How long items [from, to) take together in a step with `rows` such rows; *ret_ride_ns: how much of
  * that is in serving's own items, 0 where nothing rides. */
 double hzp_ride_slice_ns(const struct hzp_rider *rider, const struct hzp_version *serving,
-                         const struct hzp_price *price, const struct hzp_plan *chain, int32_t from,
-                         int32_t to, int32_t rows, double *ret_ride_ns);
+                         const struct hzp_op_times *times, const struct hzp_plan *chain,
+                         int32_t from, int32_t to, int32_t rows, double *ret_ride_ns);
 
 /* Appends serving's forward pass of a batch in one nano-batch, with the ride in its layers.  need:
  * an item of the plan that the ride needs, -1: none.  Returns the last item that touches rows

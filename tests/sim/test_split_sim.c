@@ -119,6 +119,7 @@ static double scattered(const struct world *w, uint64_t *random, double ns)
 struct run {
     const struct world *w;
     struct hzp_split *split;
+    struct hzp_time time;
     uint64_t random;
     double now_ns;
     struct sequence seq[RUNNING_MAX];
@@ -128,7 +129,8 @@ struct run {
 };
 
 /* A step's rows, as the scheduler takes them: who decodes, then prompts, oldest first. */
-static void fill(struct run *r, struct hzp_batch *batch, struct hzp_waits *waits)
+static void fill(struct run *r, double serve_max_ns, struct hzp_batch *batch,
+                 struct hzp_waits *waits)
 {
     const struct world *w = r->w;
     double reads = 0;
@@ -145,7 +147,10 @@ static void fill(struct run *r, struct hzp_batch *batch, struct hzp_waits *waits
     }
     batch->decode_segs = batch->rows;
     int32_t room = HZP_MIN(ROWS_MAX - batch->rows, 128);
-    room = HZP_MIN(room, hzp_split_rows_within(r->split, batch->rows, reads, 128, 8));
+    if (batch->rows > 0 && serve_max_ns > 0) {
+        int32_t fit = hzp_step_prompt_rows(&r->time.step, batch->rows, reads, 128, serve_max_ns);
+        room = HZP_MIN(room, HZP_MAX(fit, 8));
+    }
     for (int i = 0; i < r->running; i++) {
         struct sequence *s = &r->seq[i];
         if (s->fed >= s->asked->prompt)
@@ -218,7 +223,7 @@ static void one_step(struct run *r)
     if (step.hold && !r->train)
         hzp_split_begin(r->split, &step, (uint64_t)r->now_ns);
     if (!step.hold)
-        fill(r, &batch, &waits);
+        fill(r, step.serve_max_ns, &batch, &waits);
     if (batch.rows > 0)
         hzp_split_serve(r->split, &step, &batch, &waits, w->beside);
     double train = take_slice(r, &step, &price);
@@ -251,9 +256,12 @@ static void one_step(struct run *r)
 static void run(const struct world *w, bool train, struct result *ret)
 {
     struct run r = {.w = w, .train = train, .random = w->seed * 77 + 5, .ret = ret};
+    hzp_time_init(&r.time, 1, NULL, HZP_F32);
     r.split = hzp_xcalloc(1, sizeof(*r.split));
-    hzp_split_init(r.split, &(struct hzp_split_config){
-                                .policy = w->policy, .idle_ns = w->idle_ns, .early = w->early});
+    hzp_split_init(r.split, &(struct hzp_split_config){.policy = w->policy,
+                                                       .idle_ns = w->idle_ns,
+                                                       .early = w->early,
+                                                       .time = &r.time});
     ret->gaps = ret->firsts = 0;
     ret->serve_ns = ret->train_ns = ret->step_train_ns = ret->all_ns = ret->late_pauses = 0;
     while (r.next < REQUESTS || r.running)
