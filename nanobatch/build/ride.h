@@ -50,13 +50,13 @@ bool hzp_ride_find(const struct hzp_rider *rider, const struct hzp_version *serv
 
 /* Where a slice ends that begins with item `from` and may last ns (hzp_slice_end), if `rows` rows
  * of serving would carry it: behind a whole layer, where it contains one.  Where nothing can ride
- * (as for hzp_ride_find) it is hzp_slice_end. */
+ * (as for hzp_ride_find) it is hzp_slice_end of the chain alone. */
 int32_t hzp_ride_cut(const struct hzp_rider *rider, const struct hzp_version *serving,
                      const struct hzp_op_times *times, const struct hzp_plan *chain, int32_t from,
                      uint64_t ns, uint64_t item_ns, int32_t rows);
 
-/* How long items [from, to) take together in a step with `rows` such rows; *ret_ride_ns: how much of
- * that is in serving's own items, 0 where nothing rides. */
+/* How long items [from, to) take together in a step with `rows` such rows; *ret_ride_ns: how much
+ * of that is in serving's own items, 0 where nothing rides. */
 double hzp_ride_slice_ns(const struct hzp_rider *rider, const struct hzp_version *serving,
                          const struct hzp_op_times *times, const struct hzp_plan *chain,
                          int32_t from, int32_t to, int32_t rows, double *ret_ride_ns);
