@@ -47,9 +47,10 @@ static bool variant(void *ctx, const struct hzp_plan *plan, int32_t i, struct hz
     for (int32_t s = 0; (slot = hzp_weights_slot(model->weights, s)); s++) {
         if (slot == active->step.version || i-- > 0)
             continue;
+        struct hzp_step_plan what = hzp_step_serving(loop, active);
+        what.version = slot;
         hzp_plan_clear(ret);
-        hzp_forward_build(ret, model, slot, active->batch, active->offer.kv, loop->config.space,
-                          active->shape);
+        hzp_step_build(ret, &what);
         return true;
     }
     return false;

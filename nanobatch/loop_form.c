@@ -16,7 +16,6 @@ static struct hzp_active_step *begin_step(struct hzp_loop *loop)
                                      .begin_ns = hzp_device_now_ns(loop->config.model->dev),
                                      .version = hzp_weights_current(loop->config.model->weights),
                                      .in_flight = in_flight ? before->offer.batch : NULL};
-    active->ride = (struct hzp_ride){.layer0 = 0};
     hzp_split_begin(&loop->split, &active->split, active->step.begin_ns);
     /* Two such steps may be in flight when a request comes. */
     bool halves = loop->ahead && hzp_exec_alone(loop->exec) && !active->split.hold;
@@ -56,8 +55,8 @@ static void plan_serving(struct hzp_loop *loop, struct hzp_active_step *active)
     struct hzp_batch *batch = active->batch;
     const struct hzp_plan_shape *both = hzp_loop_shape(loop, batch, true);
     active->shape = hzp_loop_shape(loop, batch, false);
-    hzp_forward_build(&active->plan, loop->config.model, active->step.version, batch,
-                      active->offer.kv, loop->config.space, active->shape);
+    struct hzp_step_plan what = hzp_step_serving(loop, active);
+    hzp_step_build(&active->plan, &what);
     hzp_split_serve(&loop->split, &active->split, batch, &active->offer.waits,
                     both && hzp_plan_shape_beside(both));
     bool rides = both && both->ride && !hzp_weights_fp8(loop->config.model->weights);
@@ -68,34 +67,17 @@ static void plan_serving(struct hzp_loop *loop, struct hzp_active_step *active)
         active->room.op_times = &loop->time.beside;
 }
 
-/* The step's plan with its first slice of training, as a shape that names lanes for both or lets
- * training ride says: serving's part was planned before it was known whether training would come.
- * False: slices just follow serving's items. */
-static bool plan_both(struct hzp_loop *loop, struct hzp_active_step *active,
-                      const struct hzp_slice *slice)
+/* The shape that serving and training have together: serving's part was planned before it was known
+ * whether training would come.  NULL: training's slices follow serving on the compute lane. */
+static const struct hzp_plan_shape *shape_of_both(const struct hzp_loop *loop,
+                                                  const struct hzp_active_step *active)
 {
-    const struct hzp_plan_shape *both = NULL;
-    if (hzp_step_serves(active))
-        both = hzp_loop_shape(loop, active->batch, true);
-    if (both && hzp_plan_shape_beside(both) && !active->split.beside)
-        both = NULL; /* in turns, then */
-    if (!both || !(active->split.beside || both->ride || loop->config.plans))
-        return false;
-    struct hzp_step_plan what = {.model = loop->config.model,
-                                 .version = active->step.version,
-                                 .batch = active->batch,
-                                 .kv = active->offer.kv,
-                                 .space = loop->config.space,
-                                 .shape = both,
-                                 .chain = slice->chain,
-                                 .from = slice->from,
-                                 .to = slice->to,
-                                 .rider = slice->rider};
-    hzp_plan_clear(&active->plan);
-    active->shape = both;
-    if (hzp_step_build(&active->plan, &what, &active->ride))
-        hzp_count(&loop->counters.ride_steps, 1);
-    return true;
+    const struct hzp_plan_shape *both =
+        hzp_step_serves(active) ? hzp_loop_shape(loop, active->batch, true) : NULL;
+    bool beside = active->split.beside;
+    if (!both || (hzp_plan_shape_beside(both) && !beside)) /* in turns, then */
+        return NULL;
+    return beside || both->ride || loop->config.plans ? both : NULL;
 }
 
 static const struct hzp_slice *first_training(const struct hzp_offer *offer)
@@ -106,21 +88,41 @@ static const struct hzp_slice *first_training(const struct hzp_offer *offer)
     return NULL;
 }
 
-/* Slices join the plan in the order of the offer.  Training's go where the step's shape says,
- * others stay on the lanes of their chain. */
+/* Appends the slice.  Where there is a shape for both tenants, the first of training makes the whole
+ * plan anew with it, and may ride. */
+static void take_training(struct hzp_loop *loop, struct hzp_active_step *active,
+                          const struct hzp_slice *slice, const struct hzp_plan_shape *both,
+                          bool first)
+{
+    if (both && first) {
+        hzp_plan_clear(&active->plan);
+        active->shape = both;
+    }
+    struct hzp_step_plan what = hzp_step_serving(loop, active);
+    what.chain = slice->chain;
+    what.from = slice->from;
+    what.to = slice->to;
+    what.rider = first ? slice->rider : NULL;
+    what.in_turn = !both;
+    if (hzp_step_build(&active->plan, &what))
+        hzp_count(&loop->counters.ride_steps, 1);
+}
+
+/* Slices join the plan: training's in the order of the offer and where the step's shape says, then
+ * the others, on the lanes of their chains. */
 static void take_slices(struct hzp_loop *loop, struct hzp_active_step *active)
 {
     const struct hzp_slice *first = first_training(&active->offer);
-    bool spread = first && plan_both(loop, active, first);
+    const struct hzp_plan_shape *both = first ? shape_of_both(loop, active) : NULL;
+    for (int32_t i = 0; i < active->offer.slices; i++)
+        if (active->offer.slice[i].tenant == HZP_TENANT_TRAIN)
+            take_training(loop, active, &active->offer.slice[i], both,
+                          &active->offer.slice[i] == first);
+    active->plan.lane_of = NULL;
     for (int32_t i = 0; i < active->offer.slices; i++) {
         const struct hzp_slice *slice = &active->offer.slice[i];
-        if (spread && slice == first)
-            continue;
-        if (spread && slice->tenant == HZP_TENANT_TRAIN)
-            hzp_plan_for_training(&active->plan, active->shape);
-        else
-            active->plan.lane_of = NULL;
-        hzp_plan_take(&active->plan, slice->chain, slice->from, slice->to);
+        if (slice->tenant != HZP_TENANT_TRAIN)
+            hzp_plan_take(&active->plan, slice->chain, slice->from, slice->to);
     }
 }
 
@@ -128,16 +130,12 @@ static void take_slices(struct hzp_loop *loop, struct hzp_active_step *active)
 static double slice_ns(struct hzp_active_step *active, const struct hzp_slice *slice)
 {
     const struct hzp_room *room = &active->room;
-    struct hzp_shared shared;
-    bool rides = room->ride_rows > 0 && slice == first_training(&active->offer) &&
-                 hzp_ride_find(slice->rider, active->step.version, slice->chain, slice->from,
-                               slice->to, room->ride_rows, &active->ride);
-    if (!rides)
-        return hzp_slice_ns(room->op_times, slice->chain, slice->from, slice->to, NULL);
-    shared = (struct hzp_shared){room->ride_rows, active->ride.from, active->ride.to};
-    active->split.ride_ns =
-        hzp_slice_ns(room->op_times, slice->chain, active->ride.from, active->ride.to, &shared);
-    return hzp_slice_ns(room->op_times, slice->chain, slice->from, slice->to, &shared);
+    double ride_ns = 0;
+    bool may = slice == first_training(&active->offer);
+    double ns = hzp_ride_slice_ns(may ? slice->rider : NULL, active->step.version, room->op_times,
+                                  slice->chain, slice->from, slice->to, room->ride_rows, &ride_ns);
+    active->split.ride_ns += ride_ns;
+    return ns;
 }
 
 /* Of the slices that a source has offered, those from `from` on: their time is the next source's no

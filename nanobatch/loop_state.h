@@ -9,6 +9,7 @@
 
 #include "base/thread.h"
 #include "nanobatch/build/ride.h"
+#include "nanobatch/build/step.h"
 #include "nanobatch/loop.h"
 #include "nanobatch/run/exec.h"
 #include "nanobatch/split/split.h"
@@ -32,7 +33,6 @@ struct hzp_active_step {
     struct hzp_room room;
     struct hzp_offer offer;
     struct hzp_split_step split; /* what the split knows of it */
-    struct hzp_ride ride;        /* what of the first slice rides: no layers, if nothing does */
     struct hzp_batch *batch;     /* NULL: nothing serves */
     struct hzp_plan plan;
     const struct hzp_plan_shape *shape; /* of serving's part; NULL: sequential */
@@ -91,6 +91,18 @@ static inline void hzp_loop_count_host(struct hzp_loop *loop, _Atomic uint64_t *
     hzp_count(counter, took);
     if (hidden)
         hzp_count(&loop->counters.hidden_ns, took);
+}
+
+/* Serving's part of the step, to be planned. */
+static inline struct hzp_step_plan hzp_step_serving(const struct hzp_loop *loop,
+                                                    const struct hzp_active_step *active)
+{
+    return (struct hzp_step_plan){.model = loop->config.model,
+                                  .version = active->step.version,
+                                  .batch = active->batch,
+                                  .kv = active->offer.kv,
+                                  .space = loop->config.space,
+                                  .shape = active->shape};
 }
 
 static inline bool hzp_step_serves(const struct hzp_active_step *active)

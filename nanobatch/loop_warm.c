@@ -10,10 +10,10 @@
 static void warm_build(struct hzp_loop *loop, struct hzp_active_step *active,
                        const struct hzp_plan_shape *shape)
 {
-    hzp_plan_clear(&active->plan);
     active->shape = shape;
-    hzp_forward_build(&active->plan, loop->config.model, active->step.version, active->batch,
-                      active->offer.kv, loop->config.space, shape);
+    struct hzp_step_plan what = hzp_step_serving(loop, active);
+    hzp_plan_clear(&active->plan);
+    hzp_step_build(&active->plan, &what);
 }
 
 static int warm_run(struct hzp_loop *loop, struct hzp_active_step *active)

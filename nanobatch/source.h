@@ -63,7 +63,7 @@ struct hzp_offer {
     struct hzp_batch *batch; /* serving's rows; empty when the step begins; NULL: nothing serves */
     const struct hzp_kv *kv; /* [layers], set with rows */
     struct hzp_waits waits;  /* set with rows */
-    struct hzp_slice slice[HZP_SLICES_MAX]; /* in the order in which they are issued */
+    struct hzp_slice slice[HZP_SLICES_MAX]; /* training's are issued first, each kind in order */
     int32_t slices;
     enum hzp_settle settle; /* the most that any source needs */
 };

@@ -324,10 +324,8 @@ static bool offer_turn(struct hzp_trainer *t, bool flush)
 static int32_t slice_end(const struct hzp_trainer *t, const struct hzp_rider *rider,
                          const struct hzp_step *step, const struct hzp_room *room)
 {
-    if (rider && room->ride_rows > 0 && step->version == rider->version)
-        return hzp_ride_cut(rider, room->op_times, &t->chain, t->to, room->train_ns, room->item_ns,
-                            room->ride_rows);
-    return hzp_slice_end(room->op_times, &t->chain, t->to, room->train_ns, room->item_ns, NULL);
+    return hzp_ride_cut(rider, step->version, room->op_times, &t->chain, t->to, room->train_ns,
+                        room->item_ns, room->ride_rows);
 }
 
 static bool trains_already(const struct hzp_offer *offer)
@@ -401,7 +399,7 @@ static void publish(struct hzp_trainer *t, const struct hzp_step *step)
 static void end_micro(struct hzp_trainer *t)
 {
     for (int32_t i = 0; i < t->micro->learned; i++)
-        t->loss_sum += (double)t->micro->loss[i];
+        t->loss_sum += (double)t->micro->loss.value[i];
     pthread_mutex_lock(&t->lock);
     t->stats.rows += (uint64_t)t->micro->rows;
     pthread_mutex_unlock(&t->lock);
