@@ -7,7 +7,7 @@
  *     logits' bits by way of tokens and log-probabilities, the residual stream, keys and values,
  *     gradients;
  *   - the model in two ranges of layers, in plans that run one after another, gives the same bits
- *     as the whole.
+ *     as the whole, and weights of learned rows scale their gradients.
  *
  *     test_shape CHECKS RUNS MODEL_DIR...
  */
@@ -20,6 +20,7 @@
 #include "nanobatch/build/train_space.h"
 #include "weights/model_dir.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -183,7 +184,7 @@ static void random_riding_shape(struct fixture *f, struct hzp_plan_shape *s)
     for (int k = 0; k < HZP_KIND_COUNT; k++)
         s->train_lane[k] = s->lane[0][draw(f, HZP_KIND_COUNT)];
     for (int l = 0; l < HZP_LANE_COUNT; l++)
-        s->units[l] = (int16_t)draw(f, 3);
+        s->share[l] = (int16_t)draw(f, 3);
     MUST(hzp_plan_shape_check(s, &text));
 }
 
@@ -201,7 +202,7 @@ static void random_shape(struct fixture *f, struct hzp_plan_shape *s)
         s->train_lane[k] = (uint8_t)draw(f, lanes);
     s->order = (uint8_t)draw(f, HZP_ORDER_COUNT);
     for (int l = 0; l < HZP_LANE_COUNT; l++)
-        s->units[l] = (int16_t)draw(f, 3);
+        s->share[l] = (int16_t)draw(f, 3);
     MUST(hzp_plan_shape_check(s, &text));
 }
 
@@ -585,6 +586,65 @@ static void run_ranges(struct fixture *f, const struct hzp_plan_shape *shape,
     }
 }
 
+/* ---- weights of rows ---- */
+
+static double loss_sum(const struct fixture *f)
+{
+    double sum = 0;
+    for (int32_t i = 0; i < f->micro->learned; i++)
+        sum += (double)f->micro->loss.value[i];
+    return sum;
+}
+
+/* One random document alone, each of its tokens counting `weight` times; its gradients are kept. */
+static double weighted(struct fixture *f, float weight, uint32_t seed, float *grads)
+{
+    enum { N = 20 };
+    int32_t token[N];
+    uint8_t learn[N];
+    float weights[N];
+    f->seed = seed;
+    for (int i = 0; i < N; i++) {
+        token[i] = draw(f, f->layout.config.vocab);
+        learn[i] = (uint8_t)(i == 1 || draw(f, 2));
+        weights[i] = weight;
+    }
+    hzp_micro_clear(f->micro);
+    MUST(hzp_micro_add_weighted(f->micro, token, learn, weights, N));
+    make_chain(f, 0);
+    hzp_batch_clear(f->batch);
+    run(f, &hzp_plan_sequential);
+    memcpy(grads, hzp_train_space_grads(f->train), f->layout.elements * sizeof(float));
+    return loss_sum(f);
+}
+
+/* Everything behind the loss is linear, and doubling is exact: weights of 2 give twice the bits.
+ * Weights of 0 give no gradient. */
+static void check_weights(struct fixture *f)
+{
+    size_t n = f->layout.elements;
+    float *once = hzp_xcalloc(n, sizeof(*once)), *twice = hzp_xcalloc(n, sizeof(*twice));
+    uint32_t seed = f->seed;
+    double loss = weighted(f, 1, seed, once);
+    bool fine = !f->micro->loss.weight && f->micro->weight_sum == f->micro->learned;
+    fine = fine && weighted(f, 2, seed, twice) == 2 * loss && f->micro->loss.weight &&
+           f->micro->weight_sum == 2 * f->micro->learned;
+    double size = 0;
+    for (size_t i = 0; i < n; i++) {
+        fine = fine && twice[i] == 2 * once[i];
+        size += fabs((double)once[i]);
+    }
+    fine = fine && size > 0 && weighted(f, 0, seed, twice) == 0 && f->micro->weight_sum == 0;
+    for (size_t i = 0; i < n; i++)
+        fine = fine && twice[i] == 0;
+    if (!fine) {
+        fprintf(stderr, "%s: gradients are not weighted sums\n", f->dir);
+        exit(1);
+    }
+    free(once);
+    free(twice);
+}
+
 static void runs(struct fixture *f, int count)
 {
     struct hzp_lane *lane;
@@ -634,6 +694,7 @@ int main(int argc, char **argv)
         set_up(&f);
         checks(&f, atoi(argv[1]), &planted, &spared);
         runs(&f, atoi(argv[2]));
+        check_weights(&f);
         rides += f.rides;
         tear_down(&f);
     }
