@@ -263,8 +263,8 @@ static void open_beside(struct hzp_engine *e)
         return;
     for (int k = 0; k < HZP_KIND_COUNT; k++)
         e->beside.train_lane[k] = HZP_LANE_TRAIN;
-    e->beside.units[HZP_LANE_TRAIN] = (int16_t)e->config.options->train_units;
-    e->beside.units[HZP_LANE_COMPUTE] =
+    e->beside.share[HZP_LANE_TRAIN] = (int16_t)e->config.options->train_units;
+    e->beside.share[HZP_LANE_COMPUTE] =
         (int16_t)(e->dev->threads - (int)e->config.options->train_units);
 }
 

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nanobatch/build/train_space.h - the memory a training chain works in.
+/* nanobatch/build/train_space.h - the memory that training's chains read and write.
  *
- * Two kinds: what lives from update to update (gradients, moments, residuals; laid out like a
- * version), and what lives for one micro-batch (kept activations, scratch).  backward.h says what
- * is kept and why.
+ * There are two kinds: what lives from update to update (gradients, moments, residuals), and what
+ * lives for one micro-batch (kept activations, scratch).  backward.h says what is kept and why.
  *
  * Thread: engine.
  */
@@ -45,7 +44,7 @@ struct hzp_train_space {
     struct hzp_mat picked_normed;                                /* [head_rows][width] act */
     struct hzp_mat logits, dlogits; /* [head_rows][vocab] F32, act; the same in F32 models */
     float *picked_rstd;             /* [head_rows] */
-    struct hzp_mat narrow;          /* fp8: as in nanobatch/build/layer.h */
+    struct hzp_mat narrow;          /* fp8: as in nanobatch/build/space.h */
     float *narrow_scale;
 };
 

@@ -25,7 +25,7 @@ void hzp_plan_clear(struct hzp_plan *plan)
 {
     hzp_arena_clear(&plan->arena);
     plan->items = plan->waits = 0;
-    memset(plan->units, 0, sizeof(plan->units));
+    memset(plan->share, 0, sizeof(plan->share));
     plan->layer = -1;
     plan->tenant = HZP_TENANT_SERVE;
     plan->row0 = plan->rows = plan->rides = 0;

@@ -6,10 +6,9 @@
  * proves from the ops' declared reads and writes that any two items touching the same memory, one
  * of them writing, are ordered by lanes and waits: overlap can then never be a data race.
  *
- * Items are added one after another to the same chain of work (hzp_plan_next): each needs the one
- * before it, so it waits for it if that is on another lane.  Which lane an item goes to is the
- * plan's lane_of, by the kind of its op.  What ties chains to each other is said with
- * hzp_plan_need.
+ * Items are added in sequences (hzp_plan_next): each needs the item before it, so it waits for it
+ * if that is on another lane.  Which lane an item goes to is the plan's lane_of, by the kind of its
+ * op.  Needs between sequences are added with hzp_plan_need.
  *
  * A chain is a plan too: the forward, loss and backward of one micro-batch, or the update of all
  * units.  The trainer offers ranges of its chain; a step's plan takes the items over.
@@ -86,7 +85,7 @@ struct hzp_plan {
     struct hzp_item *item;
     int32_t *wait;
     int32_t items, items_room, waits, waits_room;
-    int16_t units[HZP_LANE_COUNT]; /* execution units of each lane, if several are used */
+    int16_t share[HZP_LANE_COUNT]; /* SMs or cores of each lane, if several are used */
 
     /* given to items added from here on */
     int16_t layer;
@@ -105,7 +104,7 @@ void hzp_plan_clear(struct hzp_plan *plan); /* keeps the memory */
 int32_t hzp_plan_add(struct hzp_plan *plan, enum hzp_op op, enum hzp_lane_name lane,
                      const void *args);
 
-/* Appends an op to the chain that ends in `tail`, on the lane of its kind. */
+/* Appends an op to the sequence that ends in `tail`, on the lane of its kind. */
 int32_t hzp_plan_next(struct hzp_plan *plan, enum hzp_op op, const void *args);
 
 /* The newest item needs item `earlier`, -1: nothing: it waits for it if that is on another lane. */

@@ -139,7 +139,7 @@ static void append(char *text, const char *more)
 
 const char *hzp_plan_shape_text(const struct hzp_plan_shape *s, char *text)
 {
-    static const char *const order[] = {"chains", "layers", "skewed"};
+    static const char *const order[] = {"strands", "layers", "skewed"};
     char part[64];
     bool used[HZP_LANE_COUNT] = {false};
     int lanes = 0;
@@ -184,7 +184,7 @@ const char *hzp_plan_shape_text(const struct hzp_plan_shape *s, char *text)
     append(text, ", units");
     for (int l = 0; l < HZP_LANE_COUNT; l++)
         if (used[l]) {
-            snprintf(part, sizeof(part), " %d=%d", l, s->units[l]);
+            snprintf(part, sizeof(part), " %d=%d", l, s->share[l]);
             append(text, part);
         }
     return text;

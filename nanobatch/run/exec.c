@@ -184,7 +184,7 @@ static int share(struct hzp_exec *e, const struct hzp_plan *plan, bool *ret_inli
     *ret_inlined = true;
     for (int l = 0; l < HZP_LANE_COUNT; l++) {
         bool shares = role[l] == COMPUTES && lanes > 1;
-        e->share[l] = shares ? share_of(e, plan->units[l], lanes) : 0;
+        e->share[l] = shares ? share_of(e, plan->share[l], lanes) : 0;
         HZP_TRY(hzp_lane_set_share(e->lane[l], e->share[l]));
         *ret_inlined &= role[l] == IDLE || e->lane[l]->inlined;
     }
@@ -211,7 +211,7 @@ void hzp_exec_prepare(struct hzp_exec *e, const struct hzp_plan_shape *shape)
             lanes += used[l];
         for (int l = 0; l < HZP_LANE_COUNT; l++)
             if (used[l] && lanes > 1)
-                units[count++] = share_of(e, shape->units[l], lanes);
+                units[count++] = share_of(e, shape->share[l], lanes);
         hzp_device_prepare_shares(e->dev, units, count);
     }
 }
