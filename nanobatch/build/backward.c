@@ -9,13 +9,6 @@ static void add_zero(struct hzp_plan *plan, struct hzp_mat y)
     HZP_PLAN_NEXT(plan, fill, .y = y);
 }
 
-static struct hzp_mat flat(void *base, size_t offset, size_t elements, enum hzp_dtype type)
-{
-    HZP_ASSERT(elements <= INT32_MAX);
-    return (struct hzp_mat){(char *)base + offset * hzp_dtype_size(type), 1, (int32_t)elements,
-                            (int32_t)elements, type};
-}
-
 /* From here on the chain gets items of the micro-batch. */
 static void begin(struct hzp_plan *chain, const struct hzp_micro *micro,
                   const struct hzp_train_space *s)
@@ -26,22 +19,21 @@ static void begin(struct hzp_plan *chain, const struct hzp_micro *micro,
     chain->rows = micro->rows;
 }
 
-static void zero_unit(struct hzp_plan *chain, const struct hzp_model *model,
-                      struct hzp_train_space *s, int32_t unit)
+static void zero_unit(struct hzp_plan *chain, const struct hzp_train_space *s, int32_t unit)
 {
-    const struct hzp_unit *u = &model->layout->unit[unit];
-    add_zero(chain, flat(s->grads, u->offset, u->elements, HZP_F32));
+    struct hzp_unit_view grad = hzp_unit_view(&s->grads, unit);
+    add_zero(chain, hzp_unit_piece(&grad, 0, grad.elements));
 }
 
 void hzp_micro_zero(struct hzp_plan *chain, const struct hzp_model *model,
                     struct hzp_train_space *s, const struct hzp_layer_range *range)
 {
     if (range->embed)
-        zero_unit(chain, model, s, 0);
+        zero_unit(chain, s, 0);
     for (int32_t l = range->first; l < range->last; l++)
-        zero_unit(chain, model, s, 1 + l);
+        zero_unit(chain, s, 1 + l);
     if (range->head)
-        zero_unit(chain, model, s, 1 + model->config->layers);
+        zero_unit(chain, s, 1 + model->config->layers);
 }
 
 /* One chunk's rows through the range's layers. */

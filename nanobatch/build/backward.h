@@ -32,8 +32,8 @@
 #include "nanobatch/build/model.h"
 #include "nanobatch/plan/plan.h"
 
-/* What training needs beside weights: gradients, moments, residuals in version layout;
- * activations of one micro-batch; scratch. */
+/* The memory of training beside the weights: gradients, moments, residuals in the units of the
+ * weights; activations of one micro-batch; scratch. */
 struct hzp_train_space;
 
 struct hzp_train_space_config {
@@ -52,12 +52,12 @@ int hzp_train_space_create(const struct hzp_model *model,
                            struct hzp_train_space **ret);
 void hzp_train_space_destroy(struct hzp_train_space *space); /* NULL: no effect */
 
-/* Gradients F32, moments, residuals I16 (NULL in F32 models): each laid out like a version.  For
- * checkpoints and tests; valid between chains. */
-float *hzp_train_space_grads(struct hzp_train_space *space);
-void *hzp_train_space_m(struct hzp_train_space *space);
-void *hzp_train_space_v(struct hzp_train_space *space);
-int16_t *hzp_train_space_residual(struct hzp_train_space *space);
+/* Gradients F32, first and second moments, residuals I16 (NULL in F32 models), in the units of the
+ * weights and in device memory.  For checkpoints and tests; valid between chains. */
+const struct hzp_units *hzp_train_space_grads(const struct hzp_train_space *space);
+const struct hzp_units *hzp_train_space_m(const struct hzp_train_space *space);
+const struct hzp_units *hzp_train_space_v(const struct hzp_train_space *space);
+const struct hzp_units *hzp_train_space_residual(const struct hzp_train_space *space);
 
 /* Forward, loss and backward of a micro-batch, reading version v, adding to the gradients (the
  * first micro-batch of an update zeroes them: first = true). */

@@ -11,7 +11,7 @@ struct hzp_mat hzp_layer_weight(const struct hzp_layer *layer, enum hzp_role rol
 
 struct hzp_mat hzp_layer_grad(const struct hzp_layer *layer, enum hzp_role role)
 {
-    return hzp_train_grad(layer->train, layer->model->layout, role, layer->index);
+    return hzp_train_grad(layer->train, role, layer->index);
 }
 
 void hzp_plan_add_matmul(struct hzp_plan *plan, uint64_t quantum_flops,
