@@ -71,7 +71,7 @@ const void *hzp_unit_read(struct hzp_device *dev, const struct hzp_unit_view *vi
 int hzp_units_fill(struct hzp_device *dev, const struct hzp_units *units, hzp_unit_fill_fn *fill,
                    void *ctx)
 {
-    bool direct = !dev || dev->backend->host_memory;
+    bool direct = !dev || hzp_device_host_memory(dev);
     void *buffer = NULL;
     int r = HZP_OK;
     if (!direct) {

@@ -591,8 +591,8 @@ static double loss_sum(const struct fixture *f)
     return sum;
 }
 
-/* One random document alone, each of its tokens counting `weight` times; *ret_grads is the caller's.
- * Returns the loss. */
+/* One random document alone, each of its tokens counting `weight` times.  Returns the loss;
+ * *ret_grads is the caller's. */
 static double weighted(struct fixture *f, float weight, uint32_t seed, struct hzp_units *ret_grads)
 {
     enum { N = 20 };
