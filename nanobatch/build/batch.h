@@ -12,7 +12,8 @@
  * Where the device keeps steps as graphs, a step that only decodes is filled up to one of a few
  * sizes (hzp_batch_pad) with padding rows behind its own.  Padding rows are embedded, normed and
  * multiplied like others, store nothing, attend to one token that the last row's sequence has
- * anyway, and their draws are not read.  `rows`, `segs` and `logits` do not count them, `pads` does.
+ * anyway, and their draws are not read.  `rows`, `segs` and `logits` do not count them; `pads`
+ * does.
  *
  * Invariant: every row belongs to exactly one segment, in order; its own key and value are stored
  * at slot[r] before any row of the step attends; one version for all rows.
@@ -96,8 +97,8 @@ int32_t *hzp_batch_add_segment(struct hzp_batch *batch, int32_t pos0, bool decod
 /* Appends a row to the newest segment (its position follows from the segment). */
 int32_t hzp_batch_add_row(struct hzp_batch *batch, int32_t token, int32_t slot);
 
-/* The same for a row whose token is the one that logits `logit` of batch `from` draw.  All such rows
- * of a batch come before its other rows and have the same `from`. */
+/* The same for a row whose token is the one that logits `logit` of batch `from` draw.  All such
+ * rows of a batch come before its other rows and have the same `from`. */
 int32_t hzp_batch_add_drawn(struct hzp_batch *batch, const struct hzp_batch *from, int32_t logit,
                             int32_t slot);
 
@@ -110,8 +111,8 @@ void hzp_batch_pad(struct hzp_batch *batch);
 int32_t hzp_batch_bucket(int32_t rows);
 
 /* Cuts the rows, padding rows too, at cut[0] = 0 <= cut[1] <= ... <= cut[nanos] = rows + pads;
- * nano-batches without rows are left out.  Returns how many there are.  Overwrites what an earlier cut of
- * this batch returned. */
+ * nano-batches without rows are left out.  Returns how many there are.  Overwrites what an earlier
+ * cut of this batch returned. */
 int32_t hzp_batch_cut(struct hzp_batch *batch, const int32_t *cut, int32_t nanos,
                       struct hzp_nano ret[HZP_NANO_MAX]);
 
