@@ -299,19 +299,12 @@ static int resume(struct run *run, uint64_t number, struct hzp_version *draft,
     return HZP_OK;
 }
 
-/* Random weights, made on the host. */
+/* Random weights. */
 static int init_weights(struct run *run, struct hzp_version *draft)
 {
     const struct hzp_train_settings *o = run->settings;
-    size_t size = run->parts.layout.elements * hzp_dtype_size(run->parts.plan.dtype);
-    void *host = malloc(size);
-    if (!host)
-        return HZP_ENOMEM;
-    hzp_model_init(&run->parts.layout, run->parts.plan.dtype, host, (uint64_t)o->init_seed,
-                   (float)o->init_std);
-    int r = hzp_device_copy(run->parts.dev, draft->base, host, size);
-    free(host);
-    return r;
+    return hzp_model_init(run->parts.dev, hzp_version_units(run->parts.weights, draft),
+                          (uint64_t)o->init_seed, (float)o->init_std);
 }
 
 static int fill(void *ctx, struct hzp_version *draft, struct hzp_err_text *reterr)
