@@ -61,7 +61,7 @@ void hzp_bench_samples_close(struct hzp_bench_samples *feed)
 void hzp_bench_samples_push(struct hzp_bench_samples *feed, int32_t count, int32_t rows)
 {
     struct hzp_engine *engine = feed->bench->engine;
-    uint32_t vocab = (uint32_t)engine->model_config.vocab;
+    uint32_t vocab = (uint32_t)engine->parts.config.vocab;
     int32_t tokens = rows + 1;
     int32_t *token = hzp_xmalloc((size_t)tokens * sizeof(*token));
     uint8_t *learn = hzp_xmalloc((size_t)tokens);
@@ -82,7 +82,7 @@ void hzp_bench_samples_push(struct hzp_bench_samples *feed, int32_t count, int32
     }
     free(token);
     free(learn);
-    hzp_loop_poke(engine->loop);
+    hzp_loop_poke(engine->parts.loop);
 }
 
 int hzp_bench_samples_next(struct hzp_bench_samples *feed, struct hzp_update_report *ret,

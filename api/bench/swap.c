@@ -167,8 +167,8 @@ int hzp_bench_swap(struct hzp_bench *b, struct hzp_err_text *reterr)
     struct hzp_bench_client client;
     struct gaps gaps[RATES] = {{0}};
     int r = HZP_OK;
-    b->swapper->dev = b->engine->dev;
-    b->swapper->weights = b->engine->weights;
+    b->swapper->dev = b->engine->parts.dev;
+    b->swapper->weights = b->engine->parts.weights;
     hzp_bench_client_open(b, &client);
     for (int i = 0; i < RATES; i++)
         gaps[i].gap = hzp_xmalloc(GAPS_MAX * sizeof(*gaps[i].gap));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/cli/commands.h"
 #include "base/log.h"
+#include "base/version.h"
 
 #include <signal.h>
 #include <string.h>
@@ -19,7 +20,7 @@ int main(int argc, char **argv)
 {
     struct hzp_options options;
     struct hzp_err_text err = {0};
-    signal(SIGPIPE, SIG_IGN); /* a write that fails says so, whoever left or whatever is full */
+    signal(SIGPIPE, SIG_IGN); /* failed writes return errors instead */
     signal(SIGXFSZ, SIG_IGN);
     if (hzp_options_parse(argc, argv, &options, &err) < 0) {
         fprintf(stderr, "hzpserve: %s\n", err.text);
@@ -40,6 +41,6 @@ int main(int argc, char **argv)
     for (int i = 0; i < HZP_COUNT(commands); i++)
         if (commands[i].command == options.command)
             return commands[i].run(&options);
-    fprintf(stderr, "hzpserve: this build has no command \"%s\"\n", argv[1]);
+    fprintf(stderr, "hzpserve: this build does not have the command \"%s\"\n", argv[1]);
     return 2;
 }

@@ -4,6 +4,7 @@
 #include "api/learn/checkpoint.h"
 #include "base/arena.h"
 #include "base/log.h"
+#include "base/version.h"
 #include "weights/json_file.h"
 
 #include <errno.h>
@@ -69,10 +70,10 @@ void hzp_search_identify(const struct hzp_device *dev, const struct hzp_model_co
 const char *hzp_search_misfit(const struct hzp_tables *read, const struct hzp_tables *here)
 {
     if (strcmp(read->device, here->device))
-        return "is of another device";
+        return "is for another device";
     if (strcmp(read->model, here->model))
-        return "is of another model";
-    return strcmp(read->build, here->build) ? "is of another build" : NULL;
+        return "is for another model";
+    return strcmp(read->build, here->build) ? "is for another build" : NULL;
 }
 
 int hzp_search_path(const struct hzp_tables *here, char *ret, size_t size,
@@ -475,25 +476,25 @@ int hzp_search_load(const char *path, struct hzp_tables *tables, struct hzp_plan
     return result;
 }
 
-/* ---- for who serves ---- */
+/* ---- for a server ---- */
 
-int hzp_search_plans(const struct hzp_options *options, const struct hzp_device *dev,
-                     const struct hzp_model_config *config, enum hzp_dtype type,
+int hzp_search_plans(const char *plans, const struct hzp_device *dev,
+                     const struct hzp_model_config *config, enum hzp_dtype type, bool fp8,
                      struct hzp_plan_table *ret, struct hzp_err_text *reterr)
 {
-    bool automatic = !options->plans || !strcmp(options->plans, "auto");
+    bool automatic = !plans || !strcmp(plans, "auto");
     struct hzp_tables here, read;
     struct hzp_err_text err = {0};
     char path[PATH_MAX];
     hzp_plan_table_init(ret);
-    if (options->plans && !strcmp(options->plans, "off"))
+    if (plans && !strcmp(plans, "off"))
         return HZP_OK;
     hzp_tables_init(&here);
     hzp_tables_init(&read);
-    hzp_search_identify(dev, config, type, options->quantization != 0, &here);
+    hzp_search_identify(dev, config, type, fp8, &here);
     int r = HZP_OK;
     if (!automatic)
-        snprintf(path, sizeof(path), "%s", options->plans);
+        snprintf(path, sizeof(path), "%s", plans);
     else
         r = hzp_search_path(&here, path, sizeof(path), &err);
     if (r == HZP_OK)

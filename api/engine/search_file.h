@@ -10,7 +10,6 @@
 #ifndef HZP_API_ENGINE_SEARCH_FILE_H
 #define HZP_API_ENGINE_SEARCH_FILE_H
 
-#include "api/cli/options.h"
 #include "nanobatch/plan/plan_table.h"
 #include "nanobatch/time/tables.h"
 #include "weights/config.h"
@@ -34,11 +33,11 @@ int hzp_search_save(const char *path, const struct hzp_tables *tables,
 int hzp_search_load(const char *path, struct hzp_tables *tables, struct hzp_plan_table *plans,
                     struct hzp_err_text *reterr);
 
-/* The plans that options->plans means: of a file, of the user's file if there is one that holds
- * here, or none.  A file that was named must hold for this device and model; auto never fails.  ret
- * is empty where there are none. */
-int hzp_search_plans(const struct hzp_options *options, const struct hzp_device *dev,
-                     const struct hzp_model_config *config, enum hzp_dtype type,
+/* The plan table that `plans` names: a file; "auto" (or NULL): the user's file, if there is one
+ * that holds here; "off": none.  A file that was named must hold for this device and model; auto
+ * never fails.  ret is empty where there is none. */
+int hzp_search_plans(const char *plans, const struct hzp_device *dev,
+                     const struct hzp_model_config *config, enum hzp_dtype type, bool fp8,
                      struct hzp_plan_table *ret, struct hzp_err_text *reterr);
 
 #endif

@@ -18,7 +18,7 @@ static int continue_prompt(struct hzp_completion *c, struct hzp_choice *choice,
                            struct hzp_err_text *reterr)
 {
     const struct hzp_tokens *prompt = &c->params.prompt[choice->prompt];
-    hzp_detokenizer_init(&choice->detok, c->engine->tok, c->params.skip_special);
+    hzp_detokenizer_init(&choice->detok, c->engine->parts.tok, c->params.skip_special);
     for (size_t i = 0; i < prompt->n; i++) {
         choice->piece.bytes = 0;
         if (hzp_detokenizer_feed(&choice->detok, prompt->ids[i], &choice->piece) < 0)
@@ -68,18 +68,18 @@ static int open_choice(struct hzp_completion *c, int32_t index, struct hzp_err_t
 static int check_size(const struct hzp_engine *engine, const struct hzp_completion_params *p,
                       struct hzp_err_text *reterr)
 {
-    const struct hzp_options *options = engine->config.options;
+    const struct hzp_serving_settings *settings = &engine->config.settings->serving;
     int64_t choices = (int64_t)p->prompts * p->n, tokens = 0;
     for (int32_t i = 0; i < p->prompts; i++)
         tokens += (int64_t)p->prompt[i].n * p->n;
-    if (choices > options->waiting_max)
+    if (choices > settings->waiting_max)
         return hzp_fail_param(reterr, HZP_EINVAL, "n",
                               "%lld choices are asked for, this server queues at most %lld",
-                              (long long)choices, (long long)options->waiting_max);
-    if (tokens > options->waiting_tokens)
+                              (long long)choices, (long long)settings->waiting_max);
+    if (tokens > settings->waiting_tokens)
         return hzp_fail_param(reterr, HZP_EINVAL, "prompt",
                               "%lld prompt tokens are sent, this server queues at most %lld",
-                              (long long)tokens, (long long)options->waiting_tokens);
+                              (long long)tokens, (long long)settings->waiting_tokens);
     return HZP_OK;
 }
 
@@ -101,8 +101,8 @@ int hzp_completion_begin(struct hzp_engine *engine, struct hzp_completion_params
     }
     c->open = choices;
     for (int32_t i = 0; i < choices; i++)
-        HZP_TRY_GOTO(hzp_scheduler_submit(engine->scheduler, c->choice[i].rq, reterr));
-    hzp_loop_poke(engine->loop);
+        HZP_TRY_GOTO(hzp_scheduler_submit(engine->parts.scheduler, c->choice[i].rq, reterr));
+    hzp_loop_poke(engine->parts.loop);
     *ret = c;
     return HZP_OK;
 out:
@@ -199,7 +199,7 @@ static bool pump_choice(struct hzp_completion *c, struct hzp_choice *choice)
         bool last = state == HZP_REQUEST_STOPPED && n == count - 1;
         if (take_token(c, choice, n, last && !c->params.include_stop)) {
             atomic_store(&rq->cancel, true);
-            hzp_loop_poke(c->engine->loop);
+            hzp_loop_poke(c->engine->parts.loop);
             return true;
         }
     }
@@ -224,7 +224,7 @@ void hzp_completion_leave(struct hzp_completion *c)
     atomic_store(&c->left, true);
     for (int32_t i = 0; i < c->choices; i++)
         atomic_store(&c->choice[i].rq->cancel, true);
-    hzp_loop_poke(c->engine->loop);
+    hzp_loop_poke(c->engine->parts.loop);
     hzp_wake_poke(&c->wake);
 }
 
@@ -233,7 +233,7 @@ static void end_choice(struct hzp_completion *c, struct hzp_choice *choice)
     struct hzp_request *rq = choice->rq;
     if (rq && atomic_load(&rq->state) != HZP_REQUEST_NEW) {
         atomic_store(&rq->cancel, true);
-        hzp_loop_poke(c->engine->loop);
+        hzp_loop_poke(c->engine->parts.loop);
         while (!hzp_request_final(rq))
             hzp_wake_wait(&c->wake, 50 * 1000000ull);
     }

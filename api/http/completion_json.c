@@ -57,7 +57,7 @@ uint64_t hzp_choice_version(const struct hzp_completion *c, const struct hzp_cho
     if (rq->prompt_logprobs && rq->prompt_count > 1)
         return rq->prompt_out[rq->prompt_count - 1].version;
     struct hzp_weights_stats stats;
-    hzp_weights_read_stats(c->engine->weights, &stats);
+    hzp_weights_read_stats(c->engine->parts.weights, &stats);
     return stats.serving_id;
 }
 
@@ -93,9 +93,9 @@ static json_t *number(float logprob)
 static json_t *token_text(const struct hzp_completion *c, int32_t id)
 {
     size_t bytes = 0;
-    const char *text = hzp_tokenizer_token(c->engine->tok, id, &bytes);
-    if (text && !bytes && hzp_tokenizer_is_special(c->engine->tok, id))
-        text = hzp_tokenizer_spelling(c->engine->tok, id, &bytes);
+    const char *text = hzp_tokenizer_token(c->engine->parts.tok, id, &bytes);
+    if (text && !bytes && hzp_tokenizer_is_special(c->engine->parts.tok, id))
+        text = hzp_tokenizer_spelling(c->engine->parts.tok, id, &bytes);
     return text_json(text ? text : "", text ? bytes : 0);
 }
 
@@ -136,7 +136,7 @@ static int32_t add_prompt(const struct hzp_completion *c, const struct hzp_choic
     const struct hzp_request *rq = choice->rq;
     struct hzp_detokenizer detok;
     struct hzp_textbuf text = {0};
-    hzp_detokenizer_init(&detok, c->engine->tok, c->params.skip_special);
+    hzp_detokenizer_init(&detok, c->engine->parts.tok, c->params.skip_special);
     int32_t offset = 0;
     for (int32_t p = 0; p < rq->prompt_count; p++) {
         if (p) {
@@ -204,7 +204,7 @@ static json_t *choice_text(const struct hzp_completion *c, const struct hzp_choi
     if (prompt)
         hzp_textbuf_append(&all, prompt, strlen(prompt));
     else
-        hzp_tokenizer_decode(c->engine->tok, ids->ids, ids->n, c->params.skip_special, &all);
+        hzp_tokenizer_decode(c->engine->parts.tok, ids->ids, ids->n, c->params.skip_special, &all);
     if (bytes)
         hzp_textbuf_append(&all, text, bytes);
     json_t *json = text_json(all.bytes ? all.data : "", all.bytes);

@@ -22,7 +22,7 @@ static void client_left(void *ctx)
 static bool served(struct hzp_server *server, int64_t last, uint64_t *ret_version)
 {
     struct hzp_weights_stats stats;
-    hzp_weights_read_stats(server->engine->weights, &stats);
+    hzp_weights_read_stats(server->engine->parts.weights, &stats);
     *ret_version = stats.serving_id;
     return stats.learned_through >= last;
 }
@@ -85,7 +85,7 @@ enum MHD_Result hzp_route_examples(struct hzp_exchange *x)
                          hzp_exchange_header(x, MHD_HTTP_HEADER_CONTENT_TYPE), &first, &last, &err);
     if (r < 0)
         return hzp_reply_fail(x, r, &err);
-    hzp_loop_poke(engine->loop);
+    hzp_loop_poke(engine->parts.loop);
 
     uint64_t version = 0;
     bool done = wait ? wait_served(x, last, timeout, &version) : served(x->server, last, &version);

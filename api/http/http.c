@@ -92,14 +92,14 @@ static bool key_fits(const struct hzp_server *server, struct MHD_Connection *con
 {
     const char *given = header(connection, MHD_HTTP_HEADER_AUTHORIZATION);
     return given && !strncasecmp(given, "Bearer ", 7) &&
-           same_key(server->options->api_key, given + 7);
+           same_key(server->settings->api_key, given + 7);
 }
 
 /* Whether Content-Length exceeds the bound. */
 static bool says_too_much(struct hzp_exchange *x)
 {
     const char *length = header(x->connection, MHD_HTTP_HEADER_CONTENT_LENGTH);
-    return length && strtoull(length, NULL, 10) > (unsigned long long)x->server->options->body_max;
+    return length && strtoull(length, NULL, 10) > (unsigned long long)x->server->settings->body_max;
 }
 
 /* Checks that need no body. */
@@ -107,7 +107,7 @@ static int refuse_early(struct hzp_exchange *x, const char *method, const char *
 {
     char allow[64];
     x->route = find_route(method, path, &x->tail);
-    const char *key = x->server->options->api_key;
+    const char *key = x->server->settings->api_key;
     bool guarded = x->route ? x->route->key : !strncmp(path, "/v1/", 4);
     if (key && *key && guarded && !key_fits(x->server, x->connection))
         return MHD_HTTP_UNAUTHORIZED;
@@ -134,11 +134,11 @@ static enum MHD_Result refuse(struct hzp_exchange *x, const char *method, const 
     case MHD_HTTP_CONTENT_TOO_LARGE:
         return hzp_reply_error(x, x->refused, NULL, NULL,
                                "the body is longer than the %lld bytes this server takes",
-                               (long long)x->server->options->body_max);
+                               (long long)x->server->settings->body_max);
     case MHD_HTTP_TOO_MANY_REQUESTS:
         return hzp_reply_error(x, x->refused, NULL, "rate_limit_exceeded",
                                "too many requests at a time: this server answers %lld",
-                               (long long)x->server->options->connections_max);
+                               (long long)x->server->settings->connections_max);
     default:
         return hzp_reply_error(x, x->refused, NULL, NULL, "there is no %.200s here", path);
     }
@@ -156,7 +156,7 @@ static enum MHD_Result open_exchange(struct hzp_server *server, struct MHD_Conne
     int active = atomic_fetch_add(&server->active, 1) + 1;
     x->counted = true;
     x->refused = refuse_early(x, method, path);
-    if (!x->refused && active > server->options->connections_max && x->route->key)
+    if (!x->refused && active > server->settings->connections_max && x->route->key)
         x->refused = MHD_HTTP_TOO_MANY_REQUESTS;
     if (!x->refused || !says_too_much(x))
         return MHD_YES;
@@ -173,7 +173,7 @@ static void linger(struct hzp_exchange *x)
     char piece[16384];
     struct pollfd fd = {.fd = hzp_exchange_socket(x), .events = POLLIN};
     uint64_t end = hzp_now_ns() + LINGER_MS * 1000000ull;
-    size_t most = THROW_AWAY_TIMES * (size_t)x->server->options->body_max + (1 << 20);
+    size_t most = THROW_AWAY_TIMES * (size_t)x->server->settings->body_max + (1 << 20);
     if (fd.fd < 0 || shutdown(fd.fd, SHUT_WR) < 0)
         return;
     while (x->thrown_away < most && hzp_now_ns() < end &&
@@ -190,7 +190,7 @@ static void linger(struct hzp_exchange *x)
 /* Takes a piece of the body.  MHD_NO: the connection is closed. */
 static enum MHD_Result take_body(struct hzp_exchange *x, const char *data, size_t bytes)
 {
-    size_t most = (size_t)x->server->options->body_max;
+    size_t most = (size_t)x->server->settings->body_max;
     if (!x->refused && x->bytes + bytes > most)
         x->refused = MHD_HTTP_CONTENT_TOO_LARGE;
     if (x->refused) {
@@ -243,7 +243,7 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **ct
         return;
     *ctx = NULL;
     MHD_set_connection_option(connection, MHD_CONNECTION_OPTION_TIMEOUT,
-                              (unsigned)server->options->idle_seconds);
+                              (unsigned)server->settings->idle_seconds);
     hzp_metrics_http(server->metrics, x->route ? x->route->path : "none",
                      x->route ? x->route->method : "none", x->status);
     if (x->early)
@@ -281,8 +281,8 @@ static int listen_on(struct hzp_server *s, const char *host, int port, struct hz
     s->daemon = MHD_start_daemon(
         flags, 0, NULL, NULL, on_request, s, MHD_OPTION_SOCK_ADDR, list->ai_addr,
         MHD_OPTION_EXTERNAL_LOGGER, on_error, NULL, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)(s->options->connections_max + SPARE_CONNECTIONS),
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)s->options->idle_seconds,
+        MHD_OPTION_CONNECTION_LIMIT, (unsigned)(s->settings->connections_max + SPARE_CONNECTIONS),
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)s->settings->idle_seconds,
         MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK_BYTES, MHD_OPTION_END);
     freeaddrinfo(list);
     if (!s->daemon)
@@ -297,20 +297,21 @@ static int listen_on(struct hzp_server *s, const char *host, int port, struct hz
 
 static void name_model(struct hzp_server *s)
 {
-    const char *name = s->options->served_name;
-    char *path = name ? NULL : realpath(s->options->model, NULL);
+    const char *name = s->settings->served_name;
+    char *path = name ? NULL : realpath(s->engine->config.settings->model.dir, NULL);
     if (!name)
-        name = path && strrchr(path, '/') ? strrchr(path, '/') + 1 : s->options->model;
+        name = path && strrchr(path, '/') ? strrchr(path, '/') + 1
+                                          : s->engine->config.settings->model.dir;
     snprintf(s->model, sizeof(s->model), "%s", name);
     free(path);
 }
 
-int hzp_server_start(const struct hzp_options *options, struct hzp_engine *engine,
+int hzp_server_start(const struct hzp_http_settings *settings, struct hzp_engine *engine,
                      struct hzp_metrics *metrics, struct hzp_server **ret,
                      struct hzp_err_text *reterr)
 {
     struct hzp_server *s = hzp_xcalloc(1, sizeof(*s));
-    s->options = options;
+    s->settings = settings;
     s->engine = engine;
     s->metrics = metrics;
     s->created = time(NULL);
@@ -318,7 +319,7 @@ int hzp_server_start(const struct hzp_options *options, struct hzp_engine *engin
     name_model(s);
     int r = hzp_hangup_create(&s->hangup);
     if (r == HZP_OK)
-        r = listen_on(s, options->host, (int)options->port, reterr);
+        r = listen_on(s, settings->host, (int)settings->port, reterr);
     else
         hzp_fail(reterr, r, "no thread or descriptor left for the HTTP server");
     if (r < 0) {

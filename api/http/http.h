@@ -22,6 +22,7 @@
 #include "api/engine/engine.h"
 #include "api/http/hangup.h"
 #include "api/http/metrics.h"
+#include "api/http/settings.h"
 
 #include <jansson.h>
 #include <microhttpd.h>
@@ -31,7 +32,7 @@
 enum hzp_server_state { HZP_SERVER_UP, HZP_SERVER_DRAINING, HZP_SERVER_FAILED };
 
 struct hzp_server {
-    const struct hzp_options *options;
+    const struct hzp_http_settings *settings;
     struct hzp_engine *engine;
     struct hzp_metrics *metrics;
     struct hzp_hangup *hangup;
@@ -68,7 +69,7 @@ struct hzp_route {
 
 /* Starts to listen; the config's pointers must outlive the server.  HZP_EIO: the address cannot be
  * listened on. */
-int hzp_server_start(const struct hzp_options *options, struct hzp_engine *engine,
+int hzp_server_start(const struct hzp_http_settings *settings, struct hzp_engine *engine,
                      struct hzp_metrics *metrics, struct hzp_server **ret,
                      struct hzp_err_text *reterr);
 

@@ -65,7 +65,7 @@ static void label_text(const char *text, char *out, size_t size)
 static void serving(struct page *p, struct hzp_server *server)
 {
     struct hzp_scheduler_stats s;
-    hzp_scheduler_read_stats(server->engine->scheduler, &s);
+    hzp_scheduler_read_stats(server->engine->parts.scheduler, &s);
     gauge(p, "vllm:num_requests_running", s.running, "Sequences that have KV pages.");
     gauge(p, "vllm:num_requests_waiting", s.waiting, "Requests in the queue.");
     gauge(p, "vllm:kv_cache_usage_perc", s.kv_pages ? (double)s.kv_taken / s.kv_pages : 0,
@@ -92,7 +92,7 @@ static void serving(struct page *p, struct hzp_server *server)
             (unsigned long long)below);
     head(p, "vllm:cache_config_info", "gauge", "The KV cache.");
     fprintf(p->out, "vllm:cache_config_info{%s,block_size=\"%lld\",num_gpu_blocks=\"%d\"} 1\n",
-            p->labels, (long long)server->options->page_rows, s.kv_pages);
+            p->labels, (long long)server->engine->config.settings->serving.page_rows, s.kv_pages);
     gauge(p, "hzpserve_kv_pages", s.kv_pages, "Pages of the KV cache.");
     gauge(p, "hzpserve_kv_pages_predicted_peak", s.kv_peak,
           "Pages that running sequences are counted on to need at most.");
@@ -111,7 +111,7 @@ static void serving(struct page *p, struct hzp_server *server)
 static void loop(struct page *p, struct hzp_server *server)
 {
     struct hzp_loop_stats l;
-    hzp_loop_read_stats(server->engine->loop, &l);
+    hzp_loop_read_stats(server->engine->parts.loop, &l);
     counter(p, "hzpserve_steps_total", (double)l.steps, "Turns of the engine loop.");
     counter(p, "hzpserve_serve_steps_total", (double)l.serve_steps, "Steps that served.");
     counter(p, "hzpserve_train_steps_total", (double)l.train_steps, "Steps that trained.");
@@ -145,7 +145,7 @@ static void split(struct page *p, struct hzp_server *server)
     struct hzp_split_report *r = malloc(sizeof(*r));
     if (!r)
         return; /* the page is served without them */
-    hzp_split_read(hzp_loop_split(server->engine->loop), hzp_now_ns(), r);
+    hzp_split_read(hzp_loop_split(server->engine->parts.loop), hzp_now_ns(), r);
     gauge(p, "hzpserve_slo_ttft_seconds", (double)r->policy.ttft_ns * 1e-9,
           "Goal for 99 of 100 times to the first token; 0: none.");
     gauge(p, "hzpserve_slo_itl_seconds", (double)r->policy.itl_ns * 1e-9,
@@ -186,7 +186,7 @@ static void split(struct page *p, struct hzp_server *server)
 static void versions(struct page *p, struct hzp_server *server)
 {
     struct hzp_weights_stats w;
-    hzp_weights_read_stats(server->engine->weights, &w);
+    hzp_weights_read_stats(server->engine->parts.weights, &w);
     gauge(p, "hzpserve_weights_version", (double)w.serving_id, "The version that serves.");
     gauge(p, "hzpserve_weights_step", (double)w.serving_step, "Its optimizer step.");
     gauge(p, "hzpserve_weights_finished_step", (double)w.finished_step,
@@ -221,10 +221,10 @@ static void versions(struct page *p, struct hzp_server *server)
 static void training(struct page *p, struct hzp_server *server)
 {
     const struct hzp_engine *e = server->engine;
-    if (!e->trainer)
+    if (!e->parts.trainer)
         return;
     struct hzp_trainer_stats t;
-    hzp_trainer_read_stats(e->trainer, &t);
+    hzp_trainer_read_stats(e->parts.trainer, &t);
     struct hzp_sample_queue_stats q;
     hzp_sample_queue_read_stats(hzp_state_queue(e->state), &q);
     struct hzp_state_stats kept;

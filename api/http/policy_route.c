@@ -60,8 +60,8 @@ static json_t *policy_json(struct hzp_engine *e)
     struct hzp_split_report *r = malloc(sizeof(*r));
     if (!r)
         return NULL;
-    hzp_weights_read_stats(e->weights, &weights);
-    hzp_split_read(hzp_loop_split(e->loop), hzp_now_ns(), r);
+    hzp_weights_read_stats(e->parts.weights, &weights);
+    hzp_split_read(hzp_loop_split(e->parts.loop), hzp_now_ns(), r);
     json_t *limited = json_object();
     for (int i = 0; i < HZP_LIMIT_COUNT; i++)
         json_object_set_new(limited, hzp_split_limit_name(i),
@@ -195,7 +195,7 @@ static int read_policy(const json_t *body, struct hzp_policy *policy, int64_t *s
 enum MHD_Result hzp_route_policy_patch(struct hzp_exchange *x)
 {
     struct hzp_engine *e = x->server->engine;
-    struct hzp_split *split = hzp_loop_split(e->loop);
+    struct hzp_split *split = hzp_loop_split(e->parts.loop);
     enum MHD_Result answered;
     struct hzp_err_text text = {{0}, {0}};
     struct hzp_policy policy;
@@ -210,8 +210,8 @@ enum MHD_Result hzp_route_policy_patch(struct hzp_exchange *x)
     if (r == HZP_OK) {
         hzp_split_set_policy(split, &policy);
         if (staleness >= 0)
-            hzp_weights_set_max_staleness(e->weights, (int32_t)staleness);
-        hzp_loop_poke(e->loop);
+            hzp_weights_set_max_staleness(e->parts.weights, (int32_t)staleness);
+        hzp_loop_poke(e->parts.loop);
     }
     pthread_mutex_unlock(&x->server->policy_lock);
     json_decref(body);

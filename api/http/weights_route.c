@@ -52,7 +52,7 @@ static int32_t limit_of(const char *asked)
 
 enum MHD_Result hzp_route_weights(struct hzp_exchange *x)
 {
-    struct hzp_weights *weights = x->server->engine->weights;
+    struct hzp_weights *weights = x->server->engine->parts.weights;
     const char *asked = hzp_exchange_query(x, "limit");
     int32_t limit = limit_of(asked);
     if (!limit)

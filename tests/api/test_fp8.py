@@ -81,7 +81,7 @@ def check_refusals(program, model, dtype):
     assert code and "--quantization" in err, err
     code, _, err = run(program, "complete", model, "Once", "--quantization", "fp8", "--dtype", dtype,
                        "--kv-memory", "900G")
-    assert code and "fp8" in err and "memory does not suffice" in err, err
+    assert code and "fp8" in err and "not enough memory" in err, err
 
 
 def learn_under_load(server):

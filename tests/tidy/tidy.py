@@ -35,6 +35,14 @@ ROOMS = {
         "split": ["plan", "time", "build", "run"],
         "search": ["plan", "time", "build", "run"],
     },
+    "api": {
+        "text": [],
+        "learn": ["text"],
+        "engine": ["learn", "text"],
+        "http": ["engine", "learn", "text"],
+        "bench": ["engine", "learn", "text"],
+        "cli": ["bench", "engine", "http", "learn", "text"],
+    },
 }
 # Libraries, by the header that brings them, and the folders that may.
 LIBRARY = {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "api/engine/search_validate.h"
+#include "nanobatch/search/validate.h"
 
 #include "base/arena.h"
 #include "device/philox.h"
@@ -25,7 +25,8 @@ struct step {
 };
 
 struct validation {
-    struct hzp_workbench *bench;
+    struct hzp_rig *rig;
+    struct hzp_device *dev;
     const struct hzp_tables *tables;
     struct hzp_exec *exec;
     struct hzp_simulator *sim;
@@ -74,7 +75,7 @@ static void draw_lanes(struct validation *v, struct hzp_plan_shape *s, bool trai
     }
     s->share[HZP_LANE_COMPUTE] = (int16_t)first;
     s->share[HZP_LANE_MEMORY] = (int16_t)HZP_MAX(threads - first, 1);
-    if (!hzp_device_has_shares(v->bench->dev))
+    if (!hzp_device_has_shares(v->dev))
         memset(s->share, 0, sizeof(s->share));
 }
 
@@ -82,7 +83,7 @@ static void draw_lanes(struct validation *v, struct hzp_plan_shape *s, bool trai
  * are. */
 static bool draw_ride(struct validation *v, struct step *s)
 {
-    const struct hzp_rig *rig = v->bench->rig;
+    const struct hzp_rig *rig = v->rig;
     int32_t ride = 16 << draw(v, 4);
     if (!s->train || draw(v, 3) || ride > s->train || s->decode + s->prefill < 1 ||
         s->decode + s->prefill > rig->train->config.ride_rows)
@@ -93,7 +94,7 @@ static bool draw_ride(struct validation *v, struct step *s)
 
 static void draw_step(struct validation *v, struct step *s)
 {
-    const struct hzp_rig_config *c = &v->bench->rig->config;
+    const struct hzp_rig_config *c = &v->rig->config;
     int32_t kind = draw(v, 4); /* decode, prompt, both, all three */
     memset(s, 0, sizeof(*s));
     s->shape = hzp_plan_sequential;
@@ -101,8 +102,8 @@ static void draw_step(struct validation *v, struct step *s)
     bool prompts = kind == 1 || kind == 2 || (kind == 3 && draw(v, 2));
     s->prefill = prompts ? draw_rows(v, c->prefill_max) : 0;
     s->depth = s->decode ? draw(v, c->depth_max + 1) : 0;
-    if (kind == 3 && v->bench->rig->train)
-        s->train = v->bench->rig->micro->rows_max >> draw(v, 3);
+    if (kind == 3 && v->rig->train)
+        s->train = v->rig->micro->rows_max >> draw(v, 3);
     if (draw_ride(v, s))
         return;
     s->shape.nanos = 1 + draw(v, 4);
@@ -126,9 +127,9 @@ static int measure(struct validation *v, double *ret)
     int runs = RUNS_MIN;
     for (int i = -1; i < runs; i++) { /* the first makes primitives */
         struct hzp_exec_times times;
-        uint64_t begin = hzp_device_now_ns(v->bench->dev);
+        uint64_t begin = hzp_device_now_ns(v->dev);
         HZP_TRY(hzp_exec_run(v->exec, &v->plan, NULL, &times));
-        double ns = (double)(hzp_device_now_ns(v->bench->dev) - begin);
+        double ns = (double)(hzp_device_now_ns(v->dev) - begin);
         if (i == 0)
             runs = (int)HZP_MIN(HZP_MAX(plan_ns / HZP_MAX(ns, 1), RUNS_MIN), RUNS_MAX);
         if (i >= 0)
@@ -142,7 +143,7 @@ static int measure(struct validation *v, double *ret)
 /* Draws a step that the rig has room for. */
 static int draw_one(struct validation *v, struct step *s)
 {
-    struct hzp_rig *rig = v->bench->rig;
+    struct hzp_rig *rig = v->rig;
     int r;
     do {
         draw_step(v, s);
@@ -161,7 +162,7 @@ static int draw_one(struct validation *v, struct step *s)
 
 static int run_one(struct validation *v, struct step *s, struct hzp_err_text *reterr)
 {
-    struct hzp_rig *rig = v->bench->rig;
+    struct hzp_rig *rig = v->rig;
     struct hzp_simulated predicted;
     double ns;
     HZP_TRY(hzp_rig_serve(rig, s->decode, s->depth, s->prefill, 0));
@@ -214,16 +215,17 @@ static void summary(struct validation *v)
                n, 100 * v->error[n / 2], 100 * v->error[(n - 1) * 95 / 100], 100 * v->error[n - 1]);
 }
 
-int hzp_search_validate(struct hzp_workbench *bench, const struct hzp_tables *tables, int64_t plans,
+int hzp_search_validate(struct hzp_rig *rig, const struct hzp_tables *tables, int64_t plans,
                         uint64_t seed, const volatile int *stop, struct hzp_err_text *reterr)
 {
-    struct validation v = {.bench = bench, .tables = tables, .seed = seed};
+    struct validation v = {
+        .rig = rig, .dev = rig->config.model->dev, .tables = tables, .seed = seed};
     int r;
     hzp_plan_init(&v.plan);
     v.error = hzp_xcalloc((size_t)HZP_MAX(plans, 1), sizeof(*v.error));
     v.step = hzp_xcalloc((size_t)HZP_MAX(plans, 1), sizeof(*v.step));
     HZP_TRY_GOTO(hzp_simulator_create(tables, &v.sim));
-    HZP_TRY_GOTO(hzp_exec_create(bench->dev, &v.exec));
+    HZP_TRY_GOTO(hzp_exec_create(v.dev, &v.exec));
     r = run_all(&v, plans, stop, reterr);
     summary(&v);
 out:
