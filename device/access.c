@@ -265,7 +265,7 @@ int hzp_op_operands(enum hzp_op op, const void *args, struct hzp_operand ret[HZP
 {
     struct list list = {ret, 0};
     switch (op) {
-#define X(name, bound)                                                                             \
+#define X(name, class_)                                                                            \
     case HZP_OP_##name:                                                                            \
         of_##name(&list, args);                                                                    \
         break;

@@ -48,6 +48,18 @@ void hzp_plan_shape_cuts(const struct hzp_plan_shape *s, int32_t rows,
     }
 }
 
+uint32_t hzp_plan_shape_lanes(const struct hzp_plan_shape *shape)
+{
+    uint32_t lanes = 0;
+    for (int k = 0; shape && k < HZP_KIND_COUNT; k++) {
+        lanes |= 1u << shape->train_lane[k];
+        for (int32_t i = 0; i < shape->nanos; i++)
+            if (shape->weight[i] > 0)
+                lanes |= 1u << shape->lane[i][k];
+    }
+    return lanes;
+}
+
 bool hzp_plan_shape_beside(const struct hzp_plan_shape *shape)
 {
     bool used[HZP_LANE_COUNT] = {false}, beside = false;

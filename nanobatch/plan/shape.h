@@ -52,6 +52,9 @@ int hzp_plan_shape_check(const struct hzp_plan_shape *shape, struct hzp_err_text
 void hzp_plan_shape_cuts(const struct hzp_plan_shape *shape, int32_t rows,
                          int32_t ret[HZP_NANO_MAX + 1]);
 
+/* The lanes that items of such steps go to, bit l for enum hzp_lane_name l; NULL: none. */
+uint32_t hzp_plan_shape_lanes(const struct hzp_plan_shape *shape);
+
 /* Whether training has a lane that serving does not use: the two then run beside each other. */
 bool hzp_plan_shape_beside(const struct hzp_plan_shape *shape);
 
