@@ -32,7 +32,8 @@ struct hzp_unit_view {
 /* Bytes of all units of the layout. */
 size_t hzp_units_bytes(const struct hzp_layout *layout, enum hzp_dtype type);
 
-/* All units in order, side by side, from `memory` on: hzp_units_bytes() of it, borrowed. */
+/* All units in order, side by side, from `memory` on: hzp_units_bytes() of it, borrowed.  NULL: none
+ * is resident. */
 void hzp_units_init(struct hzp_units *units, const struct hzp_layout *layout, enum hzp_dtype type,
                     void *memory);
 void hzp_units_free(struct hzp_units *units);
