@@ -301,7 +301,7 @@ static void train(struct bench *b, int32_t docs, int32_t length)
     printf("{\"t\":\"train\",\"shape\":\"%s\",\"documents\":%d,\"length\":%d,\"loss\":%.3f,"
            "\"micro_ms\":%.2f,\"update_ms\":%.2f,\"tokens_per_s\":%.0f,\"micro_tflops\":%.1f,"
            "\"micro_of_gemm\":%.3f,\"of_gemm\":%.3f}\n",
-           shape->name, docs, length, (double)micro->loss[0], micro_s * 1e3, update_s * 1e3,
+           shape->name, docs, length, (double)micro->loss.value[0], micro_s * 1e3, update_s * 1e3,
            rows / seconds, flops / micro_s * 1e-12, flops / micro_s / gemm, flops / seconds / gemm);
     fflush(stdout);
     free(token);

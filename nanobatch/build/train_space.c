@@ -128,6 +128,44 @@ struct hzp_layer_space hzp_train_layer_space(const struct hzp_train_space *s, in
     };
 }
 
+struct hzp_layer_grads hzp_train_layer_grads(const struct hzp_train_space *s, int32_t rows)
+{
+    return (struct hzp_layer_grads){
+        .dx = hzp_mat_rows(s->dx, 0, rows),
+        .dx_act = hzp_mat_rows(s->dx_act, 0, rows),
+        .dnormed = hzp_mat_rows(s->dnormed, 0, rows),
+        .normed = hzp_mat_rows(s->normed, 0, rows),
+        .inner = hzp_mat_rows(s->inner, 0, rows),
+        .dinner = hzp_mat_rows(s->dinner, 0, rows),
+        .dgate_up = hzp_mat_rows(s->dgate_up, 0, rows),
+        .dattn = hzp_mat_rows(s->dattn, 0, rows),
+        .dqkv = hzp_mat_rows(s->dqkv, 0, rows),
+        .quantum_flops = s->config.quantum_flops,
+    };
+}
+
+struct hzp_head_space hzp_train_head_space(const struct hzp_train_space *s, int32_t rows)
+{
+    struct hzp_head_space head = {
+        .picked = hzp_mat_rows(s->picked, 0, rows),
+        .normed = hzp_mat_rows(s->picked_normed, 0, rows),
+        .logits = hzp_mat_rows(s->logits, 0, rows),
+        .rstd = s->picked_rstd,
+        .quantum_flops = s->config.quantum_flops,
+    };
+    if (!s->config.forward_only) {
+        head.dlogits = hzp_mat_rows(s->dlogits, 0, rows);
+        head.dpicked = hzp_mat_rows(s->dpicked, 0, rows);
+        head.dnormed = hzp_mat_rows(s->dpicked_normed, 0, rows);
+    }
+    return head;
+}
+
+struct hzp_mat hzp_train_grad(const struct hzp_train_space *s, enum hzp_role role, int32_t layer)
+{
+    return hzp_units_mat(&s->grads, role, layer);
+}
+
 size_t hzp_train_space_bytes(const struct hzp_layout *layout, enum hzp_dtype act,
                              const struct hzp_train_space_config *config)
 {

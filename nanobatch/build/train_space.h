@@ -11,6 +11,7 @@
 #define HZP_NANOBATCH_BUILD_TRAIN_SPACE_H
 
 #include "nanobatch/build/backward.h"
+#include "nanobatch/build/ends.h"
 #include "nanobatch/build/update.h"
 
 struct hzp_kept_layer {
@@ -51,5 +52,14 @@ struct hzp_train_space {
 /* Rows [row0, row0 + rows) of what a layer's forward pass reads and writes. */
 struct hzp_layer_space hzp_train_layer_space(const struct hzp_train_space *s, int32_t layer,
                                              int32_t row0, int32_t rows);
+
+/* What a layer's backward pass works in, for so many rows of the micro-batch. */
+struct hzp_layer_grads hzp_train_layer_grads(const struct hzp_train_space *s, int32_t rows);
+
+/* What the head works in, for so many learned rows (at most head_rows). */
+struct hzp_head_space hzp_train_head_space(const struct hzp_train_space *s, int32_t rows);
+
+/* The gradient of a tensor, F32; ptr NULL: the model has none of that role. */
+struct hzp_mat hzp_train_grad(const struct hzp_train_space *s, enum hzp_role role, int32_t layer);
 
 #endif

@@ -280,7 +280,7 @@ static double loss_sum(const struct hzp_micro *micro)
 {
     double sum = 0;
     for (int32_t i = 0; i < micro->learned; i++)
-        sum += (double)micro->loss[i];
+        sum += (double)micro->loss.value[i];
     return sum;
 }
 

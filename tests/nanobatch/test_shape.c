@@ -5,7 +5,9 @@
  *   - run sequentially, cut into nano-batches, overlapped on lanes, training riding in serving's
  *     products, and in any order that lanes and waits allow, the same step gives the same bits:
  *     logits' bits by way of tokens and log-probabilities, the residual stream, keys and values,
- *     gradients.
+ *     gradients;
+ *   - the model in two ranges of layers, in plans that run one after another, gives the same bits
+ *     as the whole.
  *
  *     test_shape CHECKS RUNS MODEL_DIR...
  */
@@ -14,6 +16,8 @@
 #include "nanobatch/build/backward.h"
 #include "nanobatch/run/exec.h"
 #include "nanobatch/build/ride.h"
+#include "nanobatch/build/step.h"
+#include "nanobatch/build/train_space.h"
 #include "tests/fixture/model.h"
 
 #include <stdio.h>
@@ -228,7 +232,7 @@ static void build_slice(struct fixture *f, const struct hzp_plan_shape *shape, i
                                  .to = to,
                                  .rider = &rider};
     hzp_plan_clear(&f->plan);
-    f->rides += hzp_step_build(&f->plan, &step, NULL);
+    f->rides += hzp_step_build(&f->plan, &step);
 }
 
 static void build(struct fixture *f, const struct hzp_plan_shape *shape)
@@ -501,6 +505,77 @@ static void run_shuffled(struct fixture *f, const struct hzp_plan_shape *shape,
     }
 }
 
+/* ---- ranges of layers ---- */
+
+static void run_built(struct fixture *f)
+{
+    struct hzp_exec_times times;
+    MUST(hzp_plan_check(&f->plan, &text));
+    MUST(hzp_exec_run(f->exec, &f->plan, NULL, &times));
+}
+
+/* Serving's part of the step as two plans, one after the other, the residual stream between them in
+ * a buffer of its own. */
+static void run_forward_ranges(struct fixture *f, const struct hzp_plan_shape *shape,
+                               const struct hzp_layer_range part[2])
+{
+    struct hzp_mat x = f->space->x;
+    size_t bytes = (size_t)ROWS * (size_t)x.stride * sizeof(float);
+    MUST(hzp_device_alloc(f->m.dev, HZP_MEM_DEVICE, bytes, &x.ptr));
+    x = hzp_mat_rows(x, 0, f->batch->rows);
+    for (int i = 0; i < 2; i++) {
+        struct hzp_forward pass = {.plan = &f->plan,
+                                   .model = f->m.model,
+                                   .version = hzp_weights_current(f->m.weights),
+                                   .batch = f->batch,
+                                   .kv = f->kv,
+                                   .space = f->space,
+                                   .shape = shape};
+        hzp_plan_clear(&f->plan);
+        hzp_forward_begin(&pass);
+        hzp_forward_range(&pass, &part[i], i ? &x : NULL, i ? NULL : &x);
+        hzp_forward_end(&pass);
+        run_built(f);
+        memset(f->space->x.ptr, 0xff, i ? 0 : bytes);
+    }
+    hzp_device_free(f->m.dev, HZP_MEM_DEVICE, x.ptr);
+}
+
+/* The micro-batch: forward by ranges from the first to the last, backward from the last to the
+ * first, each a plan of its own. */
+static void run_micro_ranges(struct fixture *f, const struct hzp_layer_range part[2])
+{
+    const struct hzp_version *v = hzp_weights_current(f->m.weights);
+    for (int i = 0; i < 2; i++) {
+        hzp_plan_clear(&f->plan);
+        hzp_micro_zero(&f->plan, f->m.model, f->train, &part[i]);
+        hzp_micro_forward(&f->plan, f->m.model, v, f->micro, f->train, &part[i]);
+        run_built(f);
+    }
+    for (int i = 1; i >= 0; i--) {
+        hzp_plan_clear(&f->plan);
+        hzp_micro_backward(&f->plan, f->m.model, v, f->micro, f->train, &part[i]);
+        run_built(f);
+    }
+}
+
+static void run_ranges(struct fixture *f, const struct hzp_plan_shape *shape,
+                       const struct picture *p)
+{
+    int32_t layers = f->m.layout.config.layers;
+    for (int32_t k = 0; k <= layers; k++) {
+        const struct hzp_layer_range part[2] = {{0, k, true, false}, {k, layers, false, true}};
+        restore(f);
+        for (int32_t u = 0; u < f->m.layout.units; u++) {
+            struct hzp_unit_view grad = hzp_unit_view(&f->train->grads, u);
+            memset(grad.base, 0xff, hzp_unit_bytes(&grad));
+        }
+        run_forward_ranges(f, shape, part);
+        run_micro_ranges(f, part);
+        same(f, p, "in two ranges", k < layers, true);
+    }
+}
+
 static void runs(struct fixture *f, int count)
 {
     struct hzp_lane *lane;
@@ -529,6 +604,8 @@ static void runs(struct fixture *f, int count)
         }
         run_shuffled(f, &shape, lane);
         same(f, &p, "in another order", true, true);
+        if (i % 4 == 0)
+            run_ranges(f, &shape, &p);
         random_riding_shape(f, &shape);
         run_shuffled(f, &shape, lane);
         same(f, &p, "riding in another order", false, true);
@@ -552,8 +629,8 @@ int main(int argc, char **argv)
         tear_down(&f);
     }
     printf("%d plans proved, somebody rode in %d; %d waits taken out that mattered, all found; %d "
-           "that "
-           "did not\n",
+           "that did "
+           "not\n",
            atoi(argv[1]) * (argc - 3), rides, planted, spared);
     return planted == 0 || rides < atoi(argv[1]) / 2;
 }
