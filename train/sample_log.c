@@ -11,7 +11,7 @@
 #include <string.h>
 
 enum {
-    APPLICATION_ID = 0x485a5053, /* "HZPS": SQLite's own field for whose file this is */
+    APPLICATION_ID = 0x485a5053, /* "HZPS": SQLite's field for the application */
     SCHEMA_VERSION = 1,
     IDS_UNSEEN =
         4096, /* versions that may be published and not journalled yet: the store's memory */
@@ -46,8 +46,8 @@ struct hzp_sample_log {
     /* under lock */
     pthread_mutex_t lock;
     int64_t last;          /* newest sequence number; 0: none */
-    int64_t versions_from; /* first version id of this life; 0: nobody has asked yet */
-    bool version_missing;  /* one of this life could not be journalled */
+    int64_t versions_from; /* first version id of this process; 0: not chosen yet */
+    bool version_missing;  /* a version of this process could not be journalled */
 };
 
 struct hzp_sample *hzp_sample_create(const int32_t *token, const uint8_t *learn, int32_t count)
@@ -172,7 +172,7 @@ static int check_contents(struct hzp_sample_log *log, const char *fingerprint,
     HZP_TRY(query_number(log, "PRAGMA user_version", &schema_version, reterr));
     if (schema_version != SCHEMA_VERSION)
         return hzp_fail(reterr, HZP_EUNSUP,
-                        "%s: the sample log has schema version %lld, this program knows %d",
+                        "%s: the sample log has schema version %lld, this program reads %d",
                         log->path, (long long)schema_version, SCHEMA_VERSION);
     HZP_TRY(query_text(log, "PRAGMA quick_check(1)", text, sizeof(text), reterr));
     if (strcmp(text, "ok"))
@@ -204,8 +204,8 @@ static int open_database(struct hzp_sample_log *log, const char *fingerprint,
         return fail_code(log, code, "opening", reterr);
     sqlite3_extended_result_codes(log->db, 1);
     sqlite3_busy_timeout(log->db, 500);
-    /* Exclusive: two servers on one state directory would learn everything twice.  The reading
-     * of application_id takes the lock.  WAL with FULL syncs once a commit. */
+    /* Exclusive: two servers on one state directory would learn everything twice.  Reading
+     * application_id takes the lock.  WAL with FULL syncs once a commit. */
     int64_t application = 0, tables = 0;
     HZP_TRY(
         exec(log, "PRAGMA locking_mode=EXCLUSIVE; PRAGMA trusted_schema=OFF", "opening", reterr));
@@ -242,9 +242,9 @@ int hzp_sample_log_open(const char *path, const char *fingerprint, struct hzp_sa
     return HZP_OK;
 }
 
-/* An orderly end: the journal names the last id, so the next life goes on right behind it.  Where
- * it does not, the mark stays. */
-static void end_life(struct hzp_sample_log *log)
+/* Orderly shutdown: if the journal has the last id, the next process continues after it and the
+ * mark is removed; otherwise the mark stays. */
+static void remove_mark(struct hzp_sample_log *log)
 {
     int64_t newest = 0;
     if (log->versions_from && !log->version_missing &&
@@ -257,7 +257,7 @@ void hzp_sample_log_close(struct hzp_sample_log *log)
 {
     if (!log)
         return;
-    end_life(log);
+    remove_mark(log);
     for (int i = 0; i < STATEMENTS; i++)
         sqlite3_finalize(log->statement[i]);
     sqlite3_close(log->db);
@@ -490,9 +490,9 @@ static int count_retrain(struct hzp_sample_log *log, int64_t after, int64_t *ret
     return HZP_OK;
 }
 
-/* Journalling comes after publishing, so a life that was killed has shown clients versions that are
- * in no table.  It left a mark, its first id; the next life begins so far behind what is known that
- * it cannot meet them, and leaves a mark of its own before it publishes anything. */
+/* Versions are journalled after they are published, so a killed process may have shown clients
+ * versions that are in no table.  It left a mark, its first id; the next process then skips as many
+ * ids as could have been published, and leaves its own mark before it publishes anything. */
 static int choose_version_id(struct hzp_sample_log *log, int64_t newest, uint64_t *ret,
                              struct hzp_err_text *reterr)
 {

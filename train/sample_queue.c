@@ -3,7 +3,7 @@
  * (shuffle: in a new random order).  A sample pushed while a round runs joins its end (shuffle:
  * the next round).  Three lists hold them:
  *
- *     push -> waiting --draw--> drawn --done--> next round, or gone
+ *     push -> waiting --draw--> drawn --done--> next round, or freed
  *                ^                |                |
  *                |                +--undo: drawn again as it is
  *                +---- the round is over ----------+
@@ -39,7 +39,7 @@ struct hzp_sample_queue {
     int64_t tokens;
     int64_t pushed_through; /* the largest number ever pushed; <= 0: none */
     int64_t learned_through;
-    bool redraw; /* the next draw gives what is drawn already */
+    bool redraw; /* the next draw returns the drawn samples again */
     /* engine thread only */
     struct list drawn;
     struct entry *gone; /* finished, but borrowed until the next draw */
@@ -99,7 +99,7 @@ static void list_free(struct list *list)
     free(list->entry);
 }
 
-/* --- Life ------------------------------------------------------------------------------------- */
+/* --- Creation and destruction ----------------------------------------------------------------- */
 
 int hzp_sample_queue_create(const struct hzp_sample_queue_config *config,
                             struct hzp_sample_queue **ret)
@@ -150,7 +150,7 @@ int hzp_sample_queue_reserve(struct hzp_sample_queue *q, int32_t samples, int64_
         return HZP_EINVAL;
     int r = HZP_EBUSY;
     pthread_mutex_lock(&q->lock);
-    /* What restore() put in may lie beyond the bounds: compare by what is left. */
+    /* restore() may have exceeded the bounds: compare with the room that is left. */
     if (samples <= q->config.samples_max - q->samples &&
         tokens <= q->config.tokens_max - q->tokens) {
         q->samples += samples;
@@ -285,7 +285,7 @@ static void draw_replay(struct hzp_sample_queue *q, int32_t room)
         q->replay_debt -= q->replay[index].sample->count;
     }
     if (q->replay_draws == draws_max && q->replay_debt > 0)
-        q->replay_debt = 0; /* what cannot be met is not owed for ever */
+        q->replay_debt = 0; /* a debt that cannot be paid is dropped */
 }
 
 int32_t hzp_sample_queue_draw(struct hzp_sample_queue *q, int64_t tokens_max,
@@ -312,7 +312,7 @@ int32_t hzp_sample_queue_draw(struct hzp_sample_queue *q, int64_t tokens_max,
     return n;
 }
 
-/* The smallest number still to be learned says how far everything is; pushes come in order. */
+/* Pushes come in order, so every sample before the smallest number still to be learned is done. */
 static int64_t find_learned_through(const struct hzp_sample_queue *q)
 {
     int64_t through = q->pushed_through;
@@ -384,7 +384,7 @@ int64_t hzp_sample_queue_count_draws(const struct hzp_sample_queue_config *confi
         return HZP_EINVAL;
     const struct hzp_sample **ret = hzp_xcalloc((size_t)max, sizeof(*ret));
     for (int32_t i = 0; i < samples; i++) {
-        /* Drawing looks at nothing but the count. */
+        /* Drawing reads only the count. */
         struct hzp_sample *sample = hzp_xcalloc(1, sizeof(*sample));
         sample->count = tokens[i];
         hzp_sample_queue_restore(q, &sample, 1);

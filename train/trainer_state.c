@@ -243,9 +243,10 @@ static int check_weights(const struct hzp_trainer *t, const struct hzp_version *
         return hzp_fail(reterr, HZP_ENOMEM, "%s: no memory for a copy of the weights", path);
     snprintf(now, sizeof(now), "%016" PRIx64, *ret);
     if (!then || strcmp(then, now))
-        return hzp_fail(reterr, HZP_EFORMAT,
-                        "%s: belongs to other weights (checksum %s, those beside it have %s)", path,
-                        then ? then : "missing", now);
+        return hzp_fail(
+            reterr, HZP_EFORMAT,
+            "%s: belongs to other weights (checksum %s; the weights in this directory have %s)",
+            path, then ? then : "missing", now);
     return HZP_OK;
 }
 

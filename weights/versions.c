@@ -308,8 +308,8 @@ void hzp_weights_abandon(struct hzp_weights *w, struct hzp_version *draft)
     }
     HZP_ASSERT(draft->record.state == HZP_VERSION_DRAFT);
     draft->record.state = HZP_VERSION_FREE;
-    /* Finished updates that only drafts held are gone with the last of them; nothing is left for
-     * the server to trail, and the trainer goes on from the current version. */
+    /* Updates that only drafts contained are lost with the last draft: the server no longer trails
+     * anything, and the trainer continues from the current version. */
     bool drafts = false;
     for (int32_t i = 0; i < w->config.slots; i++)
         drafts = drafts || w->slot[i].record.state == HZP_VERSION_DRAFT;
