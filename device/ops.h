@@ -242,12 +242,13 @@ struct hzp_sample_args {
     float *top_logprob;
 };
 
-/* loss[r] = log sum exp(x[r]) - x[r][target[r]]; dx[r] = softmax(x[r]) - onehot(target[r]).
- * target -1: loss and dx are 0.  x [rows][vocab] F32; dx act, absent: none; dx may be x if F32. */
+/* loss[r] = w (log sum exp(x[r]) - x[r][target[r]]); dx[r] = w (softmax(x[r]) - onehot(target[r])),
+ * w = weight[r].  target -1: loss and dx are 0.  x [rows][vocab] F32; dx act, absent: none; dx may be x if F32. */
 struct hzp_xent_args {
     struct hzp_mat x, dx;
     const int32_t *target; /* [rows] */
     float *loss;           /* [rows] */
+    const float *weight;   /* [rows]; NULL: all 1 */
 };
 
 /* dtable[id[r]] += dy[r].  dtable [vocab][width] F32, dy [rows][width] F32.  Repeated ids are

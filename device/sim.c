@@ -115,10 +115,10 @@ static void sim_sample(const struct hzp_sample_args *a)
 
 static void sim_xent(const struct hzp_xent_args *a)
 {
-    for (int32_t r = 0; r < a->x.rows; r++)
-        a->loss[r] = a->target[r] < 0
-                         ? 0
-                         : 2 + (float)(hash((uint64_t)a->target[r], (uint64_t)r) >> 40) * 0x1p-24f;
+    for (int32_t r = 0; r < a->x.rows; r++) {
+        float loss = 2 + (float)(hash((uint64_t)a->target[r], (uint64_t)r) >> 40) * 0x1p-24f;
+        a->loss[r] = a->target[r] < 0 ? 0 : (a->weight ? a->weight[r] : 1) * loss;
+    }
 }
 
 /* Computes the results that the engine reads. */

@@ -197,6 +197,7 @@ static void build_micro(struct hzp_trainer *t)
     hzp_micro_cut(t->micro, t->carried ? t->config.chunk_rows : 0);
     t->now.rows += t->micro->rows;
     t->now.learned_tokens += t->micro->learned;
+    t->weight_sum += t->micro->weight_sum;
     t->rider = (struct hzp_rider){version_read(t), t->micro, t->space};
     hzp_plan_clear(&t->chain);
     hzp_micro_build(&t->chain, t->config.model, version_read(t), t->micro, t->space, t->bin == 0);
@@ -218,7 +219,7 @@ static void note_sequences(struct hzp_trainer *t)
 static void begin_accumulation(struct hzp_trainer *t)
 {
     memset(&t->now, 0, sizeof(t->now));
-    t->loss_sum = 0;
+    t->loss_sum = t->weight_sum = 0;
     t->begin_ns = hzp_now_ns();
     t->draw.count = hzp_sample_queue_draw(t->config.queue, t->config.recipe.update_tokens,
                                           t->draw.sample, t->draw.room);
@@ -277,7 +278,7 @@ static bool begin_update(struct hzp_trainer *t, bool *ret_flush)
         .eps = recipe->eps,
         .decay = recipe->decay,
         .clip = recipe->clip,
-        .grad_scale = 1.0f / (float)t->now.learned_tokens,
+        .grad_scale = 1.0f / (float)t->weight_sum,
         .t = (int32_t)HZP_MIN(t->step + 1, INT32_MAX),
     };
     t->now.lr = hyper.lr;
@@ -383,7 +384,7 @@ static void publish(struct hzp_trainer *t, const struct hzp_step *step)
     struct hzp_weights *w = t->config.model->weights;
     struct hzp_version_record *record = &t->draft->record;
     record->optimizer_step = t->step;
-    record->loss = t->version_tokens ? t->version_loss_sum / (double)t->version_tokens : NAN;
+    record->loss = t->version_weight_sum > 0 ? t->version_loss_sum / t->version_weight_sum : NAN;
     record->checksum = hzp_update_result(t->space)->checksum;
     record->learned = t->learned;
     record->learned_through = t->learned_through;
@@ -392,7 +393,7 @@ static void publish(struct hzp_trainer *t, const struct hzp_step *step)
     t->draft = NULL;
     t->unpublished = 0;
     t->version_loss_sum = 0;
-    t->version_tokens = 0;
+    t->version_weight_sum = 0;
     memset(&t->learned, 0, sizeof(t->learned));
 }
 
@@ -485,8 +486,8 @@ static void end_update(struct hzp_trainer *t, const struct hzp_step *step)
     const struct hzp_update_result *result = hzp_update_result(t->space);
     t->stage = HZP_TRAINER_IDLE;
     t->now.step = t->step + 1;
-    t->now.loss = t->loss_sum / t->now.learned_tokens;
-    t->now.grad_norm = sqrt(result->sumsq) / t->now.learned_tokens;
+    t->now.loss = t->loss_sum / t->weight_sum;
+    t->now.grad_norm = sqrt(result->sumsq) / t->weight_sum;
     t->now.wall_ns = hzp_now_ns() - t->begin_ns;
     if (isfinite(result->sumsq) && result->nonfinite == 0) {
         t->step++;
@@ -494,7 +495,7 @@ static void end_update(struct hzp_trainer *t, const struct hzp_step *step)
         t->failures = 0;
         t->unpublished++;
         t->version_loss_sum += t->loss_sum;
-        t->version_tokens += t->now.learned_tokens;
+        t->version_weight_sum += t->weight_sum;
         add_learned(t);
         t->learned_through = hzp_sample_queue_done(t->config.queue);
         /* Publishing finishes too: so nobody ever reads a staleness above the bound. */

@@ -26,7 +26,7 @@ enum {
 /* No op, and nothing between two, takes longer than a quarter of an hour. */
 static const double time_max_ns = 1e12;
 
-static const char *const order_name[] = {"chains", "layers", "skewed"};
+static const char *const order_name[] = {"strands", "layers", "skewed"};
 
 /* ---- what a file holds for ---- */
 

@@ -203,7 +203,7 @@ static void add_turn(struct hzp_forward *f, const struct part *part, int32_t i, 
 /* Where the turn of each strand ends that begins with piece `from`. */
 static int32_t turn_end(uint8_t order, int32_t from, int32_t end)
 {
-    if (order == HZP_ORDER_CHAINS)
+    if (order == HZP_ORDER_STRANDS)
         return end;
     /* Skewed turns end behind attention: the first is half a layer, or ends half a layer early. */
     bool half = order == HZP_ORDER_SKEWED && from % 2 == 0;

@@ -139,7 +139,7 @@ static void append(char *text, const char *more)
 
 const char *hzp_plan_shape_text(const struct hzp_plan_shape *s, char *text)
 {
-    static const char *const order[] = {"chains", "layers", "skewed"};
+    static const char *const order[] = {"strands", "layers", "skewed"};
     char part[64];
     bool used[HZP_LANE_COUNT] = {false};
     int lanes = 0;

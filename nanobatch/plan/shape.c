@@ -2,7 +2,7 @@
 #include "nanobatch/plan/shape.h"
 
 const struct hzp_plan_shape hzp_plan_sequential = {
-    .nanos = 1, .weight = {1}, .order = HZP_ORDER_CHAINS};
+    .nanos = 1, .weight = {1}, .order = HZP_ORDER_STRANDS};
 
 int hzp_plan_shape_check(const struct hzp_plan_shape *s, struct hzp_err_text *reterr)
 {

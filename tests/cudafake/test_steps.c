@@ -454,7 +454,7 @@ static void test_lanes(void **state)
  * time, whatever the order they happened to run in. */
 static void test_missing_wait(void **state)
 {
-    struct hzp_plan_shape shape = {.nanos = 1, .weight = {1}, .order = HZP_ORDER_CHAINS};
+    struct hzp_plan_shape shape = {.nanos = 1, .weight = {1}, .order = HZP_ORDER_STRANDS};
     shape.lane[0][HZP_KIND_DECODE] = HZP_LANE_MEMORY;
     for (unsigned seed = 0; seed < 6; seed++) {
         struct world real;
