@@ -187,7 +187,7 @@ static void add_piece(const struct filling *f, struct hzp_seq *seq, int32_t rows
     for (int32_t p = part->pos0; p < seq->fed; p++) {
         int32_t token = p < prompt ? rq->prompt[p] : rq->out[p - prompt].token;
         int32_t row = hzp_batch_add_row(batch, token, slot_of(s, seq, p));
-        /* What was told of the prompt stays told, by the version that told it. */
+        /* Outputs for the prompt are final: of the version that computed them first. */
         if (p + 1 < prompt && rq->prompt_logprobs && p >= rq->computed)
             want_given(batch, part, rq->tops, row, rq->prompt[p + 1]);
         if (p + 1 == seq->prompt_end && rq->max_tokens > 0)

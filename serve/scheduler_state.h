@@ -118,7 +118,7 @@ void hzp_release_pages(struct hzp_scheduler *s, struct hzp_seq *seq);
 /* Makes the counters visible to other threads. */
 void hzp_show_stats(struct hzp_scheduler *s);
 
-/* ---- fill.c: decode rows, prompt rows, and the waiting prompts as the split is told ---- */
+/* ---- fill.c: decode rows, prompt rows, and the waiting prompts, for the split ---- */
 
 void hzp_fill_step(struct hzp_scheduler *s, const struct hzp_step *step, struct hzp_room *room,
                    struct hzp_offer *offer);
