@@ -2,6 +2,7 @@
 #include "serve/budget.h"
 
 #include "base/err.h"
+#include "base/thread.h"
 
 #include <string.h>
 
@@ -43,6 +44,7 @@ void hzp_budget_init(struct hzp_budget *budget)
 
 void hzp_budget_learn(struct hzp_budget *budget, int32_t rows, uint64_t ns)
 {
+    hzp_assert_engine_thread();
     if (rows < 1 || ns == 0)
         return;
     struct hzp_budget_class *seen = &budget->seen[class_of(rows)];
@@ -131,6 +133,7 @@ static int32_t fewest(const struct hzp_budget *budget, int32_t rows_max, double 
 
 int32_t hzp_budget_rows(struct hzp_budget *budget, const struct hzp_budget_load *load)
 {
+    hzp_assert_engine_thread();
     HZP_ASSERT(load->decodes >= 0 && load->rows_max > load->decodes);
     int32_t rows = load->rows_max;
     if (load->decodes > 0 && load->pressure < 1) {

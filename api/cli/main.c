@@ -25,7 +25,10 @@ int main(int argc, char **argv)
         fprintf(stderr, "hzpserve: %s\n", err.text);
         return 2;
     }
-    hzp_log_set_level((enum hzp_log_level)options.log_level);
+    if (hzp_log_set(options.log_level, &err) < 0) {
+        fprintf(stderr, "hzpserve: --log-level (or HZP_LOG): %s\n", err.text);
+        return 2;
+    }
     if (options.version) {
         printf("hzpserve %s\n", HZP_VERSION_TEXT);
         return 0;

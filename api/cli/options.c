@@ -103,13 +103,14 @@ static const struct setting table[] = {
     INT_OPTION("--context", context, "0", 0, 1 << 24, ALL & ~(DEVICES | PLAN | SEARCH),
                "longest sequence accepted, in tokens; 0: the model's"),
     {.name = "--log-level",
-     .kind = CHOICE,
+     .kind = TEXT,
      .field = AT(log_level),
      .value = "info",
-     .choices = "error|warn|info|debug",
      .env = "HZP_LOG",
+     .meta = "LEVELS",
      .commands = ALL,
-     .help = "how much is said on standard error"},
+     .help = "what is logged to standard error: error, warn, info or debug; single subsystems may "
+             "differ: info,serve=debug,http=error"},
 
     HEADING("HTTP", SERVE),
     TEXT_OPTION("--host", host, "127.0.0.1", "ADDRESS", SERVE, "address to listen on"),

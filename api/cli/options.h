@@ -49,9 +49,9 @@ struct hzp_options {
     /* model and device */
     const char *model; /* the first word where the command takes a model */
     const char *device, *cpu_level;
+    const char *log_level;  /* hzp_log_set takes it */
     int64_t threads, dtype; /* auto, bf16, f32 */
     int64_t quantization;   /* none, fp8 */
-    int64_t log_level;      /* error, warn, info, debug */
     int64_t context;        /* 0: the model's */
 
     /* the engine */

@@ -301,9 +301,9 @@ char *hzp_metrics_page(struct hzp_server *server)
     training(&page, server);
     /* A copy: nobody may wait for a page to be written. */
     struct hzp_metrics *copy = hzp_xmalloc(sizeof(*copy));
-    pthread_mutex_lock(&server->metrics->lock);
+    hzp_lock_take(&server->metrics->lock);
     *copy = *server->metrics;
-    pthread_mutex_unlock(&server->metrics->lock);
+    hzp_lock_release(&server->metrics->lock);
     counted(&page, copy);
     free(copy);
     if (fclose(page.out)) {

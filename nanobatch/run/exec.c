@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/run/exec.h"
 
+#include "base/thread.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -354,6 +356,7 @@ void hzp_exec_prepare_graphs(struct hzp_exec *e, hzp_graph_twin *twin, void *ctx
 
 int hzp_exec_capture(struct hzp_exec *e, const struct hzp_plan *plan)
 {
+    hzp_assert_engine_thread();
     struct hzp_graph_part part;
     bool inlined;
     if (!hzp_graphs_fit(e->graphs, plan, &part))
@@ -371,6 +374,7 @@ struct hzp_graphs_stats hzp_exec_graphs(const struct hzp_exec *e)
 int hzp_exec_issue(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_flight *f,
                    const struct hzp_flight *older)
 {
+    hzp_assert_engine_thread();
     make_room(f, plan);
     f->plan = plan;
     f->graphed = (struct hzp_graph_part){0, 0};
@@ -499,6 +503,7 @@ static bool serves_behind(const struct hzp_flight *f, enum hzp_tenant tenant)
 
 int hzp_exec_wait_serving(struct hzp_flight *f, uint64_t *ret_ns)
 {
+    hzp_assert_engine_thread();
     const struct hzp_exec *e = f->exec;
     uint64_t end = 0, before = e->ended_ns[HZP_TENANT_SERVE];
     HZP_TRY(wait_for(f, HZP_TENANT_SERVE));
@@ -519,6 +524,7 @@ int hzp_exec_wait_serving(struct hzp_flight *f, uint64_t *ret_ns)
 
 int hzp_exec_land(struct hzp_flight *f, struct hzp_price *price, struct hzp_exec_times *ret)
 {
+    hzp_assert_engine_thread();
     struct hzp_exec *e = f->exec;
     memset(ret, 0, sizeof(*ret));
     uint64_t end[HZP_TENANT_COUNT] = {0}, last = 0, before = 0;
@@ -551,6 +557,7 @@ int hzp_exec_land(struct hzp_flight *f, struct hzp_price *price, struct hzp_exec
 int hzp_exec_run(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_price *price,
                  struct hzp_exec_times *ret)
 {
+    hzp_assert_engine_thread();
     HZP_TRY(hzp_exec_issue(e, plan, e->own, NULL));
     return hzp_exec_land(e->own, price, ret);
 }

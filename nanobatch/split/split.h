@@ -45,12 +45,12 @@
 #ifndef HZP_NANOBATCH_SPLIT_SPLIT_H
 #define HZP_NANOBATCH_SPLIT_SPLIT_H
 
+#include "base/thread.h"
 #include "nanobatch/run/exec.h"
 #include "nanobatch/split/policy.h"
 #include "nanobatch/split/predict.h"
 #include "nanobatch/split/seen.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 struct hzp_waits;
@@ -130,7 +130,7 @@ struct hzp_split {
     uint64_t last_train_ns, last_tokens_ns;
     bool last_served;
     /* under lock */
-    pthread_mutex_t lock;
+    struct hzp_lock lock;
     struct hzp_policy wanted;
     struct hzp_split_report {
         struct hzp_policy policy;
