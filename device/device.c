@@ -8,6 +8,7 @@
 #include "device/device.h"
 
 #include "device/about.h"
+#include "device/backend.h"
 #include "device/limits.h"
 
 #include <math.h>
@@ -211,6 +212,36 @@ int hzp_lane_open(struct hzp_device *dev, enum hzp_bound use, struct hzp_lane **
         lane->inlined = true;
     *ret = lane;
     return HZP_OK;
+}
+
+const char *hzp_device_backend(const struct hzp_device *dev)
+{
+    return dev->backend->name;
+}
+
+bool hzp_device_host_memory(const struct hzp_device *dev)
+{
+    return dev->backend->host_memory;
+}
+
+bool hzp_device_computes(const struct hzp_device *dev)
+{
+    return strcmp(dev->backend->name, hzp_backend_sim.name) != 0; /* traced or not */
+}
+
+bool hzp_device_queues(const struct hzp_device *dev)
+{
+    return dev->backend->fence_record != NULL;
+}
+
+bool hzp_device_has_shares(const struct hzp_device *dev)
+{
+    return dev->backend->lane_set_share != NULL;
+}
+
+bool hzp_device_times_ops(const struct hzp_device *dev)
+{
+    return dev->backend->lane_time != NULL;
 }
 
 size_t hzp_lane_bytes(struct hzp_device *dev, enum hzp_bound use)

@@ -17,6 +17,13 @@ struct hzp_limits {
                                    shape and layout; 0: the type is not to be had */
 };
 
+/* The rate that products of this type are held to.  A CPU without a bf16 product widens both
+ * operands and multiplies in F32: there the F32 product is the limit of BF16 too. */
+static inline double hzp_limits_gemm(const struct hzp_limits *limits, enum hzp_dtype type)
+{
+    return type == HZP_BF16 && limits->gemm_bf16 > 0 ? limits->gemm_bf16 : limits->gemm_f32;
+}
+
 /* Takes a few seconds.  HZP_EUNSUP: the backend does not measure. */
 int hzp_device_limits(struct hzp_device *dev, struct hzp_limits *ret);
 

@@ -25,7 +25,7 @@
 #include <time.h>
 
 #include "base/arena.h"
-#include "device/device.h"
+#include "device/backend.h"
 #include "device/philox.h"
 
 struct rates {

@@ -13,6 +13,7 @@
 
 #include "base/arena.h"
 #include "base/log.h"
+#include "device/backend.h"
 #include "device/bf16.h"
 #include "device/operand.h"
 

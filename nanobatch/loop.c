@@ -55,7 +55,7 @@ struct hzp_loop {
     struct leg leg[2];       /* of step n: leg[n % 2] */
     uint64_t number, landed; /* the newest formed; the newest landed: at most two before it */
     struct hzp_plan joined;  /* for the check of two in flight */
-    struct hzp_price price, price_beside; /* of ops on the whole device; on lanes side by side */
+    struct hzp_time time;
     struct hzp_split split;
     /* any thread */
     struct hzp_wake wake;
@@ -131,8 +131,8 @@ int hzp_loop_create(const struct hzp_loop_config *config, struct hzp_loop **ret)
     for (int i = 0; i < 2; i++)
         hzp_plan_init(&loop->leg[i].plan);
     hzp_plan_init(&loop->joined);
-    hzp_price_init(&loop->price, config->model->dev);
-    hzp_price_init(&loop->price_beside, config->model->dev);
+    hzp_time_init(&loop->time, config->model->dev->threads, config->model->config,
+                  config->model->act);
     hzp_wake_init(&loop->wake);
     int r = hzp_exec_create(config->model->dev, &loop->exec);
     bool alone = r >= 0 && hzp_exec_alone(loop->exec);
@@ -142,8 +142,7 @@ int hzp_loop_create(const struct hzp_loop_config *config, struct hzp_loop **ret)
                                      .policy = config->policy,
                                      .idle_ns = config->idle_ns,
                                      .early = loop->ahead && (alone || config->shape),
-                                     .model = config->model,
-                                     .price = &loop->price,
+                                     .time = &loop->time,
                                  });
     if (r >= 0)
         r = open_legs(loop);
@@ -229,8 +228,10 @@ static int serve(struct hzp_loop *loop, struct leg *leg)
 {
     HZP_TRY(hzp_exec_wait_serving(leg->flight, &leg->step.served_ns));
     uint64_t begin = host_ns();
-    if (leg->split.ride_ns > 0) /* of that, how long training's rows took is known by prices */
+    if (leg->split.ride_ns > 0) /* of that, training's rows took so long by their op times */
         leg->step.served_ns -= HZP_MIN(leg->step.served_ns, (uint64_t)leg->split.ride_ns);
+    hzp_rows_learn(&loop->time.rows, leg->step.batch ? leg->step.batch->rows : 0,
+                   leg->step.served_ns);
     leg->tokens_ns = leg->step.end_ns = hzp_device_now_ns(loop->config.model->dev);
     leg->stage = SERVED;
     tell(loop, leg, false, HZP_OK);
@@ -244,7 +245,7 @@ static double next_ns(const struct hzp_loop *loop, const struct hzp_step *step)
     if (!step->chain || step->to == step->chain->items)
         return 0;
     const struct hzp_item *next = &step->chain->item[step->to];
-    return hzp_price_ns(&loop->price, next->op, next->args);
+    return hzp_op_ns(&loop->time.whole, next->op, next->args);
 }
 
 /* All of it has ended, and what came before it has landed. */
@@ -256,8 +257,8 @@ static int land(struct hzp_loop *loop, struct leg *leg)
     HZP_DEBUG_ASSERT(step->number == loop->landed + 1);
     if (leg->stage == ISSUED)
         HZP_TRY(serve(loop, leg));
-    HZP_TRY(
-        hzp_exec_land(leg->flight, leg->split.beside ? &loop->price_beside : &loop->price, &times));
+    HZP_TRY(hzp_exec_land(leg->flight, leg->split.beside ? &loop->time.beside : &loop->time.whole,
+                          &times));
     step->end_ns = hzp_device_now_ns(loop->config.model->dev);
     step->trained_ns = leg->split.beside && times.end_ns[HZP_TENANT_TRAIN]
                            ? times.end_ns[HZP_TENANT_TRAIN]
@@ -319,8 +320,9 @@ static struct leg *begin_step(struct hzp_loop *loop)
     bool halves = loop->ahead && hzp_exec_alone(loop->exec) && !leg->split.hold;
     step->train_ns = leg->split.train_ns / (halves ? 2 : 1);
     step->item_ns = leg->split.item_ns;
-    step->split = &loop->split;
-    step->price = &loop->price;
+    step->serve_max_ns = leg->split.serve_max_ns;
+    step->time = &loop->time;
+    step->op_times = &loop->time.whole;
     if (step->batch)
         hzp_batch_clear(step->batch);
     hzp_plan_clear(&leg->plan);
@@ -352,7 +354,7 @@ static void plan_serving(struct hzp_loop *loop, struct leg *leg)
     hzp_split_serve(&loop->split, &leg->split, step->batch, &step->waits,
                     both && hzp_plan_shape_beside(both));
     if (leg->split.beside)
-        step->price = &loop->price_beside;
+        step->op_times = &loop->time.beside;
     step->train_ns = leg->split.train_ns;
     step->item_ns = leg->split.item_ns;
     bool rides = both && both->ride && !hzp_weights_fp8(loop->config.model->weights);
@@ -388,7 +390,7 @@ static void take_training(struct hzp_loop *loop, struct leg *leg)
         count(&loop->counters.ride_steps, 1);
 }
 
-/* What the slice will take, by prices; in the split, how much of that in serving's own items. */
+/* How long the slice will take; into the split, how much of that in serving's own items. */
 static double slice_ns(const struct hzp_loop *loop, struct leg *leg)
 {
     const struct hzp_step *step = &leg->step;
@@ -397,11 +399,11 @@ static double slice_ns(const struct hzp_loop *loop, struct leg *leg)
         step->ride_rows > 0 && hzp_ride_find(step->rider, step->version, step->chain, step->from,
                                              step->to, step->ride_rows, &leg->ride);
     if (!rides)
-        return hzp_price_slice(step->price, step->chain, step->from, step->to, NULL);
+        return hzp_slice_ns(step->op_times, step->chain, step->from, step->to, NULL);
     shared = (struct hzp_shared){step->ride_rows, leg->ride.from, leg->ride.to};
     leg->split.ride_ns =
-        hzp_price_slice(step->price, step->chain, leg->ride.from, leg->ride.to, &shared);
-    return hzp_price_slice(step->price, step->chain, step->from, step->to, &shared);
+        hzp_slice_ns(step->op_times, step->chain, leg->ride.from, leg->ride.to, &shared);
+    return hzp_slice_ns(step->op_times, step->chain, step->from, step->to, &shared);
 }
 
 /* True: there is something to run. */

@@ -17,14 +17,13 @@
 
 #include "nanobatch/build/batch.h"
 #include "nanobatch/plan/plan.h"
-#include "nanobatch/plan/price.h"
+#include "nanobatch/time/time.h"
 #include "nanobatch/split/waits.h"
 
 /* What of a step must be known before the next one is formed. */
 enum hzp_settle { HZP_SETTLE_NOTHING, HZP_SETTLE_SERVING, HZP_SETTLE_ALL };
 
 struct hzp_rider;
-struct hzp_split;
 
 struct hzp_step {
     uint64_t number;                  /* from 1; the only clock for reclaiming memory */
@@ -45,9 +44,10 @@ struct hzp_step {
         *rider;          /* set with the chain by who offers it: its forward pass may ride */
     uint64_t trained_ns; /* how long the slice took; valid in deliver */
     uint64_t served_ns;  /* how long serving's part took; valid in deliver */
-    const struct hzp_price *price;
-    const struct hzp_split *split; /* hzp_split_rows_within: how many rows of prompts fit */
-    struct hzp_waits waits;        /* set by the source that filled the batch */
+    double serve_max_ns; /* for the ITL goal, serving's part may take so long; 0: no goal */
+    const struct hzp_time *time;         /* how long work takes */
+    const struct hzp_op_times *op_times; /* of it, the one that holds for training in this step */
+    struct hzp_waits waits;              /* set by the source that filled the batch */
 };
 
 struct hzp_source {

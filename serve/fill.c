@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* serve/fill.c - a step's rows: those who decode first, then prompts, oldest first, as far as the
- * step's budget goes.
+/* serve/fill.c - a step's rows: first the decode rows, then as many prompt rows as the budget
+ * decides (budget.h), the oldest prompt first.
  *
  * Thread: engine. */
-#include "nanobatch/split/split.h"
 #include "serve/edits.h"
 #include "serve/scheduler_state.h"
 
 #include <string.h>
-
-/* With a goal for the gaps between tokens: prompts go on with at least so many rows a step, and
- * are taken to stand so deep when it is asked how many would do. */
-enum { PROMPT_ROWS_MIN = 16, PROMPT_DEPTH = 256 };
 
 /* Opens the sequence's segment for `rows` more rows and takes the pages they need. */
 static struct hzp_part *open_segment(struct hzp_scheduler *s, struct hzp_step *step,
@@ -179,41 +174,30 @@ static void add_piece(struct hzp_scheduler *s, struct hzp_step *step, struct hzp
     }
 }
 
-/* Rows of the whole step with which the gaps of those who decode stay within their goal; 0: there
- * is none, or nobody does. */
-static int32_t rows_within_goal(const struct hzp_step *step, int32_t decodes)
+/* Prompt rows of this step, as budget.h decides. */
+static int32_t prompt_rows(struct hzp_scheduler *s, const struct hzp_step *step, int32_t decodes)
 {
-    double reads = 0;
-    for (int32_t r = 0; r < step->batch->rows; r++)
-        reads += step->batch->pos[r] + 1;
-    int32_t rows =
-        hzp_split_rows_within(step->split, decodes, reads, PROMPT_DEPTH, PROMPT_ROWS_MIN);
-    return rows == INT32_MAX ? 0 : decodes + rows;
-}
-
-/* Rows of prompts in this step: what the budget leaves beside `decodes`. */
-static int32_t prompt_room(struct hzp_scheduler *s, const struct hzp_step *step, int32_t decodes)
-{
-    if (step->rows_left < 1)
-        return 0;
-    int32_t bound = rows_within_goal(step, decodes);
-    if (decodes && s->config.prefill_rows_max) {
-        int32_t room = HZP_MIN(step->rows_left, s->config.prefill_rows_max);
-        return bound ? HZP_MIN(room, HZP_MAX(bound - decodes, 1)) : room;
-    }
     struct hzp_budget_load load = {
-        .decodes = decodes,
-        .pressure = s->wait_count ? 1 : (double)s->running / s->config.running_max,
-        .rows_max = decodes + step->rows_left,
-        .bound = bound};
-    return hzp_budget_rows(&s->budget, &load) - decodes;
+        .decode_rows = decodes,
+        .rows_left = step->rows_left,
+        .running = s->running,
+        .running_max = s->config.running_max,
+        .waiting = s->wait_count,
+        .fixed = s->config.prefill_rows_max,
+        .serve_max_ns = step->serve_max_ns,
+    };
+    for (int32_t r = 0; r < step->batch->rows; r++)
+        load.decode_reads += step->batch->pos[r] + 1;
+    struct hzp_prompt_rows decided = hzp_budget_decide(&s->budget, &load, step->time);
+    s->now.budget_rows = decodes + decided.rows;
+    s->now.budget_reason[decided.reason]++;
+    return decided.rows;
 }
 
 static void add_prefills(struct hzp_scheduler *s, struct hzp_step *step, int32_t decodes)
 {
     struct hzp_batch *batch = step->batch;
-    int32_t room = prompt_room(s, step, decodes);
-    s->now.budget_rows = decodes + room;
+    int32_t room = prompt_rows(s, step, decodes);
     for (int32_t i = 0; i < s->running && room > 0; i++) {
         struct hzp_seq *seq = &s->seq[s->order[i]];
         if (hzp_seq_decodes(seq))

@@ -187,8 +187,6 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step, int 
         hzp_scheduler_stop(s, true);
         hzp_fail_all(s);
     }
-    if (status >= 0)
-        hzp_budget_learn(&s->budget, step->batch ? step->batch->rows : 0, step->served_ns);
     int64_t staleness = hzp_step_staleness(s, step);
     for (int32_t i = 0; i < s->running;) {
         struct hzp_seq *seq = &s->seq[s->order[i]];

@@ -41,6 +41,7 @@
 
 #include "nanobatch/source.h"
 #include "serve/admission.h"
+#include "serve/budget.h"
 #include "serve/kvpool.h"
 #include "serve/request.h"
 
@@ -89,7 +90,8 @@ struct hzp_scheduler_stats {
     int32_t kv_pages, kv_taken;
     int32_t kv_peak; /* that those who run are counted on to need: at the last look, at most eight
                           * steps ago */
-    int32_t budget_rows; /* of the newest step that served */
+    int32_t budget_rows;                      /* of the newest step that served */
+    uint64_t budget_reason[HZP_BUDGET_COUNT]; /* steps by what decided their prompt rows */
 };
 void hzp_scheduler_read_stats(struct hzp_scheduler *s, struct hzp_scheduler_stats *ret);
 

@@ -323,9 +323,9 @@ static int32_t slice_end(struct hzp_trainer *t, struct hzp_step *step)
 {
     step->rider = t->stage == HZP_TRAINER_ACCUMULATE ? &t->rider : NULL;
     if (step->rider && step->ride_rows > 0 && step->version == t->rider.version)
-        return hzp_ride_cut(step->rider, step->price, &t->chain, t->to, step->train_ns,
+        return hzp_ride_cut(step->rider, step->op_times, &t->chain, t->to, step->train_ns,
                             step->item_ns, step->ride_rows);
-    return hzp_price_cut(step->price, &t->chain, t->to, step->train_ns, step->item_ns, NULL);
+    return hzp_slice_end(step->op_times, &t->chain, t->to, step->train_ns, step->item_ns, NULL);
 }
 
 static bool offer(struct hzp_source *source, struct hzp_step *step)

@@ -112,13 +112,13 @@ int hzp_engine_load(struct hzp_device *dev, struct hzp_weights *weights, struct 
     int r = HZP_OK;
     if (noise && *noise && strcmp(noise, "0") != 0)
         return hzp_engine_noise(dev, weights, draft);
-    if (!dev->backend->host_memory)
+    if (!hzp_device_host_memory(dev))
         HZP_TRY_GOTO(hzp_device_alloc(dev, HZP_MEM_HOST, bytes, &host));
     HZP_TRY_GOTO(hzp_model_load(model_dir, layout, type, host, reterr));
     draft->record.loss = NAN;
     draft->record.learned_through = -1;
     draft->record.checksum = hzp_version_checksum(layout, type, host);
-    if (!dev->backend->host_memory) {
+    if (!hzp_device_host_memory(dev)) {
         HZP_TRY_GOTO(hzp_lane_open(dev, HZP_BOUND_COPY, &lane));
         HZP_TRY_GOTO(hzp_fence_open(dev, &fence));
         HZP_TRY_GOTO(hzp_lane_copy(lane, draft->base, host, bytes));
@@ -126,7 +126,7 @@ int hzp_engine_load(struct hzp_device *dev, struct hzp_weights *weights, struct 
         HZP_TRY_GOTO(hzp_fence_wait(fence));
     }
 out:
-    if (!dev->backend->host_memory && host != draft->base) {
+    if (!hzp_device_host_memory(dev) && host != draft->base) {
         hzp_fence_close(fence);
         hzp_lane_close(lane);
         hzp_device_free(dev, HZP_MEM_HOST, host);

@@ -12,7 +12,7 @@
 
 #include "api/cli/options.h"
 #include "nanobatch/plan/plan_table.h"
-#include "nanobatch/search/tables.h"
+#include "nanobatch/time/tables.h"
 #include "weights/config.h"
 
 /* Writes device, model and build into the tables: what a file must hold for. */

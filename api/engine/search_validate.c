@@ -74,7 +74,7 @@ static void draw_lanes(struct validation *v, struct hzp_plan_shape *s, bool trai
     }
     s->units[HZP_LANE_COMPUTE] = (int16_t)first;
     s->units[HZP_LANE_MEMORY] = (int16_t)HZP_MAX(threads - first, 1);
-    if (!v->bench->dev->backend->lane_set_share)
+    if (!hzp_device_has_shares(v->bench->dev))
         memset(s->units, 0, sizeof(s->units));
 }
 

@@ -8,7 +8,7 @@
 #define HZP_API_ENGINE_SEARCH_VALIDATE_H
 
 #include "api/engine/workbench.h"
-#include "nanobatch/search/tables.h"
+#include "nanobatch/time/tables.h"
 
 /* Runs `plans` random plans on the bench, twice, and prints one line each, then median and 95th
  * percentile of the error |predicted / measured - 1|; measured is the shorter of two medians, as

@@ -45,7 +45,7 @@ static int open_weights(struct hzp_workbench *b, const struct hzp_options *o,
     struct hzp_version *draft;
     HZP_TRY(hzp_weights_create(b->dev, &b->layout, &weights, &b->weights));
     HZP_TRY(hzp_weights_begin(b->weights, &draft));
-    if (b->dev->backend != &hzp_backend_sim) {
+    if (hzp_device_computes(b->dev)) {
         if (size->load && o->model)
             HZP_TRY(hzp_engine_load(b->dev, b->weights, draft, o->model, reterr));
         else

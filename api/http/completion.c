@@ -6,14 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Engine thread: there is news. */
+/* Engine thread: the request has new tokens or has ended. */
 static void wake(void *ctx)
 {
     hzp_wake_poke(ctx);
 }
 
-/* The text goes on where the prompt's ends: what a tokenizer does at the begin of a text (to take a
- * space off, say) has happened already. */
+/* Generated text continues the prompt, so the detokenizer skips what it does only at the beginning
+ * of a text (stripping a leading space, for example). */
 static int continue_prompt(struct hzp_completion *c, struct hzp_choice *choice,
                            struct hzp_err_text *reterr)
 {
@@ -64,7 +64,7 @@ static int open_choice(struct hzp_completion *c, int32_t index, struct hzp_err_t
     return HZP_OK;
 }
 
-/* What could never be queued whole is refused before memory is spent on it. */
+/* Refuses a completion that could never be queued whole before allocating anything for it. */
 static int check_size(const struct hzp_engine *engine, const struct hzp_completion_params *p,
                       struct hzp_err_text *reterr)
 {
@@ -131,12 +131,12 @@ static void finish(struct hzp_completion *c, struct hzp_choice *choice, enum hzp
     c->open--;
 }
 
-/* The piece that the detokenizer gave goes past the stop strings.  True: one ended the text. */
+/* Passes new text through the stop strings.  True: one of them ended the text. */
 static bool pass_piece(struct hzp_completion *c, struct hzp_choice *choice)
 {
     int r;
     choice->codes += count_codes(choice->piece.data, choice->piece.bytes);
-    /* While min_tokens is not reached, a stop string is text like any other. */
+    /* Until min_tokens is reached, stop strings are not looked for. */
     if (choice->seen <= c->params.min_tokens && c->params.min_tokens)
         r = hzp_stop_pass(&choice->stop, choice->piece.data, choice->piece.bytes, &choice->text);
     else
@@ -166,7 +166,7 @@ static bool take_token(struct hzp_completion *c, struct hzp_choice *choice, int3
     return choice->piece.bytes && pass_piece(c, choice);
 }
 
-/* The request is final and all its tokens are taken. */
+/* The request is final and all its tokens have been turned into text. */
 static void take_end(struct hzp_completion *c, struct hzp_choice *choice, int state)
 {
     if (state == HZP_REQUEST_CANCELED || state == HZP_REQUEST_FAILED) {
@@ -191,7 +191,7 @@ static bool pump_choice(struct hzp_completion *c, struct hzp_choice *choice)
     if (choice->finish != HZP_FINISH_NONE)
         return false;
     struct hzp_request *rq = choice->rq;
-    /* The state first: if it is final, the count read after it is the last one. */
+    /* Reads the state before the count: if the state is final, so is the count. */
     int state = atomic_load(&rq->state);
     int32_t count = atomic_load_explicit(&rq->out_count, memory_order_acquire);
     bool news = choice->seen < count;

@@ -79,7 +79,7 @@ int hzp_completion_add_text(struct hzp_completion_params *params, const struct h
     unsigned flags = HZP_TOKENIZER_PARSE_SPECIAL;
     if (params->add_special)
         flags |= HZP_TOKENIZER_ADD_SPECIAL;
-    /* A byte is at least one token in no tokenizer, so this bounds memory, not prompts. */
+    /* No tokenizer makes more tokens than bytes, so the bound on the body bounds this memory. */
     int r = hzp_tokenizer_encode(engine->tok, text, bytes, flags, INT32_MAX, prompt, reterr);
     if (r < 0) {
         if (reterr)
@@ -117,7 +117,7 @@ static int add_string(struct hzp_completion_params *params, const struct hzp_eng
                                    json_string_length(value), reterr);
 }
 
-/* Says which of several prompts an error is about. */
+/* Adds to an error the index of the prompt it is about. */
 static int of_prompt(size_t i, int r, struct hzp_err_text *reterr)
 {
     char text[sizeof(reterr->text)];
@@ -243,7 +243,7 @@ static int read_biases(const json_t *body, const struct hzp_engine *engine,
             return hzp_fail_param(reterr, HZP_EINVAL, "logit_bias", "logit_bias: at most %d tokens",
                                   HZP_BIASES_MAX);
         params->bias_token[params->biases] = (int32_t)token;
-        /* As at OpenAI: -100 is a ban, whatever the logits. */
+        /* As in OpenAI's API: -100 bans the token whatever its logit. */
         float bias = (float)json_number_value(value);
         params->bias[params->biases++] = bias <= -100 ? -INFINITY : bias;
     }
@@ -272,7 +272,7 @@ static int read_sampling(const json_t *body, struct hzp_completion_params *param
     return HZP_OK;
 }
 
-/* Everything but the prompt, which needs max_tokens to be known. */
+/* All fields but the prompt, which is read last because it needs max_tokens. */
 static int read_numbers(const json_t *body, struct hzp_completion_params *params,
                         struct hzp_err_text *reterr)
 {

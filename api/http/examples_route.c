@@ -27,7 +27,8 @@ static bool served(struct hzp_server *server, int64_t last, uint64_t *ret_versio
     return stats.learned_through >= last;
 }
 
-/* Waits until they are served, the client has left, the time is over or the engine has ended. */
+/* Waits until the examples are served, the client disconnects, the timeout passes or the engine
+ * ends. */
 static bool wait_served(struct hzp_exchange *x, int64_t last, double seconds, uint64_t *ret_version)
 {
     _Atomic bool left = false;
@@ -42,7 +43,7 @@ static bool wait_served(struct hzp_exchange *x, int64_t last, double seconds, ui
     return done;
 }
 
-/* Reads wait and timeout.  True: answered. */
+/* Reads the query parameters wait and timeout.  True: an error was answered. */
 static bool bad_query(struct hzp_exchange *x, bool *ret_wait, double *ret_timeout,
                       enum MHD_Result *ret)
 {

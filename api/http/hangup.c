@@ -13,7 +13,7 @@
 struct watch {
     void (*left)(void *ctx);
     void *ctx;
-    uint32_t turn; /* tells this use of the number from an earlier one */
+    uint32_t turn; /* distinguishes this use of the socket's number from earlier ones */
 };
 
 struct hzp_hangup {
@@ -41,7 +41,7 @@ static void *watch_main(void *arg)
                 return NULL;
             int fd = (int)(event[i].data.u64 & UINT32_MAX);
             uint32_t turn = (uint32_t)(event[i].data.u64 >> 32);
-            /* Under the lock, so that forget waits for a call that runs. */
+            /* Calls `left` under the lock, so that hzp_hangup_forget waits for a running call. */
             hzp_lock_take(&h->lock);
             if (fd < h->room && h->watch[fd].left && h->watch[fd].turn == turn)
                 h->watch[fd].left(h->watch[fd].ctx);
@@ -97,7 +97,7 @@ int hzp_hangup_watch(struct hzp_hangup *h, int fd, void (*left)(void *ctx), void
             h->watch[i] = (struct watch){0};
         h->room = room;
     }
-    uint32_t turn = ++h->turn & INT32_MAX; /* never looks like STOP */
+    uint32_t turn = ++h->turn & INT32_MAX; /* never equal to STOP */
     h->watch[fd] = (struct watch){.left = left, .ctx = ctx, .turn = turn};
     hzp_lock_release(&h->lock);
     struct epoll_event event = {.events = EPOLLRDHUP | EPOLLHUP | EPOLLERR | EPOLLONESHOT,

@@ -18,9 +18,10 @@
 
 enum {
     STACK_BYTES = 1 << 20,  /* jansson recurses for each level of nesting */
-    SPARE_CONNECTIONS = 16, /* so that a full server can still say so, and answer /health */
-    THROW_AWAY_TIMES = 8, /* of a body too long this many times the bound is read, to answer 413 */
-    LINGER_MS = 2000,     /* after an answer that came before the body */
+    SPARE_CONNECTIONS = 16, /* beyond the limit: to answer 429, and /health, when full */
+    THROW_AWAY_TIMES =
+        8,            /* an oversized body is read up to this many times the bound, to answer 413 */
+    LINGER_MS = 2000, /* after an answer sent before the body was read */
 };
 
 static const struct hzp_route routes[] = {
@@ -36,7 +37,8 @@ static const struct hzp_route routes[] = {
     {"GET", "/metrics", false, hzp_route_metrics},
 };
 
-/* The route of a path; *ret_path: some route has this path, if with another method. */
+/* The route of a method and path; *ret_path: some route has this path, perhaps with another
+ * method. */
 static bool leads_to(const struct hzp_route *route, const char *path)
 {
     size_t n = strlen(route->path);
@@ -58,7 +60,7 @@ static const struct hzp_route *find_route(const char *method, const char *path,
     return NULL;
 }
 
-/* The methods of a path as the header Allow has them; "": there is no such path. */
+/* The methods of a path for the header Allow; "": no such path. */
 static void list_methods(const char *path, char *ret, size_t size)
 {
     size_t n = 0;
@@ -76,7 +78,7 @@ static const char *header(struct MHD_Connection *connection, const char *name)
     return MHD_lookup_connection_value(connection, MHD_HEADER_KIND, name);
 }
 
-/* Compares in time that depends on the key alone. */
+/* Compares in time that depends on the key's length alone. */
 static bool same_key(const char *key, const char *given)
 {
     size_t n = strlen(key), m = strlen(given);
@@ -93,14 +95,14 @@ static bool key_fits(const struct hzp_server *server, struct MHD_Connection *con
            same_key(server->options->api_key, given + 7);
 }
 
-/* Whether the body will be longer than any that is taken. */
+/* Whether Content-Length exceeds the bound. */
 static bool says_too_much(struct hzp_exchange *x)
 {
     const char *length = header(x->connection, MHD_HTTP_HEADER_CONTENT_LENGTH);
     return length && strtoull(length, NULL, 10) > (unsigned long long)x->server->options->body_max;
 }
 
-/* What can be decided before the body is there. */
+/* Checks that need no body. */
 static int refuse_early(struct hzp_exchange *x, const char *method, const char *path)
 {
     char allow[64];
@@ -158,14 +160,14 @@ static enum MHD_Result open_exchange(struct hzp_server *server, struct MHD_Conne
         x->refused = MHD_HTTP_TOO_MANY_REQUESTS;
     if (!x->refused || !says_too_much(x))
         return MHD_YES;
-    /* An answer now: the library then reads nothing more, and closes after it. */
+    /* Answers now: the library reads no body and closes the connection afterwards. */
     x->early = true;
     return refuse(x, method, path);
 }
 
 /* Closing a socket that has unread bytes resets the connection, and a client that is still sending
- * would lose its answer.  So what it sends is thrown away until it has seen the answer and closes,
- * for as much and as long as is bearable. */
+ * would lose its answer.  So its bytes are discarded until it has read the answer and closes,
+ * within bounds of bytes and time. */
 static void linger(struct hzp_exchange *x)
 {
     char piece[16384];
@@ -224,11 +226,10 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
     }
     if (x->status)
         return MHD_YES; /* answered already */
-    /* The path is whole only now. */
+    /* The path is complete only now. */
     if (x->route)
         find_route(method, path, &x->tail);
-    /* The whole request is there: from now on the client may be silent as long as the answer
-     * takes. */
+    /* The request is complete: the client may now be silent for as long as the answer takes. */
     MHD_set_connection_option(connection, MHD_CONNECTION_OPTION_TIMEOUT, 0u);
     return x->refused ? refuse(x, method, path) : x->route->answer(x);
 }

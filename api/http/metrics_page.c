@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GET /metrics: Prometheus' text format, version 0.0.4.  Names, labels and buckets of what vLLM has
- * too are vLLM's, so that its dashboards work. */
+/* GET /metrics: Prometheus' text format, version 0.0.4.  Metrics that vLLM has too use its names,
+ * labels and buckets, so that its dashboards work. */
 #include "api/http/http.h"
 #include "api/http/metrics_state.h"
 #include "base/arena.h"
@@ -50,7 +50,7 @@ static void histogram(struct page *p, const char *name, const struct hzp_histogr
             p->labels, (unsigned long long)h->count);
 }
 
-/* A label's value may not hold a bare quote, backslash or newline. */
+/* A label's value needs quotes, backslashes and newlines escaped. */
 static void label_text(const char *text, char *out, size_t size)
 {
     size_t n = 0;
@@ -100,6 +100,11 @@ static void serving(struct page *p, struct hzp_server *server)
     counter(p, "hzpserve_recomputed_tokens_total", (double)s.recomputed_tokens,
             "Tokens computed again after a sequence was pushed back.");
     gauge(p, "hzpserve_step_rows_budget", s.budget_rows, "Rows that the newest step might have.");
+    head(p, "hzpserve_step_rows_budget_total", "counter",
+         "Steps by what decided their prompt rows.");
+    for (int i = 0; i < HZP_BUDGET_COUNT; i++)
+        fprintf(p->out, "hzpserve_step_rows_budget_total{%s,reason=\"%s\"} %llu\n", p->labels,
+                hzp_budget_reason_name(i), (unsigned long long)s.budget_reason[i]);
     gauge(p, "hzpserve_waiting_tokens", (double)s.waiting_tokens, "Prompt tokens in the queue.");
 }
 
@@ -139,7 +144,7 @@ static void split(struct page *p, struct hzp_server *server)
 {
     struct hzp_split_report *r = malloc(sizeof(*r));
     if (!r)
-        return; /* a page without them */
+        return; /* the page is served without them */
     hzp_split_read(hzp_loop_split(server->engine->loop), hzp_now_ns(), r);
     gauge(p, "hzpserve_slo_ttft_seconds", (double)r->policy.ttft_ns * 1e-9,
           "Goal for 99 of 100 times to the first token; 0: none.");
@@ -299,7 +304,7 @@ char *hzp_metrics_page(struct hzp_server *server)
     split(&page, server);
     versions(&page, server);
     training(&page, server);
-    /* A copy: nobody may wait for a page to be written. */
+    /* Copies the counters, so that the lock is not held while the page is written. */
     struct hzp_metrics *copy = hzp_xmalloc(sizeof(*copy));
     hzp_lock_take(&server->metrics->lock);
     *copy = *server->metrics;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/http/metrics_state.h - the counters themselves, for metrics.c, which counts, and
- * metrics_page.c, which writes them down.
+/* api/http/metrics_state.h - the counters, shared by metrics.c (counts) and metrics_page.c
+ * (formats).
  *
  * Thread: under the lock, the fields below it.
  */
@@ -13,14 +13,15 @@
 enum { HZP_BOUNDS_MAX = 24 };
 
 struct hzp_histogram {
-    const double *bound; /* [bounds] upper ends, ascending; beyond the last: one more class */
+    const double
+        *bound; /* [bounds] ascending upper bounds; values beyond the last have one more bucket */
     int bounds;
     uint64_t seen[HZP_BOUNDS_MAX + 1], count;
     double sum;
 };
 
 struct hzp_http_count {
-    const char *handler, *method; /* of the table of routes */
+    const char *handler, *method; /* in the table of routes */
     int status;
     uint64_t count;
 };

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GET and PATCH /v1/policy: what the operator wants of the split between serving and training, how
- * stale the serving weights may be, and what the split predicted and measured.
+/* GET and PATCH /v1/policy: latency goals and training's share, the staleness bound, and what the
+ * split predicted and measured.
  *
- * A PATCH is checked whole before anything of it holds; it holds from the engine's next step on. */
+ * A PATCH is checked whole before any of it is applied; it takes effect at the engine's next
+ * step. */
 #include "api/http/fields.h"
 #include "api/http/http.h"
 #include "base/thread.h"
@@ -14,7 +15,7 @@
 
 enum { STALENESS_MAX = 1000000 };
 
-/* ---- what there is ---- */
+/* ---- GET ---- */
 
 static json_t *ms_json(double ns)
 {
@@ -91,7 +92,7 @@ enum MHD_Result hzp_route_policy(struct hzp_exchange *x)
     return answer(x);
 }
 
-/* ---- what is wanted ---- */
+/* ---- PATCH ---- */
 
 static int read_number(const json_t *body, const char *name, double *ret,
                        struct hzp_err_text *reterr)
@@ -106,7 +107,7 @@ static int read_number(const json_t *body, const char *name, double *ret,
     return HZP_OK;
 }
 
-/* A goal in milliseconds; null: none; absent: as it was. */
+/* A goal in milliseconds; null: no goal; absent: unchanged. */
 static int read_goal(const json_t *slo, const char *name, uint64_t *ret,
                      struct hzp_err_text *reterr)
 {
@@ -158,7 +159,7 @@ static int read_goals(const json_t *slo, struct hzp_policy *ret, struct hzp_err_
     return read_goal(slo, "itl_ms", &ret->itl_ns, reterr);
 }
 
-/* The present policy with what the body changes in it.  Nothing holds yet. */
+/* The current policy with the body's changes.  Nothing is applied yet. */
 static int read_policy(const json_t *body, struct hzp_policy *policy, int64_t *staleness,
                        struct hzp_err_text *reterr)
 {
@@ -202,7 +203,7 @@ enum MHD_Result hzp_route_policy_patch(struct hzp_exchange *x)
     json_t *body = hzp_exchange_json(x, &answered);
     if (!body)
         return answered;
-    /* Two at a time: each changes what it names, and the later one's word counts. */
+    /* Serialises PATCHes: each changes the fields it names, and the later one wins. */
     hzp_lock_take(&x->server->policy_lock);
     hzp_split_policy(split, &policy);
     int r = read_policy(body, &policy, &staleness, &text);

@@ -249,7 +249,7 @@ int main(int argc, char **argv)
         if (units > 0 && units < p->dev->threads)
             one_share(p, units);
     }
-    if (argc <= 6 && p->dev->backend->lane_set_share)
+    if (argc <= 6 && hzp_device_has_shares(p->dev))
         usual_shares(p);
     unlimited(p);
     for (int i = 0; i < 2; i++) {

@@ -208,7 +208,7 @@ static void serve_step(struct bench *b, struct serving *s, int32_t segs, int32_t
         "\"of_gemm\":%.3f,\"kernels\":%d}\n",
         shape->name, segs, context, rows, seconds * 1e3, all / seconds, bytes / seconds * 1e-9,
         bytes / seconds / b->limits.read_bytes_per_s, flops / seconds * 1e-12,
-        flops / seconds / b->limits.gemm_bf16, b->plan.items);
+        flops / seconds / hzp_limits_gemm(&b->limits, HZP_BF16), b->plan.items);
     fflush(stdout);
 }
 
@@ -288,13 +288,12 @@ static void train(struct bench *b, int32_t docs, int32_t length)
     double flops =
         6 * (b->macs + (double)shape->vocab * shape->width) * rows +
         6.0 * shape->heads.heads * shape->heads.dim * shape->layers * (double)rows * length;
-    double seconds = micro_s + update_s;
+    double seconds = micro_s + update_s, gemm = hzp_limits_gemm(&b->limits, HZP_BF16);
     printf("{\"t\":\"train\",\"shape\":\"%s\",\"documents\":%d,\"length\":%d,\"loss\":%.3f,"
            "\"micro_ms\":%.2f,\"update_ms\":%.2f,\"tokens_per_s\":%.0f,\"micro_tflops\":%.1f,"
            "\"micro_of_gemm\":%.3f,\"of_gemm\":%.3f}\n",
            shape->name, docs, length, (double)micro->loss[0], micro_s * 1e3, update_s * 1e3,
-           rows / seconds, flops / micro_s * 1e-12, flops / micro_s / b->limits.gemm_bf16,
-           flops / seconds / b->limits.gemm_bf16);
+           rows / seconds, flops / micro_s * 1e-12, flops / micro_s / gemm, flops / seconds / gemm);
     fflush(stdout);
     free(token);
     free(learn);

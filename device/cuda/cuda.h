@@ -23,7 +23,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "device/device.h"
+#include "device/backend.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -49,15 +49,15 @@ bool hzp_ride_find(const struct hzp_rider *rider, const struct hzp_version *serv
     return true;
 }
 
-int32_t hzp_ride_cut(const struct hzp_rider *rider, const struct hzp_price *price,
+int32_t hzp_ride_cut(const struct hzp_rider *rider, const struct hzp_op_times *times,
                      const struct hzp_plan *chain, int32_t from, uint64_t ns, uint64_t item_ns,
                      int32_t rows)
 {
     struct hzp_shared shared = {rows, 0, rider->space->forward_end};
     struct hzp_ride ride;
-    int32_t to = hzp_price_cut(price, chain, from, ns, item_ns, &shared);
+    int32_t to = hzp_slice_end(times, chain, from, ns, item_ns, &shared);
     if (!hzp_ride_find(rider, rider->version, chain, from, to, rows, &ride))
-        return hzp_price_cut(price, chain, from, ns, item_ns, NULL);
+        return hzp_slice_end(times, chain, from, ns, item_ns, NULL);
     while (to > ride.to && to < shared.to && same_layer(chain, to - 1, to))
         to--;
     return to;

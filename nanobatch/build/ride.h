@@ -20,7 +20,7 @@
 
 #include "nanobatch/build/backward.h"
 #include "nanobatch/build/forward.h"
-#include "nanobatch/plan/price.h"
+#include "nanobatch/time/op_times.h"
 
 /* Whose forward pass may ride: who offers a chain says so.  All borrowed. */
 struct hzp_rider {
@@ -46,9 +46,9 @@ bool hzp_ride_find(const struct hzp_rider *rider, const struct hzp_version *serv
                    const struct hzp_plan *chain, int32_t from, int32_t to, int32_t rows,
                    struct hzp_ride *ret);
 
-/* Where a slice ends that may last ns (hzp_price_cut), if `rows` rows of serving carry it: behind a
+/* Where a slice ends that may last ns (hzp_slice_end), if `rows` rows of serving carry it: behind a
  * whole layer, where it contains one. */
-int32_t hzp_ride_cut(const struct hzp_rider *rider, const struct hzp_price *price,
+int32_t hzp_ride_cut(const struct hzp_rider *rider, const struct hzp_op_times *times,
                      const struct hzp_plan *chain, int32_t from, uint64_t ns, uint64_t item_ns,
                      int32_t rows);
 

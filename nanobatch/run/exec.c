@@ -33,6 +33,7 @@ struct hzp_exec {
     uint64_t ended_ns[HZP_TENANT_COUNT]; /* when its newest item ended, as far as known */
     struct hzp_plan_ends landed;         /* of the newest plan that landed */
     struct hzp_profile profile;
+    struct hzp_op_times prior; /* used where the caller brings no op times; learns nothing */
 };
 
 static const enum hzp_bound use[HZP_LANE_COUNT] = {
@@ -49,8 +50,10 @@ size_t hzp_exec_bytes(struct hzp_device *dev)
 int hzp_exec_create(struct hzp_device *dev, struct hzp_exec **ret)
 {
     struct hzp_exec *e = hzp_xcalloc(1, sizeof(*e));
+    struct hzp_rates rates = hzp_rates_of(dev->threads);
+    hzp_op_times_init(&e->prior, &rates);
     e->dev = dev;
-    e->timed = dev->backend->lane_time || !dev->backend->fence_record;
+    e->timed = hzp_device_times_ops(dev) || !hzp_device_queues(dev);
     int r;
     for (int l = 0; l < HZP_LANE_COUNT; l++)
         HZP_TRY_GOTO(hzp_lane_open(dev, use[l], &e->lane[l]));
@@ -111,24 +114,24 @@ const struct hzp_profile *hzp_exec_profile(const struct hzp_exec *exec)
     return &exec->profile;
 }
 
-/* The tenant's part of what the item costs, 0 .. 1: of one that is serving's and training's,
- * serving's part is what it would cost without training's rows. */
-static double part_of(const struct hzp_price *price, const struct hzp_item *item,
+/* The tenant's part of the item's duration, 0 .. 1: of an item of both tenants, serving's part is
+ * what it would take without training's rows. */
+static double part_of(const struct hzp_op_times *known, const struct hzp_item *item,
                       enum hzp_tenant tenant)
 {
     if (!hzp_item_of(item, tenant))
         return 0;
-    double serving = item->rides ? hzp_price_serving(price, item) : 1;
+    double serving = item->rides ? hzp_item_serving_part(known, item) : 1;
     return item->rides && tenant != HZP_TENANT_SERVE ? 1 - serving : serving;
 }
 
-static void profile_add(struct hzp_profile *profile, const struct hzp_price *price,
+static void profile_add(struct hzp_profile *profile, const struct hzp_op_times *known,
                         const struct hzp_item *item, uint64_t ns)
 {
     struct hzp_cost cost = hzp_op_cost(item->op, item->args);
     for (int t = 0; t < HZP_TENANT_COUNT; t++) {
         struct hzp_profile_op *op = &profile->of[t][item->op];
-        double part = part_of(price, item, (enum hzp_tenant)t);
+        double part = part_of(known, item, (enum hzp_tenant)t);
         if (!hzp_item_of(item, (enum hzp_tenant)t))
             continue;
         op->runs++;
@@ -166,7 +169,7 @@ bool hzp_exec_queues(const struct hzp_exec *e, const struct hzp_plan *plan)
 {
     uint8_t role[HZP_LANE_COUNT];
     return e->alone ||
-           (e->dev->backend->fence_record && e->dev->threads > 1 && lanes_used(plan, role) > 1);
+           (hzp_device_queues(e->dev) && e->dev->threads > 1 && lanes_used(plan, role) > 1);
 }
 
 /* What lane l has of a plan on `lanes` lanes whose shape says so many units. */
@@ -407,30 +410,28 @@ static void divide_by(uint64_t took, const double of[HZP_TENANT_COUNT], double r
     ret->ride_ns = all > 0 ? (uint64_t)((double)took * (ride / all)) : 0;
 }
 
-/* Only the whole run was timed.  It is divided by prices, and what they missed together each
- * learns: so they have the device's scale, if not each op's own. */
-static void divide(const struct hzp_plan *plan, struct hzp_price *price, uint64_t took,
-                   struct hzp_exec_times *ret)
+/* Only the whole run was timed.  It is divided among the items in proportion to their known times,
+ * and each op learns its part: so op times have the device's scale, if not each op's own.  learn
+ * NULL: nothing is learned. */
+static void divide(const struct hzp_plan *plan, const struct hzp_op_times *known,
+                   struct hzp_op_times *learn, uint64_t took, struct hzp_exec_times *ret)
 {
-    static const struct hzp_price guess = {.flops_per_ns = 1000, .bytes_per_ns = 100};
-    const struct hzp_price *by = price ? price : &guess;
     double of[HZP_TENANT_COUNT] = {0}, ride = 0, all = 0;
     for (int32_t i = 0; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
-        double ns = hzp_price_ns(by, item->op, item->args);
+        double ns = hzp_op_ns(known, item->op, item->args);
         all += ns;
         for (int t = 0; t < HZP_TENANT_COUNT; t++)
-            of[t] += ns * part_of(by, item, (enum hzp_tenant)t);
-        ride += item->rides ? ns * part_of(by, item, HZP_TENANT_TRAIN) : 0;
+            of[t] += ns * part_of(known, item, (enum hzp_tenant)t);
+        ride += item->rides ? ns * part_of(known, item, HZP_TENANT_TRAIN) : 0;
     }
     if (all <= 0)
         return;
     divide_by(took, of, ride, all, ret);
     double factor = (double)took / all;
-    for (int32_t i = 0; price && i < plan->items; i++) {
+    for (int32_t i = 0; learn && i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
-        hzp_price_learn(price, item->op, item->args,
-                        hzp_price_ns(price, item->op, item->args) * factor);
+        hzp_op_learn(learn, item->op, item->args, hzp_op_ns(learn, item->op, item->args) * factor);
     }
 }
 
@@ -440,17 +441,16 @@ static uint64_t span_ns(const struct hzp_span *span)
     return span->end_ns > span->begin_ns ? span->end_ns - span->begin_ns : 0;
 }
 
-/* A graph was timed as a whole: a lane's items get what their prices say of it, one behind the
- * other. */
-static void spread(struct hzp_flight *f, const struct hzp_price *price)
+/* A graph was timed as a whole: a lane's items divide its duration in proportion to their known
+ * times, one behind the other. */
+static void spread(struct hzp_flight *f, const struct hzp_op_times *known)
 {
-    static const struct hzp_price guess = {.flops_per_ns = 1000, .bytes_per_ns = 100};
     double all[HZP_LANE_COUNT] = {0}, at[HZP_LANE_COUNT] = {0};
     double took = (double)span_ns(&f->graph);
     for (int turn = 0; turn < 2; turn++)
         for (int32_t i = f->graphed.from; i < f->graphed.to; i++) {
             const struct hzp_item *item = &f->plan->item[i];
-            double ns = hzp_price_ns(price ? price : &guess, item->op, item->args);
+            double ns = hzp_op_ns(known, item->op, item->args);
             int l = item->lane;
             if (turn == 0) {
                 all[l] += ns;
@@ -463,24 +463,23 @@ static void spread(struct hzp_flight *f, const struct hzp_price *price)
         }
 }
 
-/* Shares the run's duration out by what the items took, and lets prices and profile know. */
-static void account(struct hzp_flight *f, struct hzp_price *price, uint64_t took,
-                    struct hzp_exec_times *ret)
+/* Divides the run's duration among the tenants by what their items took, and adds the items to the
+ * profile and, where learn is not NULL, to the op times. */
+static void account(struct hzp_flight *f, const struct hzp_op_times *known,
+                    struct hzp_op_times *learn, uint64_t took, struct hzp_exec_times *ret)
 {
-    static const struct hzp_price guess = {.flops_per_ns = 100, .bytes_per_ns = 15};
     const struct hzp_plan *plan = f->plan;
-    const struct hzp_price *by = price ? price : &guess;
     double of[HZP_TENANT_COUNT] = {0}, ride = 0, all = 0;
     for (int32_t i = 0; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
         uint64_t ns = span_ns(&f->span[i]);
         all += (double)ns;
         for (int t = 0; t < HZP_TENANT_COUNT; t++)
-            of[t] += (double)ns * part_of(by, item, (enum hzp_tenant)t);
-        ride += item->rides ? (double)ns * part_of(by, item, HZP_TENANT_TRAIN) : 0;
-        profile_add(&f->exec->profile, by, item, ns);
-        if (price)
-            hzp_price_learn(price, item->op, item->args, (double)ns);
+            of[t] += (double)ns * part_of(known, item, (enum hzp_tenant)t);
+        ride += item->rides ? (double)ns * part_of(known, item, HZP_TENANT_TRAIN) : 0;
+        profile_add(&f->exec->profile, known, item, ns);
+        if (learn)
+            hzp_op_learn(learn, item->op, item->args, (double)ns);
     }
     divide_by(took, of, ride, all, ret);
 }
@@ -522,10 +521,11 @@ int hzp_exec_wait_serving(struct hzp_flight *f, uint64_t *ret_ns)
     return HZP_OK;
 }
 
-int hzp_exec_land(struct hzp_flight *f, struct hzp_price *price, struct hzp_exec_times *ret)
+int hzp_exec_land(struct hzp_flight *f, struct hzp_op_times *times, struct hzp_exec_times *ret)
 {
     hzp_assert_engine_thread();
     struct hzp_exec *e = f->exec;
+    const struct hzp_op_times *known = times ? times : &e->prior;
     memset(ret, 0, sizeof(*ret));
     uint64_t end[HZP_TENANT_COUNT] = {0}, last = 0, before = 0;
     for (int t = 0; t < HZP_TENANT_COUNT; t++) {
@@ -535,12 +535,12 @@ int hzp_exec_land(struct hzp_flight *f, struct hzp_price *price, struct hzp_exec
     uint64_t now = hzp_device_now_ns(e->dev);
     e->landed = f->last;
     if (!e->timed) {
-        divide(f->plan, price, since(f, now, before), ret);
+        divide(f->plan, known, times, since(f, now, before), ret);
         for (int t = 0; t < HZP_TENANT_COUNT; t++)
             e->ended_ns[t] = now;
         return HZP_OK;
     }
-    spread(f, price);
+    spread(f, known);
     for (int32_t i = 0; i < f->plan->items; i++)
         for (int t = 0; t < HZP_TENANT_COUNT; t++)
             if (hzp_item_of(&f->plan->item[i], (enum hzp_tenant)t))
@@ -550,16 +550,16 @@ int hzp_exec_land(struct hzp_flight *f, struct hzp_price *price, struct hzp_exec
         e->ended_ns[t] = HZP_MAX(e->ended_ns[t], end[t]);
         last = HZP_MAX(last, end[t]);
     }
-    account(f, price, since(f, last, before), ret);
+    account(f, known, times, since(f, last, before), ret);
     return HZP_OK;
 }
 
-int hzp_exec_run(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_price *price,
+int hzp_exec_run(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_op_times *times,
                  struct hzp_exec_times *ret)
 {
     hzp_assert_engine_thread();
     HZP_TRY(hzp_exec_issue(e, plan, e->own, NULL));
-    return hzp_exec_land(e->own, price, ret);
+    return hzp_exec_land(e->own, times, ret);
 }
 
 /* --- What is known of the last run ------------------------------------------------------------ */

@@ -11,10 +11,11 @@
  * host need not be there for it.
  *
  * Where the device has graphs, a decode step that comes again is issued as one (graphs.h); it is
- * then timed as a whole, and the items of each of its lanes get shares of that by their prices.
+ * then timed as a whole, and the items of each of its lanes get parts of that in proportion to
+ * their known times.
  *
- * It also times each op, which is what prices are learned from; on devices that do not time single
- * ops only the whole run, which it divides by prices.
+ * It also times each op, which op times (nanobatch/time) are learned from; on devices that do not
+ * time single ops only the whole run, which it divides in that proportion.
  *
  * Thread: engine.
  */
@@ -23,7 +24,7 @@
 
 #include "nanobatch/run/graphs.h"
 #include "nanobatch/plan/plan.h"
-#include "nanobatch/plan/price.h"
+#include "nanobatch/time/op_times.h"
 #include "nanobatch/plan/shape.h"
 
 struct hzp_exec;
@@ -52,7 +53,7 @@ struct hzp_graphs_stats hzp_exec_graphs(const struct hzp_exec *exec);
 
 struct hzp_exec_times {
     uint64_t ns[HZP_TENANT_COUNT]; /* together about the run's duration */
-    uint64_t ride_ns;              /* of training's: in items that are also serving's, by prices */
+    uint64_t ride_ns;              /* of training's: in items that are also serving's */
     /* From when the run could begin (its issue, or the end of the tenant's items of the run before)
      * to the end of the tenant's last item; 0: none, or the device does not time single ops. */
     uint64_t end_ns[HZP_TENANT_COUNT];
@@ -88,12 +89,13 @@ int hzp_exec_issue(struct hzp_exec *exec, const struct hzp_plan *plan, struct hz
  * begin; what ran before them on their lanes is not counted. */
 int hzp_exec_wait_serving(struct hzp_flight *flight, uint64_t *ret_ns);
 
-/* Waits for the end of everything.  price: learns from the run; NULL: nobody does.  HZP_EDEVICE is
+/* Waits for the end of everything.  times: learns from the run; NULL: nothing does.  HZP_EDEVICE is
  * final.  Flights land in the order in which they were issued. */
-int hzp_exec_land(struct hzp_flight *flight, struct hzp_price *price, struct hzp_exec_times *ret);
+int hzp_exec_land(struct hzp_flight *flight, struct hzp_op_times *times,
+                  struct hzp_exec_times *ret);
 
 /* Issues and lands, with nothing else under way. */
-int hzp_exec_run(struct hzp_exec *exec, const struct hzp_plan *plan, struct hzp_price *price,
+int hzp_exec_run(struct hzp_exec *exec, const struct hzp_plan *plan, struct hzp_op_times *times,
                  struct hzp_exec_times *ret);
 
 /* When the items of the last hzp_exec_run ran, in the plan's order; NULL: the device does not say.

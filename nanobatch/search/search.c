@@ -103,7 +103,7 @@ static double allowed_ns(const struct hzp_search *s, bool beside, const struct h
     return s->config.train_share > 0 ? s->prefill ? s->usual_ns : serve : 0;
 }
 
-/* Cuts the slice as hzp_price_cut does: what fits, but one item at least; with a goal only if that
+/* Cuts the slice as hzp_slice_end does: what fits, but one item at least; with a goal only if that
  * fits. */
 static int32_t cut(struct hzp_search *s, const struct hzp_plan_shape *shape, int32_t from,
                    double allowed, double *ret_priced)

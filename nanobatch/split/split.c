@@ -41,14 +41,12 @@ const char *hzp_split_limit_name(enum hzp_split_limit limit)
 
 void hzp_split_init(struct hzp_split *split, const struct hzp_split_config *config)
 {
-    static const struct hzp_price guess = {.flops_per_ns = 100, .bytes_per_ns = 15};
     memset(split, 0, sizeof(*split));
     split->config = *config;
     split->policy = split->wanted = config->policy;
     split->patience = 1;
     hzp_lock_init(&split->lock, HZP_LOCK_SPLIT);
     hzp_seen_init(&split->seen);
-    hzp_predict_init(&split->predict, config->model, config->price ? config->price : &guess);
 }
 
 void hzp_split_fini(struct hzp_split *split)
@@ -124,7 +122,7 @@ static double serving_takes(const struct hzp_split *split, const struct hzp_spli
                             bool beside)
 {
     return step->alone_ns *
-           hzp_predict_slowdown(&split->predict, beside, step->alone_ns, step->alone_ns);
+           hzp_step_slowdown(&split->config.time->step, beside, step->alone_ns, step->alone_ns);
 }
 
 /* Whether longer steps may let requests pile up: not where gaps stay about as they were. */
@@ -279,10 +277,20 @@ static bool passed_over(struct hzp_split *split, const struct hzp_split_step *st
     split->passed_over = 0;
     if (!split->policy.itl_ns && !split->policy.ttft_ns)
         return false;
-    if (split->predict.seen < HZP_PREDICT_FEW)
+    if (split->config.time->step.seen < HZP_STEP_TIMES_FEW)
         return true;
     split->since_look = (split->since_look + 1) % LOOK_EVERY;
     return split->since_look == 0;
+}
+
+/* How long serving's part of a step may take for the gap before its tokens to keep the ITL goal; 0:
+ * the operator has set none. */
+static double serve_max(const struct hzp_split *split)
+{
+    if (!split->policy.itl_ns || split->follows)
+        return 0;
+    double gap = hzp_seen_within(&split->seen, split->carry_ns > 0, (double)split->policy.itl_ns);
+    return HZP_MAX(gap - split->host_ns - split->carry_ns, 1.0);
 }
 
 /* The idle device is training's; where first tokens have a goal, for no longer at a stretch than
@@ -306,8 +314,10 @@ void hzp_split_begin(struct hzp_split *split, struct hzp_split_step *step, uint6
         double least = HZP_MIN(idle, goal / 16);
         idle = HZP_MAX(HZP_MIN(idle, hzp_seen_within(&split->seen, true, goal - alone)), least);
     }
-    *step = (struct hzp_split_step){
-        .begin_ns = now_ns, .train_ns = (uint64_t)idle, .item_ns = UINT64_MAX};
+    *step = (struct hzp_split_step){.begin_ns = now_ns,
+                                    .train_ns = (uint64_t)idle,
+                                    .item_ns = UINT64_MAX,
+                                    .serve_max_ns = serve_max(split)};
 }
 
 /* One item that is too long for the goals, now and then, where hardly any gap misses: else training
@@ -362,6 +372,14 @@ static void serve_beside(struct hzp_split *split, struct hzp_split_step *step, d
     step->hold_ns = worth ? (uint64_t)hold_ns : 0;
 }
 
+static void shape_of(const struct hzp_batch *batch, struct hzp_step_shape *ret)
+{
+    *ret = (struct hzp_step_shape){.decode_rows = batch->decode_segs,
+                                   .prompt_rows = batch->rows - batch->decode_segs};
+    for (int32_t r = 0; r < batch->rows; r++)
+        *(r < batch->decode_segs ? &ret->decode_reads : &ret->prompt_reads) += batch->pos[r] + 1;
+}
+
 void hzp_split_serve(struct hzp_split *split, struct hzp_split_step *step,
                      const struct hzp_batch *batch, const struct hzp_waits *waits, bool beside)
 {
@@ -370,8 +388,8 @@ void hzp_split_serve(struct hzp_split *split, struct hzp_split_step *step,
     step->decode_rows = batch->decode_segs;
     step->beside = split->may_beside = beside;
     step->limit = HZP_LIMIT_SHARE;
-    hzp_step_shape_of(batch, &step->shape);
-    step->alone_ns = hzp_predict_alone(&split->predict, &step->shape);
+    shape_of(batch, &step->shape);
+    step->alone_ns = hzp_step_alone_ns(&split->config.time->step, &step->shape);
     note_firsts(step, waits);
     if (step->rows > step->decode_rows)
         split->prompt_rows = step->rows - step->decode_rows;
@@ -402,8 +420,8 @@ void hzp_split_serve(struct hzp_split *split, struct hzp_split_step *step,
 /* From the last step's end to this one's. */
 static double predicted_gap(const struct hzp_split *split, const struct hzp_split_step *step)
 {
-    double serve = step->alone_ns * hzp_predict_slowdown(&split->predict, step->beside,
-                                                         step->alone_ns, step->slice_ns);
+    double serve = step->alone_ns * hzp_step_slowdown(&split->config.time->step, step->beside,
+                                                      step->alone_ns, step->slice_ns);
     double slice = step->beside ? 0 : split->config.early ? step->ride_ns : step->slice_ns;
     return split->host_ns + step->carry_ns + serve + slice;
 }
@@ -502,7 +520,8 @@ static double train_in_gap(const struct hzp_split *split, const struct hzp_split
 static double gap_alone(const struct hzp_split *split, const struct hzp_split_step *step,
                         const struct hzp_exec_times *times, double gap_ns)
 {
-    double slow = hzp_predict_slowdown(&split->predict, false, step->alone_ns, step->slice_ns);
+    double slow =
+        hzp_step_slowdown(&split->config.time->step, false, step->alone_ns, step->slice_ns);
     if (step->beside)
         return HZP_MIN(gap_ns, split->host_ns + step->alone_ns);
     if (!trains_in_gap(split, step))
@@ -522,12 +541,12 @@ static void learn(struct hzp_split *split, const struct hzp_split_step *step,
         train_ns = (double)times->end_ns[HZP_TENANT_TRAIN];
     }
     double busy_ns = serve_ns + train_in_gap(split, step, times);
-    hzp_predict_learn(&split->predict, &step->shape, step->beside, step->trains ? train_ns : 0,
-                      serve_ns);
+    hzp_step_learn(&split->config.time->step, &step->shape, step->beside,
+                   step->trains ? train_ns : 0, serve_ns);
     if (gap_ns <= 0)
         return;
     average(&split->host_ns, HZP_MAX(HZP_MIN(gap_ns - busy_ns, 4 * split->host_ns + 1e6), 1.0));
-    if ((!step->overrun || !step->trains) && split->predict.seen > HZP_PREDICT_FEW)
+    if ((!step->overrun || !step->trains) && split->config.time->step.seen > HZP_STEP_TIMES_FEW)
         hzp_seen_prediction(&split->seen, &split->policy, trains_in_gap(split, step), gap_ns,
                             step->gap_ns);
 }
@@ -545,8 +564,8 @@ static void report(struct hzp_split *split, const struct hzp_split_step *step, d
         r->beside += step->beside;
         r->shape = step->shape;
         r->alone_ns = step->alone_ns;
-        r->slowdown = hzp_predict_slowdown(&split->predict, split->may_beside, step->alone_ns,
-                                           step->alone_ns);
+        r->slowdown = hzp_step_slowdown(&split->config.time->step, split->may_beside,
+                                        step->alone_ns, step->alone_ns);
         r->gap_ns = step->gap_ns;
         r->slice_ns = (double)step->train_ns;
         r->gap_was_ns = gap_ns;
@@ -612,25 +631,4 @@ void hzp_split_ended(struct hzp_split *split, const struct hzp_split_step *step,
     split->last_train_ns =
         split->config.early && !step->beside ? times->ns[HZP_TENANT_TRAIN] - times->ride_ns : 0;
     split->held_ns = 0;
-}
-
-/* ---- prompts ---- */
-
-int32_t hzp_split_rows_within(const struct hzp_split *split, int32_t decode_rows,
-                              double decode_reads, double depth, int32_t min)
-{
-    if (!split || !split->policy.itl_ns || split->follows || decode_rows < 1)
-        return INT32_MAX;
-    double limit =
-        hzp_seen_within(&split->seen, split->carry_ns > 0, (double)split->policy.itl_ns) -
-        split->host_ns - split->carry_ns;
-    struct hzp_step_shape shape = {.decode_rows = decode_rows, .decode_reads = decode_reads};
-    int32_t fits = 0, most = 1 << 20;
-    for (int32_t bit = most; bit > 0; bit >>= 1) {
-        shape.prompt_rows = fits + bit;
-        shape.prompt_reads = (double)shape.prompt_rows * depth;
-        if (hzp_predict_alone(&split->predict, &shape) <= limit)
-            fits += bit;
-    }
-    return HZP_MAX(fits, min);
 }

@@ -46,9 +46,10 @@
 #define HZP_NANOBATCH_SPLIT_SPLIT_H
 
 #include "base/thread.h"
+#include "nanobatch/build/batch.h"
 #include "nanobatch/run/exec.h"
 #include "nanobatch/split/policy.h"
-#include "nanobatch/split/predict.h"
+#include "nanobatch/time/time.h"
 #include "nanobatch/split/seen.h"
 
 #include <stdatomic.h>
@@ -64,8 +65,7 @@ struct hzp_split_config {
     uint64_t idle_ns; /* while none runs: how long training may hold the device at a stretch */
     bool early;       /* a step's tokens are out before its slice has ended, though they take turns:
                        * the next gap holds it */
-    const struct hzp_model *model; /* for first predictions; NULL: of no size in particular */
-    const struct hzp_price *price; /* the same; read in init only */
+    struct hzp_time *time; /* borrowed; what steps take is asked of it, and learned in it */
 };
 
 /* What holds training's slice where it is. */
@@ -86,13 +86,14 @@ struct hzp_split_step {
     struct hzp_step_shape shape;
     int32_t rows, decode_rows; /* serving's */
     uint64_t begin_ns;
-    uint64_t train_ns; /* how long training may run in it */
-    uint64_t item_ns;  /* no item longer than this may be begun */
-    uint64_t hold_ns;  /* how long serving may wait behind it, for training alone */
-    bool hold;         /* it is such a wait: no serving in it */
-    bool beside;       /* it may have both side by side, and after `taken`: it has */
-    bool trains;       /* training came */
-    bool overrun;      /* one item may be longer than goals allow */
+    uint64_t train_ns;   /* how long training may run in it */
+    uint64_t item_ns;    /* no item longer than this may be begun */
+    uint64_t hold_ns;    /* how long serving may wait behind it, for training alone */
+    double serve_max_ns; /* with an ITL goal: how long serving's part may take; 0: no goal */
+    bool hold;           /* it is such a wait: no serving in it */
+    bool beside;         /* it may have both side by side, and after `taken`: it has */
+    bool trains;         /* training came */
+    bool overrun;        /* one item may be longer than goals allow */
     enum hzp_split_limit limit;
     double alone_ns; /* predicted: of serving's rows, */
     double gap_ns;   /* and from the last step's end to this one's */
@@ -110,7 +111,6 @@ struct hzp_split {
     struct hzp_policy policy; /* the one that holds; its itl_ns may follow from itl_stretch: */
     bool follows;
     bool may_beside; /* of the newest step that serves */
-    struct hzp_predict predict;
     struct hzp_seen seen;
     double credit_ns; /* what training saved for its next item; < 0: it owes */
     double owes_ns; /* of that, what steps formed but not told about will take beyond their share */
@@ -177,12 +177,6 @@ void hzp_split_taken(struct hzp_split *split, struct hzp_split_step *step, bool 
  * order of their begin. */
 void hzp_split_ended(struct hzp_split *split, const struct hzp_split_step *step,
                      const struct hzp_exec_times *times, uint64_t tokens_ns, double next_ns);
-
-/* How many rows of prompts may join so many decode rows, which read so many positions, for the gap
- * to stay within its goal; the prompts' rows stand at `depth` on average.  At least min; INT32_MAX:
- * no goal says so (split NULL: nobody), or nothing decodes. */
-int32_t hzp_split_rows_within(const struct hzp_split *split, int32_t decode_rows,
-                              double decode_reads, double depth, int32_t min);
 
 /* Thread: any.  Checked by the caller; holds from the next step on. */
 void hzp_split_set_policy(struct hzp_split *split, const struct hzp_policy *policy);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/cudafake/ops.h"
 
+#include "device/backend.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>

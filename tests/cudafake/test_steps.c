@@ -422,12 +422,13 @@ static void test_executor(void **state)
         world_open(&plain, plain_open());
         for (int i = 0; i < 20; i++) {
             struct hzp_exec_times times;
-            struct hzp_price price;
-            hzp_price_init(&price, real.dev);
+            struct hzp_rates rates = hzp_rates_of(real.dev->threads);
+            struct hzp_op_times op_times;
+            hzp_op_times_init(&op_times, &rates);
             build(&plain, i, 6, token, i / 3 % 2, NULL);
             run(&plain);
             build(&real, i, 6, token, i / 3 % 2, &beside);
-            assert_int_equal(hzp_exec_run(real.exec, &real.plan, &price, &times), HZP_OK);
+            assert_int_equal(hzp_exec_run(real.exec, &real.plan, &op_times, &times), HZP_OK);
             agree(&real, &plain, 6, token);
             const struct hzp_span *span = hzp_exec_spans(real.exec);
             for (int32_t k = 1; k < real.plan.items; k++) {

@@ -39,7 +39,7 @@ void paper_open(struct paper *p, const char *device, const char *sim, int32_t tr
     hzp_layout_make(&config, &p->layout);
     MUST(hzp_weights_create(p->dev, &p->layout, &weights, &p->weights));
     MUST(hzp_weights_begin(p->weights, &v));
-    if (p->dev->backend->host_memory)
+    if (hzp_device_host_memory(p->dev))
         memset(v->base, 0, p->layout.elements * sizeof(float));
     hzp_weights_publish(p->weights, v, 0);
     MUST(hzp_weights_begin(p->weights, &draft));

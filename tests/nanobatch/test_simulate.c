@@ -2,6 +2,7 @@
 /* The simulator: plans whose duration can be computed by hand; and on the simulated device,
  * measured and then predicted, plans of one lane to the nanosecond. */
 #include "nanobatch/search/simulate.h"
+#include "device/backend.h"
 
 #include "device/philox.h"
 #include "nanobatch/run/exec.h"

@@ -13,6 +13,7 @@
 enum { MS = 1000000, ROWS = 2048 };
 
 static struct hzp_split split;
+static struct hzp_time model;
 static uint64_t now_ns;
 static int32_t pos[ROWS];
 static struct hzp_waits waits;
@@ -27,7 +28,9 @@ static void open_policy(const struct hzp_policy *policy, bool beside)
     now_ns = 1000u * MS;
     memset(&waits, 0, sizeof(waits));
     may_beside = beside;
-    hzp_split_init(&split, &(struct hzp_split_config){.policy = *policy, .idle_ns = 50 * MS});
+    hzp_time_init(&model, 1, NULL, HZP_F32);
+    hzp_split_init(
+        &split, &(struct hzp_split_config){.policy = *policy, .idle_ns = 50 * MS, .time = &model});
 }
 
 static void open_split(double share, bool beside)
@@ -429,18 +432,19 @@ static void test_prompts_rows_keep_gaps_within_their_goal(void **state)
 {
     (void)state;
     open_policy(&(struct hzp_policy){.itl_ns = 40 * MS, .train_max = 1}, false);
-    assert_int_equal(hzp_split_rows_within(&split, 0, 0, 100, 8), INT32_MAX);
     for (int i = 0; i < 500; i++) {
         int32_t prompt = 16 * (i % 8);
         run(4, prompt, (uint64_t)(10 * MS + prompt * MS / 4), 0);
     }
-    int32_t fit = hzp_split_rows_within(&split, 4, 4, 0, 8);
+    struct hzp_split_step step;
+    hzp_split_begin(&split, &step, now_ns);
     /* 10 + n / 4 <= 40, with a margin. */
-    assert_in_range(fit, 80, 120);
-    assert_int_equal(hzp_split_rows_within(&split, 4, 4, 1e9, 8), 8);
+    assert_in_range(hzp_step_prompt_rows(&model.step, 4, 4, 0, step.serve_max_ns), 80, 120);
+    assert_int_equal(hzp_step_prompt_rows(&model.step, 4, 4, 1e9, step.serve_max_ns), 0);
     hzp_split_set_policy(&split, &hzp_policy_default);
     run(4, 0, 10 * MS, 0);
-    assert_int_equal(hzp_split_rows_within(&split, 4, 4, 0, 8), INT32_MAX);
+    hzp_split_begin(&split, &step, now_ns);
+    assert_true(step.serve_max_ns == 0);
 }
 
 static void test_what_was_measured_is_told(void **state)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tables: keys and sizes of ops, interpolation by rows, by what is seen and by units, what was
  * never measured, pairs both ways. */
-#include "nanobatch/search/tables.h"
+#include "nanobatch/time/tables.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -136,7 +136,7 @@ static void evict(void)
 
 static bool on_host(const struct oc_target *target)
 {
-    return strcmp(target->dev->backend->name, "cuda") != 0;
+    return strcmp(hzp_device_backend(target->dev), "cuda") != 0;
 }
 
 int oc_target_warm(struct oc_target *target, enum hzp_op op, const struct oc_io *io)

@@ -28,6 +28,7 @@ struct rig {
     int32_t *kv; /* [pages * PAGE_ROWS] the token stored in each slot */
     uint64_t steps;
     int wakes;
+    struct hzp_time time;
 };
 
 static void rig_open(struct rig *rig, int32_t pages, const struct hzp_scheduler_config *config,
@@ -46,6 +47,7 @@ static void rig_open(struct rig *rig, int32_t pages, const struct hzp_scheduler_
     rig->model = (struct hzp_model){
         .dev = rig->dev, .config = &rig->config, .act = HZP_F32, .positions = POSITIONS};
     assert_int_equal(hzp_kvpool_create(&rig->model, pages, PAGE_ROWS, &rig->pool), 0);
+    hzp_time_init(&rig->time, 1, NULL, HZP_F32);
     assert_int_equal(hzp_scheduler_create(config, &rig->model, rig->pool, &rig->s), 0);
     rig->source = hzp_scheduler_source(rig->s);
     assert_int_equal(hzp_batch_create(rig->dev, batch, &rig->batch), 0);
@@ -130,6 +132,7 @@ static bool turn(struct rig *rig, int status)
                             .begin_ns = rig->steps * 1000,
                             .rows_left = rig->batch->max.rows_max,
                             .batch = rig->batch,
+                            .time = &rig->time,
                             .version = &rig->version};
     bool any = rig->source->offer(rig->source, &step);
     assert_int_equal(any, rig->batch->rows > 0);
@@ -138,6 +141,7 @@ static bool turn(struct rig *rig, int status)
         execute(rig, rig->batch);
     step.end_ns = step.begin_ns + 500;
     step.served_ns = 300 + 10 * (uint64_t)rig->batch->rows;
+    hzp_rows_learn(&rig->time.rows, rig->batch->rows, step.served_ns);
     rig->source->deliver(rig->source, &step, status);
     return any;
 }

@@ -132,6 +132,7 @@ struct day {
     struct hzp_model_config model_config;
     struct hzp_model model;
     struct hzp_kvpool *pool;
+    struct hzp_time time;
     struct hzp_scheduler *s;
     struct hzp_batch *batch;
     struct hzp_version version;
@@ -265,6 +266,7 @@ static void open_engine(struct day *d)
         hzp_scheduler_create(&d->config, &d->model, d->pool, &d->s) < 0 ||
         hzp_batch_create(d->dev, &batch, &d->batch) < 0)
         broken(d, "opening", 1, 0);
+    hzp_time_init(&d->time, 1, NULL, HZP_F32);
     size_t slots = (size_t)d->pages * (size_t)d->page_rows;
     d->kv = hzp_xcalloc(slots, sizeof(*d->kv));
     memset(d->kv, -1, slots * sizeof(*d->kv));
@@ -409,6 +411,7 @@ static bool turn(struct day *d)
                             .begin_ns = 1 + (uint64_t)d->now_ns,
                             .rows_left = d->rows_max,
                             .batch = d->batch,
+                            .time = &d->time,
                             .version = &d->version};
     struct hzp_source *source = hzp_scheduler_source(d->s);
     d->turns++;
@@ -420,6 +423,7 @@ static bool turn(struct day *d)
     execute(d);
     step.served_ns = (uint64_t)(d->begin_ns + d->row_ns * d->batch->rows);
     d->now_ns += (double)step.served_ns;
+    hzp_rows_learn(&d->time.rows, d->batch->rows, step.served_ns);
     d->rows += (uint64_t)d->batch->rows;
     step.end_ns = 1 + (uint64_t)d->now_ns;
     source->deliver(source, &step, HZP_OK);
@@ -552,7 +556,7 @@ static bool caught(enum sabotage sabotage)
         pid_t child = fork();
         if (child == 0) {
             dup2(fd[1], STDOUT_FILENO);
-            alarm(60);
+            alarm(1200); /* a hang */
             run(seed, sabotage, &totals);
             _exit(0);
         }

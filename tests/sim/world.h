@@ -19,6 +19,7 @@
 #ifndef HZP_TESTS_SIM_WORLD_H
 #define HZP_TESTS_SIM_WORLD_H
 
+#include "device/backend.h"
 #include "nanobatch/loop.h"
 #include "nanobatch/build/ride.h"
 #include "serve/scheduler.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "nanobatch/search/tables.h"
+#include "nanobatch/time/tables.h"
 
 #include "base/arena.h"
+#include "nanobatch/time/rates.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -129,7 +130,7 @@ void hzp_op_describe(enum hzp_op op, const void *args, struct hzp_op_key *key,
     memset(key, 0, sizeof(*key));
     memset(size, 0, sizeof(*size));
     key->op = (uint8_t)op;
-    size->work = (double)cost.flops + 10 * (double)cost.bytes;
+    size->work = (double)cost.flops + HZP_FLOPS_PER_BYTE * (double)cost.bytes;
     switch (op) {
         BY_ROWS(embed, y, table)
         BY_ROWS(quantize, y, x)
@@ -426,7 +427,10 @@ double hzp_tables_ns(const struct hzp_tables *t, const struct hzp_op_key *key,
     }
     double ns = c ? at_units(t, c, size, units) * scale : 0;
     ns *= hzp_tables_stretch(t);
-    return ns > 0 ? ns : 200 + size->work / (100.0 * HZP_MAX(units, 1));
+    if (ns > 0)
+        return ns;
+    struct hzp_rates rates = hzp_rates_of(units);
+    return rates.call_ns + size->work / rates.flops_per_ns;
 }
 
 double hzp_tables_rate(const struct hzp_tables *t, enum hzp_class a, int32_t units_a,

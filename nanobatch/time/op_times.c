@@ -1,29 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "nanobatch/plan/price.h"
+#include "nanobatch/time/op_times.h"
 
 #include <string.h>
 
-/* First guesses, right within a factor of about four on anything since 2018; learned away within
- * some tens of ops. */
-static const double cpu_flops_per_ns_per_thread = 60, cpu_bytes_per_ns = 15;
-
-void hzp_price_init(struct hzp_price *price, const struct hzp_device *dev)
+void hzp_op_times_init(struct hzp_op_times *times, const struct hzp_rates *rates)
 {
-    memset(price, 0, sizeof(*price));
-    price->flops_per_ns = cpu_flops_per_ns_per_thread * HZP_MAX(dev->threads, 1);
-    price->bytes_per_ns = cpu_bytes_per_ns;
-}
-
-static double roofline_ns(const struct hzp_price *price, struct hzp_cost cost)
-{
-    double compute = (double)cost.flops / price->flops_per_ns;
-    double memory = (double)cost.bytes / price->bytes_per_ns;
-    return HZP_MAX(compute, memory) + 200; /* an empty op still costs a call */
+    memset(times, 0, sizeof(*times));
+    times->rates = *rates;
 }
 
 static int class_of(struct hzp_cost cost)
 {
-    uint64_t size = HZP_MAX(cost.flops, 10 * cost.bytes);
+    uint64_t size = HZP_MAX(cost.flops, HZP_FLOPS_PER_BYTE * cost.bytes);
     return size < 1000000 ? 0 : size < 100000000 ? 1 : size < 10000000000u ? 2 : 3;
 }
 
@@ -48,29 +36,29 @@ static uint64_t key_of(enum hzp_op op, const void *args)
 
 static int32_t pair_of(uint64_t key)
 {
-    return (int32_t)((key >> 32) % (HZP_PRICE_SHAPES / 2)) * 2;
+    return (int32_t)((key >> 32) % (HZP_OP_TIMES_SHAPES / 2)) * 2;
 }
 
 /* NULL: not known. */
-static const struct hzp_price_shape *shape_of(const struct hzp_price *price, uint64_t key)
+static const struct hzp_op_timed *shape_of(const struct hzp_op_times *times, uint64_t key)
 {
-    const struct hzp_price_shape *pair = &price->shape[pair_of(key)];
+    const struct hzp_op_timed *pair = &times->shape[pair_of(key)];
     for (int i = 0; key && i < 2; i++)
         if (pair[i].key == key)
             return &pair[i];
     return NULL;
 }
 
-/* Over how many runs to learn: many, but for what takes less than half of its price.  Nothing runs
- * that fast by accident, and much runs slowly at first, in memory that nobody has touched. */
-static double runs_to_learn(double seen, double price, double runs)
+/* Over how many runs to learn: few where the run took less than half of what was known.  Nothing
+ * runs that fast by accident, and much runs slowly at first, in memory that was never touched. */
+static double runs_to_learn(double seen, double known, double runs)
 {
-    return seen < price / 2 ? HZP_MIN(runs, 4) : runs;
+    return seen < known / 2 ? HZP_MIN(runs, 4) : runs;
 }
 
-static void learn_shape(struct hzp_price *price, uint64_t key, double ns)
+static void learn_shape(struct hzp_op_times *times, uint64_t key, double ns)
 {
-    struct hzp_price_shape *shape = (struct hzp_price_shape *)shape_of(price, key);
+    struct hzp_op_timed *shape = (struct hzp_op_timed *)shape_of(times, key);
     if (shape) {
         /* The first runs may be cold, and one descheduled must not show for the next fifty. */
         double seen = HZP_MIN(ns, shape->runs > 2 ? 2 * shape->ns : shape->ns);
@@ -79,37 +67,37 @@ static void learn_shape(struct hzp_price *price, uint64_t key, double ns)
         shape->runs = HZP_MIN(shape->runs + 1, 64);
         return;
     }
-    struct hzp_price_shape *pair = &price->shape[pair_of(key)];
+    struct hzp_op_timed *pair = &times->shape[pair_of(key)];
     shape = pair[0].runs <= pair[1].runs ? &pair[0] : &pair[1];
     if (shape->runs > 0 && --shape->runs > 0)
         return;
-    *shape = (struct hzp_price_shape){key, ns, 1};
+    *shape = (struct hzp_op_timed){key, ns, 1};
 }
 
-double hzp_price_ns(const struct hzp_price *price, enum hzp_op op, const void *args)
+double hzp_op_ns(const struct hzp_op_times *times, enum hzp_op op, const void *args)
 {
-    const struct hzp_price_shape *shape = shape_of(price, key_of(op, args));
+    const struct hzp_op_timed *shape = shape_of(times, key_of(op, args));
     if (shape && shape->runs > 1)
         return shape->ns;
     struct hzp_cost cost = hzp_op_cost(op, args);
-    double factor = price->factor[op][class_of(cost)];
-    double ns = roofline_ns(price, cost) * (factor > 0 ? factor : 1);
+    double factor = times->factor[op][class_of(cost)];
+    double ns = hzp_rates_ns(&times->rates, cost) * (factor > 0 ? factor : 1);
     /* One run says little: were it believed, a cold one could keep the next from ever coming. */
-    return shape ? HZP_MIN(shape->ns, price->runs[op][class_of(cost)] > 3 ? 2 * ns : shape->ns)
+    return shape ? HZP_MIN(shape->ns, times->runs[op][class_of(cost)] > 3 ? 2 * ns : shape->ns)
                  : ns;
 }
 
-void hzp_price_learn(struct hzp_price *price, enum hzp_op op, const void *args, double ns)
+void hzp_op_learn(struct hzp_op_times *times, enum hzp_op op, const void *args, double ns)
 {
     if (!(ns > 0))
-        return; /* shorter than the clock can tell; from 0 no price would ever rise again */
+        return; /* shorter than the clock can tell; from 0 no estimate would ever rise again */
     struct hzp_cost cost = hzp_op_cost(op, args);
-    double *factor = &price->factor[op][class_of(cost)];
+    double *factor = &times->factor[op][class_of(cost)];
     uint64_t key = key_of(op, args);
     if (key)
-        learn_shape(price, key, ns);
-    uint8_t *runs = &price->runs[op][class_of(cost)];
-    double seen = ns / roofline_ns(price, cost);
+        learn_shape(times, key, ns);
+    uint8_t *runs = &times->runs[op][class_of(cost)];
+    double seen = ns / hzp_rates_ns(&times->rates, cost);
     /* The first runs may be cold; one descheduled op must not halve the trainer's slices for the
      * next fifty. */
     if (*runs > 0)
@@ -144,7 +132,7 @@ static int32_t rows_of(const struct hzp_item *item)
 }
 
 /* What the item's op would cost, had it so many rows. */
-static double with_rows(const struct hzp_price *price, const struct hzp_item *item, int32_t rows)
+static double with_rows(const struct hzp_op_times *times, const struct hzp_item *item, int32_t rows)
 {
     union row_args a;
     if (rows <= 0)
@@ -167,41 +155,41 @@ static double with_rows(const struct hzp_price *price, const struct hzp_item *it
         a.cast.x.rows = a.cast.y.rows = rows;
         break;
     default:
-        return hzp_price_ns(price, item->op, item->args);
+        return hzp_op_ns(times, item->op, item->args);
     }
-    return hzp_price_ns(price, item->op, &a);
+    return hzp_op_ns(times, item->op, &a);
 }
 
-double hzp_price_serving(const struct hzp_price *price, const struct hzp_item *item)
+double hzp_item_serving_part(const struct hzp_op_times *times, const struct hzp_item *item)
 {
     if (!item->rides)
         return hzp_item_of(item, HZP_TENANT_SERVE) ? 1 : 0;
-    double all = hzp_price_ns(price, item->op, item->args);
-    double serving = with_rows(price, item, rows_of(item) - item->rides);
+    double all = hzp_op_ns(times, item->op, item->args);
+    double serving = with_rows(times, item, rows_of(item) - item->rides);
     return all > 0 ? HZP_MIN(serving / all, 1.0) : 1;
 }
 
-static double item_ns_of(const struct hzp_price *price, const struct hzp_plan *chain, int32_t i,
+static double item_ns_of(const struct hzp_op_times *times, const struct hzp_plan *chain, int32_t i,
                          const struct hzp_shared *shared)
 {
     const struct hzp_item *item = &chain->item[i];
-    double alone = hzp_price_ns(price, item->op, item->args);
+    double alone = hzp_op_ns(times, item->op, item->args);
     int32_t rows = rows_of(item);
     if (!shared || i < shared->from || i >= shared->to || item->layer < 0 || !rows)
         return alone;
     double more =
-        with_rows(price, item, rows + shared->rows) - with_rows(price, item, shared->rows);
+        with_rows(times, item, rows + shared->rows) - with_rows(times, item, shared->rows);
     /* Factors of two classes of size may differ by more than the op does. */
     return HZP_MIN(HZP_MAX(more, alone / 4), alone);
 }
 
-int32_t hzp_price_cut(const struct hzp_price *price, const struct hzp_plan *chain, int32_t from,
+int32_t hzp_slice_end(const struct hzp_op_times *times, const struct hzp_plan *chain, int32_t from,
                       uint64_t ns, uint64_t item_ns, const struct hzp_shared *shared)
 {
     double left = (double)ns;
     int32_t to = from;
     while (to < chain->items) {
-        double item = item_ns_of(price, chain, to, shared);
+        double item = item_ns_of(times, chain, to, shared);
         left -= item;
         if (left < 0 && (to > from || item > (double)item_ns))
             break;
@@ -212,11 +200,11 @@ int32_t hzp_price_cut(const struct hzp_price *price, const struct hzp_plan *chai
     return to;
 }
 
-double hzp_price_slice(const struct hzp_price *price, const struct hzp_plan *chain, int32_t from,
-                       int32_t to, const struct hzp_shared *shared)
+double hzp_slice_ns(const struct hzp_op_times *times, const struct hzp_plan *chain, int32_t from,
+                    int32_t to, const struct hzp_shared *shared)
 {
     double ns = 0;
     for (int32_t i = from; i < to; i++)
-        ns += item_ns_of(price, chain, i, shared);
+        ns += item_ns_of(times, chain, i, shared);
     return ns;
 }

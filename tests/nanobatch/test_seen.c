@@ -1,100 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The predictor: it finds a device's coefficients, follows a device that changes, stays calm at
- * outliers, tells training's slowdown from serving; windows and spreads; goals as text. */
+/* What the split observes, windows and spreads; the operator's goals as text. */
 #include "base/arena.h"
 #include "nanobatch/split/policy.h"
-#include "nanobatch/split/predict.h"
 #include "nanobatch/split/seen.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
-
-static uint32_t seed;
-
-static double draw(void)
-{
-    seed = seed * 1664525u + 1013904223u;
-    return (seed >> 8) / 16777216.0;
-}
-
-static struct hzp_step_shape random_shape(void)
-{
-    struct hzp_step_shape s = {.decode_rows = (int32_t)(draw() * 32),
-                               .prompt_rows = draw() < 0.5 ? 0 : (int32_t)(draw() * 128)};
-    s.decode_reads = s.decode_rows * draw() * 500;
-    s.prompt_reads = s.prompt_rows * draw() * 500;
-    return s;
-}
-
-/* A device with a knee: the first rows are nearly free. */
-static double device(const struct hzp_step_shape *s, double speed)
-{
-    double rows = s->decode_rows + s->prompt_rows;
-    double ns = 4e6 + 3e4 * rows + 2e5 * HZP_MAX(rows - 16, 0.0) + 40 * s->decode_reads +
-                60 * s->prompt_reads;
-    return ns / speed;
-}
-
-static const struct hzp_price guess = {.flops_per_ns = 100, .bytes_per_ns = 15};
-
-/* The mean relative error of n predictions while the rest is learned. */
-static double mean_error(struct hzp_predict *p, int n, double speed, double slow, bool outliers)
-{
-    double sum = 0;
-    for (int i = 0; i < n; i++) {
-        struct hzp_step_shape s = random_shape();
-        double alone = device(&s, speed), train = slow > 0 && i % 4 ? alone * draw() * 2 : 0;
-        double took = alone * (train > 0 ? 1 + slow : 1) * (0.95 + 0.1 * draw());
-        double guessed = hzp_predict_alone(p, &s);
-        guessed *= hzp_predict_slowdown(p, false, guessed, train);
-        sum += fabs(guessed / took - 1);
-        hzp_predict_learn(p, &s, false, train, outliers && i % 50 == 7 ? 30 * took : took);
-    }
-    return sum / n;
-}
-
-static void test_it_finds_the_device(void **state)
-{
-    (void)state;
-    struct hzp_predict p;
-    seed = 1;
-    hzp_predict_init(&p, NULL, &guess);
-    mean_error(&p, 300, 1, 0, false);
-    assert_true(mean_error(&p, 500, 1, 0, false) < 0.08);
-    /* Ten times as fast, from one step to the next. */
-    mean_error(&p, 100, 10, 0, false);
-    assert_true(mean_error(&p, 500, 10, 0, false) < 0.1);
-}
-
-static void test_outliers_do_not_spoil_it(void **state)
-{
-    (void)state;
-    struct hzp_predict p;
-    seed = 2;
-    hzp_predict_init(&p, NULL, &guess);
-    mean_error(&p, 300, 1, 0, true);
-    assert_true(mean_error(&p, 500, 1, 0, true) < 0.12);
-}
-
-static void test_slowdown_is_told_from_serving(void **state)
-{
-    (void)state;
-    struct hzp_predict p;
-    seed = 3;
-    hzp_predict_init(&p, NULL, &guess);
-    mean_error(&p, 1000, 1, 0.4, false);
-    struct hzp_step_shape s = {.decode_rows = 8, .decode_reads = 800};
-    double alone = hzp_predict_alone(&p, &s);
-    assert_true(fabs(alone / device(&s, 1) - 1) < 0.1);
-    double slowdown = hzp_predict_slowdown(&p, false, alone, alone);
-    assert_true(slowdown > 1.3 && slowdown < 1.5);
-    assert_true(hzp_predict_slowdown(&p, false, alone, 0) == 1);
-}
 
 static void test_quantiles_of_a_window(void **state)
 {
@@ -219,49 +135,11 @@ static void test_a_policy_is_checked(void **state)
     }
 }
 
-/* A step that was not timed (its clock stood, or it was all another step's) says nothing: also as
- * the first, or a few times in a row. */
-static void test_no_time(void **state)
-{
-    struct hzp_predict p;
-    seed = 11;
-    hzp_predict_init(&p, NULL, &guess);
-    for (int round = 0; round < 2; round++) {
-        for (int i = 0; i < 12; i++) {
-            struct hzp_step_shape s = random_shape();
-            hzp_predict_learn(&p, &s, false, 0, 0);
-        }
-        mean_error(&p, 300, 1, 0, false);
-        assert_true(mean_error(&p, 200, 1, 0, false) < 0.15);
-    }
-}
-
-/* An op too short for the device's clock has a price all the same. */
-static void test_no_time_of_an_op(void **state)
-{
-    struct hzp_price *price = hzp_xcalloc(1, sizeof(*price));
-    struct hzp_fill_args fill = {.y = {NULL, 4, 64, 64, HZP_F32}};
-    price->flops_per_ns = guess.flops_per_ns;
-    price->bytes_per_ns = guess.bytes_per_ns;
-    for (int i = 0; i < 50; i++)
-        hzp_price_learn(price, HZP_OP_fill, &fill, i == 1 ? 0 : 2000);
-    double ns = hzp_price_ns(price, HZP_OP_fill, &fill);
-    assert_true(ns > 1900 && ns < 2100);
-    free(price);
-}
-
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_it_finds_the_device),
-        cmocka_unit_test(test_outliers_do_not_spoil_it),
-        cmocka_unit_test(test_slowdown_is_told_from_serving),
-        cmocka_unit_test(test_no_time),
-        cmocka_unit_test(test_no_time_of_an_op),
-        cmocka_unit_test(test_quantiles_of_a_window),
-        cmocka_unit_test(test_a_spread_forgets),
-        cmocka_unit_test(test_training_within_a_wait),
-        cmocka_unit_test(test_goals_as_text),
+        cmocka_unit_test(test_quantiles_of_a_window),  cmocka_unit_test(test_a_spread_forgets),
+        cmocka_unit_test(test_training_within_a_wait), cmocka_unit_test(test_goals_as_text),
         cmocka_unit_test(test_a_policy_is_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

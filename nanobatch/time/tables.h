@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nanobatch/search/tables.h - what was measured on this device: how long each op takes alone, by
+/* nanobatch/time/tables.h - what was measured on this device: how long each op takes alone, by
  * rows and share of the device; how much two ops side by side slow each other down; what handing
  * work from lane to lane costs.  measure.h fills them, simulate.h reads them.
  *
