@@ -12,8 +12,8 @@
 #include "base/base.h"
 
 /* Parses the number at the beginning of text: an optional sign, digits with an optional point, an
- * optional exponent.  Returns a pointer to what follows it; NULL: text does not begin with a number,
- * or it is too large for a double, and *ret is untouched.  In "0x10" the number is 0. */
+ * optional exponent.  Returns a pointer to what follows it; NULL: text does not begin with a
+ * number, or it is too large for a double, and *ret is untouched.  In "0x10" the number is 0. */
 const char *hzp_decimal(const char *text, double *ret);
 
 #endif

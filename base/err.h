@@ -3,8 +3,8 @@
  *
  * A function that can fail returns int: 0 or more is success, negative is one of the codes below.
  * The list is short because api/ maps each code to one HTTP status in one table. Functions whose
- * failure is shown to a user or operator take a last parameter `struct hzp_err_text *reterr`: NULL allowed,
- * untouched on success.
+ * failure is shown to a user or operator take a last parameter `struct hzp_err_text *reterr`: NULL
+ * allowed, untouched on success.
  *
  * Thread: any.
  */
@@ -51,8 +51,8 @@ void hzp_err_trace(int code, const char *file, int line, const char *call);
 }
 #endif
 
-/* Returns the code of a failing call to the caller. At log level debug each leaves a line with file,
- * line and code, so the log shows the path of an error from its origin outwards. */
+/* Returns the code of a failing call to the caller. At log level debug each leaves a line with
+ * file, line and code, so the log shows the path of an error from its origin outwards. */
 #define HZP_TRY(call)                                                                              \
     do {                                                                                           \
         int hzp_try_ = (call);                                                                     \
