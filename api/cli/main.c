@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/cli/commands.h"
+#include "api/cli/commit.h"
 #include "base/log.h"
+#include "device/about.h"
 
 #include <signal.h>
 #include <string.h>
@@ -14,6 +16,18 @@ static const struct {
     {HZP_COMMAND_BENCH, hzp_cmd_bench}, {HZP_COMMAND_DEVICES, hzp_cmd_devices},
     {HZP_COMMAND_PLAN, hzp_cmd_plan},   {HZP_COMMAND_SEARCH, hzp_cmd_search},
 };
+
+/* The version, the commit, and the backends that are compiled in. */
+static void print_version(void)
+{
+    struct hzp_about about;
+    const char *name;
+    printf("hzpserve %s\ncommit %s\nbackends", HZP_VERSION_TEXT, hzp_commit);
+    for (int i = 0; (name = hzp_device_about(i, &about)); i++)
+        if (about.builds || about.devices)
+            printf(" %s", name);
+    printf("\n");
+}
 
 int main(int argc, char **argv)
 {
@@ -30,7 +44,7 @@ int main(int argc, char **argv)
         return 2;
     }
     if (options.version) {
-        printf("hzpserve %s\n", HZP_VERSION_TEXT);
+        print_version();
         return 0;
     }
     if (options.help) {
