@@ -111,11 +111,11 @@ static const struct {
     const char *name, *rules; /* any of them may notice */
 } sabotages[SABOTAGES] = {
     {"sound", ""},
-    {"page-twice", "content"},
+    {"page-twice", "content|pages"},
     {"page-lost", "pages"},
     {"page-refused", "pushed back for nothing|starved"},
     {"never-fits", "deadlock|starved"},
-    {"overtakes", "order"},
+    {"overtakes", "order|deadlock"},
     {"forgets", "tokens"},
 };
 
