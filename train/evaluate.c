@@ -14,7 +14,7 @@ struct hzp_evaluator {
     struct hzp_micro *micro;
     struct hzp_exec *exec;
     struct hzp_plan plan;
-    double sum;
+    double sum, weight;
     int64_t tokens;
 };
 
@@ -59,6 +59,7 @@ static int compute(struct hzp_evaluator *e, const struct hzp_version *v)
     for (int32_t i = 0; i < e->micro->learned; i++)
         e->sum += (double)e->micro->loss.value[i];
     e->tokens += e->micro->learned;
+    e->weight += e->micro->weight_sum;
     hzp_micro_clear(e->micro);
     return HZP_OK;
 }
@@ -68,7 +69,7 @@ int hzp_evaluator_run(struct hzp_evaluator *e, const struct hzp_version *v,
                       int64_t *ret_tokens)
 {
     hzp_assert_engine_thread();
-    e->sum = 0;
+    e->sum = e->weight = 0;
     e->tokens = 0;
     hzp_micro_clear(e->micro);
     for (int32_t i = 0; i < count; i++) {
@@ -81,7 +82,7 @@ int hzp_evaluator_run(struct hzp_evaluator *e, const struct hzp_version *v,
         }
     }
     HZP_TRY(compute(e, v));
-    *ret_loss = e->tokens ? e->sum / (double)e->tokens : NAN;
+    *ret_loss = e->weight > 0 ? e->sum / e->weight : NAN;
     *ret_tokens = e->tokens;
     return HZP_OK;
 }

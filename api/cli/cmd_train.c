@@ -160,7 +160,7 @@ static int open_model(struct run *run, struct hzp_err_text *reterr)
         .name = o->device, .threads = (int)o->threads, .level = o->cpu_level};
     HZP_TRY(hzp_device_open(&device, &run->dev, reterr));
     size_t lanes =
-        hzp_exec_bytes(run->dev) * (o->eval_data ? 2 : 1); /* the evaluator has its own */
+        hzp_exec_bytes(run->dev, 0) * (o->eval_data ? 2 : 1); /* the evaluator has its own */
     HZP_TRY(
         hzp_memory_plan(o, &run->layout, run->dev->mem_total, lanes, false, &run->plan, reterr));
     hzp_memory_plan_print(&run->plan, stderr);

@@ -303,7 +303,7 @@ static const struct setting table[] = {
     INT_OPTION("--nano", plan_nano, "1", 1, 8, PLAN, "nano-batches, of equal size"),
     TEXT_OPTION("--split", plan_split, NULL, "A,B,...", PLAN,
                 "their sizes instead, in any unit: 3,1 is three quarters and one"),
-    CHOICE_OPTION("--order", plan_order, "chains", "chains|layers|skewed", PLAN,
+    CHOICE_OPTION("--order", plan_order, "strands", "strands|layers|skewed", PLAN,
                   "one after another, a layer in turn, or turns that end behind attention"),
     TEXT_OPTION("--lanes", plan_lanes, NULL, "LIST", PLAN,
                 "overlap (attention on memory), apart (nano-batch i on lane i), or KIND=LANE, "

@@ -140,7 +140,10 @@ static int open_device(struct hzp_engine *e, struct hzp_err_text *reterr)
                              hzp_engine_dtype(options, &e->model_config), &e->plans, reterr));
     if (!options->no_train && !options->train_units && !options->quantization)
         e->chunk_rows = options->ride ? (int32_t)options->ride : hzp_plan_table_ride(&e->plans);
-    HZP_TRY(hzp_memory_plan(options, &e->layout, e->dev->mem_total, hzp_exec_bytes(e->dev),
+    uint32_t lanes = hzp_plan_table_lanes(&e->plans);
+    if (!options->no_train && options->train_units)
+        lanes |= 1u << HZP_LANE_TRAIN;
+    HZP_TRY(hzp_memory_plan(options, &e->layout, e->dev->mem_total, hzp_exec_bytes(e->dev, lanes),
                             e->chunk_rows > 0, &e->plan, reterr));
     if (!e->config.quiet) {
         hzp_log(HZP_LOG_INFO, "engine",
@@ -240,8 +243,8 @@ static void open_beside(struct hzp_engine *e)
         return;
     for (int k = 0; k < HZP_KIND_COUNT; k++)
         e->beside.train_lane[k] = HZP_LANE_TRAIN;
-    e->beside.units[HZP_LANE_TRAIN] = (int16_t)e->config.options->train_units;
-    e->beside.units[HZP_LANE_COMPUTE] =
+    e->beside.share[HZP_LANE_TRAIN] = (int16_t)e->config.options->train_units;
+    e->beside.share[HZP_LANE_COMPUTE] =
         (int16_t)(e->dev->threads - (int)e->config.options->train_units);
 }
 
