@@ -9,6 +9,7 @@
  *     else        land n - 1 | form, issue n | serve n           (slices on their own lanes run on)
  *     inlined     form, issue n: which runs it | serve, land n
  */
+#include "base/thread.h"
 #include "nanobatch/loop_state.h"
 
 #include "base/log.h"
@@ -325,6 +326,7 @@ static int turn(struct hzp_loop *loop)
 
 int hzp_loop_turn(struct hzp_loop *loop)
 {
+    hzp_assert_engine_thread();
     int r = turn(loop);
     return r < 0 ? fail(loop, r) : r;
 }
@@ -350,7 +352,7 @@ static bool may_end(struct hzp_loop *loop)
     return true;
 }
 
-int hzp_loop_run(struct hzp_loop *loop)
+static int run(struct hzp_loop *loop)
 {
     int r = HZP_OK;
     while (!may_end(loop)) {
@@ -365,6 +367,14 @@ int hzp_loop_run(struct hzp_loop *loop)
     }
     r = land_through(loop, loop->number);
     return r < 0 ? fail(loop, r) : HZP_OK;
+}
+
+int hzp_loop_run(struct hzp_loop *loop)
+{
+    hzp_thread_set_engine(true);
+    int r = run(loop);
+    hzp_thread_set_engine(false);
+    return r;
 }
 
 const struct hzp_profile *hzp_loop_profile(const struct hzp_loop *loop)

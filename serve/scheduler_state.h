@@ -7,10 +7,10 @@
 #ifndef HZP_SERVE_SCHEDULER_STATE_H
 #define HZP_SERVE_SCHEDULER_STATE_H
 
+#include "base/thread.h"
 #include "serve/budget.h"
 #include "serve/scheduler.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 struct hzp_ring;
@@ -67,7 +67,7 @@ struct hzp_scheduler {
     struct hzp_scheduler_stats now;
 
     /* under lock; the lock is never held across anything that waits */
-    pthread_mutex_t lock;
+    struct hzp_lock lock;
     bool stopping, hurry;
     int32_t waiting;        /* submitted or in `wait`, never ran */
     int64_t waiting_tokens; /* of theirs */

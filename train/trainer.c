@@ -47,7 +47,7 @@ int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_train
         .name = "train", .slices = true, .offer = offer, .deliver = deliver, .busy = busy};
     t->learned_through = -1;
     hzp_plan_init(&t->chain);
-    pthread_mutex_init(&t->lock, NULL);
+    hzp_lock_init(&t->lock, HZP_LOCK_TRAINER);
     t->draw.room = DRAWS_MAX;
     t->draw.sample = hzp_xcalloc(DRAWS_MAX, sizeof(*t->draw.sample));
     t->draw.bin = hzp_xcalloc(DRAWS_MAX, sizeof(*t->draw.bin));
@@ -72,7 +72,7 @@ void hzp_trainer_destroy(struct hzp_trainer *t)
     hzp_micro_destroy(t->micro);
     hzp_train_space_destroy(t->space);
     hzp_plan_fini(&t->chain);
-    pthread_mutex_destroy(&t->lock);
+    hzp_lock_fini(&t->lock);
     free(t->draw.sample);
     free(t->draw.bin);
     free(t->draw.bin_rows);
@@ -125,18 +125,18 @@ bool hzp_trainer_idle(const struct hzp_trainer *t)
 
 void hzp_trainer_read_stats(struct hzp_trainer *t, struct hzp_trainer_stats *ret)
 {
-    pthread_mutex_lock(&t->lock);
+    hzp_lock_take(&t->lock);
     *ret = t->stats;
-    pthread_mutex_unlock(&t->lock);
+    hzp_lock_release(&t->lock);
     ret->paused = atomic_load(&t->paused);
 }
 
 static void set_waiting(struct hzp_trainer *t, bool swap, bool slot)
 {
-    pthread_mutex_lock(&t->lock);
+    hzp_lock_take(&t->lock);
     t->stats.waiting_for_swap = swap;
     t->stats.waiting_for_slot = slot;
-    pthread_mutex_unlock(&t->lock);
+    hzp_lock_release(&t->lock);
 }
 
 /* --- Beginning an update ---------------------------------------------------------------------- */
@@ -402,9 +402,9 @@ static void end_micro(struct hzp_trainer *t)
 {
     for (int32_t i = 0; i < t->micro->learned; i++)
         t->loss_sum += (double)t->micro->loss.value[i];
-    pthread_mutex_lock(&t->lock);
+    hzp_lock_take(&t->lock);
     t->stats.rows += (uint64_t)t->micro->rows;
-    pthread_mutex_unlock(&t->lock);
+    hzp_lock_release(&t->lock);
     if (++t->bin < t->draw.bins)
         build_micro(t);
     else
@@ -464,7 +464,7 @@ static bool must_publish(struct hzp_trainer *t)
 
 static void count_update(struct hzp_trainer *t)
 {
-    pthread_mutex_lock(&t->lock);
+    hzp_lock_take(&t->lock);
     struct hzp_trainer_stats *s = &t->stats;
     s->step = t->step;
     s->draws = t->draws;
@@ -478,7 +478,7 @@ static void count_update(struct hzp_trainer *t)
     s->lr = t->now.lr;
     if (!t->now.skipped)
         s->learned_tokens += (uint64_t)t->now.learned_tokens;
-    pthread_mutex_unlock(&t->lock);
+    hzp_lock_release(&t->lock);
 }
 
 static void end_update(struct hzp_trainer *t, const struct hzp_step *step)

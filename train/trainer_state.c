@@ -285,11 +285,11 @@ static int load_state(struct hzp_trainer *t, struct hzp_version *v,
     t->step = step;
     t->draws = draws;
     t->learned_through = learned_through;
-    pthread_mutex_lock(&t->lock);
+    hzp_lock_take(&t->lock);
     t->stats.step = step;
     t->stats.draws = draws;
     t->stats.loss = value;
-    pthread_mutex_unlock(&t->lock);
+    hzp_lock_release(&t->lock);
     return HZP_OK;
 }
 

@@ -6,10 +6,10 @@
 #ifndef HZP_TRAIN_TRAINER_STATE_H
 #define HZP_TRAIN_TRAINER_STATE_H
 
+#include "base/thread.h"
 #include "nanobatch/build/ride.h"
 #include "train/trainer.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 enum hzp_trainer_stage {
@@ -64,7 +64,7 @@ struct hzp_trainer {
     _Atomic(struct hzp_version *) frozen;
 
     /* under lock */
-    pthread_mutex_t lock;
+    struct hzp_lock lock;
     struct hzp_trainer_stats stats;
 };
 

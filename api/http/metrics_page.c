@@ -306,9 +306,9 @@ char *hzp_metrics_page(struct hzp_server *server)
     training(&page, server);
     /* Copies the counters, so that the lock is not held while the page is written. */
     struct hzp_metrics *copy = hzp_xmalloc(sizeof(*copy));
-    pthread_mutex_lock(&server->metrics->lock);
+    hzp_lock_take(&server->metrics->lock);
     *copy = *server->metrics;
-    pthread_mutex_unlock(&server->metrics->lock);
+    hzp_lock_release(&server->metrics->lock);
     counted(&page, copy);
     free(copy);
     if (fclose(page.out)) {

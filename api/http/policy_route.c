@@ -204,7 +204,7 @@ enum MHD_Result hzp_route_policy_patch(struct hzp_exchange *x)
     if (!body)
         return answered;
     /* Serialises PATCHes: each changes the fields it names, and the later one wins. */
-    pthread_mutex_lock(&x->server->policy_lock);
+    hzp_lock_take(&x->server->policy_lock);
     hzp_split_policy(split, &policy);
     int r = read_policy(body, &policy, &staleness, &text);
     if (r == HZP_OK) {
@@ -213,7 +213,7 @@ enum MHD_Result hzp_route_policy_patch(struct hzp_exchange *x)
             hzp_weights_set_max_staleness(e->parts.weights, (int32_t)staleness);
         hzp_loop_poke(e->parts.loop);
     }
-    pthread_mutex_unlock(&x->server->policy_lock);
+    hzp_lock_release(&x->server->policy_lock);
     json_decref(body);
     return r < 0 ? hzp_reply_fail(x, r, &text) : answer(x);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/split/split.h"
 
+#include "base/thread.h"
 #include "nanobatch/split/deadline.h"
 #include "nanobatch/split/throttle.h"
 #include "nanobatch/split/waits.h"
@@ -20,39 +21,39 @@ void hzp_split_init(struct hzp_split *split, const struct hzp_split_config *conf
     split->config = *config;
     split->policy = split->wanted = config->policy;
     split->overdue_factor = 1;
-    pthread_mutex_init(&split->lock, NULL);
+    hzp_lock_init(&split->lock, HZP_LOCK_SPLIT);
     hzp_seen_init(&split->seen);
 }
 
 void hzp_split_fini(struct hzp_split *split)
 {
-    pthread_mutex_destroy(&split->lock);
+    hzp_lock_fini(&split->lock);
 }
 
 void hzp_split_set_policy(struct hzp_split *split, const struct hzp_policy *policy)
 {
-    pthread_mutex_lock(&split->lock);
+    hzp_lock_take(&split->lock);
     split->wanted = *policy;
     atomic_store(&split->changed, true);
-    pthread_mutex_unlock(&split->lock);
+    hzp_lock_release(&split->lock);
 }
 
 void hzp_split_policy(struct hzp_split *split, struct hzp_policy *ret)
 {
-    pthread_mutex_lock(&split->lock);
+    hzp_lock_take(&split->lock);
     *ret = split->wanted;
-    pthread_mutex_unlock(&split->lock);
+    hzp_lock_release(&split->lock);
 }
 
 void hzp_split_read(struct hzp_split *split, uint64_t now_ns, struct hzp_split_report *ret)
 {
     struct hzp_seen seen = {.steps = 0};
-    pthread_mutex_lock(&split->lock);
+    hzp_lock_take(&split->lock);
     *ret = split->report;
     ret->policy = split->wanted;
     if (ret->policy.itl_ns || ret->policy.itl_stretch <= 0)
         ret->follows_ns = 0;
-    pthread_mutex_unlock(&split->lock);
+    hzp_lock_release(&split->lock);
     memcpy(seen.second, ret->second, sizeof(seen.second));
     hzp_seen_shares(&seen, now_ns, PART_SECONDS, &ret->serve_part, &ret->train_part);
 }
@@ -61,14 +62,14 @@ static void take_policy(struct hzp_split *split)
 {
     if (!atomic_load_explicit(&split->changed, memory_order_relaxed))
         return;
-    pthread_mutex_lock(&split->lock);
+    hzp_lock_take(&split->lock);
     uint64_t itl_ns = split->follows ? 0 : split->policy.itl_ns;
     hzp_seen_forget(&split->seen, itl_ns != split->wanted.itl_ns,
                     split->policy.ttft_ns != split->wanted.ttft_ns);
     split->policy = split->wanted;
     split->follows = false;
     atomic_store(&split->changed, false);
-    pthread_mutex_unlock(&split->lock);
+    hzp_lock_release(&split->lock);
 }
 
 /* Without an ITL goal of the operator's: the one derived from ITLs without training. */
@@ -123,6 +124,7 @@ static double serve_max(const struct hzp_split *split)
 
 void hzp_split_begin(struct hzp_split *split, struct hzp_split_step *step, uint64_t now_ns)
 {
+    hzp_assert_engine_thread();
     uint64_t hold = split->pipeline.hold_ns;
     take_policy(split);
     follow(split);
@@ -284,6 +286,7 @@ static void note_firsts(struct hzp_split_step *step, const struct hzp_waits *wai
 void hzp_split_serve(struct hzp_split *split, struct hzp_split_step *step,
                      const struct hzp_batch *batch, const struct hzp_waits *waits, bool beside)
 {
+    hzp_assert_engine_thread();
     struct hzp_share share = share_of(split);
     step->rows = batch->rows;
     step->decode_rows = batch->decode_segs;
@@ -337,6 +340,7 @@ static void hold_behind(struct hzp_split *split, const struct hzp_split_step *st
 void hzp_split_taken(struct hzp_split *split, struct hzp_split_step *step, bool trains,
                      double slice_ns)
 {
+    hzp_assert_engine_thread();
     step->trains = trains;
     step->beside = step->beside && trains;
     step->slice_ns = trains ? slice_ns : 0;
@@ -434,7 +438,7 @@ static void report(struct hzp_split *split, const struct hzp_split_step *step, d
 {
     const struct hzp_seen *seen = &split->seen;
     struct hzp_split_report *r = &split->report;
-    pthread_mutex_lock(&split->lock);
+    hzp_lock_take(&split->lock);
     r->limited[step->rows ? step->limit : HZP_LIMIT_IDLE]++;
     memcpy(r->second, seen->second, sizeof(r->second));
     if (step->rows > 0) {
@@ -462,12 +466,13 @@ static void report(struct hzp_split *split, const struct hzp_split_step *step, d
                                           HZP_WINDOW_VALUES],
                            1);
     }
-    pthread_mutex_unlock(&split->lock);
+    hzp_lock_release(&split->lock);
 }
 
 void hzp_split_ended(struct hzp_split *split, const struct hzp_split_step *step,
                      const struct hzp_exec_times *times, uint64_t tokens_ns, double next_ns)
 {
+    hzp_assert_engine_thread();
     double gap_ns = 0;
     split->pipeline.under_way_ns = HZP_MAX(split->pipeline.under_way_ns - under_way(step), 0.0);
     if (next_ns > 0)
@@ -477,9 +482,9 @@ void hzp_split_ended(struct hzp_split *split, const struct hzp_split_step *step,
                   times->ns[HZP_TENANT_TRAIN]);
     if (step->hold) {
         split->pipeline.held_ns += times->ns[HZP_TENANT_TRAIN];
-        pthread_mutex_lock(&split->lock);
+        hzp_lock_take(&split->lock);
         split->report.held++;
-        pthread_mutex_unlock(&split->lock);
+        hzp_lock_release(&split->lock);
         return;
     }
     if (step->rows == 0) {

@@ -40,6 +40,7 @@
 #ifndef HZP_NANOBATCH_SPLIT_SPLIT_H
 #define HZP_NANOBATCH_SPLIT_SPLIT_H
 
+#include "base/thread.h"
 #include "nanobatch/build/batch.h"
 #include "nanobatch/run/exec.h"
 #include "nanobatch/split/exceptions.h"
@@ -49,7 +50,6 @@
 #include "nanobatch/split/share.h"
 #include "nanobatch/time/time.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 struct hzp_waits;
@@ -113,7 +113,7 @@ struct hzp_split {
     double next_ns;      /* the last known duration of training's next item; 0: none */
     int32_t prompt_rows; /* of the last step that had any */
     /* under lock */
-    pthread_mutex_t lock;
+    struct hzp_lock lock;
     struct hzp_policy wanted;
     struct hzp_split_report report;
     /* any thread */
