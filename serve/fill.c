@@ -79,7 +79,8 @@ static void want_given(struct hzp_batch *batch, struct hzp_part *part, int32_t t
     part->logits++;
 }
 
-/* Chooses who decodes, as far as the step has room; who found none is first next time. */
+/* Chooses the sequences that decode, as far as the step has room; the first left out is the first
+ * of the next step. */
 static int32_t choose_decodes(struct hzp_scheduler *s, const struct hzp_step *step)
 {
     const struct hzp_batch_config *max = &step->batch->max;
@@ -115,7 +116,7 @@ static int32_t drawn_by(struct hzp_seq *seq, const struct hzp_step *step)
     return drawn ? part->logit0 + part->logits - 1 : -1;
 }
 
-/* Every chosen sequence's row: those whose token the step under way draws come first. */
+/* Every chosen sequence's row; those whose token the step under way draws come first. */
 static int32_t add_decodes(struct hzp_scheduler *s, struct hzp_step *step)
 {
     struct hzp_batch *batch = step->batch;
@@ -206,7 +207,7 @@ static void add_prefills(struct hzp_scheduler *s, struct hzp_step *step, int32_t
             break;
         int32_t rows = piece_rows(s, batch, seq, room);
         if (rows < 1)
-            break; /* the oldest goes first, or nobody does */
+            break; /* no younger prompt overtakes the oldest */
         add_piece(s, step, seq, rows);
         room -= rows;
     }
@@ -215,13 +216,13 @@ static void add_prefills(struct hzp_scheduler *s, struct hzp_step *step, int32_t
 static void tell_wait(struct hzp_waits *waits, const struct hzp_request *rq, int32_t left,
                       int32_t now)
 {
-    /* Who is computed anew has had its first token. */
+    /* A preempted request that is recomputed has had its first token. */
     if (waits->count < HZP_WAITS_MAX &&
         !atomic_load_explicit(&rq->out_count, memory_order_relaxed)) /* our own */
         waits->of[waits->count++] = (struct hzp_wait){rq->submitted_ns, left, now};
 }
 
-/* Prompts that are not through, in the order in which they will be: the split leaves them time. */
+/* Requests whose prompt is not computed yet, in the order in which it will be. */
 static void tell_waits(const struct hzp_scheduler *s, struct hzp_step *step)
 {
     struct hzp_waits *waits = &step->waits;

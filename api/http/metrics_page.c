@@ -150,27 +150,27 @@ static void split(struct page *p, struct hzp_server *server)
           "Goal for 99 of 100 times to the first token; 0: none.");
     gauge(p, "hzpserve_slo_itl_seconds", (double)r->policy.itl_ns * 1e-9,
           "Goal for 99 of 100 gaps between tokens; 0: none.");
-    gauge(p, "hzpserve_slo_ttft_missed_ratio", r->missed_firsts,
+    gauge(p, "hzpserve_slo_ttft_missed_ratio", r->missed_ttft,
           "Part of late first tokens that missed it.");
-    gauge(p, "hzpserve_slo_itl_missed_ratio", r->missed_gaps, "Part of late gaps that missed it.");
-    gauge(p, "hzpserve_slo_itl_missed_alone_ratio", r->missed_gaps_alone,
+    gauge(p, "hzpserve_slo_itl_missed_ratio", r->missed_itl, "Part of late gaps that missed it.");
+    gauge(p, "hzpserve_slo_itl_missed_alone_ratio", r->missed_itl_alone,
           "Part of late gaps that had missed it without training.");
-    gauge(p, "hzpserve_split_ttft_p99_seconds", (double)hzp_window_quantile(&r->first, 0.99) * 1e-9,
+    gauge(p, "hzpserve_split_ttft_p99_seconds", (double)hzp_window_quantile(&r->ttft, 0.99) * 1e-9,
           "Of late times to the first token.");
-    gauge(p, "hzpserve_split_itl_p99_seconds", (double)hzp_window_quantile(&r->gap, 0.99) * 1e-9,
+    gauge(p, "hzpserve_split_itl_p99_seconds", (double)hzp_window_quantile(&r->itl, 0.99) * 1e-9,
           "Of late gaps between tokens.");
     gauge(p, "hzpserve_split_train_ratio", r->train_part,
           "Training's part of the last half minute.");
     gauge(p, "hzpserve_split_serve_ratio", r->serve_part,
           "Serving's part of the last half minute.");
-    gauge(p, "hzpserve_split_predicted_gap_seconds", r->gap_ns * 1e-9,
+    gauge(p, "hzpserve_split_predicted_gap_seconds", r->itl_ns * 1e-9,
           "Between two tokens, of the newest step.");
-    gauge(p, "hzpserve_split_gap_seconds", r->gap_was_ns * 1e-9, "What it was.");
+    gauge(p, "hzpserve_split_gap_seconds", r->measured_itl_ns * 1e-9, "What it was.");
     gauge(p, "hzpserve_split_prediction_error_ratio", r->error,
           "Mean relative error of predicted gaps.");
-    gauge(p, "hzpserve_split_predicted_gap_p99_seconds", r->gap_p99_ns * 1e-9,
+    gauge(p, "hzpserve_split_predicted_gap_p99_seconds", r->itl_p99_ns * 1e-9,
           "What 99 of 100 gaps stay within that are predicted like the newest.");
-    gauge(p, "hzpserve_split_itl_follows_seconds", (double)r->follows_ns * 1e-9,
+    gauge(p, "hzpserve_split_itl_follows_seconds", (double)r->derived_itl_ns * 1e-9,
           "Bound on the p99 gap that follows from itl_stretch; 0: none.");
     gauge(p, "hzpserve_split_itl_stretch", r->policy.itl_stretch, "Setting.");
     gauge(p, "hzpserve_split_train_share", r->policy.train_share, "Setting.");
