@@ -16,6 +16,7 @@
 #include "base/thread.h"
 #include "nanobatch/run/exec.h"
 #include "nanobatch/build/ride.h"
+#include "nanobatch/build/step.h"
 #include "nanobatch/split/split.h"
 #include "nanobatch/run/warm.h"
 
@@ -38,7 +39,6 @@ struct leg {
     enum stage stage;
     struct hzp_step step;
     struct hzp_split_step split; /* what the split knows of it */
-    struct hzp_ride ride;        /* what of the slice rides: no layers, if nothing does */
     struct hzp_batch *batch;     /* NULL: nothing serves */
     struct hzp_plan plan;
     const struct hzp_plan_shape *shape; /* of serving's part; NULL: sequentially */
@@ -78,6 +78,17 @@ static void prepare(struct hzp_loop *loop)
         hzp_exec_prepare(loop->exec, &c->plans->entry[i].shape);
 }
 
+/* Serving's part of the leg's step. */
+static struct hzp_step_plan serving_of(const struct hzp_loop *loop, const struct leg *leg)
+{
+    return (struct hzp_step_plan){.model = loop->config.model,
+                                  .version = leg->step.version,
+                                  .batch = leg->batch,
+                                  .kv = leg->step.kv,
+                                  .space = loop->config.space,
+                                  .shape = leg->shape};
+}
+
 /* The step's serving as it is on another slot's weights.  Its arrays are the step's own: they are
  * cut in the same way once more, before the step is issued. */
 static bool twin(void *ctx, const struct hzp_plan *plan, int32_t i, struct hzp_plan *ret)
@@ -89,9 +100,10 @@ static bool twin(void *ctx, const struct hzp_plan *plan, int32_t i, struct hzp_p
     for (int32_t s = 0; (slot = hzp_weights_slot(model->weights, s)); s++) {
         if (slot == leg->step.version || i-- > 0)
             continue;
+        struct hzp_step_plan what = serving_of(loop, leg);
+        what.version = slot;
         hzp_plan_clear(ret);
-        hzp_forward_build(ret, model, slot, leg->batch, leg->step.kv, loop->config.space,
-                          leg->shape);
+        hzp_step_build(ret, &what);
         return true;
     }
     return false;
@@ -313,7 +325,6 @@ static struct leg *begin_step(struct hzp_loop *loop)
     step->batch = leg->batch;
     step->under_way = before && before->stage == ISSUED ? &before->step : NULL;
     step->version = hzp_weights_current(loop->config.model->weights);
-    leg->ride = (struct hzp_ride){.layer0 = 0};
     hzp_split_begin(&loop->split, &leg->split, step->begin_ns);
     step->rows_left = step->batch && !leg->split.hold ? step->batch->max.rows_max : 0;
     /* Two such steps may be under way when a request comes. */
@@ -349,8 +360,8 @@ static void plan_serving(struct hzp_loop *loop, struct leg *leg)
     struct hzp_step *step = &leg->step;
     const struct hzp_plan_shape *both = shape_of(loop, step->batch, true);
     leg->shape = shape_of(loop, step->batch, false);
-    hzp_forward_build(&leg->plan, loop->config.model, step->version, step->batch, step->kv,
-                      loop->config.space, leg->shape);
+    struct hzp_step_plan what = serving_of(loop, leg);
+    hzp_step_build(&leg->plan, &what);
     hzp_split_serve(&loop->split, &leg->split, step->batch, &step->waits,
                     both && hzp_plan_shape_beside(both));
     if (leg->split.beside)
@@ -370,23 +381,18 @@ static void take_training(struct hzp_loop *loop, struct leg *leg)
         both = shape_of(loop, step->batch, true);
     if (both && hzp_plan_shape_beside(both) && !leg->split.beside)
         both = NULL; /* in turns, then */
-    if (!both || !(leg->split.beside || both->ride || loop->config.plans)) {
-        hzp_plan_take(&leg->plan, step->chain, step->from, step->to);
-        return;
+    bool in_turn = !both || !(leg->split.beside || both->ride || loop->config.plans);
+    if (!in_turn) {
+        hzp_plan_clear(&leg->plan);
+        leg->shape = both;
     }
-    struct hzp_step_plan what = {.model = loop->config.model,
-                                 .version = step->version,
-                                 .batch = step->batch,
-                                 .kv = step->kv,
-                                 .space = loop->config.space,
-                                 .shape = both,
-                                 .chain = step->chain,
-                                 .from = step->from,
-                                 .to = step->to,
-                                 .rider = step->rider};
-    hzp_plan_clear(&leg->plan);
-    leg->shape = both;
-    if (hzp_step_build(&leg->plan, &what, &leg->ride))
+    struct hzp_step_plan what = serving_of(loop, leg);
+    what.chain = step->chain;
+    what.from = step->from;
+    what.to = step->to;
+    what.rider = step->rider;
+    what.in_turn = in_turn;
+    if (hzp_step_build(&leg->plan, &what))
         count(&loop->counters.ride_steps, 1);
 }
 
@@ -394,16 +400,8 @@ static void take_training(struct hzp_loop *loop, struct leg *leg)
 static double slice_ns(const struct hzp_loop *loop, struct leg *leg)
 {
     const struct hzp_step *step = &leg->step;
-    struct hzp_shared shared;
-    bool rides =
-        step->ride_rows > 0 && hzp_ride_find(step->rider, step->version, step->chain, step->from,
-                                             step->to, step->ride_rows, &leg->ride);
-    if (!rides)
-        return hzp_slice_ns(step->op_times, step->chain, step->from, step->to, NULL);
-    shared = (struct hzp_shared){step->ride_rows, leg->ride.from, leg->ride.to};
-    leg->split.ride_ns =
-        hzp_slice_ns(step->op_times, step->chain, leg->ride.from, leg->ride.to, &shared);
-    return hzp_slice_ns(step->op_times, step->chain, step->from, step->to, &shared);
+    return hzp_ride_slice_ns(step->rider, step->version, step->op_times, step->chain, step->from,
+                             step->to, step->ride_rows, &leg->split.ride_ns);
 }
 
 /* True: there is something to run. */
@@ -544,10 +542,10 @@ int hzp_loop_turn(struct hzp_loop *loop)
 /* The leg gets the plan of its batch, as a step of that would be. */
 static void warm_build(struct hzp_loop *loop, struct leg *leg, const struct hzp_plan_shape *shape)
 {
-    hzp_plan_clear(&leg->plan);
     leg->shape = shape;
-    hzp_forward_build(&leg->plan, loop->config.model, leg->step.version, leg->batch, leg->step.kv,
-                      loop->config.space, shape);
+    struct hzp_step_plan what = serving_of(loop, leg);
+    hzp_plan_clear(&leg->plan);
+    hzp_step_build(&leg->plan, &what);
 }
 
 static int warm_run(struct hzp_loop *loop, struct leg *leg)

@@ -56,7 +56,7 @@ static int compute(struct hzp_evaluator *e, const struct hzp_version *v)
         HZP_TRY(hzp_exec_run(e->exec, &e->plan, NULL, &times));
     }
     for (int32_t i = 0; i < e->micro->learned; i++)
-        e->sum += (double)e->micro->loss[i];
+        e->sum += (double)e->micro->loss.value[i];
     e->tokens += e->micro->learned;
     hzp_micro_clear(e->micro);
     return HZP_OK;

@@ -322,10 +322,8 @@ static bool offer_turn(struct hzp_trainer *t, bool flush)
 static int32_t slice_end(struct hzp_trainer *t, struct hzp_step *step)
 {
     step->rider = t->stage == HZP_TRAINER_ACCUMULATE ? &t->rider : NULL;
-    if (step->rider && step->ride_rows > 0 && step->version == t->rider.version)
-        return hzp_ride_cut(step->rider, step->op_times, &t->chain, t->to, step->train_ns,
-                            step->item_ns, step->ride_rows);
-    return hzp_slice_end(step->op_times, &t->chain, t->to, step->train_ns, step->item_ns, NULL);
+    return hzp_ride_cut(step->rider, step->version, step->op_times, &t->chain, t->to,
+                        step->train_ns, step->item_ns, step->ride_rows);
 }
 
 static bool offer(struct hzp_source *source, struct hzp_step *step)
@@ -387,7 +385,7 @@ static void publish(struct hzp_trainer *t, const struct hzp_step *step)
 static void end_micro(struct hzp_trainer *t)
 {
     for (int32_t i = 0; i < t->micro->learned; i++)
-        t->loss_sum += (double)t->micro->loss[i];
+        t->loss_sum += (double)t->micro->loss.value[i];
     pthread_mutex_lock(&t->lock);
     t->stats.rows += (uint64_t)t->micro->rows;
     pthread_mutex_unlock(&t->lock);

@@ -142,8 +142,4 @@ int hzp_trainer_save(struct hzp_trainer *t, const struct hzp_version *v, const c
 int hzp_trainer_load(struct hzp_trainer *t, struct hzp_version *v, const char *dir,
                      bool same_recipe, char *ret_note, struct hzp_err_text *reterr);
 
-/* The checksum of a version in host memory: what the audit op sums over all units. */
-uint64_t hzp_version_checksum(const struct hzp_layout *layout, enum hzp_dtype type,
-                              const void *base);
-
 #endif

@@ -2,8 +2,6 @@
 #include "weights/versions.h"
 
 #include "base/arena.h"
-#include "weights/fp8.h"
-
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -13,11 +11,19 @@
 
 enum { RECORDS_MAX = 4096 };
 
+/* The memory of one slot. */
+struct slot_memory {
+    void *weights, *fp8; /* allocations; fp8 NULL: the store keeps none */
+    struct hzp_units units;
+    void **layer_fp8; /* [layers] codes and scales of each */
+};
+
 struct hzp_weights {
     /* fixed once created */
     struct hzp_device *dev;
     const struct hzp_layout *layout;
     struct hzp_weights_config config;
+    struct slot_memory *memory; /* [config.slots] */
 
     /* the engine's alone; record.state of a slot is the slot's state */
     struct hzp_version *slot; /* [config.slots] */
@@ -99,6 +105,32 @@ static void set_recorded_state(struct hzp_weights *w, uint64_t id, enum hzp_vers
         record->state = state;
 }
 
+static int open_memory(struct hzp_weights *w, struct slot_memory *m)
+{
+    const struct hzp_layout *layout = w->layout;
+    enum hzp_dtype type = w->config.type;
+    HZP_TRY(hzp_device_alloc(w->dev, HZP_MEM_DEVICE, hzp_units_bytes(layout, type), &m->weights));
+    hzp_units_init(&m->units, layout, type, m->weights);
+    if (!w->config.fp8)
+        return HZP_OK;
+    HZP_TRY(hzp_device_alloc(w->dev, HZP_MEM_DEVICE, hzp_fp8_bytes(layout), &m->fp8));
+    m->layer_fp8 = hzp_xcalloc((size_t)layout->config.layers, sizeof(*m->layer_fp8));
+    char *at = m->fp8;
+    for (int32_t l = 0; l < layout->config.layers; l++) {
+        m->layer_fp8[l] = at;
+        at += hzp_fp8_layer_bytes(layout, l);
+    }
+    return HZP_OK;
+}
+
+static void close_memory(struct hzp_weights *w, struct slot_memory *m)
+{
+    hzp_device_free(w->dev, HZP_MEM_DEVICE, m->weights);
+    hzp_device_free(w->dev, HZP_MEM_DEVICE, m->fp8);
+    hzp_units_free(&m->units);
+    free(m->layer_fp8);
+}
+
 int hzp_weights_create(struct hzp_device *dev, const struct hzp_layout *layout,
                        const struct hzp_weights_config *config, struct hzp_weights **ret)
 {
@@ -110,15 +142,13 @@ int hzp_weights_create(struct hzp_device *dev, const struct hzp_layout *layout,
     w->config = *config;
     atomic_store(&w->max_staleness, config->max_staleness);
     w->slot = hzp_xcalloc((size_t)config->slots, sizeof(*w->slot));
+    w->memory = hzp_xcalloc((size_t)config->slots, sizeof(*w->memory));
     w->record = hzp_xcalloc(RECORDS_MAX, sizeof(*w->record));
     w->stats.slots = config->slots;
     w->stats.learned_through = -1;
     pthread_mutex_init(&w->lock, NULL);
-    size_t size = layout->elements * hzp_dtype_size(config->type);
     for (int32_t i = 0; i < config->slots; i++) {
-        int r = hzp_device_alloc(dev, HZP_MEM_DEVICE, size, &w->slot[i].base);
-        if (r == HZP_OK && config->fp8)
-            r = hzp_device_alloc(dev, HZP_MEM_DEVICE, hzp_fp8_bytes(layout), &w->slot[i].fp8);
+        int r = open_memory(w, &w->memory[i]);
         if (r < 0) {
             hzp_weights_destroy(w);
             return r;
@@ -133,11 +163,10 @@ void hzp_weights_destroy(struct hzp_weights *w)
 {
     if (!w)
         return;
-    for (int32_t i = 0; i < w->config.slots; i++) {
-        hzp_device_free(w->dev, HZP_MEM_DEVICE, w->slot[i].base);
-        hzp_device_free(w->dev, HZP_MEM_DEVICE, w->slot[i].fp8);
-    }
+    for (int32_t i = 0; i < w->config.slots; i++)
+        close_memory(w, &w->memory[i]);
     pthread_mutex_destroy(&w->lock);
+    free(w->memory);
     free(w->slot);
     free(w->record);
     free(w);
@@ -168,10 +197,34 @@ struct hzp_version *hzp_weights_current(struct hzp_weights *w)
     return w->current;
 }
 
+static const struct slot_memory *memory_of(const struct hzp_weights *w, const struct hzp_version *v)
+{
+    HZP_ASSERT(v >= w->slot && v < w->slot + w->config.slots);
+    return &w->memory[v - w->slot];
+}
+
+const struct hzp_units *hzp_version_units(const struct hzp_weights *w, const struct hzp_version *v)
+{
+    return &memory_of(w, v)->units;
+}
+
+struct hzp_unit_view hzp_version_unit(const struct hzp_weights *w, const struct hzp_version *v,
+                                      int32_t u)
+{
+    return hzp_unit_view(&memory_of(w, v)->units, u);
+}
+
 struct hzp_mat hzp_version_mat(const struct hzp_weights *w, const struct hzp_version *v,
                                enum hzp_role role, int32_t layer)
 {
-    return hzp_layout_mat(w->layout, v->base, w->config.type, role, layer);
+    return hzp_units_mat(&memory_of(w, v)->units, role, layer);
+}
+
+struct hzp_mat hzp_version_fp8(const struct hzp_weights *w, const struct hzp_version *v,
+                               enum hzp_role role, int32_t layer, float **ret_scale)
+{
+    HZP_ASSERT(w->config.fp8 && layer >= 0 && layer < w->layout->config.layers);
+    return hzp_fp8_mat(w->layout, memory_of(w, v)->layer_fp8[layer], role, layer, ret_scale);
 }
 
 struct hzp_version *hzp_weights_acquire(struct hzp_weights *w)

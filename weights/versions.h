@@ -19,8 +19,8 @@
 #ifndef HZP_WEIGHTS_VERSIONS_H
 #define HZP_WEIGHTS_VERSIONS_H
 
-#include "device/device.h"
-#include "weights/layout.h"
+#include "weights/fp8_layout.h"
+#include "weights/units.h"
 
 struct hzp_weights; /* the store */
 
@@ -52,11 +52,10 @@ struct hzp_version_record {
     int64_t learned_through; /* every sample up to this number has had all its passes; -1: none */
 };
 
-/* One set of parameters in memory. */
+/* One set of parameters.  Its memory is the store's: see hzp_version_units. */
 struct hzp_version {
-    void *base;    /* device memory, laid out as hzp_layout says */
-    void *fp8;     /* its projections in e4m3 (weights/fp8.h); NULL: the store keeps none */
-    bool fp8_made; /* they are base's: whoever makes them says so; else no publication */
+    bool fp8_made; /* its e4m3 projections follow from its weights: set by the code that made them;
+                    * without it a store with fp8 refuses to publish */
     struct hzp_version_record record; /* a draft's: optimizer_step, loss, checksum, learned and
                                        * learned_through are the trainer's to fill in */
     int32_t held;                     /* who acquired it and did not release; engine thread */
@@ -89,9 +88,18 @@ struct hzp_version *hzp_weights_current(struct hzp_weights *w);
  * more. */
 const struct hzp_version *hzp_weights_slot(const struct hzp_weights *w, int32_t i);
 
-/* A matrix of the version. */
+/* The version's units in device memory; valid as long as the store. */
+const struct hzp_units *hzp_version_units(const struct hzp_weights *w, const struct hzp_version *v);
+
+/* One unit, and one matrix (hzp_units_mat), of the version. */
+struct hzp_unit_view hzp_version_unit(const struct hzp_weights *w, const struct hzp_version *v,
+                                      int32_t u);
 struct hzp_mat hzp_version_mat(const struct hzp_weights *w, const struct hzp_version *v,
                                enum hzp_role role, int32_t layer);
+
+/* The e4m3 codes of a projection of the version, whose store must have them; *ret_scale [rows]. */
+struct hzp_mat hzp_version_fp8(const struct hzp_weights *w, const struct hzp_version *v,
+                               enum hzp_role role, int32_t layer, float **ret_scale);
 
 /* Holds the current version (there must be one): its memory stays until released and step
  * last_step has ended. */

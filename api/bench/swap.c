@@ -48,9 +48,8 @@ static void swap_when_due(struct hzp_source *source, const struct hzp_step *step
         return;
     const struct hzp_version *current = hzp_weights_current(s->weights);
     if (!s->prepared) {
-        const struct hzp_layout *layout = hzp_weights_layout(s->weights);
-        if (hzp_device_copy(s->dev, draft->base, current->base,
-                            layout->elements * hzp_dtype_size(hzp_weights_type(s->weights))) < 0 ||
+        if (hzp_units_copy(s->dev, hzp_version_units(s->weights, draft),
+                           hzp_version_units(s->weights, current)) < 0 ||
             hzp_version_quantize(s->weights, draft) < 0) {
             hzp_weights_abandon(s->weights, draft);
             return;

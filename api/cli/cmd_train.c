@@ -319,14 +319,8 @@ static int resume(struct run *run, uint64_t number, struct hzp_version *draft,
 static int init_weights(struct run *run, struct hzp_version *draft)
 {
     const struct hzp_options *o = run->options;
-    size_t size = run->layout.elements * hzp_dtype_size(run->plan.dtype);
-    void *host = malloc(size);
-    if (!host)
-        return HZP_ENOMEM;
-    hzp_model_init(&run->layout, run->plan.dtype, host, (uint64_t)o->init_seed, (float)o->init_std);
-    int r = hzp_device_copy(run->dev, draft->base, host, size);
-    free(host);
-    return r;
+    return hzp_model_init(run->dev, hzp_version_units(run->weights, draft), (uint64_t)o->init_seed,
+                          (float)o->init_std);
 }
 
 static int open_weights(struct run *run, struct hzp_err_text *reterr)

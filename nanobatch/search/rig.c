@@ -187,5 +187,5 @@ void hzp_rig_build(struct hzp_rig *rig, const struct hzp_plan_shape *shape, int3
                                  .to = to,
                                  .rider = rig->train ? &rider : NULL};
     hzp_plan_clear(plan);
-    hzp_step_build(plan, &step, NULL);
+    hzp_step_build(plan, &step);
 }

@@ -114,8 +114,7 @@ union row_args {
     struct hzp_cast_args cast;
 };
 
-/* How many rows an item's op has; 0: it is not one that tenants share. */
-static int32_t rows_of(const struct hzp_item *item)
+int32_t hzp_item_rows(const struct hzp_item *item)
 {
     switch (item->op) {
     case HZP_OP_matmul:
@@ -131,8 +130,7 @@ static int32_t rows_of(const struct hzp_item *item)
     }
 }
 
-/* What the item's op would cost, had it so many rows. */
-static double with_rows(const struct hzp_op_times *times, const struct hzp_item *item, int32_t rows)
+double hzp_item_ns_with(const struct hzp_op_times *times, const struct hzp_item *item, int32_t rows)
 {
     union row_args a;
     if (rows <= 0)
@@ -165,31 +163,24 @@ double hzp_item_serving_part(const struct hzp_op_times *times, const struct hzp_
     if (!item->rides)
         return hzp_item_of(item, HZP_TENANT_SERVE) ? 1 : 0;
     double all = hzp_op_ns(times, item->op, item->args);
-    double serving = with_rows(times, item, rows_of(item) - item->rides);
+    double serving = hzp_item_ns_with(times, item, hzp_item_rows(item) - item->rides);
     return all > 0 ? HZP_MIN(serving / all, 1.0) : 1;
 }
 
 static double item_ns_of(const struct hzp_op_times *times, const struct hzp_plan *chain, int32_t i,
-                         const struct hzp_shared *shared)
+                         const struct hzp_item_time *time)
 {
     const struct hzp_item *item = &chain->item[i];
-    double alone = hzp_op_ns(times, item->op, item->args);
-    int32_t rows = rows_of(item);
-    if (!shared || i < shared->from || i >= shared->to || item->layer < 0 || !rows)
-        return alone;
-    double more =
-        with_rows(times, item, rows + shared->rows) - with_rows(times, item, shared->rows);
-    /* Factors of two classes of size may differ by more than the op does. */
-    return HZP_MIN(HZP_MAX(more, alone / 4), alone);
+    return time ? time->ns(times, chain, i, time->ctx) : hzp_op_ns(times, item->op, item->args);
 }
 
 int32_t hzp_slice_end(const struct hzp_op_times *times, const struct hzp_plan *chain, int32_t from,
-                      uint64_t ns, uint64_t item_ns, const struct hzp_shared *shared)
+                      uint64_t ns, uint64_t item_ns, const struct hzp_item_time *time)
 {
     double left = (double)ns;
     int32_t to = from;
     while (to < chain->items) {
-        double item = item_ns_of(times, chain, to, shared);
+        double item = item_ns_of(times, chain, to, time);
         left -= item;
         if (left < 0 && (to > from || item > (double)item_ns))
             break;
@@ -201,10 +192,10 @@ int32_t hzp_slice_end(const struct hzp_op_times *times, const struct hzp_plan *c
 }
 
 double hzp_slice_ns(const struct hzp_op_times *times, const struct hzp_plan *chain, int32_t from,
-                    int32_t to, const struct hzp_shared *shared)
+                    int32_t to, const struct hzp_item_time *time)
 {
     double ns = 0;
     for (int32_t i = from; i < to; i++)
-        ns += item_ns_of(times, chain, i, shared);
+        ns += item_ns_of(times, chain, i, time);
     return ns;
 }

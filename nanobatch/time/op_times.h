@@ -47,21 +47,29 @@ double hzp_op_ns(const struct hzp_op_times *times, enum hzp_op op, const void *a
 /* An op of these arguments took ns; 0, shorter than the clock can tell, is not counted. */
 void hzp_op_learn(struct hzp_op_times *times, enum hzp_op op, const void *args, double ns);
 
-/* Items [from, to) of a chain share ops with so many rows of serving (ride.h): such an item takes
- * what the op of both tenants takes more than serving's rows alone. */
-struct hzp_shared {
-    int32_t rows, from, to;
+/* How long item i of a chain takes, where that is not the time of its op alone. */
+struct hzp_item_time {
+    double (*ns)(const struct hzp_op_times *times, const struct hzp_plan *chain, int32_t i,
+                 const void *ctx);
+    const void *ctx;
 };
 
 /* Where a slice that begins at `from` and may last ns ends: the largest `to` such that items
- * [from, to) take at most ns together; at least from + 1 if there is an item that takes at most
- * item_ns.  shared NULL: none is shared. */
+ * [from, to) take at most ns together; at least from + 1 if that item takes at most item_ns.
+ * time NULL: each item takes as long as its op. */
 int32_t hzp_slice_end(const struct hzp_op_times *times, const struct hzp_plan *chain, int32_t from,
-                      uint64_t ns, uint64_t item_ns, const struct hzp_shared *shared);
+                      uint64_t ns, uint64_t item_ns, const struct hzp_item_time *time);
 
 /* How long items [from, to) take, one after another. */
 double hzp_slice_ns(const struct hzp_op_times *times, const struct hzp_plan *chain, int32_t from,
-                    int32_t to, const struct hzp_shared *shared);
+                    int32_t to, const struct hzp_item_time *time);
+
+/* How many rows the item's op has, if it is one whose rows may belong to two tenants; else 0. */
+int32_t hzp_item_rows(const struct hzp_item *item);
+
+/* How long the item's op would take with so many rows; 0 for none. */
+double hzp_item_ns_with(const struct hzp_op_times *times, const struct hzp_item *item,
+                        int32_t rows);
 
 /* Serving's part of an item's duration, 0 .. 1: of an item that holds rows of both tenants, what it
  * would take without training's. */

@@ -11,6 +11,7 @@
 
 #include "base/arena.h"
 #include "base/thread.h"
+#include "tests/fixture/model.h"
 #include "tests/serve/seeded.h"
 #include "tests/weights/scratch.h"
 #include "tests/weights/tiny_models.h"
@@ -253,21 +254,11 @@ static void check_disk(struct past *p, const char *state_dir, uint64_t *ret_thro
 
 static void make_model(const char *dir)
 {
-    struct hzp_err_text text = {{0}, {0}};
-    struct hzp_model_config config;
-    struct hzp_layout layout;
     char file[600];
     mkdir(dir, 0777);
     snprintf(file, sizeof(file), "%s/config.json", dir);
     scratch_write_text(file, tiny_models[0]);
-    if (hzp_config_read(dir, &config, &text) < 0)
-        HZP_ASSERT(!"a model's configuration");
-    hzp_layout_make(&config, &layout);
-    void *base = hzp_xcalloc(layout.elements, sizeof(float));
-    hzp_model_init(&layout, HZP_F32, base, 7, 0.05f);
-    HZP_ASSERT(hzp_model_save(dir, &layout, HZP_F32, base, dir, &text) >= 0);
-    free(base);
-    hzp_layout_free(&layout);
+    fixture_write_dir(dir, HZP_F32, 7, 0.05f);
 }
 
 /* One life.  kill_us < 0: it ends by itself.  True: it had started. */

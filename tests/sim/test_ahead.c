@@ -8,6 +8,7 @@
  * whole. */
 #include "nanobatch/loop.h"
 #include "serve/scheduler.h"
+#include "tests/fixture/model.h"
 #include "tests/serve/seeded.h"
 
 #include <setjmp.h>
@@ -20,10 +21,7 @@
 enum { VOCAB = 48, POSITIONS = 64, PAGE_ROWS = 4, REQUESTS = 60 };
 
 struct engine {
-    struct hzp_device *dev;
-    struct hzp_layout layout;
-    struct hzp_weights *weights;
-    struct hzp_model *model;
+    struct fixture_model m;
     struct hzp_kvpool *pool;
     struct hzp_scheduler *scheduler;
     struct hzp_batch *batch;
@@ -55,7 +53,7 @@ static const struct hzp_plan_shape two_lanes = {
 
 static struct hzp_loop_config loop_config(const struct engine *e, enum hzp_run_ahead ahead)
 {
-    return (struct hzp_loop_config){.model = e->model,
+    return (struct hzp_loop_config){.model = e->m.model,
                                     .space = e->space,
                                     .batch = e->batch,
                                     .source = {hzp_scheduler_source(e->scheduler)},
@@ -67,30 +65,24 @@ static struct hzp_loop_config loop_config(const struct engine *e, enum hzp_run_a
 
 static void open_engine(struct engine *e, enum hzp_run_ahead ahead)
 {
-    struct hzp_device_config device = {.name = "cpu", .threads = 2};
-    struct hzp_weights_config store = {
-        .type = HZP_F32, .slots = 2, .max_staleness = 1, .first_id = 1};
+    struct fixture_config fixture = {.device = "cpu",
+                                     .threads = 2,
+                                     .config = model_config,
+                                     .store = {.type = HZP_F32},
+                                     .positions = POSITIONS};
     struct hzp_scheduler_config scheduler = {.running_max = 8,
                                              .waiting_max = 64,
                                              .waiting_tokens_max = 1 << 20,
                                              .prefill_rows_max = 16,
                                              .edits_max = 400};
     struct hzp_batch_config max = {32, 8, POSITIONS / PAGE_ROWS, 16, 400};
-    struct hzp_version *first;
-    uint64_t seed = 7;
     memset(e, 0, sizeof(*e));
-    assert_int_equal(hzp_device_open(&device, &e->dev, NULL), 0);
-    hzp_layout_make(&model_config, &e->layout);
-    assert_int_equal(hzp_weights_create(e->dev, &e->layout, &store, &e->weights), 0);
-    assert_int_equal(hzp_weights_begin(e->weights, &first), 0);
-    for (size_t i = 0; i < e->layout.elements; i++)
-        ((float *)first->base)[i] = (float)(int32_t)seeded(&seed, 2001) / 4000 - 0.25f;
-    hzp_weights_publish(e->weights, first, 0);
-    assert_int_equal(hzp_model_create(e->dev, e->weights, POSITIONS, &e->model), 0);
-    assert_int_equal(hzp_kvpool_create(e->model, 100, PAGE_ROWS, &e->pool), 0);
-    assert_int_equal(hzp_scheduler_create(&scheduler, e->model, e->pool, &e->scheduler), 0);
-    assert_int_equal(hzp_batch_create(e->dev, &max, &e->batch), 0);
-    assert_int_equal(hzp_serve_space_create(e->model, 32, 16, &e->space), 0);
+    fixture_open(&e->m, &fixture);
+    fixture_publish_random(&e->m, 7, 0.25f);
+    assert_int_equal(hzp_kvpool_create(e->m.model, 100, PAGE_ROWS, &e->pool), 0);
+    assert_int_equal(hzp_scheduler_create(&scheduler, e->m.model, e->pool, &e->scheduler), 0);
+    assert_int_equal(hzp_batch_create(e->m.dev, &max, &e->batch), 0);
+    assert_int_equal(hzp_serve_space_create(e->m.model, 32, 16, &e->space), 0);
     struct hzp_loop_config loop = loop_config(e, ahead);
     assert_int_equal(hzp_loop_create(&loop, &e->loop), 0);
 }
@@ -102,10 +94,7 @@ static void close_engine(struct engine *e)
     hzp_batch_destroy(e->batch);
     hzp_scheduler_destroy(e->scheduler);
     hzp_kvpool_destroy(e->pool);
-    hzp_model_destroy(e->model);
-    hzp_weights_destroy(e->weights);
-    hzp_layout_free(&e->layout);
-    hzp_device_close(e->dev);
+    fixture_close(&e->m);
 }
 
 static struct hzp_request *make_request(int i)

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "nanobatch/loop.h"
 #include "serve/scheduler.h"
+#include "tests/fixture/model.h"
 #include "tests/serve/seeded.h"
 
 #include <math.h>
@@ -30,10 +31,7 @@ bool __wrap_hzp_admission_fits(const struct hzp_admission *a, const struct hzp_g
 }
 
 struct rig {
-    struct hzp_device *dev;
-    struct hzp_layout layout;
-    struct hzp_weights *weights;
-    struct hzp_model *model;
+    struct fixture_model m;
     struct hzp_kvpool *pool;
     struct hzp_serve_space *space;
     struct hzp_batch *batch;
@@ -50,27 +48,27 @@ struct rig {
         }                                                                                          \
     } while (0)
 
-static void write_weights(struct rig *rig, float *base)
+static void set_norm(struct rig *rig, struct hzp_version *v, enum hzp_role role, int32_t layer,
+                     float value)
 {
-    uint64_t seed = 11;
-    for (size_t i = 0; i < rig->layout.elements; i++)
-        base[i] = ((float)seeded(&seed, 2001) - 1000) * 2.5e-4f;
-    for (int32_t l = 0; l < rig->layout.config.layers; l++)
-        for (int role = 0; role < 2; role++) {
-            struct hzp_mat norm =
-                hzp_layout_mat(&rig->layout, base, HZP_F32, role ? HZP_MLP_NORM : HZP_ATTN_NORM, l);
-            for (int32_t c = 0; c < norm.cols; c++)
-                ((float *)norm.ptr)[c] = 1;
-        }
-    struct hzp_mat norm = hzp_layout_mat(&rig->layout, base, HZP_F32, HZP_FINAL_NORM, -1);
+    struct hzp_mat norm = hzp_version_mat(rig->m.weights, v, role, layer);
     for (int32_t c = 0; c < norm.cols; c++)
-        ((float *)norm.ptr)[c] =
-            20; /* far apart, so that rounding cannot change who is likeliest */
+        ((float *)norm.ptr)[c] = value;
+}
+
+static void write_weights(struct rig *rig, struct hzp_version *v)
+{
+    fixture_units_random(rig->m.dev, hzp_version_units(rig->m.weights, v), 11, 0.25f);
+    for (int32_t l = 0; l < rig->m.layout.config.layers; l++) {
+        set_norm(rig, v, HZP_ATTN_NORM, l, 1);
+        set_norm(rig, v, HZP_MLP_NORM, l, 1);
+    }
+    /* Logits far apart, so that rounding cannot change the order of tokens. */
+    set_norm(rig, v, HZP_FINAL_NORM, -1, 20);
 }
 
 static void rig_open(struct rig *rig, const char *device, int32_t pages)
 {
-    struct hzp_err_text text = {{0}, {0}};
     struct hzp_model_config config = {.family = "llama",
                                       .layers = 3,
                                       .width = 64,
@@ -84,8 +82,6 @@ static void rig_open(struct rig *rig, const char *device, int32_t pages)
                                       .bos = -1,
                                       .eos = {EOS},
                                       .eos_count = 1};
-    struct hzp_weights_config store = {
-        .type = HZP_F32, .slots = 2, .max_staleness = 1, .first_id = 1};
     struct hzp_scheduler_config scheduler = {.running_max = 12,
                                              .waiting_max = REQUESTS,
                                              .waiting_tokens_max = 1 << 20,
@@ -96,20 +92,17 @@ static void rig_open(struct rig *rig, const char *device, int32_t pages)
                                      .logits_max = 48,
                                      .edits_max = 12 * VOCAB};
     memset(rig, 0, sizeof(*rig));
-    MUST(hzp_device_open(&(struct hzp_device_config){.name = device, .threads = 1}, &rig->dev,
-                         &text));
-    hzp_layout_make(&config, &rig->layout);
-    MUST(hzp_weights_create(rig->dev, &rig->layout, &store, &rig->weights));
-    MUST(hzp_model_create(rig->dev, rig->weights, POSITIONS, &rig->model));
-    struct hzp_version *draft;
-    MUST(hzp_weights_begin(rig->weights, &draft));
-    write_weights(rig, draft->base);
-    hzp_weights_publish(rig->weights, draft, 0);
-    MUST(hzp_kvpool_create(rig->model, pages, PAGE_ROWS, &rig->pool));
-    MUST(hzp_serve_space_create(rig->model, batch.rows_max, batch.logits_max, &rig->space));
-    MUST(hzp_batch_create(rig->dev, &batch, &rig->batch));
-    MUST(hzp_scheduler_create(&scheduler, rig->model, rig->pool, &rig->scheduler));
-    struct hzp_loop_config loop = {.model = rig->model,
+    struct fixture_config fixture = {
+        .device = device, .threads = 1, .config = config, .store = {.type = HZP_F32}};
+    fixture_open(&rig->m, &fixture);
+    struct hzp_version *draft = fixture_begin(&rig->m);
+    write_weights(rig, draft);
+    fixture_publish(&rig->m, draft, 0);
+    MUST(hzp_kvpool_create(rig->m.model, pages, PAGE_ROWS, &rig->pool));
+    MUST(hzp_serve_space_create(rig->m.model, batch.rows_max, batch.logits_max, &rig->space));
+    MUST(hzp_batch_create(rig->m.dev, &batch, &rig->batch));
+    MUST(hzp_scheduler_create(&scheduler, rig->m.model, rig->pool, &rig->scheduler));
+    struct hzp_loop_config loop = {.model = rig->m.model,
                                    .space = rig->space,
                                    .batch = rig->batch,
                                    .source = {hzp_scheduler_source(rig->scheduler)},
@@ -125,10 +118,7 @@ static void rig_close(struct rig *rig)
     hzp_batch_destroy(rig->batch);
     hzp_serve_space_destroy(rig->space);
     hzp_kvpool_destroy(rig->pool);
-    hzp_model_destroy(rig->model);
-    hzp_weights_destroy(rig->weights);
-    hzp_layout_free(&rig->layout);
-    hzp_device_close(rig->dev);
+    fixture_close(&rig->m);
 }
 
 static struct hzp_request *make_request(int i)

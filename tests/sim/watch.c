@@ -26,7 +26,12 @@ int sim_alloc(struct hzp_device *dev, enum hzp_mem where, size_t size, void **re
 
 static bool is_of(const struct sim_world *w, int32_t slot, const struct hzp_version *v)
 {
-    return w->slot[slot].begin == (char *)v->base || w->slot[slot].begin == (char *)v->fp8;
+    const char *begin = w->slot[slot].begin;
+    float *scale;
+    if (begin == hzp_version_unit(w->weights, v, 0).base)
+        return true;
+    return hzp_weights_fp8(w->weights) &&
+           begin == hzp_version_fp8(w->weights, v, HZP_QKV, 0, &scale).ptr;
 }
 
 static void note_version(struct sim_world *w, struct hzp_version *v)
@@ -86,7 +91,6 @@ static const void *sabotaged(struct sim_world *w, enum hzp_op op, const void *ar
     static struct hzp_adamw_args adamw;
     static struct hzp_gather_args gather;
     static int32_t index[64];
-    char *base = w->step->version->base;
     if (w->sabotage == SIM_TWO_VERSIONS && op == HZP_OP_matmul && !train && w->turn > 300) {
         matmul = *(const struct hzp_matmul_args *)args;
         matmul.b.ptr = other_slot(w, matmul.b.ptr);
@@ -101,7 +105,7 @@ static const void *sabotaged(struct sim_world *w, enum hzp_op op, const void *ar
     }
     if (w->sabotage == SIM_WRITE_CURRENT && op == HZP_OP_adamw && w->good_updates > 5) {
         adamw = *(const struct hzp_adamw_args *)args;
-        adamw.to.ptr = base;
+        adamw.to.ptr = hzp_version_unit(w->weights, w->step->version, 0).base;
         return &adamw;
     }
     if (w->sabotage == SIM_PUBLISH_INSIDE && !train && w->step_ops == 5 && w->turn > 200 &&
