@@ -137,7 +137,8 @@ static int open_device(struct hzp_engine *e, struct hzp_err_text *reterr)
         return hzp_fail_param(reterr, HZP_EINVAL, "--ride",
                               "--ride, and --train-units: training either rides or has cores");
     HZP_TRY(hzp_search_plans(options, e->dev, &e->model_config,
-                             hzp_engine_dtype(options, &e->model_config), &e->plans, reterr));
+                             hzp_engine_dtype(options, &e->model_config), &e->plans, &e->tables,
+                             reterr));
     if (!options->no_train && !options->train_units && !options->quantization)
         e->chunk_rows = options->ride ? (int32_t)options->ride : hzp_plan_table_ride(&e->plans);
     HZP_TRY(hzp_memory_plan(options, &e->layout, e->dev->mem_total, hzp_exec_bytes(e->dev),
@@ -256,6 +257,7 @@ static int open_loop(struct hzp_engine *e, struct hzp_err_text *reterr)
                                      .run_ahead = (enum hzp_run_ahead)options->run_ahead,
                                      .check_plans = options->check_plans != 0};
     config.plans = e->plans.entries ? &e->plans : NULL;
+    config.tables = e->tables.curves ? &e->tables : NULL;
     if (e->trainer && (options->train_units || options->ride)) {
         open_beside(e);
         config.beside = &e->beside;
@@ -290,6 +292,7 @@ static void close_all(struct hzp_engine *e)
 {
     hzp_loop_destroy(e->loop);
     hzp_plan_table_fini(&e->plans);
+    hzp_tables_fini(&e->tables);
     hzp_trainer_destroy(e->trainer);
     hzp_scheduler_destroy(e->scheduler);
     hzp_batch_destroy(e->batch);

@@ -55,6 +55,7 @@ struct hzp_engine {
     struct hzp_scheduler *scheduler;
     struct hzp_trainer *trainer; /* NULL with --no-train */
     struct hzp_loop *loop;
+    struct hzp_tables tables;     /* of the same file; empty: none */
     struct hzp_plan_table plans;  /* of --plans; empty: none */
     struct hzp_plan_shape beside; /* of steps that serve and train, with --train-units or --ride */
     int32_t chunk_rows; /* training goes forward in chunks of so many; 0: it never rides */

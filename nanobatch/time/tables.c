@@ -410,6 +410,13 @@ double hzp_tables_stretch(const struct hzp_tables *t)
     return HZP_MIN(HZP_MAX(stretch, 1.0), 1.5);
 }
 
+double hzp_tables_known_ns(const struct hzp_tables *t, const struct hzp_op_key *key,
+                           const struct hzp_op_size *size, int32_t units)
+{
+    const struct hzp_curve *c = find(t, key);
+    return c ? at_units(t, c, size, units) * hzp_tables_stretch(t) : 0;
+}
+
 double hzp_tables_ns(const struct hzp_tables *t, const struct hzp_op_key *key,
                      const struct hzp_op_size *size, int32_t units)
 {

@@ -126,6 +126,10 @@ double hzp_tables_stretch(const struct hzp_tables *t);
 double hzp_tables_ns(const struct hzp_tables *t, const struct hzp_op_key *key,
                      const struct hzp_op_size *size, int32_t units);
 
+/* The same from a curve of exactly this key; 0: it was not measured. */
+double hzp_tables_known_ns(const struct hzp_tables *t, const struct hzp_op_key *key,
+                           const struct hzp_op_size *size, int32_t units);
+
 /* The rate of class a beside class b; 1 where the pair was not measured. */
 double hzp_tables_rate(const struct hzp_tables *t, enum hzp_class a, int32_t units_a,
                        enum hzp_class b, int32_t units_b);
