@@ -93,6 +93,7 @@ int hzp_loop_create(const struct hzp_loop_config *config, struct hzp_loop **ret)
     hzp_plan_init(&loop->joined);
     hzp_time_init(&loop->time, config->model->dev->threads, config->model->config,
                   config->model->act);
+    hzp_time_use_tables(&loop->time, config->tables);
     hzp_wake_init(&loop->wake);
     int r = hzp_exec_create(config->model->dev, &loop->exec);
     bool alone = r >= 0 && hzp_exec_alone(loop->exec);

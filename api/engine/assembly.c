@@ -112,7 +112,7 @@ static int read_plans(struct hzp_assembly *a, struct hzp_err_text *reterr)
     HZP_TRY(check_beside(a, reterr));
     HZP_TRY(hzp_search_plans(a->is.serving->plans, a->dev, &a->config,
                              hzp_settings_dtype(a->is.model, &a->config), a->is.model->fp8 != 0,
-                             &a->plans, reterr));
+                             &a->plans, &a->tables, reterr));
     if (a->is.training && !a->is.split->train_units && !a->is.model->fp8)
         a->chunk_rows =
             a->is.split->ride ? (int32_t)a->is.split->ride : hzp_plan_table_ride(&a->plans);
@@ -349,6 +349,7 @@ int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loo
         config.run_ahead = (enum hzp_run_ahead)s->run_ahead;
         config.check_plans = s->check_plans != 0;
         config.plans = a->plans.entries ? &a->plans : NULL;
+        config.tables = a->tables.curves ? &a->tables : NULL;
     }
     if (s && a->trainer && (a->is.split->train_units || a->is.split->ride)) {
         shape_beside(a);
@@ -374,6 +375,7 @@ void hzp_assembly_close_device(struct hzp_assembly *a)
 {
     hzp_loop_destroy(a->loop);
     hzp_plan_table_fini(&a->plans);
+    hzp_tables_fini(&a->tables);
     hzp_rig_destroy(a->rig);
     hzp_trainer_destroy(a->trainer);
     hzp_scheduler_destroy(a->scheduler);
