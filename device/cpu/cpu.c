@@ -75,6 +75,7 @@ static int isa_choose(const struct hzp_device_config *config, enum hzp_cpu_isa *
 static void table_fill(hzp_op_fn *op[HZP_OP_COUNT], enum hzp_cpu_isa isa)
 {
     hzp_ref_fill(op);
+    hzp_cpu_fill_matmul_base(op);
 #if defined(__x86_64__)
     if (isa >= HZP_CPU_AVX2)
         FILL(avx2, op);
