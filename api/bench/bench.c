@@ -31,7 +31,7 @@ static double base_of(const struct hzp_bench *b, enum hzp_bench_base base)
     case HZP_BENCH_READS:
         return b->limits.read_bytes_per_s;
     case HZP_BENCH_GEMM:
-        return b->act == HZP_BF16 ? b->limits.gemm_bf16 : b->limits.gemm_f32;
+        return hzp_limits_gemm(&b->limits, b->act);
     case HZP_BENCH_OTHER:
         return 1;
     default:

@@ -46,7 +46,7 @@ static void show(struct lab *lab, const char *name, enum hzp_op op, const void *
 {
     struct hzp_cost cost = hzp_op_cost(op, args);
     double seconds = time_op(lab, op, args);
-    double peak = lab->act == HZP_BF16 ? lab->b->limits.gemm_bf16 : lab->b->limits.gemm_f32;
+    double peak = hzp_limits_gemm(&lab->b->limits, lab->act);
     double compute = peak > 0 ? (double)cost.flops / peak : 0;
     double memory = (double)cost.bytes / lab->b->limits.read_bytes_per_s;
     hzp_bench_figure(lab->b, name,
