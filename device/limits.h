@@ -17,11 +17,11 @@ struct hzp_limits {
                                    shape and layout; 0: the type is not to be had */
 };
 
-/* The rate that products of this type are held to.  A CPU without a bf16 product widens both
- * operands and multiplies in F32: there the F32 product is the limit of BF16 too. */
+/* What a product of this type is held against: bf16 can be widened, so where the library has none
+ * of its own, or a slow one, the rate of F32 counts. */
 static inline double hzp_limits_gemm(const struct hzp_limits *limits, enum hzp_dtype type)
 {
-    return type == HZP_BF16 && limits->gemm_bf16 > 0 ? limits->gemm_bf16 : limits->gemm_f32;
+    return type == HZP_BF16 ? HZP_MAX(limits->gemm_bf16, limits->gemm_f32) : limits->gemm_f32;
 }
 
 /* Takes a few seconds.  HZP_EUNSUP: the backend does not measure. */

@@ -85,9 +85,9 @@ struct hzp_options {
     enum hzp_command command;
     const char *word[HZP_OPTIONS_WORDS_MAX]; /* what is not an option, in order */
     int words;
-    bool help, version; /* answered by main() */
+    bool help, version;    /* answered by main() */
     const char *log_level; /* as hzp_log_set takes it */
-    int64_t json;       /* output as JSON */
+    int64_t json;          /* output as JSON */
 
     /* One struct for each consumer; model.dir is the word that names the model. */
     struct hzp_engine_settings engine;

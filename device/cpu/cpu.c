@@ -76,6 +76,7 @@ static int isa_choose(const struct hzp_device_config *config, enum hzp_cpu_isa *
 static void table_fill(hzp_op_fn *op[HZP_OP_COUNT], enum hzp_cpu_isa isa)
 {
     hzp_ref_fill(op);
+    hzp_cpu_fill_matmul_base(op);
 #if defined(__x86_64__)
     if (isa >= HZP_CPU_AVX2)
         FILL(avx2, op);
@@ -155,6 +156,9 @@ static void cpu_about(struct hzp_about *ret)
     d->memory = hzp_host_mem_total();
     d->units = threads;
     hzp_fact_add(d->fact, &d->facts, "kernels used", "%s", isa_name[isa]);
+    if (isa < HZP_CPU_AVX512_BF16)
+        hzp_fact_add(d->fact, &d->facts, "bf16",
+                     "no instructions for it: products run in f32, at most half as fast");
 }
 
 static int cpu_open(const struct hzp_device_config *config, struct hzp_device **ret,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/cpu/matmul.h"
 
-#include <string.h>
+#include <stdatomic.h>
 
 enum {
     E4M3_ROWS_MAX = 12, /* up to here the dot kernel beats the panels (matmul_lab.md); 16: equal */
@@ -9,8 +9,6 @@ enum {
     DOT_SLAB = 4 * HZP_DOT_ROWS,
     TILE_ROWS = 6,
     TILE_BYTES = 16 << 10, /* a tile's rows of x: with W going by they fit 48 KiB */
-    OUTER_ROWS = 96,
-    OUTER_COLS = 192,
 };
 
 struct grid {
@@ -33,55 +31,29 @@ static void dot_task(void *ctx, int task, int thread)
                            hzp_team_own(grid->team, thread));
 }
 
-static void outer_task(void *ctx, int task, int thread)
-{
-    const struct grid *grid = ctx;
-    int m0 = task / grid->across * grid->rows, n0 = task % grid->across * grid->cols;
-
-    grid->product->outer(grid->args, m0, HZP_MIN(m0 + grid->rows, grid->args->c.rows), n0,
-                         HZP_MIN(n0 + grid->cols, grid->args->c.cols));
-}
-
-/* Bytes of an element of x as the dot kernel reads it, and of W. */
-static size_t x_size(const struct hzp_matmul_args *a)
-{
-    return a->a.type == HZP_F32 ? 4 : 2;
-}
-
-static size_t w_size(const struct hzp_matmul_args *a)
-{
-    return a->b.type == HZP_F32 ? 4 : a->b.type == HZP_E4M3 ? 1 : 2;
-}
-
-/* Copies rows of x into the blocks of grid->dot. */
+/* Rows of x as BF16 into the blocks of grid->dot. */
 static void dot_pack(void *ctx, int begin, int end, int thread)
 {
     const struct grid *grid = ctx;
     const struct hzp_dot *dot = &grid->dot;
     const struct hzp_mat *x = &dot->args->a;
-    size_t size = x_size(dot->args);
 
     for (int r = begin; r < end; r++)
         for (int b = 0; b * dot->k_block < x->cols; b++) {
             int k0 = b * dot->k_block, n = HZP_MIN(dot->k_block, x->cols - k0);
             char *to = (char *)dot->x + (size_t)b * dot->block_bytes + (size_t)r * dot->row_bytes;
-            if (x->type == HZP_E4M3)
-                grid->product->widen((const uint8_t *)hzp_cpu_row(x, r) + k0,
-                                     (uint16_t *)(void *)to, n);
-            else
-                memcpy(to, (const char *)hzp_cpu_row(x, r) + (size_t)k0 * size, (size_t)n * size);
+            grid->product->widen((const uint8_t *)hzp_cpu_row(x, r) + k0, (uint16_t *)(void *)to,
+                                 n);
         }
 }
 
-/* How x is cut: blocks of which a tile's rows stay cached, one row as it is. */
+/* How x is cut: blocks of which a tile's rows stay cached. */
 static int dot_cut(struct grid *grid, const struct hzp_matmul_args *a)
 {
-    size_t size = x_size(a), blocks;
+    size_t size = sizeof(uint16_t), blocks;
     struct hzp_dot *dot = &grid->dot;
 
-    *dot = (struct hzp_dot){a, a->a.ptr, (size_t)a->a.stride * size, 0, HZP_MAX(a->a.cols, 1)};
-    if (a->c.rows == 1 && a->a.type != HZP_E4M3)
-        return hzp_team_reserve(grid->team, 0, HZP_DOT_WORK);
+    *dot = (struct hzp_dot){.args = a, .k_block = HZP_MAX(a->a.cols, 1)};
     blocks = HZP_DIV_UP((size_t)dot->k_block * size * (size_t)HZP_MIN(a->c.rows, TILE_ROWS),
                         (size_t)TILE_BYTES);
     dot->k_block = HZP_ROUND_UP(HZP_DIV_UP(dot->k_block, (int)blocks), 64);
@@ -96,7 +68,7 @@ static int dot_cut(struct grid *grid, const struct hzp_matmul_args *a)
 static int dot_run(struct grid *grid)
 {
     const struct hzp_matmul_args *all = grid->args;
-    size_t w_row = (size_t)all->a.cols * w_size(all);
+    size_t w_row = (size_t)all->a.cols;
     int threads = hzp_team_threads(grid->team);
     int64_t cols = (int64_t)(DOT_TASK_BYTES / HZP_MAX(w_row, (size_t)1));
 
@@ -118,37 +90,55 @@ static int dot_run(struct grid *grid)
     return HZP_OK;
 }
 
-static int outer_run(struct grid *grid)
+/* E4M3, forward as always. */
+static int e4m3_run(struct hzp_team *team, const struct hzp_matmul_args *a,
+                    const struct hzp_cpu_product *product)
 {
-    const struct hzp_matmul_args *a = grid->args;
+    struct grid grid = {.args = a, .team = team, .product = product};
 
-    grid->rows = OUTER_ROWS;
-    grid->cols = OUTER_COLS;
-    grid->across = HZP_DIV_UP(a->c.cols, grid->cols);
-    hzp_team_run(grid->team, grid->across * HZP_DIV_UP(a->c.rows, grid->rows), outer_task, grid);
-    return HZP_OK;
+    if (product->panel && a->c.rows > E4M3_ROWS_MAX && a->a.cols > 0)
+        return hzp_cpu_panel_run(team, a, product->panel);
+    return dot_run(&grid);
 }
 
 int hzp_cpu_matmul(struct hzp_lane *lane, const struct hzp_matmul_args *a,
                    const struct hzp_cpu_product *product)
 {
-    struct grid grid = {.args = a, .team = hzp_cpu_team(lane), .product = product};
-    bool forward = !a->trans_a && a->trans_b, f32 = a->a.type == HZP_F32;
-    bool few = a->a.type == HZP_E4M3 && a->c.rows <= E4M3_ROWS_MAX;
+    struct hzp_team *team = hzp_cpu_team(lane);
+    bool forward = !a->trans_a && a->trans_b, pairs = product->panel && a->a.type == HZP_BF16;
     int inner = a->trans_a ? a->a.rows : a->a.cols;
 
     if (a->c.rows == 0 || a->c.cols == 0)
         return HZP_OK;
-    if (forward && (f32 || !product->panel || few))
-        return dot_run(&grid);
-    if (forward && a->a.type == HZP_BF16 && a->c.rows <= HZP_THIN_ROWS_MAX)
-        return hzp_cpu_thin_run(grid.team, a, product->thin);
-    if (forward && inner > 0)
-        return hzp_cpu_panel_run(grid.team, a, product->panel);
-    if (inner > 0 && (f32 || product->panel)) {
+    if (a->a.type == HZP_E4M3)
+        return e4m3_run(team, a, product);
+    if (forward && pairs && a->c.rows <= HZP_THIN_ROWS_MAX)
+        return hzp_cpu_thin_run(team, a, product->thin);
+    if (forward && pairs && inner > 0)
+        return hzp_cpu_panel_run(team, a, product->panel);
+    if (!forward && product->panel && inner > 0) {
         int r = hzp_cpu_matmul_library(lane, a);
         if (r != HZP_EUNSUP)
             return r;
     }
-    return outer_run(&grid);
+    return hzp_cpu_panel_run(team, a, product->wide);
+}
+
+/* Without the instruction sets that matmul_tmpl.c is compiled for: E4M3 stays with the reference. */
+static _Atomic(hzp_op_fn *) reference;
+
+static int base_matmul(struct hzp_lane *lane, const void *args)
+{
+    static const struct hzp_cpu_product product = {.wide = &hzp_cpu_wide_base};
+    const struct hzp_matmul_args *a = args;
+
+    if (a->a.type == HZP_E4M3)
+        return reference(lane, args);
+    return hzp_cpu_matmul(lane, a, &product);
+}
+
+void hzp_cpu_fill_matmul_base(hzp_op_fn *op[HZP_OP_COUNT])
+{
+    reference = op[HZP_OP_matmul];
+    op[HZP_OP_matmul] = base_matmul;
 }

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/cpu/matmul.h - matrix products on a team.
  *
- * Five ways, chosen by measurements in dev/kernels/matmul_lab.md:
- *   dot      x W^T (both operands contiguous along k): our own kernel, every F32 forward product,
- *   and
- *            BF16 where the CPU does not multiply pairs
- *   thin     x W^T in bf16 of few rows (device/cpu/thin.h): streams W at read bandwidth
- *   panels   x W^T in bf16 of more rows (device/cpu/panel.h)
+ * Chosen by measurements in dev/kernels/matmul_lab.md:
+ *   wide     F32, and BF16 where the CPU does not multiply pairs: our own panels in F32 arithmetic
+ *            (device/cpu/panel.h), forward and gradients, any number of rows
+ *   thin     x W^T in bf16 pairs of few rows (device/cpu/thin.h): streams W at read bandwidth
+ *   panels   x W^T in bf16 pairs of more rows (device/cpu/panel.h)
+ *   dot      x W^T in E4M3 of few rows, or where the CPU does not multiply pairs: both operands
+ *            contiguous along k
  *   library  oneDNN, one single-threaded primitive per block of c, run by the team's threads:
- *            gradients
- *   outer    our own kernel for what the library cannot do at this instruction set
- * Within each of the first three a value depends only on its two rows: never on how many rows share
- * the call.
+ *            gradients where the CPU multiplies pairs
+ * Within each of the first four a value depends only on its two vectors along k: never on how many
+ * rows share the call.  F32 forward products are always wide.
  *
  * Thread: engine; what the tasks call: any thread of the team.
  */
@@ -24,9 +24,9 @@
 /* Work memory of one dot task (partial sums where k is cut), bytes. */
 enum { HZP_DOT_ROWS = 96, HZP_DOT_COLS = 32, HZP_DOT_WORK = HZP_DOT_ROWS * HZP_DOT_COLS * 64 };
 
-/* The rows x of a product x W^T, cut along k: block i holds elements i * k_block on of every row;
- * those of E4M3 as BF16.  Copied so that rows do not lie a multiple of 4096 bytes apart, where they
- * would push each other and W out of the first-level cache. */
+/* The rows x of a product x W^T in E4M3, as BF16 and cut along k: block i holds elements i * k_block
+ * on of every row.  Rows do not lie a multiple of 4096 bytes apart, where they would push each other
+ * and W out of the first-level cache. */
 struct hzp_dot {
     const struct hzp_matmul_args *args;
     const char *x;
@@ -37,15 +37,12 @@ struct hzp_dot {
 /* c[m0..m1)[n0..n1). */
 typedef void hzp_dot_fn(const struct hzp_dot *dot, int m0, int m1, int n0, int n1, float *work);
 
-/* The same for any flags. */
-typedef void hzp_outer_fn(const struct hzp_matmul_args *args, int m0, int m1, int n0, int n1);
-
 /* One instruction set's kernels. */
 struct hzp_cpu_product {
-    hzp_dot_fn *dot;
-    hzp_outer_fn *outer;
-    const struct hzp_thin_kernels *thin;   /* NULL: does not multiply bf16 without widening them */
+    hzp_dot_fn *dot;                       /* NULL: no E4M3 */
+    const struct hzp_thin_kernels *thin;   /* NULL: does not multiply pairs of bf16 */
     const struct hzp_panel_kernels *panel; /* NULL: likewise */
+    const struct hzp_panel_kernels *wide;
     void (*widen)(const uint8_t *from, uint16_t *to, int count); /* E4M3 to BF16 */
 };
 
@@ -62,6 +59,9 @@ void hzp_cpu_library_alone(void);
 /* The op, the fastest way. */
 int hzp_cpu_matmul(struct hzp_lane *lane, const struct hzp_matmul_args *args,
                    const struct hzp_cpu_product *product);
+
+/* Lays the products of any CPU over the reference's. */
+void hzp_cpu_fill_matmul_base(hzp_op_fn *op[HZP_OP_COUNT]);
 
 /* The library's own answer for the whole of args, on the lane's team; HZP_EUNSUP: it has none. */
 int hzp_cpu_matmul_library(struct hzp_lane *lane, const struct hzp_matmul_args *args);

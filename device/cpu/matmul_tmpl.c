@@ -3,17 +3,16 @@
 #include "device/cpu/fp8_tmpl.h"
 #include "device/cpu/matmul.h"
 
-/* How one step along k reads and multiplies: floats, or bf16 that become floats, or W in E4M3 that
- * does.  PAIRS_E4M3: W becomes bf16, 32 a vector, and products of neighbours are added in the
- * instruction. */
-enum kind { F32, WIDE, WIDE_E4M3, PAIRS_E4M3 };
+/* How one step along k multiplies bf16 by W in E4M3: both become floats, or W becomes bf16, 32 a
+ * vector, and products of neighbours are added in the instruction. */
+enum kind { FLOATS, PAIRS };
 
 #ifdef __AVX512F__
-enum { MR = 6, MR_OUTER = 6 };
+enum { MR = 6 };
 #else
-enum { MR = 3, MR_OUTER = 3 };
+enum { MR = 3 };
 #endif
-enum { NR = 4, NV = 3 };
+enum { NR = 4 };
 
 #ifdef __AVX512BF16__
 typedef __m512bh vpair;
@@ -29,13 +28,7 @@ INLINE vpair pair_load(const uint16_t *p, int left)
 /* Step of k in elements. */
 INLINE int k_step(enum kind kind)
 {
-    return kind == PAIRS_E4M3 ? 2 * VL : VL;
-}
-
-/* Bytes of an element of W. */
-INLINE size_t w_bytes(enum kind kind)
-{
-    return kind == F32 ? 4 : kind == WIDE ? 2 : 1;
+    return kind == PAIRS ? 2 * VL : VL;
 }
 
 /* acc[m][j] += x[m][k..k+left) . w[j][k..k+left) */
@@ -43,7 +36,7 @@ INLINE void dot_step(int mr, enum kind kind, vf acc[MR][NR], const char *x, size
                      const char *const w[NR], int k, int left)
 {
 #ifdef __AVX512BF16__
-    if (kind == PAIRS_E4M3) {
+    if (kind == PAIRS) {
         vpair wv[NR];
         for (int j = 0; j < NR; j++)
             wv[j] = (vpair)words_of_e4m3((const uint8_t *)w[j] + k, left);
@@ -57,10 +50,9 @@ INLINE void dot_step(int mr, enum kind kind, vf acc[MR][NR], const char *x, size
 #endif
     vf wv[NR];
     for (int j = 0; j < NR; j++)
-        wv[j] = kind == WIDE_E4M3 ? vload_e4m3((const uint8_t *)w[j] + k, left)
-                                  : vget(w[j], (size_t)k, kind == F32 ? HZP_F32 : HZP_BF16, left);
+        wv[j] = vload_e4m3((const uint8_t *)w[j] + k, left);
     for (int m = 0; m < mr; m++) {
-        vf xv = vget(x + (size_t)m * ldx, (size_t)k, kind == F32 ? HZP_F32 : HZP_BF16, left);
+        vf xv = vload_bf16((const uint16_t *)(x + (size_t)m * ldx) + k, left);
         for (int j = 0; j < NR; j++)
             acc[m][j] = vfma(xv, wv[j], acc[m][j]);
     }
@@ -84,20 +76,19 @@ INLINE void dot_tile(const struct hzp_dot *d, int mr, enum kind kind, int m, int
     const struct hzp_matmul_args *a = d->args;
     const char *x = d->x + (size_t)kb * d->block_bytes + (size_t)m * d->row_bytes, *w[NR];
     int k0 = kb * d->k_block, k_end = HZP_MIN(d->k_block, a->a.cols - k0), step = k_step(kind);
-    size_t size = w_bytes(kind);
     bool last = k0 + k_end == a->a.cols;
     vf acc[MR][NR];
     int k = 0;
 
     for (int j = 0; j < NR; j++)
-        w[j] = (const char *)hzp_cpu_row(&a->b, HZP_MIN(n + j, n1 - 1)) + (size_t)k0 * size;
+        w[j] = (const char *)hzp_cpu_row(&a->b, HZP_MIN(n + j, n1 - 1)) + k0;
     for (int i = 0; i < mr; i++)
         for (int j = 0; j < NR; j++)
             acc[i][j] = kb > 0 ? vload(part + (i * NR + j) * VL, VL) : vzero();
     if (ahead)
         for (; k + step <= k_end; k += step) {
             for (int j = 0; j < NR; j++)
-                _mm_prefetch(w[j] + ahead + (size_t)k * size, _MM_HINT_T0);
+                _mm_prefetch(w[j] + ahead + k, _MM_HINT_T0);
             dot_step(mr, kind, acc, x, d->row_bytes, w, k, step);
         }
     for (; k + step <= k_end; k += step)
@@ -144,13 +135,13 @@ INLINE void dot_tiles(const struct hzp_dot *d, enum kind kind, int mr, int m, in
 INLINE void dot_kind(const struct hzp_dot *d, enum kind kind, int m0, int m1, int n0, int n1,
                      float *work)
 {
-    ptrdiff_t row = (ptrdiff_t)d->args->b.stride * (ptrdiff_t)w_bytes(kind);
+    ptrdiff_t row = d->args->b.stride;
     ptrdiff_t down = row * NR, back = row * (n0 - (n1 - 1) / NR * NR);
     int blocks = HZP_DIV_UP(HZP_MAX(d->args->a.cols, 1), d->k_block);
 
     for (int kb = 0; kb < blocks; kb++) {
         float *part = work;
-        ptrdiff_t next = back + (ptrdiff_t)d->k_block * (ptrdiff_t)w_bytes(kind);
+        ptrdiff_t next = back + d->k_block;
         for (int n = n0; n < n1; n += NR)
             for (int m = m0; m < m1; m += MR, part += MR * NR * VL) {
                 ptrdiff_t ahead = n + NR < n1 || kb + 1 == blocks ? down : next;
@@ -162,16 +153,10 @@ INLINE void dot_kind(const struct hzp_dot *d, enum kind kind, int m0, int m1, in
 static void cpu_dot(const struct hzp_dot *d, int m0, int m1, int n0, int n1, float *work)
 {
 #ifdef __AVX512BF16__
-    enum { QUARTER = PAIRS_E4M3 };
+    dot_kind(d, PAIRS, m0, m1, n0, n1, work);
 #else
-    enum { QUARTER = WIDE_E4M3 };
+    dot_kind(d, FLOATS, m0, m1, n0, n1, work);
 #endif
-    if (d->args->a.type == HZP_F32)
-        dot_kind(d, F32, m0, m1, n0, n1, work);
-    else if (d->args->a.type == HZP_BF16)
-        dot_kind(d, WIDE, m0, m1, n0, n1, work);
-    else
-        dot_kind(d, (enum kind)QUARTER, m0, m1, n0, n1, work);
 }
 
 static void widen(const uint8_t *from, uint16_t *to, int count)
@@ -179,80 +164,15 @@ static void widen(const uint8_t *from, uint16_t *to, int count)
     EACH(i, count, vstore_bf16(to + i, vload_e4m3(from + i, left), left););
 }
 
-/* Elements of op(a) and op(b) as floats, any flags. */
-INLINE float outer_a(const struct hzp_matmul_args *a, int m, int k)
-{
-    size_t i = a->trans_a ? (size_t)k * (size_t)a->a.stride + (size_t)m
-                          : (size_t)m * (size_t)a->a.stride + (size_t)k;
-    return a->a.type == HZP_BF16 ? hzp_bf16_to_f32(((const uint16_t *)a->a.ptr)[i])
-                                 : ((const float *)a->a.ptr)[i];
-}
-
-INLINE vf outer_b(const struct hzp_matmul_args *a, int k, int n, int left)
-{
-    if (!a->trans_b)
-        return vget(a->b.ptr, (size_t)k * (size_t)a->b.stride + (size_t)n, a->b.type, left);
-    float v[VL] = {0};
-    for (int j = 0; j < left; j++) {
-        size_t i = (size_t)(n + j) * (size_t)a->b.stride + (size_t)k;
-        v[j] = a->b.type == HZP_BF16 ? hzp_bf16_to_f32(((const uint16_t *)a->b.ptr)[i])
-                                     : ((const float *)a->b.ptr)[i];
-    }
-    return vload(v, VL);
-}
-
-INLINE void outer_store(const struct hzp_matmul_args *a, int m, int n, int left, vf y)
-{
-    void *c = hzp_cpu_row(&a->c, m);
-    if (a->bias.ptr)
-        y = vadd(y, vget(a->bias.ptr, (size_t)n, a->bias.type, left));
-    if (a->accumulate)
-        y = vadd(y, vget(c, (size_t)n, a->c.type, left));
-    vput(c, (size_t)n, a->c.type, y, left);
-}
-
-/* mr rows by up to NV vectors of c. */
-INLINE void outer_tile(const struct hzp_matmul_args *a, int mr, int m, int n, int width)
-{
-    vf acc[MR_OUTER][NV];
-    int k_end = a->trans_a ? a->a.rows : a->a.cols;
-    int nv = HZP_DIV_UP(width, VL);
-
-    for (int i = 0; i < mr; i++)
-        for (int v = 0; v < NV; v++)
-            acc[i][v] = vzero();
-    for (int k = 0; k < k_end; k++) {
-        vf b[NV];
-        for (int v = 0; v < NV; v++)
-            b[v] = v < nv ? outer_b(a, k, n + v * VL, HZP_MIN(VL, width - v * VL)) : vzero();
-        for (int i = 0; i < mr; i++) {
-            vf s = vset(outer_a(a, m + i, k));
-            for (int v = 0; v < NV; v++)
-                acc[i][v] = vfma(s, b[v], acc[i][v]);
-        }
-    }
-    for (int i = 0; i < mr; i++)
-        for (int v = 0; v < nv; v++)
-            outer_store(a, m + i, n + v * VL, HZP_MIN(VL, width - v * VL), acc[i][v]);
-}
-
-static void cpu_outer(const struct hzp_matmul_args *a, int m0, int m1, int n0, int n1)
-{
-    for (int n = n0; n < n1; n += NV * VL) {
-        int width = HZP_MIN(NV * VL, n1 - n), m = m0;
-        for (; m + MR_OUTER <= m1; m += MR_OUTER)
-            outer_tile(a, MR_OUTER, m, n, width);
-        for (; m < m1; m++)
-            outer_tile(a, 1, m, n, width);
-    }
-}
-
+static const struct hzp_cpu_product product = {
+    .dot = cpu_dot,
+    .widen = widen,
 #ifdef __AVX512BF16__
-static const struct hzp_cpu_product product = {cpu_dot, cpu_outer, &HZP_ISA_NAME(hzp_cpu_thin),
-                                               &HZP_ISA_NAME(hzp_cpu_panel), widen};
-#else
-static const struct hzp_cpu_product product = {cpu_dot, cpu_outer, NULL, NULL, widen};
+    .thin = &HZP_ISA_NAME(hzp_cpu_thin),
+    .panel = &HZP_ISA_NAME(hzp_cpu_panel),
 #endif
+    .wide = &HZP_ISA_NAME(hzp_cpu_wide),
+};
 
 static int cpu_matmul(struct hzp_lane *lane, const void *args)
 {

@@ -12,7 +12,11 @@
 
 #ifdef __AVX512BF16__
 
-enum { LINE = 32 }; /* elements of k at a time: a cache line of bf16 */
+enum {
+    LINE = 32, /* elements of k at a time: a cache line of bf16 */
+    COLS = 32, /* of a panel */
+    ROWS = 12, /* of a tile, at most */
+};
 
 INLINE size_t size_of(const struct hzp_mat *mat)
 {
@@ -154,17 +158,17 @@ struct fetches {
     int c_lines; /* of each row */
 };
 
-/* from: the sums so far, [mr][HZP_PANEL_COLS], NULL: there are none; to: where they go. */
+/* from: the sums so far, [mr][COLS], NULL: there are none; to: where they go. */
 INLINE void tile(int mr, const uint32_t *x, const uint32_t *w, int pairs, const float *from,
                  float *to, struct fetches f)
 {
-    vf acc[HZP_PANEL_ROWS][2];
+    vf acc[ROWS][2];
     int p = 0;
 
     UNROLL
     for (int i = 0; i < mr; i++)
         for (int h = 0; h < 2; h++)
-            acc[i][h] = from ? vload(from + i * HZP_PANEL_COLS + h * 16, VL) : vzero();
+            acc[i][h] = from ? vload(from + i * COLS + h * 16, VL) : vzero();
     for (; (f.w.rows || f.x || f.c_lines) && p + 16 <= pairs; f.w.at += f.w.step) {
         const char *line = f.w.at, *c = f.c;
         int x_lines = f.x ? mr : 0, c_rows = f.c_lines > 0 ? mr : 0;
@@ -179,18 +183,18 @@ INLINE void tile(int mr, const uint32_t *x, const uint32_t *w, int pairs, const 
                 fetch_to_write(c);
             line += f.w.row;
             c += f.c_row;
-            step(mr, acc, x + (size_t)p * (size_t)mr, w + (size_t)p * HZP_PANEL_COLS);
+            step(mr, acc, x + (size_t)p * (size_t)mr, w + (size_t)p * COLS);
         }
         f.x += f.x ? mr * 64 : 0;
         f.c += 64;
         f.c_lines = HZP_MAX(f.c_lines - 1, 0);
     }
     for (; p < pairs; p++)
-        step(mr, acc, x + (size_t)p * (size_t)mr, w + (size_t)p * HZP_PANEL_COLS);
+        step(mr, acc, x + (size_t)p * (size_t)mr, w + (size_t)p * COLS);
     UNROLL
     for (int i = 0; i < mr; i++)
         for (int h = 0; h < 2; h++)
-            vstore(to + i * HZP_PANEL_COLS + h * 16, acc[i][h], VL);
+            vstore(to + i * COLS + h * 16, acc[i][h], VL);
 }
 
 /* Not inlined: twelve of them in one function keep the compiler busy for a minute. */
@@ -216,15 +220,14 @@ TILE(12)
 
 typedef void tile_fn(const uint32_t *x, const uint32_t *w, int pairs, const float *from, float *to,
                      const struct fetches *f);
-static tile_fn *const tiles[HZP_PANEL_ROWS + 1] = {NULL,    tile_1,  tile_2, tile_3, tile_4,
-                                                   tile_5,  tile_6,  tile_7, tile_8, tile_9,
-                                                   tile_10, tile_11, tile_12};
+static tile_fn *const tiles[ROWS + 1] = {NULL,   tile_1, tile_2, tile_3,  tile_4,  tile_5, tile_6,
+                                         tile_7, tile_8, tile_9, tile_10, tile_11, tile_12};
 
 INLINE void store(const struct hzp_matmul_args *a, int m, int n, int n1, const float *sums)
 {
     void *c = hzp_cpu_row(&a->c, m);
 
-    for (int h = 0; h < HZP_PANEL_COLS && n + h < n1; h += 16) {
+    for (int h = 0; h < COLS && n + h < n1; h += 16) {
         int left = HZP_MIN(16, n1 - n - h);
         size_t at = (size_t)(n + h);
         vf y = vload(sums + h, VL);
@@ -243,20 +246,20 @@ struct part {
     int n, n1, k0, count;
 };
 
-/* The next of the group, panel by panel within a block of k; after the last the beginning of
- * `next`, which may be none. */
+/* The next of the group, panel by panel within a block of k; after the last the beginning of `next`,
+ * which may be none. */
 INLINE struct part part_after(const struct hzp_panel *p, struct part at, struct hzp_panel_cols now,
                               struct hzp_panel_cols next)
 {
     int inner = p->args->a.cols, k0 = at.k0 + p->k_block;
 
     if (at.n1 < now.end)
-        return (struct part){at.n1, HZP_MIN(at.n1 + HZP_PANEL_COLS, now.end), at.k0, at.count};
+        return (struct part){at.n1, HZP_MIN(at.n1 + COLS, now.end), at.k0, at.count};
     if (k0 >= inner) {
         now = next;
         k0 = 0;
     }
-    return (struct part){now.begin, HZP_MIN(now.begin + HZP_PANEL_COLS, now.end), k0,
+    return (struct part){now.begin, HZP_MIN(now.begin + COLS, now.end), k0,
                          HZP_MIN(p->k_block, inner - k0)};
 }
 
@@ -306,46 +309,46 @@ INLINE void w_pack(const struct hzp_panel *p, struct part at, struct part coming
     const struct hzp_mat *b = &p->args->b;
     int packing = while_packing(p, coming.n1 - coming.n), middle = packing / 2;
 
-    pack(b, at.n, HZP_MIN(16, at.n1 - at.n), at.k0, at.count, w, HZP_PANEL_COLS,
+    pack(b, at.n, HZP_MIN(16, at.n1 - at.n), at.k0, at.count, w, COLS,
          take(p, &coming, row, middle));
     if (at.n1 > at.n + 16)
-        pack(b, at.n + 16, at.n1 - at.n - 16, at.k0, at.count, w + 16, HZP_PANEL_COLS,
+        pack(b, at.n + 16, at.n1 - at.n - 16, at.k0, at.count, w + 16, COLS,
              take(p, &coming, row, packing));
 }
 
-/* One panel's part, while it fetches the `coming` one.  sums: [rows][HZP_PANEL_COLS] */
+/* One panel's part, while it fetches the `coming` one.  sums: [rows][COLS] */
 INLINE void part_run(const struct hzp_panel *p, struct part at, struct part coming, uint32_t *w,
                      float *sums)
 {
     int pairs = HZP_DIV_UP(at.count, 2), row = 0, rows = coming.n1 - coming.n;
     bool last = at.k0 + at.count == p->args->a.cols;
-    _Alignas(64) float done[HZP_PANEL_ROWS * HZP_PANEL_COLS]; /* stays in the nearest cache */
+    _Alignas(64) float done[ROWS * COLS]; /* stays in the nearest cache */
 
     w_pack(p, at, coming, &row, w);
     for (int b = 0; b < p->blocks; b++) {
         int m0 = hzp_panel_row(p, b), mr = hzp_panel_row(p, b + 1) - m0;
         struct fetches f = {take(p, &coming, &row, row + (rows - row) / (p->blocks - b)), NULL,
                             NULL, 0, 0};
-        float *part = sums + (size_t)m0 * HZP_PANEL_COLS, *to = last ? done : part;
+        float *part = sums + (size_t)m0 * COLS, *to = last ? done : part;
         if (coming.n1 > coming.n && coming.k0 != at.k0)
             f.x = (const char *)x_part(p, b, coming.k0);
         if (last)
             take_c(p, p->m0 + m0, at.n, at.n1, &f);
         tiles[mr](x_part(p, b, at.k0), w, pairs, at.k0 == 0 ? NULL : part, to, &f);
         for (int i = 0; last && i < mr; i++)
-            store(p->args, p->m0 + m0 + i, at.n, at.n1, done + i * HZP_PANEL_COLS);
+            store(p->args, p->m0 + m0 + i, at.n, at.n1, done + i * COLS);
     }
 }
 
 static void cpu_panel(const struct hzp_panel *p, struct hzp_panel_cols now,
                       struct hzp_panel_cols next, void *own)
 {
-    float *sums = (float *)((char *)own + HZP_PANEL_W_BYTES);
-    struct part at = {now.begin, HZP_MIN(now.begin + HZP_PANEL_COLS, now.end), 0,
+    float *sums = (float *)((char *)own + p->w_bytes);
+    struct part at = {now.begin, HZP_MIN(now.begin + COLS, now.end), 0,
                       HZP_MIN(p->k_block, p->args->a.cols)};
 
     for (int k0 = 0; k0 < p->args->a.cols; k0 += p->k_block)
-        for (int n = now.begin; n < now.end; n += HZP_PANEL_COLS) {
+        for (int n = now.begin; n < now.end; n += COLS) {
             struct part coming = part_after(p, at, now, next);
             part_run(p, at, coming, own, sums + (size_t)(n - now.begin) * (size_t)p->rows);
             at = coming;
@@ -376,6 +379,12 @@ static void cpu_pack_x(const struct hzp_panel *p, int begin, int end)
         pack_rows(p, b);
 }
 
-const struct hzp_panel_kernels HZP_ISA_NAME(hzp_cpu_panel) = {cpu_panel, cpu_pack_x};
+const struct hzp_panel_kernels HZP_ISA_NAME(hzp_cpu_panel) = {.rows = ROWS,
+                                                              .cols = COLS,
+                                                              .word = 2,
+                                                              .k = 512,
+                                                              .slab = 512,
+                                                              .run = cpu_panel,
+                                                              .pack = cpu_pack_x};
 
 #endif

@@ -357,6 +357,12 @@ const struct oc_case oc_cases_dense[] = {
     BOTH(MATMUL, 0, 61, 333, 1101, 0, 1, 1, 1, 0),      /* k in three blocks, its end odd */
     BOTH(MATMUL, 0, 9, 11, 13, 1, 1, 0, 0, 0),
     BOTH(MATMUL, OC_GAPS, 65, 33, 40, 1, 1, 1, 1, 1),
+    BOTH(MATMUL, OC_GAPS, 1, 239, 777, 0, 1, 1, 1, 1),   /* one row: columns and k beyond vectors */
+    BOTH(MATMUL, OC_GAPS, 6, 70, 1301, 0, 1, 0, 1, 1),   /* a tile's rows, k in blocks */
+    BOTH(MATMUL, OC_GAPS, 61, 333, 1101, 0, 0, 1, 1, 1), /* gradients: k in blocks, slabs of rows */
+    BOTH(MATMUL, OC_GAPS, 611, 70, 530, 1, 0, 0, 1, 0),
+    BOTH(MATMUL, OC_GAPS, 530, 111, 71, 1, 1, 1, 0, 1),
+    BOTH(MATMUL, 0, 257, 48, 289, 0, 0, 0, 0, 1),
     BOTH(MATMUL, OC_BENCH, 1, 2048, 2048, 0, 1, 0, 0, 1),
     BOTH(MATMUL, OC_BENCH, 8, 2048, 2048, 0, 1, 0, 0, 1),
     BOTH(MATMUL, OC_BENCH, 256, 2048, 2048, 0, 1, 0, 0, 1),

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Products in F32 arithmetic (device/cpu/wide_tmpl.c): of vectors of 4, 8 and 16 floats, all compiled
+ * here for the plainest instruction set, so that the wide ones run on any machine; the same bits from
+ * each, near the sums in double.  And on the devices' own levels: the same bits however c's rows are
+ * cut into calls and whatever the number of threads.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "device/bf16.h"
+#include "device/cpu/panel.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+extern const struct hzp_panel_kernels hzp_cpu_wide_lanes4, hzp_cpu_wide_lanes8,
+    hzp_cpu_wide_lanes16;
+
+enum { PAD = 3, GUARD = 16 };
+
+struct shape {
+    int m, n, k;
+};
+
+struct product {
+    struct hzp_matmul_args args;
+    void *a, *b, *bias;
+    float *c, *before;
+    size_t c_count;
+};
+
+static uint32_t seed = 1;
+
+static float draw(void)
+{
+    seed = seed * 1664525u + 1013904223u;
+    return (float)(seed >> 8 & 0xffff) / 32768.f - 1.f;
+}
+
+static void *fill(size_t count, enum hzp_dtype type)
+{
+    char *p = malloc(count * hzp_dtype_size(type) + GUARD);
+    assert_non_null(p);
+    for (size_t i = 0; i < count; i++)
+        if (type == HZP_BF16)
+            ((uint16_t *)(void *)p)[i] = hzp_bf16_from_f32(draw());
+        else
+            ((float *)(void *)p)[i] = draw();
+    return p;
+}
+
+/* Rows are PAD elements longer than wide.  c F32, between two guards. */
+static struct product product_make(struct shape s, enum hzp_dtype type, int trans, bool add)
+{
+    struct product p = {0};
+    int ta = trans >> 1, tb = trans & 1;
+    struct hzp_mat a = {NULL, ta ? s.k : s.m, ta ? s.m : s.k, (ta ? s.m : s.k) + PAD, type};
+    struct hzp_mat b = {NULL, tb ? s.n : s.k, tb ? s.k : s.n, (tb ? s.k : s.n) + PAD, type};
+
+    p.a = a.ptr = fill((size_t)HZP_MAX(a.rows, 1) * (size_t)a.stride, type);
+    p.b = b.ptr = fill((size_t)HZP_MAX(b.rows, 1) * (size_t)b.stride, type);
+    p.bias = fill((size_t)s.n, type);
+    p.c_count = (size_t)s.m * (size_t)(s.n + PAD) + 2 * GUARD;
+    p.c = fill(p.c_count, HZP_F32);
+    p.before = malloc(p.c_count * sizeof(*p.c));
+    assert_non_null(p.before);
+    memcpy(p.before, p.c, p.c_count * sizeof(*p.c));
+    p.args = (struct hzp_matmul_args){.a = a,
+                                      .b = b,
+                                      .c = {p.c + GUARD, s.m, s.n, s.n + PAD, HZP_F32},
+                                      .trans_a = ta,
+                                      .trans_b = tb,
+                                      .accumulate = add};
+    if (add)
+        p.args.bias = (struct hzp_mat){p.bias, 1, s.n, s.n, type};
+    return p;
+}
+
+static void product_drop(struct product *p)
+{
+    free(p->a);
+    free(p->b);
+    free(p->bias);
+    free(p->c);
+    free(p->before);
+}
+
+static double at(const struct hzp_mat *mat, int row, int col)
+{
+    size_t i = (size_t)row * (size_t)mat->stride + (size_t)col;
+    return mat->type == HZP_BF16 ? (double)hzp_bf16_to_f32(((uint16_t *)mat->ptr)[i])
+                                 : (double)((float *)mat->ptr)[i];
+}
+
+/* Some elements near their sums, what lies beside c as it was. */
+static void near_the_sums(const struct product *p, int k)
+{
+    const struct hzp_matmul_args *a = &p->args;
+
+    for (size_t i = 0; i < p->c_count; i++) {
+        size_t in = i - GUARD, row = in / (size_t)a->c.stride, col = in % (size_t)a->c.stride;
+        if (i < GUARD || row >= (size_t)a->c.rows || col >= (size_t)a->c.cols) {
+            assert_memory_equal(&p->c[i], &p->before[i], sizeof(*p->c));
+            continue;
+        }
+        if (i % 7 && col + 1 < (size_t)a->c.cols)
+            continue;
+        int m = (int)row, n = (int)col;
+        double sum = a->accumulate ? (double)p->before[i] + at(&a->bias, 0, n) : 0;
+        for (int e = 0; e < k; e++)
+            sum += (a->trans_a ? at(&a->a, e, m) : at(&a->a, m, e)) *
+                   (a->trans_b ? at(&a->b, n, e) : at(&a->b, e, n));
+        assert_true(fabs((double)p->c[i] - sum) <= 1e-5 * (sqrt(k) + 2));
+    }
+}
+
+static const struct shape shapes[] = {{1, 1, 1},    {1, 70, 45},   {1, 131, 300}, {2, 33, 17},
+                                      {5, 64, 32},  {7, 100, 129}, {13, 31, 257}, {6, 96, 600},
+                                      {65, 50, 64}, {300, 37, 90}, {530, 70, 33}, {31, 20, 0}};
+
+static void every_width_the_same_bits(void **state)
+{
+    static const struct hzp_panel_kernels *const kernels[] = {
+        &hzp_cpu_wide_lanes16, &hzp_cpu_wide_lanes8, &hzp_cpu_wide_lanes4};
+    struct hzp_team *team;
+
+    assert_int_equal(hzp_team_open(2, 2, &team), HZP_OK);
+    for (int s = 0; s < HZP_COUNT(shapes); s++)
+        for (int way = 0; way < 16; way++) {
+            struct product p =
+                product_make(shapes[s], way & 4 ? HZP_BF16 : HZP_F32, way & 3, way & 8);
+            size_t bytes = p.c_count * sizeof(*p.c);
+            float *first = malloc(bytes);
+            assert_non_null(first);
+            for (int i = 0; i < HZP_COUNT(kernels); i++) {
+                memcpy(p.c, p.before, bytes);
+                assert_int_equal(hzp_cpu_panel_run(team, &p.args, kernels[i]), HZP_OK);
+                if (i == 0) {
+                    near_the_sums(&p, shapes[s].k);
+                    memcpy(first, p.c, bytes);
+                }
+                assert_memory_equal(p.c, first, bytes);
+            }
+            free(first);
+            product_drop(&p);
+        }
+    hzp_team_close(team);
+}
+
+/* Rows begin .. end-1 of c alone. */
+static void some_rows(struct hzp_lane *lane, const struct product *p, int begin, int end)
+{
+    struct hzp_matmul_args a = p->args;
+    char *from = a.a.ptr;
+    size_t size = hzp_dtype_size(a.a.type);
+
+    a.c = hzp_mat_rows(a.c, begin, end - begin);
+    if (a.trans_a) {
+        a.a.ptr = from + (size_t)begin * size;
+        a.a.cols = end - begin;
+    } else {
+        a.a = hzp_mat_rows(a.a, begin, end - begin);
+    }
+    assert_int_equal(hzp_op_matmul(lane, &a), HZP_OK);
+}
+
+static void level_cut(const char *level, int threads)
+{
+    static const int cut[] = {0, 1, 2, 4, 9, 15, 16, 40, 129, 300};
+    struct hzp_device_config config = {.name = "cpu", .threads = threads, .level = level};
+    struct hzp_device *dev;
+    struct hzp_lane *lane;
+    struct hzp_err_text err;
+
+    if (hzp_device_open(&config, &dev, &err) < 0)
+        return; /* this CPU lacks the level */
+    assert_int_equal(hzp_lane_open(dev, HZP_BOUND_COMPUTE, &lane), HZP_OK);
+    for (int way = 0; way < 8; way++) {
+        struct product p = product_make((struct shape){300, 203, 700}, way & 4 ? HZP_BF16 : HZP_F32,
+                                        way & 3, false);
+        size_t bytes = p.c_count * sizeof(*p.c);
+        float *whole = malloc(bytes);
+        assert_non_null(whole);
+        assert_int_equal(hzp_op_matmul(lane, &p.args), HZP_OK);
+        memcpy(whole, p.c, bytes);
+        memcpy(p.c, p.before, bytes);
+        for (int i = 0; i + 1 < HZP_COUNT(cut); i++)
+            some_rows(lane, &p, cut[i], cut[i + 1]);
+        assert_memory_equal(p.c, whole, bytes);
+        free(whole);
+        product_drop(&p);
+    }
+    hzp_lane_close(lane);
+    hzp_device_close(dev);
+}
+
+static void rows_cut_any_way(void **state)
+{
+    /* with pairs of bf16 other kernels take over, see test_product.c */
+    static const char *const level[] = {"base", "avx2"};
+
+    for (int i = 0; i < HZP_COUNT(level); i++)
+        for (int threads = 1; threads < 4; threads += 2)
+            level_cut(level[i], threads);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_width_the_same_bits),
+        cmocka_unit_test(rows_cut_any_way),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
