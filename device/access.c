@@ -160,6 +160,7 @@ static void of_xent(struct list *l, const struct hzp_xent_args *a)
     mat(l, "dx", &a->dx, WRITE | OPTIONAL)->may_be = 0;
     array(l, "target", a->target, a->x.rows, sizeof(int32_t), READ);
     array(l, "loss", a->loss, a->x.rows, sizeof(float), WRITE);
+    array(l, "weight", a->weight, a->x.rows, sizeof(float), READ | OPTIONAL);
 }
 
 static void of_embed_bwd(struct list *l, const struct hzp_embed_bwd_args *a)
@@ -264,7 +265,7 @@ int hzp_op_operands(enum hzp_op op, const void *args, struct hzp_operand ret[HZP
 {
     struct list list = {ret, 0};
     switch (op) {
-#define X(name, bound)                                                                             \
+#define X(name, class_)                                                                            \
     case HZP_OP_##name:                                                                            \
         of_##name(&list, args);                                                                    \
         break;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/backend.h - what a backend provides: a table of functions behind device/device.h.
  *
- * Included by device/ only; everybody else asks hzp_device_*.  A function marked optional may be
+ * Included by device/ only; other folders call hzp_device_*.  A function marked optional may be
  * NULL, which means what its comment says.
  *
  * Thread: as device/device.h says of the function in front of it; engine where it says nothing.

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/device.c - the front: chooses a backend, checks what is handed to it, fills in what it
+/* device/device.c - the front: chooses a backend, checks arguments, and fills in what the backend
  * leaves out.
  *
- * A fence handed to callers is a front_fence in disguise: fence_close and fence_wait get no device
- * to find their backend by, and a backend is free in what its own struct hzp_fence is.
+ * A fence handed to callers is really a front_fence: fence_close and fence_wait get no device to
+ * find their backend by, and a backend defines its own struct hzp_fence.
  */
 #include "device/device.h"
 
@@ -71,7 +71,7 @@ static int backend_open(const struct hzp_backend *backend, const struct hzp_devi
     return HZP_OK;
 }
 
-/* "cuda", "cuda:1"; who is only one is number 0. */
+/* "cuda" or "cuda:1"; without a number it is device 0. */
 static int named_open(const struct hzp_device_config *config, struct hzp_device **ret,
                       struct hzp_err_text *reterr)
 {

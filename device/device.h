@@ -6,7 +6,7 @@
  * hzp_device_*, hzp_lane_* and hzp_fence_*; those check arguments once (debug builds: every op
  * through hzp_op_validate), so a backend may assume that what reaches it is valid.
  *
- * A lane is an ordered queue with a share of the device's execution units; lanes run side by side.
+ * A lane is an ordered queue with a share of the device's cores (SMs); lanes run side by side.
  * An op's arguments are copied at issue or the op has ended when issue returns; what its pointers
  * point to must live until the lane has passed it.
  *
@@ -25,7 +25,7 @@ extern "C" {
 struct hzp_device;
 struct hzp_backend; /* device/backend.h, for backends */
 struct hzp_fence;   /* a point in a lane */
-struct hzp_graph;   /* what a lane was given once, to be given again in one go */
+struct hzp_graph;   /* ops captured from lanes, to be launched again together */
 
 /* When an op ran, on the device's clock. */
 struct hzp_span {
@@ -50,7 +50,7 @@ struct hzp_device {
     const struct hzp_backend *backend;
     hzp_op_fn *op[HZP_OP_COUNT]; /* filled by open, then fixed; no NULLs */
     size_t mem_total;            /* bytes; what one memory plan may use */
-    int threads;                 /* execution units: threads, SMs */
+    int threads;                 /* its cores: threads, SMs */
     char label[96];              /* "AMD EPYC, 2 threads, avx512" */
 };
 
@@ -81,7 +81,7 @@ bool hzp_device_computes(const struct hzp_device *dev);
  * recorded, and the host's clock around an issue times its op. */
 bool hzp_device_queues(const struct hzp_device *dev);
 
-/* A lane can be given a share of the execution units: hzp_lane_set_share has an effect. */
+/* A lane can be given a share of the cores: hzp_lane_set_share has an effect. */
 bool hzp_device_has_shares(const struct hzp_device *dev);
 
 /* Single ops can be timed: hzp_lane_time works. */
@@ -110,22 +110,22 @@ size_t hzp_lane_bytes(struct hzp_device *dev, enum hzp_bound use);
 int hzp_lane_copy(struct hzp_lane *lane, void *dst, const void *src, size_t size);
 int hzp_lane_wait(struct hzp_lane *lane, struct hzp_fence *fence);
 
-/* Gives the lane so many execution units of its own; it then runs beside the others that have some.
+/* Gives the lane so many cores (SMs) of its own; it then runs beside the other lanes with a share.
  * 0, as opened: it may use the whole device, and where the host computes its ops end before issue
- * returns.  Waits until every lane is idle if anything changes: for between steps.  A device that
- * knows no shares, or has one unit, changes nothing.  HZP_ENOMEM. */
+ * returns.  If anything changes, waits until every lane is idle: for use between steps.  A device
+ * without shares, or with one core, changes nothing.  HZP_ENOMEM. */
 int hzp_lane_set_share(struct hzp_lane *lane, int units);
 
-/* Lanes will have such shares side by side, hzp_lane_set_share each: whatever takes time to make of
- * that is made now.  For the start; at most HZP_GRAPH_LANES_MAX lanes. */
+/* Makes now what lanes with these shares side by side will need (hzp_lane_set_share), if that takes
+ * time.  For the start; at most HZP_GRAPH_LANES_MAX lanes. */
 void hzp_device_prepare_shares(struct hzp_device *dev, const int *units, int lanes);
 
-/* So many ops may be timed and their fences not yet waited for: what that takes is made now.  For
- * the start; more than that is made when it is needed.  HZP_EDEVICE. */
+/* Makes now what it takes to time so many ops whose fences were not yet waited for.  For the
+ * start; more is made when it is needed.  HZP_EDEVICE. */
 int hzp_device_prepare_times(struct hzp_device *dev, int timings);
 
-/* The start has ended: from here on somebody may be waiting for any op.  What ops could do to be
- * quicker later, and what has to be written down, is done by now or left. */
+/* The start has ended: from here on a request may be waiting for any op.  Ops no longer spend time
+ * on choosing algorithms or on anything else that only pays off later. */
 void hzp_device_steady(struct hzp_device *dev);
 
 /* The next op or copy issued on the lane leaves its times in *span, which must live, and may be
@@ -156,8 +156,8 @@ int hzp_fence_wait(struct hzp_fence *fence);
  * thread: the caller sees to it that nothing writes there meanwhile (files of held versions). */
 int hzp_device_copy(struct hzp_device *dev, void *dst, const void *src, size_t size);
 
-/* What stands in device memory as the host can read it: ptr itself, *ret_owned NULL, where the host
- * sees device memory, else a copy for the caller to free.  NULL: no memory, or the device failed.
+/* The contents of device memory, readable by the host: ptr itself and *ret_owned NULL where device
+ * memory is the host's, else a copy for the caller to free.  NULL: no memory, or the device failed.
  * Any thread. */
 const void *hzp_device_view(struct hzp_device *dev, const void *ptr, size_t size, void **ret_owned);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* serve/scheduler.c - the scheduler's life and its two ends: requests submitted from any thread,
- * and the loop, whose steps are filled (queue.c, fill.c) and whose results are handed on
+ * and the loop, whose steps are filled (queue.c, fill.c) and whose results are passed on
  * (results.c). */
 #include "base/arena.h"
 #include "base/ring.h"
@@ -12,8 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool offer(struct hzp_source *source, struct hzp_step *step);
-static void deliver(struct hzp_source *source, const struct hzp_step *step, int status);
+static bool offer(struct hzp_source *source, const struct hzp_step *step, struct hzp_room *room,
+                  struct hzp_offer *offer);
+static void deliver(struct hzp_source *source, const struct hzp_step *step,
+                    const struct hzp_offer *offer, const struct hzp_outcome *outcome);
 static bool busy(struct hzp_source *source);
 
 int hzp_scheduler_create(const struct hzp_scheduler_config *config, const struct hzp_model *model,
@@ -113,7 +115,7 @@ void hzp_scheduler_read_stats(struct hzp_scheduler *s, struct hzp_scheduler_stat
 {
     pthread_mutex_lock(&s->lock);
     *ret = s->shown;
-    ret->waiting = s->waiting + s->pushed_back;
+    ret->waiting = s->waiting + s->preempted;
     ret->waiting_tokens = s->waiting_tokens;
     ret->refused = s->refused;
     pthread_mutex_unlock(&s->lock);
@@ -123,7 +125,7 @@ static bool busy(struct hzp_source *source)
 {
     struct hzp_scheduler *s = HZP_CONTAINER_OF(source, struct hzp_scheduler, source);
     pthread_mutex_lock(&s->lock);
-    bool any = s->waiting > 0 || s->pushed_back > 0 || s->running > 0;
+    bool any = s->waiting > 0 || s->preempted > 0 || s->running > 0;
     pthread_mutex_unlock(&s->lock);
     return any;
 }
@@ -158,7 +160,8 @@ void hzp_scheduler_destroy(struct hzp_scheduler *s)
 
 /* ---- steps ---- */
 
-static bool offer(struct hzp_source *source, struct hzp_step *step)
+static bool offer(struct hzp_source *source, const struct hzp_step *step, struct hzp_room *room,
+                  struct hzp_offer *offer)
 {
     struct hzp_scheduler *s = HZP_CONTAINER_OF(source, struct hzp_scheduler, source);
     s->clock_ns = step->begin_ns;
@@ -169,31 +172,35 @@ static bool offer(struct hzp_source *source, struct hzp_step *step)
         hzp_fail_all(s);
     hzp_queue_turn(s, step->number);
     if (s->running && step->version)
-        hzp_fill_step(s, step);
+        hzp_fill_step(s, step, room, offer);
     hzp_show_stats(s);
-    return s->running && step->batch->rows > 0;
+    return s->running && offer->batch->rows > 0;
 }
 
-static void deliver(struct hzp_source *source, const struct hzp_step *step, int status)
+static void deliver(struct hzp_source *source, const struct hzp_step *step,
+                    const struct hzp_offer *offer, const struct hzp_outcome *outcome)
 {
     struct hzp_scheduler *s = HZP_CONTAINER_OF(source, struct hzp_scheduler, source);
     s->ended = step->number;
-    s->clock_ns = step->end_ns;
+    s->clock_ns = outcome->end_ns;
     for (int32_t i = 0; i < s->config.running_max; i++)
         if (s->seq[i].used && !s->seq[i].rq && s->seq[i].step <= s->ended)
             hzp_release_pages(s, &s->seq[i]);
-    if (status < 0) {
-        /* Device failure is final: nobody may wait for an answer that cannot come. */
+    if (outcome->status < 0) {
+        /* Device failure is final: no request may wait for an answer that cannot come. */
         hzp_scheduler_stop(s, true);
         hzp_fail_all(s);
     }
-    int64_t staleness = hzp_step_staleness(s, step);
+    struct hzp_results results = {.batch = offer->batch,
+                                  .version = step->version ? step->version->record.id : 0,
+                                  .at_ns = outcome->end_ns,
+                                  .staleness = hzp_step_staleness(s, step)};
     for (int32_t i = 0; i < s->running;) {
         struct hzp_seq *seq = &s->seq[s->order[i]];
         const struct hzp_part *part = hzp_seq_part(seq, step->number);
         enum hzp_request_state state = HZP_REQUEST_RUNNING;
         if (part->step == step->number && part->rows)
-            state = hzp_take_results(s, step, seq, part, staleness);
+            state = hzp_take_results(s, &results, seq, part);
         if (state == HZP_REQUEST_RUNNING)
             i++;
         else

@@ -16,8 +16,10 @@ enum {
 
 /* --- Life ------------------------------------------------------------------------------------- */
 
-static bool offer(struct hzp_source *source, struct hzp_step *step);
-static void deliver(struct hzp_source *source, const struct hzp_step *step, int status);
+static bool offer(struct hzp_source *source, const struct hzp_step *step, struct hzp_room *room,
+                  struct hzp_offer *offer);
+static void deliver(struct hzp_source *source, const struct hzp_step *step,
+                    const struct hzp_offer *offer, const struct hzp_outcome *outcome);
 static bool busy(struct hzp_source *source);
 
 struct hzp_train_space_config hzp_trainer_space_config(const struct hzp_recipe *recipe,
@@ -195,6 +197,7 @@ static void build_micro(struct hzp_trainer *t)
     hzp_micro_cut(t->micro, t->carried ? t->config.chunk_rows : 0);
     t->now.rows += t->micro->rows;
     t->now.learned_tokens += t->micro->learned;
+    t->weight_sum += t->micro->weight_sum;
     t->rider = (struct hzp_rider){version_read(t), t->micro, t->space};
     hzp_plan_clear(&t->chain);
     hzp_micro_build(&t->chain, t->config.model, version_read(t), t->micro, t->space, t->bin == 0);
@@ -216,7 +219,7 @@ static void note_sequences(struct hzp_trainer *t)
 static void begin_accumulation(struct hzp_trainer *t)
 {
     memset(&t->now, 0, sizeof(t->now));
-    t->loss_sum = 0;
+    t->loss_sum = t->weight_sum = 0;
     t->begin_ns = hzp_now_ns();
     t->draw.count = hzp_sample_queue_draw(t->config.queue, t->config.recipe.update_tokens,
                                           t->draw.sample, t->draw.room);
@@ -275,7 +278,7 @@ static bool begin_update(struct hzp_trainer *t, bool *ret_flush)
         .eps = recipe->eps,
         .decay = recipe->decay,
         .clip = recipe->clip,
-        .grad_scale = 1.0f / (float)t->now.learned_tokens,
+        .grad_scale = 1.0f / (float)t->weight_sum,
         .t = (int32_t)HZP_MIN(t->step + 1, INT32_MAX),
     };
     t->now.lr = hyper.lr;
@@ -319,23 +322,32 @@ static bool offer_turn(struct hzp_trainer *t, bool flush)
 }
 
 /* Where the slice that begins at t->to ends. */
-static int32_t slice_end(struct hzp_trainer *t, struct hzp_step *step)
+static int32_t slice_end(const struct hzp_trainer *t, const struct hzp_rider *rider,
+                         const struct hzp_step *step, const struct hzp_room *room)
 {
-    step->rider = t->stage == HZP_TRAINER_ACCUMULATE ? &t->rider : NULL;
-    return hzp_ride_cut(step->rider, step->version, step->op_times, &t->chain, t->to,
-                        step->train_ns, step->item_ns, step->ride_rows);
+    return hzp_ride_cut(rider, step->version, room->op_times, &t->chain, t->to, room->train_ns,
+                        room->item_ns, room->ride_rows);
 }
 
-static bool offer(struct hzp_source *source, struct hzp_step *step)
+static bool trains_already(const struct hzp_offer *offer)
+{
+    for (int32_t i = 0; i < offer->slices; i++)
+        if (offer->slice[i].tenant == HZP_TENANT_TRAIN)
+            return true;
+    return offer->slices == HZP_SLICES_MAX;
+}
+
+static bool offer(struct hzp_source *source, const struct hzp_step *step, struct hzp_room *room,
+                  struct hzp_offer *offer)
 {
     struct hzp_trainer *t = HZP_CONTAINER_OF(source, struct hzp_trainer, source);
     bool flush = false, gave_back = given_back(t); /* a turn then reclaims it */
     t->flush = false;
-    t->carried = step->ride_rows > 0;
+    t->carried = room->ride_rows > 0;
     if (t->stage == HZP_TRAINER_BROKEN)
         return false;
     serve_freeze(t, step->number - 1);
-    if (atomic_load(&t->paused) || step->chain || !step->train_ns)
+    if (atomic_load(&t->paused) || trains_already(offer) || !room->train_ns)
         return gave_back;
     if (t->stage == HZP_TRAINER_IDLE) {
         bool begin = !atomic_load(&t->finishing) && hzp_sample_queue_ready(t->config.queue);
@@ -351,16 +363,19 @@ static bool offer(struct hzp_source *source, struct hzp_step *step)
         return offer_turn(t, flush) || gave_back;
     if (t->to == t->chain.items)
         return gave_back; /* all of it is on its way */
-    step->chain = &t->chain;
-    step->from = t->to;
-    step->to = t->to = slice_end(t, step);
-    if (step->to == step->from)
-        return gave_back; /* the next item would be too long: the split hears what it takes */
+    struct hzp_slice *slice = &offer->slice[offer->slices++];
+    *slice = (struct hzp_slice){.chain = &t->chain,
+                                .from = t->to,
+                                .tenant = HZP_TENANT_TRAIN,
+                                .rider = t->stage == HZP_TRAINER_ACCUMULATE ? &t->rider : NULL};
+    slice->to = t->to = slice_end(t, slice->rider, step, room);
+    if (slice->to == slice->from)
+        return gave_back; /* the next item would take too long: the split learns its price */
     /* The update ends with this slice, and is published when that is known.  A step formed before
      * would serve from a version that trails by one more. */
     if (t->stage == HZP_TRAINER_UPDATE && t->to == t->chain.items &&
         over_bound(t, t->unpublished + 1))
-        step->settle = HZP_SETTLE_ALL;
+        offer->settle = HZP_SETTLE_ALL;
     return true;
 }
 
@@ -369,7 +384,7 @@ static void publish(struct hzp_trainer *t, const struct hzp_step *step)
     struct hzp_weights *w = t->config.model->weights;
     struct hzp_version_record *record = &t->draft->record;
     record->optimizer_step = t->step;
-    record->loss = t->version_tokens ? t->version_loss_sum / (double)t->version_tokens : NAN;
+    record->loss = t->version_weight_sum > 0 ? t->version_loss_sum / t->version_weight_sum : NAN;
     record->checksum = hzp_update_result(t->space)->checksum;
     record->learned = t->learned;
     record->learned_through = t->learned_through;
@@ -378,7 +393,7 @@ static void publish(struct hzp_trainer *t, const struct hzp_step *step)
     t->draft = NULL;
     t->unpublished = 0;
     t->version_loss_sum = 0;
-    t->version_tokens = 0;
+    t->version_weight_sum = 0;
     memset(&t->learned, 0, sizeof(t->learned));
 }
 
@@ -471,8 +486,8 @@ static void end_update(struct hzp_trainer *t, const struct hzp_step *step)
     const struct hzp_update_result *result = hzp_update_result(t->space);
     t->stage = HZP_TRAINER_IDLE;
     t->now.step = t->step + 1;
-    t->now.loss = t->loss_sum / t->now.learned_tokens;
-    t->now.grad_norm = sqrt(result->sumsq) / t->now.learned_tokens;
+    t->now.loss = t->loss_sum / t->weight_sum;
+    t->now.grad_norm = sqrt(result->sumsq) / t->weight_sum;
     t->now.wall_ns = hzp_now_ns() - t->begin_ns;
     if (isfinite(result->sumsq) && result->nonfinite == 0) {
         t->step++;
@@ -480,7 +495,7 @@ static void end_update(struct hzp_trainer *t, const struct hzp_step *step)
         t->failures = 0;
         t->unpublished++;
         t->version_loss_sum += t->loss_sum;
-        t->version_tokens += t->now.learned_tokens;
+        t->version_weight_sum += t->weight_sum;
         add_learned(t);
         t->learned_through = hzp_sample_queue_done(t->config.queue);
         /* Publishing finishes too: so nobody ever reads a staleness above the bound. */
@@ -510,18 +525,20 @@ static void publish_early(struct hzp_trainer *t, const struct hzp_step *step)
         t->held = hzp_weights_acquire(t->config.model->weights);
 }
 
-static void deliver(struct hzp_source *source, const struct hzp_step *step, int status)
+static void deliver(struct hzp_source *source, const struct hzp_step *step,
+                    const struct hzp_offer *offer, const struct hzp_outcome *outcome)
 {
     struct hzp_trainer *t = HZP_CONTAINER_OF(source, struct hzp_trainer, source);
-    if (status < 0) {
+    const struct hzp_slice *slice = hzp_offer_slice(offer, &t->chain);
+    if (outcome->status < 0) {
         t->stage = HZP_TRAINER_BROKEN;
         return;
     }
     if (t->flush)
         publish_early(t, step);
-    if (step->chain == &t->chain && step->to > step->from) {
-        t->at = step->to;
-        t->now.device_ns += step->trained_ns;
+    if (slice && slice->to > slice->from) {
+        t->at = slice->to;
+        t->now.device_ns += outcome->ns[HZP_TENANT_TRAIN];
         if (t->at == t->chain.items) {
             if (t->stage == HZP_TRAINER_ACCUMULATE)
                 end_micro(t);

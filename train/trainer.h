@@ -59,7 +59,7 @@ struct hzp_train_space_config hzp_trainer_space_config(const struct hzp_recipe *
 /* What one update did: for logs, metrics and progress bars. */
 struct hzp_update_report {
     int64_t step; /* optimizer step, from 1 */
-    double loss;  /* mean over its learned tokens, before the update */
+    double loss;  /* weighted mean over its learned tokens, before the update */
     double grad_norm;
     float lr;
     int32_t learned_tokens, rows, samples;

@@ -51,10 +51,11 @@ struct hzp_trainer {
     int64_t step, draws;
     int32_t failures;             /* of the samples in hand, in a row */
     struct hzp_update_report now; /* of the update in hand */
-    double loss_sum;              /* of the update in hand, over its learned tokens */
+    double loss_sum;              /* of the update in hand: weighted losses of its learned tokens */
+    double weight_sum;            /* of its learned tokens, 1 each by default */
     uint64_t begin_ns;
-    double version_loss_sum; /* since the last publication */
-    int64_t version_tokens, learned_through;
+    double version_loss_sum, version_weight_sum; /* since the last publication */
+    int64_t learned_through;
     struct hzp_learned learned;
     struct hzp_version *picture; /* held for a frozen picture */
 

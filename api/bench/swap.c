@@ -31,17 +31,19 @@ struct hzp_bench_swapper {
     _Atomic uint64_t at_ns[SWAPS_KEPT]; /* when swap i was, i modulo SWAPS_KEPT */
 };
 
-static bool no_offer(struct hzp_source *source, struct hzp_step *step)
+static bool no_offer(struct hzp_source *source, const struct hzp_step *step, struct hzp_room *room,
+                     struct hzp_offer *offer)
 {
     return false;
 }
 
-static void swap_when_due(struct hzp_source *source, const struct hzp_step *step, int status)
+static void swap_when_due(struct hzp_source *source, const struct hzp_step *step,
+                          const struct hzp_offer *offer, const struct hzp_outcome *outcome)
 {
     struct hzp_bench_swapper *s = HZP_CONTAINER_OF(source, struct hzp_bench_swapper, source);
     uint64_t every = atomic_load(&s->every_ns), now = hzp_now_ns();
     struct hzp_version *draft;
-    if (status < 0 || every == 0)
+    if (outcome->status < 0 || every == 0)
         return;
     s->next_ns = HZP_MIN(s->next_ns, now + every); /* the turn before may have been a slower one */
     if (now < s->next_ns || hzp_weights_begin(s->weights, &draft) < 0)

@@ -89,7 +89,7 @@ static bool units_word(struct hzp_plan_shape *s, char *word)
     *equals = '=';
     if (lane < 0 || *end || end == equals + 1 || units < 0 || units > INT16_MAX)
         return false;
-    s->units[lane] = (int16_t)units;
+    s->share[lane] = (int16_t)units;
     return true;
 }
 

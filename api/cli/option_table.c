@@ -283,7 +283,7 @@ const struct hzp_option hzp_option_table[] = {
     INT("--nano", plan.nano, "1", 1, 8, PLAN, "number of nano-batches of equal size"),
     TEXT("--split", plan.split, NULL, "A,B,...", PLAN,
          "relative sizes of the nano-batches: 3,1 is three quarters and one quarter"),
-    CHOICE("--order", plan.order, "chains", "chains|layers|skewed", PLAN,
+    CHOICE("--order", plan.order, "strands", "strands|layers|skewed", PLAN,
            "issue order of the nano-batches: one after another; alternating by layer; alternating "
            "with turns that end behind attention"),
     TEXT("--lanes", plan.lanes, NULL, "LIST", PLAN,

@@ -119,6 +119,15 @@ static int read_plans(struct hzp_assembly *a, struct hzp_err_text *reterr)
     return HZP_OK;
 }
 
+/* The lanes of the loop's plans besides the compute lane. */
+static uint32_t lanes_used(const struct hzp_assembly *a)
+{
+    uint32_t lanes = hzp_plan_table_lanes(&a->plans);
+    if (a->is.training && a->is.serving && a->is.split->train_units)
+        lanes |= 1u << HZP_LANE_TRAIN;
+    return lanes;
+}
+
 static int plan_memory(struct hzp_assembly *a, struct hzp_err_text *reterr)
 {
     struct hzp_memory_request request = {.model = a->is.model,
@@ -127,7 +136,8 @@ static int plan_memory(struct hzp_assembly *a, struct hzp_err_text *reterr)
                                          .slots = HZP_MAX(a->is.slots, 1),
                                          .limit = a->dev->mem_total,
                                          .lanes =
-                                             hzp_exec_bytes(a->dev) * (size_t)(1 + a->is.executors),
+                                             hzp_exec_bytes(a->dev, lanes_used(a)) +
+                                             hzp_exec_bytes(a->dev, 0) * (size_t)a->is.executors,
                                          .rides = a->chunk_rows > 0};
     HZP_TRY(hzp_memory_plan(&request, &a->layout, &a->plan, reterr));
     if (a->is.quiet)
@@ -324,8 +334,8 @@ static void shape_beside(struct hzp_assembly *a)
         return;
     for (int k = 0; k < HZP_KIND_COUNT; k++)
         a->beside.train_lane[k] = HZP_LANE_TRAIN;
-    a->beside.units[HZP_LANE_TRAIN] = (int16_t)units;
-    a->beside.units[HZP_LANE_COMPUTE] = (int16_t)(a->dev->threads - units);
+    a->beside.share[HZP_LANE_TRAIN] = (int16_t)units;
+    a->beside.share[HZP_LANE_COMPUTE] = (int16_t)(a->dev->threads - units);
 }
 
 int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loop *loop,

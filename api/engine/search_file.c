@@ -27,7 +27,7 @@ enum {
 /* No op, and nothing between two, takes longer than a quarter of an hour. */
 static const double time_max_ns = 1e12;
 
-static const char *const order_name[] = {"chains", "layers", "skewed"};
+static const char *const order_name[] = {"strands", "layers", "skewed"};
 
 /* ---- what a file holds for ---- */
 
@@ -144,7 +144,7 @@ static json_t *entry_json(const struct hzp_plan_entry *e)
         json_array_append_new(lanes, bytes(e->shape.lane[i], HZP_KIND_COUNT));
     }
     for (int l = 0; l < HZP_LANE_COUNT; l++)
-        units[l] = e->shape.units[l];
+        units[l] = e->shape.share[l];
     json_t *predicted =
         json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "ns", e->ns, "plain_ns", e->plain_ns,
                   "serve_ns", e->serve_ns, "plain_serve_ns", e->plain_serve_ns, "rate", e->rate,
@@ -350,7 +350,7 @@ static int read_shape(const struct reader *r, const json_t *json, struct hzp_pla
     HZP_TRY(read_lanes(r, json_object_get(json, "train_lanes"), s->train_lane));
     for (size_t l = 0; l < HZP_LANE_COUNT; l++) {
         HZP_TRY(read_int(r, json_array_get(units, l), "a lane's units", 0, UNITS_MAX, &value));
-        s->units[l] = (int16_t)value;
+        s->share[l] = (int16_t)value;
     }
     HZP_TRY(read_int(r, json_object_get(json, "ride"), "a plan's riding rows", 0, 1 << 24, &value));
     s->ride = (int32_t)value;

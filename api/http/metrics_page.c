@@ -72,7 +72,7 @@ static void serving(struct page *p, struct hzp_server *server)
           "Part of the KV cache in use, 1: all.");
     counter(p, "vllm:prompt_tokens_total", (double)s.prompt_tokens, "Prompt tokens computed.");
     counter(p, "vllm:generation_tokens_total", (double)s.generated_tokens, "Tokens generated.");
-    counter(p, "vllm:num_preemptions_total", (double)s.pushed_back,
+    counter(p, "vllm:num_preemptions_total", (double)s.preempted,
             "Sequences pushed back for want of KV pages.");
     counter(p, "vllm:admission_rejections_total", (double)s.refused,
             "Requests refused because the queue was full.");

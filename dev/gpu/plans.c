@@ -159,14 +159,14 @@ static void shapes_by_hand(const struct step *s, int threads, struct hzp_plan_sh
     for (int i = 0; i < 2; i++)
         shape[2].lane[i][HZP_KIND_DECODE] = shape[2].lane[i][HZP_KIND_PREFILL] = HZP_LANE_MEMORY;
     int few = HZP_MAX(threads / 4 / 8 * 8, 1); /* green contexts come in eights */
-    shape[2].units[HZP_LANE_MEMORY] = (int16_t)few;
-    shape[2].units[HZP_LANE_COMPUTE] = (int16_t)HZP_MAX(threads - few, 1);
+    shape[2].share[HZP_LANE_MEMORY] = (int16_t)few;
+    shape[2].share[HZP_LANE_COMPUTE] = (int16_t)HZP_MAX(threads - few, 1);
     if (s->train) { /* products beside training, not beside each other */
         shape[2] = hzp_plan_sequential;
         memset(shape[2].train_lane, HZP_LANE_TRAIN, sizeof(shape[2].train_lane));
         int half = HZP_MAX(threads / 2 / 8 * 8, 1);
-        shape[2].units[HZP_LANE_TRAIN] = (int16_t)half;
-        shape[2].units[HZP_LANE_COMPUTE] = (int16_t)HZP_MAX(threads - half, 1);
+        shape[2].share[HZP_LANE_TRAIN] = (int16_t)half;
+        shape[2].share[HZP_LANE_COMPUTE] = (int16_t)HZP_MAX(threads - half, 1);
     }
 }
 

@@ -19,7 +19,7 @@ static void begin(struct hzp_plan *chain, const struct hzp_micro *micro,
     chain->rows = micro->rows;
 }
 
-static void zero_unit(struct hzp_plan *chain, struct hzp_train_space *s, int32_t unit)
+static void zero_unit(struct hzp_plan *chain, const struct hzp_train_space *s, int32_t unit)
 {
     struct hzp_unit_view grad = hzp_unit_view(&s->grads, unit);
     add_zero(chain, hzp_unit_piece(&grad, 0, grad.elements));

@@ -32,8 +32,8 @@
 #include "nanobatch/build/model.h"
 #include "nanobatch/plan/plan.h"
 
-/* What training needs beside weights: gradients, moments, residuals in version layout;
- * activations of one micro-batch; scratch. */
+/* The memory of training beside the weights: gradients, moments, residuals in the units of the
+ * weights; activations of one micro-batch; scratch. */
 struct hzp_train_space;
 
 struct hzp_train_space_config {

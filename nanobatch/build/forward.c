@@ -91,7 +91,7 @@ void hzp_forward_begin(struct hzp_forward *f)
     struct hzp_nano nanos[HZP_NANO_MAX];
     HZP_ASSERT(f->batch->rows > 0);
     for (int l = 0; l < HZP_LANE_COUNT; l++)
-        f->plan->units[l] = f->shape->units[l];
+        f->plan->share[l] = f->shape->share[l];
     hzp_plan_shape_cuts(f->shape, rows_with_pads(f), cut);
     f->strands = hzp_batch_cut(f->batch, cut, f->shape->nanos, nanos);
     for (int32_t i = 0; i < f->strands; i++, nano++) {
@@ -203,7 +203,7 @@ static void add_turn(struct hzp_forward *f, const struct part *part, int32_t i, 
 /* Where the turn of each strand ends that begins with piece `from`. */
 static int32_t turn_end(uint8_t order, int32_t from, int32_t end)
 {
-    if (order == HZP_ORDER_CHAINS)
+    if (order == HZP_ORDER_STRANDS)
         return end;
     /* Skewed turns end behind attention: the first is half a layer, or ends half a layer early. */
     bool half = order == HZP_ORDER_SKEWED && from % 2 == 0;

@@ -8,13 +8,13 @@ static void add_xent(struct hzp_plan *plan, const struct hzp_loss *loss, int32_t
                      struct hzp_mat logits, struct hzp_mat dlogits)
 {
     HZP_PLAN_NEXT(plan, xent, .x = logits, .dx = dlogits, .target = loss->target + row0,
-                  .loss = loss->value + row0);
+                  .weight = loss->weight ? loss->weight + row0 : NULL, .loss = loss->value + row0);
 }
 
 void hzp_loss_build(struct hzp_plan *plan, const struct hzp_loss *loss, int32_t row0,
                     struct hzp_mat logits, struct hzp_mat dlogits, uint64_t quantum_flops)
 {
-    HZP_ASSERT(loss->kind == HZP_LOSS_XENT && !loss->weight); /* weights come with the op's */
+    HZP_ASSERT(loss->kind == HZP_LOSS_XENT);
     int32_t rows = logits.rows, each = rows;
     if (quantum_flops) {
         uint64_t fit = quantum_flops / (XENT_FLOPS * (uint64_t)logits.cols);

@@ -18,8 +18,8 @@ struct hzp_train_space;
 
 struct hzp_update_hyper {
     float lr, beta1, beta2, eps, decay, clip; /* decay: of matrices only */
-    float grad_scale;                         /* 1 / learned tokens of the update */
-    int32_t t;                                /* optimizer step, from 1 */
+    float grad_scale; /* 1 / sum of the weights of the update's learned tokens */
+    int32_t t;        /* optimizer step, from 1 */
 };
 
 /* What an update's chain leaves behind, in memory the host sees. */

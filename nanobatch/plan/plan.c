@@ -25,7 +25,7 @@ void hzp_plan_clear(struct hzp_plan *plan)
 {
     hzp_arena_clear(&plan->arena);
     plan->items = plan->waits = 0;
-    memset(plan->units, 0, sizeof(plan->units));
+    memset(plan->share, 0, sizeof(plan->share));
     plan->layer = -1;
     plan->tenant = HZP_TENANT_SERVE;
     plan->row0 = plan->rows = plan->rides = 0;
@@ -35,14 +35,15 @@ void hzp_plan_clear(struct hzp_plan *plan)
 
 enum hzp_kind hzp_op_kind(enum hzp_op op)
 {
-    switch (op) {
-    case HZP_OP_matmul:
+    switch (hzp_op_class(op, NULL)) {
+    case HZP_CLASS_THIN:
+    case HZP_CLASS_WIDE:
+    case HZP_CLASS_GRAD:
         return HZP_KIND_PRODUCT;
-    case HZP_OP_attn_decode:
+    case HZP_CLASS_DECODE:
         return HZP_KIND_DECODE;
-    case HZP_OP_attn_prefill:
-    case HZP_OP_attn_packed:
-    case HZP_OP_attn_packed_bwd:
+    case HZP_CLASS_PREFILL:
+    case HZP_CLASS_ATTN_BWD:
         return HZP_KIND_PREFILL;
     default:
         return HZP_KIND_ROWS;

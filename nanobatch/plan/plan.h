@@ -6,13 +6,12 @@
  * proves from the ops' declared reads and writes that any two items touching the same memory, one
  * of them writing, are ordered by lanes and waits: overlap can then never be a data race.
  *
- * Items are added one after another to the same chain of work (hzp_plan_next): each needs the one
- * before it, so it waits for it if that is on another lane.  Which lane an item goes to is the
- * plan's lane_of, by the kind of its op.  What ties chains to each other is said with
- * hzp_plan_need.
+ * hzp_plan_next appends an item that needs the one before it, and waits for that if it is on
+ * another lane.  The lane of an item is the plan's lane_of, by the kind of its op.  Further
+ * dependences are added with hzp_plan_need.
  *
- * A chain is a plan too: the forward, loss and backward of one micro-batch, or the update of all
- * units.  The trainer offers ranges of its chain; a step's plan takes the items over.
+ * A chain is a plan that outlives a step: the forward, loss and backward of one micro-batch, or the
+ * update of all units.  The trainer offers ranges of its chain; a step's plan takes the items over.
  *
  * Thread: engine.
  */
@@ -35,19 +34,19 @@ enum hzp_lane_name {
     HZP_LANE_COUNT
 };
 
-/* Ops by what they run out of first, as finely as lanes are given to them. */
+/* Classes of ops that go to one lane: what a shape gives lanes to. */
 enum hzp_kind {
-    HZP_KIND_PRODUCT, /* matrix products */
-    HZP_KIND_DECODE,  /* attention of decode rows: reads much, computes little */
-    HZP_KIND_PREFILL, /* attention of many rows, also of training */
-    HZP_KIND_ROWS,    /* everything else: passes over rows */
+    HZP_KIND_PRODUCT, /* THIN, WIDE, GRAD */
+    HZP_KIND_DECODE,  /* DECODE */
+    HZP_KIND_PREFILL, /* PREFILL, ATTN_BWD */
+    HZP_KIND_ROWS,    /* all others */
     HZP_KIND_COUNT
 };
-enum hzp_kind hzp_op_kind(enum hzp_op op);
+enum hzp_kind hzp_op_kind(enum hzp_op op);               /* of its class */
 const char *hzp_lane_name_text(enum hzp_lane_name lane); /* "compute" and so on */
 
-/* Whose work an item is.  Tenants of a step share its lanes but not their results: nothing but
- * lanes, and memory that both touch, orders one tenant's items behind another's. */
+/* Which kind of work an item belongs to.  Tenants of a step share lanes, but only lanes and named
+ * waits order one tenant's items behind another's. */
 enum hzp_tenant {
     HZP_TENANT_SERVE,    /* answers requests */
     HZP_TENANT_TRAIN,    /* learns: forward and backward of micro-batches, updates */
@@ -86,7 +85,7 @@ struct hzp_plan {
     struct hzp_item *item;
     int32_t *wait;
     int32_t items, items_room, waits, waits_room;
-    int16_t units[HZP_LANE_COUNT]; /* execution units of each lane, if several are used */
+    int16_t share[HZP_LANE_COUNT]; /* cores (SMs) of each lane, if several are used; 0: equal */
 
     /* given to items added from here on */
     int16_t layer;
@@ -105,7 +104,7 @@ void hzp_plan_clear(struct hzp_plan *plan); /* keeps the memory */
 int32_t hzp_plan_add(struct hzp_plan *plan, enum hzp_op op, enum hzp_lane_name lane,
                      const void *args);
 
-/* Appends an op to the chain that ends in `tail`, on the lane of its kind. */
+/* Appends an op behind item `tail`, on the lane of its kind. */
 int32_t hzp_plan_next(struct hzp_plan *plan, enum hzp_op op, const void *args);
 
 /* The newest item needs item `earlier`, -1: nothing: it waits for it if that is on another lane. */

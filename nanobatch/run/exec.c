@@ -22,14 +22,14 @@ struct hzp_flight {
 
 struct hzp_exec {
     struct hzp_device *dev;
-    struct hzp_lane *lane[HZP_LANE_COUNT];
-    struct hzp_flight *own;              /* of hzp_exec_run */
-    struct hzp_graphs *graphs;           /* NULL: none are to be had */
-    int share[HZP_LANE_COUNT];           /* of the newest plan */
-    bool timed;                          /* the device times single ops */
-    bool alone;                          /* lanes queue also without shares */
-    uint64_t ended_ns[HZP_TENANT_COUNT]; /* when its newest item ended, as far as known */
-    struct hzp_plan_ends landed;         /* of the newest plan that landed */
+    struct hzp_lane *lane[HZP_LANE_COUNT]; /* NULL: no plan has used it */
+    struct hzp_flight *own;                /* of hzp_exec_run */
+    struct hzp_graphs *graphs;             /* NULL: none are to be had */
+    int share[HZP_LANE_COUNT];             /* of the newest plan */
+    bool timed;                            /* the device times single ops */
+    bool alone;                            /* lanes queue also without shares */
+    uint64_t ended_ns[HZP_TENANT_COUNT];   /* when its newest item ended, as far as known */
+    struct hzp_plan_ends landed;           /* of the newest plan that landed */
     struct hzp_profile profile;
     struct hzp_op_times prior; /* used where the caller brings no op times; learns nothing */
 };
@@ -37,12 +37,23 @@ struct hzp_exec {
 static const enum hzp_bound use[HZP_LANE_COUNT] = {
     HZP_BOUND_COMPUTE, HZP_BOUND_MEMORY, HZP_BOUND_NETWORK, HZP_BOUND_COPY, HZP_BOUND_COMPUTE};
 
-size_t hzp_exec_bytes(struct hzp_device *dev)
+enum { ALWAYS = 1 << HZP_LANE_COMPUTE }; /* lanes that are open whatever plans say */
+
+size_t hzp_exec_bytes(struct hzp_device *dev, uint32_t lanes)
 {
     size_t bytes = 0;
     for (int l = 0; l < HZP_LANE_COUNT; l++)
-        bytes += hzp_lane_bytes(dev, use[l]);
+        if ((lanes | ALWAYS) >> l & 1)
+            bytes += hzp_lane_bytes(dev, use[l]);
     return bytes;
+}
+
+int hzp_exec_open_lanes(struct hzp_exec *e, uint32_t lanes)
+{
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        if ((lanes >> l & 1) && !e->lane[l])
+            HZP_TRY(hzp_lane_open(e->dev, use[l], &e->lane[l]));
+    return HZP_OK;
 }
 
 int hzp_exec_create(struct hzp_device *dev, struct hzp_exec **ret)
@@ -53,9 +64,8 @@ int hzp_exec_create(struct hzp_device *dev, struct hzp_exec **ret)
     e->dev = dev;
     e->timed = hzp_device_times_ops(dev) || !hzp_device_queues(dev);
     int r;
-    for (int l = 0; l < HZP_LANE_COUNT; l++)
-        HZP_TRY_GOTO(hzp_lane_open(dev, use[l], &e->lane[l]));
-    e->alone = !e->lane[0]->inlined;
+    HZP_TRY_GOTO(hzp_exec_open_lanes(e, ALWAYS));
+    e->alone = !e->lane[HZP_LANE_COMPUTE]->inlined;
     e->graphs = hzp_graphs_create(dev);
     HZP_TRY_GOTO(hzp_flight_open(e, &e->own));
     *ret = e;
@@ -170,10 +180,10 @@ bool hzp_exec_queues(const struct hzp_exec *e, const struct hzp_plan *plan)
            (hzp_device_queues(e->dev) && e->dev->threads > 1 && lanes_used(plan, role) > 1);
 }
 
-/* What lane l has of a plan on `lanes` lanes whose shape says so many units. */
-static int share_of(const struct hzp_exec *e, int units, int lanes)
+/* What a lane gets of the device if its shape says `share`; 0: an equal part. */
+static int share_of(const struct hzp_exec *e, int share, int lanes)
 {
-    return units ? units : HZP_MAX(e->dev->threads / HZP_MAX(lanes, 1), 1);
+    return share ? share : HZP_MAX(e->dev->threads / HZP_MAX(lanes, 1), 1);
 }
 
 /* Several lanes that compute get shares of their own; one has the whole device. */
@@ -181,10 +191,16 @@ static int share(struct hzp_exec *e, const struct hzp_plan *plan, bool *ret_inli
 {
     uint8_t role[HZP_LANE_COUNT];
     int lanes = lanes_used(plan, role);
+    uint32_t used = 0;
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        used |= (role[l] != IDLE) << l;
+    HZP_TRY(hzp_exec_open_lanes(e, used));
     *ret_inlined = true;
     for (int l = 0; l < HZP_LANE_COUNT; l++) {
+        if (!e->lane[l])
+            continue;
         bool shares = role[l] == COMPUTES && lanes > 1;
-        e->share[l] = shares ? share_of(e, plan->units[l], lanes) : 0;
+        e->share[l] = shares ? share_of(e, plan->share[l], lanes) : 0;
         HZP_TRY(hzp_lane_set_share(e->lane[l], e->share[l]));
         *ret_inlined &= role[l] == IDLE || e->lane[l]->inlined;
     }
@@ -197,7 +213,7 @@ void hzp_exec_prepare(struct hzp_exec *e, const struct hzp_plan_shape *shape)
     enum { DECODES = 1, PROMPTS = 2, TRAINS = 4 };
     for (int with = 1; with < 8; with++) {
         bool used[HZP_LANE_COUNT] = {false};
-        int units[HZP_LANE_COUNT], lanes = 0, count = 0;
+        int shares[HZP_LANE_COUNT], lanes = 0, count = 0;
         if (!(with & (DECODES | PROMPTS)))
             continue;
         for (int kind = 0; kind < HZP_KIND_COUNT; kind++) {
@@ -211,8 +227,8 @@ void hzp_exec_prepare(struct hzp_exec *e, const struct hzp_plan_shape *shape)
             lanes += used[l];
         for (int l = 0; l < HZP_LANE_COUNT; l++)
             if (used[l] && lanes > 1)
-                units[count++] = share_of(e, shape->units[l], lanes);
-        hzp_device_prepare_shares(e->dev, units, count);
+                shares[count++] = share_of(e, shape->share[l], lanes);
+        hzp_device_prepare_shares(e->dev, shares, count);
     }
 }
 
@@ -286,7 +302,7 @@ static int issue_graph(struct hzp_exec *e, const struct hzp_plan *plan, struct h
                        const struct hzp_flight *older, const struct hzp_graph_part *part)
 {
     const struct hzp_item *first = &plan->item[part->from];
-    if (older && !older->ended) /* who follows on other lanes follows this one */
+    if (older && !older->ended) /* items on the part's other lanes follow its first one */
         HZP_TRY(wait_for_older(e, first, HZP_TENANT_SERVE, older));
     for (int32_t i = part->from; i < part->to; i++)
         for (int32_t k = 0; k < plan->item[i].waits; k++) {
@@ -350,9 +366,10 @@ int hzp_flight_reserve(struct hzp_flight *f, const struct hzp_plan *plan)
     return hzp_graphs_reserve(f->exec->graphs, plan);
 }
 
-void hzp_exec_prepare_graphs(struct hzp_exec *e, hzp_graph_twin *twin, void *ctx, int32_t count)
+void hzp_exec_prepare_graphs(struct hzp_exec *e, hzp_graph_variant *variant, void *ctx,
+                             int32_t count)
 {
-    hzp_graphs_prepare(e->graphs, twin, ctx, count);
+    hzp_graphs_prepare(e->graphs, variant, ctx, count);
 }
 
 int hzp_exec_capture(struct hzp_exec *e, const struct hzp_plan *plan)

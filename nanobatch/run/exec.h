@@ -6,9 +6,9 @@
  * its share of the execution units and they run side by side: an item begins when what it waits for
  * has ended.  Lanes with nothing but transfers take no share.
  *
- * Two plans may be on their way at a time, each with a hzp_flight of its own.  A tenant's items of
- * the newer one begin when that tenant's items of the older one have ended (hzp_plan_join); the
- * host need not be there for it.
+ * Two plans may be in flight at a time, each with a hzp_flight of its own.  A tenant's items of the
+ * newer one begin when that tenant's items of the older one have ended (hzp_plan_join); the device
+ * orders them without the host.
  *
  * Where the device has graphs, a decode step that comes again is issued as one (graphs.h); it is
  * then timed as a whole, and the items of each of its lanes get parts of that in proportion to
@@ -30,22 +30,27 @@
 struct hzp_exec;
 struct hzp_flight; /* of one plan at a time: its fences, and when its items ran */
 
-/* Bytes of device memory that an executor's lanes hold from create to destroy: for the memory
- * plan. */
-size_t hzp_exec_bytes(struct hzp_device *dev);
+/* Bytes of device memory that an executor holds whose plans use these lanes (bit l for enum
+ * hzp_lane_name l) beside the compute lane, which it always has: for the memory plan. */
+size_t hzp_exec_bytes(struct hzp_device *dev, uint32_t lanes);
 
 int hzp_exec_create(struct hzp_device *dev, struct hzp_exec **ret);
 void hzp_exec_destroy(struct hzp_exec *exec); /* NULL: no effect; its flights were closed before */
 
-/* Steps of this shape will come: what takes the device time to set up for their lanes' shares is
- * set up. Before the loop runs. */
+/* Opens these lanes, with the memory that they hold.  A plan that uses others opens them when it is
+ * issued.  HZP_ENOMEM. */
+int hzp_exec_open_lanes(struct hzp_exec *exec, uint32_t lanes);
+
+/* Sets up what the device needs for the lanes' shares in steps of this shape, which takes it time.
+ * Before the loop runs. */
 void hzp_exec_prepare(struct hzp_exec *exec, const struct hzp_plan_shape *shape);
 
-/* Decode steps that are captured are so with all their twins (graphs.h: hzp_graphs_prepare). */
-void hzp_exec_prepare_graphs(struct hzp_exec *exec, hzp_graph_twin *twin, void *ctx, int32_t count);
+/* Decode steps are captured with all their variants (graphs.h: hzp_graphs_prepare). */
+void hzp_exec_prepare_graphs(struct hzp_exec *exec, hzp_graph_variant *variant, void *ctx,
+                             int32_t count);
 
-/* Captures the plan as a graph, with its twins, if it is one of those; runs nothing.  Nothing is
- * under way. */
+/* Captures the plan as a graph, with its variants, if it is a decode step; runs nothing.  No plan
+ * is in flight. */
 int hzp_exec_capture(struct hzp_exec *exec, const struct hzp_plan *plan);
 
 /* Of captures and launches so far (graphs.h). */
@@ -68,20 +73,21 @@ struct hzp_profile {
 const struct hzp_profile *hzp_exec_profile(const struct hzp_exec *exec);
 
 int hzp_flight_open(struct hzp_exec *exec, struct hzp_flight **ret);
-void hzp_flight_close(struct hzp_flight *flight); /* NULL: no effect; never while it is under way */
+void hzp_flight_close(
+    struct hzp_flight *flight); /* NULL: no effect; never while its plan is in flight */
 
-/* What the plan's flight will need, or one like it, is made now: fences. */
+/* Opens the fences that such a plan's flight needs. */
 int hzp_flight_reserve(struct hzp_flight *flight, const struct hzp_plan *plan);
 
-/* True: the device works on its own while the host does something else.  False: the issuing thread
- * is part of it, at least of plans of one lane. */
+/* True: the device runs plans while the host does something else.  False: the issuing thread runs
+ * the ops of at least those plans that use one lane. */
 bool hzp_exec_alone(const struct hzp_exec *exec);
 
-/* False: issuing this plan runs it, after all that is under way. */
+/* False: issuing this plan runs it, after all that is in flight. */
 bool hzp_exec_queues(const struct hzp_exec *exec, const struct hzp_plan *plan);
 
 /* The plan lives and stays as it is until the flight is landed.  older: the flight issued before
- * this one, NULL: it has landed.  At most two are under way. */
+ * this one, NULL: it has landed.  At most two are in flight. */
 int hzp_exec_issue(struct hzp_exec *exec, const struct hzp_plan *plan, struct hzp_flight *flight,
                    const struct hzp_flight *older);
 
@@ -94,7 +100,7 @@ int hzp_exec_wait_serving(struct hzp_flight *flight, uint64_t *ret_ns);
 int hzp_exec_land(struct hzp_flight *flight, struct hzp_op_times *times,
                   struct hzp_exec_times *ret);
 
-/* Issues and lands, with nothing else under way. */
+/* Issues and lands, with nothing else in flight. */
 int hzp_exec_run(struct hzp_exec *exec, const struct hzp_plan *plan, struct hzp_op_times *times,
                  struct hzp_exec_times *ret);
 

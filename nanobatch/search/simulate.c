@@ -140,7 +140,7 @@ static int deal(struct hzp_simulator *s, const struct hzp_plan *plan)
     int32_t threads = HZP_MAX(s->tables->threads, 1);
     for (int l = 0; l < HZP_LANE_COUNT; l++)
         s->lane[l].units = lanes <= 1       ? threads
-                           : plan->units[l] ? HZP_MIN(plan->units[l], threads)
+                           : plan->share[l] ? HZP_MIN(plan->share[l], threads)
                                             : HZP_MAX(threads / lanes, 1);
     return lanes;
 }

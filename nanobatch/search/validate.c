@@ -69,14 +69,14 @@ static void draw_lanes(struct validation *v, struct hzp_plan_shape *s, bool trai
     bool memory = style > 1;
     if (trains && style == 1) {
         memset(s->train_lane, HZP_LANE_TRAIN, sizeof(s->train_lane));
-        s->units[HZP_LANE_TRAIN] = (int16_t)HZP_MAX(threads - first, 1);
+        s->share[HZP_LANE_TRAIN] = (int16_t)HZP_MAX(threads - first, 1);
     } else if (trains && memory && draw(v, 2)) {
         memset(s->train_lane, HZP_LANE_MEMORY, sizeof(s->train_lane));
     }
-    s->units[HZP_LANE_COMPUTE] = (int16_t)first;
-    s->units[HZP_LANE_MEMORY] = (int16_t)HZP_MAX(threads - first, 1);
+    s->share[HZP_LANE_COMPUTE] = (int16_t)first;
+    s->share[HZP_LANE_MEMORY] = (int16_t)HZP_MAX(threads - first, 1);
     if (!hzp_device_has_shares(v->dev))
-        memset(s->units, 0, sizeof(s->units));
+        memset(s->share, 0, sizeof(s->share));
 }
 
 /* Training's rows in serving's products, in one step of three that could have them; true: they

@@ -2,58 +2,12 @@
 #include "nanobatch/time/tables.h"
 
 #include "base/arena.h"
+#include "device/operand.h"
 #include "nanobatch/time/rates.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* A product of fewer operations per byte than this mostly waits for memory. */
-static const double thin_below = 48;
-
-enum hzp_class hzp_op_class(enum hzp_op op, const void *args)
-{
-    switch (op) {
-    case HZP_OP_matmul: {
-        const struct hzp_matmul_args *a = args;
-        if (!a->trans_b)
-            return HZP_CLASS_GRAD;
-        struct hzp_cost cost = hzp_op_cost(op, args);
-        return (double)cost.flops < thin_below * (double)cost.bytes ? HZP_CLASS_THIN
-                                                                    : HZP_CLASS_WIDE;
-    }
-    case HZP_OP_attn_decode:
-        return HZP_CLASS_DECODE;
-    case HZP_OP_attn_prefill:
-    case HZP_OP_attn_packed:
-        return HZP_CLASS_PREFILL;
-    case HZP_OP_attn_packed_bwd:
-        return HZP_CLASS_ATTN_BWD;
-    case HZP_OP_xent:
-    case HZP_OP_embed_bwd:
-    case HZP_OP_rmsnorm_bwd:
-    case HZP_OP_rope_bwd:
-    case HZP_OP_swiglu_bwd:
-    case HZP_OP_colsum:
-        return HZP_CLASS_ROWS_BWD;
-    case HZP_OP_fill:
-    case HZP_OP_noise:
-    case HZP_OP_sumsq:
-    case HZP_OP_adamw:
-    case HZP_OP_audit:
-        return HZP_CLASS_UPDATE;
-    default:
-        return HZP_CLASS_ROWS;
-    }
-}
-
-const char *hzp_class_text(enum hzp_class c)
-{
-    static const char *const text[] = {"thin product", "wide product",  "gradient",
-                                       "decode attn",  "prompt attn",   "attn backward",
-                                       "rows",         "rows backward", "update"};
-    return c < HZP_CLASS_COUNT ? text[c] : "?";
-}
 
 static uint8_t types_of(const struct hzp_mat *first, const struct hzp_mat *last)
 {
@@ -103,6 +57,27 @@ static void by_elements(const struct hzp_mat *first, const struct hzp_mat *last,
     size->x = (double)first->rows * first->cols;
 }
 
+/* Any op that has no case of its own below: by what it writes, else by what it reads first. */
+static void describe_operands(enum hzp_op op, const void *args, struct hzp_op_key *key,
+                              struct hzp_op_size *size)
+{
+    struct hzp_operand operand[HZP_ACCESS_MAX];
+    const struct hzp_mat *written = NULL, *read = NULL;
+    int count = hzp_op_operands(op, args, operand);
+    for (int i = 0; i < count; i++) {
+        const struct hzp_mat **mat = operand[i].writes ? &written : &read;
+        if (operand[i].mat && !*mat)
+            *mat = operand[i].mat;
+    }
+    const struct hzp_mat *first = written ? written : read, *last = read ? read : written;
+    if (!first)
+        return;
+    if (hzp_op_class(op, args) == HZP_CLASS_UPDATE)
+        by_elements(first, last, key, size);
+    else
+        by_rows(first, last, key, size);
+}
+
 /* first and last: the matrices whose types and widths matter. */
 #define BY_ROWS(name, first, last)                                                                 \
     case HZP_OP_##name: {                                                                          \
@@ -132,22 +107,13 @@ void hzp_op_describe(enum hzp_op op, const void *args, struct hzp_op_key *key,
     key->op = (uint8_t)op;
     size->work = (double)cost.flops + HZP_FLOPS_PER_BYTE * (double)cost.bytes;
     switch (op) {
-        BY_ROWS(embed, y, table)
-        BY_ROWS(quantize, y, x)
-        BY_ROWS(swiglu, y, x)
-        BY_ROWS(gather, y, x)
-        BY_ROWS(sample, logits, logits)
         BY_ROWS(embed_bwd, dy, dtable)
         BY_ROWS(rmsnorm_bwd, dy, dx)
         BY_ROWS(rope_bwd, dy, dx)
         BY_ROWS(swiglu_bwd, dy, dx)
         BY_ROWS(colsum, x, y)
         BY_ROWS(cast, x, y)
-        BY_ELEMENTS(fill, y, y)
-        BY_ELEMENTS(noise, y, y)
-        BY_ELEMENTS(sumsq, x, x)
         BY_ELEMENTS(adamw, from, m)
-        BY_ELEMENTS(audit, x, x)
         ATTENTION(attn_decode)
         ATTENTION(attn_prefill)
         ATTENTION(attn_packed)
@@ -173,8 +139,8 @@ void hzp_op_describe(enum hzp_op op, const void *args, struct hzp_op_key *key,
     case HZP_OP_matmul:
         describe_matmul(args, key, size);
         break;
-    case HZP_OP_COUNT:
-        break;
+    default:
+        describe_operands(op, args, key, size);
     }
 }
 

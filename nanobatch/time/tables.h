@@ -25,22 +25,6 @@
 
 enum { HZP_SHARES_MAX = 6 };
 
-/* Ops by what they do to a neighbour. */
-enum hzp_class {
-    HZP_CLASS_THIN,     /* products that read more than they compute: few rows */
-    HZP_CLASS_WIDE,     /* products of many rows */
-    HZP_CLASS_GRAD,     /* weight and input gradients */
-    HZP_CLASS_DECODE,   /* attention of decode rows */
-    HZP_CLASS_PREFILL,  /* attention of prompts, and of training forward */
-    HZP_CLASS_ATTN_BWD, /* its backward */
-    HZP_CLASS_ROWS,     /* passes over rows, forward */
-    HZP_CLASS_ROWS_BWD, /* passes over rows, loss and backward */
-    HZP_CLASS_UPDATE,   /* passes over parameters */
-    HZP_CLASS_COUNT
-};
-enum hzp_class hzp_op_class(enum hzp_op op, const void *args);
-const char *hzp_class_text(enum hzp_class c);
-
 struct hzp_op_key {
     uint8_t op;
     uint8_t

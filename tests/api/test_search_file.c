@@ -59,7 +59,7 @@ static void fill(struct hzp_tables *t, struct hzp_plan_table *plans)
     e.shape.order = HZP_ORDER_SKEWED;
     e.shape.lane[2][HZP_KIND_DECODE] = HZP_LANE_MEMORY;
     e.shape.train_lane[HZP_KIND_ROWS] = HZP_LANE_TRAIN;
-    e.shape.units[HZP_LANE_MEMORY] = 3;
+    e.shape.share[HZP_LANE_MEMORY] = 3;
     hzp_plan_table_set(plans, &e, NULL);
     e.decode = 10;
     e.shape = hzp_plan_sequential;

@@ -380,7 +380,7 @@ static void test_refusals(void **state)
 static void test_executor(void **state)
 {
     struct hzp_plan_shape beside = hzp_plan_sequential;
-    beside.units[HZP_LANE_COMPUTE] = 64;
+    beside.share[HZP_LANE_COMPUTE] = 64;
     for (unsigned seed = 0; seed < 4; seed++) {
         struct world real, plain;
         int32_t token[SEGS];
@@ -422,7 +422,7 @@ static void test_lanes(void **state)
     struct hzp_plan_shape shape = {.nanos = 2,
                                    .weight = {2, 3},
                                    .order = HZP_ORDER_SKEWED,
-                                   .units = {[HZP_LANE_COMPUTE] = 84, [HZP_LANE_MEMORY] = 48}};
+                                   .share = {[HZP_LANE_COMPUTE] = 84, [HZP_LANE_MEMORY] = 48}};
     for (int kind = 0; kind < HZP_KIND_COUNT; kind++)
         shape.lane[1][kind] = HZP_LANE_MEMORY;
     shape.lane[0][HZP_KIND_DECODE] = HZP_LANE_MEMORY;
@@ -454,7 +454,7 @@ static void test_lanes(void **state)
  * time, whatever the order they happened to run in. */
 static void test_missing_wait(void **state)
 {
-    struct hzp_plan_shape shape = {.nanos = 1, .weight = {1}, .order = HZP_ORDER_CHAINS};
+    struct hzp_plan_shape shape = {.nanos = 1, .weight = {1}, .order = HZP_ORDER_STRANDS};
     shape.lane[0][HZP_KIND_DECODE] = HZP_LANE_MEMORY;
     for (unsigned seed = 0; seed < 6; seed++) {
         struct world real;

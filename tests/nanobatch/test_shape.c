@@ -7,7 +7,7 @@
  *     logits' bits by way of tokens and log-probabilities, the residual stream, keys and values,
  *     gradients;
  *   - the model in two ranges of layers, in plans that run one after another, gives the same bits
- *     as the whole.
+ *     as the whole, and weights of learned rows scale their gradients.
  *
  *     test_shape CHECKS RUNS MODEL_DIR...
  */
@@ -17,7 +17,6 @@
 #include "nanobatch/run/exec.h"
 #include "nanobatch/build/ride.h"
 #include "nanobatch/build/step.h"
-#include "nanobatch/build/train_space.h"
 #include "tests/fixture/model.h"
 
 #include <stdio.h>
@@ -169,7 +168,7 @@ static void random_riding_shape(struct fixture *f, struct hzp_plan_shape *s)
     for (int k = 0; k < HZP_KIND_COUNT; k++)
         s->train_lane[k] = s->lane[0][draw(f, HZP_KIND_COUNT)];
     for (int l = 0; l < HZP_LANE_COUNT; l++)
-        s->units[l] = (int16_t)draw(f, 3);
+        s->share[l] = (int16_t)draw(f, 3);
     MUST(hzp_plan_shape_check(s, &text));
 }
 
@@ -187,7 +186,7 @@ static void random_shape(struct fixture *f, struct hzp_plan_shape *s)
         s->train_lane[k] = (uint8_t)draw(f, lanes);
     s->order = (uint8_t)draw(f, HZP_ORDER_COUNT);
     for (int l = 0; l < HZP_LANE_COUNT; l++)
-        s->units[l] = (int16_t)draw(f, 3);
+        s->share[l] = (int16_t)draw(f, 3);
     MUST(hzp_plan_shape_check(s, &text));
 }
 
@@ -559,6 +558,15 @@ static void run_micro_ranges(struct fixture *f, const struct hzp_layer_range par
     }
 }
 
+static void poison_grads(struct fixture *f)
+{
+    const struct hzp_units *grads = hzp_train_space_grads(f->train);
+    for (int32_t u = 0; u < grads->layout->units; u++) {
+        struct hzp_unit_view view = hzp_unit_view(grads, u);
+        memset(view.base, 0xff, hzp_unit_bytes(&view));
+    }
+}
+
 static void run_ranges(struct fixture *f, const struct hzp_plan_shape *shape,
                        const struct picture *p)
 {
@@ -566,14 +574,80 @@ static void run_ranges(struct fixture *f, const struct hzp_plan_shape *shape,
     for (int32_t k = 0; k <= layers; k++) {
         const struct hzp_layer_range part[2] = {{0, k, true, false}, {k, layers, false, true}};
         restore(f);
-        for (int32_t u = 0; u < f->m.layout.units; u++) {
-            struct hzp_unit_view grad = hzp_unit_view(&f->train->grads, u);
-            memset(grad.base, 0xff, hzp_unit_bytes(&grad));
-        }
+        poison_grads(f);
         run_forward_ranges(f, shape, part);
         run_micro_ranges(f, part);
         same(f, p, "in two ranges", k < layers, true);
     }
+}
+
+/* ---- weights of rows ---- */
+
+static double loss_sum(const struct fixture *f)
+{
+    double sum = 0;
+    for (int32_t i = 0; i < f->micro->learned; i++)
+        sum += (double)f->micro->loss.value[i];
+    return sum;
+}
+
+/* One random document alone, each of its tokens counting `weight` times.  Returns the loss;
+ * *ret_grads is the caller's. */
+static double weighted(struct fixture *f, float weight, uint32_t seed, struct hzp_units *ret_grads)
+{
+    enum { N = 20 };
+    int32_t token[N];
+    uint8_t learn[N];
+    float weights[N];
+    f->seed = seed;
+    for (int i = 0; i < N; i++) {
+        token[i] = draw(f, f->m.layout.config.vocab);
+        learn[i] = (uint8_t)(i == 1 || draw(f, 2));
+        weights[i] = weight;
+    }
+    hzp_micro_clear(f->micro);
+    MUST(hzp_micro_add_weighted(f->micro, token, learn, weights, N));
+    make_chain(f, 0);
+    hzp_batch_clear(f->batch);
+    run(f, &hzp_plan_sequential);
+    *ret_grads = fixture_units_read(f->m.dev, hzp_train_space_grads(f->train));
+    return loss_sum(f);
+}
+
+/* Whether every gradient of b is `times` that of a, and a has one that is not 0. */
+static bool multiples(const struct hzp_units *a, const struct hzp_units *b, float times)
+{
+    bool all = true, any = false;
+    for (int32_t u = 0; u < a->layout->units; u++) {
+        const float *x = a->base[u], *y = b->base[u];
+        for (size_t i = 0; i < hzp_unit_view(a, u).elements; i++) {
+            all &= y[i] == times * x[i];
+            any |= x[i] != 0;
+        }
+    }
+    return all && any;
+}
+
+/* Everything behind the loss is linear, and doubling is exact: weights of 2 give twice the bits.
+ * Weights of 0 give no gradient. */
+static void check_weights(struct fixture *f)
+{
+    struct hzp_units once = {0}, twice = {0}, none = {0};
+    const struct hzp_micro *m = f->micro;
+    uint32_t seed = f->seed;
+    double loss = weighted(f, 1, seed, &once);
+    bool fine = !m->loss.weight && m->weight_sum == m->learned;
+    fine = fine && weighted(f, 2, seed, &twice) == 2 * loss && m->loss.weight &&
+           m->weight_sum == 2 * m->learned && multiples(&once, &twice, 2);
+    fine = fine && weighted(f, 0, seed, &none) == 0 && m->weight_sum == 0 &&
+           multiples(&once, &none, 0);
+    if (!fine) {
+        fprintf(stderr, "%s: gradients are not weighted sums\n", f->dir);
+        exit(1);
+    }
+    fixture_units_free(&once);
+    fixture_units_free(&twice);
+    fixture_units_free(&none);
 }
 
 static void runs(struct fixture *f, int count)
@@ -625,12 +699,13 @@ int main(int argc, char **argv)
         set_up(&f);
         checks(&f, atoi(argv[1]), &planted, &spared);
         runs(&f, atoi(argv[2]));
+        check_weights(&f);
         rides += f.rides;
         tear_down(&f);
     }
     printf("%d plans proved, somebody rode in %d; %d waits taken out that mattered, all found; %d "
-           "that did "
-           "not\n",
+           "that "
+           "did not\n",
            atoi(argv[1]) * (argc - 3), rides, planted, spared);
     return planted == 0 || rides < atoi(argv[1]) / 2;
 }

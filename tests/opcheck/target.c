@@ -57,7 +57,7 @@ static int room_make(struct oc_target *target, size_t size)
 
 static struct hzp_lane *lane_for(struct oc_target *target, enum hzp_op op)
 {
-    return target->lane[hzp_op_bound(op) == HZP_BOUND_MEMORY];
+    return target->lane[hzp_class_bound(hzp_op_class(op, NULL)) == HZP_BOUND_MEMORY];
 }
 
 static int finish(struct oc_target *target, struct hzp_lane *lane)

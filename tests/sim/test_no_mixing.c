@@ -150,12 +150,14 @@ static void write_unit(struct bench *b, const struct hzp_version *v, int32_t uni
 
 /* The trainer of this test: writes the draft unit by unit, some in each step, while requests run,
  * and publishes it between two steps. */
-static bool writer_offer(struct hzp_source *source, struct hzp_step *step)
+static bool writer_offer(struct hzp_source *source, const struct hzp_step *step,
+                         struct hzp_room *room, struct hzp_offer *offer)
 {
     return false;
 }
 
-static void writer_deliver(struct hzp_source *source, const struct hzp_step *step, int status)
+static void writer_deliver(struct hzp_source *source, const struct hzp_step *step,
+                           const struct hzp_offer *offer, const struct hzp_outcome *outcome)
 {
     struct bench *b = HZP_CONTAINER_OF(source, struct bench, writer);
     b->steps++;

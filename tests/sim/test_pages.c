@@ -397,36 +397,36 @@ static void check_pushes(struct day *d)
     hzp_kvpool_read_stats(d->pool, &kv);
     bool predicted = d->config.admission == HZP_ADMIT_PREDICTED;
     check(d,
-          stats.pushed_back == d->pushes ||
+          stats.preempted == d->pushes ||
               (predicted && kv.pages - kv.taken < HZP_DIV_UP(d->positions, d->page_rows)),
           "pushed back for nothing", kv.taken, kv.pages);
-    d->pushes = stats.pushed_back;
+    d->pushes = stats.preempted;
 }
 
 /* True: a step ran. */
 static bool turn(struct day *d)
 {
     hzp_batch_clear(d->batch);
-    struct hzp_step step = {.number = d->steps + 1,
-                            .begin_ns = 1 + (uint64_t)d->now_ns,
-                            .rows_left = d->rows_max,
-                            .batch = d->batch,
-                            .time = &d->time,
-                            .version = &d->version};
+    struct hzp_step step = {
+        .number = d->steps + 1, .begin_ns = 1 + (uint64_t)d->now_ns, .version = &d->version};
+    struct hzp_room room = {.rows = d->rows_max, .time = &d->time};
+    struct hzp_offer offer = {.batch = d->batch};
+    struct hzp_outcome outcome = {.status = HZP_OK};
     struct hzp_source *source = hzp_scheduler_source(d->s);
     d->turns++;
-    bool any = source->offer(source, &step);
+    bool any = source->offer(source, &step, &room, &offer);
     check_pushes(d);
     if (!any)
         return false;
     d->steps++;
     execute(d);
-    step.served_ns = (uint64_t)(d->begin_ns + d->row_ns * d->batch->rows);
-    d->now_ns += (double)step.served_ns;
-    hzp_rows_learn(&d->time.rows, d->batch->rows, step.served_ns);
+    uint64_t served_ns = (uint64_t)(d->begin_ns + d->row_ns * d->batch->rows);
+    d->now_ns += (double)served_ns;
+    hzp_rows_learn(&d->time.rows, d->batch->rows, served_ns);
     d->rows += (uint64_t)d->batch->rows;
-    step.end_ns = 1 + (uint64_t)d->now_ns;
-    source->deliver(source, &step, HZP_OK);
+    outcome.end_ns = 1 + (uint64_t)d->now_ns;
+    outcome.ns[HZP_TENANT_SERVE] = served_ns;
+    source->deliver(source, &step, &offer, &outcome);
     return true;
 }
 
@@ -458,10 +458,10 @@ static void check_turn(struct day *d)
     for (int32_t i = d->ended; i < d->submitted; i++) {
         struct life *life = &d->life[i];
         int32_t state = atomic_load(&life->rq->state);
-        if (life->rq->pushes > life->pushes) {
-            check(d, i > d->ended, "the oldest was pushed back", i, life->rq->pushes);
-            pushed += life->rq->pushes - life->pushes;
-            life->pushes = life->rq->pushes;
+        if (life->rq->preemptions > life->pushes) {
+            check(d, i > d->ended, "the oldest was pushed back", i, life->rq->preemptions);
+            pushed += life->rq->preemptions - life->pushes;
+            life->pushes = life->rq->preemptions;
             if (d->sabotage == FORGETS && life->seen && state == HZP_REQUEST_WAITING)
                 atomic_fetch_sub(&life->rq->out_count, 1);
         }
@@ -633,7 +633,7 @@ static void measure(const struct trace *t, enum hzp_admission_rule rule, int32_t
            most, rule == HZP_ADMIT_PREDICTED ? "predicted" : "worst-case",
            drawn / (d->now_ns * 1e-9), (double)d->rows / (double)d->steps,
            100.0 * (double)stats.recomputed_tokens / (double)computed,
-           (unsigned long long)stats.pushed_back, first[d->lives / 2], longest);
+           (unsigned long long)stats.preempted, first[d->lives / 2], longest);
     free(first);
     close_engine(d);
     free(d);

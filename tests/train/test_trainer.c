@@ -95,7 +95,8 @@ struct reader {
     int quiet; /* turns left without anything to do */
 };
 
-static bool reader_offer(struct hzp_source *source, struct hzp_step *step)
+static bool reader_offer(struct hzp_source *source, const struct hzp_step *step,
+                         struct hzp_room *room, struct hzp_offer *offer)
 {
     struct reader *r = HZP_CONTAINER_OF(source, struct reader, source);
     struct hzp_weights *w = r->t->weights;
@@ -115,9 +116,10 @@ static bool reader_offer(struct hzp_source *source, struct hzp_step *step)
     return r->quiet-- > 0; /* keeps the loop turning while the trainer waits */
 }
 
-static void reader_deliver(struct hzp_source *source, const struct hzp_step *step, int status)
+static void reader_deliver(struct hzp_source *source, const struct hzp_step *step,
+                           const struct hzp_offer *offer, const struct hzp_outcome *outcome)
 {
-    assert_true(status >= 0);
+    assert_true(outcome->status >= 0);
 }
 
 static void test_staleness(void **state)

@@ -37,7 +37,8 @@ static int64_t wrong_codes(struct tiny *t, const struct hzp_version *v)
     return wrong;
 }
 
-static bool looker_offer(struct hzp_source *source, struct hzp_step *step)
+static bool looker_offer(struct hzp_source *source, const struct hzp_step *step,
+                         struct hzp_room *room, struct hzp_offer *offer)
 {
     struct looker *k = HZP_CONTAINER_OF(source, struct looker, source);
     struct hzp_version *v = hzp_weights_current(k->t->weights);
@@ -50,9 +51,10 @@ static bool looker_offer(struct hzp_source *source, struct hzp_step *step)
     return false;
 }
 
-static void looker_deliver(struct hzp_source *source, const struct hzp_step *step, int status)
+static void looker_deliver(struct hzp_source *source, const struct hzp_step *step,
+                           const struct hzp_offer *offer, const struct hzp_outcome *outcome)
 {
-    assert_true(status >= 0);
+    assert_true(outcome->status >= 0);
 }
 
 static struct tiny *run(bool fp8, int publish_every, struct looker *looker)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/sim/test_push_back.c - being pushed back leaves no trace in an answer.
+/* tests/sim/test_preempt.c - preemption leaves no trace in an answer.
  *
- * A small model with random f32 weights serves the same requests twice: with pages for everybody,
+ * A small model with random f32 weights serves the same requests twice: with pages for all of them,
  * and with a pool so small, and admission so careless (the linker's --wrap has it say yes to all),
- * that most are pushed back, some of them many times and in the middle of their prompt.  Tokens,
+ * that most are preempted, some of them many times and in the middle of their prompt.  Tokens,
  * ranks, likeliest tokens and ends must be the same, log-probabilities too but for rounding: the
  * rows computed again are computed in other pieces. */
 #include "base/arena.h"
@@ -196,22 +196,22 @@ int main(int argc, char **argv)
     int pushed = 0, most = 0;
     hzp_log_set_level(HZP_LOG_ERROR);
     serve(device, 12 * POSITIONS / PAGE_ROWS, calm, &stats);
-    bool alone = stats.pushed_back == 0 && stats.recomputed_tokens == 0;
+    bool alone = stats.preempted == 0 && stats.recomputed_tokens == 0;
     uint64_t prompts = stats.prompt_tokens, generated = stats.generated_tokens;
     careless = true;
     serve(device, POSITIONS / PAGE_ROWS + 2, tight, &stats);
     for (int i = 0; i < REQUESTS; i++) {
         compare_requests(calm[i], tight[i], &d);
-        pushed += tight[i]->pushes > 0;
-        most = HZP_MAX(most, tight[i]->pushes);
+        pushed += tight[i]->preemptions > 0;
+        most = HZP_MAX(most, tight[i]->preemptions);
         hzp_request_destroy(calm[i]);
         hzp_request_destroy(tight[i]);
     }
     printf(
-        "%s: %llu times pushed back, %d of %d requests, one of them %d times; %llu rows computed "
+        "%s: %llu preemptions of %d of %d requests, one of them %d times; %llu rows computed "
         "again beside %llu of prompts and %llu drawn; %d differences, log-probabilities within "
         "%.2g\n",
-        device, (unsigned long long)stats.pushed_back, pushed, REQUESTS, most,
+        device, (unsigned long long)stats.preempted, pushed, REQUESTS, most,
         (unsigned long long)stats.recomputed_tokens, (unsigned long long)prompts,
         (unsigned long long)generated, d.other, d.logprob);
     bool usage = stats.prompt_tokens == prompts && stats.generated_tokens == generated;
