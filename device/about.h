@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/about.h - what this build can compute on, and what this machine has, told without opening
+/* device/about.h - what this build can compute on, and what this machine has, without opening
  * any of it: for people, and for scripts that choose.
  *
  * Invariant: texts are not truncated; what cannot be found out is left out.

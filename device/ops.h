@@ -207,8 +207,8 @@ struct hzp_gather_args {
  *   probabilities (over what top_k left) reach p (1: all).  min_p: those at least min_p times as
  *   likely as the likeliest.
  * Draw: the largest of logit + Gumbel noise g = -log(-log(u)), u = (w + 0.5) 2^-32, w word 0 of
- * Philox4x32-10 with key = seed and counter = (token, position, choice, 0): whoever else is in the
- * batch cannot move it.  temperature 0: the largest logit, ties by lower id. */
+ * Philox4x32-10 with key = seed and counter = (token, position, choice, 0): other rows of the
+ * batch do not change it.  temperature 0: the largest logit, ties by lower id. */
 struct hzp_sample_row {
     float temperature, top_p, min_p;
     float repetition, presence, frequency; /* 1, 0, 0: none */
@@ -238,12 +238,13 @@ struct hzp_sample_args {
     int32_t *token;     /* [rows] */
     float *logprob;     /* [rows] of token[r] */
     int32_t *rank;      /* [rows] 1: token[r] was the likeliest (ties: best rank) */
-    int32_t *top_token; /* [rows][HZP_TOPS_MAX], likeliest first; NULL if no row asks */
+    int32_t *top_token; /* [rows][HZP_TOPS_MAX], likeliest first; NULL if no row has tops */
     float *top_logprob;
 };
 
-/* loss[r] = w (log sum exp(x[r]) - x[r][target[r]]); dx[r] = w (softmax(x[r]) - onehot(target[r])),
- * w = weight[r].  target -1: loss and dx are 0.  x [rows][vocab] F32; dx act, absent: none; dx may be x if F32. */
+/* loss[r] = w (log sum exp(x[r]) - x[r][target[r]]); dx[r] = w (softmax(x[r]) - onehot(target[r]));
+ * w = weight[r].  target -1: loss and dx are 0.  x [rows][vocab] F32; dx act, absent: none; dx may
+ * be x if F32. */
 struct hzp_xent_args {
     struct hzp_mat x, dx;
     const int32_t *target; /* [rows] */

@@ -9,6 +9,7 @@
  *     else        land n - 1 | form, issue n | serve n           (slices on their own lanes run on)
  *     inlined     form, issue n: which runs it | serve, land n
  */
+#include "base/thread.h"
 #include "nanobatch/loop_state.h"
 
 #include "base/log.h"
@@ -92,6 +93,7 @@ int hzp_loop_create(const struct hzp_loop_config *config, struct hzp_loop **ret)
     hzp_plan_init(&loop->joined);
     hzp_time_init(&loop->time, config->model->dev->threads, config->model->config,
                   config->model->act);
+    hzp_time_use_tables(&loop->time, config->tables);
     hzp_wake_init(&loop->wake);
     int r = hzp_exec_create(config->model->dev, &loop->exec);
     bool alone = r >= 0 && hzp_exec_alone(loop->exec);
@@ -325,6 +327,7 @@ static int turn(struct hzp_loop *loop)
 
 int hzp_loop_turn(struct hzp_loop *loop)
 {
+    hzp_assert_engine_thread();
     int r = turn(loop);
     return r < 0 ? fail(loop, r) : r;
 }
@@ -350,7 +353,7 @@ static bool may_end(struct hzp_loop *loop)
     return true;
 }
 
-int hzp_loop_run(struct hzp_loop *loop)
+static int run(struct hzp_loop *loop)
 {
     int r = HZP_OK;
     while (!may_end(loop)) {
@@ -365,6 +368,14 @@ int hzp_loop_run(struct hzp_loop *loop)
     }
     r = land_through(loop, loop->number);
     return r < 0 ? fail(loop, r) : HZP_OK;
+}
+
+int hzp_loop_run(struct hzp_loop *loop)
+{
+    hzp_thread_set_engine(true);
+    int r = run(loop);
+    hzp_thread_set_engine(false);
+    return r;
 }
 
 const struct hzp_profile *hzp_loop_profile(const struct hzp_loop *loop)

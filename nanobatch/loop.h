@@ -57,7 +57,8 @@ struct hzp_loop_config {
     /* Borrowed: the shape of each step by its rows, instead of `shape`, and of `beside` where that
      * is NULL.  NULL: none. */
     const struct hzp_plan_table *plans;
-    bool check_plans; /* prove every plan race-free before it runs */
+    const struct hzp_tables *tables; /* borrowed: durations that `search` measured; NULL: none */
+    bool check_plans;                /* prove every plan race-free before it runs */
 };
 
 int hzp_loop_create(const struct hzp_loop_config *config, struct hzp_loop **ret);

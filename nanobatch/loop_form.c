@@ -35,7 +35,6 @@ static struct hzp_active_step *begin_step(struct hzp_loop *loop)
     return active;
 }
 
-/* How the step is cut and spread, if training comes and if not; NULL: sequentially. */
 const struct hzp_plan_shape *hzp_loop_shape(const struct hzp_loop *loop,
                                             const struct hzp_batch *batch, bool trains)
 {
@@ -88,8 +87,8 @@ static const struct hzp_slice *first_training(const struct hzp_offer *offer)
     return NULL;
 }
 
-/* Appends the slice.  Where there is a shape for both tenants, the first of training makes the whole
- * plan anew with it, and may ride. */
+/* Appends the slice.  Where there is a shape for both tenants, the first slice of training makes
+ * the whole plan anew with that, and may ride. */
 static void take_training(struct hzp_loop *loop, struct hzp_active_step *active,
                           const struct hzp_slice *slice, const struct hzp_plan_shape *both,
                           bool first)
@@ -115,7 +114,8 @@ static void take_slices(struct hzp_loop *loop, struct hzp_active_step *active)
     const struct hzp_slice *first = first_training(&active->offer);
     const struct hzp_plan_shape *both = first ? shape_of_both(loop, active) : NULL;
     for (int32_t i = 0; i < active->offer.slices; i++)
-        if (active->offer.slice[i].tenant == HZP_TENANT_TRAIN)
+        if (active->offer.slice[i].tenant == HZP_TENANT_TRAIN &&
+            active->offer.slice[i].to > active->offer.slice[i].from)
             take_training(loop, active, &active->offer.slice[i], both,
                           &active->offer.slice[i] == first);
     active->plan.lane_of = NULL;
@@ -138,8 +138,8 @@ static double slice_ns(struct hzp_active_step *active, const struct hzp_slice *s
     return ns;
 }
 
-/* Of the slices that a source has offered, those from `from` on: their time is the next source's no
- * more.  Returns training's part. */
+/* Takes the time of slices `from` and up, which a source has just offered, from the room of the
+ * next sources.  Returns training's part. */
 static double count_slices(struct hzp_active_step *active, int32_t from)
 {
     double train = 0;

@@ -32,7 +32,7 @@ struct hzp_active_step {
     struct hzp_step step;
     struct hzp_room room;
     struct hzp_offer offer;
-    struct hzp_split_step split; /* what the split knows of it */
+    struct hzp_split_step split; /* the split's part of it */
     struct hzp_batch *batch;     /* NULL: nothing serves */
     struct hzp_plan plan;
     const struct hzp_plan_shape *shape; /* of serving's part; NULL: sequential */

@@ -89,7 +89,7 @@ static inline bool hzp_offer_has(const struct hzp_offer *offer, enum hzp_tenant 
 
 struct hzp_outcome {
     int status;                    /* < 0: the step failed, its results are void */
-    uint64_t end_ns;               /* device clock, when the source was told */
+    uint64_t end_ns;               /* device clock, when the source got it */
     uint64_t ns[HZP_TENANT_COUNT]; /* how long each tenant's part took; of slices valid for sources
                                       with `slices` */
 };

@@ -3,6 +3,7 @@
 
 #include "base/arena.h"
 #include "base/err.h"
+#include "base/thread.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -68,6 +69,7 @@ void hzp_admission_destroy(struct hzp_admission *a)
 
 void hzp_admission_ended(struct hzp_admission *a, const struct hzp_growth *at, bool cut)
 {
+    hzp_assert_engine_thread();
     if (at->least >= at->most)
         return; /* its length was set by the request */
     if (cut)
@@ -159,6 +161,7 @@ static bool expect(const struct hzp_admission *a, const struct outlook *o, int32
 
 void hzp_admission_add(struct hzp_admission *a, const struct hzp_growth *one)
 {
+    hzp_assert_engine_thread();
     double pages, chance;
     a->count++;
     a->worst += worst_of(a, one);
@@ -172,6 +175,7 @@ void hzp_admission_add(struct hzp_admission *a, const struct hzp_growth *one)
 
 void hzp_admission_look(struct hzp_admission *a, const struct hzp_growth *running, int32_t count)
 {
+    hzp_assert_engine_thread();
     a->count = a->classes = 0;
     a->worst = 0;
     memset(a->mean, 0, sizeof(a->mean));

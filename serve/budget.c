@@ -2,6 +2,7 @@
 #include "serve/budget.h"
 
 #include "base/err.h"
+#include "base/thread.h"
 
 #include <string.h>
 
@@ -86,6 +87,7 @@ struct hzp_prompt_rows hzp_budget_decide(struct hzp_budget *budget,
                                          const struct hzp_budget_load *load,
                                          const struct hzp_time *time)
 {
+    hzp_assert_engine_thread();
     struct hzp_prompt_rows ret = {.rows = HZP_MAX(load->rows_left, 0), .reason = HZP_BUDGET_ALL};
     HZP_ASSERT(load->decode_rows >= 0);
     if (ret.rows == 0 || load->decode_rows == 0)

@@ -187,7 +187,7 @@ static void add_piece(const struct filling *f, struct hzp_seq *seq, int32_t rows
     for (int32_t p = part->pos0; p < seq->fed; p++) {
         int32_t token = p < prompt ? rq->prompt[p] : rq->out[p - prompt].token;
         int32_t row = hzp_batch_add_row(batch, token, slot_of(s, seq, p));
-        /* What was told of the prompt stays told, by the version that told it. */
+        /* Outputs for the prompt are final: of the version that computed them first. */
         if (p + 1 < prompt && rq->prompt_logprobs && p >= rq->computed)
             want_given(batch, part, rq->tops, row, rq->prompt[p + 1]);
         if (p + 1 == seq->prompt_end && rq->max_tokens > 0)
@@ -230,7 +230,7 @@ static void add_prefills(const struct filling *f, int32_t decodes)
             break;
         int32_t rows = piece_rows(s, batch, seq, room);
         if (rows < 1)
-            break; /* the oldest prompt goes first, or none does */
+            break; /* no younger prompt overtakes the oldest */
         add_piece(f, seq, rows);
         room -= rows;
     }
@@ -239,13 +239,13 @@ static void add_prefills(const struct filling *f, int32_t decodes)
 static void tell_wait(struct hzp_waits *waits, const struct hzp_request *rq, int32_t left,
                       int32_t now)
 {
-    /* A recomputed request has had its first token. */
+    /* A preempted request that is recomputed has had its first token. */
     if (waits->count < HZP_WAITS_MAX &&
         !atomic_load_explicit(&rq->out_count, memory_order_relaxed)) /* our own */
         waits->of[waits->count++] = (struct hzp_wait){rq->submitted_ns, left, now};
 }
 
-/* Prompts that are not through, in the order in which they will be: the split leaves them time. */
+/* Requests whose prompt is not computed yet, in the order in which it will be. */
 static void tell_waits(const struct filling *f)
 {
     const struct hzp_scheduler *s = f->s;

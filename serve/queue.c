@@ -19,9 +19,9 @@ void hzp_show_stats(struct hzp_scheduler *s)
     s->now.kv_pages = kv.pages;
     s->now.kv_taken = kv.taken;
     s->now.kv_peak = hzp_admission_peak(s->admission);
-    pthread_mutex_lock(&s->lock);
+    hzp_lock_take(&s->lock);
     s->shown = s->now;
-    pthread_mutex_unlock(&s->lock);
+    hzp_lock_release(&s->lock);
 }
 
 /* The request is final; it belongs to its creator again once let_go is set. */
@@ -91,9 +91,9 @@ static void preempt(struct hzp_scheduler *s)
     s->now.preempted++;
     rq->preemptions++;
     rq->preempted = true;
-    pthread_mutex_lock(&s->lock);
+    hzp_lock_take(&s->lock);
     s->preempted++;
-    pthread_mutex_unlock(&s->lock);
+    hzp_lock_release(&s->lock);
     atomic_store(&rq->state, HZP_REQUEST_WAITING);
 }
 
@@ -114,14 +114,14 @@ static void absorb(struct hzp_scheduler *s)
 
 static void leave_queue(struct hzp_scheduler *s, const struct hzp_request *rq)
 {
-    pthread_mutex_lock(&s->lock);
+    hzp_lock_take(&s->lock);
     if (rq->preempted) {
         s->preempted--;
     } else {
         s->waiting--;
         s->waiting_tokens -= rq->prompt_count;
     }
-    pthread_mutex_unlock(&s->lock);
+    hzp_lock_release(&s->lock);
 }
 
 /* Ends waiting requests: all, or those whose client has left. */

@@ -44,7 +44,7 @@ int hzp_scheduler_create(const struct hzp_scheduler_config *config, const struct
     s->growth = hzp_xcalloc((size_t)config->running_max, sizeof(*s->growth));
     hzp_admission_create(config->admission, hzp_kvpool_pages(pool), s->page_rows, &s->admission);
     hzp_budget_init(&s->budget);
-    pthread_mutex_init(&s->lock, NULL);
+    hzp_lock_init(&s->lock, HZP_LOCK_SCHEDULER);
     *ret = s;
     return HZP_OK;
 }
@@ -91,11 +91,11 @@ int hzp_scheduler_submit(struct hzp_scheduler *s, struct hzp_request *rq,
         return hzp_fail(reterr, HZP_EBUSY, "no memory for this request now");
     if (!rq->submitted_ns)
         rq->submitted_ns = hzp_now_ns();
-    pthread_mutex_lock(&s->lock);
+    hzp_lock_take(&s->lock);
     r = enqueue(s, rq, reterr);
     if (r == HZP_EBUSY)
         s->refused++;
-    pthread_mutex_unlock(&s->lock);
+    hzp_lock_release(&s->lock);
     if (r < 0) {
         hzp_edits_destroy(rq->edits);
         rq->edits = NULL;
@@ -105,28 +105,28 @@ int hzp_scheduler_submit(struct hzp_scheduler *s, struct hzp_request *rq,
 
 void hzp_scheduler_stop(struct hzp_scheduler *s, bool hurry)
 {
-    pthread_mutex_lock(&s->lock);
+    hzp_lock_take(&s->lock);
     s->stopping = true;
     s->hurry |= hurry;
-    pthread_mutex_unlock(&s->lock);
+    hzp_lock_release(&s->lock);
 }
 
 void hzp_scheduler_read_stats(struct hzp_scheduler *s, struct hzp_scheduler_stats *ret)
 {
-    pthread_mutex_lock(&s->lock);
+    hzp_lock_take(&s->lock);
     *ret = s->shown;
     ret->waiting = s->waiting + s->preempted;
     ret->waiting_tokens = s->waiting_tokens;
     ret->refused = s->refused;
-    pthread_mutex_unlock(&s->lock);
+    hzp_lock_release(&s->lock);
 }
 
 static bool busy(struct hzp_source *source)
 {
     struct hzp_scheduler *s = HZP_CONTAINER_OF(source, struct hzp_scheduler, source);
-    pthread_mutex_lock(&s->lock);
+    hzp_lock_take(&s->lock);
     bool any = s->waiting > 0 || s->preempted > 0 || s->running > 0;
-    pthread_mutex_unlock(&s->lock);
+    hzp_lock_release(&s->lock);
     return any;
 }
 
@@ -147,7 +147,7 @@ void hzp_scheduler_destroy(struct hzp_scheduler *s)
         if (s->seq[i].used)
             hzp_release_pages(s, &s->seq[i]);
     hzp_ring_destroy(s->submitted);
-    pthread_mutex_destroy(&s->lock);
+    hzp_lock_fini(&s->lock);
     free(s->seq);
     free(s->page_memory);
     free(s->order);
@@ -165,9 +165,9 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
 {
     struct hzp_scheduler *s = HZP_CONTAINER_OF(source, struct hzp_scheduler, source);
     s->clock_ns = step->begin_ns;
-    pthread_mutex_lock(&s->lock);
+    hzp_lock_take(&s->lock);
     bool hurry = s->hurry;
-    pthread_mutex_unlock(&s->lock);
+    hzp_lock_release(&s->lock);
     if (hurry)
         hzp_fail_all(s);
     hzp_queue_turn(s, step->number);

@@ -33,8 +33,8 @@
  * or submit would have refused it.  It gets rows, too: decoding sequences come to a row in turn,
  * and of the prompts the oldest is first.  So it ends after finitely many steps; then the next one
  * is the oldest.  No request is preempted for a younger one, so no two can take pages from each
- * other for ever.  (A youngest sequence that lacks a page keeps those it has and gets no row until a
- * page comes back or an older sequence needs the ones it holds.)
+ * other for ever.  (A youngest sequence that lacks a page keeps those it has and gets no row until
+ * a page comes back or an older sequence needs the ones it holds.)
  *
  * Bounds: at most running_max sequences run; beyond waiting_max that never ran submit refuses.
  *

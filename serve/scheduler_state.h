@@ -7,10 +7,10 @@
 #ifndef HZP_SERVE_SCHEDULER_STATE_H
 #define HZP_SERVE_SCHEDULER_STATE_H
 
+#include "base/thread.h"
 #include "serve/budget.h"
 #include "serve/scheduler.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 struct hzp_ring;
@@ -67,7 +67,7 @@ struct hzp_scheduler {
     struct hzp_scheduler_stats now;
 
     /* under lock; the lock is never held across anything that waits */
-    pthread_mutex_t lock;
+    struct hzp_lock lock;
     bool stopping, hurry;
     int32_t waiting;        /* submitted or in `wait`, never ran */
     int64_t waiting_tokens; /* of theirs */
@@ -118,7 +118,7 @@ void hzp_release_pages(struct hzp_scheduler *s, struct hzp_seq *seq);
 /* Makes the counters visible to other threads. */
 void hzp_show_stats(struct hzp_scheduler *s);
 
-/* ---- fill.c: decode rows, prompt rows, and the waiting prompts as the split is told ---- */
+/* ---- fill.c: decode rows, prompt rows, and the waiting prompts, for the split ---- */
 
 void hzp_fill_step(struct hzp_scheduler *s, const struct hzp_step *step, struct hzp_room *room,
                    struct hzp_offer *offer);

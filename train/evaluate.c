@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/evaluate.h"
 
+#include "base/thread.h"
 #include "nanobatch/run/exec.h"
 #include "train/trainer.h"
 
@@ -67,6 +68,7 @@ int hzp_evaluator_run(struct hzp_evaluator *e, const struct hzp_version *v,
                       struct hzp_sample *const *sample, int32_t count, double *ret_loss,
                       int64_t *ret_tokens)
 {
+    hzp_assert_engine_thread();
     e->sum = e->weight = 0;
     e->tokens = 0;
     hzp_micro_clear(e->micro);

@@ -243,9 +243,10 @@ static int check_weights(const struct hzp_trainer *t, const struct hzp_version *
         return hzp_fail(reterr, HZP_ENOMEM, "%s: no memory for a copy of the weights", path);
     snprintf(now, sizeof(now), "%016" PRIx64, *ret);
     if (!then || strcmp(then, now))
-        return hzp_fail(reterr, HZP_EFORMAT,
-                        "%s: belongs to other weights (checksum %s, those beside it have %s)", path,
-                        then ? then : "missing", now);
+        return hzp_fail(
+            reterr, HZP_EFORMAT,
+            "%s: belongs to other weights (checksum %s; the weights in this directory have %s)",
+            path, then ? then : "missing", now);
     return HZP_OK;
 }
 
@@ -284,11 +285,11 @@ static int load_state(struct hzp_trainer *t, struct hzp_version *v,
     t->step = step;
     t->draws = draws;
     t->learned_through = learned_through;
-    pthread_mutex_lock(&t->lock);
+    hzp_lock_take(&t->lock);
     t->stats.step = step;
     t->stats.draws = draws;
     t->stats.loss = value;
-    pthread_mutex_unlock(&t->lock);
+    hzp_lock_release(&t->lock);
     return HZP_OK;
 }
 

@@ -3,7 +3,7 @@
  * --quantization fp8.
  *
  * The codes follow from the version's bits alone, so they are neither audited nor saved nor
- * journalled.  weights/fp8_layout.h says where they lie; the store holds their memory.
+ * journalled.  weights/fp8_layout.h defines their places; the store owns their memory.
  *
  * Invariant: a published version has all of them (hzp_weights_publish asserts it): they are made
  * when a version is loaded, and by the last items of an update's chain.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* weights/fp8_layout.h - where a layer's e4m3 projections lie in memory.
+/* weights/fp8_layout.h - the memory layout of a layer's e4m3 projections.
  *
  * Of each layer: the codes of HZP_QKV, HZP_O, HZP_GATE_UP, HZP_DOWN, each [rows][cols] as in the
  * version and beginning at a multiple of 64 bytes, then their scales, one F32 a row, in the same

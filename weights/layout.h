@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* weights/layout.h - the units of a model, and where each tensor lies in its unit.
+/* weights/layout.h - the units of a model, and the place of each tensor in its unit.
  *
  * A version is an array of units.  A unit (the embedding, one transformer layer, the head) is one
  * flat buffer, padded to HZP_UNIT_ALIGN elements; its tensors are views of it.  Matrices that one
  * product reads are one matrix: q, k and v; gate and up.  In a unit the matrices come first, then
  * the vectors (norms, biases): weight decay applies to the first `decayed` elements only.  Each
  * tensor begins at a multiple of HZP_UNIT_ALIGN elements; the padding between tensors is zero and
- * stays zero.  Gradients, moments and residuals have the same units.  Where a unit is in memory is
- * for struct hzp_units (weights/units.h) to say.
+ * stays zero.  Gradients, moments and residuals have the same units.  struct hzp_units
+ * (weights/units.h) has the address of each unit.
  *
  * Units may differ in size, also those of two layers: sizes are read here, never from the
  * configuration.

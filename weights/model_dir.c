@@ -72,7 +72,7 @@ static int read_index(struct load *load, const char *path, const json_t *root)
             return hzp_fail(load->reterr, HZP_EFORMAT,
                             "%s: tensor %.120s: \"%.120s\" is no file name", path, key,
                             name ? name : "?");
-        /* From the back: the tensors of a file mostly stand together. */
+        /* From the back: consecutive tensors are mostly of one file. */
         for (i = load->files - 1; i >= 0 && strcmp(load->file[i], name); i--)
             ;
         if (i >= 0)
@@ -157,7 +157,7 @@ static int place(struct load *load, const char *file, const struct hzp_st_tensor
                 check_tensor(load, file, t, d->rows, d->vector ? 0 : l->tensor[d->tensor].cols));
             if (load->found[d - l->disk])
                 return hzp_fail(load->reterr, HZP_EFORMAT,
-                                "%s/%s: tensor %s: stands in another file too", load->dir, file,
+                                "%s/%s: tensor %s: is in another file too", load->dir, file,
                                 d->name);
             load->found[d - l->disk] = t;
             load->in_file[d - l->disk] = file;
@@ -179,7 +179,8 @@ static int place(struct load *load, const char *file, const struct hzp_st_tensor
                     load->dir, file, t->name, c->family);
 }
 
-/* Tied: the head may stand beside the embedding if it is the same, or alone in its place. */
+/* Tied: the file may also have the head, if it equals the embedding, or the head instead of the
+ * embedding. */
 static int settle_head(struct load *load)
 {
     const struct hzp_layout *l = load->layout;
@@ -232,14 +233,14 @@ static int place_all(struct load *load)
                             load->files == 1 ? load->file[0] : "model.safetensors.index.json",
                             l->disk[i].name,
                             load->files == 1 ? "" : " from all the files it names");
-    /* Only now: an absent tensor leaves a hole too, and its name says more. */
+    /* Reported last: an absent tensor leaves a hole too, and its name is the better message. */
     if (load->hole.text[0])
         return hzp_fail(load->reterr, HZP_EFORMAT, "%s", load->hole.text);
     return HZP_OK;
 }
 
-/* Zeroes what lies between a unit's tensors, so that a version's checksum depends on its parameters
- * only. */
+/* Zeroes the padding between a unit's tensors, so that a version's checksum depends on its
+ * parameters only. */
 static void zero_padding(const struct hzp_layout *l, int32_t u, const struct hzp_unit_view *host)
 {
     const struct hzp_unit *unit = &l->unit[u];

@@ -16,7 +16,7 @@
  * even); padding is zeroed.  dev: whose memory the units are in; NULL: host memory.  A tensor that
  * is absent, extra, of another shape, of an unknown type or not finite is an error (HZP_EFORMAT)
  * that names file and tensor; known leftovers of old exports (rotary inv_freq buffers, and
- * lm_head.weight of a tied model when it equals the embedding or stands alone in its place) are
+ * lm_head.weight of a tied model when it equals the embedding or replaces it) are
  * allowed.  Other errors: HZP_ENOENT, HZP_EIO, HZP_ENOMEM, HZP_EDEVICE.  *ret_checksum, NULL: not
  * wanted: as hzp_units_checksum gives it. */
 int hzp_model_load(const char *dir, struct hzp_device *dev, const struct hzp_units *units,

@@ -34,7 +34,7 @@ static int fail_io(const struct save *save, const char *path, const char *what)
     return hzp_fail(save->reterr, HZP_EIO, "%s: %s: %s", path, what, strerror(errno));
 }
 
-/* Writes size bytes to dir/name: beside, synced, renamed. */
+/* Writes size bytes to dir/name: to a temporary file that is synced and renamed. */
 static int write_file(const struct save *save, const char *name, const void *data, size_t size)
 {
     char path[PATH_MAX], temporary[PATH_MAX + 8];
@@ -77,7 +77,7 @@ static int write_config(const struct save *save)
     snprintf(path, sizeof(path), "%s/config.json", save->source_dir);
     HZP_TRY(hzp_json_read(path, CONFIG_BYTES_MAX, &root, save->reterr));
     const char *type = save->type == HZP_BF16 ? "bfloat16" : "float32";
-    /* transformers reads either name; where it wrote the newer one, that one is kept. */
+    /* transformers reads either name; the newer one is kept if present. */
     if (json_object_get(root, "dtype"))
         json_object_set_new(root, "dtype", json_string(type));
     if (!json_object_get(root, "dtype") || json_object_get(root, "torch_dtype"))
@@ -134,7 +134,7 @@ static int copy_text_files(const struct save *save)
         "generation_config.json",
     };
     struct stat a, b;
-    /* Saved over its own source, they are where they should be. */
+    /* Saved over its own source: they are there already. */
     if (stat(save->dir, &a) == 0 && stat(save->source_dir, &b) == 0 && a.st_dev == b.st_dev &&
         a.st_ino == b.st_ino)
         return HZP_OK;
@@ -259,7 +259,7 @@ static int write_index(const struct save *save)
     return r;
 }
 
-/* Readers prefer the one to the other: what an earlier save left behind must not win. */
+/* Readers prefer one of the two forms: the other, left by an earlier save, must not be read. */
 static int remove_stale(const struct save *save)
 {
     char path[PATH_MAX];

@@ -19,7 +19,7 @@ void hzp_units_init(struct hzp_units *units, const struct hzp_layout *layout, en
     units->layout = layout;
     units->type = type;
     units->base = hzp_xcalloc((size_t)layout->units, sizeof(*units->base));
-    for (int32_t u = 0; u < layout->units; u++) {
+    for (int32_t u = 0; at && u < layout->units; u++) {
         units->base[u] = at;
         at += layout->unit[u].elements * hzp_dtype_size(type);
     }

@@ -2,9 +2,9 @@
 /* weights/units.h - memory that holds units: a version's parameters, or what goes with them element
  * by element (gradients, moments, residuals).
  *
- * A struct hzp_units says for each unit of a layout where it is, and is the only thing that does:
- * code that needs parameters asks for the view of a unit and stays within it.  Units need not lie
- * side by side, and a unit need not be resident.
+ * struct hzp_units has the address of each unit of a layout, and is the only place that has it:
+ * code that needs parameters takes the view of a unit and stays within it.  Units need not be
+ * adjacent in memory, and a unit need not be resident.
  *
  * Ownership: a struct hzp_units owns its table of addresses, not the memory of the units.
  * Thread: any; a table never changes once made.
@@ -32,7 +32,8 @@ struct hzp_unit_view {
 /* Bytes of all units of the layout. */
 size_t hzp_units_bytes(const struct hzp_layout *layout, enum hzp_dtype type);
 
-/* All units in order, side by side, from `memory` on: hzp_units_bytes() of it, borrowed. */
+/* All units in order, side by side, from `memory` on: hzp_units_bytes() of it, borrowed.  NULL:
+ * none is resident. */
 void hzp_units_init(struct hzp_units *units, const struct hzp_layout *layout, enum hzp_dtype type,
                     void *memory);
 void hzp_units_free(struct hzp_units *units);
@@ -66,7 +67,7 @@ int hzp_units_fill(struct hzp_device *dev, const struct hzp_units *units, hzp_un
 int hzp_units_copy(struct hzp_device *dev, const struct hzp_units *to,
                    const struct hzp_units *from);
 
-/* What the audit op sums over all units: device/ops.h has the formula.  Padding counts.
+/* The sum of the audit op over all units: device/ops.h has the formula.  Padding counts.
  * HZP_ENOMEM. */
 int hzp_units_checksum(struct hzp_device *dev, const struct hzp_units *units, uint64_t *ret);
 /* One unit's part, of contents in host memory; parts add modulo 2^64. */

@@ -441,13 +441,13 @@ static void tell_limits(struct hzp_bench *b)
     hzp_bench_plain(b, "of them beside serving", 100 * (double)r->beside / served, "%");
     hzp_bench_plain(b, "waits for training, by steps that served", 100 * (double)r->held / served,
                     "%");
-    if (r->follows_ns)
+    if (r->derived_itl_ns)
         hzp_bench_plain(b, "goal for gaps that follows from --itl-stretch",
-                        1e-6 * (double)r->follows_ns, "ms");
+                        1e-6 * (double)r->derived_itl_ns, "ms");
     hzp_bench_plain(b, "newest step: serving alone, predicted", 1e-6 * r->alone_ns, "ms");
     hzp_bench_plain(b, "newest step: slowdown by training, predicted", r->slowdown, "x");
-    hzp_bench_plain(b, "newest step: gap, predicted", 1e-6 * r->gap_ns, "ms");
-    hzp_bench_plain(b, "newest step: gap, 99 of 100, predicted", 1e-6 * r->gap_p99_ns, "ms");
+    hzp_bench_plain(b, "newest step: gap, predicted", 1e-6 * r->itl_ns, "ms");
+    hzp_bench_plain(b, "newest step: gap, 99 of 100, predicted", 1e-6 * r->itl_p99_ns, "ms");
     hzp_bench_plain(b, "predicted gaps: mean error", 100 * r->error, "%");
     free(r);
 }

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/cli/commands.h"
+#include "api/cli/commit.h"
 #include "base/log.h"
 #include "base/version.h"
+#include "device/about.h"
 
 #include <signal.h>
 #include <string.h>
@@ -16,6 +18,18 @@ static const struct {
     {HZP_COMMAND_PLAN, hzp_cmd_plan},   {HZP_COMMAND_SEARCH, hzp_cmd_search},
 };
 
+/* The version, the commit, and the backends that are compiled in. */
+static void print_version(void)
+{
+    struct hzp_about about;
+    const char *name;
+    printf("hzpserve %s\ncommit %s\nbackends", HZP_VERSION_TEXT, hzp_commit);
+    for (int i = 0; (name = hzp_device_about(i, &about)); i++)
+        if (about.builds || about.devices)
+            printf(" %s", name);
+    printf("\n");
+}
+
 int main(int argc, char **argv)
 {
     struct hzp_options options;
@@ -26,9 +40,12 @@ int main(int argc, char **argv)
         fprintf(stderr, "hzpserve: %s\n", err.text);
         return 2;
     }
-    hzp_log_set_level((enum hzp_log_level)options.log_level);
+    if (hzp_log_set(options.log_level, &err) < 0) {
+        fprintf(stderr, "hzpserve: --log-level (or HZP_LOG): %s\n", err.text);
+        return 2;
+    }
     if (options.version) {
-        printf("hzpserve %s\n", HZP_VERSION_TEXT);
+        print_version();
         return 0;
     }
     if (options.help) {

@@ -72,13 +72,14 @@ const struct hzp_option hzp_option_table[] = {
     INT("--context", engine.model.context, "0", 0, 1 << 24, ALL & ~(DEVICES | PLAN | SEARCH),
         "maximum sequence length in tokens; 0: the model's"),
     {.name = "--log-level",
-     .kind = HZP_OPTION_CHOICE,
+     .kind = HZP_OPTION_TEXT,
      .field = AT(log_level),
      .value = "info",
-     .choices = "error|warn|info|debug",
      .env = "HZP_LOG",
+     .meta = "LEVELS",
      .commands = ALL,
-     .help = "lowest level that is logged to standard error"},
+     .help = "lowest level that is logged to standard error: error, warn, info or debug; single "
+             "subsystems may differ: info,serve=debug,http=error"},
 
     HEADING("HTTP", SERVE),
     TEXT("--host", http.host, "127.0.0.1", "ADDRESS", SERVE, "address to listen on"),

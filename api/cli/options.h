@@ -86,7 +86,7 @@ struct hzp_options {
     const char *word[HZP_OPTIONS_WORDS_MAX]; /* what is not an option, in order */
     int words;
     bool help, version; /* answered by main() */
-    int64_t log_level;  /* error, warn, info, debug */
+    const char *log_level; /* as hzp_log_set takes it */
     int64_t json;       /* output as JSON */
 
     /* One struct for each consumer; model.dir is the word that names the model. */

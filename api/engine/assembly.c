@@ -112,20 +112,20 @@ static int read_plans(struct hzp_assembly *a, struct hzp_err_text *reterr)
     HZP_TRY(check_beside(a, reterr));
     HZP_TRY(hzp_search_plans(a->is.serving->plans, a->dev, &a->config,
                              hzp_settings_dtype(a->is.model, &a->config), a->is.model->fp8 != 0,
-                             &a->plans, reterr));
+                             &a->plans, &a->tables, reterr));
     if (a->is.training && !a->is.split->train_units && !a->is.model->fp8)
         a->chunk_rows =
             a->is.split->ride ? (int32_t)a->is.split->ride : hzp_plan_table_ride(&a->plans);
     return HZP_OK;
 }
 
-/* The lanes of the loop's plans besides the compute lane. */
-static uint32_t lanes_used(const struct hzp_assembly *a)
+/* Bytes of the loop's lanes and of those of the caller's executors, which have the default lane. */
+static size_t lane_bytes(const struct hzp_assembly *a)
 {
     uint32_t lanes = hzp_plan_table_lanes(&a->plans);
-    if (a->is.training && a->is.serving && a->is.split->train_units)
+    if (a->is.serving && a->is.training && a->is.split->train_units)
         lanes |= 1u << HZP_LANE_TRAIN;
-    return lanes;
+    return hzp_exec_bytes(a->dev, lanes) + hzp_exec_bytes(a->dev, 0) * (size_t)a->is.executors;
 }
 
 static int plan_memory(struct hzp_assembly *a, struct hzp_err_text *reterr)
@@ -135,9 +135,7 @@ static int plan_memory(struct hzp_assembly *a, struct hzp_err_text *reterr)
                                          .training = a->is.training,
                                          .slots = HZP_MAX(a->is.slots, 1),
                                          .limit = a->dev->mem_total,
-                                         .lanes =
-                                             hzp_exec_bytes(a->dev, lanes_used(a)) +
-                                             hzp_exec_bytes(a->dev, 0) * (size_t)a->is.executors,
+                                         .lanes = lane_bytes(a),
                                          .rides = a->chunk_rows > 0};
     HZP_TRY(hzp_memory_plan(&request, &a->layout, &a->plan, reterr));
     if (a->is.quiet)
@@ -351,6 +349,7 @@ int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loo
         config.run_ahead = (enum hzp_run_ahead)s->run_ahead;
         config.check_plans = s->check_plans != 0;
         config.plans = a->plans.entries ? &a->plans : NULL;
+        config.tables = a->tables.curves ? &a->tables : NULL;
     }
     if (s && a->trainer && (a->is.split->train_units || a->is.split->ride)) {
         shape_beside(a);
@@ -376,6 +375,7 @@ void hzp_assembly_close_device(struct hzp_assembly *a)
 {
     hzp_loop_destroy(a->loop);
     hzp_plan_table_fini(&a->plans);
+    hzp_tables_fini(&a->tables);
     hzp_rig_destroy(a->rig);
     hzp_trainer_destroy(a->trainer);
     hzp_scheduler_destroy(a->scheduler);

@@ -73,6 +73,7 @@ struct hzp_assembly {
     /* open */
     struct hzp_device *dev;
     struct hzp_plan_table plans; /* of the serving settings; empty: none */
+    struct hzp_tables tables;    /* of the same file; empty: none */
     int32_t chunk_rows;          /* training's forward goes in chunks of so many; 0: never rides */
     struct hzp_memory_plan plan; /* with serving or training; else zero but for what weights take */
     struct hzp_weights *weights;

@@ -13,7 +13,7 @@ enum phase { OPENING, RUNNING, ENDED };
 
 struct hzp_engine_thread {
     pthread_t thread;
-    pthread_mutex_t lock;
+    struct hzp_lock lock;
     pthread_cond_t changed; /* monotonic clock */
     /* under lock */
     enum phase phase;
@@ -64,11 +64,11 @@ static int open_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
 
 static void enter(struct hzp_engine_thread *t, enum phase phase, int result)
 {
-    pthread_mutex_lock(&t->lock);
+    hzp_lock_take(&t->lock);
     t->phase = phase;
     t->result = result;
     pthread_cond_broadcast(&t->changed);
-    pthread_mutex_unlock(&t->lock);
+    hzp_lock_release(&t->lock);
 }
 
 static void *engine_main(void *arg)
@@ -84,10 +84,10 @@ static void *engine_main(void *arg)
             hzp_state_stop(e->state, r == HZP_OK);
     }
     enter(t, ENDED, r);
-    pthread_mutex_lock(&t->lock);
+    hzp_lock_take(&t->lock);
     while (!t->close)
-        pthread_cond_wait(&t->changed, &t->lock);
-    pthread_mutex_unlock(&t->lock);
+        pthread_cond_wait(&t->changed, &t->lock.mutex);
+    hzp_lock_release(&t->lock);
     hzp_assembly_close_device(&e->parts);
     return NULL;
 }
@@ -98,7 +98,7 @@ static void free_engine(struct hzp_engine *e)
 {
     if (e->thread) {
         pthread_cond_destroy(&e->thread->changed);
-        pthread_mutex_destroy(&e->thread->lock);
+        hzp_lock_fini(&e->thread->lock);
         free(e->thread);
     }
     hzp_state_close(e->state);
@@ -167,7 +167,7 @@ int hzp_engine_start(const struct hzp_engine_config *config, struct hzp_engine *
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_mutex_init(&t->lock, NULL);
+    hzp_lock_init(&t->lock, HZP_LOCK_ENGINE);
     pthread_cond_init(&t->changed, &attr);
     pthread_condattr_destroy(&attr);
     r = hzp_thread_start(&t->thread, "hzp-engine", engine_main, e);
@@ -175,11 +175,11 @@ int hzp_engine_start(const struct hzp_engine_config *config, struct hzp_engine *
         free_engine(e);
         return hzp_fail(reterr, r, "cannot start the engine's thread: %s", hzp_err_name(r));
     }
-    pthread_mutex_lock(&t->lock);
+    hzp_lock_take(&t->lock);
     while (t->phase == OPENING)
-        pthread_cond_wait(&t->changed, &t->lock);
+        pthread_cond_wait(&t->changed, &t->lock.mutex);
     bool runs = t->phase == RUNNING;
-    pthread_mutex_unlock(&t->lock);
+    hzp_lock_release(&t->lock);
     if (!runs) {
         if (reterr)
             *reterr = t->err;
@@ -199,9 +199,9 @@ void hzp_engine_stop(struct hzp_engine *engine, bool hurry)
 
 bool hzp_engine_running(struct hzp_engine *engine)
 {
-    pthread_mutex_lock(&engine->thread->lock);
+    hzp_lock_take(&engine->thread->lock);
     bool runs = engine->thread->phase == RUNNING;
-    pthread_mutex_unlock(&engine->thread->lock);
+    hzp_lock_release(&engine->thread->lock);
     return runs;
 }
 
@@ -211,12 +211,12 @@ bool hzp_engine_wait(struct hzp_engine *engine, uint64_t wait_ns)
     uint64_t end = hzp_now_ns() + wait_ns;
     struct timespec until = {.tv_sec = (time_t)(end / 1000000000u),
                              .tv_nsec = (long)(end % 1000000000u)};
-    pthread_mutex_lock(&t->lock);
+    hzp_lock_take(&t->lock);
     int timed_out = 0;
     while (t->phase != ENDED && timed_out != ETIMEDOUT)
-        timed_out = pthread_cond_timedwait(&t->changed, &t->lock, &until);
+        timed_out = pthread_cond_timedwait(&t->changed, &t->lock.mutex, &until);
     bool ended = t->phase == ENDED;
-    pthread_mutex_unlock(&t->lock);
+    hzp_lock_release(&t->lock);
     return ended;
 }
 
@@ -227,10 +227,10 @@ int hzp_engine_finish(struct hzp_engine *engine)
     struct hzp_engine_thread *t = engine->thread;
     if (hzp_engine_running(engine))
         hzp_engine_stop(engine, true);
-    pthread_mutex_lock(&t->lock);
+    hzp_lock_take(&t->lock);
     t->close = true;
     pthread_cond_broadcast(&t->changed);
-    pthread_mutex_unlock(&t->lock);
+    hzp_lock_release(&t->lock);
     pthread_join(t->thread, NULL);
     int r = t->result;
     free_engine(engine);

@@ -480,17 +480,18 @@ int hzp_search_load(const char *path, struct hzp_tables *tables, struct hzp_plan
 
 int hzp_search_plans(const char *plans, const struct hzp_device *dev,
                      const struct hzp_model_config *config, enum hzp_dtype type, bool fp8,
-                     struct hzp_plan_table *ret, struct hzp_err_text *reterr)
+                     struct hzp_plan_table *ret_plans, struct hzp_tables *ret_tables,
+                     struct hzp_err_text *reterr)
 {
     bool automatic = !plans || !strcmp(plans, "auto");
-    struct hzp_tables here, read;
+    struct hzp_tables here, *read = ret_tables;
     struct hzp_err_text err = {0};
     char path[PATH_MAX];
-    hzp_plan_table_init(ret);
+    hzp_plan_table_init(ret_plans);
+    hzp_tables_init(ret_tables);
     if (plans && !strcmp(plans, "off"))
         return HZP_OK;
     hzp_tables_init(&here);
-    hzp_tables_init(&read);
     hzp_search_identify(dev, config, type, fp8, &here);
     int r = HZP_OK;
     if (!automatic)
@@ -498,18 +499,19 @@ int hzp_search_plans(const char *plans, const struct hzp_device *dev,
     else
         r = hzp_search_path(&here, path, sizeof(path), &err);
     if (r == HZP_OK)
-        r = hzp_search_load(path, &read, ret, &err);
-    const char *misfit = r == HZP_OK ? hzp_search_misfit(&read, &here) : NULL;
-    bool other = misfit && (strcmp(read.device, here.device) || strcmp(read.model, here.model));
+        r = hzp_search_load(path, read, ret_plans, &err);
+    const char *misfit = r == HZP_OK ? hzp_search_misfit(read, &here) : NULL;
+    bool other = misfit && (strcmp(read->device, here.device) || strcmp(read->model, here.model));
     if (other || (misfit && automatic)) {
         r = hzp_fail(&err, HZP_EINVAL, "%s: %s", path, misfit);
-        hzp_plan_table_fini(ret);
-    } else if (r == HZP_OK && ret->entries) {
-        hzp_plan_table_drop_unproven(ret);
+        hzp_plan_table_fini(ret_plans);
+    } else if (r == HZP_OK && ret_plans->entries) {
+        hzp_plan_table_drop_unproven(ret_plans);
         hzp_log(misfit ? HZP_LOG_WARN : HZP_LOG_INFO, "engine", "plans=\"%s\" steps=%d%s%s", path,
-                ret->entries, misfit ? " which " : "", misfit ? misfit : "");
+                ret_plans->entries, misfit ? " which " : "", misfit ? misfit : "");
     }
-    hzp_tables_fini(&read);
+    if (r < 0 || misfit)
+        hzp_tables_fini(ret_tables);
     if (r == HZP_OK || (automatic && r == HZP_ENOENT))
         return HZP_OK;
     if (automatic) {

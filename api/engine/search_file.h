@@ -35,9 +35,11 @@ int hzp_search_load(const char *path, struct hzp_tables *tables, struct hzp_plan
 
 /* The plan table that `plans` names: a file; "auto" (or NULL): the user's file, if there is one
  * that holds here; "off": none.  A file that was named must hold for this device and model; auto
- * never fails.  ret is empty where there is none. */
+ * never fails.  ret_plans is empty where there are none, and ret_tables where they were not
+ * measured by this build on this device; the caller finishes both. */
 int hzp_search_plans(const char *plans, const struct hzp_device *dev,
                      const struct hzp_model_config *config, enum hzp_dtype type, bool fp8,
-                     struct hzp_plan_table *ret, struct hzp_err_text *reterr);
+                     struct hzp_plan_table *ret_plans, struct hzp_tables *ret_tables,
+                     struct hzp_err_text *reterr);
 
 #endif

@@ -315,7 +315,7 @@ int hzp_server_start(const struct hzp_http_settings *settings, struct hzp_engine
     s->engine = engine;
     s->metrics = metrics;
     s->created = time(NULL);
-    pthread_mutex_init(&s->policy_lock, NULL);
+    hzp_lock_init(&s->policy_lock, HZP_LOCK_POLICY);
     name_model(s);
     int r = hzp_hangup_create(&s->hangup);
     if (r == HZP_OK)
@@ -349,6 +349,6 @@ void hzp_server_stop(struct hzp_server *server, uint64_t wait_ns)
             close(listening);
     }
     hzp_hangup_destroy(server->hangup);
-    pthread_mutex_destroy(&server->policy_lock);
+    hzp_lock_fini(&server->policy_lock);
     free(server);
 }

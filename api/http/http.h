@@ -23,10 +23,10 @@
 #include "api/http/hangup.h"
 #include "api/http/metrics.h"
 #include "api/http/settings.h"
+#include "base/thread.h"
 
 #include <jansson.h>
 #include <microhttpd.h>
-#include <pthread.h>
 #include <stdatomic.h>
 
 enum hzp_server_state { HZP_SERVER_UP, HZP_SERVER_DRAINING, HZP_SERVER_FAILED };
@@ -40,7 +40,7 @@ struct hzp_server {
     char model[128]; /* the name in requests and answers */
     int64_t created; /* unix seconds */
     int port;
-    pthread_mutex_t policy_lock; /* serialises PATCHes of the policy */
+    struct hzp_lock policy_lock; /* serialises PATCHes of the policy */
     _Atomic int state;           /* enum hzp_server_state */
     _Atomic int active;          /* requests being answered */
 };

@@ -99,7 +99,7 @@ static void serving(struct page *p, struct hzp_server *server)
     gauge(p, "hzpserve_kv_pages_taken", s.kv_taken, "Pages in use.");
     counter(p, "hzpserve_recomputed_tokens_total", (double)s.recomputed_tokens,
             "Tokens computed again after a sequence was pushed back.");
-    gauge(p, "hzpserve_step_rows_budget", s.budget_rows, "Rows that the newest step might have.");
+    gauge(p, "hzpserve_step_rows_budget", s.budget_rows, "Row budget of the newest step.");
     head(p, "hzpserve_step_rows_budget_total", "counter",
          "Steps by what decided their prompt rows.");
     for (int i = 0; i < HZP_BUDGET_COUNT; i++)
@@ -147,31 +147,31 @@ static void split(struct page *p, struct hzp_server *server)
         return; /* the page is served without them */
     hzp_split_read(hzp_loop_split(server->engine->parts.loop), hzp_now_ns(), r);
     gauge(p, "hzpserve_slo_ttft_seconds", (double)r->policy.ttft_ns * 1e-9,
-          "Goal for 99 of 100 times to the first token; 0: none.");
+          "Goal for the 99th percentile of the TTFT; 0: none.");
     gauge(p, "hzpserve_slo_itl_seconds", (double)r->policy.itl_ns * 1e-9,
-          "Goal for 99 of 100 gaps between tokens; 0: none.");
-    gauge(p, "hzpserve_slo_ttft_missed_ratio", r->missed_firsts,
-          "Part of late first tokens that missed it.");
-    gauge(p, "hzpserve_slo_itl_missed_ratio", r->missed_gaps, "Part of late gaps that missed it.");
-    gauge(p, "hzpserve_slo_itl_missed_alone_ratio", r->missed_gaps_alone,
-          "Part of late gaps that had missed it without training.");
-    gauge(p, "hzpserve_split_ttft_p99_seconds", (double)hzp_window_quantile(&r->first, 0.99) * 1e-9,
-          "Of late times to the first token.");
-    gauge(p, "hzpserve_split_itl_p99_seconds", (double)hzp_window_quantile(&r->gap, 0.99) * 1e-9,
-          "Of late gaps between tokens.");
+          "Goal for the 99th percentile of the ITL; 0: none.");
+    gauge(p, "hzpserve_slo_ttft_missed_ratio", r->missed_ttft, "Miss rate of the TTFT goal.");
+    gauge(p, "hzpserve_slo_itl_missed_ratio", r->missed_itl, "Miss rate of the ITL goal.");
+    gauge(p, "hzpserve_slo_itl_missed_alone_ratio", r->missed_itl_alone,
+          "Miss rate of the ITL goal without the training in the ITLs.");
+    gauge(p, "hzpserve_split_ttft_p99_seconds", (double)hzp_window_quantile(&r->ttft, 0.99) * 1e-9,
+          "Of recent TTFTs.");
+    gauge(p, "hzpserve_split_itl_p99_seconds", (double)hzp_window_quantile(&r->itl, 0.99) * 1e-9,
+          "Of recent ITLs.");
     gauge(p, "hzpserve_split_train_ratio", r->train_part,
           "Training's part of the last half minute.");
     gauge(p, "hzpserve_split_serve_ratio", r->serve_part,
           "Serving's part of the last half minute.");
-    gauge(p, "hzpserve_split_predicted_gap_seconds", r->gap_ns * 1e-9,
-          "Between two tokens, of the newest step.");
-    gauge(p, "hzpserve_split_gap_seconds", r->gap_was_ns * 1e-9, "What it was.");
+    gauge(p, "hzpserve_split_predicted_gap_seconds", r->itl_ns * 1e-9,
+          "Predicted ITL of the newest step.");
+    gauge(p, "hzpserve_split_gap_seconds", r->measured_itl_ns * 1e-9,
+          "Measured ITL of the newest step.");
     gauge(p, "hzpserve_split_prediction_error_ratio", r->error,
-          "Mean relative error of predicted gaps.");
-    gauge(p, "hzpserve_split_predicted_gap_p99_seconds", r->gap_p99_ns * 1e-9,
-          "What 99 of 100 gaps stay within that are predicted like the newest.");
-    gauge(p, "hzpserve_split_itl_follows_seconds", (double)r->follows_ns * 1e-9,
-          "Bound on the p99 gap that follows from itl_stretch; 0: none.");
+          "Mean relative error of predicted ITLs.");
+    gauge(p, "hzpserve_split_predicted_gap_p99_seconds", r->itl_p99_ns * 1e-9,
+          "99th percentile of ITLs predicted as the newest was.");
+    gauge(p, "hzpserve_split_itl_follows_seconds", (double)r->derived_itl_ns * 1e-9,
+          "ITL goal derived from itl_stretch; 0: none.");
     gauge(p, "hzpserve_split_itl_stretch", r->policy.itl_stretch, "Setting.");
     gauge(p, "hzpserve_split_train_share", r->policy.train_share, "Setting.");
     gauge(p, "hzpserve_split_train_max", r->policy.train_max, "Setting.");
@@ -306,9 +306,9 @@ char *hzp_metrics_page(struct hzp_server *server)
     training(&page, server);
     /* Copies the counters, so that the lock is not held while the page is written. */
     struct hzp_metrics *copy = hzp_xmalloc(sizeof(*copy));
-    pthread_mutex_lock(&server->metrics->lock);
+    hzp_lock_take(&server->metrics->lock);
     *copy = *server->metrics;
-    pthread_mutex_unlock(&server->metrics->lock);
+    hzp_lock_release(&server->metrics->lock);
     counted(&page, copy);
     free(copy);
     if (fclose(page.out)) {

@@ -8,8 +8,7 @@
 #define HZP_API_HTTP_METRICS_STATE_H
 
 #include "api/http/metrics.h"
-
-#include <pthread.h>
+#include "base/thread.h"
 
 enum { HZP_BOUNDS_MAX = 24 };
 
@@ -33,7 +32,7 @@ struct hzp_reason_count {
 };
 
 struct hzp_metrics {
-    pthread_mutex_t lock;
+    struct hzp_lock lock;
     struct hzp_histogram ttft, itl, e2e, queue, inference, prefill, decode, prompt_tokens,
         generated, n, max_tokens;
     struct hzp_reason_count reason[3];

@@ -40,18 +40,18 @@ static json_t *predicted_json(const struct hzp_split_report *r)
 {
     return json_pack("{s:i, s:i, s:o, s:f, s:o, s:o, s:o, s:f}", "decode_rows",
                      r->shape.decode_rows, "prompt_rows", r->shape.prompt_rows, "alone_ms",
-                     ms_json(r->alone_ns), "slowdown", r->slowdown, "gap_ms", ms_json(r->gap_ns),
-                     "gap_p99_ms", ms_json(r->gap_p99_ns), "train_allowed_ms", ms_json(r->slice_ns),
+                     ms_json(r->alone_ns), "slowdown", r->slowdown, "gap_ms", ms_json(r->itl_ns),
+                     "gap_p99_ms", ms_json(r->itl_p99_ns), "train_allowed_ms", ms_json(r->slice_ns),
                      "error", r->error);
 }
 
 static json_t *measured_json(const struct hzp_split_report *r)
 {
-    return json_pack("{s:o, s:o, s:o, s:f, s:f, s:f, s:f, s:f}", "gap_ms", ms_json(r->gap_was_ns),
-                     "itl_ms", quantiles_json(&r->gap), "ttft_ms", quantiles_json(&r->first),
-                     "itl_missed", r->missed_gaps, "itl_missed_alone", r->missed_gaps_alone,
-                     "ttft_missed", r->missed_firsts, "serve_part", r->serve_part, "train_part",
-                     r->train_part);
+    return json_pack("{s:o, s:o, s:o, s:f, s:f, s:f, s:f, s:f}", "gap_ms",
+                     ms_json(r->measured_itl_ns), "itl_ms", quantiles_json(&r->itl), "ttft_ms",
+                     quantiles_json(&r->ttft), "itl_missed", r->missed_itl, "itl_missed_alone",
+                     r->missed_itl_alone, "ttft_missed", r->missed_ttft, "serve_part",
+                     r->serve_part, "train_part", r->train_part);
 }
 
 static json_t *policy_json(struct hzp_engine *e)
@@ -73,7 +73,7 @@ static json_t *policy_json(struct hzp_engine *e)
                   "max_staleness", weights.max_staleness, "train_share", r->policy.train_share,
                   "train_max", r->policy.train_max, "train_min", r->policy.train_min, "split",
                   "steps", (json_int_t)r->steps, "trained_steps", (json_int_t)r->trained,
-                  "itl_follows_ms", goal_json(r->follows_ns), "predicted", predicted_json(r),
+                  "itl_follows_ms", goal_json(r->derived_itl_ns), "predicted", predicted_json(r),
                   "measured", measured_json(r), "steps_by_limit", limited);
     free(r);
     return json;
@@ -204,7 +204,7 @@ enum MHD_Result hzp_route_policy_patch(struct hzp_exchange *x)
     if (!body)
         return answered;
     /* Serialises PATCHes: each changes the fields it names, and the later one wins. */
-    pthread_mutex_lock(&x->server->policy_lock);
+    hzp_lock_take(&x->server->policy_lock);
     hzp_split_policy(split, &policy);
     int r = read_policy(body, &policy, &staleness, &text);
     if (r == HZP_OK) {
@@ -213,7 +213,7 @@ enum MHD_Result hzp_route_policy_patch(struct hzp_exchange *x)
             hzp_weights_set_max_staleness(e->parts.weights, (int32_t)staleness);
         hzp_loop_poke(e->parts.loop);
     }
-    pthread_mutex_unlock(&x->server->policy_lock);
+    hzp_lock_release(&x->server->policy_lock);
     json_decref(body);
     return r < 0 ? hzp_reply_fail(x, r, &text) : answer(x);
 }

@@ -23,8 +23,8 @@
 
 enum hzp_plan_order {
     HZP_ORDER_STRANDS, /* one strand after another */
-    HZP_ORDER_LAYERS, /* layer by layer: A0 B0 A1 B1 ... */
-    HZP_ORDER_SKEWED, /* the same, turns ending behind attention: software pipelining */
+    HZP_ORDER_LAYERS,  /* layer by layer: A0 B0 A1 B1 ... */
+    HZP_ORDER_SKEWED,  /* the same, turns ending behind attention: software pipelining */
     HZP_ORDER_COUNT
 };
 

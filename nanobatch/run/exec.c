@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/run/exec.h"
 
+#include "base/thread.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -374,6 +376,7 @@ void hzp_exec_prepare_graphs(struct hzp_exec *e, hzp_graph_variant *variant, voi
 
 int hzp_exec_capture(struct hzp_exec *e, const struct hzp_plan *plan)
 {
+    hzp_assert_engine_thread();
     struct hzp_graph_part part;
     bool inlined;
     if (!hzp_graphs_fit(e->graphs, plan, &part))
@@ -391,6 +394,7 @@ struct hzp_graphs_stats hzp_exec_graphs(const struct hzp_exec *e)
 int hzp_exec_issue(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_flight *f,
                    const struct hzp_flight *older)
 {
+    hzp_assert_engine_thread();
     make_room(f, plan);
     f->plan = plan;
     f->graphed = (struct hzp_graph_part){0, 0};
@@ -515,6 +519,7 @@ static bool serves_behind(const struct hzp_flight *f, enum hzp_tenant tenant)
 
 int hzp_exec_wait_serving(struct hzp_flight *f, uint64_t *ret_ns)
 {
+    hzp_assert_engine_thread();
     const struct hzp_exec *e = f->exec;
     uint64_t end = 0, before = e->ended_ns[HZP_TENANT_SERVE];
     HZP_TRY(wait_for(f, HZP_TENANT_SERVE));
@@ -535,6 +540,7 @@ int hzp_exec_wait_serving(struct hzp_flight *f, uint64_t *ret_ns)
 
 int hzp_exec_land(struct hzp_flight *f, struct hzp_op_times *times, struct hzp_exec_times *ret)
 {
+    hzp_assert_engine_thread();
     struct hzp_exec *e = f->exec;
     const struct hzp_op_times *known = times ? times : &e->prior;
     memset(ret, 0, sizeof(*ret));
@@ -568,6 +574,7 @@ int hzp_exec_land(struct hzp_flight *f, struct hzp_op_times *times, struct hzp_e
 int hzp_exec_run(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_op_times *times,
                  struct hzp_exec_times *ret)
 {
+    hzp_assert_engine_thread();
     HZP_TRY(hzp_exec_issue(e, plan, e->own, NULL));
     return hzp_exec_land(e->own, times, ret);
 }

@@ -8,7 +8,7 @@ static const double usual_quantile = 0.9, usual_part_max = 0.6;
 /* F */
 static double usual_ttft(const struct hzp_seen *seen, double goal)
 {
-    double alone = hzp_spread_quantile(&seen->first_alone, usual_quantile);
+    double alone = hzp_spread_quantile(&seen->ttft_alone, usual_quantile);
     return alone > 0 ? HZP_MIN(alone, usual_part_max * goal) : goal / 4;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/split/split.h"
 
+#include "base/thread.h"
 #include "nanobatch/split/deadline.h"
 #include "nanobatch/split/throttle.h"
 #include "nanobatch/split/waits.h"
@@ -20,39 +21,39 @@ void hzp_split_init(struct hzp_split *split, const struct hzp_split_config *conf
     split->config = *config;
     split->policy = split->wanted = config->policy;
     split->overdue_factor = 1;
-    pthread_mutex_init(&split->lock, NULL);
+    hzp_lock_init(&split->lock, HZP_LOCK_SPLIT);
     hzp_seen_init(&split->seen);
 }
 
 void hzp_split_fini(struct hzp_split *split)
 {
-    pthread_mutex_destroy(&split->lock);
+    hzp_lock_fini(&split->lock);
 }
 
 void hzp_split_set_policy(struct hzp_split *split, const struct hzp_policy *policy)
 {
-    pthread_mutex_lock(&split->lock);
+    hzp_lock_take(&split->lock);
     split->wanted = *policy;
     atomic_store(&split->changed, true);
-    pthread_mutex_unlock(&split->lock);
+    hzp_lock_release(&split->lock);
 }
 
 void hzp_split_policy(struct hzp_split *split, struct hzp_policy *ret)
 {
-    pthread_mutex_lock(&split->lock);
+    hzp_lock_take(&split->lock);
     *ret = split->wanted;
-    pthread_mutex_unlock(&split->lock);
+    hzp_lock_release(&split->lock);
 }
 
 void hzp_split_read(struct hzp_split *split, uint64_t now_ns, struct hzp_split_report *ret)
 {
     struct hzp_seen seen = {.steps = 0};
-    pthread_mutex_lock(&split->lock);
+    hzp_lock_take(&split->lock);
     *ret = split->report;
     ret->policy = split->wanted;
     if (ret->policy.itl_ns || ret->policy.itl_stretch <= 0)
-        ret->follows_ns = 0;
-    pthread_mutex_unlock(&split->lock);
+        ret->derived_itl_ns = 0;
+    hzp_lock_release(&split->lock);
     memcpy(seen.second, ret->second, sizeof(seen.second));
     hzp_seen_shares(&seen, now_ns, PART_SECONDS, &ret->serve_part, &ret->train_part);
 }
@@ -61,24 +62,24 @@ static void take_policy(struct hzp_split *split)
 {
     if (!atomic_load_explicit(&split->changed, memory_order_relaxed))
         return;
-    pthread_mutex_lock(&split->lock);
-    uint64_t itl_ns = split->follows ? 0 : split->policy.itl_ns;
+    hzp_lock_take(&split->lock);
+    uint64_t itl_ns = split->derived ? 0 : split->policy.itl_ns;
     hzp_seen_forget(&split->seen, itl_ns != split->wanted.itl_ns,
                     split->policy.ttft_ns != split->wanted.ttft_ns);
     split->policy = split->wanted;
-    split->follows = false;
+    split->derived = false;
     atomic_store(&split->changed, false);
-    pthread_mutex_unlock(&split->lock);
+    hzp_lock_release(&split->lock);
 }
 
 /* Without an ITL goal of the operator's: the one derived from ITLs without training. */
 static void follow(struct hzp_split *split)
 {
     double alone = (double)hzp_seen_alone_p99(&split->seen);
-    if (split->policy.itl_ns && !split->follows)
+    if (split->policy.itl_ns && !split->derived)
         return;
     split->policy.itl_ns = (uint64_t)(split->policy.itl_stretch * alone);
-    split->follows = split->policy.itl_ns > 0;
+    split->derived = split->policy.itl_ns > 0;
 }
 
 /* ---- predictions ---- */
@@ -101,12 +102,12 @@ static void shape_of(const struct hzp_batch *batch, struct hzp_step_shape *ret)
 
 static double miss_rate(const struct hzp_split *split)
 {
-    return hzp_seen_strain(&split->seen, &split->policy);
+    return hzp_seen_miss_rate(&split->seen, &split->policy);
 }
 
 static struct hzp_share share_of(const struct hzp_split *split)
 {
-    return hzp_share_of(&split->policy, split->policy.itl_ns && !split->follows);
+    return hzp_share_of(&split->policy, split->policy.itl_ns && !split->derived);
 }
 
 /* ---- how long training may run ---- */
@@ -115,7 +116,7 @@ static struct hzp_share share_of(const struct hzp_split *split)
 static double serve_max(const struct hzp_split *split)
 {
     double carry = split->pipeline.carry_ns;
-    if (!split->policy.itl_ns || split->follows)
+    if (!split->policy.itl_ns || split->derived)
         return 0;
     double limit = hzp_seen_within(&split->seen, carry > 0, (double)split->policy.itl_ns);
     return HZP_MAX(limit - split->host_ns - carry, 1.0);
@@ -123,6 +124,7 @@ static double serve_max(const struct hzp_split *split)
 
 void hzp_split_begin(struct hzp_split *split, struct hzp_split_step *step, uint64_t now_ns)
 {
+    hzp_assert_engine_thread();
     uint64_t hold = split->pipeline.hold_ns;
     take_policy(split);
     follow(split);
@@ -178,9 +180,9 @@ static double within_goals(const struct hzp_split *split, struct hzp_split_step 
                            const struct hzp_waits *waits)
 {
     struct limits limit = limits_of(split, step, waits);
-    double missed = hzp_throttle_missed(miss_rate(split), split->follows);
+    double missed = hzp_throttle_missed(miss_rate(split), split->derived);
     /* Under a derived ITL goal alone, ITLs stay about as they were, and so do slots in use. */
-    bool slots_matter = !split->follows || split->policy.ttft_ns;
+    bool slots_matter = !split->derived || split->policy.ttft_ns;
     double slots = 1;
     if (slots_matter)
         slots =
@@ -198,9 +200,9 @@ static double within_goals(const struct hzp_split *split, struct hzp_split_step 
     double slice = HZP_MAX(HZP_MIN(itl, ttft), 0.0);
     if (isinf(slice))
         return slice;
-    step->limit = itl < ttft ? HZP_LIMIT_GAPS : HZP_LIMIT_FIRSTS;
+    step->limit = itl < ttft ? HZP_LIMIT_ITL : HZP_LIMIT_TTFT;
     if (HZP_MIN(missed, slots) < 0.5)
-        step->limit = missed < slots ? HZP_LIMIT_MISSED : HZP_LIMIT_PLACES;
+        step->limit = missed < slots ? HZP_LIMIT_MISSED : HZP_LIMIT_SLOTS;
     return slice * missed * slots;
 }
 
@@ -215,7 +217,7 @@ static bool may_overrun(const struct hzp_split *split, const struct hzp_split_st
                         double allowed_ns, double share_ns)
 {
     struct hzp_overrun_case c = {
-        .derived_goal = split->follows,
+        .derived_goal = split->derived,
         .prompts = step->rows > step->decode_rows,
         .skipped = step->limit == HZP_LIMIT_TURN,
         .rarely_missed = hzp_throttle_rarely_missed(miss_rate(split)),
@@ -284,6 +286,7 @@ static void note_firsts(struct hzp_split_step *step, const struct hzp_waits *wai
 void hzp_split_serve(struct hzp_split *split, struct hzp_split_step *step,
                      const struct hzp_batch *batch, const struct hzp_waits *waits, bool beside)
 {
+    hzp_assert_engine_thread();
     struct hzp_share share = share_of(split);
     step->rows = batch->rows;
     step->decode_rows = batch->decode_segs;
@@ -310,8 +313,8 @@ void hzp_split_serve(struct hzp_split *split, struct hzp_split_step *step,
 
 /* ---- what is issued ---- */
 
-/* From the last step's end to this one's. */
-static double predicted_gap(const struct hzp_split *split, const struct hzp_split_step *step)
+/* The ITL that ends with this step. */
+static double predicted_itl(const struct hzp_split *split, const struct hzp_split_step *step)
 {
     double serve = step->alone_ns * hzp_step_slowdown(&split->config.time->step, step->beside,
                                                       step->alone_ns, step->slice_ns);
@@ -319,13 +322,13 @@ static double predicted_gap(const struct hzp_split *split, const struct hzp_spli
     return split->host_ns + step->carry_ns + serve + slice;
 }
 
-/* What the steps before this one, not ended yet, will still take: at most what they take in all. */
+/* What this step adds to the time until those under way have ended: at most all it takes. */
 static double under_way(const struct hzp_split_step *step)
 {
-    return step->rows > 0 ? step->gap_ns : step->trains ? (double)step->train_ns : 0;
+    return step->rows > 0 ? step->itl_ns : step->trains ? (double)step->train_ns : 0;
 }
 
-/* The wait behind the step, less what its slice takes beyond serving. */
+/* The hold behind the step, less what its slice takes beyond serving. */
 static void hold_behind(struct hzp_split *split, const struct hzp_split_step *step)
 {
     double serve = serving_takes(split, step, true), hold = (double)step->hold_ns;
@@ -337,6 +340,7 @@ static void hold_behind(struct hzp_split *split, const struct hzp_split_step *st
 void hzp_split_taken(struct hzp_split *split, struct hzp_split_step *step, bool trains,
                      double slice_ns)
 {
+    hzp_assert_engine_thread();
     step->trains = trains;
     step->beside = step->beside && trains;
     step->slice_ns = trains ? slice_ns : 0;
@@ -344,7 +348,7 @@ void hzp_split_taken(struct hzp_split *split, struct hzp_split_step *step, bool 
     struct hzp_share share = share_of(split);
     if (step->rows > 0) {
         step->owes_ns = hzp_credit_owes(&split->credit, &share, step->beside, step->slice_ns);
-        step->gap_ns = predicted_gap(split, step);
+        step->itl_ns = predicted_itl(split, step);
     }
     split->credit.owed_ns += step->owes_ns;
     if (step->hold)
@@ -378,15 +382,15 @@ static void account(struct hzp_split *split, const struct hzp_split_step *step,
                          step->beside && serve_end_ns ? (double)serve_end_ns : serve_ns);
 }
 
-/* The gap that ended with the step's tokens had training in it. */
-static bool trains_in_gap(const struct hzp_split *split, const struct hzp_split_step *step)
+/* Whether the ITL that ended with the step had training in it. */
+static bool trains_in_itl(const struct hzp_split *split, const struct hzp_split_step *step)
 {
     return step->carry_ns + step->ride_ns > 0 ||
            (step->trains && (step->beside || !split->config.early));
 }
 
-/* How much longer training made the gap that ended with the step's tokens. */
-static double train_in_gap(const struct hzp_split *split, const struct hzp_split_step *step,
+/* How much longer training made the ITL that ended with the step. */
+static double train_in_itl(const struct hzp_split *split, const struct hzp_split_step *step,
                            const struct hzp_exec_times *times)
 {
     double before = (double)split->pipeline.held_ns + (double)split->pipeline.last_train_ns;
@@ -395,23 +399,23 @@ static double train_in_gap(const struct hzp_split *split, const struct hzp_split
     return before + (double)(split->config.early ? times->ride_ns : times->ns[HZP_TENANT_TRAIN]);
 }
 
-/* What the same gap would have been without training, and without what that does to caches. */
-static double gap_alone(const struct hzp_split *split, const struct hzp_split_step *step,
-                        const struct hzp_exec_times *times, double gap_ns)
+/* What that ITL would have been without training, and without what training does to caches. */
+static double itl_alone(const struct hzp_split *split, const struct hzp_split_step *step,
+                        const struct hzp_exec_times *times, double itl_ns)
 {
     double slow =
         hzp_step_slowdown(&split->config.time->step, false, step->alone_ns, step->slice_ns);
     if (step->beside)
-        return HZP_MIN(gap_ns, split->host_ns + step->alone_ns);
-    if (!trains_in_gap(split, step))
-        return gap_ns - HZP_MIN((double)split->pipeline.held_ns, gap_ns);
-    double serve = HZP_MIN((double)times->ns[HZP_TENANT_SERVE], gap_ns);
-    return HZP_MAX(gap_ns - train_in_gap(split, step, times) - serve * (1 - 1 / slow), 0.0);
+        return HZP_MIN(itl_ns, split->host_ns + step->alone_ns);
+    if (!trains_in_itl(split, step))
+        return itl_ns - HZP_MIN((double)split->pipeline.held_ns, itl_ns);
+    double serve = HZP_MIN((double)times->ns[HZP_TENANT_SERVE], itl_ns);
+    return HZP_MAX(itl_ns - train_in_itl(split, step, times) - serve * (1 - 1 / slow), 0.0);
 }
 
-/* What the step was predicted to take, against what it took. */
+/* Predictions against measurements. */
 static void learn(struct hzp_split *split, const struct hzp_split_step *step,
-                  const struct hzp_exec_times *times, double gap_ns)
+                  const struct hzp_exec_times *times, double itl_ns)
 {
     double serve_ns = (double)times->ns[HZP_TENANT_SERVE],
            train_ns = (double)times->ns[HZP_TENANT_TRAIN];
@@ -419,22 +423,22 @@ static void learn(struct hzp_split *split, const struct hzp_split_step *step,
         serve_ns = (double)times->end_ns[HZP_TENANT_SERVE];
         train_ns = (double)times->end_ns[HZP_TENANT_TRAIN];
     }
-    double busy_ns = serve_ns + train_in_gap(split, step, times);
+    double busy_ns = serve_ns + train_in_itl(split, step, times);
     hzp_step_learn(&split->config.time->step, &step->shape, step->beside,
                    step->trains ? train_ns : 0, serve_ns);
-    if (gap_ns <= 0)
+    if (itl_ns <= 0)
         return;
-    average(&split->host_ns, HZP_MAX(HZP_MIN(gap_ns - busy_ns, 4 * split->host_ns + 1e6), 1.0));
+    average(&split->host_ns, HZP_MAX(HZP_MIN(itl_ns - busy_ns, 4 * split->host_ns + 1e6), 1.0));
     if ((!step->overrun || !step->trains) && split->config.time->step.seen > HZP_STEP_TIMES_FEW)
-        hzp_seen_prediction(&split->seen, &split->policy, trains_in_gap(split, step), gap_ns,
-                            step->gap_ns);
+        hzp_seen_prediction(&split->seen, &split->policy, trains_in_itl(split, step), itl_ns,
+                            step->itl_ns);
 }
 
-static void report(struct hzp_split *split, const struct hzp_split_step *step, double gap_ns)
+static void report(struct hzp_split *split, const struct hzp_split_step *step, double itl_ns)
 {
     const struct hzp_seen *seen = &split->seen;
     struct hzp_split_report *r = &split->report;
-    pthread_mutex_lock(&split->lock);
+    hzp_lock_take(&split->lock);
     r->limited[step->rows ? step->limit : HZP_LIMIT_IDLE]++;
     memcpy(r->second, seen->second, sizeof(r->second));
     if (step->rows > 0) {
@@ -445,30 +449,31 @@ static void report(struct hzp_split *split, const struct hzp_split_step *step, d
         r->alone_ns = step->alone_ns;
         r->slowdown = hzp_step_slowdown(&split->config.time->step, split->may_beside,
                                         step->alone_ns, step->alone_ns);
-        r->gap_ns = step->gap_ns;
+        r->itl_ns = step->itl_ns;
         r->slice_ns = (double)step->train_ns;
-        r->gap_was_ns = gap_ns;
-        r->gap_p99_ns = hzp_seen_p99(seen, trains_in_gap(split, step), step->gap_ns);
+        r->measured_itl_ns = itl_ns;
+        r->itl_p99_ns = hzp_seen_p99(seen, trains_in_itl(split, step), step->itl_ns);
         r->error = seen->error;
-        r->missed_gaps = seen->missed_gaps;
-        r->missed_gaps_alone = seen->missed_gaps_alone;
-        r->missed_firsts = seen->missed_firsts;
-        r->follows_ns = split->follows ? split->policy.itl_ns : 0;
-        if (gap_ns > 0)
-            hzp_window_add(&r->gap, (uint64_t)gap_ns, step->decode_rows);
+        r->missed_itl = seen->missed_itl;
+        r->missed_itl_alone = seen->missed_itl_alone;
+        r->missed_ttft = seen->missed_ttft;
+        r->derived_itl_ns = split->derived ? split->policy.itl_ns : 0;
+        if (itl_ns > 0)
+            hzp_window_add(&r->itl, (uint64_t)itl_ns, step->decode_rows);
         for (int32_t i = 0; i < step->firsts; i++)
-            hzp_window_add(&r->first,
-                           seen->first.ns[(seen->first.at - step->firsts + i + HZP_WINDOW_VALUES) %
-                                          HZP_WINDOW_VALUES],
+            hzp_window_add(&r->ttft,
+                           seen->ttft.ns[(seen->ttft.at - step->firsts + i + HZP_WINDOW_VALUES) %
+                                         HZP_WINDOW_VALUES],
                            1);
     }
-    pthread_mutex_unlock(&split->lock);
+    hzp_lock_release(&split->lock);
 }
 
 void hzp_split_ended(struct hzp_split *split, const struct hzp_split_step *step,
                      const struct hzp_exec_times *times, uint64_t tokens_ns, double next_ns)
 {
-    double gap_ns = 0;
+    hzp_assert_engine_thread();
+    double itl_ns = 0;
     split->pipeline.under_way_ns = HZP_MAX(split->pipeline.under_way_ns - under_way(step), 0.0);
     if (next_ns > 0)
         split->next_ns = next_ns;
@@ -477,32 +482,32 @@ void hzp_split_ended(struct hzp_split *split, const struct hzp_split_step *step,
                   times->ns[HZP_TENANT_TRAIN]);
     if (step->hold) {
         split->pipeline.held_ns += times->ns[HZP_TENANT_TRAIN];
-        pthread_mutex_lock(&split->lock);
+        hzp_lock_take(&split->lock);
         split->report.held++;
-        pthread_mutex_unlock(&split->lock);
+        hzp_lock_release(&split->lock);
         return;
     }
     if (step->rows == 0) {
         split->credit.credit_ns = split->floor_ns = 0;
     } else {
         if (split->pipeline.last_served && step->decode_rows > 0)
-            gap_ns = (double)(tokens_ns - split->pipeline.last_tokens_ns);
+            itl_ns = (double)(tokens_ns - split->pipeline.last_tokens_ns);
         hzp_exceptions_count(&split->exceptions, step->overrun && step->trains, step->beside);
         if (!step->trains && step->limit != HZP_LIMIT_TURN && step->limit != HZP_LIMIT_SHARE &&
             split->next_ns > (double)step->train_ns)
-            hzp_seen_no_prediction(&split->seen, !split->follows);
+            hzp_seen_relax(&split->seen, !split->derived);
         account(split, step, times, next_ns);
-        learn(split, step, times, gap_ns);
-        if (gap_ns > 0) {
-            hzp_seen_gap(&split->seen, &split->policy, (uint64_t)gap_ns,
-                         (uint64_t)train_in_gap(split, step, times), step->decode_rows);
-            hzp_seen_alone(&split->seen, (uint64_t)gap_ns,
-                           (uint64_t)gap_alone(split, step, times, gap_ns), step->decode_rows);
+        learn(split, step, times, itl_ns);
+        if (itl_ns > 0) {
+            hzp_seen_itl(&split->seen, &split->policy, (uint64_t)itl_ns,
+                         (uint64_t)train_in_itl(split, step, times), step->decode_rows);
+            hzp_seen_alone(&split->seen, (uint64_t)itl_ns,
+                           (uint64_t)itl_alone(split, step, times, itl_ns), step->decode_rows);
         }
         for (int32_t i = 0; i < step->firsts; i++)
-            hzp_seen_first(&split->seen, &split->policy, step->first_ns[i], tokens_ns);
+            hzp_seen_ttft(&split->seen, &split->policy, step->first_ns[i], tokens_ns);
     }
-    report(split, step, gap_ns);
+    report(split, step, itl_ns);
     split->pipeline.last_served = step->rows > 0;
     split->pipeline.last_tokens_ns = tokens_ns;
     split->pipeline.last_train_ns =

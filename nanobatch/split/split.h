@@ -40,6 +40,7 @@
 #ifndef HZP_NANOBATCH_SPLIT_SPLIT_H
 #define HZP_NANOBATCH_SPLIT_SPLIT_H
 
+#include "base/thread.h"
 #include "nanobatch/build/batch.h"
 #include "nanobatch/run/exec.h"
 #include "nanobatch/split/exceptions.h"
@@ -49,7 +50,6 @@
 #include "nanobatch/split/share.h"
 #include "nanobatch/time/time.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 struct hzp_waits;
@@ -77,7 +77,7 @@ struct hzp_split_step {
     bool overrun;        /* one item may be longer than goals allow */
     enum hzp_split_limit limit;
     double alone_ns;       /* predicted: of serving's rows, */
-    double gap_ns;         /* and of the ITL that ends with it */
+    double itl_ns;         /* and of the ITL that ends with it */
     double slice_ns;       /* by op times: of training's items */
     double ride_ns;        /* of that, in serving's own items: set before `taken` by the loop */
     double carry_ns;       /* of the slice before, and of a hold, that fall into this ITL */
@@ -101,7 +101,7 @@ struct hzp_split {
     struct hzp_split_config config;
     /* engine thread */
     struct hzp_policy policy; /* the one that holds; its itl_ns may be derived from itl_stretch: */
-    bool follows;
+    bool derived;
     bool may_beside; /* of the newest step that serves */
     struct hzp_seen seen;
     struct hzp_credit credit;
@@ -113,7 +113,7 @@ struct hzp_split {
     double next_ns;      /* the last known duration of training's next item; 0: none */
     int32_t prompt_rows; /* of the last step that had any */
     /* under lock */
-    pthread_mutex_t lock;
+    struct hzp_lock lock;
     struct hzp_policy wanted;
     struct hzp_split_report report;
     /* any thread */

@@ -9,7 +9,7 @@
 
 #include "nanobatch/split/waits.h"
 
-/* Missed goals: with m the miss rate (hzp_seen_strain) and M the rate at which training ends,
+/* Missed goals: with m the miss rate (hzp_seen_miss_rate) and M the rate at which training ends,
  *
  *     factor = clamp(2 - 2 m / M, 0, 1)     M = 0.007; 0.01 for a goal derived from itl_stretch
  *

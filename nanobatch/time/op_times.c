@@ -74,11 +74,27 @@ static void learn_shape(struct hzp_op_times *times, uint64_t key, double ns)
     *shape = (struct hzp_op_timed){key, ns, 1};
 }
 
+/* As `search` measured it on the whole device; 0: it did not. */
+static double table_ns(const struct hzp_op_times *times, enum hzp_op op, const void *args)
+{
+    struct hzp_op_key key;
+    struct hzp_op_size size;
+    if (!times->tables)
+        return 0;
+    hzp_op_describe(op, args, &key, &size);
+    return hzp_tables_known_ns(times->tables, &key, &size, times->tables->threads);
+}
+
 double hzp_op_ns(const struct hzp_op_times *times, enum hzp_op op, const void *args)
 {
-    const struct hzp_op_timed *shape = shape_of(times, key_of(op, args));
+    uint64_t key = key_of(op, args);
+    const struct hzp_op_timed *shape = shape_of(times, key);
     if (shape && shape->runs > 1)
         return shape->ns;
+    /* Only of shapes that are measured here, too: the table is not corrected by the class. */
+    double table = key ? table_ns(times, op, args) : 0;
+    if (table > 0)
+        return table;
     struct hzp_cost cost = hzp_op_cost(op, args);
     double factor = times->factor[op][class_of(cost)];
     double ns = hzp_rates_ns(&times->rates, cost) * (factor > 0 ? factor : 1);

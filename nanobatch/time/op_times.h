@@ -2,10 +2,11 @@
 /* nanobatch/time/op_times.h - how long an op, and a slice of training's items, will take on this
  * device.
  *
- * Three estimates, the best known one first:
+ * Four estimates, the best known one first:
  *
  *     shape   t = m(shape)                    each shape that comes often: an exponential average
  *                                             of its own measurements, over 16 runs
+ *     table   t = curve(shape)                where `hzpserve search` has measured it (tables.h)
  *     class   t = roofline(op) x f(op, class) any other op: the roofline (rates.h) times a factor
  *                                             learned for that op and size class, over 64 runs
  *     prior   t = roofline(op)                nothing measured yet: f = 1
@@ -24,12 +25,14 @@
 
 #include "nanobatch/plan/plan.h"
 #include "nanobatch/time/rates.h"
+#include "nanobatch/time/tables.h"
 
 enum { HZP_OP_TIMES_CLASSES = 4 };  /* by flops, or bytes x HZP_FLOPS_PER_BYTE: 1e6, 1e8, 1e10 */
 enum { HZP_OP_TIMES_SHAPES = 512 }; /* shapes kept; one that comes seldom is replaced */
 
 struct hzp_op_times {
     struct hzp_rates rates;
+    const struct hzp_tables *tables;                   /* borrowed; NULL: none */
     double factor[HZP_OP_COUNT][HZP_OP_TIMES_CLASSES]; /* 0: nothing measured yet */
     uint8_t runs[HZP_OP_COUNT][HZP_OP_TIMES_CLASSES];  /* behind it, up to 255 */
     struct hzp_op_timed {

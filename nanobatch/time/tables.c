@@ -25,7 +25,7 @@ static void describe_matmul(const struct hzp_matmul_args *m, struct hzp_op_key *
     size->x = m->trans_a ? m->a.rows : m->c.rows;
 }
 
-/* The positions that a row sees, on average, where only the longest lengths are known. */
+/* The positions that a row attends to, on average, where only the longest lengths are known. */
 static double seen(const struct hzp_segs *segs)
 {
     return segs->ctx_max - segs->rows_max + (segs->rows_max + 1) / 2.0;
@@ -170,7 +170,7 @@ static int by_key(const struct hzp_op_key *a, const struct hzp_op_key *b)
     return 0;
 }
 
-/* Where the key's curve stands, or would. */
+/* The index of the key's curve, or where it would be inserted. */
 static int32_t place_of(const struct hzp_tables *t, const struct hzp_op_key *key)
 {
     int32_t low = 0, high = t->curves;
@@ -284,7 +284,7 @@ static double at_y(const struct hzp_curve *c, int32_t from, int32_t to, double y
     }
     if (!high)
         return 0;
-    if (low == high) /* one point: as much more as it sees more */
+    if (low == high) /* one point: in proportion to the positions */
         return low->ns[share] * (low->y > 0 ? HZP_MAX(y / low->y, 0.25) : 1);
     return line(low->y, low->ns[share], high->y, high->ns[share], y);
 }
@@ -314,7 +314,7 @@ static double at_size(const struct hzp_curve *c, const struct hzp_op_size *size,
         return 0;
     if (known == 2)
         return line(x[0], ns[0], x[1], ns[1], size->x);
-    /* One point: as much longer as it is more work, where it is more. */
+    /* One point: in proportion to x, where that is more. */
     return ns[0] * HZP_MAX(1.0, x[0] > 0 ? size->x / x[0] : 1.0);
 }
 
@@ -339,7 +339,7 @@ static double at_units(const struct hzp_tables *t, const struct hzp_curve *c,
     return low;
 }
 
-/* The measured curve of the same op that is most like the key. */
+/* The measured curve of the same op with the nearest key. */
 static const struct hzp_curve *nearest(const struct hzp_tables *t, const struct hzp_op_key *key)
 {
     const struct hzp_curve *best = NULL;
@@ -374,6 +374,13 @@ double hzp_tables_stretch(const struct hzp_tables *t)
 {
     double stretch = t->items_ns > 0 ? t->plans_ns / t->items_ns : 1;
     return HZP_MIN(HZP_MAX(stretch, 1.0), 1.5);
+}
+
+double hzp_tables_known_ns(const struct hzp_tables *t, const struct hzp_op_key *key,
+                           const struct hzp_op_size *size, int32_t units)
+{
+    const struct hzp_curve *c = find(t, key);
+    return c ? at_units(t, c, size, units) * hzp_tables_stretch(t) : 0;
 }
 
 double hzp_tables_ns(const struct hzp_tables *t, const struct hzp_op_key *key,

@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nanobatch/time/tables.h - what was measured on this device: how long each op takes alone, by
- * rows and share of the device; how much two ops side by side slow each other down; what handing
- * work from lane to lane costs.  measure.h fills them, simulate.h reads them.
+/* nanobatch/time/tables.h - durations that `hzpserve search` measured on this device: of each op
+ * alone, by rows and share of the device; of ops side by side, how much they slow each other down;
+ * of handing work from lane to lane.  search/measure.h fills them, search/simulate.h reads them.
  *
- * An op's curve is found by its key: the op and what of its arguments does not change with the rows
- * (a product's other two sides, its flags and types).  On the curve a point is a size: x, rows or
- * whatever is cut, and for attention y, the positions a row sees on average.  Between points times
- * are interpolated linearly, in y and then in x; beyond them they go on as the last two say, never
- * below a part of the nearest.  A key that was not measured borrows the curve nearest to it, scaled
- * by operations and bytes.
+ * An op's curve is found by its key: the op, and those arguments that do not change with the rows
+ * (a product's other two sides, its flags and types).  A point of the curve is a size: x, rows or
+ * whatever is cut, and for attention y, the positions a row attends to on average.  Between points
+ * times are interpolated linearly, in y and then in x; beyond them they are extrapolated from the
+ * last two, never below a quarter of the nearest.  A key that was not measured borrows the curve
+ * nearest to it, scaled by the work of both (flops and HZP_FLOPS_PER_BYTE times bytes); without any
+ * curve of its op it takes call_ns + work / flops_per_ns by rates.h.
  *
  * Side by side: rate = alone / together, of each of two classes of ops on shares of so many units;
- * of three and more the product of the pairs', as NanoFlow assumes (OSDI'25, section 4.1).
+ * of three and more the product of the pairs' rates, as NanoFlow assumes (OSDI'25, section 4.1).
  *
  * Invariant: points are sorted by x, then y, no two alike; curves by key.
  * Thread: one at a time.
  */
-#ifndef HZP_NANOBATCH_SEARCH_TABLES_H
-#define HZP_NANOBATCH_SEARCH_TABLES_H
+#ifndef HZP_NANOBATCH_TIME_TABLES_H
+#define HZP_NANOBATCH_TIME_TABLES_H
 
 #include "device/device.h"
 
@@ -37,7 +38,7 @@ struct hzp_op_key {
 
 struct hzp_op_size {
     double x, y;
-    double work; /* operations and ten times bytes: to scale by */
+    double work; /* flops + HZP_FLOPS_PER_BYTE x bytes: to scale by */
 };
 
 void hzp_op_describe(enum hzp_op op, const void *args, struct hzp_op_key *key,
@@ -72,9 +73,10 @@ struct hzp_tables {
     int32_t rates, rates_room;
     /* between items: on one lane that is the whole device; on a lane with a share of its own */
     double gap_inline_ns, gap_ns;
-    double issue_ns;    /* until an item is in its lane's queue */
-    double handover_ns; /* an item of another lane ended: until who waited, polling, goes on */
-    double wakeup_ns;   /* the same of who had gone to sleep */
+    double issue_ns; /* until an item is in its lane's queue */
+    double
+        handover_ns;  /* an item of another lane ended: until the waiting lane, polling, goes on */
+    double wakeup_ns; /* the same of a lane that had gone to sleep */
     /* of the plans measured: their durations, and what their items' times add up to.  A machine
      * that is never quite idle takes longer than the times of undisturbed items say. */
     double plans_ns, items_ns;
@@ -107,6 +109,10 @@ double hzp_tables_stretch(const struct hzp_tables *t);
  * measured it answers a guess by operations and bytes. */
 double hzp_tables_ns(const struct hzp_tables *t, const struct hzp_op_key *key,
                      const struct hzp_op_size *size, int32_t units);
+
+/* The same from a curve of exactly this key; 0: it was not measured. */
+double hzp_tables_known_ns(const struct hzp_tables *t, const struct hzp_op_key *key,
+                           const struct hzp_op_size *size, int32_t units);
 
 /* The rate of class a beside class b; 1 where the pair was not measured. */
 double hzp_tables_rate(const struct hzp_tables *t, enum hzp_class a, int32_t units_a,

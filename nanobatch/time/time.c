@@ -10,3 +10,8 @@ void hzp_time_init(struct hzp_time *time, int32_t units, const struct hzp_model_
     hzp_step_times_init(&time->step, config, act, &rates);
     hzp_rows_times_init(&time->rows);
 }
+
+void hzp_time_use_tables(struct hzp_time *time, const struct hzp_tables *tables)
+{
+    time->whole.tables = tables;
+}

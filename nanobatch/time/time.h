@@ -12,8 +12,8 @@
  *                                                           training; scheduler: the prompt rows
  *                                                           that keep a goal
  *     the same, by its number of rows        rows_times.h   scheduler: throughput by step size
- *     an op on a share of the device, and    tables.h       the search's simulator
- *     ops side by side, as `search` measured
+ *     an op on a share of the device, and    tables.h       the search's simulator; op_times.h, for
+ *     ops side by side, as `search` measured                ops not yet measured here
  *
  * One struct holds what a running engine learns.  Ops have two sets of times: those measured on the
  * whole device, and those measured on lanes side by side, which are longer.
@@ -39,5 +39,9 @@ struct hzp_time {
  * particular; act: type of its weights and KV. */
 void hzp_time_init(struct hzp_time *time, int32_t units, const struct hzp_model_config *config,
                    enum hzp_dtype act);
+
+/* Ops on the whole device that were not yet measured here take the tables' time, where they have
+ * one.  Borrowed for the life of `time`; NULL: none. */
+void hzp_time_use_tables(struct hzp_time *time, const struct hzp_tables *tables);
 
 #endif

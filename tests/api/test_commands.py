@@ -38,6 +38,9 @@ def fails(*arguments, status=1, says=(), env=None):
         assert word in lines[0], (word, err)
 
 
+NEED_REFERENCE = ("test_complete", "test_eval")
+
+
 def test_complete():
     for case in EXPECTED["cases"]:
         if not case["prompt"]:
@@ -150,7 +153,7 @@ def test_file_limit():
 
 def test_help():
     assert "hzpserve serve" in run("--help").stdout
-    assert run("--version").stdout.startswith("hzpserve ")
+    assert re.match(r"hzpserve \S+\ncommit \S+\nbackends .*cpu", run("--version").stdout)
     for command in ("serve", "complete", "eval", "train", "bench", "devices"):
         assert "--threads" in run(command, "--help").stdout
     devices = run("devices").stdout
@@ -328,12 +331,17 @@ def main():
     global BINARY, MODEL, TEXT, EXPECTED
     BINARY, MODEL, TEXT = sys.argv[1:4]
     expected = pathlib.Path(MODEL) / "expected.json"
-    if not expected.exists() or not pathlib.Path(TEXT).exists():
-        print(f"{expected} or {TEXT} is missing: skipped")
-        return 77
-    EXPECTED = json.loads(expected.read_text())
+    reference = expected.exists() and pathlib.Path(TEXT).exists()
+    if not reference:
+        print(f"{expected} or {TEXT} is missing: with the bundled model, and not against a reference")
+        root = pathlib.Path(__file__).resolve().parents[2]
+        MODEL, TEXT = str(root / "models/world"), str(root / "tests/data/world.txt")
+    EXPECTED = json.loads(expected.read_text()) if reference else None
     for name, test in list(globals().items()):
         if name.startswith("test_") and name in (sys.argv[4:] or [name]):
+            if name in NEED_REFERENCE and not reference:
+                print(f"left out: {name}")
+                continue
             begin = time.monotonic()
             test()
             print(f"ok {name} {time.monotonic() - begin:.2f} s", flush=True)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sources that offer several slices in one step: each goes into the step's plan in the order of the
- * offer, transfers on the lanes of their chain, and every source hears how long its tenant's took. */
+/* Sources that offer several slices in one step: each joins the step's plan, training's in the
+ * order of the offer, transfers on the lanes of their chain, and every source gets the time of its
+ * tenant. */
 #include "nanobatch/loop.h"
 #include "tests/nanobatch/paper.h"
 

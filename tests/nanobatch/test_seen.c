@@ -57,11 +57,11 @@ static void test_training_within_a_wait(void **state)
         hzp_seen_step(seen, i * 40000000, (i + 1) * 40000000, 10000000, 30000000);
     uint64_t end = 2000 * 40000000ull;
     for (int i = 0; i < 400; i++)
-        hzp_seen_first(seen, &policy, end - 100000000, end);
-    double alone = hzp_spread_quantile(&seen->first_alone, 0.99);
+        hzp_seen_ttft(seen, &policy, end - 100000000, end);
+    double alone = hzp_spread_quantile(&seen->ttft_alone, 0.99);
     assert_true(alone > 25e6 && alone < 29e6);
-    assert_true(seen->missed_firsts > 0.5);
-    assert_int_equal(hzp_window_quantile(&seen->first, 0.5), 100000000);
+    assert_true(seen->missed_ttft > 0.5);
+    assert_int_equal(hzp_window_quantile(&seen->ttft, 0.5), 100000000);
     double serve, train;
     hzp_seen_shares(seen, end, 30, &serve, &train);
     assert_true(fabs(serve - 0.25) < 0.01 && fabs(train - 0.75) < 0.01);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How long training may run in a step, on steps that never ran: the share rule, goals, and what
- * other threads set and read. */
+/* How long training may run in a step, the controllers together, on steps that never ran: share,
+ * goals, and what other threads set and read.  The controllers one by one: test_controllers.c. */
 #include "nanobatch/source.h"
 #include "nanobatch/split/split.h"
 
@@ -48,7 +48,7 @@ static uint64_t items_within(const struct hzp_split_step *step, uint64_t item_ns
     return train;
 }
 
-/* A wait for training, which has no serving in it. */
+/* A hold: a step of training alone. */
 static uint64_t wait_out(struct hzp_split_step *step, uint64_t item_ns)
 {
     struct hzp_exec_times times = {.ns[HZP_TENANT_TRAIN] = items_within(step, item_ns)};
@@ -81,7 +81,7 @@ static uint64_t run(int32_t decode, int32_t prompt, uint64_t serve_ns, uint64_t 
     times.end_ns[HZP_TENANT_TRAIN] = times.ns[HZP_TENANT_TRAIN];
     now_ns += beside ? HZP_MAX(times.ns[HZP_TENANT_SERVE], times.ns[HZP_TENANT_TRAIN])
                      : times.ns[HZP_TENANT_SERVE] + times.ns[HZP_TENANT_TRAIN];
-    /* Who is given no time is not even asked what his next item takes. */
+    /* Training that is given no time is not asked what its next item takes. */
     hzp_split_ended(&split, &step, &times, now_ns, step.train_ns ? (double)item_ns : 0);
     return times.ns[HZP_TENANT_TRAIN] + waited;
 }
@@ -174,12 +174,12 @@ static void test_gaps_are_filled_up_to_their_goal(void **state)
             train += i < 1000 ? 0 : (double)got;
             assert_true(i < 100 || now_ns - before <= 40 * MS);
         }
-        /* No step is like another in life; here all are, so nearly all of it is used. */
+        /* All steps are alike here, so nearly all that the goal leaves is used. */
         assert_true(train > 2000 * (beside ? 36 : 26) * 0.97 * MS);
     }
 }
 
-/* Nobody who comes is to wait for a place: training's part shrinks where they are scarce. */
+/* Training's slices shrink where running slots are scarce. */
 static void test_steps_are_shorter_where_places_are_scarce(void **state)
 {
     (void)state;
@@ -198,7 +198,7 @@ static void test_steps_are_shorter_where_places_are_scarce(void **state)
         waits.running = 3;
         run(4, 0, 10 * MS, MS);
         assert_true(run(4, 0, 10 * MS, MS) > 40 * MS);
-        /* Who has waited for long without rows, however many places there are, ends it. */
+        /* A request overdue without rows ends training, however many slots are free. */
         waits = (struct hzp_waits){.count = 1, .of = {{now_ns, 100, 0}}};
         assert_true(!beside || run(4, 0, 10 * MS, MS) > 40 * MS);
         now_ns += 300u * MS;
@@ -254,9 +254,9 @@ static void test_serving_that_misses_alone_is_left_alone(void **state)
         assert_int_equal(run(4, 0, 10 * MS, MS), 0);
     struct hzp_split_report *report = test_malloc(sizeof(*report));
     hzp_split_read(&split, now_ns, report);
-    assert_true(report->missed_gaps_alone > 0.5);
+    assert_true(report->missed_itl_alone > 0.5);
     test_free(report);
-    /* A floor is one, whatever becomes of goals. */
+    /* train_min holds whatever the goals say. */
     hzp_split_set_policy(&split,
                          &(struct hzp_policy){.itl_ns = 9 * MS, .train_max = 1, .train_min = 0.2});
     double train = 0;
@@ -295,9 +295,9 @@ static void test_the_most_is_the_most_beside(void **state)
     }
 }
 
-/* Without a goal: a gap with a prompt takes 25 ms by itself, the others 10, and two prompts come in
- * a second, in two hundredths of the gaps.  So 99 of 100 stay within 25, and training may fill them
- * all up to 30. */
+/* Without a goal: an ITL with a prompt takes 25 ms by itself, the others 10, and two prompts arrive
+ * in a second, in two hundredths of the ITLs.  So 99 of 100 stay within 25, and training may fill
+ * them all up to 30. */
 static void test_gaps_are_stretched_by_so_much(void **state)
 {
     (void)state;
@@ -318,12 +318,11 @@ static void test_gaps_are_stretched_by_so_much(void **state)
         assert_true(train > 3000 * 8.0 * MS);
         struct hzp_split_report *report = test_malloc(sizeof(*report));
         hzp_split_read(&split, now_ns, report);
-        assert_in_range(report->follows_ns, 28 * MS, 32 * MS);
-        /* A goal takes its place, and forgets it when it goes; at once, whether a step comes or
-         * not. */
+        assert_in_range(report->derived_itl_ns, 28 * MS, 32 * MS);
+        /* A goal of the operator's replaces the derived one at once, with or without a step. */
         hzp_split_set_policy(&split, &(struct hzp_policy){.itl_ns = 15 * MS, .train_max = 1});
         hzp_split_read(&split, now_ns, report);
-        assert_int_equal(report->follows_ns, 0);
+        assert_int_equal(report->derived_itl_ns, 0);
         test_free(report);
         run(4, 0, 10 * MS, MS);
         for (int i = 0; i < 100; i++) {
@@ -334,8 +333,8 @@ static void test_gaps_are_stretched_by_so_much(void **state)
     }
 }
 
-/* An item longer than the stretch leaves room for comes now and then, or training would stand
- * still. */
+/* An item longer than the stretch leaves room for is admitted now and then, or training would
+ * stop. */
 static void test_no_item_is_too_long_for_a_stretch_for_ever(void **state)
 {
     (void)state;
@@ -346,8 +345,8 @@ static void test_no_item_is_too_long_for_a_stretch_for_ever(void **state)
     assert_in_range(long_ones, 10, 4500 / 128 + 1);
 }
 
-/* Where steps hardly scatter no margin is kept for that they might: what gaps may be stretched by
- * is used, also by one who came late. */
+/* Where steps hardly scatter no margin for scatter is kept: all of the stretch is used, also by
+ * training that begins late. */
 static void test_steady_steps_need_no_margin(void **state)
 {
     (void)state;
@@ -365,7 +364,8 @@ static void test_steady_steps_need_no_margin(void **state)
     assert_in_range(late, 0, 40);
 }
 
-/* Nor where prompts never cease, nor where samples come when nothing has been left for long. */
+/* Training goes on where prompts never cease, and where samples arrive after a long time without
+ * any. */
 static void test_a_stretch_lets_training_go_on_for_ever(void **state)
 {
     (void)state;
@@ -394,7 +394,7 @@ static void test_an_item_that_does_not_fit_is_rare(void **state)
     assert_in_range(long_ones, 10, 5000 / 256 + 1);
 }
 
-/* Prompts of 96 rows, 32 of them a step; the first tokens' goal leaves so much. */
+/* Prompts of 96 rows, 32 of them a step: the longest TTFT under a goal, and training's time. */
 static uint64_t longest_first(uint64_t goal_ns, uint64_t *ret_train)
 {
     uint64_t longest = 0;
@@ -461,9 +461,9 @@ static void test_what_was_measured_is_told(void **state)
     hzp_split_read(&split, now_ns, report);
     assert_int_equal(report->steps, 2000);
     assert_true(report->trained > 1500);
-    assert_in_range(hzp_window_quantile(&report->gap, 0.5), 25 * MS, 40 * MS);
-    assert_in_range(hzp_window_quantile(&report->gap, 0.99), 25 * MS, 40 * MS);
-    assert_in_range(hzp_window_quantile(&report->first, 0.5), 15 * MS, 45 * MS);
+    assert_in_range(hzp_window_quantile(&report->itl, 0.5), 25 * MS, 40 * MS);
+    assert_in_range(hzp_window_quantile(&report->itl, 0.99), 25 * MS, 40 * MS);
+    assert_in_range(hzp_window_quantile(&report->ttft, 0.5), 15 * MS, 45 * MS);
     assert_true(report->error < 0.1);
     assert_true(report->alone_ns > 9 * MS && report->alone_ns < 11 * MS);
     assert_true(report->train_part > 0.5 && report->serve_part > 0.2);

@@ -150,6 +150,35 @@ static void test_an_op_before_and_after_it_ran(void **state)
     free(times);
 }
 
+/* An op that `search` measured takes its table's time until it was measured here; an op of another
+ * shape does not. */
+static void test_an_op_of_the_tables(void **state)
+{
+    (void)state;
+    struct hzp_time *time = hzp_xcalloc(1, sizeof(*time));
+    struct hzp_tables tables;
+    struct hzp_fill_args fill = {.y = {NULL, 64, 1024, 1024, HZP_F32}};
+    struct hzp_sumsq_args other = {.x = fill.y};
+    struct hzp_op_key key;
+    struct hzp_op_size size;
+    hzp_time_init(time, 2, NULL, HZP_F32);
+    hzp_tables_init(&tables);
+    tables.threads = tables.units[0] = 2;
+    tables.shares = 1;
+    hzp_op_describe(HZP_OP_fill, &fill, &key, &size);
+    hzp_tables_set(&tables, &key, &size, 0, 777);
+    double prior = hzp_op_ns(&time->whole, HZP_OP_sumsq, &other);
+    hzp_time_use_tables(time, &tables);
+    assert_true(hzp_op_ns(&time->whole, HZP_OP_fill, &fill) == 777);
+    assert_true(hzp_op_ns(&time->beside, HZP_OP_fill, &fill) != 777); /* on fewer units */
+    assert_true(hzp_op_ns(&time->whole, HZP_OP_sumsq, &other) == prior);
+    for (int i = 0; i < 20; i++)
+        hzp_op_learn(&time->whole, HZP_OP_fill, &fill, 900);
+    assert_true(fabs(hzp_op_ns(&time->whole, HZP_OP_fill, &fill) - 900) < 1);
+    hzp_tables_fini(&tables);
+    free(time);
+}
+
 /* The rows that fit into a duration are the inverse of the duration of so many rows. */
 static void test_rows_within_a_duration(void **state)
 {
@@ -212,6 +241,7 @@ int main(void)
         cmocka_unit_test(test_no_time),
         cmocka_unit_test(test_no_time_of_an_op),
         cmocka_unit_test(test_an_op_before_and_after_it_ran),
+        cmocka_unit_test(test_an_op_of_the_tables),
         cmocka_unit_test(test_rows_within_a_duration),
         cmocka_unit_test(test_times_by_rows),
     };

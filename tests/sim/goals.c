@@ -18,7 +18,7 @@ static void set_goal(struct sim_world *w, uint64_t now_ns)
     struct hzp_policy policy;
     hzp_split_read(split, now_ns, report);
     hzp_split_policy(split, &policy);
-    w->goal_ns = (2 + w->seed % 3) * hzp_window_quantile(&report->gap, 0.99);
+    w->goal_ns = (2 + w->seed % 3) * hzp_window_quantile(&report->itl, 0.99);
     policy.itl_ns = w->goal_ns * (w->sabotage == SIM_GREEDY_TRAINER ? 4 : 1);
     hzp_split_set_policy(split, &policy);
     free(report);

@@ -274,8 +274,8 @@ int main(int argc, char **argv)
     }
     unsetenv("HZP_TRACE");
     hzp_log_set_level(HZP_LOG_ERROR);
-    sim_trace_read("nanoflow_lmsys.csv", &chat);
-    sim_trace_read("AzureLLMInferenceTrace_conv.csv", &azure);
+    sim_trace_read("nanoflow_lmsys.csv", "synthetic_chat.csv", &chat);
+    sim_trace_read("AzureLLMInferenceTrace_conv.csv", "synthetic_bursts.csv", &azure);
     struct totals totals = {0};
     int r = 0;
     if (sabotage && first != last) {

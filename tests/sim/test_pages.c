@@ -33,15 +33,16 @@ enum { VOCAB = 1 << 20, EOS = VOCAB - 1, TRACE_MAX = 20000 };
 /* --- Lengths and arrivals of real requests ---------------------------------------------------- */
 
 struct trace {
-    const char *name;
+    const char *name, *own; /* recorded; of tests/data where no recorded one is there */
     int32_t count, prompt[TRACE_MAX], output[TRACE_MAX];
     double at[TRACE_MAX]; /* seconds from the first; -1: the trace does not say */
 };
 
-static struct trace traces[] = {{.name = "AzureLLMInferenceTrace_conv.csv"},
-                                {.name = "nanoflow_lmsys.csv"},
-                                {.name = "nanoflow_sharegpt.csv"},
-                                {.name = "mooncake_conversation_trace.jsonl"}};
+static struct trace traces[] = {
+    {.name = "AzureLLMInferenceTrace_conv.csv", .own = "synthetic_bursts.csv"},
+    {.name = "nanoflow_lmsys.csv", .own = "synthetic_chat.csv"},
+    {.name = "nanoflow_sharegpt.csv"},
+    {.name = "mooncake_conversation_trace.jsonl"}};
 
 static bool read_line(struct trace *t, const char *line)
 {
@@ -67,23 +68,30 @@ static bool read_line(struct trace *t, const char *line)
     return true;
 }
 
+static bool read_trace(struct trace *t, const char *data, const char *name)
+{
+    char path[512], *line = NULL;
+    size_t room = 0;
+    snprintf(path, sizeof(path), "%s/traces/%s", data ? data : ".", name);
+    FILE *file = fopen(path, "r");
+    if (!file)
+        return false;
+    while (t->count < TRACE_MAX && getline(&line, &room, file) > 0)
+        read_line(t, line);
+    free(line);
+    fclose(file);
+    return t->count > 0;
+}
+
 static int read_traces(void)
 {
-    const char *data = getenv("HZP_TEST_DATA");
     int found = 0;
-    for (int i = 0; i < HZP_COUNT(traces); i++) {
-        char path[512], *line = NULL;
-        size_t room = 0;
-        snprintf(path, sizeof(path), "%s/traces/%s", data ? data : ".", traces[i].name);
-        FILE *file = fopen(path, "r");
-        if (!file)
-            continue;
-        while (traces[i].count < TRACE_MAX && getline(&line, &room, file) > 0)
-            read_line(&traces[i], line);
-        free(line);
-        fclose(file);
-        found += traces[i].count > 0;
-    }
+    for (int i = 0; i < HZP_COUNT(traces); i++)
+        found += read_trace(&traces[i], getenv("HZP_TEST_DATA"), traces[i].name);
+    bool own = found == 0;
+    for (int i = 0; i < HZP_COUNT(traces) && own; i++)
+        if (traces[i].own)
+            found += read_trace(&traces[i], getenv("HZP_OWN_DATA"), traces[i].own);
     return found;
 }
 
@@ -103,11 +111,11 @@ static const struct {
     const char *name, *rules; /* any of them may notice */
 } sabotages[SABOTAGES] = {
     {"sound", ""},
-    {"page-twice", "content"},
+    {"page-twice", "content|pages"},
     {"page-lost", "pages"},
     {"page-refused", "pushed back for nothing|starved"},
     {"never-fits", "deadlock|starved"},
-    {"overtakes", "order"},
+    {"overtakes", "order|deadlock"},
     {"forgets", "tokens"},
 };
 
@@ -714,7 +722,7 @@ int main(int argc, char **argv)
 {
     unsigned long long first = 1, last = 2000;
     if (!read_traces()) {
-        printf("no traces in $HZP_TEST_DATA/traces\n");
+        printf("no traces in $HZP_TEST_DATA/traces, none in $HZP_OWN_DATA/traces\n");
         return 77;
     }
     for (int i = 1; i < argc; i++) {

@@ -207,13 +207,12 @@ int main(int argc, char **argv)
         hzp_request_destroy(calm[i]);
         hzp_request_destroy(tight[i]);
     }
-    printf(
-        "%s: %llu preemptions of %d of %d requests, one of them %d times; %llu rows computed "
-        "again beside %llu of prompts and %llu drawn; %d differences, log-probabilities within "
-        "%.2g\n",
-        device, (unsigned long long)stats.preempted, pushed, REQUESTS, most,
-        (unsigned long long)stats.recomputed_tokens, (unsigned long long)prompts,
-        (unsigned long long)generated, d.other, d.logprob);
+    printf("%s: %llu preemptions of %d of %d requests, one of them %d times; %llu rows computed "
+           "again beside %llu of prompts and %llu drawn; %d differences, log-probabilities within "
+           "%.2g\n",
+           device, (unsigned long long)stats.preempted, pushed, REQUESTS, most,
+           (unsigned long long)stats.recomputed_tokens, (unsigned long long)prompts,
+           (unsigned long long)generated, d.other, d.logprob);
     bool usage = stats.prompt_tokens == prompts && stats.generated_tokens == generated;
     return !(alone && usage && pushed > REQUESTS / 2 && most > 1 && !d.other && d.logprob < 1e-4);
 }

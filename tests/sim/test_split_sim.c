@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/sim/test_split_sim.c - the split between serving and training on devices that do not exist.
+/* tests/sim/test_split_sim.c - the split between serving and training on simulated devices.
  *
  *     test_split_sim [SEEDS | FIRST..LAST] [-v]
  *
- * From a seed follow a device (what rows, reads and steps cost, how it scatters, what training
- * beside or before serving does to it, how wrong its prices are), requests that come at random, and
+ * A seed gives a device (what rows, reads and steps cost, how it scatters, what training beside or
+ * before serving does to it, how wrong its op times are), requests that arrive at random, and
  * goals.  The same requests run with training off and on; what must hold:
  *     goals      that hold with training off hold with it on
  *     room       where goals leave some, training gets most of it
  *     misses     where serving alone misses a goal by far, training gets next to nothing
- *     stretch    without goals, the p99 gap is at most so many times what it is where training runs
- *     in
- *                pauses only
+ *     stretch    without goals, the p99 ITL is at most the stretch times what it is where training
+ *                runs only while no request does
  *     pauses     when no request runs, the very next step is training's, all of it
  * Only the split is real here; test_engine_sim runs it in the real loop. */
 #include "base/arena.h"
@@ -128,7 +127,7 @@ struct run {
     struct result *ret;
 };
 
-/* A step's rows, as the scheduler takes them: who decodes, then prompts, oldest first. */
+/* A step's rows, as the scheduler takes them: decode rows, then prompts, oldest first. */
 static void fill(struct run *r, double serve_max_ns, struct hzp_batch *batch,
                  struct hzp_waits *waits)
 {
@@ -194,7 +193,7 @@ static void give_tokens(struct run *r, double tokens_ns)
     r->running = kept;
 }
 
-/* Training's items by their prices, up to what it may; returns what they really take. */
+/* Training's items by their op times, up to what it may; returns what they really take. */
 static double take_slice(struct run *r, const struct hzp_split_step *step, double *ret_price)
 {
     double item = r->w->item_ns, price = 0, took = 0;
@@ -236,7 +235,7 @@ static void one_step(struct run *r)
         serve *= 1 + w->slow * (step.beside ? HZP_MIN(train / serve, 1.0) : 0.2);
     took = step.beside ? HZP_MAX(serve, train) : serve + train;
     tokens_ns = r->now_ns + host + (w->early || step.beside ? serve : took);
-    if (batch.rows == 0 && train <= 0 && !step.hold) /* sleeps until somebody comes */
+    if (batch.rows == 0 && train <= 0 && !step.hold) /* sleeps until the next request */
         took = r->next < REQUESTS ? w->asked[r->next].at_ns - r->now_ns + 1 : 0;
     times.ns[HZP_TENANT_SERVE] = (uint64_t)serve;
     times.ns[HZP_TENANT_TRAIN] = (uint64_t)train;

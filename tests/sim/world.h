@@ -83,7 +83,7 @@ struct sim_trace {
     int32_t (*length)[2];
     int32_t count;
 };
-void sim_trace_read(const char *name, struct sim_trace *ret);
+void sim_trace_read(const char *name, const char *own, struct sim_trace *ret);
 
 /* What a sequence brings to one step. */
 struct sim_part {

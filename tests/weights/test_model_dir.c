@@ -453,7 +453,7 @@ static void test_bad_index(void **state)
         {"{\"weight_map\": {\"a\": \"gone.safetensors\"}}", HZP_ENOENT, "gone.safetensors"},
         {"{\"weight_map\": {\"a\": \"config.json\"}}", HZP_EFORMAT, "config.json"},
         {"{\"weight_map\": {\"a\": \"one.safetensors\", \"b\": \"two.safetensors\"}}", HZP_EFORMAT,
-         "stands in another file too"},
+         "is in another file too"},
         {"{\"weight_map\": {\"a\": \"part.safetensors\"}}", HZP_EFORMAT,
          "model.norm.weight is missing"},
         {"{", HZP_EFORMAT, "line 1"},
