@@ -11,8 +11,8 @@
 
 #include "weights/versions.h"
 
-/* Loads dir's weights and sets the record's checksum.  With HZP_NOISE=1 in the environment: noise instead.  Errors as
- * hzp_model_load; HZP_ENOMEM; HZP_EDEVICE. */
+/* Loads dir's weights and sets the record's checksum.  With HZP_NOISE=1 in the environment: noise
+ * instead.  Errors as hzp_model_load; HZP_ENOMEM; HZP_EDEVICE. */
 int hzp_fill_load(struct hzp_weights *weights, struct hzp_version *draft, const char *dir,
                   struct hzp_err_text *reterr);
 
