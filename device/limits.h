@@ -17,8 +17,8 @@ struct hzp_limits {
                                    shape and layout; 0: the type is not to be had */
 };
 
-/* What a product of this type is held against: bf16 can be widened, so where the library has none of
- * its own, or a slow one, the rate of F32 counts. */
+/* What a product of this type is held against: bf16 can be widened, so where the library has none
+ * of its own, or a slow one, the rate of F32 counts. */
 static inline double hzp_limits_gemm(const struct hzp_limits *limits, enum hzp_dtype type)
 {
     return type == HZP_BF16 ? HZP_MAX(limits->gemm_bf16, limits->gemm_f32) : limits->gemm_f32;

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dev/kernels/thin_lab.c - products of a model's shape, their weights coming from memory.
  *
- * Walks through all the matrices of a model's shape, as a decode step does, and prints for each kind
- * of matrix the median over the walks: microseconds, weights read per second, operations per second,
- * and the share of what the machine allows, max(bytes / reads, operations / peak).  Reads and peak
- * are measured between the walks.  Other builds of the library (cc -shared -Wl,--whole-archive
- * libhzp.a ...) take turns with this one within each round, and must give the same results.
+ * Walks through all the matrices of a model's shape, as a decode step does, and prints for each
+ * kind of matrix the median over the walks: microseconds, weights read per second, operations per
+ * second, and the share of what the machine allows, max(bytes / reads, operations / peak).  Reads
+ * and peak are measured between the walks.  Other builds of the library (cc -shared
+ * -Wl,--whole-archive libhzp.a ...) take turns with this one within each round, and must give the
+ * same results.
  *
  * With one thread its CPU time counts, so that others on the machine disturb less.
  *
- * The peak is that of the instruction: pairs of bf16 where the CPU multiplies them and the shape is not
- * F32, else multiply and add of floats.
+ * The peak is that of the instruction: pairs of bf16 where the CPU multiplies them and the shape is
+ * not F32, else multiply and add of floats.
  *
  *   thin_lab SHAPE THREADS ROUNDS ROWS[nn|tn][,...] [LIBRARY.so ...]
  *
@@ -290,7 +291,7 @@ static void walk(struct bench *b, struct way *way, char *y, int rows, int round)
     }
 }
 
-/* Of all walks the median, and the tenth from the best of a hundred: on a machine that is shared. */
+/* Of all walks the median, and the tenth from the best of a hundred: the machine is shared. */
 static void print_kind(const struct bench *b, const struct way *way, int k, int rows)
 {
     static const double share[2] = {0.5, 0.1};

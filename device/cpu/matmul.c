@@ -124,7 +124,7 @@ int hzp_cpu_matmul(struct hzp_lane *lane, const struct hzp_matmul_args *a,
     return hzp_cpu_panel_run(team, a, product->wide);
 }
 
-/* Without the instruction sets that matmul_tmpl.c is compiled for: E4M3 stays with the reference. */
+/* Without the instruction sets of matmul_tmpl.c: E4M3 stays with the reference. */
 static _Atomic(hzp_op_fn *) reference;
 
 static int base_matmul(struct hzp_lane *lane, const void *args)

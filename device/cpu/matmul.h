@@ -24,9 +24,9 @@
 /* Work memory of one dot task (partial sums where k is cut), bytes. */
 enum { HZP_DOT_ROWS = 96, HZP_DOT_COLS = 32, HZP_DOT_WORK = HZP_DOT_ROWS * HZP_DOT_COLS * 64 };
 
-/* The rows x of a product x W^T in E4M3, as BF16 and cut along k: block i holds elements i * k_block
- * on of every row.  Rows do not lie a multiple of 4096 bytes apart, where they would push each other
- * and W out of the first-level cache. */
+/* The rows x of a product x W^T in E4M3, as BF16 and cut along k: block i holds elements
+ * i * k_block on of every row.  Rows do not lie a multiple of 4096 bytes apart, where they
+ * would push each other and W out of the first-level cache. */
 struct hzp_dot {
     const struct hzp_matmul_args *args;
     const char *x;

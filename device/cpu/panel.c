@@ -115,8 +115,8 @@ static size_t own_bytes(const struct job *job)
 }
 
 /* What another core has packed comes from its cache, line by line: where the cores share no cache
- * that cost a sixth of the product, packing it again a hundredth.  Of several slabs each thread begins
- * with its own. */
+ * that cost a sixth of the product, packing it again a hundredth.  Of several slabs each thread
+ * begins with its own. */
 static void alone_task(void *ctx, int task, int thread)
 {
     const struct job *job = ctx;

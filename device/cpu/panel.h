@@ -44,8 +44,8 @@ static inline int hzp_panel_row(const struct hzp_panel *panel, int b)
 }
 
 /* One instruction set's kernels.  run: the columns `now`, whole panels but the last of c, while it
- * fetches the beginning of `next`; own: the thread's memory, w_bytes and a float for each element of
- * c in `now` (along: in one panel).  pack: blocks begin .. end-1 of x's rows. */
+ * fetches the beginning of `next`; own: the thread's memory, w_bytes and a float for each element
+ * of c in `now` (along: in one panel).  pack: blocks begin .. end-1 of x's rows. */
 struct hzp_panel_kernels {
     int rows, cols; /* of a tile at most, of a panel */
     int word;       /* elements of k in 4 packed bytes: a pair, or one float */
@@ -59,8 +59,8 @@ extern const struct hzp_panel_kernels hzp_cpu_panel_avx512_bf16;
 extern const struct hzp_panel_kernels hzp_cpu_wide_base, hzp_cpu_wide_avx2, hzp_cpu_wide_avx512,
     hzp_cpu_wide_avx512_bf16;
 
-/* c = op(a) op(b) (+ bias, + c), whole, k at least 1.  Kernels of pairs: trans_b alone is set, a and
- * b both BF16 or both E4M3 (then scaled); wide ones: F32 or BF16.  HZP_ENOMEM. */
+/* c = op(a) op(b) (+ bias, + c), whole, k at least 1.  Kernels of pairs: trans_b alone is set, a
+ * and b both BF16 or both E4M3 (then scaled); wide ones: F32 or BF16.  HZP_ENOMEM. */
 int hzp_cpu_panel_run(struct hzp_team *team, const struct hzp_matmul_args *args,
                       const struct hzp_panel_kernels *kernels);
 

@@ -246,8 +246,8 @@ struct part {
     int n, n1, k0, count;
 };
 
-/* The next of the group, panel by panel within a block of k; after the last the beginning of `next`,
- * which may be none. */
+/* The next of the group, panel by panel within a block of k; after the last the beginning of
+ * `next`, which may be none. */
 INLINE struct part part_after(const struct hzp_panel *p, struct part at, struct hzp_panel_cols now,
                               struct hzp_panel_cols next)
 {

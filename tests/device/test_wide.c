@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products in F32 arithmetic (device/cpu/wide_tmpl.c): of vectors of 4, 8 and 16 floats, all compiled
- * here for the plainest instruction set, so that the wide ones run on any machine; the same bits from
- * each, near the sums in double.  And on the devices' own levels: the same bits however c's rows are
- * cut into calls and whatever the number of threads.
+/* Products in F32 arithmetic (device/cpu/wide_tmpl.c): of vectors of 4, 8 and 16 floats, all
+ * compiled here for the plainest instruction set, so that the wide ones run on any machine; the
+ * same bits from each, near the sums in double.  And on the devices' own levels: the same bits
+ * however c's rows are cut into calls and whatever the number of threads.
  */
 #include <setjmp.h>
 #include <stdarg.h>
