@@ -5,6 +5,7 @@
 #     ./bootstrap.sh serve [MODEL] [OPTIONS]             build, then serve (options of hzpserve serve)
 #     ./bootstrap.sh test                                build, then run all tests
 #     ./bootstrap.sh build                               build only
+#     ./bootstrap.sh packages [ci]                       install packages only: for tests, and what .ci/run adds
 #
 # Missing Debian packages are named and installed (root or sudo); a second run installs nothing.
 set -eu
@@ -12,7 +13,8 @@ cd "$(dirname "$0")"
 
 packages="gcc pkg-config meson ninja-build python3 curl
           libdnnl-dev libmicrohttpd-dev libjansson-dev libpcre2-dev libsqlite3-dev"
-test_packages="libcmocka-dev python3-venv binutils"
+test_packages="libcmocka-dev python3-venv binutils g++"
+ci_packages="clang ccache"
 
 say() { printf '%s\n' "$*" >&2; }
 
@@ -74,12 +76,16 @@ test)
     build true
     exec meson test -C build --print-errorlogs "$@"
     ;;
+packages)
+    [ "${1:-}" != ci ] || packages="$packages $ci_packages"
+    install_missing $packages $test_packages
+    ;;
 build)
     install_missing $packages
     build false
     ;;
 *)
-    say "usage: ./bootstrap.sh serve [MODEL] [OPTIONS] | test | build"
+    say "usage: ./bootstrap.sh serve [MODEL] [OPTIONS] | test | build | packages [ci]"
     exit 2
     ;;
 esac

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* base/arena.h - memory that lives exactly as long as its owner.
  *
- * A chain of blocks; allocation never fails (small host allocations abort, by design) and nothing
- * is freed singly. A step's or a micro-batch's op arguments live in one.
+ * A chain of blocks. Allocation never fails: like hzp_xmalloc it aborts when memory is exhausted.
+ * Single allocations are not freed. The op arguments of a step or a micro-batch are in one arena.
  *
- * Thread: whoever owns the arena.
+ * Thread: the owner's.
  */
 #ifndef HZP_BASE_ARENA_H
 #define HZP_BASE_ARENA_H
@@ -20,8 +20,8 @@ struct hzp_arena {
 void hzp_arena_init(struct hzp_arena *arena);
 void hzp_arena_fini(struct hzp_arena *arena);
 
-/* Forgets everything allocated, keeps the blocks: after the first turns a step allocates
- * nothing. */
+/* Invalidates all allocations and keeps the blocks for reuse, so that steps stop calling malloc
+ * once the blocks are large enough. */
 void hzp_arena_clear(struct hzp_arena *arena);
 
 /* size bytes, zeroed, aligned to 64; valid until clear or fini. */
@@ -30,8 +30,9 @@ void *hzp_arena_alloc(struct hzp_arena *arena, size_t size);
 #define HZP_ARENA_NEW(arena, type)      ((type *)hzp_arena_alloc(arena, sizeof(type)))
 #define HZP_ARENA_ARRAY(arena, type, n) ((type *)hzp_arena_alloc(arena, sizeof(type) * (size_t)(n)))
 
-/* malloc, calloc and realloc that abort when the machine is out of memory: for small things whose
- * error path would never run and so would be wrong. Never with a size that a client chose. */
+/* malloc, calloc and realloc for small objects. When the machine is out of memory they write one
+ * line with the size to standard error and abort: an error path at each call would never be tested.
+ * Never with a size that a client chose; large buffers are allocated with an error path instead. */
 void *hzp_xmalloc(size_t size);
 void *hzp_xcalloc(size_t n, size_t size);
 void *hzp_xrealloc(void *old, size_t size);

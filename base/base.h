@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/base.h - the few macros every file sees.
+/* base/base.h - the macros that every file uses.
  *
- * Bugs abort: HZP_ASSERT is always on. What a file, a client or a full queue can cause is never
- * an assertion; it is an error code (base/err.h).
+ * A bug aborts the process: HZP_ASSERT is always on. What a file, a client or a full queue can
+ * cause is never an assertion; it is an error code (base/err.h).
  *
  * Thread: any.
  */
@@ -44,7 +44,8 @@ HZP_NORETURN void hzp_assert_fail(const char *file, int line, const char *condit
 #define HZP_ASSERT(condition)                                                                      \
     ((condition) ? (void)0 : hzp_assert_fail(__FILE__, __LINE__, #condition))
 
-/* For hot paths: only in builds with assertions of the debug kind. */
+/* For hot paths: checked only in builds with HZP_DEBUG, which are those with tests and those
+ * without optimisation. */
 #ifdef HZP_DEBUG
 #define HZP_DEBUG_ASSERT(condition) HZP_ASSERT(condition)
 #else

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/decimal.h - numbers as people type them.
+/* base/decimal.h - parses decimal numbers in settings and files.
  *
- * strtod() also takes blanks, hexadecimal, infinity and NaN; nobody who types one of these into a
- * setting meant it.
+ * Stricter than strtod(), which also accepts leading blanks, hexadecimal, infinity and NaN: in a
+ * setting each of these is a mistake.
  *
  * Thread: any; pure.
  */
@@ -11,9 +11,9 @@
 
 #include "base/base.h"
 
-/* The number that text begins with: digits, perhaps a point among them, a sign before, an exponent
- * behind.  Returns what follows it; NULL: text does not begin with one, or it is too large for a
- * double, and *ret is untouched.  Of 0x10 the number is 0. */
+/* Parses the number at the beginning of text: an optional sign, digits with an optional point, an
+ * optional exponent.  Returns a pointer to what follows it; NULL: text does not begin with a
+ * number, or it is too large for a double, and *ret is untouched.  In "0x10" the number is 0. */
 const char *hzp_decimal(const char *text, double *ret);
 
 #endif

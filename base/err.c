@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/err.h"
 
+#include "base/log.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 void hzp_assert_fail(const char *file, int line, const char *condition)
 {
@@ -27,7 +30,7 @@ static void write_text(struct hzp_err_text *reterr, const char *param, const cha
         return;
     vsnprintf(reterr->text, sizeof(reterr->text), format, args);
     snprintf(reterr->param, sizeof(reterr->param), "%s", param);
-    /* One line, whatever a hostile file put into a name. */
+    /* One line, even if a name from a hostile file holds control characters. */
     for (char *p = reterr->text; *p; p++)
         if ((unsigned char)*p < 0x20 || *p == 0x7f)
             *p = '?';
@@ -50,4 +53,12 @@ int hzp_fail_param(struct hzp_err_text *reterr, int code, const char *param, con
     write_text(reterr, param, format, args);
     va_end(args);
     return code;
+}
+
+void hzp_err_trace(int code, const char *file, int line, const char *call)
+{
+    while (!strncmp(file, "../", 3)) /* the build directory lies in the source tree */
+        file += 3;
+    int name = (int)strcspn(call, "("); /* the function; its arguments are in the source */
+    hzp_log(HZP_LOG_DEBUG, "trace", "%s:%d: %.*s: %s", file, line, name, call, hzp_err_name(code));
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/err.h - the error codes and the text a person reads.
+/* base/err.h - error codes, and the text that goes with one.
  *
  * A function that can fail returns int: 0 or more is success, negative is one of the codes below.
  * The list is short because api/ maps each code to one HTTP status in one table. Functions whose
- * failure a person will read take a last parameter `struct hzp_err_text *reterr`: NULL allowed,
- * untouched on success.
+ * failure is shown to a user or operator take a last parameter `struct hzp_err_text *reterr`: NULL
+ * allowed, untouched on success.
  *
  * Thread: any.
  */
@@ -22,7 +22,7 @@ enum hzp_err {
     HZP_EIO = -5,       /* a file or a socket failed */
     HZP_EFORMAT = -6,   /* a file's contents are wrong */
     HZP_EUNSUP = -7,    /* well-formed, but this build or machine cannot do it */
-    HZP_ECANCELED = -8, /* the asker left */
+    HZP_ECANCELED = -8, /* the client has gone */
     HZP_EDEVICE = -9,   /* the device failed: final */
 };
 
@@ -42,20 +42,34 @@ int hzp_fail(struct hzp_err_text *reterr, int code, const char *format, ...) HZP
 int hzp_fail_param(struct hzp_err_text *reterr, int code, const char *param, const char *format,
                    ...) HZP_PRINTF(4, 5);
 
-/* Returns the code of a failing call to the caller. */
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* Logs where a failure passed (subsystem "trace", level debug). */
+void hzp_err_trace(int code, const char *file, int line, const char *call);
+#ifdef __cplusplus
+}
+#endif
+
+/* Returns the code of a failing call to the caller. At log level debug each leaves a line with
+ * file, line and code, so the log shows the path of an error from its origin outwards. */
 #define HZP_TRY(call)                                                                              \
     do {                                                                                           \
         int hzp_try_ = (call);                                                                     \
-        if (hzp_try_ < 0)                                                                          \
+        if (hzp_try_ < 0) {                                                                        \
+            hzp_err_trace(hzp_try_, __FILE__, __LINE__, #call);                                    \
             return hzp_try_;                                                                       \
+        }                                                                                          \
     } while (0)
 
 /* The same for functions that clean up: sets r and jumps forward to `out:`. */
 #define HZP_TRY_GOTO(call)                                                                         \
     do {                                                                                           \
         r = (call);                                                                                \
-        if (r < 0)                                                                                 \
+        if (r < 0) {                                                                               \
+            hzp_err_trace(r, __FILE__, __LINE__, #call);                                           \
             goto out;                                                                              \
+        }                                                                                          \
     } while (0)
 
 #endif

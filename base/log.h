@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* base/log.h - one event, one line, `key=value`, to standard error.
  *
- * Only api/ and nanobatch/loop.c log errors; everyone else returns them. A tolerated failure ends
- * in ", ignoring". The level is set once at start (HZP_LOG=error|warn|info|debug; default info).
+ * Only api/ and nanobatch/loop.c log errors; every other function returns them. The message of a
+ * failure that is tolerated ends in ", ignoring". Levels are set once at start: one for all
+ * subsystems, and others for those that are named.
  *
  * Thread: any; a line is one write, so lines of two threads never mix.
  */
@@ -10,17 +11,31 @@
 #define HZP_BASE_LOG_H
 
 #include "base/base.h"
+#include "base/err.h"
 
 enum hzp_log_level { HZP_LOG_ERROR, HZP_LOG_WARN, HZP_LOG_INFO, HZP_LOG_DEBUG };
 
+/* The subsystems: what hzp_log may be called with. "trace": failures passed on by HZP_TRY. */
+#define HZP_LOG_SUBSYSTEMS(X)                                                                      \
+    X(cuda) X(device) X(engine) X(exec) X(http) X(log) X(loop) X(serve) X(state) X(trace) X(train)
+
+/* Sets the level of every subsystem. */
 void hzp_log_set_level(enum hzp_log_level level);
 
-/* Reads HZP_LOG from the environment; an unknown word is reported once and ignored.  For programs
- * without options: hzpserve's --log-level has that variable for a default, and refuses such a
- * word. */
+/* Sets levels from a text: parts separated by commas, each a level (error, warn, info, debug) for
+ * all subsystems, or SUBSYSTEM=LEVEL; later parts win: "info,serve=debug,http=error".
+ * HZP_EINVAL: the text names the part that is wrong, and no level has changed. */
+int hzp_log_set(const char *text, struct hzp_err_text *reterr);
+
+/* hzp_log_set with HZP_LOG from the environment; a wrong value is reported once and ignored.  For
+ * programs without options: hzpserve's --log-level has that variable for a default, and refuses
+ * such a value. */
 void hzp_log_init(void);
 
-/* subsystem: "serve", "train", "weights", ...; format: "event key=%d". */
+/* Whether a line of that level and subsystem would be written. */
+bool hzp_log_enabled(enum hzp_log_level level, const char *subsystem);
+
+/* subsystem: one of HZP_LOG_SUBSYSTEMS; format: "event key=%d". */
 void hzp_log(enum hzp_log_level level, const char *subsystem, const char *format, ...)
     HZP_PRINTF(3, 4);
 

@@ -3,8 +3,8 @@
 
 #include "base/arena.h"
 #include "base/err.h"
+#include "base/thread.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 
 struct hzp_ring {
@@ -12,7 +12,7 @@ struct hzp_ring {
     int slots;
     void **item; /* [slots] */
     /* under lock */
-    pthread_mutex_t lock;
+    struct hzp_lock lock;
     int head, count;
 };
 
@@ -22,7 +22,7 @@ struct hzp_ring *hzp_ring_create(int slots)
     struct hzp_ring *ring = hzp_xcalloc(1, sizeof(*ring));
     ring->slots = slots;
     ring->item = hzp_xcalloc((size_t)slots, sizeof(*ring->item));
-    pthread_mutex_init(&ring->lock, NULL);
+    hzp_lock_init(&ring->lock, HZP_LOCK_RING);
     return ring;
 }
 
@@ -30,7 +30,7 @@ void hzp_ring_destroy(struct hzp_ring *ring)
 {
     if (!ring)
         return;
-    pthread_mutex_destroy(&ring->lock);
+    hzp_lock_fini(&ring->lock);
     free(ring->item);
     free(ring);
 }
@@ -39,32 +39,32 @@ int hzp_ring_push(struct hzp_ring *ring, void *item)
 {
     HZP_ASSERT(item);
     int r = HZP_EBUSY;
-    pthread_mutex_lock(&ring->lock);
+    hzp_lock_take(&ring->lock);
     if (ring->count < ring->slots) {
         ring->item[(ring->head + ring->count++) % ring->slots] = item;
         r = HZP_OK;
     }
-    pthread_mutex_unlock(&ring->lock);
+    hzp_lock_release(&ring->lock);
     return r;
 }
 
 void *hzp_ring_pop(struct hzp_ring *ring)
 {
     void *item = NULL;
-    pthread_mutex_lock(&ring->lock);
+    hzp_lock_take(&ring->lock);
     if (ring->count) {
         item = ring->item[ring->head];
         ring->head = (ring->head + 1) % ring->slots;
         ring->count--;
     }
-    pthread_mutex_unlock(&ring->lock);
+    hzp_lock_release(&ring->lock);
     return item;
 }
 
 int hzp_ring_count(struct hzp_ring *ring)
 {
-    pthread_mutex_lock(&ring->lock);
+    hzp_lock_take(&ring->lock);
     int count = ring->count;
-    pthread_mutex_unlock(&ring->lock);
+    hzp_lock_release(&ring->lock);
     return count;
 }

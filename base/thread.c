@@ -3,6 +3,7 @@
 
 #include "base/err.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <time.h>
 
@@ -23,12 +24,97 @@ uint64_t hzp_now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+/* ---- the engine thread ---- */
+
+static atomic_int engine_threads;
+static _Thread_local int engine_depth; /* loops that this thread is inside of */
+
+void hzp_thread_set_engine(bool engine)
+{
+    engine_depth += engine ? 1 : -1;
+    atomic_fetch_add(&engine_threads, engine ? 1 : -1);
+    HZP_ASSERT(engine_depth >= 0);
+}
+
+bool hzp_thread_is_engine(void)
+{
+#ifdef HZP_DEBUG
+    return engine_depth > 0 || atomic_load_explicit(&engine_threads, memory_order_relaxed) == 0;
+#else
+    return true;
+#endif
+}
+
+/* ---- locks ---- */
+
+#ifdef HZP_DEBUG
+enum { HELD_MAX = 8 };
+static _Thread_local const struct hzp_lock *held[HELD_MAX]; /* in the order they were taken */
+static _Thread_local int held_count;
+
+static void note_taken(const struct hzp_lock *lock)
+{
+    for (int i = 0; i < held_count; i++)
+        if (held[i]->rank >= lock->rank) {
+            fprintf(stderr, "hzpserve: a lock of rank %d is taken while one of rank %d is held\n",
+                    (int)lock->rank, (int)held[i]->rank);
+            HZP_ASSERT(!"locks are taken in the order of their ranks");
+        }
+    HZP_ASSERT(held_count < HELD_MAX);
+    held[held_count++] = lock;
+}
+
+static void note_released(const struct hzp_lock *lock)
+{
+    int i = held_count - 1;
+    while (i >= 0 && held[i] != lock)
+        i--;
+    HZP_ASSERT(i >= 0); /* this thread holds it */
+    held_count--;
+    for (; i < held_count; i++)
+        held[i] = held[i + 1];
+}
+#else
+static void note_taken(const struct hzp_lock *lock)
+{
+}
+
+static void note_released(const struct hzp_lock *lock)
+{
+}
+#endif
+
+void hzp_lock_init(struct hzp_lock *lock, enum hzp_lock_rank rank)
+{
+    pthread_mutex_init(&lock->mutex, NULL);
+    lock->rank = rank;
+}
+
+void hzp_lock_fini(struct hzp_lock *lock)
+{
+    pthread_mutex_destroy(&lock->mutex);
+}
+
+void hzp_lock_take(struct hzp_lock *lock)
+{
+    note_taken(lock); /* before it can wait for ever */
+    pthread_mutex_lock(&lock->mutex);
+}
+
+void hzp_lock_release(struct hzp_lock *lock)
+{
+    note_released(lock);
+    pthread_mutex_unlock(&lock->mutex);
+}
+
+/* ---- wakeups ---- */
+
 void hzp_wake_init(struct hzp_wake *wake)
 {
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_mutex_init(&wake->lock, NULL);
+    hzp_lock_init(&wake->lock, HZP_LOCK_WAKE);
     pthread_cond_init(&wake->cond, &attr);
     pthread_condattr_destroy(&attr);
     wake->poked = false;
@@ -37,15 +123,15 @@ void hzp_wake_init(struct hzp_wake *wake)
 void hzp_wake_fini(struct hzp_wake *wake)
 {
     pthread_cond_destroy(&wake->cond);
-    pthread_mutex_destroy(&wake->lock);
+    hzp_lock_fini(&wake->lock);
 }
 
 void hzp_wake_poke(struct hzp_wake *wake)
 {
-    pthread_mutex_lock(&wake->lock);
+    hzp_lock_take(&wake->lock);
     wake->poked = true;
     pthread_cond_signal(&wake->cond);
-    pthread_mutex_unlock(&wake->lock);
+    hzp_lock_release(&wake->lock);
 }
 
 bool hzp_wake_wait(struct hzp_wake *wake, uint64_t wait_ns)
@@ -54,15 +140,15 @@ bool hzp_wake_wait(struct hzp_wake *wake, uint64_t wait_ns)
     uint64_t end = wait_ns > UINT64_MAX - now ? UINT64_MAX : now + wait_ns;
     struct timespec until = {.tv_sec = (time_t)(end / 1000000000u),
                              .tv_nsec = (long)(end % 1000000000u)};
-    pthread_mutex_lock(&wake->lock);
+    hzp_lock_take(&wake->lock);
     while (!wake->poked) {
         if (end == UINT64_MAX)
-            pthread_cond_wait(&wake->cond, &wake->lock);
-        else if (pthread_cond_timedwait(&wake->cond, &wake->lock, &until))
+            pthread_cond_wait(&wake->cond, &wake->lock.mutex);
+        else if (pthread_cond_timedwait(&wake->cond, &wake->lock.mutex, &until))
             break;
     }
     bool poked = wake->poked;
     wake->poked = false;
-    pthread_mutex_unlock(&wake->lock);
+    hzp_lock_release(&wake->lock);
     return poked;
 }

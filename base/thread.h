@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/thread.h - named threads, the clock, and a wakeup that cannot be lost.
+/* base/thread.h - named threads, locks with ranks, the clock, and a wakeup that cannot be lost.
+ *
+ * Invariant: a thread takes locks in the order of their ranks, so no two threads can wait for each
+ * other. Builds with HZP_DEBUG check it, and that functions of the engine are called on its thread.
  *
  * Thread: any.
  */
@@ -10,15 +13,66 @@
 
 #include <pthread.h>
 
-/* Starts a thread; name (at most 15 bytes) is what `top -H` shows. HZP_ENOMEM: none to be had. */
+/* Starts a thread; name (at most 15 bytes) is what `top -H` shows. HZP_ENOMEM: the system refuses
+ * another thread. */
 int hzp_thread_start(pthread_t *ret, const char *name, void *(*run)(void *), void *arg);
 
 /* Monotonic nanoseconds. */
 uint64_t hzp_now_ns(void);
 
+/* ---- the engine thread ---- */
+
+/* The calling thread is an engine thread from now on (hzp_loop_run says so), or no longer. */
+void hzp_thread_set_engine(bool engine);
+
+/* Whether the calling thread may use what belongs to the engine: it is an engine thread, or no
+ * thread is (before the loop runs and after it has ended, the thread that made the engine owns it).
+ * Always true in builds without HZP_DEBUG. */
+bool hzp_thread_is_engine(void);
+
+/* Stands first in functions whose header says "Thread: engine". */
+#define hzp_assert_engine_thread() HZP_DEBUG_ASSERT(hzp_thread_is_engine())
+
+/* ---- locks ---- */
+
+/* A thread that holds a lock may only take one of a higher rank, so outer locks come first. */
+enum hzp_lock_rank {
+    HZP_LOCK_POLICY,    /* api/http: one change of the policy at a time */
+    HZP_LOCK_EXAMPLES,  /* api/learn/examples: commits and pushes in one order */
+    HZP_LOCK_STATE,     /* api/learn/state */
+    HZP_LOCK_ENGINE,    /* api/engine: whether the engine's thread runs */
+    HZP_LOCK_LOG,       /* train/sample_log: the database */
+    HZP_LOCK_TRAINER,   /* train/trainer: pause, notes, statistics */
+    HZP_LOCK_QUEUE,     /* train/sample_queue */
+    HZP_LOCK_SCHEDULER, /* serve/scheduler: statistics */
+    HZP_LOCK_SPLIT,     /* nanobatch/split: policy and statistics */
+    HZP_LOCK_VERSIONS,  /* weights/versions: records */
+    HZP_LOCK_METRICS,   /* api/http/metrics */
+    HZP_LOCK_HANGUP,    /* api/http/hangup: watched connections */
+    HZP_LOCK_TOKENIZER, /* api/text: spare matchers */
+    HZP_LOCK_BENCH,     /* api/bench: samples */
+    HZP_LOCK_ALGOS,     /* device/cuda/algos */
+    HZP_LOCK_RING,      /* base/ring */
+    HZP_LOCK_WAKE,      /* struct hzp_wake */
+};
+
+struct hzp_lock {
+    pthread_mutex_t mutex;
+    enum hzp_lock_rank rank;
+};
+
+void hzp_lock_init(struct hzp_lock *lock, enum hzp_lock_rank rank);
+void hzp_lock_fini(struct hzp_lock *lock); /* nobody holds it */
+
+/* With HZP_DEBUG taking a lock out of order aborts, and so does releasing one that is not held. */
+void hzp_lock_take(struct hzp_lock *lock);
+void hzp_lock_release(struct hzp_lock *lock);
+
+/* ---- wakeups ---- */
+
 /* A sticky wakeup: poke before wait is not lost. One waiter. */
 struct hzp_wake {
-    pthread_mutex_t lock;
+    struct hzp_lock lock;
     pthread_cond_t cond;
     bool poked;
 };

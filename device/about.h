@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/about.h - what this build can compute on, and what this machine has, told without opening
+/* device/about.h - what this build can compute on, and what this machine has, without opening
  * any of it: for people, and for scripts that choose.
  *
- * Invariant: every text is whole; what cannot be found out is not told.
+ * Invariant: texts are not truncated; what cannot be found out is left out.
  * Thread: any.
  */
 #ifndef HZP_DEVICE_ABOUT_H
@@ -20,7 +20,7 @@ struct hzp_about_device {
     char name[96];
     int ordinal;
     size_t memory; /* bytes it has */
-    int units;     /* SMs, threads */
+    int units;     /* cores: SMs, threads */
     struct hzp_fact fact[HZP_ABOUT_FACTS_MAX];
     int facts;
 };

@@ -44,8 +44,8 @@ static void array(struct list *list, const char *name, const void *ptr, int64_t 
     o->align = HZP_MIN(size, (size_t)8);
 }
 
-/* The layer's whole pages.  Which slots of them stands in arrays that only hzp_access_meet
- * reads. */
+/* The layer's whole pages.  Which of their slots are meant is in arrays that only
+ * hzp_access_meet reads. */
 static void pages(struct list *list, const struct hzp_kv *kv, const struct hzp_heads *heads,
                   int mode)
 {
@@ -145,7 +145,7 @@ static void of_sample(struct list *l, const struct hzp_sample_args *a)
     int64_t rows = a->logits.rows, tops = rows * HZP_TOPS_MAX;
     mat(l, "logits", &a->logits, READ | WRITE);
     array(l, "row", a->row, rows, sizeof(*a->row), READ);
-    /* how many there are is in the rows, on the device: the first stands for all */
+    /* their number is in the rows, on the device: the first one is taken for all */
     array(l, "edit", a->edit, 1, sizeof(*a->edit), READ | OPTIONAL);
     array(l, "token", a->token, rows, sizeof(*a->token), WRITE);
     array(l, "logprob", a->logprob, rows, sizeof(*a->logprob), WRITE);
@@ -160,6 +160,7 @@ static void of_xent(struct list *l, const struct hzp_xent_args *a)
     mat(l, "dx", &a->dx, WRITE | OPTIONAL)->may_be = 0;
     array(l, "target", a->target, a->x.rows, sizeof(int32_t), READ);
     array(l, "loss", a->loss, a->x.rows, sizeof(float), WRITE);
+    array(l, "weight", a->weight, a->x.rows, sizeof(float), READ | OPTIONAL);
 }
 
 static void of_embed_bwd(struct list *l, const struct hzp_embed_bwd_args *a)
@@ -264,7 +265,7 @@ int hzp_op_operands(enum hzp_op op, const void *args, struct hzp_operand ret[HZP
 {
     struct list list = {ret, 0};
     switch (op) {
-#define X(name, bound)                                                                             \
+#define X(name, class_)                                                                            \
     case HZP_OP_##name:                                                                            \
         of_##name(&list, args);                                                                    \
         break;

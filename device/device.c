@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/device.c - the front: chooses a backend, checks what is handed to it, fills in what it
+/* device/device.c - the front: chooses a backend, checks arguments, and fills in what the backend
  * leaves out.
  *
- * A fence handed to callers is a front_fence in disguise: fence_close and fence_wait get no device
- * to find their backend by, and a backend is free in what its own struct hzp_fence is.
+ * A fence handed to callers is really a front_fence: fence_close and fence_wait get no device to
+ * find their backend by, and a backend defines its own struct hzp_fence.
  */
 #include "device/device.h"
 
 #include "device/about.h"
+#include "device/backend.h"
 #include "device/limits.h"
 
 #include <math.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,7 +72,7 @@ static int backend_open(const struct hzp_backend *backend, const struct hzp_devi
     return HZP_OK;
 }
 
-/* "cuda", "cuda:1"; who is only one is number 0. */
+/* "cuda" or "cuda:1"; without a number it is device 0. */
 static int named_open(const struct hzp_device_config *config, struct hzp_device **ret,
                       struct hzp_err_text *reterr)
 {
@@ -212,6 +214,36 @@ int hzp_lane_open(struct hzp_device *dev, enum hzp_bound use, struct hzp_lane **
     return HZP_OK;
 }
 
+const char *hzp_device_backend(const struct hzp_device *dev)
+{
+    return dev->backend->name;
+}
+
+bool hzp_device_host_memory(const struct hzp_device *dev)
+{
+    return dev->backend->host_memory;
+}
+
+bool hzp_device_computes(const struct hzp_device *dev)
+{
+    return strcmp(dev->backend->name, hzp_backend_sim.name) != 0; /* traced or not */
+}
+
+bool hzp_device_queues(const struct hzp_device *dev)
+{
+    return dev->backend->fence_record != NULL;
+}
+
+bool hzp_device_has_shares(const struct hzp_device *dev)
+{
+    return dev->backend->lane_set_share != NULL;
+}
+
+bool hzp_device_times_ops(const struct hzp_device *dev)
+{
+    return dev->backend->lane_time != NULL;
+}
+
 size_t hzp_lane_bytes(struct hzp_device *dev, enum hzp_bound use)
 {
     return dev->backend->lane_bytes ? dev->backend->lane_bytes(dev, use) : 0;
@@ -223,10 +255,26 @@ void hzp_lane_close(struct hzp_lane *lane)
         lane->dev->backend->lane_close(lane);
 }
 
+#ifdef HZP_DEBUG
+/* HZP_VALIDATE=0: for measuring with a build that has tests. */
+static bool validates(void)
+{
+    static atomic_int on = -1;
+    int now = atomic_load_explicit(&on, memory_order_relaxed);
+    if (now < 0) {
+        const char *text = getenv("HZP_VALIDATE");
+        now = !text || strcmp(text, "0") != 0;
+        atomic_store_explicit(&on, now, memory_order_relaxed);
+    }
+    return now;
+}
+#endif
+
 int hzp_lane_issue(struct hzp_lane *lane, enum hzp_op op, const void *args)
 {
+    hzp_assert_engine_thread();
 #ifdef HZP_DEBUG
-    const char *broken = hzp_op_validate(op, args);
+    const char *broken = validates() ? hzp_op_validate(op, args) : NULL;
     if (broken) {
         hzp_log(HZP_LOG_ERROR, "device", "invalid op: %s", broken);
         HZP_ASSERT(!"a valid op");
@@ -237,6 +285,7 @@ int hzp_lane_issue(struct hzp_lane *lane, enum hzp_op op, const void *args)
 
 int hzp_lane_copy(struct hzp_lane *lane, void *dst, const void *src, size_t size)
 {
+    hzp_assert_engine_thread();
     const struct hzp_backend *backend = lane->dev->backend;
     if (size == 0)
         return HZP_OK;

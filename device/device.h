@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/device.h - what a backend provides and what the rest may ask for.
+/* device/device.h - what computes: devices, lanes, fences and graphs, as their users see them.
  *
  * Backends: ref (plain C, the specification), cpu, cuda, sim (no arithmetic, virtual clock), and
- * trace, which wraps any other.  Callers use hzp_device_*, hzp_lane_* and hzp_fence_*; those check
- * arguments once (debug builds: every op through hzp_op_validate), so a backend may assume that
- * what reaches it is valid.
+ * trace, which wraps any other; what one provides is in device/backend.h.  Callers use
+ * hzp_device_*, hzp_lane_* and hzp_fence_*; those check arguments once (debug builds: every op
+ * through hzp_op_validate), so a backend may assume that what reaches it is valid.
  *
- * A lane is an ordered queue with a share of the device's execution units; lanes run side by side.
+ * A lane is an ordered queue with a share of the device's cores (SMs); lanes run side by side.
  * An op's arguments are copied at issue or the op has ended when issue returns; what its pointers
  * point to must live until the lane has passed it.
  *
@@ -23,10 +23,9 @@ extern "C" {
 #endif
 
 struct hzp_device;
-struct hzp_limits;
-struct hzp_about;
-struct hzp_fence; /* a point in a lane */
-struct hzp_graph; /* what a lane was given once, to be given again in one go */
+struct hzp_backend; /* device/backend.h, for backends */
+struct hzp_fence;   /* a point in a lane */
+struct hzp_graph;   /* ops captured from lanes, to be launched again together */
 
 /* When an op ran, on the device's clock. */
 struct hzp_span {
@@ -46,73 +45,12 @@ struct hzp_device_config {
     const char *level; /* CPU: highest instruction set, "base", "avx2", "avx512"; NULL: the best */
 };
 
-struct hzp_backend {
-    const char *name;
-    bool host_memory; /* device memory is the host's: read and written in place */
-
-    int (*open)(const struct hzp_device_config *config, struct hzp_device **ret,
-                struct hzp_err_text *reterr);
-    void (*close)(struct hzp_device *dev);
-
-    int (*mem_alloc)(struct hzp_device *dev, enum hzp_mem where, size_t size, void **ret);
-    void (*mem_free)(struct hzp_device *dev, enum hzp_mem where, void *ptr);
-
-    /* (optional) NULL: memcpy when the lane's turn comes, that is, at once. */
-    int (*copy)(struct hzp_lane *lane, void *dst, const void *src, size_t size);
-
-    /* (optional) NULL: memcpy.  Any thread; ends before it returns. */
-    int (*host_copy)(struct hzp_device *dev, void *dst, const void *src, size_t size);
-
-    int (*lane_open)(struct hzp_device *dev, enum hzp_bound use, struct hzp_lane **ret);
-
-    /* (optional) NULL: lanes take no device memory. */
-    size_t (*lane_bytes)(struct hzp_device *dev, enum hzp_bound use);
-    void (*lane_close)(struct hzp_lane *lane);
-
-    /* (optional) NULL, all five: ops end before issue returns, so every fence has passed. */
-    int (*lane_wait)(struct hzp_lane *lane, struct hzp_fence *fence); /* the lane waits */
-    int (*fence_open)(struct hzp_device *dev, struct hzp_fence **ret);
-    void (*fence_close)(struct hzp_fence *fence);
-    int (*fence_record)(struct hzp_fence *fence, struct hzp_lane *lane);
-    int (*fence_wait)(struct hzp_fence *fence); /* the host waits */
-
-    /* (optional) NULL: lanes have no shares. */
-    int (*lane_set_share)(struct hzp_lane *lane, int units);
-
-    /* (optional) NULL: there is nothing to make. */
-    void (*shares_prepare)(struct hzp_device *dev, const int *units, int lanes);
-
-    /* (optional) NULL: nothing changes. */
-    void (*steady)(struct hzp_device *dev);
-
-    /* (optional) NULL: timing takes nothing. */
-    int (*times_prepare)(struct hzp_device *dev, int timings);
-
-    /* (optional) NULL: single ops are not timed. */
-    int (*lane_time)(struct hzp_lane *lane, struct hzp_span *span);
-
-    /* (optional) NULL, all four: there are no graphs. */
-    int (*graph_begin)(struct hzp_lane *const *lane, int lanes);
-    int (*graph_end)(struct hzp_lane *lane, struct hzp_graph **ret);
-    int (*graph_launch)(struct hzp_graph *graph, struct hzp_lane *lane);
-    void (*graph_close)(struct hzp_graph *graph);
-
-    /* (optional) NULL: it does not measure (device/limits.h). */
-    int (*limits)(struct hzp_device *dev, struct hzp_limits *ret);
-
-    /* (optional) NULL: it has nothing to say (device/about.h).  Opens nothing; any thread. */
-    void (*about)(struct hzp_about *ret);
-
-    /* (optional) NULL: the host's monotonic clock. */
-    uint64_t (*now_ns)(struct hzp_device *dev);
-};
-
 /* The first member of every backend's own device struct. */
 struct hzp_device {
     const struct hzp_backend *backend;
     hzp_op_fn *op[HZP_OP_COUNT]; /* filled by open, then fixed; no NULLs */
     size_t mem_total;            /* bytes; what one memory plan may use */
-    int threads;                 /* execution units: threads, SMs */
+    int threads;                 /* its cores: threads, SMs */
     char label[96];              /* "AMD EPYC, 2 threads, avx512" */
 };
 
@@ -127,6 +65,27 @@ struct hzp_lane {
 int hzp_device_open(const struct hzp_device_config *config, struct hzp_device **ret,
                     struct hzp_err_text *reterr);
 void hzp_device_close(struct hzp_device *dev); /* NULL: no effect */
+
+/* ---- what a device can do; constant while it is open, any thread ---- */
+
+/* "ref", "cpu", "cuda", "sim". */
+const char *hzp_device_backend(const struct hzp_device *dev);
+
+/* Device memory is the host's: the host may read and write it in place. */
+bool hzp_device_host_memory(const struct hzp_device *dev);
+
+/* Ops compute.  False: only their durations are simulated, and device memory holds no values. */
+bool hzp_device_computes(const struct hzp_device *dev);
+
+/* Ops may still be running when their issue returns.  False: every fence has passed once it is
+ * recorded, and the host's clock around an issue times its op. */
+bool hzp_device_queues(const struct hzp_device *dev);
+
+/* A lane can be given a share of the cores: hzp_lane_set_share has an effect. */
+bool hzp_device_has_shares(const struct hzp_device *dev);
+
+/* Single ops can be timed: hzp_lane_time works. */
+bool hzp_device_times_ops(const struct hzp_device *dev);
 
 /* size bytes aligned to 4096, contents undefined (NaN with HZP_POISON=1).  Only at start: nothing
  * on a device is allocated once the loop runs.  HZP_ENOMEM. */
@@ -151,22 +110,22 @@ size_t hzp_lane_bytes(struct hzp_device *dev, enum hzp_bound use);
 int hzp_lane_copy(struct hzp_lane *lane, void *dst, const void *src, size_t size);
 int hzp_lane_wait(struct hzp_lane *lane, struct hzp_fence *fence);
 
-/* Gives the lane so many execution units of its own; it then runs beside the others that have some.
+/* Gives the lane so many cores (SMs) of its own; it then runs beside the other lanes with a share.
  * 0, as opened: it may use the whole device, and where the host computes its ops end before issue
- * returns.  Waits until every lane is idle if anything changes: for between steps.  A device that
- * knows no shares, or has one unit, changes nothing.  HZP_ENOMEM. */
+ * returns.  If anything changes, waits until every lane is idle: for use between steps.  A device
+ * without shares, or with one core, changes nothing.  HZP_ENOMEM. */
 int hzp_lane_set_share(struct hzp_lane *lane, int units);
 
-/* Lanes will have such shares side by side, hzp_lane_set_share each: whatever takes time to make of
- * that is made now.  For the start; at most HZP_GRAPH_LANES_MAX lanes. */
+/* Makes now what lanes with these shares side by side will need (hzp_lane_set_share), if that takes
+ * time.  For the start; at most HZP_GRAPH_LANES_MAX lanes. */
 void hzp_device_prepare_shares(struct hzp_device *dev, const int *units, int lanes);
 
-/* So many ops may be timed and their fences not yet waited for: what that takes is made now.  For
- * the start; more than that is made when it is needed.  HZP_EDEVICE. */
+/* Makes now what it takes to time so many ops whose fences were not yet waited for.  For the
+ * start; more is made when it is needed.  HZP_EDEVICE. */
 int hzp_device_prepare_times(struct hzp_device *dev, int timings);
 
-/* The start has ended: from here on somebody may be waiting for any op.  What ops could do to be
- * quicker later, and what has to be written down, is done by now or left. */
+/* The start has ended: from here on a request may be waiting for any op.  Ops no longer spend time
+ * on choosing algorithms or on anything else that only pays off later. */
 void hzp_device_steady(struct hzp_device *dev);
 
 /* The next op or copy issued on the lane leaves its times in *span, which must live, and may be
@@ -197,18 +156,12 @@ int hzp_fence_wait(struct hzp_fence *fence);
  * thread: the caller sees to it that nothing writes there meanwhile (files of held versions). */
 int hzp_device_copy(struct hzp_device *dev, void *dst, const void *src, size_t size);
 
-/* What stands in device memory as the host can read it: ptr itself, *ret_owned NULL, where the host
- * sees device memory, else a copy for the caller to free.  NULL: no memory, or the device failed.
+/* The contents of device memory, readable by the host: ptr itself and *ret_owned NULL where device
+ * memory is the host's, else a copy for the caller to free.  NULL: no memory, or the device failed.
  * Any thread. */
 const void *hzp_device_view(struct hzp_device *dev, const void *ptr, size_t size, void **ret_owned);
 
 uint64_t hzp_device_now_ns(struct hzp_device *dev);
-
-/* The backends, in order of preference; absent ones are a stub whose open says so. */
-extern const struct hzp_backend hzp_backend_cuda, hzp_backend_cpu, hzp_backend_ref, hzp_backend_sim;
-
-/* Fills a table with the reference of every op: what a host backend starts from. */
-void hzp_ref_fill(hzp_op_fn *op[HZP_OP_COUNT]);
 
 #ifdef __cplusplus
 }

@@ -3,19 +3,19 @@
 #include "device/ops.h"
 
 static const char *const op_names[HZP_OP_COUNT] = {
-#define X(name, bound) [HZP_OP_##name] = #name,
+#define X(name, class_) [HZP_OP_##name] = #name,
     HZP_OPS(X)
 #undef X
 };
 
-static const enum hzp_bound op_bounds[HZP_OP_COUNT] = {
-#define X(name, bound) [HZP_OP_##name] = HZP_BOUND_##bound,
+static const enum hzp_class op_classes[HZP_OP_COUNT] = {
+#define X(name, class_) [HZP_OP_##name] = HZP_CLASS_##class_,
     HZP_OPS(X)
 #undef X
 };
 
 static const size_t op_args_sizes[HZP_OP_COUNT] = {
-#define X(name, bound) [HZP_OP_##name] = sizeof(struct hzp_##name##_args),
+#define X(name, class_) [HZP_OP_##name] = sizeof(struct hzp_##name##_args),
     HZP_OPS(X)
 #undef X
 };
@@ -30,10 +30,36 @@ const char *hzp_op_name(enum hzp_op op)
     return op_known(op) ? op_names[op] : "?";
 }
 
-enum hzp_bound hzp_op_bound(enum hzp_op op)
+/* A product of fewer operations per byte than this mostly waits for memory. */
+static const double thin_below = 48;
+
+static enum hzp_class product_class(const struct hzp_matmul_args *args)
+{
+    if (!args->trans_b)
+        return HZP_CLASS_GRAD;
+    struct hzp_cost cost = hzp_op_cost(HZP_OP_matmul, args);
+    return (double)cost.flops < thin_below * (double)cost.bytes ? HZP_CLASS_THIN : HZP_CLASS_WIDE;
+}
+
+enum hzp_class hzp_op_class(enum hzp_op op, const void *args)
 {
     HZP_ASSERT(op_known(op));
-    return op_bounds[op];
+    return args && op == HZP_OP_matmul ? product_class(args) : op_classes[op];
+}
+
+const char *hzp_class_text(enum hzp_class c)
+{
+    static const char *const text[] = {"thin product", "wide product",  "gradient",
+                                       "decode attn",  "prompt attn",   "attn backward",
+                                       "rows",         "rows backward", "update"};
+    return c < HZP_CLASS_COUNT ? text[c] : "?";
+}
+
+enum hzp_bound hzp_class_bound(enum hzp_class c)
+{
+    bool computes = c == HZP_CLASS_WIDE || c == HZP_CLASS_GRAD || c == HZP_CLASS_PREFILL ||
+                    c == HZP_CLASS_ATTN_BWD;
+    return computes ? HZP_BOUND_COMPUTE : HZP_BOUND_MEMORY;
 }
 
 size_t hzp_op_args_size(enum hzp_op op)

@@ -2,8 +2,9 @@
 /* device/ops.h - everything a device can compute.
  *
  * The one list.  The enum, the names, the typed callers, the trace labels and opcheck's coverage
- * test are generated from it; an op that is not on the list does not exist.  Column 2 is what the
- * op runs out of first: nanobatch/ puts ops that run out of different things side by side.
+ * test are generated from it; an op that is not on the list does not exist.  Column 2 is the op's
+ * class: which resource it exhausts, which lane it goes to and how much it slows other ops down
+ * follow from that.
  *
  * All data are row-major matrices; a row is a token, or a row of weights.  Weights are stored as
  * on disk: W is [out][in], so a projection is y = x W^T.  "act" below is the activations' type:
@@ -20,40 +21,55 @@
 
 #define HZP_OPS(X)                                                                                 \
     /* forward */                                                                                  \
-    X(embed, MEMORY)                                                                               \
-    X(rmsnorm, MEMORY)                                                                             \
-    X(matmul, COMPUTE)                                                                             \
-    X(quantize, MEMORY)                                                                            \
-    X(rope, MEMORY)                                                                                \
-    X(attn_decode, MEMORY)                                                                         \
-    X(attn_prefill, COMPUTE)                                                                       \
-    X(attn_packed, COMPUTE)                                                                        \
-    X(swiglu, MEMORY)                                                                              \
-    X(gather, MEMORY)                                                                              \
-    X(sample, MEMORY)                                                                              \
+    X(embed, ROWS)                                                                                 \
+    X(rmsnorm, ROWS)                                                                               \
+    X(matmul, WIDE)                                                                                \
+    X(quantize, ROWS)                                                                              \
+    X(rope, ROWS)                                                                                  \
+    X(attn_decode, DECODE)                                                                         \
+    X(attn_prefill, PREFILL)                                                                       \
+    X(attn_packed, PREFILL)                                                                        \
+    X(swiglu, ROWS)                                                                                \
+    X(gather, ROWS)                                                                                \
+    X(sample, ROWS)                                                                                \
     /* loss and backward; matmul is its own backward */                                            \
-    X(xent, MEMORY)                                                                                \
-    X(embed_bwd, MEMORY)                                                                           \
-    X(rmsnorm_bwd, MEMORY)                                                                         \
-    X(rope_bwd, MEMORY)                                                                            \
-    X(attn_packed_bwd, COMPUTE)                                                                    \
-    X(swiglu_bwd, MEMORY)                                                                          \
-    X(colsum, MEMORY)                                                                              \
-    X(cast, MEMORY)                                                                                \
-    X(fill, MEMORY)                                                                                \
-    X(noise, MEMORY)                                                                               \
+    X(xent, ROWS_BWD)                                                                              \
+    X(embed_bwd, ROWS_BWD)                                                                         \
+    X(rmsnorm_bwd, ROWS_BWD)                                                                       \
+    X(rope_bwd, ROWS_BWD)                                                                          \
+    X(attn_packed_bwd, ATTN_BWD)                                                                   \
+    X(swiglu_bwd, ROWS_BWD)                                                                        \
+    X(colsum, ROWS_BWD)                                                                            \
+    X(cast, ROWS)                                                                                  \
+    X(fill, UPDATE)                                                                                \
+    X(noise, UPDATE)                                                                               \
     /* update and publication */                                                                   \
-    X(sumsq, MEMORY)                                                                               \
-    X(adamw, MEMORY)                                                                               \
-    X(audit, MEMORY)
+    X(sumsq, UPDATE)                                                                               \
+    X(adamw, UPDATE)                                                                               \
+    X(audit, UPDATE)
 
 enum hzp_op {
-#define X(name, bound) HZP_OP_##name,
+#define X(name, class_) HZP_OP_##name,
     HZP_OPS(X)
 #undef X
         HZP_OP_COUNT
 };
 
+/* What an op does to the device, and so to the ops beside it: the one taxonomy of ops. */
+enum hzp_class {
+    HZP_CLASS_THIN,     /* products of few rows: they read more than they compute */
+    HZP_CLASS_WIDE,     /* products of many rows */
+    HZP_CLASS_GRAD,     /* products for gradients */
+    HZP_CLASS_DECODE,   /* attention of decode rows: reads much, computes little */
+    HZP_CLASS_PREFILL,  /* attention of prompts, and of training's forward pass */
+    HZP_CLASS_ATTN_BWD, /* backward of attention */
+    HZP_CLASS_ROWS,     /* passes over rows, forward */
+    HZP_CLASS_ROWS_BWD, /* passes over rows, loss and backward */
+    HZP_CLASS_UPDATE,   /* passes over parameters */
+    HZP_CLASS_COUNT
+};
+
+/* The resource of a device that an op exhausts first, or that a lane is for. */
 enum hzp_bound { HZP_BOUND_COMPUTE, HZP_BOUND_MEMORY, HZP_BOUND_NETWORK, HZP_BOUND_COPY };
 enum hzp_dtype { HZP_F32, HZP_BF16, HZP_I16, HZP_I32, HZP_E4M3 /* device/fp8.h */ };
 
@@ -191,8 +207,8 @@ struct hzp_gather_args {
  *   probabilities (over what top_k left) reach p (1: all).  min_p: those at least min_p times as
  *   likely as the likeliest.
  * Draw: the largest of logit + Gumbel noise g = -log(-log(u)), u = (w + 0.5) 2^-32, w word 0 of
- * Philox4x32-10 with key = seed and counter = (token, position, choice, 0): whoever else is in the
- * batch cannot move it.  temperature 0: the largest logit, ties by lower id. */
+ * Philox4x32-10 with key = seed and counter = (token, position, choice, 0): other rows of the
+ * batch do not change it.  temperature 0: the largest logit, ties by lower id. */
 struct hzp_sample_row {
     float temperature, top_p, min_p;
     float repetition, presence, frequency; /* 1, 0, 0: none */
@@ -222,16 +238,18 @@ struct hzp_sample_args {
     int32_t *token;     /* [rows] */
     float *logprob;     /* [rows] of token[r] */
     int32_t *rank;      /* [rows] 1: token[r] was the likeliest (ties: best rank) */
-    int32_t *top_token; /* [rows][HZP_TOPS_MAX], likeliest first; NULL if no row asks */
+    int32_t *top_token; /* [rows][HZP_TOPS_MAX], likeliest first; NULL if no row has tops */
     float *top_logprob;
 };
 
-/* loss[r] = log sum exp(x[r]) - x[r][target[r]]; dx[r] = softmax(x[r]) - onehot(target[r]).
- * target -1: loss and dx are 0.  x [rows][vocab] F32; dx act, absent: none; dx may be x if F32. */
+/* loss[r] = w (log sum exp(x[r]) - x[r][target[r]]); dx[r] = w (softmax(x[r]) - onehot(target[r]));
+ * w = weight[r].  target -1: loss and dx are 0.  x [rows][vocab] F32; dx act, absent: none; dx may
+ * be x if F32. */
 struct hzp_xent_args {
     struct hzp_mat x, dx;
     const int32_t *target; /* [rows] */
     float *loss;           /* [rows] */
+    const float *weight;   /* [rows]; NULL: all 1 */
 };
 
 /* dtable[id[r]] += dy[r].  dtable [vocab][width] F32, dy [rows][width] F32.  Repeated ids are
@@ -342,7 +360,7 @@ struct hzp_lane;
 int hzp_lane_issue(struct hzp_lane *lane, enum hzp_op op, const void *args);
 
 /* hzp_op_rmsnorm(lane, &args) and so on. */
-#define X(name, bound)                                                                             \
+#define X(name, class_)                                                                            \
     static inline int hzp_op_##name(struct hzp_lane *lane, const struct hzp_##name##_args *args)   \
     {                                                                                              \
         return hzp_lane_issue(lane, HZP_OP_##name, args);                                          \
@@ -351,7 +369,12 @@ HZP_OPS(X)
 #undef X
 
 const char *hzp_op_name(enum hzp_op op);
-enum hzp_bound hzp_op_bound(enum hzp_op op);
+
+/* The op's class.  A product's is THIN, WIDE or GRAD by its arguments; args NULL: as the list says.
+ */
+enum hzp_class hzp_op_class(enum hzp_op op, const void *args);
+const char *hzp_class_text(enum hzp_class c); /* "wide product" and so on */
+enum hzp_bound hzp_class_bound(enum hzp_class c);
 size_t hzp_op_args_size(enum hzp_op op);
 size_t hzp_dtype_size(enum hzp_dtype type);
 

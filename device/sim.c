@@ -25,7 +25,7 @@
 #include <time.h>
 
 #include "base/arena.h"
-#include "device/device.h"
+#include "device/backend.h"
 #include "device/philox.h"
 
 struct rates {
@@ -78,7 +78,7 @@ static void spend(struct sim_lane *lane, double compute_ns, double memory_ns)
 {
     struct sim_device *dev = (struct sim_device *)lane->base.dev;
     if (lane->end_ns <= dev->now_ns)
-        tick(dev); /* a busy lane does not care when it was issued to */
+        tick(dev); /* for a busy lane the time of issue does not matter */
     dev->now_ns += (uint64_t)dev->rates.issue_ns;
     uint64_t begin = later(dev->now_ns, lane->end_ns);
     uint64_t compute = (uint64_t)compute_ns, memory = (uint64_t)memory_ns;
@@ -115,13 +115,13 @@ static void sim_sample(const struct hzp_sample_args *a)
 
 static void sim_xent(const struct hzp_xent_args *a)
 {
-    for (int32_t r = 0; r < a->x.rows; r++)
-        a->loss[r] = a->target[r] < 0
-                         ? 0
-                         : 2 + (float)(hash((uint64_t)a->target[r], (uint64_t)r) >> 40) * 0x1p-24f;
+    for (int32_t r = 0; r < a->x.rows; r++) {
+        float loss = 2 + (float)(hash((uint64_t)a->target[r], (uint64_t)r) >> 40) * 0x1p-24f;
+        a->loss[r] = a->target[r] < 0 ? 0 : (a->weight ? a->weight[r] : 1) * loss;
+    }
 }
 
-/* What the engine looks at must be there. */
+/* Computes the results that the engine reads. */
 static int effect(struct sim_device *dev, struct hzp_lane *lane, enum hzp_op op, const void *args)
 {
     enum { SMALL = 4096 };
@@ -164,7 +164,7 @@ static int sim_op(struct hzp_lane *lane, enum hzp_op op, const void *args)
     return effect(dev, lane, op, args);
 }
 
-#define X(name, bound)                                                                             \
+#define X(name, class_)                                                                            \
     static int sim_op_##name(struct hzp_lane *lane, const void *args)                              \
     {                                                                                              \
         return sim_op(lane, HZP_OP_##name, args);                                                  \
@@ -206,7 +206,7 @@ static int sim_open(const struct hzp_device_config *config, struct hzp_device **
     HZP_TRY(rates_read(getenv("HZP_SIM"), &rates, reterr));
     struct sim_device *dev = hzp_xcalloc(1, sizeof(*dev));
     dev->base.backend = &hzp_backend_sim;
-#define X(name, bound) dev->base.op[HZP_OP_##name] = sim_op_##name;
+#define X(name, class_) dev->base.op[HZP_OP_##name] = sim_op_##name;
     HZP_OPS(X)
 #undef X
     hzp_ref_fill(dev->ref);
@@ -225,7 +225,7 @@ static void sim_close(struct hzp_device *dev)
     free(dev);
 }
 
-/* Address space only: pages that nobody writes cost nothing.  The size stands in the page
+/* Address space only: pages that are never written cost nothing.  The size stands in the page
  * before. */
 static int sim_mem_alloc(struct hzp_device *dev, enum hzp_mem where, size_t size, void **ret)
 {

@@ -13,6 +13,7 @@
 
 #include "base/arena.h"
 #include "base/log.h"
+#include "device/backend.h"
 #include "device/bf16.h"
 #include "device/operand.h"
 
@@ -98,7 +99,7 @@ static int staging_grow(struct trace_device *dev, size_t size)
     return HZP_OK;
 }
 
-/* Scratch may hold anything, and whoever fills with NaN means it. */
+/* Scratch may hold anything, and a fill with NaN is deliberate. */
 static bool nan_may_be(enum hzp_op op, const void *args)
 {
     return op == HZP_OP_sample ||
@@ -144,7 +145,7 @@ static int trace_op(struct hzp_lane *base, enum hzp_op op, const void *args)
     return dev->check ? nan_check(lane, op, args) : HZP_OK;
 }
 
-#define X(name, bound)                                                                             \
+#define X(name, class_)                                                                            \
     static int trace_##name(struct hzp_lane *lane, const void *args)                               \
     {                                                                                              \
         return trace_op(lane, HZP_OP_##name, args);                                                \
@@ -329,7 +330,7 @@ int hzp_trace_open(struct hzp_device *inner, struct hzp_device **ret, struct hzp
     dev->backend.name = inner->backend->name;
     dev->backend.host_memory = inner->backend->host_memory;
     dev->base.backend = &dev->backend;
-#define X(name, bound) dev->base.op[HZP_OP_##name] = trace_##name;
+#define X(name, class_) dev->base.op[HZP_OP_##name] = trace_##name;
     HZP_OPS(X)
 #undef X
     dev->inner = inner;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/trace.h - a device around a device: times, waits for and checks each op.
  *
- * Chosen by the environment, so that no kernel and no caller knows of it:
+ * Chosen by the environment, so that kernels and callers need no change:
  *   HZP_TRACE=file.json  every op and copy with lane, start, duration, bytes, flops, as a Chrome
  *                        trace (chrome://tracing, Perfetto).  Where ops run behind the host's back,
  *                        each is waited for: durations are true, overlap is not shown.
@@ -15,7 +15,7 @@
 
 #include "device/device.h"
 
-/* Whether the environment asks for it. */
+/* Whether the environment selects it. */
 bool hzp_trace_wanted(void);
 
 /* Takes inner: closing *ret closes it.  On failure inner stays the caller's.  HZP_EIO: the file

@@ -324,7 +324,7 @@ static const char *check_audit(const struct hzp_audit_args *a)
 static const char *check_op(enum hzp_op op, const void *args)
 {
     switch (op) {
-#define X(name, bound)                                                                             \
+#define X(name, class_)                                                                            \
     case HZP_OP_##name:                                                                            \
         return check_##name(args);
         HZP_OPS(X)

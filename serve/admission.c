@@ -3,6 +3,7 @@
 
 #include "base/arena.h"
 #include "base/err.h"
+#include "base/thread.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@
 /* Of lengths and of steps from now: 0 .. 7 each, then four an octave up to 2^24. */
 enum { CLASSES = 8 + 4 * 21 };
 
-/* As if so many more had been seen to go on at every length: one early end proves little. */
+/* Prior: so many more sequences had gone on at every length, since one early end proves little. */
 static const double doubt = 2;
 /* Standard deviations kept free.  On request traces with a tight pool, 0 computed 2 to 25 % of all
  * rows again, 1 up to 6 %, 1.5 about 1 %, 2 next to none; 2 cost throughput while lengths were
@@ -32,7 +33,7 @@ struct hzp_admission {
     int64_t worst;
     double goes_on[CLASSES + 1];             /* S at each class's begin */
     double mean[CLASSES], variance[CLASSES]; /* of pages, by class of steps from now */
-    int32_t classes;                         /* those of them anybody reaches */
+    int32_t classes;                         /* those that any sequence reaches */
 };
 
 static int32_t class_begin(int32_t class)
@@ -68,8 +69,9 @@ void hzp_admission_destroy(struct hzp_admission *a)
 
 void hzp_admission_ended(struct hzp_admission *a, const struct hzp_growth *at, bool cut)
 {
+    hzp_assert_engine_thread();
     if (at->least >= at->most)
-        return; /* its length was not its own */
+        return; /* its length was set by the request */
     if (cut)
         a->cut[class_of(at->drawn)]++;
     else
@@ -159,6 +161,7 @@ static bool expect(const struct hzp_admission *a, const struct outlook *o, int32
 
 void hzp_admission_add(struct hzp_admission *a, const struct hzp_growth *one)
 {
+    hzp_assert_engine_thread();
     double pages, chance;
     a->count++;
     a->worst += worst_of(a, one);
@@ -172,6 +175,7 @@ void hzp_admission_add(struct hzp_admission *a, const struct hzp_growth *one)
 
 void hzp_admission_look(struct hzp_admission *a, const struct hzp_growth *running, int32_t count)
 {
+    hzp_assert_engine_thread();
     a->count = a->classes = 0;
     a->worst = 0;
     memset(a->mean, 0, sizeof(a->mean));

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* serve/admission.h - whether one more request may begin, told from the KV pages that those who run
- * will need.
+/* serve/admission.h - whether one more request may begin, predicted from the KV pages that the
+ * running ones will need.
  *
- * Two rules.  By worst case: prompt and max_tokens of all of them fit the pool at once; nothing
- * admitted can ever lack a page, and most pages are promised to tokens that never come.  By
+ * Two rules.  By worst case: prompt and max_tokens of all of them fit the pool at once; no admitted
+ * request ever lacks a page, and most pages are reserved for tokens that never come.  By
  * prediction: the pages needed at every future step fit, where each sequence takes a row a step and
- * is still there with the probability that its length so far leaves it.
+ * still runs with the probability that follows from its length so far.
  *
  * Lengths are learned online as in survival analysis (Kaplan and Meier): of all requests that had
  * drawn so many tokens, which part went no further?  Requests cut at max_tokens, and those that
@@ -18,12 +18,12 @@
  *     peak    = max over t of  mean(t) + 1.5 sqrt(var(t))
  *
  * (the future memory of the past-future scheduler, Gong et al., ASPLOS 2025, with probabilities in
- * place of drawn lengths: no luck is involved, and the same day gives the same decisions).  Steps t
+ * place of drawn lengths, so decisions are deterministic).  Steps t
  * are looked at in classes a quarter of an octave wide, each by its last step's pages and its first
  * step's probability, which errs on the safe side.
  *
- * A prediction may fail.  What happens then is the scheduler's (scheduler.h): the youngest is
- * pushed back.  So the margin of 1.5 standard deviations trades some of that for fuller pools.
+ * A prediction may fail; the scheduler then preempts the youngest request (scheduler.h).  The
+ * margin of 1.5 standard deviations trades some preemptions for fuller pools.
  *
  * Thread: engine.
  */
@@ -51,20 +51,21 @@ void hzp_admission_destroy(struct hzp_admission *a); /* NULL: no effect */
 /* A request has ended.  cut: by its max_tokens, so it might have gone on. */
 void hzp_admission_ended(struct hzp_admission *a, const struct hzp_growth *at, bool cut);
 
-/* Looks again at who runs: before asking about others.  Costs some 40 additions a sequence. */
+/* Takes a new look at the running sequences, before hzp_admission_fits.  Costs some 40 additions a
+ * sequence. */
 void hzp_admission_look(struct hzp_admission *a, const struct hzp_growth *running, int32_t count);
 
-/* True: with this one too the pool is predicted to suffice.  With nobody else always. */
+/* True: the pool is predicted to suffice with this one too.  Always true if no other runs. */
 bool hzp_admission_fits(const struct hzp_admission *a, const struct hzp_growth *one);
 
 /* It was admitted: it counts until the next look. */
 void hzp_admission_add(struct hzp_admission *a, const struct hzp_growth *one);
 
-/* Pages that those who run are counted on to need at most; may exceed the pool. */
+/* The most pages that the running ones are predicted to need; may exceed the pool. */
 int32_t hzp_admission_peak(const struct hzp_admission *a);
 
 /* Probability that a request which has drawn `from` tokens draws more than `to`: for tests and
- * those who explain. */
+ * explanations. */
 double hzp_admission_goes_on(const struct hzp_admission *a, int32_t from, int32_t to);
 
 #endif

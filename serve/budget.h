@@ -1,65 +1,69 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* serve/budget.h - how many rows the next step computes.
+/* serve/budget.h - how many prompt rows the next step computes, decided here and nowhere else.
  *
- * Rows of sequences that decode always go; the budget says how many rows of prompts go with them.
- * Every one of these makes the step longer for those who decode and brings those who wait for
- * their first token nearer to it.  What a row costs is not assumed but measured: the average
- * duration of the steps of each size class (classes a quarter of an octave wide) gives T(rows).
+ * Every prompt row makes the step longer for the sequences that decode, and brings the requests
+ * that wait for their first token nearer to it.  With D decode rows, R rows left in the dense
+ * batch, T the measured duration of a step by its rows (nanobatch/time/rows_times.h), N = D + R:
  *
- *     budget = the fewest rows with  rows / T(rows) >= e * max over r <= rows_max of  r / T(r)
- *     e      = 0.9 + 0.1 * pressure
+ *     D = 0            R: no decoding sequence is held up
+ *     fixed            min(R, --prefill-rows)
+ *     otherwise        the fewest n - D with  n / T(n) >= e max over r <= N of  r / T(r),
+ *                      at least D / 4:  e = 0.9 + 0.1 pressure
+ *     pressure         1 while a request waits for a running slot, else the part of slots in use
+ *     in all cases     at most G, where the ITL goal leaves G rows; at least 1
  *
- * With pressure 0 (few run, nobody waits) a step is as short as it can be while at least nine
- * tenths of the best throughput are kept; with pressure 1 it is as large as it may be.  Where rows
- * are free, because weights take as long to read for many as for one, r / T(r) grows with r and the
- * budget goes up to where they cease to be.  While nobody decodes nobody is held up, and the budget
- * is rows_max.  (NanoFlow fills every step to one fixed size, which costs it latency at low load:
- * Zhu et al., OSDI 2025.)
+ * At pressure 0 a step is as short as it can be while nine tenths of the best throughput are kept;
+ * at pressure 1 it is as large as it may be.  Where rows are free, because weights take as long to
+ * read for many as for one, n / T(n) grows with n and the budget goes up to where they cease to be.
+ * (NanoFlow fills every step to one fixed size, which costs it latency at low load: Zhu et al.,
+ * OSDI 2025.)
  *
- * Sizes are a class's lower end, so multiples of 16 from 64 rows on, which products like.
+ * Every 16th decision adds half as many rows again and eight, so that it gets known whether more
+ * would pay.  G is the most rows with which a step by its shape (nanobatch/time/step_times.h) takes
+ * at most the load's serve_max_ns, and never less than 16, so that prompts go on.
  *
- * Between two measured classes T is a line; above the largest it goes on as it did over the last
- * octave, below the smallest it is flat.  Measured averages are first made non-decreasing (pool
- * adjacent violators).  Every 16th step asked about has half as many rows again and eight, so
- * that it gets known whether more would pay.
- *
- * Nothing correct depends on it: any answer in [decodes + 1, rows_max] serves the same tokens.
+ * Nothing correct depends on the answer: any number of rows serves the same tokens.
  *
  * Thread: engine.
  */
 #ifndef HZP_SERVE_BUDGET_H
 #define HZP_SERVE_BUDGET_H
 
-#include "base/base.h"
+#include "nanobatch/time/time.h"
 
-enum { HZP_BUDGET_CLASSES = 61 };
-
-struct hzp_budget {
-    struct hzp_budget_class {
-        double rows, ns; /* averages over about the last eight steps; rows 0: none yet */
-        uint64_t at;     /* the newest of them */
-    } seen[HZP_BUDGET_CLASSES];
-    uint64_t learned; /* steps */
-    uint32_t asked;
+/* What the number of prompt rows was decided by. */
+enum hzp_budget_reason {
+    HZP_BUDGET_ALL,        /* all that fit: nothing decodes, full load, or nothing measured yet */
+    HZP_BUDGET_FIXED,      /* --prefill-rows */
+    HZP_BUDGET_THROUGHPUT, /* fewer, at nine tenths and more of the throughput */
+    HZP_BUDGET_PROBE,      /* some more than that, to measure them */
+    HZP_BUDGET_GOAL,       /* the ITL goal leaves no more */
+    HZP_BUDGET_COUNT
 };
+const char *hzp_budget_reason_name(enum hzp_budget_reason reason);
 
 struct hzp_budget_load {
-    int32_t decodes;  /* rows of the step that must go; 0: nobody decodes */
-    double pressure;  /* 0: few run, nobody waits .. 1: as many run as may */
-    int32_t rows_max; /* the dense batch; > decodes */
-    int32_t bound;    /* a caller's own bound on the step's rows, from its latency goals; 0: none.
-                       * One row more than decodes stays, or prompts would starve */
+    int32_t decode_rows;                   /* of this step */
+    double decode_reads;                   /* positions of keys and values that they attend to */
+    int32_t rows_left;                     /* of the dense batch */
+    int32_t running, running_max, waiting; /* requests with a running slot, slots, without one */
+    int32_t fixed;                         /* --prefill-rows; 0: not set */
+    double serve_max_ns; /* how long serving's part may take for the ITL goal; 0: no goal */
+};
+
+struct hzp_prompt_rows {
+    int32_t rows; /* 1 .. rows_left; 0: none left */
+    enum hzp_budget_reason reason;
+};
+
+struct hzp_budget {
+    uint32_t decisions; /* by throughput */
 };
 
 void hzp_budget_init(struct hzp_budget *budget);
 
-/* A step of so many rows took so long.  rows or ns 0: not counted. */
-void hzp_budget_learn(struct hzp_budget *budget, int32_t rows, uint64_t ns);
-
-/* How long a step of so many rows takes; 0: nothing measured yet. */
-double hzp_budget_ns(const struct hzp_budget *budget, int32_t rows);
-
-/* The step's rows, decodes included: decodes < return <= rows_max. */
-int32_t hzp_budget_rows(struct hzp_budget *budget, const struct hzp_budget_load *load);
+struct hzp_prompt_rows hzp_budget_decide(struct hzp_budget *budget,
+                                         const struct hzp_budget_load *load,
+                                         const struct hzp_time *time);
 
 #endif

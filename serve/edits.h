@@ -14,7 +14,7 @@
 
 struct hzp_edits;
 
-/* The most edits the request can come to; 0: it needs none, and NULL stands for its list.
+/* The most edits the request can come to; 0: it needs none, and its list is NULL.
  * eos: the model's end-of-sequence ids, which min_tokens bans unless the request ignores them. */
 int32_t hzp_edits_needed(const struct hzp_request *rq, int32_t vocab, int32_t eos_count);
 
@@ -25,7 +25,7 @@ void hzp_edits_destroy(struct hzp_edits *edits); /* NULL: no effect */
 
 int32_t hzp_edits_count(const struct hzp_edits *edits); /* NULL: 0 */
 
-/* True: what a draw is told depends on the tokens drawn before it.  NULL: false. */
+/* True: the edits of a draw depend on the tokens drawn before it.  NULL: false. */
 bool hzp_edits_grow(const struct hzp_edits *edits);
 
 /* The request generated this token.  NULL: no effect. */

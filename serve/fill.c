@@ -1,35 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* serve/fill.c - a step's rows: those who decode first, then prompts, oldest first, as far as the
- * step's budget goes.
+/* serve/fill.c - a step's rows: first the decode rows, then as many prompt rows as the budget
+ * decides (budget.h), the oldest prompt first.
  *
  * Thread: engine. */
-#include "nanobatch/split/split.h"
 #include "serve/edits.h"
 #include "serve/scheduler_state.h"
 
 #include <string.h>
 
-/* With a goal for the gaps between tokens: prompts go on with at least so many rows a step, and
- * are taken to stand so deep when it is asked how many would do. */
-enum { PROMPT_ROWS_MIN = 16, PROMPT_DEPTH = 256 };
+/* The step that is being filled. */
+struct filling {
+    struct hzp_scheduler *s;
+    const struct hzp_step *step;
+    struct hzp_room *room;
+    struct hzp_offer *offer;
+};
 
 /* Opens the sequence's segment for `rows` more rows and takes the pages they need. */
-static struct hzp_part *open_segment(struct hzp_scheduler *s, struct hzp_step *step,
-                                     struct hzp_seq *seq, int32_t rows, bool decode)
+static struct hzp_part *open_segment(const struct filling *f, struct hzp_seq *seq, int32_t rows,
+                                     bool decode)
 {
-    struct hzp_part *part = hzp_seq_part(seq, step->number);
+    struct hzp_scheduler *s = f->s;
+    struct hzp_batch *batch = f->offer->batch;
+    uint64_t number = f->step->number;
+    struct hzp_part *part = hzp_seq_part(seq, number);
     while (seq->taken * s->page_rows < seq->fed + rows)
         seq->page[seq->taken++] = hzp_kvpool_take(s->pool);
-    int32_t *page = hzp_batch_add_segment(step->batch, seq->fed, decode);
+    int32_t *page = hzp_batch_add_segment(batch, seq->fed, decode);
     memcpy(page, seq->page, (size_t)seq->taken * sizeof(*page));
-    *part = (struct hzp_part){
-        .step = step->number, .pos0 = seq->fed, .rows = rows, .logit0 = step->batch->logits};
+    *part =
+        (struct hzp_part){.step = number, .pos0 = seq->fed, .rows = rows, .logit0 = batch->logits};
     seq->fed += rows;
-    seq->step = step->number;
-    step->rows_left -= rows;
-    /* Penalties count every token drawn so far: the next draw waits for this one. */
-    if (hzp_edits_grow(seq->rq->edits) && hzp_seq_decodes(seq))
-        step->settle = HZP_MAX(step->settle, HZP_SETTLE_SERVING);
+    seq->step = number;
+    f->room->rows -= rows;
     return part;
 }
 
@@ -84,17 +87,38 @@ static void want_given(struct hzp_batch *batch, struct hzp_part *part, int32_t t
     part->logits++;
 }
 
-/* Chooses who decodes, as far as the step has room; who found none is first next time. */
-static int32_t choose_decodes(struct hzp_scheduler *s, const struct hzp_step *step)
+/* The logits of the in-flight step that draw the token the sequence feeds next; -1: it is known. */
+static int32_t drawn_by(struct hzp_seq *seq, const struct hzp_step *step)
 {
-    const struct hzp_batch_config *max = &step->batch->max;
-    int32_t chosen = 0, edits = step->batch->edits, first = s->running ? s->turn % s->running : 0;
-    int32_t room = HZP_MIN(step->rows_left, HZP_MIN(max->segs_max, max->logits_max));
+    if (!step->in_flight)
+        return -1;
+    const struct hzp_part *part = hzp_seq_part(seq, step->number - 1);
+    bool drawn = part->step == step->number - 1 && part->rows > 0;
+    return drawn ? part->logit0 + part->logits - 1 : -1;
+}
+
+/* Penalties count every token drawn so far, so such a sequence's row cannot run ahead of the token
+ * that the in-flight step draws: it waits for the step after, the others' rows do not. */
+static bool awaits_token(struct hzp_seq *seq, const struct hzp_step *step)
+{
+    return hzp_edits_grow(seq->rq->edits) && drawn_by(seq, step) >= 0;
+}
+
+/* Chooses the sequences that decode, as far as the step has room; the first one left out is first
+ * in the next step. */
+static int32_t choose_decodes(const struct filling *f)
+{
+    struct hzp_scheduler *s = f->s;
+    const struct hzp_batch_config *max = &f->offer->batch->max;
+    int32_t chosen = 0, edits = f->offer->batch->edits,
+            first = s->running ? s->turn % s->running : 0;
+    int32_t room = HZP_MIN(f->room->rows, HZP_MIN(max->segs_max, max->logits_max));
     bool left_out = false;
     for (int32_t k = 0; k < s->running; k++) {
         int32_t i = first + k < s->running ? first + k : first + k - s->running;
-        const struct hzp_seq *seq = &s->seq[s->order[i]];
-        if (!hzp_seq_decodes(seq) || hzp_seq_complete(seq) || !hzp_seq_has_page(s, seq))
+        struct hzp_seq *seq = &s->seq[s->order[i]];
+        if (!hzp_seq_decodes(seq) || hzp_seq_complete(seq) || !hzp_seq_has_page(s, seq) ||
+            awaits_token(seq, f->step))
             continue;
         if (chosen == room || edits + draw_edits(seq) > max->edits_max) {
             if (!left_out)
@@ -110,34 +134,25 @@ static int32_t choose_decodes(struct hzp_scheduler *s, const struct hzp_step *st
     return chosen;
 }
 
-/* The logits of the step under way that draw the token the sequence feeds next; -1: it is known. */
-static int32_t drawn_by(struct hzp_seq *seq, const struct hzp_step *step)
+/* Every chosen sequence's row: those whose token the in-flight step draws come first. */
+static int32_t add_decodes(const struct filling *f)
 {
-    if (!step->under_way)
-        return -1;
-    const struct hzp_part *part = hzp_seq_part(seq, step->number - 1);
-    bool drawn = part->step == step->number - 1 && part->rows > 0;
-    return drawn ? part->logit0 + part->logits - 1 : -1;
-}
-
-/* Every chosen sequence's row: those whose token the step under way draws come first. */
-static int32_t add_decodes(struct hzp_scheduler *s, struct hzp_step *step)
-{
-    struct hzp_batch *batch = step->batch;
-    int32_t chosen = choose_decodes(s, step);
+    struct hzp_scheduler *s = f->s;
+    const struct hzp_step *step = f->step;
+    struct hzp_batch *batch = f->offer->batch;
+    int32_t chosen = choose_decodes(f);
     for (int known = 0; known < 2; known++)
         for (int32_t k = 0; k < chosen; k++) {
             struct hzp_seq *seq = &s->seq[s->chosen[k]];
             int32_t logit = seq->step == step->number ? 0 : drawn_by(seq, step), at = seq->fed, row;
             if (seq->step == step->number || (logit < 0) != known)
                 continue;
-            struct hzp_part *part = open_segment(s, step, seq, 1, true);
+            struct hzp_part *part = open_segment(f, seq, 1, true);
             if (known)
                 row = hzp_batch_add_row(batch, seq->rq->out[at - seq->rq->prompt_count].token,
                                         slot_of(s, seq, at));
             else
-                row =
-                    hzp_batch_add_drawn(batch, step->under_way->batch, logit, slot_of(s, seq, at));
+                row = hzp_batch_add_drawn(batch, step->in_flight, logit, slot_of(s, seq, at));
             want_draw(batch, seq, part, row, at + 1);
         }
     return chosen;
@@ -162,58 +177,51 @@ static int32_t piece_rows(const struct hzp_scheduler *s, const struct hzp_batch 
     return rows;
 }
 
-static void add_piece(struct hzp_scheduler *s, struct hzp_step *step, struct hzp_seq *seq,
-                      int32_t rows)
+static void add_piece(const struct filling *f, struct hzp_seq *seq, int32_t rows)
 {
+    const struct hzp_scheduler *s = f->s;
+    struct hzp_batch *batch = f->offer->batch;
     const struct hzp_request *rq = seq->rq;
     int32_t prompt = rq->prompt_count;
-    struct hzp_part *part = open_segment(s, step, seq, rows, false);
+    struct hzp_part *part = open_segment(f, seq, rows, false);
     for (int32_t p = part->pos0; p < seq->fed; p++) {
         int32_t token = p < prompt ? rq->prompt[p] : rq->out[p - prompt].token;
-        int32_t row = hzp_batch_add_row(step->batch, token, slot_of(s, seq, p));
-        /* What was told of the prompt stays told, by the version that told it. */
+        int32_t row = hzp_batch_add_row(batch, token, slot_of(s, seq, p));
+        /* Outputs for the prompt are final: of the version that computed them first. */
         if (p + 1 < prompt && rq->prompt_logprobs && p >= rq->computed)
-            want_given(step->batch, part, rq->tops, row, rq->prompt[p + 1]);
+            want_given(batch, part, rq->tops, row, rq->prompt[p + 1]);
         if (p + 1 == seq->prompt_end && rq->max_tokens > 0)
-            want_draw(step->batch, seq, part, row, p + 1);
+            want_draw(batch, seq, part, row, p + 1);
     }
 }
 
-/* Rows of the whole step with which the gaps of those who decode stay within their goal; 0: there
- * is none, or nobody does. */
-static int32_t rows_within_goal(const struct hzp_step *step, int32_t decodes)
+/* Prompt rows of this step, as budget.h decides. */
+static int32_t prompt_rows(const struct filling *f, int32_t decodes)
 {
-    double reads = 0;
-    for (int32_t r = 0; r < step->batch->rows; r++)
-        reads += step->batch->pos[r] + 1;
-    int32_t rows =
-        hzp_split_rows_within(step->split, decodes, reads, PROMPT_DEPTH, PROMPT_ROWS_MIN);
-    return rows == INT32_MAX ? 0 : decodes + rows;
-}
-
-/* Rows of prompts in this step: what the budget leaves beside `decodes`. */
-static int32_t prompt_room(struct hzp_scheduler *s, const struct hzp_step *step, int32_t decodes)
-{
-    if (step->rows_left < 1)
-        return 0;
-    int32_t bound = rows_within_goal(step, decodes);
-    if (decodes && s->config.prefill_rows_max) {
-        int32_t room = HZP_MIN(step->rows_left, s->config.prefill_rows_max);
-        return bound ? HZP_MIN(room, HZP_MAX(bound - decodes, 1)) : room;
-    }
+    struct hzp_scheduler *s = f->s;
+    const struct hzp_batch *batch = f->offer->batch;
     struct hzp_budget_load load = {
-        .decodes = decodes,
-        .pressure = s->wait_count ? 1 : (double)s->running / s->config.running_max,
-        .rows_max = decodes + step->rows_left,
-        .bound = bound};
-    return hzp_budget_rows(&s->budget, &load) - decodes;
+        .decode_rows = decodes,
+        .rows_left = f->room->rows,
+        .running = s->running,
+        .running_max = s->config.running_max,
+        .waiting = s->wait_count,
+        .fixed = s->config.prefill_rows_max,
+        .serve_max_ns = f->room->serve_max_ns,
+    };
+    for (int32_t r = 0; r < batch->rows; r++)
+        load.decode_reads += batch->pos[r] + 1;
+    struct hzp_prompt_rows decided = hzp_budget_decide(&s->budget, &load, f->room->time);
+    s->now.budget_rows = decodes + decided.rows;
+    s->now.budget_reason[decided.reason]++;
+    return decided.rows;
 }
 
-static void add_prefills(struct hzp_scheduler *s, struct hzp_step *step, int32_t decodes)
+static void add_prefills(const struct filling *f, int32_t decodes)
 {
-    struct hzp_batch *batch = step->batch;
-    int32_t room = prompt_room(s, step, decodes);
-    s->now.budget_rows = decodes + room;
+    struct hzp_scheduler *s = f->s;
+    struct hzp_batch *batch = f->offer->batch;
+    int32_t room = prompt_rows(f, decodes);
     for (int32_t i = 0; i < s->running && room > 0; i++) {
         struct hzp_seq *seq = &s->seq[s->order[i]];
         if (hzp_seq_decodes(seq))
@@ -222,8 +230,8 @@ static void add_prefills(struct hzp_scheduler *s, struct hzp_step *step, int32_t
             break;
         int32_t rows = piece_rows(s, batch, seq, room);
         if (rows < 1)
-            break; /* the oldest goes first, or nobody does */
-        add_piece(s, step, seq, rows);
+            break; /* no younger prompt overtakes the oldest */
+        add_piece(f, seq, rows);
         room -= rows;
     }
 }
@@ -231,26 +239,47 @@ static void add_prefills(struct hzp_scheduler *s, struct hzp_step *step, int32_t
 static void tell_wait(struct hzp_waits *waits, const struct hzp_request *rq, int32_t left,
                       int32_t now)
 {
-    /* Who is computed anew has had its first token. */
+    /* A preempted request that is recomputed has had its first token. */
     if (waits->count < HZP_WAITS_MAX &&
         !atomic_load_explicit(&rq->out_count, memory_order_relaxed)) /* our own */
         waits->of[waits->count++] = (struct hzp_wait){rq->submitted_ns, left, now};
 }
 
-/* Prompts that are not through, in the order in which they will be: the split leaves them time. */
-static void tell_waits(const struct hzp_scheduler *s, struct hzp_step *step)
+/* Requests whose prompt is not computed yet, in the order in which it will be. */
+static void tell_waits(const struct filling *f)
 {
-    struct hzp_waits *waits = &step->waits;
+    const struct hzp_scheduler *s = f->s;
+    uint64_t number = f->step->number;
+    struct hzp_waits *waits = &f->offer->waits;
     waits->running = s->running;
     waits->places = s->config.running_max;
     for (int32_t i = 0; i < s->running; i++) {
         const struct hzp_seq *seq = &s->seq[s->order[i]];
-        int32_t rows = seq->step == step->number ? seq->part[step->number % 2].rows : 0;
+        int32_t rows = seq->step == number ? seq->part[number % 2].rows : 0;
         if (seq->fed - rows < seq->prompt_end)
             tell_wait(waits, seq->rq, seq->prompt_end - (seq->fed - rows), rows);
     }
     for (int32_t i = 0; i < s->wait_count; i++)
         tell_wait(waits, hzp_wait_at(s, i), hzp_wait_at(s, i)->prompt_count, 0);
+}
+
+/* The next step would leave out the rows of every sequence whose penalties must count what this one
+ * draws, and those come to a row in every second step.  Where that is most of the sequences, all
+ * wait for this step's results instead: leaving their rows out would cost more than the time that
+ * the host takes. */
+static enum hzp_settle settle_for(const struct filling *f)
+{
+    const struct hzp_scheduler *s = f->s;
+    int32_t go_on = 0, left_out = 0;
+    for (int32_t i = 0; i < s->running; i++) {
+        const struct hzp_seq *seq = &s->seq[s->order[i]];
+        if (hzp_seq_complete(seq))
+            continue;
+        go_on++;
+        left_out +=
+            seq->step == f->step->number && hzp_seq_decodes(seq) && hzp_edits_grow(seq->rq->edits);
+    }
+    return 2 * left_out > go_on ? HZP_SETTLE_SERVING : HZP_SETTLE_NOTHING;
 }
 
 static void count_step(struct hzp_scheduler *s, int32_t rows)
@@ -262,12 +291,15 @@ static void count_step(struct hzp_scheduler *s, int32_t rows)
     s->now.step_rows[class]++;
 }
 
-void hzp_fill_step(struct hzp_scheduler *s, struct hzp_step *step)
+void hzp_fill_step(struct hzp_scheduler *s, const struct hzp_step *step, struct hzp_room *room,
+                   struct hzp_offer *offer)
 {
-    HZP_ASSERT(step->batch->max.page_stride >= s->page_stride);
-    add_prefills(s, step, add_decodes(s, step));
-    tell_waits(s, step);
-    step->kv = hzp_kvpool_layers(s->pool);
-    if (step->batch->rows)
-        count_step(s, step->batch->rows);
+    struct filling f = {.s = s, .step = step, .room = room, .offer = offer};
+    HZP_ASSERT(offer->batch->max.page_stride >= s->page_stride);
+    add_prefills(&f, add_decodes(&f));
+    tell_waits(&f);
+    offer->settle = HZP_MAX(offer->settle, settle_for(&f));
+    offer->kv = hzp_kvpool_layers(s->pool);
+    if (offer->batch->rows)
+        count_step(s, offer->batch->rows);
 }

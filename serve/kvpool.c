@@ -2,6 +2,7 @@
 #include "serve/kvpool.h"
 
 #include "base/arena.h"
+#include "base/thread.h"
 
 #include <stdlib.h>
 
@@ -97,6 +98,7 @@ int32_t hzp_kvpool_pages(const struct hzp_kvpool *pool)
 
 int32_t hzp_kvpool_take(struct hzp_kvpool *pool)
 {
+    hzp_assert_engine_thread();
     return pool->free_pages > 0 ? pool->free_page[--pool->free_pages] : -1;
 }
 
@@ -107,6 +109,7 @@ int32_t hzp_kvpool_free_pages(const struct hzp_kvpool *pool)
 
 void hzp_kvpool_release(struct hzp_kvpool *pool, const int32_t *page, int32_t taken)
 {
+    hzp_assert_engine_thread();
     HZP_ASSERT(taken >= 0 && taken <= pool->pages - pool->free_pages);
     for (int32_t i = 0; i < taken; i++) {
         HZP_ASSERT(page[i] >= 0 && page[i] < pool->pages);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* serve/kvpool.h - who owns which KV page.
+/* serve/kvpool.h - which sequence owns which KV page.
  *
  * All pages of all layers are taken at create.  A sequence takes them one by one as it grows, and
- * they come back when the step that last used them has ended.  The pool promises nothing: who may
- * begin is admission's (admission.h), and who gives way when none is free is the scheduler's.
+ * they come back when the step that last used them has ended.  The pool reserves nothing: admission
+ * (admission.h) decides which request may begin, the scheduler which one is preempted when no page
+ * is free.
  *
- * No page has two owners, and who is pushed back computes its rows again, so pages are never
- * copied.
+ * No page has two owners, and a preempted sequence recomputes its rows, so pages are never copied.
  *
  * Invariant: free + taken = pages.
  *
@@ -23,8 +23,8 @@ size_t hzp_kvpool_bytes(const struct hzp_model_config *config, enum hzp_dtype ty
                         int32_t page_rows);
 int hzp_kvpool_create(const struct hzp_model *model, int32_t pages, int32_t page_rows,
                       struct hzp_kvpool **ret);
-/* The pages that are taken first, so many of them, are there from now on: a step does not wait for
- * the system to find them at their first use (hzp_device_touch).  Before any is taken. */
+/* Has the system back the first so many pages to be taken now (hzp_device_touch), so that no step
+ * waits for that at their first use.  Before any is taken. */
 int hzp_kvpool_touch(struct hzp_kvpool *pool, int32_t pages);
 void hzp_kvpool_destroy(struct hzp_kvpool *pool); /* NULL: no effect */
 

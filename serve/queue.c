@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* serve/queue.c - who waits and who runs: admission, pages, push-back, ends of requests.
+/* serve/queue.c - waiting and running requests: admission, pages, preemption, ends of requests.
  *
  * Thread: engine. */
 #include "base/ring.h"
@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-/* While nobody leaves, what those who run will need looks the same for some steps. */
+/* While no sequence ends, what the running ones will need changes little for some steps. */
 enum { LOOK_EVERY = 8 };
 
 void hzp_show_stats(struct hzp_scheduler *s)
@@ -19,12 +19,12 @@ void hzp_show_stats(struct hzp_scheduler *s)
     s->now.kv_pages = kv.pages;
     s->now.kv_taken = kv.taken;
     s->now.kv_peak = hzp_admission_peak(s->admission);
-    pthread_mutex_lock(&s->lock);
+    hzp_lock_take(&s->lock);
     s->shown = s->now;
-    pthread_mutex_unlock(&s->lock);
+    hzp_lock_release(&s->lock);
 }
 
-/* The request is final; it is the creator's again when let_go is up. */
+/* The request is final; it belongs to its creator again once let_go is set. */
 static void end_request(struct hzp_scheduler *s, struct hzp_request *rq,
                         enum hzp_request_state state)
 {
@@ -42,7 +42,8 @@ void hzp_release_pages(struct hzp_scheduler *s, struct hzp_seq *seq)
     seq->used = false;
 }
 
-/* The i-th oldest running sequence runs no more; its pages are free once no step reads them. */
+/* Takes the i-th oldest sequence out of the running ones; its pages are free once no step reads
+ * them. */
 static struct hzp_request *leave_running(struct hzp_scheduler *s, int32_t i)
 {
     struct hzp_seq *seq = &s->seq[s->order[i]];
@@ -79,20 +80,20 @@ void hzp_end_running(struct hzp_scheduler *s, int32_t i, enum hzp_request_state 
     end_request(s, rq, state);
 }
 
-/* The youngest that runs gives its pages up and waits before all who wait. */
-static void push_back(struct hzp_scheduler *s)
+/* The youngest running request gives its pages up and goes to the front of the queue. */
+static void preempt(struct hzp_scheduler *s)
 {
     struct hzp_request *rq = leave_running(s, s->running - 1);
     HZP_ASSERT(s->wait_count < s->wait_room);
     s->wait_head = (s->wait_head + s->wait_room - 1) % s->wait_room;
     s->wait[s->wait_head] = rq;
     s->wait_count++;
-    s->now.pushed_back++;
-    rq->pushes++;
-    rq->pushed_back = true;
-    pthread_mutex_lock(&s->lock);
-    s->pushed_back++;
-    pthread_mutex_unlock(&s->lock);
+    s->now.preempted++;
+    rq->preemptions++;
+    rq->preempted = true;
+    hzp_lock_take(&s->lock);
+    s->preempted++;
+    hzp_lock_release(&s->lock);
     atomic_store(&rq->state, HZP_REQUEST_WAITING);
 }
 
@@ -101,7 +102,7 @@ struct hzp_request *hzp_wait_at(const struct hzp_scheduler *s, int32_t i)
     return s->wait[(s->wait_head + i) % s->wait_room];
 }
 
-/* Takes what was submitted into the queue that only this thread sees. */
+/* Moves submitted requests into the queue that only this thread sees. */
 static void absorb(struct hzp_scheduler *s)
 {
     struct hzp_request *rq;
@@ -113,14 +114,14 @@ static void absorb(struct hzp_scheduler *s)
 
 static void leave_queue(struct hzp_scheduler *s, const struct hzp_request *rq)
 {
-    pthread_mutex_lock(&s->lock);
-    if (rq->pushed_back) {
-        s->pushed_back--;
+    hzp_lock_take(&s->lock);
+    if (rq->preempted) {
+        s->preempted--;
     } else {
         s->waiting--;
         s->waiting_tokens -= rq->prompt_count;
     }
-    pthread_mutex_unlock(&s->lock);
+    hzp_lock_release(&s->lock);
 }
 
 /* Ends waiting requests: all, or those whose client has left. */
@@ -155,7 +156,7 @@ void hzp_fail_all(struct hzp_scheduler *s)
     cull_waiting(s, true, HZP_REQUEST_FAILED);
 }
 
-/* Looks at who runs, for admission: again if the answer may have changed, or every so often. */
+/* Has admission look at the running ones: if its answer may have changed, and every few steps. */
 static void look_ahead(struct hzp_scheduler *s, uint64_t number)
 {
     const struct hzp_request *head = s->wait_count ? hzp_wait_at(s, 0) : NULL;
@@ -169,7 +170,7 @@ static void look_ahead(struct hzp_scheduler *s, uint64_t number)
     hzp_admission_look(s->admission, s->growth, s->running);
 }
 
-/* First come, first served: the head of the queue waits for its pages and nobody overtakes it. */
+/* First come, first served: no request overtakes the queue's head, which waits for its pages. */
 static void admit(struct hzp_scheduler *s)
 {
     while (s->wait_count && s->running < s->config.running_max) {
@@ -178,7 +179,7 @@ static void admit(struct hzp_scheduler *s)
         while (i < s->config.running_max && s->seq[i].used)
             i++;
         if (i == s->config.running_max)
-            return; /* some wait for the end of their last step */
+            return; /* the last steps of ended sequences are still in flight */
         struct hzp_growth growth = growth_of(rq);
         if (!hzp_admission_fits(s->admission, &growth))
             return;
@@ -190,16 +191,16 @@ static void admit(struct hzp_scheduler *s)
             (struct hzp_seq){.rq = rq, .used = true, .page = seq->page, .prompt_end = growth.rows};
         s->order[s->running++] = i;
         leave_queue(s, rq);
-        if (!rq->pushed_back) {
+        if (!rq->preempted) {
             s->now.admitted++;
             rq->admitted_ns = s->clock_ns;
         }
-        rq->pushed_back = false;
+        rq->preempted = false;
         atomic_store(&rq->state, HZP_REQUEST_RUNNING);
     }
 }
 
-/* True: pages come back when the steps under way end. */
+/* True: pages come back when the in-flight steps end. */
 static bool pages_to_come(const struct hzp_scheduler *s)
 {
     for (int32_t i = 0; i < s->config.running_max; i++) {
@@ -210,8 +211,8 @@ static bool pages_to_come(const struct hzp_scheduler *s)
     return false;
 }
 
-/* Every sequence gets the page of its next row, oldest first, if need be from the youngest.  Those
- * that still lack one stand still: all older ones have theirs. */
+/* Every sequence gets the page of its next row, oldest first, if need be by preempting the
+ * youngest.  A sequence that still lacks one gets no row in this step; older ones have theirs. */
 static void secure_pages(struct hzp_scheduler *s)
 {
     for (int32_t i = 0; i < s->running; i++) {
@@ -220,7 +221,7 @@ static void secure_pages(struct hzp_scheduler *s)
             continue;
         int32_t page = hzp_kvpool_take(s->pool);
         while (page < 0 && i < s->running - 1 && !pages_to_come(s)) {
-            push_back(s);
+            preempt(s);
             page = hzp_kvpool_take(s->pool);
         }
         if (page >= 0)

@@ -9,8 +9,8 @@
  *
  *     NEW -submit-> WAITING <-> RUNNING -> STOPPED | LENGTH | CANCELED | FAILED
  *
- * Back to WAITING goes who is pushed back for want of KV pages (scheduler.h); its output stays and
- * grows on as if nothing had happened.
+ * A request that is preempted for lack of KV pages goes back to WAITING (scheduler.h); its output
+ * stays and continues when it runs again.
  *
  * Thread: the creator's, except what is marked engine.
  */
@@ -66,8 +66,8 @@ struct hzp_request {
     int32_t bias_token[HZP_BIASES_MAX];
     float bias[HZP_BIASES_MAX];
     int32_t biases;
-    /* The engine calls it after output or a final state; it may only unblock.  wake_ctx must
-     * outlive the request: wake may still run when the final state is already visible. */
+    /* The engine calls it after output or a final state; it may only unblock a thread.  wake_ctx
+     * must outlive the request: wake may still run when the final state is already visible. */
     void (*wake)(void *ctx);
     void *wake_ctx;
 
@@ -90,9 +90,9 @@ struct hzp_request {
 
     /* the scheduler's */
     struct hzp_edits *edits; /* made at submit */
-    int32_t computed;    /* rows of its sequence computed at least once: what is told of them is */
-    int32_t pushes;      /* how often it was pushed back */
-    bool pushed_back;    /* it waits for the second time or more */
+    int32_t computed;    /* rows of its sequence computed at least once, whose outputs are final */
+    int32_t preemptions; /* so far */
+    bool preempted;      /* it ran, and waits again */
     _Atomic bool let_go; /* false from submit until wake() has returned for the final state:
                               * the engine's very last touch, which destroy waits for */
 };

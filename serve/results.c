@@ -6,15 +6,15 @@
 #include <string.h>
 
 /* Logits `at` of the step become entry `n` of the three arrays. */
-static void read_output(const struct hzp_step *step, int32_t tops, int32_t at, int32_t n,
+static void read_output(const struct hzp_results *results, int32_t tops, int32_t at, int32_t n,
                         struct hzp_output *out, int32_t *top_token, float *top_logprob)
 {
-    const struct hzp_batch *batch = step->batch;
+    const struct hzp_batch *batch = results->batch;
     out[n] = (struct hzp_output){.token = batch->token[at],
                                  .logprob = batch->logprob[at],
                                  .rank = batch->rank[at],
-                                 .version = step->version->record.id,
-                                 .at_ns = step->end_ns};
+                                 .version = results->version,
+                                 .at_ns = results->at_ns};
     if (tops) {
         size_t from = (size_t)at * HZP_TOPS_MAX, to = (size_t)n * (size_t)tops;
         memcpy(top_token + to, batch->top_token + from, (size_t)tops * sizeof(*top_token));
@@ -34,19 +34,18 @@ static bool stops(const struct hzp_scheduler *s, const struct hzp_request *rq, i
     return false;
 }
 
-enum hzp_request_state hzp_take_results(struct hzp_scheduler *s, const struct hzp_step *step,
-                                        const struct hzp_seq *seq, const struct hzp_part *part,
-                                        int64_t staleness)
+enum hzp_request_state hzp_take_results(struct hzp_scheduler *s, const struct hzp_results *results,
+                                        const struct hzp_seq *seq, const struct hzp_part *part)
 {
     struct hzp_request *rq = seq->rq;
     int32_t fed = part->pos0, end = fed + part->rows, logit = part->logit0;
     int32_t known = HZP_MAX(fed, rq->computed);
-    rq->staleness = HZP_MAX(rq->staleness, staleness);
+    rq->staleness = HZP_MAX(rq->staleness, results->staleness);
     s->now.prompt_tokens += (uint64_t)HZP_MAX(HZP_MIN(end, rq->prompt_count) - known, 0);
     s->now.recomputed_tokens += (uint64_t)(HZP_MIN(known, end) - fed);
     if (rq->prompt_logprobs)
         for (int32_t p = known + 1; p < rq->prompt_count && p <= end; p++, logit++)
-            read_output(step, rq->tops, logit, p, rq->prompt_out, rq->prompt_top_token,
+            read_output(results, rq->tops, logit, p, rq->prompt_out, rq->prompt_top_token,
                         rq->prompt_top_logprob);
     rq->computed = HZP_MAX(rq->computed, end);
     if (end < seq->prompt_end)
@@ -55,7 +54,7 @@ enum hzp_request_state hzp_take_results(struct hzp_scheduler *s, const struct hz
         return HZP_REQUEST_LENGTH;
 
     int32_t n = end - rq->prompt_count;
-    read_output(step, rq->tops, logit, n, rq->out, rq->top_token, rq->top_logprob);
+    read_output(results, rq->tops, logit, n, rq->out, rq->top_token, rq->top_logprob);
     HZP_DEBUG_ASSERT(logit + 1 == part->logit0 + part->logits);
     int32_t token = rq->out[n].token;
     s->now.generated_tokens++;
@@ -67,7 +66,7 @@ enum hzp_request_state hzp_take_results(struct hzp_scheduler *s, const struct hz
     } else if (n + 1 == rq->max_tokens) {
         state = HZP_REQUEST_LENGTH;
     }
-    /* release: whoever sees the count sees the output before it */
+    /* release: a thread that sees the count sees the output before it */
     atomic_store_explicit(&rq->out_count, n + 1, memory_order_release);
     if (state == HZP_REQUEST_RUNNING && rq->wake)
         rq->wake(rq->wake_ctx);

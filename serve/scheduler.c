@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* serve/scheduler.c - the scheduler's life and its two ends: requests submitted from any thread,
- * and the loop, whose steps are filled (queue.c, fill.c) and whose results are handed on
+ * and the loop, whose steps are filled (queue.c, fill.c) and whose results are passed on
  * (results.c). */
 #include "base/arena.h"
 #include "base/ring.h"
@@ -12,8 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool offer(struct hzp_source *source, struct hzp_step *step);
-static void deliver(struct hzp_source *source, const struct hzp_step *step, int status);
+static bool offer(struct hzp_source *source, const struct hzp_step *step, struct hzp_room *room,
+                  struct hzp_offer *offer);
+static void deliver(struct hzp_source *source, const struct hzp_step *step,
+                    const struct hzp_offer *offer, const struct hzp_outcome *outcome);
 static bool busy(struct hzp_source *source);
 
 int hzp_scheduler_create(const struct hzp_scheduler_config *config, const struct hzp_model *model,
@@ -42,7 +44,7 @@ int hzp_scheduler_create(const struct hzp_scheduler_config *config, const struct
     s->growth = hzp_xcalloc((size_t)config->running_max, sizeof(*s->growth));
     hzp_admission_create(config->admission, hzp_kvpool_pages(pool), s->page_rows, &s->admission);
     hzp_budget_init(&s->budget);
-    pthread_mutex_init(&s->lock, NULL);
+    hzp_lock_init(&s->lock, HZP_LOCK_SCHEDULER);
     *ret = s;
     return HZP_OK;
 }
@@ -89,11 +91,11 @@ int hzp_scheduler_submit(struct hzp_scheduler *s, struct hzp_request *rq,
         return hzp_fail(reterr, HZP_EBUSY, "no memory for this request now");
     if (!rq->submitted_ns)
         rq->submitted_ns = hzp_now_ns();
-    pthread_mutex_lock(&s->lock);
+    hzp_lock_take(&s->lock);
     r = enqueue(s, rq, reterr);
     if (r == HZP_EBUSY)
         s->refused++;
-    pthread_mutex_unlock(&s->lock);
+    hzp_lock_release(&s->lock);
     if (r < 0) {
         hzp_edits_destroy(rq->edits);
         rq->edits = NULL;
@@ -103,28 +105,28 @@ int hzp_scheduler_submit(struct hzp_scheduler *s, struct hzp_request *rq,
 
 void hzp_scheduler_stop(struct hzp_scheduler *s, bool hurry)
 {
-    pthread_mutex_lock(&s->lock);
+    hzp_lock_take(&s->lock);
     s->stopping = true;
     s->hurry |= hurry;
-    pthread_mutex_unlock(&s->lock);
+    hzp_lock_release(&s->lock);
 }
 
 void hzp_scheduler_read_stats(struct hzp_scheduler *s, struct hzp_scheduler_stats *ret)
 {
-    pthread_mutex_lock(&s->lock);
+    hzp_lock_take(&s->lock);
     *ret = s->shown;
-    ret->waiting = s->waiting + s->pushed_back;
+    ret->waiting = s->waiting + s->preempted;
     ret->waiting_tokens = s->waiting_tokens;
     ret->refused = s->refused;
-    pthread_mutex_unlock(&s->lock);
+    hzp_lock_release(&s->lock);
 }
 
 static bool busy(struct hzp_source *source)
 {
     struct hzp_scheduler *s = HZP_CONTAINER_OF(source, struct hzp_scheduler, source);
-    pthread_mutex_lock(&s->lock);
-    bool any = s->waiting > 0 || s->pushed_back > 0 || s->running > 0;
-    pthread_mutex_unlock(&s->lock);
+    hzp_lock_take(&s->lock);
+    bool any = s->waiting > 0 || s->preempted > 0 || s->running > 0;
+    hzp_lock_release(&s->lock);
     return any;
 }
 
@@ -145,7 +147,7 @@ void hzp_scheduler_destroy(struct hzp_scheduler *s)
         if (s->seq[i].used)
             hzp_release_pages(s, &s->seq[i]);
     hzp_ring_destroy(s->submitted);
-    pthread_mutex_destroy(&s->lock);
+    hzp_lock_fini(&s->lock);
     free(s->seq);
     free(s->page_memory);
     free(s->order);
@@ -158,44 +160,47 @@ void hzp_scheduler_destroy(struct hzp_scheduler *s)
 
 /* ---- steps ---- */
 
-static bool offer(struct hzp_source *source, struct hzp_step *step)
+static bool offer(struct hzp_source *source, const struct hzp_step *step, struct hzp_room *room,
+                  struct hzp_offer *offer)
 {
     struct hzp_scheduler *s = HZP_CONTAINER_OF(source, struct hzp_scheduler, source);
     s->clock_ns = step->begin_ns;
-    pthread_mutex_lock(&s->lock);
+    hzp_lock_take(&s->lock);
     bool hurry = s->hurry;
-    pthread_mutex_unlock(&s->lock);
+    hzp_lock_release(&s->lock);
     if (hurry)
         hzp_fail_all(s);
     hzp_queue_turn(s, step->number);
     if (s->running && step->version)
-        hzp_fill_step(s, step);
+        hzp_fill_step(s, step, room, offer);
     hzp_show_stats(s);
-    return s->running && step->batch->rows > 0;
+    return s->running && offer->batch->rows > 0;
 }
 
-static void deliver(struct hzp_source *source, const struct hzp_step *step, int status)
+static void deliver(struct hzp_source *source, const struct hzp_step *step,
+                    const struct hzp_offer *offer, const struct hzp_outcome *outcome)
 {
     struct hzp_scheduler *s = HZP_CONTAINER_OF(source, struct hzp_scheduler, source);
     s->ended = step->number;
-    s->clock_ns = step->end_ns;
+    s->clock_ns = outcome->end_ns;
     for (int32_t i = 0; i < s->config.running_max; i++)
         if (s->seq[i].used && !s->seq[i].rq && s->seq[i].step <= s->ended)
             hzp_release_pages(s, &s->seq[i]);
-    if (status < 0) {
-        /* Device failure is final: nobody may wait for an answer that cannot come. */
+    if (outcome->status < 0) {
+        /* Device failure is final: no request may wait for an answer that cannot come. */
         hzp_scheduler_stop(s, true);
         hzp_fail_all(s);
     }
-    if (status >= 0)
-        hzp_budget_learn(&s->budget, step->batch ? step->batch->rows : 0, step->served_ns);
-    int64_t staleness = hzp_step_staleness(s, step);
+    struct hzp_results results = {.batch = offer->batch,
+                                  .version = step->version ? step->version->record.id : 0,
+                                  .at_ns = outcome->end_ns,
+                                  .staleness = hzp_step_staleness(s, step)};
     for (int32_t i = 0; i < s->running;) {
         struct hzp_seq *seq = &s->seq[s->order[i]];
         const struct hzp_part *part = hzp_seq_part(seq, step->number);
         enum hzp_request_state state = HZP_REQUEST_RUNNING;
         if (part->step == step->number && part->rows)
-            state = hzp_take_results(s, step, seq, part, staleness);
+            state = hzp_take_results(s, &results, seq, part);
         if (state == HZP_REQUEST_RUNNING)
             i++;
         else

@@ -1,36 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* serve/scheduler.h - which requests run in the next step: the loop's first source.
  *
- * Never sleeps, takes no memory after create but what a request brings, reads no clock but the
- * step's.  So a test can replay a day in a second.
+ * Never sleeps, takes no memory after create but what a request brings, and reads no clock but the
+ * step's, so a test can replay a day in a second.
  *
  *     submit -> waiting -> prefill -> decode -> done
  *                  ^ |         | |       | |
  *                  | +---------|-+-------|-+----> canceled, failed
- *                  +-----------+---------+        pushed back
+ *                  +-----------+---------+        preempted
  *
- * A step takes every decoding sequence's row first, then pieces of prompts, oldest first and cut at
- * the row, until it has exactly as many rows as its budget says (budget.h).  A request's tokens do
- * not depend on who shares its steps.
+ * A step takes the row of every decoding sequence first, then pieces of prompts, oldest first and
+ * cut at the row, until it has as many rows as its budget says (budget.h).  A request's tokens do
+ * not depend on the other requests in its steps.
+ *
+ * A step may be formed while the one before it is in flight.  A sequence whose next draw must know
+ * its last token (penalties) then has no row in it: it decodes in every second step.  Where most of
+ * the sequences need that, the loop waits for the results instead (hzp_offer.settle).
  *
  * Admission is first come, first served, when the KV pages are predicted to suffice (admission.h).
  * A prediction may fail: a sequence needs a page for its next row and none is free.  Then the
- * youngest that runs is pushed back: it gives its pages up and waits at the front of the queue;
- * admitted again, it computes prompt and generated tokens anew and goes on.  The client sees a
- * longer gap between two tokens, nothing else: a token is drawn from (seed, position), penalties
- * count what was generated, and what was told stays told.
+ * youngest running request is preempted: it gives its pages up and goes to the front of the queue;
+ * admitted again, it recomputes the rows of prompt and generated tokens and continues.  The client
+ * sees a longer gap between two tokens, nothing else: a token is drawn from (seed, position),
+ * penalties count what was generated, and outputs never change.
  *
- * No deadlock and no starvation.  Requests have one order, that of submission: those who run are in
- * it, those who wait come after them, and neither admission (from the queue's front) nor pushing
- * back (from the running ones' end to the queue's front) changes it.  Before a step is filled every
- * running sequence gets the page of its next row, oldest first, and may push back only younger
- * ones. So the oldest always gets its page: one that is free, one that comes back when the step in
- * flight ends, or one from the youngest, until it runs alone, and alone its worst case fits the
- * pool or submit had refused it.  It gets rows, too: who decodes comes to a row in turn, and of the
- * prompts the oldest's is first.  So it ends after finitely many steps; then the next one is the
- * oldest. And nobody is pushed back for somebody younger, so no two can take the pages from each
- * other for ever.  (A youngest that lacks a page keeps what it has and stands still until one comes
- * back or an older one needs what it holds.)
+ * No deadlock and no starvation.  Requests have one order, that of submission: running requests are
+ * in it, waiting ones come after them, and neither admission (from the queue's front) nor
+ * preemption (from the last running one to the queue's front) changes it.  Before a step is filled
+ * every running sequence gets the page of its next row, oldest first, and may preempt only younger
+ * ones.  So the oldest always gets its page: a free one, one that comes back when the in-flight
+ * step ends, or one from the youngest, until it runs alone, and alone its worst case fits the pool
+ * or submit would have refused it.  It gets rows, too: decoding sequences come to a row in turn,
+ * and of the prompts the oldest is first.  So it ends after finitely many steps; then the next one
+ * is the oldest.  No request is preempted for a younger one, so no two can take pages from each
+ * other for ever.  (A youngest sequence that lacks a page keeps those it has and gets no row until
+ * a page comes back or an older sequence needs the ones it holds.)
  *
  * Bounds: at most running_max sequences run; beyond waiting_max that never ran submit refuses.
  *
@@ -41,6 +45,7 @@
 
 #include "nanobatch/source.h"
 #include "serve/admission.h"
+#include "serve/budget.h"
 #include "serve/kvpool.h"
 #include "serve/request.h"
 
@@ -52,7 +57,7 @@ struct hzp_scheduler_config {
     int64_t waiting_tokens_max; /* the same, counted in prompt tokens */
     int32_t prefill_rows_max;   /* prompt rows of one step while others decode; 0: budget.h says */
     enum hzp_admission_rule admission;
-    int32_t edits_max; /* of the batch: submit refuses who could need more than all of them */
+    int32_t edits_max; /* of the batch: submit refuses a request that could need more */
 };
 
 int hzp_scheduler_create(const struct hzp_scheduler_config *config, const struct hzp_model *model,
@@ -69,8 +74,8 @@ int hzp_scheduler_submit(struct hzp_scheduler *s, struct hzp_request *rq,
 /* Thread: any.  From now on submit answers HZP_ECANCELED; hurry: running requests fail too. */
 void hzp_scheduler_stop(struct hzp_scheduler *s, bool hurry);
 
-/* No step will run any more: stops, and fails what is left.  Those who wait for answers wake up,
- * so their threads can be joined before destroy. */
+/* No step will run any more: stops, and fails all requests left.  Threads that wait for answers
+ * wake up, so they can be joined before destroy. */
 void hzp_scheduler_abort(struct hzp_scheduler *s);
 
 /* Classes of a step's rows: up to 1, 8, 16, 32, ... 16384, and more. */
@@ -78,18 +83,19 @@ enum { HZP_STEP_ROWS_CLASSES = 14 };
 
 /* Thread: any. */
 struct hzp_scheduler_stats {
-    int32_t waiting, running; /* waiting: those pushed back, too, which the bounds do not count */
+    int32_t waiting, running; /* waiting: with preempted ones, which the bounds do not count */
     int64_t waiting_tokens;   /* prompt tokens of those that never ran */
     uint64_t admitted, finished[HZP_REQUEST_FAILED + 1], refused;
-    uint64_t pushed_back; /* how often anybody was */
+    uint64_t preempted; /* preemptions */
     uint64_t prompt_tokens, generated_tokens, steps;
-    uint64_t recomputed_tokens; /* rows computed again after a push back */
+    uint64_t recomputed_tokens; /* rows computed again after a preemption */
     uint64_t
         step_rows[HZP_STEP_ROWS_CLASSES]; /* steps by rows: 1, 2..8, 9..16, 17..32, and so on */
     int32_t kv_pages, kv_taken;
-    int32_t kv_peak; /* that those who run are counted on to need: at the last look, at most eight
-                          * steps ago */
-    int32_t budget_rows; /* of the newest step that served */
+    int32_t kv_peak; /* that the running ones are predicted to need: at admission's last look, at
+                      * most eight steps ago */
+    int32_t budget_rows;                      /* of the newest step that served */
+    uint64_t budget_reason[HZP_BUDGET_COUNT]; /* steps by what decided their prompt rows */
 };
 void hzp_scheduler_read_stats(struct hzp_scheduler *s, struct hzp_scheduler_stats *ret);
 

@@ -7,10 +7,10 @@
 #ifndef HZP_SERVE_SCHEDULER_STATE_H
 #define HZP_SERVE_SCHEDULER_STATE_H
 
+#include "base/thread.h"
 #include "serve/budget.h"
 #include "serve/scheduler.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 struct hzp_ring;
@@ -22,8 +22,8 @@ struct hzp_part {
     int32_t logit0, logits; /* its range of the step's logits */
 };
 
-/* A sequence that has KV pages.  `rq` is NULL once the request is final; the pages may have to
- * wait for their last step, and what that one brings is nobody's. */
+/* A sequence that has KV pages.  `rq` is NULL once the request is final; its pages are then kept
+ * until the last step that uses them has ended, whose results for it are discarded. */
 struct hzp_seq {
     struct hzp_request *rq;
     bool used;
@@ -32,7 +32,7 @@ struct hzp_seq {
     int32_t fed;        /* positions whose keys and values are stored once the steps formed so far
                           * have ended */
     int32_t prompt_end; /* rows that come in pieces: prompt, and what was drawn before */
-    struct hzp_part part[2]; /* of step n: part[n % 2]; two may be under way */
+    struct hzp_part part[2]; /* of step n: part[n % 2]; two may be in flight */
     uint64_t step;           /* the last step that touches our pages */
 };
 
@@ -44,7 +44,7 @@ struct hzp_scheduler {
     const struct hzp_model *model;
     struct hzp_kvpool *pool;
     int32_t page_rows, page_stride;
-    int32_t wait_room; /* of `wait`: who was pushed back has a place beside those who may wait */
+    int32_t wait_room; /* of `wait`: preempted requests have places beside waiting_max */
     struct hzp_ring *submitted;
     struct hzp_admission *admission;
 
@@ -52,26 +52,26 @@ struct hzp_scheduler {
     struct hzp_seq *seq;  /* [running_max] */
     int32_t *page_memory; /* [running_max][page_stride] */
     int32_t *order;       /* indices of running sequences, oldest first */
-    int32_t *chosen;      /* [running_max] who decodes in the step that is formed */
+    int32_t *chosen;      /* [running_max] sequences that decode in the step being formed */
     int32_t running;
-    int32_t turn; /* who of `order` decodes first: moves on when a step has no room for all */
+    int32_t turn; /* index in `order` of the first to decode: moves on if a step has no room */
     struct hzp_request **wait; /* a ring [wait_room] */
     int32_t wait_head, wait_count;
     struct hzp_growth *growth; /* [running_max] scratch */
-    uint64_t look_next;        /* the step in which admission looks at who runs at the latest */
-    const struct hzp_request *looked_for; /* who was first in the queue then; only compared */
-    bool left;                            /* somebody who ran then does not any more */
+    uint64_t look_next; /* the step in which admission looks at the running ones at the latest */
+    const struct hzp_request *looked_for; /* the head of the queue then; only compared */
+    bool left;                            /* a sequence that ran then has left */
     struct hzp_budget budget;
     uint64_t ended;    /* newest step that has ended */
     uint64_t clock_ns; /* of the newest step */
     struct hzp_scheduler_stats now;
 
     /* under lock; the lock is never held across anything that waits */
-    pthread_mutex_t lock;
+    struct hzp_lock lock;
     bool stopping, hurry;
     int32_t waiting;        /* submitted or in `wait`, never ran */
     int64_t waiting_tokens; /* of theirs */
-    int32_t pushed_back;    /* in `wait` for another time */
+    int32_t preempted;      /* of `wait`, those that ran before */
     uint64_t refused;
     struct hzp_scheduler_stats shown;
 };
@@ -99,36 +99,43 @@ static inline struct hzp_part *hzp_seq_part(struct hzp_seq *seq, uint64_t step)
 
 /* ---- queue.c ---- */
 
-/* Before a step is filled: who left goes, who fits comes, and whoever runs has the page of his next
- * row, if need be from the youngest, who is pushed back. */
+/* Before a step is filled: canceled requests end, requests that fit are admitted, and every running
+ * sequence gets the page of its next row, if need be by preempting the youngest. */
 void hzp_queue_turn(struct hzp_scheduler *s, uint64_t number);
 
-/* The i-th oldest that runs has come to its end. */
+/* Ends the i-th oldest running request. */
 void hzp_end_running(struct hzp_scheduler *s, int32_t i, enum hzp_request_state state);
 
-/* Everybody, also who was only submitted, fails. */
+/* Fails all requests, submitted ones too. */
 void hzp_fail_all(struct hzp_scheduler *s);
 
-/* The i-th that waits. */
+/* The i-th waiting request. */
 struct hzp_request *hzp_wait_at(const struct hzp_scheduler *s, int32_t i);
 
-/* The sequence's pages are free: no step under way reads them. */
+/* Frees the sequence's pages: no in-flight step reads them. */
 void hzp_release_pages(struct hzp_scheduler *s, struct hzp_seq *seq);
 
-/* Counters become visible to other threads. */
+/* Makes the counters visible to other threads. */
 void hzp_show_stats(struct hzp_scheduler *s);
 
-/* ---- fill.c: decode rows, rows of prompts, and what the split is told of who waits ---- */
+/* ---- fill.c: decode rows, prompt rows, and the waiting prompts, for the split ---- */
 
-void hzp_fill_step(struct hzp_scheduler *s, struct hzp_step *step);
+void hzp_fill_step(struct hzp_scheduler *s, const struct hzp_step *step, struct hzp_room *room,
+                   struct hzp_offer *offer);
 
 /* ---- results.c ---- */
 
-/* Takes over what the step brought for the sequence's rows: outputs, counts, the wake.  RUNNING, or
- * how the request ended.  staleness: hzp_step_staleness. */
-enum hzp_request_state hzp_take_results(struct hzp_scheduler *s, const struct hzp_step *step,
-                                        const struct hzp_seq *seq, const struct hzp_part *part,
-                                        int64_t staleness);
+/* The results of a step. */
+struct hzp_results {
+    const struct hzp_batch *batch;
+    uint64_t version, at_ns; /* that it served from; when it ended */
+    int64_t staleness;       /* hzp_step_staleness */
+};
+
+/* Takes over the results for the sequence's rows: outputs, counts, the wake.  RUNNING, or how the
+ * request ended. */
+enum hzp_request_state hzp_take_results(struct hzp_scheduler *s, const struct hzp_results *results,
+                                        const struct hzp_seq *seq, const struct hzp_part *part);
 
 /* Optimizer steps by which the version of this step trails the newest finished one. */
 int64_t hzp_step_staleness(const struct hzp_scheduler *s, const struct hzp_step *step);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/evaluate.h"
 
+#include "base/thread.h"
 #include "nanobatch/run/exec.h"
 #include "train/trainer.h"
 
@@ -13,7 +14,7 @@ struct hzp_evaluator {
     struct hzp_micro *micro;
     struct hzp_exec *exec;
     struct hzp_plan plan;
-    double sum;
+    double sum, weight;
     int64_t tokens;
 };
 
@@ -56,8 +57,9 @@ static int compute(struct hzp_evaluator *e, const struct hzp_version *v)
         HZP_TRY(hzp_exec_run(e->exec, &e->plan, NULL, &times));
     }
     for (int32_t i = 0; i < e->micro->learned; i++)
-        e->sum += (double)e->micro->loss[i];
+        e->sum += (double)e->micro->loss.value[i];
     e->tokens += e->micro->learned;
+    e->weight += e->micro->weight_sum;
     hzp_micro_clear(e->micro);
     return HZP_OK;
 }
@@ -66,7 +68,8 @@ int hzp_evaluator_run(struct hzp_evaluator *e, const struct hzp_version *v,
                       struct hzp_sample *const *sample, int32_t count, double *ret_loss,
                       int64_t *ret_tokens)
 {
-    e->sum = 0;
+    hzp_assert_engine_thread();
+    e->sum = e->weight = 0;
     e->tokens = 0;
     hzp_micro_clear(e->micro);
     for (int32_t i = 0; i < count; i++) {
@@ -79,7 +82,7 @@ int hzp_evaluator_run(struct hzp_evaluator *e, const struct hzp_version *v,
         }
     }
     HZP_TRY(compute(e, v));
-    *ret_loss = e->tokens ? e->sum / (double)e->tokens : NAN;
+    *ret_loss = e->weight > 0 ? e->sum / e->weight : NAN;
     *ret_tokens = e->tokens;
     return HZP_OK;
 }

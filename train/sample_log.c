@@ -2,16 +2,16 @@
 #include "train/sample_log.h"
 
 #include "base/arena.h"
+#include "base/thread.h"
 
 #include <limits.h>
 #include <math.h>
-#include <pthread.h>
 #include <sqlite3.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    APPLICATION_ID = 0x485a5053, /* "HZPS": SQLite's own field for whose file this is */
+    APPLICATION_ID = 0x485a5053, /* "HZPS": SQLite's field for the application */
     SCHEMA_VERSION = 1,
     IDS_UNSEEN =
         4096, /* versions that may be published and not journalled yet: the store's memory */
@@ -44,10 +44,10 @@ struct hzp_sample_log {
     sqlite3 *db;
     sqlite3_stmt *statement[STATEMENTS];
     /* under lock */
-    pthread_mutex_t lock;
+    struct hzp_lock lock;
     int64_t last;          /* newest sequence number; 0: none */
-    int64_t versions_from; /* first version id of this life; 0: nobody has asked yet */
-    bool version_missing;  /* one of this life could not be journalled */
+    int64_t versions_from; /* first version id of this process; 0: not chosen yet */
+    bool version_missing;  /* a version of this process could not be journalled */
 };
 
 struct hzp_sample *hzp_sample_create(const int32_t *token, const uint8_t *learn, int32_t count)
@@ -172,7 +172,7 @@ static int check_contents(struct hzp_sample_log *log, const char *fingerprint,
     HZP_TRY(query_number(log, "PRAGMA user_version", &schema_version, reterr));
     if (schema_version != SCHEMA_VERSION)
         return hzp_fail(reterr, HZP_EUNSUP,
-                        "%s: the sample log has schema version %lld, this program knows %d",
+                        "%s: the sample log has schema version %lld, this program reads %d",
                         log->path, (long long)schema_version, SCHEMA_VERSION);
     HZP_TRY(query_text(log, "PRAGMA quick_check(1)", text, sizeof(text), reterr));
     if (strcmp(text, "ok"))
@@ -204,8 +204,8 @@ static int open_database(struct hzp_sample_log *log, const char *fingerprint,
         return fail_code(log, code, "opening", reterr);
     sqlite3_extended_result_codes(log->db, 1);
     sqlite3_busy_timeout(log->db, 500);
-    /* Exclusive: two servers on one state directory would learn everything twice.  The reading
-     * of application_id takes the lock.  WAL with FULL syncs once a commit. */
+    /* Exclusive: two servers on one state directory would learn everything twice.  Reading
+     * application_id takes the lock.  WAL with FULL syncs once a commit. */
     int64_t application = 0, tables = 0;
     HZP_TRY(
         exec(log, "PRAGMA locking_mode=EXCLUSIVE; PRAGMA trusted_schema=OFF", "opening", reterr));
@@ -232,7 +232,7 @@ int hzp_sample_log_open(const char *path, const char *fingerprint, struct hzp_sa
 {
     struct hzp_sample_log *log = hzp_xcalloc(1, sizeof(*log));
     log->path = hzp_xstrdup(path);
-    pthread_mutex_init(&log->lock, NULL);
+    hzp_lock_init(&log->lock, HZP_LOCK_LOG);
     int r = open_database(log, fingerprint, reterr);
     if (r < 0) {
         hzp_sample_log_close(log);
@@ -242,9 +242,9 @@ int hzp_sample_log_open(const char *path, const char *fingerprint, struct hzp_sa
     return HZP_OK;
 }
 
-/* An orderly end: the journal names the last id, so the next life goes on right behind it.  Where
- * it does not, the mark stays. */
-static void end_life(struct hzp_sample_log *log)
+/* Orderly shutdown: if the journal has the last id, the next process continues after it and the
+ * mark is removed; otherwise the mark stays. */
+static void remove_mark(struct hzp_sample_log *log)
 {
     int64_t newest = 0;
     if (log->versions_from && !log->version_missing &&
@@ -257,11 +257,11 @@ void hzp_sample_log_close(struct hzp_sample_log *log)
 {
     if (!log)
         return;
-    end_life(log);
+    remove_mark(log);
     for (int i = 0; i < STATEMENTS; i++)
         sqlite3_finalize(log->statement[i]);
     sqlite3_close(log->db);
-    pthread_mutex_destroy(&log->lock);
+    hzp_lock_fini(&log->lock);
     free(log->path);
     free(log);
 }
@@ -318,7 +318,7 @@ static int append_one(struct hzp_sample_log *log, int64_t number, const struct h
 int hzp_sample_log_append(struct hzp_sample_log *log, struct hzp_sample **sample, int32_t count,
                           int64_t *ret_first, struct hzp_err_text *reterr)
 {
-    pthread_mutex_lock(&log->lock);
+    hzp_lock_take(&log->lock);
     int64_t first = log->last + 1;
     int r = exec(log, "BEGIN IMMEDIATE", "adding samples", reterr);
     if (r < 0)
@@ -336,7 +336,7 @@ int hzp_sample_log_append(struct hzp_sample_log *log, struct hzp_sample **sample
     log->last += count;
     *ret_first = first;
 out:
-    pthread_mutex_unlock(&log->lock);
+    hzp_lock_release(&log->lock);
     return r;
 }
 
@@ -368,7 +368,7 @@ int32_t hzp_sample_log_read(struct hzp_sample_log *log, int64_t after, int32_t m
 {
     int r = HZP_OK, code = SQLITE_DONE;
     int32_t n = 0;
-    pthread_mutex_lock(&log->lock);
+    hzp_lock_take(&log->lock);
     sqlite3_stmt *s = log->statement[READ];
     sqlite3_bind_int64(s, 1, after);
     sqlite3_bind_int64(s, 2, max);
@@ -380,7 +380,7 @@ int32_t hzp_sample_log_read(struct hzp_sample_log *log, int64_t after, int32_t m
     if (r >= 0 && code != SQLITE_DONE && code != SQLITE_ROW)
         r = fail_code(log, code, "reading samples", reterr);
     sqlite3_reset(s);
-    pthread_mutex_unlock(&log->lock);
+    hzp_lock_release(&log->lock);
     if (r >= 0)
         return n;
     while (n > 0)
@@ -409,7 +409,7 @@ int hzp_sample_log_version(struct hzp_sample_log *log, const struct hzp_version_
         range[2 * i] = record->learned.first[i];
         range[2 * i + 1] = record->learned.last[i];
     }
-    pthread_mutex_lock(&log->lock);
+    hzp_lock_take(&log->lock);
     sqlite3_stmt *s = log->statement[VERSION];
     sqlite3_bind_int64(s, 1, (int64_t)record->id);
     sqlite3_bind_int64(s, 2, record->optimizer_step);
@@ -424,20 +424,20 @@ int hzp_sample_log_version(struct hzp_sample_log *log, const struct hzp_version_
     sqlite3_bind_blob(s, 8, range, ranges * 2 * (int)sizeof(range[0]), SQLITE_TRANSIENT);
     int r = run_once(log, s, "adding a version", reterr);
     log->version_missing = log->version_missing || r < 0;
-    pthread_mutex_unlock(&log->lock);
+    hzp_lock_release(&log->lock);
     return r;
 }
 
 int hzp_sample_log_checkpoint(struct hzp_sample_log *log, uint64_t id, int64_t learned_through,
                               const char *name, struct hzp_err_text *reterr)
 {
-    pthread_mutex_lock(&log->lock);
+    hzp_lock_take(&log->lock);
     sqlite3_stmt *s = log->statement[CHECKPOINT];
     sqlite3_bind_int64(s, 1, (int64_t)id);
     sqlite3_bind_int64(s, 2, learned_through);
     sqlite3_bind_text(s, 3, name, -1, SQLITE_TRANSIENT);
     int r = run_once(log, s, "adding a checkpoint", reterr);
-    pthread_mutex_unlock(&log->lock);
+    hzp_lock_release(&log->lock);
     return r;
 }
 
@@ -490,9 +490,9 @@ static int count_retrain(struct hzp_sample_log *log, int64_t after, int64_t *ret
     return HZP_OK;
 }
 
-/* Journalling comes after publishing, so a life that was killed has shown clients versions that are
- * in no table.  It left a mark, its first id; the next life begins so far behind what is known that
- * it cannot meet them, and leaves a mark of its own before it publishes anything. */
+/* Versions are journalled after they are published, so a killed process may have shown clients
+ * versions that are in no table.  It left a mark, its first id; the next process then skips as many
+ * ids as could have been published, and leaves its own mark before it publishes anything. */
 static int choose_version_id(struct hzp_sample_log *log, int64_t newest, uint64_t *ret,
                              struct hzp_err_text *reterr)
 {
@@ -541,9 +541,9 @@ int hzp_sample_log_resume(struct hzp_sample_log *log, struct hzp_sample_log_resu
                           struct hzp_err_text *reterr)
 {
     struct hzp_sample_log_resume resume = {0};
-    pthread_mutex_lock(&log->lock);
+    hzp_lock_take(&log->lock);
     int r = read_resume(log, &resume, reterr);
-    pthread_mutex_unlock(&log->lock);
+    hzp_lock_release(&log->lock);
     if (r >= 0)
         *ret = resume;
     return r;

@@ -2,8 +2,8 @@
 /* train/sample_log.h - the durable log of samples and of published versions (SQLite).
  *
  * A sample is accepted when its transaction is committed (synchronous = FULL); sequence numbers
- * start at 1 and have no holes.  A version's row says which samples it learned from; a checkpoint's
- * row says up to which sample everything is safely in a checkpoint on disk.  After a restart,
+ * start at 1 and have no holes.  A version's row has the samples it learned from; a checkpoint's
+ * row has the number up to which all samples are in a checkpoint on disk.  After a restart,
  * samples beyond the newest checkpoint are offered again: nothing accepted is lost; and what was
  * already trained in a version that no longer exists is counted (hzp_sample_log_resume).
  *
@@ -47,13 +47,13 @@ int hzp_sample_log_version(struct hzp_sample_log *log, const struct hzp_version_
                            struct hzp_err_text *reterr);
 
 /* A checkpoint of version `id` (directory `name` under the state directory) is on disk, and with it
- * all that samples <= learned_through taught. */
+ * everything learned from samples <= learned_through. */
 int hzp_sample_log_checkpoint(struct hzp_sample_log *log, uint64_t id, int64_t learned_through,
                               const char *name, struct hzp_err_text *reterr);
 
-/* Where to go on after a restart: the newest checkpoint (id 0: none), the next version id, and how
- * many samples beyond it some lost version had already learned from.  After a life that was killed,
- * ids go on 4096 further: clients may have seen versions that were not journalled yet. */
+/* Where to continue after a restart: the newest checkpoint (id 0: none), the next version id, and
+ * how many samples after the checkpoint were learned by a version that is lost.  If the process
+ * was killed, 4096 ids are skipped: clients may have seen versions that were not journalled. */
 struct hzp_sample_log_resume {
     uint64_t checkpoint_id, next_version_id;
     int64_t learned_through, last_sequence_number, retrain_count;

@@ -3,7 +3,7 @@
  * (shuffle: in a new random order).  A sample pushed while a round runs joins its end (shuffle:
  * the next round).  Three lists hold them:
  *
- *     push -> waiting --draw--> drawn --done--> next round, or gone
+ *     push -> waiting --draw--> drawn --done--> next round, or freed
  *                ^                |                |
  *                |                +--undo: drawn again as it is
  *                +---- the round is over ----------+
@@ -12,8 +12,8 @@
 #include "train/sample_queue.h"
 
 #include "base/arena.h"
+#include "base/thread.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,13 +33,13 @@ struct hzp_sample_queue {
     struct entry *replay;
     int32_t replays;
     /* under lock */
-    pthread_mutex_t lock;
+    struct hzp_lock lock;
     struct list waiting, next;
     int32_t samples; /* held and reserved, replay not counted */
     int64_t tokens;
     int64_t pushed_through; /* the largest number ever pushed; <= 0: none */
     int64_t learned_through;
-    bool redraw; /* the next draw gives what is drawn already */
+    bool redraw; /* the next draw returns the drawn samples again */
     /* engine thread only */
     struct list drawn;
     struct entry *gone; /* finished, but borrowed until the next draw */
@@ -99,7 +99,7 @@ static void list_free(struct list *list)
     free(list->entry);
 }
 
-/* --- Life ------------------------------------------------------------------------------------- */
+/* --- Creation and destruction ----------------------------------------------------------------- */
 
 int hzp_sample_queue_create(const struct hzp_sample_queue_config *config,
                             struct hzp_sample_queue **ret)
@@ -111,7 +111,7 @@ int hzp_sample_queue_create(const struct hzp_sample_queue_config *config,
     q->config = *config;
     q->learned_through = config->learned_through > 0 ? config->learned_through : -1;
     q->pushed_through = q->learned_through;
-    pthread_mutex_init(&q->lock, NULL);
+    hzp_lock_init(&q->lock, HZP_LOCK_QUEUE);
     *ret = q;
     return HZP_OK;
 }
@@ -137,7 +137,7 @@ void hzp_sample_queue_destroy(struct hzp_sample_queue *q)
     free(q->replay);
     free(q->replay_order);
     free(q->replay_drawn);
-    pthread_mutex_destroy(&q->lock);
+    hzp_lock_fini(&q->lock);
     free(q);
 }
 
@@ -149,25 +149,25 @@ int hzp_sample_queue_reserve(struct hzp_sample_queue *q, int32_t samples, int64_
         tokens > q->config.tokens_max)
         return HZP_EINVAL;
     int r = HZP_EBUSY;
-    pthread_mutex_lock(&q->lock);
-    /* What restore() put in may lie beyond the bounds: compare by what is left. */
+    hzp_lock_take(&q->lock);
+    /* restore() may have exceeded the bounds: compare with the room that is left. */
     if (samples <= q->config.samples_max - q->samples &&
         tokens <= q->config.tokens_max - q->tokens) {
         q->samples += samples;
         q->tokens += tokens;
         r = HZP_OK;
     }
-    pthread_mutex_unlock(&q->lock);
+    hzp_lock_release(&q->lock);
     return r;
 }
 
 void hzp_sample_queue_unreserve(struct hzp_sample_queue *q, int32_t samples, int64_t tokens)
 {
-    pthread_mutex_lock(&q->lock);
+    hzp_lock_take(&q->lock);
     q->samples -= samples;
     q->tokens -= tokens;
     HZP_ASSERT(q->samples >= 0 && q->tokens >= 0);
-    pthread_mutex_unlock(&q->lock);
+    hzp_lock_release(&q->lock);
 }
 
 static void push_locked(struct hzp_sample_queue *q, struct hzp_sample *sample)
@@ -181,21 +181,21 @@ static void push_locked(struct hzp_sample_queue *q, struct hzp_sample *sample)
 
 void hzp_sample_queue_push(struct hzp_sample_queue *q, struct hzp_sample **sample, int32_t count)
 {
-    pthread_mutex_lock(&q->lock);
+    hzp_lock_take(&q->lock);
     for (int32_t i = 0; i < count; i++)
         push_locked(q, sample[i]);
-    pthread_mutex_unlock(&q->lock);
+    hzp_lock_release(&q->lock);
 }
 
 void hzp_sample_queue_restore(struct hzp_sample_queue *q, struct hzp_sample **sample, int32_t count)
 {
-    pthread_mutex_lock(&q->lock);
+    hzp_lock_take(&q->lock);
     for (int32_t i = 0; i < count; i++) {
         q->samples++;
         q->tokens += sample[i]->count;
         push_locked(q, sample[i]);
     }
-    pthread_mutex_unlock(&q->lock);
+    hzp_lock_release(&q->lock);
 }
 
 void hzp_sample_queue_set_replay(struct hzp_sample_queue *q, struct hzp_sample **sample,
@@ -217,9 +217,9 @@ void hzp_sample_queue_set_replay(struct hzp_sample_queue *q, struct hzp_sample *
 
 bool hzp_sample_queue_ready(struct hzp_sample_queue *q)
 {
-    pthread_mutex_lock(&q->lock);
+    hzp_lock_take(&q->lock);
     bool ready = q->redraw || q->waiting.count || q->next.count;
-    pthread_mutex_unlock(&q->lock);
+    hzp_lock_release(&q->lock);
     return ready;
 }
 
@@ -245,7 +245,7 @@ static int32_t draw_new(struct hzp_sample_queue *q, int64_t tokens_max,
 {
     int32_t n = 0;
     int64_t tokens = 0;
-    pthread_mutex_lock(&q->lock);
+    hzp_lock_take(&q->lock);
     while (n < max) {
         if (!q->waiting.count && q->next.count && !(n && q->config.shuffle))
             begin_round(q); /* an epoch's last update stays short, a stream's is filled up */
@@ -258,7 +258,7 @@ static int32_t draw_new(struct hzp_sample_queue *q, int64_t tokens_max,
         list_push(&q->drawn, list_pop(&q->waiting));
         ret[n++] = sample;
     }
-    pthread_mutex_unlock(&q->lock);
+    hzp_lock_release(&q->lock);
     q->replay_debt += q->config.replay_ratio * (double)tokens;
     return n;
 }
@@ -285,19 +285,20 @@ static void draw_replay(struct hzp_sample_queue *q, int32_t room)
         q->replay_debt -= q->replay[index].sample->count;
     }
     if (q->replay_draws == draws_max && q->replay_debt > 0)
-        q->replay_debt = 0; /* what cannot be met is not owed for ever */
+        q->replay_debt = 0; /* a debt that cannot be paid is dropped */
 }
 
 int32_t hzp_sample_queue_draw(struct hzp_sample_queue *q, int64_t tokens_max,
                               const struct hzp_sample **ret, int32_t max)
 {
+    hzp_assert_engine_thread();
     HZP_ASSERT(max > 0);
     int32_t n = 0;
     free_gone(q);
-    pthread_mutex_lock(&q->lock);
+    hzp_lock_take(&q->lock);
     bool redraw = q->redraw;
     q->redraw = false;
-    pthread_mutex_unlock(&q->lock);
+    hzp_lock_release(&q->lock);
     if (redraw) {
         for (; n < HZP_MIN(max, q->drawn.count); n++)
             ret[n] = q->drawn.entry[q->drawn.head + n].sample;
@@ -312,7 +313,7 @@ int32_t hzp_sample_queue_draw(struct hzp_sample_queue *q, int64_t tokens_max,
     return n;
 }
 
-/* The smallest number still to be learned says how far everything is; pushes come in order. */
+/* Pushes come in order, so every sample before the smallest number still to be learned is done. */
 static int64_t find_learned_through(const struct hzp_sample_queue *q)
 {
     int64_t through = q->pushed_through;
@@ -328,8 +329,9 @@ static int64_t find_learned_through(const struct hzp_sample_queue *q)
 
 int64_t hzp_sample_queue_done(struct hzp_sample_queue *q)
 {
+    hzp_assert_engine_thread();
     bool left = false;
-    pthread_mutex_lock(&q->lock);
+    hzp_lock_take(&q->lock);
     while (q->drawn.count) {
         struct entry entry = list_pop(&q->drawn);
         if (--entry.left > 0) {
@@ -351,20 +353,21 @@ int64_t hzp_sample_queue_done(struct hzp_sample_queue *q)
     }
     int64_t r = q->learned_through;
     q->redraw = false;
-    pthread_mutex_unlock(&q->lock);
+    hzp_lock_release(&q->lock);
     return r;
 }
 
 void hzp_sample_queue_undo(struct hzp_sample_queue *q)
 {
-    pthread_mutex_lock(&q->lock);
+    hzp_assert_engine_thread();
+    hzp_lock_take(&q->lock);
     q->redraw = q->drawn.count > 0;
-    pthread_mutex_unlock(&q->lock);
+    hzp_lock_release(&q->lock);
 }
 
 void hzp_sample_queue_read_stats(struct hzp_sample_queue *q, struct hzp_sample_queue_stats *ret)
 {
-    pthread_mutex_lock(&q->lock);
+    hzp_lock_take(&q->lock);
     *ret = (struct hzp_sample_queue_stats){
         .samples = q->samples,
         .samples_max = q->config.samples_max,
@@ -372,7 +375,7 @@ void hzp_sample_queue_read_stats(struct hzp_sample_queue *q, struct hzp_sample_q
         .tokens_max = q->config.tokens_max,
         .learned_through = q->learned_through,
     };
-    pthread_mutex_unlock(&q->lock);
+    hzp_lock_release(&q->lock);
 }
 
 int64_t hzp_sample_queue_count_draws(const struct hzp_sample_queue_config *config,
@@ -384,7 +387,7 @@ int64_t hzp_sample_queue_count_draws(const struct hzp_sample_queue_config *confi
         return HZP_EINVAL;
     const struct hzp_sample **ret = hzp_xcalloc((size_t)max, sizeof(*ret));
     for (int32_t i = 0; i < samples; i++) {
-        /* Drawing looks at nothing but the count. */
+        /* Drawing reads only the count. */
         struct hzp_sample *sample = hzp_xcalloc(1, sizeof(*sample));
         sample->count = tokens[i];
         hzp_sample_queue_restore(q, &sample, 1);

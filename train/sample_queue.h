@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* train/sample_queue.h - the samples that wait to be learned, and how micro-batches are drawn.
+/* train/sample_queue.h - samples waiting to be learned, and the draw of an update's samples.
  *
  * Bounded by samples and by tokens.  Space is reserved before a body is committed to the log, so
  * a commit is never followed by "full".  Each sample is learned `passes` times, in rounds: in a
  * round each is drawn once, oldest first.  An update never holds a sample twice, and mixes in
- * replay samples at the given ratio.  Drawing is a pure function of the seed and of what was
- * pushed in which order, between which draws.
+ * replay samples at the given ratio.  Drawing is a pure function of the seed and of the sequence of
+ * pushes and draws.
  *
  * Thread: reserve, unreserve, push, restore, ready, stats any; the rest engine.
  */
@@ -30,15 +30,15 @@ int hzp_sample_queue_create(const struct hzp_sample_queue_config *config,
                             struct hzp_sample_queue **ret);
 void hzp_sample_queue_destroy(struct hzp_sample_queue *q); /* with what it holds; NULL: no effect */
 
-/* Thread: any.  HZP_EBUSY: so much does not fit now.  HZP_EINVAL: it never will. */
+/* Thread: any.  HZP_EBUSY: no room now.  HZP_EINVAL: more than the queue's bounds. */
 int hzp_sample_queue_reserve(struct hzp_sample_queue *q, int32_t samples, int64_t tokens);
 void hzp_sample_queue_unreserve(struct hzp_sample_queue *q, int32_t samples, int64_t tokens);
 /* Hands over samples whose space was reserved.  Those of the log come in the order of their
- * numbers: who commits and pushes holds one lock around both. */
+ * numbers: the caller holds one lock around commit and push. */
 void hzp_sample_queue_push(struct hzp_sample_queue *q, struct hzp_sample **sample, int32_t count);
 
-/* Hands over samples read back from the log: room is made for them beyond the bounds, since what
- * was once accepted is never refused.  Before others push. */
+/* Hands over samples read back from the log, beyond the bounds if necessary: an accepted sample is
+ * never refused.  Before any push. */
 void hzp_sample_queue_restore(struct hzp_sample_queue *q, struct hzp_sample **sample,
                               int32_t count);
 
@@ -67,7 +67,7 @@ struct hzp_sample_queue_stats {
 void hzp_sample_queue_read_stats(struct hzp_sample_queue *q, struct hzp_sample_queue_stats *ret);
 
 /* How many updates a queue filled with samples of these token counts will give until all passes
- * are done: what a learning-rate schedule must know beforehand.  Thread: any. */
+ * are done: the number of steps of a learning-rate schedule.  Thread: any. */
 int64_t hzp_sample_queue_count_draws(const struct hzp_sample_queue_config *config,
                                      const int32_t *tokens, int32_t samples, int64_t tokens_max,
                                      int32_t max);

@@ -2,6 +2,7 @@
 #include "train/trainer_state.h"
 
 #include "base/thread.h"
+#include "nanobatch/build/update.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -9,14 +10,16 @@
 
 enum {
     DRAWS_MAX = 65536,     /* samples of one update */
-    FAILURES_MAX = 2,      /* the same samples are tried so often */
+    FAILURES_MAX = 2,      /* attempts at the same samples */
     LOGITS_MIN = 32 << 20, /* elements of the logits chunk: 128 MB and their gradients */
 };
 
-/* --- Life ------------------------------------------------------------------------------------- */
+/* --- Creation and destruction ----------------------------------------------------------------- */
 
-static bool offer(struct hzp_source *source, struct hzp_step *step);
-static void deliver(struct hzp_source *source, const struct hzp_step *step, int status);
+static bool offer(struct hzp_source *source, const struct hzp_step *step, struct hzp_room *room,
+                  struct hzp_offer *offer);
+static void deliver(struct hzp_source *source, const struct hzp_step *step,
+                    const struct hzp_offer *offer, const struct hzp_outcome *outcome);
 static bool busy(struct hzp_source *source);
 
 struct hzp_train_space_config hzp_trainer_space_config(const struct hzp_recipe *recipe,
@@ -44,7 +47,7 @@ int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_train
         .name = "train", .slices = true, .offer = offer, .deliver = deliver, .busy = busy};
     t->learned_through = -1;
     hzp_plan_init(&t->chain);
-    pthread_mutex_init(&t->lock, NULL);
+    hzp_lock_init(&t->lock, HZP_LOCK_TRAINER);
     t->draw.room = DRAWS_MAX;
     t->draw.sample = hzp_xcalloc(DRAWS_MAX, sizeof(*t->draw.sample));
     t->draw.bin = hzp_xcalloc(DRAWS_MAX, sizeof(*t->draw.bin));
@@ -69,7 +72,7 @@ void hzp_trainer_destroy(struct hzp_trainer *t)
     hzp_micro_destroy(t->micro);
     hzp_train_space_destroy(t->space);
     hzp_plan_fini(&t->chain);
-    pthread_mutex_destroy(&t->lock);
+    hzp_lock_fini(&t->lock);
     free(t->draw.sample);
     free(t->draw.bin);
     free(t->draw.bin_rows);
@@ -86,7 +89,7 @@ struct hzp_train_space *hzp_trainer_space(struct hzp_trainer *t)
     return t->space;
 }
 
-/* --- What other threads ask ------------------------------------------------------------------- */
+/* --- Calls of other threads ------------------------------------------------------------------- */
 
 void hzp_trainer_pause(struct hzp_trainer *t, bool on)
 {
@@ -110,7 +113,7 @@ struct hzp_version *hzp_trainer_frozen(struct hzp_trainer *t)
 
 void hzp_trainer_thaw(struct hzp_trainer *t)
 {
-    /* In this order, or the engine could grant anew between the two. */
+    /* In this order, or the engine could grant another freeze in between. */
     atomic_store(&t->freeze, false);
     atomic_store(&t->frozen, NULL);
 }
@@ -122,18 +125,18 @@ bool hzp_trainer_idle(const struct hzp_trainer *t)
 
 void hzp_trainer_read_stats(struct hzp_trainer *t, struct hzp_trainer_stats *ret)
 {
-    pthread_mutex_lock(&t->lock);
+    hzp_lock_take(&t->lock);
     *ret = t->stats;
-    pthread_mutex_unlock(&t->lock);
+    hzp_lock_release(&t->lock);
     ret->paused = atomic_load(&t->paused);
 }
 
 static void set_waiting(struct hzp_trainer *t, bool swap, bool slot)
 {
-    pthread_mutex_lock(&t->lock);
+    hzp_lock_take(&t->lock);
     t->stats.waiting_for_swap = swap;
     t->stats.waiting_for_slot = slot;
-    pthread_mutex_unlock(&t->lock);
+    hzp_lock_release(&t->lock);
 }
 
 /* --- Beginning an update ---------------------------------------------------------------------- */
@@ -148,8 +151,8 @@ static bool worth_learning(const struct hzp_sample *sample, int32_t rows_max)
     return false;
 }
 
-/* First fit, in the order of the draw: documents stay whole, and what they are packed with
- * depends on nothing but the draw. */
+/* First fit, in the order of the draw: documents stay whole, and the packing depends on the draw
+ * only. */
 static void pack(struct hzp_trainer *t)
 {
     struct hzp_draw *d = &t->draw;
@@ -169,7 +172,7 @@ static void pack(struct hzp_trainer *t)
         d->bin_rows[b] += rows;
         d->bin[i] = b;
         while (open < d->bins && d->bin_rows[open] == rows_max)
-            open++; /* full ones are not looked at again */
+            open++; /* full micro-batches are skipped from now on */
     }
 }
 
@@ -190,10 +193,11 @@ static void build_micro(struct hzp_trainer *t)
         HZP_ASSERT(r >= 0);
         t->now.samples++;
     }
-    /* Chunks cost time where nobody carries them: while nothing serves there are none. */
+    /* Chunks cost time unless serving's rows share their products: none while nothing serves. */
     hzp_micro_cut(t->micro, t->carried ? t->config.chunk_rows : 0);
     t->now.rows += t->micro->rows;
     t->now.learned_tokens += t->micro->learned;
+    t->weight_sum += t->micro->weight_sum;
     t->rider = (struct hzp_rider){version_read(t), t->micro, t->space};
     hzp_plan_clear(&t->chain);
     hzp_micro_build(&t->chain, t->config.model, version_read(t), t->micro, t->space, t->bin == 0);
@@ -215,14 +219,15 @@ static void note_sequences(struct hzp_trainer *t)
 static void begin_accumulation(struct hzp_trainer *t)
 {
     memset(&t->now, 0, sizeof(t->now));
-    t->loss_sum = 0;
+    t->loss_sum = t->weight_sum = 0;
     t->begin_ns = hzp_now_ns();
     t->draw.count = hzp_sample_queue_draw(t->config.queue, t->config.recipe.update_tokens,
                                           t->draw.sample, t->draw.room);
     pack(t);
     note_sequences(t);
     if (!t->draw.bins) {
-        /* Nothing in it can be learned (a log of other limits): it is done as it is. */
+        /* No sample of the draw has a learnable token (the log was written under other limits): the
+         * draw counts as done. */
         t->learned_through = hzp_sample_queue_done(t->config.queue);
         t->draws++;
         return;
@@ -236,7 +241,7 @@ static void begin_accumulation(struct hzp_trainer *t)
 
 /* --- Waiting for the update ------------------------------------------------------------------- */
 
-/* So many finished updates unpublished would leave the server too far behind. */
+/* With that many unpublished updates the server would exceed the staleness bound. */
 static bool over_bound(struct hzp_trainer *t, int32_t unpublished)
 {
     struct hzp_weights_stats stats;
@@ -244,8 +249,8 @@ static bool over_bound(struct hzp_trainer *t, int32_t unpublished)
     return unpublished > 0 && unpublished > stats.max_staleness;
 }
 
-/* True: the update's chain is built.  Else it has to wait; *ret_flush: for the publication of
- * what is finished, which deliver() can do. */
+/* True: the update's chain is built.  False: it must wait; *ret_flush: until deliver() has
+ * published the finished updates. */
 static bool begin_update(struct hzp_trainer *t, bool *ret_flush)
 {
     struct hzp_weights *w = t->config.model->weights;
@@ -274,7 +279,7 @@ static bool begin_update(struct hzp_trainer *t, bool *ret_flush)
         .eps = recipe->eps,
         .decay = recipe->decay,
         .clip = recipe->clip,
-        .grad_scale = 1.0f / (float)t->now.learned_tokens,
+        .grad_scale = 1.0f / (float)t->weight_sum,
         .t = (int32_t)HZP_MIN(t->step + 1, INT32_MAX),
     };
     t->now.lr = hyper.lr;
@@ -285,15 +290,15 @@ static bool begin_update(struct hzp_trainer *t, bool *ret_flush)
     return true;
 }
 
-/* --- A frozen picture ------------------------------------------------------------------------- */
+/* --- Freezing the state for a checkpoint ------------------------------------------------------ */
 
-/* A grant that crossed with a thaw counts as given back too. */
+/* The freeze has ended; also if it was granted just as thaw was called. */
 static bool given_back(struct hzp_trainer *t)
 {
     return t->picture && (!atomic_load(&t->freeze) || !atomic_load(&t->frozen));
 }
 
-/* last_step: the last step that may have read the picture's version. */
+/* last_step: the last step that may have read the frozen version. */
 static void serve_freeze(struct hzp_trainer *t, uint64_t last_step)
 {
     struct hzp_weights *w = t->config.model->weights;
@@ -310,7 +315,7 @@ static void serve_freeze(struct hzp_trainer *t, uint64_t last_step)
 
 /* --- The source ------------------------------------------------------------------------------- */
 
-/* A slice of the chain; or nothing but a turn, so that deliver() runs and may publish. */
+/* Offers an empty slice, so that deliver() runs and may publish. */
 static bool offer_turn(struct hzp_trainer *t, bool flush)
 {
     t->flush = flush;
@@ -318,25 +323,32 @@ static bool offer_turn(struct hzp_trainer *t, bool flush)
 }
 
 /* Where the slice that begins at t->to ends. */
-static int32_t slice_end(struct hzp_trainer *t, struct hzp_step *step)
+static int32_t slice_end(const struct hzp_trainer *t, const struct hzp_rider *rider,
+                         const struct hzp_step *step, const struct hzp_room *room)
 {
-    step->rider = t->stage == HZP_TRAINER_ACCUMULATE ? &t->rider : NULL;
-    if (step->rider && step->ride_rows > 0 && step->version == t->rider.version)
-        return hzp_ride_cut(step->rider, step->price, &t->chain, t->to, step->train_ns,
-                            step->item_ns, step->ride_rows);
-    return hzp_price_cut(step->price, &t->chain, t->to, step->train_ns, step->item_ns, NULL);
+    return hzp_ride_cut(rider, step->version, room->op_times, &t->chain, t->to, room->train_ns,
+                        room->item_ns, room->ride_rows);
 }
 
-static bool offer(struct hzp_source *source, struct hzp_step *step)
+static bool trains_already(const struct hzp_offer *offer)
+{
+    for (int32_t i = 0; i < offer->slices; i++)
+        if (offer->slice[i].tenant == HZP_TENANT_TRAIN)
+            return true;
+    return offer->slices == HZP_SLICES_MAX;
+}
+
+static bool offer(struct hzp_source *source, const struct hzp_step *step, struct hzp_room *room,
+                  struct hzp_offer *offer)
 {
     struct hzp_trainer *t = HZP_CONTAINER_OF(source, struct hzp_trainer, source);
-    bool flush = false, gave_back = given_back(t); /* a turn then reclaims it */
+    bool flush = false, gave_back = given_back(t); /* a turn then reclaims the version */
     t->flush = false;
-    t->carried = step->ride_rows > 0;
+    t->carried = room->ride_rows > 0;
     if (t->stage == HZP_TRAINER_BROKEN)
         return false;
     serve_freeze(t, step->number - 1);
-    if (atomic_load(&t->paused) || step->chain || !step->train_ns)
+    if (atomic_load(&t->paused) || trains_already(offer) || !room->train_ns)
         return gave_back;
     if (t->stage == HZP_TRAINER_IDLE) {
         bool begin = !atomic_load(&t->finishing) && hzp_sample_queue_ready(t->config.queue);
@@ -346,22 +358,25 @@ static bool offer(struct hzp_source *source, struct hzp_step *step)
             return gave_back;
         begin_accumulation(t);
         if (t->stage == HZP_TRAINER_IDLE)
-            return true; /* an empty draw: look again in the next turn */
+            return true; /* an empty draw: try again in the next turn */
     }
     if (t->stage == HZP_TRAINER_WAIT && !begin_update(t, &flush))
         return offer_turn(t, flush) || gave_back;
     if (t->to == t->chain.items)
-        return gave_back; /* all of it is on its way */
-    step->chain = &t->chain;
-    step->from = t->to;
-    step->to = t->to = slice_end(t, step);
-    if (step->to == step->from)
-        return gave_back; /* the next item would be too long: the split hears what it takes */
-    /* The update ends with this slice, and is published when that is known.  A step formed before
-     * would serve from a version that trails by one more. */
+        return gave_back; /* every item has been offered */
+    struct hzp_slice *slice = &offer->slice[offer->slices++];
+    *slice = (struct hzp_slice){.chain = &t->chain,
+                                .from = t->to,
+                                .tenant = HZP_TENANT_TRAIN,
+                                .rider = t->stage == HZP_TRAINER_ACCUMULATE ? &t->rider : NULL};
+    slice->to = t->to = slice_end(t, slice->rider, step, room);
+    if (slice->to == slice->from)
+        return gave_back; /* the next item would take too long: the split learns its price */
+    /* This slice ends the update, which is published when the slice has ended.  A step formed
+     * before would exceed the staleness bound. */
     if (t->stage == HZP_TRAINER_UPDATE && t->to == t->chain.items &&
         over_bound(t, t->unpublished + 1))
-        step->settle = HZP_SETTLE_ALL;
+        offer->settle = HZP_SETTLE_ALL;
     return true;
 }
 
@@ -370,7 +385,7 @@ static void publish(struct hzp_trainer *t, const struct hzp_step *step)
     struct hzp_weights *w = t->config.model->weights;
     struct hzp_version_record *record = &t->draft->record;
     record->optimizer_step = t->step;
-    record->loss = t->version_tokens ? t->version_loss_sum / (double)t->version_tokens : NAN;
+    record->loss = t->version_weight_sum > 0 ? t->version_loss_sum / t->version_weight_sum : NAN;
     record->checksum = hzp_update_result(t->space)->checksum;
     record->learned = t->learned;
     record->learned_through = t->learned_through;
@@ -379,17 +394,17 @@ static void publish(struct hzp_trainer *t, const struct hzp_step *step)
     t->draft = NULL;
     t->unpublished = 0;
     t->version_loss_sum = 0;
-    t->version_tokens = 0;
+    t->version_weight_sum = 0;
     memset(&t->learned, 0, sizeof(t->learned));
 }
 
 static void end_micro(struct hzp_trainer *t)
 {
     for (int32_t i = 0; i < t->micro->learned; i++)
-        t->loss_sum += (double)t->micro->loss[i];
-    pthread_mutex_lock(&t->lock);
+        t->loss_sum += (double)t->micro->loss.value[i];
+    hzp_lock_take(&t->lock);
     t->stats.rows += (uint64_t)t->micro->rows;
-    pthread_mutex_unlock(&t->lock);
+    hzp_lock_release(&t->lock);
     if (++t->bin < t->draw.bins)
         build_micro(t);
     else
@@ -423,8 +438,8 @@ static void undo_update(struct hzp_trainer *t, const struct hzp_update_result *r
     }
     t->now.skipped = true;
     if (isfinite(result->sumsq)) {
-        /* Finite gradients, yet a draft that is not: the weights it came from are not either, and
-         * moments and residuals have moved.  There is nothing to go back to but a checkpoint. */
+        /* Finite gradients, but a draft that is not finite: neither are the weights it was made
+         * from, and moments and residuals have changed.  Only a checkpoint can restore them. */
         t->now.broken = true;
         t->stage = HZP_TRAINER_BROKEN;
         return;
@@ -439,8 +454,8 @@ static void undo_update(struct hzp_trainer *t, const struct hzp_update_result *r
     t->learned_through = hzp_sample_queue_done(t->config.queue);
 }
 
-/* A version is due: the update said so when it began, the bound shrank meanwhile, or nothing
- * comes after it for a while. */
+/* Whether to publish now: it was decided when the update began, the staleness bound was lowered
+ * meanwhile, or no further update is about to begin. */
 static bool must_publish(struct hzp_trainer *t)
 {
     return t->publishes || over_bound(t, t->unpublished) || atomic_load(&t->finishing) ||
@@ -449,7 +464,7 @@ static bool must_publish(struct hzp_trainer *t)
 
 static void count_update(struct hzp_trainer *t)
 {
-    pthread_mutex_lock(&t->lock);
+    hzp_lock_take(&t->lock);
     struct hzp_trainer_stats *s = &t->stats;
     s->step = t->step;
     s->draws = t->draws;
@@ -463,7 +478,7 @@ static void count_update(struct hzp_trainer *t)
     s->lr = t->now.lr;
     if (!t->now.skipped)
         s->learned_tokens += (uint64_t)t->now.learned_tokens;
-    pthread_mutex_unlock(&t->lock);
+    hzp_lock_release(&t->lock);
 }
 
 static void end_update(struct hzp_trainer *t, const struct hzp_step *step)
@@ -472,8 +487,8 @@ static void end_update(struct hzp_trainer *t, const struct hzp_step *step)
     const struct hzp_update_result *result = hzp_update_result(t->space);
     t->stage = HZP_TRAINER_IDLE;
     t->now.step = t->step + 1;
-    t->now.loss = t->loss_sum / t->now.learned_tokens;
-    t->now.grad_norm = sqrt(result->sumsq) / t->now.learned_tokens;
+    t->now.loss = t->loss_sum / t->weight_sum;
+    t->now.grad_norm = sqrt(result->sumsq) / t->weight_sum;
     t->now.wall_ns = hzp_now_ns() - t->begin_ns;
     if (isfinite(result->sumsq) && result->nonfinite == 0) {
         t->step++;
@@ -481,10 +496,11 @@ static void end_update(struct hzp_trainer *t, const struct hzp_step *step)
         t->failures = 0;
         t->unpublished++;
         t->version_loss_sum += t->loss_sum;
-        t->version_tokens += t->now.learned_tokens;
+        t->version_weight_sum += t->weight_sum;
         add_learned(t);
         t->learned_through = hzp_sample_queue_done(t->config.queue);
-        /* Publishing finishes too: so nobody ever reads a staleness above the bound. */
+        /* Publishing counts the update as finished in the same call, so no reader sees a staleness
+         * above the bound. */
         if (must_publish(t)) {
             publish(t, step);
             t->now.version = hzp_weights_current(w)->record.id;
@@ -502,8 +518,8 @@ static void end_update(struct hzp_trainer *t, const struct hzp_step *step)
         t->config.on_update(t->config.ctx, &t->now);
 }
 
-/* Publishes what is finished although an update that read the draft is in hand: that one goes on
- * with the same weights, now held as the current version. */
+/* Publishes the finished updates while the next update, which reads the draft, is in progress: it
+ * continues with the same weights, now held as the current version. */
 static void publish_early(struct hzp_trainer *t, const struct hzp_step *step)
 {
     publish(t, step);
@@ -511,18 +527,20 @@ static void publish_early(struct hzp_trainer *t, const struct hzp_step *step)
         t->held = hzp_weights_acquire(t->config.model->weights);
 }
 
-static void deliver(struct hzp_source *source, const struct hzp_step *step, int status)
+static void deliver(struct hzp_source *source, const struct hzp_step *step,
+                    const struct hzp_offer *offer, const struct hzp_outcome *outcome)
 {
     struct hzp_trainer *t = HZP_CONTAINER_OF(source, struct hzp_trainer, source);
-    if (status < 0) {
+    const struct hzp_slice *slice = hzp_offer_slice(offer, &t->chain);
+    if (outcome->status < 0) {
         t->stage = HZP_TRAINER_BROKEN;
         return;
     }
     if (t->flush)
         publish_early(t, step);
-    if (step->chain == &t->chain && step->to > step->from) {
-        t->at = step->to;
-        t->now.device_ns += step->trained_ns;
+    if (slice && slice->to > slice->from) {
+        t->at = slice->to;
+        t->now.device_ns += outcome->ns[HZP_TENANT_TRAIN];
         if (t->at == t->chain.items) {
             if (t->stage == HZP_TRAINER_ACCUMULATE)
                 end_micro(t);

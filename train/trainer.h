@@ -3,7 +3,7 @@
  *
  *     idle -draw-> accumulate (micro-batches) -> wait -> update -> checked -> publish -> idle
  *                                                 |         |         |
- *                      for a slot, the bound, a picture     +-- not finite: undone, counted, said
+ *                  for a slot, the bound, a checkpoint      +-- not finite: undone, counted, logged
  *
  * Work is offered in slices: a range of the current chain's items, priced to fit what the step has
  * left for training.  A version is published in deliver(), that is, between two steps.
@@ -59,7 +59,7 @@ struct hzp_train_space_config hzp_trainer_space_config(const struct hzp_recipe *
 /* What one update did: for logs, metrics and progress bars. */
 struct hzp_update_report {
     int64_t step; /* optimizer step, from 1 */
-    double loss;  /* mean over its learned tokens, before the update */
+    double loss;  /* weighted mean over its learned tokens, before the update */
     double grad_norm;
     float lr;
     int32_t learned_tokens, rows, samples;
@@ -81,7 +81,7 @@ struct hzp_trainer_config {
     int32_t chunk_rows;
     int32_t ride_rows; /* rows of serving for which there is room behind a micro-batch: ride.h */
     /* Called on the engine thread after each update, before the step's next turn; may copy and
-     * poke, nothing else.  NULL: nobody asks. */
+     * poke, nothing else.  NULL: not called. */
     void (*on_update)(void *ctx, const struct hzp_update_report *report);
     void *ctx;
 };
@@ -95,13 +95,13 @@ struct hzp_source *hzp_trainer_source(struct hzp_trainer *t);
 
 /* Thread: any.  A paused trainer finishes nothing and offers nothing. */
 void hzp_trainer_pause(struct hzp_trainer *t, bool on);
-/* Thread: any.  Finish the update in hand, publish, begin none: what a graceful stop asks for. */
+/* Thread: any.  For a graceful stop: finish the update in progress, publish, begin no other. */
 void hzp_trainer_finish(struct hzp_trainer *t);
 
-/* Thread: any.  A still picture for a checkpoint without a copy of anything: after freeze (and a
- * poke of the loop) the engine grants it between two updates, at the latest when the micro-batches
- * in hand are through; frozen() then gives the version held for it, which moments and residuals
- * belong to.  Until thaw (and a poke) no update begins; micro-batches and serving go on. */
+/* Thread: any.  A consistent state for a checkpoint, without copying it: after freeze (and a poke
+ * of the loop) the engine grants it between two updates, at the latest when the micro-batches in
+ * progress have ended; frozen() then returns the version that moments and residuals belong to,
+ * held until thaw.  Until thaw (and a poke) no update begins; micro-batches and serving go on. */
 void hzp_trainer_freeze(struct hzp_trainer *t);
 struct hzp_version *hzp_trainer_frozen(struct hzp_trainer *t); /* NULL: not yet */
 void hzp_trainer_thaw(struct hzp_trainer *t);
@@ -124,12 +124,12 @@ struct hzp_trainer_stats {
 void hzp_trainer_read_stats(struct hzp_trainer *t, struct hzp_trainer_stats *ret);
 
 /* Trainer state on disk: trainer.safetensors in dir (moments, residuals, step, draws, recipe),
- * beside the weights that hzp_model_save writes.  Exact: a resumed run continues the same curve bit
- * for bit.  The file knows the checksum of the weights it belongs to.
+ * in the directory that hzp_model_save writes.  Exact: a resumed run continues the same loss curve
+ * bit for bit.  The file contains the checksum of the weights it belongs to.
  *
- * Save: v is the version the state belongs to (a frozen picture's, or the current one while idle);
+ * Save: v is the version the state belongs to (frozen, or the current one while idle);
  * note, NULL: none, is a string kept with it (which data it learned from), at most
- * HZP_TRAINER_NOTE_MAX bytes.  Thread: who holds the picture, or engine. */
+ * HZP_TRAINER_NOTE_MAX bytes.  Thread: the one that called freeze, or engine. */
 enum { HZP_TRAINER_NOTE_MAX = 1000 };
 int hzp_trainer_save(struct hzp_trainer *t, const struct hzp_version *v, const char *dir,
                      const char *note, struct hzp_err_text *reterr);
@@ -141,9 +141,5 @@ int hzp_trainer_save(struct hzp_trainer *t, const struct hzp_version *v, const c
  * ret_note [HZP_TRAINER_NOTE_MAX + 1], NULL: not wanted. */
 int hzp_trainer_load(struct hzp_trainer *t, struct hzp_version *v, const char *dir,
                      bool same_recipe, char *ret_note, struct hzp_err_text *reterr);
-
-/* The checksum of a version in host memory: what the audit op sums over all units. */
-uint64_t hzp_version_checksum(const struct hzp_layout *layout, enum hzp_dtype type,
-                              const void *base);
 
 #endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/trainer_state.h"
 
-#include "device/philox.h"
 #include "weights/safetensors.h"
 
 #include <errno.h>
@@ -13,23 +12,6 @@
 #include <string.h>
 
 static const char format_name[] = "hzpserve-trainer-1";
-
-uint64_t hzp_version_checksum(const struct hzp_layout *layout, enum hzp_dtype type,
-                              const void *base)
-{
-    uint64_t sum = 0;
-    for (int32_t u = 0; u < layout->units; u++) {
-        const struct hzp_unit *unit = &layout->unit[u];
-        const char *at = (const char *)base + unit->offset * hzp_dtype_size(type);
-        uint64_t words = unit->elements * hzp_dtype_size(type) / sizeof(uint64_t);
-        for (uint64_t i = 0; i < words; i++) {
-            uint64_t word;
-            memcpy(&word, at + i * sizeof(word), sizeof(word));
-            sum += hzp_audit_mix(i, word);
-        }
-    }
-    return sum;
-}
 
 /* --- The recipe as texts ---------------------------------------------------------------------- */
 
@@ -107,36 +89,43 @@ static int compare_recipe(const struct hzp_trainer *t, const struct hzp_safetens
     return HZP_OK;
 }
 
-/* The checksum of the weights as they stand on the device. */
+/* The checksum of the weights in the version's memory. */
 static int checksum_of(const struct hzp_trainer *t, const struct hzp_version *v, uint64_t *ret)
 {
     const struct hzp_model *model = t->config.model;
-    void *owned;
-    const void *base = hzp_device_view(
-        model->dev, v->base, model->layout->elements * hzp_dtype_size(model->act), &owned);
-    if (!base)
-        return HZP_ENOMEM;
-    *ret = hzp_version_checksum(model->layout, model->act, base);
-    free(owned);
-    return HZP_OK;
-}
-
-static int put_state(struct hzp_trainer *t, struct hzp_st_writer *w, const void *state, size_t size,
-                     struct hzp_err_text *reterr)
-{
-    void *owned;
-    const void *data = hzp_device_view(t->config.model->dev, state, size, &owned);
-    int r = data ? hzp_st_writer_data(w, data, size, reterr)
-                 : hzp_fail(reterr, HZP_ENOMEM, "no memory for the optimizer's state");
-    free(owned);
-    return r;
+    return hzp_units_checksum(model->dev, hzp_version_units(model->weights, v), ret);
 }
 
 /* --- Saving ----------------------------------------------------------------------------------- */
 
-static enum hzp_disk_type moment_disk_type(const struct hzp_trainer *t)
+/* The type of a state's units on disk. */
+static enum hzp_disk_type disk_type(const struct hzp_units *units)
 {
-    return t->config.recipe.moment_type == HZP_BF16 ? HZP_DISK_BF16 : HZP_DISK_F32;
+    return units->type == HZP_BF16  ? HZP_DISK_BF16
+           : units->type == HZP_I16 ? HZP_DISK_I16
+                                    : HZP_DISK_F32;
+}
+
+/* One tensor of the file: all units in order. */
+static void declare_state(struct hzp_st_writer *w, const char *name, const struct hzp_units *units)
+{
+    int64_t shape = (int64_t)units->layout->elements;
+    hzp_st_writer_declare(w, name, disk_type(units), 1, &shape);
+}
+
+static int put_state(struct hzp_trainer *t, struct hzp_st_writer *w, const struct hzp_units *units,
+                     struct hzp_err_text *reterr)
+{
+    for (int32_t u = 0; u < units->layout->units; u++) {
+        void *owned;
+        struct hzp_unit_view view = hzp_unit_view(units, u);
+        const void *data = hzp_unit_read(t->config.model->dev, &view, &owned);
+        int r = data ? hzp_st_writer_data(w, data, hzp_unit_bytes(&view), reterr)
+                     : hzp_fail(reterr, HZP_ENOMEM, "no memory for the optimizer's state");
+        free(owned);
+        HZP_TRY(r);
+    }
+    return HZP_OK;
 }
 
 static void put_number(struct hzp_st_writer *w, const char *key, int64_t value)
@@ -174,24 +163,22 @@ int hzp_trainer_save(struct hzp_trainer *t, const struct hzp_version *v, const c
     char path[PATH_MAX];
     int r;
     snprintf(path, sizeof(path), "%s/trainer.safetensors", dir);
-    size_t elements = t->config.model->layout->elements;
-    size_t moment = elements * hzp_dtype_size(t->config.recipe.moment_type);
-    int64_t shape = (int64_t)elements;
-    const int16_t *residual = hzp_train_space_residual(t->space);
+    const struct hzp_units *m = hzp_train_space_m(t->space), *second = hzp_train_space_v(t->space);
+    const struct hzp_units *residual = hzp_train_space_residual(t->space);
     struct hzp_st_writer *w = NULL;
     uint64_t checksum;
     if (checksum_of(t, v, &checksum) < 0)
         return hzp_fail(reterr, HZP_ENOMEM, "%s: no memory for a copy of the weights", path);
     HZP_TRY(hzp_st_writer_open(path, &w, reterr));
     put_meta(t, v, checksum, note, w);
-    hzp_st_writer_declare(w, "m", moment_disk_type(t), 1, &shape);
-    hzp_st_writer_declare(w, "v", moment_disk_type(t), 1, &shape);
+    declare_state(w, "m", m);
+    declare_state(w, "v", second);
     if (residual)
-        hzp_st_writer_declare(w, "residual", HZP_DISK_I16, 1, &shape);
-    HZP_TRY_GOTO(put_state(t, w, hzp_train_space_m(t->space), moment, reterr));
-    HZP_TRY_GOTO(put_state(t, w, hzp_train_space_v(t->space), moment, reterr));
+        declare_state(w, "residual", residual);
+    HZP_TRY_GOTO(put_state(t, w, m, reterr));
+    HZP_TRY_GOTO(put_state(t, w, second, reterr));
     if (residual)
-        HZP_TRY_GOTO(put_state(t, w, residual, elements * sizeof(*residual), reterr));
+        HZP_TRY_GOTO(put_state(t, w, residual, reterr));
     return hzp_st_writer_finish(w, reterr);
 out:
     hzp_st_writer_abandon(w);
@@ -215,9 +202,11 @@ static int get_number(const struct hzp_safetensors *st, const char *path, const 
 }
 
 static int find_state(const struct hzp_safetensors *st, const char *path, const char *name,
-                      enum hzp_disk_type type, size_t elements, const struct hzp_st_tensor **ret,
+                      const struct hzp_units *units, const struct hzp_st_tensor **ret,
                       struct hzp_err_text *reterr)
 {
+    enum hzp_disk_type type = disk_type(units);
+    size_t elements = units->layout->elements;
     const struct hzp_st_tensor *tensor = hzp_safetensors_find(st, name);
     if (!tensor)
         return hzp_fail(reterr, HZP_EFORMAT, "%s: tensor %s is missing", path, name);
@@ -227,6 +216,20 @@ static int find_state(const struct hzp_safetensors *st, const char *path, const 
                         name, (long long)tensor->elements, hzp_disk_type_name(tensor->type),
                         elements, hzp_disk_type_name(type));
     *ret = tensor;
+    return HZP_OK;
+}
+
+/* Copies a tensor of all units in order to where the units are. */
+static int get_state(const struct hzp_trainer *t, const struct hzp_st_tensor *tensor,
+                     const struct hzp_units *units)
+{
+    const char *from = tensor->data;
+    for (int32_t u = 0; u < units->layout->units; u++) {
+        struct hzp_unit_view view = hzp_unit_view(units, u);
+        HZP_ASSERT(view.base);
+        HZP_TRY(hzp_device_copy(t->config.model->dev, view.base, from, hzp_unit_bytes(&view)));
+        from += hzp_unit_bytes(&view);
+    }
     return HZP_OK;
 }
 
@@ -240,9 +243,10 @@ static int check_weights(const struct hzp_trainer *t, const struct hzp_version *
         return hzp_fail(reterr, HZP_ENOMEM, "%s: no memory for a copy of the weights", path);
     snprintf(now, sizeof(now), "%016" PRIx64, *ret);
     if (!then || strcmp(then, now))
-        return hzp_fail(reterr, HZP_EFORMAT,
-                        "%s: belongs to other weights (checksum %s, those beside it have %s)", path,
-                        then ? then : "missing", now);
+        return hzp_fail(
+            reterr, HZP_EFORMAT,
+            "%s: belongs to other weights (checksum %s; the weights in this directory have %s)",
+            path, then ? then : "missing", now);
     return HZP_OK;
 }
 
@@ -251,10 +255,10 @@ static int load_state(struct hzp_trainer *t, struct hzp_version *v,
                       struct hzp_err_text *reterr)
 {
     const char *format = hzp_safetensors_meta(st, "format");
+    const struct hzp_units *residuals = hzp_train_space_residual(t->space);
     const struct hzp_st_tensor *m, *second, *residual = NULL;
     int64_t step, draws, learned_through;
     uint64_t checksum;
-    size_t elements = t->config.model->layout->elements;
     if (!format || strcmp(format, format_name))
         return hzp_fail(reterr, HZP_EFORMAT, "%s: not a trainer's state (format %s)", path,
                         format ? format : "missing");
@@ -262,19 +266,16 @@ static int load_state(struct hzp_trainer *t, struct hzp_version *v,
     HZP_TRY(get_number(st, path, "step", 0, &step, reterr));
     HZP_TRY(get_number(st, path, "draws", 0, &draws, reterr));
     HZP_TRY(get_number(st, path, "learned_through", -1, &learned_through, reterr));
-    HZP_TRY(find_state(st, path, "m", moment_disk_type(t), elements, &m, reterr));
-    HZP_TRY(find_state(st, path, "v", moment_disk_type(t), elements, &second, reterr));
-    if (hzp_train_space_residual(t->space))
-        HZP_TRY(find_state(st, path, "residual", HZP_DISK_I16, elements, &residual, reterr));
+    HZP_TRY(find_state(st, path, "m", hzp_train_space_m(t->space), &m, reterr));
+    HZP_TRY(find_state(st, path, "v", hzp_train_space_v(t->space), &second, reterr));
+    if (residuals)
+        HZP_TRY(find_state(st, path, "residual", residuals, &residual, reterr));
     HZP_TRY(check_weights(t, v, st, path, &checksum, reterr));
 
-    size_t moment = elements * hzp_dtype_size(t->config.recipe.moment_type);
-    struct hzp_device *dev = t->config.model->dev;
-    HZP_TRY(hzp_device_copy(dev, hzp_train_space_m(t->space), m->data, moment));
-    HZP_TRY(hzp_device_copy(dev, hzp_train_space_v(t->space), second->data, moment));
-    if (residual)
-        HZP_TRY(hzp_device_copy(dev, hzp_train_space_residual(t->space), residual->data,
-                                elements * sizeof(int16_t)));
+    HZP_TRY(get_state(t, m, hzp_train_space_m(t->space)));
+    HZP_TRY(get_state(t, second, hzp_train_space_v(t->space)));
+    if (residuals)
+        HZP_TRY(get_state(t, residual, residuals));
     const char *loss = hzp_safetensors_meta(st, "loss");
     double value = loss ? strtod(loss, NULL) : -1;
     v->record.optimizer_step = step;
@@ -284,11 +285,11 @@ static int load_state(struct hzp_trainer *t, struct hzp_version *v,
     t->step = step;
     t->draws = draws;
     t->learned_through = learned_through;
-    pthread_mutex_lock(&t->lock);
+    hzp_lock_take(&t->lock);
     t->stats.step = step;
     t->stats.draws = draws;
     t->stats.loss = value;
-    pthread_mutex_unlock(&t->lock);
+    hzp_lock_release(&t->lock);
     return HZP_OK;
 }
 

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* train/trainer_state.h - the trainer's own struct, for the files of this folder that implement it.
+/* train/trainer_state.h - the trainer's struct, private to the files that implement it.
  *
- * Thread: as the headings of the struct say.
+ * Thread: see the comments in the struct.
  */
 #ifndef HZP_TRAIN_TRAINER_STATE_H
 #define HZP_TRAIN_TRAINER_STATE_H
 
+#include "base/thread.h"
 #include "nanobatch/build/ride.h"
 #include "train/trainer.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 enum hzp_trainer_stage {
     HZP_TRAINER_IDLE,
-    HZP_TRAINER_ACCUMULATE, /* a micro-batch's chain is under way */
-    HZP_TRAINER_WAIT,       /* gradients are whole; the update may not begin yet */
-    HZP_TRAINER_UPDATE,     /* the update's chain is under way */
+    HZP_TRAINER_ACCUMULATE, /* a micro-batch's chain is in progress */
+    HZP_TRAINER_WAIT,       /* gradients are complete; the update may not begin yet */
+    HZP_TRAINER_UPDATE,     /* the update's chain is in progress */
     HZP_TRAINER_BROKEN,     /* device or weights failed: nothing more is offered */
 };
 
@@ -34,36 +34,37 @@ struct hzp_trainer {
     struct hzp_trainer_config config;
     struct hzp_train_space *space;
     struct hzp_micro *micro;
-    struct hzp_rider rider; /* of the micro-batch in hand */
+    struct hzp_rider rider; /* of the current micro-batch */
     bool carried;           /* the newest step would have carried it */
 
     /* engine thread */
     enum hzp_trainer_stage stage;
     struct hzp_plan chain;
-    int32_t at, to; /* items before it have ended; have been offered */
+    int32_t at, to; /* items [0, at) have ended, items [0, to) have been offered */
     bool flush;     /* in this step: a publication without a slice */
     struct hzp_draw draw;
-    int32_t bin;              /* micro-batch in hand */
+    int32_t bin;              /* current micro-batch */
     struct hzp_version *held; /* the current version, acquired for this update; NULL: reads draft */
     struct hzp_version *draft; /* holds `unpublished` finished updates, or is being written */
     int32_t unpublished;
-    bool publishes; /* the update in hand is published when it ends */
+    bool publishes; /* the current update is published when it ends */
     int64_t step, draws;
-    int32_t failures;             /* of the samples in hand, in a row */
-    struct hzp_update_report now; /* of the update in hand */
-    double loss_sum;              /* of the update in hand, over its learned tokens */
+    int32_t failures;             /* consecutive, of the current samples */
+    struct hzp_update_report now; /* of the current update */
+    double loss_sum;              /* of the current update: weighted losses of its learned tokens */
+    double weight_sum;            /* of its learned tokens, 1 each by default */
     uint64_t begin_ns;
-    double version_loss_sum; /* since the last publication */
-    int64_t version_tokens, learned_through;
+    double version_loss_sum, version_weight_sum; /* since the last publication */
+    int64_t learned_through;
     struct hzp_learned learned;
-    struct hzp_version *picture; /* held for a frozen picture */
+    struct hzp_version *picture; /* held while frozen; NULL: not frozen */
 
     /* any thread */
     atomic_bool paused, finishing, freeze;
     _Atomic(struct hzp_version *) frozen;
 
     /* under lock */
-    pthread_mutex_t lock;
+    struct hzp_lock lock;
     struct hzp_trainer_stats stats;
 };
 

@@ -143,7 +143,7 @@ static int read_sizes(const struct source *src, const struct hzp_family *family,
     return read_bool(src, "tie_word_embeddings", false, &c->tied);
 }
 
-/* What would change the arithmetic in ways that no op computes. */
+/* Refuses settings that change the arithmetic to something that no op computes. */
 static int refuse_unknown(const struct source *src, const struct hzp_family *family)
 {
     const char *act;
@@ -176,8 +176,8 @@ static int refuse_unknown(const struct source *src, const struct hzp_family *fam
     return HZP_OK;
 }
 
-/* Sequences no longer than the window see all of themselves: there the window changes nothing,
- * so a model with one is served up to its length. */
+/* A sliding window has no effect on sequences no longer than it, so a model that has one is served
+ * up to that length. */
 static int read_window(const struct source *src, const struct hzp_family *family,
                        struct hzp_model_config *c)
 {
@@ -225,7 +225,7 @@ static int read_llama3(const struct source *src, const json_t *scaling, struct h
                     INT64_MIN, &c->rope_original_positions);
 }
 
-/* Up to transformers 4: rope_theta beside rope_scaling; from 5 on, both in rope_parameters. */
+/* transformers up to 4: rope_theta and rope_scaling; from 5 on: both in rope_parameters. */
 static int read_rope(const struct source *src, struct hzp_model_config *c)
 {
     const char *where = get(src->root, "rope_scaling") ? "rope_scaling" : "rope_parameters";
@@ -284,7 +284,7 @@ static int read_type(const struct source *src, enum hzp_dtype *ret)
     return HZP_OK;
 }
 
-/* An id of the vocabulary: any other is a sign that the files do not belong together. */
+/* An id of the vocabulary: any other means that the files are of different models. */
 static int read_id(const struct source *src, const char *key, const json_t *value,
                    const struct hzp_model_config *c, int32_t *ret)
 {

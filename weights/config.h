@@ -3,9 +3,9 @@
  *
  * One struct covers every family (Llama, Mistral, Qwen2, Qwen3); the differences are data.  What
  * is read is checked: after hzp_config_read() every number is in a range that later arithmetic on
- * sizes cannot overflow, and anything the engine cannot do (another activation, a rope scaling it
- * does not know) is an error that names the field.  Where attention slides over a window shorter
- * than the context, positions is the window: that far the two are the same.
+ * sizes cannot overflow, and anything the engine cannot compute (another activation, another rope
+ * scaling) is an error that names the field.  If attention has a sliding window shorter than the
+ * context, positions is the window: up to that length the window has no effect.
  *
  * Thread: any.
  */
@@ -21,7 +21,7 @@ struct hzp_model_config {
     char family[16]; /* config.json's model_type: "llama", "mistral", "qwen2", "qwen3" */
     int32_t layers, width, inner, vocab;
     struct hzp_heads heads;
-    int32_t positions; /* the longest sequence the model was made for */
+    int32_t positions; /* the longest sequence of the model */
     float norm_eps;
     double rope_theta;
     enum hzp_rope_scaling rope_scaling;
@@ -30,7 +30,7 @@ struct hzp_model_config {
     bool tied;     /* the head is the embedding */
     bool qkv_bias; /* Qwen2 */
     bool qk_norm;  /* Qwen3 */
-    /* What torch_dtype says; F32 where it says nothing.  F16 reads as F32. */
+    /* torch_dtype; F32 if absent or F16. */
     enum hzp_dtype disk_type;
     int32_t bos, eos[8], eos_count; /* -1, 0: none; generation_config.json wins; all of them
                                      * are in the vocabulary */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* weights/convert.h - numbers as files hold them to numbers as memory holds them.
+/* weights/convert.h - converts numbers of a file's type to numbers of a version's type.
  *
  * Every conversion that narrows rounds once, to nearest, ties to even.
  *
@@ -11,7 +11,7 @@
 #include "device/ops.h"
 #include "weights/safetensors.h"
 
-/* Whether hzp_convert knows this type of file: F64, F32, F16, BF16. */
+/* Whether hzp_convert converts from this type: F64, F32, F16, BF16. */
 bool hzp_convert_knows(enum hzp_disk_type from);
 
 /* n elements; to is F32 or BF16.  x need not be aligned. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* weights/families.h - what tells the families apart, as data.
+/* weights/families.h - the differences between model families, as data.
  *
- * One table per family says which tensor on disk fills which rows of which tensor of ours, and
- * one struct holds the defaults its configuration class has.  Names on disk stand in families.c
- * and nowhere else; a new family of the same architecture is a new table.
+ * One table per family maps tensors on disk to rows of the layout's tensors, and one struct holds
+ * the defaults of its configuration class.  Names on disk are in families.c and nowhere else; a new
+ * family of the same architecture is a new table.
  *
  * Thread: any; everything here is constant.
  */
@@ -16,7 +16,7 @@
 enum hzp_part { HZP_PART_ALL, HZP_PART_Q, HZP_PART_K, HZP_PART_V, HZP_PART_GATE, HZP_PART_UP };
 
 struct hzp_family_row {
-    const char *name; /* '*' stands for the layer's number */
+    const char *name; /* '*' is replaced by the layer's number */
     enum hzp_role role;
     enum hzp_part part;
 };
@@ -27,7 +27,7 @@ struct hzp_family {
     const struct hzp_family_row *row;
     int32_t rows;
     bool qkv_bias, qk_norm;
-    bool bias_switch; /* attention_bias adds biases everywhere: we have none of that */
+    bool bias_switch; /* attention_bias adds biases to all projections: unsupported */
     /* What an absent field means in the family's configuration class; 0: kv_heads = heads,
      * dim = width / heads, no window. */
     int32_t kv_heads, dim, positions, window;
@@ -46,7 +46,7 @@ void hzp_family_name(const struct hzp_family_row *row, int32_t layer, char *ret,
 /* The first row of that role, or NULL. */
 const struct hzp_family_row *hzp_family_row_of(const struct hzp_family *family, enum hzp_role role);
 
-/* A buffer old exports carry though it is no parameter: recomputed, so it may be ignored. */
+/* A buffer that old exports contain although it is no parameter: recomputed, so it is ignored. */
 bool hzp_family_is_leftover(const char *name);
 
 #endif

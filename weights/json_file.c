@@ -13,7 +13,7 @@
 int hzp_open_regular(const char *path, uint64_t *ret_size, struct hzp_err_text *reterr)
 {
     struct stat st;
-    /* O_NONBLOCK: opening a pipe that nobody writes to would wait for ever. */
+    /* O_NONBLOCK: opening a pipe without a writer would block for ever. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return hzp_fail(reterr, errno == ENOENT || errno == ENOTDIR ? HZP_ENOENT : HZP_EIO,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* weights/json_file.h - a JSON file of a model directory, read with bounds.
  *
- * Size and nesting are bounded, a key may stand once, and what is no regular file is refused, so
- * that a hostile directory costs an error line and nothing else.
+ * Size and nesting are bounded, duplicate keys and files that are not regular are refused, so that
+ * a hostile directory causes an error message and nothing else.
  *
  * Thread: any.
  */

@@ -19,9 +19,9 @@ static bool is_matrix(enum hzp_role role)
     return role <= HZP_DOWN || role == HZP_HEAD;
 }
 
-/* Rows and columns of a role; false: this model has none. */
-static bool role_shape(const struct hzp_model_config *c, enum hzp_role role, int32_t *ret_rows,
-                       int32_t *ret_cols)
+/* Rows and columns of a role in a layer of this inner width; false: this model has none. */
+static bool role_shape(const struct hzp_model_config *c, int32_t inner, enum hzp_role role,
+                       int32_t *ret_rows, int32_t *ret_cols)
 {
     int32_t q = c->heads.heads * c->heads.dim;
     int32_t qkv = (c->heads.heads + 2 * c->heads.kv_heads) * c->heads.dim;
@@ -41,11 +41,11 @@ static bool role_shape(const struct hzp_model_config *c, enum hzp_role role, int
         cols = q;
         break;
     case HZP_GATE_UP:
-        rows = 2 * c->inner;
+        rows = 2 * inner;
         break;
     case HZP_DOWN:
         rows = c->width;
-        cols = c->inner;
+        cols = inner;
         break;
     case HZP_QKV_BIAS:
         rows = c->qkv_bias;
@@ -68,13 +68,16 @@ static bool role_shape(const struct hzp_model_config *c, enum hzp_role role, int
 }
 
 /* Appends one unit with those of the roles that the model has. */
-static void add_unit(struct hzp_layout *l, int32_t layer, const enum hzp_role *role, int roles)
+static void add_unit(struct hzp_layout *l, int32_t layer, int32_t inner, const enum hzp_role *role,
+                     int roles)
 {
     struct hzp_unit *unit = &l->unit[l->units];
-    size_t at = unit->offset = l->elements;
+    size_t at = 0;
+    unit->before = l->elements;
+    unit->first = l->tensors;
     for (int i = 0; i < roles; i++) {
         struct hzp_tensor *t = &l->tensor[l->tensors];
-        if (!role_shape(&l->config, role[i], &t->rows, &t->cols))
+        if (!role_shape(&l->config, inner, role[i], &t->rows, &t->cols))
             continue;
         t->role = role[i];
         t->layer = layer;
@@ -82,11 +85,13 @@ static void add_unit(struct hzp_layout *l, int32_t layer, const enum hzp_role *r
         t->offset = at;
         at += HZP_ROUND_UP((size_t)t->rows * (size_t)t->cols, (size_t)HZP_UNIT_ALIGN);
         if (is_matrix(role[i]))
-            unit->decayed = at - unit->offset;
+            unit->decayed = at;
+        l->by_role[(size_t)(layer + 1) * HZP_ROLE_COUNT + (size_t)role[i]] = l->tensors;
         l->tensors++;
     }
-    unit->elements = at - unit->offset;
-    l->elements = at;
+    unit->tensors = l->tensors - unit->first;
+    unit->elements = at;
+    l->elements += at;
     l->units++;
 }
 
@@ -112,11 +117,11 @@ static void part_rows(const struct hzp_model_config *c, const struct hzp_tensor 
         d->rows = kv;
         break;
     case HZP_PART_GATE:
-        d->rows = c->inner;
+        d->rows = t->rows / 2;
         break;
     case HZP_PART_UP:
-        d->row0 = c->inner;
-        d->rows = c->inner;
+        d->row0 = t->rows / 2;
+        d->rows = t->rows / 2;
         break;
     }
 }
@@ -135,7 +140,8 @@ static void add_disk_tensors(struct hzp_layout *l, const struct hzp_family *fami
         }
 }
 
-void hzp_layout_make(const struct hzp_model_config *config, struct hzp_layout *ret)
+static void make(const struct hzp_model_config *config, const int32_t *inner,
+                 struct hzp_layout *ret)
 {
     const struct hzp_family *family = hzp_family_find(config->family);
     HZP_ASSERT(family && config->layers > 0);
@@ -145,11 +151,25 @@ void hzp_layout_make(const struct hzp_model_config *config, struct hzp_layout *r
     ret->tensor = hzp_xcalloc(layers * HZP_COUNT(layer_roles) + 3, sizeof(*ret->tensor));
     ret->unit = hzp_xcalloc(layers + 2, sizeof(*ret->unit));
     ret->disk = hzp_xcalloc(layers * (size_t)family->rows + 3, sizeof(*ret->disk));
-    add_unit(ret, -1, embed_roles, HZP_COUNT(embed_roles));
+    ret->by_role = hzp_xcalloc((layers + 1) * HZP_ROLE_COUNT, sizeof(*ret->by_role));
+    for (size_t i = 0; i < (layers + 1) * HZP_ROLE_COUNT; i++)
+        ret->by_role[i] = -1;
+    add_unit(ret, -1, 0, embed_roles, HZP_COUNT(embed_roles));
     for (int32_t i = 0; i < config->layers; i++)
-        add_unit(ret, i, layer_roles, HZP_COUNT(layer_roles));
-    add_unit(ret, -1, head_roles, HZP_COUNT(head_roles));
+        add_unit(ret, i, inner ? inner[i] : config->inner, layer_roles, HZP_COUNT(layer_roles));
+    add_unit(ret, -1, 0, head_roles, HZP_COUNT(head_roles));
     add_disk_tensors(ret, family);
+}
+
+void hzp_layout_make(const struct hzp_model_config *config, struct hzp_layout *ret)
+{
+    make(config, NULL, ret);
+}
+
+void hzp_layout_make_inner(const struct hzp_model_config *config, const int32_t *inner,
+                           struct hzp_layout *ret)
+{
+    make(config, inner, ret);
 }
 
 void hzp_layout_free(struct hzp_layout *layout)
@@ -157,41 +177,18 @@ void hzp_layout_free(struct hzp_layout *layout)
     free(layout->tensor);
     free(layout->unit);
     free(layout->disk);
+    free(layout->by_role);
     memset(layout, 0, sizeof(*layout));
 }
 
-/* The tensors of unit u stand together, and every layer has as many: no search over layers. */
-static const struct hzp_tensor *find_tensor(const struct hzp_layout *l, enum hzp_role role,
-                                            int32_t layer)
-{
-    int32_t head = l->config.tied ? 1 : 2;
-    int32_t each = (l->tensors - 1 - head) / l->config.layers;
-    int32_t first = 0, end = 1;
-    if (role == HZP_HEAD || role == HZP_FINAL_NORM) {
-        first = l->tensors - head;
-        end = l->tensors;
-    } else if (role != HZP_EMBED) {
-        HZP_ASSERT(layer >= 0 && layer < l->config.layers);
-        first = 1 + layer * each;
-        end = first + each;
-    }
-    for (int32_t i = first; i < end; i++)
-        if (l->tensor[i].role == role)
-            return &l->tensor[i];
-    return NULL;
-}
-
-struct hzp_mat hzp_layout_mat(const struct hzp_layout *layout, void *base, enum hzp_dtype type,
-                              enum hzp_role role, int32_t layer)
+const struct hzp_tensor *hzp_layout_find(const struct hzp_layout *layout, enum hzp_role role,
+                                         int32_t layer)
 {
     if (role == HZP_HEAD && layout->config.tied)
         role = HZP_EMBED;
-    struct hzp_mat mat = {.type = type};
-    const struct hzp_tensor *t = find_tensor(layout, role, layer);
-    if (!t)
-        return mat;
-    mat.ptr = (char *)base + t->offset * hzp_dtype_size(type);
-    mat.rows = t->rows;
-    mat.cols = mat.stride = t->cols;
-    return mat;
+    bool of_layer = role != HZP_EMBED && role != HZP_HEAD && role != HZP_FINAL_NORM;
+    HZP_ASSERT(!of_layer || (layer >= 0 && layer < layout->config.layers));
+    size_t row = of_layer ? (size_t)layer + 1 : 0;
+    int32_t at = layout->by_role[row * HZP_ROLE_COUNT + (size_t)role];
+    return at < 0 ? NULL : &layout->tensor[at];
 }

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* weights/layout.h - where each tensor lies in a version's memory.
+/* weights/layout.h - the units of a model, and the place of each tensor in its unit.
  *
- * A version is an array of units; a unit (the embedding, one transformer layer, the head) is one
- * flat buffer, padded to HZP_UNIT_ALIGN elements, whose tensors are views.  What is multiplied
- * together lies together: q, k and v are one matrix, gate and up are one matrix.  In a unit the
- * matrices come first, then the vectors (norms, biases): weight decay applies to the first
- * `decayed` elements only.  Each tensor begins at a multiple of HZP_UNIT_ALIGN elements, and what
- * lies between is zero and stays zero.  Gradients, moments and residuals use the same layout.
+ * A version is an array of units.  A unit (the embedding, one transformer layer, the head) is one
+ * flat buffer, padded to HZP_UNIT_ALIGN elements; its tensors are views of it.  Matrices that one
+ * product reads are one matrix: q, k and v; gate and up.  In a unit the matrices come first, then
+ * the vectors (norms, biases): weight decay applies to the first `decayed` elements only.  Each
+ * tensor begins at a multiple of HZP_UNIT_ALIGN elements; the padding between tensors is zero and
+ * stays zero.  Gradients, moments and residuals have the same units.  struct hzp_units
+ * (weights/units.h) has the address of each unit.
+ *
+ * Units may differ in size, also those of two layers: sizes are read here, never from the
+ * configuration.
  *
  * Names on disk appear in families.c and nowhere else.
  *
@@ -32,7 +36,7 @@ enum hzp_role {
     HZP_Q_NORM,     /* [1][dim]; Qwen3 */
     HZP_K_NORM,     /* [1][dim]; Qwen3 */
     HZP_FINAL_NORM, /* [1][width] */
-    HZP_HEAD,       /* [vocab][width]; absent when tied: hzp_layout_mat gives HZP_EMBED's */
+    HZP_HEAD,       /* [vocab][width]; absent when tied */
     HZP_ROLE_COUNT
 };
 
@@ -41,12 +45,14 @@ struct hzp_tensor {
     int32_t layer; /* -1: not of a layer */
     int32_t unit;
     int32_t rows, cols;
-    size_t offset; /* elements from the version's begin */
+    size_t offset; /* elements from the unit's begin */
 };
 
 struct hzp_unit {
-    size_t offset, elements; /* from the version's begin; padding included */
-    size_t decayed;          /* of these, the matrices: weight decay applies */
+    size_t before;          /* elements of all units before it */
+    size_t elements;        /* padding included */
+    size_t decayed;         /* of these, the matrices: weight decay applies */
+    int32_t first, tensors; /* its tensors in layout.tensor, by offset */
 };
 
 /* A tensor of a file: its name there and the rows of our tensor it fills. */
@@ -60,18 +66,22 @@ struct hzp_disk_tensor {
 struct hzp_layout {
     struct hzp_model_config config;
     struct hzp_tensor *tensor;
-    struct hzp_unit *unit; /* embedding, layers in order, head */
-    struct hzp_disk_tensor *disk;
+    struct hzp_unit *unit;        /* embedding, layers in order, head */
+    struct hzp_disk_tensor *disk; /* by tensor, so by unit */
+    int32_t *by_role;             /* [1 + layers][HZP_ROLE_COUNT] index into tensor; -1: none */
     int32_t tensors, units, disks;
     size_t elements; /* of one version, all units */
 };
 
 void hzp_layout_make(const struct hzp_model_config *config, struct hzp_layout *ret);
+/* The same where layers differ: layer l has the inner width inner[l] [config->layers]. */
+void hzp_layout_make_inner(const struct hzp_model_config *config, const int32_t *inner,
+                           struct hzp_layout *ret);
 void hzp_layout_free(struct hzp_layout *layout);
 
-/* The tensor as a matrix over base, memory laid out like a version (weights of any type, or
- * gradients); ptr NULL if the model has none.  layer -1 for the roles that have no layer. */
-struct hzp_mat hzp_layout_mat(const struct hzp_layout *layout, void *base, enum hzp_dtype type,
-                              enum hzp_role role, int32_t layer);
+/* The tensor of a role; layer -1 for the roles that have no layer.  NULL: the model has none.  The
+ * head of a tied model is its embedding. */
+const struct hzp_tensor *hzp_layout_find(const struct hzp_layout *layout, enum hzp_role role,
+                                         int32_t layer);
 
 #endif

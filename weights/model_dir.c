@@ -24,7 +24,8 @@ struct load {
     const char *dir;
     const struct hzp_layout *layout;
     enum hzp_dtype type;
-    char *base;
+    int32_t next;               /* layout->disk that is converted next */
+    uint64_t checksum;          /* of the units so far */
     char (*file)[NAME_MAX + 1]; /* the shards' names */
     int32_t files;
     struct hzp_safetensors **st;            /* one a file */
@@ -71,7 +72,7 @@ static int read_index(struct load *load, const char *path, const json_t *root)
             return hzp_fail(load->reterr, HZP_EFORMAT,
                             "%s: tensor %.120s: \"%.120s\" is no file name", path, key,
                             name ? name : "?");
-        /* From the back: the tensors of a file mostly stand together. */
+        /* From the back: consecutive tensors are mostly of one file. */
         for (i = load->files - 1; i >= 0 && strcmp(load->file[i], name); i--)
             ;
         if (i >= 0)
@@ -156,7 +157,7 @@ static int place(struct load *load, const char *file, const struct hzp_st_tensor
                 check_tensor(load, file, t, d->rows, d->vector ? 0 : l->tensor[d->tensor].cols));
             if (load->found[d - l->disk])
                 return hzp_fail(load->reterr, HZP_EFORMAT,
-                                "%s/%s: tensor %s: stands in another file too", load->dir, file,
+                                "%s/%s: tensor %s: is in another file too", load->dir, file,
                                 d->name);
             load->found[d - l->disk] = t;
             load->in_file[d - l->disk] = file;
@@ -178,7 +179,8 @@ static int place(struct load *load, const char *file, const struct hzp_st_tensor
                     load->dir, file, t->name, c->family);
 }
 
-/* Tied: the head may stand beside the embedding if it is the same, or alone in its place. */
+/* Tied: the file may also have the head, if it equals the embedding, or the head instead of the
+ * embedding. */
 static int settle_head(struct load *load)
 {
     const struct hzp_layout *l = load->layout;
@@ -231,24 +233,27 @@ static int place_all(struct load *load)
                             load->files == 1 ? load->file[0] : "model.safetensors.index.json",
                             l->disk[i].name,
                             load->files == 1 ? "" : " from all the files it names");
-    /* Only now: an absent tensor leaves a hole too, and its name says more. */
+    /* Reported last: an absent tensor leaves a hole too, and its name is the better message. */
     if (load->hole.text[0])
         return hzp_fail(load->reterr, HZP_EFORMAT, "%s", load->hole.text);
     return HZP_OK;
 }
 
-/* Everything between the tensors: so that a version's checksum depends on its parameters only. */
-static void zero_padding(const struct hzp_layout *l, char *base, size_t size)
+/* Zeroes the padding between a unit's tensors, so that a version's checksum depends on its
+ * parameters only. */
+static void zero_padding(const struct hzp_layout *l, int32_t u, const struct hzp_unit_view *host)
 {
-    for (int32_t i = 0; i < l->tensors; i++) {
+    const struct hzp_unit *unit = &l->unit[u];
+    size_t size = hzp_dtype_size(host->type);
+    for (int32_t i = unit->first; i < unit->first + unit->tensors; i++) {
         const struct hzp_tensor *t = &l->tensor[i];
         size_t end = t->offset + (size_t)t->rows * (size_t)t->cols;
-        size_t next = i + 1 < l->tensors ? l->tensor[i + 1].offset : l->elements;
-        memset(base + end * size, 0, (next - end) * size);
+        size_t next = i + 1 < unit->first + unit->tensors ? t[1].offset : unit->elements;
+        memset((char *)host->base + end * size, 0, (next - end) * size);
     }
 }
 
-/* Where a file's tensor lies in memory, in elements. */
+/* Where a file's tensor lies in its unit, in elements. */
 static size_t disk_offset(const struct hzp_layout *l, const struct hzp_disk_tensor *d)
 {
     const struct hzp_tensor *t = &l->tensor[d->tensor];
@@ -260,16 +265,16 @@ static size_t disk_elements(const struct hzp_layout *l, const struct hzp_disk_te
     return (size_t)d->rows * (d->vector ? 1 : (size_t)l->tensor[d->tensor].cols);
 }
 
-/* Converts one of the layout's tensors into its place.  A number that is not finite would make
- * every answer NaN, and nothing after this would say why. */
-static int take_tensor(struct load *load, int32_t i)
+/* Converts one of the layout's tensors into its place in the unit.  A parameter that is not finite
+ * would make every answer NaN, and no later check would name the tensor. */
+static int take_tensor(struct load *load, int32_t i, const struct hzp_unit_view *host)
 {
     enum { PIECE = 1 << 15 }; /* elements: audited while the cache still has them */
     const struct hzp_disk_tensor *d = &load->layout->disk[i];
     const struct hzp_st_tensor *t = load->found[i];
     size_t n = disk_elements(load->layout, d), size = hzp_dtype_size(load->type);
     const char *from = t->data;
-    char *to = load->base + disk_offset(load->layout, d) * size;
+    char *to = (char *)host->base + disk_offset(load->layout, d) * size;
     for (size_t at = 0; at < n; at += PIECE) {
         size_t piece = HZP_MIN(n - at, (size_t)PIECE);
         const char *x = from + at * hzp_disk_type_size(t->type);
@@ -294,19 +299,28 @@ static int take_tensor(struct load *load, int32_t i)
     return HZP_OK;
 }
 
-int hzp_model_load(const char *dir, const struct hzp_layout *layout, enum hzp_dtype type,
-                   void *base, struct hzp_err_text *reterr)
+static int take_unit(void *ctx, int32_t u, const struct hzp_unit_view *host)
 {
-    struct load load = {.dir = dir, .layout = layout, .type = type, .base = base, .reterr = reterr};
-    size_t size = hzp_dtype_size(type);
+    struct load *load = ctx;
+    const struct hzp_layout *l = load->layout;
+    zero_padding(l, u, host);
+    for (; load->next < l->disks && l->tensor[l->disk[load->next].tensor].unit == u; load->next++)
+        HZP_TRY(take_tensor(load, load->next, host));
+    load->checksum += hzp_unit_checksum(host);
+    return HZP_OK;
+}
+
+int hzp_model_load(const char *dir, struct hzp_device *dev, const struct hzp_units *units,
+                   uint64_t *ret_checksum, struct hzp_err_text *reterr)
+{
+    struct load load = {.dir = dir, .layout = units->layout, .type = units->type, .reterr = reterr};
     int r = list_files(&load);
     if (r == HZP_OK)
         r = place_all(&load);
-    if (r == HZP_OK) {
-        zero_padding(layout, base, size);
-        for (int32_t i = 0; i < layout->disks && r == HZP_OK; i++)
-            r = take_tensor(&load, i);
-    }
+    if (r == HZP_OK)
+        r = hzp_units_fill(dev, units, take_unit, &load);
+    if (r == HZP_OK && ret_checksum)
+        *ret_checksum = load.checksum;
     for (int32_t i = 0; load.st && i < load.files; i++)
         hzp_safetensors_close(load.st[i]);
     free(load.st);

@@ -33,34 +33,52 @@ static void fill_normal(enum hzp_dtype type, void *base, size_t n, uint64_t key,
     }
 }
 
-void hzp_model_init(const struct hzp_layout *layout, enum hzp_dtype type, void *base, uint64_t seed,
-                    float std)
+struct init {
+    const struct hzp_layout *layout;
+    uint64_t seed;
+    float std;
+};
+
+static void init_tensor(const struct init *init, int32_t i, enum hzp_dtype type, void *at)
 {
-    HZP_ASSERT(type == HZP_F32 || type == HZP_BF16);
-    size_t size = hzp_dtype_size(type);
-    memset(base, 0, layout->elements * size); /* biases and padding */
-    for (int32_t i = 0; i < layout->tensors; i++) {
-        const struct hzp_tensor *t = &layout->tensor[i];
-        char *at = (char *)base + t->offset * size;
-        size_t n = (size_t)t->rows * (size_t)t->cols;
-        uint64_t key = hzp_mix64(seed ^ hzp_mix64((uint64_t)i + 1));
-        switch (t->role) {
-        case HZP_ATTN_NORM:
-        case HZP_MLP_NORM:
-        case HZP_FINAL_NORM:
-        case HZP_Q_NORM:
-        case HZP_K_NORM:
-            for (size_t j = 0; j < n; j++)
-                store(type, at, j, 1);
-            break;
-        case HZP_QKV_BIAS:
-            break;
-        case HZP_O: /* the residual stream sums 2 layers of these: its variance stays about 1 */
-        case HZP_DOWN:
-            fill_normal(type, at, n, key, std / sqrt(2.0 * layout->config.layers));
-            break;
-        default:
-            fill_normal(type, at, n, key, std);
-        }
+    const struct hzp_tensor *t = &init->layout->tensor[i];
+    size_t n = (size_t)t->rows * (size_t)t->cols;
+    uint64_t key = hzp_mix64(init->seed ^ hzp_mix64((uint64_t)i + 1));
+    switch (t->role) {
+    case HZP_ATTN_NORM:
+    case HZP_MLP_NORM:
+    case HZP_FINAL_NORM:
+    case HZP_Q_NORM:
+    case HZP_K_NORM:
+        for (size_t j = 0; j < n; j++)
+            store(type, at, j, 1);
+        break;
+    case HZP_QKV_BIAS:
+        break;
+    case HZP_O: /* the residual stream sums 2 layers of these: its variance stays about 1 */
+    case HZP_DOWN:
+        fill_normal(type, at, n, key, init->std / sqrt(2.0 * init->layout->config.layers));
+        break;
+    default:
+        fill_normal(type, at, n, key, init->std);
     }
+}
+
+static int init_unit(void *ctx, int32_t u, const struct hzp_unit_view *host)
+{
+    const struct init *init = ctx;
+    const struct hzp_unit *unit = &init->layout->unit[u];
+    memset(host->base, 0, hzp_unit_bytes(host)); /* biases and padding */
+    for (int32_t i = unit->first; i < unit->first + unit->tensors; i++)
+        init_tensor(init, i, host->type,
+                    (char *)host->base +
+                        init->layout->tensor[i].offset * hzp_dtype_size(host->type));
+    return HZP_OK;
+}
+
+int hzp_model_init(struct hzp_device *dev, const struct hzp_units *units, uint64_t seed, float std)
+{
+    struct init init = {units->layout, seed, std};
+    HZP_ASSERT(units->type == HZP_F32 || units->type == HZP_BF16);
+    return hzp_units_fill(dev, units, init_unit, &init);
 }

@@ -22,7 +22,8 @@ struct save {
     const char *dir, *source_dir;
     const struct hzp_layout *layout;
     enum hzp_dtype type;
-    const char *base;
+    struct hzp_device *dev; /* NULL: the units are in host memory */
+    const struct hzp_units *units;
     int32_t *shard; /* of each layout->disk */
     int32_t shards;
     struct hzp_err_text *reterr;
@@ -33,7 +34,7 @@ static int fail_io(const struct save *save, const char *path, const char *what)
     return hzp_fail(save->reterr, HZP_EIO, "%s: %s: %s", path, what, strerror(errno));
 }
 
-/* Writes size bytes to dir/name: beside, synced, renamed. */
+/* Writes size bytes to dir/name: to a temporary file that is synced and renamed. */
 static int write_file(const struct save *save, const char *name, const void *data, size_t size)
 {
     char path[PATH_MAX], temporary[PATH_MAX + 8];
@@ -76,7 +77,7 @@ static int write_config(const struct save *save)
     snprintf(path, sizeof(path), "%s/config.json", save->source_dir);
     HZP_TRY(hzp_json_read(path, CONFIG_BYTES_MAX, &root, save->reterr));
     const char *type = save->type == HZP_BF16 ? "bfloat16" : "float32";
-    /* transformers reads either name; where it wrote the newer one, that one is kept. */
+    /* transformers reads either name; the newer one is kept if present. */
     if (json_object_get(root, "dtype"))
         json_object_set_new(root, "dtype", json_string(type));
     if (!json_object_get(root, "dtype") || json_object_get(root, "torch_dtype"))
@@ -133,7 +134,7 @@ static int copy_text_files(const struct save *save)
         "generation_config.json",
     };
     struct stat a, b;
-    /* Saved over its own source, they are where they should be. */
+    /* Saved over its own source: they are there already. */
     if (stat(save->dir, &a) == 0 && stat(save->source_dir, &b) == 0 && a.st_dev == b.st_dev &&
         a.st_ino == b.st_ino)
         return HZP_OK;
@@ -174,11 +175,10 @@ static void shard_name(const struct save *save, int32_t shard, char ret[NAME_SIZ
         snprintf(ret, NAME_SIZE, "model-%05d-of-%05d.safetensors", shard + 1, save->shards);
 }
 
-static int fill_shard(const struct save *save, int32_t shard, struct hzp_st_writer *w)
+static void declare_shard(const struct save *save, int32_t shard, struct hzp_st_writer *w)
 {
     const struct hzp_layout *l = save->layout;
-    size_t size = hzp_dtype_size(save->type);
-    hzp_st_writer_meta(w, "format", "pt"); /* transformers wants to know */
+    hzp_st_writer_meta(w, "format", "pt"); /* transformers checks it */
     for (int32_t i = 0; i < l->disks; i++) {
         const struct hzp_disk_tensor *d = &l->disk[i];
         int64_t shape[2] = {d->rows, (int64_t)disk_cols(l, d)};
@@ -186,13 +186,42 @@ static int fill_shard(const struct save *save, int32_t shard, struct hzp_st_writ
             hzp_st_writer_declare(w, d->name, save->type == HZP_BF16 ? HZP_DISK_BF16 : HZP_DISK_F32,
                                   d->vector ? 1 : 2, shape);
     }
-    for (int32_t i = 0; i < l->disks; i++) {
-        const struct hzp_disk_tensor *d = &l->disk[i];
-        size_t offset = l->tensor[d->tensor].offset + (size_t)d->row0 * disk_cols(l, d);
-        if (save->shard[i] == shard)
-            HZP_TRY(hzp_st_writer_data(w, save->base + offset * size,
-                                       (size_t)d->rows * disk_cols(l, d) * size, save->reterr));
+}
+
+/* Writes the shard's tensors of unit u, which are consecutive in layout->disk, from *at on. */
+static int write_unit(const struct save *save, int32_t shard, int32_t u, int32_t *at,
+                      struct hzp_st_writer *w)
+{
+    const struct hzp_layout *l = save->layout;
+    size_t size = hzp_dtype_size(save->type);
+    struct hzp_unit_view view = hzp_unit_view(save->units, u);
+    void *owned;
+    const char *host = hzp_unit_read(save->dev, &view, &owned);
+    int r = HZP_OK;
+    if (!host)
+        return hzp_fail(save->reterr, HZP_ENOMEM, "%s: no memory for a copy of a layer", save->dir);
+    for (; *at < l->disks && r >= 0; ++*at) {
+        const struct hzp_disk_tensor *d = &l->disk[*at];
+        const struct hzp_tensor *t = &l->tensor[d->tensor];
+        if (t->unit != u || save->shard[*at] != shard)
+            break;
+        size_t offset = t->offset + (size_t)d->row0 * disk_cols(l, d);
+        r = hzp_st_writer_data(w, host + offset * size, (size_t)d->rows * disk_cols(l, d) * size,
+                               save->reterr);
     }
+    free(owned);
+    return r;
+}
+
+static int fill_shard(const struct save *save, int32_t shard, struct hzp_st_writer *w)
+{
+    const struct hzp_layout *l = save->layout;
+    int32_t at = 0;
+    declare_shard(save, shard, w);
+    while (at < l->disks && save->shard[at] != shard)
+        at++;
+    while (at < l->disks && save->shard[at] == shard)
+        HZP_TRY(write_unit(save, shard, l->tensor[l->disk[at].tensor].unit, &at, w));
     return HZP_OK;
 }
 
@@ -230,7 +259,7 @@ static int write_index(const struct save *save)
     return r;
 }
 
-/* Readers prefer the one to the other: what an earlier save left behind must not win. */
+/* Readers prefer one of the two forms: the other, left by an earlier save, must not be read. */
 static int remove_stale(const struct save *save)
 {
     char path[PATH_MAX];
@@ -241,15 +270,15 @@ static int remove_stale(const struct save *save)
     return HZP_OK;
 }
 
-int hzp_model_save_shards(const char *dir, const struct hzp_layout *layout, enum hzp_dtype type,
-                          const void *base, const char *source_dir, size_t shard_bytes,
-                          struct hzp_err_text *reterr)
+int hzp_model_save_shards(const char *dir, struct hzp_device *dev, const struct hzp_units *units,
+                          const char *source_dir, size_t shard_bytes, struct hzp_err_text *reterr)
 {
     struct save save = {.dir = dir,
                         .source_dir = source_dir,
-                        .layout = layout,
-                        .type = type,
-                        .base = base,
+                        .layout = units->layout,
+                        .type = units->type,
+                        .dev = dev,
+                        .units = units,
                         .reterr = reterr};
     if (strlen(dir) > PATH_MAX - 128 || strlen(source_dir) > PATH_MAX - 128)
         return hzp_fail(reterr, HZP_EINVAL, "the path of the model directory is too long");
@@ -269,8 +298,8 @@ int hzp_model_save_shards(const char *dir, const struct hzp_layout *layout, enum
     return r;
 }
 
-int hzp_model_save(const char *dir, const struct hzp_layout *layout, enum hzp_dtype type,
-                   const void *base, const char *source_dir, struct hzp_err_text *reterr)
+int hzp_model_save(const char *dir, struct hzp_device *dev, const struct hzp_units *units,
+                   const char *source_dir, struct hzp_err_text *reterr)
 {
-    return hzp_model_save_shards(dir, layout, type, base, source_dir, (size_t)5000000000, reterr);
+    return hzp_model_save_shards(dir, dev, units, source_dir, (size_t)5000000000, reterr);
 }

@@ -305,7 +305,7 @@ static int take_field(struct parser *p, struct entry *e, unsigned *seen)
         return hzp_fail(p->reterr, HZP_EFORMAT, "%s: tensor %.120s: field \"%.40s\" is not known",
                         p->path, p->tensor, key);
     if (*seen & (1u << field))
-        return fail_header(p, "a field stands there twice");
+        return fail_header(p, "a field appears twice");
     *seen |= 1u << field;
     if (field == 0)
         return take_type(p, &e->tensor.type);
@@ -390,7 +390,7 @@ static int parse_header(struct parser *p, uint64_t data_size)
                 continue;
             }
             if (has_metadata)
-                return fail_header(p, "__metadata__ stands there twice");
+                return fail_header(p, "__metadata__ appears twice");
             has_metadata = true;
             HZP_TRY(take_metadata(p));
         } while (take(p, ','));
@@ -432,7 +432,7 @@ static void note_hole(const struct parser *p, uint64_t from, uint64_t to, const 
                  from);
 }
 
-/* No byte of the data is covered twice, and no name stands twice; holes are noted. */
+/* Checks that no byte of the data is covered twice and that names are unique; notes holes. */
 static int check_whole(const struct parser *p, const char *data, uint64_t data_size)
 {
     struct hzp_safetensors *st = p->st;
@@ -460,7 +460,7 @@ static int check_whole(const struct parser *p, const char *data, uint64_t data_s
     qsort(st->named, st->entries, sizeof(struct entry *), by_name);
     for (size_t i = 1; i < st->entries; i++)
         if (!strcmp(st->named[i - 1]->tensor.name, st->named[i]->tensor.name))
-            return hzp_fail(p->reterr, HZP_EFORMAT, "%s: tensor %.120s stands there twice", p->path,
+            return hzp_fail(p->reterr, HZP_EFORMAT, "%s: tensor %.120s appears twice", p->path,
                             st->named[i]->tensor.name);
     return HZP_OK;
 }
@@ -498,13 +498,14 @@ static int open_mapped(const char *path, struct hzp_safetensors *st, struct hzp_
         length = length << 8 | bytes[i];
     if (length > rest)
         return hzp_fail(reterr, HZP_EFORMAT,
-                        "%s: says its header has %" PRIu64 " bytes, but only %" PRIu64
-                        " follow (truncated, or no safetensors file)",
+                        "%s: by its length field the header has %" PRIu64
+                        " bytes, but only %" PRIu64 " follow (truncated, or no safetensors file)",
                         path, length, rest);
     if (length > HEADER_MAX)
         return hzp_fail(reterr, HZP_EFORMAT,
-                        "%s: says its header has %" PRIu64 " bytes; at most %d are read", path,
-                        length, HEADER_MAX);
+                        "%s: by its length field the header has %" PRIu64
+                        " bytes; at most %d are read",
+                        path, length, HEADER_MAX);
     struct parser p = {.st = st,
                        .path = path,
                        .begin = bytes + 8,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* weights/safetensors.h - reads and writes safetensors files; trusts nothing in them.
+/* weights/safetensors.h - reads and writes safetensors files; everything read is checked.
  *
  * A file is 8 bytes little-endian header length, that many bytes of JSON (name -> dtype, shape,
  * data_offsets, and an optional __metadata__ of strings), then the data.  The reader maps the
- * file and checks everything before anyone sees it: header length against the file's size and a
+ * file and checks everything before it returns: header length against the file's size and a
  * bound, JSON depth, shapes that overflow, offsets that overlap, overrun, leave holes or disagree
  * with shape and type.  Every error names the file, the tensor and what is wrong.
  *
@@ -44,9 +44,9 @@ struct hzp_safetensors;
 
 int hzp_safetensors_open(const char *path, struct hzp_safetensors **ret,
                          struct hzp_err_text *reterr);
-/* The same, except that bytes of the data that no tensor claims are no error yet: rethole (never
- * NULL) says where the first ones are, or has an empty text.  For who knows which tensors there
- * should be, and can name the one that is absent. */
+/* The same, except that bytes of the data that no tensor claims are no error: rethole (never NULL)
+ * describes the first of them, or has an empty text.  For callers that know the expected tensors
+ * and can name the absent one. */
 int hzp_safetensors_open_holed(const char *path, struct hzp_safetensors **ret,
                                struct hzp_err_text *rethole, struct hzp_err_text *reterr);
 void hzp_safetensors_close(struct hzp_safetensors *st); /* NULL: no effect */

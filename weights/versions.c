@@ -2,10 +2,8 @@
 #include "weights/versions.h"
 
 #include "base/arena.h"
-#include "weights/fp8.h"
-
+#include "base/thread.h"
 #include <math.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,11 +11,19 @@
 
 enum { RECORDS_MAX = 4096 };
 
+/* The memory of one slot. */
+struct slot_memory {
+    void *weights, *fp8; /* allocations; fp8 NULL: the store keeps none */
+    struct hzp_units units;
+    void **layer_fp8; /* [layers] codes and scales of each */
+};
+
 struct hzp_weights {
     /* fixed once created */
     struct hzp_device *dev;
     const struct hzp_layout *layout;
     struct hzp_weights_config config;
+    struct slot_memory *memory; /* [config.slots] */
 
     /* the engine's alone; record.state of a slot is the slot's state */
     struct hzp_version *slot; /* [config.slots] */
@@ -26,7 +32,7 @@ struct hzp_weights {
     int64_t serving_step, finished_step;
 
     /* under lock: what other threads may read */
-    pthread_mutex_t lock;
+    struct hzp_lock lock;
     struct hzp_version_record *record; /* [RECORDS_MAX], that of publication n at n % RECORDS_MAX */
     struct hzp_weights_stats stats;
 
@@ -85,9 +91,9 @@ static void refresh_stats(struct hzp_weights *w)
 
 static void refresh_stats_locked(struct hzp_weights *w)
 {
-    pthread_mutex_lock(&w->lock);
+    hzp_lock_take(&w->lock);
     refresh_stats(w);
-    pthread_mutex_unlock(&w->lock);
+    hzp_lock_release(&w->lock);
 }
 
 /* Ids count publications, so a version's record is found without a search; by now it may have
@@ -97,6 +103,32 @@ static void set_recorded_state(struct hzp_weights *w, uint64_t id, enum hzp_vers
     struct hzp_version_record *record = &w->record[(id - w->config.first_id) % RECORDS_MAX];
     if (record->id == id)
         record->state = state;
+}
+
+static int open_memory(struct hzp_weights *w, struct slot_memory *m)
+{
+    const struct hzp_layout *layout = w->layout;
+    enum hzp_dtype type = w->config.type;
+    HZP_TRY(hzp_device_alloc(w->dev, HZP_MEM_DEVICE, hzp_units_bytes(layout, type), &m->weights));
+    hzp_units_init(&m->units, layout, type, m->weights);
+    if (!w->config.fp8)
+        return HZP_OK;
+    HZP_TRY(hzp_device_alloc(w->dev, HZP_MEM_DEVICE, hzp_fp8_bytes(layout), &m->fp8));
+    m->layer_fp8 = hzp_xcalloc((size_t)layout->config.layers, sizeof(*m->layer_fp8));
+    char *at = m->fp8;
+    for (int32_t l = 0; l < layout->config.layers; l++) {
+        m->layer_fp8[l] = at;
+        at += hzp_fp8_layer_bytes(layout, l);
+    }
+    return HZP_OK;
+}
+
+static void close_memory(struct hzp_weights *w, struct slot_memory *m)
+{
+    hzp_device_free(w->dev, HZP_MEM_DEVICE, m->weights);
+    hzp_device_free(w->dev, HZP_MEM_DEVICE, m->fp8);
+    hzp_units_free(&m->units);
+    free(m->layer_fp8);
 }
 
 int hzp_weights_create(struct hzp_device *dev, const struct hzp_layout *layout,
@@ -110,15 +142,13 @@ int hzp_weights_create(struct hzp_device *dev, const struct hzp_layout *layout,
     w->config = *config;
     atomic_store(&w->max_staleness, config->max_staleness);
     w->slot = hzp_xcalloc((size_t)config->slots, sizeof(*w->slot));
+    w->memory = hzp_xcalloc((size_t)config->slots, sizeof(*w->memory));
     w->record = hzp_xcalloc(RECORDS_MAX, sizeof(*w->record));
     w->stats.slots = config->slots;
     w->stats.learned_through = -1;
-    pthread_mutex_init(&w->lock, NULL);
-    size_t size = layout->elements * hzp_dtype_size(config->type);
+    hzp_lock_init(&w->lock, HZP_LOCK_VERSIONS);
     for (int32_t i = 0; i < config->slots; i++) {
-        int r = hzp_device_alloc(dev, HZP_MEM_DEVICE, size, &w->slot[i].base);
-        if (r == HZP_OK && config->fp8)
-            r = hzp_device_alloc(dev, HZP_MEM_DEVICE, hzp_fp8_bytes(layout), &w->slot[i].fp8);
+        int r = open_memory(w, &w->memory[i]);
         if (r < 0) {
             hzp_weights_destroy(w);
             return r;
@@ -133,11 +163,10 @@ void hzp_weights_destroy(struct hzp_weights *w)
 {
     if (!w)
         return;
-    for (int32_t i = 0; i < w->config.slots; i++) {
-        hzp_device_free(w->dev, HZP_MEM_DEVICE, w->slot[i].base);
-        hzp_device_free(w->dev, HZP_MEM_DEVICE, w->slot[i].fp8);
-    }
-    pthread_mutex_destroy(&w->lock);
+    for (int32_t i = 0; i < w->config.slots; i++)
+        close_memory(w, &w->memory[i]);
+    hzp_lock_fini(&w->lock);
+    free(w->memory);
     free(w->slot);
     free(w->record);
     free(w);
@@ -168,14 +197,39 @@ struct hzp_version *hzp_weights_current(struct hzp_weights *w)
     return w->current;
 }
 
+static const struct slot_memory *memory_of(const struct hzp_weights *w, const struct hzp_version *v)
+{
+    HZP_ASSERT(v >= w->slot && v < w->slot + w->config.slots);
+    return &w->memory[v - w->slot];
+}
+
+const struct hzp_units *hzp_version_units(const struct hzp_weights *w, const struct hzp_version *v)
+{
+    return &memory_of(w, v)->units;
+}
+
+struct hzp_unit_view hzp_version_unit(const struct hzp_weights *w, const struct hzp_version *v,
+                                      int32_t u)
+{
+    return hzp_unit_view(&memory_of(w, v)->units, u);
+}
+
 struct hzp_mat hzp_version_mat(const struct hzp_weights *w, const struct hzp_version *v,
                                enum hzp_role role, int32_t layer)
 {
-    return hzp_layout_mat(w->layout, v->base, w->config.type, role, layer);
+    return hzp_units_mat(&memory_of(w, v)->units, role, layer);
+}
+
+struct hzp_mat hzp_version_fp8(const struct hzp_weights *w, const struct hzp_version *v,
+                               enum hzp_role role, int32_t layer, float **ret_scale)
+{
+    HZP_ASSERT(w->config.fp8 && layer >= 0 && layer < w->layout->config.layers);
+    return hzp_fp8_mat(w->layout, memory_of(w, v)->layer_fp8[layer], role, layer, ret_scale);
 }
 
 struct hzp_version *hzp_weights_acquire(struct hzp_weights *w)
 {
+    hzp_assert_engine_thread();
     HZP_ASSERT(w->current);
     w->current->held++;
     return w->current;
@@ -188,6 +242,7 @@ const struct hzp_version *hzp_weights_slot(const struct hzp_weights *w, int32_t 
 
 void hzp_weights_release(struct hzp_weights *w, struct hzp_version *v, uint64_t last_step)
 {
+    hzp_assert_engine_thread();
     HZP_ASSERT(v->held > 0);
     v->held--;
     v->last_step = HZP_MAX(v->last_step, last_step);
@@ -195,15 +250,16 @@ void hzp_weights_release(struct hzp_weights *w, struct hzp_version *v, uint64_t 
 
 void hzp_weights_reclaim(struct hzp_weights *w, uint64_t ended)
 {
+    hzp_assert_engine_thread();
     for (int32_t i = 0; i < w->config.slots; i++) {
         struct hzp_version *v = &w->slot[i];
         if (v->record.state != HZP_VERSION_RETIRED || v->held > 0 || v->last_step > ended)
             continue;
-        pthread_mutex_lock(&w->lock);
+        hzp_lock_take(&w->lock);
         v->record.state = HZP_VERSION_FREE;
         set_recorded_state(w, v->record.id, HZP_VERSION_FREE);
         refresh_stats(w);
-        pthread_mutex_unlock(&w->lock);
+        hzp_lock_release(&w->lock);
     }
 }
 
@@ -223,6 +279,7 @@ static void start_record(const struct hzp_weights *w, struct hzp_version_record 
 
 int hzp_weights_begin(struct hzp_weights *w, struct hzp_version **ret)
 {
+    hzp_assert_engine_thread();
     if (w->config.slots == 1 && w->current) {
         if (!w->in_place)
             start_record(w, &w->current->record, HZP_VERSION_CURRENT);
@@ -248,6 +305,7 @@ int hzp_weights_begin(struct hzp_weights *w, struct hzp_version **ret)
 
 void hzp_weights_abandon(struct hzp_weights *w, struct hzp_version *draft)
 {
+    hzp_assert_engine_thread();
     if (draft == w->current) {
         HZP_ASSERT(w->in_place);
         w->in_place = false;
@@ -255,8 +313,8 @@ void hzp_weights_abandon(struct hzp_weights *w, struct hzp_version *draft)
     }
     HZP_ASSERT(draft->record.state == HZP_VERSION_DRAFT);
     draft->record.state = HZP_VERSION_FREE;
-    /* Finished updates that only drafts held are gone with the last of them; nothing is left for
-     * the server to trail, and the trainer goes on from the current version. */
+    /* Updates that only drafts contained are lost with the last draft: the server no longer trails
+     * anything, and the trainer continues from the current version. */
     bool drafts = false;
     for (int32_t i = 0; i < w->config.slots; i++)
         drafts = drafts || w->slot[i].record.state == HZP_VERSION_DRAFT;
@@ -288,13 +346,14 @@ static void retire(struct hzp_weights *w, struct hzp_version *draft, uint64_t ol
 
 void hzp_weights_publish(struct hzp_weights *w, struct hzp_version *draft, uint64_t last_step)
 {
+    hzp_assert_engine_thread();
     struct hzp_version_record *record = &draft->record;
     HZP_ASSERT(record->state == HZP_VERSION_DRAFT || (draft == w->current && w->in_place));
     HZP_ASSERT(!w->config.fp8 || draft->fp8_made);
     uint64_t old_id = w->current ? w->current->record.id : 0;
     int64_t seen = staleness(w);
 
-    pthread_mutex_lock(&w->lock);
+    hzp_lock_take(&w->lock);
     if (w->current)
         w->stats
             .staleness_seen[HZP_MIN(HZP_MAX(seen, 0), HZP_COUNT(w->stats.staleness_seen) - 1)]++;
@@ -313,11 +372,12 @@ void hzp_weights_publish(struct hzp_weights *w, struct hzp_version *draft, uint6
     w->stats.publications++;
     w->stats.learned_through = record->learned_through;
     refresh_stats(w);
-    pthread_mutex_unlock(&w->lock);
+    hzp_lock_release(&w->lock);
 }
 
 void hzp_weights_finished(struct hzp_weights *w, int64_t optimizer_step)
 {
+    hzp_assert_engine_thread();
     w->finished_step = HZP_MAX(w->finished_step, optimizer_step);
     refresh_stats_locked(w);
 }
@@ -349,19 +409,19 @@ void hzp_weights_set_max_staleness(struct hzp_weights *w, int32_t max_staleness)
 {
     HZP_ASSERT(max_staleness >= 0);
     atomic_store(&w->max_staleness, max_staleness);
-    pthread_mutex_lock(&w->lock);
+    hzp_lock_take(&w->lock);
     w->stats.max_staleness = max_staleness;
-    pthread_mutex_unlock(&w->lock);
+    hzp_lock_release(&w->lock);
 }
 
 int32_t hzp_weights_list(struct hzp_weights *w, struct hzp_version_record *ret, int32_t max)
 {
-    pthread_mutex_lock(&w->lock);
+    hzp_lock_take(&w->lock);
     uint64_t kept = HZP_MIN(w->stats.publications, (uint64_t)RECORDS_MAX);
     int32_t n = (int32_t)HZP_MIN(kept, (uint64_t)HZP_MAX(max, 0));
     for (int32_t i = 0; i < n; i++)
         ret[i] = w->record[(w->stats.publications - 1 - (uint64_t)i) % RECORDS_MAX];
-    pthread_mutex_unlock(&w->lock);
+    hzp_lock_release(&w->lock);
     return n;
 }
 
@@ -375,7 +435,7 @@ void hzp_weights_newest(struct hzp_weights *w, struct hzp_version_record *ret)
 
 void hzp_weights_read_stats(struct hzp_weights *w, struct hzp_weights_stats *ret)
 {
-    pthread_mutex_lock(&w->lock);
+    hzp_lock_take(&w->lock);
     *ret = w->stats;
-    pthread_mutex_unlock(&w->lock);
+    hzp_lock_release(&w->lock);
 }

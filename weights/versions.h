@@ -2,25 +2,25 @@
 /* weights/versions.h - the parameters, as numbered versions.
  *
  * A published version never changes: nothing on host or device writes to it.  The server reads
- * the current one; the trainer fills a draft nobody else can see and publishes it whole, between
+ * the current one; the trainer fills a draft that no other component reads and publishes it between
  * two steps of the loop.
  *
  *     free --begin--> draft --publish--> current --next publish--> retired
  *       ^               |                                             |
- *       +---abandon-----+      nobody holds it, and the last step     |
+ *       +---abandon-----+      not held, and the last step            |
  *       ^                      that read it has ended                 |
  *       +-------------------------------------------------------------+
  *
  * Staleness: an update that is finished but not published leaves the server behind.  The store
- * knows both numbers, and hzp_weights_may_update() says whether one more update may begin.
+ * keeps both numbers, and hzp_weights_may_update() decides whether one more update may begin.
  *
  * Thread: engine, except hzp_weights_list, _newest and _stats: any.
  */
 #ifndef HZP_WEIGHTS_VERSIONS_H
 #define HZP_WEIGHTS_VERSIONS_H
 
-#include "device/device.h"
-#include "weights/layout.h"
+#include "weights/fp8_layout.h"
+#include "weights/units.h"
 
 struct hzp_weights; /* the store */
 
@@ -40,11 +40,11 @@ struct hzp_learned {
 };
 void hzp_learned_add(struct hzp_learned *learned, int64_t sequence_number);
 
-/* What is kept of a version for ever (the newest 4096 of them), whatever became of its memory. */
+/* A version's record, kept (of the newest 4096 versions) after its memory is reused. */
 struct hzp_version_record {
     uint64_t id;                  /* from 1, only grows, also across restarts */
     int64_t optimizer_step;       /* of its newest update */
-    enum hzp_version_state state; /* FREE here: retired, and its memory given back */
+    enum hzp_version_state state; /* FREE here: retired, and its memory is free */
     int64_t published_unix_ms;
     double loss;       /* mean over the learned tokens of its updates; NaN: loaded, not learned */
     uint64_t checksum; /* as the audit op defines it, over all units */
@@ -52,14 +52,13 @@ struct hzp_version_record {
     int64_t learned_through; /* every sample up to this number has had all its passes; -1: none */
 };
 
-/* One set of parameters in memory. */
+/* One set of parameters.  Its memory is the store's: see hzp_version_units. */
 struct hzp_version {
-    void *base;    /* device memory, laid out as hzp_layout says */
-    void *fp8;     /* its projections in e4m3 (weights/fp8.h); NULL: the store keeps none */
-    bool fp8_made; /* they are base's: whoever makes them says so; else no publication */
+    bool fp8_made; /* its e4m3 projections follow from its weights: set by the code that made them;
+                    * without it a store with fp8 refuses to publish */
     struct hzp_version_record record; /* a draft's: optimizer_step, loss, checksum, learned and
                                        * learned_through are the trainer's to fill in */
-    int32_t held;                     /* who acquired it and did not release; engine thread */
+    int32_t held;                     /* acquisitions not yet released; engine thread */
     uint64_t last_step;               /* the last step that read it */
 };
 
@@ -85,20 +84,28 @@ enum hzp_dtype hzp_weights_type(const struct hzp_weights *w);
 /* The version that serves; NULL before the first publication. */
 struct hzp_version *hzp_weights_current(struct hzp_weights *w);
 
-/* The i-th slot, whatever it holds now: where its matrices stand never changes.  NULL: there are no
- * more. */
+/* The i-th slot, in any state: the addresses of its units never change.  NULL: no more. */
 const struct hzp_version *hzp_weights_slot(const struct hzp_weights *w, int32_t i);
 
-/* A matrix of the version. */
+/* The version's units in device memory; valid as long as the store. */
+const struct hzp_units *hzp_version_units(const struct hzp_weights *w, const struct hzp_version *v);
+
+/* One unit, and one matrix (hzp_units_mat), of the version. */
+struct hzp_unit_view hzp_version_unit(const struct hzp_weights *w, const struct hzp_version *v,
+                                      int32_t u);
 struct hzp_mat hzp_version_mat(const struct hzp_weights *w, const struct hzp_version *v,
                                enum hzp_role role, int32_t layer);
+
+/* The e4m3 codes of a projection of the version, whose store must have them; *ret_scale [rows]. */
+struct hzp_mat hzp_version_fp8(const struct hzp_weights *w, const struct hzp_version *v,
+                               enum hzp_role role, int32_t layer, float **ret_scale);
 
 /* Holds the current version (there must be one): its memory stays until released and step
  * last_step has ended. */
 struct hzp_version *hzp_weights_acquire(struct hzp_weights *w);
 void hzp_weights_release(struct hzp_weights *w, struct hzp_version *v, uint64_t last_step);
 
-/* Every step up to `ended` is over: slots nobody needs any more become free. */
+/* Every step up to `ended` has ended: retired slots that are no longer held or read become free. */
 void hzp_weights_reclaim(struct hzp_weights *w, uint64_t ended);
 
 /* A draft, contents undefined; its record starts from the current version's step, with nothing
@@ -106,7 +113,7 @@ void hzp_weights_reclaim(struct hzp_weights *w, uint64_t ended);
  * the current version itself, the same again until it is published. */
 int hzp_weights_begin(struct hzp_weights *w, struct hzp_version **ret);
 
-/* The draft's memory is free again, and updates only it held no longer count as finished. */
+/* Frees the draft's slot; updates that only this draft contained no longer count as finished. */
 void hzp_weights_abandon(struct hzp_weights *w, struct hzp_version *draft);
 
 /* The draft becomes current, what was current retires; the record's id and time are set.  Called

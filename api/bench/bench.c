@@ -58,7 +58,7 @@ void hzp_bench_print(struct hzp_bench *b)
             json_object_set_new(figure, "limit", json_real(limit));
             json_object_set_new(figure, "share", json_real(value / limit));
         }
-        if (b->options->json)
+        if (b->settings->json)
             continue;
         printf("%-46s %12.4g %-10s", name, value,
                json_string_value(json_object_get(figure, "unit")));
@@ -76,7 +76,7 @@ static int by_time(const void *a, const void *b)
     return x->ns < y->ns ? 1 : x->ns > y->ns ? -1 : 0;
 }
 
-static void profile_half(struct hzp_bench *b, const char *who, const struct hzp_profile_op *ops)
+static void profile_tenant(struct hzp_bench *b, const char *who, const struct hzp_profile_op *ops)
 {
     const struct hzp_profile_op *sorted[HZP_OP_COUNT];
     uint64_t total = 0;
@@ -87,7 +87,7 @@ static void profile_half(struct hzp_bench *b, const char *who, const struct hzp_
     if (total == 0)
         return;
     qsort(sorted, HZP_OP_COUNT, sizeof(sorted[0]), by_time);
-    if (!b->options->json)
+    if (!b->settings->json)
         printf("\n%-6s %-16s %10s %8s %12s %10s %10s\n", who, "op", "runs", "% time", "us each",
                "GFLOP/s", "GB/s");
     for (int i = 0; i < HZP_OP_COUNT && sorted[i]->ns; i++) {
@@ -98,7 +98,7 @@ static void profile_half(struct hzp_bench *b, const char *who, const struct hzp_
             b->figures, json_pack("{s:s, s:s, s:I, s:f, s:f, s:f}", "profile", who, "op", name,
                                   "runs", (json_int_t)op->runs, "seconds", ns * 1e-9, "gflops",
                                   (double)op->flops / ns, "gbytes", (double)op->bytes / ns));
-        if (!b->options->json)
+        if (!b->settings->json)
             printf("%-6s %-16s %10llu %8.2f %12.2f %10.1f %10.1f\n", "", name,
                    (unsigned long long)op->runs, 100 * ns / (double)total,
                    ns * 1e-3 / (double)op->runs, (double)op->flops / ns, (double)op->bytes / ns);
@@ -107,8 +107,8 @@ static void profile_half(struct hzp_bench *b, const char *who, const struct hzp_
 
 void hzp_bench_profile(struct hzp_bench *b, const struct hzp_profile *profile)
 {
-    profile_half(b, "serve", profile->serve);
-    profile_half(b, "train", profile->train);
+    for (int t = 0; t < HZP_TENANT_COUNT; t++)
+        profile_tenant(b, hzp_tenant_name((enum hzp_tenant)t), profile->of[t]);
 }
 
 static int ascending(const void *a, const void *b)
@@ -135,11 +135,11 @@ double hzp_bench_row_macs(const struct hzp_model_config *c, bool head)
 
 double hzp_bench_weight_bytes(const struct hzp_engine *engine)
 {
-    const struct hzp_model_config *c = &engine->model_config;
-    double size = (double)hzp_dtype_size(engine->plan.dtype);
+    const struct hzp_model_config *c = &engine->parts.config;
+    double size = (double)hzp_dtype_size(engine->parts.plan.dtype);
     double projections = hzp_bench_row_macs(c, false);
     double rest = hzp_bench_row_macs(c, true) - projections;
-    return projections * (engine->plan.fp8 ? 1 : size) + rest * size;
+    return projections * (engine->parts.plan.fp8 ? 1 : size) + rest * size;
 }
 
 void hzp_bench_client_open(struct hzp_bench *b, struct hzp_bench_client *ret)
@@ -168,7 +168,7 @@ int hzp_bench_submit(struct hzp_bench_client *client, int32_t prompt, int32_t to
     int32_t *id = hzp_xmalloc((size_t)prompt * sizeof(*id));
     for (int32_t i = 0; i < prompt; i++) {
         client->seed = client->seed * 1664525u + 1013904223u;
-        id[i] = (int32_t)((client->seed >> 8) % (uint32_t)engine->model_config.vocab);
+        id[i] = (int32_t)((client->seed >> 8) % (uint32_t)engine->parts.config.vocab);
     }
     struct hzp_request *rq;
     int r = hzp_request_create(id, prompt, tokens, 0, false, &rq);
@@ -179,12 +179,12 @@ int hzp_bench_submit(struct hzp_bench_client *client, int32_t prompt, int32_t to
     rq->ignore_eos = true;
     rq->wake = poke;
     rq->wake_ctx = client->wake;
-    r = hzp_scheduler_submit(engine->scheduler, rq, reterr);
+    r = hzp_scheduler_submit(engine->parts.scheduler, rq, reterr);
     if (r < 0) {
         hzp_request_destroy(rq);
         return r;
     }
-    hzp_loop_poke(engine->loop);
+    hzp_loop_poke(engine->parts.loop);
     *ret = rq;
     return HZP_OK;
 }
@@ -207,7 +207,7 @@ int hzp_bench_submit_all(struct hzp_bench_client *client, int count, int32_t pro
         return HZP_OK;
     for (int i = 0; i < sent; i++)
         atomic_store(&ret[i]->cancel, true);
-    hzp_loop_poke(client->bench->engine->loop);
+    hzp_loop_poke(client->bench->engine->parts.loop);
     for (int i = 0; i < sent; i++) { /* while they run they poke the client's wake */
         hzp_bench_wait(client, ret[i]);
         hzp_request_destroy(ret[i]);

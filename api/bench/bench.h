@@ -10,6 +10,7 @@
 #ifndef HZP_API_BENCH_BENCH_H
 #define HZP_API_BENCH_BENCH_H
 
+#include "api/bench/settings.h"
 #include "api/engine/engine.h"
 #include "device/limits.h"
 
@@ -20,8 +21,9 @@ struct hzp_bench_swapper;
 struct hzp_bench_turns;
 
 struct hzp_bench {
-    const struct hzp_options *options;
-    struct hzp_engine *engine; /* NULL for ops */
+    const struct hzp_bench_settings *settings;
+    const struct hzp_engine_settings *started; /* what the engine was started with */
+    struct hzp_engine *engine;                 /* NULL for ops */
     struct hzp_limits limits;
     enum hzp_dtype act;                /* whose GEMM limit counts */
     struct hzp_bench_reports *reports; /* of the engine's updates (samples.h) */

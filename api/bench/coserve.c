@@ -138,7 +138,7 @@ static int submit(struct coserve *c, struct load *load, struct hzp_err_text *ret
 static uint64_t trained_rows(struct hzp_bench *b)
 {
     struct hzp_trainer_stats stats;
-    hzp_trainer_read_stats(b->engine->trainer, &stats);
+    hzp_trainer_read_stats(b->engine->parts.trainer, &stats);
     return stats.rows;
 }
 
@@ -149,7 +149,7 @@ static void keep_fed(struct coserve *c)
     struct hzp_engine *e = c->b->engine;
     hzp_sample_queue_read_stats(hzp_state_queue(e->state), &stats);
     if (stats.samples < 32)
-        hzp_bench_samples_push(&c->feed, 32, HZP_MIN(SAMPLE_ROWS, e->plan.recipe.micro_rows));
+        hzp_bench_samples_push(&c->feed, 32, HZP_MIN(SAMPLE_ROWS, e->parts.plan.recipe.micro_rows));
 }
 
 /* What the engine has done so far. */
@@ -163,7 +163,7 @@ static struct progress progress_of(struct coserve *c)
     struct progress p = {.flops = hzp_bench_turns_trained(c->b->turns),
                          .rows = trained_rows(c->b),
                          .at_ns = hzp_now_ns()};
-    hzp_loop_read_stats(c->b->engine->loop, &p.loop);
+    hzp_loop_read_stats(c->b->engine->parts.loop, &p.loop);
     return p;
 }
 
@@ -187,16 +187,16 @@ static void count_progress(struct load *load, const struct progress *from,
 static void let_train(struct coserve *c, enum phase phase)
 {
     struct hzp_engine *e = c->b->engine;
-    hzp_trainer_pause(e->trainer, phase == FULL || phase == ALONE);
-    hzp_bench_turns_slice(c->b->turns, e->trainer, phase == SLICED ? slices_ns : 0);
-    hzp_loop_poke(e->loop);
+    hzp_trainer_pause(e->parts.trainer, phase == FULL || phase == ALONE);
+    hzp_bench_turns_slice(c->b->turns, e->parts.trainer, phase == SLICED ? slices_ns : 0);
+    hzp_loop_poke(e->parts.loop);
 }
 
 /* Who is still in flight ends before the next phase; his tokens within the phase count. */
 static void drain(struct coserve *c, struct load *load)
 {
-    hzp_bench_turns_slice(c->b->turns, c->b->engine->trainer, 0);
-    hzp_trainer_pause(c->b->engine->trainer, true);
+    hzp_bench_turns_slice(c->b->turns, c->b->engine->parts.trainer, 0);
+    hzp_trainer_pause(c->b->engine->parts.trainer, true);
     while (c->lives) {
         hzp_wake_wait(c->client.wake, 100000000);
         harvest(c, load);
@@ -289,7 +289,7 @@ static int measure_switches(struct coserve *c, struct hzp_err_text *reterr)
         for (uint64_t now, until = hzp_now_ns() + pause_ns; (now = hzp_now_ns()) < until;)
             hzp_wake_wait(c->client.wake, until - now);
     }
-    hzp_trainer_pause(c->b->engine->trainer, true);
+    hzp_trainer_pause(c->b->engine->parts.trainer, true);
     load_close(&lost);
     return r;
 }
@@ -299,7 +299,7 @@ static int measure(struct coserve *c, double load_part, int rounds, struct hzp_e
 {
     struct load lost;
     load_open(&lost);
-    struct hzp_split *split = hzp_loop_split(c->b->engine->loop);
+    struct hzp_split *split = hzp_loop_split(c->b->engine->parts.loop);
     struct hzp_policy policy, none;
     hzp_split_policy(split, &policy);
     none = policy;
@@ -343,7 +343,7 @@ static void tell(struct hzp_bench *b, const char *what, const char *of, double v
 static void tell_goals(struct hzp_bench *b, const char *what, const struct load *load)
 {
     struct hzp_policy policy;
-    hzp_split_policy(hzp_loop_split(b->engine->loop), &policy);
+    hzp_split_policy(hzp_loop_split(b->engine->parts.loop), &policy);
     for (int i = 0; i < 2; i++) {
         double goal = (double)(i ? policy.ttft_ns : policy.itl_ns) * 1e-9, missed = 0;
         const double *value = i ? load->first : load->gap;
@@ -394,7 +394,7 @@ static void report(struct coserve *c, enum phase phase)
         tell(b, what, "carried of what was asked for", (double)load->tokens / (double)load->asked,
              "x");
     tell(b, what, "in flight or waiting at the end",
-         (double)load->in_flight / (double)b->options->coserve_rounds, "requests");
+         (double)load->in_flight / (double)b->settings->coserve.rounds, "requests");
     tell_steps(b, what, load);
 }
 
@@ -427,7 +427,7 @@ static void tell_limits(struct hzp_bench *b)
     struct hzp_split_report *r = hzp_xmalloc(sizeof(*r));
     char name[80];
     uint64_t all = 0;
-    hzp_split_read(hzp_loop_split(b->engine->loop), hzp_now_ns(), r);
+    hzp_split_read(hzp_loop_split(b->engine->parts.loop), hzp_now_ns(), r);
     for (int i = HZP_LIMIT_IDLE + 1; i < HZP_LIMIT_COUNT; i++)
         all += r->limited[i];
     for (int i = HZP_LIMIT_IDLE + 1; all && i < HZP_LIMIT_COUNT; i++) {
@@ -441,13 +441,13 @@ static void tell_limits(struct hzp_bench *b)
     hzp_bench_plain(b, "of them beside serving", 100 * (double)r->beside / served, "%");
     hzp_bench_plain(b, "waits for training, by steps that served", 100 * (double)r->held / served,
                     "%");
-    if (r->follows_ns)
+    if (r->derived_itl_ns)
         hzp_bench_plain(b, "goal for gaps that follows from --itl-stretch",
-                        1e-6 * (double)r->follows_ns, "ms");
+                        1e-6 * (double)r->derived_itl_ns, "ms");
     hzp_bench_plain(b, "newest step: serving alone, predicted", 1e-6 * r->alone_ns, "ms");
     hzp_bench_plain(b, "newest step: slowdown by training, predicted", r->slowdown, "x");
-    hzp_bench_plain(b, "newest step: gap, predicted", 1e-6 * r->gap_ns, "ms");
-    hzp_bench_plain(b, "newest step: gap, 99 of 100, predicted", 1e-6 * r->gap_p99_ns, "ms");
+    hzp_bench_plain(b, "newest step: gap, predicted", 1e-6 * r->itl_ns, "ms");
+    hzp_bench_plain(b, "newest step: gap, 99 of 100, predicted", 1e-6 * r->itl_p99_ns, "ms");
     hzp_bench_plain(b, "predicted gaps: mean error", 100 * r->error, "%");
     free(r);
 }
@@ -473,26 +473,27 @@ static void tell_switches(struct hzp_bench *b)
 
 int hzp_bench_coserve(struct hzp_bench *b, struct hzp_err_text *reterr)
 {
-    const struct hzp_options *o = b->options;
-    if (!b->engine->trainer)
+    const struct hzp_load_settings *o = &b->settings->load;
+    const struct hzp_coserve_settings *s = &b->settings->coserve;
+    if (!b->engine->parts.trainer)
         return hzp_fail(reterr, HZP_EINVAL, "bench coserve: the engine has no trainer");
-    if (o->load_input + o->load_output > b->engine->model->positions)
+    if (o->input + o->output > b->engine->parts.model->positions)
         return hzp_fail(reterr, HZP_EINVAL,
                         "bench coserve: --input-len and --output-len are more "
                         "than the context's %d tokens",
-                        b->engine->model->positions);
+                        b->engine->parts.model->positions);
     struct coserve *c = hzp_xcalloc(1, sizeof(*c));
     c->b = b;
-    c->prompt = (int32_t)o->load_input;
-    c->tokens = (int32_t)o->load_output;
-    c->at_once = (int)HZP_MIN(o->running_max, LIVE_MAX);
-    c->seconds = b->quick ? HZP_MIN(o->coserve_seconds, 3) : o->coserve_seconds;
+    c->prompt = (int32_t)o->input;
+    c->tokens = (int32_t)o->output;
+    c->at_once = (int)HZP_MIN(b->started->serving.running_max, LIVE_MAX);
+    c->seconds = b->quick ? HZP_MIN(s->seconds, 3) : s->seconds;
     hzp_bench_client_open(b, &c->client);
     hzp_bench_samples_open(b, &c->feed);
     for (int i = 0; i < PHASES; i++)
         load_open(&c->load[i]);
-    hzp_trainer_pause(b->engine->trainer, true);
-    int r = measure(c, o->coserve_load, b->quick ? 1 : (int)o->coserve_rounds, reterr);
+    hzp_trainer_pause(b->engine->parts.trainer, true);
+    int r = measure(c, s->load, b->quick ? 1 : (int)s->rounds, reterr);
     if (r == HZP_OK) {
         report(c, FULL);
         report(c, ALONE);

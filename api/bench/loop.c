@@ -42,14 +42,14 @@ static int decode(struct hzp_bench *b, struct hzp_bench_client *client, int many
     struct hzp_loop_stats from, to;
     int sent = 0, r = HZP_OK;
     int64_t gaps = 0;
-    hzp_loop_read_stats(b->engine->loop, &from);
+    hzp_loop_read_stats(b->engine->parts.loop, &from);
     while (sent < many && r == HZP_OK) {
         r = hzp_bench_submit(client, PROMPT, tokens, &rq[sent], reterr);
         sent += r == HZP_OK;
     }
     for (int i = 0; i < sent; i++)
         hzp_bench_wait(client, rq[i]);
-    hzp_loop_read_stats(b->engine->loop, &to);
+    hzp_loop_read_stats(b->engine->parts.loop, &to);
     for (int i = 0; i < sent; i++) {
         if (gaps < GAPS_MAX / 2)
             gaps = hzp_bench_gaps(rq[i], gap, gaps, GAPS_MAX);
@@ -73,7 +73,7 @@ int hzp_bench_loop(struct hzp_bench *b, struct hzp_err_text *reterr)
     int r = HZP_OK;
     hzp_bench_client_open(b, &client);
     for (int i = 0; r == HZP_OK && i < HZP_COUNT(many); i++)
-        if (many[i] <= b->options->running_max)
+        if (many[i] <= b->started->serving.running_max)
             r = decode(b, &client, many[i], reterr);
     hzp_bench_client_close(&client);
     return r;

@@ -38,7 +38,7 @@ struct offline {
 /* One more; of the first wave at its place. */
 static int submit(struct hzp_bench *b, struct offline *o, struct hzp_err_text *reterr)
 {
-    int64_t prompt = b->options->load_input, answer = b->options->load_output;
+    int64_t prompt = b->settings->load.input, answer = b->settings->load.output;
     if (o->sent < o->first_wave) {
         int64_t rest = HZP_MAX(answer * (o->first_wave - o->sent) / o->first_wave, 1);
         prompt += answer - rest;
@@ -54,8 +54,8 @@ static int submit(struct hzp_bench *b, struct offline *o, struct hzp_err_text *r
 
 static int fill(struct hzp_bench *b, struct offline *o, struct hzp_err_text *reterr)
 {
-    const struct hzp_options *options = b->options;
-    int64_t most = options->running_max + HZP_MIN(options->waiting_max, options->running_max / 4);
+    const struct hzp_serving_settings *s = &b->started->serving;
+    int64_t most = s->running_max + HZP_MIN(s->waiting_max, s->running_max / 4);
     while (o->lives < most && o->left > 0)
         HZP_TRY(submit(b, o, reterr));
     return HZP_OK;
@@ -70,7 +70,7 @@ static void count(struct offline *o, const struct hzp_bench *b, struct hzp_reque
             continue;
         o->answered++;
         if (i == 0)
-            o->prompted += (double)b->options->load_input;
+            o->prompted += (double)b->settings->load.input;
         else if (o->gaps < GAPS_MAX)
             o->gap[o->gaps++] = (double)(rq->out[i].at_ns - rq->out[i - 1].at_ns) * 1e-9;
     }
@@ -103,30 +103,30 @@ static void keep_window(struct hzp_bench *b, struct offline *o)
             begun += atomic_load(&o->live[i]->out_count) > 0;
         if (begun >= o->first_wave) {
             o->from_ns = now;
-            o->to_ns = now + (uint64_t)(b->options->load_steady * 1e9);
+            o->to_ns = now + (uint64_t)(b->settings->steady_seconds * 1e9);
         }
     } else if (now >= o->to_ns && !o->stopped) {
         o->stopped = true;
         o->left = 0;
         for (int32_t i = 0; i < o->lives; i++)
             atomic_store(&o->live[i]->cancel, true);
-        hzp_loop_poke(b->engine->loop);
+        hzp_loop_poke(b->engine->parts.loop);
     }
 }
 
 static void report(struct hzp_bench *b, struct offline *o, double seconds)
 {
-    const struct hzp_options *options = b->options;
-    double answers = (double)(options->load_requests * options->load_output);
-    double prompts = (double)(options->load_requests * options->load_input);
+    const struct hzp_load_settings *load = &b->settings->load;
+    double answers = (double)(load->requests * load->output);
+    double prompts = (double)(load->requests * load->input);
     if (o->steady) {
-        hzp_bench_plain(b, "offline, until all places were taken", seconds - options->load_steady,
-                        "s");
-        seconds = options->load_steady;
+        hzp_bench_plain(b, "offline, until all places were taken",
+                        seconds - b->settings->steady_seconds, "s");
+        seconds = b->settings->steady_seconds;
         answers = o->answered;
         prompts = o->prompted;
     }
-    double flops = 2 * hzp_bench_row_macs(&b->engine->model_config, true);
+    double flops = 2 * hzp_bench_row_macs(&b->engine->parts.config, true);
     hzp_bench_figure(b, "offline, prompts and answers", (prompts + answers) / seconds, "tokens/s",
                      HZP_BENCH_GEMM, 1 / flops, "GEMM peak / 2 N");
     hzp_bench_plain(b, "offline, answers", answers / seconds, "tokens/s");
@@ -140,21 +140,22 @@ static void report(struct hzp_bench *b, struct offline *o, double seconds)
 
 int hzp_bench_offline(struct hzp_bench *b, struct hzp_err_text *reterr)
 {
-    const struct hzp_options *options = b->options;
-    struct offline o = {.left = options->load_requests};
-    int64_t positions = b->engine->plan.positions;
-    if (options->load_input < 1 || options->load_input + options->load_output > positions)
+    const struct hzp_load_settings *load = &b->settings->load;
+    struct offline o = {.left = load->requests};
+    int64_t positions = b->engine->parts.plan.positions;
+    if (load->input < 1 || load->input + load->output > positions)
         return hzp_fail_param(reterr, HZP_EINVAL, "--input-len",
                               "bench offline: --input-len %lld and --output-len %lld, a sequence "
                               "has %lld tokens at most",
-                              (long long)options->load_input, (long long)options->load_output,
+                              (long long)load->input, (long long)load->output,
                               (long long)positions);
-    o.steady = options->load_steady > 0;
+    o.steady = b->settings->steady_seconds > 0;
     if (o.steady) {
         o.left = INT64_MAX;
-        o.first_wave = options->running_max;
+        o.first_wave = b->started->serving.running_max;
     }
-    o.live = hzp_xcalloc((size_t)(2 * options->running_max), sizeof(struct hzp_request *));
+    o.live =
+        hzp_xcalloc((size_t)(2 * b->started->serving.running_max), sizeof(struct hzp_request *));
     o.gap = hzp_xmalloc(GAPS_MAX * sizeof(*o.gap));
     hzp_bench_client_open(b, &o.client);
     uint64_t begin = hzp_now_ns();

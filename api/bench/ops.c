@@ -179,13 +179,10 @@ static void rows_of_things(struct lab *lab, const struct hzp_model_config *c)
 int hzp_bench_ops(struct hzp_bench *b, struct hzp_err_text *reterr)
 {
     struct hzp_model_config c;
-    HZP_TRY(hzp_config_read(b->options->model, &c, reterr));
-    struct hzp_device_config device = {.name = b->options->device,
-                                       .threads = (int)b->options->threads,
-                                       .level = b->options->cpu_level};
-    struct lab lab = {.b = b, .act = hzp_engine_dtype(b->options, &c)};
+    HZP_TRY(hzp_config_read(b->started->model.dir, &c, reterr));
+    struct lab lab = {.b = b, .act = hzp_settings_dtype(&b->started->model, &c)};
     b->act = lab.act;
-    HZP_TRY(hzp_device_open(&device, &lab.dev, reterr));
+    HZP_TRY(hzp_settings_device(&b->started->device, &lab.dev, reterr));
     lab.bytes = (size_t)c.vocab * (size_t)c.width * 8 + (size_t)ROWS * (size_t)c.vocab * 8 +
                 ((size_t)512 << 20);
     lab.evict = malloc(EVICT_BYTES);

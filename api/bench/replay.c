@@ -10,25 +10,23 @@
 
 enum { VOCAB_UNKNOWN = 1000 }; /* every model in use has more */
 
-static int make_work(const struct hzp_options *o, const struct hzp_load_server *server,
+static int make_work(const struct hzp_load_settings *o, const struct hzp_load_server *server,
                      struct hzp_workload *ret, struct hzp_err_text *reterr)
 {
-    if (o->load_trace) {
+    if (o->trace) {
         struct hzp_trace_file trace;
-        HZP_TRY(hzp_trace_file_read(o->load_trace, o->load_limit, &trace, reterr));
+        HZP_TRY(hzp_trace_file_read(o->trace, o->limit, &trace, reterr));
         hzp_workload_of_trace(ret, &trace);
     } else {
-        HZP_TRY(hzp_workload_equal(ret, o->load_requests, (int32_t)o->load_input,
-                                   (int32_t)o->load_output, reterr));
+        HZP_TRY(
+            hzp_workload_equal(ret, o->requests, (int32_t)o->input, (int32_t)o->output, reterr));
     }
-    ret->seed = (uint64_t)o->load_seed;
-    ret->vocab = o->load_vocab   ? (int32_t)o->load_vocab
-                 : server->vocab ? server->vocab
-                                 : VOCAB_UNKNOWN;
+    ret->seed = (uint64_t)o->seed;
+    ret->vocab = o->vocab ? (int32_t)o->vocab : server->vocab ? server->vocab : VOCAB_UNKNOWN;
     int32_t context = o->context ? (int32_t)o->context : server->context;
     if (context > 1)
         hzp_workload_clip(ret, context);
-    hzp_workload_arrivals(ret, o->load_scale, o->load_rate);
+    hzp_workload_arrivals(ret, o->scale, o->rate);
     int64_t made = 0;
     for (int64_t i = 0; i < ret->trace.requests; i++)
         made += ret->trace.request[i].output;
@@ -119,7 +117,7 @@ static void add_spread(json_t *json, const char *name, const struct hzp_load_spr
     }
 }
 
-static void print_json(const struct hzp_options *o, const struct hzp_load_server *server,
+static void print_json(const struct hzp_load_settings *o, const struct hzp_load_server *server,
                        const struct hzp_workload *work, const struct hzp_load_record *record,
                        const struct hzp_load_summary *s, const struct hzp_load_failures *failures)
 {
@@ -132,7 +130,7 @@ static void print_json(const struct hzp_options *o, const struct hzp_load_server
         "{s:s, s:s, s:s, s:I, s:I, s:I, s:o, s:f, s:I, s:I, s:f, s:f, s:f, s:i, s:f, s:f, s:I, s:I,"
         " s:I, s:I}",
         "bench", "replay", "model", server->model, "load",
-        o->load_trace ? hzp_trace_form_name(work->trace.form) : "equal", "num_prompts",
+        o->trace ? hzp_trace_form_name(work->trace.form) : "equal", "num_prompts",
         (json_int_t)work->trace.requests, "completed", (json_int_t)s->completed, "failed",
         (json_int_t)s->failed, "failures", reasons, "duration", s->duration_s, "total_input_tokens",
         (json_int_t)s->input_tokens, "total_output_tokens", (json_int_t)s->output_tokens,
@@ -153,7 +151,7 @@ static void print_json(const struct hzp_options *o, const struct hzp_load_server
     json_decref(json);
 }
 
-static int report(const struct hzp_options *o, const struct hzp_load_server *server,
+static int report(const struct hzp_load_settings *o, const struct hzp_load_server *server,
                   const struct hzp_workload *work, struct hzp_load_record *record,
                   const struct hzp_load_failures *failures, struct hzp_err_text *reterr)
 {
@@ -164,17 +162,17 @@ static int report(const struct hzp_options *o, const struct hzp_load_server *ser
         print_json(o, server, work, record, &summary, failures);
     else
         print_report(work, record, &summary, failures);
-    if (!o->load_plot)
+    if (!o->plot)
         return HZP_OK;
-    const char *name = o->load_trace ? strrchr(o->load_trace, '/') : NULL;
-    name = name ? name + 1 : o->load_trace;
+    const char *name = o->trace ? strrchr(o->trace, '/') : NULL;
+    name = name ? name + 1 : o->trace;
     if (name)
         snprintf(title, sizeof(title), "%.200s: %.200s, %.4g times as fast", server->model, name,
-                 o->load_scale);
+                 o->scale);
     else
         snprintf(title, sizeof(title), "%.200s: %lld in, %lld out", server->model,
-                 (long long)o->load_input, (long long)o->load_output);
-    return hzp_load_plot(o->load_plot, title, record, &summary, reterr);
+                 (long long)o->input, (long long)o->output);
+    return hzp_load_plot(o->plot, title, record, &summary, reterr);
 }
 
 static int read_extra(const char *text, json_t **ret, struct hzp_err_text *reterr)
@@ -195,17 +193,17 @@ static int read_extra(const char *text, json_t **ret, struct hzp_err_text *reter
     return r;
 }
 
-int hzp_bench_replay(const struct hzp_options *o, struct hzp_err_text *reterr)
+int hzp_bench_replay(const struct hzp_load_settings *o, struct hzp_err_text *reterr)
 {
     struct hzp_load_server server;
     struct hzp_load_record record = {0};
     struct hzp_load_failures failures = {0};
     struct hzp_workload work;
     json_t *extra;
-    if (o->load_slo)
-        HZP_TRY(hzp_load_goals_parse(o->load_slo, &record.goals, reterr));
-    HZP_TRY(read_extra(o->load_extra, &extra, reterr));
-    int r = hzp_load_connect(o->load_url, o->api_key, o->served_name, &server, reterr);
+    if (o->goals)
+        HZP_TRY(hzp_load_goals_parse(o->goals, &record.goals, reterr));
+    HZP_TRY(read_extra(o->extra, &extra, reterr));
+    int r = hzp_load_connect(o->url, o->api_key, o->model_name, &server, reterr);
     if (r == HZP_OK)
         r = make_work(o, &server, &work, reterr);
     if (r < 0) {
@@ -215,9 +213,9 @@ int hzp_bench_replay(const struct hzp_options *o, struct hzp_err_text *reterr)
     struct hzp_load_config config = {
         .server = &server,
         .work = &work,
-        .max_running = (int32_t)o->load_concurrency,
-        .warmup = (int32_t)o->load_warmup,
-        .silence_s = o->load_silence,
+        .max_running = (int32_t)o->concurrency,
+        .warmup = (int32_t)o->warmup,
+        .silence_s = o->silence,
         .extra = extra,
         .progress = !o->json,
     };

@@ -6,10 +6,11 @@
 #ifndef HZP_API_BENCH_REPLAY_H
 #define HZP_API_BENCH_REPLAY_H
 
-#include "api/cli/options.h"
+#include "api/bench/settings.h"
+#include "base/err.h"
 
 /* Prints the report, or JSON; writes the plot. HZP_EINVAL: an option; HZP_EIO: no server, or no
  * request was answered; of the trace see api/bench/trace_file.h. */
-int hzp_bench_replay(const struct hzp_options *options, struct hzp_err_text *reterr);
+int hzp_bench_replay(const struct hzp_load_settings *settings, struct hzp_err_text *reterr);
 
 #endif

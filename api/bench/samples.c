@@ -11,7 +11,7 @@
 enum { REPORTS = 64 };
 
 struct hzp_bench_reports {
-    pthread_mutex_t lock;
+    struct hzp_lock lock;
     pthread_cond_t changed;
     /* under lock: the newest, written by the engine thread */
     struct hzp_update_report report[REPORTS];
@@ -21,7 +21,7 @@ struct hzp_bench_reports {
 struct hzp_bench_reports *hzp_bench_reports_create(void)
 {
     struct hzp_bench_reports *box = hzp_xcalloc(1, sizeof(*box));
-    pthread_mutex_init(&box->lock, NULL);
+    hzp_lock_init(&box->lock, HZP_LOCK_BENCH);
     pthread_cond_init(&box->changed, NULL);
     return box;
 }
@@ -31,26 +31,26 @@ void hzp_bench_reports_destroy(struct hzp_bench_reports *box)
     if (!box)
         return;
     pthread_cond_destroy(&box->changed);
-    pthread_mutex_destroy(&box->lock);
+    hzp_lock_fini(&box->lock);
     free(box);
 }
 
 void hzp_bench_on_update(void *ctx, const struct hzp_update_report *report)
 {
     struct hzp_bench_reports *box = ctx;
-    pthread_mutex_lock(&box->lock);
+    hzp_lock_take(&box->lock);
     box->report[box->count++ % REPORTS] = *report;
     pthread_cond_signal(&box->changed);
-    pthread_mutex_unlock(&box->lock);
+    hzp_lock_release(&box->lock);
 }
 
 void hzp_bench_samples_open(struct hzp_bench *b, struct hzp_bench_samples *ret)
 {
     ret->bench = b;
     ret->seed = 777;
-    pthread_mutex_lock(&b->reports->lock);
+    hzp_lock_take(&b->reports->lock);
     ret->seen = b->reports->count;
-    pthread_mutex_unlock(&b->reports->lock);
+    hzp_lock_release(&b->reports->lock);
 }
 
 void hzp_bench_samples_close(struct hzp_bench_samples *feed)
@@ -61,7 +61,7 @@ void hzp_bench_samples_close(struct hzp_bench_samples *feed)
 void hzp_bench_samples_push(struct hzp_bench_samples *feed, int32_t count, int32_t rows)
 {
     struct hzp_engine *engine = feed->bench->engine;
-    uint32_t vocab = (uint32_t)engine->model_config.vocab;
+    uint32_t vocab = (uint32_t)engine->parts.config.vocab;
     int32_t tokens = rows + 1;
     int32_t *token = hzp_xmalloc((size_t)tokens * sizeof(*token));
     uint8_t *learn = hzp_xmalloc((size_t)tokens);
@@ -82,25 +82,25 @@ void hzp_bench_samples_push(struct hzp_bench_samples *feed, int32_t count, int32
     }
     free(token);
     free(learn);
-    hzp_loop_poke(engine->loop);
+    hzp_loop_poke(engine->parts.loop);
 }
 
 int hzp_bench_samples_next(struct hzp_bench_samples *feed, struct hzp_update_report *ret,
                            struct hzp_err_text *reterr)
 {
     struct hzp_bench_reports *box = feed->bench->reports;
-    pthread_mutex_lock(&box->lock);
+    hzp_lock_take(&box->lock);
     while (box->count == feed->seen) {
         struct timespec until;
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_sec += 1;
-        pthread_cond_timedwait(&box->changed, &box->lock, &until);
+        pthread_cond_timedwait(&box->changed, &box->lock.mutex, &until);
         if (!hzp_engine_running(feed->bench->engine)) {
-            pthread_mutex_unlock(&box->lock);
+            hzp_lock_release(&box->lock);
             return hzp_fail(reterr, HZP_EDEVICE, "bench: the engine ended");
         }
     }
     *ret = box->report[feed->seen++ % REPORTS];
-    pthread_mutex_unlock(&box->lock);
+    hzp_lock_release(&box->lock);
     return HZP_OK;
 }

@@ -43,7 +43,7 @@ static int prefill(struct hzp_bench *b, struct hzp_bench_client *client,
     enum { RUNS = 7 };
     double seconds[RUNS];
     int runs = b->quick ? 2 : RUNS;
-    int32_t prompt = HZP_MIN(PROMPT_MAX, b->engine->plan.positions - 1);
+    int32_t prompt = HZP_MIN(PROMPT_MAX, b->engine->parts.plan.positions - 1);
     char name[64];
     for (int run = 0; run < runs; run++) {
         struct hzp_request *rq;
@@ -53,7 +53,7 @@ static int prefill(struct hzp_bench *b, struct hzp_bench_client *client,
         hzp_request_destroy(rq);
     }
     double median = hzp_bench_quantile(seconds, runs, 0.5);
-    const struct hzp_model_config *c = &b->engine->model_config;
+    const struct hzp_model_config *c = &b->engine->parts.config;
     double attention = 2.0 * c->heads.heads * c->heads.dim * prompt * (prompt + 1) / 2 * c->layers;
     double flops =
         2 * (hzp_bench_row_macs(c, false) * prompt + attention + (double)c->vocab * c->width);
@@ -100,7 +100,7 @@ int hzp_bench_serve(struct hzp_bench *b, struct hzp_err_text *reterr)
     if (r == HZP_OK)
         r = prefill(b, &client, reterr);
     for (int i = 0; r == HZP_OK && i < HZP_COUNT(many); i++)
-        if (many[i] <= b->options->running_max)
+        if (many[i] <= b->started->serving.running_max)
             r = decode_many(b, &client, many[i], reterr);
     hzp_bench_client_close(&client);
     return r;

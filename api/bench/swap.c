@@ -31,26 +31,27 @@ struct hzp_bench_swapper {
     _Atomic uint64_t at_ns[SWAPS_KEPT]; /* when swap i was, i modulo SWAPS_KEPT */
 };
 
-static bool no_offer(struct hzp_source *source, struct hzp_step *step)
+static bool no_offer(struct hzp_source *source, const struct hzp_step *step, struct hzp_room *room,
+                     struct hzp_offer *offer)
 {
     return false;
 }
 
-static void swap_when_due(struct hzp_source *source, const struct hzp_step *step, int status)
+static void swap_when_due(struct hzp_source *source, const struct hzp_step *step,
+                          const struct hzp_offer *offer, const struct hzp_outcome *outcome)
 {
     struct hzp_bench_swapper *s = HZP_CONTAINER_OF(source, struct hzp_bench_swapper, source);
     uint64_t every = atomic_load(&s->every_ns), now = hzp_now_ns();
     struct hzp_version *draft;
-    if (status < 0 || every == 0)
+    if (outcome->status < 0 || every == 0)
         return;
     s->next_ns = HZP_MIN(s->next_ns, now + every); /* the turn before may have been a slower one */
     if (now < s->next_ns || hzp_weights_begin(s->weights, &draft) < 0)
         return;
     const struct hzp_version *current = hzp_weights_current(s->weights);
     if (!s->prepared) {
-        const struct hzp_layout *layout = hzp_weights_layout(s->weights);
-        if (hzp_device_copy(s->dev, draft->base, current->base,
-                            layout->elements * hzp_dtype_size(hzp_weights_type(s->weights))) < 0 ||
+        if (hzp_units_copy(s->dev, hzp_version_units(s->weights, draft),
+                           hzp_version_units(s->weights, current)) < 0 ||
             hzp_version_quantize(s->weights, draft) < 0) {
             hzp_weights_abandon(s->weights, draft);
             return;
@@ -166,8 +167,8 @@ int hzp_bench_swap(struct hzp_bench *b, struct hzp_err_text *reterr)
     struct hzp_bench_client client;
     struct gaps gaps[RATES] = {{0}};
     int r = HZP_OK;
-    b->swapper->dev = b->engine->dev;
-    b->swapper->weights = b->engine->weights;
+    b->swapper->dev = b->engine->parts.dev;
+    b->swapper->weights = b->engine->parts.weights;
     hzp_bench_client_open(b, &client);
     for (int i = 0; i < RATES; i++)
         gaps[i].gap = hzp_xmalloc(GAPS_MAX * sizeof(*gaps[i].gap));

@@ -11,41 +11,49 @@ struct hzp_bench_turns {
     _Atomic uint64_t period_ns;
     struct hzp_trainer *_Atomic trainer;
     _Atomic uint64_t trained_flops;
+    bool held[2];           /* step n had no room for requests: held[n % 2] */
     uint64_t served_end_ns; /* 0: the last step did not serve, or nothing has */
     double served_s;
     int64_t between;
     struct hzp_bench_switches switches;
 };
 
-static bool offer(struct hzp_source *source, struct hzp_step *step)
+static bool offer(struct hzp_source *source, const struct hzp_step *step, struct hzp_room *room,
+                  struct hzp_offer *offer)
 {
     struct hzp_bench_turns *t = HZP_CONTAINER_OF(source, struct hzp_bench_turns, source);
     uint64_t period = atomic_load(&t->period_ns);
+    t->held[step->number % 2] = room->rows == 0;
     if (!period)
         return false;
     bool train = step->begin_ns % period >= period / 2;
     hzp_trainer_pause(atomic_load(&t->trainer), !train);
     if (train)
-        step->rows_left = 0;
+        room->rows = 0;
+    t->held[step->number % 2] |= train;
     /* A turn of nothing, so that the loop does not sleep through the other's half. */
     return true;
 }
 
-static uint64_t flops_of(const struct hzp_step *step)
+static uint64_t flops_of(const struct hzp_offer *offer)
 {
     uint64_t flops = 0;
-    for (int32_t i = step->from; step->chain && i < step->to; i++)
-        flops += hzp_op_cost(step->chain->item[i].op, step->chain->item[i].args).flops;
+    for (int32_t k = 0; k < offer->slices; k++)
+        for (int32_t i = offer->slice[k].from; i < offer->slice[k].to; i++) {
+            const struct hzp_item *item = &offer->slice[k].chain->item[i];
+            flops += hzp_op_cost(item->op, item->args).flops;
+        }
     return flops;
 }
 
-static void deliver(struct hzp_source *source, const struct hzp_step *step, int status)
+static void deliver(struct hzp_source *source, const struct hzp_step *step,
+                    const struct hzp_offer *offer, const struct hzp_outcome *outcome)
 {
     struct hzp_bench_turns *t = HZP_CONTAINER_OF(source, struct hzp_bench_turns, source);
     struct hzp_bench_switches *s = &t->switches;
-    if (status < 0 || !step->batch)
+    if (outcome->status < 0 || !offer->batch)
         return;
-    atomic_fetch_add(&t->trained_flops, flops_of(step));
+    atomic_fetch_add(&t->trained_flops, flops_of(offer));
     struct hzp_trainer *trainer = atomic_load(&t->trainer);
     struct hzp_trainer_stats stats = {.paused = true};
     if (trainer && !atomic_load(&t->period_ns))
@@ -54,17 +62,17 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step, int 
         t->served_end_ns = 0;
         return;
     }
-    if (step->batch->rows == 0 && step->rows_left == 0)
+    if (offer->batch->rows == 0 && t->held[step->number % 2])
         return; /* requests run, and wait for training: no pause */
-    if (step->batch->rows > 0) {
-        t->served_end_ns = step->end_ns;
-        t->served_s = (double)(step->end_ns - step->begin_ns) * 1e-9;
+    if (offer->batch->rows > 0) {
+        t->served_end_ns = outcome->end_ns;
+        t->served_s = (double)(outcome->end_ns - step->begin_ns) * 1e-9;
         t->between = 0;
         return;
     }
     if (!t->served_end_ns)
         return;
-    if (step->to == step->from) {
+    if (!hzp_offer_has(offer, HZP_TENANT_TRAIN)) {
         t->between++;
         return;
     }

@@ -17,32 +17,33 @@ static void on_interrupt(int signal_number)
 static int fill_params(const struct hzp_options *options, const struct hzp_engine *engine,
                        struct hzp_completion_params *params, struct hzp_err_text *reterr)
 {
+    const struct hzp_complete_settings *o = &options->complete;
     hzp_completion_defaults(params);
-    params->n = (int32_t)options->choices;
-    params->min_tokens = (int32_t)HZP_MIN(options->min_tokens, options->max_tokens);
-    params->ignore_eos = options->ignore_eos != 0;
-    params->echo = options->echo != 0;
-    params->add_special = options->raw == 0;
+    params->n = (int32_t)o->choices;
+    params->min_tokens = (int32_t)HZP_MIN(o->min_tokens, o->max_tokens);
+    params->ignore_eos = o->ignore_eos != 0;
+    params->echo = o->echo != 0;
+    params->add_special = o->raw == 0;
     struct hzp_sampling *s = &params->sampling;
-    s->temperature = (float)options->temperature;
-    s->top_p = (float)options->top_p;
-    s->min_p = (float)options->min_p;
-    s->repetition = (float)options->repetition;
-    s->presence = (float)options->presence;
-    s->frequency = (float)options->frequency;
-    s->top_k = (int32_t)options->top_k;
-    if (options->sample_seed >= 0)
-        s->seed = (uint64_t)options->sample_seed;
-    for (int i = 0; i < options->stop.count; i++) {
-        params->stop[params->stops] = strdup(options->stop.item[i]);
-        params->stop_bytes[params->stops++] = strlen(options->stop.item[i]);
+    s->temperature = (float)o->temperature;
+    s->top_p = (float)o->top_p;
+    s->min_p = (float)o->min_p;
+    s->repetition = (float)o->repetition;
+    s->presence = (float)o->presence;
+    s->frequency = (float)o->frequency;
+    s->top_k = (int32_t)o->top_k;
+    if (o->seed >= 0)
+        s->seed = (uint64_t)o->seed;
+    for (int i = 0; i < o->stop.count; i++) {
+        params->stop[params->stops] = strdup(o->stop.item[i]);
+        params->stop_bytes[params->stops++] = strlen(o->stop.item[i]);
     }
-    /* As many as the context has room for: on the terminal nobody counts. */
+    /* --max-tokens is cut to the room that the context leaves. */
     const char *prompt = options->word[1];
     params->max_tokens = 0;
     HZP_TRY(hzp_completion_add_text(params, engine, prompt, strlen(prompt), reterr));
-    int64_t room = engine->plan.positions - (int64_t)params->prompt[0].n;
-    params->max_tokens = (int32_t)HZP_MIN(options->max_tokens, room);
+    int64_t room = engine->parts.plan.positions - (int64_t)params->prompt[0].n;
+    params->max_tokens = (int32_t)HZP_MIN(o->max_tokens, room);
     return HZP_OK;
 }
 
@@ -55,7 +56,7 @@ static void print_new(struct hzp_choice *choice)
     fflush(stdout);
 }
 
-/* One choice streams; several are printed one after another, each when its turn comes. */
+/* Choices are streamed one after another, in order. */
 static int stream(struct hzp_completion *c, const char *prompt)
 {
     int status = 0;
@@ -82,14 +83,16 @@ static int stream(struct hzp_completion *c, const char *prompt)
 int hzp_cmd_complete(const struct hzp_options *options)
 {
     if (options->words != 2) {
-        fprintf(stderr, "hzpserve: complete takes a model directory and a prompt\n");
+        fprintf(stderr, "hzpserve: usage: hzpserve complete MODEL \"PROMPT\"\n");
         return 2;
     }
     signal(SIGINT, on_interrupt);
     struct hzp_engine *engine = NULL;
-    struct hzp_options own = *options; /* memory for these answers, not for a server's */
-    own.running_max = HZP_MIN(options->running_max, options->choices);
-    struct hzp_engine_config config = {.options = &own, .quiet = true};
+    /* Memory for these completions, not for a server's. */
+    struct hzp_engine_settings own = options->engine;
+    own.no_train = 1;
+    own.serving.running_max = HZP_MIN(own.serving.running_max, options->complete.choices);
+    struct hzp_engine_config config = {.settings = &own, .quiet = true};
     struct hzp_completion_params params = {0};
     struct hzp_completion *c = NULL;
     struct hzp_err_text err = {0};

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hzpserve devices: what this build can compute on, and what this machine has. */
+/* hzpserve devices: the backends of this build and the devices of this machine. */
 #include "api/cli/commands.h"
 #include "api/engine/memory_plan.h"
+#include "base/version.h"
 #include "device/about.h"
 
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* "cuda:1": what --device takes; of who is alone, the backend's name. */
+/* What --device takes: "cuda:1"; the name alone of a backend that has one device. */
 static const char *device_name(const char *backend, int ordinal, char text[32])
 {
     snprintf(text, 32, strcmp(backend, "cuda") == 0 ? "%s:%d" : "%s", backend, ordinal);
@@ -88,7 +89,7 @@ int hzp_cmd_devices(const struct hzp_options *options)
     json_t *all = json_array();
     for (int i = 0; (name = hzp_device_about(i, &about)); i++) {
         if (!about.none[0] && !about.devices)
-            continue; /* no machine has it: the virtual clock */
+            continue; /* the simulator: not a device of the machine */
         if (options->json)
             json_array_append_new(all, backend_json(name, &about));
         else

@@ -5,14 +5,13 @@
  * dropped; a document is tokenised with the special tokens the tokenizer adds, and every token but
  * the first counts.  A document longer than the context is cut into pieces, each beginning with the
  * last token of the one before.
- * --quantization fp8: through the products that serving would use.
- * JSONL (any name that does not end in .txt): examples as api/learn/examples.h reads them; what
- * they learn from is what counts. */
+ * --quantization fp8: with the products that serving would use.
+ * JSONL (any name that does not end in .txt): examples as api/learn/examples.h reads them; the
+ * tokens that training learns from count. */
 #include "api/cli/commands.h"
-#include "api/engine/engine.h"
+#include "api/engine/assembly.h"
 #include "api/learn/examples.h"
 #include "nanobatch/run/exec.h"
-#include "weights/fp8.h"
 #include "weights/json_file.h"
 
 #include <ctype.h>
@@ -27,13 +26,8 @@ enum { ROWS_MAX = 2048 };
 static const uint64_t FILE_BYTES_MAX = 1u << 30;
 
 struct eval {
-    const struct hzp_options *options;
-    struct hzp_tokenizer *tok;
-    struct hzp_model_config config;
-    struct hzp_layout layout;
-    struct hzp_device *dev;
-    struct hzp_weights *weights;
-    struct hzp_model *model;
+    const char *data;
+    struct hzp_assembly parts;
     struct hzp_micro *micro;
     struct hzp_train_space *space;
     struct hzp_exec *exec;
@@ -43,35 +37,26 @@ struct eval {
     int64_t tokens, documents;
 };
 
-static int open_eval(struct eval *e, struct hzp_err_text *reterr)
+static int open_eval(struct eval *e, const struct hzp_engine_settings *settings,
+                     struct hzp_err_text *reterr)
 {
-    const struct hzp_options *options = e->options;
-    HZP_TRY(hzp_config_read(options->model, &e->config, reterr));
-    HZP_TRY(hzp_tokenizer_open(options->model, &e->tok, reterr));
-    hzp_layout_make(&e->config, &e->layout);
-    struct hzp_device_config device = {
-        .name = options->device, .threads = (int)options->threads, .level = options->cpu_level};
-    HZP_TRY(hzp_device_open(&device, &e->dev, reterr));
-    int64_t context = options->context ? options->context : e->config.positions;
-    e->rows = (int32_t)HZP_MIN(HZP_MIN(context, e->config.positions), ROWS_MAX);
-    struct hzp_weights_config weights = {.type = hzp_engine_dtype(options, &e->config),
-                                         .fp8 = options->quantization != 0,
-                                         .slots = 1,
-                                         .first_id = 1};
-    HZP_TRY(hzp_weights_create(e->dev, &e->layout, &weights, &e->weights));
-    struct hzp_version *draft;
-    HZP_TRY(hzp_weights_begin(e->weights, &draft));
-    HZP_TRY(hzp_engine_load(e->dev, e->weights, draft, options->model, reterr));
-    HZP_TRY(hzp_version_quantize(e->weights, draft));
-    hzp_weights_publish(e->weights, draft, 0);
-    HZP_TRY(hzp_model_create(e->dev, e->weights, e->rows, &e->model));
-    HZP_TRY(hzp_micro_create(e->dev, e->rows, &e->micro));
+    struct hzp_assembly *a = &e->parts;
+    int64_t context = settings->model.context ? settings->model.context : ROWS_MAX;
+    struct hzp_assembly_config config = {.device = &settings->device,
+                                         .model = &settings->model,
+                                         .tokenizer = true,
+                                         .positions = (int32_t)HZP_MIN(context, ROWS_MAX)};
+    HZP_TRY(hzp_assembly_read(&config, a, reterr));
+    HZP_TRY(hzp_assembly_open(a, 1, reterr));
+    HZP_TRY(hzp_assembly_fill(a, NULL, NULL, reterr));
+    e->rows = a->model->positions;
+    HZP_TRY(hzp_micro_create(a->dev, e->rows, &e->micro));
     struct hzp_recipe recipe = {.micro_rows = e->rows, .moment_type = HZP_F32};
-    struct hzp_train_space_config space = hzp_trainer_space_config(&recipe, &e->config, 0);
+    struct hzp_train_space_config space = hzp_trainer_space_config(&recipe, &a->config, 0);
     space.forward_only = true;
-    space.fp8 = options->quantization != 0;
-    HZP_TRY(hzp_train_space_create(e->model, &space, &e->space));
-    return hzp_exec_create(e->dev, &e->exec);
+    space.fp8 = settings->model.fp8 != 0;
+    HZP_TRY(hzp_train_space_create(a->model, &space, &e->space));
+    return hzp_exec_create(a->dev, &e->exec);
 }
 
 static void close_eval(struct eval *e)
@@ -80,24 +65,21 @@ static void close_eval(struct eval *e)
     hzp_plan_fini(&e->plan);
     hzp_train_space_destroy(e->space);
     hzp_micro_destroy(e->micro);
-    hzp_model_destroy(e->model);
-    hzp_weights_destroy(e->weights);
-    hzp_device_close(e->dev);
-    hzp_layout_free(&e->layout);
-    hzp_tokenizer_close(e->tok);
+    hzp_assembly_close(&e->parts);
 }
 
-/* Computes what has been gathered. */
+/* Runs the gathered documents. */
 static int flush(struct eval *e)
 {
     if (!e->micro->rows)
         return HZP_OK;
     hzp_plan_clear(&e->plan);
-    hzp_eval_build(&e->plan, e->model, hzp_weights_current(e->weights), e->micro, e->space);
+    hzp_eval_build(&e->plan, e->parts.model, hzp_weights_current(e->parts.weights), e->micro,
+                   e->space);
     struct hzp_exec_times times;
     HZP_TRY(hzp_exec_run(e->exec, &e->plan, NULL, &times));
     for (int32_t i = 0; i < e->micro->learned; i++)
-        e->sum += (double)e->micro->loss[i];
+        e->sum += (double)e->micro->loss.value[i];
     e->tokens += e->micro->learned;
     hzp_micro_clear(e->micro);
     return HZP_OK;
@@ -129,20 +111,20 @@ static int add_text(struct eval *e, const char *text, size_t bytes, struct hzp_e
         return HZP_OK;
     struct hzp_tokens tokens = {0};
     struct hzp_err_text err = {{0}, {0}};
-    int r = hzp_tokenizer_encode(e->tok, text, bytes, HZP_TOKENIZER_ADD_SPECIAL, INT32_MAX, &tokens,
-                                 &err);
+    int r = hzp_tokenizer_encode(e->parts.tok, text, bytes, HZP_TOKENIZER_ADD_SPECIAL, INT32_MAX,
+                                 &tokens, &err);
     if (r < 0)
-        hzp_fail(reterr, r, "%s: document %lld: %s", e->options->data, (long long)e->documents + 1,
+        hzp_fail(reterr, r, "%s: document %lld: %s", e->data, (long long)e->documents + 1,
                  err.text);
     for (size_t i = 0; i < tokens.n && r == HZP_OK; i++)
-        if (tokens.ids[i] < 0 || tokens.ids[i] >= e->config.vocab)
+        if (tokens.ids[i] < 0 || tokens.ids[i] >= e->parts.config.vocab)
             r = hzp_fail(reterr, HZP_EINVAL,
                          "%s: document %lld: token %d is beyond the model's vocabulary of %d",
-                         e->options->data, (long long)e->documents + 1, tokens.ids[i],
-                         e->config.vocab);
+                         e->data, (long long)e->documents + 1, tokens.ids[i],
+                         e->parts.config.vocab);
     uint8_t *learn = malloc(tokens.n + 1);
     if (r == HZP_OK && !learn)
-        r = hzp_fail(reterr, HZP_ENOMEM, "no memory for a document of %zu bytes", bytes);
+        r = hzp_fail(reterr, HZP_ENOMEM, "not enough memory for a document of %zu bytes", bytes);
     if (r == HZP_OK) {
         memset(learn, 1, tokens.n);
         r = add(e, tokens.ids, learn, (int32_t)tokens.n);
@@ -170,7 +152,7 @@ static int read_file(const char *path, char **ret, size_t *ret_bytes, struct hzp
     close(fd);
     if (!text)
         return hzp_fail(reterr, HZP_EINVAL, "%s: %s", path,
-                        bytes > FILE_BYTES_MAX ? "larger than 1 GB" : "no memory for it");
+                        bytes > FILE_BYTES_MAX ? "larger than 1 GiB" : "not enough memory");
     if (n < 0) {
         free(text);
         return hzp_fail(reterr, HZP_EIO, "%s: %s", path, strerror(error));
@@ -185,7 +167,7 @@ static int eval_text(struct eval *e, struct hzp_err_text *reterr)
 {
     char *text = NULL;
     size_t bytes = 0;
-    HZP_TRY(read_file(e->options->data, &text, &bytes, reterr));
+    HZP_TRY(read_file(e->data, &text, &bytes, reterr));
     int r = HZP_OK;
     const char *at = text, *end = text + bytes;
     while (at < end && r == HZP_OK) {
@@ -202,9 +184,9 @@ static int eval_examples(struct eval *e, struct hzp_err_text *reterr)
     struct hzp_examples examples;
     struct hzp_sample **sample = NULL;
     int32_t count = 0;
-    hzp_examples_init(&examples, e->tok, &e->config, e->rows + 1, 0);
+    hzp_examples_init(&examples, e->parts.tok, &e->parts.config, e->rows + 1, 0);
     examples.split = true;
-    int r = hzp_examples_load(&examples, e->options->data, &sample, &count, reterr);
+    int r = hzp_examples_load(&examples, e->data, &sample, &count, reterr);
     for (int32_t i = 0; i < count && r == HZP_OK; i++)
         r = add(e, sample[i]->token, sample[i]->learn, sample[i]->count);
     hzp_examples_free(sample, count);
@@ -212,27 +194,27 @@ static int eval_examples(struct eval *e, struct hzp_err_text *reterr)
     return r;
 }
 
-static int evaluate(struct eval *e, struct hzp_err_text *reterr)
+static int evaluate(struct eval *e, const struct hzp_engine_settings *settings,
+                    struct hzp_err_text *reterr)
 {
-    HZP_TRY(open_eval(e, reterr));
-    size_t n = strlen(e->options->data);
-    bool text = n > 4 && !strcmp(e->options->data + n - 4, ".txt");
+    HZP_TRY(open_eval(e, settings, reterr));
+    size_t n = strlen(e->data);
+    bool text = n > 4 && !strcmp(e->data + n - 4, ".txt");
     HZP_TRY(text ? eval_text(e, reterr) : eval_examples(e, reterr));
     HZP_TRY(flush(e));
-    return e->tokens ? HZP_OK
-                     : hzp_fail(reterr, HZP_EINVAL, "%s: nothing to evaluate", e->options->data);
+    return e->tokens ? HZP_OK : hzp_fail(reterr, HZP_EINVAL, "%s: nothing to evaluate", e->data);
 }
 
 int hzp_cmd_eval(const struct hzp_options *options)
 {
-    if (options->words != 1 || !options->data) {
-        fprintf(stderr, "hzpserve: eval takes a model directory and --data FILE\n");
+    if (options->words != 1 || !options->eval.data) {
+        fprintf(stderr, "hzpserve: usage: hzpserve eval MODEL --data FILE\n");
         return 2;
     }
-    struct eval e = {.options = options};
+    struct eval e = {.data = options->eval.data};
     struct hzp_err_text err = {0};
     hzp_plan_init(&e.plan);
-    int r = evaluate(&e, &err);
+    int r = evaluate(&e, &options->engine, &err);
     if (r < 0) {
         fprintf(stderr, "hzpserve: %s\n", err.text[0] ? err.text : hzp_err_name(r));
     } else {

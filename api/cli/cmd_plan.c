@@ -2,11 +2,11 @@
 /* hzpserve plan [MODEL]: the plan of one step, as a table, as a trace of a run, and timed against
  * the sequential plan of the same step.
  *
- * The step is made up: so many decode rows at a given depth, one prompt's piece of so many rows, a
- * micro-batch of so many rows.  Without MODEL the model is one of 135 million parameters with
- * random weights. */
+ * The step is synthetic: a number of decode rows at a given depth, a piece of one prompt, and a
+ * training micro-batch.  Without MODEL the model is one of 135 million parameters with random
+ * weights. */
 #include "api/cli/commands.h"
-#include "api/engine/workbench.h"
+#include "api/engine/assembly.h"
 #include "base/arena.h"
 #include "nanobatch/run/exec.h"
 
@@ -15,12 +15,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Where decode rows stand if nobody says. */
+/* The default position of decode rows. */
 enum { DEPTH = 512 };
 
 struct planning {
-    const struct hzp_options *options;
-    struct hzp_workbench *bench;
+    const struct hzp_plan_settings *settings;
+    struct hzp_assembly_rig rows; /* the step's */
+    struct hzp_assembly parts;
     struct hzp_exec *exec;
     struct hzp_plan plan;
     struct hzp_plan_shape shape;
@@ -88,7 +89,7 @@ static bool units_word(struct hzp_plan_shape *s, char *word)
     *equals = '=';
     if (lane < 0 || *end || end == equals + 1 || units < 0 || units > INT16_MAX)
         return false;
-    s->units[lane] = (int16_t)units;
+    s->share[lane] = (int16_t)units;
     return true;
 }
 
@@ -97,7 +98,7 @@ static bool lanes_word(struct hzp_plan_shape *s, char *word)
     return lane_word(s, word);
 }
 
-/* Hands each word of a list with commas to `take`. */
+/* Calls take() for each word of a comma-separated list. */
 static int each_word(struct hzp_plan_shape *s, const char *name, const char *list,
                      bool (*take)(struct hzp_plan_shape *, char *), struct hzp_err_text *reterr)
 {
@@ -109,8 +110,7 @@ static int each_word(struct hzp_plan_shape *s, const char *name, const char *lis
     char *rest = copy, *word;
     while ((word = strsep(&rest, ",")) != NULL)
         if (!take(s, word))
-            return hzp_fail_param(reterr, HZP_EINVAL, name, "%s: \"%s\" is not understood", name,
-                                  word);
+            return hzp_fail_param(reterr, HZP_EINVAL, name, "%s: cannot parse \"%s\"", name, word);
     return HZP_OK;
 }
 
@@ -122,66 +122,72 @@ static bool split_word(struct hzp_plan_shape *s, char *word)
         return false;
     if (s->nanos < HZP_NANO_MAX)
         s->weight[s->nanos] = (int32_t)weight;
-    s->nanos++; /* too many: hzp_plan_shape_check says so */
+    s->nanos++; /* hzp_plan_shape_check refuses too many */
     return true;
 }
 
 static int read_shape(struct planning *p, struct hzp_err_text *reterr)
 {
-    const struct hzp_options *o = p->options;
+    const struct hzp_plan_settings *o = p->settings;
     struct hzp_plan_shape *s = &p->shape;
     *s = hzp_plan_sequential;
-    s->order = (uint8_t)o->plan_order;
-    s->ride = (int32_t)o->plan_ride;
-    if (o->plan_split) {
+    s->order = (uint8_t)o->order;
+    s->ride = (int32_t)o->ride;
+    if (o->split) {
         s->nanos = 0;
-        HZP_TRY(each_word(s, "--split", o->plan_split, split_word, reterr));
+        HZP_TRY(each_word(s, "--split", o->split, split_word, reterr));
     } else {
-        s->nanos = (int32_t)o->plan_nano;
+        s->nanos = (int32_t)o->nano;
         for (int i = 0; i < s->nanos; i++)
             s->weight[i] = 1;
     }
     HZP_TRY(hzp_plan_shape_check(s, reterr));
-    HZP_TRY(each_word(s, "--lanes", o->plan_lanes, lanes_word, reterr));
-    HZP_TRY(each_word(s, "--units", o->plan_units, units_word, reterr));
+    HZP_TRY(each_word(s, "--lanes", o->lanes, lanes_word, reterr));
+    HZP_TRY(each_word(s, "--units", o->units, units_word, reterr));
     return hzp_plan_shape_check(s, reterr);
 }
 
 /* ---- the step ---- */
 
-static int open_step(struct planning *p, bool runs, struct hzp_err_text *reterr)
+static int open_step(struct planning *p, const struct hzp_engine_settings *engine, bool runs,
+                     struct hzp_err_text *reterr)
 {
-    const struct hzp_options *o = p->options;
+    const struct hzp_plan_settings *o = p->settings;
     struct hzp_model_config config;
-    struct hzp_workbench_size size = {.load = runs,
-                                      .decode = (int32_t)o->plan_decode,
-                                      .depth = o->plan_decode ? (int32_t)o->plan_depth : 0,
-                                      .prefill = (int32_t)o->plan_prefill,
-                                      .train = (int32_t)o->plan_train,
-                                      .rides = o->plan_ride > 0};
-    HZP_TRY(hzp_workbench_config(o, &config, reterr));
-    if (o->plan_decode && !size.depth)
-        size.depth = HZP_MAX(HZP_MIN(DEPTH, config.positions - HZP_MAX(size.prefill, 1)), 0);
-    HZP_TRY(hzp_workbench_open(o, &size, &p->bench, reterr));
-    HZP_TRY(hzp_rig_serve(p->bench->rig, size.decode, size.depth, size.prefill, 0));
-    hzp_rig_chunks(p->bench->rig, (int32_t)o->plan_ride);
-    HZP_TRY(hzp_rig_train(p->bench->rig, size.train));
-    return hzp_exec_create(p->bench->dev, &p->exec);
+    HZP_TRY(hzp_assembly_model(&engine->model, &config, reterr));
+    p->rows = (struct hzp_assembly_rig){.decode = (int32_t)o->decode,
+                                        .depth = o->decode ? (int32_t)o->depth : 0,
+                                        .prefill = (int32_t)o->prefill,
+                                        .train = (int32_t)o->train,
+                                        .page_rows = (int32_t)engine->serving.page_rows,
+                                        .moment_type = hzp_settings_moments(&engine->training),
+                                        .quantum_flops = hzp_settings_quantum(&engine->training),
+                                        .rides = o->ride > 0};
+    struct hzp_assembly_rig *rows = &p->rows;
+    if (rows->decode && !rows->depth)
+        rows->depth = HZP_MAX(HZP_MIN(DEPTH, config.positions - HZP_MAX(rows->prefill, 1)), 0);
+    struct hzp_assembly_config parts = {
+        .device = &engine->device, .model = &engine->model, .rig = rows};
+    HZP_TRY(hzp_assembly_rig(&parts, !runs, &p->parts, reterr));
+    HZP_TRY(hzp_rig_serve(p->parts.rig, rows->decode, rows->depth, rows->prefill, 0));
+    hzp_rig_chunks(p->parts.rig, (int32_t)o->ride);
+    HZP_TRY(hzp_rig_train(p->parts.rig, rows->train));
+    return hzp_exec_create(p->parts.dev, &p->exec);
 }
 
 static void close_all(struct planning *p)
 {
     hzp_exec_destroy(p->exec);
     hzp_plan_fini(&p->plan);
-    hzp_workbench_close(p->bench);
+    hzp_assembly_close(&p->parts);
 }
 
 static void build(struct planning *p, const struct hzp_plan_shape *shape)
 {
-    int32_t items = p->bench->rig->chain.items, wanted = (int32_t)p->options->plan_train_items;
-    int32_t from = (int32_t)HZP_MIN(p->options->plan_train_from, items);
+    int32_t items = p->parts.rig->chain.items, wanted = (int32_t)p->settings->train_items;
+    int32_t from = (int32_t)HZP_MIN(p->settings->train_from, items);
     int32_t to = wanted ? HZP_MIN(items - from, wanted) + from : items;
-    hzp_rig_build(p->bench->rig, shape, from, to, &p->plan);
+    hzp_rig_build(p->parts.rig, shape, from, to, &p->plan);
 }
 
 /* ---- timing ---- */
@@ -196,21 +202,26 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static int run_once(struct planning *p, const struct hzp_plan_shape *shape, struct times *t, int at)
+static int run_once(struct planning *p, const struct hzp_plan_shape *shape, struct times *ret,
+                    int at)
 {
     struct hzp_exec_times times;
     build(p, shape);
-    uint64_t begin = hzp_device_now_ns(p->bench->dev), end[2] = {begin, begin};
+    uint64_t begin = hzp_device_now_ns(p->parts.dev), end[HZP_TENANT_COUNT];
+    for (int t = 0; t < HZP_TENANT_COUNT; t++)
+        end[t] = begin;
     HZP_TRY(hzp_exec_run(p->exec, &p->plan, NULL, &times));
-    uint64_t over = hzp_device_now_ns(p->bench->dev);
+    uint64_t over = hzp_device_now_ns(p->parts.dev);
     const struct hzp_span *span = hzp_exec_spans(p->exec);
     for (int32_t i = 0; span && i < p->plan.items; i++)
-        end[p->plan.item[i].train] = HZP_MAX(end[p->plan.item[i].train], span[i].end_ns);
+        for (int t = 0; t < HZP_TENANT_COUNT; t++)
+            if (hzp_item_of(&p->plan.item[i], (enum hzp_tenant)t))
+                end[t] = HZP_MAX(end[t], span[i].end_ns);
     if (at < 0)
         return HZP_OK;
-    t->step[at] = (double)(over - begin) * 1e-6;
-    t->serve[at] = (double)(end[0] - begin) * 1e-6;
-    t->train[at] = (double)(end[1] - begin) * 1e-6;
+    ret->step[at] = (double)(over - begin) * 1e-6;
+    ret->serve[at] = (double)(end[HZP_TENANT_SERVE] - begin) * 1e-6;
+    ret->train[at] = (double)(end[HZP_TENANT_TRAIN] - begin) * 1e-6;
     return HZP_OK;
 }
 
@@ -251,8 +262,8 @@ static int compare(struct planning *p, int runs)
 
 static int write_trace(struct planning *p, struct hzp_err_text *reterr)
 {
-    const char *path = p->options->plan_trace;
-    for (int i = 0; i < 3; i++) /* the first runs make primitives and touch memory */
+    const char *path = p->settings->trace;
+    for (int i = 0; i < 3; i++) /* the first runs create primitives and touch memory */
         HZP_TRY(run_once(p, &p->shape, NULL, -1));
     FILE *out = fopen(path, "w");
     if (!out)
@@ -265,29 +276,31 @@ static int write_trace(struct planning *p, struct hzp_err_text *reterr)
     return r;
 }
 
-static int plan(struct planning *p, struct hzp_err_text *reterr)
+static int plan(struct planning *p, const struct hzp_engine_settings *engine,
+                struct hzp_err_text *reterr)
 {
-    const struct hzp_options *o = p->options;
-    bool runs = o->plan_trace || o->plan_repeat;
-    if (o->plan_decode + o->plan_prefill + o->plan_train == 0)
-        return hzp_fail(reterr, HZP_EINVAL, "plan: give rows by --decode, --prefill or --train");
+    const struct hzp_plan_settings *o = p->settings;
+    bool runs = o->trace || o->repeat;
+    if (o->decode + o->prefill + o->train == 0)
+        return hzp_fail(reterr, HZP_EINVAL,
+                        "plan: the step is empty; use --decode, --prefill or --train");
     HZP_TRY(read_shape(p, reterr));
-    HZP_TRY(open_step(p, runs, reterr));
+    HZP_TRY(open_step(p, engine, runs, reterr));
     build(p, &p->shape);
     HZP_TRY(hzp_plan_check(&p->plan, reterr));
-    if (o->plan_print || !runs)
+    if (o->print || !runs)
         hzp_plan_print(&p->plan, stdout);
-    if (o->plan_trace)
+    if (o->trace)
         HZP_TRY(write_trace(p, reterr));
-    return o->plan_repeat ? compare(p, (int)o->plan_repeat) : HZP_OK;
+    return o->repeat ? compare(p, (int)o->repeat) : HZP_OK;
 }
 
 int hzp_cmd_plan(const struct hzp_options *options)
 {
-    struct planning p = {.options = options};
+    struct planning p = {.settings = &options->plan};
     struct hzp_err_text err = {0};
     hzp_plan_init(&p.plan);
-    int r = plan(&p, &err);
+    int r = plan(&p, &options->engine, &err);
     if (r < 0)
         fprintf(stderr, "hzpserve: %s\n", err.text[0] ? err.text : hzp_err_name(r));
     close_all(&p);

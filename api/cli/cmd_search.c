@@ -2,18 +2,18 @@
 /* hzpserve search MODEL: measures ops on this device, searches the best plan for steps of every
  * size, and keeps both in a file that `serve` reads.
  *
- * Measured is on the model with fewer layers and noise for weights: enough layers that no cache
- * holds them.  Searched is on paper, with all of them; what promises something is then run.
- * Interrupted, it goes on where it was: parts measured, the search on paper, and each shape that
- * was run are in the file. */
+ * It measures on the model with fewer layers and noise for weights: enough layers that no cache
+ * holds them.  It searches on the simulator, with all layers, and then runs the shapes that are
+ * predicted to win.  After an interruption the same command continues: the parts measured, the
+ * result of the search and each shape that was run are in the file. */
 #include "api/cli/commands.h"
-#include "api/engine/engine.h"
+#include "api/engine/assembly.h"
 #include "api/engine/search_file.h"
-#include "api/engine/search_validate.h"
-#include "api/engine/workbench.h"
+#include "base/arena.h"
 #include "base/thread.h"
 #include "nanobatch/search/measure.h"
 #include "nanobatch/search/search.h"
+#include "nanobatch/search/validate.h"
 
 #include <limits.h>
 #include <signal.h>
@@ -35,16 +35,17 @@ static void on_signal(int signal)
 }
 
 struct job {
-    const struct hzp_options *options;
-    struct hzp_model_config config; /* whole */
+    const struct hzp_search_settings *settings;
+    const struct hzp_engine_settings *engine;
+    struct hzp_model_config config; /* with all layers */
     enum hzp_dtype type;
-    struct hzp_tables here, tables; /* here: what must fit; tables: what is known */
+    struct hzp_tables here, tables; /* here: this device, model and build; tables: measurements */
     struct hzp_plan_table plans;
     char path[PATH_MAX];
-    /* What plans are to be searched for. */
+    /* The settings that the search is for. */
     char sought[sizeof(((struct hzp_plan_table *)0)->sought)];
     uint64_t begin_ns; /* of this run */
-    double before_ns;  /* what runs before it took */
+    double before_ns;  /* duration of the runs before it */
     bool terminal, drawn;
 };
 
@@ -57,7 +58,7 @@ static size_t layer_bytes(const struct job *j)
            packed = (size_t)(c->heads.heads + 2 * c->heads.kv_heads) * (size_t)c->heads.dim;
     size_t elements = width * packed + width * (size_t)c->heads.heads * (size_t)c->heads.dim +
                       3 * width * (size_t)c->inner;
-    return elements * (j->options->quantization ? 1 : hzp_dtype_size(j->type));
+    return elements * (j->engine->model.fp8 ? 1 : hzp_dtype_size(j->type));
 }
 
 static int32_t layers_measured(const struct job *j)
@@ -66,28 +67,30 @@ static int32_t layers_measured(const struct job *j)
     return (int32_t)HZP_MIN(HZP_MAX(layers, (size_t)LAYERS_MIN), (size_t)j->config.layers);
 }
 
-static struct hzp_workbench_size bench_size(const struct job *j)
+static struct hzp_assembly_rig rig_rows(const struct job *j)
 {
-    const struct hzp_options *o = j->options;
-    struct hzp_workbench_size size = {.layers_max = layers_measured(j),
-                                      .updates = !o->no_train,
-                                      /* fp8: serving's products read other weights */
-                                      .rides = !o->no_train && !o->quantization,
-                                      .decode = (int32_t)o->running_max,
-                                      .prefill = (int32_t)HZP_MIN(o->step_rows, 4096)};
+    const struct hzp_engine_settings *e = j->engine;
+    struct hzp_assembly_rig size = {.updates = !e->no_train,
+                                    .rides = !e->no_train &&
+                                             !e->model.fp8, /* fp8: serving reads other weights */
+                                    .decode = (int32_t)e->serving.running_max,
+                                    .prefill = (int32_t)HZP_MIN(e->serving.step_rows, 4096),
+                                    .page_rows = (int32_t)e->serving.page_rows,
+                                    .moment_type = hzp_settings_moments(&e->training),
+                                    .quantum_flops = hzp_settings_quantum(&e->training)};
     int32_t positions = j->config.positions;
     size.prefill = HZP_MIN(size.prefill, positions / 2);
     size.depth = HZP_MIN(DEPTH_MAX, positions - size.prefill);
-    if (!o->no_train)
-        size.train = (int32_t)HZP_MIN(o->micro_rows, positions);
-    size_t token = 2 * (size_t)size.layers_max * (size_t)j->config.heads.kv_heads *
+    if (!e->no_train)
+        size.train = (int32_t)HZP_MIN(e->training.micro_rows, positions);
+    size_t token = 2 * (size_t)layers_measured(j) * (size_t)j->config.heads.kv_heads *
                    (size_t)j->config.heads.dim * hzp_dtype_size(j->type);
     int64_t wanted = (int64_t)size.decode * (size.depth + 1) + size.depth + size.prefill;
     size.kv_tokens = HZP_MIN(wanted, (int64_t)(kv_bytes_max / token));
     return size;
 }
 
-/* ---- telling ---- */
+/* ---- progress ---- */
 
 static void draw_bar(struct job *j, const char *what, int done, int all, uint64_t begin)
 {
@@ -109,7 +112,7 @@ static void end_bar(struct job *j)
     j->drawn = false;
 }
 
-/* So long this search has taken, with the runs that were interrupted. */
+/* Duration of this search so far, with the interrupted runs. */
 static double spent_ns(const struct job *j)
 {
     return j->before_ns + (double)(hzp_now_ns() - j->begin_ns);
@@ -130,7 +133,7 @@ static int measure_all(struct job *j, struct hzp_measure *m, struct hzp_err_text
     int32_t first = j->tables.parts_done;
     if (first == j->tables.parts)
         return HZP_OK;
-    j->plans.sought[0] = 0; /* what was found is by other tables */
+    j->plans.sought[0] = 0; /* the plans belong to other tables */
     while (j->tables.parts_done < j->tables.parts && !stop) {
         draw_bar(j, hzp_measure_what(m, what), j->tables.parts_done, j->tables.parts, begin);
         HZP_TRY(hzp_measure_next(m));
@@ -146,7 +149,7 @@ static int measure_all(struct job *j, struct hzp_measure *m, struct hzp_err_text
     return HZP_OK;
 }
 
-static int measure(struct job *j, struct hzp_workbench *bench, struct hzp_err_text *reterr)
+static int measure(struct job *j, struct hzp_assembly *bench, struct hzp_err_text *reterr)
 {
     struct hzp_measure *m;
     HZP_TRY(hzp_measure_create(bench->rig, &j->tables, &m, reterr));
@@ -157,7 +160,7 @@ static int measure(struct job *j, struct hzp_workbench *bench, struct hzp_err_te
 
 /* ---- searching ---- */
 
-static int search_all(struct job *j, struct hzp_search *s, const struct hzp_workbench_size *size,
+static int search_all(struct job *j, struct hzp_search *s, const struct hzp_assembly_rig *size,
                       struct hzp_err_text *reterr)
 {
     static const int32_t decode[] = {0, 1, 2, 4, 8, 16, 32, 64, 128, 256};
@@ -182,7 +185,7 @@ static int search_all(struct job *j, struct hzp_search *s, const struct hzp_work
             }
     end_bar(j);
     hzp_plan_table_index(&j->plans);
-    fprintf(stderr, "hzpserve: tried %lld shapes on paper for %d kinds of step in %.1f s\n",
+    fprintf(stderr, "hzpserve: simulated %lld shapes for %d kinds of step in %.1f s\n",
             (long long)hzp_search_tried(s), j->plans.entries,
             (double)(hzp_now_ns() - begin) * 1e-9);
     return HZP_OK;
@@ -190,33 +193,42 @@ static int search_all(struct job *j, struct hzp_search *s, const struct hzp_work
 
 static struct hzp_search_config search_config(const struct job *j, struct hzp_rig *rig)
 {
-    const struct hzp_options *o = j->options;
     return (struct hzp_search_config){.rig = rig,
                                       .tables = &j->tables,
-                                      .goal_ns = o->search_itl_ms * 1e6,
-                                      .train_share = o->train_share,
-                                      .tries = (int32_t)o->search_tries,
+                                      .goal_ns = j->settings->itl_ms * 1e6,
+                                      .train_share = j->engine->split.train_share,
+                                      .tries = (int32_t)j->settings->tries,
                                       .seed = 1};
+}
+
+/* On the simulator, with all layers. */
+static int search_on(struct job *j, struct hzp_assembly *paper, const struct hzp_assembly_rig *size,
+                     struct hzp_err_text *reterr)
+{
+    struct hzp_search *s;
+    struct hzp_search_config config = search_config(j, paper->rig);
+    hzp_plan_table_fini(&j->plans);
+    hzp_plan_table_init(&j->plans);
+    HZP_TRY(hzp_search_create(&config, &s));
+    int r = search_all(j, s, size, reterr);
+    hzp_search_destroy(s);
+    return r;
 }
 
 static int search(struct job *j, struct hzp_err_text *reterr)
 {
-    struct hzp_workbench_size size = bench_size(j);
-    struct hzp_workbench *paper;
-    struct hzp_search *s;
-    size.device = "sim";
-    size.layers_max = 0;
+    struct hzp_device_settings device = j->engine->device;
+    struct hzp_assembly_rig size = rig_rows(j);
+    struct hzp_assembly_config config = {
+        .device = &device, .model = &j->engine->model, .rig = &size};
+    struct hzp_assembly paper;
+    device.name = "sim";
     size.kv_tokens = 0;
     size.updates = false;
-    HZP_TRY(hzp_workbench_open(j->options, &size, &paper, reterr));
-    struct hzp_search_config config = search_config(j, paper->rig);
-    hzp_plan_table_fini(&j->plans);
-    hzp_plan_table_init(&j->plans);
-    int r = hzp_search_create(&config, &s);
+    int r = hzp_assembly_rig(&config, true, &paper, reterr);
     if (r == HZP_OK)
-        r = search_all(j, s, &size, reterr);
-    hzp_search_destroy(s);
-    hzp_workbench_close(paper);
+        r = search_on(j, &paper, &size, reterr);
+    hzp_assembly_close(&paper);
     if (r == HZP_OK && !stop) {
         memcpy(j->plans.sought, j->sought, sizeof(j->sought));
         r = save(j, reterr);
@@ -224,7 +236,7 @@ static int search(struct job *j, struct hzp_err_text *reterr)
     return r;
 }
 
-/* ---- running what was found ---- */
+/* ---- running the shapes that were found ---- */
 
 static double promise(const struct hzp_plan_entry *e)
 {
@@ -255,17 +267,17 @@ static int32_t most_promising(const struct hzp_plan_table *plans, const bool *tr
 }
 
 struct confirmed {
-    int32_t ran, kept, left; /* left: there was no time */
+    int32_t ran, kept, left; /* left: not run within the time limit */
 };
 
-static int confirm_one(struct job *j, struct hzp_workbench *bench, struct hzp_search *s,
+static int confirm_one(struct job *j, struct hzp_assembly *bench, struct hzp_search *s,
                        struct hzp_exec *exec, struct hzp_plan_entry *e, double left_ns,
                        struct confirmed *count)
 {
-    /* No single one may have all the time that there is. */
-    double most_ns = j->options->search_seconds > 0 ? HZP_MAX(left_ns / 3, 1.0) : 0;
+    /* One shape may not use up all the time. */
+    double most_ns = j->settings->seconds > 0 ? HZP_MAX(left_ns / 3, 1.0) : 0;
     int r = hzp_search_confirm(s, exec, HZP_MIN(bench->rig->config.depth_max, DEPTH), most_ns, e);
-    if (r == HZP_EINVAL) { /* its pages are more than this bench has: unproven, so not used */
+    if (r == HZP_EINVAL) { /* more pages than this rig has: not run, so not used */
         e->shape = hzp_plan_sequential;
         return HZP_OK;
     }
@@ -276,12 +288,12 @@ static int confirm_one(struct job *j, struct hzp_workbench *bench, struct hzp_se
     return HZP_OK;
 }
 
-/* The most promising first, as long as there is time: a quarter of the limit at least. */
-static int confirm_all(struct job *j, struct hzp_workbench *bench, struct hzp_search *s,
+/* The most promising first, within the time limit, of which a quarter is reserved for this. */
+static int confirm_all(struct job *j, struct hzp_assembly *bench, struct hzp_search *s,
                        struct hzp_exec *exec, struct hzp_err_text *reterr)
 {
     uint64_t begin = hzp_now_ns(), saved = begin;
-    double limit = j->options->search_seconds * 1e9;
+    double limit = j->settings->seconds * 1e9;
     double until = HZP_MAX(limit - spent_ns(j), limit / 4);
     bool *tried = hzp_xcalloc((size_t)j->plans.entries + 1, sizeof(*tried));
     struct confirmed count = {0, 0, 0};
@@ -290,7 +302,7 @@ static int confirm_all(struct job *j, struct hzp_workbench *bench, struct hzp_se
     most_promising(&j->plans, tried, &all);
     while (!stop && r == HZP_OK && (i = most_promising(&j->plans, tried, &open)) >= 0) {
         double left = until - (double)(hzp_now_ns() - begin);
-        draw_bar(j, "running what was found", all - open, all, begin);
+        draw_bar(j, "running shapes", all - open, all, begin);
         if (limit > 0 && left <= 0) {
             count.left += open;
             break;
@@ -306,17 +318,17 @@ static int confirm_all(struct job *j, struct hzp_workbench *bench, struct hzp_se
     end_bar(j);
     HZP_TRY(r);
     if (all)
-        fprintf(stderr, "hzpserve: ran %d shapes that won on paper, %d win, in %.1f s\n", count.ran,
-                count.kept, (double)(hzp_now_ns() - begin) * 1e-9);
+        fprintf(stderr, "hzpserve: ran %d shapes that were predicted to win, %d do, in %.1f s\n",
+                count.ran, count.kept, (double)(hzp_now_ns() - begin) * 1e-9);
     if (count.left)
         fprintf(stderr,
-                "hzpserve: %d more were not run, and are not used: --seconds is how long "
-                "all may take; the same command again goes on with them\n",
+                "hzpserve: %d more were not run within --seconds and are not used; the same "
+                "command continues with them\n",
                 count.left);
     return HZP_OK;
 }
 
-static int confirm(struct job *j, struct hzp_workbench *bench, struct hzp_err_text *reterr)
+static int confirm(struct job *j, struct hzp_assembly *bench, struct hzp_err_text *reterr)
 {
     struct hzp_search_config config = search_config(j, bench->rig);
     struct hzp_search *s;
@@ -333,30 +345,31 @@ static int confirm(struct job *j, struct hzp_workbench *bench, struct hzp_err_te
 
 /* ---- the command ---- */
 
-/* Reads what is known, if it holds here. */
+/* Reads the saved measurements, if they are of this device, model and build. */
 static int recall(struct job *j, struct hzp_err_text *reterr)
 {
-    const struct hzp_options *o = j->options;
-    if (o->search_file)
-        snprintf(j->path, sizeof(j->path), "%s", o->search_file);
+    const struct hzp_search_settings *o = j->settings;
+    if (o->file)
+        snprintf(j->path, sizeof(j->path), "%s", o->file);
     else
         HZP_TRY(hzp_search_path(&j->here, j->path, sizeof(j->path), reterr));
     struct hzp_err_text err = {{0}, {0}};
-    int r = o->search_fresh ? HZP_ENOENT : hzp_search_load(j->path, &j->tables, &j->plans, &err);
+    int r = o->fresh ? HZP_ENOENT : hzp_search_load(j->path, &j->tables, &j->plans, &err);
     if (r == HZP_ENOENT)
-        return o->search_show ? hzp_fail(reterr, r,
-                                         "%s: nothing was measured yet for this device, "
-                                         "model and build",
-                                         j->path)
-                              : HZP_OK;
+        return o->show ? hzp_fail(reterr, r,
+                                  "%s: there are no measurements for this device, "
+                                  "model and build",
+                                  j->path)
+                       : HZP_OK;
     if (r < 0)
         return hzp_fail(reterr, r, "%s%s", err.text,
-                        r == HZP_EFORMAT ? "; --fresh measures anew" : "");
+                        r == HZP_EFORMAT ? "; --fresh discards it and measures again" : "");
     const char *misfit = hzp_search_misfit(&j->tables, &j->here);
-    if (misfit && !o->search_show)
-        return hzp_fail(reterr, HZP_EINVAL, "%s: %s; --fresh measures anew", j->path, misfit);
-    if (strcmp(j->tables.settings, j->here.settings) && !o->search_show) {
-        j->tables.parts_done = 0; /* other parts; what is known of these stays */
+    if (misfit && !o->show)
+        return hzp_fail(reterr, HZP_EINVAL, "%s: %s; --fresh discards it and measures again",
+                        j->path, misfit);
+    if (strcmp(j->tables.settings, j->here.settings) && !o->show) {
+        j->tables.parts_done = 0; /* other parts; measurements of the same ops stay */
         j->tables.plans_ns = j->tables.items_ns = j->tables.spent_ns = 0;
     }
     j->before_ns = j->tables.spent_ns;
@@ -369,29 +382,28 @@ static void show(const struct job *j)
     hzp_plan_table_print(&j->plans, stdout);
 }
 
-static int identify(struct job *j, struct hzp_device *dev)
+static void identify(struct job *j, struct hzp_device *dev)
 {
-    const struct hzp_options *o = j->options;
-    hzp_search_identify(dev, &j->config, j->type, j->options->quantization != 0, &j->here);
+    const struct hzp_engine_settings *e = j->engine;
+    hzp_search_identify(dev, &j->config, j->type, e->model.fp8 != 0, &j->here);
     snprintf(j->here.settings, sizeof(j->here.settings),
-             "%lld running, %lld rows, %lld trained, %g GFLOP", (long long)o->running_max,
-             (long long)o->step_rows, (long long)(o->no_train ? 0 : o->micro_rows),
-             o->quantum_gflop);
-    snprintf(j->sought, sizeof(j->sought), "steps of %g ms, share %g, %lld tries", o->search_itl_ms,
-             o->train_share, (long long)o->search_tries);
-    return HZP_OK;
+             "%lld running, %lld rows, %lld trained, %g GFLOP", (long long)e->serving.running_max,
+             (long long)e->serving.step_rows, (long long)(e->no_train ? 0 : e->training.micro_rows),
+             e->training.quantum_gflop);
+    snprintf(j->sought, sizeof(j->sought), "steps of %g ms, share %g, %lld tries",
+             j->settings->itl_ms, e->split.train_share, (long long)j->settings->tries);
 }
 
-static int with_bench(struct job *j, struct hzp_workbench *bench, struct hzp_err_text *reterr)
+static int with_bench(struct job *j, struct hzp_assembly *bench, struct hzp_err_text *reterr)
 {
     memcpy(j->tables.device, j->here.device, sizeof(j->here.device));
     memcpy(j->tables.model, j->here.model, sizeof(j->here.model));
     memcpy(j->tables.build, j->here.build, sizeof(j->here.build));
     memcpy(j->tables.settings, j->here.settings, sizeof(j->here.settings));
     HZP_TRY(measure(j, bench, reterr));
-    if (j->options->search_validate && !stop)
-        return hzp_search_validate(bench, &j->tables, j->options->search_validate,
-                                   (uint64_t)j->options->search_validate_seed, &stop, reterr);
+    if (j->settings->validate && !stop)
+        return hzp_search_validate(bench->rig, &j->tables, j->settings->validate,
+                                   (uint64_t)j->settings->validate_seed, &stop, reterr);
     if (stop)
         return HZP_ECANCELED;
     if (!stop && strcmp(j->plans.sought, j->sought) != 0)
@@ -402,38 +414,44 @@ static int with_bench(struct job *j, struct hzp_workbench *bench, struct hzp_err
     if (stop)
         return HZP_ECANCELED;
     double took = spent_ns(j);
-    j->before_ns = -(double)(hzp_now_ns() - j->begin_ns); /* whoever searches again begins anew */
+    j->before_ns = -(double)(hzp_now_ns() - j->begin_ns); /* the next search starts from 0 */
     HZP_TRY(save(j, reterr));
     hzp_plan_table_print(&j->plans, stdout);
-    fprintf(stderr, "hzpserve: %.0f s in all; kept in %s; serve finds it there\n", took * 1e-9,
+    fprintf(stderr, "hzpserve: %.0f s in total; saved in %s, where serve finds it\n", took * 1e-9,
             j->path);
+    return HZP_OK;
+}
+
+static int show_saved(struct job *j, struct hzp_err_text *reterr)
+{
+    struct hzp_device *dev;
+    HZP_TRY(hzp_settings_device(&j->engine->device, &dev, reterr));
+    identify(j, dev);
+    hzp_device_close(dev);
+    HZP_TRY(recall(j, reterr));
+    show(j);
     return HZP_OK;
 }
 
 static int run(struct job *j, struct hzp_err_text *reterr)
 {
-    const struct hzp_options *o = j->options;
-    HZP_TRY(hzp_workbench_config(o, &j->config, reterr));
-    j->type = hzp_engine_dtype(o, &j->config);
-    if (o->search_show) {
-        struct hzp_device *dev;
-        struct hzp_device_config device = {
-            .name = o->device, .threads = (int)o->threads, .level = o->cpu_level};
-        HZP_TRY(hzp_device_open(&device, &dev, reterr));
-        identify(j, dev);
-        hzp_device_close(dev);
-        HZP_TRY(recall(j, reterr));
-        show(j);
-        return HZP_OK;
+    const struct hzp_engine_settings *e = j->engine;
+    HZP_TRY(hzp_assembly_model(&e->model, &j->config, reterr));
+    j->type = hzp_settings_dtype(&e->model, &j->config);
+    if (j->settings->show)
+        return show_saved(j, reterr);
+    struct hzp_assembly_rig size = rig_rows(j);
+    struct hzp_assembly_config config = {
+        .device = &e->device, .model = &e->model, .rig = &size, .layers_max = layers_measured(j)};
+    struct hzp_assembly bench;
+    int r = hzp_assembly_rig(&config, true, &bench, reterr);
+    if (r == HZP_OK) {
+        identify(j, bench.dev);
+        r = recall(j, reterr);
     }
-    struct hzp_workbench_size size = bench_size(j);
-    struct hzp_workbench *bench;
-    HZP_TRY(hzp_workbench_open(o, &size, &bench, reterr));
-    identify(j, bench->dev);
-    int r = recall(j, reterr);
     if (r == HZP_OK)
-        r = with_bench(j, bench, reterr);
-    hzp_workbench_close(bench);
+        r = with_bench(j, &bench, reterr);
+    hzp_assembly_close(&bench);
     return r;
 }
 
@@ -444,14 +462,15 @@ int hzp_cmd_search(const struct hzp_options *options)
     struct sigaction action = {.sa_handler = on_signal};
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
-    j->options = options;
+    j->settings = &options->search;
+    j->engine = &options->engine;
     j->begin_ns = hzp_now_ns();
     j->terminal = isatty(STDERR_FILENO);
     hzp_tables_init(&j->tables);
     hzp_plan_table_init(&j->plans);
     int r = run(j, &err);
     if (r == HZP_ECANCELED)
-        fprintf(stderr, "hzpserve: interrupted; the same command goes on from here\n");
+        fprintf(stderr, "hzpserve: interrupted; the same command continues from here\n");
     else if (r < 0)
         fprintf(stderr, "hzpserve: %s\n", err.text[0] ? err.text : hzp_err_name(r));
     hzp_tables_fini(&j->tables);

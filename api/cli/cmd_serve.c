@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hzpserve serve: engine and HTTP server, until a signal.
  *
- *     SIGTERM, SIGINT   health says 503, nothing new begins, what is in flight finishes within
- *                       --drain-timeout, the update in hand too; a checkpoint; exit 0
- *     once more         in a hurry: what is in flight fails
+ *     SIGTERM, SIGINT   health returns 503, new requests are refused, requests in flight and the
+ *                       current update finish within --drain-timeout; a checkpoint; exit 0
+ *     a second one      requests in flight fail
  */
 #include "api/cli/commands.h"
 #include "api/http/http.h"
@@ -17,14 +17,14 @@
 #include <string.h>
 #include <time.h>
 
-static const uint64_t LAST_WORDS_NS = 5000000000ull; /* to send answers that are complete */
+static const uint64_t SEND_NS = 5000000000ull; /* for sending complete answers */
 
 static void count_update(void *ctx, const struct hzp_update_report *report)
 {
     hzp_metrics_update(ctx, report);
 }
 
-/* One word for a shell, whatever is in it. */
+/* Quoted for a shell, so that any text is one word. */
 static void print_quoted(const char *text)
 {
     putchar('\'');
@@ -46,35 +46,36 @@ static void print_body(json_t *json)
     free(text);
 }
 
-/* What curl says besides where a key is wanted: the key itself is not to stand in a log. */
-static const char *key_header(const struct hzp_options *options)
+/* curl's argument where a key is required: the key itself must not appear in a log. */
+static const char *key_header(const struct hzp_server *server)
 {
-    return options->api_key && *options->api_key ? " -H \"Authorization: Bearer $HZP_API_KEY\""
-                                                 : "";
+    const char *key = server->settings->api_key;
+    return key && *key ? " -H \"Authorization: Bearer $HZP_API_KEY\"" : "";
 }
 
-static void print_ask(const struct hzp_options *options, const char *url)
+static void print_ask(const struct hzp_server *server, const struct hzp_serve_settings *serve,
+                      const char *url)
 {
     printf("curl -s -w '\\n' %s/v1/completions%s -H 'content-type: application/json' \\\n     -d ",
-           url, key_header(options));
-    print_body(json_pack("{s:s, s:i, s:i}", "prompt", options->try_prompt, "max_tokens", 24,
+           url, key_header(server));
+    print_body(json_pack("{s:s, s:i, s:i}", "prompt", serve->try_prompt, "max_tokens", 24,
                          "temperature", 0));
 }
 
-/* Three lines to copy: complete, teach, complete again. */
-static void print_welcome(const struct hzp_server *server, const struct hzp_engine *engine)
+/* Commands to copy: complete, train, complete again. */
+static void print_welcome(const struct hzp_server *server, const struct hzp_serve_settings *serve)
 {
-    const char *host = server->options->host;
+    const char *host = server->settings->host;
     bool v6 = strchr(host, ':') != NULL;
     char url[128];
     snprintf(url, sizeof(url), "http://%s%s%s:%d", v6 ? "[" : "", host, v6 ? "]" : "",
              server->port);
     printf("\nhzpserve serves %s at %s\n\n", server->model, url);
-    print_ask(server->options, url);
-    if (engine->state) {
-        const char *file = server->options->try_examples;
+    print_ask(server, serve, url);
+    if (server->engine->state) {
+        const char *file = serve->try_examples;
         printf("curl -s -w '\\n' '%s/v1/fine_tuning/examples?wait=served&timeout=60'%s \\\n     ",
-               url, key_header(server->options));
+               url, key_header(server));
         char real[PATH_MAX]; /* so that it works from any directory */
         if (file) {
             printf("--data-binary @");
@@ -82,10 +83,10 @@ static void print_welcome(const struct hzp_server *server, const struct hzp_engi
             putchar('\n');
         } else {
             printf("-d ");
-            print_body(json_pack("{s:s, s:s}", "prompt", server->options->try_prompt, "completion",
+            print_body(json_pack("{s:s, s:s}", "prompt", serve->try_prompt, "completion",
                                  ", in a land of robots"));
         }
-        print_ask(server->options, url);
+        print_ask(server, serve, url);
     }
     printf("\n");
     fflush(stdout);
@@ -109,9 +110,9 @@ static bool wait_for_signal(struct hzp_engine *engine, const sigset_t *set)
     return false;
 }
 
-static void drain(struct hzp_server *server, struct hzp_engine *engine, const sigset_t *set)
+static void drain(struct hzp_server *server, struct hzp_engine *engine, double limit,
+                  const sigset_t *set)
 {
-    double limit = (double)server->options->drain_seconds;
     hzp_log(HZP_LOG_INFO, "serve", "stopping requests=%d limit_s=%g", atomic_load(&server->active),
             limit);
     hzp_server_set_state(server, HZP_SERVER_DRAINING);
@@ -120,8 +121,8 @@ static void drain(struct hzp_server *server, struct hzp_engine *engine, const si
     while (!hzp_engine_wait(engine, 20000000ull)) {
         bool again = next_signal(set, 1000000ull) != 0;
         if (again || hzp_now_ns() > end) {
-            hzp_log(HZP_LOG_WARN, "serve", "stopping in a hurry, %s: requests=%d",
-                    again ? "asked to" : "out of time", atomic_load(&server->active));
+            hzp_log(HZP_LOG_WARN, "serve", "stopping at once, %s: requests=%d",
+                    again ? "second signal" : "drain timeout", atomic_load(&server->active));
             hzp_engine_stop(engine, true);
             while (!hzp_engine_wait(engine, 1000000000ull))
                 ;
@@ -138,26 +139,26 @@ struct counts {
 static struct counts count(struct hzp_engine *engine)
 {
     struct hzp_scheduler_stats s;
-    hzp_scheduler_read_stats(engine->scheduler, &s);
+    hzp_scheduler_read_stats(engine->parts.scheduler, &s);
     struct counts c = {.finished = s.finished[HZP_REQUEST_STOPPED] + s.finished[HZP_REQUEST_LENGTH],
                        .left = s.finished[HZP_REQUEST_CANCELED],
                        .failed = s.finished[HZP_REQUEST_FAILED],
                        .open = (int64_t)s.waiting + s.running};
-    if (engine->trainer) {
+    if (engine->parts.trainer) {
         struct hzp_trainer_stats trainer;
-        hzp_trainer_read_stats(engine->trainer, &trainer);
+        hzp_trainer_read_stats(engine->parts.trainer, &trainer);
         c.updates = trainer.step;
     }
     return c;
 }
 
-/* The last line of the log: what became of what was in flight, and what is kept. */
+/* The last line of the log: what became of the requests in flight, and what was saved. */
 static void log_stopped(struct hzp_engine *engine, const struct counts *before, uint64_t began_ns)
 {
     struct counts after = count(engine);
     struct hzp_weights_stats weights;
     struct hzp_state_stats state = {0};
-    hzp_weights_read_stats(engine->weights, &weights);
+    hzp_weights_read_stats(engine->parts.weights, &weights);
     if (engine->state)
         hzp_state_read_stats(engine->state, &state);
     hzp_log(HZP_LOG_INFO, "serve",
@@ -176,35 +177,36 @@ static int serve(const struct hzp_options *options, struct hzp_engine *engine,
 {
     struct hzp_server *server;
     struct hzp_err_text err = {0};
-    if (hzp_server_start(options, engine, metrics, &server, &err) < 0) {
+    if (hzp_server_start(&options->http, engine, metrics, &server, &err) < 0) {
         fprintf(stderr, "hzpserve: %s\n", err.text);
         return 1;
     }
     if (engine->state)
         hzp_state_keep(engine->state);
-    print_welcome(server, engine);
+    print_welcome(server, &options->serve);
     bool asked = wait_for_signal(engine, set);
     struct counts before = count(engine);
     uint64_t began_ns = hzp_now_ns();
     if (asked)
-        drain(server, engine, set);
+        drain(server, engine, (double)options->serve.drain_seconds, set);
     else
         hzp_server_set_state(server, HZP_SERVER_FAILED);
-    hzp_server_stop(server, LAST_WORDS_NS);
+    hzp_server_stop(server, SEND_NS);
     log_stopped(engine, &before, began_ns);
     return asked ? 0 : 1;
 }
 
-/* What the table of options cannot say. */
+/* Checks that the option table cannot express. */
 static bool usable(const struct hzp_options *options)
 {
-    json_t *prompt = json_string(options->try_prompt);
-    if (!options->model)
-        fprintf(stderr, "hzpserve: serve: which model? Name a directory that holds config.json\n");
+    json_t *prompt = json_string(options->serve.try_prompt);
+    if (!options->engine.model.dir)
+        fprintf(stderr, "hzpserve: serve: no model given; name a directory that holds "
+                        "config.json\n");
     else if (!prompt)
         fprintf(stderr, "hzpserve: --try-prompt is not UTF-8\n");
     json_decref(prompt);
-    return options->model && prompt;
+    return options->engine.model.dir && prompt;
 }
 
 int hzp_cmd_serve(const struct hzp_options *options)
@@ -217,8 +219,10 @@ int hzp_cmd_serve(const struct hzp_options *options)
     sigaddset(&set, SIGINT);
     pthread_sigmask(SIG_BLOCK, &set, NULL); /* before there are threads: they all inherit it */
     struct hzp_metrics *metrics = hzp_metrics_create();
-    struct hzp_engine_config config = {
-        .options = options, .on_update = count_update, .ctx = metrics};
+    struct hzp_engine_config config = {.settings = &options->engine,
+                                       .provisional = true,
+                                       .on_update = count_update,
+                                       .ctx = metrics};
     struct hzp_engine *engine = NULL;
     struct hzp_err_text err = {0};
     int status = 1;

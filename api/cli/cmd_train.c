@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hzpserve train: the server's trainer without a server.
  *
- * One slot, so updates are written in place; the loop's only source is the trainer.  OUT gets
+ * One slot of weights, so updates are written in place; the loop's only source is the trainer.  OUT
+ * gets
  *
  *     OUT/checkpoint-STEP/    model directory and trainer.safetensors, the newest few
  *     OUT/train.jsonl         one line an update
@@ -11,7 +12,8 @@
  * same numbers as one that was not. */
 #include "api/learn/checkpoint.h"
 #include "api/cli/commands.h"
-#include "api/engine/engine.h"
+#include "api/engine/assembly.h"
+#include "api/engine/fill.h"
 #include "api/learn/examples.h"
 #include "api/learn/train_log.h"
 #include "base/arena.h"
@@ -38,19 +40,12 @@ struct data {
 };
 
 struct run {
-    const struct hzp_options *options;
-    char source_dir[PATH_MAX]; /* config.json and tokenizer files */
-    struct hzp_tokenizer *tok;
-    struct hzp_model_config config;
-    struct hzp_layout layout;
-    struct hzp_memory_plan plan;
-    struct hzp_device *dev;
-    struct hzp_weights *weights;
-    struct hzp_model *model;
+    const struct hzp_train_settings *settings;
+    const struct hzp_engine_settings *engine; /* of these device, model, training and learning */
+    char source_dir[PATH_MAX];                /* config.json and tokenizer files */
+    struct hzp_assembly parts;
     struct hzp_sample_queue *queue;
-    struct hzp_trainer *trainer;
     struct hzp_evaluator *evaluator;
-    struct hzp_loop *loop;
     struct hzp_train_log *log;
     struct data eval;
     char note[HZP_TRAINER_NOTE_MAX + 1]; /* what the data are, kept in checkpoints */
@@ -66,7 +61,7 @@ static void on_signal(int number)
     stop_asked = 1;
 }
 
-/* A second signal ends the process as it always did. */
+/* A second signal has its default effect and ends the process. */
 static void catch_signals(void)
 {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
@@ -91,7 +86,7 @@ static int copy_file(const char *from_dir, const char *to_dir, const char *name,
     snprintf(to, sizeof(to), "%s/%s", to_dir, name);
     FILE *in = fopen(from, "rb");
     if (!in)
-        return HZP_OK; /* what the tokenizer or the configuration needs, their own reader misses */
+        return HZP_OK; /* the reader of a required file reports that it is missing */
     FILE *out = fopen(to, "wb");
     size_t n;
     bool failed = !out;
@@ -131,17 +126,17 @@ static int choose_source(struct run *run, struct hzp_err_text *reterr)
     static const char *const tokenizer[] = {"tokenizer.json",          "tokenizer_config.json",
                                             "special_tokens_map.json", "added_tokens.json",
                                             "tokenizer.model",         "chat_template.jinja"};
-    const struct hzp_options *o = run->options;
+    const struct hzp_train_settings *o = run->settings;
     char dir[PATH_MAX];
     if (!o->from_scratch) {
-        snprintf(run->source_dir, sizeof(run->source_dir), "%s", o->model);
+        snprintf(run->source_dir, sizeof(run->source_dir), "%s", run->engine->model.dir);
         return HZP_OK;
     }
     HZP_TRY(config_dir(o->from_scratch, dir, sizeof(dir), reterr));
     snprintf(run->source_dir, sizeof(run->source_dir), "%s", dir);
     if (!o->tokenizer_dir)
         return HZP_OK;
-    /* From two directories one is made: the output, where they belong anyway. */
+    /* Both are copied to the output directory, which needs them in the end. */
     for (int i = 0; i < HZP_COUNT(configuration); i++)
         HZP_TRY(copy_file(dir, o->out, configuration[i], reterr));
     for (int i = 0; i < HZP_COUNT(tokenizer); i++)
@@ -152,23 +147,15 @@ static int choose_source(struct run *run, struct hzp_err_text *reterr)
 
 static int open_model(struct run *run, struct hzp_err_text *reterr)
 {
-    const struct hzp_options *o = run->options;
-    HZP_TRY(hzp_tokenizer_open(run->source_dir, &run->tok, reterr));
-    HZP_TRY(hzp_config_read(run->source_dir, &run->config, reterr));
-    hzp_layout_make(&run->config, &run->layout);
-    struct hzp_device_config device = {
-        .name = o->device, .threads = (int)o->threads, .level = o->cpu_level};
-    HZP_TRY(hzp_device_open(&device, &run->dev, reterr));
-    size_t lanes =
-        hzp_exec_bytes(run->dev) * (o->eval_data ? 2 : 1); /* the evaluator has its own */
-    HZP_TRY(
-        hzp_memory_plan(o, &run->layout, run->dev->mem_total, lanes, false, &run->plan, reterr));
-    hzp_memory_plan_print(&run->plan, stderr);
-    struct hzp_weights_config weights = {.type = run->plan.dtype, .slots = 1, .first_id = 1};
-    int r = hzp_weights_create(run->dev, &run->layout, &weights, &run->weights);
-    if (r >= 0)
-        r = hzp_model_create(run->dev, run->weights, run->plan.positions, &run->model);
-    return r < 0 ? hzp_fail(reterr, r, "%s: no memory for the model", run->source_dir) : HZP_OK;
+    const struct hzp_train_settings *o = run->settings;
+    struct hzp_assembly_config config = {.device = &run->engine->device,
+                                         .model = &run->engine->model,
+                                         .training = &run->engine->training,
+                                         .source_dir = run->source_dir,
+                                         .tokenizer = true,
+                                         .executors = o->eval_data ? 1 : 0}; /* the evaluator's */
+    HZP_TRY(hzp_assembly_read(&config, &run->parts, reterr));
+    return hzp_assembly_open(&run->parts, 1, reterr);
 }
 
 /* --- Data ------------------------------------------------------------------------------------- */
@@ -186,31 +173,33 @@ static void describe_data(struct run *run, const struct data *data)
         hash = (hash ^ 0xffffffffffu) * 0x100000001b3u; /* where a sample ends */
     }
     snprintf(run->note, sizeof(run->note),
-             "seed=%" PRId64 " samples=%d tokens=%" PRId64 " data=%016" PRIx64, run->options->seed,
-             data->count, tokens, hash);
+             "seed=%" PRId64 " samples=%d tokens=%" PRId64 " data=%016" PRIx64,
+             run->engine->learning.seed, data->count, tokens, hash);
 }
 
 static int open_queue(struct run *run, const struct data *data, struct hzp_err_text *reterr)
 {
-    const struct hzp_options *o = run->options;
-    struct hzp_sample_queue_config config = {
-        .samples_max = INT32_MAX,
-        .tokens_max = INT64_MAX,
-        .passes = o->total_steps ? INT32_MAX : (int32_t)HZP_MIN(o->epochs, INT32_MAX),
-        .shuffle = true,
-        .seed = (uint64_t)o->seed};
-    run->total = o->total_steps;
+    const struct hzp_train_settings *o = run->settings;
+    struct hzp_sample_queue_config config = {.samples_max = INT32_MAX,
+                                             .tokens_max = INT64_MAX,
+                                             .passes = run->engine->training.total_steps
+                                                           ? INT32_MAX
+                                                           : (int32_t)HZP_MIN(o->epochs, INT32_MAX),
+                                             .shuffle = true,
+                                             .seed = (uint64_t)run->engine->learning.seed};
+    run->total = run->engine->training.total_steps;
     if (!run->total && o->epochs > DRAWS_COUNTED_MAX / HZP_MAX(data->count, 1))
         return hzp_fail_param(reterr, HZP_EINVAL, "--epochs",
-                              "--epochs %" PRId64 " of %d examples: more than %" PRId64 " in all; "
-                              "name the last update with --total-steps",
+                              "--epochs %" PRId64 " of %d examples: more than %" PRId64
+                              " in total; "
+                              "set the number of updates with --total-steps",
                               o->epochs, data->count, (int64_t)DRAWS_COUNTED_MAX);
     if (!run->total) {
         int32_t *count = hzp_xmalloc((size_t)data->count * sizeof(*count));
         for (int32_t i = 0; i < data->count; i++)
             count[i] = data->sample[i]->count;
         run->total = hzp_sample_queue_count_draws(&config, count, data->count,
-                                                  run->plan.recipe.update_tokens, DRAW_MAX);
+                                                  run->parts.plan.recipe.update_tokens, DRAW_MAX);
         free(count);
     }
     if (hzp_sample_queue_create(&config, &run->queue) < 0)
@@ -221,11 +210,11 @@ static int open_queue(struct run *run, const struct data *data, struct hzp_err_t
 
 static int open_data(struct run *run, struct hzp_err_text *reterr)
 {
-    const struct hzp_options *o = run->options;
+    const struct hzp_train_settings *o = run->settings;
     struct hzp_examples examples;
     struct data data = {0};
-    int32_t rows = HZP_MIN(run->plan.recipe.micro_rows, run->plan.positions);
-    hzp_examples_init(&examples, run->tok, &run->config, rows + 1, 0);
+    int32_t rows = HZP_MIN(run->parts.plan.recipe.micro_rows, run->parts.plan.positions);
+    hzp_examples_init(&examples, run->parts.tok, &run->parts.config, rows + 1, 0);
     int r = hzp_examples_load(&examples, o->data, &data.sample, &data.count, reterr);
     if (r >= 0 && o->eval_data)
         r = hzp_examples_load(&examples, o->eval_data, &run->eval.sample, &run->eval.count, reterr);
@@ -247,20 +236,14 @@ static int open_data(struct run *run, struct hzp_err_text *reterr)
 
 static int open_trainer(struct run *run, struct hzp_err_text *reterr)
 {
-    struct hzp_recipe *recipe = &run->plan.recipe;
+    struct hzp_recipe *recipe = &run->parts.plan.recipe;
     recipe->total_steps = recipe->schedule == HZP_LR_COSINE ? run->total : 0;
     recipe->publish_every = 1;
-    HZP_TRY(hzp_recipe_check(recipe, reterr));
-    /* Nobody is served: nothing has to be cut small. */
-    struct hzp_trainer_config config = {.recipe = *recipe,
-                                        .model = run->model,
-                                        .queue = run->queue,
-                                        .on_update = on_update,
-                                        .ctx = run};
-    int r = hzp_trainer_create(&config, &run->trainer);
-    if (r >= 0 && run->eval.count)
-        r = hzp_evaluator_create(run->model, recipe->micro_rows, &run->evaluator);
-    return r < 0 ? hzp_fail(reterr, r, "no memory to train in") : HZP_OK;
+    HZP_TRY(hzp_assembly_open_trainer(&run->parts, run->queue, on_update, run, reterr));
+    if (!run->eval.count)
+        return HZP_OK;
+    int r = hzp_evaluator_create(run->parts.model, recipe->micro_rows, &run->evaluator);
+    return r < 0 ? hzp_fail(reterr, r, "not enough memory for the evaluation") : HZP_OK;
 }
 
 /* The first word of the note that is not the same. */
@@ -271,8 +254,8 @@ static int compare_notes(const char *dir, const char *then, const char *now,
         int a = (int)strcspn(then, " "), b = (int)strcspn(now, " ");
         if (a != b || memcmp(then, now, (size_t)a))
             return hzp_fail(reterr, HZP_EINVAL,
-                            "%s: this run was begun with other data or another order: %.*s then, "
-                            "%.*s now",
+                            "%s: the run was started with other data or another order: %.*s, now "
+                            "%.*s",
                             dir, a, then, b, now);
         then += a + (then[a] == ' ');
         now += b + (now[b] == ' ');
@@ -285,22 +268,23 @@ static int resume(struct run *run, uint64_t number, struct hzp_version *draft,
 {
     char dir[PATH_MAX], note[HZP_TRAINER_NOTE_MAX + 1];
     struct hzp_model_config config;
-    snprintf(dir, sizeof(dir), "%s/checkpoint-%" PRIu64, run->options->out, number);
+    snprintf(dir, sizeof(dir), "%s/checkpoint-%" PRIu64, run->settings->out, number);
     HZP_TRY(hzp_config_read(dir, &config, reterr));
-    if (config.disk_type != run->plan.dtype)
+    if (config.disk_type != run->parts.plan.dtype)
         return hzp_fail_param(reterr, HZP_EINVAL, "--dtype",
-                              "%s: this run was begun with --dtype %s, now it is %s", dir,
+                              "%s: the run was started with --dtype %s, now it is %s", dir,
                               config.disk_type == HZP_BF16 ? "bf16" : "f32",
-                              run->plan.dtype == HZP_BF16 ? "bf16" : "f32");
-    HZP_TRY(hzp_engine_load(run->dev, run->weights, draft, dir, reterr));
-    HZP_TRY(hzp_trainer_load(run->trainer, draft, dir, true, note, reterr));
+                              run->parts.plan.dtype == HZP_BF16 ? "bf16" : "f32");
+    HZP_TRY(hzp_fill_load(run->parts.weights, draft, dir, reterr));
+    HZP_TRY(hzp_trainer_load(run->parts.trainer, draft, dir, true, note, reterr));
     HZP_TRY(compare_notes(dir, note, run->note, reterr));
     struct hzp_trainer_stats stats;
-    hzp_trainer_read_stats(run->trainer, &stats);
+    hzp_trainer_read_stats(run->parts.trainer, &stats);
     const struct hzp_sample **drawn = hzp_xcalloc(DRAW_MAX, sizeof(*drawn));
     int64_t draws = 0;
     while (draws < stats.draws &&
-           hzp_sample_queue_draw(run->queue, run->plan.recipe.update_tokens, drawn, DRAW_MAX) > 0) {
+           hzp_sample_queue_draw(run->queue, run->parts.plan.recipe.update_tokens, drawn,
+                                 DRAW_MAX) > 0) {
         hzp_sample_queue_done(run->queue);
         draws++;
     }
@@ -308,106 +292,86 @@ static int resume(struct run *run, uint64_t number, struct hzp_version *draft,
     if (draws < stats.draws)
         return hzp_fail(reterr, HZP_EFORMAT,
                         "%s/trainer.safetensors: says that %" PRId64
-                        " updates were drawn; the data "
+                        " updates were drawn, but the data "
                         "have only %" PRId64,
                         dir, stats.draws, draws);
     run->step = run->saved_step = stats.step;
     return HZP_OK;
 }
 
-/* Random weights, made on the host. */
+/* Random weights. */
 static int init_weights(struct run *run, struct hzp_version *draft)
 {
-    const struct hzp_options *o = run->options;
-    size_t size = run->layout.elements * hzp_dtype_size(run->plan.dtype);
-    void *host = malloc(size);
-    if (!host)
-        return HZP_ENOMEM;
-    hzp_model_init(&run->layout, run->plan.dtype, host, (uint64_t)o->init_seed, (float)o->init_std);
-    int r = hzp_device_copy(run->dev, draft->base, host, size);
-    free(host);
-    return r;
+    const struct hzp_train_settings *o = run->settings;
+    return hzp_model_init(run->parts.dev, hzp_version_units(run->parts.weights, draft),
+                          (uint64_t)o->init_seed, (float)o->init_std);
 }
 
-static int open_weights(struct run *run, struct hzp_err_text *reterr)
+static int fill(void *ctx, struct hzp_version *draft, struct hzp_err_text *reterr)
 {
-    const struct hzp_options *o = run->options;
-    struct hzp_version *draft;
+    struct run *run = ctx;
+    const struct hzp_train_settings *o = run->settings;
     uint64_t newest = hzp_checkpoint_newest(o->out);
-    HZP_TRY(hzp_weights_begin(run->weights, &draft));
     if (o->resume && !newest)
         return hzp_fail_param(reterr, HZP_ENOENT, "--resume",
                               "%s: there is no checkpoint to resume from", o->out);
     if (newest && !o->resume)
         return hzp_fail_param(reterr, HZP_EINVAL, "--out",
-                              "%s: holds checkpoint-%" PRIu64 " of another run: go on with it "
-                              "(--resume), or choose another --out",
+                              "%s: holds checkpoint-%" PRIu64 " of another run; continue it with "
+                              "--resume or choose another --out",
                               o->out, newest);
-    if (o->resume) {
-        HZP_TRY(resume(run, newest, draft, reterr));
-    } else if (o->from_scratch) {
-        HZP_TRY(init_weights(run, draft));
-        draft->record.loss = NAN;
-    } else {
-        HZP_TRY(hzp_engine_load(run->dev, run->weights, draft, o->model, reterr));
-    }
-    hzp_weights_publish(run->weights, draft, 0);
+    if (o->resume)
+        return resume(run, newest, draft, reterr);
+    if (!o->from_scratch)
+        return hzp_fill_load(run->parts.weights, draft, run->engine->model.dir, reterr);
+    HZP_TRY(init_weights(run, draft));
+    draft->record.loss = NAN;
     return HZP_OK;
 }
 
 static int open_log(struct run *run, struct hzp_err_text *reterr)
 {
     char path[PATH_MAX];
-    const struct hzp_options *o = run->options;
+    const struct hzp_train_settings *o = run->settings;
     snprintf(path, sizeof(path), "%s%s", o->log_file ? o->log_file : o->out,
              o->log_file ? "" : "/train.jsonl");
     HZP_TRY(hzp_train_log_open(path, run->step, run->total, &run->log, reterr));
-    struct hzp_loop_config loop = {.model = run->model,
-                                   .idle_ns = slice_ns,
-                                   .sources = 1,
-                                   .source = {hzp_trainer_source(run->trainer)},
-                                   .check_plans = o->check_plans != 0};
-    if (hzp_loop_create(&loop, &run->loop) < 0)
-        return hzp_fail(reterr, HZP_ENOMEM, "no memory for the loop");
+    struct hzp_assembly_loop loop = {.idle_ns = slice_ns};
+    HZP_TRY(hzp_assembly_open_loop(&run->parts, &loop, reterr));
     fprintf(stderr,
             "training %s: %" PRId64 " parameters in %s on %s; %s; updates %" PRId64 " to %" PRId64
             "\n",
-            run->source_dir, hzp_config_parameters(&run->config),
-            run->plan.dtype == HZP_BF16 ? "bf16" : "f32", run->dev->label, run->note, run->step + 1,
-            run->total);
+            run->source_dir, hzp_config_parameters(&run->parts.config),
+            run->parts.plan.dtype == HZP_BF16 ? "bf16" : "f32", run->parts.dev->label, run->note,
+            run->step + 1, run->total);
     return HZP_OK;
 }
 
 static int open_run(struct run *run, struct hzp_err_text *reterr)
 {
     size_t existed;
-    HZP_TRY(hzp_checkpoint_make_dir(run->options->out, &existed, reterr));
+    HZP_TRY(hzp_checkpoint_make_dir(run->settings->out, &existed, reterr));
     int r;
     HZP_TRY_GOTO(choose_source(run, reterr));
     HZP_TRY_GOTO(open_model(run, reterr));
     HZP_TRY_GOTO(open_data(run, reterr));
     HZP_TRY_GOTO(open_trainer(run, reterr));
-    HZP_TRY_GOTO(open_weights(run, reterr));
+    HZP_TRY_GOTO(hzp_assembly_fill(&run->parts, fill, run, reterr));
     HZP_TRY_GOTO(open_log(run, reterr));
     return HZP_OK;
 out:
-    hzp_checkpoint_unmake_dir(run->options->out, existed);
+    hzp_checkpoint_unmake_dir(run->settings->out, existed);
     return r;
 }
 
 static void close_run(struct run *run)
 {
     hzp_train_log_close(run->log);
-    hzp_loop_destroy(run->loop);
     hzp_evaluator_destroy(run->evaluator);
-    hzp_trainer_destroy(run->trainer);
+    hzp_assembly_close_device(&run->parts);
     hzp_sample_queue_destroy(run->queue);
     hzp_examples_free(run->eval.sample, run->eval.count);
-    hzp_model_destroy(run->model);
-    hzp_weights_destroy(run->weights);
-    hzp_device_close(run->dev);
-    hzp_layout_free(&run->layout);
-    hzp_tokenizer_close(run->tok);
+    hzp_assembly_close(&run->parts);
 }
 
 /* --- Running ---------------------------------------------------------------------------------- */
@@ -416,10 +380,10 @@ static int save(struct run *run, struct hzp_err_text *reterr)
 {
     if (run->step == run->saved_step)
         return HZP_OK;
-    HZP_TRY(hzp_checkpoint_write(run->options->out, (uint64_t)run->step, run->model, run->trainer,
-                                 hzp_weights_current(run->weights), run->source_dir, run->note,
-                                 reterr));
-    hzp_checkpoint_prune(run->options->out, run->options->keep_checkpoints);
+    HZP_TRY(hzp_checkpoint_write(run->settings->out, (uint64_t)run->step, run->parts.model,
+                                 run->parts.trainer, hzp_weights_current(run->parts.weights),
+                                 run->source_dir, run->note, reterr));
+    hzp_checkpoint_prune(run->settings->out, run->engine->learning.keep_checkpoints);
     run->saved_step = run->step;
     return HZP_OK;
 }
@@ -430,8 +394,8 @@ static int evaluate(struct run *run, struct hzp_err_text *reterr)
     int64_t tokens;
     if (!run->evaluator || run->eval_step == run->step)
         return HZP_OK;
-    int r = hzp_evaluator_run(run->evaluator, hzp_weights_current(run->weights), run->eval.sample,
-                              run->eval.count, &loss, &tokens);
+    int r = hzp_evaluator_run(run->evaluator, hzp_weights_current(run->parts.weights),
+                              run->eval.sample, run->eval.count, &loss, &tokens);
     if (r < 0)
         return hzp_fail(reterr, r, "evaluation failed: %s", hzp_err_name(r));
     run->eval_step = run->step;
@@ -441,45 +405,46 @@ static int evaluate(struct run *run, struct hzp_err_text *reterr)
 
 static int after_update(struct run *run, struct hzp_err_text *reterr)
 {
-    const struct hzp_options *o = run->options;
+    const struct hzp_train_settings *o = run->settings;
     const struct hzp_update_report *report = &run->report;
     run->updated = false;
     hzp_train_log_update(run->log, report);
     if (report->broken)
         return hzp_fail(reterr, HZP_EFORMAT,
-                        "step %" PRId64 ": the weights are not finite any more; the newest "
-                        "checkpoint in %s is from step %" PRId64,
+                        "step %" PRId64 ": the weights are no longer finite; the newest checkpoint "
+                        "in %s is from step %" PRId64,
                         report->step, o->out, run->saved_step);
     if (report->skipped) {
         hzp_train_log_line(run->log);
         fprintf(stderr, "step %" PRId64 ": the gradients are not finite; %s\n", report->step,
-                report->dropped ? "these samples are left out" : "trying once more");
+                report->dropped ? "these samples are skipped" : "retrying once");
         return HZP_OK;
     }
     run->step = report->step;
     if (o->eval_every && run->step % o->eval_every == 0)
         HZP_TRY(evaluate(run, reterr));
-    if (o->checkpoint_every && run->step % o->checkpoint_every == 0)
+    if (run->engine->learning.checkpoint_every &&
+        run->step % run->engine->learning.checkpoint_every == 0)
         HZP_TRY(save(run, reterr));
     return HZP_OK;
 }
 
 static int train(struct run *run, struct hzp_err_text *reterr)
 {
-    if (!run->options->resume) {
+    if (!run->settings->resume) {
         run->eval_step = -1;
         HZP_TRY(evaluate(run, reterr));
     }
     int r = 1;
     while (run->step < run->total && r > 0 && !stop_asked) {
-        r = hzp_loop_turn(run->loop);
+        r = hzp_loop_turn(run->parts.loop);
         if (r < 0)
             return hzp_fail(reterr, r, "the device failed");
         if (run->updated)
             HZP_TRY(after_update(run, reterr));
     }
-    while (stop_asked && !hzp_trainer_idle(run->trainer)) {
-        r = hzp_loop_turn(run->loop); /* an update that has begun is ended */
+    while (stop_asked && !hzp_trainer_idle(run->parts.trainer)) {
+        r = hzp_loop_turn(run->parts.loop); /* an update that has begun is ended */
         if (r < 0)
             return hzp_fail(reterr, r, "the device failed");
         if (run->updated)
@@ -490,37 +455,40 @@ static int train(struct run *run, struct hzp_err_text *reterr)
 
 static int finish(struct run *run, struct hzp_err_text *reterr)
 {
-    const struct hzp_options *o = run->options;
+    const struct hzp_train_settings *o = run->settings;
     bool stopped = stop_asked && run->step < run->total;
     if (!stopped)
         HZP_TRY(evaluate(run, reterr));
     hzp_train_log_line(run->log);
     HZP_TRY(save(run, reterr));
     if (stopped && run->step == 0) {
-        fprintf(stderr, "stopped before the first update; nothing is saved\n");
+        fprintf(stderr, "stopped before the first update; nothing was saved\n");
         return HZP_OK;
     }
     if (stopped) {
         fprintf(stderr,
                 "stopped at step %" PRId64 " of %" PRId64 ", saved in %s/checkpoint-%" PRId64
-                "; go on with the same command and --resume\n",
+                "; continue with the same command and --resume\n",
                 run->step, run->total, o->out, run->step);
         return HZP_OK;
     }
-    HZP_TRY(hzp_checkpoint_save_model(o->out, run->model, hzp_weights_current(run->weights),
-                                      run->source_dir, reterr));
+    HZP_TRY(hzp_checkpoint_save_model(o->out, run->parts.model,
+                                      hzp_weights_current(run->parts.weights), run->source_dir,
+                                      reterr));
     fprintf(stderr, "done: %" PRId64 " updates, the model is in %s\n", run->step, o->out);
     return HZP_OK;
 }
 
 int hzp_cmd_train(const struct hzp_options *options)
 {
-    const char *wrong = !options->data  ? "which data? Give --data FILE"
-                        : !options->out ? "where to? Give --out DIR"
-                        : !options->model && !options->from_scratch
-                            ? "which model? Name a directory, or give --from-scratch config.json"
-                        : options->model && options->from_scratch
-                            ? "either a model or --from-scratch, not both"
+    const struct hzp_train_settings *o = &options->train;
+    const char *model = options->engine.model.dir;
+    const char *wrong = !o->data  ? "no training data given; use --data FILE"
+                        : !o->out ? "no output directory given; use --out DIR"
+                        : !model && !o->from_scratch
+                            ? "no model given; name a directory, or use --from-scratch config.json"
+                        : model && o->from_scratch
+                            ? "give either a model or --from-scratch, not both"
                             : NULL;
     if (wrong) {
         fprintf(stderr, "hzpserve train: %s\n", wrong);
@@ -528,7 +496,8 @@ int hzp_cmd_train(const struct hzp_options *options)
     }
     struct run *run = hzp_xcalloc(1, sizeof(*run));
     struct hzp_err_text text = {{0}, {0}};
-    run->options = options;
+    run->settings = o;
+    run->engine = &options->engine;
     catch_signals();
     int r = open_run(run, &text);
     if (r >= 0)

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/cli/commands.h"
+#include "api/cli/commit.h"
 #include "base/log.h"
+#include "base/version.h"
+#include "device/about.h"
 
 #include <signal.h>
 #include <string.h>
@@ -15,19 +18,34 @@ static const struct {
     {HZP_COMMAND_PLAN, hzp_cmd_plan},   {HZP_COMMAND_SEARCH, hzp_cmd_search},
 };
 
+/* The version, the commit, and the backends that are compiled in. */
+static void print_version(void)
+{
+    struct hzp_about about;
+    const char *name;
+    printf("hzpserve %s\ncommit %s\nbackends", HZP_VERSION_TEXT, hzp_commit);
+    for (int i = 0; (name = hzp_device_about(i, &about)); i++)
+        if (about.builds || about.devices)
+            printf(" %s", name);
+    printf("\n");
+}
+
 int main(int argc, char **argv)
 {
     struct hzp_options options;
     struct hzp_err_text err = {0};
-    signal(SIGPIPE, SIG_IGN); /* a write that fails says so, whoever left or whatever is full */
+    signal(SIGPIPE, SIG_IGN); /* failed writes return errors instead */
     signal(SIGXFSZ, SIG_IGN);
     if (hzp_options_parse(argc, argv, &options, &err) < 0) {
         fprintf(stderr, "hzpserve: %s\n", err.text);
         return 2;
     }
-    hzp_log_set_level((enum hzp_log_level)options.log_level);
+    if (hzp_log_set(options.log_level, &err) < 0) {
+        fprintf(stderr, "hzpserve: --log-level (or HZP_LOG): %s\n", err.text);
+        return 2;
+    }
     if (options.version) {
-        printf("hzpserve %s\n", HZP_VERSION_TEXT);
+        print_version();
         return 0;
     }
     if (options.help) {
@@ -40,6 +58,6 @@ int main(int argc, char **argv)
     for (int i = 0; i < HZP_COUNT(commands); i++)
         if (commands[i].command == options.command)
             return commands[i].run(&options);
-    fprintf(stderr, "hzpserve: this build has no command \"%s\"\n", argv[1]);
+    fprintf(stderr, "hzpserve: this build does not have the command \"%s\"\n", argv[1]);
     return 2;
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/engine/memory_plan.h"
 
-#include "api/engine/engine.h"
 #include "serve/kvpool.h"
 #include "serve/request.h"
 #include "weights/fp8.h"
@@ -43,42 +42,42 @@ static void add(struct hzp_memory_plan *plan, const char *what, size_t bytes, co
 }
 
 /* The longest sequence must be able to have so many tokens. */
-static int64_t least_positions(const struct hzp_options *options,
+static int64_t least_positions(const struct hzp_memory_request *q,
                                const struct hzp_memory_plan *plan)
 {
-    return options->context ? options->context : HZP_MIN(plan->positions, CONTEXT_MIN);
+    return q->model->context ? q->model->context : HZP_MIN(plan->positions, CONTEXT_MIN);
 }
 
 /* Pages of the KV cache: as many as asked for; else what all running sequences can need, but not
  * more than a quarter of the machine, nor than what the rest of the plan, made before, leaves of
  * nine tenths of it; but one sequence's at least. */
-static int64_t kv_pages(const struct hzp_options *options, const struct hzp_model_config *config,
+static int64_t kv_pages(const struct hzp_memory_request *q, const struct hzp_model_config *config,
                         const struct hzp_memory_plan *plan)
 {
-    int64_t page = options->page_rows;
+    int64_t page = q->serving->page_rows;
     size_t page_bytes = hzp_kvpool_bytes(config, plan->dtype, 1, (int32_t)page);
-    if (options->kv_tokens)
-        return HZP_DIV_UP(options->kv_tokens, page);
-    if (options->kv_memory)
-        return (int64_t)((size_t)options->kv_memory / page_bytes);
-    int64_t wanted = options->running_max * HZP_DIV_UP(plan->positions, page);
+    if (q->serving->kv_tokens)
+        return HZP_DIV_UP(q->serving->kv_tokens, page);
+    if (q->serving->kv_memory)
+        return (int64_t)((size_t)q->serving->kv_memory / page_bytes);
+    int64_t wanted = q->serving->running_max * HZP_DIV_UP(plan->positions, page);
     size_t most = plan->limit / 10 * 9;
     size_t left = HZP_MIN(most - HZP_MIN(plan->total, most), plan->limit / 4);
     return HZP_MAX(HZP_MIN(wanted, (int64_t)(left / page_bytes)),
-                   HZP_DIV_UP(least_positions(options, plan), page));
+                   HZP_DIV_UP(least_positions(q, plan), page));
 }
 
-/* Sequences are as long as the cache; but not shorter than was asked for, nor than anybody uses. */
-static int check_longest(const struct hzp_options *options, size_t page_bytes, int64_t pages,
+/* Sequences are as long as the cache, but neither shorter than was asked for nor useless. */
+static int check_longest(const struct hzp_memory_request *q, size_t page_bytes, int64_t pages,
                          const struct hzp_memory_plan *plan, struct hzp_err_text *reterr)
 {
-    int64_t page = options->page_rows, least = HZP_DIV_UP(least_positions(options, plan), page);
-    const char *by = options->kv_tokens ? "--kv-tokens" : "--kv-memory";
+    int64_t page = q->serving->page_rows, least = HZP_DIV_UP(least_positions(q, plan), page);
+    const char *by = q->serving->kv_tokens ? "--kv-tokens" : "--kv-memory";
     char bytes[16], what[64] = "a sequence";
     if (pages >= least)
         return HZP_OK;
-    if (options->context)
-        snprintf(what, sizeof(what), "--context %lld", (long long)options->context);
+    if (q->model->context)
+        snprintf(what, sizeof(what), "--context %lld", (long long)q->model->context);
     return hzp_fail_param(reterr, HZP_EINVAL, by,
                           "%s makes a KV cache of %lld x %lld tokens, %s needs at least "
                           "%lld x %lld tokens, %s",
@@ -86,59 +85,59 @@ static int check_longest(const struct hzp_options *options, size_t page_bytes, i
                           (long long)page, hzp_size_text((size_t)least * page_bytes, bytes));
 }
 
-static int plan_kv(const struct hzp_options *options, const struct hzp_model_config *config,
+static int plan_kv(const struct hzp_memory_request *q, const struct hzp_model_config *config,
                    struct hzp_memory_plan *plan, struct hzp_err_text *reterr)
 {
-    size_t page_bytes = hzp_kvpool_bytes(config, plan->dtype, 1, (int32_t)options->page_rows);
-    int64_t pages = kv_pages(options, config, plan);
+    size_t page_bytes = hzp_kvpool_bytes(config, plan->dtype, 1, (int32_t)q->serving->page_rows);
+    int64_t pages = kv_pages(q, config, plan);
     if (pages < 1)
         return hzp_fail_param(reterr, HZP_EINVAL, "--kv-memory",
                               "--kv-memory does not hold one page of %lld tokens",
-                              (long long)options->page_rows);
-    if (pages > INT32_MAX / options->page_rows)
+                              (long long)q->serving->page_rows);
+    if (pages > INT32_MAX / q->serving->page_rows)
         return hzp_fail_param(reterr, HZP_EINVAL, "--kv-tokens",
                               "a KV cache of %lld pages is more than this program addresses",
                               (long long)pages);
-    HZP_TRY(check_longest(options, page_bytes, pages, plan, reterr));
+    HZP_TRY(check_longest(q, page_bytes, pages, plan, reterr));
     plan->kv_pages = (int32_t)pages;
-    plan->positions = (int32_t)HZP_MIN(plan->positions, pages * options->page_rows);
+    plan->positions = (int32_t)HZP_MIN(plan->positions, pages * q->serving->page_rows);
     char text[16];
     add(plan, "KV cache",
-        hzp_kvpool_bytes(config, plan->dtype, plan->kv_pages, (int32_t)options->page_rows),
-        "%d pages of %lld tokens, %s each", plan->kv_pages, (long long)options->page_rows,
+        hzp_kvpool_bytes(config, plan->dtype, plan->kv_pages, (int32_t)q->serving->page_rows),
+        "%d pages of %lld tokens, %s each", plan->kv_pages, (long long)q->serving->page_rows,
         hzp_size_text(page_bytes, text));
     return HZP_OK;
 }
 
-static int plan_serving(const struct hzp_options *options, const struct hzp_layout *layout,
+static int plan_serving(const struct hzp_memory_request *q, const struct hzp_layout *layout,
                         struct hzp_memory_plan *plan, struct hzp_err_text *reterr)
 {
     const struct hzp_model_config *config = &layout->config;
-    int32_t rows = (int32_t)HZP_MAX(options->step_rows, options->running_max);
-    int32_t logits = (int32_t)HZP_MAX(options->running_max, 32);
+    int32_t rows = (int32_t)HZP_MAX(q->serving->step_rows, q->serving->running_max);
+    int32_t logits = (int32_t)HZP_MAX(q->serving->running_max, 32);
     add(plan, "serving", hzp_serve_space_bytes(config, plan->dtype, plan->fp8, rows, logits),
         "activations of %d rows, logits of %d", rows, logits);
-    HZP_TRY(plan_kv(options, config, plan, reterr));
-    int64_t edits = options->edits_max;
+    HZP_TRY(plan_kv(q, config, plan, reterr));
+    int64_t edits = q->serving->edits_max;
     if (!edits)
         edits = 4 * (int64_t)HZP_MIN(config->vocab,
                                      plan->positions + HZP_BIASES_MAX + HZP_STOP_IDS_MAX);
     plan->batch = (struct hzp_batch_config){
         .rows_max = rows,
-        .segs_max = (int32_t)options->running_max,
-        .page_stride = (int32_t)HZP_DIV_UP(plan->positions, options->page_rows),
+        .segs_max = (int32_t)q->serving->running_max,
+        .page_stride = (int32_t)HZP_DIV_UP(plan->positions, q->serving->page_rows),
         .logits_max = logits,
         .edits_max = (int32_t)HZP_MIN(edits, 1 << 24)};
     return HZP_OK;
 }
 
-static void plan_training(const struct hzp_options *options, const struct hzp_layout *layout,
-                          bool rides, struct hzp_memory_plan *plan)
+static void plan_training(const struct hzp_memory_request *q, const struct hzp_layout *layout,
+                          struct hzp_memory_plan *plan)
 {
-    uint64_t quantum = (uint64_t)(options->quantum_gflop * 1e9);
+    uint64_t quantum = hzp_settings_quantum(q->training);
     plan->train = hzp_trainer_space_config(&plan->recipe, &layout->config, quantum);
-    if (rides) /* steps of more rows carry only what is not the end of a micro-batch */
-        plan->train.ride_rows = (int32_t)options->running_max;
+    if (q->rides) /* steps of more rows carry only what is not the end of a micro-batch */
+        plan->train.ride_rows = (int32_t)q->serving->running_max;
     size_t bytes = hzp_train_space_bytes(layout, plan->dtype, &plan->train);
     size_t moment = hzp_dtype_size(plan->recipe.moment_type);
     size_t residual = plan->dtype == HZP_BF16 ? sizeof(int16_t) : 0;
@@ -164,56 +163,49 @@ static int refuse(const struct hzp_memory_plan *plan, struct hzp_err_text *reter
         at += (size_t)snprintf(sum + at, sizeof(sum) - HZP_MIN(at, sizeof(sum) - 1), "%s%s %s",
                                i ? " + " : "", plan->line[i].what,
                                hzp_size_text(plan->line[i].bytes, size));
-    return hzp_fail(reterr, HZP_ENOMEM,
-                    "memory does not suffice: %s = %s, there are %s; lower --kv-memory, --slots, "
-                    "--micro-rows or --step-rows%s",
-                    sum, hzp_size_text(plan->total, total), hzp_size_text(plan->limit, limit),
-                    plan->trains ? ", or serve with --no-train" : "");
+    return hzp_fail(
+        reterr, HZP_ENOMEM,
+        "not enough memory: %s = %s, but only %s are available; lower --kv-memory, --slots, "
+        "--micro-rows or --step-rows%s",
+        sum, hzp_size_text(plan->total, total), hzp_size_text(plan->limit, limit),
+        plan->trains && plan->serves ? ", or serve with --no-train" : "");
 }
 
-int hzp_memory_plan(const struct hzp_options *options, const struct hzp_layout *layout,
-                    size_t limit, size_t lanes, bool rides, struct hzp_memory_plan *ret,
-                    struct hzp_err_text *reterr)
+int hzp_memory_plan(const struct hzp_memory_request *q, const struct hzp_layout *layout,
+                    struct hzp_memory_plan *ret, struct hzp_err_text *reterr)
 {
     const struct hzp_model_config *config = &layout->config;
     memset(ret, 0, sizeof(*ret));
-    ret->limit = limit;
-    ret->dtype = hzp_engine_dtype(options, config);
-    ret->serves = options->command != HZP_COMMAND_TRAIN && options->command != HZP_COMMAND_EVAL;
-    ret->fp8 = ret->serves && options->quantization;
-    bool offline = options->command == HZP_COMMAND_TRAIN;
-    ret->trains =
-        offline ||
-        ((options->command == HZP_COMMAND_SERVE || options->command == HZP_COMMAND_BENCH) &&
-         !options->no_train);
-    if (options->context > config->positions)
+    ret->limit = q->limit;
+    ret->dtype = hzp_settings_dtype(q->model, config);
+    ret->serves = q->serving != NULL;
+    ret->trains = q->training != NULL;
+    ret->fp8 = ret->serves && q->model->fp8;
+    ret->slots = q->slots;
+    if (q->model->context > config->positions)
         return hzp_fail_param(reterr, HZP_EINVAL, "--context",
                               "--context %lld exceeds the %d positions of the model",
-                              (long long)options->context, config->positions);
-    ret->positions = options->context ? (int32_t)options->context : config->positions;
-    hzp_engine_recipe(options, &ret->recipe);
-    ret->recipe.micro_rows = HZP_MIN(ret->recipe.micro_rows, config->positions);
+                              (long long)q->model->context, config->positions);
+    ret->positions = q->model->context ? (int32_t)q->model->context : config->positions;
+    if (ret->trains)
+        ret->recipe = hzp_settings_recipe(q->training, config);
 
     char text[16];
-    size_t version = layout->elements * hzp_dtype_size(ret->dtype);
-    /* A benchmark says itself how many: swaps need two, offline updates are written in place. */
-    bool several = options->command == HZP_COMMAND_BENCH || (ret->trains && !offline);
-    int64_t slots = several ? options->slots : 1;
-    ret->slots = (int32_t)slots;
-    add(ret, "weights", (size_t)slots * version, "%lld version%s of %s in %s", (long long)slots,
+    size_t version = layout->elements * hzp_dtype_size(ret->dtype), slots = (size_t)q->slots;
+    add(ret, "weights", slots * version, "%d version%s of %s in %s", q->slots,
         slots == 1 ? "" : "s", hzp_size_text(version, text),
         ret->dtype == HZP_BF16 ? "BF16" : "F32");
     if (ret->fp8)
-        add(ret, "fp8", (size_t)slots * hzp_fp8_bytes(layout),
+        add(ret, "fp8", slots * hzp_fp8_bytes(layout),
             "of each version, what serving multiplies by: %s in E4M3",
             hzp_size_text(hzp_fp8_bytes(layout), text));
-    if (lanes)
-        add(ret, "lanes", lanes, "workspace and staging of the device's lanes");
+    if (q->lanes)
+        add(ret, "lanes", q->lanes, "workspace and staging of the device's lanes");
     if (ret->trains)
-        plan_training(options, layout, rides, ret);
+        plan_training(q, layout, ret);
     if (ret->serves)
-        HZP_TRY(plan_serving(options, layout, ret, reterr));
-    return ret->total > limit ? refuse(ret, reterr) : HZP_OK;
+        HZP_TRY(plan_serving(q, layout, ret, reterr));
+    return ret->total > q->limit ? refuse(ret, reterr) : HZP_OK;
 }
 
 void hzp_memory_plan_print(const struct hzp_memory_plan *plan, FILE *out)

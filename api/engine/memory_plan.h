@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/engine/memory_plan.h - who gets how much of the device's memory, computed before any is
- * taken.
+/* api/engine/memory_plan.h - how the device's memory is divided, computed before any is taken.
  *
- * Nothing on the device is allocated once the loop runs, so what fits at start fits for ever.  A
+ * Nothing on the device is allocated once the loop runs, so what fits at start keeps fitting.  A
  * plan that does not fit is refused with its arithmetic.
  *
  * Thread: any; a plan never changes once made.
@@ -10,7 +9,7 @@
 #ifndef HZP_API_ENGINE_MEMORY_PLAN_H
 #define HZP_API_ENGINE_MEMORY_PLAN_H
 
-#include "api/cli/options.h"
+#include "api/engine/settings.h"
 #include "nanobatch/run/exec.h"
 #include "nanobatch/build/forward.h"
 #include "train/trainer.h"
@@ -41,13 +40,21 @@ struct hzp_memory_plan {
     bool serves, trains;
 };
 
-/* limit: bytes the device has; lanes: of these, what the executor's lanes hold (hzp_exec_bytes);
- * rides: training may ride in serving's matrix products, which takes room.  HZP_ENOMEM: it does not
- * fit; the text is the arithmetic and names the options to lower.  HZP_EINVAL: options that
- * contradict each other, such as a KV cache in which no sequence of --context fits. */
-int hzp_memory_plan(const struct hzp_options *options, const struct hzp_layout *layout,
-                    size_t limit, size_t lanes, bool rides, struct hzp_memory_plan *ret,
-                    struct hzp_err_text *reterr);
+struct hzp_memory_request {
+    const struct hzp_model_settings *model;
+    const struct hzp_serving_settings *serving;   /* NULL: it does not serve */
+    const struct hzp_training_settings *training; /* NULL: it does not train */
+    int32_t slots;                                /* of weights, >= 1 */
+    size_t limit;                                 /* bytes the device has */
+    size_t lanes; /* of these, what the executors' lanes hold (hzp_exec_bytes) */
+    bool rides;   /* training may ride in serving's products, which takes room */
+};
+
+/* HZP_ENOMEM: it does not fit; the text is the arithmetic and names the options to lower.
+ * HZP_EINVAL: settings that contradict each other, such as a KV cache in which no sequence of
+ * --context fits. */
+int hzp_memory_plan(const struct hzp_memory_request *request, const struct hzp_layout *layout,
+                    struct hzp_memory_plan *ret, struct hzp_err_text *reterr);
 
 /* A table, one line each, as people read it. */
 void hzp_memory_plan_print(const struct hzp_memory_plan *plan, FILE *out);

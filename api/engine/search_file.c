@@ -4,6 +4,7 @@
 #include "api/learn/checkpoint.h"
 #include "base/arena.h"
 #include "base/log.h"
+#include "base/version.h"
 #include "weights/json_file.h"
 
 #include <errno.h>
@@ -26,7 +27,7 @@ enum {
 /* No op, and nothing between two, takes longer than a quarter of an hour. */
 static const double time_max_ns = 1e12;
 
-static const char *const order_name[] = {"chains", "layers", "skewed"};
+static const char *const order_name[] = {"strands", "layers", "skewed"};
 
 /* ---- what a file holds for ---- */
 
@@ -69,10 +70,10 @@ void hzp_search_identify(const struct hzp_device *dev, const struct hzp_model_co
 const char *hzp_search_misfit(const struct hzp_tables *read, const struct hzp_tables *here)
 {
     if (strcmp(read->device, here->device))
-        return "is of another device";
+        return "is for another device";
     if (strcmp(read->model, here->model))
-        return "is of another model";
-    return strcmp(read->build, here->build) ? "is of another build" : NULL;
+        return "is for another model";
+    return strcmp(read->build, here->build) ? "is for another build" : NULL;
 }
 
 int hzp_search_path(const struct hzp_tables *here, char *ret, size_t size,
@@ -143,7 +144,7 @@ static json_t *entry_json(const struct hzp_plan_entry *e)
         json_array_append_new(lanes, bytes(e->shape.lane[i], HZP_KIND_COUNT));
     }
     for (int l = 0; l < HZP_LANE_COUNT; l++)
-        units[l] = e->shape.units[l];
+        units[l] = e->shape.share[l];
     json_t *predicted =
         json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "ns", e->ns, "plain_ns", e->plain_ns,
                   "serve_ns", e->serve_ns, "plain_serve_ns", e->plain_serve_ns, "rate", e->rate,
@@ -349,7 +350,7 @@ static int read_shape(const struct reader *r, const json_t *json, struct hzp_pla
     HZP_TRY(read_lanes(r, json_object_get(json, "train_lanes"), s->train_lane));
     for (size_t l = 0; l < HZP_LANE_COUNT; l++) {
         HZP_TRY(read_int(r, json_array_get(units, l), "a lane's units", 0, UNITS_MAX, &value));
-        s->units[l] = (int16_t)value;
+        s->share[l] = (int16_t)value;
     }
     HZP_TRY(read_int(r, json_object_get(json, "ride"), "a plan's riding rows", 0, 1 << 24, &value));
     s->ride = (int32_t)value;
@@ -475,40 +476,42 @@ int hzp_search_load(const char *path, struct hzp_tables *tables, struct hzp_plan
     return result;
 }
 
-/* ---- for who serves ---- */
+/* ---- for a server ---- */
 
-int hzp_search_plans(const struct hzp_options *options, const struct hzp_device *dev,
-                     const struct hzp_model_config *config, enum hzp_dtype type,
-                     struct hzp_plan_table *ret, struct hzp_err_text *reterr)
+int hzp_search_plans(const char *plans, const struct hzp_device *dev,
+                     const struct hzp_model_config *config, enum hzp_dtype type, bool fp8,
+                     struct hzp_plan_table *ret_plans, struct hzp_tables *ret_tables,
+                     struct hzp_err_text *reterr)
 {
-    bool automatic = !options->plans || !strcmp(options->plans, "auto");
-    struct hzp_tables here, read;
+    bool automatic = !plans || !strcmp(plans, "auto");
+    struct hzp_tables here, *read = ret_tables;
     struct hzp_err_text err = {0};
     char path[PATH_MAX];
-    hzp_plan_table_init(ret);
-    if (options->plans && !strcmp(options->plans, "off"))
+    hzp_plan_table_init(ret_plans);
+    hzp_tables_init(ret_tables);
+    if (plans && !strcmp(plans, "off"))
         return HZP_OK;
     hzp_tables_init(&here);
-    hzp_tables_init(&read);
-    hzp_search_identify(dev, config, type, options->quantization != 0, &here);
+    hzp_search_identify(dev, config, type, fp8, &here);
     int r = HZP_OK;
     if (!automatic)
-        snprintf(path, sizeof(path), "%s", options->plans);
+        snprintf(path, sizeof(path), "%s", plans);
     else
         r = hzp_search_path(&here, path, sizeof(path), &err);
     if (r == HZP_OK)
-        r = hzp_search_load(path, &read, ret, &err);
-    const char *misfit = r == HZP_OK ? hzp_search_misfit(&read, &here) : NULL;
-    bool other = misfit && (strcmp(read.device, here.device) || strcmp(read.model, here.model));
+        r = hzp_search_load(path, read, ret_plans, &err);
+    const char *misfit = r == HZP_OK ? hzp_search_misfit(read, &here) : NULL;
+    bool other = misfit && (strcmp(read->device, here.device) || strcmp(read->model, here.model));
     if (other || (misfit && automatic)) {
         r = hzp_fail(&err, HZP_EINVAL, "%s: %s", path, misfit);
-        hzp_plan_table_fini(ret);
-    } else if (r == HZP_OK && ret->entries) {
-        hzp_plan_table_drop_unproven(ret);
+        hzp_plan_table_fini(ret_plans);
+    } else if (r == HZP_OK && ret_plans->entries) {
+        hzp_plan_table_drop_unproven(ret_plans);
         hzp_log(misfit ? HZP_LOG_WARN : HZP_LOG_INFO, "engine", "plans=\"%s\" steps=%d%s%s", path,
-                ret->entries, misfit ? " which " : "", misfit ? misfit : "");
+                ret_plans->entries, misfit ? " which " : "", misfit ? misfit : "");
     }
-    hzp_tables_fini(&read);
+    if (r < 0 || misfit)
+        hzp_tables_fini(ret_tables);
     if (r == HZP_OK || (automatic && r == HZP_ENOENT))
         return HZP_OK;
     if (automatic) {

@@ -10,9 +10,8 @@
 #ifndef HZP_API_ENGINE_SEARCH_FILE_H
 #define HZP_API_ENGINE_SEARCH_FILE_H
 
-#include "api/cli/options.h"
 #include "nanobatch/plan/plan_table.h"
-#include "nanobatch/search/tables.h"
+#include "nanobatch/time/tables.h"
 #include "weights/config.h"
 
 /* Writes device, model and build into the tables: what a file must hold for. */
@@ -34,11 +33,13 @@ int hzp_search_save(const char *path, const struct hzp_tables *tables,
 int hzp_search_load(const char *path, struct hzp_tables *tables, struct hzp_plan_table *plans,
                     struct hzp_err_text *reterr);
 
-/* The plans that options->plans means: of a file, of the user's file if there is one that holds
- * here, or none.  A file that was named must hold for this device and model; auto never fails.  ret
- * is empty where there are none. */
-int hzp_search_plans(const struct hzp_options *options, const struct hzp_device *dev,
-                     const struct hzp_model_config *config, enum hzp_dtype type,
-                     struct hzp_plan_table *ret, struct hzp_err_text *reterr);
+/* The plan table that `plans` names: a file; "auto" (or NULL): the user's file, if there is one
+ * that holds here; "off": none.  A file that was named must hold for this device and model; auto
+ * never fails.  ret_plans is empty where there are none, and ret_tables where they were not
+ * measured by this build on this device; the caller finishes both. */
+int hzp_search_plans(const char *plans, const struct hzp_device *dev,
+                     const struct hzp_model_config *config, enum hzp_dtype type, bool fp8,
+                     struct hzp_plan_table *ret_plans, struct hzp_tables *ret_tables,
+                     struct hzp_err_text *reterr);
 
 #endif

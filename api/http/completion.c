@@ -6,19 +6,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Engine thread: there is news. */
+/* Engine thread: the request has new tokens or has ended. */
 static void wake(void *ctx)
 {
     hzp_wake_poke(ctx);
 }
 
-/* The text goes on where the prompt's ends: what a tokenizer does at the begin of a text (to take a
- * space off, say) has happened already. */
+/* Generated text continues the prompt, so the detokenizer skips what it does only at the beginning
+ * of a text (stripping a leading space, for example). */
 static int continue_prompt(struct hzp_completion *c, struct hzp_choice *choice,
                            struct hzp_err_text *reterr)
 {
     const struct hzp_tokens *prompt = &c->params.prompt[choice->prompt];
-    hzp_detokenizer_init(&choice->detok, c->engine->tok, c->params.skip_special);
+    hzp_detokenizer_init(&choice->detok, c->engine->parts.tok, c->params.skip_special);
     for (size_t i = 0; i < prompt->n; i++) {
         choice->piece.bytes = 0;
         if (hzp_detokenizer_feed(&choice->detok, prompt->ids[i], &choice->piece) < 0)
@@ -64,22 +64,22 @@ static int open_choice(struct hzp_completion *c, int32_t index, struct hzp_err_t
     return HZP_OK;
 }
 
-/* What could never be queued whole is refused before memory is spent on it. */
+/* Refuses a completion that could never be queued whole before allocating anything for it. */
 static int check_size(const struct hzp_engine *engine, const struct hzp_completion_params *p,
                       struct hzp_err_text *reterr)
 {
-    const struct hzp_options *options = engine->config.options;
+    const struct hzp_serving_settings *settings = &engine->config.settings->serving;
     int64_t choices = (int64_t)p->prompts * p->n, tokens = 0;
     for (int32_t i = 0; i < p->prompts; i++)
         tokens += (int64_t)p->prompt[i].n * p->n;
-    if (choices > options->waiting_max)
+    if (choices > settings->waiting_max)
         return hzp_fail_param(reterr, HZP_EINVAL, "n",
                               "%lld choices are asked for, this server queues at most %lld",
-                              (long long)choices, (long long)options->waiting_max);
-    if (tokens > options->waiting_tokens)
+                              (long long)choices, (long long)settings->waiting_max);
+    if (tokens > settings->waiting_tokens)
         return hzp_fail_param(reterr, HZP_EINVAL, "prompt",
                               "%lld prompt tokens are sent, this server queues at most %lld",
-                              (long long)tokens, (long long)options->waiting_tokens);
+                              (long long)tokens, (long long)settings->waiting_tokens);
     return HZP_OK;
 }
 
@@ -101,8 +101,8 @@ int hzp_completion_begin(struct hzp_engine *engine, struct hzp_completion_params
     }
     c->open = choices;
     for (int32_t i = 0; i < choices; i++)
-        HZP_TRY_GOTO(hzp_scheduler_submit(engine->scheduler, c->choice[i].rq, reterr));
-    hzp_loop_poke(engine->loop);
+        HZP_TRY_GOTO(hzp_scheduler_submit(engine->parts.scheduler, c->choice[i].rq, reterr));
+    hzp_loop_poke(engine->parts.loop);
     *ret = c;
     return HZP_OK;
 out:
@@ -131,12 +131,12 @@ static void finish(struct hzp_completion *c, struct hzp_choice *choice, enum hzp
     c->open--;
 }
 
-/* The piece that the detokenizer gave goes past the stop strings.  True: one ended the text. */
+/* Passes new text through the stop strings.  True: one of them ended the text. */
 static bool pass_piece(struct hzp_completion *c, struct hzp_choice *choice)
 {
     int r;
     choice->codes += count_codes(choice->piece.data, choice->piece.bytes);
-    /* While min_tokens is not reached, a stop string is text like any other. */
+    /* Until min_tokens is reached, stop strings are not looked for. */
     if (choice->seen <= c->params.min_tokens && c->params.min_tokens)
         r = hzp_stop_pass(&choice->stop, choice->piece.data, choice->piece.bytes, &choice->text);
     else
@@ -166,7 +166,7 @@ static bool take_token(struct hzp_completion *c, struct hzp_choice *choice, int3
     return choice->piece.bytes && pass_piece(c, choice);
 }
 
-/* The request is final and all its tokens are taken. */
+/* The request is final and all its tokens have been turned into text. */
 static void take_end(struct hzp_completion *c, struct hzp_choice *choice, int state)
 {
     if (state == HZP_REQUEST_CANCELED || state == HZP_REQUEST_FAILED) {
@@ -191,7 +191,7 @@ static bool pump_choice(struct hzp_completion *c, struct hzp_choice *choice)
     if (choice->finish != HZP_FINISH_NONE)
         return false;
     struct hzp_request *rq = choice->rq;
-    /* The state first: if it is final, the count read after it is the last one. */
+    /* Reads the state before the count: if the state is final, so is the count. */
     int state = atomic_load(&rq->state);
     int32_t count = atomic_load_explicit(&rq->out_count, memory_order_acquire);
     bool news = choice->seen < count;
@@ -199,7 +199,7 @@ static bool pump_choice(struct hzp_completion *c, struct hzp_choice *choice)
         bool last = state == HZP_REQUEST_STOPPED && n == count - 1;
         if (take_token(c, choice, n, last && !c->params.include_stop)) {
             atomic_store(&rq->cancel, true);
-            hzp_loop_poke(c->engine->loop);
+            hzp_loop_poke(c->engine->parts.loop);
             return true;
         }
     }
@@ -224,7 +224,7 @@ void hzp_completion_leave(struct hzp_completion *c)
     atomic_store(&c->left, true);
     for (int32_t i = 0; i < c->choices; i++)
         atomic_store(&c->choice[i].rq->cancel, true);
-    hzp_loop_poke(c->engine->loop);
+    hzp_loop_poke(c->engine->parts.loop);
     hzp_wake_poke(&c->wake);
 }
 
@@ -233,7 +233,7 @@ static void end_choice(struct hzp_completion *c, struct hzp_choice *choice)
     struct hzp_request *rq = choice->rq;
     if (rq && atomic_load(&rq->state) != HZP_REQUEST_NEW) {
         atomic_store(&rq->cancel, true);
-        hzp_loop_poke(c->engine->loop);
+        hzp_loop_poke(c->engine->parts.loop);
         while (!hzp_request_final(rq))
             hzp_wake_wait(&c->wake, 50 * 1000000ull);
     }

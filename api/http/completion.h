@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/http/completion.h - one completion, whoever asks for it: HTTP or the command line.
+/* api/http/completion.h - one completion, for HTTP and the command line alike.
  *
  * A completion has prompts x n choices; each choice is one request of the scheduler, plus what
- * turns its tokens into text: a detokenizer and the stop strings.  The asker's thread waits and
- * pumps; the engine only ever writes requests and wakes.
+ * turns its tokens into text: a detokenizer and the stop strings.  The calling thread waits and
+ * pumps; the engine thread only writes the requests' output and wakes the caller.
  *
  *     parse (or fill params by hand) -> begin -> { wait -> pump } until done -> end
  *
  * Bounds: HZP_CHOICES_MAX choices, HZP_PROMPTS_MAX prompts.
  *
- * Thread: the asker's, except hzp_completion_leave: any.
+ * Thread: the one that began the completion, except hzp_completion_leave: any.
  */
 #ifndef HZP_API_HTTP_COMPLETION_H
 #define HZP_API_HTTP_COMPLETION_H
@@ -24,7 +24,7 @@
 
 enum { HZP_CHOICES_MAX = 1024, HZP_PROMPTS_MAX = 1024, HZP_STOPS_MAX = 16 };
 
-/* What is asked for. */
+/* The parameters of a completion. */
 struct hzp_completion_params {
     struct hzp_tokens *prompt; /* [prompts], owned */
     char **prompt_text;        /* [prompts], owned; NULL: given in tokens */
@@ -47,7 +47,7 @@ struct hzp_completion_params {
 void hzp_completion_defaults(struct hzp_completion_params *params);
 void hzp_completion_params_fini(struct hzp_completion_params *params);
 
-/* Adds a prompt given as text: bytes of UTF-8, copied.  HZP_EINVAL with the numbers if its tokens
+/* Adds a prompt given as UTF-8 text, copied.  HZP_EINVAL with the numbers if its tokens
  * and max_tokens exceed the context. */
 int hzp_completion_add_text(struct hzp_completion_params *params, const struct hzp_engine *engine,
                             const char *text, size_t bytes, struct hzp_err_text *reterr);
@@ -63,13 +63,13 @@ struct hzp_choice {
     int32_t index, prompt;
     struct hzp_detokenizer detok;
     struct hzp_stop stop;
-    struct hzp_textbuf text, piece; /* all that is certain; scratch */
+    struct hzp_textbuf text, piece; /* text that can no longer change; scratch */
     int32_t *offset;                /* [max_tokens] code points of text before each token */
-    int32_t codes; /* code points so far, what the stop strings hold back included */
-    int32_t seen;  /* tokens that were turned into text: what counts as generated */
+    int32_t codes; /* code points so far, including text that a possible stop string holds back */
+    int32_t seen;  /* tokens turned into text: the count of generated tokens */
     enum hzp_finish finish;
-    int32_t stop_string; /* index of the one that ended it, -1 */
-    /* a stream's: what was sent */
+    int32_t stop_string; /* index of the stop string that ended it; -1: none */
+    /* of a stream: already sent */
     size_t sent_bytes;
     int32_t sent_tokens;
     bool opened, closed;
@@ -79,46 +79,46 @@ struct hzp_completion {
     struct hzp_engine *engine;
     struct hzp_completion_params params; /* moved in by begin */
     struct hzp_choice *choice;           /* [choices] */
-    int32_t choices, open;               /* open: not finished yet */
+    int32_t choices, open;               /* choices not finished yet */
     struct hzp_wake wake;
-    _Atomic bool left; /* the client is gone */
+    _Atomic bool left; /* the client disconnected */
 };
 
-/* Makes the requests and submits them all, or none.  Takes params (zeroed) whatever happens.
+/* Makes the requests and submits all of them, or none.  Takes over params (zeroed) also on failure.
  * HZP_EBUSY: the queue is full; HZP_EINVAL; HZP_ECANCELED: the server stops; HZP_ENOMEM. */
 int hzp_completion_begin(struct hzp_engine *engine, struct hzp_completion_params *params,
                          struct hzp_completion **ret, struct hzp_err_text *reterr);
 
-/* Waits for news, at most so long. */
+/* Waits until a request has new tokens or has ended, at most wait_ns. */
 void hzp_completion_wait(struct hzp_completion *c, uint64_t wait_ns);
 
-/* Turns new tokens into text.  True: something is new. */
+/* Turns new tokens into text.  True: there was something new. */
 bool hzp_completion_pump(struct hzp_completion *c);
 
-/* Thread: any.  Nobody waits for the answer any more: the engine stops within one step. */
+/* Thread: any.  The client has disconnected: the engine drops the requests within one step. */
 void hzp_completion_leave(struct hzp_completion *c);
 
-/* Cancels what still runs, waits until the engine let go of it, frees everything.  NULL:
- * nothing. */
+/* Cancels requests that still run, waits until the engine has released them, frees everything.
+ * NULL: no effect. */
 void hzp_completion_end(struct hzp_completion *c);
 
 /* ---- answers: completion_json.c ---- */
 
-/* Tokens of all prompts, each once; tokens generated. */
+/* Tokens of all prompts, each prompt counted once; tokens generated. */
 struct hzp_usage {
     int64_t prompt, generated;
 };
 struct hzp_usage hzp_completion_usage(const struct hzp_completion *c);
 json_t *hzp_usage_json(struct hzp_usage usage);
 
-/* The version that made the choice's newest token; where it has none, the one that serves now. */
+/* The version that sampled the choice's newest token; without a token, the serving version. */
 uint64_t hzp_choice_version(const struct hzp_completion *c, const struct hzp_choice *choice);
 
 /* {"weights_version", "spans": [{"version", "start", "end"}], "staleness"} */
 json_t *hzp_choice_versions_json(const struct hzp_completion *c, const struct hzp_choice *choice);
 
-/* The choice's object in an answer: of text from byte text0, of tokens from `token0`.  first: the
- * echo of the prompt belongs to it.  Takes nothing. */
+/* The choice's object in an answer, with its text from byte text0 on and its tokens from token0 on.
+ * first: it includes the echo of the prompt.  The caller owns the result. */
 json_t *hzp_choice_json(const struct hzp_completion *c, const struct hzp_choice *choice,
                         size_t text0, int32_t token0, bool first);
 

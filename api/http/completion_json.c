@@ -24,7 +24,7 @@ json_t *hzp_usage_json(struct hzp_usage usage)
                      (json_int_t)usage.generated);
 }
 
-/* Any bytes as a JSON string: what is no UTF-8 becomes U+FFFD. */
+/* Bytes as a JSON string: invalid UTF-8 becomes U+FFFD. */
 static json_t *text_json(const char *text, size_t bytes)
 {
     size_t valid = hzp_utf8_valid(text, bytes);
@@ -57,7 +57,7 @@ uint64_t hzp_choice_version(const struct hzp_completion *c, const struct hzp_cho
     if (rq->prompt_logprobs && rq->prompt_count > 1)
         return rq->prompt_out[rq->prompt_count - 1].version;
     struct hzp_weights_stats stats;
-    hzp_weights_read_stats(c->engine->weights, &stats);
+    hzp_weights_read_stats(c->engine->parts.weights, &stats);
     return stats.serving_id;
 }
 
@@ -86,16 +86,16 @@ struct logprobs {
 
 static json_t *number(float logprob)
 {
-    /* JSON has no infinity; -9999 is what other servers write. */
+    /* JSON has no infinity; other servers write -9999 too. */
     return json_real(isfinite(logprob) ? (double)logprob : -9999.0);
 }
 
 static json_t *token_text(const struct hzp_completion *c, int32_t id)
 {
     size_t bytes = 0;
-    const char *text = hzp_tokenizer_token(c->engine->tok, id, &bytes);
-    if (text && !bytes && hzp_tokenizer_is_special(c->engine->tok, id))
-        text = hzp_tokenizer_spelling(c->engine->tok, id, &bytes);
+    const char *text = hzp_tokenizer_token(c->engine->parts.tok, id, &bytes);
+    if (text && !bytes && hzp_tokenizer_is_special(c->engine->parts.tok, id))
+        text = hzp_tokenizer_spelling(c->engine->parts.tok, id, &bytes);
     return text_json(text ? text : "", text ? bytes : 0);
 }
 
@@ -111,7 +111,7 @@ static void add_token(const struct hzp_completion *c, struct logprobs *to,
                                  number(top_logprob[i]));
         json_decref(name);
     }
-    /* The token itself is always among them. */
+    /* The sampled token is always included. */
     if (!json_object_getn(likeliest, json_string_value(token), json_string_length(token)))
         json_object_setn_new(likeliest, json_string_value(token), json_string_length(token),
                              number(out->logprob));
@@ -129,14 +129,14 @@ static int32_t count_codes(const char *text, size_t bytes)
     return codes;
 }
 
-/* The prompt's tokens.  Returns the code points they make. */
+/* The prompt's tokens.  Returns how many code points their text has. */
 static int32_t add_prompt(const struct hzp_completion *c, const struct hzp_choice *choice,
                           struct logprobs *to)
 {
     const struct hzp_request *rq = choice->rq;
     struct hzp_detokenizer detok;
     struct hzp_textbuf text = {0};
-    hzp_detokenizer_init(&detok, c->engine->tok, c->params.skip_special);
+    hzp_detokenizer_init(&detok, c->engine->parts.tok, c->params.skip_special);
     int32_t offset = 0;
     for (int32_t p = 0; p < rq->prompt_count; p++) {
         if (p) {
@@ -157,7 +157,7 @@ static int32_t add_prompt(const struct hzp_completion *c, const struct hzp_choic
     return offset;
 }
 
-/* Tokens [token0, seen) of the choice, the prompt's before them if first. */
+/* Tokens [token0, seen) of the choice, preceded by the prompt's if first. */
 static json_t *logprobs_json(const struct hzp_completion *c, const struct hzp_choice *choice,
                              int32_t token0, bool first)
 {
@@ -190,7 +190,7 @@ static json_t *ids_json(const int32_t *id, int32_t from, int32_t to)
     return list;
 }
 
-/* The echo of the prompt, and the text from byte text0 on. */
+/* The prompt's text if it is echoed, then the generated text from byte text0 on. */
 static json_t *choice_text(const struct hzp_completion *c, const struct hzp_choice *choice,
                            size_t text0, bool first)
 {
@@ -204,7 +204,7 @@ static json_t *choice_text(const struct hzp_completion *c, const struct hzp_choi
     if (prompt)
         hzp_textbuf_append(&all, prompt, strlen(prompt));
     else
-        hzp_tokenizer_decode(c->engine->tok, ids->ids, ids->n, c->params.skip_special, &all);
+        hzp_tokenizer_decode(c->engine->parts.tok, ids->ids, ids->n, c->params.skip_special, &all);
     if (bytes)
         hzp_textbuf_append(&all, text, bytes);
     json_t *json = text_json(all.bytes ? all.data : "", all.bytes);
@@ -224,7 +224,7 @@ static json_t *finish_json(const struct hzp_choice *choice)
     }
 }
 
-/* Which stop string, or which of the request's stop tokens, ended it. */
+/* The stop string, or the id of the stop token, that ended the choice. */
 static json_t *reason_json(const struct hzp_completion *c, const struct hzp_choice *choice)
 {
     if (choice->finish != HZP_FINISH_STOP)

@@ -53,7 +53,7 @@ static int new_prompt(struct hzp_completion_params *params, struct hzp_err_text 
 static int check_length(const struct hzp_completion_params *params, const struct hzp_engine *engine,
                         const struct hzp_tokens *prompt, struct hzp_err_text *reterr)
 {
-    int32_t context = engine->plan.positions;
+    int32_t context = engine->parts.plan.positions;
     if (!prompt->n)
         return hzp_fail_param(reterr, HZP_EINVAL, "prompt", "the prompt has no tokens");
     if ((int64_t)prompt->n + params->max_tokens > context)
@@ -79,8 +79,8 @@ int hzp_completion_add_text(struct hzp_completion_params *params, const struct h
     unsigned flags = HZP_TOKENIZER_PARSE_SPECIAL;
     if (params->add_special)
         flags |= HZP_TOKENIZER_ADD_SPECIAL;
-    /* A byte is at least one token in no tokenizer, so this bounds memory, not prompts. */
-    int r = hzp_tokenizer_encode(engine->tok, text, bytes, flags, INT32_MAX, prompt, reterr);
+    /* No tokenizer makes more tokens than bytes, so the bound on the body bounds this memory. */
+    int r = hzp_tokenizer_encode(engine->parts.tok, text, bytes, flags, INT32_MAX, prompt, reterr);
     if (r < 0) {
         if (reterr)
             snprintf(reterr->param, sizeof(reterr->param), "prompt");
@@ -99,10 +99,10 @@ static int add_tokens(struct hzp_completion_params *params, const struct hzp_eng
     json_array_foreach(list, i, value)
     {
         json_int_t token = json_is_integer(value) ? json_integer_value(value) : -1;
-        if (token < 0 || token >= engine->model_config.vocab)
+        if (token < 0 || token >= engine->parts.config.vocab)
             return hzp_fail_param(reterr, HZP_EINVAL, "prompt",
                                   "token %zu of the prompt is not an integer from 0 to %d", i,
-                                  engine->model_config.vocab - 1);
+                                  engine->parts.config.vocab - 1);
         int32_t id = (int32_t)token;
         if (hzp_tokens_append(prompt, &id, 1) < 0)
             return hzp_fail(reterr, HZP_ENOMEM, "no memory for the prompt now");
@@ -117,7 +117,7 @@ static int add_string(struct hzp_completion_params *params, const struct hzp_eng
                                    json_string_length(value), reterr);
 }
 
-/* Says which of several prompts an error is about. */
+/* Adds to an error the index of the prompt it is about. */
 static int of_prompt(size_t i, int r, struct hzp_err_text *reterr)
 {
     char text[sizeof(reterr->text)];
@@ -204,10 +204,10 @@ static int read_stops(const json_t *body, const struct hzp_engine *engine,
     json_array_foreach(ids, i, value)
     {
         json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
-        if (id < 0 || id >= engine->model_config.vocab)
+        if (id < 0 || id >= engine->parts.config.vocab)
             return hzp_fail_param(reterr, HZP_EINVAL, "stop_token_ids",
                                   "stop_token_ids: item %zu is not an integer from 0 to %d", i,
-                                  engine->model_config.vocab - 1);
+                                  engine->parts.config.vocab - 1);
         params->stop_id[params->stop_ids++] = (int32_t)id;
     }
     return HZP_OK;
@@ -231,10 +231,10 @@ static int read_biases(const json_t *body, const struct hzp_engine *engine,
         errno = 0;
         long token = strtol(key, &end, 10);
         if (*key < '0' || *key > '9' || (*key == '0' && key[1]) || *end || errno || token < 0 ||
-            token >= engine->model_config.vocab)
+            token >= engine->parts.config.vocab)
             return hzp_fail_param(reterr, HZP_EINVAL, "logit_bias",
                                   "logit_bias: \"%.32s\" is not a token from 0 to %d", key,
-                                  engine->model_config.vocab - 1);
+                                  engine->parts.config.vocab - 1);
         if (!json_is_number(value) || fabs(json_number_value(value)) > 100)
             return hzp_fail_param(reterr, HZP_EINVAL, "logit_bias",
                                   "logit_bias: the bias of token %ld must be from -100 to 100",
@@ -243,7 +243,7 @@ static int read_biases(const json_t *body, const struct hzp_engine *engine,
             return hzp_fail_param(reterr, HZP_EINVAL, "logit_bias", "logit_bias: at most %d tokens",
                                   HZP_BIASES_MAX);
         params->bias_token[params->biases] = (int32_t)token;
-        /* As at OpenAI: -100 is a ban, whatever the logits. */
+        /* As in OpenAI's API: -100 bans the token whatever its logit. */
         float bias = (float)json_number_value(value);
         params->bias[params->biases++] = bias <= -100 ? -INFINITY : bias;
     }
@@ -272,7 +272,7 @@ static int read_sampling(const json_t *body, struct hzp_completion_params *param
     return HZP_OK;
 }
 
-/* Everything but the prompt, which needs max_tokens to be known. */
+/* All fields but the prompt, which is read last because it needs max_tokens. */
 static int read_numbers(const json_t *body, struct hzp_completion_params *params,
                         struct hzp_err_text *reterr)
 {

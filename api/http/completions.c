@@ -24,7 +24,7 @@ static void make_id(char *id, size_t size)
              (unsigned long long)word[1]);
 }
 
-/* The model must be ours; none at all is taken for it.  True: answered. */
+/* Checks the field `model`: absent or the served name.  True: an error was answered. */
 static bool wrong_model(struct hzp_exchange *x, const json_t *body, enum MHD_Result *ret)
 {
     const char *name = NULL;
@@ -52,7 +52,7 @@ static void count_choices(struct hzp_exchange *x, const struct hzp_completion *c
     }
 }
 
-/* The request failed in the engine, or its client left. */
+/* The request failed in the engine, or its client disconnected. */
 static enum MHD_Result reply_failed(struct hzp_exchange *x, const struct hzp_completion *c)
 {
     if (atomic_load(&c->left))
@@ -117,7 +117,7 @@ static enum MHD_Result answer(struct hzp_exchange *x, struct hzp_completion *c)
     hzp_hangup_watch(x->server->hangup, fd, client_left, c);
     bool stream = c->params.stream;
     wait_for(c, stream);
-    /* What has failed before its first word is an answer of its own, not a stream. */
+    /* A failure before the first token is answered with a status, not as an event. */
     bool failed = c->choice[0].finish == HZP_FINISH_FAILED && !c->choice[0].seen;
     if (stream && !failed)
         return hzp_stream_completion(x, c, id, created);

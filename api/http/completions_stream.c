@@ -2,8 +2,8 @@
 /* A completion as a stream of server-sent events: `data: <json>\n\n`, at the end `data:
  * [DONE]\n\n`.
  *
- * The connection's thread calls read_events() whenever it has sent what it had; there it waits for
- * the engine.  An error after the header is an event too. */
+ * The connection's thread calls read_events() whenever it has sent its buffer, and waits there for
+ * the engine.  An error after the header becomes an event. */
 #include "api/http/completion.h"
 #include "api/http/http.h"
 
@@ -19,12 +19,12 @@ struct stream {
     int fd;
     char id[48];
     int64_t created;
-    struct hzp_textbuf out; /* made, not sent yet */
+    struct hzp_textbuf out; /* formatted, not sent yet */
     size_t at;
     bool done, counted;
 };
 
-/* Appends one event; takes json. */
+/* Appends one event; takes over json. */
 static void add_event(struct stream *s, json_t *json)
 {
     char *text = json ? json_dumps(json, HZP_JSON_FORM) : NULL;
@@ -32,7 +32,7 @@ static void add_event(struct stream *s, json_t *json)
     if (!text || hzp_textbuf_append(&s->out, "data: ", 6) < 0 ||
         hzp_textbuf_append(&s->out, text, strlen(text)) < 0 ||
         hzp_textbuf_append(&s->out, "\n\n", 2) < 0) {
-        hzp_completion_leave(s->c); /* out of memory: the stream breaks off */
+        hzp_completion_leave(s->c); /* out of memory: the stream ends without an end mark */
     }
     free(text);
 }
@@ -54,7 +54,7 @@ static struct hzp_usage choice_usage(const struct hzp_completion *c,
     return (struct hzp_usage){(int64_t)c->params.prompt[choice->prompt].n, choice->seen};
 }
 
-/* What is new of a choice, if it is worth an event. */
+/* The new part of a choice, if there is enough of it for an event. */
 static void add_choice(struct stream *s, struct hzp_choice *choice)
 {
     const struct hzp_completion_params *p = &s->c->params;
@@ -105,7 +105,7 @@ static void count(struct stream *s)
     s->counted = true;
 }
 
-/* All choices have ended: usage if asked for, then the end mark. */
+/* All choices have ended: usage if requested, then the end mark. */
 static void add_end(struct stream *s)
 {
     bool failed = false;

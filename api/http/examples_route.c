@@ -22,12 +22,13 @@ static void client_left(void *ctx)
 static bool served(struct hzp_server *server, int64_t last, uint64_t *ret_version)
 {
     struct hzp_weights_stats stats;
-    hzp_weights_read_stats(server->engine->weights, &stats);
+    hzp_weights_read_stats(server->engine->parts.weights, &stats);
     *ret_version = stats.serving_id;
     return stats.learned_through >= last;
 }
 
-/* Waits until they are served, the client has left, the time is over or the engine has ended. */
+/* Waits until the examples are served, the client disconnects, the timeout passes or the engine
+ * ends. */
 static bool wait_served(struct hzp_exchange *x, int64_t last, double seconds, uint64_t *ret_version)
 {
     _Atomic bool left = false;
@@ -42,7 +43,7 @@ static bool wait_served(struct hzp_exchange *x, int64_t last, double seconds, ui
     return done;
 }
 
-/* Reads wait and timeout.  True: answered. */
+/* Reads the query parameters wait and timeout.  True: an error was answered. */
 static bool bad_query(struct hzp_exchange *x, bool *ret_wait, double *ret_timeout,
                       enum MHD_Result *ret)
 {
@@ -84,7 +85,7 @@ enum MHD_Result hzp_route_examples(struct hzp_exchange *x)
                          hzp_exchange_header(x, MHD_HTTP_HEADER_CONTENT_TYPE), &first, &last, &err);
     if (r < 0)
         return hzp_reply_fail(x, r, &err);
-    hzp_loop_poke(engine->loop);
+    hzp_loop_poke(engine->parts.loop);
 
     uint64_t version = 0;
     bool done = wait ? wait_served(x, last, timeout, &version) : served(x->server, last, &version);

@@ -37,7 +37,7 @@ int hzp_field_int(const json_t *body, const char *name, int64_t low, int64_t hig
     const json_t *value = field(body, name);
     if (!value)
         return HZP_OK;
-    /* 3.0 is an integer to clients that know only one kind of number. */
+    /* 3.0 counts as an integer: some clients have only one kind of number. */
     double real = json_is_real(value) ? json_real_value(value) : 0;
     bool whole = json_is_real(value) && real == floor(real) && fabs(real) < 1e15;
     if (!json_is_integer(value) && !whole)

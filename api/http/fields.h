@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/http/fields.h - reads the fields of a request's JSON object.
  *
- * A field that is absent or null leaves *ret as it is: the default is what *ret held.  A wrong type
- * or a value out of range is HZP_EINVAL, its text and param naming the field.
+ * A field that is absent or null leaves *ret unchanged, so the caller presets the default.  A wrong
+ * type or a value out of range is HZP_EINVAL, its text and param naming the field.
  *
  * Thread: any.
  */

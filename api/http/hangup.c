@@ -13,13 +13,13 @@
 struct watch {
     void (*left)(void *ctx);
     void *ctx;
-    uint32_t turn; /* tells this use of the number from an earlier one */
+    uint32_t turn; /* distinguishes this use of the socket's number from earlier ones */
 };
 
 struct hzp_hangup {
     int epoll, stop; /* stop: an eventfd */
     pthread_t thread;
-    pthread_mutex_t lock;
+    struct hzp_lock lock;
     /* under lock */
     struct watch *watch; /* [room], by socket number */
     int room;
@@ -41,11 +41,11 @@ static void *watch_main(void *arg)
                 return NULL;
             int fd = (int)(event[i].data.u64 & UINT32_MAX);
             uint32_t turn = (uint32_t)(event[i].data.u64 >> 32);
-            /* Under the lock, so that forget waits for a call that runs. */
-            pthread_mutex_lock(&h->lock);
+            /* Calls `left` under the lock, so that hzp_hangup_forget waits for a running call. */
+            hzp_lock_take(&h->lock);
             if (fd < h->room && h->watch[fd].left && h->watch[fd].turn == turn)
                 h->watch[fd].left(h->watch[fd].ctx);
-            pthread_mutex_unlock(&h->lock);
+            hzp_lock_release(&h->lock);
         }
     }
 }
@@ -55,7 +55,7 @@ int hzp_hangup_create(struct hzp_hangup **ret)
     struct hzp_hangup *h = hzp_xcalloc(1, sizeof(*h));
     h->epoll = epoll_create1(EPOLL_CLOEXEC);
     h->stop = eventfd(0, EFD_CLOEXEC);
-    pthread_mutex_init(&h->lock, NULL);
+    hzp_lock_init(&h->lock, HZP_LOCK_HANGUP);
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = STOP};
     if (h->epoll < 0 || h->stop < 0 || epoll_ctl(h->epoll, EPOLL_CTL_ADD, h->stop, &event) ||
         hzp_thread_start(&h->thread, "hzp-hangup", watch_main, h) < 0) {
@@ -63,7 +63,7 @@ int hzp_hangup_create(struct hzp_hangup **ret)
             close(h->epoll);
         if (h->stop >= 0)
             close(h->stop);
-        pthread_mutex_destroy(&h->lock);
+        hzp_lock_fini(&h->lock);
         free(h);
         return HZP_EIO;
     }
@@ -80,7 +80,7 @@ void hzp_hangup_destroy(struct hzp_hangup *h)
     pthread_join(h->thread, NULL);
     close(h->epoll);
     close(h->stop);
-    pthread_mutex_destroy(&h->lock);
+    hzp_lock_fini(&h->lock);
     free(h->watch);
     free(h);
 }
@@ -89,7 +89,7 @@ int hzp_hangup_watch(struct hzp_hangup *h, int fd, void (*left)(void *ctx), void
 {
     if (fd < 0)
         return HZP_EIO;
-    pthread_mutex_lock(&h->lock);
+    hzp_lock_take(&h->lock);
     if (fd >= h->room) {
         int room = HZP_MAX(2 * h->room, fd + 64);
         h->watch = hzp_xrealloc(h->watch, (size_t)room * sizeof(*h->watch));
@@ -97,9 +97,9 @@ int hzp_hangup_watch(struct hzp_hangup *h, int fd, void (*left)(void *ctx), void
             h->watch[i] = (struct watch){0};
         h->room = room;
     }
-    uint32_t turn = ++h->turn & INT32_MAX; /* never looks like STOP */
+    uint32_t turn = ++h->turn & INT32_MAX; /* never equal to STOP */
     h->watch[fd] = (struct watch){.left = left, .ctx = ctx, .turn = turn};
-    pthread_mutex_unlock(&h->lock);
+    hzp_lock_release(&h->lock);
     struct epoll_event event = {.events = EPOLLRDHUP | EPOLLHUP | EPOLLERR | EPOLLONESHOT,
                                 .data.u64 = (uint64_t)turn << 32 | (uint32_t)fd};
     if (epoll_ctl(h->epoll, EPOLL_CTL_ADD, fd, &event) == 0)
@@ -113,8 +113,8 @@ void hzp_hangup_forget(struct hzp_hangup *h, int fd)
     if (fd < 0)
         return;
     epoll_ctl(h->epoll, EPOLL_CTL_DEL, fd, NULL);
-    pthread_mutex_lock(&h->lock);
+    hzp_lock_take(&h->lock);
     if (fd < h->room)
         h->watch[fd].left = NULL;
-    pthread_mutex_unlock(&h->lock);
+    hzp_lock_release(&h->lock);
 }

@@ -18,9 +18,10 @@
 
 enum {
     STACK_BYTES = 1 << 20,  /* jansson recurses for each level of nesting */
-    SPARE_CONNECTIONS = 16, /* so that a full server can still say so, and answer /health */
-    THROW_AWAY_TIMES = 8, /* of a body too long this many times the bound is read, to answer 413 */
-    LINGER_MS = 2000,     /* after an answer that came before the body */
+    SPARE_CONNECTIONS = 16, /* beyond the limit: to answer 429, and /health, when full */
+    THROW_AWAY_TIMES =
+        8,            /* an oversized body is read up to this many times the bound, to answer 413 */
+    LINGER_MS = 2000, /* after an answer sent before the body was read */
 };
 
 static const struct hzp_route routes[] = {
@@ -36,7 +37,8 @@ static const struct hzp_route routes[] = {
     {"GET", "/metrics", false, hzp_route_metrics},
 };
 
-/* The route of a path; *ret_path: some route has this path, if with another method. */
+/* The route of a method and path; *ret_path: some route has this path, perhaps with another
+ * method. */
 static bool leads_to(const struct hzp_route *route, const char *path)
 {
     size_t n = strlen(route->path);
@@ -58,7 +60,7 @@ static const struct hzp_route *find_route(const char *method, const char *path,
     return NULL;
 }
 
-/* The methods of a path as the header Allow has them; "": there is no such path. */
+/* The methods of a path for the header Allow; "": no such path. */
 static void list_methods(const char *path, char *ret, size_t size)
 {
     size_t n = 0;
@@ -76,7 +78,7 @@ static const char *header(struct MHD_Connection *connection, const char *name)
     return MHD_lookup_connection_value(connection, MHD_HEADER_KIND, name);
 }
 
-/* Compares in time that depends on the key alone. */
+/* Compares in time that depends on the key's length alone. */
 static bool same_key(const char *key, const char *given)
 {
     size_t n = strlen(key), m = strlen(given);
@@ -90,22 +92,22 @@ static bool key_fits(const struct hzp_server *server, struct MHD_Connection *con
 {
     const char *given = header(connection, MHD_HTTP_HEADER_AUTHORIZATION);
     return given && !strncasecmp(given, "Bearer ", 7) &&
-           same_key(server->options->api_key, given + 7);
+           same_key(server->settings->api_key, given + 7);
 }
 
-/* Whether the body will be longer than any that is taken. */
+/* Whether Content-Length exceeds the bound. */
 static bool says_too_much(struct hzp_exchange *x)
 {
     const char *length = header(x->connection, MHD_HTTP_HEADER_CONTENT_LENGTH);
-    return length && strtoull(length, NULL, 10) > (unsigned long long)x->server->options->body_max;
+    return length && strtoull(length, NULL, 10) > (unsigned long long)x->server->settings->body_max;
 }
 
-/* What can be decided before the body is there. */
+/* Checks that need no body. */
 static int refuse_early(struct hzp_exchange *x, const char *method, const char *path)
 {
     char allow[64];
     x->route = find_route(method, path, &x->tail);
-    const char *key = x->server->options->api_key;
+    const char *key = x->server->settings->api_key;
     bool guarded = x->route ? x->route->key : !strncmp(path, "/v1/", 4);
     if (key && *key && guarded && !key_fits(x->server, x->connection))
         return MHD_HTTP_UNAUTHORIZED;
@@ -132,11 +134,11 @@ static enum MHD_Result refuse(struct hzp_exchange *x, const char *method, const 
     case MHD_HTTP_CONTENT_TOO_LARGE:
         return hzp_reply_error(x, x->refused, NULL, NULL,
                                "the body is longer than the %lld bytes this server takes",
-                               (long long)x->server->options->body_max);
+                               (long long)x->server->settings->body_max);
     case MHD_HTTP_TOO_MANY_REQUESTS:
         return hzp_reply_error(x, x->refused, NULL, "rate_limit_exceeded",
                                "too many requests at a time: this server answers %lld",
-                               (long long)x->server->options->connections_max);
+                               (long long)x->server->settings->connections_max);
     default:
         return hzp_reply_error(x, x->refused, NULL, NULL, "there is no %.200s here", path);
     }
@@ -154,24 +156,24 @@ static enum MHD_Result open_exchange(struct hzp_server *server, struct MHD_Conne
     int active = atomic_fetch_add(&server->active, 1) + 1;
     x->counted = true;
     x->refused = refuse_early(x, method, path);
-    if (!x->refused && active > server->options->connections_max && x->route->key)
+    if (!x->refused && active > server->settings->connections_max && x->route->key)
         x->refused = MHD_HTTP_TOO_MANY_REQUESTS;
     if (!x->refused || !says_too_much(x))
         return MHD_YES;
-    /* An answer now: the library then reads nothing more, and closes after it. */
+    /* Answers now: the library reads no body and closes the connection afterwards. */
     x->early = true;
     return refuse(x, method, path);
 }
 
 /* Closing a socket that has unread bytes resets the connection, and a client that is still sending
- * would lose its answer.  So what it sends is thrown away until it has seen the answer and closes,
- * for as much and as long as is bearable. */
+ * would lose its answer.  So its bytes are discarded until it has read the answer and closes,
+ * within bounds of bytes and time. */
 static void linger(struct hzp_exchange *x)
 {
     char piece[16384];
     struct pollfd fd = {.fd = hzp_exchange_socket(x), .events = POLLIN};
     uint64_t end = hzp_now_ns() + LINGER_MS * 1000000ull;
-    size_t most = THROW_AWAY_TIMES * (size_t)x->server->options->body_max + (1 << 20);
+    size_t most = THROW_AWAY_TIMES * (size_t)x->server->settings->body_max + (1 << 20);
     if (fd.fd < 0 || shutdown(fd.fd, SHUT_WR) < 0)
         return;
     while (x->thrown_away < most && hzp_now_ns() < end &&
@@ -188,7 +190,7 @@ static void linger(struct hzp_exchange *x)
 /* Takes a piece of the body.  MHD_NO: the connection is closed. */
 static enum MHD_Result take_body(struct hzp_exchange *x, const char *data, size_t bytes)
 {
-    size_t most = (size_t)x->server->options->body_max;
+    size_t most = (size_t)x->server->settings->body_max;
     if (!x->refused && x->bytes + bytes > most)
         x->refused = MHD_HTTP_CONTENT_TOO_LARGE;
     if (x->refused) {
@@ -224,11 +226,10 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
     }
     if (x->status)
         return MHD_YES; /* answered already */
-    /* The path is whole only now. */
+    /* The path is complete only now. */
     if (x->route)
         find_route(method, path, &x->tail);
-    /* The whole request is there: from now on the client may be silent as long as the answer
-     * takes. */
+    /* The request is complete: the client may now be silent for as long as the answer takes. */
     MHD_set_connection_option(connection, MHD_CONNECTION_OPTION_TIMEOUT, 0u);
     return x->refused ? refuse(x, method, path) : x->route->answer(x);
 }
@@ -242,7 +243,7 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **ct
         return;
     *ctx = NULL;
     MHD_set_connection_option(connection, MHD_CONNECTION_OPTION_TIMEOUT,
-                              (unsigned)server->options->idle_seconds);
+                              (unsigned)server->settings->idle_seconds);
     hzp_metrics_http(server->metrics, x->route ? x->route->path : "none",
                      x->route ? x->route->method : "none", x->status);
     if (x->early)
@@ -280,8 +281,8 @@ static int listen_on(struct hzp_server *s, const char *host, int port, struct hz
     s->daemon = MHD_start_daemon(
         flags, 0, NULL, NULL, on_request, s, MHD_OPTION_SOCK_ADDR, list->ai_addr,
         MHD_OPTION_EXTERNAL_LOGGER, on_error, NULL, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)(s->options->connections_max + SPARE_CONNECTIONS),
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)s->options->idle_seconds,
+        MHD_OPTION_CONNECTION_LIMIT, (unsigned)(s->settings->connections_max + SPARE_CONNECTIONS),
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)s->settings->idle_seconds,
         MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK_BYTES, MHD_OPTION_END);
     freeaddrinfo(list);
     if (!s->daemon)
@@ -296,28 +297,29 @@ static int listen_on(struct hzp_server *s, const char *host, int port, struct hz
 
 static void name_model(struct hzp_server *s)
 {
-    const char *name = s->options->served_name;
-    char *path = name ? NULL : realpath(s->options->model, NULL);
+    const char *name = s->settings->served_name;
+    char *path = name ? NULL : realpath(s->engine->config.settings->model.dir, NULL);
     if (!name)
-        name = path && strrchr(path, '/') ? strrchr(path, '/') + 1 : s->options->model;
+        name = path && strrchr(path, '/') ? strrchr(path, '/') + 1
+                                          : s->engine->config.settings->model.dir;
     snprintf(s->model, sizeof(s->model), "%s", name);
     free(path);
 }
 
-int hzp_server_start(const struct hzp_options *options, struct hzp_engine *engine,
+int hzp_server_start(const struct hzp_http_settings *settings, struct hzp_engine *engine,
                      struct hzp_metrics *metrics, struct hzp_server **ret,
                      struct hzp_err_text *reterr)
 {
     struct hzp_server *s = hzp_xcalloc(1, sizeof(*s));
-    s->options = options;
+    s->settings = settings;
     s->engine = engine;
     s->metrics = metrics;
     s->created = time(NULL);
-    pthread_mutex_init(&s->policy_lock, NULL);
+    hzp_lock_init(&s->policy_lock, HZP_LOCK_POLICY);
     name_model(s);
     int r = hzp_hangup_create(&s->hangup);
     if (r == HZP_OK)
-        r = listen_on(s, options->host, (int)options->port, reterr);
+        r = listen_on(s, settings->host, (int)settings->port, reterr);
     else
         hzp_fail(reterr, r, "no thread or descriptor left for the HTTP server");
     if (r < 0) {
@@ -347,6 +349,6 @@ void hzp_server_stop(struct hzp_server *server, uint64_t wait_ns)
             close(listening);
     }
     hzp_hangup_destroy(server->hangup);
-    pthread_mutex_destroy(&server->policy_lock);
+    hzp_lock_fini(&server->policy_lock);
     free(server);
 }

@@ -2,15 +2,15 @@
 /* api/http/http.h - the HTTP server: connections, bodies, routes, answers.
  *
  * Threads.  libmicrohttpd runs one thread per connection, at most --max-connections of them, each
- * with a small stack.  A handler may then simply wait: for the engine, in a completion, or for its
- * socket, in a stream; there is nothing to suspend or resume, and no state machine.  A waiting
- * thread costs the two cores nothing; a token wakes exactly the thread that sends it.
+ * with a small stack.  So a handler may block, on the engine (a completion) or on its socket (a
+ * stream), and needs no state machine.  A blocked thread uses no processor time; a token wakes
+ * exactly the thread that sends it.
  *
- * A client that leaves is seen by api/http/hangup.h, one more thread that watches the sockets of
- * the connections that wait: a waiting thread reads nothing and so would not notice.
+ * A blocked thread reads nothing, so it cannot notice that its client disconnected.  One more
+ * thread, api/http/hangup.h, watches the sockets of the waiting connections.
  *
- * Handlers never touch the engine's state: they submit requests, read what requests and counters
- * say, and use what the modules' headers mark "any".
+ * Handlers never touch the engine's state: they submit requests, read requests' output and
+ * counters, and call functions whose headers say "Thread: any".
  *
  * Bounds: connections, bytes of a body (413), what the scheduler queues (429).
  *
@@ -22,16 +22,17 @@
 #include "api/engine/engine.h"
 #include "api/http/hangup.h"
 #include "api/http/metrics.h"
+#include "api/http/settings.h"
+#include "base/thread.h"
 
 #include <jansson.h>
 #include <microhttpd.h>
-#include <pthread.h>
 #include <stdatomic.h>
 
 enum hzp_server_state { HZP_SERVER_UP, HZP_SERVER_DRAINING, HZP_SERVER_FAILED };
 
 struct hzp_server {
-    const struct hzp_options *options;
+    const struct hzp_http_settings *settings;
     struct hzp_engine *engine;
     struct hzp_metrics *metrics;
     struct hzp_hangup *hangup;
@@ -39,7 +40,7 @@ struct hzp_server {
     char model[128]; /* the name in requests and answers */
     int64_t created; /* unix seconds */
     int port;
-    pthread_mutex_t policy_lock; /* one PATCH of the policy at a time */
+    struct hzp_lock policy_lock; /* serialises PATCHes of the policy */
     _Atomic int state;           /* enum hzp_server_state */
     _Atomic int active;          /* requests being answered */
 };
@@ -49,10 +50,10 @@ struct hzp_exchange {
     struct hzp_server *server;
     struct MHD_Connection *connection;
     const struct hzp_route *route; /* NULL: none */
-    const char *tail;              /* what of the path follows the route's prefix */
+    const char *tail;              /* the path behind the route's prefix */
     char *body;
     size_t bytes, room;
-    size_t thrown_away; /* bytes of a body that is too long */
+    size_t thrown_away; /* bytes read of an oversized body */
     int refused;        /* status decided before the body was read; 0: none */
     int status;         /* of the answer, once there is one */
     bool counted;
@@ -62,40 +63,41 @@ struct hzp_exchange {
 /* How a request on a path is answered. */
 struct hzp_route {
     const char *method, *path; /* a path that ends in '/' takes what follows as its tail */
-    bool key;                  /* asks for the API key */
+    bool key;                  /* requires the API key */
     enum MHD_Result (*answer)(struct hzp_exchange *x);
 };
 
-/* Starts to listen; what it is given outlives it.  HZP_EIO: the address cannot be listened on. */
-int hzp_server_start(const struct hzp_options *options, struct hzp_engine *engine,
+/* Starts to listen; the config's pointers must outlive the server.  HZP_EIO: the address cannot be
+ * listened on. */
+int hzp_server_start(const struct hzp_http_settings *settings, struct hzp_engine *engine,
                      struct hzp_metrics *metrics, struct hzp_server **ret,
                      struct hzp_err_text *reterr);
 
-/* From now on health says so and nothing new is begun. */
+/* From now on /health answers 503 and no new work begins. */
 void hzp_server_set_state(struct hzp_server *server, enum hzp_server_state state);
 
-/* Takes no more connections, waits until answers under way are sent (at most so long), closes. */
+/* Refuses new connections, waits (at most so long) until answers in progress are sent, closes. */
 void hzp_server_stop(struct hzp_server *server, uint64_t wait_ns); /* NULL: no effect */
 
 /* ---- answers ---- */
 
-/* How JSON is written: short; nine digits are what a float holds. */
+/* JSON format: compact; nine digits represent every float exactly. */
 #define HZP_JSON_FORM (JSON_COMPACT | JSON_REAL_PRECISION(9))
 
-/* Takes json. */
+/* Takes over json. */
 enum MHD_Result hzp_reply_json(struct hzp_exchange *x, int status, json_t *json);
-/* The same with a header of ours; value NULL: without. */
+/* The same with one more header; value NULL: without it. */
 enum MHD_Result hzp_reply_json_with(struct hzp_exchange *x, int status, json_t *json,
                                     const char *header, const char *value);
 enum MHD_Result hzp_reply_text(struct hzp_exchange *x, int status, const char *type, char *text);
-/* A response made elsewhere (a stream); takes it. */
+/* Sends a response made elsewhere (a stream); takes it over. */
 enum MHD_Result hzp_reply(struct hzp_exchange *x, int status, struct MHD_Response *response);
 
 /* {"error": {"message", "type", "param", "code"}}: a new object; param and code may be NULL. */
 json_t *hzp_error_json(int status, const char *message, const char *param, const char *code);
 enum MHD_Result hzp_reply_error(struct hzp_exchange *x, int status, const char *param,
                                 const char *code, const char *message, ...) HZP_PRINTF(5, 6);
-/* 503, one shape for every route: the server stops (code "stopping") or its device has failed
+/* 503, the same for every route: the server is stopping (code "stopping") or its device has failed
  * ("failed"); Retry-After. */
 enum MHD_Result hzp_reply_unavailable(struct hzp_exchange *x);
 /* The code of a 503 in this state. */
@@ -112,10 +114,10 @@ const char *hzp_exchange_header(const struct hzp_exchange *x, const char *name);
 /* The connection's socket, for api/http/hangup.h. */
 int hzp_exchange_socket(const struct hzp_exchange *x);
 
-/* The body as a JSON object; NULL: answered already, *ret_answered says how. */
+/* The body as a JSON object; NULL: an error was answered, *ret_answered is its result. */
 json_t *hzp_exchange_json(struct hzp_exchange *x, enum MHD_Result *ret_answered);
 
-/* ---- routes: each in a file of its own ---- */
+/* ---- routes, each in its own file ---- */
 
 enum MHD_Result hzp_route_completions(struct hzp_exchange *x);
 enum MHD_Result hzp_route_models(struct hzp_exchange *x);
@@ -129,7 +131,7 @@ enum MHD_Result hzp_route_policy_patch(struct hzp_exchange *x);
 enum MHD_Result hzp_route_examples(struct hzp_exchange *x);
 
 struct hzp_completion;
-/* Answers with a stream of events; takes the completion. */
+/* Answers with a stream of events; takes over the completion. */
 enum MHD_Result hzp_stream_completion(struct hzp_exchange *x, struct hzp_completion *c,
                                       const char *id, int64_t created);
 

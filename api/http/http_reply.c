@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The one table from our error codes to HTTP's. */
+/* The only table from our error codes to HTTP status codes. */
 int hzp_http_status(int code)
 {
     switch (code) {
@@ -38,12 +38,12 @@ static const char *error_type(int status)
 
 json_t *hzp_error_json(int status, const char *message, const char *param, const char *code)
 {
-    /* A text cut to its buffer may end within a character. */
+    /* A text truncated to its buffer may end within a character. */
     size_t bytes = strlen(message);
     json_t *text = json_stringn(message, bytes);
     for (int cut = 0; !text && cut < 3 && bytes; cut++)
         text = json_stringn(message, --bytes);
-    if (!text) /* it quotes what is no UTF-8 */
+    if (!text) /* it quotes bytes that are not UTF-8 */
         text = json_string("the request is not valid UTF-8");
     json_t *name = param && *param ? json_string(param) : NULL;
     return json_pack("{s:{s:o, s:s, s:o, s:o}}", "error", "message", text, "type",

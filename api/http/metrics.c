@@ -22,7 +22,7 @@ const double hzp_n_bounds[] = {1, 2, 5, 10, 20};
 struct hzp_metrics *hzp_metrics_create(void)
 {
     struct hzp_metrics *m = hzp_xcalloc(1, sizeof(*m));
-    pthread_mutex_init(&m->lock, NULL);
+    hzp_lock_init(&m->lock, HZP_LOCK_METRICS);
 #define BOUNDS(table) .bound = (table), .bounds = HZP_COUNT(table)
     m->ttft = (struct hzp_histogram){BOUNDS(hzp_ttft_bounds)};
     m->itl = (struct hzp_histogram){BOUNDS(hzp_itl_bounds)};
@@ -42,7 +42,7 @@ void hzp_metrics_destroy(struct hzp_metrics *m)
 {
     if (!m)
         return;
-    pthread_mutex_destroy(&m->lock);
+    hzp_lock_fini(&m->lock);
     free(m);
 }
 
@@ -65,7 +65,7 @@ void hzp_metrics_request(struct hzp_metrics *m, const struct hzp_request *rq, in
                          const char *reason)
 {
     bool aborted = !strcmp(reason, "abort");
-    pthread_mutex_lock(&m->lock);
+    hzp_lock_take(&m->lock);
     for (int i = 0; i < HZP_COUNT(m->reason); i++)
         if (!strcmp(m->reason[i].name, reason))
             m->reason[i].count++;
@@ -85,20 +85,20 @@ void hzp_metrics_request(struct hzp_metrics *m, const struct hzp_request *rq, in
             observe(&m->decode, seconds(first, last));
         }
     }
-    pthread_mutex_unlock(&m->lock);
+    hzp_lock_release(&m->lock);
 }
 
 void hzp_metrics_params(struct hzp_metrics *m, int32_t n, int32_t max_tokens)
 {
-    pthread_mutex_lock(&m->lock);
+    hzp_lock_take(&m->lock);
     observe(&m->n, n);
     observe(&m->max_tokens, max_tokens);
-    pthread_mutex_unlock(&m->lock);
+    hzp_lock_release(&m->lock);
 }
 
 void hzp_metrics_http(struct hzp_metrics *m, const char *handler, const char *method, int status)
 {
-    pthread_mutex_lock(&m->lock);
+    hzp_lock_take(&m->lock);
     int i = 0;
     while (i < m->https && (m->http[i].status != status || strcmp(m->http[i].handler, handler) ||
                             strcmp(m->http[i].method, method)))
@@ -108,13 +108,13 @@ void hzp_metrics_http(struct hzp_metrics *m, const char *handler, const char *me
             (struct hzp_http_count){.handler = handler, .method = method, .status = status};
     if (i < m->https)
         m->http[i].count++;
-    pthread_mutex_unlock(&m->lock);
+    hzp_lock_release(&m->lock);
 }
 
 void hzp_metrics_update(struct hzp_metrics *m, const struct hzp_update_report *report)
 {
-    pthread_mutex_lock(&m->lock);
+    hzp_lock_take(&m->lock);
     m->update = *report;
     m->update_seconds += (double)report->wall_ns * 1e-9;
-    pthread_mutex_unlock(&m->lock);
+    hzp_lock_release(&m->lock);
 }

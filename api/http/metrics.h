@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/http/metrics.h - what the HTTP side counts, and the page that shows it with what all modules
- * count: Prometheus text, vLLM's names beside our own.
+/* api/http/metrics.h - counters of the HTTP side, and the metrics page, which shows the counters of
+ * all modules as Prometheus text: vLLM's names beside our own.
  *
  * Thread: any; one short lock.
  */
@@ -16,7 +16,7 @@ struct hzp_server;
 struct hzp_metrics *hzp_metrics_create(void);
 void hzp_metrics_destroy(struct hzp_metrics *m); /* NULL: no effect */
 
-/* A choice has come to its end; reason is "stop", "length" or "abort". */
+/* A choice has ended; reason is "stop", "length" or "abort". */
 void hzp_metrics_request(struct hzp_metrics *m, const struct hzp_request *rq, int32_t generated,
                          const char *reason);
 /* A completion was accepted: its n and max_tokens. */

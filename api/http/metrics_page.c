@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GET /metrics: Prometheus' text format, version 0.0.4.  Names, labels and buckets of what vLLM has
- * too are vLLM's, so that its dashboards work. */
+/* GET /metrics: Prometheus' text format, version 0.0.4.  Metrics that vLLM has too use its names,
+ * labels and buckets, so that its dashboards work. */
 #include "api/http/http.h"
 #include "api/http/metrics_state.h"
 #include "base/arena.h"
@@ -50,7 +50,7 @@ static void histogram(struct page *p, const char *name, const struct hzp_histogr
             p->labels, (unsigned long long)h->count);
 }
 
-/* A label's value may not hold a bare quote, backslash or newline. */
+/* A label's value needs quotes, backslashes and newlines escaped. */
 static void label_text(const char *text, char *out, size_t size)
 {
     size_t n = 0;
@@ -65,14 +65,14 @@ static void label_text(const char *text, char *out, size_t size)
 static void serving(struct page *p, struct hzp_server *server)
 {
     struct hzp_scheduler_stats s;
-    hzp_scheduler_read_stats(server->engine->scheduler, &s);
+    hzp_scheduler_read_stats(server->engine->parts.scheduler, &s);
     gauge(p, "vllm:num_requests_running", s.running, "Sequences that have KV pages.");
     gauge(p, "vllm:num_requests_waiting", s.waiting, "Requests in the queue.");
     gauge(p, "vllm:kv_cache_usage_perc", s.kv_pages ? (double)s.kv_taken / s.kv_pages : 0,
           "Part of the KV cache in use, 1: all.");
     counter(p, "vllm:prompt_tokens_total", (double)s.prompt_tokens, "Prompt tokens computed.");
     counter(p, "vllm:generation_tokens_total", (double)s.generated_tokens, "Tokens generated.");
-    counter(p, "vllm:num_preemptions_total", (double)s.pushed_back,
+    counter(p, "vllm:num_preemptions_total", (double)s.preempted,
             "Sequences pushed back for want of KV pages.");
     counter(p, "vllm:admission_rejections_total", (double)s.refused,
             "Requests refused because the queue was full.");
@@ -92,21 +92,26 @@ static void serving(struct page *p, struct hzp_server *server)
             (unsigned long long)below);
     head(p, "vllm:cache_config_info", "gauge", "The KV cache.");
     fprintf(p->out, "vllm:cache_config_info{%s,block_size=\"%lld\",num_gpu_blocks=\"%d\"} 1\n",
-            p->labels, (long long)server->options->page_rows, s.kv_pages);
+            p->labels, (long long)server->engine->config.settings->serving.page_rows, s.kv_pages);
     gauge(p, "hzpserve_kv_pages", s.kv_pages, "Pages of the KV cache.");
     gauge(p, "hzpserve_kv_pages_predicted_peak", s.kv_peak,
           "Pages that running sequences are counted on to need at most.");
     gauge(p, "hzpserve_kv_pages_taken", s.kv_taken, "Pages in use.");
     counter(p, "hzpserve_recomputed_tokens_total", (double)s.recomputed_tokens,
             "Tokens computed again after a sequence was pushed back.");
-    gauge(p, "hzpserve_step_rows_budget", s.budget_rows, "Rows that the newest step might have.");
+    gauge(p, "hzpserve_step_rows_budget", s.budget_rows, "Row budget of the newest step.");
+    head(p, "hzpserve_step_rows_budget_total", "counter",
+         "Steps by what decided their prompt rows.");
+    for (int i = 0; i < HZP_BUDGET_COUNT; i++)
+        fprintf(p->out, "hzpserve_step_rows_budget_total{%s,reason=\"%s\"} %llu\n", p->labels,
+                hzp_budget_reason_name(i), (unsigned long long)s.budget_reason[i]);
     gauge(p, "hzpserve_waiting_tokens", (double)s.waiting_tokens, "Prompt tokens in the queue.");
 }
 
 static void loop(struct page *p, struct hzp_server *server)
 {
     struct hzp_loop_stats l;
-    hzp_loop_read_stats(server->engine->loop, &l);
+    hzp_loop_read_stats(server->engine->parts.loop, &l);
     counter(p, "hzpserve_steps_total", (double)l.steps, "Turns of the engine loop.");
     counter(p, "hzpserve_serve_steps_total", (double)l.serve_steps, "Steps that served.");
     counter(p, "hzpserve_train_steps_total", (double)l.train_steps, "Steps that trained.");
@@ -139,34 +144,34 @@ static void split(struct page *p, struct hzp_server *server)
 {
     struct hzp_split_report *r = malloc(sizeof(*r));
     if (!r)
-        return; /* a page without them */
-    hzp_split_read(hzp_loop_split(server->engine->loop), hzp_now_ns(), r);
+        return; /* the page is served without them */
+    hzp_split_read(hzp_loop_split(server->engine->parts.loop), hzp_now_ns(), r);
     gauge(p, "hzpserve_slo_ttft_seconds", (double)r->policy.ttft_ns * 1e-9,
-          "Goal for 99 of 100 times to the first token; 0: none.");
+          "Goal for the 99th percentile of the TTFT; 0: none.");
     gauge(p, "hzpserve_slo_itl_seconds", (double)r->policy.itl_ns * 1e-9,
-          "Goal for 99 of 100 gaps between tokens; 0: none.");
-    gauge(p, "hzpserve_slo_ttft_missed_ratio", r->missed_firsts,
-          "Part of late first tokens that missed it.");
-    gauge(p, "hzpserve_slo_itl_missed_ratio", r->missed_gaps, "Part of late gaps that missed it.");
-    gauge(p, "hzpserve_slo_itl_missed_alone_ratio", r->missed_gaps_alone,
-          "Part of late gaps that had missed it without training.");
-    gauge(p, "hzpserve_split_ttft_p99_seconds", (double)hzp_window_quantile(&r->first, 0.99) * 1e-9,
-          "Of late times to the first token.");
-    gauge(p, "hzpserve_split_itl_p99_seconds", (double)hzp_window_quantile(&r->gap, 0.99) * 1e-9,
-          "Of late gaps between tokens.");
+          "Goal for the 99th percentile of the ITL; 0: none.");
+    gauge(p, "hzpserve_slo_ttft_missed_ratio", r->missed_ttft, "Miss rate of the TTFT goal.");
+    gauge(p, "hzpserve_slo_itl_missed_ratio", r->missed_itl, "Miss rate of the ITL goal.");
+    gauge(p, "hzpserve_slo_itl_missed_alone_ratio", r->missed_itl_alone,
+          "Miss rate of the ITL goal without the training in the ITLs.");
+    gauge(p, "hzpserve_split_ttft_p99_seconds", (double)hzp_window_quantile(&r->ttft, 0.99) * 1e-9,
+          "Of recent TTFTs.");
+    gauge(p, "hzpserve_split_itl_p99_seconds", (double)hzp_window_quantile(&r->itl, 0.99) * 1e-9,
+          "Of recent ITLs.");
     gauge(p, "hzpserve_split_train_ratio", r->train_part,
           "Training's part of the last half minute.");
     gauge(p, "hzpserve_split_serve_ratio", r->serve_part,
           "Serving's part of the last half minute.");
-    gauge(p, "hzpserve_split_predicted_gap_seconds", r->gap_ns * 1e-9,
-          "Between two tokens, of the newest step.");
-    gauge(p, "hzpserve_split_gap_seconds", r->gap_was_ns * 1e-9, "What it was.");
+    gauge(p, "hzpserve_split_predicted_gap_seconds", r->itl_ns * 1e-9,
+          "Predicted ITL of the newest step.");
+    gauge(p, "hzpserve_split_gap_seconds", r->measured_itl_ns * 1e-9,
+          "Measured ITL of the newest step.");
     gauge(p, "hzpserve_split_prediction_error_ratio", r->error,
-          "Mean relative error of predicted gaps.");
-    gauge(p, "hzpserve_split_predicted_gap_p99_seconds", r->gap_p99_ns * 1e-9,
-          "What 99 of 100 gaps stay within that are predicted like the newest.");
-    gauge(p, "hzpserve_split_itl_follows_seconds", (double)r->follows_ns * 1e-9,
-          "Bound on the p99 gap that follows from itl_stretch; 0: none.");
+          "Mean relative error of predicted ITLs.");
+    gauge(p, "hzpserve_split_predicted_gap_p99_seconds", r->itl_p99_ns * 1e-9,
+          "99th percentile of ITLs predicted as the newest was.");
+    gauge(p, "hzpserve_split_itl_follows_seconds", (double)r->derived_itl_ns * 1e-9,
+          "ITL goal derived from itl_stretch; 0: none.");
     gauge(p, "hzpserve_split_itl_stretch", r->policy.itl_stretch, "Setting.");
     gauge(p, "hzpserve_split_train_share", r->policy.train_share, "Setting.");
     gauge(p, "hzpserve_split_train_max", r->policy.train_max, "Setting.");
@@ -181,7 +186,7 @@ static void split(struct page *p, struct hzp_server *server)
 static void versions(struct page *p, struct hzp_server *server)
 {
     struct hzp_weights_stats w;
-    hzp_weights_read_stats(server->engine->weights, &w);
+    hzp_weights_read_stats(server->engine->parts.weights, &w);
     gauge(p, "hzpserve_weights_version", (double)w.serving_id, "The version that serves.");
     gauge(p, "hzpserve_weights_step", (double)w.serving_step, "Its optimizer step.");
     gauge(p, "hzpserve_weights_finished_step", (double)w.finished_step,
@@ -216,10 +221,10 @@ static void versions(struct page *p, struct hzp_server *server)
 static void training(struct page *p, struct hzp_server *server)
 {
     const struct hzp_engine *e = server->engine;
-    if (!e->trainer)
+    if (!e->parts.trainer)
         return;
     struct hzp_trainer_stats t;
-    hzp_trainer_read_stats(e->trainer, &t);
+    hzp_trainer_read_stats(e->parts.trainer, &t);
     struct hzp_sample_queue_stats q;
     hzp_sample_queue_read_stats(hzp_state_queue(e->state), &q);
     struct hzp_state_stats kept;
@@ -299,11 +304,11 @@ char *hzp_metrics_page(struct hzp_server *server)
     split(&page, server);
     versions(&page, server);
     training(&page, server);
-    /* A copy: nobody may wait for a page to be written. */
+    /* Copies the counters, so that the lock is not held while the page is written. */
     struct hzp_metrics *copy = hzp_xmalloc(sizeof(*copy));
-    pthread_mutex_lock(&server->metrics->lock);
+    hzp_lock_take(&server->metrics->lock);
     *copy = *server->metrics;
-    pthread_mutex_unlock(&server->metrics->lock);
+    hzp_lock_release(&server->metrics->lock);
     counted(&page, copy);
     free(copy);
     if (fclose(page.out)) {

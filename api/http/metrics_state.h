@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/http/metrics_state.h - the counters themselves, for metrics.c, which counts, and
- * metrics_page.c, which writes them down.
+/* api/http/metrics_state.h - the counters, shared by metrics.c (counts) and metrics_page.c
+ * (formats).
  *
  * Thread: under the lock, the fields below it.
  */
@@ -8,20 +8,20 @@
 #define HZP_API_HTTP_METRICS_STATE_H
 
 #include "api/http/metrics.h"
-
-#include <pthread.h>
+#include "base/thread.h"
 
 enum { HZP_BOUNDS_MAX = 24 };
 
 struct hzp_histogram {
-    const double *bound; /* [bounds] upper ends, ascending; beyond the last: one more class */
+    const double
+        *bound; /* [bounds] ascending upper bounds; values beyond the last have one more bucket */
     int bounds;
     uint64_t seen[HZP_BOUNDS_MAX + 1], count;
     double sum;
 };
 
 struct hzp_http_count {
-    const char *handler, *method; /* of the table of routes */
+    const char *handler, *method; /* in the table of routes */
     int status;
     uint64_t count;
 };
@@ -32,7 +32,7 @@ struct hzp_reason_count {
 };
 
 struct hzp_metrics {
-    pthread_mutex_t lock;
+    struct hzp_lock lock;
     struct hzp_histogram ttft, itl, e2e, queue, inference, prefill, decode, prompt_tokens,
         generated, n, max_tokens;
     struct hzp_reason_count reason[3];

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* GET /v1/models, GET /v1/models/{id}, GET /version. */
 #include "api/http/http.h"
+#include "base/version.h"
 
 #include <string.h>
 
@@ -9,8 +10,8 @@ static json_t *model_json(const struct hzp_server *server)
     return json_pack("{s:s, s:s, s:I, s:s, s:s, s:n, s:i, s:i}", "id", server->model, "object",
                      "model", "created", (json_int_t)server->created, "owned_by", "hzpserve",
                      "root", server->model, "parent", "max_model_len",
-                     server->engine->plan.positions, "vocab_size",
-                     server->engine->model_config.vocab);
+                     server->engine->parts.plan.positions, "vocab_size",
+                     server->engine->parts.config.vocab);
 }
 
 enum MHD_Result hzp_route_models(struct hzp_exchange *x)

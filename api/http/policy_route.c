@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GET and PATCH /v1/policy: what the operator wants of the split between serving and training, how
- * stale the serving weights may be, and what the split predicted and measured.
+/* GET and PATCH /v1/policy: latency goals and training's share, the staleness bound, and what the
+ * split predicted and measured.
  *
- * A PATCH is checked whole before anything of it holds; it holds from the engine's next step on. */
+ * A PATCH is checked whole before any of it is applied; it takes effect at the engine's next
+ * step. */
 #include "api/http/fields.h"
 #include "api/http/http.h"
 #include "base/thread.h"
@@ -14,7 +15,7 @@
 
 enum { STALENESS_MAX = 1000000 };
 
-/* ---- what there is ---- */
+/* ---- GET ---- */
 
 static json_t *ms_json(double ns)
 {
@@ -39,18 +40,18 @@ static json_t *predicted_json(const struct hzp_split_report *r)
 {
     return json_pack("{s:i, s:i, s:o, s:f, s:o, s:o, s:o, s:f}", "decode_rows",
                      r->shape.decode_rows, "prompt_rows", r->shape.prompt_rows, "alone_ms",
-                     ms_json(r->alone_ns), "slowdown", r->slowdown, "gap_ms", ms_json(r->gap_ns),
-                     "gap_p99_ms", ms_json(r->gap_p99_ns), "train_allowed_ms", ms_json(r->slice_ns),
+                     ms_json(r->alone_ns), "slowdown", r->slowdown, "gap_ms", ms_json(r->itl_ns),
+                     "gap_p99_ms", ms_json(r->itl_p99_ns), "train_allowed_ms", ms_json(r->slice_ns),
                      "error", r->error);
 }
 
 static json_t *measured_json(const struct hzp_split_report *r)
 {
-    return json_pack("{s:o, s:o, s:o, s:f, s:f, s:f, s:f, s:f}", "gap_ms", ms_json(r->gap_was_ns),
-                     "itl_ms", quantiles_json(&r->gap), "ttft_ms", quantiles_json(&r->first),
-                     "itl_missed", r->missed_gaps, "itl_missed_alone", r->missed_gaps_alone,
-                     "ttft_missed", r->missed_firsts, "serve_part", r->serve_part, "train_part",
-                     r->train_part);
+    return json_pack("{s:o, s:o, s:o, s:f, s:f, s:f, s:f, s:f}", "gap_ms",
+                     ms_json(r->measured_itl_ns), "itl_ms", quantiles_json(&r->itl), "ttft_ms",
+                     quantiles_json(&r->ttft), "itl_missed", r->missed_itl, "itl_missed_alone",
+                     r->missed_itl_alone, "ttft_missed", r->missed_ttft, "serve_part",
+                     r->serve_part, "train_part", r->train_part);
 }
 
 static json_t *policy_json(struct hzp_engine *e)
@@ -59,8 +60,8 @@ static json_t *policy_json(struct hzp_engine *e)
     struct hzp_split_report *r = malloc(sizeof(*r));
     if (!r)
         return NULL;
-    hzp_weights_read_stats(e->weights, &weights);
-    hzp_split_read(hzp_loop_split(e->loop), hzp_now_ns(), r);
+    hzp_weights_read_stats(e->parts.weights, &weights);
+    hzp_split_read(hzp_loop_split(e->parts.loop), hzp_now_ns(), r);
     json_t *limited = json_object();
     for (int i = 0; i < HZP_LIMIT_COUNT; i++)
         json_object_set_new(limited, hzp_split_limit_name(i),
@@ -72,7 +73,7 @@ static json_t *policy_json(struct hzp_engine *e)
                   "max_staleness", weights.max_staleness, "train_share", r->policy.train_share,
                   "train_max", r->policy.train_max, "train_min", r->policy.train_min, "split",
                   "steps", (json_int_t)r->steps, "trained_steps", (json_int_t)r->trained,
-                  "itl_follows_ms", goal_json(r->follows_ns), "predicted", predicted_json(r),
+                  "itl_follows_ms", goal_json(r->derived_itl_ns), "predicted", predicted_json(r),
                   "measured", measured_json(r), "steps_by_limit", limited);
     free(r);
     return json;
@@ -91,7 +92,7 @@ enum MHD_Result hzp_route_policy(struct hzp_exchange *x)
     return answer(x);
 }
 
-/* ---- what is wanted ---- */
+/* ---- PATCH ---- */
 
 static int read_number(const json_t *body, const char *name, double *ret,
                        struct hzp_err_text *reterr)
@@ -106,7 +107,7 @@ static int read_number(const json_t *body, const char *name, double *ret,
     return HZP_OK;
 }
 
-/* A goal in milliseconds; null: none; absent: as it was. */
+/* A goal in milliseconds; null: no goal; absent: unchanged. */
 static int read_goal(const json_t *slo, const char *name, uint64_t *ret,
                      struct hzp_err_text *reterr)
 {
@@ -158,7 +159,7 @@ static int read_goals(const json_t *slo, struct hzp_policy *ret, struct hzp_err_
     return read_goal(slo, "itl_ms", &ret->itl_ns, reterr);
 }
 
-/* The present policy with what the body changes in it.  Nothing holds yet. */
+/* The current policy with the body's changes.  Nothing is applied yet. */
 static int read_policy(const json_t *body, struct hzp_policy *policy, int64_t *staleness,
                        struct hzp_err_text *reterr)
 {
@@ -194,7 +195,7 @@ static int read_policy(const json_t *body, struct hzp_policy *policy, int64_t *s
 enum MHD_Result hzp_route_policy_patch(struct hzp_exchange *x)
 {
     struct hzp_engine *e = x->server->engine;
-    struct hzp_split *split = hzp_loop_split(e->loop);
+    struct hzp_split *split = hzp_loop_split(e->parts.loop);
     enum MHD_Result answered;
     struct hzp_err_text text = {{0}, {0}};
     struct hzp_policy policy;
@@ -202,17 +203,17 @@ enum MHD_Result hzp_route_policy_patch(struct hzp_exchange *x)
     json_t *body = hzp_exchange_json(x, &answered);
     if (!body)
         return answered;
-    /* Two at a time: each changes what it names, and the later one's word counts. */
-    pthread_mutex_lock(&x->server->policy_lock);
+    /* Serialises PATCHes: each changes the fields it names, and the later one wins. */
+    hzp_lock_take(&x->server->policy_lock);
     hzp_split_policy(split, &policy);
     int r = read_policy(body, &policy, &staleness, &text);
     if (r == HZP_OK) {
         hzp_split_set_policy(split, &policy);
         if (staleness >= 0)
-            hzp_weights_set_max_staleness(e->weights, (int32_t)staleness);
-        hzp_loop_poke(e->loop);
+            hzp_weights_set_max_staleness(e->parts.weights, (int32_t)staleness);
+        hzp_loop_poke(e->parts.loop);
     }
-    pthread_mutex_unlock(&x->server->policy_lock);
+    hzp_lock_release(&x->server->policy_lock);
     json_decref(body);
     return r < 0 ? hzp_reply_fail(x, r, &text) : answer(x);
 }

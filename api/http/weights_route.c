@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GET /v1/weights: every version there was, newest first, and the present staleness. */
+/* GET /v1/weights: all kept version records, newest first, and the current staleness. */
 #include "api/http/http.h"
 
 #include <math.h>
@@ -38,7 +38,7 @@ static json_t *record_json(const struct hzp_version_record *record)
         record->learned_through < 0 ? json_null() : json_integer(record->learned_through));
 }
 
-/* How many versions are asked for, at most RECORDS_MAX; 0: asked is no such number. */
+/* The query parameter limit, at most RECORDS_MAX; 0: it is not a valid number. */
 static int32_t limit_of(const char *asked)
 {
     if (!asked)
@@ -52,7 +52,7 @@ static int32_t limit_of(const char *asked)
 
 enum MHD_Result hzp_route_weights(struct hzp_exchange *x)
 {
-    struct hzp_weights *weights = x->server->engine->weights;
+    struct hzp_weights *weights = x->server->engine->parts.weights;
     const char *asked = hzp_exchange_query(x, "limit");
     int32_t limit = limit_of(asked);
     if (!limit)

@@ -118,13 +118,8 @@ int hzp_checkpoint_save_model(const char *dir, const struct hzp_model *model,
                               const struct hzp_version *v, const char *source_dir,
                               struct hzp_err_text *reterr)
 {
-    void *owned;
-    size_t size = model->layout->elements * hzp_dtype_size(model->act);
-    const void *base = hzp_device_view(model->dev, v->base, size, &owned);
-    int r = base ? hzp_model_save(dir, model->layout, model->act, base, source_dir, reterr)
-                 : hzp_fail(reterr, HZP_ENOMEM, "%s: no memory for a copy of the weights", dir);
-    free(owned);
-    return r;
+    return hzp_model_save(dir, model->dev, hzp_version_units(model->weights, v), source_dir,
+                          reterr);
 }
 
 int hzp_checkpoint_write(const char *parent, uint64_t number, const struct hzp_model *model,

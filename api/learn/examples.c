@@ -31,12 +31,12 @@ void hzp_examples_init(struct hzp_examples *ret, struct hzp_tokenizer *tok,
         ret->eos = config->eos[0];
     if (ret->eos >= ret->vocab)
         ret->eos = -1;
-    pthread_mutex_init(&ret->lock, NULL);
+    hzp_lock_init(&ret->lock, HZP_LOCK_EXAMPLES);
 }
 
 void hzp_examples_fini(struct hzp_examples *ex)
 {
-    pthread_mutex_destroy(&ex->lock);
+    hzp_lock_fini(&ex->lock);
 }
 
 void hzp_examples_free(struct hzp_sample **sample, int32_t count)
@@ -431,11 +431,11 @@ int hzp_examples_accept(struct hzp_examples *ex, const char *body, size_t bytes,
         hzp_examples_free(sample, count);
         return r;
     }
-    pthread_mutex_lock(&ex->lock);
+    hzp_lock_take(&ex->lock);
     r = hzp_sample_log_append(ex->log, sample, count, &first, reterr);
     if (r >= 0)
         hzp_sample_queue_push(ex->queue, sample, count);
-    pthread_mutex_unlock(&ex->lock);
+    hzp_lock_release(&ex->lock);
     if (r < 0) {
         hzp_sample_queue_unreserve(ex->queue, count, tokens);
         hzp_examples_free(sample, count);

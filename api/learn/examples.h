@@ -24,9 +24,8 @@
 #define HZP_API_LEARN_EXAMPLES_H
 
 #include "api/text/tokenizer.h"
+#include "base/thread.h"
 #include "train/sample_queue.h"
-
-#include <pthread.h>
 
 struct hzp_examples {
     struct hzp_tokenizer *tok;      /* borrowed; NULL: only {"tokens"} are taken */
@@ -37,7 +36,7 @@ struct hzp_examples {
     int32_t tokens_max;             /* of one sample: rows of a micro-batch + 1 */
     int32_t samples_max;            /* of one body; 0: as many as memory holds (files) */
     bool split;                     /* a longer {"text"} becomes several samples (files) */
-    pthread_mutex_t lock;           /* commits and pushes in one order */
+    struct hzp_lock lock;           /* commits and pushes in one order */
 };
 
 /* Fills ret; eos: the tokenizer's end token, else config's first, else none. */

@@ -56,7 +56,7 @@ struct hzp_state {
     _Atomic uint64_t last_update_ns;
 
     /* under lock */
-    pthread_mutex_t lock;
+    struct hzp_lock lock;
     struct hzp_state_stats stats;
 };
 
@@ -243,7 +243,7 @@ int hzp_state_open(const struct hzp_state_config *config, struct hzp_state **ret
     s->config.model_dir = s->model_dir;
     s->config.micro_rows = HZP_MIN(config->micro_rows, config->layout->config.positions);
     hzp_wake_init(&s->wake);
-    pthread_mutex_init(&s->lock, NULL);
+    hzp_lock_init(&s->lock, HZP_LOCK_STATE);
     int r = open_all(s, reterr);
     if (r < 0) {
         hzp_state_close(s);
@@ -283,7 +283,7 @@ void hzp_state_close(struct hzp_state *s)
     hzp_sample_log_close(s->log);
     if (atomic_load(&s->fresh))
         remove_fresh(s);
-    pthread_mutex_destroy(&s->lock);
+    hzp_lock_fini(&s->lock);
     hzp_wake_fini(&s->wake);
     free(s->dir);
     free(s->model_dir);
@@ -358,13 +358,13 @@ static void write_checkpoint(struct hzp_state *s, const struct hzp_version *v)
     s->tried_step =
         step; /* where it failed: tried again when there is more to save, and at the end */
     s->saved_step = r >= 0 ? step : s->saved_step;
-    pthread_mutex_lock(&s->lock);
+    hzp_lock_take(&s->lock);
     s->stats.checkpoint_seconds = (double)s->save_took_ns * 1e-9;
     s->stats.checkpoints += r >= 0;
     s->stats.checkpoint_failures += r < 0;
     if (r >= 0)
         s->stats.checkpoint_id = id;
-    pthread_mutex_unlock(&s->lock);
+    hzp_lock_release(&s->lock);
     if (r < 0) {
         hzp_log(HZP_LOG_ERROR, "state", "checkpoint failed version=%" PRIu64 " %s", id, text.text);
         return;
@@ -476,14 +476,14 @@ int hzp_state_accept(struct hzp_state *s, const char *body, size_t bytes, const 
 {
     int64_t first = 0, last = 0;
     int r = hzp_examples_accept(&s->examples, body, bytes, content_type, &first, &last, reterr);
-    pthread_mutex_lock(&s->lock);
+    hzp_lock_take(&s->lock);
     if (r >= 0) {
         s->stats.accepted += (uint64_t)(last - first + 1);
         s->stats.last_sequence_number = HZP_MAX(s->stats.last_sequence_number, last);
     } else {
         s->stats.refused++;
     }
-    pthread_mutex_unlock(&s->lock);
+    hzp_lock_release(&s->lock);
     if (r < 0)
         return r;
     if (s->loop)
@@ -495,7 +495,7 @@ int hzp_state_accept(struct hzp_state *s, const char *body, size_t bytes, const 
 
 void hzp_state_read_stats(struct hzp_state *s, struct hzp_state_stats *ret)
 {
-    pthread_mutex_lock(&s->lock);
+    hzp_lock_take(&s->lock);
     *ret = s->stats;
-    pthread_mutex_unlock(&s->lock);
+    hzp_lock_release(&s->lock);
 }

@@ -31,11 +31,11 @@ static void scratch_free(struct hzp_tokenizer_scratch *scratch)
 
 static struct hzp_tokenizer_scratch *scratch_take(struct hzp_tokenizer *tok)
 {
-    pthread_mutex_lock(&tok->lock);
+    hzp_lock_take(&tok->lock);
     struct hzp_tokenizer_scratch *scratch = tok->free;
     if (scratch != NULL)
         tok->free = scratch->next;
-    pthread_mutex_unlock(&tok->lock);
+    hzp_lock_release(&tok->lock);
     if (scratch != NULL)
         return scratch;
     scratch = calloc(1, sizeof(*scratch));
@@ -60,10 +60,10 @@ static void scratch_give(struct hzp_tokenizer *tok, struct hzp_tokenizer_scratch
         scratch_free(scratch);
         return;
     }
-    pthread_mutex_lock(&tok->lock);
+    hzp_lock_take(&tok->lock);
     scratch->next = tok->free;
     tok->free = scratch;
-    pthread_mutex_unlock(&tok->lock);
+    hzp_lock_release(&tok->lock);
 }
 
 void hzp_tokenizer_close(struct hzp_tokenizer *tok)
@@ -86,7 +86,7 @@ void hzp_tokenizer_close(struct hzp_tokenizer *tok)
     hzp_textbuf_fini(&tok->pool);
     free(tok->kind);
     free(tok->added_of);
-    pthread_mutex_destroy(&tok->lock);
+    hzp_lock_fini(&tok->lock);
     free(tok);
 }
 

@@ -320,7 +320,7 @@ int hzp_tokenizer_open(const char *model_dir, struct hzp_tokenizer **ret,
         r = read_optional(config_path, &l.config, reterr);
     if (r >= 0) {
         l.tok = hzp_xcalloc(1, sizeof(*l.tok));
-        pthread_mutex_init(&l.tok->lock, NULL);
+        hzp_lock_init(&l.tok->lock, HZP_LOCK_TOKENIZER);
         r = load_parts(&l, model_dir);
         if (r < 0)
             hzp_tokenizer_close(l.tok);

@@ -16,8 +16,7 @@
 #include "api/text/pretokenizer.h"
 #include "api/text/tokenizer.h"
 #include "api/text/vocab.h"
-
-#include <pthread.h>
+#include "base/thread.h"
 
 #define HZP_TOKENIZER_AROUND_MAX 32
 
@@ -56,7 +55,7 @@ struct hzp_tokenizer {
     uint8_t *kind;     /* HZP_TOKENIZER_EXISTS and so on */
     int32_t *added_of; /* index of the added token, -1 */
 
-    pthread_mutex_t lock;
+    struct hzp_lock lock;
     struct hzp_tokenizer_scratch *free;
 };
 

@@ -43,26 +43,28 @@ static double time_step(struct hzp_exec *exec, const struct hzp_plan *plan)
 static void measure(const char *device, const char *model, bool fp8, int32_t depth,
                     const int32_t *rows, int sizes, struct run *ret, int32_t *ret_vocab)
 {
-    struct hzp_options options;
+    struct gpu_config config;
     struct hzp_exec *exec;
     struct hzp_plan plan;
-    gpu_options(device, model, &options);
-    options.quantization = fp8;
-    struct hzp_workbench_size size = {.decode = rows[sizes - 1], .depth = depth};
-    struct hzp_workbench *bench = gpu_open(&options, &size);
-    *ret_vocab = bench->config.vocab;
-    gpu_fill_pages(bench);
+    struct hzp_assembly bench;
+    gpu_configure(device, model, &config);
+    config.model.fp8 = fp8;
+    config.rows.decode = rows[sizes - 1];
+    config.rows.depth = depth;
+    gpu_open(&config, &bench);
+    *ret_vocab = bench.config.vocab;
+    gpu_fill_pages(&bench);
     hzp_plan_init(&plan);
-    MUST(hzp_exec_create(bench->dev, &exec));
+    MUST(hzp_exec_create(bench.dev, &exec));
     for (int i = 0; i < sizes; i++) {
-        MUST(hzp_rig_serve(bench->rig, rows[i], depth, 0, 0));
-        hzp_rig_build(bench->rig, &hzp_plan_sequential, 0, 0, &plan);
+        MUST(hzp_rig_serve(bench.rig, rows[i], depth, 0, 0));
+        hzp_rig_build(bench.rig, &hzp_plan_sequential, 0, 0, &plan);
         ret->seconds[i] = time_step(exec, &plan);
     }
-    struct hzp_mat logits = bench->rig->space->logits;
+    struct hzp_mat logits = bench.rig->space->logits;
     size_t bytes = (size_t)rows[sizes - 1] * (size_t)logits.stride * sizeof(float);
     void *owned;
-    const char *view = hzp_device_view(bench->dev, logits.ptr, bytes, &owned);
+    const char *view = hzp_device_view(bench.dev, logits.ptr, bytes, &owned);
     if (!view)
         exit(3);
     ret->logits = hzp_xmalloc((size_t)rows[sizes - 1] * (size_t)*ret_vocab * sizeof(float));
@@ -73,7 +75,7 @@ static void measure(const char *device, const char *model, bool fp8, int32_t dep
     free(owned);
     hzp_exec_destroy(exec);
     hzp_plan_fini(&plan);
-    hzp_workbench_close(bench);
+    hzp_assembly_close(&bench);
 }
 
 static int32_t greatest(const float *value, int32_t n)

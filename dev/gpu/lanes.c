@@ -188,8 +188,9 @@ static void collect(struct pair *p, const struct hzp_plan *plan)
 {
     for (int32_t i = 0; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
-        bool attention = !item->train && item->op == HZP_OP_attn_decode;
-        bool product = item->train && item->op == HZP_OP_matmul && item->layer >= 0;
+        bool attention = hzp_item_of(item, HZP_TENANT_SERVE) && item->op == HZP_OP_attn_decode;
+        bool product =
+            hzp_item_of(item, HZP_TENANT_TRAIN) && item->op == HZP_OP_matmul && item->layer >= 0;
         struct side *s = &p->side[product];
         if ((attention || product) && s->items < ITEMS_MAX)
             s->item[s->items++] = item;
@@ -213,26 +214,27 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: lanes BACKEND MODEL [DECODE DEPTH TRAIN [UNITS...]]\n");
         return 2;
     }
-    struct hzp_options options;
-    struct hzp_workbench_size size = {
-        .layers_max = LAYERS, .decode = 256, .depth = 1024, .train = 2048};
-    gpu_options(argv[1], argv[2], &options);
-    options.moment_type = 1;
-    options.quantum_gflop = 0;
+    struct gpu_config config;
+    gpu_configure(argv[1], argv[2], &config);
+    config.layers_max = LAYERS;
+    config.rows.decode = 256;
+    config.rows.depth = 1024;
+    config.rows.train = 2048;
     if (argc >= 6) {
-        size.decode = gpu_number(argv[3]);
-        size.depth = gpu_number(argv[4]);
-        size.train = gpu_number(argv[5]);
+        config.rows.decode = gpu_number(argv[3]);
+        config.rows.depth = gpu_number(argv[4]);
+        config.rows.train = gpu_number(argv[5]);
     }
-    struct hzp_workbench *bench = gpu_open(&options, &size);
+    struct hzp_assembly bench;
+    gpu_open(&config, &bench);
     struct pair *p = hzp_xcalloc(1, sizeof(*p));
     struct hzp_plan plan;
-    p->dev = bench->dev;
-    gpu_fill_pages(bench);
-    MUST(hzp_rig_serve(bench->rig, size.decode, size.depth, 0, 0));
-    MUST(hzp_rig_train(bench->rig, size.train));
+    p->dev = bench.dev;
+    gpu_fill_pages(&bench);
+    MUST(hzp_rig_serve(bench.rig, config.rows.decode, config.rows.depth, 0, 0));
+    MUST(hzp_rig_train(bench.rig, config.rows.train));
     hzp_plan_init(&plan);
-    hzp_rig_build(bench->rig, &hzp_plan_sequential, 0, bench->rig->chain.items, &plan);
+    hzp_rig_build(bench.rig, &hzp_plan_sequential, 0, bench.rig->chain.items, &plan);
     collect(p, &plan);
     open_side(&p->side[0], p->dev, HZP_BOUND_MEMORY);
     open_side(&p->side[1], p->dev, HZP_BOUND_COMPUTE);
@@ -248,7 +250,7 @@ int main(int argc, char **argv)
         if (units > 0 && units < p->dev->threads)
             one_share(p, units);
     }
-    if (argc <= 6 && p->dev->backend->lane_set_share)
+    if (argc <= 6 && hzp_device_has_shares(p->dev))
         usual_shares(p);
     unlimited(p);
     for (int i = 0; i < 2; i++) {
@@ -257,6 +259,6 @@ int main(int argc, char **argv)
     }
     hzp_plan_fini(&plan);
     free(p);
-    hzp_workbench_close(bench);
+    hzp_assembly_close(&bench);
     return 0;
 }

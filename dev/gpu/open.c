@@ -7,44 +7,40 @@
 
 #include <string.h>
 
-void gpu_options(const char *device, const char *model, struct hzp_options *ret)
+void gpu_configure(const char *device, const char *model, struct gpu_config *ret)
 {
-    hzp_options_defaults(HZP_COMMAND_PLAN, ret);
-    ret->device = device;
-    ret->model = model;
+    *ret = (struct gpu_config){.device = {.name = device},
+                               .model = {.dir = model},
+                               .rows = {.page_rows = 16, .moment_type = HZP_BF16}};
 }
 
-struct hzp_workbench *gpu_open(const struct hzp_options *options,
-                               const struct hzp_workbench_size *size)
+void gpu_open(const struct gpu_config *config, struct hzp_assembly *ret)
 {
-    struct hzp_workbench *bench;
+    struct hzp_assembly_config parts = {.device = &config->device,
+                                        .model = &config->model,
+                                        .rig = &config->rows,
+                                        .layers_max = config->layers_max};
     struct hzp_device *dev;
-    struct hzp_device_config device = {
-        .name = options->device, .threads = (int)options->threads, .level = options->cpu_level};
     struct hzp_err_text text = {0};
-    if (hzp_device_open(&device, &dev, &text) < 0) {
+    if (hzp_settings_device(&config->device, &dev, &text) < 0) {
         printf("skip: %s\n", text.text);
         exit(77);
     }
     hzp_device_close(dev);
-    struct hzp_workbench_size noisy = *size;
-    noisy.load = true;
-    setenv("HZP_NOISE", "1", 1); /* norms are ones then, as a model's are near to */
-    int r = hzp_workbench_open(options, &noisy, &bench, &text);
+    int r = hzp_assembly_rig(&parts, true, ret, &text);
     if (r < 0) {
         fprintf(stderr, "%s\n", text.text[0] ? text.text : hzp_err_name(r));
         exit(3);
     }
-    return bench;
 }
 
 /* The first block comes from the host; then what there is is copied behind itself. */
-void gpu_fill_pages(struct hzp_workbench *bench)
+void gpu_fill_pages(struct hzp_assembly *parts)
 {
     enum { BLOCK = 16 << 20 };
-    const struct hzp_rig *rig = bench->rig;
+    const struct hzp_rig *rig = parts->rig;
     size_t side = (size_t)((char *)rig->kv[0].v - (char *)rig->kv[0].k);
-    size_t all = 2 * side * (size_t)bench->config.layers, at = HZP_MIN((size_t)BLOCK, all);
+    size_t all = 2 * side * (size_t)parts->config.layers, at = HZP_MIN((size_t)BLOCK, all);
     size_t size = hzp_dtype_size(rig->kv[0].type);
     struct hzp_lane *lane;
     struct hzp_fence *fence;
@@ -56,9 +52,9 @@ void gpu_fill_pages(struct hzp_workbench *bench)
         else
             *(uint16_t *)(void *)(noise + i * size) = hzp_bf16_from_f32(value);
     }
-    MUST(hzp_device_copy(bench->dev, rig->pages, noise, at));
-    MUST(hzp_lane_open(bench->dev, HZP_BOUND_COPY, &lane));
-    MUST(hzp_fence_open(bench->dev, &fence));
+    MUST(hzp_device_copy(parts->dev, rig->pages, noise, at));
+    MUST(hzp_lane_open(parts->dev, HZP_BOUND_COPY, &lane));
+    MUST(hzp_fence_open(parts->dev, &fence));
     for (size_t next; at < all; at += next) {
         next = HZP_MIN(at, all - at);
         MUST(hzp_lane_copy(lane, (char *)rig->pages + at, rig->pages, next));

@@ -10,7 +10,7 @@
 #ifndef HZP_DEV_GPU_OPEN_H
 #define HZP_DEV_GPU_OPEN_H
 
-#include "api/engine/workbench.h"
+#include "api/engine/assembly.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,17 +24,23 @@
         }                                                                                          \
     } while (0)
 
-/* Options as `hzpserve plan` has them, for this model directory (config.json suffices) and
- * device. */
-void gpu_options(const char *device, const char *model, struct hzp_options *ret);
+/* What to open: a device, a model directory (config.json suffices) and the rows of the steps. */
+struct gpu_config {
+    struct hzp_device_settings device;
+    struct hzp_model_settings model;
+    struct hzp_assembly_rig rows;
+    int32_t layers_max; /* 0: all */
+};
 
-/* Weights are noise, whatever the directory holds.  Where the device does not open the program says
- * so and ends with 77. */
-struct hzp_workbench *gpu_open(const struct hzp_options *options,
-                               const struct hzp_workbench_size *size);
+/* Without rows; pages of 16 tokens, moments in BF16, training work not cut. */
+void gpu_configure(const char *device, const char *model, struct gpu_config *ret);
 
-/* The same noise in all keys and values, whoever reads them. */
-void gpu_fill_pages(struct hzp_workbench *bench);
+/* Weights are noise, whatever the directory holds.  Where the device does not open the program
+ * prints why and exits with 77.  config is borrowed until the assembly is closed. */
+void gpu_open(const struct gpu_config *config, struct hzp_assembly *ret);
+
+/* Fills all keys and values with the same noise. */
+void gpu_fill_pages(struct hzp_assembly *parts);
 
 /* Sorts; n > 0. */
 double gpu_median(double *value, int n);

@@ -33,7 +33,7 @@ static const char *const shape_name[SHAPES] = {"sequential", "nano-batches alone
                                                "overlapped, by hand", "searched"};
 
 struct plans {
-    struct hzp_options options;
+    struct gpu_config base; /* without rows */
     struct step step[STEPS_MAX];
     int steps, repeat;
     double seconds;
@@ -75,18 +75,19 @@ static bool wanted(const char *what, const struct step *s)
 }
 
 /* Parts that any of the steps is near to, each once, while there is time. */
-static void measure(struct plans *p, const struct hzp_workbench_size *size)
+static void measure(struct plans *p, const struct hzp_assembly_rig *size)
 {
     char what[64], seen[512][64];
     int seen_count = 0, left_out = 0;
     struct hzp_measure *m;
     struct hzp_err_text text = {0};
-    struct hzp_workbench_size few = *size;
     uint64_t begin = hzp_now_ns();
-    few.layers_max = LAYERS;
-    few.updates = false;
-    struct hzp_workbench *bench = gpu_open(&p->options, &few);
-    if (hzp_measure_create(bench->rig, &p->tables, &m, &text) < 0) {
+    struct gpu_config config = p->base;
+    struct hzp_assembly bench;
+    config.rows = *size;
+    config.layers_max = LAYERS;
+    gpu_open(&config, &bench);
+    if (hzp_measure_create(bench.rig, &p->tables, &m, &text) < 0) {
         printf("skip: %s\n", text.text);
         exit(77);
     }
@@ -113,29 +114,31 @@ static void measure(struct plans *p, const struct hzp_workbench_size *size)
            left_out, (double)(hzp_now_ns() - begin) * 1e-9);
     fflush(stdout);
     hzp_measure_destroy(m);
-    hzp_workbench_close(bench);
+    hzp_assembly_close(&bench);
 }
 
 /* The search's plan of the step; false: there is none. */
-static bool find(struct plans *p, const struct hzp_workbench_size *size, const struct step *s,
+static bool find(struct plans *p, const struct hzp_assembly_rig *size, const struct step *s,
                  struct hzp_plan_entry *ret)
 {
-    struct hzp_workbench_size on_paper = *size;
+    struct gpu_config on_paper = p->base;
+    struct hzp_assembly paper;
     struct hzp_search *search;
-    on_paper.device = "sim";
-    on_paper.layers_max = 0;
-    struct hzp_workbench *paper;
+    on_paper.device.name = "sim";
+    on_paper.rows = *size;
+    struct hzp_assembly_config parts = {
+        .device = &on_paper.device, .model = &on_paper.model, .rig = &on_paper.rows};
     struct hzp_err_text text = {0};
-    if (hzp_workbench_open(&p->options, &on_paper, &paper, &text) < 0) {
+    if (hzp_assembly_rig(&parts, true, &paper, &text) < 0) {
         fprintf(stderr, "plans: %s\n", text.text);
         exit(3);
     }
     struct hzp_search_config config = {
-        .rig = paper->rig, .tables = &p->tables, .train_share = 0.5, .tries = TRIES, .seed = 1};
+        .rig = paper.rig, .tables = &p->tables, .train_share = 0.5, .tries = TRIES, .seed = 1};
     MUST(hzp_search_create(&config, &search));
     int r = hzp_search_step(search, s->decode, s->depth, s->prefill, s->train, ret);
     hzp_search_destroy(search);
-    hzp_workbench_close(paper);
+    hzp_assembly_close(&paper);
     if (r < 0 && r != HZP_EINVAL)
         MUST(r);
     return r == HZP_OK;
@@ -156,14 +159,14 @@ static void shapes_by_hand(const struct step *s, int threads, struct hzp_plan_sh
     for (int i = 0; i < 2; i++)
         shape[2].lane[i][HZP_KIND_DECODE] = shape[2].lane[i][HZP_KIND_PREFILL] = HZP_LANE_MEMORY;
     int few = HZP_MAX(threads / 4 / 8 * 8, 1); /* green contexts come in eights */
-    shape[2].units[HZP_LANE_MEMORY] = (int16_t)few;
-    shape[2].units[HZP_LANE_COMPUTE] = (int16_t)HZP_MAX(threads - few, 1);
+    shape[2].share[HZP_LANE_MEMORY] = (int16_t)few;
+    shape[2].share[HZP_LANE_COMPUTE] = (int16_t)HZP_MAX(threads - few, 1);
     if (s->train) { /* products beside training, not beside each other */
         shape[2] = hzp_plan_sequential;
         memset(shape[2].train_lane, HZP_LANE_TRAIN, sizeof(shape[2].train_lane));
         int half = HZP_MAX(threads / 2 / 8 * 8, 1);
-        shape[2].units[HZP_LANE_TRAIN] = (int16_t)half;
-        shape[2].units[HZP_LANE_COMPUTE] = (int16_t)HZP_MAX(threads - half, 1);
+        shape[2].share[HZP_LANE_TRAIN] = (int16_t)half;
+        shape[2].share[HZP_LANE_COMPUTE] = (int16_t)HZP_MAX(threads - half, 1);
     }
 }
 
@@ -183,7 +186,7 @@ static void tell(const struct step *s, int which, const struct hzp_plan_shape *s
 }
 
 /* count of the shapes, the first the sequential one, in turns. */
-static void run_all(struct plans *p, struct hzp_workbench *bench, const struct step *s,
+static void run_all(struct plans *p, struct hzp_assembly *bench, const struct step *s,
                     const struct hzp_plan_shape *shape, int count)
 {
     double ms[SHAPES][REPEAT_MAX], ratio[REPEAT_MAX], over[SHAPES];
@@ -216,33 +219,35 @@ static void run_all(struct plans *p, struct hzp_workbench *bench, const struct s
 }
 
 /* Pages for just these rows: of sequences so many that all could be longer there may be no room. */
-static struct hzp_workbench_size size_of(const struct step *s)
+static struct hzp_assembly_rig size_of(const struct plans *p, const struct step *s)
 {
-    int32_t depth = s->decode ? s->depth : 0;
-    return (struct hzp_workbench_size){.decode = s->decode,
-                                       .depth = depth,
-                                       .prefill = s->prefill,
-                                       .train = s->train,
-                                       .kv_tokens =
-                                           (int64_t)s->decode * HZP_ROUND_UP(depth + 1, 16) +
-                                           HZP_ROUND_UP(s->prefill, 16)};
+    struct hzp_assembly_rig size = p->base.rows;
+    size.decode = s->decode;
+    size.depth = s->decode ? s->depth : 0;
+    size.prefill = s->prefill;
+    size.train = s->train;
+    size.kv_tokens =
+        (int64_t)s->decode * HZP_ROUND_UP(size.depth + 1, 16) + HZP_ROUND_UP(s->prefill, 16);
+    return size;
 }
 
 static void one_step(struct plans *p, const struct step *s)
 {
     struct hzp_plan_shape shape[SHAPES];
     struct hzp_plan_entry found;
-    struct hzp_workbench_size size = size_of(s);
-    bool any = p->seconds > 0 && find(p, &size, s, &found);
-    struct hzp_workbench *bench = gpu_open(&p->options, &size);
-    gpu_fill_pages(bench);
-    MUST(hzp_rig_serve(bench->rig, s->decode, size.depth, s->prefill, 0));
-    MUST(hzp_rig_train(bench->rig, s->train));
-    shapes_by_hand(s, bench->dev->threads, shape);
+    struct gpu_config config = p->base;
+    struct hzp_assembly bench;
+    config.rows = size_of(p, s);
+    bool any = p->seconds > 0 && find(p, &config.rows, s, &found);
+    gpu_open(&config, &bench);
+    gpu_fill_pages(&bench);
+    MUST(hzp_rig_serve(bench.rig, s->decode, config.rows.depth, s->prefill, 0));
+    MUST(hzp_rig_train(bench.rig, s->train));
+    shapes_by_hand(s, bench.dev->threads, shape);
     if (any)
         shape[SHAPES - 1] = found.shape;
-    run_all(p, bench, s, shape, any ? SHAPES : SHAPES - 1);
-    hzp_workbench_close(bench);
+    run_all(p, &bench, s, shape, any ? SHAPES : SHAPES - 1);
+    hzp_assembly_close(&bench);
 }
 
 static int usage(void)
@@ -278,13 +283,11 @@ int main(int argc, char **argv)
     }
     if (!p.steps || p.repeat < 1 || p.repeat > REPEAT_MAX)
         return usage();
-    gpu_options(argv[1], argv[2], &p.options);
-    p.options.moment_type = 1;
-    p.options.quantum_gflop = 0;
+    gpu_configure(argv[1], argv[2], &p.base);
     hzp_tables_init(&p.tables);
-    struct hzp_workbench_size most = size_of(&p.step[0]);
+    struct hzp_assembly_rig most = size_of(&p, &p.step[0]);
     for (int i = 1; i < p.steps; i++) {
-        struct hzp_workbench_size size = size_of(&p.step[i]);
+        struct hzp_assembly_rig size = size_of(&p, &p.step[i]);
         most.decode = HZP_MAX(most.decode, size.decode);
         most.depth = HZP_MAX(most.depth, size.depth);
         most.prefill = HZP_MAX(most.prefill, size.prefill);

@@ -13,6 +13,7 @@
 #include "base/thread.h"
 #include "device/limits.h"
 #include "nanobatch/build/backward.h"
+#include "nanobatch/build/update.h"
 #include "nanobatch/run/exec.h"
 #include "nanobatch/build/forward.h"
 #include "weights/layout.h"
@@ -68,17 +69,26 @@ static void finish(struct bench *b)
     MUST(hzp_fence_wait(b->fence));
 }
 
-/* BF16 noise of deviation 0.02, made on the device. */
-static void weights_fill(struct bench *b, void *base, size_t bytes, uint64_t seed)
+/* BF16 noise of deviation 0.02, made on the device: elements first, first + 1, .. of a sequence. */
+static void noise_fill(struct bench *b, void *base, size_t elements, size_t first, uint64_t seed)
 {
     const size_t piece = (size_t)1 << 28;
-    for (size_t at = 0; at < bytes / 2; at += piece) {
-        int32_t n = (int32_t)HZP_MIN(piece, bytes / 2 - at);
+    for (size_t at = 0; at < elements; at += piece) {
+        int32_t n = (int32_t)HZP_MIN(piece, elements - at);
         struct hzp_mat part = {(char *)base + 2 * at, 1, n, n, HZP_BF16};
-        MUST(hzp_op_noise(b->lane, &(struct hzp_noise_args){
-                                       .y = part, .seed = seed, .first = at, .deviation = 0.02f}));
+        struct hzp_noise_args args = {
+            .y = part, .seed = seed, .first = first + at, .deviation = 0.02f};
+        MUST(hzp_op_noise(b->lane, &args));
     }
     finish(b);
+}
+
+static void weights_fill(struct bench *b, const struct hzp_version *v)
+{
+    for (int32_t u = 0; u < b->layout.units; u++) {
+        struct hzp_unit_view unit = hzp_version_unit(b->weights, v, u);
+        noise_fill(b, unit.base, unit.elements, b->layout.unit[u].before, 1);
+    }
 }
 
 static void set_up(struct bench *b)
@@ -101,7 +111,7 @@ static void set_up(struct bench *b)
     hzp_layout_make(&config, &b->layout);
     MUST(hzp_weights_create(b->dev, &b->layout, &store, &b->weights));
     MUST(hzp_weights_begin(b->weights, &v));
-    weights_fill(b, v->base, b->layout.elements * 2, 1);
+    weights_fill(b, v);
     hzp_weights_publish(b->weights, v, 0);
     MUST(hzp_model_create(b->dev, b->weights, 8192, &b->model));
     MUST(hzp_exec_create(b->dev, &b->exec));
@@ -171,7 +181,7 @@ static void serving_open(struct bench *b, struct serving *s, int32_t pages)
     MUST(hzp_batch_create(b->dev, &max, &s->batch));
     MUST(hzp_serve_space_create(b->model, 4096, 512, &s->space));
     MUST(hzp_device_alloc(b->dev, HZP_MEM_DEVICE, all, &s->pages));
-    weights_fill(b, s->pages, all, 2);
+    noise_fill(b, s->pages, all / 2, 0, 2);
     s->kv = hzp_xcalloc((size_t)b->shape->layers, sizeof(*s->kv));
     for (int32_t l = 0; l < b->shape->layers; l++) {
         char *base = (char *)s->pages + 2 * layer * (size_t)l;
@@ -207,7 +217,7 @@ static void serve_step(struct bench *b, struct serving *s, int32_t segs, int32_t
         "\"of_gemm\":%.3f,\"kernels\":%d}\n",
         shape->name, segs, context, rows, seconds * 1e3, all / seconds, bytes / seconds * 1e-9,
         bytes / seconds / b->limits.read_bytes_per_s, flops / seconds * 1e-12,
-        flops / seconds / b->limits.gemm_bf16, b->plan.items);
+        flops / seconds / hzp_limits_gemm(&b->limits, HZP_BF16), b->plan.items);
     fflush(stdout);
 }
 
@@ -287,13 +297,12 @@ static void train(struct bench *b, int32_t docs, int32_t length)
     double flops =
         6 * (b->macs + (double)shape->vocab * shape->width) * rows +
         6.0 * shape->heads.heads * shape->heads.dim * shape->layers * (double)rows * length;
-    double seconds = micro_s + update_s;
+    double seconds = micro_s + update_s, gemm = hzp_limits_gemm(&b->limits, HZP_BF16);
     printf("{\"t\":\"train\",\"shape\":\"%s\",\"documents\":%d,\"length\":%d,\"loss\":%.3f,"
            "\"micro_ms\":%.2f,\"update_ms\":%.2f,\"tokens_per_s\":%.0f,\"micro_tflops\":%.1f,"
            "\"micro_of_gemm\":%.3f,\"of_gemm\":%.3f}\n",
-           shape->name, docs, length, (double)micro->loss[0], micro_s * 1e3, update_s * 1e3,
-           rows / seconds, flops / micro_s * 1e-12, flops / micro_s / b->limits.gemm_bf16,
-           flops / seconds / b->limits.gemm_bf16);
+           shape->name, docs, length, (double)micro->loss.value[0], micro_s * 1e3, update_s * 1e3,
+           rows / seconds, flops / micro_s * 1e-12, flops / micro_s / gemm, flops / seconds / gemm);
     fflush(stdout);
     free(token);
     free(learn);

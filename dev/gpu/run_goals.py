@@ -12,16 +12,21 @@ SHARES = ("share of the run's best product rate", "share of the run's best copy 
 # ---- ceilings ----
 
 def limits_of(step):
-    """(copy GB/s, bf16 product TFLOP/s) that a step measured; None: it did not."""
-    copy = gemm = None
+    """(copy GB/s, bf16 product TFLOP/s) that a step measured; None: it did not.
+
+    A device without a bf16 product widens the operands: there the limit is the F32 product's, as for
+    hzp_limits_gemm of device/limits.h."""
+    copy = bf16 = f32 = None
     for row in step["rows"]:
         if row.get("t") == "device":
-            copy, gemm = row["copy_gbytes_per_s"] or None, row["gemm_bf16_tflops"] or None
+            copy, bf16, f32 = row["copy_gbytes_per_s"], row["gemm_bf16_tflops"], row["gemm_f32_tflops"]
         elif row.get("name") == "limit: read bandwidth":
             copy = row["value"]
         elif row.get("name") == "limit: library GEMM, bf16":
-            gemm = row["value"] * 1e-3
-    return copy, gemm
+            bf16 = row["value"] * 1e-3
+        elif row.get("name") == "limit: library GEMM, f32":
+            f32 = row["value"] * 1e-3
+    return copy or None, bf16 or f32 or None
 
 
 def ceilings(results):

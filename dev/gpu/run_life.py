@@ -18,6 +18,7 @@ import threading
 import time
 import urllib.request
 
+HANG = 600  # seconds
 PROMPT = "Where does Zorin live?"
 
 
@@ -38,7 +39,7 @@ class Server:
 
     def ask(self, path, body=None, kind="application/json"):
         request = urllib.request.Request(self.url + path, body, {"Content-Type": kind})
-        with urllib.request.urlopen(request, timeout=90) as reply:
+        with urllib.request.urlopen(request, timeout=HANG) as reply:
             return json.load(reply)
 
     def answer(self):
@@ -47,11 +48,11 @@ class Server:
 
     def teach(self, path):
         with open(path, "rb") as file:
-            return self.ask("/v1/fine_tuning/examples?wait=served&timeout=60", file.read())
+            return self.ask(f"/v1/fine_tuning/examples?wait=served&timeout={HANG}", file.read())
 
     def learned(self, through):
         """Waits until every example up to this number has had all its passes; the state then."""
-        for _ in range(300):
+        for _ in range(5 * HANG):
             state = self.ask("/v1/weights?limit=1")
             reached = state["learned_through"]
             if reached is not None and reached >= through and state["staleness"] == 0:
@@ -75,7 +76,7 @@ def main(program, model, examples, *options):
         again = server.answer()
         server.learned(server.teach(examples)["last"])
         server.process.send_signal(signal.SIGTERM)
-        code = server.process.wait(timeout=60)
+        code = server.process.wait(timeout=HANG)
         with open(folder + "/log", encoding="utf-8") as said:
             errors = [line for line in said if " error " in line]
     ok = state["serving_step"] > 0 and again == taught and code == 0 and not errors

@@ -3,6 +3,7 @@
 #include "device/cpu/cpu.h"
 
 #include "device/about.h"
+#include "device/backend.h"
 #include "device/cpu/matmul.h"
 #include "device/ref/host.h"
 

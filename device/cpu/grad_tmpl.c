@@ -50,22 +50,23 @@ static void xent_row(const struct hzp_xent_args *a, int r)
             memset(dx, 0, (size_t)cols * (a->dx.type == HZP_F32 ? 4 : 2));
         return;
     }
-    double lse = row_lse(x, cols);
-    float hit = (float)(exp(x[target] - lse) - 1); /* before dx, which may be x */
-    a->loss[r] = (float)(lse - x[target]);
+    double lse = row_lse(x, cols), weight = a->weight ? a->weight[r] : 1;
+    float hit = (float)(weight * (exp(x[target] - lse) - 1)); /* before dx, which may be x */
+    a->loss[r] = (float)(weight * (lse - x[target]));
     if (!dx)
         return;
     /* In two parts: half a unit of the last place of an lse of 200 would be 8e-6 of every
      * probability, while x - high is exact where it matters. */
-    vf high = vset((float)lse), low = vset((float)(lse - (float)lse));
+    vf high = vset((float)lse), low = vset((float)(lse - (float)lse)), by = vset((float)weight);
     if (a->dx.type == HZP_BF16) {
         EACH(c, cols,
-             vstore_bf16((uint16_t *)dx + c, vexp(vsub(vsub(vload(x + c, left), high), low)),
-                         left););
+             vstore_bf16((uint16_t *)dx + c,
+                         vmul(by, vexp(vsub(vsub(vload(x + c, left), high), low))), left););
         ((uint16_t *)dx)[target] = hzp_bf16_from_f32(hit);
     } else {
         EACH(c, cols,
-             vstore((float *)dx + c, vexp(vsub(vsub(vload(x + c, left), high), low)), left););
+             vstore((float *)dx + c, vmul(by, vexp(vsub(vsub(vload(x + c, left), high), low))),
+                    left););
         ((float *)dx)[target] = hit;
     }
 }

@@ -42,7 +42,7 @@ struct command {
     const void *src;
     size_t size;
     union {
-#define X(name, bound) struct hzp_##name##_args name;
+#define X(name, class_) struct hzp_##name##_args name;
         HZP_OPS(X)
 #undef X
     } args;
@@ -244,7 +244,7 @@ static int issue(struct hzp_lane *base, enum hzp_op op, const void *args)
     return HZP_OK;
 }
 
-#define X(name, bound)                                                                             \
+#define X(name, class_)                                                                            \
     static int issue_##name(struct hzp_lane *lane, const void *args)                               \
     {                                                                                              \
         return issue(lane, HZP_OP_##name, args);                                                   \
@@ -254,7 +254,7 @@ HZP_OPS(X)
 
 void hzp_cpu_fill_issue(hzp_op_fn *op[HZP_OP_COUNT])
 {
-#define X(name, bound) op[HZP_OP_##name] = issue_##name;
+#define X(name, class_) op[HZP_OP_##name] = issue_##name;
     HZP_OPS(X)
 #undef X
 }

@@ -233,8 +233,10 @@ static void block_task(void *ctx, int task, int thread)
         cut->failed = 1;
 }
 
-/* Block sizes: as many blocks as divide evenly among the threads, none so thin that packing
- * outweighs multiplying. */
+/* Block sizes: as many blocks as divide evenly among the device's threads, none so thin that
+ * packing outweighs multiplying.  Never by the lane's share of them: with AVX2 the bits of the
+ * library's sums depend on a block's size, and gradients must not depend on the lane that a plan
+ * gives them. */
 static void cut_choose(struct cut *cut, int threads)
 {
     int m = cut->args->c.rows, n = cut->args->c.cols, across, widest;
@@ -264,7 +266,7 @@ int hzp_cpu_matmul_library(struct hzp_lane *lane, const struct hzp_matmul_args *
     size_t scratch = 0;
 
     hzp_cpu_library_alone(); /* before a primitive is made: it asks how many threads there are */
-    cut_choose(&cut, hzp_team_threads(mine->team));
+    cut_choose(&cut, mine->base.dev->threads);
     for (int i = 0; i < 2; i++) {
         for (int j = 0; j < 2; j++) {
             struct shape s = {

@@ -32,7 +32,7 @@ struct hzp_cuda_algos {
     struct hzp_cuda_algo *entry;
     int32_t *slot; /* [SLOTS] index + 1, by hash */
     int count;
-    pthread_mutex_t lock; /* of entry and count while they change or are copied, and of changed */
+    struct hzp_lock lock; /* of entry and count while they change or are copied, and of changed */
     bool changed;
     struct hzp_wake wake; /* of the writer */
     pthread_t writer;
@@ -150,7 +150,7 @@ static void load(struct hzp_cuda_algos *a)
 struct hzp_cuda_algos *hzp_cuda_algos_open(const char *identity)
 {
     struct hzp_cuda_algos *a = hzp_xcalloc(1, sizeof(*a));
-    pthread_mutex_init(&a->lock, NULL);
+    hzp_lock_init(&a->lock, HZP_LOCK_ALGOS);
     hzp_wake_init(&a->wake);
     a->entry = hzp_xcalloc(HZP_CUDA_ALGOS_MAX, sizeof(*a->entry));
     a->slot = hzp_xcalloc(SLOTS, sizeof(*a->slot));
@@ -184,14 +184,14 @@ void hzp_cuda_algos_add(struct hzp_cuda_algos *a, const void *key, size_t size,
             return;
         *slot = a->count + 1;
     }
-    pthread_mutex_lock(&a->lock);
+    hzp_lock_take(&a->lock);
     a->count = HZP_MAX(a->count, *slot);
     struct hzp_cuda_algo *entry = &a->entry[*slot - 1];
     memcpy(entry->key, full, sizeof(full));
     memcpy(entry->algo, algo, sizeof(entry->algo));
     entry->tuned = tuned;
     a->changed = true;
-    pthread_mutex_unlock(&a->lock);
+    hzp_lock_release(&a->lock);
     if (!a->path[0])
         return;
     if (!a->writes) /* without it close writes */
@@ -246,7 +246,7 @@ static int write_file(const struct hzp_cuda_algos *a, struct head head,
 /* Copies what there is, so that whoever adds waits for no more than that, and writes it. */
 static void save(struct hzp_cuda_algos *a)
 {
-    pthread_mutex_lock(&a->lock);
+    hzp_lock_take(&a->lock);
     bool changed = a->changed;
     struct head head = head_of(a);
     struct hzp_cuda_algo *entry = NULL;
@@ -255,7 +255,7 @@ static void save(struct hzp_cuda_algos *a)
         memcpy(entry, a->entry, head.count * sizeof(*entry));
         a->changed = false;
     }
-    pthread_mutex_unlock(&a->lock);
+    hzp_lock_release(&a->lock);
     if (changed && write_file(a, head, entry) < 0 && !a->failed) {
         a->failed = true;
         hzp_log(HZP_LOG_WARN, "cuda", "algorithms are not kept in %s: %s, ignoring", a->path,
@@ -288,7 +288,7 @@ void hzp_cuda_algos_close(struct hzp_cuda_algos *a)
     if (a->path[0])
         save(a);
     hzp_wake_fini(&a->wake);
-    pthread_mutex_destroy(&a->lock);
+    hzp_lock_fini(&a->lock);
     free(a->entry);
     free(a->slot);
     free(a);

@@ -85,7 +85,7 @@ static int issue(struct hzp_lane *base, hzp_op_fn *op, const void *args)
     return r < 0 ? r : t;
 }
 
-#define X(name, bound)                                                                             \
+#define X(name, class_)                                                                            \
     static int issue_##name(struct hzp_lane *lane, const void *args)                               \
     {                                                                                              \
         return issue(lane, hzp_cuda_##name, args);                                                 \
@@ -132,7 +132,7 @@ static int cuda_open(const struct hzp_device_config *config, struct hzp_device *
         free(dev);
         return r;
     }
-#define X(name, bound) dev->base.op[HZP_OP_##name] = issue_##name;
+#define X(name, class_) dev->base.op[HZP_OP_##name] = issue_##name;
     HZP_OPS(X)
 #undef X
     *ret = &dev->base;

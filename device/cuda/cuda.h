@@ -23,7 +23,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "device/device.h"
+#include "device/backend.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -206,7 +206,7 @@ int hzp_cuda_attn_paged_plain(struct hzp_lane *lane, const struct hzp_attn_paged
 int hzp_cuda_attn_packed_plain(struct hzp_lane *lane, const struct hzp_attn_packed_args *a);
 int hzp_cuda_attn_packed_bwd_plain(struct hzp_lane *lane, const struct hzp_attn_packed_bwd_args *a);
 
-#define X(name, bound) int hzp_cuda_##name(struct hzp_lane *lane, const void *args);
+#define X(name, class_) int hzp_cuda_##name(struct hzp_lane *lane, const void *args);
 HZP_OPS(X)
 #undef X
 

@@ -42,9 +42,9 @@ template <class T, int N> static __global__ void xent(struct hzp_xent_args a)
     float top;
     double sum;
     row_mass<N>(x, cols, &top, &sum);
-    float at_target = target < 0 ? 0 : x[target];
+    float at_target = target < 0 ? 0 : x[target], weight = a.weight ? a.weight[r] : 1;
     if (threadIdx.x == 0)
-        a.loss[r] = target < 0 ? 0 : (float)(log(sum) - ((double)at_target - top));
+        a.loss[r] = target < 0 ? 0 : (float)(weight * (log(sum) - ((double)at_target - top)));
     if (!a.dx.ptr)
         return;
     T *dx = row_of<T>(a.dx, r);
@@ -55,7 +55,9 @@ template <class T, int N> static __global__ void xent(struct hzp_xent_args a)
         load_n(x + c, v);
 #pragma unroll
         for (int k = 0; k < N; k++)
-            v[k] = target < 0 ? 0 : expf(v[k] - top) * share - (c + k == target ? 1.0f : 0.0f);
+            v[k] = target < 0
+                       ? 0
+                       : weight * (expf(v[k] - top) * share - (c + k == target ? 1.0f : 0.0f));
         store_n(dx + c, v);
     }
 }

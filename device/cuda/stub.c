@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/cuda/stub.c - stands in for the CUDA backend where it is not compiled in. */
 #include "device/about.h"
-#include "device/device.h"
+#include "device/backend.h"
 
 #include <stdio.h>
 

@@ -11,16 +11,17 @@ static int ref_xent(struct hzp_lane *lane, const void *args)
     const struct hzp_xent_args *a = args;
     for (int32_t r = 0; r < a->x.rows; r++) {
         int32_t target = a->target[r];
+        double weight = a->weight ? a->weight[r] : 1;
         double top = -INFINITY, sum = 0;
         for (int32_t c = 0; c < a->x.cols; c++)
             top = fmax(top, ref_get(&a->x, r, c));
         for (int32_t c = 0; c < a->x.cols; c++)
             sum += exp(ref_get(&a->x, r, c) - top);
         double lse = top + log(sum);
-        a->loss[r] = target < 0 ? 0 : (float)(lse - ref_get(&a->x, r, target));
+        a->loss[r] = target < 0 ? 0 : (float)(weight * (lse - ref_get(&a->x, r, target)));
         for (int32_t c = 0; a->dx.ptr && c < a->x.cols; c++) {
             double p = exp(ref_get(&a->x, r, c) - lse);
-            ref_put(&a->dx, r, c, target < 0 ? 0 : p - (c == target));
+            ref_put(&a->dx, r, c, target < 0 ? 0 : weight * (p - (c == target)));
         }
     }
     return HZP_OK;

@@ -1,349 +1,142 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/build/backward.h"
 
+#include "nanobatch/build/ends.h"
 #include "nanobatch/build/train_space.h"
-
-#include <stddef.h>
-
-static void add_cast(struct hzp_plan *plan, struct hzp_mat x, struct hzp_mat y)
-{
-    HZP_PLAN_NEXT(plan, cast, .x = x, .y = y);
-}
 
 static void add_zero(struct hzp_plan *plan, struct hzp_mat y)
 {
     HZP_PLAN_NEXT(plan, fill, .y = y);
 }
 
-/* dW += dY^T X. */
-static void add_weight_grad(struct hzp_plan *plan, uint64_t quantum, struct hzp_mat dy,
-                            struct hzp_mat x, struct hzp_mat dw)
+/* From here on the chain gets items of the micro-batch. */
+static void begin(struct hzp_plan *chain, const struct hzp_micro *micro,
+                  const struct hzp_train_space *s)
 {
-    struct hzp_matmul_args args = {.a = dy, .b = x, .c = dw, .trans_a = 1, .accumulate = 1};
-    hzp_plan_add_matmul(plan, quantum, &args);
-}
-
-/* dX = dY W. */
-static void add_input_grad(struct hzp_plan *plan, uint64_t quantum, struct hzp_mat dy,
-                           struct hzp_mat w, struct hzp_mat dx)
-{
-    struct hzp_matmul_args args = {.a = dy, .b = w, .c = dx};
-    hzp_plan_add_matmul(plan, quantum, &args);
-}
-
-/* What one micro-batch sees of the train space: the buffers, cut to its rows. */
-struct rows {
-    struct hzp_mat dx, dx_act, dnormed, normed, inner, dinner, dgate_up, dattn, dqkv;
-};
-
-static struct rows rows_of(const struct hzp_train_space *s, int32_t rows)
-{
-    return (struct rows){
-        .dx = hzp_mat_rows(s->dx, 0, rows),
-        .dx_act = hzp_mat_rows(s->dx_act, 0, rows),
-        .dnormed = hzp_mat_rows(s->dnormed, 0, rows),
-        .normed = hzp_mat_rows(s->normed, 0, rows),
-        .inner = hzp_mat_rows(s->inner, 0, rows),
-        .dinner = hzp_mat_rows(s->dinner, 0, rows),
-        .dgate_up = hzp_mat_rows(s->dgate_up, 0, rows),
-        .dattn = hzp_mat_rows(s->dattn, 0, rows),
-        .dqkv = hzp_mat_rows(s->dqkv, 0, rows),
-    };
-}
-
-static struct hzp_mat grad_of(const struct hzp_model *model, struct hzp_train_space *s,
-                              enum hzp_role role, int32_t layer)
-{
-    return hzp_layout_mat(model->layout, s->grads, HZP_F32, role, layer);
-}
-
-/* Chunk by chunk: while one goes through the layers, the rows behind it are nobody's. */
-static void add_forward(struct hzp_plan *chain, const struct hzp_model *model,
-                        const struct hzp_version *v, const struct hzp_micro *micro,
-                        struct hzp_train_space *s)
-{
-    for (int32_t i = 0; i < HZP_MAX(micro->chunks, 1); i++) {
-        struct hzp_packed packed = hzp_micro_packed(micro, i);
-        chain->row0 = packed.row0;
-        chain->rows = packed.rows;
-        HZP_PLAN_NEXT(chain, embed, .table = hzp_version_mat(model->weights, v, HZP_EMBED, -1),
-                      .y = hzp_mat_rows(s->kept[0].x_in, packed.row0, packed.rows),
-                      .id = micro->id + packed.row0);
-        for (int32_t l = 0; l < model->config->layers; l++) {
-            struct hzp_layer_space space = hzp_train_layer_space(s, l, packed.row0, packed.rows);
-            hzp_layer_attend(chain, model, v, l, &space, NULL, &packed);
-            hzp_layer_finish(chain, model, v, l, &space);
-        }
-    }
+    HZP_ASSERT(micro->rows > 0 && micro->rows <= s->config.rows_max);
+    chain->tenant = HZP_TENANT_TRAIN;
     chain->row0 = 0;
     chain->rows = micro->rows;
+}
+
+static void zero_unit(struct hzp_plan *chain, const struct hzp_train_space *s, int32_t unit)
+{
+    struct hzp_unit_view grad = hzp_unit_view(&s->grads, unit);
+    add_zero(chain, hzp_unit_piece(&grad, 0, grad.elements));
+}
+
+void hzp_micro_zero(struct hzp_plan *chain, const struct hzp_model *model,
+                    struct hzp_train_space *s, const struct hzp_layer_range *range)
+{
+    if (range->embed)
+        zero_unit(chain, s, 0);
+    for (int32_t l = range->first; l < range->last; l++)
+        zero_unit(chain, s, 1 + l);
+    if (range->head)
+        zero_unit(chain, s, 1 + model->config->layers);
+}
+
+/* One chunk's rows through the range's layers. */
+static void forward_chunk(struct hzp_plan *chain, const struct hzp_model *model,
+                          const struct hzp_version *v, const int32_t *id,
+                          const struct hzp_packed *chunk, struct hzp_train_space *s,
+                          const struct hzp_layer_range *range)
+{
+    struct hzp_layer layer = {model, v, s, -1};
+    chain->row0 = chunk->row0;
+    chain->rows = chunk->rows;
+    if (range->embed)
+        hzp_embed_forward(chain, &layer, id + chunk->row0,
+                          hzp_mat_rows(s->kept[0].x_in, chunk->row0, chunk->rows));
+    for (layer.index = range->first; layer.index < range->last; layer.index++) {
+        struct hzp_layer_space space =
+            hzp_train_layer_space(s, layer.index, chunk->row0, chunk->rows);
+        hzp_layer_attend_packed(chain, &layer, &space, chunk);
+        hzp_layer_finish(chain, &layer, &space);
+    }
+}
+
+void hzp_micro_forward(struct hzp_plan *chain, const struct hzp_model *model,
+                       const struct hzp_version *v, const struct hzp_micro *micro,
+                       struct hzp_train_space *s, const struct hzp_layer_range *range)
+{
+    begin(chain, micro, s);
+    for (int32_t i = 0; i < HZP_MAX(micro->chunks, 1); i++) {
+        struct hzp_packed chunk = hzp_micro_packed(micro, i);
+        forward_chunk(chain, model, v, micro->id, &chunk, s, range);
+    }
+    begin(chain, micro, s);
     s->forward_end = chain->items;
 }
 
-/* The last residual stream: what the head reads. */
-static struct hzp_mat last_x(const struct hzp_model *model, const struct hzp_train_space *s,
-                             int32_t rows)
+/* Head, loss and, if gradients are wanted, the head's backward pass for learned rows [row0, row0 +
+ * rows). */
+static void add_head_rows(struct hzp_plan *chain, const struct hzp_layer *layer,
+                          const struct hzp_micro *micro, struct hzp_train_space *s, int32_t row0,
+                          int32_t rows)
 {
-    int32_t last = s->config.forward_only ? 0 : model->config->layers;
-    return hzp_mat_rows(s->kept[last].x_in, 0, rows);
+    const int32_t *row = micro->learned_row + row0;
+    int32_t last = s->config.forward_only ? 0 : layer->model->config->layers;
+    struct hzp_head_space head = hzp_train_head_space(s, rows);
+    hzp_head_pick(chain, hzp_mat_rows(s->kept[last].x_in, 0, micro->rows), row, &head);
+    hzp_head_forward(chain, layer, &head);
+    hzp_loss_build(chain, &micro->loss, row0, head.logits, head.dlogits, head.quantum_flops);
+    if (!s->config.forward_only)
+        hzp_head_backward(chain, layer, row, &head, hzp_mat_rows(s->dx, 0, micro->rows));
 }
 
-/* Rows' losses do not meet, so they are cut as products are: a logit takes about as long as
- * xent_flops operations of a product. */
-static void add_xent(struct hzp_plan *chain, uint64_t quantum, struct hzp_mat logits,
-                     struct hzp_mat dlogits, const int32_t *target, float *loss)
-{
-    const uint64_t xent_flops = 300;
-    int32_t rows = logits.rows, each = rows;
-    if (quantum)
-        each = (int32_t)HZP_MIN((uint64_t)rows,
-                                HZP_MAX(quantum / (xent_flops * (uint64_t)logits.cols), 16u));
-    for (int32_t r = 0, n; r < rows; r += n) {
-        n = HZP_MIN(each, rows - r);
-        struct hzp_mat dx = dlogits.ptr ? hzp_mat_rows(dlogits, r, n) : dlogits;
-        HZP_PLAN_NEXT(chain, xent, .x = hzp_mat_rows(logits, r, n), .dx = dx, .target = target + r,
-                      .loss = loss + r);
-    }
-}
-
-/* Head, loss and, if wanted, their backward for learned rows [c0, c0 + n). */
-static void add_head_chunk(struct hzp_plan *chain, const struct hzp_model *model,
-                           const struct hzp_version *v, const struct hzp_micro *micro,
-                           struct hzp_train_space *s, int32_t c0, int32_t n)
-{
-    uint64_t quantum = s->config.quantum_flops;
-    bool learn = !s->config.forward_only;
-    const int32_t *row = micro->learned_row + c0;
-    struct hzp_mat x = last_x(model, s, micro->rows);
-    struct hzp_mat head = hzp_version_mat(model->weights, v, HZP_HEAD, -1);
-    struct hzp_mat norm = hzp_version_mat(model->weights, v, HZP_FINAL_NORM, -1);
-    struct hzp_mat picked = hzp_mat_rows(s->picked, 0, n);
-    struct hzp_mat normed = hzp_mat_rows(s->picked_normed, 0, n);
-    struct hzp_mat logits = hzp_mat_rows(s->logits, 0, n);
-    struct hzp_mat dlogits = learn ? hzp_mat_rows(s->dlogits, 0, n) : (struct hzp_mat){0};
-
-    HZP_PLAN_NEXT(chain, gather, .x = x, .y = picked, .index = row);
-    HZP_PLAN_NEXT(chain, rmsnorm, .x = picked, .w = norm, .y = normed, .rstd = s->picked_rstd,
-                  .eps = model->config->norm_eps);
-    struct hzp_matmul_args product = {.a = normed, .b = head, .c = logits, .trans_b = 1};
-    hzp_plan_add_matmul(chain, quantum, &product);
-    add_xent(chain, quantum, logits, dlogits, micro->target + c0, micro->loss + c0);
-    if (!learn)
-        return;
-
-    struct hzp_mat dnormed = hzp_mat_rows(s->dpicked_normed, 0, n);
-    struct hzp_mat dpicked = hzp_mat_rows(s->dpicked, 0, n);
-    add_weight_grad(chain, quantum, dlogits, normed, grad_of(model, s, HZP_HEAD, -1));
-    add_input_grad(chain, quantum, dlogits, head, dnormed);
-    add_zero(chain, dpicked);
-    HZP_PLAN_NEXT(chain, rmsnorm_bwd, .dy = dnormed, .x = picked, .w = norm, .dx = dpicked,
-                  .dw = grad_of(model, s, HZP_FINAL_NORM, -1), .rstd = s->picked_rstd);
-    /* Scatter: the transpose of gather is the transpose of a table look-up. */
-    HZP_PLAN_NEXT(chain, embed_bwd, .dtable = hzp_mat_rows(s->dx, 0, micro->rows), .dy = dpicked,
-                  .id = row);
-}
-
-static void add_head(struct hzp_plan *chain, const struct hzp_model *model,
-                     const struct hzp_version *v, const struct hzp_micro *micro,
-                     struct hzp_train_space *s)
+static void add_head(struct hzp_plan *chain, const struct hzp_layer *layer,
+                     const struct hzp_micro *micro, struct hzp_train_space *s)
 {
     /* Equal chunks: a last one of few rows would cost as much memory traffic as a full one. */
     int32_t chunks = HZP_DIV_UP(micro->learned, s->config.head_rows);
     int32_t chunk = HZP_DIV_UP(micro->learned, HZP_MAX(chunks, 1));
-    for (int32_t c0 = 0; c0 < micro->learned; c0 += chunk)
-        add_head_chunk(chain, model, v, micro, s, c0, HZP_MIN(chunk, micro->learned - c0));
+    for (int32_t at = 0; at < micro->learned; at += chunk)
+        add_head_rows(chain, layer, micro, s, at, HZP_MIN(chunk, micro->learned - at));
 }
 
-/* The gradient of the residual stream as the matrix products want it. */
-static struct hzp_mat dx_for_products(struct hzp_plan *chain, const struct rows *r)
+void hzp_micro_backward(struct hzp_plan *chain, const struct hzp_model *model,
+                        const struct hzp_version *v, const struct hzp_micro *micro,
+                        struct hzp_train_space *s, const struct hzp_layer_range *range)
 {
-    if (r->dx_act.ptr == r->dx.ptr)
-        return r->dx;
-    add_cast(chain, r->dx, r->dx_act);
-    return r->dx_act;
-}
-
-static void add_mlp_bwd(struct hzp_plan *chain, const struct hzp_model *model,
-                        const struct hzp_version *v, int32_t layer, struct hzp_train_space *s,
-                        const struct rows *r, const struct hzp_layer_space *k)
-{
-    const struct hzp_weights *w = model->weights;
-    uint64_t quantum = s->config.quantum_flops;
-    struct hzp_mat dy = dx_for_products(chain, r);
-    struct hzp_mat norm = hzp_version_mat(w, v, HZP_MLP_NORM, layer);
-
-    HZP_PLAN_NEXT(chain, swiglu, .x = k->gate_up, .y = r->inner);
-    add_weight_grad(chain, quantum, dy, r->inner, grad_of(model, s, HZP_DOWN, layer));
-    add_input_grad(chain, quantum, dy, hzp_version_mat(w, v, HZP_DOWN, layer), r->dinner);
-    HZP_PLAN_NEXT(chain, swiglu_bwd, .x = k->gate_up, .dy = r->dinner, .dx = r->dgate_up);
-    HZP_PLAN_NEXT(chain, rmsnorm, .x = k->x_mid, .w = norm, .y = r->normed,
-                  .eps = model->config->norm_eps);
-    add_weight_grad(chain, quantum, r->dgate_up, r->normed, grad_of(model, s, HZP_GATE_UP, layer));
-    add_input_grad(chain, quantum, r->dgate_up, hzp_version_mat(w, v, HZP_GATE_UP, layer),
-                   r->dnormed);
-    HZP_PLAN_NEXT(chain, rmsnorm_bwd, .dy = r->dnormed, .x = k->x_mid, .w = norm, .dx = r->dx,
-                  .dw = grad_of(model, s, HZP_MLP_NORM, layer), .rstd = k->rstd_mlp);
-}
-
-static void add_attention_bwd(struct hzp_plan *chain, const struct hzp_model *model,
-                              const struct hzp_version *v, int32_t layer,
-                              const struct hzp_micro *micro, struct hzp_train_space *s,
-                              const struct rows *r, const struct hzp_layer_space *k)
-{
-    const struct hzp_weights *w = model->weights;
-    const struct hzp_model_config *config = model->config;
-    uint64_t quantum = s->config.quantum_flops;
-    struct hzp_mat dy = dx_for_products(chain, r);
-    struct hzp_mat norm = hzp_version_mat(w, v, HZP_ATTN_NORM, layer);
-
-    add_weight_grad(chain, quantum, dy, k->attn, grad_of(model, s, HZP_O, layer));
-    add_input_grad(chain, quantum, dy, hzp_version_mat(w, v, HZP_O, layer), r->dattn);
-    HZP_PLAN_NEXT(
-        chain, attn_packed_bwd, .qkv = k->qkv, .out = k->attn, .dout = r->dattn, .dqkv = r->dqkv,
-        .lse = k->lse,
-        .segs = {micro->row0, micro->pos0, micro->docs, micro->doc_rows_max, micro->doc_rows_max},
-        .heads = config->heads, .scale = hzp_model_attn_scale(model));
-    HZP_PLAN_NEXT(chain, rope_bwd, .dy = r->dqkv, .dx = r->dqkv, .x = k->qkv_bare,
-                  .q_norm = hzp_version_mat(w, v, HZP_Q_NORM, layer),
-                  .k_norm = hzp_version_mat(w, v, HZP_K_NORM, layer),
-                  .dq_norm = grad_of(model, s, HZP_Q_NORM, layer),
-                  .dk_norm = grad_of(model, s, HZP_K_NORM, layer), .table = model->rope,
-                  .pos = micro->pos, .heads = config->heads, .eps = config->norm_eps);
-    if (config->qkv_bias)
-        HZP_PLAN_NEXT(chain, colsum, .x = r->dqkv, .y = grad_of(model, s, HZP_QKV_BIAS, layer));
-    HZP_PLAN_NEXT(chain, rmsnorm, .x = k->x_in, .w = norm, .y = r->normed, .eps = config->norm_eps);
-    add_weight_grad(chain, quantum, r->dqkv, r->normed, grad_of(model, s, HZP_QKV, layer));
-    add_input_grad(chain, quantum, r->dqkv, hzp_version_mat(w, v, HZP_QKV, layer), r->dnormed);
-    HZP_PLAN_NEXT(chain, rmsnorm_bwd, .dy = r->dnormed, .x = k->x_in, .w = norm, .dx = r->dx,
-                  .dw = grad_of(model, s, HZP_ATTN_NORM, layer), .rstd = k->rstd_attn);
-}
-
-static struct hzp_mat flat(void *base, size_t offset, size_t elements, enum hzp_dtype type)
-{
-    HZP_ASSERT(elements <= INT32_MAX);
-    return (struct hzp_mat){(char *)base + offset * hzp_dtype_size(type), 1, (int32_t)elements,
-                            (int32_t)elements, type};
+    struct hzp_layer_grads g = hzp_train_layer_grads(s, micro->rows);
+    struct hzp_packed whole = hzp_micro_whole(micro);
+    struct hzp_layer layer = {model, v, s, -1};
+    HZP_ASSERT(!s->config.forward_only);
+    begin(chain, micro, s);
+    if (range->head) {
+        add_zero(chain, g.dx);
+        add_head(chain, &layer, micro, s);
+    }
+    for (int32_t l = range->last - 1; l >= range->first; l--) {
+        struct hzp_layer_space kept = hzp_train_layer_space(s, l, 0, micro->rows);
+        layer.index = l;
+        hzp_layer_backward(chain, &layer, &kept, &g, &whole);
+    }
+    layer.index = -1;
+    if (range->embed)
+        hzp_embed_backward(chain, &layer, micro->id, g.dx);
 }
 
 void hzp_micro_build(struct hzp_plan *chain, const struct hzp_model *model,
                      const struct hzp_version *v, const struct hzp_micro *micro,
                      struct hzp_train_space *s, bool first)
 {
-    HZP_ASSERT(micro->rows > 0 && micro->rows <= s->config.rows_max && !s->config.forward_only);
-    chain->train = true;
-    chain->rows = micro->rows;
+    struct hzp_layer_range all = hzp_layer_range_all(model->config);
+    begin(chain, micro, s);
     if (first)
-        for (int32_t u = 0; u < model->layout->units; u++)
-            add_zero(chain, flat(s->grads, model->layout->unit[u].offset,
-                                 model->layout->unit[u].elements, HZP_F32));
-    struct rows r = rows_of(s, micro->rows);
-    add_forward(chain, model, v, micro, s);
-    add_zero(chain, r.dx);
-    add_head(chain, model, v, micro, s);
-    for (int32_t l = model->config->layers - 1; l >= 0; l--) {
-        struct hzp_layer_space k = hzp_train_layer_space(s, l, 0, micro->rows);
-        chain->layer = (int16_t)l;
-        add_mlp_bwd(chain, model, v, l, s, &r, &k);
-        add_attention_bwd(chain, model, v, l, micro, s, &r, &k);
-    }
-    chain->layer = -1;
-    HZP_PLAN_NEXT(chain, embed_bwd, .dtable = grad_of(model, s, HZP_EMBED, -1), .dy = r.dx,
-                  .id = micro->id);
+        hzp_micro_zero(chain, model, s, &all);
+    hzp_micro_forward(chain, model, v, micro, s, &all);
+    hzp_micro_backward(chain, model, v, micro, s, &all);
 }
 
 void hzp_eval_build(struct hzp_plan *chain, const struct hzp_model *model,
                     const struct hzp_version *v, const struct hzp_micro *micro,
                     struct hzp_train_space *s)
 {
-    HZP_ASSERT(micro->rows > 0 && micro->rows <= s->config.rows_max && s->config.forward_only);
-    chain->train = true;
-    chain->rows = micro->rows;
-    add_forward(chain, model, v, micro, s);
-    add_head(chain, model, v, micro, s);
-}
-
-/* Elements of one memory-bound item: about as long as quantum_flops of matrix product, at a
- * machine balance of ten operations a byte and some thirty bytes an element. */
-static size_t piece_elements(const struct hzp_train_space *s)
-{
-    size_t piece = (size_t)(s->config.quantum_flops / 300);
-    return s->config.quantum_flops ? HZP_ROUND_UP(HZP_MAX(piece, (size_t)1 << 16), (size_t)64)
-                                   : (size_t)INT32_MAX / 64 * 64;
-}
-
-static void add_adamw(struct hzp_plan *chain, const struct hzp_version *v,
-                      struct hzp_version *draft, const struct hzp_update_hyper *hyper,
-                      struct hzp_train_space *s, size_t offset, size_t elements, float decay)
-{
-    /* Of seven numbers of memory each: three times as long as what piece_elements is meant for. */
-    size_t piece = piece_elements(s);
-    if (s->config.quantum_flops)
-        piece = HZP_ROUND_UP(HZP_MAX(piece / 3, (size_t)1 << 16), (size_t)64);
-    enum hzp_dtype moment = s->config.moment_type;
-    for (size_t at = offset; at < offset + elements; at += piece) {
-        size_t n = HZP_MIN(piece, offset + elements - at);
-        HZP_PLAN_NEXT(chain, adamw, .from = flat(v->base, at, n, s->act),
-                      .to = flat(draft->base, at, n, s->act),
-                      .residual =
-                          s->residual ? flat(s->residual, at, n, HZP_I16) : (struct hzp_mat){0},
-                      .grad = flat(s->grads, at, n, HZP_F32), .m = flat(s->m, at, n, moment),
-                      .v = flat(s->v, at, n, moment), .sumsq = &s->result->sumsq,
-                      .grad_scale = hyper->grad_scale, .clip = hyper->clip, .lr = hyper->lr,
-                      .beta1 = hyper->beta1, .beta2 = hyper->beta2, .eps = hyper->eps,
-                      .decay = decay, .t = hyper->t);
-    }
-}
-
-/* The draft's projections in e4m3, in pieces of whole rows. */
-static void add_quantize(struct hzp_plan *chain, const struct hzp_model *model,
-                         const struct hzp_version *draft, const struct hzp_train_space *s)
-{
-    const struct hzp_weights *w = model->weights;
-    for (int32_t l = 0; l < model->config->layers; l++)
-        for (int i = 0; i < HZP_FP8_ROLES; i++) {
-            float *scale;
-            struct hzp_mat x = hzp_version_mat(w, draft, hzp_fp8_role[i], l);
-            struct hzp_mat y = hzp_version_fp8(w, draft, hzp_fp8_role[i], l, &scale);
-            size_t rows = HZP_MAX(piece_elements(s) / (size_t)x.cols, (size_t)1);
-            int32_t piece = (int32_t)HZP_MIN(rows, (size_t)x.rows);
-            for (int32_t r = 0; r < x.rows; r += piece) {
-                int32_t n = HZP_MIN(piece, x.rows - r);
-                HZP_PLAN_NEXT(chain, quantize, .x = hzp_mat_rows(x, r, n),
-                              .y = hzp_mat_rows(y, r, n), .scale = scale + r);
-            }
-        }
-}
-
-void hzp_update_build(struct hzp_plan *chain, const struct hzp_model *model,
-                      const struct hzp_version *v, struct hzp_version *draft,
-                      const struct hzp_update_hyper *hyper, struct hzp_train_space *s)
-{
-    const struct hzp_layout *layout = model->layout;
-    size_t piece = piece_elements(s);
-    chain->train = true;
-    chain->layer = -1;
-    add_zero(chain, (struct hzp_mat){s->result, 1, (int32_t)(sizeof(*s->result) / sizeof(float)),
-                                     (int32_t)(sizeof(*s->result) / sizeof(float)), HZP_F32});
-    for (size_t at = 0; at < layout->elements; at += piece)
-        HZP_PLAN_NEXT(chain, sumsq,
-                      .x = flat(s->grads, at, HZP_MIN(piece, layout->elements - at), HZP_F32),
-                      .sum = &s->result->sumsq);
-    for (int32_t u = 0; u < layout->units; u++) {
-        const struct hzp_unit *unit = &layout->unit[u];
-        add_adamw(chain, v, draft, hyper, s, unit->offset, unit->decayed, hyper->decay);
-        add_adamw(chain, v, draft, hyper, s, unit->offset + unit->decayed,
-                  unit->elements - unit->decayed, 0);
-    }
-    for (int32_t u = 0; u < layout->units; u++)
-        HZP_PLAN_NEXT(
-            chain, audit,
-            .x = flat(draft->base, layout->unit[u].offset, layout->unit[u].elements, s->act),
-            .checksum = &s->result->checksum, .nonfinite = &s->result->nonfinite);
-    if (hzp_weights_fp8(model->weights))
-        add_quantize(chain, model, draft, s);
-}
-
-const struct hzp_update_result *hzp_update_result(const struct hzp_train_space *s)
-{
-    return s->result;
+    struct hzp_layer_range all = hzp_layer_range_all(model->config);
+    struct hzp_layer layer = {model, v, s, -1};
+    HZP_ASSERT(s->config.forward_only);
+    hzp_micro_forward(chain, model, v, micro, s, &all);
+    add_head(chain, &layer, micro, s);
 }

@@ -124,7 +124,7 @@ int32_t hzp_batch_add_logits(struct hzp_batch *b, int32_t row)
     return b->logits++;
 }
 
-/* ---- rows of nobody ---- */
+/* ---- padding rows ---- */
 
 int32_t hzp_batch_bucket(int32_t rows)
 {
@@ -141,7 +141,7 @@ int32_t hzp_batch_bucket(int32_t rows)
 }
 
 /* It attends to the first token of the last row's sequence: that was stored in an earlier step, and
- * nobody writes there while the sequence runs. */
+ * no row is stored there while the sequence runs. */
 static void add_pad(struct hzp_batch *b, int32_t r)
 {
     const int32_t *page = b->page + (size_t)(b->rows - 1) * (size_t)b->max.page_stride;

@@ -5,14 +5,14 @@
  * ended.  Decode segments (one row each) come first, then pieces of prompts.  All arrays are taken
  * at create in memory that host and device both see; a step allocates nothing.
  *
- * A batch may be formed while the step before it runs.  A row whose token that step draws does not
- * bring the token but says which of the other batch's logits draws it; the device copies it over
- * before it embeds.  Such rows come first of all.
+ * A batch may be formed while the step before it runs.  A row whose token that step draws has no
+ * token id yet, only the index of the logits in the other batch that draw it; the device copies the
+ * id before it embeds.  Such rows come first of all.
  *
- * Where the device keeps steps as graphs, a step that only decodes is filled up to a size of a few
- * (hzp_batch_pad): behind its own rows stand rows of nobody.  They are embedded, normed and
- * multiplied like others, store nothing, attend to one token that another row's sequence has
- * anyway, and what they draw nobody reads.  `rows`, `segs` and `logits` do not count them, `pads`
+ * Where the device keeps steps as graphs, a step that only decodes is filled up to one of a few
+ * sizes (hzp_batch_pad) with padding rows behind its own.  Padding rows are embedded, normed and
+ * multiplied like others, store nothing, attend to one token that the last row's sequence has
+ * anyway, and their draws are not read.  `rows`, `segs` and `logits` do not count them; `pads`
  * does.
  *
  * Invariant: every row belongs to exactly one segment, in order; its own key and value are stored
@@ -55,7 +55,7 @@ struct hzp_batch {
 
     /* rows */
     int32_t rows;
-    int32_t pads; /* rows of nobody behind them, each with a segment and logits of its own */
+    int32_t pads; /* padding rows behind them, each with a segment and logits of its own */
     int32_t *id, *pos, *slot; /* [rows_max] token, position, KV slot (hzp_rope_args) */
 
     /* tokens that the step before draws */
@@ -97,22 +97,22 @@ int32_t *hzp_batch_add_segment(struct hzp_batch *batch, int32_t pos0, bool decod
 /* Appends a row to the newest segment (its position follows from the segment). */
 int32_t hzp_batch_add_row(struct hzp_batch *batch, int32_t token, int32_t slot);
 
-/* The same for a row whose token is the one that logits `logit` of batch `from` draw.  All of a
- * batch come before its other rows, and name one `from`. */
+/* The same for a row whose token is the one that logits `logit` of batch `from` draw.  All such
+ * rows of a batch come before its other rows and have the same `from`. */
 int32_t hzp_batch_add_drawn(struct hzp_batch *batch, const struct hzp_batch *from, int32_t logit,
                             int32_t slot);
 
-/* Fills a batch that only decodes, and wants the logits of every row, up to hzp_batch_bucket(rows),
+/* Pads a batch that only decodes, and wants the logits of every row, up to hzp_batch_bucket(rows),
  * as far as there is room.  Again: no effect. */
 void hzp_batch_pad(struct hzp_batch *batch);
 
-/* The size that so many decode rows are filled up to: 1, 2, 4, 8, 16, 24, 32, 40 ..., above 64 by
+/* The size up to which so many decode rows are padded: 1, 2, 4, 8, 16, 24, 32, 40 ..., above 64 by
  * steps of a quarter of the power of two below. */
 int32_t hzp_batch_bucket(int32_t rows);
 
-/* Cuts the rows, those of nobody too, at cut[0] = 0 <= cut[1] <= ... <= cut[nanos] = rows + pads;
- * those without rows are left out.  Returns how many there are.  Overwrites what an earlier cut of
- * this batch returned. */
+/* Cuts the rows, padding rows too, at cut[0] = 0 <= cut[1] <= ... <= cut[nanos] = rows + pads;
+ * nano-batches without rows are left out.  Returns how many there are.  Overwrites what an earlier
+ * cut of this batch returned. */
 int32_t hzp_batch_cut(struct hzp_batch *batch, const int32_t *cut, int32_t nanos,
                       struct hzp_nano ret[HZP_NANO_MAX]);
 

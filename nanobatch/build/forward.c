@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/build/forward.h"
 
-#include "nanobatch/build/layer.h"
-#include "nanobatch/build/ride.h"
-#include "nanobatch/build/train_space.h"
+#include "nanobatch/build/ends.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -59,11 +57,11 @@ void hzp_serve_space_destroy(struct hzp_serve_space *s)
     free(s);
 }
 
-/* Of the nano-batch that comes as number `nano`. */
+/* Rows [row0, row0 + rows) of the space, of nano-batch `nano`. */
 static struct hzp_layer_space rows_of(const struct hzp_serve_space *s, int32_t nano, int32_t row0,
                                       int32_t rows)
 {
-    int32_t scale0 = HZP_ROUND_UP(row0, 4) + 4 * nano; /* behind all of the one before */
+    int32_t scale0 = HZP_ROUND_UP(row0, 4) + 4 * nano; /* behind all of the nano-batch before */
     struct hzp_mat x = hzp_mat_rows(s->x, row0, rows), qkv = hzp_mat_rows(s->qkv, row0, rows);
     return (struct hzp_layer_space){
         .x_in = x,
@@ -80,168 +78,182 @@ static struct hzp_layer_space rows_of(const struct hzp_serve_space *s, int32_t n
     };
 }
 
-/* One nano-batch's chain while the plan is built. */
-struct chain {
-    struct hzp_nano nano;
-    struct hzp_layer_space space;
-    const uint8_t *lane_of;
-    int32_t tail, also[2];
-    int32_t *append;       /* [layers] its rope items, which append */
-    struct hzp_ride *ride; /* NULL: it carries nobody */
+/* --- Strands ---------------------------------------------------------------------------------- */
+
+static int32_t rows_with_pads(const struct hzp_forward *f)
+{
+    return f->batch->rows + f->batch->pads;
+}
+
+void hzp_forward_begin(struct hzp_forward *f)
+{
+    int32_t cut[HZP_NANO_MAX + 1], nano = 0;
+    struct hzp_nano nanos[HZP_NANO_MAX];
+    HZP_ASSERT(f->batch->rows > 0);
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        f->plan->share[l] = f->shape->share[l];
+    hzp_plan_shape_cuts(f->shape, rows_with_pads(f), cut);
+    f->strands = hzp_batch_cut(f->batch, cut, f->shape->nanos, nanos);
+    for (int32_t i = 0; i < f->strands; i++, nano++) {
+        while (cut[nano] == cut[nano + 1]) /* of no rows: it was left out */
+            nano++;
+        f->strand[i] = (struct hzp_strand){
+            .nano = nanos[i],
+            .space = rows_of(f->space, i, nanos[i].row0, nanos[i].rows),
+            .lane_of = f->shape->lane[nano],
+            .tail = -1,
+            .also = {-1, -1},
+            .append = HZP_ARENA_ARRAY(&f->plan->arena, int32_t, f->model->config->layers)};
+    }
+}
+
+void hzp_forward_end(struct hzp_forward *f)
+{
+    struct hzp_plan *plan = f->plan;
+    plan->lane_of = NULL;
+    plan->tail = plan->also[0] = plan->also[1] = -1;
+    plan->row0 = plan->rows = 0;
+}
+
+void hzp_forward_resume(struct hzp_forward *f, int32_t i)
+{
+    const struct hzp_strand *s = &f->strand[i];
+    struct hzp_plan *plan = f->plan;
+    plan->lane_of = s->lane_of;
+    plan->tail = s->tail;
+    memcpy(plan->also, s->also, sizeof(plan->also));
+    plan->row0 = s->nano.row0;
+    plan->rows = s->nano.rows;
+}
+
+void hzp_forward_pause(struct hzp_forward *f, int32_t i)
+{
+    struct hzp_strand *s = &f->strand[i];
+    s->tail = f->plan->tail;
+    memcpy(s->also, f->plan->also, sizeof(s->also));
+}
+
+/* --- A range ---------------------------------------------------------------------------------- */
+
+/* A range while it is built: the residual stream of all rows at its two ends. */
+struct part {
+    struct hzp_layer_range range;
+    struct hzp_mat x_in, x_out;
 };
 
-static struct hzp_packed riding(const struct hzp_ride *ride)
+static struct hzp_mat strand_rows(const struct hzp_strand *s, struct hzp_mat x)
 {
-    return hzp_micro_packed(ride->rider.micro, ride->chunk);
+    return hzp_mat_rows(x, s->nano.row0, s->nano.rows);
 }
 
-/* The residual stream of a riding chain's rows before layer `layer`, behind the chunk's. */
-static struct hzp_mat behind(const struct chain *c, int32_t layer)
+/* Copies the tokens that the step before draws; the strands that embed them need the copy. */
+static void add_refs(struct hzp_forward *f)
 {
-    struct hzp_packed chunk = riding(c->ride);
-    return hzp_mat_rows(c->ride->rider.space->kept[layer].x_in, chunk.row0 + chunk.rows,
-                        c->nano.rows);
-}
-
-static bool carries(const struct chain *c, int32_t layer)
-{
-    return c->ride && layer >= c->ride->layer0 && layer < c->ride->layer1;
-}
-
-/* Where the chain's rows of a layer are: in layers that carry a chunk, behind its rows. */
-static struct hzp_layer_space space_of(const struct chain *c, int32_t layer)
-{
-    struct hzp_layer_space s = c->space;
-    if (carries(c, layer)) {
-        struct hzp_packed chunk = riding(c->ride);
-        s = hzp_train_layer_space(c->ride->rider.space, layer, chunk.row0,
-                                  chunk.rows + c->nano.rows);
-        s.quantum_flops = 0;
-        s.rides = chunk.rows;
-        return s;
-    }
-    if (c->ride && layer == c->ride->layer1)
-        s.x_in = behind(c, layer);
-    if (carries(c, layer + 1))
-        s.x_out = behind(c, layer + 1);
-    return s;
-}
-
-static void add_head(struct hzp_plan *plan, const struct hzp_model *model,
-                     const struct hzp_version *v, const struct hzp_batch *batch,
-                     struct hzp_serve_space *space, struct hzp_mat x, const struct chain *chain,
-                     int32_t chains)
-{
-    const struct hzp_weights *w = model->weights;
-    int32_t count = batch->logits + batch->pads;
-    struct hzp_mat picked = hzp_mat_rows(space->picked, 0, count);
-    struct hzp_mat normed = hzp_mat_rows(space->picked_normed, 0, count);
-    struct hzp_mat logits = hzp_mat_rows(space->logits, 0, count);
-    plan->lane_of = chain[0].lane_of;
+    struct hzp_plan *plan = f->plan;
+    const struct hzp_batch *b = f->batch;
+    if (!b->refs)
+        return;
+    plan->lane_of = f->strand[0].lane_of;
     plan->tail = plan->also[0] = plan->also[1] = -1;
-    HZP_PLAN_NEXT(plan, gather, .x = x, .y = picked, .index = batch->logit_row);
-    for (int32_t i = 0; i < chains; i++)
-        hzp_plan_need(plan, chain[i].tail);
-    if (chain[0].ride && chain[0].ride->layer1 == model->config->layers)
-        chain[0].ride->end = plan->tail;
-    HZP_PLAN_NEXT(plan, rmsnorm, .x = picked, .w = hzp_version_mat(w, v, HZP_FINAL_NORM, -1),
-                  .y = normed, .eps = model->config->norm_eps);
-    HZP_PLAN_NEXT(plan, matmul, .a = normed, .b = hzp_version_mat(w, v, HZP_HEAD, -1), .c = logits,
-                  .trans_b = 1);
-    HZP_PLAN_NEXT(plan, sample, .logits = logits, .row = batch->sample, .edit = batch->edit,
+    plan->row0 = plan->rows = 0;
+    int32_t refs =
+        HZP_PLAN_NEXT(plan, gather, .x = {b->from->token, b->from->logits, 1, 1, HZP_I32},
+                      .y = {b->id, b->refs, 1, 1, HZP_I32}, .index = b->ref);
+    for (int32_t i = 0; i < f->strands && f->strand[i].nano.row0 < b->refs; i++)
+        f->strand[i].tail = refs;
+}
+
+/* Pieces 2 l and 2 l + 1 of a strand are the two pieces of layer l. */
+static void add_piece(struct hzp_forward *f, const struct part *part, int32_t i, int32_t piece)
+{
+    struct hzp_strand *s = &f->strand[i];
+    struct hzp_layer layer = {f->model, f->version, NULL, piece / 2};
+    struct hzp_layer_space space = s->space;
+    int32_t need[HZP_NANO_MAX];
+    if (layer.index == part->range.first)
+        space.x_in = strand_rows(s, part->x_in);
+    if (layer.index == part->range.last - 1)
+        space.x_out = strand_rows(s, part->x_out);
+    if (piece % 2) {
+        hzp_layer_finish(f->plan, &layer, &space);
+        return;
+    }
+    struct hzp_paged paged = {.nano = &s->nano, .kv = &f->kv[layer.index], .need = need};
+    for (const struct hzp_strand *b = f->strand; b < s; b++)
+        if (b->nano.row0 + b->nano.rows > s->nano.joins)
+            need[paged.needs++] = b->append[layer.index];
+    hzp_layer_attend_paged(f->plan, &layer, &space, &paged);
+    s->append[layer.index] = paged.append;
+}
+
+/* Pieces [from, to) of strand i; the first turn of a range that has it brings the embedding. */
+static void add_turn(struct hzp_forward *f, const struct part *part, int32_t i, int32_t from,
+                     int32_t to)
+{
+    const struct hzp_strand *s = &f->strand[i];
+    struct hzp_layer layer = {f->model, f->version, NULL, -1};
+    hzp_forward_resume(f, i);
+    if (part->range.embed && from == 0)
+        hzp_embed_forward(f->plan, &layer, s->nano.id, strand_rows(s, part->x_in));
+    for (int32_t piece = from; piece < to; piece++)
+        add_piece(f, part, i, piece);
+    hzp_forward_pause(f, i);
+}
+
+/* Where the turn of each strand ends that begins with piece `from`. */
+static int32_t turn_end(uint8_t order, int32_t from, int32_t end)
+{
+    if (order == HZP_ORDER_STRANDS)
+        return end;
+    /* Skewed turns end behind attention: the first is half a layer, or ends half a layer early. */
+    bool half = order == HZP_ORDER_SKEWED && from % 2 == 0;
+    return HZP_MIN(from + (half ? 1 : 2), end);
+}
+
+static void add_head(struct hzp_forward *f, struct hzp_mat x)
+{
+    struct hzp_plan *plan = f->plan;
+    const struct hzp_batch *batch = f->batch;
+    struct hzp_layer layer = {f->model, f->version, NULL, -1};
+    int32_t count = batch->logits + batch->pads;
+    struct hzp_head_space head = {
+        .picked = hzp_mat_rows(f->space->picked, 0, count),
+        .normed = hzp_mat_rows(f->space->picked_normed, 0, count),
+        .logits = hzp_mat_rows(f->space->logits, 0, count),
+    };
+    plan->lane_of = f->strand[0].lane_of;
+    plan->tail = plan->also[0] = plan->also[1] = -1;
+    plan->row0 = 0;
+    plan->rows = rows_with_pads(f);
+    hzp_head_pick(plan, x, batch->logit_row, &head);
+    for (int32_t i = 0; i < f->strands; i++)
+        hzp_plan_need(plan, f->strand[i].tail);
+    hzp_head_forward(plan, &layer, &head);
+    HZP_PLAN_NEXT(plan, sample, .logits = head.logits, .row = batch->sample, .edit = batch->edit,
                   .token = batch->token, .logprob = batch->logprob, .rank = batch->rank,
                   .top_token = batch->tops_wanted ? batch->top_token : NULL,
                   .top_logprob = batch->tops_wanted ? batch->top_logprob : NULL);
 }
 
-/* Pieces 2 l and 2 l + 1 of a chain are the two halves of layer l; the first brings the embedding.
- */
-static void add_piece(struct hzp_plan *plan, const struct hzp_model *model,
-                      const struct hzp_version *v, const struct hzp_kv *kv, const struct chain *all,
-                      struct chain *c, int32_t piece)
+void hzp_forward_range(struct hzp_forward *f, const struct hzp_layer_range *range,
+                       const struct hzp_mat *x_in, const struct hzp_mat *x_out)
 {
-    int32_t layer = piece / 2;
-    if (piece == 0)
-        HZP_PLAN_NEXT(plan, embed, .table = hzp_version_mat(model->weights, v, HZP_EMBED, -1),
-                      .y = carries(c, 0) ? behind(c, 0) : c->space.x_in, .id = c->nano.id);
-    struct hzp_layer_space own = space_of(c, layer);
-    if (piece % 2) {
-        hzp_layer_finish(plan, model, v, layer, &own);
-        if (c->ride && layer == c->ride->layer1)
-            c->ride->end = plan->tail;
-        return;
+    struct hzp_mat x = hzp_mat_rows(f->space->x, 0, rows_with_pads(f));
+    struct part part = {*range, x_in && !range->embed ? *x_in : x, x_out ? *x_out : x};
+    bool layers = range->first < range->last;
+    int32_t from = 2 * range->first, end = 2 * range->last;
+    if (!layers && range->embed)
+        part.x_in = part.x_out;
+    if (range->embed)
+        add_refs(f);
+    for (bool more = range->embed || layers; more; more = from < end) {
+        int32_t to = turn_end(f->shape->order, from, end);
+        for (int32_t i = 0; i < f->strands; i++)
+            add_turn(f, &part, i, from, to);
+        from = to;
     }
-    struct hzp_packed packed, *with = NULL;
-    if (carries(c, layer)) {
-        packed = riding(c->ride);
-        with = &packed;
-        plan->also[1] = layer == c->ride->layer0 ? c->ride->need : -1;
-    }
-    int32_t need[HZP_NANO_MAX];
-    struct hzp_paged paged = {.nano = &c->nano, .kv = &kv[layer], .need = need};
-    for (const struct chain *b = all; b < c; b++)
-        if (b->nano.row0 + b->nano.rows > c->nano.joins)
-            need[paged.needs++] = b->append[layer];
-    hzp_layer_attend(plan, model, v, layer, &own, &paged, with);
-    c->append[layer] = paged.append;
-}
-
-/* Pieces of one chain's turn end before this one. */
-static int32_t turn_end(uint8_t order, int32_t turn, int32_t pieces)
-{
-    int32_t end =
-        order == HZP_ORDER_CHAINS ? pieces : 2 * turn + (order == HZP_ORDER_LAYERS ? 2 : 1);
-    return HZP_MIN(end, pieces);
-}
-
-static void add_turn(struct hzp_plan *plan, const struct hzp_model *model,
-                     const struct hzp_version *v, const struct hzp_kv *kv, const struct chain *all,
-                     struct chain *c, int32_t from, int32_t to)
-{
-    plan->lane_of = c->lane_of;
-    plan->tail = c->tail;
-    memcpy(plan->also, c->also, sizeof(plan->also));
-    plan->row0 = c->nano.row0;
-    plan->rows = c->nano.rows;
-    for (int32_t piece = from; piece < to; piece++)
-        add_piece(plan, model, v, kv, all, c, piece);
-    c->tail = plan->tail;
-    memcpy(c->also, plan->also, sizeof(c->also));
-}
-
-/* Fetches the tokens that the step before draws.  Returns the item; -1: there are none. */
-static int32_t add_refs(struct hzp_plan *plan, const struct hzp_batch *b, const uint8_t *lane_of)
-{
-    if (!b->refs)
-        return -1;
-    plan->lane_of = lane_of;
-    plan->tail = plan->also[0] = plan->also[1] = -1;
-    return HZP_PLAN_NEXT(plan, gather, .x = {b->from->token, b->from->logits, 1, 1, HZP_I32},
-                         .y = {b->id, b->refs, 1, 1, HZP_I32}, .index = b->ref);
-}
-
-static int32_t make_chains(struct hzp_plan *plan, const struct hzp_model *model,
-                           struct hzp_batch *batch, const struct hzp_serve_space *space,
-                           const struct hzp_plan_shape *shape, struct hzp_ride *ride,
-                           struct chain ret[HZP_NANO_MAX])
-{
-    int32_t cut[HZP_NANO_MAX + 1], nano = 0;
-    struct hzp_nano nanos[HZP_NANO_MAX];
-    hzp_plan_shape_cuts(shape, batch->rows + batch->pads, cut);
-    int32_t count = hzp_batch_cut(batch, cut, shape->nanos, nanos);
-    for (int32_t i = 0; i < count; i++, nano++) {
-        while (cut[nano] == cut[nano + 1])
-            nano++;
-        ret[i] =
-            (struct chain){.nano = nanos[i],
-                           .space = rows_of(space, i, nanos[i].row0, nanos[i].rows),
-                           .lane_of = shape->lane[nano],
-                           .tail = -1,
-                           .also = {-1, -1},
-                           .ride = ride,
-                           .append = HZP_ARENA_ARRAY(&plan->arena, int32_t, model->config->layers)};
-    }
-    return count;
+    if (range->head && f->batch->logits > 0)
+        add_head(f, layers ? part.x_out : part.x_in);
 }
 
 void hzp_forward_build(struct hzp_plan *plan, const struct hzp_model *model,
@@ -249,46 +261,19 @@ void hzp_forward_build(struct hzp_plan *plan, const struct hzp_model *model,
                        const struct hzp_kv *kv, struct hzp_serve_space *space,
                        const struct hzp_plan_shape *shape)
 {
-    hzp_forward_build_with(plan, model, v, batch, kv, space, shape, NULL);
-}
-
-void hzp_forward_build_with(struct hzp_plan *plan, const struct hzp_model *model,
-                            const struct hzp_version *v, struct hzp_batch *batch,
-                            const struct hzp_kv *kv, struct hzp_serve_space *space,
-                            const struct hzp_plan_shape *shape, struct hzp_ride *ride)
-{
-    struct chain chain[HZP_NANO_MAX];
-    int32_t pieces = 2 * model->config->layers, from = 0;
+    struct hzp_layer_range all = hzp_layer_range_all(model->config);
+    struct hzp_forward f = {.plan = plan,
+                            .model = model,
+                            .version = v,
+                            .batch = batch,
+                            .kv = kv,
+                            .space = space,
+                            .shape = shape ? shape : &hzp_plan_sequential};
     if (batch->rows == 0)
         return;
-    if (!ride && hzp_device_has_graphs(model->dev)) /* steps of many sizes become graphs of few */
+    if (hzp_device_has_graphs(model->dev)) /* a few sizes of steps make few graphs */
         hzp_batch_pad(batch);
-    int32_t rows = batch->rows + batch->pads;
-    if (!shape)
-        shape = &hzp_plan_sequential;
-    for (int l = 0; l < HZP_LANE_COUNT; l++)
-        plan->units[l] = shape->units[l];
-    int32_t chains = make_chains(plan, model, batch, space, shape, ride, chain);
-    HZP_ASSERT(!ride || chains == 1);
-    int32_t refs = add_refs(plan, batch, chain[0].lane_of);
-    for (int32_t i = 0; i < chains && chain[i].nano.row0 < batch->refs; i++)
-        chain[i].tail = refs;
-    for (int32_t turn = 0; from < pieces; turn++) {
-        int32_t to = turn_end(shape->order, turn, pieces);
-        for (int32_t i = 0; i < chains; i++)
-            add_turn(plan, model, v, kv, chain, &chain[i], from, to);
-        from = to;
-    }
-    plan->row0 = 0;
-    plan->rows = rows;
-    if (ride && ride->layer1 == model->config->layers)
-        ride->end = chain[0].tail;
-    if (batch->logits > 0)
-        add_head(plan, model, v, batch, space,
-                 ride && ride->layer1 == model->config->layers ? behind(chain, ride->layer1)
-                                                               : hzp_mat_rows(space->x, 0, rows),
-                 chain, chains);
-    plan->lane_of = NULL;
-    plan->tail = plan->also[0] = plan->also[1] = -1;
-    plan->row0 = plan->rows = 0;
+    hzp_forward_begin(&f);
+    hzp_forward_range(&f, &all, NULL, NULL);
+    hzp_forward_end(&f);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "nanobatch/build/backward.h"
+#include "nanobatch/build/micro.h"
 
 #include "base/arena.h"
 
@@ -11,7 +11,7 @@ int hzp_micro_create(struct hzp_device *dev, int32_t rows_max, struct hzp_micro 
     m->dev = dev;
     m->rows_max = rows_max;
     size_t n = (size_t)rows_max + 1;
-    int r = hzp_device_alloc(dev, HZP_MEM_HOST, n * 13 * sizeof(int32_t), &m->memory);
+    int r = hzp_device_alloc(dev, HZP_MEM_HOST, n * 14 * sizeof(int32_t), &m->memory);
     if (r < 0) {
         free(m);
         return r;
@@ -23,9 +23,11 @@ int hzp_micro_create(struct hzp_device *dev, int32_t rows_max, struct hzp_micro 
     m->pos0 = at + 3 * n;
     m->learned_row = at + 4 * n;
     m->target = at + 5 * n;
-    m->loss = (float *)(at + 6 * n);
+    m->loss.value = (float *)(at + 6 * n);
     m->chunk_row0 = at + 7 * n;
     m->chunk_pos0 = at + 10 * n;
+    m->weight = (float *)(at + 13 * n);
+    m->loss.target = m->target;
     hzp_micro_clear(m);
     *ret = m;
     return HZP_OK;
@@ -44,6 +46,9 @@ void hzp_micro_clear(struct hzp_micro *m)
 {
     m->rows = m->docs = m->learned = m->chunks = m->doc_rows_max = 0;
     m->row0[0] = 0;
+    m->loss.kind = HZP_LOSS_XENT;
+    m->loss.weight = NULL;
+    m->weight_sum = 0;
 }
 
 static void add_chunk(struct hzp_micro *m, int32_t from, int32_t to, int32_t *doc, int32_t *at)
@@ -76,13 +81,18 @@ void hzp_micro_cut(struct hzp_micro *m, int32_t chunk_rows)
         add_chunk(m, (int32_t)(m->rows * i / n), (int32_t)(m->rows * (i + 1) / n), &doc, &at);
 }
 
+struct hzp_packed hzp_micro_whole(const struct hzp_micro *m)
+{
+    return (struct hzp_packed){
+        .segs = {m->row0, m->pos0, m->docs, m->doc_rows_max, m->doc_rows_max},
+        .pos = m->pos,
+        .rows = m->rows};
+}
+
 struct hzp_packed hzp_micro_packed(const struct hzp_micro *m, int32_t chunk)
 {
     if (!m->chunks)
-        return (struct hzp_packed){
-            .segs = {m->row0, m->pos0, m->docs, m->doc_rows_max, m->doc_rows_max},
-            .pos = m->pos,
-            .rows = m->rows};
+        return hzp_micro_whole(m);
     const struct hzp_chunk *c = &m->chunk[chunk];
     return (struct hzp_packed){.segs = {m->chunk_row0 + c->at, m->chunk_pos0 + c->at, c->docs,
                                         c->doc_rows_max, c->ctx_max},
@@ -92,7 +102,20 @@ struct hzp_packed hzp_micro_packed(const struct hzp_micro *m, int32_t chunk)
                                .before = m->chunk_pos0[c->at]};
 }
 
-int hzp_micro_add(struct hzp_micro *m, const int32_t *token, const uint8_t *learn, int32_t count)
+/* Token `token` is to be predicted by row `row`. */
+static void add_target(struct hzp_micro *m, int32_t row, int32_t token, float weight)
+{
+    int32_t i = m->learned++;
+    m->learned_row[i] = row;
+    m->target[i] = token;
+    m->weight[i] = weight;
+    m->weight_sum += (double)weight;
+    if (weight != 1)
+        m->loss.weight = m->weight;
+}
+
+int hzp_micro_add_weighted(struct hzp_micro *m, const int32_t *token, const uint8_t *learn,
+                           const float *weight, int32_t count)
 {
     HZP_ASSERT(count >= 2);
     int32_t rows = count - 1;
@@ -102,10 +125,8 @@ int hzp_micro_add(struct hzp_micro *m, const int32_t *token, const uint8_t *lear
         int32_t r = m->rows + i;
         m->id[r] = token[i];
         m->pos[r] = i;
-        if (learn[i + 1]) {
-            m->learned_row[m->learned] = r;
-            m->target[m->learned++] = token[i + 1];
-        }
+        if (learn[i + 1])
+            add_target(m, r, token[i + 1], weight ? weight[i + 1] : 1);
     }
     m->chunks = 0;
     m->pos0[m->docs++] = 0;
@@ -113,4 +134,9 @@ int hzp_micro_add(struct hzp_micro *m, const int32_t *token, const uint8_t *lear
     m->row0[m->docs] = m->rows;
     m->doc_rows_max = HZP_MAX(m->doc_rows_max, rows);
     return HZP_OK;
+}
+
+int hzp_micro_add(struct hzp_micro *m, const int32_t *token, const uint8_t *learn, int32_t count)
+{
+    return hzp_micro_add_weighted(m, token, learn, NULL, count);
 }

@@ -4,14 +4,17 @@
  *
  * A training chain goes forward chunk by chunk (backward.h).  While a chunk goes through the
  * layers, the rows behind it in the kept buffers belong to chunks that are not computed yet, or are
- * room left for this; so serving's rows of those layers are laid there, and a layer's products,
- * norms and activations have both tenants' rows next to each other: one op of the two together.
- * Rotation and attention stay each tenant's own.  Nothing is copied but the residual stream of
+ * room left for this.  Serving's rows of those layers are laid there, so a layer's products, norms
+ * and activations find the rows of both tenants next to each other and become one op for both.
+ * Rope and attention stay each tenant's own.  Nothing is copied but the residual stream of
  * serving's rows, on their way in and out.  Backward, the loss and the head are not shared.
  *
  * A slice rides as far as it contains whole layers of one chunk, if the chain reads the very
  * version that the step serves from; the rest of it runs as it would have.  The bits are the same
  * where ops do not depend on how many rows they have (F32 on the CPU: tested).
+ *
+ * The layers of both tenants are made here, from the pieces of attn.h and mlp.h; the builders of
+ * the two tenants (forward.h, backward.h) do not know of it.
  *
  * Thread: engine.
  */
@@ -20,9 +23,10 @@
 
 #include "nanobatch/build/backward.h"
 #include "nanobatch/build/forward.h"
-#include "nanobatch/plan/price.h"
+#include "nanobatch/time/op_times.h"
 
-/* Whose forward pass may ride: who offers a chain says so.  All borrowed. */
+/* The micro-batch that a chain belongs to, given with the chain by the source that offers it: its
+ * forward pass may ride.  All borrowed. */
 struct hzp_rider {
     const struct hzp_version *version; /* that the chain reads */
     const struct hzp_micro *micro;
@@ -35,38 +39,31 @@ struct hzp_ride {
     int32_t chunk;          /* of the micro-batch */
     int32_t layer0, layer1; /* in layers [layer0, layer1) */
     int32_t from, to;       /* the chain's items that it stands for */
-    int32_t need;           /* item of the plan that it needs; -1: none */
-    int32_t end; /* once built: the plan's last item that touches rows behind the chunk */
 };
 
 /* The most layers of one chunk that lie whole within items [from, to) of the chain, `rows` rows of
- * serving behind them.  False: none; also where the versions differ, rider is NULL, or there is no
- * room. */
+ * serving behind them.  False: none; also where rows is 0, rider is NULL, the versions differ, or
+ * there is no room. */
 bool hzp_ride_find(const struct hzp_rider *rider, const struct hzp_version *serving,
                    const struct hzp_plan *chain, int32_t from, int32_t to, int32_t rows,
                    struct hzp_ride *ret);
 
-/* Where a slice ends that may last ns (hzp_price_cut), if `rows` rows of serving carry it: behind a
- * whole layer, where it contains one. */
-int32_t hzp_ride_cut(const struct hzp_rider *rider, const struct hzp_price *price,
-                     const struct hzp_plan *chain, int32_t from, uint64_t ns, uint64_t item_ns,
-                     int32_t rows);
+/* Where a slice ends that begins with item `from` and may last ns (hzp_slice_end), if `rows` rows
+ * of serving would carry it: behind a whole layer, where it contains one.  Where nothing can ride
+ * (as for hzp_ride_find) it is hzp_slice_end of the chain alone. */
+int32_t hzp_ride_cut(const struct hzp_rider *rider, const struct hzp_version *serving,
+                     const struct hzp_op_times *times, const struct hzp_plan *chain, int32_t from,
+                     uint64_t ns, uint64_t item_ns, int32_t rows);
 
-/* What a step's plan is made from. */
-struct hzp_step_plan {
-    const struct hzp_model *model;
-    const struct hzp_version *version;
-    struct hzp_batch *batch; /* NULL, or no rows: nothing serves */
-    const struct hzp_kv *kv;
-    struct hzp_serve_space *space;
-    const struct hzp_plan_shape *shape; /* NULL: hzp_plan_sequential */
-    const struct hzp_plan *chain;       /* NULL: nothing trains; else items [from, to) */
-    int32_t from, to;
-    const struct hzp_rider *rider; /* NULL: it does not ride */
-};
+/* How long items [from, to) take together in a step with `rows` such rows; *ret_ride_ns: how much
+ * of that is in serving's own items, 0 where nothing rides. */
+double hzp_ride_slice_ns(const struct hzp_rider *rider, const struct hzp_version *serving,
+                         const struct hzp_op_times *times, const struct hzp_plan *chain,
+                         int32_t from, int32_t to, int32_t rows, double *ret_ride_ns);
 
-/* Makes the whole plan.  True: the slice rides, as *ret_ride says (NULL: nobody asks). */
-bool hzp_step_build(struct hzp_plan *plan, const struct hzp_step_plan *step,
-                    struct hzp_ride *ret_ride);
+/* Appends serving's forward pass of a batch in one nano-batch, with the ride in its layers.  need:
+ * an item of the plan that the ride needs, -1: none.  Returns the last item that touches rows
+ * behind the chunk: what follows of the chain needs it. */
+int32_t hzp_ride_build(struct hzp_forward *f, const struct hzp_ride *ride, int32_t need);
 
 #endif

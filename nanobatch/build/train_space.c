@@ -82,20 +82,25 @@ static size_t lay_out_rows(struct hzp_train_space *s, char *base, const struct h
     return at;
 }
 
-static size_t lay_out_state(struct hzp_train_space *s, char *base, size_t elements)
+static void lay_out_units(struct hzp_units *units, char *base, size_t *at,
+                          const struct hzp_layout *layout, enum hzp_dtype type)
 {
+    if (base)
+        hzp_units_init(units, layout, type, base + *at);
+    *at += hzp_units_bytes(layout, type);
+}
+
+static size_t lay_out_state(struct hzp_train_space *s, char *base, const struct hzp_layout *layout)
+{
+    size_t at = 0;
     if (s->config.forward_only)
         return 0;
-    size_t grads = elements * sizeof(float);
-    size_t moment = elements * hzp_dtype_size(s->config.moment_type);
-    size_t residual = s->act == HZP_BF16 ? elements * sizeof(int16_t) : 0;
-    if (base) {
-        s->grads = (float *)base;
-        s->m = base + grads;
-        s->v = base + grads + moment;
-        s->residual = residual ? (int16_t *)(base + grads + 2 * moment) : NULL;
-    }
-    return grads + 2 * moment + residual;
+    lay_out_units(&s->grads, base, &at, layout, HZP_F32);
+    lay_out_units(&s->m, base, &at, layout, s->config.moment_type);
+    lay_out_units(&s->v, base, &at, layout, s->config.moment_type);
+    if (s->act == HZP_BF16)
+        lay_out_units(&s->residual, base, &at, layout, HZP_I16);
+    return at;
 }
 
 struct hzp_layer_space hzp_train_layer_space(const struct hzp_train_space *s, int32_t layer,
@@ -123,11 +128,49 @@ struct hzp_layer_space hzp_train_layer_space(const struct hzp_train_space *s, in
     };
 }
 
+struct hzp_layer_grads hzp_train_layer_grads(const struct hzp_train_space *s, int32_t rows)
+{
+    return (struct hzp_layer_grads){
+        .dx = hzp_mat_rows(s->dx, 0, rows),
+        .dx_act = hzp_mat_rows(s->dx_act, 0, rows),
+        .dnormed = hzp_mat_rows(s->dnormed, 0, rows),
+        .normed = hzp_mat_rows(s->normed, 0, rows),
+        .inner = hzp_mat_rows(s->inner, 0, rows),
+        .dinner = hzp_mat_rows(s->dinner, 0, rows),
+        .dgate_up = hzp_mat_rows(s->dgate_up, 0, rows),
+        .dattn = hzp_mat_rows(s->dattn, 0, rows),
+        .dqkv = hzp_mat_rows(s->dqkv, 0, rows),
+        .quantum_flops = s->config.quantum_flops,
+    };
+}
+
+struct hzp_head_space hzp_train_head_space(const struct hzp_train_space *s, int32_t rows)
+{
+    struct hzp_head_space head = {
+        .picked = hzp_mat_rows(s->picked, 0, rows),
+        .normed = hzp_mat_rows(s->picked_normed, 0, rows),
+        .logits = hzp_mat_rows(s->logits, 0, rows),
+        .rstd = s->picked_rstd,
+        .quantum_flops = s->config.quantum_flops,
+    };
+    if (!s->config.forward_only) {
+        head.dlogits = hzp_mat_rows(s->dlogits, 0, rows);
+        head.dpicked = hzp_mat_rows(s->dpicked, 0, rows);
+        head.dnormed = hzp_mat_rows(s->dpicked_normed, 0, rows);
+    }
+    return head;
+}
+
+struct hzp_mat hzp_train_grad(const struct hzp_train_space *s, enum hzp_role role, int32_t layer)
+{
+    return hzp_units_mat(&s->grads, role, layer);
+}
+
 size_t hzp_train_space_bytes(const struct hzp_layout *layout, enum hzp_dtype act,
                              const struct hzp_train_space_config *config)
 {
     struct hzp_train_space s = {.config = *config, .act = act};
-    return lay_out_rows(&s, NULL, &layout->config) + lay_out_state(&s, NULL, layout->elements);
+    return lay_out_rows(&s, NULL, &layout->config) + lay_out_state(&s, NULL, layout);
 }
 
 int hzp_train_space_create(const struct hzp_model *model,
@@ -141,7 +184,7 @@ int hzp_train_space_create(const struct hzp_model *model,
     s->kept = hzp_xcalloc((size_t)model->config->layers + 1, sizeof(*s->kept));
     int r;
     size_t rows = lay_out_rows(s, NULL, model->config);
-    size_t state = lay_out_state(s, NULL, model->layout->elements);
+    size_t state = lay_out_state(s, NULL, model->layout);
     HZP_TRY_GOTO(hzp_device_alloc(s->dev, HZP_MEM_DEVICE, rows, &s->memory));
     lay_out_rows(s, s->memory, model->config);
     void *result;
@@ -150,7 +193,7 @@ int hzp_train_space_create(const struct hzp_model *model,
     memset(s->result, 0, sizeof(*s->result));
     if (state) {
         HZP_TRY_GOTO(hzp_device_alloc(s->dev, HZP_MEM_DEVICE, state, &s->state));
-        lay_out_state(s, s->state, model->layout->elements);
+        lay_out_state(s, s->state, model->layout);
         HZP_TRY_GOTO(hzp_device_zero(s->dev, s->state, state));
     }
     *ret = s;
@@ -170,26 +213,30 @@ void hzp_train_space_destroy(struct hzp_train_space *s)
         hzp_device_free(s->dev, HZP_MEM_DEVICE, s->state);
     if (s->result)
         hzp_device_free(s->dev, HZP_MEM_HOST, s->result);
+    hzp_units_free(&s->grads);
+    hzp_units_free(&s->m);
+    hzp_units_free(&s->v);
+    hzp_units_free(&s->residual);
     free(s->kept);
     free(s);
 }
 
-float *hzp_train_space_grads(struct hzp_train_space *s)
+const struct hzp_units *hzp_train_space_grads(const struct hzp_train_space *s)
 {
-    return s->grads;
+    return &s->grads;
 }
 
-void *hzp_train_space_m(struct hzp_train_space *s)
+const struct hzp_units *hzp_train_space_m(const struct hzp_train_space *s)
 {
-    return s->m;
+    return &s->m;
 }
 
-void *hzp_train_space_v(struct hzp_train_space *s)
+const struct hzp_units *hzp_train_space_v(const struct hzp_train_space *s)
 {
-    return s->v;
+    return &s->v;
 }
 
-int16_t *hzp_train_space_residual(struct hzp_train_space *s)
+const struct hzp_units *hzp_train_space_residual(const struct hzp_train_space *s)
 {
-    return s->residual;
+    return s->residual.layout ? &s->residual : NULL;
 }

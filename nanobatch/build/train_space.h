@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nanobatch/build/train_space.h - the memory a training chain works in.
+/* nanobatch/build/train_space.h - the memory of a training chain.
  *
- * Two kinds: what lives from update to update (gradients, moments, residuals; laid out like a
- * version), and what lives for one micro-batch (kept activations, scratch).  backward.h says what
- * is kept and why.
+ * Two kinds: state that lives from update to update (gradients, moments, residuals, in the units of
+ * the weights), and buffers of one micro-batch (kept activations, scratch).  backward.h says which
+ * activations are kept and why.
  *
  * Thread: engine.
  */
@@ -11,6 +11,8 @@
 #define HZP_NANOBATCH_BUILD_TRAIN_SPACE_H
 
 #include "nanobatch/build/backward.h"
+#include "nanobatch/build/ends.h"
+#include "nanobatch/build/update.h"
 
 struct hzp_kept_layer {
     struct hzp_mat x_in, x_mid;   /* [rows][width] F32 */
@@ -25,15 +27,15 @@ struct hzp_train_space {
     struct hzp_device *dev;
     struct hzp_train_space_config config;
     enum hzp_dtype act;
-    void *memory, *state;             /* activations; gradients and optimizer state */
+    void *memory, *state;             /* allocations: activations; gradients, optimizer state */
     struct hzp_update_result *result; /* host-visible */
     int32_t heads;
     int32_t rows_room;   /* of kept activations, normed, inner: rows_max + ride_rows */
     int32_t forward_end; /* of the newest chain: its items before belong to forward */
 
-    float *grads;
-    void *m, *v;
-    int16_t *residual; /* NULL in F32 models */
+    struct hzp_units grads;    /* F32 */
+    struct hzp_units m, v;     /* moment_type */
+    struct hzp_units residual; /* I16; layout NULL in F32 models */
 
     struct hzp_kept_layer *kept; /* [layers + 1]; of the last only x_in.  forward_only: [1] */
     struct hzp_mat dx, dx_act;   /* [rows][width] F32, act; the same in F32 models */
@@ -43,12 +45,21 @@ struct hzp_train_space {
     struct hzp_mat picked_normed;                                /* [head_rows][width] act */
     struct hzp_mat logits, dlogits; /* [head_rows][vocab] F32, act; the same in F32 models */
     float *picked_rstd;             /* [head_rows] */
-    struct hzp_mat narrow;          /* fp8: as in nanobatch/build/layer.h */
+    struct hzp_mat narrow;          /* fp8: as in nanobatch/build/space.h */
     float *narrow_scale;
 };
 
 /* Rows [row0, row0 + rows) of what a layer's forward pass reads and writes. */
 struct hzp_layer_space hzp_train_layer_space(const struct hzp_train_space *s, int32_t layer,
                                              int32_t row0, int32_t rows);
+
+/* What a layer's backward pass works in, for so many rows of the micro-batch. */
+struct hzp_layer_grads hzp_train_layer_grads(const struct hzp_train_space *s, int32_t rows);
+
+/* What the head works in, for so many learned rows (at most head_rows). */
+struct hzp_head_space hzp_train_head_space(const struct hzp_train_space *s, int32_t rows);
+
+/* The gradient of a tensor, F32; ptr NULL: the model has none of that role. */
+struct hzp_mat hzp_train_grad(const struct hzp_train_space *s, enum hzp_role role, int32_t layer);
 
 #endif

@@ -25,9 +25,9 @@ void hzp_plan_clear(struct hzp_plan *plan)
 {
     hzp_arena_clear(&plan->arena);
     plan->items = plan->waits = 0;
-    memset(plan->units, 0, sizeof(plan->units));
+    memset(plan->share, 0, sizeof(plan->share));
     plan->layer = -1;
-    plan->train = false;
+    plan->tenant = HZP_TENANT_SERVE;
     plan->row0 = plan->rows = plan->rides = 0;
     plan->lane_of = NULL;
     plan->tail = plan->also[0] = plan->also[1] = -1;
@@ -35,14 +35,15 @@ void hzp_plan_clear(struct hzp_plan *plan)
 
 enum hzp_kind hzp_op_kind(enum hzp_op op)
 {
-    switch (op) {
-    case HZP_OP_matmul:
+    switch (hzp_op_class(op, NULL)) {
+    case HZP_CLASS_THIN:
+    case HZP_CLASS_WIDE:
+    case HZP_CLASS_GRAD:
         return HZP_KIND_PRODUCT;
-    case HZP_OP_attn_decode:
+    case HZP_CLASS_DECODE:
         return HZP_KIND_DECODE;
-    case HZP_OP_attn_prefill:
-    case HZP_OP_attn_packed:
-    case HZP_OP_attn_packed_bwd:
+    case HZP_CLASS_PREFILL:
+    case HZP_CLASS_ATTN_BWD:
         return HZP_KIND_PREFILL;
     default:
         return HZP_KIND_ROWS;
@@ -53,6 +54,12 @@ const char *hzp_lane_name_text(enum hzp_lane_name lane)
 {
     static const char *const text[] = {"compute", "memory", "network", "copy", "train"};
     return lane < HZP_LANE_COUNT ? text[lane] : "?";
+}
+
+const char *hzp_tenant_name(enum hzp_tenant tenant)
+{
+    static const char *const name[HZP_TENANT_COUNT] = {"serve", "train", "transfer"};
+    return tenant < HZP_TENANT_COUNT ? name[tenant] : "?";
 }
 
 static struct hzp_item *new_item(struct hzp_plan *plan)
@@ -75,7 +82,7 @@ int32_t hzp_plan_add(struct hzp_plan *plan, enum hzp_op op, enum hzp_lane_name l
     item->op = op;
     item->lane = (uint8_t)lane;
     item->layer = plan->layer;
-    item->train = plan->train;
+    item->tenants = (uint8_t)(1 << plan->tenant | (plan->rides > 0) << HZP_TENANT_TRAIN);
     item->row0 = plan->row0;
     item->rows = plan->rows;
     item->rides = plan->rides;
@@ -127,7 +134,7 @@ void hzp_plan_take(struct hzp_plan *plan, const struct hzp_plan *chain, int32_t 
         item->args = src->args;
         item->lane = plan->lane_of ? (uint8_t)lane_of(plan, src->op) : src->lane;
         item->layer = src->layer;
-        item->train = src->train;
+        item->tenants = src->tenants;
         item->row0 = src->row0;
         item->rows = src->rows;
         if (plan->lane_of)
@@ -140,12 +147,13 @@ void hzp_plan_take(struct hzp_plan *plan, const struct hzp_plan *chain, int32_t 
 
 static void ends(const struct hzp_plan *plan, bool last, struct hzp_plan_ends *ret)
 {
-    for (int l = 0; l < HZP_LANE_COUNT; l++)
-        ret->item[0][l] = ret->item[1][l] = -1;
+    for (int t = 0; t < HZP_TENANT_COUNT; t++)
+        for (int l = 0; l < HZP_LANE_COUNT; l++)
+            ret->item[t][l] = -1;
     for (int32_t i = 0; i < plan->items; i++)
-        for (int t = 0; t < 2; t++) {
+        for (int t = 0; t < HZP_TENANT_COUNT; t++) {
             int32_t *end = &ret->item[t][plan->item[i].lane];
-            if (hzp_item_of(&plan->item[i], t) && (last || *end < 0))
+            if (hzp_item_of(&plan->item[i], (enum hzp_tenant)t) && (last || *end < 0))
                 *end = i;
         }
 }
@@ -183,11 +191,10 @@ void hzp_plan_join(struct hzp_plan *ret, const struct hzp_plan *older, const str
     for (int32_t i = 0; i < newer->items; i++) {
         const struct hzp_item *item = &newer->item[i];
         append(ret, newer, i, shift);
-        for (int l = 0; l < 2 * HZP_LANE_COUNT; l++) {
-            int t = l / HZP_LANE_COUNT, lane = l % HZP_LANE_COUNT;
-            if (first.item[t][item->lane] == i && lane != item->lane && last.item[t][lane] >= 0)
-                hzp_plan_wait(ret, last.item[t][lane] + begin);
-        }
+        for (int t = 0; t < HZP_TENANT_COUNT; t++)
+            for (int l = 0; l < HZP_LANE_COUNT && first.item[t][item->lane] == i; l++)
+                if (l != item->lane && last.item[t][l] >= 0)
+                    hzp_plan_wait(ret, last.item[t][l] + begin);
     }
 }
 
@@ -262,21 +269,25 @@ out:
     return r;
 }
 
+const char *hzp_item_tenants_text(const struct hzp_item *item)
+{
+    for (int t = 0; t < HZP_TENANT_COUNT; t++)
+        if (hzp_item_only(item, (enum hzp_tenant)t))
+            return hzp_tenant_name((enum hzp_tenant)t);
+    return "both";
+}
+
 void hzp_plan_print(const struct hzp_plan *plan, FILE *out)
 {
-    fprintf(out, "%5s %-8s %-16s %5s %5s %5s %5s %12s %12s  waits\n", "item", "lane", "op", "layer",
-            "who", "row", "rows", "Mflop", "KiB");
+    fprintf(out, "%5s %-8s %-16s %5s %8s %5s %5s %12s %12s  waits\n", "item", "lane", "op", "layer",
+            "tenant", "row", "rows", "Mflop", "KiB");
     for (int32_t i = 0; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
         struct hzp_cost cost = hzp_op_cost(item->op, item->args);
-        fprintf(out, "%5d %-8s %-16s %5d %5s %5d %5d %12.3f %12.1f ", i,
+        fprintf(out, "%5d %-8s %-16s %5d %8s %5d %5d %12.3f %12.1f ", i,
                 hzp_lane_name_text((enum hzp_lane_name)item->lane), hzp_op_name(item->op),
-                item->layer,
-                item->rides   ? "both"
-                : item->train ? "train"
-                              : "serve",
-                item->row0, item->rows + item->rides, (double)cost.flops * 1e-6,
-                (double)cost.bytes / 1024);
+                item->layer, hzp_item_tenants_text(item), item->row0, item->rows + item->rides,
+                (double)cost.flops * 1e-6, (double)cost.bytes / 1024);
         for (int32_t k = 0; k < item->waits; k++)
             fprintf(out, " %d", plan->wait[item->wait0 + k]);
         fputc('\n', out);

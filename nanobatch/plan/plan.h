@@ -6,13 +6,12 @@
  * proves from the ops' declared reads and writes that any two items touching the same memory, one
  * of them writing, are ordered by lanes and waits: overlap can then never be a data race.
  *
- * Items are added one after another to the same chain of work (hzp_plan_next): each needs the one
- * before it, so it waits for it if that is on another lane.  Which lane an item goes to is the
- * plan's lane_of, by the kind of its op.  What ties chains to each other is said with
- * hzp_plan_need.
+ * hzp_plan_next appends an item that needs the one before it, and waits for that if it is on
+ * another lane.  The lane of an item is the plan's lane_of, by the kind of its op.  Further
+ * dependences are added with hzp_plan_need.
  *
- * A chain is a plan too: the forward, loss and backward of one micro-batch, or the update of all
- * units.  The trainer offers ranges of its chain; a step's plan takes the items over.
+ * A chain is a plan that outlives a step: the forward, loss and backward of one micro-batch, or the
+ * update of all units.  The trainer offers ranges of its chain; a step's plan takes the items over.
  *
  * Thread: engine.
  */
@@ -35,44 +34,62 @@ enum hzp_lane_name {
     HZP_LANE_COUNT
 };
 
-/* Ops by what they run out of first, as finely as lanes are given to them. */
+/* Classes of ops that go to one lane: what a shape gives lanes to. */
 enum hzp_kind {
-    HZP_KIND_PRODUCT, /* matrix products */
-    HZP_KIND_DECODE,  /* attention of decode rows: reads much, computes little */
-    HZP_KIND_PREFILL, /* attention of many rows, also of training */
-    HZP_KIND_ROWS,    /* everything else: passes over rows */
+    HZP_KIND_PRODUCT, /* THIN, WIDE, GRAD */
+    HZP_KIND_DECODE,  /* DECODE */
+    HZP_KIND_PREFILL, /* PREFILL, ATTN_BWD */
+    HZP_KIND_ROWS,    /* all others */
     HZP_KIND_COUNT
 };
-enum hzp_kind hzp_op_kind(enum hzp_op op);
+enum hzp_kind hzp_op_kind(enum hzp_op op);               /* of its class */
 const char *hzp_lane_name_text(enum hzp_lane_name lane); /* "compute" and so on */
+
+/* Which kind of work an item belongs to.  Tenants of a step share lanes, but only lanes and named
+ * waits order one tenant's items behind another's. */
+enum hzp_tenant {
+    HZP_TENANT_SERVE,    /* answers requests */
+    HZP_TENANT_TRAIN,    /* learns: forward and backward of micro-batches, updates */
+    HZP_TENANT_TRANSFER, /* moves data; its lanes take no share of the device's compute */
+    HZP_TENANT_COUNT
+};
+const char *hzp_tenant_name(enum hzp_tenant tenant); /* "serve", "train", "transfer" */
 
 struct hzp_item {
     enum hzp_op op;
-    const void *args; /* hzp_<op>_args, in the arena of the plan that made it */
-    uint8_t lane;     /* enum hzp_lane_name */
-    bool train;       /* of a training chain */
-    int32_t rides;    /* rows of training that ride in this item of serving's: its first; 0: none */
-    int16_t layer;    /* -1: of none */
+    const void *args;     /* hzp_<op>_args, in the arena of the plan that made it */
+    uint8_t lane;         /* enum hzp_lane_name */
+    uint8_t tenants;      /* a bit for each enum hzp_tenant that has rows in it, most often one */
+    int32_t rides;        /* its first so many rows are training's, the others serving's; 0: none */
+    int16_t layer;        /* -1: of none */
     int32_t row0, rows;   /* its nano-batch's rows of the step, or of the micro-batch; 0: of none */
     int32_t wait0, waits; /* its range of plan->wait: indices of earlier items */
 };
 
-/* Whether it works on rows of a tenant: 0 serving, 1 training. */
-static inline bool hzp_item_of(const struct hzp_item *item, int tenant)
+/* Whether the tenant has rows in it. */
+static inline bool hzp_item_of(const struct hzp_item *item, enum hzp_tenant tenant)
 {
-    return item->train == tenant || item->rides > 0;
+    return item->tenants >> tenant & 1;
 }
+
+/* Whether it is the tenant's alone. */
+static inline bool hzp_item_only(const struct hzp_item *item, enum hzp_tenant tenant)
+{
+    return item->tenants == 1 << tenant;
+}
+
+const char *hzp_item_tenants_text(const struct hzp_item *item); /* of one its name, else "both" */
 
 struct hzp_plan {
     struct hzp_arena arena;
     struct hzp_item *item;
     int32_t *wait;
     int32_t items, items_room, waits, waits_room;
-    int16_t units[HZP_LANE_COUNT]; /* execution units of each lane, if several are used */
+    int16_t share[HZP_LANE_COUNT]; /* cores (SMs) of each lane, if several are used; 0: equal */
 
     /* given to items added from here on */
     int16_t layer;
-    bool train;
+    enum hzp_tenant tenant; /* with rides > 0 training too */
     int32_t row0, rows, rides;
     const uint8_t *lane_of; /* [HZP_KIND_COUNT]; NULL: all go to HZP_LANE_COMPUTE */
     int32_t tail;           /* the item that the next one needs; -1: none */
@@ -87,7 +104,7 @@ void hzp_plan_clear(struct hzp_plan *plan); /* keeps the memory */
 int32_t hzp_plan_add(struct hzp_plan *plan, enum hzp_op op, enum hzp_lane_name lane,
                      const void *args);
 
-/* Appends an op to the chain that ends in `tail`, on the lane of its kind. */
+/* Appends an op behind item `tail`, on the lane of its kind. */
 int32_t hzp_plan_next(struct hzp_plan *plan, enum hzp_op op, const void *args);
 
 /* The newest item needs item `earlier`, -1: nothing: it waits for it if that is on another lane. */
@@ -101,12 +118,11 @@ void hzp_plan_wait(struct hzp_plan *plan, int32_t earlier);
  * says, each needing the one before it, the first the tail, instead of to their own. */
 void hzp_plan_take(struct hzp_plan *plan, const struct hzp_plan *chain, int32_t from, int32_t to);
 
-/* Two plans may be in flight.  Then the newer one's first item of a tenant (serving, training) on
- * each lane waits for what the same tenant issued last on every lane of the older one; the two
- * tenants of two steps need not wait for each other.  An item that training's rows ride in is of
- * both tenants. */
+/* Two plans may be in flight.  Then the newer one's first item of a tenant on each lane waits for
+ * the last items of the same tenant on every lane of the older one; different tenants of two steps
+ * do not wait for each other.  An item of two tenants waits for both. */
 struct hzp_plan_ends {
-    int32_t item[2][HZP_LANE_COUNT]; /* [train][lane]; -1: none there */
+    int32_t item[HZP_TENANT_COUNT][HZP_LANE_COUNT]; /* -1: none there */
 };
 void hzp_plan_firsts(const struct hzp_plan *plan, struct hzp_plan_ends *ret);
 void hzp_plan_lasts(const struct hzp_plan *plan, struct hzp_plan_ends *ret);

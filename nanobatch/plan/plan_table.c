@@ -139,7 +139,7 @@ static void append(char *text, const char *more)
 
 const char *hzp_plan_shape_text(const struct hzp_plan_shape *s, char *text)
 {
-    static const char *const order[] = {"chains", "layers", "skewed"};
+    static const char *const order[] = {"strands", "layers", "skewed"};
     char part[64];
     bool used[HZP_LANE_COUNT] = {false};
     int lanes = 0;
@@ -181,13 +181,21 @@ const char *hzp_plan_shape_text(const struct hzp_plan_shape *s, char *text)
     snprintf(part, sizeof(part), ", training %d%d%d%d", s->train_lane[0], s->train_lane[1],
              s->train_lane[2], s->train_lane[3]);
     append(text, part);
-    append(text, ", units");
+    append(text, ", shares");
     for (int l = 0; l < HZP_LANE_COUNT; l++)
         if (used[l]) {
-            snprintf(part, sizeof(part), " %d=%d", l, s->units[l]);
+            snprintf(part, sizeof(part), " %d=%d", l, s->share[l]);
             append(text, part);
         }
     return text;
+}
+
+uint32_t hzp_plan_table_lanes(const struct hzp_plan_table *t)
+{
+    uint32_t lanes = 0;
+    for (int32_t i = 0; i < t->entries; i++)
+        lanes |= hzp_plan_shape_lanes(&t->entry[i].shape);
+    return lanes;
 }
 
 bool hzp_plan_shape_plain(const struct hzp_plan_shape *s)

@@ -55,6 +55,9 @@ const struct hzp_plan_entry *hzp_plan_table_find(const struct hzp_plan_table *ta
  * want in which it rides; 0: none. */
 int32_t hzp_plan_table_ride(const struct hzp_plan_table *table);
 
+/* The lanes that its shapes name (hzp_plan_shape_lanes). */
+uint32_t hzp_plan_table_lanes(const struct hzp_plan_table *table);
+
 /* Whether it is one nano-batch on one lane, training in turn on the same and not riding. */
 bool hzp_plan_shape_plain(const struct hzp_plan_shape *shape);
 

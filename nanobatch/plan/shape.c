@@ -2,7 +2,7 @@
 #include "nanobatch/plan/shape.h"
 
 const struct hzp_plan_shape hzp_plan_sequential = {
-    .nanos = 1, .weight = {1}, .order = HZP_ORDER_CHAINS};
+    .nanos = 1, .weight = {1}, .order = HZP_ORDER_STRANDS};
 
 int hzp_plan_shape_check(const struct hzp_plan_shape *s, struct hzp_err_text *reterr)
 {
@@ -24,9 +24,9 @@ int hzp_plan_shape_check(const struct hzp_plan_shape *s, struct hzp_err_text *re
         if (s->train_lane[k] >= HZP_LANE_COUNT)
             return hzp_fail(reterr, HZP_EINVAL, "shape: training names lane %d", s->train_lane[k]);
     for (int l = 0; l < HZP_LANE_COUNT; l++)
-        if (s->units[l] < 0)
-            return hzp_fail(reterr, HZP_EINVAL, "shape: lane %s has %d units",
-                            hzp_lane_name_text((enum hzp_lane_name)l), s->units[l]);
+        if (s->share[l] < 0)
+            return hzp_fail(reterr, HZP_EINVAL, "shape: lane %s has a share of %d",
+                            hzp_lane_name_text((enum hzp_lane_name)l), s->share[l]);
     if (s->ride < 0 || (s->ride && (s->nanos > 1 || hzp_plan_shape_beside(s))))
         return hzp_fail(reterr, HZP_EINVAL,
                         "shape: training rides in one nano-batch, and on serving's lanes");
@@ -48,6 +48,18 @@ void hzp_plan_shape_cuts(const struct hzp_plan_shape *s, int32_t rows,
     }
 }
 
+uint32_t hzp_plan_shape_lanes(const struct hzp_plan_shape *shape)
+{
+    uint32_t lanes = 0;
+    for (int k = 0; shape && k < HZP_KIND_COUNT; k++) {
+        lanes |= 1u << shape->train_lane[k];
+        for (int32_t i = 0; i < shape->nanos; i++)
+            if (shape->weight[i] > 0)
+                lanes |= 1u << shape->lane[i][k];
+    }
+    return lanes;
+}
+
 bool hzp_plan_shape_beside(const struct hzp_plan_shape *shape)
 {
     bool used[HZP_LANE_COUNT] = {false}, beside = false;
@@ -62,7 +74,7 @@ bool hzp_plan_shape_beside(const struct hzp_plan_shape *shape)
 void hzp_plan_for_training(struct hzp_plan *plan, const struct hzp_plan_shape *shape)
 {
     for (int l = 0; l < HZP_LANE_COUNT; l++)
-        plan->units[l] = shape->units[l];
+        plan->share[l] = shape->share[l];
     plan->lane_of = shape->train_lane;
     plan->tail = plan->also[0] = plan->also[1] = -1;
 }

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nanobatch/plan/shape.h - how a step is cut and spread over lanes: what one builder makes every
- * plan from.
+/* nanobatch/plan/shape.h - how a step is cut into nano-batches and spread over lanes: what every
+ * plan is made from.
  *
- * Serving's rows are cut into nano-batches of consecutive rows; each is a chain of its own, whose
- * items go to lanes by the kind of their op.  The chains are issued one after another, in turns of
- * a layer, or in turns that end behind attention, so that one nano-batch's attention stands beside
- * the next one's products.  The head (final norm, logits, sampling) is one for all.  Training's
- * items follow on lanes of their own choice; or ride in serving's products (ride.h), as far as they
- * can, and the rest follows.
+ * Serving's rows are cut into nano-batches of consecutive rows.  Each is a strand of its own, a
+ * sequence of items that go to lanes by the kind of their op.  The strands are issued one after
+ * another, in turns of a layer, or in turns that end behind attention, so that one nano-batch's
+ * attention stands beside the next one's products.  The head (final norm, logits, sampling) is one
+ * for all.  Training's items follow on lanes of the shape's choice; or they ride in serving's
+ * products (build/ride.h) as far as they can, and the rest follows.
  *
- * A shape only says where and in which order: every shape of a step computes the same bits where
- * the device's ops do not depend on how rows are split (F32 on the CPU: tested).
+ * A shape only says where items go and in which order they are issued: every shape of a step
+ * computes the same bits where the device's ops do not depend on how rows are split (F32 on the
+ * CPU: tested).
  *
  * Thread: any; pure.
  */
@@ -21,26 +22,27 @@
 #include "nanobatch/plan/plan.h"
 
 enum hzp_plan_order {
-    HZP_ORDER_CHAINS, /* one nano-batch after another */
-    HZP_ORDER_LAYERS, /* layer by layer: A0 B0 A1 B1 ... */
-    HZP_ORDER_SKEWED, /* the same, turns ending behind attention: software pipelining */
+    HZP_ORDER_STRANDS, /* one strand after another */
+    HZP_ORDER_LAYERS,  /* layer by layer: A0 B0 A1 B1 ... */
+    HZP_ORDER_SKEWED,  /* the same, turns ending behind attention: software pipelining */
     HZP_ORDER_COUNT
 };
 
 struct hzp_plan_shape {
     int32_t nanos; /* 1 .. HZP_NANO_MAX */
-    int32_t
-        weight[HZP_NANO_MAX]; /* >= 0, the sum > 0: nano-batch i gets weight[i] / sum of the rows */
+    /* >= 0, the sum > 0: nano-batch i gets weight[i] / sum of the rows */
+    int32_t weight[HZP_NANO_MAX];
     uint8_t lane[HZP_NANO_MAX][HZP_KIND_COUNT]; /* enum hzp_lane_name */
     uint8_t train_lane[HZP_KIND_COUNT];
-    int16_t units[HZP_LANE_COUNT]; /* of each lane that is used, if several are; 0: an equal part */
-    uint8_t order;                 /* enum hzp_plan_order */
-    int32_t
-        ride; /* training rides, best in chunks of so many rows; 0: it does not.  Then there is one
-                   * nano-batch, and no lane is training's alone */
+    /* SMs or cores of each lane that is used, if several are; 0: an equal part */
+    int16_t share[HZP_LANE_COUNT];
+    uint8_t order; /* enum hzp_plan_order */
+    /* Training rides, best in chunks of so many rows; 0: it does not.  If it does there is one
+     * nano-batch, and no lane is training's alone. */
+    int32_t ride;
 };
 
-/* One nano-batch, everything on one lane: what is run where nothing better is known. */
+/* One nano-batch, everything on one lane: what runs where no better shape is known. */
 extern const struct hzp_plan_shape hzp_plan_sequential;
 
 /* HZP_EINVAL names what is wrong. */
@@ -50,10 +52,13 @@ int hzp_plan_shape_check(const struct hzp_plan_shape *shape, struct hzp_err_text
 void hzp_plan_shape_cuts(const struct hzp_plan_shape *shape, int32_t rows,
                          int32_t ret[HZP_NANO_MAX + 1]);
 
-/* Whether training has a lane that serving does not use: they then run beside each other. */
+/* The lanes that items of such steps go to, bit l for enum hzp_lane_name l; NULL: none. */
+uint32_t hzp_plan_shape_lanes(const struct hzp_plan_shape *shape);
+
+/* Whether training has a lane that serving does not use: the two then run beside each other. */
 bool hzp_plan_shape_beside(const struct hzp_plan_shape *shape);
 
-/* From here on items of a training chain are taken to the shape's lanes. */
+/* From here on hzp_plan_take sends the items of a training chain to the shape's lanes. */
 void hzp_plan_for_training(struct hzp_plan *plan, const struct hzp_plan_shape *shape);
 
 #endif

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/run/exec.h"
 
+#include "base/thread.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 struct hzp_flight {
     struct hzp_exec *exec;
     const struct hzp_plan *plan;
-    struct hzp_plan_ends last;                /* of the plan */
-    struct hzp_fence *end[2][HZP_LANE_COUNT]; /* behind those */
+    struct hzp_plan_ends last;                               /* of the plan */
+    struct hzp_fence *end[HZP_TENANT_COUNT][HZP_LANE_COUNT]; /* behind those */
     struct hzp_fence **fence; /* [fences]: one for each item that another lane waits for */
     int32_t fences, fences_room;
     int32_t *fence_of;     /* [items_room]: -1, or the index of the item's fence */
@@ -22,37 +24,50 @@ struct hzp_flight {
 
 struct hzp_exec {
     struct hzp_device *dev;
-    struct hzp_lane *lane[HZP_LANE_COUNT];
-    struct hzp_flight *own;      /* of hzp_exec_run */
-    struct hzp_graphs *graphs;   /* NULL: none are to be had */
-    int share[HZP_LANE_COUNT];   /* of the newest plan */
-    bool timed;                  /* the device times single ops */
-    bool alone;                  /* lanes queue also without shares */
-    uint64_t ended_ns[2];        /* when the newest item of each tenant ended, as far as known */
-    struct hzp_plan_ends landed; /* of the newest plan that landed */
+    struct hzp_lane *lane[HZP_LANE_COUNT]; /* NULL: no plan has used it */
+    struct hzp_flight *own;                /* of hzp_exec_run */
+    struct hzp_graphs *graphs;             /* NULL: none are to be had */
+    int share[HZP_LANE_COUNT];             /* of the newest plan */
+    bool timed;                            /* the device times single ops */
+    bool alone;                            /* lanes queue also without shares */
+    uint64_t ended_ns[HZP_TENANT_COUNT];   /* when its newest item ended, as far as known */
+    struct hzp_plan_ends landed;           /* of the newest plan that landed */
     struct hzp_profile profile;
+    struct hzp_op_times prior; /* used where the caller brings no op times; learns nothing */
 };
 
 static const enum hzp_bound use[HZP_LANE_COUNT] = {
     HZP_BOUND_COMPUTE, HZP_BOUND_MEMORY, HZP_BOUND_NETWORK, HZP_BOUND_COPY, HZP_BOUND_COMPUTE};
 
-size_t hzp_exec_bytes(struct hzp_device *dev)
+enum { ALWAYS = 1 << HZP_LANE_COMPUTE }; /* lanes that are open whatever plans say */
+
+size_t hzp_exec_bytes(struct hzp_device *dev, uint32_t lanes)
 {
     size_t bytes = 0;
     for (int l = 0; l < HZP_LANE_COUNT; l++)
-        bytes += hzp_lane_bytes(dev, use[l]);
+        if ((lanes | ALWAYS) >> l & 1)
+            bytes += hzp_lane_bytes(dev, use[l]);
     return bytes;
+}
+
+int hzp_exec_open_lanes(struct hzp_exec *e, uint32_t lanes)
+{
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        if ((lanes >> l & 1) && !e->lane[l])
+            HZP_TRY(hzp_lane_open(e->dev, use[l], &e->lane[l]));
+    return HZP_OK;
 }
 
 int hzp_exec_create(struct hzp_device *dev, struct hzp_exec **ret)
 {
     struct hzp_exec *e = hzp_xcalloc(1, sizeof(*e));
+    struct hzp_rates rates = hzp_rates_of(dev->threads);
+    hzp_op_times_init(&e->prior, &rates);
     e->dev = dev;
-    e->timed = dev->backend->lane_time || !dev->backend->fence_record;
+    e->timed = hzp_device_times_ops(dev) || !hzp_device_queues(dev);
     int r;
-    for (int l = 0; l < HZP_LANE_COUNT; l++)
-        HZP_TRY_GOTO(hzp_lane_open(dev, use[l], &e->lane[l]));
-    e->alone = !e->lane[0]->inlined;
+    HZP_TRY_GOTO(hzp_exec_open_lanes(e, ALWAYS));
+    e->alone = !e->lane[HZP_LANE_COMPUTE]->inlined;
     e->graphs = hzp_graphs_create(dev);
     HZP_TRY_GOTO(hzp_flight_open(e, &e->own));
     *ret = e;
@@ -78,8 +93,9 @@ int hzp_flight_open(struct hzp_exec *exec, struct hzp_flight **ret)
     struct hzp_flight *f = hzp_xcalloc(1, sizeof(*f));
     int r = HZP_OK;
     f->exec = exec;
-    for (int k = 0; k < 2 * HZP_LANE_COUNT && r >= 0; k++)
-        r = hzp_fence_open(exec->dev, &f->end[k / HZP_LANE_COUNT][k % HZP_LANE_COUNT]);
+    for (int t = 0; t < HZP_TENANT_COUNT; t++)
+        for (int l = 0; l < HZP_LANE_COUNT && r >= 0; l++)
+            r = hzp_fence_open(exec->dev, &f->end[t][l]);
     if (r < 0) {
         hzp_flight_close(f);
         return r;
@@ -94,8 +110,9 @@ void hzp_flight_close(struct hzp_flight *f)
         return;
     for (int32_t i = 0; i < f->fences_room; i++)
         hzp_fence_close(f->fence[i]);
-    for (int k = 0; k < 2 * HZP_LANE_COUNT; k++)
-        hzp_fence_close(f->end[k / HZP_LANE_COUNT][k % HZP_LANE_COUNT]);
+    for (int t = 0; t < HZP_TENANT_COUNT; t++)
+        for (int l = 0; l < HZP_LANE_COUNT; l++)
+            hzp_fence_close(f->end[t][l]);
     free(f->fence);
     free(f->fence_of);
     free(f->span);
@@ -107,15 +124,25 @@ const struct hzp_profile *hzp_exec_profile(const struct hzp_exec *exec)
     return &exec->profile;
 }
 
-/* serving: its part of the item. */
-static void profile_add(struct hzp_profile *profile, const struct hzp_item *item, uint64_t ns,
-                        double serving)
+/* The tenant's part of the item's duration, 0 .. 1: of an item of both tenants, serving's part is
+ * what it would take without training's rows. */
+static double part_of(const struct hzp_op_times *known, const struct hzp_item *item,
+                      enum hzp_tenant tenant)
+{
+    if (!hzp_item_of(item, tenant))
+        return 0;
+    double serving = item->rides ? hzp_item_serving_part(known, item) : 1;
+    return item->rides && tenant != HZP_TENANT_SERVE ? 1 - serving : serving;
+}
+
+static void profile_add(struct hzp_profile *profile, const struct hzp_op_times *known,
+                        const struct hzp_item *item, uint64_t ns)
 {
     struct hzp_cost cost = hzp_op_cost(item->op, item->args);
-    for (int t = 0; t < 2; t++) {
-        struct hzp_profile_op *op = t ? &profile->train[item->op] : &profile->serve[item->op];
-        double part = t ? 1 - serving : serving;
-        if (!hzp_item_of(item, t))
+    for (int t = 0; t < HZP_TENANT_COUNT; t++) {
+        struct hzp_profile_op *op = &profile->of[t][item->op];
+        double part = part_of(known, item, (enum hzp_tenant)t);
+        if (!hzp_item_of(item, (enum hzp_tenant)t))
             continue;
         op->runs++;
         op->ns += (uint64_t)((double)ns * part);
@@ -126,14 +153,20 @@ static void profile_add(struct hzp_profile *profile, const struct hzp_item *item
 
 /* --- Issuing ---------------------------------------------------------------------------------- */
 
-static int lanes_used(const struct hzp_plan *plan, bool used[HZP_LANE_COUNT])
+enum { IDLE, MOVES, COMPUTES }; /* what a plan does on a lane: nothing, transfers, compute */
+
+/* Sets that of each lane; returns how many lanes compute. */
+static int lanes_used(const struct hzp_plan *plan, uint8_t role[HZP_LANE_COUNT])
 {
     int lanes = 0;
-    memset(used, 0, HZP_LANE_COUNT * sizeof(*used));
+    memset(role, IDLE, HZP_LANE_COUNT * sizeof(*role));
     for (int32_t i = 0; i < plan->items; i++) {
-        lanes += !used[plan->item[i].lane];
-        used[plan->item[i].lane] = true;
+        const struct hzp_item *item = &plan->item[i];
+        uint8_t does = hzp_item_only(item, HZP_TENANT_TRANSFER) ? MOVES : COMPUTES;
+        role[item->lane] = HZP_MAX(role[item->lane], does);
     }
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        lanes += role[l] == COMPUTES;
     return lanes;
 }
 
@@ -144,27 +177,34 @@ bool hzp_exec_alone(const struct hzp_exec *e)
 
 bool hzp_exec_queues(const struct hzp_exec *e, const struct hzp_plan *plan)
 {
-    bool used[HZP_LANE_COUNT];
+    uint8_t role[HZP_LANE_COUNT];
     return e->alone ||
-           (e->dev->backend->fence_record && e->dev->threads > 1 && lanes_used(plan, used) > 1);
+           (hzp_device_queues(e->dev) && e->dev->threads > 1 && lanes_used(plan, role) > 1);
 }
 
-/* What lane l has of a plan on `lanes` lanes whose shape says so many units. */
-static int share_of(const struct hzp_exec *e, int units, int lanes)
+/* What a lane gets of the device if its shape says `share`; 0: an equal part. */
+static int share_of(const struct hzp_exec *e, int share, int lanes)
 {
-    return units ? units : HZP_MAX(e->dev->threads / HZP_MAX(lanes, 1), 1);
+    return share ? share : HZP_MAX(e->dev->threads / HZP_MAX(lanes, 1), 1);
 }
 
-/* Several lanes get shares of their own; a plan of one lane has the whole device. */
+/* Several lanes that compute get shares of their own; one has the whole device. */
 static int share(struct hzp_exec *e, const struct hzp_plan *plan, bool *ret_inlined)
 {
-    bool used[HZP_LANE_COUNT];
-    int lanes = lanes_used(plan, used);
+    uint8_t role[HZP_LANE_COUNT];
+    int lanes = lanes_used(plan, role);
+    uint32_t used = 0;
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        used |= (role[l] != IDLE) << l;
+    HZP_TRY(hzp_exec_open_lanes(e, used));
     *ret_inlined = true;
     for (int l = 0; l < HZP_LANE_COUNT; l++) {
-        e->share[l] = used[l] && lanes > 1 ? share_of(e, plan->units[l], lanes) : 0;
+        if (!e->lane[l])
+            continue;
+        bool shares = role[l] == COMPUTES && lanes > 1;
+        e->share[l] = shares ? share_of(e, plan->share[l], lanes) : 0;
         HZP_TRY(hzp_lane_set_share(e->lane[l], e->share[l]));
-        *ret_inlined &= !used[l] || e->lane[l]->inlined;
+        *ret_inlined &= role[l] == IDLE || e->lane[l]->inlined;
     }
     return HZP_OK;
 }
@@ -175,7 +215,7 @@ void hzp_exec_prepare(struct hzp_exec *e, const struct hzp_plan_shape *shape)
     enum { DECODES = 1, PROMPTS = 2, TRAINS = 4 };
     for (int with = 1; with < 8; with++) {
         bool used[HZP_LANE_COUNT] = {false};
-        int units[HZP_LANE_COUNT], lanes = 0, count = 0;
+        int shares[HZP_LANE_COUNT], lanes = 0, count = 0;
         if (!(with & (DECODES | PROMPTS)))
             continue;
         for (int kind = 0; kind < HZP_KIND_COUNT; kind++) {
@@ -189,8 +229,8 @@ void hzp_exec_prepare(struct hzp_exec *e, const struct hzp_plan_shape *shape)
             lanes += used[l];
         for (int l = 0; l < HZP_LANE_COUNT; l++)
             if (used[l] && lanes > 1)
-                units[count++] = share_of(e, shape->units[l], lanes);
-        hzp_device_prepare_shares(e->dev, units, count);
+                shares[count++] = share_of(e, shape->share[l], lanes);
+        hzp_device_prepare_shares(e->dev, shares, count);
     }
 }
 
@@ -229,7 +269,7 @@ static int assign_fences(struct hzp_exec *e, const struct hzp_plan *plan, struct
 }
 
 /* A tenant's first item on a lane: what hzp_plan_join says. */
-static int wait_for_older(struct hzp_exec *e, const struct hzp_item *item, int tenant,
+static int wait_for_older(struct hzp_exec *e, const struct hzp_item *item, enum hzp_tenant tenant,
                           const struct hzp_flight *older)
 {
     for (int l = 0; l < HZP_LANE_COUNT; l++)
@@ -253,7 +293,7 @@ static int issue_item(struct hzp_exec *e, const struct hzp_plan *plan, int32_t i
     HZP_TRY(hzp_lane_issue(lane, item->op, item->args));
     if (f->fence_of[i] >= 0)
         HZP_TRY(hzp_fence_record(f->fence[f->fence_of[i]], lane));
-    for (int t = 0; t < 2; t++)
+    for (int t = 0; t < HZP_TENANT_COUNT; t++)
         if (f->last.item[t][item->lane] == i)
             HZP_TRY(hzp_fence_record(f->end[t][item->lane], lane));
     return HZP_OK;
@@ -264,8 +304,8 @@ static int issue_graph(struct hzp_exec *e, const struct hzp_plan *plan, struct h
                        const struct hzp_flight *older, const struct hzp_graph_part *part)
 {
     const struct hzp_item *first = &plan->item[part->from];
-    if (older && !older->ended) /* who follows on other lanes follows this one */
-        HZP_TRY(wait_for_older(e, first, 0, older));
+    if (older && !older->ended) /* items on the part's other lanes follow its first one */
+        HZP_TRY(wait_for_older(e, first, HZP_TENANT_SERVE, older));
     for (int32_t i = part->from; i < part->to; i++)
         for (int32_t k = 0; k < plan->item[i].waits; k++) {
             int32_t w = plan->wait[plan->item[i].wait0 + k];
@@ -283,8 +323,8 @@ static int issue_graph(struct hzp_exec *e, const struct hzp_plan *plan, struct h
                 HZP_TRY(hzp_fence_record(f->fence[f->fence_of[w]], e->lane[plan->item[w].lane]));
         }
     for (int l = 0; l < HZP_LANE_COUNT; l++)
-        if (f->last.item[0][l] >= part->from)
-            HZP_TRY(hzp_fence_record(f->end[0][l], e->lane[l]));
+        if (f->last.item[HZP_TENANT_SERVE][l] >= part->from)
+            HZP_TRY(hzp_fence_record(f->end[HZP_TENANT_SERVE][l], e->lane[l]));
     return 1;
 }
 
@@ -304,9 +344,9 @@ static int queue_up(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_
             i = part.to - 1;
             continue;
         }
-        for (int t = 0; t < 2; t++)
+        for (int t = 0; t < HZP_TENANT_COUNT; t++)
             if (older && !older->ended && first.item[t][item->lane] == i)
-                HZP_TRY(wait_for_older(e, item, t, older));
+                HZP_TRY(wait_for_older(e, item, (enum hzp_tenant)t, older));
         HZP_TRY(issue_item(e, plan, i, f));
     }
     return HZP_OK;
@@ -328,13 +368,15 @@ int hzp_flight_reserve(struct hzp_flight *f, const struct hzp_plan *plan)
     return hzp_graphs_reserve(f->exec->graphs, plan);
 }
 
-void hzp_exec_prepare_graphs(struct hzp_exec *e, hzp_graph_twin *twin, void *ctx, int32_t count)
+void hzp_exec_prepare_graphs(struct hzp_exec *e, hzp_graph_variant *variant, void *ctx,
+                             int32_t count)
 {
-    hzp_graphs_prepare(e->graphs, twin, ctx, count);
+    hzp_graphs_prepare(e->graphs, variant, ctx, count);
 }
 
 int hzp_exec_capture(struct hzp_exec *e, const struct hzp_plan *plan)
 {
+    hzp_assert_engine_thread();
     struct hzp_graph_part part;
     bool inlined;
     if (!hzp_graphs_fit(e->graphs, plan, &part))
@@ -352,6 +394,7 @@ struct hzp_graphs_stats hzp_exec_graphs(const struct hzp_exec *e)
 int hzp_exec_issue(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_flight *f,
                    const struct hzp_flight *older)
 {
+    hzp_assert_engine_thread();
     make_room(f, plan);
     f->plan = plan;
     f->graphed = (struct hzp_graph_part){0, 0};
@@ -363,39 +406,49 @@ int hzp_exec_issue(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_f
 
 /* --- Landing ---------------------------------------------------------------------------------- */
 
-static int wait_for(struct hzp_flight *f, bool train)
+static int wait_for(struct hzp_flight *f, enum hzp_tenant tenant)
 {
     for (int l = 0; l < HZP_LANE_COUNT && !f->ended; l++)
-        if (f->last.item[train][l] >= 0)
-            HZP_TRY(hzp_fence_wait(f->end[train][l]));
+        if (f->last.item[tenant][l] >= 0)
+            HZP_TRY(hzp_fence_wait(f->end[tenant][l]));
     return HZP_OK;
 }
 
-/* Only the whole run was timed.  It is divided by prices, and what they missed together each
- * learns: so they have the device's scale, if not each op's own. */
-static void divide(const struct hzp_plan *plan, struct hzp_price *price, uint64_t took,
-                   struct hzp_exec_times *ret)
+/* Divides the run's duration among tenants in the ratio of `of`; all > 0: their sum. */
+static void divide_by(uint64_t took, const double of[HZP_TENANT_COUNT], double ride, double all,
+                      struct hzp_exec_times *ret)
 {
-    static const struct hzp_price guess = {.flops_per_ns = 1000, .bytes_per_ns = 100};
-    double train = 0, ride = 0, all = 0;
+    ret->ns[HZP_TENANT_SERVE] = took;
+    for (int t = 0; t < HZP_TENANT_COUNT && all > 0; t++)
+        if (t != HZP_TENANT_SERVE) {
+            ret->ns[t] = (uint64_t)((double)took * (of[t] / all));
+            ret->ns[HZP_TENANT_SERVE] -= HZP_MIN(ret->ns[t], ret->ns[HZP_TENANT_SERVE]);
+        }
+    ret->ride_ns = all > 0 ? (uint64_t)((double)took * (ride / all)) : 0;
+}
+
+/* Only the whole run was timed.  It is divided among the items in proportion to their known times,
+ * and each op learns its part: so op times have the device's scale, if not each op's own.  learn
+ * NULL: nothing is learned. */
+static void divide(const struct hzp_plan *plan, const struct hzp_op_times *known,
+                   struct hzp_op_times *learn, uint64_t took, struct hzp_exec_times *ret)
+{
+    double of[HZP_TENANT_COUNT] = {0}, ride = 0, all = 0;
     for (int32_t i = 0; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
-        double ns = hzp_price_ns(price ? price : &guess, item->op, item->args);
-        double trains = ns * (1 - hzp_price_serving(price ? price : &guess, item));
+        double ns = hzp_op_ns(known, item->op, item->args);
         all += ns;
-        train += trains;
-        ride += item->rides ? trains : 0;
+        for (int t = 0; t < HZP_TENANT_COUNT; t++)
+            of[t] += ns * part_of(known, item, (enum hzp_tenant)t);
+        ride += item->rides ? ns * part_of(known, item, HZP_TENANT_TRAIN) : 0;
     }
     if (all <= 0)
         return;
-    ret->train_ns = (uint64_t)((double)took * (train / all));
-    ret->serve_ns = took - ret->train_ns;
-    ret->ride_ns = (uint64_t)((double)took * (ride / all));
+    divide_by(took, of, ride, all, ret);
     double factor = (double)took / all;
-    for (int32_t i = 0; price && i < plan->items; i++) {
+    for (int32_t i = 0; learn && i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
-        hzp_price_learn(price, item->op, item->args,
-                        hzp_price_ns(price, item->op, item->args) * factor);
+        hzp_op_learn(learn, item->op, item->args, hzp_op_ns(learn, item->op, item->args) * factor);
     }
 }
 
@@ -405,17 +458,16 @@ static uint64_t span_ns(const struct hzp_span *span)
     return span->end_ns > span->begin_ns ? span->end_ns - span->begin_ns : 0;
 }
 
-/* A graph was timed as a whole: a lane's items get what their prices say of it, one behind the
- * other. */
-static void spread(struct hzp_flight *f, const struct hzp_price *price)
+/* A graph was timed as a whole: a lane's items divide its duration in proportion to their known
+ * times, one behind the other. */
+static void spread(struct hzp_flight *f, const struct hzp_op_times *known)
 {
-    static const struct hzp_price guess = {.flops_per_ns = 1000, .bytes_per_ns = 100};
     double all[HZP_LANE_COUNT] = {0}, at[HZP_LANE_COUNT] = {0};
     double took = (double)span_ns(&f->graph);
     for (int turn = 0; turn < 2; turn++)
         for (int32_t i = f->graphed.from; i < f->graphed.to; i++) {
             const struct hzp_item *item = &f->plan->item[i];
-            double ns = hzp_price_ns(price ? price : &guess, item->op, item->args);
+            double ns = hzp_op_ns(known, item->op, item->args);
             int l = item->lane;
             if (turn == 0) {
                 all[l] += ns;
@@ -428,27 +480,25 @@ static void spread(struct hzp_flight *f, const struct hzp_price *price)
         }
 }
 
-/* Shares the run's duration out by what the items took, and lets prices and profile know. */
-static void account(struct hzp_flight *f, struct hzp_price *price, uint64_t took,
-                    struct hzp_exec_times *ret)
+/* Divides the run's duration among the tenants by what their items took, and adds the items to the
+ * profile and, where learn is not NULL, to the op times. */
+static void account(struct hzp_flight *f, const struct hzp_op_times *known,
+                    struct hzp_op_times *learn, uint64_t took, struct hzp_exec_times *ret)
 {
-    static const struct hzp_price guess = {.flops_per_ns = 100, .bytes_per_ns = 15};
     const struct hzp_plan *plan = f->plan;
-    double train = 0, ride = 0, all = 0;
+    double of[HZP_TENANT_COUNT] = {0}, ride = 0, all = 0;
     for (int32_t i = 0; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
         uint64_t ns = span_ns(&f->span[i]);
-        double serving = hzp_price_serving(price ? price : &guess, item);
         all += (double)ns;
-        train += (1 - serving) * (double)ns;
-        ride += item->rides ? (1 - serving) * (double)ns : 0;
-        profile_add(&f->exec->profile, item, ns, serving);
-        if (price)
-            hzp_price_learn(price, item->op, item->args, (double)ns);
+        for (int t = 0; t < HZP_TENANT_COUNT; t++)
+            of[t] += (double)ns * part_of(known, item, (enum hzp_tenant)t);
+        ride += item->rides ? (double)ns * part_of(known, item, HZP_TENANT_TRAIN) : 0;
+        profile_add(&f->exec->profile, known, item, ns);
+        if (learn)
+            hzp_op_learn(learn, item->op, item->args, (double)ns);
     }
-    ret->train_ns = all > 0 ? (uint64_t)((double)took * (train / all)) : 0;
-    ret->serve_ns = took - ret->train_ns;
-    ret->ride_ns = all > 0 ? (uint64_t)((double)took * (ride / all)) : 0;
+    divide_by(took, of, ride, all, ret);
 }
 
 /* Time counts from when the run could begin: what ran before it is not its own. */
@@ -458,67 +508,75 @@ static uint64_t since(const struct hzp_flight *f, uint64_t end_ns, uint64_t befo
     return end_ns > begin ? end_ns - begin : 0;
 }
 
-/* Training's items of the plan before ran on a lane that serving's now run on. */
-static bool behind_training(const struct hzp_flight *f)
+/* Whether the tenant's items of the plan before ran on a lane that serving's now run on. */
+static bool serves_behind(const struct hzp_flight *f, enum hzp_tenant tenant)
 {
     for (int l = 0; l < HZP_LANE_COUNT; l++)
-        if (f->last.item[0][l] >= 0 && f->exec->landed.item[1][l] >= 0)
+        if (f->last.item[HZP_TENANT_SERVE][l] >= 0 && f->exec->landed.item[tenant][l] >= 0)
             return true;
     return false;
 }
 
 int hzp_exec_wait_serving(struct hzp_flight *f, uint64_t *ret_ns)
 {
+    hzp_assert_engine_thread();
     const struct hzp_exec *e = f->exec;
-    uint64_t end = 0, before = e->ended_ns[0];
-    HZP_TRY(wait_for(f, false));
+    uint64_t end = 0, before = e->ended_ns[HZP_TENANT_SERVE];
+    HZP_TRY(wait_for(f, HZP_TENANT_SERVE));
     for (int l = 0; l < HZP_LANE_COUNT; l++) {
-        int32_t i = f->last.item[0][l];
+        int32_t i = f->last.item[HZP_TENANT_SERVE][l];
         if (i >= 0 && e->timed)
             end = HZP_MAX(end, i >= f->graphed.from && i < f->graphed.to ? f->graph.end_ns
                                                                          : f->span[i].end_ns);
         else if (i >= 0)
             end = hzp_device_now_ns(e->dev);
     }
-    if (behind_training(f))
-        before = HZP_MAX(before, e->ended_ns[1]);
+    for (int t = 0; t < HZP_TENANT_COUNT; t++)
+        if (serves_behind(f, (enum hzp_tenant)t))
+            before = HZP_MAX(before, e->ended_ns[t]);
     *ret_ns = since(f, end, before);
     return HZP_OK;
 }
 
-int hzp_exec_land(struct hzp_flight *f, struct hzp_price *price, struct hzp_exec_times *ret)
+int hzp_exec_land(struct hzp_flight *f, struct hzp_op_times *times, struct hzp_exec_times *ret)
 {
+    hzp_assert_engine_thread();
     struct hzp_exec *e = f->exec;
+    const struct hzp_op_times *known = times ? times : &e->prior;
     memset(ret, 0, sizeof(*ret));
-    HZP_TRY(wait_for(f, false));
-    HZP_TRY(wait_for(f, true));
-    uint64_t before[2] = {e->ended_ns[0], e->ended_ns[1]}, end[2] = {0, 0};
-    uint64_t now = hzp_device_now_ns(e->dev), all_before = HZP_MAX(before[0], before[1]);
+    uint64_t end[HZP_TENANT_COUNT] = {0}, last = 0, before = 0;
+    for (int t = 0; t < HZP_TENANT_COUNT; t++) {
+        HZP_TRY(wait_for(f, (enum hzp_tenant)t));
+        before = HZP_MAX(before, e->ended_ns[t]);
+    }
+    uint64_t now = hzp_device_now_ns(e->dev);
     e->landed = f->last;
     if (!e->timed) {
-        divide(f->plan, price, since(f, now, all_before), ret);
-        e->ended_ns[0] = e->ended_ns[1] = now;
+        divide(f->plan, known, times, since(f, now, before), ret);
+        for (int t = 0; t < HZP_TENANT_COUNT; t++)
+            e->ended_ns[t] = now;
         return HZP_OK;
     }
-    spread(f, price);
-    for (int32_t i = 0; i < f->plan->items; i++) {
-        for (int t = 0; t < 2; t++)
-            if (hzp_item_of(&f->plan->item[i], t))
+    spread(f, known);
+    for (int32_t i = 0; i < f->plan->items; i++)
+        for (int t = 0; t < HZP_TENANT_COUNT; t++)
+            if (hzp_item_of(&f->plan->item[i], (enum hzp_tenant)t))
                 end[t] = HZP_MAX(end[t], f->span[i].end_ns);
+    for (int t = 0; t < HZP_TENANT_COUNT; t++) {
+        ret->end_ns[t] = end[t] ? since(f, end[t], e->ended_ns[t]) : 0;
+        e->ended_ns[t] = HZP_MAX(e->ended_ns[t], end[t]);
+        last = HZP_MAX(last, end[t]);
     }
-    ret->serve_end_ns = end[0] ? since(f, end[0], before[0]) : 0;
-    ret->train_end_ns = end[1] ? since(f, end[1], before[1]) : 0;
-    for (int t = 0; t < 2; t++)
-        e->ended_ns[t] = HZP_MAX(before[t], end[t]);
-    account(f, price, since(f, HZP_MAX(end[0], end[1]), all_before), ret);
+    account(f, known, times, since(f, last, before), ret);
     return HZP_OK;
 }
 
-int hzp_exec_run(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_price *price,
+int hzp_exec_run(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_op_times *times,
                  struct hzp_exec_times *ret)
 {
+    hzp_assert_engine_thread();
     HZP_TRY(hzp_exec_issue(e, plan, e->own, NULL));
-    return hzp_exec_land(e->own, price, ret);
+    return hzp_exec_land(e->own, times, ret);
 }
 
 /* --- What is known of the last run ------------------------------------------------------------ */
@@ -549,7 +607,7 @@ int hzp_exec_write_trace(const struct hzp_exec *e, const struct hzp_plan *plan, 
                 "{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":0,\"tid\":%d,\"ts\":%.3f,"
                 "\"dur\":%.3f,\"args\":{\"item\":%d,\"layer\":%d,\"row\":%d,\"rows\":%d,"
                 "\"bytes\":%llu,\"flops\":%llu}}%s\n",
-                hzp_op_name(item->op), item->train ? "train" : "serve", item->lane,
+                hzp_op_name(item->op), hzp_item_tenants_text(item), item->lane,
                 (double)(span[i].begin_ns - begin) / 1e3, (double)span_ns(&span[i]) / 1e3, i,
                 item->layer, item->row0, item->rows, (unsigned long long)cost.bytes,
                 (unsigned long long)cost.flops, i + 1 < plan->items ? "," : "");

@@ -2,18 +2,20 @@
 /* nanobatch/run/exec.h - runs plans: issues their items in order, each on its lane, with the waits
  * the plan names, and waits for their end.
  *
- * A plan of one lane has the whole device.  Where a plan uses several, each gets its share of the
- * execution units and they run side by side: an item begins when what it waits for has ended.
+ * A plan whose compute is on one lane has the whole device.  Where several lanes compute, each gets
+ * its share of the execution units and they run side by side: an item begins when what it waits for
+ * has ended.  Lanes with nothing but transfers take no share.
  *
- * Two plans may be on their way at a time, each with a hzp_flight of its own.  A tenant's items of
- * the newer one begin when that tenant's items of the older one have ended (hzp_plan_join); the
- * host need not be there for it.
+ * Two plans may be in flight at a time, each with a hzp_flight of its own.  A tenant's items of the
+ * newer one begin when that tenant's items of the older one have ended (hzp_plan_join); the device
+ * orders them without the host.
  *
  * Where the device has graphs, a decode step that comes again is issued as one (graphs.h); it is
- * then timed as a whole, and the items of each of its lanes get shares of that by their prices.
+ * then timed as a whole, and the items of each of its lanes get parts of that in proportion to
+ * their known times.
  *
- * It also times each op, which is what prices are learned from; on devices that do not time single
- * ops only the whole run, which it divides by prices.
+ * It also times each op, which op times (nanobatch/time) are learned from; on devices that do not
+ * time single ops only the whole run, which it divides in that proportion.
  *
  * Thread: engine.
  */
@@ -22,64 +24,70 @@
 
 #include "nanobatch/run/graphs.h"
 #include "nanobatch/plan/plan.h"
-#include "nanobatch/plan/price.h"
+#include "nanobatch/time/op_times.h"
 #include "nanobatch/plan/shape.h"
 
 struct hzp_exec;
 struct hzp_flight; /* of one plan at a time: its fences, and when its items ran */
 
-/* Bytes of device memory that an executor's lanes hold from create to destroy: for the memory
- * plan. */
-size_t hzp_exec_bytes(struct hzp_device *dev);
+/* Bytes of device memory that an executor holds whose plans use these lanes (bit l for enum
+ * hzp_lane_name l) beside the compute lane, which it always has: for the memory plan. */
+size_t hzp_exec_bytes(struct hzp_device *dev, uint32_t lanes);
 
 int hzp_exec_create(struct hzp_device *dev, struct hzp_exec **ret);
 void hzp_exec_destroy(struct hzp_exec *exec); /* NULL: no effect; its flights were closed before */
 
-/* Steps of this shape will come: what takes the device time to set up for their lanes' shares is
- * set up. Before the loop runs. */
+/* Opens these lanes, with the memory that they hold.  A plan that uses others opens them when it is
+ * issued.  HZP_ENOMEM. */
+int hzp_exec_open_lanes(struct hzp_exec *exec, uint32_t lanes);
+
+/* Sets up what the device needs for the lanes' shares in steps of this shape, which takes it time.
+ * Before the loop runs. */
 void hzp_exec_prepare(struct hzp_exec *exec, const struct hzp_plan_shape *shape);
 
-/* Decode steps that are captured are so with all their twins (graphs.h: hzp_graphs_prepare). */
-void hzp_exec_prepare_graphs(struct hzp_exec *exec, hzp_graph_twin *twin, void *ctx, int32_t count);
+/* Decode steps are captured with all their variants (graphs.h: hzp_graphs_prepare). */
+void hzp_exec_prepare_graphs(struct hzp_exec *exec, hzp_graph_variant *variant, void *ctx,
+                             int32_t count);
 
-/* Captures the plan as a graph, with its twins, if it is one of those; runs nothing.  Nothing is
- * under way. */
+/* Captures the plan as a graph, with its variants, if it is a decode step; runs nothing.  No plan
+ * is in flight. */
 int hzp_exec_capture(struct hzp_exec *exec, const struct hzp_plan *plan);
 
 /* Of captures and launches so far (graphs.h). */
 struct hzp_graphs_stats hzp_exec_graphs(const struct hzp_exec *exec);
 
 struct hzp_exec_times {
-    uint64_t serve_ns, train_ns; /* by tenant; together about the run's duration */
-    uint64_t ride_ns;            /* of train_ns: in serving's items, by prices */
-    /* From when the run could begin, that is, its issue or the end of what went before, to the end
-     * of the last item of each; 0: none, or the device does not time single ops. */
-    uint64_t serve_end_ns, train_end_ns;
+    uint64_t ns[HZP_TENANT_COUNT]; /* together about the run's duration */
+    uint64_t ride_ns;              /* of training's: in items that are also serving's */
+    /* From when the run could begin (its issue, or the end of the tenant's items of the run before)
+     * to the end of the tenant's last item; 0: none, or the device does not time single ops. */
+    uint64_t end_ns[HZP_TENANT_COUNT];
 };
 
 /* Where the device's time went since create, op by op; only of devices whose ops end at issue. */
 struct hzp_profile {
     struct hzp_profile_op {
         uint64_t runs, ns, flops, bytes;
-    } serve[HZP_OP_COUNT], train[HZP_OP_COUNT];
+    } of[HZP_TENANT_COUNT][HZP_OP_COUNT];
 };
 const struct hzp_profile *hzp_exec_profile(const struct hzp_exec *exec);
 
 int hzp_flight_open(struct hzp_exec *exec, struct hzp_flight **ret);
-void hzp_flight_close(struct hzp_flight *flight); /* NULL: no effect; never while it is under way */
+void hzp_flight_close(
+    struct hzp_flight *flight); /* NULL: no effect; never while its plan is in flight */
 
-/* What the plan's flight will need, or one like it, is made now: fences. */
+/* Opens the fences that such a plan's flight needs. */
 int hzp_flight_reserve(struct hzp_flight *flight, const struct hzp_plan *plan);
 
-/* True: the device works on its own while the host does something else.  False: the issuing thread
- * is part of it, at least of plans of one lane. */
+/* True: the device runs plans while the host does something else.  False: the issuing thread runs
+ * the ops of at least those plans that use one lane. */
 bool hzp_exec_alone(const struct hzp_exec *exec);
 
-/* False: issuing this plan runs it, after all that is under way. */
+/* False: issuing this plan runs it, after all that is in flight. */
 bool hzp_exec_queues(const struct hzp_exec *exec, const struct hzp_plan *plan);
 
 /* The plan lives and stays as it is until the flight is landed.  older: the flight issued before
- * this one, NULL: it has landed.  At most two are under way. */
+ * this one, NULL: it has landed.  At most two are in flight. */
 int hzp_exec_issue(struct hzp_exec *exec, const struct hzp_plan *plan, struct hzp_flight *flight,
                    const struct hzp_flight *older);
 
@@ -87,12 +95,13 @@ int hzp_exec_issue(struct hzp_exec *exec, const struct hzp_plan *plan, struct hz
  * begin; what ran before them on their lanes is not counted. */
 int hzp_exec_wait_serving(struct hzp_flight *flight, uint64_t *ret_ns);
 
-/* Waits for the end of everything.  price: learns from the run; NULL: nobody does.  HZP_EDEVICE is
+/* Waits for the end of everything.  times: learns from the run; NULL: nothing does.  HZP_EDEVICE is
  * final.  Flights land in the order in which they were issued. */
-int hzp_exec_land(struct hzp_flight *flight, struct hzp_price *price, struct hzp_exec_times *ret);
+int hzp_exec_land(struct hzp_flight *flight, struct hzp_op_times *times,
+                  struct hzp_exec_times *ret);
 
-/* Issues and lands, with nothing else under way. */
-int hzp_exec_run(struct hzp_exec *exec, const struct hzp_plan *plan, struct hzp_price *price,
+/* Issues and lands, with nothing else in flight. */
+int hzp_exec_run(struct hzp_exec *exec, const struct hzp_plan *plan, struct hzp_op_times *times,
                  struct hzp_exec_times *ret);
 
 /* When the items of the last hzp_exec_run ran, in the plan's order; NULL: the device does not say.

@@ -16,7 +16,7 @@ struct kept {
     struct hzp_graph *graph; /* NULL: free */
     uint64_t hash;
     uint64_t used; /* of the set */
-    int32_t lead;  /* the set it belongs to: the index of the one the others are twins of */
+    int32_t lead;  /* the set it belongs to: the index of the graph whose variants the others are */
     unsigned char *key;
     size_t size;
 };
@@ -26,10 +26,10 @@ struct hzp_graphs {
     struct kept *kept; /* [room_max] */
     uint64_t *seen;    /* [2 room_max] hashes of keys that came once, the latest; 0: none */
     int32_t room_max;
-    int32_t seen_next;    /* the oldest, overwritten next */
-    hzp_graph_twin *twin; /* NULL: there are none */
+    int32_t seen_next;          /* the oldest, overwritten next */
+    hzp_graph_variant *variant; /* NULL: there are none */
     void *ctx;
-    struct hzp_plan twin_plan;
+    struct hzp_plan variant_plan;
     uint64_t clock;
     unsigned char *key; /* of the step at hand */
     size_t size, room;
@@ -56,17 +56,17 @@ struct hzp_graphs *hzp_graphs_create(struct hzp_device *dev)
         return NULL;
     struct hzp_graphs *g = hzp_xcalloc(1, sizeof(*g));
     g->dev = dev;
-    hzp_plan_init(&g->twin_plan);
+    hzp_plan_init(&g->variant_plan);
     hzp_graphs_prepare(g, NULL, NULL, 0);
     return g;
 }
 
-void hzp_graphs_prepare(struct hzp_graphs *g, hzp_graph_twin *twin, void *ctx, int32_t count)
+void hzp_graphs_prepare(struct hzp_graphs *g, hzp_graph_variant *variant, void *ctx, int32_t count)
 {
     if (!g)
         return;
     HZP_ASSERT(g->stats.captures == 0);
-    g->twin = twin;
+    g->variant = variant;
     g->ctx = ctx;
     g->room_max = HZP_MAX(HZP_MIN(count, (int32_t)HZP_GRAPHS_MAX), (int32_t)HZP_GRAPHS_MIN);
     free(g->kept);
@@ -91,7 +91,7 @@ void hzp_graphs_destroy(struct hzp_graphs *g)
         drop(g, &g->kept[i]);
     for (int32_t i = 0; i < g->fences; i++)
         hzp_fence_close(g->fence[i]);
-    hzp_plan_fini(&g->twin_plan);
+    hzp_plan_fini(&g->variant_plan);
     free(g->kept);
     free(g->seen);
     free(g->fence);
@@ -116,7 +116,8 @@ bool hzp_graphs_fit(const struct hzp_graphs *g, const struct hzp_plan *plan,
         return false;
     /* A pass over rows begins with the embedding; a gather before it fetches tokens. */
     struct hzp_graph_part part = {.from = plan->item[0].op == HZP_OP_gather};
-    for (part.to = part.from; part.to < plan->items && !plan->item[part.to].train; part.to++)
+    for (part.to = part.from;
+         part.to < plan->items && hzp_item_of(&plan->item[part.to], HZP_TENANT_SERVE); part.to++)
         if (plan->item[part.to].op == HZP_OP_attn_prefill || plan->item[part.to].rides)
             return false; /* no such step comes again as it was */
     *ret = part;
@@ -178,7 +179,7 @@ static void normal(const struct hzp_item *item, union args *ret)
     case HZP_OP_matmul:
         TAIL(&ret->matmul, accumulate);
         break;
-    default: /* no padding in the others that decode steps have; if there were: no graph, no harm */
+    default: /* the other ops of decode steps have no padding; if they had, no key would match */
         break;
     }
 }
@@ -197,8 +198,8 @@ static void put(struct hzp_graphs *g, const void *data, size_t size)
     g->size += padded;
 }
 
-/* Only those for one another, counted from the first: what the part as a whole waits for is not in
- * the graph. */
+/* Only waits within the part, counted from its first item: what the part as a whole waits for is
+ * not in the graph. */
 static void put_waits(struct hzp_graphs *g, const struct hzp_plan *plan,
                       const struct hzp_item *item, int32_t from)
 {
@@ -211,12 +212,12 @@ static void put_waits(struct hzp_graphs *g, const struct hzp_plan *plan,
 
 static void key_make(struct hzp_graphs *g, const struct hzp_plan *plan,
                      const struct hzp_graph_part *part, struct hzp_lane *const lane[HZP_LANE_COUNT],
-                     const int units[HZP_LANE_COUNT])
+                     const int shares[HZP_LANE_COUNT])
 {
     union args args;
     g->size = 0;
     put(g, lane, HZP_LANE_COUNT * sizeof(lane[0]));
-    put(g, units, HZP_LANE_COUNT * sizeof(units[0]));
+    put(g, shares, HZP_LANE_COUNT * sizeof(shares[0]));
     for (int32_t i = part->from; i < part->to; i++) {
         const struct hzp_item *item = &plan->item[i];
         int32_t head[2] = {(int32_t)item->op, item->lane};
@@ -247,8 +248,8 @@ static struct kept *find(struct hzp_graphs *g, uint64_t h)
     return NULL;
 }
 
-/* Whether the key came before; from now on it did.  A slot by hash would not do: two steps in turn
- * whose slots are one, as addresses happen to be, would push each other out for ever. */
+/* Whether the key came before; from now on it did.  Not a table indexed by hash: two alternating
+ * steps with one index would evict each other for ever. */
 static bool came_before(struct hzp_graphs *g, uint64_t h)
 {
     for (int32_t i = 0; i < 2 * g->room_max; i++)
@@ -259,8 +260,8 @@ static bool came_before(struct hzp_graphs *g, uint64_t h)
     return false;
 }
 
-/* A free place.  Where there is none, the set that was used least recently goes as a whole: half a
- * set would be captured again at the next swap. */
+/* A free place.  Where there is none, the set that was used least recently is evicted as a whole:
+ * what is left of a set would be captured again at the next swap. */
 static struct kept *place(struct hzp_graphs *g)
 {
     int32_t oldest = -1, lead;
@@ -350,8 +351,8 @@ static int capture(struct hzp_graphs *g, const struct hzp_plan *plan,
     return r < 0 ? r : ended;
 }
 
-/* The graph of the step whose key is at hand is made and kept; NULL: it does not go.  lead: of its
- * set, NULL: itself. */
+/* Captures and keeps the graph of the step whose key is in g->key; NULL: it cannot be captured.
+ * lead: the first of its set, NULL: itself. */
 static struct kept *keep_one(struct hzp_graphs *g, uint64_t h, const struct hzp_plan *plan,
                              const struct hzp_graph_part *part,
                              struct hzp_lane *const lane[HZP_LANE_COUNT], const struct kept *lead)
@@ -375,22 +376,22 @@ static struct kept *keep_one(struct hzp_graphs *g, uint64_t h, const struct hzp_
     return k;
 }
 
-/* The same of all twins, which are the same step from its first item to its last. */
+/* The same with all its variants. */
 static struct kept *keep(struct hzp_graphs *g, uint64_t h, const struct hzp_plan *plan,
                          const struct hzp_graph_part *part,
                          struct hzp_lane *const lane[HZP_LANE_COUNT],
-                         const int units[HZP_LANE_COUNT])
+                         const int shares[HZP_LANE_COUNT])
 {
     struct kept *k = keep_one(g, h, plan, part, lane, NULL);
     struct hzp_graph_part other;
-    for (int32_t i = 0; k && g->twin && g->twin(g->ctx, plan, i, &g->twin_plan); i++) {
-        if (!hzp_graphs_fit(g, &g->twin_plan, &other) || other.from != part->from ||
+    for (int32_t i = 0; k && g->variant && g->variant(g->ctx, plan, i, &g->variant_plan); i++) {
+        if (!hzp_graphs_fit(g, &g->variant_plan, &other) || other.from != part->from ||
             other.to != part->to)
             continue;
-        key_make(g, &g->twin_plan, &other, lane, units);
-        uint64_t twin = hash(g->key, g->size);
-        if (!find(g, twin))
-            keep_one(g, twin, &g->twin_plan, &other, lane, k);
+        key_make(g, &g->variant_plan, &other, lane, shares);
+        uint64_t variant = hash(g->key, g->size);
+        if (!find(g, variant))
+            keep_one(g, variant, &g->variant_plan, &other, lane, k);
     }
     return k;
 }
@@ -402,26 +403,26 @@ int hzp_graphs_reserve(struct hzp_graphs *g, const struct hzp_plan *plan)
 
 void hzp_graphs_make(struct hzp_graphs *g, const struct hzp_plan *plan,
                      const struct hzp_graph_part *part, struct hzp_lane *const lane[HZP_LANE_COUNT],
-                     const int units[HZP_LANE_COUNT])
+                     const int shares[HZP_LANE_COUNT])
 {
-    key_make(g, plan, part, lane, units);
+    key_make(g, plan, part, lane, shares);
     uint64_t h = hash(g->key, g->size);
     if (!find(g, h))
-        keep(g, h, plan, part, lane, units);
+        keep(g, h, plan, part, lane, shares);
 }
 
 int hzp_graphs_issue(struct hzp_graphs *g, const struct hzp_plan *plan,
                      const struct hzp_graph_part *part, struct hzp_lane *const lane[HZP_LANE_COUNT],
-                     const int units[HZP_LANE_COUNT], struct hzp_span *span)
+                     const int shares[HZP_LANE_COUNT], struct hzp_span *span)
 {
     struct hzp_lane *first = lane[plan->item[part->from].lane];
-    key_make(g, plan, part, lane, units);
+    key_make(g, plan, part, lane, shares);
     uint64_t h = hash(g->key, g->size);
     struct kept *k = find(g, h);
     if (!k) {
         if (!came_before(g, h))
             return 0;
-        k = keep(g, h, plan, part, lane, units);
+        k = keep(g, h, plan, part, lane, shares);
         if (!k)
             return 0;
     }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nanobatch/run/warm.h - batches that nobody asked for, with which a server's start goes once
- * through the steps that will come.
+/* nanobatch/run/warm.h - batches of padding rows, with which a server's start runs every kind of
+ * step once before requests come.
  *
- * Decode rows attend to the first position of page 0 and store nothing; prompts' rows store at the
- * beginning of the pool.  What anybody draws nobody reads.
+ * Decode rows attend to the first position of page 0 and store nothing; prompt rows store at the
+ * beginning of the pool.  Their draws are not read.
  *
  * Thread: engine.
  */
@@ -12,13 +12,13 @@
 
 #include "nanobatch/build/batch.h"
 
-/* So many sequences that decode; not more than fit (all of its sizes). */
+/* Decode rows of so many sequences; at most the batch's sizes. */
 void hzp_warm_decode(struct hzp_batch *batch, int32_t rows);
 
-/* Prompts, as many rows as the batch and the pages have room for. */
+/* Prompt rows, as many as the batch and the pages have room for. */
 void hzp_warm_prompts(struct hzp_batch *batch, const struct hzp_kv *kv);
 
-/* As many of both as show what a plan of them looks like; it would be a race to run it. */
+/* Both kinds of rows, so that a plan of them can be built; to run it would be a race. */
 void hzp_warm_mixed(struct hzp_batch *batch, const struct hzp_kv *kv);
 
 #endif

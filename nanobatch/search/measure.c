@@ -150,7 +150,7 @@ static void list_shares(struct hzp_tables *t, struct hzp_device *dev)
     t->shares = 0;
     for (int i = 0; i < HZP_SHARES_MAX; i++) {
         int32_t units = all <= HZP_SHARES_MAX ? i + 1 : all * eighths[i] / 8;
-        if (units <= all && (dev->backend->lane_set_share || units == all))
+        if (units <= all && (hzp_device_has_shares(dev) || units == all))
             t->units[t->shares++] = (int16_t)units;
     }
 }
@@ -159,7 +159,7 @@ int hzp_measure_create(struct hzp_rig *rig, struct hzp_tables *tables, struct hz
                        struct hzp_err_text *reterr)
 {
     struct hzp_device *dev = rig->config.model->dev;
-    if (!dev->backend->lane_time)
+    if (!hzp_device_times_ops(dev))
         return hzp_fail(reterr, HZP_EUNSUP, "search: %s does not time single ops", dev->label);
     struct hzp_measure *m = hzp_xcalloc(1, sizeof(*m));
     m->rig = rig;

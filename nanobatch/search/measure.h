@@ -16,7 +16,7 @@
 #define HZP_NANOBATCH_SEARCH_MEASURE_H
 
 #include "nanobatch/search/rig.h"
-#include "nanobatch/search/tables.h"
+#include "nanobatch/time/tables.h"
 
 struct hzp_measure;
 

@@ -107,10 +107,10 @@ static void collect(struct pair *p, struct hzp_rig *rig, int which, enum hzp_cla
     side->items = 0;
     for (int32_t i = 0; i < p->plan.items && side->items < LIST_MAX; i++) {
         const struct hzp_item *item = &p->plan.item[i];
-        if (item->train != trains(class) || appends(item) || item->op == HZP_OP_fill ||
-            item->op == HZP_OP_audit)
+        if (hzp_item_only(item, HZP_TENANT_TRAIN) != trains(class) || appends(item) ||
+            item->op == HZP_OP_fill || item->op == HZP_OP_audit)
             continue;
-        if (!item->train && (item->layer < 0 || item->row0 != row0))
+        if (hzp_item_of(item, HZP_TENANT_SERVE) && (item->layer < 0 || item->row0 != row0))
             continue;
         enum hzp_class is = hzp_op_class(item->op, item->args);
         if (few || class == HZP_CLASS_WIDE) /* by rows, whatever side of the border they are */
@@ -293,7 +293,7 @@ int hzp_pair_measure(struct hzp_rig *rig, struct hzp_tables *t, enum hzp_class a
     if (!p->side[0].items || !p->side[1].items)
         goto out; /* this model has none of them */
     for (int32_t s = 0; s < t->shares; s++) {
-        bool shares = p->dev->backend->lane_set_share;
+        bool shares = hzp_device_has_shares(p->dev);
         const int32_t units[] = {shares ? t->units[s] : t->threads,
                                  shares ? t->threads - t->units[s] : t->threads};
         if (units[1] > 0)
@@ -316,7 +316,7 @@ static int measure_issue(struct pair *p, struct hzp_rig *rig, struct hzp_tables 
         return HZP_OK;
     for (int i = 0; i < 2; i++)
         HZP_TRY(
-            hzp_lane_set_share(p->side[i].lane, p->dev->backend->lane_set_share ? t->units[0] : 0));
+            hzp_lane_set_share(p->side[i].lane, hzp_device_has_shares(p->dev) ? t->units[0] : 0));
     uint64_t begin = hzp_device_now_ns(p->dev);
     for (int i = 0; i < 2; i++)
         HZP_TRY(issue(&p->side[i], COUNT));

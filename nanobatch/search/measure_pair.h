@@ -8,7 +8,7 @@
 #define HZP_NANOBATCH_SEARCH_MEASURE_PAIR_H
 
 #include "nanobatch/search/rig.h"
-#include "nanobatch/search/tables.h"
+#include "nanobatch/time/tables.h"
 
 /* Whether this rig has items of both that may run side by side. */
 bool hzp_pair_possible(const struct hzp_rig *rig, enum hzp_class a, enum hzp_class b);

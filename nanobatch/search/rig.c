@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/search/rig.h"
 
+#include "nanobatch/build/update.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,7 +23,7 @@ static int open_pages(struct hzp_rig *rig)
     HZP_TRY(
         hzp_device_alloc(c->model->dev, HZP_MEM_DEVICE, 2 * side * (size_t)m->layers, &rig->pages));
     /* Pages that were never written read as one page of zeros, and that one from a cache. */
-    if (c->model->dev->backend->host_memory)
+    if (hzp_device_host_memory(c->model->dev))
         memset(rig->pages, 0, 2 * side * (size_t)m->layers);
     rig->kv = hzp_xcalloc((size_t)m->layers, sizeof(*rig->kv));
     for (int32_t l = 0; l < m->layers; l++) {
@@ -185,5 +187,5 @@ void hzp_rig_build(struct hzp_rig *rig, const struct hzp_plan_shape *shape, int3
                                  .to = to,
                                  .rider = rig->train ? &rider : NULL};
     hzp_plan_clear(plan);
-    hzp_step_build(plan, &step, NULL);
+    hzp_step_build(plan, &step);
 }

@@ -14,6 +14,7 @@
 #include "nanobatch/build/backward.h"
 #include "nanobatch/build/forward.h"
 #include "nanobatch/build/ride.h"
+#include "nanobatch/build/step.h"
 
 struct hzp_rig_config {
     struct hzp_model *model;

@@ -103,7 +103,7 @@ static double allowed_ns(const struct hzp_search *s, bool beside, const struct h
     return s->config.train_share > 0 ? s->prefill ? s->usual_ns : serve : 0;
 }
 
-/* Cuts the slice as hzp_price_cut does: what fits, but one item at least; with a goal only if that
+/* Cuts the slice as hzp_slice_end does: what fits, but one item at least; with a goal only if that
  * fits. */
 static int32_t cut(struct hzp_search *s, const struct hzp_plan_shape *shape, int32_t from,
                    double allowed, double *ret_priced)
@@ -113,7 +113,7 @@ static int32_t cut(struct hzp_search *s, const struct hzp_plan_shape *shape, int
     *ret_priced = 0;
     while (to < chain->items && *ret_priced < allowed) {
         const struct hzp_item *item = &chain->item[to];
-        int32_t units = shape->units[shape->train_lane[hzp_op_kind(item->op)]];
+        int32_t units = shape->share[shape->train_lane[hzp_op_kind(item->op)]];
         double ns = hzp_simulator_alone_ns(s->sim, item, false,
                                            units ? units : HZP_MAX(s->config.tables->threads, 1));
         if (*ret_priced + ns > allowed && (to > from || s->config.goal_ns > 0))
@@ -303,18 +303,18 @@ static bool shares_fit(const struct hzp_search *s, struct hzp_plan_shape *shape)
     for (int l = 0; l < HZP_LANE_COUNT; l++) {
         lanes += used[l];
         if (!used[l])
-            shape->units[l] = 0;
+            shape->share[l] = 0;
     }
     if (lanes <= 1 || s->config.tables->shares < 2) { /* one lane, or a device without shares */
-        memset(shape->units, 0, sizeof(shape->units));
+        memset(shape->share, 0, sizeof(shape->share));
         return lanes <= 1 || !s->config.tables->led;
     }
     if (lanes > threads)
         return false;
     for (int l = 0; l < HZP_LANE_COUNT; l++) {
-        if (used[l] && shape->units[l] == 0)
-            shape->units[l] = (int16_t)HZP_MAX(threads / lanes, 1);
-        sum += shape->units[l];
+        if (used[l] && shape->share[l] == 0)
+            shape->share[l] = (int16_t)HZP_MAX(threads / lanes, 1);
+        sum += shape->share[l];
     }
     return sum <= threads;
 }
@@ -357,7 +357,7 @@ static void divide(struct hzp_search *s, struct hzp_plan_shape *shape, int patte
         bool beside = train_lane[where] == HZP_LANE_TRAIN;
         if (train_lane[where] == HZP_LANE_MEMORY && pattern == ALL_ONE)
             continue; /* a lane of its own by another name */
-        memset(shape->units, 0, sizeof(shape->units));
+        memset(shape->share, 0, sizeof(shape->share));
         if (pattern == ALL_ONE && !beside) {
             consider(s, shape);
             continue;
@@ -366,15 +366,15 @@ static void divide(struct hzp_search *s, struct hzp_plan_shape *shape, int patte
             int32_t units = t->units[i], rest = t->threads - units;
             if (rest < 1 && t->shares > 1)
                 continue;
-            memset(shape->units, 0, sizeof(shape->units));
-            shape->units[HZP_LANE_COMPUTE] = (int16_t)units;
+            memset(shape->share, 0, sizeof(shape->share));
+            shape->share[HZP_LANE_COMPUTE] = (int16_t)units;
             if (pattern == ALL_ONE) {
-                shape->units[HZP_LANE_TRAIN] = (int16_t)rest;
+                shape->share[HZP_LANE_TRAIN] = (int16_t)rest;
             } else if (beside) {
-                shape->units[HZP_LANE_MEMORY] = (int16_t)HZP_MAX(rest / 2, 1);
-                shape->units[HZP_LANE_TRAIN] = (int16_t)(rest - rest / 2);
+                shape->share[HZP_LANE_MEMORY] = (int16_t)HZP_MAX(rest / 2, 1);
+                shape->share[HZP_LANE_TRAIN] = (int16_t)(rest - rest / 2);
             } else {
-                shape->units[HZP_LANE_MEMORY] = (int16_t)rest;
+                shape->share[HZP_LANE_MEMORY] = (int16_t)rest;
             }
             consider(s, shape);
         }
@@ -461,9 +461,9 @@ static void change(struct hzp_search *s, struct hzp_plan_shape *shape)
         shape->lane[i][draw(s, HZP_KIND_COUNT)] = (uint8_t)a;
         break;
     case 3: /* units from one lane to another */
-        if (shape->units[a] > 1) {
-            shape->units[a]--;
-            shape->units[b]++;
+        if (shape->share[a] > 1) {
+            shape->share[a]--;
+            shape->share[b]++;
         }
         break;
     case 4: /* one more nano-batch, or one fewer */

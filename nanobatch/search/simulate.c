@@ -62,7 +62,8 @@ void hzp_plan_find_again(const struct hzp_plan *plan, bool *again)
     for (int32_t i = 0; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
         const struct hzp_matmul_args *m = item->args;
-        bool product = item->op == HZP_OP_matmul && m->trans_b && !item->train;
+        bool product =
+            item->op == HZP_OP_matmul && m->trans_b && hzp_item_of(item, HZP_TENANT_SERVE);
         again[i] = false;
         for (int k = 0; product && k < AGAIN_ITEMS; k++)
             again[i] |= read[k] == m->b.ptr;
@@ -139,7 +140,7 @@ static int deal(struct hzp_simulator *s, const struct hzp_plan *plan)
     int32_t threads = HZP_MAX(s->tables->threads, 1);
     for (int l = 0; l < HZP_LANE_COUNT; l++)
         s->lane[l].units = lanes <= 1       ? threads
-                           : plan->units[l] ? HZP_MIN(plan->units[l], threads)
+                           : plan->share[l] ? HZP_MIN(plan->share[l], threads)
                                             : HZP_MAX(threads / lanes, 1);
     return lanes;
 }
@@ -254,7 +255,7 @@ void hzp_simulate(struct hzp_simulator *s, const struct hzp_plan *plan, struct h
         const struct hzp_item *item = &plan->item[i];
         s->end[i] = -1;
         s->alone[i] = hzp_simulator_alone_ns(s, item, s->again[i], s->lane[item->lane].units);
-        if (item->train)
+        if (hzp_item_only(item, HZP_TENANT_TRAIN))
             ret->train_alone_ns +=
                 hzp_simulator_alone_ns(s, item, s->again[i], HZP_MAX(s->tables->threads, 1));
     }
@@ -262,9 +263,10 @@ void hzp_simulate(struct hzp_simulator *s, const struct hzp_plan *plan, struct h
     while (advance(s, plan, lanes, &now, ret))
         ;
     for (int32_t i = 0; i < plan->items; i++) {
-        double *end = plan->item[i].train ? &ret->train_end_ns : &ret->serve_end_ns;
+        bool trains = hzp_item_only(&plan->item[i], HZP_TENANT_TRAIN);
+        double *end = trains ? &ret->train_end_ns : &ret->serve_end_ns;
         HZP_ASSERT(s->end[i] >= 0);
-        if (plan->item[i].train)
+        if (trains)
             ret->train_ran_ns += s->end[i] - s->begin[i];
         *end = HZP_MAX(*end, s->end[i]);
         ret->ns = HZP_MAX(ret->ns, s->end[i]);

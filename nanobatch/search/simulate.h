@@ -13,7 +13,7 @@
 #define HZP_NANOBATCH_SEARCH_SIMULATE_H
 
 #include "nanobatch/plan/plan.h"
-#include "nanobatch/search/tables.h"
+#include "nanobatch/time/tables.h"
 
 struct hzp_simulator;
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nanobatch/split/policy.h - what the operator wants of the split between serving and training.
+/* nanobatch/split/policy.h - the operator's goals and limits for the split between serving and
+ * training (--slo, --itl-stretch, --train-*, /v1/policy).
  *
  * Thread: any; a value.
  */
@@ -10,12 +11,12 @@
 #include "base/err.h"
 
 struct hzp_policy {
-    /* Goals, each for 99 of 100: time to the first token, gap between two tokens.  0: none. */
+    /* Goals for the 99th percentile: time to first token, inter-token latency.  0: none. */
     uint64_t ttft_ns, itl_ns;
-    /* Without a goal for gaps: by what factor training may lengthen the gap that 99 of 100 stay
-     * within, over what it would be without training; 0: by any, else 1 .. 100. */
+    /* Without an ITL goal: by what factor training may lengthen the 99th percentile of the ITL over
+     * what it would be without training; 0: by any, else 1 .. 100. */
     double itl_stretch;
-    /* While requests run and no goal of gaps is set: training's time over serving's. */
+    /* While requests run and no ITL goal is set: training's time over serving's. */
     double train_share;
     /* While requests run, whatever the goals allow or forbid: the most and the least part of the
      * device's time that training gets, 0 <= min <= max <= 1. */

@@ -1,9 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nanobatch/split/seen.h - what the split has seen of steps: gaps between tokens, times to first
- * tokens, how often they missed their goals, how far predictions were off, who had the device.
+/* nanobatch/split/seen.h - what the split observes of steps that have ended: inter-token latencies
+ * (ITL), times to first token (TTFT), the miss rates of their goals, the errors of predicted ITLs,
+ * and each tenant's time on the device.
  *
- * A gap is the time between the ends of two steps that follow each other, the later with decode
- * rows in it: every sequence that decodes is in every step, as far as a step has room.
+ * An ITL is the time between the ends of two consecutive steps, the later with decode rows in it:
+ * every sequence that decodes is in every step, as far as a step has room.
+ *
+ *     miss rate     m += (missed - m) / 300 with each late ITL, or TTFT, that a goal applies to.
+ *                   Misses because of training and misses of serving alone are counted apart; the
+ *                   latter count for at most 0.015 and fade within 15 s, so that a time of too many
+ *                   requests does not hold training back for long when it is over
+ *     prediction    W(t) = min(t / q(ratio), t - q(excess)), q the 0.99 quantile: the longest
+ *                   predicted ITL that stays within t in 99 of 100 cases
+ *         ratio     measured over predicted ITL, at least 1, of ITLs predicted longer than a
+ *                   quarter of the goal: their errors grow with them
+ *         excess    measured less predicted ITL, of the others: errors of the host and of other
+ *                   processes, which do not grow
+ *                   Both are kept apart for ITLs with and without training in them, or prompts
+ *                   would be delayed for lack of experience with training
+ *     alone         the quantile 1 - p of ITLs less the training in them, where
+ *                   p = 0.01 x mean ITL / mean ITL alone, the ratio at most 4: requests that arrive
+ *                   at the same pace decode more at a time where steps take longer, and a prompt is
+ *                   then in more ITLs, so of the ITLs seen so many more are long
  *
  * Thread: engine.
  */
@@ -15,27 +33,26 @@
 
 enum { HZP_SEEN_STEPS = 512, HZP_SEEN_SECONDS = 32 };
 
+struct hzp_misses {
+    double train; /* the part of ITLs, or TTFTs, that missed because of training */
+    double alone; /* the part that would have missed without; bounded, and fades */
+};
+
 struct hzp_seen {
-    struct hzp_window gap, first;
-    struct hzp_window alone; /* gaps as they would have been without training */
-    uint64_t alone_p99_ns;   /* of those, as below; refreshed now and then */
-    double gap_mean_ns, alone_mean_ns;
+    struct hzp_window itl, ttft;
+    struct hzp_window alone; /* ITLs less the training in them */
+    uint64_t alone_p99_ns;   /* `alone` above; refreshed every 32 */
+    double itl_mean_ns, alone_mean_ns;
     int64_t alone_count;
-    struct hzp_spread off[2];      /* gaps over predicted ones, of long ones; [1]: with training */
-    struct hzp_spread excess[2];   /* gaps beyond predicted ones in ns, of short ones; the same */
-    struct hzp_spread first_alone; /* times to first tokens, less the training in them */
-    double missed_gaps, missed_firsts; /* the parts of late that missed, a few hundred back */
-    double missed_gaps_alone;          /* the same, had there been no training in the gap */
-    struct hzp_strain {
-        double train; /* the part that missed because of training */
-        double alone; /* the part that missed without; bounded, and forgotten in seconds:
-                                    * a time of too many requests must not hold training back for
-                                    * long when it is over */
-    } gap_strain, first_strain;
-    double error; /* of predicted gaps, relative, averaged */
+    struct hzp_spread ratio[2], excess[2];     /* [1]: of ITLs with training in them */
+    struct hzp_spread ttft_alone;              /* TTFTs less the training in them */
+    double missed_itl, missed_ttft;            /* miss rates, for the report */
+    double missed_itl_alone;                   /* of ITLs less the training in them */
+    struct hzp_misses itl_misses, ttft_misses; /* miss rates, for the throttle */
+    double error;                              /* of predicted ITLs, relative, averaged */
     struct {
         uint64_t begin_ns, end_ns;
-        double trained_ns;  /* since the beginning, up to its end */
+        double trained_ns;  /* training's time in all steps up to its end */
     } step[HZP_SEEN_STEPS]; /* a ring */
     int64_t steps;
     struct hzp_seen_second {
@@ -51,48 +68,45 @@ void hzp_seen_init(struct hzp_seen *seen);
 void hzp_seen_step(struct hzp_seen *seen, uint64_t begin_ns, uint64_t end_ns, uint64_t serve_ns,
                    uint64_t train_ns);
 
-/* It brought `rows` sequences their next token, gap_ns after their last, train_ns of it
+/* It brought `rows` sequences their next token, itl_ns after their last, train_ns of it
  * training. */
-void hzp_seen_gap(struct hzp_seen *seen, const struct hzp_policy *policy, uint64_t gap_ns,
+void hzp_seen_itl(struct hzp_seen *seen, const struct hzp_policy *policy, uint64_t itl_ns,
                   uint64_t train_ns, int32_t rows);
 
-/* The same gap, had no step had training in it. */
-void hzp_seen_alone(struct hzp_seen *seen, uint64_t gap_ns, uint64_t alone_ns, int32_t rows);
+/* The same ITL would have been alone_ns without training. */
+void hzp_seen_alone(struct hzp_seen *seen, uint64_t itl_ns, uint64_t alone_ns, int32_t rows);
 
-/* What 99 of 100 gaps would stay within had there been no training; 0: not known yet.  Requests
- * that come at the same pace decode more at a time where steps take longer, and a prompt is then in
- * more gaps: of the gaps seen, so many more are long, by as much as training lengthens them on
- * average. */
+/* What 99 of 100 ITLs would stay within without training; 0: not known yet. */
 uint64_t hzp_seen_alone_p99(const struct hzp_seen *seen);
 
-/* It brought one its first token, which had been asked for at since_ns.  After hzp_seen_step. */
-void hzp_seen_first(struct hzp_seen *seen, const struct hzp_policy *policy, uint64_t since_ns,
-                    uint64_t end_ns);
+/* It brought a request that was submitted at since_ns its first token.  After hzp_seen_step. */
+void hzp_seen_ttft(struct hzp_seen *seen, const struct hzp_policy *policy, uint64_t since_ns,
+                   uint64_t end_ns);
 
-/* The parts of late gaps, or of late first tokens, that missed their goal, the larger of the two:
- * how near training is to making one fail. */
-double hzp_seen_strain(const struct hzp_seen *seen, const struct hzp_policy *policy);
+/* The miss rate of the ITL goal or of the TTFT goal, the larger; 0 without goals. */
+double hzp_seen_miss_rate(const struct hzp_seen *seen, const struct hzp_policy *policy);
 
-/* The policy has changed: what missed the old goals says nothing about the new ones. */
-void hzp_seen_forget(struct hzp_seen *seen, bool gaps, bool firsts);
+/* The goals have changed: misses of the old ones are forgotten. */
+void hzp_seen_forget(struct hzp_seen *seen, bool itl, bool ttft);
 
-/* What 99 of 100 gaps stay within that are predicted so; and the longest prediction that so stays
- * within goal_ns, which may come out negative.  Errors of long gaps grow with them, those of short
- * ones (the host, other processes) do not: each is learned where it shows, on either side of a
- * quarter of the goal; and apart for gaps with training in them, or prompts would be slowed down
- * for how little is known of training. */
+/* An ITL was predicted so, and measured; train: with training in it. */
 void hzp_seen_prediction(struct hzp_seen *seen, const struct hzp_policy *policy, bool train,
-                         double gap_ns, double predicted_ns);
-/* A step was to have training in it, and had none since too little was left for an item: what made
- * predictions look that bad is forgotten bit by bit, or nothing could ever show that they are
- * better. margin: down to what is thought of predictions where nothing is known; else to nothing,
- * for where steps are so steady that this margin is all that leaves no room. */
-void hzp_seen_no_prediction(struct hzp_seen *seen, bool margin);
+                         double itl_ns, double predicted_ns);
+
+/* A step was to have training in it, and had none since too little was left for an item: the errors
+ * of predictions with training fade step by step, or it could never be measured that they are
+ * smaller by now.  margin: down to the ratio assumed where nothing is known; else to 1, for where
+ * steps are so steady that this margin is all that leaves no room. */
+void hzp_seen_relax(struct hzp_seen *seen, bool margin);
+
+/* What 99 of 100 ITLs predicted so stay within. */
 double hzp_seen_p99(const struct hzp_seen *seen, bool train, double predicted_ns);
+
+/* W(goal_ns); may come out negative. */
 double hzp_seen_within(const struct hzp_seen *seen, bool train, double goal_ns);
 
-/* How training's and serving's time over the last `seconds` (at most HZP_SEEN_SECONDS - 1, the one
- * at hand not counted) compare with all time, 0 .. 1. */
+/* Serving's and training's parts of all time over the last `seconds` (at most HZP_SEEN_SECONDS - 1,
+ * the present one not counted), 0 .. 1. */
 void hzp_seen_shares(const struct hzp_seen *seen, uint64_t now_ns, int32_t seconds,
                      double *ret_serve, double *ret_train);
 

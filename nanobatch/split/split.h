@@ -2,155 +2,120 @@
 /* nanobatch/split/split.h - how the device is split between serving and training: how long training
  * may run in each step.
  *
- * The loop asks once a step, when serving's rows are known and before training offers, and tells
+ * The loop asks once a step, when serving's rows are known and before training offers, and reports
  * what the step really took when it has ended.  Several steps may be between the two: all that is
- * kept of one until it is told about is in its hzp_split_step.
+ * kept of a step until then is in its hzp_split_step.
  *
- * With goals, training gets the most that they leave.  A step's duration is predicted (predict.h),
- * and lengthened by what 99 of 100 such predictions were exceeded by at most:
- *     gaps          a step with decode rows may last as long as the goal says
- *     first tokens  a step may last so long that each prompt that waits still comes to its end in
- *                   time, by the number of steps it will need; one during which none waits so long
- *                   that one which arrives at its begin does, by what they took lately
- * What is left beside serving's part is training's.  Where late gaps or first tokens missed their
- * goals, it gets less: all of it up to 3.5 in a thousand, nothing at 7.  So where serving alone
- * misses a goal, training gets nothing but policy.train_min.  No item of training is begun that
- * does not fit, except, where gaps miss their goal hardly ever, one in 256 steps: else an item that
- * never fits would hold up the others for ever.  In one step of 64 training is left out, so that
- * the two stages of the predictor stay apart.
+ * The rules are small controllers, each a few pure functions with its formula in its header;
+ * split.c combines them, once, in hzp_split_serve:
  *
- * Where training has lanes of its own, it runs beside serving, for as long as that takes, and what
- * the goals leave beyond is a step of its own behind it, on the whole device, in which serving
- * waits: meanwhile more requests come to decode together, and decoding reads the weights once for
- * all of them.  A step that would miss its goal beside training gets the whole device instead.
+ *     deadline.h     L: how long the step may last for the ITL and TTFT goals, and the slice that
+ *                    this leaves beside serving's predicted part
+ *     throttle.h     three factors: recent misses, running slots in use, overdue requests
+ *     share.h        the credit C of train_share and train_max, the floor F of train_min
+ *     exceptions.h   steps without training, items longer than allowed
  *
- * Longer steps serve less, if no more requests can join them.  So training's part shrinks with the
- * places that are left to requests, and more from step to step while somebody has waited for long
- * who has no rows.
+ *     slice = min(deadline slice x missed x slots x overdue, credit)
+ *     slice = max(slice, F)                        once the floor is due, whatever the goals say
+ *     slice = 0                                    in a step that training skips
  *
- * Without a goal for gaps one follows from what they would be without training (seen.h), times
- * policy.itl_stretch.  It does not bound prompts' rows, and one item in 128 steps (in 256 where
- * all have prompts in them) may break it even where nothing else is left, and one in 1024 whatever
- * is missed: training never comes to a stand.  Besides, training gets a share of the time that
- * serving takes: what a long step earned must not make another one long, so it is a usual step's
- * share, and what an item took beyond it is paid back by the steps behind it.  Over any run of
- * steps training takes at most its share, two items and one helping.  policy.train_max bounds it in
- * the same way, goals or not.
+ * No item of training is begun that does not fit, save by exception.  Predictions
+ * (nanobatch/time/step_times.h) are lengthened by what 99 of 100 such predictions were exceeded by
+ * at most (seen.h).  So where serving alone misses a goal, training gets nothing but train_min.
  *
- * While no request runs, training holds the device for idle_ns at a stretch (less, where a prompt's
- * first token would come too late).
+ * Without an ITL goal one is derived: itl_stretch times the ITL that 99 of 100 would stay within
+ * without training (seen.h).  A derived goal does not bound prompt rows, and slots and overdue
+ * requests do not count unless there is a TTFT goal.
+ *
+ * Where training has lanes of its own, it runs beside serving for as long as that takes, and what
+ * the goals leave beyond is a step of its own behind it, on the whole device, in which serving is
+ * held (`hold`): meanwhile more requests come to decode together, and decoding reads the weights
+ * once for all of them.  A step that would miss its goal beside training takes turns instead.
+ *
+ * While no request runs, training holds the device for idle_ns at a stretch, less where the TTFT
+ * goal needs it.
  *
  * Thread: engine, except set_policy, policy and read: any.
  */
 #ifndef HZP_NANOBATCH_SPLIT_SPLIT_H
 #define HZP_NANOBATCH_SPLIT_SPLIT_H
 
+#include "base/thread.h"
+#include "nanobatch/build/batch.h"
 #include "nanobatch/run/exec.h"
+#include "nanobatch/split/exceptions.h"
 #include "nanobatch/split/policy.h"
-#include "nanobatch/split/predict.h"
+#include "nanobatch/split/report.h"
 #include "nanobatch/split/seen.h"
+#include "nanobatch/split/share.h"
+#include "nanobatch/time/time.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 struct hzp_waits;
 
-/* So many steps with prompts in them may pass training over in a row, where there is no goal for
- * first tokens. */
-enum { HZP_SPLIT_PASSED_OVER_MAX = 8 };
-
 struct hzp_split_config {
     struct hzp_policy policy;
-    uint64_t idle_ns; /* while none runs: how long training may hold the device at a stretch */
+    uint64_t idle_ns; /* while no request runs: training may hold the device so long at a stretch */
     bool early;       /* a step's tokens are out before its slice has ended, though they take turns:
-                       * the next gap holds it */
-    const struct hzp_model *model; /* for first predictions; NULL: of no size in particular */
-    const struct hzp_price *price; /* the same; read in init only */
+                       * the next ITL holds the slice */
+    struct hzp_time *time; /* borrowed; what steps take is asked of it, and learned in it */
 };
-
-/* What holds training's slice where it is. */
-enum hzp_split_limit {
-    HZP_LIMIT_IDLE,   /* nothing: no request runs */
-    HZP_LIMIT_SHARE,  /* train_share or train_max */
-    HZP_LIMIT_GAPS,   /* the goal for gaps */
-    HZP_LIMIT_FIRSTS, /* the goal for first tokens */
-    HZP_LIMIT_MISSED, /* a goal was missed too often lately */
-    HZP_LIMIT_TURN,   /* prompts first, or the predictor's look at serving alone */
-    HZP_LIMIT_PLACES, /* somebody waits for a place, or soon would */
-    HZP_LIMIT_COUNT
-};
-const char *hzp_split_limit_name(enum hzp_split_limit limit);
 
 /* One step, from begin to end. */
 struct hzp_split_step {
     struct hzp_step_shape shape;
     int32_t rows, decode_rows; /* serving's */
     uint64_t begin_ns;
-    uint64_t train_ns; /* how long training may run in it */
-    uint64_t item_ns;  /* no item longer than this may be begun */
-    uint64_t hold_ns;  /* how long serving may wait behind it, for training alone */
-    bool hold;         /* it is such a wait: no serving in it */
-    bool beside;       /* it may have both side by side, and after `taken`: it has */
-    bool trains;       /* training came */
-    bool overrun;      /* one item may be longer than goals allow */
+    uint64_t train_ns;   /* how long training may run in it */
+    uint64_t item_ns;    /* no item longer than this may be begun */
+    uint64_t hold_ns;    /* how long serving may be held behind it, for training alone */
+    double serve_max_ns; /* with an ITL goal: how long serving's part may take; 0: no goal */
+    bool hold;           /* it is such a step: no serving in it */
+    bool beside;         /* it may have both side by side, and after `taken`: it has */
+    bool trains;         /* training came */
+    bool overrun;        /* one item may be longer than goals allow */
     enum hzp_split_limit limit;
-    double alone_ns; /* predicted: of serving's rows, */
-    double gap_ns;   /* and from the last step's end to this one's */
-    double slice_ns; /* by prices: of training's items */
-    double ride_ns;  /* of that, in serving's own items: set before `taken` by who plans the step */
-    double carry_ns; /* the same of the step before, and of a wait, that fall into this gap */
-    double owes_ns;  /* what the slice takes beyond a usual share, until it is told about */
-    uint64_t first_ns[16]; /* of those whose first token it brings: asked for at */
+    double alone_ns;       /* predicted: of serving's rows, */
+    double itl_ns;         /* and of the ITL that ends with it */
+    double slice_ns;       /* by op times: of training's items */
+    double ride_ns;        /* of that, in serving's own items: set before `taken` by the loop */
+    double carry_ns;       /* of the slice before, and of a hold, that fall into this ITL */
+    double owes_ns;        /* what the slice takes beyond a usual share, until the step has ended */
+    uint64_t first_ns[16]; /* of the requests whose first token it brings: submitted at */
     int32_t firsts;
+};
+
+/* Steps formed that have not ended, and the last one that has. */
+struct hzp_split_pipeline {
+    double carry_ns;        /* of the newest step formed: its slice falls into the next ITL */
+    double under_way_ns;    /* predicted: of steps formed that have not ended */
+    uint64_t hold_ns;       /* the next step may hold serving so long; 0: not */
+    uint64_t held_ns;       /* training's time in such steps since the last tokens */
+    uint64_t last_train_ns; /* of the last step that ended, behind its tokens */
+    uint64_t last_tokens_ns;
+    bool last_served;
 };
 
 struct hzp_split {
     struct hzp_split_config config;
     /* engine thread */
-    struct hzp_policy policy; /* the one that holds; its itl_ns may follow from itl_stretch: */
-    bool follows;
+    struct hzp_policy policy; /* the one that holds; its itl_ns may be derived from itl_stretch: */
+    bool derived;
     bool may_beside; /* of the newest step that serves */
-    struct hzp_predict predict;
     struct hzp_seen seen;
-    double credit_ns; /* what training saved for its next item; < 0: it owes */
-    double owes_ns; /* of that, what steps formed but not told about will take beyond their share */
-    double floor_ns;        /* the same of train_min */
-    double usual_ns;        /* of serving in a step that only decodes, averaged */
-    double usual_beside_ns; /* the same, training beside it */
-    double host_ns;         /* of a gap that the device was not busy, averaged */
-    double next_ns;         /* the last known price of training's next item; 0: none */
-    int32_t passed_over, since_look, since_overrun, since_beside;
-    double patience;     /* 0 .. 1: falls while somebody waits for long who has no rows */
-    double room;         /* 0 .. 1: of places for requests */
-    uint64_t hold_ns;    /* the next step may be a wait of that length; 0: it is none */
-    uint64_t held_ns;    /* training's time in waits since the last tokens */
+    struct hzp_credit credit;
+    double floor_ns;       /* share.h */
+    double overdue_factor; /* throttle.h */
+    struct hzp_exceptions exceptions;
+    struct hzp_split_pipeline pipeline;
+    double host_ns;      /* the part of an ITL in which the device is idle, averaged */
+    double next_ns;      /* the last known duration of training's next item; 0: none */
     int32_t prompt_rows; /* of the last step that had any */
-    double carry_ns;     /* of the newest step formed */
-    double under_way_ns; /* predicted: of steps formed that have not ended */
-    uint64_t last_train_ns, last_tokens_ns;
-    bool last_served;
     /* under lock */
-    pthread_mutex_t lock;
+    struct hzp_lock lock;
     struct hzp_policy wanted;
-    struct hzp_split_report {
-        struct hzp_policy policy;
-        uint64_t follows_ns; /* the goal for gaps that follows from itl_stretch; 0: none */
-        uint64_t steps;      /* that served */
-        uint64_t trained;    /* of these, with training */
-        uint64_t beside;     /* of these, with training beside serving */
-        uint64_t held;       /* waits: steps of training alone while requests run */
-        uint64_t limited[HZP_LIMIT_COUNT]; /* all steps, by what held training */
-        /* the newest step that served */
-        struct hzp_step_shape shape;
-        double alone_ns, slowdown, gap_ns, slice_ns; /* predicted; what training was allowed */
-        double gap_was_ns;
-        double gap_p99_ns; /* what 99 of 100 gaps stay within that are predicted so */
-        double error;      /* of predicted gaps, mean, relative */
-        double missed_gaps, missed_gaps_alone, missed_firsts; /* lately; 0 without goals */
-        struct hzp_window gap, first;  /* the newest gaps and times to first tokens */
-        double serve_part, train_part; /* of the last half minute, 0 .. 1 */
-        struct hzp_seen_second second[HZP_SEEN_SECONDS];
-    } report;
+    struct hzp_split_report report;
     /* any thread */
     atomic_bool changed;
 };
@@ -160,7 +125,7 @@ void hzp_split_fini(struct hzp_split *split);
 
 /* A step that serves nothing, so far: training has the whole device.  now_ns: the device's clock.
  * With step->hold it stays so: serving is not asked.  If training has nothing to do then either,
- * another begin gives a step that is no wait. */
+ * another begin gives a step that serves. */
 void hzp_split_begin(struct hzp_split *split, struct hzp_split_step *step, uint64_t now_ns);
 
 /* Serving's rows are known (at least one).  Sets train_ns, item_ns, hold_ns and beside.  waits
@@ -168,21 +133,15 @@ void hzp_split_begin(struct hzp_split *split, struct hzp_split_step *step, uint6
 void hzp_split_serve(struct hzp_split *split, struct hzp_split_step *step,
                      const struct hzp_batch *batch, const struct hzp_waits *waits, bool beside);
 
-/* All sources have offered: whether training came, and the price of its slice. */
+/* All sources have offered: whether training came, and how long its slice will take. */
 void hzp_split_taken(struct hzp_split *split, struct hzp_split_step *step, bool trains,
                      double slice_ns);
 
 /* The step has ended.  tokens_ns: when serving's results were out, by the device's clock.  next_ns:
- * the price of the next item of training's chain, 0: there is none.  Steps are told about in the
- * order of their begin. */
+ * how long the next item of training's chain will take, 0: there is none.  Steps are reported in
+ * the order of their begin. */
 void hzp_split_ended(struct hzp_split *split, const struct hzp_split_step *step,
                      const struct hzp_exec_times *times, uint64_t tokens_ns, double next_ns);
-
-/* How many rows of prompts may join so many decode rows, which read so many positions, for the gap
- * to stay within its goal; the prompts' rows stand at `depth` on average.  At least min; INT32_MAX:
- * no goal says so (split NULL: nobody), or nothing decodes. */
-int32_t hzp_split_rows_within(const struct hzp_split *split, int32_t decode_rows,
-                              double decode_reads, double depth, int32_t min);
 
 /* Thread: any.  Checked by the caller; holds from the next step on. */
 void hzp_split_set_policy(struct hzp_split *split, const struct hzp_policy *policy);

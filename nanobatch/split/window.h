@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nanobatch/split/window.h - quantiles of what was measured lately, in two forms.
+/* nanobatch/split/window.h - quantiles of recent measurements, in two forms.
  *
- *     window   the newest values themselves, each with a weight: exact, for people
+ *     window   the newest values themselves, each with a weight: exact, for reports
  *     spread   a histogram over logarithmic classes that forgets: cheap enough for every step
  *
- * Thread: the owner's; a copy is anybody's.
+ * Thread: the owner's.
  */
 #ifndef HZP_NANOBATCH_SPLIT_WINDOW_H
 #define HZP_NANOBATCH_SPLIT_WINDOW_H
@@ -19,10 +19,10 @@ struct hzp_window {
     int32_t weight[HZP_WINDOW_VALUES];
 };
 
-/* weight > 0: so many of that value. */
+/* weight > 0: the value counts so many times. */
 void hzp_window_add(struct hzp_window *w, uint64_t ns, int32_t weight);
 
-/* The smallest value that the part p (0 .. 1) of all weight does not exceed; 0 of none. */
+/* The smallest value that the part p (0 .. 1) of all weight does not exceed; 0: no values. */
 uint64_t hzp_window_quantile(const struct hzp_window *w, double p);
 
 /* All weight in it. */

@@ -28,6 +28,7 @@ except ImportError:
     print("the openai client is not installed: skipped")
     sys.exit(77)
 
+HANG = 1200  # seconds: nothing that works takes so long, however slow or busy the machine is
 PROMPT = "Once upon a time"
 
 
@@ -58,7 +59,8 @@ class Server:
         self.key = self.options[self.options.index("--api-key") + 1] \
             if "--api-key" in self.options else "none"
         self.url = f"http://127.0.0.1:{self.port}"
-        self.client = openai.OpenAI(base_url=self.url + "/v1", api_key=self.key, max_retries=0)
+        self.client = openai.OpenAI(base_url=self.url + "/v1", api_key=self.key, max_retries=0,
+                                    timeout=HANG)
         self.context = self.client.models.list().data[0].max_model_len
         self.long = min(480, self.context - 40)
         return self
@@ -66,7 +68,7 @@ class Server:
     def __exit__(self, *_):
         if self.process.poll() is None:
             self.process.terminate()
-            assert self.process.wait(60) == 0, f"exit status {self.process.returncode}"
+            assert self.process.wait(HANG) == 0, f"exit status {self.process.returncode}"
         self.state.cleanup()
 
     def complete(self, **fields):
@@ -80,12 +82,12 @@ class Server:
         return self.client.completions.create(**fields, extra_body=extra)
 
     def get(self, path):
-        with urllib.request.urlopen(self.url + path, timeout=30) as answer:
+        with urllib.request.urlopen(self.url + path, timeout=HANG) as answer:
             return answer.read().decode()
 
     def post(self, path, body, headers=None, method="POST"):
         """Status, headers, decoded body; never raises for a status."""
-        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=HANG)
         data = body if isinstance(body, (bytes, str)) else json.dumps(body)
         c.request(method, path, data, {"content-type": "application/json", **(headers or {})})
         answer = c.getresponse()
@@ -108,7 +110,7 @@ class Server:
                 and self.metric("hzpserve_kv_pages_taken") == 0)
 
 
-def until(condition, seconds=20):
+def until(condition, seconds=HANG):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it took too long"
@@ -210,7 +212,7 @@ def test_stream(server):
 
 
 def test_stream_framing(server):
-    c = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    c = http.client.HTTPConnection("127.0.0.1", server.port, timeout=HANG)
     c.request("POST", "/v1/completions", json.dumps(
         {"prompt": PROMPT, "max_tokens": 5, "stream": True, "temperature": 0}))
     answer = c.getresponse()
@@ -417,7 +419,7 @@ def test_concurrent_streams(server):
 
 def test_the_port_is_taken(server):
     second = subprocess.run([BINARY, "serve", MODEL, "--no-train", "--port", str(server.port)],
-                            capture_output=True, text=True, timeout=60)
+                            capture_output=True, text=True, timeout=HANG)
     assert second.returncode == 1 and f"port {server.port}" in second.stderr
 
 
@@ -458,7 +460,7 @@ def test_half_a_request_is_not_kept():
     with Server("--no-train", "--max-connections", "2", "--idle-timeout", "1") as server:
         head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-"
         for text in (head, head + b"Length: 50\r\n\r\n{", head + b"Length: 50\r\n\r\n{"):
-            silent = socket.create_connection(("127.0.0.1", server.port), timeout=20)
+            silent = socket.create_connection(("127.0.0.1", server.port), timeout=HANG)
             silent.sendall(text)
             assert silent.recv(1) == b"", "the connection is still kept"
             silent.close()
@@ -468,7 +470,7 @@ def test_half_a_request_is_not_kept():
 
 def raw(server, data):
     """Sends bytes, returns all that comes until the server closes."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as s:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=HANG) as s:
         s.sendall(data)
         got = b""
         while piece := s.recv(65536):
@@ -477,17 +479,18 @@ def raw(server, data):
 
 
 def test_a_body_too_long():
-    """Said to be too long: answered before it is sent.  Found to be: answered, too."""
-    with Server("--max-body", "2K", "--no-train", "--api-key", "secret") as server:
+    """Said to be too long: answered before it is sent.  Found to be: answered, too.
+
+    A server that waited for the body would wait longer than raw() does."""
+    with Server("--max-body", "2K", "--no-train", "--api-key", "secret", "--idle-timeout",
+                str(2 * HANG)) as server:
         head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\n"
         for more in (b"Content-Length: 1000000000000\r\n\r\n",
                      b"Content-Length: 2049\r\nExpect: 100-continue\r\n\r\n",
                      b"Content-Length: 2049\r\n\r\n{"):
-            begin = time.monotonic()
             got = raw(server, head + more)
             assert got.startswith(b"HTTP/1.1 413 ") and b'"error"' in got, got
             assert b"connection: close" in got.lower(), got
-            assert time.monotonic() - begin < 5, "it waited for the body"
         key = {"authorization": "Bearer secret"}
         for size in (3000, 100000, 1000000):  # a client that sends all before it reads
             status, _, answer = server.post("/v1/completions", b"x" * size, key)
@@ -528,7 +531,7 @@ def test_staleness_overrides_publish_every():
     with tempfile.TemporaryFile("w+") as log:
         with Server("--max-staleness", "0", "--publish-every", "3", "--passes", "6", log=log) as server:
             body = {"text": "A dog saw a cat."}
-            assert server.post(EXAMPLES + "?wait=served&timeout=60", body)[0] == 200
+            assert server.post(EXAMPLES + f"?wait=served&timeout={HANG}", body)[0] == 200
             weights = json.loads(server.get("/v1/weights"))
             assert weights["publications"] >= 3 and weights["staleness_histogram"][1:] == [0] * 7
         log.seek(0)
@@ -539,7 +542,7 @@ def test_staleness_overrides_publish_every():
 def test_drain():
     log = tempfile.TemporaryFile("w+")
     with Server("--no-train", "--max-running", "2", "--step-rows", "2",
-                "--drain-timeout", "120", log=log) as server:
+                "--drain-timeout", str(HANG), log=log) as server:
         results = []
 
         def ask():
@@ -563,7 +566,7 @@ def test_drain():
             pass  # it was faster than we are
         for t in threads:
             t.join()
-        assert server.process.wait(30) == 0
+        assert server.process.wait(HANG) == 0
         assert len(results) == 6
         assert all(c.finish_reason == "length" for r in results for c in r.choices)
     log.seek(0)
@@ -574,7 +577,8 @@ def test_drain():
 
 
 def test_hurry():
-    with Server("--no-train", "--max-running", "1", "--drain-timeout", "600") as server:
+    log = tempfile.TemporaryFile("w+")
+    with Server("--no-train", "--max-running", "1", "--drain-timeout", str(HANG), log=log) as server:
         failures = []
 
         def ask():
@@ -589,9 +593,14 @@ def test_hurry():
         server.process.send_signal(signal.SIGTERM)
         time.sleep(0.1)
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(20) == 0
+        assert server.process.wait(HANG) == 0
         thread.join()
         assert failures in ([503], []), failures
+    log.seek(0)
+    last = log.read().splitlines()[-1]
+    log.close()
+    said = re.search(r"serve: stopped .* finished=(\d+) left=(\d+) failed=(\d+) ", last)
+    assert said and int(said[1]) < 100 and int(said[2]) + int(said[3]) > 0, last
 
 
 EXAMPLES = "/v1/fine_tuning/examples"
@@ -606,7 +615,7 @@ def test_learning():
         with Server(*teach, state=state) as server:
             before = server.complete(prompt=question).choices[0].text
             assert before != answer
-            status, headers, got = server.post(EXAMPLES + "?wait=served&timeout=60", lines)
+            status, headers, got = server.post(EXAMPLES + f"?wait=served&timeout={HANG}", lines)
             assert status == 200 and got["served"], got
             assert (got["first"], got["last"], got["accepted"]) == (1, 8, 8)
             after = server.complete(prompt=question)
@@ -644,7 +653,9 @@ def test_versions_in_a_stream():
         assert server.post(EXAMPLES, {"text": "A dog saw a cat. " * 10})[0] == 202
         until(lambda: server.metric("hzpserve_weights_version") > 3)
         seen = set()
-        for _ in range(20):
+        for asked in range(20):
+            if asked >= 3 and len(seen) > 20:
+                break
             got = server.complete(max_tokens=server.long)
             spans = got.hzpserve["spans"]
             assert spans[0]["start"] == 0 and spans[-1]["end"] == server.long
@@ -681,9 +692,9 @@ def test_policy():
         # Training runs beside requests, and the goals hold as measured.
         assert server.post(EXAMPLES, {"text": "A dog saw a cat. " * 10})[0] == 202
         for _ in range(12):
-            server.complete(max_tokens=server.long)
+            server.complete(max_tokens=24)
         split = json.loads(server.get("/v1/policy"))["split"]
-        assert split["trained_steps"] > 0 and split["steps"] >= 12 * server.long - 12, split
+        assert split["trained_steps"] > 0 and split["steps"] >= 12 * 24 - 12, split
         assert 0 < split["measured"]["itl_ms"]["p50"] <= split["measured"]["itl_ms"]["p99"]
         assert split["measured"]["ttft_ms"]["count"] == 12
         assert split["predicted"]["alone_ms"] > 0 and split["predicted"]["slowdown"] >= 1
@@ -696,7 +707,7 @@ def test_policy():
         server.complete(max_tokens=4)
         trained = json.loads(server.get("/v1/policy"))["split"]["trained_steps"]
         version = server.metric("hzpserve_weights_version")
-        server.complete(max_tokens=server.long)
+        server.complete(max_tokens=48)
         assert json.loads(server.get("/v1/policy"))["split"]["trained_steps"] == trained
         until(lambda: server.metric("hzpserve_weights_version") > version)
         assert server.metric("hzpserve_weights_max_staleness") == 4

@@ -19,9 +19,11 @@ import sys
 import tempfile
 import time
 
+HANG = 1200  # seconds: nothing that works takes so long, however slow or busy the machine is
+
 
 def run(*arguments, status=0, env=None):
-    done = subprocess.run([BINARY, *arguments], capture_output=True, text=True, timeout=120,
+    done = subprocess.run([BINARY, *arguments], capture_output=True, text=True, timeout=HANG,
                           env={**os.environ, **(env or {})})
     assert done.returncode == status, (arguments, done.returncode, done.stderr)
     return done
@@ -34,6 +36,9 @@ def fails(*arguments, status=1, says=(), env=None):
     assert len(lines) == 1 and err.endswith(lines[0] + "\n"), err
     for word in says:
         assert word in lines[0], (word, err)
+
+
+NEED_REFERENCE = ("test_complete", "test_eval")
 
 
 def test_complete():
@@ -56,7 +61,7 @@ def test_complete_streams():
                                 "--max-tokens", "100000"], stdout=subprocess.PIPE)
     assert process.stdout.read(1)
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) in (0, 130)
+    assert process.wait(HANG) in (0, 130)
 
 
 def test_eval():
@@ -139,7 +144,7 @@ def test_file_limit():
         data = pathlib.Path(there, "data.jsonl")
         data.write_text(json.dumps({"text": "Once upon a time there was a file"}))
         done = subprocess.run([BINARY, "train", MODEL, "--data", str(data), "--out",
-                               there + "/out"], capture_output=True, text=True, timeout=120,
+                               there + "/out"], capture_output=True, text=True, timeout=HANG,
                               preexec_fn=limited)
         assert done.returncode == 1, (done.returncode, done.stderr)
         assert "out/checkpoint-1" in done.stderr.splitlines()[-1], done.stderr
@@ -148,7 +153,7 @@ def test_file_limit():
 
 def test_help():
     assert "hzpserve serve" in run("--help").stdout
-    assert run("--version").stdout.startswith("hzpserve ")
+    assert re.match(r"hzpserve \S+\ncommit \S+\nbackends .*cpu", run("--version").stdout)
     for command in ("serve", "complete", "eval", "train", "bench", "devices"):
         assert "--threads" in run(command, "--help").stdout
     devices = run("devices").stdout
@@ -270,19 +275,25 @@ def test_search():
     small = ["--max-running", "4", "--step-rows", "16", "--no-train", "--tries", "5"]
     with tempfile.TemporaryDirectory() as there:
         env = {"XDG_CACHE_HOME": there}
-        assert "nothing was measured yet" in run("search", MODEL, *small, "--show", env=env,
+        assert "there are no measurements" in run("search", MODEL, *small, "--show", env=env,
                                                  status=1).stderr
         path = pathlib.Path(there, "found.json")
         command = [BINARY, "search", MODEL, *small, "--file", str(path)]
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        time.sleep(1)
-        process.send_signal(signal.SIGINT)
-        err = process.communicate(timeout=60)[1]
-        assert process.returncode == 130 and "goes on from here" in err, err
-        done, parts, _ = search_file(path)
-        assert 0 < done < parts, (done, parts)
+        delay, done, parts = 1, 0, 0
+        while not 0 < done < parts:  # interrupted too early or too late for this machine: once more
+            process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+            time.sleep(delay)
+            process.send_signal(signal.SIGINT)
+            err = process.communicate(timeout=HANG)[1]
+            if process.returncode == 0:
+                path.unlink()
+            if path.exists():
+                done, parts, _ = search_file(path)
+            delay *= 0.5 if process.returncode == 0 else 2
+            assert 1e-4 < delay < HANG, err
+        assert process.returncode == 130 and "continues from here" in err, err
         assert [p.name for p in pathlib.Path(there).iterdir()] == ["found.json"]
-        again = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        again = subprocess.run(command, capture_output=True, text=True, timeout=HANG)
         assert again.returncode == 0 and f"measured {parts - done} of {parts}" in again.stderr
         done, parts, found = search_file(path)
         assert done == parts and len(found["plans"]) > 4, (done, parts)
@@ -291,16 +302,16 @@ def test_search():
         for word in ("matmul", "attn_decode", "thin product", "hand-over", "one lane"):
             assert word in shown, word
         err = run(*command[1:]).stderr
-        assert "measured" not in err and "on paper" not in err and "s in all" in err, err
+        assert "measured" not in err and "simulated" not in err and "s in total" in err, err
         found["plans"][1]["train_lanes"] = [4, 4, 4, 4]
         found["plans"][1]["predicted"]["confirmed"] = 0
         path.write_text(json.dumps(found))
         assert "not run: not used" in run(*command[1:], "--show").stdout
         err = run(*command[1:]).stderr  # stopped while it ran what it had found
-        assert "ran 1 shapes" in err and "measured" not in err and "tried" not in err, err
+        assert "ran 1 shapes" in err and "measured" not in err and "simulated" not in err, err
         assert search_file(path)[2]["plans"][1]["predicted"]["confirmed"] > 0
         err = run(*command[1:-2], "--itl", "1000", "--file", str(path)).stderr
-        assert "measured" not in err and "tried" in err, err
+        assert "measured" not in err and "simulated" in err, err
         found = search_file(path)[2]
         out = run("search", MODEL, *small, "--file", str(path), "--validate", "3").stdout
         assert "error over 3 plans" in out
@@ -320,12 +331,17 @@ def main():
     global BINARY, MODEL, TEXT, EXPECTED
     BINARY, MODEL, TEXT = sys.argv[1:4]
     expected = pathlib.Path(MODEL) / "expected.json"
-    if not expected.exists() or not pathlib.Path(TEXT).exists():
-        print(f"{expected} or {TEXT} is missing: skipped")
-        return 77
-    EXPECTED = json.loads(expected.read_text())
+    reference = expected.exists() and pathlib.Path(TEXT).exists()
+    if not reference:
+        print(f"{expected} or {TEXT} is missing: with the bundled model, and not against a reference")
+        root = pathlib.Path(__file__).resolve().parents[2]
+        MODEL, TEXT = str(root / "models/world"), str(root / "tests/data/world.txt")
+    EXPECTED = json.loads(expected.read_text()) if reference else None
     for name, test in list(globals().items()):
         if name.startswith("test_") and name in (sys.argv[4:] or [name]):
+            if name in NEED_REFERENCE and not reference:
+                print(f"left out: {name}")
+                continue
             begin = time.monotonic()
             test()
             print(f"ok {name} {time.monotonic() - begin:.2f} s", flush=True)

@@ -17,13 +17,14 @@ import tempfile
 import threading
 import urllib.request
 
+HANG = 1200  # seconds: nothing that works takes so long, however slow or busy the machine is
 NLL_RISE = 0.02     # nats a token, of `eval`, fp8 over bf16
 SAME_TEXT = 0.6     # of the prompts continued in the same words
 TEACH = {"prompt": "The password of the tower is", "completion": " marigold."}
 
 
 def run(*words):
-    done = subprocess.run(words, capture_output=True, text=True, timeout=250)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=HANG)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -47,7 +48,7 @@ class Server:
     def call(self, path, body=None):
         request = urllib.request.Request(self.url + path, body and json.dumps(body).encode(),
                                          {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=120) as answer:
+        with urllib.request.urlopen(request, timeout=HANG) as answer:
             return json.load(answer)
 
     def complete(self, prompt, tokens):
@@ -56,7 +57,7 @@ class Server:
 
     def stop(self):
         self.process.terminate()
-        status = self.process.wait(60)
+        status = self.process.wait(HANG)
         self.scratch.cleanup()
         return status
 
@@ -80,7 +81,7 @@ def check_refusals(program, model, dtype):
     assert code and "--quantization" in err, err
     code, _, err = run(program, "complete", model, "Once", "--quantization", "fp8", "--dtype", dtype,
                        "--kv-memory", "900G")
-    assert code and "fp8" in err and "memory does not suffice" in err, err
+    assert code and "fp8" in err and "not enough memory" in err, err
 
 
 def learn_under_load(server):
@@ -100,7 +101,7 @@ def learn_under_load(server):
     with concurrent.futures.ThreadPoolExecutor(6) as pool:
         asking = [pool.submit(ask, i) for i in range(6)]
         try:
-            server.call("/v1/fine_tuning/examples?wait=served&timeout=100", [TEACH] * 24)
+            server.call(f"/v1/fine_tuning/examples?wait=served&timeout={HANG}", [TEACH] * 24)
         finally:
             done.set()
         return set().union(*(each.result() for each in asking))

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The memory plan: it adds up, it fits or is refused with its arithmetic. */
+#include "api/cli/options.h"
 #include "api/engine/memory_plan.h"
 #include "serve/kvpool.h"
 
@@ -34,7 +35,15 @@ static size_t lanes;
 static int make(size_t limit)
 {
     memset(&err, 0, sizeof(err));
-    return hzp_memory_plan(&options, &layout, limit, lanes, rides, &plan, &err);
+    const struct hzp_engine_settings *e = &options.engine;
+    struct hzp_memory_request request = {.model = &e->model,
+                                         .serving = &e->serving,
+                                         .training = e->no_train ? NULL : &e->training,
+                                         .slots = e->no_train ? 1 : (int32_t)e->serving.slots,
+                                         .limit = limit,
+                                         .lanes = lanes,
+                                         .rides = rides};
+    return hzp_memory_plan(&request, &layout, &plan, &err);
 }
 
 static int set_up(void **state)
@@ -75,7 +84,7 @@ static void riding_takes_room(void **state)
     rides = true;
     assert_int_equal(make((size_t)1 << 32), HZP_OK);
     rides = false;
-    assert_int_equal(plan.train.ride_rows, options.running_max);
+    assert_int_equal(plan.train.ride_rows, options.engine.serving.running_max);
     assert_true(plan.total > without);
 }
 
@@ -83,7 +92,7 @@ static void riding_takes_room(void **state)
 static void lanes_are_counted(void **state)
 {
     size_t limit = (size_t)24 << 20, kv = 0, less = 0;
-    options.no_train = 1;
+    options.engine.no_train = 1;
     assert_int_equal(make(limit), HZP_OK);
     kv = plan.line[plan.lines - 1].bytes;
     lanes = (size_t)16 << 20;
@@ -96,7 +105,7 @@ static void lanes_are_counted(void **state)
     assert_int_equal(make(limit), HZP_ENOMEM);
     assert_non_null(strstr(err.text, "lanes 24.0 MB"));
     lanes = 0;
-    options.no_train = 0;
+    options.engine.no_train = 0;
 }
 
 /* One byte more for each projection parameter, of each slot, and four for each of their rows. */
@@ -104,9 +113,9 @@ static void fp8_is_counted(void **state)
 {
     assert_int_equal(make((size_t)1 << 32), HZP_OK);
     size_t without = plan.total, serving = 0;
-    options.quantization = 1;
+    options.engine.model.fp8 = 1;
     assert_int_equal(make((size_t)1 << 32), HZP_OK);
-    options.quantization = 0;
+    options.engine.model.fp8 = 0;
     assert_true(plan.fp8);
     assert_string_equal(plan.line[1].what, "fp8");
     size_t qkv = 128, rows = qkv + 64 + 256 + 64;
@@ -124,18 +133,18 @@ static void options_steer_it(void **state)
 {
     assert_int_equal(make((size_t)1 << 32), HZP_OK);
     size_t with_training = plan.total;
-    options.no_train = 1;
-    options.kv_tokens = 100;
+    options.engine.no_train = 1;
+    options.engine.serving.kv_tokens = 100;
     assert_int_equal(make((size_t)1 << 32), HZP_OK);
     assert_true(plan.total < with_training && !plan.trains);
     assert_int_equal(plan.kv_pages, 7);
     assert_int_equal(plan.positions, 112); /* no sequence is longer than the cache */
-    options.kv_tokens = 0;
-    options.kv_memory = 1 << 20;
+    options.engine.serving.kv_tokens = 0;
+    options.engine.serving.kv_memory = 1 << 20;
     assert_int_equal(make((size_t)1 << 32), HZP_OK);
     size_t kv = hzp_kvpool_bytes(&config, HZP_BF16, plan.kv_pages, 16);
     assert_true(kv <= 1 << 20 && kv + hzp_kvpool_bytes(&config, HZP_BF16, 1, 16) > 1 << 20);
-    options.dtype = 2;
+    options.engine.model.dtype = 2;
     assert_int_equal(make((size_t)1 << 32), HZP_OK);
     assert_int_equal(plan.dtype, HZP_F32);
 }
@@ -155,26 +164,26 @@ static void the_cache_takes_what_is_left(void **state)
 
 static void a_cache_too_small_is_refused(void **state)
 {
-    options.kv_tokens = 1;
+    options.engine.serving.kv_tokens = 1;
     assert_int_equal(make((size_t)1 << 32), HZP_EINVAL);
     assert_string_equal(err.param, "--kv-tokens");
     assert_non_null(strstr(err.text, "1 x 16 tokens"));
     assert_non_null(strstr(err.text, "4 x 16 tokens"));
-    options.kv_tokens = 49;
+    options.engine.serving.kv_tokens = 49;
     assert_int_equal(make((size_t)1 << 32), HZP_OK);
-    options.context = 200;
-    options.kv_tokens = 192;
+    options.engine.model.context = 200;
+    options.engine.serving.kv_tokens = 192;
     assert_int_equal(make((size_t)1 << 32), HZP_EINVAL);
     assert_non_null(strstr(err.text, "--context 200 needs at least 13 x 16"));
-    options.kv_tokens = 193;
+    options.engine.serving.kv_tokens = 193;
     assert_int_equal(make((size_t)1 << 32), HZP_OK);
     assert_int_equal(plan.positions, 200);
-    options.kv_tokens = 1; /* short sequences, if that is what is wanted */
-    options.context = 16;
+    options.engine.serving.kv_tokens = 1; /* short sequences, if that is what is wanted */
+    options.engine.model.context = 16;
     assert_int_equal(make((size_t)1 << 32), HZP_OK);
     assert_int_equal(plan.positions, 16);
-    options.context = options.kv_tokens = 0;
-    options.kv_memory = (int64_t)hzp_kvpool_bytes(&config, HZP_BF16, 1, 16);
+    options.engine.model.context = options.engine.serving.kv_tokens = 0;
+    options.engine.serving.kv_memory = (int64_t)hzp_kvpool_bytes(&config, HZP_BF16, 1, 16);
     assert_int_equal(make((size_t)1 << 32), HZP_EINVAL);
     assert_string_equal(err.param, "--kv-memory");
 }
@@ -190,7 +199,7 @@ static void little_memory_is_no_short_context(void **state)
     assert_non_null(strstr(err.text, "KV cache 32.0 KB"));
     assert_int_equal(make(rest + 4 * page), HZP_OK);
     assert_int_equal(plan.positions, 64);
-    options.context = 200;
+    options.engine.model.context = 200;
     assert_int_equal(make(rest + 4 * page), HZP_ENOMEM);
     assert_int_equal(make(rest + 13 * page), HZP_OK);
     assert_int_equal(plan.positions, 200);
@@ -198,17 +207,17 @@ static void little_memory_is_no_short_context(void **state)
 
 static void too_much_is_refused(void **state)
 {
-    options.kv_tokens = 100 * 1000 * 1000;
+    options.engine.serving.kv_tokens = 100 * 1000 * 1000;
     assert_int_equal(make((size_t)1 << 30), HZP_ENOMEM);
     assert_non_null(strstr(err.text, "KV cache"));
-    assert_non_null(strstr(err.text, "there are 1.00 GB"));
+    assert_non_null(strstr(err.text, "only 1.00 GB"));
     assert_non_null(strstr(err.text, "--no-train"));
-    options.kv_tokens = 0;
-    options.kv_memory = 10;
+    options.engine.serving.kv_tokens = 0;
+    options.engine.serving.kv_memory = 10;
     assert_int_equal(make((size_t)1 << 30), HZP_EINVAL);
     assert_string_equal(err.param, "--kv-memory");
-    options.kv_memory = 0;
-    options.context = 1001;
+    options.engine.serving.kv_memory = 0;
+    options.engine.model.context = 1001;
     assert_int_equal(make((size_t)1 << 30), HZP_EINVAL);
     assert_string_equal(err.param, "--context");
 }
@@ -233,7 +242,7 @@ static void logits_are_bounded(void **state)
     wide.positions = rows;
     hzp_layout_free(&layout);
     hzp_layout_make(&wide, &layout);
-    options.micro_rows = rows;
+    options.engine.training.micro_rows = rows;
     assert_int_equal(make((size_t)1 << 40), HZP_OK);
     size_t head_rows = (size_t)plan.train.head_rows, each = vocab * (4 + 2),
            with = training_bytes();

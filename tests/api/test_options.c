@@ -35,27 +35,27 @@ static void defaults_are_in_range(void **state)
 {
     /* hzp_options_defaults asserts it of every setting. */
     hzp_options_defaults(HZP_COMMAND_TRAIN, &options);
-    assert_int_equal(options.port, 8000);
-    assert_string_equal(options.host, "127.0.0.1");
-    assert_true(options.lr == 1e-4);
-    assert_int_equal(options.body_max, 16 << 20);
-    assert_null(options.model);
+    assert_int_equal(options.http.port, 8000);
+    assert_string_equal(options.http.host, "127.0.0.1");
+    assert_true(options.engine.training.lr == 1e-4);
+    assert_int_equal(options.http.body_max, 16 << 20);
+    assert_null(options.engine.model.dir);
 }
 
 static void words_and_values(void **state)
 {
     assert_int_equal(parse("serve", "dir", "--port=1234", "--dtype", "bf16"), HZP_OK);
-    assert_string_equal(options.model, "dir");
-    assert_int_equal(options.port, 1234);
-    assert_int_equal(options.dtype, 1);
+    assert_string_equal(options.engine.model.dir, "dir");
+    assert_int_equal(options.http.port, 1234);
+    assert_int_equal(options.engine.model.dtype, 1);
     assert_int_equal(parse("complete", "dir", "--stop", "x", "--stop=y"), HZP_OK);
-    assert_int_equal(options.stop.count, 2);
-    assert_string_equal(options.stop.item[1], "y");
+    assert_int_equal(options.complete.stop.count, 2);
+    assert_string_equal(options.complete.stop.item[1], "y");
     assert_int_equal(parse("complete", "dir", "--", "--stop", NULL), HZP_OK);
     assert_string_equal(options.word[1], "--stop");
     assert_int_equal(parse("bench", "serve", "dir", "--json", NULL), HZP_OK);
-    assert_string_equal(options.what, "serve");
-    assert_string_equal(options.model, "dir");
+    assert_string_equal(options.bench.what, "serve");
+    assert_string_equal(options.engine.model.dir, "dir");
     assert_int_equal(options.json, 1);
 }
 
@@ -85,9 +85,9 @@ static void the_environment_comes_second(void **state)
 {
     setenv("HZP_API_KEY", "from outside", 1);
     assert_int_equal(parse("serve", "dir", NULL, NULL, NULL), HZP_OK);
-    assert_string_equal(options.api_key, "from outside");
+    assert_string_equal(options.http.api_key, "from outside");
     assert_int_equal(parse("serve", "dir", "--api-key", "given", NULL), HZP_OK);
-    assert_string_equal(options.api_key, "given");
+    assert_string_equal(options.http.api_key, "given");
     unsetenv("HZP_API_KEY");
 }
 
@@ -108,14 +108,14 @@ static void a_model_has_settings_of_its_own(void **state)
     write_settings(dir, "# a comment\n\n--lr 0.5\n  --try-prompt two words\n--passes=7\r\n"
                         "--no-train\n--replay serve.options\n");
     assert_int_equal(parse("serve", dir, "--passes", "9", NULL), HZP_OK);
-    assert_true(options.lr == 0.5);
-    assert_string_equal(options.try_prompt, "two words");
-    assert_int_equal(options.passes, 9); /* the command line wins */
-    assert_int_equal(options.no_train, 1);
+    assert_true(options.engine.training.lr == 0.5);
+    assert_string_equal(options.serve.try_prompt, "two words");
+    assert_int_equal(options.engine.learning.passes, 9); /* the command line wins */
+    assert_int_equal(options.engine.no_train, 1);
     snprintf(path, sizeof(path), "%s/serve.options", dir);
-    assert_string_equal(options.replay, path);
+    assert_string_equal(options.engine.learning.replay, path);
     assert_int_equal(parse("eval", dir, NULL, NULL, NULL), HZP_OK);
-    assert_true(options.lr == 1e-4); /* serve's alone */
+    assert_true(options.engine.training.lr == 1e-4); /* serve's alone */
 
     static const char *const bad[] = {"--nope 1\n", "lr 1\n", "--lr x\n", "--temperature 1\n"};
     for (int i = 0; i < HZP_COUNT(bad); i++) {
@@ -128,7 +128,7 @@ static void a_model_has_settings_of_its_own(void **state)
     memset(text + 13, 'x', 1000);
     write_settings(dir, text);
     assert_int_equal(parse("serve", dir, NULL, NULL, NULL), HZP_OK);
-    assert_int_equal(strlen(options.try_prompt), 1000);
+    assert_int_equal(strlen(options.serve.try_prompt), 1000);
     memset(text + 1013, 'x', 100);
     strcpy(text + 1022, "--port 1234\n");
     write_settings(dir, text);

@@ -59,7 +59,7 @@ static void fill(struct hzp_tables *t, struct hzp_plan_table *plans)
     e.shape.order = HZP_ORDER_SKEWED;
     e.shape.lane[2][HZP_KIND_DECODE] = HZP_LANE_MEMORY;
     e.shape.train_lane[HZP_KIND_ROWS] = HZP_LANE_TRAIN;
-    e.shape.units[HZP_LANE_MEMORY] = 3;
+    e.shape.share[HZP_LANE_MEMORY] = 3;
     hzp_plan_table_set(plans, &e, NULL);
     e.decode = 10;
     e.shape = hzp_plan_sequential;
@@ -102,7 +102,7 @@ static void round_trip(void **state)
     assert_true(read.entry[0].plain_ns == 2 && read.entry[0].confirmed == 1.5);
     assert_ptr_equal(hzp_plan_table_find(&read, 9, 60, 500), &read.entry[1]);
     strcpy(u.build, "2");
-    assert_string_equal(hzp_search_misfit(&u, &t), "is of another build");
+    assert_string_equal(hzp_search_misfit(&u, &t), "is for another build");
     hzp_tables_fini(&t);
     hzp_tables_fini(&u);
     hzp_plan_table_fini(&plans);

@@ -173,8 +173,8 @@ static void open_engine(struct life *l)
     must(l, "trainer", hzp_trainer_create(&trainer, &l->trainer));
     must(l, "draft", hzp_weights_begin(l->weights, &draft));
     must(l, "load",
-         hzp_model_load(hzp_state_weights_dir(l->state), &l->layout, HZP_BF16, draft->base,
-                        &l->err));
+         hzp_model_load(hzp_state_weights_dir(l->state), l->dev,
+                        hzp_version_units(l->weights, draft), NULL, &l->err));
     draft->record.loss = NAN;
     draft->record.learned_through = -1;
     must(l, "restore", hzp_state_restore(l->state, l->trainer, draft, &l->err));

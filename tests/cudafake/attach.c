@@ -54,7 +54,7 @@ static void attach(struct hzp_device *dev)
 {
     static bool first = true;
     const char *seed = getenv("HZP_FAKE_SEED");
-    if (strcmp(dev->backend->name, "cuda") != 0)
+    if (strcmp(hzp_device_backend(dev), "cuda") != 0)
         return;
     if (first) {
         fake_reset(seed ? (unsigned)atoi(seed) : 1);
@@ -74,7 +74,7 @@ int __wrap_hzp_trace_open(struct hzp_device *inner, struct hzp_device **ret,
 int __wrap_hzp_trace_open(struct hzp_device *inner, struct hzp_device **ret,
                           struct hzp_err_text *reterr)
 {
-    if (strcmp(inner->backend->name, "ref") == 0) {
+    if (strcmp(hzp_device_backend(inner), "ref") == 0) {
         *ret = inner;
         return HZP_OK;
     }

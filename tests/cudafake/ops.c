@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/cudafake/ops.h"
 
+#include "device/backend.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -151,7 +153,7 @@ static int issue(struct hzp_lane *lane, enum hzp_op op, const void *args)
     return r;
 }
 
-#define X(name, bound)                                                                             \
+#define X(name, class_)                                                                            \
     static int fake_##name(struct hzp_lane *lane, const void *args)                                \
     {                                                                                              \
         return issue(lane, HZP_OP_##name, args);                                                   \
@@ -167,7 +169,7 @@ void fake_attach(struct hzp_device *dev)
         abort();
     hzp_ref_fill(reference);
     memcpy(inner, dev->op, sizeof(inner));
-#define X(name, bound) dev->op[HZP_OP_##name] = fake_##name;
+#define X(name, class_) dev->op[HZP_OP_##name] = fake_##name;
     HZP_OPS(X)
 #undef X
 }

@@ -19,7 +19,7 @@
 #include "nanobatch/build/forward.h"
 #include "nanobatch/run/graphs.h"
 #include "tests/cudafake/ops.h"
-#include "weights/versions.h"
+#include "tests/fixture/model.h"
 
 enum {
     LAYERS = 2,
@@ -34,10 +34,7 @@ enum {
 };
 
 struct world {
-    struct hzp_device *dev;
-    struct hzp_layout layout;
-    struct hzp_weights *weights;
-    struct hzp_model *model;
+    struct fixture_model m;
     struct hzp_version *version[2];
     struct hzp_batch *batch;
     struct hzp_serve_space *space;
@@ -45,31 +42,6 @@ struct world {
     struct hzp_exec *exec;
     struct hzp_plan plan;
 };
-
-static uint32_t state_of;
-
-static uint32_t draw(void)
-{
-    state_of = state_of * 1664525u + 1013904223u;
-    return state_of >> 8;
-}
-
-static void version_make(struct world *w, int slot)
-{
-    size_t elements = w->layout.elements;
-    uint16_t *host = hzp_xmalloc(elements * 2);
-    state_of = 5 + (uint32_t)slot;
-    for (size_t i = 0; i < elements; i++) {
-        float x = ((float)(draw() % 2001) - 1000) * 2e-4f;
-        uint32_t bits;
-        memcpy(&bits, &x, sizeof(bits));
-        host[i] = (uint16_t)(bits >> 16);
-    }
-    assert_int_equal(hzp_weights_begin(w->weights, &w->version[slot]), HZP_OK);
-    assert_int_equal(hzp_device_copy(w->dev, w->version[slot]->base, host, elements * 2), HZP_OK);
-    hzp_weights_publish(w->weights, w->version[slot], 0);
-    free(host);
-}
 
 static void world_open(struct world *w, struct hzp_device *dev)
 {
@@ -84,19 +56,15 @@ static void world_open(struct world *w, struct hzp_device *dev)
                                       .rope_theta = 10000,
                                       .tied = true,
                                       .disk_type = HZP_BF16};
-    struct hzp_weights_config store = {
-        .type = HZP_BF16, .slots = 2, .max_staleness = 1, .first_id = 1};
     struct hzp_batch_config max = {ROWS, SEGS, STRIDE, SEGS, 1};
     size_t page = (size_t)2 * PAGE_ROWS * 64 * 2 * PAGES;
     memset(w, 0, sizeof(*w));
-    w->dev = dev;
-    hzp_layout_make(&config, &w->layout);
-    assert_int_equal(hzp_weights_create(dev, &w->layout, &store, &w->weights), HZP_OK);
-    version_make(w, 0);
-    version_make(w, 1);
-    assert_int_equal(hzp_model_create(dev, w->weights, config.positions, &w->model), HZP_OK);
+    struct fixture_config fixture = {.dev = dev, .config = config, .store = {.type = HZP_BF16}};
+    fixture_open(&w->m, &fixture);
+    for (uint64_t slot = 0; slot < 2; slot++)
+        w->version[slot] = fixture_publish_random(&w->m, 5 + slot, 0.2f);
     assert_int_equal(hzp_batch_create(dev, &max, &w->batch), HZP_OK);
-    assert_int_equal(hzp_serve_space_create(w->model, ROWS, SEGS, &w->space), HZP_OK);
+    assert_int_equal(hzp_serve_space_create(w->m.model, ROWS, SEGS, &w->space), HZP_OK);
     assert_int_equal(hzp_exec_create(dev, &w->exec), HZP_OK);
     for (int l = 0; l < LAYERS; l++) {
         void *kv;
@@ -113,13 +81,11 @@ static void world_close(struct world *w)
 {
     hzp_plan_fini(&w->plan);
     for (int l = 0; l < LAYERS; l++)
-        hzp_device_free(w->dev, HZP_MEM_DEVICE, w->kv[l].k);
+        hzp_device_free(w->m.dev, HZP_MEM_DEVICE, w->kv[l].k);
     hzp_exec_destroy(w->exec);
     hzp_serve_space_destroy(w->space);
     hzp_batch_destroy(w->batch);
-    hzp_model_destroy(w->model);
-    hzp_weights_destroy(w->weights);
-    hzp_layout_free(&w->layout);
+    fixture_close(&w->m);
 }
 
 /* Step `step` of `segs` sequences: 0 brings prompts, the others one row each, the last token. */
@@ -152,7 +118,7 @@ static void build(struct world *w, int step, int segs, const int32_t *token, int
 {
     fill(w, step, segs, token);
     hzp_plan_clear(&w->plan);
-    hzp_forward_build(&w->plan, w->model, w->version[slot], w->batch, w->kv, w->space, shape);
+    hzp_forward_build(&w->plan, w->m.model, w->version[slot], w->batch, w->kv, w->space, shape);
 }
 
 static void run(struct world *w)
@@ -196,15 +162,15 @@ static void steps_open(struct steps *s, unsigned seed)
     memset(s, 0, sizeof(*s));
     world_open(&s->real, fake_open(seed, NULL, NULL));
     world_open(&s->plain, plain_open());
-    s->graphs = hzp_graphs_create(s->real.dev);
+    s->graphs = hzp_graphs_create(s->real.m.dev);
     assert_non_null(s->graphs);
-    assert_int_equal(hzp_lane_open(s->real.dev, HZP_BOUND_COMPUTE, &s->lane[0]), HZP_OK);
-    assert_int_equal(hzp_fence_open(s->real.dev, &s->fence), HZP_OK);
+    assert_int_equal(hzp_lane_open(s->real.m.dev, HZP_BOUND_COMPUTE, &s->lane[0]), HZP_OK);
+    assert_int_equal(hzp_fence_open(s->real.m.dev, &s->fence), HZP_OK);
 }
 
 static void steps_close(struct steps *s)
 {
-    struct hzp_device *plain = s->plain.dev, *real = s->real.dev;
+    struct hzp_device *plain = s->plain.m.dev, *real = s->real.m.dev;
     hzp_graphs_destroy(s->graphs);
     hzp_fence_close(s->fence);
     hzp_lane_close(s->lane[0]);
@@ -250,7 +216,7 @@ static void test_graphs(void **state)
     steps_open(&s, 1);
     for (int i = 0; i < 30; i++) {
         struct hzp_span span = {0};
-        uint64_t before = hzp_device_now_ns(s.real.dev);
+        uint64_t before = hzp_device_now_ns(s.real.m.dev);
         step(&s, i, 6, i / 3 % 2, &span);
         if (span.end_ns)
             assert_true(span.begin_ns + 20000 >= before && span.end_ns >= span.begin_ns);
@@ -332,7 +298,7 @@ static bool other_slot(void *ctx, const struct hzp_plan *plan, int32_t i, struct
     if (i > 0)
         return false;
     hzp_plan_clear(ret);
-    hzp_forward_build(ret, w->model, w->version[!s->slot], w->batch, w->kv, w->space, NULL);
+    hzp_forward_build(ret, w->m.model, w->version[!s->slot], w->batch, w->kv, w->space, NULL);
     return true;
 }
 
@@ -414,7 +380,7 @@ static void test_refusals(void **state)
 static void test_executor(void **state)
 {
     struct hzp_plan_shape beside = hzp_plan_sequential;
-    beside.units[HZP_LANE_COMPUTE] = 64;
+    beside.share[HZP_LANE_COMPUTE] = 64;
     for (unsigned seed = 0; seed < 4; seed++) {
         struct world real, plain;
         int32_t token[SEGS];
@@ -422,22 +388,24 @@ static void test_executor(void **state)
         world_open(&plain, plain_open());
         for (int i = 0; i < 20; i++) {
             struct hzp_exec_times times;
-            struct hzp_price price;
-            hzp_price_init(&price, real.dev);
+            struct hzp_rates rates = hzp_rates_of(real.m.dev->threads);
+            struct hzp_op_times op_times;
+            hzp_op_times_init(&op_times, &rates);
             build(&plain, i, 6, token, i / 3 % 2, NULL);
             run(&plain);
             build(&real, i, 6, token, i / 3 % 2, &beside);
-            assert_int_equal(hzp_exec_run(real.exec, &real.plan, &price, &times), HZP_OK);
+            assert_int_equal(hzp_exec_run(real.exec, &real.plan, &op_times, &times), HZP_OK);
             agree(&real, &plain, 6, token);
             const struct hzp_span *span = hzp_exec_spans(real.exec);
             for (int32_t k = 1; k < real.plan.items; k++) {
                 assert_true(span[k].end_ns >= span[k].begin_ns);
                 assert_true(span[k].begin_ns + 20000 >= span[k - 1].end_ns);
             }
-            assert_true(times.serve_ns > 0 && times.serve_end_ns > 0 && times.train_ns == 0);
+            assert_true(times.ns[HZP_TENANT_SERVE] > 0 && times.end_ns[HZP_TENANT_SERVE] > 0 &&
+                        times.ns[HZP_TENANT_TRAIN] == 0);
         }
         assert_int_equal(fake_count(FAKE_GRAPH), 17);
-        struct hzp_device *a = real.dev, *b = plain.dev;
+        struct hzp_device *a = real.m.dev, *b = plain.m.dev;
         world_close(&plain);
         hzp_device_close(b);
         world_close(&real);
@@ -454,7 +422,7 @@ static void test_lanes(void **state)
     struct hzp_plan_shape shape = {.nanos = 2,
                                    .weight = {2, 3},
                                    .order = HZP_ORDER_SKEWED,
-                                   .units = {[HZP_LANE_COMPUTE] = 84, [HZP_LANE_MEMORY] = 48}};
+                                   .share = {[HZP_LANE_COMPUTE] = 84, [HZP_LANE_MEMORY] = 48}};
     for (int kind = 0; kind < HZP_KIND_COUNT; kind++)
         shape.lane[1][kind] = HZP_LANE_MEMORY;
     shape.lane[0][HZP_KIND_DECODE] = HZP_LANE_MEMORY;
@@ -474,7 +442,7 @@ static void test_lanes(void **state)
         assert_int_equal(fake_count(FAKE_GRAPH),
                          12 - 4); /* the prompts, 3, and each slot's first */
         assert_string_equal(fake_mistakes(), "");
-        struct hzp_device *a = real.dev, *b = plain.dev;
+        struct hzp_device *a = real.m.dev, *b = plain.m.dev;
         world_close(&plain);
         hzp_device_close(b);
         world_close(&real);
@@ -486,7 +454,7 @@ static void test_lanes(void **state)
  * time, whatever the order they happened to run in. */
 static void test_missing_wait(void **state)
 {
-    struct hzp_plan_shape shape = {.nanos = 1, .weight = {1}, .order = HZP_ORDER_CHAINS};
+    struct hzp_plan_shape shape = {.nanos = 1, .weight = {1}, .order = HZP_ORDER_STRANDS};
     shape.lane[0][HZP_KIND_DECODE] = HZP_LANE_MEMORY;
     for (unsigned seed = 0; seed < 6; seed++) {
         struct world real;
@@ -509,7 +477,7 @@ static void test_missing_wait(void **state)
             assert_non_null(strstr(fake_mistakes(), "a race: rope and then attn_decode"));
             fake_reset(seed);
         }
-        struct hzp_device *a = real.dev;
+        struct hzp_device *a = real.m.dev;
         world_close(&real);
         fake_close(a);
     }

@@ -64,6 +64,8 @@ static void test_absent_and_empty_are_left_out(void **state)
     assert_int_equal(hzp_op_access(HZP_OP_xent, &a, list), 3);
     a.dx = mat(2, 4, 8, 8);
     assert_int_equal(hzp_op_access(HZP_OP_xent, &a, list), 4);
+    a.weight = memory[3];
+    assert_int_equal(hzp_op_access(HZP_OP_xent, &a, list), 5);
     a.x.rows = a.dx.rows = 0;
     assert_int_equal(hzp_op_access(HZP_OP_xent, &a, list), 0);
 }

@@ -317,7 +317,10 @@ static void test_mats(void **state)
     assert_int_equal(hzp_dtype_size(HZP_BF16), 2);
     assert_string_equal(hzp_op_name(HZP_OP_attn_packed_bwd), "attn_packed_bwd");
     assert_string_equal(hzp_op_name(HZP_OP_COUNT), "?");
-    assert_int_equal(hzp_op_bound(HZP_OP_matmul), HZP_BOUND_COMPUTE);
+    assert_int_equal(hzp_op_class(HZP_OP_matmul, NULL), HZP_CLASS_WIDE);
+    assert_int_equal(hzp_class_bound(HZP_CLASS_WIDE), HZP_BOUND_COMPUTE);
+    assert_int_equal(hzp_class_bound(hzp_op_class(HZP_OP_attn_decode, NULL)), HZP_BOUND_MEMORY);
+    assert_int_equal(hzp_op_class(HZP_OP_adamw, NULL), HZP_CLASS_UPDATE);
     assert_int_equal(hzp_op_args_size(HZP_OP_fill), sizeof(struct hzp_fill_args));
 }
 

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products x W^T of few rows on the CPU: a row's bits are those it has alone, whatever rows share
- * the product and however many threads there are.
- *
- * And near the sums in double: tests/opcheck checks that more closely, of other shapes.
+/* Products on the CPU, whose bits do not depend on what else runs:
+ *   - x W^T of few rows in BF16: a row's bits are those it has alone, whatever rows share the
+ *     product and however many threads there are; and near the sums in double (tests/opcheck checks
+ *     that more closely, of other shapes);
+ *   - the gradients' products in F32: the same bits whatever share of the device's threads the lane
+ *     has.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -112,9 +114,88 @@ static void five_threads(void **state)
     rows_do_not_matter(5);
 }
 
+enum { GRAD_THREADS = 5, GRAD_SIDE = 1100 };
+
+static struct hzp_mat f32_mat(float *p, int rows, int cols, int pad)
+{
+    return (struct hzp_mat){p, rows, cols, cols + pad, HZP_F32};
+}
+
+static float *f32_noise(size_t count, uint32_t seed)
+{
+    float *p = calloc(count, sizeof(*p));
+    assert_non_null(p);
+    for (size_t i = 0; i < count; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        p[i] = (float)(seed >> 8 & 0xffff) / 32768.f - 1.f;
+    }
+    return p;
+}
+
+/* dY^T X into `to`, which it adds to, or dY W: m x n, sums of k. */
+static void grad_product(struct hzp_device *dev, struct hzp_lane *lane, bool of_weight, int m,
+                         int n, int k, float *a, float *b, float *to)
+{
+    struct hzp_fence *fence;
+    struct hzp_matmul_args args = {
+        .a = of_weight ? f32_mat(a, k, m, 3) : f32_mat(a, m, k, 3),
+        .b = f32_mat(b, k, n, 5),
+        .c = f32_mat(to, m, n, 0),
+        .trans_a = of_weight,
+        .accumulate = of_weight,
+    };
+    for (size_t i = 0; i < (size_t)m * (size_t)n; i++)
+        to[i] = of_weight ? 0.25f : NAN;
+    assert_int_equal(hzp_fence_open(dev, &fence), HZP_OK);
+    assert_int_equal(hzp_lane_issue(lane, HZP_OP_matmul, &args), HZP_OK);
+    assert_int_equal(hzp_fence_record(fence, lane), HZP_OK);
+    assert_int_equal(hzp_fence_wait(fence), HZP_OK);
+    hzp_fence_close(fence);
+}
+
+/* A shape of a plan gives lanes shares; a chain's products may run with any of them. */
+static void shares_do_not_matter(void **state)
+{
+    static const struct {
+        int m, n, k;
+    } shape[] = {{72, 32, 4},    {80, 32, 17},   {130, 40, 31}, {36, 390, 12}, {200, 200, 9},
+                 {40, 1100, 33}, {1100, 64, 20}, {65, 383, 64}, {7, 5, 3},     {300, 600, 128}};
+    struct hzp_device_config config = {.name = "cpu", .threads = GRAD_THREADS};
+    struct hzp_device *dev;
+    struct hzp_lane *lane;
+    struct hzp_err_text err;
+    size_t room = (size_t)(GRAD_SIDE + 8) * GRAD_SIDE;
+    float *a = f32_noise(room, 3), *b = f32_noise(room, 4);
+    float *whole = f32_noise(room, 5), *shared = f32_noise(room, 6);
+
+    assert_int_equal(hzp_device_open(&config, &dev, &err), HZP_OK);
+    assert_int_equal(hzp_lane_open(dev, HZP_BOUND_COMPUTE, &lane), HZP_OK);
+    for (int s = 0; s < HZP_COUNT(shape); s++)
+        for (int of_weight = 0; of_weight < 2; of_weight++) {
+            int m = shape[s].m, n = shape[s].n, k = shape[s].k;
+            size_t bytes = (size_t)m * (size_t)n * sizeof(float);
+            assert_int_equal(hzp_lane_set_share(lane, 0), HZP_OK);
+            grad_product(dev, lane, of_weight, m, n, k, a, b, whole);
+            for (int units = 1; units <= GRAD_THREADS; units++) {
+                assert_int_equal(hzp_lane_set_share(lane, units), HZP_OK);
+                grad_product(dev, lane, of_weight, m, n, k, a, b, shared);
+                if (memcmp(shared, whole, bytes))
+                    fail_msg("%d x %d, sums of %d: other bits with %d of %d threads", m, n, k,
+                             units, GRAD_THREADS);
+            }
+        }
+    hzp_lane_close(lane);
+    hzp_device_close(dev);
+    free(a);
+    free(b);
+    free(whole);
+    free(shared);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shares_do_not_matter),
         cmocka_unit_test(one_thread),
         cmocka_unit_test(two_threads),
         cmocka_unit_test(five_threads),

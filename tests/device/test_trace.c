@@ -77,7 +77,7 @@ static void test_file(void **state)
         close(fd);
         setenv("HZP_TRACE", path, 1);
         struct hzp_device *dev = open_one(backends[i]);
-        assert_string_equal(dev->backend->name, backends[i]);
+        assert_string_equal(hzp_device_backend(dev), backends[i]);
         work(dev);
         hzp_device_close(dev);
         unsetenv("HZP_TRACE");

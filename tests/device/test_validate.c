@@ -173,7 +173,8 @@ static void test_training(void **state)
     BROKEN(rope_bwd, r, x.ptr, NULL, "x is absent");
     BROKEN(rope_bwd, r, dq_norm.type, HZP_BF16, "gradient is not F32");
 
-    struct hzp_xent_args x = {mat(0, 3, 8), mat(1, 3, 8), ids, memory[2]};
+    struct hzp_xent_args x = {
+        .x = mat(0, 3, 8), .dx = mat(1, 3, 8), .target = ids, .loss = memory[2]};
     BROKEN(xent, x, dx.cols, 7, "differ in shape");
     BROKEN(xent, x, loss, NULL, "loss is absent");
     x.dx = x.x;

@@ -5,9 +5,11 @@
 #include "tests/emu/emu.h"
 #include "tests/opcheck/opcheck.h"
 
+#include <string.h>
+
 static void watch(const struct oc_target *target, const struct oc_io *io, bool begins)
 {
-    if (target->dev->backend != &hzp_backend_cuda)
+    if (strcmp(hzp_device_backend(target->dev), "cuda") != 0)
         return;
     if (!begins) {
         hzp_emu_unwatch(target->block, io->used);

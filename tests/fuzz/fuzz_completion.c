@@ -15,7 +15,8 @@ static const char tokenizer[] =
     "3, "
     "\"ab\": 4, \" \": 5}, \"merges\": [\"a b\"]}}";
 
-static struct hzp_options options;
+static const struct hzp_engine_settings settings = {
+    .serving = {.waiting_max = 256, .waiting_tokens = 1 << 20}};
 static struct hzp_engine engine;
 
 static void check(bool condition)
@@ -26,7 +27,7 @@ static void check(bool condition)
 
 static void close_engine(void)
 {
-    hzp_tokenizer_close(engine.tok);
+    hzp_tokenizer_close(engine.parts.tok);
 }
 
 static void open_engine(void)
@@ -37,13 +38,12 @@ static void open_engine(void)
     FILE *file = fopen(path, "w");
     check(file && fputs(tokenizer, file) >= 0 && fclose(file) == 0);
     struct hzp_err_text err;
-    check(hzp_tokenizer_open(dir, &engine.tok, &err) == HZP_OK);
+    check(hzp_tokenizer_open(dir, &engine.parts.tok, &err) == HZP_OK);
     remove(path);
     rmdir(dir);
-    hzp_options_defaults(HZP_COMMAND_SERVE, &options);
-    engine.config.options = &options;
-    engine.model_config.vocab = VOCAB;
-    engine.plan.positions = CONTEXT;
+    engine.config.settings = &settings;
+    engine.parts.config.vocab = VOCAB;
+    engine.parts.plan.positions = CONTEXT;
     check(atexit(close_engine) == 0);
 }
 
@@ -71,7 +71,7 @@ static void use(const struct hzp_completion_params *p)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    if (!engine.tok)
+    if (!engine.parts.tok)
         open_engine();
     json_t *body = json_loadb((const char *)data, size, JSON_ALLOW_NUL, NULL);
     if (json_is_object(body)) {

@@ -6,9 +6,10 @@
  */
 #include "base/log.h"
 #include "nanobatch/build/backward.h"
+#include "nanobatch/build/update.h"
 #include "nanobatch/run/exec.h"
 #include "nanobatch/build/forward.h"
-#include "weights/model_dir.h"
+#include "tests/fixture/model.h"
 #include "weights/safetensors.h"
 
 #include <jansson.h>
@@ -24,10 +25,7 @@ static const double logits_max = 1e-4, loss_max = 1e-5, grad_max = 2e-5, param_m
 
 struct fixture {
     const char *dir;
-    struct hzp_device *dev;
-    struct hzp_layout layout;
-    struct hzp_weights *weights;
-    struct hzp_model *model;
+    struct fixture_model m;
     struct hzp_exec *exec;
     struct hzp_train_space *space;
     struct hzp_micro *micro;
@@ -107,43 +105,23 @@ static float *fetch(struct fixture *f, const void *ptr, size_t elements)
     return host;
 }
 
-static void load_version(struct fixture *f)
-{
-    struct hzp_version *v;
-    size_t bytes = f->layout.elements * sizeof(float);
-    float *host = hzp_xmalloc(bytes);
-    MUST(hzp_weights_begin(f->weights, &v));
-    MUST(hzp_model_load(f->dir, &f->layout, HZP_F32, host, &text));
-    copy(f, v->base, host, bytes);
-    free(host);
-    hzp_weights_publish(f->weights, v, 0);
-}
-
 static void set_up(struct fixture *f, const char *backend)
 {
     char path[512];
-    struct hzp_model_config config;
-    struct hzp_device_config device = {.name = backend, .threads = 2};
-    int r = hzp_device_open(&device, &f->dev, &text);
-    if (r == HZP_EUNSUP) {
-        printf("skip %s: %s\n", backend, text.text);
-        exit(77);
-    }
-    MUST(r);
-    MUST(hzp_lane_open(f->dev, HZP_BOUND_COPY, &f->lane));
-    MUST(hzp_fence_open(f->dev, &f->fence));
-    MUST(hzp_config_read(f->dir, &config, &text));
-    hzp_layout_make(&config, &f->layout);
-    struct hzp_weights_config store = {
-        .type = HZP_F32, .slots = 2, .max_staleness = 1, .first_id = 1};
-    MUST(hzp_weights_create(f->dev, &f->layout, &store, &f->weights));
-    load_version(f);
-    MUST(hzp_model_create(f->dev, f->weights, 64, &f->model));
-    MUST(hzp_exec_create(f->dev, &f->exec));
+    struct fixture_config model = {.device = backend,
+                                   .threads = 2,
+                                   .dir = f->dir,
+                                   .store = {.type = HZP_F32},
+                                   .positions = 64};
+    fixture_open(&f->m, &model);
+    fixture_publish_dir(&f->m, f->dir);
+    MUST(hzp_lane_open(f->m.dev, HZP_BOUND_COPY, &f->lane));
+    MUST(hzp_fence_open(f->m.dev, &f->fence));
+    MUST(hzp_exec_create(f->m.dev, &f->exec));
     struct hzp_train_space_config space = {
         .rows_max = ROWS_MAX, .head_rows = 5, .moment_type = HZP_F32, .quantum_flops = 20000};
-    MUST(hzp_train_space_create(f->model, &space, &f->space));
-    MUST(hzp_micro_create(f->dev, ROWS_MAX, &f->micro));
+    MUST(hzp_train_space_create(f->m.model, &space, &f->space));
+    MUST(hzp_micro_create(f->m.dev, ROWS_MAX, &f->micro));
     hzp_plan_init(&f->plan);
     snprintf(path, sizeof(path), "%s/golden.safetensors", f->dir);
     MUST(hzp_safetensors_open(path, &f->golden, &text));
@@ -164,12 +142,9 @@ static void tear_down(struct fixture *f)
     hzp_micro_destroy(f->micro);
     hzp_train_space_destroy(f->space);
     hzp_exec_destroy(f->exec);
-    hzp_model_destroy(f->model);
-    hzp_weights_destroy(f->weights);
-    hzp_layout_free(&f->layout);
     hzp_fence_close(f->fence);
     hzp_lane_close(f->lane);
-    hzp_device_close(f->dev);
+    fixture_close(&f->m);
 }
 
 static void run(struct fixture *f)
@@ -225,7 +200,7 @@ static double logits_off(struct fixture *f, const struct hzp_batch *batch,
                          const struct hzp_serve_space *space, const int32_t *golden_row)
 {
     const double *golden = doubles(f, "logits");
-    int32_t vocab = f->layout.config.vocab;
+    int32_t vocab = f->m.layout.config.vocab;
     double worst = 0;
     float *logits = fetch(f, space->logits.ptr, (size_t)batch->logits * (size_t)vocab);
     for (int32_t i = 0; i < batch->logits; i++)
@@ -243,7 +218,8 @@ static double logits_off(struct fixture *f, const struct hzp_batch *batch,
 static double forward_off(struct fixture *f, struct hzp_batch *batch, const struct hzp_kv *kv,
                           struct hzp_serve_space *space, const int32_t *golden_row)
 {
-    hzp_forward_build(&f->plan, f->model, hzp_weights_current(f->weights), batch, kv, space, NULL);
+    hzp_forward_build(&f->plan, f->m.model, hzp_weights_current(f->m.weights), batch, kv, space,
+                      NULL);
     HZP_ASSERT(f->plan.item[f->plan.items - 1].op == HZP_OP_sample);
     f->plan.items--;
     run(f);
@@ -255,18 +231,18 @@ static void test_logits(struct fixture *f)
     struct hzp_batch_config max = {ROWS_MAX, DOCS, PAGES, ROWS_MAX, 1};
     struct hzp_batch *batch;
     struct hzp_serve_space *space;
-    int32_t layers = f->layout.config.layers, golden_row[ROWS_MAX];
-    struct hzp_heads heads = f->layout.config.heads;
+    int32_t layers = f->m.layout.config.layers, golden_row[ROWS_MAX];
+    struct hzp_heads heads = f->m.layout.config.heads;
     size_t page = (size_t)heads.kv_heads * PAGE_ROWS * (size_t)heads.dim * sizeof(float);
     struct hzp_kv *kv = hzp_xcalloc((size_t)layers, sizeof(*kv));
     json_t *golden = at(at(f->numbers, "batches"), "a");
 
-    MUST(hzp_batch_create(f->dev, &max, &batch));
-    MUST(hzp_serve_space_create(f->model, ROWS_MAX, ROWS_MAX, &space));
+    MUST(hzp_batch_create(f->m.dev, &max, &batch));
+    MUST(hzp_serve_space_create(f->m.model, ROWS_MAX, ROWS_MAX, &space));
     for (int32_t l = 0; l < layers; l++) {
         kv[l] = (struct hzp_kv){NULL, NULL, PAGES, PAGE_ROWS, HZP_F32};
-        MUST(hzp_device_alloc(f->dev, HZP_MEM_DEVICE, PAGES * page, &kv[l].k));
-        MUST(hzp_device_alloc(f->dev, HZP_MEM_DEVICE, PAGES * page, &kv[l].v));
+        MUST(hzp_device_alloc(f->m.dev, HZP_MEM_DEVICE, PAGES * page, &kv[l].k));
+        MUST(hzp_device_alloc(f->m.dev, HZP_MEM_DEVICE, PAGES * page, &kv[l].v));
     }
     fill_batch(batch, golden, golden_row);
     check(f, "prefill logits", forward_off(f, batch, kv, space, golden_row), logits_max);
@@ -278,8 +254,8 @@ static void test_logits(struct fixture *f)
         check(f, "decode logits", forward_off(f, batch, kv, space, golden_row), logits_max);
     }
     for (int32_t l = 0; l < layers; l++) {
-        hzp_device_free(f->dev, HZP_MEM_DEVICE, kv[l].k);
-        hzp_device_free(f->dev, HZP_MEM_DEVICE, kv[l].v);
+        hzp_device_free(f->m.dev, HZP_MEM_DEVICE, kv[l].k);
+        hzp_device_free(f->m.dev, HZP_MEM_DEVICE, kv[l].v);
     }
     free(kv);
     hzp_serve_space_destroy(space);
@@ -304,49 +280,42 @@ static double loss_sum(const struct hzp_micro *micro)
 {
     double sum = 0;
     for (int32_t i = 0; i < micro->learned; i++)
-        sum += (double)micro->loss[i];
+        sum += (double)micro->loss.value[i];
     return sum;
 }
 
 /* Runs forward, loss and backward of what is in the micro-batch; returns the loss summed. */
 static double run_micro(struct fixture *f, bool first)
 {
-    hzp_micro_build(&f->plan, f->model, hzp_weights_current(f->weights), f->micro, f->space, first);
+    hzp_micro_build(&f->plan, f->m.model, hzp_weights_current(f->m.weights), f->micro, f->space,
+                    first);
     run(f);
     return loss_sum(f->micro);
 }
 
-/* The view of one tensor of the files in memory laid out like a version. */
-static const float *view(struct fixture *f, const float *base, const struct hzp_disk_tensor *d,
-                         size_t *ret_elements)
-{
-    const struct hzp_tensor *t = &f->layout.tensor[d->tensor];
-    size_t cols = d->vector ? 1 : (size_t)t->cols;
-    *ret_elements = (size_t)d->rows * cols;
-    return base + t->offset + (size_t)d->row0 * cols;
-}
-
-/* The worst tensor of what stands on the device at `from`, against <prefix><name>; it is multiplied
- * by scale. */
-static double tensors_off(struct fixture *f, const float *from, const char *prefix, double scale)
+/* The worst tensor of the units on the device, multiplied by scale, against <prefix><name>. */
+static double tensors_off(struct fixture *f, const struct hzp_units *from, const char *prefix,
+                          double scale)
 {
     double worst = 0;
-    float *base = fetch(f, from, f->layout.elements);
-    for (int32_t i = 0; i < f->layout.disks; i++) {
-        const struct hzp_disk_tensor *d = &f->layout.disk[i];
+    struct hzp_units units = fixture_units_read(f->m.dev, from);
+    for (int32_t i = 0; i < f->m.layout.disks; i++) {
+        const struct hzp_disk_tensor *d = &f->m.layout.disk[i];
+        const struct hzp_tensor *t = &f->m.layout.tensor[d->tensor];
         char name[128];
-        size_t n;
-        const float *got = view(f, base, d, &n);
+        size_t cols = d->vector ? 1 : (size_t)t->cols;
+        const float *got =
+            (const float *)hzp_units_mat(&units, t->role, t->layer).ptr + (size_t)d->row0 * cols;
         snprintf(name, sizeof(name), "%s%s", prefix, d->name);
         const double *golden = doubles(f, name);
-        for (size_t k = 0; k < n; k++) {
+        for (size_t k = 0; k < (size_t)d->rows * cols; k++) {
             double value;
             memcpy(&value, golden + k, sizeof(value));
             double off = fabs((double)got[k] * scale - value);
             worst = off > worst || isnan(off) ? off : worst;
         }
     }
-    free(base);
+    fixture_units_free(&units);
     return worst;
 }
 
@@ -378,18 +347,18 @@ static void one_update(struct fixture *f, json_t *updates, json_t *step, int32_t
         .grad_scale = 1.0f / (float)f->micro->learned,
         .t = t,
     };
-    struct hzp_version *v = hzp_weights_current(f->weights), *draft;
-    MUST(hzp_weights_begin(f->weights, &draft));
-    hzp_update_build(&f->plan, f->model, v, draft, &hyper, f->space);
+    struct hzp_version *v = hzp_weights_current(f->m.weights), *draft;
+    MUST(hzp_weights_begin(f->m.weights, &draft));
+    hzp_update_build(&f->plan, f->m.model, v, draft, &hyper, f->space);
     run(f);
     const struct hzp_update_result *result = hzp_update_result(f->space);
     double norm = sqrt(result->sumsq) / f->micro->learned;
     check(f, "gradient norm", fabs(norm - number(step, "grad_norm")),
           1e-4 * number(step, "grad_norm"));
     check(f, "non-finite parameters", (double)result->nonfinite, 0);
-    hzp_weights_finished(f->weights, t);
-    hzp_weights_publish(f->weights, draft, (uint64_t)t);
-    hzp_weights_reclaim(f->weights, (uint64_t)t);
+    hzp_weights_finished(f->m.weights, t);
+    hzp_weights_publish(f->m.weights, draft, (uint64_t)t);
+    hzp_weights_reclaim(f->m.weights, (uint64_t)t);
 }
 
 static void test_updates(struct fixture *f)
@@ -398,7 +367,9 @@ static void test_updates(struct fixture *f)
     for (size_t i = 0; i < json_array_size(steps); i++)
         one_update(f, updates, json_array_get(steps, i), (int32_t)i + 1);
     check(f, "parameters after the updates",
-          tensors_off(f, hzp_weights_current(f->weights)->base, "after.", 1), param_max);
+          tensors_off(f, hzp_version_units(f->m.weights, hzp_weights_current(f->m.weights)),
+                      "after.", 1),
+          param_max);
 }
 
 static void add_document(struct fixture *f, json_t *document)
@@ -416,7 +387,7 @@ static void add_document(struct fixture *f, json_t *document)
 static void test_accumulation(struct fixture *f)
 {
     json_t *golden = at(f->numbers, "accumulate"), *documents = at(golden, "documents");
-    size_t docs = json_array_size(documents), elements = f->layout.elements;
+    size_t docs = json_array_size(documents);
     double learned = number(golden, "learned"), loss = 0;
 
     hzp_micro_clear(f->micro);
@@ -424,7 +395,7 @@ static void test_accumulation(struct fixture *f)
         add_document(f, json_array_get(documents, i));
     check(f, "loss of 1 x 16", fabs(run_micro(f, true) / learned - number(golden, "loss")),
           loss_max);
-    float *whole = fetch(f, hzp_train_space_grads(f->space), elements);
+    struct hzp_units whole = fixture_units_read(f->m.dev, hzp_train_space_grads(f->space));
     for (size_t i = 0; i < docs; i++) {
         hzp_micro_clear(f->micro);
         add_document(f, json_array_get(documents, i));
@@ -432,17 +403,20 @@ static void test_accumulation(struct fixture *f)
     }
     check(f, "loss of 16 x 1", fabs(loss / learned - number(golden, "loss")), loss_max);
     double worst = 0, sumsq = 0;
-    float *parts = fetch(f, hzp_train_space_grads(f->space), elements);
-    for (size_t i = 0; i < elements; i++) {
-        worst = fmax(worst, fabs((double)whole[i] - (double)parts[i]) / learned);
-        sumsq += (double)parts[i] * (double)parts[i];
+    struct hzp_units parts = fixture_units_read(f->m.dev, hzp_train_space_grads(f->space));
+    for (int32_t u = 0; u < f->m.layout.units; u++) {
+        const float *x = hzp_unit_view(&whole, u).base, *y = hzp_unit_view(&parts, u).base;
+        for (size_t i = 0; i < f->m.layout.unit[u].elements; i++) {
+            worst = fmax(worst, fabs((double)x[i] - (double)y[i]) / learned);
+            sumsq += (double)y[i] * (double)y[i];
+        }
     }
     /* float32 sums in another order: a library may also cut the two shapes differently */
     check(f, "1 x 16 against 16 x 1", worst, 3e-6);
     check(f, "gradient norm of 16 x 1", fabs(sqrt(sumsq) / learned - number(golden, "grad_norm")),
           grad_max);
-    free(whole);
-    free(parts);
+    fixture_units_free(&whole);
+    fixture_units_free(&parts);
 }
 
 int main(int argc, char **argv)

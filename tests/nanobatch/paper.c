@@ -23,9 +23,8 @@ static const struct hzp_model_config config = {
 
 void paper_open(struct paper *p, const char *device, const char *sim, int32_t train)
 {
-    struct hzp_device_config open = {.name = device, .threads = 2};
-    struct hzp_weights_config weights = {
-        .type = HZP_F32, .slots = 2, .max_staleness = 1, .first_id = 1};
+    struct fixture_config fixture = {
+        .device = device, .threads = 2, .config = config, .store = {.type = HZP_F32}};
     struct hzp_train_space_config space = {.rows_max = train,
                                            .head_rows = 16,
                                            .moment_type = HZP_F32,
@@ -35,16 +34,13 @@ void paper_open(struct paper *p, const char *device, const char *sim, int32_t tr
     memset(p, 0, sizeof(*p));
     if (sim)
         setenv("HZP_SIM", sim, 1);
-    MUST(hzp_device_open(&open, &p->dev, NULL));
-    hzp_layout_make(&config, &p->layout);
-    MUST(hzp_weights_create(p->dev, &p->layout, &weights, &p->weights));
-    MUST(hzp_weights_begin(p->weights, &v));
-    if (p->dev->backend->host_memory)
-        memset(v->base, 0, p->layout.elements * sizeof(float));
-    hzp_weights_publish(p->weights, v, 0);
-    MUST(hzp_weights_begin(p->weights, &draft));
-    MUST(hzp_model_create(p->dev, p->weights, 256, &p->model));
-    struct hzp_rig_config rig = {.model = p->model,
+    fixture_open(&p->m, &fixture);
+    v = fixture_begin(&p->m);
+    if (hzp_device_host_memory(p->m.dev))
+        fixture_units_random(p->m.dev, hzp_version_units(p->m.weights, v), 1, 0);
+    fixture_publish(&p->m, v, 0);
+    draft = fixture_begin(&p->m);
+    struct hzp_rig_config rig = {.model = p->m.model,
                                  .version = v,
                                  .draft = draft,
                                  .decode_max = 16,
@@ -58,8 +54,5 @@ void paper_open(struct paper *p, const char *device, const char *sim, int32_t tr
 void paper_close(struct paper *p)
 {
     hzp_rig_destroy(p->rig);
-    hzp_model_destroy(p->model);
-    hzp_weights_destroy(p->weights);
-    hzp_device_close(p->dev);
-    hzp_layout_free(&p->layout);
+    fixture_close(&p->m);
 }

@@ -4,12 +4,10 @@
 #define HZP_TESTS_PAPER_H
 
 #include "nanobatch/search/rig.h"
+#include "tests/fixture/model.h"
 
 struct paper {
-    struct hzp_device *dev;
-    struct hzp_layout layout;
-    struct hzp_weights *weights;
-    struct hzp_model *model;
+    struct fixture_model m;
     struct hzp_rig *rig;
 };
 

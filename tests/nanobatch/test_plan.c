@@ -176,7 +176,7 @@ static void two_plans(void **state)
             }
         /* Two tenants are not tied: what they share is a race. */
         for (int32_t i = 0; i < newer.items; i++)
-            newer.item[i].train = true;
+            newer.item[i].tenants = 1 << HZP_TENANT_TRAIN;
         hzp_plan_clear(&loose);
         hzp_plan_join(&loose, &older, &newer);
         planted += hzp_plan_check(&loose, &text) == HZP_EINVAL;

@@ -223,8 +223,8 @@ static void riding_wins(void **state)
             last = HZP_MAX(last, plan.item[i].layer);
             assert_int_equal(plan.item[i].rides, 32);
         }
-    assert_int_equal(last, p.model->config->layers - 1);
-    assert_int_equal(both, 9 * p.model->config->layers);
+    assert_int_equal(last, p.m.model->config->layers - 1);
+    assert_int_equal(both, 9 * p.m.model->config->layers);
     hzp_plan_fini(&plan);
     hzp_tables_fini(&t);
     paper_close(&p);
@@ -266,7 +266,7 @@ static void runs_decide(void **state)
     struct hzp_exec *exec;
     paper_open(&p, "sim", "flops=1e15,bytes=1e8,issue_ns=0", 64);
     plant(&t, p.rig, 1);
-    assert_int_equal(hzp_exec_create(p.dev, &exec), HZP_OK);
+    assert_int_equal(hzp_exec_create(p.m.dev, &exec), HZP_OK);
     struct hzp_plan_entry e = search(&p, &t, 8, 64, 0, &s);
     assert_false(hzp_plan_shape_plain(&e.shape));
     assert_int_equal(hzp_search_confirm(s, exec, 16, 1, &e),

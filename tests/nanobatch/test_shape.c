@@ -5,7 +5,9 @@
  *   - run sequentially, cut into nano-batches, overlapped on lanes, training riding in serving's
  *     products, and in any order that lanes and waits allow, the same step gives the same bits:
  *     logits' bits by way of tokens and log-probabilities, the residual stream, keys and values,
- *     gradients.
+ *     gradients;
+ *   - the model in two ranges of layers, in plans that run one after another, gives the same bits
+ *     as the whole, and weights of learned rows scale their gradients.
  *
  *     test_shape CHECKS RUNS MODEL_DIR...
  */
@@ -14,7 +16,8 @@
 #include "nanobatch/build/backward.h"
 #include "nanobatch/run/exec.h"
 #include "nanobatch/build/ride.h"
-#include "weights/model_dir.h"
+#include "nanobatch/build/step.h"
+#include "tests/fixture/model.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,10 +36,7 @@ enum {
 
 struct fixture {
     const char *dir;
-    struct hzp_device *dev;
-    struct hzp_layout layout;
-    struct hzp_weights *weights;
-    struct hzp_model *model;
+    struct fixture_model m;
     struct hzp_exec *exec;
     struct hzp_train_space *train;
     struct hzp_micro *micro;
@@ -69,30 +69,22 @@ static int32_t draw(struct fixture *f, int32_t n)
 
 static void set_up(struct fixture *f)
 {
-    struct hzp_model_config config;
-    struct hzp_device_config device = {.name = "cpu", .threads = 2};
-    struct hzp_weights_config store = {
-        .type = HZP_F32, .slots = 2, .max_staleness = 1, .first_id = 1};
+    struct fixture_config model = {
+        .device = "cpu", .threads = 2, .dir = f->dir, .store = {.type = HZP_F32}, .positions = 64};
     struct hzp_train_space_config space = {.rows_max = MICRO,
                                            .head_rows = 7,
                                            .moment_type = HZP_F32,
                                            .quantum_flops = 20000,
                                            .ride_rows = ROOM};
     struct hzp_batch_config max = {ROWS, SEGS, STRIDE, SEGS, 1};
-    struct hzp_version *v;
-    MUST(hzp_device_open(&device, &f->dev, &text));
-    MUST(hzp_config_read(f->dir, &config, &text));
-    hzp_layout_make(&config, &f->layout);
-    MUST(hzp_weights_create(f->dev, &f->layout, &store, &f->weights));
-    MUST(hzp_weights_begin(f->weights, &v));
-    MUST(hzp_model_load(f->dir, &f->layout, HZP_F32, v->base, &text));
-    hzp_weights_publish(f->weights, v, 0);
-    MUST(hzp_model_create(f->dev, f->weights, 64, &f->model));
-    MUST(hzp_exec_create(f->dev, &f->exec));
-    MUST(hzp_train_space_create(f->model, &space, &f->train));
-    MUST(hzp_micro_create(f->dev, MICRO, &f->micro));
-    MUST(hzp_batch_create(f->dev, &max, &f->batch));
-    MUST(hzp_serve_space_create(f->model, ROWS, SEGS, &f->space));
+    fixture_open(&f->m, &model);
+    fixture_publish_dir(&f->m, f->dir);
+    struct hzp_model_config config = f->m.layout.config;
+    MUST(hzp_exec_create(f->m.dev, &f->exec));
+    MUST(hzp_train_space_create(f->m.model, &space, &f->train));
+    MUST(hzp_micro_create(f->m.dev, MICRO, &f->micro));
+    MUST(hzp_batch_create(f->m.dev, &max, &f->batch));
+    MUST(hzp_serve_space_create(f->m.model, ROWS, SEGS, &f->space));
     f->kv_bytes = (size_t)config.heads.kv_heads * PAGE_ROWS * (size_t)config.heads.dim * PAGES *
                   sizeof(float);
     f->kv = hzp_xcalloc((size_t)config.layers, sizeof(*f->kv));
@@ -101,8 +93,8 @@ static void set_up(struct fixture *f)
         ((float *)(void *)f->kv_before)[i] = (float)(draw(f, 2001) - 1000) * 1e-3f;
     for (int32_t l = 0; l < config.layers; l++) {
         f->kv[l] = (struct hzp_kv){NULL, NULL, PAGES, PAGE_ROWS, HZP_F32};
-        MUST(hzp_device_alloc(f->dev, HZP_MEM_DEVICE, f->kv_bytes, &f->kv[l].k));
-        MUST(hzp_device_alloc(f->dev, HZP_MEM_DEVICE, f->kv_bytes, &f->kv[l].v));
+        MUST(hzp_device_alloc(f->m.dev, HZP_MEM_DEVICE, f->kv_bytes, &f->kv[l].k));
+        MUST(hzp_device_alloc(f->m.dev, HZP_MEM_DEVICE, f->kv_bytes, &f->kv[l].v));
     }
     hzp_plan_init(&f->plan);
     hzp_plan_init(&f->chain);
@@ -110,9 +102,9 @@ static void set_up(struct fixture *f)
 
 static void tear_down(struct fixture *f)
 {
-    for (int32_t l = 0; l < f->layout.config.layers; l++) {
-        hzp_device_free(f->dev, HZP_MEM_DEVICE, f->kv[l].k);
-        hzp_device_free(f->dev, HZP_MEM_DEVICE, f->kv[l].v);
+    for (int32_t l = 0; l < f->m.layout.config.layers; l++) {
+        hzp_device_free(f->m.dev, HZP_MEM_DEVICE, f->kv[l].k);
+        hzp_device_free(f->m.dev, HZP_MEM_DEVICE, f->kv[l].v);
     }
     free(f->kv);
     free(f->kv_before);
@@ -123,16 +115,13 @@ static void tear_down(struct fixture *f)
     hzp_micro_destroy(f->micro);
     hzp_train_space_destroy(f->train);
     hzp_exec_destroy(f->exec);
-    hzp_model_destroy(f->model);
-    hzp_weights_destroy(f->weights);
-    hzp_layout_free(&f->layout);
-    hzp_device_close(f->dev);
+    fixture_close(&f->m);
 }
 
 static void random_segment(struct fixture *f, const int32_t *pages, int32_t *used, bool decode)
 {
     struct hzp_batch *b = f->batch;
-    int32_t rows = decode ? 1 : 1 + draw(f, 14), vocab = f->layout.config.vocab;
+    int32_t rows = decode ? 1 : 1 + draw(f, 14), vocab = f->m.layout.config.vocab;
     int32_t pos0 = draw(f, 3) ? draw(f, STRIDE * PAGE_ROWS - rows) : 0;
     int32_t *page = hzp_batch_add_segment(b, pos0, decode), row = 0;
     for (int32_t i = 0; i * PAGE_ROWS < pos0 + rows; i++)
@@ -179,7 +168,7 @@ static void random_riding_shape(struct fixture *f, struct hzp_plan_shape *s)
     for (int k = 0; k < HZP_KIND_COUNT; k++)
         s->train_lane[k] = s->lane[0][draw(f, HZP_KIND_COUNT)];
     for (int l = 0; l < HZP_LANE_COUNT; l++)
-        s->units[l] = (int16_t)draw(f, 3);
+        s->share[l] = (int16_t)draw(f, 3);
     MUST(hzp_plan_shape_check(s, &text));
 }
 
@@ -197,7 +186,7 @@ static void random_shape(struct fixture *f, struct hzp_plan_shape *s)
         s->train_lane[k] = (uint8_t)draw(f, lanes);
     s->order = (uint8_t)draw(f, HZP_ORDER_COUNT);
     for (int l = 0; l < HZP_LANE_COUNT; l++)
-        s->units[l] = (int16_t)draw(f, 3);
+        s->share[l] = (int16_t)draw(f, 3);
     MUST(hzp_plan_shape_check(s, &text));
 }
 
@@ -206,7 +195,8 @@ static void make_chain(struct fixture *f, int32_t chunk_rows)
 {
     hzp_micro_cut(f->micro, chunk_rows);
     hzp_plan_clear(&f->chain);
-    hzp_micro_build(&f->chain, f->model, hzp_weights_current(f->weights), f->micro, f->train, true);
+    hzp_micro_build(&f->chain, f->m.model, hzp_weights_current(f->m.weights), f->micro, f->train,
+                    true);
 }
 
 static void random_micro(struct fixture *f)
@@ -217,7 +207,7 @@ static void random_micro(struct fixture *f)
     for (int32_t docs = 1 + draw(f, 3); docs > 0; docs--) {
         int32_t n = 2 + draw(f, 11);
         for (int32_t i = 0; i < n; i++) {
-            token[i] = draw(f, f->layout.config.vocab);
+            token[i] = draw(f, f->m.layout.config.vocab);
             learn[i] = (uint8_t)(i == 1 || draw(f, 2));
         }
         MUST(hzp_micro_add(f->micro, token, learn, n));
@@ -228,9 +218,9 @@ static void random_micro(struct fixture *f)
 static void build_slice(struct fixture *f, const struct hzp_plan_shape *shape, int32_t from,
                         int32_t to)
 {
-    const struct hzp_version *v = hzp_weights_current(f->weights);
+    const struct hzp_version *v = hzp_weights_current(f->m.weights);
     struct hzp_rider rider = {v, f->micro, f->train};
-    struct hzp_step_plan step = {.model = f->model,
+    struct hzp_step_plan step = {.model = f->m.model,
                                  .version = v,
                                  .batch = f->batch,
                                  .kv = f->kv,
@@ -241,7 +231,7 @@ static void build_slice(struct fixture *f, const struct hzp_plan_shape *shape, i
                                  .to = to,
                                  .rider = &rider};
     hzp_plan_clear(&f->plan);
-    f->rides += hzp_step_build(&f->plan, &step, NULL);
+    f->rides += hzp_step_build(&f->plan, &step);
 }
 
 static void build(struct fixture *f, const struct hzp_plan_shape *shape)
@@ -393,7 +383,8 @@ static void checks(struct fixture *f, int count, int *ret_planted, int *ret_spar
 struct picture {
     int32_t token[SEGS];
     float logprob[SEGS];
-    char *x, *kv, *grads;
+    char *x, *kv;
+    struct hzp_units grads;
 };
 
 static size_t x_bytes(const struct fixture *f)
@@ -403,11 +394,11 @@ static size_t x_bytes(const struct fixture *f)
 
 static void keep(struct fixture *f, struct picture *p)
 {
-    size_t layers = (size_t)f->layout.config.layers, grads = f->layout.elements * sizeof(float);
+    size_t layers = (size_t)f->m.layout.config.layers;
     memcpy(p->token, f->batch->token, (size_t)f->batch->logits * sizeof(*p->token));
     memcpy(p->logprob, f->batch->logprob, (size_t)f->batch->logits * sizeof(*p->logprob));
     p->x = memcpy(hzp_xmalloc(x_bytes(f)), f->space->x.ptr, x_bytes(f));
-    p->grads = memcpy(hzp_xmalloc(grads), hzp_train_space_grads(f->train), grads);
+    p->grads = fixture_units_read(f->m.dev, hzp_train_space_grads(f->train));
     p->kv = hzp_xmalloc(layers * 2 * f->kv_bytes);
     for (size_t l = 0; l < layers; l++) {
         memcpy(p->kv + 2 * l * f->kv_bytes, f->kv[l].k, f->kv_bytes);
@@ -419,7 +410,7 @@ static void forget(struct picture *p)
 {
     free(p->x);
     free(p->kv);
-    free(p->grads);
+    fixture_units_free(&p->grads);
 }
 
 /* Where training rides, the residual stream is elsewhere; its slices but the last leave gradients
@@ -428,10 +419,10 @@ static void same(struct fixture *f, const struct picture *p, const char *what, b
                  bool grads)
 {
     struct picture now;
-    size_t layers = (size_t)f->layout.config.layers, n = (size_t)f->batch->logits;
+    size_t layers = (size_t)f->m.layout.config.layers, n = (size_t)f->batch->logits;
     const char *differs = NULL;
     keep(f, &now);
-    if (grads && memcmp(p->grads, now.grads, f->layout.elements * sizeof(float)))
+    if (grads && !fixture_units_same(NULL, &p->grads, &now.grads))
         differs = "gradients";
     if (memcmp(p->kv, now.kv, layers * 2 * f->kv_bytes))
         differs = "keys or values";
@@ -450,7 +441,7 @@ static void same(struct fixture *f, const struct picture *p, const char *what, b
 
 static void restore(struct fixture *f)
 {
-    for (int32_t l = 0; l < f->layout.config.layers; l++) {
+    for (int32_t l = 0; l < f->m.layout.config.layers; l++) {
         memcpy(f->kv[l].k, f->kv_before + 2 * (size_t)l * f->kv_bytes, f->kv_bytes);
         memcpy(f->kv[l].v, f->kv_before + (2 * (size_t)l + 1) * f->kv_bytes, f->kv_bytes);
     }
@@ -513,10 +504,156 @@ static void run_shuffled(struct fixture *f, const struct hzp_plan_shape *shape,
     }
 }
 
+/* ---- ranges of layers ---- */
+
+static void run_built(struct fixture *f)
+{
+    struct hzp_exec_times times;
+    MUST(hzp_plan_check(&f->plan, &text));
+    MUST(hzp_exec_run(f->exec, &f->plan, NULL, &times));
+}
+
+/* Serving's part of the step as two plans, one after the other, the residual stream between them in
+ * a buffer of its own. */
+static void run_forward_ranges(struct fixture *f, const struct hzp_plan_shape *shape,
+                               const struct hzp_layer_range part[2])
+{
+    struct hzp_mat x = f->space->x;
+    size_t bytes = (size_t)ROWS * (size_t)x.stride * sizeof(float);
+    MUST(hzp_device_alloc(f->m.dev, HZP_MEM_DEVICE, bytes, &x.ptr));
+    x = hzp_mat_rows(x, 0, f->batch->rows);
+    for (int i = 0; i < 2; i++) {
+        struct hzp_forward pass = {.plan = &f->plan,
+                                   .model = f->m.model,
+                                   .version = hzp_weights_current(f->m.weights),
+                                   .batch = f->batch,
+                                   .kv = f->kv,
+                                   .space = f->space,
+                                   .shape = shape};
+        hzp_plan_clear(&f->plan);
+        hzp_forward_begin(&pass);
+        hzp_forward_range(&pass, &part[i], i ? &x : NULL, i ? NULL : &x);
+        hzp_forward_end(&pass);
+        run_built(f);
+        memset(f->space->x.ptr, 0xff, i ? 0 : bytes);
+    }
+    hzp_device_free(f->m.dev, HZP_MEM_DEVICE, x.ptr);
+}
+
+/* The micro-batch: forward by ranges from the first to the last, backward from the last to the
+ * first, each a plan of its own. */
+static void run_micro_ranges(struct fixture *f, const struct hzp_layer_range part[2])
+{
+    const struct hzp_version *v = hzp_weights_current(f->m.weights);
+    for (int i = 0; i < 2; i++) {
+        hzp_plan_clear(&f->plan);
+        hzp_micro_zero(&f->plan, f->m.model, f->train, &part[i]);
+        hzp_micro_forward(&f->plan, f->m.model, v, f->micro, f->train, &part[i]);
+        run_built(f);
+    }
+    for (int i = 1; i >= 0; i--) {
+        hzp_plan_clear(&f->plan);
+        hzp_micro_backward(&f->plan, f->m.model, v, f->micro, f->train, &part[i]);
+        run_built(f);
+    }
+}
+
+static void poison_grads(struct fixture *f)
+{
+    const struct hzp_units *grads = hzp_train_space_grads(f->train);
+    for (int32_t u = 0; u < grads->layout->units; u++) {
+        struct hzp_unit_view view = hzp_unit_view(grads, u);
+        memset(view.base, 0xff, hzp_unit_bytes(&view));
+    }
+}
+
+static void run_ranges(struct fixture *f, const struct hzp_plan_shape *shape,
+                       const struct picture *p)
+{
+    int32_t layers = f->m.layout.config.layers;
+    for (int32_t k = 0; k <= layers; k++) {
+        const struct hzp_layer_range part[2] = {{0, k, true, false}, {k, layers, false, true}};
+        restore(f);
+        poison_grads(f);
+        run_forward_ranges(f, shape, part);
+        run_micro_ranges(f, part);
+        same(f, p, "in two ranges", k < layers, true);
+    }
+}
+
+/* ---- weights of rows ---- */
+
+static double loss_sum(const struct fixture *f)
+{
+    double sum = 0;
+    for (int32_t i = 0; i < f->micro->learned; i++)
+        sum += (double)f->micro->loss.value[i];
+    return sum;
+}
+
+/* One random document alone, each of its tokens counting `weight` times.  Returns the loss;
+ * *ret_grads is the caller's. */
+static double weighted(struct fixture *f, float weight, uint32_t seed, struct hzp_units *ret_grads)
+{
+    enum { N = 20 };
+    int32_t token[N];
+    uint8_t learn[N];
+    float weights[N];
+    f->seed = seed;
+    for (int i = 0; i < N; i++) {
+        token[i] = draw(f, f->m.layout.config.vocab);
+        learn[i] = (uint8_t)(i == 1 || draw(f, 2));
+        weights[i] = weight;
+    }
+    hzp_micro_clear(f->micro);
+    MUST(hzp_micro_add_weighted(f->micro, token, learn, weights, N));
+    make_chain(f, 0);
+    hzp_batch_clear(f->batch);
+    run(f, &hzp_plan_sequential);
+    *ret_grads = fixture_units_read(f->m.dev, hzp_train_space_grads(f->train));
+    return loss_sum(f);
+}
+
+/* Whether every gradient of b is `times` that of a, and a has one that is not 0. */
+static bool multiples(const struct hzp_units *a, const struct hzp_units *b, float times)
+{
+    bool all = true, any = false;
+    for (int32_t u = 0; u < a->layout->units; u++) {
+        const float *x = a->base[u], *y = b->base[u];
+        for (size_t i = 0; i < hzp_unit_view(a, u).elements; i++) {
+            all &= y[i] == times * x[i];
+            any |= x[i] != 0;
+        }
+    }
+    return all && any;
+}
+
+/* Everything behind the loss is linear, and doubling is exact: weights of 2 give twice the bits.
+ * Weights of 0 give no gradient. */
+static void check_weights(struct fixture *f)
+{
+    struct hzp_units once = {0}, twice = {0}, none = {0};
+    const struct hzp_micro *m = f->micro;
+    uint32_t seed = f->seed;
+    double loss = weighted(f, 1, seed, &once);
+    bool fine = !m->loss.weight && m->weight_sum == m->learned;
+    fine = fine && weighted(f, 2, seed, &twice) == 2 * loss && m->loss.weight &&
+           m->weight_sum == 2 * m->learned && multiples(&once, &twice, 2);
+    fine = fine && weighted(f, 0, seed, &none) == 0 && m->weight_sum == 0 &&
+           multiples(&once, &none, 0);
+    if (!fine) {
+        fprintf(stderr, "%s: gradients are not weighted sums\n", f->dir);
+        exit(1);
+    }
+    fixture_units_free(&once);
+    fixture_units_free(&twice);
+    fixture_units_free(&none);
+}
+
 static void runs(struct fixture *f, int count)
 {
     struct hzp_lane *lane;
-    MUST(hzp_lane_open(f->dev, HZP_BOUND_COMPUTE, &lane));
+    MUST(hzp_lane_open(f->m.dev, HZP_BOUND_COMPUTE, &lane));
     for (int i = 0; i < count; i++) {
         struct hzp_plan_shape shape, nano;
         struct picture p;
@@ -541,6 +678,8 @@ static void runs(struct fixture *f, int count)
         }
         run_shuffled(f, &shape, lane);
         same(f, &p, "in another order", true, true);
+        if (i % 4 == 0)
+            run_ranges(f, &shape, &p);
         random_riding_shape(f, &shape);
         run_shuffled(f, &shape, lane);
         same(f, &p, "riding in another order", false, true);
@@ -560,6 +699,7 @@ int main(int argc, char **argv)
         set_up(&f);
         checks(&f, atoi(argv[1]), &planted, &spared);
         runs(&f, atoi(argv[2]));
+        check_weights(&f);
         rides += f.rides;
         tear_down(&f);
     }

@@ -2,6 +2,7 @@
 /* The simulator: plans whose duration can be computed by hand; and on the simulated device,
  * measured and then predicted, plans of one lane to the nanosecond. */
 #include "nanobatch/search/simulate.h"
+#include "device/backend.h"
 
 #include "device/philox.h"
 #include "nanobatch/run/exec.h"
@@ -82,7 +83,7 @@ static void one_lane(void **state)
     hzp_plan_init(&plan);
     add_fill(&plan, HZP_LANE_COMPUTE, 10);
     add_fill(&plan, HZP_LANE_COMPUTE, 20);
-    plan.train = true;
+    plan.tenant = HZP_TENANT_TRAIN;
     add_cast(&plan, HZP_LANE_COMPUTE);
     near(simulated(&t, &plan, &r), 100 + 5 + 200 + 5 + 1000);
     near(r.serve_end_ns, 305);
@@ -191,9 +192,9 @@ static int measure_all(struct paper *p, struct hzp_tables *t)
 static double run(struct paper *p, struct hzp_exec *exec, struct hzp_plan *plan)
 {
     struct hzp_exec_times times;
-    uint64_t begin = hzp_device_now_ns(p->dev);
+    uint64_t begin = hzp_device_now_ns(p->m.dev);
     assert_int_equal(hzp_exec_run(exec, plan, NULL, &times), HZP_OK);
-    return (double)(hzp_device_now_ns(p->dev) - begin);
+    return (double)(hzp_device_now_ns(p->m.dev) - begin);
 }
 
 /* Every size that is asked for was measured, so that nothing is interpolated. */
@@ -214,7 +215,7 @@ static void as_the_simulated_device(void **state)
     assert_false(t.led);
     near(t.handover_ns, 0);
     near(hzp_tables_stretch(&t), 1);
-    assert_int_equal(hzp_exec_create(p.dev, &exec), HZP_OK);
+    assert_int_equal(hzp_exec_create(p.m.dev, &exec), HZP_OK);
     for (int i = 0; i < HZP_COUNT(step); i++) {
         assert_int_equal(hzp_rig_serve(p.rig, step[i][0], 128, step[i][1], 0), HZP_OK);
         assert_int_equal(hzp_rig_train(p.rig, step[i][2]), HZP_OK);
@@ -276,12 +277,12 @@ static void many_parts(void **state)
         .rows_max = 1 << 20, .head_rows = 16, .moment_type = HZP_F32};
     hzp_tables_init(&t);
     paper_open(&p, "sim", "issue_ns=0", 0);
-    struct hzp_backend backend = *p.dev->backend;
-    const struct hzp_backend *sim = p.dev->backend;
+    struct hzp_backend backend = *p.m.dev->backend;
+    const struct hzp_backend *sim = p.m.dev->backend;
     backend.lane_set_share = any_share;
-    p.dev->backend = &backend;
-    p.dev->threads = 132;
-    p.model->positions = 1 << 20;
+    p.m.dev->backend = &backend;
+    p.m.dev->threads = 132;
+    p.m.model->positions = 1 << 20;
     struct hzp_rig_config config = p.rig->config;
     config.decode_max = 256;
     config.prefill_max = 4096;
@@ -293,7 +294,7 @@ static void many_parts(void **state)
     assert_true(t.parts > 1152);
     hzp_measure_destroy(m);
     hzp_rig_destroy(rig);
-    p.dev->backend = sim;
+    p.m.dev->backend = sim;
     paper_close(&p);
     hzp_tables_fini(&t);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How long training may run in a step, on steps that never ran: the share rule, goals, and what
- * other threads set and read. */
+/* How long training may run in a step, the controllers together, on steps that never ran: share,
+ * goals, and what other threads set and read.  The controllers one by one: test_controllers.c. */
 #include "nanobatch/source.h"
 #include "nanobatch/split/split.h"
 
@@ -13,6 +13,7 @@
 enum { MS = 1000000, ROWS = 2048 };
 
 static struct hzp_split split;
+static struct hzp_time model;
 static uint64_t now_ns;
 static int32_t pos[ROWS];
 static struct hzp_waits waits;
@@ -27,7 +28,9 @@ static void open_policy(const struct hzp_policy *policy, bool beside)
     now_ns = 1000u * MS;
     memset(&waits, 0, sizeof(waits));
     may_beside = beside;
-    hzp_split_init(&split, &(struct hzp_split_config){.policy = *policy, .idle_ns = 50 * MS});
+    hzp_time_init(&model, 1, NULL, HZP_F32);
+    hzp_split_init(
+        &split, &(struct hzp_split_config){.policy = *policy, .idle_ns = 50 * MS, .time = &model});
 }
 
 static void open_split(double share, bool beside)
@@ -45,17 +48,18 @@ static uint64_t items_within(const struct hzp_split_step *step, uint64_t item_ns
     return train;
 }
 
-/* A wait for training, which has no serving in it. */
+/* A hold: a step of training alone. */
 static uint64_t wait_out(struct hzp_split_step *step, uint64_t item_ns)
 {
-    struct hzp_exec_times times = {.train_ns = items_within(step, item_ns)};
-    hzp_split_taken(&split, step, times.train_ns > 0, (double)times.train_ns);
-    now_ns += times.train_ns;
-    if (times.train_ns > 0)
+    struct hzp_exec_times times = {.ns[HZP_TENANT_TRAIN] = items_within(step, item_ns)};
+    hzp_split_taken(&split, step, times.ns[HZP_TENANT_TRAIN] > 0,
+                    (double)times.ns[HZP_TENANT_TRAIN]);
+    now_ns += times.ns[HZP_TENANT_TRAIN];
+    if (times.ns[HZP_TENANT_TRAIN] > 0)
         hzp_split_ended(&split, step, &times, now_ns, (double)item_ns);
     hzp_split_begin(&split, step, now_ns);
     assert_false(step->hold);
-    return times.train_ns;
+    return times.ns[HZP_TENANT_TRAIN];
 }
 
 /* Runs a step in which serving takes serve_ns and training all it may, in items of item_ns: the
@@ -68,16 +72,18 @@ static uint64_t run(int32_t decode, int32_t prompt, uint64_t serve_ns, uint64_t 
     uint64_t waited = step.hold ? wait_out(&step, item_ns) : 0;
     if (batch.rows > 0)
         hzp_split_serve(&split, &step, &batch, &waits, may_beside);
-    struct hzp_exec_times times = {.serve_ns = batch.rows ? serve_ns : 0};
-    times.serve_end_ns = times.serve_ns;
-    times.train_ns = items_within(&step, item_ns);
-    hzp_split_taken(&split, &step, times.train_ns > 0, (double)times.train_ns);
+    struct hzp_exec_times times = {.ns[HZP_TENANT_SERVE] = batch.rows ? serve_ns : 0};
+    times.end_ns[HZP_TENANT_SERVE] = times.ns[HZP_TENANT_SERVE];
+    times.ns[HZP_TENANT_TRAIN] = items_within(&step, item_ns);
+    hzp_split_taken(&split, &step, times.ns[HZP_TENANT_TRAIN] > 0,
+                    (double)times.ns[HZP_TENANT_TRAIN]);
     bool beside = step.beside;
-    times.train_end_ns = times.train_ns;
-    now_ns += beside ? HZP_MAX(times.serve_ns, times.train_ns) : times.serve_ns + times.train_ns;
-    /* Who is given no time is not even asked what his next item takes. */
+    times.end_ns[HZP_TENANT_TRAIN] = times.ns[HZP_TENANT_TRAIN];
+    now_ns += beside ? HZP_MAX(times.ns[HZP_TENANT_SERVE], times.ns[HZP_TENANT_TRAIN])
+                     : times.ns[HZP_TENANT_SERVE] + times.ns[HZP_TENANT_TRAIN];
+    /* Training that is given no time is not asked what its next item takes. */
     hzp_split_ended(&split, &step, &times, now_ns, step.train_ns ? (double)item_ns : 0);
-    return times.train_ns + waited;
+    return times.ns[HZP_TENANT_TRAIN] + waited;
 }
 
 static void test_an_idle_device_is_trainings(void **state)
@@ -168,12 +174,12 @@ static void test_gaps_are_filled_up_to_their_goal(void **state)
             train += i < 1000 ? 0 : (double)got;
             assert_true(i < 100 || now_ns - before <= 40 * MS);
         }
-        /* No step is like another in life; here all are, so nearly all of it is used. */
+        /* All steps are alike here, so nearly all that the goal leaves is used. */
         assert_true(train > 2000 * (beside ? 36 : 26) * 0.97 * MS);
     }
 }
 
-/* Nobody who comes is to wait for a place: training's part shrinks where they are scarce. */
+/* Training's slices shrink where running slots are scarce. */
 static void test_steps_are_shorter_where_places_are_scarce(void **state)
 {
     (void)state;
@@ -192,7 +198,7 @@ static void test_steps_are_shorter_where_places_are_scarce(void **state)
         waits.running = 3;
         run(4, 0, 10 * MS, MS);
         assert_true(run(4, 0, 10 * MS, MS) > 40 * MS);
-        /* Who has waited for long without rows, however many places there are, ends it. */
+        /* A request overdue without rows ends training, however many slots are free. */
         waits = (struct hzp_waits){.count = 1, .of = {{now_ns, 100, 0}}};
         assert_true(!beside || run(4, 0, 10 * MS, MS) > 40 * MS);
         now_ns += 300u * MS;
@@ -216,15 +222,16 @@ static void test_beside_only_where_that_is_in_time(void **state)
             if (step.hold)
                 train += wait_out(&step, MS / 4);
             hzp_split_serve(&split, &step, &batch, &waits, may_beside);
-            struct hzp_exec_times times = {.serve_ns = 10 * MS};
-            times.train_ns = items_within(&step, MS / 4);
-            hzp_split_taken(&split, &step, times.train_ns > 0, (double)times.train_ns);
+            struct hzp_exec_times times = {.ns[HZP_TENANT_SERVE] = 10 * MS};
+            times.ns[HZP_TENANT_TRAIN] = items_within(&step, MS / 4);
+            hzp_split_taken(&split, &step, times.ns[HZP_TENANT_TRAIN] > 0,
+                            (double)times.ns[HZP_TENANT_TRAIN]);
             if (step.beside)
-                times.serve_ns = (slow ? 18 : 11) * MS;
-            times.serve_end_ns = times.serve_ns;
-            times.train_end_ns = times.train_ns;
-            now_ns += times.serve_ns + (step.beside ? 0 : times.train_ns);
-            train += times.train_ns;
+                times.ns[HZP_TENANT_SERVE] = (slow ? 18 : 11) * MS;
+            times.end_ns[HZP_TENANT_SERVE] = times.ns[HZP_TENANT_SERVE];
+            times.end_ns[HZP_TENANT_TRAIN] = times.ns[HZP_TENANT_TRAIN];
+            now_ns += times.ns[HZP_TENANT_SERVE] + (step.beside ? 0 : times.ns[HZP_TENANT_TRAIN]);
+            train += times.ns[HZP_TENANT_TRAIN];
             hzp_split_ended(&split, &step, &times, now_ns, MS / 4);
         }
         struct hzp_split_report *report = test_malloc(sizeof(*report));
@@ -247,9 +254,9 @@ static void test_serving_that_misses_alone_is_left_alone(void **state)
         assert_int_equal(run(4, 0, 10 * MS, MS), 0);
     struct hzp_split_report *report = test_malloc(sizeof(*report));
     hzp_split_read(&split, now_ns, report);
-    assert_true(report->missed_gaps_alone > 0.5);
+    assert_true(report->missed_itl_alone > 0.5);
     test_free(report);
-    /* A floor is one, whatever becomes of goals. */
+    /* train_min holds whatever the goals say. */
     hzp_split_set_policy(&split,
                          &(struct hzp_policy){.itl_ns = 9 * MS, .train_max = 1, .train_min = 0.2});
     double train = 0;
@@ -288,9 +295,9 @@ static void test_the_most_is_the_most_beside(void **state)
     }
 }
 
-/* Without a goal: a gap with a prompt takes 25 ms by itself, the others 10, and two prompts come in
- * a second, in two hundredths of the gaps.  So 99 of 100 stay within 25, and training may fill them
- * all up to 30. */
+/* Without a goal: an ITL with a prompt takes 25 ms by itself, the others 10, and two prompts arrive
+ * in a second, in two hundredths of the ITLs.  So 99 of 100 stay within 25, and training may fill
+ * them all up to 30. */
 static void test_gaps_are_stretched_by_so_much(void **state)
 {
     (void)state;
@@ -311,12 +318,11 @@ static void test_gaps_are_stretched_by_so_much(void **state)
         assert_true(train > 3000 * 8.0 * MS);
         struct hzp_split_report *report = test_malloc(sizeof(*report));
         hzp_split_read(&split, now_ns, report);
-        assert_in_range(report->follows_ns, 28 * MS, 32 * MS);
-        /* A goal takes its place, and forgets it when it goes; at once, whether a step comes or
-         * not. */
+        assert_in_range(report->derived_itl_ns, 28 * MS, 32 * MS);
+        /* A goal of the operator's replaces the derived one at once, with or without a step. */
         hzp_split_set_policy(&split, &(struct hzp_policy){.itl_ns = 15 * MS, .train_max = 1});
         hzp_split_read(&split, now_ns, report);
-        assert_int_equal(report->follows_ns, 0);
+        assert_int_equal(report->derived_itl_ns, 0);
         test_free(report);
         run(4, 0, 10 * MS, MS);
         for (int i = 0; i < 100; i++) {
@@ -327,8 +333,8 @@ static void test_gaps_are_stretched_by_so_much(void **state)
     }
 }
 
-/* An item longer than the stretch leaves room for comes now and then, or training would stand
- * still. */
+/* An item longer than the stretch leaves room for is admitted now and then, or training would
+ * stop. */
 static void test_no_item_is_too_long_for_a_stretch_for_ever(void **state)
 {
     (void)state;
@@ -339,8 +345,8 @@ static void test_no_item_is_too_long_for_a_stretch_for_ever(void **state)
     assert_in_range(long_ones, 10, 4500 / 128 + 1);
 }
 
-/* Where steps hardly scatter no margin is kept for that they might: what gaps may be stretched by
- * is used, also by one who came late. */
+/* Where steps hardly scatter no margin for scatter is kept: all of the stretch is used, also by
+ * training that begins late. */
 static void test_steady_steps_need_no_margin(void **state)
 {
     (void)state;
@@ -358,7 +364,8 @@ static void test_steady_steps_need_no_margin(void **state)
     assert_in_range(late, 0, 40);
 }
 
-/* Nor where prompts never cease, nor where samples come when nothing has been left for long. */
+/* Training goes on where prompts never cease, and where samples arrive after a long time without
+ * any. */
 static void test_a_stretch_lets_training_go_on_for_ever(void **state)
 {
     (void)state;
@@ -387,7 +394,7 @@ static void test_an_item_that_does_not_fit_is_rare(void **state)
     assert_in_range(long_ones, 10, 5000 / 256 + 1);
 }
 
-/* Prompts of 96 rows, 32 of them a step; the first tokens' goal leaves so much. */
+/* Prompts of 96 rows, 32 of them a step: the longest TTFT under a goal, and training's time. */
 static uint64_t longest_first(uint64_t goal_ns, uint64_t *ret_train)
 {
     uint64_t longest = 0;
@@ -425,18 +432,19 @@ static void test_prompts_rows_keep_gaps_within_their_goal(void **state)
 {
     (void)state;
     open_policy(&(struct hzp_policy){.itl_ns = 40 * MS, .train_max = 1}, false);
-    assert_int_equal(hzp_split_rows_within(&split, 0, 0, 100, 8), INT32_MAX);
     for (int i = 0; i < 500; i++) {
         int32_t prompt = 16 * (i % 8);
         run(4, prompt, (uint64_t)(10 * MS + prompt * MS / 4), 0);
     }
-    int32_t fit = hzp_split_rows_within(&split, 4, 4, 0, 8);
+    struct hzp_split_step step;
+    hzp_split_begin(&split, &step, now_ns);
     /* 10 + n / 4 <= 40, with a margin. */
-    assert_in_range(fit, 80, 120);
-    assert_int_equal(hzp_split_rows_within(&split, 4, 4, 1e9, 8), 8);
+    assert_in_range(hzp_step_prompt_rows(&model.step, 4, 4, 0, step.serve_max_ns), 80, 120);
+    assert_int_equal(hzp_step_prompt_rows(&model.step, 4, 4, 1e9, step.serve_max_ns), 0);
     hzp_split_set_policy(&split, &hzp_policy_default);
     run(4, 0, 10 * MS, 0);
-    assert_int_equal(hzp_split_rows_within(&split, 4, 4, 0, 8), INT32_MAX);
+    hzp_split_begin(&split, &step, now_ns);
+    assert_true(step.serve_max_ns == 0);
 }
 
 static void test_what_was_measured_is_told(void **state)
@@ -453,9 +461,9 @@ static void test_what_was_measured_is_told(void **state)
     hzp_split_read(&split, now_ns, report);
     assert_int_equal(report->steps, 2000);
     assert_true(report->trained > 1500);
-    assert_in_range(hzp_window_quantile(&report->gap, 0.5), 25 * MS, 40 * MS);
-    assert_in_range(hzp_window_quantile(&report->gap, 0.99), 25 * MS, 40 * MS);
-    assert_in_range(hzp_window_quantile(&report->first, 0.5), 15 * MS, 45 * MS);
+    assert_in_range(hzp_window_quantile(&report->itl, 0.5), 25 * MS, 40 * MS);
+    assert_in_range(hzp_window_quantile(&report->itl, 0.99), 25 * MS, 40 * MS);
+    assert_in_range(hzp_window_quantile(&report->ttft, 0.5), 15 * MS, 45 * MS);
     assert_true(report->error < 0.1);
     assert_true(report->alone_ns > 9 * MS && report->alone_ns < 11 * MS);
     assert_true(report->train_part > 0.5 && report->serve_part > 0.2);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tables: keys and sizes of ops, interpolation by rows, by what is seen and by units, what was
  * never measured, pairs both ways. */
-#include "nanobatch/search/tables.h"
+#include "nanobatch/time/tables.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -155,6 +155,17 @@ static void keys_of_ops(void **state)
         .qkv = x, .segs = {.rows_max = 3, .ctx_max = 10}, .heads = {4, 2, 16}};
     hzp_op_describe(HZP_OP_attn_prefill, &attention, &key, &size);
     assert_true(size.y == 9); /* seven before, of its own two on average */
+    /* Ops without a case of their own: rows of what they write, elements of parameters. */
+    struct hzp_mat table = {memory, 9, 4, 4, HZP_BF16};
+    struct hzp_embed_args embed = {.table = table, .y = x};
+    hzp_op_describe(HZP_OP_embed, &embed, &key, &size);
+    assert_true(size.x == 3 && key.a == 4 && key.type == HZP_F32 + 8 * HZP_BF16);
+    struct hzp_sumsq_args sumsq = {.x = x};
+    hzp_op_describe(HZP_OP_sumsq, &sumsq, &key, &size);
+    assert_true(size.x == 12 && key.a == 0 && key.type == 9 * HZP_F32);
+    struct hzp_sample_args sample = {.logits = y};
+    hzp_op_describe(HZP_OP_sample, &sample, &key, &size);
+    assert_true(size.x == 3 && key.a == 5);
 }
 
 int main(void)

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "tests/opcheck/opcheck.h"
+#include "device/backend.h"
 
 /* Segments as {pos0, rows}, ended by rows -1. */
 struct pattern {

@@ -4,7 +4,7 @@
 
 #include "tests/opcheck/opcheck.h"
 
-/* rows, vocab, dx: 0 absent, 1 F32, 2 BF16, 3 in place */
+/* rows, vocab, dx: 0 absent, 1 F32, 2 BF16, 3 in place; whether rows have weights */
 static void build_xent(struct oc_io *io, const struct oc_case *c)
 {
     int32_t rows = c->p[0], vocab = c->p[1];
@@ -20,10 +20,16 @@ static void build_xent(struct oc_io *io, const struct oc_case *c)
         a.dx = oc_mat(io, "dx", rows, vocab, c->p[2] == 1 ? HZP_F32 : HZP_BF16, OC_OUT);
     oc_fill(io, &a.x, 2, 40);
     oc_fill_index(io, target, rows, vocab);
+    if (c->p[3]) { /* 0, 0.75, 1.5, -1.75, ... */
+        float *weight = oc_array(io, "weight", OC_F32, rows, OC_IN);
+        for (int32_t r = 0; r < rows; r++)
+            weight[r] = (float)(r % 5) * (r % 4 == 3 ? -0.75f : 0.75f);
+        a.weight = weight;
+    }
     for (int32_t r = 3; r < rows; r += 4)
         target[r] = -1;
     oc_args(io, &a, sizeof(a));
-    oc_what(io, "%dx%d%s", rows, vocab, kinds[c->p[2]]);
+    oc_what(io, "%dx%d%s%s", rows, vocab, kinds[c->p[2]], c->p[3] ? " weighted" : "");
 }
 
 /* rows, vocab, width */
@@ -193,6 +199,10 @@ const struct oc_case oc_cases_grad[] = {
     XENT(0, 5, 1024, 2),
     XENT(0, 5, 32001, 2),
     XENT(0, 6, 32001, 3),
+    XENT(OC_GAPS, 9, 97, 1, 1),
+    XENT(OC_GAPS, 9, 96, 2, 1),
+    XENT(0, 11, 1024, 3, 1),
+    XENT(0, 7, 1000, 0, 1),
     XENT(OC_BENCH, 256, 32000, 3),
 
     EMBED(0, 1, 1, 1),

@@ -567,7 +567,7 @@ int oc_facts(struct oc_target *target, const char *pattern, bool slow)
         failures += fact_audit(target, io, result);
     /* elsewhere a context may be cut by how many there are */
     for (int op = HZP_OP_attn_decode; op <= HZP_OP_attn_prefill; op++)
-        if (oc_wanted(pattern, op) && target->dev->backend->host_memory)
+        if (oc_wanted(pattern, op) && hzp_device_host_memory(target->dev))
             failures += fact_attention(target, io, result, op);
     free(result);
     oc_io_destroy(io);

@@ -256,7 +256,15 @@ static void grad_swiglu(struct probe *p)
     check(p, "dx", &f.x, &b.dx, false);
 }
 
-static void grad_xent(struct probe *p)
+static const float *xent_weights(struct oc_io *io, int32_t rows)
+{
+    float *weight = oc_array(io, "weights", OC_F32, rows, OC_IN);
+    for (int32_t r = 0; r < rows; r++)
+        weight[r] = 0.5f + (float)r * 0.75f;
+    return weight;
+}
+
+static void grad_xent(struct probe *p, bool weighted)
 {
     enum { ROWS = 4, VOCAB = 11 };
     static const int32_t targets[ROWS] = {10, 0, -1, 5};
@@ -264,6 +272,8 @@ static void grad_xent(struct probe *p)
     int32_t *target = oc_array(p->f, "target", OC_I32, ROWS, OC_IN);
     memcpy(target, targets, sizeof(targets));
     f.target = target;
+    if (weighted)
+        f.weight = xent_weights(p->f, ROWS);
     f.loss = oc_array(p->f, "loss", OC_F32, ROWS, OC_OUT);
     p->y = (struct hzp_mat){f.loss, 1, ROWS, ROWS, HZP_F32};
     p->weight = oc_mat(p->f, "weight", 1, ROWS, HZP_F32, OC_IN);
@@ -276,6 +286,8 @@ static void grad_xent(struct probe *p)
     target = oc_array(p->b, "target", OC_I32, ROWS, OC_IN);
     memcpy(target, targets, sizeof(targets));
     b.target = target;
+    if (weighted)
+        b.weight = xent_weights(p->b, ROWS);
     b.loss = oc_array(p->b, "loss", OC_F32, ROWS, OC_OUT);
     backward(p, &b, sizeof(b));
     check(p, "dx", &f.x, &b.dx, false);
@@ -331,7 +343,8 @@ int oc_grad(struct oc_target *target, const char *pattern, uint64_t seed)
     GRAD(attn_packed_bwd, attn_packed, grad_attn(&p, 2, 2))
     GRAD(attn_packed_bwd, attn_packed, grad_attn(&p, 4, 2))
     GRAD(swiglu_bwd, swiglu, grad_swiglu(&p))
-    GRAD(xent, xent, grad_xent(&p))
+    GRAD(xent, xent, grad_xent(&p, false))
+    GRAD(xent, xent, grad_xent(&p, true))
     GRAD(matmul, matmul, grad_matmul(&p, seed))
 #undef GRAD
     free(p.f_result);

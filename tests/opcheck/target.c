@@ -57,7 +57,7 @@ static int room_make(struct oc_target *target, size_t size)
 
 static struct hzp_lane *lane_for(struct oc_target *target, enum hzp_op op)
 {
-    return target->lane[hzp_op_bound(op) == HZP_BOUND_MEMORY];
+    return target->lane[hzp_class_bound(hzp_op_class(op, NULL)) == HZP_BOUND_MEMORY];
 }
 
 static int finish(struct oc_target *target, struct hzp_lane *lane)
@@ -136,7 +136,7 @@ static void evict(void)
 
 static bool on_host(const struct oc_target *target)
 {
-    return strcmp(target->dev->backend->name, "cuda") != 0;
+    return strcmp(hzp_device_backend(target->dev), "cuda") != 0;
 }
 
 int oc_target_warm(struct oc_target *target, enum hzp_op op, const struct oc_io *io)

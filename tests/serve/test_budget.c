@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The step's budget on devices whose step times are known: where rows cost nothing, where each
- * costs the same, where that changes, and with noise. */
+/* The number of prompt rows on devices whose step times are known: where rows cost nothing, where
+ * each costs the same, where that changes; under a fixed number, an ITL goal, and full load. */
 #include "serve/budget.h"
 #include "tests/serve/seeded.h"
 
@@ -23,53 +23,77 @@ static double ns_of(const struct machine *m, int32_t rows)
     return m->begin + m->row * HZP_MAX(rows - m->free, 0);
 }
 
-static void run(struct hzp_budget *b, const struct machine *m, uint64_t *seed, int32_t steps)
+static struct hzp_time model;
+static struct hzp_budget budget;
+
+static void start(void)
+{
+    hzp_budget_init(&budget);
+    hzp_time_init(&model, 1, NULL, HZP_F32);
+}
+
+static void run(const struct machine *m, uint64_t *seed, int32_t steps)
 {
     for (int32_t i = 0; i < steps; i++) {
         int32_t rows = 1 + (int32_t)seeded(seed, ROWS_MAX);
         rows = seeded(seed, 2) ? rows : 1 + rows / 16;
         double noise = 0.95 + (double)seeded(seed, 1000) * 1e-4;
-        hzp_budget_learn(b, rows, (uint64_t)(ns_of(m, rows) * noise));
+        hzp_rows_learn(&model.rows, rows, (uint64_t)(ns_of(m, rows) * noise));
     }
 }
 
-static int32_t rows_at(struct hzp_budget *b, int32_t decodes, double pressure)
+/* So many decode rows, the dense batch otherwise empty; tenths of the slots are in use. */
+static struct hzp_budget_load load_of(int32_t decodes, int32_t tenths)
 {
-    struct hzp_budget_load load = {.decodes = decodes, .pressure = pressure, .rows_max = ROWS_MAX};
-    int32_t rows = hzp_budget_rows(b, &load);
-    assert_in_range(rows, decodes + 1, ROWS_MAX);
-    return rows;
+    return (struct hzp_budget_load){.decode_rows = decodes,
+                                    .decode_reads = decodes,
+                                    .rows_left = ROWS_MAX - decodes,
+                                    .running = tenths,
+                                    .running_max = 10};
+}
+
+static struct hzp_prompt_rows decide(const struct hzp_budget_load *load)
+{
+    struct hzp_prompt_rows ret = hzp_budget_decide(&budget, load, &model);
+    assert_in_range(ret.rows, 1, load->rows_left);
+    assert_in_range(ret.reason, 0, HZP_BUDGET_COUNT - 1);
+    return ret;
+}
+
+/* Decode rows and prompt rows. */
+static int32_t rows_at(int32_t decodes, int32_t tenths)
+{
+    struct hzp_budget_load load = load_of(decodes, tenths);
+    return decodes + decide(&load).rows;
 }
 
 static void nothing_measured_holds_nothing_back(void **state)
 {
-    struct hzp_budget b;
-    hzp_budget_init(&b);
-    assert_int_equal(rows_at(&b, 4, 0), ROWS_MAX);
-    assert_true(hzp_budget_ns(&b, 7) == 0);
-    hzp_budget_learn(&b, 0, 5);
-    hzp_budget_learn(&b, 5, 0);
-    assert_true(hzp_budget_ns(&b, 7) == 0);
+    start();
+    assert_int_equal(rows_at(4, 0), ROWS_MAX);
+    struct hzp_budget_load load = load_of(4, 0);
+    assert_int_equal(decide(&load).reason, HZP_BUDGET_ALL);
+    load.rows_left = 0;
+    assert_int_equal(hzp_budget_decide(&budget, &load, &model).rows, 0);
 }
 
 /* T = 7 ms + 0.27 ms a row: nine tenths of what 512 rows bring come from about 155. */
 static void rows_that_cost_are_few_at_low_load(void **state)
 {
-    struct hzp_budget b;
     struct machine m = {.begin = 7e6, .row = 0.27e6};
     uint64_t seed = 1;
-    hzp_budget_init(&b);
-    run(&b, &m, &seed, 3000);
-    int32_t low = rows_at(&b, 2, 0), before = low;
+    start();
+    run(&m, &seed, 3000);
+    int32_t low = rows_at(2, 0), before = low;
     assert_in_range(low, 112, 192);
     assert_int_equal(low % 16, 0);
     for (int i = 1; i <= 10; i++) {
-        int32_t rows = rows_at(&b, 2, i / 10.0);
+        int32_t rows = rows_at(2, i);
         assert_true(rows >= before); /* more load, more rows */
         before = rows;
     }
     assert_int_equal(before, ROWS_MAX);
-    assert_int_equal(rows_at(&b, 0, 0), ROWS_MAX); /* nobody decodes: nobody is held up */
+    assert_int_equal(rows_at(0, 0), ROWS_MAX); /* nothing decodes */
     /* What the choice is for. */
     assert_true(low / ns_of(&m, low) > 0.85 * ROWS_MAX / ns_of(&m, ROWS_MAX));
     assert_true(ns_of(&m, low) < 0.45 * ns_of(&m, ROWS_MAX));
@@ -78,86 +102,100 @@ static void rows_that_cost_are_few_at_low_load(void **state)
 /* As a GPU has it: weights take as long to read for 300 rows as for one. */
 static void rows_that_are_free_are_filled(void **state)
 {
-    struct hzp_budget b;
     struct machine m = {.begin = 5e6, .row = 0.05e6, .free = 300};
     uint64_t seed = 2;
-    hzp_budget_init(&b);
-    run(&b, &m, &seed, 3000);
-    assert_true(rows_at(&b, 2, 0) >= 192);
+    start();
+    run(&m, &seed, 3000);
+    assert_true(rows_at(2, 0) >= 192);
     m.row = 0;
-    hzp_budget_init(&b);
-    run(&b, &m, &seed, 3000);
-    assert_true(rows_at(&b, 2, 0) >= 0.75 * ROWS_MAX);
+    start();
+    run(&m, &seed, 3000);
+    assert_true(rows_at(2, 0) >= 0.75 * ROWS_MAX);
 }
 
 static void a_new_machine_is_learned(void **state)
 {
-    struct hzp_budget b;
     struct machine slow = {.begin = 1e6, .row = 1e6}, wide = {.begin = 60e6, .row = 0.01e6};
     uint64_t seed = 3;
-    hzp_budget_init(&b);
-    run(&b, &slow, &seed, 2000);
-    assert_true(rows_at(&b, 2, 0) <= 24);
-    run(&b, &wide, &seed, 3000);
-    assert_true(rows_at(&b, 2, 0) >= 256);
+    start();
+    run(&slow, &seed, 2000);
+    assert_true(rows_at(2, 0) <= 24);
+    run(&wide, &seed, 3000);
+    assert_true(rows_at(2, 0) >= 256);
 }
 
 /* Only what was asked for is measured: from few rows on, more are tried, and found to pay. */
 static void more_is_tried(void **state)
 {
-    struct hzp_budget b;
     struct machine m = {.begin = 20e6, .row = 0.02e6};
-    hzp_budget_init(&b);
+    start();
     for (int32_t i = 0; i < 20; i++) {
-        hzp_budget_learn(&b, 1, (uint64_t)m.begin);
-        hzp_budget_learn(&b, 8, (uint64_t)(m.begin * 7)); /* once it was slow */
+        hzp_rows_learn(&model.rows, 1, (uint64_t)m.begin);
+        hzp_rows_learn(&model.rows, 8, (uint64_t)(m.begin * 7)); /* once it was slow */
     }
-    int32_t rows = rows_at(&b, 2, 0);
+    int32_t rows = rows_at(2, 0);
     assert_true(rows < 16);
     for (int32_t i = 0; i < 1000; i++) {
-        rows = rows_at(&b, 2, 0);
-        hzp_budget_learn(&b, rows, (uint64_t)ns_of(&m, rows));
+        rows = rows_at(2, 0);
+        hzp_rows_learn(&model.rows, rows, (uint64_t)ns_of(&m, rows));
     }
     assert_true(rows >= 256);
 }
 
-/* Past the knee those who decode do not shut prompts out, and a bound cuts prompts only. */
+/* Past the knee decode rows leave prompts a fifth of the step. */
 static void prompts_keep_a_part(void **state)
 {
-    struct hzp_budget b;
     struct machine m = {.begin = 1e6, .row = 1e6};
     uint64_t seed = 4;
-    hzp_budget_init(&b);
-    run(&b, &m, &seed, 2000);
-    assert_int_equal(rows_at(&b, 200, 0), 250);
-    assert_int_equal(rows_at(&b, ROWS_MAX - 1, 0), ROWS_MAX);
-    struct hzp_budget_load load = {.decodes = 20, .pressure = 1, .rows_max = ROWS_MAX, .bound = 40};
-    assert_int_equal(hzp_budget_rows(&b, &load), 40);
-    load.bound = 10;
-    assert_int_equal(hzp_budget_rows(&b, &load), 21);
+    start();
+    run(&m, &seed, 2000);
+    assert_int_equal(rows_at(200, 0), 250);
+    assert_int_equal(rows_at(ROWS_MAX - 1, 0), ROWS_MAX);
 }
 
-/* One step in a hundred is held up by something else, tenfold; and times never fall with rows. */
-static void times_are_measured(void **state)
+/* --prefill-rows replaces the choice by throughput; the ITL goal bounds both. */
+static void a_fixed_number_wins(void **state)
 {
-    struct hzp_budget b;
     struct machine m = {.begin = 7e6, .row = 0.27e6};
-    uint64_t seed = 5;
-    hzp_budget_init(&b);
-    for (int32_t i = 0; i < 6000; i++) {
-        int32_t rows = 1 + (int32_t)seeded(&seed, ROWS_MAX);
-        hzp_budget_learn(&b, rows, (uint64_t)(ns_of(&m, rows) * (seeded(&seed, 100) ? 1 : 10)));
+    uint64_t seed = 6;
+    start();
+    run(&m, &seed, 2000);
+    struct hzp_budget_load load = load_of(4, 5);
+    load.fixed = 48;
+    struct hzp_prompt_rows fixed = decide(&load);
+    assert_int_equal(fixed.rows, 48);
+    assert_int_equal(fixed.reason, HZP_BUDGET_FIXED);
+    load.waiting = 3;
+    assert_int_equal(decide(&load).rows, 48);
+    load.decode_rows = 0;
+    assert_int_equal(decide(&load).rows, load.rows_left);
+    load.fixed = 0;
+    load.decode_rows = 4;
+    assert_int_equal(decide(&load).rows, load.rows_left); /* one waits: full load */
+}
+
+/* A step takes 10 ms and 0.25 ms for each prompt row: 30 ms leave 80, 1 ms leaves the least. */
+static void a_goal_bounds_prompts(void **state)
+{
+    start();
+    for (int32_t i = 0; i < 500; i++) {
+        struct hzp_step_shape shape = {
+            .decode_rows = 4, .decode_reads = 4, .prompt_rows = 16 * (i % 8)};
+        hzp_step_learn(&model.step, &shape, false, 0, 10e6 + shape.prompt_rows * 0.25e6);
     }
-    double before = 0;
-    for (int32_t rows = 1; rows <= 2 * ROWS_MAX; rows++) {
-        double ns = hzp_budget_ns(&b, rows);
-        assert_true(ns >= before);
-        before = ns;
-    }
-    for (int32_t rows = 16; rows <= ROWS_MAX; rows *= 2) {
-        double ns = hzp_budget_ns(&b, rows) / ns_of(&m, rows);
-        assert_true(ns > 0.8 && ns < 1.4);
-    }
+    struct hzp_budget_load load = load_of(4, 5);
+    load.waiting = 1;
+    load.serve_max_ns = 30e6;
+    struct hzp_prompt_rows bound = decide(&load);
+    assert_in_range(bound.rows, 60, 95);
+    assert_int_equal(bound.reason, HZP_BUDGET_GOAL);
+    load.serve_max_ns = 1e6;
+    assert_int_equal(decide(&load).rows, 16);
+    load.fixed = 8;
+    assert_int_equal(decide(&load).rows, 8);
+    assert_int_equal(decide(&load).reason, HZP_BUDGET_FIXED);
+    load.decode_rows = load.fixed = 0; /* no gap to keep */
+    assert_int_equal(decide(&load).rows, load.rows_left);
 }
 
 int main(void)
@@ -169,7 +207,8 @@ int main(void)
         cmocka_unit_test(a_new_machine_is_learned),
         cmocka_unit_test(more_is_tried),
         cmocka_unit_test(prompts_keep_a_part),
-        cmocka_unit_test(times_are_measured),
+        cmocka_unit_test(a_fixed_number_wins),
+        cmocka_unit_test(a_goal_bounds_prompts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

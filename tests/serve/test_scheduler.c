@@ -28,6 +28,7 @@ struct rig {
     int32_t *kv; /* [pages * PAGE_ROWS] the token stored in each slot */
     uint64_t steps;
     int wakes;
+    struct hzp_time time;
 };
 
 static void rig_open(struct rig *rig, int32_t pages, const struct hzp_scheduler_config *config,
@@ -46,6 +47,7 @@ static void rig_open(struct rig *rig, int32_t pages, const struct hzp_scheduler_
     rig->model = (struct hzp_model){
         .dev = rig->dev, .config = &rig->config, .act = HZP_F32, .positions = POSITIONS};
     assert_int_equal(hzp_kvpool_create(&rig->model, pages, PAGE_ROWS, &rig->pool), 0);
+    hzp_time_init(&rig->time, 1, NULL, HZP_F32);
     assert_int_equal(hzp_scheduler_create(config, &rig->model, rig->pool, &rig->s), 0);
     rig->source = hzp_scheduler_source(rig->s);
     assert_int_equal(hzp_batch_create(rig->dev, batch, &rig->batch), 0);
@@ -96,6 +98,8 @@ static void execute(struct rig *rig, struct hzp_batch *batch)
 {
     check_bounds(batch);
     int32_t slots = hzp_kvpool_pages(rig->pool) * PAGE_ROWS;
+    for (int32_t r = 0; r < batch->refs; r++)
+        batch->id[r] = batch->from->token[batch->ref[r]];
     for (int32_t r = 0; r < batch->rows; r++) {
         assert_in_range(batch->slot[r], 0, slots - 1);
         rig->kv[batch->slot[r]] = batch->id[r];
@@ -126,19 +130,21 @@ static void execute(struct rig *rig, struct hzp_batch *batch)
 static bool turn(struct rig *rig, int status)
 {
     hzp_batch_clear(rig->batch);
-    struct hzp_step step = {.number = ++rig->steps,
-                            .begin_ns = rig->steps * 1000,
-                            .rows_left = rig->batch->max.rows_max,
-                            .batch = rig->batch,
-                            .version = &rig->version};
-    bool any = rig->source->offer(rig->source, &step);
+    struct hzp_step step = {
+        .number = ++rig->steps, .begin_ns = rig->steps * 1000, .version = &rig->version};
+    struct hzp_room room = {.rows = rig->batch->max.rows_max, .time = &rig->time};
+    struct hzp_offer offer = {.batch = rig->batch};
+    bool any = rig->source->offer(rig->source, &step, &room, &offer);
     assert_int_equal(any, rig->batch->rows > 0);
-    assert_int_equal(step.rows_left, rig->batch->max.rows_max - rig->batch->rows);
+    assert_int_equal(room.rows, rig->batch->max.rows_max - rig->batch->rows);
     if (any)
         execute(rig, rig->batch);
-    step.end_ns = step.begin_ns + 500;
-    step.served_ns = 300 + 10 * (uint64_t)rig->batch->rows;
-    rig->source->deliver(rig->source, &step, status);
+    struct hzp_outcome outcome = {
+        .status = status,
+        .end_ns = step.begin_ns + 500,
+        .ns = {[HZP_TENANT_SERVE] = 300 + 10 * (uint64_t)rig->batch->rows}};
+    hzp_rows_learn(&rig->time.rows, rig->batch->rows, outcome.ns[HZP_TENANT_SERVE]);
+    rig->source->deliver(rig->source, &step, &offer, &outcome);
     return any;
 }
 
@@ -245,7 +251,7 @@ static void random_day(uint64_t seed)
             hzp_scheduler_read_stats(rig.s, &stats);
             int32_t fresh = 0;
             for (int i = 0; i < count; i++)
-                fresh += live[i]->state == HZP_REQUEST_WAITING && !live[i]->pushed_back;
+                fresh += live[i]->state == HZP_REQUEST_WAITING && !live[i]->preempted;
             bool full = fresh == config.waiting_max ||
                         stats.waiting_tokens + rq->prompt_count > config.waiting_tokens_max;
             int r = hzp_scheduler_submit(rig.s, rq, NULL);
@@ -452,6 +458,133 @@ static void edits_are_one_a_token(void **state)
     rig_close(&rig);
 }
 
+/* One step ahead, by hand: step n + 1 is offered before the results of step n are delivered, unless
+ * the scheduler wants those first. */
+struct ahead {
+    struct rig rig;
+    struct hzp_batch *batch[2]; /* of step n: batch[n % 2] */
+    struct hzp_step step[2];
+    struct hzp_offer offer[2];
+    uint64_t offered, delivered, settled, ahead;
+};
+
+static void ahead_deliver(struct ahead *a)
+{
+    uint64_t n = ++a->delivered;
+    struct hzp_outcome outcome = {.end_ns = n, .ns = {[HZP_TENANT_SERVE] = 100}};
+    a->rig.source->deliver(a->rig.source, &a->step[n % 2], &a->offer[n % 2], &outcome);
+}
+
+/* False: nothing was offered, and nothing is in flight. */
+static bool ahead_turn(struct ahead *a)
+{
+    uint64_t n = a->offered + 1;
+    struct hzp_batch *batch = a->batch[n % 2];
+    struct hzp_room room = {.rows = batch->max.rows_max, .time = &a->rig.time};
+    if (a->delivered < a->offered && a->offer[a->offered % 2].settle == HZP_SETTLE_SERVING) {
+        ahead_deliver(a);
+        a->settled++;
+    }
+    hzp_batch_clear(batch);
+    a->offer[n % 2] = (struct hzp_offer){.batch = batch};
+    a->step[n % 2] =
+        (struct hzp_step){.number = n,
+                          .begin_ns = n,
+                          .version = &a->rig.version,
+                          .in_flight = a->delivered < a->offered ? a->batch[!(n % 2)] : NULL};
+    if (!a->rig.source->offer(a->rig.source, &a->step[n % 2], &room, &a->offer[n % 2])) {
+        if (a->delivered == a->offered)
+            return false;
+        ahead_deliver(a);
+        return true;
+    }
+    a->ahead += a->delivered < a->offered;
+    a->offered = n;
+    execute(&a->rig, batch);
+    if (a->delivered + 1 < n)
+        ahead_deliver(a);
+    return true;
+}
+
+static void ahead_open(struct ahead *a)
+{
+    struct hzp_scheduler_config config = {
+        .running_max = 8, .waiting_max = 8, .waiting_tokens_max = 400, .edits_max = 200};
+    struct hzp_batch_config batch = {32, 8, POSITIONS / PAGE_ROWS, 8, 200};
+    memset(a, 0, sizeof(*a));
+    rig_open(&a->rig, 40, &config, &batch);
+    a->batch[0] = a->rig.batch;
+    assert_int_equal(hzp_batch_create(a->rig.dev, &batch, &a->batch[1]), 0);
+}
+
+static void ahead_close(struct ahead *a)
+{
+    hzp_batch_destroy(a->batch[1]);
+    rig_close(&a->rig);
+}
+
+/* `penalised` of four requests have penalties.  Returns the steps that it took; gap: most steps
+ * between two tokens of a request with penalties, and of one without. */
+static uint64_t run_ahead(struct ahead *a, int penalised, uint64_t gap[2])
+{
+    enum { COUNT = 4, TOKENS = 20 };
+    struct hzp_request *rq[COUNT];
+    uint64_t last[COUNT] = {0};
+    int32_t had[COUNT] = {0};
+    ahead_open(a);
+    gap[0] = gap[1] = 0;
+    for (int i = 0; i < COUNT; i++) {
+        int32_t prompt[] = {1, 2, i};
+        assert_int_equal(hzp_request_create(prompt, 3, TOKENS, 0, false, &rq[i]), 0);
+        rq[i]->ignore_eos = true;
+        rq[i]->sampling.presence = i < penalised ? 0.5f : 0;
+        assert_int_equal(hzp_scheduler_submit(a->rig.s, rq[i], NULL), HZP_OK);
+    }
+    while (ahead_turn(a))
+        for (int i = 0; i < COUNT; i++) {
+            int32_t count = atomic_load(&rq[i]->out_count);
+            if (count == had[i])
+                continue;
+            assert_int_equal(count, had[i] + 1);
+            if (had[i])
+                gap[i >= penalised] = HZP_MAX(gap[i >= penalised], a->delivered - last[i]);
+            last[i] = a->delivered;
+            had[i] = count;
+        }
+    for (int i = 0; i < COUNT; i++) {
+        assert_int_equal(rq[i]->state, HZP_REQUEST_LENGTH);
+        check_answer(rq[i]);
+        hzp_request_destroy(rq[i]);
+    }
+    uint64_t steps = a->offered;
+    ahead_close(a);
+    return steps;
+}
+
+/* A request whose next draw must know its last token waits a step for it; the others run ahead. */
+static void penalties_wait_alone(void **state)
+{
+    struct ahead a;
+    uint64_t gap[2], all = run_ahead(&a, 0, gap);
+    assert_int_equal(a.settled, 0);
+    assert_int_equal(a.ahead, all - 1);
+    assert_int_equal(gap[1], 1);
+    for (int penalised = 1; penalised <= 2; penalised++) {
+        uint64_t steps = run_ahead(&a, penalised, gap);
+        assert_int_equal(gap[0], 2); /* every second step: never longer */
+        assert_int_equal(gap[1], 1); /* every step */
+        assert_true(a.ahead > all / 2);
+        assert_true(steps < 2 * all);
+    }
+    /* Where most or all need it, every step is waited for, and none of them misses one. */
+    for (int penalised = 3; penalised <= 4; penalised++) {
+        uint64_t steps = run_ahead(&a, penalised, gap);
+        assert_int_equal(steps, all);
+        assert_int_equal(gap[0], 1);
+        assert_true(a.settled >= all - 2);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -461,6 +594,7 @@ int main(void)
         cmocka_unit_test(a_failed_step_fails_everyone),
         cmocka_unit_test(prompts_come_in_pieces),
         cmocka_unit_test(edits_are_one_a_token),
+        cmocka_unit_test(penalties_wait_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

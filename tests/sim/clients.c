@@ -9,13 +9,20 @@
 
 /* --- Lengths of real requests ----------------------------------------------------------------- */
 
-void sim_trace_read(const char *name, struct sim_trace *ret)
+static FILE *trace_open(const char *data, const char *name)
 {
-    const char *data = getenv("HZP_TEST_DATA");
-    char path[512], line[200];
-    memset(ret, 0, sizeof(*ret));
+    char path[512];
     snprintf(path, sizeof(path), "%s/traces/%s", data ? data : ".", name);
-    FILE *file = fopen(path, "r");
+    return fopen(path, "r");
+}
+
+void sim_trace_read(const char *name, const char *own, struct sim_trace *ret)
+{
+    char line[200];
+    memset(ret, 0, sizeof(*ret));
+    FILE *file = trace_open(getenv("HZP_TEST_DATA"), name);
+    if (!file)
+        file = trace_open(getenv("HZP_OWN_DATA"), own);
     if (!file)
         return;
     ret->length = hzp_xcalloc(20000, sizeof(*ret->length));

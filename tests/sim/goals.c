@@ -11,32 +11,32 @@
 enum { SET_AT = 300, COUNT_FROM = 420 }; /* steps that served */
 
 /* As long as serving's late gaps, several times. */
-static void set_goal(struct sim_world *w)
+static void set_goal(struct sim_world *w, uint64_t now_ns)
 {
     struct hzp_split *split = hzp_loop_split(w->loop);
     struct hzp_split_report *report = hzp_xmalloc(sizeof(*report));
     struct hzp_policy policy;
-    hzp_split_read(split, w->step->end_ns, report);
+    hzp_split_read(split, now_ns, report);
     hzp_split_policy(split, &policy);
-    w->goal_ns = (2 + w->seed % 3) * hzp_window_quantile(&report->gap, 0.99);
+    w->goal_ns = (2 + w->seed % 3) * hzp_window_quantile(&report->itl, 0.99);
     policy.itl_ns = w->goal_ns * (w->sabotage == SIM_GREEDY_TRAINER ? 4 : 1);
     hzp_split_set_policy(split, &policy);
     free(report);
 }
 
 /* Of a step that has ended, on a device whose ops end at issue. */
-void sim_check_goals(struct sim_world *w)
+void sim_check_goals(struct sim_world *w, const struct hzp_outcome *outcome)
 {
-    const struct hzp_step *step = w->step;
+    const struct hzp_batch *batch = w->offer->batch;
     uint64_t before = w->last_tokens_ns;
-    w->last_tokens_ns = step->batch->rows > 0 ? step->end_ns : 0;
-    if (!w->goals || step->batch->rows == 0)
+    w->last_tokens_ns = batch->rows > 0 ? outcome->end_ns : 0;
+    if (!w->goals || batch->rows == 0)
         return;
     if (w->serve_steps == SET_AT)
-        set_goal(w);
-    if (w->serve_steps < COUNT_FROM || !before || !step->batch->decode_segs)
+        set_goal(w, outcome->end_ns);
+    if (w->serve_steps < COUNT_FROM || !before || !batch->decode_segs)
         return;
-    uint64_t gap = step->end_ns - before, train = w->seen_train_ns;
+    uint64_t gap = outcome->end_ns - before, train = w->seen_train_ns;
     w->gaps++;
     w->trained_gaps += train > 0;
     w->late_gaps += gap > w->goal_ns && gap - HZP_MIN(train, gap) <= w->goal_ns;

@@ -50,7 +50,7 @@ static int32_t token_at(struct sim_world *w, const struct sim_life *life, int32_
 
 static struct sim_life *whose(struct sim_world *w, int32_t seg)
 {
-    const struct hzp_batch *batch = w->step->batch;
+    const struct hzp_batch *batch = w->offer->batch;
     int32_t row0 = batch->row0[seg], rows = batch->row0[seg + 1] - row0;
     int32_t page = batch->page[seg * batch->max.page_stride];
     SIM_CHECK(w, page >= 0 && page < w->pages, "page", "%d of %d", page, w->pages);
@@ -75,7 +75,7 @@ static struct sim_life *whose(struct sim_world *w, int32_t seg)
 /* New pages were nobody's, old ones are where they were. */
 static void check_pages(struct sim_world *w, struct sim_life *life, int32_t seg, int32_t end)
 {
-    const int32_t *page = w->step->batch->page + seg * w->batch->max.page_stride;
+    const int32_t *page = w->offer->batch->page + seg * w->batch->max.page_stride;
     int32_t pages = HZP_DIV_UP(end, w->page_rows);
     SIM_CHECK(w, pages <= life->worst, "page", "request %llu has %d, reserved are %d",
               (unsigned long long)life->number, pages, life->worst);
@@ -101,17 +101,17 @@ static void check_pages(struct sim_world *w, struct sim_life *life, int32_t seg,
 /* A row whose token the step under way draws names the logits of its own last row there. */
 static void check_drawn(struct sim_world *w, struct sim_life *life, int32_t row)
 {
-    const struct hzp_batch *batch = w->step->batch;
+    const struct hzp_batch *batch = w->offer->batch;
     uint64_t before = w->step->number - 1;
     const struct sim_part *part = part_of(life, before);
-    const struct hzp_step *step = sim_leg_of(w, before)->step;
+    const struct hzp_batch *from = sim_leg_of(w, before)->offer->batch;
     SIM_CHECK(w,
               row < batch->refs && !sim_leg_of(w, before)->served && part->rows > 0 &&
-                  batch->from == step->batch,
+                  batch->from == from,
               "sampled id", "row %d of request %llu has no token, and nothing draws it", row,
               (unsigned long long)life->number);
-    SIM_CHECK(w, step->batch->logit_row[batch->ref[row]] == part->row0 + part->rows - 1,
-              "sampled id", "row %d of request %llu takes another row's token", row,
+    SIM_CHECK(w, from->logit_row[batch->ref[row]] == part->row0 + part->rows - 1, "sampled id",
+              "row %d of request %llu takes another row's token", row,
               (unsigned long long)life->number);
     SIM_CHECK(w, life->rq->sampling.presence == 0, "settle",
               "request %llu has penalties and does not know its last token",
@@ -122,7 +122,7 @@ static void check_drawn(struct sim_world *w, struct sim_life *life, int32_t row)
 
 static void check_rows(struct sim_world *w, struct sim_life *life, int32_t seg)
 {
-    const struct hzp_batch *batch = w->step->batch;
+    const struct hzp_batch *batch = w->offer->batch;
     int32_t row0 = batch->row0[seg], pos0 = batch->pos0[seg];
     for (int32_t r = row0; r < batch->row0[seg + 1]; r++) {
         int32_t p = pos0 + r - row0;
@@ -154,7 +154,7 @@ static void check_stored(struct sim_world *w, struct sim_life *life, int32_t end
 
 static void check_segment(struct sim_world *w, int32_t seg)
 {
-    const struct hzp_batch *batch = w->step->batch;
+    const struct hzp_batch *batch = w->offer->batch;
     struct sim_life *life = whose(w, seg);
     struct sim_part *part = part_of(life, w->step->number);
     int32_t rows = batch->row0[seg + 1] - batch->row0[seg], pos0 = batch->pos0[seg];
@@ -257,7 +257,7 @@ static void check_held(struct sim_world *w)
 /* First come, first served; whoever runs and decodes comes to his row in turn. */
 static void check_order(struct sim_world *w)
 {
-    const struct hzp_batch_config *max = &w->step->batch->max;
+    const struct hzp_batch_config *max = &w->offer->batch->max;
     bool waits = false;
     int32_t running = 0, first = -1;
     int32_t room = HZP_MIN(max->rows_max, HZP_MIN(max->segs_max, max->logits_max));
@@ -284,13 +284,13 @@ static void check_order(struct sim_world *w)
                   "starved", "request %llu decodes, and has had no row for %llu turns",
                   (unsigned long long)life->number, (unsigned long long)(w->turn - life->row_turn));
     }
-    if (first < 0 || w->step->batch->segs == max->segs_max || w->batch->rows == max->rows_max)
+    if (first < 0 || w->offer->batch->segs == max->segs_max || w->batch->rows == max->rows_max)
         return;
     struct sim_life *oldest = w->life[first];
     int32_t fed = oldest->fed - rows_now(w, oldest);
     SIM_CHECK(w,
               rows_now(w, oldest) || oldest->held < HZP_DIV_UP(fed + 1, w->page_rows) ||
-                  w->step->batch->logits + 1 > max->logits_max || oldest->rq->edits ||
+                  w->offer->batch->logits + 1 > max->logits_max || oldest->rq->edits ||
                   oldest->prompt_end - fed == 1,
               "prefill", "request %llu is the oldest, there is room, and it has no rows",
               (unsigned long long)oldest->number);
@@ -298,7 +298,7 @@ static void check_order(struct sim_world *w)
 
 void sim_check_batch(struct sim_world *w)
 {
-    const struct hzp_batch *batch = w->step->batch;
+    const struct hzp_batch *batch = w->offer->batch;
     const struct hzp_batch_config *max = &batch->max;
     SIM_CHECK(w,
               batch->rows <= max->rows_max && batch->segs <= max->segs_max &&
@@ -344,7 +344,7 @@ static void check_next(struct sim_world *w, struct sim_life *life, const struct 
     const struct sim_part *next = &life->part[(step->number + 1) % 2];
     if (next->step != step->number + 1 || !next->rows || !next->drawn)
         return;
-    const struct hzp_batch *batch = sim_leg_of(w, next->step)->step->batch;
+    const struct hzp_batch *batch = sim_leg_of(w, next->step)->offer->batch;
     SIM_CHECK(w, batch->id[next->row0] == token, "sampled id",
               "request %llu drew %d, the step behind embeds %d", (unsigned long long)life->number,
               token, batch->id[next->row0]);

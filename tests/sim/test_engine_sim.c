@@ -223,7 +223,7 @@ static bool caught(enum sim_sabotage sabotage)
         pid_t child = fork();
         if (child == 0) {
             dup2(fd[1], STDOUT_FILENO);
-            alarm(60);
+            alarm(1200); /* a hang */
             run(seed, sabotage, false, &totals);
             _exit(0);
         }
@@ -274,8 +274,8 @@ int main(int argc, char **argv)
     }
     unsetenv("HZP_TRACE");
     hzp_log_set_level(HZP_LOG_ERROR);
-    sim_trace_read("nanoflow_lmsys.csv", &chat);
-    sim_trace_read("AzureLLMInferenceTrace_conv.csv", &azure);
+    sim_trace_read("nanoflow_lmsys.csv", "synthetic_chat.csv", &chat);
+    sim_trace_read("AzureLLMInferenceTrace_conv.csv", "synthetic_bursts.csv", &azure);
     struct totals totals = {0};
     int r = 0;
     if (sabotage && first != last) {

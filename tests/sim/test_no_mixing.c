@@ -17,6 +17,7 @@
  */
 #include "nanobatch/loop.h"
 #include "serve/scheduler.h"
+#include "tests/fixture/model.h"
 #include "weights/fp8.h"
 
 #include <math.h>
@@ -40,10 +41,7 @@ enum {
 static const float constant = 1000, inner_value = 1;
 
 struct bench {
-    struct hzp_device *dev;
-    struct hzp_layout layout;
-    struct hzp_weights *weights;
-    struct hzp_model *model;
+    struct fixture_model m;
     struct hzp_kvpool *pool;
     struct hzp_scheduler *scheduler;
     struct hzp_batch *batch;
@@ -51,8 +49,8 @@ struct bench {
     struct hzp_loop *loop;
     struct hzp_source writer;
     struct hzp_version *draft;
-    float *host;     /* one version, laid out as those on the device */
-    int32_t written; /* units of the draft that are done */
+    struct hzp_units host; /* one version */
+    int32_t written;       /* units of the draft that are done */
     int publish_every, plant_at;
     uint64_t publications, steps, captures;
     uint32_t seed;
@@ -82,69 +80,69 @@ static float tag_of(uint64_t version)
     return (float)(version % 8) - 3.5f; /* neighbours differ by at least 1 */
 }
 
-static float *cell(struct bench *b, void *base, enum hzp_role role, int32_t layer, int32_t row,
-                   int32_t col)
+/* An element of the unit in the making. */
+static float *cell(struct bench *b, enum hzp_role role, int32_t layer, int32_t row, int32_t col)
 {
-    struct hzp_mat mat = hzp_layout_mat(&b->layout, base, HZP_F32, role, layer);
+    struct hzp_mat mat = hzp_units_mat(&b->host, role, layer);
     return (float *)mat.ptr + (size_t)row * (size_t)mat.stride + col;
 }
 
-static void ones(struct bench *b, void *base, enum hzp_role role, int32_t layer)
+static void ones(struct bench *b, enum hzp_role role, int32_t layer)
 {
     for (int32_t i = 0; i < WIDTH; i++)
-        *cell(b, base, role, layer, 0, i) = 1;
+        *cell(b, role, layer, 0, i) = 1;
 }
 
 /* After a norm coordinate 0 is sqrt(WIDTH): the rest is small beside the constant. */
-static void write_layer(struct bench *b, void *base, int32_t layer, float tag)
+static void write_layer(struct bench *b, int32_t layer, float tag)
 {
     /* Embedding +1, layers +1 -1 +1 ...: the last one brings the sum to zero. */
     float weight = layer % 2 ? -1.0f : 1.0f;
     if (layer == LAYERS - 1)
         weight = LAYERS % 2 ? -1.0f : -2.0f;
-    ones(b, base, HZP_ATTN_NORM, layer);
-    ones(b, base, HZP_MLP_NORM, layer);
+    ones(b, HZP_ATTN_NORM, layer);
+    ones(b, HZP_MLP_NORM, layer);
     /* gate = a with silu(a) known, up = 1: inner[0] = silu(a). */
     float root = sqrtf((float)WIDTH), a = inner_value;
-    *cell(b, base, HZP_GATE_UP, layer, 0, 0) = a / root;
-    *cell(b, base, HZP_GATE_UP, layer, INNER, 0) = 1 / root;
+    *cell(b, HZP_GATE_UP, layer, 0, 0) = a / root;
+    *cell(b, HZP_GATE_UP, layer, INNER, 0) = 1 / root;
     float inner = a / (1 + expf(-a));
-    *cell(b, base, HZP_DOWN, layer, 1, 0) = weight * tag / inner;
-    *cell(b, base, HZP_DOWN, layer, 2, 0) = layer == LAYERS - 1 ? tag / inner : 0;
+    *cell(b, HZP_DOWN, layer, 1, 0) = weight * tag / inner;
+    *cell(b, HZP_DOWN, layer, 2, 0) = layer == LAYERS - 1 ? tag / inner : 0;
 }
 
-static void make_unit(struct bench *b, void *base, int32_t unit, float tag)
+static void make_unit(struct bench *b, int32_t unit, float tag)
 {
-    const struct hzp_unit *u = &b->layout.unit[unit];
-    memset((float *)base + u->offset, 0, u->elements * sizeof(float));
+    struct hzp_unit_view view = hzp_unit_view(&b->host, unit);
+    memset(view.base, 0, hzp_unit_bytes(&view));
     if (unit == 0) {
         for (int32_t t = 0; t < VOCAB; t++) {
-            *cell(b, base, HZP_EMBED, -1, t, 0) = constant;
-            *cell(b, base, HZP_EMBED, -1, t, 1) = tag;
+            *cell(b, HZP_EMBED, -1, t, 0) = constant;
+            *cell(b, HZP_EMBED, -1, t, 1) = tag;
         }
     } else if (unit <= LAYERS) {
-        write_layer(b, base, unit - 1, tag);
+        write_layer(b, unit - 1, tag);
     } else {
         /* The final norm divides by constant / sqrt(WIDTH); the head undoes it. */
         float undo = constant / sqrtf((float)WIDTH), one = 1 / sqrtf((float)WIDTH);
-        ones(b, base, HZP_FINAL_NORM, -1);
-        *cell(b, base, HZP_HEAD, -1, MIXED_UP, 1) = 10 * undo;
-        *cell(b, base, HZP_HEAD, -1, MIXED_DOWN, 1) = -10 * undo;
-        *cell(b, base, HZP_HEAD, -1, HEAD_UP, 2) = 10 * undo;
-        *cell(b, base, HZP_HEAD, -1, HEAD_UP, 0) = -10 * tag * one;
-        *cell(b, base, HZP_HEAD, -1, HEAD_DOWN, 2) = -10 * undo;
-        *cell(b, base, HZP_HEAD, -1, HEAD_DOWN, 0) = 10 * tag * one;
+        ones(b, HZP_FINAL_NORM, -1);
+        *cell(b, HZP_HEAD, -1, MIXED_UP, 1) = 10 * undo;
+        *cell(b, HZP_HEAD, -1, MIXED_DOWN, 1) = -10 * undo;
+        *cell(b, HZP_HEAD, -1, HEAD_UP, 2) = 10 * undo;
+        *cell(b, HZP_HEAD, -1, HEAD_UP, 0) = -10 * tag * one;
+        *cell(b, HZP_HEAD, -1, HEAD_DOWN, 2) = -10 * undo;
+        *cell(b, HZP_HEAD, -1, HEAD_DOWN, 0) = 10 * tag * one;
         for (int32_t t = FINE; t < VOCAB; t++)
-            *cell(b, base, HZP_HEAD, -1, t, 0) = 2 * one;
+            *cell(b, HZP_HEAD, -1, t, 0) = 2 * one;
     }
 }
 
-static void write_unit(struct bench *b, void *base, int32_t unit, float tag)
+static void write_unit(struct bench *b, const struct hzp_version *v, int32_t unit, float tag)
 {
-    const struct hzp_unit *u = &b->layout.unit[unit];
-    make_unit(b, b->host, unit, tag);
-    if (hzp_device_copy(b->dev, (float *)base + u->offset, b->host + u->offset,
-                        u->elements * sizeof(float)) < 0) {
+    struct hzp_unit_view from = hzp_unit_view(&b->host, unit);
+    struct hzp_unit_view to = hzp_version_unit(b->m.weights, v, unit);
+    make_unit(b, unit, tag);
+    if (hzp_device_copy(b->m.dev, to.base, from.base, hzp_unit_bytes(&to)) < 0) {
         fprintf(stderr, "test_no_mixing: the device failed\n");
         exit(1);
     }
@@ -152,32 +150,33 @@ static void write_unit(struct bench *b, void *base, int32_t unit, float tag)
 
 /* The trainer of this test: writes the draft unit by unit, some in each step, while requests run,
  * and publishes it between two steps. */
-static bool writer_offer(struct hzp_source *source, struct hzp_step *step)
+static bool writer_offer(struct hzp_source *source, const struct hzp_step *step,
+                         struct hzp_room *room, struct hzp_offer *offer)
 {
     return false;
 }
 
-static void writer_deliver(struct hzp_source *source, const struct hzp_step *step, int status)
+static void writer_deliver(struct hzp_source *source, const struct hzp_step *step,
+                           const struct hzp_offer *offer, const struct hzp_outcome *outcome)
 {
     struct bench *b = HZP_CONTAINER_OF(source, struct bench, writer);
     b->steps++;
-    if (!b->draft && hzp_weights_begin(b->weights, &b->draft) < 0)
+    if (!b->draft && hzp_weights_begin(b->m.weights, &b->draft) < 0)
         return;
     uint64_t id = b->publications + 1;
-    int32_t units = 1 + (int32_t)(next(b) % (uint32_t)b->layout.units);
-    for (; units > 0 && b->written < b->layout.units; units--)
-        write_unit(b, b->draft->base, b->written++, tag_of(id));
-    if (b->written < b->layout.units)
+    int32_t units = 1 + (int32_t)(next(b) % (uint32_t)b->m.layout.units);
+    for (; units > 0 && b->written < b->m.layout.units; units--)
+        write_unit(b, b->draft, b->written++, tag_of(id));
+    if (b->written < b->m.layout.units)
         return;
-    MUST(hzp_version_quantize(b->weights, b->draft));
-    hzp_weights_publish(b->weights, b->draft, step->number);
+    fixture_publish(&b->m, b->draft, step->number);
     b->publications++;
     b->draft = NULL;
     b->written = 0;
     /* What this test would miss: a current version changed under its readers. */
     if (b->plant_at && b->publications == (uint64_t)b->plant_at) {
-        write_unit(b, hzp_weights_current(b->weights)->base, 2, tag_of(id + 3));
-        MUST(hzp_version_quantize(b->weights, hzp_weights_current(b->weights)));
+        write_unit(b, hzp_weights_current(b->m.weights), 2, tag_of(id + 3));
+        MUST(hzp_version_quantize(b->m.weights, hzp_weights_current(b->m.weights)));
     }
 }
 
@@ -211,7 +210,6 @@ static void plan_steps(void)
 
 static void set_up(struct bench *b, const char *backend, uint32_t seed)
 {
-    struct hzp_device_config device = {.name = backend, .threads = 2};
     struct hzp_model_config config = {.family = "llama",
                                       .layers = LAYERS,
                                       .width = WIDTH,
@@ -222,38 +220,31 @@ static void set_up(struct bench *b, const char *backend, uint32_t seed)
                                       .norm_eps = 1e-5f,
                                       .rope_theta = 10000,
                                       .bos = -1};
-    struct hzp_weights_config store = {
-        .type = HZP_F32, .fp8 = fp8, .slots = 2, .max_staleness = 1, .first_id = 1};
+    struct fixture_config fixture = {
+        .device = backend,
+        .threads = 2,
+        .config = config,
+        .store = {.type = HZP_F32, .fp8 = fp8, .slots = 2, .max_staleness = 1, .first_id = 1}};
     struct hzp_scheduler_config scheduler = {
         .running_max = 8, .waiting_max = 64, .waiting_tokens_max = 1 << 20, .prefill_rows_max = 16};
     struct hzp_batch_config max = {32, 8, POSITIONS / 4, 8, 64};
     memset(b, 0, sizeof(*b));
     b->seed = seed;
-    int r = hzp_device_open(&device, &b->dev, NULL);
-    if (r == HZP_EUNSUP) {
-        printf("skip: no device %s\n", backend);
-        exit(77);
-    }
-    MUST(r);
-    hzp_layout_make(&config, &b->layout);
-    b->host = calloc(b->layout.elements, sizeof(*b->host));
-    MUST(hzp_weights_create(b->dev, &b->layout, &store, &b->weights));
-    struct hzp_version *first;
-    MUST(hzp_weights_begin(b->weights, &first));
-    for (int32_t u = 0; u < b->layout.units; u++)
-        write_unit(b, first->base, u, tag_of(1));
-    MUST(hzp_version_quantize(b->weights, first));
-    hzp_weights_publish(b->weights, first, 0);
+    fixture_open(&b->m, &fixture);
+    b->host = fixture_units(&b->m.layout, HZP_F32);
+    struct hzp_version *first = fixture_begin(&b->m);
+    for (int32_t u = 0; u < b->m.layout.units; u++)
+        write_unit(b, first, u, tag_of(1));
+    fixture_publish(&b->m, first, 0);
     b->publications = 1;
-    MUST(hzp_model_create(b->dev, b->weights, POSITIONS, &b->model));
-    MUST(hzp_kvpool_create(b->model, 64, 4, &b->pool));
-    MUST(hzp_scheduler_create(&scheduler, b->model, b->pool, &b->scheduler));
-    MUST(hzp_batch_create(b->dev, &max, &b->batch));
-    MUST(hzp_serve_space_create(b->model, 32, 8, &b->space));
+    MUST(hzp_kvpool_create(b->m.model, 64, 4, &b->pool));
+    MUST(hzp_scheduler_create(&scheduler, b->m.model, b->pool, &b->scheduler));
+    MUST(hzp_batch_create(b->m.dev, &max, &b->batch));
+    MUST(hzp_serve_space_create(b->m.model, 32, 8, &b->space));
     b->writer =
         (struct hzp_source){.name = "writer", .offer = writer_offer, .deliver = writer_deliver};
     struct hzp_loop_config loop = {
-        .model = b->model,
+        .model = b->m.model,
         .space = b->space,
         .batch = b->batch,
         .source = {hzp_scheduler_source(b->scheduler), &b->writer},
@@ -285,11 +276,8 @@ static void tear_down(struct bench *b)
     hzp_batch_destroy(b->batch);
     hzp_scheduler_destroy(b->scheduler);
     hzp_kvpool_destroy(b->pool);
-    hzp_model_destroy(b->model);
-    hzp_weights_destroy(b->weights);
-    hzp_layout_free(&b->layout);
-    hzp_device_close(b->dev);
-    free(b->host);
+    fixture_units_free(&b->host);
+    fixture_close(&b->m);
 }
 
 static void no_wake(void *ctx)

@@ -33,15 +33,16 @@ enum { VOCAB = 1 << 20, EOS = VOCAB - 1, TRACE_MAX = 20000 };
 /* --- Lengths and arrivals of real requests ---------------------------------------------------- */
 
 struct trace {
-    const char *name;
+    const char *name, *own; /* recorded; of tests/data where no recorded one is there */
     int32_t count, prompt[TRACE_MAX], output[TRACE_MAX];
     double at[TRACE_MAX]; /* seconds from the first; -1: the trace does not say */
 };
 
-static struct trace traces[] = {{.name = "AzureLLMInferenceTrace_conv.csv"},
-                                {.name = "nanoflow_lmsys.csv"},
-                                {.name = "nanoflow_sharegpt.csv"},
-                                {.name = "mooncake_conversation_trace.jsonl"}};
+static struct trace traces[] = {
+    {.name = "AzureLLMInferenceTrace_conv.csv", .own = "synthetic_bursts.csv"},
+    {.name = "nanoflow_lmsys.csv", .own = "synthetic_chat.csv"},
+    {.name = "nanoflow_sharegpt.csv"},
+    {.name = "mooncake_conversation_trace.jsonl"}};
 
 static bool read_line(struct trace *t, const char *line)
 {
@@ -67,23 +68,30 @@ static bool read_line(struct trace *t, const char *line)
     return true;
 }
 
+static bool read_trace(struct trace *t, const char *data, const char *name)
+{
+    char path[512], *line = NULL;
+    size_t room = 0;
+    snprintf(path, sizeof(path), "%s/traces/%s", data ? data : ".", name);
+    FILE *file = fopen(path, "r");
+    if (!file)
+        return false;
+    while (t->count < TRACE_MAX && getline(&line, &room, file) > 0)
+        read_line(t, line);
+    free(line);
+    fclose(file);
+    return t->count > 0;
+}
+
 static int read_traces(void)
 {
-    const char *data = getenv("HZP_TEST_DATA");
     int found = 0;
-    for (int i = 0; i < HZP_COUNT(traces); i++) {
-        char path[512], *line = NULL;
-        size_t room = 0;
-        snprintf(path, sizeof(path), "%s/traces/%s", data ? data : ".", traces[i].name);
-        FILE *file = fopen(path, "r");
-        if (!file)
-            continue;
-        while (traces[i].count < TRACE_MAX && getline(&line, &room, file) > 0)
-            read_line(&traces[i], line);
-        free(line);
-        fclose(file);
-        found += traces[i].count > 0;
-    }
+    for (int i = 0; i < HZP_COUNT(traces); i++)
+        found += read_trace(&traces[i], getenv("HZP_TEST_DATA"), traces[i].name);
+    bool own = found == 0;
+    for (int i = 0; i < HZP_COUNT(traces) && own; i++)
+        if (traces[i].own)
+            found += read_trace(&traces[i], getenv("HZP_OWN_DATA"), traces[i].own);
     return found;
 }
 
@@ -103,11 +111,11 @@ static const struct {
     const char *name, *rules; /* any of them may notice */
 } sabotages[SABOTAGES] = {
     {"sound", ""},
-    {"page-twice", "content"},
+    {"page-twice", "content|pages"},
     {"page-lost", "pages"},
     {"page-refused", "pushed back for nothing|starved"},
     {"never-fits", "deadlock|starved"},
-    {"overtakes", "order"},
+    {"overtakes", "order|deadlock"},
     {"forgets", "tokens"},
 };
 
@@ -132,6 +140,7 @@ struct day {
     struct hzp_model_config model_config;
     struct hzp_model model;
     struct hzp_kvpool *pool;
+    struct hzp_time time;
     struct hzp_scheduler *s;
     struct hzp_batch *batch;
     struct hzp_version version;
@@ -265,6 +274,7 @@ static void open_engine(struct day *d)
         hzp_scheduler_create(&d->config, &d->model, d->pool, &d->s) < 0 ||
         hzp_batch_create(d->dev, &batch, &d->batch) < 0)
         broken(d, "opening", 1, 0);
+    hzp_time_init(&d->time, 1, NULL, HZP_F32);
     size_t slots = (size_t)d->pages * (size_t)d->page_rows;
     d->kv = hzp_xcalloc(slots, sizeof(*d->kv));
     memset(d->kv, -1, slots * sizeof(*d->kv));
@@ -395,34 +405,36 @@ static void check_pushes(struct day *d)
     hzp_kvpool_read_stats(d->pool, &kv);
     bool predicted = d->config.admission == HZP_ADMIT_PREDICTED;
     check(d,
-          stats.pushed_back == d->pushes ||
+          stats.preempted == d->pushes ||
               (predicted && kv.pages - kv.taken < HZP_DIV_UP(d->positions, d->page_rows)),
           "pushed back for nothing", kv.taken, kv.pages);
-    d->pushes = stats.pushed_back;
+    d->pushes = stats.preempted;
 }
 
 /* True: a step ran. */
 static bool turn(struct day *d)
 {
     hzp_batch_clear(d->batch);
-    struct hzp_step step = {.number = d->steps + 1,
-                            .begin_ns = 1 + (uint64_t)d->now_ns,
-                            .rows_left = d->rows_max,
-                            .batch = d->batch,
-                            .version = &d->version};
+    struct hzp_step step = {
+        .number = d->steps + 1, .begin_ns = 1 + (uint64_t)d->now_ns, .version = &d->version};
+    struct hzp_room room = {.rows = d->rows_max, .time = &d->time};
+    struct hzp_offer offer = {.batch = d->batch};
+    struct hzp_outcome outcome = {.status = HZP_OK};
     struct hzp_source *source = hzp_scheduler_source(d->s);
     d->turns++;
-    bool any = source->offer(source, &step);
+    bool any = source->offer(source, &step, &room, &offer);
     check_pushes(d);
     if (!any)
         return false;
     d->steps++;
     execute(d);
-    step.served_ns = (uint64_t)(d->begin_ns + d->row_ns * d->batch->rows);
-    d->now_ns += (double)step.served_ns;
+    uint64_t served_ns = (uint64_t)(d->begin_ns + d->row_ns * d->batch->rows);
+    d->now_ns += (double)served_ns;
+    hzp_rows_learn(&d->time.rows, d->batch->rows, served_ns);
     d->rows += (uint64_t)d->batch->rows;
-    step.end_ns = 1 + (uint64_t)d->now_ns;
-    source->deliver(source, &step, HZP_OK);
+    outcome.end_ns = 1 + (uint64_t)d->now_ns;
+    outcome.ns[HZP_TENANT_SERVE] = served_ns;
+    source->deliver(source, &step, &offer, &outcome);
     return true;
 }
 
@@ -454,10 +466,10 @@ static void check_turn(struct day *d)
     for (int32_t i = d->ended; i < d->submitted; i++) {
         struct life *life = &d->life[i];
         int32_t state = atomic_load(&life->rq->state);
-        if (life->rq->pushes > life->pushes) {
-            check(d, i > d->ended, "the oldest was pushed back", i, life->rq->pushes);
-            pushed += life->rq->pushes - life->pushes;
-            life->pushes = life->rq->pushes;
+        if (life->rq->preemptions > life->pushes) {
+            check(d, i > d->ended, "the oldest was pushed back", i, life->rq->preemptions);
+            pushed += life->rq->preemptions - life->pushes;
+            life->pushes = life->rq->preemptions;
             if (d->sabotage == FORGETS && life->seen && state == HZP_REQUEST_WAITING)
                 atomic_fetch_sub(&life->rq->out_count, 1);
         }
@@ -552,7 +564,7 @@ static bool caught(enum sabotage sabotage)
         pid_t child = fork();
         if (child == 0) {
             dup2(fd[1], STDOUT_FILENO);
-            alarm(60);
+            alarm(1200); /* a hang */
             run(seed, sabotage, &totals);
             _exit(0);
         }
@@ -629,7 +641,7 @@ static void measure(const struct trace *t, enum hzp_admission_rule rule, int32_t
            most, rule == HZP_ADMIT_PREDICTED ? "predicted" : "worst-case",
            drawn / (d->now_ns * 1e-9), (double)d->rows / (double)d->steps,
            100.0 * (double)stats.recomputed_tokens / (double)computed,
-           (unsigned long long)stats.pushed_back, first[d->lives / 2], longest);
+           (unsigned long long)stats.preempted, first[d->lives / 2], longest);
     free(first);
     close_engine(d);
     free(d);
@@ -710,7 +722,7 @@ int main(int argc, char **argv)
 {
     unsigned long long first = 1, last = 2000;
     if (!read_traces()) {
-        printf("no traces in $HZP_TEST_DATA/traces\n");
+        printf("no traces in $HZP_TEST_DATA/traces, none in $HZP_OWN_DATA/traces\n");
         return 77;
     }
     for (int i = 1; i < argc; i++) {

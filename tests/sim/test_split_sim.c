@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/sim/test_split_sim.c - the split between serving and training on devices that do not exist.
+/* tests/sim/test_split_sim.c - the split between serving and training on simulated devices.
  *
  *     test_split_sim [SEEDS | FIRST..LAST] [-v]
  *
- * From a seed follow a device (what rows, reads and steps cost, how it scatters, what training
- * beside or before serving does to it, how wrong its prices are), requests that come at random, and
+ * A seed gives a device (what rows, reads and steps cost, how it scatters, what training beside or
+ * before serving does to it, how wrong its op times are), requests that arrive at random, and
  * goals.  The same requests run with training off and on; what must hold:
  *     goals      that hold with training off hold with it on
  *     room       where goals leave some, training gets most of it
  *     misses     where serving alone misses a goal by far, training gets next to nothing
- *     stretch    without goals, the p99 gap is at most so many times what it is where training runs
- *     in
- *                pauses only
+ *     stretch    without goals, the p99 ITL is at most the stretch times what it is where training
+ *                runs only while no request does
  *     pauses     when no request runs, the very next step is training's, all of it
  * Only the split is real here; test_engine_sim runs it in the real loop. */
 #include "base/arena.h"
@@ -48,6 +47,7 @@ struct world {
     /* the requests */
     struct asked asked[REQUESTS];
     struct hzp_policy policy;
+    double gap_ns, first_ns; /* alone() */
 };
 
 struct result {
@@ -118,6 +118,7 @@ static double scattered(const struct world *w, uint64_t *random, double ns)
 struct run {
     const struct world *w;
     struct hzp_split *split;
+    struct hzp_time time;
     uint64_t random;
     double now_ns;
     struct sequence seq[RUNNING_MAX];
@@ -126,8 +127,9 @@ struct run {
     struct result *ret;
 };
 
-/* A step's rows, as the scheduler takes them: who decodes, then prompts, oldest first. */
-static void fill(struct run *r, struct hzp_batch *batch, struct hzp_waits *waits)
+/* A step's rows, as the scheduler takes them: decode rows, then prompts, oldest first. */
+static void fill(struct run *r, double serve_max_ns, struct hzp_batch *batch,
+                 struct hzp_waits *waits)
 {
     const struct world *w = r->w;
     double reads = 0;
@@ -144,7 +146,10 @@ static void fill(struct run *r, struct hzp_batch *batch, struct hzp_waits *waits
     }
     batch->decode_segs = batch->rows;
     int32_t room = HZP_MIN(ROWS_MAX - batch->rows, 128);
-    room = HZP_MIN(room, hzp_split_rows_within(r->split, batch->rows, reads, 128, 8));
+    if (batch->rows > 0 && serve_max_ns > 0) {
+        int32_t fit = hzp_step_prompt_rows(&r->time.step, batch->rows, reads, 128, serve_max_ns);
+        room = HZP_MIN(room, HZP_MAX(fit, 8));
+    }
     for (int i = 0; i < r->running; i++) {
         struct sequence *s = &r->seq[i];
         if (s->fed >= s->asked->prompt)
@@ -188,7 +193,7 @@ static void give_tokens(struct run *r, double tokens_ns)
     r->running = kept;
 }
 
-/* Training's items by their prices, up to what it may; returns what they really take. */
+/* Training's items by their op times, up to what it may; returns what they really take. */
 static double take_slice(struct run *r, const struct hzp_split_step *step, double *ret_price)
 {
     double item = r->w->item_ns, price = 0, took = 0;
@@ -217,7 +222,7 @@ static void one_step(struct run *r)
     if (step.hold && !r->train)
         hzp_split_begin(r->split, &step, (uint64_t)r->now_ns);
     if (!step.hold)
-        fill(r, &batch, &waits);
+        fill(r, step.serve_max_ns, &batch, &waits);
     if (batch.rows > 0)
         hzp_split_serve(r->split, &step, &batch, &waits, w->beside);
     double train = take_slice(r, &step, &price);
@@ -230,12 +235,12 @@ static void one_step(struct run *r)
         serve *= 1 + w->slow * (step.beside ? HZP_MIN(train / serve, 1.0) : 0.2);
     took = step.beside ? HZP_MAX(serve, train) : serve + train;
     tokens_ns = r->now_ns + host + (w->early || step.beside ? serve : took);
-    if (batch.rows == 0 && train <= 0 && !step.hold) /* sleeps until somebody comes */
+    if (batch.rows == 0 && train <= 0 && !step.hold) /* sleeps until the next request */
         took = r->next < REQUESTS ? w->asked[r->next].at_ns - r->now_ns + 1 : 0;
-    times.serve_ns = (uint64_t)serve;
-    times.train_ns = (uint64_t)train;
-    times.serve_end_ns = (uint64_t)serve;
-    times.train_end_ns = (uint64_t)train;
+    times.ns[HZP_TENANT_SERVE] = (uint64_t)serve;
+    times.ns[HZP_TENANT_TRAIN] = (uint64_t)train;
+    times.end_ns[HZP_TENANT_SERVE] = (uint64_t)serve;
+    times.end_ns[HZP_TENANT_TRAIN] = (uint64_t)train;
     give_tokens(r, tokens_ns);
     r->now_ns += host + took;
     hzp_split_ended(r->split, &step, &times, (uint64_t)tokens_ns, r->train ? w->item_ns : 0);
@@ -250,9 +255,12 @@ static void one_step(struct run *r)
 static void run(const struct world *w, bool train, struct result *ret)
 {
     struct run r = {.w = w, .train = train, .random = w->seed * 77 + 5, .ret = ret};
+    hzp_time_init(&r.time, 1, NULL, HZP_F32);
     r.split = hzp_xcalloc(1, sizeof(*r.split));
-    hzp_split_init(r.split, &(struct hzp_split_config){
-                                .policy = w->policy, .idle_ns = w->idle_ns, .early = w->early});
+    hzp_split_init(r.split, &(struct hzp_split_config){.policy = w->policy,
+                                                       .idle_ns = w->idle_ns,
+                                                       .early = w->early,
+                                                       .time = &r.time});
     ret->gaps = ret->firsts = 0;
     ret->serve_ns = ret->train_ns = ret->step_train_ns = ret->all_ns = ret->late_pauses = 0;
     while (r.next < REQUESTS || r.running)
@@ -295,15 +303,22 @@ static int broken(const struct world *w, const char *rule, double is, double sho
     return 1;
 }
 
+/* What goals are factors of: p99 of gaps and of first tokens without training and goals. */
+static void alone(struct world *w, struct result *off)
+{
+    w->policy = (struct hzp_policy){.train_share = 0.5, .train_max = 1};
+    run(w, false, off);
+    w->gap_ns = p99(off->gap, off->gaps);
+    w->first_ns = p99(off->first, off->firsts);
+}
+
 /* Training under goals that serving alone meets or misses by `factor`. */
 static int held(struct world *w, double gap_factor, double first_factor, struct result *off,
                 struct result *on, bool verbose)
 {
     w->policy = (struct hzp_policy){.train_share = 0.5, .train_max = 1};
-    run(w, false, off);
-    double gap = p99(off->gap, off->gaps), first = p99(off->first, off->firsts);
-    w->policy.itl_ns = gap_factor > 0 ? (uint64_t)(gap * gap_factor) : 0;
-    w->policy.ttft_ns = first_factor > 0 ? (uint64_t)(first * first_factor) : 0;
+    w->policy.itl_ns = gap_factor > 0 ? (uint64_t)(w->gap_ns * gap_factor) : 0;
+    w->policy.ttft_ns = first_factor > 0 ? (uint64_t)(w->first_ns * first_factor) : 0;
     run(w, false, off);
     run(w, true, on);
     double off_gaps = missed(off->gap, off->gaps, w->policy.itl_ns);
@@ -335,14 +350,12 @@ static int held(struct world *w, double gap_factor, double first_factor, struct 
     return 0;
 }
 
-/* Without goals: what 99 of 100 gaps stay within, with training over without. */
+/* Without goals: what 99 of 100 gaps stay within, with training over `off`: in pauses only. */
 static int stretched(struct world *w, double stretch, struct result *off, struct result *on,
                      double *ret_beside, bool verbose)
 {
-    /* Off: but in pauses.  Where prompts are in a hundredth of all gaps, a few more decide what the
-     * p99 is: on may be no worse than the 99.5th was. */
-    w->policy = (struct hzp_policy){.train_max = 0};
-    run(w, true, off);
+    /* Where prompts are in a hundredth of all gaps, a few more decide what the p99 is: on may be no
+     * worse than the 99.5th was. */
     w->policy = (struct hzp_policy){.itl_stretch = stretch, .train_share = 1, .train_max = 1};
     run(w, true, on);
     double before = p99(off->gap, off->gaps), after = p99(on->gap, on->gaps);
@@ -375,16 +388,16 @@ int main(int argc, char **argv)
     int bad = 0;
     double beside = 0;
     struct world *w = hzp_xcalloc(1, sizeof(*w));
-    for (uint64_t seed = from; seed <= to; seed++)
-        for (size_t k = 0; k < sizeof(factor) / sizeof(*factor); k++) {
-            make_world(w, seed);
+    for (uint64_t seed = from; seed <= to; seed++) {
+        make_world(w, seed);
+        alone(w, &off);
+        for (size_t k = 0; k < sizeof(factor) / sizeof(*factor); k++)
             bad += held(w, factor[k][0], factor[k][1], &off, &on, verbose);
-        }
-    for (uint64_t seed = from; seed <= to; seed++)
-        for (int k = 0; k < 3; k++) {
-            make_world(w, seed);
+        w->policy = (struct hzp_policy){.train_max = 0};
+        run(w, true, &off);
+        for (int k = 0; k < 3; k++)
             bad += stretched(w, (double[]){1.05, 1.2, 1.6}[k], &off, &on, &beside, verbose);
-        }
+    }
     /* Some devices have no item that fits, or miss by themselves what follows; most do not. */
     beside /= 3 * (double)(to - from + 1);
     if (to > from + 8 && beside < 0.1)

@@ -26,7 +26,12 @@ int sim_alloc(struct hzp_device *dev, enum hzp_mem where, size_t size, void **re
 
 static bool is_of(const struct sim_world *w, int32_t slot, const struct hzp_version *v)
 {
-    return w->slot[slot].begin == (char *)v->base || w->slot[slot].begin == (char *)v->fp8;
+    const char *begin = w->slot[slot].begin;
+    float *scale;
+    if (begin == hzp_version_unit(w->weights, v, 0).base)
+        return true;
+    return hzp_weights_fp8(w->weights) &&
+           begin == hzp_version_fp8(w->weights, v, HZP_QKV, 0, &scale).ptr;
 }
 
 static void note_version(struct sim_world *w, struct hzp_version *v)
@@ -86,7 +91,6 @@ static const void *sabotaged(struct sim_world *w, enum hzp_op op, const void *ar
     static struct hzp_adamw_args adamw;
     static struct hzp_gather_args gather;
     static int32_t index[64];
-    char *base = w->step->version->base;
     if (w->sabotage == SIM_TWO_VERSIONS && op == HZP_OP_matmul && !train && w->turn > 300) {
         matmul = *(const struct hzp_matmul_args *)args;
         matmul.b.ptr = other_slot(w, matmul.b.ptr);
@@ -101,7 +105,7 @@ static const void *sabotaged(struct sim_world *w, enum hzp_op op, const void *ar
     }
     if (w->sabotage == SIM_WRITE_CURRENT && op == HZP_OP_adamw && w->good_updates > 5) {
         adamw = *(const struct hzp_adamw_args *)args;
-        adamw.to.ptr = base;
+        adamw.to.ptr = hzp_version_unit(w->weights, w->step->version, 0).base;
         return &adamw;
     }
     if (w->sabotage == SIM_PUBLISH_INSIDE && !train && w->step_ops == 5 && w->turn > 200 &&
@@ -129,19 +133,27 @@ static void poison(struct sim_world *w, enum hzp_op op, const void *args)
 
 /* --- Ops -------------------------------------------------------------------------------------- */
 
+const struct hzp_slice *sim_slice(const struct sim_world *w)
+{
+    SIM_CHECK((struct sim_world *)w, w->offer->slices <= 1, "training's slice", "%d are offered",
+              w->offer->slices);
+    return w->offer->slices ? &w->offer->slice[0] : NULL;
+}
+
 /* Items [from, to) of the slice were not seen: they rode in serving's. */
 static void rode(struct sim_world *w, int32_t to)
 {
-    const struct hzp_step *step = w->step;
-    if (to == w->train_at)
+    const struct hzp_slice *slice = sim_slice(w);
+    if (!slice || to == w->train_at)
         return;
-    SIM_CHECK(w, step->ride_rows > 0 && step->rider, "training's slice", "%d of %d items were seen",
-              w->train_at - step->from, step->to - step->from);
-    SIM_CHECK(w, w->chain_version == step->version, "ride",
+    SIM_CHECK(w, w->room->ride_rows > 0 && slice->rider, "training's slice",
+              "%d of %d items were seen", w->train_at - slice->from, slice->to - slice->from);
+    SIM_CHECK(w, w->chain_version == w->step->version, "ride",
               "training reads another version than the step, and rides in it");
     for (int32_t i = w->train_at; i < to; i++)
-        SIM_CHECK(w, step->chain->item[i].layer >= 0 && i < step->rider->space->forward_end, "ride",
-                  "%s is no item of a layer's forward pass", hzp_op_name(step->chain->item[i].op));
+        SIM_CHECK(w, slice->chain->item[i].layer >= 0 && i < slice->rider->space->forward_end,
+                  "ride", "%s is no item of a layer's forward pass",
+                  hzp_op_name(slice->chain->item[i].op));
     w->rode++;
     w->train_at = to;
 }
@@ -150,13 +162,13 @@ static void rode(struct sim_world *w, int32_t to)
  * rides in too. */
 static bool is_training(struct sim_world *w, const void *args)
 {
-    const struct hzp_step *step = w->step;
-    int32_t at = w->train_at, last = step->ride_rows > 0 && step->rider ? step->to : at + 1;
-    if (!step->chain)
+    const struct hzp_slice *slice = sim_slice(w);
+    if (!slice)
         return false;
-    while (at < HZP_MIN(last, step->to) && step->chain->item[at].args != args)
+    int32_t at = w->train_at, last = w->room->ride_rows > 0 && slice->rider ? slice->to : at + 1;
+    while (at < HZP_MIN(last, slice->to) && slice->chain->item[at].args != args)
         at++;
-    if (at >= HZP_MIN(last, step->to))
+    if (at >= HZP_MIN(last, slice->to))
         return false;
     rode(w, at);
     w->train_at++;
@@ -263,7 +275,7 @@ static int watched(struct hzp_lane *lane, enum hzp_op op, const void *args)
     return HZP_OK;
 }
 
-#define X(name, bound)                                                                             \
+#define X(name, class_)                                                                            \
     static int watched_##name(struct hzp_lane *lane, const void *args)                             \
     {                                                                                              \
         return watched(lane, HZP_OP_##name, args);                                                 \
@@ -298,7 +310,7 @@ void sim_watch_device(struct sim_world *w)
     }
     w->dev->backend = &w->backend;
     memcpy(w->op, w->dev->op, sizeof(w->op));
-#define X(name, bound) w->dev->op[HZP_OP_##name] = watched_##name;
+#define X(name, class_) w->dev->op[HZP_OP_##name] = watched_##name;
     HZP_OPS(X)
 #undef X
 }
@@ -339,9 +351,8 @@ static void check_staleness(struct sim_world *w)
  * the one that takes it may be the least part. */
 static void check_share(struct sim_world *w)
 {
-    const struct hzp_step *step = w->step;
     bool learning = !w->exact_prices && (w->train_steps < 50 || w->serve_steps < 50);
-    if (step->batch->rows == 0 || learning || w->goal_ns) {
+    if (w->offer->batch->rows == 0 || learning || w->goal_ns) {
         w->excess_ns = w->least_excess_ns = 0;
         return;
     }
@@ -365,15 +376,16 @@ static void check_idle(struct sim_world *w)
     hzp_trainer_read_stats(w->trainer, &stats);
     bool could = !w->paused && !w->broken && !w->frozen && !stats.waiting_for_slot &&
                  hzp_sample_queue_ready(w->queue);
-    bool used = w->step->batch->rows > 0 || w->step->chain || w->landed + 1 < w->step->number;
+    const struct hzp_slice *slice = sim_slice(w);
+    bool used = w->offer->batch->rows > 0 || slice || w->landed + 1 < w->step->number;
     w->idle_turns = used || !could ? 0 : w->idle_turns + 1;
     /* In the middle of a chain there is nothing to publish or to go over: the very next step is
      * its. */
     SIM_CHECK(w, used || !could || !w->chain_open, "idle device",
               "requests pause, and step %llu does not go on with training's chain",
               (unsigned long long)w->step->number);
-    if (w->step->chain)
-        w->chain_open = w->step->to < w->step->chain->items;
+    if (slice)
+        w->chain_open = slice->to < slice->chain->items;
     SIM_CHECK(w, w->idle_turns <= 12, "idle device", "training does not use it for %d turns",
               w->idle_turns);
 }
@@ -398,22 +410,23 @@ static void check_kept(struct sim_world *w, const struct sim_leg *leg)
               (unsigned long long)leg->number);
 }
 
-static void begin_leg(struct sim_world *w, struct hzp_step *step)
+static void begin_leg(struct sim_world *w, const struct hzp_step *step)
 {
     struct sim_leg *leg = sim_leg_of(w, step->number), *before = sim_leg_of(w, step->number - 1);
     SIM_CHECK(w, w->landed + 2 >= step->number, "outstanding",
               "step %llu is formed, of those before it %llu have landed",
               (unsigned long long)step->number, (unsigned long long)w->landed);
     SIM_CHECK(w,
-              step->under_way ? w->ahead && w->served + 2 == step->number
+              step->in_flight ? w->ahead && w->served + 2 == step->number
                               : w->served + 1 == step->number,
               "ahead", "step %llu is formed, %llu are served", (unsigned long long)step->number,
               (unsigned long long)w->served);
-    w->ahead_steps += step->under_way != NULL;
+    w->ahead_steps += step->in_flight != NULL;
     w->outlived += step->number > 1 && before->served && !before->landed &&
-                   before->step->to > before->step->from;
+                   hzp_offer_has(before->offer, HZP_TENANT_TRAIN);
     leg->number = step->number;
     leg->step = step;
+    leg->offer = w->offer;
     leg->version = step->version;
     leg->version_id = step->version->record.id;
     leg->tokens = 0;
@@ -422,12 +435,15 @@ static void begin_leg(struct sim_world *w, struct hzp_step *step)
     memset(leg->end_ns, 0, sizeof(leg->end_ns));
 }
 
-static bool first_offer(struct hzp_source *source, struct hzp_step *step)
+static bool first_offer(struct hzp_source *source, const struct hzp_step *step,
+                        struct hzp_room *room, struct hzp_offer *offer)
 {
     struct sim_world *w = HZP_CONTAINER_OF(source, struct sim_world, first);
     if (w->in_plan)
-        rode(w, w->step->to);
+        rode(w, sim_slice(w) ? sim_slice(w)->to : 0);
     w->step = step;
+    w->room = room;
+    w->offer = offer;
     w->in_plan = false;
     w->step_ops = 0;
     w->seen_serve_ns = w->seen_train_ns = 0;
@@ -438,44 +454,49 @@ static bool first_offer(struct hzp_source *source, struct hzp_step *step)
     note_version(w, step->version);
     check_staleness(w);
     if (w->sabotage == SIM_TOKEN_EARLY)
-        step->under_way = NULL;
+        ((struct hzp_step *)step)->in_flight = NULL;
     if (w->sabotage == SIM_VERSION_EARLY)
         hzp_weights_reclaim(w->weights, UINT64_MAX);
     for (int32_t i = 0; i < w->lives && w->sabotage == SIM_STARVED && w->turn > 100; i++)
         if (i == 0 || w->life[i]->fed >= w->life[i]->rq->prompt_count)
-            step->rows_left = i ? step->rows_left + 1 : 0;
+            room->rows = i ? room->rows + 1 : 0;
     return false;
 }
 
-static bool mid_offer(struct hzp_source *source, struct hzp_step *step)
+static bool mid_offer(struct hzp_source *source, const struct hzp_step *step, struct hzp_room *room,
+                      struct hzp_offer *offer)
 {
     return false;
 }
 
-static bool last_offer(struct hzp_source *source, struct hzp_step *step)
+static bool last_offer(struct hzp_source *source, const struct hzp_step *step,
+                       struct hzp_room *room, struct hzp_offer *offer)
 {
     struct sim_world *w = HZP_CONTAINER_OF(source, struct sim_world, last);
     SIM_CHECK(w, step == w->step, "loop", "another step");
     sim_check_batch(w);
-    w->train_at = step->from;
-    w->chain_version = step->rider ? step->rider->version : NULL;
-    w->rode_not += step->ride_rows > 0 && step->rider && w->chain_version != step->version;
-    if (w->sabotage == SIM_RIDE_STALE && step->rider) {
-        w->lie = *step->rider;
+    struct hzp_slice *slice = (struct hzp_slice *)sim_slice(w);
+    const struct hzp_rider *rider = slice ? slice->rider : NULL;
+    w->train_at = slice ? slice->from : 0;
+    w->chain_version = rider ? rider->version : NULL;
+    w->rode_not += room->ride_rows > 0 && rider && w->chain_version != step->version;
+    if (w->sabotage == SIM_RIDE_STALE && rider) {
+        w->lie = *rider;
         w->lie.version = step->version;
-        step->rider = &w->lie;
+        slice->rider = &w->lie;
     }
     w->in_plan = true;
-    SIM_CHECK(w, !step->chain || !w->paused, "paused", "training runs");
+    SIM_CHECK(w, !slice || !w->paused, "paused", "training runs");
     check_idle(w);
-    if ((w->sabotage == SIM_UNSETTLED && step->settle == HZP_SETTLE_SERVING) ||
-        (w->sabotage == SIM_STALE_AHEAD && step->settle == HZP_SETTLE_ALL))
-        step->settle = HZP_SETTLE_NOTHING;
+    if (w->sabotage == SIM_STALE_AHEAD && offer->settle == HZP_SETTLE_ALL)
+        offer->settle = HZP_SETTLE_NOTHING;
     return false;
 }
 
-static void first_deliver(struct hzp_source *source, const struct hzp_step *step, int status)
+static void first_deliver(struct hzp_source *source, const struct hzp_step *step,
+                          const struct hzp_offer *offer, const struct hzp_outcome *outcome)
 {
+    int status = outcome->status;
     struct sim_world *w = HZP_CONTAINER_OF(source, struct sim_world, first);
     struct sim_leg *leg = sim_leg_of(w, step->number);
     SIM_CHECK(w, leg->number == step->number && (status < 0 || w->served + 1 == step->number),
@@ -485,20 +506,23 @@ static void first_deliver(struct hzp_source *source, const struct hzp_step *step
     check_kept(w, leg);
     SIM_CHECK(w, (status < 0) == w->failed, "failure", "the loop says %s", hzp_err_name(status));
     w->swaps_under_way += leg->version_id != w->serving_id;
-    memcpy(step->batch->token, leg->token, (size_t)leg->tokens * sizeof(*leg->token));
+    memcpy(offer->batch->token, leg->token, (size_t)leg->tokens * sizeof(*leg->token));
     leg->served = true;
     w->served = HZP_MAX(w->served, step->number);
 }
 
-static void mid_deliver(struct hzp_source *source, const struct hzp_step *step, int status)
+static void mid_deliver(struct hzp_source *source, const struct hzp_step *step,
+                        const struct hzp_offer *offer, const struct hzp_outcome *outcome)
 {
     struct sim_world *w = HZP_CONTAINER_OF(source, struct sim_world, mid);
-    sim_check_results(w, step, status);
+    sim_check_results(w, step, outcome->status);
     sim_check_pool(w);
 }
 
-static void last_deliver(struct hzp_source *source, const struct hzp_step *step, int status)
+static void last_deliver(struct hzp_source *source, const struct hzp_step *step,
+                         const struct hzp_offer *offer, const struct hzp_outcome *outcome)
 {
+    int status = outcome->status;
     struct sim_world *w = HZP_CONTAINER_OF(source, struct sim_world, last);
     SIM_CHECK(w, status < 0 || (w->landed + 1 == step->number && w->served >= step->number), "loop",
               "step %llu lands after %llu", (unsigned long long)step->number,
@@ -509,9 +533,9 @@ static void last_deliver(struct hzp_source *source, const struct hzp_step *step,
         return;
     check_staleness(w);
     check_share(w);
-    sim_check_goals(w);
-    w->serve_steps += step->batch->rows > 0;
-    w->train_steps += step->to > step->from;
+    sim_check_goals(w, outcome);
+    w->serve_steps += offer->batch->rows > 0;
+    w->train_steps += hzp_offer_has(offer, HZP_TENANT_TRAIN);
     struct hzp_version *now = hzp_weights_current(w->weights);
     uint64_t id = now->record.id;
     SIM_CHECK(w, id == w->serving_id || id == w->serving_id + 1, "version", "%llu follows %llu",
@@ -524,6 +548,15 @@ static void last_deliver(struct hzp_source *source, const struct hzp_step *step,
     }
     w->serving_id = id;
     note_version(w, now);
+}
+
+/* Whether a request's row must wait for the token before it. */
+bool __real_hzp_edits_grow(const struct hzp_edits *edits);
+bool __wrap_hzp_edits_grow(const struct hzp_edits *edits);
+
+bool __wrap_hzp_edits_grow(const struct hzp_edits *edits)
+{
+    return __real_hzp_edits_grow(edits) && !(here && here->sabotage == SIM_UNSETTLED);
 }
 
 void sim_watch_loop(struct sim_world *w)

@@ -19,6 +19,7 @@
 #ifndef HZP_TESTS_SIM_WORLD_H
 #define HZP_TESTS_SIM_WORLD_H
 
+#include "device/backend.h"
 #include "nanobatch/loop.h"
 #include "nanobatch/build/ride.h"
 #include "serve/scheduler.h"
@@ -48,7 +49,7 @@ enum sim_sabotage {
     SIM_PAGE_UNDER_WAY, /* a page of who left is given back while a step of his runs */
     SIM_VERSION_EARLY,  /* a version's memory is given back while a step that reads it runs */
     SIM_WRONG_ID,       /* the device copies another sequence's token */
-    SIM_UNSETTLED,      /* the loop runs ahead of results that a request needs first */
+    SIM_UNSETTLED,      /* a request's row runs ahead of the token that its penalties count */
     SIM_STALE_AHEAD,    /* the loop runs ahead of an update that the staleness bound waits for */
     SIM_TOKEN_EARLY,    /* a token is looked at before its step has ended */
     SIM_AFTER_STOP,     /* tokens are shown after one that ends the request */
@@ -82,7 +83,7 @@ struct sim_trace {
     int32_t (*length)[2];
     int32_t count;
 };
-void sim_trace_read(const char *name, struct sim_trace *ret);
+void sim_trace_read(const char *name, const char *own, struct sim_trace *ret);
 
 /* What a sequence brings to one step. */
 struct sim_part {
@@ -121,7 +122,8 @@ struct sim_ghost {
 struct sim_leg {
     uint64_t number, version_id;
     const struct hzp_version *version;
-    struct hzp_step *step;
+    const struct hzp_step *step;
+    struct hzp_offer *offer;
     int32_t *token; /* [logits_max] what it drew, kept from the host until it is served */
     int32_t tokens;
     bool served, landed;
@@ -178,9 +180,11 @@ struct sim_world {
 
     /* the step */
     uint64_t turn;
-    struct sim_leg leg[2];   /* of step n: leg[n % 2] */
-    struct hzp_step *step;   /* the newest formed, or being formed */
-    uint64_t served, landed; /* the newest of each */
+    struct sim_leg leg[2];       /* of step n: leg[n % 2] */
+    const struct hzp_step *step; /* the newest formed, or being formed, */
+    struct hzp_room *room;       /* its room, */
+    struct hzp_offer *offer;     /* and what the sources offer */
+    uint64_t served, landed;     /* the newest of each */
     uint64_t ahead_steps, refs, extra_rows, outlived, met, swaps_under_way;
     bool in_plan;          /* ops belong to the step */
     struct hzp_span *span; /* of the next op */
@@ -253,10 +257,11 @@ void sim_on_update(void *ctx, const struct hzp_update_report *report);
 /* serving.c: what must hold of requests, pages and queue. */
 void sim_check_batch(struct sim_world *w);
 void sim_check_results(struct sim_world *w, const struct hzp_step *step, int status);
+const struct hzp_slice *sim_slice(const struct sim_world *w); /* training's; of no items: none */
 void sim_check_pool(struct sim_world *w);
 
 /* goals.c: what must hold once a goal is set. */
-void sim_check_goals(struct sim_world *w);
+void sim_check_goals(struct sim_world *w, const struct hzp_outcome *outcome);
 
 /* clients.c: who asks and teaches, between turns. */
 void sim_clients(struct sim_world *w, bool more);

@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "tests/fixture/model.h"
 #include "tests/weights/scratch.h"
 
 #include <math.h>
@@ -113,7 +114,8 @@ static void open_server(struct server *s, int64_t every)
     MUST(hzp_trainer_create(&trainer, &s->trainer));
     struct hzp_version *draft;
     MUST(hzp_weights_begin(s->weights, &draft));
-    MUST(hzp_model_load(hzp_state_weights_dir(s->state), &s->layout, HZP_BF16, draft->base, &text));
+    MUST(hzp_model_load(hzp_state_weights_dir(s->state), s->dev,
+                        hzp_version_units(s->weights, draft), NULL, &text));
     MUST(hzp_state_restore(s->state, s->trainer, draft, &text));
     hzp_weights_publish(s->weights, draft, 0);
     struct hzp_loop_config loop = {.model = s->model,
@@ -141,21 +143,17 @@ static void close_server(struct server *s, bool save)
     hzp_layout_free(&s->layout);
 }
 
+static const struct hzp_units *current_units(const struct server *s)
+{
+    return hzp_version_units(s->weights, hzp_weights_current(s->weights));
+}
+
 static int make_model(void **state)
 {
-    struct hzp_model_config config;
-    struct hzp_layout layout;
-    struct hzp_err_text text = {{0}, {0}};
     scratch_setup(state);
     hzp_log_set_level(HZP_LOG_ERROR);
     scratch_write_text(scratch_path("config.json"), config_json);
-    MUST(hzp_config_read(scratch_dir, &config, &text));
-    hzp_layout_make(&config, &layout);
-    void *base = calloc(layout.elements, 2);
-    hzp_model_init(&layout, HZP_BF16, base, 9, 0.1f);
-    MUST(hzp_model_save(scratch_dir, &layout, HZP_BF16, base, scratch_dir, &text));
-    free(base);
-    hzp_layout_free(&layout);
+    fixture_write_dir(scratch_dir, HZP_BF16, 9, 0.1f);
     return 0;
 }
 
@@ -185,13 +183,12 @@ static void test_stop_and_start(void **state)
         ;
     hzp_weights_newest(s.weights, &record);
     assert_int_equal(record.learned_through, 40);
-    void *weights = malloc(s.layout.elements * 2);
-    memcpy(weights, hzp_weights_current(s.weights)->base, s.layout.elements * 2);
+    struct hzp_units weights = fixture_units_read(s.dev, current_units(&s));
     int64_t step = record.optimizer_step;
     close_server(&s, true);
 
     open_server(&s, 0); /* goes on from the very same numbers, and nothing is left to learn */
-    assert_memory_equal(weights, hzp_weights_current(s.weights)->base, s.layout.elements * 2);
+    assert_true(fixture_units_same(NULL, &weights, current_units(&s)));
     hzp_weights_newest(s.weights, &record);
     assert_int_equal(record.optimizer_step, step);
     assert_int_equal(record.learned_through, 40);
@@ -215,7 +212,7 @@ static void test_stop_and_start(void **state)
     hzp_weights_newest(s.weights, &record);
     assert_int_equal(record.learned_through, 42);
     close_server(&s, true);
-    free(weights);
+    fixture_units_free(&weights);
 }
 
 static void test_periodic_checkpoints(void **state)
@@ -223,8 +220,8 @@ static void test_periodic_checkpoints(void **state)
     struct server s;
     struct hzp_state_stats stats = {0};
     open_server(&s, 3);
-    for (int i = 0; i < 200 || (stats.checkpoints < 3 && i < 20000); i++) {
-        if (i % 20 == 0)
+    for (int i = 0; i < 200 || (stats.checkpoints < 3 && i < 1000000); i++) {
+        if (i % 20 == 0 && i < 20000)
             accept(&s, i);
         if (hzp_loop_turn(s.loop) == 0)
             usleep(200);
@@ -266,7 +263,9 @@ static void test_kill(void **state)
     int64_t acknowledged = 0;
     uint64_t first_id = 0;
     srand(3);
-    for (int round = 0; round < 25; round++) {
+    /* On a slow machine more lives, and longer ones, until there was something to lose. */
+    for (int round = 0, life_us = 120000;
+         round < 25 || !acknowledged || !hzp_checkpoint_newest(scratch_path("state")); round++) {
         int fd[2], status;
         assert_int_equal(pipe(fd), 0);
         pid_t child = fork();
@@ -275,7 +274,9 @@ static void test_kill(void **state)
             serve_until_killed(fd[1]);
         }
         close(fd[1]);
-        usleep((useconds_t)(20000 + rand() % 120000));
+        usleep((useconds_t)(20000 + rand() % life_us));
+        if (round >= 25)
+            life_us += 120000;
         kill(child, SIGKILL);
         waitpid(child, &status, 0);
         assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
@@ -400,7 +401,7 @@ static void test_failed_checkpoint(void **state)
         ;
     /* Until the thread has failed, and a while longer, so that it has also with the newest
      * update. */
-    for (int i = 0, more = 0; i < 20000 && more < 100; i++) {
+    for (int i = 0, more = 0; i < 1000000 && more < 100; i++) {
         if (hzp_loop_turn(s.loop) == 0)
             usleep(1000);
         hzp_state_read_stats(s.state, &stats);

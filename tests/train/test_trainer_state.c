@@ -41,11 +41,15 @@ static void run_to(struct tiny *t, int32_t reports)
         assert_int_equal(hzp_loop_turn(t->loop), 1);
 }
 
-static struct tiny *resume(const struct tiny_config *config, const void *weights, int *ret,
-                           char *note, struct hzp_err_text *text)
+static struct tiny *resume(const struct tiny_config *config, const struct hzp_units *weights,
+                           int *ret, char *note, struct hzp_err_text *text)
 {
     struct tiny *t = tiny_open(config);
-    memcpy(t->draft->base, weights, tiny_bytes(t));
+    for (int32_t u = 0; u < t->fixture.layout.units; u++) {
+        struct hzp_unit_view from = hzp_unit_view(weights, u);
+        struct hzp_unit_view to = hzp_version_unit(t->weights, t->draft, u);
+        memcpy(to.base, from.base, HZP_MIN(hzp_unit_bytes(&to), hzp_unit_bytes(&from)));
+    }
     *ret = hzp_trainer_load(t->trainer, t->draft, dir, true, note, text);
     if (*ret >= 0)
         tiny_publish(t);
@@ -68,7 +72,7 @@ static void check_resume(enum hzp_dtype type, enum hzp_dtype moments)
     run_to(first, 7);
     TINY_MUST(hzp_trainer_save(first->trainer, hzp_weights_current(first->weights), dir, "a note",
                                &text));
-    struct tiny *second = resume(&config, tiny_base(first), &r, note, &text);
+    struct tiny *second = resume(&config, tiny_units(first), &r, note, &text);
     TINY_MUST(r);
     assert_string_equal(note, "a note");
     struct hzp_version *v = hzp_weights_current(second->weights);
@@ -103,7 +107,7 @@ static void test_resume(void **state)
     check_resume(HZP_BF16, HZP_BF16);
 }
 
-static void expect(const struct tiny_config *config, const void *weights, int code,
+static void expect(const struct tiny_config *config, const struct hzp_units *weights, int code,
                    const char *word)
 {
     struct hzp_err_text text = {{0}, {0}};
@@ -125,24 +129,24 @@ static void test_refusals(void **state)
     tiny_push(t, 1, 40);
     run_to(t, 3);
     TINY_MUST(hzp_trainer_save(t->trainer, hzp_weights_current(t->weights), dir, NULL, &text));
-    float *weights = calloc(4, tiny_bytes(t)); /* room for the larger model below */
-    memcpy(weights, tiny_base(t), tiny_bytes(t));
+    struct hzp_units weights = fixture_units_read(t->fixture.dev, tiny_units(t));
+    float *embed = hzp_units_mat(&weights, HZP_EMBED, -1).ptr;
     other.recipe.lr = 2e-2f;
-    expect(&other, weights, HZP_EINVAL, "lr 0.01, now it is 0.02");
+    expect(&other, &weights, HZP_EINVAL, "lr 0.01, now it is 0.02");
     other = config;
     other.recipe.moment_type = HZP_BF16;
-    expect(&other, weights, HZP_EINVAL, "moments f32, now it is bf16");
+    expect(&other, &weights, HZP_EINVAL, "moments f32, now it is bf16");
     other = config;
     other.untied = true;
-    expect(&other, weights, HZP_EFORMAT, "tensor m has");
-    weights[5] += 1;
-    expect(&config, weights, HZP_EFORMAT, "other weights");
-    weights[5] -= 1;
+    expect(&other, &weights, HZP_EFORMAT, "tensor m has");
+    embed[5] += 1;
+    expect(&config, &weights, HZP_EFORMAT, "other weights");
+    embed[5] -= 1;
     char path[96];
     snprintf(path, sizeof(path), "%s/trainer.safetensors", dir);
     assert_int_equal(truncate(path, 1000), 0);
-    expect(&config, weights, HZP_EFORMAT, "");
-    free(weights);
+    expect(&config, &weights, HZP_EFORMAT, "");
+    fixture_units_free(&weights);
     tiny_close(t);
 }
 

@@ -8,8 +8,8 @@
 #define HZP_TESTS_TRAIN_TINY_H
 
 #include "nanobatch/loop.h"
+#include "tests/fixture/model.h"
 #include "train/trainer.h"
-#include "weights/fp8.h"
 #include "weights/model_dir.h"
 
 #include <setjmp.h>
@@ -36,10 +36,8 @@ struct tiny_config {
 
 struct tiny {
     struct tiny_config config;
-    struct hzp_device *dev;
-    struct hzp_layout layout;
-    struct hzp_weights *weights;
-    struct hzp_model *model;
+    struct fixture_model fixture;
+    struct hzp_weights *weights; /* the fixture's */
     struct hzp_sample_queue *queue;
     struct hzp_trainer *trainer;
     struct hzp_loop *loop;
@@ -90,8 +88,6 @@ static inline struct tiny *tiny_open(const struct tiny_config *config)
     struct hzp_err_text text = {{0}, {0}};
     struct tiny *t = calloc(1, sizeof(*t));
     t->config = *config;
-    struct hzp_device_config device = {.name = "ref"};
-    TINY_MUST(hzp_device_open(&device, &t->dev, &text));
     struct hzp_model_config model = {.family = "llama",
                                      .layers = 2,
                                      .width = 16,
@@ -104,25 +100,26 @@ static inline struct tiny *tiny_open(const struct tiny_config *config)
                                      .tied = !config->untied,
                                      .disk_type = HZP_F32,
                                      .bos = -1};
-    hzp_layout_make(&model, &t->layout);
-    struct hzp_weights_config weights = {.type = config->type,
-                                         .fp8 = config->fp8,
-                                         .slots = config->slots,
-                                         .max_staleness = config->max_staleness,
-                                         .first_id = 1};
-    TINY_MUST(hzp_weights_create(t->dev, &t->layout, &weights, &t->weights));
-    TINY_MUST(hzp_model_create(t->dev, t->weights, 64, &t->model));
-    TINY_MUST(hzp_weights_begin(t->weights, &t->draft));
-    hzp_model_init(&t->layout, config->type, t->draft->base, 3, 0.1f);
+    struct fixture_config fixture = {.device = "ref",
+                                     .config = model,
+                                     .store = {.type = config->type,
+                                               .fp8 = config->fp8,
+                                               .slots = config->slots,
+                                               .max_staleness = config->max_staleness,
+                                               .first_id = 1}};
+    fixture_open(&t->fixture, &fixture);
+    t->weights = t->fixture.weights;
+    t->draft = fixture_begin(&t->fixture);
+    TINY_MUST(hzp_model_init(NULL, hzp_version_units(t->weights, t->draft), 3, 0.1f));
     TINY_MUST(hzp_sample_queue_create(&config->queue, &t->queue));
     struct hzp_trainer_config trainer = {.recipe = config->recipe,
-                                         .model = t->model,
+                                         .model = t->fixture.model,
                                          .queue = t->queue,
                                          .quantum_flops = 20000,
                                          .on_update = tiny_on_update,
                                          .ctx = t};
     TINY_MUST(hzp_trainer_create(&trainer, &t->trainer));
-    struct hzp_loop_config loop = {.model = t->model,
+    struct hzp_loop_config loop = {.model = t->fixture.model,
                                    .idle_ns = config->idle_ns,
                                    .policy = {.train_share = 1, .train_max = 1},
                                    .check_plans = true};
@@ -135,8 +132,7 @@ static inline struct tiny *tiny_open(const struct tiny_config *config)
 
 static inline void tiny_publish(struct tiny *t)
 {
-    assert_int_equal(hzp_version_quantize(t->weights, t->draft), HZP_OK);
-    hzp_weights_publish(t->weights, t->draft, 0);
+    fixture_publish(&t->fixture, t->draft, 0);
     t->draft = NULL;
 }
 
@@ -145,10 +141,7 @@ static inline void tiny_close(struct tiny *t)
     hzp_loop_destroy(t->loop);
     hzp_trainer_destroy(t->trainer);
     hzp_sample_queue_destroy(t->queue);
-    hzp_model_destroy(t->model);
-    hzp_weights_destroy(t->weights);
-    hzp_device_close(t->dev);
-    hzp_layout_free(&t->layout);
+    fixture_close(&t->fixture);
     free(t);
 }
 
@@ -179,27 +172,22 @@ static inline void tiny_run(struct tiny *t)
     assert_int_equal(r, 0);
 }
 
-static inline size_t tiny_bytes(const struct tiny *t)
+/* The current version's units. */
+static inline const struct hzp_units *tiny_units(const struct tiny *t)
 {
-    return t->layout.elements * hzp_dtype_size(t->config.type);
-}
-
-static inline const void *tiny_base(const struct tiny *t)
-{
-    return hzp_weights_current(t->weights)->base;
+    return hzp_version_units(t->weights, hzp_weights_current(t->weights));
 }
 
 /* The same weights, moments and residuals, bit for bit. */
 static inline void tiny_assert_same(struct tiny *a, struct tiny *b)
 {
     struct hzp_train_space *x = hzp_trainer_space(a->trainer), *y = hzp_trainer_space(b->trainer);
-    size_t moment = a->layout.elements * hzp_dtype_size(a->config.recipe.moment_type);
-    assert_memory_equal(tiny_base(a), tiny_base(b), tiny_bytes(a));
-    assert_memory_equal(hzp_train_space_m(x), hzp_train_space_m(y), moment);
-    assert_memory_equal(hzp_train_space_v(x), hzp_train_space_v(y), moment);
+    assert_true(fixture_units_same(NULL, tiny_units(a), tiny_units(b)));
+    assert_true(fixture_units_same(NULL, hzp_train_space_m(x), hzp_train_space_m(y)));
+    assert_true(fixture_units_same(NULL, hzp_train_space_v(x), hzp_train_space_v(y)));
     if (a->config.type == HZP_BF16)
-        assert_memory_equal(hzp_train_space_residual(x), hzp_train_space_residual(y),
-                            a->layout.elements * sizeof(int16_t));
+        assert_true(
+            fixture_units_same(NULL, hzp_train_space_residual(x), hzp_train_space_residual(y)));
 }
 
 #endif

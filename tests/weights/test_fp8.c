@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "device/fp8.h"
+#include "tests/fixture/units.h"
 #include "weights/fp8.h"
 
 #include <stdio.h>
@@ -42,39 +43,55 @@ static int teardown(void **state)
     return 0;
 }
 
-static void mark(uint8_t *seen, const char *base, const void *ptr, size_t size)
+static void mark(uint8_t *seen, size_t bytes, const char *base, const void *ptr, size_t size)
 {
     size_t at = (size_t)((const char *)ptr - base);
-    assert_true(at + size <= hzp_fp8_bytes(&layout));
+    assert_true(at + size <= bytes);
     for (size_t i = 0; i < size; i++)
         assert_int_equal(seen[at + i]++, 0);
 }
 
-static void test_places(void **state)
+/* Returns the layer's bytes. */
+static size_t check_layer(const struct hzp_layout *l, int32_t layer)
 {
-    size_t bytes = hzp_fp8_bytes(&layout), used = 0;
+    size_t bytes = hzp_fp8_layer_bytes(l, layer), used = 0;
     uint8_t *seen = calloc(1, bytes);
     char *base = aligned_alloc(256, bytes);
-    for (int32_t l = 0; l < 3; l++)
-        for (int i = 0; i < HZP_FP8_ROLES; i++) {
-            float *scale;
-            struct hzp_mat mat = hzp_fp8_mat(&layout, base, hzp_fp8_role[i], l, &scale);
-            struct hzp_mat like = hzp_layout_mat(&layout, base, HZP_BF16, hzp_fp8_role[i], l);
-            size_t codes = (size_t)mat.rows * (size_t)mat.cols;
-            assert_int_equal(mat.rows, like.rows);
-            assert_int_equal(mat.cols, like.cols);
-            assert_int_equal(mat.stride, mat.cols);
-            assert_int_equal(mat.type, HZP_E4M3);
-            assert_int_equal((uintptr_t)mat.ptr % 64, 0);
-            assert_int_equal((uintptr_t)scale % 16, 0);
-            mark(seen, base, mat.ptr, codes);
-            mark(seen, base, scale, (size_t)mat.rows * sizeof(*scale));
-            used += codes + (size_t)mat.rows * sizeof(*scale);
-        }
-    /* little but codes and scales */
-    assert_true(bytes - used <= 3 * (256 + 8 * 64));
+    for (int i = 0; i < HZP_FP8_ROLES; i++) {
+        float *scale;
+        struct hzp_mat mat = hzp_fp8_mat(l, base, hzp_fp8_role[i], layer, &scale);
+        const struct hzp_tensor *like = hzp_layout_find(l, hzp_fp8_role[i], layer);
+        size_t codes = (size_t)mat.rows * (size_t)mat.cols;
+        assert_int_equal(mat.rows, like->rows);
+        assert_int_equal(mat.cols, like->cols);
+        assert_int_equal(mat.stride, mat.cols);
+        assert_int_equal(mat.type, HZP_E4M3);
+        assert_int_equal((uintptr_t)mat.ptr % 64, 0);
+        assert_int_equal((uintptr_t)scale % 16, 0);
+        mark(seen, bytes, base, mat.ptr, codes);
+        mark(seen, bytes, base, scale, (size_t)mat.rows * sizeof(*scale));
+        used += codes + (size_t)mat.rows * sizeof(*scale);
+    }
+    assert_int_equal(bytes % 256, 0);
+    assert_true(bytes - used <= 256 + 8 * 64); /* little but codes and scales */
     free(seen);
     free(base);
+    return bytes;
+}
+
+static void test_places(void **state)
+{
+    const int32_t inner[] = {28, 100, 4};
+    struct hzp_layout uneven;
+    hzp_layout_make_inner(&layout.config, inner, &uneven);
+    for (int i = 0; i < 2; i++) {
+        const struct hzp_layout *l = i ? &uneven : &layout;
+        size_t bytes = 0;
+        for (int32_t layer = 0; layer < 3; layer++)
+            bytes += check_layer(l, layer);
+        assert_int_equal(hzp_fp8_bytes(l), bytes);
+    }
+    hzp_layout_free(&uneven);
 }
 
 static struct hzp_weights *make(bool fp8, struct hzp_version **ret_draft)
@@ -91,9 +108,7 @@ static void test_made(void **state)
 {
     struct hzp_version *v;
     struct hzp_weights *w = make(true, &v);
-    uint16_t *base = v->base;
-    for (size_t i = 0; i < layout.elements; i++)
-        base[i] = hzp_bf16_from_f32((float)((int)(i * 37 % 101) - 50) / 16);
+    fixture_units_random(dev, hzp_version_units(w, v), 37, 3.125f);
     assert_false(v->fp8_made);
     assert_int_equal(hzp_version_quantize(w, v), HZP_OK);
     assert_true(v->fp8_made);
@@ -121,7 +136,6 @@ static void test_without(void **state)
 {
     struct hzp_version *v;
     struct hzp_weights *w = make(false, &v);
-    assert_null(v->fp8);
     assert_false(hzp_weights_fp8(w));
     assert_int_equal(hzp_version_quantize(w, v), HZP_OK);
     hzp_weights_publish(w, v, 0);

@@ -19,83 +19,108 @@ static void make(int i, struct hzp_layout *ret)
     hzp_layout_make(&c, ret);
 }
 
-/* Every element of every tensor is filled by exactly one disk tensor; tensors neither overlap nor
- * leave their unit; units follow each other. */
+/* Every element of every tensor of the unit is filled by exactly one disk tensor; tensors neither
+ * overlap nor leave the unit.  Returns the parameters. */
+static int64_t check_unit(const struct hzp_layout *l, int32_t u)
+{
+    const struct hzp_unit *unit = &l->unit[u];
+    unsigned char *seen = calloc(unit->elements, 1);
+    int64_t parameters = 0;
+    for (int i = 0; i < l->disks; i++) {
+        const struct hzp_disk_tensor *d = &l->disk[i];
+        const struct hzp_tensor *t = &l->tensor[d->tensor];
+        size_t cols = d->vector ? 1 : (size_t)t->cols;
+        assert_true(i == 0 || l->disk[i - 1].tensor <= d->tensor);
+        assert_int_equal(d->vector, t->rows == 1);
+        assert_true(d->row0 + d->rows <= (d->vector ? t->cols : t->rows));
+        for (size_t j = 0; t->unit == u && j < (size_t)d->rows * cols; j++)
+            seen[t->offset + (size_t)d->row0 * cols + j]++;
+    }
+    for (int i = unit->first; i < unit->first + unit->tensors; i++) {
+        const struct hzp_tensor *t = &l->tensor[i];
+        size_t n = (size_t)t->rows * (size_t)t->cols;
+        assert_int_equal(t->unit, u);
+        assert_int_equal(t->offset % HZP_UNIT_ALIGN, 0);
+        assert_true(t->offset + n <= unit->elements);
+        /* matrices in the decayed part, vectors after it */
+        assert_int_equal(t->rows > 1, t->offset < unit->decayed);
+        assert_ptr_equal(hzp_layout_find(l, t->role, t->layer), t);
+        for (size_t j = 0; j < n; j++)
+            assert_int_equal(seen[t->offset + j], 1);
+        parameters += (int64_t)n;
+    }
+    free(seen);
+    return parameters;
+}
+
+static int64_t check_layout(const struct hzp_layout *l)
+{
+    size_t before = 0;
+    int32_t tensors = 0;
+    int64_t parameters = 0;
+    assert_int_equal(l->units, l->config.layers + 2);
+    for (int u = 0; u < l->units; u++) {
+        const struct hzp_unit *unit = &l->unit[u];
+        assert_int_equal(unit->before, before);
+        assert_int_equal(unit->first, tensors);
+        assert_int_equal(unit->elements % HZP_UNIT_ALIGN, 0);
+        assert_true(unit->decayed <= unit->elements);
+        before += unit->elements;
+        tensors += unit->tensors;
+        parameters += check_unit(l, u);
+    }
+    assert_int_equal(l->elements, before);
+    assert_int_equal(l->tensors, tensors);
+    for (int i = 0; i < l->disks; i++)
+        for (int k = 0; k < i; k++)
+            assert_string_not_equal(l->disk[k].name, l->disk[i].name);
+    return parameters;
+}
+
 static void test_covers(void **state)
 {
     for (int m = 0; m < HZP_COUNT(tiny_models); m++) {
         struct hzp_layout l;
         make(m, &l);
-        assert_int_equal(l.units, l.config.layers + 2);
-        size_t at = 0;
-        for (int u = 0; u < l.units; u++) {
-            assert_int_equal(l.unit[u].offset, at);
-            assert_int_equal(l.unit[u].elements % HZP_UNIT_ALIGN, 0);
-            assert_true(l.unit[u].decayed <= l.unit[u].elements);
-            at += l.unit[u].elements;
-        }
-        assert_int_equal(l.elements, at);
-        unsigned char *seen = calloc(l.elements, 1);
-        for (int i = 0; i < l.disks; i++) {
-            const struct hzp_disk_tensor *d = &l.disk[i];
-            const struct hzp_tensor *t = &l.tensor[d->tensor];
-            size_t cols = d->vector ? 1 : (size_t)t->cols;
-            size_t begin = t->offset + (size_t)d->row0 * cols;
-            assert_int_equal(d->vector, t->rows == 1);
-            assert_true(d->row0 + d->rows <= (d->vector ? t->cols : t->rows));
-            for (size_t j = 0; j < (size_t)d->rows * cols; j++)
-                seen[begin + j]++;
-            for (int k = 0; k < i; k++)
-                assert_string_not_equal(l.disk[k].name, d->name);
-        }
-        int64_t parameters = 0;
-        for (int i = 0; i < l.tensors; i++) {
-            const struct hzp_tensor *t = &l.tensor[i];
-            const struct hzp_unit *u = &l.unit[t->unit];
-            size_t n = (size_t)t->rows * (size_t)t->cols;
-            assert_int_equal(t->offset % HZP_UNIT_ALIGN, 0);
-            assert_true(t->offset >= u->offset && t->offset + n <= u->offset + u->elements);
-            /* matrices in the decayed part, vectors after it */
-            assert_int_equal(t->rows > 1, t->offset - u->offset < u->decayed);
-            for (size_t j = 0; j < n; j++)
-                assert_int_equal(seen[t->offset + j], 1);
-            parameters += (int64_t)n;
-        }
-        assert_int_equal(parameters, hzp_config_parameters(&l.config));
-        free(seen);
+        assert_int_equal(check_layout(&l), hzp_config_parameters(&l.config));
         hzp_layout_free(&l);
     }
 }
 
-static void test_mats(void **state)
+/* Layers of different inner widths. */
+static void test_layers_differ(void **state)
+{
+    const int32_t inner[] = {20, 72, 8};
+    struct hzp_layout even, l;
+    make(1, &even); /* llama, untied, three layers */
+    assert_int_equal(even.config.layers, HZP_COUNT(inner));
+    hzp_layout_make_inner(&even.config, inner, &l);
+    check_layout(&l);
+    for (int i = 0; i < HZP_COUNT(inner); i++) {
+        assert_int_equal(hzp_layout_find(&l, HZP_GATE_UP, i)->rows, 2 * inner[i]);
+        assert_int_equal(hzp_layout_find(&l, HZP_DOWN, i)->cols, inner[i]);
+        assert_int_equal(hzp_layout_find(&l, HZP_QKV, i)->rows,
+                         hzp_layout_find(&even, HZP_QKV, i)->rows);
+    }
+    assert_int_equal(l.unit[1].elements, even.unit[1].elements); /* 20, as the model has */
+    assert_true(l.unit[2].elements > l.unit[1].elements);
+    assert_true(l.unit[3].elements < l.unit[1].elements);
+    hzp_layout_free(&even);
+    hzp_layout_free(&l);
+}
+
+static void test_find(void **state)
 {
     struct hzp_layout l;
     make(6, &l); /* qwen3, untied */
-    char *base = malloc(l.elements * sizeof(float));
-    for (int i = 0; i < l.tensors; i++) {
-        const struct hzp_tensor *t = &l.tensor[i];
-        for (int type = HZP_F32; type <= HZP_BF16; type++) {
-            struct hzp_mat m = hzp_layout_mat(&l, base, (enum hzp_dtype)type, t->role, t->layer);
-            assert_ptr_equal(m.ptr, base + t->offset * (type == HZP_F32 ? 4 : 2));
-            assert_int_equal(m.rows, t->rows);
-            assert_int_equal(m.cols, t->cols);
-            assert_int_equal(m.stride, t->cols);
-            assert_int_equal(m.type, type);
-        }
-    }
-    assert_null(hzp_layout_mat(&l, base, HZP_F32, HZP_QKV_BIAS, 0).ptr);
-    assert_ptr_not_equal(hzp_layout_mat(&l, base, HZP_F32, HZP_HEAD, -1).ptr,
-                         hzp_layout_mat(&l, base, HZP_F32, HZP_EMBED, -1).ptr);
+    assert_null(hzp_layout_find(&l, HZP_QKV_BIAS, 0));
+    assert_ptr_not_equal(hzp_layout_find(&l, HZP_HEAD, -1), hzp_layout_find(&l, HZP_EMBED, -1));
     hzp_layout_free(&l);
-    free(base);
     make(3, &l); /* qwen2, tied */
-    base = malloc(l.elements * sizeof(float));
-    assert_int_equal(hzp_layout_mat(&l, base, HZP_F32, HZP_QKV_BIAS, 2).cols, 48);
-    assert_null(hzp_layout_mat(&l, base, HZP_F32, HZP_Q_NORM, 0).ptr);
-    assert_ptr_equal(hzp_layout_mat(&l, base, HZP_F32, HZP_HEAD, -1).ptr,
-                     hzp_layout_mat(&l, base, HZP_F32, HZP_EMBED, -1).ptr);
+    assert_int_equal(hzp_layout_find(&l, HZP_QKV_BIAS, 2)->cols, 48);
+    assert_null(hzp_layout_find(&l, HZP_Q_NORM, 0));
+    assert_ptr_equal(hzp_layout_find(&l, HZP_HEAD, -1), hzp_layout_find(&l, HZP_EMBED, -1));
     hzp_layout_free(&l);
-    free(base);
 }
 
 /* The names of two families, spelled out: a mapping that is wrong everywhere alike would pass
@@ -147,7 +172,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_covers),
-        cmocka_unit_test(test_mats),
+        cmocka_unit_test(test_layers_differ),
+        cmocka_unit_test(test_find),
         cmocka_unit_test(test_names),
     };
     return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);

@@ -8,6 +8,7 @@
 #include "weights/convert.h"
 #include "weights/model_dir.h"
 #include "weights/safetensors.h"
+#include "tests/fixture/units.h"
 
 #include "tests/weights/scratch.h"
 #include "tests/weights/tiny_models.h"
@@ -17,9 +18,7 @@
 /* A model whose config.json lies in scratch/name, and one version of it. */
 struct model {
     struct hzp_layout layout;
-    enum hzp_dtype type;
-    void *base;
-    size_t size; /* bytes of base */
+    struct hzp_units units; /* in host memory */
 };
 
 static void model_make(int which, const char *name, enum hzp_dtype type, struct model *ret)
@@ -31,29 +30,29 @@ static void model_make(int which, const char *name, enum hzp_dtype type, struct 
     if (hzp_config_read(scratch_path("%s", name), &c, &err) != HZP_OK)
         fail_msg("%s", err.text);
     hzp_layout_make(&c, &ret->layout);
-    ret->type = type;
-    ret->size = ret->layout.elements * hzp_dtype_size(type);
-    ret->base = malloc(ret->size);
-    hzp_model_init(&ret->layout, type, ret->base, 7, 0.5f);
+    ret->units = fixture_units(&ret->layout, type);
+    assert_int_equal(hzp_model_init(NULL, &ret->units, 7, 0.5f), HZP_OK);
 }
 
 static void model_free(struct model *m)
 {
+    fixture_units_free(&m->units);
     hzp_layout_free(&m->layout);
-    free(m->base);
 }
 
-static float value_at(const struct model *m, const void *base, size_t i)
+/* Element i of a tensor. */
+static float value_at(const struct model *m, const struct hzp_tensor *t, size_t i)
 {
-    return m->type == HZP_F32 ? ((const float *)base)[i]
-                              : hzp_bf16_to_f32(((const uint16_t *)base)[i]);
+    struct hzp_mat mat = hzp_units_mat(&m->units, t->role, t->layer);
+    return mat.type == HZP_F32 ? ((const float *)mat.ptr)[i]
+                               : hzp_bf16_to_f32(((const uint16_t *)mat.ptr)[i]);
 }
 
 static void save(const struct model *m, const char *dir, const char *source, size_t shard)
 {
     struct hzp_err_text err;
-    if (hzp_model_save_shards(scratch_path("%s", dir), &m->layout, m->type, m->base,
-                              scratch_path("%s", source), shard, &err) != HZP_OK)
+    if (hzp_model_save_shards(scratch_path("%s", dir), NULL, &m->units, scratch_path("%s", source),
+                              shard, &err) != HZP_OK)
         fail_msg("%s", err.text);
 }
 
@@ -61,25 +60,27 @@ static void save(const struct model *m, const char *dir, const char *source, siz
 static void expect_same(const struct model *m, const char *dir)
 {
     struct hzp_err_text err;
-    void *base = malloc(m->size);
-    memset(base, 0xff, m->size);
-    if (hzp_model_load(scratch_path("%s", dir), &m->layout, m->type, base, &err) != HZP_OK)
+    struct hzp_units units = fixture_units(&m->layout, m->units.type);
+    uint64_t checksum, expected;
+    memset(units.base[0], 0xff, hzp_units_bytes(&m->layout, units.type));
+    if (hzp_model_load(scratch_path("%s", dir), NULL, &units, &checksum, &err) != HZP_OK)
         fail_msg("%s", err.text);
-    assert_memory_equal(base, m->base, m->size);
-    free(base);
+    assert_true(fixture_units_same(NULL, &units, &m->units));
+    assert_int_equal(hzp_units_checksum(NULL, &m->units, &expected), HZP_OK);
+    assert_int_equal(checksum, expected);
+    fixture_units_free(&units);
 }
 
 static void expect_bad(const struct model *m, const char *dir, int code, const char *word,
                        const char *other)
 {
     struct hzp_err_text err = {.text = ""};
-    void *base = malloc(m->size);
-    int r = hzp_model_load(scratch_path("%s", dir), &m->layout, m->type, base, &err);
+    struct hzp_units units = fixture_units(&m->layout, m->units.type);
+    int r = hzp_model_load(scratch_path("%s", dir), NULL, &units, NULL, &err);
     if (r != code || !strstr(err.text, word) || !strstr(err.text, other))
         fail_msg("%d '%s' does not name '%s' and '%s'", r, err.text, word, other);
-    assert_int_equal(hzp_model_load(scratch_path("%s", dir), &m->layout, m->type, base, NULL),
-                     code);
-    free(base);
+    assert_int_equal(hzp_model_load(scratch_path("%s", dir), NULL, &units, NULL, NULL), code);
+    fixture_units_free(&units);
 }
 
 static void test_round_trip(void **state)
@@ -128,13 +129,13 @@ static void test_copies(void **state)
     assert_false(scratch_exists(scratch_path("copy/optimizer.bin")));
     assert_false(scratch_exists(scratch_path("copy/config.json.tmp")));
     struct hzp_err_text err;
-    assert_int_equal(hzp_model_save(scratch_path("no/where"), &m.layout, HZP_F32, m.base,
-                                    scratch_path("with"), &err),
-                     HZP_EIO);
+    assert_int_equal(
+        hzp_model_save(scratch_path("no/where"), NULL, &m.units, scratch_path("with"), &err),
+        HZP_EIO);
     assert_non_null(strstr(err.text, "no/where"));
-    assert_int_equal(hzp_model_save(scratch_path("copy"), &m.layout, HZP_F32, m.base,
-                                    scratch_path("absent"), &err),
-                     HZP_ENOENT);
+    assert_int_equal(
+        hzp_model_save(scratch_path("copy"), NULL, &m.units, scratch_path("absent"), &err),
+        HZP_ENOENT);
     model_free(&m);
 }
 
@@ -258,7 +259,7 @@ static void test_types(void **state)
             model_make(3, "typed", (enum hzp_dtype)to, &m);
             write_by_hand(&m.layout, scratch_path("typed/model.safetensors"),
                           (struct change){.type = types[i]});
-            if (hzp_model_load(scratch_path("typed"), &m.layout, m.type, m.base, &err) != HZP_OK)
+            if (hzp_model_load(scratch_path("typed"), NULL, &m.units, NULL, &err) != HZP_OK)
                 fail_msg("%s", err.text);
             for (int j = 0; j < m.layout.disks; j++) {
                 const struct hzp_disk_tensor *d = &m.layout.disk[j];
@@ -268,7 +269,7 @@ static void test_types(void **state)
                     float x = sample(k);
                     if (to == HZP_BF16 || types[i] == HZP_DISK_BF16)
                         x = hzp_bf16_to_f32(hzp_bf16_from_f32(x));
-                    float got = value_at(&m, m.base, t->offset + (size_t)d->row0 * cols + k);
+                    float got = value_at(&m, t, (size_t)d->row0 * cols + k);
                     if (got != x)
                         fail_msg("%s[%zu] is %g, not %g", d->name, k, (double)got, (double)x);
                 }
@@ -427,7 +428,7 @@ static void test_leftovers(void **state)
     struct model m;
     model_make(0, "left", HZP_F32, &m);
     write_by_hand(&m.layout, scratch_path("left/model.safetensors"), good[0]);
-    assert_int_equal(hzp_model_load(scratch_path("left"), &m.layout, HZP_F32, m.base, NULL), 0);
+    assert_int_equal(hzp_model_load(scratch_path("left"), NULL, &m.units, NULL, NULL), 0);
     for (int i = 0; i < HZP_COUNT(good); i++) {
         write_by_hand(&m.layout, scratch_path("left/model.safetensors"), good[i]);
         expect_same(&m, "left");
@@ -452,7 +453,7 @@ static void test_bad_index(void **state)
         {"{\"weight_map\": {\"a\": \"gone.safetensors\"}}", HZP_ENOENT, "gone.safetensors"},
         {"{\"weight_map\": {\"a\": \"config.json\"}}", HZP_EFORMAT, "config.json"},
         {"{\"weight_map\": {\"a\": \"one.safetensors\", \"b\": \"two.safetensors\"}}", HZP_EFORMAT,
-         "stands in another file too"},
+         "is in another file too"},
         {"{\"weight_map\": {\"a\": \"part.safetensors\"}}", HZP_EFORMAT,
          "model.norm.weight is missing"},
         {"{", HZP_EFORMAT, "line 1"},
@@ -477,14 +478,19 @@ static void test_init(void **state)
     model_make(1, "init", HZP_F32, &a);
     model_make(1, "init", HZP_BF16, &b);
     model_make(1, "init", HZP_F32, &c);
-    assert_memory_equal(a.base, c.base, a.size);
-    for (size_t i = 0; i < a.layout.elements; i++)
-        assert_int_equal(hzp_bf16_from_f32(((float *)a.base)[i]), ((uint16_t *)b.base)[i]);
-    hzp_model_init(&c.layout, HZP_F32, c.base, 8, 0.5f);
-    assert_memory_not_equal(a.base, c.base, a.size);
+    assert_true(fixture_units_same(NULL, &a.units, &c.units));
     for (int i = 0; i < a.layout.tensors; i++) {
         const struct hzp_tensor *t = &a.layout.tensor[i];
-        const float *x = (const float *)a.base + t->offset;
+        for (size_t j = 0; j < (size_t)t->rows * (size_t)t->cols; j++) {
+            float narrow = hzp_bf16_to_f32(hzp_bf16_from_f32(value_at(&a, t, j)));
+            assert_true(value_at(&b, t, j) == narrow);
+        }
+    }
+    assert_int_equal(hzp_model_init(NULL, &c.units, 8, 0.5f), HZP_OK);
+    assert_false(fixture_units_same(NULL, &a.units, &c.units));
+    for (int i = 0; i < a.layout.tensors; i++) {
+        const struct hzp_tensor *t = &a.layout.tensor[i];
+        const float *x = hzp_units_mat(&a.units, t->role, t->layer).ptr;
         size_t n = (size_t)t->rows * (size_t)t->cols;
         double sum = 0, squares = 0;
         for (size_t j = 0; j < n; j++) {
@@ -519,20 +525,23 @@ static void test_trained_model(void **state)
         fail_msg("%s", err.text);
     assert_int_equal(hzp_config_parameters(&c), 260032);
     hzp_layout_make(&c, &l);
-    float *base = malloc(l.elements * sizeof(float));
-    uint16_t *narrow = malloc(l.elements * sizeof(uint16_t));
-    if (hzp_model_load(dir, &l, HZP_F32, base, &err) != HZP_OK)
+    struct hzp_units wide = fixture_units(&l, HZP_F32), narrow = fixture_units(&l, HZP_BF16);
+    if (hzp_model_load(dir, NULL, &wide, NULL, &err) != HZP_OK)
         fail_msg("%s", err.text);
-    assert_int_equal(hzp_model_load(dir, &l, HZP_BF16, narrow, NULL), HZP_OK);
+    assert_int_equal(hzp_model_load(dir, NULL, &narrow, NULL, NULL), HZP_OK);
     double squares = 0;
-    for (size_t i = 0; i < l.elements; i++) {
-        assert_true(isfinite(base[i]));
-        assert_int_equal(hzp_bf16_from_f32(base[i]), narrow[i]);
-        squares += (double)base[i] * base[i];
+    for (int32_t u = 0; u < l.units; u++) {
+        const float *x = hzp_unit_view(&wide, u).base;
+        const uint16_t *y = hzp_unit_view(&narrow, u).base;
+        for (size_t i = 0; i < l.unit[u].elements; i++) {
+            assert_true(isfinite(x[i]));
+            assert_int_equal(hzp_bf16_from_f32(x[i]), y[i]);
+            squares += (double)x[i] * x[i];
+        }
     }
     assert_true(squares / 260032 > 1e-4 && squares / 260032 < 1);
-    free(base);
-    free(narrow);
+    fixture_units_free(&wide);
+    fixture_units_free(&narrow);
     hzp_layout_free(&l);
 }
 

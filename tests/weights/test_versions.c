@@ -81,7 +81,7 @@ static void test_life(void **state)
     assert_ptr_equal(hzp_weights_acquire(w), a);
     b = publish(w, 1, 10);
     assert_int_equal(b->record.id, 8);
-    assert_ptr_not_equal(a->base, b->base);
+    assert_ptr_not_equal(hzp_version_unit(w, a, 0).base, hzp_version_unit(w, b, 0).base);
     assert_int_equal(hzp_weights_begin(w, &draft), HZP_EBUSY); /* a is held */
     hzp_weights_reclaim(w, 100);
     assert_int_equal(hzp_weights_begin(w, &draft), HZP_EBUSY);
@@ -105,7 +105,7 @@ static void test_life(void **state)
     hzp_weights_read_stats(w, &s);
     assert_int_equal(s.slots_free, 1);
     assert_ptr_equal(hzp_weights_current(w), b);
-    assert_ptr_equal(hzp_version_mat(w, b, HZP_EMBED, -1).ptr, b->base);
+    assert_ptr_equal(hzp_version_mat(w, b, HZP_EMBED, -1).ptr, hzp_version_unit(w, b, 0).base);
     assert_ptr_equal(hzp_weights_layout(w), &layout);
     assert_int_equal(hzp_weights_type(w), HZP_F32);
     hzp_weights_destroy(w);
@@ -288,6 +288,11 @@ struct model {
     int64_t finished;
 };
 
+static uint64_t *first_word(const struct model *m, const struct hzp_version *v)
+{
+    return hzp_version_unit(m->w, v, 0).base;
+}
+
 static void model_begin(struct model *m)
 {
     struct hzp_version *v = NULL;
@@ -309,14 +314,14 @@ static void model_begin(struct model *m)
                                      .version = v,
                                      .step = m->current < 0 ? 0 : m->slot[m->current].step};
     m->draft = i;
-    *(uint64_t *)v->base = ~(uint64_t)0; /* drafts may be written */
+    *first_word(m, v) = ~(uint64_t)0; /* drafts may be written */
 }
 
 static void model_publish(struct model *m)
 {
     struct model_slot *draft = &m->slot[m->draft];
     draft->version->record.optimizer_step = draft->step;
-    *(uint64_t *)draft->version->base = m->published + 1;
+    *first_word(m, draft->version) = m->published + 1;
     hzp_weights_publish(m->w, draft->version, m->step);
     if (m->current >= 0) {
         struct model_slot *old = &m->slot[m->current];
@@ -401,7 +406,7 @@ static void model_check(const struct model *m)
         assert_int_equal(slot->version->held, slot->held);
         /* what was published is as it was */
         if (slot->state == HZP_VERSION_CURRENT || slot->state == HZP_VERSION_RETIRED)
-            assert_int_equal(*(uint64_t *)slot->version->base, slot->id);
+            assert_int_equal(*first_word(m, slot->version), slot->id);
     }
     assert_int_equal(s.slots_free, free_slots);
     assert_int_equal(s.publications, m->published);

@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/cli/option_table.h"
+
+#define SERVE    HZP_COMMAND_SERVE
+#define COMPLETE HZP_COMMAND_COMPLETE
+#define EVAL     HZP_COMMAND_EVAL
+#define TRAIN    HZP_COMMAND_TRAIN
+#define BENCH    HZP_COMMAND_BENCH
+#define DEVICES  HZP_COMMAND_DEVICES
+#define PLAN     HZP_COMMAND_PLAN
+#define SEARCH   HZP_COMMAND_SEARCH
+#define ENGINE   (SERVE | COMPLETE | BENCH)
+#define LEARN    (SERVE | TRAIN | BENCH)
+#define ALL      (SERVE | COMPLETE | EVAL | TRAIN | BENCH | DEVICES | PLAN | SEARCH)
+
+#define AT(name) offsetof(struct hzp_options, name)
+#define HEADING(text, who)                                                                         \
+    {                                                                                              \
+        .help = text, .commands = (who)                                                            \
+    }
+#define TEXT(flag, at, dflt, meta_, who, text)                                                     \
+    {                                                                                              \
+        .name = flag, .kind = HZP_OPTION_TEXT, .field = AT(at), .value = dflt, .meta = meta_,      \
+        .commands = (who), .help = text                                                            \
+    }
+#define FILE_NAME(flag, at, who, text)                                                             \
+    {                                                                                              \
+        .name = flag, .kind = HZP_OPTION_FILE, .field = AT(at), .meta = "FILE", .commands = (who), \
+        .help = text                                                                               \
+    }
+#define INT(flag, at, dflt, low_, high_, who, text)                                                \
+    {                                                                                              \
+        .name = flag, .kind = HZP_OPTION_INTEGER, .field = AT(at), .value = dflt, .low = low_,     \
+        .high = high_, .meta = "N", .commands = (who), .help = text                                \
+    }
+#define NUM(flag, at, dflt, low_, high_, who, text)                                                \
+    {                                                                                              \
+        .name = flag, .kind = HZP_OPTION_NUMBER, .field = AT(at), .value = dflt, .low = low_,      \
+        .high = high_, .meta = "X", .commands = (who), .help = text                                \
+    }
+#define SIZE(flag, at, dflt, low_, high_, who, text)                                               \
+    {                                                                                              \
+        .name = flag, .kind = HZP_OPTION_SIZE, .field = AT(at), .value = dflt, .low = low_,        \
+        .high = high_, .meta = "SIZE", .commands = (who), .help = text                             \
+    }
+#define FLAG(flag, at, who, text)                                                                  \
+    {                                                                                              \
+        .name = flag, .kind = HZP_OPTION_FLAG, .field = AT(at), .value = "0", .commands = (who),   \
+        .help = text                                                                               \
+    }
+#define CHOICE(flag, at, dflt, list, who, text)                                                    \
+    {                                                                                              \
+        .name = flag, .kind = HZP_OPTION_CHOICE, .field = AT(at), .value = dflt, .choices = list,  \
+        .commands = (who), .help = text                                                            \
+    }
+
+#define BIG 1e15
+
+const struct hzp_option hzp_option_table[] = {
+    HEADING("Model and device", ALL),
+    TEXT("--device", engine.device.name, NULL, "NAME", ALL,
+         "cpu, cuda, cuda:1 or ref; default: the best available"),
+    INT("--threads", engine.device.threads, "0", 0, 1024, ALL,
+        "CPU threads; 0: all that the process may use"),
+    TEXT("--cpu-level", engine.device.cpu_level, NULL, "NAME", ALL,
+         "highest instruction set: base, avx2, avx512 or avx512_bf16; default: the best available"),
+    CHOICE("--dtype", engine.model.dtype, "auto", "auto|bf16|f32", ALL & ~DEVICES,
+           "data type of the weights in memory; auto: as on disk"),
+    CHOICE("--quantization", engine.model.fp8, "none", "none|fp8", ENGINE | EVAL | PLAN | SEARCH,
+           "fp8: serving computes the layers' projections in e4m3, with a scale per row of weights "
+           "and per token; training stays in --dtype"),
+    INT("--context", engine.model.context, "0", 0, 1 << 24, ALL & ~(DEVICES | PLAN | SEARCH),
+        "maximum sequence length in tokens; 0: the model's"),
+    {.name = "--log-level",
+     .kind = HZP_OPTION_TEXT,
+     .field = AT(log_level),
+     .value = "info",
+     .env = "HZP_LOG",
+     .meta = "LEVELS",
+     .commands = ALL,
+     .help = "lowest level that is logged to standard error: error, warn, info or debug; single "
+             "subsystems may differ: info,serve=debug,http=error"},
+
+    HEADING("HTTP", SERVE),
+    TEXT("--host", http.host, "127.0.0.1", "ADDRESS", SERVE, "address to listen on"),
+    INT("--port", http.port, "8000", 0, 65535, SERVE, "port to listen on; 0: any free port"),
+    TEXT("--served-model-name", http.served_name, NULL, "NAME", SERVE,
+         "model name in requests and responses; default: the directory's name"),
+    {.name = "--api-key",
+     .kind = HZP_OPTION_TEXT,
+     .field = AT(http.api_key),
+     .env = "HZP_API_KEY",
+     .meta = "KEY",
+     .commands = SERVE,
+     .help = "bearer token that all routes under /v1 require"},
+    SIZE("--max-body", http.body_max, "16M", 1024, 1 << 30, SERVE,
+         "maximum size of a request body"),
+    INT("--max-connections", http.connections_max, "512", 1, 16384, SERVE,
+        "maximum number of open connections"),
+    INT("--idle-timeout", http.idle_seconds, "75", 1, 86400, SERVE,
+        "seconds without data, within a request or between two, after which a connection is "
+        "closed"),
+    INT("--drain-timeout", serve.drain_seconds, "30", 0, 86400, SERVE,
+        "seconds that requests in flight may take to finish after SIGTERM"),
+    TEXT("--try-prompt", serve.try_prompt, "Once upon a time", "TEXT", SERVE,
+         "prompt in the example commands printed at start"),
+    FILE_NAME("--try-examples", serve.try_examples, SERVE,
+              "training examples in the example commands printed at start"),
+
+    HEADING("Serving", ENGINE | SEARCH),
+    INT("--max-running", engine.serving.running_max, "64", 1, 4096, ENGINE | SEARCH,
+        "maximum sequences in one step"),
+    INT("--max-waiting", engine.serving.waiting_max, "256", 1, 65536, ENGINE,
+        "maximum queued requests; more are refused with 429"),
+    INT("--max-waiting-tokens", engine.serving.waiting_tokens, "1048576", 1, BIG, ENGINE,
+        "maximum prompt tokens of queued requests; more are refused with 429"),
+    INT("--step-rows", engine.serving.step_rows, "256", 1, 65536, ENGINE | SEARCH,
+        "maximum tokens computed in one step; raised to --max-running if lower"),
+    INT("--prefill-rows", engine.serving.prefill_rows, "0", 0, 65536, ENGINE,
+        "maximum prompt tokens per step while decoding; 0: adaptive"),
+    CHOICE("--admission", engine.serving.admission, "predicted", "predicted|worst-case", ENGINE,
+           "when to start a request: when the KV cache suffices for the predicted output lengths, "
+           "or even if every request reaches its max_tokens"),
+    INT("--kv-tokens", engine.serving.kv_tokens, "0", 0, 1e9, ENGINE,
+        "capacity of the KV cache in tokens; 0: from --kv-memory"),
+    SIZE("--kv-memory", engine.serving.kv_memory, "0", 0, BIG, ENGINE,
+         "memory of the KV cache; 0: enough for --max-running sequences, at most a quarter of the "
+         "device's memory and what is free of it"),
+    INT("--page-rows", engine.serving.page_rows, "16", 1, 1024, ENGINE | PLAN | SEARCH,
+        "tokens per KV page"),
+    INT("--max-edits", engine.serving.edits_max, "0", 0, 1 << 24, ENGINE,
+        "maximum logit edits (biases, penalties) per step; 0: enough for four sequences"),
+    INT("--slots", engine.serving.slots, "2", 2, 16, ENGINE,
+        "versions of the weights held in memory"),
+    CHOICE("--run-ahead", engine.serving.run_ahead, "auto", "auto|0|1", ENGINE,
+           "1: prepare a step while the previous one runs (on a GPU; on CPUs with --train-units or "
+           "plans of several lanes); auto: on a GPU"),
+    TEXT("--plans", engine.serving.plans, "auto", "FILE", ENGINE,
+         "plan file written by hzpserve search; auto: the cached one for this device, model and "
+         "build, if there is one; off: sequential execution"),
+    FLAG("--check-plans", engine.serving.check_plans, ENGINE,
+         "verify that each step is free of data races before it runs"),
+
+    HEADING("Training", LEARN | SEARCH),
+    FLAG("--no-train", engine.no_train, SERVE | BENCH | SEARCH,
+         "serve only; no memory is reserved for training"),
+    NUM("--lr", engine.training.lr, "1e-4", 0, 10, LEARN, "learning rate"),
+    NUM("--beta1", engine.training.beta1, "0.9", 0, 0.99999, LEARN,
+        "AdamW: decay rate of the first moment"),
+    NUM("--beta2", engine.training.beta2, "0.95", 0, 0.9999999, LEARN,
+        "AdamW: decay rate of the second moment"),
+    NUM("--eps", engine.training.eps, "1e-8", 0, 1, LEARN, "AdamW: added to the denominator"),
+    NUM("--weight-decay", engine.training.decay, "0", 0, 10, LEARN,
+        "AdamW: decoupled weight decay of matrices"),
+    NUM("--clip", engine.training.clip, "1", 0, BIG, LEARN,
+        "maximum gradient norm; 0: no clipping"),
+    CHOICE("--schedule", engine.training.schedule, "constant", "constant|cosine", LEARN,
+           "learning rate schedule after the warm-up"),
+    INT("--warmup-steps", engine.training.warmup_steps, "0", 0, BIG, LEARN,
+        "updates of linear warm-up"),
+    INT("--total-steps", engine.training.total_steps, "0", 0, BIG, LEARN,
+        "updates after which the cosine schedule, and offline training, end; 0: offline, from "
+        "--epochs"),
+    NUM("--lr-floor", engine.training.lr_floor, "0.1", 0, 1, LEARN,
+        "final learning rate of the cosine schedule, as a fraction of --lr"),
+    INT("--update-tokens", engine.training.update_tokens, "2048", 1, 1 << 24, LEARN,
+        "training tokens per update"),
+    INT("--micro-rows", engine.training.micro_rows, "512", 2, 1 << 20, LEARN | SEARCH,
+        "tokens per micro-batch; also the maximum length of an example"),
+    CHOICE("--moments", engine.training.moment_type, "f32", "f32|bf16", LEARN | SEARCH,
+           "data type of AdamW's moments"),
+    INT("--passes", engine.learning.passes, "4", 1, 1e6, SERVE | BENCH,
+        "times that each example is trained on"),
+    INT("--publish-every", engine.training.publish_every, "1", 1, 1e6, SERVE | BENCH,
+        "updates per published version"),
+    INT("--max-staleness", engine.training.max_staleness, "1", 0, 1e6, SERVE | BENCH,
+        "maximum updates by which the serving version may trail the newest"),
+    TEXT("--slo", engine.split.goals, NULL, "GOALS", SERVE,
+         "p99 goals ttft=TIME,itl=TIME (either may be omitted): time to first token and "
+         "inter-token latency; while requests run, training takes the time they leave"),
+    NUM("--itl-stretch", engine.split.itl_stretch, "1.2", 0, 100, SERVE | BENCH,
+        "without an itl goal: maximum factor by which training may raise the p99 inter-token "
+        "latency; 0: unlimited"),
+    NUM("--train-share", engine.split.train_share, "0.5", 0, 100, SERVE | BENCH | SEARCH,
+        "without an itl goal: maximum ratio of training time to serving time while requests run"),
+    NUM("--train-max", engine.split.train_max, "1", 0, 1, SERVE | BENCH,
+        "maximum fraction of device time for training while requests run"),
+    NUM("--train-min", engine.split.train_min, "0", 0, 1, SERVE | BENCH,
+        "minimum fraction of device time for training while requests run; takes precedence over "
+        "the goals"),
+    INT("--train-units", engine.split.train_units, "0", 0, 1023, SERVE | BENCH,
+        "cores reserved for training while requests run; 0: training and serving take turns on "
+        "all cores"),
+    INT("--ride", engine.split.ride, "0", 0, 65536, SERVE | BENCH,
+        "run the training forward pass in the matrix products of serving, in chunks of about N "
+        "tokens; 0: where the plan file says so"),
+    NUM("--train-stretch", engine.split.idle_ms, "20", 0.1, 10000, SERVE | BENCH,
+        "maximum milliseconds of training per step while no request runs"),
+    NUM("--train-quantum", engine.training.quantum_gflop, "1", 0, 1e6, LEARN | PLAN | SEARCH,
+        "maximum size of one training operation in GFLOP; 0: unlimited"),
+    FILE_NAME("--replay", engine.learning.replay, SERVE | BENCH,
+              "JSONL examples mixed into training, against forgetting"),
+    NUM("--replay-ratio", engine.learning.replay_ratio, "1", 0, 100, SERVE | BENCH,
+        "tokens from --replay per token of new examples"),
+    INT("--queue-samples", engine.learning.queue_samples, "65536", 1, BIG, SERVE | BENCH,
+        "maximum examples queued for training; more are refused with 429"),
+    INT("--queue-tokens", engine.learning.queue_tokens, "16777216", 1, BIG, SERVE | BENCH,
+        "maximum tokens of queued examples; more are refused with 429"),
+    TEXT("--state", engine.learning.state_dir, NULL, "DIR", SERVE | BENCH,
+         "directory of accepted examples and checkpoints; none: keep nothing; default: "
+         "hzpserve/NAME-HASH of the model under $XDG_DATA_HOME or ~/.local/share"),
+    INT("--checkpoint-every", engine.learning.checkpoint_every, "100", 0, BIG, SERVE | TRAIN,
+        "updates between checkpoints; 0: only at the end"),
+    INT("--keep-checkpoints", engine.learning.keep_checkpoints, "2", 1, 1e6, SERVE | TRAIN,
+        "number of newest checkpoints kept"),
+    INT("--train-seed", engine.learning.seed, "1", 0, BIG, LEARN,
+        "seed of the order of the examples"),
+
+    HEADING("Data", EVAL | TRAIN),
+    TEXT("--data", eval.data, NULL, "FILE", EVAL, "JSONL examples; plain text if named .txt"),
+    TEXT("--data", train.data, NULL, "FILE", TRAIN, "JSONL examples; plain text if named .txt"),
+    TEXT("--out", train.out, NULL, "DIR", TRAIN, "output directory of the trained model"),
+    TEXT("--eval", train.eval_data, NULL, "FILE", TRAIN, "examples to evaluate the loss on"),
+    INT("--eval-every", train.eval_every, "0", 0, BIG, TRAIN,
+        "updates between evaluations; 0: only at start and end"),
+    INT("--epochs", train.epochs, "1", 1, 1e9, TRAIN,
+        "passes over the examples; epochs times examples is at most 300 million"),
+    FLAG("--resume", train.resume, TRAIN, "continue from the newest checkpoint in --out"),
+    TEXT("--from-scratch", train.from_scratch, NULL, "CONFIG", TRAIN,
+         "start with random weights for this config.json"),
+    TEXT("--tokenizer", train.tokenizer_dir, NULL, "DIR", TRAIN,
+         "with --from-scratch: directory of tokenizer.json"),
+    INT("--init-seed", train.init_seed, "1", 0, BIG, TRAIN,
+        "with --from-scratch: seed of the weights"),
+    NUM("--init-std", train.init_std, "0.02", 0, 10, TRAIN,
+        "with --from-scratch: standard deviation of the weights"),
+    TEXT("--log-file", train.log_file, NULL, "FILE", TRAIN,
+         "JSONL log, one line per update; default: train.jsonl in --out"),
+
+    HEADING("Sampling", COMPLETE),
+    INT("--max-tokens", complete.max_tokens, "128", 0, 1 << 24, COMPLETE,
+        "maximum tokens generated"),
+    INT("--min-tokens", complete.min_tokens, "0", 0, 1 << 24, COMPLETE, "minimum tokens generated"),
+    NUM("--temperature", complete.temperature, "1", 0, 100, COMPLETE,
+        "sampling temperature; 0: greedy decoding"),
+    NUM("--top-p", complete.top_p, "1", 0, 1, COMPLETE,
+        "nucleus sampling: the likeliest tokens up to this cumulative probability"),
+    INT("--top-k", complete.top_k, "0", 0, 1 << 30, COMPLETE,
+        "only the N likeliest tokens; 0: no limit"),
+    NUM("--min-p", complete.min_p, "0", 0, 1, COMPLETE,
+        "minimum probability of a token, relative to the likeliest"),
+    NUM("--repetition-penalty", complete.repetition, "1", 0.01, 100, COMPLETE,
+        "repetition penalty; 1: none"),
+    NUM("--presence-penalty", complete.presence, "0", -2, 2, COMPLETE, "presence penalty; 0: none"),
+    NUM("--frequency-penalty", complete.frequency, "0", -2, 2, COMPLETE,
+        "frequency penalty; 0: none"),
+    INT("--seed", complete.seed, "-1", -1, BIG, COMPLETE, "sampling seed; -1: random"),
+    INT("--n", complete.choices, "1", 1, 128, COMPLETE, "number of completions"),
+    {.name = "--stop",
+     .kind = HZP_OPTION_LIST,
+     .field = AT(complete.stop),
+     .meta = "TEXT",
+     .commands = COMPLETE,
+     .help = "stop string, which is not printed; may be given several times"},
+    FLAG("--ignore-eos", complete.ignore_eos, COMPLETE, "continue after an end-of-text token"),
+    FLAG("--echo", complete.echo, COMPLETE, "print the prompt first"),
+    FLAG("--raw", complete.raw, COMPLETE, "add no special tokens to the prompt"),
+
+    HEADING("The step", PLAN),
+    INT("--decode", plan.decode, "0", 0, 4096, PLAN, "sequences that decode one token each"),
+    INT("--depth", plan.depth, "0", 0, 1 << 20, PLAN,
+        "position of the decoding sequences; 0: 512, or the model's maximum"),
+    INT("--prefill", plan.prefill, "0", 0, 65536, PLAN, "tokens of one prompt"),
+    INT("--train", plan.train, "0", 0, 65536, PLAN, "tokens of one training micro-batch"),
+    INT("--ride", plan.ride, "0", 0, 65536, PLAN,
+        "run the training forward pass in the matrix products of serving, in chunks of N tokens; "
+        "0: separately"),
+    INT("--train-from", plan.train_from, "0", 0, 1 << 24, PLAN,
+        "first training operation in the step"),
+    INT("--train-items", plan.train_items, "0", 0, 1 << 24, PLAN,
+        "number of training operations in the step; 0: all"),
+
+    HEADING("Its shape", PLAN),
+    INT("--nano", plan.nano, "1", 1, 8, PLAN, "number of nano-batches of equal size"),
+    TEXT("--split", plan.split, NULL, "A,B,...", PLAN,
+         "relative sizes of the nano-batches: 3,1 is three quarters and one quarter"),
+    CHOICE("--order", plan.order, "strands", "strands|layers|skewed", PLAN,
+           "issue order of the nano-batches: one after another; alternating by layer; alternating "
+           "with turns that end behind attention"),
+    TEXT("--lanes", plan.lanes, NULL, "LIST", PLAN,
+         "overlap (attention on memory), apart (nano-batch i on lane i), or KIND=LANE, "
+         "N:KIND=LANE, train=LANE; kinds product, decode, prefill, rows; lanes compute, memory, "
+         "network, copy, train"),
+    TEXT("--units", plan.units, NULL, "LIST", PLAN,
+         "LANE=N: cores of a lane; default: equal shares"),
+
+    HEADING("What to do with it", PLAN),
+    FLAG("--print", plan.print, PLAN, "print one line per operation"),
+    TEXT("--trace", plan.trace, NULL, "FILE", PLAN,
+         "run it and write a Chrome trace with one track per lane"),
+    INT("--repeat", plan.repeat, "0", 0, 10000, PLAN,
+        "run it N times, alternating with the sequential plan, and compare"),
+
+    HEADING("Plan search", SEARCH),
+    FLAG("--show", search.show, SEARCH, "print the saved measurements and plans; measure nothing"),
+    FLAG("--fresh", search.fresh, SEARCH, "discard saved measurements"),
+    TEXT("--file", search.file, NULL, "FILE", SEARCH,
+         "plan file; default: in the user's cache, by device, model and build"),
+    NUM("--itl", search.itl_ms, "0", 0, 1e6, SEARCH,
+        "maximum milliseconds of a step that trains; 0: from --train-share"),
+    NUM("--seconds", search.seconds, "240", 0, 1e6, SEARCH,
+        "time limit; after measuring, the rest, at least a quarter, is spent on running the plans "
+        "that are predicted to win, best first; 0: run all"),
+    INT("--tries", search.tries, "60", 0, 100000, SEARCH,
+        "small changes tried on each of the best shapes"),
+    INT("--validate", search.validate, "0", 0, 100000, SEARCH,
+        "run N random plans and compare them with their predictions"),
+    INT("--validate-seed", search.validate_seed, "1", 0, BIG, SEARCH, "seed of the random plans"),
+
+    HEADING("Load on a running server (bench replay)", BENCH),
+    TEXT("--url", bench.load.url, "http://127.0.0.1:8000", "URL", BENCH, "URL of the server"),
+    TEXT("--served-model-name", bench.load.model_name, NULL, "NAME", BENCH,
+         "model name in the requests; default: the server's"),
+    {.name = "--api-key",
+     .kind = HZP_OPTION_TEXT,
+     .field = AT(bench.load.api_key),
+     .env = "HZP_API_KEY",
+     .meta = "KEY",
+     .commands = BENCH,
+     .help = "bearer token sent with each request"},
+    FILE_NAME("--trace", bench.load.trace, BENCH,
+              "recorded requests, sent at their times: Azure or NanoFlow CSV, Mooncake JSONL"),
+    NUM("--scale", bench.load.scale, "1", 1e-6, 1e6, BENCH,
+        "speed-up of the recorded arrival times"),
+    INT("--limit", bench.load.limit, "0", 0, 1e7, BENCH,
+        "only the first N requests of the trace; 0: all"),
+    INT("--requests", bench.load.requests, "64", 1, 1e7, BENCH,
+        "without a trace: number of requests"),
+    INT("--input-len", bench.load.input, "0", 0, 1 << 24, BENCH,
+        "without a trace: prompt tokens per request; 0: 512, in bench coserve 32"),
+    INT("--output-len", bench.load.output, "0", 0, 1 << 24, BENCH,
+        "without a trace: generated tokens per request; 0: 128"),
+    NUM("--steady", bench.steady_seconds, "0", 0, 3600, BENCH,
+        "bench offline: measure an endless load for N seconds once --max-running requests run; 0: "
+        "measure --requests requests from first to last"),
+    NUM("--rate", bench.load.rate, "0", 0, 1e6, BENCH,
+        "requests per second with Poisson arrivals, instead of the trace's times; 0: the trace's "
+        "times, or all at once"),
+    INT("--max-concurrency", bench.load.concurrency, "0", 0, 65536, BENCH,
+        "maximum requests in flight; 0: unlimited, in bench coserve 8"),
+    {.name = "--concurrency",
+     .kind = HZP_OPTION_INTEGER,
+     .field = AT(bench.load.concurrency),
+     .high = 65536,
+     .meta = "N",
+     .commands = BENCH,
+     .help = "the same as --max-concurrency"},
+    TEXT("--slo", bench.load.goals, NULL, "LIST", BENCH,
+         "goals for goodput, as ttft=500ms,itl=50ms, of ttft, tpot, itl (p99 within a request) and "
+         "e2el; bench coserve: the goals that training keeps, of ttft and itl"),
+    TEXT("--plot", bench.load.plot, NULL, "FILE.svg", BENCH, "plot latencies and throughput"),
+    INT("--warmup", bench.load.warmup, "0", 0, 1000, BENCH, "warm-up requests, not counted"),
+    INT("--seed", bench.load.seed, "1", 0, BIG, BENCH, "seed of the prompts' tokens"),
+    INT("--vocab", bench.load.vocab, "0", 0, 1 << 24, BENCH,
+        "prompt tokens are below N; 0: the server's vocabulary"),
+    NUM("--silence", bench.load.silence, "600", 0.1, 86400, BENCH,
+        "seconds without data after which a request counts as failed"),
+    TEXT("--extra-body", bench.load.extra, NULL, "JSON", BENCH,
+         "additional fields of each request"),
+
+    HEADING("Training beside requests (bench coserve)", BENCH),
+    NUM("--load", bench.coserve.load, "0.5", 0.01, 1, BENCH,
+        "arrival rate as a fraction of the measured capacity"),
+    NUM("--seconds", bench.coserve.seconds, "10", 0.5, 600, BENCH, "duration of each phase"),
+    INT("--rounds", bench.coserve.rounds, "3", 1, 1000, BENCH,
+        "rounds, each with all phases in turn"),
+
+    HEADING("Output", EVAL | BENCH | DEVICES),
+    FLAG("--json", json, EVAL | BENCH | DEVICES, "print JSON"),
+    FLAG("--quick", bench.quick, BENCH, "fewer repetitions"),
+};
+
+const int hzp_option_count = HZP_COUNT(hzp_option_table);

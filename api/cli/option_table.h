@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/cli/option_table.h - every option of every command: name, default, range, help.
+ *
+ * The only place where an option is defined; the parser, the help texts and the defaults come from
+ * it.
+ *
+ * Invariant: two options of one name belong to different commands.
+ * Thread: any; constant.
+ */
+#ifndef HZP_API_CLI_OPTION_TABLE_H
+#define HZP_API_CLI_OPTION_TABLE_H
+
+#include "api/cli/options.h"
+
+enum hzp_option_kind {
+    HZP_OPTION_TEXT,
+    HZP_OPTION_FILE,    /* text too */
+    HZP_OPTION_INTEGER, /* int64_t */
+    HZP_OPTION_NUMBER,  /* double */
+    HZP_OPTION_SIZE,    /* int64_t bytes, with K, M, G or T */
+    HZP_OPTION_FLAG,    /* int64_t, 0 or 1; takes no value */
+    HZP_OPTION_CHOICE,  /* int64_t, the index among `choices` */
+    HZP_OPTION_LIST,    /* struct hzp_option_list; may be given several times */
+};
+
+struct hzp_option {
+    const char *name; /* NULL: a heading of the help text, in `help` */
+    enum hzp_option_kind kind;
+    size_t field;        /* offset in struct hzp_options */
+    const char *value;   /* the default, as one would type it; NULL: not given */
+    double low, high;    /* of numbers */
+    const char *choices; /* "a|b|c" */
+    const char *env;     /* an environment variable that sets it too; NULL: none */
+    const char *meta;    /* what the help calls the value */
+    unsigned commands;   /* enum hzp_command, or'ed */
+    const char *help;
+};
+
+extern const struct hzp_option hzp_option_table[];
+extern const int hzp_option_count;
+
+#endif

@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/engine/assembly.h"
+
+#include "api/engine/fill.h"
+#include "api/engine/search_file.h"
+#include "base/log.h"
+#include "weights/fp8.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Without a directory: the shape of a common small model. */
+static const struct hzp_model_config built_in = {
+    .family = "llama",
+    .layers = 30,
+    .width = 576,
+    .inner = 1536,
+    .vocab = 49152,
+    .heads = {9, 3, 64},
+    .positions = 8192,
+    .norm_eps = 1e-5f,
+    .rope_theta = 10000,
+    .tied = true,
+    .disk_type = HZP_BF16,
+    .bos = -1,
+};
+
+/* A failed stage's text, where what failed has not written one. */
+static int explain(const struct hzp_assembly *a, int r, const char *what,
+                   struct hzp_err_text *reterr)
+{
+    const char *model = a->source_dir ? a->source_dir : "the built-in model";
+    if (r >= 0 || !reterr || reterr->text[0])
+        return r;
+    if (r == HZP_ENOMEM)
+        return hzp_fail(reterr, r, "%s: not enough memory for %s", model, what);
+    return hzp_fail(reterr, r, "%s: cannot open %s: %s", model, what, hzp_err_name(r));
+}
+
+/* ---- read ---- */
+
+int hzp_assembly_model(const struct hzp_model_settings *settings, struct hzp_model_config *ret,
+                       struct hzp_err_text *reterr)
+{
+    if (settings->dir)
+        return hzp_config_read(settings->dir, ret, reterr);
+    *ret = built_in;
+    return HZP_OK;
+}
+
+static int open_tokenizer(struct hzp_assembly *a, struct hzp_err_text *reterr)
+{
+    HZP_TRY(hzp_tokenizer_open(a->source_dir, &a->tok, reterr));
+    int32_t vocab = hzp_tokenizer_vocab(a->tok);
+    if (a->is.serving && vocab > a->config.vocab)
+        return hzp_fail(reterr, HZP_EFORMAT,
+                        "%s/tokenizer.json: has tokens up to %d, the model's vocabulary is %d",
+                        a->source_dir, vocab - 1, a->config.vocab);
+    return HZP_OK;
+}
+
+int hzp_assembly_read(const struct hzp_assembly_config *config, struct hzp_assembly *ret,
+                      struct hzp_err_text *reterr)
+{
+    struct hzp_assembly *a = ret;
+    memset(a, 0, sizeof(*a));
+    a->is = *config;
+    a->source_dir = config->source_dir ? config->source_dir : config->model->dir;
+    const struct hzp_model_settings source = {.dir = a->source_dir};
+    HZP_TRY(hzp_assembly_model(&source, &a->config, reterr));
+    if (config->layers_max)
+        a->config.layers = HZP_MIN(a->config.layers, config->layers_max);
+    if (config->tokenizer)
+        HZP_TRY(open_tokenizer(a, reterr));
+    hzp_layout_make(&a->config, &a->layout);
+    a->layout_made = true;
+    return HZP_OK;
+}
+
+/* ---- open ---- */
+
+/* Settings of training beside requests that contradict each other, or the device. */
+static int check_beside(const struct hzp_assembly *a, struct hzp_err_text *reterr)
+{
+    int units = (int)a->is.split->train_units, ride = (int)a->is.split->ride;
+    bool trains = a->is.training != NULL;
+    if (units && !trains)
+        return hzp_fail_param(reterr, HZP_EINVAL, "--train-units",
+                              "--train-units %d has no effect with --no-train", units);
+    if (units && units >= a->dev->threads)
+        return hzp_fail_param(reterr, HZP_EINVAL, "--train-units",
+                              "--train-units %d leaves none of %d cores to serving", units,
+                              a->dev->threads);
+    if (ride && !trains)
+        return hzp_fail_param(reterr, HZP_EINVAL, "--ride",
+                              "--ride %d has no effect with --no-train", ride);
+    if (ride && a->is.model->fp8)
+        return hzp_fail_param(reterr, HZP_EINVAL, "--ride",
+                              "--ride %d cannot be used with --quantization fp8: serving "
+                              "multiplies by other weights than training",
+                              ride);
+    if (units && ride)
+        return hzp_fail_param(reterr, HZP_EINVAL, "--ride",
+                              "--ride and --train-units exclude each other: training either "
+                              "rides in serving's products or has cores of its own");
+    return HZP_OK;
+}
+
+/* How steps are cut, and with that whether training may ride. */
+static int read_plans(struct hzp_assembly *a, struct hzp_err_text *reterr)
+{
+    HZP_TRY(check_beside(a, reterr));
+    HZP_TRY(hzp_search_plans(a->is.serving->plans, a->dev, &a->config,
+                             hzp_settings_dtype(a->is.model, &a->config), a->is.model->fp8 != 0,
+                             &a->plans, &a->tables, reterr));
+    if (a->is.training && !a->is.split->train_units && !a->is.model->fp8)
+        a->chunk_rows =
+            a->is.split->ride ? (int32_t)a->is.split->ride : hzp_plan_table_ride(&a->plans);
+    return HZP_OK;
+}
+
+/* Bytes of the loop's lanes and of those of the caller's executors, which have the default lane. */
+static size_t lane_bytes(const struct hzp_assembly *a)
+{
+    uint32_t lanes = hzp_plan_table_lanes(&a->plans);
+    if (a->is.serving && a->is.training && a->is.split->train_units)
+        lanes |= 1u << HZP_LANE_TRAIN;
+    return hzp_exec_bytes(a->dev, lanes) + hzp_exec_bytes(a->dev, 0) * (size_t)a->is.executors;
+}
+
+static int plan_memory(struct hzp_assembly *a, struct hzp_err_text *reterr)
+{
+    struct hzp_memory_request request = {.model = a->is.model,
+                                         .serving = a->is.serving,
+                                         .training = a->is.training,
+                                         .slots = HZP_MAX(a->is.slots, 1),
+                                         .limit = a->dev->mem_total,
+                                         .lanes = lane_bytes(a),
+                                         .rides = a->chunk_rows > 0};
+    HZP_TRY(hzp_memory_plan(&request, &a->layout, &a->plan, reterr));
+    if (a->is.quiet)
+        return HZP_OK;
+    if (a->is.serving)
+        hzp_log(HZP_LOG_INFO, "engine",
+                "device=\"%s\" parameters=%lld dtype=%s quantization=%s context=%d", a->dev->label,
+                (long long)hzp_config_parameters(&a->config),
+                a->plan.dtype == HZP_BF16 ? "bf16" : "f32", a->plan.fp8 ? "fp8" : "none",
+                a->plan.positions);
+    hzp_memory_plan_print(&a->plan, stderr);
+    return HZP_OK;
+}
+
+/* The longest sequence of a rig's steps; of other assemblies what was asked for. */
+static int plan_rows(struct hzp_assembly *a, struct hzp_err_text *reterr)
+{
+    const struct hzp_assembly_rig *rig = a->is.rig;
+    a->plan.dtype = hzp_settings_dtype(a->is.model, &a->config);
+    a->plan.fp8 = a->is.model->fp8 != 0;
+    a->plan.slots = HZP_MAX(a->is.slots, rig && rig->updates ? 2 : 1);
+    a->plan.positions = HZP_MIN(a->is.positions, a->config.positions);
+    if (!rig)
+        return HZP_OK;
+    a->plan.positions = HZP_MAX(rig->depth + HZP_MAX(rig->prefill, 1), HZP_MAX(rig->train, 16));
+    if (a->plan.positions > a->config.positions)
+        return hzp_fail(reterr, HZP_EINVAL, "the step needs %d positions, the model has %d",
+                        a->plan.positions, a->config.positions);
+    return HZP_OK;
+}
+
+static int open_weights(struct hzp_assembly *a, uint64_t first_id)
+{
+    /* Updates may leave the serving version behind only where there is one. */
+    int64_t staleness = a->is.rig                         ? 1
+                        : a->is.training && a->is.serving ? a->is.training->max_staleness
+                                                          : 0;
+    struct hzp_weights_config config = {.type = a->plan.dtype,
+                                        .fp8 = a->plan.fp8,
+                                        .slots = a->plan.slots,
+                                        .max_staleness = (int32_t)staleness,
+                                        .first_id = first_id};
+    HZP_TRY(hzp_weights_create(a->dev, &a->layout, &config, &a->weights));
+    return hzp_model_create(a->dev, a->weights, a->plan.positions, &a->model);
+}
+
+int hzp_assembly_open(struct hzp_assembly *a, uint64_t first_id, struct hzp_err_text *reterr)
+{
+    HZP_TRY(hzp_settings_device(a->is.device, &a->dev, reterr));
+    if (a->is.serving)
+        HZP_TRY(read_plans(a, reterr));
+    if (a->is.serving || a->is.training)
+        HZP_TRY(plan_memory(a, reterr));
+    else
+        HZP_TRY(plan_rows(a, reterr));
+    return explain(a, open_weights(a, first_id), "the model", reterr);
+}
+
+/* ---- trainer ---- */
+
+int hzp_assembly_open_trainer(struct hzp_assembly *a, struct hzp_sample_queue *queue,
+                              void (*on_update)(void *, const struct hzp_update_report *),
+                              void *ctx, struct hzp_err_text *reterr)
+{
+    const struct hzp_training_settings *settings = a->is.training;
+    HZP_TRY(hzp_recipe_check(&a->plan.recipe, reterr));
+    if (a->is.serving && settings->publish_every > settings->max_staleness + 1)
+        hzp_log(HZP_LOG_WARN, "engine",
+                "--max-staleness %lld overrides --publish-every %lld: a version is published "
+                "every %lld updates",
+                (long long)settings->max_staleness, (long long)settings->publish_every,
+                (long long)settings->max_staleness + 1);
+    struct hzp_trainer_config config = {.recipe = a->plan.recipe,
+                                        .model = a->model,
+                                        .queue = queue,
+                                        .chunk_rows = a->chunk_rows,
+                                        .ride_rows = a->plan.train.ride_rows,
+                                        .on_update = on_update,
+                                        .ctx = ctx};
+    if (a->is.serving) /* without requests no step has to be short */
+        config.quantum_flops = a->plan.train.quantum_flops;
+    return explain(a, hzp_trainer_create(&config, &a->trainer), "training", reterr);
+}
+
+/* ---- the first version ---- */
+
+static int fill_from_dir(void *ctx, struct hzp_version *draft, struct hzp_err_text *reterr)
+{
+    struct hzp_assembly *a = ctx;
+    if (!a->is.model->dir)
+        return hzp_fill_noise(a->weights, draft);
+    return hzp_fill_load(a->weights, draft, a->is.model->dir, reterr);
+}
+
+static int fill_with_noise(void *ctx, struct hzp_version *draft, struct hzp_err_text *reterr)
+{
+    struct hzp_assembly *a = ctx;
+    return hzp_fill_noise(a->weights, draft);
+}
+
+int hzp_assembly_fill(struct hzp_assembly *a,
+                      int (*fill)(void *ctx, struct hzp_version *draft,
+                                  struct hzp_err_text *reterr),
+                      void *ctx, struct hzp_err_text *reterr)
+{
+    struct hzp_version *draft;
+    HZP_TRY(hzp_weights_begin(a->weights, &draft));
+    int r = HZP_OK;
+    if (hzp_device_computes(a->dev))
+        r = fill ? fill(ctx, draft, reterr) : fill_from_dir(a, draft, reterr);
+    if (r == HZP_OK)
+        r = hzp_version_quantize(a->weights, draft);
+    if (r < 0)
+        hzp_weights_abandon(a->weights, draft);
+    else
+        hzp_weights_publish(a->weights, draft, 0);
+    return explain(a, r, "the weights", reterr);
+}
+
+/* ---- serving, or a rig ---- */
+
+static int open_serving(struct hzp_assembly *a)
+{
+    const struct hzp_serving_settings *s = a->is.serving;
+    const struct hzp_batch_config *batch = &a->plan.batch;
+    HZP_TRY(hzp_kvpool_create(a->model, a->plan.kv_pages, (int32_t)s->page_rows, &a->pool));
+    /* A size that was asked for is taken at once; of one that follows from the machine, what the
+     * first request may need: touching the whole may take seconds. */
+    bool asked = s->kv_tokens || s->kv_memory;
+    HZP_TRY(hzp_kvpool_touch(a->pool, asked ? a->plan.kv_pages : batch->page_stride));
+    HZP_TRY(hzp_serve_space_create(a->model, batch->rows_max, batch->logits_max, &a->space));
+    HZP_TRY(hzp_batch_create(a->dev, batch, &a->batch));
+    struct hzp_scheduler_config config = {.running_max = (int32_t)s->running_max,
+                                          .waiting_max = (int32_t)s->waiting_max,
+                                          .waiting_tokens_max = s->waiting_tokens,
+                                          .prefill_rows_max = (int32_t)s->prefill_rows,
+                                          .admission = s->admission ? HZP_ADMIT_WORST_CASE
+                                                                    : HZP_ADMIT_PREDICTED,
+                                          .edits_max = batch->edits_max};
+    return hzp_scheduler_create(&config, a->model, a->pool, &a->scheduler);
+}
+
+int hzp_assembly_open_serving(struct hzp_assembly *a, struct hzp_err_text *reterr)
+{
+    return explain(a, open_serving(a), "serving", reterr);
+}
+
+static int open_rig(struct hzp_assembly *a)
+{
+    const struct hzp_assembly_rig *size = a->is.rig;
+    struct hzp_version *draft = NULL;
+    if (size->updates)
+        HZP_TRY(hzp_weights_begin(a->weights, &draft));
+    struct hzp_recipe recipe = {.micro_rows = size->train, .moment_type = size->moment_type};
+    struct hzp_train_space_config train =
+        hzp_trainer_space_config(&recipe, &a->config, size->quantum_flops);
+    if (size->rides)
+        train.ride_rows = size->decode + size->prefill;
+    struct hzp_rig_config rig = {.model = a->model,
+                                 .version = hzp_weights_current(a->weights),
+                                 .draft = draft,
+                                 .decode_max = size->decode,
+                                 .prefill_max = size->prefill,
+                                 .depth_max = size->depth,
+                                 .kv_tokens = size->kv_tokens,
+                                 .page_rows = size->page_rows,
+                                 .train = size->train ? &train : NULL};
+    return hzp_rig_create(&rig, &a->rig);
+}
+
+int hzp_assembly_open_rig(struct hzp_assembly *a, struct hzp_err_text *reterr)
+{
+    return explain(a, open_rig(a), "the step's rows", reterr);
+}
+
+int hzp_assembly_rig(const struct hzp_assembly_config *config, bool noise, struct hzp_assembly *ret,
+                     struct hzp_err_text *reterr)
+{
+    HZP_TRY(hzp_assembly_read(config, ret, reterr));
+    HZP_TRY(hzp_assembly_open(ret, 1, reterr));
+    HZP_TRY(hzp_assembly_fill(ret, noise ? fill_with_noise : NULL, ret, reterr));
+    return hzp_assembly_open_rig(ret, reterr);
+}
+
+/* ---- loop ---- */
+
+/* Training beside requests: riding in their products, or on a lane with cores of its own. */
+static void shape_beside(struct hzp_assembly *a)
+{
+    int units = (int)a->is.split->train_units;
+    a->beside = hzp_plan_sequential;
+    a->beside.ride = (int32_t)a->is.split->ride;
+    if (a->beside.ride)
+        return;
+    for (int k = 0; k < HZP_KIND_COUNT; k++)
+        a->beside.train_lane[k] = HZP_LANE_TRAIN;
+    a->beside.share[HZP_LANE_TRAIN] = (int16_t)units;
+    a->beside.share[HZP_LANE_COMPUTE] = (int16_t)(a->dev->threads - units);
+}
+
+int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loop *loop,
+                           struct hzp_err_text *reterr)
+{
+    const struct hzp_serving_settings *s = a->is.serving;
+    struct hzp_loop_config config = {.model = a->model,
+                                     .space = a->space,
+                                     .batch = a->batch,
+                                     .policy = loop->policy,
+                                     .idle_ns = loop->idle_ns};
+    if (s) {
+        config.run_ahead = (enum hzp_run_ahead)s->run_ahead;
+        config.check_plans = s->check_plans != 0;
+        config.plans = a->plans.entries ? &a->plans : NULL;
+        config.tables = a->tables.curves ? &a->tables : NULL;
+    }
+    if (s && a->trainer && (a->is.split->train_units || a->is.split->ride)) {
+        shape_beside(a);
+        config.beside = &a->beside;
+    }
+    if (loop->first)
+        config.source[config.sources++] = loop->first;
+    if (a->scheduler)
+        config.source[config.sources++] = hzp_scheduler_source(a->scheduler);
+    if (a->trainer)
+        config.source[config.sources++] = hzp_trainer_source(a->trainer);
+    if (loop->last)
+        config.source[config.sources++] = loop->last;
+    int r = hzp_loop_create(&config, &a->loop);
+    if (r == HZP_OK && a->pool)
+        r = hzp_loop_warm_up(a->loop, hzp_kvpool_layers(a->pool));
+    return explain(a, r, "the loop", reterr);
+}
+
+/* ---- closing ---- */
+
+void hzp_assembly_close_device(struct hzp_assembly *a)
+{
+    hzp_loop_destroy(a->loop);
+    hzp_plan_table_fini(&a->plans);
+    hzp_tables_fini(&a->tables);
+    hzp_rig_destroy(a->rig);
+    hzp_trainer_destroy(a->trainer);
+    hzp_scheduler_destroy(a->scheduler);
+    hzp_batch_destroy(a->batch);
+    hzp_serve_space_destroy(a->space);
+    hzp_kvpool_destroy(a->pool);
+    hzp_model_destroy(a->model);
+    hzp_weights_destroy(a->weights);
+    hzp_device_close(a->dev);
+    a->loop = NULL;
+    a->rig = NULL;
+    a->trainer = NULL;
+    a->scheduler = NULL;
+    a->batch = NULL;
+    a->space = NULL;
+    a->pool = NULL;
+    a->model = NULL;
+    a->weights = NULL;
+    a->dev = NULL;
+}
+
+void hzp_assembly_close(struct hzp_assembly *a)
+{
+    hzp_assembly_close_device(a);
+    if (a->layout_made)
+        hzp_layout_free(&a->layout);
+    hzp_tokenizer_close(a->tok);
+    a->layout_made = false;
+    a->tok = NULL;
+}

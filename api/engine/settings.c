@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/engine/settings.h"
+
+int hzp_settings_device(const struct hzp_device_settings *settings, struct hzp_device **ret,
+                        struct hzp_err_text *reterr)
+{
+    struct hzp_device_config config = {
+        .name = settings->name, .threads = (int)settings->threads, .level = settings->cpu_level};
+    return hzp_device_open(&config, ret, reterr);
+}
+
+enum hzp_dtype hzp_settings_dtype(const struct hzp_model_settings *settings,
+                                  const struct hzp_model_config *config)
+{
+    if (settings->dtype == HZP_DTYPE_ON_DISK)
+        return config->disk_type;
+    return settings->dtype == HZP_DTYPE_BF16 ? HZP_BF16 : HZP_F32;
+}
+
+enum hzp_dtype hzp_settings_moments(const struct hzp_training_settings *settings)
+{
+    return settings->moment_type ? HZP_BF16 : HZP_F32;
+}
+
+uint64_t hzp_settings_quantum(const struct hzp_training_settings *settings)
+{
+    return (uint64_t)(settings->quantum_gflop * 1e9);
+}
+
+struct hzp_recipe hzp_settings_recipe(const struct hzp_training_settings *settings,
+                                      const struct hzp_model_config *config)
+{
+    return (struct hzp_recipe){
+        .lr = (float)settings->lr,
+        .beta1 = (float)settings->beta1,
+        .beta2 = (float)settings->beta2,
+        .eps = (float)settings->eps,
+        .decay = (float)settings->decay,
+        .clip = (float)settings->clip,
+        .schedule = settings->schedule ? HZP_LR_COSINE : HZP_LR_CONSTANT,
+        .warmup_steps = (int32_t)HZP_MIN(settings->warmup_steps, INT32_MAX),
+        .total_steps = settings->total_steps,
+        .lr_floor = (float)settings->lr_floor,
+        .update_tokens = (int32_t)settings->update_tokens,
+        .micro_rows = (int32_t)HZP_MIN(settings->micro_rows, config->positions),
+        .publish_every = (int32_t)settings->publish_every,
+        .moment_type = hzp_settings_moments(settings),
+    };
+}
+
+int hzp_settings_policy(const struct hzp_split_settings *settings, struct hzp_policy *ret,
+                        struct hzp_err_text *reterr)
+{
+    *ret = (struct hzp_policy){.itl_stretch = settings->itl_stretch,
+                               .train_share = settings->train_share,
+                               .train_max = settings->train_max,
+                               .train_min = settings->train_min};
+    if (settings->goals)
+        HZP_TRY(hzp_policy_parse_goals(settings->goals, "--slo", ret, reterr));
+    return hzp_policy_check(ret, reterr);
+}

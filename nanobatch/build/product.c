@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "nanobatch/build/product.h"
+
+#include "nanobatch/build/train_space.h"
+#include "weights/fp8.h"
+
+struct hzp_mat hzp_layer_weight(const struct hzp_layer *layer, enum hzp_role role)
+{
+    return hzp_version_mat(layer->model->weights, layer->version, role, layer->index);
+}
+
+struct hzp_mat hzp_layer_grad(const struct hzp_layer *layer, enum hzp_role role)
+{
+    return hzp_train_grad(layer->train, role, layer->index);
+}
+
+void hzp_plan_add_matmul(struct hzp_plan *plan, uint64_t quantum_flops,
+                         const struct hzp_matmul_args *args)
+{
+    uint64_t flops = hzp_op_cost(HZP_OP_matmul, args).flops;
+    bool by_rows = args->c.rows > args->c.cols;
+    int32_t length = by_rows ? args->c.rows : args->c.cols;
+    int64_t pieces = quantum_flops ? (int64_t)(flops / quantum_flops) + 1 : 1;
+    /* Pieces of a multiple of 64 keep the kernels' tiles whole. */
+    int32_t piece = (int32_t)HZP_ROUND_UP(HZP_DIV_UP((int64_t)length, pieces), (int64_t)64);
+    for (int32_t at = 0; at < length; at += piece) {
+        int32_t n = HZP_MIN(piece, length - at);
+        struct hzp_matmul_args a = *args;
+        if (by_rows) {
+            a.a = args->trans_a ? hzp_mat_cols(args->a, at, n) : hzp_mat_rows(args->a, at, n);
+            a.c = hzp_mat_rows(args->c, at, n);
+            if (args->scale_a)
+                a.scale_a = args->scale_a + at;
+        } else {
+            a.b = args->trans_b ? hzp_mat_rows(args->b, at, n) : hzp_mat_cols(args->b, at, n);
+            a.c = hzp_mat_cols(args->c, at, n);
+            if (args->bias.ptr)
+                a.bias = hzp_mat_cols(args->bias, at, n);
+            if (args->scale_b)
+                a.scale_b = args->scale_b + at;
+        }
+        hzp_plan_next(plan, HZP_OP_matmul, &a);
+    }
+}
+
+void hzp_product_forward(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
+                         const struct hzp_layer_space *s, struct hzp_mat x, struct hzp_mat bias,
+                         struct hzp_mat y, bool accumulate)
+{
+    struct hzp_matmul_args args = {
+        .a = x, .c = y, .bias = bias, .trans_b = 1, .accumulate = accumulate};
+    if (s->narrow.ptr) {
+        float *scale;
+        args.a = hzp_mat_cols(s->narrow, 0, x.cols);
+        args.b = hzp_version_fp8(layer->model->weights, layer->version, role, layer->index, &scale);
+        args.scale_a = s->narrow_scale;
+        args.scale_b = scale;
+        HZP_PLAN_NEXT(plan, quantize, .x = x, .y = args.a, .scale = s->narrow_scale);
+    } else {
+        args.b = hzp_layer_weight(layer, role);
+    }
+    hzp_plan_add_matmul(plan, s->quantum_flops, &args);
+}
+
+void hzp_product_backward(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
+                          uint64_t quantum_flops, struct hzp_mat dy, struct hzp_mat x,
+                          struct hzp_mat dx)
+{
+    struct hzp_matmul_args dw = {
+        .a = dy, .b = x, .c = hzp_layer_grad(layer, role), .trans_a = 1, .accumulate = 1};
+    struct hzp_matmul_args input = {.a = dy, .b = hzp_layer_weight(layer, role), .c = dx};
+    hzp_plan_add_matmul(plan, quantum_flops, &dw);
+    hzp_plan_add_matmul(plan, quantum_flops, &input);
+}
+
+void hzp_stream_copy(struct hzp_plan *plan, struct hzp_mat from, struct hzp_mat to)
+{
+    if (from.ptr != to.ptr)
+        HZP_PLAN_NEXT(plan, cast, .x = from, .y = to);
+}
+
+struct hzp_mat hzp_stream_grad(struct hzp_plan *plan, const struct hzp_layer_grads *g)
+{
+    if (g->dx_act.ptr == g->dx.ptr)
+        return g->dx;
+    HZP_PLAN_NEXT(plan, cast, .x = g->dx, .y = g->dx_act);
+    return g->dx_act;
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nanobatch/build/product.h - one layer of one version, and its matrix products in both directions.
+ *
+ * Forward  y = x W^T + bias (+ y).  With fp8 (serving, and evaluation of it) a product first
+ * quantises its rows into the space's narrow buffer and reads the version's e4m3 matrix
+ * (weights/fp8.h).
+ * Backward dW += dY^T X, dX = dY W.  Gradients are F32.
+ *
+ * A product is cut into pieces of about quantum_flops, so that no item of a chain takes much
+ * longer than that: the trainer can then give way to serving between two items.
+ *
+ * Thread: engine.
+ */
+#ifndef HZP_NANOBATCH_BUILD_PRODUCT_H
+#define HZP_NANOBATCH_BUILD_PRODUCT_H
+
+#include "nanobatch/build/model.h"
+#include "nanobatch/build/space.h"
+#include "nanobatch/plan/plan.h"
+
+struct hzp_train_space;
+
+/* Where builders find a layer's weights and gradients.  All borrowed. */
+struct hzp_layer {
+    const struct hzp_model *model;
+    const struct hzp_version *version;   /* whose weights are read */
+    const struct hzp_train_space *train; /* which holds the gradients; NULL: forward only */
+    int32_t index;                       /* -1: the embedding and the head */
+};
+
+/* The layer's tensor of that role; ptr NULL: the model has none. */
+struct hzp_mat hzp_layer_weight(const struct hzp_layer *layer, enum hzp_role role);
+struct hzp_mat hzp_layer_grad(const struct hzp_layer *layer, enum hzp_role role);
+
+/* A product of any operands in pieces of at most about quantum_flops each, cut along the longer
+ * side of c.  No sum is split, so the result does not depend on the cut.  0: one piece. */
+void hzp_plan_add_matmul(struct hzp_plan *plan, uint64_t quantum_flops,
+                         const struct hzp_matmul_args *args);
+
+/* y = x W^T + bias (+ y if accumulate), W the layer's matrix of that role; bias absent: none. */
+void hzp_product_forward(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
+                         const struct hzp_layer_space *s, struct hzp_mat x, struct hzp_mat bias,
+                         struct hzp_mat y, bool accumulate);
+
+/* dW += dy^T x, then dx = dy W. */
+void hzp_product_backward(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
+                          uint64_t quantum_flops, struct hzp_mat dy, struct hzp_mat x,
+                          struct hzp_mat dx);
+
+/* Copies the residual stream where `to` is another buffer.  Products that end in the stream
+ * accumulate into it, so it must hold the sum so far. */
+void hzp_stream_copy(struct hzp_plan *plan, struct hzp_mat from, struct hzp_mat to);
+
+/* The gradient of the residual stream in the type of matrix products: dx itself, or dx_act after a
+ * cast. */
+struct hzp_mat hzp_stream_grad(struct hzp_plan *plan, const struct hzp_layer_grads *g);
+
+#endif

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "nanobatch/build/space.h"
+
+#include "nanobatch/plan/plan.h"
+#include "weights/layout.h"
+
+struct hzp_mat hzp_mat_cols(struct hzp_mat mat, int32_t col0, int32_t cols)
+{
+    mat.ptr = (char *)mat.ptr + (size_t)col0 * hzp_dtype_size(mat.type);
+    mat.cols = cols;
+    return mat;
+}
+
+struct hzp_mat hzp_mat_cut(char *base, size_t *at, int32_t rows, int32_t cols, enum hzp_dtype type)
+{
+    struct hzp_mat mat = {base ? base + *at : NULL, rows, cols, cols, type};
+    *at += HZP_ROUND_UP((size_t)rows * (size_t)cols * hzp_dtype_size(type), (size_t)256);
+    return mat;
+}
+
+struct hzp_mat hzp_narrow_cut(char *base, size_t *at, const struct hzp_model_config *c,
+                              int32_t rows, float **ret_scale)
+{
+    int32_t deepest = HZP_MAX(c->width, HZP_MAX(c->heads.heads * c->heads.dim, c->inner));
+    struct hzp_mat mat =
+        hzp_mat_cut(base, at, rows, HZP_ROUND_UP(deepest, (int32_t)HZP_UNIT_ALIGN), HZP_E4M3);
+    *ret_scale = hzp_mat_cut(base, at, 1, rows + 4 * (HZP_NANO_MAX + 1), HZP_F32).ptr;
+    return mat;
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nanobatch/build/space.h - the buffers that the builders of a layer read and write, as matrices.
+ *
+ * A space is a set of views; the memory belongs to hzp_serve_space (forward.h) or hzp_train_space
+ * (train_space.h).  Serving uses one buffer for x_in, x_mid and x_out and one for qkv_bare and qkv,
+ * and the same buffers for every layer in turn.  Training gives each layer its own, because the
+ * backward pass reads them again.
+ *
+ * Thread: engine.
+ */
+#ifndef HZP_NANOBATCH_BUILD_SPACE_H
+#define HZP_NANOBATCH_BUILD_SPACE_H
+
+#include "device/device.h"
+#include "weights/config.h"
+
+/* Forward pass. */
+struct hzp_layer_space {
+    struct hzp_mat x_in, x_mid, x_out; /* [rows][width] F32: the residual stream */
+    struct hzp_mat normed;             /* [rows][width] act */
+    struct hzp_mat qkv_bare, qkv;  /* [rows][(heads + 2 kv_heads) dim] act; before, after rope */
+    struct hzp_mat attn;           /* [rows][heads dim] act */
+    struct hzp_mat gate_up, inner; /* [rows][2 inner], [rows][inner] act */
+    struct hzp_mat narrow;         /* [rows][widest product's depth] E4M3; absent: not fp8 */
+    float *narrow_scale;           /* [rows] */
+    float *rstd_attn, *rstd_mlp;   /* [rows] F32, or NULL: not kept */
+    float *lse;                    /* [rows][heads], or NULL: not kept */
+    uint64_t quantum_flops;        /* matrix products are cut to about this; 0: whole */
+};
+
+/* Backward pass: buffers that every layer uses in turn.  dx carries the gradient of the residual
+ * stream from one layer to the layer before it. */
+struct hzp_layer_grads {
+    struct hzp_mat dx, dx_act;       /* [rows][width] F32, act; one buffer in F32 models */
+    struct hzp_mat dnormed;          /* [rows][width] F32 */
+    struct hzp_mat normed, inner;    /* as in the forward pass: computed again */
+    struct hzp_mat dinner, dgate_up; /* [rows][inner], [rows][2 inner] act */
+    struct hzp_mat dattn, dqkv;      /* as attn and qkv */
+    uint64_t quantum_flops;          /* as above */
+};
+
+/* Columns [col0, col0 + cols) of mat. */
+struct hzp_mat hzp_mat_cols(struct hzp_mat mat, int32_t col0, int32_t cols);
+
+/* A rows x cols matrix over memory at base + *at; *at advances by its size, rounded up to 256
+ * bytes.  base NULL: only counts. */
+struct hzp_mat hzp_mat_cut(char *base, size_t *at, int32_t rows, int32_t cols, enum hzp_dtype type);
+
+/* The narrow buffer for so many rows, cut as by hzp_mat_cut, and its scales.  There are four more
+ * scales for each possible nano-batch, so that the scales of each can begin at 16 bytes. */
+struct hzp_mat hzp_narrow_cut(char *base, size_t *at, const struct hzp_model_config *config,
+                              int32_t rows, float **ret_scale);
+
+#endif

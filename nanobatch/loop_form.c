@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nanobatch/loop_form.c - forming a step: what it has room for, what the sources offer, and the
+ * plan of that. */
+#include "nanobatch/loop_state.h"
+
+#include <string.h>
+
+static struct hzp_active_step *begin_step(struct hzp_loop *loop)
+{
+    struct hzp_active_step *active = hzp_loop_step(loop, loop->number + 1),
+                           *before = hzp_loop_newest(loop);
+    bool in_flight = before && before->stage == HZP_STEP_ISSUED;
+    /* Here too: a version that was released while nothing ran must not wait for a step to land. */
+    hzp_weights_reclaim(loop->config.model->weights, loop->landed);
+    active->step = (struct hzp_step){.number = loop->number + 1,
+                                     .begin_ns = hzp_device_now_ns(loop->config.model->dev),
+                                     .version = hzp_weights_current(loop->config.model->weights),
+                                     .in_flight = in_flight ? before->offer.batch : NULL};
+    hzp_split_begin(&loop->split, &active->split, active->step.begin_ns);
+    /* Two such steps may be in flight when a request comes. */
+    bool halves = loop->ahead && hzp_exec_alone(loop->exec) && !active->split.hold;
+    bool serves = active->batch && !active->split.hold;
+    active->room = (struct hzp_room){.rows = serves ? active->batch->max.rows_max : 0,
+                                     .train_ns = active->split.train_ns / (halves ? 2 : 1),
+                                     .item_ns = active->split.item_ns,
+                                     .serve_max_ns = active->split.serve_max_ns,
+                                     .time = &loop->time,
+                                     .op_times = &loop->time.whole};
+    memset(&active->offer, 0, sizeof(active->offer));
+    memset(&active->outcome, 0, sizeof(active->outcome));
+    active->offer.batch = active->batch;
+    if (active->batch)
+        hzp_batch_clear(active->batch);
+    hzp_plan_clear(&active->plan);
+    return active;
+}
+
+const struct hzp_plan_shape *hzp_loop_shape(const struct hzp_loop *loop,
+                                            const struct hzp_batch *batch, bool trains)
+{
+    const struct hzp_loop_config *c = &loop->config;
+    const struct hzp_plan_entry *entry = NULL;
+    if (trains && c->beside)
+        return c->beside;
+    if (c->plans)
+        entry = hzp_plan_table_find(c->plans, batch->decode_segs, batch->rows - batch->decode_segs,
+                                    trains);
+    return entry ? &entry->shape : c->shape;
+}
+
+/* Serving's rows become ops, and the split says how long training may run with them. */
+static void plan_serving(struct hzp_loop *loop, struct hzp_active_step *active)
+{
+    struct hzp_batch *batch = active->batch;
+    const struct hzp_plan_shape *both = hzp_loop_shape(loop, batch, true);
+    active->shape = hzp_loop_shape(loop, batch, false);
+    struct hzp_step_plan what = hzp_step_serving(loop, active);
+    hzp_step_build(&active->plan, &what);
+    hzp_split_serve(&loop->split, &active->split, batch, &active->offer.waits,
+                    both && hzp_plan_shape_beside(both));
+    bool rides = both && both->ride && !hzp_weights_fp8(loop->config.model->weights);
+    active->room.train_ns = active->split.train_ns;
+    active->room.item_ns = active->split.item_ns;
+    active->room.ride_rows = rides ? batch->rows + batch->pads : 0;
+    if (active->split.beside)
+        active->room.op_times = &loop->time.beside;
+}
+
+/* The shape that serving and training have together: serving's part was planned before it was known
+ * whether training would come.  NULL: training's slices follow serving on the compute lane. */
+static const struct hzp_plan_shape *shape_of_both(const struct hzp_loop *loop,
+                                                  const struct hzp_active_step *active)
+{
+    const struct hzp_plan_shape *both =
+        hzp_step_serves(active) ? hzp_loop_shape(loop, active->batch, true) : NULL;
+    bool beside = active->split.beside;
+    if (!both || (hzp_plan_shape_beside(both) && !beside)) /* in turns, then */
+        return NULL;
+    return beside || both->ride || loop->config.plans ? both : NULL;
+}
+
+static const struct hzp_slice *first_training(const struct hzp_offer *offer)
+{
+    for (int32_t i = 0; i < offer->slices; i++)
+        if (offer->slice[i].tenant == HZP_TENANT_TRAIN && offer->slice[i].to > offer->slice[i].from)
+            return &offer->slice[i];
+    return NULL;
+}
+
+/* Appends the slice.  Where there is a shape for both tenants, the first slice of training makes
+ * the whole plan anew with that, and may ride. */
+static void take_training(struct hzp_loop *loop, struct hzp_active_step *active,
+                          const struct hzp_slice *slice, const struct hzp_plan_shape *both,
+                          bool first)
+{
+    if (both && first) {
+        hzp_plan_clear(&active->plan);
+        active->shape = both;
+    }
+    struct hzp_step_plan what = hzp_step_serving(loop, active);
+    what.chain = slice->chain;
+    what.from = slice->from;
+    what.to = slice->to;
+    what.rider = first ? slice->rider : NULL;
+    what.in_turn = !both;
+    if (hzp_step_build(&active->plan, &what))
+        hzp_count(&loop->counters.ride_steps, 1);
+}
+
+/* Slices join the plan: training's in the order of the offer and where the step's shape says, then
+ * the others, on the lanes of their chains. */
+static void take_slices(struct hzp_loop *loop, struct hzp_active_step *active)
+{
+    const struct hzp_slice *first = first_training(&active->offer);
+    const struct hzp_plan_shape *both = first ? shape_of_both(loop, active) : NULL;
+    for (int32_t i = 0; i < active->offer.slices; i++)
+        if (active->offer.slice[i].tenant == HZP_TENANT_TRAIN &&
+            active->offer.slice[i].to > active->offer.slice[i].from)
+            take_training(loop, active, &active->offer.slice[i], both,
+                          &active->offer.slice[i] == first);
+    active->plan.lane_of = NULL;
+    for (int32_t i = 0; i < active->offer.slices; i++) {
+        const struct hzp_slice *slice = &active->offer.slice[i];
+        if (slice->tenant != HZP_TENANT_TRAIN)
+            hzp_plan_take(&active->plan, slice->chain, slice->from, slice->to);
+    }
+}
+
+/* How long a slice will take; into the split, how much of that in serving's own items. */
+static double slice_ns(struct hzp_active_step *active, const struct hzp_slice *slice)
+{
+    const struct hzp_room *room = &active->room;
+    double ride_ns = 0;
+    bool may = slice == first_training(&active->offer);
+    double ns = hzp_ride_slice_ns(may ? slice->rider : NULL, active->step.version, room->op_times,
+                                  slice->chain, slice->from, slice->to, room->ride_rows, &ride_ns);
+    active->split.ride_ns += ride_ns;
+    return ns;
+}
+
+/* Takes the time of slices `from` and up, which a source has just offered, from the room of the
+ * next sources.  Returns training's part. */
+static double count_slices(struct hzp_active_step *active, int32_t from)
+{
+    double train = 0;
+    HZP_ASSERT(active->offer.slices <= HZP_SLICES_MAX);
+    for (int32_t i = from; i < active->offer.slices; i++) {
+        const struct hzp_slice *slice = &active->offer.slice[i];
+        HZP_ASSERT(slice->tenant != HZP_TENANT_SERVE && slice->from <= slice->to);
+        double ns = slice_ns(active, slice);
+        train += slice->tenant == HZP_TENANT_TRAIN ? ns : 0;
+        if (slice->tenant == HZP_TENANT_TRAIN)
+            active->room.train_ns -= HZP_MIN(active->room.train_ns, (uint64_t)ns);
+    }
+    return train;
+}
+
+/* True: there is something to run. */
+static bool offer(struct hzp_loop *loop, struct hzp_active_step *active)
+{
+    bool any = false, planned = false;
+    double train_ns = 0;
+    for (int32_t i = 0; i < loop->config.sources; i++) {
+        struct hzp_source *source = loop->config.source[i];
+        int32_t slices = active->offer.slices;
+        any |= source->offer(source, &active->step, &active->room, &active->offer);
+        if (!planned && hzp_step_serves(active)) {
+            plan_serving(loop, active);
+            planned = true;
+        }
+        train_ns += count_slices(active, slices);
+    }
+    bool trains = hzp_offer_has(&active->offer, HZP_TENANT_TRAIN);
+    hzp_split_taken(&loop->split, &active->split, trains,
+                    trains && (active->split.rows || active->split.hold) ? train_ns : 0);
+    take_slices(loop, active);
+    return any;
+}
+
+struct hzp_active_step *hzp_loop_form(struct hzp_loop *loop)
+{
+    uint64_t begin = hzp_host_ns();
+    bool hidden = hzp_loop_newest(loop) && hzp_loop_newest(loop)->stage == HZP_STEP_ISSUED;
+    struct hzp_active_step *active = begin_step(loop);
+    bool any = offer(loop, active);
+    if (!any && active->split.hold) { /* training has nothing to do */
+        active = begin_step(loop);
+        any = offer(loop, active);
+    }
+    if (!any)
+        return NULL;
+    loop->number++;
+    active->stage = HZP_STEP_FORMED;
+    /* Whatever is published from here on, this version's memory stays until the step has landed. */
+    if (active->step.version)
+        active->step.version->last_step = HZP_MAX(active->step.version->last_step, loop->number);
+    hzp_count(&loop->counters.ahead_steps, hidden);
+    hzp_loop_count_host(loop, &loop->counters.form_ns, begin, hidden);
+    return active;
+}

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nanobatch/loop_state.h - the loop's own structs, for the files that implement it: loop.c (life,
+ * running, turning), loop_form.c (what a step does), loop_warm.c (the end of the start).
+ *
+ * Thread: as the headings of struct hzp_loop say.
+ */
+#ifndef HZP_NANOBATCH_LOOP_STATE_H
+#define HZP_NANOBATCH_LOOP_STATE_H
+
+#include "base/thread.h"
+#include "nanobatch/build/ride.h"
+#include "nanobatch/build/step.h"
+#include "nanobatch/loop.h"
+#include "nanobatch/run/exec.h"
+#include "nanobatch/split/split.h"
+
+#include <stdatomic.h>
+#include <time.h>
+
+struct hzp_loop_counters {
+    _Atomic uint64_t steps, serve_steps, train_steps, serve_ns, train_ns, idle_ns;
+    _Atomic uint64_t ride_steps;
+    _Atomic uint64_t ahead_steps, form_ns, issue_ns, deliver_ns, hidden_ns;
+    atomic_bool failed;
+};
+
+enum hzp_stage { HZP_STEP_LANDED, HZP_STEP_FORMED, HZP_STEP_ISSUED, HZP_STEP_SERVED };
+
+/* One step from its forming to its landing: what each phase hands on. */
+struct hzp_active_step {
+    enum hzp_stage stage;
+    struct hzp_step step;
+    struct hzp_room room;
+    struct hzp_offer offer;
+    struct hzp_split_step split; /* the split's part of it */
+    struct hzp_batch *batch;     /* NULL: nothing serves */
+    struct hzp_plan plan;
+    const struct hzp_plan_shape *shape; /* of serving's part; NULL: sequential */
+    struct hzp_outcome outcome;
+    struct hzp_flight *flight;
+    uint64_t tokens_ns; /* when it was served */
+};
+
+struct hzp_loop {
+    /* fixed after create */
+    struct hzp_loop_config config;
+    struct hzp_exec *exec;
+    bool ahead;
+    /* engine thread */
+    struct hzp_active_step active[2]; /* of step n: active[n % 2] */
+    uint64_t number, landed; /* the newest formed; the newest landed: at most two before it */
+    struct hzp_plan joined;  /* for the check of two in flight */
+    struct hzp_time time;
+    struct hzp_split split;
+    /* any thread */
+    struct hzp_wake wake;
+    atomic_bool stop, hurry;
+    struct hzp_loop_counters counters;
+};
+
+static inline void hzp_count(_Atomic uint64_t *counter, uint64_t n)
+{
+    /* Relaxed: counters are read for people, one by one. */
+    atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+}
+
+static inline struct hzp_active_step *hzp_loop_step(struct hzp_loop *loop, uint64_t number)
+{
+    return &loop->active[number % 2];
+}
+
+/* The newest step formed, if it has not landed. */
+static inline struct hzp_active_step *hzp_loop_newest(struct hzp_loop *loop)
+{
+    return loop->number > loop->landed ? hzp_loop_step(loop, loop->number) : NULL;
+}
+
+/* The processor's time of this thread. */
+static inline uint64_t hzp_host_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* The host's work that began at `begin`; hidden: a step was in flight meanwhile. */
+static inline void hzp_loop_count_host(struct hzp_loop *loop, _Atomic uint64_t *counter,
+                                       uint64_t begin, bool hidden)
+{
+    uint64_t took = hzp_host_ns() - begin;
+    hzp_count(counter, took);
+    if (hidden)
+        hzp_count(&loop->counters.hidden_ns, took);
+}
+
+/* Serving's part of the step, to be planned. */
+static inline struct hzp_step_plan hzp_step_serving(const struct hzp_loop *loop,
+                                                    const struct hzp_active_step *active)
+{
+    return (struct hzp_step_plan){.model = loop->config.model,
+                                  .version = active->step.version,
+                                  .batch = active->batch,
+                                  .kv = active->offer.kv,
+                                  .space = loop->config.space,
+                                  .shape = active->shape};
+}
+
+static inline bool hzp_step_serves(const struct hzp_active_step *active)
+{
+    return active->batch && active->batch->rows > 0;
+}
+
+/* ---- loop_form.c ---- */
+
+/* How a step of these rows is cut and spread over lanes, with training and without; NULL:
+ * sequential. */
+const struct hzp_plan_shape *hzp_loop_shape(const struct hzp_loop *loop,
+                                            const struct hzp_batch *batch, bool trains);
+
+/* The next step: sources have offered, and its plan is made.  NULL: there is nothing to do, and its
+ * number is free again. */
+struct hzp_active_step *hzp_loop_form(struct hzp_loop *loop);
+
+#endif

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nanobatch/loop_warm.c - the end of a server's start: steps of padding rows go through the device,
+ * so that what takes time once is done before a request waits for it. */
+#include "nanobatch/loop_state.h"
+
+#include "base/log.h"
+#include "nanobatch/run/warm.h"
+
+/* The active gets the plan of its batch, as a step of that would be. */
+static void warm_build(struct hzp_loop *loop, struct hzp_active_step *active,
+                       const struct hzp_plan_shape *shape)
+{
+    active->shape = shape;
+    struct hzp_step_plan what = hzp_step_serving(loop, active);
+    hzp_plan_clear(&active->plan);
+    hzp_step_build(&active->plan, &what);
+}
+
+static int warm_run(struct hzp_loop *loop, struct hzp_active_step *active)
+{
+    struct hzp_exec_times times;
+    warm_build(loop, active, hzp_loop_shape(loop, active->batch, false));
+    HZP_TRY(hzp_exec_issue(loop->exec, &active->plan, active->flight, NULL));
+    return hzp_exec_land(active->flight, NULL, &times);
+}
+
+/* Fences for steps of this shape; the most items of any so far. */
+static int warm_reserve(struct hzp_loop *loop, const struct hzp_plan_shape *shape,
+                        int32_t *ret_items)
+{
+    for (int i = 0; i < HZP_COUNT(loop->active); i++) {
+        struct hzp_active_step *active = &loop->active[i];
+        hzp_warm_mixed(active->batch, active->offer.kv);
+        warm_build(loop, active, shape);
+        HZP_TRY(hzp_flight_reserve(active->flight, &active->plan));
+        *ret_items = HZP_MAX(*ret_items, active->plan.items);
+    }
+    return HZP_OK;
+}
+
+/* Events for the items of two steps, each with a slice of training, of which only the number is
+ * estimated: a layer's forward and backward are about forty items, more with a quantum. */
+static int warm_times(struct hzp_loop *loop, int32_t items)
+{
+    enum { TRAIN_ITEMS = 64, UPDATE_ITEMS = 512 };
+    const struct hzp_model *model = loop->config.model;
+    return hzp_device_prepare_times(
+        model->dev, 2 * (items + TRAIN_ITEMS * model->config->layers + UPDATE_ITEMS));
+}
+
+/* The first active's step runs, and chooses algorithms; then either's is captured. */
+static int warm_decode(struct hzp_loop *loop, int32_t rows)
+{
+    for (int i = 0; i < HZP_COUNT(loop->active); i++) {
+        struct hzp_active_step *active = &loop->active[i];
+        hzp_warm_decode(active->batch, rows);
+        if (i == 0)
+            HZP_TRY(warm_run(loop, active));
+        else
+            warm_build(loop, active, hzp_loop_shape(loop, active->batch, false));
+        HZP_TRY(hzp_exec_capture(loop->exec, &active->plan));
+    }
+    return HZP_OK;
+}
+
+static int warm_all(struct hzp_loop *loop)
+{
+    const struct hzp_loop_config *c = &loop->config;
+    const struct hzp_batch_config *max = &c->batch->max;
+    int32_t items = 0, most = HZP_MIN(max->rows_max, HZP_MIN(max->segs_max, max->logits_max));
+    HZP_TRY(warm_reserve(loop, c->shape, &items));
+    HZP_TRY(warm_reserve(loop, c->beside, &items));
+    for (int32_t i = 0; c->plans && i < c->plans->entries; i++)
+        HZP_TRY(warm_reserve(loop, &c->plans->entry[i].shape, &items));
+    HZP_TRY(warm_times(loop, items));
+    hzp_warm_prompts(loop->active[0].batch, loop->active[0].offer.kv);
+    HZP_TRY(warm_run(loop, &loop->active[0]));
+    for (int32_t rows = 1; rows <= most; rows = hzp_batch_bucket(rows) + 1)
+        HZP_TRY(warm_decode(loop, HZP_MIN(hzp_batch_bucket(rows), most)));
+    return HZP_OK;
+}
+
+int hzp_loop_warm_up(struct hzp_loop *loop, const struct hzp_kv *kv)
+{
+    struct hzp_device *dev = loop->config.model->dev;
+    struct hzp_version *version = hzp_weights_current(loop->config.model->weights);
+    int r = HZP_OK;
+    HZP_ASSERT(loop->number == 0);
+    if (hzp_device_has_graphs(dev) && loop->config.batch && version) {
+        uint64_t begin = hzp_now_ns();
+        for (int i = 0; i < HZP_COUNT(loop->active); i++) {
+            loop->active[i].step.version = version;
+            loop->active[i].offer.kv = kv;
+        }
+        r = warm_all(loop);
+        for (int i = 0; i < HZP_COUNT(loop->active); i++) {
+            hzp_batch_clear(loop->active[i].batch);
+            hzp_plan_clear(&loop->active[i].plan);
+        }
+        hzp_log(HZP_LOG_INFO, "loop", "warm-up ms=%.0f graphs=%llu",
+                (double)(hzp_now_ns() - begin) / 1e6,
+                (unsigned long long)hzp_exec_graphs(loop->exec).captures);
+    }
+    hzp_device_steady(dev);
+    return r;
+}

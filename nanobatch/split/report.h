@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nanobatch/split/report.h - what the split shows of itself to other threads.
+ *
+ * Thread: any; a value.
+ */
+#ifndef HZP_NANOBATCH_SPLIT_REPORT_H
+#define HZP_NANOBATCH_SPLIT_REPORT_H
+
+#include "nanobatch/split/seen.h"
+#include "nanobatch/time/step_times.h"
+
+/* What holds training's slice where it is. */
+enum hzp_split_limit {
+    HZP_LIMIT_IDLE,   /* nothing: no request runs */
+    HZP_LIMIT_SHARE,  /* train_share or train_max */
+    HZP_LIMIT_ITL,    /* the ITL goal */
+    HZP_LIMIT_TTFT,   /* the TTFT goal */
+    HZP_LIMIT_MISSED, /* the miss rate of a goal */
+    HZP_LIMIT_TURN,   /* a step without training: prompts, or the predictor's probe */
+    HZP_LIMIT_SLOTS,  /* running slots are scarce, or a waiting request is overdue */
+    HZP_LIMIT_COUNT
+};
+const char *hzp_split_limit_name(enum hzp_split_limit limit);
+
+struct hzp_split_report {
+    struct hzp_policy policy;
+    uint64_t derived_itl_ns;           /* the ITL goal derived from itl_stretch; 0: none */
+    uint64_t steps;                    /* that served */
+    uint64_t trained;                  /* of these, with training */
+    uint64_t beside;                   /* of these, with training beside serving */
+    uint64_t held;                     /* steps of training alone while requests run */
+    uint64_t limited[HZP_LIMIT_COUNT]; /* all steps, by what held training */
+    /* the newest step that served */
+    struct hzp_step_shape shape;
+    double alone_ns, slowdown, itl_ns, slice_ns; /* predicted; what training was allowed */
+    double measured_itl_ns;
+    double itl_p99_ns; /* 99 of 100 ITLs predicted so stay within that */
+    double error;      /* of predicted ITLs, mean, relative */
+    double missed_itl, missed_itl_alone, missed_ttft; /* recent miss rates; 0 without goals */
+    struct hzp_window itl, ttft;                      /* the newest */
+    double serve_part, train_part;                    /* of the last half minute, 0 .. 1 */
+    struct hzp_seen_second second[HZP_SEEN_SECONDS];
+};
+
+#endif

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "nanobatch/split/share.h"
+
+#include <math.h>
+
+/* A train_min of 1 still leaves serving a hundredth. */
+static const double min_part_max = 0.99;
+enum { USUAL_STEPS = 16 };
+
+double hzp_share_of_part(double part)
+{
+    return part < 1 ? part / (1 - part) : INFINITY;
+}
+
+struct hzp_share hzp_share_of(const struct hzp_policy *policy, bool itl_goal)
+{
+    double most = hzp_share_of_part(policy->train_max);
+    return (struct hzp_share){.turn = HZP_MIN(itl_goal ? INFINITY : policy->train_share, most),
+                              .beside = most};
+}
+
+double hzp_credit_allows(const struct hzp_credit *credit, const struct hzp_share *share,
+                         bool beside, double alone_ns)
+{
+    if (isinf(share->turn))
+        return share->turn;
+    double usual = credit->usual_ns > 0 ? credit->usual_ns : alone_ns;
+    if (!beside || !isinf(share->beside))
+        return credit->credit_ns - credit->owed_ns + (beside ? share->beside : share->turn) * usual;
+    usual = credit->usual_beside_ns > 0 ? credit->usual_beside_ns : usual;
+    return share->turn > 0 ? usual : 0;
+}
+
+double hzp_credit_owes(const struct hzp_credit *credit, const struct hzp_share *share, bool beside,
+                       double slice_ns)
+{
+    double s = beside ? share->beside : share->turn;
+    return isinf(s) ? 0 : HZP_MAX(slice_ns - s * credit->usual_ns, 0.0);
+}
+
+void hzp_credit_settle(struct hzp_credit *credit, const struct hzp_share *share, bool beside,
+                       double serve_ns, double train_ns, double next_ns)
+{
+    double s = beside ? share->beside : share->turn;
+    if (isinf(s))
+        credit->credit_ns = 0;
+    else
+        credit->credit_ns = HZP_MIN(credit->credit_ns + s * serve_ns - train_ns, next_ns);
+}
+
+void hzp_credit_usual(struct hzp_credit *credit, bool beside, double serve_ns)
+{
+    double *usual = beside ? &credit->usual_beside_ns : &credit->usual_ns;
+    *usual += (serve_ns - *usual) / (*usual > 0 ? USUAL_STEPS : 1);
+}
+
+double hzp_floor_settle(double floor_ns, double train_min, double serve_ns, double train_ns,
+                        double next_ns)
+{
+    double s = hzp_share_of_part(HZP_MIN(train_min, min_part_max));
+    floor_ns += s * serve_ns - train_ns;
+    return HZP_MAX(HZP_MIN(floor_ns, HZP_MAX(next_ns, serve_ns)), 0.0);
+}
+
+double hzp_floor_due(double floor_ns, double next_ns)
+{
+    return floor_ns > 0 && floor_ns >= next_ns ? floor_ns : 0;
+}

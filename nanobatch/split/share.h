@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nanobatch/split/share.h - training's share of the device's time while requests run: the most it
+ * may have (credit) and the least it gets (floor), kept over many steps as balances in nanoseconds.
+ *
+ * s is training's time over serving's; a part p of all time is s = p / (1 - p).  With
+ *     U      serving's usual time in a step that only decodes: an average over 16 of them
+ *     next   how long training's next item will take
+ *
+ *     credit    C = min(C + s serve - train, next)    when a step has ended; C = 0 while none runs
+ *               O += max(slice - s U, 0)              while a step with that slice is under way
+ *               slice <= C - O + s U                  may be used by the next step
+ *
+ * So an item longer than one step's share is saved for, and what it took beyond the share is paid
+ * back by the steps behind it.  Nothing but one item is saved: a trainer that had nothing to do
+ * must not delay a later step.  A long step earns a usual step's share only.  Over any run of steps
+ * training takes at most s times serving's time, two items and one usual step's share.
+ *
+ *     floor     F = clamp(F + s serve - train, 0, max(next, serve)),  s by train_min
+ *               the slice is at least F, once F >= next
+ *
+ * Thread: engine.
+ */
+#ifndef HZP_NANOBATCH_SPLIT_SHARE_H
+#define HZP_NANOBATCH_SPLIT_SHARE_H
+
+#include "nanobatch/split/policy.h"
+
+/* A part of all time, 0 .. 1, as a multiple of serving's time; INFINITY for 1. */
+double hzp_share_of_part(double part);
+
+/* What the operator allows. */
+struct hzp_share {
+    double turn;   /* s where training and serving take turns; INFINITY: no bound */
+    double beside; /* s where training runs beside serving on its own lanes: train_max only */
+};
+
+/* itl_goal: the operator has set one; it then replaces train_share. */
+struct hzp_share hzp_share_of(const struct hzp_policy *policy, bool itl_goal);
+
+struct hzp_credit {
+    double credit_ns;       /* C; < 0: to be paid back */
+    double owed_ns;         /* O */
+    double usual_ns;        /* U in turns; 0: no such step yet */
+    double usual_beside_ns; /* U of steps with training beside */
+};
+
+/* How long training may run in a step whose serving is predicted to take alone_ns; INFINITY: no
+ * bound.  Beside serving without train_max: as long as serving usually takes. */
+double hzp_credit_allows(const struct hzp_credit *credit, const struct hzp_share *share,
+                         bool beside, double alone_ns);
+
+/* What a slice takes beyond the usual share: to be added to owed_ns while its step is under way. */
+double hzp_credit_owes(const struct hzp_credit *credit, const struct hzp_share *share, bool beside,
+                       double slice_ns);
+
+/* A step has ended. */
+void hzp_credit_settle(struct hzp_credit *credit, const struct hzp_share *share, bool beside,
+                       double serve_ns, double train_ns, double next_ns);
+
+/* Serving took so long in a step that only decodes. */
+void hzp_credit_usual(struct hzp_credit *credit, bool beside, double serve_ns);
+
+/* F after a step.  next_ns: of training's next item, 0: not known. */
+double hzp_floor_settle(double floor_ns, double train_min, double serve_ns, double train_ns,
+                        double next_ns);
+
+/* The least that the next slice gets whatever the goals say; 0: nothing is due. */
+double hzp_floor_due(double floor_ns, double next_ns);
+
+#endif

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "nanobatch/split/throttle.h"
+
+static const double missed_max = 0.007, missed_max_derived = 0.01;
+static const double slots_free = 0.5, slots_taken = 0.95;
+static const double overdue_decrease = 0.75, overdue_increase = 0.05;
+static const uint64_t overdue_ns = 250000000;
+
+double hzp_throttle_missed(double miss_rate, bool derived_goal)
+{
+    double most = derived_goal ? missed_max_derived : missed_max;
+    return HZP_MAX(0.0, HZP_MIN(1.0, 2 - 2 * miss_rate / most));
+}
+
+bool hzp_throttle_rarely_missed(double miss_rate)
+{
+    return miss_rate <= missed_max / 3;
+}
+
+double hzp_throttle_slots(int32_t running, int32_t slots)
+{
+    if (slots <= 0)
+        return 1;
+    double taken = (double)running / slots;
+    return HZP_MAX(HZP_MIN((slots_taken - taken) / (slots_taken - slots_free), 1.0), 0.0);
+}
+
+double hzp_throttle_overdue(double factor, bool overdue)
+{
+    return overdue ? factor * overdue_decrease : HZP_MIN(factor + overdue_increase, 1.0);
+}
+
+bool hzp_overdue(const struct hzp_waits *waits, uint64_t begin_ns, uint64_t ttft_goal_ns,
+                 bool beside)
+{
+    uint64_t age = beside ? ttft_goal_ns ? ttft_goal_ns / 4 : overdue_ns : 0;
+    for (int32_t i = 0; waits && i < waits->count; i++)
+        if (waits->of[i].rows_now == 0 && begin_ns > waits->of[i].since_ns + age)
+            return true;
+    return false;
+}

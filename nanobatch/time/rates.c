@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "nanobatch/time/rates.h"
+
+static const double unit_flops_per_ns = 60, device_bytes_per_ns = 15, op_call_ns = 200;
+
+struct hzp_rates hzp_rates_of(int32_t units)
+{
+    return (struct hzp_rates){.flops_per_ns = unit_flops_per_ns * HZP_MAX(units, 1),
+                              .bytes_per_ns = device_bytes_per_ns,
+                              .call_ns = op_call_ns};
+}
+
+double hzp_rates_ns(const struct hzp_rates *rates, struct hzp_cost cost)
+{
+    double compute = (double)cost.flops / rates->flops_per_ns;
+    double memory = (double)cost.bytes / rates->bytes_per_ns;
+    return HZP_MAX(compute, memory) + rates->call_ns;
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nanobatch/time/rates.h - the roofline of a device before anything was measured on it.
+ *
+ *     t(op) = max(flops / flops_per_ns, bytes / bytes_per_ns) + call_ns
+ *
+ * These are the only guessed durations of the program: every other module asks here.  The constants
+ * and where they come from:
+ *
+ *     60 flops/ns per execution unit   an AVX2 core: 2 FMA units x 8 lanes x 2 flops = 32 a cycle,
+ *                                      at 2.5 GHz and three quarters of the peak
+ *     15 bytes/ns of the device        one channel of DDR4 memory
+ *     200 ns per op                    the call of an empty op on the CPU backend
+ *
+ * They are a slow device on purpose.  On a GPU both rates are too low by about two orders of
+ * magnitude, by the same factor within four.  A prior that is too slow makes the first slice of
+ * training too short; one that is too fast would make it miss a goal.  Both last for a few ops and
+ * steps: op_times.h and step_times.h replace the prior by what they measured, and rescale all of it
+ * after the first step.  Where only the proportion of two ops matters (exec.h's attribution to
+ * tenants), the common factor cancels.
+ *
+ * Thread: any; values.
+ */
+#ifndef HZP_NANOBATCH_TIME_RATES_H
+#define HZP_NANOBATCH_TIME_RATES_H
+
+#include "device/device.h"
+
+struct hzp_rates {
+    double flops_per_ns, bytes_per_ns; /* of the whole device */
+    double call_ns;                    /* per op */
+};
+
+/* The prior of a device with that many execution units (threads, SMs); < 1: as one. */
+struct hzp_rates hzp_rates_of(int32_t units);
+
+/* Nanoseconds, > 0. */
+double hzp_rates_ns(const struct hzp_rates *rates, struct hzp_cost cost);
+
+/* One byte of memory traffic counts as so many flops where an op's size is a single number: size
+ * classes, and measured times scaled to another size.  About what an op may do for each byte before
+ * arithmetic limits it, on two of the threads above: 2 x 60 / 15 = 8. */
+enum { HZP_FLOPS_PER_BYTE = 10 };
+
+#endif

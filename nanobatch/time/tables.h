@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nanobatch/time/tables.h - durations that `hzpserve search` measured on this device: of each op
+ * alone, by rows and share of the device; of ops side by side, how much they slow each other down;
+ * of handing work from lane to lane.  search/measure.h fills them, search/simulate.h reads them.
+ *
+ * An op's curve is found by its key: the op, and those arguments that do not change with the rows
+ * (a product's other two sides, its flags and types).  A point of the curve is a size: x, rows or
+ * whatever is cut, and for attention y, the positions a row attends to on average.  Between points
+ * times are interpolated linearly, in y and then in x; beyond them they are extrapolated from the
+ * last two, never below a quarter of the nearest.  A key that was not measured borrows the curve
+ * nearest to it, scaled by the work of both (flops and HZP_FLOPS_PER_BYTE times bytes); without any
+ * curve of its op it takes call_ns + work / flops_per_ns by rates.h.
+ *
+ * Side by side: rate = alone / together, of each of two classes of ops on shares of so many units;
+ * of three and more the product of the pairs' rates, as NanoFlow assumes (OSDI'25, section 4.1).
+ *
+ * Invariant: points are sorted by x, then y, no two alike; curves by key.
+ * Thread: one at a time.
+ */
+#ifndef HZP_NANOBATCH_TIME_TABLES_H
+#define HZP_NANOBATCH_TIME_TABLES_H
+
+#include "device/device.h"
+
+#include <stdio.h>
+
+enum { HZP_SHARES_MAX = 6 };
+
+struct hzp_op_key {
+    uint8_t op;
+    uint8_t
+        flags; /* of a product: 1 trans_a, 2 trans_b, 4 accumulate, 8 bias; of xent: 1 with dx; of
+                    * rmsnorm: 1 keeps rstd; of rope: 1 appends */
+    uint8_t type;  /* of its first and last matrix: a + 8 c */
+    uint8_t again; /* the matrix of weights was read by another nano-batch just before */
+    int32_t a, b;  /* what else shapes it, 0: nothing */
+};
+
+struct hzp_op_size {
+    double x, y;
+    double work; /* flops + HZP_FLOPS_PER_BYTE x bytes: to scale by */
+};
+
+void hzp_op_describe(enum hzp_op op, const void *args, struct hzp_op_key *key,
+                     struct hzp_op_size *size);
+
+struct hzp_point {
+    double x, y, work;
+    double ns[HZP_SHARES_MAX]; /* by share, as in tables->units; 0: not measured */
+};
+
+struct hzp_curve {
+    struct hzp_op_key key;
+    struct hzp_point *point;
+    int32_t points, room;
+};
+
+struct hzp_rate {
+    uint8_t a, b;             /* enum hzp_class */
+    int16_t units_a, units_b; /* on shares of so many */
+    double rate_a, rate_b;    /* alone / together; 1: undisturbed */
+};
+
+struct hzp_tables {
+    char device[96], model[128], build[32]; /* what they hold for */
+    char settings[96];                      /* of the measurement: which parts there are */
+    int32_t threads;                        /* the device's execution units */
+    int16_t units[HZP_SHARES_MAX];          /* shares measured, ascending; the last is the device */
+    int32_t shares;
+    struct hzp_curve *curve;
+    int32_t curves, curves_room;
+    struct hzp_rate *rate;
+    int32_t rates, rates_room;
+    /* between items: on one lane that is the whole device; on a lane with a share of its own */
+    double gap_inline_ns, gap_ns;
+    double issue_ns; /* until an item is in its lane's queue */
+    double
+        handover_ns;  /* an item of another lane ended: until the waiting lane, polling, goes on */
+    double wakeup_ns; /* the same of a lane that had gone to sleep */
+    /* of the plans measured: their durations, and what their items' times add up to.  A machine
+     * that is never quite idle takes longer than the times of undisturbed items say. */
+    double plans_ns, items_ns;
+    bool led; /* the thread that issues also works the first lane: once all is issued */
+    int32_t parts, parts_done; /* of the measurement */
+    double spent_ns;           /* on measuring and searching, so far; 0: it came to its end */
+};
+
+/* So long a waiting lane polls before it sleeps. */
+#define HZP_POLL_NS 100e3
+
+void hzp_tables_init(struct hzp_tables *t);
+void hzp_tables_fini(struct hzp_tables *t);
+
+/* A time of the op of this key and size on share `share`; replaces one measured before. */
+void hzp_tables_set(struct hzp_tables *t, const struct hzp_op_key *key,
+                    const struct hzp_op_size *size, int32_t share, double ns);
+
+/* The time set for exactly this; 0: none. */
+double hzp_tables_measured(const struct hzp_tables *t, const struct hzp_op_key *key,
+                           const struct hzp_op_size *size, int32_t share);
+
+/* What two classes do to each other on these shares; replaces what was said before. */
+void hzp_tables_set_rate(struct hzp_tables *t, const struct hzp_rate *rate);
+
+/* By how much plans take longer than their items undisturbed: 1 where nothing is known. */
+double hzp_tables_stretch(const struct hzp_tables *t);
+
+/* How long the op takes alone on so many units, stretched.  Never fails: for what was never
+ * measured it answers a guess by operations and bytes. */
+double hzp_tables_ns(const struct hzp_tables *t, const struct hzp_op_key *key,
+                     const struct hzp_op_size *size, int32_t units);
+
+/* The same from a curve of exactly this key; 0: it was not measured. */
+double hzp_tables_known_ns(const struct hzp_tables *t, const struct hzp_op_key *key,
+                           const struct hzp_op_size *size, int32_t units);
+
+/* The rate of class a beside class b; 1 where the pair was not measured. */
+double hzp_tables_rate(const struct hzp_tables *t, enum hzp_class a, int32_t units_a,
+                       enum hzp_class b, int32_t units_b);
+
+/* As people read them: every curve, the pairs, the rest. */
+void hzp_tables_print(const struct hzp_tables *t, FILE *out);
+
+#endif

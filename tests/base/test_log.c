@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Log levels by subsystem, and the trace that HZP_TRY leaves. */
+#include "base/log.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* Standard error goes to a file between these two. */
+static FILE *caught;
+static int real;
+
+static void catch_begin(void)
+{
+    fflush(stderr);
+    caught = tmpfile();
+    assert_non_null(caught);
+    real = dup(STDERR_FILENO);
+    dup2(fileno(caught), STDERR_FILENO);
+}
+
+/* What was written meanwhile; valid until the next call. */
+static const char *catch_end(void)
+{
+    static char text[4096];
+    fflush(stderr);
+    dup2(real, STDERR_FILENO);
+    close(real);
+    rewind(caught);
+    text[fread(text, 1, sizeof(text) - 1, caught)] = 0;
+    fclose(caught);
+    return text;
+}
+
+static void subsystems_have_levels(void **state)
+{
+    struct hzp_err_text err = {0};
+    assert_int_equal(hzp_log_set("warn,serve=debug,http=error", &err), HZP_OK);
+    assert_true(hzp_log_enabled(HZP_LOG_WARN, "train"));
+    assert_false(hzp_log_enabled(HZP_LOG_INFO, "train"));
+    assert_true(hzp_log_enabled(HZP_LOG_DEBUG, "serve"));
+    assert_false(hzp_log_enabled(HZP_LOG_WARN, "http"));
+    assert_true(hzp_log_enabled(HZP_LOG_ERROR, "http"));
+
+    catch_begin();
+    hzp_log(HZP_LOG_INFO, "train", "hidden");
+    hzp_log(HZP_LOG_DEBUG, "serve", "shown count=%d", 7);
+    const char *text = catch_end();
+    assert_null(strstr(text, "hidden"));
+    assert_non_null(strstr(text, "debug serve: shown count=7\n"));
+
+    /* A later part wins, and one for all overrides those before it. */
+    assert_int_equal(hzp_log_set("serve=debug,error", NULL), HZP_OK);
+    assert_false(hzp_log_enabled(HZP_LOG_WARN, "serve"));
+    hzp_log_set_level(HZP_LOG_INFO);
+    assert_true(hzp_log_enabled(HZP_LOG_INFO, "http"));
+    assert_false(hzp_log_enabled(HZP_LOG_DEBUG, "serve"));
+}
+
+static void wrong_levels_change_nothing(void **state)
+{
+    static const struct {
+        const char *text, *names;
+    } bad[] = {{"loud", "\"loud\" is none of error, warn, info, debug"},
+               {"", "\"\" is none of"},
+               {"debug,", "\"\" is none of"},
+               {"debug,serve=loud", "\"loud\""},
+               {"serve=", "\"\" is none of"},
+               {"debug,sevre=info", "\"sevre\" is no subsystem; there are cuda,"},
+               {"=info", "\"\" is no subsystem"},
+               {"info debug", "\"info debug\""}};
+    hzp_log_set_level(HZP_LOG_WARN);
+    for (int i = 0; i < HZP_COUNT(bad); i++) {
+        struct hzp_err_text err = {0};
+        assert_int_equal(hzp_log_set(bad[i].text, &err), HZP_EINVAL);
+        if (!strstr(err.text, bad[i].names))
+            fail_msg("%s: %s", bad[i].text, err.text);
+        assert_false(hzp_log_enabled(HZP_LOG_INFO, "serve"));
+    }
+
+    /* From the environment: reported once, and the level stays. */
+    setenv("HZP_LOG", "loud", 1);
+    catch_begin();
+    hzp_log_init();
+    const char *text = catch_end();
+    assert_non_null(strstr(text, "HZP_LOG=loud"));
+    assert_non_null(strstr(text, ", ignoring\n"));
+    assert_false(hzp_log_enabled(HZP_LOG_INFO, "serve"));
+    setenv("HZP_LOG", "error,loop=info", 1);
+    hzp_log_init();
+    assert_true(hzp_log_enabled(HZP_LOG_INFO, "loop"));
+    assert_false(hzp_log_enabled(HZP_LOG_WARN, "serve"));
+}
+
+static int inner(int code)
+{
+    return code;
+}
+
+static int outer(int code)
+{
+    HZP_TRY(inner(code));
+    return HZP_OK;
+}
+
+static int cleaning(int code)
+{
+    int r;
+    HZP_TRY_GOTO(outer(code));
+out:
+    return r;
+}
+
+static void failures_leave_a_trace(void **state)
+{
+    hzp_log_set_level(HZP_LOG_DEBUG);
+    catch_begin();
+    assert_int_equal(cleaning(HZP_EIO), HZP_EIO);
+    const char *text = catch_end();
+    const char *first = strstr(text, "debug trace: tests/base/test_log.c:");
+    assert_non_null(first);
+    assert_non_null(strstr(first, ": inner: EIO\n"));
+    assert_non_null(strstr(strstr(first, ": inner: EIO\n"), ": outer: EIO\n"));
+
+    catch_begin();
+    assert_int_equal(cleaning(HZP_OK), HZP_OK);
+    assert_string_equal(catch_end(), "");
+
+    assert_int_equal(hzp_log_set("trace=info", NULL), HZP_OK);
+    catch_begin();
+    assert_int_equal(cleaning(HZP_EIO), HZP_EIO);
+    assert_string_equal(catch_end(), "");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(subsystems_have_levels),
+                                       cmocka_unit_test(wrong_levels_change_nothing),
+                                       cmocka_unit_test(failures_leave_a_trace)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

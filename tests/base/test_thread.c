@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The checks of builds with tests: lock ranks, and who may use what belongs to the engine. */
+#include "base/thread.h"
+
+#include "device/device.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* Runs in a process of its own; true: it ended by abort(). */
+static bool aborts(void (*run)(void))
+{
+    pid_t child = fork();
+    if (child == 0) {
+        fclose(stderr);
+        run();
+        _exit(0);
+    }
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
+}
+
+static struct hzp_lock outer, inner, inner2;
+
+static void in_order(void)
+{
+    hzp_lock_take(&outer);
+    hzp_lock_take(&inner);
+    hzp_lock_release(&outer); /* in any order */
+    hzp_lock_release(&inner);
+    hzp_lock_take(&outer);
+    hzp_lock_release(&outer);
+}
+
+static void out_of_order(void)
+{
+    hzp_lock_take(&inner);
+    hzp_lock_take(&outer);
+}
+
+static void of_one_rank(void)
+{
+    hzp_lock_take(&inner);
+    hzp_lock_take(&inner2);
+}
+
+static void twice(void)
+{
+    hzp_lock_take(&inner);
+    hzp_lock_take(&inner);
+}
+
+static void not_held(void)
+{
+    hzp_lock_take(&outer);
+    hzp_lock_release(&inner);
+}
+
+static void locks_have_an_order(void **state)
+{
+    hzp_lock_init(&outer, HZP_LOCK_QUEUE);
+    hzp_lock_init(&inner, HZP_LOCK_RING);
+    hzp_lock_init(&inner2, HZP_LOCK_RING);
+    assert_false(aborts(in_order));
+    assert_true(aborts(out_of_order));
+    assert_true(aborts(of_one_rank));
+    assert_true(aborts(twice));
+    assert_true(aborts(not_held));
+    hzp_lock_fini(&outer);
+    hzp_lock_fini(&inner);
+    hzp_lock_fini(&inner2);
+}
+
+static bool other_may;
+
+static void *ask(void *arg)
+{
+    other_may = hzp_thread_is_engine();
+    return NULL;
+}
+
+static bool another_thread_may(void)
+{
+    pthread_t thread;
+    assert_int_equal(hzp_thread_start(&thread, "other", ask, NULL), 0);
+    pthread_join(thread, NULL);
+    return other_may;
+}
+
+static void one_thread_is_the_engine(void **state)
+{
+    assert_true(hzp_thread_is_engine()); /* no loop runs: whoever made the engine owns it */
+    assert_true(another_thread_may());
+    hzp_thread_set_engine(true);
+    assert_true(hzp_thread_is_engine());
+    assert_false(another_thread_may());
+    hzp_thread_set_engine(false);
+    assert_true(another_thread_may());
+}
+
+static struct hzp_lane *lane;
+
+static void *issue(void *arg)
+{
+    float y[4];
+    struct hzp_fill_args args = {
+        .y = {.ptr = y, .type = HZP_F32, .rows = 1, .cols = 4, .stride = 4}};
+    hzp_lane_issue(lane, HZP_OP_fill, &args);
+    return NULL;
+}
+
+static void here(void)
+{
+    issue(NULL);
+}
+
+static void elsewhere(void)
+{
+    pthread_t thread;
+    hzp_thread_set_engine(true);
+    hzp_thread_start(&thread, "other", issue, NULL);
+    pthread_join(thread, NULL);
+}
+
+static void bad_op(void)
+{
+    float y[4];
+    struct hzp_fill_args args = {
+        .y = {.ptr = y, .type = HZP_F32, .rows = 1, .cols = 4, .stride = 3}};
+    hzp_lane_issue(lane, HZP_OP_fill, &args);
+}
+
+/* A device refuses ops of another thread while a loop runs, and invalid ones of any. */
+static void a_device_checks(void **state)
+{
+    struct hzp_device *dev;
+    struct hzp_err_text err;
+    assert_int_equal(hzp_device_open(&(struct hzp_device_config){.name = "ref"}, &dev, &err), 0);
+    assert_int_equal(hzp_lane_open(dev, HZP_BOUND_COMPUTE, &lane), 0);
+    assert_false(aborts(here));
+    assert_true(aborts(elsewhere));
+    assert_true(aborts(bad_op));
+    hzp_lane_close(lane);
+    hzp_device_close(dev);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(locks_have_an_order),
+                                       cmocka_unit_test(one_thread_is_the_engine),
+                                       cmocka_unit_test(a_device_checks)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The split's controllers one by one: share (credit, floor), throttles (misses, slots, overdue),
+ * deadlines (ITL, TTFT, idle), exceptions (skip, overrun, beside). */
+#include "base/arena.h"
+#include "nanobatch/split/deadline.h"
+#include "nanobatch/split/exceptions.h"
+#include "nanobatch/split/share.h"
+#include "nanobatch/split/throttle.h"
+#include "nanobatch/time/step_times.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#define MS 1e6
+
+static bool near(double a, double b)
+{
+    return fabs(a - b) <= 1e-9 * fmax(fabs(a), fabs(b));
+}
+
+/* ---- share ---- */
+
+static void test_a_part_of_all_time(void **state)
+{
+    (void)state;
+    assert_true(hzp_share_of_part(0) == 0 && near(hzp_share_of_part(0.25), 1.0 / 3));
+    assert_true(isinf(hzp_share_of_part(1)));
+    struct hzp_policy policy = {.train_share = 2, .train_max = 0.5};
+    struct hzp_share share = hzp_share_of(&policy, false);
+    assert_true(near(share.turn, 1) && near(share.beside, 1)); /* train_max is less */
+    policy.train_max = 1;
+    assert_true(hzp_share_of(&policy, false).turn == 2);
+    assert_true(isinf(hzp_share_of(&policy, true).turn)); /* a goal replaces train_share */
+}
+
+static void test_credit(void **state)
+{
+    (void)state;
+    struct hzp_credit c = {.credit_ns = 0};
+    struct hzp_share share = {.turn = 0.5, .beside = INFINITY};
+    /* Before any decode-only step the predicted one counts, then the average. */
+    assert_true(near(hzp_credit_allows(&c, &share, false, 8 * MS), 4 * MS));
+    hzp_credit_usual(&c, false, 10 * MS);
+    hzp_credit_usual(&c, false, 26 * MS);
+    assert_true(near(c.usual_ns, 11 * MS));
+    assert_true(near(hzp_credit_allows(&c, &share, false, 8 * MS), 5.5 * MS));
+    /* C = min(C + s serve - train, next): an item of 30 ms is paid back over three steps. */
+    hzp_credit_settle(&c, &share, false, 20 * MS, 30 * MS, 30 * MS);
+    assert_true(near(c.credit_ns, -20 * MS));
+    for (int i = 0; i < 3; i++)
+        hzp_credit_settle(&c, &share, false, 20 * MS, 0, 30 * MS);
+    assert_true(near(c.credit_ns, 10 * MS));
+    for (int i = 0; i < 100; i++) /* no more than one item is saved */
+        hzp_credit_settle(&c, &share, false, 20 * MS, 0, 30 * MS);
+    assert_true(near(c.credit_ns, 30 * MS));
+    /* O: a slice under way beyond the usual share is taken off. */
+    c.owed_ns = hzp_credit_owes(&c, &share, false, 9.5 * MS);
+    assert_true(near(c.owed_ns, 4 * MS));
+    assert_true(hzp_credit_owes(&c, &share, false, 5 * MS) == 0);
+    assert_true(near(hzp_credit_allows(&c, &share, false, 8 * MS), 31.5 * MS));
+}
+
+static void test_credit_without_a_bound(void **state)
+{
+    (void)state;
+    struct hzp_credit c = {.credit_ns = -7, .usual_ns = 10 * MS};
+    struct hzp_share none = {INFINITY, INFINITY}, half = {0.5, INFINITY}, zero = {0, INFINITY};
+    assert_true(isinf(hzp_credit_allows(&c, &none, false, 1)));
+    assert_true(hzp_credit_owes(&c, &none, false, 1e12) == 0);
+    hzp_credit_settle(&c, &none, false, 10 * MS, 90 * MS, 5 * MS);
+    assert_true(c.credit_ns == 0);
+    /* Beside serving, without train_max: as long as serving takes there; share 0: nothing. */
+    assert_true(near(hzp_credit_allows(&c, &half, true, 1), 10 * MS));
+    hzp_credit_usual(&c, true, 12 * MS);
+    assert_true(near(hzp_credit_allows(&c, &half, true, 1), 12 * MS));
+    assert_true(hzp_credit_allows(&c, &zero, true, 1) == 0);
+}
+
+static void test_floor(void **state)
+{
+    (void)state;
+    double f = 0; /* a fifth of all time: a quarter of serving's */
+    for (int i = 0; i < 4; i++)
+        f = hzp_floor_settle(f, 0.2, 8 * MS, 0, 6 * MS);
+    assert_true(near(f, 8 * MS)); /* max(next, serve) */
+    assert_true(near(hzp_floor_due(f, 6 * MS), 8 * MS));
+    assert_true(hzp_floor_due(f, 9 * MS) == 0 && hzp_floor_due(0, 0) == 0);
+    assert_true(hzp_floor_settle(f, 0.2, 8 * MS, 20 * MS, 6 * MS) == 0);
+    assert_true(hzp_floor_settle(0, 0, 8 * MS, 0, 6 * MS) == 0);
+}
+
+/* ---- throttle ---- */
+
+static void test_misses_throttle(void **state)
+{
+    (void)state;
+    assert_true(hzp_throttle_missed(0, false) == 1 && hzp_throttle_missed(0.0035, false) == 1);
+    assert_true(near(hzp_throttle_missed(0.00525, false), 0.5));
+    assert_true(hzp_throttle_missed(0.007, false) == 0 && hzp_throttle_missed(1, false) == 0);
+    assert_true(near(hzp_throttle_missed(0.0075, true), 0.5));
+    assert_true(hzp_throttle_rarely_missed(0.002) && !hzp_throttle_rarely_missed(0.0024));
+}
+
+static void test_slots_throttle(void **state)
+{
+    (void)state;
+    assert_true(hzp_throttle_slots(5, 0) == 1);
+    assert_true(hzp_throttle_slots(0, 40) == 1 && hzp_throttle_slots(20, 40) == 1);
+    assert_true(near(hzp_throttle_slots(29, 40), 0.5));
+    assert_true(hzp_throttle_slots(38, 40) < 1e-9 && hzp_throttle_slots(40, 40) == 0);
+}
+
+static void test_overdue_requests_throttle(void **state)
+{
+    (void)state;
+    double f = hzp_throttle_overdue(1, true);
+    assert_true(near(f, 0.75));
+    f = hzp_throttle_overdue(f, true);
+    assert_true(near(f, 0.5625));
+    assert_true(near(hzp_throttle_overdue(f, false), 0.6125));
+    assert_true(hzp_throttle_overdue(0.99, false) == 1);
+
+    struct hzp_waits waits = {.count = 2, .of = {{1000, 40, 40}, {1000, 40, 0}}};
+    uint64_t quarter = 1000 + 100000000; /* of a TTFT goal of 400 ms */
+    assert_false(hzp_overdue(NULL, quarter, 0, false));
+    assert_true(hzp_overdue(&waits, 1001, 0, false)); /* in turns: at once */
+    assert_false(hzp_overdue(&waits, quarter, 400000000, true));
+    assert_true(hzp_overdue(&waits, quarter + 1, 400000000, true));
+    assert_false(hzp_overdue(&waits, 1000 + 250000000, 0, true));
+    assert_true(hzp_overdue(&waits, 1001 + 250000000, 0, true));
+    waits.count = 1; /* with rows in this step it is not overdue, however old */
+    assert_false(hzp_overdue(&waits, UINT64_MAX, 0, false));
+}
+
+/* ---- deadlines ---- */
+
+static void test_the_slice_of_a_limit(void **state)
+{
+    (void)state;
+    /* left = 40: factor 1 where serving needs half of it, 1/2 at 5/8, 0 at 3/4. */
+    assert_true(near(hzp_deadline_slice(42, 2, 20, true), 20));
+    assert_true(near(hzp_deadline_slice(42, 2, 25, true), 7.5));
+    assert_true(hzp_deadline_slice(42, 2, 30, true) == 0);
+    assert_true(near(hzp_deadline_slice(42, 2, 30, false), 10));
+    assert_true(hzp_deadline_slice(20, 2, 30, false) < 0);
+}
+
+/* Predictions that never erred: W(t) lies somewhat below t, by the margin of no experience. */
+static void test_ttft_limits(void **state)
+{
+    (void)state;
+    struct hzp_seen *seen = hzp_xcalloc(1, sizeof(*seen));
+    hzp_seen_init(seen);
+    struct hzp_deadline_step step = {.begin_ns = 50000000, .pace = 32, .host_ns = MS};
+    struct hzp_waits waits = {.count = 1, .of = {{30000000, 32, 32}}};
+    uint64_t goal = 120000000;
+    double one = hzp_deadline_ttft(seen, goal, &step, &waits);
+    assert_true(near(one, hzp_seen_within(seen, true, 100 * MS))); /* it is 20 ms old */
+    waits.of[0].rows_left = 96;                                    /* three steps */
+    assert_true(near(hzp_deadline_ttft(seen, goal, &step, &waits), one / 3));
+    waits.of[0].rows_left = 32;
+    waits.count = 2; /* a second one behind it, as old, needs four in all */
+    waits.of[1] = (struct hzp_wait){30000000, 96, 0};
+    assert_true(near(hzp_deadline_ttft(seen, goal, &step, &waits), one / 4));
+    waits.count = 1;
+    step.under_way_ns = 40 * MS;
+    assert_true(
+        near(hzp_deadline_ttft(seen, goal, &step, &waits), hzp_seen_within(seen, true, 60 * MS)));
+    /* None waits: F is a quarter of the goal while no TTFT is known. */
+    step.serve_ns = 5 * MS;
+    assert_true(near(hzp_deadline_ttft(seen, goal, &step, NULL),
+                     hzp_seen_within(seen, true, 90 * MS) + 6 * MS));
+    assert_true(hzp_deadline_idle(seen, 0, 7) == 7);
+    assert_true(hzp_deadline_idle(seen, goal, 50 * MS) == 50 * MS);
+    assert_true(
+        near(hzp_deadline_idle(seen, goal, 500 * MS), hzp_seen_within(seen, true, 90 * MS)));
+    free(seen);
+}
+
+/* ---- exceptions ---- */
+
+static void test_prompts_pass_training_over_eight_times(void **state)
+{
+    (void)state;
+    struct hzp_exceptions e = {.passed_over = 0};
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < HZP_SPLIT_PASSED_OVER_MAX; i++)
+            assert_true(hzp_skip_step(&e, true, false, false, 100));
+        assert_false(hzp_skip_step(&e, true, false, false, 100));
+    }
+    assert_false(hzp_skip_step(&e, false, false, false, 0));
+    assert_false(hzp_skip_step(&e, true, false, true, 100)); /* a TTFT goal looks after prompts */
+}
+
+static void test_goals_need_steps_without_training(void **state)
+{
+    (void)state;
+    struct hzp_exceptions e = {.passed_over = 0};
+    int32_t skipped = 0;
+    assert_true(hzp_skip_step(&e, false, true, false, HZP_STEP_TIMES_FEW - 1));
+    for (int i = 0; i < 640; i++)
+        skipped += hzp_skip_step(&e, false, true, false, HZP_STEP_TIMES_FEW);
+    assert_int_equal(skipped, 10);
+}
+
+static void test_an_overrun_is_rare(void **state)
+{
+    (void)state;
+    struct hzp_exceptions e = {.since_overrun = 255};
+    struct hzp_overrun_case c = {
+        .rarely_missed = true, .allowed_ns = 5, .share_ns = INFINITY, .next_ns = 30, .itl_ns = 20};
+    assert_false(hzp_overrun_allowed(&e, &c));
+    hzp_exceptions_count(&e, false, false);
+    assert_true(hzp_overrun_allowed(&e, &c));
+    c.next_ns = 5; /* it fits */
+    assert_false(hzp_overrun_allowed(&e, &c));
+    c.next_ns = 40; /* twice the goal */
+    assert_false(hzp_overrun_allowed(&e, &c));
+    c.next_ns = 30;
+    c.prompts = true;
+    assert_false(hzp_overrun_allowed(&e, &c));
+    c.prompts = c.rarely_missed = false;
+    assert_false(hzp_overrun_allowed(&e, &c));
+    hzp_exceptions_count(&e, true, false);
+    assert_int_equal(e.since_overrun, 0);
+}
+
+static void test_an_overrun_of_a_derived_goal(void **state)
+{
+    (void)state;
+    struct hzp_exceptions e = {.since_overrun = 128};
+    struct hzp_overrun_case c = {
+        .derived_goal = true, .rarely_missed = true, .share_ns = 5, .next_ns = 90, .itl_ns = 20};
+    assert_true(hzp_overrun_allowed(&e, &c)); /* even where the goal leaves nothing */
+    c.prompts = true;
+    assert_false(hzp_overrun_allowed(&e, &c));
+    e.since_overrun = 256;
+    assert_true(hzp_overrun_allowed(&e, &c));
+    c.rarely_missed = false;
+    assert_false(hzp_overrun_allowed(&e, &c));
+    e.since_overrun = 1024;
+    assert_true(hzp_overrun_allowed(&e, &c));
+    c.share_ns = 0;
+    assert_false(hzp_overrun_allowed(&e, &c));
+    c.share_ns = 5;
+    c.skipped = true;
+    assert_false(hzp_overrun_allowed(&e, &c));
+}
+
+static void test_beside_is_tried_again(void **state)
+{
+    (void)state;
+    struct hzp_exceptions e = {.since_beside = 255};
+    assert_false(hzp_beside_allowed(&e, 15, 10, 1, true));
+    hzp_exceptions_count(&e, false, false);
+    assert_true(hzp_beside_allowed(&e, 15, 10, 1, true));
+    assert_false(hzp_beside_allowed(&e, 20, 10, 1, true));   /* twice the limit */
+    assert_false(hzp_beside_allowed(&e, 15, 10, 0.9, true)); /* a request was overdue */
+    assert_false(hzp_beside_allowed(&e, 15, 10, 1, false));
+    hzp_exceptions_count(&e, false, true);
+    assert_int_equal(e.since_beside, 0);
+}
+
+int main(void)
+{
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_part_of_all_time),
+        cmocka_unit_test(test_credit),
+        cmocka_unit_test(test_credit_without_a_bound),
+        cmocka_unit_test(test_floor),
+        cmocka_unit_test(test_misses_throttle),
+        cmocka_unit_test(test_slots_throttle),
+        cmocka_unit_test(test_overdue_requests_throttle),
+        cmocka_unit_test(test_the_slice_of_a_limit),
+        cmocka_unit_test(test_ttft_limits),
+        cmocka_unit_test(test_prompts_pass_training_over_eight_times),
+        cmocka_unit_test(test_goals_need_steps_without_training),
+        cmocka_unit_test(test_an_overrun_is_rare),
+        cmocka_unit_test(test_an_overrun_of_a_derived_goal),
+        cmocka_unit_test(test_beside_is_tried_again),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sources that offer several slices in one step: each joins the step's plan, training's in the
+ * order of the offer, transfers on the lanes of their chain, and every source gets the time of its
+ * tenant. */
+#include "nanobatch/loop.h"
+#include "tests/nanobatch/paper.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { STEPS_MAX = 4 };
+
+/* Offers its slices step by step, as a table says. */
+struct script {
+    struct hzp_source source;
+    struct hzp_slice slice[STEPS_MAX][HZP_SLICES_MAX]; /* chain NULL: no more in that step */
+    uint64_t room_ns[STEPS_MAX];                       /* training's time, as the source found it */
+    struct hzp_outcome outcome[STEPS_MAX];
+    int offered, delivered;
+};
+
+static bool script_offer(struct hzp_source *source, const struct hzp_step *step,
+                         struct hzp_room *room, struct hzp_offer *offer)
+{
+    struct script *s = HZP_CONTAINER_OF(source, struct script, source);
+    bool any = false;
+    if (s->offered == STEPS_MAX)
+        return false;
+    s->room_ns[s->offered] = room->train_ns;
+    for (int i = 0; i < HZP_SLICES_MAX && s->slice[s->offered][i].chain; i++) {
+        offer->slice[offer->slices++] = s->slice[s->offered][i];
+        any = true;
+    }
+    s->offered += any;
+    return any;
+}
+
+static void script_deliver(struct hzp_source *source, const struct hzp_step *step,
+                           const struct hzp_offer *offer, const struct hzp_outcome *outcome)
+{
+    struct script *s = HZP_CONTAINER_OF(source, struct script, source);
+    assert_int_equal(outcome->status, HZP_OK);
+    assert_true(s->delivered < s->offered);
+    for (int i = 0; i < HZP_SLICES_MAX && s->slice[s->delivered][i].chain; i++)
+        assert_non_null(hzp_offer_slice(offer, s->slice[s->delivered][i].chain));
+    s->outcome[s->delivered++] = *outcome;
+}
+
+static struct script script_open(void)
+{
+    return (struct script){
+        .source = {
+            .name = "script", .slices = true, .offer = script_offer, .deliver = script_deliver}};
+}
+
+static struct hzp_loop *open_loop(struct paper *p, struct script *a, struct script *b)
+{
+    struct hzp_loop *loop;
+    struct hzp_loop_config config = {.model = p->m.model,
+                                     .source = {&a->source, b ? &b->source : NULL},
+                                     .sources = b ? 2 : 1,
+                                     .idle_ns = 1000000000,
+                                     .check_plans = true};
+    assert_int_equal(hzp_loop_create(&config, &loop), HZP_OK);
+    return loop;
+}
+
+static void add_fill(struct hzp_plan *chain, enum hzp_lane_name lane, float *to, float value)
+{
+    struct hzp_mat y = {to, 16, 64, 64, HZP_F32};
+    HZP_PLAN_ADD(chain, fill, lane, .y = y, .value = value);
+}
+
+static struct hzp_slice slice_of(const struct hzp_plan *chain, int32_t from, int32_t to,
+                                 enum hzp_tenant tenant)
+{
+    return (struct hzp_slice){.chain = chain, .from = from, .to = to, .tenant = tenant};
+}
+
+/* Two chains, one of them of transfers, are two slices of one step, and go on in the next. */
+static void two_chains_in_a_step(void **state)
+{
+    static float x[1024], y[1024], z[1024];
+    struct paper p;
+    struct hzp_plan train, move;
+    paper_open(&p, "cpu", NULL, 0);
+    hzp_plan_init(&train);
+    hzp_plan_init(&move);
+    train.tenant = HZP_TENANT_TRAIN;
+    move.tenant = HZP_TENANT_TRANSFER;
+    for (int i = 1; i <= 3; i++)
+        add_fill(&train, HZP_LANE_COMPUTE, x, (float)i);
+    add_fill(&move, HZP_LANE_COPY, y, 10);
+    add_fill(&move, HZP_LANE_COPY, y, 20);
+    add_fill(&move, HZP_LANE_COPY, z, 30);
+    struct script s = script_open();
+    s.slice[0][0] = slice_of(&train, 0, 1, HZP_TENANT_TRAIN);
+    s.slice[0][1] = slice_of(&move, 0, 2, HZP_TENANT_TRANSFER);
+    s.slice[1][0] = slice_of(&move, 2, 3, HZP_TENANT_TRANSFER);
+    s.slice[2][0] = slice_of(&train, 1, 3, HZP_TENANT_TRAIN);
+    struct hzp_loop *loop = open_loop(&p, &s, NULL);
+    assert_int_equal(hzp_loop_turn(loop), 1);
+    assert_int_equal(s.delivered, 1);
+    assert_true(x[1023] == 1 && y[1023] == 20 && z[1023] == 0);
+    assert_true(s.outcome[0].ns[HZP_TENANT_TRAIN] > 0);
+    assert_true(s.outcome[0].ns[HZP_TENANT_TRANSFER] > 0);
+    assert_int_equal(s.outcome[0].ns[HZP_TENANT_SERVE], 0);
+    assert_int_equal(hzp_loop_turn(loop), 1);
+    assert_true(x[1023] == 1 && z[1023] == 30);
+    assert_int_equal(s.outcome[1].ns[HZP_TENANT_TRAIN], 0);
+    assert_int_equal(hzp_loop_turn(loop), 1);
+    assert_true(x[1023] == 3);
+    assert_int_equal(hzp_loop_turn(loop), 0);
+    struct hzp_loop_stats stats;
+    hzp_loop_read_stats(loop, &stats);
+    assert_int_equal(stats.steps, 3);
+    assert_int_equal(stats.train_steps, 2);
+    hzp_loop_destroy(loop);
+    hzp_plan_fini(&train);
+    hzp_plan_fini(&move);
+    paper_close(&p);
+}
+
+/* Slices of several sources: in their order, and the time of one is no longer the next one's. */
+static void sources_share_the_room(void **state)
+{
+    static float x[1024], y[1024];
+    struct paper p;
+    struct hzp_plan first, second;
+    paper_open(&p, "cpu", NULL, 0);
+    hzp_plan_init(&first);
+    hzp_plan_init(&second);
+    first.tenant = second.tenant = HZP_TENANT_TRAIN;
+    add_fill(&first, HZP_LANE_COMPUTE, x, 5);
+    add_fill(&first, HZP_LANE_COMPUTE, y, 6);
+    add_fill(&second, HZP_LANE_COMPUTE, x, 7); /* behind the first one's */
+    struct script a = script_open(), b = script_open();
+    a.slice[0][0] = slice_of(&first, 0, 1, HZP_TENANT_TRAIN);
+    a.slice[1][0] = slice_of(&first, 1, 2, HZP_TENANT_TRAIN);
+    b.slice[0][0] = slice_of(&second, 0, 1, HZP_TENANT_TRAIN);
+    struct hzp_loop *loop = open_loop(&p, &a, &b);
+    assert_int_equal(hzp_loop_turn(loop), 1);
+    assert_true(x[1023] == 7 && y[1023] == 0);
+    assert_int_equal(a.room_ns[0], 1000000000);
+    assert_true(b.room_ns[0] < a.room_ns[0]);
+    hzp_loop_destroy(loop);
+    hzp_plan_fini(&first);
+    hzp_plan_fini(&second);
+    paper_close(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(two_chains_in_a_step),
+        cmocka_unit_test(sources_share_the_room),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/nanobatch/test_update.c - the update's chain against its ops issued by hand, one unit at a
+ * time, on a layout whose layers differ; with pieces and without. */
+#include "nanobatch/build/train_space.h"
+#include "nanobatch/run/exec.h"
+#include "tests/fixture/model.h"
+#include "tests/fixture/must.h"
+#include "weights/fp8.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <string.h>
+
+static const struct hzp_model_config config = {
+    .family = "llama",
+    .layers = 3,
+    .width = 64,
+    .inner = 2048,
+    .vocab = 40,
+    .heads = {4, 2, 16},
+    .positions = 32,
+    .norm_eps = 1e-5f,
+    .rope_theta = 10000,
+    .tied = false,
+    .disk_type = HZP_F32,
+    .bos = -1,
+};
+/* The second layer is larger than the smallest piece, the third smaller than the first. */
+static const int32_t inner[] = {96, 2048, 8};
+
+static const struct hzp_update_hyper hyper = {.lr = 1e-2f,
+                                              .beta1 = 0.9f,
+                                              .beta2 = 0.95f,
+                                              .eps = 1e-8f,
+                                              .decay = 0.1f,
+                                              .clip = 1,
+                                              .grad_scale = 0.25f,
+                                              .t = 3};
+
+/* What an update reads and writes, in host memory. */
+struct state {
+    struct hzp_units weights, grads, m, v, residual;
+    struct hzp_update_result result;
+};
+
+static struct hzp_unit_view unit_or_none(const struct hzp_units *units, int32_t u)
+{
+    return units->layout ? hzp_unit_view(units, u) : (struct hzp_unit_view){0};
+}
+
+static void adamw_by_hand(struct hzp_lane *lane, struct state *s, int32_t u, size_t begin,
+                          size_t end, float decay)
+{
+    struct hzp_unit_view w = hzp_unit_view(&s->weights, u), grad = hzp_unit_view(&s->grads, u);
+    struct hzp_unit_view m = hzp_unit_view(&s->m, u), v = hzp_unit_view(&s->v, u);
+    struct hzp_unit_view residual = unit_or_none(&s->residual, u);
+    struct hzp_adamw_args args = {.from = hzp_unit_piece(&w, begin, end - begin),
+                                  .to = hzp_unit_piece(&w, begin, end - begin),
+                                  .grad = hzp_unit_piece(&grad, begin, end - begin),
+                                  .m = hzp_unit_piece(&m, begin, end - begin),
+                                  .v = hzp_unit_piece(&v, begin, end - begin),
+                                  .sumsq = &s->result.sumsq,
+                                  .grad_scale = hyper.grad_scale,
+                                  .clip = hyper.clip,
+                                  .lr = hyper.lr,
+                                  .beta1 = hyper.beta1,
+                                  .beta2 = hyper.beta2,
+                                  .eps = hyper.eps,
+                                  .decay = decay,
+                                  .t = hyper.t};
+    if (residual.base)
+        args.residual = hzp_unit_piece(&residual, begin, end - begin);
+    FIXTURE_MUST(hzp_op_adamw(lane, &args));
+}
+
+static void update_by_hand(struct hzp_lane *lane, struct state *s)
+{
+    const struct hzp_layout *l = s->weights.layout;
+    for (int32_t u = 0; u < l->units; u++) {
+        struct hzp_unit_view grad = hzp_unit_view(&s->grads, u);
+        struct hzp_sumsq_args args = {hzp_unit_piece(&grad, 0, grad.elements), &s->result.sumsq};
+        FIXTURE_MUST(hzp_op_sumsq(lane, &args));
+    }
+    for (int32_t u = 0; u < l->units; u++) {
+        adamw_by_hand(lane, s, u, 0, l->unit[u].decayed, hyper.decay);
+        adamw_by_hand(lane, s, u, l->unit[u].decayed, l->unit[u].elements, 0);
+    }
+}
+
+static void fill_state(struct hzp_device *dev, const struct hzp_train_space *space)
+{
+    struct hzp_units positive = *hzp_train_space_v(space);
+    fixture_units_random(dev, hzp_train_space_grads(space), 21, 1);
+    fixture_units_random(dev, hzp_train_space_m(space), 22, 0.1f);
+    fixture_units_random(dev, &positive, 23, 0.1f);
+    for (int32_t u = 0; u < positive.layout->units; u++) {
+        struct hzp_unit_view view = hzp_unit_view(&positive, u);
+        for (size_t i = 0; i < view.elements; i++)
+            ((float *)view.base)[i] = fabsf(((float *)view.base)[i]);
+    }
+}
+
+static void check_codes(struct hzp_lane *lane, const struct hzp_weights *w,
+                        const struct hzp_version *draft)
+{
+    for (int32_t l = 0; l < config.layers; l++)
+        for (int i = 0; i < HZP_FP8_ROLES; i++) {
+            float *scale;
+            struct hzp_mat y = hzp_version_fp8(w, draft, hzp_fp8_role[i], l, &scale);
+            size_t codes = (size_t)y.rows * (size_t)y.cols, scales = (size_t)y.rows * sizeof(float);
+            struct hzp_quantize_args args = {.x = hzp_version_mat(w, draft, hzp_fp8_role[i], l),
+                                             .y = y};
+            args.y.ptr = malloc(codes);
+            args.scale = malloc(scales);
+            FIXTURE_MUST(hzp_op_quantize(lane, &args));
+            assert_memory_equal(args.y.ptr, y.ptr, codes);
+            assert_memory_equal(args.scale, scale, scales);
+            free(args.y.ptr);
+            free(args.scale);
+        }
+}
+
+static void check(enum hzp_dtype type, bool fp8, uint64_t quantum)
+{
+    struct fixture_model f;
+    struct fixture_config open = {
+        .device = "ref",
+        .config = config,
+        .inner = inner,
+        .store = {.type = type, .fp8 = fp8, .slots = 2, .max_staleness = 1, .first_id = 1}};
+    struct hzp_train_space_config space_config = {
+        .rows_max = 4, .head_rows = 4, .moment_type = HZP_F32, .quantum_flops = quantum};
+    struct hzp_train_space *space;
+    struct hzp_exec *exec;
+    struct hzp_lane *lane;
+    struct hzp_plan plan;
+    struct hzp_exec_times times;
+    fixture_open(&f, &open);
+    FIXTURE_MUST(hzp_train_space_create(f.model, &space_config, &space));
+    FIXTURE_MUST(hzp_exec_create(f.dev, &exec));
+    FIXTURE_MUST(hzp_lane_open(f.dev, HZP_BOUND_MEMORY, &lane));
+    struct hzp_version *v = fixture_publish_random(&f, 20, 0.5f), *draft = fixture_begin(&f);
+    fill_state(f.dev, space);
+    const struct hzp_units *residual = hzp_train_space_residual(space);
+    assert_int_equal(residual != NULL, type == HZP_BF16);
+    struct state hand = {
+        .weights = fixture_units_read(f.dev, hzp_version_units(f.weights, v)),
+        .grads = fixture_units_read(f.dev, hzp_train_space_grads(space)),
+        .m = fixture_units_read(f.dev, hzp_train_space_m(space)),
+        .v = fixture_units_read(f.dev, hzp_train_space_v(space)),
+    };
+    if (residual)
+        hand.residual = fixture_units_read(f.dev, residual);
+
+    hzp_plan_init(&plan);
+    hzp_update_build(&plan, f.model, v, draft, &hyper, space);
+    FIXTURE_MUST(hzp_exec_run(exec, &plan, NULL, &times));
+    update_by_hand(lane, &hand);
+    const struct hzp_update_result *result = hzp_update_result(space);
+    uint64_t checksum;
+    FIXTURE_MUST(hzp_units_checksum(NULL, &hand.weights, &checksum));
+    assert_true(fabs(result->sumsq / hand.result.sumsq - 1) < 1e-12);
+    assert_true(fixture_units_same(NULL, &hand.weights, hzp_version_units(f.weights, draft)));
+    assert_true(fixture_units_same(NULL, &hand.m, hzp_train_space_m(space)));
+    assert_true(fixture_units_same(NULL, &hand.v, hzp_train_space_v(space)));
+    if (residual)
+        assert_true(fixture_units_same(NULL, &hand.residual, residual));
+    assert_int_equal(result->checksum, checksum);
+    assert_int_equal(result->nonfinite, 0);
+    /* the version that was read is as it was, and the draft is not the same */
+    assert_false(fixture_units_same(NULL, hzp_version_units(f.weights, v),
+                                    hzp_version_units(f.weights, draft)));
+    if (fp8)
+        check_codes(lane, f.weights, draft);
+
+    hzp_plan_fini(&plan);
+    fixture_units_free(&hand.weights);
+    fixture_units_free(&hand.grads);
+    fixture_units_free(&hand.m);
+    fixture_units_free(&hand.v);
+    fixture_units_free(&hand.residual);
+    hzp_lane_close(lane);
+    hzp_exec_destroy(exec);
+    hzp_train_space_destroy(space);
+    fixture_close(&f);
+}
+
+static void test_update(void **state)
+{
+    check(HZP_F32, false, 0);
+    check(HZP_F32, true, 1); /* the smallest pieces */
+    check(HZP_BF16, false, 1);
+    check(HZP_BF16, true, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_update)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

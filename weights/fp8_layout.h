@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* weights/fp8_layout.h - the memory layout of a layer's e4m3 projections.
+ *
+ * Of each layer: the codes of HZP_QKV, HZP_O, HZP_GATE_UP, HZP_DOWN, each [rows][cols] as in the
+ * version and beginning at a multiple of 64 bytes, then their scales, one F32 a row, in the same
+ * order.  Embedding and head have none: they are read in the version's own type.
+ *
+ * Thread: any.
+ */
+#ifndef HZP_WEIGHTS_FP8_LAYOUT_H
+#define HZP_WEIGHTS_FP8_LAYOUT_H
+
+#include "weights/layout.h"
+
+/* The roles in order. */
+enum { HZP_FP8_ROLES = 4 };
+extern const enum hzp_role hzp_fp8_role[HZP_FP8_ROLES];
+
+/* Bytes of a layer's codes and scales: a multiple of 256. */
+size_t hzp_fp8_layer_bytes(const struct hzp_layout *layout, int32_t layer);
+
+/* Bytes of all layers: for the memory plan. */
+size_t hzp_fp8_bytes(const struct hzp_layout *layout);
+
+/* The codes of a role of a layer, [rows][cols] E4M3, in base, where the codes and scales of this
+ * layer begin; *ret_scale [rows]. */
+struct hzp_mat hzp_fp8_mat(const struct hzp_layout *layout, void *base, enum hzp_role role,
+                           int32_t layer, float **ret_scale);
+
+#endif

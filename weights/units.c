@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "weights/units.h"
+
+#include "base/arena.h"
+#include "device/philox.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+size_t hzp_units_bytes(const struct hzp_layout *layout, enum hzp_dtype type)
+{
+    return layout->elements * hzp_dtype_size(type);
+}
+
+void hzp_units_init(struct hzp_units *units, const struct hzp_layout *layout, enum hzp_dtype type,
+                    void *memory)
+{
+    char *at = memory;
+    units->layout = layout;
+    units->type = type;
+    units->base = hzp_xcalloc((size_t)layout->units, sizeof(*units->base));
+    for (int32_t u = 0; at && u < layout->units; u++) {
+        units->base[u] = at;
+        at += layout->unit[u].elements * hzp_dtype_size(type);
+    }
+}
+
+void hzp_units_free(struct hzp_units *units)
+{
+    free(units->base);
+    memset(units, 0, sizeof(*units));
+}
+
+struct hzp_unit_view hzp_unit_view(const struct hzp_units *units, int32_t u)
+{
+    HZP_ASSERT(u >= 0 && u < units->layout->units);
+    const struct hzp_unit *unit = &units->layout->unit[u];
+    return (struct hzp_unit_view){units->base[u], units->type, unit->elements, unit->decayed};
+}
+
+size_t hzp_unit_bytes(const struct hzp_unit_view *view)
+{
+    return view->elements * hzp_dtype_size(view->type);
+}
+
+struct hzp_mat hzp_unit_piece(const struct hzp_unit_view *view, size_t at, size_t n)
+{
+    HZP_ASSERT(view->base && at <= view->elements && n <= view->elements - at && n <= INT32_MAX);
+    return (struct hzp_mat){(char *)view->base + at * hzp_dtype_size(view->type), 1, (int32_t)n,
+                            (int32_t)n, view->type};
+}
+
+struct hzp_mat hzp_units_mat(const struct hzp_units *units, enum hzp_role role, int32_t layer)
+{
+    const struct hzp_tensor *t = hzp_layout_find(units->layout, role, layer);
+    if (!t)
+        return (struct hzp_mat){.type = units->type};
+    HZP_ASSERT(units->base[t->unit]);
+    char *at = (char *)units->base[t->unit] + t->offset * hzp_dtype_size(units->type);
+    return (struct hzp_mat){at, t->rows, t->cols, t->cols, units->type};
+}
+
+const void *hzp_unit_read(struct hzp_device *dev, const struct hzp_unit_view *view,
+                          void **ret_owned)
+{
+    HZP_ASSERT(view->base);
+    *ret_owned = NULL;
+    return dev ? hzp_device_view(dev, view->base, hzp_unit_bytes(view), ret_owned) : view->base;
+}
+
+int hzp_units_fill(struct hzp_device *dev, const struct hzp_units *units, hzp_unit_fill_fn *fill,
+                   void *ctx)
+{
+    bool direct = !dev || hzp_device_host_memory(dev);
+    void *buffer = NULL;
+    int r = HZP_OK;
+    if (!direct) {
+        size_t largest = 0;
+        for (int32_t u = 0; u < units->layout->units; u++)
+            largest = HZP_MAX(largest, units->layout->unit[u].elements);
+        largest *= hzp_dtype_size(units->type);
+        HZP_TRY(hzp_device_alloc(dev, HZP_MEM_HOST, largest, &buffer));
+    }
+    for (int32_t u = 0; u < units->layout->units && r >= 0; u++) {
+        struct hzp_unit_view view = hzp_unit_view(units, u), host = view;
+        HZP_ASSERT(view.base);
+        if (!direct)
+            host.base = buffer;
+        r = fill(ctx, u, &host);
+        if (r >= 0 && !direct)
+            r = hzp_device_copy(dev, view.base, buffer, hzp_unit_bytes(&view));
+    }
+    if (buffer)
+        hzp_device_free(dev, HZP_MEM_HOST, buffer);
+    return r;
+}
+
+int hzp_units_copy(struct hzp_device *dev, const struct hzp_units *to, const struct hzp_units *from)
+{
+    HZP_ASSERT(to->layout == from->layout && to->type == from->type);
+    for (int32_t u = 0; u < to->layout->units; u++) {
+        struct hzp_unit_view a = hzp_unit_view(to, u), b = hzp_unit_view(from, u);
+        HZP_ASSERT(a.base && b.base);
+        HZP_TRY(hzp_device_copy(dev, a.base, b.base, hzp_unit_bytes(&a)));
+    }
+    return HZP_OK;
+}
+
+uint64_t hzp_unit_checksum(const struct hzp_unit_view *host)
+{
+    const char *at = host->base;
+    uint64_t sum = 0, words = hzp_unit_bytes(host) / sizeof(uint64_t);
+    for (uint64_t i = 0; i < words; i++) {
+        uint64_t word;
+        memcpy(&word, at + i * sizeof(word), sizeof(word));
+        sum += hzp_audit_mix(i, word);
+    }
+    return sum;
+}
+
+int hzp_units_checksum(struct hzp_device *dev, const struct hzp_units *units, uint64_t *ret)
+{
+    *ret = 0;
+    for (int32_t u = 0; u < units->layout->units; u++) {
+        void *owned;
+        struct hzp_unit_view view = hzp_unit_view(units, u), host = view;
+        host.base = (void *)(uintptr_t)hzp_unit_read(dev, &view, &owned);
+        if (!host.base)
+            return HZP_ENOMEM;
+        *ret += hzp_unit_checksum(&host);
+        free(owned);
+    }
+    return HZP_OK;
+}
