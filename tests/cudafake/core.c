@@ -570,11 +570,15 @@ static bool any_left(void)
     return false;
 }
 
-bool fake_stream_busy(uint64_t id)
+bool fake_stream_uses(uint64_t id, const void *space)
 {
-    for (struct fake_object *o = objects; o; o = o->next)
-        if (o->type == FAKE_STREAM && o->id == id && ((struct fake_stream *)o)->queue.first)
-            return true;
+    for (struct fake_object *o = objects; o; o = o->next) {
+        if (o->type != FAKE_STREAM || o->id != id)
+            continue;
+        for (const struct fake_task *t = ((struct fake_stream *)o)->queue.first; t; t = t->next)
+            if (t->space == space || t->graph)
+                return true;
+    }
     return false;
 }
 

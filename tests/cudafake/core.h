@@ -62,6 +62,7 @@ struct fake_task {
     void (*run)(const void *args);
     unsigned char *args;
     size_t args_size;
+    const void *space; /* a product's workspace */
     struct fake_task *next;
 };
 
@@ -118,7 +119,8 @@ void *fake_object_find(const void *handle, enum fake_type type, const char *func
 /* The stream, or NULL with a mistake noted; the null streams are not for lanes. */
 struct fake_stream *fake_stream_find(cudaStream_t stream, const char *function);
 
-bool fake_stream_busy(uint64_t id); /* a stream of this id has work left */
+/* A stream of this id has a product left that uses this workspace, or a graph, which may. */
+bool fake_stream_uses(uint64_t id, const void *space);
 
 /* Appends a task; in a capture, a node.  Filled in, it goes to the record by fake_put_done. */
 struct fake_task *fake_put(struct fake_stream *stream, enum fake_kind kind);

@@ -376,7 +376,7 @@ static void workspace_check(void *space, size_t size, const struct advice *advic
     for (int i = 0; i < WORKSPACES && space; i++) {
         if (owner[i].space && owner[i].space != space)
             continue;
-        if (owner[i].space && owner[i].stream != stream && fake_stream_busy(owner[i].stream))
+        if (owner[i].space && owner[i].stream != stream && fake_stream_uses(owner[i].stream, space))
             fake_mistake("cublasLtMatmul: two streams share a workspace");
         owner[i].space = space;
         owner[i].stream = stream;
@@ -424,6 +424,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     struct fake_task *task = fake_put(stream, FAKE_PRODUCT);
     task->args = malloc(sizeof(product));
     task->args_size = sizeof(product);
+    task->space = space;
     memcpy(task->args, &product, sizeof(product));
     task->call.dst = d;
     task->call.src = a;
