@@ -122,7 +122,7 @@ struct hzp_trainer_stats {
     double loss, grad_norm; /* of the newest update */
     float lr;
     int64_t draws;    /* completed draws of the queue, which a resumed run repeats */
-    uint64_t dropped; /* draws skipped because the update was not finite */
+    uint64_t dropped; /* of them, given up because the update was not finite twice */
     bool paused, broken, waiting_for_swap, waiting_for_slot;
 };
 void hzp_trainer_read_stats(struct hzp_trainer *t, struct hzp_trainer_stats *ret);

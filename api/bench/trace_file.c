@@ -189,9 +189,9 @@ static int read_row(struct reader *r)
     *comma = 0;
     *second = 0;
     if (!whole_number(comma + 1, (size_t)(second - comma - 1), &input))
-        return bad(r, "the prompt's length is no whole number: \"%.40s\"", comma + 1);
+        return bad(r, "the prompt's length is not a whole number: \"%.40s\"", comma + 1);
     if (!whole_number(second + 1, strlen(second + 1), &output))
-        return bad(r, "the answer's length is no whole number: \"%.40s\"", second + 1);
+        return bad(r, "the answer's length is not a whole number: \"%.40s\"", second + 1);
     bool timed = !word(r->line);
     if (t->requests == 0) {
         t->timed = timed;

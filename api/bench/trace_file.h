@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/bench/trace_file.h - reads recorded request traces: arrival times and lengths of requests.
  *
- * Three forms are read, told apart by their first line, never by the file's name:
+ * Three formats are supported, recognised by the first line, not by the file's name:
  *   Azure     CSV, header TIMESTAMP,ContextTokens,GeneratedTokens; times like
  *             2023-11-16 18:15:46.6805900, perhaps with an offset from UTC, or plain seconds
  *   NanoFlow  the same header, with a word (XXX) for the time: lengths only

@@ -45,7 +45,7 @@ void hzp_examples_init(struct hzp_examples *ret, struct hzp_tokenizer *tok,
 void hzp_examples_fini(struct hzp_examples *ex);
 
 /* Parses a body; the caller owns the samples and the array (free). content_type (NULL: none): only
- * tells a single object over several lines from NDJSON; an array is recognised by its first
+ * distinguishes a single object over several lines from NDJSON; an array is recognised by its first
  * character.  HZP_EINVAL: the text names line and field, the param is "lines[3].completion" (from
  * 1); HZP_ENOMEM. */
 int hzp_examples_parse(const struct hzp_examples *ex, const char *body, size_t bytes,
