@@ -36,7 +36,7 @@ int32_t hzp_kvpool_pages(const struct hzp_kvpool *pool);
 /* A free page; -1: there is none. */
 int32_t hzp_kvpool_take(struct hzp_kvpool *pool);
 int32_t hzp_kvpool_free_pages(const struct hzp_kvpool *pool);
-/* Gives a sequence's pages back. */
+/* Returns a sequence's pages to the pool. */
 void hzp_kvpool_release(struct hzp_kvpool *pool, const int32_t *page, int32_t taken);
 
 struct hzp_kvpool_stats {

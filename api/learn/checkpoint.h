@@ -26,7 +26,7 @@ int hzp_checkpoint_write(const char *parent, uint64_t number, const struct hzp_m
                          struct hzp_trainer *trainer, const struct hzp_version *v,
                          const char *source_dir, const char *note, struct hzp_err_text *reterr);
 
-/* Only the model, as a directory that loads: of a version that is held. */
+/* Writes only the model, as a directory that can be loaded; v must be held. */
 int hzp_checkpoint_save_model(const char *dir, const struct hzp_model *model,
                               const struct hzp_version *v, const char *source_dir,
                               struct hzp_err_text *reterr);
