@@ -9,31 +9,33 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of lengths and of steps from now: 0 .. 7 each, then four an octave up to 2^24. */
+/* Classes of sequence lengths, and of steps from now: 0 .. 7 one each, then four per octave up to
+ * 2^24. */
 enum { CLASSES = 8 + 4 * 21 };
 
-/* Prior: so many more sequences had gone on at every length, since one early end proves little. */
+/* Prior of the estimate: every length counts this many additional sequences that went on, because a
+ * single early end is weak evidence. */
 static const double doubt = 2;
-/* Standard deviations kept free.  On request traces with a tight pool, 0 computed 2 to 25 % of all
- * rows again, 1 up to 6 %, 1.5 about 1 %, 2 next to none; 2 cost throughput while lengths were
- * still unknown.  docs/measurements/2026-11-admission.md. */
+/* Safety margin in standard deviations.  On request traces with a tight pool, a margin of 0
+ * recomputed 2 to 25 % of all rows, 1 up to 6 %, 1.5 about 1 %, 2 next to none; 2 cost throughput
+ * while lengths were still unknown. docs/measurements/2026-11-admission.md. */
 static const double margin = 1.5;
-/* Ends after which older ones count half. */
+/* Number of ended requests after which all counts are halved. */
 static const double memory = 1000;
 
 struct hzp_admission {
     enum hzp_admission_rule rule;
     int32_t pages, page_rows;
 
-    /* ends by class of their length */
+    /* ended requests by class of their length */
     double ended[CLASSES], cut[CLASSES], ends;
 
-    /* since the last look */
+    /* sums over the running sequences since the last hzp_admission_look() */
     int32_t count;
     int64_t worst;
-    double goes_on[CLASSES + 1];             /* S at each class's begin */
+    double goes_on[CLASSES + 1];             /* S at the beginning of each class */
     double mean[CLASSES], variance[CLASSES]; /* of pages, by class of steps from now */
-    int32_t classes;                         /* those that any sequence reaches */
+    int32_t classes;                         /* classes that at least one sequence reaches */
 };
 
 static int32_t class_begin(int32_t class)
@@ -71,11 +73,11 @@ void hzp_admission_ended(struct hzp_admission *a, const struct hzp_growth *at, b
 {
     hzp_assert_engine_thread();
     if (at->least >= at->most)
-        return; /* its length was set by the request */
+        return; /* its length was set by the request: nothing learned */
     if (cut)
         a->cut[class_of(at->drawn)]++;
     else
-        a->ended[class_of(HZP_MAX(at->drawn - 1, 0))]++; /* went from drawn - 1 no further */
+        a->ended[class_of(HZP_MAX(at->drawn - 1, 0))]++; /* tokens drawn before the last */
     if (++a->ends < memory)
         return;
     a->ends /= 2;
@@ -85,7 +87,8 @@ void hzp_admission_ended(struct hzp_admission *a, const struct hzp_growth *at, b
     }
 }
 
-/* S at the classes' begins.  Of a class's cuts, half are taken to have come before its ends. */
+/* Computes S at the beginning of each class.  Half of the requests cut in a class are assumed to
+ * have left before its ends. */
 static void learn_lengths(struct hzp_admission *a, const struct hzp_growth *running, int32_t count)
 {
     double gone_on[CLASSES], risk = 0;
@@ -118,7 +121,7 @@ double hzp_admission_goes_on(const struct hzp_admission *a, int32_t from, int32_
 
 static int32_t draws_left(const struct hzp_growth *g)
 {
-    return HZP_MAX(g->most - g->drawn, 1); /* a request for none, too, stores its prompt */
+    return HZP_MAX(g->most - g->drawn, 1); /* a request for 0 tokens stores its prompt, too */
 }
 
 static int32_t pages_of(const struct hzp_admission *a, int64_t rows)
@@ -128,15 +131,15 @@ static int32_t pages_of(const struct hzp_admission *a, int64_t rows)
 
 static int32_t worst_of(const struct hzp_admission *a, const struct hzp_growth *g)
 {
-    /* The last token drawn is never stored. */
+    /* The keys and values of the last token drawn are never stored. */
     return pages_of(a, (int64_t)g->rows + draws_left(g) - 1);
 }
 
-/* What a sequence is expected to need, class by class of steps from now. */
+/* A sequence's expected pages, class by class of steps from now. */
 struct outlook {
     const struct hzp_growth *of;
-    int32_t left, from; /* draws; length from which on it may end */
-    double now;         /* S there */
+    int32_t left, from; /* draws left; the length from which on it may end */
+    double now;         /* S at length `from` */
 };
 
 static struct outlook outlook_of(const struct hzp_admission *a, const struct hzp_growth *g)
@@ -145,8 +148,8 @@ static struct outlook outlook_of(const struct hzp_admission *a, const struct hzp
     return (struct outlook){g, draws_left(g), from, survives(a, from)};
 }
 
-/* The sequence's pages in steps of class c from now, and the chance that it is there to need them.
- * False: it will have ended. */
+/* *pages: pages the sequence holds in steps of class c from now; *chance: the probability that it
+ * still runs then.  False: it has ended by then in any case. */
 static bool expect(const struct hzp_admission *a, const struct outlook *o, int32_t c, double *pages,
                    double *chance)
 {

@@ -6,16 +6,17 @@
 
 #include <string.h>
 
-/* Of the best throughput, what a lightly loaded server keeps.  A choice, not a measurement: a tenth
- * is given for shorter steps where a step's rows are not needed to keep up. */
+/* The fraction of the best throughput that a lightly loaded server keeps.  A choice, not a
+ * measurement: up to a tenth of the throughput is traded for shorter steps while the load does not
+ * need it. */
 static const double least_part = 0.9;
-/* Every so many decisions try more rows, so that T is known up there, too. */
+/* Every PROBE_EVERY-th decision tries more rows, so that T is also measured for larger steps. */
 enum { PROBE_EVERY = 16 };
-/* Prompts keep a fifth of the step's rows even where decoding alone is past the knee: else the
- * requests admitted last would wait until others end. */
+/* Prompts get at least decode_rows / PROMPTS_PART rows, a fifth of the step, even where decoding
+ * alone is past the knee: otherwise the requests admitted last would wait until others end. */
 enum { PROMPTS_PART = 4 };
-/* Under an ITL goal prompts go on with at least so many rows a step, and their rows are taken to
- * attend to so many positions. */
+/* Under an ITL goal prompts get at least PROMPT_ROWS_MIN rows per step; each row is assumed to
+ * attend to PROMPT_DEPTH positions. */
 enum { PROMPT_ROWS_MIN = 16, PROMPT_DEPTH = 256 };
 
 const char *hzp_budget_reason_name(enum hzp_budget_reason reason)
@@ -33,13 +34,14 @@ void hzp_budget_init(struct hzp_budget *budget)
     memset(budget, 0, sizeof(*budget));
 }
 
-/* 0: few run and none waits .. 1: as many run as may. */
+/* From 0 (few running, none waiting) to 1 (all slots in use, or requests waiting). */
 static double pressure_of(const struct hzp_budget_load *load)
 {
     return load->waiting > 0 ? 1 : (double)load->running / HZP_MAX(load->running_max, 1);
 }
 
-/* The fewest rows, of the classes' and rows_max, with that part of the best throughput. */
+/* The fewest rows, among the beginnings of the classes and rows_max, that reach this fraction of
+ * the best throughput. */
 static int32_t fewest(const struct hzp_rows_times *times, int32_t rows_max, double part)
 {
     struct hzp_rows_curve curve;

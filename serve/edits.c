@@ -12,7 +12,7 @@ struct entry {
 };
 
 struct hzp_edits {
-    bool penalties; /* generated tokens join the list */
+    bool penalties; /* generated tokens are added to the list */
     int32_t count, room;
     uint32_t mask;
     struct entry *entry; /* [room], in order of appearance */

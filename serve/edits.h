@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* serve/edits.h - what is special about single tokens of one request: its biases, the tokens its
- * penalties have seen, and the stop ids that min_tokens bans for now.
+/* serve/edits.h - the per-token logit edits of one request: its biases, the generated tokens its
+ * penalties count, and the stop ids that min_tokens still bans.
  *
- * A sparse list of logit edits, at most one a token, kept up to date token by token; a step copies
- * it into the batch.  Memory for the worst case is taken at create, so nothing grows in a step.
+ * A sparse list with at most one edit per token, updated after every generated token; a step copies
+ * it into the batch.  Memory for the worst case is allocated at create, so no step allocates.
  *
- * Thread: create where the request is submitted, the rest engine.
+ * Thread: create: the submitting thread; the rest: engine.
  */
 #ifndef HZP_SERVE_EDITS_H
 #define HZP_SERVE_EDITS_H
@@ -14,8 +14,9 @@
 
 struct hzp_edits;
 
-/* The most edits the request can come to; 0: it needs none, and its list is NULL.
- * eos: the model's end-of-sequence ids, which min_tokens bans unless the request ignores them. */
+/* The largest number of edits the request can come to; 0: it needs none, and its list is NULL.
+ * eos_count: number of the model's end-of-sequence ids, which min_tokens bans unless the request
+ * ignores them. */
 int32_t hzp_edits_needed(const struct hzp_request *rq, int32_t vocab, int32_t eos_count);
 
 /* HZP_ENOMEM.  *ret is NULL if none are needed. */
@@ -31,7 +32,7 @@ bool hzp_edits_grow(const struct hzp_edits *edits);
 /* The request generated this token.  NULL: no effect. */
 void hzp_edits_generated(struct hzp_edits *edits, int32_t token);
 
-/* Writes the list, hzp_edits_count() of them; ban: stop ids are forbidden in this draw. */
+/* Writes the list, hzp_edits_count() entries; ban: stop ids are forbidden in this draw. */
 void hzp_edits_write(const struct hzp_edits *edits, bool ban, struct hzp_logit_edit *ret);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* serve/fill.c - a step's rows: first the decode rows, then as many prompt rows as the budget
- * decides (budget.h), the oldest prompt first.
+/* serve/fill.c - fills a step with rows: first the decode rows, then as many prompt rows as the
+ * budget decides (budget.h), the oldest prompt first.
  *
  * Thread: engine. */
 #include "serve/edits.h"
@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-/* The step that is being filled. */
+/* The step being filled. */
 struct filling {
     struct hzp_scheduler *s;
     const struct hzp_step *step;
@@ -16,7 +16,7 @@ struct filling {
     struct hzp_offer *offer;
 };
 
-/* Opens the sequence's segment for `rows` more rows and takes the pages they need. */
+/* Opens the sequence's segment for `rows` more rows and takes the KV pages they need. */
 static struct hzp_part *open_segment(const struct filling *f, struct hzp_seq *seq, int32_t rows,
                                      bool decode)
 {
@@ -41,13 +41,13 @@ static int32_t slot_of(const struct hzp_scheduler *s, const struct hzp_seq *seq,
     return seq->page[position / s->page_rows] * s->page_rows + position % s->page_rows;
 }
 
-/* Edits that a draw of this sequence adds to the step. */
+/* Number of logit edits that a draw of this sequence adds to the step. */
 static int32_t draw_edits(const struct hzp_seq *seq)
 {
     return hzp_edits_count(seq->rq->edits);
 }
 
-/* The row's logits draw the token at `position`. */
+/* Requests the row's logits, to draw the token at `position`. */
 static void want_draw(struct hzp_batch *batch, struct hzp_seq *seq, struct hzp_part *part,
                       int32_t row, int32_t position)
 {
@@ -77,7 +77,7 @@ static void want_draw(struct hzp_batch *batch, struct hzp_seq *seq, struct hzp_p
     part->logits++;
 }
 
-/* The row's logits tell how likely the prompt's next token was. */
+/* Requests the row's logits, for the logprob of the next prompt token. */
 static void want_given(struct hzp_batch *batch, struct hzp_part *part, int32_t tops, int32_t row,
                        int32_t token)
 {
@@ -87,7 +87,8 @@ static void want_given(struct hzp_batch *batch, struct hzp_part *part, int32_t t
     part->logits++;
 }
 
-/* The logits of the in-flight step that draw the token the sequence feeds next; -1: it is known. */
+/* Index of the in-flight step's logits that draw the token the sequence feeds next; -1: the token
+ * is already known. */
 static int32_t drawn_by(struct hzp_seq *seq, const struct hzp_step *step)
 {
     if (!step->in_flight)
@@ -97,15 +98,16 @@ static int32_t drawn_by(struct hzp_seq *seq, const struct hzp_step *step)
     return drawn ? part->logit0 + part->logits - 1 : -1;
 }
 
-/* Penalties count every token drawn so far, so such a sequence's row cannot run ahead of the token
- * that the in-flight step draws: it waits for the step after, the others' rows do not. */
+/* Penalties count every token drawn so far, so a sequence with penalties gets no row until the
+ * results of the in-flight step, which draws its last token, are there: it decodes one step later,
+ * other sequences are not held up. */
 static bool awaits_token(struct hzp_seq *seq, const struct hzp_step *step)
 {
     return hzp_edits_grow(seq->rq->edits) && drawn_by(seq, step) >= 0;
 }
 
-/* Chooses the sequences that decode, as far as the step has room; the first one left out is first
- * in the next step. */
+/* Chooses the sequences that decode, as far as the step has room; the next step starts with the
+ * first sequence left out. */
 static int32_t choose_decodes(const struct filling *f)
 {
     struct hzp_scheduler *s = f->s;
@@ -134,7 +136,7 @@ static int32_t choose_decodes(const struct filling *f)
     return chosen;
 }
 
-/* Every chosen sequence's row: those whose token the in-flight step draws come first. */
+/* Adds one row for each chosen sequence; first those whose token is drawn by the in-flight step. */
 static int32_t add_decodes(const struct filling *f)
 {
     struct hzp_scheduler *s = f->s;
@@ -158,8 +160,8 @@ static int32_t add_decodes(const struct filling *f)
     return chosen;
 }
 
-/* How many of the rows that come in pieces fit: at most `room` rows, the pages there are, and the
- * logits they want. */
+/* How many rows of a prompt (or of a recompute) fit: at most `room`, limited by the free pages and
+ * by the logits they need. */
 static int32_t piece_rows(const struct hzp_scheduler *s, const struct hzp_batch *batch,
                           const struct hzp_seq *seq, int32_t room)
 {
@@ -173,7 +175,7 @@ static int32_t piece_rows(const struct hzp_scheduler *s, const struct hzp_batch 
         rows = HZP_MIN(rows, logits);
     if (rows == left && rq->max_tokens > 0 &&
         (!logits || batch->edits + draw_edits(seq) > batch->max.edits_max))
-        rows--; /* the last row wants to draw: another step */
+        rows--; /* no room for the last row's draw: it goes to another step */
     return rows;
 }
 
@@ -187,7 +189,7 @@ static void add_piece(const struct filling *f, struct hzp_seq *seq, int32_t rows
     for (int32_t p = part->pos0; p < seq->fed; p++) {
         int32_t token = p < prompt ? rq->prompt[p] : rq->out[p - prompt].token;
         int32_t row = hzp_batch_add_row(batch, token, slot_of(s, seq, p));
-        /* Outputs for the prompt are final: of the version that computed them first. */
+        /* Prompt outputs are final: those of the version that computed them first. */
         if (p + 1 < prompt && rq->prompt_logprobs && p >= rq->computed)
             want_given(batch, part, rq->tops, row, rq->prompt[p + 1]);
         if (p + 1 == seq->prompt_end && rq->max_tokens > 0)
@@ -239,13 +241,14 @@ static void add_prefills(const struct filling *f, int32_t decodes)
 static void tell_wait(struct hzp_waits *waits, const struct hzp_request *rq, int32_t left,
                       int32_t now)
 {
-    /* A preempted request that is recomputed has had its first token. */
+    /* A preempted request that is recomputed has had its first token already. */
     if (waits->count < HZP_WAITS_MAX &&
-        !atomic_load_explicit(&rq->out_count, memory_order_relaxed)) /* our own */
+        !atomic_load_explicit(&rq->out_count, memory_order_relaxed)) /* written by this thread */
         waits->of[waits->count++] = (struct hzp_wait){rq->submitted_ns, left, now};
 }
 
-/* Requests whose prompt is not computed yet, in the order in which it will be. */
+/* Reports the requests whose prompt is not fully computed, in the order in which it will be
+ * computed, for TTFT predictions. */
 static void tell_waits(const struct filling *f)
 {
     const struct hzp_scheduler *s = f->s;
@@ -263,10 +266,9 @@ static void tell_waits(const struct filling *f)
         tell_wait(waits, hzp_wait_at(s, i), hzp_wait_at(s, i)->prompt_count, 0);
 }
 
-/* The next step would leave out the rows of every sequence whose penalties must count what this one
- * draws, and those come to a row in every second step.  Where that is most of the sequences, all
- * wait for this step's results instead: leaving their rows out would cost more than the time that
- * the host takes. */
+/* Sequences with penalties that drew in this step cannot have rows in the next one: they decode in
+ * every second step only.  Where they are the majority, the loop waits for this step's results
+ * instead: leaving out their rows would cost more than the host time that running ahead hides. */
 static enum hzp_settle settle_for(const struct filling *f)
 {
     const struct hzp_scheduler *s = f->s;

@@ -10,11 +10,11 @@ struct hzp_kvpool {
     /* fixed after create */
     struct hzp_device *dev;
     void *memory;
-    size_t side; /* bytes of a layer's keys, or values */
+    size_t side; /* bytes of one layer's keys, or of its values */
     struct hzp_kv *layer;
     int32_t layers, pages, page_rows;
 
-    int32_t *free_page; /* a stack: the page given back last is the likeliest to be in a cache */
+    int32_t *free_page; /* a stack: the page freed last is most likely still cached */
     int32_t free_pages;
 };
 

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* serve/kvpool.h - which sequence owns which KV page.
+/* serve/kvpool.h - the pool of KV pages: keeps which are free, gives them out and takes them back.
  *
- * All pages of all layers are taken at create.  A sequence takes them one by one as it grows, and
- * they come back when the step that last used them has ended.  The pool reserves nothing: admission
- * (admission.h) decides which request may begin, the scheduler which one is preempted when no page
- * is free.
+ * The memory of all layers is allocated at create.  A sequence takes pages one by one as it grows;
+ * they are released when the last step that used them has ended.  The pool reserves nothing:
+ * admission (admission.h) decides which request may start, and the scheduler preempts a request
+ * when no page is free.
  *
- * No page has two owners, and a preempted sequence recomputes its rows, so pages are never copied.
+ * A page has at most one owner, and a preempted sequence recomputes its rows, so pages are never
+ * copied.
  *
  * Invariant: free + taken = pages.
  *
@@ -23,8 +24,8 @@ size_t hzp_kvpool_bytes(const struct hzp_model_config *config, enum hzp_dtype ty
                         int32_t page_rows);
 int hzp_kvpool_create(const struct hzp_model *model, int32_t pages, int32_t page_rows,
                       struct hzp_kvpool **ret);
-/* Has the system back the first so many pages to be taken now (hzp_device_touch), so that no step
- * waits for that at their first use.  Before any is taken. */
+/* Touches the memory of the pages that will be taken first (hzp_device_touch), so that no step
+ * waits for page faults on first use.  Call before any page is taken. */
 int hzp_kvpool_touch(struct hzp_kvpool *pool, int32_t pages);
 void hzp_kvpool_destroy(struct hzp_kvpool *pool); /* NULL: no effect */
 
@@ -35,7 +36,7 @@ int32_t hzp_kvpool_pages(const struct hzp_kvpool *pool);
 /* A free page; -1: there is none. */
 int32_t hzp_kvpool_take(struct hzp_kvpool *pool);
 int32_t hzp_kvpool_free_pages(const struct hzp_kvpool *pool);
-/* Gives a sequence's pages back. */
+/* Returns a sequence's pages to the pool. */
 void hzp_kvpool_release(struct hzp_kvpool *pool, const int32_t *page, int32_t taken);
 
 struct hzp_kvpool_stats {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* serve/queue.c - waiting and running requests: admission, pages, preemption, ends of requests.
+/* serve/queue.c - waiting and running requests: admission, KV pages, preemption, and ending
+ * requests.
  *
  * Thread: engine. */
 #include "base/ring.h"
@@ -8,7 +9,8 @@
 
 #include <string.h>
 
-/* While no sequence ends, what the running ones will need changes little for some steps. */
+/* While no sequence ends, the prediction for the running sequences changes little from step to
+ * step, so it is recomputed only every LOOK_EVERY steps. */
 enum { LOOK_EVERY = 8 };
 
 void hzp_show_stats(struct hzp_scheduler *s)
@@ -24,7 +26,7 @@ void hzp_show_stats(struct hzp_scheduler *s)
     hzp_lock_release(&s->lock);
 }
 
-/* The request is final; it belongs to its creator again once let_go is set. */
+/* Makes the request final; its creator owns it again once let_go is set. */
 static void end_request(struct hzp_scheduler *s, struct hzp_request *rq,
                         enum hzp_request_state state)
 {
@@ -42,7 +44,7 @@ void hzp_release_pages(struct hzp_scheduler *s, struct hzp_seq *seq)
     seq->used = false;
 }
 
-/* Takes the i-th oldest sequence out of the running ones; its pages are free once no step reads
+/* Removes the i-th oldest running sequence; its pages are released once no in-flight step reads
  * them. */
 static struct hzp_request *leave_running(struct hzp_scheduler *s, int32_t i)
 {
@@ -61,7 +63,8 @@ static struct hzp_request *leave_running(struct hzp_scheduler *s, int32_t i)
 
 static struct hzp_growth growth_of(const struct hzp_request *rq)
 {
-    int32_t drawn = atomic_load_explicit(&rq->out_count, memory_order_relaxed); /* our own */
+    /* relaxed: only this thread writes it */
+    int32_t drawn = atomic_load_explicit(&rq->out_count, memory_order_relaxed);
     bool all = rq->ignore_eos && !rq->stop_ids;
     return (struct hzp_growth){.rows = rq->prompt_count + drawn,
                                .drawn = drawn,
@@ -75,12 +78,12 @@ void hzp_end_running(struct hzp_scheduler *s, int32_t i, enum hzp_request_state 
     struct hzp_growth growth = growth_of(rq);
     if (state != HZP_REQUEST_FAILED)
         hzp_admission_ended(s->admission, &growth, state == HZP_REQUEST_LENGTH);
-    /* The pages are counted free before the client can see the end. */
+    /* Update the statistics first, so that a client that sees the end also sees the pages free. */
     hzp_show_stats(s);
     end_request(s, rq, state);
 }
 
-/* The youngest running request gives its pages up and goes to the front of the queue. */
+/* The youngest running request releases its pages and moves to the front of the queue. */
 static void preempt(struct hzp_scheduler *s)
 {
     struct hzp_request *rq = leave_running(s, s->running - 1);
@@ -102,7 +105,7 @@ struct hzp_request *hzp_wait_at(const struct hzp_scheduler *s, int32_t i)
     return s->wait[(s->wait_head + i) % s->wait_room];
 }
 
-/* Moves submitted requests into the queue that only this thread sees. */
+/* Moves submitted requests into the waiting queue, which only the engine thread accesses. */
 static void absorb(struct hzp_scheduler *s)
 {
     struct hzp_request *rq;
@@ -124,14 +127,14 @@ static void leave_queue(struct hzp_scheduler *s, const struct hzp_request *rq)
     hzp_lock_release(&s->lock);
 }
 
-/* Ends waiting requests: all, or those whose client has left. */
+/* Ends waiting requests: all of them, or only the canceled ones. */
 static void cull_waiting(struct hzp_scheduler *s, bool all, enum hzp_request_state state)
 {
     int32_t kept = 0;
     for (int32_t i = 0; i < s->wait_count; i++) {
         struct hzp_request *rq = hzp_wait_at(s, i);
         if (!all && !atomic_load_explicit(&rq->cancel, memory_order_relaxed)) {
-            /* relaxed: the flag carries no data with it */
+            /* relaxed: the flag publishes no other data */
             s->wait[(s->wait_head + kept++) % s->wait_room] = rq;
             continue;
         }
@@ -156,7 +159,8 @@ void hzp_fail_all(struct hzp_scheduler *s)
     cull_waiting(s, true, HZP_REQUEST_FAILED);
 }
 
-/* Has admission look at the running ones: if its answer may have changed, and every few steps. */
+/* Recomputes the admission prediction if a sequence has left, the queue's head has changed, or
+ * LOOK_EVERY steps have passed. */
 static void look_ahead(struct hzp_scheduler *s, uint64_t number)
 {
     const struct hzp_request *head = s->wait_count ? hzp_wait_at(s, 0) : NULL;
@@ -170,7 +174,8 @@ static void look_ahead(struct hzp_scheduler *s, uint64_t number)
     hzp_admission_look(s->admission, s->growth, s->running);
 }
 
-/* First come, first served: no request overtakes the queue's head, which waits for its pages. */
+/* First come, first served: no request overtakes the head of the queue while that waits for
+ * pages. */
 static void admit(struct hzp_scheduler *s)
 {
     while (s->wait_count && s->running < s->config.running_max) {
@@ -179,7 +184,7 @@ static void admit(struct hzp_scheduler *s)
         while (i < s->config.running_max && s->seq[i].used)
             i++;
         if (i == s->config.running_max)
-            return; /* the last steps of ended sequences are still in flight */
+            return; /* ended sequences still hold slots: their last steps are in flight */
         struct hzp_growth growth = growth_of(rq);
         if (!hzp_admission_fits(s->admission, &growth))
             return;
@@ -200,7 +205,7 @@ static void admit(struct hzp_scheduler *s)
     }
 }
 
-/* True: pages come back when the in-flight steps end. */
+/* True: pages will be released when the in-flight steps end. */
 static bool pages_to_come(const struct hzp_scheduler *s)
 {
     for (int32_t i = 0; i < s->config.running_max; i++) {
@@ -211,8 +216,8 @@ static bool pages_to_come(const struct hzp_scheduler *s)
     return false;
 }
 
-/* Every sequence gets the page of its next row, oldest first, if need be by preempting the
- * youngest.  A sequence that still lacks one gets no row in this step; older ones have theirs. */
+/* Gives every sequence the page of its next row, oldest first, preempting the youngest if
+ * necessary.  A sequence left without a page gets no row in this step; older ones have theirs. */
 static void secure_pages(struct hzp_scheduler *s)
 {
     for (int32_t i = 0; i < s->running; i++) {

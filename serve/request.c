@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* calloc of n * m things; n and m are not negative.  Nothing asked for is not a failure. */
+/* Callocs n * m elements into *ret; n and m are not negative.  A size of 0 is not a failure. */
 static bool take(void *ret, int32_t n, int32_t m, size_t size)
 {
     void *ptr = NULL;
@@ -56,7 +56,7 @@ void hzp_request_destroy(struct hzp_request *rq)
 {
     if (!rq)
         return;
-    /* The engine may stand between publishing the final state and returning from wake(). */
+    /* The final state can be visible while the engine is still inside wake(). */
     while (!atomic_load(&rq->let_go))
         sched_yield();
     hzp_edits_destroy(rq->edits);
@@ -79,7 +79,7 @@ static int check_length(const struct hzp_request *rq, const struct hzp_request_l
         return hzp_fail_param(reterr, HZP_EINVAL, "max_tokens",
                               "prompt of %d tokens and max_tokens %d exceed the context of %d",
                               rq->prompt_count, rq->max_tokens, limits->positions);
-    /* The last token drawn is never fed back. */
+    /* The last token drawn is not fed back, so it needs no KV row. */
     int32_t pages =
         HZP_DIV_UP(rq->prompt_count + HZP_MAX(rq->max_tokens, 1) - 1, limits->page_rows);
     if (pages > limits->kv_pages)

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* serve/request.h - one choice of one completion: prompt in tokens, sampling settings, and the
- * tokens that come out.
+/* serve/request.h - one choice of one completion: prompt tokens, sampling settings, and the
+ * generated tokens.
  *
- * All memory is taken at create, bounded by prompt and max_tokens.  The creator fills the settings,
- * then submits; from then on settings are constant.  The engine appends outputs and raises
- * `out_count` (release); the creator reads up to it (acquire).  After `state` is a final one the
- * engine never touches the request again, and the creator destroys it.
+ * All memory is allocated at create, bounded by prompt and max_tokens.  The creator fills in the
+ * settings and submits; from then on they are constant.  The engine appends outputs and increments
+ * `out_count` (release); the creator reads up to it (acquire).  Once `state` is final and `let_go`
+ * is set the engine never accesses the request again, and the creator destroys it.
  *
  *     NEW -submit-> WAITING <-> RUNNING -> STOPPED | LENGTH | CANCELED | FAILED
  *
  * A request that is preempted for lack of KV pages goes back to WAITING (scheduler.h); its output
  * stays and continues when it runs again.
  *
- * Thread: the creator's, except what is marked engine.
+ * Thread: the creator's, except where marked engine.
  */
 #ifndef HZP_SERVE_REQUEST_H
 #define HZP_SERVE_REQUEST_H
@@ -28,11 +28,11 @@ enum hzp_request_state {
     HZP_REQUEST_NEW,
     HZP_REQUEST_WAITING,
     HZP_REQUEST_RUNNING,
-    /* final ones */
+    /* final states */
     HZP_REQUEST_STOPPED,  /* end of sequence or a stop token: stop_token says which */
     HZP_REQUEST_LENGTH,   /* max_tokens, or the end of the context */
     HZP_REQUEST_CANCELED, /* cancel was raised */
-    HZP_REQUEST_FAILED,   /* the device failed, or the server stops in a hurry */
+    HZP_REQUEST_FAILED,   /* the device failed, or the server stopped in a hurry */
 };
 
 enum { HZP_STOP_IDS_MAX = 64, HZP_BIASES_MAX = 1024 };
@@ -49,7 +49,7 @@ struct hzp_output {
     int32_t token;
     float logprob;
     int32_t rank;
-    uint64_t version; /* of the weights that made it */
+    uint64_t version; /* of the weights that computed it */
     uint64_t at_ns;   /* monotonic */
 };
 
@@ -62,12 +62,12 @@ struct hzp_request {
     int32_t stop_id[HZP_STOP_IDS_MAX];
     int32_t stop_ids;
     struct hzp_sampling sampling;
-    int32_t tops; /* likeliest tokens reported with each, 0 .. HZP_TOPS_MAX */
+    int32_t tops; /* number of likeliest tokens reported with each token, 0 .. HZP_TOPS_MAX */
     int32_t bias_token[HZP_BIASES_MAX];
     float bias[HZP_BIASES_MAX];
     int32_t biases;
-    /* The engine calls it after output or a final state; it may only unblock a thread.  wake_ctx
-     * must outlive the request: wake may still run when the final state is already visible. */
+    /* The engine calls it after output or a final state; it may only wake a thread. wake_ctx must
+     * outlive the request: wake may still be running when the final state is already visible. */
     void (*wake)(void *ctx);
     void *wake_ctx;
 
@@ -79,39 +79,39 @@ struct hzp_request {
     int32_t *prompt_top_token;     /* [prompt_count][tops] */
     float *prompt_top_logprob;
     int32_t stop_token;        /* of STOPPED */
-    _Atomic int64_t staleness; /* largest seen while it ran, in optimizer steps; one that a stop
-                                * string ended for its reader may still run */
+    _Atomic int64_t staleness; /* largest seen while it ran, in optimizer steps; a request that
+                                * ended for its client at a stop string may still be running */
     uint64_t submitted_ns, admitted_ns, finished_ns;
     _Atomic int32_t out_count;
     _Atomic int32_t state; /* enum hzp_request_state */
 
-    /* any thread: asks the engine to stop working on it; seen within one step */
+    /* any thread: asks the engine to cancel the request; takes effect within one step */
     _Atomic bool cancel;
 
-    /* the scheduler's */
-    struct hzp_edits *edits; /* made at submit */
+    /* used by the scheduler */
+    struct hzp_edits *edits; /* created at submit */
     int32_t computed;    /* rows of its sequence computed at least once, whose outputs are final */
     int32_t preemptions; /* so far */
-    bool preempted;      /* it ran, and waits again */
-    _Atomic bool let_go; /* false from submit until wake() has returned for the final state:
-                              * the engine's very last touch, which destroy waits for */
+    bool preempted;      /* it has run before and waits again */
+    _Atomic bool let_go; /* false from submit until wake() has returned for the final state: the
+                          * engine's last access, which destroy waits for */
 };
 
-/* Memory for everything above; prompt is copied.  HZP_ENOMEM. */
+/* Allocates all of the above; prompt is copied.  HZP_ENOMEM. */
 int hzp_request_create(const int32_t *prompt, int32_t prompt_count, int32_t max_tokens,
                        int32_t tops, bool prompt_logprobs, struct hzp_request **ret);
 void hzp_request_destroy(struct hzp_request *rq); /* NULL: no effect; never while it runs */
 
-/* What a server can ever serve. */
+/* What a server can serve at most. */
 struct hzp_request_limits {
     const struct hzp_model_config *model;
     int32_t positions;           /* longest sequence */
-    int32_t kv_pages, page_rows; /* of the pool: alone, a request must fit it */
+    int32_t kv_pages, page_rows; /* of the pool: each request must fit it alone */
     int64_t prompt_max;          /* tokens */
     int32_t edits_max;
 };
 
-/* HZP_EINVAL: it could never be served; reterr names the field and the numbers. */
+/* HZP_EINVAL: the request could never be served; reterr names the field and the numbers. */
 int hzp_request_check(const struct hzp_request *rq, const struct hzp_request_limits *limits,
                       struct hzp_err_text *reterr);
 

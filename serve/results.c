@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* serve/results.c - what a step brought to one sequence. */
+/* serve/results.c - takes over a step's results for one sequence. */
 #include "serve/edits.h"
 #include "serve/scheduler_state.h"
 
 #include <string.h>
 
-/* Logits `at` of the step become entry `n` of the three arrays. */
+/* Copies logits `at` of the step to entry `n` of the three output arrays. */
 static void read_output(const struct hzp_results *results, int32_t tops, int32_t at, int32_t n,
                         struct hzp_output *out, int32_t *top_token, float *top_logprob)
 {
@@ -66,7 +66,7 @@ enum hzp_request_state hzp_take_results(struct hzp_scheduler *s, const struct hz
     } else if (n + 1 == rq->max_tokens) {
         state = HZP_REQUEST_LENGTH;
     }
-    /* release: a thread that sees the count sees the output before it */
+    /* release: a thread that sees the new count also sees the output */
     atomic_store_explicit(&rq->out_count, n + 1, memory_order_release);
     if (state == HZP_REQUEST_RUNNING && rq->wake)
         rq->wake(rq->wake_ctx);
@@ -78,7 +78,8 @@ int64_t hzp_step_staleness(const struct hzp_scheduler *s, const struct hzp_step 
     struct hzp_weights *w = s->model->weights;
     if (!w || !step->version)
         return 0;
-    int64_t behind = hzp_weights_current(w)->record.optimizer_step -
-                     step->version->record.optimizer_step; /* published since it was formed */
+    /* Newer versions may have been published since the step was formed. */
+    int64_t behind =
+        hzp_weights_current(w)->record.optimizer_step - step->version->record.optimizer_step;
     return HZP_MAX(hzp_weights_staleness(w) + behind, 0);
 }

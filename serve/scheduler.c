@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* serve/scheduler.c - the scheduler's life and its two ends: requests submitted from any thread,
- * and the loop, whose steps are filled (queue.c, fill.c) and whose results are passed on
- * (results.c). */
+/* serve/scheduler.c - creates and destroys the scheduler, accepts submitted requests from any
+ * thread, and implements the loop's source: steps are filled in queue.c and fill.c, results are
+ * handed on in results.c. */
 #include "base/arena.h"
 #include "base/ring.h"
 #include "base/thread.h"
@@ -56,7 +56,7 @@ struct hzp_source *hzp_scheduler_source(struct hzp_scheduler *s)
 
 /* ---- submitting: any thread ---- */
 
-/* Takes a place in the queue; under lock, so that stop and the bounds are exact. */
+/* Reserves a place in the queue; under the lock, so that stop and the bounds are exact. */
 static int enqueue(struct hzp_scheduler *s, struct hzp_request *rq, struct hzp_err_text *reterr)
 {
     if (s->stopping)
@@ -71,7 +71,7 @@ static int enqueue(struct hzp_scheduler *s, struct hzp_request *rq, struct hzp_e
     s->waiting++;
     s->waiting_tokens += rq->prompt_count;
     int r = hzp_ring_push(s->submitted, rq);
-    HZP_ASSERT(r == HZP_OK); /* as many slots as may wait */
+    HZP_ASSERT(r == HZP_OK); /* the ring has waiting_max places */
     return HZP_OK;
 }
 
@@ -187,7 +187,7 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step,
         if (s->seq[i].used && !s->seq[i].rq && s->seq[i].step <= s->ended)
             hzp_release_pages(s, &s->seq[i]);
     if (outcome->status < 0) {
-        /* Device failure is final: no request may wait for an answer that cannot come. */
+        /* A device failure is final: all requests fail, because no result can arrive any more. */
         hzp_scheduler_stop(s, true);
         hzp_fail_all(s);
     }

@@ -1,42 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* serve/scheduler.h - which requests run in the next step: the loop's first source.
+/* serve/scheduler.h - decides which requests run in the next step: the loop's first source.
  *
- * Never sleeps, takes no memory after create but what a request brings, and reads no clock but the
- * step's, so a test can replay a day in a second.
+ * Never sleeps, allocates nothing after create except per request at submit, and reads no clock
+ * other than the step's, so a test can simulate a day in a second.
  *
  *     submit -> waiting -> prefill -> decode -> done
  *                  ^ |         | |       | |
  *                  | +---------|-+-------|-+----> canceled, failed
  *                  +-----------+---------+        preempted
  *
- * A step takes the row of every decoding sequence first, then pieces of prompts, oldest first and
- * cut at the row, until it has as many rows as its budget says (budget.h).  A request's tokens do
- * not depend on the other requests in its steps.
+ * A step takes one row of every decoding sequence first, then chunks of prompts, oldest first and
+ * of any number of rows, up to its row budget (budget.h).  A request's tokens do not depend on the
+ * other requests in its steps.
  *
- * A step may be formed while the one before it is in flight.  A sequence whose next draw must know
- * its last token (penalties) then has no row in it: it decodes in every second step.  Where most of
- * the sequences need that, the loop waits for the results instead (hzp_offer.settle).
+ * A step may be formed while the one before it is in flight.  A sequence whose next draw depends on
+ * its last token (penalties) then has no row in it: it decodes in every second step.  If most
+ * sequences are of that kind, the loop waits for the results instead (hzp_offer.settle).
  *
  * Admission is first come, first served, when the KV pages are predicted to suffice (admission.h).
  * A prediction may fail: a sequence needs a page for its next row and none is free.  Then the
- * youngest running request is preempted: it gives its pages up and goes to the front of the queue;
- * admitted again, it recomputes the rows of prompt and generated tokens and continues.  The client
- * sees a longer gap between two tokens, nothing else: a token is drawn from (seed, position),
- * penalties count what was generated, and outputs never change.
+ * youngest running request is preempted: it releases its pages and moves to the front of the queue;
+ * admitted again, it recomputes the rows of its prompt and generated tokens and continues.  The
+ * client only sees a longer gap between two tokens: a token's random number depends on (seed,
+ * position) only, penalties count all generated tokens, and outputs already written never change.
  *
- * No deadlock and no starvation.  Requests have one order, that of submission: running requests are
- * in it, waiting ones come after them, and neither admission (from the queue's front) nor
- * preemption (from the last running one to the queue's front) changes it.  Before a step is filled
- * every running sequence gets the page of its next row, oldest first, and may preempt only younger
- * ones.  So the oldest always gets its page: a free one, one that comes back when the in-flight
- * step ends, or one from the youngest, until it runs alone, and alone its worst case fits the pool
- * or submit would have refused it.  It gets rows, too: decoding sequences come to a row in turn,
- * and of the prompts the oldest is first.  So it ends after finitely many steps; then the next one
- * is the oldest.  No request is preempted for a younger one, so no two can take pages from each
- * other for ever.  (A youngest sequence that lacks a page keeps those it has and gets no row until
- * a page comes back or an older sequence needs the ones it holds.)
+ * No deadlock and no starvation.  Requests have one order, that of submission.  Running requests
+ * come before waiting ones in it, and neither admission (from the front of the queue) nor
+ * preemption (of the last running request, to the front of the queue) changes it.  Before a step is
+ * filled every running sequence gets the page of its next row, oldest first, and may preempt only
+ * younger ones.  So the oldest always gets its page: a free one, one released when the in-flight
+ * step ends, or one of the youngest, until it runs alone; and alone its worst case fits the pool,
+ * because submit refuses a request otherwise.  It also gets rows: decoding sequences take turns,
+ * and the oldest prompt comes first.  So it ends after finitely many steps, and the next one
+ * becomes the oldest.  No request is preempted for a younger one, so two requests cannot take pages
+ * from each other forever.  (If the youngest sequence lacks a page, it keeps the pages it has and
+ * gets no row until a page is released or an older sequence needs its pages.)
  *
- * Bounds: at most running_max sequences run; beyond waiting_max that never ran submit refuses.
+ * Bounds: at most running_max sequences run; submit refuses a request when waiting_max requests
+ * that never ran are waiting.
  *
  * Thread: engine, except submit and read_stats: any.
  */
@@ -53,48 +54,47 @@ struct hzp_scheduler;
 
 struct hzp_scheduler_config {
     int32_t running_max;        /* sequences with KV pages */
-    int32_t waiting_max;        /* beyond it submit answers HZP_EBUSY */
-    int64_t waiting_tokens_max; /* the same, counted in prompt tokens */
-    int32_t prefill_rows_max;   /* prompt rows of one step while others decode; 0: budget.h says */
+    int32_t waiting_max;        /* submit returns HZP_EBUSY above it */
+    int64_t waiting_tokens_max; /* the same bound in prompt tokens */
+    int32_t prefill_rows_max;   /* prompt rows of one step while others decode; 0: decided by
+                                 * budget.h */
     enum hzp_admission_rule admission;
     int32_t edits_max; /* of the batch: submit refuses a request that could need more */
 };
 
 int hzp_scheduler_create(const struct hzp_scheduler_config *config, const struct hzp_model *model,
                          struct hzp_kvpool *pool, struct hzp_scheduler **ret);
-void hzp_scheduler_destroy(struct hzp_scheduler *s); /* requests left fail; NULL: no effect */
+void hzp_scheduler_destroy(struct hzp_scheduler *s); /* remaining requests fail; NULL: no effect */
 struct hzp_source *hzp_scheduler_source(struct hzp_scheduler *s); /* lives as long as s */
 
-/* Thread: any.  HZP_OK: rq is the engine's until it is in a final state; poke the loop.
- * HZP_EBUSY: the queue is full.  HZP_EINVAL: its worst case can never fit (reterr says the
- * numbers).  HZP_ECANCELED: the server is stopping.  In all failures rq is still the caller's. */
+/* Thread: any.  HZP_OK: the engine owns rq until it is in a final state; poke the loop.  HZP_EBUSY:
+ * the queue is full.  HZP_EINVAL: its worst case can never fit (reterr gives the numbers).
+ * HZP_ECANCELED: the server is stopping.  After an error rq is still the caller's. */
 int hzp_scheduler_submit(struct hzp_scheduler *s, struct hzp_request *rq,
                          struct hzp_err_text *reterr);
 
-/* Thread: any.  From now on submit answers HZP_ECANCELED; hurry: running requests fail too. */
+/* Thread: any.  From now on submit returns HZP_ECANCELED; hurry: running requests fail, too. */
 void hzp_scheduler_stop(struct hzp_scheduler *s, bool hurry);
 
-/* No step will run any more: stops, and fails all requests left.  Threads that wait for answers
- * wake up, so they can be joined before destroy. */
+/* To be called when no further step will run: stops, and fails all remaining requests.  Threads
+ * waiting for results wake up, so they can be joined before destroy. */
 void hzp_scheduler_abort(struct hzp_scheduler *s);
 
-/* Classes of a step's rows: up to 1, 8, 16, 32, ... 16384, and more. */
+/* Classes of steps by their number of rows: 1, 2 .. 8, 9 .. 16, 17 .. 32, ..., more than 16384. */
 enum { HZP_STEP_ROWS_CLASSES = 14 };
 
 /* Thread: any. */
 struct hzp_scheduler_stats {
-    int32_t waiting, running; /* waiting: with preempted ones, which the bounds do not count */
-    int64_t waiting_tokens;   /* prompt tokens of those that never ran */
+    int32_t waiting, running; /* waiting: with preempted ones, which no bound counts */
+    int64_t waiting_tokens;   /* prompt tokens of waiting requests that never ran */
     uint64_t admitted, finished[HZP_REQUEST_FAILED + 1], refused;
     uint64_t preempted; /* preemptions */
     uint64_t prompt_tokens, generated_tokens, steps;
-    uint64_t recomputed_tokens; /* rows computed again after a preemption */
-    uint64_t
-        step_rows[HZP_STEP_ROWS_CLASSES]; /* steps by rows: 1, 2..8, 9..16, 17..32, and so on */
+    uint64_t recomputed_tokens;                /* rows recomputed after preemptions */
+    uint64_t step_rows[HZP_STEP_ROWS_CLASSES]; /* steps by rows */
     int32_t kv_pages, kv_taken;
-    int32_t kv_peak; /* that the running ones are predicted to need: at admission's last look, at
-                      * most eight steps ago */
-    int32_t budget_rows;                      /* of the newest step that served */
+    int32_t kv_peak; /* predicted peak of the running requests' pages, at most eight steps old */
+    int32_t budget_rows;                      /* rows of the newest step that served */
     uint64_t budget_reason[HZP_BUDGET_COUNT]; /* steps by what decided their prompt rows */
 };
 void hzp_scheduler_read_stats(struct hzp_scheduler *s, struct hzp_scheduler_stats *ret);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* serve/scheduler_state.h - the scheduler's own structs, for the files of this folder that
+/* serve/scheduler_state.h - the scheduler's structs, private to the files of this folder that
  * implement it.
  *
- * Thread: as the headings of the struct say.
+ * Thread: see the comments in the struct.
  */
 #ifndef HZP_SERVE_SCHEDULER_STATE_H
 #define HZP_SERVE_SCHEDULER_STATE_H
@@ -18,22 +18,23 @@ struct hzp_ring;
 /* A sequence's rows in one step. */
 struct hzp_part {
     uint64_t step;
-    int32_t pos0, rows;     /* from this position on; 0: none */
+    int32_t pos0, rows;     /* first position; rows 0: none */
     int32_t logit0, logits; /* its range of the step's logits */
 };
 
 /* A sequence that has KV pages.  `rq` is NULL once the request is final; its pages are then kept
- * until the last step that uses them has ended, whose results for it are discarded. */
+ * until the last step that uses them has ended, and that step's results for it are discarded. */
 struct hzp_seq {
     struct hzp_request *rq;
     bool used;
-    int32_t *page; /* [page_stride], the first `taken` are ours */
+    int32_t *page; /* [page_stride], the first `taken` are owned */
     int32_t taken;
-    int32_t fed;        /* positions whose keys and values are stored once the steps formed so far
-                          * have ended */
-    int32_t prompt_end; /* rows that come in pieces: prompt, and what was drawn before */
+    int32_t fed;        /* positions whose keys and values are stored once all steps formed so far
+                         * have ended */
+    int32_t prompt_end; /* end of the rows computed in chunks: the prompt, and tokens generated
+                         * before a preemption */
     struct hzp_part part[2]; /* of step n: part[n % 2]; two may be in flight */
-    uint64_t step;           /* the last step that touches our pages */
+    uint64_t step;           /* the last step that accesses its pages */
 };
 
 struct hzp_scheduler {
@@ -44,7 +45,8 @@ struct hzp_scheduler {
     const struct hzp_model *model;
     struct hzp_kvpool *pool;
     int32_t page_rows, page_stride;
-    int32_t wait_room; /* of `wait`: preempted requests have places beside waiting_max */
+    int32_t wait_room; /* room of `wait`: preempted requests have places in addition to
+                        * waiting_max */
     struct hzp_ring *submitted;
     struct hzp_admission *admission;
 
@@ -54,29 +56,30 @@ struct hzp_scheduler {
     int32_t *order;       /* indices of running sequences, oldest first */
     int32_t *chosen;      /* [running_max] sequences that decode in the step being formed */
     int32_t running;
-    int32_t turn; /* index in `order` of the first to decode: moves on if a step has no room */
+    int32_t turn; /* index in `order` of the sequence that decodes first; moves on if a step has no
+                   * room for all */
     struct hzp_request **wait; /* a ring [wait_room] */
     int32_t wait_head, wait_count;
     struct hzp_growth *growth; /* [running_max] scratch */
-    uint64_t look_next; /* the step in which admission looks at the running ones at the latest */
-    const struct hzp_request *looked_for; /* the head of the queue then; only compared */
-    bool left;                            /* a sequence that ran then has left */
+    uint64_t look_next; /* the step at which the admission prediction is recomputed at the latest */
+    const struct hzp_request *looked_for; /* head of the queue at that time; only compared */
+    bool left;                            /* a sequence has left since then */
     struct hzp_budget budget;
     uint64_t ended;    /* newest step that has ended */
     uint64_t clock_ns; /* of the newest step */
     struct hzp_scheduler_stats now;
 
-    /* under lock; the lock is never held across anything that waits */
+    /* under lock; nothing blocks while it is held */
     struct hzp_lock lock;
     bool stopping, hurry;
-    int32_t waiting;        /* submitted or in `wait`, never ran */
-    int64_t waiting_tokens; /* of theirs */
-    int32_t preempted;      /* of `wait`, those that ran before */
+    int32_t waiting;        /* submitted or in `wait`, and never ran */
+    int64_t waiting_tokens; /* prompt tokens of those */
+    int32_t preempted;      /* requests in `wait` that ran before */
     uint64_t refused;
     struct hzp_scheduler_stats shown;
 };
 
-/* Every token it may generate is drawn once the steps formed so far have ended. */
+/* True: all tokens it may generate are drawn once the steps formed so far have ended. */
 static inline bool hzp_seq_complete(const struct hzp_seq *seq)
 {
     return seq->fed >= seq->rq->prompt_count + HZP_MAX(seq->rq->max_tokens, 1) - 1;
@@ -99,8 +102,8 @@ static inline struct hzp_part *hzp_seq_part(struct hzp_seq *seq, uint64_t step)
 
 /* ---- queue.c ---- */
 
-/* Before a step is filled: canceled requests end, requests that fit are admitted, and every running
- * sequence gets the page of its next row, if need be by preempting the youngest. */
+/* Runs before a step is filled: ends canceled requests, admits requests that fit, and gives every
+ * running sequence the page of its next row, preempting the youngest if necessary. */
 void hzp_queue_turn(struct hzp_scheduler *s, uint64_t number);
 
 /* Ends the i-th oldest running request. */
@@ -112,13 +115,13 @@ void hzp_fail_all(struct hzp_scheduler *s);
 /* The i-th waiting request. */
 struct hzp_request *hzp_wait_at(const struct hzp_scheduler *s, int32_t i);
 
-/* Frees the sequence's pages: no in-flight step reads them. */
+/* Releases the sequence's pages; no in-flight step may read them. */
 void hzp_release_pages(struct hzp_scheduler *s, struct hzp_seq *seq);
 
-/* Makes the counters visible to other threads. */
+/* Publishes the statistics to other threads. */
 void hzp_show_stats(struct hzp_scheduler *s);
 
-/* ---- fill.c: decode rows, prompt rows, and the waiting prompts, for the split ---- */
+/* ---- fill.c: decode rows, prompt rows, and a report of the waiting prompts ---- */
 
 void hzp_fill_step(struct hzp_scheduler *s, const struct hzp_step *step, struct hzp_room *room,
                    struct hzp_offer *offer);
@@ -128,16 +131,16 @@ void hzp_fill_step(struct hzp_scheduler *s, const struct hzp_step *step, struct 
 /* The results of a step. */
 struct hzp_results {
     const struct hzp_batch *batch;
-    uint64_t version, at_ns; /* that it served from; when it ended */
+    uint64_t version, at_ns; /* version the step served from; time at which it ended */
     int64_t staleness;       /* hzp_step_staleness */
 };
 
-/* Takes over the results for the sequence's rows: outputs, counts, the wake.  RUNNING, or how the
- * request ended. */
+/* Takes over the results for the sequence's rows: writes outputs and counts, and wakes the client.
+ * Returns RUNNING, or how the request ended. */
 enum hzp_request_state hzp_take_results(struct hzp_scheduler *s, const struct hzp_results *results,
                                         const struct hzp_seq *seq, const struct hzp_part *part);
 
-/* Optimizer steps by which the version of this step trails the newest finished one. */
+/* Optimizer steps by which the version of this step is behind the newest finished one. */
 int64_t hzp_step_staleness(const struct hzp_scheduler *s, const struct hzp_step *step);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* train/evaluate.h - the mean loss of a version on samples it does not learn from.
+/* train/evaluate.h - computes the mean loss of a version on held-out samples.
  *
  * Thread: engine, between steps.
  */
@@ -11,12 +11,13 @@
 
 struct hzp_evaluator;
 
-/* rows_max: of a micro-batch; a sample longer than rows_max + 1 tokens is left out.  Takes its
- * memory now. */
+/* rows_max: of a micro-batch; a sample longer than rows_max + 1 tokens is left out.  Allocates all
+ * its memory here. */
 int hzp_evaluator_create(struct hzp_model *model, int32_t rows_max, struct hzp_evaluator **ret);
 void hzp_evaluator_destroy(struct hzp_evaluator *e); /* NULL: no effect */
 
-/* *ret_loss: mean over the learned tokens, in nats; *ret_tokens: how many.  NaN, 0: none. */
+/* *ret_loss: mean over the learned tokens, in nats; *ret_tokens: their number.  NaN and 0 if there
+ * are none. */
 int hzp_evaluator_run(struct hzp_evaluator *e, const struct hzp_version *v,
                       struct hzp_sample *const *sample, int32_t count, double *ret_loss,
                       int64_t *ret_tokens);

@@ -9,7 +9,7 @@ float hzp_recipe_lr(const struct hzp_recipe *recipe, int64_t t)
 {
     if (t < 1)
         t = 1;
-    /* Step 1 already learns: warm-up goes lr/w, 2 lr/w, .., lr. */
+    /* Warm-up over w steps is lr/w, 2 lr/w, .., lr: step 1 already has a rate above 0. */
     if (t < recipe->warmup_steps)
         return (float)((double)recipe->lr * (double)t / (double)recipe->warmup_steps);
     if (recipe->schedule == HZP_LR_CONSTANT)
@@ -47,7 +47,7 @@ int hzp_recipe_check(const struct hzp_recipe *r, struct hzp_err_text *reterr)
                                   range[i].value, range[i].low, range[i].high);
     if (r->schedule == HZP_LR_COSINE && r->total_steps < 1)
         return hzp_fail_param(reterr, HZP_EINVAL, "total_steps",
-                              "a cosine schedule needs to know its last step");
+                              "a cosine schedule needs its last step");
     if (r->moment_type != HZP_F32 && r->moment_type != HZP_BF16)
         return hzp_fail_param(reterr, HZP_EINVAL, "moments", "moments must be f32 or bf16");
     return HZP_OK;

@@ -11,13 +11,14 @@
 #include <string.h>
 
 enum {
-    APPLICATION_ID = 0x485a5053, /* "HZPS": SQLite's field for the application */
+    APPLICATION_ID = 0x485a5053, /* "HZPS": the application id that SQLite stores in the file */
     SCHEMA_VERSION = 1,
-    IDS_UNSEEN =
-        4096, /* versions that may be published and not journalled yet: the store's memory */
+    IDS_UNSEEN = 4096, /* versions published but not yet journalled, at most: as many as the store
+               * keeps */
 };
 
-/* A sample's tokens are 4-byte little-endian words, followed by one bit a token: learn. */
+/* A sample's tokens are stored as 4-byte little-endian words, followed by one bit per token:
+ * learn. */
 static const char schema[] =
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;"
     "CREATE TABLE samples (sequence_number INTEGER PRIMARY KEY, count INTEGER NOT NULL,"
@@ -73,7 +74,7 @@ void hzp_sample_destroy(struct hzp_sample *sample)
     free(sample);
 }
 
-/* --- SQLite's errors as ours ------------------------------------------------------------------ */
+/* --- SQLite's errors as HZP codes ------------------------------------------------------------- */
 
 static int fail_code(struct hzp_sample_log *log, int code, const char *what,
                      struct hzp_err_text *reterr)
@@ -102,7 +103,7 @@ static int exec(struct hzp_sample_log *log, const char *sql, const char *what,
     return code == SQLITE_OK ? HZP_OK : fail_code(log, code, what, reterr);
 }
 
-/* The one number that a query gives; NULL reads as 0. */
+/* Runs a query that returns one number; NULL reads as 0. */
 static int query_number(struct hzp_sample_log *log, const char *sql, int64_t *ret,
                         struct hzp_err_text *reterr)
 {
@@ -117,7 +118,7 @@ static int query_number(struct hzp_sample_log *log, const char *sql, int64_t *re
     return code == SQLITE_ROW ? HZP_OK : fail_code(log, code, "reading", reterr);
 }
 
-/* The one text that a query gives, cut to size; "" when there is no row. */
+/* Runs a query that returns one text, cut to size; "" if there is no row. */
 static int query_text(struct hzp_sample_log *log, const char *sql, char *ret, size_t size,
                       struct hzp_err_text *reterr)
 {
@@ -204,8 +205,8 @@ static int open_database(struct hzp_sample_log *log, const char *fingerprint,
         return fail_code(log, code, "opening", reterr);
     sqlite3_extended_result_codes(log->db, 1);
     sqlite3_busy_timeout(log->db, 500);
-    /* Exclusive: two servers on one state directory would learn everything twice.  Reading
-     * application_id takes the lock.  WAL with FULL syncs once a commit. */
+    /* Exclusive locking: two servers on one state directory would both learn every sample.  Reading
+     * application_id takes the lock.  WAL with synchronous = FULL syncs once per commit. */
     int64_t application = 0, tables = 0;
     HZP_TRY(
         exec(log, "PRAGMA locking_mode=EXCLUSIVE; PRAGMA trusted_schema=OFF", "opening", reterr));
@@ -242,8 +243,8 @@ int hzp_sample_log_open(const char *path, const char *fingerprint, struct hzp_sa
     return HZP_OK;
 }
 
-/* Orderly shutdown: if the journal has the last id, the next process continues after it and the
- * mark is removed; otherwise the mark stays. */
+/* Orderly shutdown: if the last id is journalled, the next process continues after it and the mark
+ * is removed; otherwise the mark stays. */
 static void remove_mark(struct hzp_sample_log *log)
 {
     int64_t newest = 0;
@@ -447,9 +448,9 @@ static int compare_ranges(const void *a, const void *b)
     return x[0] < y[0] ? -1 : x[0] > y[0];
 }
 
-/* How many different samples beyond `after` the journalled versions learned from.  A version the
- * checkpoint contains counts too: a sample of which it had some passes but not all is offered
- * again with all of them. */
+/* Counts the samples with numbers above `after` that the journalled versions learned from.  This
+ * includes versions contained in the checkpoint: a sample with only some of its passes done is
+ * offered again with all of them. */
 static int count_retrain(struct hzp_sample_log *log, int64_t after, int64_t *ret,
                          struct hzp_err_text *reterr)
 {
@@ -491,8 +492,9 @@ static int count_retrain(struct hzp_sample_log *log, int64_t after, int64_t *ret
 }
 
 /* Versions are journalled after they are published, so a killed process may have shown clients
- * versions that are in no table.  It left a mark, its first id; the next process then skips as many
- * ids as could have been published, and leaves its own mark before it publishes anything. */
+ * versions that are in no table.  It left a mark: the id of its first version.  The next process
+ * then skips as many ids as may have been published without being journalled, and writes its own
+ * mark before it publishes anything. */
 static int choose_version_id(struct hzp_sample_log *log, int64_t newest, uint64_t *ret,
                              struct hzp_err_text *reterr)
 {

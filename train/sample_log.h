@@ -2,12 +2,12 @@
 /* train/sample_log.h - the durable log of samples and of published versions (SQLite).
  *
  * A sample is accepted when its transaction is committed (synchronous = FULL); sequence numbers
- * start at 1 and have no holes.  A version's row has the samples it learned from; a checkpoint's
- * row has the number up to which all samples are in a checkpoint on disk.  After a restart,
- * samples beyond the newest checkpoint are offered again: nothing accepted is lost; and what was
- * already trained in a version that no longer exists is counted (hzp_sample_log_resume).
+ * start at 1 and have no holes.  A version's row lists the samples it learned from; a checkpoint's
+ * row has the number up to which all samples are contained in that checkpoint.  After a restart,
+ * samples beyond the newest checkpoint are queued again, so no accepted sample is lost; samples
+ * that a lost version had already learned from are counted (hzp_sample_log_resume).
  *
- * Thread: any (one lock inside); never the engine: SQLite may wait for the disk.
+ * Thread: any (one lock inside) except the engine, because SQLite may wait for the disk.
  */
 #ifndef HZP_TRAIN_SAMPLE_LOG_H
 #define HZP_TRAIN_SAMPLE_LOG_H
@@ -15,30 +15,30 @@
 #include "weights/versions.h"
 
 struct hzp_sample {
-    int64_t sequence_number; /* set by append; <= 0: not of the log (replay, offline) */
+    int64_t sequence_number; /* set by append; <= 0: not from the log (replay, offline) */
     int32_t count;
     int32_t *token; /* [count], owned */
-    uint8_t *learn; /* [count] 1: to be predicted; same allocation as token */
+    uint8_t *learn; /* [count] 1: train on this token as a target; same allocation as token */
 };
 
-/* One allocation for sample and arrays; contents copied.  NULL: out of memory. */
+/* One allocation for the sample and its arrays; contents are copied.  NULL: out of memory. */
 struct hzp_sample *hzp_sample_create(const int32_t *token, const uint8_t *learn, int32_t count);
 void hzp_sample_destroy(struct hzp_sample *sample); /* NULL: no effect */
 
 struct hzp_sample_log;
 
-/* Opens or makes the file.  fingerprint: of model configuration and vocabulary; a log of another
+/* Opens or creates the file. fingerprint: of model configuration and vocabulary; the log of another
  * model is refused (HZP_EINVAL), naming the file. */
 int hzp_sample_log_open(const char *path, const char *fingerprint, struct hzp_sample_log **ret,
                         struct hzp_err_text *reterr);
 void hzp_sample_log_close(struct hzp_sample_log *log); /* NULL: no effect */
 
-/* Commits all or none, and numbers them in order; *ret_first .. *ret_first + count - 1. */
+/* Commits all samples or none, and numbers them in order: *ret_first .. *ret_first + count - 1. */
 int hzp_sample_log_append(struct hzp_sample_log *log, struct hzp_sample **sample, int32_t count,
                           int64_t *ret_first, struct hzp_err_text *reterr);
 
-/* Loads up to max samples with numbers > after, ascending; the caller owns them.  Returns how
- * many. */
+/* Loads up to max samples with numbers > after, in ascending order; the caller owns them.  Returns
+ * their number. */
 int32_t hzp_sample_log_read(struct hzp_sample_log *log, int64_t after, int32_t max,
                             struct hzp_sample **ret, struct hzp_err_text *reterr);
 
@@ -52,7 +52,7 @@ int hzp_sample_log_checkpoint(struct hzp_sample_log *log, uint64_t id, int64_t l
                               const char *name, struct hzp_err_text *reterr);
 
 /* Where to continue after a restart: the newest checkpoint (id 0: none), the next version id, and
- * how many samples after the checkpoint were learned by a version that is lost.  If the process
+ * the number of samples beyond the checkpoint that a lost version had learned from.  If the process
  * was killed, 4096 ids are skipped: clients may have seen versions that were not journalled. */
 struct hzp_sample_log_resume {
     uint64_t checkpoint_id, next_version_id;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Samples are learned in rounds: in a round each one is drawn once, in the order they were pushed
- * (shuffle: in a new random order).  A sample pushed while a round runs joins its end (shuffle:
- * the next round).  Three lists hold them:
+/* Samples are learned in rounds: in a round each sample is drawn once, in the order of pushing
+ * (shuffle: in a new random order).  A sample pushed during a round is added to its end (shuffle:
+ * to the next round).  Three lists hold them:
  *
  *     push -> waiting --draw--> drawn --done--> next round, or freed
  *                ^                |                |
  *                |                +--undo: drawn again as it is
  *                +---- the round is over ----------+
  *
- * A drawn sample is in no other list, so no update can hold one twice. */
+ * A drawn sample is in no other list, so an update cannot contain it twice. */
 #include "train/sample_queue.h"
 
 #include "base/arena.h"
@@ -19,7 +19,7 @@
 
 struct entry {
     struct hzp_sample *sample;
-    int32_t left; /* passes to go */
+    int32_t left; /* passes left */
 };
 
 struct list {
@@ -35,20 +35,20 @@ struct hzp_sample_queue {
     /* under lock */
     struct hzp_lock lock;
     struct list waiting, next;
-    int32_t samples; /* held and reserved, replay not counted */
+    int32_t samples; /* held and reserved; replay samples do not count */
     int64_t tokens;
-    int64_t pushed_through; /* the largest number ever pushed; <= 0: none */
+    int64_t pushed_through; /* largest sequence number ever pushed; <= 0: none */
     int64_t learned_through;
     bool redraw; /* the next draw returns the drawn samples again */
     /* engine thread only */
     struct list drawn;
-    struct entry *gone; /* finished, but borrowed until the next draw */
+    struct entry *gone; /* finished, but borrowed by the caller until the next draw */
     int32_t gones, gones_room;
-    uint64_t rounds;                      /* how many orders were shuffled */
+    uint64_t rounds;                      /* number of orders shuffled so far */
     int32_t *replay_order, *replay_drawn; /* [replays] */
     int32_t replay_at, replay_draws;
     uint64_t replay_rounds;
-    double replay_debt; /* replay tokens owed to the ratio */
+    double replay_debt; /* replay tokens still owed to reach replay_ratio */
 };
 
 static uint64_t mix(uint64_t x)
@@ -59,8 +59,9 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 31;
 }
 
-/* The i-th random number of order `round`: of the seed and these two only.  Multiplication maps
- * it to 0 .. bound-1 evenly enough for any queue that fits memory. */
+/* The i-th random number of order `round`; a function of the seed and these two only.  The
+ * multiplication maps it to 0 .. bound-1; its bias is negligible for any queue that fits in
+ * memory. */
 static int32_t random_below(uint64_t seed, uint64_t round, int32_t i, int32_t bound)
 {
     uint64_t word = mix(mix(mix(seed) + round) + (uint64_t)i);
@@ -150,7 +151,7 @@ int hzp_sample_queue_reserve(struct hzp_sample_queue *q, int32_t samples, int64_
         return HZP_EINVAL;
     int r = HZP_EBUSY;
     hzp_lock_take(&q->lock);
-    /* restore() may have exceeded the bounds: compare with the room that is left. */
+    /* restore() may have exceeded the bounds, so compare with the remaining room */
     if (samples <= q->config.samples_max - q->samples &&
         tokens <= q->config.tokens_max - q->tokens) {
         q->samples += samples;
@@ -210,7 +211,7 @@ void hzp_sample_queue_set_replay(struct hzp_sample_queue *q, struct hzp_sample *
     q->replay_drawn = hzp_xcalloc((size_t)count, sizeof(*q->replay_drawn));
     for (int32_t i = 0; i < count; i++)
         q->replay[i] = (struct entry){.sample = sample[i]};
-    q->replay_at = count; /* the first draw makes the first order */
+    q->replay_at = count; /* forces the first draw to shuffle a new order */
 }
 
 /* --- Drawing ---------------------------------------------------------------------------------- */
@@ -248,7 +249,8 @@ static int32_t draw_new(struct hzp_sample_queue *q, int64_t tokens_max,
     hzp_lock_take(&q->lock);
     while (n < max) {
         if (!q->waiting.count && q->next.count && !(n && q->config.shuffle))
-            begin_round(q); /* an epoch's last update stays short, a stream's is filled up */
+            begin_round(q); /* an epoch's last update stays short; a stream's continues with the
+                             * next round */
         if (!q->waiting.count)
             break;
         const struct hzp_sample *sample = q->waiting.entry[q->waiting.head].sample;
@@ -263,7 +265,7 @@ static int32_t draw_new(struct hzp_sample_queue *q, int64_t tokens_max,
     return n;
 }
 
-/* Replay samples come in a random order, each once before any comes again. */
+/* Draws replay samples in a random order, each once before any is repeated. */
 static void draw_replay(struct hzp_sample_queue *q, int32_t room)
 {
     int32_t draws_max = HZP_MIN(room, q->replays);
@@ -271,7 +273,7 @@ static void draw_replay(struct hzp_sample_queue *q, int32_t room)
     while (q->replay_debt > 0 && q->replay_draws < draws_max) {
         if (q->replay_at == q->replays) {
             if (q->replay_draws)
-                break; /* a new order could repeat one of this update's */
+                break; /* a new order could repeat a sample of this update */
             uint64_t round = q->replay_rounds++;
             for (int32_t i = 0; i < q->replays; i++) {
                 int32_t j = random_below(q->config.seed, 2 * round + 1, i, i + 1);
@@ -285,7 +287,7 @@ static void draw_replay(struct hzp_sample_queue *q, int32_t room)
         q->replay_debt -= q->replay[index].sample->count;
     }
     if (q->replay_draws == draws_max && q->replay_debt > 0)
-        q->replay_debt = 0; /* a debt that cannot be paid is dropped */
+        q->replay_debt = 0; /* tokens that could not be drawn are not carried over */
 }
 
 int32_t hzp_sample_queue_draw(struct hzp_sample_queue *q, int64_t tokens_max,
@@ -313,7 +315,8 @@ int32_t hzp_sample_queue_draw(struct hzp_sample_queue *q, int64_t tokens_max,
     return n;
 }
 
-/* Pushes come in order, so every sample before the smallest number still to be learned is done. */
+/* Samples are pushed in the order of their numbers, so every sample below the smallest unlearned
+ * number is done. */
 static int64_t find_learned_through(const struct hzp_sample_queue *q)
 {
     int64_t through = q->pushed_through;
@@ -387,7 +390,7 @@ int64_t hzp_sample_queue_count_draws(const struct hzp_sample_queue_config *confi
         return HZP_EINVAL;
     const struct hzp_sample **ret = hzp_xcalloc((size_t)max, sizeof(*ret));
     for (int32_t i = 0; i < samples; i++) {
-        /* Drawing reads only the count. */
+        /* draw() only reads the token count */
         struct hzp_sample *sample = hzp_xcalloc(1, sizeof(*sample));
         sample->count = tokens[i];
         hzp_sample_queue_restore(q, &sample, 1);

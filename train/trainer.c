@@ -9,7 +9,7 @@
 #include <string.h>
 
 enum {
-    DRAWS_MAX = 65536,     /* samples of one update */
+    DRAWS_MAX = 65536,     /* most samples in one update */
     FAILURES_MAX = 2,      /* attempts at the same samples */
     LOGITS_MIN = 32 << 20, /* elements of the logits chunk: 128 MB and their gradients */
 };
@@ -26,9 +26,9 @@ struct hzp_train_space_config hzp_trainer_space_config(const struct hzp_recipe *
                                                        const struct hzp_model_config *model,
                                                        uint64_t quantum_flops)
 {
-    /* Each chunk reads the head twice and its gradients once, and writes them: chunks of few rows
-     * spend more time on that than on products.  Half as many rows as the head is wide take less
-     * memory than its gradients. */
+    /* Each chunk reads the head twice and its gradients once, and writes them; with few rows per
+     * chunk that takes longer than the products.  A chunk of half as many rows as the head is wide
+     * needs less memory than the head's gradients. */
     int32_t head_rows = HZP_MAX(LOGITS_MIN / HZP_MAX(model->vocab, 1), model->width / 2);
     return (struct hzp_train_space_config){
         .rows_max = recipe->micro_rows,
@@ -89,7 +89,7 @@ struct hzp_train_space *hzp_trainer_space(struct hzp_trainer *t)
     return t->space;
 }
 
-/* --- Calls of other threads ------------------------------------------------------------------- */
+/* --- Calls from other threads ----------------------------------------------------------------- */
 
 void hzp_trainer_pause(struct hzp_trainer *t, bool on)
 {
@@ -113,7 +113,7 @@ struct hzp_version *hzp_trainer_frozen(struct hzp_trainer *t)
 
 void hzp_trainer_thaw(struct hzp_trainer *t)
 {
-    /* In this order, or the engine could grant another freeze in between. */
+    /* In this order; otherwise the engine could grant another freeze in between. */
     atomic_store(&t->freeze, false);
     atomic_store(&t->frozen, NULL);
 }
@@ -151,8 +151,7 @@ static bool worth_learning(const struct hzp_sample *sample, int32_t rows_max)
     return false;
 }
 
-/* First fit, in the order of the draw: documents stay whole, and the packing depends on the draw
- * only. */
+/* First fit in draw order: documents stay whole, and the packing depends on the draw only. */
 static void pack(struct hzp_trainer *t)
 {
     struct hzp_draw *d = &t->draw;
@@ -172,7 +171,7 @@ static void pack(struct hzp_trainer *t)
         d->bin_rows[b] += rows;
         d->bin[i] = b;
         while (open < d->bins && d->bin_rows[open] == rows_max)
-            open++; /* full micro-batches are skipped from now on */
+            open++; /* skip full micro-batches from now on */
     }
 }
 
@@ -193,7 +192,8 @@ static void build_micro(struct hzp_trainer *t)
         HZP_ASSERT(r >= 0);
         t->now.samples++;
     }
-    /* Chunks cost time unless serving's rows share their products: none while nothing serves. */
+    /* Cutting into chunks costs time and only pays off when training rides in serving's products,
+     * so the forward pass is not cut while no request runs. */
     hzp_micro_cut(t->micro, t->carried ? t->config.chunk_rows : 0);
     t->now.rows += t->micro->rows;
     t->now.learned_tokens += t->micro->learned;
@@ -241,7 +241,7 @@ static void begin_accumulation(struct hzp_trainer *t)
 
 /* --- Waiting for the update ------------------------------------------------------------------- */
 
-/* With that many unpublished updates the server would exceed the staleness bound. */
+/* True: with this many unpublished updates the server would exceed the staleness bound. */
 static bool over_bound(struct hzp_trainer *t, int32_t unpublished)
 {
     struct hzp_weights_stats stats;
@@ -249,7 +249,7 @@ static bool over_bound(struct hzp_trainer *t, int32_t unpublished)
     return unpublished > 0 && unpublished > stats.max_staleness;
 }
 
-/* True: the update's chain is built.  False: it must wait; *ret_flush: until deliver() has
+/* True: the update's chain is built.  False: it must wait; *ret_flush: wait until deliver() has
  * published the finished updates. */
 static bool begin_update(struct hzp_trainer *t, bool *ret_flush)
 {
@@ -292,7 +292,7 @@ static bool begin_update(struct hzp_trainer *t, bool *ret_flush)
 
 /* --- Freezing the state for a checkpoint ------------------------------------------------------ */
 
-/* The freeze has ended; also if it was granted just as thaw was called. */
+/* Detects that the freeze has ended; covers a freeze that was granted while thaw was called. */
 static bool given_back(struct hzp_trainer *t)
 {
     return t->picture && (!atomic_load(&t->freeze) || !atomic_load(&t->frozen));
@@ -315,14 +315,14 @@ static void serve_freeze(struct hzp_trainer *t, uint64_t last_step)
 
 /* --- The source ------------------------------------------------------------------------------- */
 
-/* Offers an empty slice, so that deliver() runs and may publish. */
+/* Offers an empty slice, so that deliver() runs and can publish. */
 static bool offer_turn(struct hzp_trainer *t, bool flush)
 {
     t->flush = flush;
     return flush;
 }
 
-/* Where the slice that begins at t->to ends. */
+/* Returns the end of the slice that begins at t->to. */
 static int32_t slice_end(const struct hzp_trainer *t, const struct hzp_rider *rider,
                          const struct hzp_step *step, const struct hzp_room *room)
 {
@@ -342,7 +342,7 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
                   struct hzp_offer *offer)
 {
     struct hzp_trainer *t = HZP_CONTAINER_OF(source, struct hzp_trainer, source);
-    bool flush = false, gave_back = given_back(t); /* a turn then reclaims the version */
+    bool flush = false, gave_back = given_back(t); /* a step then releases the version */
     t->flush = false;
     t->carried = room->ride_rows > 0;
     if (t->stage == HZP_TRAINER_BROKEN)
@@ -358,12 +358,12 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
             return gave_back;
         begin_accumulation(t);
         if (t->stage == HZP_TRAINER_IDLE)
-            return true; /* an empty draw: try again in the next turn */
+            return true; /* an empty draw: try again in the next step */
     }
     if (t->stage == HZP_TRAINER_WAIT && !begin_update(t, &flush))
         return offer_turn(t, flush) || gave_back;
     if (t->to == t->chain.items)
-        return gave_back; /* every item has been offered */
+        return gave_back; /* all items have been offered */
     struct hzp_slice *slice = &offer->slice[offer->slices++];
     *slice = (struct hzp_slice){.chain = &t->chain,
                                 .from = t->to,
@@ -371,9 +371,9 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
                                 .rider = t->stage == HZP_TRAINER_ACCUMULATE ? &t->rider : NULL};
     slice->to = t->to = slice_end(t, slice->rider, step, room);
     if (slice->to == slice->from)
-        return gave_back; /* the next item would take too long: the split learns its price */
+        return gave_back; /* the next item would take too long; the split now knows its price */
     /* This slice ends the update, which is published when the slice has ended.  A step formed
-     * before would exceed the staleness bound. */
+     * before that would exceed the staleness bound. */
     if (t->stage == HZP_TRAINER_UPDATE && t->to == t->chain.items &&
         over_bound(t, t->unpublished + 1))
         offer->settle = HZP_SETTLE_ALL;
@@ -438,8 +438,9 @@ static void undo_update(struct hzp_trainer *t, const struct hzp_update_result *r
     }
     t->now.skipped = true;
     if (isfinite(result->sumsq)) {
-        /* Finite gradients, but a draft that is not finite: neither are the weights it was made
-         * from, and moments and residuals have changed.  Only a checkpoint can restore them. */
+        /* The gradients were finite but the draft is not: the weights it was made from are not
+         * finite either, and moments and residuals have already changed.  Only a checkpoint can
+         * restore them. */
         t->now.broken = true;
         t->stage = HZP_TRAINER_BROKEN;
         return;
@@ -454,7 +455,7 @@ static void undo_update(struct hzp_trainer *t, const struct hzp_update_result *r
     t->learned_through = hzp_sample_queue_done(t->config.queue);
 }
 
-/* Whether to publish now: it was decided when the update began, the staleness bound was lowered
+/* True: publish now, because it was decided when the update began, the staleness bound was lowered
  * meanwhile, or no further update is about to begin. */
 static bool must_publish(struct hzp_trainer *t)
 {

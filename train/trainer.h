@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* train/trainer.h - learns from samples with what serving leaves over: the loop's second source.
+/* train/trainer.h - trains on samples in the device time that serving leaves: the loop's second
+ * source.
  *
  *     idle -draw-> accumulate (micro-batches) -> wait -> update -> checked -> publish -> idle
  *                                                 |         |         |
  *                  for a slot, the bound, a checkpoint      +-- not finite: undone, counted, logged
  *
- * Work is offered in slices: a range of the current chain's items, priced to fit what the step has
- * left for training.  A version is published in deliver(), that is, between two steps.
+ * Work is offered in slices: a range of the current chain's items whose predicted duration fits the
+ * time the step has left for training.  A version is published in deliver(), that is, between two
+ * steps.
  *
- * Staleness.  Let F be the newest finished optimizer step, S the one that serves, u = F - S.  Only
- * this module moves either: F by finishing an update, S by publishing.  An update begins only if
- * u + 1 <= K or it is one that is published in the very deliver() in which it finishes, after which
- * u = 0; if K shrinks meanwhile, deliver() publishes as soon as u > K.  So between any two steps,
- * which is whenever a version is read, u <= K.  A slow reader can keep slots occupied; then the
- * trainer has no draft and waits, and u does not grow.
+ * Staleness.  Let F be the newest finished optimizer step, S the optimizer step of the serving
+ * version, u = F - S, K the bound.  Only this module changes F (by finishing an update) and S (by
+ * publishing).  An update begins only if u + 1 <= K, or if it will be published in the same
+ * deliver() in which it finishes, after which u = 0; if K is lowered meanwhile, deliver() publishes
+ * as soon as u > K.  So u <= K holds between any two steps, which is when versions are read.  If
+ * slow readers keep all slots occupied, the trainer has no draft and waits, and u does not grow.
  *
- * An update that is not published stays in its draft, which only the trainer sees; the next one
- * reads and writes that draft in place.
+ * An unpublished update stays in its draft, which only the trainer accesses; the next update reads
+ * and writes that draft in place.
  *
  * Owns: gradients, moments, residuals, activations (hzp_train_space), the micro-batch.
  * Borrows: the version it reads, the draft it writes.
@@ -36,22 +38,22 @@ struct hzp_recipe {
     float lr, beta1, beta2, eps, decay, clip;
     enum hzp_lr_schedule schedule;
     int32_t warmup_steps;
-    int64_t total_steps; /* cosine ends here at lr * lr_floor */
+    int64_t total_steps; /* the cosine schedule reaches lr * lr_floor here */
     float lr_floor;
     int32_t update_tokens; /* tokens drawn for one update (gradient accumulation) */
-    int32_t micro_rows;    /* rows of one micro-batch; also the longest document + 1 */
+    int32_t micro_rows;    /* of one micro-batch; a document has at most one token more */
     int32_t publish_every; /* updates per version, >= 1 */
     enum hzp_dtype moment_type;
 };
 
-/* The rate of optimizer step t (from 1): linear warm-up to lr over warmup_steps, then constant, or
- * cosine down to lr * lr_floor at total_steps. */
+/* The learning rate of optimizer step t (from 1): linear warm-up to lr over warmup_steps, then
+ * constant, or a cosine down to lr * lr_floor at total_steps. */
 float hzp_recipe_lr(const struct hzp_recipe *recipe, int64_t t);
 
 /* HZP_EINVAL names the field that is out of range (HZP_F32 or HZP_BF16 moments, ...). */
 int hzp_recipe_check(const struct hzp_recipe *recipe, struct hzp_err_text *reterr);
 
-/* The train space a trainer of this recipe takes: for the memory plan. */
+/* The train space that a trainer of this recipe needs: for the memory plan. */
 struct hzp_train_space_config hzp_trainer_space_config(const struct hzp_recipe *recipe,
                                                        const struct hzp_model_config *model,
                                                        uint64_t quantum_flops);
@@ -63,12 +65,12 @@ struct hzp_update_report {
     double grad_norm;
     float lr;
     int32_t learned_tokens, rows, samples;
-    uint64_t device_ns, wall_ns; /* of the update: device time given to it, begin to end */
-    uint64_t version;            /* published by it; 0: none */
+    uint64_t device_ns, wall_ns; /* of the update: device time, and time from begin to end */
+    uint64_t version;            /* version published with it; 0: none */
     bool skipped;                /* not finite: nothing changed */
-    bool dropped; /* the second time in a row: this pass of its samples is given up */
-    bool broken;  /* the weights themselves are not finite: the trainer has stopped */
-    /* The smallest and largest sequence number that it drew; 0: none of the log. */
+    bool dropped; /* not finite the second time in a row: this pass of its samples is skipped */
+    bool broken;  /* the weights are not finite: the trainer has stopped */
+    /* The smallest and largest sequence number drawn; 0: no sample of the log. */
     int64_t first_sequence, last_sequence;
 };
 
@@ -77,48 +79,50 @@ struct hzp_trainer_config {
     struct hzp_model *model;
     struct hzp_sample_queue *queue;
     uint64_t quantum_flops;
-    /* While requests run, forward goes in chunks of about so many rows; 0: in one. */
+    /* While requests run, the forward pass is cut into chunks of about this many rows; 0: not
+     * cut. */
     int32_t chunk_rows;
-    int32_t ride_rows; /* rows of serving for which there is room behind a micro-batch: ride.h */
-    /* Called on the engine thread after each update, before the step's next turn; may copy and
-     * poke, nothing else.  NULL: not called. */
+    int32_t ride_rows; /* serving rows for which there is room behind a micro-batch: ride.h */
+    /* Called on the engine thread after each update, before the step's next turn; may only copy and
+     * poke.  NULL: not called. */
     void (*on_update)(void *ctx, const struct hzp_update_report *report);
     void *ctx;
 };
 
 struct hzp_trainer;
 
-/* Takes all its device memory now; none later. */
+/* Allocates all its device memory here, none later. */
 int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_trainer **ret);
 void hzp_trainer_destroy(struct hzp_trainer *t); /* NULL: no effect */
 struct hzp_source *hzp_trainer_source(struct hzp_trainer *t);
 
 /* Thread: any.  A paused trainer finishes nothing and offers nothing. */
 void hzp_trainer_pause(struct hzp_trainer *t, bool on);
-/* Thread: any.  For a graceful stop: finish the update in progress, publish, begin no other. */
+/* Thread: any.  For a graceful stop: finishes the update in progress, publishes, and begins no
+ * other. */
 void hzp_trainer_finish(struct hzp_trainer *t);
 
 /* Thread: any.  A consistent state for a checkpoint, without copying it: after freeze (and a poke
  * of the loop) the engine grants it between two updates, at the latest when the micro-batches in
- * progress have ended; frozen() then returns the version that moments and residuals belong to,
- * held until thaw.  Until thaw (and a poke) no update begins; micro-batches and serving go on. */
+ * progress have ended; frozen() then returns the version that moments and residuals belong to, held
+ * until thaw.  Until thaw (and a poke) no update begins; micro-batches and serving continue. */
 void hzp_trainer_freeze(struct hzp_trainer *t);
 struct hzp_version *hzp_trainer_frozen(struct hzp_trainer *t); /* NULL: not yet */
 void hzp_trainer_thaw(struct hzp_trainer *t);
 
-/* Moments and residuals, for checkpoints: they belong to the current version while no update runs
- * and none is finished but unpublished (idle). */
+/* True: moments and residuals belong to the current version and can be saved, because no update
+ * runs and none is finished but unpublished. */
 bool hzp_trainer_idle(const struct hzp_trainer *t);
 struct hzp_train_space *hzp_trainer_space(struct hzp_trainer *t);
 
 struct hzp_trainer_stats {
     int64_t step;
     uint64_t updates, skipped, learned_tokens, device_ns;
-    uint64_t rows;          /* forward and backward: counted as each micro-batch ends */
+    uint64_t rows;          /* forward and backward rows, counted as each micro-batch ends */
     double loss, grad_norm; /* of the newest update */
     float lr;
-    int64_t draws;    /* draws of the queue that are done: what a resumed run draws again */
-    uint64_t dropped; /* of them, given up as not finite */
+    int64_t draws;    /* completed draws of the queue, which a resumed run repeats */
+    uint64_t dropped; /* of them, given up because the update was not finite twice */
     bool paused, broken, waiting_for_swap, waiting_for_slot;
 };
 void hzp_trainer_read_stats(struct hzp_trainer *t, struct hzp_trainer_stats *ret);
@@ -127,17 +131,17 @@ void hzp_trainer_read_stats(struct hzp_trainer *t, struct hzp_trainer_stats *ret
  * in the directory that hzp_model_save writes.  Exact: a resumed run continues the same loss curve
  * bit for bit.  The file contains the checksum of the weights it belongs to.
  *
- * Save: v is the version the state belongs to (frozen, or the current one while idle);
- * note, NULL: none, is a string kept with it (which data it learned from), at most
- * HZP_TRAINER_NOTE_MAX bytes.  Thread: the one that called freeze, or engine. */
+ * Save: v is the version the state belongs to (frozen, or the current one while idle); note (NULL:
+ * none) is a string saved with it, which describes the training data, at most HZP_TRAINER_NOTE_MAX
+ * bytes.  Thread: the one that called freeze, or engine. */
 enum { HZP_TRAINER_NOTE_MAX = 1000 };
 int hzp_trainer_save(struct hzp_trainer *t, const struct hzp_version *v, const char *dir,
                      const char *note, struct hzp_err_text *reterr);
 
-/* Load, before the first turn: v is a draft that hzp_model_load filled from the same checkpoint;
- * its record gets step, loss, learned_through and checksum, and the caller publishes it.  Other
- * weights than those the state belongs to are refused (HZP_EFORMAT), another type of moments too;
- * same_recipe: so is any other recipe (HZP_EINVAL), naming what differs.
+/* Load, before the first step: v is a draft that hzp_model_load filled from the same checkpoint;
+ * its record gets step, loss, learned_through and checksum, and the caller publishes it.  Refused
+ * are weights other than those the state belongs to and another data type of moments (HZP_EFORMAT),
+ * and with same_recipe any other recipe (HZP_EINVAL, naming what differs).
  * ret_note [HZP_TRAINER_NOTE_MAX + 1], NULL: not wanted. */
 int hzp_trainer_load(struct hzp_trainer *t, struct hzp_version *v, const char *dir,
                      bool same_recipe, char *ret_note, struct hzp_err_text *reterr);

@@ -13,7 +13,7 @@
 
 static const char format_name[] = "hzpserve-trainer-1";
 
-/* --- The recipe as texts ---------------------------------------------------------------------- */
+/* --- The recipe as text ----------------------------------------------------------------------- */
 
 enum field_type { FLOAT, INT32, INT64, SCHEDULE, MOMENTS };
 
@@ -38,7 +38,7 @@ static const struct field {
     {"moments", MOMENTS, offsetof(struct hzp_recipe, moment_type)},
 };
 
-/* As few digits as give the float back exactly; nine always do. */
+/* Prints the fewest digits that read back as exactly the same float; nine always suffice. */
 static void print_float(float value, char *ret, size_t size)
 {
     for (int digits = 6; digits <= 9; digits++) {
@@ -98,7 +98,7 @@ static int checksum_of(const struct hzp_trainer *t, const struct hzp_version *v,
 
 /* --- Saving ----------------------------------------------------------------------------------- */
 
-/* The type of a state's units on disk. */
+/* The data type of a state's units on disk. */
 static enum hzp_disk_type disk_type(const struct hzp_units *units)
 {
     return units->type == HZP_BF16  ? HZP_DISK_BF16
@@ -106,7 +106,7 @@ static enum hzp_disk_type disk_type(const struct hzp_units *units)
                                     : HZP_DISK_F32;
 }
 
-/* One tensor of the file: all units in order. */
+/* Declares one tensor of the file: all units in order. */
 static void declare_state(struct hzp_st_writer *w, const char *name, const struct hzp_units *units)
 {
     int64_t shape = (int64_t)units->layout->elements;
@@ -219,7 +219,7 @@ static int find_state(const struct hzp_safetensors *st, const char *path, const 
     return HZP_OK;
 }
 
-/* Copies a tensor of all units in order to where the units are. */
+/* Copies a tensor, which holds all units in order, to the units. */
 static int get_state(const struct hzp_trainer *t, const struct hzp_st_tensor *tensor,
                      const struct hzp_units *units)
 {

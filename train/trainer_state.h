@@ -17,13 +17,13 @@ enum hzp_trainer_stage {
     HZP_TRAINER_ACCUMULATE, /* a micro-batch's chain is in progress */
     HZP_TRAINER_WAIT,       /* gradients are complete; the update may not begin yet */
     HZP_TRAINER_UPDATE,     /* the update's chain is in progress */
-    HZP_TRAINER_BROKEN,     /* device or weights failed: nothing more is offered */
+    HZP_TRAINER_BROKEN,     /* device or weights failed: the trainer offers nothing more */
 };
 
-/* What one update learns from: the drawn samples and the micro-batch each goes into. */
+/* The samples drawn for one update, and the micro-batch of each. */
 struct hzp_draw {
     const struct hzp_sample **sample; /* [count], borrowed from the queue */
-    int32_t *bin;                     /* [count] micro-batch; -1: nothing in it to learn */
+    int32_t *bin;                     /* [count] micro-batch; -1: the sample has no learned token */
     int32_t *bin_rows;                /* [bins] rows taken so far */
     int32_t count, bins, room;
 };
@@ -35,29 +35,29 @@ struct hzp_trainer {
     struct hzp_train_space *space;
     struct hzp_micro *micro;
     struct hzp_rider rider; /* of the current micro-batch */
-    bool carried;           /* the newest step would have carried it */
+    bool carried;           /* the newest step could have carried riding training rows */
 
     /* engine thread */
     enum hzp_trainer_stage stage;
     struct hzp_plan chain;
     int32_t at, to; /* items [0, at) have ended, items [0, to) have been offered */
-    bool flush;     /* in this step: a publication without a slice */
+    bool flush;     /* in this step: publish without offering a slice */
     struct hzp_draw draw;
     int32_t bin;              /* current micro-batch */
     struct hzp_version *held; /* the current version, acquired for this update; NULL: reads draft */
     struct hzp_version *draft; /* holds `unpublished` finished updates, or is being written */
     int32_t unpublished;
-    bool publishes; /* the current update is published when it ends */
+    bool publishes; /* the current update will be published when it ends */
     int64_t step, draws;
-    int32_t failures;             /* consecutive, of the current samples */
+    int32_t failures;             /* consecutive failures on the current samples */
     struct hzp_update_report now; /* of the current update */
     double loss_sum;              /* of the current update: weighted losses of its learned tokens */
-    double weight_sum;            /* of its learned tokens, 1 each by default */
+    double weight_sum;            /* weights of its learned tokens, 1 each by default */
     uint64_t begin_ns;
     double version_loss_sum, version_weight_sum; /* since the last publication */
     int64_t learned_through;
     struct hzp_learned learned;
-    struct hzp_version *picture; /* held while frozen; NULL: not frozen */
+    struct hzp_version *picture; /* the version held while frozen; NULL: not frozen */
 
     /* any thread */
     atomic_bool paused, finishing, freeze;

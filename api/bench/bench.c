@@ -47,7 +47,7 @@ void hzp_bench_print(struct hzp_bench *b)
     {
         const char *name = json_string_value(json_object_get(figure, "name"));
         if (!name)
-            continue; /* a row of the profile */
+            continue; /* an entry of the profile */
         double value = json_number_value(json_object_get(figure, "value"));
         double limit =
             base_of(b, (enum hzp_bench_base)json_integer_value(json_object_get(figure, "base"))) *
@@ -208,7 +208,7 @@ int hzp_bench_submit_all(struct hzp_bench_client *client, int count, int32_t pro
     for (int i = 0; i < sent; i++)
         atomic_store(&ret[i]->cancel, true);
     hzp_loop_poke(client->bench->engine->parts.loop);
-    for (int i = 0; i < sent; i++) { /* while they run they poke the client's wake */
+    for (int i = 0; i < sent; i++) { /* running requests still poke the client's wake */
         hzp_bench_wait(client, ret[i]);
         hzp_request_destroy(ret[i]);
     }

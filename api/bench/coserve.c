@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/bench/coserve.c - what training costs those who are being served, and what it gets done.
+/* api/bench/coserve.c - measures what training costs the requests served at the same time, and how
+ * much it trains meanwhile.
  *
- * Rounds of five phases, in turns, so that all see the same machine:
+ * Rounds of five phases, interleaved, so that slow changes of the machine affect all of them alike:
  *
- *     capacity   as many requests as may be in flight, back to back, training off
- *     off, on    requests arrive (exponential gaps, the same ones every time, stretched so that
- *                each eight of them last as long as eight on average) at a part of what got through
- *                in the first round's capacity, training off and on; no more in flight than in
- *                `capacity`, others wait in the server
- *     slices     the same with the device split the plain way, half of the time to each, 50 ms
+ *     capacity   the maximum number of requests in flight, back to back, training off
+ *     off, on    requests arrive at a fraction of the throughput of the first round's capacity
+ *                phase, training off and on.  Gaps are exponential, from a fixed seed, scaled so
+ *                that every eight of them sum to eight mean gaps.  At most as many requests run as
+ *                in `capacity`, further ones wait in the server
+ *     slices     the same, but the device alternates between both in slices of 50 ms
  *     alone      training alone
  *
  *     gain = served / served at capacity + trained / trained alone
  *
- * Each in tokens a second over all rounds.  Served are tokens put out within a phase, whosever
- * they are and whenever they came; a phase counts from when its load has settled: half as long
- * passes before it.  So an answer that takes longer is not a loss as long as the load is carried:
- * `carried` is what was put out of what was asked for in that time.  Trained are floating-point
- * operations done, given in the tokens that training alone learns with as many.
+ * Each in tokens per second over all rounds.  `served` counts the tokens generated within the
+ * measured part of a phase, no matter when their request arrived; a warm-up of half its length
+ * precedes it.  So a longer response is not a loss as long as the server keeps up: `carried` is
+ * generated tokens / requested tokens in that time.  `trained` is the floating-point operations
+ * done, converted to the tokens that training alone processes with as many.
  *
- * Before them requests come one at a time, and pause: how many steps, and how long, until training
- * has the device.
+ * Before the rounds single requests alternate with pauses, to measure how many steps and how much
+ * time pass until training gets the device.
  *
- * With --slo training is held to those goals, and how often they were missed is told.
+ * With --slo training keeps to these goals, and their miss rates are reported.
  */
 #include "api/bench/bench.h"
 #include "api/bench/samples.h"
@@ -40,25 +41,26 @@
 
 enum { LIVE_MAX = 256, GAPS_MAX = 1 << 20, FIRST_MAX = 1 << 16, SAMPLE_ROWS = 256, BLOCK = 8 };
 
-/* Pauses of requests, so many and so long: how soon training has the device. */
+/* Number and length of the pauses between requests that measure how soon training gets the
+ * device. */
 enum { SWITCHES = 24 };
 static const uint64_t pause_ns = 40000000;
 
-static const uint64_t slices_ns = 100000000; /* one of each */
+static const uint64_t slices_ns = 100000000; /* period: one slice of serving, one of training */
 
 enum phase { FULL, ALONE, TOGETHER, SLICED, TRAINING, PHASES };
 static const char *const phase_name[PHASES] = {"capacity", "training off", "training on",
                                                "time-slicing", "training alone"};
 
-/* What one phase got done, over all rounds. */
+/* Results of one phase, summed over all rounds. */
 struct load {
-    double *gap, *first; /* gaps between tokens; times to the first token */
+    double *gap, *first; /* inter-token latencies; times to first token */
     int64_t gaps, firsts;
-    double seconds, flops, least, most; /* least, most: tokens or rows a second of a round */
+    double seconds, flops, least, most; /* least, most: rate of the slowest and fastest round */
     uint64_t tokens, asked, rows;
     double serve_s, train_s;
     uint64_t steps;
-    int64_t in_flight; /* when it ended, summed */
+    int64_t in_flight; /* requests in flight at the end of each phase, summed */
 };
 
 struct coserve {
@@ -69,8 +71,8 @@ struct coserve {
     struct hzp_request *live[LIVE_MAX];
     int lives;
     int32_t prompt, tokens, at_once;
-    double seconds, rate;    /* of a phase; arrivals a second */
-    uint64_t from_ns, to_ns; /* of what counts of the phase */
+    double seconds, rate;    /* length of a phase; arrivals per second */
+    uint64_t from_ns, to_ns; /* measured part of the phase */
     double arrival_gap[BLOCK];
     int gap_at;
 };
@@ -142,7 +144,7 @@ static uint64_t trained_rows(struct hzp_bench *b)
     return stats.rows;
 }
 
-/* Enough samples in the queue that training never waits for one. */
+/* Keeps enough samples queued that training never waits for one. */
 static void keep_fed(struct coserve *c)
 {
     struct hzp_sample_queue_stats stats;
@@ -152,7 +154,7 @@ static void keep_fed(struct coserve *c)
         hzp_bench_samples_push(&c->feed, 32, HZP_MIN(SAMPLE_ROWS, e->parts.plan.recipe.micro_rows));
 }
 
-/* What the engine has done so far. */
+/* A snapshot of the engine's counters. */
 struct progress {
     struct hzp_loop_stats loop;
     uint64_t flops, rows, at_ns;
@@ -167,7 +169,7 @@ static struct progress progress_of(struct coserve *c)
     return p;
 }
 
-/* tokens: put out in the phase. */
+/* tokens: generated in the measured part of the phase. */
 static void count_progress(struct load *load, const struct progress *from,
                            const struct progress *to, uint64_t tokens)
 {
@@ -192,7 +194,8 @@ static void let_train(struct coserve *c, enum phase phase)
     hzp_loop_poke(e->parts.loop);
 }
 
-/* Who is still in flight ends before the next phase; his tokens within the phase count. */
+/* Waits until the requests still in flight have ended; their tokens within the measured part
+ * count. */
 static void drain(struct coserve *c, struct load *load)
 {
     hzp_bench_turns_slice(c->b->turns, c->b->engine->parts.trainer, 0);
@@ -203,8 +206,8 @@ static void drain(struct coserve *c, struct load *load)
     }
 }
 
-/* The next ones, in seconds: exponential, so that all of them together last as long as BLOCK
- * requests do on average.  So a short phase has the load it is said to have. */
+/* Draws the next BLOCK arrival gaps in seconds: exponential, scaled so that their sum is BLOCK /
+ * rate.  So even a short phase has the intended load. */
 static void draw_gaps(struct coserve *c, uint32_t *seed)
 {
     double all = 0;
@@ -217,7 +220,8 @@ static void draw_gaps(struct coserve *c, uint32_t *seed)
         c->arrival_gap[i] *= BLOCK / (c->rate * all);
 }
 
-/* Requests that are due: as many as may run, or who arrived. */
+/* Submits the requests that are due: up to the maximum in flight (capacity), or those that have
+ * arrived. */
 static int arrive(struct coserve *c, enum phase phase, struct load *load, uint32_t *seed,
                   uint64_t *next_ns, struct hzp_err_text *reterr)
 {
@@ -231,7 +235,7 @@ static int arrive(struct coserve *c, enum phase phase, struct load *load, uint32
     return HZP_OK;
 }
 
-/* Until to_ns; *ret_from: where the engine was when the phase began to count. */
+/* Runs the phase until to_ns; *ret_from: the counters at the begin of its measured part. */
 static int keep_up(struct coserve *c, enum phase phase, uint32_t seed, struct load *load,
                    struct progress *ret_from, struct hzp_err_text *reterr)
 {
@@ -271,7 +275,7 @@ static int run_phase(struct coserve *c, enum phase phase, double seconds, uint32
     return r;
 }
 
-/* One short request at a time, and pauses between in which training has the device. */
+/* Runs one short request at a time, with pauses in which training should get the device. */
 static int measure_switches(struct coserve *c, struct hzp_err_text *reterr)
 {
     struct load lost;
@@ -294,7 +298,7 @@ static int measure_switches(struct coserve *c, struct hzp_err_text *reterr)
     return r;
 }
 
-/* Off and on in turns, so that both see the same machine. */
+/* Runs the warm-up and then the rounds. */
 static int measure(struct coserve *c, double load_part, int rounds, struct hzp_err_text *reterr)
 {
     struct load lost;
@@ -304,11 +308,11 @@ static int measure(struct coserve *c, double load_part, int rounds, struct hzp_e
     hzp_split_policy(split, &policy);
     none = policy;
     none.itl_ns = none.ttft_ns = 0;
-    /* Kernels are chosen, prices and what goals leave are learned first; the first requests of all
-     * take as long as they do. */
+    /* Warm-up without goals: chooses kernels and learns prices and prediction errors; the first
+     * requests are slow for that reason. */
     hzp_split_set_policy(split, &none);
     int r = run_phase(c, FULL, c->seconds / 8, 1, &lost, reterr);
-    /* At least something: a phase so short that nobody got a token says nothing. */
+    /* At least a small rate, for a phase too short to generate a token. */
     c->rate = HZP_MAX(load_part * (double)lost.tokens / lost.seconds / c->tokens, 0.01);
     if (r == HZP_OK)
         r = run_phase(c, TRAINING, c->seconds / 4, 1, &lost, reterr);
@@ -330,7 +334,7 @@ static int measure(struct coserve *c, double load_part, int rounds, struct hzp_e
     return r;
 }
 
-/* ---- telling ---- */
+/* ---- reporting ---- */
 
 static void tell(struct hzp_bench *b, const char *what, const char *of, double value,
                  const char *unit)
@@ -356,7 +360,7 @@ static void tell_goals(struct hzp_bench *b, const char *what, const struct load 
     }
 }
 
-/* Where a step's time went. */
+/* Reports where a step's time went. */
 static void tell_steps(struct hzp_bench *b, const char *what, const struct load *load)
 {
     if (!load->steps)
@@ -364,8 +368,8 @@ static void tell_steps(struct hzp_bench *b, const char *what, const struct load 
     double steps = (double)load->steps;
     tell(b, what, "tokens a step", (double)load->tokens / steps, "");
     tell(b, what, "wall time a step", 1e3 * load->seconds / steps, "ms");
-    tell(b, what, "of it device time of serving", 1e3 * load->serve_s / steps, "ms");
-    tell(b, what, "of it device time of training", 1e3 * load->train_s / steps, "ms");
+    tell(b, what, "device time of serving a step", 1e3 * load->serve_s / steps, "ms");
+    tell(b, what, "device time of training a step", 1e3 * load->train_s / steps, "ms");
 }
 
 static void report(struct coserve *c, enum phase phase)
@@ -389,16 +393,16 @@ static void report(struct coserve *c, enum phase phase)
              "ms");
     tell_goals(b, what, load);
     tell(b, what, "served", (double)load->tokens / load->seconds, "tokens/s");
-    tell(b, what, "served, most over least of the rounds", load->most / load->least, "x");
+    tell(b, what, "served, fastest over slowest round", load->most / load->least, "x");
     if (phase != FULL)
-        tell(b, what, "carried of what was asked for", (double)load->tokens / (double)load->asked,
-             "x");
-    tell(b, what, "in flight or waiting at the end",
+        tell(b, what, "carried: generated over requested",
+             (double)load->tokens / (double)load->asked, "x");
+    tell(b, what, "running or waiting at the end",
          (double)load->in_flight / (double)b->settings->coserve.rounds, "requests");
     tell_steps(b, what, load);
 }
 
-/* One way of splitting the device, against serving alone and training alone. */
+/* Reports one way of splitting the device, compared with serving alone and training alone. */
 static void compare(struct coserve *c, enum phase phase)
 {
     char name[80];
@@ -421,7 +425,7 @@ static void compare(struct coserve *c, enum phase phase)
     tell(b, what, "co-serving gain", served + part, "x");
 }
 
-/* What held training where it was, over all steps that had requests and training. */
+/* Reports what limited training, over all steps that had both requests and training. */
 static void tell_limits(struct hzp_bench *b)
 {
     struct hzp_split_report *r = hzp_xmalloc(sizeof(*r));
@@ -436,23 +440,21 @@ static void tell_limits(struct hzp_bench *b)
         hzp_bench_plain(b, name, 100 * (double)r->limited[i] / (double)all, "%");
     }
     double served = HZP_MAX((double)r->steps, 1.0);
-    hzp_bench_plain(b, "steps that trained, of those that served",
-                    100 * (double)r->trained / served, "%");
-    hzp_bench_plain(b, "of them beside serving", 100 * (double)r->beside / served, "%");
-    hzp_bench_plain(b, "waits for training, by steps that served", 100 * (double)r->held / served,
+    hzp_bench_plain(b, "steps that trained and served", 100 * (double)r->trained / served, "%");
+    hzp_bench_plain(b, "steps that trained beside serving", 100 * (double)r->beside / served, "%");
+    hzp_bench_plain(b, "steps in which serving waited for training", 100 * (double)r->held / served,
                     "%");
     if (r->derived_itl_ns)
-        hzp_bench_plain(b, "goal for gaps that follows from --itl-stretch",
-                        1e-6 * (double)r->derived_itl_ns, "ms");
+        hzp_bench_plain(b, "ITL goal from --itl-stretch", 1e-6 * (double)r->derived_itl_ns, "ms");
     hzp_bench_plain(b, "newest step: serving alone, predicted", 1e-6 * r->alone_ns, "ms");
     hzp_bench_plain(b, "newest step: slowdown by training, predicted", r->slowdown, "x");
-    hzp_bench_plain(b, "newest step: gap, predicted", 1e-6 * r->itl_ns, "ms");
-    hzp_bench_plain(b, "newest step: gap, 99 of 100, predicted", 1e-6 * r->itl_p99_ns, "ms");
-    hzp_bench_plain(b, "predicted gaps: mean error", 100 * r->error, "%");
+    hzp_bench_plain(b, "newest step: ITL, predicted", 1e-6 * r->itl_ns, "ms");
+    hzp_bench_plain(b, "newest step: p99 ITL, predicted", 1e-6 * r->itl_p99_ns, "ms");
+    hzp_bench_plain(b, "predicted ITL: mean error", 100 * r->error, "%");
     free(r);
 }
 
-/* How soon training had the device when requests paused. */
+/* Reports how soon training got the device when requests paused. */
 static void tell_switches(struct hzp_bench *b)
 {
     struct hzp_bench_switches *s = hzp_xmalloc(sizeof(*s));
@@ -500,7 +502,7 @@ int hzp_bench_coserve(struct hzp_bench *b, struct hzp_err_text *reterr)
         compare(c, TOGETHER);
         compare(c, SLICED);
         const struct load *alone = &c->load[TRAINING];
-        tell(b, phase_name[TRAINING], "most over least of the rounds", alone->most / alone->least,
+        tell(b, phase_name[TRAINING], "fastest over slowest round", alone->most / alone->least,
              "x");
         tell_limits(b);
         tell_switches(b);

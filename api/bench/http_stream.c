@@ -47,7 +47,7 @@ static int keep(struct hzp_http_stream *s, const char *bytes, size_t n, struct h
     return HZP_OK;
 }
 
-/* A whole line of an event stream is in s->body; only data is of interest. */
+/* Handles a complete line of an event stream in s->body; only data lines matter. */
 static int event_line(struct hzp_http_stream *s)
 {
     char *text = s->body;
@@ -80,7 +80,7 @@ static int body(struct hzp_http_stream *s, const char *bytes, size_t n, struct h
 
 /* ---- the head ---- */
 
-/* The number that the text begins with, in this base; -1: none, or one beyond any answer. */
+/* The number at the start of the text, in this base; -1: none, or out of range. */
 static int64_t number(const char *text, int base, const char **end)
 {
     int64_t value = 0;
@@ -106,7 +106,7 @@ static int status_line(struct hzp_http_stream *s, struct hzp_err_text *reterr)
     bool http = !strncmp(s->line, "HTTP/1.", 7) && s->line[7] && s->line[8] == ' ';
     int64_t status = http ? number(s->line + 9, 10, &end) : -1;
     if (status < 100 || status > 999)
-        return hzp_fail(reterr, HZP_EFORMAT, "this is no HTTP: \"%.60s\"", s->line);
+        return hzp_fail(reterr, HZP_EFORMAT, "not an HTTP answer: \"%.60s\"", s->line);
     s->status = (int)status;
     s->state = HZP_HTTP_HEADERS;
     return HZP_OK;
@@ -122,23 +122,23 @@ static int header_line(struct hzp_http_stream *s, struct hzp_err_text *reterr)
     const char *value = colon + 1 + strspn(colon + 1, " \t");
     if (!strcasecmp(s->line, "transfer-encoding")) {
         if (strcasecmp(value, "chunked"))
-            return hzp_fail(reterr, HZP_EFORMAT, "transfer-encoding: %.60s is not understood",
+            return hzp_fail(reterr, HZP_EFORMAT, "transfer-encoding: %.60s is not supported",
                             value);
         s->chunked = true;
     } else if (!strcasecmp(s->line, "content-length")) {
         s->left = number(value, 10, &end);
         if (s->left < 0 || *end)
-            return hzp_fail(reterr, HZP_EFORMAT, "content-length: %.60s is no length", value);
+            return hzp_fail(reterr, HZP_EFORMAT, "content-length: %.60s is not a length", value);
     } else if (!strcasecmp(s->line, "content-type")) {
         s->event_type = !strncasecmp(value, "text/event-stream", 17);
     }
     return HZP_OK;
 }
 
-/* After the empty line that ends the headers. */
+/* Called after the empty line that ends the headers. */
 static void begin_body(struct hzp_http_stream *s)
 {
-    if (s->status < 200) { /* 100 Continue: the answer itself is still to come */
+    if (s->status < 200) { /* such as 100 Continue: the final answer follows */
         s->state = HZP_HTTP_STATUS;
         s->status = 0;
         return;
@@ -152,7 +152,7 @@ static void begin_body(struct hzp_http_stream *s)
                               : HZP_HTTP_TO_CLOSE;
 }
 
-/* A whole line outside the body is in s->line. */
+/* Handles a complete line outside the body, in s->line. */
 static int head_line(struct hzp_http_stream *s, struct hzp_err_text *reterr)
 {
     const char *end;
@@ -167,13 +167,13 @@ static int head_line(struct hzp_http_stream *s, struct hzp_err_text *reterr)
     case HZP_HTTP_CHUNK_SIZE:
         s->left = number(s->line, 16, &end);
         if (s->left < 0 || (*end && *end != ';' && *end != ' '))
-            return hzp_fail(reterr, HZP_EFORMAT, "no chunk size: \"%.60s\"", s->line);
+            return hzp_fail(reterr, HZP_EFORMAT, "not a chunk size: \"%.60s\"", s->line);
         s->state = s->left ? HZP_HTTP_CHUNK : HZP_HTTP_TRAILERS;
         s->head_bytes = 0;
         return HZP_OK;
     case HZP_HTTP_CHUNK_END:
         if (s->line_bytes)
-            return hzp_fail(reterr, HZP_EFORMAT, "a chunk longer than it said");
+            return hzp_fail(reterr, HZP_EFORMAT, "a chunk is longer than its size");
         s->state = HZP_HTTP_CHUNK_SIZE;
         return HZP_OK;
     default: /* trailers */
@@ -183,7 +183,7 @@ static int head_line(struct hzp_http_stream *s, struct hzp_err_text *reterr)
     }
 }
 
-/* Takes one byte of a line outside the body. */
+/* Handles one byte of a line outside the body. */
 static int head_byte(struct hzp_http_stream *s, char c, struct hzp_err_text *reterr)
 {
     if (++s->head_bytes > HZP_HTTP_HEAD_MAX)
@@ -191,7 +191,7 @@ static int head_byte(struct hzp_http_stream *s, char c, struct hzp_err_text *ret
                         HZP_HTTP_HEAD_MAX);
     if (c != '\n') {
         if (c == 0 || s->line_bytes + 1 == sizeof(s->line))
-            return hzp_fail(reterr, HZP_EFORMAT, "the server sent a header that is none");
+            return hzp_fail(reterr, HZP_EFORMAT, "the server sent an invalid header line");
         s->line[s->line_bytes++] = c;
         return HZP_OK;
     }
@@ -210,7 +210,8 @@ int hzp_http_stream_feed(struct hzp_http_stream *s, const char *bytes, size_t n,
         size_t part = 1;
         switch (s->state) {
         case HZP_HTTP_DONE:
-            return hzp_fail(reterr, HZP_EFORMAT, "the server went on after its answer's end");
+            return hzp_fail(reterr, HZP_EFORMAT,
+                            "the server sent data after the end of its answer");
         case HZP_HTTP_TO_CLOSE:
             part = n;
             HZP_TRY(body(s, bytes, part, reterr));
@@ -239,6 +240,6 @@ int hzp_http_stream_close(struct hzp_http_stream *s, struct hzp_err_text *reterr
     if (s->state == HZP_HTTP_DONE)
         return HZP_OK;
     return hzp_fail(reterr, HZP_EIO,
-                    s->status ? "the server closed the connection within its answer"
+                    s->status ? "the server closed the connection before the end of its answer"
                               : "the server closed the connection without an answer");
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/bench/http_stream.h - what an HTTP/1.1 server answers, read piece by piece as it arrives.
+/* api/bench/http_stream.h - an incremental parser of HTTP/1.1 answers.
  *
- * A client of many streams at once cannot wait for one of them: bytes are fed as the socket has
- * them, cut anywhere.  An answer of the type text/event-stream with status 200 is handed on line
- * by line (the text behind each `data:`, as these servers send one line an event); of any other
- * the body is kept.
+ * A client of many streams must not block on one of them, so bytes are fed as the socket delivers
+ * them, cut anywhere.  The data of an answer with type text/event-stream and status 200 is passed
+ * to event() line by line (the text after each `data:`; these servers send one line per event); the
+ * body of any other answer is kept.
  *
  * Invariant: memory is bounded by HZP_HTTP_HEAD_MAX and HZP_HTTP_BODY_MAX, whatever the server
- * sends; what breaks HTTP ends in HZP_EFORMAT, never in a guess.
+ * sends; an answer that violates HTTP fails with HZP_EFORMAT.
  *
  * Thread: any; one at a time per stream.
  */
@@ -25,8 +25,8 @@ enum {
 enum hzp_http_state {
     HZP_HTTP_STATUS,
     HZP_HTTP_HEADERS,
-    HZP_HTTP_LENGTH,   /* a body whose length is known */
-    HZP_HTTP_TO_CLOSE, /* one that ends with the connection */
+    HZP_HTTP_LENGTH,   /* body of known length */
+    HZP_HTTP_TO_CLOSE, /* body that ends with the connection */
     HZP_HTTP_CHUNK_SIZE,
     HZP_HTTP_CHUNK,
     HZP_HTTP_CHUNK_END,
@@ -35,19 +35,20 @@ enum hzp_http_state {
 };
 
 struct hzp_http_stream {
-    /* data has a NUL behind its n bytes and is good for the call; negative ends the feeding. */
+    /* data: n bytes followed by a NUL, valid during the call.  A negative result ends the
+     * feeding. */
     int (*event)(void *ctx, const char *data, size_t n);
     void *ctx;
 
-    int status;  /* once known, else 0 */
+    int status;  /* 0 until known */
     bool events; /* the body is a stream of events */
-    char *body;  /* the body kept, or the line of events begun; NUL-terminated, NULL: empty */
+    char *body;  /* the kept body, or the current event line; NUL-terminated, NULL: empty */
     size_t bytes;
 
     /* private */
     enum hzp_http_state state;
     bool chunked, event_type;
-    int64_t left; /* of the body or chunk; -1: not said */
+    int64_t left; /* of the body or chunk; -1: unknown */
     size_t head_bytes, line_bytes, room;
     char line[HZP_HTTP_LINE_MAX];
 };
@@ -56,8 +57,8 @@ void hzp_http_stream_init(struct hzp_http_stream *s, int (*event)(void *, const 
                           void *ctx);
 void hzp_http_stream_fini(struct hzp_http_stream *s);
 
-/* The next n bytes.  HZP_EFORMAT: no HTTP or a bound is exceeded; what event() returned, if it was
- * negative.  Bytes after the end of the answer are an error. */
+/* Feeds the next n bytes.  HZP_EFORMAT: not HTTP, or a bound is exceeded; or what event() returned,
+ * if negative.  Bytes after the end of the answer are an error. */
 int hzp_http_stream_feed(struct hzp_http_stream *s, const char *bytes, size_t n,
                          struct hzp_err_text *reterr);
 

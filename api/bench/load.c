@@ -31,7 +31,7 @@ struct stream {
     uint64_t sent_ns, first_ns, last_ns, heard_ns;
     float *gap;
     int64_t gaps, gaps_room;
-    int32_t input, output; /* tokens, as the server counts them; 0: it did not say */
+    int32_t input, output; /* tokens, as counted by the server; 0: not reported */
     bool done;             /* the server has sent its end mark */
     char error[160];
 };
@@ -47,7 +47,7 @@ struct load {
     int64_t next;
     uint64_t begin_ns, ended_ns, told_ns;
     int32_t *prompt;
-    char *tail; /* of each request's body: what is the same in all of them */
+    char *tail; /* end of every request's body: the fields that are the same in all of them */
     struct hzp_err_text *reterr;
     char bytes[READ_BYTES];
 };
@@ -64,7 +64,7 @@ static double seconds(uint64_t from, uint64_t to)
     return to > from ? (double)(to - from) * 1e-9 : 0;
 }
 
-/* ---- what a stream brings ---- */
+/* ---- what a stream receives ---- */
 
 static int fail_stream(struct stream *s, const char *format, ...) HZP_PRINTF(2, 3);
 static int fail_stream(struct stream *s, const char *format, ...)
@@ -76,7 +76,7 @@ static int fail_stream(struct stream *s, const char *format, ...)
     return HZP_EFORMAT;
 }
 
-/* A piece of the answer came. */
+/* Records the arrival of a piece of the answer. */
 static int piece(struct stream *s, uint64_t now)
 {
     if (!s->first_ns) {
@@ -107,7 +107,7 @@ static int event(void *ctx, const char *data, size_t n)
     json_t *json = json_loadb(data, n, 0, NULL);
     if (!json_is_object(json)) {
         json_decref(json);
-        return fail_stream(s, "an event that is no JSON object");
+        return fail_stream(s, "an event that is not a JSON object");
     }
     int r = HZP_OK;
     const json_t *error = json_object_get(json, "error");
@@ -123,7 +123,7 @@ static int event(void *ctx, const char *data, size_t n)
             r = hzp_load_record_time(s->load->record, seconds(s->load->begin_ns, s->heard_ns), 1,
                                      s->load->streams, s->load->reterr);
     } else if (choice) {
-        s->last_ns = s->heard_ns; /* its end: an answer may end in what is no text */
+        s->last_ns = s->heard_ns; /* the answer's end, which may come without text */
         if (!s->first_ns && json_is_string(json_object_get(choice, "finish_reason")))
             s->first_ns = s->heard_ns;
     }
@@ -148,7 +148,7 @@ static void count_failure(struct load *l, const char *why)
     l->failures->reason[i].count++;
 }
 
-/* Why the server refused, out of its answer. */
+/* Sets the stream's error from the server's answer. */
 static void refusal(struct stream *s)
 {
     json_t *json = s->in.bytes ? json_loadb(s->in.body, s->in.bytes, 0, NULL) : NULL;
@@ -175,14 +175,14 @@ static int add_answer(struct load *l, struct stream *s)
 static void free_stream(struct stream *s)
 {
     if (s->fd >= 0)
-        close(s->fd); /* which takes it from epoll, too */
+        close(s->fd); /* also removes it from epoll */
     hzp_http_stream_fini(&s->in);
     free(s->out);
     free(s->gap);
     free(s);
 }
 
-/* The stream has ended, well or with an error; the last one takes its place. */
+/* Ends a stream, successful or not; the last stream takes its place in the list. */
 static int end_stream(struct load *l, struct stream *s)
 {
     int r = HZP_OK;
@@ -218,7 +218,7 @@ static size_t body_head(struct load *l, char *text, const struct hzp_trace_reque
     return (size_t)(at - text);
 }
 
-/* The whole request, head and body; false: no memory. */
+/* Builds the whole request, head and body; false: no memory. */
 static bool make_request(struct load *l, struct stream *s)
 {
     const struct hzp_load_server *server = l->config->server;
@@ -240,7 +240,7 @@ static bool make_request(struct load *l, struct stream *s)
                         server->path, server->host, server->port,
                         server->key[0] ? "Authorization: Bearer " : "", server->key,
                         server->key[0] ? "\r\n" : "", n + tail);
-    HZP_ASSERT(head > 0 && head < HEAD); /* host, path and key have their bounds */
+    HZP_ASSERT(head > 0 && head < HEAD); /* host, path and key are bounded */
     memcpy(s->out + head, body, n);
     memcpy(s->out + head + n, l->tail, tail);
     s->out_bytes = (size_t)head + n + tail;
@@ -258,7 +258,7 @@ static int send_some(struct load *l, struct stream *s)
             (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOTCONN || errno == EINPROGRESS))
             return HZP_OK;
         if (n < 0)
-            break; /* the server may have answered and closed: what it said is read below */
+            break; /* the server may have answered and closed; its answer is read below */
         s->out_at += (size_t)n;
     }
     free(s->out);
@@ -309,7 +309,7 @@ static int start_next(struct load *l)
 
 /* ---- receiving ---- */
 
-/* 1: the stream has ended. */
+/* Reads what has arrived; 1: the stream has ended. */
 static int receive(struct load *l, struct stream *s)
 {
     struct hzp_err_text err = {0};
@@ -335,7 +335,7 @@ static int turn(struct load *l, struct stream *s, uint32_t what)
     return HZP_OK;
 }
 
-/* Ends what has been silent for too long. */
+/* Fails the streams that have been silent for too long. */
 static int end_silent(struct load *l, uint64_t now)
 {
     for (int32_t i = l->streams - 1; i >= 0; i--) {
@@ -356,8 +356,8 @@ static bool due(const struct load *l, uint64_t now)
            l->work->trace.request[l->next].at_s <= seconds(l->begin_ns, now);
 }
 
-/* Sets the clock to when something is to be done without a socket: the next arrival, or a look at
- * the silent ones. */
+/* Sets the timer to the next thing to do without a socket event: the next arrival, or a check for
+ * silent streams. */
 static int set_clock(struct load *l, uint64_t now)
 {
     double wait = 1;
@@ -411,7 +411,7 @@ static int loop(struct load *l)
     return HZP_OK;
 }
 
-/* As many sockets as wanted or as the process may have. */
+/* The number of sockets: as wanted, limited by what the process may open. */
 static int32_t sockets(int32_t wanted)
 {
     struct rlimit limit = {0};
@@ -425,7 +425,7 @@ static int32_t sockets(int32_t wanted)
     return HZP_MAX(1, wanted ? HZP_MIN(wanted, most) : most);
 }
 
-/* What every body ends in. */
+/* Makes the common end of all bodies. */
 static char *make_tail(const struct hzp_load_config *config)
 {
     json_t *same =
@@ -437,7 +437,7 @@ static char *make_tail(const struct hzp_load_config *config)
     json_decref(same);
     if (!text)
         return NULL;
-    size_t n = strlen(text); /* {"model":...}: its brace becomes the list's end */
+    size_t n = strlen(text); /* of {"model":...}, appended without its opening brace */
     char *tail = malloc(n + 2);
     if (tail) {
         memcpy(tail, "],", 2);
@@ -488,7 +488,7 @@ static int drive(const struct hzp_load_config *config, const struct hzp_workload
     return r;
 }
 
-/* Requests of the same lengths and other tokens, one after another. */
+/* Sends the warm-up requests one after another: the same lengths, other tokens. */
 static int warm_up(const struct hzp_load_config *config, struct hzp_err_text *reterr)
 {
     struct hzp_workload work = *config->work;
@@ -499,8 +499,7 @@ static int warm_up(const struct hzp_load_config *config, struct hzp_err_text *re
     work.seed = ~work.seed;
     int r = drive(config, &work, 1, &record, &failures, reterr);
     if (r == HZP_OK && record.failed)
-        r = hzp_fail(reterr, HZP_EIO, "a request of the warm-up failed: %s",
-                     failures.reason[0].text);
+        r = hzp_fail(reterr, HZP_EIO, "a warm-up request failed: %s", failures.reason[0].text);
     hzp_load_record_free(&record);
     return r;
 }

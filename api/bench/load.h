@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/bench/load.h - a client that keeps hundreds of streaming requests in flight from one thread.
  *
- * It speaks plain HTTP/1.1 over sockets, one connection a request, because a client on the
- * server's own machine takes its time from the server: no library, no thread per stream.
- * The server is any with the OpenAI completions route.
+ * It uses plain HTTP/1.1 over sockets, one connection per request, without a library or a thread
+ * per stream, because a client on the same machine takes CPU time from the server.  Any server with
+ * the OpenAI completions route works.
  *
- * Open loop: a request is sent at its time, however many are in flight, up to max_running; what
- * has to wait for that is counted as late.  Closed loop: an untimed workload and max_running.
+ * Open loop: each request is sent at its arrival time unless max_running are in flight; the delay
+ * of requests sent later is reported.  Closed loop: an untimed workload with max_running.
  *
- * Thread: the caller's, which hzp_load_run() keeps until the end.
+ * Thread: the caller's; hzp_load_run() blocks until the load has ended.
  */
 #ifndef HZP_API_BENCH_LOAD_H
 #define HZP_API_BENCH_LOAD_H
@@ -19,13 +19,13 @@
 #include <jansson.h>
 #include <sys/socket.h>
 
-/* Where the server is. */
+/* The server's address. */
 struct hzp_load_server {
-    char host[256], port[8], path[256]; /* path: before /v1, "" or "/x" */
-    char key[256];                      /* bearer token, "" none */
+    char host[256], port[8], path[256]; /* path: prefix of /v1, "" or "/x" */
+    char key[256];                      /* bearer token; "": none */
     struct sockaddr_storage address;
     socklen_t address_bytes;
-    /* what it says of itself; 0: nothing */
+    /* as reported by the server; 0: not reported */
     char model[256];
     int32_t context, vocab;
 };
@@ -33,11 +33,11 @@ struct hzp_load_server {
 struct hzp_load_config {
     const struct hzp_load_server *server;
     const struct hzp_workload *work;
-    int32_t max_running; /* 0: as many as the process may have sockets */
-    int32_t warmup;      /* requests first, one after another, that do not count */
-    double silence_s;    /* a request whose server is silent for so long has failed */
+    int32_t max_running; /* 0: limited by the sockets the process may open */
+    int32_t warmup;      /* requests sent first, one after another, that do not count */
+    double silence_s;    /* a request fails if the server sends nothing for this long */
     const json_t *extra; /* fields added to each request's body; NULL: none */
-    bool progress;       /* a line on standard error every few seconds */
+    bool progress;       /* print progress to standard error every few seconds */
 };
 
 enum { HZP_LOAD_REASONS = 6 };
@@ -47,17 +47,17 @@ struct hzp_load_failures {
     struct {
         char text[160];
         int64_t count;
-    } reason[HZP_LOAD_REASONS]; /* the last one: all others */
+    } reason[HZP_LOAD_REASONS]; /* the last entry counts all other reasons */
 };
 
-/* Reads http://HOST[:PORT][/PATH], finds the address, and asks the server for its model, context
- * and vocabulary.  model: the name wanted, NULL: the first one it lists.  HZP_EINVAL: the URL;
+/* Reads http://HOST[:PORT][/PATH], resolves the address, and asks the server for its model, context
+ * and vocabulary. model: the name wanted, NULL: the first one listed.  HZP_EINVAL: the URL;
  * HZP_EIO: no server there. */
 int hzp_load_connect(const char *url, const char *key, const char *model,
                      struct hzp_load_server *ret, struct hzp_err_text *reterr);
 
-/* Sends all requests and records what came back; requests that fail are counted, and the load goes
- * on.  An interrupt (SIGINT) ends it early with what there is. HZP_ENOMEM, HZP_EIO: the client
+/* Sends all requests and records the answers; failed requests are counted and do not end the load.
+ * An interrupt (SIGINT) ends it early with the answers so far.  HZP_ENOMEM, HZP_EIO: the client
  * itself failed. */
 int hzp_load_run(const struct hzp_load_config *config, struct hzp_load_record *record,
                  struct hzp_load_failures *failures, struct hzp_err_text *reterr);

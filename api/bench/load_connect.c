@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finding a server and asking what it serves. */
+/* Connects to a server and asks which model it serves. */
 #include "api/bench/http_stream.h"
 #include "api/bench/load.h"
 
@@ -15,7 +15,8 @@ static int read_url(const char *url, struct hzp_load_server *s, struct hzp_err_t
 {
     const char *at = url;
     if (!strncmp(at, "https://", 8))
-        return hzp_fail_param(reterr, HZP_EINVAL, "--url", "%s: only http:// is spoken here", url);
+        return hzp_fail_param(reterr, HZP_EINVAL, "--url", "%s: only http:// URLs are supported",
+                              url);
     if (!strncmp(at, "http://", 7))
         at += 7;
     bool bracket = *at == '[';
@@ -28,7 +29,7 @@ static int read_url(const char *url, struct hzp_load_server *s, struct hzp_err_t
     while (path_bytes && path[path_bytes - 1] == '/')
         path_bytes--;
     if (path_bytes >= 3 && !strncmp(path + path_bytes - 3, "/v1", 3))
-        path_bytes -= 3; /* what clients call the base URL */
+        path_bytes -= 3; /* clients call the URL with /v1 the base URL, so it is accepted */
     if (n == 0 || n >= sizeof(s->host) || port >= sizeof(s->port) || (*rest == ':' && !port) ||
         strspn(rest + (*rest == ':'), "0123456789") < port || path_bytes >= sizeof(s->path) ||
         strpbrk(url, " \t\r\n"))
@@ -40,7 +41,7 @@ static int read_url(const char *url, struct hzp_load_server *s, struct hzp_err_t
     return HZP_OK;
 }
 
-/* A connection to the first of the server's addresses that takes one; its socket. */
+/* Connects to the first of the server's addresses that accepts; returns the socket. */
 static int open_socket(struct hzp_load_server *s, struct hzp_err_text *reterr)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list, *a;
@@ -83,7 +84,8 @@ static int send_all(int fd, const char *text, size_t n)
     return HZP_OK;
 }
 
-/* GET of a route; the body's JSON, or NULL where it is none or the status is another than 200. */
+/* Sends GET for a route and parses the body as JSON; NULL if it is not JSON or the status is not
+ * 200. */
 static int ask(struct hzp_load_server *s, const char *route, json_t **ret,
                struct hzp_err_text *reterr)
 {
@@ -115,7 +117,7 @@ static int ask(struct hzp_load_server *s, const char *route, json_t **ret,
     }
     close(fd);
     if (r == HZP_OK && in.status == 401)
-        r = hzp_fail(reterr, HZP_EINVAL, "%s:%s wants a key: --api-key", s->host, s->port);
+        r = hzp_fail(reterr, HZP_EINVAL, "%s:%s requires a key: --api-key", s->host, s->port);
     if (r == HZP_OK && in.status == 200 && in.bytes)
         *ret = json_loadb(in.body, in.bytes, 0, NULL);
     hzp_http_stream_fini(&in);
@@ -136,13 +138,13 @@ int hzp_load_connect(const char *url, const char *key, const char *model,
     memset(ret, 0, sizeof(*ret));
     HZP_TRY(read_url(url, ret, reterr));
     if (key && (strlen(key) >= sizeof(ret->key) || strpbrk(key, "\r\n")))
-        return hzp_fail_param(reterr, HZP_EINVAL, "--api-key", "--api-key: no such key");
+        return hzp_fail_param(reterr, HZP_EINVAL, "--api-key", "--api-key: the key is not valid");
     snprintf(ret->key, sizeof(ret->key), "%s", key ? key : "");
     HZP_TRY(ask(ret, "/v1/models", &models, reterr));
     json_array_foreach(json_object_get(models, "data"), i, item)
     {
         const char *id = json_string_value(json_object_get(item, "id"));
-        const json_t *meta = json_object_get(item, "meta"); /* where llama.cpp's server says it */
+        const json_t *meta = json_object_get(item, "meta"); /* of llama.cpp's server */
         if (!id || strlen(id) >= sizeof(ret->model) || (model && strcmp(model, id)))
             continue;
         snprintf(ret->model, sizeof(ret->model), "%s", id);

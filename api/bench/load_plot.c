@@ -45,7 +45,7 @@ static void line(const struct panel *p, double x1, double y1, double x2, double 
             y1, x2, y2, class);
 }
 
-/* A duration as one reads it: 850 us, 12 ms, 3.2 s. */
+/* A duration with its unit: 850 us, 12 ms, 3.2 s. */
 static const char *duration(double s, char text[32])
 {
     if (s < 1e-3)
@@ -57,14 +57,14 @@ static const char *duration(double s, char text[32])
     return text;
 }
 
-/* 1, 2 or 5 times a power of ten, so that `parts` of them reach about as far as `range`. */
+/* 1, 2 or 5 times a power of ten: the step that divides `range` into about `parts` parts. */
 static double round_step(double range, int parts)
 {
     double raw = range / parts, power = pow(10, floor(log10(raw))), f = raw / power;
     return power * (f <= 1 ? 1 : f <= 2 ? 2 : f <= 5 ? 5 : 10);
 }
 
-/* The left axis from 0, with its grid; returns the value at the top. */
+/* Draws the left axis from 0 with its grid; returns the value at its top. */
 static double left_axis(const struct panel *p, double most, int parts)
 {
     double step = round_step(most > 0 ? most : 1, parts), top = step * ceil(most / step);
@@ -82,7 +82,7 @@ static double left_axis(const struct panel *p, double most, int parts)
 
 /* ---- histograms ---- */
 
-/* Where a duration stands between two on the logarithmic axis, 0 to 1. */
+/* Position of a duration between low and high on the logarithmic axis, from 0 to 1. */
 static double log_place(double s, double low, double high)
 {
     return (log(s) - log(low)) / (log(high) - log(low));
@@ -126,7 +126,7 @@ static void histogram(const struct panel *p, const char *title, const float *val
     double most = 0;
     label(p, p->x, p->y - 14, "name", "start", title);
     if (n == 0) {
-        label(p, p->x + p->width / 2, p->y + p->height / 2, "tick", "middle", "nothing to show");
+        label(p, p->x + p->width / 2, p->y + p->height / 2, "tick", "middle", "no data");
         return;
     }
     double low = HZP_MAX(1e-6, (double)value[0]) / 1.1, high = HZP_MAX((double)value[n - 1], 1e-6);
@@ -160,13 +160,14 @@ struct series {
     double step_s;
 };
 
-/* Slices merged to at most POINTS; pieces weigh as many tokens as they held on average. */
+/* Merges the slices into at most POINTS; each piece counts as the average number of tokens per
+ * piece. */
 static void merge(const struct hzp_load_record *record, const struct hzp_load_summary *summary,
                   struct series *ret)
 {
     double weight =
         record->pieces > 0 ? (double)summary->output_tokens / (double)record->pieces : 1;
-    /* Not finer than a second where there is enough of them: finer shows single steps. */
+    /* At least a second per point if the load is long enough: finer points show single steps. */
     double least_s = (double)record->slices * HZP_LOAD_SLICE_S > 40 ? 1 : 0.25;
     int64_t least = (int64_t)(least_s / HZP_LOAD_SLICE_S + 0.5);
     int64_t each = HZP_MAX(least, HZP_DIV_UP(record->slices, (int64_t)POINTS));
@@ -184,7 +185,7 @@ static void merge(const struct hzp_load_record *record, const struct hzp_load_su
     }
 }
 
-/* Steps, because each value stands for a stretch of time. */
+/* Draws a step curve, because each value is an average over an interval. */
 static void curve(const struct panel *p, const double *value, int points, double top,
                   const char *colour)
 {
@@ -289,6 +290,6 @@ int hzp_load_plot(const char *path, const char *title, const struct hzp_load_rec
     free(series);
     bool failed = ferror(out) != 0;
     if (fclose(out) != 0 || failed)
-        return hzp_fail(reterr, HZP_EIO, "%s: it could not be written", path);
+        return hzp_fail(reterr, HZP_EIO, "%s: cannot be written", path);
     return HZP_OK;
 }

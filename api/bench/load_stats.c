@@ -33,7 +33,8 @@ double hzp_load_quantile(const float *sorted, int64_t n, double p)
     return sorted[i] + (at - (double)i) * ((double)sorted[i + 1] - sorted[i]);
 }
 
-/* An array at least `want` long, or NULL: no memory (the old one stays). */
+/* Returns the array with room for at least `want` elements, or NULL: no memory (the old array stays
+ * valid). */
 static void *room_for(void *array, int64_t *room, int64_t want, size_t size)
 {
     if (want <= *room)
@@ -90,7 +91,7 @@ int hzp_load_record_time(struct hzp_load_record *record, double at_s, int32_t pi
     if (!all)
         return hzp_fail(reterr, HZP_ENOMEM, "no memory for the record of a load");
     record->slice = all;
-    /* Between two events the number in flight stays what it was. */
+    /* Between two events the number in flight does not change. */
     int32_t before = record->slices ? all[record->slices - 1].running : 0;
     for (; record->slices <= i; record->slices++)
         all[record->slices] = (struct hzp_load_slice){.running = before};
@@ -168,7 +169,7 @@ static int one_goal(const char *text, size_t n, struct hzp_load_goals *goals,
     snprintf(item, sizeof(item), "%.*s", (int)HZP_MIN(n, sizeof(item) - 1), text);
     equals = strchr(item, '=');
     if (!equals)
-        equals = strchr(item, ':'); /* as vllm bench serve writes them */
+        equals = strchr(item, ':'); /* name:value, as in vllm bench serve */
     for (int i = 0; equals && i < HZP_COUNT(names); i++) {
         if ((size_t)(equals - item) != strlen(names[i]) || memcmp(item, names[i], strlen(names[i])))
             continue;

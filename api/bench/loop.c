@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/bench/loop.c - the engine thread's own work in a step, outside the device: forming the batch
- * and its plan, issuing it, delivering what it brought, by sequences that decode; and what of it
- * runs while the device does.
+/* api/bench/loop.c - measures the host time of a step on the engine thread: forming the batch and
+ * its plan, issuing it, and delivering results, by the number of decoding sequences; and how much
+ * of it overlaps with the device.
  */
 #include "api/bench/bench.h"
 
@@ -24,15 +24,15 @@ static void report(struct hzp_bench *b, int many, const struct hzp_loop_stats *f
     } part[] = {{"forming", to->form_ns - from->form_ns},
                 {"issuing", to->issue_ns - from->issue_ns},
                 {"delivering", to->deliver_ns - from->deliver_ns},
-                {"of these, while a step ran", to->hidden_ns - from->hidden_ns}};
+                {"hidden behind a running step", to->hidden_ns - from->hidden_ns}};
     for (int i = 0; i < HZP_COUNT(part); i++) {
         snprintf(name, sizeof(name), "host, %d sequences: %s", many, part[i].name);
         hzp_bench_plain(b, name, (double)part[i].ns / steps, "us/step");
     }
 }
 
-/* So many tokens each that the few steps with prompts in them, and those with not all sequences, do
- * not count for much. */
+/* Generates enough tokens per sequence that the few steps with prompts, and those without all
+ * sequences, hardly matter. */
 static int decode(struct hzp_bench *b, struct hzp_bench_client *client, int many,
                   struct hzp_err_text *reterr)
 {

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/bench/offline.c - how many tokens a second when nothing but throughput counts: --requests of
- * --input-len random tokens, --output-len answered, as many at once as run.
+/* api/bench/offline.c - measures throughput: --requests requests of --input-len random tokens, each
+ * generating --output-len tokens, as many at once as may run.
  *
- * With --steady there is no end of them, and what counts is a window of so many seconds.  It begins
- * when all places have once been taken.  So that it shows what a long run comes to, the first ones
- * stand where such a run has them, evenly between their answers' begin and end: the part of the
- * answer that would lie behind them is more prompt.  Counted are tokens answered in the window, and
- * the prompts of those whose first token came in it.
+ * With --steady requests are submitted endlessly and a window of that many seconds is measured.  It
+ * begins when all running slots have been taken.  To reach the steady state at once, the first
+ * --max-running requests start evenly spread over the length of an answer: request i of n has i/n
+ * of its answer's length as additional prompt, and generates only the rest.  Counted are the tokens
+ * generated in the window, and the prompts of requests whose first token was generated in it.
  *
- * Prompts count as tokens of their own in the total, as is usual.  What the machine would allow is
- * its product's peak over twice the weights, as if nothing but weights' products were computed.
+ * The total counts prompt and generated tokens.  The limit is GEMM peak / (2 * weights), as if only
+ * the matrix products with weights were computed.
  */
 #include "api/bench/bench.h"
 
@@ -25,17 +25,17 @@ struct offline {
     struct hzp_bench_client client;
     struct hzp_request **live;
     int32_t lives;
-    int64_t left; /* to be submitted */
+    int64_t left; /* still to be submitted */
     int64_t sent;
     bool steady, stopped;
-    int64_t first_wave, ended; /* steady: how many begin in the middle; how many have ended */
-    uint64_t from_ns, to_ns;   /* what counts; 0: not known yet */
-    double answered, prompted; /* tokens that counted */
+    int64_t first_wave, ended; /* steady: requests that start part-way; requests that have ended */
+    uint64_t from_ns, to_ns;   /* the measured window; 0: not known yet */
+    double answered, prompted; /* tokens in the window */
     double *gap;
     int64_t gaps;
 };
 
-/* One more; of the first wave at its place. */
+/* Submits one more request; one of the first wave starts part-way. */
 static int submit(struct hzp_bench *b, struct offline *o, struct hzp_err_text *reterr)
 {
     int64_t prompt = b->settings->load.input, answer = b->settings->load.output;
@@ -61,7 +61,7 @@ static int fill(struct hzp_bench *b, struct offline *o, struct hzp_err_text *ret
     return HZP_OK;
 }
 
-/* What of it lies in the window. */
+/* Counts the request's tokens within the window. */
 static void count(struct offline *o, const struct hzp_bench *b, struct hzp_request *rq)
 {
     int32_t tokens = atomic_load(&rq->out_count);
@@ -93,7 +93,8 @@ static void harvest(struct hzp_bench *b, struct offline *o)
     }
 }
 
-/* Opens the window once as many answers as may run have begun; at its end asks all to leave. */
+/* Opens the window once as many answers have begun as requests may run; at its end cancels all
+ * requests. */
 static void keep_window(struct hzp_bench *b, struct offline *o)
 {
     uint64_t now = hzp_now_ns();
@@ -120,7 +121,7 @@ static void report(struct hzp_bench *b, struct offline *o, double seconds)
     double answers = (double)(load->requests * load->output);
     double prompts = (double)(load->requests * load->input);
     if (o->steady) {
-        hzp_bench_plain(b, "offline, until all places were taken",
+        hzp_bench_plain(b, "offline, ramp-up until all slots are in use",
                         seconds - b->settings->steady_seconds, "s");
         seconds = b->settings->steady_seconds;
         answers = o->answered;
@@ -130,8 +131,7 @@ static void report(struct hzp_bench *b, struct offline *o, double seconds)
     hzp_bench_figure(b, "offline, prompts and answers", (prompts + answers) / seconds, "tokens/s",
                      HZP_BENCH_GEMM, 1 / flops, "GEMM peak / 2 N");
     hzp_bench_plain(b, "offline, answers", answers / seconds, "tokens/s");
-    hzp_bench_plain(b, o->steady ? "offline, what counts of it" : "offline, all of it", seconds,
-                    "s");
+    hzp_bench_plain(b, o->steady ? "offline, measured window" : "offline, duration", seconds, "s");
     hzp_bench_plain(b, "between tokens, median", 1e3 * hzp_bench_quantile(o->gap, o->gaps, 0.5),
                     "ms");
     hzp_bench_plain(b, "between tokens, p99", 1e3 * hzp_bench_quantile(o->gap, o->gaps, 0.99),
@@ -145,7 +145,7 @@ int hzp_bench_offline(struct hzp_bench *b, struct hzp_err_text *reterr)
     int64_t positions = b->engine->parts.plan.positions;
     if (load->input < 1 || load->input + load->output > positions)
         return hzp_fail_param(reterr, HZP_EINVAL, "--input-len",
-                              "bench offline: --input-len %lld and --output-len %lld, a sequence "
+                              "bench offline: --input-len %lld + --output-len %lld, but a sequence "
                               "has %lld tokens at most",
                               (long long)load->input, (long long)load->output,
                               (long long)positions);
@@ -167,7 +167,7 @@ int hzp_bench_offline(struct hzp_bench *b, struct hzp_err_text *reterr)
         harvest(b, &o);
         if (r == HZP_OK && !o.stopped)
             r = fill(b, &o, reterr);
-        if (r < 0 && o.steady && !o.stopped) { /* they would go on for ever */
+        if (r < 0 && o.steady && !o.stopped) { /* end the endless load now */
             o.from_ns = o.from_ns ? o.from_ns : 1;
             o.to_ns = 1;
         }

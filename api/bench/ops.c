@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/bench/ops.c - each op of the model's forward and backward pass alone, at the model's shapes.
+/* api/bench/ops.c - times each op of the model's forward and backward pass on its own, at the
+ * model's shapes.
  *
- * Matrix products against the library's peak, everything else against read bandwidth. Products
- * with few rows are bound by reading the weights, so they are shown against both.
+ * Each op is compared with the limit that binds it: the library's GEMM peak or the read bandwidth.
+ * Products with few rows are bound by reading the weights.
  */
 #include "api/bench/bench.h"
 
@@ -24,8 +25,8 @@ struct lab {
     size_t bytes;
 };
 
-/* Median seconds of one op, the caches emptied before every run: in a model the weights of one op
- * have been pushed out by those of all the others. */
+/* Median seconds of one op, with cold caches before every run: in a model, the ops in between evict
+ * its weights. */
 static double time_op(struct lab *lab, enum hzp_op op, const void *args)
 {
     double seconds[RUNS_MAX];
@@ -194,7 +195,7 @@ int hzp_bench_ops(struct hzp_bench *b, struct hzp_err_text *reterr)
         r = hzp_lane_open(lab.dev, HZP_BOUND_COMPUTE, &lab.lane);
     if (r == HZP_OK) {
         lab.memory = memory;
-        memset(lab.memory, 0x3c, lab.bytes); /* ordinary small numbers in every type */
+        memset(lab.memory, 0x3c, lab.bytes); /* moderate numbers in every data type */
         products(&lab, "q k v", (c.heads.heads + 2 * c.heads.kv_heads) * c.heads.dim, c.width);
         products(&lab, "gate up", 2 * c.inner, c.width);
         products(&lab, "down", c.width, c.inner);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { VOCAB_UNKNOWN = 1000 }; /* every model in use has more */
+enum { VOCAB_UNKNOWN = 1000 }; /* assumed vocabulary: real models have more tokens */
 
 static int make_work(const struct hzp_load_settings *o, const struct hzp_load_server *server,
                      struct hzp_workload *ret, struct hzp_err_text *reterr)
@@ -86,7 +86,7 @@ static void print_report(const struct hzp_workload *work, const struct hzp_load_
     print_number("Total token throughput (tok/s):", s->total_rate);
     print_count("Peak concurrent requests:", record->peak);
     if (hzp_workload_timed(work) && record->sent)
-        printf("%-40s %.1f mean, %.1f most\n",
+        printf("%-40s %.1f mean, %.1f max\n",
                "Sent behind time (ms):", record->late_sum_s / (double)record->sent * 1e3,
                record->late_max_s * 1e3);
     if (work->clipped)
@@ -167,7 +167,7 @@ static int report(const struct hzp_load_settings *o, const struct hzp_load_serve
     const char *name = o->trace ? strrchr(o->trace, '/') : NULL;
     name = name ? name + 1 : o->trace;
     if (name)
-        snprintf(title, sizeof(title), "%.200s: %.200s, %.4g times as fast", server->model, name,
+        snprintf(title, sizeof(title), "%.200s: %.200s at %.4gx speed", server->model, name,
                  o->scale);
     else
         snprintf(title, sizeof(title), "%.200s: %lld in, %lld out", server->model,
@@ -185,10 +185,10 @@ static int read_extra(const char *text, json_t **ret, struct hzp_err_text *reter
     if (!text || (json_is_object(*ret) && !taken))
         return HZP_OK;
     int r = taken ? hzp_fail_param(reterr, HZP_EINVAL, "--extra-body",
-                                   "--extra-body: \"%s\" is the load's own", taken)
+                                   "--extra-body: \"%s\" is set by the load itself", taken)
                   : hzp_fail_param(reterr, HZP_EINVAL, "--extra-body",
                                    "--extra-body takes a JSON object: %.200s",
-                                   *ret ? "this is another value" : error.text);
+                                   *ret ? "the value is not an object" : error.text);
     json_decref(*ret);
     return r;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/bench/replay.h - `hzpserve bench replay`: a recorded or made-up load on a running server.
+/* api/bench/replay.h - `hzpserve bench replay`: sends a recorded or synthetic load to a running
+ * server.
  *
- * Thread: the command's own.
+ * Thread: the command's.
  */
 #ifndef HZP_API_BENCH_REPLAY_H
 #define HZP_API_BENCH_REPLAY_H
@@ -9,8 +10,8 @@
 #include "api/bench/settings.h"
 #include "base/err.h"
 
-/* Prints the report, or JSON; writes the plot. HZP_EINVAL: an option; HZP_EIO: no server, or no
- * request was answered; of the trace see api/bench/trace_file.h. */
+/* Prints the report, or JSON, and writes the plot.  HZP_EINVAL: an option; HZP_EIO: no server, or
+ * no request was answered; errors of the trace: see api/bench/trace_file.h. */
 int hzp_bench_replay(const struct hzp_load_settings *settings, struct hzp_err_text *reterr);
 
 #endif

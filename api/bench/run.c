@@ -35,7 +35,7 @@ static const struct what *find(const char *name, struct hzp_err_text *reterr)
     return NULL;
 }
 
-/* Keeps the better of what is known and what is measured now. */
+/* Measures the limits and keeps the better of each with those measured before. */
 static int measure_limits(struct hzp_bench *b, struct hzp_err_text *reterr)
 {
     struct hzp_device *dev;
@@ -59,12 +59,12 @@ static void show_limits(struct hzp_bench *b)
     hzp_bench_plain(b, "limit: library GEMM, f32", b->limits.gemm_f32 * 1e-9, "GFLOP/s");
     if (b->limits.gemm_bf16 > b->limits.gemm_f32)
         hzp_bench_plain(b, "limit: library GEMM, bf16", b->limits.gemm_bf16 * 1e-9, "GFLOP/s");
-    else /* the library has none of bf16, or widens */
+    else /* the library has no bf16 GEMM, or one that converts to f32 */
         hzp_bench_plain(b, "limit: bf16 products, which run in f32 here", b->limits.gemm_f32 * 1e-9,
                         "GFLOP/s");
 }
 
-/* The engine's settings as the benchmark needs them. */
+/* Adapts the engine's settings to the benchmark. */
 static void adapt(const struct hzp_bench *b, const struct what *what, struct hzp_engine_settings *e)
 {
     struct hzp_serving_settings *s = &e->serving;
@@ -72,7 +72,8 @@ static void adapt(const struct hzp_bench *b, const struct what *what, struct hzp
     e->learning.state_dir = "none";
     e->split.goals = b->settings->load.goals;
     if (what->run == hzp_bench_train) {
-        /* Four documents of 512 tokens, each with one more that is only a target; none serves. */
+        /* Four documents of 512 tokens, each with one more that is only a target; no request
+         * runs. */
         e->training.update_tokens = 4 * 513;
         if (!s->kv_memory) {
             s->kv_tokens = 1024;

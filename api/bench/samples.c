@@ -13,7 +13,7 @@ enum { REPORTS = 64 };
 struct hzp_bench_reports {
     struct hzp_lock lock;
     pthread_cond_t changed;
-    /* under lock: the newest, written by the engine thread */
+    /* under lock: the newest reports, written by the engine thread */
     struct hzp_update_report report[REPORTS];
     uint64_t count;
 };
@@ -97,7 +97,7 @@ int hzp_bench_samples_next(struct hzp_bench_samples *feed, struct hzp_update_rep
         pthread_cond_timedwait(&box->changed, &box->lock.mutex, &until);
         if (!hzp_engine_running(feed->bench->engine)) {
             hzp_lock_release(&box->lock);
-            return hzp_fail(reterr, HZP_EDEVICE, "bench: the engine ended");
+            return hzp_fail(reterr, HZP_EDEVICE, "bench: the engine has stopped");
         }
     }
     *ret = box->report[feed->seen++ % REPORTS];

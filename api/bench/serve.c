@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/bench/serve.c - one sequence alone, a prompt of 512 tokens (or what the context has room
- * for), and many sequences at once.
+/* api/bench/serve.c - measures decoding of one sequence, prefill of 512 tokens (or as many as the
+ * context has room for), and decoding of many sequences.
  */
 #include "api/bench/bench.h"
 
@@ -11,8 +11,8 @@
 
 enum { PROMPT_MAX = 512, GAPS_MAX = 1 << 16, MANY_MAX = 64 };
 
-/* Decoding one sequence reads every weight once a token; its keys and values are few beside them.
- */
+/* Decoding one sequence reads every weight once per token; its keys and values are small in
+ * comparison. */
 static int decode_alone(struct hzp_bench *b, struct hzp_bench_client *client,
                         struct hzp_err_text *reterr)
 {
@@ -71,7 +71,7 @@ static int decode_many(struct hzp_bench *b, struct hzp_bench_client *client, int
     struct hzp_request *rq[MANY_MAX];
     int32_t tokens = b->quick ? 16 : 64;
     HZP_TRY(hzp_bench_submit_all(client, many, 64, tokens, rq, reterr));
-    /* From the moment all decode to the moment the first has ended. */
+    /* From the time when all sequences decode to the end of the first one. */
     uint64_t begin = 0, end = UINT64_MAX;
     for (int i = 0; i < many; i++) {
         hzp_bench_wait(client, rq[i]);

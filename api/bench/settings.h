@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/bench/settings.h - what can be set of the benchmarks and of the load on a running server.
+/* api/bench/settings.h - the settings of the benchmarks and of the load on a running server.
  *
  * Plain values, filled by api/cli/options.c.
  *
- * Thread: any; nobody writes to them while a benchmark runs.
+ * Thread: any; constant while a benchmark runs.
  */
 #ifndef HZP_API_BENCH_SETTINGS_H
 #define HZP_API_BENCH_SETTINGS_H
 
 #include <stdint.h>
 
-/* `bench replay`; requests, input, output and concurrency are read by other benchmarks too. */
+/* `bench replay`; other benchmarks also read requests, input, output and concurrency. */
 struct hzp_load_settings {
     const char *url, *api_key, *model_name;
-    const char *trace;              /* a file of recorded requests; NULL: equal ones */
-    const char *goals;              /* what counts as good (hzp_load_goals_parse); NULL: all */
+    const char *trace;              /* a file of recorded requests; NULL: equal requests */
+    const char *goals;              /* goals of goodput (hzp_load_goals_parse); NULL: none */
     const char *plot, *extra;       /* an SVG file; JSON fields added to each request */
-    double scale, rate, silence;    /* times as fast; requests a second, 0: the trace's; seconds */
-    int64_t limit, requests;        /* of the trace, 0: all; without a trace */
+    double scale, rate, silence;    /* speed-up; requests per second, 0: the trace's; seconds */
+    int64_t limit, requests;        /* of the trace, 0: all; number without a trace */
     int64_t input, output, context; /* tokens; 0: by benchmark; context 0: the server's */
     int64_t concurrency, warmup, seed, vocab;
     int64_t json;
@@ -25,15 +25,15 @@ struct hzp_load_settings {
 
 /* `bench coserve`. */
 struct hzp_coserve_settings {
-    double load;    /* arrival rate as a part of the capacity */
+    double load;    /* arrival rate as a fraction of the capacity */
     double seconds; /* of each phase */
     int64_t rounds;
 };
 
 struct hzp_bench_settings {
-    const char *what; /* which benchmark; NULL: not given */
+    const char *what; /* name of the benchmark; NULL: not given */
     int64_t json, quick;
-    double steady_seconds; /* `bench offline`: measure a steady load for so long; 0: --requests */
+    double steady_seconds; /* `bench offline`: the measured window; 0: all of --requests */
     struct hzp_load_settings load;
     struct hzp_coserve_settings coserve;
 };

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/bench/swap.c - what a swap of versions costs those who are being served.
+/* api/bench/swap.c - measures what a swap of versions costs the running requests.
  *
- * Four sequences decode while 0, 1 or 10 versions a second are published, in turns, so that all
- * three see the same machine. Both slots hold the same weights, so a publication is what it is in
- * production, a flip between two steps, without the training that would come before it.
+ * Four sequences decode while 0, 1 or 10 versions per second are published, interleaved, so that
+ * slow changes of the machine affect all three rates alike.  Both slots hold the same weights, so a
+ * publication is the same as in production, a flip between two steps, but without the training
+ * before it.
  */
 #include "api/bench/bench.h"
 
@@ -16,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SWAPS_KEPT = 256 }; /* more than a turn has */
+enum { SWAPS_KEPT = 256 }; /* more than one turn makes */
 
 struct hzp_bench_swapper {
     struct hzp_source source;
@@ -28,7 +29,7 @@ struct hzp_bench_swapper {
     /* any thread */
     _Atomic uint64_t every_ns; /* 0: no swaps */
     _Atomic uint64_t swaps;
-    _Atomic uint64_t at_ns[SWAPS_KEPT]; /* when swap i was, i modulo SWAPS_KEPT */
+    _Atomic uint64_t at_ns[SWAPS_KEPT]; /* time of swap i, i modulo SWAPS_KEPT */
 };
 
 static bool no_offer(struct hzp_source *source, const struct hzp_step *step, struct hzp_room *room,
@@ -45,7 +46,7 @@ static void swap_when_due(struct hzp_source *source, const struct hzp_step *step
     struct hzp_version *draft;
     if (outcome->status < 0 || every == 0)
         return;
-    s->next_ns = HZP_MIN(s->next_ns, now + every); /* the turn before may have been a slower one */
+    s->next_ns = HZP_MIN(s->next_ns, now + every); /* the turn before may have had a slower rate */
     if (now < s->next_ns || hzp_weights_begin(s->weights, &draft) < 0)
         return;
     const struct hzp_version *current = hzp_weights_current(s->weights);
@@ -58,7 +59,7 @@ static void swap_when_due(struct hzp_source *source, const struct hzp_step *step
         }
         s->prepared = true;
     }
-    draft->fp8_made = true; /* the slots take turns: either's are the same as when they were made */
+    draft->fp8_made = true; /* both slots' e4m3 copies are made and stay valid */
     draft->record.optimizer_step = current->record.optimizer_step;
     draft->record.loss = current->record.loss;
     draft->record.checksum = current->record.checksum;
@@ -92,11 +93,11 @@ static const double swaps_a_second[RATES] = {0, 1, 10};
 struct gaps {
     double *gap; /* seconds, of all turns */
     int64_t n;
-    double at_swap; /* the longest in which a version was swapped, or which came next; 0: none */
+    double at_swap; /* longest gap with a swap in it or in the gap before; 0: none */
     uint64_t swaps;
 };
 
-/* Whether a swap was between the two times. */
+/* True: a swap took place between the two times. */
 static bool swapped(struct hzp_bench_swapper *s, uint64_t from_ns, uint64_t to_ns)
 {
     uint64_t swaps = atomic_load(&s->swaps);
@@ -108,8 +109,8 @@ static bool swapped(struct hzp_bench_swapper *s, uint64_t from_ns, uint64_t to_n
     return false;
 }
 
-/* A step formed before the swap may have been under way: the first that reads the new version is
- * that of the gap in which the swap was or of the next one. */
+/* A step formed before the swap may still be in flight, so the first step that reads the new
+ * version belongs to the gap in which the swap took place, or to the next one. */
 static void count_at_swaps(struct hzp_bench_swapper *s, const struct hzp_request *rq,
                            struct gaps *g)
 {
@@ -121,7 +122,7 @@ static void count_at_swaps(struct hzp_bench_swapper *s, const struct hzp_request
     }
 }
 
-/* Sequences one after another until a turn has lasted so long that swaps fall into it. */
+/* Runs groups of sequences one after another until the turn is long enough to contain swaps. */
 static int one_turn(struct hzp_bench *b, struct hzp_bench_client *client, double rate,
                     struct gaps *g, struct hzp_err_text *reterr)
 {
@@ -149,7 +150,7 @@ static void tell(struct hzp_bench *b, double rate, const char *what, double valu
     hzp_bench_plain(b, name, value, unit);
 }
 
-/* A step is the median gap without swaps. */
+/* step: the duration of a step, the median gap without swaps. */
 static void report(struct hzp_bench *b, double rate, struct gaps *g, double step)
 {
     tell(b, rate, "swaps done", (double)g->swaps, "");
@@ -172,7 +173,7 @@ int hzp_bench_swap(struct hzp_bench *b, struct hzp_err_text *reterr)
     hzp_bench_client_open(b, &client);
     for (int i = 0; i < RATES; i++)
         gaps[i].gap = hzp_xmalloc(GAPS_MAX * sizeof(*gaps[i].gap));
-    /* A first turn with swaps fills the second slot; it does not count. */
+    /* A first turn with swaps fills the second slot; it is not counted. */
     r = one_turn(b, &client, 10, &gaps[0], reterr);
     gaps[0] = (struct gaps){.gap = gaps[0].gap};
     for (int turn = 0; r == HZP_OK && turn < (b->quick ? 3 : 8); turn++)

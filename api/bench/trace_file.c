@@ -13,8 +13,8 @@
 #include <time.h>
 
 static const char HEADER[] = "TIMESTAMP,ContextTokens,GeneratedTokens";
-static const double SECONDS_MAX = 1e11;    /* of a time stamp: the year 5138 */
-static const double LONGEST_SECONDS = 1e9; /* of a whole trace: thirty years */
+static const double SECONDS_MAX = 1e11;    /* largest time stamp: the year 5138 */
+static const double LONGEST_SECONDS = 1e9; /* longest trace: thirty years */
 
 struct reader {
     const char *path;
@@ -37,7 +37,7 @@ HZP_PRINTF(2, 3) static int bad(struct reader *r, const char *format, ...)
     return hzp_fail(r->reterr, HZP_EFORMAT, "%s:%lld: %s", r->path, (long long)r->number, what);
 }
 
-/* 1: a line is in r->line, without its end and NUL-terminated; 0: the file has ended. */
+/* Reads a line into r->line, NUL-terminated, without its line end. 1: a line; 0: end of file. */
 static int next_line(struct reader *r)
 {
     int c;
@@ -45,7 +45,7 @@ static int next_line(struct reader *r)
     r->number++;
     while ((c = getc_unlocked(r->file)) != EOF && c != '\n') {
         if (c == 0)
-            return bad(r, "a NUL byte: this is no trace");
+            return bad(r, "a NUL byte: not a trace");
         if (r->bytes == HZP_TRACE_LINE_MAX)
             return bad(r, "longer than %d bytes", HZP_TRACE_LINE_MAX);
         r->line[r->bytes++] = (char)c;
@@ -62,8 +62,8 @@ static int next_line(struct reader *r)
     return c != EOF || r->bytes;
 }
 
-/* Makes room for `more` after `used` in the array whose address is at; where that fails the array
- * stays as it is. */
+/* Makes room for `more` elements after `used` in the array at *at; on failure the array stays as it
+ * is. */
 static int grow(struct reader *r, void *at, int64_t used, int64_t more, int64_t *room, size_t size,
                 int64_t most, const char *what)
 {
@@ -105,7 +105,7 @@ static int add(struct reader *r, double at_s, int64_t input, int64_t output)
 
 /* ---- CSV ---- */
 
-/* The number that fills a whole field of n bytes; false: it is none. */
+/* Parses the number that fills a whole field of n bytes; false: not a number. */
 static bool whole_number(const char *text, size_t n, int64_t *ret)
 {
     int64_t value = 0;
@@ -120,7 +120,7 @@ static bool whole_number(const char *text, size_t n, int64_t *ret)
     return true;
 }
 
-/* The offset from UTC behind a time, in seconds: "", "Z", "+hh:mm" or "-hh:mm". */
+/* Parses the offset from UTC after a time, in seconds: "", "Z", "+hh:mm" or "-hh:mm". */
 static bool utc_offset(const char *text, double *ret)
 {
     int hours, minutes, used = 0;
@@ -135,7 +135,7 @@ static bool utc_offset(const char *text, double *ret)
     return true;
 }
 
-/* "2023-11-16 18:15:46.6805900", also with a T between, in seconds since 1970. */
+/* Parses "2023-11-16 18:15:46.6805900", also with a T in between, to seconds since 1970. */
 static bool date_and_time(const char *text, double *ret)
 {
     struct tm tm = {0};
@@ -171,7 +171,7 @@ static bool plain_seconds(const char *text, double *ret)
     return end && !*end && *ret >= 0 && *ret <= SECONDS_MAX;
 }
 
-/* Is it a word, as the traces without times have it? */
+/* True: the text is a word, as in traces without times. */
 static bool word(const char *text)
 {
     size_t n = strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz");
@@ -189,9 +189,9 @@ static int read_row(struct reader *r)
     *comma = 0;
     *second = 0;
     if (!whole_number(comma + 1, (size_t)(second - comma - 1), &input))
-        return bad(r, "the prompt's length is no whole number: \"%.40s\"", comma + 1);
+        return bad(r, "the prompt's length is not a whole number: \"%.40s\"", comma + 1);
     if (!whole_number(second + 1, strlen(second + 1), &output))
-        return bad(r, "the answer's length is no whole number: \"%.40s\"", second + 1);
+        return bad(r, "the answer's length is not a whole number: \"%.40s\"", second + 1);
     bool timed = !word(r->line);
     if (t->requests == 0) {
         t->timed = timed;
@@ -200,7 +200,7 @@ static int read_row(struct reader *r)
     if (timed != t->timed)
         return bad(r, "\"%.40s\": some lines have a time and some have none", r->line);
     if (timed && !date_and_time(r->line, &at) && !plain_seconds(r->line, &at))
-        return bad(r, "\"%.40s\" is no time", r->line);
+        return bad(r, "\"%.40s\" is not a time", r->line);
     return add(r, at, input, output);
 }
 
@@ -265,7 +265,8 @@ static int read_object(struct reader *r)
 
 /* ---- the file ---- */
 
-/* A merge: requests that came together keep the file's order.  spare holds half of them. */
+/* Merge sort, stable: requests with equal times keep the file's order. spare has room for half of
+ * them. */
 static void sort_by_time(struct hzp_trace_request *request, struct hzp_trace_request *spare,
                          int64_t n)
 {
@@ -282,12 +283,12 @@ static void sort_by_time(struct hzp_trace_request *request, struct hzp_trace_req
     memcpy(request + out, spare + a, (size_t)(half - a) * sizeof(*spare));
 }
 
-/* Arrivals in order, counted from the first. */
+/* Sorts the arrivals and makes their times relative to the first. */
 static int settle(struct reader *r)
 {
     struct hzp_trace_file *t = r->trace;
     if (t->requests == 0)
-        return hzp_fail(r->reterr, HZP_EFORMAT, "%s: no requests in it", r->path);
+        return hzp_fail(r->reterr, HZP_EFORMAT, "%s: contains no requests", r->path);
     struct hzp_trace_request *spare = malloc((size_t)t->requests * sizeof(*spare));
     if (!spare)
         return hzp_fail(r->reterr, HZP_ENOMEM, "%s: no memory to sort %lld requests", r->path,
@@ -319,7 +320,7 @@ static int read_lines(struct reader *r, int64_t limit)
             if (csv)
                 continue;
             if (r->line[0] != '{')
-                return bad(r, "neither a line of JSON nor the header %s: no trace that is known",
+                return bad(r, "neither a line of JSON nor the header %s: unknown trace format",
                            HEADER);
             t->form = HZP_TRACE_MOONCAKE;
             t->timed = true;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/bench/train.c - full AdamW updates of 4 x 512 tokens, all of them learned.
+/* api/bench/train.c - measures full AdamW updates of 4 x 512 tokens, all of them learned.
  *
- * With --kv-memory the memory is a server's: the cache, and as many versions as --slots says; so
- * that what runs is proof that it fits.
+ * With --kv-memory the engine takes a server's memory: the KV cache and --slots versions of the
+ * weights, which shows that both fit together.
  */
 #include "api/bench/bench.h"
 #include "api/bench/samples.h"
@@ -19,8 +19,8 @@ static void tell_memory(struct hzp_bench *b)
         if (!strcmp(plan->line[i].what, "KV cache"))
             hzp_bench_plain(b, "memory: KV cache", (double)plan->line[i].bytes * 1e-9, "GB");
     hzp_bench_plain(b, "memory: versions", plan->slots, "");
-    hzp_bench_plain(b, "memory: all that is planned", (double)plan->total * 1e-9, "GB");
-    hzp_bench_plain(b, "memory: there is", (double)plan->limit * 1e-9, "GB");
+    hzp_bench_plain(b, "memory: planned", (double)plan->total * 1e-9, "GB");
+    hzp_bench_plain(b, "memory: available", (double)plan->limit * 1e-9, "GB");
 }
 
 int hzp_bench_train(struct hzp_bench *b, struct hzp_err_text *reterr)
@@ -37,7 +37,7 @@ int hzp_bench_train(struct hzp_bench *b, struct hzp_err_text *reterr)
     struct hzp_bench_samples feed;
     hzp_bench_samples_open(b, &feed);
     int32_t rows = 0;
-    /* The first update pays for page faults and for primitives made at first use. */
+    /* The first update is not counted: it includes page faults and the creation of primitives. */
     for (int i = -1; i < updates; i++) {
         struct hzp_update_report report;
         hzp_bench_samples_push(&feed, 4, HZP_MIN(512, b->engine->parts.plan.recipe.micro_rows));

@@ -11,8 +11,8 @@ struct hzp_bench_turns {
     _Atomic uint64_t period_ns;
     struct hzp_trainer *_Atomic trainer;
     _Atomic uint64_t trained_flops;
-    bool held[2];           /* step n had no room for requests: held[n % 2] */
-    uint64_t served_end_ns; /* 0: the last step did not serve, or nothing has */
+    bool held[2];           /* step n had no rows for requests: held[n % 2] */
+    uint64_t served_end_ns; /* end of the last step that served; 0: none, or training ran since */
     double served_s;
     int64_t between;
     struct hzp_bench_switches switches;
@@ -31,7 +31,8 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
     if (train)
         room->rows = 0;
     t->held[step->number % 2] |= train;
-    /* A turn of nothing, so that the loop does not sleep through the other's half. */
+    /* Always run a step, even an empty one, so that the loop does not sleep past the end of the
+     * slice. */
     return true;
 }
 
@@ -63,7 +64,7 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step,
         return;
     }
     if (offer->batch->rows == 0 && t->held[step->number % 2])
-        return; /* requests run, and wait for training: no pause */
+        return; /* requests run but are held up by training: not a pause */
     if (offer->batch->rows > 0) {
         t->served_end_ns = outcome->end_ns;
         t->served_s = (double)(outcome->end_ns - step->begin_ns) * 1e-9;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hzpserve bench WHAT [MODEL]: measures. */
+/* hzpserve bench WHAT [MODEL]: runs a benchmark. */
 #include "api/bench/run.h"
 #include "api/cli/commands.h"
 

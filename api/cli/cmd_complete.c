@@ -38,7 +38,7 @@ static int fill_params(const struct hzp_options *options, const struct hzp_engin
         params->stop[params->stops] = strdup(o->stop.item[i]);
         params->stop_bytes[params->stops++] = strlen(o->stop.item[i]);
     }
-    /* --max-tokens is cut to the room that the context leaves. */
+    /* --max-tokens is limited to the room left in the context */
     const char *prompt = options->word[1];
     params->max_tokens = 0;
     HZP_TRY(hzp_completion_add_text(params, engine, prompt, strlen(prompt), reterr));
@@ -56,7 +56,7 @@ static void print_new(struct hzp_choice *choice)
     fflush(stdout);
 }
 
-/* Choices are streamed one after another, in order. */
+/* Streams the choices one after another, in order. */
 static int stream(struct hzp_completion *c, const char *prompt)
 {
     int status = 0;
@@ -88,7 +88,7 @@ int hzp_cmd_complete(const struct hzp_options *options)
     }
     signal(SIGINT, on_interrupt);
     struct hzp_engine *engine = NULL;
-    /* Memory for these completions, not for a server's. */
+    /* Memory for this completion only, not for a server. */
     struct hzp_engine_settings own = options->engine;
     own.no_train = 1;
     own.serving.running_max = HZP_MIN(own.serving.running_max, options->complete.choices);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hzpserve devices: the backends of this build and the devices of this machine. */
+/* hzpserve devices: lists the backends of this build and the devices of this machine. */
 #include "api/cli/commands.h"
 #include "api/engine/memory_plan.h"
 #include "base/version.h"
@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What --device takes: "cuda:1"; the name alone of a backend that has one device. */
+/* The device's name as --device takes it: "cuda:1"; only the backend's name if it has one
+ * device. */
 static const char *device_name(const char *backend, int ordinal, char text[32])
 {
     snprintf(text, 32, strcmp(backend, "cuda") == 0 ? "%s:%d" : "%s", backend, ordinal);

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hzpserve eval MODEL --data FILE: mean negative log-likelihood, in nats per token.
+/* hzpserve eval MODEL --data FILE: computes the mean negative log-likelihood in nats per token.
  *
- * Text: cut at <|endoftext|> into documents, each stripped of white space at both ends, empty ones
- * dropped; a document is tokenised with the special tokens the tokenizer adds, and every token but
- * the first counts.  A document longer than the context is cut into pieces, each beginning with the
- * last token of the one before.
- * --quantization fp8: with the products that serving would use.
- * JSONL (any name that does not end in .txt): examples as api/learn/examples.h reads them; the
- * tokens that training learns from count. */
+ * Text (a name that ends in .txt): split at <|endoftext|> into documents, each stripped of white
+ * space at both ends, empty ones dropped; a document is tokenised with the special tokens the
+ * tokenizer adds, and every token but the first counts.  A document longer than the context is
+ * split into pieces, each beginning with the last token of the one before.  JSONL (any other name):
+ * examples in the format of api/learn/examples.h; the tokens that training learns from count.
+ * --quantization fp8: with the same matrix products as serving. */
 #include "api/cli/commands.h"
 #include "api/engine/assembly.h"
 #include "api/learn/examples.h"
@@ -68,7 +67,7 @@ static void close_eval(struct eval *e)
     hzp_assembly_close(&e->parts);
 }
 
-/* Runs the gathered documents. */
+/* Runs the collected documents. */
 static int flush(struct eval *e)
 {
     if (!e->micro->rows)
@@ -85,7 +84,7 @@ static int flush(struct eval *e)
     return HZP_OK;
 }
 
-/* Adds a document, in pieces if it is longer than the context. */
+/* Adds a document, split into pieces if it is longer than the context. */
 static int add(struct eval *e, const int32_t *token, const uint8_t *learn, int32_t count)
 {
     e->documents++;
@@ -134,7 +133,7 @@ static int add_text(struct eval *e, const char *text, size_t bytes, struct hzp_e
     return r;
 }
 
-/* The whole file, ended by 0. */
+/* Reads the whole file; the text ends with a NUL. */
 static int read_file(const char *path, char **ret, size_t *ret_bytes, struct hzp_err_text *reterr)
 {
     uint64_t bytes;
@@ -144,7 +143,7 @@ static int read_file(const char *path, char **ret, size_t *ret_bytes, struct hzp
     char *text = bytes <= FILE_BYTES_MAX ? malloc((size_t)bytes + 1) : NULL;
     size_t got = 0;
     ssize_t n = 1;
-    while (text && got < bytes && n > 0) { /* one that shrinks meanwhile gives less */
+    while (text && got < bytes && n > 0) { /* a file that shrinks while it is read gives less */
         n = read(fd, text + got, (size_t)bytes - got);
         got += n > 0 ? (size_t)n : 0;
     }

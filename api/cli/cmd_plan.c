@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hzpserve plan [MODEL]: the plan of one step, as a table, as a trace of a run, and timed against
- * the sequential plan of the same step.
+/* hzpserve plan [MODEL]: prints the plan of one step as a table, writes a trace of a run, or
+ * compares its duration with the sequential plan of the same step.
  *
- * The step is synthetic: a number of decode rows at a given depth, a piece of one prompt, and a
- * training micro-batch.  Without MODEL the model is one of 135 million parameters with random
- * weights. */
+ * The step is synthetic: a number of decode rows at a given position, a chunk of one prompt, and a
+ * training micro-batch.  Without MODEL the model is a built-in one of 135 million parameters with
+ * random weights. */
 #include "api/cli/commands.h"
 #include "api/engine/assembly.h"
 #include "base/arena.h"
@@ -20,16 +20,16 @@ enum { DEPTH = 512 };
 
 struct planning {
     const struct hzp_plan_settings *settings;
-    struct hzp_assembly_rig rows; /* the step's */
+    struct hzp_assembly_rig rows; /* row counts of the step */
     struct hzp_assembly parts;
     struct hzp_exec *exec;
     struct hzp_plan plan;
     struct hzp_plan_shape shape;
 };
 
-/* ---- the shape that the options describe ---- */
+/* ---- the plan shape from the options ---- */
 
-/* The number of the first of count names that text begins with, followed by `end`; -1: none. */
+/* Index of the first of `count` names that text begins with, followed by `end`; -1: none. */
 static int name_of(const char *text, char end, const char *const *name, int count)
 {
     for (int i = 0; i < count; i++) {
@@ -48,7 +48,7 @@ static int lane_named(const char *text)
     return -1;
 }
 
-/* "overlap", "apart", "decode=memory", "1:product=memory", "train=train". */
+/* Parses one word: "overlap", "apart", "decode=memory", "1:product=memory", "train=train". */
 static bool lane_word(struct hzp_plan_shape *s, const char *word)
 {
     static const char *const kind[] = {"product", "decode", "prefill", "rows", "train"};
@@ -122,7 +122,7 @@ static bool split_word(struct hzp_plan_shape *s, char *word)
         return false;
     if (s->nanos < HZP_NANO_MAX)
         s->weight[s->nanos] = (int32_t)weight;
-    s->nanos++; /* hzp_plan_shape_check refuses too many */
+    s->nanos++; /* hzp_plan_shape_check() reports too many */
     return true;
 }
 
@@ -193,7 +193,7 @@ static void build(struct planning *p, const struct hzp_plan_shape *shape)
 /* ---- timing ---- */
 
 struct times {
-    double *step, *serve, *train; /* [runs] milliseconds from the first item's begin */
+    double *step, *serve, *train; /* [runs] milliseconds since the begin of the first item */
 };
 
 static int by_value(const void *a, const void *b)
@@ -225,7 +225,8 @@ static int run_once(struct planning *p, const struct hzp_plan_shape *shape, stru
     return HZP_OK;
 }
 
-/* The sequential plan and the shape's, in turns, so that both see the same machine. */
+/* Alternates the sequential plan and the shape's plan, so that slow changes of the machine affect
+ * both alike. */
 static int compare(struct planning *p, int runs)
 {
     struct times t[2];
@@ -263,14 +264,14 @@ static int compare(struct planning *p, int runs)
 static int write_trace(struct planning *p, struct hzp_err_text *reterr)
 {
     const char *path = p->settings->trace;
-    for (int i = 0; i < 3; i++) /* the first runs create primitives and touch memory */
+    for (int i = 0; i < 3; i++) /* warm-up: the first runs create primitives and touch memory */
         HZP_TRY(run_once(p, &p->shape, NULL, -1));
     FILE *out = fopen(path, "w");
     if (!out)
         return hzp_fail_param(reterr, HZP_EIO, "--trace", "%s: %s", path, strerror(errno));
     int r = hzp_exec_write_trace(p->exec, &p->plan, out);
     if (r == HZP_EUNSUP)
-        hzp_fail_param(reterr, r, "--trace", "--trace: this device does not time single ops");
+        hzp_fail_param(reterr, r, "--trace", "--trace: this device cannot time single ops");
     if (fclose(out) && r == HZP_OK)
         r = hzp_fail_param(reterr, HZP_EIO, "--trace", "%s: %s", path, strerror(errno));
     return r;

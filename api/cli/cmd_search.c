@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hzpserve search MODEL: measures ops on this device, searches the best plan for steps of every
- * size, and keeps both in a file that `serve` reads.
+ * size, and saves both in a file that `serve` reads.
  *
- * It measures on the model with fewer layers and noise for weights: enough layers that no cache
- * holds them.  It searches on the simulator, with all layers, and then runs the shapes that are
- * predicted to win.  After an interruption the same command continues: the parts measured, the
- * result of the search and each shape that was run are in the file. */
+ * Ops are measured on a model with fewer layers and random weights; its layers are larger than any
+ * cache.  The search runs on the simulator, with all layers; then the shapes predicted to be
+ * fastest are run on the device.  After an interruption the same command continues: the measured
+ * parts, the result of the search and each shape that was run are in the file. */
 #include "api/cli/commands.h"
 #include "api/engine/assembly.h"
 #include "api/engine/search_file.h"
@@ -21,11 +21,12 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Bytes of weights in the layers measured: several times any cache; and the fewest layers. */
+/* Minimum bytes of weights in the measured layers, several times the size of any cache; and the
+ * minimum number of layers. */
 static const size_t cold_bytes = 384u << 20;
 enum { LAYERS_MIN = 4, DEPTH = 512, DEPTH_MAX = 1024 };
 
-static const size_t kv_bytes_max = 1u << 30; /* of the pages measured */
+static const size_t kv_bytes_max = 1u << 30; /* limit of the KV pages of the measured model */
 
 static volatile int stop;
 
@@ -39,17 +40,17 @@ struct job {
     const struct hzp_engine_settings *engine;
     struct hzp_model_config config; /* with all layers */
     enum hzp_dtype type;
-    struct hzp_tables here, tables; /* here: this device, model and build; tables: measurements */
+    struct hzp_tables here, tables; /* here: device, model, build; tables: measurements */
     struct hzp_plan_table plans;
     char path[PATH_MAX];
-    /* The settings that the search is for. */
+    /* The settings the search was made for. */
     char sought[sizeof(((struct hzp_plan_table *)0)->sought)];
-    uint64_t begin_ns; /* of this run */
-    double before_ns;  /* duration of the runs before it */
+    uint64_t begin_ns; /* start of this run */
+    double before_ns;  /* duration of earlier runs of the search */
     bool terminal, drawn;
 };
 
-/* ---- how much of the model is measured ---- */
+/* ---- the part of the model that is measured ---- */
 
 static size_t layer_bytes(const struct job *j)
 {
@@ -112,7 +113,7 @@ static void end_bar(struct job *j)
     j->drawn = false;
 }
 
-/* Duration of this search so far, with the interrupted runs. */
+/* Duration of this search so far, including interrupted runs. */
 static double spent_ns(const struct job *j)
 {
     return j->before_ns + (double)(hzp_now_ns() - j->begin_ns);
@@ -133,7 +134,7 @@ static int measure_all(struct job *j, struct hzp_measure *m, struct hzp_err_text
     int32_t first = j->tables.parts_done;
     if (first == j->tables.parts)
         return HZP_OK;
-    j->plans.sought[0] = 0; /* the plans belong to other tables */
+    j->plans.sought[0] = 0; /* the saved plans belong to other tables */
     while (j->tables.parts_done < j->tables.parts && !stop) {
         draw_bar(j, hzp_measure_what(m, what), j->tables.parts_done, j->tables.parts, begin);
         HZP_TRY(hzp_measure_next(m));
@@ -201,7 +202,7 @@ static struct hzp_search_config search_config(const struct job *j, struct hzp_ri
                                       .seed = 1};
 }
 
-/* On the simulator, with all layers. */
+/* Runs the search on the simulator, with all layers. */
 static int search_on(struct job *j, struct hzp_assembly *paper, const struct hzp_assembly_rig *size,
                      struct hzp_err_text *reterr)
 {
@@ -236,7 +237,7 @@ static int search(struct job *j, struct hzp_err_text *reterr)
     return r;
 }
 
-/* ---- running the shapes that were found ---- */
+/* ---- running the shapes that the search found ---- */
 
 static double promise(const struct hzp_plan_entry *e)
 {
@@ -250,7 +251,7 @@ static bool unproven(const struct hzp_plan_entry *e)
     return !hzp_plan_shape_plain(&e->shape) && !(e->confirmed > 0);
 }
 
-/* Of the entries that were not run the most promising, and how many there are; -1: none. */
+/* The most promising entry that was not run yet (-1: none); *ret_count: how many were not run. */
 static int32_t most_promising(const struct hzp_plan_table *plans, const bool *tried,
                               int32_t *ret_count)
 {
@@ -274,10 +275,10 @@ static int confirm_one(struct job *j, struct hzp_assembly *bench, struct hzp_sea
                        struct hzp_exec *exec, struct hzp_plan_entry *e, double left_ns,
                        struct confirmed *count)
 {
-    /* One shape may not use up all the time. */
+    /* A single shape must not use up all the time. */
     double most_ns = j->settings->seconds > 0 ? HZP_MAX(left_ns / 3, 1.0) : 0;
     int r = hzp_search_confirm(s, exec, HZP_MIN(bench->rig->config.depth_max, DEPTH), most_ns, e);
-    if (r == HZP_EINVAL) { /* more pages than this rig has: not run, so not used */
+    if (r == HZP_EINVAL) { /* needs more pages than this rig has: not run, so not used */
         e->shape = hzp_plan_sequential;
         return HZP_OK;
     }
@@ -288,7 +289,8 @@ static int confirm_one(struct job *j, struct hzp_assembly *bench, struct hzp_sea
     return HZP_OK;
 }
 
-/* The most promising first, within the time limit, of which a quarter is reserved for this. */
+/* Runs the shapes, the most promising first, within the time limit, of which a quarter is reserved
+ * for this. */
 static int confirm_all(struct job *j, struct hzp_assembly *bench, struct hzp_search *s,
                        struct hzp_exec *exec, struct hzp_err_text *reterr)
 {
@@ -318,7 +320,7 @@ static int confirm_all(struct job *j, struct hzp_assembly *bench, struct hzp_sea
     end_bar(j);
     HZP_TRY(r);
     if (all)
-        fprintf(stderr, "hzpserve: ran %d shapes that were predicted to win, %d do, in %.1f s\n",
+        fprintf(stderr, "hzpserve: ran %d shapes that were predicted to win, %d won, in %.1f s\n",
                 count.ran, count.kept, (double)(hzp_now_ns() - begin) * 1e-9);
     if (count.left)
         fprintf(stderr,
@@ -369,7 +371,7 @@ static int recall(struct job *j, struct hzp_err_text *reterr)
         return hzp_fail(reterr, HZP_EINVAL, "%s: %s; --fresh discards it and measures again",
                         j->path, misfit);
     if (strcmp(j->tables.settings, j->here.settings) && !o->show) {
-        j->tables.parts_done = 0; /* other parts; measurements of the same ops stay */
+        j->tables.parts_done = 0; /* the parts differ; measurements of the same ops are kept */
         j->tables.plans_ns = j->tables.items_ns = j->tables.spent_ns = 0;
     }
     j->before_ns = j->tables.spent_ns;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hzpserve serve: engine and HTTP server, until a signal.
+/* hzpserve serve: runs engine and HTTP server until a signal.
  *
  *     SIGTERM, SIGINT   health returns 503, new requests are refused, requests in flight and the
  *                       current update finish within --drain-timeout; a checkpoint; exit 0
- *     a second one      requests in flight fail
+ *     a second signal   requests in flight fail
  */
 #include "api/cli/commands.h"
 #include "api/http/http.h"
@@ -17,14 +17,14 @@
 #include <string.h>
 #include <time.h>
 
-static const uint64_t SEND_NS = 5000000000ull; /* for sending complete answers */
+static const uint64_t SEND_NS = 5000000000ull; /* time limit for sending complete answers */
 
 static void count_update(void *ctx, const struct hzp_update_report *report)
 {
     hzp_metrics_update(ctx, report);
 }
 
-/* Quoted for a shell, so that any text is one word. */
+/* Prints a text quoted for a shell, so that it is one word. */
 static void print_quoted(const char *text)
 {
     putchar('\'');
@@ -36,7 +36,7 @@ static void print_quoted(const char *text)
     putchar('\'');
 }
 
-/* A body for curl; takes json. */
+/* Prints a request body for curl; takes ownership of json. */
 static void print_body(json_t *json)
 {
     char *text = json ? json_dumps(json, 0) : NULL;
@@ -46,7 +46,7 @@ static void print_body(json_t *json)
     free(text);
 }
 
-/* curl's argument where a key is required: the key itself must not appear in a log. */
+/* curl's argument if a key is required: the key itself must not appear in a log. */
 static const char *key_header(const struct hzp_server *server)
 {
     const char *key = server->settings->api_key;
@@ -62,7 +62,7 @@ static void print_ask(const struct hzp_server *server, const struct hzp_serve_se
                          "temperature", 0));
 }
 
-/* Commands to copy: complete, train, complete again. */
+/* Prints example commands: complete, train, complete again. */
 static void print_welcome(const struct hzp_server *server, const struct hzp_serve_settings *serve)
 {
     const char *host = server->settings->host;
@@ -76,7 +76,7 @@ static void print_welcome(const struct hzp_server *server, const struct hzp_serv
         const char *file = serve->try_examples;
         printf("curl -s -w '\\n' '%s/v1/fine_tuning/examples?wait=served&timeout=60'%s \\\n     ",
                url, key_header(server));
-        char real[PATH_MAX]; /* so that it works from any directory */
+        char real[PATH_MAX]; /* an absolute path works from any directory */
         if (file) {
             printf("--data-binary @");
             print_quoted(realpath(file, real) ? real : file);
@@ -92,7 +92,7 @@ static void print_welcome(const struct hzp_server *server, const struct hzp_serv
     fflush(stdout);
 }
 
-/* A signal within so long, or 0. */
+/* Waits for a signal, at most wait_ns; 0: none. */
 static int next_signal(const sigset_t *set, uint64_t wait_ns)
 {
     struct timespec wait = {.tv_sec = (time_t)(wait_ns / 1000000000u),
@@ -101,7 +101,7 @@ static int next_signal(const sigset_t *set, uint64_t wait_ns)
     return r > 0 ? r : 0;
 }
 
-/* Until a signal, or until the engine ends by itself.  True: a signal. */
+/* Waits for a signal, or until the engine ends by itself.  True: a signal. */
 static bool wait_for_signal(struct hzp_engine *engine, const sigset_t *set)
 {
     while (hzp_engine_running(engine))
@@ -130,7 +130,7 @@ static void drain(struct hzp_server *server, struct hzp_engine *engine, double l
     }
 }
 
-/* What the counters say at one moment. */
+/* A snapshot of the counters. */
 struct counts {
     uint64_t finished, left, failed;
     int64_t open, updates;
@@ -152,7 +152,7 @@ static struct counts count(struct hzp_engine *engine)
     return c;
 }
 
-/* The last line of the log: what became of the requests in flight, and what was saved. */
+/* Writes the last line of the log: how the requests in flight ended, and what was saved. */
 static void log_stopped(struct hzp_engine *engine, const struct counts *before, uint64_t began_ns)
 {
     struct counts after = count(engine);
@@ -217,7 +217,7 @@ int hzp_cmd_serve(const struct hzp_options *options)
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
-    pthread_sigmask(SIG_BLOCK, &set, NULL); /* before there are threads: they all inherit it */
+    pthread_sigmask(SIG_BLOCK, &set, NULL); /* before any thread starts: all inherit the mask */
     struct hzp_metrics *metrics = hzp_metrics_create();
     struct hzp_engine_config config = {.settings = &options->engine,
                                        .provisional = true,

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hzpserve train: the server's trainer without a server.
+/* hzpserve train: runs the server's trainer without a server.
  *
- * One slot of weights, so updates are written in place; the loop's only source is the trainer.  OUT
- * gets
+ * There is one slot of weights, so updates are written in place; the loop's only source is the
+ * trainer.  Files written:
  *
- *     OUT/checkpoint-STEP/    model directory and trainer.safetensors, the newest few
- *     OUT/train.jsonl         one line an update
+ *     OUT/checkpoint-STEP/    model directory and trainer.safetensors, the newest ones
+ *     OUT/train.jsonl         one line per update
  *     OUT itself              at the end, the trained model
  *
- * A run that was stopped and resumed draws the same samples in the same order and computes the
- * same numbers as one that was not. */
+ * A run that was stopped and resumed draws the same samples in the same order and computes the same
+ * numbers as an uninterrupted one. */
 #include "api/learn/checkpoint.h"
 #include "api/cli/commands.h"
 #include "api/engine/assembly.h"
@@ -32,7 +32,7 @@
 #include <unistd.h>
 
 enum { DRAW_MAX = 65536, DRAWS_COUNTED_MAX = 300000000 }; /* counting those takes a few seconds */
-static const uint64_t slice_ns = 100000000;               /* how soon a signal is seen */
+static const uint64_t slice_ns = 100000000;               /* interval of checks for signals */
 
 struct data {
     struct hzp_sample **sample;
@@ -41,14 +41,14 @@ struct data {
 
 struct run {
     const struct hzp_train_settings *settings;
-    const struct hzp_engine_settings *engine; /* of these device, model, training and learning */
+    const struct hzp_engine_settings *engine; /* its device, model, training and learning */
     char source_dir[PATH_MAX];                /* config.json and tokenizer files */
     struct hzp_assembly parts;
     struct hzp_sample_queue *queue;
     struct hzp_evaluator *evaluator;
     struct hzp_train_log *log;
     struct data eval;
-    char note[HZP_TRAINER_NOTE_MAX + 1]; /* what the data are, kept in checkpoints */
+    char note[HZP_TRAINER_NOTE_MAX + 1]; /* describes the data; saved in checkpoints */
     int64_t total, step, saved_step, eval_step;
     struct hzp_update_report report;
     bool updated;
@@ -61,7 +61,7 @@ static void on_signal(int number)
     stop_asked = 1;
 }
 
-/* A second signal has its default effect and ends the process. */
+/* Only the first signal is caught: a second one has its default effect and ends the process. */
 static void catch_signals(void)
 {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
@@ -100,7 +100,7 @@ static int copy_file(const char *from_dir, const char *to_dir, const char *name,
                   : HZP_OK;
 }
 
-/* The directory of config.json, as it or the file itself was named. */
+/* The directory of config.json; path names the directory or the file itself. */
 static int config_dir(const char *path, char *ret, size_t size, struct hzp_err_text *reterr)
 {
     struct stat st;
@@ -136,7 +136,7 @@ static int choose_source(struct run *run, struct hzp_err_text *reterr)
     snprintf(run->source_dir, sizeof(run->source_dir), "%s", dir);
     if (!o->tokenizer_dir)
         return HZP_OK;
-    /* Both are copied to the output directory, which needs them in the end. */
+    /* Copied to the output directory, which becomes a model directory at the end. */
     for (int i = 0; i < HZP_COUNT(configuration); i++)
         HZP_TRY(copy_file(dir, o->out, configuration[i], reterr));
     for (int i = 0; i < HZP_COUNT(tokenizer); i++)
@@ -160,7 +160,7 @@ static int open_model(struct run *run, struct hzp_err_text *reterr)
 
 /* --- Data ------------------------------------------------------------------------------------- */
 
-/* Says what the data are, so that a resumed run cannot go on with others. */
+/* Describes the training data, so that a resumed run cannot continue with other data. */
 static void describe_data(struct run *run, const struct data *data)
 {
     int64_t tokens = 0;
@@ -170,7 +170,7 @@ static void describe_data(struct run *run, const struct data *data)
         tokens += s->count;
         for (int32_t k = 0; k < s->count; k++)
             hash = (hash ^ ((uint64_t)(uint32_t)s->token[k] << 1 | s->learn[k])) * 0x100000001b3u;
-        hash = (hash ^ 0xffffffffffu) * 0x100000001b3u; /* where a sample ends */
+        hash = (hash ^ 0xffffffffffu) * 0x100000001b3u; /* marks the end of a sample */
     }
     snprintf(run->note, sizeof(run->note),
              "seed=%" PRId64 " samples=%d tokens=%" PRId64 " data=%016" PRIx64,
@@ -228,11 +228,11 @@ static int open_data(struct run *run, struct hzp_err_text *reterr)
     if (r < 0)
         hzp_examples_free(data.sample, data.count);
     else
-        free(data.sample); /* the samples are the queue's now */
+        free(data.sample); /* the queue owns the samples now */
     return r;
 }
 
-/* --- Beginning and resuming ------------------------------------------------------------------- */
+/* --- Starting and resuming -------------------------------------------------------------------- */
 
 static int open_trainer(struct run *run, struct hzp_err_text *reterr)
 {
@@ -246,7 +246,7 @@ static int open_trainer(struct run *run, struct hzp_err_text *reterr)
     return r < 0 ? hzp_fail(reterr, r, "not enough memory for the evaluation") : HZP_OK;
 }
 
-/* The first word of the note that is not the same. */
+/* Compares the notes; the error names the first word that differs. */
 static int compare_notes(const char *dir, const char *then, const char *now,
                          struct hzp_err_text *reterr)
 {
@@ -299,7 +299,7 @@ static int resume(struct run *run, uint64_t number, struct hzp_version *draft,
     return HZP_OK;
 }
 
-/* Random weights. */
+/* Initializes the draft with random weights. */
 static int init_weights(struct run *run, struct hzp_version *draft)
 {
     const struct hzp_train_settings *o = run->settings;
@@ -444,7 +444,7 @@ static int train(struct run *run, struct hzp_err_text *reterr)
             HZP_TRY(after_update(run, reterr));
     }
     while (stop_asked && !hzp_trainer_idle(run->parts.trainer)) {
-        r = hzp_loop_turn(run->parts.loop); /* an update that has begun is ended */
+        r = hzp_loop_turn(run->parts.loop); /* lets an update that has begun finish */
         if (r < 0)
             return hzp_fail(reterr, r, "the device failed");
         if (run->updated)

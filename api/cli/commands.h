@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/cli/commands.h - the commands of hzpserve, each in a file cmd_<name>.c.
  *
- * A command prints what it has to say on standard output, its errors on standard error, and
- * returns the process' exit status: 0, 1 (it failed), 2 (it was called wrongly).
+ * A command prints its results to standard output and errors to standard error, and returns the
+ * process's exit status: 0, 1 (it failed), 2 (wrong usage).
  *
  * Thread: main.
  */

@@ -8,7 +8,7 @@
 #ifndef HZP_API_CLI_COMMIT_H
 #define HZP_API_CLI_COMMIT_H
 
-/* Its abbreviated id; "unknown" where the source is no git repository. */
+/* The abbreviated commit id; "unknown" if the source is not a git repository. */
 extern const char hzp_commit[];
 
 #endif

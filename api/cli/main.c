@@ -18,7 +18,7 @@ static const struct {
     {HZP_COMMAND_PLAN, hzp_cmd_plan},   {HZP_COMMAND_SEARCH, hzp_cmd_search},
 };
 
-/* The version, the commit, and the backends that are compiled in. */
+/* Prints the version, the commit, and the compiled-in backends. */
 static void print_version(void)
 {
     struct hzp_about about;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/cli/option_table.h - every option of every command: name, default, range, help.
+/* api/cli/option_table.h - the options of all commands: name, default, range and help.
  *
- * The only place where an option is defined; the parser, the help texts and the defaults come from
- * it.
+ * Options are defined only here; the parser, the help texts and the defaults use this table.
  *
- * Invariant: two options of one name belong to different commands.
+ * Invariant: two options with the same name belong to different commands.
+ *
  * Thread: any; constant.
  */
 #ifndef HZP_API_CLI_OPTION_TABLE_H
@@ -14,7 +14,7 @@
 
 enum hzp_option_kind {
     HZP_OPTION_TEXT,
-    HZP_OPTION_FILE,    /* text too */
+    HZP_OPTION_FILE,    /* a text that names a file */
     HZP_OPTION_INTEGER, /* int64_t */
     HZP_OPTION_NUMBER,  /* double */
     HZP_OPTION_SIZE,    /* int64_t bytes, with K, M, G or T */
@@ -24,14 +24,14 @@ enum hzp_option_kind {
 };
 
 struct hzp_option {
-    const char *name; /* NULL: a heading of the help text, in `help` */
+    const char *name; /* NULL: `help` is a heading of the help text */
     enum hzp_option_kind kind;
     size_t field;        /* offset in struct hzp_options */
-    const char *value;   /* the default, as one would type it; NULL: not given */
+    const char *value;   /* the default, as typed on the command line; NULL: not given */
     double low, high;    /* of numbers */
     const char *choices; /* "a|b|c" */
-    const char *env;     /* an environment variable that sets it too; NULL: none */
-    const char *meta;    /* what the help calls the value */
+    const char *env;     /* an environment variable that also sets it; NULL: none */
+    const char *meta;    /* placeholder of the value in the help text */
     unsigned commands;   /* enum hzp_command, or'ed */
     const char *help;
 };

@@ -74,7 +74,7 @@ static int out_of_range(const struct hzp_option *s, const char *text, struct hzp
                           s->low, s->high, text);
 }
 
-/* Reads text into the option's field. */
+/* Parses the text into the option's field. */
 static int set(const struct hzp_option *s, const char *text, struct hzp_options *options,
                struct hzp_err_text *reterr)
 {
@@ -120,11 +120,12 @@ void hzp_options_defaults(enum hzp_command command, struct hzp_options *ret)
         if (hzp_option_table[i].name && hzp_option_table[i].value) {
             struct hzp_err_text err;
             int r = set(&hzp_option_table[i], hzp_option_table[i].value, ret, &err);
-            HZP_ASSERT(r == HZP_OK); /* a default outside its own range */
+            HZP_ASSERT(r == HZP_OK); /* fails if a default is outside its own range */
         }
 }
 
-/* Two commands may use one name in two senses; an option of another command is found last. */
+/* Finds the option of this command; two commands may use one name for different options.  If the
+ * command has none, an option of another command is returned, for the error text. */
 static const struct hzp_option *find(const char *name, size_t length, enum hzp_command command)
 {
     const struct hzp_option *other = NULL;
@@ -157,7 +158,7 @@ static int read_environment(struct hzp_options *options, struct hzp_err_text *re
     return HZP_OK;
 }
 
-/* One option, at argv[*at]; moves *at on past its value. */
+/* Reads the option at argv[*at]; moves *at past its value. */
 static int read_option(int argc, char **argv, int *at, struct hzp_options *options,
                        struct hzp_err_text *reterr)
 {
@@ -183,7 +184,7 @@ static int read_option(int argc, char **argv, int *at, struct hzp_options *optio
     return set(s, argv[++*at], options, reterr);
 }
 
-/* Texts of the model's file, to which settings point until the process ends. */
+/* Values from the model's settings file; settings point to them until the process ends. */
 static struct kept_text {
     struct kept_text *next;
     char text[];
@@ -198,7 +199,7 @@ static char *keep(const char *text)
     return kept->text;
 }
 
-/* A line of the model's file. */
+/* Reads one line of the model's settings file. */
 static int read_line(const char *dir, const char *path, int number, char *line,
                      struct hzp_options *options, struct hzp_err_text *reterr)
 {
@@ -225,7 +226,7 @@ static int read_line(const char *dir, const char *path, int number, char *line,
     return r < 0 ? hzp_fail(reterr, HZP_EFORMAT, "%s:%d: %s", path, number, err.text) : HZP_OK;
 }
 
-/* The model's own settings; a missing file has none. */
+/* Reads the model's own settings, if the file exists. */
 static int read_model_settings(const char *dir, struct hzp_options *options,
                                struct hzp_err_text *reterr)
 {
@@ -293,7 +294,7 @@ int hzp_options_parse(int argc, char **argv, struct hzp_options *ret, struct hzp
                         commands[which].name, commands[which].words,
                         ret->word[commands[which].words_max]);
     if (ret->command == HZP_COMMAND_SERVE && ret->words) {
-        /* Again from the beginning, now that the model is known. */
+        /* The model is known now: start again with its settings, which the others override. */
         const char *dir = ret->word[0];
         hzp_options_defaults(HZP_COMMAND_SERVE, ret);
         HZP_TRY(read_model_settings(dir, ret, reterr));
@@ -321,7 +322,7 @@ void hzp_options_help(FILE *out)
                  "  hzpserve --version\n");
 }
 
-/* Text in the right column of the help, cut between words. */
+/* Prints text in the right column of the help, wrapped between words. */
 static void print_wrapped(FILE *out, const char *text)
 {
     enum { INDENT = 33, WIDTH = 67 };

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/cli/options.h - the command line: words and options, read into the settings of those who use
- * them.
+/* api/cli/options.h - parses the command line, words and options, into the settings of the modules.
  *
- * Every option is defined in option_table.c.  `serve` first reads the model's own settings,
- * MODEL/serve.options, if the file exists (one option a line, as on the command line; `#` begins a
- * comment; a file named in it is looked for beside it first), then the environment where the table
- * says so; the command line wins.
+ * Every option is defined in option_table.c.  `serve` first reads the model's own settings from
+ * MODEL/serve.options, if it exists (one option per line, as on the command line; `#` begins a
+ * comment; relative file names are first looked up in MODEL), then the environment variables of the
+ * table; the command line takes precedence over both.
  *
- * Invariant: after hzp_options_parse() every field is in the range its help text names; fields of
- * options that the command does not take have their defaults.
+ * Invariant: after hzp_options_parse() every field is in the range that its help text states;
+ * fields of options that the command does not have contain their defaults.
  *
  * Thread: main, once; read-only from then on.
  */
@@ -45,7 +44,7 @@ struct hzp_option_list {
  * NULL: not given.  Flags, and the indices of choices, are int64_t like all integers. */
 
 struct hzp_serve_settings {
-    const char *try_prompt, *try_examples; /* of the example commands printed at start */
+    const char *try_prompt, *try_examples; /* shown in the example commands printed at start */
     int64_t drain_seconds;
 };
 
@@ -83,13 +82,13 @@ struct hzp_search_settings {
 
 struct hzp_options {
     enum hzp_command command;
-    const char *word[HZP_OPTIONS_WORDS_MAX]; /* what is not an option, in order */
+    const char *word[HZP_OPTIONS_WORDS_MAX]; /* arguments that are not options, in order */
     int words;
-    bool help, version;    /* answered by main() */
-    const char *log_level; /* as hzp_log_set takes it */
-    int64_t json;          /* output as JSON */
+    bool help, version;    /* handled by main() */
+    const char *log_level; /* see hzp_log_set */
+    int64_t json;          /* print output as JSON */
 
-    /* One struct for each consumer; model.dir is the word that names the model. */
+    /* One struct for each module; model.dir is the argument that names the model. */
     struct hzp_engine_settings engine;
     struct hzp_http_settings http;
     struct hzp_bench_settings bench;
@@ -101,18 +100,18 @@ struct hzp_options {
     struct hzp_search_settings search;
 };
 
-/* Reads argv[1] as the command and the rest as its words and options.  HZP_EINVAL: the text names
- * the option and says what it takes. */
+/* Reads argv[1] as the command and the rest as its arguments and options.  HZP_EINVAL: the text
+ * names the option and the values it accepts. */
 int hzp_options_parse(int argc, char **argv, struct hzp_options *ret, struct hzp_err_text *reterr);
 
-/* The defaults of a command: what tests and other programs start from. */
+/* The defaults of a command's options: a starting point for tests and other programs. */
 void hzp_options_defaults(enum hzp_command command, struct hzp_options *ret);
 
 /* `hzpserve --help`, and `hzpserve COMMAND --help`. */
 void hzp_options_help(FILE *out);
 void hzp_options_command_help(FILE *out, enum hzp_command command);
 
-/* Sizes like 512M, 2G, 1.5G, 4096: bytes.  -1: the text is not a size. */
+/* Parses sizes like 512M, 2G, 1.5G, 4096 into bytes. -1: the text is not a size. */
 int64_t hzp_size_parse(const char *text);
 
 #endif

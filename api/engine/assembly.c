@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Without a directory: the shape of a common small model. */
+/* The model used without a directory: the shape of a common small model. */
 static const struct hzp_model_config built_in = {
     .family = "llama",
     .layers = 30,
@@ -25,7 +25,7 @@ static const struct hzp_model_config built_in = {
     .bos = -1,
 };
 
-/* A failed stage's text, where what failed has not written one. */
+/* Sets the error text of a failed stage if the function that failed has not written one. */
 static int explain(const struct hzp_assembly *a, int r, const char *what,
                    struct hzp_err_text *reterr)
 {
@@ -54,7 +54,7 @@ static int open_tokenizer(struct hzp_assembly *a, struct hzp_err_text *reterr)
     int32_t vocab = hzp_tokenizer_vocab(a->tok);
     if (a->is.serving && vocab > a->config.vocab)
         return hzp_fail(reterr, HZP_EFORMAT,
-                        "%s/tokenizer.json: has tokens up to %d, the model's vocabulary is %d",
+                        "%s/tokenizer.json: has token ids up to %d, the model's vocabulary is %d",
                         a->source_dir, vocab - 1, a->config.vocab);
     return HZP_OK;
 }
@@ -79,7 +79,7 @@ int hzp_assembly_read(const struct hzp_assembly_config *config, struct hzp_assem
 
 /* ---- open ---- */
 
-/* Settings of training beside requests that contradict each other, or the device. */
+/* Checks the settings of training beside requests against each other and against the device. */
 static int check_beside(const struct hzp_assembly *a, struct hzp_err_text *reterr)
 {
     int units = (int)a->is.split->train_units, ride = (int)a->is.split->ride;
@@ -89,7 +89,7 @@ static int check_beside(const struct hzp_assembly *a, struct hzp_err_text *reter
                               "--train-units %d has no effect with --no-train", units);
     if (units && units >= a->dev->threads)
         return hzp_fail_param(reterr, HZP_EINVAL, "--train-units",
-                              "--train-units %d leaves none of %d cores to serving", units,
+                              "--train-units %d leaves none of the %d cores for serving", units,
                               a->dev->threads);
     if (ride && !trains)
         return hzp_fail_param(reterr, HZP_EINVAL, "--ride",
@@ -106,7 +106,8 @@ static int check_beside(const struct hzp_assembly *a, struct hzp_err_text *reter
     return HZP_OK;
 }
 
-/* How steps are cut, and with that whether training may ride. */
+/* Reads the plan table, and decides from it and from --ride whether training may ride in serving's
+ * products. */
 static int read_plans(struct hzp_assembly *a, struct hzp_err_text *reterr)
 {
     HZP_TRY(check_beside(a, reterr));
@@ -119,7 +120,8 @@ static int read_plans(struct hzp_assembly *a, struct hzp_err_text *reterr)
     return HZP_OK;
 }
 
-/* Bytes of the loop's lanes and of those of the caller's executors, which have the default lane. */
+/* Bytes of the loop's lanes, and of the lanes of the caller's executors, which only use the default
+ * lane. */
 static size_t lane_bytes(const struct hzp_assembly *a)
 {
     uint32_t lanes = hzp_plan_table_lanes(&a->plans);
@@ -150,7 +152,8 @@ static int plan_memory(struct hzp_assembly *a, struct hzp_err_text *reterr)
     return HZP_OK;
 }
 
-/* The longest sequence of a rig's steps; of other assemblies what was asked for. */
+/* The longest sequence: that of a rig's steps, or for other assemblies the configured number of
+ * positions. */
 static int plan_rows(struct hzp_assembly *a, struct hzp_err_text *reterr)
 {
     const struct hzp_assembly_rig *rig = a->is.rig;
@@ -169,7 +172,7 @@ static int plan_rows(struct hzp_assembly *a, struct hzp_err_text *reterr)
 
 static int open_weights(struct hzp_assembly *a, uint64_t first_id)
 {
-    /* Updates may leave the serving version behind only where there is one. */
+    /* Updates may run ahead of the serving version only if there is one. */
     int64_t staleness = a->is.rig                         ? 1
                         : a->is.training && a->is.serving ? a->is.training->max_staleness
                                                           : 0;
@@ -215,7 +218,7 @@ int hzp_assembly_open_trainer(struct hzp_assembly *a, struct hzp_sample_queue *q
                                         .ride_rows = a->plan.train.ride_rows,
                                         .on_update = on_update,
                                         .ctx = ctx};
-    if (a->is.serving) /* without requests no step has to be short */
+    if (a->is.serving) /* without requests steps need not be short, so work is not cut */
         config.quantum_flops = a->plan.train.quantum_flops;
     return explain(a, hzp_trainer_create(&config, &a->trainer), "training", reterr);
 }
@@ -262,8 +265,9 @@ static int open_serving(struct hzp_assembly *a)
     const struct hzp_serving_settings *s = a->is.serving;
     const struct hzp_batch_config *batch = &a->plan.batch;
     HZP_TRY(hzp_kvpool_create(a->model, a->plan.kv_pages, (int32_t)s->page_rows, &a->pool));
-    /* A size that was asked for is taken at once; of one that follows from the machine, what the
-     * first request may need: touching the whole may take seconds. */
+    /* A KV cache of a configured size is touched completely at start.  Of a default size only the
+     * pages that the first request may need are touched, because touching all of it may take
+     * seconds. */
     bool asked = s->kv_tokens || s->kv_memory;
     HZP_TRY(hzp_kvpool_touch(a->pool, asked ? a->plan.kv_pages : batch->page_stride));
     HZP_TRY(hzp_serve_space_create(a->model, batch->rows_max, batch->logits_max, &a->space));
@@ -322,7 +326,8 @@ int hzp_assembly_rig(const struct hzp_assembly_config *config, bool noise, struc
 
 /* ---- loop ---- */
 
-/* Training beside requests: riding in their products, or on a lane with cores of its own. */
+/* The plan shape of steps that serve and train: training rides in serving's products, or runs on a
+ * lane with its own cores. */
 static void shape_beside(struct hzp_assembly *a)
 {
     int units = (int)a->is.split->train_units;

@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/engine/assembly.h - one way to put an engine together: device, weights, model, trainer,
+/* api/engine/assembly.h - assembles an engine from its parts: device, weights, model, trainer,
  * serving, rig and loop.
  *
- * The server, `train`, `eval`, `plan`, `search` and the benchmarks all open their parts here, each
- * as many stages as it needs, in this order:
+ * The server, `train`, `eval`, `plan`, `search` and the benchmarks all open their parts here.  Each
+ * opens the stages that it needs, in this order:
  *
  *     read          configuration, layout and tokenizer: no device, any thread
  *     open          device, plan table, memory plan, weights, model
  *     open_trainer  the trainer, over the caller's queue
  *     fill          the first version's contents, published
  *     open_serving  KV pages, spaces, batch, scheduler
- *     open_rig      made-up steps instead of a scheduler: for plans and measurements
- *     open_loop     the loop over the sources that there are, warmed up
- *     close         all of it in reverse, whatever was opened
+ *     open_rig      synthetic steps instead of a scheduler: for plans and measurements
+ *     open_loop     the loop over the existing sources, warmed up
+ *     close         closes in reverse order whatever was opened
  *
  * The assembly owns what it opened.  It borrows its configuration's settings, the trainer's queue
- * and the loop's other sources, which outlive it.  All device memory is planned before any is
- * taken (memory_plan.h), and none is taken after the last stage.
+ * and the loop's other sources, which must outlive it.  All device memory is planned before any is
+ * allocated (memory_plan.h), and none is allocated after the last stage.
  *
- * Errors: a stage that fails says why in reterr; the caller then closes the assembly.
+ * Errors: a stage that fails sets reterr; the caller then closes the assembly.
  *
- * Thread: one, from open to close, because a device belongs to one thread for life; read and the
- * part of close that needs no device may be another's.
+ * Thread: one, from open to close, because a device belongs to one thread for its lifetime; read
+ * and the part of close that needs no device may run on another thread.
  */
 #ifndef HZP_API_ENGINE_ASSEMBLY_H
 #define HZP_API_ENGINE_ASSEMBLY_H
@@ -34,18 +34,18 @@
 #include "serve/scheduler.h"
 #include "train/trainer.h"
 
-/* The steps that a rig must have room for. */
+/* The maximum sizes of a rig's steps. */
 struct hzp_assembly_rig {
     int32_t decode, depth, prefill, train; /* rows, see struct hzp_rig_config */
-    int64_t kv_tokens;                     /* 0: what the rows need */
+    int64_t kv_tokens;                     /* 0: as many as the rows need */
     int32_t page_rows;
     enum hzp_dtype moment_type;
-    uint64_t quantum_flops; /* training work is cut to pieces of this; 0: not cut */
-    bool updates;           /* a second slot, which updates write */
-    bool rides;             /* room for training rows in serving's products */
+    uint64_t quantum_flops; /* training work is cut into pieces of this size; 0: not cut */
+    bool updates;           /* a second slot of weights, which updates write */
+    bool rides;             /* room for training rows that ride in serving's products */
 };
 
-/* Settings are borrowed.  NULL: that part is not there. */
+/* Settings are borrowed.  NULL: the part is not opened. */
 struct hzp_assembly_config {
     const struct hzp_device_settings *device;
     const struct hzp_model_settings *model;
@@ -54,11 +54,11 @@ struct hzp_assembly_config {
     const struct hzp_split_settings *split; /* with serving */
     const struct hzp_assembly_rig *rig;     /* instead of serving and training */
     const char *source_dir; /* config.json and tokenizer; NULL: the model's directory */
-    bool tokenizer;         /* one is opened */
-    int32_t layers_max;     /* 0: all; else the model is cut to so many layers */
+    bool tokenizer;         /* true: the tokenizer is opened */
+    int32_t layers_max;     /* 0: all; else the model is cut to this many layers */
     int32_t slots;          /* of weights; 0: 1 */
-    int32_t positions;      /* with neither serving, training nor rig: longest sequence */
-    int32_t executors;      /* the caller's, besides the loop's: in the memory plan */
+    int32_t positions;      /* without serving, training and rig: the longest sequence */
+    int32_t executors;      /* the caller's, besides the loop's: for the memory plan */
     bool quiet;             /* prints neither device nor memory plan */
 };
 
@@ -72,10 +72,10 @@ struct hzp_assembly {
     struct hzp_tokenizer *tok;
     /* open */
     struct hzp_device *dev;
-    struct hzp_plan_table plans; /* of the serving settings; empty: none */
-    struct hzp_tables tables;    /* of the same file; empty: none */
-    int32_t chunk_rows;          /* training's forward goes in chunks of so many; 0: never rides */
-    struct hzp_memory_plan plan; /* with serving or training; else zero but for what weights take */
+    struct hzp_plan_table plans; /* as the serving settings say; empty: none */
+    struct hzp_tables tables;    /* from the same file; empty: none */
+    int32_t chunk_rows;          /* of training's forward pass; 0: it never rides */
+    struct hzp_memory_plan plan; /* without serving and training only what weights need */
     struct hzp_weights *weights;
     struct hzp_model *model;
     /* open_trainer */
@@ -92,56 +92,57 @@ struct hzp_assembly {
     struct hzp_loop *loop;
 };
 
-/* Reads what needs no device into *ret, which is overwritten; after a failure, too, it may be
- * closed.  Without any directory the model is a built-in one of 135 million parameters, and weights
- * are noise. */
+/* Reads what needs no device into *ret, which is overwritten; *ret may be closed after a failure,
+ * too.  Without a directory the model is a built-in one of 135 million parameters with random
+ * weights. */
 int hzp_assembly_read(const struct hzp_assembly_config *config, struct hzp_assembly *ret,
                       struct hzp_err_text *reterr);
 
-/* first_id: of the version published first, >= 1.  HZP_EINVAL: settings that contradict each other
- * or the device; HZP_ENOMEM: the memory plan does not fit, or the device has less than it says. */
+/* first_id: id of the first version to be published, >= 1.  HZP_EINVAL: settings that contradict
+ * each other or do not fit the device; HZP_ENOMEM: the memory plan does not fit, or the device has
+ * less memory than it reports. */
 int hzp_assembly_open(struct hzp_assembly *a, uint64_t first_id, struct hzp_err_text *reterr);
 
-/* A trainer of a->plan.recipe, which the caller may have changed since open.  on_update: as struct
- * hzp_trainer_config says. */
+/* Opens a trainer with a->plan.recipe, which the caller may have changed since open. on_update: see
+ * struct hzp_trainer_config. */
 int hzp_assembly_open_trainer(struct hzp_assembly *a, struct hzp_sample_queue *queue,
                               void (*on_update)(void *, const struct hzp_update_report *),
                               void *ctx, struct hzp_err_text *reterr);
 
-/* Begins a draft, lets fill() write it (NULL: the model's weights, or noise where there is no
- * directory), quantizes it where the store keeps e4m3 copies, and publishes it.  Where the device
- * does not compute nothing is written. */
+/* Begins a draft, fills it by calling fill() (NULL: with the model's weights, or noise if there is
+ * no directory), quantizes it if the store keeps e4m3 copies, and publishes it.  On a device that
+ * does not compute, nothing is written. */
 int hzp_assembly_fill(struct hzp_assembly *a,
                       int (*fill)(void *ctx, struct hzp_version *draft,
                                   struct hzp_err_text *reterr),
                       void *ctx, struct hzp_err_text *reterr);
 
-/* Needs serving settings. */
+/* Requires serving settings. */
 int hzp_assembly_open_serving(struct hzp_assembly *a, struct hzp_err_text *reterr);
 
-/* Needs a rig's description and a published version.  HZP_ENOMEM. */
+/* Requires a rig's description and a published version.  HZP_ENOMEM. */
 int hzp_assembly_open_rig(struct hzp_assembly *a, struct hzp_err_text *reterr);
 
 struct hzp_assembly_loop {
-    struct hzp_policy policy; /* what training may take */
-    uint64_t idle_ns;         /* training at a stretch while no request runs */
-    /* Sources before and after the scheduler's and the trainer's; NULL: none. */
+    struct hzp_policy policy; /* limits of training */
+    uint64_t idle_ns;         /* longest stretch of training while no request runs */
+    /* Sources before and after those of the scheduler and the trainer; NULL: none. */
     struct hzp_source *first, *last;
 };
 int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loop *loop,
                            struct hzp_err_text *reterr);
 
-/* Closes what stands on the device, and the device: on its thread.  Then, of any thread, the rest;
- * a zeroed or closed assembly: no effect. */
+/* close_device closes the device and everything that uses it, on the device's thread.  The other
+ * function then closes the rest, on any thread; no effect on a zeroed or closed assembly. */
 void hzp_assembly_close_device(struct hzp_assembly *a);
 void hzp_assembly_close(struct hzp_assembly *a);
 
-/* The configuration of the model that the settings name, or the built-in one. */
+/* The configuration of the model that the settings name, or of the built-in one. */
 int hzp_assembly_model(const struct hzp_model_settings *settings, struct hzp_model_config *ret,
                        struct hzp_err_text *reterr);
 
-/* read, open, fill and open_rig in one, on the calling thread; noise: whatever the directory holds,
- * weights are noise.  The caller closes it. */
+/* Calls read, open, fill and open_rig on the calling thread. noise: weights are random even if
+ * there is a directory.  The caller closes the assembly. */
 int hzp_assembly_rig(const struct hzp_assembly_config *config, bool noise, struct hzp_assembly *ret,
                      struct hzp_err_text *reterr);
 

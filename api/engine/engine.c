@@ -24,7 +24,7 @@ struct hzp_engine_thread {
 
 /* ---- opening and closing: engine thread ---- */
 
-/* Between two steps: an update has ended. */
+/* Called between two steps when an update has ended. */
 static void on_update(void *ctx, const struct hzp_update_report *report)
 {
     struct hzp_engine *e = ctx;
@@ -33,7 +33,8 @@ static void on_update(void *ctx, const struct hzp_update_report *report)
         e->config.on_update(e->config.ctx, report);
 }
 
-/* The first version: of the newest checkpoint, with the trainer's state, or of the model. */
+/* Fills the first version: from the newest checkpoint, with the trainer's state, or from the
+ * model. */
 static int fill(void *ctx, struct hzp_version *draft, struct hzp_err_text *reterr)
 {
     struct hzp_engine *e = ctx;
@@ -130,7 +131,7 @@ static int open_state(struct hzp_engine *e, struct hzp_err_text *reterr)
     return hzp_state_open(&state, &e->state, reterr);
 }
 
-/* What needs no device: policy, configuration, tokenizer, the state of an earlier run. */
+/* Reads what needs no device: policy, configuration, tokenizer, and the state of an earlier run. */
 static int read_host_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
 {
     const struct hzp_engine_settings *s = e->config.settings;

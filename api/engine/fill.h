@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/engine/fill.h - the contents of the first version: a model directory's weights, or noise.
+/* api/engine/fill.h - fills the first version with a model directory's weights or with noise.
  *
- * Both fill a draft (weights/versions.h) of the store and the host fields of its record: loss NaN,
- * learned_through -1.  The caller quantizes and publishes it, or abandons it after an error.
+ * Both functions fill a draft of the store (weights/versions.h) and the host fields of its record:
+ * loss NaN, learned_through -1.  The caller quantizes and publishes the draft, or abandons it after
+ * an error.
  *
  * Thread: the device's.
  */
@@ -12,12 +13,12 @@
 #include "weights/versions.h"
 
 /* Loads dir's weights and sets the record's checksum.  With HZP_NOISE=1 in the environment: noise
- * instead.  Errors as hzp_model_load; HZP_ENOMEM; HZP_EDEVICE. */
+ * instead.  Errors: those of hzp_model_load; HZP_ENOMEM; HZP_EDEVICE. */
 int hzp_fill_load(struct hzp_weights *weights, struct hzp_version *draft, const char *dir,
                   struct hzp_err_text *reterr);
 
-/* For measurements: normal noise of deviation 0.02, made on the device, the same on every device;
- * norm weights are 1.  HZP_ENOMEM, HZP_EDEVICE. */
+/* For measurements: normal noise with standard deviation 0.02, generated on the device, identical
+ * on every device; norm weights are 1.  HZP_ENOMEM, HZP_EDEVICE. */
 int hzp_fill_noise(struct hzp_weights *weights, struct hzp_version *draft);
 
 #endif

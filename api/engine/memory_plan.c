@@ -8,8 +8,8 @@
 #include <stdarg.h>
 #include <string.h>
 
-/* Where neither the model nor the operator says otherwise, a server of shorter sequences is a
- * mistake. */
+/* The shortest maximum sequence length that is accepted without --context: a server with less is
+ * not useful. */
 enum { CONTEXT_MIN = 64 };
 
 const char *hzp_size_text(size_t bytes, char *text)
@@ -41,16 +41,16 @@ static void add(struct hzp_memory_plan *plan, const char *what, size_t bytes, co
     plan->total += bytes;
 }
 
-/* The longest sequence must be able to have so many tokens. */
+/* The smallest acceptable maximum sequence length in tokens. */
 static int64_t least_positions(const struct hzp_memory_request *q,
                                const struct hzp_memory_plan *plan)
 {
     return q->model->context ? q->model->context : HZP_MIN(plan->positions, CONTEXT_MIN);
 }
 
-/* Pages of the KV cache: as many as asked for; else what all running sequences can need, but not
- * more than a quarter of the machine, nor than what the rest of the plan, made before, leaves of
- * nine tenths of it; but one sequence's at least. */
+/* Pages of the KV cache: the configured size; by default enough for all running sequences, but at
+ * most a quarter of the device's memory, and at most what the rest of the plan, made before, leaves
+ * of nine tenths of it; in any case at least the pages of one sequence. */
 static int64_t kv_pages(const struct hzp_memory_request *q, const struct hzp_model_config *config,
                         const struct hzp_memory_plan *plan)
 {
@@ -67,7 +67,7 @@ static int64_t kv_pages(const struct hzp_memory_request *q, const struct hzp_mod
                    HZP_DIV_UP(least_positions(q, plan), page));
 }
 
-/* Sequences are as long as the cache, but neither shorter than was asked for nor useless. */
+/* Checks that the cache holds one sequence of the requested, or a useful, length. */
 static int check_longest(const struct hzp_memory_request *q, size_t page_bytes, int64_t pages,
                          const struct hzp_memory_plan *plan, struct hzp_err_text *reterr)
 {
@@ -79,7 +79,7 @@ static int check_longest(const struct hzp_memory_request *q, size_t page_bytes, 
     if (q->model->context)
         snprintf(what, sizeof(what), "--context %lld", (long long)q->model->context);
     return hzp_fail_param(reterr, HZP_EINVAL, by,
-                          "%s makes a KV cache of %lld x %lld tokens, %s needs at least "
+                          "%s gives a KV cache of %lld x %lld tokens, %s needs at least "
                           "%lld x %lld tokens, %s",
                           by, (long long)pages, (long long)page, what, (long long)least,
                           (long long)page, hzp_size_text((size_t)least * page_bytes, bytes));
@@ -96,7 +96,7 @@ static int plan_kv(const struct hzp_memory_request *q, const struct hzp_model_co
                               (long long)q->serving->page_rows);
     if (pages > INT32_MAX / q->serving->page_rows)
         return hzp_fail_param(reterr, HZP_EINVAL, "--kv-tokens",
-                              "a KV cache of %lld pages is more than this program addresses",
+                              "a KV cache of %lld pages is larger than this program can address",
                               (long long)pages);
     HZP_TRY(check_longest(q, page_bytes, pages, plan, reterr));
     plan->kv_pages = (int32_t)pages;
@@ -136,7 +136,7 @@ static void plan_training(const struct hzp_memory_request *q, const struct hzp_l
 {
     uint64_t quantum = hzp_settings_quantum(q->training);
     plan->train = hzp_trainer_space_config(&plan->recipe, &layout->config, quantum);
-    if (q->rides) /* steps of more rows carry only what is not the end of a micro-batch */
+    if (q->rides) /* steps with more rows cannot carry the end of a micro-batch */
         plan->train.ride_rows = (int32_t)q->serving->running_max;
     size_t bytes = hzp_train_space_bytes(layout, plan->dtype, &plan->train);
     size_t moment = hzp_dtype_size(plan->recipe.moment_type);
@@ -154,7 +154,7 @@ static void plan_training(const struct hzp_memory_request *q, const struct hzp_l
         plan->train.rows_max + plan->train.ride_rows, plan->train.head_rows);
 }
 
-/* "weights 248 MB + KV cache 1.00 GB + ... = 9.10 GB, but there are 8.00 GB; ..." */
+/* "weights 248 MB + KV cache 1.00 GB + ... = 9.10 GB, but only 8.00 GB are available; ..." */
 static int refuse(const struct hzp_memory_plan *plan, struct hzp_err_text *reterr)
 {
     char sum[320] = "", size[16], total[16], limit[16];
@@ -197,7 +197,7 @@ int hzp_memory_plan(const struct hzp_memory_request *q, const struct hzp_layout 
         ret->dtype == HZP_BF16 ? "BF16" : "F32");
     if (ret->fp8)
         add(ret, "fp8", slots * hzp_fp8_bytes(layout),
-            "of each version, what serving multiplies by: %s in E4M3",
+            "of each version, the projections for serving: %s in E4M3",
             hzp_size_text(hzp_fp8_bytes(layout), text));
     if (q->lanes)
         add(ret, "lanes", q->lanes, "workspace and staging of the device's lanes");

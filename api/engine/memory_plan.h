@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/engine/memory_plan.h - how the device's memory is divided, computed before any is taken.
+/* api/engine/memory_plan.h - computes how the device's memory is divided, before any is allocated.
  *
- * Nothing on the device is allocated once the loop runs, so what fits at start keeps fitting.  A
- * plan that does not fit is refused with its arithmetic.
+ * No device memory is allocated once the loop runs, so an engine that starts cannot run out of it
+ * later.  A plan that does not fit is refused with an error that shows the sum.
  *
- * Thread: any; a plan never changes once made.
+ * Thread: any; a plan is constant once made.
  */
 #ifndef HZP_API_ENGINE_MEMORY_PLAN_H
 #define HZP_API_ENGINE_MEMORY_PLAN_H
@@ -28,9 +28,9 @@ struct hzp_memory_plan {
     struct hzp_memory_line line[HZP_MEMORY_LINES_MAX];
     int lines;
     size_t total, limit;
-    /* what follows from it */
+    /* values that follow from the plan */
     enum hzp_dtype dtype;
-    bool fp8;          /* projections in e4m3, of each slot */
+    bool fp8;          /* each slot has a copy of the projections in e4m3 */
     int32_t positions; /* longest sequence */
     int32_t slots;
     int32_t kv_pages;
@@ -46,20 +46,20 @@ struct hzp_memory_request {
     const struct hzp_training_settings *training; /* NULL: it does not train */
     int32_t slots;                                /* of weights, >= 1 */
     size_t limit;                                 /* bytes the device has */
-    size_t lanes; /* of these, what the executors' lanes hold (hzp_exec_bytes) */
-    bool rides;   /* training may ride in serving's products, which takes room */
+    size_t lanes; /* part of the limit that the executors' lanes take (hzp_exec_bytes) */
+    bool rides;   /* training may ride in serving's products, which needs memory */
 };
 
-/* HZP_ENOMEM: it does not fit; the text is the arithmetic and names the options to lower.
- * HZP_EINVAL: settings that contradict each other, such as a KV cache in which no sequence of
- * --context fits. */
+/* HZP_ENOMEM: it does not fit; the text shows the sum and names the options to lower.  HZP_EINVAL:
+ * settings that contradict each other, such as a KV cache that cannot hold a sequence of --context
+ * tokens. */
 int hzp_memory_plan(const struct hzp_memory_request *request, const struct hzp_layout *layout,
                     struct hzp_memory_plan *ret, struct hzp_err_text *reterr);
 
-/* A table, one line each, as people read it. */
+/* Prints the plan as a table, one line per part. */
 void hzp_memory_plan_print(const struct hzp_memory_plan *plan, FILE *out);
 
-/* 12.3 MB and so on, in powers of 1024; text [16]. */
+/* Formats a size as 12.3 MB and so on, in powers of 1024; text [16]. */
 const char *hzp_size_text(size_t bytes, char *text);
 
 #endif

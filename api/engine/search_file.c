@@ -24,12 +24,12 @@ enum {
     UNITS_MAX = 1024
 };
 
-/* No op, and nothing between two, takes longer than a quarter of an hour. */
+/* Times above a quarter of an hour are rejected. */
 static const double time_max_ns = 1e12;
 
 static const char *const order_name[] = {"strands", "layers", "skewed"};
 
-/* ---- what a file holds for ---- */
+/* ---- what a file applies to ---- */
 
 static uint64_t hash_bytes(uint64_t hash, const void *data, size_t size)
 {
@@ -39,7 +39,7 @@ static uint64_t hash_bytes(uint64_t hash, const void *data, size_t size)
     return hash;
 }
 
-/* The program's own bytes: any change of a kernel makes another build. */
+/* A hash of the program's own bytes: a change of any kernel gives another build. */
 static uint64_t hash_program(void)
 {
     uint64_t hash = 0xcbf29ce484222325u;
@@ -191,7 +191,7 @@ int hzp_search_save(const char *path, const struct hzp_tables *tables,
         sizeof(temporary))
         return hzp_fail(reterr, HZP_EINVAL, "%s: too long", path);
     char *slash = strrchr(temporary, '/');
-    if (slash && slash > temporary) { /* its directory, where that is missing */
+    if (slash && slash > temporary) { /* create the file's directory if it is missing */
         *slash = 0;
         HZP_TRY(hzp_checkpoint_make_dir(temporary, NULL, reterr));
         *slash = '/';
@@ -218,7 +218,7 @@ int hzp_search_save(const char *path, const struct hzp_tables *tables,
 struct reader {
     const char *path;
     struct hzp_err_text *reterr;
-    size_t points; /* of all curves */
+    size_t points; /* total over all curves */
 };
 
 static int wrong(const struct reader *r, const char *what)
@@ -476,7 +476,7 @@ int hzp_search_load(const char *path, struct hzp_tables *tables, struct hzp_plan
     return result;
 }
 
-/* ---- for a server ---- */
+/* ---- reading a plan table for a server ---- */
 
 int hzp_search_plans(const char *plans, const struct hzp_device *dev,
                      const struct hzp_model_config *config, enum hzp_dtype type, bool fp8,

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/engine/settings.h - what an operator may set of an engine, and what the settings mean for a
+/* api/engine/settings.h - the settings of an engine, and the values that follow from them for a
  * model.
  *
- * Plain values, filled by api/cli/options.c from a command line (its table has each one's default
- * and range) or by a caller.  Each consumer gets the struct that it needs and no other.
+ * Plain values, filled by api/cli/options.c from a command line (option_table.c has the default and
+ * range of each) or by a caller.  Each consumer gets only the struct that it needs.
  *
  * Invariant: values are in the ranges that api/cli/option_table.c states.  Strings are borrowed and
- * outlive whoever was given the struct.
+ * must outlive all users of the struct.
  *
- * Thread: any; nobody writes to them once they have been handed over.
+ * Thread: any; constant once handed over.
  */
 #ifndef HZP_API_ENGINE_SETTINGS_H
 #define HZP_API_ENGINE_SETTINGS_H
@@ -19,8 +19,8 @@
 #include "weights/config.h"
 
 struct hzp_device_settings {
-    const char *name;      /* as struct hzp_device_config; NULL: the best there is */
-    const char *cpu_level; /* NULL: the best there is */
+    const char *name;      /* as in struct hzp_device_config; NULL: the best available */
+    const char *cpu_level; /* NULL: the best available */
     int64_t threads;       /* 0: as many as the process may use */
 };
 
@@ -35,44 +35,44 @@ struct hzp_model_settings {
 
 struct hzp_serving_settings {
     int64_t slots;                /* versions of the weights held in memory */
-    int64_t kv_tokens, kv_memory; /* size of the KV cache, in tokens or bytes; 0: not given */
+    int64_t kv_tokens, kv_memory; /* size of the KV cache, in tokens or bytes; 0: not set */
     int64_t page_rows;            /* tokens in a KV page */
-    int64_t step_rows;            /* tokens computed in one step, at most */
-    int64_t prefill_rows;         /* of these prompt tokens while others decode; 0: adaptive */
+    int64_t step_rows;            /* maximum tokens computed in one step */
+    int64_t prefill_rows;         /* maximum prompt tokens while others decode; 0: adaptive */
     int64_t running_max;          /* sequences in one step */
     int64_t waiting_max;          /* queued requests */
     int64_t waiting_tokens;       /* queued prompt tokens */
-    int64_t edits_max;            /* logit edits in one step; 0: from the context's length */
+    int64_t edits_max;            /* maximum logit edits; 0: from the context's length */
     int64_t admission;            /* 0: predicted, 1: worst case */
     int64_t run_ahead;            /* enum hzp_run_ahead */
-    int64_t check_plans;          /* 1: prove every step race-free before it runs */
+    int64_t check_plans;          /* 1: verify each step to be free of data races */
     const char *plans;            /* a plan file, "auto" or "off"; NULL: "auto" */
 };
 
-/* Updates: what hzp_recipe is made of, and how work and publication are cut. */
+/* Updates: the values of hzp_recipe, and how work and publication are divided. */
 struct hzp_training_settings {
     double lr, beta1, beta2, eps, decay, clip, lr_floor;
     int64_t schedule; /* 0: constant, 1: cosine */
     int64_t warmup_steps, total_steps;
     int64_t update_tokens, micro_rows;
     int64_t moment_type;   /* 0: F32, 1: BF16 */
-    double quantum_gflop;  /* largest piece of work; 0: not cut */
+    double quantum_gflop;  /* maximum size of a piece of work; 0: not cut */
     int64_t publish_every; /* updates per version */
-    int64_t max_staleness; /* updates by which the version that serves may trail */
+    int64_t max_staleness; /* updates by which the serving version may be behind */
 };
 
 /* How serving and training share the device. */
 struct hzp_split_settings {
     const char *goals; /* hzp_policy_parse_goals(); NULL: none */
     double itl_stretch, train_share, train_max, train_min;
-    double idle_ms;      /* longest stretch of training while no request runs */
-    int64_t train_units; /* cores for training alone while requests run; 0: it takes turns */
-    int64_t ride;        /* rows of a chunk that rides; 0: where the plan table says so */
+    double idle_ms;      /* maximum training per step while no request runs */
+    int64_t train_units; /* cores reserved for training while requests run; 0: none */
+    int64_t ride;        /* rows of a riding chunk; 0: where the plan table says so */
 };
 
-/* What a server learns from and keeps: struct hzp_state_config. */
+/* What a server learns from and saves: see struct hzp_state_config. */
 struct hzp_learning_settings {
-    const char *state_dir; /* NULL: the default directory; "none": nothing is kept */
+    const char *state_dir; /* NULL: the default directory; "none": nothing is saved */
     const char *replay;    /* a file of examples; NULL: none */
     double replay_ratio;
     int64_t passes, queue_samples, queue_tokens, checkpoint_every, keep_checkpoints, seed;
@@ -85,22 +85,22 @@ struct hzp_engine_settings {
     struct hzp_training_settings training;
     struct hzp_split_settings split;
     struct hzp_learning_settings learning;
-    int64_t no_train; /* 1: serves only; training, learning and most of split are not read */
+    int64_t no_train; /* 1: serve only; training, learning and most of split are ignored */
 };
 
-/* Opens the device.  Errors as hzp_device_open. */
+/* Opens the device.  Errors: those of hzp_device_open. */
 int hzp_settings_device(const struct hzp_device_settings *settings, struct hzp_device **ret,
                         struct hzp_err_text *reterr);
 
-/* The type of the weights in memory. */
+/* The data type of the weights in memory. */
 enum hzp_dtype hzp_settings_dtype(const struct hzp_model_settings *settings,
                                   const struct hzp_model_config *config);
 
-/* What dtype the moments have; pieces of training work in operations. */
+/* The data type of the moments; the size of a piece of training work in operations. */
 enum hzp_dtype hzp_settings_moments(const struct hzp_training_settings *settings);
 uint64_t hzp_settings_quantum(const struct hzp_training_settings *settings);
 
-/* micro_rows is cut to the model's positions. */
+/* The recipe; micro_rows is limited to the model's positions. */
 struct hzp_recipe hzp_settings_recipe(const struct hzp_training_settings *settings,
                                       const struct hzp_model_config *config);
 

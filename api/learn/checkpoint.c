@@ -23,7 +23,7 @@ int hzp_checkpoint_make_dir(const char *path, size_t *ret_existed, struct hzp_er
     size_t length = strlen(path), existed = 0;
     bool made = false;
     if (!length || length >= sizeof(part))
-        return hzp_fail(reterr, HZP_EINVAL, "%s: no name for a directory", path);
+        return hzp_fail(reterr, HZP_EINVAL, "%s: not a valid directory name", path);
     memcpy(part, path, length + 1);
     for (char *p = part + 1;; p++) {
         if (*p && *p != '/')
@@ -43,7 +43,7 @@ int hzp_checkpoint_make_dir(const char *path, size_t *ret_existed, struct hzp_er
     }
     struct stat st;
     if (stat(path, &st) < 0 || !S_ISDIR(st.st_mode))
-        return hzp_fail(reterr, HZP_EIO, "%s: is no directory", path);
+        return hzp_fail(reterr, HZP_EIO, "%s: not a directory", path);
     if (ret_existed)
         *ret_existed = existed;
     return HZP_OK;
@@ -66,7 +66,8 @@ void hzp_checkpoint_unmake_dir(const char *path, size_t existed)
     }
 }
 
-/* Removes a directory of plain files; anything else in it stays, and so does it. */
+/* Removes a directory and the plain files in it; a subdirectory is not removed, and then neither is
+ * the directory (HZP_EIO). */
 static int remove_dir(const char *path)
 {
     DIR *dir = opendir(path);
@@ -79,8 +80,8 @@ static int remove_dir(const char *path)
     return rmdir(path) < 0 ? HZP_EIO : HZP_OK;
 }
 
-/* Under another name first: a process killed half way must not leave a checkpoint that lacks
- * files. */
+/* Renames the directory first, so that a process killed half way does not leave a checkpoint with
+ * missing files. */
 static int remove_whole(const char *path)
 {
     char half[PATH_MAX];
@@ -93,7 +94,7 @@ static int remove_whole(const char *path)
     return remove_dir(half);
 }
 
-/* What is renamed must be on the disk before its name is. */
+/* Syncs a directory's entries; those of a checkpoint must be on disk before it is renamed. */
 static int sync_dir(const char *path)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -110,7 +111,8 @@ static int put_in_place(const char *parent, const char *from, const char *to,
     if (sync_dir(from) < 0)
         return hzp_fail(reterr, HZP_EIO, "%s: %s", from, strerror(errno));
     if (remove_dir(to) < 0 || rename(from, to) < 0 || sync_dir(parent) < 0)
-        return hzp_fail(reterr, HZP_EIO, "%s: cannot be put in place: %s", to, strerror(errno));
+        return hzp_fail(reterr, HZP_EIO, "%s: cannot rename it into place: %s", to,
+                        strerror(errno));
     return HZP_OK;
 }
 
@@ -143,7 +145,7 @@ int hzp_checkpoint_write(const char *parent, uint64_t number, const struct hzp_m
     return r;
 }
 
-/* The number in the name of a checkpoint; 0: it is none. */
+/* The number in a checkpoint's name; 0: not a checkpoint's name. */
 static uint64_t number_of(const char *name, bool *ret_unfinished)
 {
     if (strncmp(name, prefix, sizeof(prefix) - 1))

@@ -46,12 +46,12 @@ void hzp_examples_free(struct hzp_sample **sample, int32_t count)
     free(sample);
 }
 
-/* One body on its way to samples. */
+/* The state of parsing one body into samples. */
 struct parse {
     const struct hzp_examples *ex;
     struct hzp_sample **sample;
     int32_t count, room;
-    int64_t line; /* in hand, from 1; of an array: the element */
+    int64_t line; /* current line, from 1; in an array: the element */
     struct hzp_tokens tokens, both;
     uint8_t *learn;
     size_t learn_room;
@@ -60,7 +60,7 @@ struct parse {
 
 static int bad(struct parse *p, const char *field, const char *format, ...) HZP_PRINTF(3, 4);
 
-/* "line 3: completion: ..." and "lines[3].completion". */
+/* Reports an error: the text is "line 3: completion: ...", the param "lines[3].completion". */
 static int bad(struct parse *p, const char *field, const char *format, ...)
 {
     char text[400], param[64];
@@ -105,18 +105,18 @@ static int push_sample(struct parse *p, const int32_t *token, const uint8_t *lea
 
 static int too_long(struct parse *p, const char *field, size_t n)
 {
-    return bad(p, field,
-               "the example has %zu tokens or more, the longest that can be learned has %d", n,
+    return bad(p, field, "the example has at least %zu tokens, the maximum is %d", n,
                p->ex->tokens_max);
 }
 
 static int nothing(struct parse *p, const char *field)
 {
-    return bad(p, field, "there is nothing to learn in it");
+    return bad(p, field, "has no tokens to learn");
 }
 
-/* p->tokens, of which those from `from` on are learned, as one sample, or several where that is
- * wanted: each then begins with the last token of the one before. */
+/* Makes samples of p->tokens, of which those from `from` on are learned: one sample, or several
+ * if the examples are to be split; each further sample begins with the last token of the one
+ * before. */
 static int push_tokens(struct parse *p, const char *field, int32_t from)
 {
     size_t n = p->tokens.n, max = (size_t)p->ex->tokens_max;
@@ -211,7 +211,7 @@ static int parse_pair(struct parse *p, const json_t *object)
         return nothing(p, "completion");
     HZP_TRY(append_eos(p));
     if (p->tokens.n > (size_t)p->ex->tokens_max)
-        return too_long(p, "completion", p->tokens.n); /* its prompt would be lost in a piece */
+        return too_long(p, "completion", p->tokens.n); /* splitting would cut off the prompt */
     return push_tokens(p, "completion", (int32_t)boundary);
 }
 
@@ -220,7 +220,8 @@ static int parse_text(struct parse *p, const json_t *object)
     const char *text;
     size_t bytes;
     HZP_TRY(get_text(p, object, "text", &text, &bytes));
-    /* What every text begins with is no text: only an end would be learned. */
+    /* Tokens that every text begins with do not count as text: otherwise only the end token would
+     * be learned. */
     p->both.n = 0;
     HZP_TRY(encode(p, "text", "", 0, as_request, &p->both));
     HZP_TRY(encode(p, "text", text, bytes, as_request, &p->tokens));
@@ -250,7 +251,8 @@ static int parse_tokens(struct parse *p, const json_t *object)
         const json_t *id = json_array_get(tokens, i);
         if (!json_is_integer(id) || json_integer_value(id) < 0 ||
             json_integer_value(id) >= p->ex->vocab)
-            return bad(p, "tokens", "entry %zu is no token id from 0 to %d", i, p->ex->vocab - 1);
+            return bad(p, "tokens", "entry %zu is not a token id from 0 to %d", i,
+                       p->ex->vocab - 1);
         const json_t *flag = learn ? json_array_get(learn, i) : NULL;
         bool number = json_is_integer(flag) && (json_integer_value(flag) | 1) == 1;
         if (flag && !number && !json_is_boolean(flag))
@@ -275,7 +277,7 @@ static int parse_object(struct parse *p, const json_t *object)
     bool text = json_object_get(object, "text") != NULL;
     bool tokens = json_object_get(object, "tokens") || json_object_get(object, "learn");
     if (pair + text + tokens > 1)
-        return bad(p, "", "give prompt and completion, or text, or tokens; not two of them");
+        return bad(p, "", "give either prompt and completion, or text, or tokens");
     if (pair)
         return parse_pair(p, object);
     if (text)
@@ -338,7 +340,7 @@ static int parse_lines(struct parse *p, const char *body, size_t bytes)
     return HZP_OK;
 }
 
-/* A single object spread over several lines, as people type it. */
+/* True: the body may be a single object formatted over several lines. */
 static bool one_object(const char *body, size_t bytes, const char *content_type)
 {
     return content_type && !strncasecmp(content_type, "application/json", 16) &&
@@ -347,7 +349,7 @@ static bool one_object(const char *body, size_t bytes, const char *content_type)
 
 static int parse_body(struct parse *p, const char *body, size_t bytes, const char *content_type)
 {
-    static const char mark[] = {(char)0xef, (char)0xbb, (char)0xbf}; /* some editors begin so */
+    static const char mark[] = {(char)0xef, (char)0xbb, (char)0xbf}; /* UTF-8 byte order mark */
     if (bytes >= sizeof(mark) && !memcmp(body, mark, sizeof(mark))) {
         body += sizeof(mark);
         bytes -= sizeof(mark);
@@ -375,7 +377,7 @@ static int take(struct parse *p, int r, struct hzp_sample ***ret, int32_t *ret_c
     hzp_tokens_fini(&p->both);
     free(p->learn);
     if (r >= 0 && !p->count)
-        r = hzp_fail_param(p->reterr, HZP_EINVAL, "lines", "there is no example in it");
+        r = hzp_fail_param(p->reterr, HZP_EINVAL, "lines", "contains no examples");
     if (r < 0) {
         hzp_examples_free(p->sample, p->count);
         return r;
@@ -406,7 +408,7 @@ static int reserve(struct hzp_examples *ex, int32_t count, int64_t tokens,
     hzp_sample_queue_read_stats(ex->queue, &stats);
     if (r == HZP_EINVAL)
         return hzp_fail(reterr, r,
-                        "%d examples of %lld tokens are more than the queue ever holds (%d and "
+                        "%d examples of %lld tokens exceed the capacity of the queue (%d and "
                         "%lld): send them in several bodies",
                         count, (long long)tokens, stats.samples_max, (long long)stats.tokens_max);
     return hzp_fail(reterr, r,
@@ -449,7 +451,7 @@ int hzp_examples_accept(struct hzp_examples *ex, const char *body, size_t bytes,
 
 /* --- Files ------------------------------------------------------------------------------------ */
 
-/* Documents are what stands between these marks, without the white space around them. */
+/* Documents are the texts between these marks, stripped of white space at both ends. */
 static const char separator[] = "<|endoftext|>";
 
 static int load_text(struct parse *p, const char *body, size_t bytes)
@@ -458,7 +460,7 @@ static int load_text(struct parse *p, const char *body, size_t bytes)
     while (body < end) {
         const char *mark = memmem(body, (size_t)(end - body), separator, sizeof(separator) - 1);
         const char *stop = mark ? mark : end, *last = stop;
-        p->line++; /* of documents */
+        p->line++; /* counts documents */
         while (body < last && is_space(*body))
             body++;
         while (body < last && is_space(last[-1]))

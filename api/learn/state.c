@@ -20,15 +20,15 @@
 enum {
     BACKLOG_PIECE = 256,
     RECORDS_MAX = 4096, /* as many as the store keeps */
-    QUIET_S = 3,        /* idle: nothing learned for so long */
-    DUTY = 10, /* an idle checkpoint at most so many times its own duration after another */
+    QUIET_S = 3,        /* idle: nothing was learned for this long */
+    DUTY = 10,          /* an idle checkpoint waits this many times the duration of the last one */
 };
 
 struct hzp_state {
     /* fixed after open */
     struct hzp_state_config config;
-    char *dir, *model_dir, *weights_dir; /* dir NULL: nothing is kept */
-    size_t dir_existed;                  /* bytes of dir's path that were there before */
+    char *dir, *model_dir, *weights_dir; /* dir NULL: nothing is saved */
+    size_t dir_existed;                  /* number of bytes of dir's path that existed before */
     struct hzp_sample_log *log;
     struct hzp_sample_queue *queue;
     struct hzp_examples examples;
@@ -42,15 +42,15 @@ struct hzp_state {
     pthread_t thread;
     bool started;
 
-    /* the file thread's; the engine's once that has ended */
+    /* file thread; the engine thread once that has ended */
     uint64_t journaled; /* newest version in the log */
     int64_t saved_step; /* optimizer step of the newest checkpoint */
-    int64_t tried_step; /* the same, or of one that failed behind it */
+    int64_t tried_step; /* optimizer step of the newest attempt, which may have failed */
     uint64_t saved_ns, save_took_ns;
     bool asked, journal_failed;
 
     /* any thread */
-    atomic_bool fresh; /* to be removed at close */
+    atomic_bool fresh; /* remove the new state directory at close */
     struct hzp_wake wake;
     atomic_bool stopping;
     _Atomic uint64_t last_update_ns;
@@ -70,7 +70,8 @@ static uint64_t hash_bytes(uint64_t hash, const void *data, size_t size)
     return hash;
 }
 
-/* Of shapes and vocabulary: what a token id in the log means, and to which weights. */
+/* Covers shapes and vocabulary: they define what a token id in the log means, and which weights it
+ * belongs to. */
 static void make_fingerprint(const struct hzp_state_config *config, char *ret, size_t size)
 {
     uint64_t hash = 0xcbf29ce484222325u;
@@ -139,7 +140,7 @@ static int choose_weights(struct hzp_state *s, struct hzp_err_text *reterr)
     return HZP_OK;
 }
 
-/* What the tables of a sound file hold may still be no tokens of this model. */
+/* A log that is not damaged may still contain token ids that this model does not have. */
 static int check_tokens(const struct hzp_state *s, const struct hzp_sample *sample,
                         struct hzp_err_text *reterr)
 {
@@ -154,7 +155,7 @@ static int check_tokens(const struct hzp_state *s, const struct hzp_sample *samp
     return HZP_OK;
 }
 
-/* What was accepted and is in no checkpoint is learned again, with all its passes. */
+/* Queues the accepted examples that no checkpoint covers, with all their passes. */
 static int restore_backlog(struct hzp_state *s, struct hzp_err_text *reterr)
 {
     struct hzp_sample *piece[BACKLOG_PIECE];
@@ -167,7 +168,7 @@ static int restore_backlog(struct hzp_state *s, struct hzp_err_text *reterr)
             too_long += piece[i]->count > s->config.micro_rows + 1;
             r = check_tokens(s, piece[i], reterr);
         }
-        hzp_sample_queue_restore(s->queue, piece, n); /* also bad ones: it frees them */
+        hzp_sample_queue_restore(s->queue, piece, n); /* bad ones too: it frees them */
         HZP_TRY(r);
         s->stats.restored += n;
     }
@@ -195,7 +196,7 @@ static int load_replay(struct hzp_state *s, struct hzp_err_text *reterr)
     int32_t count;
     if (!s->config.replay)
         return HZP_OK;
-    s->examples.samples_max = 0; /* that bound is for bodies, this is a file */
+    s->examples.samples_max = 0; /* the bound is for request bodies; this is a file */
     int r = hzp_examples_load(&s->examples, s->config.replay, &sample, &count, reterr);
     s->examples.samples_max = s->config.body_samples_max;
     HZP_TRY(r);
@@ -216,11 +217,11 @@ static int open_all(struct hzp_state *s, struct hzp_err_text *reterr)
     }
     make_fingerprint(config, fingerprint, sizeof(fingerprint));
     int r = hzp_sample_log_open(path, fingerprint, &s->log, reterr);
-    atomic_store(&s->fresh, fresh && r != HZP_EBUSY); /* busy: another made it meanwhile */
+    atomic_store(&s->fresh, fresh && r != HZP_EBUSY); /* busy: created by another process */
     HZP_TRY(r);
     HZP_TRY(choose_weights(s, reterr));
     if (s->resume.last_sequence_number > 0)
-        atomic_store(&s->fresh, false); /* another did, and has left */
+        atomic_store(&s->fresh, false); /* another process used it and has ended */
     struct hzp_sample_queue_config queue = config->queue;
     queue.learned_through = s->resume.learned_through;
     if (hzp_sample_queue_create(&queue, &s->queue) < 0)
@@ -258,8 +259,8 @@ void hzp_state_keep(struct hzp_state *s)
     atomic_store(&s->fresh, false);
 }
 
-/* The log of a server that never came up has nothing in it: who mistypes an option should not find
- * a directory more. */
+/* Removes the state directory of a server that did not start: its log is empty, and a mistyped
+ * option should not leave a directory behind. */
 static void remove_fresh(struct hzp_state *s)
 {
     static const char *const tails[] = {"", "-wal", "-shm", "-journal"};
@@ -318,7 +319,7 @@ int hzp_state_restore(struct hzp_state *s, struct hzp_trainer *trainer, struct h
 
 /* --- The file thread -------------------------------------------------------------------------- */
 
-/* Every version the store still remembers and the log does not have, oldest first. */
+/* Journals every version that the store still remembers and the log does not have, oldest first. */
 static void journal(struct hzp_state *s)
 {
     struct hzp_version_record newest;
@@ -348,15 +349,14 @@ static void write_checkpoint(struct hzp_state *s, const struct hzp_version *v)
     char name[64];
     uint64_t begin = hzp_now_ns(), id = v->record.id;
     int64_t step = v->record.optimizer_step, through = v->record.learned_through;
-    journal(s); /* the log knows every version that it names */
+    journal(s); /* the log must have every version that it refers to */
     int r = hzp_checkpoint_write(s->dir, id, s->model, s->trainer, v, s->model_dir, NULL, &text);
     snprintf(name, sizeof(name), "checkpoint-%" PRIu64, id);
     if (r >= 0)
         r = hzp_sample_log_checkpoint(s->log, id, through, name, &text);
     s->saved_ns = hzp_now_ns();
     s->save_took_ns = s->saved_ns - begin;
-    s->tried_step =
-        step; /* where it failed: tried again when there is more to save, and at the end */
+    s->tried_step = step; /* a failed attempt is repeated after further updates, and at the end */
     s->saved_step = r >= 0 ? step : s->saved_step;
     hzp_lock_take(&s->lock);
     s->stats.checkpoint_seconds = (double)s->save_took_ns * 1e-9;
@@ -389,7 +389,7 @@ static bool checkpoint_due(struct hzp_state *s, bool *ret_later)
     if (s->config.checkpoint_every > 0 && updates >= s->config.checkpoint_every)
         return true;
     if (queue.samples > 0)
-        return false; /* another update will wake us */
+        return false; /* another update will follow and poke this thread */
     *ret_later = true;
     uint64_t now = hzp_now_ns();
     return now - atomic_load(&s->last_update_ns) >= (uint64_t)QUIET_S * 1000000000u &&
@@ -415,7 +415,7 @@ static void *file_main(void *arg)
         s->asked = later = false;
         hzp_trainer_thaw(s->trainer);
         hzp_loop_poke(s->loop);
-        hzp_wake_poke(&s->wake); /* more may have happened meanwhile */
+        hzp_wake_poke(&s->wake); /* state may have changed during the write */
     }
     if (s->asked)
         hzp_trainer_thaw(s->trainer);
@@ -433,7 +433,7 @@ int hzp_state_start(struct hzp_state *s, struct hzp_trainer *trainer, const stru
     s->saved_ns = hzp_now_ns();
     HZP_TRY(hzp_thread_start(&s->thread, "hzp-file", file_main, s));
     s->started = true;
-    hzp_wake_poke(&s->wake); /* the first version is to be journalled */
+    hzp_wake_poke(&s->wake); /* journals the first version */
     return HZP_OK;
 }
 
@@ -441,14 +441,14 @@ void hzp_state_update(struct hzp_state *s, const struct hzp_update_report *repor
 {
     if (report->broken)
         hzp_log(HZP_LOG_ERROR, "train",
-                "stopped: the weights are not finite; restart to go on from the last checkpoint");
+                "stopped: the weights are not finite; restart to resume from the last checkpoint");
     else if (report->dropped)
         hzp_log(HZP_LOG_ERROR, "train",
                 "dropped step=%" PRId64 " samples=%d sequence=%" PRId64 "..%" PRId64
-                ": not finite twice",
+                ": not finite the second time",
                 report->step, report->samples, report->first_sequence, report->last_sequence);
     else if (report->skipped)
-        hzp_log(HZP_LOG_WARN, "train", "skipped step=%" PRId64 ": not finite, trying once more",
+        hzp_log(HZP_LOG_WARN, "train", "skipped step=%" PRId64 ": not finite, trying again",
                 report->step);
     atomic_store(&s->last_update_ns, hzp_now_ns());
     hzp_wake_poke(&s->wake);

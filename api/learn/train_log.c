@@ -24,11 +24,11 @@ struct hzp_train_log {
     bool terminal, bar_stands;
     int64_t begin_step, total;
     uint64_t begin_ns, shown_ns;
-    double rows, seconds; /* of about the last twenty updates */
+    double rows, seconds; /* decaying sums over about the last twenty updates */
     double eval_loss;     /* NaN: none yet */
 };
 
-/* Copies the lines of steps up to `step`; false: not all could be read or written. */
+/* Copies the lines of steps up to `step`; false: a read or write failed. */
 static bool copy_lines(FILE *from, FILE *to, int64_t step)
 {
     char *line = NULL;
@@ -44,8 +44,8 @@ static bool copy_lines(FILE *from, FILE *to, int64_t step)
     return !ferror(from) && !ferror(to);
 }
 
-/* Puts a file of the lines that stay in the old one's place, behind links.  A terminal, a pipe or
- * /dev/null keeps no lines, and must not be replaced. */
+/* Replaces the file, following links, by one with only the lines that are kept.  A terminal, a pipe
+ * or /dev/null keeps no lines and must not be replaced. */
 static int drop_later_lines(const char *path, int64_t step, struct hzp_err_text *reterr)
 {
     char real[PATH_MAX], temporary[PATH_MAX + 8];

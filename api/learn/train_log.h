@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/learn/train_log.h - what offline training tells: a progress bar and a file of JSON lines.
+/* api/learn/train_log.h - the progress output of offline training: a progress bar and a file of
+ * JSON lines.
  *
  *     {"step":1,"loss":4.1,"lr":1e-4,"grad_norm":0.7,"tokens":512,"tokens_per_second":9000.0,
  *      "time":1700000000.123}
  *     {"step":100,"eval_loss":2.31,"eval_tokens":4000,"time":...}
  *
- * "tokens" counts the rows computed for the update, "learned_tokens" those that had a target.
+ * "tokens" counts the rows computed for the update, "learned_tokens" those that have a target.
  *
  * Thread: one.
  */
@@ -16,8 +17,8 @@
 
 struct hzp_train_log;
 
-/* path is appended to; lines of steps after `step` (of a run that was cut off there) are dropped
- * first.  total: the last step, for the bar; steps go on from `step`. */
+/* Appends to path; first removes the lines of steps after `step`, left by a run that was
+ * interrupted there. total: the last step, for the bar; steps continue from `step`. */
 int hzp_train_log_open(const char *path, int64_t step, int64_t total, struct hzp_train_log **ret,
                        struct hzp_err_text *reterr);
 void hzp_train_log_close(struct hzp_train_log *log); /* NULL: no effect */
@@ -25,7 +26,7 @@ void hzp_train_log_close(struct hzp_train_log *log); /* NULL: no effect */
 void hzp_train_log_update(struct hzp_train_log *log, const struct hzp_update_report *report);
 void hzp_train_log_eval(struct hzp_train_log *log, int64_t step, double loss, int64_t tokens);
 
-/* Ends the line that the bar stands on, so that something else can be printed. */
+/* Ends the progress bar's line, so that other output can be printed. */
 void hzp_train_log_line(struct hzp_train_log *log);
 
 #endif

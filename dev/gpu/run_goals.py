@@ -118,8 +118,8 @@ def training_rows(run):
     yield at_least(run, "3B training, sequences of 4096: model operations", 0.55,
                    rate[0] / run.gemm if rate and run.gemm else None, SHARES[0], "product")
     step = "8b beside KV"
-    kv, planned = run.figure(step, "memory: KV cache"), run.figure(step, "memory: all that is planned")
-    update, there = run.figure(step, "seconds an update"), run.figure(step, "memory: there is")
+    kv, planned = run.figure(step, "memory: KV cache"), run.figure(step, "memory: planned")
+    update, there = run.figure(step, "seconds an update"), run.figure(step, "memory: available")
     whole = None not in (kv, planned, update, there)
     yield goal(run, "8B full fine-tuning, bf16 moments, beside KV", ">= 32 GB of KV, and updates run",
                kv if whole else None, bool(whole and kv >= 32), step,
