@@ -106,8 +106,8 @@ static void list_steps(struct hzp_measure *m)
     for (int i = 0; i < HZP_COUNT(decode); i++)
         if (decode[i] <= c->decode_max)
             add_step(m, decode[i], depth, 0, 0, false);
-    for (int i = 0; i < HZP_COUNT(decode);
-         i += 2) /* 1, 4, 12, 24, 40, 64, 128 rows, also at other depths */
+    /* 1, 4, 12, 24, 40, 64, 128 rows, also at other depths */
+    for (int i = 0; i < HZP_COUNT(decode); i += 2)
         if (decode[i] <= c->decode_max) {
             add_step(m, decode[i], 64, 0, 0, false);
             add_step(m, decode[i], 2 * DEPTH, 0, 0, false);
@@ -115,8 +115,8 @@ static void list_steps(struct hzp_measure *m)
     for (int i = 0; i < HZP_COUNT(prefill); i++)
         if (prefill[i] <= c->prefill_max)
             add_step(m, 0, 0, prefill[i], 0, false);
-    for (int i = 0; i < HZP_COUNT(prefill);
-         i += 3) /* 16, 64, 160, 512 rows, also behind earlier positions */
+    /* 16, 64, 160, 512 rows, also behind earlier positions */
+    for (int i = 0; i < HZP_COUNT(prefill); i += 3)
         if (prefill[i] <= c->prefill_max)
             add_step(m, 0, 0, prefill[i], depth, false);
     for (int i = 0; i < HZP_COUNT(again); i++)
@@ -396,8 +396,7 @@ static int measure_long(struct hzp_measure *m, const struct part *p, bool *ret_d
     *ret_done = false;
     if (whole_ns(m, &one_each) < long_ns)
         return HZP_OK;
-    HZP_TRY(run_some(m, units,
-                     1)); /* the run before created primitives, which takes time: check again */
+    HZP_TRY(run_some(m, units, 1)); /* the first run also created primitives: check again */
     if (whole_ns(m, &one_each) < long_ns)
         return HZP_OK;
     *ret_done = true;
@@ -407,8 +406,7 @@ static int measure_long(struct hzp_measure *m, const struct part *p, bool *ret_d
     take_samples(m, p->again);
     double items_before = m->tables->items_ns;
     store_samples(m, p->share, 1, p->pass);
-    m->tables->items_ns =
-        items_before; /* the whole plan was not timed, so there is nothing to compare */
+    m->tables->items_ns = items_before; /* the whole plan was not timed */
     return HZP_OK;
 }
 
@@ -442,8 +440,8 @@ static int measure_plan(struct hzp_measure *m, const struct part *p)
     qsort(took, (size_t)runs, sizeof(*took), by_value);
     double items = m->tables->items_ns - items_before, whole = took[(runs - 1) / 2];
     if (p->again || whole > stretch_max * items)
-        m->tables->items_ns =
-            items_before; /* the samples cover only some items, or the run was interrupted */
+        /* the samples cover only some items, or the run was interrupted */
+        m->tables->items_ns = items_before;
     else
         m->tables->plans_ns += whole;
     return hzp_lane_set_share(m->lane, 0);
@@ -461,7 +459,7 @@ static int measure_step(struct hzp_measure *m, const struct part *p)
     int32_t times = p->again ? 2 : 1;
     int r = hzp_rig_serve(m->rig, times * p->decode, p->depth, times * p->prefill, p->at);
     if (r == HZP_EINVAL)
-        return HZP_OK; /* the pages do not suffice for twice the rows: the tables get one size fewer */
+        return HZP_OK; /* too few pages for twice the rows: the size is left out */
     HZP_TRY(hzp_rig_train(m->rig, 0));
     hzp_rig_build(m->rig, &shape, 0, 0, &m->plan);
     return measure_plan(m, p);
@@ -478,7 +476,7 @@ static int measure_chain(struct hzp_measure *m, const struct part *p)
 /* ---- between items ---- */
 
 /* The time that a lane of `units` cores (SMs) spends between one item's end and the next one's
- * begin. */
+ * start. */
 static int measure_gap(struct hzp_measure *m, int32_t units, double *ret)
 {
     const struct hzp_rig_config *c = &m->rig->config;

@@ -114,9 +114,8 @@ static void collect(struct pair *p, struct hzp_rig *rig, int which, enum hzp_cla
         if (hzp_item_of(item, HZP_TENANT_SERVE) && (item->layer < 0 || item->row0 != row0))
             continue;
         enum hzp_class is = hzp_op_class(item->op, item->args);
-        if (few ||
-            class ==
-                HZP_CLASS_WIDE) /* products of decode rows count as THIN, of prompt rows as WIDE */
+        /* products count by their rows: decode THIN, prompt WIDE */
+        if (few || class == HZP_CLASS_WIDE)
             is = is == HZP_CLASS_THIN || is == HZP_CLASS_WIDE
                      ? few ? HZP_CLASS_THIN : HZP_CLASS_WIDE
                      : is;
@@ -170,8 +169,8 @@ static int alone(struct side *side, int32_t *ret_count)
 {
     double all = 0, longest = 1;
     int32_t seen[LIST_MAX] = {0};
-    for (int round = 0; round < 2;
-         round++) { /* the first round creates primitives and finds the count */
+    /* the first round creates primitives and finds the count */
+    for (int round = 0; round < 2; round++) {
         int32_t count = side->items;
         if (round)
             count = HZP_MIN(HZP_MAX(*ret_count, side->items), ISSUED_MAX);
@@ -345,7 +344,7 @@ struct latencies {
 };
 
 /* Adds the latencies of items that had to wait for another lane: from the end of the last item
- * waited for to the item's own begin. */
+ * waited for to the item's own start. */
 static void add_latencies(const struct hzp_plan *plan, const struct hzp_span *span,
                           struct latencies *all)
 {

@@ -22,8 +22,8 @@ struct hzp_rig_config {
     struct hzp_version *draft;       /* the version an update writes; NULL: no updates */
     int32_t decode_max, prefill_max; /* most rows of a step; 0: none of that kind */
     int32_t depth_max;               /* most positions before a decode row or a prompt's rows */
-    int64_t
-        kv_tokens; /* KV positions of all sequences; 0: decode_max sequences and one prompt at depth_max */
+    /* KV positions of all sequences; 0: decode_max sequences and one prompt at depth_max */
+    int64_t kv_tokens;
     int32_t page_rows;
     const struct hzp_train_space_config *train; /* NULL: no training */
 };

@@ -23,9 +23,8 @@ struct slice {
     int32_t from, to;
     int32_t chunk_rows; /* chunk size of the chain that the items are taken from */
     double ns, serve_ns;
-    double
-        trained_ns; /* the training done in the step, as the time it takes alone on the whole device */
-    double part;    /* duration of the average step / duration of the one with items [from, to) */
+    double trained_ns; /* training done in the step: its time alone on the whole device */
+    double part; /* duration of the average step / duration of the one with items [from, to) */
 };
 
 struct candidate {
@@ -47,8 +46,10 @@ struct hzp_search {
     double usual_ns; /* duration of a sequential step with the same decode rows and nothing else */
     int32_t slices;
     int32_t train; /* rows of the micro-batch */
-    int32_t from
-        [SLICES]; /* where the slices begin in the chain; the first `forward` of them lie in the forward pass */
+    int32_t
+        /* where the slices begin in the chain; the first `forward` of them lie in the forward
+         * pass */
+        from[SLICES];
     int32_t forward;
     struct {
         int32_t rows; /* rows of a chunk; 0: `worth` is not known yet */

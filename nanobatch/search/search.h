@@ -16,7 +16,7 @@
  * serving.  By the same rules most steps with prompts carry no training; one that does gets what a
  * step without prompts would.  The search does not model the policies (train_max, train_min), the
  * split's correction for its own prediction errors, or how often prompts arrive.  Slices are taken
- * from five places of the chain, from the begin of the forward pass to the end of the backward
+ * from five places of the chain, from the start of the forward pass to the end of the backward
  * pass, because its items differ; the score is over all five.
  *
  * Training may also ride in serving's matrix products (ride.h), in chunks of several sizes, if the

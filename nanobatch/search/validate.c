@@ -16,8 +16,7 @@
 
 enum { RUNS_MIN = 3, RUNS_MAX = 13, PASSES = 2 };
 
-static const double plan_ns =
-    180e6; /* the approximate total duration of one plan's runs in one pass */
+static const double plan_ns = 180e6; /* target for the duration of one plan's runs in one pass */
 
 struct step {
     int32_t decode, depth, prefill, train, from, to;
