@@ -2,7 +2,8 @@
 /* device/about.h - what this build can compute on, and what devices this machine has, without
  * opening any of them: for people, and for scripts that choose a device.
  *
- * Invariant: texts are not truncated; facts that cannot be determined are left out. Thread: any.
+ * Invariant: texts are not truncated; facts that cannot be determined are left out.
+ * Thread: any.
  */
 #ifndef HZP_DEVICE_ABOUT_H
 #define HZP_DEVICE_ABOUT_H

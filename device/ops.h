@@ -200,11 +200,11 @@ struct hzp_gather_args {
 
 /* How one token is sampled.  In this order: bias, penalties, then, if no token is given and
  * temperature > 0: division by temperature, top_k, top_p, min_p, draw.
- *       repetition r: seen tokens' logits l become l / r if l > 0, else l * r
- *       presence p, frequency f: l -= p * (count_out > 0) + f * count_out
- *       top_k: the k largest (0: all; ties by lower id).  top_p: the fewest likeliest tokens whose
- *       probabilities (normalized over what top_k left) reach p (1: all).  min_p: tokens at least
- *       min_p times as likely as the likeliest.
+ *   repetition r: seen tokens' logits l become l / r if l > 0, else l * r
+ *   presence p, frequency f: l -= p * (count_out > 0) + f * count_out
+ *   top_k: the k largest (0: all; ties by lower id).  top_p: the fewest likeliest tokens whose
+ *   probabilities (normalized over what top_k left) reach p (1: all).  min_p: tokens at least
+ *   min_p times as likely as the likeliest.
  * Draw: the largest of logit + Gumbel noise g = -log(-log(u)), u = (w + 0.5) 2^-32, w word 0 of
  * Philox4x32-10 with key = seed and counter = (token, position, choice, 0): other rows of the batch
  * do not change it.  temperature 0: the largest logit, ties by lower id. */
@@ -309,7 +309,7 @@ struct hzp_fill_args {
 
 /* Noise that is nearly normal and depends only on seed and index: element number i = first + r cols
  * + c of y is
- *       (b0 + b1 + b2 + b3 - 510) (deviation / 147.8), in F32, of the bytes of word i mod 4 of
+ *   (b0 + b1 + b2 + b3 - 510) (deviation / 147.8), in F32, of the bytes of word i mod 4 of
  * Philox4x32-10 with key = seed and counter = (i / 4 low, i / 4 high, 0, 1): the same on every
  * backend, however a buffer is divided.  y F32 or BF16. */
 struct hzp_noise_args {

@@ -392,10 +392,10 @@ int hzp_config_read(const char *dir, struct hzp_model_config *ret, struct hzp_er
 }
 
 /* Radians per position of pair j. Before scaling: theta^(-2j/dim). Then
- *     linear: / factor
- *     llama3: with wavelength L = 2 pi / frequency and N the original positions, unchanged if
- *       L < N / high, / factor if L > N / low, and in between a mixture of the two with weight
- *       s = (N / L - low) / (high - low) for the unchanged one. */
+ *   linear: / factor
+ *   llama3: with wavelength L = 2 pi / frequency and N the original positions, unchanged if
+ *     L < N / high, / factor if L > N / low, and in between a mixture of the two with weight
+ *     s = (N / L - low) / (high - low) for the unchanged one. */
 static double frequency(const struct hzp_model_config *c, int32_t j)
 {
     double f = pow(c->rope_theta, -2.0 * j / c->heads.dim);

@@ -6,8 +6,8 @@
  * code that needs parameters takes the view of a unit and stays within it.  Units need not be
  * adjacent in memory, and a unit need not be resident.
  *
- * Ownership: a struct hzp_units owns its table of addresses, not the memory of the units. Thread:
- * any; a table never changes once made.
+ * Ownership: a struct hzp_units owns its table of addresses, not the memory of the units.
+ * Thread: any; a table never changes once made.
  */
 #ifndef HZP_WEIGHTS_UNITS_H
 #define HZP_WEIGHTS_UNITS_H

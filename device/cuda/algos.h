@@ -10,7 +10,8 @@
  * library's own check.
  *
  * Invariant: at most HZP_CUDA_ALGOS_MAX entries, one per key; only the engine's thread changes
- * them. Thread: engine.
+ * them.
+ * Thread: engine.
  */
 #ifndef HZP_DEVICE_CUDA_ALGOS_H
 #define HZP_DEVICE_CUDA_ALGOS_H

@@ -77,8 +77,7 @@ extern "C" int hzp_cuda_xent(struct hzp_lane *lane, const void *args)
     });
 }
 
-/* ---- embed_bwd: one block per row; the first row of an id adds all rows of that id, in order
- * ---- */
+/* ---- embed_bwd: one block per row; the first row of an id adds all its rows, in order ---- */
 
 static __global__ void embed_bwd(struct hzp_embed_bwd_args a)
 {

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/cuda/matmul.c - matrix products by cuBLASLt, loaded when a device is opened.
  *
- * cuBLASLt stores by columns, we by rows: a row-major matrix read by columns is its transpose, so c
- * = op(a) op(b) is computed as c^T = op(b)^T op(a)^T, with the same flags and b as the first
+ * cuBLASLt stores by columns, we by rows: a row-major matrix read by columns is its transpose, so
+ * c = op(a) op(b) is computed as c^T = op(b)^T op(a)^T, with the same flags and b as the first
  * operand.  Its bias is along the columns of c^T, which are the rows of c: as in our op.
  *
  * For each shape and number of SMs the library is asked once; the chosen algorithm is kept in a
  * table of fixed size and on disk (algos.h).  When a shape occurs for the first time outside of a
  * capture, the library's best algorithms are timed on the current operands, until the device is
  * steady (hzp_device_steady).  A server runs every size of its decode steps at its start; commands
- * that serve no requests are never steady. A shape that a server meets later, of a prompt's last
+ * that serve no requests are never steady.  A shape that a server meets later, of a prompt's last
  * piece or of a micro-batch, is not timed, because requests would wait for that: the library's
  * advice is used until a start or a command meets the shape.  HZP_CUDA_TUNE=0: nothing is timed;
  * =1: every shape is, also later.  A lane with a share tells the library how many SMs it has.
