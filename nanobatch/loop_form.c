@@ -75,7 +75,7 @@ static const struct hzp_plan_shape *shape_of_both(const struct hzp_loop *loop,
     const struct hzp_plan_shape *both =
         hzp_step_serves(active) ? hzp_loop_shape(loop, active->batch, true) : NULL;
     bool beside = active->split.beside;
-    if (!both || (hzp_plan_shape_beside(both) && !beside)) /* one after the other then */
+    if (!both || (hzp_plan_shape_beside(both) && !beside)) /* one after the other */
         return NULL;
     return beside || both->ride || loop->config.plans ? both : NULL;
 }

@@ -253,7 +253,7 @@ static void zero_padding(const struct hzp_layout *l, int32_t u, const struct hzp
     }
 }
 
-/* Where a file's tensor lies in its unit, in elements. */
+/* The offset of a file's tensor in its unit, in elements. */
 static size_t disk_offset(const struct hzp_layout *l, const struct hzp_disk_tensor *d)
 {
     const struct hzp_tensor *t = &l->tensor[d->tensor];

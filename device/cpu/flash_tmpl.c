@@ -63,7 +63,7 @@ static size_t flash_work_make(bool pairs, int dim, int rows, float *base, struct
     return at * sizeof(float);
 }
 
-/* Position p of segment seg, kv head h: its key; the value lies `values` bytes on. */
+/* The key (or value) at position p of segment seg, kv head h. */
 static const char *key_at(const struct flash *f, int seg, int h, int p, bool value)
 {
     size_t dim = (size_t)f->heads.dim, size = f->qkv.type == HZP_F32 ? 4 : 2;
@@ -125,7 +125,7 @@ INLINE void scores_of(bool pairs, int m, int cols, int k, const float *a, size_t
     }
 }
 
-/* o[m][width] = o less + p v over the first k dwords of p's rows, which have kb. */
+/* o[m][width] = o * less + p v over the first k dwords of p's rows, which have kb dwords. */
 INLINE void values_of(bool pairs, int m, int width, int k, int kb, const float *p, const float *b,
                       float *o, const float *less)
 {
@@ -167,8 +167,8 @@ static __attribute__((noinline)) void values_floats(int m, int width, int k, int
 #define values_floats values_pairs
 #endif
 
-/* Row i's probabilities of the first n keys of the block; `cols` of s hold scores, the rest of p up
- * to cols becomes 0. */
+/* Turns row i's scores of the first n keys of the block into probabilities; the rest of p up to
+ * `cols`, the number of scores in s, becomes 0. */
 INLINE void row_exp(const struct flash_work *w, bool pairs, int i, int at, int n, int cols, float f)
 {
     const float *s = w->s + (size_t)at * BLOCK;

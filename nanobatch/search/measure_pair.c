@@ -8,7 +8,7 @@
 
 enum {
     LIST_MAX = 64,    /* the most different items of a side; they are repeated */
-    ISSUED_MAX = 900, /* the most items of a side in one run: they fit the lane's queue */
+    ISSUED_MAX = 900, /* most items of a side in one run: both sides fit a lane's queue */
     ROUNDS = 3,
     ROUNDS_MIN = 2,
     DECODES = 32,
