@@ -179,25 +179,36 @@ static int shares_make(struct hzp_cuda_device *dev, const int *share, int count,
     return HZP_OK;
 }
 
-/* Sets every lane's stream and limit by its share.  All lanes must be idle. */
+/* Sends the lane's later ops to this stream, after waiting for its ops on another one: both use the
+ * lane's workspace. */
+static int lane_move(struct hzp_cuda_lane *lane, cudaStream_t stream, int limit)
+{
+    struct hzp_cuda_device *dev = (struct hzp_cuda_device *)lane->base.dev;
+    if (lane->stream != stream)
+        HZP_TRY(hzp_cuda_check(dev, cudaStreamSynchronize(lane->stream), "the device"));
+    lane->stream = stream;
+    lane->limit = limit;
+    return HZP_OK;
+}
+
+/* Sets every lane's stream and limit by its share.  Lanes need not be idle: a lane that was opened
+ * or closed since the last call may change the streams of the others. */
 static int shares_apply(struct hzp_cuda_device *dev)
 {
     struct hzp_cuda_lane *lane[HZP_CUDA_PARTS_MAX];
     cudaStream_t stream[HZP_CUDA_PARTS_MAX] = {NULL};
     int share[HZP_CUDA_PARTS_MAX], limit[HZP_CUDA_PARTS_MAX];
-    for (struct hzp_cuda_lane *l = dev->lane_list; l; l = l->next) {
-        l->stream = l->own;
-        l->limit = 0;
-    }
-    int count = sharing(dev, lane);
-    if (count == 0 || dev->lanes == HZP_CUDA_PLAIN)
-        return HZP_OK;
+    int count = dev->lanes == HZP_CUDA_PLAIN ? 0 : sharing(dev, lane);
     for (int i = 0; i < count; i++)
         share[i] = lane[i]->share;
-    HZP_TRY(shares_make(dev, share, count, stream, limit));
-    for (int i = 0; i < count; i++) {
-        lane[i]->stream = stream[i] ? stream[i] : lane[i]->own;
-        lane[i]->limit = limit[i];
+    if (count > 0)
+        HZP_TRY(shares_make(dev, share, count, stream, limit));
+    for (struct hzp_cuda_lane *l = dev->lane_list; l; l = l->next) {
+        int part = 0;
+        while (part < count && lane[part] != l)
+            part++;
+        bool own = part == count || !stream[part];
+        HZP_TRY(lane_move(l, own ? l->own : stream[part], part < count ? limit[part] : 0));
     }
     return HZP_OK;
 }
