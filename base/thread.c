@@ -27,7 +27,7 @@ uint64_t hzp_now_ns(void)
 /* ---- the engine thread ---- */
 
 static atomic_int engine_threads;
-static _Thread_local int engine_depth; /* loops that this thread is inside of */
+static _Thread_local int engine_depth; /* hzp_loop_run calls this thread is inside of */
 
 void hzp_thread_set_engine(bool engine)
 {

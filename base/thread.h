@@ -22,7 +22,7 @@ uint64_t hzp_now_ns(void);
 
 /* ---- the engine thread ---- */
 
-/* The calling thread is an engine thread from now on (hzp_loop_run says so), or no longer. */
+/* Marks the calling thread as an engine thread (called by hzp_loop_run), or no longer as one. */
 void hzp_thread_set_engine(bool engine);
 
 /* Whether the calling thread may use what belongs to the engine: it is an engine thread, or no
@@ -62,9 +62,9 @@ struct hzp_lock {
 };
 
 void hzp_lock_init(struct hzp_lock *lock, enum hzp_lock_rank rank);
-void hzp_lock_fini(struct hzp_lock *lock); /* it is not held */
+void hzp_lock_fini(struct hzp_lock *lock); /* the lock must not be held */
 
-/* With HZP_DEBUG taking a lock out of order aborts, and so does releasing one that is not held. */
+/* With HZP_DEBUG, taking a lock out of order aborts, and so does releasing one that is not held. */
 void hzp_lock_take(struct hzp_lock *lock);
 void hzp_lock_release(struct hzp_lock *lock);
 

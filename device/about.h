@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/about.h - what this build can compute on, and what this machine has, without opening
- * any of it: for people, and for scripts that choose.
+/* device/about.h - what this build can compute on, and what devices this machine has, without
+ * opening any of them: for people, and for scripts that choose a device.
  *
- * Invariant: texts are not truncated; what cannot be found out is left out.
+ * Invariant: texts are not truncated; facts that cannot be determined are left out.
  * Thread: any.
  */
 #ifndef HZP_DEVICE_ABOUT_H
@@ -19,26 +19,27 @@ struct hzp_fact {
 struct hzp_about_device {
     char name[96];
     int ordinal;
-    size_t memory; /* bytes it has */
-    int units;     /* cores: SMs, threads */
+    size_t memory; /* bytes */
+    int units;     /* number of cores: SMs, threads */
     struct hzp_fact fact[HZP_ABOUT_FACTS_MAX];
     int facts;
 };
 
 struct hzp_about {
-    struct hzp_fact build[HZP_ABOUT_FACTS_MAX]; /* of the program */
+    struct hzp_fact build[HZP_ABOUT_FACTS_MAX]; /* about the program */
     int builds;
-    struct hzp_fact machine[HZP_ABOUT_FACTS_MAX]; /* of what it found here */
+    struct hzp_fact machine[HZP_ABOUT_FACTS_MAX]; /* about the machine */
     int machines;
     char none[200]; /* why there is no device; "": there is one */
     struct hzp_about_device device[HZP_ABOUT_DEVICES_MAX];
     int devices;
 };
 
-/* Of the i-th backend in order of preference; its name, or NULL: there are no more. */
+/* Fills *ret for the i-th backend in order of preference and returns its name; NULL: i is past the
+ * last. */
 const char *hzp_device_about(int i, struct hzp_about *ret);
 
-/* Appends to a list of facts; dropped where it is full. */
+/* Appends to a list of facts; no effect if the list is full. */
 void hzp_fact_add(struct hzp_fact *list, int *count, const char *name, const char *format, ...)
     HZP_PRINTF(4, 5);
 

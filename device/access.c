@@ -44,7 +44,7 @@ static void array(struct list *list, const char *name, const void *ptr, int64_t 
     o->align = HZP_MIN(size, (size_t)8);
 }
 
-/* The layer's whole pages.  Which of their slots are meant is in arrays that only
+/* Adds the layer's whole pages.  Which of their slots are used is in arrays that only
  * hzp_access_meet reads. */
 static void pages(struct list *list, const struct hzp_kv *kv, const struct hzp_heads *heads,
                   int mode)
@@ -145,7 +145,7 @@ static void of_sample(struct list *l, const struct hzp_sample_args *a)
     int64_t rows = a->logits.rows, tops = rows * HZP_TOPS_MAX;
     mat(l, "logits", &a->logits, READ | WRITE);
     array(l, "row", a->row, rows, sizeof(*a->row), READ);
-    /* their number is in the rows, on the device: the first one is taken for all */
+    /* the number of edits is in the rows, on the device: only the first edit is declared */
     array(l, "edit", a->edit, 1, sizeof(*a->edit), READ | OPTIONAL);
     array(l, "token", a->token, rows, sizeof(*a->token), WRITE);
     array(l, "logprob", a->logprob, rows, sizeof(*a->logprob), WRITE);
@@ -310,7 +310,8 @@ int hzp_op_access(enum hzp_op op, const void *args, struct hzp_access *ret)
     return kept;
 }
 
-/* Rows of one pitch meet where their columns do; anything else where the hulls do. */
+/* Whether two pieces of rows overlap. If both have the same pitch (or one is a single row), they
+ * overlap where their columns do; else the answer is true, as their byte ranges overlap. */
 static bool rows_meet(const struct hzp_access *a, const struct hzp_access *b)
 {
     bool single = b->end - b->begin == b->width;
@@ -351,7 +352,7 @@ static bool writes_slot(const struct hzp_rope_args *a, int32_t slot)
     return false;
 }
 
-/* Both are slots of the same pages, one of them written. */
+/* Whether two sets of slots of the same pages, at least one of them written, share a slot. */
 static bool slots_meet(const struct hzp_rope_args *a, const struct hzp_access *b)
 {
     for (int32_t r = 0; r < a->x.rows; r++)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/backend.h - what a backend provides: a table of functions behind device/device.h.
+/* device/backend.h - the interface of a backend: a table of functions behind device/device.h.
  *
  * Included by device/ only; other folders call hzp_device_*.  A function marked optional may be
- * NULL, which means what its comment says.
+ * NULL; its comment says what that means.
  *
- * Thread: as device/device.h says of the function in front of it; engine where it says nothing.
+ * Thread: as device/device.h says for the function in front of it; engine where it says nothing.
  */
 #ifndef HZP_DEVICE_BACKEND_H
 #define HZP_DEVICE_BACKEND_H
@@ -20,7 +20,7 @@ struct hzp_about;
 
 struct hzp_backend {
     const char *name;
-    bool host_memory; /* device memory is the host's: read and written in place */
+    bool host_memory; /* device memory is host memory: the host reads and writes it in place */
 
     int (*open)(const struct hzp_device_config *config, struct hzp_device **ret,
                 struct hzp_err_text *reterr);
@@ -29,19 +29,20 @@ struct hzp_backend {
     int (*mem_alloc)(struct hzp_device *dev, enum hzp_mem where, size_t size, void **ret);
     void (*mem_free)(struct hzp_device *dev, enum hzp_mem where, void *ptr);
 
-    /* (optional) NULL: memcpy when the lane's turn comes, that is, at once. */
+    /* (optional) NULL: memcpy in the lane's order, that is, at once. */
     int (*copy)(struct hzp_lane *lane, void *dst, const void *src, size_t size);
 
-    /* (optional) NULL: memcpy.  Any thread; ends before it returns. */
+    /* (optional) NULL: memcpy.  Any thread; the copy has ended when it returns. */
     int (*host_copy)(struct hzp_device *dev, void *dst, const void *src, size_t size);
 
     int (*lane_open)(struct hzp_device *dev, enum hzp_bound use, struct hzp_lane **ret);
 
-    /* (optional) NULL: lanes take no device memory. */
+    /* (optional) NULL: lanes use no device memory. */
     size_t (*lane_bytes)(struct hzp_device *dev, enum hzp_bound use);
     void (*lane_close)(struct hzp_lane *lane);
 
-    /* (optional) NULL, all five: ops end before issue returns, so every fence has passed. */
+    /* (optional, all five together) NULL: ops end before issue returns, so every fence has
+     * passed. */
     int (*lane_wait)(struct hzp_lane *lane, struct hzp_fence *fence); /* the lane waits */
     int (*fence_open)(struct hzp_device *dev, struct hzp_fence **ret);
     void (*fence_close)(struct hzp_fence *fence);
@@ -51,38 +52,40 @@ struct hzp_backend {
     /* (optional) NULL: lanes have no shares. */
     int (*lane_set_share)(struct hzp_lane *lane, int units);
 
-    /* (optional) NULL: there is nothing to make. */
+    /* (optional) NULL: nothing to prepare. */
     void (*shares_prepare)(struct hzp_device *dev, const int *units, int lanes);
 
-    /* (optional) NULL: nothing changes. */
+    /* (optional) NULL: steady changes nothing. */
     void (*steady)(struct hzp_device *dev);
 
-    /* (optional) NULL: timing takes nothing. */
+    /* (optional) NULL: nothing to prepare for timing. */
     int (*times_prepare)(struct hzp_device *dev, int timings);
 
     /* (optional) NULL: single ops are not timed. */
     int (*lane_time)(struct hzp_lane *lane, struct hzp_span *span);
 
-    /* (optional) NULL, all four: there are no graphs. */
+    /* (optional, all four together) NULL: the device has no graphs. */
     int (*graph_begin)(struct hzp_lane *const *lane, int lanes);
     int (*graph_end)(struct hzp_lane *lane, struct hzp_graph **ret);
     int (*graph_launch)(struct hzp_graph *graph, struct hzp_lane *lane);
     void (*graph_close)(struct hzp_graph *graph);
 
-    /* (optional) NULL: it does not measure (device/limits.h). */
+    /* (optional) NULL: the backend does not measure limits (device/limits.h). */
     int (*limits)(struct hzp_device *dev, struct hzp_limits *ret);
 
-    /* (optional) NULL: it has nothing to say (device/about.h).  Opens nothing; any thread. */
+    /* (optional) NULL: it has no facts to report (device/about.h).  Opens no device; any thread. */
     void (*about)(struct hzp_about *ret);
 
     /* (optional) NULL: the host's monotonic clock. */
     uint64_t (*now_ns)(struct hzp_device *dev);
 };
 
-/* The backends, in order of preference; absent ones are a stub whose open says so. */
+/* The backends, in order of preference; one that is not compiled in is a stub whose open fails with
+ * that message. */
 extern const struct hzp_backend hzp_backend_cuda, hzp_backend_cpu, hzp_backend_ref, hzp_backend_sim;
 
-/* Fills a table with the reference of every op: what a host backend starts from. */
+/* Fills a table with the reference implementation of every op; a host backend then replaces
+ * some. */
 void hzp_ref_fill(hzp_op_fn *op[HZP_OP_COUNT]);
 
 #ifdef __cplusplus

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/bf16.h - bfloat16 to and from float, the same bits on every backend.
+/* device/bf16.h - converts bfloat16 to and from float, with the same bits on every backend.
  *
- * A bf16 is the upper half of a float.  Also the split of an fp32 master into a bf16 and a signed
- * 16-bit residual (weights are served as the bf16; the optimizer keeps the rest).
+ * A bf16 is the upper half of a float.  Also splits an fp32 master weight into a bf16 and a signed
+ * 16-bit residual (weights are served as the bf16; the optimizer keeps the residual).
  *
  * Thread: any.  C17, C++17 and CUDA.
  */
@@ -37,8 +37,8 @@ HZP_INLINE float hzp_bf16_to_f32(uint16_t h)
     return hzp_f32_from_bits((uint32_t)h << 16);
 }
 
-/* To nearest, ties to even; too large becomes infinite; NaN stays NaN (made quiet, because the
- * bits that made it NaN may all be in the half that goes). */
+/* Rounds to nearest, ties to even; overflow becomes infinite; NaN stays NaN (made quiet, because
+ * the set bits of its fraction may all be in the dropped half). */
 HZP_INLINE uint16_t hzp_bf16_from_f32(float x)
 {
     uint32_t bits = hzp_f32_bits(x);
@@ -53,7 +53,7 @@ HZP_INLINE float hzp_master_join(uint16_t hi, int16_t residual)
     return hzp_f32_from_bits(((uint32_t)hi << 16) + (uint32_t)(int32_t)residual);
 }
 
-/* Its inverse: hi is the master rounded to nearest, ties up (so that the rest fits 16 bits). */
+/* The inverse: hi is the master rounded to nearest, ties up (so that the residual fits 16 bits). */
 HZP_INLINE void hzp_master_split(float master, uint16_t *ret_hi, int16_t *ret_residual)
 {
     uint32_t bits = hzp_f32_bits(master);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/cost.c - the bytes and floating-point operations of every op.
  *
- * Bytes: every operand once, twice where it is read and written; but of tables and pages only what
- * the rows pick.  Where lengths are on the device (segments), the longest stands for all: the
- * estimate is then an upper one.
+ * Bytes: every operand once, twice if it is read and written; of tables and pages only the rows
+ * that are used.  If lengths are on the device (segments), the longest is assumed for all: the
+ * estimate is then an upper bound.
  */
 #include "device/operand.h"
 
@@ -30,7 +30,7 @@ static uint64_t bytes_of_operands(enum hzp_op op, const void *args)
     return bytes;
 }
 
-/* Pairs of a row and a position it sees, over all heads. */
+/* The number of (row, visible position) pairs, over all heads. */
 static uint64_t pairs(const struct hzp_segs *segs, const struct hzp_heads *heads, int32_t rows)
 {
     uint64_t before = (uint64_t)HZP_MAX(segs->ctx_max - segs->rows_max, 0);
@@ -53,7 +53,7 @@ static struct hzp_cost cost_paged(const struct hzp_attn_paged_args *a)
                              4 * pairs(&a->segs, &a->heads, a->qkv.rows) * dim, 0};
 }
 
-/* Of a table, only the rows that are picked. */
+/* Bytes of only those rows of a table that are picked. */
 static uint64_t picked(const struct hzp_mat *rows, enum hzp_dtype table)
 {
     return elements(rows) * (hzp_dtype_size(table) + hzp_dtype_size(rows->type)) +
@@ -68,7 +68,7 @@ static struct hzp_cost cost_rope(enum hzp_op op, const void *args, const struct 
     return (struct hzp_cost){bytes, 6 * elements(x), 0};
 }
 
-/* Of the pages only the rows' slots: k and v, written once. */
+/* Bytes of the rows' slots in the pages, k and v, written once. */
 static uint64_t bytes_appended(const struct hzp_rope_args *a)
 {
     uint64_t width = 2 * (uint64_t)a->heads.kv_heads * (uint64_t)a->heads.dim;
@@ -131,7 +131,7 @@ struct hzp_cost hzp_op_cost(enum hzp_op op, const void *args)
             4 * pairs(&a->segs, &a->heads, a->out.rows) * (uint64_t)a->heads.dim, 0};
     }
     case HZP_OP_attn_packed_bwd: {
-        const struct hzp_attn_packed_bwd_args *a = args; /* five products where forward has two */
+        const struct hzp_attn_packed_bwd_args *a = args; /* five products, forward has two */
         return (struct hzp_cost){
             bytes_of_operands(op, args),
             10 * pairs(&a->segs, &a->heads, a->qkv.rows) * (uint64_t)a->heads.dim, 0};

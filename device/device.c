@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/device.c - the front: chooses a backend, checks arguments, and fills in what the backend
- * leaves out.
+/* device/device.c - the front end: chooses a backend, checks arguments, and implements what the
+ * backend leaves out.
  *
- * A fence handed to callers is really a front_fence: fence_close and fence_wait get no device to
- * find their backend by, and a backend defines its own struct hzp_fence.
+ * A fence given to callers is a front_fence: fence_close and fence_wait have no device argument to
+ * find their backend by, and each backend defines its own struct hzp_fence.
  */
 #include "device/device.h"
 
@@ -42,7 +42,7 @@ static bool env_on(const char *name)
     return value && *value && strcmp(value, "0") != 0;
 }
 
-/* A backend that opened must do every op. */
+/* Checks that a backend that opened implements every op. */
 static int table_check(struct hzp_device *dev, struct hzp_err_text *reterr)
 {
     char holes[256] = "";
@@ -72,7 +72,7 @@ static int backend_open(const struct hzp_backend *backend, const struct hzp_devi
     return HZP_OK;
 }
 
-/* "cuda" or "cuda:1"; without a number it is device 0. */
+/* Opens a backend by a name such as "cuda" or "cuda:1"; without a number it is device 0. */
 static int named_open(const struct hzp_device_config *config, struct hzp_device **ret,
                       struct hzp_err_text *reterr)
 {
@@ -139,7 +139,7 @@ void hzp_device_close(struct hzp_device *dev)
         dev->backend->close(dev);
 }
 
-/* With an op, because the host may not be able to write there. */
+/* Fills device memory with an op, because the host may not be able to write there. */
 static int fill(struct hzp_device *dev, void *ptr, size_t size, float value)
 {
     const size_t piece = (size_t)1 << 30;
@@ -173,7 +173,7 @@ int hzp_device_alloc(struct hzp_device *dev, enum hzp_mem where, size_t size, vo
     if (env_on("HZP_POISON")) {
         int r = HZP_OK;
         if (where == HZP_MEM_HOST)
-            memset(ptr, 0xff, size); /* NaN in every type of float */
+            memset(ptr, 0xff, size); /* NaN in every floating-point type */
         else
             r = fill(dev, ptr, size, NAN);
         if (r < 0) {
@@ -226,7 +226,8 @@ bool hzp_device_host_memory(const struct hzp_device *dev)
 
 bool hzp_device_computes(const struct hzp_device *dev)
 {
-    return strcmp(dev->backend->name, hzp_backend_sim.name) != 0; /* traced or not */
+    /* a traced device has the same backend name */
+    return strcmp(dev->backend->name, hzp_backend_sim.name) != 0;
 }
 
 bool hzp_device_queues(const struct hzp_device *dev)
@@ -256,7 +257,7 @@ void hzp_lane_close(struct hzp_lane *lane)
 }
 
 #ifdef HZP_DEBUG
-/* HZP_VALIDATE=0: for measuring with a build that has tests. */
+/* HZP_VALIDATE=0 turns validation off, to measure with a build that has tests. */
 static bool validates(void)
 {
     static atomic_int on = -1;

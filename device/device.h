@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/device.h - what computes: devices, lanes, fences and graphs, as their users see them.
+/* device/device.h - the interface for computing: devices, lanes, fences and graphs.
  *
  * Backends: ref (plain C, the specification), cpu, cuda, sim (no arithmetic, virtual clock), and
- * trace, which wraps any other; what one provides is in device/backend.h.  Callers use
+ * trace, which wraps any other; device/backend.h is the interface of a backend.  Callers use
  * hzp_device_*, hzp_lane_* and hzp_fence_*; those check arguments once (debug builds: every op
- * through hzp_op_validate), so a backend may assume that what reaches it is valid.
+ * through hzp_op_validate), so a backend may assume valid arguments.
  *
- * A lane is an ordered queue with a share of the device's cores (SMs); lanes run side by side.
- * An op's arguments are copied at issue or the op has ended when issue returns; what its pointers
- * point to must live until the lane has passed it.
+ * A lane is an ordered queue with a share of the device's cores (SMs); lanes run in parallel. At
+ * issue, an op's arguments are copied, or the op has ended when issue returns; the memory its
+ * pointers refer to must stay valid until the op has run.
  *
  * Thread: engine.  A device belongs to one thread for life.
  */
@@ -25,23 +25,23 @@ extern "C" {
 struct hzp_device;
 struct hzp_backend; /* device/backend.h, for backends */
 struct hzp_fence;   /* a point in a lane */
-struct hzp_graph;   /* ops captured from lanes, to be launched again together */
+struct hzp_graph;   /* ops captured from lanes, for repeated launches */
 
 /* When an op ran, on the device's clock. */
 struct hzp_span {
     uint64_t begin_ns, end_ns;
 };
 
-enum hzp_mem { HZP_MEM_DEVICE, HZP_MEM_HOST }; /* HOST: pinned where that exists */
+enum hzp_mem { HZP_MEM_DEVICE, HZP_MEM_HOST }; /* HOST: pinned if the device supports that */
 
 typedef int hzp_op_fn(struct hzp_lane *lane, const void *args);
 
 struct hzp_device_config {
-    const char
-        *name;   /* "ref", "cpu", "cuda", "sim"; NULL: the first of cuda, cpu that opens; "cuda:1"
-                       * says the ordinal too */
-    int ordinal; /* which of several */
-    int threads; /* CPU: worker threads; 0: as many as the process may use */
+    /* "ref", "cpu", "cuda", "sim"; NULL: the first of cuda, cpu that opens; "cuda:1" also sets the
+     * ordinal */
+    const char *name;
+    int ordinal;       /* which of several devices */
+    int threads;       /* CPU: worker threads; 0: as many as the process may use */
     const char *level; /* CPU: highest instruction set, "base", "avx2", "avx512"; NULL: the best */
 };
 
@@ -49,8 +49,8 @@ struct hzp_device_config {
 struct hzp_device {
     const struct hzp_backend *backend;
     hzp_op_fn *op[HZP_OP_COUNT]; /* filled by open, then fixed; no NULLs */
-    size_t mem_total;            /* bytes; what one memory plan may use */
-    int threads;                 /* its cores: threads, SMs */
+    size_t mem_total;            /* bytes that one memory plan may use */
+    int threads;                 /* number of cores: threads, SMs */
     char label[96];              /* "AMD EPYC, 2 threads, avx512" */
 };
 
@@ -58,10 +58,10 @@ struct hzp_device {
 struct hzp_lane {
     struct hzp_device *dev;
     enum hzp_bound use;
-    bool inlined; /* now: its ops end before issue returns */
+    bool inlined; /* currently: its ops end before issue returns */
 };
 
-/* HZP_EUNSUP: not compiled in, or no such hardware; HZP_EINVAL: no such backend. */
+/* HZP_EUNSUP: not compiled in, or the hardware is missing; HZP_EINVAL: no such backend. */
 int hzp_device_open(const struct hzp_device_config *config, struct hzp_device **ret,
                     struct hzp_err_text *reterr);
 void hzp_device_close(struct hzp_device *dev); /* NULL: no effect */
@@ -71,13 +71,13 @@ void hzp_device_close(struct hzp_device *dev); /* NULL: no effect */
 /* "ref", "cpu", "cuda", "sim". */
 const char *hzp_device_backend(const struct hzp_device *dev);
 
-/* Device memory is the host's: the host may read and write it in place. */
+/* Device memory is host memory: the host may read and write it in place. */
 bool hzp_device_host_memory(const struct hzp_device *dev);
 
 /* Ops compute.  False: only their durations are simulated, and device memory holds no values. */
 bool hzp_device_computes(const struct hzp_device *dev);
 
-/* Ops may still be running when their issue returns.  False: every fence has passed once it is
+/* Ops may still be running when their issue returns.  False: a fence has passed as soon as it is
  * recorded, and the host's clock around an issue times its op. */
 bool hzp_device_queues(const struct hzp_device *dev);
 
@@ -87,59 +87,61 @@ bool hzp_device_has_shares(const struct hzp_device *dev);
 /* Single ops can be timed: hzp_lane_time works. */
 bool hzp_device_times_ops(const struct hzp_device *dev);
 
-/* size bytes aligned to 4096, contents undefined (NaN with HZP_POISON=1).  Only at start: nothing
- * on a device is allocated once the loop runs.  HZP_ENOMEM. */
+/* Allocates size bytes aligned to 4096, contents undefined (NaN with HZP_POISON=1).  Only at start:
+ * no device memory is allocated once the loop runs.  HZP_ENOMEM. */
 int hzp_device_alloc(struct hzp_device *dev, enum hzp_mem where, size_t size, void **ret);
 void hzp_device_free(struct hzp_device *dev, enum hzp_mem where, void *ptr);
 
-/* Zeroes device memory, size a multiple of 4, by the device's own op, and waits.  HZP_ENOMEM,
+/* Zeroes device memory, size a multiple of 4, with the device's own op, and waits.  HZP_ENOMEM,
  * HZP_EDEVICE. */
 int hzp_device_zero(struct hzp_device *dev, void *ptr, size_t size);
 
-/* Where device memory is the host's, the system backs it page by page when it is first written;
- * here it has to now.  It is then 0, and with HZP_POISON=1 still NaN.  Elsewhere: no effect. */
+/* If device memory is host memory, makes the system back it now instead of page by page at the
+ * first write. It is then 0, or with HZP_POISON=1 still NaN.  Otherwise no effect. */
 int hzp_device_touch(struct hzp_device *dev, void *ptr, size_t size);
 
-/* Takes whatever memory the lane's ops will need beside their operands: no op allocates.
+/* Allocates all memory that the lane's ops will need besides their operands: no op allocates.
  * HZP_ENOMEM. */
 int hzp_lane_open(struct hzp_device *dev, enum hzp_bound use, struct hzp_lane **ret);
 void hzp_lane_close(struct hzp_lane *lane);
 
-/* Bytes of device memory that an open lane of this use holds: for the memory plan. */
+/* For the memory plan: bytes of device memory that an open lane of this use holds. */
 size_t hzp_lane_bytes(struct hzp_device *dev, enum hzp_bound use);
 int hzp_lane_copy(struct hzp_lane *lane, void *dst, const void *src, size_t size);
 int hzp_lane_wait(struct hzp_lane *lane, struct hzp_fence *fence);
 
-/* Gives the lane so many cores (SMs) of its own; it then runs beside the other lanes with a share.
- * 0, as opened: it may use the whole device, and where the host computes its ops end before issue
- * returns.  If anything changes, waits until every lane is idle: for use between steps.  A device
- * without shares, or with one core, changes nothing.  HZP_ENOMEM. */
+/* Gives the lane `units` cores (SMs) of its own; it then runs in parallel with the other lanes that
+ * have a share. 0, the initial state: it may use the whole device, and if the host computes, its
+ * ops end before issue returns.  A change waits until every lane is idle: call it between steps.
+ * On a device without shares, or with one core, it has no effect.  HZP_ENOMEM. */
 int hzp_lane_set_share(struct hzp_lane *lane, int units);
 
-/* Makes now what lanes with these shares side by side will need (hzp_lane_set_share), if that takes
- * time.  For the start; at most HZP_GRAPH_LANES_MAX lanes. */
+/* Creates in advance what lanes with these shares in parallel will need (hzp_lane_set_share), if
+ * that takes time.  Call it at the start; at most HZP_GRAPH_LANES_MAX lanes. */
 void hzp_device_prepare_shares(struct hzp_device *dev, const int *units, int lanes);
 
-/* Makes now what it takes to time so many ops whose fences were not yet waited for.  For the
- * start; more is made when it is needed.  HZP_EDEVICE. */
+/* Creates in advance what is needed to time this many ops whose fences were not yet waited for.
+ * Call it at the start; more is created when needed.  HZP_EDEVICE. */
 int hzp_device_prepare_times(struct hzp_device *dev, int timings);
 
-/* The start has ended: from here on a request may be waiting for any op.  Ops no longer spend time
- * on choosing algorithms or on anything else that only pays off later. */
+/* Marks the end of the start: from here on a request may be waiting for any op.  Ops no longer
+ * spend time on choosing algorithms or on anything else that only pays off later. */
 void hzp_device_steady(struct hzp_device *dev);
 
-/* The next op or copy issued on the lane leaves its times in *span, which must live, and may be
- * read, as a fence recorded behind it says.  HZP_EUNSUP: the device does not time single ops. */
+/* The next op or copy issued on the lane stores its times in *span. *span must stay valid until a
+ * fence recorded behind that op has passed, and may be read then.  HZP_EUNSUP: the device does not
+ * time single ops. */
 int hzp_lane_time(struct hzp_lane *lane, struct hzp_span *span);
 
-/* Between begin and end the lanes run nothing: what is issued on them, ops alone, is kept as a
- * graph instead, and so are their waits for fences recorded on one another meanwhile, which order
- * it.  Launch runs it as if it had been issued then: pointers are as they were, what they point to
- * is as it is when the lanes' turn comes; all of it runs behind what any of the lanes has had
- * before, and before what any has after.  Launch it on lane[0], each lane with the share it had;
- * close it before those lanes.  begin and end (of lane[0]) come in pairs, whatever was issued
- * between them failed or not; HZP_EUNSUP: no graphs here, or not of this; the lanes are as before.
- * 1 .. HZP_GRAPH_LANES_MAX. */
+/* Captures a graph. Between begin and end the lanes run nothing: the ops issued on them (ops only)
+ * are recorded as a graph, together with the lanes' waits for fences recorded on one another in
+ * between, which order it.  Launch runs the graph as if its ops had been issued then: pointers keep
+ * their captured values, and the memory they refer to is read when the lanes reach the ops. The
+ * graph runs behind everything issued before on any of its lanes, and before everything issued
+ * later on any of them.  Launch it on lane[0], with each lane's share as it was at capture; close
+ * it before those lanes.  begin and end (of lane[0]) come in pairs, even if an op in between
+ * failed. HZP_EUNSUP: the device has no graphs, or cannot capture these ops; the lanes are as
+ * before. lanes: 1 .. HZP_GRAPH_LANES_MAX. */
 enum { HZP_GRAPH_LANES_MAX = 8 };
 bool hzp_device_has_graphs(const struct hzp_device *dev);
 int hzp_graph_begin(struct hzp_lane *const *lane, int lanes);
@@ -152,13 +154,14 @@ void hzp_fence_close(struct hzp_fence *fence);
 int hzp_fence_record(struct hzp_fence *fence, struct hzp_lane *lane);
 int hzp_fence_wait(struct hzp_fence *fence);
 
-/* Copies between host and device memory, beside whatever the lanes do; ends before it returns.  Any
- * thread: the caller sees to it that nothing writes there meanwhile (files of held versions). */
+/* Copies between host and device memory, independent of the lanes; it has ended when it returns.
+ * Any thread: the caller makes sure that nothing writes to that memory meanwhile (files of held
+ * versions). */
 int hzp_device_copy(struct hzp_device *dev, void *dst, const void *src, size_t size);
 
-/* The contents of device memory, readable by the host: ptr itself and *ret_owned NULL where device
- * memory is the host's, else a copy for the caller to free.  NULL: no memory, or the device failed.
- * Any thread. */
+/* The contents of device memory, readable by the host: ptr itself with *ret_owned NULL if device
+ * memory is host memory, else a copy in *ret_owned, which the caller frees.  NULL: no memory, or
+ * the device failed. Any thread. */
 const void *hzp_device_view(struct hzp_device *dev, const void *ptr, size_t size, void **ret_owned);
 
 uint64_t hzp_device_now_ns(struct hzp_device *dev);

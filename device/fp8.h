@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/fp8.h - e4m3 to and from float, the same bits on every backend.
+/* device/fp8.h - converts e4m3 to and from float, with the same bits on every backend.
  *
  * A sign, four bits of exponent (bias 7), three of mantissa; no infinities: 0x7f and 0xff are NaN,
  * 0x7e is 448, the largest, exponent 0 is m * 2^-9 (Micikevicius et al. 2022, "FP8 formats for deep
  * learning").  Every e4m3 is a BF16 and an F16, exactly.
  *
- * The scale of a row is its largest magnitude over 448, so that this lands on the largest code; a
- * row of zeros has the least normal float.
+ * The scale of a row is its largest magnitude / 448, so that this element gets the largest code;
+ * the scale of a row of zeros is the smallest normal float.
  *
  * Thread: any.  C17, C++17 and CUDA.
  */
@@ -27,7 +27,8 @@ HZP_INLINE float hzp_e4m3_to_f32(uint8_t code)
     return hzp_f32_from_bits(sign | ((rest << 20) + 0x3c000000u));
 }
 
-/* To nearest, ties to even; what is too large becomes 448; NaN 0x7f, whatever its sign. */
+/* Rounds to nearest, ties to even; values above 448 become 448; NaN becomes 0x7f, whatever its
+ * sign. */
 HZP_INLINE uint8_t hzp_e4m3_from_f32(float x)
 {
     uint32_t bits = hzp_f32_bits(x), rest = bits & 0x7fffffffu, code;
@@ -35,15 +36,15 @@ HZP_INLINE uint8_t hzp_e4m3_from_f32(float x)
         return 0x7f;
     if (rest >= 0x43e00000u) /* 448 */
         code = 0x7e;
-    else if (rest >= 0x3c800000u) /* 2^-6, the least normal */
+    else if (rest >= 0x3c800000u) /* 2^-6, the smallest normal number */
         code = ((rest + 0x7ffffu + ((rest >> 20) & 1u)) >> 20) - 0x3c0u;
-    else /* 2^14 has a unit in the last place of 2^-9: the sum rounds as wanted */
+    else /* the last place of 2^14 is 2^-9: adding it rounds to that */
         code = hzp_f32_bits(hzp_f32_from_bits(rest) + 0x1p14f) - 0x46800000u;
     return (uint8_t)(code | (bits >> 24 & 0x80u));
 }
 
-/* The scale of a row whose largest magnitude has these bits, as an unsigned number: then NaN and
- * infinities are the largest.  NaN for those. */
+/* The scale of a row. largest: the bits of its largest magnitude, compared as unsigned numbers, so
+ * that NaN and infinities are the largest; the scale is NaN for those. */
 HZP_INLINE float hzp_e4m3_scale(uint32_t largest)
 {
     if (largest >= 0x7f800000u)

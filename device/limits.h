@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/limits.h - what this machine can do at most, measured now.
+/* device/limits.h - measures the limits of this machine.
  *
  * Benchmarks print a figure beside the limit measured in the same run: the machine is shared and
- * its clock moves, a ratio to a number in a data sheet says nothing.
+ * its clock varies, so the ratio to a number in a data sheet would be meaningless.
  *
  * Thread: engine.
  */
@@ -12,13 +12,14 @@
 #include "device/device.h"
 
 struct hzp_limits {
-    double read_bytes_per_s;    /* reading memory far larger than the caches, all threads */
-    double gemm_f32, gemm_bf16; /* operations per second of the library's matrix product at its best
-                                   shape and layout; 0: the type is not to be had */
+    double read_bytes_per_s; /* reading memory far larger than the caches, with all threads */
+    /* operations per second of the library's matrix product at its best shape and layout; 0: the
+     * library does not support the type */
+    double gemm_f32, gemm_bf16;
 };
 
-/* What a product of this type is held against: bf16 can be widened, so where the library has none
- * of its own, or a slow one, the rate of F32 counts. */
+/* The limit for a product of this type. bf16 operands can be widened to F32, so the F32 rate
+ * applies if the library has no bf16 product or a slower one. */
 static inline double hzp_limits_gemm(const struct hzp_limits *limits, enum hzp_dtype type)
 {
     return type == HZP_BF16 ? HZP_MAX(limits->gemm_bf16, limits->gemm_f32) : limits->gemm_f32;

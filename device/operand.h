@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/operand.h - the memory each op touches, as a list.
  *
- * One description behind three answers: what an op costs (cost.c), what the plan checker must know
- * (access.c) and what the front refuses (validate.c).
+ * One description is used for the cost of an op (cost.c), for the plan checker (access.c) and for
+ * validation (validate.c).
  *
  * Thread: any; pure.
  */
@@ -19,17 +19,17 @@ struct hzp_operand {
     size_t align;              /* bytes of an element */
     const struct hzp_mat *mat; /* NULL: an array */
     bool reads, writes, optional;
-    bool slots;     /* a layer's pages, of which only some slots are meant */
-    int32_t may_be; /* index of the operand this one may be (in place), -1: none */
+    bool slots;     /* a layer's pages, of which only some slots are used */
+    int32_t may_be; /* index of the operand that this one may be the same as (in place); -1: none */
 };
 
-/* Returns how many; none of them has to be valid. */
+/* Returns how many operands the op has; they need not be valid. */
 int hzp_op_operands(enum hzp_op op, const void *args, struct hzp_operand ret[HZP_ACCESS_MAX]);
 
-/* One byte past the last. */
+/* The address one past the operand's last byte. */
 uintptr_t hzp_operand_end(const struct hzp_operand *operand);
 
-/* Nothing is there: absent, or no rows, or no columns. */
+/* The operand is absent, or has no rows or no columns. */
 bool hzp_operand_empty(const struct hzp_operand *operand);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/ops.c - what is generated from the op list, and the small matrix helpers. */
+/* device/ops.c - the code generated from the op list, and small matrix helpers. */
 #include "device/ops.h"
 
 static const char *const op_names[HZP_OP_COUNT] = {
@@ -30,7 +30,7 @@ const char *hzp_op_name(enum hzp_op op)
     return op_known(op) ? op_names[op] : "?";
 }
 
-/* A product of fewer operations per byte than this mostly waits for memory. */
+/* A product with fewer operations per byte than this is limited by memory. */
 static const double thin_below = 48;
 
 static enum hzp_class product_class(const struct hzp_matmul_args *args)

@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/ops.h - everything a device can compute.
+/* device/ops.h - the ops: everything a device can compute.
  *
- * The one list.  The enum, the names, the typed callers, the trace labels and opcheck's coverage
- * test are generated from it; an op that is not on the list does not exist.  Column 2 is the op's
- * class: which resource it exhausts, which lane it goes to and how much it slows other ops down
- * follow from that.
+ * The enum, the names, the typed callers, the trace labels and opcheck's coverage test are
+ * generated from the one list below.  Column 2 is the op's class: it determines which resource the
+ * op exhausts, which lane it goes to and how much it slows other ops down.
  *
- * All data are row-major matrices; a row is a token, or a row of weights.  Weights are stored as
- * on disk: W is [out][in], so a projection is y = x W^T.  "act" below is the activations' type:
- * BF16 when the weights are BF16, F32 when they are F32.  The residual stream and its gradient are
- * always F32.  Sums are at least F32.  Outputs overlap no input unless said.  Rows may be 0: the
+ * All data are row-major matrices; a row is a token, or a row of weights.  Weights are stored as on
+ * disk: W is [out][in], so a projection is y = x W^T.  "act" below is the activations' type: BF16
+ * when the weights are BF16, F32 when they are F32.  The residual stream and its gradient are
+ * always F32.  Sums are at least F32.  Outputs overlap no input unless noted.  Rows may be 0: the
  * op then does nothing.
  *
- * Thread: engine.  nvcc reads this header too: stay inside what C17 and C++17 share.
+ * Thread: engine.  nvcc reads this header too: use only what C17 and C++17 share.
  */
 #ifndef HZP_DEVICE_OPS_H
 #define HZP_DEVICE_OPS_H
@@ -55,17 +54,17 @@ enum hzp_op {
         HZP_OP_COUNT
 };
 
-/* What an op does to the device, and so to the ops beside it: the one taxonomy of ops. */
+/* How an op loads the device, and so affects the ops that run beside it. */
 enum hzp_class {
-    HZP_CLASS_THIN,     /* products of few rows: they read more than they compute */
+    HZP_CLASS_THIN,     /* products of few rows, limited by reading their operands */
     HZP_CLASS_WIDE,     /* products of many rows */
     HZP_CLASS_GRAD,     /* products for gradients */
-    HZP_CLASS_DECODE,   /* attention of decode rows: reads much, computes little */
+    HZP_CLASS_DECODE,   /* attention of decode rows: limited by memory */
     HZP_CLASS_PREFILL,  /* attention of prompts, and of training's forward pass */
     HZP_CLASS_ATTN_BWD, /* backward of attention */
-    HZP_CLASS_ROWS,     /* passes over rows, forward */
-    HZP_CLASS_ROWS_BWD, /* passes over rows, loss and backward */
-    HZP_CLASS_UPDATE,   /* passes over parameters */
+    HZP_CLASS_ROWS,     /* ops on single rows, forward */
+    HZP_CLASS_ROWS_BWD, /* ops on single rows, loss and backward */
+    HZP_CLASS_UPDATE,   /* ops on parameters */
     HZP_CLASS_COUNT
 };
 
@@ -80,18 +79,19 @@ struct hzp_mat {
     enum hzp_dtype type;
 };
 
-/* Which rows belong to which sequence.  Segment i owns rows row0[i] .. row0[i+1]-1, and its first
- * row stands at position pos0[i] of its sequence. */
+/* Which rows belong to which sequence.  Segment i owns rows row0[i] .. row0[i+1]-1; its first row
+ * is at position pos0[i] of its sequence. */
 struct hzp_segs {
     const int32_t *row0; /* [count + 1], ascending */
     const int32_t *pos0; /* [count] */
     int32_t count;
-    int32_t rows_max, ctx_max; /* most rows; most positions seen (pos0 + rows): known to the host */
+    /* most rows of a segment; most positions a row sees (pos0 + rows): known to the host */
+    int32_t rows_max, ctx_max;
 };
 
-/* How the columns of a packed q|k|v row are cut: heads*dim, then kv_heads*dim, kv_heads*dim.
- * heads is a multiple of kv_heads (grouped-query attention: query head h reads kv head
- * h / (heads / kv_heads)). */
+/* The columns of a packed q|k|v row: heads*dim, then kv_heads*dim, kv_heads*dim. heads is a
+ * multiple of kv_heads (grouped-query attention: query head h reads kv head h / (heads /
+ * kv_heads)). */
 struct hzp_heads {
     int32_t heads, kv_heads, dim;
 };
@@ -109,8 +109,8 @@ struct hzp_embed_args {
     const int32_t *id; /* [rows], each in 0 .. vocab-1 */
 };
 
-/* y[r] = x[r] * w / sqrt(mean(x[r]^2) + eps).  x F32, w [1][cols] act, y act.
- * rstd [rows] F32, NULL: not kept; it is what rmsnorm_bwd needs. */
+/* y[r] = x[r] * w / sqrt(mean(x[r]^2) + eps).  x F32, w [1][cols] act, y act. rstd [rows] F32: the
+ * input of rmsnorm_bwd; NULL: not stored. */
 struct hzp_rmsnorm_args {
     struct hzp_mat x, w, y;
     float *rstd;
@@ -131,8 +131,8 @@ struct hzp_matmul_args {
 };
 
 /* scale[r] = max(max over c of |x[r][c]| / 448, 2^-126), y[r][c] = E4M3 of x[r][c] / scale[r], in
- * F32 arithmetic, quotients too: one result on every backend.  A row that has a NaN or an infinity
- * gets a scale of NaN and codes of 0, so whatever is made of it is NaN.  x F32 or BF16, y E4M3. */
+ * F32 arithmetic, quotients too: one result on every backend.  A row with a NaN or an infinity gets
+ * a scale of NaN and codes of 0, so everything computed from it is NaN.  x F32 or BF16, y E4M3. */
 struct hzp_quantize_args {
     struct hzp_mat x, y;
     float *scale; /* [rows] */
@@ -150,7 +150,7 @@ struct hzp_quantize_args {
 struct hzp_rope_args {
     struct hzp_mat x, y, q_norm, k_norm, table;
     const int32_t *pos;  /* [rows] */
-    struct hzp_kv kv;    /* k and v NULL: nothing is appended */
+    struct hzp_kv kv;    /* k and v NULL: no append */
     const int32_t *slot; /* [rows]; NULL with kv.k */
     struct hzp_heads heads;
     float eps;
@@ -172,13 +172,12 @@ struct hzp_attn_paged_args {
 #define hzp_attn_decode_args  hzp_attn_paged_args
 #define hzp_attn_prefill_args hzp_attn_paged_args
 
-/* The same for training: keys and values are the k and v columns of the rows themselves, each
- * segment a document: causal, and no row sees another document.  qkv may have more rows than out:
- * the last out.rows are theirs, which segments count, and those before are rows of the first
- * document, whose pos0 is then at most so many (position p of it is p - pos0 rows from its first);
- * all other pos0 are 0.
- * lse [rows][heads] F32 = log of the softmax's denominator (of the scaled scores), NULL: not
- * kept. */
+/* The same for training: keys and values are the k and v columns of the rows themselves. Each
+ * segment is a document: causal, and no row sees another document.  qkv may have more rows than
+ * out: its last out.rows rows are the ones computed, and the segments count only those. The rows
+ * before them belong to the first document, whose pos0 is then at most their number (its position p
+ * is p - pos0 rows from its first row); all other pos0 are 0. lse [rows][heads] F32 = log of the
+ * softmax's denominator (of the scaled scores); NULL: not stored. */
 struct hzp_attn_packed_args {
     struct hzp_mat qkv, out;
     float *lse;
@@ -199,16 +198,16 @@ struct hzp_gather_args {
     const int32_t *index; /* [y.rows] */
 };
 
-/* How one token is drawn.  In this order: bias, penalties, then, if nothing is given and
+/* How one token is sampled.  In this order: bias, penalties, then, if no token is given and
  * temperature > 0: division by temperature, top_k, top_p, min_p, draw.
  *   repetition r: seen tokens' logits l become l / r if l > 0, else l * r
  *   presence p, frequency f: l -= p * (count_out > 0) + f * count_out
- *   top_k: the k largest (0: all; ties by lower id).  top_p: the fewest most likely whose
- *   probabilities (over what top_k left) reach p (1: all).  min_p: those at least min_p times as
- *   likely as the likeliest.
+ *   top_k: the k largest (0: all; ties by lower id).  top_p: the fewest likeliest tokens whose
+ *   probabilities (normalized over what top_k left) reach p (1: all).  min_p: tokens at least
+ *   min_p times as likely as the likeliest.
  * Draw: the largest of logit + Gumbel noise g = -log(-log(u)), u = (w + 0.5) 2^-32, w word 0 of
- * Philox4x32-10 with key = seed and counter = (token, position, choice, 0): other rows of the
- * batch do not change it.  temperature 0: the largest logit, ties by lower id. */
+ * Philox4x32-10 with key = seed and counter = (token, position, choice, 0): other rows of the batch
+ * do not change it.  temperature 0: the largest logit, ties by lower id. */
 struct hzp_sample_row {
     float temperature, top_p, min_p;
     float repetition, presence, frequency; /* 1, 0, 0: none */
@@ -216,12 +215,12 @@ struct hzp_sample_row {
     uint64_t seed;
     uint32_t choice, position;
     int32_t edit0, edits; /* its range of the edit list */
-    int32_t given;        /* >= 0: this token is taken, none is drawn; -1: draw */
-    int32_t tops;         /* how many of the likeliest to report, 0 .. HZP_TOPS_MAX */
+    int32_t given;        /* >= 0: this token is taken without a draw; -1: draw */
+    int32_t tops;         /* how many of the likeliest tokens to report, 0 .. HZP_TOPS_MAX */
 };
 enum { HZP_TOPS_MAX = 20 };
 
-/* What is special about one token of one request; at most one edit a token. */
+/* The bias and the counts of one token of one request; at most one edit per token. */
 struct hzp_logit_edit {
     int32_t token;
     float bias;        /* added first; -INFINITY bans */
@@ -266,8 +265,8 @@ struct hzp_rmsnorm_bwd_args {
     const float *rstd; /* [rows] */
 };
 
-/* The transpose of rope: dy -> dx, in place if the same.  x is rope's input, read only where there
- * are norms.  dq_norm, dk_norm [1][dim] F32, added to. */
+/* The transpose of rope: dy -> dx, in place if they are the same matrix.  x is rope's input, read
+ * only if there are norms.  dq_norm, dk_norm [1][dim] F32, added to. */
 struct hzp_rope_bwd_args {
     struct hzp_mat dy, dx, x, q_norm, k_norm, dq_norm, dk_norm, table;
     const int32_t *pos;
@@ -308,10 +307,11 @@ struct hzp_fill_args {
     float value;
 };
 
-/* Counted noise, nearly normal: element number i = first + r cols + c of y is
+/* Noise that is nearly normal and depends only on seed and index: element number i = first + r cols
+ * + c of y is
  *   (b0 + b1 + b2 + b3 - 510) (deviation / 147.8), in F32, of the bytes of word i mod 4 of
  * Philox4x32-10 with key = seed and counter = (i / 4 low, i / 4 high, 0, 1): the same on every
- * backend, however a buffer is cut.  y F32 or BF16. */
+ * backend, however a buffer is divided.  y F32 or BF16. */
 struct hzp_noise_args {
     struct hzp_mat y;
     uint64_t seed, first;
@@ -356,7 +356,7 @@ extern "C" {
 
 struct hzp_lane;
 
-/* Queues one op on a lane.  HZP_EDEVICE: the device failed, and that is final. */
+/* Queues one op on a lane.  HZP_EDEVICE: the device failed; this is final. */
 int hzp_lane_issue(struct hzp_lane *lane, enum hzp_op op, const void *args);
 
 /* hzp_op_rmsnorm(lane, &args) and so on. */
@@ -370,7 +370,8 @@ HZP_OPS(X)
 
 const char *hzp_op_name(enum hzp_op op);
 
-/* The op's class.  A product's is THIN, WIDE or GRAD by its arguments; args NULL: as the list says.
+/* The op's class.  A product is THIN, WIDE or GRAD depending on its arguments; args NULL: the class
+ * in the list.
  */
 enum hzp_class hzp_op_class(enum hzp_op op, const void *args);
 const char *hzp_class_text(enum hzp_class c); /* "wide product" and so on */
@@ -378,38 +379,38 @@ enum hzp_bound hzp_class_bound(enum hzp_class c);
 size_t hzp_op_args_size(enum hzp_op op);
 size_t hzp_dtype_size(enum hzp_dtype type);
 
-/* A whole matrix as one row, for ops that do not care about rows; needs stride == cols. */
+/* A whole matrix as one row, for ops that are independent of rows; requires stride == cols. */
 struct hzp_mat hzp_mat_flat(struct hzp_mat mat);
 
 /* Rows r0 .. r0+rows-1 of mat. */
 struct hzp_mat hzp_mat_rows(struct hzp_mat mat, int32_t r0, int32_t rows);
 
-/* The least an op must move and multiply.  Feeds the price of training slices, the sim backend's
- * clock, and the "% of peak" column of opcheck --bench. */
+/* The least bytes an op must move and operations it must do.  Used for the price of training
+ * slices, the sim backend's clock, and the "% of peak" column of opcheck --bench. */
 struct hzp_cost {
     uint64_t bytes, flops, wire_bytes;
 };
 struct hzp_cost hzp_op_cost(enum hzp_op op, const void *args);
 
-/* What an op reads and writes, for the plan checker: at most HZP_ACCESS_MAX pieces of memory, each
- * a matrix, or the keys or the values of those slots of a layer's pages that the op uses.  Borrows
- * the arguments.  Returns how many. */
+/* For the plan checker: the memory that an op reads and writes, at most HZP_ACCESS_MAX pieces, each
+ * a matrix, or the keys or the values in the slots of a layer's pages that the op uses.  Borrows
+ * the arguments.  Returns the number of pieces. */
 struct hzp_access {
-    uintptr_t begin, end; /* bytes: the hull, for slots the layer's whole pages */
+    uintptr_t begin, end; /* byte range; for slots, of the layer's whole pages */
     bool writes;
-    size_t width, stride; /* rows of so many bytes, so many bytes from one to the next */
-    const struct hzp_rope_args *append; /* NULL, both: not slots */
+    size_t width, stride;               /* bytes of a row; bytes from one row to the next */
+    const struct hzp_rope_args *append; /* both NULL: not slots */
     const struct hzp_attn_paged_args *attend;
 };
 enum { HZP_ACCESS_MAX = 16 };
 int hzp_op_access(enum hzp_op op, const void *args, struct hzp_access *ret);
 
-/* Whether two of them share a byte; if in doubt, true.  Reads slots, segments and page tables,
- * which the host must see. */
+/* Whether two pieces share a byte; true if it cannot be decided.  Reads slots, segments and page
+ * tables, which must be readable by the host. */
 bool hzp_access_meet(const struct hzp_access *a, const struct hzp_access *b);
 
-/* Checks types, shapes and strides; what it accepts a backend may trust.  NULL: fine, else which
- * rule is broken ("matmul: a and b differ in type").  Index contents are not read. */
+/* Checks types, shapes and strides; a backend may rely on them.  NULL: valid, else the rule that is
+ * broken ("matmul: a and b differ in type").  Index contents are not read. */
 const char *hzp_op_validate(enum hzp_op op, const void *args);
 
 #ifdef __cplusplus

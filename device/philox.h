@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/philox.h - the counted random numbers, and the checksum's mixer, of every backend.
+/* device/philox.h - counter-based random numbers and the checksum's mixing function, for every
+ * backend.
  *
  * Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011):
  * a random word is a pure function of key and counter, so a draw does not depend on batch, thread
@@ -14,7 +15,7 @@
 
 #include "device/bf16.h"
 
-/* The block for this key and counter, in the counter's place. */
+/* Computes the block for this key and the counter c, in place. */
 HZP_INLINE void hzp_philox_block(uint64_t key, uint32_t c[4])
 {
     uint32_t c0 = c[0], c1 = c[1], c2 = c[2], c3 = c[3];
@@ -32,7 +33,7 @@ HZP_INLINE void hzp_philox_block(uint64_t key, uint32_t c[4])
     c[0] = c0, c[1] = c1, c[2] = c2, c[3] = c3;
 }
 
-/* Its word 0. */
+/* Word 0 of that block. */
 HZP_INLINE uint32_t hzp_philox(uint64_t key, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3)
 {
     uint32_t c[4] = {c0, c1, c2, c3};
@@ -40,7 +41,7 @@ HZP_INLINE uint32_t hzp_philox(uint64_t key, uint32_t c0, uint32_t c1, uint32_t 
     return c[0];
 }
 
-/* Elements 4 i .. 4 i + 3 of the noise op, of deviation 147.8 and F32's precision. */
+/* Elements 4 i .. 4 i + 3 of the noise op before scaling: their deviation is 147.8. */
 HZP_INLINE void hzp_noise_four(uint64_t seed, uint64_t i, float ret[4])
 {
     uint32_t c[4] = {(uint32_t)i, (uint32_t)(i >> 32), 0, 1};
@@ -51,7 +52,7 @@ HZP_INLINE void hzp_noise_four(uint64_t seed, uint64_t i, float ret[4])
                          510);
 }
 
-/* What they are multiplied by. */
+/* The factor that gives the noise its deviation. */
 HZP_INLINE float hzp_noise_scale(float deviation)
 {
     return deviation / 147.8f;
@@ -64,7 +65,7 @@ HZP_INLINE double hzp_gumbel(uint32_t w)
     return -log(-log(((double)w + 0.5) * (1.0 / 4294967296.0)));
 }
 
-/* What is added to the logit of `token`, see struct hzp_sample_row in device/ops.h. */
+/* The noise added to the logit of `token`, see struct hzp_sample_row in device/ops.h. */
 HZP_INLINE double hzp_draw_noise(uint64_t seed, uint32_t token, uint32_t position, uint32_t choice)
 {
     return hzp_gumbel(hzp_philox(seed, token, position, choice, 0));
@@ -78,7 +79,7 @@ HZP_INLINE uint64_t hzp_mix64(uint64_t z)
     return z ^ (z >> 31);
 }
 
-/* One word's share of audit's checksum. */
+/* The contribution of one word to audit's checksum. */
 HZP_INLINE uint64_t hzp_audit_mix(uint64_t i, uint64_t word)
 {
     return hzp_mix64(word + (i + 1) * 0x9e3779b97f4a7c15u);

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/sim.c - a device without arithmetic, on a virtual clock: the engine's loop can be run over
- * thousands of steps in a second, and always the same way.
+/* device/sim.c - a device without arithmetic, on a virtual clock: the engine's loop can run
+ * thousands of steps in a second, and is repeatable.
  *
- * The clock is the host's view: it moves by what issuing costs and by waiting for fences.  An op
- * needs flops / rate of the compute units and bytes / rate of the memory; ops of one lane follow
- * each other, ops of different lanes run side by side, each resource serving them in the order of
- * issue.  So lanes gain exactly where they run out of different things.
+ * The clock is the host's view: it advances by the cost of issuing and by waiting for fences.  An
+ * op needs flops / rate of the compute cores and bytes / rate of the memory. Ops of one lane run
+ * one after another, ops of different lanes run in parallel, and each resource serves them in the
+ * order of issue.  So parallel lanes gain time only if they are limited by different resources.
  *
- * Copies, small fills and gathers of numbers really happen, so what the engine keeps on the device
- * about itself (ids, sums) is right; sampled tokens are a hash of seed and position; losses and
- * norms are plausible constants plus a hash.  All other outputs keep what was in them.
+ * Copies, small fills and gathers of numbers are really executed, so the engine's own data on the
+ * device (ids, sums) are correct; sampled tokens are a hash of seed and position; losses and norms
+ * are plausible constants plus a hash.  All other outputs keep their previous contents.
  *
- * With host=1 the clock also moves with the processor's time of the thread that drives the device:
- * what it does between two calls takes what it really takes, beside the lanes.  That shows what
- * running ahead hides; nothing is then repeatable.
+ * With host=1 the clock also advances with the CPU time of the thread that drives the device: the
+ * host's work between two calls takes its real time, in parallel with the lanes.  That shows what
+ * running ahead hides; the run is then not repeatable.
  *
  * HZP_SIM=flops=1e14,bytes=3e12,copy=5e10,issue_ns=2000,mem=8e10,host=0 sets the rates (per second)
- * and the memory it says it has; these are the defaults.
+ * and the memory size it reports; these are the defaults.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,16 +36,16 @@ struct rates {
 struct sim_device {
     struct hzp_device base;
     struct rates rates;
-    uint64_t now_ns;                    /* what the host sees */
-    uint64_t host_ns;                   /* of the host's clock: counted so far */
-    uint64_t compute_free, memory_free; /* when each resource has done what is queued */
+    uint64_t now_ns;                    /* the virtual time that the host sees */
+    uint64_t host_ns;                   /* CPU time counted so far */
+    uint64_t compute_free, memory_free; /* when each resource has finished the queued work */
     hzp_op_fn *ref[HZP_OP_COUNT];
 };
 
 struct sim_lane {
     struct hzp_lane base;
-    uint64_t end_ns;       /* of its last op */
-    struct hzp_span *span; /* where the next op's times go; NULL: nowhere */
+    uint64_t end_ns;       /* end of its last op */
+    struct hzp_span *span; /* where the next op's times are stored; NULL: not timed */
 };
 
 struct hzp_fence {
@@ -78,7 +78,7 @@ static void spend(struct sim_lane *lane, double compute_ns, double memory_ns)
 {
     struct sim_device *dev = (struct sim_device *)lane->base.dev;
     if (lane->end_ns <= dev->now_ns)
-        tick(dev); /* for a busy lane the time of issue does not matter */
+        tick(dev); /* for a busy lane the issue time does not matter */
     dev->now_ns += (uint64_t)dev->rates.issue_ns;
     uint64_t begin = later(dev->now_ns, lane->end_ns);
     uint64_t compute = (uint64_t)compute_ns, memory = (uint64_t)memory_ns;
@@ -225,8 +225,8 @@ static void sim_close(struct hzp_device *dev)
     free(dev);
 }
 
-/* Address space only: pages that are never written cost nothing.  The size stands in the page
- * before. */
+/* Reserves address space only: pages that are never written use no memory.  The size is stored in
+ * the page before. */
 static int sim_mem_alloc(struct hzp_device *dev, enum hzp_mem where, size_t size, void **ret)
 {
     enum { PAGE = 4096 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/trace.c - a device around a device.
+/* device/trace.c - a device that wraps another device.
  *
- * Fences are the inner device's own (as its front hands them out), passed through; lanes are
- * wrapped, because an op finds its device by its lane. */
+ * Fences are the inner device's own (as its front end returns them), passed through; lanes are
+ * wrapped, because an op finds its device through its lane. */
 #include "device/trace.h"
 
 #include <math.h>
@@ -21,13 +21,13 @@ enum { NANS_LOGGED = 20 };
 
 struct trace_device {
     struct hzp_device base;
-    struct hzp_backend backend; /* the inner one's name, this file's functions */
+    struct hzp_backend backend; /* the inner one's name with this file's functions */
     struct hzp_device *inner;
     FILE *file; /* NULL: no trace */
     bool wait, check;
     uint64_t begin_ns;
     int lanes, nans;
-    void *staging; /* host memory to look for NaN in */
+    void *staging; /* host memory for the NaN check */
     size_t staging_size;
 };
 
@@ -73,7 +73,7 @@ static void event(struct trace_device *dev, const struct trace_lane *lane, const
                 (unsigned long long)cost.flops);
 }
 
-/* The first NaN of a matrix, copied to host memory: its index, or -1. */
+/* The index of the first NaN of a matrix that was copied to host memory; -1: none. */
 static int64_t nan_find(const struct hzp_mat *mat, const void *host)
 {
     for (int64_t r = 0; r < mat->rows; r++)
@@ -99,7 +99,7 @@ static int staging_grow(struct trace_device *dev, size_t size)
     return HZP_OK;
 }
 
-/* Scratch may hold anything, and a fill with NaN is deliberate. */
+/* Scratch may contain NaN, and a fill with NaN is deliberate. */
 static bool nan_may_be(enum hzp_op op, const void *args)
 {
     return op == HZP_OP_sample ||
@@ -300,7 +300,7 @@ static const struct hzp_backend functions = {
     .now_ns = trace_now_ns,
 };
 
-/* A second device of the process writes to file.json.1, and so on. */
+/* Opens the trace file; a second device of the process writes to file.json.1, and so on. */
 static FILE *file_open(char *path, size_t size)
 {
     static int opened;
@@ -321,7 +321,7 @@ int hzp_trace_open(struct hzp_device *inner, struct hzp_device **ret, struct hzp
         file = file_open(path, sizeof(path));
         if (!file)
             return hzp_fail_param(reterr, HZP_EIO, "HZP_TRACE", "%s: %s", path, strerror(errno));
-        fprintf(file, "[\n"); /* the array need not be closed, so a crash leaves a good file */
+        fprintf(file, "[\n"); /* the array need not be closed, so the file is valid after a crash */
     }
 
     struct trace_device *dev = hzp_xcalloc(1, sizeof(*dev));

@@ -4,7 +4,7 @@
 
 #include "device/operand.h"
 
-/* What op-specific rules say is prefixed with the op's name by hzp_op_validate. */
+/* hzp_op_validate prefixes these texts with the op's name. */
 #define RULE(condition, text)                                                                      \
     do {                                                                                           \
         if (!(condition))                                                                          \
@@ -21,7 +21,7 @@ static bool same_shape(const struct hzp_mat *a, const struct hzp_mat *b)
     return a->rows == b->rows && a->cols == b->cols;
 }
 
-/* A row vector of n, or absent. */
+/* Whether m is a row vector of n elements, or absent. */
 static bool is_row(const struct hzp_mat *m, int32_t n)
 {
     return !m->ptr || (m->rows == 1 && m->cols == n);
@@ -348,7 +348,8 @@ static const char *check_operand(const struct hzp_operand *o)
     return NULL;
 }
 
-/* Matrices of one stride may lie in each other's gaps: then their columns must not meet. */
+/* Whether two operands overlap. Matrices of the same stride may be interleaved: then they overlap
+ * only if their columns do. */
 static bool overlap(const struct hzp_operand *a, const struct hzp_operand *b)
 {
     if (hzp_operand_empty(a) || hzp_operand_empty(b))

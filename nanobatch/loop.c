@@ -3,11 +3,11 @@
  *
  * A step is formed, issued, served (serving's results are delivered) and landed (its slices too
  * have ended, and every source has its outcome).  At most two steps are in flight: step n lands
- * before step n + 2 is formed, so of step n at most its slices run while step n + 1 is formed.
+ * before step n + 2 is formed, so only slices of step n may still run while step n + 1 is formed.
  *
  *     run-ahead   land n - 1 | form, issue n + 1 | serve n
  *     else        land n - 1 | form, issue n | serve n           (slices on their own lanes run on)
- *     inlined     form, issue n: which runs it | serve, land n
+ *     inlined     form, issue n, which runs it | serve, land n
  */
 #include "base/thread.h"
 #include "nanobatch/loop_state.h"
@@ -17,10 +17,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- Life ------------------------------------------------------------------------------------- */
+/* --- Create and destroy ----------------------------------------------------------------------- */
 
-/* The shapes of steps are known now, so their lanes are opened and their shares made before a step
- * has to wait for that. */
+/* Opens the lanes and prepares the shares of all known shapes, so that no step has to wait for
+ * that. */
 static int prepare(struct hzp_loop *loop)
 {
     const struct hzp_loop_config *c = &loop->config;
@@ -37,8 +37,8 @@ static int prepare(struct hzp_loop *loop)
     return HZP_OK;
 }
 
-/* The step's serving as it is on another slot's weights.  Its arrays are the step's own: they are
- * cut in the same way once more, before the step is issued. */
+/* Makes the variant of the step's serving for another slot of weights.  It uses the step's own
+ * arrays: they are cut into nano-batches in the same way again, before the step is issued. */
 static bool variant(void *ctx, const struct hzp_plan *plan, int32_t i, struct hzp_plan *ret)
 {
     struct hzp_loop *loop = ctx;
@@ -129,7 +129,7 @@ void hzp_loop_destroy(struct hzp_loop *loop)
             hzp_exec_land(active->flight, NULL, &times);
         hzp_flight_close(active->flight);
         hzp_plan_fini(&active->plan);
-        if (i) /* the first is the caller's */
+        if (i) /* the caller owns the first one */
             hzp_batch_destroy(active->batch);
     }
     hzp_exec_destroy(loop->exec);
@@ -141,7 +141,8 @@ void hzp_loop_destroy(struct hzp_loop *loop)
 
 /* --- Steps in flight -------------------------------------------------------------------------- */
 
-/* Gives the outcome to sources that take it behind serving, or behind slices. */
+/* Delivers the outcome to the sources that take it when serving has ended (slices false), or when
+ * the slices have ended (true). */
 static void deliver(struct hzp_loop *loop, struct hzp_active_step *active, bool slices, int status)
 {
     active->outcome.status = status;
@@ -152,13 +153,13 @@ static void deliver(struct hzp_loop *loop, struct hzp_active_step *active, bool 
     }
 }
 
-/* Serving's part has ended: its source gets the results. */
+/* Waits for serving's part of the step and delivers its results. */
 static int serve(struct hzp_loop *loop, struct hzp_active_step *active)
 {
     uint64_t *served_ns = &active->outcome.ns[HZP_TENANT_SERVE];
     HZP_TRY(hzp_exec_wait_serving(active->flight, served_ns));
     uint64_t begin = hzp_host_ns();
-    if (active->split.ride_ns > 0) /* the part of it that training's rows took, by their op times */
+    if (active->split.ride_ns > 0) /* subtract training's rows in serving's items */
         *served_ns -= HZP_MIN(*served_ns, (uint64_t)active->split.ride_ns);
     hzp_rows_learn(&loop->time.rows, active->batch ? active->batch->rows : 0, *served_ns);
     active->tokens_ns = active->outcome.end_ns = hzp_device_now_ns(loop->config.model->dev);
@@ -169,7 +170,7 @@ static int serve(struct hzp_loop *loop, struct hzp_active_step *active)
     return HZP_OK;
 }
 
-/* The longest of the next items of training's chains; 0: they have none. */
+/* The longest predicted time of the next items of training's chains; 0: there are none. */
 static double next_ns(const struct hzp_loop *loop, const struct hzp_offer *offer)
 {
     double ns = 0;
@@ -183,7 +184,7 @@ static double next_ns(const struct hzp_loop *loop, const struct hzp_offer *offer
     return ns;
 }
 
-/* All of it has ended, and what came before it has landed. */
+/* Waits for the end of the whole step and delivers its outcome; the steps before it have landed. */
 static int land(struct hzp_loop *loop, struct hzp_active_step *active)
 {
     const struct hzp_step *step = &active->step;
@@ -220,7 +221,8 @@ static int land_through(struct hzp_loop *loop, uint64_t number)
     return HZP_OK;
 }
 
-/* Every source gets the failure of every step in flight, also those that had its results. */
+/* Delivers the failure of every step in flight to every source, even if it already had the
+ * results. */
 static int fail(struct hzp_loop *loop, int status)
 {
     for (uint64_t n = loop->landed + 1; n <= loop->number; n++) {
@@ -236,7 +238,7 @@ static int fail(struct hzp_loop *loop, int status)
     return status;
 }
 
-/* --- Running it ------------------------------------------------------------------------------- */
+/* --- Running steps ---------------------------------------------------------------------------- */
 
 static void must_be_sound(const struct hzp_plan *plan, const struct hzp_active_step *active,
                           const char *what)
@@ -263,7 +265,7 @@ static void check(struct hzp_loop *loop, const struct hzp_active_step *active,
 static int issue(struct hzp_loop *loop, struct hzp_active_step *active)
 {
     bool queues = hzp_exec_queues(loop->exec, &active->plan);
-    if (!queues) /* issuing runs it: results of the steps before it are delivered first */
+    if (!queues) /* issuing runs the step: results of earlier steps are delivered first */
         HZP_TRY(land_through(loop, active->step.number - 1));
     const struct hzp_active_step *before = loop->landed + 1 < active->step.number
                                                ? hzp_loop_step(loop, active->step.number - 1)
@@ -282,7 +284,7 @@ static int issue(struct hzp_loop *loop, struct hzp_active_step *active)
     return HZP_OK;
 }
 
-/* What the step before must be through with before the next is formed. */
+/* Waits for what must have ended before the next step is formed. */
 static int settle(struct hzp_loop *loop)
 {
     struct hzp_active_step *before = hzp_loop_newest(loop);
@@ -298,7 +300,7 @@ static int settle(struct hzp_loop *loop)
     return HZP_OK;
 }
 
-/* Nothing was formed: the step in flight comes to its end. */
+/* No step was formed: waits for the one in flight. */
 static int wind_up(struct hzp_loop *loop)
 {
     struct hzp_active_step *last = hzp_loop_newest(loop);
@@ -337,7 +339,7 @@ struct hzp_graphs_stats hzp_loop_graphs(const struct hzp_loop *loop)
     return hzp_exec_graphs(loop->exec);
 }
 
-/* --- Turning ---------------------------------------------------------------------------------- */
+/* --- The loop's thread ------------------------------------------------------------------------ */
 
 static bool may_end(struct hzp_loop *loop)
 {

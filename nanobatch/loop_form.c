@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nanobatch/loop_form.c - forming a step: what it has room for, what the sources offer, and the
- * plan of that. */
+/* nanobatch/loop_form.c - forms a step: its room, the offers of the sources, and the plan for
+ * them. */
 #include "nanobatch/loop_state.h"
 
 #include <string.h>
@@ -10,14 +10,15 @@ static struct hzp_active_step *begin_step(struct hzp_loop *loop)
     struct hzp_active_step *active = hzp_loop_step(loop, loop->number + 1),
                            *before = hzp_loop_newest(loop);
     bool in_flight = before && before->stage == HZP_STEP_ISSUED;
-    /* Here too: a version that was released while nothing ran must not wait for a step to land. */
+    /* Reclaim here too: a version released while nothing ran must not wait for the next step to
+     * land. */
     hzp_weights_reclaim(loop->config.model->weights, loop->landed);
     active->step = (struct hzp_step){.number = loop->number + 1,
                                      .begin_ns = hzp_device_now_ns(loop->config.model->dev),
                                      .version = hzp_weights_current(loop->config.model->weights),
                                      .in_flight = in_flight ? before->offer.batch : NULL};
     hzp_split_begin(&loop->split, &active->split, active->step.begin_ns);
-    /* Two such steps may be in flight when a request comes. */
+    /* Two such steps may be in flight when a request arrives, so each gets half the time. */
     bool halves = loop->ahead && hzp_exec_alone(loop->exec) && !active->split.hold;
     bool serves = active->batch && !active->split.hold;
     active->room = (struct hzp_room){.rows = serves ? active->batch->max.rows_max : 0,
@@ -48,7 +49,7 @@ const struct hzp_plan_shape *hzp_loop_shape(const struct hzp_loop *loop,
     return entry ? &entry->shape : c->shape;
 }
 
-/* Serving's rows become ops, and the split says how long training may run with them. */
+/* Builds the plan of serving's rows, and asks the split how long training may run with them. */
 static void plan_serving(struct hzp_loop *loop, struct hzp_active_step *active)
 {
     struct hzp_batch *batch = active->batch;
@@ -66,15 +67,15 @@ static void plan_serving(struct hzp_loop *loop, struct hzp_active_step *active)
         active->room.op_times = &loop->time.beside;
 }
 
-/* The shape that serving and training have together: serving's part was planned before it was known
- * whether training would come.  NULL: training's slices follow serving on the compute lane. */
+/* The shape for serving and training together; serving's part was planned before it was known
+ * whether training has work.  NULL: training's slices follow serving on the compute lane. */
 static const struct hzp_plan_shape *shape_of_both(const struct hzp_loop *loop,
                                                   const struct hzp_active_step *active)
 {
     const struct hzp_plan_shape *both =
         hzp_step_serves(active) ? hzp_loop_shape(loop, active->batch, true) : NULL;
     bool beside = active->split.beside;
-    if (!both || (hzp_plan_shape_beside(both) && !beside)) /* in turns, then */
+    if (!both || (hzp_plan_shape_beside(both) && !beside)) /* one after the other */
         return NULL;
     return beside || both->ride || loop->config.plans ? both : NULL;
 }
@@ -87,8 +88,8 @@ static const struct hzp_slice *first_training(const struct hzp_offer *offer)
     return NULL;
 }
 
-/* Appends the slice.  Where there is a shape for both tenants, the first slice of training makes
- * the whole plan anew with that, and may ride. */
+/* Appends the slice.  If there is a shape for both tenants, the first slice of training rebuilds
+ * the whole plan with that shape, and may ride. */
 static void take_training(struct hzp_loop *loop, struct hzp_active_step *active,
                           const struct hzp_slice *slice, const struct hzp_plan_shape *both,
                           bool first)
@@ -107,8 +108,8 @@ static void take_training(struct hzp_loop *loop, struct hzp_active_step *active,
         hzp_count(&loop->counters.ride_steps, 1);
 }
 
-/* Slices join the plan: training's in the order of the offer and where the step's shape says, then
- * the others, on the lanes of their chains. */
+/* Adds the slices to the plan: training's first, in the order of the offer and on the lanes of the
+ * step's shape, then the others on the lanes of their chains. */
 static void take_slices(struct hzp_loop *loop, struct hzp_active_step *active)
 {
     const struct hzp_slice *first = first_training(&active->offer);
@@ -126,7 +127,8 @@ static void take_slices(struct hzp_loop *loop, struct hzp_active_step *active)
     }
 }
 
-/* How long a slice will take; into the split, how much of that in serving's own items. */
+/* How long a slice is predicted to take; adds to split.ride_ns how much of that is in serving's
+ * items. */
 static double slice_ns(struct hzp_active_step *active, const struct hzp_slice *slice)
 {
     const struct hzp_room *room = &active->room;
@@ -138,8 +140,8 @@ static double slice_ns(struct hzp_active_step *active, const struct hzp_slice *s
     return ns;
 }
 
-/* Takes the time of slices `from` and up, which a source has just offered, from the room of the
- * next sources.  Returns training's part. */
+/* Subtracts the time of slices `from` and up, which a source has just offered, from the room of the
+ * following sources.  Returns training's part of that time. */
 static double count_slices(struct hzp_active_step *active, int32_t from)
 {
     double train = 0;
@@ -155,7 +157,7 @@ static double count_slices(struct hzp_active_step *active, int32_t from)
     return train;
 }
 
-/* True: there is something to run. */
+/* Asks the sources for work. True: there is something to run. */
 static bool offer(struct hzp_loop *loop, struct hzp_active_step *active)
 {
     bool any = false, planned = false;
@@ -183,7 +185,8 @@ struct hzp_active_step *hzp_loop_form(struct hzp_loop *loop)
     bool hidden = hzp_loop_newest(loop) && hzp_loop_newest(loop)->stage == HZP_STEP_ISSUED;
     struct hzp_active_step *active = begin_step(loop);
     bool any = offer(loop, active);
-    if (!any && active->split.hold) { /* training has nothing to do */
+    /* the step was kept for training, which has no work: form it again for all sources */
+    if (!any && active->split.hold) {
         active = begin_step(loop);
         any = offer(loop, active);
     }
@@ -191,7 +194,8 @@ struct hzp_active_step *hzp_loop_form(struct hzp_loop *loop)
         return NULL;
     loop->number++;
     active->stage = HZP_STEP_FORMED;
-    /* Whatever is published from here on, this version's memory stays until the step has landed. */
+    /* A version published from here on does not replace this step's: its memory stays until the
+     * step has landed. */
     if (active->step.version)
         active->step.version->last_step = HZP_MAX(active->step.version->last_step, loop->number);
     hzp_count(&loop->counters.ahead_steps, hidden);

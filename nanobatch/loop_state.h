@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nanobatch/loop_state.h - the loop's own structs, for the files that implement it: loop.c (life,
- * running, turning), loop_form.c (what a step does), loop_warm.c (the end of the start).
+/* nanobatch/loop_state.h - the loop's private structs, shared by the files that implement it:
+ * loop.c (create, run, turn), loop_form.c (forming a step), loop_warm.c (the last phase of the
+ * start).
  *
- * Thread: as the headings of struct hzp_loop say.
+ * Thread: see the comments in struct hzp_loop.
  */
 #ifndef HZP_NANOBATCH_LOOP_STATE_H
 #define HZP_NANOBATCH_LOOP_STATE_H
@@ -26,19 +27,19 @@ struct hzp_loop_counters {
 
 enum hzp_stage { HZP_STEP_LANDED, HZP_STEP_FORMED, HZP_STEP_ISSUED, HZP_STEP_SERVED };
 
-/* One step from its forming to its landing: what each phase hands on. */
+/* The state of one step from its forming to its landing, passed from phase to phase. */
 struct hzp_active_step {
     enum hzp_stage stage;
     struct hzp_step step;
     struct hzp_room room;
     struct hzp_offer offer;
-    struct hzp_split_step split; /* the split's part of it */
-    struct hzp_batch *batch;     /* NULL: nothing serves */
+    struct hzp_split_step split; /* the split's state for this step */
+    struct hzp_batch *batch;     /* NULL: no serving */
     struct hzp_plan plan;
     const struct hzp_plan_shape *shape; /* of serving's part; NULL: sequential */
     struct hzp_outcome outcome;
     struct hzp_flight *flight;
-    uint64_t tokens_ns; /* when it was served */
+    uint64_t tokens_ns; /* when serving's part was delivered */
 };
 
 struct hzp_loop {
@@ -48,8 +49,9 @@ struct hzp_loop {
     bool ahead;
     /* engine thread */
     struct hzp_active_step active[2]; /* of step n: active[n % 2] */
-    uint64_t number, landed; /* the newest formed; the newest landed: at most two before it */
-    struct hzp_plan joined;  /* for the check of two in flight */
+    /* numbers of the newest formed and the newest landed step; number <= landed + 2 */
+    uint64_t number, landed;
+    struct hzp_plan joined; /* scratch plan for checking two steps in flight together */
     struct hzp_time time;
     struct hzp_split split;
     /* any thread */
@@ -60,7 +62,7 @@ struct hzp_loop {
 
 static inline void hzp_count(_Atomic uint64_t *counter, uint64_t n)
 {
-    /* Relaxed: counters are read for people, one by one. */
+    /* Relaxed: readers display the counters and need no order between them. */
     atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
 }
 
@@ -69,13 +71,13 @@ static inline struct hzp_active_step *hzp_loop_step(struct hzp_loop *loop, uint6
     return &loop->active[number % 2];
 }
 
-/* The newest step formed, if it has not landed. */
+/* The newest formed step, if it has not landed; else NULL. */
 static inline struct hzp_active_step *hzp_loop_newest(struct hzp_loop *loop)
 {
     return loop->number > loop->landed ? hzp_loop_step(loop, loop->number) : NULL;
 }
 
-/* The processor's time of this thread. */
+/* CPU time of this thread. */
 static inline uint64_t hzp_host_ns(void)
 {
     struct timespec now;
@@ -83,7 +85,7 @@ static inline uint64_t hzp_host_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* The host's work that began at `begin`; hidden: a step was in flight meanwhile. */
+/* Counts the host's work since `begin`; hidden: a step was in flight meanwhile. */
 static inline void hzp_loop_count_host(struct hzp_loop *loop, _Atomic uint64_t *counter,
                                        uint64_t begin, bool hidden)
 {
@@ -93,7 +95,7 @@ static inline void hzp_loop_count_host(struct hzp_loop *loop, _Atomic uint64_t *
         hzp_count(&loop->counters.hidden_ns, took);
 }
 
-/* Serving's part of the step, to be planned. */
+/* The inputs for planning serving's part of the step. */
 static inline struct hzp_step_plan hzp_step_serving(const struct hzp_loop *loop,
                                                     const struct hzp_active_step *active)
 {
@@ -112,13 +114,12 @@ static inline bool hzp_step_serves(const struct hzp_active_step *active)
 
 /* ---- loop_form.c ---- */
 
-/* How a step of these rows is cut and spread over lanes, with training and without; NULL:
- * sequential. */
+/* The shape of a step of these rows, with or without training; NULL: sequential. */
 const struct hzp_plan_shape *hzp_loop_shape(const struct hzp_loop *loop,
                                             const struct hzp_batch *batch, bool trains);
 
-/* The next step: sources have offered, and its plan is made.  NULL: there is nothing to do, and its
- * number is free again. */
+/* Forms the next step: asks the sources and makes the plan.  NULL: there is nothing to do, and the
+ * step's number is reused. */
 struct hzp_active_step *hzp_loop_form(struct hzp_loop *loop);
 
 #endif

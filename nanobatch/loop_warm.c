@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nanobatch/loop_warm.c - the end of a server's start: steps of padding rows go through the device,
- * so that what takes time once is done before a request waits for it. */
+/* nanobatch/loop_warm.c - the last phase of a server's start: runs steps of padding rows, so that
+ * one-time costs are paid before a request arrives. */
 #include "nanobatch/loop_state.h"
 
 #include "base/log.h"
 #include "nanobatch/run/warm.h"
 
-/* The active gets the plan of its batch, as a step of that would be. */
+/* Plans the active step's batch in the same way as a real step. */
 static void warm_build(struct hzp_loop *loop, struct hzp_active_step *active,
                        const struct hzp_plan_shape *shape)
 {
@@ -24,7 +24,7 @@ static int warm_run(struct hzp_loop *loop, struct hzp_active_step *active)
     return hzp_exec_land(active->flight, NULL, &times);
 }
 
-/* Fences for steps of this shape; the most items of any so far. */
+/* Opens the fences for steps of this shape; *ret_items: the largest number of items so far. */
 static int warm_reserve(struct hzp_loop *loop, const struct hzp_plan_shape *shape,
                         int32_t *ret_items)
 {
@@ -38,8 +38,9 @@ static int warm_reserve(struct hzp_loop *loop, const struct hzp_plan_shape *shap
     return HZP_OK;
 }
 
-/* Events for the items of two steps, each with a slice of training, of which only the number is
- * estimated: a layer's forward and backward are about forty items, more with a quantum. */
+/* Prepares events for the items of two steps, each with a slice of training. The number of
+ * training's items is estimated: a layer's forward and backward are about forty, more with a
+ * quantum. */
 static int warm_times(struct hzp_loop *loop, int32_t items)
 {
     enum { TRAIN_ITEMS = 64, UPDATE_ITEMS = 512 };
@@ -48,7 +49,7 @@ static int warm_times(struct hzp_loop *loop, int32_t items)
         model->dev, 2 * (items + TRAIN_ITEMS * model->config->layers + UPDATE_ITEMS));
 }
 
-/* The first active's step runs, and chooses algorithms; then either's is captured. */
+/* Runs the first active step, which chooses algorithms; then captures both. */
 static int warm_decode(struct hzp_loop *loop, int32_t rows)
 {
     for (int i = 0; i < HZP_COUNT(loop->active); i++) {

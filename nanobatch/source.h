@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nanobatch/source.h - where the work of a step comes from.
+/* nanobatch/source.h - the interface through which the loop gets the work of a step.
  *
- * The loop knows an array of sources, most urgent first, and nothing else about them: serve/ is
- * the first, train/ the second, tests bring their own.  A step passes from phase to phase as:
+ * The loop knows an array of sources, most urgent first, and nothing else about them: serve/ is the
+ * first, train/ the second, tests bring their own.  A step passes from phase to phase as:
  *
- *     hzp_step     which step it is, and the version it serves from: fixed before sources offer
- *     hzp_room     what the step has room for: set by the loop, used up by sources in turn
- *     hzp_offer    what the sources want done: rows of serving, slices of chains
- *     hzp_outcome  what became of it
+ *     hzp_step     the step's number and the version it serves from: fixed before sources offer
+ *     hzp_room     how much the step can hold: set by the loop, used up by the sources in turn
+ *     hzp_offer    the work of the sources: rows of serving, slices of chains
+ *     hzp_outcome  the result
  *
- * The loop may run one step ahead: sources are then asked for step n + 1 while step n runs, and get
- * the outcome of n only after they have offered n + 1.  Slices may outlive their step, by at most
- * the step after it: a source with `slices` gets the outcome when the slices too have ended.  Every
- * source gets the outcomes of steps in their order.
+ * The loop may run one step ahead: it then asks sources for step n + 1 while step n runs, and
+ * delivers the outcome of n only after they have offered n + 1.  Slices may outlive their step, by
+ * at most the step after it: a source with `slices` gets the outcome when the slices too have
+ * ended.  Every source gets the outcomes of steps in their order.
  *
  * Thread: engine.
  */
@@ -27,48 +27,51 @@
 struct hzp_rider;
 
 struct hzp_step {
-    uint64_t number;   /* from 1; memory is reclaimed by it alone */
+    uint64_t number;   /* from 1; reclaiming memory depends on it alone */
     uint64_t begin_ns; /* device clock */
     struct hzp_version *version;
-    /* Rows of the step before, which is still in flight; NULL: its results are known. */
+    /* Rows of the previous step, which is still in flight; NULL: its results are known. */
     const struct hzp_batch *in_flight;
 };
 
 struct hzp_room {
-    int32_t rows;        /* of serving: sources subtract what they add */
-    uint64_t train_ns;   /* slices may take so long together: the loop subtracts what was offered */
-    uint64_t item_ns;    /* no item longer than this may be begun */
-    int32_t ride_rows;   /* rows of serving that training's rows may ride with (ride.h); 0: none */
-    double serve_max_ns; /* serving may take so long for its ITL goal; 0: no goal */
-    const struct hzp_time *time;         /* how long work takes, */
-    const struct hzp_op_times *op_times; /* and of it what holds for slices in this step */
+    int32_t rows;        /* rows left for serving: sources subtract what they add */
+    uint64_t train_ns;   /* time left for all slices: the loop subtracts what was offered */
+    uint64_t item_ns;    /* an item longer than this must not be started */
+    int32_t ride_rows;   /* serving's rows that training's rows may ride with (ride.h); 0: none */
+    double serve_max_ns; /* how long serving may take to meet its ITL goal; 0: no goal */
+    const struct hzp_time *time; /* predicted durations, */
+    /* and the op times among them that apply to slices in this step */
+    const struct hzp_op_times *op_times;
 };
 
-/* Items [from, to) of a chain, which must stay as it is until the outcome.  from == to: no item
+/* Items [from, to) of a chain, which must not change until the outcome.  from == to: no item
  * fitted; the split learns what the next one costs. */
 struct hzp_slice {
     const struct hzp_plan *chain;
     int32_t from, to;
-    enum hzp_tenant tenant; /* TRAIN: may go to the lanes of the step's shape; TRANSFER: stays
-                                      on its own */
-    const struct hzp_rider *rider; /* TRAIN: its forward pass may ride (ride.h); NULL: it may not */
+    /* TRAIN: may go to the lanes of the step's shape; TRANSFER: stays on its chain's lanes */
+    enum hzp_tenant tenant;
+    /* TRAIN: lets its forward pass ride (ride.h); NULL: it may not */
+    const struct hzp_rider *rider;
 };
 
-enum { HZP_SLICES_MAX = 4 }; /* of one step */
+enum { HZP_SLICES_MAX = 4 }; /* in one step */
 
 /* Which results must be known before the next step is formed. */
 enum hzp_settle { HZP_SETTLE_NOTHING, HZP_SETTLE_SERVING, HZP_SETTLE_ALL };
 
 struct hzp_offer {
-    struct hzp_batch *batch; /* serving's rows; empty when the step begins; NULL: nothing serves */
-    const struct hzp_kv *kv; /* [layers], set with rows */
-    struct hzp_waits waits;  /* set with rows */
-    struct hzp_slice slice[HZP_SLICES_MAX]; /* training's are issued first, each kind in order */
+    struct hzp_batch *batch; /* serving's rows; empty when the step begins; NULL: no serving */
+    const struct hzp_kv *kv; /* [layers], set together with rows */
+    struct hzp_waits waits;  /* set together with rows */
+    /* training's are issued first, then the others, each group in order */
+    struct hzp_slice slice[HZP_SLICES_MAX];
     int32_t slices;
-    enum hzp_settle settle; /* the most that any source needs */
+    enum hzp_settle settle; /* the strictest need of any source */
 };
 
-/* The offer's slice of this chain; NULL: there is none. */
+/* The offer's slice of this chain, or NULL. */
 static inline const struct hzp_slice *hzp_offer_slice(const struct hzp_offer *offer,
                                                       const struct hzp_plan *chain)
 {
@@ -78,7 +81,7 @@ static inline const struct hzp_slice *hzp_offer_slice(const struct hzp_offer *of
     return NULL;
 }
 
-/* Whether any item of this tenant's slices is in the offer. */
+/* Whether the offer has any item of this tenant in its slices. */
 static inline bool hzp_offer_has(const struct hzp_offer *offer, enum hzp_tenant tenant)
 {
     for (int32_t i = 0; i < offer->slices; i++)
@@ -88,22 +91,22 @@ static inline bool hzp_offer_has(const struct hzp_offer *offer, enum hzp_tenant 
 }
 
 struct hzp_outcome {
-    int status;                    /* < 0: the step failed, its results are void */
-    uint64_t end_ns;               /* device clock, when the source got it */
-    uint64_t ns[HZP_TENANT_COUNT]; /* how long each tenant's part took; of slices valid for sources
-                                      with `slices` */
+    int status;      /* < 0: the step failed and its results are invalid */
+    uint64_t end_ns; /* device clock, when the outcome was delivered */
+    /* how long each tenant's part took; of slices valid only for sources with `slices` */
+    uint64_t ns[HZP_TENANT_COUNT];
 };
 
 struct hzp_source {
     const char *name;
-    bool slices; /* it offers slices, or must get outcomes as late as those that do */
+    bool slices; /* the source offers slices, or needs outcomes as late as sources that do */
 
-    /* Appends work within the room; true if it did. */
+    /* Appends work within the room; returns whether it added any. */
     bool (*offer)(struct hzp_source *source, const struct hzp_step *step, struct hzp_room *room,
                   struct hzp_offer *offer);
 
-    /* The step has ended on the device (for sources with `slices`: its slices too), so memory that
-     * it used last may be reclaimed.  After a failure the source fails its own work.  Called for
+    /* The step has ended on the device (for sources with `slices`: its slices too), so memory last
+     * used by it may be reclaimed.  After a failure the source fails its own work.  Called for
      * every step, whether or not the source offered anything. */
     void (*deliver)(struct hzp_source *source, const struct hzp_step *step,
                     const struct hzp_offer *offer, const struct hzp_outcome *outcome);

@@ -12,9 +12,9 @@
 /* A config.json is a few kilobytes. */
 enum { CONFIG_BYTES_MAX = 1 << 20 };
 
-/* Largest of each number.  All sizes that follow from them, (heads + 2 kv_heads) dim * width,
- * 2 inner * width, vocab * width, 1024 layers of those, fit easily into 63 bits of bytes, and
- * every row count fits into an int32_t. */
+/* Upper bounds of the numbers.  All sizes that follow from them, (heads + 2 kv_heads) dim * width,
+ * 2 inner * width, vocab * width, 1024 layers of those, fit easily into 63 bits of bytes, and every
+ * row count fits into an int32_t. */
 enum {
     LAYERS_MAX = 1024,
     WIDTH_MAX = 1 << 16,
@@ -25,7 +25,7 @@ enum {
     POSITIONS_MAX = 1 << 24,
 };
 
-/* The file being read, for the error texts. */
+/* The file being read, for error messages. */
 struct source {
     const char *path;
     const json_t *root;
@@ -41,7 +41,8 @@ static const json_t *get(const json_t *object, const char *key)
     return json_is_null(value) ? NULL : value;
 }
 
-/* A whole number min..max; 4096.0 is one too.  fallback INT64_MIN: the field is required. */
+/* Reads a whole number min..max; 4096.0 counts as one.  fallback INT64_MIN: the field is
+ * required. */
 static int read_int(const struct source *src, const json_t *object, const char *key, int64_t min,
                     int64_t max, int64_t fallback, int32_t *ret)
 {
@@ -68,7 +69,7 @@ static int read_int(const struct source *src, const json_t *object, const char *
     return HZP_OK;
 }
 
-/* A number min..max.  fallback NAN: the field is required. */
+/* Reads a number min..max.  fallback NAN: the field is required. */
 static int read_real(const struct source *src, const json_t *object, const char *key, double min,
                      double max, double fallback, double *ret)
 {
@@ -94,7 +95,7 @@ static int read_bool(const struct source *src, const char *key, bool fallback, b
     return HZP_OK;
 }
 
-/* A text; NULL if absent. */
+/* Reads a string; NULL if absent. */
 static int read_text(const struct source *src, const json_t *object, const char *key,
                      const char **ret)
 {
@@ -128,7 +129,7 @@ static int read_sizes(const struct source *src, const struct hzp_family *family,
                     src->path, c->width, c->heads.heads);
     HZP_TRY(read_int(src, root, "head_dim", 2, DIM_MAX,
                      family->dim ? family->dim : c->width / c->heads.heads, &c->heads.dim));
-    /* The fallback, a quotient, has not been through the bounds. */
+    /* The fallback is a quotient and has not been checked against the bounds. */
     if (c->heads.dim < 2 || c->heads.dim > DIM_MAX || c->heads.dim % 2)
         return FAIL(src, HZP_EFORMAT, "head_dim",
                     "%s: head_dim is %d; possible are even numbers "
@@ -137,13 +138,14 @@ static int read_sizes(const struct source *src, const struct hzp_family *family,
     HZP_TRY(read_int(src, root, "max_position_embeddings", 1, POSITIONS_MAX, family->positions,
                      &c->positions));
     double eps;
-    /* It keeps a row of zeros from being divided by zero, in float: so it must not vanish there. */
+    /* eps prevents the division by zero for a row of zeros, in float: it must not round to 0
+     * there. */
     HZP_TRY(read_real(src, root, "rms_norm_eps", 1e-30, 0.1, 1e-6, &eps));
     c->norm_eps = (float)eps;
     return read_bool(src, "tie_word_embeddings", false, &c->tied);
 }
 
-/* Refuses settings that change the arithmetic to something that no op computes. */
+/* Rejects settings that change the arithmetic to something that no op computes. */
 static int refuse_unknown(const struct source *src, const struct hzp_family *family)
 {
     const char *act;
@@ -176,7 +178,7 @@ static int refuse_unknown(const struct source *src, const struct hzp_family *fam
     return HZP_OK;
 }
 
-/* A sliding window has no effect on sequences no longer than it, so a model that has one is served
+/* A sliding window has no effect on sequences no longer than the window, so such a model is served
  * up to that length. */
 static int read_window(const struct source *src, const struct hzp_family *family,
                        struct hzp_model_config *c)
@@ -225,7 +227,7 @@ static int read_llama3(const struct source *src, const json_t *scaling, struct h
                     INT64_MIN, &c->rope_original_positions);
 }
 
-/* transformers up to 4: rope_theta and rope_scaling; from 5 on: both in rope_parameters. */
+/* transformers up to version 4: rope_theta and rope_scaling; from 5 on: both in rope_parameters. */
 static int read_rope(const struct source *src, struct hzp_model_config *c)
 {
     const char *where = get(src->root, "rope_scaling") ? "rope_scaling" : "rope_parameters";
@@ -284,7 +286,7 @@ static int read_type(const struct source *src, enum hzp_dtype *ret)
     return HZP_OK;
 }
 
-/* An id of the vocabulary: any other means that the files are of different models. */
+/* Reads an id, which must be in the vocabulary: otherwise the files belong to different models. */
 static int read_id(const struct source *src, const char *key, const json_t *value,
                    const struct hzp_model_config *c, int32_t *ret)
 {
@@ -315,7 +317,7 @@ static int add_eos(const struct source *src, const json_t *value, struct hzp_mod
     return HZP_OK;
 }
 
-/* A later file's ids replace an earlier one's. */
+/* Reads the special ids; a later file's ids replace an earlier one's. */
 static int read_special(const struct source *src, struct hzp_model_config *c)
 {
     const json_t *bos = get(src->root, "bos_token_id"), *eos = get(src->root, "eos_token_id");
@@ -380,7 +382,7 @@ int hzp_config_read(const char *dir, struct hzp_model_config *ret, struct hzp_er
         r = read_special(&src, &c);
         json_decref(root);
     } else if (r == HZP_ENOENT) {
-        r = HZP_OK; /* it may be absent */
+        r = HZP_OK; /* the file is optional */
     }
     if (r < 0 && reterr)
         *reterr = text;
@@ -389,11 +391,11 @@ int hzp_config_read(const char *dir, struct hzp_model_config *ret, struct hzp_er
     return HZP_OK;
 }
 
-/* Radians per position of pair j, before scaling: theta^(-2j/dim); then
+/* Radians per position of pair j. Before scaling: theta^(-2j/dim). Then
  *   linear: / factor
- *   llama3: with wavelength L = 2 pi / frequency and N the original positions, unchanged where
- *   L < N / high, / factor where L > N / low, and in between a mixture of the two with weight
- *   s = (N / L - low) / (high - low) for the unchanged one. */
+ *   llama3: with wavelength L = 2 pi / frequency and N the original positions, unchanged if
+ *     L < N / high, / factor if L > N / low, and in between a mixture of the two with weight
+ *     s = (N / L - low) / (high - low) for the unchanged one. */
 static double frequency(const struct hzp_model_config *c, int32_t j)
 {
     double f = pow(c->rope_theta, -2.0 * j / c->heads.dim);

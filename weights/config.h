@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* weights/config.h - what a model is, read from a Hugging Face directory's config.json.
+/* weights/config.h - the description of a model, read from the config.json of a Hugging Face
+ * directory.
  *
- * One struct covers every family (Llama, Mistral, Qwen2, Qwen3); the differences are data.  What
- * is read is checked: after hzp_config_read() every number is in a range that later arithmetic on
+ * One struct covers every family (Llama, Mistral, Qwen2, Qwen3); the differences are data.  Every
+ * value is checked: after hzp_config_read() all numbers are in ranges for which later arithmetic on
  * sizes cannot overflow, and anything the engine cannot compute (another activation, another rope
  * scaling) is an error that names the field.  If attention has a sliding window shorter than the
  * context, positions is the window: up to that length the window has no effect.
@@ -32,19 +33,19 @@ struct hzp_model_config {
     bool qk_norm;  /* Qwen3 */
     /* torch_dtype; F32 if absent or F16. */
     enum hzp_dtype disk_type;
-    int32_t bos, eos[8], eos_count; /* -1, 0: none; generation_config.json wins; all of them
-                                     * are in the vocabulary */
+    /* -1, 0: none; generation_config.json takes precedence; all of them are in the vocabulary */
+    int32_t bos, eos[8], eos_count;
 };
 
 /* Reads dir/config.json, and dir/generation_config.json if it is there.
  * HZP_ENOENT, HZP_EFORMAT, HZP_EUNSUP; the text names file and field. */
 int hzp_config_read(const char *dir, struct hzp_model_config *ret, struct hzp_err_text *reterr);
 
-/* table [positions][dim] F32 as the rope op wants it: dim/2 cosines, then dim/2 sines of
- * pos * frequency(j), frequency as in Hugging Face's modeling_rope_utils for the three kinds. */
+/* Fills table [positions][dim] F32 in the rope op's format: dim/2 cosines, then dim/2 sines of pos
+ * * frequency(j), frequency as in Hugging Face's modeling_rope_utils for the three kinds. */
 void hzp_rope_table(const struct hzp_model_config *config, int32_t positions, float *table);
 
-/* Parameters of the model, each counted once. */
+/* The number of parameters of the model, each counted once. */
 int64_t hzp_config_parameters(const struct hzp_model_config *config);
 
 #endif

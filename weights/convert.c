@@ -25,8 +25,8 @@ static float from_f16(uint16_t h)
     return hzp_f32_from_bits(sign | (exponent + 112) << 23 | rest << 13);
 }
 
-/* Rounding twice (F64 to F32 to BF16) can go wrong at ties; rounding first to odd cannot: it
- * keeps in the last bit that something was cut off. */
+/* Rounding twice (F64 to F32 to BF16) can go wrong at ties. Rounding to odd first avoids that: the
+ * last bit records that something was cut off. */
 static float f32_to_odd(double x)
 {
     float f = (float)x;
@@ -97,8 +97,8 @@ void hzp_convert(enum hzp_disk_type from, const void *x, enum hzp_dtype to, void
         to_bf16(from, x, y, n);
 }
 
-/* A number is NaN or infinite if all bits of its exponent are set.  Blocks of a fixed length
- * without a way out in the middle become vector code. */
+/* A number is NaN or infinite if all bits of its exponent are set. Blocks of a fixed length without
+ * an early exit compile to vector code. */
 enum { BLOCK = 256 };
 
 static bool block_finite_f32(const uint32_t *bits)

@@ -14,10 +14,11 @@
 /* Whether hzp_convert converts from this type: F64, F32, F16, BF16. */
 bool hzp_convert_knows(enum hzp_disk_type from);
 
-/* n elements; to is F32 or BF16.  x need not be aligned. */
+/* Converts n elements; to is F32 or BF16.  x need not be aligned. */
 void hzp_convert(enum hzp_disk_type from, const void *x, enum hzp_dtype to, void *y, size_t n);
 
-/* The first of n elements of type F32 or BF16 that is NaN or infinite; n: they are all finite. */
+/* The index of the first of n elements of type F32 or BF16 that is NaN or infinite; n if all are
+ * finite. */
 size_t hzp_first_nonfinite(enum hzp_dtype type, const void *y, size_t n);
 
 #endif

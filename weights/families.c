@@ -6,7 +6,7 @@
 
 #define LAYER "model.layers.*."
 
-/* What all of them share. */
+/* The rows that all families share. */
 #define DECODER_ROWS                                                                               \
     {"model.embed_tokens.weight", HZP_EMBED, HZP_PART_ALL},                                        \
         {LAYER "self_attn.q_proj.weight", HZP_QKV, HZP_PART_Q},                                    \

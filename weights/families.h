@@ -28,10 +28,10 @@ struct hzp_family {
     int32_t rows;
     bool qkv_bias, qk_norm;
     bool bias_switch; /* attention_bias adds biases to all projections: unsupported */
-    /* What an absent field means in the family's configuration class; 0: kv_heads = heads,
-     * dim = width / heads, no window. */
+    /* What an absent field means in the family's configuration class; 0: kv_heads = heads, dim =
+     * width / heads, no window. */
     int32_t kv_heads, dim, positions, window;
-    bool window_switch; /* the window counts only where use_sliding_window is true */
+    bool window_switch; /* the window applies only if use_sliding_window is true */
 };
 
 /* NULL: no such family. */
@@ -46,7 +46,8 @@ void hzp_family_name(const struct hzp_family_row *row, int32_t layer, char *ret,
 /* The first row of that role, or NULL. */
 const struct hzp_family_row *hzp_family_row_of(const struct hzp_family *family, enum hzp_role role);
 
-/* A buffer that old exports contain although it is no parameter: recomputed, so it is ignored. */
+/* Whether the name is a buffer that old exports contain although it is no parameter. Such buffers
+ * are recomputed, so they are ignored. */
 bool hzp_family_is_leftover(const char *name);
 
 #endif

@@ -13,7 +13,7 @@
 int hzp_open_regular(const char *path, uint64_t *ret_size, struct hzp_err_text *reterr)
 {
     struct stat st;
-    /* O_NONBLOCK: opening a pipe without a writer would block for ever. */
+    /* O_NONBLOCK: opening a pipe without a writer would block forever. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return hzp_fail(reterr, errno == ENOENT || errno == ENOTDIR ? HZP_ENOENT : HZP_EIO,
@@ -32,7 +32,7 @@ int hzp_open_regular(const char *path, uint64_t *ret_size, struct hzp_err_text *
     return fd;
 }
 
-/* Reads size bytes; a file that shrinks meanwhile gives fewer. */
+/* Reads size bytes; returns fewer if the file shrinks meanwhile. */
 static int read_whole(int fd, const char *path, char *text, size_t size, size_t *ret_got,
                       struct hzp_err_text *reterr)
 {
@@ -69,7 +69,7 @@ int hzp_json_read(const char *path, size_t size_max, json_t **ret, struct hzp_er
     }
     text = hzp_xmalloc((size_t)size + 1);
     HZP_TRY_GOTO(read_whole(fd, path, text, (size_t)size, &got, reterr));
-    /* jansson itself stops at 2048 levels. */
+    /* jansson itself limits nesting to 2048 levels. */
     root = json_loadb(text, got, JSON_REJECT_DUPLICATES, &error);
     if (!root)
         r = hzp_fail(reterr, HZP_EFORMAT, "%s: line %d: %s", path, error.line, error.text);

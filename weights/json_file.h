@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* weights/json_file.h - a JSON file of a model directory, read with bounds.
+/* weights/json_file.h - reads a JSON file of a model directory, with bounds.
  *
- * Size and nesting are bounded, duplicate keys and files that are not regular are refused, so that
- * a hostile directory causes an error message and nothing else.
+ * Size and nesting are bounded; duplicate keys and files that are not regular are rejected. A
+ * hostile directory can cause an error message and nothing else.
  *
  * Thread: any.
  */
@@ -13,11 +13,11 @@
 
 #include <jansson.h>
 
-/* Opens a regular file for reading; *ret_size is its size in bytes.  Returns the descriptor, the
- * caller's to close, or HZP_ENOENT, HZP_EIO (also for a directory or a pipe). */
+/* Opens a regular file for reading; *ret_size is its size in bytes.  Returns the descriptor, which
+ * the caller closes, or HZP_ENOENT, HZP_EIO (also for a directory or a pipe). */
 int hzp_open_regular(const char *path, uint64_t *ret_size, struct hzp_err_text *reterr);
 
-/* The file's one JSON object, the caller's to json_decref.  size_max in bytes.
+/* Reads the file's one JSON object; the caller calls json_decref on it.  size_max in bytes.
  * HZP_ENOENT, HZP_EIO, HZP_EFORMAT (with line and reason). */
 int hzp_json_read(const char *path, size_t size_max, json_t **ret, struct hzp_err_text *reterr);
 

@@ -19,7 +19,7 @@ static bool is_matrix(enum hzp_role role)
     return role <= HZP_DOWN || role == HZP_HEAD;
 }
 
-/* Rows and columns of a role in a layer of this inner width; false: this model has none. */
+/* Rows and columns of a role in a layer of this inner width; false: this model lacks the role. */
 static bool role_shape(const struct hzp_model_config *c, int32_t inner, enum hzp_role role,
                        int32_t *ret_rows, int32_t *ret_cols)
 {

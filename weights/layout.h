@@ -3,13 +3,13 @@
  *
  * A version is an array of units.  A unit (the embedding, one transformer layer, the head) is one
  * flat buffer, padded to HZP_UNIT_ALIGN elements; its tensors are views of it.  Matrices that one
- * product reads are one matrix: q, k and v; gate and up.  In a unit the matrices come first, then
- * the vectors (norms, biases): weight decay applies to the first `decayed` elements only.  Each
- * tensor begins at a multiple of HZP_UNIT_ALIGN elements; the padding between tensors is zero and
- * stays zero.  Gradients, moments and residuals have the same units.  struct hzp_units
+ * product reads are stored as one matrix: q, k and v; gate and up.  In a unit the matrices come
+ * first, then the vectors (norms, biases): weight decay applies to the first `decayed` elements
+ * only.  Each tensor begins at a multiple of HZP_UNIT_ALIGN elements; the padding between tensors
+ * is zero and stays zero.  Gradients, moments and residuals have the same units.  struct hzp_units
  * (weights/units.h) has the address of each unit.
  *
- * Units may differ in size, also those of two layers: sizes are read here, never from the
+ * Units may differ in size, even between layers: always read sizes from the layout, never from the
  * configuration.
  *
  * Names on disk appear in families.c and nowhere else.
@@ -23,7 +23,7 @@
 
 enum { HZP_UNIT_ALIGN = 64 };
 
-/* What a tensor is for. */
+/* The role of a tensor. */
 enum hzp_role {
     HZP_EMBED,      /* [vocab][width] */
     HZP_QKV,        /* [(heads + 2 kv_heads) dim][width] */
@@ -42,20 +42,20 @@ enum hzp_role {
 
 struct hzp_tensor {
     enum hzp_role role;
-    int32_t layer; /* -1: not of a layer */
+    int32_t layer; /* -1: not part of a layer */
     int32_t unit;
     int32_t rows, cols;
-    size_t offset; /* elements from the unit's begin */
+    size_t offset; /* elements from the start of the unit */
 };
 
 struct hzp_unit {
-    size_t before;          /* elements of all units before it */
-    size_t elements;        /* padding included */
-    size_t decayed;         /* of these, the matrices: weight decay applies */
-    int32_t first, tensors; /* its tensors in layout.tensor, by offset */
+    size_t before;   /* elements of all units before it */
+    size_t elements; /* padding included */
+    size_t decayed;  /* the first `decayed` elements, the matrices: weight decay applies to them */
+    int32_t first, tensors; /* its tensors in layout.tensor, ordered by offset */
 };
 
-/* A tensor of a file: its name there and the rows of our tensor it fills. */
+/* A tensor in a file: its name there and the rows of the layout's tensor that it fills. */
 struct hzp_disk_tensor {
     char name[96];
     int32_t tensor;     /* index into layout.tensor */
@@ -67,20 +67,20 @@ struct hzp_layout {
     struct hzp_model_config config;
     struct hzp_tensor *tensor;
     struct hzp_unit *unit;        /* embedding, layers in order, head */
-    struct hzp_disk_tensor *disk; /* by tensor, so by unit */
+    struct hzp_disk_tensor *disk; /* ordered by tensor, and so by unit */
     int32_t *by_role;             /* [1 + layers][HZP_ROLE_COUNT] index into tensor; -1: none */
     int32_t tensors, units, disks;
     size_t elements; /* of one version, all units */
 };
 
 void hzp_layout_make(const struct hzp_model_config *config, struct hzp_layout *ret);
-/* The same where layers differ: layer l has the inner width inner[l] [config->layers]. */
+/* The same if layers differ: layer l has the inner width inner[l] [config->layers]. */
 void hzp_layout_make_inner(const struct hzp_model_config *config, const int32_t *inner,
                            struct hzp_layout *ret);
 void hzp_layout_free(struct hzp_layout *layout);
 
-/* The tensor of a role; layer -1 for the roles that have no layer.  NULL: the model has none.  The
- * head of a tied model is its embedding. */
+/* The tensor of a role; layer -1 for roles that have no layer.  NULL: the model has none.  For a
+ * tied model the head is the embedding. */
 const struct hzp_tensor *hzp_layout_find(const struct hzp_layout *layout, enum hzp_role role,
                                          int32_t layer);
 

@@ -15,26 +15,26 @@
 #include <unistd.h>
 
 enum {
-    INDEX_BYTES_MAX = 8 << 20, /* about 80 bytes a tensor */
+    INDEX_BYTES_MAX = 8 << 20, /* about 80 bytes per tensor */
     SHARDS_MAX = 1024,
 };
 
-/* A load under way. */
+/* The state of a load. */
 struct load {
     const char *dir;
     const struct hzp_layout *layout;
     enum hzp_dtype type;
-    int32_t next;               /* layout->disk that is converted next */
-    uint64_t checksum;          /* of the units so far */
+    int32_t next;               /* index of the layout->disk that is converted next */
+    uint64_t checksum;          /* of the units converted so far */
     char (*file)[NAME_MAX + 1]; /* the shards' names */
     int32_t files;
-    struct hzp_safetensors **st;            /* one a file */
+    struct hzp_safetensors **st;            /* one per file */
     const struct hzp_disk_tensor **named;   /* layout->disk by name */
-    const struct hzp_st_tensor **found;     /* one a layout->disk; NULL: not seen yet */
-    const char **in_file;                   /* where each was found */
+    const struct hzp_st_tensor **found;     /* one per layout->disk; NULL: not seen yet */
+    const char **in_file;                   /* the file in which each was found */
     const struct hzp_st_tensor *spare_head; /* lm_head of a tied model */
     const char *spare_file;
-    struct hzp_err_text hole; /* the first bytes that no tensor of a file claims; empty: none */
+    struct hzp_err_text hole; /* the first bytes of data that no tensor claims; empty: none */
     struct hzp_err_text *reterr;
 };
 
@@ -49,14 +49,14 @@ static int name_by_name(const void *a, const void *b)
     return strcmp(a, b);
 }
 
-/* A shard's name must not lead out of the directory. */
+/* Whether a shard's name stays within the directory. */
 static bool is_plain_name(const char *name)
 {
     size_t length = strlen(name);
     return length > 0 && length <= NAME_MAX && name[0] != '.' && !strchr(name, '/');
 }
 
-/* The different values of the index' weight_map, which is tensor -> file. */
+/* Collects the distinct values of the index's weight_map, which maps tensors to files. */
 static int read_index(struct load *load, const char *path, const json_t *root)
 {
     const char *key;
@@ -72,7 +72,7 @@ static int read_index(struct load *load, const char *path, const json_t *root)
             return hzp_fail(load->reterr, HZP_EFORMAT,
                             "%s: tensor %.120s: \"%.120s\" is no file name", path, key,
                             name ? name : "?");
-        /* From the back: consecutive tensors are mostly of one file. */
+        /* Search backwards: consecutive tensors are mostly in the same file. */
         for (i = load->files - 1; i >= 0 && strcmp(load->file[i], name); i--)
             ;
         if (i >= 0)
@@ -108,7 +108,7 @@ static int list_files(struct load *load)
     return r;
 }
 
-/* "[2, 3]" */
+/* Writes the shape in the form "[2, 3]". */
 static void write_shape(const struct hzp_st_tensor *t, char *ret, size_t size)
 {
     size_t used = (size_t)snprintf(ret, size, "[");
@@ -118,7 +118,7 @@ static void write_shape(const struct hzp_st_tensor *t, char *ret, size_t size)
         snprintf(ret + used, size - used, "]");
 }
 
-/* Type and shape of a file's tensor against what the layout wants; cols 0: a vector. */
+/* Checks type and shape of a file's tensor against the layout; cols 0: a vector. */
 static int check_tensor(const struct load *load, const char *file, const struct hzp_st_tensor *t,
                         int32_t rows, int32_t cols)
 {
@@ -140,7 +140,7 @@ static int check_tensor(const struct load *load, const char *file, const struct 
                     load->dir, file, t->name, has, rows);
 }
 
-/* Finds the place of one of a file's tensors. */
+/* Assigns one tensor of a file to its place in the layout. */
 static int place(struct load *load, const char *file, const struct hzp_st_tensor *t)
 {
     const struct hzp_layout *l = load->layout;
@@ -179,8 +179,8 @@ static int place(struct load *load, const char *file, const struct hzp_st_tensor
                     load->dir, file, t->name, c->family);
 }
 
-/* Tied: the file may also have the head, if it equals the embedding, or the head instead of the
- * embedding. */
+/* For a tied model the file may also contain the head, if it equals the embedding, or the head
+ * instead of the embedding. */
 static int settle_head(struct load *load)
 {
     const struct hzp_layout *l = load->layout;
@@ -233,7 +233,7 @@ static int place_all(struct load *load)
                             load->files == 1 ? load->file[0] : "model.safetensors.index.json",
                             l->disk[i].name,
                             load->files == 1 ? "" : " from all the files it names");
-    /* Reported last: an absent tensor leaves a hole too, and its name is the better message. */
+    /* Reported last: a missing tensor leaves a hole too, and naming it is the better message. */
     if (load->hole.text[0])
         return hzp_fail(load->reterr, HZP_EFORMAT, "%s", load->hole.text);
     return HZP_OK;
@@ -253,7 +253,7 @@ static void zero_padding(const struct hzp_layout *l, int32_t u, const struct hzp
     }
 }
 
-/* Where a file's tensor lies in its unit, in elements. */
+/* The offset of a file's tensor in its unit, in elements. */
 static size_t disk_offset(const struct hzp_layout *l, const struct hzp_disk_tensor *d)
 {
     const struct hzp_tensor *t = &l->tensor[d->tensor];
@@ -266,10 +266,10 @@ static size_t disk_elements(const struct hzp_layout *l, const struct hzp_disk_te
 }
 
 /* Converts one of the layout's tensors into its place in the unit.  A parameter that is not finite
- * would make every answer NaN, and no later check would name the tensor. */
+ * is an error here: it would make every output NaN, and no later check would name the tensor. */
 static int take_tensor(struct load *load, int32_t i, const struct hzp_unit_view *host)
 {
-    enum { PIECE = 1 << 15 }; /* elements: audited while the cache still has them */
+    enum { PIECE = 1 << 15 }; /* elements: checked while they are still in the cache */
     const struct hzp_disk_tensor *d = &load->layout->disk[i];
     const struct hzp_st_tensor *t = load->found[i];
     size_t n = disk_elements(load->layout, d), size = hzp_dtype_size(load->type);

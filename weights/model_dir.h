@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* weights/model_dir.h - a Hugging Face model directory to and from the units of a version.
+/* weights/model_dir.h - reads the units of a version from a Hugging Face model directory and writes
+ * them to one.
  *
- * All functions go unit by unit: where device memory is not host memory, one unit is in host memory
+ * All functions work unit by unit: if device memory is not host memory, one unit is in host memory
  * at a time.
  *
  * Thread: any; a load or save touches only the units it is given.
@@ -13,28 +14,28 @@
 
 /* Reads every parameter from dir's model.safetensors, or from the shards that
  * model.safetensors.index.json names, into the units (F32 or BF16; conversion rounds to nearest
- * even); padding is zeroed.  dev: whose memory the units are in; NULL: host memory.  A tensor that
- * is absent, extra, of another shape, of an unknown type or not finite is an error (HZP_EFORMAT)
- * that names file and tensor; known leftovers of old exports (rotary inv_freq buffers, and
- * lm_head.weight of a tied model when it equals the embedding or replaces it) are
- * allowed.  Other errors: HZP_ENOENT, HZP_EIO, HZP_ENOMEM, HZP_EDEVICE.  *ret_checksum, NULL: not
- * wanted: as hzp_units_checksum gives it. */
+ * even); padding is zeroed.  dev: the device whose memory holds the units; NULL: host memory.  A
+ * tensor that is absent, unexpected, of another shape, of an unknown type or not finite is an error
+ * (HZP_EFORMAT) that names file and tensor. Known leftovers of old exports are allowed: rotary
+ * inv_freq buffers, and lm_head.weight of a tied model if it equals the embedding or replaces it.
+ * Other errors: HZP_ENOENT, HZP_EIO, HZP_ENOMEM, HZP_EDEVICE.  *ret_checksum: the value of
+ * hzp_units_checksum; NULL: not wanted. */
 int hzp_model_load(const char *dir, struct hzp_device *dev, const struct hzp_units *units,
                    uint64_t *ret_checksum, struct hzp_err_text *reterr);
 
-/* Writes dir (made if absent) so that `transformers` loads it: config.json (that of source_dir,
+/* Writes dir (created if absent) so that `transformers` loads it: config.json (that of source_dir,
  * with torch_dtype set to the units' type), the weights in one file or in shards of at most 5 GB
  * with an index, and copies of source_dir's tokenizer and generation files.  Each file is written
  * under a temporary name and renamed, the weights last.  HZP_EINVAL, HZP_EIO, HZP_ENOMEM. */
 int hzp_model_save(const char *dir, struct hzp_device *dev, const struct hzp_units *units,
                    const char *source_dir, struct hzp_err_text *reterr);
 
-/* The same with another bound for a file's bytes of data (a tensor larger than it has a file for
- * itself). */
+/* The same with a different bound for a file's bytes of data (a tensor larger than the bound gets
+ * its own file). */
 int hzp_model_save_shards(const char *dir, struct hzp_device *dev, const struct hzp_units *units,
                           const char *source_dir, size_t shard_bytes, struct hzp_err_text *reterr);
 
-/* Fresh weights: matrices normal(0, std), with std / sqrt(2 layers) for O and DOWN, norms 1,
+/* Initializes weights: matrices normal(0, std), with std / sqrt(2 layers) for O and DOWN, norms 1,
  * biases 0; the same seed gives the same bits whatever the type or thread count.  HZP_ENOMEM,
  * HZP_EDEVICE. */
 int hzp_model_init(struct hzp_device *dev, const struct hzp_units *units, uint64_t seed, float std);

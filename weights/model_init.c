@@ -14,15 +14,15 @@ static void store(enum hzp_dtype type, void *base, size_t i, float value)
         ((uint16_t *)base)[i] = hzp_bf16_from_f32(value);
 }
 
-/* A uniform number above 0, at most 1, from the counter's 53 high bits. */
+/* A uniform number in (0, 1] from the counter's 53 high bits. */
 static double uniform(uint64_t key, uint64_t counter)
 {
     uint64_t bits = hzp_mix64(key + (counter + 1) * 0x9e3779b97f4a7c15u);
     return (double)((bits >> 11) + 1) * 0x1p-53;
 }
 
-/* Pairs by Box and Muller: r cos a and r sin a, with r = sqrt(-2 log u), a = 2 pi v, are two
- * independent normal numbers.  A pair is a function of seed, tensor and place alone. */
+/* Box-Muller: r cos a and r sin a, with r = sqrt(-2 log u), a = 2 pi v, are two independent normal
+ * numbers.  A pair depends on seed, tensor and position alone. */
 static void fill_normal(enum hzp_dtype type, void *base, size_t n, uint64_t key, double std)
 {
     for (size_t i = 0; i < n; i += 2) {
@@ -55,7 +55,8 @@ static void init_tensor(const struct init *init, int32_t i, enum hzp_dtype type,
         break;
     case HZP_QKV_BIAS:
         break;
-    case HZP_O: /* the residual stream sums 2 layers of these: its variance stays about 1 */
+    /* the residual stream sums 2 * layers of these: this keeps its variance at about 1 */
+    case HZP_O:
     case HZP_DOWN:
         fill_normal(type, at, n, key, init->std / sqrt(2.0 * init->layout->config.layers));
         break;

@@ -17,14 +17,14 @@
 enum { CONFIG_BYTES_MAX = 1 << 20, NAME_SIZE = 64 };
 static const size_t copied_bytes_max = (size_t)256 << 20;
 
-/* A save under way. */
+/* The state of a save. */
 struct save {
     const char *dir, *source_dir;
     const struct hzp_layout *layout;
     enum hzp_dtype type;
     struct hzp_device *dev; /* NULL: the units are in host memory */
     const struct hzp_units *units;
-    int32_t *shard; /* of each layout->disk */
+    int32_t *shard; /* [layout->disks] the shard of each */
     int32_t shards;
     struct hzp_err_text *reterr;
 };
@@ -34,7 +34,7 @@ static int fail_io(const struct save *save, const char *path, const char *what)
     return hzp_fail(save->reterr, HZP_EIO, "%s: %s: %s", path, what, strerror(errno));
 }
 
-/* Writes size bytes to dir/name: to a temporary file that is synced and renamed. */
+/* Writes size bytes to dir/name through a temporary file that is synced and renamed. */
 static int write_file(const struct save *save, const char *name, const void *data, size_t size)
 {
     char path[PATH_MAX], temporary[PATH_MAX + 8];
@@ -87,7 +87,7 @@ static int write_config(const struct save *save)
     return r;
 }
 
-/* Copies source_dir/name if it is there. */
+/* Copies source_dir/name if it exists. */
 static int copy_file(const struct save *save, const char *name)
 {
     char path[PATH_MAX];
@@ -134,7 +134,7 @@ static int copy_text_files(const struct save *save)
         "generation_config.json",
     };
     struct stat a, b;
-    /* Saved over its own source: they are there already. */
+    /* Saving over the source directory: the files are there already. */
     if (stat(save->dir, &a) == 0 && stat(save->source_dir, &b) == 0 && a.st_dev == b.st_dev &&
         a.st_ino == b.st_ino)
         return HZP_OK;
@@ -148,7 +148,7 @@ static size_t disk_cols(const struct hzp_layout *l, const struct hzp_disk_tensor
     return d->vector ? 1 : (size_t)l->tensor[d->tensor].cols;
 }
 
-/* Fills shards in order; a tensor larger than a shard has one for itself. */
+/* Fills shards in order; a tensor larger than a shard gets its own. */
 static void cut_shards(struct save *save, size_t shard_bytes)
 {
     const struct hzp_layout *l = save->layout;
@@ -178,7 +178,7 @@ static void shard_name(const struct save *save, int32_t shard, char ret[NAME_SIZ
 static void declare_shard(const struct save *save, int32_t shard, struct hzp_st_writer *w)
 {
     const struct hzp_layout *l = save->layout;
-    hzp_st_writer_meta(w, "format", "pt"); /* transformers checks it */
+    hzp_st_writer_meta(w, "format", "pt"); /* transformers checks this entry */
     for (int32_t i = 0; i < l->disks; i++) {
         const struct hzp_disk_tensor *d = &l->disk[i];
         int64_t shape[2] = {d->rows, (int64_t)disk_cols(l, d)};
@@ -188,7 +188,7 @@ static void declare_shard(const struct save *save, int32_t shard, struct hzp_st_
     }
 }
 
-/* Writes the shard's tensors of unit u, which are consecutive in layout->disk, from *at on. */
+/* Writes the shard's tensors of unit u, which are consecutive in layout->disk, starting at *at. */
 static int write_unit(const struct save *save, int32_t shard, int32_t u, int32_t *at,
                       struct hzp_st_writer *w)
 {
@@ -259,7 +259,8 @@ static int write_index(const struct save *save)
     return r;
 }
 
-/* Readers prefer one of the two forms: the other, left by an earlier save, must not be read. */
+/* Readers prefer one of the two forms (one file, shards), so the other form left by an earlier save
+ * is removed. */
 static int remove_stale(const struct save *save)
 {
     char path[PATH_MAX];

@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* The format's own bound. */
+/* The bound that the format defines. */
 enum { HEADER_MAX = 100 * 1000 * 1000 };
 
 static const struct {
@@ -36,7 +36,7 @@ const char *hzp_disk_type_name(enum hzp_disk_type type)
 
 struct entry {
     struct hzp_st_tensor tensor;
-    uint64_t begin, end; /* bytes of the data */
+    uint64_t begin, end; /* byte range in the data */
 };
 
 struct meta {
@@ -46,23 +46,23 @@ struct meta {
 struct hzp_safetensors {
     void *map;
     size_t map_size;
-    char *text;           /* every string of the header, decoded, each ended by 0 */
-    struct entry *entry;  /* by begin */
-    struct entry **named; /* by name */
+    char *text;           /* every string of the header, decoded and 0-terminated */
+    struct entry *entry;  /* ordered by begin */
+    struct entry **named; /* ordered by name */
     struct meta *meta;
     size_t entries, entries_room, metas, metas_room;
 };
 
-/* The header is not given to a JSON library: that would build a tree of many times the header's
+/* The header is not parsed by a JSON library, which would build a tree of many times the header's
  * size before the first check.  Its grammar is tiny (an object of objects of strings and lists of
- * whole numbers, never deeper than three), so it is read straight into the table: no recursion,
+ * whole numbers, never deeper than three), so it is parsed straight into the table: no recursion,
  * and memory in proportion to the header. */
 struct parser {
     struct hzp_safetensors *st;
     const char *path;
     const unsigned char *begin, *at, *end;
     size_t text_used;
-    const char *tensor;           /* being read; NULL: none yet */
+    const char *tensor;           /* the tensor being read; NULL: none yet */
     struct hzp_err_text *rethole; /* the first hole in the data */
     struct hzp_err_text *reterr;
 };
@@ -82,7 +82,7 @@ static void skip_space(struct parser *p)
         p->at++;
 }
 
-/* Takes the character if it comes next. */
+/* Consumes the character if it comes next. */
 static bool take(struct parser *p, char c)
 {
     skip_space(p);
@@ -99,7 +99,8 @@ static int expect(struct parser *p, char c)
     return take(p, c) ? HZP_OK : fail_header(p, what);
 }
 
-/* How many bytes the UTF-8 character at s has, 0 if it is none (overlong, surrogate, too large). */
+/* The number of bytes of the UTF-8 character at s; 0 if it is invalid (overlong, surrogate, too
+ * large). */
 static int utf8_length(const unsigned char *s, const unsigned char *end)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
@@ -117,7 +118,7 @@ static int utf8_length(const unsigned char *s, const unsigned char *end)
     return c < least[n] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000) ? 0 : n;
 }
 
-/* Four hex digits; -1: not that. */
+/* Parses four hex digits; -1: they are not. */
 static int32_t take_hex(struct parser *p)
 {
     int32_t value = 0;
@@ -136,7 +137,7 @@ static int32_t take_hex(struct parser *p)
     return value;
 }
 
-/* What follows \u; appends UTF-8 (never longer than the escape was). */
+/* Parses what follows \u and appends it as UTF-8 (never longer than the escape was). */
 static int take_unicode(struct parser *p)
 {
     char *to = p->st->text + p->text_used;
@@ -175,8 +176,8 @@ static int take_escape(struct parser *p)
     return HZP_OK;
 }
 
-/* A string, decoded into st->text.  Decoding never lengthens, and the two quotes pay for the
- * ending 0, so a buffer of the header's length is enough. */
+/* Parses a string into st->text.  Decoding never makes it longer, and the terminating 0 fits in
+ * place of the quotes, so a buffer of the header's length is enough. */
 static int take_string(struct parser *p, const char **ret)
 {
     char *begin = p->st->text + p->text_used;
@@ -207,7 +208,7 @@ static int take_string(struct parser *p, const char **ret)
     return HZP_OK;
 }
 
-/* A whole number from 0 to INT64_MAX. */
+/* Parses a whole number from 0 to INT64_MAX. */
 static int take_number(struct parser *p, int64_t *ret)
 {
     int64_t value = 0;
@@ -226,7 +227,7 @@ static int take_number(struct parser *p, int64_t *ret)
     return HZP_OK;
 }
 
-/* A list of at most max numbers. */
+/* Parses a list of at most max numbers. */
 static int take_numbers(struct parser *p, int64_t *ret, int max, int *ret_count)
 {
     int n = 0;
@@ -244,7 +245,7 @@ static int take_numbers(struct parser *p, int64_t *ret, int max, int *ret_count)
     return HZP_OK;
 }
 
-/* Room for one more element in an array that doubles. */
+/* Makes room for one more element in an array that doubles in size. */
 static int make_room(const struct parser *p, void **array, size_t used, size_t *room, size_t size)
 {
     if (used < *room)
@@ -290,7 +291,7 @@ static int take_type(struct parser *p, enum hzp_disk_type *ret)
                     p->path, p->tensor, name);
 }
 
-/* One field of a tensor's object; seen has a bit for each that was there. */
+/* Parses one field of a tensor's object; `seen` has a bit for each field that was present. */
 static int take_field(struct parser *p, struct entry *e, unsigned *seen)
 {
     static const char *const fields[] = {"dtype", "shape", "data_offsets"};
@@ -322,7 +323,7 @@ static int take_field(struct parser *p, struct entry *e, unsigned *seen)
     return HZP_OK;
 }
 
-/* Shape, type and offsets against each other and against the file. */
+/* Checks shape, type and offsets against each other and against the file. */
 static int check_entry(const struct parser *p, struct entry *e, uint64_t data_size)
 {
     struct hzp_st_tensor *t = &e->tensor;
@@ -416,7 +417,7 @@ static int by_name(const void *a, const void *b)
     return strcmp((*x)->tensor.name, (*y)->tensor.name);
 }
 
-/* Bytes from..to belong to no tensor; next: what begins behind them, NULL: nothing does. */
+/* Records that bytes from..to belong to no tensor; next: the tensor behind them, NULL: none. */
 static void note_hole(const struct parser *p, uint64_t from, uint64_t to, const char *next)
 {
     if (p->rethole->text[0])
@@ -432,7 +433,7 @@ static void note_hole(const struct parser *p, uint64_t from, uint64_t to, const 
                  from);
 }
 
-/* Checks that no byte of the data is covered twice and that names are unique; notes holes. */
+/* Checks that no byte of the data is covered twice and that names are unique; records holes. */
 static int check_whole(const struct parser *p, const char *data, uint64_t data_size)
 {
     struct hzp_safetensors *st = p->st;

@@ -37,7 +37,7 @@ struct hzp_st_tensor {
     int32_t dims;
     int64_t shape[HZP_DIMS_MAX];
     int64_t elements;
-    const void *data; /* in the mapping; aligned to nothing: copy out */
+    const void *data; /* points into the mapping; not aligned: copy it out */
 };
 
 struct hzp_safetensors;
@@ -46,7 +46,7 @@ int hzp_safetensors_open(const char *path, struct hzp_safetensors **ret,
                          struct hzp_err_text *reterr);
 /* The same, except that bytes of the data that no tensor claims are no error: rethole (never NULL)
  * describes the first of them, or has an empty text.  For callers that know the expected tensors
- * and can name the absent one. */
+ * and can name the missing one. */
 int hzp_safetensors_open_holed(const char *path, struct hzp_safetensors **ret,
                                struct hzp_err_text *rethole, struct hzp_err_text *reterr);
 void hzp_safetensors_close(struct hzp_safetensors *st); /* NULL: no effect */
@@ -57,16 +57,17 @@ const struct hzp_st_tensor *hzp_safetensors_find(const struct hzp_safetensors *s
 /* A value of __metadata__, or NULL. */
 const char *hzp_safetensors_meta(const struct hzp_safetensors *st, const char *key);
 
-/* Writing: declare every tensor, then give their data in that order, then finish.  The file grows
- * under a temporary name and is renamed after fsync: there is never half a file under path. */
+/* Writing: declare every tensor, then pass their data in that order, then finish.  The file is
+ * written under a temporary name and renamed after fsync, so `path` never holds a partial file. */
 struct hzp_st_writer;
 int hzp_st_writer_open(const char *path, struct hzp_st_writer **ret, struct hzp_err_text *reterr);
 void hzp_st_writer_meta(struct hzp_st_writer *w, const char *key, const char *value);
 void hzp_st_writer_declare(struct hzp_st_writer *w, const char *name, enum hzp_disk_type type,
                            int32_t dims, const int64_t *shape);
 int hzp_st_writer_data(struct hzp_st_writer *w, const void *data, size_t size,
-                       struct hzp_err_text *reterr); /* any pieces, in order */
+                       struct hzp_err_text *reterr); /* in pieces of any size, in order */
 int hzp_st_writer_finish(struct hzp_st_writer *w, struct hzp_err_text *reterr); /* frees w */
-void hzp_st_writer_abandon(struct hzp_st_writer *w); /* removes the temporary; NULL: no effect */
+/* removes the temporary file; NULL: no effect */
+void hzp_st_writer_abandon(struct hzp_st_writer *w);
 
 #endif

@@ -29,7 +29,7 @@ int hzp_st_writer_open(const char *path, struct hzp_st_writer **ret, struct hzp_
 {
     struct hzp_st_writer *w = hzp_xcalloc(1, sizeof(*w));
     w->path = hzp_xstrdup(path);
-    /* One fixed name: what a killed process leaves behind, the next one overwrites. */
+    /* A fixed temporary name: a file left behind by a killed process is overwritten next time. */
     size_t size = strlen(path) + 5;
     w->temporary = hzp_xmalloc(size);
     snprintf(w->temporary, size, "%s.tmp", path);
@@ -120,7 +120,7 @@ int hzp_st_writer_data(struct hzp_st_writer *w, const void *data, size_t size,
     return write_all(w, data, size, reterr);
 }
 
-/* A rename is durable once its directory is. */
+/* Syncs the directory: only then is the rename durable. */
 static int sync_directory_of(struct hzp_st_writer *w, struct hzp_err_text *reterr)
 {
     char *dir = hzp_xstrdup(w->path);
@@ -156,7 +156,7 @@ int hzp_st_writer_finish(struct hzp_st_writer *w, struct hzp_err_text *reterr)
         r = fail_io(w, "rename", reterr);
     if (r == HZP_OK)
         r = sync_directory_of(w, reterr);
-    hzp_st_writer_abandon(w); /* after the rename there is no temporary to remove */
+    hzp_st_writer_abandon(w); /* after the rename there is no temporary file to remove */
     return r;
 }
 

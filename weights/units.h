@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* weights/units.h - memory that holds units: a version's parameters, or what goes with them element
- * by element (gradients, moments, residuals).
+/* weights/units.h - memory that holds units: a version's parameters, or buffers with one element
+ * per parameter (gradients, moments, residuals).
  *
  * struct hzp_units has the address of each unit of a layout, and is the only place that has it:
  * code that needs parameters takes the view of a unit and stays within it.  Units need not be
@@ -26,14 +26,14 @@ struct hzp_unit_view {
     void *base; /* NULL: not resident */
     enum hzp_dtype type;
     size_t elements; /* padding included */
-    size_t decayed;  /* of these, the first: weight decay applies */
+    size_t decayed;  /* the first `decayed` elements: weight decay applies to them */
 };
 
 /* Bytes of all units of the layout. */
 size_t hzp_units_bytes(const struct hzp_layout *layout, enum hzp_dtype type);
 
-/* All units in order, side by side, from `memory` on: hzp_units_bytes() of it, borrowed.  NULL:
- * none is resident. */
+/* Places all units in order, one behind the other, from `memory` on, which is borrowed and has
+ * hzp_units_bytes().  NULL: no unit is resident. */
 void hzp_units_init(struct hzp_units *units, const struct hzp_layout *layout, enum hzp_dtype type,
                     void *memory);
 void hzp_units_free(struct hzp_units *units);
@@ -44,7 +44,7 @@ size_t hzp_unit_bytes(const struct hzp_unit_view *view);
 /* Elements [at, at + n) of a resident unit as a matrix of one row; n <= INT32_MAX. */
 struct hzp_mat hzp_unit_piece(const struct hzp_unit_view *view, size_t at, size_t n);
 
-/* A matrix of the unit that holds it; ptr NULL if the model has none.  layer -1 for the roles that
+/* The matrix of a role, within its unit; ptr NULL if the model has none.  layer -1 for roles that
  * have no layer.  The unit must be resident. */
 struct hzp_mat hzp_units_mat(const struct hzp_units *units, enum hzp_role role, int32_t layer);
 
@@ -52,25 +52,26 @@ struct hzp_mat hzp_units_mat(const struct hzp_units *units, enum hzp_role role, 
  * dev: whose memory the units are in; NULL: host memory. */
 
 /* The unit's contents in host memory: the unit itself, or a copy in *ret_owned, which the caller
- * frees (else NULL).  NULL: no memory for the copy. */
+ * frees (else *ret_owned is NULL).  Returns NULL if there is no memory for the copy. */
 const void *hzp_unit_read(struct hzp_device *dev, const struct hzp_unit_view *view,
                           void **ret_owned);
 
-/* Calls fill for each unit in order, with a view of it in host memory: the unit itself, or one
- * buffer that is copied into it afterwards.  Ends with the first error of fill; HZP_ENOMEM,
+/* Calls fill for each unit in order, with a view of it in host memory: the unit itself, or a buffer
+ * that is copied to the unit afterwards.  Stops at the first error of fill; HZP_ENOMEM,
  * HZP_EDEVICE. */
 typedef int hzp_unit_fill_fn(void *ctx, int32_t u, const struct hzp_unit_view *host);
 int hzp_units_fill(struct hzp_device *dev, const struct hzp_units *units, hzp_unit_fill_fn *fill,
                    void *ctx);
 
-/* Copies every unit; both are in dev's memory and have one layout and type.  HZP_EDEVICE. */
+/* Copies every unit; both are in dev's memory and have the same layout and type.  HZP_EDEVICE. */
 int hzp_units_copy(struct hzp_device *dev, const struct hzp_units *to,
                    const struct hzp_units *from);
 
-/* The sum of the audit op over all units: device/ops.h has the formula.  Padding counts.
+/* The sum of the audit op over all units, padding included: device/ops.h has the formula.
  * HZP_ENOMEM. */
 int hzp_units_checksum(struct hzp_device *dev, const struct hzp_units *units, uint64_t *ret);
-/* One unit's part, of contents in host memory; parts add modulo 2^64. */
+/* The checksum of one unit's contents in host memory; the sum of all units' checksums modulo 2^64
+ * is hzp_units_checksum. */
 uint64_t hzp_unit_checksum(const struct hzp_unit_view *host);
 
 #endif

@@ -25,7 +25,7 @@ struct hzp_weights {
     struct hzp_weights_config config;
     struct slot_memory *memory; /* [config.slots] */
 
-    /* the engine's alone; record.state of a slot is the slot's state */
+    /* engine thread only; record.state of a slot is the slot's state */
     struct hzp_version *slot; /* [config.slots] */
     struct hzp_version *current;
     bool in_place; /* one slot: an update of the current version is under way */
@@ -33,7 +33,7 @@ struct hzp_weights {
 
     /* under lock: what other threads may read */
     struct hzp_lock lock;
-    struct hzp_version_record *record; /* [RECORDS_MAX], that of publication n at n % RECORDS_MAX */
+    struct hzp_version_record *record; /* [RECORDS_MAX]; publication n is at n % RECORDS_MAX */
     struct hzp_weights_stats stats;
 
     _Atomic int32_t max_staleness; /* any thread */
@@ -44,7 +44,7 @@ void hzp_learned_add(struct hzp_learned *learned, int64_t n)
     int32_t i = 0;
     while (i < learned->ranges && learned->last[i] < n - 1)
         i++;
-    /* Ranges before i end too early to touch n. */
+    /* Ranges before i end before n - 1. */
     if (i < learned->ranges && learned->first[i] <= n + 1) {
         learned->first[i] = HZP_MIN(learned->first[i], n);
         learned->last[i] = HZP_MAX(learned->last[i], n);
@@ -68,14 +68,14 @@ void hzp_learned_add(struct hzp_learned *learned, int64_t n)
     learned->ranges++;
 }
 
-/* Steps by which the current version trails the newest finished update.  Updates in place are
- * seen at once. */
+/* Optimizer steps by which the current version trails the newest finished update.  Updates in place
+ * are visible at once. */
 static int64_t staleness(const struct hzp_weights *w)
 {
     return w->current && w->config.slots > 1 ? w->finished_step - w->serving_step : 0;
 }
 
-/* Brings what other threads read up to date; the lock is held. */
+/* Updates the statistics that other threads read; the lock is held. */
 static void refresh_stats(struct hzp_weights *w)
 {
     struct hzp_weights_stats *s = &w->stats;
@@ -96,8 +96,8 @@ static void refresh_stats_locked(struct hzp_weights *w)
     hzp_lock_release(&w->lock);
 }
 
-/* Ids count publications, so a version's record is found without a search; by now it may have
- * made way for a newer one.  The lock is held. */
+/* Ids count publications, so a version's record is found by its index; it may have been overwritten
+ * by a newer one.  The lock is held. */
 static void set_recorded_state(struct hzp_weights *w, uint64_t id, enum hzp_version_state state)
 {
     struct hzp_version_record *record = &w->record[(id - w->config.first_id) % RECORDS_MAX];
@@ -263,7 +263,7 @@ void hzp_weights_reclaim(struct hzp_weights *w, uint64_t ended)
     }
 }
 
-/* A record that continues the current version's: the same step, and nothing learned yet. */
+/* Starts a record that continues the current version's: the same step, and nothing learned yet. */
 static void start_record(const struct hzp_weights *w, struct hzp_version_record *record,
                          enum hzp_version_state state)
 {
@@ -314,7 +314,7 @@ void hzp_weights_abandon(struct hzp_weights *w, struct hzp_version *draft)
     HZP_ASSERT(draft->record.state == HZP_VERSION_DRAFT);
     draft->record.state = HZP_VERSION_FREE;
     /* Updates that only drafts contained are lost with the last draft: the server no longer trails
-     * anything, and the trainer continues from the current version. */
+     * them, and the trainer continues from the current version. */
     bool drafts = false;
     for (int32_t i = 0; i < w->config.slots; i++)
         drafts = drafts || w->slot[i].record.state == HZP_VERSION_DRAFT;
@@ -330,7 +330,7 @@ static int64_t unix_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* The old current version leaves; where it was updated in place, its memory is the new one's. */
+/* Retires the old current version; if it was updated in place, its memory is the new one's. */
 static void retire(struct hzp_weights *w, struct hzp_version *draft, uint64_t old_id,
                    uint64_t last_step)
 {
@@ -361,8 +361,8 @@ void hzp_weights_publish(struct hzp_weights *w, struct hzp_version *draft, uint6
     record->id = w->config.first_id + w->stats.publications;
     record->published_unix_ms = unix_ms();
     record->state = HZP_VERSION_CURRENT;
-    /* What is published is finished.  A step back (an older state restored) takes the count of
-     * finished updates with it: those after it are no ancestors of what serves now. */
+    /* A published update counts as finished.  Publishing an older state (a restore) lowers the
+     * count of finished updates: those after it are no ancestors of the version that serves now. */
     if (record->optimizer_step > w->finished_step || record->optimizer_step < w->serving_step)
         w->finished_step = record->optimizer_step;
     w->serving_step = record->optimizer_step;
@@ -382,15 +382,17 @@ void hzp_weights_finished(struct hzp_weights *w, int64_t optimizer_step)
     refresh_stats_locked(w);
 }
 
-/* Why the bound K holds whenever a step runs.  Let F be the newest finished update and S the step
- * of the version that serves; one update is under way at a time, so F grows by one at its end.
- *  - It began with publishes = false: then F + 1 - S <= K was checked here; until its end only a
- *    publication changes S, and S only grows by it (a step back sets F = S).  So F - S <= K after.
- *  - It began with publishes = true: F stays while it runs, and it ends by being published in the
- *    same gap between two steps: no step sees F + 1 beside the old S, and after it F - S = 0.
- *  - Nothing else changes F or S: abandoning the last draft sets F = S.
- * Only lowering K can leave F - S above it, for the updates already finished; then nothing but an
- * update that is published may begin. */
+/* Why the bound K = max_staleness holds whenever a step runs.  Let F be the newest finished update
+ * and S the update of the version that serves; one update is in progress at a time, so F grows by
+ * one at its end.
+ *   - It began with publishes = false: then F + 1 - S <= K was checked here; until its end only a
+ *     publication changes S, and S only grows by it (restoring an older state sets F = S).  So
+ *     F - S <= K after it.
+ *   - It began with publishes = true: F stays while it runs, and it ends by being published between
+ *     the same two steps of the loop: no step sees F + 1 with the old S, and after it F - S = 0.
+ *   - Nothing else changes F or S: abandoning the last draft sets F = S.
+ * Only lowering K can leave F - S above K, because of updates already finished; then only an update
+ * that is published at its end may begin. */
 bool hzp_weights_may_update(const struct hzp_weights *w, bool publishes)
 {
     if (!w->current)

@@ -31,7 +31,8 @@ enum hzp_version_state {
     HZP_VERSION_RETIRED
 };
 
-/* Which accepted samples an update learned from: ascending, disjoint ranges of sequence numbers. */
+/* The accepted samples that an update learned from: ascending, disjoint ranges of sequence
+ * numbers. */
 enum { HZP_LEARNED_MAX = 32 };
 struct hzp_learned {
     int64_t first[HZP_LEARNED_MAX], last[HZP_LEARNED_MAX];
@@ -42,35 +43,37 @@ void hzp_learned_add(struct hzp_learned *learned, int64_t sequence_number);
 
 /* A version's record, kept (of the newest 4096 versions) after its memory is reused. */
 struct hzp_version_record {
-    uint64_t id;                  /* from 1, only grows, also across restarts */
-    int64_t optimizer_step;       /* of its newest update */
-    enum hzp_version_state state; /* FREE here: retired, and its memory is free */
+    uint64_t id;                  /* starts at 1 and only grows, also across restarts */
+    int64_t optimizer_step;       /* the newest update it contains */
+    enum hzp_version_state state; /* FREE in a record: retired, and its memory is free */
     int64_t published_unix_ms;
     double loss;       /* mean over the learned tokens of its updates; NaN: loaded, not learned */
     uint64_t checksum; /* as the audit op defines it, over all units */
-    struct hzp_learned learned; /* since the version before */
+    struct hzp_learned learned; /* samples learned since the previous version */
     int64_t learned_through; /* every sample up to this number has had all its passes; -1: none */
 };
 
 /* One set of parameters.  Its memory is the store's: see hzp_version_units. */
 struct hzp_version {
-    bool fp8_made; /* its e4m3 projections follow from its weights: set by the code that made them;
-                    * without it a store with fp8 refuses to publish */
-    struct hzp_version_record record; /* a draft's: optimizer_step, loss, checksum, learned and
-                                       * learned_through are the trainer's to fill in */
-    int32_t held;                     /* acquisitions not yet released; engine thread */
-    uint64_t last_step;               /* the last step that read it */
+    /* set by the code that made its e4m3 projections; a store with fp8 does not publish a version
+     * without it */
+    bool fp8_made;
+    /* a draft's optimizer_step, loss, checksum, learned and learned_through are filled in by the
+     * trainer */
+    struct hzp_version_record record;
+    int32_t held;       /* acquisitions not yet released; engine thread */
+    uint64_t last_step; /* the last step that read it */
 };
 
 struct hzp_weights_config {
     enum hzp_dtype type;   /* F32 or BF16 */
-    bool fp8;              /* each slot has the projections in e4m3 too */
+    bool fp8;              /* each slot also has the projections in e4m3 */
     int32_t slots;         /* >= 2 to publish; 1: updates are written in place (offline training) */
     int32_t max_staleness; /* optimizer steps, >= 0 */
-    uint64_t first_id;     /* >= 1, of the version first published; a restart goes on counting */
+    uint64_t first_id; /* >= 1, id of the version first published; a restart continues the count */
 };
 
-/* Takes memory for all slots now; none later.  dev and layout must outlive the store.
+/* Allocates memory for all slots; none is allocated later.  dev and layout must outlive the store.
  * HZP_ENOMEM. */
 int hzp_weights_create(struct hzp_device *dev, const struct hzp_layout *layout,
                        const struct hzp_weights_config *config, struct hzp_weights **ret);
@@ -84,7 +87,8 @@ enum hzp_dtype hzp_weights_type(const struct hzp_weights *w);
 /* The version that serves; NULL before the first publication. */
 struct hzp_version *hzp_weights_current(struct hzp_weights *w);
 
-/* The i-th slot, in any state: the addresses of its units never change.  NULL: no more. */
+/* The i-th slot, in any state: the addresses of its units never change.  NULL: i is past the
+ * last. */
 const struct hzp_version *hzp_weights_slot(const struct hzp_weights *w, int32_t i);
 
 /* The version's units in device memory; valid as long as the store. */
@@ -96,46 +100,47 @@ struct hzp_unit_view hzp_version_unit(const struct hzp_weights *w, const struct 
 struct hzp_mat hzp_version_mat(const struct hzp_weights *w, const struct hzp_version *v,
                                enum hzp_role role, int32_t layer);
 
-/* The e4m3 codes of a projection of the version, whose store must have them; *ret_scale [rows]. */
+/* The e4m3 codes of a projection of the version, whose store must keep them; *ret_scale [rows]. */
 struct hzp_mat hzp_version_fp8(const struct hzp_weights *w, const struct hzp_version *v,
                                enum hzp_role role, int32_t layer, float **ret_scale);
 
-/* Holds the current version (there must be one): its memory stays until released and step
+/* Acquires the current version (there must be one): its memory stays until it is released and step
  * last_step has ended. */
 struct hzp_version *hzp_weights_acquire(struct hzp_weights *w);
 void hzp_weights_release(struct hzp_weights *w, struct hzp_version *v, uint64_t last_step);
 
-/* Every step up to `ended` has ended: retired slots that are no longer held or read become free. */
+/* Every step up to `ended` has ended: frees retired slots that are no longer held or read. */
 void hzp_weights_reclaim(struct hzp_weights *w, uint64_t ended);
 
-/* A draft, contents undefined; its record starts from the current version's step, with nothing
- * learned.  HZP_EBUSY: every slot is in use; the trainer waits, serving never does.  With one slot:
- * the current version itself, the same again until it is published. */
+/* Returns a draft with undefined contents; its record starts from the current version's step, with
+ * nothing learned.  HZP_EBUSY: every slot is in use, and the trainer must wait (serving never
+ * waits).  With one slot: returns the current version itself, the same until it is published. */
 int hzp_weights_begin(struct hzp_weights *w, struct hzp_version **ret);
 
 /* Frees the draft's slot; updates that only this draft contained no longer count as finished. */
 void hzp_weights_abandon(struct hzp_weights *w, struct hzp_version *draft);
 
-/* The draft becomes current, what was current retires; the record's id and time are set.  Called
- * between two steps; the caller has checked the contents (audit op) and, where the store keeps
- * them, made the fp8 ones.  last_step: the last step
- * that read the version now retiring.  The record's optimizer_step counts as finished. */
+/* Makes the draft current and retires the previous current version; sets the record's id and time.
+ * Called between two steps; the caller has checked the contents (audit op) and, if the store keeps
+ * fp8 weights, made them.  last_step: the last step that read the version now retiring.  The
+ * record's optimizer_step counts as finished. */
 void hzp_weights_publish(struct hzp_weights *w, struct hzp_version *draft, uint64_t last_step);
 
 /* The trainer finished optimizer step n (whether or not it is published yet). */
 void hzp_weights_finished(struct hzp_weights *w, int64_t optimizer_step);
 
-/* False: one more update would leave the server more than max_staleness behind (or nothing serves
- * yet); wait for a publication.  publishes: this update will be published when it ends, in the
- * same gap between two steps; with max_staleness 0 no other may begin. */
+/* False: one more update would leave the server more than max_staleness behind (or no version
+ * serves yet), so the trainer must wait for a publication.  publishes: this update will be
+ * published when it ends, between the same two steps of the loop; with max_staleness 0 no other
+ * update may begin. */
 bool hzp_weights_may_update(const struct hzp_weights *w, bool publishes);
 
 /* Optimizer steps by which the current version trails the newest finished one; 0 with one slot. */
 int64_t hzp_weights_staleness(struct hzp_weights *w);
-/* Thread: any.  Holds for updates that begin from now on. */
+/* Thread: any.  Applies to updates that begin from now on. */
 void hzp_weights_set_max_staleness(struct hzp_weights *w, int32_t max_staleness);
 
-/* Thread: any, from here on.  The newest `max` records, newest first; returns how many. */
+/* Thread: any, from here on.  Writes the newest `max` records, newest first; returns how many. */
 int32_t hzp_weights_list(struct hzp_weights *w, struct hzp_version_record *ret, int32_t max);
 void hzp_weights_newest(struct hzp_weights *w, struct hzp_version_record *ret);
 
@@ -143,7 +148,8 @@ struct hzp_weights_stats {
     uint64_t serving_id, publications;
     int64_t serving_step, finished_step, staleness, learned_through;
     int32_t max_staleness, slots, slots_free;
-    uint64_t staleness_seen[8]; /* just before each publication: 0, 1, .., 6, 7 and more */
+    /* staleness just before each publication: counts of 0, 1, .., 6, 7 and more */
+    uint64_t staleness_seen[8];
 };
 void hzp_weights_read_stats(struct hzp_weights *w, struct hzp_weights_stats *ret);
 

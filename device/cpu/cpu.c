@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cpu/cpu.c - the host as a device: a team of threads and the widest kernels it can run. */
+/* device/cpu/cpu.c - the host CPU as a device: a team of threads and the kernels of the best
+ * instruction set it has. */
 #include "device/cpu/cpu.h"
 
 #include "device/about.h"
@@ -37,7 +38,8 @@ static enum hzp_cpu_isa isa_find(void)
 #endif
 }
 
-/* The best the machine has, or less if the configuration or HZP_CPU_LEVEL says so. */
+/* The best instruction set of the machine, or a lower one set by the configuration or
+ * HZP_CPU_LEVEL. */
 static int isa_choose(const struct hzp_device_config *config, enum hzp_cpu_isa *ret,
                       struct hzp_err_text *reterr)
 {
@@ -98,7 +100,7 @@ static int threads_usable(void)
     return online > 0 ? (int)online : 1;
 }
 
-/* The CPUs this process may use, again from the first where there are more threads. */
+/* The CPUs this process may use; starts over with the first if there are more threads. */
 static void cpus_find(int *ret, int threads)
 {
     cpu_set_t set;
@@ -114,7 +116,7 @@ static void cpus_find(int *ret, int threads)
         ret[i] = ret[i % found];
 }
 
-/* The processor's own name, its blanks squeezed. */
+/* The processor's name with runs of blanks reduced to one, the threads and the instruction set. */
 static void label_make(char *ret, size_t size, int threads, enum hzp_cpu_isa isa)
 {
     char brand[49] = "CPU";
@@ -152,7 +154,8 @@ static void cpu_about(struct hzp_about *ret)
 #endif
     hzp_fact_add(ret->build, &ret->builds, "oneDNN", "%s", hzp_cpu_library_version(version));
     label_make(d->name, sizeof(d->name), threads, isa);
-    *strstr(d->name, ", ") = '\0'; /* the rest is told apart */
+    /* keep only the processor's name; the rest is reported separately */
+    *strstr(d->name, ", ") = '\0';
     d->memory = hzp_host_mem_total();
     d->units = threads;
     hzp_fact_add(d->fact, &d->facts, "kernels used", "%s", isa_name[isa]);
@@ -195,8 +198,8 @@ static void cpu_close(struct hzp_device *base)
     free(dev);
 }
 
-/* Large blocks start on a huge page and ask for more: decoding walks through all the weights, and
- * with small pages it would wait for the page tables as well. */
+/* Large blocks are aligned to huge pages and request them: decoding reads all the weights, and with
+ * small pages it would also wait for page table walks. */
 static int cpu_mem_alloc(struct hzp_device *dev, enum hzp_mem where, size_t size, void **ret)
 {
     size_t align = size >= HUGE_PAGE ? HUGE_PAGE : 4096;
@@ -208,7 +211,8 @@ static int cpu_mem_alloc(struct hzp_device *dev, enum hzp_mem where, size_t size
     if (!ptr)
         return HZP_ENOMEM;
     if (align == HUGE_PAGE)
-        madvise(ptr, HZP_ROUND_UP(size, align), MADV_HUGEPAGE); /* refused: small pages, slower */
+        /* if refused: small pages, slower */
+        madvise(ptr, HZP_ROUND_UP(size, align), MADV_HUGEPAGE);
     *ret = ptr;
     return HZP_OK;
 }

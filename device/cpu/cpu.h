@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cpu/cpu.h - what the files of the CPU backend share.
+/* device/cpu/cpu.h - shared by the files of the CPU backend.
  *
  * Thread: engine.
  */
@@ -21,21 +21,21 @@ struct hzp_cpu_lane;
 struct hzp_cpu_device {
     struct hzp_device base;
     enum hzp_cpu_isa isa;
-    hzp_op_fn *kernel[HZP_OP_COUNT]; /* what runs an op, on the thread that calls it */
-    struct hzp_team *team;           /* of all lanes without a share: one op at a time runs on it */
-    int cpu[HZP_CPU_THREADS_MAX];    /* [threads] the CPUs that shares are dealt from */
+    hzp_op_fn *kernel[HZP_OP_COUNT]; /* runs an op on the calling thread */
+    struct hzp_team *team; /* shared by all lanes without a share: it runs one op at a time */
+    int cpu[HZP_CPU_THREADS_MAX]; /* [threads] the CPUs from which shares are assigned */
     struct hzp_cpu_lane *lanes;
-    struct hzp_cpu_queue *led; /* by the engine thread; NULL: none */
+    struct hzp_cpu_queue *led; /* the queue that the engine thread runs; NULL: none */
     _Atomic int failed;        /* HZP_OK, or the first failure of a queued op */
 };
 
 struct hzp_cpu_lane {
     struct hzp_lane base;
-    struct hzp_team *team;           /* the device's; with a share, its own */
+    struct hzp_team *team;           /* the device's; if the lane has a share, its own */
     struct hzp_cpu_matmul *products; /* this lane's library primitives */
     int units;                       /* its share; 0: none */
-    struct hzp_cpu_queue *queue;     /* NULL: it never had one */
-    struct hzp_span *span;           /* where the next op's times go */
+    struct hzp_cpu_queue *queue;     /* NULL: the lane never had a share */
+    struct hzp_span *span;           /* where the next op's times are stored */
     struct hzp_cpu_lane *next;
 };
 
@@ -52,7 +52,7 @@ void hzp_cpu_fence_close(struct hzp_fence *fence);
 int hzp_cpu_fence_record(struct hzp_fence *fence, struct hzp_lane *lane);
 int hzp_cpu_fence_wait(struct hzp_fence *fence);
 
-/* What the machine can do at most: device/limits.h. */
+/* Measures device/limits.h. */
 struct hzp_limits;
 int hzp_cpu_limits(struct hzp_device *dev, struct hzp_limits *ret);
 
@@ -68,7 +68,7 @@ static inline void *hzp_cpu_row(const struct hzp_mat *mat, int64_t r)
     return (char *)mat->ptr + (size_t)r * (size_t)mat->stride * size;
 }
 
-/* Each lays one instruction set's kernels over a table that already holds slower ones. */
+/* Each replaces kernels in a table by those of one instruction set; the slower ones come first. */
 #define HZP_CPU_FILLS(isa)                                                                         \
     void hzp_cpu_fill_matmul_##isa(hzp_op_fn *op[HZP_OP_COUNT]);                                   \
     void hzp_cpu_fill_decode_##isa(hzp_op_fn *op[HZP_OP_COUNT]);                                   \

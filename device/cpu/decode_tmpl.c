@@ -1,29 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cpu/decode_tmpl.c - attn_decode: one query a sequence, keys and values in pages.
+/* device/cpu/decode_tmpl.c - attn_decode: one query per sequence, keys and values in pages.
  *
- * It is bound by memory, so a task reads one stream: it goes through the pages of a piece of a
- * context, the kv heads of a page one after another as they lie, and asks for what comes
- * FETCH_BYTES later in this order while it works.  Query heads that share a kv head go together, so
+ * It is limited by memory, so a task reads one stream: it processes the pages of a piece of a
+ * context, the kv heads of a page one after another in memory order, and prefetches what follows
+ * FETCH_BYTES later in this order.  Query heads that share a kv head are processed together, so
  * keys and values are read once.
  *
- * A context is cut into chunks of fixed size whose results are merged in order.  How chunks and
- * heads are dealt out to tasks depends on the other sequences and on the team, and changes no bit.
+ * A context is divided into chunks of fixed size whose results are merged in order.  The assignment
+ * of chunks and heads to tasks depends on the other sequences and on the team, but does not change
+ * a bit of the result.
  */
 #include "device/cpu/vec_tmpl.h"
 
 #include <stdlib.h>
 
 enum {
-    CHUNK = 256,            /* positions whose sums are begun anew */
-    ROWS = 16,              /* of a block */
-    SCORES = CHUNK + ROWS,  /* of a head: blocks may write past the chunk's end */
-    FETCH_BYTES = 16 << 10, /* asked for ahead: 4 K are 6 % slower, 24 K 5 % */
+    CHUNK = 256,            /* positions per chunk; each chunk has its own sums */
+    ROWS = 16,              /* rows of a block */
+    SCORES = CHUNK + ROWS,  /* scores of a head: blocks may write past the chunk's end */
+    FETCH_BYTES = 16 << 10, /* prefetch distance: 4 K are 6 % slower, 24 K 5 % */
     HEADS_AT_ONCE = 4,
     NR = 4,
 };
 
 #ifdef __AVX512F__
-enum { NV = 4 }; /* vectors of a value summed at once */
+enum { NV = 4 }; /* vectors of a value that are summed at once */
 #else
 enum { NV = 2 };
 #endif
@@ -34,9 +35,9 @@ enum { NV = 2 };
 #define HAS_PAIRS 0
 #endif
 
-/* What a chunk, or a context so far, comes to, per query head of a task: the largest score, the sum
- * of exp(score - top), and the values' sum with those weights.  With pairs that sum lies in the
- * order in which values_pairs leaves it. */
+/* The state of a chunk, or of a context so far, per query head of a task: the largest score, the
+ * sum of exp(score - top), and the sum of the values with those weights.  With pairs the elements
+ * of that sum are in the order of values_pairs. */
 struct state {
     float *top, *sum, *value; /* [heads], [heads], [heads][wide] */
 };
@@ -44,7 +45,7 @@ struct state {
 /* Chunks first .. last-1 of a segment. */
 struct piece {
     int32_t seg, first, last;
-    int32_t part; /* where its states of chunks begin; -1: it is the whole context */
+    int32_t part; /* index of its first chunk state in decode.part; -1: it is the whole context */
 };
 
 struct decode {
@@ -52,22 +53,23 @@ struct decode {
     struct hzp_team *team;
     struct piece *piece; /* longest first */
     int pieces;
-    int group, wide; /* query heads a kv head; floats of a value's sum */
-    int kv_each;     /* kv heads of a task */
-    int cuts;        /* tasks of a piece: the kv heads over kv_each */
+    int group, wide; /* query heads per kv head; floats of a value's sum */
+    int kv_each;     /* kv heads per task */
+    int cuts;        /* tasks per piece: the kv heads over kv_each */
     float *part;     /* [parts][cuts] states */
     bool pairs;
 };
 
-/* A block of rows of one kv head, in the order in which a task reads: of each chunk the keys, then
+/* The place of a block of rows of one kv head. A task reads, for each chunk, first the keys, then
  * the values; page by page, head by head. */
 struct place {
-    int p0, p1, end; /* positions of this chunk; where the piece ends */
-    int p, h, row;   /* where this page begins (within the chunk); rows of it before the block */
+    int p0, p1, end; /* positions of this chunk; end of the piece */
+    /* first position of this page within the chunk; kv head; row of the block from there */
+    int p, h, row;
     bool value;
 };
 
-/* A block that is asked for. */
+/* A block to prefetch. */
 struct wanted {
     const char *at;
     int n;
@@ -95,14 +97,14 @@ static const char *row_at(const struct task *t, bool value, int h, int p)
     return (const char *)(value ? a->kv.v : a->kv.k) + row * row_bytes(t->w);
 }
 
-/* Positions of one page from p on, below p1. */
+/* The number of positions of one page from p on, below p1. */
 INLINE int page_left(const struct task *t, int p, int p1)
 {
     int page_rows = t->w->args->kv.page_rows;
     return HZP_MIN(p1 - p, page_rows - p % page_rows);
 }
 
-/* The block ahead; goes one on. */
+/* Returns the next block to prefetch and advances past it. */
 INLINE struct wanted ahead(struct task *t)
 {
     struct place *a = &t->ahead;
@@ -131,8 +133,9 @@ INLINE struct wanted ahead(struct task *t)
     return want;
 }
 
-/* Asks for two of its rows, from row r on: a few lines at a time, among other work, as a core can
- * wait for only so many.  Pages lie anywhere, so the hardware cannot guess them. */
+/* Prefetches two of its rows, from row r on: a few lines at a time, between other work, because a
+ * core can have only a limited number of loads in flight.  Pages are scattered in memory, so the
+ * hardware cannot predict them. */
 INLINE void fetch_two(struct wanted want, int r, size_t row)
 {
     if (r < want.n)
@@ -140,7 +143,7 @@ INLINE void fetch_two(struct wanted want, int r, size_t row)
             _mm_prefetch(want.at + (size_t)r * row + i, _MM_HINT_T0);
 }
 
-/* All from row r on. */
+/* Prefetches all rows from row r on. */
 INLINE void fetch_rest(struct wanted want, int r, size_t row)
 {
     for (; r < want.n; r += 2)
@@ -149,7 +152,8 @@ INLINE void fetch_rest(struct wanted want, int r, size_t row)
 
 #if HAS_PAIRS
 
-/* Keys k0 and k1 with g queries: eight partial sums each, k0's in the lower half. */
+/* Dot products of keys k0 and k1 with g queries: eight partial sums each, k0's in the lower
+ * half. */
 INLINE void dot_two(int g, int dim, const float *q, size_t ldq, const char *k0, const char *k1,
                     struct wanted want, int r, vf ret[HEADS_AT_ONCE])
 {
@@ -196,8 +200,9 @@ INLINE void dot_eight(int g, int dim, const float *q, size_t ldq, const char *co
     }
 }
 
-/* Scores of g heads with n <= ROWS keys; ROWS floats are written.  Each fold halves what a key has
- * and joins the keys of two vectors, so the keys go in as the last of them wants them. */
+/* Scores of g heads with n <= ROWS keys; ROWS floats are written.  Each fold halves the number of
+ * partial sums per key and joins the keys of two vectors, so the keys are read in the order that
+ * the last fold requires. */
 INLINE void keys_pairs(int g, int dim, const float *q, const char *keys, int n, float scale,
                        struct wanted want, float *score)
 {
@@ -215,14 +220,14 @@ INLINE void keys_pairs(int g, int dim, const float *q, const char *keys, int n, 
     }
 }
 
-/* 32 elements of a row, or as many as there are. */
+/* 32 elements of a row, or `left` if that is less. */
 INLINE __m512i half_row(const char *row, int left)
 {
     return left >= 32 ? _mm512_loadu_si512(row) : _mm512_maskz_loadu_epi16((1u << left) - 1, row);
 }
 
-/* Two rows are woven, and a dword of p holds the weights of both.  Within 32 elements the first
- * vector then has elements 0-3, 8-11, 16-19, 24-27, the second the others. */
+/* Two rows are interleaved, and a dword of p holds the weights of both.  Of each 32 elements the
+ * first vector then has 0-3, 8-11, 16-19, 24-27, and the second the others. */
 INLINE void values_pairs(int g, int dim, const char *values, int n, const float *score,
                          struct wanted want, float *value)
 {
@@ -261,7 +266,7 @@ INLINE void values_pairs(int g, int dim, const char *values, int n, const float 
     }
 }
 
-/* Elements d .. d+15 of a sum that values_pairs made. */
+/* Elements d .. d+15 of a sum made by values_pairs. */
 INLINE vf value_turned(const float *value, int d)
 {
     vf a = vload(value + d / 32 * 32, VL), b = vload(value + d / 32 * 32 + VL, VL);
@@ -371,8 +376,8 @@ INLINE void values_plain(int g, enum hzp_dtype type, int dim, const char *values
     }
 }
 
-/* Scores become exp(score - top), with pairs as bf16 in the same place, zeros up to a whole vector;
- * returns their sum. */
+/* Turns scores into exp(score - top), with pairs as bf16 in the same place, and writes zeros up to
+ * a whole vector; returns their sum. */
 INLINE float chunk_softmax(bool pairs, float *score, int n, float *ret_top)
 {
     vf top = vset(-INFINITY), sum = vzero();
@@ -395,8 +400,8 @@ INLINE float chunk_softmax(bool pairs, float *score, int n, float *ret_top)
     return vsum(sum);
 }
 
-/* Heads i .. i+g-1 of the task, all of kv head h: n keys, or values, into position `at` of the
- * chunk. */
+/* Processes heads i .. i+g-1 of the task, all of kv head h, with n keys or values, at position `at`
+ * of the chunk. */
 INLINE void block_run(const struct task *t, int g, bool pairs, enum hzp_dtype type, int dim,
                       bool value, int i, const char *rows, int n, int at, struct wanted want,
                       struct state out)
@@ -406,7 +411,7 @@ INLINE void block_run(const struct task *t, int g, bool pairs, enum hzp_dtype ty
 
     if (!pairs)
         fetch_rest(want, 0, row_bytes(t->w));
-    else if (value) /* which asks only as far as there are values */
+    else if (value) /* values_pairs itself prefetches only n rows */
         fetch_rest(want, HZP_ROUND_UP(n, 2), row_bytes(t->w));
 
     if (value) {
@@ -425,7 +430,7 @@ INLINE void block_run(const struct task *t, int g, bool pairs, enum hzp_dtype ty
     }
 }
 
-/* All keys, or all values, of positions p0 .. p1-1. */
+/* Processes all keys, or all values, of positions p0 .. p1-1. */
 INLINE void rows_run(struct task *t, bool pairs, enum hzp_dtype type, int dim, bool value, int p0,
                      int p1, struct state out)
 {
@@ -457,7 +462,7 @@ INLINE void rows_run(struct task *t, bool pairs, enum hzp_dtype type, int dim, b
     }
 }
 
-/* Positions p0 .. p1-1, p1 - p0 <= CHUNK. */
+/* Processes positions p0 .. p1-1, p1 - p0 <= CHUNK. */
 INLINE void chunk_run_as(struct task *t, bool pairs, enum hzp_dtype type, int dim, int p0, int p1,
                          struct state out)
 {
@@ -495,12 +500,13 @@ INLINE void blend(float *x, const float *y, int n, float a, float b)
     });
 }
 
-/* all = all and more, of `heads` heads. */
+/* Merges `more` into `all`, for `heads` heads. */
 static void state_merge(const struct decode *w, int heads, struct state all, struct state more)
 {
     EACH(g, heads, {
         vf x = vload(all.top + g, left), y = vload(more.top + g, left), top = vmax(x, y);
-        /* where both are -inf: exp(-inf - 0) */
+        /* a finite shift: if both are -inf, exp(-inf - shift) is 0, and -inf - (-inf) would be
+         * NaN */
         vf shift = vmax(top, vset(-3.4e38f));
         vf a = vexp(vsub(x, shift)), b = vexp(vsub(y, shift));
         vf sum = vmul(vload(all.sum + g, left), a);
@@ -516,7 +522,7 @@ static void state_merge(const struct decode *w, int heads, struct state all, str
     });
 }
 
-/* Of query heads head0 .. head0+heads-1. */
+/* Writes the outputs of query heads head0 .. head0+heads-1. */
 static void state_finish(const struct decode *w, struct state all, int seg, int head0, int heads)
 {
     const struct hzp_attn_paged_args *a = w->args;
@@ -552,7 +558,7 @@ static struct state part_at(const struct decode *w, int part, int cut)
     return state_at(w, w->part + ((size_t)part * (size_t)w->cuts + (size_t)cut) * state_floats(w));
 }
 
-/* A thread's memory: two states, queries, scores. */
+/* Floats of a thread's memory: two states, queries, scores. */
 static size_t own_floats(const struct decode *w)
 {
     size_t heads = (size_t)(w->kv_each * w->group);
@@ -560,7 +566,8 @@ static size_t own_floats(const struct decode *w)
     return 2 * state_floats(w) + (w->pairs ? q : 0) + heads * SCORES;
 }
 
-/* Sixteen elements of a query twice, so that one vector meets two keys. */
+/* Stores groups of sixteen elements of a query twice, so that one vector is multiplied with two
+ * keys. */
 static void queries_pair(const struct task *t, int heads)
 {
 #if HAS_PAIRS
@@ -628,7 +635,8 @@ static void piece_task(void *ctx, int task, int thread)
         state_finish(w, t.all, t.seg, t.h0 * w->group, heads);
 }
 
-/* The states of a context's chunks, in order, into the first; only its first piece knows them. */
+/* Merges the states of a context's chunks, in order, into the first; runs for the context's first
+ * piece only. */
 static void merge_task(void *ctx, int task, int thread)
 {
     const struct decode *w = ctx;
@@ -657,8 +665,8 @@ static int by_length(const void *a, const void *b)
     return x->seg != y->seg ? x->seg - y->seg : x->first - y->first;
 }
 
-/* Pieces of at most `most` chunks into ret (NULL: they are counted); returns how many, and how many
- * states of chunks they need. */
+/* Divides contexts into pieces of at most `most` chunks, in ret (NULL: they are only counted);
+ * returns how many, and in *ret_parts how many chunk states they need. */
 static int pieces_cut(const struct hzp_segs *segs, int most, struct piece *ret, int *ret_parts)
 {
     int count = 0, parts = 0;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cpu/dot_tmpl.h - four neighbouring elements of c, where products end that fold their sums.
+/* device/cpu/dot_tmpl.h - stores four neighbouring elements of c, for products that fold their
+ * sums.
  *
  * Only *_tmpl.c files include it.  Thread: any.
  */
@@ -16,7 +17,7 @@ INLINE __m128 four_load(const void *p, size_t i, enum hzp_dtype type)
     return _mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu16_epi32(h), 16));
 }
 
-/* To nearest even; NaN made quiet. */
+/* Rounds to nearest, ties to even; NaN is made quiet. */
 INLINE void four_store(void *p, size_t i, enum hzp_dtype type, __m128 x)
 {
     if (type == HZP_F32) {
@@ -32,7 +33,7 @@ INLINE void four_store(void *p, size_t i, enum hzp_dtype type, __m128 x)
     _mm_storel_epi64((__m128i *)((uint16_t *)p + i), _mm_packus_epi32(up, up));
 }
 
-/* c[m][n..n+left) from the finished sums. */
+/* Stores c[m][n..n+left) from the finished sums. */
 INLINE void dot_store(const struct hzp_matmul_args *a, int m, int n, int left, __m128 sum)
 {
     size_t size = a->c.type == HZP_F32 ? 4 : 2, bias_size = a->bias.type == HZP_F32 ? 4 : 2;

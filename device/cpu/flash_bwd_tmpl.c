@@ -2,7 +2,7 @@
 /* device/cpu/flash_bwd_tmpl.c - attn_packed_bwd.
  *
  * A task is one document and one kv head.  For each block of keys and each block of queries that
- * sees it, five products, all arranged so that nothing but operands is ever transposed:
+ * sees it there are five products, arranged so that only operands are ever transposed:
  *   S^T  = K Q^T          P^T = exp(S^T scale - lse)
  *   dP^T = V dO^T         dS^T = P^T (dP^T - D) scale
  *   dV  += P^T dO         dK += dS^T Q         dQ^T += K^T dS
@@ -11,17 +11,18 @@
  */
 #include "device/cpu/tile_tmpl.h"
 
-enum { PART = 4 * TM }; /* keys that go through a block together: their scores stay in cache */
+/* keys processed together with a block of queries: their scores stay in the cache */
+enum { PART = 4 * TM };
 
 struct bwd {
     const struct hzp_attn_packed_bwd_args *args;
     struct hzp_team *team;
 };
 
-/* A task's memory, everything for `blocks` blocks of BLOCK rows. */
+/* A task's memory, for `blocks` blocks of BLOCK rows. */
 struct bwd_work {
     float *k_rows, *v_rows;    /* [n][kd] rows form */
-    float *k_turned;           /* [blocks][dim][kb] rows form of K^T: along the keys */
+    float *k_turned;           /* [blocks][dim][kb] rows form of K^T, packed along the keys */
     float *x;                  /* [n][kd] q, then dout, in rows form */
     float *q_cols, *do_cols;   /* [blocks] panels of Q^T, dO^T */
     float *q_woven, *do_woven; /* [blocks] panels along the queries */
@@ -87,7 +88,7 @@ INLINE void rows_take(bool pairs, const struct hzp_mat *mat, int r0, int n, int 
            (size_t)(HZP_ROUND_UP(n, BLOCK) - n) * (size_t)kd * sizeof(*y));
 }
 
-/* K, V and K^T of the document's kv head. */
+/* Packs K, V and K^T of the document's kv head. */
 INLINE void keys_pack(const struct bwd *b, const struct bwd_work *w, bool pairs, int r0, int n,
                       int h)
 {
@@ -110,7 +111,7 @@ INLINE void keys_pack(const struct bwd *b, const struct bwd_work *w, bool pairs,
     memset(w->dv, 0, (size_t)HZP_ROUND_UP(n, BLOCK) * (size_t)w->width * sizeof(float));
 }
 
-/* Q and dO of one query head, its lse and D. */
+/* Packs Q and dO of one query head, and its lse and D. */
 INLINE void head_pack(const struct bwd *b, const struct bwd_work *w, bool pairs, int r0, int n,
                       int head)
 {
@@ -161,13 +162,13 @@ INLINE void scores_turn(const struct bwd_work *w, bool pairs, float scale, int n
     ramp = vload(count, VL);
     for (int j = 0; j < m; j++) {
         float *s = w->s + j * BLOCK, *dp = w->dp + j * BLOCK;
-        int first = HZP_MAX(j0 + j - i0, 0); /* the first query that sees this key */
+        int first = HZP_MAX(j0 + j - i0, 0); /* the first query of the block that sees this key */
         for (int i = 0; i < BLOCK; i += VL) {
             vf p = vzero(), ds = vzero();
             if (i + VL > first && i < last) {
                 vf x = vsub(vmul(vload(s + i, VL), base), vload(w->lse + i0 + i, VL));
                 p = unit_exp(pairs, x);
-                if (i < first) /* nothing of queries before the key */
+                if (i < first) /* queries before the key do not see it */
                     p = vselect_from(p, ramp, (float)(first - i));
                 if (i + VL > last)
                     p = vkeep(p, 0, last - i);
@@ -202,7 +203,7 @@ INLINE void pair_run(const struct bwd *b, const struct bwd_work *w, bool pairs, 
                      w->dk + (size_t)j * width, width, true);
     }
     memset(w->ds + (size_t)keys * kb, 0, (size_t)(BLOCK - keys) * kb * sizeof(float));
-    /* dS along the keys */
+    /* dS packed along the keys */
     panels_of_cols(pairs, w->ds, kb, BLOCK, w->turn);
     tile_product(pairs, dim, BLOCK, w->kb, w->k_turned + (size_t)jb * (size_t)dim * kb, kb, w->turn,
                  w->dq + (size_t)ib * (size_t)dim * BLOCK, BLOCK, true);
@@ -234,7 +235,7 @@ INLINE void bwd_run(const struct bwd *b, const struct bwd_work *w, bool pairs, i
         for (int jb = 0; jb < blocks; jb++)
             for (int ib = jb; ib < blocks; ib++)
                 pair_run(b, w, pairs, n, jb, ib);
-        for (int ib = 0; ib < blocks; ib++) { /* `turn` takes dQ upright */
+        for (int ib = 0; ib < blocks; ib++) { /* `turn` receives dQ, transposed back */
             for (int c = 0; c < dim; c += BLOCK) {
                 int part = HZP_MIN(BLOCK, dim - c);
                 transpose(w->dq + (size_t)(ib * dim + c) * BLOCK, BLOCK, part, BLOCK, w->turn,

@@ -1,32 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cpu/flash_tmpl.c - attn_prefill and attn_packed: attention of many rows a segment.
+/* device/cpu/flash_tmpl.c - attn_prefill and attn_packed: attention of many rows per segment.
  *
- * Block by block of keys with a running maximum and sum (Milakov and Gimelshein 2018; Dao et al.
- * 2022), so that scores never leave the cache.  The query heads that share a kv head are rows of
- * one product, so keys and values are packed once for all of them.  A task is one kv head and one
- * range of a segment's queries.
+ * Keys are processed block by block with a running maximum and sum (Milakov and Gimelshein 2018;
+ * Dao et al. 2022), so that scores stay in the cache.  The query heads that share a kv head are
+ * rows of one product, so keys and values are packed once for all of them.  A task is one kv head
+ * and one range of a segment's queries.
  */
 #include "device/cpu/tile_tmpl.h"
 
-/* Rows are queries times heads that share a kv head, all heads of a query together. */
+/* Rows are (query, head) pairs of the heads that share a kv head, ordered by query. */
 enum {
-    ROWS = 384,     /* of a task, about: keys and values are packed once for them; */
-    ROWS_FEW = 192, /* where that makes too few tasks */
-    TASKS = 6,      /* a thread wants, for all to end together */
-    PART = 8 * TM, /* that go through a block together: scores and sums stay in the nearest cache */
+    ROWS = 384,     /* target for the rows of a task, which share packed keys and values */
+    ROWS_FEW = 192, /* the same if ROWS makes too few tasks */
+    TASKS = 6,      /* tasks per thread, so that all threads end at about the same time */
+    PART = 8 * TM,  /* rows processed together with a block: scores and sums stay in the L1 cache */
 };
 
 struct flash {
     struct hzp_mat qkv, out;
     struct hzp_heads heads;
     float scale;
-    int64_t before;                          /* rows of qkv before those of out */
-    float *lse;                              /* NULL: not kept */
-    const struct hzp_attn_paged_args *paged; /* NULL: keys are in the rows themselves */
+    int64_t before;                          /* rows of qkv before the rows of out */
+    float *lse;                              /* NULL: not stored */
+    const struct hzp_attn_paged_args *paged; /* NULL: keys are in the rows of qkv */
     const struct hzp_segs *segs;
     struct hzp_team *team;
-    const int32_t (*item)[2]; /* segment, its first query */
-    int items, queries;       /* of a task */
+    const int32_t (*item)[2]; /* [items]: segment and first query */
+    int items, queries;       /* queries: of a task */
 };
 
 /* A task's work memory. */
@@ -63,7 +63,7 @@ static size_t flash_work_make(bool pairs, int dim, int rows, float *base, struct
     return at * sizeof(float);
 }
 
-/* Position p of segment seg, kv head h: its key; the value lies `values` bytes on. */
+/* The key (or value) at position p of segment seg, kv head h. */
 static const char *key_at(const struct flash *f, int seg, int h, int p, bool value)
 {
     size_t dim = (size_t)f->heads.dim, size = f->qkv.type == HZP_F32 ? 4 : 2;
@@ -82,7 +82,7 @@ static const char *key_at(const struct flash *f, int seg, int h, int p, bool val
     return (const char *)hzp_cpu_row(&f->qkv, row) + head * dim * size;
 }
 
-/* Keys or values k0 .. k0+n-1 into w->rows, zeros after them. */
+/* Loads keys or values k0 .. k0+n-1 into w->rows, with zeros after them. */
 INLINE void block_load(const struct flash *f, const struct flash_work *w, bool pairs, int seg,
                        int h, int k0, int n, bool value)
 {
@@ -125,7 +125,7 @@ INLINE void scores_of(bool pairs, int m, int cols, int k, const float *a, size_t
     }
 }
 
-/* o[m][width] = o less + p v over the first k dwords of p's rows, which have kb. */
+/* o[m][width] = o * less + p v over the first k dwords of p's rows, which have kb dwords. */
 INLINE void values_of(bool pairs, int m, int width, int k, int kb, const float *p, const float *b,
                       float *o, const float *less)
 {
@@ -167,8 +167,8 @@ static __attribute__((noinline)) void values_floats(int m, int width, int k, int
 #define values_floats values_pairs
 #endif
 
-/* Row i's probabilities of the first n keys of the block; `cols` of s hold scores, the rest of p up
- * to cols becomes 0. */
+/* Turns row i's scores of the first n keys of the block into probabilities; the rest of p up to
+ * `cols`, the number of scores in s, becomes 0. */
 INLINE void row_exp(const struct flash_work *w, bool pairs, int i, int at, int n, int cols, float f)
 {
     const float *s = w->s + (size_t)at * BLOCK;
@@ -193,8 +193,9 @@ INLINE void row_exp(const struct flash_work *w, bool pairs, int i, int at, int n
     vstore(all, vfma(vload(all, VL), vset(w->less[at]), sum), VL);
 }
 
-/* Rows i0 .. i0+m-1, of which row i0 + i sees the first n0 + (i0 + i) / group keys of the block,
- * n0 <= 0 included: scores become probabilities, `less` what the sums before are worth now. */
+/* Processes rows i0 .. i0+m-1, of which row i0 + i sees the first n0 + (i0 + i) / group keys of the
+ * block (n0 may be <= 0): turns scores into probabilities, and sets `less` to the factor for the
+ * earlier sums. */
 INLINE void softmax_rows(const struct flash_work *w, bool pairs, int i0, int m, int group, int n0,
                          int keys, int cols, float scale)
 {
@@ -210,7 +211,7 @@ INLINE void softmax_rows(const struct flash_work *w, bool pairs, int i0, int m, 
     }
     EACH(i, m, {
         vf high = vload(w->high + i, left), before = vload(w->top + i0 + i, left);
-        vf shift = vmax(high, vset(-3.4e38f)); /* not -inf, which no score may be less */
+        vf shift = vmax(high, vset(-3.4e38f)); /* not -inf: -inf - (-inf) would be NaN */
         vstore(w->less + i, unit_exp(pairs, vsub(before, shift)), left);
         vstore(w->shift + i, shift, left);
         vstore(w->top + i0 + i, high, left);
@@ -244,7 +245,8 @@ INLINE void flash_finish(const struct flash *f, const struct flash_work *w, bool
     }
 }
 
-/* Keys k0 .. k0+keys-1 are packed: what they add to all rows.  pos: of the first query. */
+/* Adds the contribution of the packed keys k0 .. k0+keys-1 to all rows.  pos: of the first
+ * query. */
 INLINE void block_run(const struct flash *f, const struct flash_work *w, bool pairs, int rows,
                       int pos, int k0, int keys)
 {
@@ -252,7 +254,8 @@ INLINE void block_run(const struct flash *f, const struct flash_work *w, bool pa
 
     for (int i0 = 0, m; i0 < rows; i0 += m) {
         m = HZP_MIN(rows - i0, PART);
-        int seen = HZP_MIN(keys, pos + (i0 + m - 1) / group - k0 + 1); /* by the last of them */
+        /* keys that the last of these rows sees */
+        int seen = HZP_MIN(keys, pos + (i0 + m - 1) / group - k0 + 1);
         int cols = HZP_ROUND_UP(seen, VL);
         if (seen <= 0)
             continue;
@@ -273,7 +276,7 @@ INLINE void flash_run(const struct flash *f, const struct flash_work *w, bool pa
                       int q0, int n, int h)
 {
     int group = f->heads.heads / f->heads.kv_heads, dim = f->heads.dim, rows = group * n;
-    int pos = f->segs->pos0[seg] + q0; /* of the first query */
+    int pos = f->segs->pos0[seg] + q0; /* position of the first query */
     size_t size = f->qkv.type == HZP_F32 ? 4 : 2;
 
     for (int i = 0; i < rows; i++) {
@@ -299,7 +302,8 @@ INLINE void flash_run(const struct flash *f, const struct flash_work *w, bool pa
 static void flash_task(void *ctx, int task, int thread)
 {
     const struct flash *f = ctx;
-    int item = f->items - 1 - task / f->heads.kv_heads; /* late queries see most: begin with them */
+    /* late queries see most keys: start with them */
+    int item = f->items - 1 - task / f->heads.kv_heads;
     int seg = f->item[item][0], q0 = f->item[item][1], h = task % f->heads.kv_heads;
     int n = HZP_MIN(f->queries, f->segs->row0[seg + 1] - f->segs->row0[seg] - q0);
     int rows = f->queries * (f->heads.heads / f->heads.kv_heads);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cpu/fp8_tmpl.c - rows to e4m3. */
+/* device/cpu/fp8_tmpl.c - quantizes rows to e4m3. */
 #include "device/cpu/fp8_tmpl.h"
 
 INLINE void quantize_row(const struct hzp_quantize_args *a, int r, enum hzp_dtype type)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cpu/fp8_tmpl.h - vectors of e4m3 to floats and back (device/fp8.h says the bits).
+/* device/cpu/fp8_tmpl.h - converts vectors of e4m3 to floats and back (device/fp8.h defines the
+ * bits).
  *
- * Widening takes no NaN among the codes, as device/ops.h promises.
+ * Widening requires codes that are not NaN, as device/ops.h promises.
  *
  * Thread: any.
  */
@@ -11,7 +12,7 @@
 #include "device/cpu/vec_tmpl.h"
 #include "device/fp8.h"
 
-/* What has no exponent, m * 2^-9, as floats; of vectors of 16 the rest is never looked up. */
+/* The codes with exponent 0, m * 2^-9, as floats; the last 8 entries are never used. */
 static const uint32_t small_e4m3[16] = {0,          0x3b000000, 0x3b800000, 0x3bc00000,
                                         0x3c000000, 0x3c200000, 0x3c400000, 0x3c600000};
 
@@ -29,7 +30,7 @@ INLINE vf vload_e4m3(const uint8_t *p, int left)
     return _mm512_castsi512_ps(_mm512_or_si512(f, v));
 }
 
-/* No NaN, no infinity. */
+/* x has no NaN and no infinity. */
 INLINE void vstore_e4m3(uint8_t *p, vf x, int left)
 {
     vi u = _mm512_castps_si512(x), rest = _mm512_and_si512(u, _mm512_set1_epi32(0x7fffffff));
@@ -48,7 +49,7 @@ INLINE void vstore_e4m3(uint8_t *p, vf x, int left)
         _mm_mask_storeu_epi8(p, lanes(left), b);
 }
 
-/* The larger magnitudes' bits. */
+/* The bits of the larger magnitudes. */
 INLINE vi vlargest(vi a, vf x)
 {
     vi bits = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
@@ -79,7 +80,7 @@ INLINE vf vload_e4m3(const uint8_t *p, int left)
     return _mm256_castsi256_ps(_mm256_or_si256(f, v));
 }
 
-/* No NaN, no infinity. */
+/* x has no NaN and no infinity. */
 INLINE void vstore_e4m3(uint8_t *p, vf x, int left)
 {
     vi u = _mm256_castps_si256(x), rest = _mm256_and_si256(u, _mm256_set1_epi32(0x7fffffff));
@@ -98,7 +99,7 @@ INLINE void vstore_e4m3(uint8_t *p, vf x, int left)
     memcpy(p, &eight, left == VL ? sizeof(eight) : (size_t)left);
 }
 
-/* The larger magnitudes' bits. */
+/* The bits of the larger magnitudes. */
 INLINE vi vlargest(vi a, vf x)
 {
     vi bits = _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff));
@@ -118,7 +119,7 @@ INLINE uint32_t vlargest_of(vi a)
 #endif
 
 #ifdef __AVX512BF16__
-/* 32 of them as bf16; what is not there is 0. */
+/* 32 codes as bf16; elements at `left` or beyond are 0. */
 INLINE __m512i words_of_e4m3(const uint8_t *p, int left)
 {
     static const uint16_t small[32] = {0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60};

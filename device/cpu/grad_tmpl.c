@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cpu/grad_tmpl.c - the loss, and backward ops that treat rows or columns on their own.
+/* device/cpu/grad_tmpl.c - the loss, and backward ops on single rows or columns.
  *
  * Gradients of weights are sums over rows.  Rows are summed in chunks whose size depends on the
  * number of rows only, and the chunks are added in order: the same bits for any number of threads.
@@ -13,7 +13,8 @@ static int chunk_rows(int rows)
     return HZP_MAX(CHUNK_ROWS_MIN, HZP_DIV_UP(rows, CHUNKS_MAX));
 }
 
-/* log sum exp of a row, reading memory once: a block is found in cache when it is summed. */
+/* log sum exp of a row in one pass over memory: each block is still in the cache when it is
+ * summed. */
 static double row_lse(const float *x, int cols)
 {
     float top = -INFINITY;
@@ -51,12 +52,13 @@ static void xent_row(const struct hzp_xent_args *a, int r)
         return;
     }
     double lse = row_lse(x, cols), weight = a->weight ? a->weight[r] : 1;
-    float hit = (float)(weight * (exp(x[target] - lse) - 1)); /* before dx, which may be x */
+    /* computed before dx is written, which may be x */
+    float hit = (float)(weight * (exp(x[target] - lse) - 1));
     a->loss[r] = (float)(weight * (lse - x[target]));
     if (!dx)
         return;
-    /* In two parts: half a unit of the last place of an lse of 200 would be 8e-6 of every
-     * probability, while x - high is exact where it matters. */
+    /* lse is split into high and low: the rounding error of a float near 200 would be a relative
+     * error of 8e-6 in every probability, while x - high is exact where it matters. */
     vf high = vset((float)lse), low = vset((float)(lse - (float)lse)), by = vset((float)weight);
     if (a->dx.type == HZP_BF16) {
         EACH(c, cols,
@@ -84,7 +86,7 @@ static int cpu_xent(struct hzp_lane *lane, const void *args)
     return HZP_OK;
 }
 
-/* By columns, so that repeated ids are added in row order. */
+/* Works on ranges of columns, so that repeated ids are added in row order. */
 static void embed_bwd_strips(void *ctx, int begin, int end, int thread)
 {
     const struct hzp_embed_bwd_args *a = ctx;
@@ -135,7 +137,7 @@ struct partial {
     int rows, width, step;
 };
 
-/* into[c] += the chunks' sums, in order. */
+/* Adds the chunks' sums to into[c], in order. */
 static void partial_add(const struct partial *part, int from, int width, float *into)
 {
     int chunks = HZP_DIV_UP(part->rows, part->step);
@@ -219,7 +221,7 @@ static int cpu_rmsnorm_bwd(struct hzp_lane *lane, const void *args)
     return HZP_OK;
 }
 
-/* dn: the gradient turned back, [dim]; dw [dim] is added to. */
+/* dn: scratch for dy rotated back, [dim]; dw [dim] is added to. */
 INLINE void rope_bwd_head(const struct hzp_rope_bwd_args *a, const struct hzp_mat *norm,
                           const float *cs, const void *dy, const void *x, void *dx,
                           enum hzp_dtype type, float *dn, float *dw)
@@ -280,7 +282,7 @@ INLINE void rope_bwd_row(const struct hzp_rope_bwd_args *a, int r, enum hzp_dtyp
                (size_t)a->heads.kv_heads * head);
 }
 
-/* A chunk's part: dw of q, dw of k, and room for dn. */
+/* The memory of one chunk: dw of q, dw of k, and scratch for dn. */
 static void rope_bwd_chunk(void *ctx, int task, int thread)
 {
     const struct partial *part = ctx;

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/cpu/lane.c - lanes of the host.
  *
- * As opened, a lane is inlined: its ops run when they are issued, on the issuing thread with the
+ * Initially a lane is inlined: its ops run when they are issued, on the issuing thread with the
  * device's whole team.  With a share it is a queue: a ring that the engine thread fills and one
- * thread empties, which leads a team of its own of that many threads, pinned to cores that the
- * device deals out.  Of the lanes with a share the first is led by the engine thread itself, while
- * it waits for a fence; the others have a thread.
+ * leader thread empties. The leader runs the ops on the queue's own team, whose size is the share
+ * and whose threads are pinned to cores that the device assigns.  The first lane with a share is
+ * led by the engine thread itself, while it waits for a fence; each of the others has its own
+ * leader thread.
  *
  * Positions in a ring only grow, so a fence is a number: it has passed when that many commands have
- * ended.  Who waits polls for some hundred microseconds at most, then sleeps on the counter.
+ * ended.  A waiting thread polls for some hundred microseconds at most, then sleeps on the counter.
  */
 #include "device/cpu/cpu.h"
 
@@ -35,7 +36,7 @@ enum what { RUN, COPY, AWAIT };
 struct command {
     enum what what;
     enum hzp_op op;
-    uint32_t seq; /* AWAIT: until so many commands of `of` have ended */
+    uint32_t seq; /* AWAIT: waits until this many commands of `of` have ended */
     struct hzp_cpu_queue *of;
     struct hzp_span *span; /* NULL: not timed */
     void *dst;             /* COPY */
@@ -48,7 +49,7 @@ struct command {
     } args;
 };
 
-/* A counter that threads sleep on. */
+/* A counter whose changes threads can sleep on. */
 struct counter {
     _Alignas(128) _Atomic uint32_t value;
     _Atomic int sleepers;
@@ -60,15 +61,15 @@ struct hzp_cpu_queue {
     struct command *ring; /* [RING] */
     pthread_t thread;
     bool started;
-    _Atomic bool led; /* by the engine thread; changes only while the ring is empty */
+    _Atomic bool led; /* led by the engine thread; changes only while the ring is empty */
     _Atomic bool leave;
     struct counter head; /* commands issued: written by the engine thread */
-    struct counter done; /* commands ended: written by who leads */
+    struct counter done; /* commands ended: written by the leader */
 };
 
 struct hzp_fence {
     struct hzp_cpu_device *dev;
-    struct hzp_cpu_queue *queue; /* NULL: passed */
+    struct hzp_cpu_queue *queue; /* NULL: the fence has passed */
     uint32_t seq;
 };
 
@@ -80,13 +81,13 @@ static uint32_t value_of(struct counter *c)
 static void advance(struct counter *c)
 {
     /* sequentially consistent, as in sleep_on: either this thread sees the sleeper, or the sleeper
-     * the new value */
+     * sees the new value */
     atomic_fetch_add(&c->value, 1);
     if (atomic_load(&c->sleepers) > 0)
         syscall(SYS_futex, &c->value, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-/* Until the value is no longer `seen`, or a stray wakeup. */
+/* Sleeps until the value is no longer `seen`; may return early. */
 static void sleep_on(struct counter *c, uint32_t seen)
 {
     atomic_fetch_add(&c->sleepers, 1);
@@ -117,7 +118,7 @@ static bool pending(struct hzp_cpu_queue *q)
 
 static void run(struct hzp_cpu_device *dev, struct hzp_cpu_lane *lane, const struct command *c)
 {
-    /* relaxed: a failure is final, and who must know reads it behind a fence */
+    /* relaxed: a failure is final, and the engine thread reads it after a fence */
     if (atomic_load_explicit(&dev->failed, memory_order_relaxed) < 0)
         return;
     uint64_t begin = c->span ? hzp_now_ns() : 0;
@@ -132,7 +133,7 @@ static void run(struct hzp_cpu_device *dev, struct hzp_cpu_lane *lane, const str
         *c->span = (struct hzp_span){begin, hzp_now_ns()};
 }
 
-/* The oldest command of a ring that has one.  Thread: who leads. */
+/* Runs the oldest command of a ring that is not empty.  Thread: the leader. */
 static void step(struct hzp_cpu_queue *q)
 {
     uint32_t at = atomic_load_explicit(&q->done.value, memory_order_relaxed);
@@ -159,11 +160,11 @@ static void *lead(void *arg)
     struct hzp_cpu_queue *q = arg;
 
     for (;;) {
-        /* In this order: who closes the queue raises `leave` before the head, so either it is seen
-         * here or the head below is an old one, and nobody sleeps on it.  And what was issued
-         * before that head and has not ended behind `led` was there in between, when the leader
-         * cannot have changed; while more may have ended by now, if the engine thread led
-         * meanwhile. */
+        /* The order of these loads matters. queue_close sets `leave` before it advances the head:
+         * so either `leave` is seen here, or the head read here is the old one and await_change
+         * returns at once.  Commands issued before that head that have not ended when `done` is
+         * read were in the ring the whole time between, so `led` cannot have changed in that time.
+         * `done` may be beyond this head, if the engine thread led meanwhile. */
         uint32_t head = value_of(&q->head);
         if (atomic_load(&q->leave))
             return NULL;
@@ -176,7 +177,7 @@ static void *lead(void *arg)
 
 /* ---- engine thread ---- */
 
-/* Makes the device's led lane do its next command; false: it has none. */
+/* Runs the next command of the lane that the engine thread leads; false: there is none. */
 static bool drive(struct hzp_cpu_device *dev)
 {
     if (!dev->led || !pending(dev->led))
@@ -195,16 +196,17 @@ static void wait_for(struct hzp_cpu_device *dev, struct hzp_cpu_queue *q, uint32
         }
 }
 
-/* Makes the command at the ring's head one to be done. */
+/* Publishes the command at the ring's head. */
 static void publish(struct hzp_cpu_queue *q)
 {
     if (atomic_load_explicit(&q->led, memory_order_relaxed))
-        atomic_fetch_add(&q->head.value, 1); /* its thread, if it has one, is not to wake */
+        /* do not wake the lane's thread, if it has one: it does not lead */
+        atomic_fetch_add(&q->head.value, 1);
     else
         advance(&q->head);
 }
 
-/* A free place at the ring's head. */
+/* Returns a free place at the ring's head, and waits until there is one. */
 static struct command *place(struct hzp_cpu_lane *lane)
 {
     struct hzp_cpu_queue *q = lane->queue;
@@ -361,7 +363,7 @@ static int queue_open(struct hzp_cpu_device *dev, struct hzp_cpu_lane *lane)
         free(q);
         return HZP_ENOMEM;
     }
-    atomic_store(&q->led, true); /* until somebody else does */
+    atomic_store(&q->led, true); /* until `deal` decides */
     lane->queue = q;
     return HZP_OK;
 }
@@ -372,7 +374,7 @@ static void queue_close(struct hzp_cpu_queue *q)
         return;
     uint32_t head = value_of(&q->head);
     q->ring[head % RING] =
-        (struct command){.what = AWAIT, .of = q, .seq = head}; /* wakes it only */
+        (struct command){.what = AWAIT, .of = q, .seq = head}; /* only wakes the thread */
     atomic_store(&q->leave, true);
     advance(&q->head);
     if (q->started)
@@ -382,8 +384,9 @@ static void queue_close(struct hzp_cpu_queue *q)
     free(q);
 }
 
-/* Every lane with a share gets its cores, one lane after another, and its team that many threads;
- * the first is led by the engine thread.  More shares than cores: they take turns on them. */
+/* Assigns cores to every lane with a share, one lane after another, and sets the size of its team;
+ * the engine thread leads the first.  If the shares exceed the cores, cores are assigned more than
+ * once. */
 static int deal(struct hzp_cpu_device *dev)
 {
     int cpu[HZP_CPU_THREADS_MAX], at = 0;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/cpu/library.c - matrix products by oneDNN, on our own threads.
  *
- * A product is cut into blocks of c; each block is one primitive that a thread of the team runs
- * alone.  Primitives cost some 0.2 ms to make (code is generated), so they are kept by
- * shape, the least recently used one making room.
+ * A product is divided into blocks of c; each block is one primitive that a thread of the team runs
+ * alone.  Creating a primitive takes about 0.2 ms (code is generated), so they are cached by shape;
+ * the least recently used one is evicted.
  */
 #include "device/cpu/matmul.h"
 
@@ -42,7 +42,7 @@ struct hzp_cpu_matmul {
     struct entry entry[CACHE];
 };
 
-/* oneDNN would start a team of OpenMP threads of its own in each thread that calls it. */
+/* Without this, oneDNN would start a team of OpenMP threads in each thread that calls it. */
 void hzp_cpu_library_alone(void)
 {
     static _Thread_local bool alone;
@@ -127,7 +127,8 @@ static bool entry_make(struct hzp_cpu_matmul *products, struct entry *entry, con
                               &entry->c) != dnnl_success ||
         dnnl_primitive_attr_create(&attr) != dnnl_success)
         goto out;
-    /* ours, because the library's own would belong to the thread that made the primitive */
+    /* our own scratchpad, because the library's would belong to the thread that created the
+     * primitive */
     dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
     if (s->accumulate) {
         if (dnnl_post_ops_create(&ops) != dnnl_success ||
@@ -149,8 +150,8 @@ out:
     return ok;
 }
 
-/* The primitive of this shape, made if need be; NULL: the library cannot.  The cache is far larger
- * than the four shapes of one product, so none of those makes room for another. */
+/* The primitive of this shape, created if necessary; NULL: the library does not support it.  The
+ * cache is far larger than the four shapes of one product, so none of those evicts another. */
 static struct entry *entry_find(struct hzp_cpu_matmul *products, const struct shape *s)
 {
     struct entry *oldest = &products->entry[0];
@@ -174,7 +175,8 @@ static struct entry *entry_find(struct hzp_cpu_matmul *products, const struct sh
     return oldest;
 }
 
-/* A product being cut: at most four shapes of block, inner and at the two far edges. */
+/* A product divided into blocks: at most four shapes, inner blocks and those at the two far
+ * edges. */
 struct cut {
     const struct hzp_matmul_args *args;
     struct hzp_cpu_matmul *products;
@@ -233,10 +235,10 @@ static void block_task(void *ctx, int task, int thread)
         cut->failed = 1;
 }
 
-/* Block sizes: as many blocks as divide evenly among the device's threads, none so thin that
- * packing outweighs multiplying.  Never by the lane's share of them: with AVX2 the bits of the
- * library's sums depend on a block's size, and gradients must not depend on the lane that a plan
- * gives them. */
+/* Chooses the block sizes: a number of blocks that divides evenly among the device's threads, and
+ * no block so thin that packing outweighs multiplying.  They do not depend on the lane's share:
+ * with AVX2 the bits of the library's sums depend on a block's size, and gradients must not depend
+ * on the lane chosen by a plan. */
 static void cut_choose(struct cut *cut, int threads)
 {
     int m = cut->args->c.rows, n = cut->args->c.cols, across, widest;
@@ -248,13 +250,13 @@ static void cut_choose(struct cut *cut, int threads)
         cut->rows = HZP_ROUND_UP(HZP_DIV_UP(m, threads), ALIGN);
     cut->down = HZP_DIV_UP(m, cut->rows);
 
-    /* where b is transposed the library packs it, and does so better in wide blocks */
+    /* if b is transposed the library packs it, and does that better in wide blocks */
     widest = cut->args->trans_b ? BLOCK_COLS_NT : BLOCK_COLS;
     across = HZP_DIV_UP(n, widest);
     while (across * cut->down % threads && n / (across + 1) >= BLOCK_COLS_MIN)
         across++;
     while (m > FEW_ROWS && across * cut->down < 2 * threads && n / (2 * across) >= BLOCK_COLS)
-        across *= 2; /* one thread may be late: let the others take over */
+        across *= 2; /* smaller blocks, so that other threads take over from a late one */
     cut->cols = HZP_MIN(n, HZP_ROUND_UP(HZP_DIV_UP(n, across), ALIGN / 2));
     cut->across = HZP_DIV_UP(n, cut->cols);
 }
@@ -265,7 +267,7 @@ int hzp_cpu_matmul_library(struct hzp_lane *lane, const struct hzp_matmul_args *
     struct cut cut = {.args = a, .products = mine->products, .team = mine->team};
     size_t scratch = 0;
 
-    hzp_cpu_library_alone(); /* before a primitive is made: it asks how many threads there are */
+    hzp_cpu_library_alone(); /* before a primitive is created: that reads the number of threads */
     cut_choose(&cut, mine->base.dev->threads);
     for (int i = 0; i < 2; i++) {
         for (int j = 0; j < 2; j++) {

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cpu/limits.c - the machine's ceilings: memory reads, and oneDNN's matrix product.
+/* device/cpu/limits.c - measures the machine's limits: memory reads, and oneDNN's matrix product.
  *
- * The product is measured as the library likes it best: its own choice of layout for every matrix,
- * converted outside the timed part, one product a thread at the same time, in cache-friendly sizes.
- * Our own ops get no such favours, so the ratio to this ceiling is an honest one.
+ * The product is measured under the best conditions for the library: its own choice of layout for
+ * every matrix, converted outside the timed part, one product per thread at the same time, in
+ * cache-friendly sizes. Our own ops have none of these advantages, so their ratio to this limit is
+ * conservative.
  */
 #include "device/limits.h"
 
@@ -20,7 +21,7 @@ enum { RUNS = 7, SIDE = 1024, PRODUCTS = 2 };
 struct reading {
     const uint64_t *words;
     size_t words_each;
-    uint64_t *sum; /* [threads]: keeps the reads from being optimised away */
+    uint64_t *sum; /* [threads]: keeps the reads from being optimized away */
 };
 
 static void read_task(void *ctx, int task, int thread)
@@ -90,7 +91,7 @@ static bool product_make(struct products *all, struct product *p, dnnl_data_type
              dnnl_success;
         void *data = NULL;
         ok = ok && dnnl_memory_get_data_handle(p->memory[i], &data) == dnnl_success;
-        /* Ordinary small numbers in either type: 0x3c3c is 0.0115 in bf16 and f32. */
+        /* Small normal numbers in either type: 0x3c3c is 0.0115 in bf16 and f32. */
         if (ok)
             memset(data, 0x3c, dnnl_memory_desc_get_size(md));
     }
@@ -100,7 +101,7 @@ static bool product_make(struct products *all, struct product *p, dnnl_data_type
     return ok;
 }
 
-/* A thread's own product, several times over. */
+/* Runs a thread's own product repeatedly. */
 static void product_task(void *ctx, int task, int thread)
 {
     struct products *all = ctx;
@@ -126,7 +127,7 @@ static double products_rate(struct hzp_team *team, struct products *all)
     return best;
 }
 
-/* 0: the library has no product of this type here. */
+/* Operations per second; 0: the library has no product of this type here. */
 static double measure_products(struct hzp_lane *lane, dnnl_data_type_t type)
 {
     struct hzp_team *team = hzp_cpu_team(lane);

@@ -16,8 +16,8 @@
 #include <unistd.h>
 
 enum {
-    SPINS = 3000,     /* polls before a worker sleeps: some 30 microseconds */
-    TAIL_SPINS = 512, /* polls before the caller lets others run while it waits for the last task */
+    SPINS = 3000,     /* polls before a worker sleeps: about 30 microseconds */
+    TAIL_SPINS = 512, /* polls before the caller yields the CPU while it waits for the last task */
     TASK_BYTES = 64 << 10,
 };
 
@@ -37,22 +37,22 @@ struct hzp_team {
     int room;
     struct worker *worker; /* [room]; 0 is the caller */
 
-    /* changes only while no run is under way */
-    _Atomic int threads; /* those that take part */
-    int started;         /* those that exist */
+    /* changes only while no run is in progress */
+    _Atomic int threads; /* threads that take part */
+    int started;         /* threads that were started */
 
     /* caller only */
     struct memory shared, *own;
 
     /* The job.  ticket = epoch << 32 | next task: one word, so that a worker that read the job of
-     * an older epoch cannot take a task of a newer one.  The fields beside it are atomics only
-     * because such a worker may read them while they change; it then throws them away. */
+     * an older epoch cannot take a task of a newer one.  The other fields are atomics only because
+     * such a worker may read them while they change; it then discards them. */
     _Alignas(128) _Atomic uint64_t ticket;
     _Atomic(hzp_task_fn *) fn;
     _Atomic(void *) ctx;
     _Atomic int tasks;
     _Alignas(128) _Atomic int done;
-    _Alignas(128) _Atomic uint32_t epoch; /* what sleepers wait on */
+    _Alignas(128) _Atomic uint32_t epoch; /* workers sleep until it changes */
     _Atomic int sleepers;
     _Atomic bool leave;
 };
@@ -67,13 +67,13 @@ static void futex_wake_all(_Atomic uint32_t *word)
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-/* Takes and runs tasks until there are none. */
+/* Takes and runs tasks until none is left. */
 static void work(struct hzp_team *team, int thread)
 {
     uint64_t ticket = atomic_load_explicit(&team->ticket, memory_order_acquire);
 
     for (;;) {
-        /* of this ticket's job or a later one's; the exchange tells */
+        /* of this ticket's job or of a later one; in the latter case the exchange fails */
         int tasks = atomic_load_explicit(&team->tasks, memory_order_acquire);
         hzp_task_fn *fn = atomic_load_explicit(&team->fn, memory_order_acquire);
         void *ctx = atomic_load_explicit(&team->ctx, memory_order_acquire);
@@ -86,7 +86,7 @@ static void work(struct hzp_team *team, int thread)
                                                    memory_order_acq_rel, memory_order_acquire))
             continue;
         fn(ctx, (int)next, thread);
-        /* release: what the task wrote is seen by the caller that counts it */
+        /* release: the caller that reads `done` sees what the task wrote */
         atomic_fetch_add_explicit(&team->done, 1, memory_order_release);
         ticket = atomic_load_explicit(&team->ticket, memory_order_acquire);
     }
@@ -98,8 +98,9 @@ static void *worker_run(void *arg)
     struct hzp_team *team = worker->team;
 
     while (!atomic_load_explicit(&team->leave, memory_order_acquire)) {
-        /* read before the ticket: the epoch is raised after the ticket is open, so who sees the
-         * new epoch here sees the new job too, and who does not is woken by its raising */
+        /* read before the ticket: the epoch is raised after the ticket is open, so a worker that
+         * reads the new epoch here also reads the new job, and one that reads the old epoch is
+         * woken when it is raised */
         uint32_t seen = atomic_load_explicit(&team->epoch, memory_order_acquire);
         int spins = SPINS;
 
@@ -135,7 +136,8 @@ void hzp_team_run(struct hzp_team *team, int tasks, hzp_task_fn *fn, void *ctx)
      * set the fields, then open the new one. */
     atomic_store_explicit(&team->done, 0, memory_order_relaxed);
     atomic_store_explicit(&team->ticket, (uint64_t)epoch << 32 | INT_MAX, memory_order_release);
-    /* release: who sees one of these sees the old job closed, and its exchange fails */
+    /* release: a worker that reads one of these also sees that the old job is closed, and its
+     * exchange fails */
     atomic_store_explicit(&team->fn, fn, memory_order_release);
     atomic_store_explicit(&team->ctx, ctx, memory_order_release);
     atomic_store_explicit(&team->tasks, tasks, memory_order_release);
@@ -191,13 +193,14 @@ static int memory_grow(struct memory *memory, size_t size)
 
     if (size <= memory->size)
         return HZP_OK;
-    size += size / 4; /* some room: shapes grow step by step */
+    size += size / 4; /* spare memory: shapes grow step by step */
     align = size >= HUGE_FROM ? HUGE_PAGE : 4096;
     size = HZP_ROUND_UP(size, align);
     ptr = aligned_alloc(align, size);
     if (!ptr)
         return HZP_ENOMEM;
-    /* Small pages lie scattered over the second-level cache's sets, differently in each process. */
+    /* Small pages are scattered over the sets of the second-level cache, differently in each
+     * process. */
     if (align == HUGE_PAGE)
         madvise(ptr, size, MADV_HUGEPAGE);
     free(memory->ptr);
@@ -235,7 +238,8 @@ void hzp_cpu_pin(pthread_t thread, int cpu)
 
     CPU_ZERO(&set);
     CPU_SET(cpu, &set);
-    pthread_setaffinity_np(thread, sizeof(set), &set); /* not allowed: then it floats */
+    /* if this is not allowed, the thread is not pinned */
+    pthread_setaffinity_np(thread, sizeof(set), &set);
 }
 
 int hzp_team_resize(struct hzp_team *team, int threads, const int *cpus)

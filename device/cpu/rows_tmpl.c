@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cpu/rows_tmpl.c - forward ops that treat each row on its own. */
+/* device/cpu/rows_tmpl.c - forward ops on single rows. */
 #include "device/cpu/vec_tmpl.h"
 #include "device/philox.h"
 
@@ -72,7 +72,7 @@ static int cpu_rmsnorm(struct hzp_lane *lane, const void *args)
     return HZP_OK;
 }
 
-/* What x is multiplied by to be normed. */
+/* The factor of the RMS norm. */
 INLINE float head_rstd(const void *x, int dim, enum hzp_dtype type, float eps)
 {
     vf sum = vzero();
@@ -105,7 +105,7 @@ INLINE void rope_head(const struct hzp_rope_args *a, const struct hzp_mat *norm,
     });
 }
 
-/* k and v of a row that has just been turned, while they are in the cache. */
+/* Appends k and v of a row that was just rotated, while they are in the cache. */
 static void append_row(const struct hzp_rope_args *a, int r, const char *k, size_t head)
 {
     size_t kv_heads = (size_t)a->heads.kv_heads, page_rows = (size_t)a->kv.page_rows;
@@ -206,7 +206,7 @@ static int cpu_gather(struct hzp_lane *lane, const void *args)
     return HZP_OK;
 }
 
-/* cast and fill run over pieces of rows: a whole buffer may come as one row. */
+/* cast and fill work on pieces of rows: a whole buffer may be passed as one row. */
 enum { PIECE = 16384 };
 
 static void cast_pieces(void *ctx, int begin, int end, int thread)
@@ -264,7 +264,7 @@ static int cpu_fill(struct hzp_lane *lane, const void *args)
 
 enum { NOISE_BLOCKS = 16 };
 
-/* hzp_noise_four of so many blocks side by side, which the compiler makes vectors of. */
+/* hzp_noise_four of consecutive blocks, in a form that the compiler vectorizes. */
 static void noise_blocks(uint64_t seed, uint64_t first, float scale, float *ret)
 {
     uint32_t c[4][NOISE_BLOCKS], k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);

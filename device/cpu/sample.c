@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SMALL = 24 }; /* candidates that are sorted rather than divided */
+enum { SMALL = 24 }; /* up to this many candidates are sorted instead of divided */
 
-/* A thread's memory while it samples a row. */
+/* A thread's memory for sampling a row. */
 struct desk {
     const struct hzp_sample_args *args;
     const struct hzp_scan *scan;
@@ -45,13 +45,13 @@ void hzp_draw_try(const struct hzp_sample_row *row, double logit, int32_t token,
 uint32_t hzp_draw_bound(const struct hzp_drawn *drawn, double top)
 {
     double least = drawn->score - top; /* the noise that the likeliest token would need */
-    double word = exp(-exp(-least)) * 4294967296.0 - 8; /* some words of slack for rounding */
+    double word = exp(-exp(-least)) * 4294967296.0 - 8; /* a few words of slack for rounding */
 
     return word > 0 ? (uint32_t)HZP_MIN(word, 4294967295.0) : 0;
 }
 
-/* The fewest candidates, likeliest first, that are `count` many or whose weights reach `mass`;
- * they come to stand first, in no order.  Expected time linear in n. */
+/* Finds the fewest candidates, likeliest first, that are `count` in number or whose weights reach
+ * `mass`, and moves them to the front, in no order.  Expected time linear in n. */
 static int divide(struct hzp_candidate *c, int n, int count, double mass)
 {
     int lo = 0, hi = n;
@@ -74,7 +74,7 @@ static int divide(struct hzp_candidate *c, int n, int count, double mass)
             lo = mid;
         } else if (mid < hi) {
             hi = mid;
-        } else { /* the pivot is last: set it aside at the end and divide the rest */
+        } else { /* the pivot is last: exclude it and divide the rest */
             int at = lo;
             for (int i = lo; i < hi; i++)
                 if (c[i].token == pivot.token)
@@ -97,7 +97,7 @@ static int by_value(const void *a, const void *b)
     return (*(const float *)a < *(const float *)b) - (*(const float *)a > *(const float *)b);
 }
 
-/* A logit such that at least k are >= it, and not many more: the k-th largest of the blocks'
+/* A logit that at least k logits reach, and not many more: the k-th largest of the blocks'
  * maxima. */
 static float floor_of_top(struct desk *d, int k)
 {
@@ -110,7 +110,7 @@ static float floor_of_top(struct desk *d, int k)
     return d->maxima[k - 1];
 }
 
-/* Takes the edited tokens out of the row: they compete on their own, in double. */
+/* Removes the edited tokens from the row: they are candidates of their own, in double. */
 static void edits_take(struct desk *d, const struct hzp_sample_row *row)
 {
     d->edits = row->edits;
@@ -132,7 +132,7 @@ static void edits_restore(struct desk *d)
         d->x[d->edit[i].token] = (float)d->edit[i].weight;
 }
 
-/* The likeliest, edited ones included. */
+/* The likeliest candidate, edited tokens included. */
 static struct hzp_candidate likeliest(const struct desk *d)
 {
     float top;
@@ -147,8 +147,8 @@ static struct hzp_candidate likeliest(const struct desk *d)
     return best;
 }
 
-/* The candidates that top_k, top_p and min_p may leave, into d->cand, logits over temperature.
- * What is left out is less likely than anything they leave. */
+/* Writes the candidates that top_k, top_p and min_p can keep to d->cand, with logits / temperature.
+ * Every token left out is less likely than all that they keep. */
 static int candidates_take(struct desk *d, const struct hzp_sample_row *row, double top,
                            double *ret_mass)
 {
@@ -159,7 +159,7 @@ static int candidates_take(struct desk *d, const struct hzp_sample_row *row, dou
     if (row->top_k > 0 && row->top_k < d->vocab) {
         least = floor_of_top(d, row->top_k);
     } else {
-        if (row->top_p < 1) { /* those far down are together less than 1 - top_p */
+        if (row->top_p < 1) { /* the tokens below `least` together weigh less than 1 - top_p */
             *ret_mass = d->scan->mass(d->x, d->vocab, (float)top, row->temperature);
             for (int i = 0; i < d->edits; i++)
                 *ret_mass += exp((d->edit[i].logit - top) / t);
@@ -179,7 +179,7 @@ static int candidates_take(struct desk *d, const struct hzp_sample_row *row, dou
     return n;
 }
 
-/* The same decisions as the reference's, on the candidates. */
+/* Applies top_k, top_p and min_p to the candidates, with the same results as the reference. */
 static int candidates_cut(struct desk *d, const struct hzp_sample_row *row, int n, double top,
                           double mass)
 {
@@ -230,7 +230,7 @@ static int draw(struct desk *d, const struct hzp_sample_row *row)
     return drawn.token;
 }
 
-/* The likeliest by raw logits. */
+/* Reports the likeliest tokens by raw logits. */
 static void tops_report(struct desk *d, int r, int tops, double lse)
 {
     int n = d->scan->extract(d->x, d->vocab, floor_of_top(d, tops), d->cand);
@@ -276,7 +276,7 @@ struct job {
     const struct hzp_sample_args *args;
     const struct hzp_scan *scan;
     struct hzp_team *team;
-    int edits; /* most of any row */
+    int edits; /* the largest number of edits of a row */
 };
 
 static void sample_task(void *ctx, int r, int thread)

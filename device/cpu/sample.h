@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cpu/sample.h - the passes over a row of logits that sampling is made of.
+/* device/cpu/sample.h - passes over a row of logits, for sampling.
  *
- * The passes are vectorised; what decides (sample.c) is plain C and works on the few tokens that
- * they leave, in double and with the reference's own noise, so that it draws what the reference
- * draws.
+ * The passes are vectorized; the decisions (sample.c) are plain C and work on the few tokens that
+ * remain, in double and with the reference's own noise, so that the same token is drawn as by the
+ * reference.
  *
  * Thread: any of the team.
  */
@@ -29,25 +29,25 @@ struct hzp_drawn {
 struct hzp_scan {
     /* Largest logit, the lowest id that has it, log sum exp. */
     void (*top)(const float *x, int n, float *ret_top, int *ret_at, double *ret_lse);
-    int (*above)(const float *x, int n, float v);      /* how many are > v */
-    void (*maxima)(const float *x, int n, float *ret); /* of each HZP_MAXIMA_BLOCK */
-    /* Logit and token of all that are >= v, in order of id; returns how many. */
+    int (*above)(const float *x, int n, float v);      /* number of logits > v */
+    void (*maxima)(const float *x, int n, float *ret); /* of each block of HZP_MAXIMA_BLOCK */
+    /* Logit and token of all logits >= v, ordered by id; returns how many. */
     int (*extract)(const float *x, int n, float v, struct hzp_candidate *ret);
     double (*mass)(const float *x, int n, float top,
                    float temperature); /* sum exp((x - top) / t) */
-    /* Draws among all; top: the largest x. */
+    /* Draws among all tokens; top: the largest x. */
     void (*draw)(const float *x, int n, float top, const struct hzp_sample_row *row,
                  struct hzp_drawn *drawn);
 };
 
-/* Lets a token compete; logit is over temperature. */
+/* Adds noise to a token's logit / temperature and keeps it if it is the best so far. */
 void hzp_draw_try(const struct hzp_sample_row *row, double logit, int32_t token,
                   struct hzp_drawn *drawn);
 
-/* No token of scaled logit <= top can win with a random word below this. */
+/* No token of scaled logit <= top can win with a random word below the returned value. */
 uint32_t hzp_draw_bound(const struct hzp_drawn *drawn, double top);
 
-/* More than Gumbel noise can be. */
+/* An upper bound of Gumbel noise. */
 #define HZP_NOISE_MAX 22.95
 
 int hzp_cpu_sample(struct hzp_lane *lane, const struct hzp_sample_args *args,

@@ -10,7 +10,7 @@ INLINE vf load_clean(const float *x, int left)
     return vkeep(vno_nan(vload(x, left)), -INFINITY, left);
 }
 
-/* One bit a lane. */
+/* One bit per lane. */
 INLINE unsigned at_least(vf a, vf b)
 {
     return (unsigned)vany_at_least(a, b);
@@ -97,7 +97,7 @@ static double scan_mass(const float *x, int n, float top, float temperature)
 }
 
 /* Word 0 of Philox4x32-10 for VL tokens from `token` on: a plain loop, which compilers
- * vectorise. */
+ * vectorize. */
 INLINE void philox_words(uint64_t key, uint32_t token, uint32_t position, uint32_t choice,
                          uint32_t ret[VL])
 {

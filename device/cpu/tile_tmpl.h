@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/cpu/tile_tmpl.h - small matrix products of packed operands, for attention.
  *
- * Everything is made of dwords: with pairs, a dword is two bf16 neighbours along k and the
+ * All operands consist of dwords: with pairs, a dword is two bf16 neighbours along k and the
  * instruction multiplies and adds both; without, it is one float.  Three forms of an operand:
- *   rows    [rows][k]                  what is broadcast: the left operand
- *   panels  [cols / W][k][W]           what is multiplied with: the right operand
+ *   rows    [rows][k]                  the left operand, which is broadcast
+ *   panels  [cols / W][k][W]           the right operand
  *   woven   [rows'][cols]              rows' = pairs of rows with pairs, rows without: a panel
  *                                      along the rows is a plain copy of it
- * Absent rows and columns are zeros, so that no kernel has tails.
+ * Missing rows and columns are zeros, so kernels need no tails.
  *
  * Only *_tmpl.c files include it.  Thread: any.
  */
@@ -21,7 +21,7 @@ enum { TM = 6, TN = 4 };
 #else
 enum { TM = 6, TN = 2 };
 #endif
-enum { W = TN * VL, BLOCK = 64 }; /* a panel's width; rows or keys of a block of attention */
+enum { W = TN * VL, BLOCK = 64 }; /* width of a panel; rows or keys of a block of attention */
 
 #ifdef __AVX512BF16__
 #define HZP_PAIRS(type) ((type) == HZP_BF16)
@@ -29,7 +29,7 @@ enum { W = TN * VL, BLOCK = 64 }; /* a panel's width; rows or keys of a block of
 #define HZP_PAIRS(type) ((void)(type), false)
 #endif
 
-/* Dwords along k for n elements. */
+/* The number of dwords along k for n elements. */
 INLINE int k_dwords(bool pairs, int n)
 {
     return pairs ? (n + 1) / 2 : n;
@@ -138,11 +138,11 @@ INLINE void tile_product(bool pairs, int m, int cols, int k, const float *a, siz
         tile_product_floats(m, cols, k, a, lda, b, c, ldc, add);
 }
 
-/* One row of n elements in rows form. */
+/* Copies one row of n elements into rows form. */
 INLINE void row_copy(bool pairs, const void *x, enum hzp_dtype type, int n, float *y)
 {
 #ifdef __AVX512BF16__
-    if (pairs) { /* by hand: a call costs as much as the copy */
+    if (pairs) { /* without memcpy: a call costs as much as the copy */
         const uint16_t *from = x;
         uint16_t *to = (uint16_t *)y;
         int c = 0;
@@ -219,15 +219,16 @@ static __attribute__((noinline)) void transpose(const float *x, size_t ldx, int 
             y[(size_t)c * ldy + (size_t)r] = x[(size_t)r * ldx + (size_t)c];
 }
 
-/* A block of rows (BLOCK of them, ldx dwords apart, k dwords each) as panels: the rows become the
- * columns. */
+/* Packs a block of rows (BLOCK of them, ldx dwords apart, k dwords each) as panels: the rows become
+ * the columns. */
 INLINE void panels_of_rows(const float *x, size_t ldx, int k, float *y)
 {
     for (int n = 0; n < BLOCK; n += W, y += (size_t)k * W)
         transpose(x + (size_t)n * ldx, ldx, W, k, y, W);
 }
 
-/* Dwords i of woven row p from its one or two rows in rows form, n elements wide. */
+/* Dwords of woven row p from column c on, made from its one or two rows in rows form; `left`
+ * elements. */
 INLINE vf weave(bool pairs, const float *x, size_t ldx, int p, int c, int left)
 {
 #ifdef __AVX512BF16__
@@ -243,8 +244,8 @@ INLINE vf weave(bool pairs, const float *x, size_t ldx, int p, int c, int left)
     return vload(x + (size_t)p * ldx + c, left);
 }
 
-/* A block of rows, n elements wide, as panels along the rows: columns stay columns.
- * y: [ROUND_UP(n, W) / W][k_dwords(BLOCK)][W]. */
+/* Packs a block of rows, n elements wide, as panels along the rows: columns stay columns. y:
+ * [ROUND_UP(n, W) / W][k_dwords(BLOCK)][W]. */
 INLINE void panels_of_cols(bool pairs, const float *x, size_t ldx, int n, float *y)
 {
     int k = k_dwords(pairs, BLOCK);
@@ -258,7 +259,7 @@ INLINE void panels_of_cols(bool pairs, const float *x, size_t ldx, int n, float 
             }
 }
 
-/* n floats as elements of rows form, a multiple of VL. */
+/* Converts n floats, a multiple of VL, to elements of rows form. */
 INLINE void row_pack(bool pairs, const float *x, int n, float *y)
 {
 #ifdef __AVX512BF16__
@@ -273,7 +274,7 @@ INLINE void row_pack(bool pairs, const float *x, int n, float *y)
         memcpy(y, x, (size_t)n * sizeof(*y));
 }
 
-/* Scores are kept in units in which exp is cheapest: with pairs as powers of two. */
+/* The unit of scores, in which exp is cheapest: with pairs, exponents of 2. */
 INLINE float unit(bool pairs)
 {
     return pairs ? 1.44269504088896341f : 1.f;

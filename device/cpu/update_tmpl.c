@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/cpu/update_tmpl.c - adamw, sumsq, audit: one pass over memory each.
  *
- * Sums run over pieces of fixed size that are added in order: the same bits for any number of
+ * Sums are over pieces of fixed size that are added in order: the same bits for any number of
  * threads.
  */
 #include "device/cpu/vec_tmpl.h"
@@ -12,10 +12,10 @@ enum { PIECE = 16384 };
 struct adamw {
     const struct hzp_adamw_args *args;
     float scale, beta1, rest1, beta2, rest2, keep, step, undo_v, eps;
-    bool skip; /* the norm is not finite: nothing is learned */
+    bool skip; /* the norm is not finite: the update is skipped */
 };
 
-/* p and what is left of it: bits(p) = hi * 2^16 + residual. */
+/* p and its residual: bits(p) = hi * 2^16 + residual. */
 #ifdef __AVX512F__
 INLINE vf master_load(const uint16_t *hi, const int16_t *rest, int left)
 {
@@ -135,7 +135,7 @@ static int cpu_adamw(struct hzp_lane *lane, const void *args)
     return HZP_OK;
 }
 
-/* The two reductions: each piece leaves its sum in its own place. */
+/* The two reductions: each piece stores its own sum. */
 struct sums {
     struct hzp_mat x;
     double *square;
@@ -143,7 +143,7 @@ struct sums {
     int64_t *bad;
 };
 
-/* In double: a float's square can overflow where the sum's root would not. */
+/* In double: a float's square can overflow even if the root of the sum would not. */
 static double piece_sumsq(const float *x, int n)
 {
     double lane[2 * VL] = {0}, sum = 0;
@@ -185,7 +185,8 @@ static int cpu_sumsq(struct hzp_lane *lane, const void *args)
     return HZP_OK;
 }
 
-/* NaN or infinite: all ones in the exponent.  Plain loops: the compiler's vectors are enough. */
+/* Counts NaN and infinite elements: all bits of the exponent are set.  Plain loops: the compiler
+ * vectorizes them well enough. */
 static int64_t piece_bad(const char *p, size_t bytes, enum hzp_dtype type)
 {
     int64_t bad = 0;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cpu/vec_tmpl.h - vectors of floats, one set of names for AVX2 and AVX-512.
+/* device/cpu/vec_tmpl.h - vectors of floats, with the same names for AVX2 and AVX-512.
  *
- * Only *_tmpl.c files include it: they are compiled once per instruction set with -DHZP_ISA=...
- * and export what HZP_ISA_NAME(x) makes of a name.  Loads and stores take how many elements are
- * left, 1 .. VL; where that is the constant VL the mask folds away.
+ * Only *_tmpl.c files include it: they are compiled once per instruction set with -DHZP_ISA=... and
+ * export HZP_ISA_NAME(x) for a name x.  Loads and stores take the number of elements that are left,
+ * 1 .. VL; if that is the constant VL the mask is optimized away.
  *
  * Thread: any.
  */
@@ -22,22 +22,23 @@
 #define HZP_ISA_NAME(name) HZP_PASTE(name, HZP_ISA)
 #define INLINE             static inline __attribute__((always_inline))
 
-/* Before a loop of few turns, their number known: all of them in a row, so that arrays of vectors
- * stay in registers.  Neither compiler does that by itself in every place where speed needs it. */
+/* Put it before a loop with a small constant number of iterations: unrolls it completely, so that
+ * arrays of vectors stay in registers.  Neither compiler does that by itself everywhere it
+ * matters. */
 #ifdef __clang__
 #define UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define UNROLL _Pragma("GCC unroll 32")
 #endif
 
-/* Fetches a line that will be written: another core may hold it.  (x86-64 without the instruction
- * takes it for none at all.) */
+/* Prefetches a line that will be written: another core may have it.  (x86-64 CPUs without the
+ * instruction treat it as a no-op.) */
 INLINE void fetch_to_write(const void *p)
 {
     __asm__ volatile("prefetchw %0" : : "m"(*(const char *)p));
 }
 
-/* Runs the body for i = 0, VL, 2 VL ...; `left` is VL, in the last turn what is left. */
+/* Runs the body for i = 0, VL, 2 VL ...; `left` is VL, in the last iteration the remainder. */
 #define EACH(i, n, ...)                                                                            \
     do {                                                                                           \
         int i = 0;                                                                                 \
@@ -95,7 +96,7 @@ INLINE vf vfnma(vf a, vf b, vf c)
 {
     return _mm512_fnmadd_ps(a, b, c);
 }
-/* The second where either is NaN. */
+/* The second operand if either is NaN. */
 INLINE vf vmax(vf a, vf b)
 {
     return _mm512_max_ps(a, b);
@@ -125,7 +126,8 @@ INLINE vf vload_bf16(const uint16_t *p, int left)
                            : _mm256_maskz_loadu_epi16(lanes(left), p);
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
-/* To nearest even, NaN made quiet, denormals kept (vcvtneps2bf16 would flush them). */
+/* Rounds to nearest, ties to even; NaN is made quiet, denormals are kept (vcvtneps2bf16 would flush
+ * them). */
 INLINE __m256i vto_bf16(vf a)
 {
     vi u = _mm512_castps_si512(a), one = _mm512_set1_epi32(1);
@@ -142,7 +144,8 @@ INLINE void vstore_bf16(uint16_t *p, vf a, int left)
     else
         _mm256_mask_storeu_epi16(p, lanes(left), vto_bf16(a));
 }
-/* Folds upper half onto lower until one is left: every sum over lanes adds in this order. */
+/* Adds the upper half to the lower until four lanes are left: every sum over lanes adds in this
+ * order. */
 INLINE __m128 vfold4(vf a)
 {
     __m256 h = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
@@ -152,17 +155,17 @@ INLINE float vtop(vf a)
 {
     return _mm512_reduce_max_ps(a);
 }
-/* x where left lanes, else `other`. */
+/* x in the first `left` lanes, else `other`. */
 INLINE vf vkeep(vf x, float other, int left)
 {
     return left == VL ? x : _mm512_mask_mov_ps(vset(other), lanes(left), x);
 }
-/* x where at >= from, else 0. */
+/* x in lanes where at >= from, else 0. */
 INLINE vf vselect_from(vf x, vf at, float from)
 {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(at, vset(from), _CMP_GE_OQ), x);
 }
-/* One bit a lane. */
+/* One bit per lane. */
 INLINE int vany_above(vf a, vf b)
 {
     return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ);
@@ -177,8 +180,8 @@ INLINE vf vno_nan(vf a)
     return _mm512_mask_mov_ps(a, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), vset(-INFINITY));
 }
 
-/* exp, relative error below 2e-7: 2^n times a polynomial on [-ln2/2, ln2/2]; what would be
- * denormal may come out as 0. */
+/* exp, relative error below 2e-7: 2^n times a polynomial on [-ln2/2, ln2/2]; denormal results may
+ * be 0. */
 INLINE vf vexp(vf x)
 {
     vf n, r, y;
@@ -238,7 +241,7 @@ INLINE vf vfnma(vf a, vf b, vf c)
 {
     return _mm256_fnmadd_ps(a, b, c);
 }
-/* The second where either is NaN. */
+/* The second operand if either is NaN. */
 INLINE vf vmax(vf a, vf b)
 {
     return _mm256_max_ps(a, b);
@@ -275,7 +278,7 @@ INLINE vf vload_bf16(const uint16_t *p, int left)
     }
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
 }
-/* To nearest even, NaN made quiet. */
+/* Rounds to nearest, ties to even; NaN is made quiet. */
 INLINE __m128i vto_bf16(vf a)
 {
     vi u = _mm256_castps_si256(a), one = _mm256_set1_epi32(1);
@@ -299,7 +302,8 @@ INLINE void vstore_bf16(uint16_t *p, vf a, int left)
             p[i] = t[i];
     }
 }
-/* Folds upper half onto lower until one is left: every sum over lanes adds in this order. */
+/* Adds the upper half to the lower until four lanes are left: every sum over lanes adds in this
+ * order. */
 INLINE __m128 vfold4(vf a)
 {
     return _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
@@ -310,17 +314,17 @@ INLINE float vtop(vf a)
     m = _mm_max_ps(m, _mm_movehl_ps(m, m));
     return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
 }
-/* x where left lanes, else `other`. */
+/* x in the first `left` lanes, else `other`. */
 INLINE vf vkeep(vf x, float other, int left)
 {
     return left == VL ? x : _mm256_blendv_ps(vset(other), x, _mm256_castsi256_ps(lanes(left)));
 }
-/* x where at >= from, else 0. */
+/* x in lanes where at >= from, else 0. */
 INLINE vf vselect_from(vf x, vf at, float from)
 {
     return _mm256_and_ps(_mm256_cmp_ps(at, vset(from), _CMP_GE_OQ), x);
 }
-/* One bit a lane. */
+/* One bit per lane. */
 INLINE int vany_above(vf a, vf b)
 {
     return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ));
@@ -335,8 +339,8 @@ INLINE vf vno_nan(vf a)
     return _mm256_blendv_ps(a, vset(-INFINITY), _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
 }
 
-/* exp, relative error below 2e-7: 2^n times a polynomial on [-ln2/2, ln2/2]; what would be
- * denormal may come out as 0. */
+/* exp, relative error below 2e-7: 2^n times a polynomial on [-ln2/2, ln2/2]; denormal results may
+ * be 0. */
 INLINE vf vexp(vf x)
 {
     vf n, r, y, low = _mm256_cmp_ps(x, vset(-87.33f), _CMP_LT_OQ);
@@ -352,7 +356,7 @@ INLINE vf vexp(vf x)
     y = vfma(y, r, vset(1.6666665459e-1f));
     y = vfma(y, r, vset(5.0000001201e-1f));
     y = vadd(vfma(y, vmul(r, r), r), vset(1.f));
-    /* in two halves, so that 2^n itself need not be a normal number */
+    /* in two halves, because 2^n itself may not be a normal number */
     vi e = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(e, 1), rest = _mm256_sub_epi32(e, half);
     vi bias = _mm256_set1_epi32(127);
     y = vmul(y, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, bias), 23)));
@@ -373,7 +377,7 @@ INLINE float vsum(vf a)
     return vsum4(vfold4(a));
 }
 
-/* Element i on of an F32 or BF16 array. */
+/* Elements from i on of an F32 or BF16 array. */
 INLINE vf vget(const void *p, size_t i, enum hzp_dtype type, int left)
 {
     return type == HZP_BF16 ? vload_bf16((const uint16_t *)p + i, left)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/about.c - the toolkit this was built with, and the GPUs of this machine.  No context
- * is made on any of them. */
+/* device/cuda/about.c - reports the toolkit this was built with, and the GPUs of this machine.
+ * Creates no context on any of them. */
 #include "device/cuda/cuda.h"
 
 #include <cublas_api.h>
@@ -9,7 +9,7 @@
 
 #include "device/about.h"
 
-/* The version of the cuBLASLt that would be loaded; 0: none is found. */
+/* The version of the cuBLASLt that would be loaded; 0: none was found. */
 static size_t library_version(void)
 {
     void *library = hzp_cuda_library_open();

@@ -14,31 +14,33 @@
 #include "base/log.h"
 #include "base/thread.h"
 
-static const uint64_t GATHER_NS = 500000000; /* what comes together is written together */
+/* entries added within this time are written together */
+static const uint64_t GATHER_NS = 500000000;
 
 enum { SLOTS = 2 * HZP_CUDA_ALGOS_MAX, IDENTITY = 104 };
 
-/* The file: this, then count entries. */
+/* The file: this header, then `count` entries. */
 struct head {
     char magic[8];
     uint32_t entry_bytes, count;
     char identity[IDENTITY];
-    uint64_t checksum; /* of all before it, itself taken as 0, and of the entries */
+    uint64_t checksum; /* of the header, with this field as 0, and of the entries */
 };
 
 struct hzp_cuda_algos {
-    char path[4096]; /* "": they are not kept */
+    char path[4096]; /* "": entries are not kept on disk */
     char identity[IDENTITY];
     struct hzp_cuda_algo *entry;
-    int32_t *slot; /* [SLOTS] index + 1, by hash */
+    int32_t *slot; /* [SLOTS] index into entry + 1, by hash; 0: free */
     int count;
-    struct hzp_lock lock; /* of entry and count while they change or are copied, and of changed */
+    /* protects `changed`, and entry and count while they change or are copied */
+    struct hzp_lock lock;
     bool changed;
-    struct hzp_wake wake; /* of the writer */
+    struct hzp_wake wake; /* wakes the writer */
     pthread_t writer;
-    bool writes; /* it runs */
+    bool writes; /* the writer thread was started */
     atomic_bool ends;
-    bool failed; /* said once; the writer's, then close's */
+    bool failed; /* a failure was logged; used by the writer, then by close */
 };
 
 static uint64_t hash(uint64_t h, const void *data, size_t size)
@@ -78,7 +80,8 @@ static bool path_make(struct hzp_cuda_algos *a)
     int length =
         snprintf(a->path, sizeof(a->path), "%s%s/hzpserve/cublaslt-%016llx.algos", cache, rest,
                  (unsigned long long)hash(HASH_BEGIN, a->identity, sizeof(a->identity)));
-    return length > 0 && length < (int)sizeof(a->path) - 32; /* room for the temporary's name */
+    /* leaves room for the temporary file's suffix */
+    return length > 0 && length < (int)sizeof(a->path) - 32;
 }
 
 static int32_t *slot_of(const struct hzp_cuda_algos *a, const unsigned char *key)
@@ -96,7 +99,7 @@ static void key_fill(unsigned char ret[HZP_CUDA_ALGO_KEY], const void *key, size
     memcpy(ret, key, size);
 }
 
-/* The whole file into entry; what is wrong with it, or NULL. */
+/* Reads the whole file into entry; returns what is wrong with it, or NULL. */
 static const char *file_read(struct hzp_cuda_algos *a, FILE *file)
 {
     struct head head, want = head_of(a);
@@ -194,12 +197,12 @@ void hzp_cuda_algos_add(struct hzp_cuda_algos *a, const void *key, size_t size,
     hzp_lock_release(&a->lock);
     if (!a->path[0])
         return;
-    if (!a->writes) /* without it close writes */
+    if (!a->writes) /* if the thread cannot be started, close writes the file */
         a->writes = hzp_thread_start(&a->writer, "hzp-algos", writer_main, a) == HZP_OK;
     hzp_wake_poke(&a->wake);
 }
 
-/* The folder of the file, and the one above it. */
+/* Creates the folder of the file, and the one above it. */
 static void folders_make(const char *path)
 {
     char folder[4096];
@@ -213,14 +216,15 @@ static void folders_make(const char *path)
         memcpy(folder, path, ends[i]);
         folder[ends[i]] = 0;
         if (ends[i])
-            mkdir(folder, 0700); /* it may be there; if it cannot be made, the open says so */
+            /* ignore errors: it may exist, and if it is missing, the open fails */
+            mkdir(folder, 0700);
     }
 }
 
 static int write_file(const struct hzp_cuda_algos *a, struct head head,
                       const struct hzp_cuda_algo *entry)
 {
-    static _Atomic unsigned parts; /* two devices may have one file */
+    static _Atomic unsigned parts; /* two devices may write the same file */
     char part[4096 + 32];
     head.checksum = checksum(head, entry);
     folders_make(a->path);
@@ -243,7 +247,7 @@ static int write_file(const struct hzp_cuda_algos *a, struct head head,
     return -1;
 }
 
-/* Copies what there is, so that whoever adds waits for no more than that, and writes it. */
+/* Copies the entries under the lock and writes the copy, so that add never waits for the disk. */
 static void save(struct hzp_cuda_algos *a)
 {
     hzp_lock_take(&a->lock);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/cuda.c - the GPU as a device: memory, lanes, fences. */
+/* device/cuda/cuda.c - the CUDA device: memory, lanes, fences. */
 #include "device/cuda/cuda.h"
 
 #include <stdio.h>
@@ -8,8 +8,8 @@
 
 #include "base/log.h"
 
-/* Not to be planned with: code that the driver and cuBLASLt load when it is first needed, graphs,
- * green contexts. */
+/* Excluded from the memory plan: for code that the driver and cuBLASLt load when it is first
+ * needed, graphs, and green contexts. */
 static const size_t RESERVE = (size_t)1 << 30;
 
 int hzp_cuda_check(struct hzp_cuda_device *dev, cudaError_t error, const char *what)
@@ -17,7 +17,7 @@ int hzp_cuda_check(struct hzp_cuda_device *dev, cudaError_t error, const char *w
     if (error == cudaSuccess)
         return HZP_OK;
     if (dev->capturing)
-        return HZP_EUNSUP; /* hzp_cuda_graph_end says why */
+        return HZP_EUNSUP; /* hzp_cuda_graph_end logs the reason */
     if (!dev->failed)
         hzp_log(HZP_LOG_ERROR, "cuda", "%s failed: %s (%s)", what, cudaGetErrorString(error),
                 cudaGetErrorName(error));
@@ -71,7 +71,7 @@ static int device_describe(struct hzp_cuda_device *dev, struct hzp_err_text *ret
     return HZP_OK;
 }
 
-/* One op, timed if lane_time asked for it. */
+/* Issues one op, and times it if lane_time asked for that. */
 static int issue(struct hzp_lane *base, hzp_op_fn *op, const void *args)
 {
     struct hzp_cuda_lane *lane = hzp_cuda_lane(base);
@@ -156,7 +156,7 @@ static int cuda_mem_alloc(struct hzp_device *base, enum hzp_mem where, size_t si
                             ? cudaHostAlloc(ret, size, cudaHostAllocMapped | cudaHostAllocPortable)
                             : cudaMalloc(ret, size);
     if (error == cudaErrorMemoryAllocation) {
-        cudaGetLastError(); /* not final: the caller asked for too much */
+        cudaGetLastError(); /* not final: more memory was requested than is free */
         return HZP_ENOMEM;
     }
     HZP_TRY(hzp_cuda_check(dev, error, "allocating memory"));
@@ -199,7 +199,7 @@ const void *hzp_cuda_staged(struct hzp_lane *base, const void *ptr, size_t size)
     if (!is_pinned(dev, ptr))
         return ptr;
     if (lane->stage_epoch !=
-        dev->epoch) { /* the stream itself orders old readers before new copies */
+        dev->epoch) { /* the stream orders earlier readers before the new copies */
         lane->stage_epoch = dev->epoch;
         lane->stage_used = 0;
         lane->stageds = 0;
@@ -211,7 +211,7 @@ const void *hzp_cuda_staged(struct hzp_lane *base, const void *ptr, size_t size)
         return ptr;
     char *copy = lane->stage + lane->stage_used;
     if (cudaMemcpyAsync(copy, ptr, size, cudaMemcpyHostToDevice, lane->stream) != cudaSuccess)
-        return ptr; /* the launch that follows reports it */
+        return ptr; /* the launch that follows reports the error */
     lane->stage_used += HZP_ROUND_UP(size, (size_t)256);
     lane->staged[lane->stageds].ptr = ptr;
     lane->staged[lane->stageds].size = size;
@@ -234,14 +234,14 @@ static int cuda_copy(struct hzp_lane *base, void *dst, const void *src, size_t s
     return timed ? hzp_cuda_time_end(lane) : HZP_OK;
 }
 
-/* Any thread: the runtime is thread-safe, and knows the device by thread. */
+/* Any thread: the runtime is thread-safe, but the current device is set per thread. */
 static int cuda_host_copy(struct hzp_device *base, void *dst, const void *src, size_t size)
 {
     struct hzp_cuda_device *dev = (struct hzp_cuda_device *)base;
     cudaError_t error = cudaSetDevice(dev->ordinal);
     if (error == cudaSuccess)
         error = cudaMemcpy(dst, src, size, cudaMemcpyDefault);
-    if (error == cudaSuccess) /* the copy of pageable memory may still be on its way */
+    if (error == cudaSuccess) /* a copy from pageable memory may not have finished */
         error = cudaStreamSynchronize(cudaStreamLegacy);
     return hzp_cuda_check(dev, error, "copying");
 }

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/cuda.h - what the files of the CUDA backend share.
+/* device/cuda/cuda.h - shared by the files of the CUDA backend.
  *
- * A lane is a stream with memory of its own: scratch for kernels that need room between two
- * launches, a workspace for matrix products, and room for staged copies of what kernels would
- * otherwise read from the host again and again.  It is taken when the lane is opened, and the
+ * A lane is a stream with its own memory: scratch for kernels that need memory between two
+ * launches, a workspace for matrix products, and room for staged copies of host arrays that kernels
+ * would otherwise read from the host repeatedly.  It is allocated when the lane is opened, and the
  * memory plan counts it (hzp_lane_bytes): no op allocates anything.
  *
- * A lane with a share of the SMs has either a stream of a green context, which holds whatever its
- * kernels do, or its own stream and kernels that start no more blocks than fit (HZP_CUDA_LANES).
+ * A lane with a share of the SMs has either a stream of a green context, which confines all its
+ * kernels, or its own stream and kernels that start no more blocks than fit (HZP_CUDA_LANES).
  *
- * What an op launches depends on its arguments' bytes, the lane's memory and its share: never on
- * what its pointers point to.  So a captured graph can be launched again while the host writes new
- * rows into the same arrays.
+ * What an op launches depends on its arguments' bytes, the lane's memory and its share, never on
+ * the memory its pointers refer to.  So a captured graph can be launched again after the host has
+ * written new rows into the same arrays.
  *
- * The CUDA runtime is linked in; the driver is looked for when a device is opened, and
- * cuBLASLt is loaded then: a program built with CUDA starts on machines that have neither.
+ * The CUDA runtime is linked in; the driver and cuBLASLt are loaded when a device is opened: a
+ * program built with CUDA starts on machines that have neither.
  *
  * Thread: engine.  C17 and CUDA C++17.
  */
@@ -33,7 +33,7 @@ struct hzp_cuda_products; /* matmul.c */
 struct hzp_cuda_green;    /* green.c */
 struct hzp_cuda_lane;
 
-/* How a lane's share is enforced: not at all; by the blocks its kernels start; by green
+/* How a lane's share is enforced: not at all; by the number of blocks its kernels start; by green
  * contexts. */
 enum hzp_cuda_lanes { HZP_CUDA_PLAIN, HZP_CUDA_GRID, HZP_CUDA_GREEN };
 
@@ -42,29 +42,29 @@ enum { HZP_CUDA_PINNED_MAX = 256, HZP_CUDA_STAGED_MAX = 32, HZP_CUDA_COUNTERS = 
 struct hzp_cuda_device {
     struct hzp_device base;
     int ordinal, sms, shared_max; /* shared_max: bytes of shared memory a block may have */
-    bool failed;                  /* said once, then silent */
-    uint64_t epoch;               /* counts the moments at which the host may have written */
+    bool failed;                  /* true: the failure was logged, later ones are not */
+    uint64_t epoch;               /* incremented whenever the host may have written to its memory */
     struct {
         char *ptr;
         size_t size;
-    } pinned[HZP_CUDA_PINNED_MAX]; /* host memory handed out */
+    } pinned[HZP_CUDA_PINNED_MAX]; /* host memory that was allocated */
     int pinneds;
     struct hzp_cuda_products *products;
     enum hzp_cuda_lanes lanes;
-    struct hzp_cuda_green *green;    /* NULL: no share was asked for yet */
+    struct hzp_cuda_green *green;    /* NULL: no share was requested yet */
     struct hzp_cuda_lane *lane_list; /* all open lanes */
     uint64_t lane_ids;
-    bool capturing; /* a graph is being made: errors end the graph, not the device */
-    struct hzp_cuda_lane *capture[HZP_GRAPH_LANES_MAX]; /* of these lanes, while it is */
+    bool capturing; /* a graph is being captured: errors end the capture, not the device */
+    struct hzp_cuda_lane *capture[HZP_GRAPH_LANES_MAX]; /* the lanes of the capture */
     int captures;
-    cudaEvent_t join; /* by which lanes of a graph follow one another */
-    struct {          /* time.c: events that are not in use, and the device's clock */
+    cudaEvent_t join; /* orders the lanes of a graph behind one another */
+    struct {          /* time.c: unused events, and the device's clock */
         cudaEvent_t *spare;
         int spares, room;
         cudaEvent_t last;   /* the newest whose time is known; NULL: none */
-        double last_ns;     /* since the first */
-        double offset_ns;   /* host clock - that */
-        uint64_t offset_at; /* host clock when it was measured */
+        double last_ns;     /* time of `last`, since the first event */
+        double offset_ns;   /* host clock - event time */
+        uint64_t offset_at; /* host clock when offset_ns was measured */
     } clock;
 };
 
@@ -77,16 +77,16 @@ struct hzp_cuda_lane {
     struct hzp_lane base;
     struct hzp_cuda_lane *next;
     uint64_t id;
-    cudaStream_t stream; /* where ops go: own, or a green context's */
+    cudaStream_t stream; /* the stream for ops: own, or a green context's */
     cudaStream_t own;
-    int share;                      /* as asked for; 0: none */
+    int share;                      /* as requested; 0: none */
     int limit;                      /* SMs its kernels may use; 0: all */
-    bool ready;                     /* its stream is the one of its share */
-    struct hzp_span *span;          /* of the next op; NULL: it is not timed */
-    struct hzp_cuda_timing *timing; /* [timings] not yet read */
+    bool ready;                     /* `stream` is the one of its share */
+    struct hzp_span *span;          /* of the next op; NULL: the op is not timed */
+    struct hzp_cuda_timing *timing; /* [timings] those not yet read */
     int timings, timings_room;
-    uint64_t timed; /* how many there were ever */
-    void *space;    /* of the matrix products */
+    uint64_t timed; /* number of timings ever made */
+    void *space;    /* workspace of the matrix products */
     size_t space_size;
     char *scratch;
     size_t scratch_size;
@@ -112,36 +112,38 @@ static inline struct hzp_cuda_device *hzp_cuda_device(struct hzp_lane *lane)
     return (struct hzp_cuda_device *)lane->dev;
 }
 
-/* SMs that the lane's kernels may fill. */
+/* The number of SMs that the lane's kernels may fill. */
 static inline int hzp_cuda_sms(struct hzp_lane *lane)
 {
     int limit = hzp_cuda_lane(lane)->limit;
     return limit ? limit : hzp_cuda_device(lane)->sms;
 }
 
-/* The lane's share holds only as far as its kernels start no more blocks than fit on its SMs. */
+/* Whether the lane's share is enforced only by its kernels: they must start no more blocks than fit
+ * on its SMs. */
 static inline bool hzp_cuda_by_grid(struct hzp_lane *lane)
 {
     return hzp_cuda_lane(lane)->limit && hzp_cuda_device(lane)->lanes == HZP_CUDA_GRID;
 }
 
-/* HZP_OK, or HZP_EDEVICE with the text of the error logged once; HZP_EUNSUP while a graph is
- * made. */
+/* HZP_OK, or HZP_EDEVICE with the error logged once; HZP_EUNSUP during a capture. */
 int hzp_cuda_check(struct hzp_cuda_device *dev, cudaError_t error, const char *what);
 
-/* After the launches of an op: HZP_OK or HZP_EDEVICE. */
+/* Checks the launches of an op: HZP_OK or HZP_EDEVICE. */
 int hzp_cuda_launched(struct hzp_lane *lane, const char *op);
 
-/* What stands at ptr, for kernels that read it more than once: ptr itself if the device's, else a
- * copy on the device, made when the lane's turn comes and kept until the host has waited for a
- * fence (only then may it write there again).  Falls back to ptr, which works, slowly. */
+/* For arrays that kernels read more than once: returns ptr itself if it is device memory, else a
+ * copy on the device. The copy is made in the lane's order and kept until the host has waited for a
+ * fence (only then may the host write to ptr again).  If there is no room it returns ptr, which
+ * works but is slow. */
 const void *hzp_cuda_staged(struct hzp_lane *lane, const void *ptr, size_t size);
 
 /* lane.c */
 int hzp_cuda_lane_open(struct hzp_device *dev, enum hzp_bound use, struct hzp_lane **ret);
 size_t hzp_cuda_lane_bytes(struct hzp_device *dev, enum hzp_bound use);
 void hzp_cuda_lane_close(struct hzp_lane *lane);
-int hzp_cuda_lane_ready(struct hzp_cuda_lane *lane); /* before anything is put on its stream */
+/* call it before anything is put on the lane's stream */
+int hzp_cuda_lane_ready(struct hzp_cuda_lane *lane);
 int hzp_cuda_lane_wait(struct hzp_lane *lane, struct hzp_fence *fence);
 int hzp_cuda_lane_set_share(struct hzp_lane *lane, int units);
 void hzp_cuda_shares_prepare(struct hzp_device *dev, const int *units, int lanes);
@@ -150,18 +152,19 @@ void hzp_cuda_fence_close(struct hzp_fence *fence);
 int hzp_cuda_fence_record(struct hzp_fence *fence, struct hzp_lane *lane);
 int hzp_cuda_fence_wait(struct hzp_fence *fence);
 
-/* green.c: streams that hold `parts` disjoint sets of SMs, as many of each as `want` says (at least
- * 16, in steps of 8; the last of several takes all that is left).  Made once for the same wants, at
- * the start for the shares that plans have (hzp_cuda_shares_prepare), then kept: graphs were
- * captured on them.  When there are as many as may be kept, the nearest of them serves.  ret_sms:
- * what each got. HZP_EUNSUP, with one line logged: no green contexts. */
+/* green.c: streams that own `parts` disjoint sets of SMs, with the numbers of SMs in `want` (at
+ * least 16, in steps of 8; if there are several, the last gets all SMs that are left).  A split is
+ * made once per `want`, at the start for the shares in the plans (hzp_cuda_shares_prepare), and
+ * kept, because graphs were captured on it.  When the maximum number of splits exists, the nearest
+ * one is returned.  ret_sms: the SMs of each part. HZP_EUNSUP, with one line logged: the device has
+ * no green contexts. */
 enum { HZP_CUDA_PARTS_MAX = 4, HZP_CUDA_PART_MIN = 16, HZP_CUDA_PART_STEP = 8 };
 int hzp_cuda_green_split(struct hzp_cuda_device *dev, const int *want, int parts,
                          cudaStream_t *ret_stream, int *ret_sms);
 void hzp_cuda_green_close(struct hzp_cuda_device *dev);
 
-/* time.c.  begin and end around what lane_time was asked for; read fills the spans of the lane's
- * first `upto` timings, all of which have ended. */
+/* time.c.  begin and end enclose an op that lane_time asked to time; read fills the spans of the
+ * lane's first `upto` timings, all of which have ended. */
 int hzp_cuda_lane_time(struct hzp_lane *lane, struct hzp_span *span);
 int hzp_cuda_times_prepare(struct hzp_device *dev, int timings);
 int hzp_cuda_time_begin(struct hzp_cuda_lane *lane);
@@ -177,12 +180,12 @@ void hzp_cuda_graph_close(struct hzp_graph *graph);
 int hzp_cuda_graphs_open(struct hzp_cuda_device *dev);
 void hzp_cuda_graphs_end(struct hzp_cuda_device *dev); /* when the device closes */
 
-/* matmul.c.  HZP_EUNSUP: there is no cuBLASLt.  library: as dlopen says; NULL: it is not found. */
+/* matmul.c.  HZP_EUNSUP: cuBLASLt is missing.  library: from dlopen; NULL: not found. */
 void *hzp_cuda_library_open(void);
 int hzp_cuda_products_open(struct hzp_cuda_device *dev, struct hzp_cuda_products **ret,
                            struct hzp_err_text *reterr);
 void hzp_cuda_products_close(struct hzp_cuda_products *products);
-void hzp_cuda_products_steady(struct hzp_cuda_products *products); /* nothing is timed any more */
+void hzp_cuda_products_steady(struct hzp_cuda_products *products); /* stops timing algorithms */
 
 /* about.c */
 void hzp_cuda_about(struct hzp_about *ret);
@@ -190,10 +193,10 @@ void hzp_cuda_about(struct hzp_about *ret);
 /* limits.c */
 int hzp_cuda_limits(struct hzp_device *dev, struct hzp_limits *ret);
 
-/* The product by plain arithmetic: shapes and alignments the library refuses. */
+/* The product by plain arithmetic, for shapes and alignments that the library rejects. */
 int hzp_cuda_matmul_plain(struct hzp_lane *lane, const struct hzp_matmul_args *a);
 
-/* The product of at most four rows with bf16 weights, where memory is all that counts. */
+/* The product of at most four rows with bf16 weights, which is limited by memory. */
 bool hzp_cuda_few_fits(const struct hzp_matmul_args *a);
 int hzp_cuda_matmul_few(struct hzp_lane *lane, const struct hzp_matmul_args *a);
 
@@ -201,7 +204,7 @@ int hzp_cuda_matmul_few(struct hzp_lane *lane, const struct hzp_matmul_args *a);
 bool hzp_cuda_e4m3_fits(const struct hzp_matmul_args *a);
 int hzp_cuda_matmul_e4m3(struct hzp_lane *lane, const struct hzp_matmul_args *a);
 
-/* Attention by plain arithmetic: any type, width, stride. */
+/* Attention by plain arithmetic: any type, width and stride. */
 int hzp_cuda_attn_paged_plain(struct hzp_lane *lane, const struct hzp_attn_paged_args *a);
 int hzp_cuda_attn_packed_plain(struct hzp_lane *lane, const struct hzp_attn_packed_args *a);
 int hzp_cuda_attn_packed_bwd_plain(struct hzp_lane *lane, const struct hzp_attn_packed_bwd_args *a);

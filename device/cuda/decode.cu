@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/decode.cu - attention of one new token a sequence over its pages.
+/* device/cuda/decode.cu - attention of one new token per sequence over its pages.
  *
- * It moves keys and values once and computes next to nothing, so everything is arranged for loads
- * of 16 bytes straight into the registers where the tensor cores want them: which element of a head
- * plays which column of a product is free, as long as both factors agree.  A block is one sequence,
- * one kv head (its up to 16 query heads are the rows of the products) and one piece of the context;
- * each of its warps takes 16 tokens at a time.  The block that ends last puts the pieces together.
+ * It reads keys and values once and computes little, so the layout serves loads of 16 bytes
+ * straight into the registers of the tensor cores' fragments: the assignment of a head's elements
+ * to the columns of a product is free, as long as both factors use the same.  A block handles one
+ * sequence, one kv head (its up to 16 query heads are the rows of the products) and one piece of
+ * the context; each of its warps takes 16 tokens at a time.  The block that ends last merges the
+ * pieces.
  *
- * The cut into pieces depends on the sequence's length alone: what else is in the batch does not
- * change a bit (but for batches so large that the scratch memory forces longer pieces).
+ * The division into pieces depends only on the sequence's length: other sequences in the batch do
+ * not change a bit of the result (except in batches so large that the scratch memory forces longer
+ * pieces).
  *
- * On a lane whose share is a number of blocks, blocks take one piece after another.
+ * On a lane whose share is a number of blocks, each block processes several pieces in turn.
  */
 #include "device/cuda/tensor.cuh"
 
@@ -21,16 +23,16 @@ enum {
     LONG = 512,
     LONG_FROM = 4096,
     RESIDENT = 3,
-    RESIDENT_WIDE = 2 /* blocks an SM, where their number is limited */
+    RESIDENT_WIDE = 2 /* blocks per SM, if their number is limited */
 };
 
 struct decode_args {
     struct hzp_attn_paged_args a;
     float *part;             /* [sequences][rows of the grid][pieces][rows][D + 2] */
     int32_t *counter;        /* [sequences][rows of the grid] */
-    int tiles;               /* groups of query heads a kv head */
-    int pieces_max, stretch; /* every piece this many times as long */
-    float scale;             /* to powers of two */
+    int tiles;               /* groups of 16 query heads per kv head */
+    int pieces_max, stretch; /* stretch: factor on the length of every piece */
+    float scale;             /* includes log2(e): scores are exponents of 2 */
 };
 
 static __host__ __device__ inline int piece_length(int n, int stretch)
@@ -38,7 +40,7 @@ static __host__ __device__ inline int piece_length(int n, int stretch)
     return (n > LONG_FROM ? LONG : SHORT) * stretch;
 }
 
-/* What a warp keeps: query rows g and, if TALL, g + 8. */
+/* A warp's state: query rows g and, if TALL, g + 8. */
 template <int D, bool TALL> struct state {
     enum { ROWS = TALL ? 2 : 1 };
     uint4 q[D / 32][ROWS];
@@ -59,7 +61,7 @@ static __device__ __forceinline__ void state_begin(state<D, TALL> &s, const uint
             const uint16_t *from = q + (g + 8 * i) * D + b * 32 + l * 8;
             uint32_t w[4];
 #pragma unroll
-            for (int k = 0; k < 4; k++) /* rows of the batch may lie anywhere */
+            for (int k = 0; k < 4; k++) /* rows of the batch may have any alignment */
                 w[k] = g + 8 * i < rows ? from[2 * k] | (uint32_t)from[2 * k + 1] << 16 : 0;
             s.q[b][i] = make_uint4(w[0], w[1], w[2], w[3]);
         }
@@ -71,7 +73,7 @@ static __device__ __forceinline__ void state_begin(state<D, TALL> &s, const uint
             s.o[i][k] = 0;
 }
 
-/* Where token t of the sequence lies, in rows of a head's width: 32 bits say it, and save
+/* The index of token t of the sequence, in rows of one head: it fits into 32 bits, which saves
  * registers. */
 static __device__ __forceinline__ int token_at(const struct hzp_attn_paged_args &a,
                                                const int32_t *page, int kv_head, int t)
@@ -80,15 +82,15 @@ static __device__ __forceinline__ int token_at(const struct hzp_attn_paged_args 
     return (page[at] * a.heads.kv_heads + kv_head) * a.kv.page_rows + t - at * a.kv.page_rows;
 }
 
-/* Tokens t0 .. t0+15 of which those below end count: places of the keys of tokens g and g + 8, of
- * the values of 2l, 2l + 1, 2l + 8, 2l + 9, of those that count.  Where all are in one page, one
- * place tells the others. */
+/* The positions of tokens t0 .. t0+15 in the pages; tokens at `end` or beyond do not count. A lane
+ * needs the keys of tokens g and g + 8, and the values of 2l, 2l + 1, 2l + 8, 2l + 9.  WHOLE: all
+ * 16 are in one page, so one position determines the others. */
 template <bool WHOLE> struct places {
-    int first, left; /* of whole pages: token t0's, and how many count from it on */
-    int k[2], v[4];  /* of others; -1: it does not count */
+    int first, left; /* WHOLE: position of token t0; number of tokens from it to `end` */
+    int k[2], v[4];  /* else: one per token; -1: it does not count */
 };
 
-/* Which of the 16 tokens place i is about: 0, 1 of keys, 2 .. 5 of values. */
+/* Which of the 16 tokens index i of `places` refers to: 0, 1 are keys, 2 .. 5 values. */
 static __device__ __forceinline__ int token_of(int i)
 {
     int g = threadIdx.x % 32 / 4, l = threadIdx.x % 4;
@@ -114,7 +116,7 @@ places_find(const struct hzp_attn_paged_args &a, const int32_t *page, int kv_hea
     return p;
 }
 
-/* 16 bytes of the token of place i, from element `at` on. */
+/* 16 bytes of the token at index i of `places`, starting at element `at`. */
 template <int D, bool WHOLE>
 static __device__ __forceinline__ uint4 fetch(const uint16_t *base, const places<WHOLE> &p, int i,
                                               int at)
@@ -126,7 +128,7 @@ static __device__ __forceinline__ uint4 fetch(const uint16_t *base, const places
     return __ldg(reinterpret_cast<const uint4 *>(base + from + at));
 }
 
-/* Scores of 16 tokens, in powers of two: c[block of 8 tokens][as mma's d]. */
+/* Scores of 16 tokens, as exponents of 2: c[block of 8 tokens][as mma's d]. */
 template <int D, bool TALL>
 static __device__ __forceinline__ void scores(const state<D, TALL> &s, const uint4 (&k)[D / 32][2],
                                               float (&c)[2][4])
@@ -142,7 +144,7 @@ static __device__ __forceinline__ void scores(const state<D, TALL> &s, const uin
     }
 }
 
-/* Scores become weights; what was summed so far shrinks to the new reference. */
+/* Turns scores into weights and rescales the previous sums to the new maximum. */
 template <int D, bool TALL>
 static __device__ __forceinline__ void weights(state<D, TALL> &s, float (&c)[2][4], float scale,
                                                int t0, int end)
@@ -175,7 +177,7 @@ static __device__ __forceinline__ void weights(state<D, TALL> &s, float (&c)[2][
     }
 }
 
-/* o += weights times values; o[8w + j], column n is element 64w + 8n + j. */
+/* o += weights * values; o[8w + j], column n is element 64w + 8n + j. */
 template <int D, bool TALL>
 static __device__ __forceinline__ void weigh(state<D, TALL> &s, const uint4 (&v)[D / 64][4],
                                              const float (&c)[2][4])
@@ -209,7 +211,8 @@ static __device__ __forceinline__ void weigh(state<D, TALL> &s, const uint4 (&v)
     }
 }
 
-/* The warps' sums into shared memory: each row's D elements, its reference and its mass. */
+/* Stores the warp's sums in shared memory: each row's D elements, its maximum and its sum of
+ * weights. */
 template <int D, bool TALL>
 static __device__ __forceinline__ void state_put(const state<D, TALL> &s, float *to)
 {
@@ -231,8 +234,8 @@ static __device__ __forceinline__ void state_put(const state<D, TALL> &s, float 
     }
 }
 
-/* Element j of row r of `count` partial results, `apart` floats from one to the next: the sum, the
- * reference and the mass of all. */
+/* Merges `count` partial results, which are `apart` floats apart, for element j: returns the sum,
+ * and the maximum and the sum of weights of all. */
 static __device__ __forceinline__ float merge(const float *part, int count, int64_t apart, int D,
                                               int j, float *ret_top, float *ret_mass)
 {
@@ -249,7 +252,7 @@ static __device__ __forceinline__ float merge(const float *part, int count, int6
     return sum;
 }
 
-/* True in the block that ends last of the pieces of its sequence and kv head. */
+/* True in the last block to finish among the pieces of its sequence and kv head. */
 static __device__ bool ends_last(int32_t *counter, int pieces)
 {
     HZP_SHARED(bool, last);
@@ -266,8 +269,8 @@ static __device__ bool ends_last(int32_t *counter, int pieces)
     return last;
 }
 
-/* Which piece x of which sequence z; y: kv head and group of its query heads, of ys.  A block's
- * own: */
+/* The work item: piece x of sequence z; y: kv head and group of its query heads, of ys. Taken from
+ * the block's index: */
 struct block_at {
     __device__ __forceinline__ unsigned x() const
     {
@@ -287,7 +290,7 @@ struct block_at {
     }
 };
 
-/* or the i-th of all. */
+/* or the i-th of all items. */
 struct turn_at {
     unsigned i, xs, ys_;
     __device__ __forceinline__ unsigned x() const
@@ -388,7 +391,7 @@ static __global__ void __launch_bounds__(WARPS * 32)
     for (unsigned i = blockIdx.x; i < d.pieces_max * ys * zs; i += gridDim.x) {
         turn_at turn = {i, (unsigned)d.pieces_max, ys};
         attend<D, TALL, WHOLE>(d, turn);
-        __syncthreads(); /* the sums are still being read */
+        __syncthreads(); /* other warps may still read the sums */
     }
 }
 
@@ -396,7 +399,7 @@ template <int D, bool TALL, bool WHOLE>
 static int launch(struct hzp_lane *lane, const struct decode_args &d, dim3 grid)
 {
     int64_t pieces = (int64_t)grid.x * grid.y * grid.z, most = hzp_cuda_sms(lane);
-    most *= TALL && D == 128 ? RESIDENT_WIDE : RESIDENT; /* as their registers let fit */
+    most *= TALL && D == 128 ? RESIDENT_WIDE : RESIDENT; /* as many as fit by their registers */
     if (hzp_cuda_by_grid(lane) && most < pieces && pieces < INT32_MAX)
         start(lane, (unsigned)most, WARPS * 32, 0, attn_decode_in_turn<D, TALL, WHOLE>, d, grid.y,
               grid.z);
@@ -412,7 +415,7 @@ static int launch(struct hzp_lane *lane, const struct decode_args &d, dim3 grid)
                                         : launch<D, TALL, false>(lane, d, grid);
 }
 
-/* Longer pieces until the partial results fit. */
+/* Lengthens the pieces until the partial results fit into the scratch memory. */
 static bool cut(struct hzp_lane *lane, struct decode_args *d, int ranks)
 {
     const struct hzp_attn_paged_args *a = &d->a;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/cuda/few.cu - products of a few rows with bf16 weights: one sequence decoding.
  *
- * Each weight is used at most four times, so tensor cores have nothing to do: it is a matter of
- * keeping enough loads of 16 bytes under way.  A warp has two rows of weights and sums along them.
+ * Each weight is used at most four times, so tensor cores would not help: the kernel is limited by
+ * how many loads of 16 bytes are in flight.  A warp has two rows of weights and sums along them.
  */
 #include "device/cuda/kernel.cuh"
 

@@ -17,7 +17,7 @@ struct flash_args {
     int32_t page_stride;
     struct hzp_heads heads;
     float *lse;  /* packed, may be NULL */
-    float scale; /* to powers of two */
+    float scale; /* includes log2(e): scores are exponents of 2 */
     int tiles;
 };
 
@@ -25,7 +25,7 @@ template <int D> struct flash_memory {
     uint16_t q[FLASH_TILE * D], k[2][FLASH_TILE * D], v[2][FLASH_TILE * D];
 };
 
-/* What a warp keeps: 16 query rows, the sums of their outputs, references and masses of rows g,
+/* A warp's state: 16 query rows; the sums of their outputs, maxima and sums of weights of rows g,
  * g+8. */
 template <int D> struct flash_state {
     uint32_t q[D / 16][4];
@@ -52,7 +52,7 @@ static __device__ __forceinline__ void tile_scores(const flash_state<D> &s, uint
         }
 }
 
-/* Scores to weights.  limit: how many of the tile's keys row g of this warp may see. */
+/* Turns scores into weights.  limit: how many of the tile's keys row g of this warp sees. */
 template <int D>
 static __device__ __forceinline__ void tile_weights(flash_state<D> &s, float (&c)[8][4],
                                                     float scale, int limit)
@@ -70,7 +70,7 @@ static __device__ __forceinline__ void tile_weights(flash_state<D> &s, float (&c
                 top = fmaxf(top, x);
             }
         top = quad_max(top);
-        float from = top == -INFINITY ? 0 : top; /* a row past the end sees nothing */
+        float from = top == -INFINITY ? 0 : top; /* a row past the end sees no key */
         float shrink = exp_2(s.top[r] - from), sum = 0;
         s.top[r] = top;
 #pragma unroll
@@ -109,7 +109,7 @@ static __device__ __forceinline__ void tile_weigh(flash_state<D> &s, uint32_t v_
     }
 }
 
-/* Rows r0 and r0 + 8 of the batch (this lane's share); there: how many rows from r0 exist. */
+/* Rows r0 and r0 + 8 of the batch (this lane's part); there: how many rows from r0 exist. */
 template <int D>
 static __device__ __forceinline__ void tile_finish(const flash_args &a, flash_state<D> &s,
                                                    int64_t r0, int there, int head)
@@ -192,7 +192,7 @@ static __global__ void __launch_bounds__(FLASH_THREADS) flash(flash_args a)
         if (p0 + FLASH_TILE < keys)
             fetch_keys(p0 + FLASH_TILE, turn ^ 1);
         else
-            copy_commit(); /* an empty group: the wait below then counts the same */
+            copy_commit(); /* an empty group keeps the count of the wait below the same */
         copy_wait<1>();
         __syncthreads();
         if (p0 == 0)
@@ -203,7 +203,7 @@ static __global__ void __launch_bounds__(FLASH_THREADS) flash(flash_args a)
         tile_scores<D>(s, k_tile + turn * BYTES, c);
         tile_weights<D>(s, c, a.scale, pos + 16 * warp + g + 1 - p0);
         tile_weigh<D>(s, v_tile + turn * BYTES, c);
-        __syncthreads(); /* before the tile is filled again */
+        __syncthreads(); /* all warps have read the tile before it is filled again */
     }
     int at = 16 * warp + g;
     tile_finish<D>(a, s, row0 + first + at, there - at, head);

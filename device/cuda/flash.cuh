@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/flash.cuh - where attention over many rows finds its tiles.
+/* device/cuda/flash.cuh - loads tiles for attention over many rows.
  *
- * A tile is 64 rows of D elements in shared memory; what lies past the end of a segment is zeros
- * there and never read from memory.
+ * A tile is 64 rows of D elements in shared memory; rows past the end of a segment are zeros in the
+ * tile and are never read from memory.
  */
 #ifndef HZP_DEVICE_CUDA_FLASH_CUH
 #define HZP_DEVICE_CUDA_FLASH_CUH
@@ -31,7 +31,7 @@ struct page_rows {
     }
 };
 
-/* Keys and values beside the queries. */
+/* Keys and values in the same rows as the queries. */
 struct packed_rows {
     const uint16_t *key, *value;
     int64_t stride;
@@ -45,7 +45,7 @@ struct packed_rows {
     }
 };
 
-/* ROWS rows row_at(0), row_at(1) ... into a tile, those from `there` on as zeros. */
+/* Copies ROWS rows row_at(0), row_at(1) ... into a tile; those from `there` on are zeros. */
 template <int D, int ROWS, class F>
 static __device__ __forceinline__ void tile_fetch(uint32_t tile, int there, F row_at)
 {
@@ -60,14 +60,14 @@ static __device__ __forceinline__ void tile_fetch(uint32_t tile, int there, F ro
     }
 }
 
-/* The fast kernels' demands on a matrix: 16-byte columns and heads of a width they know. */
+/* Whether the fast kernels can handle a matrix: 16-byte columns and heads of a supported width. */
 static inline bool flash_fits(const struct hzp_mat *m, int dim)
 {
     return m->type == HZP_BF16 && (dim == 64 || dim == 128) && (uintptr_t)m->ptr % 16 == 0 &&
            m->stride % 8 == 0;
 }
 
-/* Lets a kernel have `bytes` of dynamic shared memory. */
+/* Allows a kernel `bytes` of dynamic shared memory. */
 template <class K> static int flash_room(struct hzp_lane *lane, K kernel, size_t bytes)
 {
     return hzp_cuda_check(

@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/cuda/flash_bwd.cu - the backward of attention over packed documents, on the tensor cores.
  *
- * Two kernels instead of one: for a tile of keys the gradients of keys and values, with the queries
- * that see it passing by; for a tile of queries their gradient, with the keys passing by.  Scores
- * are computed twice, seven products instead of five, and in return nothing is added atomically:
- * the same bits every time.  Probabilities and dS are rounded to bf16 before they are multiplied.
+ * Two kernels instead of one: the first computes the gradients of a tile of keys and values in a
+ * loop over the queries that see it; the second computes the gradient of a tile of queries in a
+ * loop over the keys.  Scores are computed twice, which makes seven products instead of five, and
+ * in return no sum needs atomics: results are bitwise repeatable.  Probabilities and dS are rounded
+ * to bf16 before they are multiplied.
  */
 #include "device/cuda/flash.cuh"
 
-enum { STEP = 32 }; /* rows of the other side that pass at a time */
+enum { STEP = 32 }; /* rows of the other side per iteration */
 
 struct bwd_args {
     struct hzp_attn_packed_bwd_args a;
     float *delta; /* [rows][heads]: sum of dout * out */
     int tiles;
-    float scale2; /* to powers of two */
+    float scale2; /* includes log2(e): scores are exponents of 2 */
 };
 
-/* ---- delta: a warp a head of a row ---- */
+/* ---- delta: one warp per head of a row ---- */
 
 template <int D> static __global__ void bwd_delta(struct bwd_args b)
 {
@@ -85,7 +86,7 @@ static __device__ __forceinline__ void product_cols(float (&sum)[D / 8][4], cons
     }
 }
 
-/* This lane's share of rows r0 and r0 + 8, columns at col. */
+/* Stores this lane's part of rows r0 and r0 + 8, columns at col. */
 template <int D>
 static __device__ __forceinline__ void
 rows_put(const struct hzp_mat &m, const float (&sum)[D / 8][4], int64_t r0, int there, int col)
@@ -107,7 +108,7 @@ rows_put(const struct hzp_mat &m, const float (&sum)[D / 8][4], int64_t r0, int 
 template <int D> struct keys_memory {
     uint16_t k[FLASH_TILE * D], v[FLASH_TILE * D];
     uint16_t q[2][STEP * D], dout[2][STEP * D];
-    float lse[2][STEP], delta[2][STEP]; /* lse in powers of two */
+    float lse[2][STEP], delta[2][STEP]; /* lse as an exponent of 2 */
 };
 
 template <int D> static __global__ void __launch_bounds__(FLASH_THREADS) bwd_keys(struct bwd_args b)
@@ -127,7 +128,7 @@ template <int D> static __global__ void __launch_bounds__(FLASH_THREADS) bwd_key
     tile_fetch<D, FLASH_TILE>(shared_at(m.k), there, [&](int r) { return k_from + r * stride; });
     tile_fetch<D, FLASH_TILE>(shared_at(m.v), there,
                               [&](int r) { return k_from + v_col - k_col + r * stride; });
-    /* the queries that see these keys: from `first` on, of each head of the group in turn */
+    /* the queries that see these keys: from `first` on, for each head of the group */
     int steps = (rows - first + STEP - 1) / STEP, all = steps * group;
     auto fetch = [&](int step, int into) {
         int head = kv_head * group + step / steps, q0 = first + step % steps * STEP;

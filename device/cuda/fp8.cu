@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/fp8.cu - rows to e4m3, and products of e4m3: of few rows, and those that cuBLASLt
- * refuses (all of them before sm_90, some shapes there).
+/* device/cuda/fp8.cu - quantizes rows to e4m3, and computes e4m3 products of few rows, and those
+ * that cuBLASLt rejects (all of them before sm_90, some shapes from there on).
  *
- * Tensor cores are given F16: every e4m3 is one, so operands and products are exact, and sums are
- * mma's in F32.  Where no instruction widens, the bits of an e4m3 moved down by one below the sign
- * do: they are the F16 of 2^-8 times its value, subnormals too, and 2^16 is put back at the end.
- * mma sums over k in any order as long as both operands keep to it: a lane's four elements in a row
- * are four neighbours in memory.
+ * Tensor cores get F16: every e4m3 is an F16, so operands and products are exact, and sums are
+ * mma's in F32.  If there is no conversion instruction, the bits of an e4m3 below the sign are
+ * shifted right by one: they are then the F16 of 2^-8 times its value, subnormals too, and the
+ * result is multiplied by 2^16. mma sums over k in any order that both operands share: a lane's
+ * four elements of a row are four neighbours in memory.
  */
 #include "device/cuda/tensor.cuh"
 
@@ -44,7 +44,7 @@ template <int N> static __device__ __forceinline__ void store_codes(uint8_t *y, 
     }
 }
 
-/* A block a row: it is read twice, the second time from a cache. */
+/* One block per row: it is read twice, the second time from the cache. */
 template <class T, int N> static __global__ void quantize(struct hzp_quantize_args a)
 {
     int r = blockIdx.x;
@@ -99,7 +99,7 @@ extern "C" int hzp_cuda_quantize(struct hzp_lane *lane, const void *args)
 
 /* ---- products ---- */
 
-/* Four e4m3 as two pairs of F16, in the unit that `back` is for. */
+/* Four e4m3 as two pairs of F16, scaled by the factor that `back` removes. */
 static __device__ __forceinline__ void widen(uint32_t four, uint32_t &lo, uint32_t &hi)
 {
     if (has_e4m3()) {
@@ -111,15 +111,15 @@ static __device__ __forceinline__ void widen(uint32_t four, uint32_t &lo, uint32
     hi = __byte_perm(low, top, 0x7362);
 }
 
-/* From a sum to the sum of products of values. */
+/* Removes the scale of both widened factors from their sum of products. */
 static __device__ __forceinline__ float back(float sum)
 {
     return has_e4m3() ? sum : sum * 65536;
 }
 
-/* Few rows: memory is all that counts.  A warp has 16 rows of W, which are mma's rows, over every
- * SLICES-th 64 elements of k; x's rows are its columns, 8 NT of them.  The block adds the slices
- * up, in order.  A lane's 16 bytes are its elements of four mma. */
+/* Few rows, limited by memory.  A warp has 16 rows of W, which are mma's rows, and every SLICES-th
+ * group of 64 elements of k; x's rows are mma's columns, 8 NT of them.  The block adds the slices
+ * in order.  A lane's 16 bytes are its elements of four mma. */
 enum { SLICES = 8, FEW_COLS = 16, FEW_DEPTH = 64, FEW_STRIDE = SLICES * FEW_DEPTH, FEW_AHEAD = 4 };
 
 static __device__ __forceinline__ uint4 load_codes(const uint8_t *p, bool there)
@@ -154,7 +154,8 @@ static __device__ __forceinline__ void add_few(float (&sum)[NT][4], const uint4 
     }
 }
 
-/* S steps from k on, all their weights on the way at once; beyond `end` are zeros. */
+/* S steps from k on, with all their weights loaded at once; elements at `end` or beyond are
+ * zeros. */
 template <int NT, int S>
 static __device__ __forceinline__ void add_slices(float (&sum)[NT][4], const uint8_t *(&w)[2],
                                                   const uint8_t *(&x)[NT], int k, int end)
@@ -211,8 +212,8 @@ static __global__ void __launch_bounds__(SLICES * 32) few_e4m3(struct hzp_matmul
     }
 }
 
-/* More rows: tiles of both in shared memory, one step of k ahead; four warps of 64 rows of x by 32
- * of W.
+/* More rows: tiles of both in shared memory, one step of k loaded ahead; four warps, each for 64
+ * rows of x by 32 of W.
  */
 enum {
     TILE_ROWS = 128,
@@ -239,7 +240,7 @@ static __device__ __forceinline__ void load_tiles(const struct hzp_matmul_args &
     copy_commit();
 }
 
-/* One step of k of a warp's part. */
+/* One step of k for a warp's part. */
 static __device__ __forceinline__ void add_tiles(float (&sum)[4][4][4], uint32_t stage, int row0,
                                                  int col0)
 {

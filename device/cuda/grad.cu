@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/grad.cu - the loss and the backwards of what is not a product or attention: xent,
+/* device/cuda/grad.cu - the loss and the backward ops other than products and attention: xent,
  * embed_bwd, rmsnorm_bwd, rope_bwd, swiglu_bwd, colsum.  No atomics: every sum has a fixed order.
  */
 #include "device/cuda/kernel.cuh"
@@ -10,7 +10,7 @@ enum { THREADS = 256, LOSS_THREADS = 512, GROUPS_MAX = 128, GROUP_ROWS = 32, TIL
     for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < (count);                  \
          i += (int64_t)gridDim.x * blockDim.x)
 
-/* ---- xent: a block a row, two passes ---- */
+/* ---- xent: one block per row, two passes ---- */
 
 /* The row's largest element and the sum of exp(x - largest). */
 template <int N>
@@ -49,7 +49,7 @@ template <class T, int N> static __global__ void xent(struct hzp_xent_args a)
         return;
     T *dx = row_of<T>(a.dx, r);
     float share = (float)(1 / sum);
-    __syncthreads(); /* dx may be x: the target has been read by all */
+    __syncthreads(); /* dx may be x: all threads have read the target */
     for (int c = threadIdx.x * N; c < cols; c += blockDim.x * N) {
         float v[N];
         load_n(x + c, v);
@@ -77,7 +77,7 @@ extern "C" int hzp_cuda_xent(struct hzp_lane *lane, const void *args)
     });
 }
 
-/* ---- embed_bwd: a block a row; the first row of an id adds all of them, in order ---- */
+/* ---- embed_bwd: one block per row; the first row of an id adds all its rows, in order ---- */
 
 static __global__ void embed_bwd(struct hzp_embed_bwd_args a)
 {
@@ -133,7 +133,7 @@ extern "C" int hzp_cuda_embed_bwd(struct hzp_lane *lane, const void *args)
     return hzp_cuda_launched(lane, "embed_bwd");
 }
 
-/* ---- sums down the columns: groups of rows, then over the groups ---- */
+/* ---- column sums: over groups of rows, then over the groups ---- */
 
 struct value_plain {
     struct hzp_mat x;
@@ -262,11 +262,12 @@ extern "C" int hzp_cuda_rmsnorm_bwd(struct hzp_lane *lane, const void *args)
     });
 }
 
-/* ---- rope_bwd: a warp a head of a row, the norms' gradients summed per warp ---- */
+/* ---- rope_bwd: one warp per head of a row, the norms' gradients summed per warp ---- */
 
 enum { ROPE_WARPS = 4, PAIRS_MAX = 8 };
 
-/* One head: dn = the turned dy, then through the norm.  dw: this lane's sums for its elements. */
+/* One head: dn = dy rotated back, then the norm's backward.  dw: this lane's sums for its
+ * elements. */
 template <class T>
 static __device__ void rope_bwd_head(const struct hzp_rope_bwd_args &a, int64_t r, int h,
                                      const T *norm, float (&dw)[2 * PAIRS_MAX])
@@ -328,7 +329,7 @@ static __device__ void dw_put(float *part, const float (&dw)[2 * PAIRS_MAX], int
     }
 }
 
-/* part: [warps of the grid][2][dim], first the queries' norm, then the keys'. */
+/* part: [warps of the grid][2][dim], first the q norm's sums, then the k norm's. */
 template <class T>
 static __global__ void rope_bwd(struct hzp_rope_bwd_args a, int heads, float *part)
 {
@@ -401,7 +402,7 @@ template <class T, int N> static __global__ void swiglu_bwd(struct hzp_swiglu_bw
         load_n(row_of<T>(a.dy, p.r) + p.c, dy);
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            /* 1 - s from exp(g): from s itself nothing would be left of it near 1 */
+            /* 1 - s from exp(g): computing it from s would lose all precision near s = 1 */
             float s = 1 / (1 + expf(-g[k])), rest = 1 / (1 + expf(g[k])), gate = g[k];
             g[k] = dy[k] * u[k] * s * (1 + gate * rest);
             u[k] = dy[k] * gate * s;

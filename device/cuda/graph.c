@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/graph.c - what lanes were given, kept as one CUDA graph.
+/* device/cuda/graph.c - the ops issued on several lanes as one CUDA graph.
  *
- * Everything an op launches is fixed by its arguments' bytes (cuda.h), so a graph is right for as
- * long as those are the same: what its pointers point to may change before each launch.  Copies
- * that stage host arrays are part of the graph: begin and launch therefore forget what was staged.
+ * What an op launches is determined by its arguments' bytes (cuda.h), so a graph is valid as long
+ * as those are the same: the memory its pointers refer to may change before each launch.  Copies
+ * that stage host arrays are part of the graph, so begin and launch discard earlier staged copies.
  *
- * The capture begins on the first lane; the others enter it by waiting for an event of that, and
- * come back to it in the same way before it ends: what did not come back would make the capture
- * fail.  The launch is the first lane's as well, behind what the others had and before what they
- * get.
+ * The capture begins on the first lane; the other lanes join it by waiting for an event of that
+ * lane, and return to it in the same way before it ends: a lane that has not returned would make
+ * the capture fail.  The launch is also on the first lane: it waits for earlier work of the other
+ * lanes, and their later work waits for it.
  *
- * Capture is of this thread's calls alone; another thread copying for a checkpoint meanwhile
- * neither enters the graph nor breaks it.
+ * The capture covers only this thread's calls: another thread that copies for a checkpoint
+ * meanwhile neither enters the graph nor breaks it.
  */
 #include "device/cuda/cuda.h"
 
@@ -30,10 +30,11 @@ struct hzp_graph {
 static void forget_staged(struct hzp_cuda_lane *const *lane, int lanes)
 {
     for (int i = 0; i < lanes; i++)
-        lane[i]->stage_epoch = 0; /* epochs begin at 1 */
+        lane[i]->stage_epoch = 0; /* epochs start at 1: no staged copy is valid */
 }
 
-/* Not the device's failure: if it has failed, it will again. */
+/* Logs why there is no graph. Not a device failure: if the device has failed, a later call reports
+ * it. */
 static int none(const char *what, cudaError_t error)
 {
     hzp_log(HZP_LOG_WARN, "cuda", "no graph: %s: %s", what, cudaGetErrorString(error));
@@ -41,7 +42,7 @@ static int none(const char *what, cudaError_t error)
     return HZP_EUNSUP;
 }
 
-/* What lane `after` gets from here on begins when what `before` had has ended. */
+/* Makes later work of lane `after` wait for all earlier work of lane `before`. */
 static cudaError_t follow(struct hzp_cuda_device *dev, const struct hzp_cuda_lane *before,
                           const struct hzp_cuda_lane *after)
 {

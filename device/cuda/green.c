@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/green.c - the SMs split into green contexts.
+/* device/cuda/green.c - divides the SMs into green contexts.
  *
- * The driver's functions are asked for by name, because the program starts without a driver.  A
- * split is cut off the device part by part, each from what the last one left; it takes the driver a
- * few milliseconds, so splits are made at the start, kept for the device's life and looked up by
- * what was wanted.  Each costs a context and a stream a part: there are at most SPLITS.
+ * The driver's functions are looked up by name, because the program must start without a driver.  A
+ * split is cut off the device part by part, each from the remainder of the one before. That takes
+ * the driver a few milliseconds, so splits are made at the start, kept for the device's life and
+ * looked up by the wanted numbers of SMs.  Each costs a context and a stream per part: there are at
+ * most SPLITS.
  */
 #include "device/cuda/cuda.h"
 
@@ -42,7 +43,7 @@ struct hzp_cuda_green {
     int priority;
     struct split split[SPLITS];
     int splits;
-    bool full; /* said once */
+    bool full; /* true: a warning was logged */
 #define X(name) __typeof__(&name) name;
     DRIVER(X)
 #undef X
@@ -55,7 +56,8 @@ static int refused(const char *what, CUresult error)
     return HZP_EUNSUP;
 }
 
-/* In the version of the header this was compiled with: structs have its layout. */
+/* Looks up a function in the version of the header this was compiled with: structs have that
+ * layout. */
 static int find(const char *name, void **ret)
 {
     enum cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
@@ -119,8 +121,8 @@ static int part_open(struct hzp_cuda_green *g, CUdevResource *sms, struct part *
     return HZP_OK;
 }
 
-/* The last of several takes all that is left, because the driver advises against cutting remainders
- * again. */
+/* If there are several parts, the last gets all SMs that are left, because the driver advises
+ * against splitting remainders again. */
 static int split_open(struct hzp_cuda_green *g, struct split *split)
 {
     CUdevResource left, part;
@@ -143,7 +145,8 @@ static int split_open(struct hzp_cuda_green *g, struct split *split)
     return HZP_OK;
 }
 
-/* The one of as many parts that is the least off; NULL: there is none. */
+/* The split with the same number of parts and the smallest sum of differences; NULL: there is
+ * none. */
 static struct split *nearest(struct hzp_cuda_green *g, const int *want, int parts)
 {
     struct split *best = NULL;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/kernel.cuh - what kernels share: elements as floats, vectors of them, sums over a
- * warp or a block, and the launchers' questions about alignment.
+/* device/cuda/kernel.cuh - shared by the kernels: loads and stores as floats, vectors of elements,
+ * sums over a warp or a block, and the alignment checks of the launchers.
  */
 #ifndef HZP_DEVICE_CUDA_KERNEL_CUH
 #define HZP_DEVICE_CUDA_KERNEL_CUH
@@ -47,7 +47,7 @@ static __device__ __forceinline__ void unpack(uint32_t both, float *ret)
     ret[1] = __uint_as_float(both & 0xffff0000u);
 }
 
-/* N elements, N = 1 or 8; 8 of them aligned to 16 bytes. */
+/* N elements, N = 1 or 8; 8 elements must be aligned to 16 bytes. */
 template <int N> static __device__ __forceinline__ void load_n(const float *p, float (&ret)[N])
 {
     if constexpr (N == 1) {
@@ -96,7 +96,7 @@ template <class T> static __device__ __forceinline__ T *row_of(const struct hzp_
     return (T *)m.ptr + r * m.stride;
 }
 
-/* c[i][j] of a product from its sum. */
+/* Stores c[i][j] of a product, given its sum. */
 template <class U>
 static __device__ __forceinline__ void store_product(const struct hzp_matmul_args &a, int64_t i,
                                                      int64_t j, float sum)
@@ -128,13 +128,13 @@ static __device__ __forceinline__ float warp_max(float x)
     return x;
 }
 
-/* The sum over a block of whole warps, at most 32, in every thread; always in the same order. */
+/* The sum over a block of at most 32 whole warps, in every thread; always in the same order. */
 template <class T> static __device__ T block_sum(T x)
 {
     HZP_SHARED(T, part, [32]);
     int warp = threadIdx.x / 32, warps = blockDim.x / 32;
     x = warp_sum(x);
-    __syncthreads(); /* part may still be read for the last sum */
+    __syncthreads(); /* part may still be read for the previous sum */
     if (threadIdx.x % 32 == 0)
         part[warp] = x;
     __syncthreads();
@@ -159,7 +159,7 @@ static __device__ inline float block_max(float x)
     return top;
 }
 
-/* Where the i-th group of N elements of a matrix lies. */
+/* The row and column of the i-th group of N elements of a matrix. */
 struct place {
     int64_t r;
     int32_t c;
@@ -181,7 +181,7 @@ template <int N> static __device__ __forceinline__ place place_of(int64_t i, int
 
 /* ---- launchers ---- */
 
-/* Rows of 8 elements, each group aligned to 16 bytes. */
+/* Whether rows are groups of 8 elements, each aligned to 16 bytes. */
 static inline bool wide(const struct hzp_mat *m)
 {
     size_t size = m->type == HZP_F32 ? 4 : 2;
@@ -189,7 +189,8 @@ static inline bool wide(const struct hzp_mat *m)
                        (m->rows <= 1 || (size_t)m->stride * size % 16 == 0));
 }
 
-/* Blocks for `count` threads' worth of work, `threads` each, at most a few waves. */
+/* The number of blocks for `count` threads' worth of work with `threads` per block, at most a few
+ * waves. */
 static inline unsigned grid_for(struct hzp_lane *lane, int64_t count, int threads)
 {
     int64_t blocks = HZP_DIV_UP(count, (int64_t)threads);
@@ -197,7 +198,7 @@ static inline unsigned grid_for(struct hzp_lane *lane, int64_t count, int thread
     return (unsigned)HZP_MAX((int64_t)1, HZP_MIN(blocks, most));
 }
 
-/* Calls f with a pointer of the element type. */
+/* Calls f with a null pointer of the element type. */
 template <class F> static int with_type(enum hzp_dtype type, F f)
 {
     return type == HZP_BF16 ? f((uint16_t *)nullptr) : f((float *)nullptr);

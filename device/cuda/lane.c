@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/lane.c - lanes as streams, their memory and their shares of the SMs, and fences. */
+/* device/cuda/lane.c - lanes as streams, with their memory and their shares of the SMs, and
+ * fences. */
 #include "device/cuda/cuda.h"
 
 #include <stdlib.h>
@@ -8,7 +9,7 @@
 #include "base/log.h"
 
 enum {
-    SPACE = 64 << 20, /* what cuBLASLt's fastest algorithms ask for on Hopper is half of it */
+    SPACE = 64 << 20, /* twice what cuBLASLt's fastest algorithms need on Hopper */
     SCRATCH = 64 << 20,
     SCRATCH_SMALL = 4 << 20, /* lanes of copies and the network */
     STAGE = 16 << 20,
@@ -17,7 +18,8 @@ enum {
 struct hzp_fence {
     struct hzp_cuda_device *dev;
     cudaEvent_t event;
-    uint64_t lane, timed; /* where it was recorded: the lane's id, the timings before it */
+    /* where it was recorded: the lane's id, and how many timings were before it */
+    uint64_t lane, timed;
 };
 
 static const size_t COUNTERS = HZP_CUDA_COUNTERS * sizeof(int32_t);
@@ -43,7 +45,7 @@ static void lane_free(struct hzp_cuda_lane *lane)
     lane->counter = NULL;
 }
 
-/* Waits until it is there: from then on any stream may be the lane's. */
+/* Waits until the memory is allocated: from then on any stream may be used for the lane. */
 static cudaError_t lane_memory(struct hzp_cuda_lane *lane)
 {
     bool large = computes(lane->base.use);
@@ -64,7 +66,7 @@ static cudaError_t lane_memory(struct hzp_cuda_lane *lane)
     return error == cudaSuccess ? cudaStreamSynchronize(lane->own) : error;
 }
 
-/* Copies and the network give way: what waits for them was issued early. */
+/* Lanes of copies and the network have lower priority: the work they wait for was issued early. */
 int hzp_cuda_lane_open(struct hzp_device *base, enum hzp_bound use, struct hzp_lane **ret)
 {
     struct hzp_cuda_device *dev = (struct hzp_cuda_device *)base;
@@ -82,7 +84,8 @@ int hzp_cuda_lane_open(struct hzp_device *base, enum hzp_bound use, struct hzp_l
     if (error != cudaSuccess) {
         bool full = error == cudaErrorMemoryAllocation;
         if (full)
-            cudaGetLastError(); /* not final: the device has less free than when it was opened */
+            /* not final: the device has less free memory than when it was opened */
+            cudaGetLastError();
         lane_free(lane);
         if (lane->own)
             cudaStreamDestroy(lane->own);
@@ -126,7 +129,7 @@ static int lane_by_share(const void *a, const void *b)
                                 : (x->id > y->id) - (x->id < y->id);
 }
 
-/* Lanes with a share, the smallest first; how many. */
+/* The lanes with a share, the smallest share first; returns how many. */
 static int sharing(struct hzp_cuda_device *dev, struct hzp_cuda_lane *ret[HZP_CUDA_PARTS_MAX])
 {
     int count = 0;
@@ -137,8 +140,8 @@ static int sharing(struct hzp_cuda_device *dev, struct hzp_cuda_lane *ret[HZP_CU
     return count;
 }
 
-/* Wants, the smallest first, become no less than the smallest part, together no more than there is;
- * for green contexts whole steps. */
+/* Adjusts the wanted numbers of SMs, the smallest first: each is at least the smallest part, the
+ * sum is at most what the device has, and for green contexts each is a whole number of steps. */
 static void shares_fit(const struct hzp_cuda_device *dev, int *want, int count)
 {
     int sum = 0, most = dev->sms / count;
@@ -148,7 +151,7 @@ static void shares_fit(const struct hzp_cuda_device *dev, int *want, int count)
         want[i] = HZP_MAX((want[i] + step / 2) / step * step, least);
         sum += want[i];
     }
-    for (int i = count - 1; sum > dev->sms && i >= 0; i--) { /* the largest give */
+    for (int i = count - 1; sum > dev->sms && i >= 0; i--) { /* reduce the largest first */
         int less = HZP_MIN(sum - dev->sms, HZP_MAX(want[i] - most, 0));
         less = HZP_MIN(HZP_ROUND_UP(less, step), want[i] - least);
         sum -= HZP_MAX(less, 0);
@@ -156,7 +159,7 @@ static void shares_fit(const struct hzp_cuda_device *dev, int *want, int count)
     }
 }
 
-/* The streams and limits of lanes with such shares, the smallest first. */
+/* Creates the streams and limits of lanes with these shares, the smallest first. */
 static int shares_make(struct hzp_cuda_device *dev, const int *share, int count,
                        cudaStream_t *ret_stream, int *ret_limit)
 {
@@ -176,8 +179,8 @@ static int shares_make(struct hzp_cuda_device *dev, const int *share, int count,
     return HZP_OK;
 }
 
-/* From here on the lane's ops go to this stream: behind those that it had on another one, because
- * they use the same workspace. */
+/* Sends the lane's later ops to this stream, after waiting for its ops on another one: both use the
+ * lane's workspace. */
 static int lane_move(struct hzp_cuda_lane *lane, cudaStream_t stream, int limit)
 {
     struct hzp_cuda_device *dev = (struct hzp_cuda_device *)lane->base.dev;
@@ -188,8 +191,8 @@ static int lane_move(struct hzp_cuda_lane *lane, cudaStream_t stream, int limit)
     return HZP_OK;
 }
 
-/* Gives every lane the stream and the limit of its share.  Lanes need not be idle: a lane that was
- * opened or closed since the last time may change the streams of the others. */
+/* Sets every lane's stream and limit by its share.  Lanes need not be idle: a lane that was opened
+ * or closed since the last call may change the streams of the others. */
 static int shares_apply(struct hzp_cuda_device *dev)
 {
     struct hzp_cuda_lane *lane[HZP_CUDA_PARTS_MAX];
@@ -215,8 +218,8 @@ static int by_size(const void *a, const void *b)
     return *(const int *)a - *(const int *)b;
 }
 
-/* Only splits take time.  What fails here fails again where it is needed, and is told there, but
- * that there are no green contexts: told now, once. */
+/* Only splits take time.  An error here occurs again where the split is needed, and is reported
+ * there; missing green contexts are logged here, once. */
 void hzp_cuda_shares_prepare(struct hzp_device *base, const int *units, int lanes)
 {
     struct hzp_cuda_device *dev = (struct hzp_cuda_device *)base;
@@ -241,8 +244,8 @@ int hzp_cuda_lane_ready(struct hzp_cuda_lane *lane)
     return HZP_OK;
 }
 
-/* Streams are given out when the next op comes: by then every lane of the step has said what it
- * wants, and no split is looked for that nobody meant. */
+/* Streams are assigned when the next op is issued: by then the shares of all lanes of the step are
+ * set, and no split is made for an intermediate combination. */
 int hzp_cuda_lane_set_share(struct hzp_lane *base, int units)
 {
     struct hzp_cuda_device *dev = hzp_cuda_device(base);
@@ -301,7 +304,8 @@ int hzp_cuda_fence_record(struct hzp_fence *fence, struct hzp_lane *base)
                           "recording a fence");
 }
 
-/* What the host waited for it may overwrite: staged copies are stale from here on. */
+/* The host may now overwrite the arrays of the ops it waited for: staged copies are stale from here
+ * on. */
 int hzp_cuda_fence_wait(struct hzp_fence *fence)
 {
     struct hzp_cuda_device *dev = fence->dev;

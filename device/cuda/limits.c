@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/limits.c - the GPU's copy bandwidth and its library's matrix products, measured. */
+/* device/cuda/limits.c - measures the GPU's copy bandwidth and its library's matrix products. */
 #include "device/cuda/cuda.h"
 
 #include "device/limits.h"
@@ -33,7 +33,7 @@ static int copy_rate(struct bench *b, double *ret)
     return HZP_OK;
 }
 
-/* Not zeros: multiplying zeros takes less power and so runs at a higher clock. */
+/* Random values, not zeros: multiplying zeros takes less power and so runs at a higher clock. */
 static int noise(struct bench *b, const struct hzp_mat *mat)
 {
     return hzp_op_noise(b->lane, &(struct hzp_noise_args){.y = *mat, .seed = 1, .deviation = 1});

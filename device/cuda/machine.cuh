@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/machine.cuh - all that C++ cannot say: launching a kernel, shared memory, and the
- * instructions that have no function of CUDA's own, each behind an inline function.
+/* device/cuda/machine.cuh - everything that C++ cannot express: launching a kernel, shared memory,
+ * and the instructions for which CUDA has no function, each behind an inline function.
  *
  * The tests compile the kernels as plain C++ with a header of the same name in the place of this
  * one (tests/emu/include), so nothing else in a .cu file may use <<<>>>, __shared__ or asm.
@@ -14,14 +14,13 @@
 #include "device/cuda/cuda.h"
 #include "device/fp8.h"
 
-/* HZP_SHARED(float, sums, [8][32]): a variable of the block, undefined at its start. */
+/* HZP_SHARED(float, sums, [8][32]): a shared variable of the block, initially undefined. */
 #define HZP_SHARED(type, name, ...) __shared__ type name __VA_ARGS__
 
-/* The shared memory whose size the launch says; one declaration a kernel. */
+/* The shared memory whose size is given at launch; one declaration per kernel. */
 #define HZP_SHARED_DYNAMIC(type, name) extern __shared__ __align__(128) type name[]
 
-/* Queues a kernel on the lane's stream; hzp_cuda_launched says afterwards whether that went
- * well. */
+/* Queues a kernel on the lane's stream; hzp_cuda_launched reports errors afterwards. */
 template <class... P, class... A>
 static inline void start(struct hzp_lane *lane, dim3 grid, dim3 block, size_t shared,
                          void (*kernel)(P...), const A &...args)
@@ -29,7 +28,7 @@ static inline void start(struct hzp_lane *lane, dim3 grid, dim3 block, size_t sh
     kernel<<<grid, block, shared, hzp_cuda_lane(lane)->stream>>>(args...);
 }
 
-/* The address that instructions know shared memory by. */
+/* The address of shared memory as instructions use it. */
 static __device__ __forceinline__ uint32_t shared_at(const void *p)
 {
     return (uint32_t)__cvta_generic_to_shared(p);
@@ -45,7 +44,7 @@ static __device__ __forceinline__ void mma(float (&d)[4], uint32_t a0, uint32_t 
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/* The same of F16. */
+/* The same for F16. */
 static __device__ __forceinline__ void mma_half(float (&d)[4], uint32_t a0, uint32_t a1,
                                                 uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
 {
@@ -67,7 +66,7 @@ static __device__ __forceinline__ uint32_t e4m3_pair(float lo, float hi)
 #endif
 }
 
-/* Whether there is an instruction from e4m3 to F16; it then takes four and gives two pairs. */
+/* Whether there is an instruction from e4m3 to F16; it converts four elements to two pairs. */
 static __device__ __forceinline__ bool has_e4m3(void)
 {
 #if __CUDA_ARCH__ >= 890
@@ -91,7 +90,7 @@ static __device__ __forceinline__ void half_of_e4m3(uint32_t four, uint32_t &lo,
 #endif
 }
 
-/* 16 bytes that are read once; not later than where it stands. */
+/* 16 bytes that are read once; the compiler must not delay the load. */
 static __device__ __forceinline__ uint4 load_once(const void *p)
 {
     uint4 v;
@@ -102,7 +101,7 @@ static __device__ __forceinline__ uint4 load_once(const void *p)
     return v;
 }
 
-/* Four 8x8 matrices; lanes 8i .. 8i+7 give the addresses of the rows of the i-th. */
+/* Four 8x8 matrices; lanes 8i .. 8i+7 give the addresses of the rows of the i-th matrix. */
 static __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t at)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
@@ -119,7 +118,7 @@ static __device__ __forceinline__ void load_transposed(uint32_t (&r)[4], uint32_
                  : "memory");
 }
 
-/* 16 bytes from global to shared memory, or zeros where !there. */
+/* Copies 16 bytes from global to shared memory, or zeros if !there. */
 static __device__ __forceinline__ void copy_async(uint32_t to, const void *from, bool there)
 {
     int size = there ? 16 : 0;
@@ -132,7 +131,7 @@ static __device__ __forceinline__ void copy_commit(void)
     asm volatile("cp.async.commit_group;\n" ::: "memory");
 }
 
-/* Waits until at most N groups are still on their way. */
+/* Waits until at most N groups of copies are still in progress. */
 template <int N> static __device__ __forceinline__ void copy_wait(void)
 {
     asm volatile("cp.async.wait_group %0;\n" ::"n"(N) : "memory");

@@ -2,21 +2,21 @@
 /* device/cuda/matmul.c - matrix products by cuBLASLt, loaded when a device is opened.
  *
  * cuBLASLt stores by columns, we by rows: a row-major matrix read by columns is its transpose, so
- * c = op(a) op(b) is computed as c^T = op(b)^T op(a)^T, the flags unchanged, b coming first.  Its
- * bias runs along the columns of c^T, which is along the rows of ours: ours exactly.
+ * c = op(a) op(b) is computed as c^T = op(b)^T op(a)^T, with the same flags and b as the first
+ * operand.  Its bias is along the columns of c^T, which are the rows of c: as in our op.
  *
- * For each shape and number of SMs the library is asked once; the algorithm is kept in a table of
- * fixed size and on disk (algos.h).  Its best offers are timed on the operands at hand, where a
- * shape is first met outside of a capture, until the device is steady (hzp_device_steady): a server
- * goes through every size of its decode steps at its start, commands that nobody waits for never
- * say that they are steady.  A shape that a server meets later, of a prompt's last piece or of a
- * micro-batch, is not timed, because requests would wait for it: the library's advice serves, until
- * a start or a command meets the shape.  HZP_CUDA_TUNE=0: nothing is timed; =1: every shape, also
- * later.  A lane with a share tells the library how many SMs it has.
+ * For each shape and number of SMs the library is asked once; the chosen algorithm is kept in a
+ * table of fixed size and on disk (algos.h).  When a shape occurs for the first time outside of a
+ * capture, the library's best algorithms are timed on the current operands, until the device is
+ * steady (hzp_device_steady).  A server runs every size of its decode steps at its start; commands
+ * that serve no requests are never steady.  A shape that a server meets later, of a prompt's last
+ * piece or of a micro-batch, is not timed, because requests would wait for that: the library's
+ * advice is used until a start or a command meets the shape.  HZP_CUDA_TUNE=0: nothing is timed;
+ * =1: every shape is, also later.  A lane with a share tells the library how many SMs it has.
  *
- * E4M3 with a scale for each row of either side is the library's from sm_90 and 12.9 on, and there
- * not for all shapes; what it has no algorithm for, and what few rows make a matter of reading the
- * weights, is fp8.cu's.
+ * E4M3 with a scale for each row of either side is supported by the library from sm_90 and 12.9 on,
+ * and not for all shapes; fp8.cu computes the products for which it has no algorithm, and those of
+ * few rows, which are limited by reading the weights.
  */
 #include "device/cuda/cuda.h"
 
@@ -29,7 +29,7 @@
 #include "base/log.h"
 #include "device/cuda/algos.h"
 
-/* The functions we use, found by name. */
+/* The library's functions, looked up by name. */
 #define LT(X)                                                                                      \
     X(Create)                                                                                      \
     X(Destroy)                                                                                     \
@@ -48,7 +48,7 @@
 
 struct key {
     int32_t m, n, k, lda, ldb, ldc;
-    int32_t sms; /* that it may use; 0: all */
+    int32_t sms; /* SMs it may use; 0: all */
     uint8_t type, type_c, trans_a, trans_b, bias,
         align; /* log2 of the least alignment, at most 4 */
     uint8_t zero[6];
@@ -57,13 +57,13 @@ struct key {
 
 struct product {
     struct key key;
-    bool used, plain; /* plain: the library cannot */
+    bool used, plain; /* plain: the library cannot compute it */
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algo;
 };
 
-enum { FEW_E4M3 = 8 /* rows that mma has at least */ };
+enum { FEW_E4M3 = 8 /* the smallest number of rows of mma */ };
 enum tune { TUNE_NEVER, TUNE_START, TUNE_ALWAYS };
 enum { PRODUCTS = 4096, FULL = 3072, OFFERS = 8, OFFERS_LIMITED = 4, TIMED_RUNS = 3 };
 
@@ -184,7 +184,7 @@ static cudaDataType_t cuda_type(enum hzp_dtype type)
     return type == HZP_BF16 ? CUDA_R_16BF : type == HZP_E4M3 ? CUDA_R_8F_E4M3 : CUDA_R_32F;
 }
 
-/* A row-major matrix of these rows and columns, as its transpose. */
+/* Describes a row-major matrix of these rows and columns, as its transpose. */
 static bool layout(struct hzp_cuda_products *p, cublasLtMatrixLayout_t *ret, enum hzp_dtype type,
                    int32_t rows, int32_t cols, int32_t stride)
 {
@@ -199,7 +199,7 @@ static bool set(struct hzp_cuda_products *p, struct product *product,
            CUBLAS_STATUS_SUCCESS;
 }
 
-/* A scale for each row of a and of b, which are the library's b and a. */
+/* Describes a scale for each row of a and of b, which are the library's b and a. */
 static bool scales_describe(struct hzp_cuda_products *p, struct product *product)
 {
 #if CUBLAS_VERSION >= 120900
@@ -236,7 +236,8 @@ static bool describe(struct hzp_cuda_products *p, struct product *product)
     return ok && layout(p, &product->c, (enum hzp_dtype)k->type_c, k->m, k->n, k->ldc);
 }
 
-/* The library's offers, best first; how many, 0: it cannot. */
+/* Asks the library for algorithms, best first; returns how many, 0: it cannot compute the
+ * product. */
 static int advise(struct hzp_cuda_products *p, const struct product *product, int wanted,
                   cublasLtMatmulHeuristicResult_t *ret)
 {
@@ -273,7 +274,7 @@ static cublasStatus_t run(struct hzp_cuda_products *p, struct product *product,
                      &product->algo, lane->space, lane->space_size, lane->stream);
 }
 
-/* What an op's own bias and scales are; the library wants to know of them when it is asked, too. */
+/* Sets an op's bias and scales; the library also needs them when it is asked for algorithms. */
 static bool pointers_set(struct hzp_cuda_products *p, struct product *product,
                          const struct hzp_matmul_args *a)
 {
@@ -286,7 +287,7 @@ static bool pointers_set(struct hzp_cuda_products *p, struct product *product,
     return ok;
 }
 
-/* Milliseconds of one run, after a first one; negative: it does not run. */
+/* Milliseconds of one run, after a warm-up run; negative: it does not run. */
 static float time_offer(struct hzp_cuda_products *p, struct product *product,
                         const struct hzp_matmul_args *a, struct hzp_cuda_lane *lane, void *to,
                         const cudaEvent_t *event)
@@ -305,7 +306,8 @@ static float time_offer(struct hzp_cuda_products *p, struct product *product,
     return ms;
 }
 
-/* The quickest offer.  Sums go to scratch, for they may be added once only. */
+/* Finds the quickest algorithm.  Sums go to scratch, because accumulating repeatedly would change
+ * c. */
 static int tune(struct hzp_cuda_products *p, struct product *product,
                 const struct hzp_matmul_args *a, struct hzp_cuda_lane *lane,
                 const cublasLtMatmulHeuristicResult_t *offer, int offers)
@@ -334,7 +336,7 @@ static int tune(struct hzp_cuda_products *p, struct product *product,
     return best;
 }
 
-/* What was kept, if the library still takes it. */
+/* Takes the kept algorithm, if the library still accepts it. */
 static bool kept(struct hzp_cuda_products *p, struct product *product, bool tunes)
 {
     const struct hzp_cuda_algo *entry =
@@ -426,7 +428,8 @@ static struct key key_of(const struct hzp_matmul_args *a, const struct hzp_cuda_
     return key;
 }
 
-/* The library wants a bias of c's type, aligned; of E4M3 BF16, and all of it in 16 bytes. */
+/* Whether the library's alignment rules are met: a bias has c's type (BF16 for E4M3) and is
+ * aligned; for E4M3 all operands are aligned to 16 bytes. */
 static bool library_fits(const struct hzp_matmul_args *a)
 {
     if (a->bias.ptr && (a->c.type != a->bias.type || (uintptr_t)a->bias.ptr % 16 != 0))
@@ -438,7 +441,7 @@ static bool library_fits(const struct hzp_matmul_args *a)
            (uintptr_t)a->scale_b % 16 == 0;
 }
 
-/* Without the library. */
+/* Computes the product without the library. */
 static int by_ourselves(struct hzp_lane *lane, const struct hzp_matmul_args *a)
 {
     return hzp_cuda_e4m3_fits(a) ? hzp_cuda_matmul_e4m3(lane, a) : hzp_cuda_matmul_plain(lane, a);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/cuda/plain.cu - products and attention for any type, width and stride, without tensor
- * cores: F32, and the shapes and alignments the fast kernels do not take.
+ * cores: for F32, and for shapes and alignments that the fast kernels do not support.
  */
 #include "device/cuda/kernel.cuh"
 
@@ -16,7 +16,7 @@ template <class T, class U> static __global__ void matmul(struct hzp_matmul_args
     int64_t i0 = (int64_t)blockIdx.y * SIDE, j0 = (int64_t)blockIdx.x * SIDE;
     float sum = 0;
     for (int k0 = 0; k0 < depth; k0 += SIDE) {
-        /* the faster index along memory */
+        /* the faster index is along memory */
         int64_t i = i0 + (a.trans_a ? tx : ty), ka = k0 + (a.trans_a ? ty : tx);
         float x = i < a.c.rows && ka < depth
                       ? load(a.trans_a ? row_of<T>(a.a, ka) + i : row_of<T>(a.a, i) + ka)
@@ -58,11 +58,11 @@ extern "C" int hzp_cuda_matmul_plain(struct hzp_lane *lane, const struct hzp_mat
     return hzp_cuda_launched(lane, "matmul");
 }
 
-/* ---- attention: a warp a head of a row ---- */
+/* ---- attention: one warp per head of a row ---- */
 
 enum { WARPS = 4, DIM_MAX = 512, PARTS = DIM_MAX / 32 };
 
-/* Where keys and values of one kv head of one sequence lie. */
+/* Addresses of the keys and values of one kv head of one sequence. */
 template <class T> struct paged {
     const T *key, *value;
     const int32_t *page;
@@ -95,8 +95,8 @@ template <class T> struct packed {
     }
 };
 
-/* out = softmax(q K^T scale) V over positions 0 .. n-1: a position a lane for the scores, elements
- * over the lanes for the sum.  q: the head in shared memory.  Returns the log of the
+/* out = softmax(q K^T scale) V over positions 0 .. n-1: each lane has one position for the scores,
+ * and some elements for the sum.  q: the head in shared memory.  Returns the log of the
  * denominator. */
 template <class T, class S>
 static __device__ float attend(const S &source, const float *q, int dim, int n, float scale, T *out)
@@ -136,7 +136,7 @@ static __device__ float attend(const S &source, const float *q, int dim, int n, 
     return top + logf(mass);
 }
 
-/* The row and head of this warp: false if there is none. */
+/* The row and head of this warp; false: there is none. */
 static __device__ bool warp_task(const struct hzp_segs &segs, int tiles, int *ret_seg, int *ret_row)
 {
     int seg = blockIdx.x / tiles, at = (blockIdx.x % tiles) * WARPS + threadIdx.x / 32;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/rows.cu - ops that touch each row by itself: embed, rmsnorm, rope, swiglu, gather,
- * cast, fill, noise.  All wait for memory: a thread moves 16 bytes where alignment allows it.
+/* device/cuda/rows.cu - ops on single rows: embed, rmsnorm, rope, swiglu, gather, cast, fill,
+ * noise.  All are limited by memory: a thread moves 16 bytes if alignment allows it.
  */
 #include "device/cuda/kernel.cuh"
 #include "device/philox.h"
@@ -11,7 +11,7 @@ enum { THREADS = 256 };
     for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < (count);                  \
          i += (int64_t)gridDim.x * blockDim.x)
 
-/* y[r] = x[index[r]], from one type to another. */
+/* y[r] = x[index[r]], with conversion from one type to another. */
 template <class T, class U, int N>
 static __global__ void pick_rows(struct hzp_mat x, struct hzp_mat y, const int32_t *index)
 {
@@ -53,7 +53,7 @@ extern "C" int hzp_cuda_gather(struct hzp_lane *lane, const void *args)
                                  : pick<float, float>(lane, a->x, a->y, a->index, "gather");
 }
 
-/* ---- rmsnorm: a block a row ---- */
+/* ---- rmsnorm: one block per row ---- */
 
 template <class T, int N> static __global__ void rmsnorm(struct hzp_rmsnorm_args a)
 {
@@ -101,15 +101,15 @@ extern "C" int hzp_cuda_rmsnorm(struct hzp_lane *lane, const void *args)
 
 /* ---- rope, with the append to pages ---- */
 
-/* A row's heads: q, k, v; where the rotation is in place and nothing is appended, v has nothing to
- * do. */
+/* The number of heads to process in a row: q, k, v; v needs nothing if the rotation is in place and
+ * nothing is appended. */
 static __device__ __host__ __forceinline__ int rope_items(const struct hzp_rope_args &a)
 {
     bool v = a.kv.k || a.x.ptr != a.y.ptr;
     return a.heads.heads + (v ? 2 : 1) * a.heads.kv_heads;
 }
 
-/* Where row r's head h (q, k, v in this order) goes in the pages; NULL: it does not. */
+/* The address in the pages for row r's head h (q, k, v in this order); NULL: not appended. */
 template <class T>
 static __device__ __forceinline__ T *append_at(const struct hzp_rope_args &a, int64_t r, int h)
 {
@@ -154,8 +154,8 @@ static __device__ __forceinline__ void turn_both(float (&lo)[N], float (&hi)[N],
     }
 }
 
-/* 1 << shift threads of a warp a head, each with N elements of either half at a time.  ONCE: one
- * time is enough, and the head stays in registers from its norm to its stores. */
+/* Each head has 1 << shift threads of a warp, which process N elements of either half at a time.
+ * ONCE: one iteration is enough, and the head stays in registers from its norm to its stores. */
 template <class T, int N, bool ONCE>
 static __global__ void __launch_bounds__(THREADS) rope(struct hzp_rope_args a, int shift)
 {
@@ -163,7 +163,7 @@ static __global__ void __launch_bounds__(THREADS) rope(struct hzp_rope_args a, i
     place p = place_of<1>((blockIdx.x * (int64_t)blockDim.x + threadIdx.x) >> shift, rope_items(a));
     int64_t r = p.r;
     int h = p.c, j = (int)(threadIdx.x % threads) * N;
-    bool there = r < a.x.rows; /* who is not takes part in the sum */
+    bool there = r < a.x.rows; /* threads past the end still take part in the sum */
     const T *x = row_of<T>(a.x, r) + (int64_t)h * dim;
     T *y = row_of<T>(a.y, r) + (int64_t)h * dim;
     float lo[N] = {}, hi[N] = {};

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/sample.cu - from logits to one token a row, and what is reported of it: a block a
- * row.
+/* device/cuda/sample.cu - samples one token per row from logits, and the reported
+ * log-probabilities: one block per row.
  *
  * Logits are only read.  Tokens with an edit are marked in a bitmap in shared memory; a pass over
  * the candidates skips them among the logits and then visits them through the edit list.
  *
- * What top_k and top_p keep is everything from some key upwards, a key being the logit's bits in
- * their order and then the lower token first: unique, so ties need no care.  The key is found digit
- * by digit from the top, by counting (top_k) or by weighing (top_p) the candidates of each digit.
- * Weights are integers in units of 2^-45 of the likeliest's: sums do not depend on their order.
+ * top_k and top_p keep all candidates from some key upwards, where a key is the logit's bits in a
+ * form that compares as an integer, then the token, lower first: unique, so ties need no special
+ * case.  The key is found digit by digit from the top, by counting (top_k) or by summing the
+ * weights (top_p) of the candidates of each digit. Weights are integers in units of 2^-45 of the
+ * likeliest candidate's weight: sums do not depend on their order.
  */
 #include "device/cuda/kernel.cuh"
 #include "device/philox.h"
 
 enum { THREADS = 512, DIGIT = 256, LIST = 3072, LEVELS = 15 };
 
-/* Candidates that top_k and top_p can leave, where these are few. */
+/* The candidates that top_k and top_p can keep, if these are few. */
 struct shortlist {
     int count;
     float logit[LIST];
@@ -28,7 +29,7 @@ struct row_state {
     const struct hzp_sample_row *row;
     const struct hzp_logit_edit *edit;
     int vocab;
-    const shortlist *list; /* NULL: all of the vocabulary */
+    const shortlist *list; /* NULL: the whole vocabulary */
 };
 
 static __device__ __forceinline__ float sane(float x)
@@ -45,7 +46,7 @@ static __device__ float edited_logit(const row_state &s, const struct hzp_logit_
     return sane((float)l);
 }
 
-/* f(logit, token) for every candidate, each by one thread. */
+/* Calls f(logit, token) for every candidate, each in one thread. */
 template <class F> static __device__ __forceinline__ void each_candidate(const row_state &s, F f)
 {
     if (s.list) {
@@ -67,7 +68,7 @@ template <class F> static __device__ __forceinline__ void each_candidate(const r
     }
 }
 
-/* The larger value wins, then the lower token. */
+/* The larger value wins; ties by the lower token. */
 struct best {
     double value;
     int token;
@@ -96,7 +97,7 @@ static __device__ best block_best(best b)
     return b;
 }
 
-/* Greater logit, greater key; of equal logits the lower token has the greater key. */
+/* A greater logit has a greater key; of equal logits the lower token has the greater key. */
 static __device__ __forceinline__ uint64_t key_of(float logit, int token)
 {
     uint32_t bits = __float_as_uint(logit == 0 ? 0.0f : logit);
@@ -117,8 +118,8 @@ struct weigher {
     }
 };
 
-/* The least key such that the candidates from it upwards, but not without it, amount to `need`:
- * so many of them, or (BY_WEIGHT) so much weight.  Only keys from `from` upwards count. */
+/* The least key such that the candidates from it upwards, but not without it, reach `need`: by
+ * number, or (BY_WEIGHT) by weight.  Only keys from `from` upwards count. */
 template <bool BY_WEIGHT>
 static __device__ uint64_t cut_find(const row_state &s, const weigher &weight, uint64_t from,
                                     unsigned long long need)
@@ -154,16 +155,16 @@ static __device__ uint64_t cut_find(const row_state &s, const weigher &weight, u
     return prefix;
 }
 
-/* How far below the likeliest, in units of the temperature. */
+/* The distance below the likeliest, in units of the temperature. */
 static __device__ __forceinline__ float depth(const weigher &weight, float logit)
 {
     return (float)((weight.top - (double)logit) * weight.per_degree);
 }
 
-/* One pass that counts and weighs what lies down to each of some depths; what lies above the first
- * depth that is deep enough is listed, so that the search for the key need not look at the whole
- * vocabulary again and again.  Leaves s as it is where that would be too many.  Returns the weight
- * of the whole vocabulary. */
+/* Lists the candidates that can be kept, so that the search for the key need not scan the whole
+ * vocabulary repeatedly. One pass counts and weighs the candidates down to each of several depths;
+ * the first depth that suffices decides.  If that would be more than LIST candidates, s stays
+ * unchanged.  Returns the weight of the whole vocabulary. */
 static __device__ unsigned long long list_make(row_state &s, const weigher &weight, shortlist *list)
 {
     constexpr float level[LEVELS] = {0.25f, 0.5f, 1, 1.5f, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 28};
@@ -211,7 +212,7 @@ static __device__ unsigned long long list_make(row_state &s, const weigher &weig
     return all;
 }
 
-/* The least key that top_k and top_p leave.  total: the weight of the whole vocabulary. */
+/* The least key that top_k and top_p keep.  total: the weight of the whole vocabulary. */
 static __device__ uint64_t cut_key(const row_state &s, const weigher &weight,
                                    unsigned long long total)
 {
@@ -233,7 +234,8 @@ static __device__ uint64_t cut_key(const row_state &s, const weigher &weight,
     return from;
 }
 
-/* Gumbel noise in float, near enough to find out who can win; 1 - u is exact where u is near 1. */
+/* Gumbel noise in float, accurate enough to find the tokens that can win; 1 - u is exact if u is
+ * near 1. */
 static __device__ __forceinline__ float rough_noise(uint64_t seed, int token, uint32_t position,
                                                     uint32_t choice)
 {
@@ -265,7 +267,8 @@ static __device__ int draw(row_state s, shortlist *list)
         return key_of(logit, token) >= from && logit > -INFINITY &&
                (least == -INFINITY || ((double)logit - top.value) * weight.per_degree >= least);
     };
-    /* Every float key is within this of the double one; what is further off cannot win. */
+    /* Every float key is within `margin` of the double one; a token further below the maximum
+     * cannot win. */
     float margin = 1e-4f + 1e-6f * (float)(fabs(top.value) * weight.per_degree), rough = -INFINITY;
     auto rough_key = [&](float logit, int token) {
         return (float)((double)logit * weight.per_degree) +
@@ -320,7 +323,7 @@ static __device__ double raw_lse(const row_state &s)
     return (double)all + log(mass);
 }
 
-/* The likeliest by the raw logits, one after the other. */
+/* The likeliest tokens by the raw logits, in descending order. */
 static __device__ void report_tops(const row_state &s, double lse, int32_t *token, float *logprob)
 {
     uint64_t below = ~(uint64_t)0;
@@ -382,7 +385,7 @@ extern "C" int hzp_cuda_sample(struct hzp_lane *lane, const void *args)
     if (a->logits.rows == 0)
         return HZP_OK;
     size_t bitmap = (size_t)HZP_DIV_UP(a->logits.cols, 32) * sizeof(uint32_t);
-    static bool raised; /* one engine thread, one kind of device */
+    static bool raised; /* static: there is one engine thread and one kind of device */
     if (!raised) {
         struct cudaFuncAttributes now;
         HZP_TRY(

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/stub.c - stands in for the CUDA backend where it is not compiled in. */
+/* device/cuda/stub.c - replaces the CUDA backend if it is not compiled in. */
 #include "device/about.h"
 #include "device/backend.h"
 

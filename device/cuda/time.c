@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/time.c - when single ops ran, by events.
+/* device/cuda/time.c - times single ops with events.
  *
- * An event's time is told as milliseconds since another one, in a float: short distances only are
- * exact.  So times are a chain: each is the distance from the newest known event, added up.  The
- * chain is tied to the host's clock whenever the host has waited for a fence: the newest event
- * before it ended no later than now.  That distance is right where the host slept until the fence
- * came and too long where it came late, so the smallest counts, allowed to grow slowly because the
- * two clocks are not equally fast.
+ * CUDA reports an event's time as milliseconds since another event, in a float: only short
+ * distances are exact.  So times form a chain: each is the distance from the newest known event,
+ * added up.  The chain is tied to the host's clock whenever the host has waited for a fence: the
+ * newest event before it ended no later than now.  The difference of the clocks is exact if the
+ * host was waiting when the fence passed, and too large if the host came late. So the smallest
+ * difference counts; it may grow slowly because the two clocks do not run equally fast.
  */
 #include "device/cuda/cuda.h"
 
@@ -15,9 +15,9 @@
 #include "base/arena.h"
 #include "base/thread.h"
 
-static const double DRIFT = 1e-4; /* of one clock against the other, at most */
+static const double DRIFT = 1e-4; /* maximum relative drift between the clocks */
 static const uint64_t TIE_NS =
-    10000000000; /* so long a tie may stay where some lane always waits */
+    10000000000; /* longest time without a new tie, if some lane always has timings to read */
 
 static int event_take(struct hzp_cuda_device *dev, cudaEvent_t *ret)
 {
@@ -41,7 +41,8 @@ static void event_give(struct hzp_cuda_device *dev, cudaEvent_t event)
 int hzp_cuda_times_prepare(struct hzp_device *base, int timings)
 {
     struct hzp_cuda_device *dev = (struct hzp_cuda_device *)base;
-    while (dev->clock.spares < 2 * (int64_t)timings + 1) { /* one is the newest known */
+    /* 1 more: the newest known event is kept */
+    while (dev->clock.spares < 2 * (int64_t)timings + 1) {
         cudaEvent_t event;
         HZP_TRY(hzp_cuda_check(dev, cudaEventCreate(&event), "opening an event"));
         event_give(dev, event);
@@ -83,7 +84,7 @@ int hzp_cuda_time_end(struct hzp_cuda_lane *lane)
     return hzp_cuda_check(dev, cudaEventRecord(t->end, lane->stream), "timing an op");
 }
 
-/* Nanoseconds of the chain. */
+/* The event's time in nanoseconds on the chain. */
 static int time_of(struct hzp_cuda_device *dev, cudaEvent_t event, double *ret)
 {
     float ms = 0;
@@ -102,9 +103,9 @@ static void last_set(struct hzp_cuda_device *dev, cudaEvent_t event, double ns)
     dev->clock.last_ns = ns;
 }
 
-/* The host has just seen the newest event's end, or something behind it.  While lanes have timings
- * to read the tie stays as it is, so that what ran side by side is told by one clock; but not for
- * long, where there are always some. */
+/* Called when the host has just seen the newest event's end, or something behind it.  While lanes
+ * have timings to read, the tie is not changed, so that ops that ran in parallel are reported on
+ * one clock; but if there are always some, it is renewed after TIE_NS. */
 static void tie(struct hzp_cuda_device *dev, bool first)
 {
     uint64_t now = hzp_now_ns();
@@ -136,7 +137,7 @@ int hzp_cuda_time_read(struct hzp_cuda_lane *lane, uint64_t upto)
             event_give(dev, t->begin);
         HZP_TRY(time_of(dev, t->end, &end));
         last_set(dev, t->end, end);
-        t->span->begin_ns = (uint64_t)(int64_t)begin; /* of the chain, until it is tied */
+        t->span->begin_ns = (uint64_t)(int64_t)begin; /* on the chain; the offset is added below */
         t->span->end_ns = (uint64_t)(int64_t)end;
     }
     if (first)
@@ -148,7 +149,7 @@ int hzp_cuda_time_read(struct hzp_cuda_lane *lane, uint64_t upto)
     lane->timings -= count;
     for (int i = 0; i < lane->timings; i++)
         lane->timing[i] = lane->timing[i + count];
-    if (!first) /* for what is read later */
+    if (!first) /* applies to later readings */
         tie(dev, false);
     return HZP_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/update.cu - the optimizer's update and the check before publication: sumsq, adamw,
- * audit.  Sums are made in two stages of fixed shape: the same bits every time.
+/* device/cuda/update.cu - the optimizer's update and the audit before publication: sumsq, adamw,
+ * audit.  Sums have two stages of fixed shape: results are bitwise repeatable.
  */
 #include "device/cuda/kernel.cuh"
 #include "device/philox.h"
@@ -63,7 +63,7 @@ extern "C" int hzp_cuda_sumsq(struct hzp_lane *lane, const void *args)
 
 /* ---- adamw ---- */
 
-/* What does not depend on the element. */
+/* The values that are the same for all elements. */
 struct adam {
     float beta1, beta2, rest1, rest2, keep, lr, eps, undo_m, undo_v;
 };

@@ -8,7 +8,7 @@
 #include "base/arena.h"
 #include "device/ref/ref.h"
 
-/* Rows of one kv head's page, as a matrix [page_rows][dim]. */
+/* The rows of one kv head in a page, as a matrix [page_rows][dim]. */
 static struct hzp_mat page_mat(const struct hzp_kv *kv, void *base, const struct hzp_heads *heads,
                                int32_t page, int32_t kv_head)
 {
@@ -18,7 +18,7 @@ static struct hzp_mat page_mat(const struct hzp_kv *kv, void *base, const struct
     return (struct hzp_mat){ptr, kv->page_rows, heads->dim, heads->dim, kv->type};
 }
 
-/* What rope appends: k and v as they stand in its y. */
+/* Appends the k and v in rope's output y to the pages. */
 void hzp_ref_append(const struct hzp_rope_args *a)
 {
     const struct hzp_heads *h = &a->heads;
@@ -37,7 +37,7 @@ void hzp_ref_append(const struct hzp_rope_args *a)
     }
 }
 
-/* score[0 .. n-1] become probabilities; returns log of the denominator. */
+/* Turns score[0 .. n-1] into probabilities; returns the log of the denominator. */
 static double softmax(double *score, int32_t n)
 {
     double top = -INFINITY, sum = 0;
@@ -50,7 +50,7 @@ static double softmax(double *score, int32_t n)
     return top + log(sum);
 }
 
-/* Row r, query head h, seeing the first n positions of the sequence whose pages are given. */
+/* Row r, query head h, over the first n positions of the sequence with these pages. */
 static void paged_head(const struct hzp_attn_paged_args *a, const int32_t *page, int32_t r,
                        int32_t h, int32_t n, double *score, double *sum)
 {
@@ -93,7 +93,7 @@ static int ref_attn_paged(struct hzp_lane *lane, const void *args)
     return HZP_OK;
 }
 
-/* q[r] k[p] of query head h: k is the same row's columns, in the packed case. */
+/* q[r] k[p] of query head h; for packed attention k is in columns of qkv. */
 static double packed_score(const struct hzp_mat *qkv, const struct hzp_heads *heads, int32_t h,
                            int32_t r, int32_t p)
 {
@@ -105,7 +105,7 @@ static double packed_score(const struct hzp_mat *qkv, const struct hzp_heads *he
     return dot;
 }
 
-/* Rows are of qkv here: out's begin `before` rows on. */
+/* Rows are those of qkv; the rows of out start `before` rows later. */
 static int ref_attn_packed(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_attn_packed_args *a = args;
@@ -134,8 +134,8 @@ static int ref_attn_packed(struct hzp_lane *lane, const void *args)
     return HZP_OK;
 }
 
-/* What query head h adds for the document of rows r0 .. r1-1: its dq is written, dk and dv
- * ([r1 - r0][dim] each) are added to. */
+/* The contribution of query head h to the document with rows r0 .. r1-1: writes its dq, adds to dk
+ * and dv ([r1 - r0][dim] each). */
 static void packed_bwd_head(const struct hzp_attn_packed_bwd_args *a, int32_t r0, int32_t r1,
                             int32_t h, double *dq, double *dk, double *dv)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/ref/grad.c - the loss and the backwards, but for attention's. */
+/* device/ref/grad.c - the loss and the backward ops, except attention's. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -27,8 +27,8 @@ static int ref_xent(struct hzp_lane *lane, const void *args)
     return HZP_OK;
 }
 
-/* In float and in row order: this is the one sum whose order the op list fixes, so that sharded
- * and unsharded training agree bit for bit. */
+/* In float and in row order: the op list fixes the order of this sum, so that sharded and unsharded
+ * training agree bit for bit. */
 static int ref_embed_bwd(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_embed_bwd_args *a = args;
@@ -65,7 +65,7 @@ static int ref_rmsnorm_bwd(struct hzp_lane *lane, const void *args)
     return HZP_OK;
 }
 
-/* One head of one row.  dn: room for dim numbers; dw [dim] is added to. */
+/* One head of one row.  dn: scratch for dim numbers; dw [dim] is added to. */
 static void rope_bwd_head(const struct hzp_rope_bwd_args *a, const struct hzp_mat *norm, int32_t r,
                           int32_t c0, double *dn, double *dw)
 {

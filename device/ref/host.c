@@ -46,7 +46,7 @@ size_t hzp_host_mem_total(void)
     size_t total = pages > 0 && page_size > 0 ? (size_t)pages * (size_t)page_size : 0;
     FILE *file = fopen("/sys/fs/cgroup/memory.max", "r");
     if (file) {
-        unsigned long long limit; /* "max" where there is none: then nothing is read */
+        unsigned long long limit; /* "max" means no limit: then no number is parsed */
         if (fscanf(file, "%llu", &limit) == 1 && limit < total)
             total = (size_t)limit;
         fclose(file);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/ref/host.h - memory and lanes of a device that is the host itself: for ref, cpu and sim.
  *
- * Both kinds of memory are the host's.  The signatures are those of struct hzp_backend.
+ * Device and host memory are both host memory.  The signatures are those of struct hzp_backend.
  *
  * Thread: engine.
  */
@@ -13,11 +13,11 @@
 int hzp_host_mem_alloc(struct hzp_device *dev, enum hzp_mem where, size_t size, void **ret);
 void hzp_host_mem_free(struct hzp_device *dev, enum hzp_mem where, void *ptr);
 
-/* A lane with nothing in it but struct hzp_lane. */
+/* Opens a lane that has no state besides struct hzp_lane. */
 int hzp_host_lane_open(struct hzp_device *dev, enum hzp_bound use, struct hzp_lane **ret);
 void hzp_host_lane_close(struct hzp_lane *lane);
 
-/* Bytes of memory this process may use: the machine's, or the cgroup's limit where that is less. */
+/* Bytes of memory this process may use: the machine's, or the cgroup's limit if that is less. */
 size_t hzp_host_mem_total(void);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/ref/ref.c - the reference as a backend: one thread, every op as device/ops.h says it. */
+/* device/ref/ref.c - the reference backend: one thread, every op as specified in device/ops.h. */
 #include <stdio.h>
 #include <stdlib.h>
 

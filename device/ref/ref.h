@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/ref/ref.h - what the files of the reference share: elements as numbers, whatever their
- * type.
+/* device/ref/ref.h - shared by the files of the reference: element access independent of type.
  *
  * Thread: engine.
  */

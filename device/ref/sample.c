@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/ref/sample.c - from logits to one token a row, and what is reported of it. */
+/* device/ref/sample.c - samples one token per row from logits, and the reported
+ * log-probabilities. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -12,7 +13,7 @@ struct candidate {
     int32_t token;
 };
 
-/* The likeliest first; ties by lower id. */
+/* Descending by logit; ties by lower id. */
 static int by_logit(const void *pa, const void *pb)
 {
     const struct candidate *a = pa, *b = pb;
@@ -21,7 +22,7 @@ static int by_logit(const void *pa, const void *pb)
     return (a->token > b->token) - (a->token < b->token);
 }
 
-/* The row's logits as candidates, in the order of their ids.  NaN counts as banned. */
+/* The row's logits as candidates, ordered by id.  NaN counts as banned. */
 static void candidates_make(const struct hzp_mat *logits, int32_t r, struct candidate *ret)
 {
     for (int32_t c = 0; c < logits->cols; c++) {
@@ -52,8 +53,8 @@ static void edits_apply(const struct hzp_sample_row *row, const struct hzp_logit
     }
 }
 
-/* How many of the sorted candidates top_k, top_p and min_p leave; each sees what the one before
- * it left.  At least 1. */
+/* How many of the sorted candidates remain after top_k, top_p and min_p; each is applied to what
+ * the one before left.  At least 1. */
 static int32_t candidates_cut(const struct hzp_sample_row *row, const struct candidate *all,
                               int32_t n)
 {
@@ -73,7 +74,7 @@ static int32_t candidates_cut(const struct hzp_sample_row *row, const struct can
     return n;
 }
 
-/* The largest logit plus, if drawn, noise; ties by lower id. */
+/* The candidate with the largest logit, plus noise if it is drawn; ties by lower id. */
 static int32_t pick(const struct hzp_sample_row *row, const struct candidate *all, int32_t n)
 {
     struct candidate best = {-INFINITY, all[0].token};
@@ -87,7 +88,7 @@ static int32_t pick(const struct hzp_sample_row *row, const struct candidate *al
     return best.token;
 }
 
-/* all: in the order of ids; sorted only if anything is cut. */
+/* all: ordered by id; sorted only if candidates are cut. */
 static int32_t draw(const struct hzp_sample_row *row, struct candidate *all, int32_t n)
 {
     if (!(row->temperature > 0))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/ref/update.c - the optimizer's update and the check before publication. */
+/* device/ref/update.c - the optimizer's update and the audit before publication. */
 #include <math.h>
 #include <string.h>
 

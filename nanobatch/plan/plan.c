@@ -212,7 +212,7 @@ static void join(struct before *into, const struct hzp_plan *plan, const struct 
     into->newest[lane] = HZP_MAX(into->newest[lane], i);
 }
 
-/* The order that lanes and waits imply, as one vector clock an item. */
+/* Computes the order that lanes and waits imply: one vector clock per item. */
 static int order(const struct hzp_plan *plan, struct before *of, struct hzp_err_text *reterr)
 {
     int32_t last[HZP_LANE_COUNT];

@@ -2,16 +2,18 @@
 /* nanobatch/plan/plan.h - the nano-operations of a step, as data.
  *
  * A plan is a list of items in issue order.  An item names its op, its lane, and the earlier items
- * it waits for; items of one lane run in order.  Nothing else orders anything.  hzp_plan_check()
- * proves from the ops' declared reads and writes that any two items touching the same memory, one
- * of them writing, are ordered by lanes and waits: overlap can then never be a data race.
+ * it waits for; items of one lane run in order.  Nothing else orders items.  hzp_plan_check()
+ * proves from the ops' declared reads and writes that any two items that touch the same memory, at
+ * least one of them writing, are ordered by lanes and waits, so items that overlap in time cannot
+ * race.
  *
- * hzp_plan_next appends an item that needs the one before it, and waits for that if it is on
- * another lane.  The lane of an item is the plan's lane_of, by the kind of its op.  Further
+ * hzp_plan_next appends an item that needs the item before it, and waits for that if it is on
+ * another lane.  The item's lane is looked up in the plan's lane_of by the kind of its op.  Further
  * dependences are added with hzp_plan_need.
  *
- * A chain is a plan that outlives a step: the forward, loss and backward of one micro-batch, or the
- * update of all units.  The trainer offers ranges of its chain; a step's plan takes the items over.
+ * A chain is a training plan that outlives a step: the forward, loss and backward of one
+ * micro-batch, or the update of all units.  The trainer offers ranges of its chain; a step's plan
+ * takes those items over.
  *
  * Thread: engine.
  */
@@ -34,7 +36,7 @@ enum hzp_lane_name {
     HZP_LANE_COUNT
 };
 
-/* Classes of ops that go to one lane: what a shape gives lanes to. */
+/* Groups of op classes that go to one lane: a shape assigns a lane to each kind. */
 enum hzp_kind {
     HZP_KIND_PRODUCT, /* THIN, WIDE, GRAD */
     HZP_KIND_DECODE,  /* DECODE */
@@ -42,7 +44,7 @@ enum hzp_kind {
     HZP_KIND_ROWS,    /* all others */
     HZP_KIND_COUNT
 };
-enum hzp_kind hzp_op_kind(enum hzp_op op);               /* of its class */
+enum hzp_kind hzp_op_kind(enum hzp_op op);               /* the kind of the op's class */
 const char *hzp_lane_name_text(enum hzp_lane_name lane); /* "compute" and so on */
 
 /* Which kind of work an item belongs to.  Tenants of a step share lanes, but only lanes and named
@@ -57,43 +59,46 @@ const char *hzp_tenant_name(enum hzp_tenant tenant); /* "serve", "train", "trans
 
 struct hzp_item {
     enum hzp_op op;
-    const void *args;     /* hzp_<op>_args, in the arena of the plan that made it */
-    uint8_t lane;         /* enum hzp_lane_name */
-    uint8_t tenants;      /* a bit for each enum hzp_tenant that has rows in it, most often one */
-    int32_t rides;        /* its first so many rows are training's, the others serving's; 0: none */
-    int16_t layer;        /* -1: of none */
-    int32_t row0, rows;   /* its nano-batch's rows of the step, or of the micro-batch; 0: of none */
-    int32_t wait0, waits; /* its range of plan->wait: indices of earlier items */
+    const void *args; /* hzp_<op>_args, owned by the arena of the plan that made it */
+    uint8_t lane;     /* enum hzp_lane_name */
+    uint8_t tenants;  /* a bit for each enum hzp_tenant that has rows in the item, most often one */
+    int32_t rides;    /* the first `rides` rows are training's, the others serving's; 0: none */
+    int16_t layer;    /* -1: belongs to no layer */
+    /* the rows of its nano-batch within the step or the micro-batch; 0: it has none */
+    int32_t row0, rows;
+    int32_t wait0, waits; /* its range in plan->wait, which holds indices of earlier items */
 };
 
-/* Whether the tenant has rows in it. */
+/* Whether the tenant has rows in the item. */
 static inline bool hzp_item_of(const struct hzp_item *item, enum hzp_tenant tenant)
 {
     return item->tenants >> tenant & 1;
 }
 
-/* Whether it is the tenant's alone. */
+/* Whether the item belongs to this tenant alone. */
 static inline bool hzp_item_only(const struct hzp_item *item, enum hzp_tenant tenant)
 {
     return item->tenants == 1 << tenant;
 }
 
-const char *hzp_item_tenants_text(const struct hzp_item *item); /* of one its name, else "both" */
+/* its only tenant's name, or "both" */
+const char *hzp_item_tenants_text(const struct hzp_item *item);
 
 struct hzp_plan {
     struct hzp_arena arena;
     struct hzp_item *item;
     int32_t *wait;
     int32_t items, items_room, waits, waits_room;
-    int16_t share[HZP_LANE_COUNT]; /* cores (SMs) of each lane, if several are used; 0: equal */
+    /* cores (SMs) of each lane, if several lanes compute; 0: equal */
+    int16_t share[HZP_LANE_COUNT];
 
-    /* given to items added from here on */
+    /* set on items added from here on */
     int16_t layer;
-    enum hzp_tenant tenant; /* with rides > 0 training too */
+    enum hzp_tenant tenant; /* if rides > 0, the items belong to training too */
     int32_t row0, rows, rides;
-    const uint8_t *lane_of; /* [HZP_KIND_COUNT]; NULL: all go to HZP_LANE_COMPUTE */
+    const uint8_t *lane_of; /* [HZP_KIND_COUNT]; NULL: all items go to HZP_LANE_COMPUTE */
     int32_t tail;           /* the item that the next one needs; -1: none */
-    int32_t also[2];        /* two more; -1: none */
+    int32_t also[2];        /* two more items that it needs; -1: none */
 };
 
 void hzp_plan_init(struct hzp_plan *plan);
@@ -107,35 +112,37 @@ int32_t hzp_plan_add(struct hzp_plan *plan, enum hzp_op op, enum hzp_lane_name l
 /* Appends an op behind item `tail`, on the lane of its kind. */
 int32_t hzp_plan_next(struct hzp_plan *plan, enum hzp_op op, const void *args);
 
-/* The newest item needs item `earlier`, -1: nothing: it waits for it if that is on another lane. */
+/* The newest item needs item `earlier` (-1: no effect): it waits for that item if it is on another
+ * lane. */
 void hzp_plan_need(struct hzp_plan *plan, int32_t earlier);
 
 /* The newest item waits for item `earlier` (an index below it). */
 void hzp_plan_wait(struct hzp_plan *plan, int32_t earlier);
 
 /* Appends items [from, to) of a chain, which must outlive the run.  A wait for an item before
- * `from` is dropped: those ended in an earlier step.  With lane_of given they go to the lanes it
- * says, each needing the one before it, the first the tail, instead of to their own. */
+ * `from` is dropped: such items ended in an earlier step.  If lane_of is set, the items go to the
+ * lanes it names instead of their own, each needing the one before it, and the first needing the
+ * tail. */
 void hzp_plan_take(struct hzp_plan *plan, const struct hzp_plan *chain, int32_t from, int32_t to);
 
-/* Two plans may be in flight.  Then the newer one's first item of a tenant on each lane waits for
- * the last items of the same tenant on every lane of the older one; different tenants of two steps
- * do not wait for each other.  An item of two tenants waits for both. */
+/* For two plans in flight: the newer one's first item of a tenant on each lane waits for the last
+ * items of the same tenant on every lane of the older one. Different tenants of the two steps do
+ * not wait for each other.  An item of two tenants waits for both. */
 struct hzp_plan_ends {
-    int32_t item[HZP_TENANT_COUNT][HZP_LANE_COUNT]; /* -1: none there */
+    int32_t item[HZP_TENANT_COUNT][HZP_LANE_COUNT]; /* -1: no item there */
 };
 void hzp_plan_firsts(const struct hzp_plan *plan, struct hzp_plan_ends *ret);
 void hzp_plan_lasts(const struct hzp_plan *plan, struct hzp_plan_ends *ret);
 
-/* Appends both, with those waits, to `ret`, which borrows their arguments: what the checker proves
- * of it holds of the two in flight. */
+/* Appends both plans, with those waits, to `ret`, which borrows their arguments: what the checker
+ * proves about `ret` holds for the two plans in flight. */
 void hzp_plan_join(struct hzp_plan *ret, const struct hzp_plan *older,
                    const struct hzp_plan *newer);
 
 /* HZP_EINVAL names the first two items that race, or a wait that points forward. */
 int hzp_plan_check(const struct hzp_plan *plan, struct hzp_err_text *reterr);
 
-/* One line an item: number, lane, op, layer, shape, flops, bytes, waits. */
+/* Prints one line per item: number, lane, op, layer, shape, flops, bytes, waits. */
 void hzp_plan_print(const struct hzp_plan *plan, FILE *out);
 
 #define HZP_PLAN_ADD(plan, name, lane, ...)                                                        \

@@ -16,7 +16,8 @@ void hzp_plan_table_fini(struct hzp_plan_table *t)
     memset(t, 0, sizeof(*t));
 }
 
-/* How far apart numbers of rows are; none and some are farther than any two. */
+/* The distance between two row counts, |log(a / b)|; larger than any of these if exactly one of
+ * them is 0. */
 static double apart(int32_t a, int32_t b)
 {
     if (!a != !b)
@@ -45,7 +46,7 @@ static bool add_bucket(struct hzp_plan_table *t, int axis, int32_t rows)
     return true;
 }
 
-/* Every cell gets the entry nearest to it. */
+/* Sets every cell to the entry nearest to it. */
 void hzp_plan_table_index(struct hzp_plan_table *t)
 {
     for (int32_t d = 0; d < t->buckets[0]; d++)
@@ -130,7 +131,7 @@ int32_t hzp_plan_table_ride(const struct hzp_plan_table *t)
     return best;
 }
 
-/* Appends to text [160]. */
+/* Appends to text, which holds 160 bytes. */
 static void append(char *text, const char *more)
 {
     size_t at = strlen(text);

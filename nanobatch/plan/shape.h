@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nanobatch/plan/shape.h - how a step is cut into nano-batches and spread over lanes: what every
- * plan is made from.
+/* nanobatch/plan/shape.h - how a step is cut into nano-batches and spread over lanes: the builders
+ * make every plan from a shape.
  *
- * Serving's rows are cut into nano-batches of consecutive rows.  Each is a strand of its own, a
- * sequence of items that go to lanes by the kind of their op.  The strands are issued one after
- * another, in turns of a layer, or in turns that end behind attention, so that one nano-batch's
- * attention stands beside the next one's products.  The head (final norm, logits, sampling) is one
- * for all.  Training's items follow on lanes of the shape's choice; or they ride in serving's
- * products (build/ride.h) as far as they can, and the rest follows.
+ * Serving's rows are cut into nano-batches of consecutive rows.  Each is a strand, a sequence of
+ * items that go to lanes by the kind of their op.  The strands are issued one after another, in
+ * turns of a layer, or in turns that end behind attention, so that one nano-batch's attention can
+ * run at the same time as the next one's products.  All nano-batches share one head (final norm,
+ * logits, sampling). Training's items follow on lanes of the shape's choice; or they ride in
+ * serving's products (build/ride.h) as far as they can, and the rest follows.
  *
  * A shape only says where items go and in which order they are issued: every shape of a step
- * computes the same bits where the device's ops do not depend on how rows are split (F32 on the
- * CPU: tested).
+ * computes the same bits if the device's ops do not depend on how rows are split (tested for F32 on
+ * the CPU).
  *
  * Thread: any; pure.
  */
@@ -34,31 +34,32 @@ struct hzp_plan_shape {
     int32_t weight[HZP_NANO_MAX];
     uint8_t lane[HZP_NANO_MAX][HZP_KIND_COUNT]; /* enum hzp_lane_name */
     uint8_t train_lane[HZP_KIND_COUNT];
-    /* SMs or cores of each lane that is used, if several are; 0: an equal part */
+    /* cores (SMs) of each lane that computes, if several do; 0: an equal part */
     int16_t share[HZP_LANE_COUNT];
     uint8_t order; /* enum hzp_plan_order */
-    /* Training rides, best in chunks of so many rows; 0: it does not.  If it does there is one
-     * nano-batch, and no lane is training's alone. */
+    /* The chunk size in rows in which training rides; 0: it does not ride.  If it rides there is
+     * one nano-batch, and training has no lane of its own. */
     int32_t ride;
 };
 
-/* One nano-batch, everything on one lane: what runs where no better shape is known. */
+/* One nano-batch, everything on one lane: used when no better shape is known. */
 extern const struct hzp_plan_shape hzp_plan_sequential;
 
 /* HZP_EINVAL names what is wrong. */
 int hzp_plan_shape_check(const struct hzp_plan_shape *shape, struct hzp_err_text *reterr);
 
-/* Where nano-batches of so many rows together are cut: ret[0] = 0 .. ret[nanos] = rows. */
+/* Cuts `rows` rows into nano-batches: nano-batch i has rows [ret[i], ret[i + 1]), ret[nanos] =
+ * rows. */
 void hzp_plan_shape_cuts(const struct hzp_plan_shape *shape, int32_t rows,
                          int32_t ret[HZP_NANO_MAX + 1]);
 
-/* The lanes that items of such steps go to, bit l for enum hzp_lane_name l; NULL: none. */
+/* The lanes that items of such steps use, bit l for enum hzp_lane_name l; shape NULL: none. */
 uint32_t hzp_plan_shape_lanes(const struct hzp_plan_shape *shape);
 
-/* Whether training has a lane that serving does not use: the two then run beside each other. */
+/* Whether training has a lane that serving does not use, so that the two run at the same time. */
 bool hzp_plan_shape_beside(const struct hzp_plan_shape *shape);
 
-/* From here on hzp_plan_take sends the items of a training chain to the shape's lanes. */
+/* From here on hzp_plan_take sends the items of a training chain to the lanes the shape names. */
 void hzp_plan_for_training(struct hzp_plan *plan, const struct hzp_plan_shape *shape);
 
 #endif

@@ -9,37 +9,37 @@
 struct hzp_flight {
     struct hzp_exec *exec;
     const struct hzp_plan *plan;
-    struct hzp_plan_ends last;                               /* of the plan */
-    struct hzp_fence *end[HZP_TENANT_COUNT][HZP_LANE_COUNT]; /* behind those */
+    struct hzp_plan_ends last;                               /* the plan's last items */
+    struct hzp_fence *end[HZP_TENANT_COUNT][HZP_LANE_COUNT]; /* recorded behind those */
     struct hzp_fence **fence; /* [fences]: one for each item that another lane waits for */
     int32_t fences, fences_room;
     int32_t *fence_of;     /* [items_room]: -1, or the index of the item's fence */
     struct hzp_span *span; /* [items_room] */
     int32_t items_room;
-    struct hzp_graph_part graphed; /* these were issued as one graph; from == to: none */
-    struct hzp_span graph;         /* when that ran */
-    bool ended;                    /* at issue */
-    uint64_t begin_ns;             /* of issuing */
+    struct hzp_graph_part graphed; /* the items issued as one graph; from == to: none */
+    struct hzp_span graph;         /* when the graph ran */
+    bool ended;                    /* true: all items had ended when issuing returned */
+    uint64_t begin_ns;             /* when issuing began */
 };
 
 struct hzp_exec {
     struct hzp_device *dev;
-    struct hzp_lane *lane[HZP_LANE_COUNT]; /* NULL: no plan has used it */
-    struct hzp_flight *own;                /* of hzp_exec_run */
-    struct hzp_graphs *graphs;             /* NULL: none are to be had */
+    struct hzp_lane *lane[HZP_LANE_COUNT]; /* NULL: no plan has used the lane */
+    struct hzp_flight *own;                /* used by hzp_exec_run */
+    struct hzp_graphs *graphs;             /* NULL: the device has no graphs, or they are off */
     int share[HZP_LANE_COUNT];             /* of the newest plan */
     bool timed;                            /* the device times single ops */
-    bool alone;                            /* lanes queue also without shares */
-    uint64_t ended_ns[HZP_TENANT_COUNT];   /* when its newest item ended, as far as known */
-    struct hzp_plan_ends landed;           /* of the newest plan that landed */
+    bool alone;                            /* lanes queue their ops even without shares */
+    uint64_t ended_ns[HZP_TENANT_COUNT]; /* when the tenant's newest item ended, as far as known */
+    struct hzp_plan_ends landed;         /* last items of the newest landed plan */
     struct hzp_profile profile;
-    struct hzp_op_times prior; /* used where the caller brings no op times; learns nothing */
+    struct hzp_op_times prior; /* used if the caller brings no op times; it learns nothing */
 };
 
 static const enum hzp_bound use[HZP_LANE_COUNT] = {
     HZP_BOUND_COMPUTE, HZP_BOUND_MEMORY, HZP_BOUND_NETWORK, HZP_BOUND_COPY, HZP_BOUND_COMPUTE};
 
-enum { ALWAYS = 1 << HZP_LANE_COMPUTE }; /* lanes that are open whatever plans say */
+enum { ALWAYS = 1 << HZP_LANE_COMPUTE }; /* lanes that are always open */
 
 size_t hzp_exec_bytes(struct hzp_device *dev, uint32_t lanes)
 {
@@ -124,8 +124,8 @@ const struct hzp_profile *hzp_exec_profile(const struct hzp_exec *exec)
     return &exec->profile;
 }
 
-/* The tenant's part of the item's duration, 0 .. 1: of an item of both tenants, serving's part is
- * what it would take without training's rows. */
+/* The tenant's fraction of the item's duration, 0 .. 1. If an item has rows of both tenants,
+ * serving's fraction is the time it would take without training's rows, over the item's time. */
 static double part_of(const struct hzp_op_times *known, const struct hzp_item *item,
                       enum hzp_tenant tenant)
 {
@@ -155,7 +155,7 @@ static void profile_add(struct hzp_profile *profile, const struct hzp_op_times *
 
 enum { IDLE, MOVES, COMPUTES }; /* what a plan does on a lane: nothing, transfers, compute */
 
-/* Sets that of each lane; returns how many lanes compute. */
+/* Sets the role of each lane; returns how many lanes compute. */
 static int lanes_used(const struct hzp_plan *plan, uint8_t role[HZP_LANE_COUNT])
 {
     int lanes = 0;
@@ -182,13 +182,14 @@ bool hzp_exec_queues(const struct hzp_exec *e, const struct hzp_plan *plan)
            (hzp_device_queues(e->dev) && e->dev->threads > 1 && lanes_used(plan, role) > 1);
 }
 
-/* What a lane gets of the device if its shape says `share`; 0: an equal part. */
+/* The number of cores (SMs) of a lane whose shape says `share`; 0: an equal part of the device. */
 static int share_of(const struct hzp_exec *e, int share, int lanes)
 {
     return share ? share : HZP_MAX(e->dev->threads / HZP_MAX(lanes, 1), 1);
 }
 
-/* Several lanes that compute get shares of their own; one has the whole device. */
+/* Opens the plan's lanes and sets their shares: if several lanes compute, each gets its own share;
+ * a single one gets the whole device. */
 static int share(struct hzp_exec *e, const struct hzp_plan *plan, bool *ret_inlined)
 {
     uint8_t role[HZP_LANE_COUNT];
@@ -209,7 +210,7 @@ static int share(struct hzp_exec *e, const struct hzp_plan *plan, bool *ret_inli
     return HZP_OK;
 }
 
-/* Steps bring decode rows, prompts' rows or both, with training or without. */
+/* Steps bring decode rows, prompt rows or both, with training or without. */
 void hzp_exec_prepare(struct hzp_exec *e, const struct hzp_plan_shape *shape)
 {
     enum { DECODES = 1, PROMPTS = 2, TRAINS = 4 };
@@ -234,7 +235,7 @@ void hzp_exec_prepare(struct hzp_exec *e, const struct hzp_plan_shape *shape)
     }
 }
 
-/* One item after another on the calling thread: the lanes have no queues. */
+/* Runs the items one after another on the calling thread: the lanes have no queues. */
 static int run_immediate(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_flight *f)
 {
     uint64_t before = f->begin_ns;
@@ -248,7 +249,7 @@ static int run_immediate(struct hzp_exec *e, const struct hzp_plan *plan, struct
     return HZP_OK;
 }
 
-/* Gives a fence to every item that an item of another lane waits for. */
+/* Assigns a fence to every item that an item on another lane waits for. */
 static int assign_fences(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_flight *f)
 {
     f->fences = 0;
@@ -268,7 +269,7 @@ static int assign_fences(struct hzp_exec *e, const struct hzp_plan *plan, struct
     return HZP_OK;
 }
 
-/* A tenant's first item on a lane: what hzp_plan_join says. */
+/* Makes a tenant's first item on a lane wait for the older plan, as hzp_plan_join describes. */
 static int wait_for_older(struct hzp_exec *e, const struct hzp_item *item, enum hzp_tenant tenant,
                           const struct hzp_flight *older)
 {
@@ -299,12 +300,13 @@ static int issue_item(struct hzp_exec *e, const struct hzp_plan *plan, int32_t i
     return HZP_OK;
 }
 
-/* A decode step's items in one go, on all their lanes.  1: done; 0: they go one by one. */
+/* Issues a decode step's items as one graph, on all their lanes. 1: done; 0: the items must be
+ * issued one by one. */
 static int issue_graph(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_flight *f,
                        const struct hzp_flight *older, const struct hzp_graph_part *part)
 {
     const struct hzp_item *first = &plan->item[part->from];
-    if (older && !older->ended) /* items on the part's other lanes follow its first one */
+    if (older && !older->ended) /* the part's other lanes start behind its first item */
         HZP_TRY(wait_for_older(e, first, HZP_TENANT_SERVE, older));
     for (int32_t i = part->from; i < part->to; i++)
         for (int32_t k = 0; k < plan->item[i].waits; k++) {
@@ -414,7 +416,8 @@ static int wait_for(struct hzp_flight *f, enum hzp_tenant tenant)
     return HZP_OK;
 }
 
-/* Divides the run's duration among tenants in the ratio of `of`; all > 0: their sum. */
+/* Divides the run's duration among tenants in the ratio of `of`; all > 0: the sum of `of`. ride:
+ * the part of training's rows in items that are also serving's. */
 static void divide_by(uint64_t took, const double of[HZP_TENANT_COUNT], double ride, double all,
                       struct hzp_exec_times *ret)
 {
@@ -427,9 +430,9 @@ static void divide_by(uint64_t took, const double of[HZP_TENANT_COUNT], double r
     ret->ride_ns = all > 0 ? (uint64_t)((double)took * (ride / all)) : 0;
 }
 
-/* Only the whole run was timed.  It is divided among the items in proportion to their known times,
- * and each op learns its part: so op times have the device's scale, if not each op's own.  learn
- * NULL: nothing is learned. */
+/* For devices that time only the whole run: divides its duration among the items in proportion to
+ * their known times, and each op learns its part. Op times then have the device's scale, though not
+ * each op's own speed.  learn NULL: nothing is learned. */
 static void divide(const struct hzp_plan *plan, const struct hzp_op_times *known,
                    struct hzp_op_times *learn, uint64_t took, struct hzp_exec_times *ret)
 {
@@ -452,14 +455,14 @@ static void divide(const struct hzp_plan *plan, const struct hzp_op_times *known
     }
 }
 
-/* 0 where the device's clock has stepped back meanwhile. */
+/* The span's length; 0 if the device's clock has stepped back in between. */
 static uint64_t span_ns(const struct hzp_span *span)
 {
     return span->end_ns > span->begin_ns ? span->end_ns - span->begin_ns : 0;
 }
 
-/* A graph was timed as a whole: a lane's items divide its duration in proportion to their known
- * times, one behind the other. */
+/* A graph is timed as a whole: on each lane the items are laid out one after another over the
+ * graph's duration, each with a part in proportion to its known time. */
 static void spread(struct hzp_flight *f, const struct hzp_op_times *known)
 {
     double all[HZP_LANE_COUNT] = {0}, at[HZP_LANE_COUNT] = {0};
@@ -480,8 +483,8 @@ static void spread(struct hzp_flight *f, const struct hzp_op_times *known)
         }
 }
 
-/* Divides the run's duration among the tenants by what their items took, and adds the items to the
- * profile and, where learn is not NULL, to the op times. */
+/* Divides the run's duration among the tenants by the time their items took, and adds the items to
+ * the profile and, unless learn is NULL, to the op times. */
 static void account(struct hzp_flight *f, const struct hzp_op_times *known,
                     struct hzp_op_times *learn, uint64_t took, struct hzp_exec_times *ret)
 {
@@ -501,14 +504,15 @@ static void account(struct hzp_flight *f, const struct hzp_op_times *known,
     divide_by(took, of, ride, all, ret);
 }
 
-/* Time counts from when the run could begin: what ran before it is not its own. */
+/* The time from when the run could begin to end_ns: time in which earlier work ran does not
+ * count. */
 static uint64_t since(const struct hzp_flight *f, uint64_t end_ns, uint64_t before_ns)
 {
     uint64_t begin = HZP_MAX(f->begin_ns, before_ns);
     return end_ns > begin ? end_ns - begin : 0;
 }
 
-/* Whether the tenant's items of the plan before ran on a lane that serving's now run on. */
+/* Whether the tenant's items of the previous plan ran on a lane that this plan's serving uses. */
 static bool serves_behind(const struct hzp_flight *f, enum hzp_tenant tenant)
 {
     for (int l = 0; l < HZP_LANE_COUNT; l++)
@@ -579,7 +583,7 @@ int hzp_exec_run(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_op_
     return hzp_exec_land(e->own, times, ret);
 }
 
-/* --- What is known of the last run ------------------------------------------------------------ */
+/* --- The last run ----------------------------------------------------------------------------- */
 
 const struct hzp_span *hzp_exec_spans(const struct hzp_exec *e)
 {

@@ -9,14 +9,14 @@
 enum {
     ITEMS_MIN = 8,
     CTX_MIN = 256,    /* shorter contexts are one bucket */
-    REFUSALS_MAX = 3, /* then the device is not asked again, for one lane or for several */
+    REFUSALS_MAX = 3, /* counted for one lane and for several; then captures stop */
 };
 
 struct kept {
     struct hzp_graph *graph; /* NULL: free */
     uint64_t hash;
-    uint64_t used; /* of the set */
-    int32_t lead;  /* the set it belongs to: the index of the graph whose variants the others are */
+    uint64_t used; /* when the graph's set was last used */
+    int32_t lead;  /* index of the first graph of its set, the graph and its variants */
     unsigned char *key;
     size_t size;
 };
@@ -24,23 +24,23 @@ struct kept {
 struct hzp_graphs {
     struct hzp_device *dev;
     struct kept *kept; /* [room_max] */
-    uint64_t *seen;    /* [2 room_max] hashes of keys that came once, the latest; 0: none */
+    uint64_t *seen;    /* [2 room_max] hashes of the latest keys that came once; 0: none */
     int32_t room_max;
     int32_t seen_next;          /* the oldest, overwritten next */
-    hzp_graph_variant *variant; /* NULL: there are none */
+    hzp_graph_variant *variant; /* NULL: no variants */
     void *ctx;
     struct hzp_plan variant_plan;
     uint64_t clock;
-    unsigned char *key; /* of the step at hand */
+    unsigned char *key; /* key of the current step */
     size_t size, room;
-    struct hzp_fence **fence; /* [fences] of captures: between lanes */
+    struct hzp_fence **fence; /* [fences] between the lanes of a capture */
     int32_t fences;
-    int32_t *fence_of; /* [items_room] of the plan at hand: -1, or the index of the item's */
+    int32_t *fence_of; /* [items_room] for the current plan: -1, or the index of the item's fence */
     int32_t items_room;
     struct hzp_graphs_stats stats;
 };
 
-/* An op's arguments as they are captured: contexts rounded, padding zero. */
+/* An op's arguments as captured: contexts rounded, padding zeroed. */
 union args {
     struct hzp_attn_paged_args attn;
     struct hzp_rope_args rope;
@@ -114,18 +114,18 @@ bool hzp_graphs_fit(const struct hzp_graphs *g, const struct hzp_plan *plan,
 {
     if (!g || !plan->items)
         return false;
-    /* A pass over rows begins with the embedding; a gather before it fetches tokens. */
+    /* The pass over the rows begins with the embedding; a gather before it fetches tokens. */
     struct hzp_graph_part part = {.from = plan->item[0].op == HZP_OP_gather};
     for (part.to = part.from;
          part.to < plan->items && hzp_item_of(&plan->item[part.to], HZP_TENANT_SERVE); part.to++)
         if (plan->item[part.to].op == HZP_OP_attn_prefill || plan->item[part.to].rides)
-            return false; /* no such step comes again as it was */
+            return false; /* the key of such a step would not repeat */
     *ret = part;
     return part.to - part.from >= ITEMS_MIN &&
            g->stats.refusals[spreads(plan, &part)] < REFUSALS_MAX;
 }
 
-/* 256, then two steps to each doubling. */
+/* Rounds up to 256, 384, 512, 768, 1024, ...: two sizes for each doubling. */
 static int64_t ctx_step(int64_t ctx)
 {
     int64_t step = CTX_MIN;
@@ -134,7 +134,7 @@ static int64_t ctx_step(int64_t ctx)
     return step;
 }
 
-/* No more than the table of pages has room for. */
+/* The rounded context, bounded by the capacity of the page table. */
 static int32_t ctx_round(const struct hzp_attn_paged_args *a)
 {
     int64_t most = (int64_t)a->page_stride * a->kv.page_rows;
@@ -179,7 +179,7 @@ static void normal(const struct hzp_item *item, union args *ret)
     case HZP_OP_matmul:
         TAIL(&ret->matmul, accumulate);
         break;
-    default: /* the other ops of decode steps have no padding; if they had, no key would match */
+    default: /* other ops of decode steps have no padding; with padding no key would match */
         break;
     }
 }
@@ -198,8 +198,8 @@ static void put(struct hzp_graphs *g, const void *data, size_t size)
     g->size += padded;
 }
 
-/* Only waits within the part, counted from its first item: what the part as a whole waits for is
- * not in the graph. */
+/* Appends to the key the waits within the part, as indices relative to its first item. Waits for
+ * items outside the part are not in the graph. */
 static void put_waits(struct hzp_graphs *g, const struct hzp_plan *plan,
                       const struct hzp_item *item, int32_t from)
 {
@@ -248,8 +248,8 @@ static struct kept *find(struct hzp_graphs *g, uint64_t h)
     return NULL;
 }
 
-/* Whether the key came before; from now on it did.  Not a table indexed by hash: two alternating
- * steps with one index would evict each other for ever. */
+/* Whether the key came before; remembers it. A ring, not a table indexed by hash: two alternating
+ * steps with the same index would evict each other each time. */
 static bool came_before(struct hzp_graphs *g, uint64_t h)
 {
     for (int32_t i = 0; i < 2 * g->room_max; i++)
@@ -260,8 +260,8 @@ static bool came_before(struct hzp_graphs *g, uint64_t h)
     return false;
 }
 
-/* A free place.  Where there is none, the set that was used least recently is evicted as a whole:
- * what is left of a set would be captured again at the next swap. */
+/* A free place.  If there is none, the least recently used set of variants is evicted as a whole:
+ * the rest of a set would be captured again at the next change of versions. */
 static struct kept *place(struct hzp_graphs *g)
 {
     int32_t oldest = -1, lead;
@@ -280,7 +280,7 @@ static struct kept *place(struct hzp_graphs *g)
     return &g->kept[oldest];
 }
 
-/* A fence for each item of the part that an item of it on another lane waits for. */
+/* Assigns a fence to each item of the part that another lane's item within the part waits for. */
 static int assign_fences(struct hzp_graphs *g, const struct hzp_plan *plan,
                          const struct hzp_graph_part *part)
 {
@@ -313,7 +313,7 @@ static int capture_item(struct hzp_graphs *g, const struct hzp_plan *plan, int32
     for (int32_t k = 0; k < item->waits; k++) {
         int32_t w = plan->wait[item->wait0 + k];
         if (w >= from &&
-            plan->item[w].lane != item->lane) /* those before it all lanes begin behind */
+            plan->item[w].lane != item->lane) /* all lanes start after the items before the part */
             HZP_TRY(hzp_lane_wait(lane[item->lane], g->fence[g->fence_of[w]]));
     }
     normal(item, &args);
@@ -352,7 +352,7 @@ static int capture(struct hzp_graphs *g, const struct hzp_plan *plan,
 }
 
 /* Captures and keeps the graph of the step whose key is in g->key; NULL: it cannot be captured.
- * lead: the first of its set, NULL: itself. */
+ * lead: the first of its set; NULL: this graph is the first. */
 static struct kept *keep_one(struct hzp_graphs *g, uint64_t h, const struct hzp_plan *plan,
                              const struct hzp_graph_part *part,
                              struct hzp_lane *const lane[HZP_LANE_COUNT], const struct kept *lead)
@@ -376,7 +376,7 @@ static struct kept *keep_one(struct hzp_graphs *g, uint64_t h, const struct hzp_
     return k;
 }
 
-/* The same with all its variants. */
+/* The same for the step and all its variants. */
 static struct kept *keep(struct hzp_graphs *g, uint64_t h, const struct hzp_plan *plan,
                          const struct hzp_graph_part *part,
                          struct hzp_lane *const lane[HZP_LANE_COUNT],

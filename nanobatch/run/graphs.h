@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nanobatch/run/graphs.h - decode steps as device graphs (CUDA graphs): all ops of a step issued by
- * one launch.
+/* nanobatch/run/graphs.h - decode steps as device graphs (CUDA graphs): all ops of a step are
+ * issued by one launch.
  *
  * A graph's key is everything its ops are given: the bytes of their arguments, their lanes and
  * waits, and the lanes' shares.  Rows, positions, pages and ids are in arrays behind pointers, so
- * the same key comes again with every token.  The weights' slot is a pointer in the key, so each
- * slot has graphs of its own and a swap of versions launches another graph.  The number of rows is
- * one of a few (hzp_batch_pad), and the longest context is rounded up (by at most a half) so that
- * it changes seldom.  A key is captured at the start (hzp_graphs_make) or when it comes for the
- * second time, together with its variants: the same step on the other slots of weights.  So no swap
- * of versions waits for a capture.  Where there are more graphs than were reserved, the set of
- * variants that was used least recently is evicted.
+ * the same key repeats with every token.  The key contains the pointer to the slot of the weights,
+ * so each slot has its own graphs, and publishing a version switches to other graphs.  The number
+ * of rows is padded to one of a few sizes (hzp_batch_pad), and the longest context is rounded up
+ * (by at most a half) so that it changes seldom.  A key is captured at the start (hzp_graphs_make)
+ * or when it comes for the second time, together with its variants: the same step on the other
+ * slots of weights.  So no change of versions waits for a capture.  When all places are taken, the
+ * least recently used set of variants is evicted.
  *
- * Only steps without prompts become graphs, and of these all items of serving, which come first,
- * but the one that fetches tokens of the step before: the number of those is not one of a few.
- * Where the items are on several lanes, their waits for one another are part of the graph; an item
- * outside that waits for one of them waits for the whole graph.
+ * Only steps without prompts become graphs. The graph holds the items of serving, which come first,
+ * except the one that fetches tokens of the previous step: the number of those tokens varies
+ * freely. If the items are on several lanes, their waits for one another are part of the graph; an
+ * item outside the graph that waits for one of them waits for the whole graph.
  *
- * Off where the device has none, or with HZP_GRAPHS=0.
+ * Off if the device has no graphs, or with HZP_GRAPHS=0.
  *
  * Thread: engine.
  */
@@ -29,7 +29,7 @@
 
 struct hzp_graphs;
 
-/* NULL: the device has none, or they are off. */
+/* NULL: the device has no graphs, or they are off. */
 struct hzp_graphs *hzp_graphs_create(struct hzp_device *dev);
 
 /* Makes the plan's i-th variant: the same items for serving, from another slot's weights.  False:
@@ -37,48 +37,50 @@ struct hzp_graphs *hzp_graphs_create(struct hzp_device *dev);
 typedef bool hzp_graph_variant(void *ctx, const struct hzp_plan *plan, int32_t i,
                                struct hzp_plan *ret);
 
-/* Sets how captures make their variants, and room for `count` graphs.  Before any is made. */
+/* Sets how captures make their variants, and room for `count` graphs.  Call it before any graph is
+ * made. */
 void hzp_graphs_prepare(struct hzp_graphs *graphs, hzp_graph_variant *variant, void *ctx,
                         int32_t count);
 
-/* How many graphs decode steps of such batches can come to: sizes times contexts times slots of
- * weights times batches.  At most HZP_GRAPHS_MAX are kept. */
+/* The most different graphs that decode steps of such batches need: sizes * contexts * slots of
+ * weights * batches.  At most HZP_GRAPHS_MAX are kept. */
 enum { HZP_GRAPHS_MIN = 128, HZP_GRAPHS_MAX = 1024 };
 int32_t hzp_graphs_count(const struct hzp_batch_config *max, int32_t positions, int32_t slots,
                          int32_t batches);
 
-/* NULL: no effect.  Before the lanes they were made on are closed. */
+/* NULL: no effect.  Call it before the lanes of the graphs are closed. */
 void hzp_graphs_destroy(struct hzp_graphs *graphs);
 
-/* The plan's items [from, to), which may be one graph. */
+/* Items [from, to) of the plan, which may be issued as one graph. */
 struct hzp_graph_part {
     int32_t from, to;
 };
 
-/* False: none, or too few to be worth it. */
+/* Finds the part of the plan that can be a graph. False: there is none, or it is too short to be
+ * worth it. */
 bool hzp_graphs_fit(const struct hzp_graphs *graphs, const struct hzp_plan *plan,
                     struct hzp_graph_part *ret);
 
-/* Opens the fences that captures of such a plan need. */
+/* Opens the fences that captures of this plan need. */
 int hzp_graphs_reserve(struct hzp_graphs *graphs, const struct hzp_plan *plan);
 
-/* Captures this part of the plan and its variants, unless they were captured before; runs nothing.
+/* Captures this part of the plan and its variants, unless they exist already; runs nothing.
  */
 void hzp_graphs_make(struct hzp_graphs *graphs, const struct hzp_plan *plan,
                      const struct hzp_graph_part *part, struct hzp_lane *const lane[HZP_LANE_COUNT],
                      const int shares[HZP_LANE_COUNT]);
 
-/* Issues this part of the plan (from hzp_graphs_fit; the items before it were issued, and the lane
- * of its first item waited for them) as one graph on that lane; when it ran goes to *span
- * (hzp_lane_time; NULL: not wanted).  lane, shares: of all the plan's lanes, by enum hzp_lane_name.
- * 1: issued; 0: not, because the key is new or cannot be captured. */
+/* Issues this part of the plan as one graph on the lane of the part's first item. The part is from
+ * hzp_graphs_fit; the items before it were issued, and that lane waited for them. *span gets the
+ * time it ran (hzp_lane_time; NULL: not wanted).  lane, shares: of all the plan's lanes, by enum
+ * hzp_lane_name. 1: issued; 0: not issued, because the key is new or cannot be captured. */
 int hzp_graphs_issue(struct hzp_graphs *graphs, const struct hzp_plan *plan,
                      const struct hzp_graph_part *part, struct hzp_lane *const lane[HZP_LANE_COUNT],
                      const int shares[HZP_LANE_COUNT], struct hzp_span *span);
 
 struct hzp_graphs_stats {
     uint64_t launches, captures, evictions;
-    uint64_t refusals[2]; /* of one lane, of several */
+    uint64_t refusals[2]; /* of graphs on one lane; on several lanes */
 };
 struct hzp_graphs_stats hzp_graphs_read_stats(const struct hzp_graphs *graphs); /* NULL: zeros */
 

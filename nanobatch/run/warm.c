@@ -24,7 +24,7 @@ static void add_prompts(struct hzp_batch *b, const struct hzp_kv *kv, int32_t ro
         int32_t count = (int32_t)HZP_MIN((int64_t)rows, longest);
         int32_t pages = HZP_DIV_UP(count, kv->page_rows), row = 0;
         if (pages > kv->pages - page0)
-            return; /* each has pages of its own */
+            return; /* each prompt has its own pages */
         int32_t *page = hzp_batch_add_segment(b, 0, false);
         for (int32_t i = 0; i < pages; i++)
             page[i] = page0 + i;

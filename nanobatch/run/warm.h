@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nanobatch/run/warm.h - batches of padding rows, with which a server's start runs every kind of
- * step once before requests come.
+/* nanobatch/run/warm.h - batches of padding rows: at its start a server runs every kind of step
+ * once with them, before requests arrive.
  *
  * Decode rows attend to the first position of page 0 and store nothing; prompt rows store at the
- * beginning of the pool.  Their draws are not read.
+ * beginning of the pool.  The tokens sampled for them are not read.
  *
  * Thread: engine.
  */
@@ -12,13 +12,14 @@
 
 #include "nanobatch/build/batch.h"
 
-/* Decode rows of so many sequences; at most the batch's sizes. */
+/* Fills the batch with `rows` decode rows, one per sequence; at most the batch's sizes. */
 void hzp_warm_decode(struct hzp_batch *batch, int32_t rows);
 
-/* Prompt rows, as many as the batch and the pages have room for. */
+/* Fills the batch with prompt rows, as many as the batch and the pages have room for. */
 void hzp_warm_prompts(struct hzp_batch *batch, const struct hzp_kv *kv);
 
-/* Both kinds of rows, so that a plan of them can be built; to run it would be a race. */
+/* Fills the batch with both kinds of rows, so that a plan for them can be built. Do not run it: the
+ * rows race for the same pages. */
 void hzp_warm_mixed(struct hzp_batch *batch, const struct hzp_kv *kv);
 
 #endif

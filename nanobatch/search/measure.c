@@ -11,16 +11,17 @@
 
 enum { PASSES = 3, RUNS_MIN = 2, RUNS_MAX = 9, DEPTH = 512 };
 
-/* A part's runs together, about: more of what is short. */
+/* The target for the summed duration of one part's timed runs; shorter plans are run more often. */
 static const double part_ns = 130e6;
 
-/* A whole plan takes no longer than so many times its items, unless somebody halted it. */
+/* A plan's duration is discarded if it exceeds stretch_max * (the sum of its items' times): the run
+ * was then interrupted from outside. */
 static const double stretch_max = 1.3;
 
 static const uint64_t warm_ns = 50000000;
 
-/* Of a plan that takes longer than this not all is run: every layer has the same ops, and so many
- * of each are enough. */
+/* Of a plan that takes longer than long_ns, only some items of each kind are run (at most
+ * OF_A_KIND_MAX): every layer has the same ops, so more samples add nothing. */
 static const double long_ns = 150e6;
 enum { OF_A_KIND_MAX = 8 };
 
@@ -28,9 +29,9 @@ enum what { STEP, MICRO, UPDATE, BETWEEN, PAIR };
 
 struct part {
     enum what what;
-    int32_t decode, depth, prefill, at; /* STEP; decode also the rows of MICRO */
+    int32_t decode, depth, prefill, at; /* STEP; for MICRO, decode is the number of rows */
     int32_t pass;
-    bool again; /* STEP: in two nano-batches, layer by layer */
+    bool again; /* STEP: run as two nano-batches, layer by layer */
     int32_t share;
     enum hzp_class a, b; /* PAIR */
 };
@@ -41,12 +42,12 @@ struct sample {
     double ns;
 };
 
-/* The plan's items of one key and size. */
+/* The plan's items that have the same key and size. */
 struct kind {
     struct hzp_op_key key;
     struct hzp_op_size size;
-    int32_t items, ran; /* in the plan; in the last run */
-    double ns;          /* the quickest of those */
+    int32_t items, ran; /* items in the plan; items run in the last run */
+    double ns;          /* the shortest time of those that ran */
 };
 
 struct hzp_measure {
@@ -58,18 +59,18 @@ struct hzp_measure {
     struct part *part; /* [tables->parts] */
     int32_t parts_room;
     struct hzp_plan plan;
-    struct hzp_span *span; /* [room], all of these: of the plan's items */
+    struct hzp_span *span; /* [room], like the arrays below: when each of the plan's items ran */
     bool *again;
-    bool *ran;          /* in the last run */
+    bool *ran;          /* whether the item was in the last run */
     int32_t *kind;      /* index into kinds */
-    int32_t room, pass; /* pass: what parts listed now belong to */
+    int32_t room, pass; /* pass: the pass that newly listed parts belong to */
     struct kind *kinds;
     int32_t kinds_count, kinds_room;
     struct sample *sample;
     int32_t samples, samples_room;
 };
 
-/* ---- which parts there are ---- */
+/* ---- the list of parts ---- */
 
 static void add_part(struct hzp_measure *m, struct part part)
 {
@@ -105,7 +106,8 @@ static void list_steps(struct hzp_measure *m)
     for (int i = 0; i < HZP_COUNT(decode); i++)
         if (decode[i] <= c->decode_max)
             add_step(m, decode[i], depth, 0, 0, false);
-    for (int i = 0; i < HZP_COUNT(decode); i += 2) /* 1, 4, 12, 24, 40, 64, 128 deep and shallow */
+    /* 1, 4, 12, 24, 40, 64, 128 rows, also at other depths */
+    for (int i = 0; i < HZP_COUNT(decode); i += 2)
         if (decode[i] <= c->decode_max) {
             add_step(m, decode[i], 64, 0, 0, false);
             add_step(m, decode[i], 2 * DEPTH, 0, 0, false);
@@ -113,7 +115,8 @@ static void list_steps(struct hzp_measure *m)
     for (int i = 0; i < HZP_COUNT(prefill); i++)
         if (prefill[i] <= c->prefill_max)
             add_step(m, 0, 0, prefill[i], 0, false);
-    for (int i = 0; i < HZP_COUNT(prefill); i += 3) /* 16, 64, 160, 512 behind others */
+    /* 16, 64, 160, 512 rows, also behind earlier positions */
+    for (int i = 0; i < HZP_COUNT(prefill); i += 3)
         if (prefill[i] <= c->prefill_max)
             add_step(m, 0, 0, prefill[i], depth, false);
     for (int i = 0; i < HZP_COUNT(again); i++)
@@ -228,7 +231,7 @@ const char *hzp_measure_what(const struct hzp_measure *m, char *text)
 
 /* ---- one lane ---- */
 
-/* Reads the plan: room for its items, and what kinds there are. */
+/* Prepares for the plan: grows the per-item arrays and groups its items into kinds. */
 static void take_plan(struct hzp_measure *m)
 {
     if (m->plan.items > m->room) {
@@ -260,9 +263,9 @@ static void take_plan(struct hzp_measure *m)
     }
 }
 
-/* Runs the plan in order on one lane of so many units, each item timed; of each kind at most so
- * many. Who was left out leaves what it would have written as it is: that changes no other op's
- * time. */
+/* Runs the plan in order on one lane of `units` cores (SMs) and times each item; of each kind it
+ * runs at most `most` items. An item left out leaves its output buffers unchanged, which does not
+ * change the time of any other op. */
 static int run_some(struct hzp_measure *m, int32_t units, int32_t most)
 {
     for (int32_t k = 0; k < m->kinds_count; k++) {
@@ -294,7 +297,8 @@ static int run_once(struct hzp_measure *m, int32_t units)
     return run_some(m, units, INT32_MAX);
 }
 
-/* How long all of the plan would take, by the last run; and one item of each kind. */
+/* The duration of the whole plan, estimated from the last run as the sum over kinds of items *
+ * shortest time; *ret_one_each: the time of one item of each kind. */
 static double whole_ns(const struct hzp_measure *m, double *ret_one_each)
 {
     double whole = 0;
@@ -306,7 +310,7 @@ static double whole_ns(const struct hzp_measure *m, double *ret_one_each)
     return whole;
 }
 
-/* The same, by the tables; 0: they do not hold all of it. */
+/* The same sum from the times in the tables; 0 if the tables lack one of the kinds. */
 static double known_ns(const struct hzp_measure *m, int32_t share)
 {
     double whole = 0;
@@ -352,8 +356,10 @@ static int by_kind_and_time(const void *a, const void *b)
     return r ? r : x->ns < y->ns ? -1 : x->ns > y->ns;
 }
 
-/* The mean of the middle half: who was interrupted does not count, and sums stay sums.  Of the
- * passes the shortest: what disturbs a machine for seconds only ever adds. */
+/* Stores the mean of each kind's middle half: outliers from interruptions are cut off, and the sum
+ * of the means still approximates the plan's duration. In later passes the shorter of the new and
+ * the stored time is kept, because disturbances that last for seconds only ever make times
+ * longer. */
 static void store_samples(struct hzp_measure *m, int32_t share, int32_t runs, int32_t pass)
 {
     qsort(m->sample, (size_t)m->samples, sizeof(*m->sample), by_kind_and_time);
@@ -381,7 +387,8 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* A plan that takes long: some of each kind.  *ret_done false: it is not that long. */
+/* Measures a long plan by some items of each kind. *ret_done is false if the plan is not that
+ * long. */
 static int measure_long(struct hzp_measure *m, const struct part *p, bool *ret_done)
 {
     int32_t units = m->tables->units[p->share];
@@ -389,7 +396,7 @@ static int measure_long(struct hzp_measure *m, const struct part *p, bool *ret_d
     *ret_done = false;
     if (whole_ns(m, &one_each) < long_ns)
         return HZP_OK;
-    HZP_TRY(run_some(m, units, 1)); /* the one before made primitives: what was long may not be */
+    HZP_TRY(run_some(m, units, 1)); /* the first run also created primitives: check again */
     if (whole_ns(m, &one_each) < long_ns)
         return HZP_OK;
     *ret_done = true;
@@ -399,7 +406,7 @@ static int measure_long(struct hzp_measure *m, const struct part *p, bool *ret_d
     take_samples(m, p->again);
     double items_before = m->tables->items_ns;
     store_samples(m, p->share, 1, p->pass);
-    m->tables->items_ns = items_before; /* there is no duration of the whole to compare with */
+    m->tables->items_ns = items_before; /* the whole plan was not timed */
     return HZP_OK;
 }
 
@@ -410,9 +417,9 @@ static int measure_plan(struct hzp_measure *m, const struct part *p)
     bool done;
     take_plan(m);
     if (p->pass > 1 && known_ns(m, p->share) >= long_ns)
-        return HZP_OK; /* twice is enough for what takes long */
-    /* The first run makes primitives and touches memory; and a core that was idle takes a while to
-     * come up to speed. */
+        return HZP_OK; /* two passes are enough for a long plan */
+    /* Warm-up: the first run creates primitives and touches memory, and a core that was idle takes
+     * some time to reach its full clock. */
     uint64_t warm = hzp_device_now_ns(m->dev);
     HZP_TRY(run_some(m, units, 1));
     HZP_TRY(measure_long(m, p, &done));
@@ -433,7 +440,8 @@ static int measure_plan(struct hzp_measure *m, const struct part *p)
     qsort(took, (size_t)runs, sizeof(*took), by_value);
     double items = m->tables->items_ns - items_before, whole = took[(runs - 1) / 2];
     if (p->again || whole > stretch_max * items)
-        m->tables->items_ns = items_before; /* only some of the plan's; or it was halted */
+        /* the samples cover only some items, or the run was interrupted */
+        m->tables->items_ns = items_before;
     else
         m->tables->plans_ns += whole;
     return hzp_lane_set_share(m->lane, 0);
@@ -447,11 +455,11 @@ static int measure_step(struct hzp_measure *m, const struct part *p)
         shape.weight[1] = 1;
         shape.order = HZP_ORDER_LAYERS;
     }
-    /* In two nano-batches: so many rows each. */
+    /* Two nano-batches of that many rows each. */
     int32_t times = p->again ? 2 : 1;
     int r = hzp_rig_serve(m->rig, times * p->decode, p->depth, times * p->prefill, p->at);
     if (r == HZP_EINVAL)
-        return HZP_OK; /* their pages do not fit twice: one size fewer is known */
+        return HZP_OK; /* too few pages for twice the rows: the size is left out */
     HZP_TRY(hzp_rig_train(m->rig, 0));
     hzp_rig_build(m->rig, &shape, 0, 0, &m->plan);
     return measure_plan(m, p);
@@ -467,7 +475,8 @@ static int measure_chain(struct hzp_measure *m, const struct part *p)
 
 /* ---- between items ---- */
 
-/* What a lane of so many units spends from one item's end to the next one's begin. */
+/* The time that a lane of `units` cores (SMs) spends between one item's end and the next one's
+ * start. */
 static int measure_gap(struct hzp_measure *m, int32_t units, double *ret)
 {
     const struct hzp_rig_config *c = &m->rig->config;

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nanobatch/search/measure.h - fills tables.h on this device, part by part.
+/* nanobatch/search/measure.h - fills the tables (tables.h) with times measured on this device, part
+ * by part.
  *
- * What is timed are items of real plans, as the builders make them, in the plan's order: weights
- * come from memory, activations from where the op before left them.  A part is a step of so many
- * rows on one share of the device, or one pair of classes side by side, and takes a few seconds at
- * most; who calls may stop between two and go on another day (tables->parts_done).
+ * What is timed are the items of real plans, as the builders make them, in the plan's order:
+ * weights come from memory, activations from wherever the op before left them.  A part is one step
+ * of a given size on one share of the device, or one pair of classes running at the same time, and
+ * takes a few seconds at most. The caller may stop between two parts and resume later
+ * (tables->parts_done).
  *
- * Pairs: the items of one class of one nano-batch, over and over, on one lane; on another lane
- * those of another nano-batch or of a training chain, which share no memory that either writes.
- * Each is timed alone on its share, then both together; only what ran while both did counts.
+ * Pairs: one lane repeats the items of one class from one nano-batch; another lane repeats items of
+ * the other class from another nano-batch or from a training chain.  The two sets of items share no
+ * memory that either writes.  Each is timed alone on its share, then both run together; only items
+ * that ran while the other lane was busy count.
  *
  * Thread: engine.
  */
@@ -20,16 +23,16 @@
 
 struct hzp_measure;
 
-/* Sets the tables' shares and parts; what they hold stays.  HZP_EUNSUP: the device does not time
- * single ops. */
+/* Sets the tables' shares and lists their parts; times already in the tables stay.  HZP_EUNSUP: the
+ * device cannot time single ops. */
 int hzp_measure_create(struct hzp_rig *rig, struct hzp_tables *tables, struct hzp_measure **ret,
                        struct hzp_err_text *reterr);
 void hzp_measure_destroy(struct hzp_measure *m); /* NULL: no effect */
 
-/* Measures part tables->parts_done and counts it.  HZP_EDEVICE is final. */
+/* Measures part number tables->parts_done and increments that count.  HZP_EDEVICE is final. */
 int hzp_measure_next(struct hzp_measure *m);
 
-/* What the next part is, as people read it; text [64]. */
+/* A short description of the next part for messages; text [64]. */
 const char *hzp_measure_what(const struct hzp_measure *m, char *text);
 
 #endif

@@ -7,17 +7,17 @@
 #include <string.h>
 
 enum {
-    LIST_MAX = 64,    /* items of a side, over and over */
-    ISSUED_MAX = 900, /* at a time, of each side: both fit a lane's queue */
+    LIST_MAX = 64,    /* the most different items of a side; they are repeated */
+    ISSUED_MAX = 900, /* most items of a side in one run: both sides fit a lane's queue */
     ROUNDS = 3,
     ROUNDS_MIN = 2,
     DECODES = 32,
     PROMPT = 128,
-    MICRO = 256, /* rows of the steps the items are taken from */
+    MICRO = 256, /* rows of the micro-batch the training items are taken from */
 };
 
-/* So long both sides run, about; and so long a pair's rounds take, if they are more than the
- * fewest. */
+/* window_ns: how long both sides should run together in one round. rounds_ns: no further round
+ * starts after this time, beyond the first ROUNDS_MIN. */
 static const double window_ns = 25e6;
 static const uint64_t rounds_ns = 500000000;
 
@@ -26,9 +26,9 @@ struct side {
     struct hzp_fence *fence;
     const struct hzp_item *item[LIST_MAX];
     int32_t items;
-    int32_t most;           /* to issue at a time: what the host waits for may be longer */
-    int32_t issued;         /* in the run */
-    double alone[LIST_MAX]; /* nanoseconds of each, by itself */
+    int32_t most; /* the most items to issue in one run; bounds the wall-clock time of slow items */
+    int32_t issued;         /* items issued in the current run */
+    double alone[LIST_MAX]; /* each item's time in nanoseconds while the other lane is idle */
     struct hzp_span span[ISSUED_MAX];
 };
 
@@ -48,7 +48,7 @@ bool hzp_pair_possible(const struct hzp_rig *rig, enum hzp_class a, enum hzp_cla
 {
     const enum hzp_class both[] = {a, b};
     if (trains(a) && trains(b))
-        return false; /* there is one chain, and its items follow each other */
+        return false; /* there is one chain, and its items run one after another */
     for (int i = 0; i < 2; i++)
         switch (both[i]) {
         case HZP_CLASS_THIN:
@@ -72,7 +72,8 @@ bool hzp_pair_possible(const struct hzp_rig *rig, enum hzp_class a, enum hzp_cla
     return true;
 }
 
-/* Four nano-batches, two of decode rows and two of a prompt, and a chain. */
+/* Builds the plan the items are taken from: two nano-batches of decode rows, two of prompt rows,
+ * and a chain. */
 static int build(struct pair *p, struct hzp_rig *rig, bool update)
 {
     const struct hzp_rig_config *c = &rig->config;
@@ -96,8 +97,8 @@ static bool appends(const struct hzp_item *item)
     return item->op == HZP_OP_rope && ((const struct hzp_rope_args *)item->args)->kv.k;
 }
 
-/* Items of the class that the side may run over and over: serving's of its own nano-batch, within
- * layers, and not those whose writing the other side may read. */
+/* Collects items of the class that this side may run repeatedly: for serving, items of its own
+ * nano-batch that belong to a layer; none whose output the other side may read. */
 static void collect(struct pair *p, struct hzp_rig *rig, int which, enum hzp_class class)
 {
     struct side *side = &p->side[which];
@@ -113,7 +114,8 @@ static void collect(struct pair *p, struct hzp_rig *rig, int which, enum hzp_cla
         if (hzp_item_of(item, HZP_TENANT_SERVE) && (item->layer < 0 || item->row0 != row0))
             continue;
         enum hzp_class is = hzp_op_class(item->op, item->args);
-        if (few || class == HZP_CLASS_WIDE) /* by rows, whatever side of the border they are */
+        /* products count by their rows: decode THIN, prompt WIDE */
+        if (few || class == HZP_CLASS_WIDE)
             is = is == HZP_CLASS_THIN || is == HZP_CLASS_WIDE
                      ? few ? HZP_CLASS_THIN : HZP_CLASS_WIDE
                      : is;
@@ -138,7 +140,8 @@ static double length(const struct hzp_span *span)
     return (double)(span->end_ns - span->begin_ns);
 }
 
-/* Keeps so many of the side's items as fill the window once; runs them, which makes primitives. */
+/* Keeps only as many of the side's items as fill the window once, and runs each of them, so that
+ * their primitives exist. */
 static int shorten(struct side *side)
 {
     int32_t all = side->items, kept = 0;
@@ -160,12 +163,14 @@ static int shorten(struct side *side)
     return HZP_OK;
 }
 
-/* How long each item takes while the other lane is idle; returns how many fill the window. */
+/* Measures how long each item takes while the other lane is idle; *ret_count is how many items fill
+ * the window. */
 static int alone(struct side *side, int32_t *ret_count)
 {
     double all = 0, longest = 1;
     int32_t seen[LIST_MAX] = {0};
-    for (int round = 0; round < 2; round++) { /* the first makes primitives and finds the count */
+    /* the first round creates primitives and finds the count */
+    for (int round = 0; round < 2; round++) {
         int32_t count = side->items;
         if (round)
             count = HZP_MIN(HZP_MAX(*ret_count, side->items), ISSUED_MAX);
@@ -188,7 +193,8 @@ static int alone(struct side *side, int32_t *ret_count)
     return HZP_OK;
 }
 
-/* Of the side's items that ran while the other side did: their time alone, and together. */
+/* Sums, over the side's items that ran entirely while the other side ran, their time alone and
+ * their time together with it. */
 static void compare(const struct side *side, const struct side *other, double *ret_alone,
                     double *ret_together)
 {
@@ -206,7 +212,7 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* One round: each side alone, then both; their rates. */
+/* One round: each side alone, then both together. A side's rate is time alone / time together. */
 static int measure_round(struct pair *p, double *ret_a, double *ret_b)
 {
     int32_t count[2];
@@ -225,7 +231,7 @@ static int measure_round(struct pair *p, double *ret_a, double *ret_b)
     return HZP_OK;
 }
 
-/* The median of a few rounds. */
+/* Sets the pair's rates to the median of a few rounds. */
 static int measure(struct pair *p, struct hzp_tables *t, enum hzp_class a, enum hzp_class b,
                    const int32_t units[2], bool better)
 {
@@ -233,7 +239,7 @@ static int measure(struct pair *p, struct hzp_tables *t, enum hzp_class a, enum 
     for (int i = 0; i < 2; i++)
         HZP_TRY(hzp_lane_set_share(p->side[i].lane, units[i]));
     if (p->side[0].lane->inlined || p->side[1].lane->inlined)
-        return HZP_OK; /* one after the other: nothing to measure */
+        return HZP_OK; /* ops run at issue, one after the other: there is no overlap to measure */
     for (int i = 0; i < 2; i++)
         HZP_TRY(shorten(&p->side[i]));
     int rounds = 0;
@@ -291,7 +297,7 @@ int hzp_pair_measure(struct hzp_rig *rig, struct hzp_tables *t, enum hzp_class a
     collect(p, rig, 0, a);
     collect(p, rig, 1, b);
     if (!p->side[0].items || !p->side[1].items)
-        goto out; /* this model has none of them */
+        goto out; /* the model has no items of this class */
     for (int32_t s = 0; s < t->shares; s++) {
         bool shares = hzp_device_has_shares(p->dev);
         const int32_t units[] = {shares ? t->units[s] : t->threads,
@@ -304,9 +310,10 @@ out:
     return r;
 }
 
-/* ---- handing over ---- */
+/* ---- handover between lanes ---- */
 
-/* What an issue costs, and whether the first lane waits for the thread that issues. */
+/* Measures the time to issue an item (issue_ns), and whether the first lane starts only after the
+ * issuing thread has issued everything (led). */
 static int measure_issue(struct pair *p, struct hzp_rig *rig, struct hzp_tables *t)
 {
     enum { COUNT = 200 };
@@ -332,11 +339,12 @@ static int measure_issue(struct pair *p, struct hzp_rig *rig, struct hzp_tables 
 }
 
 struct latencies {
-    double ns[2][4096]; /* of those that polled, of those that slept */
+    double ns[2][4096]; /* waits short enough to be polled; waits that slept */
     int32_t count[2];
 };
 
-/* From the end of what an item waited for last to its begin, where that was what held it up. */
+/* Adds the latencies of items that had to wait for another lane: from the end of the last item
+ * waited for to the item's own start. */
 static void add_latencies(const struct hzp_plan *plan, const struct hzp_span *span,
                           struct latencies *all)
 {

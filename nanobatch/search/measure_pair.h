@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nanobatch/search/measure_pair.h - the part of measure.h that needs two lanes at a time: classes
- * of ops side by side, and what handing over costs.
+/* nanobatch/search/measure_pair.h - the part of measure.h that needs two lanes at a time: rates of
+ * classes of ops that run at the same time, and the cost of a handover between lanes.
  *
  * Thread: engine.
  */
@@ -10,16 +10,16 @@
 #include "nanobatch/search/rig.h"
 #include "nanobatch/time/tables.h"
 
-/* Whether this rig has items of both that may run side by side. */
+/* Whether this rig has items of both classes that may run at the same time. */
 bool hzp_pair_possible(const struct hzp_rig *rig, enum hzp_class a, enum hzp_class b);
 
-/* Fills the rates of the pair, for every division of the device that the tables' shares give.
- * better: only where they are higher than those there: what disturbs a machine only ever lowers
- * them. */
+/* Measures the rates of the pair for every division of the device that the tables' shares allow.
+ * better: a stored rate is replaced only by a higher one, because disturbances of the machine only
+ * ever lower rates. */
 int hzp_pair_measure(struct hzp_rig *rig, struct hzp_tables *tables, enum hzp_class a,
                      enum hzp_class b, bool better);
 
-/* Fills issue_ns, led, handover_ns and wakeup_ns. */
+/* Measures issue_ns, led, handover_ns and wakeup_ns. */
 int hzp_pair_handover(struct hzp_rig *rig, struct hzp_tables *tables);
 
 #endif

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Any token will do; neighbours differ, so that embedding rows are not read twice. */
+/* Any token will do; neighbours differ, so that the same embedding row is not read twice in a
+ * row. */
 static int32_t token_at(const struct hzp_rig *rig, int32_t i)
 {
     return (int32_t)(((uint32_t)i * 2654435761u >> 8) % (uint32_t)rig->config.model->config->vocab);
@@ -22,7 +23,7 @@ static int open_pages(struct hzp_rig *rig)
     side = HZP_ROUND_UP(side, 4096);
     HZP_TRY(
         hzp_device_alloc(c->model->dev, HZP_MEM_DEVICE, 2 * side * (size_t)m->layers, &rig->pages));
-    /* Pages that were never written read as one page of zeros, and that one from a cache. */
+    /* Unwritten host pages all map to one page of zeros, which would be read from the cache. */
     if (hzp_device_host_memory(c->model->dev))
         memset(rig->pages, 0, 2 * side * (size_t)m->layers);
     rig->kv = hzp_xcalloc((size_t)m->layers, sizeof(*rig->kv));

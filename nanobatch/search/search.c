@@ -9,47 +9,51 @@
 
 enum { BEST = 4, SCALE = 16, RUNS_MIN = 3, RUNS_MAX = 21, SLICES = 5 };
 
-/* What runs must win by to be kept; on paper too, where it is about what tables are good for. */
+/* A shape is kept only if it beats the sequential plan by this factor, in simulation and when run;
+ * in simulation the margin is about the accuracy of the tables. */
 static const double margin = 1.02;
 
-/* How long the runs of one shape may take together, if they are more than the fewest. */
+/* How long the runs of one shape may take together, beyond the first RUNS_MIN. */
 static const double runs_ns = 500e6;
 
-/* A step with items [from, to) of the chain; and what it is on average, over the many steps in
- * which training pays back what an item took too long, or spends what it saved. */
+/* A step with items [from, to) of the chain, and what such a step is on average over many steps: in
+ * the average, training repays an item that ran longer than allowed, or spends the time that it
+ * saved. */
 struct slice {
     int32_t from, to;
-    int32_t chunk_rows; /* of the chain that it is a part of */
+    int32_t chunk_rows; /* chunk size of the chain that the items are taken from */
     double ns, serve_ns;
-    double trained_ns; /* training in it, as long as that takes alone */
-    double part;       /* of the average step, over the one with items [from, to) */
+    double trained_ns; /* training done in the step: its time alone on the whole device */
+    double part; /* duration of the average step / duration of the one with items [from, to) */
 };
 
 struct candidate {
     struct hzp_plan_shape shape;
-    double score;               /* more is better */
-    double ns, serve_ns;        /* of the step; with training the mean over slices */
-    struct slice slice[SLICES]; /* without training only the first, and empty */
+    double score;               /* higher is better */
+    double ns, serve_ns;        /* of the step; with training, the mean over slices */
+    struct slice slice[SLICES]; /* without training only the first is used, with no items */
 };
 
 struct hzp_search {
     struct hzp_search_config config;
     struct hzp_simulator *sim;
     struct hzp_plan plan;
-    struct candidate best[BEST]; /* of the step in hand, best first */
+    struct candidate best[BEST]; /* of the current step, best first */
     int32_t bests;
     int32_t decode, prefill;
     bool trains;
     double goal_ns;
-    double usual_ns; /* of a sequential step of the same decode rows that does nothing else */
+    double usual_ns; /* duration of a sequential step with the same decode rows and nothing else */
     int32_t slices;
     int32_t train; /* rows of the micro-batch */
     int32_t
-        from[SLICES]; /* the chain's slices begin here; the first `forward` of them in forward */
+        /* where the slices begin in the chain; the first `forward` of them lie in the forward
+         * pass */
+        from[SLICES];
     int32_t forward;
     struct {
-        int32_t rows; /* of a chunk; 0: nothing is known */
-        double worth; /* of forward: how long it takes without chunks, over with them */
+        int32_t rows; /* rows of a chunk; 0: `worth` is not known yet */
+        double worth; /* time of the forward pass without chunks / with chunks */
     } chunked;
     int64_t tried;
     uint64_t drawn;
@@ -88,9 +92,9 @@ static void simulate(struct hzp_search *s, const struct hzp_plan_shape *shape, i
     hzp_simulate(s->sim, &s->plan, ret);
 }
 
-/* How long training may run in a step of this shape, by the rules of split.h: with a goal what that
- * leaves; else a share of a usual step, or as long as such a step serves if it has its own lanes.
- * with: the step, with training or without. */
+/* How long training may run in a step of this shape, by the rules of split.h. With a goal: the time
+ * that serving leaves. Without one: a share of a usual step, or, for training on lanes of its own,
+ * the serving time of such a step. with: the simulated step, with training or without. */
 static double allowed_ns(const struct hzp_search *s, bool beside, const struct hzp_simulated *with)
 {
     double goal = s->config.goal_ns, serve = with->serve_end_ns;
@@ -103,8 +107,8 @@ static double allowed_ns(const struct hzp_search *s, bool beside, const struct h
     return s->config.train_share > 0 ? s->prefill ? s->usual_ns : serve : 0;
 }
 
-/* Cuts the slice as hzp_slice_end does: what fits, but one item at least; with a goal only if that
- * fits. */
+/* Returns the slice's end as hzp_slice_end does: as many items as fit, but at least one; with a
+ * goal, not even one unless it fits. *ret_priced: the predicted time of those items. */
 static int32_t cut(struct hzp_search *s, const struct hzp_plan_shape *shape, int32_t from,
                    double allowed, double *ret_priced)
 {
@@ -128,17 +132,17 @@ static int32_t cut(struct hzp_search *s, const struct hzp_plan_shape *shape, int
 
 static const int32_t chunk_sizes[] = {64, 128, 256};
 
-/* From here on the rig's chain goes by chunks of so many rows, or by one. */
+/* From here on the rig's chain is cut into chunks of chunk_rows rows, or not cut if that is 0. */
 static void use_chain(struct hzp_search *s, int32_t chunk_rows)
 {
     struct hzp_rig *rig = s->config.rig;
     if (rig->chunk_rows == chunk_rows)
         return;
     hzp_rig_chunks(rig, chunk_rows);
-    hzp_rig_train(rig, s->train); /* as many rows as before */
+    hzp_rig_train(rig, s->train); /* the same number of rows as before */
 }
 
-/* Items [from, to) of the rig's chain, one by one on the whole device. */
+/* The time of items [from, to) of the rig's chain, run one after another on the whole device. */
 static double alone_ns(struct hzp_search *s, int32_t from, int32_t to)
 {
     double ns = 0;
@@ -148,7 +152,7 @@ static double alone_ns(struct hzp_search *s, int32_t from, int32_t to)
     return ns;
 }
 
-/* The first item behind `at` with which a layer of the forward pass begins, or its end. */
+/* The first item behind `at` that begins a layer of the forward pass, or the pass' end. */
 static int32_t next_layer(const struct hzp_rig *rig, int32_t at)
 {
     const struct hzp_item *item = rig->chain.item;
@@ -159,8 +163,8 @@ static int32_t next_layer(const struct hzp_rig *rig, int32_t at)
     return HZP_MIN(i, end);
 }
 
-/* Slice i of those in forward, riding: as many whole layers as the split would let it have, one at
- * least. */
+/* Fills slice `which` of those in the forward pass when training rides: as many whole layers as the
+ * split would allow, at least one (with a goal, not even one unless it fits). */
 static void fill_riding(struct hzp_search *s, const struct hzp_plan_shape *shape, int32_t which,
                         const struct hzp_simulated *without, struct slice *ret)
 {
@@ -197,10 +201,10 @@ static void fill_riding(struct hzp_search *s, const struct hzp_plan_shape *shape
     ret->part = with.ns > 0 ? ret->ns / with.ns : 1;
 }
 
-/* ---- a slice, in turn or beside ---- */
+/* ---- a slice after serving, or beside it ---- */
 
-/* The slice that begins at `from`.  The split prices items by what they took: so those that run
- * beside others are cut again by how long they then run. */
+/* Fills the slice that begins at `from`. The split prices items by their measured times, so a slice
+ * that runs beside serving is cut again by the slower times predicted for it there. */
 static void fill(struct hzp_search *s, const struct hzp_plan_shape *shape, int32_t from,
                  const struct hzp_simulated *without, struct slice *ret)
 {
@@ -219,7 +223,7 @@ static void fill(struct hzp_search *s, const struct hzp_plan_shape *shape, int32
         if (beside)
             allowed = allowed_ns(s, true, &with);
     }
-    double times = 1; /* as much training as one such slice */
+    double times = 1; /* average number of such slices in a step */
     if (soft && !beside && ran > 0)
         times = to < s->config.rig->chain.items ? allowed / ran : HZP_MIN(allowed / ran, 1.0);
     *ret = (struct slice){.from = from,
@@ -230,7 +234,8 @@ static void fill(struct hzp_search *s, const struct hzp_plan_shape *shape, int32
     ret->part = with.ns > 0 ? ret->ns / with.ns : 1;
 }
 
-/* As much training as the split allows, in each part of the chain; what counts is all of them. */
+/* Fills every slice with as much training as the split allows; the score is taken over all
+ * slices. */
 static void fill_with_training(struct hzp_search *s, struct candidate *c)
 {
     double trained = 0, ns = 0, serve = 0, longest = 0;
@@ -254,10 +259,10 @@ static void fill_with_training(struct hzp_search *s, struct candidate *c)
     c->serve_ns = serve / HZP_MAX(s->slices, 1);
     c->score = ns > 0 ? trained / ns : 0;
     if ((s->config.goal_ns > 0 ? longest : c->ns) > 1.01 * s->goal_ns)
-        c->score = -c->ns; /* misses the goal */
+        c->score = -c->ns; /* the step misses the goal */
 }
 
-/* Keeps it if it is one of the best. */
+/* Inserts the candidate into the list of the best if it belongs there. */
 static void keep(struct hzp_search *s, const struct candidate *c)
 {
     int32_t at = s->bests;
@@ -288,9 +293,9 @@ static struct candidate try_shape(struct hzp_search *s, const struct hzp_plan_sh
     return c;
 }
 
-/* ---- which lanes may be used at a time ---- */
+/* ---- the lanes that a shape uses ---- */
 
-/* Gives each lane its units; false: the device has too few. */
+/* Sets each used lane's share; false: the device has too few cores (SMs). */
 static bool shares_fit(const struct hzp_search *s, struct hzp_plan_shape *shape)
 {
     bool used[HZP_LANE_COUNT] = {false};
@@ -328,7 +333,7 @@ static void consider(struct hzp_search *s, const struct hzp_plan_shape *shape)
     keep(s, &c);
 }
 
-/* ---- the list ---- */
+/* ---- the initial list of shapes ---- */
 
 enum { ALL_ONE, ATTENTION_APART, DECODE_APART, NANOS_APART, PATTERNS };
 
@@ -346,7 +351,7 @@ static void set_lanes(struct hzp_plan_shape *shape, int pattern)
     }
 }
 
-/* With every division of the device between the lanes that are used. */
+/* Tries every division of the device between the lanes that the shape uses. */
 static void divide(struct hzp_search *s, struct hzp_plan_shape *shape, int pattern)
 {
     const struct hzp_tables *t = s->config.tables;
@@ -356,7 +361,7 @@ static void divide(struct hzp_search *s, struct hzp_plan_shape *shape, int patte
         memset(shape->train_lane, train_lane[where], sizeof(shape->train_lane));
         bool beside = train_lane[where] == HZP_LANE_TRAIN;
         if (train_lane[where] == HZP_LANE_MEMORY && pattern == ALL_ONE)
-            continue; /* a lane of its own by another name */
+            continue; /* the same as training on HZP_LANE_TRAIN */
         memset(shape->share, 0, sizeof(shape->share));
         if (pattern == ALL_ONE && !beside) {
             consider(s, shape);
@@ -393,7 +398,7 @@ static void with_orders(struct hzp_search *s, struct hzp_plan_shape *shape)
         }
 }
 
-/* Training in serving's products: one nano-batch on one lane. */
+/* Tries shapes in which training rides in serving's products: one nano-batch on one lane. */
 static void try_riding(struct hzp_search *s)
 {
     const struct hzp_train_space *space = s->config.rig->train;
@@ -431,7 +436,7 @@ static int32_t draw(struct hzp_search *s, int32_t n)
     return (int32_t)(hzp_mix64(s->config.seed + ++s->drawn * 0x9e3779b97f4a7c15u) % (uint64_t)n);
 }
 
-/* Sizes in sixteenths, so that small changes exist. */
+/* Rescales the weights to sixteenths, so that small changes are possible. */
 static void rescale(struct hzp_plan_shape *shape)
 {
     int64_t sum = 0;
@@ -447,7 +452,7 @@ static void change(struct hzp_search *s, struct hzp_plan_shape *shape)
     int32_t i = draw(s, shape->nanos), k = draw(s, shape->nanos);
     int a = lanes[draw(s, 2 + s->trains)], b = lanes[draw(s, 2 + s->trains)];
     switch (draw(s, 6)) {
-    case 0: /* rows from one nano-batch to another */
+    case 0: /* move rows from one nano-batch to another */
         rescale(shape);
         if (shape->weight[i] > 1) {
             shape->weight[i]--;
@@ -457,16 +462,16 @@ static void change(struct hzp_search *s, struct hzp_plan_shape *shape)
     case 1:
         shape->order = (uint8_t)draw(s, HZP_ORDER_COUNT);
         break;
-    case 2: /* one kind of op of one nano-batch elsewhere */
+    case 2: /* move one kind of op of one nano-batch to another lane */
         shape->lane[i][draw(s, HZP_KIND_COUNT)] = (uint8_t)a;
         break;
-    case 3: /* units from one lane to another */
+    case 3: /* move cores (SMs) from one lane to another */
         if (shape->share[a] > 1) {
             shape->share[a]--;
             shape->share[b]++;
         }
         break;
-    case 4: /* one more nano-batch, or one fewer */
+    case 4: /* add or remove a nano-batch */
         if (draw(s, 2) && shape->nanos > 1) {
             shape->nanos--;
         } else if (shape->nanos < HZP_NANO_MAX && shape->nanos < s->decode + s->prefill) {
@@ -502,7 +507,7 @@ static void climb(struct hzp_search *s)
 
 /* ---- one step ---- */
 
-/* Where slices begin: in the middles of so many equal parts of the chain, by time. */
+/* Sets where slices begin: at the middles of SLICES parts of the chain that take equal time. */
 static void find_slices(struct hzp_search *s)
 {
     const struct hzp_plan *chain = &s->config.rig->chain;
@@ -520,13 +525,14 @@ static void find_slices(struct hzp_search *s)
     }
 }
 
-/* Scores are rates, or durations with a minus. */
+/* Scores are rates (> 0), or negated durations. */
 static bool better(const struct candidate *c, const struct candidate *plain)
 {
     return plain->score > 0 ? c->score > margin * plain->score : c->score > plain->score / margin;
 }
 
-/* Takes up a step: its rows, and, if it trains, its slice's begin and its goal. */
+/* Sets the current step: its rows, where its slices begin, and its goal; tries the sequential
+ * plan. */
 static int take_up(struct hzp_search *s, int32_t decode, int32_t depth, int32_t prefill,
                    int32_t train, struct candidate *ret_plain)
 {
@@ -579,10 +585,10 @@ int hzp_search_step(struct hzp_search *s, int32_t decode, int32_t depth, int32_t
     return HZP_OK;
 }
 
-/* ---- running what was found ---- */
+/* ---- running the shapes found ---- */
 
-/* Runs the candidate once, with each of its slices; how long that took and the training in it, both
- * as they are on average. */
+/* Runs the candidate once with each of its slices. Returns how long that took and the training
+ * done, both scaled to the average step. */
 static int run(struct hzp_search *s, struct hzp_exec *exec, const struct candidate *c,
                double *ret_ns, double *ret_trained)
 {
@@ -607,8 +613,9 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* One run of each: how much better c was than the plain plan, and its duration over the goal, or
- * over the plain plan's if that is longer.  Returns in *ret_ns what both took. */
+/* One run of each plan. *ret_gain: by what factor c was better than the plain plan. *ret_late: c's
+ * duration over the goal, or over the plain plan's duration if that is longer. *ret_ns: how long
+ * both runs took. */
 static int turn(struct hzp_search *s, struct hzp_exec *exec, const struct candidate *plain,
                 const struct candidate *c, double *ret_gain, double *ret_late, double *ret_ns)
 {
@@ -624,14 +631,15 @@ static int turn(struct hzp_search *s, struct hzp_exec *exec, const struct candid
     return HZP_OK;
 }
 
-/* In turns, the median.  *ret_gain 0: one turn takes longer than there is time. */
+/* Runs both plans alternately and returns the medians. *ret_gain is 0 if RUNS_MIN turns would take
+ * longer than most_ns. */
 static int compare(struct hzp_search *s, struct hzp_exec *exec, const struct candidate *plain,
                    const struct candidate *c, double most_ns, double *ret_gain, double *ret_late)
 {
     double gain[RUNS_MAX], late[RUNS_MAX], ns;
     int32_t runs = RUNS_MIN;
     *ret_gain = *ret_late = 0;
-    HZP_TRY(turn(s, exec, plain, c, &gain[0], &late[0], &ns)); /* it makes primitives */
+    HZP_TRY(turn(s, exec, plain, c, &gain[0], &late[0], &ns)); /* not counted: creates primitives */
     if (most_ns > 0 && RUNS_MIN * ns > most_ns)
         return HZP_OK;
     for (int32_t i = 0; i < runs; i++) {

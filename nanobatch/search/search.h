@@ -1,25 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nanobatch/search/search.h - finds the shape of a step: every shape of a list on paper, then small
- * changes to the best of them.
+/* nanobatch/search/search.h - finds the shape of a step: simulates every shape of a list, then
+ * small changes to the best of them.
  *
- * Tried are the number and sizes of nano-batches, the order they are issued in, which lane each
- * kind of op goes to, the shares of the lanes, and whether training follows what serves on its lane
- * or runs beside it.  One nano-batch on one lane is always among them, and wins a draw.
+ * The search varies the number and sizes of nano-batches, the order they are issued in, the lane of
+ * each kind of op, the shares of the lanes, and whether training follows serving on its lane or
+ * runs beside it.  The sequential plan (one nano-batch on one lane) is always among the candidates,
+ * and is chosen unless another shape is better by a margin.
  *
- * What counts: without training the step's duration; with it the training done per second, as a
- * part of what the whole device would do, in steps no longer than the goal.  A step carries as much
- * of the chain as the split (split.h) would let it: with a goal what that leaves, in whole items;
- * without one a share of a usual step, where an item that is longer is paid for by the steps behind
- * it and what is too short is saved (counted is the average over such steps), or, on lanes of its
- * own, as much as runs while such a step serves.  The same rules let most steps with prompts go
- * without training; one of them that has it gets what a step without prompts would.  Not known here
- * are policies (train_max, train_min), the split's distrust of its own predictions, and how often
- * prompts come.  Tried are slices from five places of the chain, from forward's begin to backward's
- * end, since they are not alike, and what counts is the five together.
+ * The objective without training is the step's duration.  With training it is the training done per
+ * second, as a fraction of what the whole device would do, in steps no longer than the goal.  A
+ * step carries as much of the chain as the split (split.h) would allow.  With a goal that is the
+ * time serving leaves, in whole items. Without a goal it is a share of a usual step: an item that
+ * takes longer is repaid by the following steps, unused time is saved for them, and the score is
+ * the average over such steps.  On lanes of its own, training may run as long as the step's
+ * serving.  By the same rules most steps with prompts carry no training; one that does gets what a
+ * step without prompts would.  The search does not model the policies (train_max, train_min), the
+ * split's correction for its own prediction errors, or how often prompts arrive.  Slices are taken
+ * from five places of the chain, from the start of the forward pass to the end of the backward
+ * pass, because its items differ; the score is over all five.
  *
- * Training may also ride in serving's matrix products (ride.h), in chunks of some sizes, if the rig
- * has room for it.  Its forward pass then goes by chunks also where it does not ride, which takes
- * longer: what is done counts as long as it would take without chunks.
+ * Training may also ride in serving's matrix products (ride.h), in chunks of several sizes, if the
+ * rig has room for it.  The forward pass then goes in chunks also where it does not ride, which
+ * takes longer: training done is counted as the time it would take without chunks.
  *
  * Thread: one at a time.
  */
@@ -32,11 +34,11 @@
 #include "nanobatch/search/simulate.h"
 
 struct hzp_search_config {
-    struct hzp_rig *rig;             /* any device: nothing is computed */
+    struct hzp_rig *rig;             /* any device: nothing is computed on it */
     const struct hzp_tables *tables; /* borrowed */
-    double goal_ns; /* longest step that trains; 0: train_share of a usual step longer */
+    double goal_ns; /* longest step that trains; 0: a usual step plus train_share of it */
     double train_share;
-    int32_t tries; /* small changes, for each of the best */
+    int32_t tries; /* number of small changes tried for each of the best shapes */
     uint64_t seed;
 };
 
@@ -45,21 +47,21 @@ struct hzp_search;
 int hzp_search_create(const struct hzp_search_config *config, struct hzp_search **ret);
 void hzp_search_destroy(struct hzp_search *s); /* NULL: no effect */
 
-/* The best shape for a step of so many rows, decode rows at position `depth`; train 0: it does not
- * train.  HZP_EINVAL: the rig is too small for it. */
+/* Finds the best shape for a step of these rows, decode rows at position `depth`; train 0: the step
+ * does not train.  HZP_EINVAL: the rig is too small for it. */
 int hzp_search_step(struct hzp_search *s, int32_t decode, int32_t depth, int32_t prefill,
                     int32_t train, struct hzp_plan_entry *ret);
 
-/* Runs the entry's shape and the sequential plan in turns on the search's rig, whose device must
- * compute: what was found on paper is the best of many predictions, and so likely one of the rosier
- * ones.  Sets entry->confirmed; where the shape does not win, or misses the goal that the
- * sequential plan meets, the sequential plan takes its place.  most_ns: so long the runs may take;
- * 0: as long as they do.  Where that is too short for the fewest the entry stays unconfirmed.
- * HZP_EDEVICE is final. */
+/* Runs the entry's shape and the sequential plan alternately on the search's rig, whose device must
+ * compute: the shape with the best of many predictions is likely one whose prediction is too
+ * optimistic.  Sets entry->confirmed; if the shape does not win, or misses the goal that the
+ * sequential plan meets, the sequential plan takes its place.  most_ns: time limit for the runs; 0:
+ * none.  If not even the fewest runs fit into it, the entry stays unconfirmed. HZP_EDEVICE is
+ * final. */
 int hzp_search_confirm(struct hzp_search *s, struct hzp_exec *exec, int32_t depth, double most_ns,
                        struct hzp_plan_entry *entry);
 
-/* How many shapes were tried since create. */
+/* The number of shapes tried since create. */
 int64_t hzp_search_tried(const struct hzp_search *s);
 
 #endif

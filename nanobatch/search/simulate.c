@@ -7,28 +7,28 @@
 
 enum { MEMOS = 4096, AGAIN_ITEMS = 24 };
 
-/* What an op took: plans repeat the same few dozen ops in every layer. */
+/* Remembers an op's predicted time: plans repeat the same few dozen ops in every layer. */
 struct memo {
     struct hzp_op_key key;
     struct hzp_op_size size;
-    int32_t units; /* 0: empty */
+    int32_t units; /* cores (SMs) it ran on; 0: the entry is empty */
     double ns;
 };
 
 struct lane {
     int32_t *item;     /* [count] its items, in order */
-    int32_t count, at; /* the next one, or the one that runs */
+    int32_t count, at; /* number of items; the next item to run, or the running one */
     int32_t units;
     bool runs;
-    double left;    /* of the one that runs, in nanoseconds alone */
-    double free_at; /* when the last one ended */
+    double left;    /* remaining time of the running item, in nanoseconds it would take alone */
+    double free_at; /* when the lane's previous item ended */
     enum hzp_class class;
 };
 
 struct hzp_simulator {
     const struct hzp_tables *tables;
     struct memo *memo;           /* [MEMOS] */
-    double *begin, *end, *alone; /* [room], all of these */
+    double *begin, *end, *alone; /* [room] each, one entry per item */
     bool *again;
     int32_t *queue, room;
     struct lane lane[HZP_LANE_COUNT];
@@ -58,7 +58,7 @@ void hzp_simulator_destroy(struct hzp_simulator *s)
 
 void hzp_plan_find_again(const struct hzp_plan *plan, bool *again)
 {
-    const void *read[AGAIN_ITEMS] = {NULL}; /* what the latest items read */
+    const void *read[AGAIN_ITEMS] = {NULL}; /* what the most recent items read */
     for (int32_t i = 0; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
         const struct hzp_matmul_args *m = item->args;
@@ -120,7 +120,7 @@ static void make_room(struct hzp_simulator *s, int32_t items)
     s->queue = hzp_xrealloc(s->queue, (size_t)items * sizeof(*s->queue));
 }
 
-/* Deals the items to their lanes; returns how many lanes there are. */
+/* Distributes the items over their lanes; returns the number of lanes used. */
 static int deal(struct hzp_simulator *s, const struct hzp_plan *plan)
 {
     int lanes = 0, at = 0;
@@ -145,7 +145,7 @@ static int deal(struct hzp_simulator *s, const struct hzp_plan *plan)
     return lanes;
 }
 
-/* When item i has been put into its lane's queue. */
+/* When item i has entered its lane's queue. */
 static double issued(const struct hzp_simulator *s, const struct hzp_plan *plan, int lanes, int l,
                      int32_t i)
 {
@@ -158,7 +158,7 @@ static double issued(const struct hzp_simulator *s, const struct hzp_plan *plan,
     return each * (first ? plan->items : i + 1);
 }
 
-/* When the lane's next item may begin; INFINITY: what it waits for has not ended yet. */
+/* When the lane's next item may begin; INFINITY: an item it waits for has not ended yet. */
 static double ready(const struct hzp_simulator *s, const struct hzp_plan *plan, int lanes, int l)
 {
     const struct lane *lane = &s->lane[l];
@@ -180,7 +180,7 @@ static double ready(const struct hzp_simulator *s, const struct hzp_plan *plan, 
     return at;
 }
 
-/* How fast the lane's item advances beside the others that run. */
+/* The rate at which the lane's item advances beside the other running items. */
 static double speed(struct hzp_simulator *s, int l)
 {
     double rate = 1;
@@ -208,7 +208,8 @@ static void begin_item(struct hzp_simulator *s, const struct hzp_plan *plan, str
     s->begin[i] = now;
 }
 
-/* From `now` on: begins what can begin, goes to the next event.  False: all have ended. */
+/* One event: starts the items that can start at `now`, then advances to the next event. False: all
+ * items have ended. */
 static bool advance(struct hzp_simulator *s, const struct hzp_plan *plan, int lanes, double *now,
                     struct hzp_simulated *ret)
 {
@@ -237,7 +238,8 @@ static bool advance(struct hzp_simulator *s, const struct hzp_plan *plan, int la
             continue;
         ret->busy_ns[l] += next - *now;
         lane->left -= (next - *now) * rate[l];
-        /* By its end, not by what is left: beside large times that may be too little to count. */
+        /* Compare end times, not only the remainder: beside large times the remainder may be too
+         * small to advance the clock. */
         if (ends[l] <= next || lane->left <= 1e-6 * rate[l] + 1e-9)
             end_item(s, lane, next);
     }

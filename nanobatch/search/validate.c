@@ -16,12 +16,12 @@
 
 enum { RUNS_MIN = 3, RUNS_MAX = 13, PASSES = 2 };
 
-static const double plan_ns = 180e6; /* all runs of one plan in one pass, about */
+static const double plan_ns = 180e6; /* target for the duration of one plan's runs in one pass */
 
 struct step {
     int32_t decode, depth, prefill, train, from, to;
     struct hzp_plan_shape shape;
-    double predicted_ns, ns; /* ns: of the passes the shortest */
+    double predicted_ns, ns; /* ns: the shortest over the passes */
 };
 
 struct validation {
@@ -43,7 +43,7 @@ static int32_t draw(struct validation *v, int32_t n)
     return (int32_t)(word % (uint64_t)HZP_MAX(n, 1));
 }
 
-/* About as often small as large. */
+/* Draws a number of rows; small ones are about as likely as large ones. */
 static int32_t draw_rows(struct validation *v, int32_t most)
 {
     int32_t bits = 0;
@@ -79,8 +79,8 @@ static void draw_lanes(struct validation *v, struct hzp_plan_shape *s, bool trai
         memset(s->share, 0, sizeof(s->share));
 }
 
-/* Training's rows in serving's products, in one step of three that could have them; true: they
- * are. */
+/* In one of three steps that can have it, lets training's rows ride in serving's products. True:
+ * they ride. */
 static bool draw_ride(struct validation *v, struct step *s)
 {
     const struct hzp_rig *rig = v->rig;
@@ -95,7 +95,7 @@ static bool draw_ride(struct validation *v, struct step *s)
 static void draw_step(struct validation *v, struct step *s)
 {
     const struct hzp_rig_config *c = &v->rig->config;
-    int32_t kind = draw(v, 4); /* decode, prompt, both, all three */
+    int32_t kind = draw(v, 4); /* decode; prompt; both; decode, training and perhaps a prompt */
     memset(s, 0, sizeof(*s));
     s->shape = hzp_plan_sequential;
     s->decode = kind != 1 ? draw_rows(v, c->decode_max) : 0;
@@ -120,12 +120,12 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* The run's duration: the median of more runs, the shorter they are. */
+/* Measures the plan's duration as the median of several runs; shorter plans are run more often. */
 static int measure(struct validation *v, double *ret)
 {
     double took[RUNS_MAX];
     int runs = RUNS_MIN;
-    for (int i = -1; i < runs; i++) { /* the first makes primitives */
+    for (int i = -1; i < runs; i++) { /* run -1 creates primitives and is not counted */
         struct hzp_exec_times times;
         uint64_t begin = hzp_device_now_ns(v->dev);
         HZP_TRY(hzp_exec_run(v->exec, &v->plan, NULL, &times));
@@ -140,7 +140,7 @@ static int measure(struct validation *v, double *ret)
     return HZP_OK;
 }
 
-/* Draws a step that the rig has room for. */
+/* Draws a step that fits into the rig. */
 static int draw_one(struct validation *v, struct step *s)
 {
     struct hzp_rig *rig = v->rig;
@@ -148,11 +148,11 @@ static int draw_one(struct validation *v, struct step *s)
     do {
         draw_step(v, s);
         r = hzp_rig_serve(rig, s->decode, s->depth, s->prefill, 0);
-    } while (r == HZP_EINVAL); /* its pages are more than there are */
+    } while (r == HZP_EINVAL); /* it needs more pages than the rig has */
     HZP_TRY(r);
     hzp_rig_chunks(rig, s->shape.ride);
     HZP_TRY(hzp_rig_train(rig, s->train));
-    if (s->train) { /* what rides is of forward */
+    if (s->train) { /* items that ride begin in the forward pass */
         s->from = draw(v, s->shape.ride ? rig->train->forward_end : rig->chain.items);
         s->to = s->from + 1 + draw(v, 80);
         s->to = HZP_MIN(s->to, rig->chain.items);
@@ -187,7 +187,8 @@ static void tell(struct validation *v, const struct step *s)
            100 * error, hzp_plan_shape_text(&s->shape, text));
 }
 
-/* All of them once, then all again: what disturbs a machine for seconds is not there both times. */
+/* Runs all plans once, then all again: a disturbance that lasts for seconds does not affect both
+ * passes. */
 static int run_all(struct validation *v, int64_t plans, const volatile int *stop,
                    struct hzp_err_text *reterr)
 {

@@ -10,9 +10,10 @@
 #include "nanobatch/search/rig.h"
 #include "nanobatch/time/tables.h"
 
-/* Runs `plans` random plans on the rig, twice, and prints one line each, then median and 95th
- * percentile of the error |predicted / measured - 1|; measured is the shorter of two medians, as
- * the tables hold the shortest of several.  *stop != 0, set by a signal handler, ends it early. */
+/* Runs `plans` random plans on the rig in two passes and prints one line each, then median and 95th
+ * percentile of the error |predicted / measured - 1|. The measured time is the shorter of the two
+ * passes' medians, as the tables hold the shortest of several.  *stop != 0, set by a signal
+ * handler, ends it early. */
 int hzp_search_validate(struct hzp_rig *rig, const struct hzp_tables *tables, int64_t plans,
                         uint64_t seed, const volatile int *stop, struct hzp_err_text *reterr);
 
