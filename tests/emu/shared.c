@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/emu/shared.c - the shared memory of the block that runs: its variables, who touched what of
- * it last, and the asynchronous copies into it.
+/* tests/emu/shared.c - the shared memory of the block that runs: its variables, the last
+ * accesses to each place, and the asynchronous copies into it.
  *
- * Remembered per two bytes: the last writer and the last reader (or that there were several), and
- * when.  Kernels have no smaller elements that two threads would write side by side.
+ * Recorded per two bytes: the last writer and the last reader (or that there were several), and
+ * when. Kernels have no smaller elements that two threads would write side by side.
  */
 #include <string.h>
 #include <sys/mman.h>
@@ -87,7 +87,7 @@ void *emu_shared_ptr(uint32_t at)
     return shared.base + at;
 }
 
-/* The variable all of it lies in; NULL: none. */
+/* The variable that contains the whole range; NULL: none. */
 static const struct variable *variable_of(uint32_t at, size_t size)
 {
     for (int i = 0; i < shared.variables; i++) {
@@ -119,7 +119,7 @@ static void cell_touch(const struct emu_fiber *me, uint32_t at, bool write, bool
 {
     struct emu_mark *cell = &shared.cell[at / EMU_GRAIN];
     bool there = cell->written >= emu_block.began;
-    /* no barrier ends a copy */
+    /* a barrier does not complete a copy */
     bool mine = cell->writer != EMU_COPYING && emu_ordered(cell->written, cell->writer, me);
     if (there && !mine && !(atomic && cell->writer == EMU_ATOMIC)) {
         race(me, at, write, cell->writer, true, pc);
