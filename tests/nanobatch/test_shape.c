@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans of random shapes over random batches, serving and training together:
- *     - the checker accepts every one; with one wait removed it finds a race exactly where an
- *       independent check, byte by byte, finds one;
- *     - run sequentially, cut into nano-batches, overlapped on lanes, training riding in serving's
- *       products, and in any order that lanes and waits allow, the same step gives the same bits:
- *       logits (through tokens and log-probabilities), the residual stream, keys and values,
- *       gradients;
- *     - the model in two ranges of layers, in plans that run one after another, gives the same bits
- *       as the whole, and weights of learned rows scale their gradients.
+ *   - the checker accepts every one; with one wait removed it finds a race exactly where an
+ *     independent check, byte by byte, finds one;
+ *   - run sequentially, cut into nano-batches, overlapped on lanes, training riding in serving's
+ *     products, and in any order that lanes and waits allow, the same step gives the same bits:
+ *     logits (through tokens and log-probabilities), the residual stream, keys and values,
+ *     gradients;
+ *   - the model in two ranges of layers, in plans that run one after another, gives the same bits
+ *     as the whole, and weights of learned rows scale their gradients.
  *
  *     test_shape CHECKS RUNS MODEL_DIR...
  */
