@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/alloc/fail.c - a library to preload that lets one allocation of the process fail.
+/* tests/alloc/fail.c - a library to preload that makes one allocation of the process fail.
  *
- *     HZP_FAIL_MIN=BYTES    only allocations of at least so many bytes are counted
+ *     HZP_FAIL_MIN=BYTES    only allocations of at least this size are counted
  *     HZP_FAIL_AT=N         the N-th of them returns NULL; 0: none
  *     HZP_FAIL_COUNT=FILE   how many there were, written when the process exits
  *
- * Every allocation of the process counts, whoever makes it: hzp_xmalloc, the devices, libraries.
- * Uses glibc's own names of the functions it replaces.
+ * Every allocation of the process counts: those of hzp_xmalloc, of devices, of libraries. Uses
+ * glibc's own names of the functions it replaces.
  *
  * Thread: any.
  */
@@ -24,7 +24,7 @@ extern void *__libc_memalign(size_t align, size_t size);
 
 static atomic_long count;
 static long fail_at;
-static size_t fail_min = (size_t)-1; /* before the variables are read nothing counts */
+static size_t fail_min = (size_t)-1; /* nothing counts before the variables are read */
 
 static bool fails(size_t size)
 {
