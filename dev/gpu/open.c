@@ -34,7 +34,8 @@ void gpu_open(const struct gpu_config *config, struct hzp_assembly *ret)
     }
 }
 
-/* The first block comes from the host; then what there is is copied behind itself. */
+/* The first block comes from the host; then the filled part is copied behind itself until all is
+   filled. */
 void gpu_fill_pages(struct hzp_assembly *parts)
 {
     enum { BLOCK = 16 << 20 };
