@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A server's start with one allocation that fails, again and again with another one.
+"""Starts a server many times, each time with a different allocation that fails.
 
     test_alloc.py HZPSERVE LIBFAIL MODEL_DIR [TRIES]
 
@@ -28,7 +28,7 @@ LARGE = 64 << 10
 
 
 def start(server, library, model, folder, **settings):
-    """Starts a server, ends it when it is ready; its status and what it wrote to standard error."""
+    """Starts a server and ends it when it is ready; returns its status and its standard error."""
     env = dict(os.environ, LD_PRELOAD=library, HZP_LOG="info", XDG_CACHE_HOME=str(folder / "cache"),
                **{name: str(value) for name, value in settings.items()})
     process = subprocess.Popen(
@@ -52,7 +52,7 @@ def start(server, library, model, folder, **settings):
 
 
 def judge(ready, status, errors, folder):
-    """A word for how the start ended, and what is wrong with that."""
+    """Returns a word for how the start ended, and what is wrong with it."""
     if status == -signal.SIGKILL:
         return "hangs", "it did not end"
     if "assertion failed" in errors or "hzpserve: bug" in errors:

@@ -113,8 +113,8 @@ static void threads_pass_it_on(void **state)
         assert_int_equal(next[i], EACH);
     }
     assert_null(hzp_ring_pop(ring));
-    assert_true(all[0].refused + all[1].refused + all[2].refused >
-                0); /* the ring was full at times */
+    /* the ring was full at times */
+    assert_true(all[0].refused + all[1].refused + all[2].refused > 0);
     hzp_wake_fini(&wake);
     hzp_ring_destroy(ring);
     free(all);
