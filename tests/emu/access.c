@@ -44,7 +44,7 @@ static void touch_elsewhere(uintptr_t at, size_t size, bool write, const void *p
     uintptr_t args = (uintptr_t)launch->closure;
     if (!write && ((at >= args && at + size <= args + launch->closure_size) || constant(at)))
         return;
-    emu_fault(HZP_EMU_BOUNDS, pc, "%s of %zu bytes at %#lx, which is no memory of the device",
+    emu_fault(HZP_EMU_BOUNDS, pc, "%s of %zu bytes at %#lx, which is not device memory",
               write ? "a store" : "a load", size, (unsigned long)at);
 }
 
@@ -112,7 +112,7 @@ void *hzp_emu_memset(void *to, int byte, size_t size)
     return memset(to, byte, size);
 }
 
-/* ---- the names the compiler knows ---- */
+/* ---- functions that the compiler calls ---- */
 
 #define ACCESS(size)                                                                               \
     void __tsan_read##size(void *p);                                                               \

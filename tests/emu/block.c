@@ -238,7 +238,7 @@ static bool launch_legal(const struct hzp_emu_launch *l)
         l->grid.z == 0 || l->grid.x > 0x7fffffff || l->grid.y > 65535 || l->grid.z > 65535 ||
         l->block.z > 64) {
         emu_fault(HZP_EMU_LAUNCH, l->kernel,
-                  "no device has a grid of %u x %u x %u blocks of "
+                  "no device supports a grid of %u x %u x %u blocks of "
                   "%u x %u x %u threads",
                   l->grid.x, l->grid.y, l->grid.z, l->block.x, l->block.y, l->block.z);
         return false;

@@ -7,7 +7,7 @@
  * then calls is ours (access.c), so each load and each store passes here and is judged:
  *   - global memory: only what was allocated, and under a watch only the bytes allowed;
  *   - alignment: an access of n bytes at a multiple of n;
- *   - shared memory: inside a variable, not before somebody wrote it, not while an asynchronous
+ *   - shared memory: inside a variable, not read before it was written, not while an asynchronous
  *   copy
  *     is on its way, and ordered by a barrier with what other threads did there;
  *   - global memory within a launch: as shared memory in a block, between blocks ordered by atomic
@@ -46,7 +46,7 @@ enum hzp_emu_fault {
     HZP_EMU_LAUNCH,     /* a grid, block or amount of shared memory that no device supports */
 };
 
-/* ---- what tests ask ---- */
+/* ---- for tests ---- */
 
 /* Keeps faults for hzp_emu_fault_take instead of aborting. */
 void hzp_emu_keep_faults(bool keep);

@@ -104,8 +104,8 @@ static void race(const struct emu_fiber *me, uint32_t at, bool write, unsigned w
     const struct variable *v = variable_of(at, 1);
     if (who == EMU_COPYING) {
         emu_fault(HZP_EMU_COPY, pc,
-                  "thread %d %s shared %s, byte %u, while an asynchronous copy is on "
-                  "its way there",
+                  "thread %d %s shared %s, byte %u, while an asynchronous copy there is "
+                  "in flight",
                   me->thread, write ? "writes" : "reads", v->name, at - v->at);
         return;
     }
@@ -128,8 +128,8 @@ static void cell_touch(const struct emu_fiber *me, uint32_t at, bool write, bool
     if (!there && (!write || atomic)) {
         const struct variable *v = variable_of(at, 1);
         emu_fault(HZP_EMU_UNWRITTEN, pc,
-                  "thread %d reads shared %s, byte %u, before anybody wrote it", me->thread,
-                  v->name, at - v->at);
+                  "thread %d reads shared %s, byte %u, before it was written", me->thread, v->name,
+                  at - v->at);
         return;
     }
     if (!write) {
@@ -171,7 +171,7 @@ void emu_shared_touch_by(const struct emu_fiber *by, uint32_t at, size_t size, c
     touch(by, at, size, false, false, pc);
 }
 
-/* ---- asynchronous copies: done when waited for, and until then nobody may look ---- */
+/* ---- asynchronous copies: complete at the wait, not accessible before ---- */
 
 static void copying(uint32_t at, bool begins)
 {
@@ -225,6 +225,5 @@ void hzp_emu_copy_wait(int pending)
 void emu_copies_end(struct emu_fiber *fiber)
 {
     if (fiber->copies > 0)
-        emu_fault(HZP_EMU_COPY, NULL, "ended with %d asynchronous copies on their way",
-                  fiber->copies);
+        emu_fault(HZP_EMU_COPY, NULL, "ended with %d asynchronous copies in flight", fiber->copies);
 }

@@ -55,10 +55,10 @@ static void test_planted(void **state)
             hzp_planted_run((enum hzp_planted)i, false, in, io);
             fault = hzp_emu_fault_take(&text);
             if (fault != HZP_EMU_NONE)
-                fail_msg("%s's right twin: %s", planted[i].name, text);
+                fail_msg("%s's correct version: %s", planted[i].name, text);
             for (int k = 0; k < N; k++)
                 if (io[k] != hzp_planted_result((enum hzp_planted)i, in, k))
-                    fail_msg("%s's right twin: [%d] is %g", planted[i].name, k, (double)io[k]);
+                    fail_msg("%s's correct version: [%d] is %g", planted[i].name, k, (double)io[k]);
             for (int k = 0; k < N; k++) /* the bug may have run far enough to write */
                 in[k] = (float)(k * k % 311);
             hzp_emu_free(io);
