@@ -316,7 +316,7 @@ static void teach(struct sim_world *w)
     hzp_sample_queue_push(w->queue, sample, n);
 }
 
-/* --- Others that hold something --------------------------------------------------------------- */
+/* --- Holders of versions and pages ------------------------------------------------------------ */
 
 static void hold_versions(struct sim_world *w)
 {

@@ -56,7 +56,7 @@ static struct sim_life *whose(struct sim_world *w, int32_t seg)
     int32_t page = batch->page[seg * batch->max.page_stride];
     SIM_CHECK(w, page >= 0 && page < w->pages, "page", "%d of %d", page, w->pages);
     if (batch->pos0[seg] > 0) {
-        SIM_CHECK(w, w->owner[page], "page", "%d is read, and nobody's", page);
+        SIM_CHECK(w, w->owner[page], "page", "%d is read, but has no owner", page);
         return w->owner[page];
     }
     for (int32_t i = 0; i < w->lives; i++) {
@@ -329,7 +329,7 @@ void sim_check_batch(struct sim_world *w)
     check_order(w);
 }
 
-/* --- What a step brought ---------------------------------------------------------------------- */
+/* --- Results of a step ------------------------------------------------------------------------ */
 
 static bool ends(const struct sim_life *life, int32_t n)
 {
@@ -371,7 +371,8 @@ static void check_outputs(struct sim_world *w, struct sim_life *life, const stru
                   (unsigned long long)out->version, (unsigned long long)version);
         SIM_CHECK(w,
                   !life->seen || (out[-1].version <= out->version && out[-1].at_ns <= out->at_ns),
-                  "version", "request %llu goes back in time", (unsigned long long)life->number);
+                  "version", "request %llu: versions or times decrease",
+                  (unsigned long long)life->number);
         SIM_CHECK(w, out->token >= 0 && out->token < SIM_VOCAB, "output", "token %d", out->token);
         SIM_CHECK(w, !life->seen || !ends(life, life->seen - 1), "after the stop",
                   "request %llu shows another token", (unsigned long long)life->number);
@@ -389,7 +390,7 @@ static void check_end(struct sim_world *w, struct sim_life *life)
 {
     const struct hzp_request *rq = life->rq;
     int32_t state = atomic_load(&rq->state), count = atomic_load(&rq->out_count);
-    SIM_CHECK(w, life->wakes > 0, "request", "%llu ended and nobody was told",
+    SIM_CHECK(w, life->wakes > 0, "request", "%llu ended without a wake-up",
               (unsigned long long)life->number);
     SIM_CHECK(w, state != HZP_REQUEST_LENGTH || count == rq->max_tokens, "request",
               "%llu ended for length with %d of %d", (unsigned long long)life->number, count,
@@ -401,7 +402,7 @@ static void check_end(struct sim_world *w, struct sim_life *life)
                   "number %d of request %llu was %d, and became %d", i,
                   (unsigned long long)life->number, life->told[i], rq->out[i].token);
     SIM_CHECK(w, state != HZP_REQUEST_CANCELED || life->cancel, "cancel",
-              "request %llu did not want it", (unsigned long long)life->number);
+              "request %llu was not canceled", (unsigned long long)life->number);
     SIM_CHECK(w, state != HZP_REQUEST_FAILED || w->failed, "request", "%llu failed for no reason",
               (unsigned long long)life->number);
 }

@@ -37,7 +37,7 @@ static void drain(struct sim_world *w)
     if (r == HZP_EDEVICE)
         return;
     SIM_CHECK(w, r == 0, "idle", "the loop says %d with nothing to do", r);
-    SIM_CHECK(w, w->lives == 0, "requests", "%d wait for ever", w->lives);
+    SIM_CHECK(w, w->lives == 0, "requests", "%d never end", w->lives);
     struct hzp_weights_stats weights;
     struct hzp_sample_queue_stats queue;
     struct hzp_trainer_stats trainer;
@@ -64,7 +64,7 @@ static void after_failure(struct sim_world *w)
     hzp_loop_read_stats(w->loop, &stats);
     SIM_CHECK(w, stats.failed, "failure", "the loop does not say so");
     sim_collect(w);
-    SIM_CHECK(w, w->lives == 0, "failure", "%d requests wait for ever", w->lives);
+    SIM_CHECK(w, w->lives == 0, "failure", "%d requests never end", w->lives);
     w->turn++;
     sim_clients(w, true);
     SIM_CHECK(w, w->lives == 0, "failure", "a request was accepted after it");

@@ -185,8 +185,7 @@ static int32_t mix(int32_t number, int32_t position)
     return position ? (int32_t)seeded(&seed, EOS) : number;
 }
 
-/* --- What the scheduler stands on, broken
- * ------------------------------------------------------ */
+/* --- Sabotage of the functions that the scheduler uses ---------------------------------------- */
 
 int32_t __real_hzp_kvpool_take(struct hzp_kvpool *pool);
 int32_t __wrap_hzp_kvpool_take(struct hzp_kvpool *pool);
@@ -599,8 +598,7 @@ static int try_sabotage(const char *name)
     return missed || !tried;
 }
 
-/* --- What prediction is worth
- * ------------------------------------------------------------------ */
+/* --- The value of prediction ------------------------------------------------------------------ */
 
 static int by_value(const void *a, const void *b)
 {

@@ -10,7 +10,7 @@
 
 static struct sim_world *here; /* ops only know their lane */
 
-/* --- Memory of versions ----------------------------------------------------------------------- */
+/* --- The memory of versions ------------------------------------------------------------------- */
 
 int sim_alloc(struct hzp_device *dev, enum hzp_mem where, size_t size, void **ret)
 {
@@ -62,7 +62,7 @@ static void check_versions_touched(struct sim_world *w, enum hzp_op op, const vo
                 SIM_CHECK(w, train && draft, "version written", "%s writes a version that %s",
                           hzp_op_name(op), draft ? "is a draft, but serves" : "is no draft");
             else if (train)
-                SIM_CHECK(w, draft || v->held > 0, "version read", "%s reads one nobody holds",
+                SIM_CHECK(w, draft || v->held > 0, "version read", "%s reads one that is not held",
                           hzp_op_name(op));
             else
                 SIM_CHECK(w, v && v == w->step->version, "step reads two versions",
