@@ -49,7 +49,7 @@ struct past {
         _exit(1);                                                                                  \
     } while (0)
 
-/* --- What the dead one said ------------------------------------------------------------------- */
+/* --- What the killed server reported ---------------------------------------------------------- */
 
 static void hear_start(struct past *p, const struct crash_told *told, uint64_t through,
                        uint64_t again)
@@ -117,7 +117,7 @@ static bool hear(struct past *p, int fd, uint64_t through, uint64_t again)
     return started;
 }
 
-/* --- What is on the disk ---------------------------------------------------------------------- */
+/* --- The state on disk ------------------------------------------------------------------------ */
 
 static sqlite3_stmt *query(struct past *p, sqlite3 *db, const char *sql)
 {
@@ -150,7 +150,7 @@ static void check_samples(struct past *p, sqlite3 *db)
         for (int i = CRASH_TOKENS - 1; i >= 0; i--)
             text = text * CRASH_VOCAB + data[4 * i];
         if (n < SEQUENCES_MAX && p->text[n] && p->text[n] != text + 1)
-            FAIL(p, "sample %llu holds text %llu, acknowledged was %llu", (unsigned long long)n,
+            FAIL(p, "sample %llu holds text %llu, %llu was acknowledged", (unsigned long long)n,
                  (unsigned long long)text, (unsigned long long)p->text[n] - 1);
         p->next_text = HZP_MAX(p->next_text, text + 1);
     }
@@ -206,8 +206,8 @@ static void check_checkpoints(struct past *p, sqlite3 *db, const char *state_dir
 {
     uint64_t logged = number(p, db, "SELECT max(id) FROM checkpoints");
     if (logged < p->saved)
-        FAIL(p, "the log's newest checkpoint is %llu, told was %llu", (unsigned long long)logged,
-             (unsigned long long)p->saved);
+        FAIL(p, "the log's newest checkpoint is %llu, reported was %llu",
+             (unsigned long long)logged, (unsigned long long)p->saved);
     bool there = logged == 0;
     DIR *dir = opendir(state_dir);
     for (struct dirent *entry; dir && (entry = readdir(dir));) {
