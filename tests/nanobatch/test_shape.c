@@ -704,9 +704,8 @@ int main(int argc, char **argv)
         rides += f.rides;
         tear_down(&f);
     }
-    printf("%d plans proved, somebody rode in %d; %d waits taken out that mattered, all found; %d "
-           "that "
-           "did not\n",
+    printf("%d plans checked, training rode in %d; %d needed waits removed, all found; %d not "
+           "needed\n",
            atoi(argv[1]) * (argc - 3), rides, planted, spared);
     return planted == 0 || rides < atoi(argv[1]) / 2;
 }
