@@ -156,7 +156,7 @@ static int fact_alone(struct oc_target *target, struct oc_io *io, uint8_t *resul
         else if (turn < 0)
             memcpy(together, result_at(io, result, a.token), sizeof(together));
         else if (*(int32_t *)result_at(io, result, a.token) != together[turn])
-            broken = "a row alone draws another token than in a batch";
+            broken = "a row alone draws a different token than in a batch";
     }
     return verdict(target, "sample", "a row's draw is its own", broken);
 }
@@ -214,7 +214,7 @@ static int fact_attention(struct oc_target *target, struct oc_io *io, uint8_t *r
         else if (turn < 0)
             memcpy(together, out, size);
         else if (memcmp(together[at[first] + skip], out, size) != 0)
-            broken = "a row alone has other bits than beside others";
+            broken = "a row alone has different bits than in a batch";
     }
     return verdict(target, hzp_op_name(op), "a row's attention is its own", broken);
 }
@@ -260,11 +260,11 @@ static int fact_by_hand(struct oc_target *target, struct oc_io *io, uint8_t *res
     for (int r = 0; r < 3 && !broken; r++) {
         double logprob = ((float *)result_at(io, result, a.logprob))[r];
         if (((int32_t *)result_at(io, result, a.token))[r] != tokens[r])
-            broken = "not the token worked out by hand";
+            broken = "not the token computed by hand";
         else if (((int32_t *)result_at(io, result, a.rank))[r] != ranks[r])
-            broken = "not the rank worked out by hand";
+            broken = "not the rank computed by hand";
         else if (!(fabs(logprob - (logits[tokens[r]] - log(sum))) < 1e-5))
-            broken = "not the log-probability worked out by hand";
+            broken = "not the log-probability computed by hand";
     }
     return verdict(target, "sample", "by hand: tie, edits, given", broken);
 }
@@ -361,7 +361,7 @@ static int fact_same_master(struct oc_target *target, struct oc_io *io, uint8_t 
         }
         for (int i = 0; i < N && !broken; i++)
             if (hzp_f32_bits(hzp_master_join(hi[i], low[i])) != hzp_f32_bits(master[i]))
-                broken = "bf16 + residual and fp32 went different ways";
+                broken = "bf16 + residual and fp32 differ";
     }
     return verdict(target, "adamw", "ten updates, bf16 + residual as fp32", broken);
 }
@@ -534,7 +534,7 @@ static int fact_noise(struct oc_target *target, struct oc_io *io, uint8_t *resul
     if (fabs(one) > 4 * sigma)
         broken = "the mean is not 0";
     else if (fabs(two - 1) > 4 * sqrt(1.7) * sigma)
-        broken = "the deviation is not as asked for";
+        broken = "the deviation is not the requested one";
     else if (fabs(four - 2.7) > 0.15)
         broken = "not nearly normal";
     else if (fabs(beside) > 4 * sigma || fabs(apart) > 4 * sigma)
