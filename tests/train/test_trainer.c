@@ -225,7 +225,7 @@ static void test_records(void **state)
     tiny_close(t);
 }
 
-/* --- What is not finite ----------------------------------------------------------------------- */
+/* --- Values that are not finite --------------------------------------------------------------- */
 
 static hzp_op_fn *real_xent;
 static int32_t poison_token, poison_left;
