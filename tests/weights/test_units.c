@@ -12,7 +12,7 @@
 #include "weights/model_dir.h"
 
 static const int32_t inner[] = {20, 72, 8};
-static struct hzp_layout layout; /* of these inner widths */
+static struct hzp_layout layout; /* with the inner widths below */
 
 static int setup(void **state)
 {
