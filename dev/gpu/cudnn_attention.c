@@ -768,7 +768,7 @@ static int run(void)
             wrong += !measure(&shapes[i], lengths[k / 2], k % 2 == 1);
     dnn.Destroy(dnn.handle);
     if (wrong)
-        printf("FAIL: %d cases refused or apart\n", wrong);
+        printf("FAIL: %d cases refused or different\n", wrong);
     return wrong > 0;
 }
 

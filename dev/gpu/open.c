@@ -84,7 +84,7 @@ int32_t gpu_number(const char *text)
     char *end;
     long value = strtol(text, &end, 10);
     if (*end || end == text || value < 0 || value > 1 << 24) {
-        fprintf(stderr, "\"%s\" is no number of rows\n", text);
+        fprintf(stderr, "\"%s\" is not a number of rows\n", text);
         exit(2);
     }
     return (int32_t)value;
