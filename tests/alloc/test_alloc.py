@@ -4,16 +4,17 @@
 
     test_alloc.py HZPSERVE LIBFAIL MODEL_DIR [TRIES]
 
-libfail (fail.c) is preloaded and lets the N-th allocation fail: TRIES of all, and as many of those of 64 KB
-and more (buffers of a device, files, tables).  Each start has to end in one of these ways:
+libfail (fail.c) is preloaded and makes the N-th allocation fail, for TRIES values of N among all
+allocations, and as many among those of 64 KB and more (buffers of a device, files, tables).  Each start must
+end in one of these ways:
 
     serves      the failure is tolerated; SIGTERM then ends the server with status 0
     refuses     status 1 or 2, and a line on standard error
     aborts      by design, for small allocations (base/arena.h) and within libraries: SIGABRT, and a line
                 on standard error that says what ran out
 
-and never by a signal of another kind, a failed assertion, or not at all.  What a refused start made in its
-state directory is gone; whatever happened, the next start in the same directory serves.
+and never by another signal, by a failed assertion, or not at all.  A refused start leaves nothing in its state
+directory, and the next start in the same directory serves in every case.
 """
 import os
 import pathlib

@@ -359,7 +359,7 @@ def test_errors(server):
     assert json.loads(server.get("/v1/weights?limit=99999999999999999999"))["data"]
     unknown = server.complete(some_unknown_field={"x": 1}, user="me", metadata={"a": "b"})
     assert unknown.choices[0].text
-    assert server.complete().choices[0].text  # still well
+    assert server.complete().choices[0].text  # the server still works
 
 
 def test_models_and_health(server):

@@ -100,7 +100,7 @@ def test_data():
         err = run("train", MODEL, "--data", str(there / "two.jsonl"), "--out", str(there / "out"),
                   "--epochs", "1000000000", status=1).stderr
         assert "--epochs" in err.splitlines()[-1] and "--total-steps" in err.splitlines()[-1], err
-        # A tokenizer that knows more tokens than the model has rows for.
+        # A tokenizer with more tokens than the model has rows.
         larger = there / "larger"
         shutil.copytree(MODEL, larger, copy_function=shutil.copyfile)
         tokenizer = json.loads((larger / "tokenizer.json").read_text())
@@ -280,7 +280,7 @@ def test_search():
         path = pathlib.Path(there, "found.json")
         command = [BINARY, "search", MODEL, *small, "--file", str(path)]
         delay, done, parts = 1, 0, 0
-        while not 0 < done < parts:  # interrupted too early or too late for this machine: once more
+        while not 0 < done < parts:  # interrupted too early or too late for this machine: try again
             process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
             time.sleep(delay)
             process.send_signal(signal.SIGINT)
@@ -307,7 +307,7 @@ def test_search():
         found["plans"][1]["predicted"]["confirmed"] = 0
         path.write_text(json.dumps(found))
         assert "not run: not used" in run(*command[1:], "--show").stdout
-        err = run(*command[1:]).stderr  # stopped while it ran what it had found
+        err = run(*command[1:]).stderr  # interrupted while it ran the plans it had found
         assert "ran 1 shapes" in err and "measured" not in err and "simulated" not in err, err
         assert search_file(path)[2]["plans"][1]["predicted"]["confirmed"] > 0
         err = run(*command[1:-2], "--itl", "1000", "--file", str(path)).stderr

@@ -127,7 +127,7 @@ TRICKS = {
 
 class Trickster(http.server.BaseHTTPRequestHandler):
     prompts, bodies, trick = [], [], "good"
-    over = threading.Event()  # ends the silence
+    over = threading.Event()  # ends the silent server's wait
 
     def log_message(self, *_):
         pass

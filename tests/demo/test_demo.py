@@ -27,7 +27,7 @@ SECONDS = float(os.environ.get("HZP_DEMO_SECONDS", "inf"))  # from posting to th
 HANG = 1200         # seconds: only a hang takes this long, however slow or busy the machine is
 LOSS_RISE = 0.05    # of the held-out loss, relative
 RIGHT = 0.95        # of the questions in other phrasings
-KEPT = 0.95         # of the answers about everything else
+KEPT = 0.95         # of the answers to the other questions
 BATCH = 50          # prompts of one request
 
 

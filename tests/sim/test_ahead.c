@@ -218,8 +218,8 @@ static void the_same_with_penalties(void **state)
     compare(ALL);
 }
 
-/* The functions through which a loop takes memory, and those that must not give back what it
-   borrowed. */
+/* Wrappers of the functions through which a loop takes memory, and of the one that must not free
+   the batch it borrowed. */
 int __real_hzp_batch_create(struct hzp_device *dev, const struct hzp_batch_config *max,
                             struct hzp_batch **ret);
 int __wrap_hzp_batch_create(struct hzp_device *dev, const struct hzp_batch_config *max,
