@@ -35,7 +35,7 @@ def ceilings(results):
     return (max((c for c, _ in every if c), default=0), max((g for _, g in every if g), default=0))
 
 
-# ---- looking figures up ----
+# ---- lookup of figures ----
 
 class Run:
     def __init__(self, results):
@@ -216,7 +216,7 @@ def goals(results):
     return rows
 
 
-# ---- telling ----
+# ---- the report ----
 
 def show(value):
     if isinstance(value, bool) or not isinstance(value, float):

@@ -59,7 +59,7 @@ class TRIAL:
     search = ["--no-train", "--max-running", "2", "--step-rows", "8", "--tries", "1", "--seconds", "2"]
 
 
-# ---- reading what programs say ----
+# ---- reading the programs' output ----
 
 def json_lines(out):
     return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
@@ -117,7 +117,7 @@ def judge(step, rc, out, err):
     return {"verdict": verdict, "rows": rows, "said": said}
 
 
-# ---- what is executed ----
+# ---- commands ----
 
 def greedy(folder, size):
     """The same greedy text on the CPU and on the device: with graphs and without, on every kind of lanes.
