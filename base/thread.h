@@ -40,6 +40,7 @@ enum hzp_lock_rank {
     HZP_LOCK_POLICY,    /* api/http: one change of the policy at a time */
     HZP_LOCK_EXAMPLES,  /* api/learn/examples: commits and pushes in one order */
     HZP_LOCK_STATE,     /* api/learn/state */
+    HZP_LOCK_BENCH,     /* api/bench: reports of updates; asks whether the engine runs */
     HZP_LOCK_ENGINE,    /* api/engine: whether the engine's thread runs */
     HZP_LOCK_LOG,       /* train/sample_log: the database */
     HZP_LOCK_TRAINER,   /* train/trainer: pause, notes, statistics */
@@ -50,7 +51,6 @@ enum hzp_lock_rank {
     HZP_LOCK_METRICS,   /* api/http/metrics */
     HZP_LOCK_HANGUP,    /* api/http/hangup: watched connections */
     HZP_LOCK_TOKENIZER, /* api/text: spare matchers */
-    HZP_LOCK_BENCH,     /* api/bench: samples */
     HZP_LOCK_ALGOS,     /* device/cuda/algos */
     HZP_LOCK_RING,      /* base/ring */
     HZP_LOCK_WAKE,      /* struct hzp_wake */
@@ -62,7 +62,7 @@ struct hzp_lock {
 };
 
 void hzp_lock_init(struct hzp_lock *lock, enum hzp_lock_rank rank);
-void hzp_lock_fini(struct hzp_lock *lock); /* nobody holds it */
+void hzp_lock_fini(struct hzp_lock *lock); /* it is not held */
 
 /* With HZP_DEBUG taking a lock out of order aborts, and so does releasing one that is not held. */
 void hzp_lock_take(struct hzp_lock *lock);

@@ -361,9 +361,10 @@ void hzp_options_command_help(FILE *out, enum hzp_command command)
         snprintf(right, sizeof(right), "%s%s%s%s%s%s%s", s->help, value ? " [" : "",
                  value ? s->value : "", value ? "]" : "", s->env ? " (or $" : "",
                  s->env ? s->env : "", s->env ? ")" : "");
-        fprintf(out, "  %-30s ", left);
-        if (strlen(left) > 30) /* too wide for its column */
-            fprintf(out, "\n%33s", "");
+        if (strlen(left) > 30) /* too wide for its column: the text begins in the next line */
+            fprintf(out, "  %s\n%33s", left, "");
+        else
+            fprintf(out, "  %-30s ", left);
         print_wrapped(out, right);
     }
 }

@@ -40,12 +40,16 @@ def read_command(program, command):
     """The sections of `hzpserve COMMAND --help`, as options.c prints them."""
     for line in text_of(program, command.name)[3:]:
         option = re.match(r"  (--[a-z0-9-]+)(?: (\S+))? +(\S.*)$", line)
+        wide = re.match(r"  (--[a-z0-9-]+) (\S+)$", line)  # its text begins in the next line
         if re.match(r"\S", line):
             command.sections.append((line, []))
         elif option:
             command.sections[-1][1].append(Option(*option.groups()))
+        elif wide:
+            command.sections[-1][1].append(Option(*wide.groups(), ""))
         elif re.match(r" {20,}\S", line):
-            command.sections[-1][1][-1].text += " " + line.strip()
+            last = command.sections[-1][1][-1]
+            last.text = f"{last.text} {line.strip()}".lstrip()
         elif line.strip():
             sys.exit(f"pages: hzpserve {command.name} --help: not understood: {line!r}")
     if not command.options():

@@ -291,8 +291,7 @@ static void walk(struct bench *b, struct way *way, char *y, int rows, int round)
     }
 }
 
-/* Of all walks the median, and the tenth from the best of a hundred: on a machine that is
- * shared. */
+/* Of all walks the median, and the tenth from the best of a hundred: the machine is shared. */
 static void print_kind(const struct bench *b, const struct way *way, int k, int rows)
 {
     static const double share[2] = {0.5, 0.1};

@@ -157,8 +157,8 @@ static void cpu_about(struct hzp_about *ret)
     d->units = threads;
     hzp_fact_add(d->fact, &d->facts, "kernels used", "%s", isa_name[isa]);
     if (isa < HZP_CPU_AVX512_BF16)
-        hzp_fact_add(d->fact, &d->facts, "bf16",
-                     "no instructions for it: products run in f32, at most half as fast");
+        hzp_fact_add(d->fact, &d->facts, "bf16 arithmetic",
+                     "none (products run in f32, at most half as fast)");
 }
 
 static int cpu_open(const struct hzp_device_config *config, struct hzp_device **ret,

@@ -2,11 +2,13 @@
 #include "device/cpu/matmul.h"
 
 #include <stdatomic.h>
+#include <string.h>
 
 enum {
     E4M3_ROWS_MAX = 12, /* up to here the dot kernel beats the panels (matmul_lab.md); 16: equal */
     DOT_TASK_BYTES = 128 << 10,
     DOT_SLAB = 4 * HZP_DOT_ROWS,
+    APART_BYTES = 4096,
     TILE_ROWS = 6,
     TILE_BYTES = 16 << 10, /* a tile's rows of x: with W going by they fit 48 KiB */
 };
@@ -31,7 +33,7 @@ static void dot_task(void *ctx, int task, int thread)
                            hzp_team_own(grid->team, thread));
 }
 
-/* Rows of x as BF16 into the blocks of grid->dot. */
+/* Copies rows of x, as BF16, into the blocks of grid->dot. */
 static void dot_pack(void *ctx, int begin, int end, int thread)
 {
     const struct grid *grid = ctx;
@@ -42,8 +44,11 @@ static void dot_pack(void *ctx, int begin, int end, int thread)
         for (int b = 0; b * dot->k_block < x->cols; b++) {
             int k0 = b * dot->k_block, n = HZP_MIN(dot->k_block, x->cols - k0);
             char *to = (char *)dot->x + (size_t)b * dot->block_bytes + (size_t)r * dot->row_bytes;
-            grid->product->widen((const uint8_t *)hzp_cpu_row(x, r) + k0, (uint16_t *)(void *)to,
-                                 n);
+            if (x->type == HZP_E4M3)
+                grid->product->widen((const uint8_t *)hzp_cpu_row(x, r) + k0,
+                                     (uint16_t *)(void *)to, n);
+            else
+                memcpy(to, (const uint16_t *)hzp_cpu_row(x, r) + k0, (size_t)n * 2);
         }
 }
 
@@ -68,7 +73,7 @@ static int dot_cut(struct grid *grid, const struct hzp_matmul_args *a)
 static int dot_run(struct grid *grid)
 {
     const struct hzp_matmul_args *all = grid->args;
-    size_t w_row = (size_t)all->a.cols;
+    size_t w_row = (size_t)all->a.cols * hzp_dtype_size(all->b.type);
     int threads = hzp_team_threads(grid->team);
     int64_t cols = (int64_t)(DOT_TASK_BYTES / HZP_MAX(w_row, (size_t)1));
 
@@ -101,6 +106,14 @@ static int e4m3_run(struct hzp_team *team, const struct hzp_matmul_args *a,
     return dot_run(&grid);
 }
 
+/* Few rows by W whose rows lie a multiple of 4096 bytes apart: of those the dot kernel reads four
+ * at a time, the wide ones 16 or more, which push each other out of the nearest cache. */
+static bool dot_better(const struct hzp_matmul_args *a)
+{
+    return a->a.type == HZP_BF16 && a->c.rows <= HZP_THIN_ROWS_MAX &&
+           (size_t)a->b.stride * 2 % APART_BYTES == 0;
+}
+
 int hzp_cpu_matmul(struct hzp_lane *lane, const struct hzp_matmul_args *a,
                    const struct hzp_cpu_product *product)
 {
@@ -112,6 +125,8 @@ int hzp_cpu_matmul(struct hzp_lane *lane, const struct hzp_matmul_args *a,
         return HZP_OK;
     if (a->a.type == HZP_E4M3)
         return e4m3_run(team, a, product);
+    if (forward && !pairs && product->dot && dot_better(a))
+        return dot_run(&(struct grid){.args = a, .team = team, .product = product});
     if (forward && pairs && a->c.rows <= HZP_THIN_ROWS_MAX)
         return hzp_cpu_thin_run(team, a, product->thin);
     if (forward && pairs && inner > 0)
@@ -124,8 +139,7 @@ int hzp_cpu_matmul(struct hzp_lane *lane, const struct hzp_matmul_args *a,
     return hzp_cpu_panel_run(team, a, product->wide);
 }
 
-/* Without the instruction sets that matmul_tmpl.c is compiled for: E4M3 stays with the
- * reference. */
+/* Without the instruction sets of matmul_tmpl.c: E4M3 stays with the reference. */
 static _Atomic(hzp_op_fn *) reference;
 
 static int base_matmul(struct hzp_lane *lane, const void *args)

@@ -6,8 +6,8 @@
  *            (device/cpu/panel.h), forward and gradients, any number of rows
  *   thin     x W^T in bf16 pairs of few rows (device/cpu/thin.h): streams W at read bandwidth
  *   panels   x W^T in bf16 pairs of more rows (device/cpu/panel.h)
- *   dot      x W^T in E4M3 of few rows, or where the CPU does not multiply pairs: both operands
- *            contiguous along k
+ *   dot      x W^T in E4M3 of few rows, or where the CPU does not multiply pairs, and there in
+ *            BF16 of few rows if W's lie a multiple of 4096 bytes apart: both contiguous along k
  *   library  oneDNN, one single-threaded primitive per block of c, run by the team's threads:
  *            gradients where the CPU multiplies pairs
  * Within each of the first four a value depends only on its two vectors along k: never on how many
@@ -24,9 +24,9 @@
 /* Work memory of one dot task (partial sums where k is cut), bytes. */
 enum { HZP_DOT_ROWS = 96, HZP_DOT_COLS = 32, HZP_DOT_WORK = HZP_DOT_ROWS * HZP_DOT_COLS * 64 };
 
-/* The rows x of a product x W^T in E4M3, as BF16 and cut along k: block i holds elements i *
- * k_block on of every row.  Rows do not lie a multiple of 4096 bytes apart, where they would push
- * each other and W out of the first-level cache. */
+/* The rows x of a product x W^T of the dot kernel, as BF16 and cut along k: block i holds elements
+ * i * k_block on of every row.  Rows do not lie a multiple of 4096 bytes apart, where they
+ * would push each other and W out of the first-level cache. */
 struct hzp_dot {
     const struct hzp_matmul_args *args;
     const char *x;
@@ -39,7 +39,7 @@ typedef void hzp_dot_fn(const struct hzp_dot *dot, int m0, int m1, int n0, int n
 
 /* One instruction set's kernels. */
 struct hzp_cpu_product {
-    hzp_dot_fn *dot;                       /* NULL: no E4M3 */
+    hzp_dot_fn *dot;                       /* NULL: there is none */
     const struct hzp_thin_kernels *thin;   /* NULL: does not multiply pairs of bf16 */
     const struct hzp_panel_kernels *panel; /* NULL: likewise */
     const struct hzp_panel_kernels *wide;

@@ -3,9 +3,9 @@
 #include "device/cpu/fp8_tmpl.h"
 #include "device/cpu/matmul.h"
 
-/* How one step along k multiplies bf16 by W in E4M3: both become floats, or W becomes bf16, 32 a
- * vector, and products of neighbours are added in the instruction. */
-enum kind { FLOATS, PAIRS };
+/* How one step along k multiplies bf16 by W: W in bf16, both become floats; W in E4M3, likewise; or
+ * that W becomes bf16, 32 a vector, and products of neighbours are added in the instruction. */
+enum kind { WIDE, WIDE_E4M3, PAIRS_E4M3 };
 
 #ifdef __AVX512F__
 enum { MR = 6 };
@@ -28,7 +28,13 @@ INLINE vpair pair_load(const uint16_t *p, int left)
 /* Step of k in elements. */
 INLINE int k_step(enum kind kind)
 {
-    return kind == PAIRS ? 2 * VL : VL;
+    return kind == PAIRS_E4M3 ? 2 * VL : VL;
+}
+
+/* Bytes of an element of W. */
+INLINE size_t w_bytes(enum kind kind)
+{
+    return kind == WIDE ? 2 : 1;
 }
 
 /* acc[m][j] += x[m][k..k+left) . w[j][k..k+left) */
@@ -36,7 +42,7 @@ INLINE void dot_step(int mr, enum kind kind, vf acc[MR][NR], const char *x, size
                      const char *const w[NR], int k, int left)
 {
 #ifdef __AVX512BF16__
-    if (kind == PAIRS) {
+    if (kind == PAIRS_E4M3) {
         vpair wv[NR];
         for (int j = 0; j < NR; j++)
             wv[j] = (vpair)words_of_e4m3((const uint8_t *)w[j] + k, left);
@@ -50,7 +56,8 @@ INLINE void dot_step(int mr, enum kind kind, vf acc[MR][NR], const char *x, size
 #endif
     vf wv[NR];
     for (int j = 0; j < NR; j++)
-        wv[j] = vload_e4m3((const uint8_t *)w[j] + k, left);
+        wv[j] = kind == WIDE ? vload_bf16((const uint16_t *)(const void *)w[j] + k, left)
+                             : vload_e4m3((const uint8_t *)w[j] + k, left);
     for (int m = 0; m < mr; m++) {
         vf xv = vload_bf16((const uint16_t *)(x + (size_t)m * ldx) + k, left);
         for (int j = 0; j < NR; j++)
@@ -81,14 +88,15 @@ INLINE void dot_tile(const struct hzp_dot *d, int mr, enum kind kind, int m, int
     int k = 0;
 
     for (int j = 0; j < NR; j++)
-        w[j] = (const char *)hzp_cpu_row(&a->b, HZP_MIN(n + j, n1 - 1)) + k0;
+        w[j] =
+            (const char *)hzp_cpu_row(&a->b, HZP_MIN(n + j, n1 - 1)) + (size_t)k0 * w_bytes(kind);
     for (int i = 0; i < mr; i++)
         for (int j = 0; j < NR; j++)
             acc[i][j] = kb > 0 ? vload(part + (i * NR + j) * VL, VL) : vzero();
     if (ahead)
         for (; k + step <= k_end; k += step) {
             for (int j = 0; j < NR; j++)
-                _mm_prefetch(w[j] + ahead + k, _MM_HINT_T0);
+                _mm_prefetch(w[j] + ahead + (size_t)k * w_bytes(kind), _MM_HINT_T0);
             dot_step(mr, kind, acc, x, d->row_bytes, w, k, step);
         }
     for (; k + step <= k_end; k += step)
@@ -135,13 +143,13 @@ INLINE void dot_tiles(const struct hzp_dot *d, enum kind kind, int mr, int m, in
 INLINE void dot_kind(const struct hzp_dot *d, enum kind kind, int m0, int m1, int n0, int n1,
                      float *work)
 {
-    ptrdiff_t row = d->args->b.stride;
+    ptrdiff_t size = (ptrdiff_t)w_bytes(kind), row = d->args->b.stride * size;
     ptrdiff_t down = row * NR, back = row * (n0 - (n1 - 1) / NR * NR);
     int blocks = HZP_DIV_UP(HZP_MAX(d->args->a.cols, 1), d->k_block);
 
     for (int kb = 0; kb < blocks; kb++) {
         float *part = work;
-        ptrdiff_t next = back + d->k_block;
+        ptrdiff_t next = back + d->k_block * size;
         for (int n = n0; n < n1; n += NR)
             for (int m = m0; m < m1; m += MR, part += MR * NR * VL) {
                 ptrdiff_t ahead = n + NR < n1 || kb + 1 == blocks ? down : next;
@@ -153,10 +161,14 @@ INLINE void dot_kind(const struct hzp_dot *d, enum kind kind, int m0, int m1, in
 static void cpu_dot(const struct hzp_dot *d, int m0, int m1, int n0, int n1, float *work)
 {
 #ifdef __AVX512BF16__
-    dot_kind(d, PAIRS, m0, m1, n0, n1, work);
+    enum { QUARTER = PAIRS_E4M3 };
 #else
-    dot_kind(d, FLOATS, m0, m1, n0, n1, work);
+    enum { QUARTER = WIDE_E4M3 };
 #endif
+    if (d->args->a.type == HZP_BF16)
+        dot_kind(d, WIDE, m0, m1, n0, n1, work);
+    else
+        dot_kind(d, (enum kind)QUARTER, m0, m1, n0, n1, work);
 }
 
 static void widen(const uint8_t *from, uint16_t *to, int count)

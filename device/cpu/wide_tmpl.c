@@ -208,8 +208,7 @@ INLINE void transpose(vu r[VL])
 #endif
 }
 
-/* A panel's part of op(b) while it is packed: columns n .. n1 of c, elements k0 .. k0+count of
- * k. */
+/* A panel's part of op(b): columns n .. n1 of c, elements k0 .. k0+count of k. */
 struct part {
     int n, n1, k0, count;
 };
@@ -555,7 +554,7 @@ INLINE struct part part_after(const struct hzp_panel *p, struct part at, struct 
 enum {
     ROW_GROUPS = 4,
     ROW_COLS = ROW_GROUPS * VL,
-    ROW_AHEAD = 512, /* bytes of each of b's rows between what is read and what is fetched */
+    ROW_AHEAD = 256, /* bytes of each of b's rows between what is read and what is fetched */
 };
 
 /* VL dwords of VL rows of b, times x, which has as many elements.  (The compiler would keep
@@ -689,8 +688,7 @@ INLINE void x_across(const struct hzp_mat *a, int m, int mr, int k0, int count, 
         from[i] = (const char *)hzp_cpu_row(a, m + HZP_MIN(i, mr - 1)) + (size_t)k0 * size;
     for (; k + step <= count; k += step) {
         float *p = to + (size_t)k * (size_t)mr;
-        /* what a store writes beyond mr floats belongs to later elements of k; the last have
-         * none */
+        /* what a store writes beyond mr floats belongs to later elements of k, if there are any */
         bool spill = (count - k - step + 1) * mr >= VL;
         vu r[VL];
         vf y[2 * VL];

@@ -5,15 +5,18 @@
  *     HZP_FAIL_AT=N         the N-th of them returns NULL; 0: none
  *     HZP_FAIL_COUNT=FILE   how many there were, written when the process exits
  *
- * Every allocation of the process counts: those of hzp_xmalloc, of devices, of libraries. Uses
- * glibc's own names of the functions it replaces.
+ * Every allocation after the beginning of main() counts: those of hzp_xmalloc, of the devices and
+ * of libraries.  Allocations of libraries before main() are not tested: the CUDA runtime's
+ * initialisation does not survive a failure.  Uses glibc's own names of the functions it replaces.
  *
  * Thread: any.
  */
+#include <dlfcn.h>
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -24,7 +27,7 @@ extern void *__libc_memalign(size_t align, size_t size);
 
 static atomic_long count;
 static long fail_at;
-static size_t fail_min = (size_t)-1; /* nothing counts before the variables are read */
+static size_t fail_min = (size_t)-1; /* nothing counts before main() */
 
 static bool fails(size_t size)
 {
@@ -34,11 +37,27 @@ static bool fails(size_t size)
     return true;
 }
 
-__attribute__((constructor)) static void read_settings(void)
+typedef int main_fn(int argc, char **argv, char **env);
+static main_fn *real_main;
+
+static int counted_main(int argc, char **argv, char **env)
 {
     const char *at = getenv("HZP_FAIL_AT"), *min = getenv("HZP_FAIL_MIN");
     fail_at = at ? strtol(at, NULL, 10) : 0;
     fail_min = min ? strtoul(min, NULL, 10) : 0;
+    return real_main(argc, argv, env);
+}
+
+/* What a program's start calls: it runs constructors, then main. */
+int __libc_start_main(main_fn *main, int argc, char **argv, void (*init)(void), void (*fini)(void),
+                      void (*rtld_fini)(void), void *stack_end);
+int __libc_start_main(main_fn *main, int argc, char **argv, void (*init)(void), void (*fini)(void),
+                      void (*rtld_fini)(void), void *stack_end)
+{
+    __typeof__(&__libc_start_main) next =
+        (__typeof__(&__libc_start_main))(uintptr_t)dlsym(RTLD_NEXT, "__libc_start_main");
+    real_main = main;
+    return next(counted_main, argc, argv, init, fini, rtld_fini, stack_end);
 }
 
 __attribute__((destructor)) static void write_count(void)

@@ -363,6 +363,7 @@ const struct oc_case oc_cases_dense[] = {
     BOTH(MATMUL, OC_GAPS, 611, 70, 530, 1, 0, 0, 1, 0),
     BOTH(MATMUL, OC_GAPS, 530, 111, 71, 1, 1, 1, 0, 1),
     BOTH(MATMUL, 0, 257, 48, 289, 0, 0, 0, 0, 1),
+    BOTH(MATMUL, 0, 7, 70, 2048, 0, 1, 1, 1, 1), /* rows 4096 bytes apart: another kernel */
     BOTH(MATMUL, OC_BENCH, 1, 2048, 2048, 0, 1, 0, 0, 1),
     BOTH(MATMUL, OC_BENCH, 8, 2048, 2048, 0, 1, 0, 0, 1),
     BOTH(MATMUL, OC_BENCH, 256, 2048, 2048, 0, 1, 0, 0, 1),
