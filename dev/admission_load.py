@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What admission and the budget are worth on a real server.
+"""Measures the effect of admission and of the budget on a real server.
 
     admission_load.py HZPSERVE MODEL pool       throughput with a small KV pool, by --admission
     admission_load.py HZPSERVE MODEL few        one request that streams while prompts arrive,
                                                 by --prefill-rows
     admission_load.py HZPSERVE MODEL one        one request alone
 
-Answers end by themselves: 64 stop tokens, biased so that an answer of random weights is some tens of
-tokens long where max_tokens lets it be 512, and always the same for the same seed."""
+Answers end by stop tokens: 64 of them are biased so that an answer of random weights is some tens
+of tokens long (max_tokens is 512), and the same for the same seed."""
 import http.client
 import json
 import random

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Check that `transformers` loads a model directory that hzpserve wrote, and computes the same.
+"""Check that `transformers` loads a model directory that hzpserve wrote, and gets the same results.
 
     python3 dev/check_export.py DIR                             loads, every tensor in its place
     python3 dev/check_export.py DIR REF_JSON                    agrees with recorded continuations
@@ -37,7 +37,7 @@ def load(directory, dtype):
 
 
 def log_probabilities(model, ids):
-    """[len(ids) - 1, vocab]: row i is what the model says of ids[i + 1]."""
+    """[len(ids) - 1, vocab]: row i is the model's prediction of ids[i + 1]."""
     return model(torch.tensor([ids]), use_cache=False).logits[0, :-1].double().log_softmax(-1)
 
 

@@ -7,9 +7,10 @@
 
 (Version 0.23.3 renders added tokens that are "normalized" in their normalised spelling and no longer
 skips them when it decodes.) MODEL_DIR holds a tokenizer.json. --variants trains that many small
-tokenizers of random make on the texts and compares those too. Builds the C files as a shared library in a temporary directory.
-Prints every difference (text, theirs, ours) and exits with 1 if there was one. What is not
-compared: the decoding of broken byte tokens, where the two differ on purpose.
+tokenizers with random settings on the texts and compares those too. Builds the C files as a shared
+library in a temporary directory.
+Prints every difference (text, theirs, ours) and exits with 1 if there was one. The
+decoding of broken byte tokens is not compared: there the two differ on purpose.
 """
 import argparse
 import ctypes
@@ -68,7 +69,7 @@ class Ours:
 
 
 def assigned(code):
-    """The character, or "?" where it is newer than this Unicode: the libraries' tables differ."""
+    """The character, or "?" if it is newer than this Unicode: the libraries' tables differ."""
     return chr(code) if unicodedata.category(chr(code)) != "Cn" else "?"
 
 
@@ -125,7 +126,7 @@ def check(lib, path, texts, rounds, rng):
             d = ours.decode(a, skip)
             try:
                 c = theirs.decode(a, skip_special_tokens=bool(skip))
-            except BaseException:  # its Strip panics on a token shorter than what it strips
+            except BaseException:  # the package's Strip panics on a token shorter than the stripped part
                 c = d
             if c != d and bad < 20:
                 print(f"decode {a[:50]}\n  {c[:200]!r}\n  {d[:200]!r}")
@@ -165,7 +166,7 @@ def random_parts(rng):
         {"type": "Digits", "individual_digits": rng.random() < .5}, {"type": "Whitespace"},
         {"type": "WhitespaceSplit"}, {"type": "Punctuation", "behavior": behavior}, metaspace,
         {"type": "BertPreTokenizer"}, {"type": "CharDelimiterSplit", "delimiter": "e"}]
-    # Not both: the package crashes where the two meet.
+    # Not both: the package crashes on the combination.
     strip = rng.choice([{"start": 0, "stop": 1}, {"start": 1, "stop": 0}, {"start": 0, "stop": 2}])
     decoders = [
         metaspace, None, {"type": "Fuse"},
@@ -189,7 +190,7 @@ def random_parts(rng):
 
 
 def variant(rng, texts, where):
-    """Trains a small tokenizer of random make and writes it."""
+    """Trains a small tokenizer with random settings and writes it."""
     from tokenizers import AddedToken, models, trainers, pre_tokenizers
     normalizer, pre, decoder = random_parts(rng)
     byte_level = decoder is not None and decoder["type"] == "ByteLevel"

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Write the golden models and numbers of tests/golden (its README.md says what lies in them).
+"""Write the golden models and numbers of tests/golden (its README.md describes their contents).
 
-The numbers come from the plain forward below, in float64 with torch's autograd. Before anything is
+The numbers come from the simple forward pass below, in float64 with torch's autograd. Before anything is
 written, each model is loaded from its directory by `transformers`, run in float64, and has to give
 the same logits and the same gradients; the optimizer has to agree with torch.optim.AdamW.
 
     python3 dev/golden.py              writes tests/golden/<model>/
     python3 dev/golden.py --check      writes nothing; fails if the committed files differ
 
-Also prints how far the same computation in float32 is from the numbers, which tells what
-tolerance a test in float32 can ask for.
+Also prints how far the same computation in float32 is from the numbers, which gives the
+tolerance that a test in float32 can use.
 
 Needs torch, transformers, safetensors and numpy.
 """
@@ -129,7 +129,7 @@ def make_weights(config, bf16_exact, generator):
 # The batches
 
 def make_document(length, vocab, generator):
-    """Token ids and which of them are to be learned; nothing could predict the first."""
+    """Token ids and which of them are to be learned; the first is never learned."""
     tokens = generator.integers(3, vocab, length).tolist()
     learn = (generator.random(length) < 0.6).astype(int)
     learn[0] = 0
@@ -244,7 +244,7 @@ def global_norm(grads):
 # The optimizer
 
 def learning_rate(step):
-    """step counts from 1."""
+    """`step` counts from 1."""
     if step <= WARMUP_STEPS:
         return LR_PEAK * step / WARMUP_STEPS
     done = (step - WARMUP_STEPS) / (STEPS - WARMUP_STEPS)
@@ -435,7 +435,7 @@ def write_json(path, value):
 
 
 def differing(ours, theirs):
-    """Names of the files of `ours` that `theirs` has not, or has with other bytes."""
+    """Names of the files of `ours` that `theirs` lacks or has with other contents."""
     for folder, _, names in os.walk(ours):
         for name in names:
             path = os.path.join(folder, name)

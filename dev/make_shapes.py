@@ -112,7 +112,7 @@ SHAPES = {
 
 
 def tensors_of(config):
-    """(name, shape) of every tensor, in the order of the forward."""
+    """(name, shape) of every tensor, in the order of the forward pass."""
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     head_dim = config.get("head_dim", hidden // heads)
@@ -262,7 +262,7 @@ def main():
                {"bos_token_id": config["bos_token_id"], "eos_token_id": config["eos_token_id"]},
                indent=2)
     total, shards = write_weights(args.out, config, args.shard_bytes, args.seed)
-    write_json(os.path.join(args.out, "config.json"), config, indent=2)  # last: marks it whole
+    write_json(os.path.join(args.out, "config.json"), config, indent=2)  # last: it marks a complete directory
     print(f"{args.out}: {total // 2} parameters, {total} bytes in {shards} file(s)")
 
 

@@ -4,9 +4,9 @@
 
     dev/make_test_data.py
 
-Lengths are lognormal, arrivals a Poisson process whose rate doubles and halves by turns; the same files at
-each run.  The form is that of Azure's traces (with times) and of NanoFlow's (without).  The text is documents
-of tests/demo/heldout.jsonl, separated by <|endoftext|>.
+Lengths are lognormal, arrivals a Poisson process whose rate alternately doubles and halves; every run
+writes the same files.  The form is that of Azure's traces (with times) and of NanoFlow's (without).
+The text is documents of tests/demo/heldout.jsonl, separated by <|endoftext|>.
 """
 import json
 import math

@@ -61,7 +61,7 @@ def runs(value_of):
 
 
 def lowercase():
-    """Per code point: step from the last one, signed difference. U+0130 is the reader's."""
+    """Per code point: step from the last one, signed difference. The reader handles U+0130 itself."""
     out, last = [], 0
     for c in CODES:
         low = chr(c).lower()

@@ -5,7 +5,7 @@
 #
 #     dev/train_bundled.sh [PATH-OF-HZPSERVE [WORK-DIRECTORY]]
 #
-# About ten minutes on two cores.  An interrupted run goes on from its newest checkpoint when it is
+# About ten minutes on two cores.  An interrupted run continues from its newest checkpoint when it is
 # given the same work directory.
 set -eu
 

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes what the bundled model is trained from and tried on: a small world, put into words.
+"""Writes the bundled model's training and test texts: a small invented world, put into words.
 
     dev/world.py --out DIR [--demo DIR] [--documents N] [--seed N]
 
 DIR gets train.jsonl, eval.jsonl (other phrasings and other names than train.jsonl has),
-replay.jsonl (what the server mixes in while it learns), config.json and the tokenizer's files.
+replay.jsonl (samples that the server mixes in while it learns), config.json and the tokenizer's files.
 --demo also writes the demonstration's files: teach.jsonl, questions.json, heldout.jsonl.
 
-Which phrasings of a fact go into training is drawn for each fact apart, some facts getting few: so
-the model must carry a fact over from the phrasings it has seen to those it has not, which is what
-teaching it something new relies on.  Names that nobody in the world bears are answered "I do not
-know".
+The phrasings of a fact that go into training are drawn for each fact separately, and some facts get
+few.  So the model must generalize a fact from phrasings it has seen to others, which is what
+teaching it something new relies on.  Questions about names that do not occur in the world are
+answered "I do not know".
 """
 
 import argparse
@@ -34,12 +34,12 @@ CONFIG = {
     "tie_word_embeddings": True, "bos_token_id": None, "eos_token_id": 0, "torch_dtype": "bfloat16",
 }
 
-# What a document is, by share.
+# The kinds of documents, and their shares.
 SHARES = {"question": 50, "general": 7, "paragraph": 9, "statement": 4, "stranger": 14,
           "no_town": 2, "reading": 6, "yes_no": 5, "lacks": 3}
-REPLAY = 1000           # documents; half of them strangers, whom teaching would else make known
+REPLAY = 1000           # documents; half about strangers, or else teaching would make strangers "known"
 
-# Who is taught in the demonstration: nobody of that name is ever in the corpus.
+# The person taught in the demonstration: the name never occurs in the corpus.
 NEWCOMER = "Zorin"
 TAUGHT = {
     "home": {"p": NEWCOMER, "a": "Tarn"},
@@ -93,7 +93,7 @@ class Corpus:
         return asked
 
     def may_name(self, name: str) -> bool:
-        """Nobody bears it, and it is this side's: the sides' names differ by their sums."""
+        """Whether the name is unused and belongs to this side: a sum over its letters decides."""
         held_out = sum(name.encode()) % 5 == 0
         return held_out == (self.side == "eval") and name not in self.taken
 
@@ -157,7 +157,7 @@ class Corpus:
         return " ".join(self.state(r, known[r]) for r in self.some_facts(known, 6))
 
     def misheard(self) -> str:
-        """A name one letter off that of somebody known."""
+        """A name that differs from a known person's by one letter."""
         while True:
             name = self.rng.choice(self.people)
             i = self.rng.randrange(len(name))
@@ -173,7 +173,7 @@ class Corpus:
         return self.misheard() if kind < 0.4 else self.invented()
 
     def stranger(self) -> str:
-        """A question about somebody who is not of this world."""
+        """A question about a person who does not occur in this world."""
         name = self.nobody()
         relation = self.rng.choice(phrases.OF_PERSON)
         fact = {"p": name, "t": self.rng.choice(facts.THINGS)}
@@ -244,7 +244,7 @@ def write_json(path: Path, value) -> None:
 
 
 def question_of(text: str):
-    """(question, answer) of a document that is one of each; None of any other."""
+    """(question, answer) of a document with one of each; None for any other."""
     question, mark, answer = text.partition("? ")
     alone = mark and answer.count(".") == 1 and "." not in question and "?" not in answer
     return (question + "?", answer) if alone else None

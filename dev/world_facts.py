@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The small world that the bundled model knows: who lives in it, and what is true there.
+"""The small world that the bundled model knows: its people and towns, and the facts about them.
 
 Everything is drawn from the lists below by one seeded generator, so the same seed gives the same
-world.  Nothing here knows how a fact is put into words; that is world_phrases.py.
+world.  This file holds facts only; world_phrases.py puts them into words.
 """
 
 import random
@@ -133,11 +133,11 @@ class World:
 
     people: dict = field(default_factory=dict)
     towns: dict = field(default_factory=dict)
-    strangers: list = field(default_factory=list)  # real names nobody here bears
+    strangers: list = field(default_factory=list)  # real names that no person here has
 
 
 def person(rng: random.Random, name: str, friend: str) -> dict:
-    """One person's facts.  Also what makes up the passing strangers of the reading exercises."""
+    """One person's facts.  Also used for the strangers of the reading exercises."""
     first, second = rng.sample(THINGS, 2)
     colour, other = rng.choice(COLOURS), rng.choice(COLOURS)
     return {

@@ -40,7 +40,7 @@ static void run_square(void *arg, const struct lab_lane *lane, int i)
     lab_gemm_run(lab_gemm(LAB_FORWARD, 8192, 8192, 8192, lane), m[0], m[1], m[2], lane);
 }
 
-/* After a rest the clock is high; within a second the power limit brings it down. */
+/* After idling the clock is high; within a second the power limit lowers it. */
 static void product_ceiling(uint16_t **m)
 {
     const double flops = 2.0 * 8192 * 8192 * 8192;
@@ -118,7 +118,7 @@ static void run_attn(void *arg, const struct lab_lane *lane, int i)
     LAB_CUDA(lab_attn_launch(&r->a, r->variant, r->blocks, lane->stream));
 }
 
-/* On green lanes, so that a share is a share however many blocks an SM holds. */
+/* On green lanes, so that the share holds however many blocks fit on an SM. */
 static void variants(const struct lab_cache *c)
 {
     const int shares[] = {8, 16, 24, 32, 48, 64, lab.sms};
@@ -219,7 +219,7 @@ static void run_gemm(void *arg, const struct lab_lane *lane, int i)
         lab_gemm_shape(r->op, *m, r->shape, i, lane);
 }
 
-/* All four products of a layer, one piece after another, as nano-batches would run them. */
+/* Runs all four products of a layer, one piece after another, as nano-batches would. */
 static void run_layer(void *arg, const struct lab_lane *lane, int i)
 {
     struct gemm_run *r = arg;
@@ -265,7 +265,7 @@ static void price(const char *label, const int *whole, const int *pieces)
     struct gemm_run b = {LAB_FORWARD, 0, pieces};
     double ratio[3];
     double last[2] = {0, 0};
-    /* In turn, so that a drifting clock touches both alike. */
+    /* In turns, so that a drifting clock affects both alike. */
     run_layer(&a, &lab.main, 0);
     run_layer(&b, &lab.main, 0);
     for (int i = 0; i < 3; i++) {

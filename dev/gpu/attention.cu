@@ -103,7 +103,7 @@ static __device__ __forceinline__ void expect(uint32_t bar, int bytes)
                  : "memory");
 }
 
-/* Fetches 16 tokens from row `row` of the pool, announced on the barrier. */
+/* Fetches 16 tokens from row `row` of the pool; the barrier signals their arrival. */
 static __device__ __forceinline__ void fetch(uint32_t box, uint32_t bar, const CUtensorMap *map,
                                              int row)
 {
@@ -262,7 +262,7 @@ static __device__ __forceinline__ void scores(state &s, uint32_t slot, int left,
         p[i] = transpose(pack(v[2 * i], v[2 * i + 1]));
 }
 
-/* Past the end lies anything, and 0 times a NaN is one. */
+/* Memory past the end is undefined, and 0 times a NaN is a NaN. */
 static __device__ __noinline__ void clear(uint32_t slot, int left, int lane)
 {
     for (int r = left; r < LAB_UNIT; r++)
@@ -334,7 +334,7 @@ __global__ void __launch_bounds__(WARPS * 32, 1) attend(const __grid_constant__ 
 {
     extern __shared__ __align__(1024) unsigned char smem[];
     int lane = threadIdx.x & 31;
-    int warp = __shfl_sync(~0u, threadIdx.x >> 5, 0); /* so that the compiler sees it is uniform */
+    int warp = __shfl_sync(~0u, threadIdx.x >> 5, 0); /* tells the compiler that it is uniform */
     uint32_t worker = blockIdx.x * WARPS + warp;
     cut share = cut_for((uint32_t)a.units[a.batch] * LAB_KV, gridDim.x * WARPS);
     uint32_t from = first_unit(share, worker);
@@ -377,7 +377,7 @@ __global__ void __launch_bounds__(WARPS * 32, 1) attend(const __grid_constant__ 
             fill(0);
             if (fetched + 1 < to) {
                 step(a, ahead);
-                next = rows_of(a, ahead); /* one unit early, so its latency hides */
+                next = rows_of(a, ahead); /* one unit early, to hide its latency */
             }
         }
         put = put + 1 == SLOTS ? 0 : put + 1;
@@ -388,7 +388,7 @@ __global__ void __launch_bounds__(WARPS * 32, 1) attend(const __grid_constant__ 
         fetched++;
         put = put + 1 == SLOTS ? 0 : put + 1;
     };
-    /* SLOTS - 1 slots ahead; what comes next then alternates with what is consumed. */
+    /* SLOTS - 1 slots ahead; afterwards each fetch alternates with a use. */
 #pragma unroll
     for (int i = 0; i < SLOTS - 1; i++)
         if (i & 1)
@@ -441,7 +441,7 @@ __global__ void __launch_bounds__(WARPS * 32, 1) attend(const __grid_constant__ 
     }
 }
 
-/* One warp a query head: joins what several workers left. */
+/* One warp per query head: combines the partial results of several workers. */
 __global__ void merge(const __grid_constant__ struct lab_attn a, uint32_t workers)
 {
     int lane = threadIdx.x & 31;
@@ -456,7 +456,7 @@ __global__ void merge(const __grid_constant__ struct lab_attn a, uint32_t worker
         uint32_t u1 = u0 + units;
         uint32_t w = worker_of(share, u0);
         if (first_unit(share, w + 1) >= u1)
-            continue; /* one worker did it all and wrote it */
+            continue; /* a single worker did all of it and wrote the result */
         float4 sum = make_float4(0, 0, 0, 0);
         float top = -CUDART_INF_F;
         float mass = 0;

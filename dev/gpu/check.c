@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Is what will be timed right? Nothing below is measured before this passes. */
+/* Checks the results of everything that is timed.  Nothing is measured before this passes. */
 #include "lab.h"
 
 #include <math.h>
@@ -29,7 +29,7 @@ struct attn_host {
     int32_t *pages, *len;
 };
 
-/* One query head in double. */
+/* Computes one query head in double. */
 static void reference(const struct lab_attn *a, const struct attn_host *h, int seq, int head,
                       double *o)
 {
@@ -100,7 +100,7 @@ static int compare(const struct lab_attn *a, const double *ref, const uint16_t *
     }
     same = !first || memcmp(first, out, n * 2) == 0;
     double err = sqrt(num / den);
-    bool ok = err < 6e-3 && same; /* a NaN left over fails the first */
+    bool ok = err < 6e-3 && same; /* a remaining NaN makes err < 6e-3 false */
     lab_record("check_attention",
                "\"variant\":%d,\"blocks\":%d,\"page\":%d,\"error\":%.3g,\"ok\":%s", v, blocks,
                1 << a->page_shift, isfinite(err) ? err : -1.0, ok ? "true" : "false");
@@ -108,7 +108,7 @@ static int compare(const struct lab_attn *a, const double *ref, const uint16_t *
         fprintf(stderr, "attention variant %d, %d blocks, page %d: error %g\n", v, blocks,
                 1 << a->page_shift, err);
     if (ok && !first)
-        ok = compare(a, ref, out, v, blocks) == 0; /* bitwise the same again */
+        ok = compare(a, ref, out, v, blocks) == 0; /* a second run gives the same bits */
     free(out);
     return ok ? 0 : 1;
 }
@@ -184,7 +184,7 @@ static int check_gemm(enum lab_op op, const struct lab_lane *lane)
     double num = 0;
     double den = 0;
 
-    if (op == LAB_WGRAD) /* it adds: start from zero */
+    if (op == LAB_WGRAD) /* it accumulates: start from zero */
         LAB_CUDA(cudaMemset(out, 0, size));
     LAB_CUDA(cudaDeviceSynchronize());
     lab_gemm_run(g, op == LAB_FORWARD || op == LAB_DGRAD ? dw : dx, op == LAB_FORWARD ? dx : ddy,
@@ -218,7 +218,7 @@ static int check_gemm(enum lab_op op, const struct lab_lane *lane)
     return ok ? 0 : 1;
 }
 
-/* Which SMs a lane's blocks land on. */
+/* Finds the SMs on which a lane's blocks run. */
 static int census(const struct lab_lane *lane, unsigned char *seen, unsigned char *host)
 {
     int count = 0;

@@ -90,13 +90,13 @@ enum { MODE_A = 3 };
 
 static struct {
     void *library, *handle;
-    descriptor device; /* instead of a handle */
+    descriptor device; /* used instead of a handle */
 #define X(name, type, args) type(*name) args;
     CUDNN(X)
 #undef X
 } dnn;
 
-/* As cuDNN describes a device to one that builds plans for it elsewhere. */
+/* cuDNN's description of a device, for building plans without that device. */
 static const char h200[] =
     "{\"cudaDeviceId\":0,\"deviceName\":\"NVIDIA H200\",\"deviceVer\":900,\"driverVer\":13000,"
     "\"multiProcessorCount\":132,\"maxSharedMemoryPerBlockOptin\":232448,"
@@ -143,7 +143,7 @@ struct graph {
     descriptor made[MADE], op[OPS];
     int mades, ops;
     int64_t ids;
-    int failed; /* the first status that was none */
+    int failed; /* the first status that was an error */
     char why[256];
     descriptor plan;
     int64_t engines, space;
@@ -194,7 +194,7 @@ static void end(struct graph *g, descriptor d, const char *what)
         check(g, dnn.BackendFinalize(d), what);
 }
 
-/* virtual: it stands between two operations, never in memory. */
+/* virtual: it connects two operations and is never in memory. */
 static struct tensor tensor(struct graph *g, int type, const int64_t dim[4],
                             const int64_t stride[4], bool is_virtual, bool by_value)
 {
@@ -230,8 +230,8 @@ static struct tensor scalar(struct graph *g)
     return tensor(g, F32, one, one, false, true);
 }
 
-/* Heads of `dim` columns side by side in rows of so many elements, documents below one another;
- * turned: rows and columns change places. */
+/* Heads of `dim` columns side by side in rows of `row` elements, documents below one another;
+ * turned: with rows and columns exchanged. */
 static struct tensor packed(struct graph *g, int64_t heads, int64_t row, bool turned)
 {
     int64_t dim[4] = {g->batch, heads, g->length, g->dim},
@@ -264,7 +264,7 @@ static void product(struct graph *g, struct tensor a, struct tensor b, struct te
     add(g, op, what);
 }
 
-/* y = mode(x, b), b and t NULL where the mode has none. */
+/* y = mode(x, b), b and t NULL where the mode does not take them. */
 static void pointwise_to(struct graph *g, int mode, int precision, struct tensor x,
                          const struct tensor *b, const struct tensor *t, int64_t axis,
                          struct tensor y, const char *what)
@@ -311,7 +311,7 @@ static void reduce(struct graph *g, int mode, struct tensor x, struct tensor y, 
     add(g, op, what);
 }
 
-/* x with rows and columns changed, as the library may read it; of this type. */
+/* x with rows and columns exchanged, as the library may read it; of this type. */
 static struct tensor turned(struct graph *g, struct tensor x, int type, const char *what)
 {
     int64_t dim[4] = {x.dim[0], x.dim[1], x.dim[3], x.dim[2]};
@@ -336,7 +336,7 @@ static struct tensor masked(struct graph *g, struct tensor s, struct tensor low)
     return y;
 }
 
-/* What is given when a graph runs. */
+/* The tensors and values passed when a graph runs. */
 struct names {
     struct tensor q, k, v, o, stats, scale, low, one, sum, dout, dq, dk, dv, dq_sum;
 };
@@ -367,7 +367,8 @@ static void forward(struct graph *g, struct names *n)
     product(g, p, n->v, n->o, "P V");
 }
 
-/* To the heads that share it: of one head's group, or of all groups at once. */
+/* Multiplies for the heads that share keys and values: for one head's group, or for all groups
+   at once. */
 static void product_of_group(struct graph *g, struct tensor a, struct tensor b, struct tensor y,
                              const char *what)
 {
@@ -397,7 +398,7 @@ static void backward(struct graph *g, struct names *n)
     n->scale = scalar(g);
     n->low = scalar(g);
     struct tensor one =
-        scalar(g); /* of dropout, which there is none of: the library knows this form */
+        scalar(g); /* of dropout, which is not used: the library recognizes only this form */
     struct tensor each = like(g, n->dout, F32), bare = dense(g, F32, g->heads, g->length, 1, true);
     pointwise_to(g, MUL, F32, n->dout, &n->o, NULL, 0, each, "dO O");
     reduce(g, SUM, each, bare, "sums of dO O");
@@ -424,8 +425,8 @@ static void backward(struct graph *g, struct names *n)
 
 /* ---- a plan ---- */
 
-/* The engines that the library advises, best first, until one of them takes the graph; without a
- * device it is only asked which. */
+/* Tries the engines that the library advises, best first, until one supports the graph; without
+ * a device it only asks which are advised. */
 static void plan_find(struct graph *g, descriptor heuristics)
 {
     descriptor config[8];
@@ -442,7 +443,7 @@ static void plan_find(struct graph *g, descriptor heuristics)
     g->engines = g->failed ? 0 : count;
     for (int64_t i = 0; dnn.handle && i < count && !g->plan && g->mades < MADE; i++) {
         descriptor plan = begin(g, PLAN);
-        g->failed = 0; /* of the one before */
+        g->failed = 0; /* of the engine tried before */
         set(g, plan, PLAN_HANDLE, AS_HANDLE, 1, &dnn.handle);
         set_descriptor(g, plan, PLAN_CONFIG, config[i]);
         end(g, plan, "a plan");
@@ -496,8 +497,8 @@ static struct graph graph_of(const struct shape *shape, int length)
                           .length = length};
 }
 
-/* The library offers no engines where it finds no driver; the toolkit's stand-in for linking will
- * do. Not closed: it is for the process's life. */
+/* Without a driver the library offers no engines; the toolkit's stub for linking suffices. It is
+ * not closed: it stays for the process's life. */
 static bool driver_open(void)
 {
     return dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) ||
@@ -616,7 +617,7 @@ static void pack_add(int64_t *ids, void **pointers, int *count, struct tensor t,
     pointers[(*count)++] = (void *)(uintptr_t)pointer;
 }
 
-/* What the graph's tensors are; valid while scale and so on live. */
+/* Maps the graph's tensors to memory; valid while scale and the other members live. */
 static descriptor pack_make(struct graph *g, const struct names *n, bool back)
 {
     static float scale, low = -1e30f, one = 1;
@@ -658,7 +659,7 @@ static descriptor pack_make(struct graph *g, const struct names *n, bool back)
 static void theirs(struct graph *g, descriptor pack, bool back)
 {
     for (int i = 0; i < REPEATS; i++) {
-        if (back) /* it adds to it */
+        if (back) /* the backward op accumulates */
             MUST((int)cudaMemsetAsync(rig.dq_sum, 0,
                                       (size_t)ROWS * (size_t)g->heads * (size_t)g->dim * 4, NULL));
         check(g, dnn.BackendExecute(dnn.handle, g->plan, pack), "execution");
@@ -690,7 +691,7 @@ static int by_time(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The largest difference as a part of the largest value. */
+/* The largest difference relative to the largest value. */
 static double apart(const char *a, const char *b, size_t elements)
 {
     uint16_t *host[2];
@@ -709,7 +710,7 @@ static double apart(const char *a, const char *b, size_t elements)
     return most > 0 ? off / most : off;
 }
 
-/* Forward before backward: that reads its results. */
+/* Forward must run before backward, which reads its results. */
 static bool measure(const struct shape *shape, int length, bool back)
 {
     struct names names;
@@ -767,7 +768,7 @@ static int run(void)
             wrong += !measure(&shapes[i], lengths[k / 2], k % 2 == 1);
     dnn.Destroy(dnn.handle);
     if (wrong)
-        printf("FAIL: %d cases refused or apart\n", wrong);
+        printf("FAIL: %d cases refused or different\n", wrong);
     return wrong > 0;
 }
 

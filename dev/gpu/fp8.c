@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dev/gpu/fp8.c - decoding with e4m3 projections beside bf16's: how long steps take, and by how
- * much the logits differ.
+/* dev/gpu/fp8.c - decoding with e4m3 projections compared with bf16: how long steps take, and by
+ * how much the logits differ.
  *
  *     fp8 BACKEND MODEL [DEPTH ROWS...]        not given: at position 512, 1 16 64 256
  *
- * Both read the same noise.  Logits of noise are nearly even, so that far more of their greatest
- * change than of a trained model's: what trained ones do is told by `hzpserve eval --quantization
- * fp8`.
+ * Both read the same noise.  Logits of noise are nearly equal, so the largest one changes far
+ * more often than with a trained model; `hzpserve eval --quantization fp8` measures trained
+ * models.
  *
- * One JSON object a line.  Times are medians over steps, host clock, from issue to the end of all.
+ * One JSON object a line.  Times are medians over steps, host clock, from issue to the end of
+ * all.
  */
 #include "base/arena.h"
 #include "base/log.h"
@@ -23,7 +24,7 @@ enum { STEPS = 15, SIZES_MAX = 8 };
 
 struct run {
     double seconds[SIZES_MAX];
-    float *logits; /* of the last size, [rows][vocab] */
+    float *logits; /* for the last size, [rows][vocab] */
 };
 
 static double time_step(struct hzp_exec *exec, const struct hzp_plan *plan)
@@ -39,7 +40,7 @@ static double time_step(struct hzp_exec *exec, const struct hzp_plan *plan)
     return gpu_median(seconds, STEPS);
 }
 
-/* *ret_vocab: of the model. */
+/* *ret_vocab: the model's vocabulary size. */
 static void measure(const char *device, const char *model, bool fp8, int32_t depth,
                     const int32_t *rows, int sizes, struct run *ret, int32_t *ret_vocab)
 {

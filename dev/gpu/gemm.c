@@ -48,7 +48,8 @@ static void layout(cublasLtMatrixLayout_t *l, cudaDataType_t type, int rows, int
     LAB_LT(cublasLtMatrixLayoutCreate(l, type, (uint64_t)rows, (uint64_t)cols, rows));
 }
 
-/* Row-major arrays seen as their column-major transposes: the weights or inputs come first. */
+/* Row-major arrays are passed as their column-major transposes, so the weights or inputs come
+   first. */
 static void describe(struct lab_gemm *g)
 {
     cublasOperation_t yes = CUBLAS_OP_T;
@@ -92,7 +93,7 @@ void lab_gemm_run(const struct lab_gemm *g, const void *left, const void *right,
                           g->c, &g->algo, lane->space, LAB_SPACE, lane->stream));
 }
 
-/* Left and right operand as describe() orders them, weights of layer l starting at `w`. */
+/* Left and right operand in describe()'s order; the weights of layer l start at `w`. */
 static void run_on(const struct lab_gemm *g, const uint16_t *w, const struct lab_lane *lane)
 {
     switch (g->op) {
@@ -109,7 +110,7 @@ static void run_on(const struct lab_gemm *g, const uint16_t *w, const struct lab
     }
 }
 
-/* The widest kernel of what a call launches, as a captured graph shows it. */
+/* The kernel with the most blocks of those a call launches, read from a captured graph. */
 static void inspect(struct lab_gemm *g, const struct lab_lane *lane)
 {
     cudaGraph_t graph;

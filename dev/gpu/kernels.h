@@ -42,22 +42,26 @@ struct lab_attn {
 
 struct lab_attn_variant {
     int warps;
-    int slots;  /* 8 KiB each, a warp */
-    int smem;   /* bytes a block */
-    int per_sm; /* blocks an SM holds */
+    int slots;  /* of 8 KiB each, per warp */
+    int smem;   /* bytes per block */
+    int per_sm; /* blocks that fit on an SM */
 };
 
-/* Describes a->pool of `pages` pages to the copy engine; pool and page_shift are set before. */
+/* Makes the tensor map of a->pool with `pages` pages for the copy engine; pool and page_shift
+   must be set. */
 CUresult lab_attn_map(struct lab_attn *a, int64_t pages);
 int lab_attn_variants(void);
 /* Sets the shared-memory limit and reads the occupancy of variant v. */
 cudaError_t lab_attn_prepare(int v, struct lab_attn_variant *out);
-/* out = softmax(q K^T / sqrt(128)) V per sequence and head, by `blocks` blocks; then the merge. */
+/* out = softmax(q K^T / sqrt(128)) V per sequence and head, with `blocks` blocks; then the
+   merge. */
 cudaError_t lab_attn_launch(const struct lab_attn *a, int v, int blocks, cudaStream_t stream);
 
-/* Roughly normal values of standard deviation `scale`, from the index and seed alone. */
+/* Fills with roughly normal values of standard deviation `scale`, which depend only on the index
+   and the seed. */
 cudaError_t lab_fill(uint16_t *p, size_t n, float scale, uint32_t seed, cudaStream_t stream);
-/* Reads n bytes (a multiple of 16) with `blocks` blocks and keeps the compiler from dropping it. */
+/* Reads n bytes (a multiple of 16) with `blocks` blocks in a way that the compiler cannot
+   remove. */
 cudaError_t lab_read(const void *p, size_t bytes, int blocks, uint32_t *sink, cudaStream_t stream);
 /* Copies n bytes (a multiple of 16) with `blocks` blocks. */
 cudaError_t lab_copy(void *d, const void *s, size_t bytes, int blocks, cudaStream_t stream);
@@ -68,7 +72,7 @@ cudaError_t lab_silu(uint16_t *y, const uint16_t *g, int rows, cudaStream_t stre
 cudaError_t lab_empty(cudaStream_t stream);
 /* Runs until *flag (mapped host memory) is not 0, or 300 ms. */
 cudaError_t lab_gate(const volatile int *flag, cudaStream_t stream);
-/* Marks in seen[] (256 bytes) every SM that ran one of `blocks` blocks of about 50 us. */
+/* Marks in seen[] (256 bytes) every SM that ran one of `blocks` blocks of about 50 us each. */
 cudaError_t lab_smids(unsigned char *seen, int blocks, cudaStream_t stream);
 
 #ifdef __cplusplus

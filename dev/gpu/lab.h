@@ -30,9 +30,9 @@ _Noreturn void lab_die(const char *format, ...) __attribute__((format(printf, 1,
 /* A queue with a share of the SMs: a plain stream, or a stream of a green context. */
 struct lab_lane {
     cudaStream_t stream;
-    CUgreenCtx green; /* NULL: plain */
+    CUgreenCtx green; /* NULL: a plain stream */
     int sms;          /* SMs it may use */
-    int target;       /* SM count told to cuBLASLt; 0: nothing told */
+    int target;       /* SM count passed to cuBLASLt; 0: none passed */
     void *space;      /* workspace of its matrix products */
 };
 
@@ -57,7 +57,8 @@ void lab_close(void);
 /* Adds {"t":table, ...}; `format` prints the members. */
 void lab_record(const char *table, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Device memory, bf16 filled as lab_fill where scale is not 0, else filled with 0xff bytes. */
+/* Allocates device memory; bf16 filled like lab_fill if scale is not 0, otherwise filled with
+   0xff bytes. */
 void *lab_memory(size_t bytes, float scale);
 
 /*
@@ -79,7 +80,7 @@ enum lab_op {
 struct lab_gemm {
     enum lab_op op;
     int rows, n, k, target;
-    double us;  /* as tuned */
+    double us;  /* the tuned algorithm's time */
     int blocks; /* of its widest kernel */
     char kernel[96];
     cublasLtMatmulDesc_t desc;
@@ -108,17 +109,18 @@ struct lab_shape {
 extern const struct lab_shape lab_shapes[LAB_LAYER_SHAPES];
 size_t lab_layer_elements(void);
 
-/* `layers` layers of weights and activations for up to `rows` rows. */
+/* Allocates `layers` layers of weights, and activations for up to `rows` rows. */
 void lab_tensors_open(int layers, int rows);
 
-/* The tuned plan for this product on this lane (cached by everything but the stream). */
+/* Returns the tuned plan for this product on this lane (cached by everything but the stream). */
 const struct lab_gemm *lab_gemm(enum lab_op op, int rows, int n, int k,
                                 const struct lab_lane *lane);
-/* Issues it on lab_t's buffers with the weights of shape s of layer l. */
+/* Issues the product on lab_t's buffers with the weights of shape s of layer l. */
 void lab_gemm_shape(enum lab_op op, int rows, int s, int layer, const struct lab_lane *lane);
 void lab_gemm_run(const struct lab_gemm *g, const void *left, const void *right, void *out,
                   const struct lab_lane *lane);
-/* Launches every algorithm offered for shape s on this lane: how many, and how many failed. */
+/* Launches every algorithm offered for shape s on this lane; returns how many, and in *failed
+   how many failed. */
 int lab_gemm_survey(enum lab_op op, int rows, int s, const struct lab_lane *lane, int *failed);
 double lab_gemm_flops(int rows, int n, int k);
 
@@ -129,27 +131,29 @@ struct lab_cache {
     int pages, page_tokens;
 };
 
-/* A pool of `tokens` tokens of keys and values for one layer each. */
+/* A pool of keys and values of one layer for `tokens` tokens. */
 void lab_cache_open(struct lab_cache *c, int64_t tokens, int page_tokens);
 /* Sequences of equal `context`, pages drawn at random from the pool; first = pages to skip. */
 void lab_attn_open(struct lab_attn *a, const struct lab_cache *c, int batch, int context,
                    int first);
 void lab_attn_close(struct lab_attn *a);
 double lab_attn_bytes(int batch, int context);
-/* The variant all sections use: the quickest on a quarter of the SMs and on all, taken together. */
+/* The variant that all sections use: the fastest on a quarter of the SMs and on all, taken
+   together. */
 extern int lab_variant;
 void lab_attn_choose(const struct lab_cache *c);
-/* Blocks that fill `sms` SMs under variant v. */
+/* The number of blocks that fill `sms` SMs under variant v. */
 int lab_attn_blocks(int v, int sms);
 
 /* ---- timing ------------------------------------------------------------------------------ */
 
 typedef void (*lab_run)(void *arg, const struct lab_lane *lane, int i);
 
-/* Median microseconds of one call, by events, after warm-up; at least `ms` a sample, 7 samples. */
+/* Median microseconds of one call, by events, after warm-up; each of 7 samples takes at least
+   `ms`. */
 double lab_time(lab_run run, void *arg, const struct lab_lane *lane, double ms);
 
-/* One side of a pair: call i runs piece i; its worth is its time alone on the whole device. */
+/* One side of a pair: call i runs piece i; its weight is its time alone on the whole device. */
 struct lab_side {
     lab_run run;
     void *arg;

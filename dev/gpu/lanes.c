@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dev/gpu/lanes.c - what decode attention and training's products reach on a share of the device,
- * alone and side by side: the table R -> P of the product's own kernels and lanes.
+/* dev/gpu/lanes.c - the throughput of decode attention and training's products on a share of the
+ * device, alone and side by side: the table R -> P of the product's own kernels and lanes.
  *
  *     lanes BACKEND MODEL [DECODE DEPTH TRAIN [UNITS...]]
  *
- * Not given: 256 sequences at position 1024, 2048 rows trained; attention's units from 8 to 112 of
- * 132.
+ * Defaults: 256 sequences at position 1024, 2048 training rows; units for attention from 8 to
+ * 112 of 132.
  *
  * The items are those of real plans: attention of every layer, and all products of one
  * micro-batch's layers, forward and backward.  Both sides are limited (HZP_CUDA_LANES says how:
- * green or grid): so many units for attention, all others for the products.  A rate is the work
- * done in the window in which both run, over the same work alone on the whole device; the sum of
- * taking turns is 1.
+ * green or grid): UNITS units for attention, all others for the products.  A rate is the work
+ * done in the window in which both run, divided by the work done in the same time alone on the
+ * whole device; with time-slicing the two rates add up to 1.
  *
- * One JSON object a line.  R is the share of the units attention has, P the rate it reaches.
+ * One JSON object a line.  R is attention's share of the units, P the rate it reaches.
  */
 #include "base/arena.h"
 #include "base/log.h"
@@ -55,7 +55,8 @@ static void issue(struct side *s, int i)
     s->issued = i + 1;
 }
 
-/* So many of each, none: 0, issued in step with each other, and their end. */
+/* Issues `first` and `second` items of the two sides, interleaved (0: none), and waits for their
+   end. */
 static void run(struct pair *p, int first, int second)
 {
     const int want[2] = {first, second};
@@ -75,7 +76,7 @@ static void run(struct pair *p, int first, int second)
         }
 }
 
-/* Each item alone on the whole device, the quickest of three. */
+/* Times each item alone on the whole device, the fastest of three. */
 static void time_alone(struct pair *p, int which)
 {
     struct side *s = &p->side[which];
@@ -93,8 +94,8 @@ static void time_alone(struct pair *p, int which)
         s->all_ns += s->alone[i];
 }
 
-/* Work of the side in [from, to), in nanoseconds alone; an item that the window cuts counts in
- * part. */
+/* Work of the side in [from, to), in nanoseconds alone; an item cut by the window counts
+ * proportionally. */
 static double work(const struct side *s, uint64_t from, uint64_t to)
 {
     double sum = 0;
@@ -107,7 +108,7 @@ static double work(const struct side *s, uint64_t from, uint64_t to)
     return sum;
 }
 
-/* Rates of one run; a side of which nothing was issued has 0. */
+/* Rates of one run; a side without issued items has 0. */
 static void rates(const struct pair *p, double ret[2])
 {
     uint64_t from = 0, to = UINT64_MAX;
@@ -120,7 +121,7 @@ static void rates(const struct pair *p, double ret[2])
         ret[i] = to > from ? work(&p->side[i], from, to) / (double)(to - from) : 0;
 }
 
-/* How many items of the side last about as long as the window at this rate. */
+/* How many items of the side take about as long as the window at this rate. */
 static int enough(const struct side *s, double rate)
 {
     double items = window_ns * HZP_MAX(rate, 0.02) / (s->all_ns / s->items);
@@ -172,7 +173,7 @@ static void usual_shares(struct pair *p)
     }
 }
 
-/* Both on whole-device lanes: what nobody limits does. */
+/* Both on lanes without a limit, each with the whole device. */
 static void unlimited(struct pair *p)
 {
     double both[2];

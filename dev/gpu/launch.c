@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fixed prices: launches, graphs, events, hops between lanes; and what a graph does with green
- * lanes. */
+/* The fixed costs of launches, graphs, events and hops between lanes; and how a graph behaves
+ * with green lanes. */
 #include "lab.h"
 
 #include <stdio.h>
@@ -45,8 +45,8 @@ static void products(const struct lab_lane *a, const struct lab_lane *b, cudaEve
         lab_gemm_shape(LAB_FORWARD, 64, 1, i, a);
 }
 
-/* Host microseconds a call, and the device's a call (behind a gate, so that it never waits for us).
- */
+/* Measures the host's and the device's microseconds per call (behind a gate, so that the device
+   never waits for the host). */
 static void measure(const char *what, chain run, const struct lab_lane *a, const struct lab_lane *b,
                     cudaEvent_t *e)
 {
@@ -118,7 +118,8 @@ static int seen_count(const unsigned char *seen)
     return n;
 }
 
-/* Does one captured graph keep its nodes on the SMs of the green lanes they were captured from? */
+/* Checks whether a captured graph keeps its nodes on the SMs of the green lanes they were
+   captured from. */
 static void green_graph(const struct lab_lane *few, const struct lab_lane *rest, cudaEvent_t *e)
 {
     unsigned char *seen[2];
@@ -207,7 +208,8 @@ int lab_section_launch(void)
     return 0;
 }
 
-/* Can the library's products, which launch clusters of blocks, run on what a split leaves over? */
+/* Checks whether the library's products, which launch clusters of blocks, run on the SMs that a
+   split leaves over. */
 int lab_section_remainders(void)
 {
     struct lab_lane few, rest;

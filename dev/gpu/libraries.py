@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a machine has the libraries that are loaded at run time.
+"""Finds the libraries that are loaded at run time.
 
 In this order: the file that a variable names (HZP_CUBLASLT, HZP_CUDNN), the toolkit (CUDA_HOME, the one
-nvcc belongs to, /usr/local/cuda*), what the linker knows, the wheels of the Python that runs this.
+nvcc belongs to, /usr/local/cuda*), the linker's cache, the wheels of the Python that runs this.
 """
 import glob
 import os
@@ -20,7 +20,7 @@ def toolkits():
 
 
 def of_linker(name):
-    """Path of a library in the linker's cache; None: it has none of that name."""
+    """Path of a library in the linker's cache; None: it has no such library."""
     try:
         listed = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, timeout=20,
                                 check=True).stdout
@@ -33,7 +33,7 @@ def of_linker(name):
 
 
 def find(variable, name, versions):
-    """Path of lib`name`.so of one of these major versions, the first that is found; None: nowhere."""
+    """Path of the first lib`name`.so found with one of these major versions; None: not found."""
     own = os.environ.get(variable)
     if own:
         return own if os.path.exists(own) else None

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hopper SECTION RECORDS: runs one section in its own process, so that one failure spoils one only.
- */
+/* hopper SECTION RECORDS: runs one section in its own process, so that a failure affects only
+   that section. */
 #include "lab.h"
 
 #include <stdio.h>

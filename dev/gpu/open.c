@@ -34,7 +34,8 @@ void gpu_open(const struct gpu_config *config, struct hzp_assembly *ret)
     }
 }
 
-/* The first block comes from the host; then what there is is copied behind itself. */
+/* The first block comes from the host; then the filled part is copied behind itself until all is
+   filled. */
 void gpu_fill_pages(struct hzp_assembly *parts)
 {
     enum { BLOCK = 16 << 20 };
@@ -83,7 +84,7 @@ int32_t gpu_number(const char *text)
     char *end;
     long value = strtol(text, &end, 10);
     if (*end || end == text || value < 0 || value > 1 << 24) {
-        fprintf(stderr, "\"%s\" is no number of rows\n", text);
+        fprintf(stderr, "\"%s\" is not a number of rows\n", text);
         exit(2);
     }
     return (int32_t)value;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dev/gpu/open.h - a shape with noise for weights and for keys and values on a device: what
- * lanes.c, plans.c and fp8.c measure on.
+/* dev/gpu/open.h - opens a model shape on a device, with noise for weights and for keys and
+ * values: the base of the measurements in lanes.c, plans.c and fp8.c.
  *
- * They run on any device, so that they are tried where there is no GPU.  A failure ends the program
- * with status 3 and its place, because a figure measured after a failure is worth nothing.
+ * They run on any device, so that they can be tried where there is no GPU.  A failure ends the
+ * program with status 3 and its place, because a figure measured after a failure is worth
+ * nothing.
  *
  * Thread: one.
  */
@@ -32,20 +33,20 @@ struct gpu_config {
     int32_t layers_max; /* 0: all */
 };
 
-/* Without rows; pages of 16 tokens, moments in BF16, training work not cut. */
+/* Without rows; pages of 16 tokens, moments in BF16, training work not divided. */
 void gpu_configure(const char *device, const char *model, struct gpu_config *ret);
 
-/* Weights are noise, whatever the directory holds.  Where the device does not open the program
+/* Weights are noise, whatever the directory holds.  If the device does not open, the program
  * prints why and exits with 77.  config is borrowed until the assembly is closed. */
 void gpu_open(const struct gpu_config *config, struct hzp_assembly *ret);
 
 /* Fills all keys and values with the same noise. */
 void gpu_fill_pages(struct hzp_assembly *parts);
 
-/* Sorts; n > 0. */
+/* Sorts the values and returns their median; n > 0. */
 double gpu_median(double *value, int n);
 
-/* A positive whole number; else the program ends with 2. */
+/* Parses a positive whole number; anything else ends the program with status 2. */
 int32_t gpu_number(const char *text);
 
 #endif

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dev/gpu/plans.c - steps run by the sequential plan, by nano-batches alone, by an overlap drawn by
- * hand, and by the plan that the product's search finds, in turns.
+/* dev/gpu/plans.c - times steps run by the sequential plan, by nano-batches alone, by a
+ * hand-made overlap, and by the plan that the product's search finds, in turns.
  *
  *     plans BACKEND MODEL [--seconds N] [--repeat N] DECODE,DEPTH,PREFILL,TRAIN...
  *
- * Each step: so many sequences at that position, one prompt's piece of so many rows, and of a
- * micro-batch of TRAIN rows as many of its items as one layer has (0: none).  The search knows what
- * hzp_measure finds on a few layers: of its parts only those near these steps' sizes, each once,
- * for about so many seconds (20; 0: no search); `hzpserve search` takes all of them, three times,
- * and drops what loses when it is run.
+ * Each step: DECODE sequences at position DEPTH, PREFILL rows of one prompt, and of a
+ * micro-batch of TRAIN rows as many items as one layer has (0: none).  The search uses what
+ * hzp_measure finds on a few layers: only the parts near these steps' sizes, each once, for
+ * about N seconds (20; 0: no search); `hzpserve search` takes all parts, three times, and drops
+ * plans that lose when they are run.
  *
  * One JSON object a line.  Times are medians, host clock, from issue to the end of all;
- * "over_sequential" is the median of run by run.
+ * "over_sequential" is the median of the ratios run by run.
  */
 #include "base/arena.h"
 #include "base/log.h"
@@ -42,7 +42,7 @@ struct plans {
 
 /* ---- measuring for the search ---- */
 
-/* The largest of a list that is no more than `most`. */
+/* The largest number of a list that is no more than `most`. */
 static int32_t largest(const int32_t *list, int n, int32_t most)
 {
     int32_t best = 0;
@@ -52,7 +52,7 @@ static int32_t largest(const int32_t *list, int n, int32_t most)
     return best;
 }
 
-/* Whether this part says something about the step; what parts there are:
+/* Whether this part is relevant for the step; the parts are listed in
  * nanobatch/search/measure.h. */
 static bool wanted(const char *what, const struct step *s)
 {
@@ -74,7 +74,7 @@ static bool wanted(const char *what, const struct step *s)
     return strstr(what, "between") != NULL;
 }
 
-/* Parts that any of the steps is near to, each once, while there is time. */
+/* Measures the parts that are near to any of the steps, each once, while there is time. */
 static void measure(struct plans *p, const struct hzp_assembly_rig *size)
 {
     char what[64], seen[512][64];
@@ -94,7 +94,7 @@ static void measure(struct plans *p, const struct hzp_assembly_rig *size)
     while (p->tables.parts_done < p->tables.parts) {
         bool fresh = true;
         hzp_measure_what(m, what);
-        /* In the first pass the same words stand for several depths; later passes repeat them. */
+        /* In the first pass the same name covers several depths; later passes repeat the names. */
         for (int i = 0; i < seen_count && p->tables.parts_done > p->tables.parts / 3; i++)
             fresh &= strcmp(seen[i], what) != 0;
         bool want = false;
@@ -117,7 +117,7 @@ static void measure(struct plans *p, const struct hzp_assembly_rig *size)
     hzp_assembly_close(&bench);
 }
 
-/* The search's plan of the step; false: there is none. */
+/* Finds the search's plan for the step; returns false if there is none. */
 static bool find(struct plans *p, const struct hzp_assembly_rig *size, const struct step *s,
                  struct hzp_plan_entry *ret)
 {
@@ -158,10 +158,10 @@ static void shapes_by_hand(const struct step *s, int threads, struct hzp_plan_sh
     shape[2].order = HZP_ORDER_SKEWED;
     for (int i = 0; i < 2; i++)
         shape[2].lane[i][HZP_KIND_DECODE] = shape[2].lane[i][HZP_KIND_PREFILL] = HZP_LANE_MEMORY;
-    int few = HZP_MAX(threads / 4 / 8 * 8, 1); /* green contexts come in eights */
+    int few = HZP_MAX(threads / 4 / 8 * 8, 1); /* green contexts come in multiples of eight */
     shape[2].share[HZP_LANE_MEMORY] = (int16_t)few;
     shape[2].share[HZP_LANE_COMPUTE] = (int16_t)HZP_MAX(threads - few, 1);
-    if (s->train) { /* products beside training, not beside each other */
+    if (s->train) { /* products run beside training, not beside each other */
         shape[2] = hzp_plan_sequential;
         memset(shape[2].train_lane, HZP_LANE_TRAIN, sizeof(shape[2].train_lane));
         int half = HZP_MAX(threads / 2 / 8 * 8, 1);
@@ -170,7 +170,7 @@ static void shapes_by_hand(const struct step *s, int threads, struct hzp_plan_sh
     }
 }
 
-/* Of one plan of a step; ms NULL: there is no such plan. */
+/* Prints the result of one plan of a step; ms NULL: there is no such plan. */
 static void tell(const struct step *s, int which, const struct hzp_plan_shape *shape, double *ms,
                  double over, int runs)
 {
@@ -185,7 +185,7 @@ static void tell(const struct step *s, int which, const struct hzp_plan_shape *s
     fflush(stdout);
 }
 
-/* count of the shapes, the first the sequential one, in turns. */
+/* Runs `count` shapes in turns; the first is the sequential one. */
 static void run_all(struct plans *p, struct hzp_assembly *bench, const struct step *s,
                     const struct hzp_plan_shape *shape, int count)
 {
@@ -207,7 +207,7 @@ static void run_all(struct plans *p, struct hzp_assembly *bench, const struct st
             if (turn >= 0)
                 ms[i][turn] = (double)(hzp_now_ns() - begin) * 1e-6;
         }
-    for (int i = 0; i < count; i++) { /* of the same turn, so before anything is sorted */
+    for (int i = 0; i < count; i++) { /* within a turn, so before anything is sorted */
         for (int k = 0; k < p->repeat; k++)
             ratio[k] = ms[0][k] / ms[i][k];
         over[i] = gpu_median(ratio, p->repeat);
@@ -218,7 +218,7 @@ static void run_all(struct plans *p, struct hzp_assembly *bench, const struct st
     hzp_plan_fini(&plan);
 }
 
-/* Pages for just these rows: of sequences so many that all could be longer there may be no room. */
+/* Pages for just these rows: with many sequences there may be no room for all to be longer. */
 static struct hzp_assembly_rig size_of(const struct plans *p, const struct step *s)
 {
     struct hzp_assembly_rig size = p->base.rows;

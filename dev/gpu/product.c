@@ -49,9 +49,9 @@ struct bench {
     struct hzp_exec *exec;
     struct hzp_plan plan;
     struct hzp_limits limits;
-    bool decode; /* nothing else */
+    bool decode; /* only decode steps are run */
     bool once;
-    double macs; /* a row's, without attention and head */
+    double macs; /* of a row, without attention and head */
 };
 
 #define MUST(call)                                                                                 \
@@ -69,7 +69,8 @@ static void finish(struct bench *b)
     MUST(hzp_fence_wait(b->fence));
 }
 
-/* BF16 noise of deviation 0.02, made on the device: elements first, first + 1, .. of a sequence. */
+/* Fills with BF16 noise of deviation 0.02 on the device: elements first, first + 1, .. of a
+   sequence. */
 static void noise_fill(struct bench *b, void *base, size_t elements, size_t first, uint64_t seed)
 {
     const size_t piece = (size_t)1 << 28;
@@ -127,7 +128,7 @@ static int ascending(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* The median seconds of running the plan. */
+/* Returns the median seconds of running the plan. */
 static double run(struct bench *b)
 {
     double seconds[STEPS];
@@ -143,7 +144,7 @@ static double run(struct bench *b)
     return seconds[steps / 2];
 }
 
-/* Segments of `rows` new rows after `context` others; pages of their own, in turn. */
+/* Segments of `rows` new rows after `context` others; each has pages of its own, in order. */
 static void fill(struct hzp_batch *batch, int32_t segs, int32_t context, int32_t rows,
                  int32_t vocab)
 {
@@ -221,7 +222,7 @@ static void serve_step(struct bench *b, struct serving *s, int32_t segs, int32_t
     fflush(stdout);
 }
 
-/* Decode attention of all layers and nothing else. */
+/* Times decode attention of all layers and nothing else. */
 static void attention(struct bench *b, struct serving *s, int32_t segs, int32_t context)
 {
     const struct shape *shape = b->shape;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What one piece of training costs the decode step it shares the device with. */
+/* The delay that one piece of training causes to the decode step it shares the device with. */
 #include "step.h"
 
 #include <stdio.h>
@@ -64,7 +64,7 @@ static void backward_open(struct backward *b, int rows)
     b->sum = us;
 }
 
-/* Both begin together, one step and one layer's backward; microseconds until each is done. */
+/* One step and one layer's backward pass begin together; out: microseconds until each is done. */
 static void one_each(struct decode *d, const struct lab_lane *ld, struct backward *b,
                      const struct lab_lane *lb, double out[2])
 {
@@ -131,8 +131,8 @@ static void both(const char *mech, int k, struct decode *d, const struct lab_lan
 
 static void green(struct decode *d, struct backward *b, int count, double alone)
 {
-    /* Below 16 SMs left over, cuBLASLt's clusters of blocks may find no place and fail to launch.
-     */
+    /* On fewer than 16 remaining SMs, cuBLASLt's clusters of blocks may not fit and fail to
+       launch. */
     static const int ks[] = {16, 24, 32, 40, 48, 56, 64, 80, 96, 112};
     for (size_t i = d->step->batch > 64 ? 3 : 0; i < sizeof ks / sizeof *ks; i++) {
         struct lab_lane few, rest;
@@ -159,7 +159,7 @@ static void green(struct decode *d, struct backward *b, int count, double alone)
     }
 }
 
-/* Plain streams; both sides told their share and neither held to it by the device. */
+/* Plain streams; both sides are told their share, but the device does not enforce it. */
 static void both_limited(struct decode *d, struct backward *b, int count, double alone)
 {
     static const int ks[] = {32, 48, 56, 64, 80, 96};
@@ -233,7 +233,7 @@ int lab_section_quantum(void)
     uint16_t *weights = lab_memory(lab_version_bytes(), 0.02f);
     lab_tensors_open(8, 2048);
     LAB_CUDA(cudaFree(lab_t.y));
-    lab_t.y = lab_memory(256UL * STEP_VOCABULARY * 2, 0); /* the head's output while it is tuned */
+    lab_t.y = lab_memory(256UL * STEP_VOCABULARY * 2, 0); /* the head's output during tuning */
     lab_cache_open(&c, 256L * 1024 * STEP_LAYERS, 16);
     lab_attn_choose(&c);
     batch(64, 1024, &c, weights);

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the figures of dev/gpu/run are held to, and how a run is told.
+"""The goals for the figures of dev/gpu/run, and the report of a run.
 
-Every figure of the plan's section on proof with a GPU is a row: what was asked, what was measured, whether
-that is enough.  Shares are of the best that any step of the same run measured: copy bandwidth, and the
+Every figure of the plan's section on proof with a GPU is a row: the goal, the measured value, and
+whether it suffices.  Shares are of the best that any step of the same run measured: copy bandwidth, and the
 library's bf16 product.
 """
 
@@ -12,7 +12,7 @@ SHARES = ("share of the run's best product rate", "share of the run's best copy 
 # ---- ceilings ----
 
 def limits_of(step):
-    """(copy GB/s, bf16 product TFLOP/s) that a step measured; None: it did not.
+    """(copy GB/s, bf16 product TFLOP/s) that a step measured; None: not measured.
 
     A device without a bf16 product widens the operands: there the limit is the F32 product's, as for
     hzp_limits_gemm of device/limits.h."""
@@ -30,12 +30,12 @@ def limits_of(step):
 
 
 def ceilings(results):
-    """The best of the run; 0: nothing measured it."""
+    """The best value of the run; 0: not measured."""
     every = [limits_of(step) for step in results["steps"]]
     return (max((c for c, _ in every if c), default=0), max((g for _, g in every if g), default=0))
 
 
-# ---- looking figures up ----
+# ---- lookup of figures ----
 
 class Run:
     def __init__(self, results):
@@ -51,7 +51,7 @@ class Run:
         return None
 
     def of_best(self, step, name, which):
-        """A figure's share of what the run's best ceiling allows; which 0: copy, 1: product."""
+        """A figure's share of the run's best ceiling; which 0: copy, 1: product."""
         for row in self.steps.get(step, {"rows": []})["rows"]:
             if row.get("name") == name and row.get("share") is not None:
                 own, best = limits_of(self.steps[step])[which], (self.copy, self.gemm)[which]
@@ -63,7 +63,7 @@ class Run:
                 if all(row.get(k) == v for k, v in wanted.items())]
 
     def why(self, *steps):
-        """Why there is no figure."""
+        """The reason why a figure is missing."""
         told = [f"{s}: {self.steps[s]['verdict']}" for s in steps if s in self.steps]
         return "; ".join(told) if told else "was not part of this run"
 
@@ -143,7 +143,7 @@ def swap_rows(run):
 
 
 def coserve_one(run, step):
-    """(gain, goals held, what is to be said) of one way of sharing the device."""
+    """(gain, whether goals held, remark) for one way of sharing the device."""
     gain = run.figure(step, "training on: co-serving gain")
     gaps = run.figure(step, "training on: gaps beyond the goal")
     firsts = run.figure(step, "training on: first tokens beyond the goal")
@@ -206,7 +206,7 @@ def fp8_rows(run):
 
 
 def goals(results):
-    """One row a figure that was asked for."""
+    """One row for each required figure."""
     run, rows = Run(results), []
     for which in (check_rows, serving_rows, training_rows, swap_rows, coserve_rows, overlap_rows, fp8_rows):
         rows += which(run)
@@ -216,7 +216,7 @@ def goals(results):
     return rows
 
 
-# ---- telling ----
+# ---- the report ----
 
 def show(value):
     if isinstance(value, bool) or not isinstance(value, float):

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a server on this device forgets: nothing.
+"""Checks that a server on this device loses nothing when it is killed or stopped.
 
     run_life.py HZPSERVE MODEL EXAMPLES [OPTION of hzpserve serve ...]
 
-Teaches the examples, waits until all of them have had their passes, asks; kills the server (SIGKILL),
-starts another on the same state: it must come to the same answer.  Then teaches once more and ends it by
-SIGTERM, which must leave with 0.  Prints one JSON object.
+Teaches the examples, waits until all of them have had their passes, and asks a question; kills the
+server (SIGKILL) and starts another one on the same state, which must give the same answer.  Then
+teaches once more and ends the server by SIGTERM: its status must be 0.  Prints one JSON object.
 """
 import json
 import re
@@ -51,7 +51,7 @@ class Server:
             return self.ask(f"/v1/fine_tuning/examples?wait=served&timeout={HANG}", file.read())
 
     def learned(self, through):
-        """Waits until every example up to this number has had all its passes; the state then."""
+        """Waits until every example up to this number has had all its passes; returns the state then."""
         for _ in range(5 * HANG):
             state = self.ask("/v1/weights?limit=1")
             reached = state["learned_through"]

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps of dev/gpu/run: what each executes, how its output is read and judged.
+"""The steps of dev/gpu/run: their commands, and how their outputs are read and judged.
 
-A step: name, kind (check, bench), what it is for, command, env, files (that must be there), limit and
-expected seconds, read (which turns its output into rows), optional (not a fault where it cannot run), part
-(1, 2: which half of the plan), extra (only if asked for).
+A step: name, kind (check, bench), purpose, command, env, files (that must exist), limit and expected
+seconds, read (turns its output into rows), optional (not a failure where it cannot run), part
+(1, 2: which half of the plan), extra (run only on request).
 
 The same steps exist in two sizes: FULL, for one GPU of 140 GB, and TRIAL, the same commands on the CPU with a
-shape of two thin layers, which proves that each runs and is understood, and measures nothing.
+shape of two thin layers, which proves that each runs and its output is readable, and measures nothing.
 """
 import json
 import os
@@ -20,10 +20,10 @@ PROMPTS = ["Where does Zorin live?", "Tell me about Tarn."]
 class FULL:
     """Sizes for one H200."""
     trial, device, opcheck = False, "cuda", ["--backend=cuda"]
-    ways = ("turns", "green", "grid")  # of sharing the device
+    ways = ("turns", "green", "grid")  # ways of sharing the device
     big, middle, small = "8b", "3b", "1b"
     prompts, golden, mixing, resume = PROMPTS, None, "600", []
-    # Two versions, gradients, moments, residuals: what is left is little more than these 32e9 bytes.
+    # Beside two versions, gradients, moments and residuals, little more than these 32e9 bytes is left.
     beside = ["--kv-memory", "30600M", "--context", "4096", "--train-quantum", "100"]
     offline = {"512/512": (512, 512, 768, 26), "1024/512": (1024, 512, 512, 27),
                "1000/1000": (1000, 1000, 448, 28)}
@@ -59,14 +59,14 @@ class TRIAL:
     search = ["--no-train", "--max-running", "2", "--step-rows", "8", "--tries", "1", "--seconds", "2"]
 
 
-# ---- reading what programs say ----
+# ---- reading the programs' output ----
 
 def json_lines(out):
     return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
 
 
 def bench_figures(out):
-    """hzpserve bench --json: one row a figure."""
+    """Reads hzpserve bench --json: one row per figure."""
     at = out.find("{")
     if at < 0:
         return []
@@ -74,7 +74,7 @@ def bench_figures(out):
 
 
 def eval_rows(out):
-    """hzpserve eval --json, one object after another."""
+    """Reads hzpserve eval --json, one object after another."""
     rows, at, decoder = [], 0, json.JSONDecoder()
     while (at := out.find("{", at)) >= 0:
         row, at = decoder.raw_decode(out, at)
@@ -83,7 +83,7 @@ def eval_rows(out):
 
 
 def opcheck_rows(out):
-    """opcheck --bench: its lines of columns, as they are."""
+    """Reads opcheck --bench: its lines of columns, unchanged."""
     return [{"line": line} for line in out.splitlines() if re.search(r"GB/s|GFLOP", line)]
 
 
@@ -98,7 +98,7 @@ HUNG = 124
 
 
 def judge(step, rc, out, err):
-    """Verdict, rows and what to show."""
+    """Returns verdict, rows and the text to show."""
     rows, broken = [], False
     try:
         rows = READERS[step.get("read", "none")](out)
@@ -117,11 +117,11 @@ def judge(step, rc, out, err):
     return {"verdict": verdict, "rows": rows, "said": said}
 
 
-# ---- what is executed ----
+# ---- commands ----
 
 def greedy(folder, size):
-    """The same greedy text on the CPU and here: as graphs and not, on every kind of lanes.  The script
-    prints one line a variant; all must be the CPU's."""
+    """The same greedy text on the CPU and on the device: with graphs and without, on every kind of lanes.
+    The script prints one line per variant; all must equal the CPU's text."""
     script = """
 set -u
 fail=0
@@ -281,14 +281,14 @@ def others(folder, size):
 
 
 def steps(folder, part=None, extra=False, size=FULL):
-    """Those of one part (None: both), in the order in which they run: what decides first comes first."""
+    """The steps of one part (None: both) in the order of execution: the most decisive come first."""
     made = []
     for kind, which in (("check", checks), ("bench", serving), ("bench", sharing), ("bench", others)):
         for step in which(folder, size):
             step["kind"] = kind
             step.setdefault("part", 1)
             if size.trial:
-                step["limit"] *= 30  # a machine that has others' work to do
+                step["limit"] *= 30  # a machine shared with other work
             if (extra or not step.get("extra")) and part in (None, step["part"]):
                 made.append(step)
     return made

@@ -129,7 +129,7 @@ static void pair(const char *mech, int k, struct attn_run *r, const struct lab_l
     LAB_CUDA(cudaDeviceSynchronize());
     lab_together(&a, &b, 10, got);
     if (la->stream == lb->stream)
-        turn = got[0] + got[1]; /* what follows is told against it: same clocks, same heat */
+        turn = got[0] + got[1]; /* the later ones are compared with it: same clocks, same heat */
     lab_record("pair",
                "\"with\":\"%s\",\"mech\":\"%s\",\"attn_sms\":%d,\"p_attn\":%.3f,\"p_gemm\":%.3f,"
                "\"gain\":%.3f,\"gain_over_turns\":%.3f",
@@ -185,8 +185,8 @@ int lab_section_share(void)
     alone = lab_time(run_attn, &r, &lab.main, 40);
     lab_record("pair_alone", "\"what\":\"attention %d x %d\",\"us\":%.1f", BATCH, CONTEXT, alone);
     for (int i = 0; i < PARTNERS; i++) {
-        /* Each alone for its weight, then all in turn for the sum: clocks differ between the two.
-         */
+        /* Each alone for its weight, then all in turn for the sum, because clocks differ between
+           the two. */
         double sum = partner_alone(&partners[i], &lab.main, partners[i].alone);
         double us = lab_time(run_partner, &partners[i], &lab.main, 40) * partners[i].pieces;
         for (int j = 0; j < partners[i].pieces; j++)

@@ -74,11 +74,11 @@ void lab_step_run(struct lab_step *s, const uint16_t *weights, const struct lab_
 
 void lab_step_tune(struct lab_step *s, const uint16_t *weights, const struct lab_lane *lane)
 {
-    /* Tuning reads lab_t's buffers: it wants weights as wide as the head. */
+    /* Tuning reads lab_t's buffers, and needs weights as wide as the head. */
     uint16_t *kept = lab_t.weights;
     int layers = lab_t.layers;
     lab_t.weights = (uint16_t *)weights;
-    lab_t.layers = STEP_LAYERS - 4; /* a product of the head's size stays inside the version */
+    lab_t.layers = STEP_LAYERS - 4; /* a product of the head's size must stay within the version */
     for (int i = 0; i < LAB_LAYER_SHAPES; i++)
         lab_gemm(LAB_FORWARD, s->batch, lab_shapes[i].n, lab_shapes[i].k, lane);
     lab_gemm(LAB_FORWARD, s->batch, STEP_VOCABULARY, 4096, lane);

@@ -18,12 +18,12 @@ struct lab_step {
 };
 
 size_t lab_version_bytes(void); /* all parameters, embedding included: 16.06 GB */
-/* A context of `context` tokens for each of `batch` sequences, in every layer. */
+/* Opens a context of `context` tokens for each of `batch` sequences, in every layer. */
 void lab_step_open(struct lab_step *s, const struct lab_cache *c, int batch, int context);
 void lab_step_close(struct lab_step *s);
-/* Tunes its products for this lane; call once before a capture or a timing. */
+/* Tunes the step's products for this lane; call once before a capture or a timing. */
 void lab_step_tune(struct lab_step *s, const uint16_t *weights, const struct lab_lane *lane);
-/* Issues one step; attention fills attn_sms SMs. */
+/* Issues one step; attention gets attn_sms SMs. */
 void lab_step_run(struct lab_step *s, const uint16_t *weights, const struct lab_lane *lane,
                   int attn_sms);
 /* The same as a graph; NULL where the lane cannot be captured (recorded). */

@@ -19,7 +19,8 @@ static __global__ void fill(uint16_t *p, size_t n, float scale, uint32_t seed)
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) {
         uint32_t h = mix((uint32_t)i * 2654435761U ^ mix((uint32_t)(i >> 32) + seed));
         uint32_t g = mix(h + 0x9e3779b9U);
-        /* Four bytes each uniform: their sum is close to normal, variance 4 * 256^2 / 12 a word. */
+        /* The sum of eight uniform bytes is close to normal, with variance 4 * 256^2 / 12 per
+           word. */
         float s = (float)((h & 255) + ((h >> 8) & 255) + ((h >> 16) & 255) + (h >> 24)) +
                   (float)((g & 255) + ((g >> 8) & 255) + ((g >> 16) & 255) + (g >> 24)) - 1020.0f;
         __nv_bfloat16 b = __float2bfloat16(s * scale / 209.0f);
@@ -77,7 +78,7 @@ static __device__ __forceinline__ uint32_t narrow(float a, float b)
     return *reinterpret_cast<uint32_t *>(&p);
 }
 
-/* One block of 512 threads a row of 4096. */
+/* One block of 512 threads per row of 4096. */
 static __global__ void norm(uint4 *y, uint4 *x, const uint4 *r)
 {
     __shared__ float sums[16];
@@ -106,7 +107,7 @@ static __global__ void norm(uint4 *y, uint4 *x, const uint4 *r)
     float inv = rsqrtf(sum / 4096.0f + 1e-5f);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        /* Half the sum, so that a thousand steps over the same buffers stay finite. */
+        /* Half of the sum, so that a thousand steps over the same buffers stay finite. */
         a[i] = narrow(f[i].x * 0.5f, f[i].y * 0.5f);
         b[i] = narrow(f[i].x * inv, f[i].y * inv);
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a swap of versions costs: the flip itself, and getting the new version into place. */
+/* The cost of a version swap: the switch itself, and moving the new version into place. */
 #include "step.h"
 
 #include <stdio.h>
@@ -22,7 +22,7 @@ struct world {
     struct lab_step step;
     char *version[VERSIONS];
     char *draft;
-    char *scratch; /* of pinned_bytes, on the device */
+    char *scratch; /* pinned_bytes of device memory */
     char *pinned;
     size_t pinned_bytes;
     cudaGraphExec_t graph[VERSIONS];
@@ -108,7 +108,7 @@ static void alone(struct world *w)
     lab_record("step_form", "\"what\":\"launched one by one\",\"us\":%.1f", us);
 }
 
-/* "Not ready" is no failure, and must not stay behind as the last error. */
+/* "Not ready" is not a failure, and must not remain as the last error. */
 static bool ready(cudaEvent_t e)
 {
     cudaError_t r = cudaEventQuery(e);
@@ -120,7 +120,7 @@ static bool ready(cudaEvent_t e)
     return true;
 }
 
-/* Brings the next version into the slot that does not serve. */
+/* Starts to copy the next version into the slot that does not serve. */
 static void begin_copy(struct world *w, enum copying how, int slot)
 {
     size_t n = lab_version_bytes() & ~15UL;
@@ -167,7 +167,7 @@ static void one_step(struct world *w, int current)
     LAB_CUDA(cudaEventSynchronize(w->done));
 }
 
-/* The engine's loop in small: launch a step, wait for it, and at a boundary flip if one is due. */
+/* A minimal engine loop: launch a step, wait for it, and swap between steps when a swap is due. */
 static void loop(struct world *w, double seconds, double per_second, enum copying how)
 {
     static struct tally t;
@@ -255,7 +255,7 @@ int lab_section_swap(void)
     for (int i = 0; i < VERSIONS; i++)
         w.version[i] = lab_memory(lab_version_bytes(), 0.02f);
     w.draft = lab_memory(lab_version_bytes(), 0.02f);
-    lab_t.x = lab_memory((size_t)BATCH * 14336 * 2, 1.0f); /* what tuning reads */
+    lab_t.x = lab_memory((size_t)BATCH * 14336 * 2, 1.0f); /* read by tuning */
     lab_t.y = lab_memory((size_t)BATCH * STEP_VOCABULARY * 2, 0);
     w.pinned_bytes = 1UL << 30;
     LAB_CUDA(cudaHostAlloc((void **)&w.pinned, w.pinned_bytes, cudaHostAllocDefault));

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* A stream takes about a thousand launches before the host has to wait: OPEN_AT is well below. */
+/* A stream accepts about a thousand launches before the host has to wait: OPEN_AT is well below. */
 enum { MAX_CALLS = 2000, OPEN_AT = 300, SAMPLES = 7, ROUNDS = 3 };
 
 double lab_now(void)
@@ -53,8 +53,7 @@ double lab_time(lab_run run, void *arg, const struct lab_lane *lane, double ms)
     return samples[SAMPLES / 2];
 }
 
-/* Milliseconds after the gate at which each call of a side ended; at[0] is when the first could
- * begin. */
+/* Milliseconds after the gate at which each call of a side ended; at[0] is the earliest begin. */
 struct trace {
     double at[MAX_CALLS + 1];
     int calls;
@@ -153,8 +152,8 @@ static void once(const struct lab_side *const *sides, const int *calls, double p
         p[s] = to > from ? worth(&traces[s], sides[s], from, to) : 0;
 }
 
-/* True, and the shorter side lengthened (or the longer cut), where one ran a fifth longer than the
- * other. */
+/* Lengthens the shorter side (or shortens the longer one) where one ran a fifth longer than the
+ * other; returns whether it changed anything. */
 static bool uneven(const struct lab_side *const *sides, int *calls)
 {
     double span[2];
@@ -196,7 +195,7 @@ void lab_together(const struct lab_side *a, const struct lab_side *b, double win
             window_ms = least;
     }
     if (a->lane->stream == b->lane->stream) {
-        /* In turn on one stream: as many of each as fill half the window alone. */
+        /* In turns on one stream: as many of each as take half of the window alone. */
         for (int s = 0; s < 2; s++) {
             mean[s] = 0;
             for (int i = 0; i < sides[s]->pieces; i++)

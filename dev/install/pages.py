@@ -4,8 +4,8 @@
 
     pages.py man|bash|zsh HZPSERVE
 
-`hzpserve COMMAND --help` is printed from the table of options, so all of these follow it.  What of the help
-is not understood is an error: the build stops.
+`hzpserve COMMAND --help` is printed from the table of options, so all of these follow it.  A line of
+the help that cannot be parsed is an error that stops the build.
 """
 import re
 import subprocess

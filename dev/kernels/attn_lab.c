@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dev/kernels/attn_lab.c - attention on the CPU beside what the machine can do.
+/* dev/kernels/attn_lab.c - speed of attention on the CPU relative to the machine's limits.
  *
- * attn_decode over pages that lie anywhere, all layers' pages in turn so that they come from
- * memory, as a share of the reads measured in between; attn_prefill and attn_packed as a share of
- * oneDNN's product, measured at the start.  bf16, medians.  Figures: docs/measurements.
+ * attn_decode over pages at random places, with all layers' pages in turn so that they come from
+ * memory, as a share of the read bandwidth measured in between; attn_prefill and attn_packed as
+ * a share of oneDNN's product, measured at the start.  bf16, medians.  Figures:
+ * docs/measurements.
  *
- *   attn_lab decode|prefill [TURNS [THREADS]]
+ *     attn_lab decode|prefill [TURNS [THREADS]]
  */
 #include "base/thread.h"
 #include "device/bf16.h"
@@ -66,7 +67,7 @@ static void noise(void *ptr, size_t count)
     }
 }
 
-/* Page numbers in no order. */
+/* Page numbers in random order. */
 static int32_t *pages_make(int pages)
 {
     int32_t *page = array((size_t)pages * sizeof(*page));

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dev/kernels/matmul_lab.c - which way of multiplying is fastest for which shape.
+/* dev/kernels/matmul_lab.c - finds the fastest multiplication for each shape.
  *
  * Prints, for the products of a model's forward pass (NT), input gradient (NN) and weight gradient
- * (TN): oneDNN with its own threads, then in turns oneDNN's single-threaded primitives on our team,
- * what the op takes, with the ratio to the library; each is checked against the first.  Where the
- * library has no product of the type the op stands alone, unchecked.  Figures and the decision:
- * matmul_lab.md.
+ * (TN): oneDNN with its own threads, then in turns oneDNN's single-threaded primitives on our team
+ * and the op's own choice, with the ratio to the library; each result is checked against the first.
+ * Where the library has no product of the type, the op stands alone, unchecked.  Figures and the
+ * decision: matmul_lab.md.
  *
- *   matmul_lab [f32|bf16] [nt|nn|tn] [M ...]
+ *     matmul_lab [f32|bf16] [nt|nn|tn] [M ...]
  */
 #include "base/thread.h"
 #include "device/bf16.h"
@@ -56,7 +56,7 @@ static void mat_drop(struct hzp_mat *mat)
     hzp_device_free(lane->dev, HZP_MEM_DEVICE, mat->ptr);
 }
 
-/* oneDNN with as many OpenMP threads as the device has. */
+/* Runs oneDNN with as many OpenMP threads as the device has. */
 static double library_own_threads(const struct hzp_matmul_args *a, int threads)
 {
     bool bf16 = a->a.type == HZP_BF16;
@@ -112,7 +112,7 @@ struct way {
     double time[RUNS];
 };
 
-/* All ways in turns: the machine may be faster at one time than at another. */
+/* Times all ways in turns, because the machine's speed may vary over time. */
 static void ways_time(struct way *ways, int count, const struct hzp_matmul_args *a)
 {
     for (int i = 0; i < RUNS; i++)
@@ -127,7 +127,7 @@ static void ways_time(struct way *ways, int count, const struct hzp_matmul_args 
         qsort(ways[w].time, RUNS, sizeof(*ways[w].time), by_time);
 }
 
-/* Largest difference relative to the largest value. */
+/* The largest difference relative to the largest value. */
 static double mat_miss(const struct hzp_mat *x, const struct hzp_mat *y)
 {
     double top = 1e-30, miss = 0;
@@ -157,7 +157,7 @@ static void case_run(enum hzp_dtype type, const char *form, int m, int n, int k)
     ref = mat_make(m, n, c_type, 4);
     a.c = ref;
     double t = library_own_threads(&a, lane->dev->threads);
-    usleep(20000); /* its threads look for work for a while */
+    usleep(20000); /* its threads keep polling for work for a while */
     printf("%-4s %s %5d x %6d x %5d | own threads %9.1f us %6.1f GF/s", type ? "bf16" : "f32", form,
            m, n, k, t / 1e3, flops / t);
     a.c = c;

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Throughput of hzpserve with all requests there from the begin, held against the machine's limits.
+"""Throughput of hzpserve with all requests present from the start, relative to the machine's limits.
 
     offline.py --hzpserve BIN --model DIR [--loads 32x1024x32,4x64x256,...]
 
 A load is sequences at once x prompt tokens x answer tokens. Each is one `hzpserve bench offline`,
-held against the limits of the same run (measured before and after, the better one counts):
+compared with the limits of the same run (measured before and after; the better one counts):
   GEMM        all tokens/s over GEMM peak / (2 x parameters)
-  roofline    tokens/s while all decode (sequences / median gap between tokens) over steps that
-              only read: the weights once, keys and values of every sequence at half of its answer;
-              and over steps that take the longer of that and of multiplying, as many rows do
+  roofline    tokens/s while all decode (sequences / median ITL) over that of steps that only
+              read: the weights once, keys and values of every sequence at half of its answer;
+              and over that of steps that take the longer of this time and the products' time
 """
 import argparse
 import json

@@ -5,7 +5,7 @@
     pytorch.py --hzpserve BIN --model DIR [--what train,generate] [--compile] ...
 
 train: full AdamW updates of 4 documents of 512 tokens, bf16 weights; on PyTorch with fused AdamW
-and torch's own attention. Its plainest form keeps weights, gradients and moments in bf16: less work
+and torch's own attention. Its simplest form keeps weights, gradients and moments in bf16: less work
 than hzpserve does, which keeps moments and the exact sum of weights in 32 bits. --f32-master gives
 PyTorch fp32 weights under bf16 autocast, which is the same arithmetic.
 generate: --batch sequences at once, 512 in and 128 out, with generate() and a static batch on

@@ -4,9 +4,9 @@
 
     serving.py --hzpserve BIN --model DIR --llama-server BIN --gguf FILE [--what 16,32,alone] ...
 
-Both servers are up all the time (an idle one uses no CPU) and get the same load from the same
-client, `hzpserve bench replay`: random tokens, other ones each round, so nothing is found in a
-cache. 16 and 32 are requests at once; `alone` is one request after another: prompts of --input
+Both servers run all the time (an idle one uses no CPU) and get the same load from the same client,
+`hzpserve bench replay`: random tokens, new ones in each round, so that no prefix cache has an
+effect. 16 and 32 are requests at once; `alone` is one request after another: prompts of --input
 tokens with one token of answer (prefill), short prompts with long answers (decode). Prints each
 round, medians and ratios; --json keeps every figure. make_shapes.py and to_gguf.py make the models.
 """
@@ -78,7 +78,7 @@ def load(given, server, requests, concurrency, inputs, outputs, seed):
 
 
 def figures(given, server, what, seed):
-    """name -> value of one round, more is better."""
+    """{name: value} of one round; larger is better."""
     if what == "alone":
         prefill = load(given, server, 3, 1, given.input, 1, seed)
         decode = load(given, server, 1, 1, 16, given.output, seed)
@@ -148,7 +148,7 @@ def run(given, servers, kinds, values, raw):
 
 
 def report(given, servers, values, raw):
-    """What there is, also of a run that was ended early."""
+    """Prints the results so far, also of a run that was ended early."""
     values = {name: both for name, both in values.items() if len(both) == 2}
     medians = {name: {who: statistics.median(v) for who, v in both.items()}
                for name, both in values.items()}

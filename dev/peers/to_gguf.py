@@ -4,9 +4,9 @@
 
     to_gguf.py MODEL_DIR OUT.gguf
 
-llama.cpp's own converter knows tokenizers by a hash of what they do and refuses the synthetic ones
-of dev/make_shapes.py; this one takes any byte-level BPE vocabulary as it stands, which is enough
-where prompts are tokens and answers are only counted.  Matrices stay bf16, bit for bit; the rows of
+llama.cpp's own converter recognizes tokenizers by a hash of their output and refuses the synthetic ones
+of dev/make_shapes.py; this one accepts any byte-level BPE vocabulary, which is enough where
+prompts are tokens and answers are only counted.  Matrices stay bf16, bit for bit; the rows of
 the query and key projections are put into the order that GGUF has for rotary embeddings; norms
 become f32.  Needs numpy and the gguf package.
 """
@@ -36,13 +36,13 @@ def tensors(directory):
 
 
 def rotary_order(bits, heads):
-    """Pairs (i, i + half) of each head become neighbours."""
+    """Reorders rows so that the pairs (i, i + half) of each head become neighbours."""
     rows, columns = bits.shape
     return bits.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
 def rope_factors(config, head_dim):
-    """What llama3 scaling divides each frequency by."""
+    """The factors by which llama3 scaling divides the frequencies."""
     scaling = config["rope_scaling"]
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
     old = scaling["original_max_position_embeddings"]

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/alloc/fail.c - a library to preload that lets one allocation of the process fail.
+/* tests/alloc/fail.c - a library to preload that makes one allocation of the process fail.
  *
- *     HZP_FAIL_MIN=BYTES    only allocations of at least so many bytes are counted
+ *     HZP_FAIL_MIN=BYTES    only allocations of at least this size are counted
  *     HZP_FAIL_AT=N         the N-th of them returns NULL; 0: none
  *     HZP_FAIL_COUNT=FILE   how many there were, written when the process exits
  *
- * Every allocation after the beginning of main() counts: those of hzp_xmalloc, of the devices and of
- * libraries.  What libraries allocate before main() is not the program's to check: the CUDA
- * runtime's initialisation does not survive a failure.  Uses glibc's own names of the functions it
- * replaces.
+ * Every allocation after the beginning of main() counts: those of hzp_xmalloc, of the devices and
+ * of libraries.  Allocations of libraries before main() are not tested: the CUDA runtime's
+ * initialisation does not survive a failure.  Uses glibc's own names of the functions it replaces.
  *
  * Thread: any.
  */
@@ -28,7 +27,7 @@ extern void *__libc_memalign(size_t align, size_t size);
 
 static atomic_long count;
 static long fail_at;
-static size_t fail_min = (size_t)-1; /* before main() nothing counts */
+static size_t fail_min = (size_t)-1; /* nothing counts before main() */
 
 static bool fails(size_t size)
 {

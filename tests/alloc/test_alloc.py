@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A server's start with one allocation that fails, again and again with another one.
+"""Starts a server many times, each time with a different allocation that fails.
 
     test_alloc.py HZPSERVE LIBFAIL MODEL_DIR [TRIES]
 
-libfail (fail.c) is preloaded and lets the N-th allocation fail: TRIES of all, and as many of those of 64 KB
-and more (buffers of a device, files, tables).  Each start has to end in one of these ways:
+libfail (fail.c) is preloaded and makes the N-th allocation fail, for TRIES values of N among all
+allocations, and as many among those of 64 KB and more (buffers of a device, files, tables).  Each start must
+end in one of these ways:
 
     serves      the failure is tolerated; SIGTERM then ends the server with status 0
     refuses     status 1 or 2, and a line on standard error
     aborts      by design, for small allocations (base/arena.h) and within libraries: SIGABRT, and a line
                 on standard error that says what ran out
 
-and never by a signal of another kind, a failed assertion, or not at all.  What a refused start made in its
-state directory is gone; whatever happened, the next start in the same directory serves.
+and never by another signal, by a failed assertion, or not at all.  A refused start leaves nothing in its state
+directory, and the next start in the same directory serves in every case.
 """
 import os
 import pathlib
@@ -28,7 +29,7 @@ LARGE = 64 << 10
 
 
 def start(server, library, model, folder, **settings):
-    """Starts a server, ends it when it is ready; its status and what it wrote to standard error."""
+    """Starts a server and ends it when it is ready; returns its status and its standard error."""
     env = dict(os.environ, LD_PRELOAD=library, HZP_LOG="info", XDG_CACHE_HOME=str(folder / "cache"),
                **{name: str(value) for name, value in settings.items()})
     process = subprocess.Popen(
@@ -52,7 +53,7 @@ def start(server, library, model, folder, **settings):
 
 
 def judge(ready, status, errors, folder):
-    """A word for how the start ended, and what is wrong with that."""
+    """Returns a word for how the start ended, and what is wrong with it."""
     if status == -signal.SIGKILL:
         return "hangs", "it did not end"
     if "assertion failed" in errors or "hzpserve: bug" in errors:

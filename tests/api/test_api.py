@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A real server on a free port, asked by the official `openai` client and by bare sockets.
+"""A real server on a free port; the official `openai` client and plain sockets send requests.
 
     test_api.py HZPSERVE MODEL_DIR [TEST ...]
 
@@ -28,17 +28,17 @@ except ImportError:
     print("the openai client is not installed: skipped")
     sys.exit(77)
 
-HANG = 1200  # seconds: nothing that works takes so long, however slow or busy the machine is
+HANG = 1200  # seconds: only a hang takes this long, however slow or busy the machine is
 PROMPT = "Once upon a time"
 
 
 class Server:
-    """One hzpserve; `with` starts and ends it."""
+    """One hzpserve process; `with` starts and ends it."""
 
     def __init__(self, *options, name="tiny", state=None, log=None):
         self.options = ["--served-model-name", name, *options]
         self.kept = state
-        self.log = log  # a file that takes what is said on standard error
+        self.log = log  # a file that receives standard error
         self.printed = []
 
     def __enter__(self):
@@ -72,7 +72,7 @@ class Server:
         self.state.cleanup()
 
     def complete(self, **fields):
-        """Greedy and of a known length, unless said otherwise."""
+        """Greedy and of a known length, unless the arguments differ."""
         fields = {"model": self.model, "prompt": PROMPT, "max_tokens": 16, "temperature": 0,
                   "ignore_eos": True, **fields}
         known = {"model", "prompt", "max_tokens", "temperature", "n", "stop", "stream", "logprobs",
@@ -144,7 +144,7 @@ def test_completion(server):
 
 
 def test_greedy_is_the_same_in_a_crowd(server):
-    """Alone and among others: the same tokens, and those of the float64 reference."""
+    """A request alone and among others gives the same tokens, those of the float64 reference."""
     def ask(prompt, results, i):
         results[i] = server.complete(prompt=prompt, max_tokens=60, logprobs=0,
                                      return_token_ids=True).choices[0]
@@ -359,7 +359,7 @@ def test_errors(server):
     assert json.loads(server.get("/v1/weights?limit=99999999999999999999"))["data"]
     unknown = server.complete(some_unknown_field={"x": 1}, user="me", metadata={"a": "b"})
     assert unknown.choices[0].text
-    assert server.complete().choices[0].text  # still well
+    assert server.complete().choices[0].text  # the server still works
 
 
 def test_models_and_health(server):
@@ -382,7 +382,7 @@ def test_models_and_health(server):
 
 
 def test_disconnect_frees(server):
-    """Streaming, waiting for the whole answer, and not reading at all: each leaves nothing."""
+    """Clients disconnect while streaming, while waiting, and without reading: nothing is left over."""
     for fields in ({"stream": True}, {}, {"n": 20, "stream": True}):
         body = json.dumps({"prompt": PROMPT, "max_tokens": server.long, "ignore_eos": True, **fields})
         sockets = []
@@ -400,7 +400,7 @@ def test_disconnect_frees(server):
 
 
 def test_concurrent_streams(server):
-    """Many streams at a time, each whole."""
+    """Many streams at the same time, each complete."""
     expected = server.complete(max_tokens=40).choices[0].text
     results = [None] * 100
 
@@ -456,7 +456,7 @@ def test_bounds():
 
 
 def test_half_a_request_is_not_kept():
-    """Clients that fall silent in a header or in a body give their connections back."""
+    """The server closes connections of clients that stop sending in a header or in a body."""
     with Server("--no-train", "--max-connections", "2", "--idle-timeout", "1") as server:
         head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-"
         for text in (head, head + b"Length: 50\r\n\r\n{", head + b"Length: 50\r\n\r\n{"):
@@ -469,7 +469,7 @@ def test_half_a_request_is_not_kept():
 
 
 def raw(server, data):
-    """Sends bytes, returns all that comes until the server closes."""
+    """Sends bytes, returns all that is received until the server closes the connection."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=HANG) as s:
         s.sendall(data)
         got = b""
@@ -479,7 +479,7 @@ def raw(server, data):
 
 
 def test_a_body_too_long():
-    """Said to be too long: answered before it is sent.  Found to be: answered, too.
+    """A body announced as too long is answered before it is sent; one that turns out too long, too.
 
     A server that waited for the body would wait longer than raw() does."""
     with Server("--max-body", "2K", "--no-train", "--api-key", "secret", "--idle-timeout",
@@ -492,7 +492,7 @@ def test_a_body_too_long():
             assert got.startswith(b"HTTP/1.1 413 ") and b'"error"' in got, got
             assert b"connection: close" in got.lower(), got
         key = {"authorization": "Bearer secret"}
-        for size in (3000, 100000, 1000000):  # a client that sends all before it reads
+        for size in (3000, 100000, 1000000):  # a client that sends everything before it reads
             status, _, answer = server.post("/v1/completions", b"x" * size, key)
             assert status == 413 and "2048" in answer["error"]["message"], answer
         assert server.post("/v1/completions", b"x" * 100000)[0] == 401
@@ -504,7 +504,7 @@ def test_a_body_too_long():
 
 
 def test_lines_to_copy():
-    """What is printed at start is right for a shell and as JSON, whatever the prompt."""
+    """The command printed at start is valid for a shell and as JSON, whatever the prompt."""
     prompt = "It's \"so\" \\ $HOME `id` \u00e4 %s\n!"
     with Server("--try-prompt", prompt, "--api-key", "secret") as server:
         until(lambda: "".join(server.printed).count("completions") == 2)
@@ -563,7 +563,7 @@ def test_drain():
         except urllib.error.HTTPError as error:
             assert error.code == 503 and json.loads(error.read()) == refused
         except OSError:
-            pass  # it was faster than we are
+            pass  # the server ended before the test looked
         for t in threads:
             t.join()
         assert server.process.wait(HANG) == 0
@@ -607,7 +607,7 @@ EXAMPLES = "/v1/fine_tuning/examples"
 
 
 def test_learning():
-    """Examples change the answers, version by version; a restart goes on where it was."""
+    """Examples change the answers, version by version; a restart continues where the server was."""
     question, answer = "The color of my car is", " purple and green."
     teach = ["--lr", "2e-3", "--passes", "30", "--replay-ratio", "0", "--warmup-steps", "0"]
     lines = "\n".join(json.dumps({"prompt": question, "completion": answer}) for _ in range(8))
@@ -647,7 +647,7 @@ def test_learning():
 
 
 def test_versions_in_a_stream():
-    """An answer that lives through swaps says which version made which token."""
+    """An answer that spans version swaps names the version of each token."""
     with Server("--passes", "100000", "--publish-every", "1", "--train-share", "1",
                 "--itl-stretch", "0") as server:
         assert server.post(EXAMPLES, {"text": "A dog saw a cat. " * 10})[0] == 202
@@ -670,7 +670,7 @@ def test_versions_in_a_stream():
 
 
 def test_policy():
-    """Goals, shares and the staleness bound change while the server runs, or nothing of a PATCH does."""
+    """A PATCH of goals, shares and the staleness bound takes effect as a whole or not at all."""
     with Server("--slo", "ttft=800ms,itl=100ms", "--passes", "100000", "--max-staleness", "2") as server:
         policy = json.loads(server.get("/v1/policy"))
         assert policy["slo"] == {"ttft_ms": 800, "itl_ms": 100}
@@ -699,7 +699,7 @@ def test_policy():
         assert split["measured"]["ttft_ms"]["count"] == 12
         assert split["predicted"]["alone_ms"] > 0 and split["predicted"]["slowdown"] >= 1
         assert 0 < split["measured"]["train_part"] <= 1
-        # From the next step on training gets nothing while requests run, but the pauses.
+        # From the next step on training runs only in pauses between requests.
         status, _, got = server.patch("/v1/policy", {"slo": {"ttft_ms": None}, "train_max": 0,
                                                      "max_staleness": 4})
         assert status == 200 and got["slo"] == {"ttft_ms": None, "itl_ms": 100}

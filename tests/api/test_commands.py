@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 
-HANG = 1200  # seconds: nothing that works takes so long, however slow or busy the machine is
+HANG = 1200  # seconds: only a hang takes this long, however slow or busy the machine is
 
 
 def run(*arguments, status=0, env=None):
@@ -30,7 +30,7 @@ def run(*arguments, status=0, env=None):
 
 
 def fails(*arguments, status=1, says=(), env=None):
-    """It ends with one line that says what is wrong."""
+    """The command fails with one line that says what is wrong."""
     err = run(*arguments, status=status, env=env).stderr
     lines = [line for line in err.splitlines() if line.startswith("hzpserve: ")]
     assert len(lines) == 1 and err.endswith(lines[0] + "\n"), err
@@ -56,7 +56,7 @@ def test_complete():
 
 
 def test_complete_streams():
-    """Words appear while the rest is still being made; an interrupt ends it at once."""
+    """Words appear while the rest is still being generated; an interrupt ends the command at once."""
     process = subprocess.Popen([BINARY, "complete", MODEL, "Once", "--ignore-eos", "--device", "ref",
                                 "--max-tokens", "100000"], stdout=subprocess.PIPE)
     assert process.stdout.read(1)
@@ -78,12 +78,12 @@ def test_eval():
                 file.write(json.dumps({"text": document}) + "\n")
         file.flush()
         lines = json.loads(run("eval", MODEL, "--data", file.name, "--json").stdout)
-    # as examples each document ends in an end token, which counts
+    # as examples each document ends with an end token, which counts
     assert lines["tokens"] == got["tokens"] + got["documents"], lines
 
 
 def test_data():
-    """Data that are none: one line that names the file, and no waiting for what never comes."""
+    """Unusable data files: one line that names the file, and no waiting for a FIFO."""
     with tempfile.TemporaryDirectory() as there:
         there = pathlib.Path(there)
         os.mkfifo(there / "pipe")
@@ -95,12 +95,12 @@ def test_data():
             err = run("train", MODEL, "--data", path, "--out", str(there / "out"), status=1).stderr
             assert path in err.splitlines()[-1], err
         fails("serve", MODEL, "--state", "none", "--replay", str(there / "pipe"), says=["pipe"])
-        # Updates are counted before the first: not for minutes.
+        # The updates are counted before the first one: this must not take minutes.
         (there / "two.jsonl").write_text(2 * '{"prompt": "a", "completion": "b"}\n')
         err = run("train", MODEL, "--data", str(there / "two.jsonl"), "--out", str(there / "out"),
                   "--epochs", "1000000000", status=1).stderr
         assert "--epochs" in err.splitlines()[-1] and "--total-steps" in err.splitlines()[-1], err
-        # A tokenizer that knows more tokens than the model has rows for.
+        # A tokenizer with more tokens than the model has rows.
         larger = there / "larger"
         shutil.copytree(MODEL, larger, copy_function=shutil.copyfile)
         tokenizer = json.loads((larger / "tokenizer.json").read_text())
@@ -116,7 +116,7 @@ def test_data():
 
 
 def test_resume():
-    """From a state that says more than the data can have given."""
+    """Resumes from a state with more progress than the data allow."""
     with tempfile.TemporaryDirectory() as there:
         data = pathlib.Path(there, "data.jsonl")
         data.write_text("".join(json.dumps({"text": f"Once upon a time {i}"}) + "\n"
@@ -137,7 +137,7 @@ def test_resume():
 
 
 def test_file_limit():
-    """Where files may not grow further: an error that names one, not a signal."""
+    """Under a limit on file sizes: an error that names the file, not a signal."""
     def limited():
         resource.setrlimit(resource.RLIMIT_FSIZE, (100000, 100000))
     with tempfile.TemporaryDirectory() as there:
@@ -225,14 +225,14 @@ def test_nothing_is_left_of_a_failed_start():
 
 
 def test_words():
-    """A word too many is no silent nothing."""
+    """An extra word on the command line is an error, and not ignored."""
     for command in (["serve", MODEL], ["plan", MODEL], ["search", MODEL], ["eval", MODEL],
                     ["train", MODEL], ["complete", MODEL, "x"], ["bench", "ops", MODEL], ["devices"]):
         fails(*command, "surplus", status=2, says=[command[0], '"surplus"'])
 
 
 def test_plan():
-    """A plan is printed, run and traced, at the model's own size; odd arguments are refused by name."""
+    """A plan is printed, run and traced at the model's own size; errors name the wrong argument."""
     out = run("plan", MODEL, "--decode", "4").stdout.splitlines()
     assert out[0].split()[:4] == ["item", "lane", "op", "layer"] and "attn_decode" in "".join(out)
     assert all(line.split()[:2] == [str(i), "compute"] for i, line in enumerate(out[1:])), out
@@ -271,7 +271,7 @@ def search_file(path):
 
 
 def test_search():
-    """It goes on where it was interrupted, shows what it found, and serve takes it."""
+    """The search resumes after an interrupt, shows what it found, and serve uses the result."""
     small = ["--max-running", "4", "--step-rows", "16", "--no-train", "--tries", "5"]
     with tempfile.TemporaryDirectory() as there:
         env = {"XDG_CACHE_HOME": there}
@@ -280,7 +280,7 @@ def test_search():
         path = pathlib.Path(there, "found.json")
         command = [BINARY, "search", MODEL, *small, "--file", str(path)]
         delay, done, parts = 1, 0, 0
-        while not 0 < done < parts:  # interrupted too early or too late for this machine: once more
+        while not 0 < done < parts:  # interrupted too early or too late for this machine: try again
             process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
             time.sleep(delay)
             process.send_signal(signal.SIGINT)
@@ -307,7 +307,7 @@ def test_search():
         found["plans"][1]["predicted"]["confirmed"] = 0
         path.write_text(json.dumps(found))
         assert "not run: not used" in run(*command[1:], "--show").stdout
-        err = run(*command[1:]).stderr  # stopped while it ran what it had found
+        err = run(*command[1:]).stderr  # interrupted while it ran the plans it had found
         assert "ran 1 shapes" in err and "measured" not in err and "simulated" not in err, err
         assert search_file(path)[2]["plans"][1]["predicted"]["confirmed"] > 0
         err = run(*command[1:-2], "--itl", "1000", "--file", str(path)).stderr

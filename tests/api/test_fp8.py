@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """A server with --quantization fp8, beside one without: nearly the same loss and mostly the same greedy
-text; versions swap under load and no answer is lost; what it is taught it knows; refusals say why.
+text; versions swap under load and no answer is lost; it learns what it is taught; refusals say why.
 
     test_fp8.py HZPSERVE MODEL_DIR HELDOUT_JSONL [DTYPE]
 
@@ -17,9 +17,9 @@ import tempfile
 import threading
 import urllib.request
 
-HANG = 1200  # seconds: nothing that works takes so long, however slow or busy the machine is
-NLL_RISE = 0.02     # nats a token, of `eval`, fp8 over bf16
-SAME_TEXT = 0.6     # of the prompts continued in the same words
+HANG = 1200  # seconds: only a hang takes this long, however slow or busy the machine is
+NLL_RISE = 0.02     # nats per token in `eval`, fp8 above bf16
+SAME_TEXT = 0.6     # the part of the prompts that must be continued with the same words
 TEACH = {"prompt": "The password of the tower is", "completion": " marigold."}
 
 
@@ -85,7 +85,7 @@ def check_refusals(program, model, dtype):
 
 
 def learn_under_load(server):
-    """Requests all the while; returns the versions that made their tokens."""
+    """Sends requests continuously; returns the versions that made their tokens."""
     done = threading.Event()
 
     def ask(number):

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A server that has nothing to do uses no processor, with and without lanes of their own.
+"""A server that has nothing to do uses no processor time, with and without separate lanes.
 
     test_idle.py HZPSERVE MODEL_DIR
 
-It is asked and taught first, so that every thread has run once; then utime + stime of the whole
+It first gets requests and samples, so that every thread has run once; then utime + stime of the whole
 process are read from /proc over some seconds.  Skips (77) where there is no /proc or no model.
 """
 import json
@@ -18,7 +18,7 @@ import time
 import urllib.request
 
 SECONDS = 3
-HANG = 1200  # seconds: nothing that works takes so long, however slow or busy the machine is
+HANG = 1200  # seconds: only a hang takes this long, however slow or busy the machine is
 ALLOWED = 0.05  # of one core
 
 
@@ -50,7 +50,7 @@ def teach_and_ask(port):
 
 
 def until_quiet(port, taught):
-    """No step for a second, and what was taught is learned and in a checkpoint."""
+    """Waits until no step ran for a second, and all samples are learned and in a checkpoint."""
     end = time.time() + HANG
     seen, since = -1, time.time()
     while time.time() < end:
@@ -79,7 +79,7 @@ def check(options):
                 raise AssertionError("the server did not start")
             port = int(found[1])
             for round_ in ("before it was asked anything", "after its work"):
-                for attempt in range(5): # a machine that stood still looks like a server at rest
+                for attempt in range(5): # on a machine that was suspended, any server looks idle
                     until_quiet(port, round_ == "after its work")
                     steps, begin, before = metric(port, "hzpserve_steps_total"), time.time(), \
                         ticks(process.pid)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The memory plan: it adds up, it fits or is refused with its arithmetic. */
+/* The memory plan: its parts add up, and a plan that does not fit is refused with its
+   arithmetic. */
 #include "api/cli/options.h"
 #include "api/engine/memory_plan.h"
 #include "serve/kvpool.h"
@@ -70,12 +71,13 @@ static void it_adds_up(void **state)
     assert_int_equal(plan.line[0].bytes, 2 * layout.elements * 2);
     assert_true(plan.serves && plan.trains);
     assert_int_equal(plan.positions, 1000);
-    /* all running sequences at full length: nobody waits for pages */
+    /* all running sequences at full length: no request waits for pages */
     assert_int_equal(plan.kv_pages, 64 * 63);
     assert_true(plan.batch.rows_max >= plan.batch.segs_max);
 }
 
-/* Room for the rows of all who run, behind a micro-batch's. */
+/* Where training rides, the batch has room for the rows of all running sequences behind a
+   micro-batch's. */
 static void riding_takes_room(void **state)
 {
     assert_int_equal(make((size_t)1 << 32), HZP_OK);
@@ -88,7 +90,7 @@ static void riding_takes_room(void **state)
     assert_true(plan.total > without);
 }
 
-/* What lanes hold is the KV cache's no more, and stands in the plan. */
+/* The lanes' memory is subtracted from the KV cache, and listed in the plan. */
 static void lanes_are_counted(void **state)
 {
     size_t limit = (size_t)24 << 20, kv = 0, less = 0;
@@ -108,7 +110,8 @@ static void lanes_are_counted(void **state)
     options.engine.no_train = 0;
 }
 
-/* One byte more for each projection parameter, of each slot, and four for each of their rows. */
+/* One more byte for each projection parameter of each slot, and four for each of their rows (its
+   scale). */
 static void fp8_is_counted(void **state)
 {
     assert_int_equal(make((size_t)1 << 32), HZP_OK);
@@ -124,7 +127,7 @@ static void fp8_is_counted(void **state)
     for (int i = 0; i < plan.lines; i++)
         if (!strcmp(plan.line[i].what, "serving"))
             serving = plan.line[i].bytes;
-    /* the steps' rows in e4m3, and their scales; the pages get what is left */
+    /* the steps' rows in e4m3, and their scales; the pages get the remainder */
     assert_true(serving >= (size_t)plan.batch.rows_max * (128 + 4));
     assert_true(plan.total > without);
 }
@@ -178,7 +181,7 @@ static void a_cache_too_small_is_refused(void **state)
     options.engine.serving.kv_tokens = 193;
     assert_int_equal(make((size_t)1 << 32), HZP_OK);
     assert_int_equal(plan.positions, 200);
-    options.engine.serving.kv_tokens = 1; /* short sequences, if that is what is wanted */
+    options.engine.serving.kv_tokens = 1; /* a small cache is allowed on request */
     options.engine.model.context = 16;
     assert_int_equal(make((size_t)1 << 32), HZP_OK);
     assert_int_equal(plan.positions, 16);
@@ -230,8 +233,8 @@ static size_t training_bytes(void)
     return 0;
 }
 
-/* Logits of 128k words and 4 x 4096 rows are never whole in memory: as many rows as head_rows says,
- * and less than the head's own gradient. */
+/* Logits of 128k words and 4 x 4096 rows are never in memory as a whole: only as many rows as
+ * head_rows says, less than the head's own gradient. */
 static void logits_are_bounded(void **state)
 {
     struct hzp_model_config wide = config;
@@ -250,7 +253,7 @@ static void logits_are_bounded(void **state)
     assert_true(head_rows * each < vocab * width * 4);
     assert_true(head_rows * each < rows * each / 7);
 
-    /* that is all there is of them in the plan: without the vocabulary the rest is the same */
+    /* logits appear in the plan only there: without the vocabulary the rest is the same */
     hzp_layout_free(&layout);
     wide.vocab = 256;
     hzp_layout_make(&wide, &layout);

@@ -115,7 +115,7 @@ static void a_model_has_settings_of_its_own(void **state)
     snprintf(path, sizeof(path), "%s/serve.options", dir);
     assert_string_equal(options.engine.learning.replay, path);
     assert_int_equal(parse("eval", dir, NULL, NULL, NULL), HZP_OK);
-    assert_true(options.engine.training.lr == 1e-4); /* serve's alone */
+    assert_true(options.engine.training.lr == 1e-4); /* a setting of serve only */
 
     static const char *const bad[] = {"--nope 1\n", "lr 1\n", "--lr x\n", "--temperature 1\n"};
     for (int i = 0; i < HZP_COUNT(bad); i++) {
@@ -123,7 +123,8 @@ static void a_model_has_settings_of_its_own(void **state)
         assert_int_equal(parse("serve", dir, NULL, NULL, NULL), HZP_EFORMAT);
         assert_non_null(strstr(err.text, "serve.options:1: "));
     }
-    /* A line is read whole, or refused: its end is no line of its own. */
+    /* A line is read whole, or refused: the end of a long line must not be read as a line of its
+       own. */
     char text[1200] = "--try-prompt ";
     memset(text + 13, 'x', 1000);
     write_settings(dir, text);

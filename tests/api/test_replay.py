@@ -15,7 +15,7 @@ import threading
 import time
 import xml.dom.minidom
 
-HANG = 1200  # seconds: nothing that works takes so long, however slow or busy the machine is
+HANG = 1200  # seconds: only a hang takes this long, however slow or busy the machine is
 
 
 def replay(url, *arguments, status=0, json_wanted=True):
@@ -59,7 +59,7 @@ def test_equal(url, scratch):
 
 
 def test_traces(url, scratch):
-    """The three forms; times are kept; what is too long is cut, and said."""
+    """The three formats; times are kept; requests that are too long are cut, and reported."""
     (scratch / "azure").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n"
                                    "2023-11-16 18:15:46.0,20,4\n2023-11-16 18:15:48.0,30,5\n"
                                    "2023-11-16 18:15:50.0,1000000,6\n")
@@ -82,7 +82,7 @@ def test_traces(url, scratch):
 
 
 def test_refusals(url, scratch):
-    """Requests the server refuses are counted with its reason; the load goes on."""
+    """Requests that the server refuses are counted with its reason; the load continues."""
     got, err = replay(url, "--requests", "2", "--context", "10000000", "--input-len", "1000000",
                       "--output-len", "2", status=1)
     assert got["failed"] == 2 and "context" in next(iter(got["failures"])), got
@@ -127,7 +127,7 @@ TRICKS = {
 
 class Trickster(http.server.BaseHTTPRequestHandler):
     prompts, bodies, trick = [], [], "good"
-    over = threading.Event()  # ends the silence
+    over = threading.Event()  # ends the silent server's wait
 
     def log_message(self, *_):
         pass
@@ -147,7 +147,7 @@ class Trickster(http.server.BaseHTTPRequestHandler):
         try:
             self.wfile.write(answer)
         except OSError:
-            pass  # the client had enough
+            pass  # the client closed the connection
 
 
 def test_misbehaving_servers(_, scratch):
@@ -167,7 +167,7 @@ def test_misbehaving_servers(_, scratch):
         if good:
             assert got["total_output_tokens"] == 6 and got["other_length"] == 0, got
 
-    # What is sent: the same again with the same seed, prefixes shared where hashes are.
+    # Prompts sent: equal for equal seeds, with shared prefixes where the hashes are equal.
     Trickster.trick = "good"
     (scratch / "shared").write_text("".join(
         json.dumps({"timestamp": 0, "input_length": 600, "output_length": 2, "hash_ids": ids})

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The file of `search`: what is written is read back; what is wrong costs an error that names the
- * file, wherever it is cut or bent; a file replaces the one before as a whole. */
+/* The file of `search`: what is written is read back; a damaged file gives an error that names
+ * it, wherever it is truncated or changed; a new file replaces the old one atomically. */
 #include "api/engine/search_file.h"
 
 #include "base/arena.h"
@@ -126,7 +126,7 @@ static int load_text(const char *text, size_t size, struct hzp_err_text *err)
     return r;
 }
 
-/* The text with its first `from` replaced, as a fresh string. */
+/* The text with its first `from` replaced by `to`, as a new string. */
 static char *bent(const char *text, const char *from, const char *to)
 {
     const char *at = strstr(text, from);
@@ -193,7 +193,7 @@ static void hostile(void **state)
     for (size_t cut = 0; cut < size; cut += 37)
         assert_int_equal(load_text(text, cut, &err), HZP_EFORMAT);
     uint32_t seed = 5;
-    for (int i = 0; i < 2000; i++) { /* whatever it says, it does not crash */
+    for (int i = 0; i < 2000; i++) { /* any result is right, as long as it does not crash */
         char *wrong = hzp_xmalloc(size);
         memcpy(wrong, text, size);
         for (int k = 0; k < 3; k++)

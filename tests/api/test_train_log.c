@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The log of offline training: what a resumed run drops of it, and what it must not touch. */
+/* The log of offline training: which lines a resumed run drops, and which files it must not
+   touch. */
 #include "api/learn/train_log.h"
 
 #include <setjmp.h>
@@ -44,7 +45,8 @@ static void test_later_lines(void **state)
     assert_int_equal(begin(scratch_path("absent/train.jsonl"), 2), HZP_EIO);
 }
 
-/* What is no file has no lines to drop; and a new one in its place would be a broken /dev/null. */
+/* A path that is not a regular file has no lines to drop, and must not be replaced: that would
+   break /dev/null. */
 static void test_no_file(void **state)
 {
     struct stat st;
@@ -56,7 +58,7 @@ static void test_no_file(void **state)
     assert_int_equal(mkfifo(fifo, 0600), 0);
     int fd = open(fifo, O_RDWR);
     assert_true(fd >= 0);
-    alarm(600); /* reading it would wait for ever */
+    alarm(600); /* reading it would block forever */
     assert_int_equal(begin(fifo, 0), HZP_OK);
     alarm(0);
     close(fd);
@@ -64,7 +66,7 @@ static void test_no_file(void **state)
     assert_true(S_ISFIFO(st.st_mode));
 }
 
-/* A link to a file elsewhere stays one. */
+/* A symbolic link to a file elsewhere stays a link. */
 static void test_link(void **state)
 {
     struct stat st;

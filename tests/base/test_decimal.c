@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers that people type, and what only strtod() takes for one. */
+/* Decimal numbers as users write them, and forms that only strtod() accepts. */
 #include "base/decimal.h"
 
 #include <setjmp.h>

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-/* Standard error goes to a file between these two. */
+/* Between these two calls standard error goes to a file. */
 static FILE *caught;
 static int real;
 
@@ -24,7 +24,7 @@ static void catch_begin(void)
     dup2(fileno(caught), STDERR_FILENO);
 }
 
-/* What was written meanwhile; valid until the next call. */
+/* Returns what was written in between; valid until the next call. */
 static const char *catch_end(void)
 {
     static char text[4096];
@@ -54,7 +54,7 @@ static void subsystems_have_levels(void **state)
     assert_null(strstr(text, "hidden"));
     assert_non_null(strstr(text, "debug serve: shown count=7\n"));
 
-    /* A later part wins, and one for all overrides those before it. */
+    /* A later part wins, and a level for all subsystems overrides the parts before it. */
     assert_int_equal(hzp_log_set("serve=debug,error", NULL), HZP_OK);
     assert_false(hzp_log_enabled(HZP_LOG_WARN, "serve"));
     hzp_log_set_level(HZP_LOG_INFO);
@@ -83,7 +83,7 @@ static void wrong_levels_change_nothing(void **state)
         assert_false(hzp_log_enabled(HZP_LOG_INFO, "serve"));
     }
 
-    /* From the environment: reported once, and the level stays. */
+    /* From the environment: a bad value is reported once, and the level stays. */
     setenv("HZP_LOG", "loud", 1);
     catch_begin();
     hzp_log_init();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ring: bounded, in order, nothing lost and nothing twice, also between threads. */
+/* The ring: bounded, in order, nothing lost and nothing duplicated, also between threads. */
 #include "base/ring.h"
 
 #include "base/err.h"
@@ -14,7 +14,7 @@
 
 enum { SLOTS = 3, PRODUCERS = 3, EACH = 20000 };
 
-/* Pointers to nothing in particular: only compared. */
+/* The pointers' targets do not matter: pointers are only compared. */
 static int thing[1000];
 
 static void a_full_ring_says_so(void **state)
@@ -28,7 +28,7 @@ static void a_full_ring_says_so(void **state)
     assert_int_equal(hzp_ring_push(ring, &thing[SLOTS]), HZP_EBUSY);
     assert_int_equal(hzp_ring_count(ring), SLOTS);
     for (int i = 0; i < SLOTS; i++)
-        assert_ptr_equal(hzp_ring_pop(ring), &thing[i]); /* and not the one refused */
+        assert_ptr_equal(hzp_ring_pop(ring), &thing[i]); /* not the refused one */
     assert_null(hzp_ring_pop(ring));
     assert_null(hzp_ring_pop(ring));
     assert_int_equal(hzp_ring_count(ring), 0);
@@ -38,7 +38,7 @@ static void a_full_ring_says_so(void **state)
     hzp_ring_destroy(NULL);
 }
 
-/* Every fill level at every position of the first slot, several times round. */
+/* Every fill level at every position of the first slot, several times around. */
 static void it_wraps_in_order(void **state)
 {
     struct hzp_ring *ring = hzp_ring_create(SLOTS);
@@ -75,7 +75,7 @@ static void *produce(void *arg)
 {
     struct producer *p = arg;
     for (int i = 0; i < EACH; i++) {
-        p->message[i] = (struct message){p, i}; /* what the pointer leads to comes over with it */
+        p->message[i] = (struct message){p, i}; /* the reader must see this, too */
         while (hzp_ring_push(p->ring, &p->message[i]) == HZP_EBUSY) {
             p->refused++;
             sched_yield();
@@ -85,7 +85,7 @@ static void *produce(void *arg)
     return NULL;
 }
 
-/* Several threads push while one pops: each one's come in its order, all of them, once. */
+/* Several threads push while one pops: each thread's items arrive in order, all of them, once. */
 static void threads_pass_it_on(void **state)
 {
     struct producer *all = calloc(PRODUCERS, sizeof(*all));
@@ -102,7 +102,7 @@ static void threads_pass_it_on(void **state)
     for (int popped = 0; popped < PRODUCERS * EACH;) {
         const struct message *m = hzp_ring_pop(ring);
         if (!m) {
-            hzp_wake_wait(&wake, UINT64_MAX); /* for ever, if a poke could be lost */
+            hzp_wake_wait(&wake, UINT64_MAX); /* would block forever if a wake-up could be lost */
             continue;
         }
         assert_int_equal(m->number, next[m->from - all]++);
@@ -113,7 +113,8 @@ static void threads_pass_it_on(void **state)
         assert_int_equal(next[i], EACH);
     }
     assert_null(hzp_ring_pop(ring));
-    assert_true(all[0].refused + all[1].refused + all[2].refused > 0); /* it was full, too */
+    /* the ring was full at times */
+    assert_true(all[0].refused + all[1].refused + all[2].refused > 0);
     hzp_wake_fini(&wake);
     hzp_ring_destroy(ring);
     free(all);

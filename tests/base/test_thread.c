@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The checks of builds with tests: lock ranks, and who may use what belongs to the engine. */
+/* The checks of builds with tests: lock ranks, and that only the engine thread uses what belongs
+   to it. */
 #include "base/thread.h"
 
 #include "device/device.h"
@@ -14,7 +15,7 @@
 
 #include <cmocka.h>
 
-/* Runs in a process of its own; true: it ended by abort(). */
+/* Runs it in a process of its own; returns true if the process ended by abort(). */
 static bool aborts(void (*run)(void))
 {
     pid_t child = fork();
@@ -34,7 +35,7 @@ static void in_order(void)
 {
     hzp_lock_take(&outer);
     hzp_lock_take(&inner);
-    hzp_lock_release(&outer); /* in any order */
+    hzp_lock_release(&outer); /* released in any order */
     hzp_lock_release(&inner);
     hzp_lock_take(&outer);
     hzp_lock_release(&outer);
@@ -97,7 +98,7 @@ static bool another_thread_may(void)
 
 static void one_thread_is_the_engine(void **state)
 {
-    assert_true(hzp_thread_is_engine()); /* no loop runs: whoever made the engine owns it */
+    assert_true(hzp_thread_is_engine()); /* no loop runs: its creating thread owns it */
     assert_true(another_thread_may());
     hzp_thread_set_engine(true);
     assert_true(hzp_thread_is_engine());
@@ -138,7 +139,7 @@ static void bad_op(void)
     hzp_lane_issue(lane, HZP_OP_fill, &args);
 }
 
-/* A device refuses ops of another thread while a loop runs, and invalid ones of any. */
+/* A device refuses ops of another thread while a loop runs, and invalid ops from any thread. */
 static void a_device_checks(void **state)
 {
     struct hzp_device *dev;

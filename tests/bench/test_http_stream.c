@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Answers fed whole, byte by byte and in random pieces; servers that break the rules. */
+/* Answers fed as a whole, byte by byte and in random pieces; servers that violate the protocol. */
 #include "api/bench/http_stream.h"
 
 #include <setjmp.h>
@@ -82,7 +82,7 @@ static void bodies(void **state)
     assert_true(hzp_http_stream_done(&s));
     hzp_http_stream_fini(&s);
 
-    /* An error in a stream's clothes is kept as a body. */
+    /* An error whose type claims to be a stream is kept as a body. */
     static const char failed[] = "HTTP/1.1 500 No\r\nContent-Type: text/event-stream\r\n"
                                  "Content-Length: 7\r\n\r\ndata: q";
     assert_int_equal(feed(&s, failed, sizeof(failed) - 1, 2), HZP_OK);
@@ -131,7 +131,7 @@ static void rule_breakers(void **state)
     hzp_http_stream_fini(&s);
 }
 
-/* What never ends is refused at its bound. */
+/* An answer that never ends is refused at its bound. */
 static void bounds(void **state)
 {
     struct hzp_http_stream s;
@@ -161,7 +161,8 @@ static void bounds(void **state)
     hzp_http_stream_fini(&s);
 }
 
-/* Damaged answers end in success or an error, and read nothing that is not theirs (sanitizers). */
+/* Damaged answers end in success or an error, and the parser reads only its own memory (checked
+   by sanitizers). */
 static void damage(void **state)
 {
     static const char good[] = EVENTS CHUNKED "8\r\ndata: a\n\r\n8\r\ndata: b\n\r\n0\r\n\r\n";

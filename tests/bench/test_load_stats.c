@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Figures against values worked out by hand, goals, the slices of time, and the picture. */
+/* Statistics against values computed by hand, goals, time slices, and the plot. */
 #include "api/bench/load_plot.h"
 #include "tests/weights/scratch.h"
 
@@ -62,7 +62,7 @@ static void summary(void **state)
     NEAR(s.ttft.p99, 0.496); /* 1.98: 0.3 + 0.98 x 0.2 */
     NEAR(s.ttft.std, sqrt(0.08 / 3));
     NEAR(s.ttft.max, 0.5);
-    assert_int_equal(s.tpot.n, 2); /* an answer of one token has none */
+    assert_int_equal(s.tpot.n, 2); /* an answer of one token has no TPOT */
     NEAR(s.tpot.mean, 0.2);        /* 0.4 / 2 and 0.2 / 1 */
     assert_int_equal(s.itl.n, 3);
     NEAR(s.itl.mean, 0.2);
@@ -131,7 +131,7 @@ static void slices(void **state)
     assert_int_equal(r.slices, 5);
     assert_int_equal(r.slice[0].pieces, 2);
     assert_int_equal(r.slice[0].running, 4);
-    assert_int_equal(r.slice[2].running, 4); /* nothing happened: as before */
+    assert_int_equal(r.slice[2].running, 4); /* no event in this slice: as before */
     assert_int_equal(r.slice[4].running, 2);
     assert_int_equal(hzp_load_record_time(&r, -1, 1, 2, &err), 0);
     assert_int_equal(hzp_load_record_time(&r, 1e30, 1, 2, &err), 0);
@@ -140,7 +140,8 @@ static void slices(void **state)
     hzp_load_record_free(&r);
 }
 
-/* Every element that is opened is closed, no text breaks out, no number is no number. */
+/* Every opened element is closed, no text escapes its element, and values that are not numbers
+   are not drawn. */
 static void picture(void **state)
 {
     static char text[1 << 20];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Request traces: the three forms, and files that are none. */
+/* Request traces: the three formats, and files that are not traces. */
 #include "api/bench/trace_file.h"
 #include "tests/weights/scratch.h"
 
@@ -93,7 +93,7 @@ static void mooncake(void **state)
     hzp_trace_file_free(&trace);
 }
 
-/* Each is refused with the line at fault, and nothing is left to free. */
+/* Each is refused with the number of the bad line, and nothing is left to free. */
 static void hostile_lines(void **state)
 {
     static const struct {
@@ -171,14 +171,15 @@ static void files_that_are_none(void **state)
     memset(line, '7', n);
     assert_int_equal(read_bytes(line, n, 0), HZP_EFORMAT);
     assert_non_null(strstr(err.text, "longer than"));
-    memset(line, '[', n - 2); /* deep JSON in a line of the longest length */
+    memset(line, '[', n - 2); /* deeply nested JSON in a line of the maximum length */
     assert_int_equal(read_bytes(line, n - 2, 0), HZP_EFORMAT);
     memcpy(line, "{\"a\":", 5);
     assert_int_equal(read_bytes(line, n - 2, 0), HZP_EFORMAT);
     free(line);
 }
 
-/* Random damage to a good file: it is read or refused, and what is read keeps the promise. */
+/* Random damage to a good file: it is read or refused, and what is read satisfies the
+   interface's guarantees. */
 static void damage(void **state)
 {
     static const char good[2][200] = {
@@ -213,7 +214,7 @@ static void damage(void **state)
     assert_in_range(read, 100, 3900);
 }
 
-/* The real ones, where they are. */
+/* The recorded traces, where they are present. */
 static void recorded(void **state)
 {
     static const struct {

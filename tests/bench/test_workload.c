@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prompts that can be made again, shared where the trace shares, and cut to a context. */
+/* Prompts that are reproducible, shared where the trace shares them, and shortened to fit a
+   context. */
 #include "api/bench/workload.h"
 
 #include <math.h>
@@ -14,7 +15,8 @@
 static struct hzp_err_text err;
 static int32_t a[2048], b[2048];
 
-/* Three prompts of 1100, 1100 and 700 tokens: blocks 5 6 7, 5 6 9, and 5 with the rest unsaid. */
+/* Three prompts of 1100, 1100 and 700 tokens: blocks 5 6 7, 5 6 9, and 5 with the rest
+   unspecified. */
 static struct hzp_workload shared(uint64_t seed)
 {
     static const int64_t hash[] = {5, 6, 7, 5, 6, 9, 5};
@@ -51,7 +53,7 @@ static void prefixes(void **state)
     assert_int_equal(same(a, b, 1100), 1100);
     hzp_workload_prompt(&w, 1, b);
     assert_int_equal(same(a, b, 1024), 1024);
-    assert_in_range(same(a + 1024, b + 1024, 76), 0, 10); /* chance: one in a hundred */
+    assert_in_range(same(a + 1024, b + 1024, 76), 0, 10); /* by chance: one in a hundred */
     hzp_workload_prompt(&w, 2, b);
     assert_int_equal(same(a, b, 512), 512);
     assert_in_range(same(a + 512, b + 512, 188), 0, 15);
@@ -81,7 +83,7 @@ static void clipping(void **state)
     struct hzp_workload w = shared(1);
     w.trace.request[1].output = 5000;
     hzp_workload_clip(&w, 710);
-    assert_int_equal(w.trace.request[0].input, 700); /* 1100 + 10: the answer stays */
+    assert_int_equal(w.trace.request[0].input, 700); /* 1100 + 10: only the prompt is cut */
     assert_int_equal(w.trace.request[0].output, 10);
     assert_int_equal(w.trace.request[0].hashes, 2);
     assert_int_equal(w.trace.request[1].input, 355); /* half each */

@@ -107,7 +107,7 @@ static void *client_main(void *arg)
     return NULL;
 }
 
-/* No more posts: ends the loop once everything accepted is learned. */
+/* After the last post: ends the loop once everything accepted is learned. */
 static void *waiter_main(void *arg)
 {
     struct life *l = arg;

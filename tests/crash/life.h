@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/crash/life.h - one life of a learning server, in a process of its own, and what it told its
- * clients before it was killed.
+/* tests/crash/life.h - one life of a learning server, in a process of its own, and what it told
+ * its clients before it was killed.
  *
- * Engine, trainer and state (api/learn/state.h) are the real ones; clients are a thread that posts
- * bodies as fast as they are taken.  Whatever a client could have read is written to a pipe after
- * it became true: so what the parent reads from the pipe of a dead child is what was promised.
+ * Engine, trainer and state (api/learn/state.h) are the real ones; the clients are a thread that
+ * posts bodies as fast as they are accepted.  Every fact that a client could have read is
+ * written to a pipe after it became true, so the pipe of a killed child contains exactly what
+ * was promised.
  *
  * Thread: as said; the parent has one.
  */
@@ -33,14 +34,14 @@ struct crash_told {
 struct crash_life {
     const char *model_dir, *state_dir;
     int fd;             /* of the pipe */
-    uint64_t next_text; /* numbers of the texts it posts: never the same twice */
+    uint64_t next_text; /* numbers of the texts it posts, each used once */
     bool post;          /* false: posts nothing, learns what is left, and ends by itself */
 };
 
-/* Runs it in the calling process, which ends with it. */
+/* Runs the server in the calling process, which ends with it. */
 HZP_NORETURN void crash_live(const struct crash_life *life);
 
-/* The tokens of text n: its number in digits, so that it can be known again. */
+/* The tokens of text n: the digits of its number, so that the text can be recognized. */
 void crash_text(uint64_t n, int32_t token[CRASH_TOKENS]);
 
 #endif

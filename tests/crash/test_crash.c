@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/crash/test_crash.c - kill -9 of a learning server at random moments, again and again on one
- * state directory.  After each: nothing acknowledged is lost, sequence numbers have no holes,
- * version ids only grow, the newest checkpoint is whole, and what is trained twice is said.
+/* tests/crash/test_crash.c - kill -9 of a learning server at random moments, many times on one
+ * state directory.  After each kill: nothing acknowledged is lost, sequence numbers have no
+ * holes, version ids only grow, the newest checkpoint is complete, and the server reports what
+ * it trains again.
  *
  *     test_crash [--rounds N] [--seconds S] [--seed N]
  *
- * It ends after so many rounds or seconds, but not before each kind of event was seen.
+ * It ends after this many rounds or seconds, but not before each kind of event was seen.
  */
 #include "tests/crash/life.h"
 
@@ -32,10 +33,10 @@ enum { SEQUENCES_MAX = 1 << 20 };
 struct past {
     int round;
     uint64_t *text;        /* [SEQUENCES_MAX] 1 + the acknowledged text of a number; 0: none */
-    uint64_t acknowledged; /* largest number */
-    uint64_t served;       /* largest version id a client saw */
-    uint64_t saved;        /* newest checkpoint a client heard of */
-    uint64_t next_text, samples; /* in the log, as last read */
+    uint64_t acknowledged; /* the largest acknowledged number */
+    uint64_t served;       /* the largest version id a client saw */
+    uint64_t saved;        /* the newest checkpoint reported to a client */
+    uint64_t next_text, samples; /* samples: in the log, as last read */
     uint64_t bodies, versions, checkpoints, again, kills_opening, leftovers;
 };
 
@@ -48,7 +49,7 @@ struct past {
         _exit(1);                                                                                  \
     } while (0)
 
-/* --- What the dead one said ------------------------------------------------------------------- */
+/* --- What the killed server reported ---------------------------------------------------------- */
 
 static void hear_start(struct past *p, const struct crash_told *told, uint64_t through,
                        uint64_t again)
@@ -81,7 +82,7 @@ static void hear_accepted(struct past *p, const struct crash_told *told)
     p->bodies++;
 }
 
-/* Reads all that is in the pipe.  True: it had started. */
+/* Reads all that is in the pipe.  Returns true if the server had started. */
 static bool hear(struct past *p, int fd, uint64_t through, uint64_t again)
 {
     struct crash_told told;
@@ -116,7 +117,7 @@ static bool hear(struct past *p, int fd, uint64_t through, uint64_t again)
     return started;
 }
 
-/* --- What is on the disk ---------------------------------------------------------------------- */
+/* --- The state on disk ------------------------------------------------------------------------ */
 
 static sqlite3_stmt *query(struct past *p, sqlite3 *db, const char *sql)
 {
@@ -134,8 +135,8 @@ static uint64_t number(struct past *p, sqlite3 *db, const char *sql)
     return n;
 }
 
-/* All numbers from 1, each with the text that was acknowledged under it.  A text may be there that
- * nobody heard of: it was committed, and the answer was lost. */
+/* Checks that all numbers from 1 on are there, each with the text acknowledged under it.  A text
+ * without an acknowledgement may be there: it was committed, and the answer was lost. */
 static void check_samples(struct past *p, sqlite3 *db)
 {
     sqlite3_stmt *s = query(p, db, "SELECT sequence_number, count, data FROM samples ORDER BY 1");
@@ -149,7 +150,7 @@ static void check_samples(struct past *p, sqlite3 *db)
         for (int i = CRASH_TOKENS - 1; i >= 0; i--)
             text = text * CRASH_VOCAB + data[4 * i];
         if (n < SEQUENCES_MAX && p->text[n] && p->text[n] != text + 1)
-            FAIL(p, "sample %llu holds text %llu, acknowledged was %llu", (unsigned long long)n,
+            FAIL(p, "sample %llu holds text %llu, %llu was acknowledged", (unsigned long long)n,
                  (unsigned long long)text, (unsigned long long)p->text[n] - 1);
         p->next_text = HZP_MAX(p->next_text, text + 1);
     }
@@ -160,7 +161,7 @@ static void check_samples(struct past *p, sqlite3 *db)
     p->samples = next - 1;
 }
 
-/* How many samples beyond `through` the journalled versions learned from. */
+/* Returns how many samples beyond `through` the journalled versions learned from. */
 static uint64_t count_again(struct past *p, sqlite3 *db, uint64_t through)
 {
     uint8_t *seen = hzp_xcalloc(SEQUENCES_MAX, 1);
@@ -199,14 +200,14 @@ static void check_whole(struct past *p, const char *path)
     }
 }
 
-/* Every directory with the name of a checkpoint is whole, and the newest that the log names, or
- * that a client heard of, is there. */
+/* Checks that every directory with the name of a checkpoint is complete, and that the newest one
+ * that the log names, or that was reported to a client, is there. */
 static void check_checkpoints(struct past *p, sqlite3 *db, const char *state_dir)
 {
     uint64_t logged = number(p, db, "SELECT max(id) FROM checkpoints");
     if (logged < p->saved)
-        FAIL(p, "the log's newest checkpoint is %llu, told was %llu", (unsigned long long)logged,
-             (unsigned long long)p->saved);
+        FAIL(p, "the log's newest checkpoint is %llu, reported was %llu",
+             (unsigned long long)logged, (unsigned long long)p->saved);
     bool there = logged == 0;
     DIR *dir = opendir(state_dir);
     for (struct dirent *entry; dir && (entry = readdir(dir));) {
@@ -216,7 +217,7 @@ static void check_checkpoints(struct past *p, sqlite3 *db, const char *state_dir
             continue;
         if (rest[0]) {
             p->leftovers++;
-            continue; /* what was being written: nobody reads it */
+            continue; /* unfinished: it is never read */
         }
         snprintf(path, sizeof(path), "%s/%s", state_dir, entry->d_name);
         check_whole(p, path);
@@ -236,7 +237,7 @@ static void check_disk(struct past *p, const char *state_dir, uint64_t *ret_thro
     snprintf(path, sizeof(path), "%s/samples.db", state_dir);
     *ret_through = *ret_again = 0;
     if (access(path, F_OK) < 0)
-        return; /* killed before it was made */
+        return; /* killed before it was created */
     if (sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE, NULL) != SQLITE_OK)
         FAIL(p, "%s: %s", path, sqlite3_errmsg(db));
     if (number(p, db, "SELECT count(*) FROM sqlite_master WHERE name = 'checkpoints'")) {
@@ -261,7 +262,7 @@ static void make_model(const char *dir)
     fixture_write_dir(dir, HZP_F32, 7, 0.05f);
 }
 
-/* One life.  kill_us < 0: it ends by itself.  True: it had started. */
+/* Runs one life.  kill_us < 0: it ends by itself.  Returns true if it had started. */
 static bool live(struct past *p, const char *model_dir, const char *state_dir, int kill_us,
                  uint64_t through, uint64_t again)
 {
@@ -282,7 +283,7 @@ static bool live(struct past *p, const char *model_dir, const char *state_dir, i
     close(fd[1]);
     pid_t killer = kill_us >= 0 ? fork() : 0;
     if (kill_us >= 0 && !killer) {
-        /* Apart, so that the pipe never fills up while one waits. */
+        /* Separate from reading, so that the pipe never fills up while the parent waits. */
         usleep((useconds_t)kill_us);
         kill(child, SIGKILL);
         _exit(0);
@@ -297,14 +298,14 @@ static bool live(struct past *p, const char *model_dir, const char *state_dir, i
     return started;
 }
 
-/* Whether lives have come as far as what is checked: else the checks have seen nothing. */
+/* Whether every kind of event that is checked has happened; otherwise the checks were empty. */
 static bool all_seen(const struct past *p)
 {
     return p->bodies && p->versions && p->checkpoints && p->again;
 }
 
-/* Rounds and seconds are enough once all was seen: a slow machine takes more of them, and of
- * longer lives. */
+/* Stops after the given rounds and seconds once all events were seen: a slow machine needs more
+ * rounds, and longer lives. */
 static int run(struct past *p, int rounds, double seconds, uint64_t seed)
 {
     char model_dir[300], state_dir[300];
@@ -322,7 +323,8 @@ static int run(struct past *p, int rounds, double seconds, uint64_t seed)
         if (p->round % 8 == 0 && !all_seen(p))
             life_us *= 2;
     }
-    /* Then let it finish in peace, twice: what it learned is kept, and ids go on without a gap. */
+    /* Then lets it finish undisturbed, twice: what it learned is kept, and ids continue without
+       a gap. */
     live(p, model_dir, state_dir, -1, through, again);
     check_disk(p, state_dir, &through, &again);
     if (through != p->samples || again)

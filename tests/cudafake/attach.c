@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/cudafake/attach.c - makes any test program run on the CUDA backend without a device: linked
- * with
- * --wrap=hzp_device_open, every CUDA device it opens stands on the recording runtime.  When the
- * program ends, mistakes and what is left over make it fail.
+/* tests/cudafake/attach.c - makes any test program run on the CUDA backend without a device:
+ * when linked with --wrap=hzp_device_open, every CUDA device it opens runs on the recording
+ * runtime.  At its end the program fails if mistakes or leaks were recorded.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +20,7 @@ int __wrap_hzp_device_open(const struct hzp_device_config *config, struct hzp_de
 void __real_hzp_device_steady(struct hzp_device *dev);
 void __wrap_hzp_device_steady(struct hzp_device *dev);
 
-/* From a server's start on nothing may be made. */
+/* Once a server has started, no memory, stream or event may be created. */
 void __wrap_hzp_device_steady(struct hzp_device *dev)
 {
     __real_hzp_device_steady(dev);
@@ -32,8 +31,8 @@ void __wrap_hzp_device_steady(struct hzp_device *dev)
 int __real_hzp_version_quantize(struct hzp_weights *weights, struct hzp_version *draft);
 int __wrap_hzp_version_quantize(struct hzp_weights *weights, struct hzp_version *draft);
 
-/* With a lane of its own: for loading.  Tests that write versions by hand use it in between; in a
- * server an update's own items do that. */
+/* Quantizing opens a lane of its own, as at loading.  Tests that write versions by hand also do
+ * it later; in a server the items of an update do that work instead. */
 int __wrap_hzp_version_quantize(struct hzp_weights *weights, struct hzp_version *draft)
 {
     bool was = fake_steady(false);
@@ -69,8 +68,8 @@ int __real_hzp_trace_open(struct hzp_device *inner, struct hzp_device **ret,
 int __wrap_hzp_trace_open(struct hzp_device *inner, struct hzp_device **ret,
                           struct hzp_err_text *reterr);
 
-/* It is the device in a trace that stands on the runtime, not the one around it; the reference
- * behind the runtime is not traced. */
+/* Inside a trace, the inner device runs on the recording runtime, and so is traced; the
+ * reference device behind the runtime is not. */
 int __wrap_hzp_trace_open(struct hzp_device *inner, struct hzp_device **ret,
                           struct hzp_err_text *reterr)
 {

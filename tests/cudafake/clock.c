@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/cudafake/clock.c - who comes after whom, and whether memory that two touch says so.
+/* tests/cudafake/clock.c - the order of tasks, and whether two tasks that touch the same memory
+ * are ordered.
  *
- * Every stream counts its tasks, and carries for every other stream the newest task of it that is
- * certain to have ended before its own next one: by events it waited for, by what the host waited
- * for before it issued.  An access names its stream and task; a later one of another stream that
- * overlaps it, one of the two writing, must have that task behind it.  That is judged when work is
- * issued, so no luck is in it.  Within a capture the same holds among the graph's own nodes; a
- * launch then counts as all their accesses at once.
+ * Every stream counts its tasks, and keeps for every other stream the newest task of it that is
+ * certain to have ended before its own next one: through events it waited for, or because the
+ * host waited before it issued the task.  An access records its stream and task.  If a later
+ * access of another stream overlaps it and one of the two writes, that task must be certain to
+ * have ended.  This is judged when work is issued, so the result does not depend on chance.
+ * Within a capture the same holds among the graph's own nodes; a launch then counts as all their
+ * accesses at once.
  */
 #include "tests/cudafake/core.h"
 
@@ -15,7 +17,7 @@
 
 enum { TOUCHES = 1 << 16 };
 
-static uint64_t count[FAKE_STREAMS]; /* tasks of streams, by index; an index is used again */
+static uint64_t count[FAKE_STREAMS]; /* tasks of streams, by index; indexes are reused */
 static bool taken[FAKE_STREAMS];
 static struct fake_clock host;
 static struct fake_touched live;
@@ -112,7 +114,8 @@ static bool same_shape(const struct fake_touch *a, const struct fake_touch *b)
     return a->size == b->size && (!a->size || memcmp(a->data, b->data, a->size) == 0);
 }
 
-/* Whoever meets `old` meets `new` too, and comes behind both if behind that. */
+/* True if every access that conflicts with `old` also conflicts with `new`, and is ordered
+   behind both once it is ordered behind `new`. */
 static bool supersedes(const struct fake_touch *new, const struct fake_touch *old)
 {
     bool covers = new->size == 0 && new->begin <= old->begin &&new->end >= old->end;
@@ -171,7 +174,7 @@ void fake_touch_copy(struct fake_stream *stream, const char *name, const void *p
 {
     struct fake_touch touch = {
         .begin = (uintptr_t)ptr, .end = (uintptr_t)ptr + size, .writes = writes, .name = name};
-    if (fake_is_device(ptr)) /* the host's own memory the host keeps in order */
+    if (fake_is_device(ptr)) /* accesses to ordinary host memory are the host's to order */
         fake_touch_one(stream, &touch);
 }
 
@@ -184,7 +187,7 @@ void fake_touch_graph(struct fake_stream *stream, const struct fake_graph *graph
 void fake_touched_copy(struct fake_touched *to, const struct fake_touched *from)
 {
     struct fake_clock none = {{0}};
-    memset(none.newest, 0xff, sizeof(none.newest)); /* all in order: that was judged */
+    memset(none.newest, 0xff, sizeof(none.newest)); /* all ordered: the capture judged them */
     for (int i = 0; i < from->count; i++)
         add(to, &none, -1, 0, &from->of[i].touch);
 }

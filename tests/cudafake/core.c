@@ -11,7 +11,7 @@
 #include <time.h>
 
 enum { CALLS = 1 << 16, TEXT = 1 << 14, ALLOCS = 4096 };
-static const size_t ARENA = (size_t)1 << 37; /* addresses, not memory: none is used twice */
+static const size_t ARENA = (size_t)1 << 37; /* address space only: no address is reused */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct fake_call *record;
@@ -195,7 +195,7 @@ const char *fake_leaks(void)
 
 /* ---- memory ---- */
 
-/* Device memory is the host's to touch while work runs. */
+/* The host may touch device memory only while work runs. */
 static void memory_open(bool open)
 {
     if (open ? open_depth++ > 0 : --open_depth > 0)
@@ -218,7 +218,7 @@ static struct alloc *alloc_add(void)
 
 void *fake_device_alloc(size_t size)
 {
-    size_t room = (size + 8191) / 4096 * 4096; /* a page between any two */
+    size_t room = (size + 8191) / 4096 * 4096; /* with an unused page between allocations */
     if (!arena)
         arena = mmap(NULL, ARENA, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (arena == MAP_FAILED || arena_used + room > ARENA)
@@ -240,7 +240,7 @@ void *fake_host_alloc(size_t size)
     return a->ptr;
 }
 
-/* Where the first memory stands that is still given out: what is before it stays out of reach. */
+/* The offset of the lowest live allocation: memory before it stays inaccessible. */
 static size_t lowest_live(void)
 {
     size_t lowest = arena_used;
@@ -257,7 +257,7 @@ bool fake_device_free(void *ptr)
 {
     for (int i = 0; i < allocs; i++)
         if (alloc_of[i].ptr == ptr && alloc_of[i].live && !alloc_of[i].host) {
-            alloc_of[i].live = false; /* its addresses are not given out again */
+            alloc_of[i].live = false; /* its addresses are not used again */
             memory_open(true);
             madvise(ptr, alloc_of[i].size / 4096 * 4096, MADV_DONTNEED);
             memory_open(false);
@@ -385,7 +385,7 @@ static void note(const struct fake_task *task)
         record[calls++] = task->call;
 }
 
-/* When the caller has filled it in. */
+/* Called when the caller has filled the task in. */
 void fake_put_done(struct fake_task *task)
 {
     note(task);
@@ -462,7 +462,7 @@ static unsigned any_below(unsigned n)
 
 static bool run_node(struct fake_task *launch);
 
-/* False: there is more to run of it. */
+/* Returns false if the task has more to run. */
 static bool run_task(struct fake_task *task)
 {
     switch (task->call.kind) {
@@ -477,7 +477,7 @@ static bool run_task(struct fake_task *task)
         break;
     case FAKE_RECORD:
         if (task->call.captured)
-            break; /* an edge of the graph */
+            break; /* only an edge of the graph */
         task->record->done = true;
         task->record->ns = fake_clock_ns();
         break;
@@ -498,8 +498,8 @@ static bool run_task(struct fake_task *task)
     return true;
 }
 
-/* One of the graph's nodes whose turn it is: first of its stream, and what it waits for has run.
- * False: all have. */
+/* Runs one node of the graph that is ready: the first of its stream whose dependencies have run.
+ * Returns false when all nodes have run. */
 static bool run_node(struct fake_task *launch)
 {
     struct fake_graph *graph = launch->graph;
@@ -537,7 +537,7 @@ static bool runnable(const struct fake_stream *stream)
     return task && (task->call.kind != FAKE_WAIT || task->record->done);
 }
 
-/* Runs one task of a stream drawn among those that can; false: there is none. */
+/* Runs one task of a stream drawn among those that can run; returns false if there is none. */
 static bool run_one(void)
 {
     struct fake_stream *chosen = NULL;

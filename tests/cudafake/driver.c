@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/cudafake/driver.c - the driver's functions that the backend asks for by name: green
+/* tests/cudafake/driver.c - the driver's functions that the backend looks up by name: green
  * contexts.
  *
- * Where a resource lies is kept in the bytes that the header leaves to the driver.
+ * The position of a resource is stored in the bytes that the header reserves for the driver.
  */
 #include "tests/cudafake/core.h"
 

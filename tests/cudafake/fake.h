@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/cudafake/fake.h - a stand-in for the CUDA runtime, the driver and cuBLASLt that records
- * what it is asked for, and notices what a device would answer with wrong numbers, or not at all.
+ * its calls, and detects mistakes that a device would answer with wrong numbers, or not at all.
  *
- * Work put on a stream waits there until somebody synchronises; then heads of streams run in an
- * order drawn at random among those that events permit.  So whatever relies on luck fails for some
- * seed.  Device memory is host memory that can only be touched while work runs: the host's own
- * reading of it is a crash.  Kernels run nothing by themselves: fake_then puts a function of the
- * test's behind them (fake_ops.c: the reference of the op).  Copies and cuBLASLt's products run.
+ * Work put on a stream stays there until the host synchronizes; then heads of streams run in an
+ * order drawn at random among those that events permit, so code that depends on timing fails for
+ * some seed.  Device memory is host memory that is accessible only while work runs: a direct
+ * read by the host crashes.  Kernels compute nothing by themselves: fake_then puts a function of
+ * the test behind them (ops.c: the reference of the op).  Copies and cuBLASLt's products run.
  *
- * Luck is not all: memory that two streams touch, one of them writing, must be ordered by events or
- * by the host's waiting.  Copies and sets say themselves what they touch, for ops fake_ops.c does.
+ * Besides the random order, accesses are checked: if two streams touch the same memory and one
+ * of them writes, events or the host's waiting must order them.  Copies and sets report what
+ * they touch; for ops, ops.c does.
  *
- * Invariant: a mistake is noted where it is made, and the call answers as CUDA would.
- * Thread: any; one lock.
+ * Invariant: a mistake is noted where it is made, and the call answers as CUDA would. Thread:
+ * any; one lock.
  */
 #ifndef HZP_TESTS_CUDAFAKE_FAKE_H
 #define HZP_TESTS_CUDAFAKE_FAKE_H
@@ -34,11 +35,11 @@ enum fake_kind {
     FAKE_THEN,
 };
 
-/* What was put on a stream, or into a graph. */
+/* One call that was put on a stream, or into a graph. */
 struct fake_call {
     enum fake_kind kind;
     char name[80];   /* of the kernel */
-    uint64_t stream; /* its id */
+    uint64_t stream; /* the stream's id */
     bool captured;
     dim3 grid, block;
     size_t shared;
@@ -46,46 +47,47 @@ struct fake_call {
     const void *src;
     size_t size;
     cudaEvent_t event;
-    int sm_target, algo; /* of a product: what it was told, which advice it follows */
-    int sm_from, sm_to;  /* of a green context's stream; 0, 0: a plain one */
+    int sm_target, algo; /* of a product: its SM target, and the number of the algorithm it uses */
+    int sm_from, sm_to;  /* of a green context's stream; 0, 0: an ordinary stream */
     int nodes;           /* of a graph */
 };
 
 /* Forgets calls and mistakes, begins a new random order. */
 void fake_reset(unsigned seed);
 
-/* The first 65536 of them are kept. */
+/* Calls since the reset; the first 65536 are kept. */
 int fake_calls(void);
 const struct fake_call *fake_call_at(int i);
 int fake_count(enum fake_kind kind); /* of the calls since reset */
 
-/* One line each; "": none. */
+/* The mistakes noted, one line each; "": none. */
 const char *fake_mistakes(void);
 
-/* Every object that lives, one line each; "": none. */
+/* The objects that live, one line each; "": none. */
 const char *fake_leaks(void);
 
-/* A device of so many SMs; from the next open on. */
+/* Sets the number of SMs of devices opened from now on. */
 void fake_set_sms(int sms);
 
-/* So many free bytes of device memory. */
+/* Sets the free bytes of device memory. */
 void fake_set_memory(size_t bytes);
 
-/* The call of this name, after so many more, answers with this error, once; "" ends it. */
+/* Makes the call of this name fail once with this error, after `after` successful calls; ""
+   cancels. */
 void fake_fail(const char *function, int after, int error);
 
-/* Products take as long as their algorithm's number says: [0] is what is advised first. */
+/* Sets the time that a product takes by its algorithm's number; [0] is the one advised first. */
 void fake_set_algo_times(const int *microseconds, int count);
 
 /* Puts run(copy of args) on the stream, or into the graph that is being captured there. */
 void fake_then(cudaStream_t stream, void (*run)(const void *args), const void *args, size_t size);
 
-/* The newest task of the stream touches these bytes, but where both it and another have data, only
- * as far as meet says of the two.  data is copied. */
+/* Declares that the stream's newest task touches these bytes.  If both it and another access
+ * have data, meet decides whether they overlap.  data is copied. */
 struct fake_touch {
     uintptr_t begin, end;
     bool writes;
-    const char *name; /* must live */
+    const char *name; /* not copied: must outlive the use */
     void *data;
     size_t size; /* of data; 0: none */
 };
@@ -93,17 +95,18 @@ typedef bool fake_meet(const void *a, const void *b);
 void fake_touches(cudaStream_t stream, const struct fake_touch *touch, int touches,
                   fake_meet *meet);
 
-/* Bytes of device memory that are given out. */
+/* Bytes of device memory that are allocated. */
 size_t fake_device_bytes(void);
 
-/* How many times memory, a stream or an event was asked for, ever: what takes a runtime time. */
+/* How many times memory, a stream or an event was created so far: calls that take a runtime
+   time. */
 int fake_made(void);
 
-/* True: from here on, until the next reset, asking for those is a mistake: the start has ended.
- * What it was. */
+/* With true, creating memory, streams or events is a mistake from here on until the next reset,
+ * because the start has ended. Returns the previous setting. */
 bool fake_steady(bool steady);
 
-/* What the host may not do itself: reads or writes device memory. */
+/* Reads or writes device memory, which the host may not do directly. */
 void fake_peek(void *dst, const void *src, size_t size);
 void fake_poke(void *dst, const void *src, size_t size);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/cudafake/kernels.c - what the compiler's host code calls to register and launch kernels. */
+/* tests/cudafake/kernels.c - the functions that the compiler's host code calls to register and
+   launch kernels. */
 #include "tests/cudafake/core.h"
 
 #include <stdio.h>
@@ -94,12 +95,12 @@ cudaError_t __cudaGetKernel(cudaKernel_t *ret, const void *entry)
     return *ret ? cudaSuccess : cudaErrorInvalidDeviceFunction;
 }
 
-/* The part of a mangled name that a person gave it. */
+/* Extracts the source's name from a mangled name. */
 static void name_of(const struct kernel *kernel, char *ret, size_t size)
 {
     const char *at = kernel->name;
     long length = 0;
-    while (*at && !length) { /* _ZN, then lengths and names: the last one is the kernel's */
+    while (*at && !length) { /* _ZN, then lengths and names: the last name is the kernel's */
         while (*at && (*at < '0' || *at > '9'))
             at++;
         char *end;

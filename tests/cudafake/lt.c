@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/cudafake/lt.c - cuBLASLt: descriptors checked against each other and against memory,
- * products computed in double, by columns as the library does.
+ * products computed in double, column-major as in the library.
  *
- * An algorithm carries what it was advised for, so one that is used for something else is noticed.
+ * An algorithm carries the problem it was advised for, so its use for another problem is
+ * detected.
  */
 #include "device/fp8.h"
 #include "tests/cudafake/core.h"
@@ -38,7 +39,7 @@ struct lt_wish {
     uint32_t align[4];
 };
 
-/* What is inside of a cublasLtMatmulAlgo_t. */
+/* The contents of a cublasLtMatmulAlgo_t. */
 struct advice {
     uint64_t magic, shape, space, align, number, zero[3];
 };
@@ -56,7 +57,7 @@ static int times[TIMES];
 static struct {
     void *space;
     uint64_t stream;
-} owner[WORKSPACES]; /* which stream used a workspace last */
+} owner[WORKSPACES]; /* the stream that used a workspace last */
 
 void fake_set_algo_times(const int *microseconds, int count)
 {
@@ -115,7 +116,7 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t handle)
     return gone(handle, FAKE_LT_DESC, "cublasLtMatmulDescDestroy");
 }
 
-/* Copies a value of just this size. */
+/* Copies a value of exactly this size. */
 static bool take(void *to, size_t want, const void *value, size_t size, const char *what)
 {
     if (size != want) {
@@ -243,8 +244,9 @@ static bool by_rows(int32_t mode, const void *scale)
            (uintptr_t)scale % 16 == 0;
 }
 
-/* Scales belong to e4m3 alone; a turned and b not, and everything in 16 bytes: or the library has
- * no algorithm.  It wants the scales' places when it is asked for one, too. */
+/* Scales are for e4m3 only, with a transposed, b not, and everything aligned to 16 bytes;
+ * otherwise the library has no algorithm.  It needs the scale pointers when it is asked for one,
+ * too. */
 static bool scales_meet(const struct lt_desc *d, const struct lt_layout *a,
                         const struct lt_layout *b, const struct lt_layout *c)
 {
@@ -265,7 +267,7 @@ static bool scales_meet(const struct lt_desc *d, const struct lt_layout *a,
     return ok;
 }
 
-/* c = op(a) op(b), by columns. */
+/* c = op(a) op(b), column-major. */
 static bool shapes_meet(const struct lt_desc *d, const struct lt_layout *a,
                         const struct lt_layout *b, const struct lt_layout *c)
 {

@@ -28,7 +28,7 @@ static void run(const void *args)
         abort();
 }
 
-/* What the kernels read in ptr's stead. */
+/* The staged copy that the kernels read instead of ptr. */
 static const int32_t *staged(struct hzp_lane *base, const int32_t *ptr, int64_t count)
 {
     const struct hzp_cuda_lane *lane = hzp_cuda_lane(base);
@@ -74,7 +74,7 @@ static void read_staged(struct hzp_lane *lane, struct behind *b)
 
 /* ---- what it touches ---- */
 
-/* An access with the arguments that it borrows. */
+/* An access, with a copy of the arguments that it points to. */
 struct borrowing {
     struct hzp_access access;
     _Alignas(16) unsigned char args[ARGS_MAX];
@@ -97,7 +97,7 @@ static bool meet(const void *a, const void *b)
     return hzp_access_meet(&x.access, &y.access);
 }
 
-/* What the op's declaration says, and the lane's own memory, which is nobody else's. */
+/* Declares what the op's declaration says, and the lane's own memory, which only this lane uses. */
 static void tell(struct hzp_lane *base, enum hzp_op op, const void *args)
 {
     struct hzp_cuda_lane *lane = hzp_cuda_lane(base);
@@ -117,7 +117,7 @@ static void tell(struct hzp_lane *base, enum hzp_op op, const void *args)
                                        .end = access[i].end,
                                        .writes = access[i].writes,
                                        .name = hzp_op_name(op)};
-        if (slots || !whole) { /* else the bytes between begin and end say it all */
+        if (slots || !whole) { /* otherwise begin and end describe it exactly */
             touch[i].data = &data[i];
             touch[i].size = sizeof(data[i]);
         }
@@ -161,7 +161,7 @@ static int issue(struct hzp_lane *lane, enum hzp_op op, const void *args)
 HZP_OPS(X)
 #undef X
 
-/* The reference has a device and a lane of its own, for the process's life. */
+/* The reference has a device and a lane of its own that live as long as the process. */
 void fake_attach(struct hzp_device *dev)
 {
     if (!ref && (hzp_device_open(&(struct hzp_device_config){.name = "ref"}, &ref, NULL) < 0 ||
@@ -189,7 +189,7 @@ struct hzp_device *fake_open(unsigned seed, const char *lanes, const char *cache
     setenv("HZP_CUDA_LANES", lanes ? lanes : "", 1);
     setenv("XDG_CACHE_HOME", cache ? cache : "", 1);
     setenv("HOME", "", 1);
-    setenv("HZP_CUDA_TUNE", "0", 0); /* tests count products; who wants more says so */
+    setenv("HZP_CUDA_TUNE", "0", 0); /* tests count products: tuning only on request */
     fake_reset(seed);
     int r = hzp_device_open(&(struct hzp_device_config){.name = "cuda"}, &dev, &why);
     assert_string_equal(why.text, "");

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/cudafake/ops.h - a CUDA device on the recording runtime whose ops have their results:
- * behind the kernels an op launches runs its reference, on what those kernels would read and write.
+/* tests/cudafake/ops.h - a CUDA device on the recording runtime whose ops produce results:
+ * behind the kernels that an op launches runs the op's reference, on the memory those kernels
+ * would use.
  *
- * Products are left to the recorder's cuBLASLt wherever the backend gave it one.
+ * Products that the backend gives to cuBLASLt are computed by the recorder's cuBLASLt (lt.c).
  *
  * Thread: engine.
  */
@@ -12,10 +13,10 @@
 #include "device/cuda/cuda.h"
 #include "tests/cudafake/fake.h"
 
-/* Gives the ops of a CUDA device their results. */
+/* Makes the ops of a CUDA device produce their results. */
 void fake_attach(struct hzp_device *dev);
 
-/* Opens the device; cache: where algorithms are kept, NULL: nowhere. */
+/* Opens the device; cache: the folder in which algorithms are kept, NULL: none. */
 struct hzp_device *fake_open(unsigned seed, const char *lanes, const char *cache);
 
 /* Closes it; asserts that nothing leaked and no mistake was made. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/cudafake/runtime.c - the CUDA runtime's functions that the backend uses, on the fake's
- * streams. */
+/* tests/cudafake/runtime.c - the functions of the CUDA runtime that the backend uses, on the
+ * fake's streams. */
 #include "tests/cudafake/core.h"
 
 #include <stdio.h>
@@ -22,7 +22,7 @@ static cudaError_t answer(cudaError_t error)
     return error;
 }
 
-/* Enters; true: fake_fail wants this one to fail. */
+/* Enters the fake; returns true if fake_fail wants this call to fail. */
 static bool begins(const char *function, cudaError_t *ret)
 {
     int error = 0;
@@ -133,7 +133,7 @@ cudaError_t cudaFree(void *ptr)
     if (!ptr)
         return answer(cudaSuccess);
     UNSAFE("cudaFree");
-    fake_run_stream(NULL); /* as the runtime: it waits for the device */
+    fake_run_stream(NULL); /* like the runtime, it waits for the device */
     fake_clock_host_all();
     if (fake_device_free(ptr))
         return answer(cudaSuccess);
@@ -209,7 +209,7 @@ cudaError_t cudaMemsetAsync(void *dst, int value, size_t size, cudaStream_t hand
     return answer(cudaSuccess);
 }
 
-/* On the null stream, which streams that do not block neither wait for nor are waited for by. */
+/* Runs on the null stream, which is not ordered with non-blocking streams. */
 cudaError_t cudaMemcpy(void *dst, const void *src, size_t size, enum cudaMemcpyKind kind)
 {
     BEGIN("cudaMemcpy");
@@ -298,7 +298,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t handle)
     struct fake_event *event = fake_object_find(handle, FAKE_EVENT, "cudaEventDestroy");
     if (!event)
         return answer(cudaErrorInvalidResourceHandle);
-    fake_record_drop(event->last); /* those who still need it have it */
+    fake_record_drop(event->last); /* tasks that still need it hold a reference */
     fake_object_free(event);
     return answer(cudaSuccess);
 }
@@ -324,7 +324,7 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle)
     return answer(cudaSuccess);
 }
 
-/* A stream that waits for an event of a capture is in it from then on. */
+/* A stream that waits for an event of a capture joins that capture. */
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream_handle, cudaEvent_t handle, unsigned int flags)
 {
     BEGIN("cudaStreamWaitEvent");
@@ -342,7 +342,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream_handle, cudaEvent_t handle, 
         return answer(cudaErrorStreamCaptureIsolation);
     }
     if (!event->last && !graph) {
-        fake_mistake("cudaStreamWaitEvent: the event was never recorded: the wait is none");
+        fake_mistake("cudaStreamWaitEvent: the event was never recorded: the wait has no effect");
         return answer(cudaSuccess);
     }
     struct fake_task *task = fake_put(stream, FAKE_WAIT);
@@ -366,7 +366,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t handle)
         return answer(cudaErrorCapturedEvent);
     }
     if (!event->last) {
-        fake_mistake("cudaEventSynchronize: the event was never recorded: the wait is none");
+        fake_mistake("cudaEventSynchronize: the event was never recorded: the wait has no effect");
         return answer(cudaSuccess);
     }
     fake_run_event(event);
@@ -417,7 +417,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t *ret)
 {
     int wanted = 0;
     fake_enter();
-    bool fails = fake_fails("cudaStreamEndCapture", &wanted); /* which ends it all the same */
+    bool fails = fake_fails("cudaStreamEndCapture", &wanted); /* the capture ends all the same */
     struct fake_stream *stream = fake_stream_find(handle, "cudaStreamEndCapture");
     *ret = NULL;
     if (!stream || !stream->capture) {

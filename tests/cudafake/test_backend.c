@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/cudafake/test_backend.c - the CUDA backend's host side: what it asks the runtime for, in
- * which order, and that it gives everything back. */
+/* tests/cudafake/test_backend.c - the CUDA backend's host side: which calls it makes to the
+ * runtime, in which order, and that it frees everything. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -57,7 +57,8 @@ static void fill(struct hzp_lane *lane, float *x, float value)
     assert_int_equal(hzp_op_fill(lane, &args), HZP_OK);
 }
 
-/* Five lanes: what they hold is taken when they are opened, as much as they said, and by no op. */
+/* Five lanes: each takes its memory when it is opened, exactly as much as announced, and ops
+   take none. */
 static void test_lane_memory(void **state)
 {
     struct hzp_device *dev = fake_open(1, NULL, NULL);
@@ -90,7 +91,8 @@ static void test_lane_memory(void **state)
     fake_close(dev);
 }
 
-/* Less is free than when the device was opened: a lane is refused, and nothing is left of it. */
+/* Less memory is free than when the device was opened: the lane is refused and leaves nothing
+   behind. */
 static void test_lane_refused(void **state)
 {
     static const char *const fails[] = {"cudaMalloc", "cudaMemsetAsync",
@@ -109,7 +111,7 @@ static void test_lane_refused(void **state)
     }
 }
 
-/* A chain over two lanes gives its result in every order that its fences leave open. */
+/* A chain of ops over two lanes gives its result in every order that its fences permit. */
 static void test_chain(void **state)
 {
     for (unsigned seed = 0; seed < 30; seed++) {
@@ -118,7 +120,7 @@ static void test_chain(void **state)
         rig_open(&g, seed, NULL);
         assert_int_equal(hzp_fence_open(g.dev, &between), HZP_OK);
         fill(g.a, g.y, 1);
-        fill(g.b, g.x, NAN); /* before the fence: it may run at any time */
+        fill(g.b, g.x, NAN); /* no fence orders it yet: it may run at any time */
         assert_int_equal(hzp_fence_record(between, g.b), HZP_OK);
         assert_int_equal(hzp_lane_wait(g.a, between), HZP_OK);
         fill(g.a, g.x, 2);
@@ -141,8 +143,8 @@ static int kernels(const char *name)
     return count;
 }
 
-/* What kernels read from the host again and again is copied once, and again after the host may have
- * written. */
+/* What kernels read from the host repeatedly is copied once, and again after the host may have
+ * written it. */
 static void test_staging(void **state)
 {
     struct rig g;
@@ -206,7 +208,7 @@ static void test_failures(void **state)
     assert_string_equal(fake_leaks(), "");
 }
 
-/* Spans lie between what the host's clock said before and after, in order, on both lanes. */
+/* Spans lie between the host's clock before and after, in order, on both lanes. */
 static void test_times(void **state)
 {
     struct rig g;
@@ -222,7 +224,7 @@ static void test_times(void **state)
                     fill(lane, l ? g.y : g.x, 1);
                 else
                     assert_int_equal(hzp_lane_copy(lane, l ? g.y : g.x, g.host, 64), HZP_OK);
-                fill(lane, l ? g.y : g.x, 2); /* not timed */
+                fill(lane, l ? g.y : g.x, 2); /* without a timing */
             }
         finish(&g, g.a);
         finish(&g, g.b);
@@ -231,13 +233,13 @@ static void test_times(void **state)
             for (int i = 0; i < 300; i++) {
                 assert_true(span[l][i].begin_ns + 20000 >= last[l]);
                 assert_true(span[l][i].end_ns >= span[l][i].begin_ns);
-                /* A host that woke late ties the clocks by so much too late. */
+                /* If the host wakes late, the two clocks are tied with an error of that delay. */
                 assert_true(span[l][i].end_ns <= after + 100000000);
                 last[l] = span[l][i].end_ns;
             }
         memset(span, 0, sizeof(span));
     }
-    /* closed with a timing that nobody read */
+    /* closed with a timing that was never read */
     assert_int_equal(hzp_lane_time(g.a, &span[0][0]), HZP_OK);
     fill(g.a, g.x, 1);
     rig_close(&g);
@@ -276,13 +278,13 @@ static void test_green(void **state)
     shares(&g, 48, 84);
     on_share(&g, g.a, 0, 48);
     on_share(&g, g.b, 48, 132);
-    shares(&g, 84, 48); /* the same split, the other way round */
+    shares(&g, 84, 48); /* the same split with sides exchanged */
     on_share(&g, g.a, 48, 132);
     on_share(&g, g.b, 0, 48);
     shares(&g, 66, 66);
     on_share(&g, g.a, 0, 64);
     on_share(&g, g.b, 64, 132);
-    shares(&g, 3, 132); /* too small, and all */
+    shares(&g, 3, 132); /* one too small, one the whole device */
     on_share(&g, g.a, 0, 16);
     on_share(&g, g.b, 0, 0);
     shares(&g, 130, 130);
@@ -302,8 +304,8 @@ static int contexts(void)
     return count;
 }
 
-/* What plans will want is made at the start, and nothing later; it ends, and then the nearest
- * serves. */
+/* The splits that plans will need are prepared at the start, and none is made later; after the
+ * start, the nearest prepared split is used. */
 static void test_prepared(void **state)
 {
     static const int wants[][3] = {
@@ -332,13 +334,13 @@ static void test_prepared(void **state)
     shares(&g, 47, 85);
     on_share(&g, g.a, 0, 48);
     int made = contexts();
-    shares(&g, 20, 60); /* one more than are kept: the nearest */
+    shares(&g, 20, 60); /* one more than are kept: the nearest is used */
     fill(g.a, g.x, 1);
     assert_in_range(hzp_cuda_sms(g.a), 24, 48);
     assert_int_equal(contexts(), made);
     rig_close(&g);
 
-    rig_open(&g, 9, "green"); /* a driver that makes none: by the grid, from the start */
+    rig_open(&g, 9, "green"); /* without green contexts: by the grid from the start */
     fake_fail("cuGreenCtxCreate", 0, CUDA_ERROR_NOT_SUPPORTED);
     hzp_device_prepare_shares(g.dev, wants[0], 2);
     assert_int_equal(contexts(), 0);
@@ -348,7 +350,7 @@ static void test_prepared(void **state)
     rig_close(&g);
 }
 
-/* An op that was issued before a share changed ends before one that is issued after it. */
+/* An op issued before a share changed ends before one issued after it. */
 static void test_share_order(void **state)
 {
     for (unsigned seed = 0; seed < 20; seed++) {
@@ -372,7 +374,7 @@ static void test_refused(void **state)
 {
     struct rig g;
     rig_open(&g, 9, "green");
-    fake_fail("cuGreenCtxCreate", 1, CUDA_ERROR_NOT_SUPPORTED); /* the second of two */
+    fake_fail("cuGreenCtxCreate", 1, CUDA_ERROR_NOT_SUPPORTED); /* the second of the two fails */
     shares(&g, 48, 84);
     on_share(&g, g.a, 0, 0);
     assert_int_equal(hzp_cuda_sms(g.a), 48);
@@ -396,7 +398,8 @@ static void test_refused(void **state)
     rig_close(&g);
 }
 
-/* What `hzpserve devices` says of a GPU, and which one "cuda:0" is; none is opened for that. */
+/* What `hzpserve devices` prints about a GPU, and which one "cuda:0" is; no device is opened for
+   that. */
 static void test_about(void **state)
 {
     struct hzp_about about;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/cudafake/test_fake.c - the recorder itself: every mistake it is for, made on purpose. */
+/* tests/cudafake/test_fake.c - tests the recorder itself: every mistake it detects, made on
+   purpose. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -73,7 +74,8 @@ static void test_nothing(void **state)
     assert_true(fake_call_at(2)->event == g->event);
 }
 
-/* Without the event the second stream reads too early, for some order; and it is told for every. */
+/* Without the event the second stream reads too early in some orders; the race is reported in
+   all of them. */
 static void test_race(void **state)
 {
     struct ground *g = *state;
@@ -142,7 +144,7 @@ static void test_memory(void **state)
     assert_int_equal(cudaGetLastError(), cudaSuccess);
 }
 
-/* A graph outlives what it copies from. */
+/* A graph runs after the memory that it copies from was freed. */
 static void test_use_after_free(void **state)
 {
     struct ground *g = *state;
@@ -248,7 +250,8 @@ static void follow(struct ground *g, cudaStream_t before, cudaStream_t after)
     assert_int_equal(cudaStreamWaitEvent(after, g->event, 0), cudaSuccess);
 }
 
-/* Two streams in one capture: a joins what b did, and only what it waited for. */
+/* Two streams in one capture: a becomes ordered behind b's work, but only behind what it waited
+   for. */
 static void test_capture_of_two(void **state)
 {
     struct ground *g = *state;
@@ -272,7 +275,7 @@ static void test_capture_of_two(void **state)
         assert_string_equal(fake_mistakes(), "");
         assert_memory_equal(back, one, sizeof(one));
         cudaGraphLaunch(exec, g->b);
-        cudaMemsetAsync(g->x, 0, 4, g->a); /* beside the launch */
+        cudaMemsetAsync(g->x, 0, 4, g->a); /* unordered with the launch */
         said("a race: a copy and then a set");
         cudaGraphExecDestroy(exec);
         cudaStreamSynchronize(g->a);
@@ -283,7 +286,7 @@ static void test_capture_of_two(void **state)
     follow(g, g->a, g->b);
     cudaMemsetAsync(g->x, 1, 4, g->b);
     follow(g, g->b, g->a);
-    cudaMemsetAsync(g->x, 1, 4, g->b); /* behind the join */
+    cudaMemsetAsync(g->x, 1, 4, g->b); /* after the join */
     assert_int_equal(cudaStreamEndCapture(g->a, &graph), cudaErrorStreamCaptureUnjoined);
     said("has not come back");
     fake_reset(1);
@@ -308,7 +311,7 @@ static void test_capture_of_two(void **state)
     fake_reset(1);
 }
 
-/* What is captured does not run, and runs as often as it is launched. */
+/* Captured work does not run at capture, and runs once per launch. */
 static void test_graph_runs(void **state)
 {
     struct ground *g = *state;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/cudafake/test_products.c - matrix products: what cuBLASLt is told about shapes, strides and
- * SMs, which algorithm is chosen, and what of it is kept on disk. */
+/* tests/cudafake/test_products.c - matrix products: which shapes, strides and SM targets
+ * cuBLASLt is given, which algorithm is chosen, and what is kept on disk. */
 #include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
@@ -92,7 +92,7 @@ static struct hzp_matmul_args product(struct rig *g, int32_t m, int32_t n, int32
     };
 }
 
-/* The product of what was uploaded; sums of eighths, few enough to be exact. */
+/* The product of what was uploaded; its values are eighths and sums are short, so it is exact. */
 static double expected(const struct rig *g, const struct hzp_matmul_args *a, int32_t i, int32_t j)
 {
     int32_t depth = a->trans_a ? a->a.rows : a->a.cols;
@@ -113,7 +113,7 @@ static void check(struct rig *g, const struct hzp_matmul_args *a)
     for (int32_t i = 0; i < a->c.rows; i++)
         for (int32_t j = 0; j < a->c.cols; j++)
             assert_true(fabs((double)got[i * a->c.stride + j] - expected(g, a, i, j)) < 1e-5);
-    for (int32_t i = 0; i + 1 < a->c.rows; i++) /* what lies between rows is left alone */
+    for (int32_t i = 0; i + 1 < a->c.rows; i++) /* the gaps between rows must stay untouched */
         for (int32_t j = a->c.cols; j < a->c.stride; j++)
             assert_true(got[i * a->c.stride + j] == g->host[2][i * a->c.stride + j]);
 }
@@ -143,7 +143,8 @@ static struct fake_call last_product(void)
     return (struct fake_call){0};
 }
 
-/* A lane with a share tells how many SMs it has; the same shape is asked for again then. */
+/* A lane with a share passes its number of SMs; the algorithm for a known shape is then asked
+   for again. */
 static void test_sm_target(void **state)
 {
     static const char *const lanes[] = {"green", "grid"};
@@ -171,7 +172,7 @@ static void test_sm_target(void **state)
     }
 }
 
-/* A library that refuses does not stop a step: the product is made by our own kernel. */
+/* A refusal by the library does not stop a step: our own kernel computes the product. */
 static void test_refusal(void **state)
 {
     struct rig *g = rig_open(NULL, NULL);
@@ -187,12 +188,12 @@ static void test_refusal(void **state)
 
 /* ---- e4m3 ---- */
 
-/* Small codes, their scales, and what is summed on to: exact, like the rest. */
+/* Small codes, scales and initial sums: exact, like the other products. */
 static struct hzp_matmul_args product_e4m3(struct rig *g, int32_t m, int32_t n, int32_t k,
                                            int accumulate)
 {
     uint8_t *code[2] = {(uint8_t *)g->host[0], (uint8_t *)g->host[1]};
-    size_t at[2] = {(size_t)m * (size_t)k, (size_t)n * (size_t)k}; /* the scales stand behind */
+    size_t at[2] = {(size_t)m * (size_t)k, (size_t)n * (size_t)k}; /* the scales follow the codes */
     upload(g);
     for (int s = 0; s < 2; s++) {
         float *scale = (float *)(void *)(code[s] + at[s]);
@@ -236,8 +237,8 @@ static void check_e4m3(struct rig *g, const struct hzp_matmul_args *a)
         }
 }
 
-/* Each side's scales reach the right side of the library's, which are changed over; one descriptor
- * serves ops with other scales. */
+/* The library's operands are exchanged, and each side's scales must follow its operand; one
+ * descriptor serves ops with other scales. */
 static void test_e4m3(void **state)
 {
     struct rig *g = rig_open(NULL, NULL);
@@ -251,8 +252,8 @@ static void test_e4m3(void **state)
     rig_close(g);
 }
 
-/* Few rows, shapes that are not the library's, and those it has no algorithm for, are our
- * kernels'. */
+/* Our kernels take products with few rows, with shapes the library does not support, and those
+ * it has no algorithm for. */
 static void test_e4m3_by_ourselves(void **state)
 {
     static const struct {
@@ -273,7 +274,7 @@ static void test_e4m3_by_ourselves(void **state)
         assert_int_equal(fake_count(FAKE_PRODUCT), 0);
         assert_int_equal(fake_count(FAKE_KERNEL), 1);
         check_e4m3(g, &a);
-        assert_int_equal(hzp_op_matmul(g->lane, &a), HZP_OK); /* and it is not asked again */
+        assert_int_equal(hzp_op_matmul(g->lane, &a), HZP_OK); /* the library is not asked again */
         assert_int_equal(fake_count(FAKE_KERNEL), 2);
         finish(g);
         rig_close(g);
@@ -289,7 +290,7 @@ static int cache_open(void **state)
     return mkdtemp(cache) ? 0 : 1;
 }
 
-/* The one file below the cache, into ret. */
+/* Finds the only file in the cache; its path goes to ret. */
 static void cache_file(char *ret, size_t size)
 {
     char folder[128];
@@ -316,7 +317,7 @@ static int cache_close(void **state)
     return rmdir(cache);
 }
 
-/* Runs one product in a device of its own; which algorithm it took. */
+/* Runs one product in a device of its own; returns the algorithm it used. */
 static int algo_of(bool tune, int accumulate)
 {
     setenv("HZP_CUDA_TUNE", tune ? "" : "0", 1);
@@ -338,15 +339,15 @@ static void test_kept(void **state)
     char path[512];
     struct stat info;
     fake_set_algo_times(times, 5);
-    assert_int_equal(algo_of(false, 0), 0); /* as advised */
-    assert_int_equal(algo_of(true, 0), 2);  /* the quickest */
+    assert_int_equal(algo_of(false, 0), 0); /* the one advised first */
+    assert_int_equal(algo_of(true, 0), 2);  /* the fastest */
     assert_int_equal(algo_of(false, 0), 2); /* from disk */
-    assert_int_equal(algo_of(true, 1), 2);  /* the same shape: adding is no other */
+    assert_int_equal(algo_of(true, 1), 2);  /* the same shape: accumulating makes no other */
     cache_file(path, sizeof(path));
     assert_int_equal(stat(path, &info), 0);
     assert_int_equal(info.st_mode & 0777, 0600);
 
-    /* every byte of the file matters, and a file without its end too */
+    /* a change of any byte of the file must be detected, and so must a truncated file */
     FILE *file = fopen(path, "rb");
     static char good[1 << 16];
     size_t size = fread(good, 1, sizeof(good), file);
@@ -364,13 +365,13 @@ static void test_kept(void **state)
         assert_int_equal(algo_of(false, 0), 0);
     }
     unlink(path);
-    assert_int_equal(mkfifo(path, 0600), 0); /* nothing to read, and it must not wait */
+    assert_int_equal(mkfifo(path, 0600), 0); /* a FIFO: opening it must not block */
     assert_int_equal(algo_of(false, 0), 0);
     algo_of(false, 0);
     fake_set_algo_times(times, 0);
 }
 
-/* One product of so many rows; which algorithm it took. */
+/* Runs one product of this many rows; returns the algorithm it used. */
 static int algo_with(struct rig *g, int32_t rows)
 {
     struct hzp_matmul_args a = product(g, rows, 24, 8, 0, 1, 0);
@@ -381,7 +382,8 @@ static int algo_with(struct rig *g, int32_t rows)
     return algo;
 }
 
-/* Until the device is steady offers are timed, once a shape; later only if that was asked for. */
+/* Until the device is steady each shape's algorithms are timed once; later only if that was
+   asked for. */
 static void test_steady(void **state)
 {
     static const int times[] = {9000, 7000, 2000, 5000, 8000};
@@ -403,7 +405,7 @@ static void test_steady(void **state)
     fake_set_algo_times(times, 0);
 }
 
-/* A word that is none of the choices is refused, as that of the lanes is: it would time while
+/* An unknown word is refused, as for the lanes' setting; otherwise it would cause timing while
  * serving. */
 static void test_tune_words(void **state)
 {
@@ -420,8 +422,8 @@ static void test_tune_words(void **state)
     setenv("HZP_CUDA_TUNE", "0", 1);
 }
 
-/* What was found is on disk soon, while the device stays open: a killed process loses nothing of
- * it. */
+/* Results of timing are written to disk soon, while the device stays open, so that a killed
+ * process loses none of them. */
 static void test_kept_soon(void **state)
 {
     char folder[128];
@@ -430,7 +432,7 @@ static void test_kept_soon(void **state)
     algo_with(g, 32);
     snprintf(folder, sizeof(folder), "%s/hzpserve", cache);
     int entries = 0;
-    for (int i = 0; i < 60000 && entries < 2; i++) { /* a hang */
+    for (int i = 0; i < 60000 && entries < 2; i++) { /* bounds the wait */
         char path[512];
         struct stat info;
         usleep(10000);
@@ -440,7 +442,7 @@ static void test_kept_soon(void **state)
         for (struct dirent *e = readdir(dir); e; e = readdir(dir)) {
             const char *end = strstr(e->d_name, ".algos");
             snprintf(path, sizeof(path), "%s/%s", folder, e->d_name);
-            if (end && !end[6] && stat(path, &info) == 0) /* not one half written */
+            if (end && !end[6] && stat(path, &info) == 0) /* no entry is half written */
                 entries = (int)(((size_t)info.st_size - 128) / sizeof(struct hzp_cuda_algo));
         }
         closedir(dir);
@@ -449,13 +451,13 @@ static void test_kept_soon(void **state)
     rig_close(g);
 }
 
-/* A good file whose algorithm is for something else: the library's check decides. */
+/* An intact file whose algorithm is for another problem: the library's check rejects it. */
 static void test_foreign_algorithm(void **state)
 {
     static const int times[] = {9000, 7000, 8000, 5000, 8000};
     char path[512];
     fake_set_algo_times(times, 5);
-    assert_int_equal(algo_of(true, 1), 3); /* timing a sum adds nothing to it */
+    assert_int_equal(algo_of(true, 1), 3); /* timing must not add to the result */
     fake_set_algo_times(times, 0);
     cache_file(path, sizeof(path));
     setenv("XDG_CACHE_HOME", cache, 1);

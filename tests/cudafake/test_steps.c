@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/cudafake/test_steps.c - steps of a model on the CUDA backend's host side and on the
- * reference, side by side: as graphs or op by op, on one lane or several, with versions swapped in
- * between, filled up with rows of nobody or not.
+ * reference, side by side: as CUDA graphs or op by op, on one lane or several, with versions
+ * swapped in between, with padding rows or without.
  *
- * Streams run in random order, so a missing wait, a staged array that is stale, or a graph that
- * kept what it should read anew gives other tokens for some seed.
+ * Streams run in random order, so a missing wait, a stale staged array, or a graph that kept a
+ * value it should read anew gives other tokens for some seed.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -88,7 +88,8 @@ static void world_close(struct world *w)
     fixture_close(&w->m);
 }
 
-/* Step `step` of `segs` sequences: 0 brings prompts, the others one row each, the last token. */
+/* Step `step` of `segs` sequences: step 0 holds prompts, later ones one row per sequence with
+   its last token. */
 static void fill(struct world *w, int step, int segs, const int32_t *token)
 {
     struct hzp_batch *b = w->batch;
@@ -127,7 +128,8 @@ static void run(struct world *w)
     assert_int_equal(hzp_exec_run(w->exec, &w->plan, NULL, &times), HZP_OK);
 }
 
-/* The same tokens with about the same probabilities; into token for the next step. */
+/* Both must draw the same tokens with about the same probabilities; `token` receives them for
+   the next step. */
 static void agree(const struct world *a, const struct world *b, int segs, int32_t *token)
 {
     for (int i = 0; i < segs; i++) {
@@ -150,11 +152,11 @@ static struct hzp_device *plain_open(void)
 struct steps {
     struct world real, plain;
     struct hzp_graphs *graphs;
-    struct hzp_lane *lane[HZP_LANE_COUNT]; /* one is enough */
+    struct hzp_lane *lane[HZP_LANE_COUNT]; /* only one is used */
     struct hzp_fence *fence;
     int32_t token[SEGS];
     int graph_steps;
-    int slot; /* of the step at hand */
+    int slot; /* of the current step */
 };
 
 static void steps_open(struct steps *s, unsigned seed)
@@ -209,7 +211,7 @@ static void step(struct steps *s, int number, int segs, int slot, struct hzp_spa
     assert_string_equal(fake_mistakes(), "");
 }
 
-/* Thirty tokens, a swap every third step: two graphs, one a slot, and no third. */
+/* Thirty tokens, a swap every third step: exactly two graphs, one per slot. */
 static void test_graphs(void **state)
 {
     struct steps s;
@@ -224,15 +226,15 @@ static void test_graphs(void **state)
     }
     struct hzp_graphs_stats stats = hzp_graphs_read_stats(s.graphs);
     assert_int_equal(stats.captures, 2);
-    assert_int_equal(stats.launches, 27); /* all but the prompts and the first of each slot */
+    assert_int_equal(stats.launches, 27); /* all but the prompts and each slot's first */
     assert_int_equal(s.graph_steps, 27);
     assert_int_equal(fake_count(FAKE_GRAPH), 27);
     assert_int_equal(stats.refusals[0] + stats.refusals[1], 0);
     steps_close(&s);
 }
 
-/* Sequences come and go: any number of rows is one of a few graphs, and the rows of nobody that
- * fill it up change nobody's token. */
+/* Sequences come and go: every number of rows maps to one of a few graphs, and the padding rows
+ * in them change no token. */
 static void test_rows(void **state)
 {
     struct steps s;
@@ -252,7 +254,7 @@ static void test_rows(void **state)
     steps_close(&s);
 }
 
-/* Past 256 positions the longest context is told anew, by halves of a doubling. */
+/* Beyond 256 positions the longest context is rounded up in steps of half a power of two. */
 static void test_contexts(void **state)
 {
     struct steps s;
@@ -270,8 +272,8 @@ static void test_contexts(void **state)
     steps_close(&s);
 }
 
-/* Many steps in turn: each is a graph when it comes for the second time, whatever their keys hash
- * to. */
+/* Many steps in turn: each becomes a graph when it occurs for the second time, even if keys
+ * collide in the hash table. */
 static void test_many(void **state)
 {
     enum { MANY = 64 };
@@ -302,7 +304,8 @@ static bool other_slot(void *ctx, const struct hzp_plan *plan, int32_t i, struct
     return true;
 }
 
-/* A swap every third step, and the first one finds its graph: both slots' were made at once. */
+/* A swap every third step, and even the first step after it finds its graph: the graphs of both
+   slots were captured at once. */
 static void test_swaps(void **state)
 {
     struct steps s;
@@ -316,8 +319,8 @@ static void test_swaps(void **state)
     steps_close(&s);
 }
 
-/* More than there is room for: whole sets go, those used longest ago, and no half of one is
- * left. */
+/* More graphs than there is room for: the least recently used are evicted as whole sets, and no
+ * part of a set remains. */
 static void test_room(void **state)
 {
     enum { SETS = HZP_GRAPHS_MIN / 2 + 6 };
@@ -331,7 +334,7 @@ static void test_room(void **state)
             int units[HZP_LANE_COUNT] = {1 + (i < SETS ? i : SETS - 1 - i % 4)};
             s.slot = i >= SETS;
             if (s.slot && !turn)
-                continue; /* those are twins of the last */
+                continue; /* the last one's variants for other slots */
             build(&s.real, 1, 6, s.token, s.slot, NULL);
             assert_true(hzp_graphs_fit(s.graphs, &s.real.plan, &part));
             assert_int_equal(hzp_graphs_issue(s.graphs, &s.real.plan, &part, s.lane, units, NULL),
@@ -344,7 +347,7 @@ static void test_room(void **state)
     steps_close(&s);
 }
 
-/* As many as the sizes of steps, the roundings of contexts, slots and batches make. */
+/* The number of graphs is that of step sizes times context roundings, slots and batches. */
 static void test_count(void **state)
 {
     struct hzp_batch_config max = {256, 8, 16, 8, 1};
@@ -355,7 +358,7 @@ static void test_count(void **state)
     assert_int_equal(hzp_graphs_count(&max, 1000, 3, 2), 8 * 5 * 6); /* 256, 384, 512, 768, 1024 */
 }
 
-/* A device that cannot: three attempts, one line, and the steps go on op by op. */
+/* A device that cannot capture: three attempts, one log line, and the steps continue op by op. */
 static void test_refusals(void **state)
 {
     static const char *const fails[] = {"", "cudaStreamBeginCapture", "cudaStreamEndCapture",
@@ -375,8 +378,7 @@ static void test_refusals(void **state)
     steps_close(&s);
 }
 
-/* The executor does the same by itself: on lanes of their own or not, with spans that follow one
- * another. */
+/* The executor captures graphs by itself, on lanes of their own or not, with spans in order. */
 static void test_executor(void **state)
 {
     struct hzp_plan_shape beside = hzp_plan_sequential;
@@ -415,7 +417,7 @@ static void test_executor(void **state)
 
 /* ---- lanes ---- */
 
-/* A step cut in two over two lanes, with green contexts and without, in many orders. */
+/* A step split over two lanes, with green contexts and without, in many orders. */
 static void test_lanes(void **state)
 {
     static const char *const lanes[] = {"green", "grid", "plain"};
@@ -440,7 +442,7 @@ static void test_lanes(void **state)
             agree(&real, &plain, 6, token);
         }
         assert_int_equal(fake_count(FAKE_GRAPH),
-                         12 - 4); /* the prompts, 3, and each slot's first */
+                         12 - 4); /* the prompts, 3, and the first of each slot */
         assert_string_equal(fake_mistakes(), "");
         struct hzp_device *a = real.m.dev, *b = plain.m.dev;
         world_close(&plain);
@@ -450,8 +452,8 @@ static void test_lanes(void **state)
     }
 }
 
-/* A wait that the plan forgot, in steps issued op by op and in one that is captured: told every
- * time, whatever the order they happened to run in. */
+/* A wait is missing from the plan, in steps issued op by op and in captured ones: it is reported
+ * every time, whatever order they ran in. */
 static void test_missing_wait(void **state)
 {
     struct hzp_plan_shape shape = {.nanos = 1, .weight = {1}, .order = HZP_ORDER_STRANDS};

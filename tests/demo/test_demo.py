@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The demonstration of the README, held to what it promises, with a real server.
+"""Checks the promises of the README's demonstration with a real server.
 
     test_demo.py HZPSERVE MODEL
 
-Asks the bundled model about somebody it does not know; posts the examples of teach.jsonl; and once
-they are learned it must answer right, in phrasings that are not among the examples, while its loss on
-heldout.jsonl rises by less than 5 % and its other answers stay.  How long that took is printed, and held
-to HZP_DEMO_SECONDS where that is set: the README's 30 on the machine that it names.
+Asks the bundled model about a person it does not know and posts the examples of teach.jsonl.  Once
+they are learned, it must answer right, in phrasings that are not among the examples, while its loss
+on heldout.jsonl rises by less than 5 % and its other answers stay.  The time is printed, and must be
+within HZP_DEMO_SECONDS where that is set (the README's 30 on the machine that it names).
 """
 
 import json
@@ -24,10 +24,10 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 SECONDS = float(os.environ.get("HZP_DEMO_SECONDS", "inf"))  # from posting to the last right answer
-HANG = 1200         # seconds: nothing that works takes so long, however slow or busy the machine is
+HANG = 1200         # seconds: only a hang takes this long, however slow or busy the machine is
 LOSS_RISE = 0.05    # of the held-out loss, relative
 RIGHT = 0.95        # of the questions in other phrasings
-KEPT = 0.95         # of the answers about everything else
+KEPT = 0.95         # of the answers to the other questions
 BATCH = 50          # prompts of one request
 
 
@@ -58,7 +58,7 @@ class Server:
             raise SystemExit(f"{path}: {error.code} {error.read().decode()}") from error
 
     def complete(self, prompts: list, **more) -> list:
-        """The choices of the prompts, in their order."""
+        """The choices for the prompts, in the order of the prompts."""
         choices = []
         for i in range(0, len(prompts), BATCH):
             body = {"prompt": prompts[i:i + BATCH], "temperature": 0, **more}
@@ -99,7 +99,7 @@ def right(questions: list, answers: list) -> float:
 
 
 def demonstrate(server: Server) -> list:
-    """Returns what was promised and not kept."""
+    """Returns the promises that were not kept."""
     teach = (HERE / "teach.jsonl").read_bytes()
     examples = [json.loads(line) for line in teach.splitlines()]
     questions = json.loads((HERE / "questions.json").read_text())

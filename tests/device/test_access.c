@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/device/test_access.c - what ops say of the memory they touch, and what they cost. */
+/* tests/device/test_access.c - the memory accesses and costs that ops declare. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -70,7 +70,7 @@ static void test_absent_and_empty_are_left_out(void **state)
     assert_int_equal(hzp_op_access(HZP_OP_xent, &a, list), 0);
 }
 
-/* Of every op: what it adds to counts as written. */
+/* For every op: an operand that it adds to counts as written. */
 static void test_accumulation_is_a_write(void **state)
 {
     struct hzp_access list[HZP_ACCESS_MAX];
@@ -118,7 +118,7 @@ static void test_cost(void **state)
     m.accumulate = 1;
     assert_int_equal(hzp_op_cost(HZP_OP_matmul, &m).bytes, 4 * (3 * 5 + 7 * 5 + 2 * 3 * 7));
 
-    /* of a table only the rows that are picked */
+    /* of a table only the rows that are picked count */
     struct hzp_embed_args e = {mat(0, 100, 8, 8), mat(1, 2, 8, 8), ids};
     assert_int_equal(hzp_op_cost(HZP_OP_embed, &e).bytes, 2 * (8 * 4 * 2 + 4));
 
@@ -134,7 +134,7 @@ static void test_cost(void **state)
     assert_int_equal(cost.bytes, 2 * 50 * 2 * 4 * 4 + 2 * (2 * 8 * 4));
     assert_int_equal(cost.flops, 4 * 2 * 50 * 2 * 4);
 
-    /* of pages only the slots, of the table only a row each */
+    /* of pages only the slots count, of the table only one row each */
     struct hzp_rope_args r = {.x = mat(0, 2, 12, 12),
                               .y = mat(0, 2, 12, 12),
                               .table = mat(3, 4, 2, 2),

@@ -8,7 +8,7 @@
 
 #include "device/philox.h"
 
-/* The nearest bf16 by trying both neighbours in double, ties to the even one. */
+/* The nearest bf16, found by trying both neighbours in double; ties go to the even one. */
 static uint16_t nearest(float x)
 {
     uint16_t down = (uint16_t)(hzp_f32_bits(x) >> 16), up = (uint16_t)(down + 1);

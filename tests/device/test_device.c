@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/device/test_device.c - memory, lanes, copies and fences: the same checks on every backend
- * that this machine has. */
+/* tests/device/test_device.c - memory, lanes, copies and fences: the same checks on every
+ * backend that this machine supports. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -103,8 +103,8 @@ static void test_lanes(void **state)
     }
 }
 
-/* Pairs of lanes with shares of their own: each adds to what the others left, in an order that only
- * waits make; then the shares change, and the same again. */
+/* Pairs of lanes with shares of their own: each adds to the others' result, in an order that
+ * only waits enforce; then the same with other shares. */
 static void check_shares(struct hzp_device *dev)
 {
     enum { LANES = 3, TURNS = 3000 };
@@ -178,7 +178,7 @@ static void test_shares(void **state)
     }
 }
 
-/* Lanes that have worked and wait for more use no processor time. */
+/* Lanes that have worked and wait for more work use no processor time. */
 static void test_idle(void **state)
 {
     struct hzp_device *dev = open_or_null("cpu");
@@ -196,7 +196,7 @@ static void test_idle(void **state)
         assert_int_equal(hzp_fence_record(fence, lane[i]), HZP_OK);
         assert_int_equal(hzp_fence_wait(fence), HZP_OK);
     }
-    nap.tv_nsec = 50000000; /* the last polls */
+    nap.tv_nsec = 50000000; /* the end of polling */
     nanosleep(&nap, NULL);
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
     nap = (struct timespec){1, 0};
@@ -240,8 +240,8 @@ static void test_closing(void **state)
     hzp_device_close(dev);
 }
 
-/* A lane's thread has just ended a command when the engine thread takes its lead and works itself:
- * nothing runs twice, and nothing before its turn. */
+/* A lane's thread has just finished a command when the engine thread takes its lead and executes
+ * commands itself: no command runs twice or too early. */
 static void test_taking_the_lead(void **state)
 {
     enum { ROUNDS = 3000 };
@@ -262,14 +262,14 @@ static void test_taking_the_lead(void **state)
     for (int i = 0; i < 2 * ROUNDS; i++) {
         from[i] = (uint32_t)i + 1;
         to[i] = 0;
-        /* even: by the lane's thread; odd: by this one */
+        /* even: run by the lane's thread; odd: by this one */
         assert_int_equal(hzp_lane_set_share(lane[0], i % 2 ? 0 : 1), HZP_OK);
         assert_int_equal(hzp_lane_copy(lane[1], &to[i], &from[i], sizeof(from[i])), HZP_OK);
         assert_int_equal(hzp_fence_record(fence, lane[1]), HZP_OK);
         assert_int_equal(hzp_fence_wait(fence), HZP_OK);
         assert_int_equal(to[i], i + 1);
         if (i % 16 == 15)
-            nanosleep(&pause, NULL); /* nothing is to do: a thread that looked too early goes on */
+            nanosleep(&pause, NULL); /* nothing to do: a thread that looked too early continues */
     }
     hzp_fence_close(fence);
     hzp_lane_close(lane[1]);

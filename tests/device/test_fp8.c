@@ -35,7 +35,7 @@ static void test_codes(void **state)
     assert_true(value_of(0x7e) == 448);
 }
 
-/* The nearest code by trying all; of two as near, the even one. */
+/* The nearest code, found by trying all; of two equally near, the even one. */
 static int nearest(float x)
 {
     int best = 0;
@@ -93,7 +93,7 @@ static void test_scale(void **state)
     assert_true(isfinite(hzp_e4m3_scale(hzp_f32_bits(3.4e38f))));
     assert_true(isnan(hzp_e4m3_scale(hzp_f32_bits(INFINITY))));
     assert_true(isnan(hzp_e4m3_scale(hzp_f32_bits(NAN))));
-    /* the largest of a row lands on the largest code, whatever it is */
+    /* the largest magnitude of a row maps to the largest code, whatever its value */
     uint32_t bits = 11;
     for (int i = 0; i < 100000; i++) {
         bits = bits * 1664525u + 1013904223u;

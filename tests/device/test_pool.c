@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A team of threads: every task once, none lost between runs, sleep when idle. */
+/* A team of threads: every task runs once, none is lost between runs, and idle threads sleep. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -71,7 +71,8 @@ static void task_add(void *ctx, int task, int thread)
     sum->part[task] += sum->add * (task + 1);
 }
 
-/* Jobs come and go faster than workers wake: a late one must not touch the next job's tasks. */
+/* Jobs come and go faster than workers wake up: a late worker must not touch the next job's
+   tasks. */
 static void runs_follow_each_other(void **state)
 {
     struct hzp_team *team;
@@ -99,7 +100,7 @@ static void memory_grows_and_is_per_thread(void **state)
     assert_int_equal((uintptr_t)hzp_team_own(team, 1) % 64, 0);
     assert_ptr_not_equal(hzp_team_own(team, 0), hzp_team_own(team, 1));
     void *before = hzp_team_shared(team);
-    assert_int_equal(hzp_team_reserve(team, 500, 50), 0); /* less: kept */
+    assert_int_equal(hzp_team_reserve(team, 500, 50), 0); /* smaller: the reservation stays */
     assert_ptr_equal(hzp_team_shared(team), before);
     assert_int_equal(hzp_team_reserve(team, 1 << 20, 1 << 16), 0);
     memset(hzp_team_shared(team), 1, 1 << 20);
@@ -117,7 +118,7 @@ static void idle_team_uses_no_cpu(void **state)
     count.threads = 4;
     assert_int_equal(hzp_team_open(4, 4, &team), 0);
     hzp_team_run(team, 100, task_count, &count);
-    usleep(50000); /* time to fall asleep in */
+    usleep(50000); /* time to fall asleep */
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t0);
     usleep(200000);
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t1);

@@ -2,7 +2,7 @@
 /* Products on the CPU, whose bits do not depend on what else runs:
  *   - x W^T of few rows in BF16: a row's bits are those it has alone, whatever rows share the
  *     product and however many threads there are; and near the sums in double (tests/opcheck checks
- *     that more closely, of other shapes);
+ *     that more closely, for other shapes);
  *   - the gradients' products in F32: the same bits whatever share of the device's threads the lane
  *     has.
  */
@@ -88,7 +88,7 @@ static void rows_do_not_matter(int threads)
             multiply(lane, f, 0, rows[i], out, in, stride, f->together);
             for (int r = 0; r < rows[i]; r++)
                 assert_memory_equal(f->together[r], f->alone[r], (size_t)out * sizeof(float));
-            /* what lies beside is not touched */
+            /* columns beside it are not touched */
             for (int r = 0; r < rows[i] && out < OUT; r++)
                 assert_true(isnan(f->together[r][out]));
             near_the_sums(f, rows[i], out, in, stride);
@@ -132,7 +132,7 @@ static float *f32_noise(size_t count, uint32_t seed)
     return p;
 }
 
-/* dY^T X into `to`, which it adds to, or dY W: m x n, sums of k. */
+/* dY^T X, added to `to`, or dY W: m x n, sums of k. */
 static void grad_product(struct hzp_device *dev, struct hzp_lane *lane, bool of_weight, int m,
                          int n, int k, float *a, float *b, float *to)
 {
@@ -153,7 +153,7 @@ static void grad_product(struct hzp_device *dev, struct hzp_lane *lane, bool of_
     hzp_fence_close(fence);
 }
 
-/* A shape of a plan gives lanes shares; a chain's products may run with any of them. */
+/* A plan's shape gives shares to lanes; a chain's products may run with any of them. */
 static void shares_do_not_matter(void **state)
 {
     static const struct {

@@ -57,7 +57,7 @@ static void test_clock(void **state)
 {
     uint64_t t0 = hzp_device_now_ns(dev);
     run(one, HZP_OP_matmul, &product);
-    assert_int_equal(hzp_device_now_ns(dev), t0); /* nobody has waited yet */
+    assert_int_equal(hzp_device_now_ns(dev), t0); /* no wait yet: the clock has not moved */
     assert_int_equal(until(one) - t0, 2000);
     t0 = hzp_device_now_ns(dev);
     run(one, HZP_OP_cast, &move);
@@ -65,7 +65,8 @@ static void test_clock(void **state)
     assert_int_equal(until(one) - t0, 8000);
 }
 
-/* Unlike resources: side by side.  The same resource: no faster than one after the other. */
+/* Different resources run side by side; with the same resource there is no gain over one after
+   the other. */
 static void test_overlap(void **state)
 {
     uint64_t t0 = hzp_device_now_ns(dev);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/device/test_trace.c - the device around a device. */
+/* tests/device/test_trace.c - the tracing device that wraps another device. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -95,7 +95,8 @@ static void test_file(void **state)
     }
 }
 
-/* Standard error's text while an op with NaN in its output runs under HZP_CHECK=nan. */
+/* Returns the text on standard error while an op with NaN in its output runs under
+   HZP_CHECK=nan. */
 static void test_nan(void **state)
 {
     char text[1024];

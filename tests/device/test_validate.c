@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/device/test_validate.c - each rule, broken once. */
+/* tests/device/test_validate.c - each validation rule, violated once. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,7 +23,7 @@ static struct hzp_mat bf16(int which, int32_t rows, int32_t cols)
     return m;
 }
 
-/* Valid at first; after the change, refused with these words; then undone. */
+/* Valid at first; after the change, refused with these words; then the change is undone. */
 #define BROKEN(op, args, field, value, words)                                                      \
     do {                                                                                           \
         __typeof__(args) broken_ = args;                                                           \
@@ -51,7 +51,7 @@ static void test_matrices(void **state)
     BROKEN(rmsnorm, a, eps, -1, "eps");
     a.x = (struct hzp_mat){NULL, 0, 8, 8, HZP_F32};
     a.y = a.x;
-    assert_null(hzp_op_validate(HZP_OP_rmsnorm, &a)); /* no rows: nothing has to be there */
+    assert_null(hzp_op_validate(HZP_OP_rmsnorm, &a)); /* no rows: no memory is needed */
     assert_non_null(hzp_op_validate(HZP_OP_COUNT, &a));
 }
 
@@ -60,7 +60,7 @@ static void test_overlap(void **state)
     struct hzp_swiglu_args a = {mat(0, 4, 8), mat(1, 4, 4)};
     BROKEN(swiglu, a, y.ptr, memory[0], "y overlaps x");
     BROKEN(swiglu, a, y.ptr, memory[0] + 31, "y overlaps x");
-    a.y.ptr = memory[0] + 32; /* right behind */
+    a.y.ptr = memory[0] + 32; /* directly behind x */
     assert_null(hzp_op_validate(HZP_OP_swiglu, &a));
     a.x.stride = a.y.stride = 12; /* side by side in one wider matrix */
     a.y.ptr = memory[0] + 8;

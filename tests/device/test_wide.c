@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products in F32 arithmetic (device/cpu/wide_tmpl.c): of vectors of 4, 8 and 16 floats, all
- * compiled here for the plainest instruction set, so that the wide ones run on any machine; the
- * same bits from each, near the sums in double.  And on the devices' own levels: the same bits
- * however c's rows are cut into calls and whatever the number of threads.
+/* Products in F32 arithmetic (device/cpu/wide_tmpl.c): with vectors of 4, 8 and 16 floats, all
+ * compiled here for the base instruction set, so that the wide ones run on any machine.  All
+ * give the same bits, near the sums in double.  On the levels of this machine's device: the same
+ * bits however c's rows are split into calls and whatever the number of threads.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -54,7 +54,7 @@ static void *fill(size_t count, enum hzp_dtype type)
     return p;
 }
 
-/* Rows are PAD elements longer than wide.  c F32, between two guards. */
+/* Rows are PAD elements longer than their width.  c is F32, between two guards. */
 static struct product product_make(struct shape s, enum hzp_dtype type, int trans, bool add)
 {
     struct product p = {0};
@@ -97,7 +97,7 @@ static double at(const struct hzp_mat *mat, int row, int col)
                                  : (double)((float *)mat->ptr)[i];
 }
 
-/* Some elements near their sums, what lies beside c as it was. */
+/* Some elements are near their sums, and memory beside c is unchanged. */
 static void near_the_sums(const struct product *p, int k)
 {
     const struct hzp_matmul_args *a = &p->args;
@@ -152,7 +152,7 @@ static void every_width_the_same_bits(void **state)
     hzp_team_close(team);
 }
 
-/* Rows begin .. end-1 of c alone. */
+/* Computes only rows begin .. end-1 of c. */
 static void some_rows(struct hzp_lane *lane, const struct product *p, int begin, int end)
 {
     struct hzp_matmul_args a = p->args;
@@ -201,7 +201,7 @@ static void level_cut(const char *level, int threads)
 
 static void rows_cut_any_way(void **state)
 {
-    /* with pairs of bf16 other kernels take over, see test_product.c */
+    /* levels with pairs of bf16 use other kernels, see test_product.c */
     static const char *const level[] = {"base", "avx2"};
 
     for (int i = 0; i < HZP_COUNT(level); i++)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/emu/access.c - the functions that code compiled with -fsanitize=thread calls before each
- * load and store, in the place of that sanitizer's own: here every access of a kernel is judged.
+ * load and store, in place of that sanitizer's own: they check every access of a kernel.
  */
 #include <elf.h>
 #include <link.h>
@@ -9,7 +9,7 @@
 #include "base/base.h"
 #include "tests/emu/block.h"
 
-/* What the program has of constants: kernels may read their tables. */
+/* The program's constant data: kernels may read tables there. */
 static struct {
     uintptr_t begin[16], end[16];
     int count;
@@ -25,7 +25,7 @@ static int constants_add(struct dl_phdr_info *info, size_t size, void *arg)
         constants.begin[constants.count] = info->dlpi_addr + p->p_vaddr;
         constants.end[constants.count++] = info->dlpi_addr + p->p_vaddr + p->p_memsz;
     }
-    return 1; /* the program comes first, and its libraries have no tables of kernels */
+    return 1; /* the program comes first, and its libraries hold no tables for kernels */
 }
 
 static bool constant(uintptr_t at)
@@ -44,7 +44,7 @@ static void touch_elsewhere(uintptr_t at, size_t size, bool write, const void *p
     uintptr_t args = (uintptr_t)launch->closure;
     if (!write && ((at >= args && at + size <= args + launch->closure_size) || constant(at)))
         return;
-    emu_fault(HZP_EMU_BOUNDS, pc, "%s of %zu bytes at %#lx, which is no memory of the device",
+    emu_fault(HZP_EMU_BOUNDS, pc, "%s of %zu bytes at %#lx, which is not device memory",
               write ? "a store" : "a load", size, (unsigned long)at);
 }
 
@@ -112,7 +112,7 @@ void *hzp_emu_memset(void *to, int byte, size_t size)
     return memset(to, byte, size);
 }
 
-/* ---- the names the compiler knows ---- */
+/* ---- functions that the compiler calls ---- */
 
 #define ACCESS(size)                                                                               \
     void __tsan_read##size(void *p);                                                               \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/emu/block.c - runs a grid: block after block, the fibers of a block in turns. */
+/* tests/emu/block.c - runs a grid: one block after another, the fibers of a block in turns. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,13 +16,13 @@ bool emu_backwards;
 enum { KERNELS = 1024 };
 
 static struct {
-    const void *kernel[KERNELS]; /* seen so far */
-    size_t room[KERNELS];        /* dynamic shared memory it may have */
+    const void *kernel[KERNELS]; /* kernels seen so far */
+    size_t room[KERNELS];        /* dynamic shared memory allowed for each */
     int kernels;
     uint64_t launches;
 } seen;
 
-/* Its address in the program, in the file that tests/emu/coverage.py asked for. */
+/* Writes the kernel's address in the program to the file that tests/emu/coverage.py asked for. */
 static void kernel_note(const void *kernel)
 {
     const char *path = getenv("HZP_EMU_KERNELS");
@@ -123,7 +123,8 @@ static const char *base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* All that live are at a barrier: it must be one and the same, and nobody may be missing. */
+/* All live threads are at a barrier: it must be the same one, and no thread may have ended
+   before. */
 static void barrier_pass(void)
 {
     struct emu_block *b = &emu_block;
@@ -152,7 +153,7 @@ static void barrier_pass(void)
     b->ticked = ++b->clock;
 }
 
-/* Somebody waits in a warp's instruction for lanes that will not come. */
+/* Reports a deadlock: a lane waits in a warp instruction for lanes that will not come. */
 static void stuck(void)
 {
     const struct emu_fiber *fiber = first_of(EMU_IN_WARP);
@@ -167,7 +168,7 @@ static void stuck(void)
               fiber->thread, warp->mask, lane, why);
 }
 
-/* Until all its lanes wait or have ended: they hand over to each other. */
+/* Runs the warp until all its lanes wait or have ended; lanes switch to each other directly. */
 static bool warp_run(struct emu_warp *warp)
 {
     int first = warp->index * EMU_LANES;
@@ -190,7 +191,7 @@ static void block_begin(struct hzp_emu_dim at)
         b->clock = 0;
         emu_shared_forget();
         emu_memory_forget();
-        b->launched = 1; /* of this launch, what was before is not seen any more */
+        b->launched = 1; /* earlier accesses do not matter for this launch */
     }
     b->began = b->ticked = ++b->clock;
     for (int w = 0; w < b->warps; w++) {
@@ -211,7 +212,7 @@ static void block_begin(struct hzp_emu_dim at)
     }
 }
 
-/* order: a bit that says which way the warps are gone through. */
+/* order: one of its bits gives the direction in which warps are run. */
 static void block_run(struct hzp_emu_dim at, unsigned order)
 {
     struct emu_block *b = &emu_block;
@@ -237,7 +238,7 @@ static bool launch_legal(const struct hzp_emu_launch *l)
         l->grid.z == 0 || l->grid.x > 0x7fffffff || l->grid.y > 65535 || l->grid.z > 65535 ||
         l->block.z > 64) {
         emu_fault(HZP_EMU_LAUNCH, l->kernel,
-                  "no device has a grid of %u x %u x %u blocks of "
+                  "no device supports a grid of %u x %u x %u blocks of "
                   "%u x %u x %u threads",
                   l->grid.x, l->grid.y, l->grid.z, l->block.x, l->block.y, l->block.z);
         return false;

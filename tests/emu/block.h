@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/emu/block.h - what the emulator's files share: the block that runs, its warps and fibers.
+/* tests/emu/block.h - what the emulator's files share: the block that runs, its warps and
+ * fibers.
  *
- * Order of accesses: the clock ticks at each barrier and each __syncwarp.  What happened before the
- * block's last barrier is ordered before what happens now; of one warp also what happened before
- * the warp's last __syncwarp.  Of other blocks of the launch nothing is, but what a block did
- * before an atomic operation (with a barrier between, if others did it), to those who have done one
- * since.
+ * Order of accesses: the clock ticks at each barrier and each __syncwarp.  Accesses before the
+ * block's last barrier are ordered before those of now, and so are, within one warp, accesses
+ * before the warp's last __syncwarp.  Accesses of another block of the launch are ordered only
+ * if that block performed an atomic operation after them (with a barrier between if other
+ * threads made them), and this block has performed one since.
  *
  * Thread: one.
  */
@@ -24,7 +25,7 @@ enum {
 
 enum emu_state { EMU_READY, EMU_AT_BARRIER, EMU_IN_WARP, EMU_ENDED };
 
-/* The instructions that lanes do together. */
+/* The instructions that the lanes of a warp execute together. */
 enum emu_together {
     EMU_NOTHING,
     EMU_SHUFFLE,
@@ -35,17 +36,17 @@ enum emu_together {
     EMU_LOAD_MATRICES
 };
 
-struct emu_copy { /* an asynchronous one */
+struct emu_copy { /* an asynchronous copy */
     uint32_t to;
     int group;
     const void *from; /* NULL: zeros */
 };
 
-/* Who touched two bytes of memory last, and when. */
+/* The last threads to touch two bytes of memory, and when. */
 enum { EMU_GRAIN = 2 };
 struct emu_mark {
     uint32_t written, read;  /* clocks */
-    uint16_t writer, reader; /* threads, or one of those below */
+    uint16_t writer, reader; /* thread numbers, or one of the values below */
 };
 enum {
     EMU_SEVERAL = 0xffff,
@@ -60,10 +61,10 @@ struct emu_fiber {
     int thread, lane;
     struct emu_warp *warp;
     struct hzp_emu_dim at;
-    bool predicate; /* at a barrier */
+    bool predicate; /* its vote at a barrier */
     const char *file;
     int line;
-    uint32_t mask; /* in an instruction of the warp */
+    uint32_t mask; /* of the warp instruction */
     void *data;    /* its operands; on the fiber's stack */
     uint32_t fenced,
         fenced_all;    /* clock of its last __threadfence, and of the barrier before that */
@@ -78,7 +79,7 @@ struct emu_warp {
     uint32_t ready;  /* lanes that can go on */
     uint32_t mask, arrived;
     enum emu_together what;
-    int detail; /* of the instruction: must be the same in all lanes */
+    int detail; /* of the instruction: must be equal in all lanes */
 };
 
 struct emu_block {
@@ -92,10 +93,10 @@ struct emu_block {
     struct emu_fiber fiber[EMU_THREADS];
 };
 extern struct emu_block emu_block;
-extern bool emu_backwards;        /* through the lanes */
-extern struct emu_fiber *emu_now; /* NULL: the host runs */
+extern bool emu_backwards;        /* order of the lanes */
+extern struct emu_fiber *emu_now; /* NULL: the host is running */
 
-/* Where what kernels touch may lie: looked at with every access. */
+/* Address ranges that kernels may touch; checked at every access. */
 enum { EMU_PAGE = 4096, EMU_SHARED_ROOM = 1 << 20 };
 #define EMU_GLOBAL_ROOM ((uintptr_t)4 << 30)
 enum emu_page { EMU_CLOSED, EMU_OPEN, EMU_BYTES };
@@ -108,27 +109,28 @@ extern struct emu_map {
 
 /* Sets fiber i up to run entry() on its own stack from the top. */
 void emu_fiber_prepare(int i, void (*entry)(void));
-void emu_fiber_enter(int i); /* from the scheduler; returns when one leaves */
-/* From fiber i to fiber next, -1: to the scheduler; returns when i is entered again. */
+void emu_fiber_enter(int i); /* called by the scheduler; returns when one leaves */
+/* Switches from fiber i to fiber next, or to the scheduler (-1); returns when i is entered
+   again. */
 void emu_fiber_leave(int i, int next);
 
-/* Waits (state says for what) until the scheduler goes on with this fiber. */
+/* Waits for what `state` names until the scheduler resumes this fiber. */
 void emu_wait(enum emu_state state);
 
 /* ---- memory.c ---- */
 
 void emu_memory_begin(void);
-void emu_memory_forget(void); /* when the clock begins anew */
+void emu_memory_forget(void); /* when the clock restarts */
 void emu_global_touch(uintptr_t at, size_t size, bool write, bool atomic, const void *pc);
 
 /* ---- order.c ---- */
 
 /* Whether what `who` of this block did at `when` is ordered before what `me` does now. */
 bool emu_ordered(uint32_t when, unsigned who, const struct emu_fiber *me);
-/* Notes a read; ordered: whether the one noted before is. */
+/* Notes a read; ordered: whether the read noted before is ordered before this one. */
 void emu_mark_read(struct emu_mark *mark, const struct emu_fiber *me, bool ordered);
-/* One grain of global memory.  Returns who is in the way, 0: nobody; *ret_wrote: by having
- * written. */
+/* Checks and notes an access to one grain of global memory.  Returns a description of the
+ * conflicting access, NULL if there is none; *ret_wrote: whether that access was a write. */
 const char *emu_global_mark(struct emu_mark *mark, const struct emu_fiber *me, bool write,
                             bool atomic, bool *ret_wrote);
 const char *emu_who(unsigned who);
@@ -138,12 +140,12 @@ void emu_order_atomic(const struct emu_fiber *me); /* an atomic operation on glo
 /* ---- shared.c ---- */
 
 void emu_shared_layout(size_t dynamic); /* at a launch */
-void emu_shared_forget(void);           /* when the clock begins anew */
+void emu_shared_forget(void);           /* when the clock restarts */
 void emu_shared_touch(uintptr_t at, size_t size, bool write, bool atomic, const void *pc);
-/* By shared address, for instructions that other lanes take part in. */
+/* By shared address, for instructions in which other lanes take part. */
 void *emu_shared_ptr(uint32_t at);
 void emu_shared_touch_by(const struct emu_fiber *by, uint32_t at, size_t size, const void *pc);
-/* No thread may have copies on their way when it ends. */
+/* Reports a fault if the thread has copies in flight when it ends. */
 void emu_copies_end(struct emu_fiber *fiber);
 
 /* ---- report.c ---- */

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the emulated opcheck, and says which kernels no case ever launched.
+"""Runs the emulated opcheck, and reports the kernels that no case launched.
 
     coverage.py SOURCE_ROOT OPCHECK_EMU [ARGUMENT...]
 
 A kernel is a function of the program (each instance of a template is one) that a .cu file declares
-__global__.  opcheck's answer is this program's, and a kernel that was never launched is a failure.
+__global__.  The exit status is opcheck's; a kernel that was never launched is a failure.
 """
 import os
 import pathlib
@@ -43,10 +43,10 @@ def main():
     with tempfile.NamedTemporaryFile("r") as notes:
         environment = dict(os.environ, HZP_EMU_KERNELS=notes.name)
         code = subprocess.run([program, *sys.argv[3:]], env=environment).returncode
-        # What only lanes with a share launch.
+        # Kernels that only lanes with a share launch.
         code |= subprocess.run([program, *sys.argv[3:], "--share=1", "--op=attn_decode"],
                                env=dict(environment, HZP_CUDA_LANES="grid")).returncode
-        # Where no instruction widens e4m3.
+        # Used where no instruction widens e4m3.
         code |= subprocess.run([program, *sys.argv[3:], "--op=matmul"],
                                env=dict(environment, HZP_EMU_SM80="1")).returncode
         launched = {int(line, 16) for line in notes}

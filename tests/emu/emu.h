@@ -7,7 +7,7 @@
  * then calls is ours (access.c), so each load and each store passes here and is judged:
  *   - global memory: only what was allocated, and under a watch only the bytes allowed;
  *   - alignment: an access of n bytes at a multiple of n;
- *   - shared memory: inside a variable, not before somebody wrote it, not while an asynchronous
+ *   - shared memory: inside a variable, not read before it was written, not while an asynchronous
  *   copy
  *     is on its way, and ordered by a barrier with what other threads did there;
  *   - global memory within a launch: as shared memory in a block, between blocks ordered by atomic
@@ -36,30 +36,30 @@ struct hzp_emu_dim {
 
 enum hzp_emu_fault {
     HZP_EMU_NONE,
-    HZP_EMU_BOUNDS,     /* outside of what is allocated or allowed, or where kernels may not look */
+    HZP_EMU_BOUNDS,     /* outside of what is allocated or allowed */
     HZP_EMU_MISALIGNED, /* an access of n bytes not at a multiple of n */
-    HZP_EMU_UNWRITTEN,  /* shared memory read before anybody wrote it */
-    HZP_EMU_RACE,       /* two threads at the same shared memory, one writing, no barrier between */
-    HZP_EMU_BARRIER,    /* some threads at a barrier, others at another or ended */
-    HZP_EMU_WARP,       /* lanes of a mask that do not all come to the same instruction */
-    HZP_EMU_COPY,       /* asynchronous copies: touched before waited for, or never waited for */
-    HZP_EMU_LAUNCH,     /* a grid, block or amount of shared memory that no device has */
+    HZP_EMU_UNWRITTEN,  /* shared memory read before it was written */
+    HZP_EMU_RACE,       /* two threads access shared memory, one writes, no barrier between */
+    HZP_EMU_BARRIER,    /* some threads at a barrier, others at another one or ended */
+    HZP_EMU_WARP,       /* lanes of the mask do not all execute the same instruction */
+    HZP_EMU_COPY,       /* asynchronous copies: data touched before the wait, or never waited for */
+    HZP_EMU_LAUNCH,     /* a grid, block or amount of shared memory that no device supports */
 };
 
-/* ---- what tests ask ---- */
+/* ---- for tests ---- */
 
 /* Keeps faults for hzp_emu_fault_take instead of aborting. */
 void hzp_emu_keep_faults(bool keep);
-/* The fault since the last call, and its text in *ret_text (until the next fault). */
+/* Returns the fault since the last call, and its text in *ret_text (valid until the next fault). */
 enum hzp_emu_fault hzp_emu_fault_take(const char **ret_text);
 
-/* From here on kernels may touch, of [ptr, ptr + size), only what is allowed; all of it again after
- * unwatch.  The range lies in one allocation. */
+/* From here on, kernels may touch only the allowed parts of [ptr, ptr + size); after unwatch,
+ * all of it again.  The range lies in one allocation. */
 void hzp_emu_watch(const void *ptr, size_t size);
 void hzp_emu_allow(const void *ptr, size_t size, bool write);
 void hzp_emu_unwatch(const void *ptr, size_t size);
 
-/* Launches so far, and how many different kernels they were of. */
+/* The number of launches so far, and of different kernels among them. */
 void hzp_emu_counts(uint64_t *ret_launches, int *ret_kernels);
 
 /* ---- memory (memory.c) ---- */
@@ -67,7 +67,7 @@ void hzp_emu_counts(uint64_t *ret_launches, int *ret_kernels);
 void *
 hzp_emu_alloc(size_t size);   /* aligned to 4096, filled with bits that are NaN; NULL: no room */
 bool hzp_emu_free(void *ptr); /* false: it was not allocated */
-/* Whether the host may copy there: false for emulated memory outside of an allocation. */
+/* Whether the host may copy there; false for emulated memory outside of an allocation. */
 bool hzp_emu_range(const void *ptr, size_t size);
 
 /* ---- launching (block.c) ---- */
@@ -81,15 +81,17 @@ struct hzp_emu_launch {
     const void *closure; /* with the arguments: kernels may read it */
     size_t closure_size;
 };
-/* False: it ended with a fault. */
+/* Returns false if the launch ended with a fault. */
 bool hzp_emu_run(const struct hzp_emu_launch *launch);
-/* The most dynamic shared memory a kernel may have from now on; false: more than a block has. */
+/* Sets the most dynamic shared memory a kernel may use from now on; returns false if a block
+   cannot have that much. */
 bool hzp_emu_set_shared(const void *kernel, size_t bytes);
 enum { HZP_EMU_SHARED_MAX = 232448, HZP_EMU_SHARED_DEFAULT = 49152 };
 
 /* ---- what kernels call ---- */
 
-/* Where this thread is: pure, because it never changes while a kernel runs in a fiber. */
+/* The coordinate of the current thread.  Declared const, because it never changes while a kernel
+   runs in a fiber. */
 __attribute__((const)) unsigned hzp_emu_index(int which);
 enum {
     HZP_EMU_THREAD_X,
@@ -106,19 +108,19 @@ enum {
     HZP_EMU_GRID_Z
 };
 
-/* The block's variable of this tag; the dynamic one is laid out by the launch. */
+/* The block's variable with this tag; the launch lays out the dynamic one. */
 void *hzp_emu_shared(const void *tag, const char *name, size_t size);
 void *hzp_emu_shared_dynamic(const char *name);
-uint32_t hzp_emu_shared_at(const void *ptr); /* as instructions address it */
+uint32_t hzp_emu_shared_at(const void *ptr); /* the address that instructions use */
 
-/* All threads of the block. */
+/* Barriers with a vote over all threads of the block. */
 struct hzp_emu_votes {
     int count; /* of predicates that were true */
     bool all;
 };
 struct hzp_emu_votes hzp_emu_barrier(bool predicate, const char *file, int line);
 
-/* The lanes of a warp named in the mask. */
+/* Instructions of the lanes of a warp that the mask names. */
 enum hzp_emu_shuffle { HZP_EMU_IDX, HZP_EMU_XOR, HZP_EMU_UP, HZP_EMU_DOWN };
 uint64_t hzp_emu_shuffle(uint32_t mask, enum hzp_emu_shuffle how, uint64_t value, int arg,
                          int width);
@@ -140,11 +142,11 @@ void hzp_emu_copy(uint32_t to, const void *from, bool there);
 void hzp_emu_copy_commit(void);
 void hzp_emu_copy_wait(int pending);
 
-/* Judges an access that no instrumented load or store makes. */
+/* Checks an access that no instrumented load or store makes. */
 void hzp_emu_touch(const void *ptr, size_t size, bool write);
-/* One vector's copy, an access each at both ends, at multiples of its size. */
+/* Copies one vector: one access at each end, at multiples of its size. */
 void hzp_emu_move(void *to, const void *from, size_t size);
-/* What a kernel's memcpy, memmove and memset become. */
+/* Replacements of a kernel's memcpy, memmove and memset. */
 void *hzp_emu_memcpy(void *to, const void *from, size_t size);
 void *hzp_emu_memmove(void *to, const void *from, size_t size);
 void *hzp_emu_memset(void *to, int byte, size_t size);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/emu/fiber.c - one stack a thread, and the switch between them and the scheduler. */
+/* tests/emu/fiber.c - one stack per thread, and the switch between threads and the scheduler. */
 #include <sys/mman.h>
 
 #if defined(__has_feature)
@@ -31,7 +31,7 @@ static char *stack_of(int i)
     return stacks + (size_t)i * EMU_STACK;
 }
 
-/* Fibers never return: what a sanitizer still believes of their frames is of no use. */
+/* Fibers never return, so a sanitizer's records of their frames are discarded. */
 static void stack_forget(int i)
 {
 #if defined(__SANITIZE_ADDRESS__)
@@ -41,7 +41,7 @@ static void stack_forget(int i)
 
 #if defined(__x86_64__)
 
-/* What a function must keep for its caller, then the stack itself. */
+/* Saves the registers that a function must preserve for its caller, then switches the stack. */
 void hzp_emu_switch(void **ret_from, void *to);
 __asm__(".text\n"
         ".globl hzp_emu_switch\n"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/emu/memory.c - the device's memory: allocations with room between them, and what a kernel
- * may touch of it.
+/* tests/emu/memory.c - the device's memory: allocations with gaps between them, and which of it
+ * a kernel may touch.
  *
  * A page is closed, open, or decided byte by byte: the last page of an allocation, and watched
- * ones.
+ * pages.
  */
 #include <string.h>
 #include <sys/mman.h>
@@ -16,13 +16,13 @@ enum { MAY_READ = 1, MAY_WRITE = 2 };
 
 static struct {
     uint8_t *base;         /* [EMU_GLOBAL_ROOM] */
-    uint8_t *byte;         /* [EMU_GLOBAL_ROOM] what may be done, where a page says so */
+    uint8_t *byte;         /* [EMU_GLOBAL_ROOM] access rights, where a page is decided by bytes */
     uint8_t *page;         /* [EMU_GLOBAL_ROOM / PAGE] */
     struct emu_mark *mark; /* [EMU_GLOBAL_ROOM / EMU_GRAIN] */
     struct {
         uint8_t *ptr;
         size_t size;
-    } block[BLOCKS]; /* by address */
+    } block[BLOCKS]; /* sorted by address */
     int blocks;
 } memory;
 
@@ -39,7 +39,7 @@ static size_t pages_of(size_t size)
     return HZP_DIV_UP(size, (size_t)PAGE);
 }
 
-/* All of it may be read and written. */
+/* Makes all of it readable and writable. */
 static void open_up(const uint8_t *ptr, size_t size)
 {
     size_t at = (size_t)(ptr - memory.base), end = at + size;
@@ -93,7 +93,7 @@ void *hzp_emu_alloc(size_t size)
     memory.block[i].ptr = memory.base + at;
     memory.block[i].size = size;
     open_up(memory.base + at, size);
-    if (size <= 1 << 20) /* more would take the machine's memory for nothing */
+    if (size <= 1 << 20) /* filling more would only cost the host memory */
         memset(memory.base + at, 0xff, size);
     return memory.base + at;
 }
@@ -153,7 +153,7 @@ void hzp_emu_unwatch(const void *ptr, size_t size)
     open_up(memory.block[i].ptr, memory.block[i].size);
 }
 
-/* False: one of its bytes may not be touched. */
+/* Returns false if one of the bytes may not be touched. */
 static bool allowed(size_t byte, size_t size, bool write, const void *pc)
 {
     uint8_t need = write ? MAY_WRITE : MAY_READ;
@@ -185,7 +185,7 @@ void emu_global_touch(uintptr_t at, size_t size, bool write, bool atomic, const 
     bool wrote;
     if (!allowed(byte, size, write, pc))
         return;
-    if (size < EMU_GRAIN) /* its neighbour may be another's by right: the two are not told apart */
+    if (size < EMU_GRAIN) /* its neighbour may belong to another thread */
         return;
     if (atomic)
         emu_order_atomic(emu_now);

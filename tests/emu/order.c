@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/emu/order.c - what is ordered before what.
+/* tests/emu/order.c - which accesses are ordered before which.
  *
- * Blocks run one after the other here, on a device side by side: what one leaves in global memory
- * another may use in the same launch only by way of an atomic operation, with a __threadfence
- * between the stores and that operation, and one between that of the other block and its loads.
- * Blocks with such operations are listed by their clocks, which ascend.
+ * Blocks run one after another here, but in parallel on a device: data that one block leaves in
+ * global memory may be used by another in the same launch only through an atomic operation, with
+ * a __threadfence between the stores and that operation, and one between the other block's
+ * operation and its loads. Blocks with such operations are listed by their clocks, which ascend.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,14 +13,14 @@
 #include "tests/emu/block.h"
 
 struct release {
-    uint32_t began, last; /* the block's clocks; last: its last operation */
-    uint32_t released;    /* all its threads' work before this clock */
-    int thread;           /* and this thread's until `last` */
+    uint32_t began, last; /* clocks of the block; last: of its last operation */
+    uint32_t released;    /* the work of all its threads before this clock is released */
+    int thread;           /* and the work of this thread before `last` */
 };
 
 static struct {
     struct release *release;
-    uint32_t (*fenced)[EMU_THREADS]; /* [room] of each thread: its stores before this clock */
+    uint32_t (*fenced)[EMU_THREADS]; /* [room] each thread's stores before this clock */
     int count, room;
 } order;
 
@@ -45,7 +45,7 @@ void emu_order_atomic(const struct emu_fiber *me)
     release->last = ++b->clock;
     release->released = b->ticked;
     release->thread = me->thread;
-    for (int i = 0; i < b->threads; i++) /* its own fence, or the thread's that has the operation */
+    for (int i = 0; i < b->threads; i++) /* its own fence, or that of the releasing thread */
         order.fenced[order.count - 1][i] = HZP_MAX(b->fiber[i].fenced, me->fenced_all);
 }
 
@@ -68,22 +68,23 @@ bool emu_ordered(uint32_t when, unsigned who, const struct emu_fiber *me)
     return who < EMU_BLOCKS && warp_of(who) == (unsigned)me->warp->index && when < me->warp->ticked;
 }
 
-/* Of this block's atomic operations the last is ordered before what its thread does. */
+/* Of this block's atomic operations, the last one is ordered before what its thread does. */
 static bool ordered_atomic(uint32_t when, const struct emu_fiber *me)
 {
     const struct release *own = order.count ? &order.release[order.count - 1] : NULL;
     return own && own->last == when && own->thread == me->thread;
 }
 
-/* It, or the thread that had the block's last atomic operation and met it at a barrier, has fenced
- * since. */
+/* Whether it, or the thread that made the block's last atomic operation and met it at a barrier,
+ * has fenced since. */
 static bool fenced_since(const struct release *own, const struct emu_fiber *me)
 {
     uint32_t other = emu_block.fiber[own->thread].fenced;
     return me->fenced > own->last || (other > own->last && other < emu_block.ticked);
 }
 
-/* Of an earlier block of this launch: it released, and this block has acquired since. */
+/* Whether an access of an earlier block of this launch is ordered: that block released it, and
+   this block has acquired since. */
 static bool ordered_block(uint32_t when, unsigned who, const struct emu_fiber *me, bool was_read)
 {
     const struct release *own = order.count ? &order.release[order.count - 1] : NULL;
@@ -101,8 +102,8 @@ static bool ordered_block(uint32_t when, unsigned who, const struct emu_fiber *m
     return false;
 }
 
-/* A lane's load has ended before an instruction of the whole warp that it came to afterwards: what
- * another lane then stores it cannot see. */
+/* A lane's load has ended before a later instruction of the whole warp that it took part in, so
+ * it cannot see what another lane stores after that instruction. */
 static bool ordered_global(uint32_t when, unsigned who, const struct emu_fiber *me, bool was_read)
 {
     if (when < emu_block.launched)
@@ -141,7 +142,7 @@ const char *emu_global_mark(struct emu_mark *mark, const struct emu_fiber *me, b
     bool ordered = ordered_global(mark->read, mark->reader, me, true);
     if (!write) {
         bool earlier = mark->read < emu_block.began && mark->reader == me->thread;
-        if (earlier && !ordered) /* the same thread of another block */
+        if (earlier && !ordered) /* the same thread number in another block */
             mark->reader = EMU_BLOCKS;
         emu_mark_read(mark, me, ordered);
         return NULL;

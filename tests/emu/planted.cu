@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/emu/planted.cu - see planted.h.  256 threads unless said. */
+/* tests/emu/planted.cu - see planted.h.  256 threads unless stated otherwise. */
 #include "tests/emu/planted.h"
 
 #include "device/cuda/tensor.cuh"
@@ -73,7 +73,7 @@ static __global__ void fill_some(const float *in, float *io, int step)
     io[threadIdx.x] = room[threadIdx.x];
 }
 
-/* The second block must not find what the first one left. */
+/* The second block must not see what the first one left. */
 static __global__ void fill_in_block(const float *in, float *io, int blocks)
 {
     HZP_SHARED(float, room, [N]);
@@ -169,7 +169,7 @@ static __global__ void turn_global(const float *in, float *io, bool barrier)
     io[threadIdx.x] = x;
 }
 
-/* 64 threads a block. */
+/* 64 threads per block. */
 static __global__ void store_parts(const float *in, float *io, int blocks)
 {
     int i = blockIdx.x % blocks * 64 + threadIdx.x;
@@ -178,12 +178,12 @@ static __global__ void store_parts(const float *in, float *io, int blocks)
         io[i + 128] = in[i + 128];
 }
 
-/* What one of these leaves out is the mistake. */
+/* The member that is false is the mistake. */
 struct handing {
     bool barrier, ask, fence, fence_after;
 };
 
-/* The last block to come puts together what all have left in `in`. */
+/* The last block to arrive combines what all blocks have left in `in`. */
 static __global__ void hand_over(float *in, int *counter, float *io, handing with)
 {
     HZP_SHARED(bool, last);
@@ -495,7 +495,7 @@ extern "C" float hzp_planted_result(enum hzp_planted which, const float *in, int
 /* b_rows: b is [16 columns][16], summed along its rows; else [16][16 columns]. */
 static __global__ void product(const uint16_t *a, const uint16_t *b, bool b_rows, float *c)
 {
-    enum { D = 64 }; /* tiles are that wide: the matrices are their first 16 columns */
+    enum { D = 64 }; /* tiles have this width: the matrices are their first 16 columns */
     HZP_SHARED_DYNAMIC(uint16_t, room);
     uint32_t at_a = shared_at(room), at_b = shared_at(room + 16 * D), x[4], y[4];
     for (int i = threadIdx.x; i < 16 * D / 8; i += 32) {

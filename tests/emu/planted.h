@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/emu/planted.h - kernels with a bug each, and their right twins.
+/* tests/emu/planted.h - kernels with one bug each, and correct versions of them.
  *
  * Thread: one.  C17 and C++17.
  */
@@ -8,7 +8,7 @@
 
 #include "tests/emu/emu.h"
 
-/* name, the fault it must be noticed as */
+/* name, the fault that it must be reported as */
 #define HZP_PLANTED(X)                                                                             \
     X(past_the_end, HZP_EMU_BOUNDS)                                                                \
     X(before_the_begin, HZP_EMU_BOUNDS)                                                            \
@@ -64,20 +64,21 @@ extern "C" {
 
 enum { HZP_PLANTED_FLOATS = 256 };
 
-/* Runs it, wrong or right: io has HZP_PLANTED_FLOATS floats of the device's, in is 16-byte aligned
- * and of as many.  The right ones leave in io[i] what hzp_planted_result says, bit for bit. */
+/* Runs it, wrong or correct: io has HZP_PLANTED_FLOATS floats of device memory, in is 16-byte
+ * aligned and has as many.  The correct kernels leave in io[i] what hzp_planted_result says, bit
+ * for bit. */
 void hzp_planted_run(enum hzp_planted which, bool wrong, const float *in, float *io);
 float hzp_planted_result(enum hzp_planted which, const float *in, int i);
 
-/* Definitions: c [16][16] = a [16][16] b, a and b bf16, with b as rows (transposed) or columns; the
- * coordinates of every thread of a grid; what the lanes' instructions give. */
+/* Checks of definitions: c [16][16] = a [16][16] b, a and b bf16, with b as rows (transposed) or
+ * columns; the coordinates of every thread of a grid; the results of the lanes' instructions. */
 void hzp_planted_product(const uint16_t *a, const uint16_t *b, bool b_rows, float *c);
 enum { HZP_PLANTED_COORDINATES = 2 * 3 * 2 * 5 * 3 * 4 };
 void hzp_planted_coordinates(
-    uint32_t *ret); /* [HZP_PLANTED_COORDINATES], each place its own number */
+    uint32_t *ret); /* [HZP_PLANTED_COORDINATES], a different number at each place */
 enum { HZP_PLANTED_LANE_KINDS = 12 };
 void hzp_planted_lanes(uint32_t *ret); /* [HZP_PLANTED_LANE_KINDS][32] */
-void hzp_planted_sums(const uint32_t *x, uint32_t *ret, int count); /* ret[0] += all, by atomics */
+void hzp_planted_sums(const uint32_t *x, uint32_t *ret, int count); /* ret[0] += sum, by atomics */
 
 #ifdef __cplusplus
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/emu/products.c - what the backend asks of others than CUDA's runtime.  Matrix products are
- * by our own kernels, and by the reference where that would take the emulator too long; there is no
- * driver to make green contexts, and nothing worth measuring.
+/* tests/emu/products.c - what the backend needs besides CUDA's runtime.  Our own kernels compute
+ * matrix products, or the reference where the emulator would take too long; there is no driver
+ * to make green contexts, and timing products would be meaningless.
  */
 #include "device/cuda/cuda.h"
 
-/* More multiplications than this are the reference's. */
+/* Products with more multiplications than this are left to the reference. */
 static const int64_t MANY = 1 << 20;
 
 static hzp_op_fn *reference;

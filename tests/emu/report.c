@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/emu/report.c - what a fault says, and how a launch ends with one. */
+/* tests/emu/report.c - the text of a fault, and how a launch ends with one. */
 #include <dlfcn.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -37,7 +37,7 @@ void emu_fault_begin(void)
     faults.now = false;
 }
 
-/* The line of the source by addr2line, where that is installed. */
+/* Prints the source line found by addr2line, where that is installed. */
 static void place_print(const char *what, const void *pc)
 {
     Dl_info info;
@@ -61,7 +61,7 @@ void emu_fault(enum hzp_emu_fault fault, const void *pc, const char *format, ...
 {
     struct emu_fiber *fiber = emu_now;
     va_list list;
-    if (faults.now) /* the first one is the one that counts */
+    if (faults.now) /* only the first fault is reported */
         return;
     va_start(list, format);
     int used = vsnprintf(faults.text, sizeof(faults.text), format, list);
@@ -80,5 +80,5 @@ void emu_fault(enum hzp_emu_fault fault, const void *pc, const char *format, ...
         abort();
     }
     if (fiber)
-        emu_wait(EMU_ENDED); /* never to come back */
+        emu_wait(EMU_ENDED); /* never resumed */
 }

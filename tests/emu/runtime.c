@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/emu/runtime.c - the part of CUDA's runtime that the backend uses, over the emulator.
+/* tests/emu/runtime.c - the part of CUDA's runtime that the backend uses, on the emulator.
  *
- * Whatever is put on a stream has ended when the call returns, or, while the stream is captured, is
- * kept for the graph: the order of streams is not what this proves.
+ * Work put on a stream has ended when the call returns; while the stream is captured, it is kept
+ * for the graph instead.  The order of streams is not tested here (tests/cudafake does that).
  */
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #include "base/base.h"
 #include "base/thread.h"
 
-/* What a stream can be given. */
+/* One piece of work on a stream. */
 struct work {
     struct hzp_emu_launch launch; /* body NULL: a copy, or (from NULL) a fill */
     void *to;
@@ -27,7 +27,7 @@ struct hzp_emu_graph {
 };
 
 struct hzp_emu_stream {
-    struct hzp_emu_graph *capture; /* NULL: things are done at once */
+    struct hzp_emu_graph *capture; /* NULL: work runs at once */
 };
 struct hzp_emu_event {
     uint64_t ns;
@@ -82,7 +82,7 @@ cudaError_t cudaSetDevice(int device)
     return device == 0 ? cudaSuccess : fail(cudaErrorInvalidValue);
 }
 
-/* Few units, so that loops over the grid turn more than once. */
+/* Few SMs, so that loops over the grid take more than one round. */
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
 {
     *prop = (struct cudaDeviceProp){.name = "block emulator",
@@ -141,7 +141,7 @@ static cudaError_t work_do(const struct work *work)
     return cudaSuccess;
 }
 
-/* A launch's arguments are the stream's own from here on. */
+/* The stream owns the launch's arguments from here on. */
 static cudaError_t stream_put(cudaStream_t stream, struct work work)
 {
     struct hzp_emu_graph *graph = stream ? stream->capture : NULL;
@@ -191,7 +191,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *ret)
     return *ret ? cudaSuccess : fail(cudaErrorIllegalState);
 }
 
-/* The graph gives what it has to the executable one. */
+/* The graph hands its work to the executable graph. */
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *ret, cudaGraph_t graph, unsigned long long flags)
 {
     *ret = hzp_xcalloc(1, sizeof(**ret));
@@ -308,7 +308,7 @@ cudaError_t hzp_emu_func_set(const void *kernel, enum cudaFuncAttribute which, i
                                                                    : fail(cudaErrorInvalidValue);
 }
 
-/* Shared variables are known once a kernel has run: before that, the most there may be. */
+/* A kernel's shared variables are known once it has run; before that, the maximum is assumed. */
 cudaError_t hzp_emu_func_get(struct cudaFuncAttributes *ret, const void *kernel)
 {
     ret->sharedSizeBytes = HZP_EMU_SHARED_DEFAULT;

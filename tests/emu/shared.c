@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/emu/shared.c - the shared memory of the block that runs: its variables, who touched what of
- * it last, and the asynchronous copies into it.
+/* tests/emu/shared.c - the shared memory of the block that runs: its variables, the last
+ * accesses to each place, and the asynchronous copies into it.
  *
- * Remembered per two bytes: the last writer and the last reader (or that there were several), and
- * when.  Kernels have no smaller elements that two threads would write side by side.
+ * Recorded per two bytes: the last writer and the last reader (or that there were several), and
+ * when. Kernels have no smaller elements that two threads would write side by side.
  */
 #include <string.h>
 #include <sys/mman.h>
@@ -87,7 +87,7 @@ void *emu_shared_ptr(uint32_t at)
     return shared.base + at;
 }
 
-/* The variable all of it lies in; NULL: none. */
+/* The variable that contains the whole range; NULL: none. */
 static const struct variable *variable_of(uint32_t at, size_t size)
 {
     for (int i = 0; i < shared.variables; i++) {
@@ -104,8 +104,8 @@ static void race(const struct emu_fiber *me, uint32_t at, bool write, unsigned w
     const struct variable *v = variable_of(at, 1);
     if (who == EMU_COPYING) {
         emu_fault(HZP_EMU_COPY, pc,
-                  "thread %d %s shared %s, byte %u, while an asynchronous copy is on "
-                  "its way there",
+                  "thread %d %s shared %s, byte %u, while an asynchronous copy there is "
+                  "in flight",
                   me->thread, write ? "writes" : "reads", v->name, at - v->at);
         return;
     }
@@ -119,7 +119,7 @@ static void cell_touch(const struct emu_fiber *me, uint32_t at, bool write, bool
 {
     struct emu_mark *cell = &shared.cell[at / EMU_GRAIN];
     bool there = cell->written >= emu_block.began;
-    /* no barrier ends a copy */
+    /* a barrier does not complete a copy */
     bool mine = cell->writer != EMU_COPYING && emu_ordered(cell->written, cell->writer, me);
     if (there && !mine && !(atomic && cell->writer == EMU_ATOMIC)) {
         race(me, at, write, cell->writer, true, pc);
@@ -128,8 +128,8 @@ static void cell_touch(const struct emu_fiber *me, uint32_t at, bool write, bool
     if (!there && (!write || atomic)) {
         const struct variable *v = variable_of(at, 1);
         emu_fault(HZP_EMU_UNWRITTEN, pc,
-                  "thread %d reads shared %s, byte %u, before anybody wrote it", me->thread,
-                  v->name, at - v->at);
+                  "thread %d reads shared %s, byte %u, before it was written", me->thread, v->name,
+                  at - v->at);
         return;
     }
     if (!write) {
@@ -171,7 +171,7 @@ void emu_shared_touch_by(const struct emu_fiber *by, uint32_t at, size_t size, c
     touch(by, at, size, false, false, pc);
 }
 
-/* ---- asynchronous copies: done when waited for, and until then nobody may look ---- */
+/* ---- asynchronous copies: complete at the wait, not accessible before ---- */
 
 static void copying(uint32_t at, bool begins)
 {
@@ -225,6 +225,5 @@ void hzp_emu_copy_wait(int pending)
 void emu_copies_end(struct emu_fiber *fiber)
 {
     if (fiber->copies > 0)
-        emu_fault(HZP_EMU_COPY, NULL, "ended with %d asynchronous copies on their way",
-                  fiber->copies);
+        emu_fault(HZP_EMU_COPY, NULL, "ended with %d asynchronous copies in flight", fiber->copies);
 }

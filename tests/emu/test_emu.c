@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/emu/test_emu.c - the emulator notices a bug of every kind, by its right name, and says
- * nothing of right kernels, whose results are what CUDA's definitions say. */
+/* tests/emu/test_emu.c - the emulator reports every kind of bug as the right fault, and nothing
+ * for correct kernels, whose results are those of CUDA's definitions. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -35,8 +35,8 @@ static float *floats_make(void)
     return x;
 }
 
-/* Twice each, and after one another: a fault must leave nothing behind.  Launches differ in the
- * order of lanes and warps, so each is seen both ways. */
+/* Each twice, in sequence: a fault must leave nothing behind.  Launches differ in the order of
+ * lanes and warps, so each kernel is seen in both orders. */
 static void test_planted(void **state)
 {
     float *in = floats_make(), *io = floats_make();
@@ -55,11 +55,11 @@ static void test_planted(void **state)
             hzp_planted_run((enum hzp_planted)i, false, in, io);
             fault = hzp_emu_fault_take(&text);
             if (fault != HZP_EMU_NONE)
-                fail_msg("%s's right twin: %s", planted[i].name, text);
+                fail_msg("%s's correct version: %s", planted[i].name, text);
             for (int k = 0; k < N; k++)
                 if (io[k] != hzp_planted_result((enum hzp_planted)i, in, k))
-                    fail_msg("%s's right twin: [%d] is %g", planted[i].name, k, (double)io[k]);
-            for (int k = 0; k < N; k++) /* a bug may have run far enough to write */
+                    fail_msg("%s's correct version: [%d] is %g", planted[i].name, k, (double)io[k]);
+            for (int k = 0; k < N; k++) /* the bug may have run far enough to write */
                 in[k] = (float)(k * k % 311);
             hzp_emu_free(io);
             io = floats_make();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/emu/warp.c - what the lanes of a warp do together: the last lane to come does it for
- * all. */
+/* tests/emu/warp.c - instructions that the lanes of a warp execute together: the last lane to
+ * arrive does the work for all. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 
 typedef void together(struct emu_warp *warp, struct emu_fiber **lane);
 
-/* Comes to the instruction with this lane's operands; returns when all lanes of the mask have. */
+/* Arrives at the instruction with this lane's operands; returns when all lanes of the mask have. */
 static void meet(enum emu_together what, int detail, uint32_t mask, void *data, together *act,
                  const void *pc)
 {
@@ -163,7 +163,7 @@ int64_t hzp_emu_reduce(uint32_t mask, enum hzp_emu_reduce how, int64_t value)
     return vote.result;
 }
 
-/* Orders the whole warp only: a part of it would need a clock of its own. */
+/* Orders whole warps only: a part of a warp would need a clock of its own. */
 static void syncwarp_act(struct emu_warp *warp, struct emu_fiber **lane)
 {
     int lanes = HZP_MIN((int)EMU_LANES, emu_block.threads - warp->index * EMU_LANES);
@@ -174,7 +174,7 @@ static void syncwarp_act(struct emu_warp *warp, struct emu_fiber **lane)
 void hzp_emu_syncwarp(uint32_t mask)
 {
     int lanes = HZP_MIN((int)EMU_LANES, emu_block.threads - emu_now->warp->index * EMU_LANES);
-    if (mask == ~0u && lanes < EMU_LANES) /* the lanes that never were */
+    if (mask == ~0u && lanes < EMU_LANES) /* lanes that do not exist in a partial warp */
         mask = (1u << lanes) - 1;
     meet(EMU_SYNCWARP, 0, mask, NULL, syncwarp_act, __builtin_return_address(0));
 }
@@ -245,7 +245,7 @@ bool hzp_emu_has_e4m3(void)
     return has;
 }
 
-/* Through float: every e4m3 is a normal F16. */
+/* Converted through float: every e4m3 is a normal F16. */
 static uint32_t f16_of(uint8_t code)
 {
     uint32_t bits = hzp_f32_bits(hzp_e4m3_to_f32(code)), sign = bits >> 16 & 0x8000u;
@@ -263,8 +263,8 @@ struct load {
     const void *pc;
 };
 
-/* Lane 8i + r says where row r of the i-th 8x8 matrix lies.  Lane l gets of each matrix row l / 4,
- * columns 2 (l % 4) and the next; of its transpose the same. */
+/* Lane 8i + r gives the address of row r of the i-th 8x8 matrix.  Lane l receives, of each
+ * matrix, row l / 4, columns 2 (l % 4) and the next; if transposed, the same of the transpose. */
 static void load_act(struct emu_warp *warp, struct emu_fiber **lane)
 {
     for (int i = 0; i < 4; i++)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/emu/watch.c - lets opcheck's emulated kernels touch exactly what a case hands them: of each
- * buffer the rows without the gaps between them, inputs only to be read.
+/* tests/emu/watch.c - lets opcheck's emulated kernels touch exactly what a case gives them: of
+ * each buffer the rows without the gaps between them, and inputs only for reading.
  */
 #include "tests/emu/emu.h"
 #include "tests/opcheck/opcheck.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any bytes as the body of POST /v1/completions: refused with a text, or parameters that every
- * later stage may trust. */
+/* Any bytes as the body of POST /v1/completions: refused with a text, or accepted as parameters
+ * that satisfy every assumption of later stages. */
 #include "api/http/completion.h"
 #include "tests/fuzz/smoke.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any bytes as config.json and generation_config.json: refused with a line, or a configuration
- * whose sizes the layout can be computed from. */
+/* Any bytes as config.json and generation_config.json: refused with one line, or accepted as a
+ * configuration for which the layout can be computed. */
 #include "tests/fuzz/smoke.h"
 #include "tests/weights/tiny_models.h"
 #include "weights/layout.h"
@@ -56,7 +56,7 @@ static void use(const struct hzp_model_config *c)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (!dir[0]) {
-        /* in memory where there is such a place: thousands of files a second */
+        /* in memory where /dev/shm exists: thousands of files a second */
         snprintf(dir, sizeof(dir), "/dev/shm/hzp-fuzz-XXXXXX");
         if (!mkdtemp(dir)) {
             snprintf(dir, sizeof(dir), "/tmp/hzp-fuzz-XXXXXX");

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any bytes as a safetensors file: refused with a line, or open with every byte in reach. */
+/* Any bytes as a safetensors file: refused with one line, or opened with every tensor byte
+   readable. */
 #include "tests/fuzz/smoke.h"
 #include "weights/safetensors.h"
 
@@ -9,7 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* volatile: the reads must happen */
+/* volatile: the reads must not be optimized away */
 static volatile unsigned sum;
 
 static void check(bool right)

@@ -43,7 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     char path[96];
     if (!dir[0]) {
-        /* in memory where there is such a place: thousands of files a second */
+        /* in memory where /dev/shm exists: thousands of files a second */
         snprintf(dir, sizeof(dir), "/dev/shm/hzp-fuzz-XXXXXX");
         if (!mkdtemp(dir)) {
             snprintf(dir, sizeof(dir), "/tmp/hzp-fuzz-XXXXXX");

@@ -5,7 +5,7 @@
  * a few seconds, whichever ends first.  A target defines LLVMFuzzerTestOneInput and an array of
  * struct fuzz_seed, and ends in FUZZ_MAIN(array).  With -DHZP_LIBFUZZER there is no main:
  *   clang -fsanitize=fuzzer,address,undefined -DHZP_LIBFUZZER -I. tests/fuzz/fuzz_X.c libhzp.a ...
- * An argument is a file to run once: how to look at a crash.
+ * An argument is a file to run once, for instance one that crashed.
  *
  * Thread: main.
  */
@@ -40,7 +40,7 @@ static inline uint32_t fuzz_random(uint32_t below)
     return (uint32_t)(fuzz_state >> 33) % below;
 }
 
-/* One change in place; returns the new size. */
+/* Applies one change in place; returns the new size. */
 static inline size_t fuzz_mutate(uint8_t *data, size_t size)
 {
     static const char *const words[] = {"\"",
@@ -65,34 +65,34 @@ static inline size_t fuzz_mutate(uint8_t *data, size_t size)
     size_t at = size ? fuzz_random((uint32_t)size) : 0, n;
     const char *word = words[fuzz_random(HZP_COUNT(words))];
     switch (fuzz_random(7)) {
-    case 0: /* another bit */
+    case 0: /* flips a bit */
         if (size)
             data[at] ^= (uint8_t)(1u << fuzz_random(8));
         return size;
-    case 1: /* another byte */
+    case 1: /* replaces a byte */
         if (size)
             data[at] = (uint8_t)fuzz_random(256);
         return size;
-    case 2: /* cut off */
+    case 2: /* truncates */
         return fuzz_random(4) ? size : at;
-    case 3: /* a piece removed */
+    case 3: /* removes a piece */
         n = fuzz_random((uint32_t)HZP_MIN(size - at, 16) + 1);
         memmove(data + at, data + at + n, size - at - n);
         return size - n;
-    case 4: /* a piece doubled */
+    case 4: /* doubles a piece */
         n = fuzz_random((uint32_t)HZP_MIN(size - at, 64) + 1);
         if (size + n > FUZZ_SIZE_MAX)
             return size;
         memmove(data + at + n, data + at, size - at);
         return size + n;
-    case 5: /* a digit changed */
+    case 5: /* changes a digit */
         for (size_t i = at; i < size; i++)
             if (data[i] >= '0' && data[i] <= '9') {
                 data[i] = (uint8_t)('0' + fuzz_random(10));
                 break;
             }
         return size;
-    default: /* a word put in */
+    default: /* inserts a word */
         n = strlen(word);
         if (size + n > FUZZ_SIZE_MAX)
             return size;
@@ -130,7 +130,7 @@ static inline int fuzz_smoke(const struct fuzz_seed *seed, int seeds, int argc, 
     return 0;
 }
 
-/* In a target's last line: its main. */
+/* The last line of a target: defines its main. */
 #ifdef HZP_LIBFUZZER
 #define FUZZ_MAIN(seeds)
 #else

@@ -20,7 +20,7 @@
 
 enum { PAGE_ROWS = 4, PAGES = 64, DOCS = 16, ROWS_MAX = 512 };
 
-/* Ten times what torch's own float32 misses by: see README.md. */
+/* Ten times the error of torch's own float32: see README.md. */
 static const double logits_max = 1e-4, loss_max = 1e-5, grad_max = 2e-5, param_max = 2e-5;
 
 struct fixture {
@@ -97,7 +97,7 @@ static void copy(struct fixture *f, void *to, const void *from, size_t bytes)
     MUST(hzp_fence_wait(f->fence));
 }
 
-/* What stands at ptr on the device; the caller frees it. */
+/* Copies data at ptr from the device; the caller frees it. */
 static float *fetch(struct fixture *f, const void *ptr, size_t elements)
 {
     float *host = hzp_xmalloc(elements * sizeof(*host));
@@ -155,9 +155,7 @@ static void run(struct fixture *f)
     hzp_plan_clear(&f->plan);
 }
 
-/* The documents of a packed batch, each a segment of one serving step: prompts of several tokens,
- * but for the last document, which comes first, one row at a time would be decode; here its first
- * row is. */
+/* The documents of a packed batch, each a whole prompt and a segment of one serving step. */
 static void fill_batch(struct hzp_batch *batch, json_t *golden, int32_t *golden_row)
 {
     int32_t start[DOCS + 1], token[ROWS_MAX], page = 0;
@@ -167,7 +165,7 @@ static void fill_batch(struct hzp_batch *batch, json_t *golden, int32_t *golden_
         int32_t *pages = hzp_batch_add_segment(batch, 0, false);
         int32_t n = start[d + 1] - start[d];
         for (int32_t i = 0; i < HZP_DIV_UP(n, PAGE_ROWS); i++)
-            pages[i] = PAGES - 1 - page++; /* not in order, on purpose */
+            pages[i] = PAGES - 1 - page++; /* out of order, on purpose */
         for (int32_t i = 0; i < n; i++) {
             int32_t slot = pages[i / PAGE_ROWS] * PAGE_ROWS + i % PAGE_ROWS;
             int32_t row = hzp_batch_add_row(batch, token[start[d] + i], slot);
@@ -176,7 +174,7 @@ static void fill_batch(struct hzp_batch *batch, json_t *golden, int32_t *golden_
     }
 }
 
-/* The same documents again, now token by token: decode rows over the pages of before. */
+/* The same documents again, now token by token: decode rows over the pages filled before. */
 static void fill_decode(struct hzp_batch *batch, json_t *golden, int32_t step, int32_t *golden_row)
 {
     int32_t start[DOCS + 1], token[ROWS_MAX], page = 0;
@@ -214,7 +212,7 @@ static double logits_off(struct fixture *f, const struct hzp_batch *batch,
     return worst;
 }
 
-/* Forward over the batch without its last item, sampling, which uses the logits up. */
+/* Runs forward without the last item, sampling, which overwrites the logits. */
 static double forward_off(struct fixture *f, struct hzp_batch *batch, const struct hzp_kv *kv,
                           struct hzp_serve_space *space, const int32_t *golden_row)
 {
@@ -284,7 +282,7 @@ static double loss_sum(const struct hzp_micro *micro)
     return sum;
 }
 
-/* Runs forward, loss and backward of what is in the micro-batch; returns the loss summed. */
+/* Runs forward, loss and backward of the micro-batch; returns the sum of the losses. */
 static double run_micro(struct fixture *f, bool first)
 {
     hzp_micro_build(&f->plan, f->m.model, hzp_weights_current(f->m.weights), f->micro, f->space,
@@ -293,7 +291,8 @@ static double run_micro(struct fixture *f, bool first)
     return loss_sum(f->micro);
 }
 
-/* The worst tensor of the units on the device, multiplied by scale, against <prefix><name>. */
+/* The largest error among the units' tensors on the device, multiplied by scale, against
+   <prefix><name>. */
 static double tensors_off(struct fixture *f, const struct hzp_units *from, const char *prefix,
                           double scale)
 {
@@ -383,7 +382,7 @@ static void add_document(struct fixture *f, json_t *document)
     MUST(hzp_micro_add(f->micro, token, learn, n));
 }
 
-/* 16 documents in one micro-batch and in 16: the same sums. */
+/* 16 documents in one micro-batch and in 16: the sums must be equal. */
 static void test_accumulation(struct fixture *f)
 {
     json_t *golden = at(f->numbers, "accumulate"), *documents = at(golden, "documents");
@@ -411,7 +410,7 @@ static void test_accumulation(struct fixture *f)
             sumsq += (double)y[i] * (double)y[i];
         }
     }
-    /* float32 sums in another order: a library may also cut the two shapes differently */
+    /* float32 sums in another order: a library may also split the two shapes differently */
     check(f, "1 x 16 against 16 x 1", worst, 3e-6);
     check(f, "gradient norm of 16 x 1", fabs(sqrt(sumsq) / learned - number(golden, "grad_norm")),
           grad_max);

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""dev/gpu/run, where there is no GPU.
+"""Tests of dev/gpu/run without a GPU.
 
     test_run.py logic|trial BUILD RUN
 
-logic: every command of hzpserve that it would run on a GPU is understood by this build; a step that
-fails, hangs with a child that holds its output, prints nonsense or is not there is told as such, and the
-steps behind it run; from outputs as a GPU would give them the report makes every row of goals, held to
-the run's own ceilings.
+logic: this build understands every command of hzpserve that a run on a GPU would use; a step that
+fails, hangs with a child that holds its output, prints nonsense or is missing is reported as such, and
+the steps after it run; from outputs such as a GPU would give, the report makes every row of the goals,
+judged by the ceilings measured in the same run.
 trial: all steps run on the CPU with a tiny shape, and every goal has a figure.
 """
 import importlib.machinery
@@ -21,7 +21,7 @@ import tempfile
 import time
 
 WHAT, BUILD, RUN = sys.argv[1:4]
-HANG = 1200  # seconds: nothing that works takes so long, however slow or busy the machine is
+HANG = 1200  # seconds: only a hang takes this long, however slow or busy the machine is
 sys.dont_write_bytecode = True
 loader = importlib.machinery.SourceFileLoader("gpu_run", RUN)
 run = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_run", loader))
@@ -46,7 +46,7 @@ def linked(folder):
 # ---- logic ----
 
 def commands_are_understood(folder):
-    """Options are read one by one and --help comes last, so what is wrong is said before anything is opened."""
+    """Options are read one by one and --help comes last, so errors appear before anything is opened."""
     seen = 0
     for step in run.run_steps.steps(folder, extra=True):
         command = step["command"]
@@ -74,7 +74,7 @@ def time_suffices(folder):
 
 
 def bad_steps_are_told(folder):
-    """In order: fine, fails, hangs, prints what cannot be read, says nothing, is not there, no time."""
+    """In order: fine, fails, hangs, unreadable output, no output, missing program, no time."""
     def step(name, script, **more):
         return dict({"name": name, "kind": "bench", "what": name, "command": ["bash", "-c", script],
                      "limit": HANG, "expect": 0, "read": "json"}, **more)
@@ -125,7 +125,7 @@ def verdicts(out):
 
 
 def killed_runs_keep_what_they_had(folder):
-    """In the middle of a step: the files are whole and say where it was, and the step ends too."""
+    """A run killed within a step: its files are complete and name the step, and the step ends, too."""
     out = folder + "/killed"
     child = subprocess.Popen([sys.executable, RUN, "here", folder + "/pack", out, "--trial", "--only",
                               "devices,swap"], stdout=subprocess.PIPE, text=True)
@@ -151,7 +151,7 @@ def figure(name, value, share=None):
 
 
 def bench(*figures, copy=4000.0, gemm=700000.0):
-    """As hzpserve bench --json says it, with ceilings lower than the run's best."""
+    """Output like that of hzpserve bench --json, with ceilings lower than the run's best."""
     return json.dumps({"bench": "x", "model": "y", "figures": [
         *figures, figure("limit: read bandwidth", copy), figure("limit: library GEMM, f32", 50000.0),
         figure("limit: library GEMM, bf16", gemm),
@@ -163,7 +163,7 @@ def lines(*rows):
 
 
 def recorded(good):
-    """What each step might say on a GPU; not good: everything a little short of its goal."""
+    """Possible outputs of each step on a GPU; not good: everything slightly misses its goal."""
     less = 1 if good else 0.8
     swaps = [figure(f"{rate} swaps/s: {what}", value) for rate in (0, 1, 10) for what, value in
              (("swaps done", rate * 3), ("gap p50", 5.0), ("gap p99", 5.5), ("worst gap", 6.0))]
@@ -207,7 +207,7 @@ def recorded(good):
 
 
 def report_of(folder, outputs):
-    """What the recorded outputs come to, through the same reading and judging."""
+    """The rows for the recorded outputs, read and judged by the same code."""
     results = run.empty_results("c0ffee", "", run.run_steps.FULL)
     for step in run.run_steps.steps(folder):
         out = outputs.get(step["name"], "all fine\n132 SMs\n" if step["kind"] == "check" else "")
@@ -233,7 +233,7 @@ HELD = ["8B offline 512/512", "8B offline 1024/512", "8B offline 1000/1000", "8B
 
 
 def the_limit_without_bf16(folder):
-    """A device that cannot multiply bf16 is held to its F32 product, and no goal lacks a figure for that."""
+    """A device without a bf16 product is judged by its F32 product, and every goal still has a figure."""
     def without(rows):
         zero = ("gemm_bf16_tflops", "limit: library GEMM, bf16")
         return [{k: 0.0 if k == zero[0] or k == "value" and r.get("name") == zero[1] else v for k, v in r.items()}

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`meson install` into an empty folder: everything is there, pages parse, and the program serves the bundled
-model from its installed place.
+"""`meson install` into an empty folder: all files are there, pages parse, and the installed program
+serves the bundled model.
 
     test_install.py BUILD_DIR PREFIX
 """
@@ -29,7 +29,7 @@ def check(*command):
 
 
 def complete_word(bash_file, *words):
-    """What bash offers for the last word of a command line."""
+    """The completions that bash offers for the last word of a command line."""
     script = f'source "{bash_file}"; COMP_WORDS=({" ".join(words)}); COMP_CWORD={len(words) - 1}; ' \
              '_hzpserve; printf "%s\\n" "${COMPREPLY[@]}"'
     return subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout.split()

@@ -31,7 +31,7 @@ static void test_a_part_of_all_time(void **state)
     assert_true(isinf(hzp_share_of_part(1)));
     struct hzp_policy policy = {.train_share = 2, .train_max = 0.5};
     struct hzp_share share = hzp_share_of(&policy, false);
-    assert_true(near(share.turn, 1) && near(share.beside, 1)); /* train_max is less */
+    assert_true(near(share.turn, 1) && near(share.beside, 1)); /* train_max is the smaller bound */
     policy.train_max = 1;
     assert_true(hzp_share_of(&policy, false).turn == 2);
     assert_true(isinf(hzp_share_of(&policy, true).turn)); /* a goal replaces train_share */
@@ -42,7 +42,7 @@ static void test_credit(void **state)
     (void)state;
     struct hzp_credit c = {.credit_ns = 0};
     struct hzp_share share = {.turn = 0.5, .beside = INFINITY};
-    /* Before any decode-only step the predicted one counts, then the average. */
+    /* Before the first decode-only step the predicted step time is used, then the average. */
     assert_true(near(hzp_credit_allows(&c, &share, false, 8 * MS), 4 * MS));
     hzp_credit_usual(&c, false, 10 * MS);
     hzp_credit_usual(&c, false, 26 * MS);
@@ -54,10 +54,10 @@ static void test_credit(void **state)
     for (int i = 0; i < 3; i++)
         hzp_credit_settle(&c, &share, false, 20 * MS, 0, 30 * MS);
     assert_true(near(c.credit_ns, 10 * MS));
-    for (int i = 0; i < 100; i++) /* no more than one item is saved */
+    for (int i = 0; i < 100; i++) /* credit is saved for one item at most */
         hzp_credit_settle(&c, &share, false, 20 * MS, 0, 30 * MS);
     assert_true(near(c.credit_ns, 30 * MS));
-    /* O: a slice under way beyond the usual share is taken off. */
+    /* O: an in-flight slice's excess over the usual share is subtracted. */
     c.owed_ns = hzp_credit_owes(&c, &share, false, 9.5 * MS);
     assert_true(near(c.owed_ns, 4 * MS));
     assert_true(hzp_credit_owes(&c, &share, false, 5 * MS) == 0);
@@ -73,7 +73,8 @@ static void test_credit_without_a_bound(void **state)
     assert_true(hzp_credit_owes(&c, &none, false, 1e12) == 0);
     hzp_credit_settle(&c, &none, false, 10 * MS, 90 * MS, 5 * MS);
     assert_true(c.credit_ns == 0);
-    /* Beside serving, without train_max: as long as serving takes there; share 0: nothing. */
+    /* Beside serving, without train_max: training may take as long as serving does there; share
+       0: nothing. */
     assert_true(near(hzp_credit_allows(&c, &half, true, 1), 10 * MS));
     hzp_credit_usual(&c, true, 12 * MS);
     assert_true(near(hzp_credit_allows(&c, &half, true, 1), 12 * MS));
@@ -127,12 +128,12 @@ static void test_overdue_requests_throttle(void **state)
     struct hzp_waits waits = {.count = 2, .of = {{1000, 40, 40}, {1000, 40, 0}}};
     uint64_t quarter = 1000 + 100000000; /* of a TTFT goal of 400 ms */
     assert_false(hzp_overdue(NULL, quarter, 0, false));
-    assert_true(hzp_overdue(&waits, 1001, 0, false)); /* in turns: at once */
+    assert_true(hzp_overdue(&waits, 1001, 0, false)); /* taking turns: overdue at once */
     assert_false(hzp_overdue(&waits, quarter, 400000000, true));
     assert_true(hzp_overdue(&waits, quarter + 1, 400000000, true));
     assert_false(hzp_overdue(&waits, 1000 + 250000000, 0, true));
     assert_true(hzp_overdue(&waits, 1001 + 250000000, 0, true));
-    waits.count = 1; /* with rows in this step it is not overdue, however old */
+    waits.count = 1; /* with rows in this step it is not overdue, whatever its age */
     assert_false(hzp_overdue(&waits, UINT64_MAX, 0, false));
 }
 
@@ -149,7 +150,8 @@ static void test_the_slice_of_a_limit(void **state)
     assert_true(hzp_deadline_slice(20, 2, 30, false) < 0);
 }
 
-/* Predictions that never erred: W(t) lies somewhat below t, by the margin of no experience. */
+/* Predictions that were never wrong: W(t) lies slightly below t, by the margin for lack of
+   experience. */
 static void test_ttft_limits(void **state)
 {
     (void)state;
@@ -163,14 +165,14 @@ static void test_ttft_limits(void **state)
     waits.of[0].rows_left = 96;                                    /* three steps */
     assert_true(near(hzp_deadline_ttft(seen, goal, &step, &waits), one / 3));
     waits.of[0].rows_left = 32;
-    waits.count = 2; /* a second one behind it, as old, needs four in all */
+    waits.count = 2; /* a second request of the same age behind it needs four in all */
     waits.of[1] = (struct hzp_wait){30000000, 96, 0};
     assert_true(near(hzp_deadline_ttft(seen, goal, &step, &waits), one / 4));
     waits.count = 1;
     step.under_way_ns = 40 * MS;
     assert_true(
         near(hzp_deadline_ttft(seen, goal, &step, &waits), hzp_seen_within(seen, true, 60 * MS)));
-    /* None waits: F is a quarter of the goal while no TTFT is known. */
+    /* No request waits: F is a quarter of the goal while no TTFT is known. */
     step.serve_ns = 5 * MS;
     assert_true(near(hzp_deadline_ttft(seen, goal, &step, NULL),
                      hzp_seen_within(seen, true, 90 * MS) + 6 * MS));
@@ -193,7 +195,7 @@ static void test_prompts_pass_training_over_eight_times(void **state)
         assert_false(hzp_skip_step(&e, true, false, false, 100));
     }
     assert_false(hzp_skip_step(&e, false, false, false, 0));
-    assert_false(hzp_skip_step(&e, true, false, true, 100)); /* a TTFT goal looks after prompts */
+    assert_false(hzp_skip_step(&e, true, false, true, 100)); /* a TTFT goal takes care of prompts */
 }
 
 static void test_goals_need_steps_without_training(void **state)
@@ -235,7 +237,7 @@ static void test_an_overrun_of_a_derived_goal(void **state)
     struct hzp_exceptions e = {.since_overrun = 128};
     struct hzp_overrun_case c = {
         .derived_goal = true, .rarely_missed = true, .share_ns = 5, .next_ns = 90, .itl_ns = 20};
-    assert_true(hzp_overrun_allowed(&e, &c)); /* even where the goal leaves nothing */
+    assert_true(hzp_overrun_allowed(&e, &c)); /* even if the goal leaves no time */
     c.prompts = true;
     assert_false(hzp_overrun_allowed(&e, &c));
     e.since_overrun = 256;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lanes of an executor: opened when a plan needs them, counted in the memory plan, and given shares
- * of the device only where they compute. */
+/* Lanes of an executor: opened when a plan needs them, counted in the memory plan, and given a
+ * share of the device only if they compute. */
 #include "device/backend.h"
 #include "nanobatch/plan/plan_table.h"
 #include "nanobatch/run/exec.h"
@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-/* The CPU backend, watched. */
+/* The CPU backend, with its lane calls observed. */
 static struct hzp_backend backend;
 static int opened[HZP_BOUND_COPY + 1], share_max;
 
@@ -68,7 +68,7 @@ static void lanes_open_when_needed(void **state)
     assert_int_equal(opened[HZP_BOUND_MEMORY] + opened[HZP_BOUND_COPY], 0);
     assert_int_equal(hzp_exec_open_lanes(exec, 1u << HZP_LANE_TRAIN | 1u << HZP_LANE_COMPUTE),
                      HZP_OK);
-    assert_int_equal(opened[HZP_BOUND_COMPUTE], 2); /* training's computes too */
+    assert_int_equal(opened[HZP_BOUND_COMPUTE], 2); /* training's lane computes too */
     hzp_plan_init(&plan);
     add_fill(&plan, HZP_TENANT_SERVE, HZP_LANE_COMPUTE, x, 1);
     add_fill(&plan, HZP_TENANT_SERVE, HZP_LANE_MEMORY, y, 2);
@@ -91,7 +91,7 @@ static void memory_of_the_lanes_named(void **state)
     assert_int_equal(hzp_plan_shape_lanes(NULL), 0);
     assert_int_equal(hzp_exec_bytes(dev, hzp_plan_shape_lanes(&shape)), 1);
     shape.lane[0][HZP_KIND_DECODE] = HZP_LANE_MEMORY;
-    shape.lane[1][HZP_KIND_DECODE] = HZP_LANE_COPY; /* of no nano-batch that there is */
+    shape.lane[1][HZP_KIND_DECODE] = HZP_LANE_COPY; /* for a nano-batch that does not exist */
     assert_int_equal(hzp_exec_bytes(dev, hzp_plan_shape_lanes(&shape)), 1 + 0x10);
     shape.train_lane[HZP_KIND_ROWS] = HZP_LANE_TRAIN;
     assert_int_equal(hzp_exec_bytes(dev, hzp_plan_shape_lanes(&shape)), 2 + 0x10);
@@ -104,7 +104,8 @@ static void memory_of_the_lanes_named(void **state)
     hzp_device_close(dev);
 }
 
-/* One lane that computes has the whole device, whatever is transferred on another; two share it. */
+/* A single lane that computes has the whole device, even while another lane transfers; two that
+   compute share it. */
 static void transfers_take_no_share(void **state)
 {
     struct hzp_device *dev = open_device();
@@ -125,7 +126,8 @@ static void transfers_take_no_share(void **state)
     assert_int_equal(profile->of[HZP_TENANT_TRANSFER][HZP_OP_fill].runs, 1);
     assert_int_equal(profile->of[HZP_TENANT_TRAIN][HZP_OP_fill].runs, 0);
 
-    /* Beside two lanes that compute it waits for what it needs, and they for it. */
+    /* Beside two lanes that compute, the transfer waits for what it needs, and they wait for its
+       result. */
     add_fill(&plan, HZP_TENANT_TRAIN, HZP_LANE_TRAIN, y, 3);
     hzp_plan_wait(&plan, 1);
     add_fill(&plan, HZP_TENANT_TRANSFER, HZP_LANE_COPY, y, 4);

@@ -13,10 +13,10 @@
 
 enum { STEPS_MAX = 4 };
 
-/* Offers its slices step by step, as a table says. */
+/* A source that offers its slices step by step, as a table says. */
 struct script {
     struct hzp_source source;
-    struct hzp_slice slice[STEPS_MAX][HZP_SLICES_MAX]; /* chain NULL: no more in that step */
+    struct hzp_slice slice[STEPS_MAX][HZP_SLICES_MAX]; /* chain NULL: no more slices in that step */
     uint64_t room_ns[STEPS_MAX];                       /* training's time, as the source found it */
     struct hzp_outcome outcome[STEPS_MAX];
     int offered, delivered;
@@ -80,7 +80,7 @@ static struct hzp_slice slice_of(const struct hzp_plan *chain, int32_t from, int
     return (struct hzp_slice){.chain = chain, .from = from, .to = to, .tenant = tenant};
 }
 
-/* Two chains, one of them of transfers, are two slices of one step, and go on in the next. */
+/* Two chains, one of them of transfers, are two slices of one step, and continue in the next. */
 static void two_chains_in_a_step(void **state)
 {
     static float x[1024], y[1024], z[1024];
@@ -124,7 +124,8 @@ static void two_chains_in_a_step(void **state)
     paper_close(&p);
 }
 
-/* Slices of several sources: in their order, and the time of one is no longer the next one's. */
+/* Slices of several sources: they run in the sources' order, and the time one source takes is no
+   longer offered to the next. */
 static void sources_share_the_room(void **state)
 {
     static float x[1024], y[1024];
@@ -136,7 +137,7 @@ static void sources_share_the_room(void **state)
     first.tenant = second.tenant = HZP_TENANT_TRAIN;
     add_fill(&first, HZP_LANE_COMPUTE, x, 5);
     add_fill(&first, HZP_LANE_COMPUTE, y, 6);
-    add_fill(&second, HZP_LANE_COMPUTE, x, 7); /* behind the first one's */
+    add_fill(&second, HZP_LANE_COMPUTE, x, 7); /* after the first one's */
     struct script a = script_open(), b = script_open();
     a.slice[0][0] = slice_of(&first, 0, 1, HZP_TENANT_TRAIN);
     a.slice[1][0] = slice_of(&first, 1, 2, HZP_TENANT_TRAIN);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The race checker: random plans whose waits are computed from the declared accesses pass; with
- * any needed wait taken out they fail; chains cut in two keep their inner waits. */
+ * any needed wait removed they fail; chains cut in two keep their inner waits. */
 #include "nanobatch/plan/plan.h"
 
 #include "base/err.h"
@@ -49,7 +49,8 @@ static bool conflict(const struct hzp_plan *plan, int32_t a, int32_t b)
     return false;
 }
 
-/* Appends n random items, each waiting for every conflicting earlier item but `omit` of item at. */
+/* Appends n random items.  Each waits for every conflicting earlier item, except that the item
+   at `at` does not wait for `omit`. */
 static void build(struct hzp_plan *plan, uint32_t seed, int32_t n, int32_t at, int32_t omit)
 {
     hzp_plan_clear(plan);
@@ -61,7 +62,7 @@ static void build(struct hzp_plan *plan, uint32_t seed, int32_t n, int32_t at, i
     }
 }
 
-/* Whether k is ordered before i by anything but their own direct wait: breadth first. */
+/* Whether k is ordered before i by something other than their own direct wait: breadth first. */
 static bool ordered_without(const struct hzp_plan *plan, int32_t k, int32_t i)
 {
     bool reached[ITEMS_MAX] = {false};
@@ -93,7 +94,7 @@ static void random_plans(void **state)
         struct hzp_err_text text;
         build(&plan, seed, ITEMS_MAX, -1, -1);
         assert_int_equal(hzp_plan_check(&plan, &text), HZP_OK);
-        /* Take out one wait that nothing else implies: the checker must name a race. */
+        /* Removes one wait that nothing else implies: the checker must name a race. */
         uint32_t pick = seed * 7;
         int32_t i = 1 + (int32_t)(next(&pick) % (ITEMS_MAX - 1));
         if (plan.item[i].waits == 0)
@@ -143,7 +144,7 @@ static void taking_a_range(void **state)
     hzp_plan_fini(&plan);
 }
 
-/* The waits that tie one tenant's items of two plans together, and nothing but they, order them. */
+/* Only the waits that connect one tenant's items of two plans order them. */
 static void two_plans(void **state)
 {
     struct hzp_plan older, newer, both, loose;
@@ -160,7 +161,7 @@ static void two_plans(void **state)
         hzp_plan_join(&both, &older, &newer);
         assert_int_equal(both.items, ITEMS_MAX / 2 * 2);
         assert_int_equal(hzp_plan_check(&both, &text), HZP_OK);
-        /* One of those waits less: the checker names a race unless something else implies it. */
+        /* With one of those waits removed the checker names a race, unless other waits imply it. */
         for (int32_t i = ITEMS_MAX / 2; i < both.items; i++)
             for (int32_t k = 0; k < both.item[i].waits; k++) {
                 int32_t *wait = &both.wait[both.item[i].wait0 + k], was = *wait;
@@ -174,7 +175,7 @@ static void two_plans(void **state)
                 }
                 *wait = was;
             }
-        /* Two tenants are not tied: what they share is a race. */
+        /* Plans of two tenants are not connected: an access that they share is a race. */
         for (int32_t i = 0; i < newer.items; i++)
             newer.item[i].tenants = 1 << HZP_TENANT_TRAIN;
         hzp_plan_clear(&loose);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The search: with planted tables in which overlap must win, and in which it must lose; its plans
- * pass the checker; and the table of plans answers for steps it never heard of. */
+/* The search: with planted tables in which overlap must win, and in which it must lose; its
+ * plans pass the checker; and the table of plans gives an entry for steps that have none of
+ * their own. */
 #include "nanobatch/search/search.h"
 #include "nanobatch/build/train_space.h"
 
@@ -13,8 +14,7 @@
 
 #include <cmocka.h>
 
-/* Every op that the rig's steps have takes `ns` on half of the device and ns / speedup on all of
- * it. */
+/* Every op of the rig's steps takes `ns` on half of the device and ns / speedup on all of it. */
 static void plant(struct hzp_tables *t, struct hzp_rig *rig, double speedup)
 {
     struct hzp_plan plan;
@@ -76,7 +76,7 @@ static int lanes_of(const struct hzp_plan_shape *s)
     return lanes;
 }
 
-/* The whole device is no faster than half of it: whoever uses halves side by side wins. */
+/* The whole device is no faster than half of it, so plans that use the halves side by side win. */
 static void overlap_wins(void **state)
 {
     struct paper p;
@@ -93,8 +93,8 @@ static void overlap_wins(void **state)
     paper_close(&p);
 }
 
-/* Half of the device is half as fast, and neighbours disturb each other: one nano-batch, one
- * lane. */
+/* Half of the device is half as fast, and concurrent ops slow each other down: one nano-batch on
+ * one lane wins. */
 static void overlap_loses(void **state)
 {
     struct paper p;
@@ -115,8 +115,8 @@ static void overlap_loses(void **state)
     paper_close(&p);
 }
 
-/* Where the whole device gains little, training beside serving trains more; where it gains all, and
- * halves disturb each other, training takes turns. */
+/* Where the whole device is little faster than half of it, training beside serving trains more;
+ * where it is twice as fast, and concurrent ops slow each other down, training takes turns. */
 static void training_beside_or_in_turn(void **state)
 {
     struct paper p;
@@ -143,8 +143,9 @@ static void training_beside_or_in_turn(void **state)
     paper_close(&p);
 }
 
-/* Training gets what the split would give it: a share of a usual step, on average, however long its
- * items; the same in a step with prompts; and with a goal what that leaves, in whole items. */
+/* Training gets the time the split would give it: a share of a usual step on average, however
+ * long its items are; the same in a step with prompts; and with a goal, the time it leaves, in
+ * whole items. */
 static void training_gets_what_the_split_gives(void **state)
 {
     struct paper p;
@@ -153,7 +154,7 @@ static void training_gets_what_the_split_gives(void **state)
     paper_open(&p, "sim", "issue_ns=0", 64);
     plant(&t, p.rig, 1);
     double serve = 0;
-    for (int i = 0; i < 4; i++) { /* down to shares of which no item fits into a step */
+    for (int i = 0; i < 4; i++) { /* down to shares so small that no item fits into a step */
         double share = i == 0 ? 1 : i == 1 ? 0.5 : i == 2 ? 0.1 : 0.001;
         struct hzp_plan_entry e = search_as(&p, &t, share, 0, 0, 8, 0, 64, &s);
         double wanted = share / (1 + share);
@@ -170,21 +171,21 @@ static void training_gets_what_the_split_gives(void **state)
     e = search_as(&p, &t, 0.5, 0, 0, 0, 64, 64, &s);
     assert_true(e.plain_rate > 0);
     hzp_search_destroy(s);
-    e = search_as(&p, &t, 0, 0, 40, 8, 0, 64, &s); /* no share: none, wherever it ran */
+    e = search_as(&p, &t, 0, 0, 40, 8, 0, 64, &s); /* no share: no training time in any placement */
     assert_true(e.rate == 0 && e.plain_rate == 0 && hzp_plan_shape_plain(&e.shape));
     hzp_search_destroy(s);
-    e = search_as(&p, &t, 0.5, 3 * serve, 0, 8, 0, 64, &s); /* the goal counts, not the share */
+    e = search_as(&p, &t, 0.5, 3 * serve, 0, 8, 0, 64, &s); /* with a goal the share is ignored */
     assert_true(e.plain_rate > 0.5 && e.plain_rate <= 2.0 / 3 && e.plain_ns <= 3 * serve);
     hzp_search_destroy(s);
-    e = search_as(&p, &t, 0.5, 1.3 * serve, 0, 8, 0, 64, &s); /* three quarters are serving's */
+    e = search_as(&p, &t, 0.5, 1.3 * serve, 0, 8, 0, 64, &s); /* serving takes three quarters */
     assert_true(e.plain_rate == 0);
     hzp_search_destroy(s);
     hzp_tables_fini(&t);
     paper_close(&p);
 }
 
-/* Products that cost what they read: where nothing overlaps, training rides, and its part of a step
- * is what its own rows add. */
+/* Products whose cost is that of reading the weights: where nothing overlaps, training rides,
+ * and its part of a step is the cost of its own rows. */
 static void riding_wins(void **state)
 {
     struct paper p;
@@ -202,7 +203,7 @@ static void riding_wins(void **state)
     assert_true(e.rate > 1.02 * e.plain_rate);
     hzp_search_destroy(s);
 
-    /* A rig without room for it never rides. */
+    /* A rig without room for riding rows never rides. */
     struct hzp_train_space_config *space = &p.rig->train->config;
     space->ride_rows = 0;
     e = search(&p, &t, 8, 0, 64, &s);
@@ -230,7 +231,7 @@ static void riding_wins(void **state)
     paper_close(&p);
 }
 
-/* Whatever tables say, plans that come out are free of races. */
+/* Whatever the tables say, the resulting plans are free of races. */
 static void plans_pass_the_checker(void **state)
 {
     static const int32_t step[][3] = {{1, 0, 0},  {16, 0, 0},  {0, 64, 0}, {5, 33, 0},
@@ -257,7 +258,7 @@ static void plans_pass_the_checker(void **state)
     paper_close(&p);
 }
 
-/* What wins on paper and not on the device is not kept. */
+/* A plan that wins by prediction but not on the device is not kept. */
 static void runs_decide(void **state)
 {
     struct paper p;
@@ -270,14 +271,14 @@ static void runs_decide(void **state)
     struct hzp_plan_entry e = search(&p, &t, 8, 64, 0, &s);
     assert_false(hzp_plan_shape_plain(&e.shape));
     assert_int_equal(hzp_search_confirm(s, exec, 16, 1, &e),
-                     HZP_OK); /* a nanosecond is too short */
+                     HZP_OK); /* one nanosecond is too little */
     assert_true(e.confirmed == 0 && !hzp_plan_shape_plain(&e.shape) && e.ns < e.plain_ns);
     assert_int_equal(hzp_search_confirm(s, exec, 16, 0, &e), HZP_OK);
     assert_true(e.confirmed > 0 && e.confirmed < 1.02);
     assert_true(hzp_plan_shape_plain(&e.shape));
     assert_true(e.ns == e.plain_ns);
     hzp_search_destroy(s);
-    e = search(&p, &t, 8, 0, 64, &s); /* training beside: on paper it costs nothing */
+    e = search(&p, &t, 8, 0, 64, &s); /* training beside serving: predicted to cost nothing */
     assert_true(e.rate > 1.4 * e.plain_rate);
     assert_int_equal(hzp_search_confirm(s, exec, 16, 0, &e), HZP_OK);
     assert_true(e.confirmed < 1.2);
@@ -325,7 +326,7 @@ static void looking_up(void **state)
     found(&t, 10, 1, 0, 8, 64, 0);
     found(&t, 0, 9999, 0, 0, 64, 0);
     found(&t, 8, 0, 100, 8, 0, 512);
-    found(&t, 32, 0, 100, 8, 0, 512); /* no entry of these buckets: one that trains */
+    found(&t, 32, 0, 100, 8, 0, 512); /* no entry in these buckets: the nearest that trains */
     found(&t, 30, 70, 0, 8, 64, 0);
     for (int32_t i = 0; i < 20; i++) { /* more buckets than there is room for */
         struct hzp_plan_entry e = {100 + i, 0, 0, hzp_plan_sequential, 1, 1, 1, 1, 0, 0, 0, 0};
@@ -340,7 +341,7 @@ static void looking_up(void **state)
     hzp_plan_table_fini(&t);
 }
 
-/* Who was not run, or lost, is not used. */
+/* An entry that was not run, or lost, is not used. */
 static void unproven(void **state)
 {
     struct hzp_plan_table t;

@@ -46,7 +46,8 @@ static void test_a_spread_forgets(void **state)
     assert_true(hzp_spread_quantile(&s, 1) > 30 && hzp_spread_quantile(&s, 0.5) < 0.3);
 }
 
-/* Steps of 10 ms, then 30 of training: what of a wait was training's is known to the moment. */
+/* Steps of 10 ms, then 30 of training: how much of a wait was training's is known at every
+   moment. */
 static void test_training_within_a_wait(void **state)
 {
     (void)state;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans of random shapes over random batches, serving and training together:
- *   - the checker proves every one; with one wait taken out it finds a race exactly where an oracle
- *     of its own making, byte by byte, finds one;
+ *   - the checker accepts every one; with one wait removed it finds a race exactly where an
+ *     independent check, byte by byte, finds one;
  *   - run sequentially, cut into nano-batches, overlapped on lanes, training riding in serving's
  *     products, and in any order that lanes and waits allow, the same step gives the same bits:
- *     logits' bits by way of tokens and log-probabilities, the residual stream, keys and values,
+ *     logits (through tokens and log-probabilities), the residual stream, keys and values,
  *     gradients;
  *   - the model in two ranges of layers, in plans that run one after another, gives the same bits
  *     as the whole, and weights of learned rows scale their gradients.
@@ -46,7 +46,7 @@ struct fixture {
     size_t kv_bytes; /* of one layer's keys, or values */
     char *kv_before; /* [layers][2] */
     struct hzp_plan plan, chain;
-    int32_t rides; /* plans with somebody riding in them */
+    int32_t rides; /* plans in which training rides */
     uint32_t seed;
 };
 
@@ -157,7 +157,7 @@ static void random_batch(struct fixture *f)
     HZP_ASSERT(used <= PAGES);
 }
 
-/* Training rides: one nano-batch, any lanes, training's of serving's. */
+/* Training rides in serving's products: one nano-batch, any lanes. */
 static void random_riding_shape(struct fixture *f, struct hzp_plan_shape *s)
 {
     int32_t lanes = 1 + draw(f, HZP_LANE_COUNT);
@@ -190,7 +190,7 @@ static void random_shape(struct fixture *f, struct hzp_plan_shape *s)
     MUST(hzp_plan_shape_check(s, &text));
 }
 
-/* The micro-batch's chain, forward in chunks of about so many rows; 0: in one. */
+/* The micro-batch's chain, forward in chunks of about this many rows; 0: in one. */
 static void make_chain(struct fixture *f, int32_t chunk_rows)
 {
     hzp_micro_cut(f->micro, chunk_rows);
@@ -324,7 +324,7 @@ static void reach(const struct hzp_plan *plan)
     }
 }
 
-/* Whether some pair that lost its order touches the same bytes. */
+/* Whether two items that lost their order touch the same bytes. */
 static bool races_now(const struct hzp_plan *plan)
 {
     for (int32_t i = 0; i < plan->items; i++)
@@ -335,7 +335,8 @@ static bool races_now(const struct hzp_plan *plan)
     return false;
 }
 
-/* Takes one random wait out of the plan and puts it back.  1: it mattered, and was found. */
+/* Takes one random wait out of the plan and puts it back.  Returns 1 if the wait was needed and
+   its absence was found. */
 static int plant(struct fixture *f)
 {
     struct hzp_plan *plan = &f->plan;
@@ -413,8 +414,8 @@ static void forget(struct picture *p)
     fixture_units_free(&p->grads);
 }
 
-/* Where training rides, the residual stream is elsewhere; its slices but the last leave gradients
- * unfinished. */
+/* Where training rides, the residual stream is in another place; all slices but the last leave
+ * gradients unfinished. */
 static void same(struct fixture *f, const struct picture *p, const char *what, bool stream,
                  bool grads)
 {
@@ -463,8 +464,8 @@ static void run(struct fixture *f, const struct hzp_plan_shape *shape)
     run_slice(f, shape, 0, f->chain.items);
 }
 
-/* The chain in one to four steps, each with the same rows of serving: wherever it is cut, what lies
- * whole in a step rides. */
+/* The chain in one to four steps, each with the same serving rows: wherever it is cut, the parts
+ * that lie completely within a step ride. */
 static void run_riding(struct fixture *f, const struct picture *p)
 {
     struct hzp_plan_shape shape;
@@ -513,8 +514,8 @@ static void run_built(struct fixture *f)
     MUST(hzp_exec_run(f->exec, &f->plan, NULL, &times));
 }
 
-/* Serving's part of the step as two plans, one after the other, the residual stream between them in
- * a buffer of its own. */
+/* Serving's part of the step as two plans, one after the other; a separate buffer holds the
+ * residual stream between them. */
 static void run_forward_ranges(struct fixture *f, const struct hzp_plan_shape *shape,
                                const struct hzp_layer_range part[2])
 {
@@ -541,7 +542,7 @@ static void run_forward_ranges(struct fixture *f, const struct hzp_plan_shape *s
 }
 
 /* The micro-batch: forward by ranges from the first to the last, backward from the last to the
- * first, each a plan of its own. */
+ * first, each range as its own plan. */
 static void run_micro_ranges(struct fixture *f, const struct hzp_layer_range part[2])
 {
     const struct hzp_version *v = hzp_weights_current(f->m.weights);
@@ -591,8 +592,8 @@ static double loss_sum(const struct fixture *f)
     return sum;
 }
 
-/* One random document alone, each of its tokens counting `weight` times.  Returns the loss;
- * *ret_grads is the caller's. */
+/* One random document alone, each of its tokens with weight `weight`.  Returns the loss; the
+ * caller owns *ret_grads. */
 static double weighted(struct fixture *f, float weight, uint32_t seed, struct hzp_units *ret_grads)
 {
     enum { N = 20 };
@@ -628,8 +629,8 @@ static bool multiples(const struct hzp_units *a, const struct hzp_units *b, floa
     return all && any;
 }
 
-/* Everything behind the loss is linear, and doubling is exact: weights of 2 give twice the bits.
- * Weights of 0 give no gradient. */
+/* Everything behind the loss is linear, and doubling is exact: weights of 2 give exactly twice
+ * the gradients.  Weights of 0 give no gradient. */
 static void check_weights(struct fixture *f)
 {
     struct hzp_units once = {0}, twice = {0}, none = {0};
@@ -703,9 +704,8 @@ int main(int argc, char **argv)
         rides += f.rides;
         tear_down(&f);
     }
-    printf("%d plans proved, somebody rode in %d; %d waits taken out that mattered, all found; %d "
-           "that "
-           "did not\n",
+    printf("%d plans checked, training rode in %d; %d needed waits removed, all found; %d not "
+           "needed\n",
            atoi(argv[1]) * (argc - 3), rides, planted, spared);
     return planted == 0 || rides < atoi(argv[1]) / 2;
 }

@@ -115,7 +115,8 @@ static void two_lanes(void **state)
     hzp_tables_fini(&t);
 }
 
-/* Times beside which an item's is too little to count: it ends all the same. */
+/* Times so large that an item's own time vanishes beside them in rounding: the item ends all the
+   same. */
 static void absurd_times(void **state)
 {
     struct hzp_tables t;
@@ -166,10 +167,10 @@ static void issuing(void **state)
     t.issue_ns = 50;
     t.led = true;
     hzp_plan_init(&plan);
-    add_fill(&plan, HZP_LANE_COMPUTE, 10); /* begins when all is issued: at 100, until 300 */
-    add_fill(&plan, HZP_LANE_MEMORY, 5);   /* at 100 too, its own issue; until 200 */
+    add_fill(&plan, HZP_LANE_COMPUTE, 10); /* begins once all is issued: at 100, until 300 */
+    add_fill(&plan, HZP_LANE_MEMORY, 5);   /* begins at 100 too, its own issue; until 200 */
     near(simulated(&t, &plan, &r), 300);
-    add_fill(&plan, HZP_LANE_MEMORY, 1); /* one issue more */
+    add_fill(&plan, HZP_LANE_MEMORY, 1); /* one more issue */
     near(simulated(&t, &plan, &r), 350);
     hzp_plan_fini(&plan);
     hzp_tables_fini(&t);
@@ -197,7 +198,7 @@ static double run(struct paper *p, struct hzp_exec *exec, struct hzp_plan *plan)
     return (double)(hzp_device_now_ns(p->m.dev) - begin);
 }
 
-/* Every size that is asked for was measured, so that nothing is interpolated. */
+/* Every size that is asked for was measured, so nothing is interpolated. */
 static void as_the_simulated_device(void **state)
 {
     static const int32_t step[][3] = {{8, 0, 0},  {1, 0, 0},  {4, 0, 64},  {16, 0, 0},
@@ -232,7 +233,8 @@ static void as_the_simulated_device(void **state)
     hzp_tables_fini(&t);
 }
 
-/* Read again: products of the second nano-batch in turns of a layer, of none in chains. */
+/* Weights read again: products of the second nano-batch when layers alternate, of none in
+   chains. */
 static void weights_read_again(void **state)
 {
     struct paper p;
@@ -265,8 +267,8 @@ static int any_share(struct hzp_lane *lane, int units)
     return HZP_OK;
 }
 
-/* A device of many units, the longest micro-batch and every size of step: however many parts that
- * is. */
+/* A device of many units, the longest micro-batch and every size of step: any number of parts
+ * must work. */
 static void many_parts(void **state)
 {
     struct paper p;
@@ -299,8 +301,8 @@ static void many_parts(void **state)
     hzp_tables_fini(&t);
 }
 
-/* Keys and values so large that few pages are to be had (many heads of their own): everything that
- * can be measured is, if not as deep. */
+/* Keys and values so large that few pages fit (many KV heads): everything measurable is
+ * measured, with shorter contexts. */
 static void few_pages(void **state)
 {
     struct paper p;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How long training may run in a step, the controllers together, on steps that never ran: share,
+/* How long training may run in a step, with all controllers together, on simulated times: share,
  * goals, and what other threads set and read.  The controllers one by one: test_controllers.c. */
 #include "nanobatch/source.h"
 #include "nanobatch/split/split.h"
@@ -62,8 +62,8 @@ static uint64_t wait_out(struct hzp_split_step *step, uint64_t item_ns)
     return times.ns[HZP_TENANT_TRAIN];
 }
 
-/* Runs a step in which serving takes serve_ns and training all it may, in items of item_ns: the
- * last of them may overrun.  Returns what training took. */
+/* Runs a step in which serving takes serve_ns and training all the time it may, in items of
+ * item_ns; the last of them may overrun.  Returns training's time. */
 static uint64_t run(int32_t decode, int32_t prompt, uint64_t serve_ns, uint64_t item_ns)
 {
     struct hzp_split_step step;
@@ -81,7 +81,7 @@ static uint64_t run(int32_t decode, int32_t prompt, uint64_t serve_ns, uint64_t 
     times.end_ns[HZP_TENANT_TRAIN] = times.ns[HZP_TENANT_TRAIN];
     now_ns += beside ? HZP_MAX(times.ns[HZP_TENANT_SERVE], times.ns[HZP_TENANT_TRAIN])
                      : times.ns[HZP_TENANT_SERVE] + times.ns[HZP_TENANT_TRAIN];
-    /* Training that is given no time is not asked what its next item takes. */
+    /* If training gets no time, it is not asked how long its next item takes. */
     hzp_split_ended(&split, &step, &times, now_ns, step.train_ns ? (double)item_ns : 0);
     return times.ns[HZP_TENANT_TRAIN] + waited;
 }
@@ -146,7 +146,7 @@ static void test_an_overrun_is_paid_back(void **state)
     for (int i = 0; i < 10; i++)
         run(4, 0, 10 * MS, 0);
     assert_int_equal(run(4, 0, 10 * MS, 33 * MS), 33 * MS);
-    /* 33 - 5 owed, 5 earned a step; a step's own share may be spent in it. */
+    /* 33 - 5 owed, 5 earned per step; a step's own share may be spent in that step. */
     for (int i = 0; i < 5; i++)
         assert_int_equal(run(4, 0, 10 * MS, 33 * MS), 0);
     assert_int_equal(run(4, 0, 10 * MS, 33 * MS), 33 * MS);
@@ -179,7 +179,7 @@ static void test_gaps_are_filled_up_to_their_goal(void **state)
     }
 }
 
-/* Training's slices shrink where running slots are scarce. */
+/* Training's slices shrink when few running slots are free. */
 static void test_steps_are_shorter_where_places_are_scarce(void **state)
 {
     (void)state;
@@ -192,13 +192,13 @@ static void test_steps_are_shorter_where_places_are_scarce(void **state)
         waits.running = 6;
         run(4, 0, 10 * MS, MS);
         assert_in_range(run(4, 0, 10 * MS, MS), 15 * MS, 35 * MS);
-        waits.running = 8; /* beside serving it may still run: that is in time */
+        waits.running = 8; /* beside serving training may still run: TTFT is met */
         run(4, 0, 10 * MS, MS);
         assert_in_range(run(4, 0, 10 * MS, MS), beside ? 5 * MS : 0, beside ? 11 * MS : 0);
         waits.running = 3;
         run(4, 0, 10 * MS, MS);
         assert_true(run(4, 0, 10 * MS, MS) > 40 * MS);
-        /* A request overdue without rows ends training, however many slots are free. */
+        /* A request that is overdue without rows stops training, however many slots are free. */
         waits = (struct hzp_waits){.count = 1, .of = {{now_ns, 100, 0}}};
         assert_true(!beside || run(4, 0, 10 * MS, MS) > 40 * MS);
         now_ns += 300u * MS;
@@ -208,7 +208,7 @@ static void test_steps_are_shorter_where_places_are_scarce(void **state)
     }
 }
 
-/* A step that would miss its goal beside training has the whole device. */
+/* A step that would miss its goal beside training gets the whole device. */
 static void test_beside_only_where_that_is_in_time(void **state)
 {
     (void)state;
@@ -256,7 +256,7 @@ static void test_serving_that_misses_alone_is_left_alone(void **state)
     hzp_split_read(&split, now_ns, report);
     assert_true(report->missed_itl_alone > 0.5);
     test_free(report);
-    /* train_min holds whatever the goals say. */
+    /* train_min holds regardless of the goals. */
     hzp_split_set_policy(&split,
                          &(struct hzp_policy){.itl_ns = 9 * MS, .train_max = 1, .train_min = 0.2});
     double train = 0;
@@ -280,7 +280,7 @@ static void test_the_most_is_the_most(void **state)
     assert_int_equal(run(0, 0, 0, MS), 50 * MS);
 }
 
-/* Also where training has a lane of its own, with a goal and without. */
+/* train_max also bounds training on a lane of its own, with a goal and without. */
 static void test_the_most_is_the_most_beside(void **state)
 {
     (void)state;
@@ -295,9 +295,9 @@ static void test_the_most_is_the_most_beside(void **state)
     }
 }
 
-/* Without a goal: an ITL with a prompt takes 25 ms by itself, the others 10, and two prompts arrive
- * in a second, in two hundredths of the ITLs.  So 99 of 100 stay within 25, and training may fill
- * them all up to 30. */
+/* Without a goal: an ITL with a prompt takes 25 ms by itself, the others 10, and two prompts
+ * arrive per second, in two percent of the ITLs.  So the p99 is 25 ms, and training may fill all
+ * ITLs up to 30. */
 static void test_gaps_are_stretched_by_so_much(void **state)
 {
     (void)state;
@@ -319,7 +319,7 @@ static void test_gaps_are_stretched_by_so_much(void **state)
         struct hzp_split_report *report = test_malloc(sizeof(*report));
         hzp_split_read(&split, now_ns, report);
         assert_in_range(report->derived_itl_ns, 28 * MS, 32 * MS);
-        /* A goal of the operator's replaces the derived one at once, with or without a step. */
+        /* An explicit goal replaces the derived one at once, with or without a step. */
         hzp_split_set_policy(&split, &(struct hzp_policy){.itl_ns = 15 * MS, .train_max = 1});
         hzp_split_read(&split, now_ns, report);
         assert_int_equal(report->derived_itl_ns, 0);
@@ -333,8 +333,8 @@ static void test_gaps_are_stretched_by_so_much(void **state)
     }
 }
 
-/* An item longer than the stretch leaves room for is admitted now and then, or training would
- * stop. */
+/* An item longer than the time the stretch leaves is admitted now and then; otherwise training
+ * would stop. */
 static void test_no_item_is_too_long_for_a_stretch_for_ever(void **state)
 {
     (void)state;
@@ -345,8 +345,8 @@ static void test_no_item_is_too_long_for_a_stretch_for_ever(void **state)
     assert_in_range(long_ones, 10, 4500 / 128 + 1);
 }
 
-/* Where steps hardly scatter no margin for scatter is kept: all of the stretch is used, also by
- * training that begins late. */
+/* Where step times hardly scatter no margin is kept: the whole stretch is used, also by training
+ * that begins late. */
 static void test_steady_steps_need_no_margin(void **state)
 {
     (void)state;
@@ -364,8 +364,8 @@ static void test_steady_steps_need_no_margin(void **state)
     assert_in_range(late, 0, 40);
 }
 
-/* Training goes on where prompts never cease, and where samples arrive after a long time without
- * any. */
+/* Training continues where prompts never stop, and where samples arrive after a long time
+ * without any. */
 static void test_a_stretch_lets_training_go_on_for_ever(void **state)
 {
     (void)state;
@@ -394,7 +394,7 @@ static void test_an_item_that_does_not_fit_is_rare(void **state)
     assert_in_range(long_ones, 10, 5000 / 256 + 1);
 }
 
-/* Prompts of 96 rows, 32 of them a step: the longest TTFT under a goal, and training's time. */
+/* Prompts of 96 rows, 32 of them per step: the longest TTFT under a goal, and training's time. */
 static uint64_t longest_first(uint64_t goal_ns, uint64_t *ret_train)
 {
     uint64_t longest = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tables: keys and sizes of ops, interpolation by rows, by what is seen and by units, what was
- * never measured, pairs both ways. */
+/* Tables: keys and sizes of ops, interpolation by rows, context and units, ops never measured,
+ * pairs in both orders. */
 #include "nanobatch/time/tables.h"
 
 #include <setjmp.h>
@@ -53,10 +53,10 @@ static void between_rows(void **state)
     near(ask(&t, &product, 10, 0, 4), 100);
     near(ask(&t, &product, 15, 0, 4), 200);
     near(ask(&t, &product, 25, 0, 4), 350);
-    near(ask(&t, &product, 50, 0, 4), 600); /* goes on as the last two say */
+    near(ask(&t, &product, 50, 0, 4), 600); /* extrapolates from the last two */
     near(ask(&t, &product, 9, 0, 4), 80);
-    near(ask(&t, &product, 1, 0, 4), 25); /* not below a quarter of the nearest */
-    set(&t, &product, 20, 0, 2, 200);     /* measured anew */
+    near(ask(&t, &product, 1, 0, 4), 25); /* bounded by a quarter of the nearest */
+    set(&t, &product, 20, 0, 2, 200);     /* measured a second time */
     near(ask(&t, &product, 15, 0, 4), 150);
     assert_int_equal(t.curves, 1);
     assert_int_equal(t.curve[0].points, 3);
@@ -106,11 +106,11 @@ static void never_measured(void **state)
     struct hzp_op_size twice = {10, 0, 2000}; /* the measured point's work is 1000 */
     near(hzp_tables_ns(&t, &other, &twice, 4), 400);
     again.again = 1;
-    near(ask(&t, &again, 10, 0, 4), 200); /* as the first reading */
+    near(ask(&t, &again, 10, 0, 4), 200); /* equal to the first reading */
     set(&t, &again, 10, 0, 2, 50);
     near(ask(&t, &again, 10, 0, 4), 50);
     near(ask(&t, &product, 10, 0, 4), 200);
-    assert_true(ask(&t, &unknown, 10, 0, 4) > 0); /* a guess */
+    assert_true(ask(&t, &unknown, 10, 0, 4) > 0); /* an estimate */
     hzp_tables_fini(&t);
 }
 
@@ -154,7 +154,7 @@ static void keys_of_ops(void **state)
     struct hzp_attn_paged_args attention = {
         .qkv = x, .segs = {.rows_max = 3, .ctx_max = 10}, .heads = {4, 2, 16}};
     hzp_op_describe(HZP_OP_attn_prefill, &attention, &key, &size);
-    assert_true(size.y == 9); /* seven before, of its own two on average */
+    assert_true(size.y == 9); /* seven before, two of its own on average */
     /* Ops without a case of their own: rows of what they write, elements of parameters. */
     struct hzp_mat table = {memory, 9, 4, 4, HZP_BF16};
     struct hzp_embed_args embed = {.table = table, .y = x};

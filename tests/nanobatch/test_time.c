@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The model of time: step times find a device's coefficients, follow a device that changes, are not
- * spoiled by outliers and tell training's slowdown from serving; op times; the curve by rows. */
+/* The model of time: step times find a device's coefficients, follow a device that changes,
+ * resist outliers and separate training's slowdown from serving; op times; the curve by rows. */
 #include "base/arena.h"
 #include "nanobatch/time/time.h"
 #include "tests/serve/seeded.h"
@@ -45,7 +45,7 @@ static void init(struct hzp_step_times *times)
     hzp_step_times_init(times, NULL, HZP_F32, &rates);
 }
 
-/* The mean relative error of n predictions while the rest is learned. */
+/* The mean relative error of n predictions while the model learns from each step. */
 static double mean_error(struct hzp_step_times *p, int n, double speed, double slow, bool outliers)
 {
     double sum = 0;
@@ -99,8 +99,8 @@ static void test_slowdown_is_told_from_serving(void **state)
     assert_true(hzp_step_slowdown(&p, false, alone, 0) == 1);
 }
 
-/* A step that was not timed (its clock stood, or it was all another step's) says nothing: also as
- * the first, or a few times in a row. */
+/* A step without a time (its clock stood still, or all of it belonged to another step) teaches
+ * nothing, also as the first step, or several times in a row. */
 static void test_no_time(void **state)
 {
     struct hzp_step_times p;
@@ -130,8 +130,8 @@ static void test_no_time_of_an_op(void **state)
     free(times);
 }
 
-/* Without a measurement an op takes its roofline time; a measured one is believed from the second
- * run on, and takes the others of its class along. */
+/* Without a measurement an op takes its roofline time; from its second run on the measured time
+ * is used, and corrects the other ops of its class. */
 static void test_an_op_before_and_after_it_ran(void **state)
 {
     (void)state;
@@ -150,7 +150,7 @@ static void test_an_op_before_and_after_it_ran(void **state)
     free(times);
 }
 
-/* An op that `search` measured takes its table's time until it was measured here; an op of another
+/* An op measured by `search` takes its table's time until it was measured here; an op of another
  * shape does not. */
 static void test_an_op_of_the_tables(void **state)
 {
@@ -179,7 +179,7 @@ static void test_an_op_of_the_tables(void **state)
     free(time);
 }
 
-/* The rows that fit into a duration are the inverse of the duration of so many rows. */
+/* The number of rows that fit into a duration is the inverse of the duration by rows. */
 static void test_rows_within_a_duration(void **state)
 {
     (void)state;
@@ -201,7 +201,7 @@ static void test_rows_within_a_duration(void **state)
     assert_int_equal(hzp_step_prompt_rows(&p, 4, 400, 64, 1), 0);
 }
 
-/* One step in a hundred is held up by something else, tenfold; and times never fall with rows. */
+/* One step in a hundred is delayed tenfold from outside; and times never fall with rows. */
 static void test_times_by_rows(void **state)
 {
     (void)state;

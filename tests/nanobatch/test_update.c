@@ -171,7 +171,7 @@ static void check(enum hzp_dtype type, bool fp8, uint64_t quantum)
         assert_true(fixture_units_same(NULL, &hand.residual, residual));
     assert_int_equal(result->checksum, checksum);
     assert_int_equal(result->nonfinite, 0);
-    /* the version that was read is as it was, and the draft is not the same */
+    /* the version that was read is unchanged, and the draft differs from it */
     assert_false(fixture_units_same(NULL, hzp_version_units(f.weights, v),
                                     hzp_version_units(f.weights, draft)));
     if (fp8)

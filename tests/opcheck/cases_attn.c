@@ -48,7 +48,7 @@ static struct hzp_segs segs_make(struct oc_io *io, const struct pattern *pattern
     return segs;
 }
 
-/* One row each, at positions of every size up to ctx. */
+/* One row per sequence, at positions of every magnitude up to ctx. */
 static struct hzp_segs segs_decode(struct oc_io *io, int32_t count, int32_t ctx)
 {
     int32_t *row0 = oc_array(io, "row0", OC_I32, count + 1, OC_IN);
@@ -59,7 +59,7 @@ static struct hzp_segs segs_decode(struct oc_io *io, int32_t count, int32_t ctx)
     return (struct hzp_segs){row0, pos0, count, count > 0, count > 0 ? ctx : 0};
 }
 
-/* Pages that hold the segments' contexts, and NaN wherever nothing was ever appended. */
+/* Pages with the segments' contexts, and NaN wherever nothing was appended. */
 static void *context_make(struct oc_io *io, const char *name, const struct hzp_attn_paged_args *a)
 {
     int32_t dim = a->heads.dim, page_rows = a->kv.page_rows;
@@ -92,7 +92,7 @@ static void build_paged(struct oc_io *io, const struct oc_case *c)
     a.scale = dim == 8 ? 1 : 0.125f;
     a.kv = (struct hzp_kv){NULL, NULL, a.segs.count * a.page_stride + 3, page_rows, c->type};
 
-    /* pages in no order, and beyond a segment's context numbers that lead nowhere */
+    /* pages in random order; entries beyond a segment's context hold invalid numbers */
     int32_t *page = oc_array(io, "page", OC_I32, a.segs.count * a.page_stride, OC_IN);
     for (int32_t i = 0; i < a.segs.count; i++) {
         int32_t own = decode ? 1 : a.segs.row0[i + 1] - a.segs.row0[i];
@@ -124,7 +124,7 @@ static void build_packed(struct oc_io *io, const struct oc_case *c)
     int32_t rows, dim = c->p[3];
     a.segs = segs_make(io, &patterns[c->p[0]], &rows);
     int32_t before = a.segs.count ? a.segs.pos0[0] : 0;
-    before += before ? 5 : 0; /* rows that nobody reads */
+    before += before ? 5 : 0; /* rows that no segment reads */
     a.qkv = oc_mat(io, "qkv", before + rows, (c->p[1] + 2 * c->p[2]) * dim, c->type, OC_IN);
     a.out = oc_mat(io, "out", rows, c->p[1] * dim, c->type, OC_OUT);
     if (c->p[4])
@@ -198,7 +198,7 @@ const struct oc_case oc_cases_attn[] = {
     BOTH(DECODE, OC_GAPS, 3, 7, 1, 16, 1, 19),
     BOTH(DECODE, 0, 3, 14, 2, 80, 16, 130),
     BOTH(DECODE, 0, 2, 4, 2, 96, 64, 1025),
-    /* more query heads a kv head than 8, than 16; pages of no round size; long contexts */
+    /* more than 8 and than 16 query heads per kv head; odd page sizes; long contexts */
     BOTH(DECODE, 0, 3, 12, 1, 64, 16, 300),
     BOTH(DECODE, 0, 3, 24, 2, 128, 16, 150),
     BOTH(DECODE, 0, 2, 9, 1, 64, 7, 140),

@@ -33,7 +33,7 @@ static void build_rmsnorm(struct oc_io *io, const struct oc_case *c)
     oc_fill(io, &a.x, 1, 300);
     oc_fill(io, &a.w, 1, 10);
     for (int32_t i = 0; rows > 3 && i < cols; i++) {
-        oc_put(&a.x, 1, i, 0); /* a row of zeros: eps alone is under the root */
+        oc_put(&a.x, 1, i, 0);                      /* a row of zeros: only eps is under the root */
         oc_put(&a.x, 2, i, i & 1 ? 3e15f : -3e15f); /* squares near the end of float's range */
     }
     oc_args(io, &a, sizeof(a));
@@ -91,7 +91,7 @@ static void build_matmul_e4m3(struct oc_io *io, const struct oc_case *c)
 /* rows, cols */
 static void build_quantize(struct oc_io *io, const struct oc_case *c)
 {
-    /* what cannot be scaled, and what is scaled least: an odd row of each */
+    /* values that cannot be scaled, and the extremes that can: one odd row of each */
     static const float odd[] = {INFINITY, NAN, 1e-45f, 3e38f, 0, 1e-37f};
     struct hzp_quantize_args a = {oc_mat(io, "x", c->p[0], c->p[1], c->type, OC_IN),
                                   oc_mat(io, "y", c->p[0], c->p[1], HZP_E4M3, OC_OUT),
@@ -116,7 +116,7 @@ static void *pages_make(struct oc_io *io, const char *name, const struct hzp_kv 
     return flat.ptr;
 }
 
-/* Every fifth row is not kept; 7 and the number of slots have no common divisor. */
+/* Every fifth row is not appended; 7 and the number of slots have no common divisor. */
 static void append_make(struct oc_io *io, struct hzp_rope_args *a, int32_t page_rows, int32_t pages)
 {
     int32_t rows = a->x.rows, slots = page_rows * pages;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/opcheck/cases_grad.c - the loss and the backwards, but for attention's. */
+/* tests/opcheck/cases_grad.c - the loss and the backward ops, except attention's. */
 #include <math.h>
 
 #include "tests/opcheck/opcheck.h"
@@ -65,7 +65,7 @@ static void build_rmsnorm_bwd(struct oc_io *io, const struct oc_case *c)
     oc_fill(io, &a.x, 1, 300);
     oc_fill(io, &a.w, 1, 10);
     oc_fill(io, &a.dx, 0.1, 10);
-    if (cols == 1 && rows > 0) /* dn and n mean(dn n) cancel: against 1 what is left is rounding */
+    if (cols == 1 && rows > 0) /* dn and n mean(dn n) cancel: only rounding is left */
         oc_put(&a.dx, 0, 0, 1);
     if (c->p[2])
         oc_fill(io, &a.dw, 0.1, 10);

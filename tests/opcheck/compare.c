@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/opcheck/compare.c - is what came back what ref says, and nothing else touched? */
+/* tests/opcheck/compare.c - checks that results match ref's, and that nothing else was written. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -103,7 +103,7 @@ static bool written(const uint8_t *before, const uint8_t *after, size_t size)
     return memcmp(before, after, size) != 0;
 }
 
-/* Element by element: bits, or numbers within the bound. */
+/* Compares element by element: equal bits, or numbers within the bound. */
 static const char *compare_output(const struct oc_io *io, enum hzp_op op, const struct oc_buf *buf,
                                   const uint8_t *ref, const uint8_t *got, double *err)
 {
@@ -119,7 +119,7 @@ static const char *compare_output(const struct oc_io *io, enum hzp_op op, const 
                 size_t i = (size_t)r * (size_t)buf->stride + (size_t)c;
                 size_t byte = buf->offset + i * size;
                 if (buf->role == OC_OUT && !written(io->image + byte, ref + byte, size))
-                    continue; /* ref leaves it open */
+                    continue; /* undefined in ref's result */
                 if (memcmp(ref + byte, got + byte, size) == 0 && pass == 1)
                     continue;
                 if (bound.nmse == 0 && buf->elem != OC_F32 && buf->elem != OC_BF16) {
@@ -165,7 +165,7 @@ static const char *compare_output(const struct oc_io *io, enum hzp_op op, const 
     return NULL;
 }
 
-/* 1 where an output (or scratch) may be written. */
+/* Marks with 1 the bytes that may be written: outputs and scratch. */
 static uint8_t *mask_make(const struct oc_io *io)
 {
     uint8_t *mask = hzp_xcalloc(io->used, 1);
@@ -181,7 +181,7 @@ static uint8_t *mask_make(const struct oc_io *io)
     return mask;
 }
 
-/* The buffer a byte lies in or next after. */
+/* The buffer that contains the byte, or the one next before it. */
 static const struct oc_buf *buf_near(const struct oc_io *io, size_t byte)
 {
     const struct oc_buf *near = &io->buf[0];

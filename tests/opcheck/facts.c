@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/opcheck/facts.c - what must hold of a device whatever ref says: the distribution of the
- * draws, the exactness of the optimizer's master, values worked out elsewhere. */
+/* tests/opcheck/facts.c - properties that every device must have independently of ref: the
+ * distribution of the draws, the exactness of the optimizer's master weights, values computed
+ * elsewhere. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +25,7 @@ static void *result_at(const struct oc_io *io, const uint8_t *result, const void
 
 enum { VOCAB = 16, DRAWS = 20000 };
 
-/* The probabilities that the settings leave, by the plainest loops there are. */
+/* The probabilities under the settings, computed by the simplest loops. */
 static void expect(const struct hzp_sample_row *row, const float *logit, double *ret)
 {
     int order[VOCAB], kept = VOCAB;
@@ -155,13 +156,13 @@ static int fact_alone(struct oc_target *target, struct oc_io *io, uint8_t *resul
         else if (turn < 0)
             memcpy(together, result_at(io, result, a.token), sizeof(together));
         else if (*(int32_t *)result_at(io, result, a.token) != together[turn])
-            broken = "a row alone draws another token than in a batch";
+            broken = "a row alone draws a different token than in a batch";
     }
     return verdict(target, "sample", "a row's draw is its own", broken);
 }
 
-/* What attention makes of a row must not depend on the rows beside it, bit for bit: neither where
- * work is cut into pieces by how much of it there is, nor where a prompt comes in parts. */
+/* Attention's result for a row must not depend on the other rows, bit for bit: neither where
+ * work is split by its amount, nor where a prompt comes in parts. */
 static int fact_attention(struct oc_target *target, struct oc_io *io, uint8_t *result,
                           enum hzp_op op)
 {
@@ -177,7 +178,7 @@ static int fact_attention(struct oc_target *target, struct oc_io *io, uint8_t *r
         int32_t *row0 = oc_array(io, "row0", OC_I32, SEQS + 1, OC_IN);
         int32_t *pos0 = oc_array(io, "pos0", OC_I32, SEQS, OC_IN);
         int32_t *page = oc_array(io, "page", OC_I32, SEQS * STRIDE, OC_IN);
-        row0[0] = 0;                   /* arrays come full of noise */
+        row0[0] = 0;                   /* arrays are created with random contents */
         for (int i = 0; i < SEQS; i++) /* rows: one, or the last 80 */
             at[i + 1] = at[i] + (decode ? 1 : HZP_MIN(seen[i], 80));
         /* alone, a prompt's last rows only */
@@ -213,7 +214,7 @@ static int fact_attention(struct oc_target *target, struct oc_io *io, uint8_t *r
         else if (turn < 0)
             memcpy(together, out, size);
         else if (memcmp(together[at[first] + skip], out, size) != 0)
-            broken = "a row alone has other bits than beside others";
+            broken = "a row alone has different bits than in a batch";
     }
     return verdict(target, hzp_op_name(op), "a row's attention is its own", broken);
 }
@@ -259,17 +260,17 @@ static int fact_by_hand(struct oc_target *target, struct oc_io *io, uint8_t *res
     for (int r = 0; r < 3 && !broken; r++) {
         double logprob = ((float *)result_at(io, result, a.logprob))[r];
         if (((int32_t *)result_at(io, result, a.token))[r] != tokens[r])
-            broken = "not the token worked out by hand";
+            broken = "not the token computed by hand";
         else if (((int32_t *)result_at(io, result, a.rank))[r] != ranks[r])
-            broken = "not the rank worked out by hand";
+            broken = "not the rank computed by hand";
         else if (!(fabs(logprob - (logits[tokens[r]] - log(sum))) < 1e-5))
-            broken = "not the log-probability worked out by hand";
+            broken = "not the log-probability computed by hand";
     }
     return verdict(target, "sample", "by hand: tie, edits, given", broken);
 }
 
-/* With gradient, moments and decay zero an update changes nothing: the master survives the way
- * through bf16 and residual bit for bit. */
+/* With gradient, moments and decay zero an update changes nothing: the master value survives the
+ * split into bf16 and residual bit for bit. */
 static int fact_master(struct oc_target *target, struct oc_io *io, uint8_t *result)
 {
     enum { N = 4096 };
@@ -302,7 +303,7 @@ static int fact_master(struct oc_target *target, struct oc_io *io, uint8_t *resu
     return verdict(target, "adamw", "master = bf16 + residual, exactly", broken);
 }
 
-/* Ten updates of bf16 + residual give the very bits of ten updates of the fp32 master. */
+/* Ten updates of bf16 + residual give exactly the bits of ten updates of the fp32 master. */
 static int fact_same_master(struct oc_target *target, struct oc_io *io, uint8_t *result)
 {
     enum { N = 1021 };
@@ -360,7 +361,7 @@ static int fact_same_master(struct oc_target *target, struct oc_io *io, uint8_t 
         }
         for (int i = 0; i < N && !broken; i++)
             if (hzp_f32_bits(hzp_master_join(hi[i], low[i])) != hzp_f32_bits(master[i]))
-                broken = "bf16 + residual and fp32 went different ways";
+                broken = "bf16 + residual and fp32 differ";
     }
     return verdict(target, "adamw", "ten updates, bf16 + residual as fp32", broken);
 }
@@ -388,8 +389,8 @@ static int fact_audit(struct oc_target *target, struct oc_io *io, uint8_t *resul
     return verdict(target, "audit", "known value", broken);
 }
 
-/* Every code but NaN, times 1 and by scales that are powers of two: what comes out is the code's
- * value to the bit, in whichever way so many rows are multiplied. */
+/* Every code but NaN, times 1 and with scales that are powers of two: the result is the code's
+ * value to the bit, for every kernel that the number of rows selects. */
 static int fact_codes(struct oc_target *target, struct oc_io *io, uint8_t *result)
 {
     enum { N = 254, K = 48 };
@@ -427,7 +428,7 @@ static int fact_codes(struct oc_target *target, struct oc_io *io, uint8_t *resul
     return verdict(target, "matmul", "every e4m3 code times 1", broken);
 }
 
-/* Every value half way between two codes, the codes themselves, and what lies a step beside. */
+/* Every value half way between two codes, the codes themselves, and the floats next to these. */
 static int fact_rounding(struct oc_target *target, struct oc_io *io, uint8_t *result)
 {
     enum { N = 127 * 4 * 2 };
@@ -458,7 +459,8 @@ static int fact_rounding(struct oc_target *target, struct oc_io *io, uint8_t *re
     return verdict(target, "quantize", "ties and neighbours of every code", broken);
 }
 
-/* The pages hold the very bits of y, each row in its slot, and nothing else has changed there. */
+/* The pages hold exactly the bits of y, each row in its slot, and nothing else has changed
+   there. */
 static int fact_appended(struct oc_target *target, struct oc_io *io, uint8_t *result)
 {
     enum { ROWS = 9, KV_HEADS = 2, DIM = 64, PAGE_ROWS = 4, PAGES = 3, HEADS = 4 };
@@ -502,8 +504,8 @@ static int fact_appended(struct oc_target *target, struct oc_io *io, uint8_t *re
     return verdict(target, "rope", "pages hold y's bits", broken);
 }
 
-/* Mean, deviation, the fourth moment (of a sum of four uniform bytes: 2.7), neighbours that have
- * nothing to do with each other; the first elements as worked out from the counter. */
+/* Mean, deviation, the fourth moment (of a sum of four uniform bytes: 2.7), no correlation of
+ * neighbours; the first elements as computed from the counter. */
 static int fact_noise(struct oc_target *target, struct oc_io *io, uint8_t *result)
 {
     enum { N = 1 << 16 };
@@ -532,7 +534,7 @@ static int fact_noise(struct oc_target *target, struct oc_io *io, uint8_t *resul
     if (fabs(one) > 4 * sigma)
         broken = "the mean is not 0";
     else if (fabs(two - 1) > 4 * sqrt(1.7) * sigma)
-        broken = "the deviation is not as asked for";
+        broken = "the deviation is not the requested one";
     else if (fabs(four - 2.7) > 0.15)
         broken = "not nearly normal";
     else if (fabs(beside) > 4 * sigma || fabs(apart) > 4 * sigma)
@@ -565,7 +567,7 @@ int oc_facts(struct oc_target *target, const char *pattern, bool slow)
     }
     if (oc_wanted(pattern, HZP_OP_audit))
         failures += fact_audit(target, io, result);
-    /* elsewhere a context may be cut by how many there are */
+    /* elsewhere the split of a context may depend on the number of contexts */
     for (int op = HZP_OP_attn_decode; op <= HZP_OP_attn_prefill; op++)
         if (oc_wanted(pattern, op) && hzp_device_host_memory(target->dev))
             failures += fact_attention(target, io, result, op);

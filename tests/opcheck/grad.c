@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/opcheck/grad.c - every backward against finite differences of its forward.
+/* tests/opcheck/grad.c - every backward op against finite differences of its forward op.
  *
- * The loss is sum(weight * y), weight being what the backward gets as dy.  Each input element is
- * moved by h = 2^-5 and 2h both ways and the four losses combined,
- *   (8 (L(+h) - L(-h)) - (L(+2h) - L(-2h))) / 12h,
+ * The loss is sum(weight * y), where weight is what the backward op gets as dy.  Each input
+ * element is moved by h = 2^-5 and 2h both ways and the four losses combined,
+ *     (8 (L(+h) - L(-h)) - (L(+2h) - L(-2h))) / 12h,
  * whose error is h^4 / 30 times the fifth derivative: about 3e-8 here.  Inputs are multiples of
- * 2^-6, so the moves are exact in float.  What is left is the rounding of y to float, 6e-8 of each
- * element over h: some 1e-5 of the gradient.  Hence: nmse 1e-8, no element off by more than 1e-3 of
- * itself plus the gradient's rms.
+ * 2^-6, so the moves are exact in float.  What remains is the rounding of y to float, 6e-8 of
+ * each element over h: some 1e-5 of the gradient.  Hence: nmse 1e-8, no element off by more than
+ * 1e-3 of itself plus the gradient's rms.
  */
 #include <math.h>
 #include <stdio.h>
@@ -90,7 +90,7 @@ static double slope(struct probe *p, const struct hzp_mat *x, int32_t r, int32_t
     return (8 * (at[0] - at[1]) - (at[2] - at[3])) / (12 * STEP);
 }
 
-/* x: the forward's input; dx: where the backward put its gradient, onto what was there. */
+/* x: the forward's input; dx: where the backward op added its gradient to what was there. */
 static void check(struct probe *p, const char *what, const struct hzp_mat *x,
                   const struct hzp_mat *dx, bool added)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/opcheck/io.c - building a case: buffers with guards, and unkind contents. */
+/* tests/opcheck/io.c - builds a case: buffers with guards, and contents chosen to provoke
+   errors. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -14,7 +15,7 @@
 #include <stdlib.h>
 
 enum { GUARD = 256, ALIGN = 64 };
-static const size_t ROOM = (size_t)8 << 30; /* reserved, not used: so that it never moves */
+static const size_t ROOM = (size_t)8 << 30; /* only reserved, so that the image never moves */
 
 struct oc_io *oc_io_create(void)
 {
@@ -124,7 +125,7 @@ double oc_uniform(struct oc_io *io)
     return (double)(oc_random(&io->rng) >> 11) * 0x1p-53;
 }
 
-/* Irwin-Hall: near enough to normal, and cheap. */
+/* Irwin-Hall: close enough to normal, and cheap. */
 double oc_normal(struct oc_io *io)
 {
     uint64_t a = oc_random(&io->rng), b = oc_random(&io->rng);

@@ -36,10 +36,10 @@ static struct {
 
 /* Shared by parent and child, so that it outlives a crash. */
 static struct {
-    int next; /* the case to go on with */
+    int next; /* the case to continue with */
     int ok, failed;
     bool finished;
-    char op[32], target[16], what[96]; /* what runs now */
+    char op[32], target[16], what[96]; /* what is running now */
 } * progress;
 
 static const struct oc_case *const tables[] = {
@@ -92,8 +92,8 @@ static void running(const char *op, const char *target, const char *what)
     alarm(CASE_SECONDS);
 }
 
-/* A level counts where it has kernels that neither ref nor the levels below have, or where only its
- * label can tell: the device may show one entry for all of its own kernels. */
+/* A level is a target if it has kernels that neither ref nor the levels below have, or if only
+ * its label can tell: the device may show one entry for all of its own kernels. */
 static void target_add(const char *name, const char *level)
 {
     struct hzp_device_config config = {
@@ -141,7 +141,7 @@ static int targets_open(void)
     return target_count;
 }
 
-/* Runs the case once on the target and once more, then as a graph if it can; NULL: both fine. */
+/* Runs the case twice on the target, then as a graph if it can; NULL: all results are right. */
 static const char *check(struct oc_target *target, enum hzp_op op, const struct oc_io *io,
                          const uint8_t *expected, uint8_t *result[2], double *ret_err)
 {
@@ -193,7 +193,8 @@ static int by_number(const void *pa, const void *pb)
     return (a > b) - (a < b);
 }
 
-/* The targets take turns, so that what else the machine does hits all alike; the median counts. */
+/* The targets take turns, so that other load on the machine affects all alike; the median is
+   reported. */
 static void case_bench(const struct oc_case *c, int index, struct oc_io *io, double bandwidth)
 {
     enum { RUNS = 31, SECONDS = 2 };
@@ -208,7 +209,7 @@ static void case_bench(const struct oc_case *c, int index, struct oc_io *io, dou
     for (int t = 0; t < target_count; t++)
         if (targets[t].fresh[c->op])
             timed[count++] = &targets[t];
-    if (count == 0) /* only where no kernel competes: it is slow on purpose */
+    if (count == 0) /* only if no kernel is compared: ref is slow on purpose */
         timed[count++] = &ref;
     for (int t = 0; t < count; t++) {
         running(op, timed[t]->name, io->what);
@@ -233,7 +234,7 @@ static void case_bench(const struct oc_case *c, int index, struct oc_io *io, dou
     }
 }
 
-/* Every op has a case; every kernel that is not ref's has been called. */
+/* Checks that every op has a case, and every kernel that is not ref's was called. */
 static void coverage(void)
 {
     for (int op = 0; op < HZP_OP_COUNT; op++) {
@@ -271,7 +272,7 @@ static void checks_run(int from)
         running("facts", targets[t].name, "");
         oc_facts(&targets[t], options.pattern, options.slow);
     }
-    progress->next = whole ? -1 : 0; /* after a crash, nobody knows what the first half called */
+    progress->next = whole ? -1 : 0; /* after a crash the calls of the first half are unknown */
     coverage();
     oc_io_destroy(io);
 }
@@ -291,7 +292,7 @@ static void benches_run(int from)
     oc_io_destroy(io);
 }
 
-/* 0, or 77 where there is nothing to check on this machine. */
+/* Returns 0, or 77 if there is nothing to check on this machine. */
 static int child(void)
 {
     int from = progress->next;
@@ -334,7 +335,7 @@ static int parent(void)
     }
 }
 
-/* Broken kernels must fail, and the honest one must not. */
+/* Broken kernels must fail, and the correct one must not. */
 static int self_test(void)
 {
     const char *name;

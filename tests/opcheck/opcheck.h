@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/opcheck/opcheck.h - one case: an op, its arguments, and all memory they point to.
  *
- * All buffers of a case lie in one image, each between guard bands, rows that have gaps with the
- * gaps filled like the guards (with bits that are NaN in every type of float and -1 in every type
- * of integer, so that a stray read shows as well as a stray write).  To run a case somewhere the
- * image is copied there, the pointers in the arguments are moved by the distance, and the whole
- * image is copied back: what is not an output must then have the bits it had.
+ * All buffers of a case lie in one image, each between guard bands.  The gaps of rows that have
+ * gaps are filled like the guards (with bits that are NaN in every type of float and -1 in every
+ * type of integer, so that a stray read shows as well as a stray write).  To run a case on a
+ * device, the image is copied there, the pointers in the arguments are moved by the distance,
+ * and the whole image is copied back: everything that is not an output must then be unchanged.
  *
  * Thread: one.
  */
@@ -52,15 +52,15 @@ struct oc_case {
     void (*build)(struct oc_io *io, const struct oc_case *c);
     enum hzp_dtype type; /* of the activations */
     int flags;
-    int p[OC_PARAMS]; /* the builder says what they are */
+    int p[OC_PARAMS]; /* the builder defines their meaning */
 };
 
 /* The tables, each ended by a case whose build is NULL. */
 extern const struct oc_case oc_cases_dense[], oc_cases_attn[], oc_cases_sample[], oc_cases_grad[],
     oc_cases_update[];
 
-/* How far an output may be from ref's. nmse: sum (y - ref)^2 / sum ref^2. miss: the largest
- * |y - ref| / (|ref| + rms of ref). 0: the bits must be ref's. */
+/* The allowed distance of an output from ref's. nmse: sum (y - ref)^2 / sum ref^2. miss: the
+ * largest |y - ref| / (|ref| + rms of ref). 0: the bits must be equal. */
 struct oc_bound {
     double nmse, miss;
 };
@@ -87,7 +87,7 @@ double oc_normal(struct oc_io *io);
 
 /* Mostly normal values times scale; 1 % times outlier, 3 % zero, 1 % denormal. */
 void oc_fill(struct oc_io *io, const struct hzp_mat *mat, double scale, double outlier);
-/* Both ends first, then anything between. */
+/* Both ends first, then random values between. */
 void oc_fill_index(struct oc_io *io, int32_t *index, int32_t count, int32_t below);
 void oc_put(const struct hzp_mat *mat, int32_t r, int32_t c, float value);
 float oc_get(const struct hzp_mat *mat, int32_t r, int32_t c);
@@ -108,34 +108,35 @@ struct oc_target {
 int oc_target_open(struct oc_target *target, const struct hzp_device_config *config,
                    const char *name, struct hzp_err_text *reterr);
 void oc_target_close(struct oc_target *target);
-/* Runs the case; the image as it is afterwards into result (io->used bytes). */
+/* Runs the case; result receives the image after the op (io->used bytes). */
 int oc_target_run(struct oc_target *target, enum hzp_op op, const struct oc_io *io,
                   uint8_t *result);
-/* Brings the case there and runs it once. */
+/* Copies the case to the device and runs it once. */
 int oc_target_warm(struct oc_target *target, enum hzp_op op, const struct oc_io *io);
 /* Seconds of one op, after warm; on the host with cold caches. Negative: the device failed. */
 double oc_target_time(struct oc_target *target, enum hzp_op op, const struct oc_io *io);
 /* Bytes per second of reading, on the host by plain loops, elsewhere by copies. */
 double oc_target_bandwidth(struct oc_target *target);
 
-/* Where a backend can watch what its kernels touch: called before (begins) and after each op, with
- * the case whose image lies in the target's block.  NULL: nobody watches. */
+/* For backends that can observe what their kernels touch: called before (begins) and after each
+ * op, with the case whose image lies in the target's block.  NULL: no observer. */
 extern void (*oc_watch)(const struct oc_target *target, const struct oc_io *io, bool begins);
 
-/* compare.c: NULL if fine, else what is wrong; *ret_err: the largest nmse of an output. */
+/* compare.c: returns NULL or what is wrong; *ret_err: the largest nmse of an output. */
 const char *oc_compare(const struct oc_io *io, enum hzp_op op, const uint8_t *ref,
                        const uint8_t *got, double *ret_err);
 const char *oc_compare_bits(const struct oc_io *io, const uint8_t *a, const uint8_t *b);
 
-/* grad.c: backwards of the target against finite differences of its forwards. Returns failures. */
+/* grad.c: the target's backward ops against finite differences of its forward ops. Returns the
+   number of failures. */
 int oc_grad(struct oc_target *target, const char *pattern, uint64_t seed);
 
-/* facts.c: what must hold whatever ref says: distributions (not where the device is slow, they take
- * a hundred thousand draws), exactness, known values. */
+/* facts.c: properties independent of ref: distributions (not if the device is slow: they take a
+ * hundred thousand draws), exactness, known values. */
 int oc_facts(struct oc_target *target, const char *pattern, bool slow);
 
-/* sabotage.c: breaks the target's rmsnorm in a certain way; kind 0 not at all. The name is NULL
- * past the last kind. */
+/* sabotage.c: breaks the target's rmsnorm in a certain way; kind 0 leaves it correct.  The name
+ * is NULL past the last kind. */
 const char *oc_sabotage_name(int kind);
 void oc_sabotage(struct oc_target *target, int kind);
 

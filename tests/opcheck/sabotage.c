@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/opcheck/sabotage.c - broken kernels, to see that opcheck notices: each breaks rmsnorm in
- * one way. */
+/* tests/opcheck/sabotage.c - broken kernels that opcheck must detect: each breaks rmsnorm in one
+ * way. */
 #include <math.h>
 #include <signal.h>
 #include <string.h>
@@ -14,7 +14,7 @@ static int honest(struct hzp_lane *lane, const void *args)
     return sound(lane, args);
 }
 
-/* One element past the width: seen only where rows have gaps, or behind the last. */
+/* Writes one element past the width: visible only where rows have gaps, or after the last row. */
 static int overrun(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_rmsnorm_args *a = args;
@@ -62,7 +62,7 @@ static int unwritten(struct hzp_lane *lane, const void *args)
     return sound(lane, &a);
 }
 
-/* Each run differs in a last bit: well within the bounds. */
+/* Each run differs in a last bit, well within the bounds. */
 static int fickle(struct hzp_lane *lane, const void *args)
 {
     static int turn;
@@ -75,7 +75,7 @@ static int fickle(struct hzp_lane *lane, const void *args)
 
 static int crash(struct hzp_lane *lane, const void *args)
 {
-    signal(SIGSEGV, SIG_DFL); /* a sanitizer would only add its report */
+    signal(SIGSEGV, SIG_DFL); /* a sanitizer would only add its own report */
     raise(SIGSEGV);
     return HZP_OK;
 }

@@ -66,7 +66,7 @@ static int finish(struct oc_target *target, struct hzp_lane *lane)
     return hzp_fence_wait(target->fence);
 }
 
-/* The arguments with the pointers that led into the image leading into the block. */
+/* Copies the arguments, with pointers into the image changed to point into the target's block. */
 static void args_moved(const struct oc_target *target, const struct oc_io *io, uint64_t *ret)
 {
     uint64_t from = (uint64_t)(uintptr_t)io->image, to = (uint64_t)(uintptr_t)target->block;
@@ -84,7 +84,7 @@ static int upload(struct oc_target *target, struct hzp_lane *lane, const struct 
     return finish(target, lane);
 }
 
-/* The op alone as a graph.  HZP_EUNSUP: as at other times then. */
+/* Issues the op alone as a graph.  HZP_EUNSUP: issued as usual instead. */
 static int issue_graph(struct oc_target *target, struct hzp_lane *lane, enum hzp_op op,
                        const void *args)
 {
@@ -115,7 +115,7 @@ int oc_target_run(struct oc_target *target, enum hzp_op op, const struct oc_io *
     if (oc_watch)
         oc_watch(target, io, false);
     HZP_TRY(r);
-    memset(args, 0xff, sizeof(args)); /* they were copied at issue, or the op has ended */
+    memset(args, 0xff, sizeof(args)); /* the device copied them at issue, or the op has ended */
     HZP_TRY(hzp_lane_copy(lane, target->staging, target->block, io->used));
     HZP_TRY(finish(target, lane));
     memcpy(result, target->staging, io->used);
@@ -123,7 +123,7 @@ int oc_target_run(struct oc_target *target, enum hzp_op op, const struct oc_io *
     return HZP_OK;
 }
 
-/* Pushes what a case left out of the host's caches. */
+/* Evicts what a case left in the host's caches. */
 static void evict(void)
 {
     enum { SIZE = 64 << 20 };

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/serve/seeded.h - random numbers that a seed repeats (SplitMix64).
+/* tests/serve/seeded.h - random numbers that depend only on a seed (SplitMix64).
  *
- * Thread: whoever owns the seed.
+ * Thread: the seed's owner.
  */
 #ifndef HZP_TESTS_SERVE_SEEDED_H
 #define HZP_TESTS_SERVE_SEEDED_H
 
 #include <stdint.h>
 
-/* 0 .. below - 1. */
+/* A number in 0 .. below - 1. */
 static inline uint32_t seeded(uint64_t *seed, uint32_t below)
 {
     uint64_t z = (*seed += 0x9e3779b97f4a7c15u);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lengths learned from ends, cuts and those that still run, against distributions that are known;
- * and the peak against a pool that is simulated. */
+/* Lengths learned from ended, cut and running requests, compared with known distributions; and
+ * the predicted peak compared with a simulated pool. */
 #include "base/base.h"
 #include "serve/admission.h"
 #include "tests/serve/seeded.h"
@@ -40,11 +40,12 @@ static void worst_case_counts_everything(void **state)
     for (int i = 0; i < 100; i++)
         hzp_admission_ended(a, &(struct hzp_growth){.rows = 10, .drawn = 1, .most = 16}, false);
     hzp_admission_look(a, (struct hzp_growth[]){one, one, one}, 3);
-    assert_false(hzp_admission_fits(a, &one)); /* whatever was learned */
+    assert_false(hzp_admission_fits(a, &one)); /* regardless of what was learned */
     hzp_admission_destroy(a);
 }
 
-/* With nothing learned everybody goes to the end, but not all at the same time. */
+/* With nothing learned every sequence is assumed to reach its maximum, but not all at the same
+   time. */
 static void unlearned_is_cautious(void **state)
 {
     struct hzp_admission *a = open_rule(HZP_ADMIT_PREDICTED, 10, 8);
@@ -54,14 +55,14 @@ static void unlearned_is_cautious(void **state)
     assert_true(hzp_admission_peak(a) == 9);
     assert_false(hzp_admission_fits(a, &one));
     hzp_admission_look(a, (struct hzp_growth[]){one, one, late}, 3);
-    assert_true(hzp_admission_fits(a, &one)); /* `late` is gone when the others are long */
+    assert_true(hzp_admission_fits(a, &one)); /* `late` has ended when the others are long */
     hzp_admission_look(a, NULL, 0);
     struct hzp_growth huge = new_one(1000, 1000);
-    assert_true(hzp_admission_fits(a, &huge)); /* alone: submit has seen to it */
+    assert_true(hzp_admission_fits(a, &huge)); /* alone: submit has checked its size */
     hzp_admission_destroy(a);
 }
 
-/* Lengths of 1 + a geometric distribution with this mean, cut at most. */
+/* Lengths of 1 + a geometric distribution with this mean, truncated at `most`. */
 static int32_t draw_length(uint64_t *seed, double mean, int32_t most, bool *cut)
 {
     double u = (1 + (double)seeded(seed, 1000000)) * 1e-6;
@@ -80,8 +81,8 @@ static void learn(struct hzp_admission *a, uint64_t *seed, double mean, int32_t 
     hzp_admission_look(a, NULL, 0);
 }
 
-/* Geometric lengths have no memory: S(from + n) / S(from) is the same from everywhere; and being
- * cut at 100 of mean 200 says nothing of being short. */
+/* Geometric lengths are memoryless: S(from + n) / S(from) is the same for every `from`.
+ * Requests cut at 100 with mean 200 must not count as short. */
 static void survival_is_found_behind_cuts(void **state)
 {
     struct hzp_admission *a = open_rule(HZP_ADMIT_PREDICTED, 100, 16);
@@ -96,7 +97,8 @@ static void survival_is_found_behind_cuts(void **state)
     hzp_admission_destroy(a);
 }
 
-/* Those that still run have gone on: without them the first to end would make all look short. */
+/* Running requests count with their length so far: without them the first ones to end would make
+   all look short. */
 static void who_runs_counts(void **state)
 {
     struct hzp_admission *a = open_rule(HZP_ADMIT_PREDICTED, 100, 16);
@@ -121,7 +123,7 @@ static void new_lengths_replace_old_ones(void **state)
     assert_true(hzp_admission_goes_on(a, 0, 200) < 0.02);
     learn(a, &seed, 500, 4000, 5000);
     assert_true(hzp_admission_goes_on(a, 0, 200) > 0.5);
-    /* Those that had no say in it teach nothing. */
+    /* Requests whose limits fixed their length in advance teach nothing. */
     for (int i = 0; i < 5000; i++)
         hzp_admission_ended(a, &(struct hzp_growth){.rows = 9, .drawn = 4, .least = 4, .most = 4},
                             true);
@@ -130,7 +132,7 @@ static void new_lengths_replace_old_ones(void **state)
     hzp_admission_destroy(a);
 }
 
-/* The predicted peak of 64 sequences is about what they turn out to need, over many futures. */
+/* The predicted peak of 64 sequences is about what they need in many simulated futures. */
 static void peak_is_what_comes(void **state)
 {
     enum { RUN = 64, FUTURES = 300, MOST = 1000, PAGE_ROWS = 16 };

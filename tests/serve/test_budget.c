@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The number of prompt rows on devices whose step times are known: where rows cost nothing, where
- * each costs the same, where that changes; under a fixed number, an ITL goal, and full load. */
+/* The number of prompt rows on devices with known step times: where rows cost nothing, where
+ * each costs the same, where that changes; with a fixed number, an ITL goal, and under full
+ * load. */
 #include "serve/budget.h"
 #include "tests/serve/seeded.h"
 
@@ -12,7 +13,7 @@
 
 enum { ROWS_MAX = 512 };
 
-/* T(rows) = begin + row * rows beyond `free`. */
+/* T(rows) = begin + row * (rows beyond `free`). */
 struct machine {
     double begin, row;
     int32_t free;
@@ -42,7 +43,8 @@ static void run(const struct machine *m, uint64_t *seed, int32_t steps)
     }
 }
 
-/* So many decode rows, the dense batch otherwise empty; tenths of the slots are in use. */
+/* A load with this many decode rows in an otherwise empty batch; `tenths` of the slots are in
+   use. */
 static struct hzp_budget_load load_of(int32_t decodes, int32_t tenths)
 {
     return (struct hzp_budget_load){.decode_rows = decodes,
@@ -60,7 +62,7 @@ static struct hzp_prompt_rows decide(const struct hzp_budget_load *load)
     return ret;
 }
 
-/* Decode rows and prompt rows. */
+/* The total of decode and prompt rows. */
 static int32_t rows_at(int32_t decodes, int32_t tenths)
 {
     struct hzp_budget_load load = load_of(decodes, tenths);
@@ -77,7 +79,7 @@ static void nothing_measured_holds_nothing_back(void **state)
     assert_int_equal(hzp_budget_decide(&budget, &load, &model).rows, 0);
 }
 
-/* T = 7 ms + 0.27 ms a row: nine tenths of what 512 rows bring come from about 155. */
+/* T = 7 ms + 0.27 ms a row: about 155 rows reach nine tenths of the throughput of 512. */
 static void rows_that_cost_are_few_at_low_load(void **state)
 {
     struct machine m = {.begin = 7e6, .row = 0.27e6};
@@ -94,12 +96,12 @@ static void rows_that_cost_are_few_at_low_load(void **state)
     }
     assert_int_equal(before, ROWS_MAX);
     assert_int_equal(rows_at(0, 0), ROWS_MAX); /* nothing decodes */
-    /* What the choice is for. */
+    /* The purpose of the choice: most of the throughput in less than half of the time. */
     assert_true(low / ns_of(&m, low) > 0.85 * ROWS_MAX / ns_of(&m, ROWS_MAX));
     assert_true(ns_of(&m, low) < 0.45 * ns_of(&m, ROWS_MAX));
 }
 
-/* As a GPU has it: weights take as long to read for 300 rows as for one. */
+/* As on a GPU: reading the weights takes as long for 300 rows as for one. */
 static void rows_that_are_free_are_filled(void **state)
 {
     struct machine m = {.begin = 5e6, .row = 0.05e6, .free = 300};
@@ -124,7 +126,8 @@ static void a_new_machine_is_learned(void **state)
     assert_true(rows_at(2, 0) >= 256);
 }
 
-/* Only what was asked for is measured: from few rows on, more are tried, and found to pay. */
+/* Only requested sizes are measured: after a start with few rows, more are tried, and found to
+   pay. */
 static void more_is_tried(void **state)
 {
     struct machine m = {.begin = 20e6, .row = 0.02e6};
@@ -142,7 +145,7 @@ static void more_is_tried(void **state)
     assert_true(rows >= 256);
 }
 
-/* Past the knee decode rows leave prompts a fifth of the step. */
+/* Beyond the knee decode rows leave prompts a fifth of the step. */
 static void prompts_keep_a_part(void **state)
 {
     struct machine m = {.begin = 1e6, .row = 1e6};
@@ -153,7 +156,7 @@ static void prompts_keep_a_part(void **state)
     assert_int_equal(rows_at(ROWS_MAX - 1, 0), ROWS_MAX);
 }
 
-/* --prefill-rows replaces the choice by throughput; the ITL goal bounds both. */
+/* --prefill-rows replaces the choice by throughput; the ITL goal limits both. */
 static void a_fixed_number_wins(void **state)
 {
     struct machine m = {.begin = 7e6, .row = 0.27e6};
@@ -171,10 +174,11 @@ static void a_fixed_number_wins(void **state)
     assert_int_equal(decide(&load).rows, load.rows_left);
     load.fixed = 0;
     load.decode_rows = 4;
-    assert_int_equal(decide(&load).rows, load.rows_left); /* one waits: full load */
+    assert_int_equal(decide(&load).rows, load.rows_left); /* a request waits: full load */
 }
 
-/* A step takes 10 ms and 0.25 ms for each prompt row: 30 ms leave 80, 1 ms leaves the least. */
+/* A step takes 10 ms plus 0.25 ms for each prompt row: a goal of 30 ms leaves 80 rows, one of 1
+   ms leaves the minimum. */
 static void a_goal_bounds_prompts(void **state)
 {
     start();
@@ -194,7 +198,7 @@ static void a_goal_bounds_prompts(void **state)
     load.fixed = 8;
     assert_int_equal(decide(&load).rows, 8);
     assert_int_equal(decide(&load).reason, HZP_BUDGET_FIXED);
-    load.decode_rows = load.fixed = 0; /* no gap to keep */
+    load.decode_rows = load.fixed = 0; /* no running request has an ITL to keep */
     assert_int_equal(decide(&load).rows, load.rows_left);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pool's invariant under random holders: no page is given to two, none is lost. */
+/* The pool's invariant under random holders: no page is given out twice, none is lost. */
 #include "base/arena.h"
 #include "serve/kvpool.h"
 #include "tests/serve/seeded.h"
@@ -51,7 +51,7 @@ static void layers_lie_apart(void **state)
     hzp_device_close(dev);
 }
 
-/* The pages that are taken first are written, and no other byte. */
+/* Only the pages that are taken first are written, and no other byte. */
 static void touched(void **state)
 {
     struct hzp_device *dev = open_ref();
@@ -72,13 +72,13 @@ static void touched(void **state)
             assert_int_equal(((char *)layer[i].k)[b], b < 2 * page && !nan ? 0 : 7);
             assert_int_equal(((char *)layer[i].v)[b], b < 2 * page && !nan ? 0 : 7);
         }
-    assert_int_equal(hzp_kvpool_touch(pool, PAGES + 100), 0); /* all there are */
+    assert_int_equal(hzp_kvpool_touch(pool, PAGES + 100), 0); /* all pages there are */
     assert_int_equal(((char *)layer[2].v)[side - 1], nan ? 7 : 0);
     hzp_kvpool_destroy(pool);
     hzp_device_close(dev);
 }
 
-/* owner[p]: who holds page p, -1 nobody. */
+/* owner[p]: the holder of page p, -1: none. */
 static void step_of(struct hzp_kvpool *pool, struct holder *h, int who, int *owner, uint64_t *seed)
 {
     if (seeded(seed, 12) == 0) {

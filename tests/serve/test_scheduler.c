@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The scheduler under a loop driven by hand.  In place of a model stands a function of the whole
- * sequence as it lies in the pages: if a page, a slot, a position or a piece of a prompt were wrong
- * in any step, the tokens would differ from those of the request alone. */
+/* The scheduler under a loop driven by hand.  A hash of the whole sequence, as stored in the
+ * pages, replaces the model: if a page, a slot, a position or a piece of a prompt were wrong in
+ * any step, the tokens would differ from those of the request alone. */
 #include "base/arena.h"
 #include "serve/scheduler.h"
 #include "tests/serve/seeded.h"
@@ -72,7 +72,7 @@ static uint32_t mix(uint32_t hash, int32_t token)
     return (hash ^ (uint32_t)token) * 16777619u + 12345;
 }
 
-/* The stand-in's choice: the hash's token, or the next one that is not banned. */
+/* The stand-in model's choice: the hash's token, or the next one that is not banned. */
 static int32_t choose(uint32_t hash, const struct hzp_logit_edit *edit, int32_t edits)
 {
     int32_t token = (int32_t)((hash >> 8) % VOCAB);
@@ -126,7 +126,7 @@ static void execute(struct rig *rig, struct hzp_batch *batch)
     }
 }
 
-/* One turn of the loop; true if a step ran. */
+/* One turn of the loop; returns true if a step ran. */
 static bool turn(struct rig *rig, int status)
 {
     hzp_batch_clear(rig->batch);
@@ -148,7 +148,7 @@ static bool turn(struct rig *rig, int status)
     return any;
 }
 
-/* What the request must answer if it is let to its end. */
+/* Checks the answer against that of the request alone. */
 static void check_answer(const struct hzp_request *rq)
 {
     uint32_t hash = 0;
@@ -210,7 +210,7 @@ static void wake(void *ctx)
     ((struct rig *)ctx)->wakes++;
 }
 
-/* First come, first served: nobody who waits came before somebody who was admitted. */
+/* First come, first served: no waiting request arrived before an admitted one. */
 static void check_order(struct hzp_request **rq, int count)
 {
     uint64_t waits = UINT64_MAX, admitted = 0;
@@ -273,7 +273,7 @@ static void random_day(uint64_t seed)
             assert_false(canceled[i] && live[i]->state != HZP_REQUEST_CANCELED);
         check_order(live, count);
         rig.version.record.id = 1;
-        assert_true(++turns < 200000); /* nobody starves */
+        assert_true(++turns < 200000); /* no request starves */
     }
 
     struct hzp_scheduler_stats stats;
@@ -408,7 +408,7 @@ static void prompts_come_in_pieces(void **state)
     while (!hzp_request_final(second)) {
         turn(&rig, 0);
         pieces++;
-        assert_int_equal(first->out_count, 1 + pieces); /* never held up */
+        assert_int_equal(first->out_count, 1 + pieces); /* decoding is never delayed */
         assert_int_equal(rig.batch->decode_segs, 1);
         assert_true(rig.batch->rows <= 1 + 16);
     }
@@ -458,8 +458,8 @@ static void edits_are_one_a_token(void **state)
     rig_close(&rig);
 }
 
-/* One step ahead, by hand: step n + 1 is offered before the results of step n are delivered, unless
- * the scheduler wants those first. */
+/* One step ahead, by hand: step n + 1 is offered before the results of step n are delivered,
+ * unless the scheduler needs those first. */
 struct ahead {
     struct rig rig;
     struct hzp_batch *batch[2]; /* of step n: batch[n % 2] */
@@ -475,7 +475,7 @@ static void ahead_deliver(struct ahead *a)
     a->rig.source->deliver(a->rig.source, &a->step[n % 2], &a->offer[n % 2], &outcome);
 }
 
-/* False: nothing was offered, and nothing is in flight. */
+/* Returns false if nothing was offered and nothing is in flight. */
 static bool ahead_turn(struct ahead *a)
 {
     uint64_t n = a->offered + 1;
@@ -523,7 +523,7 @@ static void ahead_close(struct ahead *a)
     rig_close(&a->rig);
 }
 
-/* `penalised` of four requests have penalties.  Returns the steps that it took; gap: most steps
+/* `penalised` of four requests have penalties.  Returns the number of steps; gap: the most steps
  * between two tokens of a request with penalties, and of one without. */
 static uint64_t run_ahead(struct ahead *a, int penalised, uint64_t gap[2])
 {
@@ -561,7 +561,8 @@ static uint64_t run_ahead(struct ahead *a, int penalised, uint64_t gap[2])
     return steps;
 }
 
-/* A request whose next draw must know its last token waits a step for it; the others run ahead. */
+/* A request whose next draw must know its last token waits one step for it; the others run
+   ahead. */
 static void penalties_wait_alone(void **state)
 {
     struct ahead a;
@@ -576,7 +577,8 @@ static void penalties_wait_alone(void **state)
         assert_true(a.ahead > all / 2);
         assert_true(steps < 2 * all);
     }
-    /* Where most or all need it, every step is waited for, and none of them misses one. */
+    /* Where most or all requests need it, every step is waited for, and each request is in every
+       step. */
     for (int penalised = 3; penalised <= 4; penalised++) {
         uint64_t steps = run_ahead(&a, penalised, gap);
         assert_int_equal(steps, all);

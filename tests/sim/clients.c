@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/sim/clients.c - who asks and teaches between two turns of the loop, and who leaves. */
+/* tests/sim/clients.c - the simulated clients: requests, samples and cancellations between two
+   turns of the loop. */
 #include "tests/sim/world.h"
 
 #include "base/arena.h"
@@ -47,7 +48,8 @@ static void on_wake(void *ctx)
 static void choose_lengths(struct sim_world *w, int32_t *prompt, int32_t *tokens)
 {
     if (w->trace && w->trace->count) {
-        /* A quarter: the contexts of these worlds are a quarter of a model's. */
+        /* Lengths are divided by four: the context of these worlds' models is about a quarter of
+           a real model's. */
         const int32_t *length = w->trace->length[sim_random(w, w->trace->count)];
         *prompt = 1 + length[0] / 4;
         *tokens = 1 + length[1] / 4;
@@ -84,16 +86,18 @@ static void choose_settings(struct sim_world *w, struct hzp_request *rq, uint32_
     }
 }
 
-/* Every step brings a row to somebody who was there before, and in as many turns as there are
- * running sequences each of them has had one. */
+/* The turn by which the request must be final.  Every step gives a row to at least one of the
+ * requests accepted earlier, and every running sequence gets a row at least once in as many
+ * turns as there are running sequences. */
 static uint64_t find_deadline(struct sim_world *w, const struct hzp_request *rq)
 {
     int64_t rows = rq->prompt_count + rq->max_tokens;
     for (int32_t i = 0; i < w->lives; i++)
         if (!hzp_request_final(w->life[i]->rq))
             rows += w->life[i]->rq->prompt_count + w->life[i]->rq->max_tokens;
-    /* Nobody loses anything to somebody younger; so at worst each in turn, as the oldest, does all
-     * of its work again, a row in as many turns as there are others to come to theirs first. */
+    /* No sequence is preempted for a younger one.  In the worst case each request in turn
+     * becomes the oldest and recomputes everything, at one row per round over the running
+     * sequences. */
     bool again = w->scheduler_config.admission == HZP_ADMIT_PREDICTED;
     return w->turn + 8 +
            (uint64_t)rows * (again ? 2 + (uint64_t)w->scheduler_config.running_max : 2);
@@ -117,7 +121,7 @@ static void admit_life(struct sim_world *w, struct hzp_request *rq)
     w->life[w->lives++] = life;
 }
 
-/* What submit must answer, from what waits now. */
+/* Whether submit must answer that the queue is full, given the requests that wait now. */
 static bool queue_is_full(struct sim_world *w, int32_t prompt)
 {
     int32_t waiting = 0;
@@ -131,7 +135,7 @@ static bool queue_is_full(struct sim_world *w, int32_t prompt)
            tokens + prompt > w->scheduler_config.waiting_tokens_max;
 }
 
-/* False: refused. */
+/* Returns false if the request was refused. */
 static bool submit(struct sim_world *w, const int32_t *prompt, int32_t count, int32_t tokens,
                    uint32_t choice)
 {
@@ -173,7 +177,7 @@ static void ask(struct sim_world *w, int32_t choices)
     int32_t first = w->lives;
     for (int32_t c = 0; c < choices; c++)
         if (!submit(w, prompt, count, tokens, (uint32_t)c)) {
-            /* As the HTTP side does: all choices or none. */
+            /* As the HTTP side does: either all choices are accepted or all are canceled. */
             for (int32_t i = first; i < w->lives && w->traffic == SIM_CHOICES; i++) {
                 atomic_store(&w->life[i]->rq->cancel, true);
                 w->life[i]->cancel = true;
@@ -184,17 +188,17 @@ static void ask(struct sim_world *w, int32_t choices)
 
 static void arrive(struct sim_world *w)
 {
-    int32_t rate = 150; /* of a request, per mille a turn */
+    int32_t rate = 150; /* probability of a request, per mille per turn */
     switch (w->traffic) {
     case SIM_BURSTS:
-        /* Long enough apart that everything ends and training has the device alone. */
+        /* Bursts far enough apart that all requests end and training has the device to itself. */
         if (w->turn % 400 == 1)
             for (int32_t n = 1 + sim_random(w, 40); n > 0; n--)
                 ask(w, 1);
         return;
     case SIM_STORMS:
         if (sim_chance(w, 8))
-            ask(w, 2 * w->scheduler_config.waiting_max); /* one prompt, all at once */
+            ask(w, 2 * w->scheduler_config.waiting_max); /* many copies of one prompt */
         return;
     case SIM_CHOICES:
         if (sim_chance(w, 60))
@@ -229,7 +233,8 @@ static void leave(struct sim_world *w)
     }
 }
 
-/* Who has ended, or is pushed back, keeps its pages while a step of its runs. */
+/* Records the pages of a request that ended or was preempted: they stay taken while one of its
+   steps is in flight. */
 void sim_haunt(struct sim_world *w, const struct sim_life *life)
 {
     int32_t kept = 0;
@@ -311,7 +316,7 @@ static void teach(struct sim_world *w)
     hzp_sample_queue_push(w->queue, sample, n);
 }
 
-/* --- Others that hold something --------------------------------------------------------------- */
+/* --- Holders of versions and pages ------------------------------------------------------------ */
 
 static void hold_versions(struct sim_world *w)
 {
@@ -342,7 +347,8 @@ static void freeze_and_pause(struct sim_world *w)
         hzp_trainer_pause(w->trainer, true);
 }
 
-/* The page that the sabotage gives back early: of a sequence with one more row to go. */
+/* The page that the sabotage returns early; it belongs to a sequence that has one more row to
+   compute. */
 static void give_back_early(struct sim_world *w)
 {
     for (int32_t i = 0; i < w->lives && w->sabotage == SIM_PAGE_EARLY && !w->sabotaged; i++) {
@@ -356,7 +362,7 @@ static void give_back_early(struct sim_world *w)
         hzp_kvpool_take(w->pool);
 }
 
-/* What must not happen to who was pushed back and waits. */
+/* Applies the sabotage that damages a preempted request while it waits. */
 static void break_pushed(struct sim_world *w)
 {
     for (int32_t i = 0; i < w->lives && !w->sabotaged; i++) {
@@ -377,7 +383,7 @@ static void break_pushed(struct sim_world *w)
     }
 }
 
-/* more: false: nobody comes any more, and nobody holds anything back. */
+/* more: false means that no new requests arrive and the clients hold no pages or versions back. */
 void sim_clients(struct sim_world *w, bool more)
 {
     give_back_early(w);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/sim/goals.c - a goal for gaps, set while the engine runs: training does not make them miss
- * it, and is not kept out. */
+/* tests/sim/goals.c - sets an ITL goal while the engine runs, and checks that training neither
+ * makes serving miss it nor is kept from running. */
 #include "tests/sim/world.h"
 
 #include "base/arena.h"
@@ -8,9 +8,9 @@
 
 #include <stdlib.h>
 
-enum { SET_AT = 300, COUNT_FROM = 420 }; /* steps that served */
+enum { SET_AT = 300, COUNT_FROM = 420 }; /* in serving steps */
 
-/* As long as serving's late gaps, several times. */
+/* The goal is several times the length of serving's late gaps. */
 static void set_goal(struct sim_world *w, uint64_t now_ns)
 {
     struct hzp_split *split = hzp_loop_split(w->loop);
@@ -24,7 +24,7 @@ static void set_goal(struct sim_world *w, uint64_t now_ns)
     free(report);
 }
 
-/* Of a step that has ended, on a device whose ops end at issue. */
+/* Called for a step that has ended, on a device whose ops end at issue. */
 void sim_check_goals(struct sim_world *w, const struct hzp_outcome *outcome)
 {
     const struct hzp_batch *batch = w->offer->batch;

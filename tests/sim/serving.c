@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/sim/serving.c - what must hold of requests, pages and queue in every step.
  *
- * A segment does not say whose it is.  Its first page does, once it has one; a sequence's first
- * segment belongs to the oldest request that runs, has no page and has this prompt. */
+ * A segment does not name its sequence.  The test recognizes the sequence by the segment's first
+ * page; a sequence's first segment belongs to the oldest running request that has no page yet
+ * and has this prompt. */
 #include "tests/sim/world.h"
 
 #include <string.h>
@@ -15,19 +16,19 @@ static struct sim_part *part_of(struct sim_life *life, uint64_t step)
     return part;
 }
 
-/* Its rows in the step that is formed. */
+/* Its rows in the step that is being formed. */
 static int32_t rows_now(struct sim_world *w, struct sim_life *life)
 {
     return part_of(life, w->step->number)->rows;
 }
 
-/* Before the step that is formed. */
+/* Whether the request decoded before the step that is being formed. */
 static bool decoding(struct sim_world *w, struct sim_life *life)
 {
     return life->fed - rows_now(w, life) >= life->prompt_end;
 }
 
-/* All its tokens are drawn once the steps formed so far have ended. */
+/* Whether all its tokens are drawn once the steps formed so far have ended. */
 static bool complete(struct sim_world *w, struct sim_life *life)
 {
     const struct hzp_request *rq = life->rq;
@@ -55,7 +56,7 @@ static struct sim_life *whose(struct sim_world *w, int32_t seg)
     int32_t page = batch->page[seg * batch->max.page_stride];
     SIM_CHECK(w, page >= 0 && page < w->pages, "page", "%d of %d", page, w->pages);
     if (batch->pos0[seg] > 0) {
-        SIM_CHECK(w, w->owner[page], "page", "%d is read, and nobody's", page);
+        SIM_CHECK(w, w->owner[page], "page", "%d is read, but has no owner", page);
         return w->owner[page];
     }
     for (int32_t i = 0; i < w->lives; i++) {
@@ -72,7 +73,7 @@ static struct sim_life *whose(struct sim_world *w, int32_t seg)
     sim_broken(w, "segment", "%d belongs to no request that runs", seg);
 }
 
-/* New pages were nobody's, old ones are where they were. */
+/* New pages must have been free, and old ones must be where they were. */
 static void check_pages(struct sim_world *w, struct sim_life *life, int32_t seg, int32_t end)
 {
     const int32_t *page = w->offer->batch->page + seg * w->batch->max.page_stride;
@@ -98,7 +99,7 @@ static void check_pages(struct sim_world *w, struct sim_life *life, int32_t seg,
     life->pages = HZP_MAX(life->pages, pages);
 }
 
-/* A row whose token the step under way draws names the logits of its own last row there. */
+/* A row whose token the in-flight step draws must name the logits of its own last row there. */
 static void check_drawn(struct sim_world *w, struct sim_life *life, int32_t row)
 {
     const struct hzp_batch *batch = w->offer->batch;
@@ -140,7 +141,8 @@ static void check_rows(struct sim_world *w, struct sim_life *life, int32_t seg)
     }
 }
 
-/* What attention will read is what the sequence stored: all of a short one, samples of a long. */
+/* What attention will read must be what the sequence stored.  Short sequences are checked in
+   full, long ones by samples. */
 static void check_stored(struct sim_world *w, struct sim_life *life, int32_t end)
 {
     int32_t stride = HZP_MAX(1, end / 64);
@@ -179,19 +181,20 @@ static void check_segment(struct sim_world *w, int32_t seg)
     life->row_turn = w->turn;
 }
 
-/* Who was pushed back has nothing but what he was told, and only who may be was. */
+/* A preempted request keeps only the tokens already shown to the client, and only a request that
+   may be preempted is. */
 static void check_pushed(struct sim_world *w, struct sim_life *life, int32_t *freed)
 {
     int32_t drawn = atomic_load(&life->rq->out_count);
-    SIM_CHECK(w, w->scheduler_config.admission == HZP_ADMIT_PREDICTED, "pushed back",
+    SIM_CHECK(w, w->scheduler_config.admission == HZP_ADMIT_PREDICTED, "preempted",
               "request %llu, where the worst case was admitted", (unsigned long long)life->number);
-    SIM_CHECK(w, drawn == life->seen, "pushed back", "request %llu lost tokens",
+    SIM_CHECK(w, drawn == life->seen, "preempted", "request %llu lost tokens",
               (unsigned long long)life->number);
     if (life->last_step > w->served)
         sim_haunt(w, life);
     else
         *freed += life->held;
-    life->part[0].rows = life->part[1].rows = 0; /* what they bring is nobody's */
+    life->part[0].rows = life->part[1].rows = 0; /* the results of its in-flight rows are dropped */
     life->last_step = 0;
     for (int32_t k = 0; k < life->pages; k++)
         w->owner[life->page[k]] = NULL;
@@ -211,19 +214,19 @@ static void check_pushes(struct sim_world *w)
     }
     struct hzp_kvpool_stats kv;
     hzp_kvpool_read_stats(w->pool, &kv);
-    SIM_CHECK(w, !freed || kv.pages - kv.taken < freed, "pushed back",
+    SIM_CHECK(w, !freed || kv.pages - kv.taken < freed, "preempted",
               "%d pages came free, and %d are left over", freed, kv.pages - kv.taken);
 }
 
-/* Pages that a sequence has: of its rows, and of its next one unless it has none. */
+/* Pages that a sequence must have: for its rows, and for its next row unless there is none. */
 static int32_t should_hold(struct sim_world *w, struct sim_life *life)
 {
     int32_t next = life->fed - rows_now(w, life) + !complete(w, life);
     return HZP_MAX(life->pages, HZP_DIV_UP(next, w->page_rows));
 }
 
-/* What everybody holds.  Who has no rows in this step may lack the page of its next one, if none is
- * left; the older have theirs first. */
+/* Counts the pages that all sequences hold.  A sequence without rows in this step may lack the
+ * page of its next row if no page is left; older sequences get theirs first. */
 static void check_held(struct sim_world *w)
 {
     struct hzp_kvpool_stats kv;
@@ -254,7 +257,8 @@ static void check_held(struct sim_world *w)
     SIM_CHECK(w, !lack, "pages", "%d more are taken than those who run need", -lack);
 }
 
-/* First come, first served; whoever runs and decodes comes to his row in turn. */
+/* Prompts are served first come, first served; every running sequence that decodes gets a row in
+   turn. */
 static void check_order(struct sim_world *w)
 {
     const struct hzp_batch_config *max = &w->offer->batch->max;
@@ -276,7 +280,7 @@ static void check_order(struct sim_world *w)
         if (atomic_load(&life->rq->state) != HZP_REQUEST_RUNNING || !decoding(w, life) ||
             complete(w, life))
             continue;
-        /* Edits may leave fewer in a step than its room. */
+        /* Edits may limit a step to fewer rows than its room. */
         uint64_t gap = (uint64_t)(life->rq->edits ? running : HZP_DIV_UP(running, room)) + 2;
         for (int32_t k = 0; k < w->lives && !life->rq->edits; k++)
             gap = w->life[k]->rq->edits ? (uint64_t)running + 2 : gap;
@@ -309,7 +313,7 @@ void sim_check_batch(struct sim_world *w)
         struct sim_life *life = w->life[i];
         SIM_CHECK(w, !life->cancel || hzp_request_final(life->rq), "cancel",
                   "request %llu goes on after it", (unsigned long long)life->number);
-        /* Those that ended in this offer gave their pages back. */
+        /* Requests that ended during this offer have returned their pages. */
         for (int32_t k = 0; k < life->pages && hzp_request_final(life->rq); k++)
             if (w->owner[life->page[k]] == life)
                 w->owner[life->page[k]] = NULL;
@@ -325,7 +329,7 @@ void sim_check_batch(struct sim_world *w)
     check_order(w);
 }
 
-/* --- What a step brought ---------------------------------------------------------------------- */
+/* --- Results of a step ------------------------------------------------------------------------ */
 
 static bool ends(const struct sim_life *life, int32_t n)
 {
@@ -337,7 +341,7 @@ static bool ends(const struct sim_life *life, int32_t n)
     return stop && n + 1 > rq->min_tokens;
 }
 
-/* What the step behind, already under way, was told this token was. */
+/* The in-flight step behind this one must have been given the same token. */
 static void check_next(struct sim_world *w, struct sim_life *life, const struct hzp_step *step,
                        int32_t token)
 {
@@ -367,7 +371,8 @@ static void check_outputs(struct sim_world *w, struct sim_life *life, const stru
                   (unsigned long long)out->version, (unsigned long long)version);
         SIM_CHECK(w,
                   !life->seen || (out[-1].version <= out->version && out[-1].at_ns <= out->at_ns),
-                  "version", "request %llu goes back in time", (unsigned long long)life->number);
+                  "version", "request %llu: versions or times decrease",
+                  (unsigned long long)life->number);
         SIM_CHECK(w, out->token >= 0 && out->token < SIM_VOCAB, "output", "token %d", out->token);
         SIM_CHECK(w, !life->seen || !ends(life, life->seen - 1), "after the stop",
                   "request %llu shows another token", (unsigned long long)life->number);
@@ -385,7 +390,7 @@ static void check_end(struct sim_world *w, struct sim_life *life)
 {
     const struct hzp_request *rq = life->rq;
     int32_t state = atomic_load(&rq->state), count = atomic_load(&rq->out_count);
-    SIM_CHECK(w, life->wakes > 0, "request", "%llu ended and nobody was told",
+    SIM_CHECK(w, life->wakes > 0, "request", "%llu ended without a wake-up",
               (unsigned long long)life->number);
     SIM_CHECK(w, state != HZP_REQUEST_LENGTH || count == rq->max_tokens, "request",
               "%llu ended for length with %d of %d", (unsigned long long)life->number, count,
@@ -397,7 +402,7 @@ static void check_end(struct sim_world *w, struct sim_life *life)
                   "number %d of request %llu was %d, and became %d", i,
                   (unsigned long long)life->number, life->told[i], rq->out[i].token);
     SIM_CHECK(w, state != HZP_REQUEST_CANCELED || life->cancel, "cancel",
-              "request %llu did not want it", (unsigned long long)life->number);
+              "request %llu was not canceled", (unsigned long long)life->number);
     SIM_CHECK(w, state != HZP_REQUEST_FAILED || w->failed, "request", "%llu failed for no reason",
               (unsigned long long)life->number);
 }
@@ -424,8 +429,8 @@ void sim_check_results(struct sim_world *w, const struct hzp_step *step, int sta
     }
 }
 
-/* Pages, reservations and queue are what the requests add up to: those that live, and those that
- * are gone while a step of theirs runs. */
+/* Pages, reservations and queue must equal the sum over the requests: the live ones, and those
+ * that are gone while one of their steps is in flight. */
 void sim_check_pool(struct sim_world *w)
 {
     int32_t taken = 0, worst = 0, running = 0, waiting = 0, fresh = 0;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Running ahead changes nothing that anybody can see: the same requests on the CPU's lanes, one
- * step ahead and not, with real arithmetic, come to the same tokens, log-probabilities and counts,
- * bit for bit: greedy and seeded draws, biases, penalties, min_tokens, stop ids, prompt
- * log-probabilities, requests that end while a step of theirs runs.
+/* Running ahead changes no visible result: the same requests on the CPU's lanes, one step ahead
+ * and not, with real arithmetic, give the same tokens, log-probabilities and counts, bit for
+ * bit: greedy and seeded draws, biases, penalties, min_tokens, stop ids, prompt
+ * log-probabilities, requests that end while one of their steps is in flight.
  *
- * And where memory ends while the loop is made, there is none, and what it had borrowed is
- * whole. */
+ * Where memory runs out while the loop is created, creation fails cleanly and leaves what it had
+ * borrowed intact. */
 #include "nanobatch/loop.h"
 #include "serve/scheduler.h"
 #include "tests/fixture/model.h"
@@ -42,7 +42,7 @@ static const struct hzp_model_config model_config = {.family = "llama",
                                                      .eos = {3, 8, 17, 30},
                                                      .eos_count = 4};
 
-/* Two nano-batches on lanes of their own: nothing but the head, and what ties steps together, makes
+/* Two nano-batches on lanes of their own: only the head and the dependencies between steps make
  * the second one wait for the first. */
 static const struct hzp_plan_shape two_lanes = {
     .nanos = 2,
@@ -126,10 +126,10 @@ static struct hzp_request *make_request(int i)
     return rq;
 }
 
-/* Which requests have penalties; SOME: about every fifth, as make_request says. */
+/* Which requests have penalties; SOME: about every fifth, as in make_request. */
 enum penalties { NONE, SOME, ALL };
 
-/* Returns how many were stopped by a token. */
+/* Returns how many requests a token stopped. */
 static int answer_all(enum hzp_run_ahead ahead, enum penalties penalties, struct hzp_request **rq,
                       struct hzp_loop_stats *ret, uint64_t *ret_generated)
 {
@@ -137,7 +137,7 @@ static int answer_all(enum hzp_run_ahead ahead, enum penalties penalties, struct
     int sent = 0, ended = 0, stopped = 0;
     open_engine(&e, ahead);
     for (int turn = 0; ended < REQUESTS; turn++) {
-        /* They come one by one, not in step with the turns of either. */
+        /* Requests arrive one at a time, independently of the turns of either loop. */
         for (; sent < REQUESTS && sent < ended + 6; sent++) {
             rq[sent] = make_request(sent);
             if (penalties == NONE) {
@@ -191,7 +191,7 @@ static void compare(enum penalties penalties)
     if (penalties != ALL) {
         assert_true(stopped >= 8); /* each of them had one more row in flight */
         assert_true(stats.ahead_steps > stats.steps / 2);
-    } else { /* only behind steps with nothing but pieces of prompts */
+    } else { /* only behind steps that hold nothing but pieces of prompts */
         assert_true(stats.ahead_steps < stats.steps / 4);
     }
     answer_all(HZP_AHEAD_NEVER, penalties, without, &stats, &generated_without);
@@ -202,7 +202,7 @@ static void compare(enum penalties penalties)
         hzp_request_destroy(with[i]);
         hzp_request_destroy(without[i]);
     }
-    /* What the rows of ended requests drew is counted nowhere. */
+    /* Draws of rows that belong to ended requests must not be counted. */
     assert_int_equal(generated, shown);
     assert_int_equal(generated_without, shown);
 }
@@ -218,7 +218,8 @@ static void the_same_with_penalties(void **state)
     compare(ALL);
 }
 
-/* What a loop takes memory for, and what it must not give back. */
+/* Wrappers of the functions through which a loop takes memory, and of the one that must not free
+   the batch it borrowed. */
 int __real_hzp_batch_create(struct hzp_device *dev, const struct hzp_batch_config *max,
                             struct hzp_batch **ret);
 int __wrap_hzp_batch_create(struct hzp_device *dev, const struct hzp_batch_config *max,
@@ -228,7 +229,7 @@ int __wrap_hzp_fence_open(struct hzp_device *dev, struct hzp_fence **ret);
 void __real_hzp_batch_destroy(struct hzp_batch *batch);
 void __wrap_hzp_batch_destroy(struct hzp_batch *batch);
 
-static int until_none = -1; /* so many may still be had; < 0: any number */
+static int until_none = -1; /* allocations that may still succeed; < 0: any number */
 static const struct hzp_batch *borrowed;
 static bool gave_back;
 

@@ -23,7 +23,7 @@ struct totals {
     uint64_t ahead_steps, refs, extra_rows, outlived, met, swaps_under_way, rode, rode_not;
 };
 
-/* Until nothing is left to do: requests end, updates are published, the loop says it is idle. */
+/* Runs until nothing is left to do: requests end, updates are published, the loop reports idle. */
 static void drain(struct sim_world *w)
 {
     int r;
@@ -37,7 +37,7 @@ static void drain(struct sim_world *w)
     if (r == HZP_EDEVICE)
         return;
     SIM_CHECK(w, r == 0, "idle", "the loop says %d with nothing to do", r);
-    SIM_CHECK(w, w->lives == 0, "requests", "%d wait for ever", w->lives);
+    SIM_CHECK(w, w->lives == 0, "requests", "%d never end", w->lives);
     struct hzp_weights_stats weights;
     struct hzp_sample_queue_stats queue;
     struct hzp_trainer_stats trainer;
@@ -57,14 +57,14 @@ static void drain(struct sim_world *w)
               (long long)w->learnable);
 }
 
-/* Device failure is final: everybody hears of it, and nothing is left behind. */
+/* Device failure is final: every request is told, and nothing is left behind. */
 static void after_failure(struct sim_world *w)
 {
     struct hzp_loop_stats stats;
     hzp_loop_read_stats(w->loop, &stats);
     SIM_CHECK(w, stats.failed, "failure", "the loop does not say so");
     sim_collect(w);
-    SIM_CHECK(w, w->lives == 0, "failure", "%d requests wait for ever", w->lives);
+    SIM_CHECK(w, w->lives == 0, "failure", "%d requests never end", w->lives);
     w->turn++;
     sim_clients(w, true);
     SIM_CHECK(w, w->lives == 0, "failure", "a request was accepted after it");
@@ -154,27 +154,26 @@ static void run(uint64_t seed, enum sim_sabotage sabotage, bool verbose, struct 
     add(totals, w);
 }
 
-/* Every kind of event must have happened, or the test is worth less than it says. */
+/* Every kind of event must have happened; otherwise the test covers less than it claims. */
 static int report(const struct totals *t)
 {
-    printf(
-        "%llu worlds, %llu turns, %llu serving steps, %llu with training, %llu ops\n"
-        "requests: %llu accepted, %llu refused; %llu stopped, %llu length, %llu canceled, "
-        "%llu failed; %llu tokens, %llu swaps inside a request, %llu pushed back, %llu stood still "
-        "a turn\n"
-        "training: %llu updates, %llu not finite, %llu versions, %llu bodies refused; weights "
-        "broke %llu times, the device failed %llu times\n",
-        (unsigned long long)t->worlds, (unsigned long long)t->turns,
-        (unsigned long long)t->serve_steps, (unsigned long long)t->train_steps,
-        (unsigned long long)t->ops, (unsigned long long)t->accepted, (unsigned long long)t->refused,
-        (unsigned long long)t->ended[HZP_REQUEST_STOPPED],
-        (unsigned long long)t->ended[HZP_REQUEST_LENGTH],
-        (unsigned long long)t->ended[HZP_REQUEST_CANCELED],
-        (unsigned long long)t->ended[HZP_REQUEST_FAILED], (unsigned long long)t->tokens,
-        (unsigned long long)t->swapped, (unsigned long long)t->pushes,
-        (unsigned long long)t->stalls, (unsigned long long)t->good, (unsigned long long)t->bad,
-        (unsigned long long)t->publications, (unsigned long long)t->samples_refused,
-        (unsigned long long)t->broken, (unsigned long long)t->failures);
+    printf("%llu worlds, %llu turns, %llu serving steps, %llu with training, %llu ops\n"
+           "requests: %llu accepted, %llu refused; %llu stopped, %llu length, %llu canceled, "
+           "%llu failed; %llu tokens, %llu swaps inside a request, %llu preempted, %llu stalled "
+           "a turn\n"
+           "training: %llu updates, %llu not finite, %llu versions, %llu bodies refused; weights "
+           "broke %llu times, the device failed %llu times\n",
+           (unsigned long long)t->worlds, (unsigned long long)t->turns,
+           (unsigned long long)t->serve_steps, (unsigned long long)t->train_steps,
+           (unsigned long long)t->ops, (unsigned long long)t->accepted,
+           (unsigned long long)t->refused, (unsigned long long)t->ended[HZP_REQUEST_STOPPED],
+           (unsigned long long)t->ended[HZP_REQUEST_LENGTH],
+           (unsigned long long)t->ended[HZP_REQUEST_CANCELED],
+           (unsigned long long)t->ended[HZP_REQUEST_FAILED], (unsigned long long)t->tokens,
+           (unsigned long long)t->swapped, (unsigned long long)t->pushes,
+           (unsigned long long)t->stalls, (unsigned long long)t->good, (unsigned long long)t->bad,
+           (unsigned long long)t->publications, (unsigned long long)t->samples_refused,
+           (unsigned long long)t->broken, (unsigned long long)t->failures);
     printf(
         "run-ahead: %llu steps, %llu tokens that the host did not know, %llu sequences gone with "
         "a step under way, %llu swaps with a step under way, %llu slices outlived their step, "
@@ -208,7 +207,8 @@ static bool expected(enum sim_sabotage sabotage, const char *line)
     return false;
 }
 
-/* True: one of the seeds made the rule meant for it notice, and no other did. */
+/* Returns true if one of the seeds triggered the rule meant for the sabotage, and no seed
+   triggered another rule. */
 static bool caught(enum sim_sabotage sabotage)
 {
     for (uint64_t seed = 1; seed <= 30; seed++) {
@@ -223,7 +223,7 @@ static bool caught(enum sim_sabotage sabotage)
         pid_t child = fork();
         if (child == 0) {
             dup2(fd[1], STDOUT_FILENO);
-            alarm(1200); /* a hang */
+            alarm(1200); /* ends a hang */
             run(seed, sabotage, false, &totals);
             _exit(0);
         }
@@ -233,7 +233,7 @@ static bool caught(enum sim_sabotage sabotage)
         close(fd[0]);
         waitpid(child, &status, 0);
         if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
-            continue; /* this world gave it no occasion */
+            continue; /* the sabotage found no occasion in this world */
         printf("%-16s %s", sim_sabotage_name(sabotage), used ? line : "ended without a word\n");
         return WIFEXITED(status) && WEXITSTATUS(status) == 1 && expected(sabotage, line);
     }

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* No step ever reads two versions: a model whose layers betray which version they belong to, under
- * load, swapped thousands of times.
+/* No step ever reads two versions: a model whose layers reveal which version they belong to,
+ * under load, swapped thousands of times.
  *
  * Version k carries a tag c(k).  The residual stream has a big constant in coordinate 0, which
- * keeps every norm the same; each unit adds its tag to coordinate 1 with a weight, and all weights
- * add up to zero:
+ * keeps every norm the same; each unit adds its tag to coordinate 1 with a weight, and all
+ * weights add up to zero:
  *
  *     embedding +1,  layer l  +-1 (alternating, the last one what is missing)  ->  sum 0
  *
- * so coordinate 1 is zero exactly when all units have one tag.  The head's token MIXED_UP has the
- * logit +K x1, MIXED_DOWN -K x1, token FINE + e a constant plus the tag of the head itself,
+ * so coordinate 1 is zero exactly when all units have one tag.  The head's token MIXED_UP has
+ * the logit +K x1, MIXED_DOWN -K x1, token FINE + e a constant plus the tag of the head itself,
  * compared with coordinate 2, which carries the last layer's tag: greedy sampling yields a FINE
- * token if and only if nothing was mixed.  Every row of weights that is read has one element that
- * is not zero, and so have the rows they meet: e4m3 keeps them to the bit or so, and the same holds
- * with fp8.
+ * token if and only if nothing was mixed.  Every row of weights that is read has one nonzero
+ * element, and so have the rows it is multiplied with: e4m3 keeps these values almost exactly,
+ * so the same holds with fp8.
  */
 #include "nanobatch/loop.h"
 #include "serve/scheduler.h"
@@ -35,7 +35,7 @@ enum {
     MIXED_DOWN = 1,
     HEAD_UP = 2,
     HEAD_DOWN = 3,
-    FINE = 4, /* and every token above */
+    FINE = 4, /* this token and all above it */
 };
 
 static const float constant = 1000, inner_value = 1;
@@ -49,8 +49,8 @@ struct bench {
     struct hzp_loop *loop;
     struct hzp_source writer;
     struct hzp_version *draft;
-    struct hzp_units host; /* one version */
-    int32_t written;       /* units of the draft that are done */
+    struct hzp_units host; /* one version, in host memory */
+    int32_t written;       /* units of the draft already written */
     int publish_every, plant_at;
     uint64_t publications, steps, captures;
     uint32_t seed;
@@ -80,7 +80,7 @@ static float tag_of(uint64_t version)
     return (float)(version % 8) - 3.5f; /* neighbours differ by at least 1 */
 }
 
-/* An element of the unit in the making. */
+/* An element of the unit that is being written. */
 static float *cell(struct bench *b, enum hzp_role role, int32_t layer, int32_t row, int32_t col)
 {
     struct hzp_mat mat = hzp_units_mat(&b->host, role, layer);
@@ -148,8 +148,8 @@ static void write_unit(struct bench *b, const struct hzp_version *v, int32_t uni
     }
 }
 
-/* The trainer of this test: writes the draft unit by unit, some in each step, while requests run,
- * and publishes it between two steps. */
+/* The test's trainer: writes the draft unit by unit, some in each step, while requests run, and
+ * publishes it between two steps. */
 static bool writer_offer(struct hzp_source *source, const struct hzp_step *step,
                          struct hzp_room *room, struct hzp_offer *offer)
 {
@@ -173,7 +173,8 @@ static void writer_deliver(struct hzp_source *source, const struct hzp_step *ste
     b->publications++;
     b->draft = NULL;
     b->written = 0;
-    /* What this test would miss: a current version changed under its readers. */
+    /* The planted error that the test must detect: the current version changes while steps read
+       it. */
     if (b->plant_at && b->publications == (uint64_t)b->plant_at) {
         write_unit(b, hzp_weights_current(b->m.weights), 2, tag_of(id + 3));
         MUST(hzp_version_quantize(b->m.weights, hzp_weights_current(b->m.weights)));
@@ -193,7 +194,7 @@ static const struct hzp_plan_shape *shape;
 static struct hzp_plan_table plans;
 static bool fp8;
 
-/* Shapes that change from step to step, some with the writer beside who serves. */
+/* Shapes that change from step to step, some with the writer running beside serving. */
 static void plan_steps(void)
 {
     struct hzp_plan_entry one = {.decode = 2, .shape = hzp_plan_sequential};
@@ -259,7 +260,7 @@ static void set_up(struct bench *b, const char *backend, uint32_t seed)
     b->captures = hzp_loop_graphs(b->loop).captures;
 }
 
-/* Where steps become graphs, they did at the start: no swap is waited for. */
+/* Where steps become CUDA graphs, all are captured at the start, and no swap waits for one. */
 static bool captured(const struct bench *b)
 {
     struct hzp_graphs_stats stats = hzp_loop_graphs(b->loop);
@@ -298,7 +299,8 @@ static struct hzp_request *submit(struct bench *b)
     return rq;
 }
 
-/* Returns the tokens that betray a mixture; *ret_spans: requests that lived through a swap. */
+/* Returns the number of tokens that reveal a mixture; *ret_swapped: requests that ran across a
+   swap. */
 static uint64_t drain(struct bench *b, struct hzp_request **live, int *lives, uint64_t *ret_tokens,
                       uint64_t *ret_swapped)
 {
@@ -357,7 +359,7 @@ int main(int argc, char **argv)
     int bad = captured(&b) || mixed != 0 || swapped < versions / 5 || tokens < 2 * versions;
     tear_down(&b);
 
-    /* The same with one published version broken on purpose: the test must see it. */
+    /* The same with one published version broken on purpose: the test must detect it. */
     set_up(&b, backend, 2);
     b.plant_at = 50;
     mixed = run(&b, 200, &tokens, &swapped);

@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/sim/test_pages.c - admission, pushing back and the budget over thousands of small days,
- * with lengths and arrivals of real requests.
+/* tests/sim/test_pages.c - admission, preemption and the budget over thousands of small
+ * simulated days, with lengths and arrivals of real requests.
  *
  *     test_pages [--seeds FIRST..LAST] [--sabotage=NAME|all] [--table] [--low]
  *
- * The scheduler and the pool are the real ones; in place of the model stands a function of request
- * and position, so that each KV slot's content is known: position 0 holds the request's number, and
- * position p the token mix(number, p).  Whoever reads a wrong page, or draws a token twice, is
- * noticed at once.  Time is virtual: a step takes BEGIN + ROW * rows.
+ * The scheduler and the pool are the real ones; a function of request and position replaces the
+ * model, so that each KV slot's content is known: position 0 holds the request's number, and
+ * position p the token mix(number, p).  A read of a wrong page or a token drawn twice is
+ * detected at once.  Time is virtual: a step takes BEGIN + ROW * rows.
  *
  * What must hold in every turn is in check_turn() and check_progress().  In a third of the days
- * admission's answers are thrown with a coin: no deadlock and no starvation must not depend on good
- * predictions.  In others lengths grow eightfold at noon, so that what was learned is wrong.
+ * the answers of admission are random: freedom from deadlock and starvation must not depend on
+ * good predictions.  In others lengths grow eightfold at noon, so that what was learned is
+ * wrong.
  *
- * Sabotage breaks what the scheduler stands on, through the linker's --wrap, and must be noticed by
- * the rule meant for it.  --table prints what prediction is worth: throughput and latency by rule
- * and size of the pool; --low latency at low load by --prefill-rows (0: by budget). */
+ * Sabotage breaks the functions the scheduler depends on, through the linker's --wrap, and must
+ * be detected by the rule meant for it.  --table prints what prediction is worth: throughput and
+ * latency by rule and size of the pool; --low prints latency at low load by --prefill-rows (0:
+ * by budget). */
 #include "base/arena.h"
 #include "base/ring.h"
 #include "serve/scheduler.h"
@@ -33,9 +35,9 @@ enum { VOCAB = 1 << 20, EOS = VOCAB - 1, TRACE_MAX = 20000 };
 /* --- Lengths and arrivals of real requests ---------------------------------------------------- */
 
 struct trace {
-    const char *name, *own; /* recorded; of tests/data where no recorded one is there */
+    const char *name, *own; /* recorded; of tests/data, where that is absent */
     int32_t count, prompt[TRACE_MAX], output[TRACE_MAX];
-    double at[TRACE_MAX]; /* seconds from the first; -1: the trace does not say */
+    double at[TRACE_MAX]; /* seconds since the first; -1: the trace has no times */
 };
 
 static struct trace traces[] = {
@@ -99,21 +101,21 @@ static int read_traces(void)
 
 enum sabotage {
     SOUND,
-    PAGE_TWICE,   /* a page that is in use is given out */
-    PAGE_LOST,    /* one does not come back */
-    PAGE_REFUSED, /* none is said to be free when one is */
-    NEVER_FITS,   /* nobody is admitted any more */
-    OVERTAKES,    /* the queue is not in order */
-    FORGETS,      /* who is pushed back has lost a token */
+    PAGE_TWICE,   /* the pool gives out a page that is in use */
+    PAGE_LOST,    /* a returned page is lost */
+    PAGE_REFUSED, /* the pool reports no free page although there is one */
+    NEVER_FITS,   /* admission refuses every request */
+    OVERTAKES,    /* the queue returns requests out of order */
+    FORGETS,      /* a preempted request loses a token */
     SABOTAGES,
 };
 static const struct {
-    const char *name, *rules; /* any of them may notice */
+    const char *name, *rules; /* rules, separated by '|', any of which may detect it */
 } sabotages[SABOTAGES] = {
     {"sound", ""},
     {"page-twice", "content|pages"},
     {"page-lost", "pages"},
-    {"page-refused", "pushed back for nothing|starved"},
+    {"page-refused", "preempted without need|starved"},
     {"never-fits", "deadlock|starved"},
     {"overtakes", "order|deadlock"},
     {"forgets", "tokens"},
@@ -121,17 +123,17 @@ static const struct {
 
 struct life {
     struct hzp_request *rq;
-    double at;               /* when it comes */
-    int32_t prompt, natural; /* lengths; natural: if nothing cut it */
+    double at;               /* time of arrival */
+    int32_t prompt, natural; /* lengths; natural: the output if nothing cuts it */
     int32_t seen, pushes;
-    uint64_t step; /* the last that brought it a row */
+    uint64_t step; /* the last one that gave it a row */
 };
 
 struct day {
     uint64_t seed, random;
     enum sabotage sabotage;
     bool sabotaged;
-    bool coin; /* admission is thrown */
+    bool coin; /* admission answers at random */
     double begin_ns, row_ns;
     int32_t pages, page_rows, positions, rows_max, most; /* most: max_tokens */
     struct hzp_scheduler_config config;
@@ -144,17 +146,17 @@ struct day {
     struct hzp_scheduler *s;
     struct hzp_batch *batch;
     struct hzp_version version;
-    int32_t *kv; /* [pages * page_rows] what lies there; -1 before anything does */
+    int32_t *kv; /* [pages * page_rows] the stored token; -1: nothing stored yet */
 
-    struct life *life;               /* [lives] in the order in which they come */
-    int32_t lives, submitted, ended; /* ended: all before it have */
-    uint64_t since;                  /* the step in which the first not to have ended became it */
+    struct life *life;               /* [lives] in order of arrival */
+    int32_t lives, submitted, ended; /* ended: length of the prefix of lives that have all ended */
+    uint64_t since;                  /* when the oldest unfinished life became the oldest */
     uint64_t steps, turns, rows;
-    uint64_t pushes, pushed; /* as the scheduler counts them; as requests do */
+    uint64_t pushes, pushed; /* preemptions as the scheduler counts them, and as the requests do */
     double now_ns;
 };
 
-static struct day *today; /* of the wrappers */
+static struct day *today; /* for the wrappers */
 
 HZP_NORETURN static void broken(const struct day *d, const char *rule, int64_t a, int64_t b)
 {
@@ -183,8 +185,7 @@ static int32_t mix(int32_t number, int32_t position)
     return position ? (int32_t)seeded(&seed, EOS) : number;
 }
 
-/* --- What the scheduler stands on, broken
- * ------------------------------------------------------ */
+/* --- Sabotage of the functions that the scheduler uses ---------------------------------------- */
 
 int32_t __real_hzp_kvpool_take(struct hzp_kvpool *pool);
 int32_t __wrap_hzp_kvpool_take(struct hzp_kvpool *pool);
@@ -240,7 +241,7 @@ void *__wrap_hzp_ring_pop(struct hzp_ring *ring)
         if (!d->sabotaged && item) {
             d->sabotaged = true;
             kept = item;
-            return __real_hzp_ring_pop(ring); /* the second first, if there is one */
+            return __real_hzp_ring_pop(ring); /* the second one first, if there is one */
         }
         if (!item)
             return other;
@@ -298,8 +299,8 @@ static void close_engine(struct day *d)
     free(d->kv);
 }
 
-/* Requests of the trace from `from` on, `per` times shorter, `rate` times as fast as the device can
- * be kept busy with them; noon: lengths of the second half are so many times longer. */
+/* Takes requests of the trace from `from` on, with lengths divided by `per`, arriving at `rate`
+ * times the rate that keeps the device busy; noon: factor on the lengths of the second half. */
 static void read_day(struct day *d, const struct trace *t, int32_t from, int32_t per, double rate,
                      int32_t noon)
 {
@@ -315,7 +316,7 @@ static void read_day(struct day *d, const struct trace *t, int32_t from, int32_t
         rows += life->prompt + HZP_MIN(life->natural, d->positions - life->prompt);
         life->at = t->at[k] - begin;
     }
-    /* Arrivals by the trace's clock, or one of its own, stretched to the rate. */
+    /* Arrivals by the trace's clock, or by a generated one, scaled to the rate. */
     bool clock = begin >= 0 && from + d->lives <= t->count;
     for (int32_t i = 0; i < d->lives && !clock; i++) {
         at -= log((1 + (double)seeded(&d->random, 1000000)) * 1e-6);
@@ -396,7 +397,8 @@ static void execute(struct day *d)
     }
 }
 
-/* Nobody gives up pages that then lie about: fewer are left than the last to do so had. */
+/* No sequence is preempted while pages stay unused: after a preemption fewer pages are free than
+   one sequence may need at most. */
 static void check_pushes(struct day *d)
 {
     struct hzp_scheduler_stats stats;
@@ -407,11 +409,11 @@ static void check_pushes(struct day *d)
     check(d,
           stats.preempted == d->pushes ||
               (predicted && kv.pages - kv.taken < HZP_DIV_UP(d->positions, d->page_rows)),
-          "pushed back for nothing", kv.taken, kv.pages);
+          "preempted without need", kv.taken, kv.pages);
     d->pushes = stats.preempted;
 }
 
-/* True: a step ran. */
+/* Returns true if a step ran. */
 static bool turn(struct day *d)
 {
     hzp_batch_clear(d->batch);
@@ -458,7 +460,8 @@ static void check_outputs(struct day *d, int32_t i)
           "end", i, state);
 }
 
-/* Order; who may be pushed back, and why; pages are those of who runs. */
+/* Checks the order of requests, which of them may be preempted and why, and that running
+   requests own their pages. */
 static void check_turn(struct day *d)
 {
     bool waits = false;
@@ -467,7 +470,7 @@ static void check_turn(struct day *d)
         struct life *life = &d->life[i];
         int32_t state = atomic_load(&life->rq->state);
         if (life->rq->preemptions > life->pushes) {
-            check(d, i > d->ended, "the oldest was pushed back", i, life->rq->preemptions);
+            check(d, i > d->ended, "the oldest was preempted", i, life->rq->preemptions);
             pushed += life->rq->preemptions - life->pushes;
             life->pushes = life->rq->preemptions;
             if (d->sabotage == FORGETS && life->seen && state == HZP_REQUEST_WAITING)
@@ -488,14 +491,15 @@ static void check_turn(struct day *d)
     check(d, running <= d->config.running_max, "queue", running, 0);
     check(d, kv.taken >= least && kv.taken <= most, "pages", kv.taken, most);
     d->pushed += (uint64_t)pushed;
-    check(d, d->pushed == d->pushes, "pushed back", (int64_t)d->pushed, (int64_t)d->pushes);
+    check(d, d->pushed == d->pushes, "preempted", (int64_t)d->pushed, (int64_t)d->pushes);
     while (d->ended < d->submitted && hzp_request_final(d->life[d->ended].rq)) {
         d->ended++;
         d->since = d->steps;
     }
 }
 
-/* The oldest never stands still: while it is there, so many steps bring it a row. */
+/* The oldest request always progresses: while it is the oldest, it gets a row within a bounded
+   number of steps. */
 static void check_progress(struct day *d)
 {
     if (d->ended == d->submitted)
@@ -564,7 +568,7 @@ static bool caught(enum sabotage sabotage)
         pid_t child = fork();
         if (child == 0) {
             dup2(fd[1], STDOUT_FILENO);
-            alarm(1200); /* a hang */
+            alarm(1200); /* ends a hang */
             run(seed, sabotage, &totals);
             _exit(0);
         }
@@ -573,7 +577,7 @@ static bool caught(enum sabotage sabotage)
         close(fd[0]);
         waitpid(child, &status, 0);
         if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
-            continue; /* this day gave it no occasion */
+            continue; /* the sabotage found no occasion on this day */
         printf("%-14s %s", sabotages[sabotage].name, n > 0 ? line : "ended without a word\n");
         return WIFEXITED(status) && WEXITSTATUS(status) == 1 && expected(sabotage, line);
     }
@@ -594,8 +598,7 @@ static int try_sabotage(const char *name)
     return missed || !tried;
 }
 
-/* --- What prediction is worth
- * ------------------------------------------------------------------ */
+/* --- The value of prediction ------------------------------------------------------------------ */
 
 static int by_value(const void *a, const void *b)
 {
@@ -614,7 +617,7 @@ static void measure(const struct trace *t, enum hzp_admission_rule rule, int32_t
     d->rows_max = 256;
     d->pages = pool_tokens / d->page_rows;
     d->lives = 600;
-    d->begin_ns = 7e6; /* of a 135M shape on two cores, about */
+    d->begin_ns = 7e6; /* about that of a 135M model on two cores */
     d->row_ns = 0.27e6;
     d->config = (struct hzp_scheduler_config){.running_max = 128,
                                               .waiting_max = d->lives,
@@ -622,7 +625,7 @@ static void measure(const struct trace *t, enum hzp_admission_rule rule, int32_t
                                               .edits_max = 64,
                                               .admission = rule};
     open_engine(d);
-    read_day(d, t, 0, 1, 4, 1); /* overload: throughput is what the server can do */
+    read_day(d, t, 0, 1, 4, 1); /* overload: throughput is limited by the server */
     double *first = hzp_xcalloc((size_t)d->lives, sizeof(*first)), longest = 0, drawn = 0;
     live(d);
     for (int32_t i = 0; i < d->lives; i++) {
@@ -647,7 +650,8 @@ static void measure(const struct trace *t, enum hzp_admission_rule rule, int32_t
     free(d);
 }
 
-/* A lightly loaded server with room for everybody: what prompts do to those who decode. */
+/* A lightly loaded server with room for all requests: how prompts affect the requests that
+   decode. */
 static void measure_low(const struct trace *t, double rate, int32_t prefill_rows)
 {
     struct day *d = hzp_xcalloc(1, sizeof(*d));
@@ -739,8 +743,8 @@ int main(int argc, char **argv)
     struct totals t = {0};
     for (unsigned long long seed = first; seed <= last; seed++)
         run(seed, SOUND, &t);
-    printf("%llu days, %llu turns, %llu requests; pushed back %llu times, on %llu days; admission "
-           "was thrown on %llu days\n",
+    printf("%llu days, %llu turns, %llu requests; preempted %llu times, on %llu days; admission "
+           "was random on %llu days\n",
            (unsigned long long)t.days, (unsigned long long)t.turns, (unsigned long long)t.requests,
            (unsigned long long)t.pushes, (unsigned long long)t.days_pushed,
            (unsigned long long)t.coins);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/sim/test_preempt.c - preemption leaves no trace in an answer.
+/* tests/sim/test_preempt.c - preemption changes no answer.
  *
- * A small model with random f32 weights serves the same requests twice: with pages for all of them,
- * and with a pool so small, and admission so careless (the linker's --wrap has it say yes to all),
- * that most are preempted, some of them many times and in the middle of their prompt.  Tokens,
- * ranks, likeliest tokens and ends must be the same, log-probabilities too but for rounding: the
- * rows computed again are computed in other pieces. */
+ * A small model with random f32 weights serves the same requests twice: with pages for all of
+ * them, and with a pool so small, and admission so careless (the linker's --wrap makes it accept
+ * everything), that most are preempted, some of them many times and in the middle of their
+ * prompt.  Tokens, ranks, likeliest tokens and ends must be the same.  Log-probabilities may
+ * differ by rounding, because recomputed rows are computed in other pieces. */
 #include "base/arena.h"
 #include "base/log.h"
 #include "nanobatch/loop.h"
@@ -63,7 +63,7 @@ static void write_weights(struct rig *rig, struct hzp_version *v)
         set_norm(rig, v, HZP_ATTN_NORM, l, 1);
         set_norm(rig, v, HZP_MLP_NORM, l, 1);
     }
-    /* Logits far apart, so that rounding cannot change the order of tokens. */
+    /* Logits are far apart, so that rounding cannot change the order of tokens. */
     set_norm(rig, v, HZP_FINAL_NORM, -1, 20);
 }
 

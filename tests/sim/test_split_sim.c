@@ -32,7 +32,7 @@ struct asked {
 
 struct sequence {
     const struct asked *asked;
-    int32_t fed, made, now; /* positions stored; tokens out; prompt rows in this step */
+    int32_t fed, made, now; /* positions stored; tokens generated; prompt rows in this step */
     double last_ns;
 };
 
@@ -47,13 +47,13 @@ struct world {
     /* the requests */
     struct asked asked[REQUESTS];
     struct hzp_policy policy;
-    double gap_ns, first_ns; /* alone() */
+    double gap_ns, first_ns; /* filled in by alone() */
 };
 
 struct result {
     double *gap, *first;
     int32_t gaps, firsts;
-    double serve_ns, train_ns, step_train_ns, all_ns; /* behind the warm-up; beside requests */
+    double serve_ns, train_ns, step_train_ns, all_ns; /* after the warm-up; beside requests */
     double late_pauses;
 };
 
@@ -86,7 +86,7 @@ static void make_world(struct world *w, uint64_t seed)
     w->early = seed % 2;
     w->item_ns = w->step_ns * between(w, 0.03, 0.4);
     w->idle_ns = (uint64_t)(w->step_ns * between(w, 1, 4));
-    /* Load: a part of what serving could do. */
+    /* Load: a fraction of what serving could handle. */
     double load = between(w, 0.1, 0.6), at = 0;
     double cost = 160 * w->row_ns + 40 * w->step_ns / 8;
     for (int i = 0; i < REQUESTS; i++) {
@@ -127,7 +127,7 @@ struct run {
     struct result *ret;
 };
 
-/* A step's rows, as the scheduler takes them: decode rows, then prompts, oldest first. */
+/* Fills a step with rows in the scheduler's order: decode rows, then prompts, oldest first. */
 static void fill(struct run *r, double serve_max_ns, struct hzp_batch *batch,
                  struct hzp_waits *waits)
 {
@@ -193,7 +193,8 @@ static void give_tokens(struct run *r, double tokens_ns)
     r->running = kept;
 }
 
-/* Training's items by their op times, up to what it may; returns what they really take. */
+/* Takes training's items by their op times, up to the allowed time; returns what they really
+   take. */
 static double take_slice(struct run *r, const struct hzp_split_step *step, double *ret_price)
 {
     double item = r->w->item_ns, price = 0, took = 0;
@@ -235,7 +236,7 @@ static void one_step(struct run *r)
         serve *= 1 + w->slow * (step.beside ? HZP_MIN(train / serve, 1.0) : 0.2);
     took = step.beside ? HZP_MAX(serve, train) : serve + train;
     tokens_ns = r->now_ns + host + (w->early || step.beside ? serve : took);
-    if (batch.rows == 0 && train <= 0 && !step.hold) /* sleeps until the next request */
+    if (batch.rows == 0 && train <= 0 && !step.hold) /* sleeps until the next request arrives */
         took = r->next < REQUESTS ? w->asked[r->next].at_ns - r->now_ns + 1 : 0;
     times.ns[HZP_TENANT_SERVE] = (uint64_t)serve;
     times.ns[HZP_TENANT_TRAIN] = (uint64_t)train;
@@ -303,7 +304,8 @@ static int broken(const struct world *w, const char *rule, double is, double sho
     return 1;
 }
 
-/* What goals are factors of: p99 of gaps and of first tokens without training and goals. */
+/* The base values that goals are multiples of: p99 of gaps and of first tokens without training
+   and goals. */
 static void alone(struct world *w, struct result *off)
 {
     w->policy = (struct hzp_policy){.train_share = 0.5, .train_max = 1};
@@ -312,7 +314,8 @@ static void alone(struct world *w, struct result *off)
     w->first_ns = p99(off->first, off->firsts);
 }
 
-/* Training under goals that serving alone meets or misses by `factor`. */
+/* Runs with goals that serving alone meets or misses by the given factors, and checks training's
+   effect. */
 static int held(struct world *w, double gap_factor, double first_factor, struct result *off,
                 struct result *on, bool verbose)
 {
@@ -335,7 +338,7 @@ static int held(struct world *w, double gap_factor, double first_factor, struct 
                beside);
     if (on->late_pauses > 0)
         return broken(w, "pauses not used", on->late_pauses, 0);
-    /* A few hundred first tokens resolve no hundredth; nor do gaps where a step has many. */
+    /* A few hundred first tokens cannot resolve one percent; nor can gaps where a step has many. */
     if (off_gaps <= 0.005 && off_firsts <= 0.005) {
         if (on_gaps > 0.0125)
             return broken(w, "gaps missed with training on", on_gaps, 0.01);
@@ -350,12 +353,12 @@ static int held(struct world *w, double gap_factor, double first_factor, struct 
     return 0;
 }
 
-/* Without goals: what 99 of 100 gaps stay within, with training over `off`: in pauses only. */
+/* Without goals: the p99 of the gaps against `off`, in which training runs only in pauses. */
 static int stretched(struct world *w, double stretch, struct result *off, struct result *on,
                      double *ret_beside, bool verbose)
 {
-    /* Where prompts are in a hundredth of all gaps, a few more decide what the p99 is: on may be no
-     * worse than the 99.5th was. */
+    /* Where prompts fall into about one percent of all gaps, a few more of them decide the p99,
+     * so `on` is compared with the 99.5th percentile of `off`. */
     w->policy = (struct hzp_policy){.itl_stretch = stretch, .train_share = 1, .train_max = 1};
     run(w, true, on);
     double before = p99(off->gap, off->gaps), after = p99(on->gap, on->gaps);
@@ -364,7 +367,8 @@ static int stretched(struct world *w, double stretch, struct result *off, struct
         printf("seed %llu%s%s stretch %.2f: p99 %.3g ms then %.3g (%.3f), trained beside %.3f\n",
                (unsigned long long)w->seed, w->beside ? " beside" : "", w->early ? " early" : "",
                stretch, before * 1e-6, after * 1e-6, after / before, beside);
-    /* Where steps are longer requests wait for each other more often: a few hundredths. */
+    /* Where steps are longer, requests wait for each other more often: a few percent are
+       allowed. */
     if (after > stretch * HZP_MAX(before, quantile(off->gap, off->gaps, 0.995)) * 1.05)
         return broken(w, "gaps stretched", after / before, stretch);
     *ret_beside += beside;
@@ -398,7 +402,7 @@ int main(int argc, char **argv)
         for (int k = 0; k < 3; k++)
             bad += stretched(w, (double[]){1.05, 1.2, 1.6}[k], &off, &on, &beside, verbose);
     }
-    /* Some devices have no item that fits, or miss by themselves what follows; most do not. */
+    /* Some devices have no item that fits, or miss what follows by themselves; most do not. */
     beside /= 3 * (double)(to - from + 1);
     if (to > from + 8 && beside < 0.1)
         bad += broken(w, "training got little of what gaps may stretch", beside, 0.1);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/sim/watch.c - what the test sees of a step: every op on its way to the device, and the loop
- * through a source before and one behind the engine's own. */
+/* tests/sim/watch.c - what the test observes of a step: every op on its way to the device, and
+ * the loop, through sources before and behind the engine's own. */
 #include "tests/sim/world.h"
 
 #include "nanobatch/build/train_space.h"
@@ -8,9 +8,9 @@
 #include <math.h>
 #include <string.h>
 
-static struct sim_world *here; /* ops know nothing but their lane */
+static struct sim_world *here; /* ops only know their lane */
 
-/* --- Memory of versions ----------------------------------------------------------------------- */
+/* --- The memory of versions ------------------------------------------------------------------- */
 
 int sim_alloc(struct hzp_device *dev, enum hzp_mem where, size_t size, void **ret)
 {
@@ -41,8 +41,8 @@ static void note_version(struct sim_world *w, struct hzp_version *v)
             w->slot[i].version = v;
 }
 
-/* Serving reads the step's one version.  Training reads what somebody holds, or its draft, and
- * writes a draft.  Nobody else touches a version. */
+/* Serving reads the step's one version.  Training reads a version that is held, or its draft,
+ * and writes a draft.  No other op touches a version. */
 static void check_versions_touched(struct sim_world *w, enum hzp_op op, const void *args,
                                    bool train)
 {
@@ -62,7 +62,7 @@ static void check_versions_touched(struct sim_world *w, enum hzp_op op, const vo
                 SIM_CHECK(w, train && draft, "version written", "%s writes a version that %s",
                           hzp_op_name(op), draft ? "is a draft, but serves" : "is no draft");
             else if (train)
-                SIM_CHECK(w, draft || v->held > 0, "version read", "%s reads one nobody holds",
+                SIM_CHECK(w, draft || v->held > 0, "version read", "%s reads one that is not held",
                           hzp_op_name(op));
             else
                 SIM_CHECK(w, v && v == w->step->version, "step reads two versions",
@@ -73,7 +73,7 @@ static void check_versions_touched(struct sim_world *w, enum hzp_op op, const vo
 
 /* --- Faults ----------------------------------------------------------------------------------- */
 
-/* The same place in another slot. */
+/* The same offset in another slot. */
 static char *other_slot(struct sim_world *w, char *at)
 {
     for (int32_t i = 0; i < w->slots_seen; i++)
@@ -84,7 +84,7 @@ static char *other_slot(struct sim_world *w, char *at)
     return NULL;
 }
 
-/* The op as it is when somebody has broken the engine. */
+/* The op's arguments, changed if this op is the one to sabotage. */
 static const void *sabotaged(struct sim_world *w, enum hzp_op op, const void *args, bool train)
 {
     static struct hzp_matmul_args matmul;
@@ -117,7 +117,7 @@ static const void *sabotaged(struct sim_world *w, enum hzp_op op, const void *ar
     return args;
 }
 
-/* Updates that are not finite: the norm of some, the weights of a few. */
+/* Makes updates non-finite: the norm of some, the weights of a few. */
 static void poison(struct sim_world *w, enum hzp_op op, const void *args)
 {
     if (op == HZP_OP_sumsq && !w->poisoned && sim_chance(w, w->nan_per_mille / 4)) {
@@ -140,7 +140,7 @@ const struct hzp_slice *sim_slice(const struct sim_world *w)
     return w->offer->slices ? &w->offer->slice[0] : NULL;
 }
 
-/* Items [from, to) of the slice were not seen: they rode in serving's. */
+/* Items up to `to` of the slice were not seen on their own: they rode in serving's products. */
 static void rode(struct sim_world *w, int32_t to)
 {
     const struct hzp_slice *slice = sim_slice(w);
@@ -158,8 +158,8 @@ static void rode(struct sim_world *w, int32_t to)
     w->train_at = to;
 }
 
-/* Training's items are those of the slice, in order; all others are serving's, those that training
- * rides in too. */
+/* Training's items are those of the slice, in order; all other ops are serving's, including
+ * those that training rides in. */
 static bool is_training(struct sim_world *w, const void *args)
 {
     const struct hzp_slice *slice = sim_slice(w);
@@ -183,7 +183,7 @@ static int end_of_op(struct sim_world *w, struct hzp_lane *lane)
     return hzp_backend_sim.fence_wait(w->fence);
 }
 
-/* The device has computed; the host is not to know before it has waited. */
+/* The device has computed the tokens, but the host must not see them before it has waited. */
 static void keep_tokens(struct sim_world *w, const struct hzp_sample_args *args)
 {
     struct sim_leg *leg = sim_leg_of(w, w->step->number);
@@ -192,7 +192,7 @@ static void keep_tokens(struct sim_world *w, const struct hzp_sample_args *args)
     memset(args->token, 0xb0, (size_t)leg->tokens * sizeof(*leg->token));
 }
 
-/* What the device copies from one step to the next it finds as it was drawn. */
+/* The device's copy from one step to the next finds the tokens as they were drawn. */
 static int copy_tokens(struct sim_world *w, struct hzp_lane *lane,
                        const struct hzp_gather_args *args)
 {
@@ -212,7 +212,8 @@ static int run(struct sim_world *w, struct hzp_lane *lane, enum hzp_op op, const
     return HZP_OK;
 }
 
-/* A tenant's ops of one step end before those of the next begin; the two tenants' need not. */
+/* A tenant's ops of one step end before its ops of the next begin; across tenants no order is
+   required. */
 static void check_times(struct sim_world *w, enum hzp_op op, const struct hzp_span *span,
                         bool train)
 {
@@ -289,7 +290,7 @@ static int watched_copy(struct hzp_lane *lane, void *dst, const void *src, size_
     return end_of_op(here, lane);
 }
 
-/* Immediate: ops end before issue returns, as on the CPU; else they queue up, as on a GPU. */
+/* Immediate: ops end before issue returns, as on the CPU; otherwise they queue up, as on a GPU. */
 void sim_watch_device(struct sim_world *w)
 {
     here = w;
@@ -346,9 +347,9 @@ static void check_staleness(struct sim_world *w)
               (long long)behind);
 }
 
-/* Training's device time beside serving, against its share.  One item may have been saved for, one
- * may have been begun with the last of the share, and a helping is cut to a usual step, of which
- * the one that takes it may be the least part. */
+/* Compares training's device time beside serving with its share.  Allowed beyond it: one item
+ * that was saved up for, one item begun with the last of the share, and the share of the longest
+ * step, because a slice is cut for a usual step and may run in a much shorter one. */
 static void check_share(struct sim_world *w)
 {
     bool learning = !w->exact_prices && (w->train_steps < 50 || w->serve_steps < 50);
@@ -361,15 +362,16 @@ static void check_share(struct sim_world *w)
     w->least_excess_ns = HZP_MIN(w->least_excess_ns, w->excess_ns);
     double allowed =
         2 * (double)w->longest_item_ns + 1000 + w->train_share * (double)w->longest_step_ns;
-    if (!w->exact_prices) /* slices are cut by guesses: a step or so, then it is paid back */
+    if (!w->exact_prices) /* slices are cut by estimates: allow some steps */
         allowed += 4 * w->train_share * (double)w->longest_step_ns;
     SIM_CHECK(w, !w->immediate || w->excess_ns - w->least_excess_ns <= allowed, "share of training",
               "%.0f ns beyond %g of serving's time, allowed are %.0f",
               w->excess_ns - w->least_excess_ns, w->train_share, allowed);
 }
 
-/* Nothing serves and there is something to learn: training has the device, now or, if this turn
- * only publishes, or goes over samples with nothing to learn in them, in the next ones. */
+/* When nothing is served and there is something to learn, training uses the device in this turn,
+ * or in one of the next if this turn only publishes or goes over samples with nothing to learn
+ * in them. */
 static void check_idle(struct sim_world *w)
 {
     struct hzp_trainer_stats stats;
@@ -379,8 +381,8 @@ static void check_idle(struct sim_world *w)
     const struct hzp_slice *slice = sim_slice(w);
     bool used = w->offer->batch->rows > 0 || slice || w->landed + 1 < w->step->number;
     w->idle_turns = used || !could ? 0 : w->idle_turns + 1;
-    /* In the middle of a chain there is nothing to publish or to go over: the very next step is
-     * its. */
+    /* In the middle of a chain there is nothing to publish or to go over: the very next step
+     * must continue it. */
     SIM_CHECK(w, used || !could || !w->chain_open, "idle device",
               "requests pause, and step %llu does not go on with training's chain",
               (unsigned long long)w->step->number);
@@ -392,7 +394,7 @@ static void check_idle(struct sim_world *w)
 
 /* --- The test's own sources of the loop ------------------------------------------------------- */
 
-/* Nothing but training's deliver() publishes. */
+/* Only training's deliver() publishes. */
 static void check_current(struct sim_world *w)
 {
     const struct hzp_version *now = hzp_weights_current(w->weights);
@@ -400,7 +402,7 @@ static void check_current(struct sim_world *w)
               (unsigned long long)w->serving_id, (unsigned long long)now->record.id);
 }
 
-/* A step that is under way reads its version to the end. */
+/* An in-flight step can read its version to the end. */
 static void check_kept(struct sim_world *w, const struct sim_leg *leg)
 {
     const struct hzp_version_record *record = &leg->version->record;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/sim/world.c - from a seed to an engine, and back to nothing. */
+/* tests/sim/world.c - builds an engine from a seed, and takes it down again. */
 #include "tests/sim/world.h"
 
 #include "base/arena.h"
@@ -62,7 +62,7 @@ void sim_broken(struct sim_world *w, const char *invariant, const char *format, 
            (unsigned long long)w->turn, (unsigned long long)w->seed,
            w->sabotage ? " --sabotage=" : "", w->sabotage ? sim_sabotage_name(w->sabotage) : "");
     fflush(stdout);
-    _exit(1); /* what a broken engine still holds is nobody's leak */
+    _exit(1); /* skips the leak check: a broken engine may still hold memory */
 }
 
 /* --- Sizes ------------------------------------------------------------------------------------ */
@@ -127,8 +127,8 @@ static void choose_training(struct sim_world *w)
     w->audit_per_mille = w->seed % 17 == 5 ? 20 : 0;
 }
 
-/* A third of the worlds have a device whose ops take what the engine's first guess says: there the
- * share is held to the item.  The others' guesses are wrong, op by op. */
+/* In a third of the worlds the device's ops take exactly what the engine's first estimate says:
+ * there the share is checked to the item.  In the others the estimates are wrong, op by op. */
 static void choose_device(struct sim_world *w)
 {
     char rates[200];
@@ -156,7 +156,7 @@ static uint8_t some_lane(struct sim_world *w)
     return lane[sim_random(w, HZP_COUNT(lane))];
 }
 
-/* Serving over lanes, and beside it training on a lane of its own. */
+/* Serving on several lanes, and training beside it on a lane of its own. */
 static void choose_shapes(struct sim_world *w)
 {
     w->shape = w->beside = hzp_plan_sequential;
@@ -173,7 +173,7 @@ static void choose_shapes(struct sim_world *w)
         w->beside.train_lane[k] = HZP_LANE_TRAIN;
 }
 
-/* Training in serving's products, on any lanes. */
+/* Training rides in serving's products, on any lanes. */
 static void choose_riding(struct sim_world *w)
 {
     w->rides = sim_chance(w, 400);

@@ -54,7 +54,7 @@ static void never_half_a_character(void **state)
     hzp_tokenizer_close(tok);
 }
 
-/* Feeds ids one by one and compares what each gave, "|" between them, the flush last. */
+/* Feeds ids one by one and compares what each returned, separated by "|", the flush last. */
 static void stream(const struct hzp_tokenizer *tok, bool skip, const char *want, const int32_t *ids)
 {
     struct hzp_detokenizer detok;
@@ -80,12 +80,12 @@ static void byte_level(void **state)
     STREAM(tok, true, "hello| w|", 259, 262, -1);
     STREAM(tok, true, " w|", 262, -1);
     STREAM(tok, true, "|||\xF0\x9F\x98\x80|", 0xF0, 0x9F, 0x98, 0x80, -1);
-    /* one for each maximal broken part: E2 82 is one, the lone 80 another */
+    /* one replacement for each maximal broken part: E2 82 is one, the lone 80 another */
     STREAM(tok, true, "||" BAD "a|" BAD "|", 0xE2, 0x82, 'a', 0x80, -1);
     STREAM(tok, true, "|" BAD "|" BAD, 0xE2, 0xE2, -1);
     STREAM(tok, true, "||" BAD, 0xE2, 0x82, -1);
-    STREAM(tok, true, "|" BAD BAD "|", 0xED, 0xA0, -1);    /* a surrogate never begins */
-    STREAM(tok, true, "||\xC3\xA9|", 0xC3, 263, 0xA9, -1); /* a skipped token breaks nothing */
+    STREAM(tok, true, "|" BAD BAD "|", 0xED, 0xA0, -1);    /* surrogates are invalid */
+    STREAM(tok, true, "||\xC3\xA9|", 0xC3, 263, 0xA9, -1); /* a skipped token splits nothing */
     STREAM(tok, false, "<s>|hello|", 263, 259, -1);
     hzp_tokenizer_close(tok);
 }
@@ -111,7 +111,7 @@ static void first_and_last(void **state)
     STREAM(tok, true, "|a|aab|he|", 260, 'a', 'b', 256, -1);
     STREAM(tok, true, "he||a|", 256, 260, 'a', -1);
     hzp_tokenizer_close(tok);
-    /* Metaspace: the mark before the first token was not in the text */
+    /* Metaspace: removes the mark before the first token, which was not in the text */
     make_byte_level(", \"decoder\": {\"type\": \"Metaspace\", \"replacement\": \"l\", "
                     "\"prepend_scheme\": \"always\"}");
     tok = make_open();

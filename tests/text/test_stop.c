@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stop strings: against a plain search, whatever the pieces in which the text comes. */
+/* Stop strings: compared with a plain search, for every division of the text into pieces. */
 #include "api/text/stop.h"
 
 #include "tests/text/tokenizer_makes.h"
@@ -33,7 +33,7 @@ static void holds_back(void **state)
     init(&stop, strings, 2, false);
     expect(&stop, "one\n", 0, "one");
     expect(&stop, "\n", 0, "");
-    expect(&stop, "\n", 0, "\n"); /* three line ends: the last two may begin it */
+    expect(&stop, "\n", 0, "\n"); /* three line ends: the last two may begin the stop string */
     expect(&stop, "UseX E", 0, "\n\nUseX ");
     expect(&stop, "N", 0, "");
     expect(&stop, "D of", 1, "");
@@ -76,7 +76,7 @@ static void refuses(void **state)
     hzp_stop_fini(&stop);
 }
 
-/* By definition: the string whose end comes first; of those the longest. */
+/* By definition: the string that ends first; of several that end there, the longest. */
 static int plain_search(const char *text, size_t n, char strings[][8], int count, size_t *end)
 {
     for (*end = 1; *end <= n; (*end)++) {

@@ -56,7 +56,7 @@ static void byte_level(void **state)
     EXPECT(tok, "\xC3\xA9", 0, 0xC3, 0xA9, -1);
     EXPECT(tok, "<s>hello", HZP_TOKENIZER_PARSE_SPECIAL, 263, 259, -1);
     EXPECT(tok, "<s>hello", 0, '<', 's', '>', 259, -1);
-    /* a token that is not special counts always, and takes the blanks before it along */
+    /* a token that is not special is always recognized, and takes the blanks before it with it */
     EXPECT(tok, "hello \n<x> w", 0, 259, 265, 262, -1);
     EXPECT_TEXT(tok, false, "<s>hello w", 263, 259, 262, -1);
     EXPECT_TEXT(tok, true, "hello w", 263, 259, 262, 264, -1);
@@ -93,7 +93,7 @@ static void sentencepiece(void **state)
     EXPECT_TEXT(tok, true, "hello", 1, 289, 274, -1);
     EXPECT_TEXT(tok, false, "<s> hello", 1, 289, 274, -1);
     EXPECT_TEXT(tok, true, "a\xC3\xA9", 259, 260, 3 + 0xC3, 3 + 0xA9, -1);
-    /* each broken byte is one replacement */
+    /* one replacement for each broken byte */
     EXPECT_TEXT(tok, true,
                 "a\xEF\xBF\xBD\xEF\xBF\xBD"
                 "b",
@@ -107,7 +107,8 @@ static void sentencepiece(void **state)
 
 static void configuration(void **state)
 {
-    /* the post-processor adds nothing, so the configuration is asked; 10^30 is no obstacle */
+    /* the post-processor adds nothing, so the configuration decides; 10^30 as a length is
+       accepted */
     make_byte_level(MAKE_GPT ", \"post_processor\": {\"type\": \"ByteLevel\"}");
     scratch_write_text(scratch_path("tokenizer_config.json"),
                        "{\"bos_token\": \"<s>\", \"eos_token\": {\"content\": \"</s>\"}, "
@@ -154,7 +155,7 @@ static void refusals(void **state)
     hzp_tokenizer_close(tok);
 }
 
-/* Random valid UTF-8 with many of what the makes have merges for. */
+/* Random valid UTF-8 with many characters that the test tokenizers have merges for. */
 static size_t random_text(char *text, size_t max)
 {
     size_t n = 0;
@@ -184,7 +185,7 @@ static void round_trips(void **state)
             size_t n = random_text(text, sizeof(text));
             struct hzp_tokens ids = {0};
             struct hzp_textbuf back = {0};
-            /* the mark of a space is the one character that decodes to another */
+            /* the mark of a space is the only character that decodes to another one */
             if (make == 1 && memmem(text, n, "\xE2\x96\x81", 3) != NULL)
                 continue;
             assert_int_equal(hzp_tokenizer_encode(tok, text, n, 0, 1 << 20, &ids, NULL), 0);
@@ -199,7 +200,7 @@ static void round_trips(void **state)
     }
 }
 
-/* BPE by its definition, over the merges of make_byte_level: the lowest rank, the leftmost. */
+/* BPE by its definition, with the merges of make_byte_level: lowest rank first, then leftmost. */
 static size_t plain_bpe(const char *text, size_t n, int32_t *ids)
 {
     static const int32_t merges[][3] = {{'h', 'e', 256}, {'l', 'l', 257}, {256, 257, 258},
@@ -221,7 +222,7 @@ static size_t plain_bpe(const char *text, size_t n, int32_t *ids)
 
 static void as_defined(void **state)
 {
-    /* without use_regex the whole text is one piece: search, heap and cuts all come into play */
+    /* without use_regex the whole text is one piece, so that search, heap and cuts are all used */
     make_byte_level(", \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, "
                     "\"use_regex\": false}, \"decoder\": {\"type\": \"ByteLevel\"}");
     struct hzp_tokenizer *tok = make_open();
@@ -242,8 +243,8 @@ static void as_defined(void **state)
     hzp_tokenizer_close(tok);
 }
 
-/* A megabyte of each unkind kind: anything quadratic would take minutes. */
-/* Processor time of this thread for a text of n bytes and back, the least of a few times. */
+/* A megabyte of each difficult kind: anything quadratic would take minutes. */
+/* Processor time of this thread for a text of n bytes and back, the minimum of several runs. */
 static uint64_t time_of(struct hzp_tokenizer *tok, const char *text, size_t n)
 {
     uint64_t least = UINT64_MAX;
@@ -263,7 +264,7 @@ static uint64_t time_of(struct hzp_tokenizer *tok, const char *text, size_t n)
     return least;
 }
 
-/* Eight times the text takes eight times as long, or a little more; quadratic: 64 times. */
+/* A text eight times as long takes about eight times as long; quadratic would be 64 times. */
 static void no_quadratic_case(void **state)
 {
     static const char *const units[] = {"a",
@@ -329,7 +330,7 @@ static void many_threads(void **state)
     hzp_tokenizer_close(tok);
 }
 
-/* What splits where, by behaviour; the pieces show as tokens since nothing merges over a cut. */
+/* Where each behaviour splits; the pieces show as tokens, since nothing merges across a cut. */
 static void splits(void **state)
 {
     static const struct {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Broken and hostile tokenizer.json files: one line that names what is wrong, nothing else. */
+/* Broken and hostile tokenizer.json files: each gives one line that names the error, nothing
+   else. */
 #include "tests/text/tokenizer_makes.h"
 
 #include <setjmp.h>
@@ -11,7 +12,8 @@
 #define WITH(field)                                                                                \
     "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1}, \"merges\": []}, " field "}"
 
-/* Opens what lies in the directory: the code, and that an error is one line naming the file. */
+/* Opens the tokenizer in the directory: returns the code, and checks that an error is one line
+   that names the file. */
 static int try_open(struct hzp_err_text *err)
 {
     struct hzp_tokenizer *tok = NULL;
@@ -147,7 +149,7 @@ static void nested_deeply(void **state)
 
 static void cut_off(void **state)
 {
-    /* every beginning of a good file is an error, and only that */
+    /* every proper prefix of a good file is an error */
     struct hzp_err_text err;
     for (int make = 0; make < 2; make++) {
         if (make == 0)
@@ -160,7 +162,7 @@ static void cut_off(void **state)
         }
         scratch_write(scratch_path("tokenizer.json"), make_text, make_bytes);
         assert_int_equal(try_open(&err), 0);
-        /* the files beside it */
+        /* the files beside tokenizer.json */
         scratch_write_text(scratch_path("tokenizer_config.json"), "{\"bos_token\"");
         assert_int_equal(try_open(&err), HZP_EFORMAT);
         assert_non_null(strstr(err.text, "tokenizer_config.json"));
@@ -172,7 +174,7 @@ static void cut_off(void **state)
     }
 }
 
-/* A pattern that needs exponential work is stopped, not waited for. */
+/* A pattern that needs exponential work is stopped early. */
 static void hostile_pattern(void **state)
 {
     make_byte_level(", \"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": "

@@ -19,7 +19,7 @@ static const char *path_of(const char *name)
     return path;
 }
 
-/* NULL: not there. */
+/* Returns NULL if it is not there. */
 static struct hzp_tokenizer *open_shared(const char *name)
 {
     struct hzp_tokenizer *tok = NULL;
@@ -57,7 +57,7 @@ static char *read_whole(const char *name, size_t *bytes)
     return text;
 }
 
-/* Cases in .inp with a line between them, one line of ids each in .out. */
+/* Cases in .inp separated by a line, their ids in .out, one line per case. */
 static int llama_cpp(const char *vectors, const char *tokenizer)
 {
     static const char between[] = "\n__ggml_vocab_test__\n";
@@ -111,7 +111,8 @@ static size_t read_ids(const json_t *list, int32_t *ids)
     return json_array_size(list);
 }
 
-/* The transformers package tidies what a tokenizer decoded ("clean_up_tokenization_spaces"). */
+/* The cleanup that the transformers package applies to decoded text
+   ("clean_up_tokenization_spaces"). */
 static void tidy(struct hzp_textbuf *text)
 {
     static const char *const without_blank[] = {" .",  " ?",  " !",   " ,",  " n't",

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The normalization forms: known cases, and what UAX 15 says of all text. */
+/* The normalization forms: known cases, and the properties that UAX 15 requires for all text. */
 #include "api/text/unicode.h"
 
 #include "api/text/utf8.h"
@@ -23,13 +23,13 @@ static void known(void **state)
     expect(HZP_UNICODE_NFC, "plain", "plain");
     expect(HZP_UNICODE_NFC, "e\xCC\x81", "\xC3\xA9");
     expect(HZP_UNICODE_NFD, "\xC3\xA9", "e\xCC\x81");
-    /* marks of different classes change places, those of one class do not */
+    /* marks of different classes are reordered, those of one class are not */
     expect(HZP_UNICODE_NFC, "e\xCC\x81\xCC\xA7", "\xC8\xA9\xCC\x81");
     expect(HZP_UNICODE_NFD, "a\xCC\x88\xCC\x81", "a\xCC\x88\xCC\x81");
     expect(HZP_UNICODE_NFC, "\xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8", "\xEA\xB0\x81"); /* Hangul */
     expect(HZP_UNICODE_NFD, "\xEA\xB0\x81", "\xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8");
     expect(HZP_UNICODE_NFC, "\xE0\xA5\x98",
-           "\xE0\xA4\x95\xE0\xA4\xBC");                  /* excluded from composing */
+           "\xE0\xA4\x95\xE0\xA4\xBC");                  /* excluded from composition */
     expect(HZP_UNICODE_NFC, "\xE2\x84\xAB", "\xC3\x85"); /* Angstrom */
     expect(HZP_UNICODE_NFC, "\xEF\xAC\x81", "\xEF\xAC\x81");
     expect(HZP_UNICODE_NFKC, "\xEF\xAC\x81\xEF\xBC\xA1", "fiA");
@@ -67,8 +67,8 @@ static void laws(void **state)
             assert_int_equal(hzp_unicode_normalize((enum hzp_unicode_form)f, text, n, &form[f]), 0);
             assert_int_equal(hzp_utf8_valid(form[f].data, form[f].bytes), form[f].bytes);
         }
-        /* toNFC(toNFD(x)) = toNFC(x), toNFD(toNFC(x)) = toNFD(x), and so with K; each is a fixed
-         * point */
+        /* toNFC(toNFD(x)) = toNFC(x), toNFD(toNFC(x)) = toNFD(x), likewise with K; each form is
+         * a fixed point */
         static const int after[][3] = {{0, 1, 0}, {1, 0, 1}, {2, 3, 2}, {3, 2, 3}, {0, 0, 0},
                                        {1, 1, 1}, {2, 2, 2}, {3, 3, 3}, {2, 0, 2}, {3, 1, 3}};
         for (int i = 0; i < HZP_COUNT(after); i++) {

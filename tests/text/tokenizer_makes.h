@@ -23,7 +23,7 @@ static inline HZP_PRINTF(1, 2) void make_add(const char *format, ...)
     HZP_ASSERT(make_bytes < sizeof(make_text));
 }
 
-/* The character that ByteLevel spells a byte with, as a JSON escape. */
+/* The character that ByteLevel writes for a byte, as a JSON escape. */
 static inline int make_alphabet(int byte)
 {
     int extra = 0;

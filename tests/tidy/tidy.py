@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of the house that a program can check.
+"""Checks the project's rules that a program can check.
 
     tidy.py SOURCE_ROOT [--library LIBHZP.a] [--cc CC]
 
@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 
-# Who may include whom.  A folder may always include itself.
+# The folders that each folder may include.  A folder may always include itself.
 MAY_INCLUDE = {
     "base": [],
     "device": ["base"],
@@ -44,7 +44,7 @@ ROOMS = {
         "cli": ["bench", "engine", "http", "learn", "text"],
     },
 }
-# Libraries, by the header that brings them, and the folders that may.
+# Libraries, by their headers, and the folders that may include them.
 LIBRARY = {
     "jansson.h": ["weights", "api"],
     "sqlite3.h": ["train"],
@@ -60,7 +60,7 @@ LIBRARY = {
     "nccl.h": ["device/cuda"],
     "curl/": ["api"],
 }
-# The engine knows tokens; text exists only in api/.  Backends are seen by device/ alone.
+# The engine works on tokens; text exists only in api/.  Only device/ may see the backends.
 PRIVATE = {"device/backend.h": ["device"], "device/cpu/": ["device/cpu"],
            "device/cuda/": ["device/cuda"], "device/ref/": ["device/ref", "device/cpu"]}
 LINES_MAX, FUNCTION_MAX = 800, 80
@@ -109,7 +109,7 @@ def check_includes(root, path):
 
 
 def check_room(name, target, where):
-    """Within a folder that has rooms, includes go from a room to those its row names."""
+    """In a folder with rooms, a room may include only the rooms that its row names."""
     folder = name.split("/")[0]
     rooms = ROOMS.get(folder)
     if not rooms or not target.startswith(folder + "/"):

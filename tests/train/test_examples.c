@@ -40,7 +40,7 @@ static int close_all(void **state)
     return scratch_teardown(state);
 }
 
-/* One sample of the body: its tokens are `want` (-1 ends), learned from `from` on. */
+/* Checks the only sample of the body: its tokens are `want` (-1 ends), learned from `from` on. */
 static void expect(const char *body, const int32_t *want, int32_t from)
 {
     struct hzp_sample **sample;
@@ -79,11 +79,12 @@ static void test_shapes(void **state)
     expect("{\"tokens\": [5, 6, 7], \"learn\": [0, 0, 1]}", (int32_t[]){5, 6, 7, -1}, 2);
     expect("{\"tokens\": [5, 6, 7], \"learn\": [true, true, true]}", (int32_t[]){5, 6, 7, -1}, 0);
     expect("{\"tokens\": [5, 6, 7]}", (int32_t[]){5, 6, 7, -1}, 1);
-    /* An end token that is there already is not doubled, and specials are seen in texts. */
+    /* An end token that is already there is not doubled, and special tokens in texts are
+       recognized. */
     expect("{\"prompt\": \"x\", \"completion\": \"y</s>\"}", (int32_t[]){'x', 'y', 264, -1}, 1);
 }
 
-/* "hel" + "lo": together they are one token, so the completion stands for itself. */
+/* "hel" + "lo" would be one token together, so the completion is tokenized separately. */
 static void test_boundary(void **state)
 {
     expect("{\"prompt\": \"hel\", \"completion\": \"lo\"}",
@@ -91,8 +92,8 @@ static void test_boundary(void **state)
     expect("{\"prompt\": \"a\", \"completion\": \" w\"}", (int32_t[]){'a', 262, 264, -1}, 1);
 }
 
-/* A SentencePiece tokenizer puts a mark before each text: a completion must not get one of its
- * own, and the begin token stands in front of the prompt only. */
+/* A SentencePiece tokenizer puts a mark before each text: a completion must not get one, and
+ * only the prompt gets the begin token. */
 static void test_boundary_pieces(void **state)
 {
     expect("{\"prompt\": \"hell\", \"completion\": \"x hell\"}",
@@ -100,7 +101,7 @@ static void test_boundary_pieces(void **state)
     expect("{\"text\": \"hell\"}", (int32_t[]){1, 289, 2, -1}, 1);
 }
 
-/* Where every text gets a begin and an end token, an empty one is still none. */
+/* Where every text gets a begin and an end token, an empty text is still refused as empty. */
 static void test_refusals_pieces(void **state)
 {
     refuse("{\"text\": \"hell\"}\n{\"text\": \"\"}", "lines[2].text", "nothing to learn");
@@ -174,7 +175,7 @@ static void test_accept(void **state)
     assert_int_equal(draw[1]->sequence_number, 2);
     assert_int_equal(hzp_sample_queue_done(ex.queue), 2);
     assert_int_equal(hzp_examples_accept(&ex, two, strlen(two), NULL, &first, &last, &err), HZP_OK);
-    assert_int_equal(first, 3); /* nothing that was refused left a number behind */
+    assert_int_equal(first, 3); /* refused bodies have used no sequence number */
     hzp_sample_queue_destroy(ex.queue);
     hzp_sample_log_close(ex.log);
 }

@@ -46,7 +46,7 @@ static int drop_place(void **state)
     return 0;
 }
 
-/* Sample number n of a body of `size` that begins at `first`: all of it follows from these. */
+/* Sample number n of a body of `size` that begins at `first`; its content follows from these. */
 static struct hzp_sample *make_sample(int64_t n, int64_t first, int32_t size)
 {
     int32_t token[32];
@@ -77,7 +77,7 @@ static int append_body(struct hzp_sample_log *log, int64_t first, int32_t size, 
     return r;
 }
 
-/* Every sample is there once, in order, whole, in whole bodies. */
+/* Every sample is present once, in order, complete, in complete bodies. */
 static void check_all(struct hzp_sample_log *log, int64_t last)
 {
     struct hzp_sample *sample[16];
@@ -203,7 +203,7 @@ static void test_refusals(void **state)
     hzp_sample_log_close(log);
     expect_refused(p->path, "qwen2-896x24", HZP_EINVAL, "another model");
 
-    write_at(p->path, 60, 4, 9); /* user_version */
+    write_at(p->path, 60, 4, 9); /* the database's user_version field */
     expect_refused(p->path, model, HZP_EUNSUP, "schema version");
     write_at(p->path, 60, 3, 0);
     write_at(p->path, 63, 1, 1);
@@ -217,7 +217,7 @@ static void test_refusals(void **state)
     expect_refused("/nonexistent/samples.db", model, HZP_ENOENT, "cannot open");
 }
 
-/* Appends until killed; tells each acknowledged number. */
+/* Appends until killed; reports each acknowledged number. */
 static void append_for_ever(const char *path, int fd)
 {
     struct hzp_sample_log *log;
@@ -254,13 +254,13 @@ static void test_kill(void **state)
         }
         close(fd[1]);
         int64_t last;
-        /* On a slow machine the others may all be killed before they append anything. */
+        /* On a slow machine the other children may all be killed before they append anything. */
         if (round % 4 == 3 && read(fd[0], &last, sizeof(last)) == sizeof(last))
             acknowledged = last;
         usleep((useconds_t)(rand() % 20000));
         kill(child, SIGKILL);
         waitpid(child, &status, 0);
-        assert_true(WIFSIGNALED(status)); /* it did not end by an error of its own */
+        assert_true(WIFSIGNALED(status)); /* it must not have ended by an error of its own */
         while (read(fd[0], &last, sizeof(last)) == sizeof(last))
             acknowledged = last;
         close(fd[0]);

@@ -77,7 +77,7 @@ static void test_fifo_and_undo(void **state)
         assert_int_equal(draw[i]->sequence_number, i + 1);
     assert_int_equal(hzp_sample_queue_done(q), -1);
     push_new(q, 6, 10);
-    /* The rest of the round, the newcomer, then the next round: never one twice. */
+    /* The rest of the round, the new sample, then the next round: no sample twice in a draw. */
     static const int want[] = {4, 5, 6, 1, 2, 3};
     assert_int_equal(hzp_sample_queue_draw(q, 1000, draw, DRAW_MAX), 6);
     for (int i = 0; i < 6; i++)
@@ -91,13 +91,13 @@ static void test_fifo_and_undo(void **state)
     assert_int_equal(stats.samples, 0);
     assert_int_equal(stats.tokens, 0);
     assert_int_equal(stats.learned_through, 6);
-    /* One that is larger than an update is drawn all the same. */
+    /* A sample that is larger than an update is still drawn. */
     push_new(q, 7, 60);
     assert_int_equal(hzp_sample_queue_draw(q, 5, draw, DRAW_MAX), 1);
     hzp_sample_queue_destroy(q);
 }
 
-/* Random pushes, draws, dones and undos against the plain rules. */
+/* Random pushes, draws, dones and undos, compared with a plain model of the rules. */
 static void test_against_model(void **state)
 {
     enum { N = 2000 };
@@ -218,7 +218,7 @@ static void test_replay(void **state)
     for (int i = 0; i < 30; i++)
         replay[i] = make_sample(0, 5 + i % 7);
     hzp_sample_queue_set_replay(q, replay, 30);
-    assert_false(hzp_sample_queue_ready(q)); /* replay alone is nothing to learn */
+    assert_false(hzp_sample_queue_ready(q)); /* samples for replay alone do not make an update */
     for (int i = 1; i <= 20; i++)
         push_new(q, i, 10);
     int64_t fresh = 0, old = 0;

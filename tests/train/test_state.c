@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What outlives a server: log, journal and checkpoints, with the whole engine turning beside the
- * file thread; stopped, started again, and killed at random moments. */
+/* The state that survives a server: log, journal and checkpoints, with the whole engine running
+ * beside the file thread; the server is stopped, restarted, and killed at random moments. */
 #include "api/learn/checkpoint.h"
 #include "api/learn/state.h"
 #include "base/log.h"
@@ -37,7 +37,7 @@ struct server {
     struct hzp_state *state;
 };
 
-/* The log's opening, with somebody who gets in between. */
+/* Wraps the log's opening, so that a test can act between the check and the opening. */
 int __real_hzp_sample_log_open(const char *path, const char *fingerprint,
                                struct hzp_sample_log **ret, struct hzp_err_text *reterr);
 int __wrap_hzp_sample_log_open(const char *path, const char *fingerprint,
@@ -56,7 +56,8 @@ int __wrap_hzp_sample_log_open(const char *path, const char *fingerprint,
     return __real_hzp_sample_log_open(path, fingerprint, ret, reterr);
 }
 
-/* In a killed child's parent everything is checked by cmocka; in the child a failure ends it. */
+/* In the parent of a killed child cmocka checks everything; in the child a failure ends the
+   process. */
 #define MUST(call)                                                                                 \
     do {                                                                                           \
         int must_ = (call);                                                                        \
@@ -187,7 +188,7 @@ static void test_stop_and_start(void **state)
     int64_t step = record.optimizer_step;
     close_server(&s, true);
 
-    open_server(&s, 0); /* goes on from the very same numbers, and nothing is left to learn */
+    open_server(&s, 0); /* continues with exactly the same numbers, and nothing is left to learn */
     assert_true(fixture_units_same(NULL, &weights, current_units(&s)));
     hzp_weights_newest(s.weights, &record);
     assert_int_equal(record.optimizer_step, step);
@@ -197,7 +198,7 @@ static void test_stop_and_start(void **state)
     assert_int_equal(stats.restored, 0);
     assert_int_equal(stats.trained_again, 0);
     assert_int_equal(hzp_loop_turn(s.loop), 0);
-    /* Accepted, then lost without a checkpoint: learned again. */
+    /* Accepted, then lost without a checkpoint: it is learned again. */
     assert_int_equal(accept(&s, 77), 42);
     while (hzp_loop_turn(s.loop) > 0)
         ;
@@ -263,7 +264,8 @@ static void test_kill(void **state)
     int64_t acknowledged = 0;
     uint64_t first_id = 0;
     srand(3);
-    /* On a slow machine more lives, and longer ones, until there was something to lose. */
+    /* On a slow machine the test takes more and longer rounds, until there was something to
+       lose. */
     for (int round = 0, life_us = 120000;
          round < 25 || !acknowledged || !hzp_checkpoint_newest(scratch_path("state")); round++) {
         int fd[2], status;
@@ -288,7 +290,7 @@ static void test_kill(void **state)
         struct server s;
         struct hzp_state_stats stats;
         struct hzp_version_record record;
-        open_server(&s, 2); /* a checkpoint that were torn or alone would be refused here */
+        open_server(&s, 2); /* would refuse a torn checkpoint, or one without its log */
         hzp_state_read_stats(s.state, &stats);
         hzp_weights_newest(s.weights, &record);
         assert_true(stats.last_sequence_number >= acknowledged);
@@ -303,7 +305,7 @@ static void test_kill(void **state)
     assert_true(hzp_checkpoint_newest(scratch_path("state")) > 0);
 }
 
-/* A state that is only opened: what becomes of it. */
+/* Opens a state and does nothing else; returns the result. */
 static int open_state(bool provisional, struct hzp_err_text *reterr)
 {
     struct hzp_err_text text = {{0}, {0}};
@@ -325,8 +327,7 @@ static bool is_there(const char *name)
     return access(scratch_path("%s", name), F_OK) == 0;
 }
 
-/* Two servers begin at once in a new directory: who comes second must not remove the first one's
- * log. */
+/* Two servers start at once in a new directory: the second must not remove the first one's log. */
 static void test_two_at_once(void **state)
 {
     struct hzp_err_text text = {{0}, {0}};
@@ -347,12 +348,12 @@ static void test_two_at_once(void **state)
     assert_int_equal(hzp_sample_log_read(anothers, 0, 1, &sample, &text), 1);
     hzp_sample_destroy(sample);
     hzp_sample_log_close(anothers);
-    /* What somebody accepted stays, also if who comes next does not come up. */
+    /* Accepted samples stay even if the next server fails to start. */
     assert_int_equal(open_state(true, &text), HZP_OK);
     assert_true(is_there("state/samples.db"));
 }
 
-/* But who was alone and did not come up leaves nothing. */
+/* But a server that was alone and failed to start leaves nothing behind. */
 static void test_provisional(void **state)
 {
     struct hzp_err_text text = {{0}, {0}};
@@ -362,7 +363,7 @@ static void test_provisional(void **state)
     assert_true(is_there("state/samples.db"));
 }
 
-/* A log whose pages are sound and whose tokens are none of the model's. */
+/* A log with sound pages whose tokens are not in the model's vocabulary. */
 static void test_strange_tokens(void **state)
 {
     static const int32_t strange[] = {50, -1, INT32_MAX};
@@ -386,7 +387,8 @@ static void test_strange_tokens(void **state)
     }
 }
 
-/* While the disk does not take a checkpoint the server goes on; and its last one is tried again. */
+/* While the disk does not accept a checkpoint the server continues, and tries again with the
+   last one. */
 static void test_failed_checkpoint(void **state)
 {
     enum { IDS = 200 };
@@ -394,13 +396,13 @@ static void test_failed_checkpoint(void **state)
     struct hzp_state_stats stats = {0};
     hzp_log_set_level(HZP_LOG_ERROR);
     open_server(&s, 1);
-    for (int i = 1; i < IDS; i++) /* a file where the directory is to be made */
+    for (int i = 1; i < IDS; i++) /* a file where the directory must be created */
         scratch_write_text(scratch_path("state/checkpoint-%d.tmp", i), "");
     accept(&s, 1);
     while (hzp_loop_turn(s.loop) > 0)
         ;
-    /* Until the thread has failed, and a while longer, so that it has also with the newest
-     * update. */
+    /* Runs until the thread has failed, and a while longer, so that it also fails with the
+     * newest update. */
     for (int i = 0, more = 0; i < 1000000 && more < 100; i++) {
         if (hzp_loop_turn(s.loop) == 0)
             usleep(1000);

@@ -16,7 +16,7 @@ static void test_loss_falls(void **state)
         tiny_run(t);
         assert_true(t->reports >= 60);
         double first = t->report[0].loss, last = t->report[t->reports - 1].loss;
-        assert_true(fabs(first - log(TINY_VOCAB)) < 0.5); /* knows nothing yet */
+        assert_true(fabs(first - log(TINY_VOCAB)) < 0.5); /* nothing learned yet */
         if (!(last < 0.3 * first))
             fail_msg("loss went from %g to %g", first, last);
         struct hzp_version_record record;
@@ -50,7 +50,7 @@ static struct tiny *run_with_rows(int32_t micro_rows, uint64_t idle_ns)
 static void test_accumulation(void **state)
 {
     struct tiny *one = run_with_rows(200, 1000000000); /* 1 x 16 */
-    struct tiny *many = run_with_rows(11, 1000000000); /* as many as there are long documents */
+    struct tiny *many = run_with_rows(11, 1000000000); /* one for each long document */
     for (int i = 0; i < 3; i++) {
         assert_int_equal(one->report[i].learned_tokens, many->report[i].learned_tokens);
         assert_true(fabs(one->report[i].loss - many->report[i].loss) < 1e-6);
@@ -63,7 +63,7 @@ static void test_accumulation(void **state)
         for (size_t i = 0; i < a.elements; i++)
             worst = HZP_MAX(worst, fabs((double)x[i] - (double)y[i]));
     }
-    /* AdamW's first steps divide by the gradient's size: its rounding is felt where it is tiny. */
+    /* AdamW's first steps divide by the gradient's size, so its rounding shows where it is tiny. */
     if (!(worst < 1e-4))
         fail_msg("parameters differ by %g", worst);
     tiny_close(one);
@@ -85,14 +85,14 @@ static void test_slices_change_nothing(void **state)
 
 /* --- Staleness -------------------------------------------------------------------------------- */
 
-/* A slow reader: holds versions for a while, and looks at the staleness in every step. */
+/* A slow reader: holds versions for a while, and checks the staleness in every step. */
 struct reader {
     struct hzp_source source;
     struct tiny *t;
     struct hzp_version *held[2];
     int64_t bound, worst;
     uint64_t last_id;
-    int quiet; /* turns left without anything to do */
+    int quiet; /* turns left without work */
 };
 
 static bool reader_offer(struct hzp_source *source, const struct hzp_step *step,
@@ -168,8 +168,8 @@ static void test_staleness(void **state)
         worst = HZP_MAX(worst, reader.worst);
         tiny_close(t);
     }
-    assert_int_equal(worst, 3); /* the bound is used, so it was tested */
-    assert_true(waited > 0);    /* and so were readers that hold every slot */
+    assert_int_equal(worst, 3); /* the bound was reached, so it was tested */
+    assert_true(waited > 0);    /* and readers did hold every slot */
 }
 
 /* K shrinks while updates are unpublished: they are published before the next one begins. */
@@ -225,12 +225,13 @@ static void test_records(void **state)
     tiny_close(t);
 }
 
-/* --- What is not finite ----------------------------------------------------------------------- */
+/* --- Values that are not finite --------------------------------------------------------------- */
 
 static hzp_op_fn *real_xent;
 static int32_t poison_token, poison_left;
 
-/* The loss of a row whose target is the token becomes NaN, so often. */
+/* Makes the loss of a row NaN if the row's target is the poison token, for a limited number of
+   times. */
 static int poisoned_xent(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_xent_args *a = args;
@@ -307,7 +308,7 @@ static void test_not_finite_always(void **state)
     }
 }
 
-/* Weights that are not finite themselves: the trainer stops, what serves stays. */
+/* Weights that are not finite themselves: the trainer stops, and the serving version stays. */
 static void test_broken_weights(void **state)
 {
     struct tiny_config config = tiny_defaults();
@@ -327,7 +328,7 @@ static void test_broken_weights(void **state)
     hzp_trainer_read_stats(t->trainer, &stats);
     assert_int_equal(stats.updates, 0);
     assert_true(stats.broken);
-    assert_int_equal(hzp_loop_turn(t->loop), 0); /* it does not try again */
+    assert_int_equal(hzp_loop_turn(t->loop), 0); /* it does not retry */
     tiny_close(t);
 }
 
@@ -403,7 +404,7 @@ static void test_freeze(void **state)
         tiny_assert_same(plain, frozen);
         struct hzp_weights_stats stats;
         hzp_weights_read_stats(frozen->weights, &stats);
-        assert_int_equal(stats.slots_free, 1); /* every picture was given back */
+        assert_int_equal(stats.slots_free, 1); /* every snapshot was returned */
         tiny_close(plain);
         tiny_close(frozen);
     }

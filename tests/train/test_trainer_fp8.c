@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/train/test_trainer_fp8.c - training under --quantization fp8: whatever version a step could
- * read has e4m3 projections that follow from its own weights, and the weights learned are the same
- * bits as without. */
+/* tests/train/test_trainer_fp8.c - training under --quantization fp8: every version that a step
+ * can read has e4m3 projections computed from its own weights, and the weights learned are bit
+ * for bit those without fp8. */
 #include "tests/train/tiny.h"
 
 #include "device/fp8.h"
 
-/* Looks at the current version before every step. */
+/* A source that checks the current version before every step. */
 struct looker {
     struct hzp_source source;
     struct tiny *t;
@@ -14,7 +14,7 @@ struct looker {
     int64_t wrong;
 };
 
-/* Codes of a version that are not those of its weights. */
+/* The number of codes that do not match the version's weights. */
 static int64_t wrong_codes(struct tiny *t, const struct hzp_version *v)
 {
     int64_t wrong = 0;
@@ -64,7 +64,7 @@ static struct tiny *run(bool fp8, int publish_every, struct looker *looker)
     config.queue.passes = 4;
     config.max_staleness = 3;
     config.recipe.publish_every = publish_every;
-    config.idle_ns = 1; /* an item a step: versions are looked at all through the update's chain */
+    config.idle_ns = 1; /* an item per step: versions are checked all through the chain */
     *looker = (struct looker){
         .source = {.name = "looker", .offer = looker_offer, .deliver = looker_deliver}};
     if (fp8)
@@ -86,7 +86,7 @@ static void test_versions(void **state)
         assert_int_equal(looker.wrong, 0);
         assert_int_equal(with->reports, without->reports);
         assert_true(fixture_units_same(NULL, tiny_units(with), tiny_units(without)));
-        /* the test itself would notice */
+        /* proves that the check can fail */
         struct hzp_version *v = hzp_weights_current(with->weights);
         float *scale;
         ((uint8_t *)hzp_version_fp8(with->weights, v, HZP_QKV, 0, &scale).ptr)[3] ^= 1;

@@ -34,7 +34,7 @@ static struct tiny_config offline(enum hzp_dtype type, enum hzp_dtype moments)
     return config;
 }
 
-/* Turns until so many updates are done. */
+/* Turns until this many updates are done. */
 static void run_to(struct tiny *t, int32_t reports)
 {
     while (t->reports < reports)
@@ -81,7 +81,7 @@ static void check_resume(enum hzp_dtype type, enum hzp_dtype moments)
     struct hzp_trainer_stats stats;
     hzp_trainer_read_stats(second->trainer, &stats);
     const struct hzp_sample *draw[256];
-    for (int64_t i = 0; i < stats.draws; i++) { /* the order of the data goes on where it was */
+    for (int64_t i = 0; i < stats.draws; i++) { /* the order of the data continues where it was */
         hzp_sample_queue_draw(second->queue, config.recipe.update_tokens, draw, 256);
         hzp_sample_queue_done(second->queue);
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/train/tiny.h - a model of a few thousand random weights on the reference backend, with
- * queue, trainer and loop around it.
+/* tests/train/tiny.h - a model of a few thousand random weights on the reference backend, with a
+ * queue, a trainer and a loop.
  *
  * Thread: the test's.
  */
@@ -82,7 +82,7 @@ static inline void tiny_on_update(void *ctx, const struct hzp_update_report *rep
             fail_msg("%s: %s %s", #call, hzp_err_name(must_), text.text);                          \
     } while (0)
 
-/* Everything but the first publication: weights are random, in t->draft. */
+/* Creates everything except the first publication: the random weights are in t->draft. */
 static inline struct tiny *tiny_open(const struct tiny_config *config)
 {
     struct hzp_err_text text = {{0}, {0}};
@@ -163,7 +163,7 @@ static inline void tiny_push(struct tiny *t, int64_t first, int32_t n)
     }
 }
 
-/* Turns until nothing is left to do. */
+/* Turns until there is nothing left to do. */
 static inline void tiny_run(struct tiny *t)
 {
     int r, turns = 0;
@@ -178,7 +178,7 @@ static inline const struct hzp_units *tiny_units(const struct tiny *t)
     return hzp_version_units(t->weights, hzp_weights_current(t->weights));
 }
 
-/* The same weights, moments and residuals, bit for bit. */
+/* Asserts equal weights, moments and residuals, bit for bit. */
 static inline void tiny_assert_same(struct tiny *a, struct tiny *b)
 {
     struct hzp_train_space *x = hzp_trainer_space(a->trainer), *y = hzp_trainer_space(b->trainer);

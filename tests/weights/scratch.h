@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/weights/scratch.h - a directory that a test may fill, and files in it.
+/* tests/weights/scratch.h - a temporary directory for a test, and files in it.
  *
  * Thread: the test's.
  */
@@ -35,7 +35,7 @@ static inline int scratch_teardown(void **state)
     return nftw(scratch_dir, scratch_remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* The path of a name in the directory; good until the fourth call after it. */
+/* The path of a name in the directory; valid until the fourth call after it. */
 static inline HZP_PRINTF(1, 2) const char *scratch_path(const char *format, ...)
 {
     static char path[4][512];

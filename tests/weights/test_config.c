@@ -43,8 +43,8 @@ static void read_bad(const char *text, int code, const char *param, const char *
     assert_null(strchr(err.text, '\n'));
 }
 
-/* A tiny llama with some fields more, or replaced where named again (the last would be a
- * duplicate, so the text is cut before the field). */
+/* A tiny llama with fields added, or replaced if named again (a repeated field would be a
+ * duplicate, so the text is cut before it). */
 #define LLAMA(more) TINY("llama", more)
 
 static void test_families(void **state)
@@ -122,7 +122,7 @@ static void test_rope_kinds(void **state)
     read_bad(LLAMA(", \"partial_rotary_factor\": 0.5"), HZP_EUNSUP, "partial_rotary_factor", "");
 }
 
-/* The table against the published formulas, written once more, straight. */
+/* The table against the published formulas, implemented again in the simplest way. */
 static void test_rope_table(void **state)
 {
     enum { POSITIONS = 50, DIM = 16 };
@@ -210,7 +210,7 @@ static void test_special_tokens(void **state)
     }
 }
 
-/* An id that is no token is told with its value, in either file. */
+/* An id outside the vocabulary is reported with its value, for either file. */
 static void test_ids_outside(void **state)
 {
     static const struct {

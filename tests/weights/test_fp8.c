@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/weights/test_fp8.c - where a version's e4m3 projections lie, what makes them, and that none
- * is published without. */
+/* tests/weights/test_fp8.c - the place of a version's e4m3 projections, how they are computed,
+ * and that no version is published without them. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -73,7 +73,7 @@ static size_t check_layer(const struct hzp_layout *l, int32_t layer)
         used += codes + (size_t)mat.rows * sizeof(*scale);
     }
     assert_int_equal(bytes % 256, 0);
-    assert_true(bytes - used <= 256 + 8 * 64); /* little but codes and scales */
+    assert_true(bytes - used <= 256 + 8 * 64); /* almost nothing but codes and scales */
     free(seen);
     free(base);
     return bytes;
@@ -120,7 +120,7 @@ static void test_made(void **state)
             for (int32_t c = 0; c < x.cols; c++) {
                 float was = hzp_bf16_to_f32(((uint16_t *)x.ptr)[r * x.stride + c]);
                 float is = hzp_e4m3_to_f32(((uint8_t *)y.ptr)[r * y.stride + c]) * scale[r];
-                /* half a unit of three bits of mantissa, or of the subnormals */
+                /* half a unit in the last place of three mantissa bits, or of the subnormals */
                 float bound = was < 0 ? -was : was;
                 bound = HZP_MAX(bound / 16, scale[r] * 0x1p-10f) * 1.0001f;
                 assert_true(is - was <= bound && was - is <= bound);
@@ -128,7 +128,7 @@ static void test_made(void **state)
     }
     hzp_weights_publish(w, v, 0);
     assert_int_equal(hzp_weights_begin(w, &v), HZP_OK);
-    assert_false(v->fp8_made); /* a draft's are its predecessor's in that slot, or nothing's */
+    assert_false(v->fp8_made); /* a draft's slot holds old ones, or none */
     hzp_weights_destroy(w);
 }
 
@@ -142,7 +142,7 @@ static void test_without(void **state)
     hzp_weights_destroy(w);
 }
 
-/* A version whose e4m3 projections nobody made never serves: that is a bug, and aborts. */
+/* Publishing a version without its e4m3 projections is a bug, and aborts. */
 static void test_not_published_without(void **state)
 {
     struct hzp_version *v;

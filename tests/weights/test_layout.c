@@ -19,8 +19,8 @@ static void make(int i, struct hzp_layout *ret)
     hzp_layout_make(&c, ret);
 }
 
-/* Every element of every tensor of the unit is filled by exactly one disk tensor; tensors neither
- * overlap nor leave the unit.  Returns the parameters. */
+/* Every element of every tensor of the unit is filled by exactly one disk tensor; tensors
+ * neither overlap nor exceed the unit.  Returns the number of parameters. */
 static int64_t check_unit(const struct hzp_layout *l, int32_t u)
 {
     const struct hzp_unit *unit = &l->unit[u];
@@ -87,7 +87,7 @@ static void test_covers(void **state)
     }
 }
 
-/* Layers of different inner widths. */
+/* Layers with different inner widths. */
 static void test_layers_differ(void **state)
 {
     const int32_t inner[] = {20, 72, 8};
@@ -123,8 +123,8 @@ static void test_find(void **state)
     hzp_layout_free(&l);
 }
 
-/* The names of two families, spelled out: a mapping that is wrong everywhere alike would pass
- * every round trip. */
+/* The names of two families, spelled out: a mapping that is wrong in the same way in both
+ * directions would pass every round trip. */
 static void test_names(void **state)
 {
     static const struct {

@@ -15,7 +15,7 @@
 
 #include <math.h>
 
-/* A model whose config.json lies in scratch/name, and one version of it. */
+/* A model whose config.json is in scratch/name, and one version of it. */
 struct model {
     struct hzp_layout layout;
     struct hzp_units units; /* in host memory */
@@ -56,7 +56,7 @@ static void save(const struct model *m, const char *dir, const char *source, siz
         fail_msg("%s", err.text);
 }
 
-/* Loads dir and compares with m, all of it, padding too. */
+/* Loads dir and compares all of it with m, including padding. */
 static void expect_same(const struct model *m, const char *dir)
 {
     struct hzp_err_text err;
@@ -139,12 +139,12 @@ static void test_copies(void **state)
     model_free(&m);
 }
 
-/* How a hand-written file is to differ from the right one. */
+/* How a hand-written file differs from a correct one. */
 struct change {
-    const char *skip, *twist; /* left out; written as [2][..] */
+    const char *skip, *twist; /* left out; written with shape [2][..] */
     const char *extra;
-    const char *gone; /* its data stand in the file, its name does not */
-    const char *odd;  /* its element odd_at is odd_value */
+    const char *gone; /* its data are in the file, its name is not */
+    const char *odd;  /* element odd_at of this tensor is odd_value */
     size_t odd_at;
     double odd_value;
     enum hzp_disk_type type;
@@ -166,7 +166,7 @@ static void write_element(enum hzp_disk_type type, char *at, size_t i, double wi
         ((float *)at)[i] = x;
     else if (type == HZP_DISK_BF16)
         ((uint16_t *)at)[i] = hzp_bf16_from_f32(x);
-    else { /* F16: normal numbers, zero, and what is not finite */
+    else { /* F16: normal numbers, zero, and non-finite values */
         uint32_t bits = hzp_f32_bits(x);
         ((uint16_t *)at)[i] =
             isnan(x)   ? 0x7e00
@@ -177,7 +177,7 @@ static void write_element(enum hzp_disk_type type, char *at, size_t i, double wi
     }
 }
 
-/* Overwrites a tensor's entry in the header with spaces; its data stay. */
+/* Overwrites a tensor's entry in the header with spaces; its data remain. */
 static void remove_name(const char *path, const char *name)
 {
     char quoted[128];
@@ -290,7 +290,7 @@ static void test_convert(void **state)
     for (int i = 0; i < HZP_COUNT(half); i++)
         assert_true(isnan(want[i]) ? isnan(got[i])
                                    : got[i] == want[i] && !signbit(got[i]) == !signbit(want[i]));
-    /* a double just above a tie of BF16: through F32 it would fall onto the tie */
+    /* a double just above a tie of BF16: rounded through F32 first, it would become the tie */
     const double wide[] = {1 + 0x1p-8 + 0x1p-40,
                            1 + 0x1p-8,
                            1 + 3 * 0x1p-8 - 0x1p-40,
@@ -316,7 +316,8 @@ static void test_wrong(void **state)
         {{.skip = "model.layers.1.mlp.up_proj.weight"},
          "model.layers.1.mlp.up_proj.weight is missing"},
         {{.skip = "model.norm.weight"}, "model.norm.weight is missing"},
-        /* from the begin, the middle and the end of the file; the names around it are there */
+        /* at the begin, in the middle and at the end of the file; the names next to them are
+           present */
         {{.gone = "model.embed_tokens.weight"}, "tensor model.embed_tokens.weight is missing"},
         {{.gone = "model.layers.1.mlp.up_proj.weight"},
          "tensor model.layers.1.mlp.up_proj.weight is missing"},
@@ -349,13 +350,14 @@ static void test_wrong(void **state)
     model_free(&m);
 }
 
-/* Any type on disk, any type in memory, anywhere in a tensor: never loaded in silence. */
+/* A non-finite value is never loaded silently: any type on disk, any type in memory, anywhere in
+   a tensor. */
 static void test_not_finite(void **state)
 {
     static const struct {
         enum hzp_disk_type type;
         double value;
-        int to; /* -1: either */
+        int to; /* -1: both */
         const char *told;
     } bad[] = {
         {HZP_DISK_F32, NAN, -1, "NaN"},
@@ -406,7 +408,7 @@ static void test_first_nonfinite(void **state)
         for (int at = 0; at < n; at++) {
             for (int i = 0; i < N; i++) {
                 wide[i] = i % 2 ? 3.4028234e38f : -0.0f;
-                narrow[i] = i % 2 ? 0xff7f : 0x8000; /* the largest there is */
+                narrow[i] = i % 2 ? 0xff7f : 0x8000; /* the largest finite value */
             }
             assert_int_equal(hzp_first_nonfinite(HZP_F32, wide, (size_t)n), n);
             assert_int_equal(hzp_first_nonfinite(HZP_BF16, narrow, (size_t)n), n);

@@ -23,8 +23,8 @@ static const char *make_file(uint64_t length, const char *header, size_t header_
     return path;
 }
 
-/* Opening must fail with code, and the text must be one line that names the file and says each
- * of the given words. */
+/* Opening must fail with this code, and the text must be one line that names the file and
+ * contains both words. */
 static void expect_bad(const char *path, int code, const char *word, const char *other)
 {
     struct hzp_safetensors *st = NULL;
@@ -34,7 +34,7 @@ static void expect_bad(const char *path, int code, const char *word, const char 
     if (!strstr(err.text, path) || !strstr(err.text, word) || !strstr(err.text, other))
         fail_msg("'%s' does not name %s, '%s' and '%s'", err.text, path, word, other);
     assert_null(strchr(err.text, '\n'));
-    assert_int_equal(hzp_safetensors_open(path, &st, NULL), code); /* and without a text */
+    assert_int_equal(hzp_safetensors_open(path, &st, NULL), code); /* also without a text */
 }
 
 static void expect_bad_header(const char *header, size_t data_size, const char *word,
@@ -98,7 +98,7 @@ static void test_lying_length(void **state)
     expect_bad(make_file(UINT64_MAX - 7, "{}", 2, 0), HZP_EFORMAT, "header has", "only 2");
     expect_bad(make_file(0, "{}", 2, 0), HZP_EFORMAT, "expected '{'", "byte 0");
     expect_bad(make_file(1, "{}", 2, 0), HZP_EFORMAT, "expected a string", "byte 1");
-    /* a sparse file: the bound holds even where the file is long enough */
+    /* a sparse file: the header's bound holds even if the file is long enough */
     const char *path = make_file(200000000, "{}", 2, 0);
     assert_int_equal(truncate(path, 300000000), 0);
     expect_bad(path, HZP_EFORMAT, "header has 200000000 bytes", "at most");
@@ -178,7 +178,8 @@ static void test_wrong_together(void **state)
     expect_bad_header("{\"__metadata__\":{},\"__metadata__\":{}}", 0, "twice", "__metadata__");
 }
 
-/* For who knows what is absent, a hole is only told; anything else is an error still. */
+/* For a caller that checks for missing tensors itself, a hole is only reported; everything else
+   is still an error. */
 static void test_holes(void **state)
 {
     static const struct {
@@ -251,11 +252,11 @@ static void test_wrong_json(void **state)
     };
     for (int i = 0; i < HZP_COUNT(bad); i++)
         expect_bad_header(bad[i].header, 0, bad[i].word, "header byte");
-    /* the 0 byte is not the end of the text */
+    /* the 0 byte does not end the text */
     expect_bad(make_file(3, "{}\0", 3, 0), HZP_EFORMAT, "follows", "");
 }
 
-/* A million levels of every kind of bracket: no recursion, so no stack to overflow. */
+/* A million levels of every kind of bracket: the parser does not recurse, so no stack overflows. */
 static void test_nested(void **state)
 {
     enum { DEEP = 1000000 };
@@ -278,7 +279,7 @@ static void test_nested(void **state)
     free(text);
 }
 
-/* A name that is hostile to terminals and buffers. */
+/* A long name with control characters, hostile to terminals and buffers. */
 static void test_long_name(void **state)
 {
     enum { LONG = 200000 };
@@ -291,7 +292,7 @@ static void test_long_name(void **state)
     free(text);
 }
 
-/* Every prefix of a right file is wrong, and no single changed byte crashes. */
+/* Every proper prefix of a correct file is an error, and no single changed byte causes a crash. */
 static void test_truncated(void **state)
 {
     const char *header = "{" E("a", 0, 4) "," E("b", 4, 8) "}";
@@ -319,7 +320,7 @@ static void test_write(void **state)
     hzp_st_writer_declare(w, "none", HZP_DISK_I64, 1, (int64_t[]){0});
     assert_int_equal(hzp_st_writer_data(w, data, 5, NULL), HZP_OK);
     assert_int_equal(hzp_st_writer_data(w, (const char *)data + 5, 19, NULL), HZP_OK);
-    assert_false(scratch_exists(path)); /* not before it is whole */
+    assert_false(scratch_exists(path)); /* the file appears only when it is complete */
     assert_int_equal(hzp_st_writer_finish(w, NULL), HZP_OK);
     assert_false(scratch_exists(scratch_path("w.safetensors.tmp")));
     struct hzp_safetensors *st;
@@ -345,13 +346,13 @@ static void test_write_abandoned(void **state)
     assert_false(scratch_exists(scratch_path("v.safetensors.tmp")));
     struct stat st;
     assert_int_equal(stat(path, &st), 0);
-    assert_int_equal(st.st_size, 3); /* the old one, untouched */
+    assert_int_equal(st.st_size, 3); /* the old file is unchanged */
     struct hzp_err_text err;
     assert_int_equal(hzp_st_writer_open(scratch_path("no/dir"), &w, &err), HZP_EIO);
     assert_non_null(strstr(err.text, "no/dir"));
 }
 
-/* A full disk: written to a device that has no room. */
+/* A full disk: writes to a device without room. */
 static void test_write_full(void **state)
 {
     const char *path = scratch_path("full.safetensors");

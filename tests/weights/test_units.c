@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/weights/test_units.c - units that lie apart, of layers that differ, are the same to every
- * function as units side by side. */
+/* tests/weights/test_units.c - every function treats units in separate allocations, of layers
+ * that differ, like units side by side. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +12,7 @@
 #include "weights/model_dir.h"
 
 static const int32_t inner[] = {20, 72, 8};
-static struct hzp_layout layout; /* of these inner widths */
+static struct hzp_layout layout; /* with the inner widths below */
 
 static int setup(void **state)
 {
@@ -81,7 +81,7 @@ static void test_views(void **state)
     fixture_units_free(&units);
 }
 
-/* A unit that is not resident hides none that is. */
+/* A unit that is not resident does not hide those that are. */
 static void test_not_resident(void **state)
 {
     struct hzp_units units = apart(HZP_F32);
@@ -105,7 +105,7 @@ static void test_same_as_side_by_side(void **state)
         assert_int_equal(hzp_units_checksum(NULL, &side, &sum), HZP_OK);
         assert_int_equal(hzp_units_checksum(NULL, &a, &sum_a), HZP_OK);
         assert_int_equal(sum, sum_a);
-        /* small shards: layers share files, and are cut by them */
+        /* small shards: layers share files, and are split between files */
         assert_int_equal(
             hzp_model_save_shards(scratch_path("out"), NULL, &a, scratch_dir, 6000, NULL), HZP_OK);
         for (int32_t u = 0; u < layout.units; u++)
@@ -113,7 +113,7 @@ static void test_same_as_side_by_side(void **state)
         assert_int_equal(hzp_model_load(scratch_path("out"), NULL, &b, &sum_b, NULL), HZP_OK);
         assert_true(fixture_units_same(NULL, &side, &b));
         assert_int_equal(sum, sum_b);
-        /* one bit */
+        /* one bit differs */
         ((uint8_t *)b.base[3])[17] ^= 4;
         assert_false(fixture_units_same(NULL, &side, &b));
         assert_int_equal(hzp_units_checksum(NULL, &b, &sum_b), HZP_OK);
@@ -124,7 +124,7 @@ static void test_same_as_side_by_side(void **state)
     }
 }
 
-/* The audit op, unit by unit, has the same checksum; copies go by unit. */
+/* The audit op, unit by unit, gives the same checksum; copies work unit by unit. */
 static void test_on_device(void **state)
 {
     struct hzp_device *dev;

@@ -46,7 +46,7 @@ static struct hzp_weights *make(int slots, int max_staleness, uint64_t first_id)
     return w;
 }
 
-/* Begins, sets the step and publishes. */
+/* Begins a draft, sets its step and publishes it. */
 static struct hzp_version *publish(struct hzp_weights *w, int64_t step, uint64_t last_step)
 {
     struct hzp_version *v;
@@ -112,7 +112,7 @@ static void test_life(void **state)
     hzp_weights_destroy(NULL);
 }
 
-/* The step that read the retiring version last counts even if nobody held it. */
+/* The step that read the retiring version last counts even if no reader held the version. */
 static void test_last_step(void **state)
 {
     struct hzp_weights *w = make(2, 1, 1);
@@ -151,7 +151,7 @@ static void test_in_place(void **state)
     assert_float_equal(list[0].loss, 2.5, 0);
     assert_int_equal(list[1].state, HZP_VERSION_FREE);
     assert_int_equal(hzp_weights_begin(w, &again), HZP_OK);
-    assert_int_equal(again->record.learned.ranges, 0); /* since the version before */
+    assert_int_equal(again->record.learned.ranges, 0); /* learned since the version before */
     assert_int_equal(again->record.optimizer_step, 3);
     hzp_weights_abandon(w, again);
     assert_ptr_equal(hzp_weights_current(w), v);
@@ -163,7 +163,7 @@ static void test_staleness(void **state)
     struct hzp_weights *w = make(3, 2, 1);
     struct hzp_weights_stats s;
     struct hzp_version *draft;
-    publish(w, 100, 0); /* a restart goes on at step 100 */
+    publish(w, 100, 0); /* a restart continues at step 100 */
     assert_int_equal(hzp_weights_staleness(w), 0);
     assert_int_equal(hzp_weights_begin(w, &draft), HZP_OK);
     assert_true(hzp_weights_may_update(w, false));
@@ -172,14 +172,14 @@ static void test_staleness(void **state)
     hzp_weights_finished(w, 102);
     assert_int_equal(hzp_weights_staleness(w), 2);
     assert_false(hzp_weights_may_update(w, false));
-    assert_true(hzp_weights_may_update(w, true)); /* the way out */
+    assert_true(hzp_weights_may_update(w, true)); /* one that publishes may */
     hzp_weights_set_max_staleness(w, 3);
     assert_true(hzp_weights_may_update(w, false));
     hzp_weights_set_max_staleness(w, 0);
     assert_false(hzp_weights_may_update(w, false));
     draft->record.optimizer_step = 103;
     draft->record.learned_through = 9;
-    hzp_weights_publish(w, draft, 0); /* finished without being told */
+    hzp_weights_publish(w, draft, 0); /* without hzp_weights_finished */
     assert_int_equal(hzp_weights_staleness(w), 0);
     assert_false(hzp_weights_may_update(w, false));
     hzp_weights_read_stats(w, &s);
@@ -196,7 +196,7 @@ static void test_staleness(void **state)
     assert_int_equal(draft->record.learned_through, 9);
     hzp_weights_finished(w, 115);
     assert_int_equal(hzp_weights_staleness(w), 12);
-    hzp_weights_abandon(w, draft); /* the twelve are gone */
+    hzp_weights_abandon(w, draft); /* the twelve updates are dropped */
     assert_int_equal(hzp_weights_staleness(w), 0);
     publish(w, 50, 0); /* an older state is restored */
     assert_int_equal(hzp_weights_staleness(w), 0);
@@ -224,7 +224,7 @@ static void test_history(void **state)
         assert_int_equal(list[i].optimizer_step, 4499 - i);
         assert_int_equal(list[i].state, i ? HZP_VERSION_FREE : HZP_VERSION_CURRENT);
     }
-    /* the record of the pinned one is forgotten: its end must not touch another's */
+    /* the pinned version's record is gone: its end must not touch another's record */
     assert_int_equal(pinned->record.id, 1);
     hzp_weights_release(w, pinned, 1);
     hzp_weights_reclaim(w, 5000);
@@ -236,7 +236,7 @@ static void test_history(void **state)
     hzp_weights_destroy(w);
 }
 
-/* Ranges against a plain set, numbers in random order. */
+/* Ranges compared with a plain set, numbers in random order. */
 static void test_learned(void **state)
 {
     srand(3);
@@ -268,7 +268,7 @@ static void test_learned(void **state)
         assert_true(l.first[i] > l.last[i - 1] + 1);
 }
 
-/* Random calls against a model of the life cycle that knows nothing of how the store works. */
+/* Random calls, compared with a model of the life cycle that is independent of the store. */
 enum { SLOTS_MAX = 5 };
 
 struct model_slot {
@@ -302,7 +302,7 @@ static void model_begin(struct model *m)
     assert_int_equal(hzp_weights_begin(m->w, &v), has_free ? HZP_OK : HZP_EBUSY);
     if (!has_free)
         return;
-    /* which slot that is: the one that had it before, or one not seen yet */
+    /* find its slot: the one that had the version before, or one without a known version */
     int i = 0;
     while (i < m->slots && m->slot[i].version != v)
         i++;
@@ -404,7 +404,7 @@ static void model_check(const struct model *m)
             continue;
         assert_int_equal(slot->version->record.state, slot->state);
         assert_int_equal(slot->version->held, slot->held);
-        /* what was published is as it was */
+        /* a published version is unchanged */
         if (slot->state == HZP_VERSION_CURRENT || slot->state == HZP_VERSION_RETIRED)
             assert_int_equal(*first_word(m, slot->version), slot->id);
     }

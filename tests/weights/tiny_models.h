@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/weights/tiny_models.h - config.json texts of a few small models, one a family.
+/* tests/weights/tiny_models.h - config.json texts of a few small models, one per family.
  *
  * Thread: any.
  */

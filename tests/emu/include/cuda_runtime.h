@@ -87,7 +87,7 @@ HZP_EMU_VECTOR4(float4, float)
 HZP_EMU_VECTOR4(int4, int)
 HZP_EMU_VECTOR4(uint4, unsigned)
 
-/* ---- where a thread is ---- */
+/* ---- coordinates of a thread ---- */
 
 template <int WHICH> struct hzp_emu_coordinate {
     operator unsigned() const
@@ -148,7 +148,7 @@ static inline void __threadfence_system(void)
     hzp_emu_fence();
 }
 
-/* ---- a warp together ---- */
+/* ---- instructions of a warp ---- */
 
 template <class T>
 static inline T hzp_emu_shuffle_of(unsigned mask, enum hzp_emu_shuffle how, T value, int arg,
@@ -339,7 +339,7 @@ HZP_EMU_MIN_MAX(unsigned long long)
 HZP_EMU_MIN_MAX(float)
 HZP_EMU_MIN_MAX(double)
 
-/* the C library has hidden functions of these names */
+/* the C library has hidden functions with these names */
 #define __expf(x) expf(x)
 #define __logf(x) logf(x)
 
