@@ -43,10 +43,10 @@ def read_command(program, command):
         wide = re.match(r"  (--[a-z0-9-]+) (\S+)$", line)  # its text begins in the next line
         if re.match(r"\S", line):
             command.sections.append((line, []))
-        elif option:
-            command.sections[-1][1].append(Option(*option.groups()))
         elif wide:
             command.sections[-1][1].append(Option(*wide.groups(), ""))
+        elif option:
+            command.sections[-1][1].append(Option(*option.groups()))
         elif re.match(r" {20,}\S", line):
             last = command.sections[-1][1][-1]
             last.text = f"{last.text} {line.strip()}".lstrip()
