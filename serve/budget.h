@@ -21,8 +21,8 @@
  * number of rows with which the predicted duration of the step (nanobatch/time/step_times.h) is at
  * most the load's serve_max_ns, and never less than 16, so that prompts make progress.
  *
- * Correctness does not depend on the decision.  On the CPU any number of rows generates the same
- * tokens; on a GPU low bits may differ (docs/ARCHITECTURE.md).
+ * Correctness does not depend on the decision.  In F32 on the CPU any number of rows generates
+ * the same tokens; elsewhere low bits may differ (scheduler.h).
  *
  * Thread: engine.
  */

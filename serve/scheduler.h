@@ -10,9 +10,10 @@
  *                  +-----------+---------+        preempted
  *
  * A step takes one row of every decoding sequence first, then chunks of prompts, oldest first and
- * of any number of rows, up to its row budget (budget.h).  On the CPU a request's tokens do not
- * depend on the other requests in its steps.  On a GPU the algorithm of a matrix product is chosen
- * by its number of rows, so low bits may differ (docs/ARCHITECTURE.md).
+ * of any number of rows, up to its row budget (budget.h).  In F32 on the CPU a request's tokens do
+ * not depend on the other requests in its steps.  On a GPU, and in BF16 or fp8 on the CPU, the
+ * kernel of a matrix product is chosen by its number of rows, so low bits may differ
+ * (docs/ARCHITECTURE.md, device/cpu/matmul.c).
  *
  * A step may be formed while the one before it is in flight.  A sequence whose next draw depends on
  * its last token (penalties) then has no row in it: it decodes in every second step.  If most
