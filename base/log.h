@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* base/log.h - one event, one line, `key=value`, to standard error.
  *
- * Only api/ and nanobatch/loop.c log errors; every other function returns them. The message of a
+ * Functions return errors; only api/, nanobatch/loop.c and device/ log them. The message of a
  * failure that is tolerated ends in ", ignoring". Levels are set once at start: one for all
  * subsystems, and others for those that are named.
  *

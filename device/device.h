@@ -96,7 +96,7 @@ void hzp_device_free(struct hzp_device *dev, enum hzp_mem where, void *ptr);
  * HZP_EDEVICE. */
 int hzp_device_zero(struct hzp_device *dev, void *ptr, size_t size);
 
-/* If device memory is host memory, makes the system back it now instead of page by page at the
+/* If device memory is host memory: forces the operating system to back the memory now instead of at
  * first write. It is then 0, or with HZP_POISON=1 still NaN.  Otherwise no effect. */
 int hzp_device_touch(struct hzp_device *dev, void *ptr, size_t size);
 

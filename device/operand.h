@@ -20,7 +20,7 @@ struct hzp_operand {
     const struct hzp_mat *mat; /* NULL: an array */
     bool reads, writes, optional;
     bool slots;     /* a layer's pages, of which only some slots are used */
-    int32_t may_be; /* index of the operand that this one may be the same as (in place); -1: none */
+    int32_t may_be; /* index of the operand it may alias (in place); -1: none */
 };
 
 /* Returns how many operands the op has; they need not be valid. */

@@ -41,7 +41,7 @@ HZP_INLINE uint32_t hzp_philox(uint64_t key, uint32_t c0, uint32_t c1, uint32_t 
     return c[0];
 }
 
-/* Elements 4 i .. 4 i + 3 of the noise op before scaling: their deviation is 147.8. */
+/* Elements 4 i .. 4 i + 3 of the noise op before scaling: their standard deviation is 147.8. */
 HZP_INLINE void hzp_noise_four(uint64_t seed, uint64_t i, float ret[4])
 {
     uint32_t c[4] = {(uint32_t)i, (uint32_t)(i >> 32), 0, 1};
@@ -52,7 +52,8 @@ HZP_INLINE void hzp_noise_four(uint64_t seed, uint64_t i, float ret[4])
                          510);
 }
 
-/* The factor that gives the noise its deviation. */
+/* The factor by which the values of hzp_noise_four are multiplied, so that their standard deviation
+ * is `deviation`. */
 HZP_INLINE float hzp_noise_scale(float deviation)
 {
     return deviation / 147.8f;

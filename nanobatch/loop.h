@@ -8,7 +8,7 @@
  *     reclaim    memory whose last step has ended is freed
  *
  * Each step uses one version: it is read once, before the sources offer, so "published in step n"
- * means "visible from step n + 1".  An idle loop sleeps until hzp_loop_poke.
+ * means "visible from the next step that is formed".  An idle loop sleeps until hzp_loop_poke.
  *
  * Running ahead: if the device works on its own, step n + 1 is formed and issued while step n runs,
  * so the device does not wait for the host.  Sampled ids stay on the device (hzp_batch_add_drawn).

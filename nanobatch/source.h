@@ -35,13 +35,13 @@ struct hzp_step {
 };
 
 struct hzp_room {
-    int32_t rows;        /* rows left for serving: sources subtract what they add */
+    int32_t rows;        /* rows left for serving: sources decrease it by what they add */
     uint64_t train_ns;   /* time left for all slices: the loop subtracts what was offered */
     uint64_t item_ns;    /* an item longer than this must not be started */
     int32_t ride_rows;   /* serving's rows that training's rows may ride with (ride.h); 0: none */
     double serve_max_ns; /* how long serving may take to meet its ITL goal; 0: no goal */
-    const struct hzp_time *time; /* predicted durations, */
-    /* and the op times among them that apply to slices in this step */
+    const struct hzp_time *time; /* predicted durations */
+    /* the set of op times in `time` that applies to slices of this step: whole or beside */
     const struct hzp_op_times *op_times;
 };
 
@@ -93,7 +93,7 @@ static inline bool hzp_offer_has(const struct hzp_offer *offer, enum hzp_tenant 
 struct hzp_outcome {
     int status;      /* < 0: the step failed and its results are invalid */
     uint64_t end_ns; /* device clock, when the outcome was delivered */
-    /* how long each tenant's part took; of slices valid only for sources with `slices` */
+    /* how long each tenant's part took; slice times are final only for sources with `slices` */
     uint64_t ns[HZP_TENANT_COUNT];
 };
 

@@ -4,14 +4,14 @@
  *
  * Two rules.  Worst case: prompt and max_tokens of all running requests fit the pool at once; no
  * admitted request ever lacks a page, but most pages are reserved for tokens that are never
- * generated.  Prediction: the pages needed at every future step fit, where each sequence adds one
- * row per step and is still running with the probability that follows from its current length.
+ * generated.  Prediction: the pages needed at every future step fit, where each sequence grows by
+ * one row per step and is still running with the probability that follows from its current length.
  *
  * Lengths are learned online as in survival analysis (Kaplan and Meier): S(n) is the probability
  * that a request generates more than n tokens.  Requests cut at max_tokens, and those still
  * running, count as having gone on, so the estimate is not biased towards short requests, which end
- * first; with nothing learned yet both rules nearly agree.  All counts are halved after every
- * thousand ended requests.  At step t from now
+ * first; with nothing learned yet both rules nearly agree.  Observations decay with a half-life of
+ * 1000 finished requests.  At step t from now
  *
  *     mean(t) = sum over sequences of  p_i(t) * pages_i(t),   p_i(t) = S(drawn_i + t) / S(drawn_i)
  *     var(t)  = sum of  p_i(t) * (1 - p_i(t)) * pages_i(t)^2

@@ -17,12 +17,12 @@
  * rows cost almost no time, n / T(n) grows with n, and the budget grows to the knee of T. (NanoFlow
  * fills every step to one fixed size, which costs latency at low load: Zhu et al., OSDI 2025.)
  *
- * Every 16th decision adds half of the rows plus eight, to measure whether larger steps pay off.  G
- * is the largest number of rows with which the predicted duration of the step
- * (nanobatch/time/step_times.h) is at most the load's serve_max_ns, and never less than 16, so that
- * prompts make progress.
+ * Every 16th decision tries 1.5 x rows + 8, to measure whether larger steps pay.  G is the largest
+ * number of rows with which the predicted duration of the step (nanobatch/time/step_times.h) is at
+ * most the load's serve_max_ns, and never less than 16, so that prompts make progress.
  *
- * Correctness does not depend on the decision: any number of rows generates the same tokens.
+ * Correctness does not depend on the decision.  In F32 on the CPU any number of rows generates
+ * the same tokens; elsewhere low bits may differ (scheduler.h).
  *
  * Thread: engine.
  */

@@ -10,8 +10,10 @@
  *                  +-----------+---------+        preempted
  *
  * A step takes one row of every decoding sequence first, then chunks of prompts, oldest first and
- * of any number of rows, up to its row budget (budget.h).  A request's tokens do not depend on the
- * other requests in its steps.
+ * of any number of rows, up to its row budget (budget.h).  In F32 on the CPU a request's tokens do
+ * not depend on the other requests in its steps.  On a GPU, and in BF16 or fp8 on the CPU, the
+ * kernel of a matrix product is chosen by its number of rows, so low bits may differ
+ * (docs/ARCHITECTURE.md, device/cpu/matmul.c).
  *
  * A step may be formed while the one before it is in flight.  A sequence whose next draw depends on
  * its last token (penalties) then has no row in it: it decodes in every second step.  If most
@@ -36,8 +38,8 @@
  * from each other forever.  (If the youngest sequence lacks a page, it keeps the pages it has and
  * gets no row until a page is released or an older sequence needs its pages.)
  *
- * Bounds: at most running_max sequences run; submit refuses a request when waiting_max requests
- * that never ran are waiting.
+ * Bounds: at most running_max sequences run; submit refuses when waiting_max requests that have
+ * never run are queued.
  *
  * Thread: engine, except submit and read_stats: any.
  */
@@ -93,8 +95,8 @@ struct hzp_scheduler_stats {
     uint64_t recomputed_tokens;                /* rows recomputed after preemptions */
     uint64_t step_rows[HZP_STEP_ROWS_CLASSES]; /* steps by rows */
     int32_t kv_pages, kv_taken;
-    int32_t kv_peak; /* predicted peak of the running requests' pages, at most eight steps old */
-    int32_t budget_rows;                      /* rows of the newest step that served */
+    int32_t kv_peak;     /* predicted peak of KV pages (up to eight steps old) */
+    int32_t budget_rows; /* rows of the newest step that served */
     uint64_t budget_reason[HZP_BUDGET_COUNT]; /* steps by what decided their prompt rows */
 };
 void hzp_scheduler_read_stats(struct hzp_scheduler *s, struct hzp_scheduler_stats *ret);

@@ -23,7 +23,7 @@ enum hzp_trainer_stage {
 /* The samples drawn for one update, and the micro-batch of each. */
 struct hzp_draw {
     const struct hzp_sample **sample; /* [count], borrowed from the queue */
-    int32_t *bin;                     /* [count] micro-batch; -1: the sample has no learned token */
+    int32_t *bin;                     /* [count] index of its micro-batch; -1: no learned token */
     int32_t *bin_rows;                /* [bins] rows taken so far */
     int32_t count, bins, room;
 };
@@ -35,15 +35,17 @@ struct hzp_trainer {
     struct hzp_train_space *space;
     struct hzp_micro *micro;
     struct hzp_rider rider; /* of the current micro-batch */
-    bool carried;           /* the newest step could have carried riding training rows */
+    /* engine thread: the newest step had room for riding rows (hzp_room.ride_rows); the next
+     * micro-batch is then cut into chunks */
+    bool carried;
 
     /* engine thread */
     enum hzp_trainer_stage stage;
     struct hzp_plan chain;
-    int32_t at, to; /* items [0, at) have ended, items [0, to) have been offered */
+    int32_t at, to; /* items of the chain: [0, at) have ended, [at, to) are offered or in flight */
     bool flush;     /* in this step: publish without offering a slice */
     struct hzp_draw draw;
-    int32_t bin;              /* current micro-batch */
+    int32_t bin;              /* index of the current micro-batch, 0 .. draw.bins - 1 */
     struct hzp_version *held; /* the current version, acquired for this update; NULL: reads draft */
     struct hzp_version *draft; /* holds `unpublished` finished updates, or is being written */
     int32_t unpublished;
@@ -57,7 +59,8 @@ struct hzp_trainer {
     double version_loss_sum, version_weight_sum; /* since the last publication */
     int64_t learned_through;
     struct hzp_learned learned;
-    struct hzp_version *picture; /* the version held while frozen; NULL: not frozen */
+    /* the version acquired while frozen, as a checkpoint saves it; NULL: not frozen */
+    struct hzp_version *picture;
 
     /* any thread */
     atomic_bool paused, finishing, freeze;

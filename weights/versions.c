@@ -28,7 +28,7 @@ struct hzp_weights {
     /* engine thread only; record.state of a slot is the slot's state */
     struct hzp_version *slot; /* [config.slots] */
     struct hzp_version *current;
-    bool in_place; /* one slot: an update of the current version is under way */
+    bool in_place; /* one slot: an update of the current version is in progress */
     int64_t serving_step, finished_step;
 
     /* under lock: what other threads may read */

@@ -47,7 +47,7 @@ struct hzp_version_record {
     int64_t optimizer_step;       /* the newest update it contains */
     enum hzp_version_state state; /* FREE in a record: retired, and its memory is free */
     int64_t published_unix_ms;
-    double loss;       /* mean over the learned tokens of its updates; NaN: loaded, not learned */
+    double loss;       /* mean over the learned tokens of its updates; NaN: loaded from disk */
     uint64_t checksum; /* as the audit op defines it, over all units */
     struct hzp_learned learned; /* samples learned since the previous version */
     int64_t learned_through; /* every sample up to this number has had all its passes; -1: none */

@@ -37,8 +37,7 @@ static const struct hzp_route routes[] = {
     {"GET", "/metrics", false, hzp_route_metrics},
 };
 
-/* The route of a method and path; *ret_path: some route has this path, perhaps with another
- * method. */
+/* Whether the route has this path.  A route path that ends in "/" matches longer paths below it. */
 static bool leads_to(const struct hzp_route *route, const char *path)
 {
     size_t n = strlen(route->path);
@@ -46,6 +45,8 @@ static bool leads_to(const struct hzp_route *route, const char *path)
                                      : !strcmp(path, route->path);
 }
 
+/* The route of a method and path, NULL: none; *ret_tail: what follows the route's own path in it,
+ * set if any route has this path, perhaps with another method. */
 static const struct hzp_route *find_route(const char *method, const char *path,
                                           const char **ret_tail)
 {

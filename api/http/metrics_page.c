@@ -73,7 +73,7 @@ static void serving(struct page *p, struct hzp_server *server)
     counter(p, "vllm:prompt_tokens_total", (double)s.prompt_tokens, "Prompt tokens computed.");
     counter(p, "vllm:generation_tokens_total", (double)s.generated_tokens, "Tokens generated.");
     counter(p, "vllm:num_preemptions_total", (double)s.preempted,
-            "Sequences pushed back for want of KV pages.");
+            "Sequences preempted for lack of KV pages.");
     counter(p, "vllm:admission_rejections_total", (double)s.refused,
             "Requests refused because the queue was full.");
     head(p, "vllm:iteration_tokens_total", "histogram", "Tokens computed per step.");
@@ -98,7 +98,7 @@ static void serving(struct page *p, struct hzp_server *server)
           "Pages that running sequences are counted on to need at most.");
     gauge(p, "hzpserve_kv_pages_taken", s.kv_taken, "Pages in use.");
     counter(p, "hzpserve_recomputed_tokens_total", (double)s.recomputed_tokens,
-            "Tokens computed again after a sequence was pushed back.");
+            "Tokens recomputed after preemption.");
     gauge(p, "hzpserve_step_rows_budget", s.budget_rows, "Row budget of the newest step.");
     head(p, "hzpserve_step_rows_budget_total", "counter",
          "Steps by what decided their prompt rows.");

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/http/settings.h - what an operator may set of the HTTP server.
  *
- * Plain values, filled by api/cli/options.c.
+ * Plain values; api/cli/option_table.c has the option, default and range of each.
  *
- * Thread: any; nobody writes to them once the server has started.
+ * Thread: any; constant once the server has started.
  */
 #ifndef HZP_API_HTTP_SETTINGS_H
 #define HZP_API_HTTP_SETTINGS_H
@@ -13,7 +13,7 @@
 struct hzp_http_settings {
     const char *host;        /* address to listen on */
     const char *served_name; /* of the model; NULL: its directory's name */
-    const char *api_key; /* bearer token of the routes under /v1; NULL or "": none is asked for */
+    const char *api_key; /* bearer token of the routes under /v1; NULL or "": none is required */
     int64_t port;        /* 0: any free one */
     int64_t body_max;    /* bytes of a request's body */
     int64_t connections_max;

@@ -4,7 +4,7 @@
  * Their size follows from what a client sent, so growing them can fail, and says so.
  *
  * Invariant: bytes <= cap; data is NULL only while cap is 0. Zeroed memory is an empty one.
- * Thread: whoever owns it.
+ * Thread: the owner's.
  */
 #ifndef HZP_API_TEXT_TEXTBUF_H
 #define HZP_API_TEXT_TEXTBUF_H

@@ -10,7 +10,7 @@
 
 #define SCRATCH_KEEP ((size_t)8 << 20) /* bytes; a larger one is not kept for the next call */
 
-/* One encode under way. */
+/* One encode in progress. */
 struct encoding {
     struct hzp_tokenizer *tok;
     struct hzp_tokenizer_scratch *scratch;

@@ -12,7 +12,8 @@
  *
  * In comments x is op(a) and w is op(b), transposed where trans_b is not set.
  *
- * Invariant: an element's sum goes over k in the same order whatever c's shape and whoever runs it.
+ * Invariant: an element's sum goes over k in the same order for every shape of c
+ * and on every thread.
  *
  * Thread: engine; what the tasks call: any thread of the team.
  */

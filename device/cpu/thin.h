@@ -8,7 +8,7 @@
  * copy of x of its own, block by block of k in the order in which it is read.
  *
  * Invariant: an element's sum depends on its row of x and its row of W only: not on c's shape, on
- * how x is cut into blocks of rows, or on who computes it.
+ * how x is cut into blocks of rows, or on which thread computes it.
  *
  * Thread: engine; what the tasks call: any thread of the team.
  */
@@ -21,7 +21,7 @@ enum {
     HZP_THIN_ROWS = 6,      /* of a tile, at most */
     HZP_THIN_COLS = 4,      /* of a tile */
     HZP_THIN_LINE = 32,     /* elements of k in a vector */
-    HZP_THIN_STRIP = 32,    /* columns whose sums are under way at once */
+    HZP_THIN_STRIP = 32,    /* columns whose sums are accumulated at once */
     HZP_THIN_ROWS_MAX = 48, /* of c: beyond, panels are as fast or faster */
     HZP_THIN_BLOCKS = HZP_THIN_ROWS_MAX / HZP_THIN_ROWS,
 };
@@ -30,12 +30,12 @@ struct hzp_thin {
     const struct hzp_matmul_args *args;
     int blocks;                   /* of x's rows, of nearly the same height */
     int row[HZP_THIN_BLOCKS + 1]; /* the first of each block */
-    int k_fold;                   /* so many elements of k are summed up alone; depends on k only */
-    int k_tile, k_tiles;          /* as they are walked through: a tile is one k_fold or several */
-    bool along;  /* all of k for four columns; else one tile of k for a strip of columns */
-    bool pairs;  /* a block of x goes by two tiles of W */
-    int ahead;   /* tiles */
-    size_t sums; /* where the sums begin in a thread's own memory: behind x */
+    int k_fold;          /* length of an independent partial sum along k; depends on k only */
+    int k_tile, k_tiles; /* as they are walked through: a tile is one k_fold or several */
+    bool along;          /* all of k for four columns; else one tile of k for a strip of columns */
+    bool pairs;          /* a block of x goes by two tiles of W */
+    int ahead;           /* tiles */
+    size_t sums;         /* where the sums begin in a thread's own memory: behind x */
 };
 
 /* Columns begin .. end-1; none if equal. */

@@ -109,7 +109,7 @@ INLINE void step(int mr, vf acc[MR][NR], const uint16_t *x, const __m512i w[NR])
 }
 
 /* What one tile reads and fetches.  Lines are fetched in the order in which they lie in memory:
- * rows in turns, as they are read, kept four streams under way, which took a quarter longer. */
+ * fetching rows in turns, as they are read, makes four streams, which took a quarter longer. */
 struct tile {
     const uint16_t *x;
     const char *w[NR], *ahead[NR];

@@ -550,7 +550,7 @@ INLINE struct part part_after(const struct hzp_panel *p, struct part at, struct 
 }
 
 /* One row of c, b's rows its columns: what is transposed is multiplied at once.  Sums of ROW_GROUPS
- * vectors are under way, because each waits for itself at every element of k. */
+ * vectors are accumulated at once, because each addition to a sum waits for the one before it. */
 enum {
     ROW_GROUPS = 4,
     ROW_COLS = ROW_GROUPS * VL,

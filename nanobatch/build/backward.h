@@ -17,7 +17,7 @@
  *
  * The forward pass goes chunk by chunk: one chunk's rows through all layers, then the next one's,
  * whose attention finds the keys and values of a document's earlier chunks in their rows.  So while
- * a chunk is under way, the rows behind it in the buffers are free, and ride.h uses them.
+ * a chunk is computed, the rows behind it in the buffers are free, and ride.h uses them.
  *
  * Big matrix products are cut by output rows so that no item costs much more than `quantum_flops`:
  * the trainer can give way to serving between two items.

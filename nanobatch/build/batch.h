@@ -11,8 +11,8 @@
  *
  * Where the device keeps steps as graphs, a step that only decodes is filled up to one of a few
  * sizes (hzp_batch_pad) with padding rows behind its own.  Padding rows are embedded, normed and
- * multiplied like others, store nothing, attend to one token that the last row's sequence has
- * anyway, and their draws are not read.  `rows`, `segs` and `logits` do not count them; `pads`
+ * multiplied like others, store nothing, attend to a token already stored for the last row's
+ * sequence, and their draws are not read.  `rows`, `segs` and `logits` do not count them; `pads`
  * does.
  *
  * Invariant: every row belongs to exactly one segment, in order; its own key and value are stored
@@ -44,7 +44,8 @@ struct hzp_nano {
     struct hzp_segs decode, prefill; /* prefill's rows count from its own first row */
     const int32_t *decode_page, *prefill_page;
     int32_t page_stride;
-    int32_t joins; /* row of the batch where the segment of its first prefill row begins */
+    /* index in the batch of the first row of the segment that its first prefill row belongs to */
+    int32_t joins;
 };
 
 struct hzp_batch {
@@ -59,7 +60,7 @@ struct hzp_batch {
     int32_t *id, *pos, *slot; /* [rows_max] token, position, KV slot (hzp_rope_args) */
 
     /* tokens that the step before draws */
-    int32_t refs; /* the first so many rows; their id is -1 until it has ended */
+    int32_t refs; /* number of leading rows whose token is not known yet; their id is -1 */
     int32_t *ref; /* [refs] index of from's logits */
     const struct hzp_batch *from;
 

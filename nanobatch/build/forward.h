@@ -3,7 +3,8 @@
  *
  * A shape (plan/shape.h) cuts the rows into nano-batches.  Each nano-batch is a strand: a sequence
  * of items, each of which needs the one before it, on lanes of the strand's own.  The strands are
- * issued in turns; the head (final norm, logits, sampling) is one for all.
+ * issued in the shape's order (one after another by default); the head (final norm, logits,
+ * sampling) is one for all.
  *
  * Thread: engine.
  */

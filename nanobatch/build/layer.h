@@ -2,11 +2,11 @@
 /* nanobatch/build/layer.h - a transformer layer: its attention half (attn.h), then its MLP half
  * (mlp.h), in both directions; and ranges of layers.
  *
- * No op adds a residual: the two products that end in the residual stream accumulate into it (beta
- * 1 of the library's), so the norm behind them reads the sum.
+ * No op adds a residual: the two products that end in the residual stream accumulate into it (GEMM
+ * with beta = 1), so the norm behind them reads the sum.
  *
- * A range of layers and its ends is what one pipeline stage would compute.  The builders of forward
- * and backward passes take one; the full range is the whole model.
+ * A range of layers and its ends is what one pipeline stage would compute (not used yet).  The
+ * builders of forward and backward passes take one; the full range is the whole model.
  *
  * Thread: engine.
  */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nanobatch/build/product.h - one layer of one version, and its matrix products in both directions.
+/* nanobatch/build/product.h - matrix products of a layer of one version, forward and backward.
  *
  * Forward  y = x W^T + bias (+ y).  With fp8 (serving, and evaluation of it) a product first
  * quantises its rows into the space's narrow buffer and reads the version's e4m3 matrix

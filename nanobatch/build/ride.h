@@ -4,10 +4,11 @@
  *
  * A training chain goes forward chunk by chunk (backward.h).  While a chunk goes through the
  * layers, the rows behind it in the kept buffers belong to chunks that are not computed yet, or are
- * room left for this.  Serving's rows of those layers are laid there, so a layer's products, norms
- * and activations find the rows of both tenants next to each other and become one op for both.
- * Rope and attention stay each tenant's own.  Nothing is copied but the residual stream of
- * serving's rows, on their way in and out.  Backward, the loss and the head are not shared.
+ * spare space reserved for riding.  Serving's rows of those layers are laid there, so a layer's
+ * products, norms and activations find the rows of both tenants next to each other and become one
+ * op for both.  Rope and attention stay each tenant's own.  Nothing is copied but the residual
+ * stream of serving's rows, on their way in and out.  Backward, the loss and the head are not
+ * shared.
  *
  * A slice rides as far as it contains whole layers of one chunk, if the chain reads the very
  * version that the step serves from; the rest of it runs as it would have.  The bits are the same
@@ -38,7 +39,7 @@ struct hzp_ride {
     struct hzp_rider rider;
     int32_t chunk;          /* of the micro-batch */
     int32_t layer0, layer1; /* in layers [layer0, layer1) */
-    int32_t from, to;       /* the chain's items that it stands for */
+    int32_t from, to;       /* items of the chain that it replaces */
 };
 
 /* The most layers of one chunk that lie whole within items [from, to) of the chain, `rows` rows of
@@ -62,8 +63,8 @@ double hzp_ride_slice_ns(const struct hzp_rider *rider, const struct hzp_version
                          int32_t from, int32_t to, int32_t rows, double *ret_ride_ns);
 
 /* Appends serving's forward pass of a batch in one nano-batch, with the ride in its layers.  need:
- * an item of the plan that the ride needs, -1: none.  Returns the last item that touches rows
- * behind the chunk: what follows of the chain needs it. */
+ * the item of the plan that the ride must wait for, -1: none.  Returns the last item that touches
+ * rows behind the chunk: what follows of the chain needs it. */
 int32_t hzp_ride_build(struct hzp_forward *f, const struct hzp_ride *ride, int32_t need);
 
 #endif

@@ -2,7 +2,7 @@
 /* nanobatch/plan/plan.h - the nano-operations of a step, as data.
  *
  * A plan is a list of items in issue order.  An item names its op, its lane, and the earlier items
- * it waits for; items of one lane run in order.  Nothing else orders items.  hzp_plan_check()
+ * it waits for; items of one lane run in order.  There is no other ordering.  hzp_plan_check()
  * proves from the ops' declared reads and writes that any two items that touch the same memory, at
  * least one of them writing, are ordered by lanes and waits, so items that overlap in time cannot
  * race.
@@ -44,7 +44,7 @@ enum hzp_kind {
     HZP_KIND_ROWS,    /* all others */
     HZP_KIND_COUNT
 };
-enum hzp_kind hzp_op_kind(enum hzp_op op);               /* the kind of the op's class */
+enum hzp_kind hzp_op_kind(enum hzp_op op);               /* the kind that the op's class maps to */
 const char *hzp_lane_name_text(enum hzp_lane_name lane); /* "compute" and so on */
 
 /* Which kind of work an item belongs to.  Tenants of a step share lanes, but only lanes and named
@@ -62,7 +62,7 @@ struct hzp_item {
     const void *args; /* hzp_<op>_args, owned by the arena of the plan that made it */
     uint8_t lane;     /* enum hzp_lane_name */
     uint8_t tenants;  /* a bit for each enum hzp_tenant that has rows in the item, most often one */
-    int32_t rides;    /* the first `rides` rows are training's, the others serving's; 0: none */
+    int32_t rides;    /* number of leading rows that belong to training; 0: none */
     int16_t layer;    /* -1: belongs to no layer */
     /* the rows of its nano-batch within the step or the micro-batch; 0: it has none */
     int32_t row0, rows;
@@ -112,8 +112,8 @@ int32_t hzp_plan_add(struct hzp_plan *plan, enum hzp_op op, enum hzp_lane_name l
 /* Appends an op behind item `tail`, on the lane of its kind. */
 int32_t hzp_plan_next(struct hzp_plan *plan, enum hzp_op op, const void *args);
 
-/* The newest item needs item `earlier` (-1: no effect): it waits for that item if it is on another
- * lane. */
+/* Makes the newest item depend on item `earlier` (-1: none); a wait is added only if they are on
+ * different lanes. */
 void hzp_plan_need(struct hzp_plan *plan, int32_t earlier);
 
 /* The newest item waits for item `earlier` (an index below it). */

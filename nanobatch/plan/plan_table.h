@@ -41,7 +41,7 @@ void hzp_plan_table_init(struct hzp_plan_table *table);
 void hzp_plan_table_fini(struct hzp_plan_table *table);
 
 /* Adds an entry, or replaces the one for the same rows; call hzp_plan_table_index before looking it
- * up. HZP_EINVAL: the shape is not valid; HZP_EBUSY: the table is full, or one axis has too many
+ * up. HZP_EINVAL: the shape is invalid; HZP_EBUSY: the table is full, or one axis has too many
  * buckets. */
 int hzp_plan_table_set(struct hzp_plan_table *table, const struct hzp_plan_entry *entry,
                        struct hzp_err_text *reterr);
@@ -53,8 +53,8 @@ void hzp_plan_table_index(struct hzp_plan_table *table);
 const struct hzp_plan_entry *hzp_plan_table_find(const struct hzp_plan_table *table, int32_t decode,
                                                  int32_t prefill, int32_t train);
 
-/* The chunk size for training's forward pass that suits the table's shapes: the one that most of
- * the shapes with riding want; 0: none of them rides. */
+/* The chunk size (of training's forward pass) that most riding shapes in the table want; 0: none
+ * rides. */
 int32_t hzp_plan_table_ride(const struct hzp_plan_table *table);
 
 /* The lanes that the table's shapes use (hzp_plan_shape_lanes). */

@@ -24,7 +24,7 @@
 enum hzp_plan_order {
     HZP_ORDER_STRANDS, /* one strand after another */
     HZP_ORDER_LAYERS,  /* layer by layer: A0 B0 A1 B1 ... */
-    HZP_ORDER_SKEWED,  /* the same, turns ending behind attention: software pipelining */
+    HZP_ORDER_SKEWED,  /* as LAYERS, but each turn ends after attention: pipelining */
     HZP_ORDER_COUNT
 };
 
@@ -37,8 +37,8 @@ struct hzp_plan_shape {
     /* cores (SMs) of each lane that computes, if several do; 0: an equal part */
     int16_t share[HZP_LANE_COUNT];
     uint8_t order; /* enum hzp_plan_order */
-    /* The chunk size in rows in which training rides; 0: it does not ride.  If it rides there is
-     * one nano-batch, and training has no lane of its own. */
+    /* The chunk size in rows in which training rides; 0: it does not ride.  If it rides, there is
+     * one nano-batch and training has no lane of its own. */
     int32_t ride;
 };
 

@@ -7,17 +7,22 @@
  * runs beside it.  The sequential plan (one nano-batch on one lane) is always among the candidates,
  * and is chosen unless another shape is better by a margin.
  *
- * The objective without training is the step's duration.  With training it is the training done per
- * second, as a fraction of what the whole device would do, in steps no longer than the goal.  A
- * step carries as much of the chain as the split (split.h) would allow.  With a goal that is the
- * time serving leaves, in whole items. Without a goal it is a share of a usual step: an item that
- * takes longer is repaid by the following steps, unused time is saved for them, and the score is
- * the average over such steps.  On lanes of its own, training may run as long as the step's
- * serving.  By the same rules most steps with prompts carry no training; one that does gets what a
- * step without prompts would.  The search does not model the policies (train_max, train_min), the
- * split's correction for its own prediction errors, or how often prompts arrive.  Slices are taken
- * from five places of the chain, from the start of the forward pass to the end of the backward
- * pass, because its items differ; the score is over all five.
+ * What counts:
+ *     score without training   the step's duration
+ *     score with training      the training rate relative to the whole device, in steps within the
+ *                              goal; over slices from five places of the chain, from the start of
+ *                              the forward pass to the end of the backward pass, because its items
+ *                              differ
+ *     slice size               as the split (split.h) would allow
+ *         with a goal          the time serving leaves, in whole items
+ *         without              a share of a usual step; an item that takes longer is repaid by the
+ *                              following steps, unused time is saved for them, and the score is the
+ *                              average over such steps
+ *         on its own lanes     as long as the step's serving
+ *         with prompts         most such steps carry no training; one that does gets what a step
+ *                              without prompts would
+ *     ignored                  train_max, train_min, the split's margin for its prediction errors,
+ *                              the frequency of prompts
  *
  * Training may also ride in serving's matrix products (ride.h), in chunks of several sizes, if the
  * rig has room for it.  The forward pass then goes in chunks also where it does not ride, which
@@ -53,11 +58,10 @@ int hzp_search_step(struct hzp_search *s, int32_t decode, int32_t depth, int32_t
                     int32_t train, struct hzp_plan_entry *ret);
 
 /* Runs the entry's shape and the sequential plan alternately on the search's rig, whose device must
- * compute: the shape with the best of many predictions is likely one whose prediction is too
- * optimistic.  Sets entry->confirmed; if the shape does not win, or misses the goal that the
- * sequential plan meets, the sequential plan takes its place.  most_ns: time limit for the runs; 0:
- * none.  If not even the fewest runs fit into it, the entry stays unconfirmed. HZP_EDEVICE is
- * final. */
+ * compute: the shape with the best of many predictions likely has an optimistic one.  Sets
+ * entry->confirmed; if the shape does not win, or misses the goal that the sequential plan meets,
+ * the sequential plan takes its place.  most_ns: time limit for the runs; 0: none.  If not even the
+ * fewest runs fit into it, the entry stays unconfirmed. HZP_EDEVICE is final. */
 int hzp_search_confirm(struct hzp_search *s, struct hzp_exec *exec, int32_t depth, double most_ns,
                        struct hzp_plan_entry *entry);
 

@@ -4,8 +4,8 @@
  *
  * Items of one lane run one after another. An item begins when its lane is free, it has been issued
  * and the items it waits for have ended, plus the cost of the handover.  While items of several
- * lanes run, each advances at the product of its class' rates beside the others.  A plan of one
- * lane has the whole device, as in exec.c.
+ * lanes run, each advances at a rate that is the product of its class's pairwise rates beside the
+ * others (hzp_tables_rate).  A plan of one lane has the whole device, as in exec.c.
  *
  * Thread: one at a time.
  */

@@ -8,7 +8,7 @@
  *     ITL     limit = W(G)
  *     TTFT    requests wait, oldest first, i with r_i prompt rows left, submitted a_i ago:
  *                 n_i   = max(ceil((r_1 + ... + r_i) / pace), 1)      steps until its first token
- *                 limit = min over i of  W(G - a_i - u) / n_i         u: of steps under way
+ *                 limit = min over i of  W(G - a_i - u) / n_i         u: of in-flight steps
  *             none waits: one that is submitted when this step begins waits for the step and then
  *             takes F, the usual TTFT without training:
  *                 limit = W(G - F) + serve + H
@@ -19,8 +19,9 @@
  *
  *     slice   of a step that may last `limit`, with left = limit - H:
  *                 slice = (left - serve) x clamp(3 - 4 serve / left, 0, 1)
- *             The factor, 1 up to serve = left / 2, lets training give way before nothing is left:
- *             longer steps mean that more requests run at a time, and those make steps longer.
+ *             The factor, 1 up to serve = left / 2, reduces training early, before the limit is
+ *             reached: longer steps mean that more requests run at a time, and those make steps
+ *             longer.
  *
  * Thread: any; pure functions.
  */

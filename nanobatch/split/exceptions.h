@@ -15,8 +15,8 @@
  *               - under a derived goal: one in 128 (256 with prompts) if misses are rare, one in
  *                 1024 if they are not
  *     beside    training runs beside serving once in 256 steps although that was predicted to be
- *               late, if misses are rare and it is late by less than twice the limit: or it would
- *               never be measured that it is in time by now
+ *               late, if misses are rare and it takes less than twice the limit: so that a
+ *               recovered prediction can be observed
  *
  * Thread: engine.
  */

@@ -18,10 +18,11 @@
  *                   processes, which do not grow
  *                   Both are kept apart for ITLs with and without training in them, or prompts
  *                   would be delayed for lack of experience with training
- *     alone         the quantile 1 - p of ITLs less the training in them, where
- *                   p = 0.01 x mean ITL / mean ITL alone, the ratio at most 4: requests that arrive
- *                   at the same pace decode more at a time where steps take longer, and a prompt is
- *                   then in more ITLs, so of the ITLs seen so many more are long
+ *     alone         99th percentile of ITL without training, corrected because longer steps make
+ *                   long ITLs more frequent: the quantile 1 - p of ITLs less the training in them,
+ *                   p = 0.01 x mean ITL / mean ITL alone, the ratio at most 4.  (At the same
+ *                   arrival rate, longer steps mean more requests that decode at a time, and each
+ *                   prompt affects more ITLs.)
  *
  * Thread: engine.
  */
@@ -76,7 +77,7 @@ void hzp_seen_itl(struct hzp_seen *seen, const struct hzp_policy *policy, uint64
 /* The same ITL would have been alone_ns without training. */
 void hzp_seen_alone(struct hzp_seen *seen, uint64_t itl_ns, uint64_t alone_ns, int32_t rows);
 
-/* What 99 of 100 ITLs would stay within without training; 0: not known yet. */
+/* The 99th percentile of ITL without training (`alone` above); 0: not known yet. */
 uint64_t hzp_seen_alone_p99(const struct hzp_seen *seen);
 
 /* It brought a request that was submitted at since_ns its first token.  After hzp_seen_step. */
@@ -93,10 +94,10 @@ void hzp_seen_forget(struct hzp_seen *seen, bool itl, bool ttft);
 void hzp_seen_prediction(struct hzp_seen *seen, const struct hzp_policy *policy, bool train,
                          double itl_ns, double predicted_ns);
 
-/* A step was to have training in it, and had none since too little was left for an item: the errors
- * of predictions with training fade step by step, or it could never be measured that they are
- * smaller by now.  margin: down to the ratio assumed where nothing is known; else to 1, for where
- * steps are so steady that this margin is all that leaves no room. */
+/* A step could have had training, but too little time was left for an item.  Each call lets the
+ * recorded errors of predictions with training fade, so that smaller errors can be observed again.
+ * margin: they fade to the ratio assumed when nothing is known; else to 1, for steps so steady that
+ * only this margin leaves no room. */
 void hzp_seen_relax(struct hzp_seen *seen, bool margin);
 
 /* What 99 of 100 ITLs predicted so stay within. */

@@ -2,18 +2,18 @@
 /* nanobatch/split/share.h - training's share of the device's time while requests run: the most it
  * may have (credit) and the least it gets (floor), kept over many steps as balances in nanoseconds.
  *
- * s is training's time over serving's; a part p of all time is s = p / (1 - p).  With
+ * s = training time / serving time; a fraction p of the total gives s = p / (1 - p).  With
  *     U      serving's usual time in a step that only decodes: an average over 16 of them
  *     next   how long training's next item will take
  *
  *     credit    C = min(C + s serve - train, next)    when a step has ended; C = 0 while none runs
- *               O += max(slice - s U, 0)              while a step with that slice is under way
+ *               O += max(slice - s U, 0)              while a step with that slice is in flight
  *               slice <= C - O + s U                  may be used by the next step
  *
- * So an item longer than one step's share is saved for, and what it took beyond the share is paid
- * back by the steps behind it.  Nothing but one item is saved: a trainer that had nothing to do
- * must not delay a later step.  A long step earns a usual step's share only.  Over any run of steps
- * training takes at most s times serving's time, two items and one usual step's share.
+ * So an item longer than one step's share needs credit from several steps, and the following steps
+ * pay back what it took beyond the share.  Credit is capped at one item: a trainer that had nothing
+ * to do must not delay a later step.  A long step earns a usual step's share only.  Over any run of
+ * steps training takes at most s times serving's time, two items and one usual step's share.
  *
  *     floor     F = clamp(F + s serve - train, 0, max(next, serve)),  s by train_min
  *               the slice is at least F, once F >= next
@@ -49,7 +49,7 @@ struct hzp_credit {
 double hzp_credit_allows(const struct hzp_credit *credit, const struct hzp_share *share,
                          bool beside, double alone_ns);
 
-/* What a slice takes beyond the usual share: to be added to owed_ns while its step is under way. */
+/* What a slice takes beyond the usual share: to be added to owed_ns while its step is in flight. */
 double hzp_credit_owes(const struct hzp_credit *credit, const struct hzp_share *share, bool beside,
                        double slice_ns);
 

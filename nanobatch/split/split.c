@@ -322,7 +322,7 @@ static double predicted_itl(const struct hzp_split *split, const struct hzp_spli
     return split->host_ns + step->carry_ns + serve + slice;
 }
 
-/* What this step adds to the time until those under way have ended: at most all it takes. */
+/* What this step adds to the time until the in-flight steps have ended: at most all it takes. */
 static double under_way(const struct hzp_split_step *step)
 {
     return step->rows > 0 ? step->itl_ns : step->trains ? (double)step->train_ns : 0;

@@ -19,18 +19,19 @@
  *     slice = max(slice, F)                        once the floor is due, whatever the goals say
  *     slice = 0                                    in a step that training skips
  *
- * No item of training is begun that does not fit, save by exception.  Predictions
- * (nanobatch/time/step_times.h) are lengthened by what 99 of 100 such predictions were exceeded by
- * at most (seen.h).  So where serving alone misses a goal, training gets nothing but train_min.
+ * An item that does not fit is not started, except as exceptions.h allows.  Predictions
+ * (nanobatch/time/step_times.h) are padded by the 99th percentile of past prediction errors
+ * (seen.h).  So where serving alone misses a goal, training gets only train_min.
  *
- * Without an ITL goal one is derived: itl_stretch times the ITL that 99 of 100 would stay within
- * without training (seen.h).  A derived goal does not bound prompt rows, and slots and overdue
+ * Without an ITL goal one is derived: itl_stretch times the 99th percentile of ITL without
+ * training (seen.h).  A derived goal does not bound prompt rows, and slots and overdue
  * requests do not count unless there is a TTFT goal.
  *
- * Where training has lanes of its own, it runs beside serving for as long as that takes, and what
- * the goals leave beyond is a step of its own behind it, on the whole device, in which serving is
- * held (`hold`): meanwhile more requests come to decode together, and decoding reads the weights
- * once for all of them.  A step that would miss its goal beside training takes turns instead.
+ * With its own lanes training runs beside serving for as long as the serving part takes.  Remaining
+ * time is used in a separate step (`hold`) that runs training alone on the whole device, while
+ * serving is held: meanwhile requests accumulate that then decode together, and decoding reads the
+ * weights once for all of them.  A step that would miss its goal beside training takes turns
+ * instead.
  *
  * While no request runs, training holds the device for idle_ns at a stretch, less where the TTFT
  * goal needs it.
@@ -57,8 +58,8 @@ struct hzp_waits;
 struct hzp_split_config {
     struct hzp_policy policy;
     uint64_t idle_ns; /* while no request runs: training may hold the device so long at a stretch */
-    bool early;       /* a step's tokens are out before its slice has ended, though they take turns:
-                       * the next ITL holds the slice */
+    bool early;       /* tokens are delivered before the slice ends (in turns), so the slice counts
+                       * in the next ITL */
     struct hzp_time *time; /* borrowed; what steps take is asked of it, and learned in it */
 };
 
@@ -71,8 +72,8 @@ struct hzp_split_step {
     uint64_t item_ns;    /* no item longer than this may be begun */
     uint64_t hold_ns;    /* how long serving may be held behind it, for training alone */
     double serve_max_ns; /* with an ITL goal: how long serving's part may take; 0: no goal */
-    bool hold;           /* it is such a step: no serving in it */
-    bool beside;         /* it may have both side by side, and after `taken`: it has */
+    bool hold;           /* training-only step: serving is held */
+    bool beside;         /* on input: allowed; after hzp_split_taken: happened */
     bool trains;         /* training came */
     bool overrun;        /* one item may be longer than goals allow */
     enum hzp_split_limit limit;

@@ -13,8 +13,9 @@
  *
  *     factor = clamp(2 - 2 m / M, 0, 1)     M = 0.007; 0.01 for a goal derived from itl_stretch
  *
- * The goals are for 99 of 100; M is below a hundredth since the miss rate lags.  A derived goal is
- * a hundredth's by its definition: serving alone misses it as often, and no margin is promised. */
+ * The goals are for the 99th percentile; M is below 0.01 because the miss rate lags.  A derived
+ * goal is itl_stretch times the 99th percentile without training (at 1 serving alone misses it in
+ * 1 % of cases); no margin is kept. */
 double hzp_throttle_missed(double miss_rate, bool derived_goal);
 
 /* Misses are rare enough for experiments (a long item, training beside serving): m <= 0.007 / 3. */

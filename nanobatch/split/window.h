@@ -22,7 +22,8 @@ struct hzp_window {
 /* weight > 0: the value counts so many times. */
 void hzp_window_add(struct hzp_window *w, uint64_t ns, int32_t weight);
 
-/* The smallest value that the part p (0 .. 1) of all weight does not exceed; 0: no values. */
+/* The p-quantile (0 .. 1): the smallest value v such that weight p lies at or below v; 0: no
+ * values. */
 uint64_t hzp_window_quantile(const struct hzp_window *w, double p);
 
 /* All weight in it. */

@@ -34,12 +34,13 @@ struct hzp_op_times {
     struct hzp_rates rates;
     const struct hzp_tables *tables;                   /* borrowed; NULL: none */
     double factor[HZP_OP_COUNT][HZP_OP_TIMES_CLASSES]; /* 0: nothing measured yet */
-    uint8_t runs[HZP_OP_COUNT][HZP_OP_TIMES_CLASSES];  /* behind it, up to 255 */
+    /* number of measurements behind the factor (saturates at 255) */
+    uint8_t runs[HZP_OP_COUNT][HZP_OP_TIMES_CLASSES];
     struct hzp_op_timed {
         uint64_t key; /* 0: none */
         double ns;
-        int32_t runs;             /* lately */
-    } shape[HZP_OP_TIMES_SHAPES]; /* in pairs: a key may stand in either of one */
+        int32_t runs;             /* recent ones, <= 64; keys of the same set lower it */
+    } shape[HZP_OP_TIMES_SHAPES]; /* 2-way associative */
 };
 
 void hzp_op_times_init(struct hzp_op_times *times, const struct hzp_rates *rates);

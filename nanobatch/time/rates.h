@@ -12,11 +12,11 @@
  *     200 ns per op                    the call of an empty op on the CPU backend
  *
  * They are a slow device on purpose.  On a GPU both rates are too low by about two orders of
- * magnitude, by the same factor within four.  A prior that is too slow makes the first slice of
- * training too short; one that is too fast would make it miss a goal.  Both last for a few ops and
- * steps: op_times.h and step_times.h replace the prior by what they measured, and rescale all of it
- * after the first step.  Where only the proportion of two ops matters (exec.h's attribution to
- * tenants), the common factor cancels.
+ * magnitude, by factors that differ by at most 4.  A prior that is too slow makes the first slice
+ * of training too short; one that is too fast would make it miss a goal.  Both last for a few ops
+ * and steps: op_times.h and step_times.h replace the prior by what they measured, and rescale all
+ * of it after the first step.  Where only the proportion of two ops matters (exec.h's attribution
+ * to tenants), the common factor cancels.
  *
  * Thread: any; values.
  */

@@ -22,7 +22,7 @@ enum { HZP_ROWS_CLASSES = 61 };
 struct hzp_rows_times {
     struct hzp_rows_class {
         double rows, ns; /* averages; rows 0: none yet */
-        uint64_t at;     /* the newest of them */
+        uint64_t at;     /* number of the newest step counted */
     } seen[HZP_ROWS_CLASSES];
     uint64_t learned; /* steps */
 };

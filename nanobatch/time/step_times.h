@@ -14,9 +14,9 @@
  * a and k are fitted online on relative errors (fit.h), from priors by the device's roofline
  * (rates.h): a0 reads all weights, a1 and a3 are two flops per parameter, a2 and a4 the larger of
  * reading a position's keys and values and of multiplying by them.  f is an average over 32 steps.
- * The first step rescales all of a by what it took over its prediction; so does the fourth in a row
- * that is off by more than twice, since the device is then not what it was.  The slowdown is
- * learned once HZP_STEP_TIMES_FEW steps are known.
+ * The first step rescales all of a by its measured over its predicted time.  After four steps in a
+ * row that are off by more than 2x, all of a is rescaled again, by the fourth: the device's speed
+ * has changed.  The slowdown is learned once HZP_STEP_TIMES_FEW steps are known.
  *
  * Estimates decide how large training's slices and prompts' pieces are; nothing correct depends on
  * them.
@@ -42,7 +42,7 @@ struct hzp_step_times {
     struct hzp_fit alone, slow[2]; /* slow[1]: training beside */
     double class_factor[HZP_STEP_TIMES_CLASSES];
     uint64_t seen;
-    int32_t off; /* steps in a row that were off by more than twice */
+    int32_t off; /* steps in a row that were off by more than 2x */
 };
 
 /* Before so many steps were seen, predictions are guesses. */

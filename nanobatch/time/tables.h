@@ -3,13 +3,16 @@
  * alone, by rows and share of the device; of ops side by side, how much they slow each other down;
  * of handing work from lane to lane.  search/measure.h fills them, search/simulate.h reads them.
  *
- * An op's curve is found by its key: the op, and those arguments that do not change with the rows
- * (a product's other two sides, its flags and types).  A point of the curve is a size: x, rows or
- * whatever is cut, and for attention y, the positions a row attends to on average.  Between points
- * times are interpolated linearly, in y and then in x; beyond them they are extrapolated from the
- * last two, never below a quarter of the nearest.  A key that was not measured borrows the curve
- * nearest to it, scaled by the work of both (flops and HZP_FLOPS_PER_BYTE times bytes); without any
- * curve of its op it takes call_ns + work / flops_per_ns by rates.h.
+ * Each op has curves:
+ *     key             the op, and those arguments that do not change with the rows (a product's
+ *                     other two sides, its flags and types); it selects the curve
+ *     point           a size: x, rows or the dimension that is cut; for attention also y, the
+ *                     positions that a row attends to on average
+ *     interpolation   linear between points, in y and then in x; beyond them extrapolated from the
+ *                     last two, never below a quarter of the nearest
+ *     missing key     the nearest curve of the op, scaled by the work of both (flops and
+ *                     HZP_FLOPS_PER_BYTE times bytes); if the op has no curve, call_ns +
+ *                     work / flops_per_ns by rates.h
  *
  * Side by side: rate = alone / together, of each of two classes of ops on shares of so many units;
  * of three and more the product of the pairs' rates, as NanoFlow assumes (OSDI'25, section 4.1).
@@ -80,7 +83,7 @@ struct hzp_tables {
     /* of the plans measured: their durations, and what their items' times add up to.  A machine
      * that is never quite idle takes longer than the times of undisturbed items say. */
     double plans_ns, items_ns;
-    bool led; /* the thread that issues also works the first lane: once all is issued */
+    bool led;                  /* the issuing thread works the first lane after issuing */
     int32_t parts, parts_done; /* of the measurement */
     double spent_ns;           /* on measuring and searching, so far; 0: it came to its end */
 };

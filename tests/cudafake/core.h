@@ -34,7 +34,7 @@ struct fake_clock {
     uint64_t newest[FAKE_STREAMS];
 };
 
-/* Accesses that may still be under way, or of a graph's nodes. */
+/* Accesses that may still be in flight, or of a graph's nodes. */
 struct fake_touched {
     struct fake_access {
         int index; /* of the stream */

@@ -299,8 +299,8 @@ static struct hzp_request *submit(struct bench *b)
     return rq;
 }
 
-/* Returns the number of tokens that reveal a mixture; *ret_swapped: requests that ran across a
-   swap. */
+/* Destroys the finished requests of live[0 .. *lives).  Returns how many of their tokens reveal a
+ * mixture; adds their tokens to *ret_tokens, and those that ran across a swap to *ret_swapped. */
 static uint64_t drain(struct bench *b, struct hzp_request **live, int *lives, uint64_t *ret_tokens,
                       uint64_t *ret_swapped)
 {
