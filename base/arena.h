@@ -27,7 +27,6 @@ void hzp_arena_clear(struct hzp_arena *arena);
 /* size bytes, zeroed, aligned to 64; valid until clear or fini. */
 void *hzp_arena_alloc(struct hzp_arena *arena, size_t size);
 
-#define HZP_ARENA_NEW(arena, type)      ((type *)hzp_arena_alloc(arena, sizeof(type)))
 #define HZP_ARENA_ARRAY(arena, type, n) ((type *)hzp_arena_alloc(arena, sizeof(type) * (size_t)(n)))
 
 /* malloc, calloc and realloc for small objects. When the machine is out of memory they write one

@@ -41,7 +41,7 @@ static uint64_t pairs(const struct hzp_segs *segs, const struct hzp_heads *heads
 static struct hzp_cost cost_matmul(const struct hzp_matmul_args *a)
 {
     uint64_t depth = (uint64_t)(a->trans_a ? a->a.rows : a->a.cols);
-    return (struct hzp_cost){bytes_of_operands(HZP_OP_matmul, a), 2 * elements(&a->c) * depth, 0};
+    return (struct hzp_cost){bytes_of_operands(HZP_OP_matmul, a), 2 * elements(&a->c) * depth};
 }
 
 static struct hzp_cost cost_paged(const struct hzp_attn_paged_args *a)
@@ -50,7 +50,7 @@ static struct hzp_cost cost_paged(const struct hzp_attn_paged_args *a)
     uint64_t ctx = (uint64_t)a->segs.count * (uint64_t)HZP_MAX(a->segs.ctx_max, 0);
     uint64_t kv = 2 * ctx * (uint64_t)a->heads.kv_heads * dim * hzp_dtype_size(a->kv.type);
     return (struct hzp_cost){kv + 2 * mat_bytes(&a->out),
-                             4 * pairs(&a->segs, &a->heads, a->qkv.rows) * dim, 0};
+                             4 * pairs(&a->segs, &a->heads, a->qkv.rows) * dim};
 }
 
 /* Bytes of only those rows of a table that are picked. */
@@ -65,7 +65,7 @@ static struct hzp_cost cost_rope(enum hzp_op op, const void *args, const struct 
 {
     uint64_t bytes = bytes_of_operands(op, args) - mat_bytes(table);
     bytes += (uint64_t)HZP_MAX(x->rows, 0) * (uint64_t)table->cols * sizeof(float);
-    return (struct hzp_cost){bytes, 6 * elements(x), 0};
+    return (struct hzp_cost){bytes, 6 * elements(x)};
 }
 
 /* Bytes of the rows' slots in the pages, k and v, written once. */
@@ -89,7 +89,7 @@ static struct hzp_cost cost_elementwise(enum hzp_op op, const void *args)
         [HZP_OP_sumsq] = 2,        [HZP_OP_adamw] = 16, [HZP_OP_noise] = 25,
     };
     hzp_op_operands(op, args, operand);
-    return (struct hzp_cost){bytes_of_operands(op, args), flops[op] * elements(operand[0].mat), 0};
+    return (struct hzp_cost){bytes_of_operands(op, args), flops[op] * elements(operand[0].mat)};
 }
 
 struct hzp_cost hzp_op_cost(enum hzp_op op, const void *args)
@@ -102,15 +102,15 @@ struct hzp_cost hzp_op_cost(enum hzp_op op, const void *args)
         return cost_paged(args);
     case HZP_OP_embed: {
         const struct hzp_embed_args *a = args;
-        return (struct hzp_cost){picked(&a->y, a->table.type), 0, 0};
+        return (struct hzp_cost){picked(&a->y, a->table.type), 0};
     }
     case HZP_OP_embed_bwd: {
         const struct hzp_embed_bwd_args *a = args; /* the table's rows: read and written */
-        return (struct hzp_cost){picked(&a->dy, HZP_F32) + mat_bytes(&a->dy), elements(&a->dy), 0};
+        return (struct hzp_cost){picked(&a->dy, HZP_F32) + mat_bytes(&a->dy), elements(&a->dy)};
     }
     case HZP_OP_gather: {
         const struct hzp_gather_args *a = args;
-        return (struct hzp_cost){picked(&a->y, a->x.type), 0, 0};
+        return (struct hzp_cost){picked(&a->y, a->x.type), 0};
     }
     case HZP_OP_rope: {
         struct hzp_rope_args a = *(const struct hzp_rope_args *)args;
@@ -126,15 +126,15 @@ struct hzp_cost hzp_op_cost(enum hzp_op op, const void *args)
     }
     case HZP_OP_attn_packed: {
         const struct hzp_attn_packed_args *a = args;
-        return (struct hzp_cost){
-            bytes_of_operands(op, args),
-            4 * pairs(&a->segs, &a->heads, a->out.rows) * (uint64_t)a->heads.dim, 0};
+        return (struct hzp_cost){bytes_of_operands(op, args),
+                                 4 * pairs(&a->segs, &a->heads, a->out.rows) *
+                                     (uint64_t)a->heads.dim};
     }
     case HZP_OP_attn_packed_bwd: {
         const struct hzp_attn_packed_bwd_args *a = args; /* five products, forward has two */
-        return (struct hzp_cost){
-            bytes_of_operands(op, args),
-            10 * pairs(&a->segs, &a->heads, a->qkv.rows) * (uint64_t)a->heads.dim, 0};
+        return (struct hzp_cost){bytes_of_operands(op, args),
+                                 10 * pairs(&a->segs, &a->heads, a->qkv.rows) *
+                                     (uint64_t)a->heads.dim};
     }
     default:
         return cost_elementwise(op, args);

@@ -406,18 +406,24 @@ int hzp_device_copy(struct hzp_device *dev, void *dst, const void *src, size_t s
     return HZP_OK;
 }
 
-const void *hzp_device_view(struct hzp_device *dev, const void *ptr, size_t size, void **ret_owned)
+int hzp_device_view(struct hzp_device *dev, const void *ptr, size_t size, const void **ret,
+                    void **ret_owned)
 {
-    *ret_owned = NULL;
-    if (!dev->backend->host_copy || !ptr)
-        return ptr;
-    void *copy = malloc(HZP_MAX(size, (size_t)1));
-    if (copy && hzp_device_copy(dev, copy, ptr, size) < 0) {
-        free(copy);
-        copy = NULL;
+    *ret = *ret_owned = NULL;
+    if (!dev->backend->host_copy || !ptr) {
+        *ret = ptr;
+        return HZP_OK;
     }
-    *ret_owned = copy;
-    return copy;
+    void *copy = malloc(HZP_MAX(size, (size_t)1));
+    if (!copy)
+        return HZP_ENOMEM;
+    int r = hzp_device_copy(dev, copy, ptr, size);
+    if (r < 0) {
+        free(copy);
+        return r;
+    }
+    *ret = *ret_owned = copy;
+    return HZP_OK;
 }
 
 int hzp_device_limits(struct hzp_device *dev, struct hzp_limits *ret)

@@ -160,9 +160,10 @@ int hzp_fence_wait(struct hzp_fence *fence);
 int hzp_device_copy(struct hzp_device *dev, void *dst, const void *src, size_t size);
 
 /* The contents of device memory, readable by the host: ptr itself with *ret_owned NULL if device
- * memory is host memory, else a copy in *ret_owned, which the caller frees.  NULL: no memory, or
- * the device failed. Any thread. */
-const void *hzp_device_view(struct hzp_device *dev, const void *ptr, size_t size, void **ret_owned);
+ * memory is host memory, else a copy in *ret_owned, which the caller frees.  HZP_ENOMEM: no memory
+ * for the copy; HZP_EDEVICE: the device failed; *ret and *ret_owned are then NULL.  Any thread. */
+int hzp_device_view(struct hzp_device *dev, const void *ptr, size_t size, const void **ret,
+                    void **ret_owned);
 
 uint64_t hzp_device_now_ns(struct hzp_device *dev);
 

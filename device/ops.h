@@ -388,7 +388,7 @@ struct hzp_mat hzp_mat_rows(struct hzp_mat mat, int32_t r0, int32_t rows);
 /* The least bytes an op must move and operations it must do.  Used for the price of training
  * slices, the sim backend's clock, and the "% of peak" column of opcheck --bench. */
 struct hzp_cost {
-    uint64_t bytes, flops, wire_bytes;
+    uint64_t bytes, flops;
 };
 struct hzp_cost hzp_op_cost(enum hzp_op op, const void *args);
 

@@ -190,7 +190,7 @@ static int trace_copy(struct hzp_lane *base, void *dst, const void *src, size_t 
     HZP_TRY(hzp_lane_copy(lane->inner, dst, src, size));
     if (dev->wait)
         HZP_TRY(lane_finish(lane));
-    event(dev, lane, "copy", begin_ns, (struct hzp_cost){2 * (uint64_t)size, 0, 0});
+    event(dev, lane, "copy", begin_ns, (struct hzp_cost){2 * (uint64_t)size, 0});
     return HZP_OK;
 }
 

@@ -49,8 +49,9 @@ const struct hzp_plan_shape *hzp_loop_shape(const struct hzp_loop *loop,
     return entry ? &entry->shape : c->shape;
 }
 
-/* Builds the plan of serving's rows, and asks the split how long training may run with them. */
-static void plan_serving(struct hzp_loop *loop, struct hzp_active_step *active)
+/* Builds the plan of serving's rows, and asks the split how long training may run with them.
+ * offered_ns: predicted time of training's slices that earlier sources have offered. */
+static void plan_serving(struct hzp_loop *loop, struct hzp_active_step *active, double offered_ns)
 {
     struct hzp_batch *batch = active->batch;
     const struct hzp_plan_shape *both = hzp_loop_shape(loop, batch, true);
@@ -60,7 +61,8 @@ static void plan_serving(struct hzp_loop *loop, struct hzp_active_step *active)
     hzp_split_serve(&loop->split, &active->split, batch, &active->offer.waits,
                     both && hzp_plan_shape_beside(both));
     bool rides = both && both->ride && !hzp_weights_fp8(loop->config.model->weights);
-    active->room.train_ns = active->split.train_ns;
+    active->room.train_ns =
+        active->split.train_ns - HZP_MIN(active->split.train_ns, (uint64_t)offered_ns);
     active->room.item_ns = active->split.item_ns;
     active->room.ride_rows = rides ? batch->rows + batch->pads : 0;
     if (active->split.beside)
@@ -145,7 +147,7 @@ static double slice_ns(struct hzp_active_step *active, const struct hzp_slice *s
 static double count_slices(struct hzp_active_step *active, int32_t from)
 {
     double train = 0;
-    HZP_ASSERT(active->offer.slices <= HZP_SLICES_MAX);
+    HZP_ASSERT(active->offer.slices <= HZP_SLICES_MAX); /* hzp_offer_add sees to it */
     for (int32_t i = from; i < active->offer.slices; i++) {
         const struct hzp_slice *slice = &active->offer.slice[i];
         HZP_ASSERT(slice->tenant != HZP_TENANT_SERVE && slice->from <= slice->to);
@@ -167,7 +169,7 @@ static bool offer(struct hzp_loop *loop, struct hzp_active_step *active)
         int32_t slices = active->offer.slices;
         any |= source->offer(source, &active->step, &active->room, &active->offer);
         if (!planned && hzp_step_serves(active)) {
-            plan_serving(loop, active);
+            plan_serving(loop, active, train_ns);
             planned = true;
         }
         train_ns += count_slices(active, slices);

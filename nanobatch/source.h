@@ -71,6 +71,16 @@ struct hzp_offer {
     enum hzp_settle settle; /* the strictest need of any source */
 };
 
+/* Appends a slice; the offer has fewer than HZP_SLICES_MAX.  Returns it, for the source to finish
+ * before its `offer` returns. */
+static inline struct hzp_slice *hzp_offer_add(struct hzp_offer *offer,
+                                              const struct hzp_slice *slice)
+{
+    HZP_ASSERT(offer->slices < HZP_SLICES_MAX);
+    offer->slice[offer->slices] = *slice;
+    return &offer->slice[offer->slices++];
+}
+
 /* The offer's slice of this chain, or NULL. */
 static inline const struct hzp_slice *hzp_offer_slice(const struct hzp_offer *offer,
                                                       const struct hzp_plan *chain)

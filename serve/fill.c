@@ -197,6 +197,15 @@ static void add_piece(const struct filling *f, struct hzp_seq *seq, int32_t rows
     }
 }
 
+/* Whether the prompt of a running sequence still has rows to compute. */
+static bool prompt_runs(const struct hzp_scheduler *s)
+{
+    for (int32_t i = 0; i < s->running; i++)
+        if (!hzp_seq_decodes(&s->seq[s->order[i]]))
+            return true;
+    return false;
+}
+
 /* Prompt rows of this step, as budget.h decides. */
 static int32_t prompt_rows(const struct filling *f, int32_t decodes)
 {
@@ -214,8 +223,10 @@ static int32_t prompt_rows(const struct filling *f, int32_t decodes)
     for (int32_t r = 0; r < batch->rows; r++)
         load.decode_reads += batch->pos[r] + 1;
     struct hzp_prompt_rows decided = hzp_budget_decide(&s->budget, &load, f->room->time);
-    s->now.budget_rows = decodes + decided.rows;
-    s->now.budget_reason[decided.reason]++;
+    bool counts = load.rows_left > 0 && prompt_runs(s);
+    if (decodes || load.rows_left > 0) /* a step kept for training has no rows at all */
+        s->now.budget_rows = decodes + decided.rows;
+    s->now.budget_reason[decided.reason] += counts;
     return decided.rows;
 }
 

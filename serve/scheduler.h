@@ -95,9 +95,10 @@ struct hzp_scheduler_stats {
     uint64_t recomputed_tokens;                /* rows recomputed after preemptions */
     uint64_t step_rows[HZP_STEP_ROWS_CLASSES]; /* steps by rows */
     int32_t kv_pages, kv_taken;
-    int32_t kv_peak;     /* predicted peak of KV pages (up to eight steps old) */
+    int32_t kv_peak; /* predicted peak of the running requests' pages, at most eight steps old */
     int32_t budget_rows; /* rows of the newest step that served */
-    uint64_t budget_reason[HZP_BUDGET_COUNT]; /* steps by what decided their prompt rows */
+    /* steps in which a prompt could take rows, by what decided how many */
+    uint64_t budget_reason[HZP_BUDGET_COUNT];
 };
 void hzp_scheduler_read_stats(struct hzp_scheduler *s, struct hzp_scheduler_stats *ret);
 

@@ -364,11 +364,11 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
         return offer_turn(t, flush) || gave_back;
     if (t->to == t->chain.items)
         return gave_back; /* all items have been offered */
-    struct hzp_slice *slice = &offer->slice[offer->slices++];
-    *slice = (struct hzp_slice){.chain = &t->chain,
-                                .from = t->to,
-                                .tenant = HZP_TENANT_TRAIN,
-                                .rider = t->stage == HZP_TRAINER_ACCUMULATE ? &t->rider : NULL};
+    struct hzp_slice *slice = hzp_offer_add(
+        offer, &(struct hzp_slice){.chain = &t->chain,
+                                   .from = t->to,
+                                   .tenant = HZP_TENANT_TRAIN,
+                                   .rider = t->stage == HZP_TRAINER_ACCUMULATE ? &t->rider : NULL});
     slice->to = t->to = slice_end(t, slice->rider, step, room);
     if (slice->to == slice->from)
         return gave_back; /* the next item would take too long; the split now knows its price */

@@ -89,11 +89,15 @@ static int compare_recipe(const struct hzp_trainer *t, const struct hzp_safetens
     return HZP_OK;
 }
 
-/* The checksum of the weights in the version's memory. */
-static int checksum_of(const struct hzp_trainer *t, const struct hzp_version *v, uint64_t *ret)
+/* The checksum of the weights in the version's memory.  path: the file that it is for. */
+static int checksum_of(const struct hzp_trainer *t, const struct hzp_version *v, const char *path,
+                       uint64_t *ret, struct hzp_err_text *reterr)
 {
     const struct hzp_model *model = t->config.model;
-    return hzp_units_checksum(model->dev, hzp_version_units(model->weights, v), ret);
+    int r = hzp_units_checksum(model->dev, hzp_version_units(model->weights, v), ret);
+    return r < 0 ? hzp_fail(reterr, r, "%s: cannot copy the weights to host memory: %s", path,
+                            hzp_err_name(r))
+                 : HZP_OK;
 }
 
 /* --- Saving ----------------------------------------------------------------------------------- */
@@ -117,11 +121,14 @@ static int put_state(struct hzp_trainer *t, struct hzp_st_writer *w, const struc
                      struct hzp_err_text *reterr)
 {
     for (int32_t u = 0; u < units->layout->units; u++) {
+        const void *data;
         void *owned;
         struct hzp_unit_view view = hzp_unit_view(units, u);
-        const void *data = hzp_unit_read(t->config.model->dev, &view, &owned);
-        int r = data ? hzp_st_writer_data(w, data, hzp_unit_bytes(&view), reterr)
-                     : hzp_fail(reterr, HZP_ENOMEM, "no memory for the optimizer's state");
+        int r = hzp_unit_read(t->config.model->dev, &view, &data, &owned);
+        if (r < 0)
+            return hzp_fail(reterr, r, "cannot copy the optimizer's state to host memory: %s",
+                            hzp_err_name(r));
+        r = hzp_st_writer_data(w, data, hzp_unit_bytes(&view), reterr);
         free(owned);
         HZP_TRY(r);
     }
@@ -167,8 +174,7 @@ int hzp_trainer_save(struct hzp_trainer *t, const struct hzp_version *v, const c
     const struct hzp_units *residual = hzp_train_space_residual(t->space);
     struct hzp_st_writer *w = NULL;
     uint64_t checksum;
-    if (checksum_of(t, v, &checksum) < 0)
-        return hzp_fail(reterr, HZP_ENOMEM, "%s: no memory for a copy of the weights", path);
+    HZP_TRY(checksum_of(t, v, path, &checksum, reterr));
     HZP_TRY(hzp_st_writer_open(path, &w, reterr));
     put_meta(t, v, checksum, note, w);
     declare_state(w, "m", m);
@@ -239,8 +245,7 @@ static int check_weights(const struct hzp_trainer *t, const struct hzp_version *
 {
     const char *then = hzp_safetensors_meta(st, "weights_checksum");
     char now[32];
-    if (checksum_of(t, v, ret) < 0)
-        return hzp_fail(reterr, HZP_ENOMEM, "%s: no memory for a copy of the weights", path);
+    HZP_TRY(checksum_of(t, v, path, ret, reterr));
     snprintf(now, sizeof(now), "%016" PRIx64, *ret);
     if (!then || strcmp(then, now))
         return hzp_fail(

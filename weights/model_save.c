@@ -196,10 +196,12 @@ static int write_unit(const struct save *save, int32_t shard, int32_t u, int32_t
     size_t size = hzp_dtype_size(save->type);
     struct hzp_unit_view view = hzp_unit_view(save->units, u);
     void *owned;
-    const char *host = hzp_unit_read(save->dev, &view, &owned);
-    int r = HZP_OK;
-    if (!host)
-        return hzp_fail(save->reterr, HZP_ENOMEM, "%s: no memory for a copy of a layer", save->dir);
+    const void *data;
+    int r = hzp_unit_read(save->dev, &view, &data, &owned);
+    if (r < 0)
+        return hzp_fail(save->reterr, r, "%s: cannot copy a layer to host memory: %s", save->dir,
+                        hzp_err_name(r));
+    const char *host = data;
     for (; *at < l->disks && r >= 0; ++*at) {
         const struct hzp_disk_tensor *d = &l->disk[*at];
         const struct hzp_tensor *t = &l->tensor[d->tensor];

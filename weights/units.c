@@ -60,12 +60,15 @@ struct hzp_mat hzp_units_mat(const struct hzp_units *units, enum hzp_role role, 
     return (struct hzp_mat){at, t->rows, t->cols, t->cols, units->type};
 }
 
-const void *hzp_unit_read(struct hzp_device *dev, const struct hzp_unit_view *view,
-                          void **ret_owned)
+int hzp_unit_read(struct hzp_device *dev, const struct hzp_unit_view *view, const void **ret,
+                  void **ret_owned)
 {
     HZP_ASSERT(view->base);
+    if (dev)
+        return hzp_device_view(dev, view->base, hzp_unit_bytes(view), ret, ret_owned);
+    *ret = view->base;
     *ret_owned = NULL;
-    return dev ? hzp_device_view(dev, view->base, hzp_unit_bytes(view), ret_owned) : view->base;
+    return HZP_OK;
 }
 
 int hzp_units_fill(struct hzp_device *dev, const struct hzp_units *units, hzp_unit_fill_fn *fill,
@@ -122,11 +125,11 @@ int hzp_units_checksum(struct hzp_device *dev, const struct hzp_units *units, ui
 {
     *ret = 0;
     for (int32_t u = 0; u < units->layout->units; u++) {
+        const void *data;
         void *owned;
         struct hzp_unit_view view = hzp_unit_view(units, u), host = view;
-        host.base = (void *)(uintptr_t)hzp_unit_read(dev, &view, &owned);
-        if (!host.base)
-            return HZP_ENOMEM;
+        HZP_TRY(hzp_unit_read(dev, &view, &data, &owned));
+        host.base = (void *)(uintptr_t)data;
         *ret += hzp_unit_checksum(&host);
         free(owned);
     }

@@ -52,9 +52,10 @@ struct hzp_mat hzp_units_mat(const struct hzp_units *units, enum hzp_role role, 
  * dev: whose memory the units are in; NULL: host memory. */
 
 /* The unit's contents in host memory: the unit itself, or a copy in *ret_owned, which the caller
- * frees (else *ret_owned is NULL).  Returns NULL if there is no memory for the copy. */
-const void *hzp_unit_read(struct hzp_device *dev, const struct hzp_unit_view *view,
-                          void **ret_owned);
+ * frees (else *ret_owned is NULL).  HZP_ENOMEM: no memory for the copy; HZP_EDEVICE: the copy
+ * failed; there is nothing to free then. */
+int hzp_unit_read(struct hzp_device *dev, const struct hzp_unit_view *view, const void **ret,
+                  void **ret_owned);
 
 /* Calls fill for each unit in order, with a view of it in host memory: the unit itself, or a buffer
  * that is copied to the unit afterwards.  Stops at the first error of fill; HZP_ENOMEM,
@@ -68,7 +69,7 @@ int hzp_units_copy(struct hzp_device *dev, const struct hzp_units *to,
                    const struct hzp_units *from);
 
 /* The sum of the audit op over all units, padding included: device/ops.h has the formula.
- * HZP_ENOMEM. */
+ * HZP_ENOMEM, HZP_EDEVICE. */
 int hzp_units_checksum(struct hzp_device *dev, const struct hzp_units *units, uint64_t *ret);
 /* The checksum of one unit's contents in host memory; the sum of all units' checksums modulo 2^64
  * is hzp_units_checksum. */

@@ -172,14 +172,11 @@ static int plan_rows(struct hzp_assembly *a, struct hzp_err_text *reterr)
 
 static int open_weights(struct hzp_assembly *a, uint64_t first_id)
 {
-    /* Updates may run ahead of the serving version only if there is one. */
-    int64_t staleness = a->is.rig                         ? 1
-                        : a->is.training && a->is.serving ? a->is.training->max_staleness
-                                                          : 0;
+    int32_t staleness = a->is.rig ? 1 : a->is.max_staleness;
     struct hzp_weights_config config = {.type = a->plan.dtype,
                                         .fp8 = a->plan.fp8,
                                         .slots = a->plan.slots,
-                                        .max_staleness = (int32_t)staleness,
+                                        .max_staleness = staleness,
                                         .first_id = first_id};
     HZP_TRY(hzp_weights_create(a->dev, &a->layout, &config, &a->weights));
     return hzp_model_create(a->dev, a->weights, a->plan.positions, &a->model);

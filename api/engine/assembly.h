@@ -57,9 +57,11 @@ struct hzp_assembly_config {
     bool tokenizer;         /* true: the tokenizer is opened */
     int32_t layers_max;     /* 0: all; else the model is cut to this many layers */
     int32_t slots;          /* of weights; 0: 1 */
-    int32_t positions;      /* without serving, training and rig: the longest sequence */
-    int32_t executors;      /* the caller's, besides the loop's: for the memory plan */
-    bool quiet;             /* prints neither device nor memory plan */
+    /* Updates by which the serving version may be behind.  It is reported without training, too. */
+    int32_t max_staleness;
+    int32_t positions; /* without serving, training and rig: the longest sequence */
+    int32_t executors; /* the caller's, besides the loop's: for the memory plan */
+    bool quiet;        /* prints neither device nor memory plan */
 };
 
 struct hzp_assembly {

@@ -145,6 +145,7 @@ static int read_host_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
                                          .split = &s->split,
                                          .tokenizer = true,
                                          .slots = slots,
+                                         .max_staleness = (int32_t)s->training.max_staleness,
                                          .quiet = e->config.quiet};
     HZP_TRY(hzp_settings_policy(&s->split, &e->policy, reterr));
     HZP_TRY(hzp_assembly_read(&config, &e->parts, reterr));

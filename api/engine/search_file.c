@@ -331,6 +331,17 @@ static int read_lanes(const struct reader *r, const json_t *list, uint8_t *ret)
     return HZP_OK;
 }
 
+/* HZP_ORDER_COUNT: no such order. */
+static uint8_t order_named(const char *name)
+{
+    uint8_t order = 0;
+    if (!strcmp(name, "chains")) /* how earlier builds wrote "strands" in this format */
+        return HZP_ORDER_STRANDS;
+    while (order < HZP_ORDER_COUNT && strcmp(name, order_name[order]))
+        order++;
+    return order;
+}
+
 static int read_shape(const struct reader *r, const json_t *json, struct hzp_plan_shape *s)
 {
     const json_t *nanos = json_object_get(json, "nanos"), *lanes = json_object_get(json, "lanes");
@@ -354,8 +365,7 @@ static int read_shape(const struct reader *r, const json_t *json, struct hzp_pla
     }
     HZP_TRY(read_int(r, json_object_get(json, "ride"), "a plan's riding rows", 0, 1 << 24, &value));
     s->ride = (int32_t)value;
-    while (s->order < HZP_ORDER_COUNT && strcmp(order, order_name[s->order]))
-        s->order++;
+    s->order = order_named(order);
     return hzp_plan_shape_check(s, NULL) < 0 ? wrong(r, "a plan's shape") : HZP_OK;
 }
 

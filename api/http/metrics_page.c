@@ -101,7 +101,7 @@ static void serving(struct page *p, struct hzp_server *server)
             "Tokens recomputed after preemption.");
     gauge(p, "hzpserve_step_rows_budget", s.budget_rows, "Row budget of the newest step.");
     head(p, "hzpserve_step_rows_budget_total", "counter",
-         "Steps by what decided their prompt rows.");
+         "Steps in which a prompt could take rows, by what decided how many.");
     for (int i = 0; i < HZP_BUDGET_COUNT; i++)
         fprintf(p->out, "hzpserve_step_rows_budget_total{%s,reason=\"%s\"} %llu\n", p->labels,
                 hzp_budget_reason_name(i), (unsigned long long)s.budget_reason[i]);

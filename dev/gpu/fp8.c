@@ -65,9 +65,9 @@ static void measure(const char *device, const char *model, bool fp8, int32_t dep
     struct hzp_mat logits = bench.rig->space->logits;
     size_t bytes = (size_t)rows[sizes - 1] * (size_t)logits.stride * sizeof(float);
     void *owned;
-    const char *view = hzp_device_view(bench.dev, logits.ptr, bytes, &owned);
-    if (!view)
-        exit(3);
+    const void *data;
+    MUST(hzp_device_view(bench.dev, logits.ptr, bytes, &data, &owned));
+    const char *view = data;
     ret->logits = hzp_xmalloc((size_t)rows[sizes - 1] * (size_t)*ret_vocab * sizeof(float));
     for (int32_t r = 0; r < rows[sizes - 1]; r++)
         memcpy(ret->logits + (size_t)r * (size_t)*ret_vocab,

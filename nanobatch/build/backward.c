@@ -42,7 +42,7 @@ static void forward_chunk(struct hzp_plan *chain, const struct hzp_model *model,
                           const struct hzp_packed *chunk, struct hzp_train_space *s,
                           const struct hzp_layer_range *range)
 {
-    struct hzp_layer layer = {model, v, s, -1};
+    struct hzp_layer layer = {model, v, NULL, -1};
     chain->row0 = chunk->row0;
     chain->rows = chunk->rows;
     if (range->embed)
@@ -101,7 +101,7 @@ void hzp_micro_backward(struct hzp_plan *chain, const struct hzp_model *model,
 {
     struct hzp_layer_grads g = hzp_train_layer_grads(s, micro->rows);
     struct hzp_packed whole = hzp_micro_whole(micro);
-    struct hzp_layer layer = {model, v, s, -1};
+    struct hzp_layer layer = {model, v, &s->grads, -1};
     HZP_ASSERT(!s->config.forward_only);
     begin(chain, micro, s);
     if (range->head) {
@@ -135,7 +135,7 @@ void hzp_eval_build(struct hzp_plan *chain, const struct hzp_model *model,
                     struct hzp_train_space *s)
 {
     struct hzp_layer_range all = hzp_layer_range_all(model->config);
-    struct hzp_layer layer = {model, v, s, -1};
+    struct hzp_layer layer = {model, v, NULL, -1};
     HZP_ASSERT(s->config.forward_only);
     hzp_micro_forward(chain, model, v, micro, s, &all);
     add_head(chain, &layer, micro, s);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/build/product.h"
 
-#include "nanobatch/build/train_space.h"
 #include "weights/fp8.h"
 
 struct hzp_mat hzp_layer_weight(const struct hzp_layer *layer, enum hzp_role role)
@@ -11,7 +10,8 @@ struct hzp_mat hzp_layer_weight(const struct hzp_layer *layer, enum hzp_role rol
 
 struct hzp_mat hzp_layer_grad(const struct hzp_layer *layer, enum hzp_role role)
 {
-    return hzp_train_grad(layer->train, role, layer->index);
+    HZP_ASSERT(layer->grads);
+    return hzp_units_mat(layer->grads, role, layer->index);
 }
 
 void hzp_plan_add_matmul(struct hzp_plan *plan, uint64_t quantum_flops,

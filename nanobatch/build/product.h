@@ -17,19 +17,20 @@
 #include "nanobatch/build/model.h"
 #include "nanobatch/build/space.h"
 #include "nanobatch/plan/plan.h"
-
-struct hzp_train_space;
+#include "weights/units.h"
 
 /* Where builders find a layer's weights and gradients.  All borrowed. */
 struct hzp_layer {
     const struct hzp_model *model;
-    const struct hzp_version *version;   /* whose weights are read */
-    const struct hzp_train_space *train; /* which holds the gradients; NULL: forward only */
-    int32_t index;                       /* -1: the embedding and the head */
+    const struct hzp_version *version; /* whose weights are read */
+    const struct hzp_units *grads;     /* F32; NULL: forward only */
+    int32_t index;                     /* -1: the embedding and the head */
 };
 
 /* The layer's tensor of that role; ptr NULL: the model has none. */
 struct hzp_mat hzp_layer_weight(const struct hzp_layer *layer, enum hzp_role role);
+/* The gradient of the layer's tensor of that role, F32; ptr NULL: the model has none.  The layer has
+ * gradients. */
 struct hzp_mat hzp_layer_grad(const struct hzp_layer *layer, enum hzp_role role);
 
 /* A product of any operands in pieces of at most about quantum_flops each, cut along the longer

@@ -161,11 +161,6 @@ struct hzp_head_space hzp_train_head_space(const struct hzp_train_space *s, int3
     return head;
 }
 
-struct hzp_mat hzp_train_grad(const struct hzp_train_space *s, enum hzp_role role, int32_t layer)
-{
-    return hzp_units_mat(&s->grads, role, layer);
-}
-
 size_t hzp_train_space_bytes(const struct hzp_layout *layout, enum hzp_dtype act,
                              const struct hzp_train_space_config *config)
 {

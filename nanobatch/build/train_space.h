@@ -59,7 +59,4 @@ struct hzp_layer_grads hzp_train_layer_grads(const struct hzp_train_space *s, in
 /* What the head works in, for so many learned rows (at most head_rows). */
 struct hzp_head_space hzp_train_head_space(const struct hzp_train_space *s, int32_t rows);
 
-/* The gradient of a tensor, F32; ptr NULL: the model has none of that role. */
-struct hzp_mat hzp_train_grad(const struct hzp_train_space *s, enum hzp_role role, int32_t layer);
-
 #endif

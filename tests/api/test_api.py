@@ -370,6 +370,7 @@ def test_models_and_health(server):
     assert json.loads(server.get("/health"))["status"] == "ok"
     weights = json.loads(server.get("/v1/weights"))
     assert weights["staleness"] == 0 and weights["data"][0]["state"] == "current"
+    assert weights["max_staleness"] == 1  # the setting, also without training
     assert weights["data"][0]["id"] == weights["serving"]
     page = server.get("/metrics")
     for name in ("vllm:time_to_first_token_seconds_bucket", "vllm:inter_token_latency_seconds_sum",

@@ -205,6 +205,39 @@ static void hostile(void **state)
     hzp_plan_table_fini(&plans);
 }
 
+/* Earlier builds wrote the order of strands as "chains", in the same format: it is read as before,
+ * and written as "strands". */
+static void order_of_earlier_builds(void **state)
+{
+    struct hzp_tables t, u;
+    struct hzp_plan_table plans, read;
+    struct hzp_err_text err = {0};
+    static char text[1 << 16];
+    fill(&t, &plans);
+    assert_int_equal(hzp_search_save(path, &t, &plans, NULL), HZP_OK);
+    FILE *file = fopen(path, "r");
+    size_t size = fread(text, 1, sizeof(text) - 1, file);
+    fclose(file);
+    text[size] = 0;
+    char *earlier = bent(text, "\"order\":\"strands\"", "\"order\":\"chains\"");
+    file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(earlier, file);
+    fclose(file);
+    hzp_tables_init(&u);
+    hzp_plan_table_init(&read);
+    if (hzp_search_load(path, &u, &read, &err) < 0)
+        fail_msg("%s", err.text);
+    assert_int_equal(read.entries, plans.entries);
+    for (int32_t i = 0; i < plans.entries; i++)
+        assert_int_equal(read.entry[i].shape.order, plans.entry[i].shape.order);
+    free(earlier);
+    hzp_tables_fini(&t);
+    hzp_tables_fini(&u);
+    hzp_plan_table_fini(&plans);
+    hzp_plan_table_fini(&read);
+}
+
 static void nowhere_to_write(void **state)
 {
     struct hzp_tables t;
@@ -229,6 +262,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(round_trip),
         cmocka_unit_test(hostile),
+        cmocka_unit_test(order_of_earlier_builds),
         cmocka_unit_test(nowhere_to_write),
     };
     snprintf(path, sizeof(path), "/tmp/hzp_search_%ld.json", (long)getpid());

@@ -5,6 +5,7 @@
 #include "nanobatch/loop.h"
 #include "tests/nanobatch/paper.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
@@ -31,7 +32,7 @@ static bool script_offer(struct hzp_source *source, const struct hzp_step *step,
         return false;
     s->room_ns[s->offered] = room->train_ns;
     for (int i = 0; i < HZP_SLICES_MAX && s->slice[s->offered][i].chain; i++) {
-        offer->slice[offer->slices++] = s->slice[s->offered][i];
+        hzp_offer_add(offer, &s->slice[s->offered][i]);
         any = true;
     }
     s->offered += any;
@@ -153,11 +154,88 @@ static void sources_share_the_room(void **state)
     paper_close(&p);
 }
 
+/* A source of serving: one decode row in every step. */
+struct serving {
+    struct hzp_source source;
+    const struct hzp_rig *rig;
+};
+
+static bool serving_offer(struct hzp_source *source, const struct hzp_step *step,
+                          struct hzp_room *room, struct hzp_offer *offer)
+{
+    struct serving *s = HZP_CONTAINER_OF(source, struct serving, source);
+    struct hzp_batch *batch = offer->batch;
+    if (!room->rows)
+        return false;
+    *hzp_batch_add_segment(batch, 0, true) = 0;
+    batch->sample[hzp_batch_add_logits(batch, hzp_batch_add_row(batch, 1, 0))] =
+        (struct hzp_sample_row){.top_p = 1, .repetition = 1, .given = -1};
+    room->rows--;
+    offer->kv = s->rig->kv;
+    return true;
+}
+
+static void serving_deliver(struct hzp_source *source, const struct hzp_step *step,
+                            const struct hzp_offer *offer, const struct hzp_outcome *outcome)
+{
+    assert_int_equal(outcome->status, HZP_OK);
+}
+
+/* The time that training has left behind serving's source, in a loop's first step: with or without
+ * a slice of a source before serving's. */
+static uint64_t room_behind_serving(bool early)
+{
+    static float x[1024], y[1024];
+    struct paper p;
+    struct hzp_plan first, second;
+    struct hzp_loop *loop;
+    paper_open(&p, "cpu", NULL, 0);
+    hzp_plan_init(&first);
+    hzp_plan_init(&second);
+    first.tenant = second.tenant = HZP_TENANT_TRAIN;
+    for (int i = 0; i < 100; i++)
+        add_fill(&first, HZP_LANE_COMPUTE, x, 5);
+    add_fill(&second, HZP_LANE_COMPUTE, y, 6);
+    struct script a = script_open(), b = script_open();
+    struct serving s = {
+        .source = {.name = "serving", .offer = serving_offer, .deliver = serving_deliver},
+        .rig = p.rig};
+    if (early)
+        a.slice[0][0] = slice_of(&first, 0, 100, HZP_TENANT_TRAIN);
+    else
+        a.source.deliver = serving_deliver; /* it offers nothing */
+    b.slice[0][0] = slice_of(&second, 0, 1, HZP_TENANT_TRAIN);
+    struct hzp_loop_config config = {.model = p.m.model,
+                                     .space = p.rig->space,
+                                     .batch = p.rig->batch,
+                                     .policy = {.train_share = INFINITY, .train_max = 1},
+                                     .source = {&a.source, &s.source, &b.source},
+                                     .sources = 3,
+                                     .idle_ns = 1000000000};
+    assert_int_equal(hzp_loop_create(&config, &loop), HZP_OK);
+    assert_int_equal(hzp_loop_turn(loop), 1);
+    assert_int_equal(a.offered, early);
+    assert_int_equal(b.offered, 1);
+    hzp_loop_destroy(loop);
+    hzp_plan_fini(&first);
+    hzp_plan_fini(&second);
+    paper_close(&p);
+    return b.room_ns[0];
+}
+
+/* Serving's rows set the room anew; what training was offered before them stays subtracted. */
+static void serving_keeps_what_was_offered(void **state)
+{
+    uint64_t all = room_behind_serving(false), left = room_behind_serving(true);
+    assert_true(all > 0 && left < all);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(two_chains_in_a_step),
         cmocka_unit_test(sources_share_the_room),
+        cmocka_unit_test(serving_keeps_what_was_offered),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

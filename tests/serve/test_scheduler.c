@@ -421,6 +421,60 @@ static void prompts_come_in_pieces(void **state)
     rig_close(&rig);
 }
 
+static uint64_t budget_decisions(struct rig *rig)
+{
+    struct hzp_scheduler_stats stats;
+    uint64_t sum = 0;
+    hzp_scheduler_read_stats(rig->s, &stats);
+    for (int i = 0; i < HZP_BUDGET_COUNT; i++)
+        sum += stats.budget_reason[i];
+    return sum;
+}
+
+/* What decided the prompt rows is counted only where a prompt could take rows: not in a step that
+ * is kept for training, and not where all running requests decode. */
+static void only_prompts_count_as_decisions(void **state)
+{
+    struct rig rig;
+    rig_open(&rig, 24, &roomy, &roomy_batch);
+    struct hzp_request *first = plain(4, 40), *second = plain(60, 1);
+    turn(&rig, 0);
+    assert_int_equal(budget_decisions(&rig), 0); /* no request */
+    assert_int_equal(hzp_scheduler_submit(rig.s, first, NULL), HZP_OK);
+    turn(&rig, 0);
+    assert_int_equal(budget_decisions(&rig), 1);
+    for (int i = 0; i < 3; i++)
+        turn(&rig, 0);
+    assert_int_equal(budget_decisions(&rig), 1); /* the request decodes */
+    assert_int_equal(hzp_scheduler_submit(rig.s, second, NULL), HZP_OK);
+    turn(&rig, 0);
+    assert_int_equal(budget_decisions(&rig), 2);
+
+    struct hzp_step step = {
+        .number = ++rig.steps, .begin_ns = rig.steps * 1000, .version = &rig.version};
+    struct hzp_room hold = {.rows = 0, .time = &rig.time};
+    struct hzp_offer offer = {.batch = rig.batch};
+    struct hzp_outcome outcome = {.end_ns = step.begin_ns + 500};
+    struct hzp_scheduler_stats before, after;
+    hzp_scheduler_read_stats(rig.s, &before);
+    hzp_batch_clear(rig.batch);
+    assert_false(rig.source->offer(rig.source, &step, &hold, &offer));
+    rig.source->deliver(rig.source, &step, &offer, &outcome);
+    hzp_scheduler_read_stats(rig.s, &after);
+    assert_int_equal(budget_decisions(&rig), 2);
+    assert_int_equal(after.budget_rows, before.budget_rows);
+    assert_true(before.budget_rows > 0);
+
+    while (!hzp_request_final(second))
+        turn(&rig, 0);
+    assert_int_equal(budget_decisions(&rig), 5); /* 60 rows in pieces of 16 */
+    atomic_store(&first->cancel, true);
+    turn(&rig, 0);
+    hzp_request_destroy(first);
+    hzp_request_destroy(second);
+    rig_close(&rig);
+}
+
 /* Penalties see prompt and output; biases and bans share one edit with them. */
 static void edits_are_one_a_token(void **state)
 {
@@ -595,6 +649,7 @@ int main(void)
         cmocka_unit_test(stop_drains_and_hurry_fails),
         cmocka_unit_test(a_failed_step_fails_everyone),
         cmocka_unit_test(prompts_come_in_pieces),
+        cmocka_unit_test(only_prompts_count_as_decisions),
         cmocka_unit_test(edits_are_one_a_token),
         cmocka_unit_test(penalties_wait_alone),
     };

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include "device/backend.h"
 #include "tests/fixture/units.h"
 #include "tests/weights/scratch.h"
 #include "tests/weights/tiny_models.h"
@@ -153,6 +154,28 @@ static void test_on_device(void **state)
     apart_free(&b);
 }
 
+static int copy_fails(struct hzp_device *dev, void *dst, const void *src, size_t size)
+{
+    return HZP_EDEVICE;
+}
+
+/* A device that fails in a copy is not taken for a lack of memory. */
+static void test_failed_copy(void **state)
+{
+    static const struct hzp_backend backend = {.name = "broken", .host_copy = copy_fails};
+    struct hzp_device dev = {.backend = &backend};
+    struct hzp_units units = apart(HZP_F32);
+    struct hzp_unit_view view = hzp_unit_view(&units, 0);
+    const void *data = &units;
+    void *owned = &units;
+    uint64_t sum;
+    assert_int_equal(hzp_unit_read(&dev, &view, &data, &owned), HZP_EDEVICE);
+    assert_null(data);
+    assert_null(owned);
+    assert_int_equal(hzp_units_checksum(&dev, &units, &sum), HZP_EDEVICE);
+    apart_free(&units);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -160,6 +183,7 @@ int main(void)
         cmocka_unit_test(test_not_resident),
         cmocka_unit_test(test_same_as_side_by_side),
         cmocka_unit_test(test_on_device),
+        cmocka_unit_test(test_failed_copy),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
