@@ -29,8 +29,8 @@ struct hzp_layer {
 
 /* The layer's tensor of that role; ptr NULL: the model has none. */
 struct hzp_mat hzp_layer_weight(const struct hzp_layer *layer, enum hzp_role role);
-/* The gradient of the layer's tensor of that role, F32; ptr NULL: the model has none.  The layer has
- * gradients. */
+/* The gradient of the layer's tensor of that role, F32; ptr NULL: the model has none.  The layer
+ * has gradients. */
 struct hzp_mat hzp_layer_grad(const struct hzp_layer *layer, enum hzp_role role);
 
 /* A product of any operands in pieces of at most about quantum_flops each, cut along the longer
