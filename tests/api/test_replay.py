@@ -92,7 +92,7 @@ def test_refusals(url, scratch):
             (["--trace", str(scratch / "bad")], "bad:2: three fields", 1),
             (["--trace", str(scratch / "none")], "none", 1),
             (["--slo", "x=1"], "--slo", 2), (["--extra-body", "[]"], "--extra-body", 2),
-            (["--extra-body", '{"max_tokens": 3}'], '"max_tokens" is the load', 2),
+            (["--extra-body", '{"max_tokens": 3}'], '"max_tokens" is set by the load', 2),
             (["--scale", "0"], "--scale", 2), (["--served-model-name", "other"], "other", 1)):
         _, err = replay(url, *arguments, status=status)
         assert err.startswith("hzpserve: ") and err.count("\n") == 1 and says in err, err
