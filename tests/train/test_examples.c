@@ -104,13 +104,15 @@ static void test_boundary_pieces(void **state)
 /* Where every text gets a begin and an end token, an empty text is still refused as empty. */
 static void test_refusals_pieces(void **state)
 {
-    refuse("{\"text\": \"hell\"}\n{\"text\": \"\"}", "lines[2].text", "nothing to learn");
-    refuse("[{\"text\": \"\"}]", "lines[1].text", "nothing to learn");
-    refuse("{\"prompt\": \"hell\", \"completion\": \"\"}", "lines[1].completion", "nothing");
-    refuse("{\"prompt\": \"\", \"completion\": \"\"}", "lines[1].completion", "nothing");
-    refuse("{\"tokens\": []}", "lines[1].tokens", "nothing to learn");
-    refuse("{\"tokens\": [], \"learn\": []}", "lines[1].learn", "nothing to learn");
-    refuse("{\"tokens\": [1, 289], \"learn\": [1, false]}", "lines[1].learn", "nothing to learn");
+    refuse("{\"text\": \"hell\"}\n{\"text\": \"\"}", "lines[2].text", "has no tokens to learn");
+    refuse("[{\"text\": \"\"}]", "lines[1].text", "has no tokens to learn");
+    refuse("{\"prompt\": \"hell\", \"completion\": \"\"}", "lines[1].completion",
+           "no tokens to learn");
+    refuse("{\"prompt\": \"\", \"completion\": \"\"}", "lines[1].completion", "no tokens to learn");
+    refuse("{\"tokens\": []}", "lines[1].tokens", "has no tokens to learn");
+    refuse("{\"tokens\": [], \"learn\": []}", "lines[1].learn", "has no tokens to learn");
+    refuse("{\"tokens\": [1, 289], \"learn\": [1, false]}", "lines[1].learn",
+           "has no tokens to learn");
 }
 
 static void test_refusals(void **state)
@@ -125,11 +127,12 @@ static void test_refusals(void **state)
     refuse("7", "lines[1]", "not JSON");
     refuse("[7]", "lines[1]", "must be an object");
     refuse("{\"txt\": \"ab\"}", "lines[1]", "neither");
-    refuse("{\"text\": \"ab\", \"prompt\": \"a\"}", "lines[1]", "not two");
-    refuse("{\"text\": \"\"}", "lines[1].text", "nothing to learn");
-    refuse("{\"prompt\": \"a\", \"completion\": \"\"}", "lines[1].completion", "nothing to learn");
-    refuse("{\"tokens\": [1, 2], \"learn\": [1, 0]}", "lines[1].learn", "nothing to learn");
-    refuse("{\"tokens\": [1]}", "lines[1].tokens", "nothing to learn");
+    refuse("{\"text\": \"ab\", \"prompt\": \"a\"}", "lines[1]", "give either");
+    refuse("{\"text\": \"\"}", "lines[1].text", "has no tokens to learn");
+    refuse("{\"prompt\": \"a\", \"completion\": \"\"}", "lines[1].completion",
+           "has no tokens to learn");
+    refuse("{\"tokens\": [1, 2], \"learn\": [1, 0]}", "lines[1].learn", "has no tokens to learn");
+    refuse("{\"tokens\": [1]}", "lines[1].tokens", "has no tokens to learn");
     refuse("{\"tokens\": [1, 2, 3], \"learn\": [0, 1]}", "lines[1].learn", "2 entries");
     refuse("{\"tokens\": [1, 2], \"learn\": [0, 2]}", "lines[1].learn", "neither 0 nor 1");
     refuse("{\"tokens\": [1, 300]}", "lines[1].tokens", "0 to 299");
