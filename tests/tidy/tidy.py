@@ -53,7 +53,7 @@ LIBRARY = {
     "dnnl.h": ["device/cpu"],
     "oneapi/": ["device/cpu"],
     "omp.h": ["device/cpu"],
-    "mpi.h": ["device/cpu"],
+    "mpi.h": ["device/link"],
     "immintrin.h": ["device/cpu"],
     "cuda": ["device/cuda"],
     "cublas": ["device/cuda"],
@@ -62,7 +62,8 @@ LIBRARY = {
 }
 # The engine works on tokens; text exists only in api/.  Only device/ may see the backends.
 PRIVATE = {"device/backend.h": ["device"], "device/cpu/": ["device/cpu"],
-           "device/cuda/": ["device/cuda"], "device/ref/": ["device/ref", "device/cpu"]}
+           "device/cuda/": ["device/cuda"],
+           "device/link/": ["device"], "device/ref/": ["device/ref", "device/cpu"]}
 LINES_MAX, FUNCTION_MAX = 800, 80
 READ_BY_NVCC = ["base/base.h", "device/ops.h", "device/device.h", "device/backend.h", "device/bf16.h",
                 "device/philox.h"]

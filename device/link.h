@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/link.h - the interface for moving data between ranks: groups, transfers, tickets.
+ *
+ * A rank is one process with one device (in tests: one object of several in a process).  A link is
+ * one rank's end of the connection between all ranks.  A transfer is a collective operation on a
+ * group of ranks; posting one returns at once with a ticket, and the data move in the background.
+ *
+ * Backends: local (ranks of one process, through its memory), mpi (processes on CPUs), nccl
+ * (GPUs), sim (no data, rates and latency on a device's virtual clock).
+ *
+ * Invariants:
+ * - One order.  A link runs its transfers one after another in the order of posting, and every
+ *   rank posts the transfers it has a part in in one order that all ranks agree on.  So tickets
+ *   are done in order, and no two ranks wait for each other.  Members compare what they posted
+ *   (operation, type, count, root, tag): a difference fails the link and names the rank.
+ * - A transfer starts when all members of the group have posted it; until then it uses neither
+ *   the wire nor a core.
+ * - Sums are added in the order of the group's list of ranks, so they have the same bits every
+ *   time and on every member (mpi, local; nccl: the same bits on every member only).
+ * - Buffers belong to the link from post until the ticket is done: the caller neither writes to
+ *   any of them nor reads what is received, nor posts another transfer that writes to one of
+ *   them or sends what is being received.  No backend allocates after the last group was opened.
+ * - A failure is final for the link: every later call returns its code and names the rank.
+ *
+ * Thread: the one that opened the link, unless a function says otherwise.
+ */
+#ifndef HZP_DEVICE_LINK_H
+#define HZP_DEVICE_LINK_H
+
+#include "base/err.h"
+
+struct hzp_link;
+struct hzp_wake; /* base/thread.h */
+
+enum {
+    HZP_LINK_RANKS_MAX = 1024,
+    HZP_LINK_GROUPS_MAX = 8,   /* of one link, with the group of all ranks */
+    HZP_LINK_TICKETS_MAX = 16, /* posted and not done */
+};
+
+enum hzp_transfer_op {
+    HZP_ALL_GATHER,     /* recv = the members' pieces in the group's order */
+    HZP_REDUCE_SCATTER, /* recv = this member's piece of the sum of all members' send */
+    HZP_ALL_REDUCE,     /* recv = the sum of all members' send */
+    HZP_BROADCAST,      /* recv = what the root's recv holds; send is not used */
+    HZP_TRANSFER_OP_COUNT
+};
+
+/* What an element is.  Sums are of F32 and U64; signed 64-bit numbers add as U64 (modulo 2^64). */
+enum hzp_wire { HZP_WIRE_BYTE, HZP_WIRE_F32, HZP_WIRE_U64, HZP_WIRE_COUNT };
+
+struct hzp_transfer {
+    enum hzp_transfer_op op;
+    enum hzp_wire type;
+    int group;    /* of hzp_link_group; 0: all ranks */
+    int root;     /* broadcast: the root's index in the group */
+    size_t count; /* elements of one member's piece (gather, scatter), or of all (others) */
+    /* In place is allowed: gather with send as this member's piece of recv, scatter with recv as
+     * this member's piece of send, all-reduce with recv as send.  Otherwise they do not overlap.
+     * Aligned to the element. */
+    const void *send;
+    void *recv;
+    /* Reduce-scatter only, not in place: recv = ((recv + member 0) + member 1) + ..., so that sums
+     * over several transfers have an order that does not depend on the number of ranks. */
+    bool onto;
+    uint64_t tag; /* any number that all members agree on: round and unit, for example */
+};
+
+/* Numbers the transfers of a link, from 1; they are done in this order.  Ticket 0 is done. */
+typedef uint64_t hzp_ticket;
+
+int hzp_link_rank(const struct hzp_link *link);
+int hzp_link_ranks(const struct hzp_link *link);
+const char *hzp_link_backend(const struct hzp_link *link); /* "local", "mpi", ... */
+
+/* Opens the group of these ranks, in this order, this rank among them; returns its number on this
+ * link.  The members of a group open it together: every rank opens its groups in one order that
+ * all agree on, before it posts anything.  A list that was opened before gives the same number.
+ * It may wait for the other members.  HZP_EINVAL: a list that is not one of different ranks with
+ * this one, or too many groups; HZP_EIO: the link failed. */
+int hzp_link_group(struct hzp_link *link, const int *rank, int count, struct hzp_err_text *reterr);
+
+int hzp_link_group_size(const struct hzp_link *link, int group);
+int hzp_link_group_index(const struct hzp_link *link, int group); /* of this rank */
+
+/* Posts a transfer; the struct is copied.  Returns at once.  HZP_EBUSY: HZP_LINK_TICKETS_MAX
+ * tickets are not done, nothing was posted.  HZP_EINVAL: sums of bytes, or what the comments of
+ * the struct exclude.  HZP_EUNSUP: the backend cannot do it (nccl: onto).  HZP_EIO: the link
+ * failed. */
+int hzp_link_post(struct hzp_link *link, const struct hzp_transfer *transfer, hzp_ticket *ret,
+                  struct hzp_err_text *reterr);
+
+/* 1: the ticket is done; 0: not yet; HZP_EIO: the link failed first, and the contents of its
+ * buffers are undefined.  Never waits.  A ticket that was done stays done after a failure. */
+int hzp_link_poll(struct hzp_link *link, hzp_ticket ticket, struct hzp_err_text *reterr);
+
+/* Waits until the ticket is done, without using a core: for the start, the end and tests; never
+ * while the loop runs.  On sim, the clock advances.  Not for several ranks of one thread.
+ * HZP_EIO. */
+int hzp_link_wait(struct hzp_link *link, hzp_ticket ticket, struct hzp_err_text *reterr);
+
+/* Pokes wake whenever a ticket is done or the link fails; NULL: no longer. */
+void hzp_link_set_wake(struct hzp_link *link, struct hzp_wake *wake);
+
+/* Fails the link, here and, where the backend can still tell them, on the other ranks; `rank` is
+ * the one at fault (-1: unknown), why is one line.  The first failure counts.  Any thread. */
+void hzp_link_abort(struct hzp_link *link, int rank, const char *why);
+
+/* What the link is doing, for watching it.  Any thread. */
+struct hzp_link_state {
+    uint64_t posted, done; /* tickets */
+    int missing;           /* the first rank that has not posted the oldest transfer; -1: none */
+    int failed_rank;       /* the rank at fault if failed; -1: unknown */
+    bool failed;
+    uint64_t wire_bytes; /* sent by this rank, of the transfers that are done */
+};
+void hzp_link_state(struct hzp_link *link, struct hzp_link_state *ret);
+
+/* Ends the link; transfers that are not done are given up, and the other ranks see a failure if
+ * they still need this one.  NULL: no effect. */
+void hzp_link_close(struct hzp_link *link);
+
+/* ---- cost ---- */
+
+size_t hzp_wire_size(enum hzp_wire type); /* bytes of an element */
+
+/* Bytes that one member sends, at most; it receives as many.  count is as in the transfer.
+ * Gather and scatter: (members - 1) pieces; all-reduce: a scatter and a gather of pieces of
+ * ceil(count / members); broadcast: a chain, so all bytes once. */
+uint64_t hzp_transfer_bytes(enum hzp_transfer_op op, enum hzp_wire type, int members, size_t count);
+
+/* ---- backend local ---- */
+
+/* `ranks` links of one process, into link[0 .. ranks).  Each may be used by a thread of its own, or
+ * all by one thread; the data move in the call (post, poll or wait, of any rank) that finds that
+ * all members have posted.  With lag > 0, for tests: a transfer is done only after a number of
+ * further polls that is drawn between 0 and lag from the seed, and what will be received is filled
+ * with NaN at first, so that a reader who does not wait is seen.  HZP_EINVAL: ranks out of 1 ..
+ * HZP_LINK_RANKS_MAX. */
+int hzp_link_open_local(int ranks, int lag, uint64_t seed, struct hzp_link **link,
+                        struct hzp_err_text *reterr);
+
+#endif

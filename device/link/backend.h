@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/link/backend.h - the interface of a link's backend: functions behind device/link.h.
+ *
+ * device/link.c checks arguments, numbers the tickets and keeps the groups' lists, so a backend may
+ * assume valid arguments.  A backend marks transfers done in order (hzp_link_done) and reports the
+ * first failure (hzp_link_fail); both may be called by any thread.
+ *
+ * Thread: as device/link.h says for the function in front of it.
+ */
+#ifndef HZP_DEVICE_LINK_BACKEND_H
+#define HZP_DEVICE_LINK_BACKEND_H
+
+#include "base/thread.h"
+#include "device/link.h"
+
+#include <stdatomic.h>
+
+struct hzp_link_group {
+    int *rank; /* owned */
+    int count, index;
+};
+
+struct hzp_link_backend {
+    const char *name;
+
+    /* (optional) The group was appended to link->group.  NULL: nothing to do. */
+    int (*group)(struct hzp_link *link, int group, struct hzp_err_text *reterr);
+
+    /* Never waits; stores link->posted.  *transfer is a copy in link->queue that stays until the
+     * ticket is done. */
+    int (*post)(struct hzp_link *link, hzp_ticket ticket, const struct hzp_transfer *transfer,
+                struct hzp_err_text *reterr);
+
+    /* (optional) Called by poll; NULL: a thread of the backend makes progress. */
+    void (*progress)(struct hzp_link *link);
+
+    /* Waits until the ticket may be done, or something else happened; spurious returns are
+     * allowed. */
+    void (*wait)(struct hzp_link *link, hzp_ticket ticket);
+
+    /* (optional) Tells the others that the link failed; any thread.  NULL: nobody to tell. */
+    void (*abort)(struct hzp_link *link, int rank, const char *why);
+
+    /* (optional) The first rank that has not posted the oldest transfer, or -1; any thread. */
+    int (*missing)(struct hzp_link *link);
+
+    void (*close)(struct hzp_link *link); /* frees the link's own struct too */
+};
+
+/* The first member of every backend's own struct. */
+struct hzp_link {
+    const struct hzp_link_backend *backend;
+    int rank, ranks;
+    struct hzp_link_group group[HZP_LINK_GROUPS_MAX];
+    int groups;
+    struct hzp_transfer queue[HZP_LINK_TICKETS_MAX]; /* of ticket t: [t % HZP_LINK_TICKETS_MAX] */
+    _Atomic(uint64_t) posted, done, wire_bytes;
+    _Atomic(struct hzp_wake *) wake;
+    struct hzp_lock lock; /* of the failure's text */
+    atomic_bool failed;
+    int failed_rank;
+    char why[256];
+};
+
+/* Fills what all backends share, with group 0.  fini frees it (not the struct). */
+void hzp_link_init(struct hzp_link *link, const struct hzp_link_backend *backend, int rank,
+                   int ranks);
+void hzp_link_fini(struct hzp_link *link);
+
+/* All tickets up to this one are done. */
+void hzp_link_done(struct hzp_link *link, hzp_ticket ticket);
+
+/* Records a failure of this link; only the first one counts. */
+void hzp_link_fail(struct hzp_link *link, int rank, const char *why);
+
+/* Whether two members posted the same; if not, what differs, in one line that names both ranks. */
+bool hzp_transfer_agrees(const struct hzp_transfer *a, int rank_a, const struct hzp_transfer *b,
+                         int rank_b, char *why, size_t why_size);
+
+/* The sum of members' pieces in order.  dst = (onto ? dst : 0) + src[0] + src[1] + ...: without
+ * onto it begins with src[0].  dst may be one of src. */
+void hzp_wire_sum(enum hzp_wire type, void *dst, const void *const *src, int count, size_t elements,
+                  bool onto);
+
+#endif
