@@ -53,7 +53,7 @@ enum hzp_lock_rank {
     HZP_LOCK_TOKENIZER, /* api/text: spare matchers */
     HZP_LOCK_ALGOS,     /* device/cuda/algos */
     HZP_LOCK_LINK,      /* device/link: the ranks of one process; the thread of one rank */
-    HZP_LOCK_LINK_WHY,  /* device/link: a failure's text */
+    HZP_LOCK_LINK_WHY,  /* device/link: a failure's text, the wake */
     HZP_LOCK_RING,      /* base/ring */
     HZP_LOCK_WAKE,      /* struct hzp_wake */
 };

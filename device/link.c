@@ -89,11 +89,11 @@ void hzp_link_fini(struct hzp_link *link)
     hzp_lock_fini(&link->lock);
 }
 
-static void poke(struct hzp_link *link)
+/* Under the link's lock. */
+static void wake_caller(struct hzp_link *link)
 {
-    struct hzp_wake *wake = atomic_load(&link->wake);
-    if (wake)
-        hzp_wake_poke(wake);
+    if (link->wake)
+        link->wake(link->wake_ctx);
 }
 
 void hzp_link_done(struct hzp_link *link, hzp_ticket ticket)
@@ -106,7 +106,9 @@ void hzp_link_done(struct hzp_link *link, hzp_ticket ticket)
     }
     atomic_fetch_add(&link->wire_bytes, bytes);
     atomic_store(&link->done, ticket);
-    poke(link);
+    hzp_lock_take(&link->lock);
+    wake_caller(link);
+    hzp_lock_release(&link->lock);
 }
 
 void hzp_link_fail(struct hzp_link *link, int rank, const char *why)
@@ -117,8 +119,8 @@ void hzp_link_fail(struct hzp_link *link, int rank, const char *why)
         snprintf(link->why, sizeof(link->why), "%s", why);
         atomic_store(&link->failed, true);
     }
+    wake_caller(link);
     hzp_lock_release(&link->lock);
-    poke(link);
 }
 
 static int failure(struct hzp_link *link, struct hzp_err_text *reterr)
@@ -308,9 +310,12 @@ int hzp_link_wait(struct hzp_link *link, hzp_ticket ticket, struct hzp_err_text 
     }
 }
 
-void hzp_link_set_wake(struct hzp_link *link, struct hzp_wake *wake)
+void hzp_link_set_wake(struct hzp_link *link, void (*wake)(void *ctx), void *ctx)
 {
-    atomic_store(&link->wake, wake);
+    hzp_lock_take(&link->lock);
+    link->wake = wake;
+    link->wake_ctx = ctx;
+    hzp_lock_release(&link->lock);
 }
 
 void hzp_link_abort(struct hzp_link *link, int rank, const char *why)

@@ -30,12 +30,11 @@
 #include "base/err.h"
 
 struct hzp_link;
-struct hzp_wake; /* base/thread.h */
 
 enum {
     HZP_LINK_RANKS_MAX = 1024,
     HZP_LINK_GROUPS_MAX = 8,   /* of one link, with the group of all ranks */
-    HZP_LINK_TICKETS_MAX = 16, /* posted and not done */
+    HZP_LINK_TICKETS_MAX = 64, /* posted and not done */
 };
 
 enum hzp_transfer_op {
@@ -99,8 +98,10 @@ int hzp_link_poll(struct hzp_link *link, hzp_ticket ticket, struct hzp_err_text 
  * HZP_EIO. */
 int hzp_link_wait(struct hzp_link *link, hzp_ticket ticket, struct hzp_err_text *reterr);
 
-/* Pokes wake whenever a ticket is done or the link fails; NULL: no longer. */
-void hzp_link_set_wake(struct hzp_link *link, struct hzp_wake *wake);
+/* Calls wake(ctx) whenever a ticket is done or the link fails, on any thread and perhaps under the
+ * link's locks: it may only unblock a thread (hzp_loop_poke).  NULL: nothing is called, once this
+ * has returned. */
+void hzp_link_set_wake(struct hzp_link *link, void (*wake)(void *ctx), void *ctx);
 
 /* Fails the link, here and, where the backend can still tell them, on the other ranks; `rank` is
  * the one at fault (-1: unknown), why is one line.  The first failure counts.  Any thread. */

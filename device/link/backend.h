@@ -55,8 +55,9 @@ struct hzp_link {
     int groups;
     struct hzp_transfer queue[HZP_LINK_TICKETS_MAX]; /* of ticket t: [t % HZP_LINK_TICKETS_MAX] */
     _Atomic(uint64_t) posted, done, wire_bytes;
-    _Atomic(struct hzp_wake *) wake;
-    struct hzp_lock lock; /* of the failure's text */
+    struct hzp_lock lock; /* of wake and of the failure's text */
+    void (*wake)(void *ctx);
+    void *wake_ctx;
     atomic_bool failed;
     int failed_rank;
     char why[256];

@@ -278,13 +278,18 @@ static void test_disagreement(void **state)
     }
 }
 
+static void poke(void *wake)
+{
+    hzp_wake_poke(wake);
+}
+
 static void test_abort_and_close(void **state)
 {
     struct hzp_transfer gather = {.op = HZP_ALL_GATHER, .type = HZP_WIRE_F32};
     struct hzp_wake wake;
     hzp_wake_init(&wake);
     open_links(3, 0);
-    hzp_link_set_wake(link_of[1], &wake);
+    hzp_link_set_wake(link_of[1], poke, &wake);
     post_small(0, gather);
     post_small(1, gather);
     hzp_link_abort(link_of[0], 2, "is silent");
@@ -297,7 +302,7 @@ static void test_abort_and_close(void **state)
 
     /* A rank that closes: who still needs it fails, two others go on. */
     open_links(3, 0);
-    hzp_link_set_wake(link_of[1], NULL);
+    hzp_link_set_wake(link_of[1], NULL, NULL);
     for (int r = 0; r < 2; r++)
         assert_int_equal(hzp_link_group(link_of[r], (const int[]){0, 1}, 2, &why), 1);
     hzp_link_close(link_of[2]);
