@@ -141,4 +141,17 @@ uint64_t hzp_transfer_bytes(enum hzp_transfer_op op, enum hzp_wire type, int mem
 int hzp_link_open_local(int ranks, int lag, uint64_t seed, struct hzp_link **link,
                         struct hzp_err_text *reterr);
 
+/* ---- backend mpi ---- */
+
+struct hzp_link_mpi {
+    int rank, ranks;     /* as the launcher says; ranks 0: as MPI says */
+    double rate;         /* bytes a second that a rank sends at most; 0: as fast as it goes */
+    uint64_t latency_ns; /* with a rate: added to each transfer */
+};
+
+/* Starts MPI in this process, once in its life, and waits for the other ranks.  HZP_EUNSUP: built
+ * without MPI; HZP_EINVAL: MPI and the launcher disagree; HZP_EIO, HZP_ENOMEM. */
+int hzp_link_open_mpi(const struct hzp_link_mpi *config, struct hzp_link **ret,
+                      struct hzp_err_text *reterr);
+
 #endif

@@ -1,0 +1,592 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/link/mpi.c - links between processes by MPI.
+ *
+ * A thread of the link makes all MPI calls, from MPI_Init_thread to MPI_Finalize, and runs the
+ * transfers one after another.  It uses point-to-point messages only: MPI's own reductions add in
+ * an order that depends on sizes and versions, and its collective calls would need a communicator
+ * for each group.
+ *
+ * A transfer: every member sends each other member a header, which says what it posted, and waits
+ * for theirs.  Messages between two ranks arrive in order, so headers that differ mean that the
+ * ranks do not agree.  Then the data move in rounds of at most `chunk` bytes a member; what is added
+ * up arrives in a scratch buffer, one area a member, and is added in the group's order.
+ *
+ * Waiting: while a message is on its way the thread gives up its core (sched_yield) a few times and
+ * then sleeps for longer and longer times, so ranks that share cores do not spin against each
+ * other.
+ *
+ * Throttled: a transfer is done no earlier than a wire of the given rate and latency would be, one
+ * transfer after another.  The bytes are those of hzp_transfer_bytes.
+ */
+#include "device/link/backend.h"
+
+#include "base/arena.h"
+
+#include <mpi.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { TAG_HEADER = 1, TAG_DATA, TAG_ABORT, TAG_BYE };
+enum kind { KIND_TRANSFER = 0x687a7031, KIND_BYE };
+
+static const size_t scratch_bytes = 16u << 20, chunk_max = 4u << 20;
+/* How long an end waits for the others: a clean one, and one after a failure. */
+static const uint64_t bye_ns = 10000000000u, bye_failed_ns = 2000000000u;
+
+struct header {
+    uint32_t kind, op, type, root, onto, pad;
+    uint64_t count, tag, group; /* group: a hash of its list */
+};
+
+struct abort_message {
+    int32_t rank;
+    char why[220];
+};
+
+struct mpi_link {
+    struct hzp_link base;
+    struct hzp_link_mpi config;
+    pthread_t thread;
+    struct hzp_wake work, arrived; /* for the thread; for hzp_link_wait */
+    atomic_bool closing;
+    atomic_int missing;
+    bool told; /* the others know of the failure */
+    /* the thread's */
+    MPI_Comm comm;
+    struct header mine, *theirs; /* [ranks] */
+    MPI_Request *request;        /* [2 * ranks]: receives, sends */
+    const void **piece;          /* [ranks] */
+    char *scratch;
+    size_t chunk; /* bytes */
+    uint64_t wire_free_ns;
+    /* the start's result */
+    struct hzp_wake opened;
+    int result;
+    struct hzp_err_text err;
+};
+
+static const struct hzp_link_backend backend_mpi;
+
+/* ---- waiting ---- */
+
+static void sleep_ns(uint64_t ns)
+{
+    struct timespec time = {.tv_sec = (time_t)(ns / 1000000000u),
+                            .tv_nsec = (long)(ns % 1000000000u)};
+    nanosleep(&time, NULL);
+}
+
+/* Called again and again while nothing has happened; *turns counts the calls. */
+static void give_way(int *turns, uint64_t longest_ns)
+{
+    enum { YIELDS = 20 };
+    if ((*turns)++ < YIELDS)
+        sched_yield();
+    else
+        sleep_ns(HZP_MIN(10000u * (uint64_t)(*turns - YIELDS), longest_ns));
+}
+
+static int failed_call(struct mpi_link *link, int rank, int code)
+{
+    char text[MPI_MAX_ERROR_STRING], why[MPI_MAX_ERROR_STRING + 16];
+    int length = 0;
+    if (MPI_Error_string(code, text, &length) != MPI_SUCCESS)
+        length = 0;
+    snprintf(why, sizeof(why), "MPI: %.*s", length, text);
+    hzp_link_fail(&link->base, rank, why);
+    return HZP_EIO;
+}
+
+/* Another rank may have failed the link. */
+static void look_for_abort(struct mpi_link *link)
+{
+    int there = 0;
+    MPI_Status status;
+    if (MPI_Iprobe(MPI_ANY_SOURCE, TAG_ABORT, link->comm, &there, &status) != MPI_SUCCESS || !there)
+        return;
+    struct abort_message message;
+    if (MPI_Recv(&message, sizeof(message), MPI_BYTE, status.MPI_SOURCE, TAG_ABORT, link->comm,
+                 MPI_STATUS_IGNORE) != MPI_SUCCESS)
+        return;
+    message.why[sizeof(message.why) - 1] = 0;
+    link->told = true; /* by that rank */
+    hzp_link_fail(&link->base, message.rank, message.why);
+}
+
+/* Whether the thread goes on; looks for what others say. */
+static bool goes_on(struct mpi_link *link)
+{
+    look_for_abort(link);
+    return !atomic_load(&link->base.failed) && !atomic_load(&link->closing);
+}
+
+/* Waits for all n requests. */
+static int settle(struct mpi_link *link, int n)
+{
+    int turns = 0;
+    while (goes_on(link)) {
+        int all = 0, code = MPI_Testall(n, link->request, &all, MPI_STATUSES_IGNORE);
+        if (code != MPI_SUCCESS)
+            return failed_call(link, -1, code);
+        if (all)
+            return HZP_OK;
+        give_way(&turns, 200000);
+    }
+    return HZP_EIO;
+}
+
+/* ---- headers ---- */
+
+static uint64_t hash_list(const struct hzp_link_group *group)
+{
+    uint64_t hash = 14695981039346656037u; /* FNV-1a */
+    for (int i = 0; i < group->count; i++)
+        hash = (hash ^ (uint64_t)group->rank[i]) * 1099511628211u;
+    return hash ^ (uint64_t)group->count;
+}
+
+static int send_header(struct mpi_link *link, int rank, MPI_Request *request)
+{
+    return MPI_Isend(&link->mine, sizeof(link->mine), MPI_BYTE, rank, TAG_HEADER, link->comm,
+                     request);
+}
+
+static int receive_header(struct mpi_link *link, int rank, MPI_Request *request)
+{
+    return MPI_Irecv(&link->theirs[rank], sizeof(link->mine), MPI_BYTE, rank, TAG_HEADER,
+                     link->comm, request);
+}
+
+/* Compares the header of one member; a difference fails the link. */
+static int check_header(struct mpi_link *link, int rank, const struct hzp_transfer *mine)
+{
+    const struct header *h = &link->theirs[rank];
+    char why[256];
+    if (h->kind == KIND_BYE) {
+        hzp_link_fail(&link->base, rank, "has closed its link");
+        return HZP_EIO;
+    }
+    if (h->kind != KIND_TRANSFER || h->op >= HZP_TRANSFER_OP_COUNT || h->type >= HZP_WIRE_COUNT) {
+        hzp_link_fail(&link->base, rank, "sent no header of a transfer: another build?");
+        return HZP_EIO;
+    }
+    struct hzp_transfer other = {.op = h->op,
+                                 .type = h->type,
+                                 .root = (int)h->root,
+                                 .count = h->count,
+                                 .onto = h->onto,
+                                 .tag = h->tag};
+    if (hzp_transfer_agrees(mine, link->base.rank, &other, rank, why, sizeof(why))) {
+        if (h->group == link->mine.group)
+            return HZP_OK;
+        snprintf(why, sizeof(why),
+                 "posted a transfer (tag %llx) on another group of ranks than rank %d did",
+                 (unsigned long long)h->tag, link->base.rank);
+    }
+    hzp_link_fail(&link->base, rank, why);
+    return HZP_EIO;
+}
+
+/* Tells the members what this rank posted and waits until all have posted the same. */
+static int meet(struct mpi_link *link, const struct hzp_link_group *group,
+                const struct hzp_transfer *t)
+{
+    int n = group->count, turns = 0;
+    link->mine = (struct header){.kind = KIND_TRANSFER,
+                                 .op = t->op,
+                                 .type = t->type,
+                                 .root = (uint32_t)t->root,
+                                 .onto = t->onto,
+                                 .count = t->count,
+                                 .tag = t->tag,
+                                 .group = hash_list(group)};
+    for (int m = 0; m < n; m++) {
+        link->request[m] = link->request[n + m] = MPI_REQUEST_NULL;
+        if (m == group->index)
+            continue;
+        int code = receive_header(link, group->rank[m], &link->request[m]);
+        if (code == MPI_SUCCESS)
+            code = send_header(link, group->rank[m], &link->request[n + m]);
+        if (code != MPI_SUCCESS)
+            return failed_call(link, group->rank[m], code);
+    }
+    for (int m = 0; m < n;) {
+        int there = 0, code = MPI_Test(&link->request[m], &there, MPI_STATUS_IGNORE);
+        if (code != MPI_SUCCESS)
+            return failed_call(link, group->rank[m], code);
+        if (!there) {
+            atomic_store(&link->missing, group->rank[m]);
+            give_way(&turns, 500000);
+            if (!goes_on(link))
+                return HZP_EIO;
+            continue;
+        }
+        if (m != group->index)
+            HZP_TRY(check_header(link, group->rank[m], t));
+        m++;
+    }
+    atomic_store(&link->missing, -1);
+    return settle(link, 2 * n);
+}
+
+/* ---- data ---- */
+
+/* Begins to send size bytes to and to receive size_in bytes from a member; NULL: not. */
+static int exchange(struct mpi_link *link, const struct hzp_link_group *group, int m,
+                    const void *out, size_t size_out, void *in, size_t size_in)
+{
+    int n = group->count, code = MPI_SUCCESS;
+    link->request[m] = link->request[n + m] = MPI_REQUEST_NULL;
+    if (in && size_in)
+        code = MPI_Irecv(in, (int)size_in, MPI_BYTE, group->rank[m], TAG_DATA, link->comm,
+                         &link->request[m]);
+    if (code == MPI_SUCCESS && out && size_out)
+        code = MPI_Isend(out, (int)size_out, MPI_BYTE, group->rank[m], TAG_DATA, link->comm,
+                         &link->request[n + m]);
+    return code == MPI_SUCCESS ? HZP_OK : failed_call(link, group->rank[m], code);
+}
+
+/* Where member m's piece begins and ends, of `total` bytes in pieces of `piece`. */
+static size_t border(size_t piece, size_t total, int m)
+{
+    return HZP_MIN(piece * (size_t)m, total);
+}
+
+/* The part of a piece that round `at` moves: of the piece [begin, end), bytes at .. at + chunk. */
+static size_t part(size_t begin, size_t end, size_t at, size_t chunk)
+{
+    return end - begin > at ? HZP_MIN(end - begin - at, chunk) : 0;
+}
+
+/* recv holds `total` bytes in pieces of `piece`; member m has filled its own. */
+static int gather(struct mpi_link *link, const struct hzp_link_group *group, char *recv,
+                  size_t piece, size_t total)
+{
+    int me = group->index, n = group->count;
+    size_t my_begin = border(piece, total, me), my_end = border(piece, total, me + 1);
+    for (size_t at = 0; at < piece; at += chunk_max) {
+        for (int m = 0; m < n; m++) {
+            size_t begin = border(piece, total, m), end = border(piece, total, m + 1);
+            bool other = m != me;
+            HZP_TRY(exchange(link, group, m, other ? recv + my_begin + at : NULL,
+                             part(my_begin, my_end, at, chunk_max),
+                             other ? recv + begin + at : NULL, part(begin, end, at, chunk_max)));
+        }
+        HZP_TRY(settle(link, 2 * n));
+    }
+    return HZP_OK;
+}
+
+/* send holds `total` bytes in pieces of `piece`; dst gets this member's piece of the sum. */
+static int scatter(struct mpi_link *link, const struct hzp_link_group *group,
+                   const struct hzp_transfer *t, char *dst, size_t piece, size_t total)
+{
+    int me = group->index, n = group->count;
+    const char *send = t->send;
+    size_t my_begin = border(piece, total, me), my_end = border(piece, total, me + 1);
+    size_t size = hzp_wire_size(t->type);
+    for (size_t at = 0; at < piece; at += link->chunk) {
+        size_t mine = part(my_begin, my_end, at, link->chunk);
+        for (int m = 0; m < n; m++) {
+            size_t begin = border(piece, total, m), end = border(piece, total, m + 1);
+            bool other = m != me;
+            char *area = link->scratch + link->chunk * (size_t)m;
+            link->piece[m] = other ? area : send + my_begin + at;
+            HZP_TRY(exchange(link, group, m, other ? send + begin + at : NULL,
+                             part(begin, end, at, link->chunk), other ? area : NULL, mine));
+        }
+        HZP_TRY(settle(link, 2 * n));
+        if (mine)
+            hzp_wire_sum(t->type, dst + at, link->piece, n, mine / size, t->onto);
+    }
+    return HZP_OK;
+}
+
+/* Along the chain of members that begins at the root: round k sends part k - 1 while part k
+ * arrives. */
+static int broadcast(struct mpi_link *link, const struct hzp_link_group *group, int root,
+                     char *recv, size_t total)
+{
+    int n = group->count, me = group->index, before = (me + n - 1) % n, after = (me + 1) % n;
+    bool first = me == root, last = after == root;
+    size_t rounds = HZP_DIV_UP(total, chunk_max);
+    for (size_t k = 0; k <= rounds; k++) {
+        size_t in = k * chunk_max, out = (k - 1) * chunk_max; /* out is used for k > 0 only */
+        for (int m = 0; m < 2 * n; m++)
+            link->request[m] = MPI_REQUEST_NULL;
+        if (!first && k < rounds)
+            HZP_TRY(
+                exchange(link, group, before, NULL, 0, recv + in, part(0, total, in, chunk_max)));
+        if (!last && k > 0) {
+            MPI_Request receive = link->request[after]; /* with two members: the same one */
+            HZP_TRY(
+                exchange(link, group, after, recv + out, part(0, total, out, chunk_max), NULL, 0));
+            link->request[after] = receive;
+        }
+        HZP_TRY(settle(link, 2 * n));
+    }
+    return HZP_OK;
+}
+
+static int move(struct mpi_link *link, const struct hzp_link_group *group,
+                const struct hzp_transfer *t)
+{
+    size_t size = hzp_wire_size(t->type), bytes = t->count * size, n = (size_t)group->count;
+    char *recv = t->recv;
+    if (!bytes)
+        return HZP_OK;
+    switch (t->op) {
+    case HZP_ALL_GATHER:
+        if (t->send != recv + bytes * (size_t)group->index)
+            memcpy(recv + bytes * (size_t)group->index, t->send, bytes);
+        return gather(link, group, recv, bytes, bytes * n);
+    case HZP_REDUCE_SCATTER:
+        return scatter(link, group, t, recv, bytes, bytes * n);
+    case HZP_ALL_REDUCE: {
+        size_t piece = HZP_DIV_UP(t->count, n) * size;
+        HZP_TRY(scatter(link, group, t, recv + border(piece, bytes, group->index), piece, bytes));
+        return gather(link, group, recv, piece, bytes);
+    }
+    default:
+        return broadcast(link, group, t->root, recv, bytes);
+    }
+}
+
+/* Waits until a wire of the configured rate would have carried the transfer. */
+static int throttle(struct mpi_link *link, uint64_t began_ns, uint64_t bytes)
+{
+    if (!(link->config.rate > 0))
+        return HZP_OK;
+    uint64_t begin = HZP_MAX(began_ns, link->wire_free_ns);
+    link->wire_free_ns = begin + (uint64_t)((double)bytes / link->config.rate * 1e9);
+    uint64_t end = link->wire_free_ns + link->config.latency_ns;
+    for (uint64_t now = hzp_now_ns(); now < end; now = hzp_now_ns()) {
+        if (!goes_on(link))
+            return HZP_EIO;
+        sleep_ns(HZP_MIN(end - now, (uint64_t)20000000));
+    }
+    return HZP_OK;
+}
+
+static int transfer(struct mpi_link *link, const struct hzp_transfer *t)
+{
+    const struct hzp_link_group *group = &link->base.group[t->group];
+    HZP_TRY(meet(link, group, t));
+    uint64_t began_ns = hzp_now_ns();
+    HZP_TRY(move(link, group, t));
+    return throttle(link, began_ns, hzp_transfer_bytes(t->op, t->type, group->count, t->count));
+}
+
+/* ---- the thread ---- */
+
+/* Sends without waiting for long: the others may be gone. */
+static void tell_abort(struct mpi_link *link)
+{
+    struct abort_message message = {.rank = link->base.failed_rank};
+    snprintf(message.why, sizeof(message.why), "%.219s", link->base.why);
+    int ranks = link->base.ranks, n = 0, all = 0;
+    for (int r = 0; r < ranks; r++)
+        if (r != link->base.rank && MPI_Isend(&message, sizeof(message), MPI_BYTE, r, TAG_ABORT,
+                                              link->comm, &link->request[n]) == MPI_SUCCESS)
+            n++;
+    for (int turns = 0; turns < 100 && !all;) {
+        if (MPI_Testall(n, link->request, &all, MPI_STATUSES_IGNORE) != MPI_SUCCESS)
+            return;
+        if (!all)
+            give_way(&turns, 1000000);
+    }
+}
+
+/* Says goodbye and waits until all others have: MPI_Finalize would wait for a dead rank for ever.
+ * The header is for ranks that still wait for a transfer with this one.  True: all have. */
+static bool part_from_others(struct mpi_link *link, uint64_t limit_ns)
+{
+    uint64_t end = hzp_now_ns() + limit_ns;
+    int ranks = link->base.ranks, all = 0, turns = 0;
+    MPI_Request *out = link->request + ranks;
+    link->mine = (struct header){.kind = KIND_BYE};
+    for (int r = 0; r < ranks; r++) {
+        link->request[r] = out[r] = MPI_REQUEST_NULL;
+        if (r == link->base.rank)
+            continue;
+        MPI_Request header;
+        if (send_header(link, r, &header) != MPI_SUCCESS ||
+            MPI_Request_free(&header) != MPI_SUCCESS ||
+            MPI_Isend(NULL, 0, MPI_BYTE, r, TAG_BYE, link->comm, &out[r]) != MPI_SUCCESS ||
+            MPI_Irecv(NULL, 0, MPI_BYTE, r, TAG_BYE, link->comm, &link->request[r]) != MPI_SUCCESS)
+            return false;
+    }
+    while (!all && hzp_now_ns() < end) {
+        if (MPI_Testall(2 * ranks, link->request, &all, MPI_STATUSES_IGNORE) != MPI_SUCCESS)
+            return false;
+        if (!all)
+            give_way(&turns, 1000000);
+    }
+    return all;
+}
+
+/* Starts MPI and checks that it is the job that the caller expects. */
+static int start(struct mpi_link *link, struct hzp_err_text *reterr)
+{
+    int provided = 0, rank = 0, ranks = 0, done = 0;
+    MPI_Initialized(&done);
+    if (done)
+        return hzp_fail(reterr, HZP_EINVAL, "MPI was started before in this process");
+    setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS)
+        return hzp_fail(reterr, HZP_EIO, "MPI does not start");
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    if (link->config.ranks && (link->config.ranks != ranks || link->config.rank != rank))
+        return hzp_fail(reterr, HZP_EINVAL,
+                        "MPI says rank %d of %d, the launcher's environment says rank %d of %d: "
+                        "start with mpirun, or with srun --mpi=pmix",
+                        rank, ranks, link->config.rank, link->config.ranks);
+    if (ranks > HZP_LINK_RANKS_MAX)
+        return hzp_fail(reterr, HZP_EINVAL, "%d ranks, at most %d", ranks, HZP_LINK_RANKS_MAX);
+    if (MPI_Comm_dup(MPI_COMM_WORLD, &link->comm) != MPI_SUCCESS)
+        return hzp_fail(reterr, HZP_EIO, "MPI gives no communicator");
+    MPI_Comm_set_errhandler(link->comm, MPI_ERRORS_RETURN);
+    size_t areas = (size_t)HZP_MAX(ranks, 1);
+    link->chunk = HZP_MAX(HZP_MIN(scratch_bytes / areas, chunk_max) / 64 * 64, (size_t)4096);
+    link->scratch = malloc(link->chunk * areas);
+    if (!link->scratch)
+        return hzp_fail(reterr, HZP_ENOMEM, "no memory for the link's scratch buffers");
+    link->theirs = hzp_xcalloc(areas, sizeof(*link->theirs));
+    link->request = hzp_xcalloc(2 * areas, sizeof(*link->request));
+    link->piece = hzp_xcalloc(areas, sizeof(*link->piece));
+    hzp_link_init(&link->base, &backend_mpi, rank, ranks);
+    return HZP_OK;
+}
+
+static void run(struct mpi_link *link)
+{
+    struct hzp_link *base = &link->base;
+    while (goes_on(link)) {
+        hzp_ticket next = atomic_load(&base->done) + 1;
+        if (next > atomic_load(&base->posted)) {
+            hzp_wake_wait(&link->work, 100000000);
+        } else if (transfer(link, &base->queue[next % HZP_LINK_TICKETS_MAX]) == HZP_OK) {
+            hzp_link_done(base, next);
+            hzp_wake_poke(&link->arrived);
+        }
+    }
+    if (!atomic_load(&base->failed) && atomic_load(&base->done) < atomic_load(&base->posted))
+        hzp_link_fail(base, base->rank, "has closed its link");
+    hzp_wake_poke(&link->arrived);
+    bool failed = atomic_load(&base->failed);
+    if (failed && !link->told)
+        tell_abort(link);
+    while (!atomic_load(&link->closing)) /* MPI's memory stays while others may read it */
+        hzp_wake_wait(&link->work, UINT64_MAX);
+    if (part_from_others(link, failed ? bye_failed_ns : bye_ns)) {
+        MPI_Comm_free(&link->comm);
+        MPI_Finalize();
+    }
+}
+
+static void *thread_main(void *arg)
+{
+    struct mpi_link *link = arg;
+    link->result = start(link, &link->err);
+    bool runs = link->result == HZP_OK;
+    hzp_wake_poke(&link->opened);
+    if (runs)
+        run(link);
+    return NULL;
+}
+
+/* ---- the interface ---- */
+
+static int mpi_post(struct hzp_link *base, hzp_ticket ticket, const struct hzp_transfer *t,
+                    struct hzp_err_text *reterr)
+{
+    atomic_store(&base->posted, ticket);
+    hzp_wake_poke(&((struct mpi_link *)base)->work);
+    return HZP_OK;
+}
+
+static void mpi_wait(struct hzp_link *base, hzp_ticket ticket)
+{
+    struct mpi_link *link = (struct mpi_link *)base;
+    if (atomic_load(&base->done) < ticket && !atomic_load(&base->failed))
+        hzp_wake_wait(&link->arrived, 100000000);
+}
+
+static void mpi_abort(struct hzp_link *base, int rank, const char *why)
+{
+    hzp_wake_poke(&((struct mpi_link *)base)->work); /* the thread tells the others */
+}
+
+static int mpi_missing(struct hzp_link *base)
+{
+    return atomic_load(&((struct mpi_link *)base)->missing);
+}
+
+static void free_link(struct mpi_link *link)
+{
+    hzp_wake_fini(&link->work);
+    hzp_wake_fini(&link->arrived);
+    hzp_wake_fini(&link->opened);
+    free(link->scratch);
+    free(link->theirs);
+    free(link->request);
+    free(link->piece);
+    free(link);
+}
+
+static void mpi_close(struct hzp_link *base)
+{
+    struct mpi_link *link = (struct mpi_link *)base;
+    atomic_store(&link->closing, true);
+    hzp_wake_poke(&link->work);
+    pthread_join(link->thread, NULL);
+    hzp_link_fini(base);
+    free_link(link);
+}
+
+static const struct hzp_link_backend backend_mpi = {
+    .name = "mpi",
+    .post = mpi_post,
+    .wait = mpi_wait,
+    .abort = mpi_abort,
+    .missing = mpi_missing,
+    .close = mpi_close,
+};
+
+int hzp_link_open_mpi(const struct hzp_link_mpi *config, struct hzp_link **ret,
+                      struct hzp_err_text *reterr)
+{
+    struct mpi_link *link = hzp_xcalloc(1, sizeof(*link));
+    link->config = *config;
+    atomic_store(&link->missing, -1);
+    hzp_wake_init(&link->work);
+    hzp_wake_init(&link->arrived);
+    hzp_wake_init(&link->opened);
+    if (hzp_thread_start(&link->thread, "hzp-link", thread_main, link) < 0) {
+        free_link(link);
+        return hzp_fail(reterr, HZP_ENOMEM, "cannot start the link's thread");
+    }
+    hzp_wake_wait(&link->opened, UINT64_MAX);
+    if (link->result < 0) {
+        int r = link->result;
+        pthread_join(link->thread, NULL);
+        if (reterr)
+            *reterr = link->err;
+        free_link(link);
+        return r;
+    }
+    *ret = &link->base;
+    return HZP_OK;
+}
+
+void hzp_link_mpi_about(char *text, size_t size)
+{
+    char library[MPI_MAX_LIBRARY_VERSION_STRING];
+    int length = 0;
+    MPI_Get_library_version(library, &length);
+    snprintf(text, size, "%.*s", (int)strcspn(library, ",\n"), library);
+}

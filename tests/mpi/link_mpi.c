@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/mpi/link_mpi.c - links between processes: run by mpirun, one process a rank.
+ *
+ *     link_mpi MODE     operations, throttled, disagree, regroup, abort, leave
+ *
+ * Every rank checks its own part and exits with 0, or says what differs and exits with 1. */
+#include "base/thread.h"
+#include "device/link.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static struct hzp_link *rank_link;
+static int me, ranks;
+static struct hzp_err_text why;
+
+static void check(bool holds, const char *format, ...) HZP_PRINTF(2, 3);
+
+static void check(bool holds, const char *format, ...)
+{
+    if (holds)
+        return;
+    va_list args;
+    va_start(args, format);
+    fprintf(stderr, "rank %d: ", me);
+    vfprintf(stderr, format, args);
+    fprintf(stderr, " (%s)\n", why.text);
+    va_end(args);
+    fflush(stderr);
+    _Exit(1);
+}
+
+static void open_link(const struct hzp_link_mpi *config)
+{
+    check(hzp_link_open_mpi(config, &rank_link, &why) == HZP_OK, "no link");
+    me = hzp_link_rank(rank_link);
+    ranks = hzp_link_ranks(rank_link);
+}
+
+static hzp_ticket post(struct hzp_transfer t)
+{
+    hzp_ticket ticket = 0;
+    check(hzp_link_post(rank_link, &t, &ticket, &why) == HZP_OK, "post");
+    return ticket;
+}
+
+static void run(struct hzp_transfer t)
+{
+    check(hzp_link_wait(rank_link, post(t), &why) == HZP_OK, "wait");
+}
+
+/* Values whose sum depends on the order of the additions. */
+static float value(int rank, size_t i)
+{
+    static const float scale[] = {1, 1e-7f, -1, 3e-8f};
+    return scale[((size_t)rank + i) % 4] * (float)(1 + ((size_t)rank * 131 + i * 17) % 97);
+}
+
+static float sum(const int *rank, int count, size_t i, const float *onto)
+{
+    float all = onto ? *onto + value(rank[0], i) : value(rank[0], i);
+    for (int m = 1; m < count; m++)
+        all += value(rank[m], i);
+    return all;
+}
+
+static void fill(float *send, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        send[i] = value(me, i);
+}
+
+/* Every operation on a group, with pieces of this many elements. */
+static void check_group(const int *rank, int count, size_t piece)
+{
+    int group = hzp_link_group(rank_link, rank, count, &why);
+    check(group >= 0, "group");
+    size_t n = piece * (size_t)count, at = piece * (size_t)hzp_link_group_index(rank_link, group);
+    float *send = malloc((n + 1) * sizeof(float)), *recv = malloc((n + 1) * sizeof(float));
+    check(send && recv, "memory");
+    fill(send, n);
+    struct hzp_transfer t = {.group = group,
+                             .type = HZP_WIRE_F32,
+                             .count = piece,
+                             .send = send,
+                             .recv = recv,
+                             .tag = piece};
+
+    t.op = HZP_ALL_GATHER;
+    run(t);
+    for (size_t i = 0; i < n; i++)
+        check(recv[i] == value(rank[i / piece], i % piece), "gather of %zu at %zu", piece, i);
+
+    t.op = HZP_REDUCE_SCATTER;
+    run(t);
+    for (size_t i = 0; i < piece; i++)
+        check(recv[i] == sum(rank, count, at + i, NULL), "scatter of %zu at %zu", piece, i);
+    for (size_t i = 0; i < piece; i++)
+        recv[i] = 0.25f * (float)i;
+    t.onto = true;
+    run(t);
+    for (size_t i = 0; i < piece; i++) {
+        float before = 0.25f * (float)i;
+        check(recv[i] == sum(rank, count, at + i, &before), "scatter onto, at %zu", i);
+    }
+    t.onto = false;
+    t.recv = send + at;
+    run(t);
+    for (size_t i = 0; i < piece; i++)
+        check(send[at + i] == sum(rank, count, at + i, NULL), "scatter in place, at %zu", i);
+    fill(send, n);
+
+    t.op = HZP_ALL_REDUCE;
+    t.count = n + 1 - (size_t)count; /* pieces differ in size, the last may be empty */
+    t.recv = recv;
+    for (int turn = 0; turn < 2; turn++) {
+        run(t);
+        for (size_t i = 0; i < t.count; i++)
+            check(((float *)t.recv)[i] == sum(rank, count, i, NULL), "all-reduce at %zu", i);
+        t.recv = send;
+    }
+
+    for (int root = 0; root < count; root++) {
+        memset(recv, 0, n * sizeof(float));
+        if (rank[root] == me)
+            fill(recv, n);
+        run((struct hzp_transfer){.op = HZP_BROADCAST,
+                                  .group = group,
+                                  .type = HZP_WIRE_BYTE,
+                                  .root = root,
+                                  .count = n * sizeof(float),
+                                  .recv = recv});
+        for (size_t i = 0; i < n; i++)
+            check(recv[i] == value(rank[root], i), "broadcast from %d at %zu", root, i);
+    }
+    uint64_t number = (uint64_t)me - 10, expected = 0;
+    for (int m = 0; m < count; m++)
+        expected += (uint64_t)rank[m] - 10;
+    run((struct hzp_transfer){.op = HZP_ALL_REDUCE,
+                              .group = group,
+                              .type = HZP_WIRE_U64,
+                              .count = 1,
+                              .send = &number,
+                              .recv = &number});
+    check(number == expected, "sum of numbers");
+    run((struct hzp_transfer){.op = HZP_ALL_GATHER, .group = group}); /* of nothing */
+    free(send);
+    free(recv);
+}
+
+static void operations(void)
+{
+    int all[HZP_LINK_RANKS_MAX], back[HZP_LINK_RANKS_MAX];
+    for (int r = 0; r < ranks; r++) {
+        all[r] = r;
+        back[r] = ranks - 1 - r;
+    }
+    const int own[] = {me}, pair[] = {me & ~1, me | 1}, stride[] = {me % 2 + 2, me % 2};
+    static const size_t pieces[] = {1, 1000, 1024 * 1024 + 5}; /* less and more than a round */
+    for (int i = 0; i < HZP_COUNT(pieces); i++) {
+        check_group(all, ranks, pieces[i]);
+        check_group(back, ranks, pieces[i]);
+        check_group(own, 1, pieces[i]);
+        if (ranks % 2 == 0)
+            check_group(pair, 2, pieces[i]);
+        if (ranks == 4)
+            check_group(stride, 2, pieces[i]);
+    }
+}
+
+/* Many transfers in flight, all posted before any is waited for. */
+static void many(void)
+{
+    static uint64_t number[HZP_LINK_TICKETS_MAX];
+    for (int turn = 0; turn < 20; turn++) {
+        hzp_ticket last = 0;
+        for (int i = 0; i < HZP_LINK_TICKETS_MAX; i++) {
+            number[i] = (uint64_t)(me + i + turn);
+            last = post((struct hzp_transfer){.op = HZP_ALL_REDUCE,
+                                              .type = HZP_WIRE_U64,
+                                              .count = 1,
+                                              .send = &number[i],
+                                              .recv = &number[i],
+                                              .tag = (uint64_t)i});
+        }
+        check(hzp_link_wait(rank_link, last, &why) == HZP_OK, "wait for many");
+        for (int i = 0; i < HZP_LINK_TICKETS_MAX; i++)
+            check(number[i] == (uint64_t)(ranks * (i + turn) + ranks * (ranks - 1) / 2),
+                  "sum %d of turn %d", i, turn);
+    }
+}
+
+/* Two transfers of a megabyte at 20 MB/s, latency 1 ms: at least as long as such a wire takes, and
+ * the engine's thread may do something else meanwhile. */
+static void throttled(void)
+{
+    static char recv[HZP_LINK_RANKS_MAX][1000];
+    enum { PIECE = 500000 };
+    char *all = malloc((size_t)ranks * PIECE);
+    check(all != NULL, "memory");
+    memset(all, me, (size_t)ranks * PIECE);
+    run((struct hzp_transfer){.op = HZP_ALL_GATHER,
+                              .count = 1000,
+                              .send = recv[me],
+                              .recv = recv}); /* all have started */
+    uint64_t began = hzp_now_ns(), polls = 0;
+    struct hzp_transfer t = {
+        .op = HZP_ALL_GATHER, .count = PIECE, .send = all + PIECE * me, .recv = all};
+    hzp_ticket first = post(t);
+    while (!hzp_link_poll(rank_link, first, &why))
+        polls++;
+    run(t);
+    double seconds = (double)(hzp_now_ns() - began) * 1e-9;
+    double wire = 2 * (PIECE * (double)(ranks - 1) / 20e6 + 1e-3);
+    check(seconds >= wire, "%.4f s, the wire takes %.4f s", seconds, wire);
+    check(polls > 0, "the first transfer did not take time");
+    free(all);
+}
+
+static void expect(hzp_ticket ticket, int at_fault, const char *text)
+{
+    struct hzp_link_state state;
+    check(hzp_link_wait(rank_link, ticket, &why) == HZP_EIO, "the link did not fail");
+    hzp_link_state(rank_link, &state);
+    check(state.failed && state.failed_rank == at_fault, "rank %d is blamed", state.failed_rank);
+    check(strstr(why.text, text) != NULL, "expected \"%s\"", text);
+}
+
+/* The last rank posts something else; it blames another, the others blame it. */
+static void disagree(void)
+{
+    static float x[64 * 4];
+    int odd = ranks - 1;
+    struct hzp_transfer t = {.op = HZP_ALL_GATHER,
+                             .type = HZP_WIRE_F32,
+                             .count = 4,
+                             .send = x + 4 * me,
+                             .recv = x,
+                             .tag = me == odd ? 0x21 : 0x20};
+    hzp_ticket ticket = post(t);
+    if (me == odd || ranks > 2) {
+        check(hzp_link_wait(rank_link, ticket, &why) == HZP_EIO, "the link did not fail");
+        check(strstr(why.text, "posted all-gather of 4 f32") != NULL, "text");
+    } else {
+        expect(ticket, odd, "(tag 21");
+    }
+}
+
+/* Ranks that post on other groups. */
+static void regroup(void)
+{
+    static float x[64 * 4];
+    int all[HZP_LINK_RANKS_MAX];
+    for (int r = 0; r < ranks; r++)
+        all[r] = ranks - 1 - r;
+    int other = hzp_link_group(rank_link, all, ranks, &why);
+    struct hzp_transfer t = {.op = HZP_ALL_REDUCE,
+                             .type = HZP_WIRE_F32,
+                             .count = 4,
+                             .send = x,
+                             .recv = x,
+                             .group = me ? 0 : other};
+    hzp_ticket ticket = post(t);
+    check(hzp_link_wait(rank_link, ticket, &why) == HZP_EIO, "the link did not fail");
+    check(strstr(why.text, "on another group of ranks") != NULL, "text");
+}
+
+/* Rank 0 finds that rank 1 is silent; all others learn it, whether they wait or not. */
+static void abort_all(void)
+{
+    static float x[64];
+    struct hzp_link_state state;
+    struct hzp_transfer t = {
+        .op = HZP_ALL_REDUCE, .type = HZP_WIRE_F32, .count = 4, .send = x, .recv = x};
+    hzp_ticket ticket = me == 1 ? 0 : post(t);
+    if (me == 1) { /* never posts, and learns that it is given up */
+        do
+            hzp_link_state(rank_link, &state);
+        while (!state.failed);
+        check(state.failed_rank == 1, "rank %d is blamed", state.failed_rank);
+        return;
+    }
+    if (me == 0) {
+        do
+            hzp_link_state(rank_link, &state);
+        while (state.missing != 1);
+        hzp_link_abort(rank_link, 1, "sent no heartbeat");
+    }
+    expect(ticket, 1, "rank 1: sent no heartbeat");
+}
+
+/* Rank 0 closes its link while the others wait for it. */
+static void leave(void)
+{
+    static float x[64];
+    if (me)
+        expect(post((struct hzp_transfer){
+                   .op = HZP_ALL_REDUCE, .type = HZP_WIRE_F32, .count = 4, .send = x, .recv = x}),
+               0, "rank 0: has closed its link");
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } modes[] = {{"operations", operations},
+                 {"many", many},
+                 {"throttled", throttled},
+                 {"disagree", disagree},
+                 {"regroup", regroup},
+                 {"abort", abort_all},
+                 {"leave", leave}};
+    const char *mode = argc > 1 ? argv[1] : "";
+    for (int i = 0; i < HZP_COUNT(modes); i++) {
+        if (strcmp(modes[i].name, mode))
+            continue;
+        bool slow = !strcmp(mode, "throttled");
+        open_link(
+            &(struct hzp_link_mpi){.rate = slow ? 20e6 : 0, .latency_ns = slow ? 1000000 : 0});
+        modes[i].run();
+        hzp_link_close(rank_link);
+        return 0;
+    }
+    fprintf(stderr, "link_mpi: mode \"%s\"?\n", mode);
+    return 2;
+}
