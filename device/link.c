@@ -347,3 +347,16 @@ void hzp_link_close(struct hzp_link *link)
     if (link)
         link->backend->close(link);
 }
+
+bool hzp_link_about(int i, struct hzp_link_about *ret)
+{
+    static const struct {
+        const char *name;
+        bool (*about)(char *text, size_t size);
+    } kinds[] = {{"mpi", hzp_link_mpi_about}};
+    if (i < 0 || i >= HZP_COUNT(kinds))
+        return false;
+    ret->name = kinds[i].name;
+    ret->usable = kinds[i].about(ret->text, sizeof(ret->text));
+    return true;
+}

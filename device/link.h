@@ -154,4 +154,36 @@ struct hzp_link_mpi {
 int hzp_link_open_mpi(const struct hzp_link_mpi *config, struct hzp_link **ret,
                       struct hzp_err_text *reterr);
 
+/* ---- backend sim ---- */
+
+/* Nodes hold node_ranks ranks with consecutive numbers.  A group within a node moves its bytes at
+ * rate_node, any other at rate_net; both are bytes a second that one rank sends. */
+struct hzp_link_sim {
+    int rank, ranks, node_ranks;
+    double rate_node, rate_net;
+    uint64_t latency_ns; /* of each transfer */
+    uint64_t late_ns;    /* the slowest other rank posts this much later than this one */
+};
+
+/* A link whose other ranks do exactly what this one does: a transfer takes latency + bytes / rate
+ * on the device's virtual clock, one after another.  Transfers of at most HZP_LINK_SIM_BYTES bytes
+ * have results, as if all ranks held what this one holds; larger ones move nothing.  `device` is
+ * simulated and outlives the link.  HZP_EUNSUP: another device; HZP_EINVAL: rates or numbers of
+ * ranks that make no sense. */
+enum { HZP_LINK_SIM_BYTES = 65536 };
+struct hzp_device;
+int hzp_link_open_sim(const struct hzp_link_sim *config, struct hzp_device *device,
+                      struct hzp_link **ret, struct hzp_err_text *reterr);
+
+/* ---- what there is ---- */
+
+/* Fills name and text for the i-th kind of link that connects processes, and whether this build and
+ * machine can open it (else text says why not).  False: i is past the last.  Any thread. */
+struct hzp_link_about {
+    const char *name;
+    char text[160];
+    bool usable;
+};
+bool hzp_link_about(int i, struct hzp_link_about *ret);
+
 #endif

@@ -27,6 +27,7 @@
 #include "base/arena.h"
 #include "device/backend.h"
 #include "device/philox.h"
+#include "device/sim.h"
 
 struct rates {
     double flops, bytes, copy; /* per second */
@@ -310,6 +311,18 @@ static uint64_t sim_now_ns(struct hzp_device *dev)
 {
     tick((struct sim_device *)dev);
     return ((struct sim_device *)dev)->now_ns;
+}
+
+bool hzp_sim_is(const struct hzp_device *dev)
+{
+    return dev->backend == &hzp_backend_sim;
+}
+
+void hzp_sim_wait_until(struct hzp_device *dev, uint64_t at_ns)
+{
+    struct sim_device *sim = (struct sim_device *)dev;
+    tick(sim);
+    sim->now_ns = later(sim->now_ns, at_ns);
 }
 
 const struct hzp_backend hzp_backend_sim = {

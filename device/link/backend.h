@@ -83,7 +83,7 @@ bool hzp_transfer_agrees(const struct hzp_transfer *a, int rank_a, const struct 
 void hzp_wire_sum(enum hzp_wire type, void *dst, const void *const *src, int count, size_t elements,
                   bool onto);
 
-/* The library and its version, or why there is none; any thread. */
-void hzp_link_mpi_about(char *text, size_t size);
+/* The library and its version, or why there is none (false); any thread. */
+bool hzp_link_mpi_about(char *text, size_t size);
 
 #endif

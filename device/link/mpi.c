@@ -8,8 +8,8 @@
  *
  * A transfer: every member sends each other member a header, which says what it posted, and waits
  * for theirs.  Messages between two ranks arrive in order, so headers that differ mean that the
- * ranks do not agree.  Then the data move in rounds of at most `chunk` bytes a member; what is added
- * up arrives in a scratch buffer, one area a member, and is added in the group's order.
+ * ranks do not agree.  Then the data move in rounds of at most `chunk` bytes a member; what is
+ * added up arrives in a scratch buffer, one area a member, and is added in the group's order.
  *
  * Waiting: while a message is on its way the thread gives up its core (sched_yield) a few times and
  * then sleeps for longer and longer times, so ranks that share cores do not spin against each
@@ -583,10 +583,11 @@ int hzp_link_open_mpi(const struct hzp_link_mpi *config, struct hzp_link **ret,
     return HZP_OK;
 }
 
-void hzp_link_mpi_about(char *text, size_t size)
+bool hzp_link_mpi_about(char *text, size_t size)
 {
     char library[MPI_MAX_LIBRARY_VERSION_STRING];
     int length = 0;
     MPI_Get_library_version(library, &length);
     snprintf(text, size, "%.*s", (int)strcspn(library, ",\n"), library);
+    return true;
 }

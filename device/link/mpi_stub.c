@@ -12,7 +12,8 @@ int hzp_link_open_mpi(const struct hzp_link_mpi *config, struct hzp_link **ret,
     return hzp_fail(reterr, HZP_EUNSUP, "link mpi: %s", none);
 }
 
-void hzp_link_mpi_about(char *text, size_t size)
+bool hzp_link_mpi_about(char *text, size_t size)
 {
     snprintf(text, size, "%s", none);
+    return false;
 }
