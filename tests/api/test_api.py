@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real server on a free port; the official `openai` client and plain sockets send requests.
 
-    test_api.py HZPSERVE MODEL_DIR [TEST ...]
+    test_api.py HZPSERVE MODEL_DIR [--expected FILE] [TEST ...]
 
-With MODEL_DIR/expected.json, greedy continuations of a float64 reference, answers are compared with
+With FILE or MODEL_DIR/expected.json, greedy continuations of a float64 reference, answers are compared with
 them too.  Skips (77) where the client or the model is missing.
 """
 import http.client
@@ -733,13 +733,15 @@ def test_full_queue():
 def main():
     global BINARY, MODEL, CASES, EXPECTED
     BINARY, MODEL = sys.argv[1:3]
+    chosen = sys.argv[3:]
+    expected = pathlib.Path(MODEL) / "expected.json"
+    if chosen[:1] == ["--expected"]:
+        expected, chosen = pathlib.Path(chosen[1]), chosen[2:]
     if not (pathlib.Path(MODEL) / "config.json").exists():
         print(f"{MODEL} holds no model: skipped")
         return 77
-    expected = pathlib.Path(MODEL) / "expected.json"
     CASES = json.loads(expected.read_text())["cases"] if expected.exists() else []
     EXPECTED = {c["prompt"]: c["text"] for c in CASES if "text" in c}
-    chosen = sys.argv[3:]
     tests = {k: v for k, v in globals().items() if k.startswith("test_")}
     shared = [t for t in tests.values() if t.__code__.co_argcount]
     own = [t for t in tests.values() if not t.__code__.co_argcount]

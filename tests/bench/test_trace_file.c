@@ -214,21 +214,16 @@ static void damage(void **state)
     assert_in_range(read, 100, 3900);
 }
 
-/* The recorded traces, where they are present. */
-static void recorded(void **state)
+struct known_trace {
+    const char *name;
+    enum hzp_trace_form form;
+    int64_t requests;
+    double span_s;
+};
+
+static void read_known(const struct known_trace *file, int n, const char *root)
 {
-    static const struct {
-        const char *name;
-        enum hzp_trace_form form;
-        int64_t requests;
-        double span_s;
-    } file[] = {
-        {"AzureLLMInferenceTrace_conv.csv", HZP_TRACE_AZURE, 19366, 3501.7219},
-        {"nanoflow_lmsys.csv", HZP_TRACE_NANOFLOW, 100000, 0},
-        {"mooncake_conversation_trace.jsonl", HZP_TRACE_MOONCAKE, 12031, 3536.999},
-    };
-    const char *root = getenv("HZP_TEST_DATA");
-    for (int i = 0; i < HZP_COUNT(file); i++) {
+    for (int i = 0; i < n; i++) {
         char path[512];
         snprintf(path, sizeof(path), "%s/traces/%s", root ? root : ".", file[i].name);
         if (access(path, R_OK) != 0)
@@ -241,6 +236,29 @@ static void recorded(void **state)
     }
 }
 
+/* The files of dev/make_test_data.py, in the same three forms. */
+static void synthetic(void **state)
+{
+    static const struct known_trace file[] = {
+        {"synthetic_bursts.csv", HZP_TRACE_AZURE, 800, 200.9274},
+        {"synthetic_chat.csv", HZP_TRACE_NANOFLOW, 800, 0},
+        {"synthetic_talks.jsonl", HZP_TRACE_MOONCAKE, 120, 306.191},
+    };
+    const char *root = getenv("HZP_OWN_DATA");
+    read_known(file, HZP_COUNT(file), root ? root : "tests/data");
+}
+
+/* The recorded traces, where they are present. */
+static void recorded(void **state)
+{
+    static const struct known_trace file[] = {
+        {"AzureLLMInferenceTrace_conv.csv", HZP_TRACE_AZURE, 19366, 3501.7219},
+        {"nanoflow_lmsys.csv", HZP_TRACE_NANOFLOW, 100000, 0},
+        {"mooncake_conversation_trace.jsonl", HZP_TRACE_MOONCAKE, 12031, 3536.999},
+    };
+    read_known(file, HZP_COUNT(file), getenv("HZP_TEST_DATA"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -248,6 +266,7 @@ int main(void)
         cmocka_unit_test(nanoflow),      cmocka_unit_test(mooncake),
         cmocka_unit_test(hostile_lines), cmocka_unit_test(files_that_are_none),
         cmocka_unit_test(damage),        cmocka_unit_test(recorded),
+        cmocka_unit_test(synthetic),
     };
     return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

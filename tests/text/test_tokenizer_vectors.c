@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Published expectations for published tokenizers, from the shared test data; skipped without it.
+/* What the `tokenizers` package makes of the texts of tests/data (dev/make_test_data.py), and
+ * published expectations for published tokenizers; the latter are skipped where the data is absent.
  */
 #include "tests/text/tokenizer_makes.h"
 
@@ -8,15 +9,24 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-#define ALL (HZP_TOKENIZER_ADD_SPECIAL | HZP_TOKENIZER_PARSE_SPECIAL)
+#define OWN_TEXTS 54 /* of dev/test_texts.py */
+#define ALL       (HZP_TOKENIZER_ADD_SPECIAL | HZP_TOKENIZER_PARSE_SPECIAL)
 
-static const char *data;
+static const char *data; /* HZP_TEST_DATA, or HZP_OWN_DATA in own_vectors */
 
 static const char *path_of(const char *name)
 {
     static char path[1024];
     snprintf(path, sizeof(path), "%s/%s", data, name);
     return path;
+}
+
+static void published(void)
+{
+    data = getenv("HZP_TEST_DATA");
+    data = data != NULL ? data : "../shared/data";
+    if (access(path_of("tokenizer_vectors"), R_OK) != 0 || access(path_of("tokenizers"), R_OK) != 0)
+        skip();
 }
 
 /* Returns NULL if it is not there. */
@@ -96,6 +106,7 @@ static int llama_cpp(const char *vectors, const char *tokenizer)
 
 static void llama_cpp_vectors(void **state)
 {
+    published();
     assert_int_equal(llama_cpp("gpt-2", "tokenizers/gpt2"), 47);
     assert_int_equal(llama_cpp("qwen2", "tokenizers/qwen2.5"), 47);
     assert_int_equal(llama_cpp("deepseek-r1-qwen", "tokenizers/qwen2.5"), 47);
@@ -144,6 +155,7 @@ static void expect_text(struct hzp_tokenizer *tok, const int32_t *ids, size_t n,
 
 static void swift_transformers(void **state)
 {
+    published();
     static const char *const names[][2] = {
         {"distilgpt2", "tokenizers/gpt2"},
         {"coreml-projects/Llama-2-7b-chat-coreml", "tokenizers/llama2"},
@@ -176,6 +188,7 @@ static void swift_transformers(void **state)
 
 static void swift_encoded(void **state)
 {
+    published();
     static const char *const names[][2] = {{"gpt2_encoded_tokens", "tokenizers/gpt2"},
                                            {"llama_encoded", "tokenizers/llama2"},
                                            {"llama_3.2_encoded", "tokenizers/llama3"}};
@@ -199,6 +212,7 @@ static void swift_encoded(void **state)
 
 static void tinyllama(void **state)
 {
+    published();
     json_t *rows = json_load_file(
         path_of("tokenizer_vectors/tinyllama-v0/twitter_complaints_tokenized.json"), 0, NULL);
     assert_true(json_array_size(rows) > 0);
@@ -218,17 +232,62 @@ static void tinyllama(void **state)
     json_decref(rows);
 }
 
+/* Bytes, not strings: a text may hold NUL. */
+static void expect_decoded(struct hzp_tokenizer *tok, const int32_t *ids, size_t n, bool skip,
+                           const json_t *want)
+{
+    struct hzp_textbuf text = {0};
+    assert_int_equal(hzp_tokenizer_decode(tok, ids, n, skip, &text), 0);
+    assert_int_equal(text.bytes, json_string_length(want));
+    if (text.bytes > 0)
+        assert_memory_equal(text.data, json_string_value(want), text.bytes);
+    hzp_textbuf_fini(&text);
+}
+
+static int own_cases(const char *name)
+{
+    char path[256], line[8192];
+    int cases = 0;
+    struct hzp_tokenizer *tok = open_shared(name);
+    snprintf(path, sizeof(path), "%s/vectors.jsonl", name);
+    FILE *file = fopen(path_of(path), "r");
+    assert_true(tok != NULL && file != NULL);
+    for (; fgets(line, sizeof(line), file) != NULL; cases++) {
+        int32_t ids[1024];
+        json_t *one = json_loads(line, JSON_ALLOW_NUL, NULL);
+        assert_non_null(one);
+        const json_t *text = json_object_get(one, "text");
+        const char *bytes = json_string_value(text);
+        size_t n = read_ids(json_object_get(one, "plain"), ids);
+        expect(tok, bytes, json_string_length(text), 0, ids, n);
+        n = read_ids(json_object_get(one, "ids"), ids);
+        expect(tok, bytes, json_string_length(text), ALL, ids, n);
+        expect_decoded(tok, ids, n, false, json_object_get(one, "decoded"));
+        expect_decoded(tok, ids, n, true, json_object_get(one, "skipped"));
+        json_decref(one);
+    }
+    fclose(file);
+    hzp_tokenizer_close(tok);
+    return cases;
+}
+
+static void own_vectors(void **state)
+{
+    data = getenv("HZP_OWN_DATA");
+    data = data != NULL ? data : "tests/data";
+    assert_int_equal(own_cases("tokenizers/gpt2"), OWN_TEXTS);
+    assert_int_equal(own_cases("tokenizers/llama3"), OWN_TEXTS);
+    assert_int_equal(own_cases("tokenizers/qwen"), OWN_TEXTS);
+    assert_int_equal(own_cases("tokenizers/llama2"), OWN_TEXTS);
+    assert_int_equal(own_cases("tokenizers/metaspace"), OWN_TEXTS);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(llama_cpp_vectors),
-        cmocka_unit_test(swift_transformers),
-        cmocka_unit_test(swift_encoded),
+        cmocka_unit_test(own_vectors),        cmocka_unit_test(llama_cpp_vectors),
+        cmocka_unit_test(swift_transformers), cmocka_unit_test(swift_encoded),
         cmocka_unit_test(tinyllama),
     };
-    data = getenv("HZP_TEST_DATA");
-    data = data != NULL ? data : "../shared/data";
-    if (access(path_of("tokenizer_vectors"), R_OK) != 0 || access(path_of("tokenizers"), R_OK) != 0)
-        return 77;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

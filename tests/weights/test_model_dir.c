@@ -513,19 +513,16 @@ static void test_init(void **state)
     model_free(&c);
 }
 
-static void test_trained_model(void **state)
+/* A model of the given number of parameters, as HZP_F32 and as HZP_BF16: finite values of a trained
+ * model's size, the narrow ones the wide ones rounded. */
+static void read_trained(const char *dir, int64_t parameters)
 {
-    const char *data = getenv("HZP_TEST_DATA");
-    char dir[512];
-    snprintf(dir, sizeof(dir), "%s/hf/stories260K", data ? data : "");
-    if (!data || !scratch_exists(dir))
-        skip();
     struct hzp_model_config c;
     struct hzp_layout l;
     struct hzp_err_text err;
     if (hzp_config_read(dir, &c, &err) != HZP_OK)
         fail_msg("%s", err.text);
-    assert_int_equal(hzp_config_parameters(&c), 260032);
+    assert_int_equal(hzp_config_parameters(&c), parameters);
     hzp_layout_make(&c, &l);
     struct hzp_units wide = fixture_units(&l, HZP_F32), narrow = fixture_units(&l, HZP_BF16);
     if (hzp_model_load(dir, NULL, &wide, NULL, &err) != HZP_OK)
@@ -541,21 +538,39 @@ static void test_trained_model(void **state)
             squares += (double)x[i] * x[i];
         }
     }
-    assert_true(squares / 260032 > 1e-4 && squares / 260032 < 1);
+    assert_true(squares / (double)parameters > 1e-4 && squares / (double)parameters < 1);
     fixture_units_free(&wide);
     fixture_units_free(&narrow);
     hzp_layout_free(&l);
 }
 
+static void test_bundled_model(void **state)
+{
+    const char *data = getenv("HZP_OWN_DATA");
+    char dir[512];
+    snprintf(dir, sizeof(dir), "%s/../../models/world", data ? data : "tests/data");
+    read_trained(dir, 1115264);
+}
+
+static void test_published_model(void **state)
+{
+    const char *data = getenv("HZP_TEST_DATA");
+    char dir[512];
+    snprintf(dir, sizeof(dir), "%s/hf/stories260K", data ? data : "");
+    if (!data || !scratch_exists(dir))
+        skip();
+    read_trained(dir, 260032);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),      cmocka_unit_test(test_copies),
-        cmocka_unit_test(test_types),           cmocka_unit_test(test_convert),
-        cmocka_unit_test(test_wrong),           cmocka_unit_test(test_leftovers),
-        cmocka_unit_test(test_bad_index),       cmocka_unit_test(test_init),
-        cmocka_unit_test(test_trained_model),   cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_first_nonfinite),
+        cmocka_unit_test(test_round_trip),    cmocka_unit_test(test_copies),
+        cmocka_unit_test(test_types),         cmocka_unit_test(test_convert),
+        cmocka_unit_test(test_wrong),         cmocka_unit_test(test_leftovers),
+        cmocka_unit_test(test_bad_index),     cmocka_unit_test(test_init),
+        cmocka_unit_test(test_bundled_model), cmocka_unit_test(test_published_model),
+        cmocka_unit_test(test_not_finite),    cmocka_unit_test(test_first_nonfinite),
     };
     return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }
