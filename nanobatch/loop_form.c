@@ -37,8 +37,9 @@ static struct hzp_active_step *begin_step(struct hzp_loop *loop)
 }
 
 const struct hzp_plan_shape *hzp_loop_shape(const struct hzp_loop *loop,
-                                            const struct hzp_batch *batch, bool trains)
+                                            const struct hzp_batch *batch, enum hzp_tenant with)
 {
+    bool trains = with == HZP_TENANT_TRAIN;
     const struct hzp_loop_config *c = &loop->config;
     const struct hzp_plan_entry *entry = NULL;
     if (trains && c->beside)
@@ -54,8 +55,8 @@ const struct hzp_plan_shape *hzp_loop_shape(const struct hzp_loop *loop,
 static void plan_serving(struct hzp_loop *loop, struct hzp_active_step *active, double offered_ns)
 {
     struct hzp_batch *batch = active->batch;
-    const struct hzp_plan_shape *both = hzp_loop_shape(loop, batch, true);
-    active->shape = hzp_loop_shape(loop, batch, false);
+    const struct hzp_plan_shape *both = hzp_loop_shape(loop, batch, HZP_TENANT_TRAIN);
+    active->shape = hzp_loop_shape(loop, batch, HZP_TENANT_SERVE);
     struct hzp_step_plan what = hzp_step_serving(loop, active);
     hzp_step_build(&active->plan, &what);
     hzp_split_serve(&loop->split, &active->split, batch, &active->offer.waits,
@@ -75,7 +76,7 @@ static const struct hzp_plan_shape *shape_of_both(const struct hzp_loop *loop,
                                                   const struct hzp_active_step *active)
 {
     const struct hzp_plan_shape *both =
-        hzp_step_serves(active) ? hzp_loop_shape(loop, active->batch, true) : NULL;
+        hzp_step_serves(active) ? hzp_loop_shape(loop, active->batch, HZP_TENANT_TRAIN) : NULL;
     bool beside = active->split.beside;
     if (!both || (hzp_plan_shape_beside(both) && !beside)) /* one after the other */
         return NULL;
@@ -175,7 +176,7 @@ static bool offer(struct hzp_loop *loop, struct hzp_active_step *active)
         train_ns += count_slices(active, slices);
     }
     bool trains = hzp_offer_has(&active->offer, HZP_TENANT_TRAIN);
-    hzp_split_taken(&loop->split, &active->split, trains,
+    hzp_split_taken(&loop->split, &active->split, trains ? HZP_TENANT_TRAIN : HZP_TENANT_SERVE,
                     trains && (active->split.rows || active->split.hold) ? train_ns : 0);
     take_slices(loop, active);
     return any;

@@ -114,9 +114,10 @@ static inline bool hzp_step_serves(const struct hzp_active_step *active)
 
 /* ---- loop_form.c ---- */
 
-/* The shape of a step of these rows, with or without training; NULL: sequential. */
+/* The shape of a step of these rows.  with: HZP_TENANT_TRAIN if training is in it too, else
+ * HZP_TENANT_SERVE.  NULL: sequential. */
 const struct hzp_plan_shape *hzp_loop_shape(const struct hzp_loop *loop,
-                                            const struct hzp_batch *batch, bool trains);
+                                            const struct hzp_batch *batch, enum hzp_tenant with);
 
 /* Forms the next step: asks the sources and makes the plan.  NULL: there is nothing to do, and the
  * step's number is reused. */

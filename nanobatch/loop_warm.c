@@ -19,7 +19,7 @@ static void warm_build(struct hzp_loop *loop, struct hzp_active_step *active,
 static int warm_run(struct hzp_loop *loop, struct hzp_active_step *active)
 {
     struct hzp_exec_times times;
-    warm_build(loop, active, hzp_loop_shape(loop, active->batch, false));
+    warm_build(loop, active, hzp_loop_shape(loop, active->batch, HZP_TENANT_SERVE));
     HZP_TRY(hzp_exec_issue(loop->exec, &active->plan, active->flight, NULL));
     return hzp_exec_land(active->flight, NULL, &times);
 }
@@ -58,7 +58,7 @@ static int warm_decode(struct hzp_loop *loop, int32_t rows)
         if (i == 0)
             HZP_TRY(warm_run(loop, active));
         else
-            warm_build(loop, active, hzp_loop_shape(loop, active->batch, false));
+            warm_build(loop, active, hzp_loop_shape(loop, active->batch, HZP_TENANT_SERVE));
         HZP_TRY(hzp_exec_capture(loop->exec, &active->plan));
     }
     return HZP_OK;

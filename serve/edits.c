@@ -8,7 +8,7 @@
 
 struct entry {
     struct hzp_logit_edit edit;
-    bool stops; /* a stop id: banned while min_tokens is not reached */
+    bool stops; /* banned while min_tokens is not reached */
 };
 
 struct hzp_edits {
@@ -19,19 +19,12 @@ struct hzp_edits {
     int32_t *slot;       /* [mask + 1] hash from token to entry + 1; 0: empty */
 };
 
-static bool has_penalties(const struct hzp_sampling *s)
+int32_t hzp_edits_needed(const struct hzp_edit_rules *rules)
 {
-    return s->repetition != 1 || s->presence != 0 || s->frequency != 0;
-}
-
-int32_t hzp_edits_needed(const struct hzp_request *rq, int32_t vocab, int32_t eos_count)
-{
-    int64_t most = rq->biases;
-    if (rq->min_tokens > 0)
-        most += rq->stop_ids + (rq->ignore_eos ? 0 : eos_count);
-    if (has_penalties(&rq->sampling))
-        most += (int64_t)rq->prompt_count + rq->max_tokens;
-    return (int32_t)HZP_MIN(most, vocab);
+    int64_t most = (int64_t)rules->biases + rules->bans[0] + rules->bans[1];
+    if (rules->penalties)
+        most += (int64_t)rules->prompt_count + rules->max_tokens;
+    return (int32_t)HZP_MIN(most, rules->vocab);
 }
 
 /* The token's entry; a new one if it has none. */
@@ -51,11 +44,10 @@ static struct entry *entry_of(struct hzp_edits *edits, int32_t token)
     return entry;
 }
 
-int hzp_edits_create(const struct hzp_request *rq, int32_t vocab, const int32_t *eos,
-                     int32_t eos_count, struct hzp_edits **ret)
+int hzp_edits_create(const struct hzp_edit_rules *rules, struct hzp_edits **ret)
 {
     *ret = NULL;
-    int32_t room = hzp_edits_needed(rq, vocab, eos_count);
+    int32_t room = hzp_edits_needed(rules);
     if (!room)
         return HZP_OK;
     uint32_t slots = 8;
@@ -72,18 +64,15 @@ int hzp_edits_create(const struct hzp_request *rq, int32_t vocab, const int32_t 
     }
     edits->room = room;
     edits->mask = slots - 1;
-    edits->penalties = has_penalties(&rq->sampling);
+    edits->penalties = rules->penalties;
 
-    for (int32_t i = 0; i < rq->biases; i++)
-        entry_of(edits, rq->bias_token[i])->edit.bias = rq->bias[i];
-    if (rq->min_tokens > 0) {
-        for (int32_t i = 0; i < rq->stop_ids; i++)
-            entry_of(edits, rq->stop_id[i])->stops = true;
-        for (int32_t i = 0; i < eos_count && !rq->ignore_eos; i++)
-            entry_of(edits, eos[i])->stops = true;
-    }
-    for (int32_t i = 0; i < rq->prompt_count && edits->penalties; i++)
-        entry_of(edits, rq->prompt[i])->edit.seen = 1;
+    for (int32_t i = 0; i < rules->biases; i++)
+        entry_of(edits, rules->bias_token[i])->edit.bias = rules->bias[i];
+    for (int list = 0; list < HZP_COUNT(rules->ban); list++)
+        for (int32_t i = 0; i < rules->bans[list]; i++)
+            entry_of(edits, rules->ban[list][i])->stops = true;
+    for (int32_t i = 0; i < rules->prompt_count && edits->penalties; i++)
+        entry_of(edits, rules->prompt[i])->edit.seen = 1;
     *ret = edits;
     return HZP_OK;
 }

@@ -3,7 +3,6 @@
  * budget decides (budget.h), the oldest prompt first.
  *
  * Thread: engine. */
-#include "serve/edits.h"
 #include "serve/scheduler_state.h"
 
 #include <string.h>
@@ -266,7 +265,7 @@ static void tell_waits(const struct filling *f)
     uint64_t number = f->step->number;
     struct hzp_waits *waits = &f->offer->waits;
     waits->running = s->running;
-    waits->places = s->config.running_max;
+    waits->slots = s->config.running_max;
     for (int32_t i = 0; i < s->running; i++) {
         const struct hzp_seq *seq = &s->seq[s->order[i]];
         int32_t rows = seq->step == number ? seq->part[number % 2].rows : 0;
@@ -277,22 +276,23 @@ static void tell_waits(const struct filling *f)
         tell_wait(waits, hzp_wait_at(s, i), hzp_wait_at(s, i)->prompt_count, 0);
 }
 
-/* Sequences with penalties that drew in this step cannot have rows in the next one: they decode in
- * every second step only.  Where they are the majority, the loop waits for this step's results
- * instead: leaving out their rows would cost more than the host time that running ahead hides. */
+/* A sequence with penalties that draws in this step cannot have a row in the next one, if that is
+ * formed before the results are there: it decodes in every second step, and holds up no other.  If
+ * all running sequences have penalties, there is no other: the loop waits for the results, and each
+ * decodes in every step. */
 static enum hzp_settle settle_for(const struct filling *f)
 {
     const struct hzp_scheduler *s = f->s;
-    int32_t go_on = 0, left_out = 0;
+    bool draws = false;
     for (int32_t i = 0; i < s->running; i++) {
         const struct hzp_seq *seq = &s->seq[s->order[i]];
         if (hzp_seq_complete(seq))
             continue;
-        go_on++;
-        left_out +=
-            seq->step == f->step->number && hzp_seq_decodes(seq) && hzp_edits_grow(seq->rq->edits);
+        if (!hzp_edits_grow(seq->rq->edits))
+            return HZP_SETTLE_NOTHING;
+        draws |= seq->step == f->step->number && hzp_seq_decodes(seq);
     }
-    return 2 * left_out > go_on ? HZP_SETTLE_SERVING : HZP_SETTLE_NOTHING;
+    return draws ? HZP_SETTLE_SERVING : HZP_SETTLE_NOTHING;
 }
 
 static void count_step(struct hzp_scheduler *s, int32_t rows)

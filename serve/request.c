@@ -2,7 +2,6 @@
 #include "serve/request.h"
 
 #include "base/err.h"
-#include "serve/edits.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -113,13 +112,33 @@ int hzp_request_check(const struct hzp_request *rq, const struct hzp_request_lim
     HZP_TRY(check_tokens("prompt", rq->prompt, rq->prompt_count, vocab, reterr));
     HZP_TRY(check_tokens("logit_bias", rq->bias_token, rq->biases, vocab, reterr));
     HZP_TRY(check_tokens("stop_token_ids", rq->stop_id, rq->stop_ids, vocab, reterr));
-    int32_t edits = hzp_edits_needed(rq, vocab, limits->model->eos_count);
+    struct hzp_edit_rules rules = hzp_request_edits(rq, limits->model);
+    int32_t edits = hzp_edits_needed(&rules);
     if (edits > limits->edits_max)
         return hzp_fail_param(reterr, HZP_EINVAL, "max_tokens",
                               "biases and penalties of this request could touch %d tokens, this "
                               "server keeps track of %d",
                               edits, limits->edits_max);
     return HZP_OK;
+}
+
+struct hzp_edit_rules hzp_request_edits(const struct hzp_request *rq,
+                                        const struct hzp_model_config *model)
+{
+    const struct hzp_sampling *s = &rq->sampling;
+    bool bans = rq->min_tokens > 0;
+    return (struct hzp_edit_rules){
+        .vocab = model->vocab,
+        .bias_token = rq->bias_token,
+        .bias = rq->bias,
+        .biases = rq->biases,
+        .ban = {rq->stop_id, model->eos},
+        .bans = {bans ? rq->stop_ids : 0, bans && !rq->ignore_eos ? model->eos_count : 0},
+        .penalties = s->repetition != 1 || s->presence != 0 || s->frequency != 0,
+        .prompt = rq->prompt,
+        .prompt_count = rq->prompt_count,
+        .max_tokens = rq->max_tokens,
+    };
 }
 
 bool hzp_request_final(const struct hzp_request *rq)

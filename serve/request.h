@@ -18,11 +18,10 @@
 #define HZP_SERVE_REQUEST_H
 
 #include "device/ops.h"
+#include "serve/edits.h"
 #include "weights/config.h"
 
 #include <stdatomic.h>
-
-struct hzp_edits;
 
 enum hzp_request_state {
     HZP_REQUEST_NEW,
@@ -114,6 +113,10 @@ struct hzp_request_limits {
 /* HZP_EINVAL: the request could never be served; reterr names the field and the numbers. */
 int hzp_request_check(const struct hzp_request *rq, const struct hzp_request_limits *limits,
                       struct hzp_err_text *reterr);
+
+/* What its logit edits follow from; borrows the request and the model. */
+struct hzp_edit_rules hzp_request_edits(const struct hzp_request *rq,
+                                        const struct hzp_model_config *model);
 
 bool hzp_request_final(const struct hzp_request *rq);
 

@@ -6,7 +6,6 @@
 #include "base/ring.h"
 #include "base/thread.h"
 #include "nanobatch/source.h"
-#include "serve/edits.h"
 #include "serve/scheduler_state.h"
 
 #include <stdlib.h>
@@ -86,7 +85,8 @@ int hzp_scheduler_submit(struct hzp_scheduler *s, struct hzp_request *rq,
                                         .prompt_max = s->config.waiting_tokens_max,
                                         .edits_max = s->config.edits_max};
     HZP_TRY(hzp_request_check(rq, &limits, reterr));
-    int r = hzp_edits_create(rq, model->vocab, model->eos, model->eos_count, &rq->edits);
+    struct hzp_edit_rules rules = hzp_request_edits(rq, model);
+    int r = hzp_edits_create(&rules, &rq->edits);
     if (r < 0)
         return hzp_fail(reterr, HZP_EBUSY, "no memory for this request now");
     if (!rq->submitted_ns)

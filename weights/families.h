@@ -10,7 +10,8 @@
 #ifndef HZP_WEIGHTS_FAMILIES_H
 #define HZP_WEIGHTS_FAMILIES_H
 
-#include "weights/layout.h"
+#include "base/base.h"
+#include "weights/roles.h"
 
 /* Which rows of the tensor a file's tensor fills. */
 enum hzp_part { HZP_PART_ALL, HZP_PART_Q, HZP_PART_K, HZP_PART_V, HZP_PART_GATE, HZP_PART_UP };

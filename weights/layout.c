@@ -192,3 +192,16 @@ const struct hzp_tensor *hzp_layout_find(const struct hzp_layout *layout, enum h
     int32_t at = layout->by_role[row * HZP_ROLE_COUNT + (size_t)role];
     return at < 0 ? NULL : &layout->tensor[at];
 }
+
+int32_t hzp_layout_inner(const struct hzp_layout *layout, int32_t layer)
+{
+    return hzp_layout_find(layout, HZP_DOWN, layer)->cols;
+}
+
+int32_t hzp_layout_inner_max(const struct hzp_layout *layout)
+{
+    int32_t ret = 0;
+    for (int32_t l = 0; l < layout->config.layers; l++)
+        ret = HZP_MAX(ret, hzp_layout_inner(layout, l));
+    return ret;
+}

@@ -20,25 +20,9 @@
 #define HZP_WEIGHTS_LAYOUT_H
 
 #include "weights/config.h"
+#include "weights/roles.h"
 
 enum { HZP_UNIT_ALIGN = 64 };
-
-/* The role of a tensor. */
-enum hzp_role {
-    HZP_EMBED,      /* [vocab][width] */
-    HZP_QKV,        /* [(heads + 2 kv_heads) dim][width] */
-    HZP_O,          /* [width][heads dim] */
-    HZP_GATE_UP,    /* [2 inner][width] */
-    HZP_DOWN,       /* [width][inner] */
-    HZP_ATTN_NORM,  /* [1][width] */
-    HZP_MLP_NORM,   /* [1][width] */
-    HZP_QKV_BIAS,   /* [1][(heads + 2 kv_heads) dim]; Qwen2 */
-    HZP_Q_NORM,     /* [1][dim]; Qwen3 */
-    HZP_K_NORM,     /* [1][dim]; Qwen3 */
-    HZP_FINAL_NORM, /* [1][width] */
-    HZP_HEAD,       /* [vocab][width]; absent when tied */
-    HZP_ROLE_COUNT
-};
 
 struct hzp_tensor {
     enum hzp_role role;
@@ -83,5 +67,10 @@ void hzp_layout_free(struct hzp_layout *layout);
  * tied model the head is the embedding. */
 const struct hzp_tensor *hzp_layout_find(const struct hzp_layout *layout, enum hzp_role role,
                                          int32_t layer);
+
+/* The inner width of the layer's MLP. */
+int32_t hzp_layout_inner(const struct hzp_layout *layout, int32_t layer);
+/* The largest of all layers: for a buffer that they use in turn. */
+int32_t hzp_layout_inner_max(const struct hzp_layout *layout);
 
 #endif

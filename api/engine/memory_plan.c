@@ -115,7 +115,7 @@ static int plan_serving(const struct hzp_memory_request *q, const struct hzp_lay
     const struct hzp_model_config *config = &layout->config;
     int32_t rows = (int32_t)HZP_MAX(q->serving->step_rows, q->serving->running_max);
     int32_t logits = (int32_t)HZP_MAX(q->serving->running_max, 32);
-    add(plan, "serving", hzp_serve_space_bytes(config, plan->dtype, plan->fp8, rows, logits),
+    add(plan, "serving", hzp_serve_space_bytes(layout, plan->dtype, plan->fp8, rows, logits),
         "activations of %d rows, logits of %d", rows, logits);
     HZP_TRY(plan_kv(q, config, plan, reterr));
     int64_t edits = q->serving->edits_max;

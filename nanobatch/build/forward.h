@@ -26,8 +26,8 @@ struct hzp_serve_space {
     struct hzp_mat normed;  /* [rows][width] act */
     struct hzp_mat qkv;     /* [rows][(heads + 2 kv_heads) dim] act */
     struct hzp_mat attn;    /* [rows][heads dim] act */
-    struct hzp_mat gate_up; /* [rows][2 inner] act */
-    struct hzp_mat inner;   /* [rows][inner] act */
+    struct hzp_mat gate_up; /* [rows][2 inner] act, of the widest layer */
+    struct hzp_mat inner;   /* [rows][inner] act, of the widest layer */
     struct hzp_mat narrow;  /* as in nanobatch/build/space.h, and its scales */
     float *narrow_scale;
     struct hzp_mat picked, picked_normed; /* [logits][width] F32, act */
@@ -35,7 +35,7 @@ struct hzp_serve_space {
 };
 
 /* Bytes the space will take: for the memory plan.  fp8: the weights have it, hzp_weights_fp8. */
-size_t hzp_serve_space_bytes(const struct hzp_model_config *config, enum hzp_dtype act, bool fp8,
+size_t hzp_serve_space_bytes(const struct hzp_layout *layout, enum hzp_dtype act, bool fp8,
                              int32_t rows_max, int32_t logits_max);
 int hzp_serve_space_create(const struct hzp_model *model, int32_t rows_max, int32_t logits_max,
                            struct hzp_serve_space **ret);

@@ -1,16 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/build/mlp.h"
 
+/* The layer's columns of the buffers, which are wider where layers differ. */
+struct columns {
+    struct hzp_mat gate_up, inner;
+};
+
+static struct columns columns_of(const struct hzp_layer *layer, struct hzp_mat gate_up,
+                                 struct hzp_mat inner)
+{
+    int32_t cols = hzp_layout_inner(layer->model->layout, layer->index);
+    return (struct columns){hzp_mat_cols(gate_up, 0, 2 * cols), hzp_mat_cols(inner, 0, cols)};
+}
+
 void hzp_mlp_forward(struct hzp_plan *plan, const struct hzp_layer *layer,
                      const struct hzp_layer_space *s)
 {
     const struct hzp_mat none = {0};
+    struct columns use = columns_of(layer, s->gate_up, s->inner);
     HZP_PLAN_NEXT(plan, rmsnorm, .x = s->x_mid, .w = hzp_layer_weight(layer, HZP_MLP_NORM),
                   .y = s->normed, .rstd = s->rstd_mlp, .eps = layer->model->config->norm_eps);
-    hzp_product_forward(plan, layer, HZP_GATE_UP, s, s->normed, none, s->gate_up, false);
-    HZP_PLAN_NEXT(plan, swiglu, .x = s->gate_up, .y = s->inner);
+    hzp_product_forward(plan, layer, HZP_GATE_UP, s, s->normed, none, use.gate_up, false);
+    HZP_PLAN_NEXT(plan, swiglu, .x = use.gate_up, .y = use.inner);
     hzp_stream_copy(plan, s->x_mid, s->x_out);
-    hzp_product_forward(plan, layer, HZP_DOWN, s, s->inner, none, s->x_out, true);
+    hzp_product_forward(plan, layer, HZP_DOWN, s, use.inner, none, s->x_out, true);
 }
 
 void hzp_mlp_backward(struct hzp_plan *plan, const struct hzp_layer *layer,
@@ -18,13 +31,15 @@ void hzp_mlp_backward(struct hzp_plan *plan, const struct hzp_layer *layer,
 {
     struct hzp_mat dy = hzp_stream_grad(plan, g);
     struct hzp_mat norm = hzp_layer_weight(layer, HZP_MLP_NORM);
+    struct columns use = columns_of(layer, k->gate_up, g->inner);
+    struct columns grad = columns_of(layer, g->dgate_up, g->dinner);
 
-    HZP_PLAN_NEXT(plan, swiglu, .x = k->gate_up, .y = g->inner);
-    hzp_product_backward(plan, layer, HZP_DOWN, g->quantum_flops, dy, g->inner, g->dinner);
-    HZP_PLAN_NEXT(plan, swiglu_bwd, .x = k->gate_up, .dy = g->dinner, .dx = g->dgate_up);
+    HZP_PLAN_NEXT(plan, swiglu, .x = use.gate_up, .y = use.inner);
+    hzp_product_backward(plan, layer, HZP_DOWN, g->quantum_flops, dy, use.inner, grad.inner);
+    HZP_PLAN_NEXT(plan, swiglu_bwd, .x = use.gate_up, .dy = grad.inner, .dx = grad.gate_up);
     HZP_PLAN_NEXT(plan, rmsnorm, .x = k->x_mid, .w = norm, .y = g->normed,
                   .eps = layer->model->config->norm_eps);
-    hzp_product_backward(plan, layer, HZP_GATE_UP, g->quantum_flops, g->dgate_up, g->normed,
+    hzp_product_backward(plan, layer, HZP_GATE_UP, g->quantum_flops, grad.gate_up, g->normed,
                          g->dnormed);
     HZP_PLAN_NEXT(plan, rmsnorm_bwd, .dy = g->dnormed, .x = k->x_mid, .w = norm, .dx = g->dx,
                   .dw = hzp_layer_grad(layer, HZP_MLP_NORM), .rstd = k->rstd_mlp);

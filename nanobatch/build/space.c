@@ -2,7 +2,6 @@
 #include "nanobatch/build/space.h"
 
 #include "nanobatch/plan/plan.h"
-#include "weights/layout.h"
 
 struct hzp_mat hzp_mat_cols(struct hzp_mat mat, int32_t col0, int32_t cols)
 {
@@ -18,10 +17,12 @@ struct hzp_mat hzp_mat_cut(char *base, size_t *at, int32_t rows, int32_t cols, e
     return mat;
 }
 
-struct hzp_mat hzp_narrow_cut(char *base, size_t *at, const struct hzp_model_config *c,
-                              int32_t rows, float **ret_scale)
+struct hzp_mat hzp_narrow_cut(char *base, size_t *at, const struct hzp_layout *layout, int32_t rows,
+                              float **ret_scale)
 {
-    int32_t deepest = HZP_MAX(c->width, HZP_MAX(c->heads.heads * c->heads.dim, c->inner));
+    const struct hzp_model_config *c = &layout->config;
+    int32_t deepest =
+        HZP_MAX(HZP_MAX(c->width, c->heads.heads * c->heads.dim), hzp_layout_inner_max(layout));
     struct hzp_mat mat =
         hzp_mat_cut(base, at, rows, HZP_ROUND_UP(deepest, (int32_t)HZP_UNIT_ALIGN), HZP_E4M3);
     *ret_scale = hzp_mat_cut(base, at, 1, rows + 4 * (HZP_NANO_MAX + 1), HZP_F32).ptr;

@@ -12,20 +12,22 @@
 #define HZP_NANOBATCH_BUILD_SPACE_H
 
 #include "device/device.h"
-#include "weights/config.h"
+#include "weights/layout.h"
 
 /* Forward pass. */
 struct hzp_layer_space {
     struct hzp_mat x_in, x_mid, x_out; /* [rows][width] F32: the residual stream */
     struct hzp_mat normed;             /* [rows][width] act */
-    struct hzp_mat qkv_bare, qkv;  /* [rows][(heads + 2 kv_heads) dim] act; before, after rope */
-    struct hzp_mat attn;           /* [rows][heads dim] act */
-    struct hzp_mat gate_up, inner; /* [rows][2 inner], [rows][inner] act */
-    struct hzp_mat narrow;         /* [rows][widest product's depth] E4M3; absent: not fp8 */
-    float *narrow_scale;           /* [rows] */
-    float *rstd_attn, *rstd_mlp;   /* [rows] F32, or NULL: not kept */
-    float *lse;                    /* [rows][heads], or NULL: not kept */
-    uint64_t quantum_flops;        /* matrix products are cut to about this; 0: whole */
+    struct hzp_mat qkv_bare, qkv; /* [rows][(heads + 2 kv_heads) dim] act; before, after rope */
+    struct hzp_mat attn;          /* [rows][heads dim] act */
+    /* [rows][2 inner], [rows][inner] act; of the layer, or wider where layers differ: the first
+     * columns are used */
+    struct hzp_mat gate_up, inner;
+    struct hzp_mat narrow;       /* [rows][widest product's depth] E4M3; absent: not fp8 */
+    float *narrow_scale;         /* [rows] */
+    float *rstd_attn, *rstd_mlp; /* [rows] F32, or NULL: not kept */
+    float *lse;                  /* [rows][heads], or NULL: not kept */
+    uint64_t quantum_flops;      /* matrix products are cut to about this; 0: whole */
 };
 
 /* Backward pass: buffers that every layer uses in turn.  dx carries the gradient of the residual
@@ -48,7 +50,7 @@ struct hzp_mat hzp_mat_cut(char *base, size_t *at, int32_t rows, int32_t cols, e
 
 /* The narrow buffer for so many rows, cut as by hzp_mat_cut, and its scales.  There are four more
  * scales for each possible nano-batch, so that the scales of each can begin at 16 bytes. */
-struct hzp_mat hzp_narrow_cut(char *base, size_t *at, const struct hzp_model_config *config,
-                              int32_t rows, float **ret_scale);
+struct hzp_mat hzp_narrow_cut(char *base, size_t *at, const struct hzp_layout *layout, int32_t rows,
+                              float **ret_scale);
 
 #endif

@@ -4,34 +4,37 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Columns of each kind of row. */
+/* Columns of each kind of row; inner: of a buffer that all layers use in turn. */
 struct widths {
     int32_t width, packed, attn, inner, heads, vocab;
 };
 
-static struct widths widths_of(const struct hzp_model_config *c)
+static struct widths widths_of(const struct hzp_layout *layout)
 {
+    const struct hzp_model_config *c = &layout->config;
     return (struct widths){
         .width = c->width,
         .packed = (c->heads.heads + 2 * c->heads.kv_heads) * c->heads.dim,
         .attn = c->heads.heads * c->heads.dim,
-        .inner = c->inner,
+        .inner = hzp_layout_inner_max(layout),
         .heads = c->heads.heads,
         .vocab = c->vocab,
     };
 }
 
 static void cut_kept(struct hzp_train_space *s, char *base, size_t *at,
-                     const struct hzp_model_config *c, struct hzp_kept_layer *k)
+                     const struct hzp_layout *layout, int32_t layer, struct hzp_kept_layer *k)
 {
-    struct widths w = widths_of(c);
+    const struct hzp_model_config *c = &layout->config;
+    struct widths w = widths_of(layout);
     int32_t rows = s->rows_room;
+    int32_t inner = s->config.forward_only ? w.inner : hzp_layout_inner(layout, layer);
     k->x_in = hzp_mat_cut(base, at, rows, w.width, HZP_F32);
     k->x_mid = s->config.forward_only ? k->x_in : hzp_mat_cut(base, at, rows, w.width, HZP_F32);
     k->qkv = hzp_mat_cut(base, at, rows, w.packed, s->act);
     k->qkv_bare = c->qk_norm ? hzp_mat_cut(base, at, rows, w.packed, s->act) : k->qkv;
     k->attn = hzp_mat_cut(base, at, rows, w.attn, s->act);
-    k->gate_up = hzp_mat_cut(base, at, rows, 2 * w.inner, s->act);
+    k->gate_up = hzp_mat_cut(base, at, rows, 2 * inner, s->act);
     k->rstd_attn = hzp_mat_cut(base, at, 1, rows, HZP_F32).ptr;
     k->rstd_mlp = hzp_mat_cut(base, at, 1, rows, HZP_F32).ptr;
     k->lse = hzp_mat_cut(base, at, rows, w.heads, HZP_F32).ptr;
@@ -51,22 +54,22 @@ static void cut_head(struct hzp_train_space *s, char *base, size_t *at, struct w
     s->dpicked_normed = hzp_mat_cut(base, at, rows, w.width, HZP_F32);
 }
 
-static size_t lay_out_rows(struct hzp_train_space *s, char *base, const struct hzp_model_config *c)
+static size_t lay_out_rows(struct hzp_train_space *s, char *base, const struct hzp_layout *layout)
 {
-    struct widths w = widths_of(c);
+    struct widths w = widths_of(layout);
     int32_t rows = s->config.rows_max;
     size_t at = 0;
-    int32_t layers = s->config.forward_only ? 1 : c->layers;
+    int32_t layers = s->config.forward_only ? 1 : layout->config.layers;
     s->rows_room = rows + s->config.ride_rows;
     s->heads = w.heads;
     struct hzp_kept_layer counted;
     for (int32_t l = 0; l < layers; l++)
-        cut_kept(s, base, &at, c, base ? &s->kept[l] : &counted);
+        cut_kept(s, base, &at, layout, l, base ? &s->kept[l] : &counted);
     s->normed = hzp_mat_cut(base, &at, s->rows_room, w.width, s->act);
     s->inner = hzp_mat_cut(base, &at, s->rows_room, w.inner, s->act);
     cut_head(s, base, &at, w);
     if (s->config.fp8)
-        s->narrow = hzp_narrow_cut(base, &at, c, rows, &s->narrow_scale);
+        s->narrow = hzp_narrow_cut(base, &at, layout, rows, &s->narrow_scale);
     if (s->config.forward_only)
         return at;
     struct hzp_mat last = hzp_mat_cut(base, &at, s->rows_room, w.width, HZP_F32);
@@ -165,7 +168,7 @@ size_t hzp_train_space_bytes(const struct hzp_layout *layout, enum hzp_dtype act
                              const struct hzp_train_space_config *config)
 {
     struct hzp_train_space s = {.config = *config, .act = act};
-    return lay_out_rows(&s, NULL, &layout->config) + lay_out_state(&s, NULL, layout);
+    return lay_out_rows(&s, NULL, layout) + lay_out_state(&s, NULL, layout);
 }
 
 int hzp_train_space_create(const struct hzp_model *model,
@@ -178,10 +181,10 @@ int hzp_train_space_create(const struct hzp_model *model,
     s->act = model->act;
     s->kept = hzp_xcalloc((size_t)model->config->layers + 1, sizeof(*s->kept));
     int r;
-    size_t rows = lay_out_rows(s, NULL, model->config);
+    size_t rows = lay_out_rows(s, NULL, model->layout);
     size_t state = lay_out_state(s, NULL, model->layout);
     HZP_TRY_GOTO(hzp_device_alloc(s->dev, HZP_MEM_DEVICE, rows, &s->memory));
-    lay_out_rows(s, s->memory, model->config);
+    lay_out_rows(s, s->memory, model->layout);
     void *result;
     HZP_TRY_GOTO(hzp_device_alloc(s->dev, HZP_MEM_HOST, sizeof(*s->result), &result));
     s->result = result;

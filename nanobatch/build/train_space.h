@@ -18,9 +18,9 @@ struct hzp_kept_layer {
     struct hzp_mat x_in, x_mid;   /* [rows][width] F32 */
     struct hzp_mat qkv_bare, qkv; /* [rows][(heads + 2 kv_heads) dim] act; one without q/k norms */
     struct hzp_mat attn;          /* [rows][heads dim] act */
-    struct hzp_mat gate_up;       /* [rows][2 inner] act */
-    float *rstd_attn, *rstd_mlp;  /* [rows] */
-    float *lse;                   /* [rows][heads] */
+    struct hzp_mat gate_up; /* [rows][2 inner] act, of the layer; forward_only: of the widest */
+    float *rstd_attn, *rstd_mlp; /* [rows] */
+    float *lse;                  /* [rows][heads] */
 };
 
 struct hzp_train_space {
@@ -40,9 +40,10 @@ struct hzp_train_space {
     struct hzp_kept_layer *kept; /* [layers + 1]; of the last only x_in.  forward_only: [1] */
     struct hzp_mat dx, dx_act;   /* [rows][width] F32, act; the same in F32 models */
     struct hzp_mat dnormed;      /* [rows][width] F32 */
-    struct hzp_mat normed, inner, dinner, dgate_up, dattn, dqkv; /* [rows][...] act */
-    struct hzp_mat picked, dpicked, dpicked_normed;              /* [head_rows][width] F32 */
-    struct hzp_mat picked_normed;                                /* [head_rows][width] act */
+    /* [rows][...] act; where layers differ, of the widest */
+    struct hzp_mat normed, inner, dinner, dgate_up, dattn, dqkv;
+    struct hzp_mat picked, dpicked, dpicked_normed; /* [head_rows][width] F32 */
+    struct hzp_mat picked_normed;                   /* [head_rows][width] act */
     struct hzp_mat logits, dlogits; /* [head_rows][vocab] F32, act; the same in F32 models */
     float *picked_rstd;             /* [head_rows] */
     struct hzp_mat narrow;          /* fp8: as in nanobatch/build/space.h */

@@ -2,15 +2,18 @@
 #include "nanobatch/build/update.h"
 
 #include "nanobatch/build/train_space.h"
+#include "nanobatch/time/rates.h"
 #include "weights/fp8.h"
 
-/* Elements of one memory-bound item: about as long as quantum_flops of matrix product, at a
- * machine balance of ten operations a byte and some thirty bytes an element. */
-static size_t piece_elements(const struct hzp_train_space *s)
+/* A piece is at least so long, and at most what a matrix of one row can be. */
+static const size_t piece_min = (size_t)1 << 16, piece_max = (size_t)INT32_MAX / 64 * 64;
+
+/* Elements of one item of the op, whose arguments are those of an item of n > 0 elements. */
+static size_t piece_elements(const struct hzp_train_space *s, enum hzp_op op, const void *args,
+                             size_t n)
 {
-    size_t piece = (size_t)(s->config.quantum_flops / 300);
-    return s->config.quantum_flops ? HZP_ROUND_UP(HZP_MAX(piece, (size_t)1 << 16), (size_t)64)
-                                   : (size_t)INT32_MAX / 64 * 64;
+    size_t piece = hzp_quantum_elements(s->config.quantum_flops, hzp_op_cost(op, args), n);
+    return HZP_ROUND_UP(HZP_MIN(HZP_MAX(piece, piece_min), piece_max), (size_t)64);
 }
 
 /* One unit of everything that AdamW reads and writes. */
@@ -33,33 +36,51 @@ static struct unit unit_of(const struct hzp_model *model, const struct hzp_versi
     };
 }
 
+static struct hzp_adamw_args adamw_of(const struct unit *unit, const struct hzp_update_hyper *hyper,
+                                      struct hzp_train_space *s, size_t at, size_t n, float decay)
+{
+    return (struct hzp_adamw_args){
+        .from = hzp_unit_piece(&unit->from, at, n),
+        .to = hzp_unit_piece(&unit->to, at, n),
+        .residual =
+            unit->residual.base ? hzp_unit_piece(&unit->residual, at, n) : (struct hzp_mat){0},
+        .grad = hzp_unit_piece(&unit->grad, at, n),
+        .m = hzp_unit_piece(&unit->m, at, n),
+        .v = hzp_unit_piece(&unit->v, at, n),
+        .sumsq = &s->result->sumsq,
+        .grad_scale = hyper->grad_scale,
+        .clip = hyper->clip,
+        .lr = hyper->lr,
+        .beta1 = hyper->beta1,
+        .beta2 = hyper->beta2,
+        .eps = hyper->eps,
+        .decay = decay,
+        .t = hyper->t,
+    };
+}
+
 /* Elements [begin, end) of the unit. */
 static void add_adamw(struct hzp_plan *chain, const struct unit *unit,
                       const struct hzp_update_hyper *hyper, struct hzp_train_space *s, size_t begin,
                       size_t end, float decay)
 {
-    /* An element takes seven accesses to memory: about three times what piece_elements assumes. */
-    size_t piece = piece_elements(s);
-    if (s->config.quantum_flops)
-        piece = HZP_ROUND_UP(HZP_MAX(piece / 3, (size_t)1 << 16), (size_t)64);
+    if (begin == end)
+        return;
+    size_t first = HZP_MIN(piece_min, end - begin);
+    struct hzp_adamw_args sized = adamw_of(unit, hyper, s, begin, first, decay);
+    size_t piece = piece_elements(s, HZP_OP_adamw, &sized, first);
     for (size_t at = begin; at < end; at += piece) {
-        size_t n = HZP_MIN(piece, end - at);
-        HZP_PLAN_NEXT(chain, adamw, .from = hzp_unit_piece(&unit->from, at, n),
-                      .to = hzp_unit_piece(&unit->to, at, n),
-                      .residual = unit->residual.base ? hzp_unit_piece(&unit->residual, at, n)
-                                                      : (struct hzp_mat){0},
-                      .grad = hzp_unit_piece(&unit->grad, at, n),
-                      .m = hzp_unit_piece(&unit->m, at, n), .v = hzp_unit_piece(&unit->v, at, n),
-                      .sumsq = &s->result->sumsq, .grad_scale = hyper->grad_scale,
-                      .clip = hyper->clip, .lr = hyper->lr, .beta1 = hyper->beta1,
-                      .beta2 = hyper->beta2, .eps = hyper->eps, .decay = decay, .t = hyper->t);
+        struct hzp_adamw_args args = adamw_of(unit, hyper, s, at, HZP_MIN(piece, end - at), decay);
+        hzp_plan_next(chain, HZP_OP_adamw, &args);
     }
 }
 
 static void add_sumsq(struct hzp_plan *chain, const struct hzp_unit_view *grad,
                       struct hzp_train_space *s)
 {
-    size_t piece = piece_elements(s);
+    size_t first = HZP_MIN(piece_min, grad->elements);
+    struct hzp_sumsq_args sized = {hzp_unit_piece(grad, 0, first), &s->result->sumsq};
+    size_t piece = piece_elements(s, HZP_OP_sumsq, &sized, first);
     for (size_t at = 0; at < grad->elements; at += piece)
         HZP_PLAN_NEXT(chain, sumsq,
                       .x = hzp_unit_piece(grad, at, HZP_MIN(piece, grad->elements - at)),
@@ -76,7 +97,10 @@ static void add_quantize(struct hzp_plan *chain, const struct hzp_model *model,
             float *scale;
             struct hzp_mat x = hzp_version_mat(w, draft, hzp_fp8_role[i], l);
             struct hzp_mat y = hzp_version_fp8(w, draft, hzp_fp8_role[i], l, &scale);
-            size_t rows = HZP_MAX(piece_elements(s) / (size_t)x.cols, (size_t)1);
+            struct hzp_quantize_args all = {.x = x, .y = y, .scale = scale};
+            size_t elements = (size_t)x.rows * (size_t)x.cols;
+            size_t fit = piece_elements(s, HZP_OP_quantize, &all, elements);
+            size_t rows = HZP_MAX(fit / (size_t)x.cols, (size_t)1);
             int32_t piece = (int32_t)HZP_MIN(rows, (size_t)x.rows);
             for (int32_t r = 0; r < x.rows; r += piece) {
                 int32_t n = HZP_MIN(piece, x.rows - r);

@@ -35,7 +35,7 @@
 struct hzp_deadline_step {
     uint64_t begin_ns;
     double pace;         /* prompt rows of a step with prompts, >= 1 */
-    double under_way_ns; /* what the steps before it will still take */
+    double in_flight_ns; /* what the steps before it will still take */
     double serve_ns;     /* predicted: serving's part of it */
     double host_ns;      /* H */
 };

@@ -18,12 +18,12 @@ static const double longer_max = 4;
 void hzp_seen_init(struct hzp_seen *seen)
 {
     memset(seen, 0, sizeof(*seen));
-    for (int train = 0; train < 2; train++) {
-        hzp_spread_init(&seen->ratio[train], 0.25, 1.04, 0.998);
-        hzp_spread_init(&seen->excess[train], 1e4, 1.1, 0.998);
+    for (int with = 0; with < HZP_TENANT_COUNT; with++) {
+        hzp_spread_init(&seen->ratio[with], 0.25, 1.04, 0.998);
+        hzp_spread_init(&seen->excess[with], 1e4, 1.1, 0.998);
         /* Until something is known, somewhat more than predicted; and a single late ITL among few
          * must not look like one in a hundred. */
-        hzp_spread_add(&seen->ratio[train], usual_ratio, 100);
+        hzp_spread_add(&seen->ratio[with], usual_ratio, 100);
     }
     hzp_spread_init(&seen->ttft_alone, 1e5, 1.15, 0.99);
 }
@@ -148,35 +148,35 @@ void hzp_seen_ttft(struct hzp_seen *seen, const struct hzp_policy *policy, uint6
     }
 }
 
-void hzp_seen_prediction(struct hzp_seen *seen, const struct hzp_policy *policy, bool train,
-                         double itl_ns, double predicted_ns)
+void hzp_seen_prediction(struct hzp_seen *seen, const struct hzp_policy *policy,
+                         enum hzp_tenant with, double itl_ns, double predicted_ns)
 {
     double ratio = itl_ns / HZP_MAX(predicted_ns, 1.0);
     uint64_t goal = policy->itl_ns ? policy->itl_ns : policy->ttft_ns / 4;
     if (predicted_ns >= (double)goal / 4)
-        hzp_spread_add(&seen->ratio[train], ratio, 1);
+        hzp_spread_add(&seen->ratio[with], ratio, 1);
     else
-        hzp_spread_add(&seen->excess[train], HZP_MAX(itl_ns - predicted_ns, 1.0), 1);
+        hzp_spread_add(&seen->excess[with], HZP_MAX(itl_ns - predicted_ns, 1.0), 1);
     seen->error += (HZP_MIN(fabs(ratio - 1), 4.0) - seen->error) / 64;
 }
 
 void hzp_seen_relax(struct hzp_seen *seen, bool margin)
 {
-    hzp_spread_add(&seen->ratio[true], margin ? usual_ratio : 1, 1);
-    hzp_spread_add(&seen->excess[true], 1, 1);
+    hzp_spread_add(&seen->ratio[HZP_TENANT_TRAIN], margin ? usual_ratio : 1, 1);
+    hzp_spread_add(&seen->excess[HZP_TENANT_TRAIN], 1, 1);
 }
 
-double hzp_seen_p99(const struct hzp_seen *seen, bool train, double predicted_ns)
+double hzp_seen_p99(const struct hzp_seen *seen, enum hzp_tenant with, double predicted_ns)
 {
-    double ratio = HZP_MAX(hzp_spread_quantile(&seen->ratio[train], 0.99), 1.0);
-    double excess = hzp_spread_quantile(&seen->excess[train], 0.99);
+    double ratio = HZP_MAX(hzp_spread_quantile(&seen->ratio[with], 0.99), 1.0);
+    double excess = hzp_spread_quantile(&seen->excess[with], 0.99);
     return HZP_MAX(ratio * predicted_ns, predicted_ns + excess);
 }
 
-double hzp_seen_within(const struct hzp_seen *seen, bool train, double goal_ns)
+double hzp_seen_within(const struct hzp_seen *seen, enum hzp_tenant with, double goal_ns)
 {
-    double ratio = HZP_MAX(hzp_spread_quantile(&seen->ratio[train], 0.99), 1.0);
-    double excess = hzp_spread_quantile(&seen->excess[train], 0.99);
+    double ratio = HZP_MAX(hzp_spread_quantile(&seen->ratio[with], 0.99), 1.0);
+    double excess = hzp_spread_quantile(&seen->excess[with], 0.99);
     return HZP_MIN(goal_ns / ratio, goal_ns - excess);
 }
 

@@ -29,6 +29,7 @@
 #ifndef HZP_NANOBATCH_SPLIT_SEEN_H
 #define HZP_NANOBATCH_SPLIT_SEEN_H
 
+#include "nanobatch/plan/plan.h"
 #include "nanobatch/split/policy.h"
 #include "nanobatch/split/window.h"
 
@@ -45,7 +46,8 @@ struct hzp_seen {
     uint64_t alone_p99_ns;   /* `alone` above; refreshed every 32 */
     double itl_mean_ns, alone_mean_ns;
     int64_t alone_count;
-    struct hzp_spread ratio[2], excess[2];     /* [1]: of ITLs with training in them */
+    /* by tenant: of ITLs of serving alone, of ITLs with training in them */
+    struct hzp_spread ratio[HZP_TENANT_COUNT], excess[HZP_TENANT_COUNT];
     struct hzp_spread ttft_alone;              /* TTFTs less the training in them */
     double missed_itl, missed_ttft;            /* miss rates, for the report */
     double missed_itl_alone;                   /* of ITLs less the training in them */
@@ -90,9 +92,10 @@ double hzp_seen_miss_rate(const struct hzp_seen *seen, const struct hzp_policy *
 /* The goals have changed: misses of the old ones are forgotten. */
 void hzp_seen_forget(struct hzp_seen *seen, bool itl, bool ttft);
 
-/* An ITL was predicted so, and measured; train: with training in it. */
-void hzp_seen_prediction(struct hzp_seen *seen, const struct hzp_policy *policy, bool train,
-                         double itl_ns, double predicted_ns);
+/* An ITL was predicted so, and measured.  with: HZP_TENANT_TRAIN if training was in it, else
+ * HZP_TENANT_SERVE; the same below. */
+void hzp_seen_prediction(struct hzp_seen *seen, const struct hzp_policy *policy,
+                         enum hzp_tenant with, double itl_ns, double predicted_ns);
 
 /* A step could have had training, but too little time was left for an item.  Each call lets the
  * recorded errors of predictions with training fade, so that smaller errors can be observed again.
@@ -101,10 +104,10 @@ void hzp_seen_prediction(struct hzp_seen *seen, const struct hzp_policy *policy,
 void hzp_seen_relax(struct hzp_seen *seen, bool margin);
 
 /* What 99 of 100 ITLs predicted so stay within. */
-double hzp_seen_p99(const struct hzp_seen *seen, bool train, double predicted_ns);
+double hzp_seen_p99(const struct hzp_seen *seen, enum hzp_tenant with, double predicted_ns);
 
 /* W(goal_ns); may come out negative. */
-double hzp_seen_within(const struct hzp_seen *seen, bool train, double goal_ns);
+double hzp_seen_within(const struct hzp_seen *seen, enum hzp_tenant with, double goal_ns);
 
 /* Serving's and training's parts of all time over the last `seconds` (at most HZP_SEEN_SECONDS - 1,
  * the present one not counted), 0 .. 1. */

@@ -118,7 +118,8 @@ static double serve_max(const struct hzp_split *split)
     double carry = split->pipeline.carry_ns;
     if (!split->policy.itl_ns || split->derived)
         return 0;
-    double limit = hzp_seen_within(&split->seen, carry > 0, (double)split->policy.itl_ns);
+    double limit = hzp_seen_within(&split->seen, carry > 0 ? HZP_TENANT_TRAIN : HZP_TENANT_SERVE,
+                                   (double)split->policy.itl_ns);
     return HZP_MAX(limit - split->host_ns - carry, 1.0);
 }
 
@@ -153,11 +154,11 @@ static struct limits limits_of(const struct hzp_split *split, const struct hzp_s
     struct limits ret = {INFINITY, INFINITY};
     struct hzp_deadline_step now = {.begin_ns = step->begin_ns,
                                     .pace = HZP_MAX(split->prompt_rows, 1),
-                                    .under_way_ns = split->pipeline.under_way_ns,
+                                    .in_flight_ns = split->pipeline.in_flight_ns,
                                     .serve_ns = step->alone_ns,
                                     .host_ns = split->host_ns};
     if (split->policy.itl_ns && step->decode_rows > 0)
-        ret.itl = hzp_seen_within(&split->seen, true, (double)split->policy.itl_ns);
+        ret.itl = hzp_seen_within(&split->seen, HZP_TENANT_TRAIN, (double)split->policy.itl_ns);
     if (split->policy.ttft_ns)
         ret.ttft = hzp_deadline_ttft(&split->seen, split->policy.ttft_ns, &now, waits);
     return ret;
@@ -186,7 +187,7 @@ static double within_goals(const struct hzp_split *split, struct hzp_split_step 
     double slots = 1;
     if (slots_matter)
         slots =
-            (waits ? hzp_throttle_slots(waits->running, waits->places) : 1) * split->overdue_factor;
+            (waits ? hzp_throttle_slots(waits->running, waits->slots) : 1) * split->overdue_factor;
     step->beside =
         step->beside && stays_beside(split, step, HZP_MIN(limit.itl, limit.ttft), missed);
     /* The slice before falls into this step's ITL, or this step's into the next. */
@@ -323,7 +324,7 @@ static double predicted_itl(const struct hzp_split *split, const struct hzp_spli
 }
 
 /* What this step adds to the time until the in-flight steps have ended: at most all it takes. */
-static double under_way(const struct hzp_split_step *step)
+static double in_flight(const struct hzp_split_step *step)
 {
     return step->rows > 0 ? step->itl_ns : step->trains ? (double)step->train_ns : 0;
 }
@@ -337,9 +338,10 @@ static void hold_behind(struct hzp_split *split, const struct hzp_split_step *st
     split->pipeline.hold_ns = hold > serve / 8 ? (uint64_t)hold : 0;
 }
 
-void hzp_split_taken(struct hzp_split *split, struct hzp_split_step *step, bool trains,
+void hzp_split_taken(struct hzp_split *split, struct hzp_split_step *step, enum hzp_tenant with,
                      double slice_ns)
 {
+    bool trains = with == HZP_TENANT_TRAIN;
     hzp_assert_engine_thread();
     step->trains = trains;
     step->beside = step->beside && trains;
@@ -357,7 +359,7 @@ void hzp_split_taken(struct hzp_split *split, struct hzp_split_step *step, bool 
         split->pipeline.carry_ns =
             split->config.early && !step->beside ? step->slice_ns - step->ride_ns : 0;
     hold_behind(split, step);
-    split->pipeline.under_way_ns += under_way(step);
+    split->pipeline.in_flight_ns += in_flight(step);
 }
 
 /* ---- what a step really took ---- */
@@ -382,11 +384,12 @@ static void account(struct hzp_split *split, const struct hzp_split_step *step,
                          step->beside && serve_end_ns ? (double)serve_end_ns : serve_ns);
 }
 
-/* Whether the ITL that ended with the step had training in it. */
-static bool trains_in_itl(const struct hzp_split *split, const struct hzp_split_step *step)
+/* HZP_TENANT_TRAIN: the ITL that ended with the step had training in it. */
+static enum hzp_tenant with_in_itl(const struct hzp_split *split, const struct hzp_split_step *step)
 {
-    return step->carry_ns + step->ride_ns > 0 ||
-           (step->trains && (step->beside || !split->config.early));
+    bool trains = step->carry_ns + step->ride_ns > 0 ||
+                  (step->trains && (step->beside || !split->config.early));
+    return trains ? HZP_TENANT_TRAIN : HZP_TENANT_SERVE;
 }
 
 /* How much longer training made the ITL that ended with the step. */
@@ -407,7 +410,7 @@ static double itl_alone(const struct hzp_split *split, const struct hzp_split_st
         hzp_step_slowdown(&split->config.time->step, false, step->alone_ns, step->slice_ns);
     if (step->beside)
         return HZP_MIN(itl_ns, split->host_ns + step->alone_ns);
-    if (!trains_in_itl(split, step))
+    if (with_in_itl(split, step) == HZP_TENANT_SERVE)
         return itl_ns - HZP_MIN((double)split->pipeline.held_ns, itl_ns);
     double serve = HZP_MIN((double)times->ns[HZP_TENANT_SERVE], itl_ns);
     return HZP_MAX(itl_ns - train_in_itl(split, step, times) - serve * (1 - 1 / slow), 0.0);
@@ -430,7 +433,7 @@ static void learn(struct hzp_split *split, const struct hzp_split_step *step,
         return;
     average(&split->host_ns, HZP_MAX(HZP_MIN(itl_ns - busy_ns, 4 * split->host_ns + 1e6), 1.0));
     if ((!step->overrun || !step->trains) && split->config.time->step.seen > HZP_STEP_TIMES_FEW)
-        hzp_seen_prediction(&split->seen, &split->policy, trains_in_itl(split, step), itl_ns,
+        hzp_seen_prediction(&split->seen, &split->policy, with_in_itl(split, step), itl_ns,
                             step->itl_ns);
 }
 
@@ -452,7 +455,7 @@ static void report(struct hzp_split *split, const struct hzp_split_step *step, d
         r->itl_ns = step->itl_ns;
         r->slice_ns = (double)step->train_ns;
         r->measured_itl_ns = itl_ns;
-        r->itl_p99_ns = hzp_seen_p99(seen, trains_in_itl(split, step), step->itl_ns);
+        r->itl_p99_ns = hzp_seen_p99(seen, with_in_itl(split, step), step->itl_ns);
         r->error = seen->error;
         r->missed_itl = seen->missed_itl;
         r->missed_itl_alone = seen->missed_itl_alone;
@@ -474,7 +477,7 @@ void hzp_split_ended(struct hzp_split *split, const struct hzp_split_step *step,
 {
     hzp_assert_engine_thread();
     double itl_ns = 0;
-    split->pipeline.under_way_ns = HZP_MAX(split->pipeline.under_way_ns - under_way(step), 0.0);
+    split->pipeline.in_flight_ns = HZP_MAX(split->pipeline.in_flight_ns - in_flight(step), 0.0);
     if (next_ns > 0)
         split->next_ns = next_ns;
     split->credit.owed_ns -= step->owes_ns;

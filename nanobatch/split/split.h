@@ -90,7 +90,7 @@ struct hzp_split_step {
 /* Steps formed that have not ended, and the last one that has. */
 struct hzp_split_pipeline {
     double carry_ns;        /* of the newest step formed: its slice falls into the next ITL */
-    double under_way_ns;    /* predicted: of steps formed that have not ended */
+    double in_flight_ns;    /* predicted: of steps formed that have not ended */
     uint64_t hold_ns;       /* the next step may hold serving so long; 0: not */
     uint64_t held_ns;       /* training's time in such steps since the last tokens */
     uint64_t last_train_ns; /* of the last step that ended, behind its tokens */
@@ -134,8 +134,9 @@ void hzp_split_begin(struct hzp_split *split, struct hzp_split_step *step, uint6
 void hzp_split_serve(struct hzp_split *split, struct hzp_split_step *step,
                      const struct hzp_batch *batch, const struct hzp_waits *waits, bool beside);
 
-/* All sources have offered: whether training came, and how long its slice will take. */
-void hzp_split_taken(struct hzp_split *split, struct hzp_split_step *step, bool trains,
+/* All sources have offered.  with: HZP_TENANT_TRAIN if training came, and its slice will take
+ * slice_ns; else HZP_TENANT_SERVE. */
+void hzp_split_taken(struct hzp_split *split, struct hzp_split_step *step, enum hzp_tenant with,
                      double slice_ns);
 
 /* The step has ended.  tokens_ns: when serving's results were out, by the device's clock.  next_ns:

@@ -13,7 +13,7 @@
  * out. */
 enum { HZP_WAITS_MAX = 64 };
 struct hzp_waits {
-    int32_t running, places; /* running slots in use, and slots; places 0: not known */
+    int32_t running, slots; /* running slots in use, and how many there are; slots 0: not known */
     int32_t count;
     struct hzp_wait {
         uint64_t since_ns;           /* device clock: submitted at */

@@ -16,3 +16,12 @@ double hzp_rates_ns(const struct hzp_rates *rates, struct hzp_cost cost)
     double memory = (double)cost.bytes / rates->bytes_per_ns;
     return HZP_MAX(compute, memory) + rates->call_ns;
 }
+
+size_t hzp_quantum_elements(uint64_t quantum_flops, struct hzp_cost cost, size_t elements)
+{
+    double work = (double)cost.flops + (double)HZP_QUANTUM_FLOPS_PER_BYTE * (double)cost.bytes;
+    if (!quantum_flops || work <= 0)
+        return SIZE_MAX;
+    double fit = (double)quantum_flops / work * (double)elements;
+    return fit < 1e18 ? (size_t)fit : SIZE_MAX;
+}

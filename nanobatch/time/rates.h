@@ -41,4 +41,13 @@ double hzp_rates_ns(const struct hzp_rates *rates, struct hzp_cost cost);
  * arithmetic limits it, on two of the threads above: 2 x 60 / 15 = 8. */
 enum { HZP_FLOPS_PER_BYTE = 10 };
 
+/* Training's work is cut into items that last about as long as `quantum_flops` of matrix product.
+ * For other ops one byte counts as so many flops: the balance of the fastest CPU measured (AVX-512
+ * BF16, two cores: 1.2 TFLOP/s of products, 40 GB/s), so that on no CPU they last longer. */
+enum { HZP_QUANTUM_FLOPS_PER_BYTE = 30 };
+
+/* How many elements such an item may have, of an op that costs `cost` for `elements` of them; as
+ * many as fit in a size_t if quantum_flops is 0. */
+size_t hzp_quantum_elements(uint64_t quantum_flops, struct hzp_cost cost, size_t elements);
+
 #endif

@@ -161,25 +161,25 @@ static void test_ttft_limits(void **state)
     struct hzp_waits waits = {.count = 1, .of = {{30000000, 32, 32}}};
     uint64_t goal = 120000000;
     double one = hzp_deadline_ttft(seen, goal, &step, &waits);
-    assert_true(near(one, hzp_seen_within(seen, true, 100 * MS))); /* it is 20 ms old */
-    waits.of[0].rows_left = 96;                                    /* three steps */
+    assert_true(near(one, hzp_seen_within(seen, HZP_TENANT_TRAIN, 100 * MS))); /* it is 20 ms old */
+    waits.of[0].rows_left = 96;                                                /* three steps */
     assert_true(near(hzp_deadline_ttft(seen, goal, &step, &waits), one / 3));
     waits.of[0].rows_left = 32;
     waits.count = 2; /* a second request of the same age behind it needs four in all */
     waits.of[1] = (struct hzp_wait){30000000, 96, 0};
     assert_true(near(hzp_deadline_ttft(seen, goal, &step, &waits), one / 4));
     waits.count = 1;
-    step.under_way_ns = 40 * MS;
-    assert_true(
-        near(hzp_deadline_ttft(seen, goal, &step, &waits), hzp_seen_within(seen, true, 60 * MS)));
+    step.in_flight_ns = 40 * MS;
+    assert_true(near(hzp_deadline_ttft(seen, goal, &step, &waits),
+                     hzp_seen_within(seen, HZP_TENANT_TRAIN, 60 * MS)));
     /* No request waits: F is a quarter of the goal while no TTFT is known. */
     step.serve_ns = 5 * MS;
     assert_true(near(hzp_deadline_ttft(seen, goal, &step, NULL),
-                     hzp_seen_within(seen, true, 90 * MS) + 6 * MS));
+                     hzp_seen_within(seen, HZP_TENANT_TRAIN, 90 * MS) + 6 * MS));
     assert_true(hzp_deadline_idle(seen, 0, 7) == 7);
     assert_true(hzp_deadline_idle(seen, goal, 50 * MS) == 50 * MS);
-    assert_true(
-        near(hzp_deadline_idle(seen, goal, 500 * MS), hzp_seen_within(seen, true, 90 * MS)));
+    assert_true(near(hzp_deadline_idle(seen, goal, 500 * MS),
+                     hzp_seen_within(seen, HZP_TENANT_TRAIN, 90 * MS)));
     free(seen);
 }
 

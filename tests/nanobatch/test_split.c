@@ -48,12 +48,16 @@ static uint64_t items_within(const struct hzp_split_step *step, uint64_t item_ns
     return train;
 }
 
+static enum hzp_tenant with_of(const struct hzp_exec_times *times)
+{
+    return times->ns[HZP_TENANT_TRAIN] > 0 ? HZP_TENANT_TRAIN : HZP_TENANT_SERVE;
+}
+
 /* A hold: a step of training alone. */
 static uint64_t wait_out(struct hzp_split_step *step, uint64_t item_ns)
 {
     struct hzp_exec_times times = {.ns[HZP_TENANT_TRAIN] = items_within(step, item_ns)};
-    hzp_split_taken(&split, step, times.ns[HZP_TENANT_TRAIN] > 0,
-                    (double)times.ns[HZP_TENANT_TRAIN]);
+    hzp_split_taken(&split, step, with_of(&times), (double)times.ns[HZP_TENANT_TRAIN]);
     now_ns += times.ns[HZP_TENANT_TRAIN];
     if (times.ns[HZP_TENANT_TRAIN] > 0)
         hzp_split_ended(&split, step, &times, now_ns, (double)item_ns);
@@ -75,8 +79,7 @@ static uint64_t run(int32_t decode, int32_t prompt, uint64_t serve_ns, uint64_t 
     struct hzp_exec_times times = {.ns[HZP_TENANT_SERVE] = batch.rows ? serve_ns : 0};
     times.end_ns[HZP_TENANT_SERVE] = times.ns[HZP_TENANT_SERVE];
     times.ns[HZP_TENANT_TRAIN] = items_within(&step, item_ns);
-    hzp_split_taken(&split, &step, times.ns[HZP_TENANT_TRAIN] > 0,
-                    (double)times.ns[HZP_TENANT_TRAIN]);
+    hzp_split_taken(&split, &step, with_of(&times), (double)times.ns[HZP_TENANT_TRAIN]);
     bool beside = step.beside;
     times.end_ns[HZP_TENANT_TRAIN] = times.ns[HZP_TENANT_TRAIN];
     now_ns += beside ? HZP_MAX(times.ns[HZP_TENANT_SERVE], times.ns[HZP_TENANT_TRAIN])
@@ -187,7 +190,7 @@ static void test_steps_are_shorter_where_places_are_scarce(void **state)
         open_policy(&(struct hzp_policy){.itl_ns = 60 * MS, .train_max = 1}, beside);
         for (int i = 0; i < 1000; i++)
             run(4, 0, 10 * MS, MS);
-        waits = (struct hzp_waits){.running = 4, .places = 8};
+        waits = (struct hzp_waits){.running = 4, .slots = 8};
         assert_true(run(4, 0, 10 * MS, MS) > 40 * MS);
         waits.running = 6;
         run(4, 0, 10 * MS, MS);
@@ -224,8 +227,7 @@ static void test_beside_only_where_that_is_in_time(void **state)
             hzp_split_serve(&split, &step, &batch, &waits, may_beside);
             struct hzp_exec_times times = {.ns[HZP_TENANT_SERVE] = 10 * MS};
             times.ns[HZP_TENANT_TRAIN] = items_within(&step, MS / 4);
-            hzp_split_taken(&split, &step, times.ns[HZP_TENANT_TRAIN] > 0,
-                            (double)times.ns[HZP_TENANT_TRAIN]);
+            hzp_split_taken(&split, &step, with_of(&times), (double)times.ns[HZP_TENANT_TRAIN]);
             if (step.beside)
                 times.ns[HZP_TENANT_SERVE] = (slow ? 18 : 11) * MS;
             times.end_ns[HZP_TENANT_SERVE] = times.ns[HZP_TENANT_SERVE];

@@ -232,6 +232,22 @@ static void test_times_by_rows(void **state)
     }
 }
 
+/* Of an op, as many elements as cost what the quantum does at the stated balance. */
+static void test_items_of_a_quantum(void **state)
+{
+    (void)state;
+    const uint64_t quantum = 1000000000;
+    struct hzp_cost copy = {.bytes = 8000, .flops = 0}, product = {.bytes = 0, .flops = 2000};
+    assert_int_equal(hzp_quantum_elements(quantum, product, 1000), quantum / 2);
+    assert_int_equal(hzp_quantum_elements(quantum, copy, 1000),
+                     quantum / (8 * HZP_QUANTUM_FLOPS_PER_BYTE));
+    struct hzp_cost both = {.bytes = 8000, .flops = 2000};
+    assert_true(hzp_quantum_elements(quantum, both, 1000) <
+                hzp_quantum_elements(quantum, copy, 1000));
+    assert_true(hzp_quantum_elements(0, copy, 1000) == SIZE_MAX);
+    assert_true(hzp_quantum_elements(quantum, (struct hzp_cost){0}, 1000) == SIZE_MAX);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
@@ -243,6 +259,7 @@ int main(void)
         cmocka_unit_test(test_an_op_before_and_after_it_ran),
         cmocka_unit_test(test_an_op_of_the_tables),
         cmocka_unit_test(test_rows_within_a_duration),
+        cmocka_unit_test(test_items_of_a_quantum),
         cmocka_unit_test(test_times_by_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

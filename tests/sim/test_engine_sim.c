@@ -20,7 +20,7 @@ struct totals {
     uint64_t worlds, turns, serve_steps, train_steps, ops, tokens, swapped, accepted, refused;
     uint64_t ended[HZP_REQUEST_FAILED + 1];
     uint64_t pushes, stalls, publications, good, bad, broken, failures, samples_refused;
-    uint64_t ahead_steps, refs, extra_rows, outlived, met, swaps_under_way, rode, rode_not;
+    uint64_t ahead_steps, refs, extra_rows, outlived, met, swaps_in_flight, rode, rode_not;
 };
 
 /* Runs until nothing is left to do: requests end, updates are published, the loop reports idle. */
@@ -118,7 +118,7 @@ static void add(struct totals *t, const struct sim_world *w)
     t->extra_rows += w->extra_rows;
     t->outlived += w->outlived;
     t->met += w->met;
-    t->swaps_under_way += w->swaps_under_way;
+    t->swaps_in_flight += w->swaps_in_flight;
     t->rode += w->rode;
     t->rode_not += w->rode_not;
     for (int i = 0; i < HZP_COUNT(t->ended); i++)
@@ -179,13 +179,13 @@ static int report(const struct totals *t)
         "a step under way, %llu swaps with a step under way, %llu slices outlived their step, "
         "%llu steps served before the slice of the one before had ended\n",
         (unsigned long long)t->ahead_steps, (unsigned long long)t->refs,
-        (unsigned long long)t->extra_rows, (unsigned long long)t->swaps_under_way,
+        (unsigned long long)t->extra_rows, (unsigned long long)t->swaps_in_flight,
         (unsigned long long)t->outlived, (unsigned long long)t->met);
     printf(
         "riding: training rode in %llu steps, and not in %llu in which it read another version\n",
         (unsigned long long)t->rode, (unsigned long long)t->rode_not);
     bool all = t->rode && t->rode_not && t->ahead_steps && t->refs && t->extra_rows &&
-               t->swaps_under_way && t->outlived && t->met && t->refused && t->swapped && t->bad &&
+               t->swaps_in_flight && t->outlived && t->met && t->refused && t->swapped && t->bad &&
                t->publications && t->samples_refused && t->broken && t->failures && t->pushes &&
                t->stalls;
     for (int i = HZP_REQUEST_STOPPED; i <= HZP_REQUEST_FAILED; i++)

@@ -229,7 +229,8 @@ static void one_step(struct run *r)
     double train = take_slice(r, &step, &price);
     if (batch.rows == 0 && r->train && train <= 0 && !step.hold)
         r->ret->late_pauses++;
-    hzp_split_taken(r->split, &step, train > 0, batch.rows || step.hold ? price : 0);
+    hzp_split_taken(r->split, &step, train > 0 ? HZP_TENANT_TRAIN : HZP_TENANT_SERVE,
+                    batch.rows || step.hold ? price : 0);
     double serve = batch.rows ? scattered(w, &r->random, serving_takes(w, &step.shape)) : 0;
     double host = batch.rows ? w->host_ns : 0, took;
     if (train > 0 && batch.rows)

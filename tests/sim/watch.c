@@ -507,7 +507,7 @@ static void first_deliver(struct hzp_source *source, const struct hzp_step *step
     check_current(w);
     check_kept(w, leg);
     SIM_CHECK(w, (status < 0) == w->failed, "failure", "the loop says %s", hzp_err_name(status));
-    w->swaps_under_way += leg->version_id != w->serving_id;
+    w->swaps_in_flight += leg->version_id != w->serving_id;
     memcpy(offer->batch->token, leg->token, (size_t)leg->tokens * sizeof(*leg->token));
     leg->served = true;
     w->served = HZP_MAX(w->served, step->number);

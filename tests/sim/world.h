@@ -185,7 +185,7 @@ struct sim_world {
     struct hzp_room *room;       /* its room, */
     struct hzp_offer *offer;     /* and what the sources offer */
     uint64_t served, landed;     /* the newest step of each kind */
-    uint64_t ahead_steps, refs, extra_rows, outlived, met, swaps_under_way;
+    uint64_t ahead_steps, refs, extra_rows, outlived, met, swaps_in_flight;
     bool in_plan;          /* ops issued now belong to the step */
     struct hzp_span *span; /* of the next op */
     int32_t train_at, step_ops;

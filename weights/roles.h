@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* weights/roles.h - what the tensors of a model are for.
+ *
+ * The layout (layout.h) gives each its place, the families (families.h) its names on disk.
+ *
+ * Thread: any; constants.
+ */
+#ifndef HZP_WEIGHTS_ROLES_H
+#define HZP_WEIGHTS_ROLES_H
+
+/* The role of a tensor. */
+enum hzp_role {
+    HZP_EMBED,      /* [vocab][width] */
+    HZP_QKV,        /* [(heads + 2 kv_heads) dim][width] */
+    HZP_O,          /* [width][heads dim] */
+    HZP_GATE_UP,    /* [2 inner][width] */
+    HZP_DOWN,       /* [width][inner] */
+    HZP_ATTN_NORM,  /* [1][width] */
+    HZP_MLP_NORM,   /* [1][width] */
+    HZP_QKV_BIAS,   /* [1][(heads + 2 kv_heads) dim]; Qwen2 */
+    HZP_Q_NORM,     /* [1][dim]; Qwen3 */
+    HZP_K_NORM,     /* [1][dim]; Qwen3 */
+    HZP_FINAL_NORM, /* [1][width] */
+    HZP_HEAD,       /* [vocab][width]; absent when tied */
+    HZP_ROLE_COUNT
+};
+
+#endif
