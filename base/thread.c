@@ -3,7 +3,6 @@
 
 #include "base/err.h"
 
-#include <stdatomic.h>
 #include <stdio.h>
 #include <time.h>
 
@@ -26,24 +25,109 @@ uint64_t hzp_now_ns(void)
 
 /* ---- the engine thread ---- */
 
-static atomic_int engine_threads;
-static _Thread_local int engine_depth; /* hzp_loop_run calls this thread is inside of */
+#ifdef HZP_DEBUG
+enum { ENGINES_MAX = 64 };
 
-void hzp_thread_set_engine(bool engine)
+static struct engine {
+    const void *key;
+    pthread_t owner, before; /* before: that owned it when the owner entered */
+    int inside;              /* nested calls of enter */
+} engine_of[ENGINES_MAX];
+static int engines;
+static pthread_mutex_t engines_lock = PTHREAD_MUTEX_INITIALIZER; /* leaf: taken inside any other */
+
+/* Under engines_lock; NULL: unknown. */
+static struct engine *find(const void *key)
 {
-    engine_depth += engine ? 1 : -1;
-    atomic_fetch_add(&engine_threads, engine ? 1 : -1);
-    HZP_ASSERT(engine_depth >= 0);
+    for (int i = 0; i < engines; i++)
+        if (engine_of[i].key == key)
+            return &engine_of[i];
+    return NULL;
+}
+
+/* Under engines_lock: the engine, which the calling thread may own. */
+static struct engine *claim(const void *key)
+{
+    struct engine *e = find(key);
+    if (!e) {
+        HZP_ASSERT(engines < ENGINES_MAX);
+        e = &engine_of[engines++];
+        *e = (struct engine){.key = key, .owner = pthread_self()};
+    }
+    HZP_ASSERT(e->inside == 0 || pthread_equal(e->owner, pthread_self()));
+    return e;
+}
+
+void hzp_thread_own_engine(const void *engine)
+{
+    pthread_mutex_lock(&engines_lock);
+    claim(engine)->owner = pthread_self();
+    pthread_mutex_unlock(&engines_lock);
+}
+
+void hzp_thread_disown_engine(const void *engine)
+{
+    pthread_mutex_lock(&engines_lock);
+    struct engine *e = find(engine);
+    if (e) {
+        HZP_ASSERT(e->inside == 0);
+        *e = engine_of[--engines];
+    }
+    pthread_mutex_unlock(&engines_lock);
+}
+
+void hzp_thread_enter_engine(const void *engine)
+{
+    pthread_mutex_lock(&engines_lock);
+    struct engine *e = claim(engine);
+    if (e->inside++ == 0) {
+        e->before = e->owner;
+        e->owner = pthread_self();
+    }
+    pthread_mutex_unlock(&engines_lock);
+}
+
+void hzp_thread_leave_engine(const void *engine)
+{
+    pthread_mutex_lock(&engines_lock);
+    struct engine *e = find(engine);
+    HZP_ASSERT(e && e->inside > 0 && pthread_equal(e->owner, pthread_self()));
+    if (--e->inside == 0)
+        e->owner = e->before;
+    pthread_mutex_unlock(&engines_lock);
 }
 
 bool hzp_thread_is_engine(void)
 {
-#ifdef HZP_DEBUG
-    return engine_depth > 0 || atomic_load_explicit(&engine_threads, memory_order_relaxed) == 0;
-#else
-    return true;
-#endif
+    pthread_mutex_lock(&engines_lock);
+    bool owns = engines == 0;
+    for (int i = 0; i < engines && !owns; i++)
+        owns = pthread_equal(engine_of[i].owner, pthread_self());
+    pthread_mutex_unlock(&engines_lock);
+    return owns;
 }
+#else
+void hzp_thread_own_engine(const void *engine)
+{
+}
+
+void hzp_thread_disown_engine(const void *engine)
+{
+}
+
+void hzp_thread_enter_engine(const void *engine)
+{
+}
+
+void hzp_thread_leave_engine(const void *engine)
+{
+}
+
+bool hzp_thread_is_engine(void)
+{
+    return true;
+}
+#endif
 
 /* ---- locks ---- */
 

@@ -22,12 +22,24 @@ uint64_t hzp_now_ns(void);
 
 /* ---- the engine thread ---- */
 
-/* Marks the calling thread as an engine thread (called by hzp_loop_run), or no longer as one. */
-void hzp_thread_set_engine(bool engine);
+/* An engine is a device and what is built on it; its key is the device.  One thread at a time owns
+ * it: the thread that opened the device, or one to which it was handed over.  While a thread is
+ * inside the loop (enter, leave) it is the owner, and no other thread can become it.
+ * Builds without HZP_DEBUG keep no account: the functions do nothing, hzp_thread_is_engine is
+ * true. */
 
-/* Whether the calling thread may use what belongs to the engine: it is an engine thread, or no
- * thread is (before the loop runs and after it has ended, the thread that made the engine owns it).
- * Always true in builds without HZP_DEBUG. */
+/* The calling thread owns the engine from now on: called by hzp_device_open, and by a thread that
+ * takes an engine over from another that no longer uses it. */
+void hzp_thread_own_engine(const void *engine);
+/* The engine is gone: called by hzp_device_close. */
+void hzp_thread_disown_engine(const void *engine);
+
+/* The calling thread owns the engine until it leaves; then the owner before does again.  Calls
+ * nest. */
+void hzp_thread_enter_engine(const void *engine);
+void hzp_thread_leave_engine(const void *engine);
+
+/* Whether the calling thread may use what belongs to an engine: it owns one, or there is none. */
 bool hzp_thread_is_engine(void);
 
 /* Stands first in functions whose header says "Thread: engine". */

@@ -103,12 +103,19 @@ int hzp_device_open(const struct hzp_device_config *config, struct hzp_device **
                     struct hzp_err_text *reterr)
 {
     static const struct hzp_device_config defaults;
+    int r;
     if (!config)
         config = &defaults;
-    if (config->name)
-        return named_open(config, ret, reterr);
-    int r = backend_open(&hzp_backend_cuda, config, ret, reterr);
-    return r == HZP_EUNSUP ? backend_open(&hzp_backend_cpu, config, ret, reterr) : r;
+    if (config->name) {
+        r = named_open(config, ret, reterr);
+    } else {
+        r = backend_open(&hzp_backend_cuda, config, ret, reterr);
+        if (r == HZP_EUNSUP)
+            r = backend_open(&hzp_backend_cpu, config, ret, reterr);
+    }
+    if (r >= 0)
+        hzp_thread_own_engine(*ret);
+    return r;
 }
 
 const char *hzp_device_about(int i, struct hzp_about *ret)
@@ -135,8 +142,10 @@ void hzp_fact_add(struct hzp_fact *list, int *count, const char *name, const cha
 
 void hzp_device_close(struct hzp_device *dev)
 {
-    if (dev)
-        dev->backend->close(dev);
+    if (!dev)
+        return;
+    hzp_thread_disown_engine(dev);
+    dev->backend->close(dev);
 }
 
 /* Fills device memory with an op, because the host may not be able to write there. */

@@ -85,6 +85,7 @@ static int open_actives(struct hzp_loop *loop)
 
 int hzp_loop_create(const struct hzp_loop_config *config, struct hzp_loop **ret)
 {
+    hzp_assert_engine_thread();
     HZP_ASSERT(config->sources > 0 && config->sources <= HZP_COUNT(config->source));
     struct hzp_loop *loop = hzp_xcalloc(1, sizeof(*loop));
     loop->config = *config;
@@ -122,6 +123,7 @@ void hzp_loop_destroy(struct hzp_loop *loop)
 {
     if (!loop)
         return;
+    hzp_assert_engine_thread();
     for (int i = 0; i < 2; i++) {
         struct hzp_active_step *active = &loop->active[i];
         struct hzp_exec_times times;
@@ -329,9 +331,12 @@ static int turn(struct hzp_loop *loop)
 
 int hzp_loop_turn(struct hzp_loop *loop)
 {
-    hzp_assert_engine_thread();
+    const struct hzp_device *engine = loop->config.model->dev;
+    hzp_thread_enter_engine(engine);
     int r = turn(loop);
-    return r < 0 ? fail(loop, r) : r;
+    r = r < 0 ? fail(loop, r) : r;
+    hzp_thread_leave_engine(engine);
+    return r;
 }
 
 struct hzp_graphs_stats hzp_loop_graphs(const struct hzp_loop *loop)
@@ -374,9 +379,10 @@ static int run(struct hzp_loop *loop)
 
 int hzp_loop_run(struct hzp_loop *loop)
 {
-    hzp_thread_set_engine(true);
+    const struct hzp_device *engine = loop->config.model->dev;
+    hzp_thread_enter_engine(engine);
     int r = run(loop);
-    hzp_thread_set_engine(false);
+    hzp_thread_leave_engine(engine);
     return r;
 }
 

@@ -5,9 +5,11 @@
 
 #include "device/device.h"
 
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -98,13 +100,66 @@ static bool another_thread_may(void)
 
 static void one_thread_is_the_engine(void **state)
 {
-    assert_true(hzp_thread_is_engine()); /* no loop runs: its creating thread owns it */
+    int engine;
+    assert_true(hzp_thread_is_engine()); /* there is none */
     assert_true(another_thread_may());
-    hzp_thread_set_engine(true);
+    hzp_thread_own_engine(&engine);
     assert_true(hzp_thread_is_engine());
     assert_false(another_thread_may());
-    hzp_thread_set_engine(false);
+    hzp_thread_disown_engine(&engine);
     assert_true(another_thread_may());
+}
+
+static int shared_engine;
+static atomic_int entered, may_leave;
+
+/* Another thread is inside the loop until told to leave. */
+static void *inside(void *arg)
+{
+    hzp_thread_enter_engine(&shared_engine);
+    hzp_thread_enter_engine(&shared_engine); /* a turn of a running loop */
+    hzp_thread_leave_engine(&shared_engine);
+    other_may = hzp_thread_is_engine();
+    atomic_store(&entered, 1);
+    while (!atomic_load(&may_leave))
+        sched_yield();
+    hzp_thread_leave_engine(&shared_engine);
+    return NULL;
+}
+
+static void an_engine_is_handed_over(void **state)
+{
+    pthread_t thread;
+    hzp_thread_own_engine(&shared_engine);
+    assert_int_equal(hzp_thread_start(&thread, "inside", inside, NULL), 0);
+    while (!atomic_load(&entered))
+        sched_yield();
+    assert_true(other_may);
+    assert_false(hzp_thread_is_engine()); /* the other thread's, while it is inside */
+    atomic_store(&may_leave, 1);
+    pthread_join(thread, NULL);
+    assert_true(hzp_thread_is_engine()); /* this thread's again */
+    hzp_thread_disown_engine(&shared_engine);
+}
+
+static void *own(void *arg)
+{
+    hzp_thread_own_engine(&shared_engine);
+    return NULL;
+}
+
+/* A thread cannot take an engine while another is inside its loop. */
+static void own_of_another(void)
+{
+    pthread_t thread;
+    hzp_thread_enter_engine(&shared_engine);
+    hzp_thread_start(&thread, "other", own, NULL);
+    pthread_join(thread, NULL);
+}
+
+static void an_engine_has_one_owner(void **state)
+{
+    assert_true(aborts(own_of_another));
 }
 
 static struct hzp_lane *lane;
@@ -126,7 +181,6 @@ static void here(void)
 static void elsewhere(void)
 {
     pthread_t thread;
-    hzp_thread_set_engine(true);
     hzp_thread_start(&thread, "other", issue, NULL);
     pthread_join(thread, NULL);
 }
@@ -139,7 +193,7 @@ static void bad_op(void)
     hzp_lane_issue(lane, HZP_OP_fill, &args);
 }
 
-/* A device refuses ops of another thread while a loop runs, and invalid ops from any thread. */
+/* A device refuses ops of a thread that did not open it, and invalid ops from any thread. */
 static void a_device_checks(void **state)
 {
     struct hzp_device *dev;
@@ -155,8 +209,9 @@ static void a_device_checks(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(locks_have_an_order),
-                                       cmocka_unit_test(one_thread_is_the_engine),
-                                       cmocka_unit_test(a_device_checks)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(locks_have_an_order), cmocka_unit_test(one_thread_is_the_engine),
+        cmocka_unit_test(an_engine_is_handed_over), cmocka_unit_test(an_engine_has_one_owner),
+        cmocka_unit_test(a_device_checks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
