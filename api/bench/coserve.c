@@ -355,7 +355,7 @@ static void tell_goals(struct hzp_bench *b, const char *what, const struct load 
         for (int64_t k = 0; k < n; k++)
             missed += value[k] > goal;
         if (goal > 0 && n)
-            tell(b, what, i ? "first tokens beyond the goal" : "gaps beyond the goal",
+            tell(b, what, i ? "TTFTs beyond the goal" : "ITLs beyond the goal",
                  100 * missed / (double)n, "%");
     }
 }
@@ -383,8 +383,8 @@ static void report(struct coserve *c, enum phase phase)
         int64_t n;
         double p;
     } row[] = {
-        {"gap p50", load->gap, load->gaps, 0.5},
-        {"gap p99", load->gap, load->gaps, 0.99},
+        {"ITL p50", load->gap, load->gaps, 0.5},
+        {"ITL p99", load->gap, load->gaps, 0.99},
         {"first token p50", load->first, load->firsts, 0.5},
         {"first token p99", load->first, load->firsts, 0.99},
     };
@@ -417,7 +417,7 @@ static void compare(struct coserve *c, enum phase phase)
     hzp_bench_figure(b, name, part * rows, "tokens/s", HZP_BENCH_OTHER, rows, "training alone");
     double p99_on = hzp_bench_quantile(on->gap, on->gaps, 0.99);
     double p99_off = hzp_bench_quantile(off->gap, off->gaps, 0.99);
-    tell(b, what, "gap p99 over training off", p99_on / p99_off, "x");
+    tell(b, what, "ITL p99 over training off", p99_on / p99_off, "x");
     double rate = (double)on->tokens / on->seconds;
     tell(b, what, "served over training off", rate / ((double)off->tokens / off->seconds), "x");
     double served = rate / ((double)full->tokens / full->seconds);

@@ -132,10 +132,8 @@ static void report(struct hzp_bench *b, struct offline *o, double seconds)
                      HZP_BENCH_GEMM, 1 / flops, "GEMM peak / 2 N");
     hzp_bench_plain(b, "offline, answers", answers / seconds, "tokens/s");
     hzp_bench_plain(b, o->steady ? "offline, measured window" : "offline, duration", seconds, "s");
-    hzp_bench_plain(b, "between tokens, median", 1e3 * hzp_bench_quantile(o->gap, o->gaps, 0.5),
-                    "ms");
-    hzp_bench_plain(b, "between tokens, p99", 1e3 * hzp_bench_quantile(o->gap, o->gaps, 0.99),
-                    "ms");
+    hzp_bench_plain(b, "ITL median", 1e3 * hzp_bench_quantile(o->gap, o->gaps, 0.5), "ms");
+    hzp_bench_plain(b, "ITL p99", 1e3 * hzp_bench_quantile(o->gap, o->gaps, 0.99), "ms");
 }
 
 int hzp_bench_offline(struct hzp_bench *b, struct hzp_err_text *reterr)

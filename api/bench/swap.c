@@ -154,11 +154,11 @@ static void tell(struct hzp_bench *b, double rate, const char *what, double valu
 static void report(struct hzp_bench *b, double rate, struct gaps *g, double step)
 {
     tell(b, rate, "swaps done", (double)g->swaps, "");
-    tell(b, rate, "gap p50", 1e3 * hzp_bench_quantile(g->gap, g->n, 0.5), "ms");
-    tell(b, rate, "gap p99", 1e3 * hzp_bench_quantile(g->gap, g->n, 0.99), "ms");
-    tell(b, rate, "worst gap", 1e3 * hzp_bench_quantile(g->gap, g->n, 1), "ms");
+    tell(b, rate, "ITL p50", 1e3 * hzp_bench_quantile(g->gap, g->n, 0.5), "ms");
+    tell(b, rate, "ITL p99", 1e3 * hzp_bench_quantile(g->gap, g->n, 0.99), "ms");
+    tell(b, rate, "worst ITL", 1e3 * hzp_bench_quantile(g->gap, g->n, 1), "ms");
     if (g->at_swap > 0) {
-        tell(b, rate, "worst gap at a swap", 1e3 * g->at_swap, "ms");
+        tell(b, rate, "worst ITL at a swap", 1e3 * g->at_swap, "ms");
         tell(b, rate, "what a swap adds at worst, in steps", (g->at_swap - step) / step, "x");
     }
 }

@@ -143,7 +143,7 @@ static int read_shape(struct planning *p, struct hzp_err_text *reterr)
     }
     HZP_TRY(hzp_plan_shape_check(s, reterr));
     HZP_TRY(each_word(s, "--lanes", o->lanes, lanes_word, reterr));
-    HZP_TRY(each_word(s, "--units", o->units, units_word, reterr));
+    HZP_TRY(each_word(s, "--cores", o->units, units_word, reterr));
     return hzp_plan_shape_check(s, reterr);
 }
 

@@ -133,7 +133,7 @@ const struct hzp_option hzp_option_table[] = {
     INT("--slots", engine.serving.slots, "2", 2, 16, ENGINE,
         "versions of the weights held in memory"),
     CHOICE("--run-ahead", engine.serving.run_ahead, "auto", "auto|0|1", ENGINE,
-           "1: prepare a step while the previous one runs (on a GPU; on CPUs with --train-units or "
+           "1: prepare a step while the previous one runs (on a GPU; on CPUs with --train-cores or "
            "plans of several lanes); auto: on a GPU"),
     TEXT("--plans", engine.serving.plans, "auto", "FILE", ENGINE,
          "plan file written by hzpserve search; auto: the cached one for this device, model and "
@@ -188,13 +188,13 @@ const struct hzp_option hzp_option_table[] = {
     NUM("--train-min", engine.split.train_min, "0", 0, 1, SERVE | BENCH,
         "minimum fraction of device time for training while requests run; takes precedence over "
         "the goals"),
-    INT("--train-units", engine.split.train_units, "0", 0, 1023, SERVE | BENCH,
-        "cores reserved for training while requests run; 0: training and serving take turns on "
-        "all cores"),
+    INT("--train-cores", engine.split.train_units, "0", 0, 1023, SERVE | BENCH,
+        "cores (SMs of a GPU) reserved for training while requests run; 0: training and serving "
+        "take turns on all of them"),
     INT("--ride", engine.split.ride, "0", 0, 65536, SERVE | BENCH,
         "run the training forward pass in the matrix products of serving, in chunks of about N "
         "tokens; 0: where the plan file says so"),
-    NUM("--train-stretch", engine.split.idle_ms, "20", 0.1, 10000, SERVE | BENCH,
+    NUM("--train-idle-ms", engine.split.idle_ms, "20", 0.1, 10000, SERVE | BENCH,
         "maximum milliseconds of training per step while no request runs"),
     NUM("--train-quantum", engine.training.quantum_gflop, "1", 0, 1e6, LEARN | PLAN | SEARCH,
         "maximum size of one training operation in GFLOP; 0: unlimited"),
@@ -291,8 +291,8 @@ const struct hzp_option hzp_option_table[] = {
          "overlap (attention on memory), apart (nano-batch i on lane i), or KIND=LANE, "
          "N:KIND=LANE, train=LANE; kinds product, decode, prefill, rows; lanes compute, memory, "
          "network, copy, train"),
-    TEXT("--units", plan.units, NULL, "LIST", PLAN,
-         "LANE=N: cores of a lane; default: equal shares"),
+    TEXT("--cores", plan.units, NULL, "LIST", PLAN,
+         "LANE=N: cores (SMs of a GPU) of a lane; default: equal shares"),
 
     HEADING("What to do with it", PLAN),
     FLAG("--print", plan.print, PLAN, "print one line per operation"),
@@ -381,3 +381,10 @@ const struct hzp_option hzp_option_table[] = {
 };
 
 const int hzp_option_count = HZP_COUNT(hzp_option_table);
+
+const struct hzp_option_alias hzp_option_alias[] = {
+    {"--train-units", "--train-cores"},
+    {"--train-stretch", "--train-idle-ms"},
+    {"--units", "--cores"},
+};
+const int hzp_option_aliases = HZP_COUNT(hzp_option_alias);

@@ -39,4 +39,11 @@ struct hzp_option {
 extern const struct hzp_option hzp_option_table[];
 extern const int hzp_option_count;
 
+/* Earlier names of options, which are still taken. */
+struct hzp_option_alias {
+    const char *was, *name;
+};
+extern const struct hzp_option_alias hzp_option_alias[];
+extern const int hzp_option_aliases;
+
 #endif

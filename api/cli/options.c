@@ -129,6 +129,13 @@ void hzp_options_defaults(enum hzp_command command, struct hzp_options *ret)
 static const struct hzp_option *find(const char *name, size_t length, enum hzp_command command)
 {
     const struct hzp_option *other = NULL;
+    for (int i = 0; i < hzp_option_aliases; i++)
+        if (strlen(hzp_option_alias[i].was) == length &&
+            !memcmp(hzp_option_alias[i].was, name, length)) {
+            name = hzp_option_alias[i].name;
+            length = strlen(name);
+            break;
+        }
     for (int i = 0; i < hzp_option_count; i++) {
         const struct hzp_option *s = &hzp_option_table[i];
         if (!s->name || strlen(s->name) != length || memcmp(s->name, name, length))

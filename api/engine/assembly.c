@@ -85,11 +85,11 @@ static int check_beside(const struct hzp_assembly *a, struct hzp_err_text *reter
     int units = (int)a->is.split->train_units, ride = (int)a->is.split->ride;
     bool trains = a->is.training != NULL;
     if (units && !trains)
-        return hzp_fail_param(reterr, HZP_EINVAL, "--train-units",
-                              "--train-units %d has no effect with --no-train", units);
+        return hzp_fail_param(reterr, HZP_EINVAL, "--train-cores",
+                              "--train-cores %d has no effect with --no-train", units);
     if (units && units >= a->dev->threads)
-        return hzp_fail_param(reterr, HZP_EINVAL, "--train-units",
-                              "--train-units %d leaves none of the %d cores for serving", units,
+        return hzp_fail_param(reterr, HZP_EINVAL, "--train-cores",
+                              "--train-cores %d leaves none of the %d cores for serving", units,
                               a->dev->threads);
     if (ride && !trains)
         return hzp_fail_param(reterr, HZP_EINVAL, "--ride",
@@ -101,7 +101,7 @@ static int check_beside(const struct hzp_assembly *a, struct hzp_err_text *reter
                               ride);
     if (units && ride)
         return hzp_fail_param(reterr, HZP_EINVAL, "--ride",
-                              "--ride and --train-units exclude each other: training either "
+                              "--ride and --train-cores exclude each other: training either "
                               "rides in serving's products or has cores of its own");
     return HZP_OK;
 }

@@ -90,7 +90,7 @@ struct hzp_assembly {
     /* open_rig */
     struct hzp_rig *rig;
     /* open_loop */
-    struct hzp_plan_shape beside; /* of steps that serve and train, with --train-units or --ride */
+    struct hzp_plan_shape beside; /* of steps that serve and train, with --train-cores or --ride */
     struct hzp_loop *loop;
 };
 

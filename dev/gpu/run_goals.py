@@ -129,29 +129,29 @@ def training_rows(run):
 
 def swap_rows(run):
     for rate in (0, 1, 10):
-        p50, p99 = (run.figure("swap", f"{rate} swaps/s: gap {p}") for p in ("p50", "p99"))
+        p50, p99 = (run.figure("swap", f"{rate} swaps/s: ITL {p}") for p in ("p50", "p99"))
         done = run.figure("swap", f"{rate} swaps/s: swaps done")
-        yield goal(run, f"8B gap between tokens, {rate} swaps/s", "p50 / p99 told",
+        yield goal(run, f"8B inter-token latency, {rate} swaps/s", "p50 / p99 told",
                    None if p99 is None else f"{p50:.4g} / {p99:.4g} ms", "told", "swap",
                    note="" if done is None else f"{done:.0f} swaps")
     added = [run.figure("swap", f"{rate} swaps/s: what a swap adds at worst, in steps") for rate in (1, 10)]
     added = [a for a in added if a is not None]
-    worst = run.figure("swap", "0 swaps/s: worst gap")
-    yield goal(run, "8B worst gap at a swap: what it adds", "< 1 decode step", max(added, default=None),
+    worst = run.figure("swap", "0 swaps/s: worst ITL")
+    yield goal(run, "8B worst inter-token latency at a swap: what it adds", "< 1 decode step", max(added, default=None),
                bool(added) and max(added) < 1, "swap",
-               note="" if worst is None else f"steps; worst gap without swaps {worst:.4g} ms")
+               note="" if worst is None else f"steps; worst without swaps {worst:.4g} ms")
 
 
 def coserve_one(run, step):
     """(gain, whether goals held, remark) for one way of sharing the device."""
     gain = run.figure(step, "training on: co-serving gain")
-    gaps = run.figure(step, "training on: gaps beyond the goal")
-    firsts = run.figure(step, "training on: first tokens beyond the goal")
+    gaps = run.figure(step, "training on: ITLs beyond the goal")
+    firsts = run.figure(step, "training on: TTFTs beyond the goal")
     if gain is None:
         return None, False, ""
     held = gaps is not None and firsts is not None and gaps <= 1 and firsts <= 1
     slices = run.figure(step, "time-slicing: co-serving gain")
-    note = f"gaps beyond the goal {gaps:.3g} %, first tokens {firsts:.3g} %" if None not in (gaps, firsts) \
+    note = f"ITLs beyond the goal {gaps:.3g} %, TTFTs {firsts:.3g} %" if None not in (gaps, firsts) \
         else "no goals told"
     return gain, held, note + ("" if slices is None else f"; time slicing {slices:.3g}")
 

@@ -222,11 +222,11 @@ def sharing(folder, size):
     """Training and serving on one device."""
     def p(name):
         return f"{folder}/{name}"
-    yield {"name": "swap", "what": "gaps between tokens with 0, 1 and 10 swaps a second, and at swaps",
+    yield {"name": "swap", "what": "inter-token latencies with 0, 1 and 10 swaps a second, and at swaps",
            "command": engine(folder, size, "swap", size.big, "--quick", *size.swap),
            "env": noise(), "limit": 50, "expect": 18, "read": "bench", "part": 2}
     for lanes in size.ways:
-        units = [] if lanes == "turns" else ["--train-units", size.train_units]
+        units = [] if lanes == "turns" else ["--train-cores", size.train_units]
         yield {"name": f"co-serving, {lanes}",
                "what": "gain at half load with goals; time slicing beside it. " +
                        ("Training takes turns with requests" if lanes == "turns" else

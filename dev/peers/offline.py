@@ -60,7 +60,7 @@ def main():
         bandwidth = value["limit: read bandwidth"] * 1e9
         peak = value["limit: library GEMM, bf16"] * 1e9
         total, best = value["offline, prompts and answers"], peak / (2 * macs)
-        decoding = rows / value["between tokens, median"] * 1e3
+        decoding = rows / value["ITL median"] * 1e3
         reads = (2 * macs + rows * (inputs + outputs / 2) * kv_bytes) / bandwidth
         longer = max(reads, 2 * macs * rows / peak)
         print(f"{rows} at once, {inputs} in, {outputs} out   ({bandwidth * 1e-9:.1f} GB/s, "

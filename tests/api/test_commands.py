@@ -184,7 +184,7 @@ def test_errors():
     fails("serve", "/nonexistent", says=["/nonexistent"])
     fails("complete", MODEL, "x", "--device", "abacus", says=["abacus"])
     fails("serve", MODEL, "--no-train", "--kv-tokens", "900000000", says=["KV cache", "--kv-memory"])
-    fails("serve", MODEL, "--no-train", "--train-units", "1", says=["--train-units"])
+    fails("serve", MODEL, "--no-train", "--train-cores", "1", says=["--train-cores"])
     fails("serve", MODEL, "--no-train", "--ride", "64", says=["--ride"])
     fails("serve", MODEL, "--quantization", "fp8", "--ride", "64", says=["--ride", "--quantization"])
     fails("serve", MODEL, "--ride", "-1", says=["--ride", "-1"], status=2)
@@ -259,7 +259,7 @@ def test_plan():
     for bad, says in ((["--split", "3,,1"], "--split"), (["--split", ""], "--split"),
                       (["--split", "0,0"], "no rows"), (["--split", "1,1,1,1,1,1,1,1,1"], "9 nano-batches"),
                       (["--lanes", "5:decode=memory"], "--lanes"), (["--lanes", "train=foo"], "--lanes"),
-                      (["--units", "compute=-1"], "--units"), (["--units", "memory"], "--units"),
+                      (["--cores", "compute=-1"], "--cores"), (["--cores", "memory"], "--cores"),
                       (["--depth", "100000"], "positions"), (["--prefill", "65536"], "positions"),
                       (["--context", "9"], "--context"), (["--decode", "0"], "--decode")):
         fails("plan", MODEL, "--decode", "4", *bad, status=2, says=[says])

@@ -59,6 +59,15 @@ static void words_and_values(void **state)
     assert_int_equal(options.json, 1);
 }
 
+static void earlier_names(void **state)
+{
+    assert_int_equal(parse("serve", "dir", "--train-units=3", "--train-stretch", "7"), HZP_OK);
+    assert_int_equal(options.engine.split.train_units, 3);
+    assert_true(options.engine.split.idle_ms == 7);
+    assert_int_equal(parse("plan", "dir", "--units", "compute=1", NULL), HZP_OK);
+    assert_string_equal(options.plan.units, "compute=1");
+}
+
 static void errors_name_the_option(void **state)
 {
     static const char *const bad[][2] = {
@@ -177,6 +186,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults_are_in_range),
         cmocka_unit_test(words_and_values),
+        cmocka_unit_test(earlier_names),
         cmocka_unit_test(errors_name_the_option),
         cmocka_unit_test(the_environment_comes_second),
         cmocka_unit_test(a_model_has_settings_of_its_own),

@@ -166,14 +166,14 @@ def recorded(good):
     """Possible outputs of each step on a GPU; not good: everything slightly misses its goal."""
     less = 1 if good else 0.8
     swaps = [figure(f"{rate} swaps/s: {what}", value) for rate in (0, 1, 10) for what, value in
-             (("swaps done", rate * 3), ("gap p50", 5.0), ("gap p99", 5.5), ("worst gap", 6.0))]
+             (("swaps done", rate * 3), ("ITL p50", 5.0), ("ITL p99", 5.5), ("worst ITL", 6.0))]
     swaps += [figure(f"{rate} swaps/s: what a swap adds at worst, in steps", 0.2 / less ** 8)
               for rate in (1, 10)]
 
     def coserve(gain, missed):
         return bench(figure("training on: co-serving gain", gain), figure("time-slicing: co-serving gain", 1.0),
-                     figure("training on: gaps beyond the goal", missed),
-                     figure("training on: first tokens beyond the goal", 0.0))
+                     figure("training on: ITLs beyond the goal", missed),
+                     figure("training on: TTFTs beyond the goal", 0.0))
     return {
         "product": lines({"t": "device", "label": "x", "copy_gbytes_per_s": 4200, "gemm_bf16_tflops": 800.0,
                           "gemm_f32_tflops": 50.0},
@@ -222,13 +222,13 @@ def report_of(folder, outputs):
 
 ASKED = ["opcheck of every op", "golden numbers", "greedy text equal", "compute-sanitizer", "8B offline 512/512",
          "8B offline 1024/512", "8B offline 1000/1000", "8B decode attention", "8B decoding, one request",
-         "3B training", "8B full fine-tuning", "8B gap between tokens, 0 swaps", "8B gap between tokens, 1 swaps",
-         "8B gap between tokens, 10 swaps", "8B worst gap at a swap", "8B co-serving gain at half load, goals held",
+         "3B training", "8B full fine-tuning", "8B inter-token latency, 0 swaps", "8B inter-token latency, 1 swaps",
+         "8B inter-token latency, 10 swaps", "8B worst inter-token latency at a swap", "8B co-serving gain at half load, goals held",
          "8B plans over", "R -> P of decode attention + training's products, green",
          "R -> P of decode attention + training's products, grid", "8B decode in fp8", "8B logits in fp8",
          "trained model: loss"]
 HELD = ["8B offline 512/512", "8B offline 1024/512", "8B offline 1000/1000", "8B decode attention",
-        "8B decoding, one request", "3B training", "8B full fine-tuning", "8B worst gap at a swap",
+        "8B decoding, one request", "3B training", "8B full fine-tuning", "8B worst inter-token latency at a swap",
         "8B co-serving gain at half load, goals held"]
 
 

@@ -35,6 +35,29 @@ def complete_word(bash_file, *words):
     return subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout.split()
 
 
+def zsh_words(zsh_file, *words):
+    """What the file gives to zsh's completion functions for a command line: one word a line."""
+    script = f'_arguments() {{ print -rl -- "$@" }}; _describe() {{ print -rl -- $commands }}; ' \
+             f'words=({" ".join(words)}); CURRENT={len(words)}; source "{zsh_file}"'
+    done = subprocess.run(["zsh", "-fc", script], capture_output=True, text=True, timeout=HANG)
+    assert done.returncode == 0 and not done.stderr, f"{zsh_file}: {done.returncode}: {done.stderr}"
+    return done.stdout.splitlines()
+
+
+def check_zsh(zsh_file):
+    """Every command is offered, and each of its options has a description and, if it needs one, a value."""
+    commands = [line.split(":")[0] for line in zsh_words(zsh_file, "hzpserve", "''")]
+    assert {"serve", "train", "bench"} <= set(commands), commands
+    for command in commands:
+        options = zsh_words(zsh_file, "hzpserve", command, "--")
+        assert options.pop() == "*:file:_files" and options, (command, options)
+        for option in options:
+            # --name[text] or --name[text]:meta:action, brackets and colons of the text escaped
+            assert re.fullmatch(r"--[a-z0-9-]+\[(\\.|[^][:\\])+\](:(\\.|[^:\\])+:.+)?", option), option
+    assert any(option.startswith("--admission[") and option.endswith(":(predicted worst-case)")
+               for option in zsh_words(zsh_file, "hzpserve", "serve", "--"))
+
+
 def serve(program, model, state):
     process = subprocess.Popen([program, "serve", model, "--port", "0", "--state", state],
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -74,6 +97,8 @@ def main():
         check("groff", "-man", "-ww", "-z", pages[0])
         check("bash", "-n", pages[1])
         check("zsh", "-n", pages[2])
+        if shutil.which("zsh"):
+            check_zsh(pages[2])
         if shutil.which("bash"):
             assert "serve" in complete_word(pages[1], "hzpserve", "s")
             assert complete_word(pages[1], "hzpserve", "serve", "--admi") == ["--admission"]
