@@ -217,7 +217,8 @@ def greedy(config, w, tokenizer, prompt):
             break
         more.append(int(first))
         logprobs.append(round(float(values[first]), 6))
-    return {"prompt": prompt, "prompt_ids": ids, "greedy_ids": more, "greedy_logprobs": logprobs}
+    return {"prompt": prompt, "prompt_ids": ids, "greedy_ids": more, "greedy_logprobs": logprobs,
+            "text": tokenizer.decode(ids + more)}
 
 
 def reference():
