@@ -6,7 +6,8 @@ bundled model, for tests where recorded ones are absent.
     pip install tokenizers==0.21.4 numpy
     dev/make_test_data.py
 
-Every run writes the same files.  Lengths are lognormal, arrivals a Poisson process whose rate alternately
+Every run writes the same files, but for tokenizers that are not there: the package's training breaks ties at
+random, so those that are there are kept.  Lengths are lognormal, arrivals a Poisson process whose rate alternately
 doubles and halves; the form is that of Azure's traces (with times), of NanoFlow's (without) and of
 Mooncake's (with blocks that prompts share).  The text is documents of tests/demo/heldout.jsonl, separated by
 <|endoftext|>.  The tokenizers are trained on it and on dev/test_texts.py; the vectors are what the
@@ -151,9 +152,11 @@ def tokenizers():
     for name, parts in KINDS.items():
         place = DATA / "tokenizers" / name
         place.mkdir(parents=True, exist_ok=True)
-        made = make_tokenizer(parts, texts)
-        (place / "tokenizer.json").write_text(
-            json.dumps(json.loads(made.to_str()), ensure_ascii=False, separators=(",", ":")) + "\n")
+        file = place / "tokenizer.json"
+        if not file.exists():
+            made = make_tokenizer(parts, texts)
+            file.write_text(json.dumps(json.loads(made.to_str()), ensure_ascii=False, separators=(",", ":")) + "\n")
+        made = Tokenizer.from_file(str(file))
         (place / "vectors.jsonl").write_text("\n".join(vectors(made)) + "\n")
 
 
