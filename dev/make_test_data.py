@@ -148,7 +148,8 @@ def vectors(tokenizer):
 
 
 def tokenizers():
-    texts = TEXTS + (DATA / "world.txt").read_text().split("\n") + DECODED
+    texts = [text.replace("\0", "") for text in TEXTS]  # JSON readers refuse NUL in a key
+    texts += (DATA / "world.txt").read_text().split("\n") + DECODED
     for name, parts in KINDS.items():
         place = DATA / "tokenizers" / name
         place.mkdir(parents=True, exist_ok=True)
