@@ -62,6 +62,9 @@ enum hzp_lock_rank {
     HZP_LOCK_VERSIONS,  /* weights/versions: records */
     HZP_LOCK_METRICS,   /* api/http/metrics */
     HZP_LOCK_HANGUP,    /* api/http/hangup: watched connections */
+    HZP_LOCK_DOOR,      /* api/http/door: connections and their deadlines */
+    HZP_LOCK_NOTIFY,    /* api/http/notify: polled notes */
+    HZP_LOCK_POOL,      /* api/http/pool: jobs */
     HZP_LOCK_TOKENIZER, /* api/text: spare matchers */
     HZP_LOCK_ALGOS,     /* device/cuda/algos */
     HZP_LOCK_LINK,      /* device/link: the ranks of one process; the thread of one rank */

@@ -51,13 +51,18 @@ int hzp_request_create(const int32_t *prompt, int32_t prompt_count, int32_t max_
     return HZP_OK;
 }
 
+void hzp_request_await_release(const struct hzp_request *rq)
+{
+    while (!atomic_load(&rq->let_go))
+        sched_yield();
+}
+
 void hzp_request_destroy(struct hzp_request *rq)
 {
     if (!rq)
         return;
     /* The final state can be visible while the engine is still inside wake(). */
-    while (!atomic_load(&rq->let_go))
-        sched_yield();
+    hzp_request_await_release(rq);
     hzp_edits_destroy(rq->edits);
     free(rq->prompt);
     free(rq->out);

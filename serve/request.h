@@ -101,6 +101,10 @@ int hzp_request_create(const int32_t *prompt, int32_t prompt_count, int32_t max_
                        int32_t tops, bool prompt_logprobs, struct hzp_request **ret);
 void hzp_request_destroy(struct hzp_request *rq); /* NULL: no effect; never while it runs */
 
+/* Returns when the engine has made its last access to a request whose state is final: at most the
+ * moment in which it is inside wake(). */
+void hzp_request_await_release(const struct hzp_request *rq);
+
 /* What a server can serve at most. */
 struct hzp_request_limits {
     const struct hzp_model_config *model;

@@ -101,7 +101,9 @@ int hzp_cmd_complete(const struct hzp_options *options)
     if (r == HZP_OK)
         r = fill_params(options, engine, &params, &err);
     if (r == HZP_OK)
-        r = hzp_completion_begin(engine, &params, &c, &err);
+        r = hzp_completion_make(engine, &params, NULL, &c, &err);
+    if (r == HZP_OK)
+        r = hzp_completion_submit(c, &err);
     if (r == HZP_OK)
         status = stream(c, options->word[1]);
     else

@@ -96,10 +96,15 @@ const struct hzp_option hzp_option_table[] = {
     SIZE("--max-body", http.body_max, "16M", 1024, 1 << 30, SERVE,
          "maximum size of a request body"),
     INT("--max-connections", http.connections_max, "512", 1, 16384, SERVE,
-        "maximum number of open connections"),
+        "maximum number of open connections; beyond it only /health and /metrics are answered"),
+    INT("--max-per-address", http.per_address, "0", 0, 16384, SERVE,
+        "maximum number of connections from one address that is not this machine's; 0: three "
+        "quarters of --max-connections"),
     INT("--idle-timeout", http.idle_seconds, "75", 1, 86400, SERVE,
-        "seconds without data, within a request or between two, after which a connection is "
-        "closed"),
+        "seconds without data, within a request, between two, or while an answer is not read, "
+        "after which a connection is closed"),
+    INT("--receive-timeout", http.receive_seconds, "120", 1, 86400, SERVE,
+        "seconds within which a request's body has to arrive as a whole (its header within 10)"),
     INT("--drain-timeout", serve.drain_seconds, "30", 0, 86400, SERVE,
         "seconds that requests in flight may take to finish after SIGTERM"),
     TEXT("--try-prompt", serve.try_prompt, "Once upon a time", "TEXT", SERVE,

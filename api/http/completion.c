@@ -9,7 +9,45 @@
 /* Engine thread: the request has new tokens or has ended. */
 static void wake(void *ctx)
 {
-    hzp_wake_poke(ctx);
+    const struct hzp_choice *choice = ctx;
+    struct hzp_completion *c = choice->of;
+    if (!c->listener.notify)
+        hzp_wake_poke(&c->wake);
+    else if (!c->ends_only || hzp_request_final(choice->rq))
+        hzp_notify_post(c->listener.notify, &c->note);
+}
+
+static bool all_final(const struct hzp_completion *c)
+{
+    for (int32_t i = 0; i < c->choices; i++) {
+        const struct hzp_request *rq = c->choice[i].rq;
+        if (rq && atomic_load(&rq->state) != HZP_REQUEST_NEW && !hzp_request_final(rq))
+            return false;
+    }
+    return true;
+}
+
+static void free_completion(struct hzp_completion *c);
+
+/* Notifying thread. */
+static void on_news(void *ctx)
+{
+    struct hzp_completion *c = ctx;
+    if (!atomic_load(&c->ending)) {
+        c->listener.news(c->listener.ctx);
+        return;
+    }
+    if (!all_final(c))
+        return;
+    /* The engine may still be inside the last wake(), which posts the note once more. */
+    for (int32_t i = 0; i < c->choices; i++)
+        if (c->choice[i].rq)
+            hzp_request_await_release(c->choice[i].rq);
+    if (atomic_load(&c->note.posted))
+        return;
+    struct hzp_listener listener = c->listener;
+    free_completion(c);
+    listener.ended(listener.ctx);
 }
 
 /* Generated text continues the prompt, so the detokenizer skips what it does only at the beginning
@@ -32,6 +70,7 @@ static int open_choice(struct hzp_completion *c, int32_t index, struct hzp_err_t
 {
     const struct hzp_completion_params *p = &c->params;
     struct hzp_choice *choice = &c->choice[index];
+    choice->of = c;
     choice->index = index;
     choice->prompt = index / p->n;
     choice->stop_string = -1;
@@ -60,7 +99,7 @@ static int open_choice(struct hzp_completion *c, int32_t index, struct hzp_err_t
     memcpy(rq->bias_token, p->bias_token, (size_t)p->biases * sizeof(*p->bias_token));
     memcpy(rq->bias, p->bias, (size_t)p->biases * sizeof(*p->bias));
     rq->wake = wake;
-    rq->wake_ctx = &c->wake;
+    rq->wake_ctx = choice;
     return HZP_OK;
 }
 
@@ -83,11 +122,17 @@ static int check_size(const struct hzp_engine *engine, const struct hzp_completi
     return HZP_OK;
 }
 
-int hzp_completion_begin(struct hzp_engine *engine, struct hzp_completion_params *params,
-                         struct hzp_completion **ret, struct hzp_err_text *reterr)
+int hzp_completion_make(struct hzp_engine *engine, struct hzp_completion_params *params,
+                        const struct hzp_listener *listener, struct hzp_completion **ret,
+                        struct hzp_err_text *reterr)
 {
     struct hzp_completion *c = hzp_xcalloc(1, sizeof(*c));
     c->engine = engine;
+    if (listener)
+        c->listener = *listener;
+    c->note = (struct hzp_note){.call = on_news, .ctx = c};
+    /* Without stop strings nothing has to be looked at before the end, unless it streams. */
+    c->ends_only = !params->stream && !params->stops;
     c->params = *params;
     memset(params, 0, sizeof(*params));
     hzp_wake_init(&c->wake);
@@ -100,14 +145,21 @@ int hzp_completion_begin(struct hzp_engine *engine, struct hzp_completion_params
         HZP_TRY_GOTO(open_choice(c, i, reterr));
     }
     c->open = choices;
-    for (int32_t i = 0; i < choices; i++)
-        HZP_TRY_GOTO(hzp_scheduler_submit(engine->parts.scheduler, c->choice[i].rq, reterr));
-    hzp_loop_poke(engine->parts.loop);
     *ret = c;
     return HZP_OK;
 out:
     hzp_completion_end(c);
     return r;
+}
+
+int hzp_completion_submit(struct hzp_completion *c, struct hzp_err_text *reterr)
+{
+    /* The listener may end the completion as soon as the last request is submitted. */
+    struct hzp_engine *engine = c->engine;
+    for (int32_t i = 0, choices = c->choices; i < choices; i++)
+        HZP_TRY(hzp_scheduler_submit(engine->parts.scheduler, c->choice[i].rq, reterr));
+    hzp_loop_poke(engine->parts.loop);
+    return HZP_OK;
 }
 
 void hzp_completion_wait(struct hzp_completion *c, uint64_t wait_ns)
@@ -225,23 +277,30 @@ void hzp_completion_leave(struct hzp_completion *c)
     for (int32_t i = 0; i < c->choices; i++)
         atomic_store(&c->choice[i].rq->cancel, true);
     hzp_loop_poke(c->engine->parts.loop);
-    hzp_wake_poke(&c->wake);
+    if (c->listener.notify)
+        hzp_notify_post(c->listener.notify, &c->note);
+    else
+        hzp_wake_poke(&c->wake);
 }
 
-static void end_choice(struct hzp_completion *c, struct hzp_choice *choice)
+static void end_choice(struct hzp_choice *choice)
 {
-    struct hzp_request *rq = choice->rq;
-    if (rq && atomic_load(&rq->state) != HZP_REQUEST_NEW) {
-        atomic_store(&rq->cancel, true);
-        hzp_loop_poke(c->engine->parts.loop);
-        while (!hzp_request_final(rq))
-            hzp_wake_wait(&c->wake, 50 * 1000000ull);
-    }
-    hzp_request_destroy(rq);
+    hzp_request_destroy(choice->rq);
     hzp_stop_fini(&choice->stop);
     hzp_textbuf_fini(&choice->text);
     hzp_textbuf_fini(&choice->piece);
     free(choice->offset);
+}
+
+/* No request runs any more. */
+static void free_completion(struct hzp_completion *c)
+{
+    for (int32_t i = 0; i < c->choices; i++)
+        end_choice(&c->choice[i]);
+    hzp_completion_params_fini(&c->params);
+    hzp_wake_fini(&c->wake);
+    free(c->choice);
+    free(c);
 }
 
 void hzp_completion_end(struct hzp_completion *c)
@@ -251,10 +310,15 @@ void hzp_completion_end(struct hzp_completion *c)
     for (int32_t i = 0; i < c->choices; i++)
         if (c->choice[i].rq)
             atomic_store(&c->choice[i].rq->cancel, true);
-    for (int32_t i = 0; i < c->choices; i++)
-        end_choice(c, &c->choice[i]);
-    hzp_completion_params_fini(&c->params);
-    hzp_wake_fini(&c->wake);
-    free(c->choice);
-    free(c);
+    if (!all_final(c))
+        hzp_loop_poke(c->engine->parts.loop);
+    if (c->listener.notify) {
+        /* From now on `on_news` frees it, at the latest when the last request ends. */
+        atomic_store(&c->ending, true);
+        hzp_notify_post(c->listener.notify, &c->note);
+        return;
+    }
+    while (!all_final(c))
+        hzp_wake_wait(&c->wake, 50 * 1000000ull);
+    free_completion(c);
 }

@@ -2,19 +2,24 @@
 /* api/http/completion.h - one completion, for HTTP and the command line alike.
  *
  * A completion has prompts x n choices; each choice is one request of the scheduler, plus what
- * turns its tokens into text: a detokenizer and the stop strings.  The calling thread waits and
- * pumps; the engine thread only writes the requests' output and wakes the caller.
+ * turns its tokens into text: a detokenizer and the stop strings.  The engine thread only writes
+ * the requests' output and says that there is news; another thread pumps.
  *
- *     parse (or fill params by hand) -> begin -> { wait -> pump } until done -> end
+ *     parse (or fill params by hand) -> make -> submit -> { wait -> pump } until done -> end
+ *
+ * On the command line one thread waits.  A server gives make a listener instead, which is called
+ * when there is news, and end then returns at once: the memory is freed when the engine has let go
+ * of every request.
  *
  * Bounds: HZP_CHOICES_MAX choices, HZP_PROMPTS_MAX prompts.
  *
- * Thread: the one that began the completion, except hzp_completion_leave: any.
+ * Thread: one at a time, except hzp_completion_leave: any.
  */
 #ifndef HZP_API_HTTP_COMPLETION_H
 #define HZP_API_HTTP_COMPLETION_H
 
 #include "api/engine/engine.h"
+#include "api/http/notify.h"
 #include "api/text/detokenizer.h"
 #include "api/text/stop.h"
 #include "base/thread.h"
@@ -59,6 +64,7 @@ int hzp_completion_parse(const json_t *body, const struct hzp_engine *engine,
 enum hzp_finish { HZP_FINISH_NONE, HZP_FINISH_STOP, HZP_FINISH_LENGTH, HZP_FINISH_FAILED };
 
 struct hzp_choice {
+    struct hzp_completion *of;
     struct hzp_request *rq;
     int32_t index, prompt;
     struct hzp_detokenizer detok;
@@ -75,19 +81,38 @@ struct hzp_choice {
     bool opened, closed;
 };
 
+/* Where a server hears about its completions.  Both functions run on the notifying thread. */
+struct hzp_listener {
+    struct hzp_notify *notify;
+    void (*news)(void *ctx);  /* a request has new tokens or has ended */
+    void (*ended)(void *ctx); /* the last call: the completion's memory is freed */
+    void *ctx;
+};
+
 struct hzp_completion {
     struct hzp_engine *engine;
     struct hzp_completion_params params; /* moved in by begin */
     struct hzp_choice *choice;           /* [choices] */
     int32_t choices, open;               /* choices not finished yet */
+    struct hzp_listener listener;        /* .notify NULL: hzp_completion_wait() is used */
+    struct hzp_note note;
+    bool ends_only; /* news are only that a request has ended */
     struct hzp_wake wake;
-    _Atomic bool left; /* the client disconnected */
+    _Atomic bool left;   /* the client disconnected */
+    _Atomic bool ending; /* hzp_completion_end() was called */
 };
 
-/* Makes the requests and submits all of them, or none.  Takes over params (zeroed) also on failure.
- * HZP_EBUSY: the queue is full; HZP_EINVAL; HZP_ECANCELED: the server stops; HZP_ENOMEM. */
-int hzp_completion_begin(struct hzp_engine *engine, struct hzp_completion_params *params,
-                         struct hzp_completion **ret, struct hzp_err_text *reterr);
+/* Makes the requests.  Takes over params (zeroed) also on failure.  listener NULL: the caller
+ * waits; else `ended` is called once, also after a failure.  HZP_EINVAL: it could never be queued
+ * whole; HZP_ENOMEM. */
+int hzp_completion_make(struct hzp_engine *engine, struct hzp_completion_params *params,
+                        const struct hzp_listener *listener, struct hzp_completion **ret,
+                        struct hzp_err_text *reterr);
+
+/* Submits all requests.  The listener may hear of news before this returns; then the completion is
+ * the listener's.  After an error the caller ends it.  HZP_EBUSY: the queue is full; HZP_EINVAL;
+ * HZP_ECANCELED: the server stops. */
+int hzp_completion_submit(struct hzp_completion *c, struct hzp_err_text *reterr);
 
 /* Waits until a request has new tokens or has ended, at most wait_ns. */
 void hzp_completion_wait(struct hzp_completion *c, uint64_t wait_ns);
@@ -98,8 +123,8 @@ bool hzp_completion_pump(struct hzp_completion *c);
 /* Thread: any.  The client has disconnected: the engine drops the requests within one step. */
 void hzp_completion_leave(struct hzp_completion *c);
 
-/* Cancels requests that still run, waits until the engine has released them, frees everything.
- * NULL: no effect. */
+/* Cancels requests that still run and frees everything when the engine has released them: before
+ * it returns, or with a listener as soon as that is so.  NULL: no effect. */
 void hzp_completion_end(struct hzp_completion *c);
 
 /* ---- answers: completion_json.c ---- */

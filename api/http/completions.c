@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* POST /v1/completions. */
-#include "api/http/completion.h"
+#include "api/http/answer.h"
 #include "api/http/fields.h"
-#include "api/http/http.h"
+#include "base/arena.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
 
-static const uint64_t WAIT_NS = 250 * 1000000ull;
-
+/* Hangup thread. */
 static void client_left(void *ctx)
 {
     hzp_completion_leave(ctx);
@@ -41,40 +41,72 @@ static bool wrong_model(struct hzp_exchange *x, const json_t *body, enum MHD_Res
     return true;
 }
 
-static void count_choices(struct hzp_exchange *x, const struct hzp_completion *c)
+/* ---- the end of an answer ---- */
+
+void hzp_answer_count(struct hzp_answer *a)
 {
-    for (int32_t i = 0; i < c->choices; i++) {
-        const struct hzp_choice *choice = &c->choice[i];
-        hzp_metrics_request(x->server->metrics, choice->rq, choice->seen,
+    for (int32_t i = 0; i < a->c->choices && !a->counted; i++) {
+        const struct hzp_choice *choice = &a->c->choice[i];
+        hzp_metrics_request(a->x->server->metrics, choice->rq, choice->seen,
                             choice->finish == HZP_FINISH_STOP     ? "stop"
                             : choice->finish == HZP_FINISH_LENGTH ? "length"
                                                                   : "abort");
     }
+    a->counted = true;
+}
+
+void hzp_answer_end(struct hzp_answer *a)
+{
+    hzp_hangup_forget(a->x->server->hangup, a->x->fd);
+    hzp_answer_count(a);
+    hzp_completion_end(a->c);
+}
+
+/* Notifying thread: the completion's memory is gone. */
+static void on_ended(void *ctx)
+{
+    struct hzp_answer *a = ctx;
+    struct hzp_exchange *x = a->x;
+    hzp_textbuf_fini(&a->out);
+    hzp_textbuf_fini(&a->head);
+    free(a);
+    hzp_exchange_release(x);
+}
+
+json_t *hzp_answer_failure(const struct hzp_answer *a, int *ret_status)
+{
+    int state = atomic_load(&a->x->server->state);
+    bool stops = state == HZP_SERVER_DRAINING;
+    *ret_status = stops ? MHD_HTTP_SERVICE_UNAVAILABLE : MHD_HTTP_INTERNAL_SERVER_ERROR;
+    return hzp_error_json(*ret_status,
+                          stops ? "the server stopped before the answer was complete"
+                                : "the engine failed while it made the answer",
+                          NULL, stops ? hzp_unavailable_code(state) : NULL);
 }
 
 /* The request failed in the engine, or its client disconnected. */
-static enum MHD_Result reply_failed(struct hzp_exchange *x, const struct hzp_completion *c)
+static enum MHD_Result reply_failed(struct hzp_answer *a)
 {
-    if (atomic_load(&c->left))
+    if (atomic_load(&a->c->left))
         return MHD_NO;
-    int state = atomic_load(&x->server->state);
-    if (state == HZP_SERVER_DRAINING)
-        return hzp_reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, hzp_unavailable_code(state),
-                               "the server stopped before the answer was complete");
-    return hzp_reply_error(x, MHD_HTTP_INTERNAL_SERVER_ERROR, NULL, NULL,
-                           "the engine failed while it made the answer");
+    int status;
+    json_t *error = hzp_answer_failure(a, &status);
+    return hzp_reply_json(a->x, status, error);
 }
 
-static enum MHD_Result reply_whole(struct hzp_exchange *x, const struct hzp_completion *c,
-                                   const char *id, int64_t created)
+/* ---- whole answers ---- */
+
+static enum MHD_Result reply_whole(struct hzp_answer *a)
 {
+    const struct hzp_completion *c = a->c;
+    struct hzp_exchange *x = a->x;
     json_t *choices = json_array();
     uint64_t version = 0;
     for (int32_t i = 0; i < c->choices; i++) {
         const struct hzp_choice *choice = &c->choice[i];
         if (choice->finish == HZP_FINISH_FAILED) {
             json_decref(choices);
-            return reply_failed(x, c);
+            return reply_failed(a);
         }
         json_t *json = hzp_choice_json(c, choice, 0, 0, true);
         if (c->choices > 1)
@@ -85,46 +117,110 @@ static enum MHD_Result reply_whole(struct hzp_exchange *x, const struct hzp_comp
     json_t *versions = hzp_choice_versions_json(c, &c->choice[0]);
     json_object_set_new(versions, "weights_version", json_integer((json_int_t)version));
     json_t *body =
-        json_pack("{s:s, s:s, s:I, s:s, s:o, s:o, s:o}", "id", id, "object", "text_completion",
-                  "created", (json_int_t)created, "model", x->server->model, "choices", choices,
+        json_pack("{s:s, s:s, s:I, s:s, s:o, s:o, s:o}", "id", a->id, "object", "text_completion",
+                  "created", (json_int_t)a->created, "model", x->server->model, "choices", choices,
                   "usage", hzp_usage_json(hzp_completion_usage(c)), "hzpserve", versions);
     char text[24];
     snprintf(text, sizeof(text), "%llu", (unsigned long long)version);
     return hzp_reply_json_with(x, MHD_HTTP_OK, body, "x-hzpserve-weights-version", text);
 }
 
-/* Waits until a stream has something to send, or an answer is whole. */
-static void wait_for(struct hzp_completion *c, bool first_only)
+/* Pool: a choice has ended, or has tokens in which a stop string may be. */
+static bool run_whole(void *ctx)
 {
-    hzp_completion_pump(c);
-    while (c->open && !atomic_load(&c->left)) {
-        if (first_only)
-            for (int32_t i = 0; i < c->choices; i++)
-                if (c->choice[i].seen || c->choice[i].finish != HZP_FINISH_NONE)
-                    return;
-        hzp_completion_wait(c, WAIT_NS);
-        hzp_completion_pump(c);
-    }
+    struct hzp_answer *a = ctx;
+    struct hzp_exchange *x = a->x;
+    hzp_completion_pump(a->c);
+    if (a->c->open && !atomic_load(&a->c->left))
+        return false;
+    hzp_answer_count(a);
+    if (reply_whole(a) == MHD_NO)
+        x->closing = true;
+    hzp_exchange_wake(x);
+    hzp_answer_end(a);
+    return true;
 }
 
-static enum MHD_Result answer(struct hzp_exchange *x, struct hzp_completion *c)
+static void news_of_whole(void *ctx)
 {
-    char id[48];
-    make_id(id, sizeof(id));
-    int64_t created = time(NULL);
-    hzp_metrics_params(x->server->metrics, c->params.n, c->params.max_tokens);
-    int fd = hzp_exchange_socket(x);
-    hzp_hangup_watch(x->server->hangup, fd, client_left, c);
-    bool stream = c->params.stream;
-    wait_for(c, stream);
+    struct hzp_answer *a = ctx;
+    hzp_pool_post(a->x->server->pool, &a->job);
+}
+
+/* Only its answer wakes it. */
+static bool resume_whole(struct hzp_exchange *x)
+{
+    return true;
+}
+
+/* ---- streams, before their first event ---- */
+
+static void news_of_stream(void *ctx)
+{
+    struct hzp_answer *a = ctx;
+    hzp_exchange_wake(a->x);
+}
+
+static bool has_begun(const struct hzp_completion *c)
+{
+    for (int32_t i = 0; i < c->choices; i++)
+        if (c->choice[i].seen || c->choice[i].finish != HZP_FINISH_NONE)
+            return true;
+    return false;
+}
+
+static void leave_stream(struct hzp_exchange *x)
+{
+    hzp_answer_end(x->later);
+}
+
+static bool resume_stream(struct hzp_exchange *x)
+{
+    struct hzp_answer *a = x->later;
+    hzp_completion_pump(a->c);
+    if (atomic_load(&a->c->left))
+        return false;
+    if (!has_begun(a->c))
+        return true;
     /* A failure before the first token is answered with a status, not as an event. */
-    bool failed = c->choice[0].finish == HZP_FINISH_FAILED && !c->choice[0].seen;
-    if (stream && !failed)
-        return hzp_stream_completion(x, c, id, created);
-    hzp_hangup_forget(x->server->hangup, fd);
-    count_choices(x, c);
-    enum MHD_Result r = failed ? reply_failed(x, c) : reply_whole(x, c, id, created);
-    hzp_completion_end(c);
+    const struct hzp_choice *first = &a->c->choice[0];
+    if (first->finish == HZP_FINISH_FAILED && !first->seen)
+        return reply_failed(a) == MHD_YES;
+    return hzp_stream_begin(a) == MHD_YES;
+}
+
+/* ---- the route ---- */
+
+/* Makes and submits the completion; from then on the exchange is answered elsewhere. */
+static int start(struct hzp_exchange *x, struct hzp_completion_params *params,
+                 struct hzp_err_text *reterr)
+{
+    struct hzp_server *server = x->server;
+    struct hzp_answer *a = hzp_xcalloc(1, sizeof(*a));
+    bool stream = params->stream;
+    int32_t n = params->n, max_tokens = params->max_tokens;
+    a->x = x;
+    a->created = time(NULL);
+    a->job = (struct hzp_job){.run = run_whole, .ctx = a};
+    make_id(a->id, sizeof(a->id));
+    struct hzp_listener listener = {.notify = server->notify,
+                                    .news = stream ? news_of_stream : news_of_whole,
+                                    .ended = on_ended,
+                                    .ctx = a};
+    hzp_exchange_hold(x);
+    HZP_TRY(hzp_completion_make(server->engine, params, &listener, &a->c, reterr));
+    hzp_hangup_watch(server->hangup, x->fd, client_left, a->c);
+    hzp_metrics_params(server->metrics, n, max_tokens);
+    x->later = a;
+    x->leave = stream ? leave_stream : NULL;
+    x->resume = stream ? resume_stream : resume_whole;
+    int r = hzp_completion_submit(a->c, reterr);
+    if (r < 0) {
+        x->resume = NULL;
+        x->leave = NULL;
+        a->counted = true;
+        hzp_answer_end(a);
+    }
     return r;
 }
 
@@ -138,13 +234,14 @@ enum MHD_Result hzp_route_completions(struct hzp_exchange *x)
         return r;
     struct hzp_err_text err = {0};
     struct hzp_completion_params params;
-    struct hzp_completion *c = NULL;
-    if (!wrong_model(x, body, &r)) {
-        int code = hzp_completion_parse(body, x->server->engine, &params, &err);
-        if (code == HZP_OK)
-            code = hzp_completion_begin(x->server->engine, &params, &c, &err);
-        r = code < 0 ? hzp_reply_fail(x, code, &err) : MHD_YES;
-    }
+    int code = HZP_OK;
+    bool refused = wrong_model(x, body, &r);
+    if (!refused)
+        code = hzp_completion_parse(body, x->server->engine, &params, &err);
     json_decref(body);
-    return c ? answer(x, c) : r;
+    if (refused)
+        return r;
+    if (code == HZP_OK)
+        code = start(x, &params, &err);
+    return code < 0 ? hzp_reply_fail(x, code, &err) : MHD_YES;
 }

@@ -2,49 +2,47 @@
 /* A completion as a stream of server-sent events: `data: <json>\n\n`, at the end `data:
  * [DONE]\n\n`.
  *
- * The connection's thread calls read_events() whenever it has sent its buffer, and waits there for
- * the engine.  An error after the header becomes an event. */
-#include "api/http/completion.h"
-#include "api/http/http.h"
+ * The I/O thread calls read_events() whenever it has sent its buffer or was woken; without
+ * something to send the exchange is parked.  So what a slow reader has not taken yet waits in the
+ * requests' outputs and goes out in one piece.  An error after the header becomes an event. */
+#include "api/http/answer.h"
+#include "api/text/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static const uint64_t WAIT_NS = 250 * 1000000ull;
-enum { BLOCK_BYTES = 16 * 1024 };
+enum { BLOCK_BYTES = 4 * 1024 };
 
-struct stream {
-    struct hzp_server *server;
-    struct hzp_completion *c;
-    int fd;
-    char id[48];
-    int64_t created;
-    struct hzp_textbuf out; /* formatted, not sent yet */
-    size_t at;
-    bool done, counted;
-};
+static int append_text(struct hzp_textbuf *buf, const char *text)
+{
+    return hzp_textbuf_append(buf, text, strlen(text));
+}
+
+/* Out of memory: the stream ends without an end mark. */
+static void give_up(struct hzp_answer *a)
+{
+    hzp_completion_leave(a->c);
+}
 
 /* Appends one event; takes over json. */
-static void add_event(struct stream *s, json_t *json)
+static void add_event(struct hzp_answer *a, json_t *json)
 {
     char *text = json ? json_dumps(json, HZP_JSON_FORM) : NULL;
     json_decref(json);
-    if (!text || hzp_textbuf_append(&s->out, "data: ", 6) < 0 ||
-        hzp_textbuf_append(&s->out, text, strlen(text)) < 0 ||
-        hzp_textbuf_append(&s->out, "\n\n", 2) < 0) {
-        hzp_completion_leave(s->c); /* out of memory: the stream ends without an end mark */
-    }
+    if (!text || append_text(&a->out, "data: ") < 0 || append_text(&a->out, text) < 0 ||
+        append_text(&a->out, "\n\n") < 0)
+        give_up(a);
     free(text);
 }
 
 /* choice NULL: the list of choices is empty. */
-static json_t *chunk_json(struct stream *s, json_t *choice)
+static json_t *chunk_json(struct hzp_answer *a, json_t *choice)
 {
     json_t *choices = json_array();
     if (choice)
         json_array_append_new(choices, choice);
-    return json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", s->id, "object", "text_completion",
-                     "created", (json_int_t)s->created, "model", s->server->model, "choices",
+    return json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", a->id, "object", "text_completion",
+                     "created", (json_int_t)a->created, "model", a->x->server->model, "choices",
                      choices);
 }
 
@@ -54,10 +52,77 @@ static struct hzp_usage choice_usage(const struct hzp_completion *c,
     return (struct hzp_usage){(int64_t)c->params.prompt[choice->prompt].n, choice->seen};
 }
 
-/* The new part of a choice, if there is enough of it for an event. */
-static void add_choice(struct stream *s, struct hzp_choice *choice)
+/* ---- the common event, without a JSON library ---- */
+
+/* How every event of the stream begins, up to the first choice's index. */
+static int make_head(struct hzp_answer *a)
 {
-    const struct hzp_completion_params *p = &s->c->params;
+    json_t *json = chunk_json(a, NULL);
+    char *text = json ? json_dumps(json, HZP_JSON_FORM) : NULL;
+    json_decref(json);
+    size_t bytes = text ? strlen(text) : 0; /* {...,"choices":[]} */
+    int r = HZP_ENOMEM;
+    if (bytes > 2 && append_text(&a->head, "data: ") == HZP_OK &&
+        hzp_textbuf_append(&a->head, text, bytes - 2) == HZP_OK)
+        r = append_text(&a->head, "{\"index\":");
+    free(text);
+    return r;
+}
+
+/* Appends text, valid UTF-8, as a JSON string. */
+static int add_string(struct hzp_textbuf *out, const char *text, size_t bytes)
+{
+    HZP_TRY(hzp_textbuf_append(out, "\"", 1));
+    size_t from = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        unsigned char c = (unsigned char)text[i];
+        if (c >= 0x20 && c != '"' && c != '\\')
+            continue;
+        static const char plain[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt";
+        char code[8];
+        const char *known = memchr(plain, c, sizeof(plain) - 1);
+        if (known)
+            snprintf(code, sizeof(code), "\\%c", to[known - plain]);
+        else
+            snprintf(code, sizeof(code), "\\u%04X", c);
+        HZP_TRY(hzp_textbuf_append(out, text + from, i - from));
+        HZP_TRY(append_text(out, code));
+        from = i + 1;
+    }
+    HZP_TRY(hzp_textbuf_append(out, text + from, bytes - from));
+    return hzp_textbuf_append(out, "\"", 1);
+}
+
+static int add_plain(struct hzp_answer *a, const struct hzp_choice *choice, const char *text,
+                     size_t bytes)
+{
+    char index[16];
+    snprintf(index, sizeof(index), "%d", choice->index);
+    HZP_TRY(hzp_textbuf_append(&a->out, a->head.data, a->head.bytes));
+    HZP_TRY(append_text(&a->out, index));
+    HZP_TRY(append_text(&a->out, ",\"text\":"));
+    HZP_TRY(add_string(&a->out, text, bytes));
+    HZP_TRY(
+        append_text(&a->out, ",\"logprobs\":null,\"finish_reason\":null,\"stop_reason\":null}]"));
+    if (a->c->params.include_usage)
+        HZP_TRY(append_text(&a->out, ",\"usage\":null"));
+    return append_text(&a->out, "}\n\n");
+}
+
+/* Whether the new text of a choice is all that its event says. */
+static bool is_plain(const struct hzp_answer *a, const struct hzp_choice *choice)
+{
+    const struct hzp_completion_params *p = &a->c->params;
+    return p->logprobs < 0 && !p->return_ids && !p->continuous_usage &&
+           choice->finish == HZP_FINISH_NONE && (choice->opened || !p->echo);
+}
+
+/* ---- events ---- */
+
+/* The new part of a choice, if there is enough of it for an event. */
+static void add_choice(struct hzp_answer *a, struct hzp_choice *choice)
+{
+    const struct hzp_completion_params *p = &a->c->params;
     if (choice->closed || choice->finish == HZP_FINISH_FAILED)
         return;
     bool ends = choice->finish != HZP_FINISH_NONE;
@@ -67,129 +132,98 @@ static void add_choice(struct stream *s, struct hzp_choice *choice)
         return;
     if (!text && !tokens && !ends)
         return;
-    json_t *chunk = chunk_json(
-        s, hzp_choice_json(s->c, choice, choice->sent_bytes, choice->sent_tokens, !choice->opened));
-    if (ends)
-        json_object_set_new(chunk, "hzpserve", hzp_choice_versions_json(s->c, choice));
-    if (p->continuous_usage)
-        json_object_set_new(chunk, "usage", hzp_usage_json(choice_usage(s->c, choice)));
-    else if (p->include_usage)
-        json_object_set_new(chunk, "usage", json_null());
+    const char *new_text = choice->text.data + choice->sent_bytes;
+    size_t bytes = choice->text.bytes - choice->sent_bytes;
+    if (is_plain(a, choice) && hzp_utf8_valid(new_text, bytes) == bytes) {
+        if (add_plain(a, choice, new_text, bytes) < 0)
+            give_up(a);
+    } else {
+        json_t *chunk = chunk_json(a, hzp_choice_json(a->c, choice, choice->sent_bytes,
+                                                      choice->sent_tokens, !choice->opened));
+        if (ends)
+            json_object_set_new(chunk, "hzpserve", hzp_choice_versions_json(a->c, choice));
+        if (p->continuous_usage)
+            json_object_set_new(chunk, "usage", hzp_usage_json(choice_usage(a->c, choice)));
+        else if (p->include_usage)
+            json_object_set_new(chunk, "usage", json_null());
+        add_event(a, chunk);
+    }
     choice->sent_bytes = choice->text.bytes;
     choice->sent_tokens = choice->seen;
     choice->opened = true;
     choice->closed = ends;
-    add_event(s, chunk);
-}
-
-static void add_failure(struct stream *s)
-{
-    int state = atomic_load(&s->server->state);
-    bool stops = state == HZP_SERVER_DRAINING;
-    add_event(s,
-              hzp_error_json(stops ? MHD_HTTP_SERVICE_UNAVAILABLE : MHD_HTTP_INTERNAL_SERVER_ERROR,
-                             stops ? "the server stopped before the answer was complete"
-                                   : "the engine failed while it made the answer",
-                             NULL, stops ? hzp_unavailable_code(state) : NULL));
-}
-
-static void count(struct stream *s)
-{
-    for (int32_t i = 0; i < s->c->choices && !s->counted; i++) {
-        const struct hzp_choice *choice = &s->c->choice[i];
-        hzp_metrics_request(s->server->metrics, choice->rq, choice->seen,
-                            choice->finish == HZP_FINISH_STOP     ? "stop"
-                            : choice->finish == HZP_FINISH_LENGTH ? "length"
-                                                                  : "abort");
-    }
-    s->counted = true;
 }
 
 /* All choices have ended: usage if requested, then the end mark. */
-static void add_end(struct stream *s)
+static void add_end(struct hzp_answer *a)
 {
     bool failed = false;
-    for (int32_t i = 0; i < s->c->choices; i++)
-        failed |= s->c->choice[i].finish == HZP_FINISH_FAILED;
+    int status;
+    for (int32_t i = 0; i < a->c->choices; i++)
+        failed |= a->c->choice[i].finish == HZP_FINISH_FAILED;
     if (failed) {
-        add_failure(s);
-    } else if (s->c->params.include_usage) {
-        json_t *chunk = chunk_json(s, NULL);
-        json_object_set_new(chunk, "usage", hzp_usage_json(hzp_completion_usage(s->c)));
-        json_object_set_new(chunk, "hzpserve", hzp_choice_versions_json(s->c, &s->c->choice[0]));
-        add_event(s, chunk);
+        add_event(a, hzp_answer_failure(a, &status));
+    } else if (a->c->params.include_usage) {
+        json_t *chunk = chunk_json(a, NULL);
+        json_object_set_new(chunk, "usage", hzp_usage_json(hzp_completion_usage(a->c)));
+        json_object_set_new(chunk, "hzpserve", hzp_choice_versions_json(a->c, &a->c->choice[0]));
+        add_event(a, chunk);
     }
-    hzp_textbuf_append(&s->out, "data: [DONE]\n\n", 14);
-    s->done = true;
-    count(s);
+    append_text(&a->out, "data: [DONE]\n\n");
+    a->done = true;
+    hzp_answer_count(a);
 }
 
-/* Waits until there is something to send. */
-static void make_events(struct stream *s)
+/* Formats what is new. */
+static void make_events(struct hzp_answer *a)
 {
-    s->out.bytes = s->at = 0;
-    while (!s->out.bytes && !atomic_load(&s->c->left)) {
-        for (int32_t i = 0; i < s->c->choices; i++)
-            add_choice(s, &s->c->choice[i]);
-        if (!s->c->open)
-            add_end(s);
-        if (s->out.bytes)
-            return;
-        hzp_completion_wait(s->c, WAIT_NS);
-        hzp_completion_pump(s->c);
-    }
+    a->out.bytes = a->at = 0;
+    hzp_completion_pump(a->c);
+    for (int32_t i = 0; i < a->c->choices; i++)
+        add_choice(a, &a->c->choice[i]);
+    if (!a->c->open)
+        add_end(a);
 }
 
 static ssize_t read_events(void *cls, uint64_t pos, char *buf, size_t most)
 {
-    struct stream *s = cls;
-    if (s->at == s->out.bytes) {
-        if (s->done)
+    struct hzp_answer *a = cls;
+    if (a->at == a->out.bytes) {
+        if (a->done)
             return MHD_CONTENT_READER_END_OF_STREAM;
-        hzp_completion_pump(s->c);
-        make_events(s);
+        hzp_exchange_awake(a->x);
+        make_events(a);
     }
-    if (atomic_load(&s->c->left))
+    if (atomic_load(&a->c->left))
         return MHD_CONTENT_READER_END_WITH_ERROR;
-    size_t n = HZP_MIN(most, s->out.bytes - s->at);
-    memcpy(buf, s->out.data + s->at, n);
-    s->at += n;
+    if (!a->out.bytes)
+        return hzp_exchange_park(a->x) ? 0 : MHD_CONTENT_READER_END_WITH_ERROR;
+    if (!a->at)
+        hzp_door_sending(a->x->server->door, a->x->fd, true);
+    size_t n = HZP_MIN(most, a->out.bytes - a->at);
+    memcpy(buf, a->out.data + a->at, n);
+    a->at += n;
     return (ssize_t)n;
 }
 
 static void free_stream(void *cls)
 {
-    struct stream *s = cls;
-    hzp_hangup_forget(s->server->hangup, s->fd);
-    count(s);
-    hzp_completion_end(s->c);
-    hzp_textbuf_fini(&s->out);
-    free(s);
+    hzp_answer_end(cls);
 }
 
-enum MHD_Result hzp_stream_completion(struct hzp_exchange *x, struct hzp_completion *c,
-                                      const char *id, int64_t created)
+enum MHD_Result hzp_stream_begin(struct hzp_answer *a)
 {
-    int fd = hzp_exchange_socket(x);
-    struct stream *s = calloc(1, sizeof(*s));
+    struct hzp_exchange *x = a->x;
     struct MHD_Response *response =
-        s ? MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK_BYTES, read_events, s,
-                                              free_stream)
-          : NULL;
-    if (!response) {
-        free(s);
-        hzp_hangup_forget(x->server->hangup, fd);
-        hzp_completion_end(c);
+        make_head(a) < 0 ? NULL
+                         : MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK_BYTES,
+                                                             read_events, a, free_stream);
+    if (!response)
         return MHD_NO;
-    }
-    s->server = x->server;
-    s->c = c;
-    s->fd = fd;
-    s->created = created;
-    snprintf(s->id, sizeof(s->id), "%s", id);
+    x->leave = NULL; /* from now on the end of the response ends the answer */
     uint64_t version = 0;
-    for (int32_t i = 0; i < c->choices; i++)
-        version = HZP_MAX(version, hzp_choice_version(c, &c->choice[i]));
+    for (int32_t i = 0; i < a->c->choices; i++)
+        version = HZP_MAX(version, hzp_choice_version(a->c, &a->c->choice[i]));
     char text[24];
     snprintf(text, sizeof(text), "%llu", (unsigned long long)version);
     MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE,

@@ -4,18 +4,29 @@
  * 202 once they are committed to the log; with wait=served, 200 as soon as a version that has
  * learned all of them serves, or 202 when the time is over. */
 #include "api/http/http.h"
+#include "base/arena.h"
 #include "base/decimal.h"
 #include "base/thread.h"
 
+#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-enum { POLL_US = 5000 };
 static const double timeout_default = 30, timeout_max = 3600;
+
+/* A request that waits for its examples to be served.  Its exchange is parked; the notifying thread
+ * looks whether they are. */
+struct waiter {
+    struct hzp_exchange *x;
+    struct hzp_note note;
+    int64_t first, last;
+    uint64_t end_ns;
+    _Atomic bool left; /* the client disconnected */
+};
 
 static void client_left(void *ctx)
 {
-    atomic_store((_Atomic bool *)ctx, true);
+    struct waiter *w = ctx;
+    atomic_store(&w->left, true);
 }
 
 /* True: a version that has learned everything up to `last` serves. */
@@ -27,20 +38,57 @@ static bool served(struct hzp_server *server, int64_t last, uint64_t *ret_versio
     return stats.learned_through >= last;
 }
 
-/* Waits until the examples are served, the client disconnects, the timeout passes or the engine
- * ends. */
-static bool wait_served(struct hzp_exchange *x, int64_t last, double seconds, uint64_t *ret_version)
+static enum MHD_Result reply(struct hzp_exchange *x, int64_t first, int64_t last, bool done,
+                             uint64_t version)
 {
-    _Atomic bool left = false;
-    int fd = hzp_exchange_socket(x);
-    hzp_hangup_watch(x->server->hangup, fd, client_left, &left);
-    uint64_t end = hzp_now_ns() + (uint64_t)(seconds * 1e9);
-    bool done;
-    while (!(done = served(x->server, last, ret_version)) && !atomic_load(&left) &&
-           hzp_now_ns() < end && hzp_engine_running(x->server->engine))
-        usleep(POLL_US);
-    hzp_hangup_forget(x->server->hangup, fd);
-    return done;
+    char text[24];
+    snprintf(text, sizeof(text), "%llu", (unsigned long long)version);
+    return hzp_reply_json_with(x, done ? MHD_HTTP_OK : MHD_HTTP_ACCEPTED,
+                               json_pack("{s:s, s:I, s:I, s:I, s:b, s:I}", "object",
+                                         "fine_tuning.examples", "first", (json_int_t)first, "last",
+                                         (json_int_t)last, "accepted",
+                                         (json_int_t)(last - first + 1), "served", done,
+                                         "weights_version", (json_int_t)version),
+                               "x-hzpserve-weights-version", text);
+}
+
+/* Notifying thread: answers when the examples are served, the client disconnects, the timeout
+ * passes or the engine ends. */
+static void look(void *ctx)
+{
+    struct waiter *w = ctx;
+    struct hzp_exchange *x = w->x;
+    struct hzp_server *server = x->server;
+    uint64_t version;
+    bool done = served(server, w->last, &version), left = atomic_load(&w->left);
+    if (!done && !left && hzp_now_ns() < w->end_ns && hzp_engine_running(server->engine))
+        return;
+    hzp_notify_unpoll(server->notify, &w->note);
+    hzp_hangup_forget(server->hangup, x->fd);
+    if (left || reply(x, w->first, w->last, done, version) == MHD_NO)
+        x->closing = true;
+    hzp_exchange_wake(x);
+    free(w);
+}
+
+static bool keep_waiting(struct hzp_exchange *x)
+{
+    return true;
+}
+
+static enum MHD_Result wait_served(struct hzp_exchange *x, int64_t first, int64_t last,
+                                   double seconds)
+{
+    struct waiter *w = hzp_xcalloc(1, sizeof(*w));
+    *w = (struct waiter){.x = x,
+                         .note = {.call = look, .ctx = w},
+                         .first = first,
+                         .last = last,
+                         .end_ns = hzp_now_ns() + (uint64_t)(seconds * 1e9)};
+    x->resume = keep_waiting;
+    hzp_hangup_watch(x->server->hangup, x->fd, client_left, w);
+    hzp_notify_poll(x->server->notify, &w->note);
+    return MHD_YES;
 }
 
 /* Reads the query parameters wait and timeout.  True: an error was answered. */
@@ -87,15 +135,9 @@ enum MHD_Result hzp_route_examples(struct hzp_exchange *x)
         return hzp_reply_fail(x, r, &err);
     hzp_loop_poke(engine->parts.loop);
 
+    if (wait)
+        return wait_served(x, first, last, timeout);
     uint64_t version = 0;
-    bool done = wait ? wait_served(x, last, timeout, &version) : served(x->server, last, &version);
-    char text[24];
-    snprintf(text, sizeof(text), "%llu", (unsigned long long)version);
-    return hzp_reply_json_with(x, done ? MHD_HTTP_OK : MHD_HTTP_ACCEPTED,
-                               json_pack("{s:s, s:I, s:I, s:I, s:b, s:I}", "object",
-                                         "fine_tuning.examples", "first", (json_int_t)first, "last",
-                                         (json_int_t)last, "accepted",
-                                         (json_int_t)(last - first + 1), "served", done,
-                                         "weights_version", (json_int_t)version),
-                               "x-hzpserve-weights-version", text);
+    bool done = served(x->server, last, &version);
+    return reply(x, first, last, done, version);
 }

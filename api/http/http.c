@@ -5,36 +5,37 @@
 #include "base/log.h"
 #include "base/thread.h"
 
-#include <arpa/inet.h>
-#include <errno.h>
-#include <netdb.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
 enum {
-    STACK_BYTES = 1 << 20,  /* jansson recurses for each level of nesting */
-    SPARE_CONNECTIONS = 16, /* beyond the limit: to answer 429, and /health, when full */
-    THROW_AWAY_TIMES =
-        8,            /* an oversized body is read up to this many times the bound, to answer 413 */
-    LINGER_MS = 2000, /* after an answer sent before the body was read */
+    STACK_BYTES = 256 << 10,
+    THROW_AWAY_TIMES = 8, /* an oversized body is read up to this many times the bound, to answer */
+    CORES_PER_IO_THREAD = 4,
+    IO_THREADS_MAX = 8,
+    POOL_THREADS_MIN = 4,
+    POOL_THREADS_MAX = 16,
 };
 
+static const uint64_t HEADER_NS = 10000000000ull; /* for a request's header as a whole */
+
+/* Of an exchange: NEWS: woken while it runs. */
+enum park { RUNNING, PARKED, NEWS };
+
 static const struct hzp_route routes[] = {
-    {"POST", "/v1/completions", true, hzp_route_completions},
-    {"GET", "/v1/models", true, hzp_route_models},
-    {"GET", "/v1/models/", true, hzp_route_model},
-    {"GET", "/v1/weights", true, hzp_route_weights},
-    {"GET", "/v1/policy", true, hzp_route_policy},
-    {"PATCH", "/v1/policy", true, hzp_route_policy_patch},
-    {"POST", "/v1/fine_tuning/examples", true, hzp_route_examples},
-    {"GET", "/health", false, hzp_route_health},
-    {"GET", "/version", false, hzp_route_version},
-    {"GET", "/metrics", false, hzp_route_metrics},
+    {"POST", "/v1/completions", true, true, hzp_route_completions},
+    {"GET", "/v1/models", true, false, hzp_route_models},
+    {"GET", "/v1/models/", true, false, hzp_route_model},
+    {"GET", "/v1/weights", true, true, hzp_route_weights},
+    {"GET", "/v1/policy", true, true, hzp_route_policy},
+    {"PATCH", "/v1/policy", true, true, hzp_route_policy_patch},
+    {"POST", "/v1/fine_tuning/examples", true, true, hzp_route_examples},
+    {"GET", "/health", false, false, hzp_route_health},
+    {"GET", "/version", false, false, hzp_route_version},
+    {"GET", "/metrics", false, true, hzp_route_metrics},
 };
 
 /* Whether the route has this path.  A route path that ends in "/" matches longer paths below it. */
@@ -145,17 +146,35 @@ static enum MHD_Result refuse(struct hzp_exchange *x, const char *method, const 
     }
 }
 
+/* Gives the answer to the library, which sends it. */
+static enum MHD_Result send_answer(struct hzp_exchange *x)
+{
+    struct MHD_Response *response = x->response;
+    x->response = NULL;
+    enum MHD_Result r = MHD_queue_response(x->connection, (unsigned)x->status, response);
+    MHD_destroy_response(response);
+    hzp_door_sending(x->server->door, x->fd, true);
+    return r;
+}
+
 static enum MHD_Result open_exchange(struct hzp_server *server, struct MHD_Connection *connection,
                                      const char *method, const char *path, void **ctx)
 {
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     struct hzp_exchange *x = calloc(1, sizeof(*x));
-    if (!x)
+    if (!x || !info) {
+        free(x);
         return MHD_NO;
+    }
     x->server = server;
     x->connection = connection;
+    x->fd = info->connect_fd;
+    x->holds = 1;
     *ctx = x;
+    atomic_fetch_add(&server->held, 1);
     int active = atomic_fetch_add(&server->active, 1) + 1;
-    x->counted = true;
+    hzp_door_phase(server->door, x->fd, HZP_DOOR_BODY);
     x->refused = refuse_early(x, method, path);
     if (!x->refused && active > server->settings->connections_max && x->route->key)
         x->refused = MHD_HTTP_TOO_MANY_REQUESTS;
@@ -163,29 +182,8 @@ static enum MHD_Result open_exchange(struct hzp_server *server, struct MHD_Conne
         return MHD_YES;
     /* Answers now: the library reads no body and closes the connection afterwards. */
     x->early = true;
-    return refuse(x, method, path);
-}
-
-/* Closing a socket that has unread bytes resets the connection, and a client that is still sending
- * would lose its answer.  So its bytes are discarded until it has read the answer and closes,
- * within bounds of bytes and time. */
-static void linger(struct hzp_exchange *x)
-{
-    char piece[16384];
-    struct pollfd fd = {.fd = hzp_exchange_socket(x), .events = POLLIN};
-    uint64_t end = hzp_now_ns() + LINGER_MS * 1000000ull;
-    size_t most = THROW_AWAY_TIMES * (size_t)x->server->settings->body_max + (1 << 20);
-    if (fd.fd < 0 || shutdown(fd.fd, SHUT_WR) < 0)
-        return;
-    while (x->thrown_away < most && hzp_now_ns() < end &&
-           atomic_load(&x->server->state) == HZP_SERVER_UP) {
-        if (poll(&fd, 1, 50) <= 0)
-            continue;
-        ssize_t n = recv(fd.fd, piece, sizeof(piece), MSG_DONTWAIT);
-        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
-            return;
-        x->thrown_away += n > 0 ? (size_t)n : 0;
-    }
+    enum MHD_Result r = refuse(x, method, path);
+    return x->response ? send_answer(x) : r;
 }
 
 /* Takes a piece of the body.  MHD_NO: the connection is closed. */
@@ -212,27 +210,123 @@ static enum MHD_Result take_body(struct hzp_exchange *x, const char *data, size_
     return MHD_YES;
 }
 
+/* ---- waiting ---- */
+
+bool hzp_exchange_park(struct hzp_exchange *x)
+{
+    struct hzp_server *server = x->server;
+    /* Counted before the look at `closing`, which is raised before the count is looked at. */
+    atomic_fetch_add(&server->parked, 1);
+    if (atomic_load(&server->closing)) {
+        atomic_fetch_sub(&server->parked, 1);
+        return false;
+    }
+    hzp_door_sending(server->door, x->fd, false);
+    MHD_suspend_connection(x->connection);
+    int running = RUNNING;
+    if (!atomic_compare_exchange_strong(&x->park, &running, PARKED)) {
+        MHD_resume_connection(x->connection);
+        atomic_fetch_sub(&server->parked, 1);
+    }
+    return true;
+}
+
+void hzp_exchange_awake(struct hzp_exchange *x)
+{
+    atomic_store(&x->park, RUNNING);
+}
+
+void hzp_exchange_wake(struct hzp_exchange *x)
+{
+    if (atomic_exchange(&x->park, NEWS) != PARKED)
+        return;
+    struct hzp_server *server = x->server;
+    MHD_resume_connection(x->connection);
+    atomic_fetch_sub(&server->parked, 1);
+}
+
+void hzp_exchange_hold(struct hzp_exchange *x)
+{
+    atomic_fetch_add(&x->holds, 1);
+}
+
+void hzp_exchange_release(struct hzp_exchange *x)
+{
+    struct hzp_server *server = x->server;
+    if (atomic_fetch_sub(&x->holds, 1) > 1)
+        return;
+    if (x->response)
+        MHD_destroy_response(x->response);
+    free(x->body);
+    free(x);
+    atomic_fetch_sub(&server->held, 1);
+}
+
+/* ---- the library's calls ---- */
+
+/* Pool: the answer of a pooled route. */
+static bool run_route(void *ctx)
+{
+    struct hzp_exchange *x = ctx;
+    hzp_exchange_hold(x);
+    enum MHD_Result r = x->route->answer(x);
+    /* With resume, the handler answers later, or has done so: from then on its exchange is used by
+     * another thread. */
+    if (!x->resume || r == MHD_NO) {
+        x->closing = r == MHD_NO;
+        hzp_exchange_wake(x);
+    }
+    hzp_exchange_release(x);
+    return true;
+}
+
+/* The request is complete. */
+static enum MHD_Result begin(struct hzp_exchange *x, const char *method, const char *path)
+{
+    x->begun = true;
+    hzp_door_phase(x->server->door, x->fd, HZP_DOOR_ANSWER);
+    if (x->refused)
+        return refuse(x, method, path);
+    find_route(method, path, &x->tail); /* the path is complete only now */
+    if (!x->route->pooled)
+        return x->route->answer(x);
+    x->job = (struct hzp_job){.run = run_route, .ctx = x};
+    /* Parks first: the job may end before this thread goes on. */
+    if (!hzp_exchange_park(x))
+        return MHD_NO;
+    hzp_pool_post(x->server->pool, &x->job);
+    return MHD_YES;
+}
+
+/* The library calls this once for a request's header, then for each piece of its body, then at its
+ * end, and again whenever the parked exchange was woken. */
 static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, const char *path,
                                   const char *method, const char *version, const char *data,
                                   size_t *bytes, void **ctx)
 {
-    struct hzp_server *server = cls;
-    if (!*ctx)
-        return open_exchange(server, connection, method, path, ctx);
     struct hzp_exchange *x = *ctx;
+    if (!x)
+        return open_exchange(cls, connection, method, path, ctx);
     if (*bytes) {
         enum MHD_Result r = take_body(x, data, *bytes);
         *bytes = 0;
+        hzp_door_phase(x->server->door, x->fd, HZP_DOOR_BODY);
         return r;
     }
-    if (x->status)
-        return MHD_YES; /* answered already */
-    /* The path is complete only now. */
-    if (x->route)
-        find_route(method, path, &x->tail);
-    /* The request is complete: the client may now be silent for as long as the answer takes. */
-    MHD_set_connection_option(connection, MHD_CONNECTION_OPTION_TIMEOUT, 0u);
-    return x->refused ? refuse(x, method, path) : x->route->answer(x);
+    if (!x->begun) {
+        enum MHD_Result r = begin(x, method, path);
+        if (r == MHD_NO || (x->route && x->route->pooled && !x->refused))
+            return r;
+    } else {
+        hzp_exchange_awake(x);
+        if (!x->response && !x->closing && x->resume && !x->resume(x))
+            return MHD_NO;
+    }
+    if (x->closing)
+        return MHD_NO;
+    if (x->response)
+        return send_answer(x);
+    return hzp_exchange_park(x) ? MHD_YES : MHD_NO;
 }
 
 static void on_completed(void *cls, struct MHD_Connection *connection, void **ctx,
@@ -243,15 +337,36 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **ct
     if (!x)
         return;
     *ctx = NULL;
-    MHD_set_connection_option(connection, MHD_CONNECTION_OPTION_TIMEOUT,
-                              (unsigned)server->settings->idle_seconds);
+    hzp_door_phase(server->door, x->fd, HZP_DOOR_IDLE);
     hzp_metrics_http(server->metrics, x->route ? x->route->path : "none",
                      x->route ? x->route->method : "none", x->status);
     if (x->early)
-        linger(x);
-    free(x->body);
-    free(x);
+        hzp_door_linger(server->door, x->fd);
+    if (x->leave)
+        x->leave(x);
+    hzp_exchange_release(x);
     atomic_fetch_sub(&server->active, 1);
+}
+
+static void on_connection(void *cls, struct MHD_Connection *connection, void **socket_ctx,
+                          enum MHD_ConnectionNotificationCode what)
+{
+    struct hzp_server *server = cls;
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    if (!info)
+        return;
+    if (what == MHD_CONNECTION_NOTIFY_STARTED)
+        hzp_door_begun(server->door, info->connect_fd);
+    else
+        hzp_door_ended(server->door, info->connect_fd);
+}
+
+/* Door: a new connection. */
+static bool admit(void *ctx, int fd, const struct sockaddr *address, socklen_t bytes)
+{
+    struct hzp_server *server = ctx;
+    return MHD_add_connection(server->daemon, fd, address, bytes) == MHD_YES;
 }
 
 /* ---- start and stop ---- */
@@ -264,35 +379,44 @@ static void on_error(void *cls, const char *format, va_list args)
     hzp_log(HZP_LOG_DEBUG, "http", "%s, ignoring", text);
 }
 
-static int listen_on(struct hzp_server *s, const char *host, int port, struct hzp_err_text *reterr)
+static int listen_on(struct hzp_server *s, struct hzp_err_text *reterr)
 {
-    struct addrinfo hints = {.ai_family = AF_UNSPEC,
-                             .ai_socktype = SOCK_STREAM,
-                             .ai_flags = AI_PASSIVE | AI_NUMERICSERV},
-                    *list = NULL;
-    char service[16];
-    snprintf(service, sizeof(service), "%d", port);
-    int r = getaddrinfo(host, service, &hints, &list);
-    if (r)
-        return hzp_fail_param(reterr, HZP_EINVAL, "--host", "--host %s: %s", host, gai_strerror(r));
-    unsigned flags = MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD |
-                     MHD_USE_POLL | MHD_USE_ITC | MHD_USE_ERROR_LOG;
-    if (list->ai_family == AF_INET6)
-        flags |= MHD_USE_IPv6;
+    const struct hzp_http_settings *settings = s->settings;
+    uint64_t idle_ns = (uint64_t)settings->idle_seconds * 1000000000u;
+    uint64_t receive_ns = (uint64_t)settings->receive_seconds * 1000000000u;
+    struct hzp_door_config config = {
+        .host = settings->host,
+        .port = (int)settings->port,
+        .places = settings->connections_max,
+        .per_address = settings->per_address ? settings->per_address
+                                             : HZP_MAX(settings->connections_max * 3 / 4, 1),
+        .header_ns = HZP_MIN(HZP_MIN(idle_ns, receive_ns), HEADER_NS),
+        .receive_ns = receive_ns,
+        .idle_ns = idle_ns,
+        .admit = admit,
+        .ctx = s};
+    HZP_TRY(hzp_door_open(&config, &s->door, reterr));
+    s->port = hzp_door_port(s->door);
+    return HZP_OK;
+}
+
+/* Starts the library's I/O threads. */
+static int start_daemon(struct hzp_server *s, struct hzp_err_text *reterr)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    unsigned threads = (unsigned)HZP_MIN(HZP_MAX(cores / CORES_PER_IO_THREAD, 1), IO_THREADS_MAX);
+    /* The door bounds the connections; the library's own bound is by thread and never reached. */
+    unsigned limit = (unsigned)(2 * (s->settings->connections_max + HZP_DOOR_RESERVE) + 64);
     s->daemon = MHD_start_daemon(
-        flags, 0, NULL, NULL, on_request, s, MHD_OPTION_SOCK_ADDR, list->ai_addr,
-        MHD_OPTION_EXTERNAL_LOGGER, on_error, NULL, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)(s->settings->connections_max + SPARE_CONNECTIONS),
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)s->settings->idle_seconds,
-        MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK_BYTES, MHD_OPTION_END);
-    freeaddrinfo(list);
+        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC |
+            MHD_USE_NO_LISTEN_SOCKET | MHD_USE_ERROR_LOG,
+        0, NULL, NULL, on_request, s, MHD_OPTION_EXTERNAL_LOGGER, on_error, NULL,
+        MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection,
+        s, MHD_OPTION_CONNECTION_LIMIT, limit * threads, MHD_OPTION_THREAD_STACK_SIZE,
+        (size_t)STACK_BYTES, threads > 1 ? MHD_OPTION_THREAD_POOL_SIZE : MHD_OPTION_END, threads,
+        MHD_OPTION_END);
     if (!s->daemon)
-        return hzp_fail_param(reterr, HZP_EIO, "--port",
-                              "cannot listen on %s port %d: is the port "
-                              "in use?",
-                              host, port);
-    const union MHD_DaemonInfo *info = MHD_get_daemon_info(s->daemon, MHD_DAEMON_INFO_BIND_PORT);
-    s->port = info ? info->port : port;
+        return hzp_fail(reterr, HZP_EIO, "no thread or descriptor left for the HTTP server");
     return HZP_OK;
 }
 
@@ -318,11 +442,16 @@ int hzp_server_start(const struct hzp_http_settings *settings, struct hzp_engine
     s->created = time(NULL);
     hzp_lock_init(&s->policy_lock, HZP_LOCK_POLICY);
     name_model(s);
-    int r = hzp_hangup_create(&s->hangup);
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int workers = (int)HZP_MIN(HZP_MAX(cores, POOL_THREADS_MIN), POOL_THREADS_MAX);
+    int r = listen_on(s, reterr);
+    if (r == HZP_OK && (hzp_hangup_create(&s->hangup) < 0 || hzp_notify_create(&s->notify) < 0 ||
+                        hzp_pool_create(workers, &s->pool) < 0))
+        r = hzp_fail(reterr, HZP_EIO, "no thread or descriptor left for the HTTP server");
     if (r == HZP_OK)
-        r = listen_on(s, settings->host, (int)settings->port, reterr);
-    else
-        hzp_fail(reterr, r, "no thread or descriptor left for the HTTP server");
+        r = start_daemon(s, reterr);
+    if (r == HZP_OK)
+        r = hzp_door_start(s->door, reterr);
     if (r < 0) {
         hzp_server_stop(s, 0);
         return r;
@@ -340,16 +469,25 @@ void hzp_server_stop(struct hzp_server *server, uint64_t wait_ns)
 {
     if (!server)
         return;
+    if (server->door)
+        hzp_door_shut(server->door);
     if (server->daemon) {
-        MHD_socket listening = MHD_quiesce_daemon(server->daemon);
         uint64_t end = hzp_now_ns() + wait_ns;
         while (atomic_load(&server->active) && hzp_now_ns() < end)
             usleep(2000);
+        /* The library must not be stopped while a connection is suspended.  The engine has ended,
+         * so every request is final and every parked exchange is woken. */
+        atomic_store(&server->closing, true);
+        while (atomic_load(&server->parked))
+            usleep(1000);
         MHD_stop_daemon(server->daemon);
-        if (listening != MHD_INVALID_SOCKET)
-            close(listening);
+        while (atomic_load(&server->held))
+            usleep(1000);
     }
+    hzp_pool_destroy(server->pool);
+    hzp_notify_destroy(server->notify);
     hzp_hangup_destroy(server->hangup);
+    hzp_door_destroy(server->door);
     hzp_lock_fini(&server->policy_lock);
     free(server);
 }

@@ -1,27 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/http/http.h - the HTTP server: connections, bodies, routes, answers.
  *
- * Threads.  libmicrohttpd runs one thread per connection, at most --max-connections of them, each
- * with a small stack.  So a handler may block, on the engine (a completion) or on its socket (a
- * stream), and needs no state machine.  A blocked thread uses no processor time; a token wakes
- * exactly the thread that sends it.
+ * Threads.  A few I/O threads of libmicrohttpd read requests and send answers; they never block.
  *
- * A blocked thread reads nothing, so it cannot notice that its client disconnected.  One more
- * thread, api/http/hangup.h, watches the sockets of the waiting connections.
+ *     api/http/door.h     accepts connections, bounds their number, ends slow ones
+ *     I/O threads         headers, bodies, sockets; a route that takes no time is answered here
+ *     api/http/pool.h     routes that parse, tokenise or write to a disk (hzp_route.pooled)
+ *     api/http/notify.h   is told by the engine thread which requests have new tokens, and wakes
+ *                         the I/O thread of each
+ *     api/http/hangup.h   notices clients that disconnect while their request waits
+ *
+ * An exchange that waits is parked: its connection is suspended and costs no thread.  Whoever has
+ * news for it calls hzp_exchange_wake(); its I/O thread then continues.  A wake that comes while
+ * the exchange runs is not lost: the next attempt to park fails.
  *
  * Handlers never touch the engine's state: they submit requests, read requests' output and
  * counters, and call functions whose headers say "Thread: any".
  *
  * Bounds: connections, bytes of a body (413), what the scheduler queues (429).
  *
- * Thread: a handler runs on its connection's thread.
+ * Thread: a handler runs on an I/O thread or, if its route is pooled, on one of the pool; an
+ * exchange is used by one thread at a time.
  */
 #ifndef HZP_API_HTTP_HTTP_H
 #define HZP_API_HTTP_HTTP_H
 
 #include "api/engine/engine.h"
+#include "api/http/door.h"
 #include "api/http/hangup.h"
 #include "api/http/metrics.h"
+#include "api/http/notify.h"
+#include "api/http/pool.h"
 #include "api/http/settings.h"
 #include "base/thread.h"
 
@@ -36,6 +45,9 @@ struct hzp_server {
     struct hzp_engine *engine;
     struct hzp_metrics *metrics;
     struct hzp_hangup *hangup;
+    struct hzp_door *door;
+    struct hzp_notify *notify;
+    struct hzp_pool *pool;
     struct MHD_Daemon *daemon;
     char model[128]; /* the name in requests and answers */
     int64_t created; /* unix seconds */
@@ -43,27 +55,47 @@ struct hzp_server {
     struct hzp_lock policy_lock; /* serialises PATCHes of the policy */
     _Atomic int state;           /* enum hzp_server_state */
     _Atomic int active;          /* requests being answered */
+    _Atomic int parked;          /* of them, suspended */
+    _Atomic int held;            /* exchanges whose memory is in use */
+    _Atomic bool closing;        /* nothing is parked any more */
 };
 
 /* One request and its answer. */
 struct hzp_exchange {
     struct hzp_server *server;
     struct MHD_Connection *connection;
+    int fd;                        /* the connection's socket */
     const struct hzp_route *route; /* NULL: none */
     const char *tail;              /* the path behind the route's prefix */
     char *body;
     size_t bytes, room;
-    size_t thrown_away; /* bytes read of an oversized body */
-    int refused;        /* status decided before the body was read; 0: none */
-    int status;         /* of the answer, once there is one */
-    bool counted;
-    bool early; /* answered before the body was read */
+    size_t thrown_away;            /* bytes read of an oversized body */
+    int refused;                   /* status decided before the body was read; 0: none */
+    int status;                    /* of the answer, once there is one */
+    bool early;                    /* answered before the body was read */
+    bool begun;                    /* the route was asked for its answer */
+    bool closing;                  /* the connection is closed without an answer */
+    struct MHD_Response *response; /* to be sent by the I/O thread */
+    struct hzp_job job;            /* of a pooled route */
+
+    /* Set by a pooled handler that answers later; called on the I/O thread.  resume: the exchange
+     * was woken and has no answer yet; false: the connection is closed.  leave: the exchange ends,
+     * answered or not. */
+    bool (*resume)(struct hzp_exchange *x);
+    void (*leave)(struct hzp_exchange *x);
+    void *later; /* the handler's */
+
+    _Atomic int park; /* enum in http.c */
+    _Atomic int holds;
 };
 
 /* How a request on a path is answered. */
 struct hzp_route {
     const char *method, *path; /* a path that ends in '/' takes what follows as its tail */
     bool key;                  /* requires the API key */
+    bool pooled;               /* may block or take long */
+    /* Calls a hzp_reply function and returns its result, or arranges for an answer later and
+     * returns MHD_YES.  MHD_NO: the connection is closed. */
     enum MHD_Result (*answer)(struct hzp_exchange *x);
 };
 
@@ -78,6 +110,18 @@ void hzp_server_set_state(struct hzp_server *server, enum hzp_server_state state
 
 /* Refuses new connections, waits (at most so long) until answers in progress are sent, closes. */
 void hzp_server_stop(struct hzp_server *server, uint64_t wait_ns); /* NULL: no effect */
+
+/* ---- waiting ---- */
+
+/* I/O thread: suspends the connection until hzp_exchange_wake().  False: the server is closing. */
+bool hzp_exchange_park(struct hzp_exchange *x);
+/* I/O thread, before it looks for news: wakes up to now are done with. */
+void hzp_exchange_awake(struct hzp_exchange *x);
+/* Any thread that holds the exchange: there is an answer, or more of it. */
+void hzp_exchange_wake(struct hzp_exchange *x);
+/* The exchange's memory outlives its connection until it is released as often as held. */
+void hzp_exchange_hold(struct hzp_exchange *x);
+void hzp_exchange_release(struct hzp_exchange *x);
 
 /* ---- answers ---- */
 
@@ -111,9 +155,6 @@ const char *hzp_exchange_query(const struct hzp_exchange *x, const char *name);
 /* The value of a request header, or NULL. */
 const char *hzp_exchange_header(const struct hzp_exchange *x, const char *name);
 
-/* The connection's socket, for api/http/hangup.h. */
-int hzp_exchange_socket(const struct hzp_exchange *x);
-
 /* The body as a JSON object; NULL: an error was answered, *ret_answered is its result. */
 json_t *hzp_exchange_json(struct hzp_exchange *x, enum MHD_Result *ret_answered);
 
@@ -129,10 +170,5 @@ enum MHD_Result hzp_route_weights(struct hzp_exchange *x);
 enum MHD_Result hzp_route_policy(struct hzp_exchange *x);
 enum MHD_Result hzp_route_policy_patch(struct hzp_exchange *x);
 enum MHD_Result hzp_route_examples(struct hzp_exchange *x);
-
-struct hzp_completion;
-/* Answers with a stream of events; takes over the completion. */
-enum MHD_Result hzp_stream_completion(struct hzp_exchange *x, struct hzp_completion *c,
-                                      const char *id, int64_t created);
 
 #endif

@@ -55,10 +55,10 @@ enum MHD_Result hzp_reply(struct hzp_exchange *x, int status, struct MHD_Respons
 {
     if (!response)
         return MHD_NO;
+    HZP_ASSERT(!x->response);
     x->status = status;
-    enum MHD_Result r = MHD_queue_response(x->connection, (unsigned)status, response);
-    MHD_destroy_response(response);
-    return r;
+    x->response = response;
+    return MHD_YES;
 }
 
 enum MHD_Result hzp_reply_text(struct hzp_exchange *x, int status, const char *type, char *text)
@@ -146,13 +146,6 @@ const char *hzp_exchange_query(const struct hzp_exchange *x, const char *name)
 const char *hzp_exchange_header(const struct hzp_exchange *x, const char *name)
 {
     return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
-}
-
-int hzp_exchange_socket(const struct hzp_exchange *x)
-{
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-    return info ? info->connect_fd : -1;
 }
 
 json_t *hzp_exchange_json(struct hzp_exchange *x, enum MHD_Result *ret_answered)

@@ -17,7 +17,9 @@ struct hzp_http_settings {
     int64_t port;        /* 0: any free one */
     int64_t body_max;    /* bytes of a request's body */
     int64_t connections_max;
-    int64_t idle_seconds; /* a connection may be silent for so long */
+    int64_t per_address;     /* connections from one address; 0: three quarters of all */
+    int64_t idle_seconds;    /* a connection may be silent for so long */
+    int64_t receive_seconds; /* a body has to arrive whole within so long */
 };
 
 #endif

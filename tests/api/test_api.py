@@ -390,7 +390,7 @@ def test_disconnect_frees(server):
         sockets = []
         for _ in range(12):
             s = socket.create_connection(("127.0.0.1", server.port))
-            s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: "
+            s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
                       + str(len(body)).encode() + b"\r\n\r\n" + body.encode())
             sockets.append(s)
         generated = server.metric("vllm:generation_tokens_total")
@@ -460,7 +460,7 @@ def test_bounds():
 def test_half_a_request_is_not_kept():
     """The server closes connections of clients that stop sending in a header or in a body."""
     with Server("--no-train", "--max-connections", "2", "--idle-timeout", "1") as server:
-        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-"
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-"
         for text in (head, head + b"Length: 50\r\n\r\n{", head + b"Length: 50\r\n\r\n{"):
             silent = socket.create_connection(("127.0.0.1", server.port), timeout=HANG)
             silent.sendall(text)
@@ -486,7 +486,7 @@ def test_a_body_too_long():
     A server that waited for the body would wait longer than raw() does."""
     with Server("--max-body", "2K", "--no-train", "--api-key", "secret", "--idle-timeout",
                 str(2 * HANG)) as server:
-        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\n"
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer secret\r\n"
         for more in (b"Content-Length: 1000000000000\r\n\r\n",
                      b"Content-Length: 2049\r\nExpect: 100-continue\r\n\r\n",
                      b"Content-Length: 2049\r\n\r\n{"):

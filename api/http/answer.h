@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/http/answer.h - a completion on its way to a client: as one answer, or as a stream.
+ *
+ *     pool     parses, makes the completion, watches the client, submits
+ *     notify   news: wakes the exchange of a stream; posts the job of a whole answer
+ *     I/O      stream: begins when the first token is there, then sends what is new each time it
+ *              is woken (completions_stream.c)
+ *     pool     whole: writes the answer when all choices have ended
+ *
+ * Whoever sends the last part ends the completion; the answer's memory, and its hold on the
+ * exchange, go when the engine has let go of every request.
+ *
+ * Thread: one at a time, as above.
+ */
+#ifndef HZP_API_HTTP_ANSWER_H
+#define HZP_API_HTTP_ANSWER_H
+
+#include "api/http/completion.h"
+#include "api/http/http.h"
+
+struct hzp_answer {
+    struct hzp_exchange *x;
+    struct hzp_completion *c;
+    char id[48];
+    int64_t created;
+    struct hzp_job job; /* of a whole answer */
+    bool counted;
+    /* of a stream */
+    struct hzp_textbuf out; /* formatted, not sent yet */
+    size_t at;
+    struct hzp_textbuf head; /* how every event begins */
+    bool done;
+};
+
+/* Begins the answer of a stream whose first tokens are there.  I/O thread. */
+enum MHD_Result hzp_stream_begin(struct hzp_answer *a);
+
+/* Counts the choices in the metrics, once. */
+void hzp_answer_count(struct hzp_answer *a);
+
+/* The last part is made: the client is watched no longer, and the completion ends.  The answer must
+ * not be used any more. */
+void hzp_answer_end(struct hzp_answer *a);
+
+/* Whether an answer that failed did so because the server is stopping, and the error's texts. */
+json_t *hzp_answer_failure(const struct hzp_answer *a, int *ret_status);
+
+#endif

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/http/notify.h - tells waiting requests that the engine has something for them.
+ *
+ * The engine thread posts a note for each request that has new tokens; posting appends to a list
+ * without a lock, and wakes the notifying thread only if that sleeps.  So a step costs the engine
+ * thread about one wakeup however many streams it serves.  The notifying thread calls each note's
+ * function once, however often the note was posted since its last call.
+ *
+ * A note that is polled is also called every few milliseconds, for what no thread announces.
+ *
+ * Invariant: a note's memory lives until its function, called for the last time, gives it up: that
+ * function may free it, because the note is then in no list.
+ *
+ * Thread: any; the functions run on the notifying thread ("hzp-notify") and never block.
+ */
+#ifndef HZP_API_HTTP_NOTIFY_H
+#define HZP_API_HTTP_NOTIFY_H
+
+#include "base/err.h"
+
+#include <stdatomic.h>
+
+struct hzp_notify;
+
+struct hzp_note {
+    void (*call)(void *ctx);
+    void *ctx;
+    struct hzp_note *next;
+    _Atomic bool posted;
+};
+
+/* HZP_ENOMEM: no thread is left. */
+int hzp_notify_create(struct hzp_notify **ret);
+/* Calls what is posted and ends the thread; no note is posted or polled any more.  NULL: no
+ * effect. */
+void hzp_notify_destroy(struct hzp_notify *n);
+
+void hzp_notify_post(struct hzp_notify *n, struct hzp_note *note);
+
+/* The note is called every few milliseconds until hzp_notify_unpoll(), which its own function
+ * calls, and no other thread. */
+void hzp_notify_poll(struct hzp_notify *n, struct hzp_note *note);
+void hzp_notify_unpoll(struct hzp_notify *n, struct hzp_note *note);
+
+#endif

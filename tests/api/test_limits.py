@@ -1,0 +1,229 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Connections beyond the limits: who is answered, who is refused, who has to make way.
+
+    test_limits.py HZPSERVE MODEL_DIR [TEST ...]
+"""
+import json
+import pathlib
+import re
+import resource
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+HANG = 1200  # seconds: only a hang takes this long, however slow or busy the machine is
+
+
+class Server:
+    def __init__(self, *options, files=None):
+        self.options, self.files = options, files
+
+    def __enter__(self):
+        self.log = tempfile.TemporaryFile("w+")
+        limit = (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (self.files, self.files))) \
+            if self.files else None
+        self.process = subprocess.Popen(
+            [BINARY, "serve", MODEL, "--port", "0", "--state", "none", "--no-train", *self.options],
+            stdout=subprocess.PIPE, stderr=self.log, text=True, preexec_fn=limit)
+        for line in self.process.stdout:
+            found = re.search(r"at http://127\.0\.0\.1:(\d+)", line)
+            if found:
+                self.port = int(found[1])
+                break
+        else:
+            self.log.seek(0)
+            raise AssertionError("the server did not start: " + self.log.read())
+        threading.Thread(target=self.process.stdout.read, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.terminate()
+            assert self.process.wait(HANG) == 0, f"exit status {self.process.returncode}"
+
+    def connect(self):
+        return socket.create_connection(("127.0.0.1", self.port), timeout=HANG)
+
+    def raw(self, data):
+        """Sends bytes; what is received until the server closes."""
+        with self.connect() as s:
+            s.sendall(data)
+            return drain(s)
+
+    def get(self, path):
+        got = self.raw(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        assert got, f"{path}: closed without an answer"
+        head, _, body = got.partition(b"\r\n\r\n")
+        return int(head.split()[1]), body.decode()
+
+    def said(self):
+        self.log.flush()
+        self.log.seek(0)
+        return self.log.read()
+
+
+def drain(s):
+    got = b""
+    while True:
+        try:
+            piece = s.recv(65536)
+        except ConnectionResetError:
+            return got
+        if not piece:
+            return got
+        got += piece
+
+
+def until(condition, seconds=HANG):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.005)
+
+
+def completion(**fields):
+    body = json.dumps({"prompt": "Once", "max_tokens": 400, "ignore_eos": True, **fields}).encode()
+    return (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Content-Length: " + str(len(body)).encode() + b"\r\n\r\n" + body)
+
+
+def closed(s):
+    s.setblocking(False)
+    try:
+        return s.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+    finally:
+        s.settimeout(HANG)
+
+
+def test_slow_headers_shut_nobody_out():
+    """More connections than there are places, each with an unfinished header: all others are served."""
+    with Server("--max-connections", "8") as server:
+        slow = []
+        for i in range(60):
+            s = server.connect()
+            s.sendall(b"GET /health HTTP/1.1\r\nX: ")
+            slow.append(s)
+        for _ in range(20):
+            for s in slow[-8:]:  # the newest go on, a byte at a time
+                try:
+                    s.sendall(b"x")
+                except OSError:
+                    pass
+            assert server.get("/health")[0] == 200
+            assert server.get("/metrics")[0] == 200
+        assert server.raw(completion(max_tokens=2).replace(b"Content-Type", b"Connection: close\r\nContent-Type")) \
+            .startswith(b"HTTP/1.1 200")
+        until(lambda: sum(closed(s) for s in slow) >= 60 - 8 - 16)
+        for s in slow:
+            s.close()
+
+
+def test_a_header_has_a_deadline():
+    """A header that grows byte by byte is not waited for without end, nor is such a body."""
+    with Server("--idle-timeout", "2", "--receive-timeout", "3") as server:
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        for start in (b"GET /health HTTP/1.1\r\nX: ", head + b"Content-Length: 100000\r\n\r\n"):
+            with server.connect() as s:
+                s.sendall(start)
+                begin = time.monotonic()
+                while not closed(s):
+                    assert time.monotonic() - begin < HANG, "the connection is still kept"
+                    try:
+                        s.sendall(b" ")
+                    except OSError:
+                        break
+                    time.sleep(0.1)
+
+
+def test_full_of_answers():
+    """All places taken by running requests: health and metrics are answered, others get a 429."""
+    with Server("--max-connections", "4", "--max-running", "1") as server:
+        busy = []
+        for _ in range(4):
+            s = server.connect()
+            s.sendall(completion(n=60))
+            busy.append(s)
+        page = lambda: server.get("/metrics")[1]
+        until(lambda: 'vllm:request_params_n_count' in page()
+              and re.search(r"^vllm:request_params_n_count\S* 4", page(), re.M))
+        assert server.get("/health")[0] == 200
+        got = server.raw(completion().replace(b"Host", b"Connection: close\r\nHost"))
+        assert got.startswith(b"HTTP/1.1 429 ") and b"rate_limit_exceeded" in got, got
+        for s in busy:
+            s.close()
+        until(lambda: re.search(r"^vllm:num_requests_running\S* 0", page(), re.M))
+
+
+def test_no_place_at_all():
+    """Also the reserved places are taken by answers: a 503 that can be read, not a reset."""
+    with Server("--max-connections", "1") as server:
+        busy = []
+        for _ in range(60):  # bodies that have begun to arrive
+            s = server.connect()
+            s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                      b"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
+            busy.append(s)
+        until(lambda: len(select.select(busy, [], [], 0)[0]) >= 60 - 1 - 16)
+        got = [drain(s) for s in select.select(busy, [], [], 0)[0]]
+        refused = [g for g in got if g]  # what has made way for another was closed
+        assert refused and all(g.startswith(b"HTTP/1.1 503 ") and b'"overloaded"' in g
+                               for g in refused), got
+        for s in busy:
+            s.close()
+        until(lambda: server.get("/health")[0] == 200)
+
+
+def test_out_of_descriptors():
+    """Without a descriptor left, connections wait and the server does not spin."""
+    with Server("--max-connections", "1000", files=120) as server:
+        assert "descriptors" in server.said(), "no word about the limit at start"
+        held = [server.connect() for _ in range(150)]
+        cpu = lambda: sum(map(int, pathlib.Path(f"/proc/{server.process.pid}/stat").read_text()
+                              .rpartition(")")[2].split()[11:13]))
+        until(lambda: "--max-connections" in server.said())
+        before = cpu()
+        time.sleep(1)
+        assert cpu() - before < 30, "hundredths of a second of processor time in one second"
+        for s in held:
+            s.close()
+        until(lambda: server.get("/health")[0] == 200)
+
+
+def test_clients_that_do_not_read():
+    """A stream that is not read is ended after --idle-timeout; its request is cancelled."""
+    with Server("--idle-timeout", "1", "--max-running", "4") as server:
+        with socket.socket() as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            s.connect(("127.0.0.1", server.port))
+            s.sendall(completion(n=120, stream=True, logprobs=20))
+            running = lambda: re.search(r"^vllm:num_requests_running\S* 0", server.get("/metrics")[1],
+                                        re.M)
+            until(lambda: not running())
+            until(running)
+            s.settimeout(HANG)
+            assert not drain(s).endswith(b"0\r\n\r\n")
+
+
+def main():
+    global BINARY, MODEL
+    BINARY, MODEL = sys.argv[1:3]
+    chosen = sys.argv[3:]
+    for name, test in list(globals().items()):
+        if name.startswith("test_") and (not chosen or name in chosen):
+            begin = time.monotonic()
+            test()
+            print(f"ok {name} {time.monotonic() - begin:.2f} s", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
