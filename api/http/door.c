@@ -22,6 +22,7 @@ enum {
     LINGERERS = 64,         /* more are closed at once */
     LINGER_BYTES = 1 << 28, /* thrown away at most */
     OTHER_FILES = 128,      /* descriptors that are no connections */
+    READ_BYTES = 16 << 10,  /* a client that receives less in idle_ns does not read */
 };
 static const uint64_t LINGER_NS = 2000000000ull, PAUSE_NS = 100000000ull;
 static const uint64_t SHORT_PAUSE_NS = 2000000ull, FRESH_NS = 1000000000ull;
@@ -314,14 +315,15 @@ static void throw_away(struct hzp_door *door, int fd)
     hzp_lock_release(&door->lock);
 }
 
-/* Under the lock.  Whether the client has received more of an answer since the last look. */
+/* Under the lock.  Whether the client has received more of an answer since the last look: a kernel
+ * takes a few bytes now and then for a process that reads nothing. */
 static bool has_read_more(struct entry *e, int fd)
 {
     struct tcp_info info;
     socklen_t bytes = sizeof(info);
     memset(&info, 0, sizeof(info));
     if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) < 0 ||
-        info.tcpi_bytes_acked == e->acked)
+        info.tcpi_bytes_acked < e->acked + READ_BYTES)
         return false;
     e->acked = info.tcpi_bytes_acked;
     return true;

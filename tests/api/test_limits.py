@@ -211,6 +211,7 @@ def test_clients_that_do_not_read():
             until(running)
             s.settimeout(HANG)
             assert not drain(s).endswith(b"0\r\n\r\n")
+            assert re.search(r'finished_reason="abort"} [1-9]', server.get("/metrics")[1])
 
 
 def main():
