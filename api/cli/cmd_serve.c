@@ -46,18 +46,23 @@ static void print_body(json_t *json)
     free(text);
 }
 
-/* curl's argument if a key is required: the key itself must not appear in a log. */
-static const char *key_header(const struct hzp_server *server)
+/* curl's argument if a key is required: the key itself must not appear in a log.  teach: for a
+ * request that teaches. */
+static const char *key_header(const struct hzp_server *server, bool teach)
 {
-    const char *key = server->settings->api_key;
-    return key && *key ? " -H \"Authorization: Bearer $HZP_API_KEY\"" : "";
+    bool admin = hzp_access_has_admin_key(server->access);
+    if (!hzp_access_has_key(server->access))
+        return "";
+    if (admin && (teach || !(server->settings->api_key || server->settings->api_key_file)))
+        return " -H \"Authorization: Bearer $HZP_ADMIN_KEY\"";
+    return " -H \"Authorization: Bearer $HZP_API_KEY\"";
 }
 
 static void print_ask(const struct hzp_server *server, const struct hzp_serve_settings *serve,
                       const char *url)
 {
     printf("curl -s -w '\\n' %s/v1/completions%s -H 'content-type: application/json' \\\n     -d ",
-           url, key_header(server));
+           url, key_header(server, false));
     print_body(json_pack("{s:s, s:i, s:i}", "prompt", serve->try_prompt, "max_tokens", 24,
                          "temperature", 0));
 }
@@ -74,8 +79,9 @@ static void print_welcome(const struct hzp_server *server, const struct hzp_serv
     print_ask(server, serve, url);
     if (server->engine->state) {
         const char *file = serve->try_examples;
-        printf("curl -s -w '\\n' '%s/v1/fine_tuning/examples?wait=served&timeout=60'%s \\\n     ",
-               url, key_header(server));
+        printf("curl -s -w '\\n' '%s/v1/fine_tuning/examples?wait=served&timeout=60'%s \\\n"
+               "     -H 'content-type: application/x-ndjson' ",
+               url, key_header(server, true));
         char real[PATH_MAX]; /* an absolute path works from any directory */
         if (file) {
             printf("--data-binary @");
@@ -200,13 +206,19 @@ static int serve(const struct hzp_options *options, struct hzp_engine *engine,
 static bool usable(const struct hzp_options *options)
 {
     json_t *prompt = json_string(options->serve.try_prompt);
+    struct hzp_access *access = NULL;
+    struct hzp_err_text err = {0};
+    bool safe = hzp_access_create(&options->http, &access, &err) == HZP_OK;
+    hzp_access_destroy(access);
     if (!options->engine.model.dir)
         fprintf(stderr, "hzpserve: serve: no model given; name a directory that holds "
                         "config.json\n");
     else if (!prompt)
         fprintf(stderr, "hzpserve: --try-prompt is not UTF-8\n");
+    else if (!safe)
+        fprintf(stderr, "hzpserve: %s\n", err.text);
     json_decref(prompt);
-    return options->engine.model.dir && prompt;
+    return options->engine.model.dir && prompt && safe;
 }
 
 int hzp_cmd_serve(const struct hzp_options *options)

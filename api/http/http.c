@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/http.h"
 
+#include "api/http/framing.h"
 #include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -26,16 +27,16 @@ static const uint64_t HEADER_NS = 10000000000ull; /* for a request's header as a
 enum park { RUNNING, PARKED, NEWS };
 
 static const struct hzp_route routes[] = {
-    {"POST", "/v1/completions", true, true, hzp_route_completions},
-    {"GET", "/v1/models", true, false, hzp_route_models},
-    {"GET", "/v1/models/", true, false, hzp_route_model},
-    {"GET", "/v1/weights", true, true, hzp_route_weights},
-    {"GET", "/v1/policy", true, true, hzp_route_policy},
-    {"PATCH", "/v1/policy", true, true, hzp_route_policy_patch},
-    {"POST", "/v1/fine_tuning/examples", true, true, hzp_route_examples},
-    {"GET", "/health", false, false, hzp_route_health},
-    {"GET", "/version", false, false, hzp_route_version},
-    {"GET", "/metrics", false, true, hzp_route_metrics},
+    {"POST", "/v1/completions", HZP_RIGHT_COMPLETE, true, hzp_route_completions},
+    {"GET", "/v1/models", HZP_RIGHT_COMPLETE, false, hzp_route_models},
+    {"GET", "/v1/models/", HZP_RIGHT_COMPLETE, false, hzp_route_model},
+    {"GET", "/v1/weights", HZP_RIGHT_COMPLETE, true, hzp_route_weights},
+    {"GET", "/v1/policy", HZP_RIGHT_COMPLETE, true, hzp_route_policy},
+    {"PATCH", "/v1/policy", HZP_RIGHT_TEACH, true, hzp_route_policy_patch},
+    {"POST", "/v1/fine_tuning/examples", HZP_RIGHT_TEACH, true, hzp_route_examples},
+    {"GET", "/health", HZP_RIGHT_NONE, false, hzp_route_health},
+    {"GET", "/version", HZP_RIGHT_NONE, false, hzp_route_version},
+    {"GET", "/metrics", HZP_RIGHT_NONE, true, hzp_route_metrics},
 };
 
 /* Whether the route has this path.  A route path that ends in "/" matches longer paths below it. */
@@ -80,23 +81,6 @@ static const char *header(struct MHD_Connection *connection, const char *name)
     return MHD_lookup_connection_value(connection, MHD_HEADER_KIND, name);
 }
 
-/* Compares in time that depends on the key's length alone. */
-static bool same_key(const char *key, const char *given)
-{
-    size_t n = strlen(key), m = strlen(given);
-    unsigned difference = n != m;
-    for (size_t i = 0; i < n; i++)
-        difference |= (unsigned char)key[i] ^ (unsigned char)(m ? given[i % m] : 0);
-    return difference == 0;
-}
-
-static bool key_fits(const struct hzp_server *server, struct MHD_Connection *connection)
-{
-    const char *given = header(connection, MHD_HTTP_HEADER_AUTHORIZATION);
-    return given && !strncasecmp(given, "Bearer ", 7) &&
-           same_key(server->settings->api_key, given + 7);
-}
-
 /* Whether Content-Length exceeds the bound. */
 static bool says_too_much(struct hzp_exchange *x)
 {
@@ -104,46 +88,86 @@ static bool says_too_much(struct hzp_exchange *x)
     return length && strtoull(length, NULL, 10) > (unsigned long long)x->server->settings->body_max;
 }
 
-/* Checks that need no body. */
-static int refuse_early(struct hzp_exchange *x, const char *method, const char *path)
+static void HZP_PRINTF(4, 5)
+    say_no(struct hzp_exchange *x, int status, const char *code, const char *format, ...)
 {
-    char allow[64];
-    x->route = find_route(method, path, &x->tail);
-    const char *key = x->server->settings->api_key;
-    bool guarded = x->route ? x->route->key : !strncmp(path, "/v1/", 4);
-    if (key && *key && guarded && !key_fits(x->server, x->connection))
-        return MHD_HTTP_UNAUTHORIZED;
-    if (!x->route) {
-        list_methods(path, allow, sizeof(allow));
-        return *allow ? MHD_HTTP_METHOD_NOT_ALLOWED : MHD_HTTP_NOT_FOUND;
-    }
-    return says_too_much(x) ? MHD_HTTP_CONTENT_TOO_LARGE : 0;
+    va_list args;
+    x->refusal.status = status;
+    x->refusal.code = code;
+    va_start(args, format);
+    vsnprintf(x->refusal.text, sizeof(x->refusal.text), format, args);
+    va_end(args);
 }
 
-static enum MHD_Result refuse(struct hzp_exchange *x, const char *method, const char *path)
+static void say_too_long(struct hzp_exchange *x)
 {
-    char allow[64], text[384];
-    switch (x->refused) {
-    case MHD_HTTP_UNAUTHORIZED:
-        return hzp_reply_error(x, x->refused, NULL, "invalid_api_key",
-                               "Incorrect API key provided: send it as a bearer token");
-    case MHD_HTTP_METHOD_NOT_ALLOWED:
-        list_methods(path, allow, sizeof(allow));
-        snprintf(text, sizeof(text), "%.40s is not a method of %.200s; its methods: %s", method,
-                 path, allow);
-        return hzp_reply_json_with(x, x->refused, hzp_error_json(x->refused, text, NULL, NULL),
-                                   MHD_HTTP_HEADER_ALLOW, allow);
-    case MHD_HTTP_CONTENT_TOO_LARGE:
-        return hzp_reply_error(x, x->refused, NULL, NULL,
-                               "the body is longer than the %lld bytes this server takes",
-                               (long long)x->server->settings->body_max);
-    case MHD_HTTP_TOO_MANY_REQUESTS:
-        return hzp_reply_error(x, x->refused, NULL, "rate_limit_exceeded",
-                               "too many requests at a time: this server answers %lld",
-                               (long long)x->server->settings->connections_max);
-    default:
-        return hzp_reply_error(x, x->refused, NULL, NULL, "there is no %.200s here", path);
+    say_no(x, MHD_HTTP_CONTENT_TOO_LARGE, NULL,
+           "the body is longer than the %lld bytes this server takes",
+           (long long)x->server->settings->body_max);
+}
+
+static void find_no_route(struct hzp_exchange *x, const char *method, const char *path)
+{
+    char allow[64];
+    list_methods(path, allow, sizeof(allow));
+    if (*allow)
+        say_no(x, MHD_HTTP_METHOD_NOT_ALLOWED, NULL,
+               "%.40s is not a method of %.100s; its methods: %s", method, path, allow);
+    else
+        say_no(x, MHD_HTTP_NOT_FOUND, NULL, "there is no %.200s here", path);
+}
+
+static bool changes_something(const char *method)
+{
+    return strcmp(method, "GET") && strcmp(method, "HEAD") && strcmp(method, "OPTIONS");
+}
+
+/* Checks that need no body; active: requests being answered, with this one. */
+static void check_early(struct hzp_exchange *x, const char *method, const char *path, int active)
+{
+    const struct hzp_http_settings *settings = x->server->settings;
+    const struct hzp_access *access = x->server->access;
+    x->route = find_route(method, path, &x->tail);
+    if (changes_something(method))
+        hzp_access_check_origin(access, x->connection, &x->refusal);
+    if (!x->refusal.status && x->route)
+        hzp_access_check_key(access, x->connection, x->route->right, &x->refusal);
+    else if (!x->refusal.status && !strncmp(path, "/v1/", 4))
+        hzp_access_check_key(access, x->connection, HZP_RIGHT_COMPLETE, &x->refusal);
+    if (!x->refusal.status && !x->route)
+        find_no_route(x, method, path);
+    if (!x->refusal.status && says_too_much(x))
+        say_too_long(x);
+    if (!x->refusal.status && active > settings->connections_max && x->route->right)
+        say_no(x, MHD_HTTP_TOO_MANY_REQUESTS, "rate_limit_exceeded",
+               "too many requests at a time: this server answers %lld",
+               (long long)settings->connections_max);
+}
+
+static enum MHD_Result refuse(struct hzp_exchange *x, const char *path)
+{
+    const struct hzp_refusal *refusal = &x->refusal;
+    char allow[64];
+    list_methods(path, allow, sizeof(allow));
+    bool allows = refusal->status == MHD_HTTP_METHOD_NOT_ALLOWED;
+    return hzp_reply_json_with(x, refusal->status,
+                               hzp_error_json(refusal->status, refusal->text, NULL, refusal->code),
+                               MHD_HTTP_HEADER_ALLOW, allows ? allow : NULL);
+}
+
+/* The answer to a page that asks whether it may send a request. */
+static enum MHD_Result answer_preflight(struct hzp_exchange *x)
+{
+    struct MHD_Response *response = MHD_create_response_from_buffer(0, "", MHD_RESPMEM_PERSISTENT);
+    if (response && hzp_access_add_cors(x->server->access, x->connection, response, true)) {
+        x->preflight = true;
+        return hzp_reply(x, MHD_HTTP_NO_CONTENT, response);
     }
+    if (response)
+        MHD_destroy_response(response);
+    return hzp_reply_error(x, MHD_HTTP_FORBIDDEN, NULL, "origin_not_allowed",
+                           "pages of this origin may not do this; --allow-origin names those that "
+                           "may");
 }
 
 /* Gives the answer to the library, which sends it. */
@@ -151,6 +175,10 @@ static enum MHD_Result send_answer(struct hzp_exchange *x)
 {
     struct MHD_Response *response = x->response;
     x->response = NULL;
+    if (!x->preflight)
+        hzp_access_add_cors(x->server->access, x->connection, response, false);
+    if (x->early)
+        MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
     enum MHD_Result r = MHD_queue_response(x->connection, (unsigned)x->status, response);
     MHD_destroy_response(response);
     hzp_door_sending(x->server->door, x->fd, true);
@@ -158,7 +186,8 @@ static enum MHD_Result send_answer(struct hzp_exchange *x)
 }
 
 static enum MHD_Result open_exchange(struct hzp_server *server, struct MHD_Connection *connection,
-                                     const char *method, const char *path, void **ctx)
+                                     const char *path, const char *method, const char *version,
+                                     void **ctx)
 {
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
@@ -175,14 +204,16 @@ static enum MHD_Result open_exchange(struct hzp_server *server, struct MHD_Conne
     atomic_fetch_add(&server->held, 1);
     int active = atomic_fetch_add(&server->active, 1) + 1;
     hzp_door_phase(server->door, x->fd, HZP_DOOR_BODY);
-    x->refused = refuse_early(x, method, path);
-    if (!x->refused && active > server->settings->connections_max && x->route->key)
-        x->refused = MHD_HTTP_TOO_MANY_REQUESTS;
-    if (!x->refused || !says_too_much(x))
+    const char *fault = hzp_framing_fault(connection, method, version);
+    if (fault)
+        say_no(x, MHD_HTTP_BAD_REQUEST, NULL, "%s", fault);
+    else if (!hzp_access_is_preflight(connection, method))
+        check_early(x, method, path, active);
+    if (!fault && !(x->refusal.status && says_too_much(x)))
         return MHD_YES;
     /* Answers now: the library reads no body and closes the connection afterwards. */
     x->early = true;
-    enum MHD_Result r = refuse(x, method, path);
+    enum MHD_Result r = refuse(x, path);
     return x->response ? send_answer(x) : r;
 }
 
@@ -190,9 +221,9 @@ static enum MHD_Result open_exchange(struct hzp_server *server, struct MHD_Conne
 static enum MHD_Result take_body(struct hzp_exchange *x, const char *data, size_t bytes)
 {
     size_t most = (size_t)x->server->settings->body_max;
-    if (!x->refused && x->bytes + bytes > most)
-        x->refused = MHD_HTTP_CONTENT_TOO_LARGE;
-    if (x->refused) {
+    if (!x->refusal.status && x->bytes + bytes > most)
+        say_too_long(x);
+    if (x->refusal.status) {
         x->thrown_away += bytes;
         return x->thrown_away > THROW_AWAY_TIMES * most + (1 << 20) ? MHD_NO : MHD_YES;
     }
@@ -285,8 +316,10 @@ static enum MHD_Result begin(struct hzp_exchange *x, const char *method, const c
 {
     x->begun = true;
     hzp_door_phase(x->server->door, x->fd, HZP_DOOR_ANSWER);
-    if (x->refused)
-        return refuse(x, method, path);
+    if (hzp_access_is_preflight(x->connection, method))
+        return answer_preflight(x);
+    if (x->refusal.status)
+        return refuse(x, path);
     find_route(method, path, &x->tail); /* the path is complete only now */
     if (!x->route->pooled)
         return x->route->answer(x);
@@ -306,7 +339,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
 {
     struct hzp_exchange *x = *ctx;
     if (!x)
-        return open_exchange(cls, connection, method, path, ctx);
+        return open_exchange(cls, connection, path, method, version, ctx);
     if (*bytes) {
         enum MHD_Result r = take_body(x, data, *bytes);
         *bytes = 0;
@@ -315,7 +348,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
     }
     if (!x->begun) {
         enum MHD_Result r = begin(x, method, path);
-        if (r == MHD_NO || (x->route && x->route->pooled && !x->refused))
+        if (r == MHD_NO || (x->route && x->route->pooled && !x->refusal.status))
             return r;
     } else {
         hzp_exchange_awake(x);
@@ -444,7 +477,9 @@ int hzp_server_start(const struct hzp_http_settings *settings, struct hzp_engine
     name_model(s);
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     int workers = (int)HZP_MIN(HZP_MAX(cores, POOL_THREADS_MIN), POOL_THREADS_MAX);
-    int r = listen_on(s, reterr);
+    int r = hzp_access_create(settings, &s->access, reterr);
+    if (r == HZP_OK)
+        r = listen_on(s, reterr);
     if (r == HZP_OK && (hzp_hangup_create(&s->hangup) < 0 || hzp_notify_create(&s->notify) < 0 ||
                         hzp_pool_create(workers, &s->pool) < 0))
         r = hzp_fail(reterr, HZP_EIO, "no thread or descriptor left for the HTTP server");
@@ -456,6 +491,11 @@ int hzp_server_start(const struct hzp_http_settings *settings, struct hzp_engine
         hzp_server_stop(s, 0);
         return r;
     }
+    if (!hzp_access_has_key(s->access) && settings->no_auth)
+        hzp_log(
+            HZP_LOG_WARN, "http",
+            "--no-auth: everybody who reaches %s port %d may complete, teach and set the policy",
+            settings->host, s->port);
     *ret = s;
     return HZP_OK;
 }
@@ -488,6 +528,7 @@ void hzp_server_stop(struct hzp_server *server, uint64_t wait_ns)
     hzp_notify_destroy(server->notify);
     hzp_hangup_destroy(server->hangup);
     hzp_door_destroy(server->door);
+    hzp_access_destroy(server->access);
     hzp_lock_fini(&server->policy_lock);
     free(server);
 }

@@ -26,6 +26,7 @@
 #define HZP_API_HTTP_HTTP_H
 
 #include "api/engine/engine.h"
+#include "api/http/access.h"
 #include "api/http/door.h"
 #include "api/http/hangup.h"
 #include "api/http/metrics.h"
@@ -44,6 +45,7 @@ struct hzp_server {
     const struct hzp_http_settings *settings;
     struct hzp_engine *engine;
     struct hzp_metrics *metrics;
+    struct hzp_access *access;
     struct hzp_hangup *hangup;
     struct hzp_door *door;
     struct hzp_notify *notify;
@@ -70,9 +72,10 @@ struct hzp_exchange {
     char *body;
     size_t bytes, room;
     size_t thrown_away;            /* bytes read of an oversized body */
-    int refused;                   /* status decided before the body was read; 0: none */
+    struct hzp_refusal refusal;    /* decided before the body was read */
     int status;                    /* of the answer, once there is one */
     bool early;                    /* answered before the body was read */
+    bool preflight;                /* the answer has its headers of CORS */
     bool begun;                    /* the route was asked for its answer */
     bool closing;                  /* the connection is closed without an answer */
     struct MHD_Response *response; /* to be sent by the I/O thread */
@@ -92,7 +95,7 @@ struct hzp_exchange {
 /* How a request on a path is answered. */
 struct hzp_route {
     const char *method, *path; /* a path that ends in '/' takes what follows as its tail */
-    bool key;                  /* requires the API key */
+    enum hzp_right right;      /* which key it wants */
     bool pooled;               /* may block or take long */
     /* Calls a hzp_reply function and returns its result, or arranges for an answer later and
      * returns MHD_YES.  MHD_NO: the connection is closed. */

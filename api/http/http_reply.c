@@ -31,6 +31,8 @@ static const char *error_type(int status)
 {
     if (status == MHD_HTTP_UNAUTHORIZED)
         return "authentication_error";
+    if (status == MHD_HTTP_FORBIDDEN)
+        return "permission_error";
     if (status == MHD_HTTP_TOO_MANY_REQUESTS)
         return "rate_limit_error";
     return status >= 500 ? "server_error" : "invalid_request_error";

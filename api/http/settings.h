@@ -11,11 +11,14 @@
 #include <stdint.h>
 
 struct hzp_http_settings {
-    const char *host;        /* address to listen on */
-    const char *served_name; /* of the model; NULL: its directory's name */
-    const char *api_key; /* bearer token of the routes under /v1; NULL or "": none is required */
-    int64_t port;        /* 0: any free one */
-    int64_t body_max;    /* bytes of a request's body */
+    const char *host;                       /* address to listen on */
+    const char *served_name;                /* of the model; NULL: its directory's name */
+    const char *api_key, *api_key_file;     /* NULL: none (access.h) */
+    const char *admin_key, *admin_key_file; /* NULL: none */
+    const char *allow_host, *allow_origin;  /* lists, separated by commas; "*": all */
+    int64_t no_auth;                        /* without a key also beyond this machine */
+    int64_t port;                           /* 0: any free one */
+    int64_t body_max;                       /* bytes of a request's body */
     int64_t connections_max;
     int64_t per_address;     /* connections from one address; 0: three quarters of all */
     int64_t idle_seconds;    /* a connection may be silent for so long */

@@ -206,7 +206,7 @@ def test_errors():
 
 def test_nothing_is_left_of_a_failed_start():
     bad = [("serve", "--device", "abacus"), ("serve", "--kv-tokens", "900000000"),
-           ("serve", "--micro-rows", "1000000000"), ("serve", "--host", "192.0.2.1"),
+           ("serve", "--micro-rows", "1000000000"), ("serve", "--host", "192.0.2.1", "--no-auth"),
            ("serve", "--replay", "/nonexistent")]
     with tempfile.TemporaryDirectory() as there:
         for command, *options in bad:

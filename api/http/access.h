@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/http/access.h - who may do what: keys, and what web pages may not.
+ *
+ * Keys.  --api-key may read and complete; --admin-key may also teach and set the policy.  With one
+ * of them only, it may do everything.  Without any, everybody who reaches the port may.
+ *
+ * Web pages.  A browser sends a page's requests to any address, also to this machine's, so a server
+ * without a key is open to every page its user looks at.  What changes something (POST, PATCH,
+ * DELETE) is therefore refused unless
+ *
+ *     its Host names this server: localhost, the address that the connection came to, --host, the
+ *     machine's own name, or a name of --allow-host (a foreign name is how a page makes itself look
+ *     as if it came from here: DNS rebinding)
+ *     its Origin, if it has one, is this server's own or is named by --allow-origin
+ *     its body is declared as JSON, which a browser sends to another origin only after it has asked
+ *     for permission; curl's default type and a missing one are taken from what is no browser
+ *
+ * Permission (CORS) is given to the origins of --allow-origin only.
+ *
+ * Thread: any; constant once made.
+ */
+#ifndef HZP_API_HTTP_ACCESS_H
+#define HZP_API_HTTP_ACCESS_H
+
+#include "api/http/settings.h"
+#include "base/err.h"
+
+#include <microhttpd.h>
+
+enum hzp_right { HZP_RIGHT_NONE, HZP_RIGHT_COMPLETE, HZP_RIGHT_TEACH };
+
+struct hzp_access;
+
+/* Checks the settings and reads the files of keys.  HZP_EINVAL, HZP_EIO: the text names the option.
+ * The settings are borrowed. */
+int hzp_access_create(const struct hzp_http_settings *settings, struct hzp_access **ret,
+                      struct hzp_err_text *reterr);
+void hzp_access_destroy(struct hzp_access *access); /* NULL: no effect */
+
+bool hzp_access_has_key(const struct hzp_access *access);
+bool hzp_access_has_admin_key(const struct hzp_access *access);
+
+/* An answer to give instead of the route's.  status 0: the request is allowed. */
+struct hzp_refusal {
+    int status;
+    const char *code;
+    char text[256];
+};
+
+/* Whether the request's key gives the right. */
+void hzp_access_check_key(const struct hzp_access *access, struct MHD_Connection *connection,
+                          enum hzp_right right, struct hzp_refusal *ret);
+
+/* Whether a request that changes something may come from where it comes from, and declares a body
+ * that is JSON. */
+void hzp_access_check_origin(const struct hzp_access *access, struct MHD_Connection *connection,
+                             struct hzp_refusal *ret);
+
+/* Adds the headers of CORS if the request's Origin is named by --allow-origin; true: it is.
+ * preflight: also what the page may send. */
+bool hzp_access_add_cors(const struct hzp_access *access, struct MHD_Connection *connection,
+                         struct MHD_Response *response, bool preflight);
+/* Whether the request asks for permission to send another one. */
+bool hzp_access_is_preflight(struct MHD_Connection *connection, const char *method);
+
+#endif

@@ -1,0 +1,285 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What a server refuses unless it is told otherwise: pages of other origins, foreign hosts, missing
+keys, requests that two servers could read differently, fields that would change the meaning.
+
+    test_safe.py HZPSERVE MODEL_DIR [TEST ...]
+"""
+import http.client
+import json
+import os
+import pathlib
+import re
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+HANG = 1200  # seconds: only a hang takes this long, however slow or busy the machine is
+COMPLETE, TEACH, POLICY = "/v1/completions", "/v1/fine_tuning/examples", "/v1/policy"
+ASK, EXAMPLE = {"prompt": "Once", "max_tokens": 2}, {"text": "A dog saw a cat."}
+
+
+class Server:
+    def __init__(self, *options, env=None, state=None, model=None):
+        self.options, self.env, self.kept, self.model = options, env, state, model
+
+    def __enter__(self):
+        self.state = tempfile.TemporaryDirectory(prefix="hzpserve-test-")
+        self.log = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(
+            [BINARY, "serve", self.model or MODEL, "--port", "0", "--state",
+             self.kept or self.state.name + "/state", *self.options],
+            stdout=subprocess.PIPE, stderr=self.log, text=True, env={**os.environ, **(self.env or {})})
+        for line in self.process.stdout:
+            found = re.search(r"serves \S+ at http://(\S+):(\d+)", line)
+            if found:
+                self.port = int(found[2])
+                break
+        else:
+            raise AssertionError("the server did not start: " + self.said())
+        threading.Thread(target=self.process.stdout.read, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.terminate()
+            assert self.process.wait(HANG) == 0, f"exit status {self.process.returncode}"
+        self.state.cleanup()
+
+    def said(self):
+        self.log.flush()
+        self.log.seek(0)
+        return self.log.read()
+
+    def ask(self, method, path, body=None, **headers):
+        """Status, headers, body; header names with _ for -; a value None leaves the header out."""
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=HANG)
+        headers = {k.replace("_", "-"): v for k, v in headers.items()}
+        data = body if isinstance(body, (bytes, str, type(None))) else json.dumps(body)
+        c.putrequest(method, path, skip_host="Host" in headers)
+        if data is not None:
+            headers.setdefault("Content-Type", "application/json")
+            headers["Content-Length"] = str(len(data))
+        for name, value in headers.items():
+            if value is not None:
+                c.putheader(name, value)
+        c.endheaders(data.encode() if isinstance(data, str) else data)
+        answer = c.getresponse()
+        text = answer.read().decode()
+        c.close()
+        return answer.status, answer.headers, json.loads(text) if text[:1] in "{[" and text else text
+
+    def raw(self, data):
+        with socket.create_connection(("127.0.0.1", self.port), timeout=HANG) as s:
+            s.sendall(data)
+            got = b""
+            while True:
+                try:
+                    piece = s.recv(65536)
+                except ConnectionResetError:
+                    return got
+                if not piece:
+                    return got
+                got += piece
+
+    def metric(self, name):
+        for line in self.ask("GET", "/metrics")[2].splitlines():
+            if line.startswith(name):
+                return float(line.split()[-1])
+        return 0
+
+
+def until(condition, seconds=HANG):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.005)
+
+
+def start_fails(*options, env=None, says):
+    done = subprocess.run([BINARY, "serve", MODEL, "--port", "0", "--no-train", "--state", "none",
+                           *options], capture_output=True, text=True, timeout=HANG,
+                          env={**os.environ, **(env or {})})
+    assert done.returncode == 2 and says in done.stderr, (options, done.returncode, done.stderr)
+
+
+def test_pages_and_hosts():
+    """A page of another origin, or one that makes its name mean this machine, changes nothing."""
+    with Server("--allow-host", "llm.example, proxy.example", "--allow-origin",
+                "https://good.example, http://tool.example:3000") as server:
+        own = f"localhost:{server.port}"
+        for path, body, method in ((COMPLETE, ASK, "POST"), (TEACH, EXAMPLE, "POST"),
+                                   (POLICY, {"train_max": 1}, "PATCH")):
+            for headers, status, code in (
+                    ({}, 200, None),
+                    ({"Host": "127.0.0.1:1"}, 200, None), ({"Host": f"[::1]:{server.port}"}, 200, None),
+                    ({"Host": "LOCALHOST"}, 200, None), ({"Host": "localhost."}, 200, None),
+                    ({"Host": "llm.example:8000"}, 200, None), ({"Host": "proxy.example"}, 200, None),
+                    ({"Host": "evil.example"}, 403, "host_not_allowed"),
+                    ({"Host": "localhost.evil.example"}, 403, "host_not_allowed"),
+                    ({"Host": "192.0.2.7"}, 403, "host_not_allowed"),
+                    ({"Host": "example"}, 403, "host_not_allowed"),
+                    ({"Host": ""}, 403, "host_not_allowed"),
+                    ({"Host": own, "Origin": f"http://{own}"}, 200, None),
+                    ({"Host": own, "Origin": "http://localhost:1"}, 403, "origin_not_allowed"),
+                    ({"Origin": "https://good.example"}, 200, None),
+                    ({"Origin": "http://tool.example:3000"}, 200, None),
+                    ({"Origin": "http://tool.example"}, 403, "origin_not_allowed"),
+                    ({"Origin": "https://evil.example"}, 403, "origin_not_allowed"),
+                    ({"Origin": "null"}, 403, "origin_not_allowed")):
+                got, _, answer = server.ask(method, path, body, **headers)
+                want = {200, 202} if status == 200 else {status}
+                assert got in want, (path, headers, got, answer)
+                assert status == 200 or answer["error"]["code"] == code, answer
+        # What only reads is answered, but no page may see it unless it is named.
+        status, headers, _ = server.ask("GET", "/v1/models", Origin="https://evil.example")
+        assert status == 200 and "access-control-allow-origin" not in headers
+        accepted = server.metric("hzpserve_examples_accepted_total")
+        assert accepted == 10, accepted  # of 19 requests above
+
+
+def test_types():
+    with Server() as server:
+        for kind, page, status in (
+                ("application/json", False, 202), ("application/json; charset=utf-8", False, 202),
+                ("application/x-ndjson", False, 202), ("APPLICATION/JSON", False, 202),
+                ("application/x-www-form-urlencoded", False, 202),  # what curl -d says by itself
+                (None, False, 202), ("text/plain", False, 415), ("text/plain", True, 415),
+                ("application/jsonx", False, 415), ("multipart/form-data; boundary=x", False, 415),
+                ("application/x-www-form-urlencoded", True, 415), (None, True, 415),
+                ("text/plain; application/json", False, 415)):
+            own = f"http://127.0.0.1:{server.port}"
+            got, _, answer = server.ask("POST", TEACH, EXAMPLE, Content_Type=kind,
+                                        Origin=own if page else None)
+            assert got == status, (kind, page, got, answer)
+            assert status == 202 or "application/json" in answer["error"]["message"], answer
+
+
+def test_permission():
+    """CORS: pages of named origins are told that they may, others are not."""
+    with Server("--no-train", "--allow-origin", "https://good.example") as server:
+        ask = {"Access-Control-Request-Method": "POST",
+               "Access-Control-Request-Headers": "authorization,content-type"}
+        status, headers, _ = server.ask("OPTIONS", COMPLETE, Origin="https://good.example", **ask)
+        assert status == 204 and headers["access-control-allow-origin"] == "https://good.example"
+        assert "POST" in headers["access-control-allow-methods"]
+        assert "authorization" in headers["access-control-allow-headers"]
+        assert headers["vary"] == "Origin" and "access-control-allow-credentials" not in headers
+        status, headers, answer = server.ask("OPTIONS", COMPLETE, Origin="https://evil.example", **ask)
+        assert status == 403 and "access-control-allow-origin" not in headers, answer
+        for body, want in ((ASK, 200), ({"prompt": 3}, 400)):
+            status, headers, _ = server.ask("POST", COMPLETE, body, Origin="https://good.example")
+            assert status == want and headers["access-control-allow-origin"] == "https://good.example"
+        status, headers, _ = server.ask("POST", COMPLETE, {**ASK, "stream": True},
+                                        Origin="https://good.example")
+        assert status == 200 and headers["access-control-allow-origin"] == "https://good.example"
+    with Server("--no-train") as server:
+        status, headers, _ = server.ask("OPTIONS", COMPLETE, Origin="https://good.example", **ask)
+        assert status == 403 and "access-control-allow-origin" not in headers
+        assert server.ask("OPTIONS", COMPLETE)[0] == 405
+
+
+def test_keys():
+    """One key may complete; the other one may also teach and set the policy."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder, "admin")
+        file.write_text("teacher\nsecond line\n")
+        with Server("--api-key", "reader", "--admin-key-file", str(file)) as server:
+            def status(key, method, path, body=None):
+                bearer = {"Authorization": "Bearer " + key} if key is not None else {}
+                return server.ask(method, path, body, **bearer)[0]
+
+            for key, complete, teach in ((None, 401, 401), ("x", 401, 401), ("", 401, 401),
+                                         ("reader", 200, 403), ("teacher", 200, 202),
+                                         ("teacher\t", 401, 401), ("readerreader", 401, 401)):
+                assert status(key, "POST", COMPLETE, ASK) == complete, key
+                assert status(key, "GET", "/v1/models") == complete, key
+                assert status(key, "GET", POLICY) == complete, key
+                assert status(key, "POST", TEACH, EXAMPLE) == teach, key
+                assert status(key, "PATCH", POLICY, {"train_max": 1}) == \
+                    (200 if teach == 202 else teach), key
+            assert status(None, "GET", "/health") == status(None, "GET", "/metrics") == 200
+        with Server("--admin-key", "teacher", "--no-train") as server:  # then it guards everything
+            assert server.ask("POST", COMPLETE, ASK)[0] == 401
+            assert server.ask("POST", COMPLETE, ASK, Authorization="Bearer teacher")[0] == 200
+        file.write_text("\n")
+        start_fails("--api-key-file", str(file), says="--api-key-file")
+        start_fails("--api-key-file", folder + "/none", says="--api-key-file")
+        start_fails("--api-key-file", str(file), "--api-key", "x", says="--api-key-file")
+    start_fails("--api-key", "", says="--api-key is empty")
+    start_fails("--admin-key", "", says="--admin-key is empty")
+    start_fails(env={"HZP_API_KEY": ""}, says="HZP_API_KEY is empty")
+    start_fails("--host", "0.0.0.0", says="--no-auth")
+    start_fails("--host", "::", says="--no-auth")
+    with Server("--no-train", "--host", "0.0.0.0", "--api-key", "k") as server:
+        assert server.ask("GET", "/v1/models", Authorization="Bearer k")[0] == 200
+    with Server("--no-train", "--host", "0.0.0.0", "--no-auth") as server:
+        assert server.ask("POST", COMPLETE, ASK)[0] == 200
+        assert "--no-auth: everybody" in server.said()
+
+
+def answers(got):
+    return len(re.findall(rb"HTTP/1\.[01] \d\d\d ", got))
+
+
+def test_framing():
+    """What a proxy could read differently is a 400 that ends the connection."""
+    with Server("--no-train") as server:
+        body = json.dumps(ASK).encode()
+        length = b"Content-Length: %d\r\n" % len(body)
+        host, kind = b"Host: localhost\r\n", b"Content-Type: application/json\r\n"
+        chunked = b"Transfer-Encoding: chunked\r\n"
+        chunks = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+        smuggled = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        line = b"POST /v1/completions HTTP/1.1\r\n"
+        for what in (line + host + kind + length + b"Content-Length: 0\r\n\r\n" + body,
+                     line + host + kind + b"Content-Length: 0\r\n" + length + b"\r\n" + body,
+                     line + host + kind + length + chunked + b"\r\n" + chunks,
+                     line + host + kind + chunked + length + b"\r\n" + chunks,
+                     line + kind + length + b"\r\n" + body,
+                     line + host + b"Host: other\r\n" + kind + length + b"\r\n" + body,
+                     line + host + kind + length + b"X: a\0b\r\n\r\n" + body,
+                     line + host + b"X: a\0\0\0\0b\r\n" + kind + length + b"\r\n" + body,
+                     line + host + b"X: a\r\n b\r\n" + kind + length + b"\r\n" + body,
+                     line + host + b"X: a\n" + kind + length + b"\r\n" + body,
+                     line + host + kind + b"Content-Length : 0\r\n\r\n" + body,
+                     line + host + kind + b"Transfer-Encoding: xchunked\r\n\r\n" + chunks,
+                     line + host + kind + b"Transfer-Encoding: gzip, chunked\r\n\r\n" + chunks,
+                     line + host + kind + chunked + chunked + b"\r\n" + chunks,
+                     line.replace(b"1.1", b"1.0") + host + kind + chunked + b"\r\n" + chunks,
+                     b"GET /health HTTP/1.1\r\n\r\n", b"GET /health HTTP/1.1\r\nHost: a\0b\r\n\r\n"):
+            got = server.raw(what + smuggled)
+            assert got.startswith(b"HTTP/1.1 400 ") and answers(got) == 1, (what, got)
+            assert b"connection: close" in got.lower(), (what, got)
+            error = json.loads(got.partition(b"\r\n\r\n")[2])["error"]
+            assert error["type"] == "invalid_request_error" and error["message"], error
+        for good in (line + host + kind + length + b"\r\n" + body,
+                     line + host + kind + length + length + b"\r\n" + body,
+                     line + host + kind + chunked + b"\r\n" + chunks,
+                     line + host + b"Cookie: a=b; c=d\r\nX:\r\nY: \t \r\n" + kind + length + b"\r\n" + body,
+                     (line + host + kind + length + b"\r\n" + body) * 3,
+                     line.replace(b"1.1", b"1.0") + b"Connection: keep-alive\r\n" + kind + length
+                     + b"\r\n" + body):
+            got = server.raw(good + smuggled)
+            assert got.startswith((b"HTTP/1.1 200 ", b"HTTP/1.0 200 ")), (good, got)
+            assert answers(got) == good.count(b"POST ") + 1, (good, got)
+
+
+def main():
+    global BINARY, MODEL
+    BINARY, MODEL = sys.argv[1:3]
+    chosen = sys.argv[3:]
+    for name, test in list(globals().items()):
+        if name.startswith("test_") and (not chosen or name in chosen):
+            begin = time.monotonic()
+            test()
+            print(f"ok {name} {time.monotonic() - begin:.2f} s", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
