@@ -69,6 +69,9 @@ struct hzp_offer {
     struct hzp_slice slice[HZP_SLICES_MAX];
     int32_t slices;
     enum hzp_settle settle; /* the strictest need of any source */
+    /* a source asks that this step ends no update and publishes no version; it sees to it that
+     * this is so for a bounded number of steps only (serve/scheduler.h) */
+    bool keep_version;
 };
 
 /* Appends a slice; the offer has fewer than HZP_SLICES_MAX.  Returns it, for the source to finish

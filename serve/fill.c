@@ -29,6 +29,8 @@ static struct hzp_part *open_segment(const struct filling *f, struct hzp_seq *se
     memcpy(page, seq->page, (size_t)seq->taken * sizeof(*page));
     *part =
         (struct hzp_part){.step = number, .pos0 = seq->fed, .rows = rows, .logit0 = batch->logits};
+    if (!seq->fed)
+        seq->prompt_version = f->step->version->record.id;
     seq->fed += rows;
     seq->step = number;
     f->room->rows -= rows;
@@ -188,8 +190,8 @@ static void add_piece(const struct filling *f, struct hzp_seq *seq, int32_t rows
     for (int32_t p = part->pos0; p < seq->fed; p++) {
         int32_t token = p < prompt ? rq->prompt[p] : rq->out[p - prompt].token;
         int32_t row = hzp_batch_add_row(batch, token, slot_of(s, seq, p));
-        /* Prompt outputs are final: those of the version that computed them first. */
-        if (p + 1 < prompt && rq->prompt_logprobs && p >= rq->computed)
+        /* Prompt outputs are final once the whole prompt has been computed. */
+        if (p + 1 < prompt && hzp_request_tells_prompt(rq))
             want_given(batch, part, rq->tops, row, rq->prompt[p + 1]);
         if (p + 1 == seq->prompt_end && rq->max_tokens > 0)
             want_draw(batch, seq, part, row, p + 1);
@@ -295,6 +297,21 @@ static enum hzp_settle settle_for(const struct filling *f)
     return draws ? HZP_SETTLE_SERVING : HZP_SETTLE_NOTHING;
 }
 
+/* True: a prompt that a swap has restarted is not finished, and gets rows in this step, or the step
+ * has none for serving. */
+static bool keeps_version(const struct filling *f, bool no_room)
+{
+    const struct hzp_scheduler *s = f->s;
+    for (int32_t i = 0; i < s->running; i++) {
+        struct hzp_seq *seq = &s->seq[s->order[i]];
+        const struct hzp_part *part = hzp_seq_part(seq, f->step->number);
+        bool goes_on = no_room || (part->step == f->step->number && part->rows > 0);
+        if (seq->restarted && !hzp_seq_decodes(seq) && goes_on)
+            return true;
+    }
+    return false;
+}
+
 static void count_step(struct hzp_scheduler *s, int32_t rows)
 {
     s->now.steps++;
@@ -308,10 +325,12 @@ void hzp_fill_step(struct hzp_scheduler *s, const struct hzp_step *step, struct 
                    struct hzp_offer *offer)
 {
     struct filling f = {.s = s, .step = step, .room = room, .offer = offer};
+    bool no_room = !room->rows;
     HZP_ASSERT(offer->batch->max.page_stride >= s->page_stride);
     add_prefills(&f, add_decodes(&f));
     tell_waits(&f);
     offer->settle = HZP_MAX(offer->settle, settle_for(&f));
+    offer->keep_version |= keeps_version(&f, no_room);
     offer->kv = hzp_kvpool_layers(s->pool);
     if (offer->batch->rows)
         count_step(s, offer->batch->rows);

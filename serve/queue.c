@@ -234,6 +234,19 @@ static void secure_pages(struct hzp_scheduler *s)
     }
 }
 
+void hzp_queue_restart(struct hzp_scheduler *s, uint64_t version)
+{
+    for (int32_t i = 0; i < s->running; i++) {
+        struct hzp_seq *seq = &s->seq[s->order[i]];
+        if (!seq->fed || hzp_seq_decodes(seq) || seq->prompt_version == version)
+            continue;
+        seq->fed = 0;
+        seq->part[0].rows = seq->part[1].rows = 0;
+        seq->restarted = true;
+        s->now.prompt_restarts++;
+    }
+}
+
 void hzp_queue_turn(struct hzp_scheduler *s, uint64_t number)
 {
     absorb(s);

@@ -49,7 +49,10 @@ struct hzp_output {
     float logprob;
     int32_t rank;
     uint64_t version; /* of the weights that computed it */
-    uint64_t at_ns;   /* monotonic */
+    /* of the weights that computed the rows it attends to up to the end of the prompt; after a
+     * preemption also the rows of the tokens generated before it */
+    uint64_t prompt_version;
+    uint64_t at_ns; /* monotonic */
 };
 
 struct hzp_request {
@@ -77,6 +80,7 @@ struct hzp_request {
     struct hzp_output *prompt_out; /* [prompt_count] if prompt_logprobs; [0] unused */
     int32_t *prompt_top_token;     /* [prompt_count][tops] */
     float *prompt_top_logprob;
+    uint64_t prompt_version;   /* of a final request with max_tokens 0: what computed its prompt */
     int32_t stop_token;        /* of STOPPED */
     _Atomic int64_t staleness; /* largest seen while it ran, in optimizer steps; a request that
                                 * ended for its client at a stop string may still be running */
@@ -89,10 +93,10 @@ struct hzp_request {
 
     /* used by the scheduler */
     struct hzp_edits *edits; /* created at submit */
-    int32_t computed;    /* rows of its sequence computed at least once, whose outputs are final */
-    int32_t preemptions; /* so far */
-    bool preempted;      /* it has run before and waits again */
-    _Atomic bool let_go; /* false from submit until wake() has returned for the final state: the
+    int32_t computed;        /* rows of its sequence computed at least once */
+    int32_t preemptions;     /* so far */
+    bool preempted;          /* it has run before and waits again */
+    _Atomic bool let_go;     /* false from submit until wake() has returned for the final state: the
                           * engine's last access, which destroy waits for */
 };
 
@@ -123,5 +127,11 @@ struct hzp_edit_rules hzp_request_edits(const struct hzp_request *rq,
                                         const struct hzp_model_config *model);
 
 bool hzp_request_final(const struct hzp_request *rq);
+
+/* Whether rows of its prompt computed now bring logprobs of prompt tokens.  Thread: engine. */
+static inline bool hzp_request_tells_prompt(const struct hzp_request *rq)
+{
+    return rq->prompt_logprobs && rq->computed < rq->prompt_count;
+}
 
 #endif

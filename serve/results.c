@@ -5,14 +5,16 @@
 #include <string.h>
 
 /* Copies logits `at` of the step to entry `n` of the three output arrays. */
-static void read_output(const struct hzp_results *results, int32_t tops, int32_t at, int32_t n,
-                        struct hzp_output *out, int32_t *top_token, float *top_logprob)
+static void read_output(const struct hzp_results *results, const struct hzp_seq *seq, int32_t at,
+                        int32_t n, struct hzp_output *out, int32_t *top_token, float *top_logprob)
 {
     const struct hzp_batch *batch = results->batch;
+    int32_t tops = seq->rq->tops;
     out[n] = (struct hzp_output){.token = batch->token[at],
                                  .logprob = batch->logprob[at],
                                  .rank = batch->rank[at],
                                  .version = results->version,
+                                 .prompt_version = seq->prompt_version,
                                  .at_ns = results->at_ns};
     if (tops) {
         size_t from = (size_t)at * HZP_TOPS_MAX, to = (size_t)n * (size_t)tops;
@@ -42,18 +44,20 @@ enum hzp_request_state hzp_take_results(struct hzp_scheduler *s, const struct hz
     rq->staleness = HZP_MAX(rq->staleness, results->staleness);
     s->now.prompt_tokens += (uint64_t)HZP_MAX(HZP_MIN(end, rq->prompt_count) - known, 0);
     s->now.recomputed_tokens += (uint64_t)(HZP_MIN(known, end) - fed);
-    if (rq->prompt_logprobs)
-        for (int32_t p = known + 1; p < rq->prompt_count && p <= end; p++, logit++)
-            read_output(results, rq->tops, logit, p, rq->prompt_out, rq->prompt_top_token,
+    if (hzp_request_tells_prompt(rq))
+        for (int32_t p = fed + 1; p < rq->prompt_count && p <= end; p++, logit++)
+            read_output(results, seq, logit, p, rq->prompt_out, rq->prompt_top_token,
                         rq->prompt_top_logprob);
     rq->computed = HZP_MAX(rq->computed, end);
     if (end < seq->prompt_end)
         return HZP_REQUEST_RUNNING;
-    if (!rq->max_tokens)
+    if (!rq->max_tokens) {
+        rq->prompt_version = seq->prompt_version;
         return HZP_REQUEST_LENGTH;
+    }
 
     int32_t n = end - rq->prompt_count;
-    read_output(results, rq->tops, logit, n, rq->out, rq->top_token, rq->top_logprob);
+    read_output(results, seq, logit, n, rq->out, rq->top_token, rq->top_logprob);
     HZP_DEBUG_ASSERT(logit + 1 == part->logit0 + part->logits);
     int32_t token = rq->out[n].token;
     s->now.generated_tokens++;

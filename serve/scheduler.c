@@ -170,6 +170,8 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
     hzp_lock_release(&s->lock);
     if (hurry)
         hzp_fail_all(s);
+    if (step->version)
+        hzp_queue_restart(s, step->version->record.id);
     hzp_queue_turn(s, step->number);
     if (s->running && step->version)
         hzp_fill_step(s, step, room, offer);

@@ -26,6 +26,13 @@
  * client only sees a longer gap between two tokens: a token's random number depends on (seed,
  * position) only, penalties count all generated tokens, and outputs already written never change.
  *
+ * One version computes a prompt.  If a swap finds a prompt begun and not finished, its rows are
+ * computed again from the first one by the new version; prompts are filled oldest first, so that is
+ * one prompt a swap, seldom more.  Until a prompt that was restarted is finished, its steps ask that
+ * no further version be published (hzp_offer.keep_version), as long as it gets a row in every step
+ * that serves: so a prompt is restarted once, and publication waits for at most as many steps as
+ * such prompts have rows.  After a preemption the same holds of all rows that are recomputed.
+ *
  * No deadlock and no starvation.  Requests have one order, that of submission.  Running requests
  * come before waiting ones in it, and neither admission (from the front of the queue) nor
  * preemption (of the last running request, to the front of the queue) changes it.  Before a step is
@@ -92,7 +99,8 @@ struct hzp_scheduler_stats {
     uint64_t admitted, finished[HZP_REQUEST_FAILED + 1], refused;
     uint64_t preempted; /* preemptions */
     uint64_t prompt_tokens, generated_tokens, steps;
-    uint64_t recomputed_tokens;                /* rows recomputed after preemptions */
+    uint64_t recomputed_tokens;                /* rows recomputed after preemptions and restarts */
+    uint64_t prompt_restarts;                  /* prompts begun again because of a swap */
     uint64_t step_rows[HZP_STEP_ROWS_CLASSES]; /* steps by rows */
     int32_t kv_pages, kv_taken;
     int32_t kv_peak; /* predicted peak of the running requests' pages, at most eight steps old */

@@ -33,6 +33,8 @@ struct hzp_seq {
                          * have ended */
     int32_t prompt_end; /* end of the rows computed in chunks: the prompt, and tokens generated
                          * before a preemption */
+    uint64_t prompt_version; /* computes, or has computed, the rows up to prompt_end */
+    bool restarted;          /* a swap has made it compute those rows again */
     struct hzp_part part[2]; /* of step n: part[n % 2]; two may be in flight */
     uint64_t step;           /* the last step that accesses its pages */
 };
@@ -105,6 +107,10 @@ static inline struct hzp_part *hzp_seq_part(struct hzp_seq *seq, uint64_t step)
 /* Runs before a step is filled: ends canceled requests, admits requests that fit, and gives every
  * running sequence the page of its next row, preempting the youngest if necessary. */
 void hzp_queue_turn(struct hzp_scheduler *s, uint64_t number);
+
+/* Runs before that: a sequence whose prompt another version has begun, and not finished, computes
+ * it again from the first row (scheduler.h).  The results of its in-flight rows are discarded. */
+void hzp_queue_restart(struct hzp_scheduler *s, uint64_t version);
 
 /* Ends the i-th oldest running request. */
 void hzp_end_running(struct hzp_scheduler *s, int32_t i, enum hzp_request_state state);

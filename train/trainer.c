@@ -175,7 +175,7 @@ static void pack(struct hzp_trainer *t)
     }
 }
 
-static struct hzp_version *version_read(struct hzp_trainer *t)
+static struct hzp_version *version_read(const struct hzp_trainer *t)
 {
     return t->held ? t->held : t->draft;
 }
@@ -338,22 +338,34 @@ static bool trains_already(const struct hzp_offer *offer)
     return offer->slices == HZP_SLICES_MAX;
 }
 
+/* True: max_staleness was lowered below what the finished updates leave the server behind, and they
+ * can be published now.  An update in progress writes into their draft, and publishes at its end. */
+static bool bound_lowered(struct hzp_trainer *t)
+{
+    return t->unpublished && t->stage != HZP_TRAINER_UPDATE && over_bound(t, t->unpublished);
+}
+
 static bool offer(struct hzp_source *source, const struct hzp_step *step, struct hzp_room *room,
                   struct hzp_offer *offer)
 {
     struct hzp_trainer *t = HZP_CONTAINER_OF(source, struct hzp_trainer, source);
     bool flush = false, gave_back = given_back(t); /* a step then releases the version */
+    bool keep = offer->keep_version;
     t->flush = false;
     t->carried = room->ride_rows > 0;
     if (t->stage == HZP_TRAINER_BROKEN)
         return false;
     serve_freeze(t, step->number - 1);
+    if (bound_lowered(t)) {
+        offer->settle = HZP_SETTLE_ALL; /* the next step reads the version published here */
+        return offer_turn(t, true);
+    }
     if (atomic_load(&t->paused) || trains_already(offer) || !room->train_ns)
         return gave_back;
     if (t->stage == HZP_TRAINER_IDLE) {
         bool begin = !atomic_load(&t->finishing) && hzp_sample_queue_ready(t->config.queue);
         if (t->unpublished && (!begin || atomic_load(&t->freeze)))
-            return offer_turn(t, true);
+            return offer_turn(t, !keep) || gave_back;
         if (!begin)
             return gave_back;
         begin_accumulation(t);
@@ -361,7 +373,7 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
             return true; /* an empty draw: try again in the next step */
     }
     if (t->stage == HZP_TRAINER_WAIT && !begin_update(t, &flush))
-        return offer_turn(t, flush) || gave_back;
+        return offer_turn(t, flush && !keep) || gave_back;
     if (t->to == t->chain.items)
         return gave_back; /* all items have been offered */
     struct hzp_slice *slice = hzp_offer_add(
@@ -369,7 +381,10 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
                                    .from = t->to,
                                    .tenant = HZP_TENANT_TRAIN,
                                    .rider = t->stage == HZP_TRAINER_ACCUMULATE ? &t->rider : NULL});
-    slice->to = t->to = slice_end(t, slice->rider, step, room);
+    slice->to = slice_end(t, slice->rider, step, room);
+    if (keep && t->stage == HZP_TRAINER_UPDATE)
+        slice->to = HZP_MIN(slice->to, t->chain.items - 1); /* the last item ends the update */
+    t->to = slice->to;
     if (slice->to == slice->from)
         return gave_back; /* the next item would take too long; the split now knows its price */
     /* This slice ends the update, which is published when the slice has ended.  A step formed
@@ -519,12 +534,12 @@ static void end_update(struct hzp_trainer *t, const struct hzp_step *step)
         t->config.on_update(t->config.ctx, &t->now);
 }
 
-/* Publishes the finished updates while the next update, which reads the draft, is in progress: it
- * continues with the same weights, now held as the current version. */
+/* Publishes the finished updates while the next one accumulates gradients or waits, reading the
+ * draft: it continues with the same weights, now held as the current version. */
 static void publish_early(struct hzp_trainer *t, const struct hzp_step *step)
 {
     publish(t, step);
-    if (t->stage == HZP_TRAINER_WAIT)
+    if (t->stage != HZP_TRAINER_IDLE)
         t->held = hzp_weights_acquire(t->config.model->weights);
 }
 

@@ -13,9 +13,13 @@
  * Staleness.  Let F be the newest finished optimizer step, S the optimizer step of the serving
  * version, u = F - S, K the bound.  Only this module changes F (by finishing an update) and S (by
  * publishing).  An update begins only if u + 1 <= K, or if it will be published in the same
- * deliver() in which it finishes, after which u = 0; if K is lowered meanwhile, deliver() publishes
- * as soon as u > K.  So u <= K holds between any two steps, which is when versions are read.  If
+ * deliver() in which it finishes, after which u = 0.  So u <= K holds between any two steps, which
+ * is when versions are read.  If K is lowered below u, the next step publishes what is finished,
+ * whatever else limits training; during an update, which writes into that draft, its end does.  If
  * slow readers keep all slots occupied, the trainer has no draft and waits, and u does not grow.
+ *
+ * In a step whose offer says keep_version an update's last item is not offered, and nothing is
+ * published, but for a lowered K.  So no update ends, and u does not grow.
  *
  * An unpublished update stays in its draft, which only the trainer accesses; the next update reads
  * and writes that draft in place.

@@ -9,7 +9,10 @@
 #include <string.h>
 #include <time.h>
 
-enum { RECORDS_MAX = 4096 };
+enum {
+    RECORDS_MAX = 4096,
+    STEPS_IN_FLIGHT = 2, /* at most; they may have been formed with an older version */
+};
 
 /* The memory of one slot. */
 struct slot_memory {
@@ -37,6 +40,7 @@ struct hzp_weights {
     struct hzp_weights_stats stats;
 
     _Atomic int32_t max_staleness; /* any thread */
+    _Atomic uint64_t ended;        /* any thread: the newest step that has ended */
 };
 
 void hzp_learned_add(struct hzp_learned *learned, int64_t n)
@@ -84,6 +88,10 @@ static void refresh_stats(struct hzp_weights *w)
     s->finished_step = w->finished_step;
     s->staleness = staleness(w);
     s->max_staleness = atomic_load(&w->max_staleness);
+    if (s->staleness > s->max_staleness)
+        s->bound_step = 0;
+    else if (!s->bound_step)
+        s->bound_step = atomic_load(&w->ended) + 1 + STEPS_IN_FLIGHT;
     s->slots_free = 0;
     for (int32_t i = 0; i < s->slots; i++)
         s->slots_free += w->slot[i].record.state == HZP_VERSION_FREE;
@@ -251,6 +259,7 @@ void hzp_weights_release(struct hzp_weights *w, struct hzp_version *v, uint64_t 
 void hzp_weights_reclaim(struct hzp_weights *w, uint64_t ended)
 {
     hzp_assert_engine_thread();
+    atomic_store(&w->ended, HZP_MIN(ended, UINT64_MAX / 2));
     for (int32_t i = 0; i < w->config.slots; i++) {
         struct hzp_version *v = &w->slot[i];
         if (v->record.state != HZP_VERSION_RETIRED || v->held > 0 || v->last_step > ended)
@@ -412,7 +421,13 @@ void hzp_weights_set_max_staleness(struct hzp_weights *w, int32_t max_staleness)
     HZP_ASSERT(max_staleness >= 0);
     atomic_store(&w->max_staleness, max_staleness);
     hzp_lock_take(&w->lock);
-    w->stats.max_staleness = max_staleness;
+    struct hzp_weights_stats *s = &w->stats;
+    if (max_staleness < s->max_staleness) /* older steps may have been staler */
+        s->bound_step =
+            s->staleness > max_staleness ? 0 : atomic_load(&w->ended) + 1 + STEPS_IN_FLIGHT;
+    else if (!s->bound_step && s->staleness <= max_staleness)
+        s->bound_step = atomic_load(&w->ended) + 1 + STEPS_IN_FLIGHT;
+    s->max_staleness = max_staleness;
     hzp_lock_release(&w->lock);
 }
 

@@ -137,7 +137,8 @@ bool hzp_weights_may_update(const struct hzp_weights *w, bool publishes);
 
 /* Optimizer steps by which the current version trails the newest finished one; 0 with one slot. */
 int64_t hzp_weights_staleness(struct hzp_weights *w);
-/* Thread: any.  Applies to updates that begin from now on. */
+/* Thread: any.  Applies to updates that begin from now on.  If the staleness is higher, the trainer
+ * publishes what is finished (hzp_weights_stats.bound_step). */
 void hzp_weights_set_max_staleness(struct hzp_weights *w, int32_t max_staleness);
 
 /* Thread: any, from here on.  Writes the newest `max` records, newest first; returns how many. */
@@ -148,6 +149,9 @@ struct hzp_weights_stats {
     uint64_t serving_id, publications;
     int64_t serving_step, finished_step, staleness, learned_through;
     int32_t max_staleness, slots, slots_free;
+    /* from this step of the loop on every one keeps max_staleness; 0: not yet, because it was
+     * lowered and what is finished is not published */
+    uint64_t bound_step;
     /* staleness just before each publication: counts of 0, 1, .., 6, 7 and more */
     uint64_t staleness_seen[8];
 };

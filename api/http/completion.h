@@ -139,7 +139,7 @@ json_t *hzp_usage_json(struct hzp_usage usage);
 /* The version that sampled the choice's newest token; without a token, the serving version. */
 uint64_t hzp_choice_version(const struct hzp_completion *c, const struct hzp_choice *choice);
 
-/* {"weights_version", "spans": [{"version", "start", "end"}], "staleness"} */
+/* {"weights_version", "spans": [{"version", "start", "end", "prompt_version"}], "staleness"} */
 json_t *hzp_choice_versions_json(const struct hzp_completion *c, const struct hzp_choice *choice);
 
 /* The choice's object in an answer, with its text from byte text0 on and its tokens from token0 on.

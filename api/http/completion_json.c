@@ -54,8 +54,8 @@ uint64_t hzp_choice_version(const struct hzp_completion *c, const struct hzp_cho
     const struct hzp_request *rq = choice->rq;
     if (choice->seen)
         return rq->out[choice->seen - 1].version;
-    if (rq->prompt_logprobs && rq->prompt_count > 1)
-        return rq->prompt_out[rq->prompt_count - 1].version;
+    if (!rq->max_tokens && hzp_request_final(rq) && rq->prompt_version)
+        return rq->prompt_version;
     struct hzp_weights_stats stats;
     hzp_weights_read_stats(c->engine->parts.weights, &stats);
     return stats.serving_id;
@@ -67,11 +67,13 @@ json_t *hzp_choice_versions_json(const struct hzp_completion *c, const struct hz
     json_t *spans = json_array();
     for (int32_t from = 0, to; from < choice->seen; from = to) {
         for (to = from + 1; to < choice->seen; to++)
-            if (rq->out[to].version != rq->out[from].version)
+            if (rq->out[to].version != rq->out[from].version ||
+                rq->out[to].prompt_version != rq->out[from].prompt_version)
                 break;
-        json_array_append_new(spans, json_pack("{s:I, s:i, s:i}", "version",
+        json_array_append_new(spans, json_pack("{s:I, s:i, s:i, s:I}", "version",
                                                (json_int_t)rq->out[from].version, "start", from,
-                                               "end", to));
+                                               "end", to, "prompt_version",
+                                               (json_int_t)rq->out[from].prompt_version));
     }
     return json_pack("{s:I, s:o, s:I}", "weights_version",
                      (json_int_t)hzp_choice_version(c, choice), "spans", spans, "staleness",

@@ -98,7 +98,9 @@ static void serving(struct page *p, struct hzp_server *server)
           "Pages that running sequences are counted on to need at most.");
     gauge(p, "hzpserve_kv_pages_taken", s.kv_taken, "Pages in use.");
     counter(p, "hzpserve_recomputed_tokens_total", (double)s.recomputed_tokens,
-            "Tokens recomputed after preemption.");
+            "Tokens recomputed after a preemption, or a version swap within a prompt.");
+    counter(p, "hzpserve_prompt_restarts_total", (double)s.prompt_restarts,
+            "Prompts begun again because a version swap found them unfinished.");
     gauge(p, "hzpserve_step_rows_budget", s.budget_rows, "Row budget of the newest step.");
     head(p, "hzpserve_step_rows_budget_total", "counter",
          "Steps in which a prompt could take rows, by what decided how many.");

@@ -12,8 +12,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-enum { STALENESS_MAX = 1000000 };
+enum { STALENESS_MAX = 1000000, BOUND_WAIT_MS = 1000 };
 
 /* ---- GET ---- */
 
@@ -66,15 +67,16 @@ static json_t *policy_json(struct hzp_engine *e)
     for (int i = 0; i < HZP_LIMIT_COUNT; i++)
         json_object_set_new(limited, hzp_split_limit_name(i),
                             json_integer((json_int_t)r->limited[i]));
-    json_t *json =
-        json_pack("{s:s, s:{s:o, s:o}, s:f, s:i, s:f, s:f, s:f, s:{s:I, s:I, s:o, s:o, s:o, s:o}}",
-                  "object", "policy", "slo", "ttft_ms", goal_json(r->policy.ttft_ns), "itl_ms",
-                  goal_json(r->policy.itl_ns), "itl_stretch", r->policy.itl_stretch,
-                  "max_staleness", weights.max_staleness, "train_share", r->policy.train_share,
-                  "train_max", r->policy.train_max, "train_min", r->policy.train_min, "split",
-                  "steps", (json_int_t)r->steps, "trained_steps", (json_int_t)r->trained,
-                  "itl_follows_ms", goal_json(r->derived_itl_ns), "predicted", predicted_json(r),
-                  "measured", measured_json(r), "steps_by_limit", limited);
+    json_t *json = json_pack(
+        "{s:s, s:{s:o, s:o}, s:f, s:i, s:o, s:f, s:f, s:f, s:{s:I, s:I, s:o, s:o, s:o, s:o}}",
+        "object", "policy", "slo", "ttft_ms", goal_json(r->policy.ttft_ns), "itl_ms",
+        goal_json(r->policy.itl_ns), "itl_stretch", r->policy.itl_stretch, "max_staleness",
+        weights.max_staleness, "max_staleness_from_step",
+        weights.bound_step ? json_integer((json_int_t)weights.bound_step) : json_null(),
+        "train_share", r->policy.train_share, "train_max", r->policy.train_max, "train_min",
+        r->policy.train_min, "split", "steps", (json_int_t)r->steps, "trained_steps",
+        (json_int_t)r->trained, "itl_follows_ms", goal_json(r->derived_itl_ns), "predicted",
+        predicted_json(r), "measured", measured_json(r), "steps_by_limit", limited);
     free(r);
     return json;
 }
@@ -192,6 +194,20 @@ static int read_policy(const json_t *body, struct hzp_policy *policy, int64_t *s
     return hzp_policy_check(policy, reterr);
 }
 
+/* Waits for the finished updates beyond a lowered bound to be published.  Usually that is the next
+ * step; an update in progress, which writes into their memory, has to end first, and the answer
+ * then says that the bound does not hold yet. */
+static void wait_for_bound(struct hzp_engine *e)
+{
+    struct hzp_weights_stats weights;
+    for (int ms = 0; ms < BOUND_WAIT_MS; ms++) {
+        hzp_weights_read_stats(e->parts.weights, &weights);
+        if (weights.bound_step)
+            return;
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+}
+
 enum MHD_Result hzp_route_policy_patch(struct hzp_exchange *x)
 {
     struct hzp_engine *e = x->server->engine;
@@ -215,5 +231,7 @@ enum MHD_Result hzp_route_policy_patch(struct hzp_exchange *x)
     }
     hzp_lock_release(&x->server->policy_lock);
     json_decref(body);
+    if (r == HZP_OK && staleness >= 0)
+        wait_for_bound(e);
     return r < 0 ? hzp_reply_fail(x, r, &text) : answer(x);
 }

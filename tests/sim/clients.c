@@ -91,10 +91,10 @@ static void choose_settings(struct sim_world *w, struct hzp_request *rq, uint32_
  * turns as there are running sequences. */
 static uint64_t find_deadline(struct sim_world *w, const struct hzp_request *rq)
 {
-    int64_t rows = rq->prompt_count + rq->max_tokens;
+    int64_t rows = 2 * (rq->prompt_count + rq->max_tokens); /* a swap may restart a prompt */
     for (int32_t i = 0; i < w->lives; i++)
         if (!hzp_request_final(w->life[i]->rq))
-            rows += w->life[i]->rq->prompt_count + w->life[i]->rq->max_tokens;
+            rows += 2 * (w->life[i]->rq->prompt_count + w->life[i]->rq->max_tokens);
     /* No sequence is preempted for a younger one.  In the worst case each request in turn
      * becomes the oldest and recomputes everything, at one row per round over the running
      * sequences. */

@@ -55,7 +55,7 @@ static struct sim_life *whose(struct sim_world *w, int32_t seg)
     int32_t row0 = batch->row0[seg], rows = batch->row0[seg + 1] - row0;
     int32_t page = batch->page[seg * batch->max.page_stride];
     SIM_CHECK(w, page >= 0 && page < w->pages, "page", "%d of %d", page, w->pages);
-    if (batch->pos0[seg] > 0) {
+    if (batch->pos0[seg] > 0 || w->owner[page]) {
         SIM_CHECK(w, w->owner[page], "page", "%d is read, but has no owner", page);
         return w->owner[page];
     }
@@ -133,11 +133,13 @@ static void check_rows(struct sim_world *w, struct sim_life *life, int32_t seg)
                   slot);
         if (batch->id[r] < 0) {
             check_drawn(w, life, r);
+            w->shadow_version[slot] = w->step->version->record.id;
             continue;
         }
         SIM_CHECK(w, batch->id[r] == token_at(w, life, p), "row", "%d brings token %d, not %d", r,
                   batch->id[r], token_at(w, life, p));
         w->shadow[slot] = batch->id[r];
+        w->shadow_version[slot] = w->step->version->record.id;
     }
 }
 
@@ -151,6 +153,10 @@ static void check_stored(struct sim_world *w, struct sim_life *life, int32_t end
         SIM_CHECK(w, w->shadow[slot] == token_at(w, life, p), "page content",
                   "request %llu stored token %d at %d, there lies %d",
                   (unsigned long long)life->number, token_at(w, life, p), p, w->shadow[slot]);
+        SIM_CHECK(w, p >= life->prompt_end || w->shadow_version[slot] == life->prompt_version,
+                  "prompt version", "request %llu: version %llu computed row %d, %llu the others",
+                  (unsigned long long)life->number, (unsigned long long)w->shadow_version[slot], p,
+                  (unsigned long long)life->prompt_version);
     }
 }
 
@@ -171,6 +177,8 @@ static void check_segment(struct sim_world *w, int32_t seg)
               "%d rows at %d", rows, pos0);
     SIM_CHECK(w, !complete(w, life), "segment", "request %llu has all its tokens",
               (unsigned long long)life->number);
+    if (!pos0)
+        life->prompt_version = w->step->version->record.id;
     check_pages(w, life, seg, pos0 + rows);
     check_rows(w, life, seg);
     part->pos0 = pos0;
@@ -198,10 +206,39 @@ static void check_pushed(struct sim_world *w, struct sim_life *life, int32_t *fr
     life->last_step = 0;
     for (int32_t k = 0; k < life->pages; k++)
         w->owner[life->page[k]] = NULL;
-    life->pages = life->held = life->fed = 0;
+    life->pages = life->held = life->fed = life->kept = life->restarts = 0;
     life->prompt_end = life->rq->prompt_count + drawn;
     life->pushed = true;
+    life->pushes = life->rq->preemptions;
     w->pushes++;
+}
+
+/* A swap that finds a prompt begun and not finished makes it begin again; no other version may come
+ * until it is finished, or a step has no row for it. */
+static void expect_restarts(struct sim_world *w)
+{
+    for (int32_t i = 0; i < w->lives; i++) {
+        struct sim_life *life = w->life[i];
+        if (atomic_load(&life->rq->state) != HZP_REQUEST_RUNNING || !life->fed ||
+            life->fed >= life->prompt_end || life->prompt_version == w->step->version->record.id)
+            continue;
+        life->part[0].rows = life->part[1].rows = 0; /* results of its in-flight rows are dropped */
+        life->fed = 0;
+        life->kept = life->held;
+        SIM_CHECK(w, !life->restarts || life->passed_over, "restart",
+                  "the prompt of request %llu begins again twice",
+                  (unsigned long long)life->number);
+        life->passed_over = false;
+        life->restarts++;
+        w->restarts++;
+    }
+}
+
+static void note_passed_over(struct sim_world *w)
+{
+    for (int32_t i = 0; i < w->lives && w->has_room; i++)
+        if (!rows_now(w, w->life[i]))
+            w->life[i]->passed_over = true;
 }
 
 static void check_pushes(struct sim_world *w)
@@ -209,7 +246,8 @@ static void check_pushes(struct sim_world *w)
     int32_t freed = 0;
     for (int32_t i = 0; i < w->lives; i++) {
         struct sim_life *life = w->life[i];
-        if (life->held && atomic_load(&life->rq->state) == HZP_REQUEST_WAITING)
+        /* It may have got no page before. */
+        if (life->pushes != life->rq->preemptions)
             check_pushed(w, life, &freed);
     }
     struct hzp_kvpool_stats kv;
@@ -222,7 +260,7 @@ static void check_pushes(struct sim_world *w)
 static int32_t should_hold(struct sim_world *w, struct sim_life *life)
 {
     int32_t next = life->fed - rows_now(w, life) + !complete(w, life);
-    return HZP_MAX(life->pages, HZP_DIV_UP(next, w->page_rows));
+    return HZP_MAX(HZP_MAX(life->pages, life->kept), HZP_DIV_UP(next, w->page_rows));
 }
 
 /* Counts the pages that all sequences hold.  A sequence without rows in this step may lack the
@@ -319,8 +357,11 @@ void sim_check_batch(struct sim_world *w)
                 w->owner[life->page[k]] = NULL;
     }
     check_pushes(w);
+    expect_restarts(w);
+    w->kept_steps += w->offer->keep_version;
     for (int32_t s = 0; s < batch->segs; s++)
         check_segment(w, s);
+    note_passed_over(w);
     check_held(w);
     for (int32_t s = 0; s < batch->segs; s++) {
         struct sim_life *life = w->owner[batch->page[s * max->page_stride]];
@@ -369,6 +410,10 @@ static void check_outputs(struct sim_world *w, struct sim_life *life, const stru
         const struct hzp_output *out = &rq->out[life->seen];
         SIM_CHECK(w, out->version == version, "version", "an output names %llu, the step's is %llu",
                   (unsigned long long)out->version, (unsigned long long)version);
+        SIM_CHECK(w, out->prompt_version == life->prompt_version, "prompt version",
+                  "an output of request %llu names %llu, it is %llu",
+                  (unsigned long long)life->number, (unsigned long long)out->prompt_version,
+                  (unsigned long long)life->prompt_version);
         SIM_CHECK(w,
                   !life->seen || (out[-1].version <= out->version && out[-1].at_ns <= out->at_ns),
                   "version", "request %llu: versions or times decrease",

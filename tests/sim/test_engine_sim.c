@@ -21,6 +21,7 @@ struct totals {
     uint64_t ended[HZP_REQUEST_FAILED + 1];
     uint64_t pushes, stalls, publications, good, bad, broken, failures, samples_refused;
     uint64_t ahead_steps, refs, extra_rows, outlived, met, swaps_in_flight, rode, rode_not;
+    uint64_t restarts, kept_steps;
 };
 
 /* Runs until nothing is left to do: requests end, updates are published, the loop reports idle. */
@@ -121,6 +122,8 @@ static void add(struct totals *t, const struct sim_world *w)
     t->swaps_in_flight += w->swaps_in_flight;
     t->rode += w->rode;
     t->rode_not += w->rode_not;
+    t->restarts += w->restarts;
+    t->kept_steps += w->kept_steps;
     for (int i = 0; i < HZP_COUNT(t->ended); i++)
         t->ended[i] += w->ended[i];
 }
@@ -184,10 +187,12 @@ static int report(const struct totals *t)
     printf(
         "riding: training rode in %llu steps, and not in %llu in which it read another version\n",
         (unsigned long long)t->rode, (unsigned long long)t->rode_not);
-    bool all = t->rode && t->rode_not && t->ahead_steps && t->refs && t->extra_rows &&
-               t->swaps_in_flight && t->outlived && t->met && t->refused && t->swapped && t->bad &&
-               t->publications && t->samples_refused && t->broken && t->failures && t->pushes &&
-               t->stalls;
+    printf("prompts: %llu restarted by a swap, %llu steps kept their version for them\n",
+           (unsigned long long)t->restarts, (unsigned long long)t->kept_steps);
+    bool all = t->restarts && t->kept_steps && t->rode && t->rode_not && t->ahead_steps &&
+               t->refs && t->extra_rows && t->swaps_in_flight && t->outlived && t->met &&
+               t->refused && t->swapped && t->bad && t->publications && t->samples_refused &&
+               t->broken && t->failures && t->pushes && t->stalls;
     for (int i = HZP_REQUEST_STOPPED; i <= HZP_REQUEST_FAILED; i++)
         all = all && t->ended[i];
     if (!all)

@@ -377,7 +377,7 @@ static void check_idle(struct sim_world *w)
     struct hzp_trainer_stats stats;
     hzp_trainer_read_stats(w->trainer, &stats);
     bool could = !w->paused && !w->broken && !w->frozen && !stats.waiting_for_slot &&
-                 hzp_sample_queue_ready(w->queue);
+                 !w->offer->keep_version && hzp_sample_queue_ready(w->queue);
     const struct hzp_slice *slice = sim_slice(w);
     bool used = w->offer->batch->rows > 0 || slice || w->landed + 1 < w->step->number;
     w->idle_turns = used || !could ? 0 : w->idle_turns + 1;
@@ -445,6 +445,7 @@ static bool first_offer(struct hzp_source *source, const struct hzp_step *step,
         rode(w, sim_slice(w) ? sim_slice(w)->to : 0);
     w->step = step;
     w->room = room;
+    w->has_room = room->rows > 0;
     w->offer = offer;
     w->in_plan = false;
     w->step_ops = 0;
@@ -468,6 +469,9 @@ static bool first_offer(struct hzp_source *source, const struct hzp_step *step,
 static bool mid_offer(struct hzp_source *source, const struct hzp_step *step, struct hzp_room *room,
                       struct hzp_offer *offer)
 {
+    struct sim_world *w = HZP_CONTAINER_OF(source, struct sim_world, mid);
+    if (w->sabotage == SIM_SWAP_STORM)
+        offer->keep_version = false;
     return false;
 }
 
@@ -559,6 +563,15 @@ bool __wrap_hzp_edits_grow(const struct hzp_edits *edits);
 bool __wrap_hzp_edits_grow(const struct hzp_edits *edits)
 {
     return __real_hzp_edits_grow(edits) && !(here && here->sabotage == SIM_UNSETTLED);
+}
+
+void __real_hzp_queue_restart(struct hzp_scheduler *s, uint64_t version);
+void __wrap_hzp_queue_restart(struct hzp_scheduler *s, uint64_t version);
+
+void __wrap_hzp_queue_restart(struct hzp_scheduler *s, uint64_t version)
+{
+    if (!here || here->sabotage != SIM_MIXED_PROMPT)
+        __real_hzp_queue_restart(s, version);
 }
 
 void sim_watch_loop(struct sim_world *w)

@@ -39,6 +39,8 @@ static const struct {
     [SIM_PUSH_CHANGES] = {"push-changes", "output"},
     [SIM_PUSH_HOARDED] = {"push-hoarded", "pages"},
     [SIM_RIDE_STALE] = {"ride-stale", "ride"},
+    [SIM_MIXED_PROMPT] = {"mixed-prompt", "segment|prompt version"},
+    [SIM_SWAP_STORM] = {"swap-storm", "restart"},
 };
 
 const char *sim_sabotage_name(enum sim_sabotage sabotage)
@@ -277,6 +279,12 @@ void sim_open(struct sim_world *w)
     choose_device(w);
     choose_shapes(w);
     choose_riding(w);
+    if (w->sabotage == SIM_SWAP_STORM) { /* updates are short and prompts take many steps */
+        w->scheduler_config.prefill_rows_max = 1;
+        w->recipe.update_tokens = w->recipe.micro_rows = 16;
+        w->train_share = 3;
+        w->bodies_per_mille = 200;
+    }
     w->turns_max = 1500;
     w->cancel_per_mille = w->traffic == SIM_CANCELS ? 60 : 2;
     if (hzp_device_open(&(struct hzp_device_config){.name = "sim"}, &w->dev, &text) < 0)
@@ -288,7 +296,9 @@ void sim_open(struct sim_world *w)
     w->touched = hzp_xcalloc((size_t)w->pages, sizeof(*w->touched));
     for (int i = 0; i < 2; i++)
         w->leg[i].token = hzp_xcalloc((size_t)w->batch_config.logits_max, sizeof(*w->leg[i].token));
-    w->shadow = hzp_xcalloc((size_t)w->pages * (size_t)w->page_rows, sizeof(*w->shadow));
+    size_t rows = (size_t)w->pages * (size_t)w->page_rows;
+    w->shadow = hzp_xcalloc(rows, sizeof(*w->shadow));
+    w->shadow_version = hzp_xcalloc(rows, sizeof(*w->shadow_version));
 }
 
 void sim_close(struct sim_world *w)
@@ -316,5 +326,6 @@ void sim_close(struct sim_world *w)
     free(w->leg[0].token);
     free(w->leg[1].token);
     free(w->shadow);
+    free(w->shadow_version);
     free(w->life);
 }

@@ -58,6 +58,8 @@ enum sim_sabotage {
     SIM_PUSH_CHANGES,   /* a preempted request comes back with another token */
     SIM_PUSH_HOARDED,   /* the pages of a preempted request are lost */
     SIM_RIDE_STALE,     /* training rides although it reads another version than the step */
+    SIM_MIXED_PROMPT,   /* a prompt goes on with the next version's rows */
+    SIM_SWAP_STORM,     /* versions are published while a restarted prompt is unfinished */
     SIM_SABOTAGES,
 };
 const char *sim_sabotage_name(enum sim_sabotage sabotage);
@@ -100,6 +102,10 @@ struct sim_life {
     int32_t pages, worst;    /* pages seen; the most it can need */
     int32_t held;            /* pages it has, including that of its next row */
     int32_t prompt_end;      /* rows computed in pieces: prompt and what was drawn before */
+    uint64_t prompt_version; /* computes those rows */
+    int32_t restarts;        /* swaps that found them begun and unfinished, since admitted */
+    int32_t kept;            /* pages that it had at the last of them */
+    bool passed_over;        /* a step since then had room and no row for it */
     int32_t fed;             /* positions stored once the steps formed so far have ended */
     struct sim_part part[2]; /* of step n: part[n % 2] */
     uint64_t last_step;      /* the newest step with its rows; 0: none */
@@ -110,6 +116,7 @@ struct sim_life {
     uint64_t deadline; /* the turn by which it must be final */
     uint64_t row_turn; /* the last turn that gave it a row */
     bool cancel, pushed;
+    int32_t pushes; /* preemptions noticed */
 };
 
 /* A request that is gone, or was preempted, while one of its steps is in flight. */
@@ -173,16 +180,18 @@ struct sim_world {
     uint64_t *touched;       /* [pages] the newest step that touches the page */
     struct sim_ghost *ghost; /* [ghosts] */
     int32_t ghosts, ghosts_room;
-    int32_t *shadow;           /* [pages * page_rows] token whose key and value lie there */
+    int32_t *shadow;           /* [pages * page_rows] token whose key and value lie there, */
+    uint64_t *shadow_version;  /* and the version that computed them */
     int64_t pushed, learnable; /* sequence numbers given to samples; the last one worth learning */
     uint64_t accepted, refused, ended[HZP_REQUEST_FAILED + 1], tokens, swapped;
-    uint64_t samples_refused, pushes, stalls;
+    uint64_t samples_refused, pushes, stalls, restarts, kept_steps;
 
     /* the step */
     uint64_t turn;
     struct sim_leg leg[2];       /* of step n: leg[n % 2] */
     const struct hzp_step *step; /* the newest step formed, or being formed, */
     struct hzp_room *room;       /* its room, */
+    bool has_room;               /* for rows of serving, */
     struct hzp_offer *offer;     /* and what the sources offer */
     uint64_t served, landed;     /* the newest step of each kind */
     uint64_t ahead_steps, refs, extra_rows, outlived, met, swaps_in_flight;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/train/tiny.h"
+#include "train/trainer_state.h"
 
 /* --- Learning --------------------------------------------------------------------------------- */
 
@@ -193,6 +194,119 @@ static void test_bound_shrinks(void **state)
         assert_true(hzp_weights_staleness(t->weights) <= 1);
     assert_int_equal(hzp_weights_staleness(t->weights), 0);
     tiny_close(t);
+}
+
+/* K is lowered after `turns` turns of an update's work, cut item by item: the next step publishes
+ * what is finished, even if training gets no time, unless the update itself is being written. */
+static void lower_bound(int turns, bool *ret_at_once)
+{
+    struct tiny_config config = tiny_defaults();
+    config.max_staleness = 5;
+    config.recipe.publish_every = 100;
+    config.recipe.update_tokens = 40;
+    config.recipe.micro_rows = 11; /* an update has several micro-batches */
+    config.idle_ns = 1;
+    config.queue.passes = 5;
+    struct tiny *t = tiny_open(&config);
+    tiny_publish(t);
+    tiny_push(t, 1, 60);
+    while (hzp_weights_staleness(t->weights) < 2)
+        assert_int_equal(hzp_loop_turn(t->loop), 1);
+    for (int i = 0; i < turns || !hzp_weights_staleness(t->weights); i++)
+        assert_int_equal(hzp_loop_turn(t->loop), 1);
+    struct hzp_weights_stats stats;
+    bool writes = t->trainer->stage == HZP_TRAINER_UPDATE;
+    int32_t before = t->reports;
+    hzp_weights_set_max_staleness(t->weights, 0);
+    hzp_weights_read_stats(t->weights, &stats);
+    assert_int_equal(stats.bound_step, 0);
+    struct hzp_loop_stats steps;
+    hzp_loop_read_stats(t->loop, &steps);
+    assert_int_equal(hzp_loop_turn(t->loop), 1);
+    *ret_at_once = hzp_weights_staleness(t->weights) == 0;
+    for (int i = 0; hzp_weights_staleness(t->weights) && i < 1000; i++)
+        assert_int_equal(hzp_loop_turn(t->loop), 1);
+    assert_true(*ret_at_once || writes);
+    assert_int_equal(hzp_weights_staleness(t->weights), 0);
+    assert_true(t->reports <= before + 1); /* at the next publication at the latest */
+    hzp_weights_read_stats(t->weights, &stats);
+    assert_true(stats.bound_step > steps.steps);
+    while (hzp_loop_turn(t->loop) > 0)
+        assert_int_equal(hzp_weights_staleness(t->weights), 0);
+    tiny_close(t);
+}
+
+static void test_bound_lowered(void **state)
+{
+    int at_once = 0, later = 0;
+    for (int turns = 0; turns < 700; turns += 23) {
+        bool now;
+        lower_bound(turns, &now);
+        at_once += now;
+        later += !now;
+    }
+    assert_true(at_once > 3 && later > 0);
+}
+
+/* A source that asks for no new version, for 40 of 100 steps, and checks that none comes. */
+struct keeper {
+    struct hzp_source source;
+    struct tiny *t;
+    bool keep;
+    uint64_t id, steps;
+    int64_t finished;
+    int32_t changes;
+};
+
+static bool keeper_offer(struct hzp_source *source, const struct hzp_step *step,
+                         struct hzp_room *room, struct hzp_offer *offer)
+{
+    struct keeper *k = HZP_CONTAINER_OF(source, struct keeper, source);
+    struct hzp_weights_stats stats;
+    hzp_weights_read_stats(k->t->weights, &stats);
+    bool changed = stats.serving_id != k->id || stats.finished_step != k->finished;
+    assert_false(k->keep && changed);
+    k->changes += changed;
+    k->id = stats.serving_id;
+    k->finished = stats.finished_step;
+    k->keep = step->number % 100 < 40;
+    offer->keep_version = k->keep;
+    k->steps += k->keep;
+    return k->steps < 4000; /* the loop goes on while the trainer waits */
+}
+
+static void keeper_deliver(struct hzp_source *source, const struct hzp_step *step,
+                           const struct hzp_offer *offer, const struct hzp_outcome *outcome)
+{
+    assert_true(outcome->status >= 0);
+}
+
+static void test_keep_version(void **state)
+{
+    for (int32_t every = 1; every <= 3; every++) {
+        struct keeper keeper = {.source = {.name = "keeper",
+                                           .slices = true,
+                                           .offer = keeper_offer,
+                                           .deliver = keeper_deliver}};
+        struct tiny_config config = tiny_defaults();
+        config.max_staleness = every;
+        config.recipe.publish_every = every;
+        config.recipe.update_tokens = 8;
+        config.idle_ns = every == 1 ? 1 : 1000000000;
+        config.other = &keeper.source;
+        struct tiny *t = tiny_open(&config);
+        keeper.t = t;
+        tiny_publish(t);
+        keeper.id = hzp_weights_current(t->weights)->record.id;
+        tiny_push(t, 1, 60);
+        tiny_run(t);
+        assert_true(keeper.changes > 10); /* the trainer went on in between */
+        assert_int_equal(hzp_weights_staleness(t->weights), 0);
+        struct hzp_sample_queue_stats queue;
+        hzp_sample_queue_read_stats(t->queue, &queue);
+        assert_int_equal(queue.samples, 0);
+        tiny_close(t);
+    }
 }
 
 /* Every sample is in the records of the versions that learned from it. */
@@ -418,6 +532,8 @@ int main(void)
         cmocka_unit_test(test_slices_change_nothing),
         cmocka_unit_test(test_staleness),
         cmocka_unit_test(test_bound_shrinks),
+        cmocka_unit_test(test_bound_lowered),
+        cmocka_unit_test(test_keep_version),
         cmocka_unit_test(test_records),
         cmocka_unit_test(test_not_finite_once),
         cmocka_unit_test(test_not_finite_always),
