@@ -176,6 +176,7 @@ static bool offer(struct hzp_loop *loop, struct hzp_active_step *active)
         train_ns += count_slices(active, slices);
     }
     bool trains = hzp_offer_has(&active->offer, HZP_TENANT_TRAIN);
+    hzp_split_age(&loop->split, active->offer.learn_age_ns);
     hzp_split_taken(&loop->split, &active->split, trains ? HZP_TENANT_TRAIN : HZP_TENANT_SERVE,
                     trains && (active->split.rows || active->split.hold) ? train_ns : 0);
     take_slices(loop, active);

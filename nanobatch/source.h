@@ -72,6 +72,7 @@ struct hzp_offer {
     /* a source asks that this step ends no update and publishes no version; it sees to it that
      * this is so for a bounded number of steps only (serve/scheduler.h) */
     bool keep_version;
+    uint64_t learn_age_ns; /* how long training's oldest work has been waiting; 0: there is none */
 };
 
 /* Appends a slice; the offer has fewer than HZP_SLICES_MAX.  Returns it, for the source to finish

@@ -19,7 +19,8 @@
 
 struct entry {
     struct hzp_sample *sample;
-    int32_t left; /* passes left */
+    int32_t left;      /* passes left */
+    uint64_t since_ns; /* when hzp_sample_queue_age first saw it; 0: not yet */
 };
 
 struct list {
@@ -37,6 +38,7 @@ struct hzp_sample_queue {
     struct list waiting, next;
     int32_t samples; /* held and reserved; replay samples do not count */
     int64_t tokens;
+    double work;            /* tokens times passes left, of all samples held */
     int64_t pushed_through; /* largest sequence number ever pushed; <= 0: none */
     int64_t learned_through;
     bool redraw; /* the next draw returns the drawn samples again */
@@ -178,6 +180,7 @@ static void push_locked(struct hzp_sample_queue *q, struct hzp_sample *sample)
         q->pushed_through = sample->sequence_number;
     struct entry entry = {.sample = sample, .left = q->config.passes};
     list_push(q->config.shuffle ? &q->next : &q->waiting, entry);
+    q->work += (double)q->config.passes * sample->count;
 }
 
 void hzp_sample_queue_push(struct hzp_sample_queue *q, struct hzp_sample **sample, int32_t count)
@@ -215,6 +218,26 @@ void hzp_sample_queue_set_replay(struct hzp_sample_queue *q, struct hzp_sample *
 }
 
 /* --- Drawing ---------------------------------------------------------------------------------- */
+
+/* Sets the time of entries that came since the last call, and returns that of the oldest. */
+static uint64_t stamp(struct list *list, uint64_t now_ns)
+{
+    struct entry *first = list->entry + list->head;
+    for (int32_t i = list->count - 1; i >= 0 && !first[i].since_ns; i--)
+        first[i].since_ns = now_ns;
+    return list->count && first->since_ns ? first->since_ns : now_ns;
+}
+
+uint64_t hzp_sample_queue_age(struct hzp_sample_queue *q, uint64_t now_ns)
+{
+    hzp_assert_engine_thread();
+    now_ns = HZP_MAX(now_ns, 1);
+    hzp_lock_take(&q->lock);
+    uint64_t oldest = HZP_MIN(stamp(&q->waiting, now_ns), stamp(&q->next, now_ns));
+    oldest = HZP_MIN(oldest, stamp(&q->drawn, now_ns));
+    hzp_lock_release(&q->lock);
+    return now_ns > oldest ? now_ns - oldest : 0;
+}
 
 bool hzp_sample_queue_ready(struct hzp_sample_queue *q)
 {
@@ -337,6 +360,7 @@ int64_t hzp_sample_queue_done(struct hzp_sample_queue *q)
     hzp_lock_take(&q->lock);
     while (q->drawn.count) {
         struct entry entry = list_pop(&q->drawn);
+        q->work -= entry.sample->count;
         if (--entry.left > 0) {
             list_push(&q->next, entry);
             continue;
@@ -377,6 +401,7 @@ void hzp_sample_queue_read_stats(struct hzp_sample_queue *q, struct hzp_sample_q
         .tokens = q->tokens,
         .tokens_max = q->config.tokens_max,
         .learned_through = q->learned_through,
+        .rows = HZP_MAX(q->work, 0.0) * (1 + (q->replays ? q->config.replay_ratio : 0)),
     };
     hzp_lock_release(&q->lock);
 }

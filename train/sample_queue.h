@@ -47,6 +47,10 @@ void hzp_sample_queue_restore(struct hzp_sample_queue *q, struct hzp_sample **sa
 void hzp_sample_queue_set_replay(struct hzp_sample_queue *q, struct hzp_sample **sample,
                                  int32_t count);
 
+/* How long the oldest sample that is not finished has been here at now_ns (any clock, the same in
+ * every call); 0: there is none.  A sample's time begins with the first call after its push. */
+uint64_t hzp_sample_queue_age(struct hzp_sample_queue *q, uint64_t now_ns);
+
 /* True: there are samples to learn. */
 bool hzp_sample_queue_ready(struct hzp_sample_queue *q);
 
@@ -66,6 +70,7 @@ void hzp_sample_queue_undo(struct hzp_sample_queue *q);
 struct hzp_sample_queue_stats {
     int32_t samples, samples_max;
     int64_t tokens, tokens_max, learned_through;
+    double rows; /* tokens to be computed until all have had all their passes, with replay */
 };
 void hzp_sample_queue_read_stats(struct hzp_sample_queue *q, struct hzp_sample_queue_stats *ret);
 

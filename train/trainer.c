@@ -338,6 +338,21 @@ static bool trains_already(const struct hzp_offer *offer)
     return offer->slices == HZP_SLICES_MAX;
 }
 
+/* Returns the age of the oldest unfinished sample; 0: training could not use more time. */
+static uint64_t note_pace(struct hzp_trainer *t, uint64_t now_ns)
+{
+    bool works = t->stage != HZP_TRAINER_IDLE || hzp_sample_queue_ready(t->config.queue);
+    uint64_t age = hzp_sample_queue_age(t->config.queue, now_ns);
+    hzp_pace_note(&t->pace, now_ns, works);
+    hzp_lock_take(&t->lock);
+    t->stats.rows_per_second = hzp_pace_rate(&t->pace, now_ns);
+    t->stats.stalled_ns = hzp_pace_stalled(&t->pace, now_ns);
+    t->stats.oldest_ns = age;
+    hzp_lock_release(&t->lock);
+    bool stopped = t->stage == HZP_TRAINER_BROKEN || atomic_load(&t->paused);
+    return works && !stopped ? age : 0;
+}
+
 /* True: max_staleness was lowered below what the finished updates leave the server behind, and they
  * can be published now.  An update in progress writes into their draft, and publishes at its end. */
 static bool bound_lowered(struct hzp_trainer *t)
@@ -351,6 +366,7 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
     struct hzp_trainer *t = HZP_CONTAINER_OF(source, struct hzp_trainer, source);
     bool flush = false, gave_back = given_back(t); /* a step then releases the version */
     bool keep = offer->keep_version;
+    offer->learn_age_ns = note_pace(t, step->begin_ns);
     t->flush = false;
     t->carried = room->ride_rows > 0;
     if (t->stage == HZP_TRAINER_BROKEN)
@@ -413,8 +429,9 @@ static void publish(struct hzp_trainer *t, const struct hzp_step *step)
     memset(&t->learned, 0, sizeof(t->learned));
 }
 
-static void end_micro(struct hzp_trainer *t)
+static void end_micro(struct hzp_trainer *t, uint64_t now_ns)
 {
+    hzp_pace_done(&t->pace, now_ns, t->micro->rows);
     for (int32_t i = 0; i < t->micro->learned; i++)
         t->loss_sum += (double)t->micro->loss.value[i];
     hzp_lock_take(&t->lock);
@@ -559,7 +576,7 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step,
         t->now.device_ns += outcome->ns[HZP_TENANT_TRAIN];
         if (t->at == t->chain.items) {
             if (t->stage == HZP_TRAINER_ACCUMULATE)
-                end_micro(t);
+                end_micro(t, outcome->end_ns);
             else
                 end_update(t, step);
         }

@@ -128,6 +128,11 @@ struct hzp_trainer_stats {
     int64_t draws;    /* completed draws of the queue, which a resumed run repeats */
     uint64_t dropped; /* of them, given up because the update was not finite twice */
     bool paused, broken, waiting_for_swap, waiting_for_slot;
+    /* as of the newest step: rows per second while there is work, with what serving leaves (0: not
+     * known); how long there has been work without progress; the age of the oldest sample that is
+     * not finished */
+    double rows_per_second;
+    uint64_t stalled_ns, oldest_ns;
 };
 void hzp_trainer_read_stats(struct hzp_trainer *t, struct hzp_trainer_stats *ret);
 

@@ -8,6 +8,7 @@
 
 #include "base/thread.h"
 #include "nanobatch/build/ride.h"
+#include "train/pace.h"
 #include "train/trainer.h"
 
 #include <stdatomic.h>
@@ -56,6 +57,7 @@ struct hzp_trainer {
     double loss_sum;              /* of the current update: weighted losses of its learned tokens */
     double weight_sum;            /* weights of its learned tokens, 1 each by default */
     uint64_t begin_ns;
+    struct hzp_pace pace;
     double version_loss_sum, version_weight_sum; /* since the last publication */
     int64_t learned_through;
     struct hzp_learned learned;

@@ -208,9 +208,9 @@ const struct hzp_option hzp_option_table[] = {
         "without an itl goal: maximum ratio of training time to serving time while requests run"),
     NUM("--train-max", engine.split.train_max, "1", 0, 1, SERVE | BENCH,
         "maximum fraction of device time for training while requests run"),
-    NUM("--train-min", engine.split.train_min, "0", 0, 1, SERVE | BENCH,
-        "minimum fraction of device time for training while requests run; takes precedence over "
-        "the goals"),
+    NUM("--train-min", engine.split.train_min, "0.02", 0, 1, SERVE | BENCH,
+        "minimum fraction of device time for training while requests run, whatever the goals say; "
+        "up to five times that when examples wait for minutes; 0: none"),
     INT("--train-cores", engine.split.train_units, "0", 0, 1023, SERVE | BENCH,
         "cores (SMs of a GPU) reserved for training while requests run; 0: training and serving "
         "take turns on all of them"),

@@ -4,10 +4,12 @@
  * 202 once they are committed to the log; with wait=served, 200 as soon as a version that has
  * learned all of them serves, or 202 when the time is over. */
 #include "api/http/http.h"
+#include "api/learn/outlook.h"
 #include "base/arena.h"
 #include "base/decimal.h"
 #include "base/thread.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,17 +40,29 @@ static bool served(struct hzp_server *server, int64_t last, uint64_t *ret_versio
     return stats.learned_through >= last;
 }
 
+/* Adds when everything accepted so far is expected to be learned, and what holds it back. */
+static void add_outlook(const struct hzp_engine *engine, bool done, json_t *json)
+{
+    struct hzp_outlook o = {.seconds = 0};
+    if (!done)
+        hzp_outlook_read(engine->parts.trainer, hzp_state_queue(engine->state), engine->parts.loop,
+                         &o);
+    json_object_set_new(json, "estimated_seconds",
+                        isfinite(o.seconds) ? json_real(o.seconds) : json_null());
+    json_object_set_new(json, "held_back_by", o.held_by ? json_string(o.held_by) : json_null());
+}
+
 static enum MHD_Result reply(struct hzp_exchange *x, int64_t first, int64_t last, bool done,
                              uint64_t version)
 {
     char text[24];
     snprintf(text, sizeof(text), "%llu", (unsigned long long)version);
-    return hzp_reply_json_with(x, done ? MHD_HTTP_OK : MHD_HTTP_ACCEPTED,
-                               json_pack("{s:s, s:I, s:I, s:I, s:b, s:I}", "object",
-                                         "fine_tuning.examples", "first", (json_int_t)first, "last",
-                                         (json_int_t)last, "accepted",
-                                         (json_int_t)(last - first + 1), "served", done,
-                                         "weights_version", (json_int_t)version),
+    json_t *json = json_pack("{s:s, s:I, s:I, s:I, s:b, s:I}", "object", "fine_tuning.examples",
+                             "first", (json_int_t)first, "last", (json_int_t)last, "accepted",
+                             (json_int_t)(last - first + 1), "served", done, "weights_version",
+                             (json_int_t)version);
+    add_outlook(x->server->engine, done, json);
+    return hzp_reply_json_with(x, done ? MHD_HTTP_OK : MHD_HTTP_ACCEPTED, json,
                                "x-hzpserve-weights-version", text);
 }
 

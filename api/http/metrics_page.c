@@ -3,6 +3,7 @@
  * labels and buckets, so that its dashboards work. */
 #include "api/http/http.h"
 #include "api/http/metrics_state.h"
+#include "api/learn/outlook.h"
 #include "base/arena.h"
 #include "base/thread.h"
 #include "nanobatch/split/split.h"
@@ -250,6 +251,22 @@ static void training(struct page *p, struct hzp_server *server)
           "1: the staleness bound holds the trainer back.");
     gauge(p, "hzpserve_train_waiting_for_slot", t.waiting_for_slot,
           "1: no slot is free for a draft.");
+    struct hzp_outlook outlook;
+    hzp_outlook_read(e->parts.trainer, hzp_state_queue(e->state), e->parts.loop, &outlook);
+    if (isfinite(outlook.seconds))
+        gauge(p, "hzpserve_learn_estimated_seconds", outlook.seconds,
+              "Until all examples accepted so far are learned, as estimated.");
+    gauge(p, "hzpserve_learn_rows_per_second", outlook.rows_per_second,
+          "Training's pace while there is work, lately; 0: not known.");
+    gauge(p, "hzpserve_learn_oldest_seconds", outlook.oldest_seconds,
+          "Age of the oldest example that waits to be learned.");
+    gauge(p, "hzpserve_learn_stalled_seconds", outlook.stalled_seconds,
+          "How long examples have been waiting without progress.");
+    head(p, "hzpserve_learn_held_back", "gauge", "1: what holds learning back now.");
+    const char *reason;
+    for (int i = 0; (reason = hzp_outlook_reason(i)); i++)
+        fprintf(p->out, "hzpserve_learn_held_back{%s,by=\"%s\"} %d\n", p->labels, reason,
+                outlook.held_by && !strcmp(outlook.held_by, reason));
     gauge(p, "hzpserve_examples_waiting", q.samples, "Examples with passes to go.");
     gauge(p, "hzpserve_examples_waiting_max", q.samples_max, "The bound on them.");
     gauge(p, "hzpserve_example_tokens_waiting", (double)q.tokens, "Their tokens.");

@@ -68,15 +68,16 @@ static json_t *policy_json(struct hzp_engine *e)
         json_object_set_new(limited, hzp_split_limit_name(i),
                             json_integer((json_int_t)r->limited[i]));
     json_t *json = json_pack(
-        "{s:s, s:{s:o, s:o}, s:f, s:i, s:o, s:f, s:f, s:f, s:{s:I, s:I, s:o, s:o, s:o, s:o}}",
+        "{s:s, s:{s:o, s:o}, s:f, s:i, s:o, s:f, s:f, s:f, s:{s:I, s:I, s:f, s:o, s:o, s:o, s:o}}",
         "object", "policy", "slo", "ttft_ms", goal_json(r->policy.ttft_ns), "itl_ms",
         goal_json(r->policy.itl_ns), "itl_stretch", r->policy.itl_stretch, "max_staleness",
         weights.max_staleness, "max_staleness_from_step",
         weights.bound_step ? json_integer((json_int_t)weights.bound_step) : json_null(),
         "train_share", r->policy.train_share, "train_max", r->policy.train_max, "train_min",
         r->policy.train_min, "split", "steps", (json_int_t)r->steps, "trained_steps",
-        (json_int_t)r->trained, "itl_follows_ms", goal_json(r->derived_itl_ns), "predicted",
-        predicted_json(r), "measured", measured_json(r), "steps_by_limit", limited);
+        (json_int_t)r->trained, "train_min_now", r->floor_part, "itl_follows_ms",
+        goal_json(r->derived_itl_ns), "predicted", predicted_json(r), "measured", measured_json(r),
+        "steps_by_limit", limited);
     free(r);
     return json;
 }

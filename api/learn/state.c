@@ -3,6 +3,7 @@
 
 #include "api/learn/checkpoint.h"
 #include "api/learn/examples.h"
+#include "api/learn/outlook.h"
 #include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -22,6 +23,8 @@ enum {
     RECORDS_MAX = 4096, /* as many as the store keeps */
     QUIET_S = 3,        /* idle: nothing was learned for this long */
     DUTY = 10,          /* an idle checkpoint waits this many times the duration of the last one */
+    LOOK_S = 5,         /* while examples wait: how often to look whether training starves, */
+    STARVED_S = 60,     /* which is without progress for this long */
 };
 
 struct hzp_state {
@@ -47,7 +50,7 @@ struct hzp_state {
     int64_t saved_step; /* optimizer step of the newest checkpoint */
     int64_t tried_step; /* optimizer step of the newest attempt, which may have failed */
     uint64_t saved_ns, save_took_ns;
-    bool asked, journal_failed;
+    bool asked, journal_failed, starves;
 
     /* any thread */
     atomic_bool fresh; /* remove the new state directory at close */
@@ -396,12 +399,37 @@ static bool checkpoint_due(struct hzp_state *s, bool *ret_later)
            now - s->saved_ns >= DUTY * s->save_took_ns;
 }
 
+/* Warns once when nothing has been learned for a minute although examples wait.  Returns how long
+ * the thread may sleep. */
+static uint64_t watch_learning(struct hzp_state *s)
+{
+    struct hzp_sample_queue_stats queue;
+    struct hzp_outlook outlook;
+    hzp_sample_queue_read_stats(s->queue, &queue);
+    if (!queue.samples) {
+        s->starves = false;
+        return UINT64_MAX;
+    }
+    if (!hzp_outlook_read(s->trainer, s->queue, s->loop, &outlook))
+        return LOOK_S * 1000000000ull;
+    bool starves = outlook.stalled_seconds >= STARVED_S && outlook.held_by;
+    if (starves && !s->starves)
+        hzp_log(
+            HZP_LOG_WARN, "train",
+            "starves: %d examples wait, the oldest for %.0f s, and nothing was learned for %d s; "
+            "held back by: %s (--train-min is the share that training gets in any case)",
+            queue.samples, outlook.oldest_seconds, STARVED_S, outlook.held_by);
+    s->starves = starves;
+    return LOOK_S * 1000000000ull;
+}
+
 static void *file_main(void *arg)
 {
     struct hzp_state *s = arg;
     bool later = false;
     while (!atomic_load(&s->stopping)) {
-        hzp_wake_wait(&s->wake, s->asked ? 2000000u : later ? 500000000u : UINT64_MAX);
+        uint64_t sleep_ns = watch_learning(s);
+        hzp_wake_wait(&s->wake, s->asked ? 2000000u : later ? 500000000u : sleep_ns);
         journal(s);
         if (!s->asked && checkpoint_due(s, &later)) {
             s->asked = true;
@@ -488,6 +516,7 @@ int hzp_state_accept(struct hzp_state *s, const char *body, size_t bytes, const 
         return r;
     if (s->loop)
         hzp_loop_poke(s->loop);
+    hzp_wake_poke(&s->wake); /* the thread watches over what waits */
     *ret_first = first;
     *ret_last = last;
     return HZP_OK;

@@ -8,7 +8,7 @@
 static const double ns_max = 3600e9;
 
 const struct hzp_policy hzp_policy_default = {
-    .itl_stretch = 1.2, .train_share = 0.5, .train_max = 1};
+    .itl_stretch = 1.2, .train_share = 0.5, .train_max = 1, .train_min = 0.02};
 
 int hzp_policy_check(const struct hzp_policy *policy, struct hzp_err_text *reterr)
 {
@@ -22,10 +22,9 @@ int hzp_policy_check(const struct hzp_policy *policy, struct hzp_err_text *reter
     if (!(policy->train_max >= 0 && policy->train_max <= 1))
         return hzp_fail_param(reterr, HZP_EINVAL, "train_max",
                               "train_max %g is not between 0 and 1", policy->train_max);
-    if (!(policy->train_min >= 0 && policy->train_min <= policy->train_max))
+    if (!(policy->train_min >= 0 && policy->train_min <= 1))
         return hzp_fail_param(reterr, HZP_EINVAL, "train_min",
-                              "train_min %g is not between 0 and train_max, which is %g",
-                              policy->train_min, policy->train_max);
+                              "train_min %g is not between 0 and 1", policy->train_min);
     return HZP_OK;
 }
 

@@ -19,7 +19,8 @@ struct hzp_policy {
     /* While requests run and no ITL goal is set: training's time over serving's. */
     double train_share;
     /* While requests run, whatever the goals allow or forbid: the most and the least part of the
-     * device's time that training gets, 0 <= min <= max <= 1. */
+     * device's time that training gets, 0 .. 1.  The least grows with the age of what waits to be
+     * learned, up to five times (share.h), and is never more than the most. */
     double train_max, train_min;
 };
 

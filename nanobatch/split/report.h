@@ -30,6 +30,8 @@ struct hzp_split_report {
     uint64_t beside;                   /* of these, with training beside serving */
     uint64_t held;                     /* steps of training alone while requests run */
     uint64_t limited[HZP_LIMIT_COUNT]; /* all steps, by what held training */
+    double recent[HZP_LIMIT_COUNT];    /* the same as parts of about the last 64 steps */
+    double floor_part;                 /* hzp_floor_part */
     /* the newest step that served */
     struct hzp_step_shape shape;
     double alone_ns, slowdown, itl_ns, slice_ns; /* predicted; what training was allowed */

@@ -5,6 +5,7 @@
 
 /* A train_min of 1 still leaves serving a hundredth. */
 static const double min_part_max = 0.99;
+static const double urgent_ns = 30e9, urgent_max = 5;
 enum { USUAL_STEPS = 16 };
 
 double hzp_share_of_part(double part)
@@ -54,10 +55,16 @@ void hzp_credit_usual(struct hzp_credit *credit, bool beside, double serve_ns)
     *usual += (serve_ns - *usual) / (*usual > 0 ? USUAL_STEPS : 1);
 }
 
-double hzp_floor_settle(double floor_ns, double train_min, double serve_ns, double train_ns,
+double hzp_floor_part(const struct hzp_policy *policy, uint64_t age_ns)
+{
+    double urgent = HZP_MAX(1.0, HZP_MIN((double)age_ns / urgent_ns, urgent_max));
+    return HZP_MIN(policy->train_min * urgent, policy->train_max);
+}
+
+double hzp_floor_settle(double floor_ns, double part, double serve_ns, double train_ns,
                         double next_ns)
 {
-    double s = hzp_share_of_part(HZP_MIN(train_min, min_part_max));
+    double s = hzp_share_of_part(HZP_MIN(part, min_part_max));
     floor_ns += s * serve_ns - train_ns;
     return HZP_MAX(HZP_MIN(floor_ns, HZP_MAX(next_ns, serve_ns)), 0.0);
 }

@@ -15,8 +15,9 @@
  * to do must not delay a later step.  A long step earns a usual step's share only.  Over any run of
  * steps training takes at most s times serving's time, two items and one usual step's share.
  *
- *     floor     F = clamp(F + s serve - train, 0, max(next, serve)),  s by train_min
- *               the slice is at least F, once F >= next
+ *     floor     F = clamp(F + s serve - train, 0, max(next, serve)),  s by the part
+ *                   min(train_min x clamp(age / 30 s, 1, 5), train_max)
+ *               the slice is at least F, once F >= next; age: of the oldest work that waits
  *
  * Thread: engine.
  */
@@ -60,8 +61,11 @@ void hzp_credit_settle(struct hzp_credit *credit, const struct hzp_share *share,
 /* Serving took so long in a step that only decodes. */
 void hzp_credit_usual(struct hzp_credit *credit, bool beside, double serve_ns);
 
-/* F after a step.  next_ns: of training's next item, 0: not known. */
-double hzp_floor_settle(double floor_ns, double train_min, double serve_ns, double train_ns,
+/* The least part of all time that training gets now, 0 .. 1. */
+double hzp_floor_part(const struct hzp_policy *policy, uint64_t age_ns);
+
+/* F after a step.  part: hzp_floor_part; next_ns: of training's next item, 0: not known. */
+double hzp_floor_settle(double floor_ns, double part, double serve_ns, double train_ns,
                         double next_ns);
 
 /* The least that the next slice gets whatever the goals say; 0: nothing is due. */

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { PART_SECONDS = 30 };
+enum { PART_SECONDS = 30, RECENT_STEPS = 64 };
 /* Throttled below this, training does not run beside serving. */
 static const double beside_missed_min = 0.1, beside_overdue_min = 0.05;
 
@@ -338,6 +338,12 @@ static void hold_behind(struct hzp_split *split, const struct hzp_split_step *st
     split->pipeline.hold_ns = hold > serve / 8 ? (uint64_t)hold : 0;
 }
 
+void hzp_split_age(struct hzp_split *split, uint64_t age_ns)
+{
+    hzp_assert_engine_thread();
+    split->learn_age_ns = age_ns;
+}
+
 void hzp_split_taken(struct hzp_split *split, struct hzp_split_step *step, enum hzp_tenant with,
                      double slice_ns)
 {
@@ -376,8 +382,8 @@ static void account(struct hzp_split *split, const struct hzp_split_step *step,
     double train_ns = (double)times->ns[HZP_TENANT_TRAIN];
     uint64_t serve_end_ns = times->end_ns[HZP_TENANT_SERVE];
     struct hzp_share share = share_of(split);
-    split->floor_ns = hzp_floor_settle(split->floor_ns, split->policy.train_min, serve_ns, train_ns,
-                                       split->next_ns);
+    double part = hzp_floor_part(&split->policy, split->learn_age_ns);
+    split->floor_ns = hzp_floor_settle(split->floor_ns, part, serve_ns, train_ns, split->next_ns);
     hzp_credit_settle(&split->credit, &share, step->beside, serve_ns, train_ns, next_ns);
     if (step->rows == step->decode_rows)
         hzp_credit_usual(&split->credit, step->beside,
@@ -442,7 +448,11 @@ static void report(struct hzp_split *split, const struct hzp_split_step *step, d
     const struct hzp_seen *seen = &split->seen;
     struct hzp_split_report *r = &split->report;
     hzp_lock_take(&split->lock);
-    r->limited[step->rows ? step->limit : HZP_LIMIT_IDLE]++;
+    enum hzp_split_limit limit = step->rows ? step->limit : HZP_LIMIT_IDLE;
+    r->limited[limit]++;
+    for (int i = 0; i < HZP_LIMIT_COUNT; i++)
+        r->recent[i] += ((i == (int)limit) - r->recent[i]) / RECENT_STEPS;
+    r->floor_part = hzp_floor_part(&split->policy, split->learn_age_ns);
     memcpy(r->second, seen->second, sizeof(r->second));
     if (step->rows > 0) {
         r->steps++;

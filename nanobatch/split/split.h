@@ -16,7 +16,8 @@
  *     exceptions.h   steps without training, items longer than allowed
  *
  *     slice = min(deadline slice x missed x slots x overdue, credit)
- *     slice = max(slice, F)                        once the floor is due, whatever the goals say
+ *     slice = max(slice, F)                        once the floor is due, whatever the goals say;
+ *                                                  it grows with the age of what waits
  *     slice = 0                                    in a step that training skips
  *
  * An item that does not fit is not started, except as exceptions.h allows.  Predictions
@@ -107,6 +108,7 @@ struct hzp_split {
     struct hzp_seen seen;
     struct hzp_credit credit;
     double floor_ns;       /* share.h */
+    uint64_t learn_age_ns; /* of the oldest work that waits for training; 0: none waits */
     double overdue_factor; /* throttle.h */
     struct hzp_exceptions exceptions;
     struct hzp_split_pipeline pipeline;
@@ -133,6 +135,10 @@ void hzp_split_begin(struct hzp_split *split, struct hzp_split_step *step, uint6
  * NULL: no prompt waits.  beside: training may run beside these rows, on lanes of its own. */
 void hzp_split_serve(struct hzp_split *split, struct hzp_split_step *step,
                      const struct hzp_batch *batch, const struct hzp_waits *waits, bool beside);
+
+/* How long training's oldest work has been waiting; 0: there is none.  Holds for the steps that end
+ * from now on. */
+void hzp_split_age(struct hzp_split *split, uint64_t age_ns);
 
 /* All sources have offered.  with: HZP_TENANT_TRAIN if training came, and its slice will take
  * slice_ns; else HZP_TENANT_SERVE. */

@@ -738,12 +738,12 @@ def test_policy():
     with Server("--slo", "ttft=800ms,itl=100ms", "--passes", "100000", "--max-staleness", "2") as server:
         policy = json.loads(server.get("/v1/policy"))
         assert policy["slo"] == {"ttft_ms": 800, "itl_ms": 100}
-        assert (policy["max_staleness"], policy["train_max"], policy["train_min"]) == (2, 1, 0)
+        assert (policy["max_staleness"], policy["train_max"], policy["train_min"]) == (2, 1, 0.02)
         for bad, param in (({"slo": {"itl_ms": 0}}, "slo.itl_ms"), ({"slo": {"ttft": 1}}, "slo.ttft"),
                            ({"slo": {"ttft_ms": "x"}}, "slo.ttft_ms"), ({"slo": "itl=3"}, "slo"),
                            ({"slo": 3}, "slo"), ({"train_max": 1.5}, "train_max"),
                            ({"slo": "itl=50ms\0x"}, "slo"), ({"max_staleness": None}, "max_staleness"),
-                           ({"train_max": 0.2, "train_min": 0.3}, "train_min"),
+                           ({"train_max": 0.2, "train_min": 1.3}, "train_min"),
                            ({"train_share": "all"}, "train_share"), ({"max_staleness": -1},
                            "max_staleness"), ({"max_staleness": 3, "speed": 1}, "speed"), ([], None),
                            ('{"train_max": 0.5, "train_max": 0.1}', None), ({"slo": "itl=0x5ms"}, "slo"),

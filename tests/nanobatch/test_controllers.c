@@ -81,6 +81,22 @@ static void test_credit_without_a_bound(void **state)
     assert_true(hzp_credit_allows(&c, &zero, true, 1) == 0);
 }
 
+static void test_floor_grows_with_age(void **state)
+{
+    (void)state;
+    struct hzp_policy policy = hzp_policy_default;
+    const uint64_t second = 1000u * MS;
+    assert_true(policy.train_min > 0);
+    assert_true(near(hzp_floor_part(&policy, 0), policy.train_min));
+    assert_true(near(hzp_floor_part(&policy, 30 * second), policy.train_min));
+    assert_true(near(hzp_floor_part(&policy, 60 * second), 2 * policy.train_min));
+    assert_true(near(hzp_floor_part(&policy, 3600 * second), 5 * policy.train_min));
+    policy.train_max = 3 * policy.train_min;
+    assert_true(near(hzp_floor_part(&policy, 3600 * second), policy.train_max));
+    policy.train_min = 0;
+    assert_true(hzp_floor_part(&policy, 3600 * second) == 0);
+}
+
 static void test_floor(void **state)
 {
     (void)state;
@@ -274,6 +290,7 @@ int main(void)
         cmocka_unit_test(test_credit),
         cmocka_unit_test(test_credit_without_a_bound),
         cmocka_unit_test(test_floor),
+        cmocka_unit_test(test_floor_grows_with_age),
         cmocka_unit_test(test_misses_throttle),
         cmocka_unit_test(test_slots_throttle),
         cmocka_unit_test(test_overdue_requests_throttle),

@@ -120,7 +120,9 @@ static void test_a_policy_is_checked(void **state)
     assert_int_equal(hzp_policy_check(&policy, &text), HZP_OK);
     policy.train_min = 0.5;
     assert_int_equal(hzp_policy_check(&policy, &text), HZP_OK);
-    policy.train_max = 0.4;
+    policy.train_max = 0.4; /* it then bounds the least, too */
+    assert_int_equal(hzp_policy_check(&policy, &text), HZP_OK);
+    policy.train_min = 1.01;
     assert_int_equal(hzp_policy_check(&policy, &text), HZP_EINVAL);
     assert_string_equal(text.param, "train_min");
     policy = (struct hzp_policy){.train_share = NAN, .train_max = 1};

@@ -267,6 +267,39 @@ static void test_serving_that_misses_alone_is_left_alone(void **state)
     assert_true(train > 2400.0 * MS && train < 2600.0 * MS);
 }
 
+/* Every running slot is taken, as it is under overload: training's time over serving's, with the
+ * work waiting for `age_ns`. */
+static double learns_when_full(const struct hzp_policy *policy, uint64_t age_ns)
+{
+    open_policy(policy, false);
+    double train = 0;
+    for (int i = 0; i < 4000; i++) {
+        waits.running = waits.places = 64;
+        hzp_split_age(&split, age_ns);
+        train += (double)run(64, 0, 20 * MS, 3 * MS);
+    }
+    return train / (4000.0 * 20 * MS);
+}
+
+static void test_full_slots_do_not_stop_learning(void **state)
+{
+    (void)state;
+    struct hzp_policy policy = hzp_policy_default;
+    for (int goal = 0; goal < 2; goal++) {
+        policy.itl_ns = goal ? 60 * MS : 0;
+        policy.train_min = hzp_policy_default.train_min;
+        double floor = policy.train_min;
+        double now = learns_when_full(&policy, 0),
+               old = learns_when_full(&policy, 3600000u * (uint64_t)MS);
+        if (goal) /* without a goal of the operator's full slots do not count */
+            assert_true(now < 1.2 * floor / (1 - floor));
+        assert_true(now > 0.9 * floor && old > 4.5 * floor);
+        policy.train_min = 0;
+        if (goal)
+            assert_true(learns_when_full(&policy, 3600000u * (uint64_t)MS) < 0.001);
+    }
+}
+
 static void test_the_most_is_the_most(void **state)
 {
     (void)state;
@@ -490,6 +523,7 @@ int main(void)
         cmocka_unit_test(test_steps_are_shorter_where_places_are_scarce),
         cmocka_unit_test(test_beside_only_where_that_is_in_time),
         cmocka_unit_test(test_serving_that_misses_alone_is_left_alone),
+        cmocka_unit_test(test_full_slots_do_not_stop_learning),
         cmocka_unit_test(test_the_most_is_the_most),
         cmocka_unit_test(test_the_most_is_the_most_beside),
         cmocka_unit_test(test_gaps_are_stretched_by_so_much),

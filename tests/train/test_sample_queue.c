@@ -61,6 +61,44 @@ static void test_bounds(void **state)
     hzp_sample_queue_destroy(q);
 }
 
+/* The age of the oldest sample counts from the first look after its push; the rows to come are
+ * tokens times passes, with replay. */
+static void test_age_and_rows(void **state)
+{
+    struct hzp_sample_queue *q = make_queue(2, false, 0.5);
+    struct hzp_sample_queue_stats stats;
+    const struct hzp_sample *draw[DRAW_MAX];
+    assert_int_equal(hzp_sample_queue_age(q, 1000), 0);
+    push_new(q, 1, 10);
+    assert_int_equal(hzp_sample_queue_age(q, 2000), 0);
+    push_new(q, 2, 20);
+    assert_int_equal(hzp_sample_queue_age(q, 2500), 500);
+    hzp_sample_queue_read_stats(q, &stats);
+    assert_true(stats.rows == 2 * 30);
+    assert_int_equal(hzp_sample_queue_draw(q, 10, draw, DRAW_MAX), 1);
+    assert_int_equal(hzp_sample_queue_age(q, 3000), 1000); /* drawn, not finished */
+    hzp_sample_queue_done(q);
+    hzp_sample_queue_read_stats(q, &stats);
+    assert_true(stats.rows == 2 * 30 - 10);
+    assert_int_equal(hzp_sample_queue_age(q, 3000), 1000); /* one pass to go */
+    for (int i = 0; i < 2; i++) {                          /* 2 and 1 in turn */
+        assert_int_equal(hzp_sample_queue_draw(q, 20, draw, DRAW_MAX), 1);
+        hzp_sample_queue_done(q);
+    }
+    assert_int_equal(hzp_sample_queue_age(q, 4000), 1500); /* 1 is finished, 2 came at 2500 */
+    assert_int_equal(hzp_sample_queue_draw(q, 20, draw, DRAW_MAX), 1);
+    hzp_sample_queue_done(q);
+    hzp_sample_queue_read_stats(q, &stats);
+    assert_true(stats.rows == 0);
+    assert_int_equal(hzp_sample_queue_age(q, 5000), 0);
+    struct hzp_sample *old = make_sample(-1, 7);
+    hzp_sample_queue_set_replay(q, &old, 1);
+    push_new(q, 3, 10);
+    hzp_sample_queue_read_stats(q, &stats);
+    assert_true(stats.rows == 2 * 10 * 1.5);
+    hzp_sample_queue_destroy(q);
+}
+
 static void test_fifo_and_undo(void **state)
 {
     struct hzp_sample_queue *q = make_queue(2, false, 0);
@@ -243,9 +281,9 @@ static void test_replay(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bounds),        cmocka_unit_test(test_fifo_and_undo),
-        cmocka_unit_test(test_against_model), cmocka_unit_test(test_shuffled_epochs),
-        cmocka_unit_test(test_replay),
+        cmocka_unit_test(test_bounds),          cmocka_unit_test(test_age_and_rows),
+        cmocka_unit_test(test_fifo_and_undo),   cmocka_unit_test(test_against_model),
+        cmocka_unit_test(test_shuffled_epochs), cmocka_unit_test(test_replay),
     };
     return cmocka_run_group_tests_name("sample_queue", tests, NULL, NULL);
 }
