@@ -28,10 +28,11 @@
  *
  * One version computes a prompt.  If a swap finds a prompt begun and not finished, its rows are
  * computed again from the first one by the new version; prompts are filled oldest first, so that is
- * one prompt a swap, seldom more.  Until a prompt that was restarted is finished, its steps ask that
- * no further version be published (hzp_offer.keep_version), as long as it gets a row in every step
- * that serves: so a prompt is restarted once, and publication waits for at most as many steps as
- * such prompts have rows.  After a preemption the same holds of all rows that are recomputed.
+ * one prompt a swap, seldom more.  Until a prompt that was restarted is finished, its steps ask
+ * that no further version be published (hzp_offer.keep_version), as long as it gets a row in every
+ * step that serves: so a prompt is restarted once, and publication waits for at most as many steps
+ * as such prompts have rows.  (One that lacks a page may be restarted again.)  After a preemption
+ * the same holds of all rows that are recomputed.
  *
  * No deadlock and no starvation.  Requests have one order, that of submission.  Running requests
  * come before waiting ones in it, and neither admission (from the front of the queue) nor

@@ -353,8 +353,8 @@ static uint64_t note_pace(struct hzp_trainer *t, uint64_t now_ns)
     return works && !stopped ? age : 0;
 }
 
-/* True: max_staleness was lowered below what the finished updates leave the server behind, and they
- * can be published now.  An update in progress writes into their draft, and publishes at its end. */
+/* True: max_staleness was lowered below what the finished updates leave the server behind, and
+ * they can be published now.  An update in progress writes into their draft; its end publishes. */
 static bool bound_lowered(struct hzp_trainer *t)
 {
     return t->unpublished && t->stage != HZP_TRAINER_UPDATE && over_bound(t, t->unpublished);

@@ -11,7 +11,7 @@ enum { FAILED, PAUSED, SLOT, STALENESS, OWN };
 
 const char *hzp_outlook_reason(int i)
 {
-    static const char *const own[OWN] = {"failed", "paused", "slot", "staleness"};
+    static const char *const own[OWN] = {"failed", "paused", "version_slot", "staleness"};
     if (i < OWN)
         return own[i];
     i += 1 - OWN; /* past HZP_LIMIT_IDLE, which holds nothing back */

@@ -23,8 +23,8 @@ struct hzp_outlook {
     const char *held_by; /* one of hzp_outlook_reason, which holds training back now; NULL: none */
 };
 
-/* The reasons, by number from 0: failed, paused, slot and staleness (the trainer waits for one), and
- * the limits of the split (hzp_split_limit_name).  NULL: past the last. */
+/* The reasons, by number from 0: failed, paused, version_slot and staleness (the trainer waits),
+ * and the limits of the split (hzp_split_limit_name).  NULL: past the last. */
 const char *hzp_outlook_reason(int i);
 
 /* False, and an outlook that knows nothing: out of memory. */

@@ -274,7 +274,7 @@ static double learns_when_full(const struct hzp_policy *policy, uint64_t age_ns)
     open_policy(policy, false);
     double train = 0;
     for (int i = 0; i < 4000; i++) {
-        waits.running = waits.places = 64;
+        waits.running = waits.slots = 64;
         hzp_split_age(&split, age_ns);
         train += (double)run(64, 0, 20 * MS, 3 * MS);
     }

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Answers, and the staleness bound, while a real server swaps versions all the time.
+
+    test_versions.py HZPSERVE MODEL_DIR [TEST ...]
+
+The server and its client are those of test_api.py.
+"""
+import json
+import sys
+import threading
+import time
+
+import test_api
+from test_api import EXAMPLES, Server, until
+
+
+def test_versions_in_a_stream():
+    """An answer that spans version swaps names the version of each token."""
+    with Server("--passes", "100000", "--publish-every", "1", "--train-share", "1",
+                "--itl-stretch", "0") as server:
+        assert server.post(EXAMPLES, {"text": "A dog saw a cat. " * 10})[0] == 202
+        until(lambda: server.metric("hzpserve_weights_version") > 3)
+        seen = set()
+        for asked in range(20):
+            if asked >= 3 and len(seen) > 20:
+                break
+            got = server.complete(max_tokens=server.long)
+            spans = got.hzpserve["spans"]
+            assert spans[0]["start"] == 0 and spans[-1]["end"] == server.long
+            assert all(a["end"] == b["start"] and a["version"] < b["version"]
+                       for a, b in zip(spans, spans[1:]))
+            assert len({s["prompt_version"] for s in spans}) == 1
+            assert spans[0]["prompt_version"] <= spans[0]["version"]
+            assert got.hzpserve["weights_version"] == spans[-1]["version"]
+            assert got.hzpserve["staleness"] <= 1
+            seen |= {s["version"] for s in spans}
+        assert len(seen) > 20
+        status, _, got = server.post(EXAMPLES + "?wait=served&timeout=0.2", {"text": "No."})
+        assert status == 202 and not got["served"]
+
+
+def test_one_version_for_a_prompt():
+    """The same prompt, seed and versions give the same answer, also where the prompt was computed in
+    many steps and versions were swapped meanwhile: swaps restart it, or wait for it."""
+    with Server("--passes", "100000", "--publish-every", "1", "--train-share", "1", "--itl-stretch",
+                "0", "--prefill-rows", "4", "--update-tokens", "1", "--lr", "1e-2") as server:
+        prompt = "A dog saw a cat and the cat ran home. " * 30
+        ids = server.complete(prompt=prompt, max_tokens=0, return_token_ids=True)
+        prompt = ids.choices[0].prompt_token_ids[:min(200, server.context - 40)]
+        assert len(prompt) >= 100
+        assert server.post(EXAMPLES, {"text": "A dog saw a cat. " * 4})[0] == 202
+        until(lambda: server.metric("hzpserve_weights_version") > 3)
+        before = server.metric("hzpserve_prompt_restarts_total")
+        answers, shared, restarted = {}, 0, 0
+
+        def ask(top):
+            got = server.complete(prompt=prompt, max_tokens=2, logprobs=1, temperature=1, seed=5)
+            spans = tuple((s["version"], s["end"], s["prompt_version"]) for s in got.hzpserve["spans"])
+            choice = got.choices[0]
+            lines.append((spans, choice.text, tuple(choice.logprobs.token_logprobs)))
+
+        for asked in range(400):
+            lines = []
+            threads = [threading.Thread(target=ask, args=(asked,)) for _ in range(6)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert len(lines) == len(threads)
+            for spans, text, logprobs in lines:
+                # The prompt's last row draws the first token.
+                assert spans[0][0] == spans[0][2] and len({s[2] for s in spans}) == 1, spans
+                shared += spans in answers
+                known = answers.setdefault(spans, (text, logprobs))
+                assert known[0] == text and all(abs(a - b) < 1e-3 for a, b in zip(known[1], logprobs)), \
+                    (spans, known, text, logprobs)
+            restarted = server.metric("hzpserve_prompt_restarts_total") - before
+            if shared >= 20 and restarted >= 20:
+                break
+        assert shared >= 20 and restarted >= 20, (shared, restarted)
+
+
+def test_bound_lowered():
+    """A lowered staleness bound holds from the step that the answer of PATCH names."""
+    with Server("--passes", "100000", "--publish-every", "50", "--max-staleness", "40", "--itl-stretch",
+                "0") as server:
+        assert server.post(EXAMPLES, {"text": "A dog saw a cat. " * 10})[0] == 202
+        for bound in (3, 0, 2):
+            assert server.patch("/v1/policy", {"max_staleness": 40})[0] == 200
+            until(lambda: server.metric("hzpserve_weights_staleness") > 3)
+            status, _, got = server.patch("/v1/policy", {"max_staleness": bound})
+            assert status == 200 and got["max_staleness"] == bound
+            until(lambda: json.loads(server.get("/v1/policy"))["max_staleness_from_step"] is not None)
+            holds = json.loads(server.get("/v1/policy"))["max_staleness_from_step"]
+            assert holds == (got["max_staleness_from_step"] or holds)
+            until(lambda: server.metric("hzpserve_steps_total") >= holds)
+            for _ in range(5):
+                assert server.complete(max_tokens=8).hzpserve["staleness"] <= bound
+
+
+def main():
+    test_api.BINARY, test_api.MODEL = sys.argv[1:3]
+    chosen = sys.argv[3:]
+    for name, test in list(globals().items()):
+        if name.startswith("test_") and callable(test) and (not chosen or name in chosen):
+            begin = time.monotonic()
+            test()
+            print(f"ok {name} {time.monotonic() - begin:.2f} s", flush=True)
+    return 0
+
+
+sys.exit(main())
