@@ -71,6 +71,8 @@ const struct hzp_option hzp_option_table[] = {
            "and per token; training stays in --dtype"),
     INT("--context", engine.model.context, "0", 0, 1 << 24, ALL & ~(DEVICES | PLAN | SEARCH),
         "maximum sequence length in tokens; 0: the model's"),
+    TEXT("--chat-template", engine.model.chat_template, NULL, "FILE", ENGINE | EVAL | TRAIN,
+         "chat template (Jinja) instead of the model's own; none: no chat"),
     {.name = "--log-level",
      .kind = HZP_OPTION_TEXT,
      .field = AT(log_level),

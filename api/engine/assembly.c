@@ -56,7 +56,7 @@ static int open_tokenizer(struct hzp_assembly *a, struct hzp_err_text *reterr)
         return hzp_fail(reterr, HZP_EFORMAT,
                         "%s/tokenizer.json: has token ids up to %d, the model's vocabulary is %d",
                         a->source_dir, vocab - 1, a->config.vocab);
-    return HZP_OK;
+    return hzp_chat_open(a->source_dir, a->is.model->chat_template, &a->chat, reterr);
 }
 
 int hzp_assembly_read(const struct hzp_assembly_config *config, struct hzp_assembly *ret,
@@ -405,6 +405,8 @@ void hzp_assembly_close(struct hzp_assembly *a)
     if (a->layout_made)
         hzp_layout_free(&a->layout);
     hzp_tokenizer_close(a->tok);
+    hzp_chat_close(a->chat);
     a->layout_made = false;
     a->tok = NULL;
+    a->chat = NULL;
 }

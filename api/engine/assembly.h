@@ -28,6 +28,7 @@
 
 #include "api/engine/memory_plan.h"
 #include "api/engine/settings.h"
+#include "api/text/chat.h"
 #include "api/text/tokenizer.h"
 #include "nanobatch/loop.h"
 #include "nanobatch/search/rig.h"
@@ -72,6 +73,7 @@ struct hzp_assembly {
     struct hzp_layout layout;
     bool layout_made;
     struct hzp_tokenizer *tok;
+    struct hzp_chat *chat; /* NULL: the model has no chat template */
     /* open */
     struct hzp_device *dev;
     struct hzp_plan_table plans; /* as the serving settings say; empty: none */

@@ -27,10 +27,11 @@ struct hzp_device_settings {
 enum hzp_dtype_setting { HZP_DTYPE_ON_DISK, HZP_DTYPE_BF16, HZP_DTYPE_F32 };
 
 struct hzp_model_settings {
-    const char *dir; /* NULL: not given */
-    int64_t dtype;   /* enum hzp_dtype_setting */
-    int64_t fp8;     /* 1: serving multiplies the projections in e4m3 */
-    int64_t context; /* longest sequence in tokens; 0: the model's positions */
+    const char *dir;           /* NULL: not given */
+    int64_t dtype;             /* enum hzp_dtype_setting */
+    int64_t fp8;               /* 1: serving multiplies the projections in e4m3 */
+    const char *chat_template; /* a file; NULL: the model's own; "none": none */
+    int64_t context;           /* longest sequence in tokens; 0: the model's positions */
 };
 
 struct hzp_serving_settings {

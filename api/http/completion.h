@@ -29,8 +29,29 @@
 
 enum { HZP_CHOICES_MAX = 1024, HZP_PROMPTS_MAX = 1024, HZP_STOPS_MAX = 16 };
 
+struct hzp_completion;
+struct hzp_choice;
+
+/* How answers of a route look: the texts of completions, the messages of a chat. */
+struct hzp_answer_form {
+    const char *id, *object, *chunk; /* prefix of the id; names of whole answers and of chunks */
+    /* The choice's object in a whole answer, and in a chunk of a stream: with its text from byte
+     * text0 on and its tokens from token0 on; first: the choice's first object. */
+    json_t *(*whole)(const struct hzp_completion *c, const struct hzp_choice *choice);
+    json_t *(*part)(const struct hzp_completion *c, const struct hzp_choice *choice, size_t text0,
+                    int32_t token0, bool first);
+    /* Around the text of a chunk that has nothing else, in JSON. */
+    const char *before_text, *behind_text;
+    bool first_is_plain; /* also the first chunk */
+};
+extern const struct hzp_answer_form hzp_answer_text, hzp_answer_chat;
+
 /* The parameters of a completion. */
 struct hzp_completion_params {
+    const struct hzp_answer_form *form;
+    json_t *ignored; /* owned: names of the fields that had no effect; NULL: none */
+    char *begun;     /* owned: what a chat's message begins with; NULL: nothing */
+
     struct hzp_tokens *prompt; /* [prompts], owned */
     char **prompt_text;        /* [prompts], owned; NULL: given in tokens */
     int32_t prompts, n;
@@ -60,6 +81,18 @@ int hzp_completion_add_text(struct hzp_completion_params *params, const struct h
 /* Reads the body of POST /v1/completions.  HZP_EINVAL: text and param name the field. */
 int hzp_completion_parse(const json_t *body, const struct hzp_engine *engine,
                          struct hzp_completion_params *ret, struct hzp_err_text *reterr);
+
+/* For other routes that complete: the parts of hzp_completion_parse.  Fields: sampling, stops,
+ * biases, stream and its options, flags. */
+int hzp_completion_parse_common(const json_t *body, const struct hzp_engine *engine,
+                                struct hzp_completion_params *params, struct hzp_err_text *reterr);
+/* n, min_tokens; max_tokens is checked against min_tokens later. */
+int hzp_completion_check_choices(const struct hzp_completion_params *params,
+                                 struct hzp_err_text *reterr);
+
+/* Reads the body of POST /v1/chat/completions.  Errors as above. */
+int hzp_chat_parse(const json_t *body, const struct hzp_engine *engine,
+                   struct hzp_completion_params *ret, struct hzp_err_text *reterr);
 
 enum hzp_finish { HZP_FINISH_NONE, HZP_FINISH_STOP, HZP_FINISH_LENGTH, HZP_FINISH_FAILED };
 
@@ -142,9 +175,16 @@ uint64_t hzp_choice_version(const struct hzp_completion *c, const struct hzp_cho
 /* {"weights_version", "spans": [{"version", "start", "end", "prompt_version"}], "staleness"} */
 json_t *hzp_choice_versions_json(const struct hzp_completion *c, const struct hzp_choice *choice);
 
-/* The choice's object in an answer, with its text from byte text0 on and its tokens from token0 on.
- * first: it includes the echo of the prompt.  The caller owns the result. */
-json_t *hzp_choice_json(const struct hzp_completion *c, const struct hzp_choice *choice,
-                        size_t text0, int32_t token0, bool first);
+/* Bytes as a JSON string: invalid UTF-8 becomes U+FFFD. */
+json_t *hzp_text_json(const char *text, size_t bytes);
+/* The bytes of a token, a special one as it is spelled; borrowed from the tokenizer. */
+const char *hzp_token_bytes(const struct hzp_completion *c, int32_t id, size_t *ret_bytes);
+json_t *hzp_logprob_json(float logprob);
+/* finish_reason, stop_reason. */
+json_t *hzp_finish_json(const struct hzp_choice *choice);
+json_t *hzp_stop_reason_json(const struct hzp_completion *c, const struct hzp_choice *choice);
+/* Adds token_ids and prompt_token_ids, if they are asked for. */
+void hzp_choice_add_ids(const struct hzp_completion *c, const struct hzp_choice *choice,
+                        int32_t token0, bool first, json_t *json);
 
 #endif

@@ -24,8 +24,7 @@ json_t *hzp_usage_json(struct hzp_usage usage)
                      (json_int_t)usage.generated);
 }
 
-/* Bytes as a JSON string: invalid UTF-8 becomes U+FFFD. */
-static json_t *text_json(const char *text, size_t bytes)
+json_t *hzp_text_json(const char *text, size_t bytes)
 {
     size_t valid = hzp_utf8_valid(text, bytes);
     if (valid == bytes)
@@ -75,9 +74,12 @@ json_t *hzp_choice_versions_json(const struct hzp_completion *c, const struct hz
                                                "end", to, "prompt_version",
                                                (json_int_t)rq->out[from].prompt_version));
     }
-    return json_pack("{s:I, s:o, s:I}", "weights_version",
-                     (json_int_t)hzp_choice_version(c, choice), "spans", spans, "staleness",
-                     (json_int_t)rq->staleness);
+    json_t *json =
+        json_pack("{s:I, s:o, s:I}", "weights_version", (json_int_t)hzp_choice_version(c, choice),
+                  "spans", spans, "staleness", (json_int_t)rq->staleness);
+    if (c->params.ignored)
+        json_object_set(json, "ignored", c->params.ignored);
+    return json;
 }
 
 /* ---- log-probabilities, in the shape of OpenAI's completions ---- */
@@ -86,19 +88,27 @@ struct logprobs {
     json_t *tokens, *values, *tops, *offsets;
 };
 
-static json_t *number(float logprob)
+json_t *hzp_logprob_json(float logprob)
 {
     /* JSON has no infinity; other servers write -9999 too. */
     return json_real(isfinite(logprob) ? (double)logprob : -9999.0);
 }
 
+const char *hzp_token_bytes(const struct hzp_completion *c, int32_t id, size_t *ret_bytes)
+{
+    const char *text = hzp_tokenizer_token(c->engine->parts.tok, id, ret_bytes);
+    if (text && !*ret_bytes && hzp_tokenizer_is_special(c->engine->parts.tok, id))
+        text = hzp_tokenizer_spelling(c->engine->parts.tok, id, ret_bytes);
+    if (!text)
+        *ret_bytes = 0;
+    return text ? text : "";
+}
+
 static json_t *token_text(const struct hzp_completion *c, int32_t id)
 {
     size_t bytes = 0;
-    const char *text = hzp_tokenizer_token(c->engine->parts.tok, id, &bytes);
-    if (text && !bytes && hzp_tokenizer_is_special(c->engine->parts.tok, id))
-        text = hzp_tokenizer_spelling(c->engine->parts.tok, id, &bytes);
-    return text_json(text ? text : "", text ? bytes : 0);
+    const char *text = hzp_token_bytes(c, id, &bytes);
+    return hzp_text_json(text, bytes);
 }
 
 static void add_token(const struct hzp_completion *c, struct logprobs *to,
@@ -110,15 +120,15 @@ static void add_token(const struct hzp_completion *c, struct logprobs *to,
         json_t *name = token_text(c, top[i]);
         if (!json_object_getn(likeliest, json_string_value(name), json_string_length(name)))
             json_object_setn_new(likeliest, json_string_value(name), json_string_length(name),
-                                 number(top_logprob[i]));
+                                 hzp_logprob_json(top_logprob[i]));
         json_decref(name);
     }
     /* The sampled token is always included. */
     if (!json_object_getn(likeliest, json_string_value(token), json_string_length(token)))
         json_object_setn_new(likeliest, json_string_value(token), json_string_length(token),
-                             number(out->logprob));
+                             hzp_logprob_json(out->logprob));
     json_array_append_new(to->tokens, token);
-    json_array_append_new(to->values, number(out->logprob));
+    json_array_append_new(to->values, hzp_logprob_json(out->logprob));
     json_array_append_new(to->tops, likeliest);
     json_array_append_new(to->offsets, json_integer(offset));
 }
@@ -199,7 +209,7 @@ static json_t *choice_text(const struct hzp_completion *c, const struct hzp_choi
     const char *text = choice->text.bytes ? choice->text.data + text0 : "";
     size_t bytes = choice->text.bytes - text0;
     if (!c->params.echo || !first)
-        return text_json(text, bytes);
+        return hzp_text_json(text, bytes);
     struct hzp_textbuf all = {0};
     const char *prompt = c->params.prompt_text[choice->prompt];
     const struct hzp_tokens *ids = &c->params.prompt[choice->prompt];
@@ -209,12 +219,12 @@ static json_t *choice_text(const struct hzp_completion *c, const struct hzp_choi
         hzp_tokenizer_decode(c->engine->parts.tok, ids->ids, ids->n, c->params.skip_special, &all);
     if (bytes)
         hzp_textbuf_append(&all, text, bytes);
-    json_t *json = text_json(all.bytes ? all.data : "", all.bytes);
+    json_t *json = hzp_text_json(all.bytes ? all.data : "", all.bytes);
     hzp_textbuf_fini(&all);
     return json;
 }
 
-static json_t *finish_json(const struct hzp_choice *choice)
+json_t *hzp_finish_json(const struct hzp_choice *choice)
 {
     switch (choice->finish) {
     case HZP_FINISH_STOP:
@@ -227,7 +237,7 @@ static json_t *finish_json(const struct hzp_choice *choice)
 }
 
 /* The stop string, or the id of the stop token, that ended the choice. */
-static json_t *reason_json(const struct hzp_completion *c, const struct hzp_choice *choice)
+json_t *hzp_stop_reason_json(const struct hzp_completion *c, const struct hzp_choice *choice)
 {
     if (choice->finish != HZP_FINISH_STOP)
         return json_null();
@@ -240,8 +250,22 @@ static json_t *reason_json(const struct hzp_completion *c, const struct hzp_choi
     return json_null();
 }
 
-json_t *hzp_choice_json(const struct hzp_completion *c, const struct hzp_choice *choice,
-                        size_t text0, int32_t token0, bool first)
+void hzp_choice_add_ids(const struct hzp_completion *c, const struct hzp_choice *choice,
+                        int32_t token0, bool first, json_t *json)
+{
+    if (!c->params.return_ids)
+        return;
+    json_t *ids = json_array();
+    for (int32_t n = token0; n < choice->seen; n++)
+        json_array_append_new(ids, json_integer(choice->rq->out[n].token));
+    json_object_set_new(json, "token_ids", ids);
+    json_object_set_new(json, "prompt_token_ids",
+                        first ? ids_json(choice->rq->prompt, 0, choice->rq->prompt_count)
+                              : json_null());
+}
+
+static json_t *text_part(const struct hzp_completion *c, const struct hzp_choice *choice,
+                         size_t text0, int32_t token0, bool first)
 {
     json_t *json = json_object();
     json_object_set_new(json, "index", json_integer(choice->index));
@@ -249,16 +273,24 @@ json_t *hzp_choice_json(const struct hzp_completion *c, const struct hzp_choice 
     json_object_set_new(json, "logprobs",
                         c->params.logprobs >= 0 ? logprobs_json(c, choice, token0, first)
                                                 : json_null());
-    json_object_set_new(json, "finish_reason", finish_json(choice));
-    json_object_set_new(json, "stop_reason", reason_json(c, choice));
-    if (c->params.return_ids) {
-        json_t *ids = json_array();
-        for (int32_t n = token0; n < choice->seen; n++)
-            json_array_append_new(ids, json_integer(choice->rq->out[n].token));
-        json_object_set_new(json, "token_ids", ids);
-        json_object_set_new(json, "prompt_token_ids",
-                            first ? ids_json(choice->rq->prompt, 0, choice->rq->prompt_count)
-                                  : json_null());
-    }
+    json_object_set_new(json, "finish_reason", hzp_finish_json(choice));
+    json_object_set_new(json, "stop_reason", hzp_stop_reason_json(c, choice));
+    hzp_choice_add_ids(c, choice, token0, first, json);
     return json;
 }
+
+static json_t *text_whole(const struct hzp_completion *c, const struct hzp_choice *choice)
+{
+    return text_part(c, choice, 0, 0, true);
+}
+
+const struct hzp_answer_form hzp_answer_text = {
+    .id = "cmpl-",
+    .object = "text_completion",
+    .chunk = "text_completion",
+    .whole = text_whole,
+    .part = text_part,
+    .first_is_plain = true,
+    .before_text = ",\"text\":",
+    .behind_text = ",\"logprobs\":null,\"finish_reason\":null,\"stop_reason\":null}]",
+};

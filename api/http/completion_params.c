@@ -13,6 +13,7 @@
 void hzp_completion_defaults(struct hzp_completion_params *params)
 {
     memset(params, 0, sizeof(*params));
+    params->form = &hzp_answer_text;
     params->n = 1;
     params->max_tokens = 16;
     params->logprobs = -1;
@@ -32,6 +33,8 @@ void hzp_completion_params_fini(struct hzp_completion_params *params)
     free(params->prompt_text);
     for (int32_t i = 0; i < params->stops; i++)
         free(params->stop[i]);
+    json_decref(params->ignored);
+    free(params->begun);
     memset(params, 0, sizeof(*params));
 }
 
@@ -336,24 +339,35 @@ static int read_flags(const json_t *body, struct hzp_completion_params *params,
     return read_stream_option(options, "continuous_usage_stats", &params->continuous_usage, reterr);
 }
 
+int hzp_completion_parse_common(const json_t *body, const struct hzp_engine *engine,
+                                struct hzp_completion_params *params, struct hzp_err_text *reterr)
+{
+    HZP_TRY(read_sampling(body, params, reterr));
+    HZP_TRY(read_flags(body, params, reterr));
+    HZP_TRY(read_stops(body, engine, params, reterr));
+    return read_biases(body, engine, params, reterr);
+}
+
+int hzp_completion_check_choices(const struct hzp_completion_params *params,
+                                 struct hzp_err_text *reterr)
+{
+    if ((int64_t)params->prompts * params->n <= HZP_CHOICES_MAX)
+        return HZP_OK;
+    return hzp_fail_param(reterr, HZP_EINVAL, "n",
+                          "%d prompts with %d choices each are more than "
+                          "the %d choices one request may ask for",
+                          params->prompts, params->n, HZP_CHOICES_MAX);
+}
+
 int hzp_completion_parse(const json_t *body, const struct hzp_engine *engine,
                          struct hzp_completion_params *ret, struct hzp_err_text *reterr)
 {
     hzp_completion_defaults(ret);
     int r;
     HZP_TRY_GOTO(read_numbers(body, ret, reterr));
-    HZP_TRY_GOTO(read_sampling(body, ret, reterr));
-    HZP_TRY_GOTO(read_flags(body, ret, reterr));
-    HZP_TRY_GOTO(read_stops(body, engine, ret, reterr));
-    HZP_TRY_GOTO(read_biases(body, engine, ret, reterr));
+    HZP_TRY_GOTO(hzp_completion_parse_common(body, engine, ret, reterr));
     HZP_TRY_GOTO(read_prompt(body, engine, ret, reterr));
-    if ((int64_t)ret->prompts * ret->n > HZP_CHOICES_MAX) {
-        r = hzp_fail_param(reterr, HZP_EINVAL, "n",
-                           "%d prompts with %d choices each are more than "
-                           "the %d choices one request may ask for",
-                           ret->prompts, ret->n, HZP_CHOICES_MAX);
-        goto out;
-    }
+    HZP_TRY_GOTO(hzp_completion_check_choices(ret, reterr));
     return HZP_OK;
 out:
     hzp_completion_params_fini(ret);

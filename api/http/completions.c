@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* POST /v1/completions. */
+/* POST /v1/completions and /v1/chat/completions. */
 #include "api/http/answer.h"
 #include "api/http/fields.h"
 #include "base/arena.h"
@@ -15,12 +15,12 @@ static void client_left(void *ctx)
     hzp_completion_leave(ctx);
 }
 
-static void make_id(char *id, size_t size)
+static void make_id(const char *prefix, char *id, size_t size)
 {
     uint64_t word[2] = {hzp_now_ns(), 0};
     if (getrandom(word, sizeof(word), 0) < 0)
         word[1] = (uintptr_t)id;
-    snprintf(id, size, "cmpl-%016llx%016llx", (unsigned long long)word[0],
+    snprintf(id, size, "%s%016llx%016llx", prefix, (unsigned long long)word[0],
              (unsigned long long)word[1]);
 }
 
@@ -108,7 +108,7 @@ static enum MHD_Result reply_whole(struct hzp_answer *a)
             json_decref(choices);
             return reply_failed(a);
         }
-        json_t *json = hzp_choice_json(c, choice, 0, 0, true);
+        json_t *json = c->params.form->whole(c, choice);
         if (c->choices > 1)
             json_object_set_new(json, "hzpserve", hzp_choice_versions_json(c, choice));
         json_array_append_new(choices, json);
@@ -116,10 +116,10 @@ static enum MHD_Result reply_whole(struct hzp_answer *a)
     }
     json_t *versions = hzp_choice_versions_json(c, &c->choice[0]);
     json_object_set_new(versions, "weights_version", json_integer((json_int_t)version));
-    json_t *body =
-        json_pack("{s:s, s:s, s:I, s:s, s:o, s:o, s:o}", "id", a->id, "object", "text_completion",
-                  "created", (json_int_t)a->created, "model", x->server->model, "choices", choices,
-                  "usage", hzp_usage_json(hzp_completion_usage(c)), "hzpserve", versions);
+    json_t *body = json_pack("{s:s, s:s, s:I, s:s, s:o, s:o, s:o}", "id", a->id, "object",
+                             c->params.form->object, "created", (json_int_t)a->created, "model",
+                             x->server->model, "choices", choices, "usage",
+                             hzp_usage_json(hzp_completion_usage(c)), "hzpserve", versions);
     char text[24];
     snprintf(text, sizeof(text), "%llu", (unsigned long long)version);
     return hzp_reply_json_with(x, MHD_HTTP_OK, body, "x-hzpserve-weights-version", text);
@@ -202,7 +202,7 @@ static int start(struct hzp_exchange *x, struct hzp_completion_params *params,
     a->x = x;
     a->created = time(NULL);
     a->job = (struct hzp_job){.run = run_whole, .ctx = a};
-    make_id(a->id, sizeof(a->id));
+    make_id(params->form->id, a->id, sizeof(a->id));
     struct hzp_listener listener = {.notify = server->notify,
                                     .news = stream ? news_of_stream : news_of_whole,
                                     .ended = on_ended,
@@ -224,7 +224,10 @@ static int start(struct hzp_exchange *x, struct hzp_completion_params *params,
     return r;
 }
 
-enum MHD_Result hzp_route_completions(struct hzp_exchange *x)
+typedef int (*parse_fn)(const json_t *body, const struct hzp_engine *engine,
+                        struct hzp_completion_params *ret, struct hzp_err_text *reterr);
+
+static enum MHD_Result route(struct hzp_exchange *x, parse_fn parse)
 {
     if (atomic_load(&x->server->state) != HZP_SERVER_UP)
         return hzp_reply_unavailable(x);
@@ -237,11 +240,21 @@ enum MHD_Result hzp_route_completions(struct hzp_exchange *x)
     int code = HZP_OK;
     bool refused = wrong_model(x, body, &r);
     if (!refused)
-        code = hzp_completion_parse(body, x->server->engine, &params, &err);
+        code = parse(body, x->server->engine, &params, &err);
     json_decref(body);
     if (refused)
         return r;
     if (code == HZP_OK)
         code = start(x, &params, &err);
     return code < 0 ? hzp_reply_fail(x, code, &err) : MHD_YES;
+}
+
+enum MHD_Result hzp_route_completions(struct hzp_exchange *x)
+{
+    return route(x, hzp_completion_parse);
+}
+
+enum MHD_Result hzp_route_chat(struct hzp_exchange *x)
+{
+    return route(x, hzp_chat_parse);
 }

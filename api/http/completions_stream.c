@@ -41,7 +41,7 @@ static json_t *chunk_json(struct hzp_answer *a, json_t *choice)
     json_t *choices = json_array();
     if (choice)
         json_array_append_new(choices, choice);
-    return json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", a->id, "object", "text_completion",
+    return json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", a->id, "object", a->c->params.form->chunk,
                      "created", (json_int_t)a->created, "model", a->x->server->model, "choices",
                      choices);
 }
@@ -96,14 +96,14 @@ static int add_string(struct hzp_textbuf *out, const char *text, size_t bytes)
 static int add_plain(struct hzp_answer *a, const struct hzp_choice *choice, const char *text,
                      size_t bytes)
 {
+    const struct hzp_answer_form *form = a->c->params.form;
     char index[16];
     snprintf(index, sizeof(index), "%d", choice->index);
     HZP_TRY(hzp_textbuf_append(&a->out, a->head.data, a->head.bytes));
     HZP_TRY(append_text(&a->out, index));
-    HZP_TRY(append_text(&a->out, ",\"text\":"));
+    HZP_TRY(append_text(&a->out, form->before_text));
     HZP_TRY(add_string(&a->out, text, bytes));
-    HZP_TRY(
-        append_text(&a->out, ",\"logprobs\":null,\"finish_reason\":null,\"stop_reason\":null}]"));
+    HZP_TRY(append_text(&a->out, form->behind_text));
     if (a->c->params.include_usage)
         HZP_TRY(append_text(&a->out, ",\"usage\":null"));
     return append_text(&a->out, "}\n\n");
@@ -114,7 +114,8 @@ static bool is_plain(const struct hzp_answer *a, const struct hzp_choice *choice
 {
     const struct hzp_completion_params *p = &a->c->params;
     return p->logprobs < 0 && !p->return_ids && !p->continuous_usage &&
-           choice->finish == HZP_FINISH_NONE && (choice->opened || !p->echo);
+           choice->finish == HZP_FINISH_NONE &&
+           (choice->opened || (p->form->first_is_plain && !p->echo));
 }
 
 /* ---- events ---- */
@@ -138,8 +139,8 @@ static void add_choice(struct hzp_answer *a, struct hzp_choice *choice)
         if (add_plain(a, choice, new_text, bytes) < 0)
             give_up(a);
     } else {
-        json_t *chunk = chunk_json(a, hzp_choice_json(a->c, choice, choice->sent_bytes,
-                                                      choice->sent_tokens, !choice->opened));
+        json_t *chunk = chunk_json(a, p->form->part(a->c, choice, choice->sent_bytes,
+                                                    choice->sent_tokens, !choice->opened));
         if (ends)
             json_object_set_new(chunk, "hzpserve", hzp_choice_versions_json(a->c, choice));
         if (p->continuous_usage)

@@ -28,6 +28,7 @@ enum park { RUNNING, PARKED, NEWS };
 
 static const struct hzp_route routes[] = {
     {"POST", "/v1/completions", HZP_RIGHT_COMPLETE, true, hzp_route_completions},
+    {"POST", "/v1/chat/completions", HZP_RIGHT_COMPLETE, true, hzp_route_chat},
     {"GET", "/v1/models", HZP_RIGHT_COMPLETE, false, hzp_route_models},
     {"GET", "/v1/models/", HZP_RIGHT_COMPLETE, false, hzp_route_model},
     {"GET", "/v1/weights", HZP_RIGHT_COMPLETE, true, hzp_route_weights},

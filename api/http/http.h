@@ -164,6 +164,7 @@ json_t *hzp_exchange_json(struct hzp_exchange *x, enum MHD_Result *ret_answered)
 /* ---- routes, each in its own file ---- */
 
 enum MHD_Result hzp_route_completions(struct hzp_exchange *x);
+enum MHD_Result hzp_route_chat(struct hzp_exchange *x);
 enum MHD_Result hzp_route_models(struct hzp_exchange *x);
 enum MHD_Result hzp_route_model(struct hzp_exchange *x);
 enum MHD_Result hzp_route_health(struct hzp_exchange *x);

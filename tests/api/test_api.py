@@ -349,7 +349,7 @@ def test_errors(server):
         status, _, answer = server.post("/v1/completions", body)
         assert status == 400 and answer["error"]["message"], body[:10]
     assert server.post("/v1/nope", {})[0] == 404
-    assert server.post("/v1/chat/completions", {})[0] == 404
+    assert server.post("/v1/embeddings", {})[0] == 404
     for path, method, allow in (("/v1/models", "POST", "GET, HEAD"), ("/v1/completions", "GET", "POST"),
                                 ("/v1/policy", "DELETE", "GET, HEAD, PATCH")):
         status, headers, _ = server.post(path, {}, method=method)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any bytes as the body of POST /v1/completions: refused with a text, or accepted as parameters
- * that satisfy every assumption of later stages. */
+/* Any bytes as the body of POST /v1/completions (with messages: /v1/chat/completions): refused with
+ * a text, or accepted as parameters that satisfy every assumption of later stages. */
 #include "api/http/completion.h"
 #include "tests/fuzz/smoke.h"
 
@@ -25,8 +25,14 @@ static void check(bool condition)
         abort();
 }
 
+static const char chat_template[] =
+    "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% for call in "
+    "message.tool_calls or [] %}{{ call.function.arguments | tojson }}{% endfor %}{% endfor %}"
+    "{{ tools }}{{ documents }}{% if add_generation_prompt %}a{{ mood }}{% endif %}";
+
 static void close_engine(void)
 {
+    hzp_chat_close(engine.parts.chat);
     hzp_tokenizer_close(engine.parts.tok);
 }
 
@@ -39,6 +45,11 @@ static void open_engine(void)
     check(file && fputs(tokenizer, file) >= 0 && fclose(file) == 0);
     struct hzp_err_text err;
     check(hzp_tokenizer_open(dir, &engine.parts.tok, &err) == HZP_OK);
+    remove(path);
+    snprintf(path, sizeof(path), "%s/chat_template.jinja", dir);
+    file = fopen(path, "w");
+    check(file && fputs(chat_template, file) >= 0 && fclose(file) == 0);
+    check(hzp_chat_open(dir, NULL, &engine.parts.chat, &err) == HZP_OK && engine.parts.chat);
     remove(path);
     rmdir(dir);
     engine.config.settings = &settings;
@@ -77,7 +88,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (json_is_object(body)) {
         struct hzp_completion_params params;
         struct hzp_err_text err = {.text = ""};
-        int r = hzp_completion_parse(body, &engine, &params, &err);
+        int r = json_object_get(body, "messages")
+                    ? hzp_chat_parse(body, &engine, &params, &err)
+                    : hzp_completion_parse(body, &engine, &params, &err);
         check((r == HZP_OK) == (err.text[0] == 0));
         if (r == HZP_OK)
             use(&params);
@@ -98,6 +111,14 @@ static const struct fuzz_seed seeds[] = {
     FUZZ_TEXT("{\"prompt\": [\"a\", \"b\", \"\"], \"presence_penalty\": 1.5, \"min_p\": 0.1, "
               "\"frequency_penalty\": -2, \"repetition_penalty\": 1.1, \"top_k\": -1, "
               "\"best_of\": 1, \"suffix\": null, \"ignore_eos\": true}"),
+    FUZZ_TEXT("{\"messages\": [{\"role\": \"user\", \"content\": \"ab a\"}, {\"role\": "
+              "\"assistant\", \"content\": [{\"type\": \"text\", \"text\": \"b\"}]}], "
+              "\"max_tokens\": 9, \"top_logprobs\": 2, \"logprobs\": true, \"user\": \"a\", "
+              "\"continue_final_message\": true, \"echo\": true, \"stop\": \"a\"}"),
+    FUZZ_TEXT("{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [{\"function\": "
+              "{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}}]}], \"tools\": "
+              "[{\"function\": {\"name\": \"f\"}}], \"chat_template_kwargs\": {\"mood\": 1}, "
+              "\"max_completion_tokens\": 3, \"documents\": []}"),
     FUZZ_TEXT("{\"prompt\": [5, 4, 3], \"max_tokens\": 196, \"add_special_tokens\": false}"),
 };
 

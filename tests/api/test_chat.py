@@ -1,0 +1,243 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""POST /v1/chat/completions on a real server, asked by the official `openai` client.
+
+    test_chat.py HZPSERVE MODEL_DIR [TEST ...]
+
+Skips (77) where the client or the model is missing.
+"""
+import json
+import pathlib
+import sys
+import tempfile
+
+import test_api as base
+from test_api import Server, raises
+
+TEMPLATE = """
+{%- if tools %}[tools {{ tools | map(attribute='function.name') | join(' ') }}]{% endif -%}
+{%- for message in messages -%}
+{%- if message.role == 'forbidden' %}{{ raise_exception('no role ' ~ message.role) }}{% endif -%}
+<{{ message.role }}>{{ message.content }}
+{%- for call in message.tool_calls or [] %}[{{ call.function.name }} {{ call.function.arguments.a }}]{% endfor -%}
+{%- endfor -%}
+{%- if add_generation_prompt %}<assistant>{{ mood }}{% endif -%}
+"""
+HELLO = [{"role": "user", "content": "Where does Zorin live?"}]
+
+
+def chat(server, messages=None, **fields):
+    """Greedy and of a known length, unless the arguments differ."""
+    fields = {"model": server.model, "max_tokens": 12, "temperature": 0, **fields}
+    extra = {"ignore_eos": True, **fields.pop("extra", {})}
+    return server.client.chat.completions.create(messages=messages or HELLO, **fields,
+                                                 extra_body=extra)
+
+
+def prompt_of(server, messages, **fields):
+    """The text that the template made of the messages."""
+    body = {"messages": messages, "max_tokens": 0, "return_token_ids": True, **fields}
+    status, _, answer = server.post("/v1/chat/completions", body)
+    assert status == 200, answer
+    ids = answer["choices"][0]["prompt_token_ids"]
+    status, _, answer = server.post("/v1/completions", {
+        "prompt": ids, "max_tokens": 0, "echo": True, "skip_special_tokens": False})
+    return answer["choices"][0]["text"]
+
+
+def test_as_completion(server):
+    """A chat is the completion of what the template makes."""
+    text = prompt_of(server, HELLO)
+    assert text == "<user>Where does Zorin live?<assistant>", text
+    answer = chat(server)
+    same = server.complete(prompt=text, max_tokens=12, add_special_tokens=False)
+    choice = answer.choices[0]
+    assert choice.message.content == same.choices[0].text
+    assert choice.message.role == "assistant" and choice.finish_reason == "length"
+    assert choice.message.refusal is None and choice.message.tool_calls is None
+    assert answer.object == "chat.completion" and answer.id.startswith("chatcmpl-")
+    assert answer.usage.prompt_tokens == same.usage.prompt_tokens
+    assert answer.usage.completion_tokens == 12
+    assert answer.hzpserve["spans"][0]["end"] == 12 and "ignored" not in answer.hzpserve
+
+
+def test_stream(server):
+    whole = chat(server, n=2, seed=3, temperature=1)
+    parts, roles, ends, usage, version = {0: "", 1: ""}, {}, {}, None, None
+    for chunk in chat(server, n=2, seed=3, temperature=1, stream=True,
+                      stream_options={"include_usage": True}):
+        assert chunk.object == "chat.completion.chunk" and chunk.id.startswith("chatcmpl-")
+        usage = chunk.usage or usage
+        version = getattr(chunk, "hzpserve", None) or version
+        for choice in chunk.choices:
+            if choice.delta.role:
+                assert choice.index not in roles
+                roles[choice.index] = choice.delta.role
+            parts[choice.index] += choice.delta.content or ""
+            if choice.finish_reason:
+                assert choice.index not in ends
+                ends[choice.index] = choice.finish_reason
+    assert roles == {0: "assistant", 1: "assistant"}, roles
+    assert ends == {0: "length", 1: "length"}, ends
+    assert usage.completion_tokens == 24 and version["weights_version"] == 1
+    assert [parts[0], parts[1]] == [c.message.content for c in whole.choices]
+
+
+def test_logprobs(server):
+    answer = chat(server, logprobs=True, top_logprobs=3)
+    content = answer.choices[0].logprobs.content
+    assert len(content) == 12
+    text = "".join(t.token for t in content if not t.token.startswith("<|"))  # special tokens
+    assert text == answer.choices[0].message.content
+    for token in content:
+        assert token.logprob <= 0 and bytes(token.bytes).decode() == token.token
+        assert len(token.top_logprobs) == 3
+        assert token.top_logprobs[0].logprob == token.logprob  # greedy
+    streamed = [t for chunk in chat(server, logprobs=True, stream=True)
+                for c in chunk.choices if c.logprobs for t in c.logprobs.content]
+    assert [t.token for t in streamed] == [t.token for t in content]
+    assert all(t.top_logprobs == [] for t in streamed)
+    raises(base.openai.BadRequestError, lambda: chat(server, top_logprobs=2))
+
+
+def test_length(server):
+    """Without max_tokens the context is the bound; max_completion_tokens is the newer name."""
+    answer = chat(server, max_tokens=None, max_completion_tokens=5)
+    assert answer.usage.completion_tokens == 5
+    status, _, body = server.post("/v1/chat/completions", {"messages": HELLO, "ignore_eos": True})
+    assert status == 200 and body["usage"]["total_tokens"] == server.context
+    status, _, body = server.post("/v1/chat/completions",
+                                  {"messages": HELLO, "max_tokens": server.context})
+    assert status == 400 and body["error"]["code"] == "context_length_exceeded"
+    long = [{"role": "user", "content": "a b c " * server.context}]
+    status, _, body = server.post("/v1/chat/completions", {"messages": long})
+    assert status == 400 and body["error"]["param"] == "messages"
+    assert body["error"]["code"] == "context_length_exceeded"
+
+
+def test_template_variables(server):
+    assert prompt_of(server, HELLO, chat_template_kwargs={"mood": "glad"}).endswith(
+        "<assistant>glad")
+    assert prompt_of(server, HELLO, add_generation_prompt=False).endswith("live?")
+    begun = HELLO + [{"role": "assistant", "content": "Zorin lives"}]
+    text = prompt_of(server, begun, continue_final_message=True)
+    assert text.endswith("<assistant>Zorin lives"), text
+    answer = chat(server, begun, extra={"continue_final_message": True, "echo": True})
+    assert answer.choices[0].message.content.startswith("Zorin lives")
+    status, _, body = server.post("/v1/chat/completions", {
+        "messages": begun, "continue_final_message": True, "add_generation_prompt": True})
+    assert status == 400 and body["error"]["param"] == "continue_final_message"
+
+
+def test_messages(server):
+    """Parts become one text, arguments an object; what is no text is refused by name."""
+    parts = [{"role": "user", "content": [{"type": "text", "text": "One"},
+                                          {"type": "text", "text": "two"}]}]
+    assert prompt_of(server, parts) == "<user>One\ntwo<assistant>"
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": 5}"}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    called = HELLO + [{"role": "assistant", "content": "", "tool_calls": [call]},
+                      {"role": "tool", "tool_call_id": "1", "content": "ok"}]
+    text = prompt_of(server, called, tools=tools)
+    assert text.startswith("[tools f]<user>") and "<assistant>[f 5]<tool>ok" in text, text
+    assert not prompt_of(server, HELLO, tools=tools, tool_choice="none").startswith("[tools")
+    image = [{"role": "user", "content": [{"type": "text", "text": "See"}, {
+        "type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}]
+    for messages, param in (
+            (image, "messages[0].content[1]"), ([], "messages"), ("Hi", "messages"),
+            ([{"content": "x"}], "messages[0].role"), (HELLO + [7], "messages[1]"),
+            ([{"role": "user", "content": 5}], "messages[0].content"),
+            ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0]"),
+            (HELLO + [{"role": "assistant", "tool_calls": [{"function": {
+                "name": "f", "arguments": "{x"}}]}], "messages[1].tool_calls[0]"),
+            (HELLO + [{"role": "assistant", "tool_calls": [5]}], "messages[1].tool_calls[0]"),
+            ([{"role": "forbidden", "content": ""}], "messages")):
+        status, _, body = server.post("/v1/chat/completions", {"messages": messages})
+        assert status == 400 and body["error"]["param"] == param, (messages, body)
+    assert "no role forbidden" in body["error"]["message"], body
+
+
+def test_fields(server):
+    """Each field is used, listed as ignored, or refused."""
+    answer = chat(server, user="ann", metadata={"a": "b"}, store=False, service_tier="auto",
+                  reasoning_effort="low", parallel_tool_calls=False)
+    assert sorted(answer.hzpserve["ignored"]) == ["metadata", "parallel_tool_calls",
+                                                  "reasoning_effort", "service_tier", "store",
+                                                  "user"]
+    last = list(chat(server, user="ann", stream=True))[-1]
+    assert last.hzpserve["ignored"] == ["user"]
+    assert chat(server, response_format={"type": "text"}).choices
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    for field, value in (
+            ("response_format", {"type": "json_object"}), ("structured_outputs", {"regex": "a"}),
+            ("functions", [{"name": "f"}]), ("tool_choice", "required"), ("nonsense", 1),
+            ("chat_template", "x"), ("use_beam_search", True), ("logprobs", 3), ("n", 0),
+            ("modalities", ["audio"]), ("temperature", "hot"), ("tools", "f"), ("stop", 5),
+            ("tools", [{"type": "function"}]), ("chat_template_kwargs", []), ("documents", {}),
+            ("web_search_options", {"a": 1}), ("stream_options", {"include_usage": True})):
+        status, _, body = server.post("/v1/chat/completions", {
+            "messages": HELLO, "max_tokens": 1, "tools": tools, field: value})
+        param = "tools[0]" if value == [{"type": "function"}] else field
+        assert status == 400 and body["error"]["param"] == param, (field, body)
+    stopped = chat(server, max_tokens=40, stop=["e"])
+    assert "e" not in stopped.choices[0].message.content
+    assert stopped.choices[0].finish_reason == "stop" and stopped.choices[0].stop_reason == "e"
+    banned = chat(server, logit_bias={str(i): -100 for i in range(200)}, logprobs=True)
+    assert banned.choices[0].message.content is not None
+
+
+def test_key_and_methods(server):
+    status, headers, _ = server.post("/v1/chat/completions", b"", method="GET")
+    assert status == 405 and headers["Allow"] == "POST"
+
+
+def test_template_of_the_model():
+    """The model's own template is used; without one, a chat is a 400 that says what to do."""
+    with Server("--no-train", "--chat-template", "none") as server:
+        status, _, body = server.post("/v1/chat/completions", {"messages": HELLO})
+        assert status == 400 and "--chat-template" in body["error"]["message"]
+    if (pathlib.Path(base.MODEL) / "chat_template.jinja").exists():
+        with Server("--no-train") as server:
+            assert prompt_of(server, HELLO) == HELLO[0]["content"]
+
+
+def test_bad_template():
+    """A template that cannot be run stops the start, with its name and line."""
+    with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
+        file.write("{{ messages }}\n{% include 'x' %}")
+        file.flush()
+        with tempfile.TemporaryFile("w+") as log:
+            try:
+                with Server("--no-train", "--chat-template", file.name, log=log):
+                    raise SystemExit("the server started")
+            except AssertionError:
+                pass
+            log.seek(0)
+            text = log.read()
+    assert f"{file.name}, line 2: the tag include is not supported" in text, text
+
+
+def main():
+    base.BINARY, base.MODEL = sys.argv[1:3]
+    if not (pathlib.Path(base.MODEL) / "config.json").exists():
+        print("the model is missing: skipped")
+        return 77
+    tests = {name: f for name, f in globals().items() if name.startswith("test_") and callable(f)}
+    chosen = sys.argv[3:] or list(tests)
+    with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
+        file.write(TEMPLATE)
+        file.flush()
+        with Server("--no-train", "--chat-template", file.name) as server:
+            for name in chosen:
+                if tests[name].__code__.co_argcount:
+                    tests[name](server)
+                    print(f"ok {name}", flush=True)
+    for name in chosen:
+        if not tests[name].__code__.co_argcount:
+            tests[name]()
+            print(f"ok {name}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
