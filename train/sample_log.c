@@ -429,6 +429,51 @@ int hzp_sample_log_version(struct hzp_sample_log *log, const struct hzp_version_
     return r;
 }
 
+static void read_record(sqlite3_stmt *s, struct hzp_version_record *ret)
+{
+    int64_t pair[2];
+    int32_t ranges = sqlite3_column_bytes(s, 7) / (int32_t)sizeof(pair);
+    const char *blob = sqlite3_column_blob(s, 7);
+    *ret = (struct hzp_version_record){
+        .id = (uint64_t)sqlite3_column_int64(s, 0),
+        .optimizer_step = sqlite3_column_int64(s, 1),
+        .state = HZP_VERSION_FREE,
+        .published_unix_ms = sqlite3_column_int64(s, 2),
+        .loss = sqlite3_column_type(s, 3) == SQLITE_NULL ? NAN : sqlite3_column_double(s, 3),
+        .checksum = (uint64_t)sqlite3_column_int64(s, 4),
+        .learned_through = sqlite3_column_int64(s, 5),
+        .learned.more = sqlite3_column_int64(s, 6) != 0 || ranges > HZP_LEARNED_MAX,
+        .learned.ranges = HZP_MIN(ranges, HZP_LEARNED_MAX)};
+    for (int32_t i = 0; i < ret->learned.ranges; i++) {
+        memcpy(pair, blob + (size_t)i * sizeof(pair), sizeof(pair));
+        ret->learned.first[i] = pair[0];
+        ret->learned.last[i] = pair[1];
+    }
+}
+
+int32_t hzp_sample_log_read_versions(struct hzp_sample_log *log, uint64_t below, int32_t max,
+                                     struct hzp_version_record *ret, struct hzp_err_text *reterr)
+{
+    static const char sql[] = "SELECT id, optimizer_step, published_unix_ms, loss, checksum,"
+                              " learned_through, learned_more, learned FROM versions"
+                              " WHERE id < ?1 ORDER BY id DESC LIMIT ?2";
+    sqlite3_stmt *s;
+    int32_t n = 0;
+    hzp_lock_take(&log->lock);
+    int code = sqlite3_prepare_v2(log->db, sql, -1, &s, NULL);
+    if (code == SQLITE_OK) {
+        sqlite3_bind_int64(s, 1, (int64_t)HZP_MIN(below, (uint64_t)INT64_MAX));
+        sqlite3_bind_int(s, 2, max);
+        while (n < max && (code = sqlite3_step(s)) == SQLITE_ROW)
+            read_record(s, &ret[n++]);
+        sqlite3_finalize(s);
+    }
+    bool read = code == SQLITE_ROW || code == SQLITE_DONE || code == SQLITE_OK;
+    int r = read ? HZP_OK : fail_code(log, code, "reading versions", reterr);
+    hzp_lock_release(&log->lock);
+    return r < 0 ? r : n;
+}
+
 int hzp_sample_log_checkpoint(struct hzp_sample_log *log, uint64_t id, int64_t learned_through,
                               const char *name, struct hzp_err_text *reterr)
 {

@@ -46,6 +46,11 @@ int32_t hzp_sample_log_read(struct hzp_sample_log *log, int64_t after, int32_t m
 int hzp_sample_log_version(struct hzp_sample_log *log, const struct hzp_version_record *record,
                            struct hzp_err_text *reterr);
 
+/* Reads the newest `max` journalled versions with ids below `below`, newest first; returns their
+ * number.  Their state is FREE: this process has no memory of them. */
+int32_t hzp_sample_log_read_versions(struct hzp_sample_log *log, uint64_t below, int32_t max,
+                                     struct hzp_version_record *ret, struct hzp_err_text *reterr);
+
 /* A checkpoint of version `id` (directory `name` under the state directory) is on disk, and with it
  * everything learned from samples <= learned_through. */
 int hzp_sample_log_checkpoint(struct hzp_sample_log *log, uint64_t id, int64_t learned_through,

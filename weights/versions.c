@@ -36,7 +36,9 @@ struct hzp_weights {
 
     /* under lock: what other threads may read */
     struct hzp_lock lock;
-    struct hzp_version_record *record; /* [RECORDS_MAX]; publication n is at n % RECORDS_MAX */
+    struct hzp_version_record *record;  /* [RECORDS_MAX]; publication n is at n % RECORDS_MAX */
+    struct hzp_version_record *history; /* [histories] of earlier processes, newest first */
+    int32_t histories;
     struct hzp_weights_stats stats;
 
     _Atomic int32_t max_staleness; /* any thread */
@@ -177,6 +179,7 @@ void hzp_weights_destroy(struct hzp_weights *w)
     free(w->memory);
     free(w->slot);
     free(w->record);
+    free(w->history);
     free(w);
 }
 
@@ -431,6 +434,20 @@ void hzp_weights_set_max_staleness(struct hzp_weights *w, int32_t max_staleness)
     hzp_lock_release(&w->lock);
 }
 
+void hzp_weights_set_history(struct hzp_weights *w, const struct hzp_version_record *record,
+                             int32_t count)
+{
+    count = HZP_MIN(HZP_MAX(count, 0), RECORDS_MAX);
+    struct hzp_version_record *history = hzp_xcalloc((size_t)HZP_MAX(count, 1), sizeof(*history));
+    if (count)
+        memcpy(history, record, (size_t)count * sizeof(*history));
+    hzp_lock_take(&w->lock);
+    free(w->history);
+    w->history = history;
+    w->histories = count;
+    hzp_lock_release(&w->lock);
+}
+
 int32_t hzp_weights_list(struct hzp_weights *w, struct hzp_version_record *ret, int32_t max)
 {
     hzp_lock_take(&w->lock);
@@ -438,8 +455,12 @@ int32_t hzp_weights_list(struct hzp_weights *w, struct hzp_version_record *ret, 
     int32_t n = (int32_t)HZP_MIN(kept, (uint64_t)HZP_MAX(max, 0));
     for (int32_t i = 0; i < n; i++)
         ret[i] = w->record[(w->stats.publications - 1 - (uint64_t)i) % RECORDS_MAX];
+    int32_t older = HZP_MIN(HZP_MAX(max, 0) - n, w->histories);
+    older = HZP_MIN(older, RECORDS_MAX - n);
+    if (older > 0)
+        memcpy(ret + n, w->history, (size_t)older * sizeof(*ret));
     hzp_lock_release(&w->lock);
-    return n;
+    return n + HZP_MAX(older, 0);
 }
 
 void hzp_weights_newest(struct hzp_weights *w, struct hzp_version_record *ret)
@@ -447,7 +468,10 @@ void hzp_weights_newest(struct hzp_weights *w, struct hzp_version_record *ret)
     memset(ret, 0, sizeof(*ret));
     ret->loss = NAN;
     ret->learned_through = -1;
-    hzp_weights_list(w, ret, 1);
+    hzp_lock_take(&w->lock);
+    if (w->stats.publications) /* of this process */
+        *ret = w->record[(w->stats.publications - 1) % RECORDS_MAX];
+    hzp_lock_release(&w->lock);
 }
 
 void hzp_weights_read_stats(struct hzp_weights *w, struct hzp_weights_stats *ret)

@@ -141,6 +141,11 @@ int64_t hzp_weights_staleness(struct hzp_weights *w);
  * publishes what is finished (hzp_weights_stats.bound_step). */
 void hzp_weights_set_max_staleness(struct hzp_weights *w, int32_t max_staleness);
 
+/* Versions of earlier processes, newest first, which the list ends with; copied.  At most as many
+ * as it keeps of this one.  Any thread; replaces what was set before. */
+void hzp_weights_set_history(struct hzp_weights *w, const struct hzp_version_record *record,
+                             int32_t count);
+
 /* Thread: any, from here on.  Writes the newest `max` records, newest first; returns how many. */
 int32_t hzp_weights_list(struct hzp_weights *w, struct hzp_version_record *ret, int32_t max);
 void hzp_weights_newest(struct hzp_weights *w, struct hzp_version_record *ret);

@@ -231,7 +231,9 @@ int hzp_cmd_serve(const struct hzp_options *options)
     sigaddset(&set, SIGINT);
     pthread_sigmask(SIG_BLOCK, &set, NULL); /* before any thread starts: all inherit the mask */
     struct hzp_metrics *metrics = hzp_metrics_create();
+    char *copy = hzp_options_of_copy(options->engine.model.dir, options->http.served_name);
     struct hzp_engine_config config = {.settings = &options->engine,
+                                       .checkpoint_options = copy,
                                        .provisional = true,
                                        .on_update = count_update,
                                        .ctx = metrics};
@@ -250,5 +252,6 @@ int hzp_cmd_serve(const struct hzp_options *options)
         }
     }
     hzp_metrics_destroy(metrics);
+    free(copy);
     return status;
 }

@@ -49,6 +49,7 @@ struct run {
     struct hzp_train_log *log;
     struct data eval;
     char note[HZP_TRAINER_NOTE_MAX + 1]; /* describes the data; saved in checkpoints */
+    char *options;                       /* serve.options of what it writes; NULL: none */
     int64_t total, step, saved_step, eval_step;
     struct hzp_update_report report;
     bool updated;
@@ -129,6 +130,7 @@ static int choose_source(struct run *run, struct hzp_err_text *reterr)
     const struct hzp_train_settings *o = run->settings;
     char dir[PATH_MAX];
     if (!o->from_scratch) {
+        run->options = hzp_options_of_copy(run->engine->model.dir, NULL);
         snprintf(run->source_dir, sizeof(run->source_dir), "%s", run->engine->model.dir);
         return HZP_OK;
     }
@@ -382,8 +384,9 @@ static int save(struct run *run, struct hzp_err_text *reterr)
         return HZP_OK;
     HZP_TRY(hzp_checkpoint_write(run->settings->out, (uint64_t)run->step, run->parts.model,
                                  run->parts.trainer, hzp_weights_current(run->parts.weights),
-                                 run->source_dir, run->note, reterr));
-    hzp_checkpoint_prune(run->settings->out, run->engine->learning.keep_checkpoints);
+                                 run->source_dir, run->options, run->note, reterr));
+    hzp_checkpoint_prune(run->settings->out, run->engine->learning.keep_checkpoints,
+                         run->engine->learning.keep_hourly);
     run->saved_step = run->step;
     return HZP_OK;
 }
@@ -474,7 +477,7 @@ static int finish(struct run *run, struct hzp_err_text *reterr)
     }
     HZP_TRY(hzp_checkpoint_save_model(o->out, run->parts.model,
                                       hzp_weights_current(run->parts.weights), run->source_dir,
-                                      reterr));
+                                      run->options, reterr));
     fprintf(stderr, "done: %" PRId64 " updates, the model is in %s\n", run->step, o->out);
     return HZP_OK;
 }
@@ -509,6 +512,7 @@ int hzp_cmd_train(const struct hzp_options *options)
     if (r < 0)
         fprintf(stderr, "hzpserve train: %s\n", text.text[0] ? text.text : hzp_err_name(r));
     close_run(run);
+    free(run->options);
     free(run);
     return r < 0;
 }

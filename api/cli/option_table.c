@@ -237,7 +237,9 @@ const struct hzp_option hzp_option_table[] = {
     INT("--checkpoint-every", engine.learning.checkpoint_every, "100", 0, BIG, SERVE | TRAIN,
         "updates between checkpoints; 0: only at the end"),
     INT("--keep-checkpoints", engine.learning.keep_checkpoints, "2", 1, 1e6, SERVE | TRAIN,
-        "number of newest checkpoints kept"),
+        "number of newest checkpoints kept; one with a file named keep in it is never removed"),
+    INT("--keep-hourly", engine.learning.keep_hourly, "24", 0, 1e6, SERVE | TRAIN,
+        "checkpoints kept beside these: the newest of each of the last N hours"),
     INT("--train-seed", engine.learning.seed, "1", 0, BIG, LEARN,
         "seed of the order of the examples"),
 

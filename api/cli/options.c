@@ -7,6 +7,7 @@
 #include "base/version.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -253,6 +254,59 @@ static int read_model_settings(const char *dir, struct hzp_options *options,
         fclose(file);
     free(path);
     return r;
+}
+
+/* Copies a line of the model's settings file; a relative file name becomes absolute. */
+static void copy_line(FILE *out, const char *dir, char *line)
+{
+    char beside[2048], real[PATH_MAX];
+    line[strcspn(line, "\r\n")] = 0;
+    const char *name = line + strspn(line, " \t");
+    size_t length = strcspn(name, " \t=");
+    const struct hzp_option *s = find(name, length, HZP_COMMAND_SERVE);
+    const char *value = name + length;
+    value += strspn(value, value[0] == '=' ? "=" : " \t");
+    if (s && s->kind == HZP_OPTION_FILE && *value && *value != '/') {
+        snprintf(beside, sizeof(beside), "%s/%s", dir, value);
+        if (realpath(beside, real)) {
+            fprintf(out, "%s %s\n", s->name, real);
+            return;
+        }
+    }
+    fprintf(out, "%s\n", line);
+}
+
+/* Whether the line sets the name under which the model is served. */
+static bool names_model(const char *line)
+{
+    static const char option[] = "--served-model-name";
+    line += strspn(line, " \t");
+    return !strncmp(line, option, sizeof(option) - 1) && strchr(" \t=", line[sizeof(option) - 1]);
+}
+
+char *hzp_options_of_copy(const char *dir, const char *name)
+{
+    char path[PATH_MAX], line[1024], real[PATH_MAX], *text = NULL;
+    size_t size = 0;
+    bool named = false;
+    FILE *out = open_memstream(&text, &size);
+    HZP_ASSERT(out);
+    snprintf(path, sizeof(path), "%s/serve.options", dir);
+    FILE *file = fopen(path, "r");
+    while (file && fgets(line, sizeof(line), file)) {
+        if (name && names_model(line))
+            continue;
+        named |= names_model(line);
+        copy_line(out, dir, line);
+    }
+    if (file)
+        fclose(file);
+    if (!name && !named && realpath(dir, real) && strrchr(real, '/'))
+        name = strrchr(real, '/') + 1;
+    if (name && !strchr(name, '\n'))
+        fprintf(out, "--served-model-name %s\n", name);
+    fclose(out);
+    return text;
 }
 
 static int read_words(int argc, char **argv, struct hzp_options *options,

@@ -107,6 +107,11 @@ int hzp_options_parse(int argc, char **argv, struct hzp_options *ret, struct hzp
 /* The defaults of a command's options: a starting point for tests and other programs. */
 void hzp_options_defaults(enum hzp_command command, struct hzp_options *ret);
 
+/* What a copy of the model at `dir`, such as a checkpoint, needs as its serve.options to be served
+ * in the same way from anywhere: its settings with absolute file names, and --served-model-name
+ * with `name` (NULL: the one in the settings, or the directory's).  The caller frees it. */
+char *hzp_options_of_copy(const char *dir, const char *name);
+
 /* `hzpserve --help`, and `hzpserve COMMAND --help`. */
 void hzp_options_help(FILE *out);
 void hzp_options_command_help(FILE *out, enum hzp_command command);

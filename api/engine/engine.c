@@ -126,6 +126,8 @@ static int open_state(struct hzp_engine *e, struct hzp_err_text *reterr)
         .body_samples_max = (int32_t)HZP_MIN(l->queue_samples, 65536),
         .checkpoint_every = l->checkpoint_every,
         .keep_checkpoints = l->keep_checkpoints,
+        .keep_hourly = l->keep_hourly,
+        .options = e->config.checkpoint_options,
         .provisional = e->config.provisional,
     };
     return hzp_state_open(&state, &e->state, reterr);

@@ -21,10 +21,11 @@
 
 struct hzp_engine_config {
     const struct hzp_engine_settings *settings; /* borrowed for the engine's lifetime */
-    int32_t slots;    /* of weights; 0: as in the settings if it trains, else 1 */
-    bool provisional; /* a state directory created by start is removed again, unless
+    int32_t slots;                  /* of weights; 0: as in the settings if it trains, else 1 */
+    const char *checkpoint_options; /* serve.options of checkpoints; NULL: none; borrowed */
+    bool provisional;               /* a state directory created by start is removed again, unless
                        * hzp_state_keep() was called */
-    bool quiet;       /* do not print the memory plan */
+    bool quiet;                     /* do not print the memory plan */
     /* Called on the engine thread after every update; NULL: none. */
     void (*on_update)(void *ctx, const struct hzp_update_report *report);
     void *ctx;

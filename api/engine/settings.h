@@ -76,7 +76,8 @@ struct hzp_learning_settings {
     const char *state_dir; /* NULL: the default directory; "none": nothing is saved */
     const char *replay;    /* a file of examples; NULL: none */
     double replay_ratio;
-    int64_t passes, queue_samples, queue_tokens, checkpoint_every, keep_checkpoints, seed;
+    int64_t passes, queue_samples, queue_tokens, checkpoint_every, keep_checkpoints, keep_hourly,
+        seed;
 };
 
 struct hzp_engine_settings {

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 static const char prefix[] = "checkpoint-", unfinished[] = ".tmp";
@@ -116,17 +117,34 @@ static int put_in_place(const char *parent, const char *from, const char *to,
     return HZP_OK;
 }
 
+static int write_options(const char *dir, const char *options, struct hzp_err_text *reterr)
+{
+    char path[PATH_MAX];
+    if (!options)
+        return HZP_OK;
+    snprintf(path, sizeof(path), "%s/serve.options", dir);
+    FILE *file = fopen(path, "w");
+    bool written = file && fputs(options, file) >= 0 && fflush(file) == 0 && !fsync(fileno(file));
+    int error = errno;
+    if (file && fclose(file) != 0)
+        written = false;
+    return written ? HZP_OK
+                   : hzp_fail(reterr, HZP_EIO, "%s: cannot be written: %s", path, strerror(error));
+}
+
 int hzp_checkpoint_save_model(const char *dir, const struct hzp_model *model,
                               const struct hzp_version *v, const char *source_dir,
-                              struct hzp_err_text *reterr)
+                              const char *options, struct hzp_err_text *reterr)
 {
-    return hzp_model_save(dir, model->dev, hzp_version_units(model->weights, v), source_dir,
-                          reterr);
+    HZP_TRY(
+        hzp_model_save(dir, model->dev, hzp_version_units(model->weights, v), source_dir, reterr));
+    return write_options(dir, options, reterr);
 }
 
 int hzp_checkpoint_write(const char *parent, uint64_t number, const struct hzp_model *model,
                          struct hzp_trainer *trainer, const struct hzp_version *v,
-                         const char *source_dir, const char *note, struct hzp_err_text *reterr)
+                         const char *source_dir, const char *options, const char *note,
+                         struct hzp_err_text *reterr)
 {
     char temporary[PATH_MAX], place[PATH_MAX];
     snprintf(place, sizeof(place), "%s/%s%" PRIu64, parent, prefix, number);
@@ -135,7 +153,7 @@ int hzp_checkpoint_write(const char *parent, uint64_t number, const struct hzp_m
     remove_dir(temporary);
     int r = hzp_checkpoint_make_dir(temporary, NULL, reterr);
     if (r >= 0)
-        r = hzp_checkpoint_save_model(temporary, model, v, source_dir, reterr);
+        r = hzp_checkpoint_save_model(temporary, model, v, source_dir, options, reterr);
     if (r >= 0)
         r = hzp_trainer_save(trainer, v, temporary, note, reterr);
     if (r >= 0)
@@ -175,37 +193,74 @@ uint64_t hzp_checkpoint_newest(const char *parent)
     return newest;
 }
 
+/* A complete checkpoint that may be removed. */
+struct old {
+    uint64_t number;
+    int64_t hour; /* since 1970, in which it was written */
+};
+
 static int newest_first(const void *a, const void *b)
 {
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    uint64_t x = ((const struct old *)a)->number, y = ((const struct old *)b)->number;
     return x > y ? -1 : x < y;
 }
 
-void hzp_checkpoint_prune(const char *parent, int64_t keep)
+static int64_t hour_of(const char *path)
 {
-    uint64_t *number = NULL;
+    char file[PATH_MAX + 32];
+    struct stat st;
+    /* not the directory's own time, which a tag changes */
+    snprintf(file, sizeof(file), "%s/trainer.safetensors", path);
+    return stat(file, &st) < 0 && stat(path, &st) < 0 ? 0 : (int64_t)st.st_mtime / 3600;
+}
+
+static bool tagged(const char *path)
+{
+    char file[PATH_MAX + 32];
+    snprintf(file, sizeof(file), "%s/keep", path);
+    return access(file, F_OK) == 0;
+}
+
+/* Lists the checkpoints, tagged ones too, and removes what interrupted writes left behind. */
+static struct old *list(const char *parent, DIR *dir, int64_t *ret_count)
+{
+    struct old *old = NULL;
     int64_t count = 0;
+    char path[PATH_MAX];
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        bool is_unfinished = false;
+        uint64_t n = number_of(entry->d_name, &is_unfinished);
+        snprintf(path, sizeof(path), "%s/%s", parent, entry->d_name);
+        if (n && is_unfinished) {
+            remove_dir(path);
+        } else if (n) {
+            old = hzp_xrealloc(old, (size_t)(count + 1) * sizeof(*old));
+            old[count++] = (struct old){n, hour_of(path)};
+        }
+    }
+    if (count)
+        qsort(old, (size_t)count, sizeof(*old), newest_first);
+    *ret_count = count;
+    return old;
+}
+
+void hzp_checkpoint_prune(const char *parent, int64_t keep, int64_t hourly)
+{
+    int64_t count = 0, now = (int64_t)time(NULL) / 3600, hour = INT64_MAX;
     char path[PATH_MAX];
     DIR *dir = opendir(parent);
     if (!dir)
         return;
-    for (struct dirent *entry; (entry = readdir(dir));) {
-        bool is_unfinished = false;
-        uint64_t n = number_of(entry->d_name, &is_unfinished);
-        if (n && is_unfinished) {
-            snprintf(path, sizeof(path), "%s/%s", parent, entry->d_name);
-            remove_dir(path);
-        } else if (n) {
-            number = hzp_xrealloc(number, (size_t)(count + 1) * sizeof(*number));
-            number[count++] = n;
-        }
-    }
+    struct old *old = list(parent, dir, &count);
     closedir(dir);
-    if (count)
-        qsort(number, (size_t)count, sizeof(*number), newest_first);
-    for (int64_t i = HZP_MAX(keep, 1); i < count; i++) {
-        snprintf(path, sizeof(path), "%s/%s%" PRIu64, parent, prefix, number[i]);
-        remove_whole(path);
+    for (int64_t i = 0; i < count; i++) {
+        bool newest_of_hour = old[i].hour < hour;
+        hour = HZP_MIN(hour, old[i].hour);
+        if (i < HZP_MAX(keep, 1) || (newest_of_hour && old[i].hour > now - hourly))
+            continue;
+        snprintf(path, sizeof(path), "%s/%s%" PRIu64, parent, prefix, old[i].number);
+        if (!tagged(path))
+            remove_whole(path);
     }
-    free(number);
+    free(old);
 }

@@ -21,20 +21,25 @@ void hzp_checkpoint_unmake_dir(const char *path, size_t existed);
 
 /* Writes parent/checkpoint-number from version v and the trainer state that belongs to it
  * (hzp_trainer_save says when that may be called). source_dir: its config and tokenizer files are
- * copied.  An existing checkpoint of that number is replaced. */
+ * copied.  options: contents of serve.options, with which the checkpoint is served like the model
+ * that it is of; NULL: none.  An existing checkpoint of that number is replaced. */
 int hzp_checkpoint_write(const char *parent, uint64_t number, const struct hzp_model *model,
                          struct hzp_trainer *trainer, const struct hzp_version *v,
-                         const char *source_dir, const char *note, struct hzp_err_text *reterr);
+                         const char *source_dir, const char *options, const char *note,
+                         struct hzp_err_text *reterr);
 
-/* Writes only the model, as a directory that can be loaded; v must be held. */
+/* Writes only the model and its serve.options, as a directory that can be loaded; v must be
+ * held. */
 int hzp_checkpoint_save_model(const char *dir, const struct hzp_model *model,
                               const struct hzp_version *v, const char *source_dir,
-                              struct hzp_err_text *reterr);
+                              const char *options, struct hzp_err_text *reterr);
 
 /* The largest number among parent's checkpoints; 0: none. */
 uint64_t hzp_checkpoint_newest(const char *parent);
 
-/* Removes all but the `keep` newest checkpoints, and what interrupted writes left behind. */
-void hzp_checkpoint_prune(const char *parent, int64_t keep);
+/* Removes what interrupted writes left behind, and checkpoints, but never the `keep` newest, the
+ * newest of each of the last `hourly` hours (of the clock, UTC) that have one, a tagged one (with a
+ * file named keep in it), or a directory of another name. */
+void hzp_checkpoint_prune(const char *parent, int64_t keep, int64_t hourly);
 
 #endif

@@ -353,7 +353,8 @@ static void write_checkpoint(struct hzp_state *s, const struct hzp_version *v)
     uint64_t begin = hzp_now_ns(), id = v->record.id;
     int64_t step = v->record.optimizer_step, through = v->record.learned_through;
     journal(s); /* the log must have every version that it refers to */
-    int r = hzp_checkpoint_write(s->dir, id, s->model, s->trainer, v, s->model_dir, NULL, &text);
+    int r = hzp_checkpoint_write(s->dir, id, s->model, s->trainer, v, s->model_dir,
+                                 s->config.options, NULL, &text);
     snprintf(name, sizeof(name), "checkpoint-%" PRIu64, id);
     if (r >= 0)
         r = hzp_sample_log_checkpoint(s->log, id, through, name, &text);
@@ -372,7 +373,7 @@ static void write_checkpoint(struct hzp_state *s, const struct hzp_version *v)
         hzp_log(HZP_LOG_ERROR, "state", "checkpoint failed version=%" PRIu64 " %s", id, text.text);
         return;
     }
-    hzp_checkpoint_prune(s->dir, s->config.keep_checkpoints);
+    hzp_checkpoint_prune(s->dir, s->config.keep_checkpoints, s->config.keep_hourly);
     hzp_log(HZP_LOG_INFO, "state",
             "checkpoint version=%" PRIu64 " step=%" PRId64 " learned_through=%" PRId64
             " seconds=%.2f",
@@ -451,6 +452,24 @@ static void *file_main(void *arg)
     return NULL;
 }
 
+/* Versions of earlier processes stay listed.  A history that cannot be read is no reason not to
+ * serve. */
+static void restore_history(struct hzp_state *s)
+{
+    struct hzp_err_text text;
+    struct hzp_version_record *record = malloc(RECORDS_MAX * sizeof(*record));
+    int32_t n = HZP_ENOMEM;
+    hzp_fail(&text, n, "not enough memory");
+    if (record)
+        n = hzp_sample_log_read_versions(s->log, s->resume.next_version_id, RECORDS_MAX, record,
+                                         &text);
+    if (n < 0)
+        hzp_log(HZP_LOG_WARN, "state", "versions of earlier runs are not listed: %s", text.text);
+    else
+        hzp_weights_set_history(s->model->weights, record, n);
+    free(record);
+}
+
 int hzp_state_start(struct hzp_state *s, struct hzp_trainer *trainer, const struct hzp_model *model,
                     struct hzp_loop *loop)
 {
@@ -459,6 +478,7 @@ int hzp_state_start(struct hzp_state *s, struct hzp_trainer *trainer, const stru
     s->loop = loop;
     s->journaled = s->resume.next_version_id - 1;
     s->saved_ns = hzp_now_ns();
+    restore_history(s);
     HZP_TRY(hzp_thread_start(&s->thread, "hzp-file", file_main, s));
     s->started = true;
     hzp_wake_poke(&s->wake); /* journals the first version */

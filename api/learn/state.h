@@ -38,8 +38,10 @@ struct hzp_state_config {
     int32_t micro_rows;       /* an example has at most this many tokens + 1; at most positions */
     int32_t body_samples_max; /* maximum number of examples in one body */
     int64_t checkpoint_every; /* updates; 0: only when idle and at the end */
-    int64_t keep_checkpoints;
-    bool provisional; /* close removes what open created, unless hzp_state_keep() was called */
+    int64_t keep_checkpoints; /* hzp_checkpoint_prune */
+    int64_t keep_hourly;
+    const char *options; /* serve.options of checkpoints; NULL: none */
+    bool provisional;    /* close removes what open created, unless hzp_state_keep() was called */
 };
 
 /* Opens or creates the state directory and reads the examples to be learned again into a new queue.

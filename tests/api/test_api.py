@@ -48,7 +48,7 @@ class Server:
         self.process = subprocess.Popen(arguments + self.options, stdout=subprocess.PIPE,
                                         stderr=self.log, text=True)
         for line in self.process.stdout:
-            found = re.search(r"serves (\S+) at http://127\.0\.0\.1:(\d+)", line)
+            found = re.search(r"serves (.+) at http://127\.0\.0\.1:(\d+)", line)
             if found:
                 self.model, self.port = found[1], int(found[2])
                 break

@@ -126,6 +126,24 @@ static void a_model_has_settings_of_its_own(void **state)
     assert_int_equal(parse("eval", dir, NULL, NULL, NULL), HZP_OK);
     assert_true(options.engine.training.lr == 1e-4); /* a setting of serve only */
 
+    /* What a copy of the model elsewhere needs. */
+    char *copy = hzp_options_of_copy(dir, "a name"), expected[400];
+    snprintf(expected, sizeof(expected),
+             "# a comment\n\n--lr 0.5\n  --try-prompt two words\n--passes=7\n--no-train\n"
+             "--replay %s\n--served-model-name a name\n",
+             path);
+    assert_string_equal(copy, expected);
+    free(copy);
+    write_settings(dir, "--served-model-name its name\n");
+    copy = hzp_options_of_copy(dir, NULL);
+    assert_string_equal(copy, "--served-model-name its name\n");
+    free(copy);
+    write_settings(dir, "");
+    copy = hzp_options_of_copy(dir, NULL);
+    snprintf(expected, sizeof(expected), "--served-model-name %s\n", strrchr(dir, '/') + 1);
+    assert_string_equal(copy, expected);
+    free(copy);
+
     static const char *const bad[] = {"--nope 1\n", "lr 1\n", "--lr x\n", "--temperature 1\n"};
     for (int i = 0; i < HZP_COUNT(bad); i++) {
         write_settings(dir, bad[i]);

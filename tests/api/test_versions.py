@@ -7,12 +7,15 @@
 The server and its client are those of test_api.py.
 """
 import json
+import pathlib
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 
 import test_api
-from test_api import EXAMPLES, Server, until
+from test_api import EXAMPLES, HANG, Server, until
 
 
 def test_versions_in_a_stream():
@@ -97,6 +100,28 @@ def test_bound_lowered():
             until(lambda: server.metric("hzpserve_steps_total") >= holds)
             for _ in range(5):
                 assert server.complete(max_tokens=8).hzpserve["staleness"] <= bound
+
+
+def test_history_and_checkpoint():
+    """A restart lists the versions of the run before it; a checkpoint is served under the model's
+    name."""
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as state:
+        with Server("--passes", "2", name="its name", state=state) as server:
+            status, _, got = server.post(EXAMPLES + f"?wait=served&timeout={HANG}", {"text": "A cat."})
+            assert status == 200 and got["estimated_seconds"] == 0 and got["held_back_by"] is None, got
+            before = json.loads(server.get("/v1/weights"))["data"]
+        with Server("--passes", "2", name="its name", state=state) as server:
+            after = json.loads(server.get("/v1/weights"))["data"]
+            assert after[0]["state"] == "current" and after[0]["id"] > before[0]["id"]
+            kept = ("id", "loss", "checksum", "learned", "learned_through", "published_unix_ms")
+            assert [[v[k] for k in kept] for v in after[1:]] == [[v[k] for k in kept] for v in before]
+        newest = max(pathlib.Path(state).glob("checkpoint-*"), key=lambda p: int(p.name.split("-")[1]))
+        process = subprocess.Popen([test_api.BINARY, "serve", newest, "--port", "0", "--state", "none"],
+                                   stdout=subprocess.PIPE, text=True)
+        found = next((line for line in process.stdout if " serves " in line), "")
+        process.terminate()
+        process.communicate()
+        assert "hzpserve serves its name at " in found, found
 
 
 def main():

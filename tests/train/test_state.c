@@ -15,9 +15,12 @@
 #include "tests/fixture/model.h"
 #include "tests/weights/scratch.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 
 static const char config_json[] =
     "{\"model_type\": \"llama\", \"architectures\": [\"LlamaForCausalLM\"], \"hidden_size\": 16,"
@@ -82,6 +85,7 @@ static struct hzp_state_config state_config(const struct hzp_layout *layout, int
         .body_samples_max = 100,
         .checkpoint_every = every,
         .keep_checkpoints = 2,
+        .options = "--served-model-name a model\n",
         .queue = {.samples_max = 1000, .tokens_max = 100000, .passes = 2, .seed = 1}};
 }
 
@@ -214,6 +218,105 @@ static void test_stop_and_start(void **state)
     assert_int_equal(record.learned_through, 42);
     close_server(&s, true);
     fixture_units_free(&weights);
+}
+
+/* A restart lists the versions of the process before it, with their losses and what they learned
+ * from, also when that process was killed or left no checkpoint. */
+static void test_history_outlives(void **state)
+{
+    struct server s;
+    struct hzp_version_record before[64], after[128];
+    int64_t known = 0;
+    for (int run = 0; run < 3; run++) {
+        open_server(&s, 0);
+        int32_t n = hzp_weights_list(s.weights, after, 128);
+        assert_int_equal(n, known + 1);
+        for (int32_t i = 1; i < n; i++) {
+            assert_int_equal(after[i].id, before[i - 1].id);
+            assert_int_equal(after[i].optimizer_step, before[i - 1].optimizer_step);
+            assert_int_equal(after[i].checksum, before[i - 1].checksum);
+            assert_int_equal(after[i].published_unix_ms, before[i - 1].published_unix_ms);
+            assert_int_equal(after[i].learned_through, before[i - 1].learned_through);
+            assert_memory_equal(&after[i].learned, &before[i - 1].learned,
+                                sizeof(after[i].learned));
+            assert_true(after[i].loss == before[i - 1].loss ||
+                        (isnan(after[i].loss) && isnan(before[i - 1].loss)));
+            assert_int_equal(after[i].state, HZP_VERSION_FREE);
+        }
+        for (int i = 0; i < 4; i++)
+            accept(&s, run * 10 + i);
+        while (hzp_loop_turn(s.loop) > 0)
+            ;
+        known = hzp_weights_list(s.weights, before, 64);
+        assert_true(known > run * 4);
+        close_server(&s, run != 1);
+    }
+}
+
+/* A checkpoint is served under the model's name and with its settings. */
+static void test_checkpoint_options(void **state)
+{
+    struct server s;
+    open_server(&s, 0);
+    accept(&s, 1);
+    while (hzp_loop_turn(s.loop) > 0)
+        ;
+    close_server(&s, true);
+    char path[64], line[64] = "";
+    snprintf(path, sizeof(path), "state/checkpoint-%llu/serve.options",
+             (unsigned long long)hzp_checkpoint_newest(scratch_path("state")));
+    FILE *file = fopen(scratch_path("%s", path), "r");
+    assert_non_null(file);
+    assert_non_null(fgets(line, sizeof(line), file));
+    fclose(file);
+    assert_string_equal(line, "--served-model-name a model\n");
+}
+
+static void make_checkpoint(uint64_t number, int64_t unix_s, bool tag)
+{
+    char name[64];
+    struct timespec times[2] = {{.tv_sec = (time_t)unix_s}, {.tv_sec = (time_t)unix_s}};
+    snprintf(name, sizeof(name), "kept/checkpoint-%llu", (unsigned long long)number);
+    assert_int_equal(hzp_checkpoint_make_dir(scratch_path("%s", name), NULL, NULL), HZP_OK);
+    snprintf(name, sizeof(name), "kept/checkpoint-%llu/trainer.safetensors",
+             (unsigned long long)number);
+    fclose(fopen(scratch_path("%s", name), "w"));
+    assert_int_equal(utimensat(AT_FDCWD, scratch_path("%s", name), times, 0), 0);
+    snprintf(name, sizeof(name), "kept/checkpoint-%llu/keep", (unsigned long long)number);
+    if (tag)
+        fclose(fopen(scratch_path("%s", name), "w"));
+}
+
+/* The newest few, one an hour, tagged ones and those of another name stay. */
+static void test_prune(void **state)
+{
+    int64_t hour = (int64_t)time(NULL) / 3600 * 3600;
+    static const struct {
+        int hours, minute; /* before this hour's begin, in that hour */
+        bool tag, kept;
+    } of[] = {{40, 10, false, false}, {40, 20, true, true}, {30, 5, false, false},
+              {5, 1, false, false},   {5, 59, false, true}, {4, 30, false, true},
+              {1, 1, false, false},   {1, 2, true, true},   {1, 3, false, true},
+              {0, 0, false, true},    {0, 0, false, true}};
+    for (int i = 0; i < HZP_COUNT(of); i++)
+        make_checkpoint((uint64_t)i + 1, hour - of[i].hours * 3600 + of[i].minute * 60, of[i].tag);
+    assert_int_equal(hzp_checkpoint_make_dir(scratch_path("kept/checkpoint-2-good"), NULL, NULL),
+                     HZP_OK);
+    assert_int_equal(hzp_checkpoint_make_dir(scratch_path("kept/checkpoint-3.tmp"), NULL, NULL),
+                     HZP_OK);
+    hzp_checkpoint_prune(scratch_path("kept"), 2, 24);
+    for (int i = 0; i < HZP_COUNT(of); i++) {
+        char name[64];
+        snprintf(name, sizeof(name), "kept/checkpoint-%d", i + 1);
+        if ((access(scratch_path("%s", name), F_OK) == 0) != of[i].kept)
+            fail_msg("%s is %s", name, of[i].kept ? "gone" : "there");
+    }
+    assert_int_equal(access(scratch_path("kept/checkpoint-2-good"), F_OK), 0);
+    assert_int_not_equal(access(scratch_path("kept/checkpoint-3.tmp"), F_OK), 0);
+    hzp_checkpoint_prune(scratch_path("kept"), 1, 0); /* tagged ones and the newest */
+    assert_int_equal(hzp_checkpoint_newest(scratch_path("kept")), HZP_COUNT(of));
+    assert_int_equal(access(scratch_path("kept/checkpoint-2"), F_OK), 0);
+    assert_int_not_equal(access(scratch_path("kept/checkpoint-10"), F_OK), 0);
 }
 
 static void test_periodic_checkpoints(void **state)
@@ -437,6 +540,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_stop_and_start, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_history_outlives, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_checkpoint_options, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_prune, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_periodic_checkpoints, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_kill, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_two_at_once, make_model, scratch_teardown),

@@ -439,6 +439,34 @@ static void test_random(void **state)
     }
 }
 
+/* Versions of an earlier process follow those of this one, and the newest is always this one's. */
+static void test_earlier_versions(void **state)
+{
+    struct hzp_weights *w = make(2, 1, 1);
+    struct hzp_version_record old[3] = {{.id = 9}, {.id = 5}, {.id = 4}}, list[8];
+    hzp_weights_set_history(w, old, 3);
+    assert_int_equal(hzp_weights_list(w, list, 8), 3);
+    hzp_weights_newest(w, &list[0]);
+    assert_int_equal(list[0].id, 0); /* nothing is published yet */
+    struct hzp_version *v;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(hzp_weights_begin(w, &v), HZP_OK);
+        hzp_weights_publish(w, v, (uint64_t)i);
+        hzp_weights_reclaim(w, (uint64_t)i);
+    }
+    assert_int_equal(hzp_weights_list(w, list, 8), 5);
+    static const uint64_t id[] = {2, 1, 9, 5, 4};
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(list[i].id, id[i]);
+    assert_int_equal(hzp_weights_list(w, list, 3), 3);
+    assert_int_equal(list[2].id, 9);
+    hzp_weights_newest(w, &list[0]);
+    assert_int_equal(list[0].id, 2);
+    hzp_weights_set_history(w, NULL, 0);
+    assert_int_equal(hzp_weights_list(w, list, 8), 2);
+    hzp_weights_destroy(w);
+}
+
 /* Readers see whole records while the engine publishes. */
 struct reader {
     struct hzp_weights *w;
@@ -488,10 +516,15 @@ static void test_readers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_life),     cmocka_unit_test(test_last_step),
-        cmocka_unit_test(test_in_place), cmocka_unit_test(test_staleness),
-        cmocka_unit_test(test_history),  cmocka_unit_test(test_learned),
-        cmocka_unit_test(test_random),   cmocka_unit_test(test_readers),
+        cmocka_unit_test(test_life),
+        cmocka_unit_test(test_last_step),
+        cmocka_unit_test(test_in_place),
+        cmocka_unit_test(test_staleness),
+        cmocka_unit_test(test_earlier_versions),
+        cmocka_unit_test(test_learned),
+        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_history),
+        cmocka_unit_test(test_readers),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
