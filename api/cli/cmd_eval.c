@@ -185,6 +185,7 @@ static int eval_examples(struct eval *e, struct hzp_err_text *reterr)
     int32_t count = 0;
     hzp_examples_init(&examples, e->parts.tok, &e->parts.config, e->rows + 1, 0);
     examples.split = true;
+    examples.chat = e->parts.chat;
     int r = hzp_examples_load(&examples, e->data, &sample, &count, reterr);
     for (int32_t i = 0; i < count && r == HZP_OK; i++)
         r = add(e, sample[i]->token, sample[i]->learn, sample[i]->count);

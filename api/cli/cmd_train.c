@@ -217,6 +217,7 @@ static int open_data(struct run *run, struct hzp_err_text *reterr)
     struct data data = {0};
     int32_t rows = HZP_MIN(run->parts.plan.recipe.micro_rows, run->parts.plan.positions);
     hzp_examples_init(&examples, run->parts.tok, &run->parts.config, rows + 1, 0);
+    examples.chat = run->parts.chat;
     int r = hzp_examples_load(&examples, o->data, &data.sample, &data.count, reterr);
     if (r >= 0 && o->eval_data)
         r = hzp_examples_load(&examples, o->eval_data, &run->eval.sample, &run->eval.count, reterr);

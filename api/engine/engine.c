@@ -115,6 +115,7 @@ static int open_state(struct hzp_engine *e, struct hzp_err_text *reterr)
         .state_dir = l->state_dir,
         .model_dir = e->config.settings->model.dir,
         .tok = e->parts.tok,
+        .chat = e->parts.chat,
         .layout = &e->parts.layout,
         .queue = {.samples_max = (int32_t)HZP_MIN(l->queue_samples, INT32_MAX),
                   .tokens_max = l->queue_tokens,

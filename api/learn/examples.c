@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/learn/examples.h"
 
+#include "api/text/lesson.h"
 #include "base/arena.h"
 #include "weights/json_file.h"
 
@@ -268,6 +269,42 @@ static int parse_tokens(struct parse *p, const json_t *object)
     return push_sample(p, p->tokens.ids, p->learn, (int32_t)n);
 }
 
+/* Samples carry no weights, so a message is learned or not. */
+static int push_lesson(struct parse *p, const struct hzp_lesson *lesson)
+{
+    size_t n = lesson->tokens.n;
+    bool any = false;
+    if (hzp_text_grow((void **)&p->learn, &p->learn_room, HZP_MAX(n, 1), 1) < 0)
+        return no_memory(p);
+    for (size_t i = 0; i < n; i++) {
+        if (lesson->tokens.ids[i] < 0 || lesson->tokens.ids[i] >= p->ex->vocab)
+            return bad(p, "messages", "token %d is beyond the model's vocabulary of %d",
+                       lesson->tokens.ids[i], p->ex->vocab);
+        if (lesson->weight[i] != 0 && lesson->weight[i] != 1)
+            return bad(p, "messages", "a weight other than 0 and 1 is not supported");
+        p->learn[i] = lesson->weight[i] != 0;
+        any = any || (i && p->learn[i]);
+    }
+    return any ? push_sample(p, lesson->tokens.ids, p->learn, (int32_t)n) : nothing(p, "messages");
+}
+
+static int parse_messages(struct parse *p, const json_t *object)
+{
+    struct hzp_lessons lessons = {0};
+    struct hzp_err_text err = {{0}, {0}};
+    if (!p->ex->tok || !p->ex->chat)
+        return bad(p, "messages", "this model has no chat template: send prompt and completion");
+    int r = hzp_lessons_add(p->ex->chat, p->ex->tok, object, p->ex->tokens_max, &lessons, &err);
+    if (r == HZP_ENOMEM)
+        r = no_memory(p);
+    else if (r < 0)
+        r = bad(p, err.param[0] ? err.param : "messages", "%s", err.text);
+    for (size_t i = 0; i < lessons.n && r >= 0; i++)
+        r = push_lesson(p, &lessons.lesson[i]);
+    hzp_lessons_fini(&lessons);
+    return r;
+}
+
 static int parse_object(struct parse *p, const json_t *object)
 {
     p->tokens.n = 0;
@@ -276,15 +313,18 @@ static int parse_object(struct parse *p, const json_t *object)
     bool pair = json_object_get(object, "prompt") || json_object_get(object, "completion");
     bool text = json_object_get(object, "text") != NULL;
     bool tokens = json_object_get(object, "tokens") || json_object_get(object, "learn");
-    if (pair + text + tokens > 1)
-        return bad(p, "", "give either prompt and completion, or text, or tokens");
+    bool messages = json_object_get(object, "messages") != NULL;
+    if (pair + text + tokens + messages > 1)
+        return bad(p, "", "give either messages, or prompt and completion, or text, or tokens");
+    if (messages)
+        return parse_messages(p, object);
     if (pair)
         return parse_pair(p, object);
     if (text)
         return parse_text(p, object);
     if (tokens)
         return parse_tokens(p, object);
-    return bad(p, "", "has neither prompt and completion, nor text, nor tokens");
+    return bad(p, "", "has neither messages, nor prompt and completion, nor text, nor tokens");
 }
 
 /* --- Bodies ----------------------------------------------------------------------------------- */

@@ -4,6 +4,7 @@
  *
  * A body is NDJSON (one object a line) or one JSON array of objects:
  *
+ *     {"messages": [{"role", "content"}, ..]}  what the assistant says (api/text/lesson.h)
  *     {"prompt": "...", "completion": "..."}   completion and end token are learned
  *     {"text": "..."}                          all but the first token, and the end token
  *     {"tokens": [..], "learn": [0, 1, ..]}    as given; learn absent: all but the first
@@ -22,11 +23,13 @@
 #ifndef HZP_API_LEARN_EXAMPLES_H
 #define HZP_API_LEARN_EXAMPLES_H
 
+#include "api/text/chat.h"
 #include "api/text/tokenizer.h"
 #include "base/thread.h"
 #include "train/sample_queue.h"
 
 struct hzp_examples {
+    const struct hzp_chat *chat;    /* borrowed, set after init; NULL: no {"messages"} */
     struct hzp_tokenizer *tok;      /* borrowed; NULL: only {"tokens"} are accepted */
     struct hzp_sample_log *log;     /* borrowed; NULL: examples are only parsed, not accepted */
     struct hzp_sample_queue *queue; /* borrowed */

@@ -231,6 +231,7 @@ static int open_all(struct hzp_state *s, struct hzp_err_text *reterr)
         return hzp_fail(reterr, HZP_EINVAL, "the queue's settings are out of range");
     hzp_examples_init(&s->examples, config->tok, &config->layout->config, s->config.micro_rows + 1,
                       config->body_samples_max);
+    s->examples.chat = config->chat;
     s->examples.log = s->log;
     s->examples.queue = s->queue;
     s->examples_made = true;

@@ -32,6 +32,7 @@ struct hzp_state_config {
     const char *state_dir; /* NULL: hzp_state_default_dir(); "none": nothing is saved */
     const char *model_dir;
     struct hzp_tokenizer *tok;            /* borrowed */
+    const struct hzp_chat *chat;          /* borrowed; NULL: no chat template */
     const struct hzp_layout *layout;      /* borrowed */
     struct hzp_sample_queue_config queue; /* learned_through is set by open */
     const char *replay;                   /* a file of examples; NULL: none */

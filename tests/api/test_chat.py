@@ -201,6 +201,32 @@ def test_template_of_the_model():
             assert prompt_of(server, HELLO) == HELLO[0]["content"]
 
 
+def test_lessons():
+    """Conversations are examples to learn from: through the template, the assistant's turns."""
+    said = {"role": "assistant", "content": " Zorin lives in Tarn."}
+    def post(server, *messages, **more):
+        return server.post("/v1/fine_tuning/examples?wait=served&timeout=600",
+                           {"messages": [*HELLO, *messages], **more})
+    options = ["--update-tokens", "32"]
+    if not (pathlib.Path(base.MODEL) / "chat_template.jinja").exists():
+        options += ["--chat-template", TEMPLATE_FILE]
+    with Server(*options) as server:
+        status, _, body = post(server, said)
+        assert status == 200 and body["served"] and body["accepted"] == 1, body
+        for messages, param, more in (
+                ([], "lines[1].messages", {}),
+                ([{**said, "weight": 0}], "lines[1].messages", {}),
+                ([{**said, "weight": 0.5}], "lines[1].messages", {}),
+                ([{**said, "weight": -1}], "lines[1].messages[1].weight", {}),
+                ([{"role": "user", "content": "x", "weight": 1}], "lines[1].messages[1].weight",
+                 {}),
+                ([{**said, "content": 5}], "lines[1].messages[1].content", {}),
+                ([said], "lines[1].tools", {"tools": 3}),
+                ([said], "lines[1]", {"prompt": "x", "completion": "y"})):
+            status, _, body = post(server, *messages, **more)
+            assert status == 400 and body["error"]["param"] == param, (messages, body)
+
+
 def test_bad_template():
     """A template that cannot be run stops the start, with its name and line."""
     with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
@@ -224,18 +250,20 @@ def main():
         return 77
     tests = {name: f for name, f in globals().items() if name.startswith("test_") and callable(f)}
     chosen = sys.argv[3:] or list(tests)
+    global TEMPLATE_FILE
     with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
         file.write(TEMPLATE)
         file.flush()
+        TEMPLATE_FILE = file.name
         with Server("--no-train", "--chat-template", file.name) as server:
             for name in chosen:
                 if tests[name].__code__.co_argcount:
                     tests[name](server)
                     print(f"ok {name}", flush=True)
-    for name in chosen:
-        if not tests[name].__code__.co_argcount:
-            tests[name]()
-            print(f"ok {name}", flush=True)
+        for name in chosen:
+            if not tests[name].__code__.co_argcount:
+                tests[name]()
+                print(f"ok {name}", flush=True)
     return 0
 
 
