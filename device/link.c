@@ -216,6 +216,13 @@ int hzp_link_group(struct hzp_link *link, const int *rank, int count, struct hzp
     return group;
 }
 
+int hzp_link_register(struct hzp_link *link, void *memory, size_t size, struct hzp_err_text *reterr)
+{
+    if (atomic_load(&link->failed))
+        return failure(link, reterr);
+    return link->backend->announce ? link->backend->announce(link, memory, size, reterr) : HZP_OK;
+}
+
 /* Whether [a, a + size_a) and [b, b + size_b) share a byte. */
 static bool overlap(const char *a, size_t size_a, const char *b, size_t size_b)
 {
@@ -338,6 +345,7 @@ void hzp_link_state(struct hzp_link *link, struct hzp_link_state *ret)
     if (ret->failed) {
         hzp_lock_take(&link->lock);
         ret->failed_rank = link->failed_rank;
+        snprintf(ret->why, sizeof(ret->why), "%s", link->why);
         hzp_lock_release(&link->lock);
     }
 }
@@ -353,7 +361,7 @@ bool hzp_link_about(int i, struct hzp_link_about *ret)
     static const struct {
         const char *name;
         bool (*about)(char *text, size_t size);
-    } kinds[] = {{"mpi", hzp_link_mpi_about}};
+    } kinds[] = {{"mpi", hzp_link_mpi_about}, {"nccl", hzp_link_nccl_about}};
     if (i < 0 || i >= HZP_COUNT(kinds))
         return false;
     ret->name = kinds[i].name;

@@ -114,6 +114,7 @@ struct hzp_link_state {
     int failed_rank;       /* the rank at fault if failed; -1: unknown */
     bool failed;
     uint64_t wire_bytes; /* sent by this rank, of the transfers that are done */
+    char why[256];       /* of the failure */
 };
 void hzp_link_state(struct hzp_link *link, struct hzp_link_state *ret);
 
@@ -174,6 +175,43 @@ enum { HZP_LINK_SIM_BYTES = 65536 };
 struct hzp_device;
 int hzp_link_open_sim(const struct hzp_link_sim *config, struct hzp_device *device,
                       struct hzp_link **ret, struct hzp_err_text *reterr);
+
+/* ---- backend nccl ---- */
+
+/* What the link needs of the device's runtime; every function returns 0 or an error code. */
+struct hzp_link_streams {
+    const char *(*error_text)(int code);
+    int (*stream_open)(void **stream);
+    int (*stream_close)(void *stream);
+    int (*event_open)(void **event);
+    int (*event_close)(void *event);
+    int (*event_record)(void *event, void *stream);
+    int (*event_query)(void *event); /* 0: passed; -1: not yet; else an error */
+};
+
+/* Those of the CUDA runtime, for the current device; NULL: built without CUDA. */
+const struct hzp_link_streams *hzp_cuda_link_streams(void);
+
+struct hzp_link_nccl {
+    struct hzp_link *host; /* connects the same ranks; the nccl link owns it and closes it */
+    const struct hzp_link_streams *streams;
+    int ctas; /* blocks that a transfer may occupy at most; 0: as many as NCCL likes */
+};
+
+/* Transfers between GPUs.  NCCL is loaded now (libnccl.so.2, or the file in HZP_NCCL).  A transfer
+ * is first posted on the host link, where members compare what they posted; only when all have
+ * posted it is it launched, on a stream of its own, so no kernel spins for a rank that is late.
+ * Buffers are device memory whose contents are complete at post.  The groups opened at one time
+ * divide all ranks among them.  The library decides in which order it adds; `onto` is HZP_EUNSUP.
+ * Transfers are never captured in graphs.  HZP_EUNSUP: no NCCL, or older than 2.18, or no CUDA;
+ * HZP_EIO: it fails.  On failure host stays the caller's. */
+int hzp_link_open_nccl(const struct hzp_link_nccl *config, struct hzp_link **ret,
+                       struct hzp_err_text *reterr);
+
+/* Announces memory that transfers will use: it then need not be copied on the way.  Optional; each
+ * rank at the same point of its calls, after the groups were opened, before posting.  HZP_EIO. */
+int hzp_link_register(struct hzp_link *link, void *memory, size_t size,
+                      struct hzp_err_text *reterr);
 
 /* ---- what there is ---- */
 

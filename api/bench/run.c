@@ -30,7 +30,8 @@ static const struct what *find(const char *name, struct hzp_err_text *reterr)
         if (!strcmp(all[i].name, name))
             return &all[i];
     hzp_fail(reterr, HZP_EINVAL,
-             "bench: \"%s\" is not one of serve, train, coserve, swap, offline, ops, loop, replay",
+             "bench: \"%s\" is not one of serve, train, coserve, swap, offline, ops, loop, replay, "
+             "link",
              name ? name : "");
     return NULL;
 }

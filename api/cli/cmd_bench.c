@@ -1,12 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hzpserve bench WHAT [MODEL]: runs a benchmark. */
+#include "api/bench/link.h"
 #include "api/bench/run.h"
 #include "api/cli/commands.h"
 
 #include <stdio.h>
+#include <string.h>
+
+static int bench_link(const struct hzp_options *options)
+{
+    struct hzp_bench_settings settings = options->bench;
+    struct hzp_err_text err = {0};
+    struct hzp_ranks ranks;
+    settings.json = options->json;
+    int status = hzp_cmd_ranks_start(options);
+    if (status)
+        return status;
+    status = hzp_cmd_ranks_open(options, NULL, NULL, &ranks);
+    if (status)
+        return status;
+    int r = ranks.link ? hzp_bench_link(ranks.link, &settings, &err)
+                       : hzp_fail(&err, HZP_EINVAL, "bench link: one rank has no link; --ranks 2");
+    if (r < 0)
+        fprintf(stderr, "hzpserve: %s\n", err.text);
+    hzp_ranks_close(&ranks);
+    return r == HZP_EINVAL ? 2 : r < 0 ? 1 : 0;
+}
 
 int hzp_cmd_bench(const struct hzp_options *options)
 {
+    if (options->bench.what && !strcmp(options->bench.what, "link"))
+        return bench_link(options);
     struct hzp_bench_settings settings = options->bench;
     struct hzp_err_text err = {0};
     settings.json = settings.load.json = options->json;

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hzpserve devices: lists the backends of this build and the devices of this machine. */
+/* hzpserve devices: lists the backends of this build, the devices of this machine, and the links
+ * between ranks. */
 #include "api/cli/commands.h"
 #include "api/engine/memory_plan.h"
 #include "base/version.h"
 #include "device/about.h"
+#include "device/link.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -83,6 +85,18 @@ static json_t *backend_json(const char *name, const struct hzp_about *about)
     return ret;
 }
 
+/* As text, or into `links`. */
+static void show_links(json_t *links)
+{
+    struct hzp_link_about about;
+    for (int i = 0; hzp_link_about(i, &about); i++)
+        if (links)
+            json_array_append_new(links, json_pack("{s:s, s:b, s:s}", "link", about.name, "usable",
+                                                   (int)about.usable, "about", about.text));
+        else
+            printf("link %s: %s\n", about.name, about.text);
+}
+
 int hzp_cmd_devices(const struct hzp_options *options)
 {
     struct hzp_about about;
@@ -96,10 +110,15 @@ int hzp_cmd_devices(const struct hzp_options *options)
         else
             print_backend(name, &about);
     }
+    if (!options->json)
+        show_links(NULL);
     if (options->json) {
+        json_t *links = json_array();
+        show_links(links);
         json_t *top = json_object();
         json_object_set_new(top, "version", json_string(HZP_VERSION_TEXT));
         json_object_set(top, "backends", all);
+        json_object_set_new(top, "links", links);
         char *text = json_dumps(top, JSON_INDENT(2));
         printf("%s\n", text ? text : "{}");
         free(text);

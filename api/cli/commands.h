@@ -10,6 +10,7 @@
 #define HZP_API_CLI_COMMANDS_H
 
 #include "api/cli/options.h"
+#include "api/ranks/ranks.h"
 
 int hzp_cmd_serve(const struct hzp_options *options);
 int hzp_cmd_complete(const struct hzp_options *options);
@@ -19,5 +20,13 @@ int hzp_cmd_bench(const struct hzp_options *options);
 int hzp_cmd_devices(const struct hzp_options *options);
 int hzp_cmd_plan(const struct hzp_options *options);
 int hzp_cmd_search(const struct hzp_options *options);
+
+/* For commands that run on several ranks; errors are printed, and an exit status returned (0: go
+ * on).  start becomes the launcher where --ranks says so; open waits for the other ranks and checks
+ * that all agree on build, model and options (lost: see struct hzp_control_config). */
+int hzp_cmd_ranks_start(const struct hzp_options *options);
+int hzp_cmd_ranks_open(const struct hzp_options *options,
+                       void (*lost)(void *ctx, int rank, const char *why), void *ctx,
+                       struct hzp_ranks *ret);
 
 #endif

@@ -44,6 +44,8 @@ int main(int argc, char **argv)
         fprintf(stderr, "hzpserve: --log-level (or HZP_LOG): %s\n", err.text);
         return 2;
     }
+    options.argv = argv;
+    options.commit = hzp_commit;
     if (options.version) {
         print_version();
         return 0;

@@ -243,6 +243,20 @@ const struct hzp_option hzp_option_table[] = {
     INT("--train-seed", engine.learning.seed, "1", 0, BIG, LEARN,
         "seed of the order of the examples"),
 
+    HEADING("Several ranks", BENCH),
+    INT("--ranks", engine.ranks.ranks, "0", 0, HZP_LINK_RANKS_MAX, BENCH,
+        "start N ranks on this machine, by mpirun; 0: as the launcher that started this process "
+        "says, or one"),
+    SIZE("--link-rate", engine.ranks.link_rate, "0", 0, 1e15, BENCH,
+         "bytes a second that a rank sends at most, to see what a slower link would do; 0: as fast "
+         "as it goes"),
+    NUM("--link-latency", engine.ranks.link_latency_ms, "0", 0, 1e5, BENCH,
+        "with --link-rate: milliseconds added to each transfer"),
+    NUM("--rank-timeout", engine.ranks.silent_s, "4", 1, 86400, BENCH,
+        "seconds without a heartbeat after which a rank counts as lost"),
+    NUM("--rank-wait", engine.ranks.meet_s, "300", 1, 86400, BENCH,
+        "seconds that ranks wait for each other at the start"),
+
     HEADING("Data", EVAL | TRAIN),
     TEXT("--data", eval.data, NULL, "FILE", EVAL, "JSONL examples; plain text if named .txt"),
     TEXT("--data", train.data, NULL, "FILE", TRAIN, "JSONL examples; plain text if named .txt"),

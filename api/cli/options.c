@@ -24,7 +24,7 @@ static const struct {
     {HZP_COMMAND_EVAL, 1, "eval", "MODEL --data FILE", "mean negative log-likelihood of a text"},
     {HZP_COMMAND_TRAIN, 1, "train", "MODEL --data FILE --out DIR", "train offline"},
     {HZP_COMMAND_BENCH, 2, "bench", "WHAT [MODEL]",
-     "measure: serve, train, coserve, swap, offline, ops, loop; or replay a load"},
+     "measure: serve, train, coserve, swap, offline, ops, loop, link; or replay a load"},
     {HZP_COMMAND_PLAN, 1, "plan", "[MODEL]", "the plan of one step: print it, trace it, time it"},
     {HZP_COMMAND_SEARCH, 1, "search", "[MODEL]",
      "measure this device and find the best plans for a model's steps"},

@@ -86,6 +86,8 @@ struct hzp_options {
     int words;
     bool help, version;    /* handled by main() */
     const char *log_level; /* see hzp_log_set */
+    char **argv;           /* as main() got it */
+    const char *commit;    /* the build's */
     int64_t json;          /* print output as JSON */
 
     /* One struct for each module; model.dir is the argument that names the model. */

@@ -13,6 +13,7 @@
 #ifndef HZP_API_ENGINE_SETTINGS_H
 #define HZP_API_ENGINE_SETTINGS_H
 
+#include "api/ranks/ranks.h"
 #include "device/device.h"
 #include "nanobatch/split/policy.h"
 #include "train/trainer.h"
@@ -87,6 +88,7 @@ struct hzp_engine_settings {
     struct hzp_training_settings training;
     struct hzp_split_settings split;
     struct hzp_learning_settings learning;
+    struct hzp_ranks_settings ranks;
     int64_t no_train; /* 1: serve only; training, learning and most of split are ignored */
 };
 

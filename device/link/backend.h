@@ -26,6 +26,9 @@ struct hzp_link_backend {
     /* (optional) The group was appended to link->group.  NULL: nothing to do. */
     int (*group)(struct hzp_link *link, int group, struct hzp_err_text *reterr);
 
+    /* (optional) See hzp_link_register.  NULL: nothing to do. */
+    int (*announce)(struct hzp_link *link, void *memory, size_t size, struct hzp_err_text *reterr);
+
     /* Never waits; stores link->posted.  *transfer is a copy in link->queue that stays until the
      * ticket is done. */
     int (*post)(struct hzp_link *link, hzp_ticket ticket, const struct hzp_transfer *transfer,
@@ -85,5 +88,6 @@ void hzp_wire_sum(enum hzp_wire type, void *dst, const void *const *src, int cou
 
 /* The library and its version, or why there is none (false); any thread. */
 bool hzp_link_mpi_about(char *text, size_t size);
+bool hzp_link_nccl_about(char *text, size_t size);
 
 #endif

@@ -39,6 +39,10 @@ static const uint64_t bye_ns = 10000000000u, bye_failed_ns = 2000000000u;
 struct header {
     uint32_t kind, op, type, root, onto, pad;
     uint64_t count, tag, group; /* group: a hash of its list */
+    /* Of a goodbye after a failure: the rank at fault and why. It travels with the goodbye, because
+     * the message that told of the failure may come from another rank, and later. */
+    int32_t failed, failed_rank;
+    char why[208];
 };
 
 struct abort_message {
@@ -150,8 +154,9 @@ static uint64_t hash_list(const struct hzp_link_group *group)
 
 static int send_header(struct mpi_link *link, int rank, MPI_Request *request)
 {
-    return MPI_Isend(&link->mine, sizeof(link->mine), MPI_BYTE, rank, TAG_HEADER, link->comm,
-                     request);
+    bool bye = link->mine.kind == KIND_BYE;
+    size_t size = bye ? sizeof(link->mine) : offsetof(struct header, failed);
+    return MPI_Isend(&link->mine, (int)size, MPI_BYTE, rank, TAG_HEADER, link->comm, request);
 }
 
 static int receive_header(struct mpi_link *link, int rank, MPI_Request *request)
@@ -166,7 +171,9 @@ static int check_header(struct mpi_link *link, int rank, const struct hzp_transf
     const struct header *h = &link->theirs[rank];
     char why[256];
     if (h->kind == KIND_BYE) {
-        hzp_link_fail(&link->base, rank, "has closed its link");
+        link->told = h->failed;
+        hzp_link_fail(&link->base, h->failed ? h->failed_rank : rank,
+                      h->failed ? h->why : "has closed its link");
         return HZP_EIO;
     }
     if (h->kind != KIND_TRANSFER || h->op >= HZP_TRANSFER_OP_COUNT || h->type >= HZP_WIRE_COUNT) {
@@ -407,7 +414,10 @@ static bool part_from_others(struct mpi_link *link, uint64_t limit_ns)
     uint64_t end = hzp_now_ns() + limit_ns;
     int ranks = link->base.ranks, all = 0, turns = 0;
     MPI_Request *out = link->request + ranks;
-    link->mine = (struct header){.kind = KIND_BYE};
+    link->mine = (struct header){.kind = KIND_BYE,
+                                 .failed = atomic_load(&link->base.failed),
+                                 .failed_rank = link->base.failed_rank};
+    snprintf(link->mine.why, sizeof(link->mine.why), "%.207s", link->base.why);
     for (int r = 0; r < ranks; r++) {
         link->request[r] = out[r] = MPI_REQUEST_NULL;
         if (r == link->base.rank)

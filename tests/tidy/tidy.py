@@ -37,11 +37,12 @@ ROOMS = {
     },
     "api": {
         "text": [],
+        "ranks": [],
         "learn": ["text"],
-        "engine": ["learn", "text"],
-        "http": ["engine", "learn", "text"],
-        "bench": ["engine", "learn", "text"],
-        "cli": ["bench", "engine", "http", "learn", "text"],
+        "engine": ["learn", "ranks", "text"],
+        "http": ["engine", "learn", "ranks", "text"],
+        "bench": ["engine", "learn", "ranks", "text"],
+        "cli": ["bench", "engine", "http", "learn", "ranks", "text"],
     },
 }
 # Libraries, by their headers, and the folders that may include them.
@@ -59,6 +60,7 @@ LIBRARY = {
     "cublas": ["device/cuda"],
     "nccl.h": ["device/cuda"],
     "curl/": ["api"],
+    "zmq.h": ["api/ranks"],
 }
 # The engine works on tokens; text exists only in api/.  Only device/ may see the backends.
 PRIVATE = {"device/backend.h": ["device"], "device/cpu/": ["device/cpu"],

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/bench/link.h - `bench link`: how fast the ranks of a job exchange data.
+ *
+ * Thread: the one that opened the link.
+ */
+#ifndef HZP_API_BENCH_LINK_H
+#define HZP_API_BENCH_LINK_H
+
+#include "api/bench/settings.h"
+#include "device/link.h"
+
+/* Every rank calls it; rank 0 prints the figures. */
+int hzp_bench_link(struct hzp_link *link, const struct hzp_bench_settings *settings,
+                   struct hzp_err_text *reterr);
+
+#endif

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The part of commands that run on several ranks: starting them, and meeting. */
+#include "api/cli/commands.h"
+#include "api/cli/record.h"
+#include "base/arena.h"
+
+#include <stdlib.h>
+
+int hzp_cmd_ranks_start(const struct hzp_options *options)
+{
+    struct hzp_err_text err = {0};
+    /* What a server may need to drain, and to write a checkpoint. */
+    double drain_s = (double)options->serve.drain_seconds + 60;
+    int r = hzp_ranks_start(&options->engine.ranks, drain_s, options->argv, &err);
+    if (r < 0)
+        fprintf(stderr, "hzpserve: %s\n", err.text);
+    return r == HZP_EINVAL ? 2 : r < 0 ? 1 : 0;
+}
+
+int hzp_cmd_ranks_open(const struct hzp_options *options,
+                       void (*lost)(void *ctx, int rank, const char *why), void *ctx,
+                       struct hzp_ranks *ret)
+{
+    struct hzp_err_text err = {0};
+    char *record = hzp_xmalloc(HZP_CONTROL_RECORD);
+    int r = hzp_options_record(options, record, HZP_CONTROL_RECORD, &err);
+    if (r == HZP_OK)
+        r = hzp_ranks_open(&options->engine.ranks, record, lost, ctx, ret, &err);
+    free(record);
+    if (r < 0)
+        fprintf(stderr, "hzpserve: %s\n", err.text);
+    return r == HZP_EINVAL ? 2 : r < 0 ? 1 : 0;
+}

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/cli/record.h"
+
+#include "api/cli/option_table.h"
+#include "base/version.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct writer {
+    char *text;
+    size_t size, used;
+    bool full;
+};
+
+static void put(struct writer *w, const char *format, ...) HZP_PRINTF(2, 3);
+
+static void put(struct writer *w, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(w->text + w->used, w->size - w->used, format, args);
+    va_end(args);
+    if (n < 0 || (size_t)n >= w->size - w->used)
+        w->full = true;
+    else
+        w->used += (size_t)n;
+}
+
+static uint64_t hash(uint64_t h, const void *data, size_t size)
+{
+    const unsigned char *byte = data;
+    for (size_t i = 0; i < size; i++)
+        h = (h ^ byte[i]) * 0x100000001b3u; /* FNV-1a */
+    return h;
+}
+
+/* Hashes the file's name and size, and its first and last 64 KiB: headers of weight files name all
+ * tensors. */
+static int hash_file(const char *dir, const char *name, uint64_t *h, struct hzp_err_text *reterr)
+{
+    char path[PATH_MAX];
+    static char block[65536];
+    snprintf(path, sizeof(path), "%s/%s", dir, name);
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        return hzp_fail(reterr, HZP_EIO, "%s: cannot be read: %s", path, strerror(errno));
+    size_t first = fread(block, 1, sizeof(block), file);
+    *h = hash(hash(*h, name, strlen(name)), block, first);
+    long size = fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
+    *h = hash(*h, &size, sizeof(size));
+    if (size > (long)sizeof(block) && fseek(file, -(long)sizeof(block), SEEK_END) == 0)
+        *h = hash(*h, block, fread(block, 1, sizeof(block), file));
+    bool failed = size < 0 || ferror(file);
+    fclose(file);
+    return failed ? hzp_fail(reterr, HZP_EIO, "%s: cannot be read", path) : HZP_OK;
+}
+
+static int is_part(const struct dirent *entry)
+{
+    size_t n = strlen(entry->d_name), m = strlen(".safetensors");
+    return !strcmp(entry->d_name, "config.json") ||
+           (n > m && !strcmp(entry->d_name + n - m, ".safetensors") &&
+            strcmp(entry->d_name, "trainer.safetensors"));
+}
+
+static int put_model(struct writer *w, const char *dir, struct hzp_err_text *reterr)
+{
+    struct dirent **entry = NULL;
+    uint64_t h = 0xcbf29ce484222325u;
+    int n = dir ? scandir(dir, &entry, is_part, alphasort) : 0, r = HZP_OK;
+    if (n < 0)
+        return hzp_fail(reterr, HZP_EIO, "%s: cannot be read: %s", dir, strerror(errno));
+    for (int i = 0; i < n; i++) {
+        if (r == HZP_OK)
+            r = hash_file(dir, entry[i]->d_name, &h, reterr);
+        free(entry[i]);
+    }
+    free(entry);
+    put(w, "model %016" PRIx64 "\n", h);
+    return r;
+}
+
+/* Whether the option must be equal on all ranks. */
+static bool shared(const struct hzp_option *s, enum hzp_command command)
+{
+    static const struct {
+        size_t begin, size;
+    } part[] = {
+        {offsetof(struct hzp_options, engine.model), sizeof(struct hzp_model_settings)},
+        {offsetof(struct hzp_options, engine.training), sizeof(struct hzp_training_settings)},
+        {offsetof(struct hzp_options, engine.learning), sizeof(struct hzp_learning_settings)},
+        {offsetof(struct hzp_options, engine.ranks), sizeof(struct hzp_ranks_settings)},
+        {offsetof(struct hzp_options, train), sizeof(struct hzp_train_settings)},
+    };
+    if (!s->name || !(s->commands & command) || s->kind == HZP_OPTION_TEXT ||
+        s->kind == HZP_OPTION_FILE || s->kind == HZP_OPTION_LIST)
+        return false;
+    for (int i = 0; i < HZP_COUNT(part); i++)
+        if (s->field >= part[i].begin && s->field < part[i].begin + part[i].size)
+            return true;
+    return false;
+}
+
+int hzp_options_record(const struct hzp_options *options, char *ret, size_t size,
+                       struct hzp_err_text *reterr)
+{
+    struct writer w = {ret, size, 0, false};
+    put(&w, "build %s commit %s\n", HZP_VERSION_TEXT,
+        options->commit ? options->commit : "unknown");
+    put(&w, "command %d\n", (int)options->command);
+    HZP_TRY(put_model(&w, options->engine.model.dir, reterr));
+    for (int i = 0; i < hzp_option_count; i++) {
+        const struct hzp_option *s = &hzp_option_table[i];
+        const void *field = (const char *)options + s->field;
+        if (!shared(s, options->command))
+            continue;
+        if (s->kind == HZP_OPTION_NUMBER)
+            put(&w, "%s %.9g\n", s->name, *(const double *)field);
+        else
+            put(&w, "%s %" PRId64 "\n", s->name, *(const int64_t *)field);
+    }
+    return w.full ? hzp_fail(reterr, HZP_EINVAL, "what the ranks agree on is longer than %zu bytes",
+                             size)
+                  : HZP_OK;
+}

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/ranks/control.h - small messages between ranks: who is there, whether they agree, who lives.
+ *
+ * Rank 0 listens, the others connect (ZeroMQ).  All ranks then meet: each says what it is in
+ * lines of "name value", and rank 0 compares them with its own.  From then on a thread on every
+ * rank sends a heartbeat twice a second.  Rank 0 watches all others, they watch rank 0; a rank that
+ * is silent for longer than the limit is *lost*: rank 0 tells all, each fails its link and calls
+ * `lost`, once, with the first lost rank.  A link that failed by itself is reported the same way.
+ *
+ * Messages stay on the loopback interface, or are encrypted and authenticated with one key that
+ * all ranks have (CURVE).
+ *
+ * Thread: the one that opens it, except the functions marked any; `lost` is called by the control
+ * thread, which must not be blocked.
+ */
+#ifndef HZP_API_RANKS_CONTROL_H
+#define HZP_API_RANKS_CONTROL_H
+
+#include "base/err.h"
+#include "device/link.h"
+
+struct hzp_control;
+
+enum {
+    HZP_CONTROL_KEY = 41,       /* bytes of a key as text, with the 0 at the end */
+    HZP_CONTROL_ENDPOINT = 300, /* bytes of an address as text, with the 0 */
+    HZP_CONTROL_RECORD = 16384, /* bytes of what a rank says of itself, with the 0 */
+    HZP_CONTROL_SHARE = 512,    /* bytes that rank 0 gives all others when they meet */
+};
+
+struct hzp_control_config {
+    int rank, ranks;
+    const char *key; /* a secret key (hzp_control_make_key); NULL: loopback only */
+    double silent_s; /* how long a rank may be silent; > 0 */
+    double meet_s;   /* how long ranks wait for each other at the start */
+    void (*lost)(void *ctx, int rank, const char *why); /* NULL: not wanted */
+    void *ctx;
+};
+
+/* A new secret key.  HZP_EUNSUP: built without ZeroMQ, or that without CURVE. */
+int hzp_control_make_key(char ret[HZP_CONTROL_KEY], struct hzp_err_text *reterr);
+
+/* Rank 0: listens on host ("127.0.0.1", "*") and port (0: any free one); endpoint is what others
+ * connect to, with `name` as the host.  HZP_EINVAL: not loopback and no key; HZP_EIO: the address
+ * cannot be used; HZP_EUNSUP: built without ZeroMQ. */
+int hzp_control_listen(const struct hzp_control_config *config, const char *host, int port,
+                       const char *name, char endpoint[HZP_CONTROL_ENDPOINT],
+                       struct hzp_control **ret, struct hzp_err_text *reterr);
+
+/* Other ranks. */
+int hzp_control_connect(const struct hzp_control_config *config, const char *endpoint,
+                        struct hzp_control **ret, struct hzp_err_text *reterr);
+
+/* Waits until all ranks are there and agree, and starts the thread.  record: lines "name value\n"
+ * that must be equal on all ranks, by name in the same order.  share: size bytes, from rank 0 to
+ * all others.  link: failed when a rank is lost, and watched; NULL: none.  HZP_EINVAL names the
+ * ranks and the line in which they differ, or who came twice; HZP_EIO: who did not come. */
+int hzp_control_meet(struct hzp_control *control, const char *record, void *share, size_t size,
+                     struct hzp_link *link, struct hzp_err_text *reterr);
+
+/* What this rank knows of a rank: rank 0 of all, others of themselves and rank 0.  Any thread. */
+struct hzp_control_state {
+    bool known, lost, left; /* left: it said goodbye */
+    double silent_s;        /* since its last message; 0 for this rank itself */
+    uint64_t posted, done;  /* its link's tickets */
+    int missing;            /* which rank its link waits for; -1: none */
+    double waits_s;         /* for how long it has waited for that rank */
+};
+void hzp_control_state(struct hzp_control *control, int rank, struct hzp_control_state *ret);
+
+/* The first lost rank and why; -1: none.  Any thread. */
+int hzp_control_lost(struct hzp_control *control, char *why, size_t size);
+
+/* Says goodbye and closes; before the link is closed.  NULL: no effect. */
+void hzp_control_close(struct hzp_control *control);
+
+#endif

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/ranks/launch.h"
+
+#include "base/arena.h"
+#include "device/link.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct source {
+    const char *kind, *rank, *ranks, *local_rank, *local_ranks;
+    bool beside; /* may stand beside another launcher's variables and say something else */
+};
+
+static const struct source sources[] = {
+    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE", false},
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", false},
+    {"pmi", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", false},
+    {"slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL, true},
+};
+
+/* Reads a number of a variable that is set. */
+static int number(const char *name, const char *text, int low, int high, int *ret,
+                  struct hzp_err_text *reterr)
+{
+    char *end;
+    errno = 0;
+    long value = strtol(text, &end, 10);
+    if (end == text || *end || errno || value < low || value > high)
+        return hzp_fail_param(reterr, HZP_EINVAL, name,
+                              "%s in the environment is \"%.40s\", not a number from %d to %d",
+                              name, text, low, high);
+    *ret = (int)value;
+    return HZP_OK;
+}
+
+/* Reads rank and ranks from one source; *found: both are set. */
+static int read_pair(const struct source *s, const char *(*get)(void *, const char *), void *ctx,
+                     int *rank, int *ranks, bool *found, struct hzp_err_text *reterr)
+{
+    const char *rank_text = get(ctx, s->rank), *ranks_text = get(ctx, s->ranks);
+    *found = rank_text && *rank_text && ranks_text && *ranks_text;
+    if (!*found)
+        return HZP_OK;
+    HZP_TRY(number(s->ranks, ranks_text, 1, HZP_LINK_RANKS_MAX, ranks, reterr));
+    return number(s->rank, rank_text, 0, *ranks - 1, rank, reterr);
+}
+
+static int read_rest(const struct source *s, const char *(*get)(void *, const char *), void *ctx,
+                     struct hzp_launch *ret, struct hzp_err_text *reterr)
+{
+    const char *local = get(ctx, s->local_rank);
+    const char *locals = s->local_ranks ? get(ctx, s->local_ranks) : NULL;
+    const char *host = get(ctx, "MASTER_ADDR"), *port = get(ctx, "MASTER_PORT");
+    if (local && *local)
+        HZP_TRY(number(s->local_rank, local, 0, ret->ranks - 1, &ret->local_rank, reterr));
+    if (locals && *locals)
+        HZP_TRY(number(s->local_ranks, locals, 1, ret->ranks, &ret->local_ranks, reterr));
+    if (host && strlen(host) >= sizeof(ret->host))
+        return hzp_fail_param(reterr, HZP_EINVAL, "MASTER_ADDR",
+                              "MASTER_ADDR in the environment is longer than %zu bytes",
+                              sizeof(ret->host) - 1);
+    snprintf(ret->host, sizeof(ret->host), "%s", host ? host : "");
+    if (port && *port)
+        HZP_TRY(number("MASTER_PORT", port, 1, 65535, &ret->port, reterr));
+    snprintf(ret->from, sizeof(ret->from), "%s,%s%s%s%s%s", s->rank, s->ranks,
+             ret->local_rank >= 0 ? "," : "", ret->local_rank >= 0 ? s->local_rank : "",
+             ret->host[0] ? ",MASTER_ADDR" : "", ret->port ? ",MASTER_PORT" : "");
+    return HZP_OK;
+}
+
+int hzp_launch_read(const char *(*get)(void *ctx, const char *name), void *ctx,
+                    struct hzp_launch *ret, struct hzp_err_text *reterr)
+{
+    const struct source *taken = NULL;
+    *ret = (struct hzp_launch){.ranks = 1, .local_rank = -1, .local_ranks = -1, .kind = ""};
+    for (int i = 0; i < HZP_COUNT(sources); i++) {
+        const struct source *s = &sources[i];
+        int rank, ranks;
+        bool found;
+        if (taken && s->beside)
+            continue;
+        HZP_TRY(read_pair(s, get, ctx, &rank, &ranks, &found, reterr));
+        if (!found)
+            continue;
+        if (taken && (rank != ret->rank || ranks != ret->ranks))
+            return hzp_fail_param(reterr, HZP_EINVAL, s->rank,
+                                  "the environment contradicts itself: %s says rank %d of %d, %s "
+                                  "says rank %d of %d; unset what the launcher did not set",
+                                  taken->rank, ret->rank, ret->ranks, s->rank, rank, ranks);
+        if (taken)
+            continue;
+        taken = s;
+        ret->rank = rank;
+        ret->ranks = ranks;
+        ret->kind = s->kind;
+    }
+    return taken ? read_rest(taken, get, ctx, ret, reterr) : HZP_OK;
+}
+
+static const char *environment(void *ctx, const char *name)
+{
+    return getenv(name);
+}
+
+int hzp_launch_environment(struct hzp_launch *ret, struct hzp_err_text *reterr)
+{
+    return hzp_launch_read(environment, NULL, ret, reterr);
+}
+
+int hzp_launch_local(int ranks, double drain_s, char **argv, struct hzp_err_text *reterr)
+{
+    static const char *const launchers[] = {"mpirun", "mpiexec"};
+    char program[4096], count[16], seconds[24];
+    ssize_t length = readlink("/proc/self/exe", program, sizeof(program) - 1);
+    if (length <= 0)
+        return hzp_fail(reterr, HZP_EIO, "--ranks: this program's own file is not found: %s",
+                        strerror(errno));
+    program[length] = 0;
+    snprintf(count, sizeof(count), "%d", ranks);
+    snprintf(seconds, sizeof(seconds), "%.0f", drain_s);
+    /* Open MPI reads these; other launchers do not need them.  What a user has set stays. */
+    static const char *const always[][2] = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+                                            {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+                                            {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
+                                            {"OMPI_MCA_hwloc_base_binding_policy", "none"},
+                                            {"OMPI_MCA_orte_enable_recovery", "1"}};
+    for (int i = 0; i < HZP_COUNT(always); i++)
+        setenv(always[i][0], always[i][1], 0);
+    setenv("OMPI_MCA_odls_base_sigkill_timeout", seconds, 0);
+    int words = 0;
+    while (argv[words])
+        words++;
+    char **command = hzp_xcalloc((size_t)words + 4, sizeof(*command));
+    command[1] = (char[]){"-n"};
+    command[2] = count;
+    command[3] = program;
+    for (int i = 1; i < words; i++)
+        command[3 + i] = argv[i];
+    for (int i = 0; i < HZP_COUNT(launchers); i++) {
+        char name[16];
+        snprintf(name, sizeof(name), "%s", launchers[i]);
+        command[0] = name;
+        execvp(name, command);
+    }
+    free(command);
+    return hzp_fail_param(reterr, HZP_EUNSUP, "--ranks",
+                          "--ranks %d: neither mpirun nor mpiexec is installed (openmpi-bin)",
+                          ranks);
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/ranks/launch.h - what the launcher of a job says in the environment, and starting one.
+ *
+ * Thread: main, before other threads start.
+ */
+#ifndef HZP_API_RANKS_LAUNCH_H
+#define HZP_API_RANKS_LAUNCH_H
+
+#include "base/err.h"
+
+/* A process without a launcher is rank 0 of 1. */
+struct hzp_launch {
+    int rank, ranks;
+    int local_rank, local_ranks; /* on this machine; -1: the launcher does not say */
+    const char *kind;            /* "mpirun", "torchrun", "pmi", "slurm"; "": no launcher */
+    char host[256];              /* MASTER_ADDR; "": not set */
+    int port;                    /* MASTER_PORT; 0: not set */
+    char from[160];              /* the variables that rank and ranks were taken from */
+};
+
+/* Reads the environment through get(ctx, name), which returns NULL for what is not set.  The first
+ * of these that is complete counts: OMPI_COMM_WORLD_RANK and _SIZE, RANK and WORLD_SIZE, PMI_RANK
+ * and PMI_SIZE, SLURM_PROCID and SLURM_STEP_NUM_TASKS (which Slurm sets in the tasks of a step, not
+ * in a batch script).  HZP_EINVAL: a value that is no number, or two of the first three that
+ * contradict each other. */
+int hzp_launch_read(const char *(*get)(void *ctx, const char *name), void *ctx,
+                    struct hzp_launch *ret, struct hzp_err_text *reterr);
+
+/* hzp_launch_read of the process's environment. */
+int hzp_launch_environment(struct hzp_launch *ret, struct hzp_err_text *reterr);
+
+/* Replaces this process by the installed launcher, which starts it `ranks` times on this machine
+ * with the same arguments; as root and on fewer cores, too.  A rank that dies does not end the
+ * others.  drain_s: how long the launcher lets ranks end after SIGTERM.  Returns only on failure,
+ * HZP_EUNSUP: no launcher is installed. */
+int hzp_launch_local(int ranks, double drain_s, char **argv, struct hzp_err_text *reterr);
+
+#endif

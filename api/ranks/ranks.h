@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/ranks/ranks.h - the ranks of one job: started, connected, agreed, watched.
+ *
+ *     start   where --ranks asks for ranks and nobody has started them: becomes the launcher
+ *     open    reads the launcher's environment, opens the link, meets the other ranks
+ *     close   says goodbye
+ *
+ * One rank has no link and no control messages.
+ *
+ * Thread: main; the link belongs to one thread at a time, so after open it may be handed to the
+ * engine's.
+ */
+#ifndef HZP_API_RANKS_RANKS_H
+#define HZP_API_RANKS_RANKS_H
+
+#include "api/ranks/control.h"
+#include "api/ranks/launch.h"
+
+struct hzp_ranks_settings {
+    int64_t ranks;           /* 0: as the launcher says */
+    int64_t link_rate;       /* bytes a second that a rank sends at most; 0: as fast as it goes */
+    double link_latency_ms;  /* with a rate */
+    double silent_s, meet_s; /* see struct hzp_control_config */
+};
+
+struct hzp_ranks {
+    int rank, ranks;
+    struct hzp_link *link;       /* NULL: one rank */
+    struct hzp_control *control; /* NULL: one rank */
+    struct hzp_launch launch;
+};
+
+/* With settings->ranks > 1 and no launcher's environment: replaces this process by the launcher
+ * (hzp_launch_local).  Returns HZP_OK if there is nothing to start. */
+int hzp_ranks_start(const struct hzp_ranks_settings *settings, double drain_s, char **argv,
+                    struct hzp_err_text *reterr);
+
+/* Waits for all ranks.  record: see hzp_control_meet; lost: see struct hzp_control_config, NULL:
+ * the link fails, nobody else is told.  Errors name the rank, the variable or what is missing in
+ * this build; *ret is then closed. */
+int hzp_ranks_open(const struct hzp_ranks_settings *settings, const char *record,
+                   void (*lost)(void *ctx, int rank, const char *why), void *ctx,
+                   struct hzp_ranks *ret, struct hzp_err_text *reterr);
+
+/* No effect on zeroed or closed ranks.  The link must not be used any more. */
+void hzp_ranks_close(struct hzp_ranks *ranks);
+
+#endif

@@ -1,0 +1,440 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/link/nccl.c - links between GPUs by NCCL, which is loaded at run time.
+ *
+ * Every transfer passes three points, in the order of posting: posted on the host link; launched,
+ * when the host link says that all members have posted it; done, when the event behind it on the
+ * stream has passed.  All transfers of all communicators go to one stream in that order, which is
+ * the same on all ranks, so no two communicators wait for each other.
+ *
+ * poll makes progress on the engine's thread; the host link's wake tells it when to look.
+ */
+#include "device/link/backend.h"
+
+#include "base/arena.h"
+#include "device/philox.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* ---- NCCL's interface, of version 2.18 ---- */
+
+typedef void *nccl_comm;
+
+struct nccl_id {
+    char bytes[128];
+};
+
+struct nccl_config {
+    size_t size;
+    unsigned magic, version;
+    int blocking, cga_cluster_size, min_ctas, max_ctas;
+    const char *net_name;
+    int split_share;
+};
+
+enum { NCCL_OK = 0, NCCL_IN_PROGRESS = 7, NCCL_UINT8 = 1, NCCL_UINT64 = 5, NCCL_FLOAT32 = 7 };
+enum { NCCL_SUM = 0, NCCL_VERSION = 21800, NCCL_MAGIC = (int)0xcafebeef };
+
+struct nccl_api {
+    int (*GetVersion)(int *version);
+    const char *(*GetErrorString)(int code);
+    int (*GetUniqueId)(struct nccl_id *id);
+    int (*CommInitRankConfig)(nccl_comm *comm, int ranks, struct nccl_id id, int rank,
+                              struct nccl_config *config);
+    int (*CommSplit)(nccl_comm comm, int color, int key, nccl_comm *ret,
+                     struct nccl_config *config);
+    int (*CommAbort)(nccl_comm comm);
+    int (*CommDestroy)(nccl_comm comm);
+    int (*CommGetAsyncError)(nccl_comm comm, int *code);
+    int (*AllGather)(const void *send, void *recv, size_t count, int type, nccl_comm comm,
+                     void *stream);
+    int (*ReduceScatter)(const void *send, void *recv, size_t count, int type, int op,
+                         nccl_comm comm, void *stream);
+    int (*AllReduce)(const void *send, void *recv, size_t count, int type, int op, nccl_comm comm,
+                     void *stream);
+    int (*Broadcast)(const void *send, void *recv, size_t count, int type, int root, nccl_comm comm,
+                     void *stream);
+    int (*CommRegister)(nccl_comm comm, void *memory, size_t size, void **handle); /* from 2.19 */
+    int (*CommDeregister)(nccl_comm comm, void *handle);
+};
+
+struct registered {
+    nccl_comm comm;
+    void *handle;
+};
+
+struct nccl_link {
+    struct hzp_link base;
+    struct hzp_link_nccl config;
+    void *library, *stream;
+    struct nccl_api api;
+    nccl_comm comm[HZP_LINK_GROUPS_MAX]; /* NULL: a group of one, or not opened */
+    int host_group[HZP_LINK_GROUPS_MAX];
+    hzp_ticket host_ticket[HZP_LINK_TICKETS_MAX];
+    void *event[HZP_LINK_TICKETS_MAX];
+    uint64_t launched; /* tickets */
+    struct registered *registered;
+    int registered_count;
+};
+
+static const struct hzp_link_backend backend_nccl;
+
+/* ---- loading ---- */
+
+static const char *library_name(void)
+{
+    const char *name = getenv("HZP_NCCL");
+    return name && *name ? name : "libnccl.so.2";
+}
+
+static int find_functions(void *library, struct nccl_api *api, struct hzp_err_text *reterr)
+{
+    const struct {
+        const char *name;
+        void *place;
+        bool needed;
+    } list[] = {
+#define F(name, needed) {"nccl" #name, &api->name, needed}
+        F(GetVersion, true),         F(GetErrorString, true),    F(GetUniqueId, true),
+        F(CommInitRankConfig, true), F(CommSplit, true),         F(CommAbort, true),
+        F(CommDestroy, true),        F(CommGetAsyncError, true), F(AllGather, true),
+        F(ReduceScatter, true),      F(AllReduce, true),         F(Broadcast, true),
+        F(CommRegister, false),      F(CommDeregister, false),
+#undef F
+    };
+    for (int i = 0; i < HZP_COUNT(list); i++) {
+        void *function = dlsym(library, list[i].name);
+        if (!function && list[i].needed)
+            return hzp_fail(reterr, HZP_EUNSUP, "link nccl: %s has no %s: NCCL 2.18 is needed",
+                            library_name(), list[i].name);
+        memcpy(list[i].place, &function, sizeof(function));
+    }
+    return HZP_OK;
+}
+
+static int load(void **library, struct nccl_api *api, struct hzp_err_text *reterr)
+{
+    int version = 0;
+    *library = dlopen(library_name(), RTLD_NOW | RTLD_LOCAL);
+    if (!*library)
+        return hzp_fail(reterr, HZP_EUNSUP, "link nccl: %s", dlerror());
+    int r = find_functions(*library, api, reterr);
+    if (r == HZP_OK && (api->GetVersion(&version) != NCCL_OK || version < NCCL_VERSION))
+        r = hzp_fail(reterr, HZP_EUNSUP, "link nccl: %s is version %d.%d, 2.18 is needed",
+                     library_name(), version / 10000, version / 100 % 100);
+    if (r < 0) {
+        dlclose(*library);
+        *library = NULL;
+    }
+    return r;
+}
+
+bool hzp_link_nccl_about(char *text, size_t size)
+{
+    struct nccl_api api;
+    struct hzp_err_text err;
+    void *library;
+    int version = 0;
+    if (!hzp_cuda_link_streams()) {
+        snprintf(text, size, "built without CUDA");
+        return false;
+    }
+    if (load(&library, &api, &err) < 0) {
+        snprintf(text, size, "%.150s", err.text + strlen("link nccl: "));
+        return false;
+    }
+    api.GetVersion(&version);
+    snprintf(text, size, "NCCL %d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+    dlclose(library);
+    return true;
+}
+
+/* ---- failures ---- */
+
+static int failed_call(struct nccl_link *link, const char *what, int code,
+                       struct hzp_err_text *reterr)
+{
+    const char *text = link->api.GetErrorString(code);
+    return hzp_fail(reterr, HZP_EIO, "link nccl: %s: %s", what, text ? text : "?");
+}
+
+/* Fails this link and, through the host link, the others'. */
+static void fail(struct nccl_link *link, int rank, const char *what, const char *text)
+{
+    char why[256];
+    snprintf(why, sizeof(why), "%s: %s", what, text ? text : "?");
+    hzp_link_fail(&link->base, rank, why);
+    hzp_link_abort(link->config.host, rank, why);
+}
+
+/* ---- groups ---- */
+
+static struct nccl_config comm_config(const struct nccl_link *link)
+{
+    return (struct nccl_config){.size = sizeof(struct nccl_config),
+                                .magic = (unsigned)NCCL_MAGIC,
+                                .version = NCCL_VERSION,
+                                .blocking = 1,
+                                .cga_cluster_size = INT_MIN,
+                                .min_ctas = INT_MIN,
+                                .max_ctas = link->config.ctas ? link->config.ctas : INT_MIN,
+                                .net_name = NULL,
+                                .split_share = INT_MIN};
+}
+
+/* All ranks split the communicator of all ranks at the same time; a group's color is its first
+ * rank in the list, which no other group of this division has. */
+static int nccl_group(struct hzp_link *base, int group, struct hzp_err_text *reterr)
+{
+    struct nccl_link *link = (struct nccl_link *)base;
+    const struct hzp_link_group *g = &base->group[group];
+    struct nccl_config config = comm_config(link);
+    link->host_group[group] = hzp_link_group(link->config.host, g->rank, g->count, reterr);
+    HZP_TRY(link->host_group[group]);
+    int code =
+        link->api.CommSplit(link->comm[0], g->rank[0], g->index, &link->comm[group], &config);
+    return code == NCCL_OK ? HZP_OK : failed_call(link, "ncclCommSplit", code, reterr);
+}
+
+static int nccl_announce(struct hzp_link *base, void *memory, size_t size,
+                         struct hzp_err_text *reterr)
+{
+    struct nccl_link *link = (struct nccl_link *)base;
+    if (!link->api.CommRegister || !link->api.CommDeregister)
+        return HZP_OK; /* an older library: it copies */
+    for (int g = 0; g < base->groups; g++) {
+        struct registered *more =
+            hzp_xrealloc(link->registered, sizeof(*more) * (size_t)(link->registered_count + 1));
+        link->registered = more;
+        struct registered *one = &more[link->registered_count];
+        one->comm = link->comm[g];
+        int code = link->api.CommRegister(one->comm, memory, size, &one->handle);
+        if (code != NCCL_OK)
+            return failed_call(link, "ncclCommRegister", code, reterr);
+        link->registered_count++;
+    }
+    return HZP_OK;
+}
+
+/* ---- transfers ---- */
+
+/* What members must agree on besides the tag, as one number. */
+static uint64_t digest(const struct hzp_transfer *t)
+{
+    uint64_t z = hzp_mix64(t->tag + 0x9e3779b97f4a7c15u);
+    z = hzp_mix64(z ^ t->count);
+    return hzp_mix64(z ^ ((uint64_t)t->op << 40 | (uint64_t)t->type << 32 | (uint32_t)t->root));
+}
+
+/* A transfer of nothing on the host link: done when all members have posted it. */
+static int nccl_post(struct hzp_link *base, hzp_ticket ticket, const struct hzp_transfer *t,
+                     struct hzp_err_text *reterr)
+{
+    struct nccl_link *link = (struct nccl_link *)base;
+    if (t->onto)
+        return hzp_fail(reterr, HZP_EUNSUP, "link nccl: reduce-scatter onto what recv holds");
+    struct hzp_transfer meet = {
+        .op = HZP_ALL_GATHER, .group = link->host_group[t->group], .tag = digest(t)};
+    HZP_TRY(hzp_link_post(link->config.host, &meet,
+                          &link->host_ticket[ticket % HZP_LINK_TICKETS_MAX], reterr));
+    atomic_store(&base->posted, ticket);
+    return HZP_OK;
+}
+
+static int launch(struct nccl_link *link, const struct hzp_transfer *t)
+{
+    static const int types[] = {NCCL_UINT8, NCCL_FLOAT32, NCCL_UINT64};
+    const struct nccl_api *api = &link->api;
+    nccl_comm comm = link->comm[t->group];
+    int type = types[t->type];
+    if (t->count == 0)
+        return NCCL_OK;
+    switch (t->op) {
+    case HZP_ALL_GATHER:
+        return api->AllGather(t->send, t->recv, t->count, type, comm, link->stream);
+    case HZP_REDUCE_SCATTER:
+        return api->ReduceScatter(t->send, t->recv, t->count, type, NCCL_SUM, comm, link->stream);
+    case HZP_ALL_REDUCE:
+        return api->AllReduce(t->send, t->recv, t->count, type, NCCL_SUM, comm, link->stream);
+    default:
+        return api->Broadcast(t->recv, t->recv, t->count, type, t->root, comm, link->stream);
+    }
+}
+
+/* False: the host link failed, perhaps because another rank's GPU did; then this link has too. */
+static bool host_works(struct nccl_link *link)
+{
+    struct hzp_link_state host;
+    hzp_link_state(link->config.host, &host);
+    if (host.failed)
+        hzp_link_fail(&link->base, host.failed_rank, host.why);
+    return !host.failed;
+}
+
+/* Launches what all members have posted.  False: the link failed. */
+static bool launch_ready(struct nccl_link *link)
+{
+    struct hzp_link *base = &link->base;
+    while (link->launched < atomic_load(&base->posted)) {
+        uint64_t slot = (link->launched + 1) % HZP_LINK_TICKETS_MAX;
+        int ready = hzp_link_poll(link->config.host, link->host_ticket[slot], NULL);
+        if (ready < 0)
+            return host_works(link);
+        if (!ready)
+            return true;
+        int code = launch(link, &base->queue[slot]);
+        if (code != NCCL_OK) {
+            fail(link, base->rank, "NCCL", link->api.GetErrorString(code));
+            return false;
+        }
+        code = link->config.streams->event_record(link->event[slot], link->stream);
+        if (code) {
+            fail(link, base->rank, "CUDA", link->config.streams->error_text(code));
+            return false;
+        }
+        link->launched++;
+    }
+    return true;
+}
+
+static void nccl_progress(struct hzp_link *base)
+{
+    struct nccl_link *link = (struct nccl_link *)base;
+    if (!launch_ready(link) || !host_works(link))
+        return;
+    for (uint64_t done = atomic_load(&base->done); done < link->launched; done++) {
+        int code =
+            link->config.streams->event_query(link->event[(done + 1) % HZP_LINK_TICKETS_MAX]);
+        if (code == 0) {
+            hzp_link_done(base, done + 1);
+            continue;
+        }
+        if (code > 0)
+            fail(link, base->rank, "CUDA", link->config.streams->error_text(code));
+        break;
+    }
+    for (int g = 0; g < base->groups; g++) {
+        int state = NCCL_OK;
+        if (link->api.CommGetAsyncError(link->comm[g], &state) != NCCL_OK ||
+            (state != NCCL_OK && state != NCCL_IN_PROGRESS)) {
+            fail(link, -1, "NCCL", link->api.GetErrorString(state));
+            return;
+        }
+    }
+}
+
+static void nccl_wait(struct hzp_link *base, hzp_ticket ticket)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+}
+
+static void nccl_abort(struct hzp_link *base, int rank, const char *why)
+{
+    hzp_link_abort(((struct nccl_link *)base)->config.host, rank, why);
+}
+
+static int nccl_missing(struct hzp_link *base)
+{
+    struct hzp_link_state host;
+    hzp_link_state(((struct nccl_link *)base)->config.host, &host);
+    return host.missing;
+}
+
+/* ---- opening and closing ---- */
+
+/* After a failure kernels may wait for a rank that is gone: only an abort ends them. */
+static void close_all(struct nccl_link *link)
+{
+    bool failed = atomic_load(&link->base.failed) ||
+                  atomic_load(&link->base.done) < atomic_load(&link->base.posted);
+    for (int i = 0; !failed && i < link->registered_count; i++)
+        link->api.CommDeregister(link->registered[i].comm, link->registered[i].handle);
+    for (int g = link->base.groups - 1; g >= 0; g--)
+        if (link->comm[g])
+            failed ? link->api.CommAbort(link->comm[g]) : link->api.CommDestroy(link->comm[g]);
+    for (int i = 0; i < HZP_LINK_TICKETS_MAX; i++)
+        if (link->event[i])
+            link->config.streams->event_close(link->event[i]);
+    if (link->stream)
+        link->config.streams->stream_close(link->stream);
+    if (link->library)
+        dlclose(link->library);
+    free(link->registered);
+    hzp_link_fini(&link->base);
+    free(link);
+}
+
+static void nccl_close(struct hzp_link *base)
+{
+    struct hzp_link *host = ((struct nccl_link *)base)->config.host;
+    close_all((struct nccl_link *)base);
+    hzp_link_close(host);
+}
+
+static const struct hzp_link_backend backend_nccl = {
+    .name = "nccl",
+    .group = nccl_group,
+    .announce = nccl_announce,
+    .post = nccl_post,
+    .progress = nccl_progress,
+    .wait = nccl_wait,
+    .abort = nccl_abort,
+    .missing = nccl_missing,
+    .close = nccl_close,
+};
+
+static int open_streams(struct nccl_link *link, struct hzp_err_text *reterr)
+{
+    const struct hzp_link_streams *streams = link->config.streams;
+    int code = streams->stream_open(&link->stream);
+    for (int i = 0; !code && i < HZP_LINK_TICKETS_MAX; i++)
+        code = streams->event_open(&link->event[i]);
+    return code ? hzp_fail(reterr, HZP_EIO, "link nccl: CUDA: %s", streams->error_text(code))
+                : HZP_OK;
+}
+
+/* The communicator of all ranks; rank 0's id reaches the others over the host link. */
+static int open_world(struct nccl_link *link, struct hzp_err_text *reterr)
+{
+    struct nccl_config config = comm_config(link);
+    struct nccl_id id = {{0}};
+    hzp_ticket ticket;
+    if (link->base.rank == 0) {
+        int code = link->api.GetUniqueId(&id);
+        if (code != NCCL_OK) {
+            hzp_link_abort(link->config.host, 0, "NCCL gives no id");
+            return failed_call(link, "ncclGetUniqueId", code, reterr);
+        }
+    }
+    struct hzp_transfer share = {.op = HZP_BROADCAST, .count = sizeof(id), .recv = &id};
+    HZP_TRY(hzp_link_post(link->config.host, &share, &ticket, reterr));
+    HZP_TRY(hzp_link_wait(link->config.host, ticket, reterr));
+    int code = link->api.CommInitRankConfig(&link->comm[0], link->base.ranks, id, link->base.rank,
+                                            &config);
+    return code == NCCL_OK ? HZP_OK : failed_call(link, "ncclCommInitRankConfig", code, reterr);
+}
+
+int hzp_link_open_nccl(const struct hzp_link_nccl *config, struct hzp_link **ret,
+                       struct hzp_err_text *reterr)
+{
+    if (!config->streams)
+        return hzp_fail(reterr, HZP_EUNSUP, "link nccl: built without CUDA");
+    struct nccl_link *link = hzp_xcalloc(1, sizeof(*link));
+    hzp_link_init(&link->base, &backend_nccl, hzp_link_rank(config->host),
+                  hzp_link_ranks(config->host));
+    link->config = *config;
+    int r = load(&link->library, &link->api, reterr);
+    if (r == HZP_OK)
+        r = open_streams(link, reterr);
+    if (r == HZP_OK)
+        r = open_world(link, reterr);
+    if (r < 0)
+        close_all(link);
+    else
+        *ret = &link->base;
+    return r;
+}

@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/ncclfake/test_link_nccl.c - the host side of the NCCL backend on a recording library: what
+ * is launched when, in which order, on which communicator, and every failure. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/thread.h"
+#include "tests/ncclfake/fake.h"
+
+enum { RANKS = 4 };
+
+static struct hzp_link *host[RANKS], *gpu[RANKS];
+static struct hzp_err_text why;
+static int ctas;
+
+static void *open_one(void *arg)
+{
+    int rank = (int)(intptr_t)arg;
+    struct hzp_link_nccl config = {.host = host[rank], .streams = &fake_streams, .ctas = ctas};
+    struct hzp_err_text text = {0};
+    if (hzp_link_open_nccl(&config, &gpu[rank], &text) < 0) {
+        gpu[rank] = NULL;
+        why = text;
+    }
+    return NULL;
+}
+
+/* The ranks' links, opened by a thread each, because opening waits for the others. */
+static void open_links(int ranks)
+{
+    pthread_t thread[RANKS];
+    fake_reset();
+    assert_int_equal(hzp_link_open_local(ranks, 0, 1, host, &why), HZP_OK);
+    for (int r = 0; r < ranks; r++)
+        assert_int_equal(hzp_thread_start(&thread[r], "open", open_one, (void *)(intptr_t)r), 0);
+    for (int r = 0; r < ranks; r++)
+        pthread_join(thread[r], NULL);
+}
+
+static void close_links(int ranks)
+{
+    for (int r = 0; r < ranks; r++)
+        hzp_link_close(gpu[r]);
+    assert_int_equal(fake_open(), 0);
+    assert_int_equal(fake_registered(), 0);
+}
+
+static hzp_ticket post(int rank, struct hzp_transfer t)
+{
+    hzp_ticket ticket = 0;
+    if (hzp_link_post(gpu[rank], &t, &ticket, &why) < 0)
+        fail_msg("rank %d: %s", rank, why.text);
+    return ticket;
+}
+
+static void finish(const hzp_ticket *ticket, int ranks)
+{
+    for (int left = ranks; left;) {
+        left = 0;
+        for (int r = 0; r < ranks; r++) {
+            int done = hzp_link_poll(gpu[r], ticket[r], &why);
+            if (done < 0)
+                fail_msg("rank %d: %s", r, why.text);
+            left += !done;
+        }
+    }
+}
+
+/* Groups {0, 1}, {2, 3} and {0, 2}, {1, 3}. */
+static int pair(int rank, bool stride)
+{
+    int list[] = {stride ? rank % 2 : rank & ~1, stride ? rank % 2 + 2 : rank | 1};
+    int group = hzp_link_group(gpu[rank], list, 2, &why);
+    assert_true(group > 0);
+    return group;
+}
+
+static void test_operations(void **state)
+{
+    float x[RANKS][4], all[RANKS][16];
+    uint64_t n[RANKS];
+    hzp_ticket ticket[RANKS];
+    ctas = 4;
+    open_links(RANKS);
+    assert_int_equal(fake_max_ctas(), 4);
+    assert_string_equal(hzp_link_backend(gpu[0]), "nccl");
+    for (int r = 0; r < RANKS; r++) {
+        int group = pair(r, true);
+        for (int i = 0; i < 4; i++)
+            x[r][i] = (float)(10 * r + i);
+        n[r] = (uint64_t)r;
+        assert_int_equal(hzp_link_register(gpu[r], all[r], sizeof(all[r]), &why), HZP_OK);
+        post(r, (struct hzp_transfer){.op = HZP_ALL_GATHER,
+                                      .type = HZP_WIRE_F32,
+                                      .count = 4,
+                                      .send = x[r],
+                                      .recv = all[r]});
+        post(r, (struct hzp_transfer){.op = HZP_ALL_REDUCE,
+                                      .type = HZP_WIRE_U64,
+                                      .count = 1,
+                                      .send = &n[r],
+                                      .recv = &n[r],
+                                      .group = group});
+        ticket[r] = post(
+            r, (struct hzp_transfer){
+                   .op = HZP_BROADCAST, .type = HZP_WIRE_F32, .count = 4, .recv = x[r], .root = 2});
+    }
+    assert_int_equal(fake_registered(), 2 * RANKS); /* with each communicator */
+    finish(ticket, RANKS);
+    for (int r = 0; r < RANKS; r++) {
+        assert_int_equal(n[r], (r & 1) + (r & 1) + 2);
+        assert_true(x[r][3] == 23);
+        for (int i = 0; i < 16; i++)
+            assert_true(all[r][i] == (float)(10 * (i / 4) + i % 4));
+        ticket[r] = post(r, (struct hzp_transfer){.op = HZP_REDUCE_SCATTER,
+                                                  .type = HZP_WIRE_F32,
+                                                  .count = 4,
+                                                  .send = all[r],
+                                                  .recv = x[r]});
+    }
+    finish(ticket, RANKS);
+    for (int r = 0; r < RANKS; r++)
+        assert_true(x[r][1] == 4 * (float)(10 * r + 1));
+    close_links(RANKS);
+    assert_int_equal(fake_aborted(), 0);
+}
+
+/* A transfer is launched only when all members have posted it: no kernel waits for a late rank. */
+static void test_no_spinning(void **state)
+{
+    uint64_t n[2] = {1, 2};
+    hzp_ticket ticket[2];
+    struct hzp_link_state seen;
+    open_links(2);
+    struct hzp_transfer sum = {.op = HZP_ALL_REDUCE, .type = HZP_WIRE_U64, .count = 1};
+    for (int r = 0; r < 2; r++) {
+        sum.send = sum.recv = &n[r];
+        ticket[r] = post(r, sum);
+        for (int i = 0; i < 5; i++)
+            hzp_link_poll(gpu[0], ticket[0], &why);
+        hzp_link_state(gpu[0], &seen);
+        assert_int_equal(fake_launched(), r); /* only then, and only by the rank that polled */
+        assert_int_equal(seen.missing, r ? -1 : 1);
+    }
+    fake_hold(true); /* launched, not ended */
+    for (int i = 0; i < 5; i++)
+        for (int r = 0; r < 2; r++)
+            assert_int_equal(hzp_link_poll(gpu[r], ticket[r], &why), 0);
+    fake_hold(false);
+    finish(ticket, 2);
+    assert_true(n[0] == 3 && n[1] == 3);
+    close_links(2);
+}
+
+/* Whatever the order in which ranks poll, every rank launches in the order of posting, over all
+ * communicators; nothing gets stuck. */
+static void test_one_order(void **state)
+{
+    static uint64_t x[RANKS][48], y[RANKS][48];
+    hzp_ticket ticket[RANKS] = {0};
+    uint32_t seed = 1;
+    open_links(RANKS);
+    for (int r = 0; r < RANKS; r++) {
+        int near = pair(r, false), far = pair(r, true);
+        for (int i = 0; i < 48; i++) {
+            x[r][i] = (uint64_t)(r * 100 + i);
+            ticket[r] = post(r, (struct hzp_transfer){.op = HZP_ALL_REDUCE,
+                                                      .type = HZP_WIRE_U64,
+                                                      .count = 1,
+                                                      .group = i % 3 == 0   ? 0
+                                                               : i % 3 == 1 ? near
+                                                                            : far,
+                                                      .send = &x[r][i],
+                                                      .recv = &y[r][i],
+                                                      .tag = (uint64_t)i});
+        }
+    }
+    for (int left = 1; left;) {
+        seed = seed * 1664525 + 1013904223;
+        int r = (int)(seed >> 16) % RANKS;
+        hzp_link_poll(gpu[r], ticket[r], &why);
+        left = 0;
+        for (int k = 0; k < RANKS; k++) {
+            struct hzp_link_state seen;
+            hzp_link_state(gpu[k], &seen);
+            left += seen.done < seen.posted;
+        }
+    }
+    assert_false(fake_stuck());
+    assert_int_equal(fake_launched(), RANKS * 48);
+    int next[RANKS] = {0};
+    for (int i = 0; i < RANKS * 48; i++) {
+        struct fake_op o = fake_op(i);
+        assert_ptr_equal(o.send, &x[o.rank][next[o.rank]]);
+        assert_ptr_equal(o.recv, &y[o.rank][next[o.rank]]);
+        assert_int_equal(o.members, next[o.rank] % 3 == 0 ? RANKS : 2);
+        next[o.rank]++;
+    }
+    for (int r = 0; r < RANKS; r++)
+        assert_int_equal(y[r][0], 600);
+    close_links(RANKS);
+}
+
+static void expect_failure(int rank, int at_fault, const char *text)
+{
+    struct hzp_link_state seen;
+    int r = 0;
+    for (int i = 0; i < 5 && r == 0; i++)
+        r = hzp_link_poll(gpu[rank], 1, &why);
+    assert_int_equal(r, HZP_EIO);
+    hzp_link_state(gpu[rank], &seen);
+    assert_int_equal(seen.failed_rank, at_fault);
+    if (!strstr(why.text, text))
+        fail_msg("\"%s\" is not in \"%s\"", text, why.text);
+}
+
+/* Ranks that post different things never reach NCCL. */
+static void test_disagreement(void **state)
+{
+    uint64_t n[2] = {0};
+    open_links(2);
+    for (int r = 0; r < 2; r++)
+        post(r, (struct hzp_transfer){.op = HZP_ALL_REDUCE,
+                                      .type = HZP_WIRE_U64,
+                                      .tag = 7,
+                                      .count = (size_t)(1 - r),
+                                      .send = &n[r],
+                                      .recv = &n[r]});
+    for (int r = 0; r < 2; r++)
+        expect_failure(r, 1, "rank 1: posted all-gather of 0 bytes (tag ");
+    assert_int_equal(fake_launched(), 0);
+    close_links(2);
+}
+
+/* Errors of a launch, of the stream, of another rank: this link fails and the others learn it. */
+static void test_failures(void **state)
+{
+    static const struct {
+        const char *function;
+        int at_fault;
+        const char *text;
+    } cases[] = {{"launch", 0, "NCCL: internal error - planted"},
+                 {"event_record", 0, "CUDA: planted CUDA error"},
+                 {"event_query", 0, "CUDA: planted CUDA error"},
+                 {"async", -1, "NCCL: remote process exited - planted"}};
+    for (int c = 0; c < HZP_COUNT(cases); c++) {
+        uint64_t n[2] = {0};
+        open_links(2);
+        fake_hold(true);
+        for (int r = 0; r < 2; r++)
+            post(r, (struct hzp_transfer){.op = HZP_ALL_REDUCE,
+                                          .type = HZP_WIRE_U64,
+                                          .count = 1,
+                                          .send = &n[r],
+                                          .recv = &n[r]});
+        if (strcmp(cases[c].function, "async"))
+            fake_plant(cases[c].function, 3);
+        else
+            fake_plant_async(6);
+        expect_failure(0, cases[c].at_fault, cases[c].text);
+        expect_failure(1, cases[c].at_fault, cases[c].text);
+        close_links(2);
+        assert_int_equal(fake_aborted(), 2); /* destroying would wait for kernels */
+    }
+}
+
+static void test_onto(void **state)
+{
+    float x[4] = {0}, y[2];
+    hzp_ticket ticket;
+    open_links(2);
+    struct hzp_transfer t = {.op = HZP_REDUCE_SCATTER,
+                             .type = HZP_WIRE_F32,
+                             .count = 2,
+                             .send = x,
+                             .recv = y,
+                             .onto = true};
+    assert_int_equal(hzp_link_post(gpu[0], &t, &ticket, &why), HZP_EUNSUP);
+    close_links(2);
+}
+
+static void opening_fails(int code, const char *text)
+{
+    struct hzp_link_nccl config = {.host = host[0], .streams = &fake_streams};
+    int r = hzp_link_open_nccl(&config, &gpu[0], &why);
+    assert_int_equal(r, code);
+    if (!strstr(why.text, text))
+        fail_msg("\"%s\" is not in \"%s\"", text, why.text);
+    assert_int_equal(fake_open(), 0);
+}
+
+static void test_opening(void **state)
+{
+    static const char *const functions[] = {"GetUniqueId", "CommInitRankConfig", "stream_open",
+                                            "event_open"};
+    char *library = strdup(getenv("HZP_NCCL"));
+    for (int i = 0; i < HZP_COUNT(functions); i++) {
+        fake_reset();
+        assert_int_equal(hzp_link_open_local(1, 0, 1, host, &why), HZP_OK);
+        fake_plant(functions[i], 3);
+        opening_fails(HZP_EIO, "planted");
+        hzp_link_close(host[0]);
+    }
+    fake_reset();
+    assert_int_equal(hzp_link_open_local(1, 0, 1, host, &why), HZP_OK);
+    fake_set_version(21602);
+    opening_fails(HZP_EUNSUP, "is version 2.16, 2.18 is needed");
+    fake_reset();
+    setenv("HZP_NCCL", "/nowhere/libnccl.so", 1);
+    opening_fails(HZP_EUNSUP, "/nowhere/libnccl.so");
+    setenv("HZP_NCCL", "libm.so.6", 1);
+    opening_fails(HZP_EUNSUP, "libm.so.6 has no ncclGetVersion");
+    setenv("HZP_NCCL", library, 1);
+    struct hzp_link_nccl config = {.host = host[0]};
+    assert_int_equal(hzp_link_open_nccl(&config, &gpu[0], &why), HZP_EUNSUP);
+    hzp_link_close(host[0]);
+    free(library);
+}
+
+int main(void)
+{
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_operations), cmocka_unit_test(test_no_spinning),
+        cmocka_unit_test(test_one_order),  cmocka_unit_test(test_disagreement),
+        cmocka_unit_test(test_failures),   cmocka_unit_test(test_onto),
+        cmocka_unit_test(test_opening),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
