@@ -18,6 +18,7 @@
 
 #include "api/engine/assembly.h"
 #include "api/learn/state.h"
+#include "api/ranks/ranks.h"
 
 struct hzp_engine_config {
     const struct hzp_engine_settings *settings; /* borrowed for the engine's lifetime */
@@ -29,8 +30,9 @@ struct hzp_engine_config {
     /* Called on the engine thread after every update; NULL: none. */
     void (*on_update)(void *ctx, const struct hzp_update_report *report);
     void *ctx;
-    struct hzp_source *source; /* a third source of the loop, borrowed; NULL: none */
-    struct hzp_source *first;  /* a source before all others, borrowed; NULL: none */
+    struct hzp_source *source;     /* a third source of the loop, borrowed; NULL: none */
+    struct hzp_source *first;      /* a source before all others, borrowed; NULL: none */
+    const struct hzp_ranks *ranks; /* for what is reported of them, borrowed; NULL: one rank */
 };
 
 struct hzp_engine {

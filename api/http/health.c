@@ -1,10 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GET /health: 200 while requests are taken, else 503. */
+/* GET /health: 200 while requests are taken, else 503.  "degraded": a rank of the job was lost, so
+ * nothing is learned; requests are served. */
 #include "api/http/http.h"
 
 enum MHD_Result hzp_route_health(struct hzp_exchange *x)
 {
     if (atomic_load(&x->server->state) != HZP_SERVER_UP)
         return hzp_reply_unavailable(x);
+    const struct hzp_ranks *ranks = x->server->engine->config.ranks;
+    char why[256];
+    int lost = ranks && ranks->control ? hzp_control_lost(ranks->control, why, sizeof(why)) : -1;
+    if (lost >= 0)
+        return hzp_reply_json(
+            x, MHD_HTTP_OK,
+            json_pack("{s:s, s:i, s:s}", "status", "degraded", "lost_rank", lost, "reason", why));
     return hzp_reply_json(x, MHD_HTTP_OK, json_pack("{s:s}", "status", "ok"));
 }

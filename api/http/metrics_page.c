@@ -282,6 +282,62 @@ static void training(struct page *p, struct hzp_server *server)
           "How long the newest took to write.");
 }
 
+/* One line for each rank that rank 0 knows of. */
+static void rank_gauge(struct page *p, const char *name, const struct hzp_control_state *of,
+                       double (*value)(const struct hzp_control_state *), int ranks,
+                       const char *help)
+{
+    head(p, name, "gauge", help);
+    for (int r = 0; r < ranks; r++)
+        if (of[r].known)
+            fprintf(p->out, "%s{%s,rank=\"%d\"} %.10g\n", name, p->labels, r, value(&of[r]));
+}
+
+static double is_up(const struct hzp_control_state *s)
+{
+    return !s->lost && !s->left;
+}
+
+static double silent(const struct hzp_control_state *s)
+{
+    return s->silent_s;
+}
+
+static double waits(const struct hzp_control_state *s)
+{
+    return s->waits_s;
+}
+
+static double transfers(const struct hzp_control_state *s)
+{
+    return (double)s->done;
+}
+
+static void ranks_of_job(struct page *p, struct hzp_server *server)
+{
+    const struct hzp_ranks *ranks = server->engine->config.ranks;
+    char why[256];
+    if (!ranks || !ranks->control)
+        return;
+    struct hzp_control_state *of = hzp_xcalloc((size_t)ranks->ranks, sizeof(*of));
+    struct hzp_link_state link;
+    for (int r = 0; r < ranks->ranks; r++)
+        hzp_control_state(ranks->control, r, &of[r]);
+    hzp_link_state(ranks->link, &link);
+    gauge(p, "hzpserve_ranks", ranks->ranks, "Ranks of the job.");
+    gauge(p, "hzpserve_rank_lost", hzp_control_lost(ranks->control, why, sizeof(why)),
+          "The first rank that was lost; -1: none.");
+    rank_gauge(p, "hzpserve_rank_up", of, is_up, ranks->ranks, "1: the rank is there.");
+    rank_gauge(p, "hzpserve_rank_silent_seconds", of, silent, ranks->ranks,
+               "Since the rank's last message.");
+    rank_gauge(p, "hzpserve_rank_waits_seconds", of, waits, ranks->ranks,
+               "For how long the rank's link has waited for another rank.");
+    rank_gauge(p, "hzpserve_rank_transfers", of, transfers, ranks->ranks,
+               "Transfers that the rank has ended.");
+    counter(p, "hzpserve_link_bytes_total", (double)link.wire_bytes, "Bytes that rank 0 has sent.");
+    free(of);
+}
+
 static void counted(struct page *p, struct hzp_metrics *m)
 {
     head(p, "vllm:request_success_total", "counter", "Choices that came to their end, by how.");
@@ -323,6 +379,7 @@ char *hzp_metrics_page(struct hzp_server *server)
     split(&page, server);
     versions(&page, server);
     training(&page, server);
+    ranks_of_job(&page, server);
     /* Copies the counters, so that the lock is not held while the page is written. */
     struct hzp_metrics *copy = hzp_xmalloc(sizeof(*copy));
     hzp_lock_take(&server->metrics->lock);
