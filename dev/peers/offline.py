@@ -58,7 +58,7 @@ def main():
         figures = kept[text] = measure(given, rows, inputs, outputs)
         value = {f["name"]: f["value"] for f in figures if "name" in f}
         bandwidth = value["limit: read bandwidth"] * 1e9
-        peak = value["limit: library GEMM, bf16"] * 1e9
+        peak = max(value.get(f"limit: library GEMM, {t}", 0) for t in ("bf16", "f32")) * 1e9
         total, best = value["offline, prompts and answers"], peak / (2 * macs)
         decoding = rows / value["ITL median"] * 1e3
         reads = (2 * macs + rows * (inputs + outputs / 2) * kv_bytes) / bandwidth

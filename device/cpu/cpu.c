@@ -78,7 +78,7 @@ static int isa_choose(const struct hzp_device_config *config, enum hzp_cpu_isa *
 static void table_fill(hzp_op_fn *op[HZP_OP_COUNT], enum hzp_cpu_isa isa)
 {
     hzp_ref_fill(op);
-    hzp_cpu_fill_matmul_base(op);
+    FILL(base, op);
 #if defined(__x86_64__)
     if (isa >= HZP_CPU_AVX2)
         FILL(avx2, op);
@@ -119,7 +119,11 @@ static void cpus_find(int *ret, int threads)
 /* The processor's name with runs of blanks reduced to one, the threads and the instruction set. */
 static void label_make(char *ret, size_t size, int threads, enum hzp_cpu_isa isa)
 {
+#if defined(__aarch64__)
+    char brand[49] = "64-bit ARM CPU";
+#else
     char brand[49] = "CPU";
+#endif
 #if defined(__x86_64__)
     unsigned word[12];
     int used = 0;
@@ -141,10 +145,32 @@ static void label_make(char *ret, size_t size, int threads, enum hzp_cpu_isa isa
              isa_name[isa]);
 }
 
+/* What a level costs, as the figures in docs/measurements have it. */
+static void about_level(struct hzp_about_device *d, enum hzp_cpu_isa isa, enum hzp_cpu_isa best)
+{
+    hzp_fact_add(d->fact, &d->facts, "kernels used", "%s", isa_name[isa]);
+    if (isa < best)
+        hzp_fact_add(d->fact, &d->facts, "highest level", "%s (HZP_CPU_LEVEL asks for less)",
+                     isa_name[best]);
+    if (isa < HZP_CPU_AVX512_BF16)
+        hzp_fact_add(d->fact, &d->facts, "bf16 arithmetic",
+                     "none (products run in f32, at most half as fast)");
+    if (isa == HZP_CPU_BASE)
+#if defined(__x86_64__)
+        hzp_fact_add(d->fact, &d->facts, "vectors",
+                     "of four floats (products are a fifth as fast as with avx2)");
+#else
+        hzp_fact_add(d->fact, &d->facts, "vectors",
+                     "of four floats, in portable C (not measured on such a CPU)");
+#endif
+}
+
 static void cpu_about(struct hzp_about *ret)
 {
     struct hzp_about_device *d = &ret->device[ret->devices++];
-    enum hzp_cpu_isa isa = isa_find();
+    struct hzp_device_config config = {0};
+    struct hzp_err_text text;
+    enum hzp_cpu_isa best = isa_find(), isa;
     char version[32];
     int threads = threads_usable();
 #if defined(__x86_64__)
@@ -153,15 +179,14 @@ static void cpu_about(struct hzp_about *ret)
     hzp_fact_add(ret->build, &ret->builds, "kernels for", "base");
 #endif
     hzp_fact_add(ret->build, &ret->builds, "oneDNN", "%s", hzp_cpu_library_version(version));
-    label_make(d->name, sizeof(d->name), threads, isa);
+    label_make(d->name, sizeof(d->name), threads, best);
     /* keep only the processor's name; the rest is reported separately */
     *strstr(d->name, ", ") = '\0';
     d->memory = hzp_host_mem_total();
     d->units = threads;
-    hzp_fact_add(d->fact, &d->facts, "kernels used", "%s", isa_name[isa]);
-    if (isa < HZP_CPU_AVX512_BF16)
-        hzp_fact_add(d->fact, &d->facts, "bf16 arithmetic",
-                     "none (products run in f32, at most half as fast)");
+    if (isa_choose(&config, &isa, &text) < 0)
+        isa = best; /* opening the device says what is wrong with the level asked for */
+    about_level(d, isa, best);
 }
 
 static int cpu_open(const struct hzp_device_config *config, struct hzp_device **ret,

@@ -80,6 +80,7 @@ static inline void *hzp_cpu_row(const struct hzp_mat *mat, int64_t r)
     void hzp_cpu_fill_sample_##isa(hzp_op_fn *op[HZP_OP_COUNT]);                                   \
     void hzp_cpu_fill_update_##isa(hzp_op_fn *op[HZP_OP_COUNT]);
 
+HZP_CPU_FILLS(base)
 HZP_CPU_FILLS(avx2)
 HZP_CPU_FILLS(avx512)
 HZP_CPU_FILLS(avx512_bf16)

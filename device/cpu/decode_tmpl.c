@@ -140,7 +140,7 @@ INLINE void fetch_two(struct wanted want, int r, size_t row)
 {
     if (r < want.n)
         for (size_t i = 0; i < 2 * row; i += 64)
-            _mm_prefetch(want.at + (size_t)r * row + i, _MM_HINT_T0);
+            fetch_near(want.at + (size_t)r * row + i);
 }
 
 /* Prefetches all rows from row r on. */
@@ -297,7 +297,7 @@ INLINE vf value_turned(const float *value, int d)
 
 /* Scores of g heads with NR keys. */
 INLINE void score_four(int g, enum hzp_dtype type, const char *q, size_t head,
-                       const char *const key[NR], int dim, float scale, __m128 ret[HEADS_AT_ONCE])
+                       const char *const key[NR], int dim, float scale, v4 ret[HEADS_AT_ONCE])
 {
     vf acc[HEADS_AT_ONCE][NR];
 
@@ -315,12 +315,9 @@ INLINE void score_four(int g, enum hzp_dtype type, const char *q, size_t head,
         }
     });
     for (int i = 0; i < g; i++) {
-        __m128 a = vfold4(acc[i][0]), b = vfold4(acc[i][1]);
-        __m128 c = vfold4(acc[i][2]), d = vfold4(acc[i][3]);
-        __m128 ab = _mm_add_ps(_mm_movelh_ps(a, b), _mm_movehl_ps(b, a));
-        __m128 cd = _mm_add_ps(_mm_movelh_ps(c, d), _mm_movehl_ps(d, c));
-        __m128 sum = _mm_add_ps(_mm_shuffle_ps(ab, cd, 0x88), _mm_shuffle_ps(ab, cd, 0xdd));
-        ret[i] = _mm_mul_ps(sum, _mm_set1_ps(scale));
+        v4 sums =
+            v4_sums(vfold4(acc[i][0]), vfold4(acc[i][1]), vfold4(acc[i][2]), vfold4(acc[i][3]));
+        ret[i] = sums * v4_set(scale);
     }
 }
 
@@ -331,12 +328,12 @@ INLINE void keys_plain(int g, enum hzp_dtype type, int dim, const char *q, const
 
     for (int p = 0; p < n; p += NR) {
         const char *key[NR];
-        __m128 s[HEADS_AT_ONCE];
+        v4 s[HEADS_AT_ONCE];
         for (int j = 0; j < NR; j++)
             key[j] = keys + (size_t)HZP_MIN(p + j, n - 1) * row;
         score_four(g, type, q, row, key, dim, scale, s);
         for (int i = 0; i < g; i++)
-            _mm_storeu_ps(score + i * SCORES + p, s[i]);
+            v4_store(score + i * SCORES + p, s[i]);
     }
 }
 

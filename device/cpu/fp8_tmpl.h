@@ -12,11 +12,13 @@
 #include "device/cpu/vec_tmpl.h"
 #include "device/fp8.h"
 
+#ifdef __AVX2__
 /* The codes with exponent 0, m * 2^-9, as floats; the last 8 entries are never used. */
 static const uint32_t small_e4m3[16] = {0,          0x3b000000, 0x3b800000, 0x3bc00000,
                                         0x3c000000, 0x3c200000, 0x3c400000, 0x3c600000};
+#endif
 
-#ifdef __AVX512F__
+#if defined(__AVX512F__)
 
 INLINE vf vload_e4m3(const uint8_t *p, int left)
 {
@@ -64,7 +66,7 @@ INLINE uint32_t vlargest_of(vi a)
     return (uint32_t)_mm512_reduce_max_epi32(a);
 }
 
-#else /* AVX2 */
+#elif defined(__AVX2__)
 
 INLINE vf vload_e4m3(const uint8_t *p, int left)
 {
@@ -114,6 +116,47 @@ INLINE uint32_t vlargest_of(vi a)
     __m128i m = _mm_max_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
     m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4e));
     return (uint32_t)_mm_cvtsi128_si32(_mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1)));
+}
+
+#else
+
+typedef int8_t v4b __attribute__((vector_size(4)));
+
+INLINE vf vload_e4m3(const uint8_t *p, int left)
+{
+    v4b b = {0};
+    memcpy(&b, p, left == VL ? sizeof(b) : (size_t)left);
+    vi v = __builtin_convertvector(b, vi), rest = v & 0x7f;
+    vf small = __builtin_convertvector(rest, vf) * vset(0x1p-9f);
+    vf f = vpick(rest < 8, small, (vf)((rest << 20) + 0x3c000000));
+    return (vf)((vi)f | (v & (int32_t)0x80000000u));
+}
+
+/* x has no NaN and no infinity. */
+INLINE void vstore_e4m3(uint8_t *p, vf x, int left)
+{
+    vi u = (vi)x, rest = u & 0x7fffffff, odd = (rest >> 20) & 1;
+    vi code = ((rest + 0x7ffff + odd) >> 20) - 0x3c0;
+    vi small = (vi)((vf)rest + vset(0x1p14f)) - 0x46800000;
+    code = (vi)vpick(rest < 0x3c800000, (vf)small, (vf)code);
+    code = (vi)vpick(code < 0x7e, (vf)code, (vf)(vi){0x7e, 0x7e, 0x7e, 0x7e});
+    v4b b = __builtin_convertvector(code | ((u >> 24) & 0x80), v4b);
+    memcpy(p, &b, left == VL ? sizeof(b) : (size_t)left);
+}
+
+/* The bits of the larger magnitudes. */
+INLINE vi vlargest(vi a, vf x)
+{
+    vi bits = (vi)x & 0x7fffffff;
+    return (vi)vpick(a > bits, (vf)a, (vf)bits);
+}
+INLINE vi vnone(void)
+{
+    return (vi){0, 0, 0, 0};
+}
+INLINE uint32_t vlargest_of(vi a)
+{
+    return (uint32_t)HZP_MAX(HZP_MAX(a[0], a[1]), HZP_MAX(a[2], a[3]));
 }
 
 #endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/cpu/matmul.h"
 
-#include <stdatomic.h>
 #include <string.h>
 
 enum {
@@ -125,7 +124,7 @@ int hzp_cpu_matmul(struct hzp_lane *lane, const struct hzp_matmul_args *a,
         return HZP_OK;
     if (a->a.type == HZP_E4M3)
         return e4m3_run(team, a, product);
-    if (forward && !pairs && product->dot && dot_better(a))
+    if (forward && !pairs && dot_better(a))
         return dot_run(&(struct grid){.args = a, .team = team, .product = product});
     if (forward && pairs && a->c.rows <= HZP_THIN_ROWS_MAX)
         return hzp_cpu_thin_run(team, a, product->thin);
@@ -137,23 +136,4 @@ int hzp_cpu_matmul(struct hzp_lane *lane, const struct hzp_matmul_args *a,
             return r;
     }
     return hzp_cpu_panel_run(team, a, product->wide);
-}
-
-/* Without the instruction sets of matmul_tmpl.c: E4M3 stays with the reference. */
-static _Atomic(hzp_op_fn *) reference;
-
-static int base_matmul(struct hzp_lane *lane, const void *args)
-{
-    static const struct hzp_cpu_product product = {.wide = &hzp_cpu_wide_base};
-    const struct hzp_matmul_args *a = args;
-
-    if (a->a.type == HZP_E4M3)
-        return reference(lane, args);
-    return hzp_cpu_matmul(lane, a, &product);
-}
-
-void hzp_cpu_fill_matmul_base(hzp_op_fn *op[HZP_OP_COUNT])
-{
-    reference = op[HZP_OP_matmul];
-    op[HZP_OP_matmul] = base_matmul;
 }

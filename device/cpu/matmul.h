@@ -39,7 +39,7 @@ typedef void hzp_dot_fn(const struct hzp_dot *dot, int m0, int m1, int n0, int n
 
 /* One instruction set's kernels. */
 struct hzp_cpu_product {
-    hzp_dot_fn *dot;                       /* NULL: there is none */
+    hzp_dot_fn *dot;
     const struct hzp_thin_kernels *thin;   /* NULL: does not multiply pairs of bf16 */
     const struct hzp_panel_kernels *panel; /* NULL: likewise */
     const struct hzp_panel_kernels *wide;
@@ -59,9 +59,6 @@ void hzp_cpu_library_alone(void);
 /* The op, the fastest way. */
 int hzp_cpu_matmul(struct hzp_lane *lane, const struct hzp_matmul_args *args,
                    const struct hzp_cpu_product *product);
-
-/* Lays the products of any CPU over the reference's. */
-void hzp_cpu_fill_matmul_base(hzp_op_fn *op[HZP_OP_COUNT]);
 
 /* The library's own answer for the whole of args, on the lane's team; HZP_EUNSUP: it has none. */
 int hzp_cpu_matmul_library(struct hzp_lane *lane, const struct hzp_matmul_args *args);

@@ -66,13 +66,9 @@ INLINE void dot_step(int mr, enum kind kind, vf acc[MR][NR], const char *x, size
 }
 
 /* Four sums over lanes at once, each in the order of vsum. */
-INLINE __m128 fold_four(const vf acc[NR])
+INLINE v4 fold_four(const vf acc[NR])
 {
-    __m128 a = vfold4(acc[0]), b = vfold4(acc[1]), c = vfold4(acc[2]), d = vfold4(acc[3]);
-    __m128 ab_lo = _mm_movelh_ps(a, b), ab_hi = _mm_movehl_ps(b, a);
-    __m128 cd_lo = _mm_movelh_ps(c, d), cd_hi = _mm_movehl_ps(d, c);
-    __m128 ab = _mm_add_ps(ab_lo, ab_hi), cd = _mm_add_ps(cd_lo, cd_hi);
-    return _mm_add_ps(_mm_shuffle_ps(ab, cd, 0x88), _mm_shuffle_ps(ab, cd, 0xdd));
+    return v4_sums(vfold4(acc[0]), vfold4(acc[1]), vfold4(acc[2]), vfold4(acc[3]));
 }
 
 /* One tile of mr x NR sums over block kb of k; part: the sums so far, and what the caller adds next
@@ -96,7 +92,7 @@ INLINE void dot_tile(const struct hzp_dot *d, int mr, enum kind kind, int m, int
     if (ahead)
         for (; k + step <= k_end; k += step) {
             for (int j = 0; j < NR; j++)
-                _mm_prefetch(w[j] + ahead + (size_t)k * w_bytes(kind), _MM_HINT_T0);
+                fetch_near(w[j] + ahead + (size_t)k * w_bytes(kind));
             dot_step(mr, kind, acc, x, d->row_bytes, w, k, step);
         }
     for (; k + step <= k_end; k += step)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cpu/vec_tmpl.h - vectors of floats, with the same names for AVX2 and AVX-512.
+/* device/cpu/vec_tmpl.h - vectors of floats, with the same names for AVX2, AVX-512 and any other
+ * CPU (vec_base_tmpl.h).
  *
  * Only *_tmpl.c files include it: they are compiled once per instruction set with -DHZP_ISA=... and
  * export HZP_ISA_NAME(x) for a name x.  Loads and stores take the number of elements that are left,
@@ -13,9 +14,11 @@
 #include "device/bf16.h"
 #include "device/cpu/cpu.h"
 
-#include <immintrin.h>
 #include <math.h>
 #include <string.h>
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
 
 #define HZP_PASTE_(a, b)   a##_##b
 #define HZP_PASTE(a, b)    HZP_PASTE_(a, b)
@@ -32,10 +35,19 @@
 #endif
 
 /* Prefetches a line that will be written: another core may have it.  (x86-64 CPUs without the
- * instruction treat it as a no-op.) */
+ * instruction treat it as a no-op; the compiler's own form needs an option for it.) */
 INLINE void fetch_to_write(const void *p)
 {
+#ifdef __x86_64__
     __asm__ volatile("prefetchw %0" : : "m"(*(const char *)p));
+#else
+    __builtin_prefetch(p, 1, 3);
+#endif
+}
+/* Prefetches a line into the first-level cache. */
+INLINE void fetch_near(const void *p)
+{
+    __builtin_prefetch(p, 0, 3);
 }
 
 /* Runs the body for i = 0, VL, 2 VL ...; `left` is VL, in the last iteration the remainder. */
@@ -54,7 +66,59 @@ INLINE void fetch_to_write(const void *p)
         }                                                                                          \
     } while (0)
 
-#ifdef __AVX512F__
+/* Four floats, on every instruction set. */
+typedef float v4 __attribute__((vector_size(16), may_alias));
+typedef int32_t v4i __attribute__((vector_size(16), may_alias));
+typedef uint32_t v4u __attribute__((vector_size(16), may_alias));
+typedef uint16_t v4h __attribute__((vector_size(8), may_alias));
+
+/* Lanes of two, the second's counted from 4 on. */
+#ifdef __clang__
+#define V4_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define V4_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (v4i){__VA_ARGS__})
+#endif
+
+INLINE v4 v4_load(const float *p)
+{
+    v4 a;
+    memcpy(&a, p, sizeof(a));
+    return a;
+}
+INLINE void v4_store(float *p, v4 a)
+{
+    memcpy(p, &a, sizeof(a));
+}
+INLINE v4 v4_set(float x)
+{
+    return (v4){x, x, x, x};
+}
+INLINE v4 v4_of_bf16(v4h h)
+{
+    return (v4)(__builtin_convertvector(h, v4u) << 16);
+}
+/* Rounds to nearest, ties to even; NaN is made quiet. */
+INLINE v4h v4_to_bf16(v4 a)
+{
+    v4u u = (v4u)a, nan = (v4u)(a != a);
+    v4u up = u + 0x7fff + ((u >> 16) & 1);
+    up = (up & ~nan) | ((u | 0x400000) & nan);
+    return __builtin_convertvector(up >> 16, v4h);
+}
+/* Each lane the sum of one vector's lanes, added up in the order of v4_sum. */
+INLINE v4 v4_sums(v4 a, v4 b, v4 c, v4 d)
+{
+    v4 ab = V4_SHUFFLE(a, b, 0, 1, 4, 5) + V4_SHUFFLE(a, b, 2, 3, 6, 7);
+    v4 cd = V4_SHUFFLE(c, d, 0, 1, 4, 5) + V4_SHUFFLE(c, d, 2, 3, 6, 7);
+    return V4_SHUFFLE(ab, cd, 0, 2, 4, 6) + V4_SHUFFLE(ab, cd, 1, 3, 5, 7);
+}
+INLINE float v4_sum(v4 a)
+{
+    a += V4_SHUFFLE(a, a, 2, 3, 2, 3);
+    return a[0] + a[1];
+}
+
+#if defined(__AVX512F__)
 
 enum { VL = 16 };
 typedef __m512 vf;
@@ -146,7 +210,7 @@ INLINE void vstore_bf16(uint16_t *p, vf a, int left)
 }
 /* Adds the upper half to the lower until four lanes are left: every sum over lanes adds in this
  * order. */
-INLINE __m128 vfold4(vf a)
+INLINE v4 vfold4(vf a)
 {
     __m256 h = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
     return _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
@@ -199,7 +263,7 @@ INLINE vf vexp(vf x)
     return _mm512_scalef_ps(y, n);
 }
 
-#else /* AVX2 */
+#elif defined(__AVX2__)
 
 enum { VL = 8 };
 typedef __m256 vf;
@@ -304,7 +368,7 @@ INLINE void vstore_bf16(uint16_t *p, vf a, int left)
 }
 /* Adds the upper half to the lower until four lanes are left: every sum over lanes adds in this
  * order. */
-INLINE __m128 vfold4(vf a)
+INLINE v4 vfold4(vf a)
 {
     return _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
 }
@@ -365,16 +429,13 @@ INLINE vf vexp(vf x)
     return _mm256_andnot_ps(low, y);
 }
 
+#else
+#include "device/cpu/vec_base_tmpl.h"
 #endif
 
-INLINE float vsum4(__m128 a)
-{
-    a = _mm_add_ps(a, _mm_movehl_ps(a, a));
-    return _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)));
-}
 INLINE float vsum(vf a)
 {
-    return vsum4(vfold4(a));
+    return v4_sum(vfold4(a));
 }
 
 /* Elements from i on of an F32 or BF16 array. */

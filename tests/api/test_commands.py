@@ -163,6 +163,10 @@ def test_help():
     cpu = got["cpu"]["devices"][0]
     assert cpu["device"] == "cpu" and cpu["units"] > 0 and cpu["memory_bytes"] > 1 << 20, cpu
     assert cpu["kernels_used"] in got["cpu"]["build"]["kernels_for"], got["cpu"]
+    lower = json.loads(run("devices", "--json", env={"HZP_CPU_LEVEL": "base"}).stdout)["backends"]
+    base = next(b for b in lower if b["backend"] == "cpu")["devices"][0]
+    assert base["kernels_used"] == "base" and "f32" in base["bf16_arithmetic"] and base["vectors"], base
+    assert base.get("highest_level", "base").split()[0] == cpu["kernels_used"].split()[0], base
     assert bool(got["cuda"].get("none")) != bool(got["cuda"]["devices"]), got["cuda"]
     for one in got["cuda"]["devices"]:
         assert one["device"].startswith("cuda:") and one["memory_bytes"] > 1 << 30, one
