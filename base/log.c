@@ -115,27 +115,222 @@ bool hzp_log_enabled(enum hzp_log_level level, const char *subsystem)
     return i < 0 || (int)level <= atomic_load_explicit(&level_now[i], memory_order_relaxed);
 }
 
+static _Atomic int format_now = HZP_LOG_TEXT;
+
+void hzp_log_set_format(enum hzp_log_format format)
+{
+    atomic_store(&format_now, (int)format);
+}
+
+enum hzp_log_format hzp_log_get_format(void)
+{
+    return (enum hzp_log_format)atomic_load(&format_now);
+}
+
+/* --- Lines ------------------------------------------------------------------------------------ */
+
+enum { LINE_BYTES = 1024, JSON_BYTES = 4 * LINE_BYTES };
+
+/* A text that is cut at its end when it is full. */
+struct line {
+    char *text;
+    size_t used, size; /* used < size */
+};
+
+static void put(struct line *to, const char *bytes, size_t n)
+{
+    n = HZP_MIN(n, to->size - 1 - to->used);
+    memcpy(to->text + to->used, bytes, n);
+    to->used += n;
+    to->text[to->used] = 0;
+}
+
+static void put_text(struct line *to, const char *text)
+{
+    put(to, text, strlen(text));
+}
+
+/* The number of bytes of the character at the beginning of text; 0: it is not UTF-8. */
+static size_t character_length(const char *text, size_t n)
+{
+    unsigned char c = (unsigned char)text[0];
+    size_t length = c < 0x80 ? 1 : c < 0xC2 ? 0 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : c < 0xF5 ? 4 : 0;
+    if (length > n)
+        return 0;
+    for (size_t i = 1; i < length; i++)
+        if (((unsigned char)text[i] & 0xC0) != 0x80)
+            return 0;
+    return length;
+}
+
+/* Appends bytes as the inside of a JSON string, and leaves room for spare bytes behind them.  What
+ * is not UTF-8 (file names of other encodings) becomes U+FFFD. */
+static void put_escaped(struct line *to, const char *text, size_t n, size_t spare)
+{
+    for (size_t i = 0, length; i < n; i += HZP_MAX(length, 1)) {
+        unsigned char c = (unsigned char)text[i];
+        char code[8];
+        length = character_length(text + i, n - i);
+        if (c == '"' || c == '\\')
+            snprintf(code, sizeof(code), "\\%c", c);
+        else if (c < ' ' || c == 127)
+            snprintf(code, sizeof(code), "\\u%04x", c);
+        else if (!length)
+            strcpy(code, "\\ufffd");
+        else
+            snprintf(code, sizeof(code), "%.*s", (int)length, text + i);
+        if (to->used + strlen(code) + spare >= to->size)
+            return; /* never half of an escape */
+        put_text(to, code);
+    }
+}
+
+const char *hzp_log_quoted(const char *text, char *ret, size_t size)
+{
+    HZP_ASSERT(size > 2);
+    struct line inner = {.text = ret + 1, .size = size - 2};
+    ret[0] = '"';
+    ret[1] = 0;
+    put_escaped(&inner, text, strlen(text), 0);
+    strcpy(ret + 1 + inner.used, "\"");
+    return ret;
+}
+
+/* The length of the key at the beginning of text, which an `=` follows; 0: there is none. */
+static size_t key_length(const char *text)
+{
+    size_t n = strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789_");
+    return n && text[n] == '=' && (text[0] < '0' || text[0] > '9') ? n : 0;
+}
+
+/* The length of the value at the beginning of text: to the next space, or to the closing quote. */
+static size_t value_length(const char *text)
+{
+    size_t n = 1;
+    if (text[0] != '"')
+        return strcspn(text, " ");
+    while (text[n] && text[n] != '"')
+        n += text[n] == '\\' && text[n + 1] ? 2 : 1;
+    return text[n] ? n + 1 : n;
+}
+
+/* Whether the value is a number as JSON writes them. */
+static bool is_number(const char *text, size_t n)
+{
+    const char *end = text + n, *at = text + (*text == '-');
+    if (at == end || *at < '0' || *at > '9' || (*at == '0' && at + 1 < end && at[1] != '.'))
+        return false;
+    while (at < end && *at >= '0' && *at <= '9')
+        at++;
+    if (at < end && *at == '.') {
+        const char *first = ++at;
+        while (at < end && *at >= '0' && *at <= '9')
+            at++;
+        if (at == first)
+            return false;
+    }
+    return at == end;
+}
+
+/* Where the fields begin; the text's end: it has none, or something else follows them. */
+static const char *find_fields(const char *text)
+{
+    const char *end = text + strlen(text), *first = text;
+    while (*first && !key_length(first)) {
+        first += strcspn(first, " ");
+        first += strspn(first, " ");
+    }
+    for (const char *at = first; *at;) {
+        size_t key = key_length(at);
+        if (!key)
+            return end;
+        at += key + 1;
+        at += value_length(at);
+        if (*at && *at != ' ')
+            return end;
+        at += strspn(at, " ");
+    }
+    return first;
+}
+
+/* Appends ,"key":value for each field. */
+static void put_fields(struct line *to, const char *at)
+{
+    while (*at) {
+        size_t key = key_length(at), used = to->used;
+        const char *value = at + key + 1;
+        size_t n = value_length(value);
+        bool quoted = value[0] == '"' && n > 1 && value[n - 1] == '"';
+        put_text(to, ",\"");
+        put(to, at, key);
+        put_text(to, "\":");
+        if (quoted || is_number(value, n)) {
+            put(to, value, n);
+        } else {
+            put_text(to, "\"");
+            put_escaped(to, value, n, 4);
+            put_text(to, "\"");
+        }
+        if (to->used + 3 >= to->size) { /* it may have been cut: leave it out */
+            to->used = used;
+            to->text[used] = 0;
+            return;
+        }
+        at = value + n;
+        at += strspn(at, " ");
+    }
+}
+
+static void put_json(struct line *to, const char *time, const char *level, const char *subsystem,
+                     const char *text)
+{
+    const char *fields = find_fields(text);
+    size_t event = (size_t)(fields - text);
+    while (event && text[event - 1] == ' ')
+        event--;
+    put_text(to, "{\"time\":\"");
+    put_text(to, time);
+    put_text(to, "\",\"level\":\"");
+    put_text(to, level);
+    put_text(to, "\",\"subsystem\":\"");
+    put_text(to, subsystem);
+    put_text(to, "\",\"event\":\"");
+    put_escaped(to, text, event, 4);
+    put_text(to, "\"");
+    put_fields(to, fields);
+    put_text(to, "}");
+}
+
 void hzp_log(enum hzp_log_level level, const char *subsystem, const char *format, ...)
 {
     if (!hzp_log_enabled(level, subsystem))
         return;
 
-    char line[1024];
+    char text[LINE_BYTES], line[JSON_BYTES], date[32], time[48];
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     struct tm utc;
     gmtime_r(&now.tv_sec, &utc);
-    size_t used = strftime(line, sizeof(line), "%Y-%m-%dT%H:%M:%S", &utc);
-    used +=
-        (size_t)snprintf(line + used, sizeof(line) - used,
-                         ".%03ldZ %-5s %s: ", now.tv_nsec / 1000000, level_name[level], subsystem);
+    strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%S", &utc);
+    snprintf(time, sizeof(time), "%s.%03ldZ", date, now.tv_nsec / 1000000);
     va_list args;
     va_start(args, format);
-    int more = vsnprintf(line + used, sizeof(line) - used - 1, format, args);
+    vsnprintf(text, sizeof(text), format, args);
     va_end(args);
-    used = HZP_MIN(used + (size_t)HZP_MAX(more, 0), sizeof(line) - 2);
-    line[used++] = '\n';
-    if (write(STDERR_FILENO, line, used) < 0) {
+    struct line out = {.text = line, .size = sizeof(line) - 1};
+    if (hzp_log_get_format() == HZP_LOG_JSON) {
+        put_json(&out, time, level_name[level], subsystem, text);
+    } else {
+        out.used =
+            (size_t)snprintf(line, out.size, "%s %-5s %s: ", time, level_name[level], subsystem);
+        /* One event stays one line, whatever a client put into it. */
+        for (char *c = text; *c; c++)
+            if (*c == '\n' || *c == '\r')
+                *c = ' ';
+        put_text(&out, text);
+    }
+    line[out.used++] = '\n';
+    if (write(STDERR_FILENO, line, out.used) < 0) {
         /* Standard error is closed or full: there is no other place to report it. */
     }
 }

@@ -1,5 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/log.h - one event, one line, `key=value`, to standard error.
+/* base/log.h - one event, one line, to standard error: as text, or as a JSON object.
+ *
+ *     2026-01-31T12:00:00.000Z info  state: checkpoint version=7 seconds=0.25
+ *     {"time":"2026-01-31T12:00:00.000Z","level":"info","subsystem":"state","event":"checkpoint",
+ *      "version":7,"seconds":0.25}
+ *
+ * The JSON form is made from the text: where everything behind the first words has the form
+ * `key=value`, the words are the event and the pairs its fields; else the whole text is the event.
+ * A value that contains spaces is written between double quotes (hzp_log_quoted).
  *
  * Functions return errors; only api/, nanobatch/loop.c and device/ log them. The message of a
  * failure that is tolerated ends in ", ignoring". Levels are set once at start: one for all
@@ -34,6 +42,16 @@ int hzp_log_set(const char *text, struct hzp_err_text *reterr);
  * programs without options: hzpserve's --log-level has that variable for a default, and refuses
  * such a value. */
 void hzp_log_init(void);
+
+enum hzp_log_format { HZP_LOG_TEXT, HZP_LOG_JSON };
+
+/* The form of all lines from now on, and the present one. */
+void hzp_log_set_format(enum hzp_log_format format);
+enum hzp_log_format hzp_log_get_format(void);
+
+/* Writes text between double quotes, with quotes, backslashes and control characters escaped as in
+ * JSON, and cut to the room there is; returns ret. */
+const char *hzp_log_quoted(const char *text, char *ret, size_t size);
 
 /* Whether a line of that level and subsystem would be written. */
 bool hzp_log_enabled(enum hzp_log_level level, const char *subsystem);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Log levels by subsystem, and the trace that HZP_TRY leaves. */
+/* Log levels by subsystem, the JSON form, and the trace that HZP_TRY leaves. */
 #include "base/log.h"
 
 #include <setjmp.h>
@@ -27,7 +27,7 @@ static void catch_begin(void)
 /* Returns what was written in between; valid until the next call. */
 static const char *catch_end(void)
 {
-    static char text[4096];
+    static char text[8192];
     fflush(stderr);
     dup2(real, STDERR_FILENO);
     close(real);
@@ -137,10 +137,69 @@ static void failures_leave_a_trace(void **state)
     assert_string_equal(catch_end(), "");
 }
 
+/* What one line says behind its time, in the JSON form. */
+static const char *json_of(const char *text)
+{
+    static const char start[] = "{\"time\":\"2026-11-22T14:00:00.000Z\",";
+    catch_begin();
+    hzp_log(HZP_LOG_INFO, "serve", "%s", text);
+    const char *line = catch_end();
+    assert_memory_equal(line, start, 9);
+    assert_true(strlen(line) > sizeof(start) && line[strlen(line) - 1] == '\n');
+    return line + sizeof(start) - 1;
+}
+
+#define LINE(rest) "\"level\":\"info\",\"subsystem\":\"serve\",\"event\":" rest "}\n"
+
+static void lines_can_be_json(void **state)
+{
+    char quoted[16], text[2000];
+    hzp_log_set_level(HZP_LOG_INFO);
+    hzp_log_set_format(HZP_LOG_JSON);
+    assert_string_equal(json_of("checkpoint version=7 seconds=0.25 loss=nan path=/a"),
+                        LINE("\"checkpoint\",\"version\":7,\"seconds\":0.25,\"loss\":\"nan\","
+                             "\"path\":\"/a\""));
+    assert_string_equal(json_of("two words key=\"a \\\"b\\\" c\" n=-3 m=007 e=1. x="),
+                        LINE("\"two words\",\"key\":\"a \\\"b\\\" c\",\"n\":-3,\"m\":\"007\","
+                             "\"e\":\"1.\",\"x\":\"\""));
+    /* A sentence is one text, also one that contains something like a field. */
+    assert_string_equal(json_of("cannot open a=b, ignoring it"),
+                        LINE("\"cannot open a=b, ignoring it\""));
+    assert_string_equal(json_of("--max-staleness 1 overrides"),
+                        LINE("\"--max-staleness 1 overrides\""));
+    assert_string_equal(json_of("a \"b\"\n\tc\\"), LINE("\"a \\\"b\\\"\\u000a\\u0009c\\\\\""));
+    assert_string_equal(json_of("M\xc3\xbc\xff\xe2\x82"),
+                        LINE("\"M\xc3\xbc\\ufffd\\ufffd\\ufffd\""));
+    assert_string_equal(json_of("a=1"), LINE("\"\",\"a\":1"));
+    assert_string_equal(json_of(""), LINE("\"\""));
+    /* A quote that does not end: still JSON. */
+    assert_string_equal(json_of("x a=\"b c"), LINE("\"x\",\"a\":\"\\\"b c\""));
+    /* However long: whole fields, and the closing brace. */
+    for (int length = 900; length < 1100; length++) {
+        memset(text, '\1', (size_t)length);
+        memcpy(text, "event a=1 b=", 12);
+        text[length] = 0;
+        const char *line = json_of(text);
+        assert_non_null(strstr(line, "\"a\":1,\"b\":\"\\u0001"));
+        assert_string_equal(line + strlen(line) - 8, "\\u0001\"}\n" + 1);
+        memset(text, '"', 12);
+        line = json_of(text);
+        assert_string_equal(line + strlen(line) - 8, "\\u0001\"}\n" + 1);
+    }
+    hzp_log_set_format(HZP_LOG_TEXT);
+
+    assert_string_equal(hzp_log_quoted("a\"b\n", quoted, sizeof(quoted)), "\"a\\\"b\\u000a\"");
+    assert_string_equal(hzp_log_quoted("0123456789abc\"", quoted, sizeof(quoted)),
+                        "\"0123456789abc\"");
+    catch_begin();
+    hzp_log(HZP_LOG_INFO, "serve", "a\nforged line");
+    assert_non_null(strstr(catch_end(), "serve: a forged line\n"));
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(subsystems_have_levels),
-                                       cmocka_unit_test(wrong_levels_change_nothing),
-                                       cmocka_unit_test(failures_leave_a_trace)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(subsystems_have_levels), cmocka_unit_test(wrong_levels_change_nothing),
+        cmocka_unit_test(lines_can_be_json), cmocka_unit_test(failures_leave_a_trace)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
