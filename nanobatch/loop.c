@@ -360,6 +360,32 @@ static bool may_end(struct hzp_loop *loop)
     return true;
 }
 
+/* Begins a pause at `since`, or ends the present one (0).  A reader counts the pause in progress,
+ * so the two values change together. */
+static void set_idle(struct hzp_loop *loop, uint64_t since)
+{
+    struct hzp_loop_counters *c = &loop->counters;
+    uint64_t before = atomic_load(&c->idle_since);
+    atomic_fetch_add(&c->idle_turn, 1);
+    if (before)
+        atomic_fetch_add(&c->idle_ns, hzp_now_ns() - before);
+    atomic_store(&c->idle_since, since);
+    atomic_fetch_add(&c->idle_turn, 1);
+}
+
+/* Idle time up to now, with the pause in progress. */
+static uint64_t idle_ns(struct hzp_loop *loop)
+{
+    struct hzp_loop_counters *c = &loop->counters;
+    for (;;) {
+        uint64_t turn = atomic_load(&c->idle_turn);
+        uint64_t counted = atomic_load(&c->idle_ns), since = atomic_load(&c->idle_since);
+        uint64_t now = hzp_now_ns();
+        if (!(turn & 1) && turn == atomic_load(&c->idle_turn))
+            return counted + (since && now > since ? now - since : 0);
+    }
+}
+
 static int run(struct hzp_loop *loop)
 {
     int r = HZP_OK;
@@ -368,9 +394,9 @@ static int run(struct hzp_loop *loop)
         if (r < 0)
             return r;
         if (r == 0) {
-            uint64_t begin = hzp_now_ns();
+            set_idle(loop, hzp_now_ns());
             hzp_wake_wait(&loop->wake, UINT64_MAX);
-            hzp_count(&loop->counters.idle_ns, hzp_now_ns() - begin);
+            set_idle(loop, 0);
         }
     }
     r = land_through(loop, loop->number);
@@ -419,7 +445,7 @@ void hzp_loop_read_stats(struct hzp_loop *loop, struct hzp_loop_stats *ret)
         .ride_steps = atomic_load_explicit(&c->ride_steps, memory_order_relaxed),
         .serve_ns = atomic_load_explicit(&c->serve_ns, memory_order_relaxed),
         .train_ns = atomic_load_explicit(&c->train_ns, memory_order_relaxed),
-        .idle_ns = atomic_load_explicit(&c->idle_ns, memory_order_relaxed),
+        .idle_ns = idle_ns(loop),
         .ahead_steps = atomic_load_explicit(&c->ahead_steps, memory_order_relaxed),
         .form_ns = atomic_load_explicit(&c->form_ns, memory_order_relaxed),
         .issue_ns = atomic_load_explicit(&c->issue_ns, memory_order_relaxed),

@@ -20,6 +20,9 @@
 
 struct hzp_loop_counters {
     _Atomic uint64_t steps, serve_steps, train_steps, serve_ns, train_ns, idle_ns;
+    /* Since when the engine thread has been idle; 0: it is not.  Odd idle_turn: the two are being
+     * changed (a sequence lock; the engine thread is the only writer). */
+    _Atomic uint64_t idle_since, idle_turn;
     _Atomic uint64_t ride_steps;
     _Atomic uint64_t ahead_steps, form_ns, issue_ns, deliver_ns, hidden_ns;
     atomic_bool failed;
