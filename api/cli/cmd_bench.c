@@ -35,7 +35,9 @@ int hzp_cmd_bench(const struct hzp_options *options)
     struct hzp_err_text err = {0};
     settings.json = settings.load.json = options->json;
     settings.load.context = options->engine.model.context;
-    int r = hzp_bench_run(&settings, &options->engine, &err);
+    int r = hzp_options_no_bench(settings.what, &err);
+    if (r == HZP_OK)
+        r = hzp_bench_run(&settings, &options->engine, &err);
     if (r < 0)
         fprintf(stderr, "hzpserve: %s\n", err.text[0] ? err.text : hzp_err_name(r));
     return r == HZP_EINVAL ? 2 : r < 0 ? 1 : 0;

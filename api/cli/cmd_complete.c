@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hzpserve complete MODEL "PROMPT": streams a completion to the terminal, without a server. */
+/* hzpserve complete MODEL "PROMPT": streams a completion to the terminal, without a server.  The
+ * prompt - is read from standard input, to its end. */
 #include "api/cli/commands.h"
 #include "api/http/completion.h"
+#include "base/arena.h"
 
+#include <errno.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -14,8 +18,46 @@ static void on_interrupt(int signal_number)
     interrupted = 1;
 }
 
-static int fill_params(const struct hzp_options *options, const struct hzp_engine *engine,
-                       struct hzp_completion_params *params, struct hzp_err_text *reterr)
+enum { PROMPT_BYTES = 64 << 20 };
+
+/* Reads standard input to its end; the caller frees *ret.  One newline at the end is the terminal's
+ * or echo's, and not part of the prompt. */
+static int read_input(char **ret, struct hzp_err_text *reterr)
+{
+    size_t bytes = 0, room = 1 << 16;
+    char *text = hzp_xmalloc(room);
+    for (;;) {
+        ssize_t n = read(STDIN_FILENO, text + bytes, room - bytes - 1);
+        if (n < 0 && errno == EINTR && !interrupted)
+            continue;
+        if (n <= 0) {
+            text[bytes] = 0;
+            *ret = text;
+            if (n < 0)
+                return hzp_fail(reterr, HZP_EIO, "standard input: %s", strerror(errno));
+            break;
+        }
+        bytes += (size_t)n;
+        if (bytes > PROMPT_BYTES)
+            break;
+        if (room - bytes < 2)
+            text = hzp_xrealloc(text, room *= 2);
+    }
+    *ret = text;
+    if (bytes > PROMPT_BYTES)
+        return hzp_fail_param(reterr, HZP_EINVAL, "PROMPT",
+                              "standard input: a prompt has at most %d bytes", PROMPT_BYTES);
+    if (memchr(text, 0, bytes))
+        return hzp_fail_param(reterr, HZP_EINVAL, "PROMPT",
+                              "standard input: a prompt has no NUL byte");
+    if (bytes && text[bytes - 1] == '\n')
+        text[bytes - 1] = 0;
+    return HZP_OK;
+}
+
+static int fill_params(const struct hzp_options *options, const char *prompt,
+                       const struct hzp_engine *engine, struct hzp_completion_params *params,
+                       struct hzp_err_text *reterr)
 {
     const struct hzp_complete_settings *o = &options->complete;
     hzp_completion_defaults(params);
@@ -39,7 +81,6 @@ static int fill_params(const struct hzp_options *options, const struct hzp_engin
         params->stop_bytes[params->stops++] = strlen(o->stop.item[i]);
     }
     /* --max-tokens is limited to the room left in the context */
-    const char *prompt = options->word[1];
     params->max_tokens = 0;
     HZP_TRY(hzp_completion_add_text(params, engine, prompt, strlen(prompt), reterr));
     int64_t room = engine->parts.plan.positions - (int64_t)params->prompt[0].n;
@@ -80,13 +121,8 @@ static int stream(struct hzp_completion *c, const char *prompt)
     return status;
 }
 
-int hzp_cmd_complete(const struct hzp_options *options)
+static int complete(const struct hzp_options *options, const char *prompt)
 {
-    if (options->words != 2) {
-        fprintf(stderr, "hzpserve: usage: hzpserve complete MODEL \"PROMPT\"\n");
-        return 2;
-    }
-    signal(SIGINT, on_interrupt);
     struct hzp_engine *engine = NULL;
     /* Memory for this completion only, not for a server. */
     struct hzp_engine_settings own = options->engine;
@@ -96,21 +132,37 @@ int hzp_cmd_complete(const struct hzp_options *options)
     struct hzp_completion_params params = {0};
     struct hzp_completion *c = NULL;
     struct hzp_err_text err = {0};
-    int status = 1;
-    int r = hzp_engine_start(&config, &engine, &err);
+    int r = hzp_engine_start(&config, &engine, &err), status;
     if (r == HZP_OK)
-        r = fill_params(options, engine, &params, &err);
+        r = fill_params(options, prompt, engine, &params, &err);
     if (r == HZP_OK)
         r = hzp_completion_make(engine, &params, NULL, &c, &err);
     if (r == HZP_OK)
         r = hzp_completion_submit(c, &err);
-    if (r == HZP_OK)
-        status = stream(c, options->word[1]);
-    else
-        fprintf(stderr, "hzpserve: %s\n", err.text);
+    status = r == HZP_OK ? stream(c, prompt) : hzp_command_failed(r, &err);
     hzp_completion_end(c);
     hzp_completion_params_fini(&params);
     if (hzp_engine_finish(engine) < 0)
         status = 1;
     return interrupted ? 130 : status;
+}
+
+int hzp_cmd_complete(const struct hzp_options *options)
+{
+    struct sigaction action = {.sa_handler = on_interrupt}; /* an interrupt ends a read */
+    struct hzp_err_text err = {0};
+    char *input = NULL;
+    const char *prompt = options->words ? options->word[options->words - 1] : NULL;
+    bool reads = prompt && !strcmp(prompt, "-");
+    if (options->words != 2 && !(reads && options->engine.model.dir)) {
+        fprintf(stderr, "hzpserve: usage: hzpserve complete MODEL \"PROMPT\"\n");
+        return 2;
+    }
+    sigaction(SIGINT, &action, NULL);
+    int r = reads ? read_input(&input, &err) : HZP_OK;
+    int status = r < 0 ? hzp_command_failed(r, &err) : 0;
+    if (r == HZP_OK)
+        status = interrupted ? 130 : complete(options, reads ? input : prompt);
+    free(input);
+    return status;
 }

@@ -214,9 +214,9 @@ int hzp_cmd_eval(const struct hzp_options *options)
     struct eval e = {.data = options->eval.data};
     struct hzp_err_text err = {0};
     hzp_plan_init(&e.plan);
-    int r = evaluate(&e, &options->engine, &err);
+    int r = evaluate(&e, &options->engine, &err), status = 0;
     if (r < 0) {
-        fprintf(stderr, "hzpserve: %s\n", err.text[0] ? err.text : hzp_err_name(r));
+        status = hzp_command_failed(r, &err);
     } else {
         double mean = e.sum / (double)e.tokens;
         const char *form = options->json
@@ -226,5 +226,5 @@ int hzp_cmd_eval(const struct hzp_options *options)
         printf(form, mean, exp(mean), (long long)e.tokens, (long long)e.documents);
     }
     close_eval(&e);
-    return r < 0;
+    return status;
 }

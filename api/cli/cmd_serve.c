@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 static const uint64_t SEND_NS = 5000000000ull; /* time limit for sending complete answers */
 
@@ -68,17 +69,15 @@ static void print_ask(const struct hzp_server *server, const struct hzp_serve_se
 }
 
 /* Prints example commands: complete, train, complete again. */
-static void print_welcome(const struct hzp_server *server, const struct hzp_serve_settings *serve)
+static void print_welcome(const struct hzp_server *server, const struct hzp_serve_settings *serve,
+                          const char *url)
 {
-    const char *host = server->settings->host;
-    bool v6 = strchr(host, ':') != NULL;
-    char url[128];
-    snprintf(url, sizeof(url), "http://%s%s%s:%d", v6 ? "[" : "", host, v6 ? "]" : "",
-             server->port);
     printf("\nhzpserve serves %s at %s\n\n", server->model, url);
     print_ask(server, serve, url);
     if (server->engine->state) {
-        const char *file = serve->try_examples;
+        const char *file = serve->try_examples && access(serve->try_examples, R_OK) == 0
+                               ? serve->try_examples
+                               : NULL;
         printf("curl -s -w '\\n' '%s/v1/fine_tuning/examples?wait=served&timeout=60'%s \\\n"
                "     -H 'content-type: application/x-ndjson' ",
                url, key_header(server, true));
@@ -178,18 +177,17 @@ static void log_stopped(struct hzp_engine *engine, const struct counts *before, 
             (unsigned long long)state.checkpoint_id);
 }
 
-static int serve(const struct hzp_options *options, struct hzp_engine *engine,
-                 struct hzp_metrics *metrics, const sigset_t *set)
+static int serve(const struct hzp_options *options, struct hzp_port *listener,
+                 struct hzp_engine *engine, struct hzp_metrics *metrics, const sigset_t *set)
 {
     struct hzp_server *server;
     struct hzp_err_text err = {0};
-    if (hzp_server_start(&options->http, engine, metrics, &server, &err) < 0) {
-        fprintf(stderr, "hzpserve: %s\n", err.text);
-        return 1;
-    }
+    int r = hzp_server_start(&options->http, listener, engine, metrics, &server, &err);
+    if (r < 0)
+        return hzp_command_failed(r, &err);
     if (engine->state)
         hzp_state_keep(engine->state);
-    print_welcome(server, &options->serve);
+    print_welcome(server, &options->serve, listener->url);
     bool asked = wait_for_signal(engine, set);
     struct counts before = count(engine);
     uint64_t began_ns = hzp_now_ns();
@@ -211,8 +209,8 @@ static bool usable(const struct hzp_options *options)
     bool safe = hzp_access_create(&options->http, &access, &err) == HZP_OK;
     hzp_access_destroy(access);
     if (!options->engine.model.dir)
-        fprintf(stderr, "hzpserve: serve: no model given; name a directory that holds "
-                        "config.json\n");
+        fprintf(stderr, "hzpserve: serve: no model given, and the bundled one is not there; name "
+                        "a directory that holds config.json\n");
     else if (!prompt)
         fprintf(stderr, "hzpserve: --try-prompt is not UTF-8\n");
     else if (!safe)
@@ -234,23 +232,28 @@ int hzp_cmd_serve(const struct hzp_options *options)
     char *copy = hzp_options_of_copy(options->engine.model.dir, options->http.served_name);
     struct hzp_engine_config config = {.settings = &options->engine,
                                        .checkpoint_options = copy,
+                                       .log_updates = true,
                                        .provisional = true,
                                        .on_update = count_update,
                                        .ctx = metrics};
     struct hzp_engine *engine = NULL;
+    struct hzp_port listener;
     struct hzp_err_text err = {0};
-    int status = 1;
-    int r = hzp_engine_start(&config, &engine, &err);
+    int status;
+    int r = hzp_port_open(&options->http, &listener, &err);
+    if (r == HZP_OK)
+        r = hzp_engine_start(&config, &engine, &err);
     if (r < 0) {
-        fprintf(stderr, "hzpserve: %s\n", err.text);
+        status = hzp_command_failed(r, &err);
     } else {
-        status = serve(options, engine, metrics, &set);
+        status = serve(options, &listener, engine, metrics, &set);
         r = hzp_engine_finish(engine);
         if (r < 0) {
             hzp_log(HZP_LOG_ERROR, "serve", "engine code=%s", hzp_err_name(r));
             status = 1;
         }
     }
+    hzp_port_close(&listener);
     hzp_metrics_destroy(metrics);
     free(copy);
     return status;

@@ -515,5 +515,5 @@ int hzp_cmd_train(const struct hzp_options *options)
     close_run(run);
     free(run->options);
     free(run);
-    return r < 0;
+    return r == HZP_EINVAL && text.param[0] ? 2 : r < 0;
 }

@@ -12,6 +12,10 @@
 #include "api/cli/options.h"
 #include "api/ranks/ranks.h"
 
+/* Prints the error of a failed call, and returns the exit status: 2 if it names an option, else
+ * 1. */
+int hzp_command_failed(int code, const struct hzp_err_text *err);
+
 int hzp_cmd_serve(const struct hzp_options *options);
 int hzp_cmd_complete(const struct hzp_options *options);
 int hzp_cmd_eval(const struct hzp_options *options);

@@ -40,6 +40,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "hzpserve: %s\n", err.text);
         return 2;
     }
+    hzp_log_set_format((enum hzp_log_format)options.log_format);
     if (hzp_log_set(options.log_level, &err) < 0) {
         fprintf(stderr, "hzpserve: --log-level (or HZP_LOG): %s\n", err.text);
         return 2;
@@ -51,10 +52,7 @@ int main(int argc, char **argv)
         return 0;
     }
     if (options.help) {
-        if (options.command)
-            hzp_options_command_help(stdout, options.command);
-        else
-            hzp_options_help(stdout);
+        hzp_options_help(stdout, &options);
         return 0;
     }
     for (int i = 0; i < HZP_COUNT(commands); i++)

@@ -14,9 +14,9 @@
 #define ALL      (SERVE | COMPLETE | EVAL | TRAIN | BENCH | DEVICES | PLAN | SEARCH)
 
 #define AT(name) offsetof(struct hzp_options, name)
-#define HEADING(text, who)                                                                         \
+#define HEADING(topic_, text)                                                                      \
     {                                                                                              \
-        .help = text, .commands = (who)                                                            \
+        .topic = topic_, .help = text                                                              \
     }
 #define TEXT(flag, at, dflt, meta_, who, text)                                                     \
     {                                                                                              \
@@ -57,7 +57,7 @@
 #define BIG 1e15
 
 const struct hzp_option hzp_option_table[] = {
-    HEADING("Model and device", ALL),
+    HEADING("device", "Model and device"),
     TEXT("--device", engine.device.name, NULL, "NAME", ALL,
          "cpu, cuda, cuda:1 or ref; default: the best available"),
     INT("--threads", engine.device.threads, "0", 0, 1024, ALL,
@@ -73,17 +73,8 @@ const struct hzp_option hzp_option_table[] = {
         "maximum sequence length in tokens; 0: the model's"),
     TEXT("--chat-template", engine.model.chat_template, NULL, "FILE", ENGINE | EVAL | TRAIN,
          "chat template (Jinja) instead of the model's own; none: no chat"),
-    {.name = "--log-level",
-     .kind = HZP_OPTION_TEXT,
-     .field = AT(log_level),
-     .value = "info",
-     .env = "HZP_LOG",
-     .meta = "LEVELS",
-     .commands = ALL,
-     .help = "lowest level that is logged to standard error: error, warn, info or debug; single "
-             "subsystems may differ: info,serve=debug,http=error"},
 
-    HEADING("HTTP", SERVE),
+    HEADING("http", "HTTP"),
     TEXT("--host", http.host, "127.0.0.1", "ADDRESS", SERVE, "address to listen on"),
     INT("--port", http.port, "8000", 0, 65535, SERVE, "port to listen on; 0: any free port"),
     TEXT("--served-model-name", http.served_name, NULL, "NAME", SERVE,
@@ -132,7 +123,7 @@ const struct hzp_option hzp_option_table[] = {
     FILE_NAME("--try-examples", serve.try_examples, SERVE,
               "training examples in the example commands printed at start"),
 
-    HEADING("Serving", ENGINE | SEARCH),
+    HEADING("serving", "Serving"),
     INT("--max-running", engine.serving.running_max, "64", 1, 4096, ENGINE | SEARCH,
         "maximum sequences in one step"),
     INT("--max-waiting", engine.serving.waiting_max, "256", 1, 65536, ENGINE,
@@ -166,7 +157,7 @@ const struct hzp_option hzp_option_table[] = {
     FLAG("--check-plans", engine.serving.check_plans, ENGINE,
          "verify that each step is free of data races before it runs"),
 
-    HEADING("Training", LEARN | SEARCH),
+    HEADING("training", "Training"),
     FLAG("--no-train", engine.no_train, SERVE | BENCH | SEARCH,
          "serve only; no memory is reserved for training"),
     NUM("--lr", engine.training.lr, "1e-4", 0, 10, LEARN, "learning rate"),
@@ -194,12 +185,35 @@ const struct hzp_option hzp_option_table[] = {
         "tokens per micro-batch; also the maximum length of an example"),
     CHOICE("--moments", engine.training.moment_type, "f32", "f32|bf16", LEARN | SEARCH,
            "data type of AdamW's moments"),
-    INT("--passes", engine.learning.passes, "4", 1, 1e6, SERVE | BENCH,
-        "times that each example is trained on"),
     INT("--publish-every", engine.training.publish_every, "1", 1, 1e6, SERVE | BENCH,
         "updates per published version"),
     INT("--max-staleness", engine.training.max_staleness, "1", 0, 1e6, SERVE | BENCH,
         "maximum updates by which the serving version may trail the newest"),
+
+    HEADING("learning", "Learning from examples"),
+    INT("--passes", engine.learning.passes, "4", 1, 1e6, SERVE | BENCH,
+        "times that each example is trained on"),
+    FILE_NAME("--replay", engine.learning.replay, SERVE | BENCH,
+              "JSONL examples mixed into training, against forgetting"),
+    NUM("--replay-ratio", engine.learning.replay_ratio, "1", 0, 100, SERVE | BENCH,
+        "tokens from --replay per token of new examples"),
+    INT("--queue-samples", engine.learning.queue_samples, "65536", 1, BIG, SERVE | BENCH,
+        "maximum examples queued for training; more are refused with 429"),
+    INT("--queue-tokens", engine.learning.queue_tokens, "16777216", 1, BIG, SERVE | BENCH,
+        "maximum tokens of queued examples; more are refused with 429"),
+    TEXT("--state", engine.learning.state_dir, NULL, "DIR", SERVE | BENCH,
+         "directory of accepted examples and checkpoints; none: keep nothing; default: "
+         "hzpserve/NAME-HASH of the model under $XDG_DATA_HOME or ~/.local/share"),
+    INT("--checkpoint-every", engine.learning.checkpoint_every, "100", 0, BIG, SERVE | TRAIN,
+        "updates between checkpoints; 0: only at the end"),
+    INT("--keep-checkpoints", engine.learning.keep_checkpoints, "2", 1, 1e6, SERVE | TRAIN,
+        "number of newest checkpoints kept; one with a file named keep in it is never removed"),
+    INT("--keep-hourly", engine.learning.keep_hourly, "24", 0, 1e6, SERVE | TRAIN,
+        "checkpoints kept beside these: the newest of each of the last N hours"),
+    INT("--train-seed", engine.learning.seed, "1", 0, BIG, LEARN,
+        "seed of the order of the examples"),
+
+    HEADING("sharing", "Sharing the device between serving and training"),
     TEXT("--slo", engine.split.goals, NULL, "GOALS", SERVE,
          "p99 goals ttft=TIME,itl=TIME (either may be omitted): time to first token and "
          "inter-token latency; while requests run, training takes the time they leave"),
@@ -223,27 +237,8 @@ const struct hzp_option hzp_option_table[] = {
         "maximum milliseconds of training per step while no request runs"),
     NUM("--train-quantum", engine.training.quantum_gflop, "1", 0, 1e6, LEARN | PLAN | SEARCH,
         "maximum size of one training operation in GFLOP; 0: unlimited"),
-    FILE_NAME("--replay", engine.learning.replay, SERVE | BENCH,
-              "JSONL examples mixed into training, against forgetting"),
-    NUM("--replay-ratio", engine.learning.replay_ratio, "1", 0, 100, SERVE | BENCH,
-        "tokens from --replay per token of new examples"),
-    INT("--queue-samples", engine.learning.queue_samples, "65536", 1, BIG, SERVE | BENCH,
-        "maximum examples queued for training; more are refused with 429"),
-    INT("--queue-tokens", engine.learning.queue_tokens, "16777216", 1, BIG, SERVE | BENCH,
-        "maximum tokens of queued examples; more are refused with 429"),
-    TEXT("--state", engine.learning.state_dir, NULL, "DIR", SERVE | BENCH,
-         "directory of accepted examples and checkpoints; none: keep nothing; default: "
-         "hzpserve/NAME-HASH of the model under $XDG_DATA_HOME or ~/.local/share"),
-    INT("--checkpoint-every", engine.learning.checkpoint_every, "100", 0, BIG, SERVE | TRAIN,
-        "updates between checkpoints; 0: only at the end"),
-    INT("--keep-checkpoints", engine.learning.keep_checkpoints, "2", 1, 1e6, SERVE | TRAIN,
-        "number of newest checkpoints kept; one with a file named keep in it is never removed"),
-    INT("--keep-hourly", engine.learning.keep_hourly, "24", 0, 1e6, SERVE | TRAIN,
-        "checkpoints kept beside these: the newest of each of the last N hours"),
-    INT("--train-seed", engine.learning.seed, "1", 0, BIG, LEARN,
-        "seed of the order of the examples"),
 
-    HEADING("Several ranks", BENCH),
+    HEADING("ranks", "Several ranks"),
     INT("--ranks", engine.ranks.ranks, "0", 0, HZP_LINK_RANKS_MAX, BENCH,
         "start N ranks on this machine, by mpirun; 0: as the launcher that started this process "
         "says, or one"),
@@ -257,7 +252,7 @@ const struct hzp_option hzp_option_table[] = {
     NUM("--rank-wait", engine.ranks.meet_s, "300", 1, 86400, BENCH,
         "seconds that ranks wait for each other at the start"),
 
-    HEADING("Data", EVAL | TRAIN),
+    HEADING("data", "Data"),
     TEXT("--data", eval.data, NULL, "FILE", EVAL, "JSONL examples; plain text if named .txt"),
     TEXT("--data", train.data, NULL, "FILE", TRAIN, "JSONL examples; plain text if named .txt"),
     TEXT("--out", train.out, NULL, "DIR", TRAIN, "output directory of the trained model"),
@@ -278,7 +273,7 @@ const struct hzp_option hzp_option_table[] = {
     TEXT("--log-file", train.log_file, NULL, "FILE", TRAIN,
          "JSONL log, one line per update; default: train.jsonl in --out"),
 
-    HEADING("Sampling", COMPLETE),
+    HEADING("sampling", "Sampling"),
     INT("--max-tokens", complete.max_tokens, "128", 0, 1 << 24, COMPLETE,
         "maximum tokens generated"),
     INT("--min-tokens", complete.min_tokens, "0", 0, 1 << 24, COMPLETE, "minimum tokens generated"),
@@ -307,7 +302,7 @@ const struct hzp_option hzp_option_table[] = {
     FLAG("--echo", complete.echo, COMPLETE, "print the prompt first"),
     FLAG("--raw", complete.raw, COMPLETE, "add no special tokens to the prompt"),
 
-    HEADING("The step", PLAN),
+    HEADING("plan", "The step"),
     INT("--decode", plan.decode, "0", 0, 4096, PLAN, "sequences that decode one token each"),
     INT("--depth", plan.depth, "0", 0, 1 << 20, PLAN,
         "position of the decoding sequences; 0: 512, or the model's maximum"),
@@ -321,7 +316,7 @@ const struct hzp_option hzp_option_table[] = {
     INT("--train-items", plan.train_items, "0", 0, 1 << 24, PLAN,
         "number of training operations in the step; 0: all"),
 
-    HEADING("Its shape", PLAN),
+    HEADING("plan", "Its shape"),
     INT("--nano", plan.nano, "1", 1, 8, PLAN, "number of nano-batches of equal size"),
     TEXT("--split", plan.split, NULL, "A,B,...", PLAN,
          "relative sizes of the nano-batches: 3,1 is three quarters and one quarter"),
@@ -335,14 +330,14 @@ const struct hzp_option hzp_option_table[] = {
     TEXT("--cores", plan.units, NULL, "LIST", PLAN,
          "LANE=N: cores (SMs of a GPU) of a lane; default: equal shares"),
 
-    HEADING("What to do with it", PLAN),
+    HEADING("plan", "What to do with it"),
     FLAG("--print", plan.print, PLAN, "print one line per operation"),
     TEXT("--trace", plan.trace, NULL, "FILE", PLAN,
          "run it and write a Chrome trace with one track per lane"),
     INT("--repeat", plan.repeat, "0", 0, 10000, PLAN,
         "run it N times, alternating with the sequential plan, and compare"),
 
-    HEADING("Plan search", SEARCH),
+    HEADING("search", "Plan search"),
     FLAG("--show", search.show, SEARCH, "print the saved measurements and plans; measure nothing"),
     FLAG("--fresh", search.fresh, SEARCH, "discard saved measurements"),
     TEXT("--file", search.file, NULL, "FILE", SEARCH,
@@ -358,7 +353,7 @@ const struct hzp_option hzp_option_table[] = {
         "run N random plans and compare them with their predictions"),
     INT("--validate-seed", search.validate_seed, "1", 0, BIG, SEARCH, "seed of the random plans"),
 
-    HEADING("Load on a running server (bench replay)", BENCH),
+    HEADING("load", "Load of benchmarks"),
     TEXT("--url", bench.load.url, "http://127.0.0.1:8000", "URL", BENCH, "URL of the server"),
     TEXT("--served-model-name", bench.load.model_name, NULL, "NAME", BENCH,
          "model name in the requests; default: the server's"),
@@ -409,14 +404,27 @@ const struct hzp_option hzp_option_table[] = {
     TEXT("--extra-body", bench.load.extra, NULL, "JSON", BENCH,
          "additional fields of each request"),
 
-    HEADING("Training beside requests (bench coserve)", BENCH),
+    HEADING("coserve", "Training beside requests (bench coserve)"),
     NUM("--load", bench.coserve.load, "0.5", 0.01, 1, BENCH,
         "arrival rate as a fraction of the measured capacity"),
     NUM("--seconds", bench.coserve.seconds, "10", 0.5, 600, BENCH, "duration of each phase"),
     INT("--rounds", bench.coserve.rounds, "3", 1, 1000, BENCH,
         "rounds, each with all phases in turn"),
 
-    HEADING("Output", EVAL | BENCH | DEVICES),
+    HEADING("log", "Log"),
+    {.name = "--log-level",
+     .kind = HZP_OPTION_TEXT,
+     .field = AT(log_level),
+     .value = "info",
+     .env = "HZP_LOG",
+     .meta = "LEVELS",
+     .commands = ALL,
+     .help = "lowest level that is logged to standard error: error, warn, info or debug; single "
+             "subsystems may differ: info,serve=debug,http=error"},
+    CHOICE("--log-format", log_format, "text", "text|json", ALL,
+           "json: each line of the log is one JSON object"),
+
+    HEADING("output", "Output"),
     FLAG("--json", json, EVAL | BENCH | DEVICES, "print JSON"),
     FLAG("--quick", bench.quick, BENCH, "fewer repetitions"),
 };

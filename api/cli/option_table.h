@@ -24,7 +24,8 @@ enum hzp_option_kind {
 };
 
 struct hzp_option {
-    const char *name; /* NULL: `help` is a heading of the help text */
+    const char *name;  /* NULL: `help` is a heading of the help text */
+    const char *topic; /* of a heading: the word that `hzpserve help` takes for what follows it */
     enum hzp_option_kind kind;
     size_t field;        /* offset in struct hzp_options */
     const char *value;   /* the default, as typed on the command line; NULL: not given */
@@ -45,5 +46,15 @@ struct hzp_option_alias {
 };
 extern const struct hzp_option_alias hzp_option_alias[];
 extern const int hzp_option_aliases;
+
+struct hzp_command_info {
+    enum hzp_command command;
+    int words_max; /* arguments that are not options */
+    const char *name, *words, *help;
+    const char *examples; /* lines of the help text */
+};
+
+extern const struct hzp_command_info hzp_commands[];
+extern const int hzp_command_count;
 
 #endif

@@ -1,35 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/cli/options.h"
 
+#include "api/cli/bundled.h"
+#include "api/cli/nearest.h"
 #include "api/cli/option_table.h"
 #include "base/arena.h"
 #include "base/decimal.h"
-#include "base/version.h"
 
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static const struct {
-    enum hzp_command command;
-    int words_max;
-    const char *name, *words, *help;
-} commands[] = {
-    {HZP_COMMAND_SERVE, 1, "serve", "MODEL",
-     "serve a model over HTTP and train it on posted examples"},
-    {HZP_COMMAND_COMPLETE, 2, "complete", "MODEL \"PROMPT\"",
-     "complete one prompt on the terminal"},
-    {HZP_COMMAND_EVAL, 1, "eval", "MODEL --data FILE", "mean negative log-likelihood of a text"},
-    {HZP_COMMAND_TRAIN, 1, "train", "MODEL --data FILE --out DIR", "train offline"},
-    {HZP_COMMAND_BENCH, 2, "bench", "WHAT [MODEL]",
-     "measure: serve, train, coserve, swap, offline, ops, loop, link; or replay a load"},
-    {HZP_COMMAND_PLAN, 1, "plan", "[MODEL]", "the plan of one step: print it, trace it, time it"},
-    {HZP_COMMAND_SEARCH, 1, "search", "[MODEL]",
-     "measure this device and find the best plans for a model's steps"},
-    {HZP_COMMAND_DEVICES, 0, "devices", "", "list the devices of this machine"},
-};
 
 int64_t hzp_size_parse(const char *text)
 {
@@ -63,6 +45,27 @@ static int64_t choice_of(const char *choices, const char *text)
             return -1;
         choices += width + 1;
     }
+}
+
+/* The text is none of the option's choices. */
+static int no_choice(const struct hzp_option *s, const char *text, struct hzp_err_text *reterr)
+{
+    char word[64], hint[HZP_NEAREST_TEXT];
+    struct hzp_nearest near = hzp_nearest(text);
+    const char *best = NULL;
+    for (const char *at = s->choices; *at; at += *at == '|') {
+        size_t width = strcspn(at, "|");
+        snprintf(word, sizeof(word), "%.*s", (int)width, at);
+        near.best = NULL;
+        hzp_nearest_try(&near, word);
+        best = near.best ? at : best;
+        at += width;
+    }
+    if (best)
+        snprintf(word, sizeof(word), "%.*s", (int)strcspn(best, "|"), best);
+    near.best = best ? word : NULL;
+    return hzp_fail_param(reterr, HZP_EINVAL, s->name, "%s takes one of %s, not \"%s\"%s", s->name,
+                          s->choices, text, hzp_nearest_text(&near, hint));
 }
 
 static int out_of_range(const struct hzp_option *s, const char *text, struct hzp_err_text *reterr)
@@ -99,8 +102,7 @@ static int set(const struct hzp_option *s, const char *text, struct hzp_options 
     } else if (s->kind == HZP_OPTION_CHOICE) {
         int64_t value = choice_of(s->choices, text);
         if (value < 0)
-            return hzp_fail_param(reterr, HZP_EINVAL, s->name, "%s takes one of %s, not \"%s\"",
-                                  s->name, s->choices, text);
+            return no_choice(s, text, reterr);
         *(int64_t *)field = value;
     } else {
         int64_t value = s->kind == HZP_OPTION_SIZE ? hzp_size_parse(text) : strtoll(text, &end, 10);
@@ -150,9 +152,9 @@ static const struct hzp_option *find(const char *name, size_t length, enum hzp_c
 
 static const char *command_name(enum hzp_command command)
 {
-    for (int i = 0; i < HZP_COUNT(commands); i++)
-        if (commands[i].command == command)
-            return commands[i].name;
+    for (int i = 0; i < hzp_command_count; i++)
+        if (hzp_commands[i].command == command)
+            return hzp_commands[i].name;
     return "?";
 }
 
@@ -166,6 +168,36 @@ static int read_environment(struct hzp_options *options, struct hzp_err_text *re
     return HZP_OK;
 }
 
+/* No command has an option of this name. */
+static int no_option(const char *name, size_t length, enum hzp_command command,
+                     struct hzp_err_text *reterr)
+{
+    char word[64], hint[HZP_NEAREST_TEXT];
+    snprintf(word, sizeof(word), "%.*s", (int)length, name);
+    struct hzp_nearest near = hzp_nearest(word);
+    for (int i = 0; i < hzp_option_count; i++)
+        if (hzp_option_table[i].name && (hzp_option_table[i].commands & command))
+            hzp_nearest_try(&near, hzp_option_table[i].name);
+    return hzp_fail_param(reterr, HZP_EINVAL, name, "unknown option %.*s%s%s", (int)length, name,
+                          near.best ? "" : "; see hzpserve help ",
+                          near.best ? hzp_nearest_text(&near, hint) : command_name(command));
+}
+
+/* The option exists, but another command has it. */
+static int no_option_here(const struct hzp_option *s, enum hzp_command command,
+                          struct hzp_err_text *reterr)
+{
+    char others[96] = "";
+    size_t n = 0;
+    for (int i = 0; i < hzp_command_count && n < sizeof(others); i++)
+        if (s->commands & hzp_commands[i].command)
+            n += (size_t)snprintf(others + n, sizeof(others) - n, "%s%s", n ? ", " : "",
+                                  hzp_commands[i].name);
+    return hzp_fail_param(reterr, HZP_EINVAL, s->name,
+                          "%s is not an option of hzpserve %s; it belongs to %s", s->name,
+                          command_name(command), others);
+}
+
 /* Reads the option at argv[*at]; moves *at past its value. */
 static int read_option(int argc, char **argv, int *at, struct hzp_options *options,
                        struct hzp_err_text *reterr)
@@ -174,12 +206,9 @@ static int read_option(int argc, char **argv, int *at, struct hzp_options *optio
     size_t length = strcspn(name, "=");
     const struct hzp_option *s = find(name, length, options->command);
     if (!s)
-        return hzp_fail_param(reterr, HZP_EINVAL, name,
-                              "unknown option %.*s; see hzpserve %s --help", (int)length, name,
-                              command_name(options->command));
+        return no_option(name, length, options->command, reterr);
     if (!(s->commands & options->command))
-        return hzp_fail_param(reterr, HZP_EINVAL, s->name, "%s is not an option of hzpserve %s",
-                              s->name, command_name(options->command));
+        return no_option_here(s, options->command, reterr);
     if (s->kind == HZP_OPTION_FLAG) {
         if (name[length])
             return hzp_fail_param(reterr, HZP_EINVAL, s->name, "%s takes no value", s->name);
@@ -318,6 +347,8 @@ static int read_words(int argc, char **argv, struct hzp_options *options,
             only_words = true;
         } else if (!only_words && (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h"))) {
             options->help = true;
+        } else if (!only_words && !strcmp(argv[i], "--help-all")) {
+            options->help = options->help_all = true;
         } else if (!only_words && !strncmp(argv[i], "--", 2)) {
             HZP_TRY(read_option(argc, argv, &i, options, reterr));
         } else if (options->words == HZP_OPTIONS_WORDS_MAX) {
@@ -329,104 +360,97 @@ static int read_words(int argc, char **argv, struct hzp_options *options,
     return HZP_OK;
 }
 
+/* `hzpserve complete -`: the bundled model completes standard input. */
+static bool only_reads(const struct hzp_options *options)
+{
+    return options->command == HZP_COMMAND_COMPLETE && options->words == 1 &&
+           !strcmp(options->word[0], "-");
+}
+
+/* The model used where the command line names none; NULL: the command needs a name, or has a model
+ * of its own, or the bundled one is not there. */
+static const char *bundled(const struct hzp_options *options)
+{
+    char path[PATH_MAX];
+    const char *what = options->words ? options->word[0] : "";
+    bool bench = options->command == HZP_COMMAND_BENCH && strcmp(what, "link") != 0 &&
+                 strcmp(what, "replay") != 0; /* these need no model */
+    if (options->command != HZP_COMMAND_SERVE && !bench && !only_reads(options))
+        return NULL;
+    return hzp_bundled_model(path, sizeof(path)) ? keep(path) : NULL;
+}
+
+/* The command of this name; NULL: none, with the error. */
+static const struct hzp_command_info *find_command(const char *name, struct hzp_err_text *reterr)
+{
+    char hint[HZP_NEAREST_TEXT];
+    struct hzp_nearest near = hzp_nearest(name);
+    for (int i = 0; i < hzp_command_count; i++) {
+        if (!strcmp(hzp_commands[i].name, name))
+            return &hzp_commands[i];
+        hzp_nearest_try(&near, hzp_commands[i].name);
+    }
+    hzp_fail(reterr, HZP_EINVAL, "unknown command \"%s\"%s", name,
+             near.best ? hzp_nearest_text(&near, hint) : "; see hzpserve --help");
+    return NULL;
+}
+
+/* hzpserve help [WHAT [WHICH]] */
+static int read_help(int argc, char **argv, struct hzp_options *ret, struct hzp_err_text *reterr)
+{
+    ret->help = true;
+    ret->command = 0;
+    for (int i = 2; i < argc && ret->words < 2; i++)
+        if (!strcmp(argv[i], "--help-all"))
+            ret->help_all = true;
+        else if (strncmp(argv[i], "-", 1))
+            ret->word[ret->words++] = argv[i];
+    if (!ret->words)
+        return HZP_OK;
+    if (hzp_options_is_topic(ret->word[0])) {
+        ret->topic = ret->word[0];
+        return HZP_OK;
+    }
+    const struct hzp_command_info *command = find_command(ret->word[0], NULL);
+    if (!command)
+        return hzp_options_no_topic(ret->word[0], reterr);
+    ret->command = command->command;
+    ret->bench.what = ret->words > 1 ? ret->word[1] : NULL;
+    return HZP_OK;
+}
+
 int hzp_options_parse(int argc, char **argv, struct hzp_options *ret, struct hzp_err_text *reterr)
 {
     hzp_options_defaults(HZP_COMMAND_SERVE, ret);
     if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") ||
-        !strcmp(argv[1], "help")) {
-        ret->help = true;
-        ret->command = 0;
-        return HZP_OK;
-    }
+        !strcmp(argv[1], "help"))
+        return read_help(argc, argv, ret, reterr);
     if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V")) {
         ret->version = true;
         return HZP_OK;
     }
-    int which = 0;
-    while (which < HZP_COUNT(commands) && strcmp(commands[which].name, argv[1]))
-        which++;
-    if (which == HZP_COUNT(commands))
-        return hzp_fail(reterr, HZP_EINVAL, "unknown command \"%s\"; see hzpserve --help", argv[1]);
-    ret->command = commands[which].command;
+    const struct hzp_command_info *command = find_command(argv[1], reterr);
+    if (!command)
+        return HZP_EINVAL;
+    hzp_options_defaults(command->command, ret);
     HZP_TRY(read_environment(ret, reterr));
     HZP_TRY(read_words(argc, argv, ret, reterr));
-    if (ret->words > commands[which].words_max)
+    if (ret->words > command->words_max)
         return hzp_fail(reterr, HZP_EINVAL, "usage: hzpserve %s %s; unexpected argument \"%s\"",
-                        commands[which].name, commands[which].words,
-                        ret->word[commands[which].words_max]);
-    if (ret->command == HZP_COMMAND_SERVE && ret->words) {
+                        command->name, command->words, ret->word[command->words_max]);
+    int model = ret->command == HZP_COMMAND_BENCH ? 1 : 0;
+    if (only_reads(ret))
+        model = 1; /* no word names one */
+    const char *dir = ret->words > model ? ret->word[model] : bundled(ret);
+    if (ret->command == HZP_COMMAND_SERVE && dir) {
         /* The model is known now: start again with its settings, which the others override. */
-        const char *dir = ret->word[0];
         hzp_options_defaults(HZP_COMMAND_SERVE, ret);
         HZP_TRY(read_model_settings(dir, ret, reterr));
         HZP_TRY(read_environment(ret, reterr));
         HZP_TRY(read_words(argc, argv, ret, reterr));
     }
-    int model = ret->command == HZP_COMMAND_BENCH ? 1 : 0;
     if (ret->command == HZP_COMMAND_BENCH && ret->words)
         ret->bench.what = ret->word[0];
-    if (ret->words > model)
-        ret->engine.model.dir = ret->word[model];
+    ret->engine.model.dir = dir;
     return HZP_OK;
-}
-
-void hzp_options_help(FILE *out)
-{
-    fprintf(
-        out,
-        "hzpserve %s: serves a language model over HTTP while fine-tuning the same weights.\n\n",
-        HZP_VERSION_TEXT);
-    for (int i = 0; i < HZP_COUNT(commands); i++)
-        fprintf(out, "  hzpserve %-8s %-28s %s\n", commands[i].name, commands[i].words,
-                commands[i].help);
-    fprintf(out, "\n  hzpserve COMMAND --help          the command's options\n"
-                 "  hzpserve --version\n");
-}
-
-/* Prints text in the right column of the help, wrapped between words. */
-static void print_wrapped(FILE *out, const char *text)
-{
-    enum { INDENT = 33, WIDTH = 67 };
-    while (strlen(text) > WIDTH) {
-        int cut = WIDTH;
-        while (cut > 0 && text[cut] != ' ')
-            cut--;
-        if (!cut)
-            break;
-        fprintf(out, "%.*s\n%*s", cut, text, INDENT, "");
-        text += cut + 1;
-    }
-    fprintf(out, "%s\n", text);
-}
-
-void hzp_options_command_help(FILE *out, enum hzp_command command)
-{
-    for (int i = 0; i < HZP_COUNT(commands); i++)
-        if (commands[i].command == command)
-            fprintf(out, "hzpserve %s %s [OPTIONS]\n\n%s\n", commands[i].name, commands[i].words,
-                    commands[i].help);
-    for (int i = 0; i < hzp_option_count; i++) {
-        const struct hzp_option *s = &hzp_option_table[i];
-        if (!(s->commands & command))
-            continue;
-        if (!s->name) {
-            fprintf(out, "\n%s\n", s->help);
-            continue;
-        }
-        char left[64];
-        snprintf(left, sizeof(left), "%s%s%s", s->name, s->kind == HZP_OPTION_FLAG ? "" : " ",
-                 s->kind == HZP_OPTION_FLAG     ? ""
-                 : s->kind == HZP_OPTION_CHOICE ? s->choices
-                                                : s->meta);
-        char right[400];
-        bool value = s->value && s->kind != HZP_OPTION_FLAG;
-        snprintf(right, sizeof(right), "%s%s%s%s%s%s%s", s->help, value ? " [" : "",
-                 value ? s->value : "", value ? "]" : "", s->env ? " (or $" : "",
-                 s->env ? s->env : "", s->env ? ")" : "");
-        if (strlen(left) > 30) /* too wide for its column: the text begins in the next line */
-            fprintf(out, "  %s\n%33s", left, "");
-        else
-            fprintf(out, "  %-30s ", left);
-        print_wrapped(out, right);
-    }
 }

@@ -84,11 +84,13 @@ struct hzp_options {
     enum hzp_command command;
     const char *word[HZP_OPTIONS_WORDS_MAX]; /* arguments that are not options, in order */
     int words;
-    bool help, version;    /* handled by main() */
-    const char *log_level; /* see hzp_log_set */
-    char **argv;           /* as main() got it */
-    const char *commit;    /* the build's */
-    int64_t json;          /* print output as JSON */
+    bool help, help_all, version; /* handled by main() */
+    const char *topic;            /* of `hzpserve help TOPIC`; NULL: none */
+    const char *log_level;        /* see hzp_log_set */
+    int64_t log_format;           /* enum hzp_log_format */
+    char **argv;                  /* as main() got it */
+    const char *commit;           /* the build's */
+    int64_t json;                 /* print output as JSON */
 
     /* One struct for each module; model.dir is the argument that names the model. */
     struct hzp_engine_settings engine;
@@ -114,9 +116,17 @@ void hzp_options_defaults(enum hzp_command command, struct hzp_options *ret);
  * with `name` (NULL: the one in the settings, or the directory's).  The caller frees it. */
 char *hzp_options_of_copy(const char *dir, const char *name);
 
-/* `hzpserve --help`, and `hzpserve COMMAND --help`. */
-void hzp_options_help(FILE *out);
-void hzp_options_command_help(FILE *out, enum hzp_command command);
+/* Prints what options->help asks for: the commands, a command's help, or that of a topic. */
+void hzp_options_help(FILE *out, const struct hzp_options *options);
+/* A command's help.  all: with every option; else long lists are given by topic.  bench: of the
+ * command bench, the benchmark (NULL: their list). */
+void hzp_options_command_help(FILE *out, enum hzp_command command, bool all, const char *bench);
+
+/* Whether `hzpserve help NAME` knows the topic; HZP_EINVAL with the nearest name. */
+bool hzp_options_is_topic(const char *name);
+int hzp_options_no_topic(const char *name, struct hzp_err_text *reterr);
+/* HZP_OK if there is a benchmark of that name; else HZP_EINVAL with the nearest name. */
+int hzp_options_no_bench(const char *name, struct hzp_err_text *reterr);
 
 /* Parses sizes like 512M, 2G, 1.5G, 4096 into bytes. -1: the text is not a size. */
 int64_t hzp_size_parse(const char *text);

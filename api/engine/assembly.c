@@ -148,7 +148,10 @@ static int plan_memory(struct hzp_assembly *a, struct hzp_err_text *reterr)
                 (long long)hzp_config_parameters(&a->config),
                 a->plan.dtype == HZP_BF16 ? "bf16" : "f32", a->plan.fp8 ? "fp8" : "none",
                 a->plan.positions);
-    hzp_memory_plan_print(&a->plan, stderr);
+    if (hzp_log_get_format() == HZP_LOG_JSON)
+        hzp_memory_plan_log(&a->plan);
+    else
+        hzp_memory_plan_print(&a->plan, stderr);
     return HZP_OK;
 }
 

@@ -129,6 +129,7 @@ static int open_state(struct hzp_engine *e, struct hzp_err_text *reterr)
         .keep_checkpoints = l->keep_checkpoints,
         .keep_hourly = l->keep_hourly,
         .options = e->config.checkpoint_options,
+        .log_updates = e->config.log_updates,
         .provisional = e->config.provisional,
     };
     return hzp_state_open(&state, &e->state, reterr);

@@ -27,6 +27,7 @@ struct hzp_engine_config {
     bool provisional;               /* a state directory created by start is removed again, unless
                        * hzp_state_keep() was called */
     bool quiet;                     /* do not print the memory plan */
+    bool log_updates;               /* write a line of the log for each update and version */
     /* Called on the engine thread after every update; NULL: none. */
     void (*on_update)(void *ctx, const struct hzp_update_report *report);
     void *ctx;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/engine/memory_plan.h"
 
+#include "base/log.h"
 #include "serve/kvpool.h"
 #include "serve/request.h"
 #include "weights/fp8.h"
@@ -217,4 +218,13 @@ void hzp_memory_plan_print(const struct hzp_memory_plan *plan, FILE *out)
                 hzp_size_text(plan->line[i].bytes, text), plan->line[i].how);
     fprintf(out, "  %-10s %10s", "total", hzp_size_text(plan->total, text));
     fprintf(out, "   of %s\n", hzp_size_text(plan->limit, text));
+}
+
+void hzp_memory_plan_log(const struct hzp_memory_plan *plan)
+{
+    for (int i = 0; i < plan->lines; i++)
+        hzp_log(HZP_LOG_INFO, "engine", "memory part=\"%s\" bytes=%zu how=\"%s\"",
+                plan->line[i].what, plan->line[i].bytes, plan->line[i].how);
+    hzp_log(HZP_LOG_INFO, "engine", "memory total_bytes=%zu limit_bytes=%zu", plan->total,
+            plan->limit);
 }

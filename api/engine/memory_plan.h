@@ -58,6 +58,8 @@ int hzp_memory_plan(const struct hzp_memory_request *request, const struct hzp_l
 
 /* Prints the plan as a table, one line per part. */
 void hzp_memory_plan_print(const struct hzp_memory_plan *plan, FILE *out);
+/* The same as lines of the log. */
+void hzp_memory_plan_log(const struct hzp_memory_plan *plan);
 
 /* Formats a size as 12.3 MB and so on, in powers of 1024; text [16]. */
 const char *hzp_size_text(size_t bytes, char *text);

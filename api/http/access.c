@@ -103,11 +103,11 @@ bool hzp_access_has_admin_key(const struct hzp_access *access)
     return access->admin_key != NULL;
 }
 
-void hzp_access_check_key(const struct hzp_access *access, struct MHD_Connection *connection,
-                          enum hzp_right right, struct hzp_refusal *ret)
+const char *hzp_access_check_key(const struct hzp_access *access, struct MHD_Connection *connection,
+                                 enum hzp_right right, struct hzp_refusal *ret)
 {
     if (right == HZP_RIGHT_NONE || !hzp_access_has_key(access))
-        return;
+        return "none";
     const char *given = header(connection, MHD_HTTP_HEADER_AUTHORIZATION);
     given = given && !strncasecmp(given, "Bearer ", 7) ? given + 7 : "";
     bool api = access->api_key && same_key(access->api_key, given);
@@ -118,6 +118,7 @@ void hzp_access_check_key(const struct hzp_access *access, struct MHD_Connection
     else if (right == HZP_RIGHT_TEACH && access->admin_key && !admin)
         refuse(ret, MHD_HTTP_FORBIDDEN, "insufficient_permissions",
                "this key may complete; teaching and setting the policy want the admin key");
+    return admin ? "admin" : api ? "api" : "none";
 }
 
 /* ---- hosts and origins ---- */

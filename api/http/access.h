@@ -47,9 +47,10 @@ struct hzp_refusal {
     char text[256];
 };
 
-/* Whether the request's key gives the right. */
-void hzp_access_check_key(const struct hzp_access *access, struct MHD_Connection *connection,
-                          enum hzp_right right, struct hzp_refusal *ret);
+/* Whether the request's key gives the right.  Returns the key's name, for the log: "api", "admin", or
+ * "none". */
+const char *hzp_access_check_key(const struct hzp_access *access, struct MHD_Connection *connection,
+                                 enum hzp_right right, struct hzp_refusal *ret);
 
 /* Whether a request that changes something may come from where it comes from, and declares a body
  * that is JSON. */

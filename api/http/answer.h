@@ -21,21 +21,22 @@
 struct hzp_answer {
     struct hzp_exchange *x;
     struct hzp_completion *c;
-    char id[48];
+    char id[HZP_REQUEST_ID_MAX + 16];
     int64_t created;
     struct hzp_job job; /* of a whole answer */
     bool counted;
     /* of a stream */
     struct hzp_textbuf out; /* formatted, not sent yet */
     size_t at;
-    struct hzp_textbuf head; /* how every event begins */
+    struct hzp_textbuf head; /* how every event with tokens of head_version begins */
+    uint64_t head_version;
     bool done;
 };
 
 /* Begins the answer of a stream whose first tokens are there.  I/O thread. */
 enum MHD_Result hzp_stream_begin(struct hzp_answer *a);
 
-/* Counts the choices in the metrics, once. */
+/* Counts the choices in the metrics and logs the request, once. */
 void hzp_answer_count(struct hzp_answer *a);
 
 /* The last part is made: the client is watched no longer, and the completion ends.  The answer must

@@ -172,6 +172,13 @@ json_t *hzp_usage_json(struct hzp_usage usage);
 /* The version that sampled the choice's newest token; without a token, the serving version. */
 uint64_t hzp_choice_version(const struct hzp_completion *c, const struct hzp_choice *choice);
 
+/* The largest staleness that any of the choices has seen so far. */
+int64_t hzp_completion_staleness(const struct hzp_completion *c);
+
+/* "hzpserve-0.1.0-v7": the program and the version of the weights; written to ret and returned. */
+enum { HZP_FINGERPRINT_MAX = 64 };
+const char *hzp_fingerprint(uint64_t version, char ret[HZP_FINGERPRINT_MAX]);
+
 /* {"weights_version", "spans": [{"version", "start", "end", "prompt_version"}], "staleness"} */
 json_t *hzp_choice_versions_json(const struct hzp_completion *c, const struct hzp_choice *choice);
 

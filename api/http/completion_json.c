@@ -2,6 +2,7 @@
 #include "api/http/completion.h"
 
 #include "api/text/utf8.h"
+#include "base/version.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -58,6 +59,21 @@ uint64_t hzp_choice_version(const struct hzp_completion *c, const struct hzp_cho
     struct hzp_weights_stats stats;
     hzp_weights_read_stats(c->engine->parts.weights, &stats);
     return stats.serving_id;
+}
+
+int64_t hzp_completion_staleness(const struct hzp_completion *c)
+{
+    int64_t staleness = 0;
+    for (int32_t i = 0; i < c->choices; i++)
+        staleness = HZP_MAX(staleness, (int64_t)c->choice[i].rq->staleness);
+    return staleness;
+}
+
+const char *hzp_fingerprint(uint64_t version, char ret[HZP_FINGERPRINT_MAX])
+{
+    snprintf(ret, HZP_FINGERPRINT_MAX, "hzpserve-%s-v%llu", HZP_VERSION_TEXT,
+             (unsigned long long)version);
+    return ret;
 }
 
 json_t *hzp_choice_versions_json(const struct hzp_completion *c, const struct hzp_choice *choice)

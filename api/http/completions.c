@@ -6,22 +6,12 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
 
 /* Hangup thread. */
 static void client_left(void *ctx)
 {
     hzp_completion_leave(ctx);
-}
-
-static void make_id(const char *prefix, char *id, size_t size)
-{
-    uint64_t word[2] = {hzp_now_ns(), 0};
-    if (getrandom(word, sizeof(word), 0) < 0)
-        word[1] = (uintptr_t)id;
-    snprintf(id, size, "%s%016llx%016llx", prefix, (unsigned long long)word[0],
-             (unsigned long long)word[1]);
 }
 
 /* Checks the field `model`: absent or the served name.  True: an error was answered. */
@@ -45,13 +35,9 @@ static bool wrong_model(struct hzp_exchange *x, const json_t *body, enum MHD_Res
 
 void hzp_answer_count(struct hzp_answer *a)
 {
-    for (int32_t i = 0; i < a->c->choices && !a->counted; i++) {
-        const struct hzp_choice *choice = &a->c->choice[i];
-        hzp_metrics_request(a->x->server->metrics, choice->rq, choice->seen,
-                            choice->finish == HZP_FINISH_STOP     ? "stop"
-                            : choice->finish == HZP_FINISH_LENGTH ? "length"
-                                                                  : "abort");
-    }
+    struct hzp_exchange *x = a->x;
+    if (!a->counted)
+        hzp_request_completed(x->server->metrics, &x->info, x->status, a->c);
     a->counted = true;
 }
 
@@ -78,10 +64,12 @@ json_t *hzp_answer_failure(const struct hzp_answer *a, int *ret_status)
     int state = atomic_load(&a->x->server->state);
     bool stops = state == HZP_SERVER_DRAINING;
     *ret_status = stops ? MHD_HTTP_SERVICE_UNAVAILABLE : MHD_HTTP_INTERNAL_SERVER_ERROR;
-    return hzp_error_json(*ret_status,
-                          stops ? "the server stopped before the answer was complete"
-                                : "the engine failed while it made the answer",
-                          NULL, stops ? hzp_unavailable_code(state) : NULL);
+    json_t *json = hzp_error_json(*ret_status,
+                                  stops ? "the server stopped before the answer was complete"
+                                        : "the engine failed while it made the answer",
+                                  NULL, stops ? hzp_unavailable_code(state) : NULL);
+    json_object_set_new(json_object_get(json, "error"), "request_id", json_string(a->x->info.id));
+    return json;
 }
 
 /* The request failed in the engine, or its client disconnected. */
@@ -115,14 +103,17 @@ static enum MHD_Result reply_whole(struct hzp_answer *a)
         version = HZP_MAX(version, hzp_choice_version(c, choice));
     }
     json_t *versions = hzp_choice_versions_json(c, &c->choice[0]);
+    char fingerprint[HZP_FINGERPRINT_MAX];
     json_object_set_new(versions, "weights_version", json_integer((json_int_t)version));
-    json_t *body = json_pack("{s:s, s:s, s:I, s:s, s:o, s:o, s:o}", "id", a->id, "object",
-                             c->params.form->object, "created", (json_int_t)a->created, "model",
-                             x->server->model, "choices", choices, "usage",
-                             hzp_usage_json(hzp_completion_usage(c)), "hzpserve", versions);
-    char text[24];
-    snprintf(text, sizeof(text), "%llu", (unsigned long long)version);
-    return hzp_reply_json_with(x, MHD_HTTP_OK, body, "x-hzpserve-weights-version", text);
+    x->version = version;
+    x->staleness = hzp_completion_staleness(c);
+    return hzp_reply_json(x, MHD_HTTP_OK,
+                          json_pack("{s:s, s:s, s:I, s:s, s:s, s:o, s:o, s:o}", "id", a->id,
+                                    "object", c->params.form->object, "created",
+                                    (json_int_t)a->created, "model", x->server->model,
+                                    "system_fingerprint", hzp_fingerprint(version, fingerprint),
+                                    "choices", choices, "usage",
+                                    hzp_usage_json(hzp_completion_usage(c)), "hzpserve", versions));
 }
 
 /* Pool: a choice has ended, or has tokens in which a stop string may be. */
@@ -133,9 +124,9 @@ static bool run_whole(void *ctx)
     hzp_completion_pump(a->c);
     if (a->c->open && !atomic_load(&a->c->left))
         return false;
-    hzp_answer_count(a);
     if (reply_whole(a) == MHD_NO)
         x->closing = true;
+    hzp_answer_count(a); /* before the client can have its answer */
     hzp_exchange_wake(x);
     hzp_answer_end(a);
     return true;
@@ -202,7 +193,7 @@ static int start(struct hzp_exchange *x, struct hzp_completion_params *params,
     a->x = x;
     a->created = time(NULL);
     a->job = (struct hzp_job){.run = run_whole, .ctx = a};
-    make_id(params->form->id, a->id, sizeof(a->id));
+    snprintf(a->id, sizeof(a->id), "%s%s", params->form->id, x->info.id);
     struct hzp_listener listener = {.notify = server->notify,
                                     .news = stream ? news_of_stream : news_of_whole,
                                     .ended = on_ended,
@@ -214,10 +205,12 @@ static int start(struct hzp_exchange *x, struct hzp_completion_params *params,
     x->later = a;
     x->leave = stream ? leave_stream : NULL;
     x->resume = stream ? resume_stream : resume_whole;
+    x->logged = true;
     int r = hzp_completion_submit(a->c, reterr);
     if (r < 0) {
         x->resume = NULL;
         x->leave = NULL;
+        x->logged = false;
         a->counted = true;
         hzp_answer_end(a);
     }

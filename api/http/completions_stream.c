@@ -35,15 +35,17 @@ static void add_event(struct hzp_answer *a, json_t *json)
     free(text);
 }
 
-/* choice NULL: the list of choices is empty. */
-static json_t *chunk_json(struct hzp_answer *a, json_t *choice)
+/* version: of the newest token in it.  choice NULL: the list of choices is empty. */
+static json_t *chunk_json(struct hzp_answer *a, uint64_t version, json_t *choice)
 {
     json_t *choices = json_array();
+    char fingerprint[HZP_FINGERPRINT_MAX];
     if (choice)
         json_array_append_new(choices, choice);
-    return json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", a->id, "object", a->c->params.form->chunk,
-                     "created", (json_int_t)a->created, "model", a->x->server->model, "choices",
-                     choices);
+    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:o}", "id", a->id, "object",
+                     a->c->params.form->chunk, "created", (json_int_t)a->created, "model",
+                     a->x->server->model, "system_fingerprint",
+                     hzp_fingerprint(version, fingerprint), "choices", choices);
 }
 
 static struct hzp_usage choice_usage(const struct hzp_completion *c,
@@ -54,14 +56,16 @@ static struct hzp_usage choice_usage(const struct hzp_completion *c,
 
 /* ---- the common event, without a JSON library ---- */
 
-/* How every event of the stream begins, up to the first choice's index. */
-static int make_head(struct hzp_answer *a)
+/* How every event with tokens of this version begins, up to the first choice's index. */
+static int make_head(struct hzp_answer *a, uint64_t version)
 {
-    json_t *json = chunk_json(a, NULL);
+    json_t *json = chunk_json(a, version, NULL);
     char *text = json ? json_dumps(json, HZP_JSON_FORM) : NULL;
     json_decref(json);
     size_t bytes = text ? strlen(text) : 0; /* {...,"choices":[]} */
     int r = HZP_ENOMEM;
+    a->head.bytes = 0;
+    a->head_version = version;
     if (bytes > 2 && append_text(&a->head, "data: ") == HZP_OK &&
         hzp_textbuf_append(&a->head, text, bytes - 2) == HZP_OK)
         r = append_text(&a->head, "{\"index\":");
@@ -98,7 +102,10 @@ static int add_plain(struct hzp_answer *a, const struct hzp_choice *choice, cons
 {
     const struct hzp_answer_form *form = a->c->params.form;
     char index[16];
+    uint64_t version = hzp_choice_version(a->c, choice);
     snprintf(index, sizeof(index), "%d", choice->index);
+    if (version != a->head_version)
+        HZP_TRY(make_head(a, version));
     HZP_TRY(hzp_textbuf_append(&a->out, a->head.data, a->head.bytes));
     HZP_TRY(append_text(&a->out, index));
     HZP_TRY(append_text(&a->out, form->before_text));
@@ -139,8 +146,9 @@ static void add_choice(struct hzp_answer *a, struct hzp_choice *choice)
         if (add_plain(a, choice, new_text, bytes) < 0)
             give_up(a);
     } else {
-        json_t *chunk = chunk_json(a, p->form->part(a->c, choice, choice->sent_bytes,
-                                                    choice->sent_tokens, !choice->opened));
+        json_t *chunk = chunk_json(
+            a, hzp_choice_version(a->c, choice),
+            p->form->part(a->c, choice, choice->sent_bytes, choice->sent_tokens, !choice->opened));
         if (ends)
             json_object_set_new(chunk, "hzpserve", hzp_choice_versions_json(a->c, choice));
         if (p->continuous_usage)
@@ -165,7 +173,7 @@ static void add_end(struct hzp_answer *a)
     if (failed) {
         add_event(a, hzp_answer_failure(a, &status));
     } else if (a->c->params.include_usage) {
-        json_t *chunk = chunk_json(a, NULL);
+        json_t *chunk = chunk_json(a, hzp_choice_version(a->c, &a->c->choice[0]), NULL);
         json_object_set_new(chunk, "usage", hzp_usage_json(hzp_completion_usage(a->c)));
         json_object_set_new(chunk, "hzpserve", hzp_choice_versions_json(a->c, &a->c->choice[0]));
         add_event(a, chunk);
@@ -215,21 +223,20 @@ static void free_stream(void *cls)
 enum MHD_Result hzp_stream_begin(struct hzp_answer *a)
 {
     struct hzp_exchange *x = a->x;
-    struct MHD_Response *response =
-        make_head(a) < 0 ? NULL
-                         : MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK_BYTES,
-                                                             read_events, a, free_stream);
-    if (!response)
-        return MHD_NO;
-    x->leave = NULL; /* from now on the end of the response ends the answer */
     uint64_t version = 0;
     for (int32_t i = 0; i < a->c->choices; i++)
         version = HZP_MAX(version, hzp_choice_version(a->c, &a->c->choice[i]));
-    char text[24];
-    snprintf(text, sizeof(text), "%llu", (unsigned long long)version);
+    struct MHD_Response *response =
+        make_head(a, version) < 0 ? NULL
+                                  : MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK_BYTES,
+                                                                      read_events, a, free_stream);
+    if (!response)
+        return MHD_NO;
+    x->leave = NULL; /* from now on the end of the response ends the answer */
+    x->version = version;
+    x->staleness = hzp_completion_staleness(a->c);
     MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE,
                             "text/event-stream; charset=utf-8");
     MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
-    MHD_add_response_header(response, "x-hzpserve-weights-version", text);
     return hzp_reply(x, MHD_HTTP_OK, response);
 }

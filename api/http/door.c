@@ -6,7 +6,7 @@
 #include "base/thread.h"
 
 #include <errno.h>
-#include <netdb.h>
+#include <fcntl.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -392,54 +392,19 @@ static void *door_main(void *arg)
 
 /* ---- opening and closing ---- */
 
-static int listen_at(struct hzp_door *door, const struct addrinfo *at)
-{
-    int on = 1;
-    door->listening = socket(at->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (door->listening < 0)
-        return HZP_EIO;
-    setsockopt(door->listening, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    if (at->ai_family == AF_INET6)
-        setsockopt(door->listening, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on));
-    if (bind(door->listening, at->ai_addr, at->ai_addrlen) || listen(door->listening, BACKLOG))
-        return HZP_EIO;
-    struct sockaddr_storage bound;
-    socklen_t bytes = sizeof(bound);
-    if (getsockname(door->listening, (struct sockaddr *)&bound, &bytes))
-        return HZP_EIO;
-    door->port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
-                                                   : ((struct sockaddr_in *)&bound)->sin_port);
-    return HZP_OK;
-}
-
 int hzp_door_open(const struct hzp_door_config *config, struct hzp_door **ret,
                   struct hzp_err_text *reterr)
 {
-    struct addrinfo hints = {.ai_family = AF_UNSPEC,
-                             .ai_socktype = SOCK_STREAM,
-                             .ai_flags = AI_PASSIVE | AI_NUMERICSERV},
-                    *list = NULL;
-    char service[16];
-    snprintf(service, sizeof(service), "%d", config->port);
-    int r = getaddrinfo(config->host, service, &hints, &list);
-    if (r)
-        return hzp_fail_param(reterr, HZP_EINVAL, "--host", "--host %s: %s", config->host,
-                              gai_strerror(r));
+    HZP_TRY(hzp_port_listen(config->port, BACKLOG, reterr));
     struct hzp_door *door = hzp_xcalloc(1, sizeof(*door));
     door->config = *config;
+    door->listening = config->port->fd;
+    config->port->fd = -1;
+    fcntl(door->listening, F_SETFL, fcntl(door->listening, F_GETFL) | O_NONBLOCK);
     door->epoll = door->stop = -1;
     hzp_lock_init(&door->lock, HZP_LOCK_DOOR);
     for (int i = 0; i < LINGERERS; i++)
         door->lingerer[i].fd = -1;
-    r = listen_at(door, list);
-    freeaddrinfo(list);
-    if (r < 0) {
-        int error = errno;
-        hzp_door_destroy(door);
-        return hzp_fail_param(reterr, HZP_EIO, "--port", "cannot listen on %s port %d: %s",
-                              config->host, config->port,
-                              error == EADDRINUSE ? "is the port in use?" : strerror(error));
-    }
     *ret = door;
     return HZP_OK;
 }
@@ -475,11 +440,6 @@ int hzp_door_start(struct hzp_door *door, struct hzp_err_text *reterr)
         return hzp_fail(reterr, HZP_ENOMEM, "no thread left for the HTTP server");
     door->started = true;
     return HZP_OK;
-}
-
-int hzp_door_port(const struct hzp_door *door)
-{
-    return door->port;
 }
 
 void hzp_door_shut(struct hzp_door *door)

@@ -28,6 +28,7 @@
 #ifndef HZP_API_HTTP_DOOR_H
 #define HZP_API_HTTP_DOOR_H
 
+#include "api/http/port.h"
 #include "base/err.h"
 
 #include <sys/socket.h>
@@ -43,8 +44,7 @@ enum hzp_door_phase {
 };
 
 struct hzp_door_config {
-    const char *host;
-    int port; /* 0: any free one */
+    struct hzp_port *port; /* bound; the door takes over its socket */
     int64_t places;
     int64_t per_address; /* 0: places */
     uint64_t header_ns, receive_ns, idle_ns;
@@ -55,12 +55,11 @@ struct hzp_door_config {
 
 struct hzp_door;
 
-/* Listens; nothing is accepted before hzp_door_start().  HZP_EINVAL: there is no such address;
- * HZP_EIO: it cannot be listened on. */
+/* Listens; nothing is accepted before hzp_door_start().  HZP_EIO: the port cannot be listened
+ * on. */
 int hzp_door_open(const struct hzp_door_config *config, struct hzp_door **ret,
                   struct hzp_err_text *reterr);
 int hzp_door_start(struct hzp_door *door, struct hzp_err_text *reterr);
-int hzp_door_port(const struct hzp_door *door);
 /* Accepts no further connections, ends the thread. */
 void hzp_door_shut(struct hzp_door *door);
 void hzp_door_destroy(struct hzp_door *door); /* NULL: no effect */

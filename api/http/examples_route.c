@@ -55,15 +55,16 @@ static void add_outlook(const struct hzp_engine *engine, bool done, json_t *json
 static enum MHD_Result reply(struct hzp_exchange *x, int64_t first, int64_t last, bool done,
                              uint64_t version)
 {
-    char text[24];
-    snprintf(text, sizeof(text), "%llu", (unsigned long long)version);
+    struct hzp_weights_stats stats;
+    hzp_weights_read_stats(x->server->engine->parts.weights, &stats);
+    x->version = version;
+    x->staleness = stats.staleness;
     json_t *json = json_pack("{s:s, s:I, s:I, s:I, s:b, s:I}", "object", "fine_tuning.examples",
                              "first", (json_int_t)first, "last", (json_int_t)last, "accepted",
                              (json_int_t)(last - first + 1), "served", done, "weights_version",
                              (json_int_t)version);
     add_outlook(x->server->engine, done, json);
-    return hzp_reply_json_with(x, done ? MHD_HTTP_OK : MHD_HTTP_ACCEPTED, json,
-                               "x-hzpserve-weights-version", text);
+    return hzp_reply_json(x, done ? MHD_HTTP_OK : MHD_HTTP_ACCEPTED, json);
 }
 
 /* Notifying thread: answers when the examples are served, the client disconnects, the timeout

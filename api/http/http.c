@@ -132,7 +132,7 @@ static void check_early(struct hzp_exchange *x, const char *method, const char *
     if (changes_something(method))
         hzp_access_check_origin(access, x->connection, &x->refusal);
     if (!x->refusal.status && x->route)
-        hzp_access_check_key(access, x->connection, x->route->right, &x->refusal);
+        x->info.key = hzp_access_check_key(access, x->connection, x->route->right, &x->refusal);
     else if (!x->refusal.status && !strncmp(path, "/v1/", 4))
         hzp_access_check_key(access, x->connection, HZP_RIGHT_COMPLETE, &x->refusal);
     if (!x->refusal.status && !x->route)
@@ -205,11 +205,18 @@ static enum MHD_Result open_exchange(struct hzp_server *server, struct MHD_Conne
     atomic_fetch_add(&server->held, 1);
     int active = atomic_fetch_add(&server->active, 1) + 1;
     hzp_door_phase(server->door, x->fd, HZP_DOOR_BODY);
+    hzp_request_id(header(connection, "x-request-id"), x->info.id);
+    x->info.begin_ns = hzp_now_ns();
+    x->info.key = x->info.method = x->info.route = "none";
     const char *fault = hzp_framing_fault(connection, method, version);
     if (fault)
         say_no(x, MHD_HTTP_BAD_REQUEST, NULL, "%s", fault);
     else if (!hzp_access_is_preflight(connection, method))
         check_early(x, method, path, active);
+    if (x->route) {
+        x->info.method = x->route->method;
+        x->info.route = x->route->path;
+    }
     if (!fault && !(x->refusal.status && says_too_much(x)))
         return MHD_YES;
     /* Answers now: the library reads no body and closes the connection afterwards. */
@@ -372,8 +379,9 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **ct
         return;
     *ctx = NULL;
     hzp_door_phase(server->door, x->fd, HZP_DOOR_IDLE);
-    hzp_metrics_http(server->metrics, x->route ? x->route->path : "none",
-                     x->route ? x->route->method : "none", x->status);
+    hzp_metrics_http(server->metrics, &x->info, x->status);
+    if (!x->logged)
+        hzp_request_log(&x->info, x->status);
     if (x->early)
         hzp_door_linger(server->door, x->fd);
     if (x->leave)
@@ -413,14 +421,13 @@ static void on_error(void *cls, const char *format, va_list args)
     hzp_log(HZP_LOG_DEBUG, "http", "%s, ignoring", text);
 }
 
-static int listen_on(struct hzp_server *s, struct hzp_err_text *reterr)
+static int listen_on(struct hzp_server *s, struct hzp_port *port, struct hzp_err_text *reterr)
 {
     const struct hzp_http_settings *settings = s->settings;
     uint64_t idle_ns = (uint64_t)settings->idle_seconds * 1000000000u;
     uint64_t receive_ns = (uint64_t)settings->receive_seconds * 1000000000u;
     struct hzp_door_config config = {
-        .host = settings->host,
-        .port = (int)settings->port,
+        .port = port,
         .places = settings->connections_max,
         .per_address = settings->per_address ? settings->per_address
                                              : HZP_MAX(settings->connections_max * 3 / 4, 1),
@@ -429,9 +436,7 @@ static int listen_on(struct hzp_server *s, struct hzp_err_text *reterr)
         .idle_ns = idle_ns,
         .admit = admit,
         .ctx = s};
-    HZP_TRY(hzp_door_open(&config, &s->door, reterr));
-    s->port = hzp_door_port(s->door);
-    return HZP_OK;
+    return hzp_door_open(&config, &s->door, reterr);
 }
 
 /* Starts the library's I/O threads. */
@@ -465,9 +470,9 @@ static void name_model(struct hzp_server *s)
     free(path);
 }
 
-int hzp_server_start(const struct hzp_http_settings *settings, struct hzp_engine *engine,
-                     struct hzp_metrics *metrics, struct hzp_server **ret,
-                     struct hzp_err_text *reterr)
+int hzp_server_start(const struct hzp_http_settings *settings, struct hzp_port *port,
+                     struct hzp_engine *engine, struct hzp_metrics *metrics,
+                     struct hzp_server **ret, struct hzp_err_text *reterr)
 {
     struct hzp_server *s = hzp_xcalloc(1, sizeof(*s));
     s->settings = settings;
@@ -480,7 +485,7 @@ int hzp_server_start(const struct hzp_http_settings *settings, struct hzp_engine
     int workers = (int)HZP_MIN(HZP_MAX(cores, POOL_THREADS_MIN), POOL_THREADS_MAX);
     int r = hzp_access_create(settings, &s->access, reterr);
     if (r == HZP_OK)
-        r = listen_on(s, reterr);
+        r = listen_on(s, port, reterr);
     if (r == HZP_OK && (hzp_hangup_create(&s->hangup) < 0 || hzp_notify_create(&s->notify) < 0 ||
                         hzp_pool_create(workers, &s->pool) < 0))
         r = hzp_fail(reterr, HZP_EIO, "no thread or descriptor left for the HTTP server");
@@ -493,10 +498,9 @@ int hzp_server_start(const struct hzp_http_settings *settings, struct hzp_engine
         return r;
     }
     if (!hzp_access_has_key(s->access) && settings->no_auth)
-        hzp_log(
-            HZP_LOG_WARN, "http",
-            "--no-auth: everybody who reaches %s port %d may complete, teach and set the policy",
-            settings->host, s->port);
+        hzp_log(HZP_LOG_WARN, "http",
+                "--no-auth: everybody who reaches %s may complete, teach and set the policy",
+                settings->host);
     *ret = s;
     return HZP_OK;
 }

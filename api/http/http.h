@@ -32,6 +32,8 @@
 #include "api/http/metrics.h"
 #include "api/http/notify.h"
 #include "api/http/pool.h"
+#include "api/http/port.h"
+#include "api/http/request_log.h"
 #include "api/http/settings.h"
 #include "base/thread.h"
 
@@ -51,9 +53,8 @@ struct hzp_server {
     struct hzp_notify *notify;
     struct hzp_pool *pool;
     struct MHD_Daemon *daemon;
-    char model[128]; /* the name in requests and answers */
-    int64_t created; /* unix seconds */
-    int port;
+    char model[128];             /* the name in requests and answers */
+    int64_t created;             /* unix seconds */
     struct hzp_lock policy_lock; /* serialises PATCHes of the policy */
     _Atomic int state;           /* enum hzp_server_state */
     _Atomic int active;          /* requests being answered */
@@ -71,13 +72,17 @@ struct hzp_exchange {
     const char *tail;              /* the path behind the route's prefix */
     char *body;
     size_t bytes, room;
-    size_t thrown_away;            /* bytes read of an oversized body */
-    struct hzp_refusal refusal;    /* decided before the body was read */
-    int status;                    /* of the answer, once there is one */
-    bool early;                    /* answered before the body was read */
-    bool preflight;                /* the answer has its headers of CORS */
-    bool begun;                    /* the route was asked for its answer */
-    bool closing;                  /* the connection is closed without an answer */
+    size_t thrown_away;         /* bytes read of an oversized body */
+    struct hzp_refusal refusal; /* decided before the body was read */
+    int status;                 /* of the answer, once there is one */
+    bool early;                 /* answered before the body was read */
+    bool preflight;             /* the answer has its headers of CORS */
+    bool begun;                 /* the route was asked for its answer */
+    bool closing;               /* the connection is closed without an answer */
+    bool logged;                /* or will be, with its completion */
+    struct hzp_request_info info;
+    uint64_t version;              /* sent as x-hzpserve-weights-version; 0: not sent */
+    int64_t staleness;             /* with version: sent as x-hzpserve-staleness */
     struct MHD_Response *response; /* to be sent by the I/O thread */
     struct hzp_job job;            /* of a pooled route */
 
@@ -102,11 +107,11 @@ struct hzp_route {
     enum MHD_Result (*answer)(struct hzp_exchange *x);
 };
 
-/* Starts to listen; the config's pointers must outlive the server.  HZP_EIO: the address cannot be
- * listened on. */
-int hzp_server_start(const struct hzp_http_settings *settings, struct hzp_engine *engine,
-                     struct hzp_metrics *metrics, struct hzp_server **ret,
-                     struct hzp_err_text *reterr);
+/* Starts to listen on the bound port, whose socket it takes over; the config's pointers must
+ * outlive the server.  HZP_EIO: no thread or descriptor is left. */
+int hzp_server_start(const struct hzp_http_settings *settings, struct hzp_port *port,
+                     struct hzp_engine *engine, struct hzp_metrics *metrics,
+                     struct hzp_server **ret, struct hzp_err_text *reterr);
 
 /* From now on /health answers 503 and no new work begins. */
 void hzp_server_set_state(struct hzp_server *server, enum hzp_server_state state);

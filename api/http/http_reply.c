@@ -59,6 +59,14 @@ enum MHD_Result hzp_reply(struct hzp_exchange *x, int status, struct MHD_Respons
         return MHD_NO;
     HZP_ASSERT(!x->response);
     x->status = status;
+    MHD_add_response_header(response, "x-request-id", x->info.id);
+    if (x->version) {
+        char number[24];
+        snprintf(number, sizeof(number), "%llu", (unsigned long long)x->version);
+        MHD_add_response_header(response, "x-hzpserve-weights-version", number);
+        snprintf(number, sizeof(number), "%lld", (long long)x->staleness);
+        MHD_add_response_header(response, "x-hzpserve-staleness", number);
+    }
     x->response = response;
     return MHD_YES;
 }
@@ -79,6 +87,9 @@ enum MHD_Result hzp_reply_text(struct hzp_exchange *x, int status, const char *t
 enum MHD_Result hzp_reply_json_with(struct hzp_exchange *x, int status, json_t *json,
                                     const char *name, const char *value)
 {
+    json_t *error = status >= 400 ? json_object_get(json, "error") : NULL;
+    if (error)
+        json_object_set_new(error, "request_id", json_string(x->info.id));
     char *text = json ? json_dumps(json, HZP_JSON_FORM) : NULL;
     json_decref(json);
     if (!text)

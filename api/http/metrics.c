@@ -18,6 +18,7 @@ const double hzp_e2e_bounds[] = {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,  
 const double hzp_token_bounds[] = {1,   2,    5,    10,   20,    50,    100,   200,
                                    500, 1000, 2000, 5000, 10000, 20000, 50000, 100000};
 const double hzp_n_bounds[] = {1, 2, 5, 10, 20};
+const double hzp_http_bounds[] = {.1, .5, 1};
 
 struct hzp_metrics *hzp_metrics_create(void)
 {
@@ -29,12 +30,16 @@ struct hzp_metrics *hzp_metrics_create(void)
     m->e2e = (struct hzp_histogram){BOUNDS(hzp_e2e_bounds)};
     m->queue = m->inference = m->prefill = m->decode = m->e2e;
     m->prompt_tokens = (struct hzp_histogram){BOUNDS(hzp_token_bounds)};
-    m->generated = m->max_tokens = m->prompt_tokens;
+    m->generated = m->longest = m->max_tokens = m->prompt_tokens;
+    m->per_token = m->itl;
+    for (int i = 0; i < HZP_COUNT(m->time); i++)
+        m->time[i].seconds = (struct hzp_histogram){BOUNDS(hzp_http_bounds)};
     m->n = (struct hzp_histogram){BOUNDS(hzp_n_bounds)};
 #undef BOUNDS
     m->reason[0].name = "stop";
     m->reason[1].name = "length";
     m->reason[2].name = "abort";
+    m->reason[3].name = "error";
     return m;
 }
 
@@ -64,7 +69,7 @@ static double seconds(uint64_t from, uint64_t to)
 void hzp_metrics_request(struct hzp_metrics *m, const struct hzp_request *rq, int32_t generated,
                          const char *reason)
 {
-    bool aborted = !strcmp(reason, "abort");
+    bool aborted = !strcmp(reason, "abort") || !strcmp(reason, "error");
     hzp_lock_take(&m->lock);
     for (int i = 0; i < HZP_COUNT(m->reason); i++)
         if (!strcmp(m->reason[i].name, reason))
@@ -83,6 +88,8 @@ void hzp_metrics_request(struct hzp_metrics *m, const struct hzp_request *rq, in
             observe(&m->inference, seconds(rq->admitted_ns, last));
             observe(&m->prefill, seconds(rq->admitted_ns, first));
             observe(&m->decode, seconds(first, last));
+            if (generated > 1)
+                observe(&m->per_token, seconds(first, last) / (generated - 1));
         }
     }
     hzp_lock_release(&m->lock);
@@ -96,19 +103,60 @@ void hzp_metrics_params(struct hzp_metrics *m, int32_t n, int32_t max_tokens)
     hzp_lock_release(&m->lock);
 }
 
-void hzp_metrics_http(struct hzp_metrics *m, const char *handler, const char *method, int status)
+void hzp_metrics_longest(struct hzp_metrics *m, int32_t generated)
+{
+    hzp_lock_take(&m->lock);
+    observe(&m->longest, generated);
+    hzp_lock_release(&m->lock);
+}
+
+/* Routes that monitors poll: vLLM leaves them out of the http_* metrics. */
+static bool is_probe(const char *handler)
+{
+    return !strcmp(handler, "/health") || !strcmp(handler, "/metrics") ||
+           !strcmp(handler, "/version");
+}
+
+static void count_time(struct hzp_metrics *m, const struct hzp_request_info *info)
+{
+    int i = 0;
+    while (i < m->times &&
+           (strcmp(m->time[i].handler, info->route) || strcmp(m->time[i].method, info->method)))
+        i++;
+    if (i == HZP_COUNT(m->time))
+        return; /* more routes than there are: cannot be */
+    m->times = HZP_MAX(m->times, i + 1);
+    m->time[i].handler = info->route;
+    m->time[i].method = info->method;
+    observe(&m->time[i].seconds, seconds(info->begin_ns, hzp_now_ns()));
+}
+
+void hzp_metrics_http(struct hzp_metrics *m, const struct hzp_request_info *info, int status)
 {
     hzp_lock_take(&m->lock);
     int i = 0;
-    while (i < m->https && (m->http[i].status != status || strcmp(m->http[i].handler, handler) ||
-                            strcmp(m->http[i].method, method)))
+    while (i < m->https &&
+           (m->http[i].status != status || strcmp(m->http[i].handler, info->route) ||
+            strcmp(m->http[i].method, info->method)))
         i++;
     if (i == m->https && i < HZP_COUNT(m->http))
-        m->http[m->https++] =
-            (struct hzp_http_count){.handler = handler, .method = method, .status = status};
+        m->http[m->https++] = (struct hzp_http_count){
+            .handler = info->route, .method = info->method, .status = status};
     if (i < m->https)
         m->http[i].count++;
+    if (status && !is_probe(info->route))
+        count_time(m, info);
     hzp_lock_release(&m->lock);
+}
+
+uint64_t hzp_metrics_http_class(const struct hzp_metrics *m, int i, int class)
+{
+    uint64_t count = 0;
+    for (int k = 0; k < m->https; k++)
+        if (m->http[k].status / 100 == class && !strcmp(m->http[k].handler, m->time[i].handler) &&
+            !strcmp(m->http[k].method, m->time[i].method))
+            count += m->http[k].count;
+    return count;
 }
 
 void hzp_metrics_update(struct hzp_metrics *m, const struct hzp_update_report *report)

@@ -7,6 +7,7 @@
 #ifndef HZP_API_HTTP_METRICS_H
 #define HZP_API_HTTP_METRICS_H
 
+#include "api/http/request_log.h"
 #include "serve/request.h"
 #include "train/trainer.h"
 
@@ -16,13 +17,15 @@ struct hzp_server;
 struct hzp_metrics *hzp_metrics_create(void);
 void hzp_metrics_destroy(struct hzp_metrics *m); /* NULL: no effect */
 
-/* A choice has ended; reason is "stop", "length" or "abort". */
+/* A choice has ended; reason is "stop", "length", "abort" or "error". */
 void hzp_metrics_request(struct hzp_metrics *m, const struct hzp_request *rq, int32_t generated,
                          const char *reason);
+/* A completion has ended; generated: by its longest choice. */
+void hzp_metrics_longest(struct hzp_metrics *m, int32_t generated);
 /* A completion was accepted: its n and max_tokens. */
 void hzp_metrics_params(struct hzp_metrics *m, int32_t n, int32_t max_tokens);
-/* An answer was sent. */
-void hzp_metrics_http(struct hzp_metrics *m, const char *handler, const char *method, int status);
+/* A request was answered, or its client disconnected (status 0). */
+void hzp_metrics_http(struct hzp_metrics *m, const struct hzp_request_info *info, int status);
 /* An update has ended (engine thread). */
 void hzp_metrics_update(struct hzp_metrics *m, const struct hzp_update_report *report);
 

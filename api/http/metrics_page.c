@@ -8,10 +8,14 @@
 #include "base/thread.h"
 #include "nanobatch/split/split.h"
 
+#include <dirent.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
 
 struct page {
     FILE *out;
@@ -29,26 +33,52 @@ static void gauge(struct page *p, const char *name, double value, const char *he
     fprintf(p->out, "%s{%s} %.10g\n", name, p->labels, value);
 }
 
+/* Without labels. */
+static void plain(struct page *p, const char *name, const char *type, double value,
+                  const char *help)
+{
+    head(p, name, type, help);
+    fprintf(p->out, "%s %.15g\n", name, value);
+}
+
 static void counter(struct page *p, const char *name, double value, const char *help)
 {
     head(p, name, "counter", help);
     fprintf(p->out, "%s{%s} %.15g\n", name, p->labels, value);
 }
 
+/* A bound as Python's client writes it, because boards select buckets by that text: with a decimal
+ * point ("1.0"), from a million on with an exponent ("1e+06").  ret [32]. */
+static const char *bound_text(double bound, char *ret)
+{
+    snprintf(ret, 32, "%.10g", bound);
+    if (bound < 1e6 && !strchr(ret, '.'))
+        strcat(ret, ".0");
+    else if (bound >= 1e6)
+        snprintf(ret, 32, "%.6g", bound);
+    return ret;
+}
+
+static void buckets(struct page *p, const char *name, const char *labels,
+                    const struct hzp_histogram *h)
+{
+    uint64_t below = 0;
+    char bound[32];
+    for (int i = 0; i < h->bounds; i++) {
+        below += h->seen[i];
+        fprintf(p->out, "%s_bucket{%s,le=\"%s\"} %llu\n", name, labels,
+                bound_text(h->bound[i], bound), (unsigned long long)below);
+    }
+    fprintf(p->out, "%s_bucket{%s,le=\"+Inf\"} %llu\n", name, labels, (unsigned long long)h->count);
+    fprintf(p->out, "%s_sum{%s} %.9g\n%s_count{%s} %llu\n", name, labels, h->sum, name, labels,
+            (unsigned long long)h->count);
+}
+
 static void histogram(struct page *p, const char *name, const struct hzp_histogram *h,
                       const char *help)
 {
     head(p, name, "histogram", help);
-    uint64_t below = 0;
-    for (int i = 0; i < h->bounds; i++) {
-        below += h->seen[i];
-        fprintf(p->out, "%s_bucket{%s,le=\"%g\"} %llu\n", name, p->labels, h->bound[i],
-                (unsigned long long)below);
-    }
-    fprintf(p->out, "%s_bucket{%s,le=\"+Inf\"} %llu\n", name, p->labels,
-            (unsigned long long)h->count);
-    fprintf(p->out, "%s_sum{%s} %.9g\n%s_count{%s} %llu\n", name, p->labels, h->sum, name,
-            p->labels, (unsigned long long)h->count);
+    buckets(p, name, p->labels, h);
 }
 
 /* A label's value needs quotes, backslashes and newlines escaped. */
@@ -69,9 +99,23 @@ static void serving(struct page *p, struct hzp_server *server)
     hzp_scheduler_read_stats(server->engine->parts.scheduler, &s);
     gauge(p, "vllm:num_requests_running", s.running, "Sequences that have KV pages.");
     gauge(p, "vllm:num_requests_waiting", s.waiting, "Requests in the queue.");
+    head(p, "vllm:num_requests_waiting_by_reason", "gauge", "Requests in the queue, by reason.");
+    fprintf(p->out,
+            "vllm:num_requests_waiting_by_reason{%s,reason=\"capacity\"} %d\n"
+            "vllm:num_requests_waiting_by_reason{%s,reason=\"deferred\"} 0\n",
+            p->labels, s.waiting, p->labels);
+    head(p, "vllm:engine_sleep_state", "gauge", "1: the state that the engine is in.");
+    fprintf(p->out,
+            "vllm:engine_sleep_state{%s,sleep_state=\"awake\"} 1\n"
+            "vllm:engine_sleep_state{%s,sleep_state=\"weights_offloaded\"} 0\n"
+            "vllm:engine_sleep_state{%s,sleep_state=\"discard_all\"} 0\n",
+            p->labels, p->labels, p->labels);
     gauge(p, "vllm:kv_cache_usage_perc", s.kv_pages ? (double)s.kv_taken / s.kv_pages : 0,
           "Part of the KV cache in use, 1: all.");
     counter(p, "vllm:prompt_tokens_total", (double)s.prompt_tokens, "Prompt tokens computed.");
+    head(p, "vllm:prompt_tokens_by_source_total", "counter", "Prompt tokens, by their source.");
+    fprintf(p->out, "vllm:prompt_tokens_by_source_total{%s,source=\"local_compute\"} %llu\n",
+            p->labels, (unsigned long long)s.prompt_tokens);
     counter(p, "vllm:generation_tokens_total", (double)s.generated_tokens, "Tokens generated.");
     counter(p, "vllm:num_preemptions_total", (double)s.preempted,
             "Sequences preempted for lack of KV pages.");
@@ -81,9 +125,9 @@ static void serving(struct page *p, struct hzp_server *server)
     uint64_t below = 0;
     for (int i = 0; i < HZP_STEP_ROWS_CLASSES; i++) {
         below += s.step_rows[i];
-        char bound[16] = "+Inf";
+        char bound[32] = "+Inf";
         if (i < HZP_STEP_ROWS_CLASSES - 1)
-            snprintf(bound, sizeof(bound), "%d", i ? 8 << (i - 1) : 1);
+            bound_text(i ? 8 << (i - 1) : 1, bound);
         fprintf(p->out, "vllm:iteration_tokens_total_bucket{%s,le=\"%s\"} %llu\n", p->labels, bound,
                 (unsigned long long)below);
     }
@@ -209,9 +253,9 @@ static void versions(struct page *p, struct hzp_server *server)
     for (int i = 0; i < classes; i++) {
         below += w.staleness_seen[i];
         sum += (uint64_t)i * w.staleness_seen[i];
-        char bound[16] = "+Inf";
+        char bound[32] = "+Inf";
         if (i < classes - 1)
-            snprintf(bound, sizeof(bound), "%d", i);
+            bound_text(i, bound);
         fprintf(p->out, "hzpserve_publication_staleness_bucket{%s,le=\"%s\"} %llu\n", p->labels,
                 bound, (unsigned long long)below);
     }
@@ -352,17 +396,81 @@ static void counted(struct page *p, struct hzp_metrics *m)
     histogram(p, "vllm:request_prefill_time_seconds", &m->prefill, "Time of the prompt.");
     histogram(p, "vllm:request_decode_time_seconds", &m->decode, "Time from first to last token.");
     histogram(p, "vllm:request_prompt_tokens", &m->prompt_tokens, "Tokens of prompts.");
+    histogram(p, "vllm:request_time_per_output_token_seconds", &m->per_token,
+              "Mean time between a request's tokens.");
     histogram(p, "vllm:request_generation_tokens", &m->generated, "Tokens generated.");
+    histogram(p, "vllm:request_max_num_generation_tokens", &m->longest,
+              "Tokens generated by a request's longest choice.");
     histogram(p, "vllm:request_params_n", &m->n, "What requests asked for: n.");
     histogram(p, "vllm:request_params_max_tokens", &m->max_tokens,
               "What requests asked for: max_tokens.");
     counter(p, "hzpserve_train_update_seconds_total", m->update_seconds,
             "Time from begin to end of updates, added up.");
-    head(p, "http_requests_total", "counter", "Answers by route, method and status.");
+}
+
+static void http(struct page *p, const struct hzp_metrics *m)
+{
+    char labels[128];
+    head(p, "http_requests_total", "counter",
+         "Answers by route, method and class of status, but for probes.");
+    for (int i = 0; i < m->times; i++)
+        for (int class = 1; class <= 5; class ++) {
+            uint64_t count = hzp_metrics_http_class(m, i, class);
+            if (count)
+                fprintf(p->out,
+                        "http_requests_total{handler=\"%s\",method=\"%s\",status=\"%dxx\"} %llu\n",
+                        m->time[i].handler, m->time[i].method, class, (unsigned long long)count);
+        }
+    head(p, "http_request_duration_seconds", "histogram",
+         "Time from a request's head to the end of its answer, but for probes.");
+    for (int i = 0; i < m->times; i++) {
+        snprintf(labels, sizeof(labels), "handler=\"%s\",method=\"%s\"", m->time[i].handler,
+                 m->time[i].method);
+        buckets(p, "http_request_duration_seconds", labels, &m->time[i].seconds);
+    }
+    head(p, "hzpserve_http_responses_total", "counter",
+         "Requests by route, method and status, all of them; 0: the client disconnected.");
     for (int i = 0; i < m->https; i++)
-        fprintf(p->out, "http_requests_total{handler=\"%s\",method=\"%s\",status=\"%d\"} %llu\n",
+        fprintf(p->out,
+                "hzpserve_http_responses_total{handler=\"%s\",method=\"%s\",status=\"%d\"} %llu\n",
                 m->http[i].handler, m->http[i].method, m->http[i].status,
                 (unsigned long long)m->http[i].count);
+}
+
+/* What Prometheus' own clients say of their process. */
+static void process(struct page *p)
+{
+    long long pages = 0, ticks = sysconf(_SC_CLK_TCK), user = 0, system = 0, start = 0;
+    char text[1024] = "", *at = NULL;
+    FILE *file = fopen("/proc/self/stat", "re");
+    if (file && fgets(text, sizeof(text), file))
+        at = strrchr(text, ')'); /* a name may contain anything */
+    if (file)
+        fclose(file);
+    if (!at || sscanf(at + 2,
+                      "%*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %lld %lld %*s %*s %*s %*s "
+                      "%*s %*s %lld %*s %lld",
+                      &user, &system, &start, &pages) != 4)
+        return;
+    struct timespec real, boot;
+    clock_gettime(CLOCK_REALTIME, &real);
+    clock_gettime(CLOCK_BOOTTIME, &boot);
+    double began = (double)(real.tv_sec - boot.tv_sec) + (double)start / (double)ticks;
+    plain(p, "process_cpu_seconds_total", "counter", (double)(user + system) / (double)ticks,
+          "Processor time of the process.");
+    plain(p, "process_resident_memory_bytes", "gauge",
+          (double)pages * (double)sysconf(_SC_PAGESIZE), "Resident memory.");
+    plain(p, "process_start_time_seconds", "gauge", began, "Start of the process, unix time.");
+    int files = 0;
+    DIR *dir = opendir("/proc/self/fd");
+    while (dir && readdir(dir))
+        files++;
+    if (dir)
+        closedir(dir);
+    plain(p, "process_open_fds", "gauge", HZP_MAX(files - 3, 0), "Open file descriptors.");
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
+        plain(p, "process_max_fds", "gauge", (double)limit.rlim_cur, "Bound on them.");
 }
 
 char *hzp_metrics_page(struct hzp_server *server)
@@ -386,6 +494,8 @@ char *hzp_metrics_page(struct hzp_server *server)
     *copy = *server->metrics;
     hzp_lock_release(&server->metrics->lock);
     counted(&page, copy);
+    http(&page, copy);
+    process(&page);
     free(copy);
     if (fclose(page.out)) {
         free(text);

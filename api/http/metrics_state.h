@@ -22,8 +22,14 @@ struct hzp_histogram {
 
 struct hzp_http_count {
     const char *handler, *method; /* in the table of routes */
-    int status;
+    int status;                   /* 0: not answered, because the client disconnected */
     uint64_t count;
+};
+
+/* How long requests of one route took, from their head to the end of their answer. */
+struct hzp_http_time {
+    const char *handler, *method;
+    struct hzp_histogram seconds;
 };
 
 struct hzp_reason_count {
@@ -34,12 +40,18 @@ struct hzp_reason_count {
 struct hzp_metrics {
     struct hzp_lock lock;
     struct hzp_histogram ttft, itl, e2e, queue, inference, prefill, decode, prompt_tokens,
-        generated, n, max_tokens;
-    struct hzp_reason_count reason[3];
-    struct hzp_http_count http[64];
+        generated, longest, n, max_tokens, per_token;
+    struct hzp_reason_count reason[4];
+    struct hzp_http_count http[128];
     int https;
+    struct hzp_http_time time[32];
+    int times;
     struct hzp_update_report update; /* the newest */
     double update_seconds;
 };
+
+/* Requests of the i-th route of `time` that were answered with a status of this class (2: 2xx).
+ * Thread: under the lock, or on a copy. */
+uint64_t hzp_metrics_http_class(const struct hzp_metrics *m, int i, int class);
 
 #endif

@@ -4,6 +4,7 @@
 #include "api/learn/checkpoint.h"
 #include "api/learn/examples.h"
 #include "api/learn/outlook.h"
+#include "api/learn/update_log.h"
 #include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -42,6 +43,7 @@ struct hzp_state {
     struct hzp_trainer *trainer;
     const struct hzp_model *model;
     struct hzp_loop *loop;
+    struct hzp_update_log *updates;
     pthread_t thread;
     bool started;
 
@@ -284,6 +286,7 @@ void hzp_state_close(struct hzp_state *s)
         hzp_state_stop(s, false);
     if (s->examples_made)
         hzp_examples_fini(&s->examples);
+    hzp_update_log_destroy(s->updates);
     hzp_sample_queue_destroy(s->queue);
     hzp_sample_log_close(s->log);
     if (atomic_load(&s->fresh))
@@ -345,6 +348,12 @@ static void journal(struct hzp_state *s)
         s->journaled = record[i].id;
     }
     free(record);
+}
+
+static void write_log(struct hzp_state *s)
+{
+    if (s->config.log_updates)
+        hzp_update_log_write(s->updates, s->model->weights);
 }
 
 static void write_checkpoint(struct hzp_state *s, const struct hzp_version *v)
@@ -432,6 +441,7 @@ static void *file_main(void *arg)
     while (!atomic_load(&s->stopping)) {
         uint64_t sleep_ns = watch_learning(s);
         hzp_wake_wait(&s->wake, s->asked ? 2000000u : later ? 500000000u : sleep_ns);
+        write_log(s);
         journal(s);
         if (!s->asked && checkpoint_due(s, &later)) {
             s->asked = true;
@@ -480,6 +490,7 @@ int hzp_state_start(struct hzp_state *s, struct hzp_trainer *trainer, const stru
     s->journaled = s->resume.next_version_id - 1;
     s->saved_ns = hzp_now_ns();
     restore_history(s);
+    s->updates = hzp_update_log_create(s->journaled);
     HZP_TRY(hzp_thread_start(&s->thread, "hzp-file", file_main, s));
     s->started = true;
     hzp_wake_poke(&s->wake); /* journals the first version */
@@ -499,6 +510,8 @@ void hzp_state_update(struct hzp_state *s, const struct hzp_update_report *repor
     else if (report->skipped)
         hzp_log(HZP_LOG_WARN, "train", "skipped step=%" PRId64 ": not finite, trying again",
                 report->step);
+    if (s->updates && s->config.log_updates)
+        hzp_update_log_push(s->updates, report);
     atomic_store(&s->last_update_ns, hzp_now_ns());
     hzp_wake_poke(&s->wake);
 }
@@ -511,6 +524,7 @@ void hzp_state_stop(struct hzp_state *s, bool save)
     hzp_wake_poke(&s->wake);
     pthread_join(s->thread, NULL);
     s->started = false;
+    write_log(s);
     journal(s);
     struct hzp_version *v = hzp_weights_current(s->model->weights);
     if (save && s->dir && v && v->record.optimizer_step > s->saved_step &&
@@ -535,6 +549,8 @@ int hzp_state_accept(struct hzp_state *s, const char *body, size_t bytes, const 
     hzp_lock_release(&s->lock);
     if (r < 0)
         return r;
+    hzp_log(HZP_LOG_INFO, "train", "accepted examples=%" PRId64 " first=%" PRId64 " last=%" PRId64,
+            last - first + 1, first, last);
     if (s->loop)
         hzp_loop_poke(s->loop);
     hzp_wake_poke(&s->wake); /* the thread watches over what waits */

@@ -43,6 +43,7 @@ struct hzp_state_config {
     int64_t keep_hourly;
     const char *options; /* serve.options of checkpoints; NULL: none */
     bool provisional;    /* close removes what open created, unless hzp_state_keep() was called */
+    bool log_updates;    /* write a line of the log for each update and version */
 };
 
 /* Opens or creates the state directory and reads the examples to be learned again into a new queue.

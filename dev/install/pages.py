@@ -4,7 +4,7 @@
 
     pages.py man|bash|zsh HZPSERVE
 
-`hzpserve COMMAND --help` is printed from the table of options, so all of these follow it.  A line of
+`hzpserve COMMAND --help-all` is printed from the table of options, so all of these follow it.  A line of
 the help that cannot be parsed is an error that stops the build.
 """
 import re
@@ -25,6 +25,7 @@ class Option:
 class Command:
     def __init__(self, name, words, text):
         self.name, self.words, self.text = name, words, text
+        self.examples = []  # lines
         self.sections = []  # (heading, [Option])
 
     def options(self):
@@ -32,13 +33,20 @@ class Command:
 
 
 def text_of(program, *words):
-    return subprocess.run([program, *words, "--help"], check=True, capture_output=True, text=True,
+    return subprocess.run([program, *words], check=True, capture_output=True, text=True,
                           env={"PATH": "/usr/bin:/bin"}).stdout.splitlines()
 
 
 def read_command(program, command):
-    """The sections of `hzpserve COMMAND --help`, as options.c prints them."""
-    for line in text_of(program, command.name)[3:]:
+    """Examples and sections of `hzpserve COMMAND --help-all`, as options_help.c prints them."""
+    lines = text_of(program, command.name, "--help-all")[3:]
+    while lines and not lines[0]:
+        lines.pop(0)
+    if lines.pop(0) != "Examples":
+        sys.exit(f"pages: hzpserve {command.name} --help-all: no examples")
+    while lines and lines[0]:
+        command.examples.append(lines.pop(0).strip())
+    for line in lines:
         option = re.match(r"  (--[a-z0-9-]+)(?: (\S+))? +(\S.*)$", line)
         wide = re.match(r"  (--[a-z0-9-]+) (\S+)$", line)  # its text begins in the next line
         if re.match(r"\S", line):
@@ -51,24 +59,28 @@ def read_command(program, command):
             last = command.sections[-1][1][-1]
             last.text = f"{last.text} {line.strip()}".lstrip()
         elif line.strip():
-            sys.exit(f"pages: hzpserve {command.name} --help: not understood: {line!r}")
+            sys.exit(f"pages: hzpserve {command.name} --help-all: not understood: {line!r}")
     if not command.options():
-        sys.exit(f"pages: hzpserve {command.name} --help: no options")
+        sys.exit(f"pages: hzpserve {command.name} --help-all: no options")
 
 
 def read(program):
-    lines = text_of(program)
+    lines = text_of(program, "--help")
     version, about = re.match(r"hzpserve (\S+): (.*)", lines[0]).groups()
     commands = []
+    topics = []
     for line in lines[1:]:
         found = re.match(r"  hzpserve ([a-z]+) +(.*?) {2,}(\S.*)$", line)
-        if found and found[1] != "COMMAND":
+        if found and found[1] != "help":
             commands.append(Command(*found.groups()))
+        topic = re.match(r"  ([a-z]+) {2,}\S", line)
+        if topic:
+            topics.append(topic[1])
     if not commands:
         sys.exit("pages: hzpserve --help: no commands")
     for command in commands:
         read_command(program, command)
-    return version, about, commands
+    return version, about, commands, topics
 
 
 # ---- the manual page ----
@@ -90,6 +102,9 @@ def man(version, about, commands):
                "(a setting a line), the environment, the command line. Defaults are in brackets.")
     for command in commands:
         yield f'.SH "COMMAND {command.name.upper()}"\n{roff(command.text)}'
+        yield ".P\n.nf"
+        yield from (roff(line) for line in command.examples)
+        yield ".fi"
         for heading, options in command.sections:
             yield f'.SS "{roff(heading)}"'
             for option in options:
@@ -105,13 +120,17 @@ def man(version, about, commands):
 
 # ---- completions ----
 
-def bash(commands):
+def bash(commands, topics):
     yield "# bash completion of hzpserve"
     yield "_hzpserve()\n{"
     yield '    local word="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}"'
     yield "    COMPREPLY=()"
     yield '    if [ "$COMP_CWORD" -eq 1 ]; then'
-    yield f'        COMPREPLY=($(compgen -W "{" ".join(c.name for c in commands)} --help --version" -- "$word"))'
+    yield f'        COMPREPLY=($(compgen -W "{" ".join(c.name for c in commands)} help --help --version" -- "$word"))'
+    yield "        return\n    fi"
+    yield '    if [ "${COMP_WORDS[1]}" = help ]; then'
+    words = " ".join(dict.fromkeys([c.name for c in commands] + topics))
+    yield f'        COMPREPLY=($(compgen -W "{words}" -- "$word"))'
     yield "        return\n    fi"
     yield '    case "${COMP_WORDS[1]} $before" in'
     for command in commands:
@@ -126,7 +145,7 @@ def bash(commands):
     yield '    if [[ "$word" == -* ]]; then\n        case "${COMP_WORDS[1]}" in'
     for command in commands:
         names = " ".join(option.name for option in command.options())
-        yield f'        {command.name}) COMPREPLY=($(compgen -W "{names} --help" -- "$word")) ;;'
+        yield f'        {command.name}) COMPREPLY=($(compgen -W "{names} --help --help-all" -- "$word")) ;;'
     yield "        esac\n        return\n    fi"
     yield '    compopt -o filenames 2>/dev/null\n    COMPREPLY=($(compgen -f -- "$word"))\n}'
     yield "complete -F _hzpserve hzpserve"
@@ -136,13 +155,15 @@ def zsh_quoted(text):
     return re.sub(r"([\[\]:\\])", r"\\\1", text).replace("'", "'\\''")
 
 
-def zsh(commands):
+def zsh(commands, topics):
     yield "#compdef hzpserve\n# zsh completion of hzpserve"
     yield "_hzpserve()\n{\n    local -a commands\n    commands=("
     for command in commands:
         yield f"        '{command.name}:{zsh_quoted(command.text)}'"
+    yield "        'help:a command or a topic'"
     yield "    )\n    if (( CURRENT == 2 )); then\n        _describe command commands\n        return\n    fi"
     yield "    local command=$words[2]\n    shift words\n    (( CURRENT-- ))\n    case $command in"
+    yield f"    help) _values topic {' '.join(dict.fromkeys([c.name for c in commands] + topics))} ;;"
     for command in commands:
         yield f"    {command.name})\n        _arguments \\"
         for option in command.options():
@@ -159,9 +180,9 @@ def zsh(commands):
 def main():
     if len(sys.argv) != 3 or sys.argv[1] not in ("man", "bash", "zsh"):
         sys.exit(__doc__)
-    version, about, commands = read(sys.argv[2])
+    version, about, commands, topics = read(sys.argv[2])
     page = man(version, about, commands) if sys.argv[1] == "man" else \
-        bash(commands) if sys.argv[1] == "bash" else zsh(commands)
+        bash(commands, topics) if sys.argv[1] == "bash" else zsh(commands, topics)
     print("\n".join(page))
 
 

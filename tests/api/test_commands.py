@@ -14,10 +14,12 @@ import re
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 
 HANG = 1200  # seconds: only a hang takes this long, however slow or busy the machine is
 
@@ -98,7 +100,7 @@ def test_data():
         # The updates are counted before the first one: this must not take minutes.
         (there / "two.jsonl").write_text(2 * '{"prompt": "a", "completion": "b"}\n')
         err = run("train", MODEL, "--data", str(there / "two.jsonl"), "--out", str(there / "out"),
-                  "--epochs", "1000000000", status=1).stderr
+                  "--epochs", "1000000000", status=2).stderr
         assert "--epochs" in err.splitlines()[-1] and "--total-steps" in err.splitlines()[-1], err
         # A tokenizer with more tokens than the model has rows.
         larger = there / "larger"
@@ -155,7 +157,10 @@ def test_help():
     assert "hzpserve serve" in run("--help").stdout
     assert re.match(r"hzpserve \S+\ncommit \S+\nbackends .*cpu", run("--version").stdout)
     for command in ("serve", "complete", "eval", "train", "bench", "devices"):
-        assert "--threads" in run(command, "--help").stdout
+        assert "--threads" in run(command, "--help-all").stdout
+        assert "Examples" in run("help", command).stdout
+    assert "--beta1" in run("help", "training").stdout
+    assert "--requests" in run("bench", "offline", "--help").stdout
     devices = run("devices").stdout
     assert "--device cpu" in devices and "oneDNN" in devices and "cuda" in devices, devices
     got = {b["backend"]: b for b in json.loads(run("devices", "--json").stdout)["backends"]}
@@ -170,27 +175,32 @@ def test_help():
     assert bool(got["cuda"].get("none")) != bool(got["cuda"]["devices"]), got["cuda"]
     for one in got["cuda"]["devices"]:
         assert one["device"].startswith("cuda:") and one["memory_bytes"] > 1 << 30, one
-    fails("complete", MODEL, "x", "--device", "cpu:1", says=["cpu:1", "only one"])
-    fails("complete", MODEL, "x", "--device", "cuda:one", says=["cuda:one", "number"])
-    state = re.sub(r"\s+", " ", run("serve", "--help").stdout)
+    fails("complete", MODEL, "x", "--device", "cpu:1", status=2, says=["cpu:1", "only one"])
+    fails("complete", MODEL, "x", "--device", "cuda:one", status=2, says=["cuda:one", "number"])
+    state = re.sub(r"\s+", " ", run("help", "learning").stdout)
     assert re.search(r"--state DIR .{,120}\$XDG_DATA_HOME or ~/\.local/share", state), state
 
 
 def test_errors():
     fails("dance", status=2, says=["dance"])
     fails("serve", "--port", "x", MODEL, status=2, says=["--port"])
-    fails("serve", status=2, says=["model"])
-    fails("serve", "--no-train", status=2, says=["model"])
+    fails("help", "trainign", status=2, says=["did you mean training?"])
+    fails("serve", "--prot", "1", status=2, says=["--prot", "did you mean --port?"])
+    fails("bench", "offlien", status=2, says=["did you mean offline?"])
     fails("complete", MODEL, status=2)
     fails("eval", MODEL, status=2, says=["--data"])
     fails("eval", MODEL, "--data", "/nonexistent.txt", says=["/nonexistent.txt"])
     fails("complete", "/nonexistent", "x", says=["/nonexistent"])
     fails("serve", "/nonexistent", says=["/nonexistent"])
-    fails("complete", MODEL, "x", "--device", "abacus", says=["abacus"])
+    fails("complete", MODEL, "x", "--device", "abacus", status=2, says=["abacus"])
     fails("serve", MODEL, "--no-train", "--kv-tokens", "900000000", says=["KV cache", "--kv-memory"])
-    fails("serve", MODEL, "--no-train", "--train-cores", "1", says=["--train-cores"])
-    fails("serve", MODEL, "--no-train", "--ride", "64", says=["--ride"])
-    fails("serve", MODEL, "--quantization", "fp8", "--ride", "64", says=["--ride", "--quantization"])
+    fails("serve", MODEL, "--no-train", "--train-cores", "1", status=2, says=["--train-cores"])
+    fails("serve", MODEL, "--no-train", "--ride", "64", status=2, says=["--ride"])
+    fails("serve", MODEL, "--quantization", "fp8", "--ride", "64", status=2,
+          says=["--ride", "--quantization"])
+    fails("serve", MODEL, "--slo", "itl=soon", status=2, says=["--slo", "soon"])
+    fails("serve", MODEL, "--host", "no such host", "--no-auth", status=2, says=["--host"])
+    fails("eval", MODEL, "--data", TEXT, "--device", "abacus", status=2, says=["abacus"])
     fails("serve", MODEL, "--ride", "-1", says=["--ride", "-1"], status=2)
     fails("serve", MODEL, "--ride", "999999999", says=["--ride", "65536"], status=2)
     fails("serve", MODEL, "--quantization", "fp9", says=["--quantization", "none|fp8"], status=2)
@@ -209,23 +219,72 @@ def test_errors():
 
 
 def test_nothing_is_left_of_a_failed_start():
-    bad = [("serve", "--device", "abacus"), ("serve", "--kv-tokens", "900000000"),
-           ("serve", "--micro-rows", "1000000000"), ("serve", "--host", "192.0.2.1", "--no-auth"),
-           ("serve", "--replay", "/nonexistent")]
+    bad = [("serve", 2, "--device", "abacus"), ("serve", 1, "--kv-tokens", "900000000"),
+           ("serve", 2, "--micro-rows", "1000000000"), ("serve", 1, "--host", "192.0.2.1", "--no-auth"),
+           ("serve", 1, "--replay", "/nonexistent")]
     with tempfile.TemporaryDirectory() as there:
-        for command, *options in bad:
+        for command, status, *options in bad:
             for state in ("new", "new/deep//er/", "."):
                 run(command, MODEL, "--port", "0", "--state", f"{there}/{state}", *options,
-                    status=2 if "1000000000" in options else 1)
+                    status=status)
                 assert os.listdir(there) == [], (options, os.listdir(there))
-            run(command, MODEL, "--port", "0", *options, env={"XDG_DATA_HOME": there},
-                status=2 if "1000000000" in options else 1)
+            run(command, MODEL, "--port", "0", *options, env={"XDG_DATA_HOME": there}, status=status)
             assert os.listdir(there) == [], (options, os.listdir(there))
-        run("train", MODEL, "--data", TEXT, "--out", f"{there}/a/b", "--device", "abacus", status=1)
+        run("train", MODEL, "--data", TEXT, "--out", f"{there}/a/b", "--device", "abacus", status=2)
         assert os.listdir(there) == []
         pathlib.Path(there, "mine").write_text("mine")
-        run("serve", MODEL, "--state", there, "--device", "abacus", status=1)
+        run("serve", MODEL, "--state", there, "--device", "abacus", status=2)
         assert os.listdir(there) == ["mine"]
+
+
+def test_port_first():
+    """A taken port is noticed before the model is read."""
+    with socket.socket() as taken, tempfile.TemporaryDirectory() as broken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        shutil.copytree(MODEL, broken, dirs_exist_ok=True)
+        (pathlib.Path(broken) / "model.safetensors").write_bytes(b"not a model")
+        fails("serve", broken, "--state", "none", "--port", str(port), says=["the port is in use"])
+        fails("serve", broken, "--state", "none", "--port", "0", says=["model.safetensors"])
+
+
+def test_serve_bundled():
+    """Without a model the bundled one is served, at the address that is printed."""
+    process = subprocess.Popen([BINARY, "serve", "--host", "0.0.0.0", "--port", "0", "--state", "none"],
+                               env={**os.environ, "HZP_API_KEY": "secret"}, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
+    try:
+        found = None
+        for line in process.stdout:
+            found = found or re.search(r"hzpserve serves world at (http://127\.0\.0\.1:\d+)$", line)
+            if line.startswith("curl") and "/v1/completions" in line and found:
+                break
+        assert found, process.stderr.read()
+        request = urllib.request.Request(found[1] + "/v1/models", headers={"Authorization": "Bearer secret"})
+        with urllib.request.urlopen(request, timeout=HANG) as answer:
+            assert json.load(answer)["data"][0]["id"] == "world"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        err = process.communicate(timeout=HANG)[1]
+    assert process.returncode == 0 and "not the first option" not in err, err
+
+
+def test_standard_input():
+    """The prompt - is read from standard input; without a model the bundled one completes it."""
+    def complete(*arguments, data):
+        return subprocess.run([BINARY, "complete", *arguments, "--temperature", "0", "--max-tokens", "8",
+                               "--log-level", "error"], input=data, capture_output=True, timeout=HANG)
+    want = run("complete", MODEL, "Once upon", "--temperature", "0", "--max-tokens", "8",
+               "--log-level", "error").stdout
+    for data in (b"Once upon", b"Once upon\n"):
+        done = complete(MODEL, "-", data=data)
+        assert done.returncode == 0 and done.stdout.decode() == want, done
+    done = complete("-", data=b"Where does Zorin live?\n")
+    assert done.returncode == 0 and done.stdout.strip(), done
+    for data, says in ((b"\xff\xfe", b"UTF-8"), (b"a\0b", b"NUL")):
+        done = complete(MODEL, "-", data=data)
+        assert done.returncode == 2 and says in done.stderr and not done.stdout, done
 
 
 def test_words():
@@ -324,7 +383,7 @@ def test_search():
         assert plain == run("complete", MODEL, "Once", "--plans", str(path), *text).stdout
         found["device"] = "an abacus"
         path.write_text(json.dumps(found))
-        fails("complete", MODEL, "Once", "--plans", str(path), says=["another device"])
+        fails("complete", MODEL, "Once", "--plans", str(path), status=2, says=["another device"])
         fails("search", MODEL, *small, "--file", str(path), status=2, says=["another device"])
         path.write_text("{")
         fails("complete", MODEL, "Once", "--plans", str(path), says=[str(path)])

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The command line: defaults, ranges, errors that name the option. */
+/* The command line: defaults, ranges, errors that name the option and what may have been meant, and
+ * the help texts. */
+#include "api/cli/nearest.h"
+#include "api/cli/option_table.h"
 #include "api/cli/options.h"
 #include "base/base.h"
 
@@ -168,22 +171,134 @@ static void a_model_has_settings_of_its_own(void **state)
     assert_int_equal(parse("serve", dir, "another", NULL, NULL), HZP_EINVAL);
 }
 
-static void help_lists_what_the_command_has(void **state)
+static void errors_say_what_was_meant(void **state)
+{
+    static const struct {
+        const char *command, *a, *b, *says;
+    } bad[] = {
+        {"serve", "--prot", "1", "unknown option --prot; did you mean --port?"},
+        {"serve", "--max-conections=3", NULL, "did you mean --max-connections?"},
+        {"serve", "--slot", NULL, "did you mean --slots?"},
+        {"serve", "--xyzzy", NULL, "unknown option --xyzzy; see hzpserve help serve"},
+        {"serve", "--dtype", "bf61", "not \"bf61\"; did you mean bf16?"},
+        {"serve", "--admission", "pred", "did you mean predicted?"},
+        {"serve", "--dtype", "abacus", "one of auto|bf16|f32, not \"abacus\""},
+        {"serve", "--epochs", "3",
+         "--epochs is not an option of hzpserve serve; it belongs to train"},
+        {"sevre", NULL, NULL, "unknown command \"sevre\"; did you mean serve?"},
+        {"dance", NULL, NULL, "unknown command \"dance\"; see hzpserve --help"},
+        {"help", "samplign", NULL, "did you mean sampling?"},
+        {"help", "xyzzy", NULL, "no command and no topic is named \"xyzzy\"; see hzpserve help"},
+    };
+    for (int i = 0; i < HZP_COUNT(bad); i++) {
+        assert_int_equal(parse(bad[i].command, bad[i].a, bad[i].b, NULL, NULL), HZP_EINVAL);
+        if (!strstr(err.text, bad[i].says))
+            fail_msg("%s: %s", bad[i].says, err.text);
+    }
+    assert_null(strstr((parse("serve", "--dtype", "abacus", NULL, NULL), err.text), "did you"));
+    assert_int_equal(hzp_options_no_bench("offline", &err), HZP_OK);
+    assert_int_equal(hzp_options_no_bench("ofline", &err), HZP_EINVAL);
+    assert_non_null(strstr(err.text, "did you mean offline?"));
+
+    /* A word of no length, and one longer than any known, are similar to nothing. */
+    char text[HZP_NEAREST_TEXT];
+    struct hzp_nearest near = hzp_nearest("");
+    hzp_nearest_try(&near, "serve");
+    assert_string_equal(hzp_nearest_text(&near, text), "");
+    near = hzp_nearest("ssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssserve");
+    hzp_nearest_try(&near, "serve");
+    assert_string_equal(hzp_nearest_text(&near, text), "");
+}
+
+/* Parses `hzpserve A B C` and returns the help that it asks for; the caller frees it. */
+static char *help_of(const char *a, const char *b, const char *c)
 {
     char *text = NULL;
     size_t bytes = 0;
+    if (parse(a, b, c, NULL, NULL) != HZP_OK)
+        fail_msg("%s", err.text);
+    assert_true(options.help);
     FILE *out = open_memstream(&text, &bytes);
-    hzp_options_command_help(out, HZP_COMMAND_SERVE);
+    hzp_options_help(out, &options);
     fclose(out);
-    assert_non_null(strstr(text, "--port"));
-    assert_non_null(strstr(text, "[8000]"));
-    assert_null(strstr(text, "--temperature"));
-    for (const char *line = text; *line;) {
+    for (const char *line = text; *line; line += *line == '\n') {
         size_t width = strcspn(line, "\n");
-        assert_true(width <= 110);
-        line += width + 1;
+        if (width > 110)
+            fail_msg("%.*s", (int)width, line);
+        line += width;
     }
+    return text;
+}
+
+static void expect_help(const char *a, const char *b, const char *c, const char *has,
+                        const char *lacks)
+{
+    char *text = help_of(a, b, c);
+    if (has && !strstr(text, has))
+        fail_msg("no \"%s\" in: %s", has, text);
+    if (lacks && strstr(text, lacks))
+        fail_msg("\"%s\" in: %s", lacks, text);
     free(text);
+}
+
+static void help_goes_by_topic(void **state)
+{
+    /* A long list of options is not shown at once; each is in one topic that the help names. */
+    expect_help("serve", "--help", NULL, "--port N", "--beta1");
+    expect_help("serve", "--help", NULL, "[8000]", "--temperature");
+    expect_help("serve", "--help", NULL, "Examples\n", NULL);
+    expect_help("serve", "--help", NULL, "hzpserve help TOPIC", NULL);
+    expect_help("serve", "--help-all", NULL, "--beta1 X", "hzpserve help TOPIC");
+    expect_help("help", "serve", NULL, "--port N", "--beta1");
+    expect_help("help", "training", NULL, "--beta1 X", "--port");
+    expect_help("help", "sharing", NULL, "--slo GOALS", NULL);
+    expect_help("help", "environment", NULL, "HZP_API_KEY", "Examples");
+    expect_help("help", NULL, NULL, "hzpserve serve", NULL);
+    expect_help("complete", "--help", NULL, "--temperature", "--port");
+    /* Of a benchmark: its own options and no other's. */
+    expect_help("bench", "--help", NULL, "offline", "--temperature");
+    expect_help("bench", "offline", "--help", "--requests N", "--url");
+    expect_help("bench", "replay", "--help", "--url URL", "--steady");
+    expect_help("help", "bench", "coserve", "--rounds N", "--url");
+    expect_help("bench", "ops", "--help", "Examples\n  hzpserve bench ops", "--requests");
+}
+
+/* Every option of every command is in the full help, and in its topic's. */
+static void help_has_every_option(void **state)
+{
+    char line[64];
+    const char *topic = NULL;
+    for (int i = 0; i < hzp_option_count; i++) {
+        const struct hzp_option *s = &hzp_option_table[i];
+        if (!s->name) {
+            topic = s->topic;
+            continue;
+        }
+        snprintf(line, sizeof(line), "\n  %s", s->name);
+        for (int k = 0; k < hzp_command_count; k++)
+            if (s->commands & hzp_commands[k].command)
+                expect_help(hzp_commands[k].name, "--help-all", NULL, line, NULL);
+        if (hzp_options_is_topic(topic))
+            expect_help("help", topic, NULL, line, NULL);
+    }
+    /* What the help of a benchmark lists exists: its own options, and the topics of others. */
+    static const char *const bench[] = {"serve", "train", "coserve", "swap",  "offline",
+                                        "ops",   "loop",  "link",    "replay"};
+    for (int i = 0; i < HZP_COUNT(bench); i++) {
+        assert_int_equal(hzp_options_no_bench(bench[i], &err), HZP_OK);
+        expect_help("bench", bench[i], "--help", "\n  --json ", NULL);
+    }
+}
+
+static void other_commands_want_a_model(void **state)
+{
+    assert_int_equal(parse("complete", "dir", "-", NULL, NULL), HZP_OK);
+    assert_string_equal(options.engine.model.dir, "dir");
+    assert_string_equal(options.word[1], "-");
+    assert_int_equal(parse("eval", "--data", "x", NULL, NULL), HZP_OK);
+    assert_null(options.engine.model.dir);
+    assert_int_equal(parse("plan", NULL, NULL, NULL, NULL), HZP_OK);
+    assert_null(options.engine.model.dir); /* it has a model of its own */
 }
 
 static void sizes(void **state)
@@ -208,7 +323,10 @@ int main(void)
         cmocka_unit_test(errors_name_the_option),
         cmocka_unit_test(the_environment_comes_second),
         cmocka_unit_test(a_model_has_settings_of_its_own),
-        cmocka_unit_test(help_lists_what_the_command_has),
+        cmocka_unit_test(errors_say_what_was_meant),
+        cmocka_unit_test(help_goes_by_topic),
+        cmocka_unit_test(help_has_every_option),
+        cmocka_unit_test(other_commands_want_a_model),
         cmocka_unit_test(sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

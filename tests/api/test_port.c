@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The server's socket: a port that is taken is noticed before either server listens, and the
+ * printed address can be used. */
+#include "api/http/port.h"
+#include "base/base.h"
+
+#include <arpa/inet.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static struct hzp_port first, second;
+static struct hzp_err_text err;
+
+static int open_at(struct hzp_port *l, const char *host, int port)
+{
+    struct hzp_http_settings settings = {.host = host, .port = port};
+    memset(&err, 0, sizeof(err));
+    return hzp_port_open(&settings, l, &err);
+}
+
+static int connect_to(int port)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_true(fd >= 0);
+    if (connect(fd, (struct sockaddr *)&to, sizeof(to)) == 0)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+static void a_port_is_one_servers(void **state)
+{
+    assert_int_equal(open_at(&first, "127.0.0.1", 0), HZP_OK);
+    assert_true(first.port > 0);
+    /* Nobody listens yet: the other is refused all the same, and so are clients. */
+    assert_int_equal(open_at(&second, "127.0.0.1", first.port), HZP_EIO);
+    assert_string_equal(err.param, "--port");
+    assert_non_null(strstr(err.text, "the port is in use"));
+    assert_int_equal(second.fd, -1);
+    assert_int_equal(connect_to(first.port), -1);
+
+    assert_int_equal(hzp_port_listen(&first, 8, &err), HZP_OK);
+    assert_int_equal(open_at(&second, "127.0.0.1", first.port), HZP_EIO);
+
+    /* An old connection, which its server has closed first, does not keep the next server off. */
+    int client = connect_to(first.port), server = accept(first.fd, NULL, NULL);
+    assert_true(client >= 0 && server >= 0);
+    close(server);
+    close(client);
+    int port = first.port;
+    hzp_port_close(&first);
+    assert_int_equal(open_at(&first, "127.0.0.1", port), HZP_OK);
+    assert_int_equal(hzp_port_listen(&first, 8, &err), HZP_OK);
+    hzp_port_close(&first);
+    hzp_port_close(&first); /* again: no effect */
+}
+
+static void the_address_can_be_used(void **state)
+{
+    static const struct {
+        const char *host, *url;
+    } at[] = {{"127.0.0.1", "http://127.0.0.1:%d"},
+              {"0.0.0.0", "http://127.0.0.1:%d"},
+              {"localhost", "http://localhost:%d"},
+              {"::1", "http://[::1]:%d"},
+              {"::", "http://[::1]:%d"}};
+    for (int i = 0; i < HZP_COUNT(at); i++) {
+        char url[64];
+        int r = open_at(&first, at[i].host, 0);
+        if (r == HZP_EIO && strchr(at[i].host, ':'))
+            continue; /* a machine without IPv6 */
+        assert_int_equal(r, HZP_OK);
+        snprintf(url, sizeof(url), at[i].url, first.port);
+        assert_string_equal(first.url, url);
+        hzp_port_close(&first);
+    }
+}
+
+static void bad_addresses_are_named(void **state)
+{
+    assert_int_equal(open_at(&first, "192.0.2.1", 0), HZP_EIO);
+    assert_non_null(strstr(err.text, "192.0.2.1"));
+    assert_non_null(strstr(err.text, "no address of this machine"));
+    assert_int_equal(open_at(&first, "not an address", 0), HZP_EINVAL);
+    assert_string_equal(err.param, "--host");
+    assert_non_null(strstr(err.text, "--host not an address"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_port_is_one_servers),
+                                       cmocka_unit_test(the_address_can_be_used),
+                                       cmocka_unit_test(bad_addresses_are_named)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
