@@ -7,6 +7,7 @@
  * fastest are run on the device.  After an interruption the same command continues: the measured
  * parts, the result of the search and each shape that was run are in the file. */
 #include "api/cli/commands.h"
+#include "api/cli/quiet.h"
 #include "api/engine/assembly.h"
 #include "api/engine/search_file.h"
 #include "base/arena.h"
@@ -45,8 +46,9 @@ struct job {
     char path[PATH_MAX];
     /* The settings the search was made for. */
     char sought[sizeof(((struct hzp_plan_table *)0)->sought)];
-    uint64_t begin_ns; /* start of this run */
-    double before_ns;  /* duration of earlier runs of the search */
+    uint64_t begin_ns;      /* start of this run */
+    double before_ns;       /* duration of earlier runs of the search */
+    struct hzp_quiet quiet; /* since the last save */
     bool terminal, drawn;
 };
 
@@ -122,6 +124,8 @@ static double spent_ns(const struct job *j)
 static int save(struct job *j, struct hzp_err_text *reterr)
 {
     j->tables.spent_ns = spent_ns(j);
+    hzp_quiet_end(&j->quiet, &j->tables.watched_ns, &j->tables.others_ns);
+    hzp_quiet_begin(&j->quiet);
     return hzp_search_save(j->path, &j->tables, &j->plans, reterr);
 }
 
@@ -135,6 +139,7 @@ static int measure_all(struct job *j, struct hzp_measure *m, struct hzp_err_text
     if (first == j->tables.parts)
         return HZP_OK;
     j->plans.sought[0] = 0; /* the saved plans belong to other tables */
+    j->tables.whole = false;
     while (j->tables.parts_done < j->tables.parts && !stop) {
         draw_bar(j, hzp_measure_what(m, what), j->tables.parts_done, j->tables.parts, begin);
         HZP_TRY(hzp_measure_next(m));
@@ -210,6 +215,7 @@ static int search_on(struct job *j, struct hzp_assembly *paper, const struct hzp
     struct hzp_search_config config = search_config(j, paper->rig);
     hzp_plan_table_fini(&j->plans);
     hzp_plan_table_init(&j->plans);
+    j->tables.whole = false;
     HZP_TRY(hzp_search_create(&config, &s));
     int r = search_all(j, s, size, reterr);
     hzp_search_destroy(s);
@@ -347,6 +353,25 @@ static int confirm(struct job *j, struct hzp_assembly *bench, struct hzp_err_tex
 
 /* ---- the command ---- */
 
+/* Measurements that were taken while others used the processors are taken again, unless
+ * --max-others now allows for that. */
+static void forget_disturbed(struct job *j)
+{
+    struct hzp_tables *t = &j->tables;
+    double part = t->watched_ns > 0 ? t->others_ns / t->watched_ns : 0;
+    if (j->settings->show || part <= j->settings->others_max)
+        return;
+    fprintf(
+        stderr,
+        "hzpserve: others took %.0f %% of the processors' time while %s was measured: measuring "
+        "again\n",
+        100 * part, j->path);
+    hzp_tables_fini(t);
+    hzp_tables_init(t);
+    hzp_plan_table_fini(&j->plans);
+    hzp_plan_table_init(&j->plans);
+}
+
 /* Reads the saved measurements, if they are of this device, model and build. */
 static int recall(struct job *j, struct hzp_err_text *reterr)
 {
@@ -374,12 +399,19 @@ static int recall(struct job *j, struct hzp_err_text *reterr)
         j->tables.parts_done = 0; /* the parts differ; measurements of the same ops are kept */
         j->tables.plans_ns = j->tables.items_ns = j->tables.spent_ns = 0;
     }
+    forget_disturbed(j);
     j->before_ns = j->tables.spent_ns;
     return HZP_OK;
 }
 
 static void show(const struct job *j)
 {
+    char why[160];
+    const struct hzp_tables *t = &j->tables;
+    const char *unusable = hzp_search_unusable(t, why);
+    printf("others took %.1f %% of the processors' time; plans %s%s\n\n",
+           t->watched_ns > 0 ? 100 * t->others_ns / t->watched_ns : 0.0,
+           unusable ? "are not used: " : "are used", unusable ? unusable : "");
     hzp_tables_print(&j->tables, stdout);
     hzp_plan_table_print(&j->plans, stdout);
 }
@@ -402,6 +434,8 @@ static int with_bench(struct job *j, struct hzp_assembly *bench, struct hzp_err_
     memcpy(j->tables.model, j->here.model, sizeof(j->here.model));
     memcpy(j->tables.build, j->here.build, sizeof(j->here.build));
     memcpy(j->tables.settings, j->here.settings, sizeof(j->here.settings));
+    j->tables.others_max = j->settings->others_max;
+    hzp_quiet_begin(&j->quiet);
     HZP_TRY(measure(j, bench, reterr));
     if (j->settings->validate && !stop)
         return hzp_search_validate(bench->rig, &j->tables, j->settings->validate,
@@ -415,10 +449,19 @@ static int with_bench(struct job *j, struct hzp_assembly *bench, struct hzp_err_
     HZP_TRY(save(j, reterr));
     if (stop)
         return HZP_ECANCELED;
+    j->tables.whole = true;
     double took = spent_ns(j);
     j->before_ns = -(double)(hzp_now_ns() - j->begin_ns); /* the next search starts from 0 */
     HZP_TRY(save(j, reterr));
     hzp_plan_table_print(&j->plans, stdout);
+    char why[160];
+    const char *unusable = hzp_search_unusable(&j->tables, why);
+    if (unusable)
+        return hzp_fail(
+            reterr, HZP_EBUSY,
+            "%s: not used: %s; run it again when the machine is quiet, or with a higher "
+            "--max-others",
+            j->path, unusable);
     fprintf(stderr, "hzpserve: %.0f s in total; saved in %s, where serve finds it\n", took * 1e-9,
             j->path);
     return HZP_OK;

@@ -347,6 +347,9 @@ const struct hzp_option hzp_option_table[] = {
     NUM("--seconds", search.seconds, "240", 0, 1e6, SEARCH,
         "time limit; after measuring, the rest, at least a quarter, is spent on running the plans "
         "that are predicted to win, best first; 0: run all"),
+    NUM("--max-others", search.others_max, "0.1", 0, 1, SEARCH,
+        "fraction of the processors' time that others may take while it measures; with more, the "
+        "plans are not used"),
     INT("--tries", search.tries, "60", 0, 100000, SEARCH,
         "small changes tried on each of the best shapes"),
     INT("--validate", search.validate, "0", 0, 100000, SEARCH,

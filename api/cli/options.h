@@ -77,7 +77,7 @@ struct hzp_plan_settings {
 struct hzp_search_settings {
     const char *file;
     int64_t show, fresh, tries, validate, validate_seed;
-    double itl_ms, seconds;
+    double itl_ms, seconds, others_max;
 };
 
 struct hzp_options {

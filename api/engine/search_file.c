@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 enum {
-    FORMAT = 3,
+    FORMAT = 4,
     FILE_MAX = 16 << 20,
     CURVES_MAX = 4096,
     POINTS_MAX = 16384,
@@ -65,6 +65,20 @@ void hzp_search_identify(const struct hzp_device *dev, const struct hzp_model_co
              c->heads.dim, c->vocab, type == HZP_BF16 ? "bf16" : "f32",
              fp8 ? ", products fp8" : "");
     snprintf(t->build, sizeof(t->build), "%s-%016" PRIx64, HZP_VERSION_TEXT, hash_program());
+}
+
+const char *hzp_search_unusable(const struct hzp_tables *t, char *ret)
+{
+    double part = t->watched_ns > 0 ? t->others_ns / t->watched_ns : 0;
+    if (!t->whole)
+        return strcpy(ret, "its search did not come to its end");
+    if (part <= t->others_max)
+        return NULL;
+    snprintf(ret, 160,
+             "others took %.0f %% of the processors' time while it was measured (at most "
+             "%.0f %% are allowed)",
+             100 * part, 100 * t->others_max);
+    return ret;
 }
 
 const char *hzp_search_misfit(const struct hzp_tables *read, const struct hzp_tables *here)
@@ -175,12 +189,15 @@ static json_t *file_json(const struct hzp_tables *t, const struct hzp_plan_table
                                 "items_ns", t->items_ns, "gap_inline_ns", t->gap_inline_ns,
                                 "gap_ns", t->gap_ns, "issue_ns", t->issue_ns, "handover_ns",
                                 t->handover_ns, "wakeup_ns", t->wakeup_ns, "led", t->led);
-    return json_pack("{s:i, s:f, s:s, s:s, s:s, s:s, s:s, s:i, s:o, s:i, s:i, s:o, s:o, s:o, s:o}",
-                     "hzpserve_search", FORMAT, "spent_ns", t->spent_ns, "sought", plans->sought,
-                     "device", t->device, "model", t->model, "build", t->build, "settings",
-                     t->settings, "threads", t->threads, "shares", ints(units, t->shares), "parts",
-                     t->parts, "parts_done", t->parts_done, "between", between, "curves", curves,
-                     "pairs", rates, "plans", entries);
+    json_t *quiet = json_pack("{s:f, s:f, s:f}", "watched_ns", t->watched_ns, "others_ns",
+                              t->others_ns, "others_max", t->others_max);
+    return json_pack("{s:i, s:b, s:o, s:f, s:s, s:s, s:s, s:s, s:s, s:i, s:o, s:i, s:i, s:o, s:o, "
+                     "s:o, s:o}",
+                     "hzpserve_search", FORMAT, "whole", t->whole, "quiet", quiet, "spent_ns",
+                     t->spent_ns, "sought", plans->sought, "device", t->device, "model", t->model,
+                     "build", t->build, "settings", t->settings, "threads", t->threads, "shares",
+                     ints(units, t->shares), "parts", t->parts, "parts_done", t->parts_done,
+                     "between", between, "curves", curves, "pairs", rates, "plans", entries);
 }
 
 int hzp_search_save(const char *path, const struct hzp_tables *tables,
@@ -400,6 +417,7 @@ static int read_entry(const struct reader *r, const json_t *json, struct hzp_pla
 static int read_head(const struct reader *r, const json_t *root, struct hzp_tables *t)
 {
     const json_t *shares = json_object_get(root, "shares"), *b = json_object_get(root, "between");
+    const json_t *quiet = json_object_get(root, "quiet");
     int64_t value;
     struct {
         const char *name;
@@ -416,6 +434,12 @@ static int read_head(const struct reader *r, const json_t *root, struct hzp_tabl
     HZP_TRY(read_text(r, root, "build", t->build, sizeof(t->build)));
     HZP_TRY(read_text(r, root, "settings", t->settings, sizeof(t->settings)));
     HZP_TRY(read_number(r, json_object_get(root, "spent_ns"), "spent_ns", &t->spent_ns));
+    HZP_TRY(read_number(r, json_object_get(quiet, "watched_ns"), "watched_ns", &t->watched_ns));
+    HZP_TRY(read_number(r, json_object_get(quiet, "others_ns"), "others_ns", &t->others_ns));
+    HZP_TRY(read_number(r, json_object_get(quiet, "others_max"), "others_max", &t->others_max));
+    if (!json_is_boolean(json_object_get(root, "whole")))
+        return wrong(r, "whole");
+    t->whole = json_is_true(json_object_get(root, "whole"));
     HZP_TRY(read_int(r, json_object_get(root, "threads"), "threads", 1, INT16_MAX, &value));
     t->threads = (int32_t)value;
     if (json_array_size(shares) < 1 || json_array_size(shares) > HZP_SHARES_MAX)
@@ -496,7 +520,7 @@ int hzp_search_plans(const char *plans, const struct hzp_device *dev,
     bool automatic = !plans || !strcmp(plans, "auto");
     struct hzp_tables here, *read = ret_tables;
     struct hzp_err_text err = {0};
-    char path[PATH_MAX];
+    char path[PATH_MAX], why[160];
     hzp_plan_table_init(ret_plans);
     hzp_tables_init(ret_tables);
     if (plans && !strcmp(plans, "off"))
@@ -512,8 +536,13 @@ int hzp_search_plans(const char *plans, const struct hzp_device *dev,
         r = hzp_search_load(path, read, ret_plans, &err);
     const char *misfit = r == HZP_OK ? hzp_search_misfit(read, &here) : NULL;
     bool other = misfit && (strcmp(read->device, here.device) || strcmp(read->model, here.model));
-    if (other || (misfit && automatic)) {
-        r = hzp_fail(&err, HZP_EINVAL, "%s: %s", path, misfit);
+    const char *unusable = r == HZP_OK ? hzp_search_unusable(read, why) : NULL;
+    if (other || unusable || (misfit && automatic)) {
+        r = hzp_fail(&err, HZP_EINVAL, "%s: %s%s", path,
+                     other      ? misfit
+                     : unusable ? unusable
+                                : misfit,
+                     !other && unusable ? "; the same hzpserve search makes it usable" : "");
         hzp_plan_table_fini(ret_plans);
     } else if (r == HZP_OK && ret_plans->entries) {
         hzp_plan_table_drop_unproven(ret_plans);
@@ -521,7 +550,7 @@ int hzp_search_plans(const char *plans, const struct hzp_device *dev,
                 ret_plans->entries, misfit ? " which " : "", misfit ? misfit : "");
     }
     if (r < 0 || misfit)
-        hzp_tables_fini(ret_tables);
+        hzp_tables_fini(ret_tables); /* measured by another build, or not to be relied on */
     if (r == HZP_OK || (automatic && r == HZP_ENOENT))
         return HZP_OK;
     if (automatic) {

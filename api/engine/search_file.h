@@ -35,10 +35,14 @@ int hzp_search_save(const char *path, const struct hzp_tables *tables,
 int hzp_search_load(const char *path, struct hzp_tables *tables, struct hzp_plan_table *plans,
                     struct hzp_err_text *reterr);
 
-/* Loads the plan table that `plans` names: a file; "auto" (or NULL): the user's file, if it exists
- * and applies here; "off": none.  A named file must apply to this device and model; auto never
- * fails. ret_plans is empty if there are no plans, ret_tables if they were not measured by this
- * build on this device; the caller finishes both. */
+/* NULL if plans beside these tables may serve; else the reason, written to ret [160]: the search
+ * was interrupted, or others used the processors while it measured. */
+const char *hzp_search_unusable(const struct hzp_tables *tables, char *ret);
+
+/* Loads the plan table that `plans` names: a file; "auto" (or NULL): the user's file, if it exists,
+ * applies here and is usable; "off": none.  A named file must apply to this device and model and be
+ * usable; auto never fails.  ret_plans is empty if there are no plans, ret_tables if they were not
+ * measured by this build on this device; the caller finishes both. */
 int hzp_search_plans(const char *plans, const struct hzp_device *dev,
                      const struct hzp_model_config *config, enum hzp_dtype type, bool fp8,
                      struct hzp_plan_table *ret_plans, struct hzp_tables *ret_tables,

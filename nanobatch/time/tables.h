@@ -86,6 +86,10 @@ struct hzp_tables {
     bool led;                  /* the issuing thread works the first lane after issuing */
     int32_t parts, parts_done; /* of the measurement */
     double spent_ns;           /* on measuring and searching, so far; 0: it came to its end */
+    bool whole;                /* the search whose plans are beside it came to its end */
+    /* While it measured: processor time that the CPUs had, and what others took of it; the part of
+     * it up to which times count as undisturbed. */
+    double watched_ns, others_ns, others_max;
 };
 
 /* So long a waiting lane polls before it sleeps. */

@@ -42,6 +42,10 @@ static void fill(struct hzp_tables *t, struct hzp_plan_table *plans)
     t->plans_ns = 1e9;
     t->items_ns = 0.9e9;
     t->led = true;
+    t->whole = true;
+    t->watched_ns = 4e9;
+    t->others_ns = 1e8;
+    t->others_max = 0.125;
     for (int i = 0; i < 20; i++) {
         struct hzp_op_key key = {
             (uint8_t)(i % HZP_OP_COUNT), (uint8_t)(i % 16), 1, (uint8_t)(i % 2), 100 + i, 7};
@@ -93,6 +97,7 @@ static void round_trip(void **state)
         for (int s = 0; s < 3; s++)
             assert_true(u.curve[i].point[0].ns[s] == t.curve[i].point[0].ns[s]);
     }
+    assert_true(u.whole && u.watched_ns == 4e9 && u.others_ns == 1e8 && u.others_max == 0.125);
     assert_int_equal(u.rates, 1);
     assert_true(u.rate[0].rate_b == 0.75 && u.rate[0].units_b == 3);
     assert_int_equal(read.entries, 3);
@@ -107,6 +112,22 @@ static void round_trip(void **state)
     hzp_tables_fini(&u);
     hzp_plan_table_fini(&plans);
     hzp_plan_table_fini(&read);
+}
+
+static void only_whole_and_quiet_ones_serve(void **state)
+{
+    struct hzp_tables t = {.watched_ns = 100, .others_ns = 10, .others_max = 0.1};
+    char why[160];
+    assert_string_equal(hzp_search_unusable(&t, why), "its search did not come to its end");
+    t.whole = true;
+    assert_null(hzp_search_unusable(&t, why));
+    t.others_ns = 31;
+    assert_non_null(strstr(hzp_search_unusable(&t, why), "others took 31 %"));
+    assert_non_null(strstr(why, "at most 10 %"));
+    t.others_max = 1;
+    assert_null(hzp_search_unusable(&t, why));
+    t.watched_ns = t.others_ns = t.others_max = 0; /* counters that cannot be read */
+    assert_null(hzp_search_unusable(&t, why));
 }
 
 static int load_text(const char *text, size_t size, struct hzp_err_text *err)
@@ -140,7 +161,7 @@ static char *bent(const char *text, const char *from, const char *to)
 static void hostile(void **state)
 {
     static const char *const bend[][2] = {
-        {"\"hzpserve_search\":3", "\"hzpserve_search\":1"},
+        {"\"hzpserve_search\":4", "\"hzpserve_search\":1"},
         {"\"ride\":128", "\"ride\":-1"},
         {"\"ride\":128", "\"ride\":\"64\""},
         {"\"threads\":4", "\"threads\":0"},
@@ -148,6 +169,9 @@ static void hostile(void **state)
         {"\"shares\":[1,3,4]", "\"shares\":[1,3,3]"},
         {"\"shares\":[1,3,4]", "\"shares\":[1,2,3,4,5,6,7,8,9]"},
         {"\"shares\":[1,3,4]", "\"shares\":[]"},
+        {"\"whole\":true", "\"whole\":1"},
+        {"\"others_ns\":100000000.0", "\"others_ns\":-1"},
+        {"\"others_max\":0.125", "\"others_max\":null"},
         {"\"parts_done\":7", "\"parts_done\":10"},
         {"\"parts_done\":7", "\"parts_done\":-1"},
         {"\"op\":\"embed\"", "\"op\":\"bogus\""},
@@ -260,9 +284,8 @@ static void nowhere_to_write(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(round_trip),
-        cmocka_unit_test(hostile),
-        cmocka_unit_test(order_of_earlier_builds),
+        cmocka_unit_test(round_trip),       cmocka_unit_test(only_whole_and_quiet_ones_serve),
+        cmocka_unit_test(hostile),          cmocka_unit_test(order_of_earlier_builds),
         cmocka_unit_test(nowhere_to_write),
     };
     snprintf(path, sizeof(path), "/tmp/hzp_search_%ld.json", (long)getpid());
