@@ -11,6 +11,8 @@
 enum {
     DRAWS_MAX = 65536,     /* most samples in one update */
     FAILURES_MAX = 2,      /* attempts at the same samples */
+    PREPARE_FIRST = 4,     /* MB zeroed by the first chain of the preparation */
+    PREPARE_MOST = 256,    /* and by the longest */
     LOGITS_MIN = 32 << 20, /* elements of the logits chunk: 128 MB and their gradients */
 };
 
@@ -55,6 +57,10 @@ int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_train
     struct hzp_train_space_config space =
         hzp_trainer_space_config(&config->recipe, config->model->config, config->quantum_flops);
     space.ride_rows = config->ride_rows;
+    space.unprepared = config->prepare_behind;
+    t->stage = config->prepare_behind ? HZP_TRAINER_PREPARE : HZP_TRAINER_IDLE;
+    t->stats.preparing = config->prepare_behind;
+    t->prepare_pieces = PREPARE_FIRST;
     int r;
     HZP_TRY_GOTO(hzp_train_space_create(config->model, &space, &t->space));
     HZP_TRY_GOTO(hzp_micro_create(config->model->dev, config->recipe.micro_rows, &t->micro));
@@ -120,7 +126,7 @@ void hzp_trainer_thaw(struct hzp_trainer *t)
 
 bool hzp_trainer_idle(const struct hzp_trainer *t)
 {
-    return t->stage != HZP_TRAINER_UPDATE && t->unpublished == 0;
+    return t->stage != HZP_TRAINER_UPDATE && t->stage != HZP_TRAINER_PREPARE && t->unpublished == 0;
 }
 
 void hzp_trainer_read_stats(struct hzp_trainer *t, struct hzp_trainer_stats *ret)
@@ -136,6 +142,25 @@ static void set_waiting(struct hzp_trainer *t, bool swap, bool slot)
     hzp_lock_take(&t->lock);
     t->stats.waiting_for_swap = swap;
     t->stats.waiting_for_slot = slot;
+    hzp_lock_release(&t->lock);
+}
+
+/* --- Preparing memory ------------------------------------------------------------------------- */
+
+/* Builds the next chain of the preparation, or ends it.  How long it takes to touch memory for the
+ * first time is not known before it was done: the first chain is short, and each of the next twice
+ * as long, so that slices are cut by what the ones before took. */
+static void prepare_next(struct hzp_trainer *t)
+{
+    hzp_plan_clear(&t->chain);
+    t->at = t->to = 0;
+    if (hzp_train_space_prepare(t->space, &t->chain, &t->prepared, t->prepare_pieces)) {
+        t->prepare_pieces = HZP_MIN(2 * t->prepare_pieces, PREPARE_MOST);
+        return;
+    }
+    t->stage = HZP_TRAINER_IDLE;
+    hzp_lock_take(&t->lock);
+    t->stats.preparing = false;
     hzp_lock_release(&t->lock);
 }
 
@@ -378,6 +403,8 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
     }
     if (atomic_load(&t->paused) || trains_already(offer) || !room->train_ns)
         return gave_back;
+    if (t->stage == HZP_TRAINER_PREPARE && t->at == t->chain.items)
+        prepare_next(t);
     if (t->stage == HZP_TRAINER_IDLE) {
         bool begin = !atomic_load(&t->finishing) && hzp_sample_queue_ready(t->config.queue);
         if (t->unpublished && (!begin || atomic_load(&t->freeze)))
@@ -577,7 +604,7 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step,
         if (t->at == t->chain.items) {
             if (t->stage == HZP_TRAINER_ACCUMULATE)
                 end_micro(t, outcome->end_ns);
-            else
+            else if (t->stage == HZP_TRAINER_UPDATE)
                 end_update(t, step);
         }
     }
@@ -590,5 +617,5 @@ static bool busy(struct hzp_source *source)
     struct hzp_trainer *t = HZP_CONTAINER_OF(source, struct hzp_trainer, source);
     if (t->stage == HZP_TRAINER_BROKEN || atomic_load(&t->paused))
         return false;
-    return t->stage != HZP_TRAINER_IDLE || t->unpublished;
+    return (t->stage != HZP_TRAINER_IDLE && t->stage != HZP_TRAINER_PREPARE) || t->unpublished;
 }

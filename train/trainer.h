@@ -6,6 +6,8 @@
  *                                                 |         |         |
  *                  for a slot, the bound, a checkpoint      +-- not finite: undone, counted, logged
  *
+ * With prepare_behind a stage comes before: its slices zero the memory, also while no sample waits.
+ *
  * Work is offered in slices: a range of the current chain's items whose predicted duration fits the
  * time the step has left for training.  A version is published in deliver(), that is, between two
  * steps.
@@ -86,6 +88,9 @@ struct hzp_trainer_config {
     /* While requests run, the forward pass is cut into chunks of about this many rows; 0: not
      * cut. */
     int32_t chunk_rows;
+    /* Memory is zeroed by slices of the first steps instead of at create, so that a server can
+     * answer before: on a CPU it takes seconds per GB.  Samples wait for it. */
+    bool prepare_behind;
     int32_t ride_rows; /* serving rows for which there is room behind a micro-batch: ride.h */
     /* Called on the engine thread after each update, before the step's next turn; may only copy and
      * poke.  NULL: not called. */
@@ -127,6 +132,7 @@ struct hzp_trainer_stats {
     float lr;
     int64_t draws;    /* completed draws of the queue, which a resumed run repeats */
     uint64_t dropped; /* of them, given up because the update was not finite twice */
+    bool preparing;   /* see prepare_behind */
     bool paused, broken, waiting_for_swap, waiting_for_slot;
     /* as of the newest step: rows per second while there is work, with what serving leaves (0: not
      * known); how long there has been work without progress; the age of the oldest sample that is

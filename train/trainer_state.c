@@ -225,18 +225,27 @@ static int find_state(const struct hzp_safetensors *st, const char *path, const 
     return HZP_OK;
 }
 
+struct state_source {
+    const struct hzp_st_tensor *tensor;
+    int64_t at; /* elements taken */
+    struct hzp_err_text *reterr;
+};
+
+static int take_unit(void *ctx, int32_t u, const struct hzp_unit_view *host)
+{
+    struct state_source *s = ctx;
+    int64_t n = (int64_t)host->elements;
+    HZP_TRY(hzp_safetensors_read(s->tensor, s->at, n, host->base, s->reterr));
+    s->at += n;
+    return HZP_OK;
+}
+
 /* Copies a tensor, which holds all units in order, to the units. */
 static int get_state(const struct hzp_trainer *t, const struct hzp_st_tensor *tensor,
-                     const struct hzp_units *units)
+                     const struct hzp_units *units, struct hzp_err_text *reterr)
 {
-    const char *from = tensor->data;
-    for (int32_t u = 0; u < units->layout->units; u++) {
-        struct hzp_unit_view view = hzp_unit_view(units, u);
-        HZP_ASSERT(view.base);
-        HZP_TRY(hzp_device_copy(t->config.model->dev, view.base, from, hzp_unit_bytes(&view)));
-        from += hzp_unit_bytes(&view);
-    }
-    return HZP_OK;
+    struct state_source source = {.tensor = tensor, .reterr = reterr};
+    return hzp_units_fill(t->config.model->dev, units, take_unit, &source);
 }
 
 static int check_weights(const struct hzp_trainer *t, const struct hzp_version *v,
@@ -277,10 +286,10 @@ static int load_state(struct hzp_trainer *t, struct hzp_version *v,
         HZP_TRY(find_state(st, path, "residual", residuals, &residual, reterr));
     HZP_TRY(check_weights(t, v, st, path, &checksum, reterr));
 
-    HZP_TRY(get_state(t, m, hzp_train_space_m(t->space)));
-    HZP_TRY(get_state(t, second, hzp_train_space_v(t->space)));
+    HZP_TRY(get_state(t, m, hzp_train_space_m(t->space), reterr));
+    HZP_TRY(get_state(t, second, hzp_train_space_v(t->space), reterr));
     if (residuals)
-        HZP_TRY(get_state(t, residual, residuals));
+        HZP_TRY(get_state(t, residual, residuals, reterr));
     const char *loss = hzp_safetensors_meta(st, "loss");
     double value = loss ? strtod(loss, NULL) : -1;
     v->record.optimizer_step = step;
@@ -305,7 +314,11 @@ int hzp_trainer_load(struct hzp_trainer *t, struct hzp_version *v, const char *d
     struct hzp_safetensors *st = NULL;
     snprintf(path, sizeof(path), "%s/trainer.safetensors", dir);
     HZP_TRY(hzp_safetensors_open(path, &st, reterr));
-    int r = load_state(t, v, st, path, same_recipe, reterr);
+    int r = hzp_train_space_restore(t->space);
+    if (r >= 0)
+        r = load_state(t, v, st, path, same_recipe, reterr);
+    else
+        hzp_fail(reterr, r, "no memory for %s: %s", path, hzp_err_name(r));
     if (r >= 0 && ret_note) {
         const char *note = hzp_safetensors_meta(st, "note");
         snprintf(ret_note, HZP_TRAINER_NOTE_MAX + 1, "%s", note ? note : "");

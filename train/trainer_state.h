@@ -15,6 +15,7 @@
 
 enum hzp_trainer_stage {
     HZP_TRAINER_IDLE,
+    HZP_TRAINER_PREPARE,    /* a chain that zeroes memory is in progress, or the next to be built */
     HZP_TRAINER_ACCUMULATE, /* a micro-batch's chain is in progress */
     HZP_TRAINER_WAIT,       /* gradients are complete; the update may not begin yet */
     HZP_TRAINER_UPDATE,     /* the update's chain is in progress */
@@ -43,8 +44,10 @@ struct hzp_trainer {
     /* engine thread */
     enum hzp_trainer_stage stage;
     struct hzp_plan chain;
-    int32_t at, to; /* items of the chain: [0, at) have ended, [at, to) are offered or in flight */
-    bool flush;     /* in this step: publish without offering a slice */
+    int32_t at, to;  /* items of the chain: [0, at) have ended, [at, to) are offered or in flight */
+    bool flush;      /* in this step: publish without offering a slice */
+    size_t prepared; /* bytes of the space in the chains so far */
+    int32_t prepare_pieces; /* of the next chain */
     struct hzp_draw draw;
     int32_t bin;              /* index of the current micro-batch, 0 .. draw.bins - 1 */
     struct hzp_version *held; /* the current version, acquired for this update; NULL: reads draft */

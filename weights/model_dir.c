@@ -17,6 +17,7 @@
 enum {
     INDEX_BYTES_MAX = 8 << 20, /* about 80 bytes per tensor */
     SHARDS_MAX = 1024,
+    LOAD_PIECE = 1 << 15, /* elements: checked while they are still in the cache */
 };
 
 /* The state of a load. */
@@ -34,6 +35,7 @@ struct load {
     const char **in_file;                   /* the file in which each was found */
     const struct hzp_st_tensor *spare_head; /* lm_head of a tied model */
     const char *spare_file;
+    char *piece;              /* elements as they are on disk */
     struct hzp_err_text hole; /* the first bytes of data that no tensor claims; empty: none */
     struct hzp_err_text *reterr;
 };
@@ -179,6 +181,27 @@ static int place(struct load *load, const char *file, const struct hzp_st_tensor
                     load->dir, file, t->name, c->family);
 }
 
+/* Whether two tensors of the same number of elements have the same type and bytes. */
+static int compare_data(struct load *load, const struct hzp_st_tensor *a,
+                        const struct hzp_st_tensor *b, bool *ret_same)
+{
+    enum { PIECE = 1 << 16 }; /* elements */
+    size_t size = hzp_disk_type_size(a->type);
+    *ret_same = a->type == b->type;
+    char *x = hzp_xmalloc(2 * PIECE * size), *y = x + PIECE * size;
+    int r = HZP_OK;
+    for (int64_t at = 0; *ret_same && r == HZP_OK && at < a->elements; at += PIECE) {
+        int64_t n = HZP_MIN(a->elements - at, PIECE);
+        r = hzp_safetensors_read(a, at, n, x, load->reterr);
+        if (r == HZP_OK)
+            r = hzp_safetensors_read(b, at, n, y, load->reterr);
+        if (r == HZP_OK)
+            *ret_same = !memcmp(x, y, (size_t)n * size);
+    }
+    free(x);
+    return r;
+}
+
 /* For a tied model the file may also contain the head, if it equals the embedding, or the head
  * instead of the embedding. */
 static int settle_head(struct load *load)
@@ -191,12 +214,13 @@ static int settle_head(struct load *load)
         if (l->tensor[l->disk[i].tensor].role != HZP_EMBED)
             continue;
         const struct hzp_st_tensor *embed = load->found[i];
+        bool same = true;
+        if (embed)
+            HZP_TRY(compare_data(load, embed, head, &same));
         if (!embed) {
             load->found[i] = head;
             load->in_file[i] = load->spare_file;
-        } else if (embed->type != head->type ||
-                   memcmp(embed->data, head->data,
-                          (size_t)head->elements * hzp_disk_type_size(head->type)) != 0) {
+        } else if (!same) {
             return hzp_fail(load->reterr, HZP_EFORMAT,
                             "%s/%s: tensor %s: differs from %s, but config.json says "
                             "tie_word_embeddings",
@@ -269,15 +293,15 @@ static size_t disk_elements(const struct hzp_layout *l, const struct hzp_disk_te
  * is an error here: it would make every output NaN, and no later check would name the tensor. */
 static int take_tensor(struct load *load, int32_t i, const struct hzp_unit_view *host)
 {
-    enum { PIECE = 1 << 15 }; /* elements: checked while they are still in the cache */
+    enum { PIECE = LOAD_PIECE };
     const struct hzp_disk_tensor *d = &load->layout->disk[i];
     const struct hzp_st_tensor *t = load->found[i];
     size_t n = disk_elements(load->layout, d), size = hzp_dtype_size(load->type);
-    const char *from = t->data;
+    char *x = load->piece;
     char *to = (char *)host->base + disk_offset(load->layout, d) * size;
     for (size_t at = 0; at < n; at += PIECE) {
         size_t piece = HZP_MIN(n - at, (size_t)PIECE);
-        const char *x = from + at * hzp_disk_type_size(t->type);
+        HZP_TRY(hzp_safetensors_read(t, (int64_t)at, (int64_t)piece, x, load->reterr));
         hzp_convert(t->type, x, load->type, to + at * size, piece);
         size_t bad = hzp_first_nonfinite(load->type, to + at * size, piece);
         if (bad == piece)
@@ -314,6 +338,7 @@ int hzp_model_load(const char *dir, struct hzp_device *dev, const struct hzp_uni
                    uint64_t *ret_checksum, struct hzp_err_text *reterr)
 {
     struct load load = {.dir = dir, .layout = units->layout, .type = units->type, .reterr = reterr};
+    load.piece = hzp_xmalloc(LOAD_PIECE * sizeof(double));
     int r = list_files(&load);
     if (r == HZP_OK)
         r = place_all(&load);
@@ -323,6 +348,7 @@ int hzp_model_load(const char *dir, struct hzp_device *dev, const struct hzp_uni
         *ret_checksum = load.checksum;
     for (int32_t i = 0; load.st && i < load.files; i++)
         hzp_safetensors_close(load.st[i]);
+    free(load.piece);
     free(load.st);
     free(load.file);
     free(load.named);

@@ -4,11 +4,11 @@
 #include "weights/json_file.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 /* The bound that the format defines. */
@@ -44,8 +44,9 @@ struct meta {
 };
 
 struct hzp_safetensors {
-    void *map;
-    size_t map_size;
+    int fd; /* negative: none */
+    char *path;
+    uint64_t size;
     char *text;           /* every string of the header, decoded and 0-terminated */
     struct entry *entry;  /* ordered by begin */
     struct entry **named; /* ordered by name */
@@ -434,7 +435,7 @@ static void note_hole(const struct parser *p, uint64_t from, uint64_t to, const 
 }
 
 /* Checks that no byte of the data is covered twice and that names are unique; records holes. */
-static int check_whole(const struct parser *p, const char *data, uint64_t data_size)
+static int check_whole(const struct parser *p, uint64_t data, uint64_t data_size)
 {
     struct hzp_safetensors *st = p->st;
     uint64_t at = 0;
@@ -453,7 +454,8 @@ static int check_whole(const struct parser *p, const char *data, uint64_t data_s
         if (e->begin > at)
             note_hole(p, at, e->begin, e->tensor.name);
         at = e->end;
-        e->tensor.data = data + e->begin;
+        e->tensor.file = p->st;
+        e->tensor.at = data + e->begin;
         st->named[i] = e;
     }
     if (at != data_size)
@@ -466,35 +468,49 @@ static int check_whole(const struct parser *p, const char *data, uint64_t data_s
     return HZP_OK;
 }
 
-static int map_file(const char *path, struct hzp_safetensors *st, struct hzp_err_text *reterr)
+/* Reads bytes of the file; it had them when it was opened. */
+static int read_at(const struct hzp_safetensors *st, uint64_t at, void *ret, size_t size,
+                   struct hzp_err_text *reterr)
 {
-    uint64_t size;
-    int fd = hzp_open_regular(path, &size, reterr);
-    if (fd < 0)
-        return fd;
-    int r = HZP_OK;
-    if (size < 8 || size > SIZE_MAX / 2) {
-        r = hzp_fail(reterr, HZP_EFORMAT, "%s: %" PRIu64 " bytes are no safetensors file", path,
-                     size);
-    } else {
-        void *map = mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (map == MAP_FAILED) {
-            r = hzp_fail(reterr, HZP_EIO, "%s: cannot be mapped: %s", path, strerror(errno));
-        } else {
-            st->map = map;
-            st->map_size = (size_t)size;
-            (void)madvise(map, st->map_size, MADV_SEQUENTIAL);
-        }
+    char *to = ret;
+    while (size) {
+        ssize_t n = pread(st->fd, to, HZP_MIN(size, (size_t)1 << 30), (off_t)at);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return hzp_fail(reterr, HZP_EIO, "%s: %s", st->path, strerror(errno));
+        if (n == 0)
+            return hzp_fail(reterr, HZP_EIO,
+                            "%s: has become shorter while it was read: it ends at byte %" PRIu64,
+                            st->path, at);
+        to += n;
+        at += (uint64_t)n;
+        size -= (size_t)n;
     }
-    close(fd);
-    return r;
+    return HZP_OK;
 }
 
-static int open_mapped(const char *path, struct hzp_safetensors *st, struct hzp_err_text *rethole,
+static int open_file(const char *path, struct hzp_safetensors *st, struct hzp_err_text *reterr)
+{
+    st->fd = hzp_open_regular(path, &st->size, reterr);
+    if (st->fd < 0)
+        return st->fd;
+    st->path = strdup(path);
+    if (!st->path)
+        return hzp_fail(reterr, HZP_ENOMEM, "%s: out of memory", path);
+    if (st->size < 8 || st->size > SIZE_MAX / 2)
+        return hzp_fail(reterr, HZP_EFORMAT, "%s: %" PRIu64 " bytes are no safetensors file", path,
+                        st->size);
+    (void)posix_fadvise(st->fd, 0, 0, POSIX_FADV_SEQUENTIAL);
+    return HZP_OK;
+}
+
+static int read_header(const char *path, struct hzp_safetensors *st, struct hzp_err_text *rethole,
                        struct hzp_err_text *reterr)
 {
-    const unsigned char *bytes = st->map;
-    uint64_t length = 0, rest = st->map_size - 8;
+    unsigned char bytes[8];
+    uint64_t length = 0, rest = st->size - 8;
+    HZP_TRY(read_at(st, 0, bytes, sizeof(bytes), reterr));
     for (int i = 7; i >= 0; i--)
         length = length << 8 | bytes[i];
     if (length > rest)
@@ -507,18 +523,24 @@ static int open_mapped(const char *path, struct hzp_safetensors *st, struct hzp_
                         "%s: by its length field the header has %" PRIu64
                         " bytes; at most %d are read",
                         path, length, HEADER_MAX);
+    unsigned char *header = malloc((size_t)length + 1);
+    st->text = malloc((size_t)length + 1);
+    int r = header && st->text
+                ? read_at(st, 8, header, (size_t)length, reterr)
+                : hzp_fail(reterr, HZP_ENOMEM, "%s: out of memory reading the header", path);
     struct parser p = {.st = st,
                        .path = path,
-                       .begin = bytes + 8,
-                       .at = bytes + 8,
-                       .end = bytes + 8 + length,
+                       .begin = header,
+                       .at = header,
+                       .end = header + length,
                        .rethole = rethole,
                        .reterr = reterr};
-    st->text = malloc((size_t)length + 1);
-    if (!st->text)
-        return hzp_fail(reterr, HZP_ENOMEM, "%s: out of memory reading the header", path);
-    HZP_TRY(parse_header(&p, rest - length));
-    return check_whole(&p, (const char *)p.end, rest - length);
+    if (r == HZP_OK)
+        r = parse_header(&p, rest - length);
+    if (r == HZP_OK)
+        r = check_whole(&p, 8 + length, rest - length);
+    free(header);
+    return r;
 }
 
 int hzp_safetensors_open_holed(const char *path, struct hzp_safetensors **ret,
@@ -528,9 +550,9 @@ int hzp_safetensors_open_holed(const char *path, struct hzp_safetensors **ret,
     rethole->text[0] = 0;
     if (!st)
         return hzp_fail(reterr, HZP_ENOMEM, "%s: out of memory", path);
-    int r = map_file(path, st, reterr);
+    int r = open_file(path, st, reterr);
     if (r == HZP_OK)
-        r = open_mapped(path, st, rethole, reterr);
+        r = read_header(path, st, rethole, reterr);
     if (r < 0)
         hzp_safetensors_close(st);
     else
@@ -556,13 +578,23 @@ void hzp_safetensors_close(struct hzp_safetensors *st)
 {
     if (!st)
         return;
-    if (st->map)
-        munmap(st->map, st->map_size);
+    if (st->fd >= 0)
+        close(st->fd);
+    free(st->path);
     free(st->text);
     free(st->entry);
     free(st->named);
     free(st->meta);
     free(st);
+}
+
+int hzp_safetensors_read(const struct hzp_st_tensor *tensor, int64_t first, int64_t count,
+                         void *ret, struct hzp_err_text *reterr)
+{
+    size_t size = hzp_disk_type_size(tensor->type);
+    HZP_ASSERT(first >= 0 && count >= 0 && count <= tensor->elements - first);
+    return read_at(tensor->file, tensor->at + (uint64_t)first * size, ret, (size_t)count * size,
+                   reterr);
 }
 
 int32_t hzp_safetensors_count(const struct hzp_safetensors *st)

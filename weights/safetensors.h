@@ -2,10 +2,13 @@
 /* weights/safetensors.h - reads and writes safetensors files; everything read is checked.
  *
  * A file is 8 bytes little-endian header length, that many bytes of JSON (name -> dtype, shape,
- * data_offsets, and an optional __metadata__ of strings), then the data.  The reader maps the
- * file and checks everything before it returns: header length against the file's size and a
- * bound, JSON depth, shapes that overflow, offsets that overlap, overrun, leave holes or disagree
- * with shape and type.  Every error names the file, the tensor and what is wrong.
+ * data_offsets, and an optional __metadata__ of strings), then the data.  The reader checks
+ * everything before it returns: header length against the file's size and a bound, JSON depth,
+ * shapes that overflow, offsets that overlap, overrun, leave holes or disagree with shape and type.
+ * Every error names the file, the tensor and what is wrong.
+ *
+ * Data are read, not mapped: a file that somebody cuts while it is in use is an error, and no
+ * signal.
  *
  * Thread: any; a reader may be used by several threads once open.
  */
@@ -31,16 +34,17 @@ const char *hzp_disk_type_name(enum hzp_disk_type type); /* "BF16" */
 
 enum { HZP_DIMS_MAX = 8 };
 
+struct hzp_safetensors;
+
 struct hzp_st_tensor {
     const char *name;
     enum hzp_disk_type type;
     int32_t dims;
     int64_t shape[HZP_DIMS_MAX];
     int64_t elements;
-    const void *data; /* points into the mapping; not aligned: copy it out */
+    const struct hzp_safetensors *file;
+    uint64_t at; /* of its data, in the file */
 };
-
-struct hzp_safetensors;
 
 int hzp_safetensors_open(const char *path, struct hzp_safetensors **ret,
                          struct hzp_err_text *reterr);
@@ -54,6 +58,10 @@ int32_t hzp_safetensors_count(const struct hzp_safetensors *st);
 const struct hzp_st_tensor *hzp_safetensors_at(const struct hzp_safetensors *st, int32_t i);
 const struct hzp_st_tensor *hzp_safetensors_find(const struct hzp_safetensors *st,
                                                  const char *name);
+/* Copies elements [first, first + count) of the tensor, as they are on disk.  HZP_EIO: the file
+ * cannot be read, or has become shorter since it was opened. */
+int hzp_safetensors_read(const struct hzp_st_tensor *tensor, int64_t first, int64_t count,
+                         void *ret, struct hzp_err_text *reterr);
 /* A value of __metadata__, or NULL. */
 const char *hzp_safetensors_meta(const struct hzp_safetensors *st, const char *key);
 

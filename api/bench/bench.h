@@ -24,7 +24,7 @@ struct hzp_bench_turns;
 struct hzp_bench {
     const struct hzp_bench_settings *settings;
     const struct hzp_engine_settings *started; /* the settings the engine was started with */
-    struct hzp_engine *engine;                 /* NULL for ops */
+    struct hzp_engine *engine;                 /* NULL for ops and start */
     struct hzp_limits limits;
     enum hzp_dtype act;                /* data type whose GEMM limit applies */
     struct hzp_bench_reports *reports; /* of the engine's updates (samples.h) */
@@ -59,6 +59,7 @@ int hzp_bench_swap(struct hzp_bench *b, struct hzp_err_text *reterr);
 int hzp_bench_offline(struct hzp_bench *b, struct hzp_err_text *reterr);
 int hzp_bench_ops(struct hzp_bench *b, struct hzp_err_text *reterr);
 int hzp_bench_loop(struct hzp_bench *b, struct hzp_err_text *reterr);
+int hzp_bench_start(struct hzp_bench *b, struct hzp_err_text *reterr);
 
 /* A source that only publishes versions; created before the engine starts. */
 struct hzp_bench_swapper *hzp_bench_swapper_create(void);

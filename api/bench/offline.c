@@ -19,13 +19,14 @@
 
 #include <stdlib.h>
 
-enum { GAPS_MAX = 1 << 20 };
+enum { GAPS_MAX = 1 << 20, OFFLINE_INPUT = 512, OFFLINE_OUTPUT = 128 };
 
 struct offline {
     struct hzp_bench_client client;
     struct hzp_request **live;
     int32_t lives;
-    int64_t left; /* still to be submitted */
+    int64_t input, output; /* tokens of a request */
+    int64_t left;          /* still to be submitted */
     int64_t sent;
     bool steady, stopped;
     int64_t first_wave, ended; /* steady: requests that start part-way; requests that have ended */
@@ -38,7 +39,7 @@ struct offline {
 /* Submits one more request; one of the first wave starts part-way. */
 static int submit(struct hzp_bench *b, struct offline *o, struct hzp_err_text *reterr)
 {
-    int64_t prompt = b->settings->load.input, answer = b->settings->load.output;
+    int64_t prompt = o->input, answer = o->output;
     if (o->sent < o->first_wave) {
         int64_t rest = HZP_MAX(answer * (o->first_wave - o->sent) / o->first_wave, 1);
         prompt += answer - rest;
@@ -52,12 +53,18 @@ static int submit(struct hzp_bench *b, struct offline *o, struct hzp_err_text *r
     return HZP_OK;
 }
 
+/* Submits as many requests as may run, and some that wait.  A full queue is filled again when the
+ * engine has taken some; it is an error only if it has none to take. */
 static int fill(struct hzp_bench *b, struct offline *o, struct hzp_err_text *reterr)
 {
     const struct hzp_serving_settings *s = &b->started->serving;
     int64_t most = s->running_max + HZP_MIN(s->waiting_max, s->running_max / 4);
-    while (o->lives < most && o->left > 0)
-        HZP_TRY(submit(b, o, reterr));
+    while (o->lives < most && o->left > 0) {
+        int r = submit(b, o, reterr);
+        if (r == HZP_EBUSY && o->lives > 0)
+            return HZP_OK;
+        HZP_TRY(r);
+    }
     return HZP_OK;
 }
 
@@ -70,7 +77,7 @@ static void count(struct offline *o, const struct hzp_bench *b, struct hzp_reque
             continue;
         o->answered++;
         if (i == 0)
-            o->prompted += (double)b->settings->load.input;
+            o->prompted += (double)o->input;
         else if (o->gaps < GAPS_MAX)
             o->gap[o->gaps++] = (double)(rq->out[i].at_ns - rq->out[i - 1].at_ns) * 1e-9;
     }
@@ -118,8 +125,8 @@ static void keep_window(struct hzp_bench *b, struct offline *o)
 static void report(struct hzp_bench *b, struct offline *o, double seconds)
 {
     const struct hzp_load_settings *load = &b->settings->load;
-    double answers = (double)(load->requests * load->output);
-    double prompts = (double)(load->requests * load->input);
+    double answers = (double)(load->requests * o->output);
+    double prompts = (double)(load->requests * o->input);
     if (o->steady) {
         hzp_bench_plain(b, "offline, ramp-up until all slots are in use",
                         seconds - b->settings->steady_seconds, "s");
@@ -130,23 +137,35 @@ static void report(struct hzp_bench *b, struct offline *o, double seconds)
     double flops = 2 * hzp_bench_row_macs(&b->engine->parts.config, true);
     hzp_bench_figure(b, "offline, prompts and answers", (prompts + answers) / seconds, "tokens/s",
                      HZP_BENCH_GEMM, 1 / flops, "GEMM peak / 2 N");
+    hzp_bench_plain(b, "offline, tokens of a prompt", (double)o->input, "tokens");
+    hzp_bench_plain(b, "offline, tokens of an answer", (double)o->output, "tokens");
     hzp_bench_plain(b, "offline, answers", answers / seconds, "tokens/s");
     hzp_bench_plain(b, o->steady ? "offline, measured window" : "offline, duration", seconds, "s");
     hzp_bench_plain(b, "ITL median", 1e3 * hzp_bench_quantile(o->gap, o->gaps, 0.5), "ms");
     hzp_bench_plain(b, "ITL p99", 1e3 * hzp_bench_quantile(o->gap, o->gaps, 0.99), "ms");
 }
 
+/* Lengths that are not given: 512 and 128 tokens, or a half and a quarter of a shorter context. */
+static int choose_lengths(const struct hzp_bench *b, struct offline *o, struct hzp_err_text *reterr)
+{
+    const struct hzp_load_settings *load = &b->settings->load;
+    int64_t positions = b->engine->parts.plan.positions;
+    bool fits = OFFLINE_INPUT + OFFLINE_OUTPUT <= positions;
+    o->output = load->output ? load->output : fits ? OFFLINE_OUTPUT : HZP_MAX(positions / 4, 1);
+    o->input = load->input ? load->input : fits ? OFFLINE_INPUT : HZP_MAX(positions / 2, 1);
+    if (o->input + o->output <= positions)
+        return HZP_OK;
+    return hzp_fail_param(reterr, HZP_EINVAL, "--input-len",
+                          "bench offline: --input-len %lld + --output-len %lld, but a sequence has "
+                          "%lld tokens at most",
+                          (long long)o->input, (long long)o->output, (long long)positions);
+}
+
 int hzp_bench_offline(struct hzp_bench *b, struct hzp_err_text *reterr)
 {
     const struct hzp_load_settings *load = &b->settings->load;
     struct offline o = {.left = load->requests};
-    int64_t positions = b->engine->parts.plan.positions;
-    if (load->input < 1 || load->input + load->output > positions)
-        return hzp_fail_param(reterr, HZP_EINVAL, "--input-len",
-                              "bench offline: --input-len %lld + --output-len %lld, but a sequence "
-                              "has %lld tokens at most",
-                              (long long)load->input, (long long)load->output,
-                              (long long)positions);
+    HZP_TRY(choose_lengths(b, &o, reterr));
     o.steady = b->settings->steady_seconds > 0;
     if (o.steady) {
         o.left = INT64_MAX;

@@ -21,7 +21,7 @@ static const struct what all[] = {
     {"serve", hzp_bench_serve, true, false, 1},     {"train", hzp_bench_train, true, true, 1},
     {"coserve", hzp_bench_coserve, true, true, 2},  {"swap", hzp_bench_swap, true, false, 2},
     {"offline", hzp_bench_offline, true, false, 1}, {"ops", hzp_bench_ops, false, false, 0},
-    {"loop", hzp_bench_loop, true, false, 1},
+    {"loop", hzp_bench_loop, true, false, 1},       {"start", hzp_bench_start, false, false, 0},
 };
 
 static const struct what *find(const char *name, struct hzp_err_text *reterr)
@@ -30,8 +30,8 @@ static const struct what *find(const char *name, struct hzp_err_text *reterr)
         if (!strcmp(all[i].name, name))
             return &all[i];
     hzp_fail(reterr, HZP_EINVAL,
-             "bench: \"%s\" is not one of serve, train, coserve, swap, offline, ops, loop, replay, "
-             "link",
+             "bench: \"%s\" is not one of serve, train, coserve, swap, offline, ops, loop, start, "
+             "link, replay",
              name ? name : "");
     return NULL;
 }
@@ -157,8 +157,10 @@ int hzp_bench_run(const struct hzp_bench_settings *given, const struct hzp_engin
     struct hzp_engine_settings started = *engine;
     bool coserve = settings.what && !strcmp(settings.what, "coserve");
     struct hzp_load_settings *load = &settings.load;
-    load->input = load->input ? load->input : coserve ? 32 : 512;
-    load->output = load->output ? load->output : 128;
+    if (!settings.what || strcmp(settings.what, "offline") != 0) { /* that follows the context */
+        load->input = load->input ? load->input : coserve ? 32 : 512;
+        load->output = load->output ? load->output : 128;
+    }
     if (settings.what && !strcmp(settings.what, "replay"))
         return hzp_bench_replay(load, reterr);
     const struct what *what = find(settings.what, reterr);

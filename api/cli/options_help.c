@@ -78,6 +78,8 @@ static const struct {
      "hzpserve bench ops DIR --threads 1", "--quick --json", "device"},
     {"loop", "[MODEL]", "the host's time of a step, by the number of sequences",
      "hzpserve bench loop DIR", "--run-ahead --quick --json", "device serving"},
+    {"start", "[MODEL]", "from exec until a server answers, with and without training",
+     "hzpserve bench start DIR", "--quick --json", "device"},
     {"link", "", "transfers between ranks", "hzpserve bench link --ranks 2",
      "--ranks --link-rate --link-latency --rank-timeout --rank-wait --quick --json", ""},
     {"replay", "", "a recorded or made-up load on a running server: TTFT, TPOT, ITL, E2EL, goodput",
@@ -322,11 +324,10 @@ int hzp_options_no_bench(const char *name, struct hzp_err_text *reterr)
     struct hzp_nearest near = hzp_nearest(name);
     for (int i = 0; i < HZP_COUNT(benches); i++)
         hzp_nearest_try(&near, benches[i].name);
-    return hzp_fail(
-        reterr, HZP_EINVAL,
-        "bench: \"%s\" is not one of serve, train, coserve, swap, offline, ops, loop, link, "
-        "replay%s",
-        name, hzp_nearest_text(&near, hint));
+    return hzp_fail(reterr, HZP_EINVAL,
+                    "bench: \"%s\" is not one of serve, train, coserve, swap, offline, ops, loop, "
+                    "start, link, replay%s",
+                    name, hzp_nearest_text(&near, hint));
 }
 
 void hzp_options_command_help(FILE *out, enum hzp_command command, bool all, const char *bench)

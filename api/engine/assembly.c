@@ -218,8 +218,10 @@ int hzp_assembly_open_trainer(struct hzp_assembly *a, struct hzp_sample_queue *q
                                         .ride_rows = a->plan.train.ride_rows,
                                         .on_update = on_update,
                                         .ctx = ctx};
-    if (a->is.serving) /* without requests steps need not be short, so work is not cut */
+    if (a->is.serving) { /* without requests steps need not be short, so work is not cut */
         config.quantum_flops = a->plan.train.quantum_flops;
+        config.prepare_behind = true;
+    }
     return explain(a, hzp_trainer_create(&config, &a->trainer), "training", reterr);
 }
 

@@ -47,8 +47,8 @@ struct hzp_refusal {
     char text[256];
 };
 
-/* Whether the request's key gives the right.  Returns the key's name, for the log: "api", "admin", or
- * "none". */
+/* Whether the request's key gives the right.  Returns the key's name, for the log: "api", "admin"
+ * or "none". */
 const char *hzp_access_check_key(const struct hzp_access *access, struct MHD_Connection *connection,
                                  enum hzp_right right, struct hzp_refusal *ret);
 

@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 static const unsigned as_request = HZP_TOKENIZER_ADD_SPECIAL | HZP_TOKENIZER_PARSE_SPECIAL;
@@ -519,6 +518,31 @@ static int load_text(struct parse *p, const char *body, size_t bytes)
     return HZP_OK;
 }
 
+/* Reads a file of this size; the caller frees *ret. */
+static int read_file(int fd, const char *path, uint64_t size, char **ret,
+                     struct hzp_err_text *reterr)
+{
+    if (!size)
+        return hzp_fail(reterr, HZP_EINVAL, "%s: is empty", path);
+    char *body = size < SIZE_MAX ? malloc((size_t)size) : NULL;
+    if (!body)
+        return hzp_fail(reterr, HZP_ENOMEM, "%s: not enough memory for its %llu bytes", path,
+                        (unsigned long long)size);
+    for (size_t at = 0; at < size;) {
+        ssize_t n = read(fd, body + at, HZP_MIN((size_t)size - at, (size_t)1 << 30));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0) {
+            free(body);
+            return hzp_fail(reterr, HZP_EIO, "%s: %s", path,
+                            n ? strerror(errno) : "has become shorter while it was read");
+        }
+        at += (size_t)n;
+    }
+    *ret = body;
+    return HZP_OK;
+}
+
 int hzp_examples_load(const struct hzp_examples *ex, const char *path, struct hzp_sample ***ret,
                       int32_t *ret_count, struct hzp_err_text *reterr)
 {
@@ -527,21 +551,20 @@ int hzp_examples_load(const struct hzp_examples *ex, const char *path, struct hz
     int fd = hzp_open_regular(path, &size, reterr);
     if (fd < 0)
         return fd;
-    void *body = size ? mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
-    int error = errno;
+    char *body = NULL;
+    int r = read_file(fd, path, size, &body, reterr);
     close(fd);
-    if (body == MAP_FAILED)
-        return hzp_fail(reterr, size ? HZP_EIO : HZP_EINVAL, "%s: %s", path,
-                        size ? strerror(error) : "is empty");
+    if (r < 0)
+        return r;
 
     struct hzp_examples loose = *ex;
     loose.split = true;
     struct parse p = {.ex = &loose, .reterr = &err};
     size_t length = strlen(path);
     bool text = length > 4 && !strcmp(path + length - 4, ".txt");
-    int r = text ? load_text(&p, body, (size_t)size)
-                 : parse_body(&p, body, (size_t)size, "application/x-ndjson");
+    r = text ? load_text(&p, body, (size_t)size)
+             : parse_body(&p, body, (size_t)size, "application/x-ndjson");
     r = take(&p, r, ret, ret_count);
-    munmap(body, (size_t)size);
+    free(body);
     return r < 0 ? hzp_fail(reterr, r, "%s: %s", path, err.text) : HZP_OK;
 }

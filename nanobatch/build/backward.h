@@ -44,6 +44,9 @@ struct hzp_train_space_config {
     bool forward_only;          /* evaluation: no gradients, moments, kept activations */
     int32_t ride_rows;          /* of serving, for which there is room behind the micro-batch */
     bool fp8;                   /* forward_only alone: products as serving's under fp8 */
+    /* Its memory is neither zeroed nor touched at create, which takes seconds per GB on a CPU: the
+     * owner runs the chains of hzp_train_space_prepare before any other. */
+    bool unprepared;
 };
 size_t hzp_train_space_bytes(const struct hzp_layout *layout, enum hzp_dtype act,
                              const struct hzp_train_space_config *config);
@@ -51,6 +54,15 @@ int hzp_train_space_create(const struct hzp_model *model,
                            const struct hzp_train_space_config *config,
                            struct hzp_train_space **ret);
 void hzp_train_space_destroy(struct hzp_train_space *space); /* NULL: no effect */
+
+/* Appends items that zero the next pieces of an unprepared space's memory, at most so many of 1 MB;
+ * *at, 0 at first, says how far it is.  False: all of it has been zeroed, nothing is appended. */
+bool hzp_train_space_prepare(const struct hzp_train_space *space, struct hzp_plan *chain,
+                             size_t *at, int32_t pieces);
+
+/* The caller is about to fill moments and residuals of an unprepared space, which are zeroed now
+ * and not by the chains.  No effect on another space.  HZP_ENOMEM, HZP_EDEVICE. */
+int hzp_train_space_restore(struct hzp_train_space *space);
 
 /* Gradients F32, first and second moments, residuals I16 (NULL in F32 models), in the units of the
  * weights and in device memory.  For checkpoints and tests; valid between chains. */

@@ -189,10 +189,13 @@ int hzp_train_space_create(const struct hzp_model *model,
     HZP_TRY_GOTO(hzp_device_alloc(s->dev, HZP_MEM_HOST, sizeof(*s->result), &result));
     s->result = result;
     memset(s->result, 0, sizeof(*s->result));
+    s->memory_bytes = rows;
+    s->state_bytes = s->zeroed_bytes = state;
     if (state) {
         HZP_TRY_GOTO(hzp_device_alloc(s->dev, HZP_MEM_DEVICE, state, &s->state));
         lay_out_state(s, s->state, model->layout);
-        HZP_TRY_GOTO(hzp_device_zero(s->dev, s->state, state));
+        if (!config->unprepared)
+            HZP_TRY_GOTO(hzp_device_zero(s->dev, s->state, state));
     }
     *ret = s;
     return HZP_OK;
@@ -217,6 +220,34 @@ void hzp_train_space_destroy(struct hzp_train_space *s)
     hzp_units_free(&s->residual);
     free(s->kept);
     free(s);
+}
+
+bool hzp_train_space_prepare(const struct hzp_train_space *s, struct hzp_plan *chain, size_t *at,
+                             int32_t pieces)
+{
+    const size_t piece = 1 << 20;
+    size_t all = s->zeroed_bytes + s->memory_bytes;
+    if (*at >= all)
+        return false;
+    chain->tenant = HZP_TENANT_TRAIN;
+    while (pieces-- > 0 && *at < all) {
+        bool state = *at < s->zeroed_bytes;
+        char *ptr = state ? (char *)s->state + *at : (char *)s->memory + (*at - s->zeroed_bytes);
+        size_t bytes = HZP_MIN(piece, (state ? s->zeroed_bytes : all) - *at);
+        int32_t n = (int32_t)HZP_DIV_UP(bytes, sizeof(float)); /* allocations are whole pages */
+        HZP_PLAN_NEXT(chain, fill, .y = {ptr, 1, n, n, HZP_F32});
+        *at += bytes;
+    }
+    return true;
+}
+
+int hzp_train_space_restore(struct hzp_train_space *s)
+{
+    size_t grads = hzp_units_bytes(s->grads.layout, HZP_F32);
+    if (!s->config.unprepared || s->zeroed_bytes == grads)
+        return HZP_OK;
+    s->zeroed_bytes = grads; /* they come first */
+    return hzp_device_zero(s->dev, (char *)s->state + grads, s->state_bytes - grads);
 }
 
 const struct hzp_units *hzp_train_space_grads(const struct hzp_train_space *s)

@@ -28,6 +28,8 @@ struct hzp_train_space {
     struct hzp_train_space_config config;
     enum hzp_dtype act;
     void *memory, *state;             /* allocations: activations; gradients, optimizer state */
+    size_t memory_bytes, state_bytes; /* of the allocations */
+    size_t zeroed_bytes;              /* of state: how much hzp_train_space_prepare zeroes */
     struct hzp_update_result *result; /* host-visible */
     int32_t heads;
     int32_t rows_room;   /* of kept activations, normed, inner: rows_max + ride_rows */

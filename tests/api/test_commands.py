@@ -328,6 +328,26 @@ def test_plan():
         fails("plan", MODEL, "--decode", "4", *bad, status=2, says=[says])
 
 
+def figures(*arguments):
+    """What a benchmark prints as JSON: {name: value}."""
+    said = json.loads(run("bench", *arguments, "--quick", "--json", "--threads", "1").stdout)
+    return {f["name"]: f["value"] for f in said["figures"] if "name" in f}
+
+
+def test_bench():
+    """Benchmarks run with their defaults on the bundled model, and with more requests than wait."""
+    found = figures("offline", "--requests", "5")
+    assert found["offline, tokens of a prompt"] + found["offline, tokens of an answer"] <= 512, found
+    assert found["offline, answers"] > 0
+    found = figures("offline", "--requests", "30", "--max-running", "3", "--max-waiting", "1",
+                    "--input-len", "4", "--output-len", "3")
+    assert found["offline, answers"] > 0 and found["offline, tokens of a prompt"] == 4
+    fails("bench", "offline", MODEL, "--input-len", "4000", "--quick", status=2, says=["--input-len"])
+    found = figures("start", MODEL)
+    assert found["start, with training"] > 0 and found["start, with training over without"] > 0
+    fails("bench", "start", "/nonexistent", "--quick", says=["/nonexistent"])
+
+
 def search_file(path):
     found = json.loads(path.read_text())
     return found["parts_done"], found["parts"], found
@@ -335,7 +355,8 @@ def search_file(path):
 
 def test_search():
     """The search resumes after an interrupt, shows what it found, and serve uses the result."""
-    small = ["--max-running", "4", "--step-rows", "16", "--no-train", "--tries", "5"]
+    small = ["--max-running", "4", "--step-rows", "16", "--no-train", "--tries", "5",
+             "--max-others", "1"]
     with tempfile.TemporaryDirectory() as there:
         env = {"XDG_CACHE_HOME": there}
         assert "there are no measurements" in run("search", MODEL, *small, "--show", env=env,
@@ -356,6 +377,8 @@ def test_search():
             assert 1e-4 < delay < HANG, err
         assert process.returncode == 130 and "continues from here" in err, err
         assert [p.name for p in pathlib.Path(there).iterdir()] == ["found.json"]
+        fails("complete", MODEL, "Once", "--plans", str(path), status=2,
+              says=[str(path), "did not come to its end"])
         again = subprocess.run(command, capture_output=True, text=True, timeout=HANG)
         assert again.returncode == 0 and f"measured {parts - done} of {parts}" in again.stderr
         done, parts, found = search_file(path)
@@ -381,6 +404,14 @@ def test_search():
         text = ["--temperature", "0", "--max-tokens", "8", "--log-level", "error"]
         plain = run("complete", MODEL, "Once", "--plans", "off", *text).stdout
         assert plain == run("complete", MODEL, "Once", "--plans", str(path), *text).stdout
+        quiet = dict(found["quiet"])
+        assert found["whole"] and quiet["watched_ns"] > quiet["others_ns"] >= 0
+        found["quiet"] = {"watched_ns": 100, "others_ns": 31, "others_max": 0.1}
+        path.write_text(json.dumps(found))
+        fails("complete", MODEL, "Once", "--plans", str(path), status=2, says=["others took 31 %"])
+        shown = run("search", MODEL, *small, "--file", str(path), "--show").stdout
+        assert "plans are not used: others took 31 %" in shown, shown
+        found["quiet"] = quiet
         found["device"] = "an abacus"
         path.write_text(json.dumps(found))
         fails("complete", MODEL, "Once", "--plans", str(path), status=2, says=["another device"])

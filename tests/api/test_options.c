@@ -282,8 +282,8 @@ static void help_has_every_option(void **state)
             expect_help("help", topic, NULL, line, NULL);
     }
     /* What the help of a benchmark lists exists: its own options, and the topics of others. */
-    static const char *const bench[] = {"serve", "train", "coserve", "swap",  "offline",
-                                        "ops",   "loop",  "link",    "replay"};
+    static const char *const bench[] = {"serve", "train", "coserve", "swap", "offline",
+                                        "ops",   "loop",  "start",   "link", "replay"};
     for (int i = 0; i < HZP_COUNT(bench); i++) {
         assert_int_equal(hzp_options_no_bench(bench[i], &err), HZP_OK);
         expect_help("bench", bench[i], "--help", "\n  --json ", NULL);

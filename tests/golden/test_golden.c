@@ -80,14 +80,17 @@ static int32_t ints(json_t *array, int32_t *ret)
     return n;
 }
 
-static const double *doubles(struct fixture *f, const char *name)
+/* The caller frees the values. */
+static double *doubles(struct fixture *f, const char *name)
 {
     const struct hzp_st_tensor *t = hzp_safetensors_find(f->golden, name);
     if (!t || t->type != HZP_DISK_F64) {
         fprintf(stderr, "%s: golden.safetensors has no F64 %s\n", f->dir, name);
         exit(1);
     }
-    return t->data;
+    double *value = hzp_xmalloc((size_t)HZP_MAX(t->elements, 1) * sizeof(*value));
+    MUST(hzp_safetensors_read(t, 0, t->elements, value, &text));
+    return value;
 }
 
 static void copy(struct fixture *f, void *to, const void *from, size_t bytes)
@@ -197,7 +200,7 @@ static void fill_decode(struct hzp_batch *batch, json_t *golden, int32_t step, i
 static double logits_off(struct fixture *f, const struct hzp_batch *batch,
                          const struct hzp_serve_space *space, const int32_t *golden_row)
 {
-    const double *golden = doubles(f, "logits");
+    double *golden = doubles(f, "logits");
     int32_t vocab = f->m.layout.config.vocab;
     double worst = 0;
     float *logits = fetch(f, space->logits.ptr, (size_t)batch->logits * (size_t)vocab);
@@ -208,6 +211,7 @@ static double logits_off(struct fixture *f, const struct hzp_batch *batch,
                 fabs((double)got - golden[(size_t)golden_row[i] * (size_t)vocab + (size_t)t]);
             worst = off > worst || isnan(off) ? off : worst;
         }
+    free(golden);
     free(logits);
     return worst;
 }
@@ -306,13 +310,14 @@ static double tensors_off(struct fixture *f, const struct hzp_units *from, const
         const float *got =
             (const float *)hzp_units_mat(&units, t->role, t->layer).ptr + (size_t)d->row0 * cols;
         snprintf(name, sizeof(name), "%s%s", prefix, d->name);
-        const double *golden = doubles(f, name);
+        double *golden = doubles(f, name);
         for (size_t k = 0; k < (size_t)d->rows * cols; k++) {
             double value;
             memcpy(&value, golden + k, sizeof(value));
             double off = fabs((double)got[k] * scale - value);
             worst = off > worst || isnan(off) ? off : worst;
         }
+        free(golden);
     }
     fixture_units_free(&units);
     return worst;

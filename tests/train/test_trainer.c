@@ -84,6 +84,71 @@ static void test_slices_change_nothing(void **state)
     tiny_close(item_by_item);
 }
 
+/* --- Preparing memory ------------------------------------------------------------------------- */
+
+static bool is_zero(const struct hzp_units *units)
+{
+    for (int32_t u = 0; u < units->layout->units; u++) {
+        struct hzp_unit_view view = hzp_unit_view(units, u);
+        for (size_t i = 0; i < hzp_unit_bytes(&view); i++)
+            if (((const unsigned char *)view.base)[i])
+                return false;
+    }
+    return true;
+}
+
+static bool preparing(const struct tiny *t)
+{
+    struct hzp_trainer_stats stats;
+    hzp_trainer_read_stats(t->trainer, &stats);
+    return stats.preparing;
+}
+
+/* Memory that is prepared behind, from whatever it held before, is zeroed by steps of its own
+ * before anything is learned; what is learned then is the same, bit for bit. */
+static void test_prepares_behind(void **state)
+{
+    static const enum hzp_dtype types[] = {HZP_F32, HZP_BF16};
+    setenv("HZP_POISON", "1", 1);
+    for (int i = 0; i < HZP_COUNT(types); i++) {
+        struct tiny_config config = tiny_defaults();
+        config.type = types[i];
+        struct tiny *at_once = tiny_open(&config);
+        config.prepares = true;
+        config.idle_ns = 1; /* one item a step */
+        struct tiny *behind = tiny_open(&config);
+        struct hzp_source *source = hzp_trainer_source(behind->trainer);
+        struct hzp_train_space *space = hzp_trainer_space(behind->trainer);
+        tiny_publish(at_once);
+        tiny_publish(behind);
+        assert_false(preparing(at_once));
+        assert_true(preparing(behind));
+        assert_false(is_zero(hzp_train_space_m(space)));
+        assert_int_equal(hzp_loop_turn(behind->loop), 1); /* though no sample waits */
+        assert_true(preparing(behind));
+        assert_false(source->busy(source)); /* a server that stops need not finish it */
+        assert_false(hzp_trainer_idle(behind->trainer));
+        if (i)
+            tiny_run(behind);
+        else /* a sample comes meanwhile: it waits */
+            tiny_push(behind, 1, 20);
+        while (preparing(behind))
+            assert_int_equal(hzp_loop_turn(behind->loop), 1);
+        assert_int_equal(behind->reports, 0);
+        assert_true(is_zero(hzp_train_space_m(space)) && is_zero(hzp_train_space_v(space)));
+        if (i)
+            tiny_push(behind, 1, 20);
+        tiny_push(at_once, 1, 20);
+        tiny_run(behind);
+        tiny_run(at_once);
+        assert_true(behind->reports > 0);
+        tiny_assert_same(at_once, behind);
+        tiny_close(at_once);
+        tiny_close(behind);
+    }
+    unsetenv("HZP_POISON");
+}
+
 /* --- Staleness -------------------------------------------------------------------------------- */
 
 /* A slow reader: holds versions for a while, and checks the staleness in every step. */
@@ -530,6 +595,7 @@ int main(void)
         cmocka_unit_test(test_loss_falls),
         cmocka_unit_test(test_accumulation),
         cmocka_unit_test(test_slices_change_nothing),
+        cmocka_unit_test(test_prepares_behind),
         cmocka_unit_test(test_staleness),
         cmocka_unit_test(test_bound_shrinks),
         cmocka_unit_test(test_bound_lowered),

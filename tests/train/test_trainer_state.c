@@ -57,10 +57,11 @@ static struct tiny *resume(const struct tiny_config *config, const struct hzp_un
     return t;
 }
 
-static void check_resume(enum hzp_dtype type, enum hzp_dtype moments)
+static void check_resume(enum hzp_dtype type, enum hzp_dtype moments, bool prepares)
 {
     struct hzp_err_text text = {{0}, {0}};
     struct tiny_config config = offline(type, moments);
+    config.prepares = prepares;
     char note[HZP_TRAINER_NOTE_MAX + 1];
     int r;
     struct tiny *whole = tiny_open(&config), *first = tiny_open(&config);
@@ -102,9 +103,14 @@ static void check_resume(enum hzp_dtype type, enum hzp_dtype moments)
 
 static void test_resume(void **state)
 {
-    check_resume(HZP_F32, HZP_F32);
-    check_resume(HZP_BF16, HZP_F32);
-    check_resume(HZP_BF16, HZP_BF16);
+    check_resume(HZP_F32, HZP_F32, false);
+    check_resume(HZP_BF16, HZP_F32, false);
+    check_resume(HZP_BF16, HZP_BF16, false);
+    /* Memory that is prepared behind: what was restored stays, and the rest is zeroed. */
+    setenv("HZP_POISON", "1", 1);
+    check_resume(HZP_F32, HZP_F32, true);
+    check_resume(HZP_BF16, HZP_BF16, true);
+    unsetenv("HZP_POISON");
 }
 
 static void expect(const struct tiny_config *config, const struct hzp_units *weights, int code,

@@ -32,6 +32,7 @@ struct tiny_config {
     uint64_t idle_ns;         /* 1: one item a step */
     struct hzp_source *other; /* a source before the trainer, or NULL */
     bool untied, fp8;
+    bool prepares; /* the trainer's memory is prepared by slices, as a server's is */
 };
 
 struct tiny {
@@ -116,6 +117,7 @@ static inline struct tiny *tiny_open(const struct tiny_config *config)
                                          .model = t->fixture.model,
                                          .queue = t->queue,
                                          .quantum_flops = 20000,
+                                         .prepare_behind = config->prepares,
                                          .on_update = tiny_on_update,
                                          .ctx = t};
     TINY_MUST(hzp_trainer_create(&trainer, &t->trainer));

@@ -44,6 +44,39 @@ static void expect_bad_header(const char *header, size_t data_size, const char *
                other);
 }
 
+/* The tensor's bytes, valid until the next call. */
+static const unsigned char *data_of(const struct hzp_st_tensor *t)
+{
+    static unsigned char bytes[256];
+    struct hzp_err_text err;
+    assert_true((size_t)t->elements * hzp_disk_type_size(t->type) <= sizeof(bytes));
+    if (hzp_safetensors_read(t, 0, t->elements, bytes, &err) != HZP_OK)
+        fail_msg("%s", err.text);
+    return bytes;
+}
+
+/* A file that is cut while it is open: an error that names it, and no signal. */
+static void test_shrinks(void **state)
+{
+    const char *header = "{\"a\":{\"dtype\":\"F32\",\"shape\":[4096],\"data_offsets\":[0,16384]}}";
+    const char *path = make_file(strlen(header), header, strlen(header), 16384);
+    struct hzp_safetensors *st;
+    struct hzp_err_text err;
+    static float value[4096];
+    assert_int_equal(hzp_safetensors_open(path, &st, &err), HZP_OK);
+    const struct hzp_st_tensor *a = hzp_safetensors_find(st, "a");
+    assert_int_equal(hzp_safetensors_read(a, 4000, 96, value, &err), HZP_OK);
+    assert_int_equal(truncate(path, 8192), 0);
+    assert_int_equal(hzp_safetensors_read(a, 0, 16, value, &err), HZP_OK);
+    assert_int_equal(hzp_safetensors_read(a, 0, 4096, value, &err), HZP_EIO);
+    assert_non_null(strstr(err.text, path));
+    assert_non_null(strstr(err.text, "has become shorter while it was read: it ends at byte 8192"));
+    assert_int_equal(hzp_safetensors_read(a, 4095, 1, value, &err), HZP_EIO);
+    assert_int_equal(truncate(path, 0), 0);
+    assert_int_equal(hzp_safetensors_read(a, 0, 1, value, NULL), HZP_EIO);
+    hzp_safetensors_close(st);
+}
+
 static void test_reads(void **state)
 {
     const char *header =
@@ -67,12 +100,12 @@ static void test_reads(void **state)
     assert_int_equal(b->shape[1], 3);
     assert_int_equal(b->elements, 6);
     for (int i = 0; i < 12; i++)
-        assert_int_equal(((const unsigned char *)b->data)[i], 8 + i);
+        assert_int_equal(data_of(b)[i], 8 + i);
     assert_int_equal(hzp_safetensors_find(st, "empty")->elements, 0);
     const struct hzp_st_tensor *one = hzp_safetensors_find(st, "one/\xc3\xa4");
     assert_non_null(one);
     assert_int_equal(one->elements, 1);
-    assert_int_equal(*(const unsigned char *)one->data, 20);
+    assert_int_equal(*data_of(one), 20);
     assert_null(hzp_safetensors_find(st, "c"));
     assert_string_equal(hzp_safetensors_meta(st, "format"), "pt");
     assert_string_equal(hzp_safetensors_meta(st, "\xc3\xa4\n"), "\xf0\x9f\x98\x80");
@@ -203,7 +236,7 @@ static void test_holes(void **state)
         assert_non_null(strstr(hole.text, holed[i].told));
         assert_int_equal(hole.text[0] == 0, holed[i].told[0] == 0);
         for (int32_t j = 0; j < hzp_safetensors_count(st); j++)
-            assert_int_equal(*(const unsigned char *)hzp_safetensors_at(st, j)->data % 4, 0);
+            assert_int_equal(*data_of(hzp_safetensors_at(st, j)) % 4, 0);
         hzp_safetensors_close(st);
         int code = holed[i].told[0] ? HZP_EFORMAT : HZP_OK;
         assert_int_equal(hzp_safetensors_open(path, &st, &err), code);
@@ -326,9 +359,9 @@ static void test_write(void **state)
     struct hzp_safetensors *st;
     assert_int_equal(hzp_safetensors_open(path, &st, NULL), HZP_OK);
     assert_int_equal(hzp_safetensors_count(st), 3);
-    assert_memory_equal(hzp_safetensors_find(st, "x")->data, data, 16);
-    assert_memory_equal(hzp_safetensors_find(st, "y \xc3\xa4")->data, data + 4, 8);
-    assert_int_equal((uintptr_t)hzp_safetensors_at(st, 0)->data % 8, 0);
+    assert_memory_equal(data_of(hzp_safetensors_find(st, "x")), data, 16);
+    assert_memory_equal(data_of(hzp_safetensors_find(st, "y \xc3\xa4")), data + 4, 8);
+    assert_int_equal(hzp_safetensors_at(st, 0)->at % 8, 0);
     assert_string_equal(hzp_safetensors_meta(st, "format"), "p\"t");
     hzp_safetensors_close(st);
 }
@@ -371,13 +404,14 @@ static void test_write_full(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reads),           cmocka_unit_test(test_no_tensors),
-        cmocka_unit_test(test_lying_length),    cmocka_unit_test(test_no_file),
-        cmocka_unit_test(test_wrong_tensors),   cmocka_unit_test(test_wrong_together),
-        cmocka_unit_test(test_wrong_json),      cmocka_unit_test(test_holes),
-        cmocka_unit_test(test_nested),          cmocka_unit_test(test_long_name),
-        cmocka_unit_test(test_truncated),       cmocka_unit_test(test_write),
-        cmocka_unit_test(test_write_abandoned), cmocka_unit_test(test_write_full),
+        cmocka_unit_test(test_reads),          cmocka_unit_test(test_shrinks),
+        cmocka_unit_test(test_no_tensors),     cmocka_unit_test(test_lying_length),
+        cmocka_unit_test(test_no_file),        cmocka_unit_test(test_wrong_tensors),
+        cmocka_unit_test(test_wrong_together), cmocka_unit_test(test_wrong_json),
+        cmocka_unit_test(test_holes),          cmocka_unit_test(test_nested),
+        cmocka_unit_test(test_long_name),      cmocka_unit_test(test_truncated),
+        cmocka_unit_test(test_write),          cmocka_unit_test(test_write_abandoned),
+        cmocka_unit_test(test_write_full),
     };
     return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }
