@@ -62,6 +62,9 @@ struct hzp_transfer {
     /* Reduce-scatter only, not in place: recv = ((recv + member 0) + member 1) + ..., so that sums
      * over several transfers have an order that does not depend on the number of ranks. */
     bool onto;
+    /* To wait long for the others is normal (orders to a rank that has nothing to do): no rank is
+     * reported as missing. */
+    bool idle;
     uint64_t tag; /* any number that all members agree on: round and unit, for example */
 };
 

@@ -14,7 +14,7 @@ static int bench_link(const struct hzp_options *options)
     struct hzp_ranks ranks;
     settings.json = options->json;
     int status = hzp_cmd_ranks_start(options);
-    if (status)
+    if (status >= 0)
         return status;
     status = hzp_cmd_ranks_open(options, NULL, NULL, &ranks);
     if (status)

@@ -9,12 +9,11 @@
 int hzp_cmd_ranks_start(const struct hzp_options *options)
 {
     struct hzp_err_text err = {0};
-    /* What a server may need to drain, and to write a checkpoint. */
-    double drain_s = (double)options->serve.drain_seconds + 60;
-    int r = hzp_ranks_start(&options->engine.ranks, drain_s, options->argv, &err);
+    int status = 0;
+    int r = hzp_ranks_start(&options->engine.ranks, options->argv, &status, &err);
     if (r < 0)
         fprintf(stderr, "hzpserve: %s\n", err.text);
-    return r == HZP_EINVAL ? 2 : r < 0 ? 1 : 0;
+    return r > 0 ? status : r == HZP_OK ? -1 : r == HZP_EINVAL ? 2 : 1;
 }
 
 int hzp_cmd_ranks_open(const struct hzp_options *options,

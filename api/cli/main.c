@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/cli/commands.h"
 #include "api/cli/commit.h"
+#include "api/ranks/launch.h"
 #include "base/log.h"
 #include "base/version.h"
 #include "device/about.h"
@@ -56,8 +57,11 @@ int main(int argc, char **argv)
         return 0;
     }
     for (int i = 0; i < HZP_COUNT(commands); i++)
-        if (commands[i].command == options.command)
-            return commands[i].run(&options);
+        if (commands[i].command == options.command) {
+            int status = commands[i].run(&options);
+            hzp_launch_report(status);
+            return status;
+        }
     fprintf(stderr, "hzpserve: this build does not have the command \"%s\"\n", argv[1]);
     return 2;
 }

@@ -5,9 +5,13 @@
 #include "device/link.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 struct source {
@@ -112,17 +116,77 @@ int hzp_launch_environment(struct hzp_launch *ret, struct hzp_err_text *reterr)
     return hzp_launch_read(environment, NULL, ret, reterr);
 }
 
-int hzp_launch_local(int ranks, double drain_s, char **argv, struct hzp_err_text *reterr)
+/* ---- starting ranks ---- */
+
+static const char status_variable[] = "HZP_RANK_STATUS";
+
+void hzp_launch_report(int status)
+{
+    const char *path = getenv(status_variable);
+    struct hzp_launch launch;
+    if (!path || !*path || hzp_launch_environment(&launch, NULL) < 0 || launch.rank)
+        return;
+    FILE *file = fopen(path, "w");
+    if (!file)
+        return;
+    fprintf(file, "%d\n", status);
+    fclose(file);
+}
+
+/* What rank 0 reported; -1: nothing yet. */
+static int reported(const char *path)
+{
+    int status = -1;
+    FILE *file = fopen(path, "r");
+    if (!file)
+        return -1;
+    if (fscanf(file, "%d", &status) != 1)
+        status = -1;
+    fclose(file);
+    return status;
+}
+
+enum { NOT_INSTALLED = 127 };
+
+/* The child: becomes the launcher.  It has a process group of its own, so that a terminal's Ctrl-C
+ * does not reach it. */
+HZP_NORETURN static void become_launcher(char **command, const sigset_t *mask)
 {
     static const char *const launchers[] = {"mpirun", "mpiexec"};
-    char program[4096], count[16], seconds[24];
-    ssize_t length = readlink("/proc/self/exe", program, sizeof(program) - 1);
-    if (length <= 0)
-        return hzp_fail(reterr, HZP_EIO, "--ranks: this program's own file is not found: %s",
-                        strerror(errno));
-    program[length] = 0;
-    snprintf(count, sizeof(count), "%d", ranks);
-    snprintf(seconds, sizeof(seconds), "%.0f", drain_s);
+    int nothing = open("/dev/null", O_RDONLY);
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (nothing >= 0)
+        dup2(nothing, 0);
+    sigprocmask(SIG_SETMASK, mask, NULL);
+    for (int i = 0; i < HZP_COUNT(launchers); i++) {
+        char name[16];
+        snprintf(name, sizeof(name), "%s", launchers[i]);
+        command[0] = name;
+        execvp(name, command);
+    }
+    _exit(NOT_INSTALLED);
+}
+
+/* Waits for the launcher, passes signals on.  A launcher that outlives rank 0 for long waits for a
+ * rank that hangs: it is told to end. */
+static int wait_for_launcher(pid_t child, const sigset_t *set, const char *path)
+{
+    enum { LONG_S = 30 };
+    struct timespec second = {.tv_sec = 1};
+    int status = 0, after = 0;
+    while (waitpid(child, &status, WNOHANG) == 0) {
+        int number = sigtimedwait(set, NULL, &second);
+        if (number == SIGTERM || number == SIGINT)
+            kill(child, SIGUSR1);
+        else if (number < 0 && reported(path) >= 0 && ++after == LONG_S)
+            kill(child, SIGTERM);
+    }
+    return status;
+}
+
+static void set_environment(const char *path)
+{
     /* Open MPI reads these; other launchers do not need them.  What a user has set stays. */
     static const char *const always[][2] = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
                                             {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
@@ -131,24 +195,59 @@ int hzp_launch_local(int ranks, double drain_s, char **argv, struct hzp_err_text
                                             {"OMPI_MCA_orte_enable_recovery", "1"}};
     for (int i = 0; i < HZP_COUNT(always); i++)
         setenv(always[i][0], always[i][1], 0);
-    setenv("OMPI_MCA_odls_base_sigkill_timeout", seconds, 0);
+    setenv(status_variable, path, 1);
+}
+
+/* mpirun -n RANKS PROGRAM ARGUMENTS; the caller frees it. */
+static char **command_line(char *program, char *count, char **argv)
+{
     int words = 0;
     while (argv[words])
         words++;
+    static char option[] = "-n";
     char **command = hzp_xcalloc((size_t)words + 4, sizeof(*command));
-    command[1] = (char[]){"-n"};
+    command[1] = option;
     command[2] = count;
     command[3] = program;
     for (int i = 1; i < words; i++)
         command[3 + i] = argv[i];
-    for (int i = 0; i < HZP_COUNT(launchers); i++) {
-        char name[16];
-        snprintf(name, sizeof(name), "%s", launchers[i]);
-        command[0] = name;
-        execvp(name, command);
-    }
+    return command;
+}
+
+int hzp_launch_local(int ranks, char **argv, int *status, struct hzp_err_text *reterr)
+{
+    char program[4096], count[16], path[] = "/tmp/hzpserve-status-XXXXXX";
+    ssize_t length = readlink("/proc/self/exe", program, sizeof(program) - 1);
+    int file = length > 0 ? mkstemp(path) : -1;
+    if (file < 0)
+        return hzp_fail(reterr, HZP_EIO, "--ranks: %s: %s",
+                        length > 0 ? path : "this program's own file", strerror(errno));
+    close(file);
+    program[length] = 0;
+    snprintf(count, sizeof(count), "%d", ranks);
+    set_environment(path);
+    char **command = command_line(program, count, argv);
+    sigset_t set, before;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &set, &before);
+    pid_t child = fork();
+    if (child == 0)
+        become_launcher(command, &before);
+    int ended = child > 0 ? wait_for_launcher(child, &set, path) : 0;
+    int r = HZP_OK;
+    if (child < 0)
+        r = hzp_fail(reterr, HZP_EIO, "--ranks: no process: %s", strerror(errno));
+    else if (WIFEXITED(ended) && WEXITSTATUS(ended) == NOT_INSTALLED)
+        r = hzp_fail_param(reterr, HZP_EUNSUP, "--ranks",
+                           "--ranks %d: neither mpirun nor mpiexec is installed (openmpi-bin)",
+                           ranks);
+    *status = reported(path) >= 0 ? reported(path) : 1;
+    unlink(path);
+    unsetenv(status_variable);
     free(command);
-    return hzp_fail_param(reterr, HZP_EUNSUP, "--ranks",
-                          "--ranks %d: neither mpirun nor mpiexec is installed (openmpi-bin)",
-                          ranks);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    return r;
 }

@@ -29,10 +29,14 @@ int hzp_launch_read(const char *(*get)(void *ctx, const char *name), void *ctx,
 /* hzp_launch_read of the process's environment. */
 int hzp_launch_environment(struct hzp_launch *ret, struct hzp_err_text *reterr);
 
-/* Replaces this process by the installed launcher, which starts it `ranks` times on this machine
- * with the same arguments; as root and on fewer cores, too.  A rank that dies does not end the
- * others.  drain_s: how long the launcher lets ranks end after SIGTERM.  Returns only on failure,
- * HZP_EUNSUP: no launcher is installed. */
-int hzp_launch_local(int ranks, double drain_s, char **argv, struct hzp_err_text *reterr);
+/* Starts this program `ranks` times on this machine with the same arguments, by the installed
+ * launcher, as root and on fewer cores, too, and waits for the end.  A rank that dies does not end
+ * the others.  SIGTERM and SIGINT reach the ranks as SIGUSR1, because a launcher that gets them
+ * kills its ranks a second later.  *status: what rank 0 reported (hzp_launch_report), else 1.
+ * HZP_EUNSUP: no launcher is installed; HZP_EIO. */
+int hzp_launch_local(int ranks, char **argv, int *status, struct hzp_err_text *reterr);
+
+/* Rank 0, at its end: the exit status, for hzp_launch_local.  No effect in other processes. */
+void hzp_launch_report(int status);
 
 #endif

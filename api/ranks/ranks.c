@@ -17,7 +17,7 @@ struct invitation {
     char key[HZP_CONTROL_KEY];           /* "": none, on one machine */
 };
 
-int hzp_ranks_start(const struct hzp_ranks_settings *settings, double drain_s, char **argv,
+int hzp_ranks_start(const struct hzp_ranks_settings *settings, char **argv, int *status,
                     struct hzp_err_text *reterr)
 {
     struct hzp_launch launch;
@@ -32,7 +32,8 @@ int hzp_ranks_start(const struct hzp_ranks_settings *settings, double drain_s, c
         return hzp_fail_param(reterr, HZP_EUNSUP, "--ranks", "--ranks %lld: %s",
                               (long long)settings->ranks, about.text);
     HZP_TRY(hzp_control_make_key(key, reterr)); /* says so if there is no ZeroMQ */
-    return hzp_launch_local((int)settings->ranks, drain_s, argv, reterr);
+    HZP_TRY(hzp_launch_local((int)settings->ranks, argv, status, reterr));
+    return 1;
 }
 
 static int run(struct hzp_link *link, struct hzp_transfer transfer, struct hzp_err_text *reterr)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/ranks/ranks.h - the ranks of one job: started, connected, agreed, watched.
  *
- *     start   where --ranks asks for ranks and nobody has started them: becomes the launcher
+ *     start   where --ranks asks for ranks and nobody has started them: starts them, and waits
  *     open    reads the launcher's environment, opens the link, meets the other ranks
  *     close   says goodbye
  *
@@ -30,9 +30,9 @@ struct hzp_ranks {
     struct hzp_launch launch;
 };
 
-/* With settings->ranks > 1 and no launcher's environment: replaces this process by the launcher
- * (hzp_launch_local).  Returns HZP_OK if there is nothing to start. */
-int hzp_ranks_start(const struct hzp_ranks_settings *settings, double drain_s, char **argv,
+/* With settings->ranks > 1 and no launcher's environment: runs the job (hzp_launch_local) and
+ * returns 1 with *status, this process's exit status.  HZP_OK: this process is a rank. */
+int hzp_ranks_start(const struct hzp_ranks_settings *settings, char **argv, int *status,
                     struct hzp_err_text *reterr);
 
 /* Waits for all ranks.  record: see hzp_control_meet; lost: see struct hzp_control_config, NULL:

@@ -271,7 +271,7 @@ static int local_missing(struct hzp_link *base)
     int missing = -1;
     hzp_lock_take(&world->lock);
     struct hzp_transfer *mine = head(link);
-    if (mine) {
+    if (mine && !mine->idle) {
         const struct hzp_link_group *group = &base->group[mine->group];
         for (int m = group->count - 1; m >= 0; m--)
             if (!head_on(world, group->rank[m], group))

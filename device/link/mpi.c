@@ -225,8 +225,8 @@ static int meet(struct mpi_link *link, const struct hzp_link_group *group,
         if (code != MPI_SUCCESS)
             return failed_call(link, group->rank[m], code);
         if (!there) {
-            atomic_store(&link->missing, group->rank[m]);
-            give_way(&turns, 500000);
+            atomic_store(&link->missing, t->idle ? -1 : group->rank[m]);
+            give_way(&turns, t->idle ? 5000000 : 500000);
             if (!goes_on(link))
                 return HZP_EIO;
             continue;

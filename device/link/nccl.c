@@ -237,8 +237,10 @@ static int nccl_post(struct hzp_link *base, hzp_ticket ticket, const struct hzp_
     struct nccl_link *link = (struct nccl_link *)base;
     if (t->onto)
         return hzp_fail(reterr, HZP_EUNSUP, "link nccl: reduce-scatter onto what recv holds");
-    struct hzp_transfer meet = {
-        .op = HZP_ALL_GATHER, .group = link->host_group[t->group], .tag = digest(t)};
+    struct hzp_transfer meet = {.op = HZP_ALL_GATHER,
+                                .group = link->host_group[t->group],
+                                .tag = digest(t),
+                                .idle = t->idle};
     HZP_TRY(hzp_link_post(link->config.host, &meet,
                           &link->host_ticket[ticket % HZP_LINK_TICKETS_MAX], reterr));
     atomic_store(&base->posted, ticket);

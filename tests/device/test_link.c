@@ -208,6 +208,8 @@ static void test_tickets(void **state)
     hzp_link_state(link_of[0], &seen);
     assert_int_equal(seen.missing, 2);
     assert_int_equal(seen.done, 0);
+    hzp_link_state(link_of[1], &seen);
+    assert_int_equal(seen.missing, 2);
     post_small(2, gather);
     assert_int_equal(hzp_link_poll(link_of[0], first, &why), 1);
     assert_int_equal(hzp_link_poll(link_of[0], second, &why), 0);
@@ -222,6 +224,14 @@ static void test_tickets(void **state)
     full.recv = buffer[0][1];
     assert_int_equal(hzp_link_post(link_of[0], &full, &ticket, &why), HZP_EBUSY);
     close_links(3);
+
+    /* Where waiting is normal nobody is missing. */
+    open_links(2, 0);
+    gather.idle = true;
+    post_small(0, gather);
+    hzp_link_state(link_of[0], &seen);
+    assert_int_equal(seen.missing, -1);
+    close_links(2);
 }
 
 /* With a lag, the buffer holds NaN until the ticket is done, whoever is asked. */
