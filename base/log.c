@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/log.h"
 
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -301,36 +304,78 @@ static void put_json(struct line *to, const char *time, const char *level, const
     put_text(to, "}");
 }
 
-void hzp_log(enum hzp_log_level level, const char *subsystem, const char *format, ...)
+/* Writes the time now to ret [48]. */
+static const char *write_time(char *ret)
 {
-    if (!hzp_log_enabled(level, subsystem))
-        return;
-
-    char text[LINE_BYTES], line[JSON_BYTES], date[32], time[48];
+    char date[32];
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     struct tm utc;
     gmtime_r(&now.tv_sec, &utc);
     strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%S", &utc);
-    snprintf(time, sizeof(time), "%s.%03ldZ", date, now.tv_nsec / 1000000);
+    snprintf(ret, 48, "%s.%03ldZ", date, now.tv_nsec / 1000000);
+    return ret;
+}
+
+/* Makes the line, without its end; text is changed. */
+static void put_line(struct line *to, const char *time, const char *level, const char *subsystem,
+                     char *text)
+{
+    if (hzp_log_get_format() == HZP_LOG_JSON) {
+        put_json(to, time, level, subsystem, text);
+        return;
+    }
+    to->used = (size_t)snprintf(to->text, to->size, "%s %-5s %s: ", time, level, subsystem);
+    /* One event stays one line, whatever a client put into it. */
+    for (char *c = text; *c; c++)
+        if (*c == '\n' || *c == '\r')
+            *c = ' ';
+    put_text(to, text);
+}
+
+/* Writes a line of at most PIPE_BUF bytes, whole, if that is possible without waiting: a pipe that
+ * poll() calls writable has room for so many. */
+static bool write_now(const char *line, size_t n)
+{
+    struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
+    if (poll(&out, 1, 0) < 0 || !(out.revents & POLLOUT))
+        return (out.revents & (POLLNVAL | POLLERR)) != 0; /* closed: nothing is ever read */
+    return write(STDERR_FILENO, line, n) >= 0 || errno != EAGAIN;
+}
+
+/* One thread at a time: another's write must not take the room that poll() has seen. */
+static void write_line(const char *line, size_t n)
+{
+    static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
+    static unsigned long long lost;
+    char note[256];
+    pthread_mutex_lock(&one);
+    if (lost) {
+        struct line text = {.text = note, .size = sizeof(note) - 1};
+        char event[64], time[48];
+        snprintf(event, sizeof(event), "lines lost count=%llu", lost);
+        put_line(&text, write_time(time), level_name[HZP_LOG_WARN], "log", event);
+        note[text.used++] = '\n';
+        if (write_now(note, text.used))
+            lost = 0;
+    }
+    if (lost || !write_now(line, n))
+        lost++;
+    pthread_mutex_unlock(&one);
+}
+
+void hzp_log(enum hzp_log_level level, const char *subsystem, const char *format, ...)
+{
+    if (!hzp_log_enabled(level, subsystem))
+        return;
+
+    char text[LINE_BYTES], line[JSON_BYTES], time[48];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
     struct line out = {.text = line, .size = sizeof(line) - 1};
-    if (hzp_log_get_format() == HZP_LOG_JSON) {
-        put_json(&out, time, level_name[level], subsystem, text);
-    } else {
-        out.used =
-            (size_t)snprintf(line, out.size, "%s %-5s %s: ", time, level_name[level], subsystem);
-        /* One event stays one line, whatever a client put into it. */
-        for (char *c = text; *c; c++)
-            if (*c == '\n' || *c == '\r')
-                *c = ' ';
-        put_text(&out, text);
-    }
+    put_line(&out, write_time(time), level_name[level], subsystem, text);
     line[out.used++] = '\n';
-    if (write(STDERR_FILENO, line, out.used) < 0) {
-        /* Standard error is closed or full: there is no other place to report it. */
-    }
+    write_line(line, out.used);
 }

@@ -9,6 +9,9 @@
  * `key=value`, the words are the event and the pairs its fields; else the whole text is the event.
  * A value that contains spaces is written between double quotes (hzp_log_quoted).
  *
+ * No line waits for its reader: where standard error is a pipe or terminal that is full, lines are
+ * dropped, and the next one that can be written follows a line that says how many.
+ *
  * Functions return errors; only api/, nanobatch/loop.c and device/ log them. The message of a
  * failure that is tolerated ends in ", ignoring". Levels are set once at start: one for all
  * subsystems, and others for those that are named.

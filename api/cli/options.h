@@ -125,6 +125,8 @@ void hzp_options_command_help(FILE *out, enum hzp_command command, bool all, con
 /* Whether `hzpserve help NAME` knows the topic; HZP_EINVAL with the nearest name. */
 bool hzp_options_is_topic(const char *name);
 int hzp_options_no_topic(const char *name, struct hzp_err_text *reterr);
+/* The first name in the help's own lists that is no option; NULL: all are. */
+const char *hzp_options_unknown(void);
 /* HZP_OK if there is a benchmark of that name; else HZP_EINVAL with the nearest name. */
 int hzp_options_no_bench(const char *name, struct hzp_err_text *reterr);
 

@@ -306,6 +306,31 @@ static void bench_help(FILE *out, const char *name)
     }
 }
 
+static bool is_option(const char *name, size_t bytes, unsigned commands)
+{
+    for (int i = 0; i < hzp_option_count; i++)
+        if (hzp_option_table[i].name && (hzp_option_table[i].commands & commands) &&
+            strlen(hzp_option_table[i].name) == bytes &&
+            !memcmp(hzp_option_table[i].name, name, bytes))
+            return true;
+    return false;
+}
+
+const char *hzp_options_unknown(void)
+{
+    for (int i = 0; i < HZP_COUNT(most_used); i++)
+        if (!is_option(most_used[i], strlen(most_used[i]), ~0u))
+            return most_used[i];
+    for (int i = 0; i < HZP_COUNT(benches); i++)
+        for (const char *at = benches[i].options; *at; at += *at == ' ') {
+            size_t bytes = strcspn(at, " ");
+            if (!is_option(at, bytes, HZP_COMMAND_BENCH))
+                return at;
+            at += bytes;
+        }
+    return NULL;
+}
+
 static bool is_bench(const char *name)
 {
     for (int i = 0; name && i < HZP_COUNT(benches); i++)

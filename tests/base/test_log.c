@@ -3,6 +3,7 @@
 #include "base/log.h"
 
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -196,10 +197,51 @@ static void lines_can_be_json(void **state)
     assert_non_null(strstr(catch_end(), "serve: a forged line\n"));
 }
 
+/* A reader that does not read: lines are dropped, not waited for, and counted. */
+static void a_full_pipe_stops_nobody(void **state)
+{
+    int ends[2], saved = dup(STDERR_FILENO), lines = 0, lost = 0;
+    static char text[1 << 20];
+    hzp_log_set_level(HZP_LOG_INFO);
+    assert_int_equal(pipe(ends), 0);
+    dup2(ends[1], STDERR_FILENO);
+    for (int i = 0; i < 5000; i++) /* more than a pipe holds */
+        hzp_log(HZP_LOG_INFO, "serve",
+                "line number=%d of many that are longer than they need to be", i);
+    size_t n = (size_t)read(ends[0], text, sizeof(text) - 1);
+    hzp_log(HZP_LOG_INFO, "serve", "after=1");
+    n += (size_t)read(ends[0], text + n, sizeof(text) - 1 - n);
+    hzp_log(HZP_LOG_INFO, "serve", "after=2");
+    n += (size_t)read(ends[0], text + n, sizeof(text) - 1 - n);
+    dup2(saved, STDERR_FILENO);
+    text[n] = 0;
+    for (const char *at = text; (at = strstr(at, "line number=")); at++)
+        lines++;
+    const char *said = strstr(text, "warn  log: lines lost count=");
+    assert_non_null(said);
+    assert_int_equal(sscanf(said, "warn  log: lines lost count=%d", &lost), 1);
+    assert_int_equal(lines + lost, 5000);
+    assert_true(lost > 0 && lines > 0);
+    assert_non_null(strstr(said, "after=1\n"));
+    assert_non_null(strstr(said, "after=2\n"));
+    assert_null(strstr(strstr(said, "after=1"), "lost"));
+    /* A pipe without a reader, and no standard error at all: no effect. */
+    close(ends[0]);
+    dup2(ends[1], STDERR_FILENO);
+    hzp_log(HZP_LOG_INFO, "serve", "no reader");
+    close(STDERR_FILENO);
+    hzp_log(HZP_LOG_INFO, "serve", "nowhere");
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    close(ends[1]);
+}
+
 int main(void)
 {
+    signal(SIGPIPE, SIG_IGN); /* as the program does */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(subsystems_have_levels), cmocka_unit_test(wrong_levels_change_nothing),
-        cmocka_unit_test(lines_can_be_json), cmocka_unit_test(failures_leave_a_trace)};
+        cmocka_unit_test(lines_can_be_json), cmocka_unit_test(a_full_pipe_stops_nobody),
+        cmocka_unit_test(failures_leave_a_trace)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
