@@ -90,7 +90,7 @@ static void add_unit(struct hzp_layout *l, int32_t layer, int32_t inner, const e
         l->tensors++;
     }
     unit->tensors = l->tensors - unit->first;
-    unit->elements = at;
+    unit->elements = unit->room = at;
     l->elements += at;
     l->units++;
 }
@@ -170,6 +170,12 @@ void hzp_layout_make_inner(const struct hzp_model_config *config, const int32_t 
                            struct hzp_layout *ret)
 {
     make(config, inner, ret);
+}
+
+void hzp_layout_pad(struct hzp_layout *layout, size_t granule)
+{
+    for (int32_t u = 0; u < layout->units; u++)
+        layout->unit[u].room = HZP_ROUND_UP(layout->unit[u].elements, granule);
 }
 
 void hzp_layout_free(struct hzp_layout *layout)

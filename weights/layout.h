@@ -32,9 +32,15 @@ struct hzp_tensor {
     size_t offset; /* elements from the start of the unit */
 };
 
+/* Part of a unit. */
+struct hzp_extent {
+    size_t first, count; /* elements */
+};
+
 struct hzp_unit {
     size_t before;   /* elements of all units before it */
-    size_t elements; /* padding included */
+    size_t elements; /* padding between and behind tensors included */
+    size_t room;     /* elements of memory that it takes: more only after hzp_layout_pad */
     size_t decayed;  /* the first `decayed` elements, the matrices: weight decay applies to them */
     int32_t first, tensors; /* its tensors in layout.tensor, ordered by offset */
 };
@@ -61,6 +67,10 @@ void hzp_layout_make(const struct hzp_model_config *config, struct hzp_layout *r
 /* The same if layers differ: layer l has the inner width inner[l] [config->layers]. */
 void hzp_layout_make_inner(const struct hzp_model_config *config, const int32_t *inner,
                            struct hzp_layout *ret);
+/* Rounds each unit's room up to a multiple of `granule` elements, so that it can be cut into equal
+ * shards.  What lies behind a unit's elements belongs to no tensor: it is neither computed with,
+ * nor audited, nor saved.  Call before memory is laid out. */
+void hzp_layout_pad(struct hzp_layout *layout, size_t granule);
 void hzp_layout_free(struct hzp_layout *layout);
 
 /* The tensor of a role; layer -1 for roles that have no layer.  NULL: the model has none.  For a

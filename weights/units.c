@@ -9,7 +9,10 @@
 
 size_t hzp_units_bytes(const struct hzp_layout *layout, enum hzp_dtype type)
 {
-    return layout->elements * hzp_dtype_size(type);
+    size_t room = 0;
+    for (int32_t u = 0; u < layout->units; u++)
+        room += layout->unit[u].room;
+    return room * hzp_dtype_size(type);
 }
 
 void hzp_units_init(struct hzp_units *units, const struct hzp_layout *layout, enum hzp_dtype type,
@@ -18,16 +21,42 @@ void hzp_units_init(struct hzp_units *units, const struct hzp_layout *layout, en
     char *at = memory;
     units->layout = layout;
     units->type = type;
+    units->part = NULL;
     units->base = hzp_xcalloc((size_t)layout->units, sizeof(*units->base));
     for (int32_t u = 0; at && u < layout->units; u++) {
         units->base[u] = at;
-        at += layout->unit[u].elements * hzp_dtype_size(type);
+        at += layout->unit[u].room * hzp_dtype_size(type);
+    }
+}
+
+size_t hzp_units_shard_bytes(const struct hzp_layout *layout, enum hzp_dtype type,
+                             const struct hzp_groups *groups, enum hzp_level level)
+{
+    return hzp_units_bytes(layout, type) / (size_t)hzp_groups_shards(groups, level);
+}
+
+void hzp_units_init_shards(struct hzp_units *units, const struct hzp_layout *layout,
+                           enum hzp_dtype type, void *memory, const struct hzp_groups *groups,
+                           enum hzp_level level, int32_t rank)
+{
+    char *at = memory;
+    hzp_units_init(units, layout, type, NULL);
+    units->part = hzp_xcalloc((size_t)layout->units, sizeof(*units->part));
+    for (int32_t u = 0; u < layout->units; u++) {
+        const struct hzp_unit *unit = &layout->unit[u];
+        struct hzp_extent span = hzp_groups_extent(groups, level, rank, unit->room);
+        units->base[u] = at;
+        at += span.count * hzp_dtype_size(type);
+        span.first = HZP_MIN(span.first, unit->elements);
+        span.count = HZP_MIN(span.count, unit->elements - span.first);
+        units->part[u] = span;
     }
 }
 
 void hzp_units_free(struct hzp_units *units)
 {
     free(units->base);
+    free(units->part);
     memset(units, 0, sizeof(*units));
 }
 
@@ -35,17 +64,21 @@ struct hzp_unit_view hzp_unit_view(const struct hzp_units *units, int32_t u)
 {
     HZP_ASSERT(u >= 0 && u < units->layout->units);
     const struct hzp_unit *unit = &units->layout->unit[u];
-    return (struct hzp_unit_view){units->base[u], units->type, unit->elements, unit->decayed};
+    struct hzp_extent all = {0, unit->elements};
+    return (struct hzp_unit_view){units->base[u], units->type, unit->elements, unit->decayed,
+                                  units->part ? units->part[u] : all};
 }
 
 size_t hzp_unit_bytes(const struct hzp_unit_view *view)
 {
-    return view->elements * hzp_dtype_size(view->type);
+    return view->part.count * hzp_dtype_size(view->type);
 }
 
 struct hzp_mat hzp_unit_piece(const struct hzp_unit_view *view, size_t at, size_t n)
 {
-    HZP_ASSERT(view->base && at <= view->elements && n <= view->elements - at && n <= INT32_MAX);
+    HZP_ASSERT(view->base && at >= view->part.first && at - view->part.first <= view->part.count);
+    at -= view->part.first;
+    HZP_ASSERT(n <= view->part.count - at && n <= INT32_MAX);
     return (struct hzp_mat){(char *)view->base + at * hzp_dtype_size(view->type), 1, (int32_t)n,
                             (int32_t)n, view->type};
 }
@@ -55,7 +88,7 @@ struct hzp_mat hzp_units_mat(const struct hzp_units *units, enum hzp_role role, 
     const struct hzp_tensor *t = hzp_layout_find(units->layout, role, layer);
     if (!t)
         return (struct hzp_mat){.type = units->type};
-    HZP_ASSERT(units->base[t->unit]);
+    HZP_ASSERT(units->base[t->unit] && !units->part);
     char *at = (char *)units->base[t->unit] + t->offset * hzp_dtype_size(units->type);
     return (struct hzp_mat){at, t->rows, t->cols, t->cols, units->type};
 }
@@ -71,10 +104,36 @@ int hzp_unit_read(struct hzp_device *dev, const struct hzp_unit_view *view, cons
     return HZP_OK;
 }
 
+static int alloc_host(struct hzp_device *dev, size_t bytes, void **ret)
+{
+    if (dev)
+        return hzp_device_alloc(dev, HZP_MEM_HOST, bytes, ret);
+    *ret = malloc(bytes);
+    return *ret ? HZP_OK : HZP_ENOMEM;
+}
+
+static void free_host(struct hzp_device *dev, void *memory)
+{
+    if (dev && memory)
+        hzp_device_free(dev, HZP_MEM_HOST, memory);
+    else
+        free(memory);
+}
+
+/* Copies the resident part of the unit from a whole one in host memory. */
+static int copy_part(struct hzp_device *dev, const struct hzp_unit_view *view, const void *whole)
+{
+    const char *from = (const char *)whole + view->part.first * hzp_dtype_size(view->type);
+    if (dev)
+        return hzp_device_copy(dev, view->base, from, hzp_unit_bytes(view));
+    memcpy(view->base, from, hzp_unit_bytes(view));
+    return HZP_OK;
+}
+
 int hzp_units_fill(struct hzp_device *dev, const struct hzp_units *units, hzp_unit_fill_fn *fill,
                    void *ctx)
 {
-    bool direct = !dev || hzp_device_host_memory(dev);
+    bool direct = (!dev || hzp_device_host_memory(dev)) && !units->part;
     void *buffer = NULL;
     int r = HZP_OK;
     if (!direct) {
@@ -82,19 +141,20 @@ int hzp_units_fill(struct hzp_device *dev, const struct hzp_units *units, hzp_un
         for (int32_t u = 0; u < units->layout->units; u++)
             largest = HZP_MAX(largest, units->layout->unit[u].elements);
         largest *= hzp_dtype_size(units->type);
-        HZP_TRY(hzp_device_alloc(dev, HZP_MEM_HOST, largest, &buffer));
+        HZP_TRY(alloc_host(dev, largest, &buffer));
     }
     for (int32_t u = 0; u < units->layout->units && r >= 0; u++) {
         struct hzp_unit_view view = hzp_unit_view(units, u), host = view;
         HZP_ASSERT(view.base);
-        if (!direct)
+        if (!direct) {
             host.base = buffer;
+            host.part = (struct hzp_extent){0, host.elements};
+        }
         r = fill(ctx, u, &host);
         if (r >= 0 && !direct)
-            r = hzp_device_copy(dev, view.base, buffer, hzp_unit_bytes(&view));
+            r = copy_part(dev, &view, buffer);
     }
-    if (buffer)
-        hzp_device_free(dev, HZP_MEM_HOST, buffer);
+    free_host(dev, buffer);
     return r;
 }
 
@@ -103,7 +163,8 @@ int hzp_units_copy(struct hzp_device *dev, const struct hzp_units *to, const str
     HZP_ASSERT(to->layout == from->layout && to->type == from->type);
     for (int32_t u = 0; u < to->layout->units; u++) {
         struct hzp_unit_view a = hzp_unit_view(to, u), b = hzp_unit_view(from, u);
-        HZP_ASSERT(a.base && b.base);
+        HZP_ASSERT(a.base && b.base && a.part.first == b.part.first &&
+                   a.part.count == b.part.count);
         HZP_TRY(hzp_device_copy(dev, a.base, b.base, hzp_unit_bytes(&a)));
     }
     return HZP_OK;
@@ -113,12 +174,25 @@ uint64_t hzp_unit_checksum(const struct hzp_unit_view *host)
 {
     const char *at = host->base;
     uint64_t sum = 0, words = hzp_unit_bytes(host) / sizeof(uint64_t);
+    uint64_t first = host->part.first * hzp_dtype_size(host->type) / sizeof(uint64_t);
     for (uint64_t i = 0; i < words; i++) {
         uint64_t word;
         memcpy(&word, at + i * sizeof(word), sizeof(word));
-        sum += hzp_audit_mix(i, word);
+        sum += hzp_audit_mix(first + i, word);
     }
     return sum;
+}
+
+int64_t hzp_unit_nonfinite(const struct hzp_unit_view *host)
+{
+    const uint32_t *f32 = host->base;
+    const uint16_t *bf16 = host->base;
+    int64_t count = 0;
+    HZP_ASSERT(host->type == HZP_F32 || host->type == HZP_BF16);
+    for (size_t i = 0; i < host->part.count; i++)
+        count += host->type == HZP_F32 ? (f32[i] & 0x7f800000u) == 0x7f800000u
+                                       : (bf16[i] & 0x7f80u) == 0x7f80u;
+    return count;
 }
 
 int hzp_units_checksum(struct hzp_device *dev, const struct hzp_units *units, uint64_t *ret)

@@ -27,6 +27,8 @@ struct hzp_weights {
     const struct hzp_layout *layout;
     struct hzp_weights_config config;
     struct slot_memory *memory; /* [config.slots] */
+    void *ring;                 /* of gathered units; NULL: there is none */
+    struct hzp_units gathered;
 
     /* engine thread only; record.state of a slot is the slot's state */
     struct hzp_version *slot; /* [config.slots] */
@@ -119,6 +121,14 @@ static int open_memory(struct hzp_weights *w, struct slot_memory *m)
 {
     const struct hzp_layout *layout = w->layout;
     enum hzp_dtype type = w->config.type;
+    const struct hzp_shards *shards = &w->config.shards;
+    if (shards->groups.z3 > 1) {
+        size_t bytes = hzp_units_shard_bytes(layout, type, &shards->groups, HZP_LEVEL_PARAMS);
+        HZP_TRY(hzp_device_alloc(w->dev, HZP_MEM_DEVICE, bytes, &m->weights));
+        hzp_units_init_shards(&m->units, layout, type, m->weights, &shards->groups,
+                              HZP_LEVEL_PARAMS, shards->rank);
+        return HZP_OK;
+    }
     HZP_TRY(hzp_device_alloc(w->dev, HZP_MEM_DEVICE, hzp_units_bytes(layout, type), &m->weights));
     hzp_units_init(&m->units, layout, type, m->weights);
     if (!w->config.fp8)
@@ -130,6 +140,23 @@ static int open_memory(struct hzp_weights *w, struct slot_memory *m)
         m->layer_fp8[l] = at;
         at += hzp_fp8_layer_bytes(layout, l);
     }
+    return HZP_OK;
+}
+
+/* Three places for the largest unit; a tied embedding has its own (weights/groups.h). */
+static int open_ring(struct hzp_weights *w)
+{
+    const struct hzp_shards *shards = &w->config.shards;
+    const struct hzp_layout *layout = w->layout;
+    if (shards->groups.z3 <= 1)
+        return HZP_OK;
+    struct hzp_groups_model m = hzp_groups_model(&shards->groups, layout, shards->ordered);
+    size_t size = hzp_dtype_size(w->config.type);
+    HZP_TRY(hzp_device_alloc(w->dev, HZP_MEM_DEVICE, (m.tied + 3 * m.largest) * size, &w->ring));
+    hzp_units_init(&w->gathered, layout, w->config.type, NULL);
+    for (int32_t u = 0; u < layout->units; u++)
+        w->gathered.base[u] =
+            (char *)w->ring + (u == 0 && m.tied ? 0 : m.tied + (size_t)(u % 3) * m.largest) * size;
     return HZP_OK;
 }
 
@@ -164,6 +191,11 @@ int hzp_weights_create(struct hzp_device *dev, const struct hzp_layout *layout,
             return r;
         }
     }
+    int r = open_ring(w);
+    if (r < 0) {
+        hzp_weights_destroy(w);
+        return r;
+    }
     refresh_stats(w);
     *ret = w;
     return HZP_OK;
@@ -175,6 +207,9 @@ void hzp_weights_destroy(struct hzp_weights *w)
         return;
     for (int32_t i = 0; i < w->config.slots; i++)
         close_memory(w, &w->memory[i]);
+    if (w->ring)
+        hzp_device_free(w->dev, HZP_MEM_DEVICE, w->ring);
+    hzp_units_free(&w->gathered);
     hzp_lock_fini(&w->lock);
     free(w->memory);
     free(w->slot);
@@ -225,10 +260,16 @@ struct hzp_unit_view hzp_version_unit(const struct hzp_weights *w, const struct 
     return hzp_unit_view(&memory_of(w, v)->units, u);
 }
 
+const struct hzp_units *hzp_weights_gathered(const struct hzp_weights *w)
+{
+    return w->ring ? &w->gathered : NULL;
+}
+
 struct hzp_mat hzp_version_mat(const struct hzp_weights *w, const struct hzp_version *v,
                                enum hzp_role role, int32_t layer)
 {
-    return hzp_units_mat(&memory_of(w, v)->units, role, layer);
+    const struct hzp_units *whole = w->ring ? &w->gathered : &memory_of(w, v)->units;
+    return hzp_units_mat(whole, role, layer);
 }
 
 struct hzp_mat hzp_version_fp8(const struct hzp_weights *w, const struct hzp_version *v,

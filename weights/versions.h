@@ -71,6 +71,10 @@ struct hzp_weights_config {
     int32_t slots;         /* >= 2 to publish; 1: updates are written in place (offline training) */
     int32_t max_staleness; /* optimizer steps, >= 0 */
     uint64_t first_id; /* >= 1, id of the version first published; a restart continues the count */
+    /* z3 > 1: a slot holds this rank's shards of the units (hzp_version_units), and a layer's
+     * matrices (hzp_version_mat) are in the ring that hzp_weights_gathered describes.  fp8 is then
+     * not supported.  All zero: one rank. */
+    struct hzp_shards shards;
 };
 
 /* Allocates memory for all slots; none is allocated later.  dev and layout must outlive the store.
@@ -93,6 +97,10 @@ const struct hzp_version *hzp_weights_slot(const struct hzp_weights *w, int32_t 
 
 /* The version's units in device memory; valid as long as the store. */
 const struct hzp_units *hzp_version_units(const struct hzp_weights *w, const struct hzp_version *v);
+
+/* NULL: slots hold whole units.  Otherwise the places of gathered units, one set for all versions:
+ * units u and u + 3 have the same place, except a tied embedding, which has one of its own. */
+const struct hzp_units *hzp_weights_gathered(const struct hzp_weights *w);
 
 /* One unit, and one matrix (hzp_units_mat), of the version. */
 struct hzp_unit_view hzp_version_unit(const struct hzp_weights *w, const struct hzp_version *v,
