@@ -422,6 +422,16 @@ void hzp_loop_poke(struct hzp_loop *loop)
     hzp_wake_poke(&loop->wake);
 }
 
+void hzp_loop_wake(void *loop)
+{
+    hzp_loop_poke(loop);
+}
+
+void hzp_loop_sleep(struct hzp_loop *loop, uint64_t wait_ns)
+{
+    hzp_wake_wait(&loop->wake, wait_ns);
+}
+
 void hzp_loop_stop(struct hzp_loop *loop, bool hurry)
 {
     if (hurry)

@@ -80,6 +80,9 @@ int hzp_loop_run(struct hzp_loop *loop);
 int hzp_loop_turn(struct hzp_loop *loop);
 
 void hzp_loop_poke(struct hzp_loop *loop);
+void hzp_loop_wake(void *loop); /* the same, as a callback */
+/* Sleeps until poked or for at most wait_ns: for callers of hzp_loop_turn. */
+void hzp_loop_sleep(struct hzp_loop *loop, uint64_t wait_ns);
 
 /* hurry: do not wait for busy sources. */
 void hzp_loop_stop(struct hzp_loop *loop, bool hurry);

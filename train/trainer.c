@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/trainer_state.h"
 
+#include "base/log.h"
 #include "base/thread.h"
 #include "nanobatch/build/update.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,9 +42,20 @@ struct hzp_train_space_config hzp_trainer_space_config(const struct hzp_recipe *
     };
 }
 
-int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_trainer **ret)
+static int open_exchange(struct hzp_trainer *t, struct hzp_err_text *reterr)
 {
-    HZP_TRY(hzp_recipe_check(&config->recipe, NULL));
+    struct hzp_exchange_config config = {.link = t->config.link,
+                                         .shards = t->config.shards,
+                                         .model = t->config.model,
+                                         .space = t->space,
+                                         .micro_rows = t->config.recipe.micro_rows};
+    return t->config.link ? hzp_exchange_create(&config, &t->exchange, reterr) : HZP_OK;
+}
+
+int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_trainer **ret,
+                       struct hzp_err_text *reterr)
+{
+    HZP_TRY(hzp_recipe_check(&config->recipe, reterr));
     struct hzp_trainer *t = hzp_xcalloc(1, sizeof(*t));
     t->config = *config;
     t->source = (struct hzp_source){
@@ -50,6 +63,7 @@ int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_train
     t->learned_through = -1;
     hzp_plan_init(&t->chain);
     hzp_lock_init(&t->lock, HZP_LOCK_TRAINER);
+    hzp_wake_init(&t->gathered);
     t->draw.room = DRAWS_MAX;
     t->draw.sample = hzp_xcalloc(DRAWS_MAX, sizeof(*t->draw.sample));
     t->draw.bin = hzp_xcalloc(DRAWS_MAX, sizeof(*t->draw.bin));
@@ -61,9 +75,11 @@ int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_train
     t->stage = config->prepare_behind ? HZP_TRAINER_PREPARE : HZP_TRAINER_IDLE;
     t->stats.preparing = config->prepare_behind;
     t->prepare_pieces = PREPARE_FIRST;
+    space.shards = config->shards;
     int r;
     HZP_TRY_GOTO(hzp_train_space_create(config->model, &space, &t->space));
     HZP_TRY_GOTO(hzp_micro_create(config->model->dev, config->recipe.micro_rows, &t->micro));
+    HZP_TRY_GOTO(open_exchange(t, reterr));
     *ret = t;
     return HZP_OK;
 out:
@@ -75,13 +91,16 @@ void hzp_trainer_destroy(struct hzp_trainer *t)
 {
     if (!t)
         return;
+    hzp_exchange_destroy(t->exchange);
     hzp_micro_destroy(t->micro);
     hzp_train_space_destroy(t->space);
     hzp_plan_fini(&t->chain);
     hzp_lock_fini(&t->lock);
+    hzp_wake_fini(&t->gathered);
     free(t->draw.sample);
     free(t->draw.bin);
     free(t->draw.bin_rows);
+    free(t->loaded_dir);
     free(t);
 }
 
@@ -137,6 +156,11 @@ void hzp_trainer_read_stats(struct hzp_trainer *t, struct hzp_trainer_stats *ret
     ret->paused = atomic_load(&t->paused);
 }
 
+bool hzp_trainer_awaits_ranks(const struct hzp_trainer *t)
+{
+    return t->exchange && t->stage != HZP_TRAINER_BROKEN && !hzp_exchange_done(t->exchange);
+}
+
 static void set_waiting(struct hzp_trainer *t, bool swap, bool slot)
 {
     hzp_lock_take(&t->lock);
@@ -176,6 +200,18 @@ static bool worth_learning(const struct hzp_sample *sample, int32_t rows_max)
     return false;
 }
 
+/* Counts a sample that goes into a micro-batch, of whichever rank. */
+static void count_sample(struct hzp_trainer *t, const struct hzp_sample *sample)
+{
+    int32_t learned = 0;
+    for (int32_t i = 1; i < sample->count; i++)
+        learned += sample->learn[i] != 0;
+    t->weight_sum += learned;
+    t->now.samples++;
+    t->now.rows += sample->count - 1;
+    t->now.learned_tokens += learned;
+}
+
 /* First fit in draw order: documents stay whole, and the packing depends on the draw only. */
 static void pack(struct hzp_trainer *t)
 {
@@ -195,6 +231,7 @@ static void pack(struct hzp_trainer *t)
             d->bin_rows[d->bins++] = 0;
         d->bin_rows[b] += rows;
         d->bin[i] = b;
+        count_sample(t, d->sample[i]);
         while (open < d->bins && d->bin_rows[open] == rows_max)
             open++; /* skip full micro-batches from now on */
     }
@@ -205,27 +242,36 @@ static struct hzp_version *version_read(const struct hzp_trainer *t)
     return t->held ? t->held : t->draft;
 }
 
-static void build_micro(struct hzp_trainer *t)
+/* Fills the micro-batch with the samples of a bin.  Returns NULL if there is no such bin: this rank
+ * has none in the last round. */
+static struct hzp_micro *fill_micro(struct hzp_trainer *t, int32_t bin)
 {
     struct hzp_draw *d = &t->draw;
     hzp_micro_clear(t->micro);
     for (int32_t i = 0; i < d->count; i++) {
         const struct hzp_sample *s = d->sample[i];
-        if (d->bin[i] != t->bin)
+        if (d->bin[i] != bin)
             continue;
         int r = hzp_micro_add(t->micro, s->token, s->learn, s->count);
         HZP_ASSERT(r >= 0);
-        t->now.samples++;
     }
+    return bin < d->bins ? t->micro : NULL;
+}
+
+static void build_micro(struct hzp_trainer *t)
+{
+    struct hzp_micro *micro = fill_micro(t, t->bin);
+    HZP_ASSERT(micro); /* rank 0 has the first position in a round */
     /* Cutting into chunks costs time and only pays off when training rides in serving's products,
      * so the forward pass is not cut while no request runs. */
-    hzp_micro_cut(t->micro, t->carried ? t->config.chunk_rows : 0);
-    t->now.rows += t->micro->rows;
-    t->now.learned_tokens += t->micro->learned;
-    t->weight_sum += t->micro->weight_sum;
-    t->rider = (struct hzp_rider){version_read(t), t->micro, t->space};
+    hzp_micro_cut(micro, t->carried ? t->config.chunk_rows : 0);
+    t->rider = (struct hzp_rider){version_read(t), micro, t->space};
     hzp_plan_clear(&t->chain);
-    hzp_micro_build(&t->chain, t->config.model, version_read(t), t->micro, t->space, t->bin == 0);
+    if (t->exchange)
+        hzp_exchange_micro(t->exchange, &t->chain, version_read(t), micro, t->bin == 0,
+                           t->bin + hzp_exchange_ranks(t->exchange) >= t->draw.bins);
+    else
+        hzp_micro_build(&t->chain, t->config.model, version_read(t), micro, t->space, t->bin == 0);
     t->at = t->to = 0;
 }
 
@@ -261,6 +307,8 @@ static void begin_accumulation(struct hzp_trainer *t)
         t->held = hzp_weights_acquire(t->config.model->weights);
     t->bin = 0;
     t->stage = HZP_TRAINER_ACCUMULATE;
+    if (t->exchange)
+        hzp_trainer_deal(t);
     build_micro(t);
 }
 
@@ -279,6 +327,8 @@ static bool over_bound(struct hzp_trainer *t, int32_t unpublished)
 static bool begin_update(struct hzp_trainer *t, bool *ret_flush)
 {
     struct hzp_weights *w = t->config.model->weights;
+    if (t->exchange && !hzp_exchange_may_send(t->exchange))
+        return false;
     if (atomic_load(&t->freeze) || t->picture) {
         *ret_flush = t->unpublished > 0;
         return false;
@@ -309,7 +359,14 @@ static bool begin_update(struct hzp_trainer *t, bool *ret_flush)
     };
     t->now.lr = hyper.lr;
     hzp_plan_clear(&t->chain);
-    hzp_update_build(&t->chain, t->config.model, version_read(t), t->draft, &hyper, t->space);
+    if (t->exchange) {
+        struct hzp_command command = {
+            .kind = HZP_COMMAND_UPDATE, .step = t->step + 1, .hyper = hyper};
+        hzp_exchange_send(t->exchange, &command, NULL);
+        hzp_exchange_update(t->exchange, &t->chain, version_read(t), t->draft, &hyper);
+    } else {
+        hzp_update_build(&t->chain, t->config.model, version_read(t), t->draft, &hyper, t->space);
+    }
     t->at = t->to = 0;
     t->stage = HZP_TRAINER_UPDATE;
     return true;
@@ -345,6 +402,44 @@ static bool offer_turn(struct hzp_trainer *t, bool flush)
 {
     t->flush = flush;
     return flush;
+}
+
+/* Takes notice of what other ranks have done.  < 0: the exchange has failed, and with it
+ * training. */
+static int turn_exchange(struct hzp_trainer *t)
+{
+    if (!t->exchange || hzp_exchange_turn(t->exchange, t->at) >= 0)
+        return HZP_OK;
+    const char *why = hzp_exchange_error(t->exchange);
+    hzp_log(HZP_LOG_ERROR, "train", "the exchange with other ranks failed: %s", why);
+    hzp_lock_take(&t->lock);
+    snprintf(t->stats.failure, sizeof(t->stats.failure), "%s", why);
+    t->stats.broken = true;
+    hzp_lock_release(&t->lock);
+    t->stage = HZP_TRAINER_BROKEN;
+    return HZP_EIO;
+}
+
+/* Items [0, limit) of the chain may be offered. */
+static int32_t limit_of(const struct hzp_trainer *t)
+{
+    return t->exchange ? hzp_transfers_limit(hzp_exchange_transfers(t->exchange), t->chain.items)
+                       : t->chain.items;
+}
+
+/* Where the next slice ends at the latest. */
+static int32_t cut_of(const struct hzp_trainer *t, int32_t limit)
+{
+    return t->exchange ? hzp_transfers_cut(hzp_exchange_transfers(t->exchange), t->to, limit)
+                       : limit;
+}
+
+/* Whether the chain in progress has ended; an update also with its transfers. */
+static bool chain_ended(const struct hzp_trainer *t)
+{
+    bool micro = t->stage == HZP_TRAINER_ACCUMULATE, update = t->stage == HZP_TRAINER_UPDATE;
+    bool done = micro || !t->exchange || hzp_exchange_done(t->exchange);
+    return (micro || update) && t->at == t->chain.items && done;
 }
 
 /* Returns the end of the slice that begins at t->to. */
@@ -394,13 +489,18 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
     offer->learn_age_ns = note_pace(t, step->begin_ns);
     t->flush = false;
     t->carried = room->ride_rows > 0;
-    if (t->stage == HZP_TRAINER_BROKEN)
+    if (t->stage == HZP_TRAINER_BROKEN || turn_exchange(t) < 0) {
+        hzp_trainer_serve_gather(t); /* fails it */
         return false;
+    }
     serve_freeze(t, step->number - 1);
     if (bound_lowered(t)) {
         offer->settle = HZP_SETTLE_ALL; /* the next step reads the version published here */
         return offer_turn(t, true);
     }
+    hzp_trainer_serve_gather(t);
+    if (t->gathering && turn_exchange(t) >= 0)
+        return gave_back; /* the other ranks take part in nothing else meanwhile */
     if (atomic_load(&t->paused) || trains_already(offer) || !room->train_ns)
         return gave_back;
     if (t->stage == HZP_TRAINER_PREPARE && t->at == t->chain.items)
@@ -417,14 +517,19 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
     }
     if (t->stage == HZP_TRAINER_WAIT && !begin_update(t, &flush))
         return offer_turn(t, flush && !keep) || gave_back;
-    if (t->to == t->chain.items)
-        return gave_back; /* all items have been offered */
+    if (turn_exchange(t) < 0) /* posts what a chain that has just been built begins with */
+        return gave_back;
+    int32_t limit = limit_of(t);
+    if (chain_ended(t)) /* other ranks were waited for: deliver() goes on */
+        return !keep || t->stage != HZP_TRAINER_UPDATE || gave_back;
+    if (t->to == limit)
+        return gave_back; /* all items that may be offered have been */
     struct hzp_slice *slice = hzp_offer_add(
         offer, &(struct hzp_slice){.chain = &t->chain,
                                    .from = t->to,
                                    .tenant = HZP_TENANT_TRAIN,
                                    .rider = t->stage == HZP_TRAINER_ACCUMULATE ? &t->rider : NULL});
-    slice->to = slice_end(t, slice->rider, step, room);
+    slice->to = HZP_MIN(slice_end(t, slice->rider, step, room), cut_of(t, limit));
     if (keep && t->stage == HZP_TRAINER_UPDATE)
         slice->to = HZP_MIN(slice->to, t->chain.items - 1); /* the last item ends the update */
     t->to = slice->to;
@@ -458,13 +563,24 @@ static void publish(struct hzp_trainer *t, const struct hzp_step *step)
 
 static void end_micro(struct hzp_trainer *t, uint64_t now_ns)
 {
-    hzp_pace_done(&t->pace, now_ns, t->micro->rows);
+    int32_t each = t->exchange ? hzp_exchange_ranks(t->exchange) : 1;
+    int32_t end = HZP_MIN(t->bin + each, t->draw.bins);
+    double loss = 0;
+    uint64_t rows = 0;
     for (int32_t i = 0; i < t->micro->learned; i++)
-        t->loss_sum += (double)t->micro->loss.value[i];
+        loss += (double)t->micro->loss.value[i];
+    if (t->exchange)
+        hzp_exchange_note_loss(t->exchange, loss);
+    else
+        t->loss_sum += loss;
+    for (int32_t bin = t->bin; bin < end; bin++)
+        rows += (uint64_t)t->draw.bin_rows[bin];
+    hzp_pace_done(&t->pace, now_ns, (int32_t)HZP_MIN(rows, INT32_MAX));
     hzp_lock_take(&t->lock);
-    t->stats.rows += (uint64_t)t->micro->rows;
+    t->stats.rows += rows;
     hzp_lock_release(&t->lock);
-    if (++t->bin < t->draw.bins)
+    t->bin = end;
+    if (t->bin < t->draw.bins)
         build_micro(t);
     else
         t->stage = HZP_TRAINER_WAIT;
@@ -547,6 +663,8 @@ static void end_update(struct hzp_trainer *t, const struct hzp_step *step)
     const struct hzp_update_result *result = hzp_update_result(t->space);
     t->stage = HZP_TRAINER_IDLE;
     t->now.step = t->step + 1;
+    for (int32_t bin = 0; t->exchange && bin < t->draw.bins; bin++)
+        t->loss_sum += hzp_exchange_loss(t->exchange, bin);
     t->now.loss = t->loss_sum / t->weight_sum;
     t->now.grad_norm = sqrt(result->sumsq) / t->weight_sum;
     t->now.wall_ns = hzp_now_ns() - t->begin_ns;
@@ -601,12 +719,12 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step,
     if (slice && slice->to > slice->from) {
         t->at = slice->to;
         t->now.device_ns += outcome->ns[HZP_TENANT_TRAIN];
-        if (t->at == t->chain.items) {
-            if (t->stage == HZP_TRAINER_ACCUMULATE)
-                end_micro(t, outcome->end_ns);
-            else if (t->stage == HZP_TRAINER_UPDATE)
-                end_update(t, step);
-        }
+    }
+    if (turn_exchange(t) >= 0 && chain_ended(t)) {
+        if (t->stage == HZP_TRAINER_ACCUMULATE)
+            end_micro(t, outcome->end_ns);
+        else if (!t->exchange || !offer->keep_version)
+            end_update(t, step);
     }
     t->flush = false;
     serve_freeze(t, step->number);

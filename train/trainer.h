@@ -34,6 +34,7 @@
 #ifndef HZP_TRAIN_TRAINER_H
 #define HZP_TRAIN_TRAINER_H
 
+#include "device/link.h"
 #include "nanobatch/build/backward.h"
 #include "nanobatch/source.h"
 #include "train/sample_queue.h"
@@ -92,6 +93,11 @@ struct hzp_trainer_config {
      * answer before: on a CPU it takes seconds per GB.  Samples wait for it. */
     bool prepare_behind;
     int32_t ride_rows; /* serving rows for which there is room behind a micro-batch: ride.h */
+    /* Of gradients and optimizer state; several ranks: link is their connection, this is rank 0,
+     * and the others have followers (follower.h).  The model's layout is padded for them.
+     * ordered may be set with one rank, too. */
+    struct hzp_shards shards;
+    struct hzp_link *link; /* borrowed; NULL: one rank */
     /* Called on the engine thread after each update, before the step's next turn; may only copy and
      * poke.  NULL: not called. */
     void (*on_update)(void *ctx, const struct hzp_update_report *report);
@@ -100,8 +106,9 @@ struct hzp_trainer_config {
 
 struct hzp_trainer;
 
-/* Allocates all its device memory here, none later. */
-int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_trainer **ret);
+/* Allocates all its device memory here, none later.  With ranks: together with all of them. */
+int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_trainer **ret,
+                       struct hzp_err_text *reterr);
 void hzp_trainer_destroy(struct hzp_trainer *t); /* NULL: no effect */
 struct hzp_source *hzp_trainer_source(struct hzp_trainer *t);
 
@@ -139,8 +146,30 @@ struct hzp_trainer_stats {
      * not finished */
     double rows_per_second;
     uint64_t stalled_ns, oldest_ns;
+    char failure[200]; /* why the exchange with other ranks has failed; "": it has not */
 };
 void hzp_trainer_read_stats(struct hzp_trainer *t, struct hzp_trainer_stats *ret);
+
+/* True: the trainer can go on only when other ranks have; the caller may sleep until the link's
+ * wake. */
+bool hzp_trainer_awaits_ranks(const struct hzp_trainer *t);
+
+/* With ranks: wake(ctx), hzp_loop_poke for example, is called on any thread when the trainer can go
+ * on; NULL: no longer. */
+void hzp_trainer_set_wake(struct hzp_trainer *t, void (*wake)(void *ctx), void *ctx);
+
+/* With ranks, before the loop runs: gives the others the current version, and the state that was
+ * loaded (share.h).  They call hzp_follower_receive.  It waits.  HZP_EIO, or the error of a rank.
+ * */
+int hzp_trainer_share(struct hzp_trainer *t, struct hzp_err_text *reterr);
+
+/* With ranks, when the loop has ended: a save that another thread has begun fails from now on,
+ * because no thread exchanges data for it. */
+void hzp_trainer_loop_ended(struct hzp_trainer *t);
+
+/* With ranks: tells the others, which are idle, that there is no more work, and waits until they
+ * have heard it.  Call while idle, with the loop stopped; no effect after a failure. */
+void hzp_trainer_dismiss_ranks(struct hzp_trainer *t);
 
 /* Trainer state on disk: trainer.safetensors in dir (moments, residuals, step, draws, recipe),
  * in the directory that hzp_model_save writes.  Exact: a resumed run continues the same loss curve
@@ -152,6 +181,11 @@ void hzp_trainer_read_stats(struct hzp_trainer *t, struct hzp_trainer_stats *ret
 enum { HZP_TRAINER_NOTE_MAX = 1000 };
 int hzp_trainer_save(struct hzp_trainer *t, const struct hzp_version *v, const char *dir,
                      const char *note, struct hzp_err_text *reterr);
+
+/* Where this rank has only its shards of the weights: unit u of the version that the trainer's
+ * state belongs to, gathered; see struct hzp_unit_source. */
+int hzp_trainer_read_weights(void *trainer, int32_t u, const void **ret,
+                             struct hzp_err_text *reterr);
 
 /* Load, before the first step: v is a draft that hzp_model_load filled from the same checkpoint;
  * its record gets step, loss, learned_through and checksum, and the caller publishes it.  Refused

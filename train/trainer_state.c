@@ -72,13 +72,13 @@ static void print_field(const struct hzp_recipe *recipe, const struct field *f, 
     }
 }
 
-static int compare_recipe(const struct hzp_trainer *t, const struct hzp_safetensors *st,
+static int compare_recipe(const struct hzp_recipe *recipe, const struct hzp_safetensors *st,
                           const char *path, bool all, struct hzp_err_text *reterr)
 {
     for (int i = 0; i < HZP_COUNT(fields); i++) {
         char now[64];
         const char *then = hzp_safetensors_meta(st, fields[i].name);
-        print_field(&t->config.recipe, &fields[i], now, sizeof(now));
+        print_field(recipe, &fields[i], now, sizeof(now));
         if (!all && fields[i].type != MOMENTS)
             continue;
         if (!then || strcmp(then, now))
@@ -89,12 +89,16 @@ static int compare_recipe(const struct hzp_trainer *t, const struct hzp_safetens
     return HZP_OK;
 }
 
-/* The checksum of the weights in the version's memory.  path: the file that it is for. */
-static int checksum_of(const struct hzp_trainer *t, const struct hzp_version *v, const char *path,
+/* The checksum of the weights in the version's memory; where this rank has only its shards of them,
+ * that of the record.  path: the file that it is for. */
+static int checksum_of(const struct hzp_model *model, const struct hzp_version *v, const char *path,
                        uint64_t *ret, struct hzp_err_text *reterr)
 {
-    const struct hzp_model *model = t->config.model;
-    int r = hzp_units_checksum(model->dev, hzp_version_units(model->weights, v), ret);
+    const struct hzp_units *units = hzp_version_units(model->weights, v);
+    *ret = v->record.checksum;
+    if (units->part)
+        return HZP_OK;
+    int r = hzp_units_checksum(model->dev, units, ret);
     return r < 0 ? hzp_fail(reterr, r, "%s: cannot copy the weights to host memory: %s", path,
                             hzp_err_name(r))
                  : HZP_OK;
@@ -117,13 +121,19 @@ static void declare_state(struct hzp_st_writer *w, const char *name, const struc
     hzp_st_writer_declare(w, name, disk_type(units), 1, &shape);
 }
 
-static int put_state(struct hzp_trainer *t, struct hzp_st_writer *w, const struct hzp_units *units,
-                     struct hzp_err_text *reterr)
+/* Writes all units in order; with ranks each is gathered, one at a time. */
+static int put_state(struct hzp_trainer *t, struct hzp_st_writer *w, enum hzp_state_part part,
+                     const struct hzp_units *units, struct hzp_err_text *reterr)
 {
     for (int32_t u = 0; u < units->layout->units; u++) {
         const void *data;
         void *owned;
         struct hzp_unit_view view = hzp_unit_view(units, u);
+        if (t->exchange) {
+            HZP_TRY(hzp_trainer_gather(t, part, u, &data, reterr));
+            HZP_TRY(hzp_st_writer_data(w, data, view.elements * hzp_dtype_size(view.type), reterr));
+            continue;
+        }
         int r = hzp_unit_read(t->config.model->dev, &view, &data, &owned);
         if (r < 0)
             return hzp_fail(reterr, r, "cannot copy the optimizer's state to host memory: %s",
@@ -174,17 +184,17 @@ int hzp_trainer_save(struct hzp_trainer *t, const struct hzp_version *v, const c
     const struct hzp_units *residual = hzp_train_space_residual(t->space);
     struct hzp_st_writer *w = NULL;
     uint64_t checksum;
-    HZP_TRY(checksum_of(t, v, path, &checksum, reterr));
+    HZP_TRY(checksum_of(t->config.model, v, path, &checksum, reterr));
     HZP_TRY(hzp_st_writer_open(path, &w, reterr));
     put_meta(t, v, checksum, note, w);
     declare_state(w, "m", m);
     declare_state(w, "v", second);
     if (residual)
         declare_state(w, "residual", residual);
-    HZP_TRY_GOTO(put_state(t, w, m, reterr));
-    HZP_TRY_GOTO(put_state(t, w, second, reterr));
+    HZP_TRY_GOTO(put_state(t, w, HZP_STATE_M, m, reterr));
+    HZP_TRY_GOTO(put_state(t, w, HZP_STATE_V, second, reterr));
     if (residual)
-        HZP_TRY_GOTO(put_state(t, w, residual, reterr));
+        HZP_TRY_GOTO(put_state(t, w, HZP_STATE_RESIDUAL, residual, reterr));
     return hzp_st_writer_finish(w, reterr);
 out:
     hzp_st_writer_abandon(w);
@@ -240,21 +250,21 @@ static int take_unit(void *ctx, int32_t u, const struct hzp_unit_view *host)
     return HZP_OK;
 }
 
-/* Copies a tensor, which holds all units in order, to the units. */
-static int get_state(const struct hzp_trainer *t, const struct hzp_st_tensor *tensor,
+/* Copies a tensor, which holds all units in order, to the resident parts of the units. */
+static int get_state(struct hzp_device *dev, const struct hzp_st_tensor *tensor,
                      const struct hzp_units *units, struct hzp_err_text *reterr)
 {
     struct state_source source = {.tensor = tensor, .reterr = reterr};
-    return hzp_units_fill(t->config.model->dev, units, take_unit, &source);
+    return hzp_units_fill(dev, units, take_unit, &source);
 }
 
-static int check_weights(const struct hzp_trainer *t, const struct hzp_version *v,
+static int check_weights(const struct hzp_model *model, const struct hzp_version *v,
                          const struct hzp_safetensors *st, const char *path, uint64_t *ret,
                          struct hzp_err_text *reterr)
 {
     const char *then = hzp_safetensors_meta(st, "weights_checksum");
     char now[32];
-    HZP_TRY(checksum_of(t, v, path, ret, reterr));
+    HZP_TRY(checksum_of(model, v, path, ret, reterr));
     snprintf(now, sizeof(now), "%016" PRIx64, *ret);
     if (!then || strcmp(then, now))
         return hzp_fail(
@@ -264,59 +274,54 @@ static int check_weights(const struct hzp_trainer *t, const struct hzp_version *
     return HZP_OK;
 }
 
-static int load_state(struct hzp_trainer *t, struct hzp_version *v,
+static int load_state(const struct hzp_model *model, const struct hzp_recipe *recipe,
+                      struct hzp_train_space *space, struct hzp_version *v,
                       const struct hzp_safetensors *st, const char *path, bool same_recipe,
-                      struct hzp_err_text *reterr)
+                      struct hzp_trainer_saved *ret, struct hzp_err_text *reterr)
 {
     const char *format = hzp_safetensors_meta(st, "format");
-    const struct hzp_units *residuals = hzp_train_space_residual(t->space);
+    const struct hzp_units *residuals = hzp_train_space_residual(space);
     const struct hzp_st_tensor *m, *second, *residual = NULL;
-    int64_t step, draws, learned_through;
     uint64_t checksum;
     if (!format || strcmp(format, format_name))
         return hzp_fail(reterr, HZP_EFORMAT, "%s: not a trainer's state (format %s)", path,
                         format ? format : "missing");
-    HZP_TRY(compare_recipe(t, st, path, same_recipe, reterr));
-    HZP_TRY(get_number(st, path, "step", 0, &step, reterr));
-    HZP_TRY(get_number(st, path, "draws", 0, &draws, reterr));
-    HZP_TRY(get_number(st, path, "learned_through", -1, &learned_through, reterr));
-    HZP_TRY(find_state(st, path, "m", hzp_train_space_m(t->space), &m, reterr));
-    HZP_TRY(find_state(st, path, "v", hzp_train_space_v(t->space), &second, reterr));
+    HZP_TRY(compare_recipe(recipe, st, path, same_recipe, reterr));
+    HZP_TRY(get_number(st, path, "step", 0, &ret->step, reterr));
+    HZP_TRY(get_number(st, path, "draws", 0, &ret->draws, reterr));
+    HZP_TRY(get_number(st, path, "learned_through", -1, &ret->learned_through, reterr));
+    HZP_TRY(find_state(st, path, "m", hzp_train_space_m(space), &m, reterr));
+    HZP_TRY(find_state(st, path, "v", hzp_train_space_v(space), &second, reterr));
     if (residuals)
         HZP_TRY(find_state(st, path, "residual", residuals, &residual, reterr));
-    HZP_TRY(check_weights(t, v, st, path, &checksum, reterr));
+    HZP_TRY(check_weights(model, v, st, path, &checksum, reterr));
 
-    HZP_TRY(get_state(t, m, hzp_train_space_m(t->space), reterr));
-    HZP_TRY(get_state(t, second, hzp_train_space_v(t->space), reterr));
+    HZP_TRY(get_state(model->dev, m, hzp_train_space_m(space), reterr));
+    HZP_TRY(get_state(model->dev, second, hzp_train_space_v(space), reterr));
     if (residuals)
-        HZP_TRY(get_state(t, residual, residuals, reterr));
+        HZP_TRY(get_state(model->dev, residual, residuals, reterr));
     const char *loss = hzp_safetensors_meta(st, "loss");
-    double value = loss ? strtod(loss, NULL) : -1;
-    v->record.optimizer_step = step;
-    v->record.learned_through = learned_through;
+    ret->loss = loss ? strtod(loss, NULL) : -1;
+    v->record.optimizer_step = ret->step;
+    v->record.learned_through = ret->learned_through;
     v->record.checksum = checksum;
-    v->record.loss = value >= 0 ? value : NAN;
-    t->step = step;
-    t->draws = draws;
-    t->learned_through = learned_through;
-    hzp_lock_take(&t->lock);
-    t->stats.step = step;
-    t->stats.draws = draws;
-    t->stats.loss = value;
-    hzp_lock_release(&t->lock);
+    v->record.loss = ret->loss >= 0 ? ret->loss : NAN;
     return HZP_OK;
 }
 
-int hzp_trainer_load(struct hzp_trainer *t, struct hzp_version *v, const char *dir,
-                     bool same_recipe, char *ret_note, struct hzp_err_text *reterr)
+/* ret_note as in hzp_trainer_load. */
+static int load_file(const struct hzp_model *model, const struct hzp_recipe *recipe,
+                     struct hzp_train_space *space, struct hzp_version *v, const char *dir,
+                     bool same_recipe, struct hzp_trainer_saved *ret, char *ret_note,
+                     struct hzp_err_text *reterr)
 {
     char path[PATH_MAX];
     struct hzp_safetensors *st = NULL;
     snprintf(path, sizeof(path), "%s/trainer.safetensors", dir);
     HZP_TRY(hzp_safetensors_open(path, &st, reterr));
-    int r = hzp_train_space_restore(t->space);
+    int r = hzp_train_space_restore(space);
     if (r >= 0)
-        r = load_state(t, v, st, path, same_recipe, reterr);
+        r = load_state(model, recipe, space, v, st, path, same_recipe, ret, reterr);
     else
         hzp_fail(reterr, r, "no memory for %s: %s", path, hzp_err_name(r));
     if (r >= 0 && ret_note) {
@@ -325,4 +330,32 @@ int hzp_trainer_load(struct hzp_trainer *t, struct hzp_version *v, const char *d
     }
     hzp_safetensors_close(st);
     return r;
+}
+
+int hzp_trainer_load_state(const struct hzp_model *model, const struct hzp_recipe *recipe,
+                           struct hzp_train_space *space, struct hzp_version *v, const char *dir,
+                           bool same_recipe, struct hzp_trainer_saved *ret,
+                           struct hzp_err_text *reterr)
+{
+    return load_file(model, recipe, space, v, dir, same_recipe, ret, NULL, reterr);
+}
+
+int hzp_trainer_load(struct hzp_trainer *t, struct hzp_version *v, const char *dir,
+                     bool same_recipe, char *ret_note, struct hzp_err_text *reterr)
+{
+    struct hzp_trainer_saved saved;
+    HZP_TRY(load_file(t->config.model, &t->config.recipe, t->space, v, dir, same_recipe, &saved,
+                      ret_note, reterr));
+    free(t->loaded_dir);
+    t->loaded_dir = strdup(dir);
+    HZP_ASSERT(t->loaded_dir);
+    t->step = saved.step;
+    t->draws = saved.draws;
+    t->learned_through = saved.learned_through;
+    hzp_lock_take(&t->lock);
+    t->stats.step = saved.step;
+    t->stats.draws = saved.draws;
+    t->stats.loss = saved.loss;
+    hzp_lock_release(&t->lock);
+    return HZP_OK;
 }

@@ -8,6 +8,7 @@
 
 #include "base/thread.h"
 #include "nanobatch/build/ride.h"
+#include "train/exchange.h"
 #include "train/pace.h"
 #include "train/trainer.h"
 
@@ -21,6 +22,8 @@ enum hzp_trainer_stage {
     HZP_TRAINER_UPDATE,     /* the update's chain is in progress */
     HZP_TRAINER_BROKEN,     /* device or weights failed: the trainer offers nothing more */
 };
+
+enum hzp_gather_state { HZP_GATHER_NONE, HZP_GATHER_WANTED, HZP_GATHER_DONE, HZP_GATHER_FAILED };
 
 /* The samples drawn for one update, and the micro-batch of each. */
 struct hzp_draw {
@@ -36,7 +39,8 @@ struct hzp_trainer {
     struct hzp_trainer_config config;
     struct hzp_train_space *space;
     struct hzp_micro *micro;
-    struct hzp_rider rider; /* of the current micro-batch */
+    struct hzp_exchange *exchange; /* with the other ranks; NULL: there are none */
+    struct hzp_rider rider;        /* of the current micro-batch */
     /* engine thread: the newest step had room for riding rows (hzp_room.ride_rows); the next
      * micro-batch is then cut into chunks */
     bool carried;
@@ -49,7 +53,8 @@ struct hzp_trainer {
     size_t prepared; /* bytes of the space in the chains so far */
     int32_t prepare_pieces; /* of the next chain */
     struct hzp_draw draw;
-    int32_t bin;              /* index of the current micro-batch, 0 .. draw.bins - 1 */
+    /* first micro-batch of the current round: rank by rank, each rank has one of a round's */
+    int32_t bin;
     struct hzp_version *held; /* the current version, acquired for this update; NULL: reads draft */
     struct hzp_version *draft; /* holds `unpublished` finished updates, or is being written */
     int32_t unpublished;
@@ -67,6 +72,17 @@ struct hzp_trainer {
     /* the version acquired while frozen, as a checkpoint saves it; NULL: not frozen */
     struct hzp_version *picture;
 
+    /* A unit of the state that another thread waits for (hzp_trainer_gather). */
+    struct hzp_wake gathered;
+    void (*wake)(void *ctx); /* set before the loop runs */
+    void *wake_ctx;
+    enum hzp_state_part gather_part;
+    int32_t gather_unit;
+    bool gathering;            /* engine thread: the exchange's list is that of the gather */
+    _Atomic(int) gather_state; /* enum hzp_gather_state */
+    atomic_bool loop_ended;    /* nothing more is gathered for other threads */
+    char *loaded_dir;          /* the checkpoint whose state was loaded; NULL: none */
+
     /* any thread */
     atomic_bool paused, finishing, freeze;
     _Atomic(struct hzp_version *) frozen;
@@ -75,5 +91,34 @@ struct hzp_trainer {
     struct hzp_lock lock;
     struct hzp_trainer_stats stats;
 };
+
+/* --- trainer_ranks.c -------------------------------------------------------------------------- */
+
+/* Numbers the micro-batches of the draw, which is packed, and sends them to the other ranks. */
+void hzp_trainer_deal(struct hzp_trainer *t);
+
+/* Gathers one unit of the optimizer's state on this rank: *ret is the whole unit in host memory,
+ * valid until the next call. While the trainer is frozen, the engine thread exchanges data for the
+ * thread that calls; otherwise the caller is that thread.  HZP_EIO. */
+int hzp_trainer_gather(struct hzp_trainer *t, enum hzp_state_part part, int32_t u, const void **ret,
+                       struct hzp_err_text *reterr);
+
+/* Engine thread: does what a call of hzp_trainer_gather waits for, when the other ranks listen. */
+void hzp_trainer_serve_gather(struct hzp_trainer *t);
+
+/* --- trainer_state.c -------------------------------------------------------------------------- */
+
+/* The numbers that are saved with the state. */
+struct hzp_trainer_saved {
+    int64_t step, draws, learned_through;
+    double loss; /* < 0: none */
+};
+
+/* Reads trainer.safetensors in dir into the space: of each unit what is resident.  See
+ * hzp_trainer_load. */
+int hzp_trainer_load_state(const struct hzp_model *model, const struct hzp_recipe *recipe,
+                           struct hzp_train_space *space, struct hzp_version *v, const char *dir,
+                           bool same_recipe, struct hzp_trainer_saved *ret,
+                           struct hzp_err_text *reterr);
 
 #endif

@@ -30,6 +30,17 @@ int hzp_model_load(const char *dir, struct hzp_device *dev, const struct hzp_uni
 int hzp_model_save(const char *dir, struct hzp_device *dev, const struct hzp_units *units,
                    const char *source_dir, struct hzp_err_text *reterr);
 
+/* Where a save gets units from that are not resident as a whole. */
+struct hzp_unit_source {
+    /* *ret: unit u's contents in host memory, valid until the next call. */
+    int (*read)(void *ctx, int32_t u, const void **ret, struct hzp_err_text *reterr);
+    void *ctx;
+};
+/* The same as hzp_model_save for units of that type that the source reads, in order. */
+int hzp_model_save_from(const char *dir, const struct hzp_layout *layout, enum hzp_dtype type,
+                        const struct hzp_unit_source *source, const char *source_dir,
+                        struct hzp_err_text *reterr);
+
 /* The same with a different bound for a file's bytes of data (a tensor larger than the bound gets
  * its own file). */
 int hzp_model_save_shards(const char *dir, struct hzp_device *dev, const struct hzp_units *units,

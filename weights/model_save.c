@@ -16,6 +16,7 @@
 
 enum { CONFIG_BYTES_MAX = 1 << 20, NAME_SIZE = 64 };
 static const size_t copied_bytes_max = (size_t)256 << 20;
+static const size_t file_bytes = 5000000000; /* of a file of weights, at most */
 
 /* The state of a save. */
 struct save {
@@ -24,7 +25,8 @@ struct save {
     enum hzp_dtype type;
     struct hzp_device *dev; /* NULL: the units are in host memory */
     const struct hzp_units *units;
-    int32_t *shard; /* [layout->disks] the shard of each */
+    const struct hzp_unit_source *source; /* instead of units */
+    int32_t *shard;                       /* [layout->disks] the shard of each */
     int32_t shards;
     struct hzp_err_text *reterr;
 };
@@ -188,19 +190,28 @@ static void declare_shard(const struct save *save, int32_t shard, struct hzp_st_
     }
 }
 
+static int read_unit(const struct save *save, int32_t u, const void **ret, void **ret_owned)
+{
+    *ret_owned = NULL;
+    if (save->source)
+        return save->source->read(save->source->ctx, u, ret, save->reterr);
+    struct hzp_unit_view view = hzp_unit_view(save->units, u);
+    int r = hzp_unit_read(save->dev, &view, ret, ret_owned);
+    return r < 0 ? hzp_fail(save->reterr, r, "%s: cannot copy a layer to host memory: %s",
+                            save->dir, hzp_err_name(r))
+                 : HZP_OK;
+}
+
 /* Writes the shard's tensors of unit u, which are consecutive in layout->disk, starting at *at. */
 static int write_unit(const struct save *save, int32_t shard, int32_t u, int32_t *at,
                       struct hzp_st_writer *w)
 {
     const struct hzp_layout *l = save->layout;
     size_t size = hzp_dtype_size(save->type);
-    struct hzp_unit_view view = hzp_unit_view(save->units, u);
     void *owned;
     const void *data;
-    int r = hzp_unit_read(save->dev, &view, &data, &owned);
-    if (r < 0)
-        return hzp_fail(save->reterr, r, "%s: cannot copy a layer to host memory: %s", save->dir,
-                        hzp_err_name(r));
+    int r = read_unit(save, u, &data, &owned);
+    HZP_TRY(r);
     const char *host = data;
     for (; *at < l->disks && r >= 0; ++*at) {
         const struct hzp_disk_tensor *d = &l->disk[*at];
@@ -273,6 +284,27 @@ static int remove_stale(const struct save *save)
     return HZP_OK;
 }
 
+/* Everything in *save but the shards is set. */
+static int save_model(struct save *save, size_t shard_bytes)
+{
+    if (strlen(save->dir) > PATH_MAX - 128 || strlen(save->source_dir) > PATH_MAX - 128)
+        return hzp_fail(save->reterr, HZP_EINVAL, "the path of the model directory is too long");
+    if (mkdir(save->dir, 0777) < 0 && errno != EEXIST)
+        return fail_io(save, save->dir, "cannot be made");
+    cut_shards(save, shard_bytes);
+    int r = write_config(save);
+    if (r == HZP_OK)
+        r = copy_text_files(save);
+    for (int32_t i = 0; r == HZP_OK && i < save->shards; i++)
+        r = write_shard(save, i);
+    if (r == HZP_OK && save->shards > 1)
+        r = write_index(save);
+    if (r == HZP_OK)
+        r = remove_stale(save);
+    free(save->shard);
+    return r;
+}
+
 int hzp_model_save_shards(const char *dir, struct hzp_device *dev, const struct hzp_units *units,
                           const char *source_dir, size_t shard_bytes, struct hzp_err_text *reterr)
 {
@@ -283,26 +315,24 @@ int hzp_model_save_shards(const char *dir, struct hzp_device *dev, const struct 
                         .dev = dev,
                         .units = units,
                         .reterr = reterr};
-    if (strlen(dir) > PATH_MAX - 128 || strlen(source_dir) > PATH_MAX - 128)
-        return hzp_fail(reterr, HZP_EINVAL, "the path of the model directory is too long");
-    if (mkdir(dir, 0777) < 0 && errno != EEXIST)
-        return fail_io(&save, dir, "cannot be made");
-    cut_shards(&save, shard_bytes);
-    int r = write_config(&save);
-    if (r == HZP_OK)
-        r = copy_text_files(&save);
-    for (int32_t i = 0; r == HZP_OK && i < save.shards; i++)
-        r = write_shard(&save, i);
-    if (r == HZP_OK && save.shards > 1)
-        r = write_index(&save);
-    if (r == HZP_OK)
-        r = remove_stale(&save);
-    free(save.shard);
-    return r;
+    return save_model(&save, shard_bytes);
 }
 
 int hzp_model_save(const char *dir, struct hzp_device *dev, const struct hzp_units *units,
                    const char *source_dir, struct hzp_err_text *reterr)
 {
-    return hzp_model_save_shards(dir, dev, units, source_dir, (size_t)5000000000, reterr);
+    return hzp_model_save_shards(dir, dev, units, source_dir, file_bytes, reterr);
+}
+
+int hzp_model_save_from(const char *dir, const struct hzp_layout *layout, enum hzp_dtype type,
+                        const struct hzp_unit_source *source, const char *source_dir,
+                        struct hzp_err_text *reterr)
+{
+    struct save save = {.dir = dir,
+                        .source_dir = source_dir,
+                        .layout = layout,
+                        .type = type,
+                        .source = source,
+                        .reterr = reterr};
+    return save_model(&save, file_bytes);
 }

@@ -14,6 +14,7 @@
 #include "api/cli/commands.h"
 #include "api/engine/assembly.h"
 #include "api/engine/fill.h"
+#include "api/engine/follow.h"
 #include "api/learn/examples.h"
 #include "api/learn/train_log.h"
 #include "base/arena.h"
@@ -42,6 +43,7 @@ struct data {
 struct run {
     const struct hzp_train_settings *settings;
     const struct hzp_engine_settings *engine; /* its device, model, training and learning */
+    struct hzp_link *link;                    /* with the other ranks; NULL: there are none */
     char source_dir[PATH_MAX];                /* config.json and tokenizer files */
     struct hzp_assembly parts;
     struct hzp_sample_queue *queue;
@@ -155,6 +157,7 @@ static int open_model(struct run *run, struct hzp_err_text *reterr)
                                          .training = &run->engine->training,
                                          .source_dir = run->source_dir,
                                          .tokenizer = true,
+                                         .link = run->link,
                                          .executors = o->eval_data ? 1 : 0}; /* the evaluator's */
     HZP_TRY(hzp_assembly_read(&config, &run->parts, reterr));
     return hzp_assembly_open(&run->parts, 1, reterr);
@@ -245,6 +248,9 @@ static int open_trainer(struct run *run, struct hzp_err_text *reterr)
     HZP_TRY(hzp_assembly_open_trainer(&run->parts, run->queue, on_update, run, reterr));
     if (!run->eval.count)
         return HZP_OK;
+    if (run->parts.shards.groups.z3 > 1)
+        return hzp_fail_param(reterr, HZP_EINVAL, "--eval-data",
+                              "--eval-data needs whole weights on each rank: use --z3 1");
     int r = hzp_evaluator_create(run->parts.model, recipe->micro_rows, &run->evaluator);
     return r < 0 ? hzp_fail(reterr, r, "not enough memory for the evaluation") : HZP_OK;
 }
@@ -332,6 +338,34 @@ static int fill(void *ctx, struct hzp_version *draft, struct hzp_err_text *reter
     return HZP_OK;
 }
 
+/* The same on a rank other than 0, whose weights are sharded: from the same files. */
+static int fill_shards(void *ctx, struct hzp_assembly *a, struct hzp_version *draft,
+                       struct hzp_err_text *reterr)
+{
+    struct run *run = ctx;
+    const struct hzp_train_settings *o = run->settings;
+    char dir[PATH_MAX];
+    if (o->resume) {
+        snprintf(dir, sizeof(dir), "%s/checkpoint-%" PRIu64, o->out, hzp_checkpoint_newest(o->out));
+        HZP_TRY(hzp_fill_load(a->weights, draft, dir, reterr));
+        return hzp_follower_load(a->follower, draft, dir, true, reterr);
+    }
+    if (!o->from_scratch)
+        return hzp_fill_load(a->weights, draft, run->engine->model.dir, reterr);
+    return hzp_model_init(a->dev, hzp_version_units(a->weights, draft), (uint64_t)o->init_seed,
+                          (float)o->init_std);
+}
+
+/* A rank other than 0, from its start to its end. */
+static int follow(struct run *run, struct hzp_err_text *reterr)
+{
+    struct hzp_follow_config config = {
+        .settings = run->engine, .link = run->link, .fill = fill_shards, .ctx = run};
+    HZP_TRY(choose_source(run, reterr));
+    config.source_dir = run->source_dir;
+    return hzp_follow(&config, reterr);
+}
+
 static int open_log(struct run *run, struct hzp_err_text *reterr)
 {
     char path[PATH_MAX];
@@ -360,6 +394,7 @@ static int open_run(struct run *run, struct hzp_err_text *reterr)
     HZP_TRY_GOTO(open_data(run, reterr));
     HZP_TRY_GOTO(open_trainer(run, reterr));
     HZP_TRY_GOTO(hzp_assembly_fill(&run->parts, fill, run, reterr));
+    HZP_TRY_GOTO(hzp_trainer_share(run->parts.trainer, reterr));
     HZP_TRY_GOTO(open_log(run, reterr));
     return HZP_OK;
 out:
@@ -433,6 +468,26 @@ static int after_update(struct run *run, struct hzp_err_text *reterr)
     return HZP_OK;
 }
 
+/* One turn of the loop; where only other ranks can go on, it sleeps for a while.  0: there is
+ * nothing to do. */
+static int turn(struct run *run, struct hzp_err_text *reterr)
+{
+    struct hzp_trainer_stats stats;
+    int r = hzp_loop_turn(run->parts.loop);
+    if (r < 0)
+        return hzp_fail(reterr, r, "the device failed");
+    if (r > 0 || !run->link)
+        return r;
+    hzp_trainer_read_stats(run->parts.trainer, &stats);
+    if (stats.failure[0])
+        return hzp_fail(reterr, HZP_EIO, "%s; the newest checkpoint is of step %" PRId64,
+                        stats.failure, run->saved_step);
+    if (!hzp_trainer_awaits_ranks(run->parts.trainer))
+        return 0;
+    hzp_loop_sleep(run->parts.loop, slice_ns);
+    return 1;
+}
+
 static int train(struct run *run, struct hzp_err_text *reterr)
 {
     if (!run->settings->resume) {
@@ -441,16 +496,14 @@ static int train(struct run *run, struct hzp_err_text *reterr)
     }
     int r = 1;
     while (run->step < run->total && r > 0 && !stop_asked) {
-        r = hzp_loop_turn(run->parts.loop);
-        if (r < 0)
-            return hzp_fail(reterr, r, "the device failed");
+        r = turn(run, reterr);
+        HZP_TRY(r);
         if (run->updated)
             HZP_TRY(after_update(run, reterr));
     }
     while (stop_asked && !hzp_trainer_idle(run->parts.trainer)) {
-        r = hzp_loop_turn(run->parts.loop); /* lets an update that has begun finish */
-        if (r < 0)
-            return hzp_fail(reterr, r, "the device failed");
+        r = turn(run, reterr); /* lets an update that has begun finish */
+        HZP_TRY(r);
         if (run->updated)
             HZP_TRY(after_update(run, reterr));
     }
@@ -476,7 +529,7 @@ static int finish(struct run *run, struct hzp_err_text *reterr)
                 run->step, run->total, o->out, run->step);
         return HZP_OK;
     }
-    HZP_TRY(hzp_checkpoint_save_model(o->out, run->parts.model,
+    HZP_TRY(hzp_checkpoint_save_model(o->out, run->parts.model, run->parts.trainer,
                                       hzp_weights_current(run->parts.weights), run->source_dir,
                                       run->options, reterr));
     fprintf(stderr, "done: %" PRId64 " updates, the model is in %s\n", run->step, o->out);
@@ -503,11 +556,14 @@ int hzp_cmd_train(const struct hzp_options *options)
     run->settings = o;
     run->engine = &options->engine;
     catch_signals();
-    int r = open_run(run, &text);
-    if (r >= 0)
+    bool leads = !run->link || hzp_link_rank(run->link) == 0;
+    int r = leads ? open_run(run, &text) : follow(run, &text);
+    if (r >= 0 && leads)
         r = train(run, &text);
-    if (r >= 0)
+    if (r >= 0 && leads)
         r = finish(run, &text);
+    if (r >= 0 && leads)
+        hzp_trainer_dismiss_ranks(run->parts.trainer);
     if (run->log)
         hzp_train_log_line(run->log);
     if (r < 0)

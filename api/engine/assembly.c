@@ -3,6 +3,7 @@
 
 #include "api/engine/fill.h"
 #include "api/engine/search_file.h"
+#include "api/engine/shards.h"
 #include "base/log.h"
 #include "weights/fp8.h"
 
@@ -139,6 +140,8 @@ static int plan_memory(struct hzp_assembly *a, struct hzp_err_text *reterr)
                                          .limit = a->dev->mem_total,
                                          .lanes = lane_bytes(a),
                                          .rides = a->chunk_rows > 0};
+    HZP_TRY(hzp_assembly_shards(a, &request, reterr));
+    request.shards = a->shards;
     HZP_TRY(hzp_memory_plan(&request, &a->layout, &a->plan, reterr));
     if (a->is.quiet)
         return HZP_OK;
@@ -180,7 +183,8 @@ static int open_weights(struct hzp_assembly *a, uint64_t first_id)
                                         .fp8 = a->plan.fp8,
                                         .slots = a->plan.slots,
                                         .max_staleness = staleness,
-                                        .first_id = first_id};
+                                        .first_id = first_id,
+                                        .shards = a->shards};
     HZP_TRY(hzp_weights_create(a->dev, &a->layout, &config, &a->weights));
     return hzp_model_create(a->dev, a->weights, a->plan.positions, &a->model);
 }
@@ -216,13 +220,23 @@ int hzp_assembly_open_trainer(struct hzp_assembly *a, struct hzp_sample_queue *q
                                         .queue = queue,
                                         .chunk_rows = a->chunk_rows,
                                         .ride_rows = a->plan.train.ride_rows,
+                                        .shards = a->shards,
+                                        .link = a->is.link,
                                         .on_update = on_update,
                                         .ctx = ctx};
     if (a->is.serving) { /* without requests steps need not be short, so work is not cut */
         config.quantum_flops = a->plan.train.quantum_flops;
         config.prepare_behind = true;
     }
-    return explain(a, hzp_trainer_create(&config, &a->trainer), "training", reterr);
+    return explain(a, hzp_trainer_create(&config, &a->trainer, reterr), "training", reterr);
+}
+
+int hzp_assembly_open_follower(struct hzp_assembly *a, struct hzp_err_text *reterr)
+{
+    struct hzp_follower_config config = {
+        .recipe = a->plan.recipe, .model = a->model, .shards = a->shards, .link = a->is.link};
+    HZP_TRY(hzp_recipe_check(&a->plan.recipe, reterr));
+    return explain(a, hzp_follower_create(&config, &a->follower, reterr), "training", reterr);
 }
 
 /* ---- the first version ---- */
@@ -368,9 +382,15 @@ int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loo
         config.source[config.sources++] = hzp_scheduler_source(a->scheduler);
     if (a->trainer)
         config.source[config.sources++] = hzp_trainer_source(a->trainer);
+    if (a->follower)
+        config.source[config.sources++] = hzp_follower_source(a->follower);
     if (loop->last)
         config.source[config.sources++] = loop->last;
     int r = hzp_loop_create(&config, &a->loop);
+    if (r == HZP_OK && a->is.link && a->trainer)
+        hzp_trainer_set_wake(a->trainer, hzp_loop_wake, a->loop);
+    else if (r == HZP_OK && a->is.link)
+        hzp_link_set_wake(a->is.link, hzp_loop_wake, a->loop);
     if (r == HZP_OK && a->pool)
         r = hzp_loop_warm_up(a->loop, hzp_kvpool_layers(a->pool));
     return explain(a, r, "the loop", reterr);
@@ -380,11 +400,14 @@ int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loo
 
 void hzp_assembly_close_device(struct hzp_assembly *a)
 {
+    if (a->is.link)
+        hzp_link_set_wake(a->is.link, NULL, NULL);
     hzp_loop_destroy(a->loop);
     hzp_plan_table_fini(&a->plans);
     hzp_tables_fini(&a->tables);
     hzp_rig_destroy(a->rig);
     hzp_trainer_destroy(a->trainer);
+    hzp_follower_destroy(a->follower);
     hzp_scheduler_destroy(a->scheduler);
     hzp_batch_destroy(a->batch);
     hzp_serve_space_destroy(a->space);
@@ -395,6 +418,7 @@ void hzp_assembly_close_device(struct hzp_assembly *a)
     a->loop = NULL;
     a->rig = NULL;
     a->trainer = NULL;
+    a->follower = NULL;
     a->scheduler = NULL;
     a->batch = NULL;
     a->space = NULL;

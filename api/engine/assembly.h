@@ -7,7 +7,7 @@
  *
  *     read          configuration, layout and tokenizer: no device, any thread
  *     open          device, plan table, memory plan, weights, model
- *     open_trainer  the trainer, over the caller's queue
+ *     open_trainer  the trainer, over the caller's queue; or open_follower, on a rank other than 0
  *     fill          the first version's contents, published
  *     open_serving  KV pages, spaces, batch, scheduler
  *     open_rig      synthetic steps instead of a scheduler: for plans and measurements
@@ -33,6 +33,7 @@
 #include "nanobatch/loop.h"
 #include "nanobatch/search/rig.h"
 #include "serve/scheduler.h"
+#include "train/follower.h"
 #include "train/trainer.h"
 
 /* The maximum sizes of a rig's steps. */
@@ -63,6 +64,10 @@ struct hzp_assembly_config {
     int32_t positions; /* without serving, training and rig: the longest sequence */
     int32_t executors; /* the caller's, besides the loop's: for the memory plan */
     bool quiet;        /* prints neither device nor memory plan */
+    /* The connection with the other ranks, borrowed; NULL: there is one rank.  Rank 0 opens a
+     * trainer, the others a follower. */
+    struct hzp_link *link;
+    bool serves; /* with link: rank 0 serves, so every rank has whole units */
 };
 
 struct hzp_assembly {
@@ -79,11 +84,14 @@ struct hzp_assembly {
     struct hzp_plan_table plans; /* as the serving settings say; empty: none */
     struct hzp_tables tables;    /* from the same file; empty: none */
     int32_t chunk_rows;          /* of training's forward pass; 0: it never rides */
+    struct hzp_shards shards;    /* of weights and training; all zero: one rank, not ordered */
     struct hzp_memory_plan plan; /* without serving and training only what weights need */
     struct hzp_weights *weights;
     struct hzp_model *model;
     /* open_trainer */
     struct hzp_trainer *trainer;
+    /* open_follower */
+    struct hzp_follower *follower;
     /* open_serving */
     struct hzp_kvpool *pool;
     struct hzp_serve_space *space;
@@ -112,6 +120,9 @@ int hzp_assembly_open(struct hzp_assembly *a, uint64_t first_id, struct hzp_err_
 int hzp_assembly_open_trainer(struct hzp_assembly *a, struct hzp_sample_queue *queue,
                               void (*on_update)(void *, const struct hzp_update_report *),
                               void *ctx, struct hzp_err_text *reterr);
+
+/* Opens a follower instead of a trainer, on a rank other than 0. */
+int hzp_assembly_open_follower(struct hzp_assembly *a, struct hzp_err_text *reterr);
 
 /* Begins a draft, fills it by calling fill() (NULL: with the model's weights, or noise if there is
  * no directory), quantizes it if the store keeps e4m3 copies, and publishes it.  On a device that

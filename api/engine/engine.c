@@ -55,6 +55,8 @@ static int open_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
     if (e->state)
         HZP_TRY(hzp_assembly_open_trainer(a, hzp_state_queue(e->state), on_update, e, reterr));
     HZP_TRY(hzp_assembly_fill(a, fill, e, reterr));
+    if (e->state)
+        HZP_TRY(hzp_trainer_share(a->trainer, reterr));
     HZP_TRY(hzp_assembly_open_serving(a, reterr));
     HZP_TRY(hzp_assembly_open_loop(a, &loop, reterr));
     if (!e->state)
@@ -81,8 +83,11 @@ static void *engine_main(void *arg)
         enter(t, RUNNING, HZP_OK);
         r = hzp_loop_run(e->parts.loop);
         hzp_scheduler_abort(e->parts.scheduler);
-        if (e->state)
+        if (e->state) {
+            hzp_trainer_loop_ended(e->parts.trainer);
             hzp_state_stop(e->state, r == HZP_OK);
+            hzp_trainer_dismiss_ranks(e->parts.trainer);
+        }
     }
     enter(t, ENDED, r);
     hzp_lock_take(&t->lock);
@@ -150,6 +155,8 @@ static int read_host_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
                                          .tokenizer = true,
                                          .slots = slots,
                                          .max_staleness = (int32_t)s->training.max_staleness,
+                                         .link = s->no_train ? NULL : e->config.link,
+                                         .serves = true,
                                          .quiet = e->config.quiet};
     HZP_TRY(hzp_settings_policy(&s->split, &e->policy, reterr));
     HZP_TRY(hzp_assembly_read(&config, &e->parts, reterr));

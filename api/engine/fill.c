@@ -21,6 +21,8 @@ int hzp_fill_noise(struct hzp_weights *weights, struct hzp_version *draft)
     struct hzp_lane *lane = NULL;
     struct hzp_fence *fence = NULL;
     int r;
+    if (hzp_weights_gathered(weights))
+        return HZP_EUNSUP; /* no rank has whole matrices */
     HZP_TRY_GOTO(hzp_lane_open(dev, HZP_BOUND_MEMORY, &lane));
     HZP_TRY_GOTO(hzp_fence_open(dev, &fence));
     for (int32_t u = 0; u < layout->units; u++) {

@@ -12,6 +12,7 @@
 /* The shortest maximum sequence length that is accepted without --context: a server with less is
  * not useful. */
 enum { CONTEXT_MIN = 64 };
+enum { PART_SIZE = 40 };
 
 const char *hzp_size_text(size_t bytes, char *text)
 {
@@ -132,6 +133,29 @@ static int plan_serving(const struct hzp_memory_request *q, const struct hzp_lay
     return HZP_OK;
 }
 
+/* ", 1/4 on each rank", or "" if a rank has everything; text
+ * [PART_SIZE]. */
+static const char *part_text(int32_t shards, char *text)
+{
+    text[0] = '\0';
+    if (shards > 1)
+        snprintf(text, PART_SIZE, ", 1/%d on each rank", shards);
+    return text;
+}
+
+/* Bytes of what ranks share. */
+static struct hzp_groups_bytes sharded_bytes(const struct hzp_memory_request *q,
+                                             const struct hzp_layout *layout,
+                                             const struct hzp_memory_plan *plan)
+{
+    struct hzp_shards shards = hzp_shards_of(&q->shards);
+    struct hzp_groups_model model = hzp_groups_model(&shards.groups, layout, shards.ordered);
+    model.type = plan->dtype;
+    model.moment_type = plan->recipe.moment_type;
+    model.slots = q->slots;
+    return hzp_groups_bytes(&shards.groups, &model);
+}
+
 static void plan_training(const struct hzp_memory_request *q, const struct hzp_layout *layout,
                           struct hzp_memory_plan *plan)
 {
@@ -139,18 +163,24 @@ static void plan_training(const struct hzp_memory_request *q, const struct hzp_l
     plan->train = hzp_trainer_space_config(&plan->recipe, &layout->config, quantum);
     if (q->rides) /* steps with more rows cannot carry the end of a micro-batch */
         plan->train.ride_rows = (int32_t)q->serving->running_max;
+    plan->train.shards = q->shards;
+    struct hzp_groups_bytes b = sharded_bytes(q, layout, plan);
     size_t bytes = hzp_train_space_bytes(layout, plan->dtype, &plan->train);
     size_t moment = hzp_dtype_size(plan->recipe.moment_type);
     size_t residual = plan->dtype == HZP_BF16 ? sizeof(int16_t) : 0;
-    size_t grads = layout->elements * sizeof(float);
-    size_t moments = 2 * layout->elements * moment;
-    size_t rest = bytes - HZP_MIN(bytes, grads + moments + layout->elements * residual);
-    add(plan, "gradients", grads, "one of F32 per parameter");
-    add(plan, "moments", moments, "two of %s per parameter",
-        plan->recipe.moment_type == HZP_BF16 ? "BF16" : "F32");
+    size_t residuals = b.state / (2 * moment + residual) * residual;
+    size_t rest = bytes - HZP_MIN(bytes, b.grads + b.fresh + b.state);
+    const struct hzp_groups g = hzp_shards_of(&q->shards).groups;
+    int32_t sums = q->shards.ordered ? g.ranks : g.z2;
+    char part[PART_SIZE];
+    add(plan, "gradients", b.grads, "one of F32 per parameter%s", part_text(sums, part));
+    if (b.fresh)
+        add(plan, "fresh", b.fresh, "gradients of one micro-batch, a ring of two layers");
+    add(plan, "moments", b.state - residuals, "two of %s per parameter%s",
+        plan->recipe.moment_type == HZP_BF16 ? "BF16" : "F32", part_text(g.z1, part));
     if (residual)
-        add(plan, "residuals", layout->elements * residual,
-            "the lower half of the F32 master weights");
+        add(plan, "residuals", residuals, "the lower half of the F32 master weights%s",
+            part_text(g.z1, part));
     add(plan, "training", rest, "activations of %d rows, logits of %d",
         plan->train.rows_max + plan->train.ride_rows, plan->train.head_rows);
 }
@@ -192,10 +222,15 @@ int hzp_memory_plan(const struct hzp_memory_request *q, const struct hzp_layout 
         ret->recipe = hzp_settings_recipe(q->training, config);
 
     char text[16];
-    size_t version = layout->elements * hzp_dtype_size(ret->dtype), slots = (size_t)q->slots;
-    add(ret, "weights", slots * version, "%d version%s of %s in %s", q->slots,
-        slots == 1 ? "" : "s", hzp_size_text(version, text),
-        ret->dtype == HZP_BF16 ? "BF16" : "F32");
+    size_t slots = (size_t)q->slots;
+    struct hzp_groups_bytes sharded = sharded_bytes(q, layout, ret);
+    char part[PART_SIZE];
+    add(ret, "weights", sharded.weights, "%d version%s of %s in %s%s", q->slots,
+        slots == 1 ? "" : "s", hzp_size_text(sharded.weights / slots, text),
+        ret->dtype == HZP_BF16 ? "BF16" : "F32",
+        part_text(hzp_shards_of(&q->shards).groups.z3, part));
+    if (sharded.gathered)
+        add(ret, "gathered", sharded.gathered, "weights of other ranks, a ring of three layers");
     if (ret->fp8)
         add(ret, "fp8", slots * hzp_fp8_bytes(layout),
             "of each version, the projections for serving: %s in E4M3",

@@ -16,7 +16,7 @@
 
 #include <stdio.h>
 
-enum { HZP_MEMORY_LINES_MAX = 9 };
+enum { HZP_MEMORY_LINES_MAX = 12 };
 
 struct hzp_memory_line {
     const char *what;
@@ -48,6 +48,7 @@ struct hzp_memory_request {
     size_t limit;                                 /* bytes the device has */
     size_t lanes; /* part of the limit that the executors' lanes take (hzp_exec_bytes) */
     bool rides;   /* training may ride in serving's products, which needs memory */
+    struct hzp_shards shards; /* of weights and training; the layout is padded for them */
 };
 
 /* HZP_ENOMEM: it does not fit; the text shows the sum and names the options to lower.  HZP_EINVAL:

@@ -61,6 +61,8 @@ struct hzp_training_settings {
     double quantum_gflop;  /* maximum size of a piece of work; 0: not cut */
     int64_t publish_every; /* updates per version */
     int64_t max_staleness; /* updates by which the serving version may be behind */
+    int64_t z1, z2, z3;    /* ranks that share optimizer state, gradients, parameters; 0: chosen */
+    int64_t ordered;       /* 1: sums in an order that does not depend on the number of ranks */
 };
 
 /* How serving and training share the device. */

@@ -133,11 +133,16 @@ static int write_options(const char *dir, const char *options, struct hzp_err_te
 }
 
 int hzp_checkpoint_save_model(const char *dir, const struct hzp_model *model,
-                              const struct hzp_version *v, const char *source_dir,
-                              const char *options, struct hzp_err_text *reterr)
+                              struct hzp_trainer *trainer, const struct hzp_version *v,
+                              const char *source_dir, const char *options,
+                              struct hzp_err_text *reterr)
 {
-    HZP_TRY(
-        hzp_model_save(dir, model->dev, hzp_version_units(model->weights, v), source_dir, reterr));
+    const struct hzp_units *units = hzp_version_units(model->weights, v);
+    struct hzp_unit_source source = {hzp_trainer_read_weights, trainer};
+    int r = units->part
+                ? hzp_model_save_from(dir, units->layout, units->type, &source, source_dir, reterr)
+                : hzp_model_save(dir, model->dev, units, source_dir, reterr);
+    HZP_TRY(r);
     return write_options(dir, options, reterr);
 }
 
@@ -153,7 +158,7 @@ int hzp_checkpoint_write(const char *parent, uint64_t number, const struct hzp_m
     remove_dir(temporary);
     int r = hzp_checkpoint_make_dir(temporary, NULL, reterr);
     if (r >= 0)
-        r = hzp_checkpoint_save_model(temporary, model, v, source_dir, options, reterr);
+        r = hzp_checkpoint_save_model(temporary, model, trainer, v, source_dir, options, reterr);
     if (r >= 0)
         r = hzp_trainer_save(trainer, v, temporary, note, reterr);
     if (r >= 0)

@@ -28,11 +28,12 @@ int hzp_checkpoint_write(const char *parent, uint64_t number, const struct hzp_m
                          const char *source_dir, const char *options, const char *note,
                          struct hzp_err_text *reterr);
 
-/* Writes only the model and its serve.options, as a directory that can be loaded; v must be
- * held. */
+/* Writes only the model and its serve.options, as a directory that can be loaded; v must be held.
+ * trainer: gathers the weights where they are sharded; it may be NULL where they are not. */
 int hzp_checkpoint_save_model(const char *dir, const struct hzp_model *model,
-                              const struct hzp_version *v, const char *source_dir,
-                              const char *options, struct hzp_err_text *reterr);
+                              struct hzp_trainer *trainer, const struct hzp_version *v,
+                              const char *source_dir, const char *options,
+                              struct hzp_err_text *reterr);
 
 /* The largest number among parent's checkpoints; 0: none. */
 uint64_t hzp_checkpoint_newest(const char *parent);

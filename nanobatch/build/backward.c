@@ -118,12 +118,86 @@ void hzp_micro_backward(struct hzp_plan *chain, const struct hzp_model *model,
         hzp_embed_backward(chain, &layer, micro->id, g.dx);
 }
 
+/* --- Fresh gradients -------------------------------------------------------------------------- */
+
+/* The range whose backward pass completes unit u's gradient. */
+static struct hzp_layer_range range_of(const struct hzp_model_config *c, int32_t u)
+{
+    struct hzp_layer_range range = {u - 1, u, false, false};
+    if (u == 0)
+        range = (struct hzp_layer_range){0, 0, .embed = true};
+    else if (u == c->layers + 1)
+        range = (struct hzp_layer_range){c->layers, c->layers, .head = true};
+    return range;
+}
+
+void hzp_micro_backward_unit(struct hzp_plan *chain, const struct hzp_model *model,
+                             const struct hzp_version *v, const struct hzp_micro *micro,
+                             struct hzp_train_space *s, int32_t u)
+{
+    struct hzp_layer_range range = range_of(model->config, u);
+    bool tied = model->config->tied, fresh = hzp_shards_fresh(&s->config.shards);
+    chain->tenant = HZP_TENANT_TRAIN;
+    if (fresh && (u > 0 || !tied))
+        zero_unit(chain, s, u);
+    if (fresh && range.head && tied) /* the head adds to the embedding's gradient */
+        zero_unit(chain, s, 0);
+    if (micro)
+        hzp_micro_backward(chain, model, v, micro, s, &range);
+}
+
+void hzp_micro_zero_sums(struct hzp_plan *chain, struct hzp_train_space *s)
+{
+    chain->tenant = HZP_TENANT_TRAIN;
+    for (int32_t u = 0; u < s->sum->layout->units; u++) {
+        struct hzp_unit_view sum = hzp_unit_view(s->sum, u);
+        if (sum.part.count)
+            add_zero(chain, hzp_unit_piece(&sum, sum.part.first, sum.part.count));
+    }
+}
+
+/* sum += fresh gradient of the unit, element by element: the column sums of one row. */
+static void add_to_sum(struct hzp_plan *chain, const struct hzp_train_space *s, int32_t u)
+{
+    struct hzp_unit_view fresh = hzp_unit_view(&s->grads, u), sum = hzp_unit_view(s->sum, u);
+    size_t n = HZP_MIN(sum.elements, (size_t)1 << 16);
+    struct hzp_colsum_args args = {hzp_unit_piece(&fresh, 0, n), hzp_unit_piece(&sum, 0, n)};
+    size_t piece = hzp_update_piece(s, HZP_OP_colsum, &args, n);
+    for (size_t at = 0; at < sum.elements; at += piece) {
+        n = HZP_MIN(piece, sum.elements - at);
+        HZP_PLAN_NEXT(chain, colsum, .x = hzp_unit_piece(&fresh, at, n),
+                      .y = hzp_unit_piece(&sum, at, n));
+    }
+}
+
+/* The whole chain with fresh gradients on one rank. */
+static void build_ordered(struct hzp_plan *chain, const struct hzp_model *model,
+                          const struct hzp_version *v, const struct hzp_micro *micro,
+                          struct hzp_train_space *s, bool first)
+{
+    struct hzp_layer_range all = hzp_layer_range_all(model->config);
+    if (first)
+        hzp_micro_zero_sums(chain, s);
+    hzp_micro_forward(chain, model, v, micro, s, &all);
+    for (int32_t u = model->layout->units - 1; u >= 0; u--) {
+        hzp_micro_backward_unit(chain, model, v, micro, s, u);
+        add_to_sum(chain, s, u);
+    }
+}
+
+/* --- All of it -------------------------------------------------------------------------------- */
+
 void hzp_micro_build(struct hzp_plan *chain, const struct hzp_model *model,
                      const struct hzp_version *v, const struct hzp_micro *micro,
                      struct hzp_train_space *s, bool first)
 {
     struct hzp_layer_range all = hzp_layer_range_all(model->config);
     begin(chain, micro, s);
+    HZP_ASSERT(s->config.shards.groups.ranks == 1);
+    if (hzp_shards_fresh(&s->config.shards)) {
+        build_ordered(chain, model, v, micro, s, first);
+        return;
+    }
     if (first)
         hzp_micro_zero(chain, model, s, &all);
     hzp_micro_forward(chain, model, v, micro, s, &all);

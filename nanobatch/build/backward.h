@@ -22,6 +22,10 @@
  * Big matrix products are cut by output rows so that no item costs much more than `quantum_flops`:
  * the trainer can give way to serving between two items.
  *
+ * Products add to the sums of the gradients at once.  In the ordered mode, and where gradients are
+ * sharded, a micro-batch's gradients go to a ring of fresh buffers first; unit by unit they are
+ * then added to the sums, on one rank by the chain itself, on several by a transfer.
+ *
  * Thread: engine.
  */
 #ifndef HZP_NANOBATCH_BUILD_BACKWARD_H
@@ -31,6 +35,7 @@
 #include "nanobatch/build/micro.h"
 #include "nanobatch/build/model.h"
 #include "nanobatch/plan/plan.h"
+#include "weights/groups.h"
 
 /* The memory of training beside the weights: gradients, moments, residuals in the units of the
  * weights; activations of one micro-batch; scratch. */
@@ -47,6 +52,7 @@ struct hzp_train_space_config {
     /* Its memory is neither zeroed nor touched at create, which takes seconds per GB on a CPU: the
      * owner runs the chains of hzp_train_space_prepare before any other. */
     bool unprepared;
+    struct hzp_shards shards; /* of gradients and optimizer state; forward_only: not used */
 };
 size_t hzp_train_space_bytes(const struct hzp_layout *layout, enum hzp_dtype act,
                              const struct hzp_train_space_config *config);
@@ -64,8 +70,9 @@ bool hzp_train_space_prepare(const struct hzp_train_space *space, struct hzp_pla
  * and not by the chains.  No effect on another space.  HZP_ENOMEM, HZP_EDEVICE. */
 int hzp_train_space_restore(struct hzp_train_space *space);
 
-/* Gradients F32, first and second moments, residuals I16 (NULL in F32 models), in the units of the
- * weights and in device memory.  For checkpoints and tests; valid between chains. */
+/* Gradients F32 (the sums over micro-batches), first and second moments, residuals I16 (NULL in F32
+ * models), in the units of the weights, or this rank's shards of them, and in device memory.  For
+ * checkpoints and tests; valid between chains. */
 const struct hzp_units *hzp_train_space_grads(const struct hzp_train_space *space);
 const struct hzp_units *hzp_train_space_m(const struct hzp_train_space *space);
 const struct hzp_units *hzp_train_space_v(const struct hzp_train_space *space);
@@ -76,6 +83,18 @@ const struct hzp_units *hzp_train_space_residual(const struct hzp_train_space *s
 void hzp_micro_build(struct hzp_plan *chain, const struct hzp_model *model,
                      const struct hzp_version *v, const struct hzp_micro *micro,
                      struct hzp_train_space *space, bool first);
+
+/* The backward pass in pieces, for ranks that exchange each unit's gradients as soon as they are
+ * complete, and for the ordered mode: unit u of the micro-batch, from the last unit (with the head,
+ * the loss) down to 0.  If the space's gradients are fresh (hzp_shards_fresh), the unit's is zeroed
+ * before the first op adds to it.  micro NULL: computes nothing, for a rank that has no micro-batch
+ * in a round. */
+void hzp_micro_backward_unit(struct hzp_plan *chain, const struct hzp_model *model,
+                             const struct hzp_version *v, const struct hzp_micro *micro,
+                             struct hzp_train_space *space, int32_t u);
+
+/* Zeroes this rank's sums of the gradients of all units. */
+void hzp_micro_zero_sums(struct hzp_plan *chain, struct hzp_train_space *space);
 
 /* Forward and loss only: fills micro->loss.value. */
 void hzp_eval_build(struct hzp_plan *chain, const struct hzp_model *model,

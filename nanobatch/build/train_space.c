@@ -93,17 +93,87 @@ static void lay_out_units(struct hzp_units *units, char *base, size_t *at,
     *at += hzp_units_bytes(layout, type);
 }
 
+static void lay_out_shards(struct hzp_train_space *s, enum hzp_level level, struct hzp_units *units,
+                           char *base, size_t *at, const struct hzp_layout *layout,
+                           enum hzp_dtype type)
+{
+    const struct hzp_shards *shards = &s->config.shards;
+    if (hzp_groups_shards(&shards->groups, level) == 1) {
+        lay_out_units(units, base, at, layout, type);
+        return;
+    }
+    if (base)
+        hzp_units_init_shards(units, layout, type, base + *at, &shards->groups, level,
+                              shards->rank);
+    *at += hzp_units_shard_bytes(layout, type, &shards->groups, level);
+}
+
+/* Two places for the largest unit; a tied embedding has its own (weights/groups.h). */
+static void lay_out_ring(struct hzp_train_space *s, char *base, size_t *at,
+                         const struct hzp_layout *layout)
+{
+    const struct hzp_shards *shards = &s->config.shards;
+    struct hzp_groups_model m = hzp_groups_model(&shards->groups, layout, shards->ordered);
+    if (base) {
+        float *tied = (float *)(base + *at), *place = tied + m.tied;
+        hzp_units_init(&s->grads, layout, HZP_F32, NULL);
+        for (int32_t u = 0; u < layout->units; u++)
+            s->grads.base[u] = u == 0 && m.tied ? tied : place + (size_t)(u % 2) * m.largest;
+    }
+    *at += (m.tied + 2 * m.largest) * sizeof(float);
+}
+
+/* Gradients: the ring, if there is one, and the sums. */
+static void lay_out_grads(struct hzp_train_space *s, char *base, size_t *at,
+                          const struct hzp_layout *layout)
+{
+    const struct hzp_shards *shards = &s->config.shards;
+    s->sum = s->total = &s->grads;
+    if (!hzp_shards_fresh(shards)) {
+        lay_out_units(&s->grads, base, at, layout, HZP_F32);
+        return;
+    }
+    lay_out_ring(s, base, at, layout);
+    s->sum = s->total = &s->sums;
+    lay_out_shards(s, shards->ordered ? HZP_LEVEL_RANKS : HZP_LEVEL_GRADS, &s->sums, base, at,
+                   layout, HZP_F32);
+    if (!shards->ordered || shards->groups.z1 == shards->groups.ranks)
+        return;
+    s->total = &s->totals;
+    lay_out_shards(s, HZP_LEVEL_STATE, &s->totals, base, at, layout, HZP_F32);
+}
+
 static size_t lay_out_state(struct hzp_train_space *s, char *base, const struct hzp_layout *layout)
 {
     size_t at = 0;
+    enum hzp_dtype moment = s->config.moment_type;
     if (s->config.forward_only)
         return 0;
-    lay_out_units(&s->grads, base, &at, layout, HZP_F32);
-    lay_out_units(&s->m, base, &at, layout, s->config.moment_type);
-    lay_out_units(&s->v, base, &at, layout, s->config.moment_type);
+    lay_out_grads(s, base, &at, layout);
+    lay_out_shards(s, HZP_LEVEL_STATE, &s->m, base, &at, layout, moment);
+    lay_out_shards(s, HZP_LEVEL_STATE, &s->v, base, &at, layout, moment);
     if (s->act == HZP_BF16)
-        lay_out_units(&s->residual, base, &at, layout, HZP_I16);
+        lay_out_shards(s, HZP_LEVEL_STATE, &s->residual, base, &at, layout, HZP_I16);
     return at;
+}
+
+/* The sums of squares that ranks exchange. */
+static int open_squares(struct hzp_train_space *s, const struct hzp_layout *layout)
+{
+    const struct hzp_shards *shards = &s->config.shards;
+    size_t shards_of_state = (size_t)shards->groups.z1;
+    if (s->config.forward_only || shards_of_state == 1)
+        return HZP_OK;
+    s->square_count = 1;
+    if (shards->ordered)
+        s->square_count =
+            hzp_units_bytes(layout, HZP_F32) / sizeof(float) / shards_of_state / HZP_BLOCK_ELEMENTS;
+    void *memory;
+    HZP_TRY(hzp_device_alloc(s->dev, HZP_MEM_HOST,
+                             (1 + shards_of_state) * s->square_count * sizeof(double), &memory));
+    s->square = memory;
+    s->squares = s->square + s->square_count;
+    return HZP_OK;
 }
 
 struct hzp_layer_space hzp_train_layer_space(const struct hzp_train_space *s, int32_t layer,
@@ -168,6 +238,7 @@ size_t hzp_train_space_bytes(const struct hzp_layout *layout, enum hzp_dtype act
                              const struct hzp_train_space_config *config)
 {
     struct hzp_train_space s = {.config = *config, .act = act};
+    s.config.shards = hzp_shards_of(&config->shards);
     return lay_out_rows(&s, NULL, layout) + lay_out_state(&s, NULL, layout);
 }
 
@@ -178,6 +249,7 @@ int hzp_train_space_create(const struct hzp_model *model,
     struct hzp_train_space *s = hzp_xcalloc(1, sizeof(*s));
     s->dev = model->dev;
     s->config = *config;
+    s->config.shards = hzp_shards_of(&config->shards);
     s->act = model->act;
     s->kept = hzp_xcalloc((size_t)model->config->layers + 1, sizeof(*s->kept));
     int r;
@@ -197,6 +269,7 @@ int hzp_train_space_create(const struct hzp_model *model,
         if (!config->unprepared)
             HZP_TRY_GOTO(hzp_device_zero(s->dev, s->state, state));
     }
+    HZP_TRY_GOTO(open_squares(s, model->layout));
     *ret = s;
     return HZP_OK;
 out:
@@ -214,7 +287,11 @@ void hzp_train_space_destroy(struct hzp_train_space *s)
         hzp_device_free(s->dev, HZP_MEM_DEVICE, s->state);
     if (s->result)
         hzp_device_free(s->dev, HZP_MEM_HOST, s->result);
+    if (s->square)
+        hzp_device_free(s->dev, HZP_MEM_HOST, s->square);
     hzp_units_free(&s->grads);
+    hzp_units_free(&s->sums);
+    hzp_units_free(&s->totals);
     hzp_units_free(&s->m);
     hzp_units_free(&s->v);
     hzp_units_free(&s->residual);
@@ -252,7 +329,7 @@ int hzp_train_space_restore(struct hzp_train_space *s)
 
 const struct hzp_units *hzp_train_space_grads(const struct hzp_train_space *s)
 {
-    return &s->grads;
+    return s->sum;
 }
 
 const struct hzp_units *hzp_train_space_m(const struct hzp_train_space *s)

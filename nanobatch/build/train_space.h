@@ -35,9 +35,22 @@ struct hzp_train_space {
     int32_t rows_room;   /* of kept activations, normed, inner: rows_max + ride_rows */
     int32_t forward_end; /* of the newest chain: its items before belong to forward */
 
-    struct hzp_units grads;    /* F32 */
-    struct hzp_units m, v;     /* moment_type */
+    /* F32: what backward adds to.  Whole units; if they are fresh (hzp_shards_fresh), in a ring:
+     * units u and u + 2 have the same place, except a tied embedding, which has one of its own. */
+    struct hzp_units grads;
+    /* What micro-batches are added up in: grads; or, if those are fresh, `sums`, this rank's shard
+     * of the gradients' level (ordered: of the level of all ranks). */
+    struct hzp_units *sum, sums;
+    /* What the optimizer reads, of which only this rank's shard of the state is complete: sum; or,
+     * ordered with copies of the state, `totals`. */
+    struct hzp_units *total, totals;
+    struct hzp_units m, v;     /* moment_type; this rank's shard of the state */
     struct hzp_units residual; /* I16; layout NULL in F32 models */
+    /* Sharded state (otherwise NULL): sums of squares of this rank's shard, and those of all ranks
+     * that share one copy of the state, rank by rank; host-visible.  Ordered: of each block of each
+     * unit in turn; otherwise one number. */
+    double *square, *squares;
+    size_t square_count;
 
     struct hzp_kept_layer *kept; /* [layers + 1]; of the last only x_in.  forward_only: [1] */
     struct hzp_mat dx, dx_act;   /* [rows][width] F32, act; the same in F32 models */

@@ -9,8 +9,7 @@
 static const size_t piece_min = (size_t)1 << 16, piece_max = (size_t)INT32_MAX / 64 * 64;
 
 /* Elements of one item of the op, whose arguments are those of an item of n > 0 elements. */
-static size_t piece_elements(const struct hzp_train_space *s, enum hzp_op op, const void *args,
-                             size_t n)
+size_t hzp_update_piece(const struct hzp_train_space *s, enum hzp_op op, const void *args, size_t n)
 {
     size_t piece = hzp_quantum_elements(s->config.quantum_flops, hzp_op_cost(op, args), n);
     return HZP_ROUND_UP(HZP_MIN(HZP_MAX(piece, piece_min), piece_max), (size_t)64);
@@ -29,7 +28,7 @@ static struct unit unit_of(const struct hzp_model *model, const struct hzp_versi
     return (struct unit){
         .from = hzp_version_unit(model->weights, v, u),
         .to = hzp_version_unit(model->weights, draft, u),
-        .grad = hzp_unit_view(&s->grads, u),
+        .grad = hzp_unit_view(s->total, u),
         .m = hzp_unit_view(&s->m, u),
         .v = hzp_unit_view(&s->v, u),
         .residual = residual ? hzp_unit_view(residual, u) : (struct hzp_unit_view){0},
@@ -68,23 +67,60 @@ static void add_adamw(struct hzp_plan *chain, const struct unit *unit,
         return;
     size_t first = HZP_MIN(piece_min, end - begin);
     struct hzp_adamw_args sized = adamw_of(unit, hyper, s, begin, first, decay);
-    size_t piece = piece_elements(s, HZP_OP_adamw, &sized, first);
+    size_t piece = hzp_update_piece(s, HZP_OP_adamw, &sized, first);
     for (size_t at = begin; at < end; at += piece) {
         struct hzp_adamw_args args = adamw_of(unit, hyper, s, at, HZP_MIN(piece, end - at), decay);
         hzp_plan_next(chain, HZP_OP_adamw, &args);
     }
 }
 
-static void add_sumsq(struct hzp_plan *chain, const struct hzp_unit_view *grad,
-                      struct hzp_train_space *s)
+/* The number of this rank's block that begins at element `at` of its part of unit u. */
+static size_t block_index(const struct hzp_train_space *s, int32_t u, size_t at)
 {
-    size_t first = HZP_MIN(piece_min, grad->elements);
-    struct hzp_sumsq_args sized = {hzp_unit_piece(grad, 0, first), &s->result->sumsq};
-    size_t piece = piece_elements(s, HZP_OP_sumsq, &sized, first);
-    for (size_t at = 0; at < grad->elements; at += piece)
-        HZP_PLAN_NEXT(chain, sumsq,
-                      .x = hzp_unit_piece(grad, at, HZP_MIN(piece, grad->elements - at)),
-                      .sum = &s->result->sumsq);
+    size_t shards = (size_t)s->config.shards.groups.z1, index = at / HZP_BLOCK_ELEMENTS;
+    for (int32_t i = 0; i < u; i++)
+        index += s->m.layout->unit[i].room / shards / HZP_BLOCK_ELEMENTS;
+    return index;
+}
+
+void hzp_update_norm(struct hzp_plan *chain, struct hzp_train_space *s, int32_t u)
+{
+    struct hzp_unit_view grad = hzp_unit_view(s->total, u), state = hzp_unit_view(&s->m, u);
+    bool ordered = s->config.shards.ordered;
+    size_t first = HZP_MIN(piece_min, state.part.count), piece = HZP_BLOCK_ELEMENTS;
+    if (!ordered && first) {
+        struct hzp_sumsq_args sized = {hzp_unit_piece(&grad, state.part.first, first),
+                                       &s->result->sumsq};
+        piece = hzp_update_piece(s, HZP_OP_sumsq, &sized, first);
+    }
+    size_t block = ordered && s->square ? block_index(s, u, 0) : 0;
+    for (size_t at = 0; at < state.part.count; at += piece) {
+        size_t n = HZP_MIN(piece, state.part.count - at);
+        HZP_PLAN_NEXT(chain, sumsq, .x = hzp_unit_piece(&grad, state.part.first + at, n),
+                      .sum = s->square ? &s->square[block] : &s->result->sumsq);
+        block += ordered && s->square;
+    }
+}
+
+void hzp_update_add_squares(struct hzp_train_space *s)
+{
+    const struct hzp_layout *layout = s->m.layout;
+    size_t shards = (size_t)s->config.shards.groups.z1, before = 0;
+    double sum = 0;
+    if (!s->config.shards.ordered) {
+        for (size_t i = 0; i < shards; i++)
+            sum += s->squares[i];
+        s->result->sumsq = sum;
+        return;
+    }
+    for (int32_t u = 0; u < layout->units; u++) {
+        size_t blocks = layout->unit[u].room / shards / HZP_BLOCK_ELEMENTS;
+        for (size_t i = 0; i < shards; i++)
+            for (size_t b = 0; b < blocks; b++)
+                sum += s->squares[i * s->square_count + before + b];
+        before += blocks;
+    }
+    s->result->sumsq = sum;
 }
 
 /* The draft's projections in e4m3, in pieces of whole rows. */
@@ -99,7 +135,7 @@ static void add_quantize(struct hzp_plan *chain, const struct hzp_model *model,
             struct hzp_mat y = hzp_version_fp8(w, draft, hzp_fp8_role[i], l, &scale);
             struct hzp_quantize_args all = {.x = x, .y = y, .scale = scale};
             size_t elements = (size_t)x.rows * (size_t)x.cols;
-            size_t fit = piece_elements(s, HZP_OP_quantize, &all, elements);
+            size_t fit = hzp_update_piece(s, HZP_OP_quantize, &all, elements);
             size_t rows = HZP_MAX(fit / (size_t)x.cols, (size_t)1);
             int32_t piece = (int32_t)HZP_MIN(rows, (size_t)x.rows);
             for (int32_t r = 0; r < x.rows; r += piece) {
@@ -110,31 +146,58 @@ static void add_quantize(struct hzp_plan *chain, const struct hzp_model *model,
         }
 }
 
+void hzp_update_begin(struct hzp_plan *chain, struct hzp_train_space *s)
+{
+    const int32_t result = (int32_t)(sizeof(*s->result) / sizeof(float));
+    chain->tenant = HZP_TENANT_TRAIN;
+    chain->layer = -1;
+    HZP_PLAN_NEXT(chain, fill, .y = {s->result, 1, result, result, HZP_F32});
+    if (s->square) {
+        int32_t floats = (int32_t)(s->square_count * sizeof(double) / sizeof(float));
+        HZP_PLAN_NEXT(chain, fill, .y = {s->square, 1, floats, floats, HZP_F32});
+    }
+}
+
+void hzp_update_adamw(struct hzp_plan *chain, const struct hzp_model *model,
+                      const struct hzp_version *v, struct hzp_version *draft,
+                      const struct hzp_update_hyper *hyper, struct hzp_train_space *s, int32_t u)
+{
+    struct unit unit = unit_of(model, v, draft, s, u);
+    size_t begin = unit.m.part.first, end = begin + unit.m.part.count;
+    size_t middle = HZP_MIN(HZP_MAX(unit.m.decayed, begin), end);
+    add_adamw(chain, &unit, hyper, s, begin, middle, hyper->decay);
+    add_adamw(chain, &unit, hyper, s, middle, end, 0);
+}
+
+void hzp_update_audit(struct hzp_plan *chain, const struct hzp_model *model,
+                      const struct hzp_version *draft, struct hzp_train_space *s, int32_t u)
+{
+    struct hzp_unit_view to = hzp_version_unit(model->weights, draft, u);
+    HZP_PLAN_NEXT(chain, audit, .x = hzp_unit_piece(&to, 0, to.elements),
+                  .checksum = &s->result->checksum, .nonfinite = &s->result->nonfinite);
+}
+
+void hzp_update_end(struct hzp_plan *chain, const struct hzp_model *model,
+                    const struct hzp_version *draft, const struct hzp_train_space *s)
+{
+    if (hzp_weights_fp8(model->weights))
+        add_quantize(chain, model, draft, s);
+}
+
 void hzp_update_build(struct hzp_plan *chain, const struct hzp_model *model,
                       const struct hzp_version *v, struct hzp_version *draft,
                       const struct hzp_update_hyper *hyper, struct hzp_train_space *s)
 {
-    const int32_t result = (int32_t)(sizeof(*s->result) / sizeof(float));
     int32_t units = model->layout->units;
-    chain->tenant = HZP_TENANT_TRAIN;
-    chain->layer = -1;
-    HZP_PLAN_NEXT(chain, fill, .y = {s->result, 1, result, result, HZP_F32});
-    for (int32_t u = 0; u < units; u++) {
-        struct hzp_unit_view grad = hzp_unit_view(&s->grads, u);
-        add_sumsq(chain, &grad, s);
-    }
-    for (int32_t u = 0; u < units; u++) {
-        struct unit unit = unit_of(model, v, draft, s, u);
-        add_adamw(chain, &unit, hyper, s, 0, unit.to.decayed, hyper->decay);
-        add_adamw(chain, &unit, hyper, s, unit.to.decayed, unit.to.elements, 0);
-    }
-    for (int32_t u = 0; u < units; u++) {
-        struct hzp_unit_view to = hzp_version_unit(model->weights, draft, u);
-        HZP_PLAN_NEXT(chain, audit, .x = hzp_unit_piece(&to, 0, to.elements),
-                      .checksum = &s->result->checksum, .nonfinite = &s->result->nonfinite);
-    }
-    if (hzp_weights_fp8(model->weights))
-        add_quantize(chain, model, draft, s);
+    HZP_ASSERT(s->config.shards.groups.ranks == 1);
+    hzp_update_begin(chain, s);
+    for (int32_t u = 0; u < units; u++)
+        hzp_update_norm(chain, s, u);
+    for (int32_t u = 0; u < units; u++)
+        hzp_update_adamw(chain, model, v, draft, hyper, s, u);
+    for (int32_t u = 0; u < units; u++)
+        hzp_update_audit(chain, model, draft, s, u);
+    hzp_update_end(chain, model, draft, s);
 }
 
 const struct hzp_update_result *hzp_update_result(const struct hzp_train_space *s)

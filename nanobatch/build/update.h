@@ -6,6 +6,8 @@
  * a copy of the version, and residuals and moments stay as they were (the adamw op sees to it), so
  * such an update can be discarded.
  *
+ * In the ordered mode sums of squares go by blocks of HZP_BLOCK_ELEMENTS, added in order.
+ *
  * Thread: engine.
  */
 #ifndef HZP_NANOBATCH_BUILD_UPDATE_H
@@ -36,5 +38,30 @@ void hzp_update_build(struct hzp_plan *chain, const struct hzp_model *model,
                       const struct hzp_version *v, struct hzp_version *draft,
                       const struct hzp_update_hyper *hyper, struct hzp_train_space *space);
 const struct hzp_update_result *hzp_update_result(const struct hzp_train_space *space);
+
+/* What hzp_update_build is made of, in this order, for ranks that exchange data in between: begin;
+ * norm of every unit; adamw of every unit, then its audit; end.  Norm and adamw go over this rank's
+ * shard of the unit, audit over all of the draft's.  Between the last norm and the first adamw the
+ * ranks that share one copy of the optimizer state gather their sums of squares (squares in
+ * train_space.h), and the host adds them up with hzp_update_add_squares. */
+void hzp_update_begin(struct hzp_plan *chain, struct hzp_train_space *space);
+void hzp_update_norm(struct hzp_plan *chain, struct hzp_train_space *space, int32_t u);
+void hzp_update_adamw(struct hzp_plan *chain, const struct hzp_model *model,
+                      const struct hzp_version *v, struct hzp_version *draft,
+                      const struct hzp_update_hyper *hyper, struct hzp_train_space *space,
+                      int32_t u);
+void hzp_update_audit(struct hzp_plan *chain, const struct hzp_model *model,
+                      const struct hzp_version *draft, struct hzp_train_space *space, int32_t u);
+void hzp_update_end(struct hzp_plan *chain, const struct hzp_model *model,
+                    const struct hzp_version *draft, const struct hzp_train_space *space);
+
+/* result.sumsq of all ranks: ordered, block by block in the units' order; otherwise rank by
+ * rank. */
+void hzp_update_add_squares(struct hzp_train_space *space);
+
+/* Elements of one item of the op, which goes once over memory; args are those of an item of n > 0
+ * elements. */
+size_t hzp_update_piece(const struct hzp_train_space *space, enum hzp_op op, const void *args,
+                        size_t n);
 
 #endif

@@ -170,7 +170,7 @@ static void open_engine(struct life *l)
     must(l, "weights", hzp_weights_create(l->dev, &l->layout, &store, &l->weights));
     must(l, "model", hzp_model_create(l->dev, l->weights, 64, &l->model));
     trainer.model = l->model;
-    must(l, "trainer", hzp_trainer_create(&trainer, &l->trainer));
+    must(l, "trainer", hzp_trainer_create(&trainer, &l->trainer, NULL));
     must(l, "draft", hzp_weights_begin(l->weights, &draft));
     must(l, "load",
          hzp_model_load(hzp_state_weights_dir(l->state), l->dev,

@@ -250,7 +250,7 @@ static void open_engine(struct sim_world *w)
                                          .ride_rows = w->rides ? between(w, 0, 40) : 0,
                                          .on_update = sim_on_update,
                                          .ctx = w};
-    MUST(hzp_trainer_create(&trainer, &w->trainer));
+    MUST(hzp_trainer_create(&trainer, &w->trainer, NULL));
     sim_watch_loop(w);
     struct hzp_loop_config loop = {
         .model = w->model,

@@ -116,7 +116,7 @@ static void open_server(struct server *s, int64_t every)
                                          .queue = hzp_state_queue(s->state),
                                          .on_update = on_update,
                                          .ctx = s};
-    MUST(hzp_trainer_create(&trainer, &s->trainer));
+    MUST(hzp_trainer_create(&trainer, &s->trainer, NULL));
     struct hzp_version *draft;
     MUST(hzp_weights_begin(s->weights, &draft));
     MUST(hzp_model_load(hzp_state_weights_dir(s->state), s->dev,

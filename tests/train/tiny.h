@@ -32,7 +32,10 @@ struct tiny_config {
     uint64_t idle_ns;         /* 1: one item a step */
     struct hzp_source *other; /* a source before the trainer, or NULL */
     bool untied, fp8;
-    bool prepares; /* the trainer's memory is prepared by slices, as a server's is */
+    bool prepares;            /* the trainer's memory is prepared by slices, as a server's is */
+    int32_t layers, width;    /* 0: 2, 16 */
+    struct hzp_shards shards; /* ordered, and with ranks.h: the groups */
+    struct hzp_link *link;
 };
 
 struct tiny {
@@ -83,12 +86,8 @@ static inline void tiny_on_update(void *ctx, const struct hzp_update_report *rep
             fail_msg("%s: %s %s", #call, hzp_err_name(must_), text.text);                          \
     } while (0)
 
-/* Creates everything except the first publication: the random weights are in t->draft. */
-static inline struct tiny *tiny_open(const struct tiny_config *config)
+static inline struct fixture_config tiny_fixture(const struct tiny_config *config)
 {
-    struct hzp_err_text text = {{0}, {0}};
-    struct tiny *t = calloc(1, sizeof(*t));
-    t->config = *config;
     struct hzp_model_config model = {.family = "llama",
                                      .layers = 2,
                                      .width = 16,
@@ -101,13 +100,29 @@ static inline struct tiny *tiny_open(const struct tiny_config *config)
                                      .tied = !config->untied,
                                      .disk_type = HZP_F32,
                                      .bos = -1};
-    struct fixture_config fixture = {.device = "ref",
-                                     .config = model,
-                                     .store = {.type = config->type,
-                                               .fp8 = config->fp8,
-                                               .slots = config->slots,
-                                               .max_staleness = config->max_staleness,
-                                               .first_id = 1}};
+    if (config->layers)
+        model.layers = config->layers;
+    if (config->width) {
+        model.width = config->width;
+        model.inner = 2 * config->width;
+    }
+    return (struct fixture_config){.device = "ref",
+                                   .config = model,
+                                   .store = {.type = config->type,
+                                             .fp8 = config->fp8,
+                                             .slots = config->slots,
+                                             .max_staleness = config->max_staleness,
+                                             .first_id = 1,
+                                             .shards = config->shards}};
+}
+
+/* Creates everything except the first publication: the random weights are in t->draft. */
+static inline struct tiny *tiny_open(const struct tiny_config *config)
+{
+    struct hzp_err_text text = {{0}, {0}};
+    struct tiny *t = calloc(1, sizeof(*t));
+    t->config = *config;
+    struct fixture_config fixture = tiny_fixture(config);
     fixture_open(&t->fixture, &fixture);
     t->weights = t->fixture.weights;
     t->draft = fixture_begin(&t->fixture);
@@ -118,9 +133,11 @@ static inline struct tiny *tiny_open(const struct tiny_config *config)
                                          .queue = t->queue,
                                          .quantum_flops = 20000,
                                          .prepare_behind = config->prepares,
+                                         .shards = config->shards,
+                                         .link = config->link,
                                          .on_update = tiny_on_update,
                                          .ctx = t};
-    TINY_MUST(hzp_trainer_create(&trainer, &t->trainer));
+    TINY_MUST(hzp_trainer_create(&trainer, &t->trainer, &text));
     struct hzp_loop_config loop = {.model = t->fixture.model,
                                    .idle_ns = config->idle_ns,
                                    .policy = {.train_share = 1, .train_max = 1},

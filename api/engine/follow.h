@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/engine/follow.h - a rank other than 0, from its start to its end.
+ *
+ * It opens device, weights and a follower, gets the first version from rank 0, and trains what rank
+ * 0 deals to it until rank 0 says that there is no more work.  It serves no requests, reads no
+ * examples and writes no files.
+ *
+ * Thread: the one that calls becomes the engine's.
+ */
+#ifndef HZP_API_ENGINE_FOLLOW_H
+#define HZP_API_ENGINE_FOLLOW_H
+
+#include "api/engine/assembly.h"
+
+struct hzp_follow_config {
+    const struct hzp_engine_settings *settings; /* device, model and training, as on rank 0 */
+    const char *source_dir;                     /* of config.json; NULL: the model's directory */
+    struct hzp_link *link;                      /* borrowed */
+    bool serves;                                /* rank 0 serves */
+    /* Where parameters are sharded (z3 > 1): fills this rank's shards of the first version, and
+     * loads its shards of the state, from the same files as rank 0.  NULL: HZP_EUNSUP there. */
+    int (*fill)(void *ctx, struct hzp_assembly *a, struct hzp_version *draft,
+                struct hzp_err_text *reterr);
+    void *ctx;
+};
+
+/* Returns when rank 0 has ended in good order.  HZP_EIO: it, or another rank, was lost; other
+ * errors as of hzp_assembly_open.  The text names the rank. */
+int hzp_follow(const struct hzp_follow_config *config, struct hzp_err_text *reterr);
+
+#endif

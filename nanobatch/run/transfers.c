@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "nanobatch/run/transfers.h"
+
+#include "base/arena.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void hzp_transfers_init(struct hzp_transfers *t)
+{
+    memset(t, 0, sizeof(*t));
+}
+
+void hzp_transfers_fini(struct hzp_transfers *t)
+{
+    free(t->entry);
+    free(t->gate);
+    memset(t, 0, sizeof(*t));
+}
+
+void hzp_transfers_clear(struct hzp_transfers *t)
+{
+    HZP_ASSERT(hzp_transfers_done(t));
+    t->entries = t->gates = t->posted = t->done = t->passed = 0;
+}
+
+void hzp_transfers_begin(struct hzp_transfers *t)
+{
+    for (int32_t i = t->posted; i < t->entries; i++)
+        t->entry[i].after = 0;
+    t->gates = t->passed = 0;
+}
+
+int32_t hzp_transfers_add(struct hzp_transfers *t, const struct hzp_transfer *what, int32_t after)
+{
+    if (t->entries == t->entries_room) {
+        t->entries_room = HZP_MAX(64, 2 * t->entries_room);
+        t->entry = hzp_xrealloc(t->entry, (size_t)t->entries_room * sizeof(*t->entry));
+    }
+    t->entry[t->entries] = (struct hzp_transfers_entry){.what = *what, .after = after};
+    return t->entries++;
+}
+
+struct hzp_transfers_entry *hzp_transfers_newest(struct hzp_transfers *t)
+{
+    HZP_ASSERT(t->entries > t->posted);
+    return &t->entry[t->entries - 1];
+}
+
+void hzp_transfers_gate(struct hzp_transfers *t, int32_t item, int32_t transfer)
+{
+    if (transfer < 0)
+        return;
+    HZP_ASSERT(transfer < t->entries && (!t->gates || t->gate[t->gates - 1].item <= item));
+    if (t->gates == t->gates_room) {
+        t->gates_room = HZP_MAX(64, 2 * t->gates_room);
+        t->gate = hzp_xrealloc(t->gate, (size_t)t->gates_room * sizeof(*t->gate));
+    }
+    t->gate[t->gates++] = (struct hzp_transfers_gate){item, transfer};
+}
+
+static int take_done(struct hzp_transfers *t, struct hzp_link *link, struct hzp_err_text *reterr)
+{
+    while (t->done < t->posted) {
+        struct hzp_transfers_entry *e = &t->entry[t->done];
+        int r = hzp_link_poll(link, e->ticket, reterr);
+        if (r <= 0)
+            return r;
+        if (e->then)
+            HZP_TRY(e->then(e->ctx, reterr));
+        t->done++;
+    }
+    return HZP_OK;
+}
+
+int hzp_transfers_turn(struct hzp_transfers *t, struct hzp_link *link, int32_t ended,
+                       struct hzp_err_text *reterr)
+{
+    HZP_TRY(take_done(t, link, reterr));
+    while (t->posted < t->entries && t->entry[t->posted].after <= ended) {
+        struct hzp_transfers_entry *e = &t->entry[t->posted];
+        if (e->behind && t->done < t->posted) {
+            HZP_TRY(take_done(t, link, reterr));
+            if (t->done < t->posted)
+                break;
+        }
+        if (e->before)
+            e->before(e->ctx);
+        e->before = NULL; /* once, even if the link is busy */
+        int r = hzp_link_post(link, &e->what, &e->ticket, reterr);
+        if (r == HZP_EBUSY)
+            break;
+        HZP_TRY(r);
+        t->posted++;
+    }
+    return take_done(t, link, reterr);
+}
+
+int32_t hzp_transfers_limit(struct hzp_transfers *t, int32_t items)
+{
+    while (t->passed < t->gates && t->gate[t->passed].transfer < t->done)
+        t->passed++;
+    return t->passed < t->gates ? t->gate[t->passed].item : items;
+}
+
+int32_t hzp_transfers_cut(const struct hzp_transfers *t, int32_t from, int32_t to)
+{
+    int32_t next = t->posted;
+    while (next < t->entries && t->entry[next].after <= from)
+        next++;
+    return next < t->entries ? HZP_MIN(to, t->entry[next].after) : to;
+}

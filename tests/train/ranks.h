@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/train/ranks.h - ranks in one process: rank 0 is a tiny model with its trainer (tiny.h), the
+ * others are followers with loops of their own, on threads or turned by the test, and all are
+ * connected by the local link.
+ *
+ * Thread: the test's.
+ */
+#ifndef HZP_TESTS_TRAIN_RANKS_H
+#define HZP_TESTS_TRAIN_RANKS_H
+
+#include "tests/train/tiny.h"
+#include "train/follower.h"
+
+#include "base/thread.h"
+
+enum { RANKS_MAX = 8 };
+
+struct other {
+    struct fixture_model fixture;
+    struct hzp_follower *follower;
+    struct hzp_loop *loop;
+    pthread_t thread;
+};
+
+struct ranks {
+    struct tiny *first;            /* rank 0 */
+    struct other other[RANKS_MAX]; /* from 1 */
+    struct hzp_link *link[RANKS_MAX];
+    int32_t count;
+    bool threads;
+};
+
+/* Opens the rank of this link, with the weights that tiny_open makes. */
+static inline void other_open(struct other *o, const struct tiny_config *config,
+                              struct hzp_link *link)
+{
+    struct hzp_err_text text = {{0}, {0}};
+    int32_t i = hzp_link_rank(link);
+    struct tiny_config mine = *config;
+    mine.slots = 1;
+    mine.shards.rank = i;
+    struct fixture_config fixture = tiny_fixture(&mine);
+    fixture_open(&o->fixture, &fixture);
+    struct hzp_version *draft = fixture_begin(&o->fixture);
+    TINY_MUST(hzp_model_init(NULL, hzp_version_units(o->fixture.weights, draft), 3, 0.1f));
+    struct hzp_follower_config follower = {
+        .recipe = config->recipe, .model = o->fixture.model, .shards = mine.shards, .link = link};
+    TINY_MUST(hzp_follower_create(&follower, &o->follower, &text));
+    fixture_publish(&o->fixture, draft, 0);
+    struct hzp_loop_config loop = {.model = o->fixture.model,
+                                   .idle_ns = config->idle_ns,
+                                   .policy = {.train_share = 1, .train_max = 1},
+                                   .check_plans = true};
+    loop.source[loop.sources++] = hzp_follower_source(o->follower);
+    TINY_MUST(hzp_loop_create(&loop, &o->loop));
+    hzp_link_set_wake(link, hzp_loop_wake, o->loop);
+}
+
+static inline void other_close(struct other *o, struct hzp_link *link)
+{
+    hzp_link_set_wake(link, NULL, NULL);
+    hzp_loop_destroy(o->loop);
+    hzp_follower_destroy(o->follower);
+    fixture_close(&o->fixture);
+}
+
+static inline void *ranks_run(void *arg)
+{
+    struct other *o = arg;
+    hzp_loop_stop(o->loop, false); /* ends when the follower is dismissed */
+    assert_int_equal(hzp_loop_run(o->loop), HZP_OK);
+    return NULL;
+}
+
+/* lag: of the local link.  threads: the others run on their own; otherwise ranks_turn turns them.
+ * Rank 0's first version is in first->draft, as tiny_open leaves it. */
+static inline struct ranks *ranks_open(const struct tiny_config *config, int lag, bool threads)
+{
+    struct hzp_err_text text = {{0}, {0}};
+    struct ranks *r = calloc(1, sizeof(*r));
+    struct tiny_config mine = *config;
+    r->count = config->shards.groups.ranks;
+    r->threads = threads;
+    TINY_MUST(hzp_link_open_local(r->count, lag, 11, r->link, &text));
+    mine.shards.rank = 0;
+    mine.link = r->link[0];
+    r->first = tiny_open(&mine);
+    hzp_trainer_set_wake(r->first->trainer, hzp_loop_wake, r->first->loop);
+    for (int32_t i = 1; i < r->count; i++)
+        other_open(&r->other[i], config, r->link[i]);
+    for (int32_t i = 1; threads && i < r->count; i++)
+        assert_int_equal(hzp_thread_start(&r->other[i].thread, "follower", ranks_run, &r->other[i]),
+                         HZP_OK);
+    return r;
+}
+
+/* One turn of all ranks.  False: none has anything to do. */
+static inline bool ranks_turn(struct ranks *r)
+{
+    bool any = hzp_loop_turn(r->first->loop) > 0;
+    any = any || hzp_trainer_awaits_ranks(r->first->trainer);
+    if (r->threads && !any)
+        return false;
+    if (r->threads)
+        hzp_loop_sleep(r->first->loop, 100000);
+    for (int32_t i = 1; !r->threads && i < r->count; i++)
+        any = hzp_loop_turn(r->other[i].loop) > 0 || any;
+    return any;
+}
+
+/* Turns until `updates` are done. */
+static inline void ranks_run_to(struct ranks *r, int32_t updates)
+{
+    int64_t turns = 0;
+    struct hzp_trainer_stats stats;
+    while (r->first->reports < updates) {
+        ranks_turn(r);
+        hzp_trainer_read_stats(r->first->trainer, &stats);
+        if (stats.failure[0])
+            fail_msg("%s", stats.failure);
+        if (++turns > 20000000)
+            fail_msg("no end after %d updates", r->first->reports);
+    }
+    while (!hzp_trainer_idle(r->first->trainer) || ranks_turn(r))
+        ranks_turn(r);
+}
+
+static inline void ranks_close(struct ranks *r)
+{
+    if (r->threads)
+        hzp_trainer_dismiss_ranks(r->first->trainer);
+    for (int32_t i = 1; i < r->count; i++) {
+        struct other *o = &r->other[i];
+        if (r->threads)
+            pthread_join(o->thread, NULL);
+        other_close(o, r->link[i]);
+    }
+    hzp_trainer_set_wake(r->first->trainer, NULL, NULL);
+    tiny_close(r->first);
+    for (int32_t i = 0; i < r->count; i++)
+        hzp_link_close(r->link[i]);
+    free(r);
+}
+
+#endif

@@ -1,0 +1,445 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/train/test_ranks.c - training on several ranks of one process, over the local link, gives
+ * what one rank gives: in the ordered mode the same bits for every choice of groups, otherwise the
+ * same up to rounding. */
+#include "tests/train/ranks.h"
+
+#include "device/backend.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+enum { UPDATES = 20 };
+
+static struct tiny_config defaults(enum hzp_dtype type, struct hzp_groups groups, bool ordered)
+{
+    struct tiny_config config = tiny_defaults();
+    config.type = type;
+    config.recipe.moment_type = type;
+    config.recipe.update_tokens = 90;
+    config.recipe.micro_rows = 14; /* several micro-batches an update, not a multiple of ranks */
+    config.queue.passes = 30;
+    config.layers = 3;
+    config.shards = (struct hzp_shards){.groups = groups, .ordered = ordered};
+    return config;
+}
+
+static struct tiny *run_one(struct tiny_config config)
+{
+    config.shards.groups = (struct hzp_groups){0};
+    struct tiny *t = tiny_open(&config);
+    tiny_publish(t);
+    tiny_push(t, 1, 20);
+    while (t->reports < UPDATES)
+        assert_int_equal(hzp_loop_turn(t->loop), 1);
+    return t;
+}
+
+static struct ranks *run_ranks(const struct tiny_config *config, int lag)
+{
+    struct ranks *r = ranks_open(config, lag, false);
+    tiny_publish(r->first);
+    tiny_push(r->first, 1, 20);
+    while (r->first->reports < UPDATES)
+        assert_true(ranks_turn(r));
+    return r;
+}
+
+/* The resident part of each of b's units has the same bytes as that part of a's, which are whole.
+ * */
+static void assert_part(const struct hzp_units *a, const struct hzp_units *b, const char *what)
+{
+    for (int32_t u = 0; u < a->layout->units; u++) {
+        struct hzp_unit_view x = hzp_unit_view(a, u), y = hzp_unit_view(b, u);
+        size_t size = hzp_dtype_size(x.type);
+        assert_int_equal(x.elements, y.elements);
+        if (memcmp((char *)x.base + y.part.first * size, y.base, y.part.count * size))
+            fail_msg("%s differ in unit %d", what, u);
+    }
+}
+
+static void assert_space(struct hzp_train_space *a, struct hzp_train_space *b)
+{
+    assert_part(hzp_train_space_m(a), hzp_train_space_m(b), "first moments");
+    assert_part(hzp_train_space_v(a), hzp_train_space_v(b), "second moments");
+    if (hzp_train_space_residual(a))
+        assert_part(hzp_train_space_residual(a), hzp_train_space_residual(b), "residuals");
+}
+
+static void assert_same(struct tiny *one, struct ranks *r)
+{
+    struct hzp_version_record a, b;
+    hzp_weights_newest(one->weights, &a);
+    hzp_weights_newest(r->first->weights, &b);
+    assert_int_equal(a.optimizer_step, b.optimizer_step);
+    assert_true(a.checksum == b.checksum);
+    assert_true(!memcmp(&a.loss, &b.loss, sizeof(a.loss)));
+    for (int32_t i = 0; i < UPDATES; i++) {
+        const struct hzp_update_report *x = &one->report[i], *y = &r->first->report[i];
+        assert_true(x->loss == y->loss && x->grad_norm == y->grad_norm);
+        assert_int_equal(x->learned_tokens, y->learned_tokens);
+        assert_int_equal(x->rows, y->rows);
+    }
+    assert_part(tiny_units(one), tiny_units(r->first), "weights");
+    assert_space(hzp_trainer_space(one->trainer), hzp_trainer_space(r->first->trainer));
+    for (int32_t i = 1; i < r->count; i++) {
+        struct hzp_weights *w = r->other[i].fixture.weights;
+        assert_part(tiny_units(one), hzp_version_units(w, hzp_weights_current(w)), "weights");
+        assert_space(hzp_trainer_space(one->trainer), hzp_follower_space(r->other[i].follower));
+    }
+}
+
+/* Calls check for every valid triple of 2 and of 4 ranks, with both types. */
+static int each(void (*check)(enum hzp_dtype type, struct hzp_groups groups))
+{
+    int n = 0;
+    for (int32_t ranks = 2; ranks <= 4; ranks += 2)
+        for (int32_t z1 = 1; z1 <= ranks; z1++)
+            for (int32_t z2 = 1; z2 <= z1; z2++)
+                for (int32_t z3 = 1; z3 <= z2; z3++) {
+                    struct hzp_groups g = {ranks, z1, z2, z3};
+                    if (hzp_groups_check(&g, NULL) < 0)
+                        continue;
+                    check(HZP_F32, g);
+                    check(HZP_BF16, g);
+                    n++;
+                }
+    return n;
+}
+
+/* One rank's run of each type, which the others are compared with. */
+static struct tiny *one_of[2];
+
+static void check_ordered(enum hzp_dtype type, struct hzp_groups groups)
+{
+    struct tiny_config config = defaults(type, groups, true);
+    struct tiny **one = &one_of[type == HZP_BF16];
+    if (!*one)
+        *one = run_one(config);
+    struct ranks *r = run_ranks(&config, 5);
+    assert_same(*one, r);
+    ranks_close(r);
+}
+
+static void test_ordered(void **state)
+{
+    assert_int_equal(each(check_ordered), 4 + 10);
+    for (int i = 0; i < 2; i++) {
+        tiny_close(one_of[i]);
+        one_of[i] = NULL;
+    }
+}
+
+/* --- Not ordered ------------------------------------------------------------------------------ */
+
+/* Sums go in another order, so numbers differ by rounding; AdamW's first steps, which divide by the
+ * gradient's size, let that grow where a gradient is tiny. */
+static void check_plain(enum hzp_dtype type, struct hzp_groups groups)
+{
+    struct tiny_config config = defaults(type, groups, false);
+    struct tiny *one = run_one(config);
+    struct ranks *r = run_ranks(&config, 3);
+    double grad = fabs(one->report[0].grad_norm - r->first->report[0].grad_norm);
+    assert_true(grad <= 1e-5 * one->report[0].grad_norm);
+    for (int32_t i = 0; i < UPDATES; i++) {
+        double loss = fabs(one->report[i].loss - r->first->report[i].loss);
+        if (!(loss < (type == HZP_F32 ? 1e-3 : 2e-2)))
+            fail_msg("loss of update %d differs by %g", i + 1, loss);
+    }
+    for (int32_t i = 1; i < r->count; i++) { /* all ranks have the same version */
+        struct hzp_weights *w = r->other[i].fixture.weights;
+        assert_true(hzp_weights_current(w)->record.checksum ==
+                    hzp_weights_current(r->first->weights)->record.checksum);
+    }
+    ranks_close(r);
+    tiny_close(one);
+}
+
+static void test_plain(void **state)
+{
+    each(check_plain);
+}
+
+/* An untied model, whose embedding is in the rings. */
+static void test_untied(void **state)
+{
+    static const struct hzp_groups groups[] = {{2, 2, 2, 2}, {4, 4, 2, 1}, {4, 4, 4, 2}};
+    struct tiny_config config = defaults(HZP_BF16, groups[0], true);
+    config.untied = true;
+    struct tiny *one = run_one(config);
+    for (int i = 0; i < HZP_COUNT(groups); i++) {
+        config.shards.groups = groups[i];
+        struct ranks *r = run_ranks(&config, 5);
+        assert_same(one, r);
+        ranks_close(r);
+    }
+    tiny_close(one);
+}
+
+/* --- Checkpoints ------------------------------------------------------------------------------ */
+
+static char dir[64];
+
+static int make_dir(void **state)
+{
+    snprintf(dir, sizeof(dir), "/tmp/hzp-ranks-XXXXXX");
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+static int drop_dir(void **state)
+{
+    char path[96];
+    snprintf(path, sizeof(path), "%s/trainer.safetensors", dir);
+    unlink(path);
+    return rmdir(dir);
+}
+
+static char *read_file(size_t *ret_size)
+{
+    char path[96];
+    snprintf(path, sizeof(path), "%s/trainer.safetensors", dir);
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, 0, SEEK_END), 0);
+    *ret_size = (size_t)ftell(file);
+    rewind(file);
+    char *data = malloc(*ret_size);
+    assert_int_equal(fread(data, *ret_size, 1, file), 1);
+    fclose(file);
+    return data;
+}
+
+/* Draws that a resumed run has behind it. */
+static void skip_draws(struct tiny *t)
+{
+    const struct hzp_sample *draw[256];
+    struct hzp_trainer_stats stats;
+    hzp_trainer_read_stats(t->trainer, &stats);
+    for (int64_t i = 0; i < stats.draws; i++) {
+        hzp_sample_queue_draw(t->queue, t->config.recipe.update_tokens, draw, 256);
+        hzp_sample_queue_done(t->queue);
+    }
+}
+
+/* Loads the state in dir, with one rank's weights of the same moment, and goes on to UPDATES. */
+static struct ranks *resume(struct tiny_config config, const struct hzp_units *weights)
+{
+    struct hzp_err_text text = {{0}, {0}};
+    struct ranks *r = ranks_open(&config, 0, true);
+    for (int32_t i = 0; i < r->count; i++) {
+        struct hzp_weights *w = i ? r->other[i].fixture.weights : r->first->weights;
+        struct hzp_version *v = i ? hzp_weights_current(w) : r->first->draft;
+        for (int32_t u = 0; u < weights->layout->units; u++) {
+            struct hzp_unit_view from = hzp_unit_view(weights, u);
+            memcpy(hzp_version_unit(w, v, u).base, from.base, hzp_unit_bytes(&from));
+        }
+    }
+    TINY_MUST(hzp_trainer_load(r->first->trainer, r->first->draft, dir, true, NULL, &text));
+    for (int32_t i = 1; i < r->count; i++) {
+        struct hzp_version *v = hzp_weights_current(r->other[i].fixture.weights);
+        TINY_MUST(hzp_follower_load(r->other[i].follower, v, dir, true, &text));
+    }
+    tiny_publish(r->first);
+    tiny_push(r->first, 1, 20);
+    skip_draws(r->first);
+    return r;
+}
+
+/* The same bytes saved at any number of ranks; and what was saved at one is resumed at any other.
+ * */
+static void test_checkpoint(void **state)
+{
+    static const struct hzp_groups groups[] = {{2, 2, 1, 1}, {4, 2, 2, 1}, {4, 4, 4, 1}};
+    struct hzp_err_text text = {{0}, {0}};
+    enum { HALF = 7 };
+    struct tiny_config config = defaults(HZP_BF16, groups[0], true);
+    struct tiny *whole = run_one(config), *half;
+    struct tiny_config alone = config;
+    alone.shards.groups = (struct hzp_groups){0};
+    half = tiny_open(&alone);
+    tiny_publish(half);
+    tiny_push(half, 1, 20);
+    while (half->reports < HALF)
+        hzp_loop_turn(half->loop);
+    TINY_MUST(hzp_trainer_save(half->trainer, hzp_weights_current(half->weights), dir, "x", &text));
+    size_t size, again;
+    char *bytes = read_file(&size);
+    for (int i = 0; i < HZP_COUNT(groups); i++) {
+        config.shards.groups = groups[i];
+        /* from one rank to several */
+        struct ranks *r = resume(config, tiny_units(half));
+        while (r->first->reports < UPDATES - HALF)
+            ranks_turn(r);
+        for (int32_t k = 0; k < UPDATES - HALF; k++)
+            assert_true(r->first->report[k].loss == whole->report[HALF + k].loss);
+        assert_space(hzp_trainer_space(whole->trainer), hzp_trainer_space(r->first->trainer));
+        ranks_close(r);
+        /* from several ranks: the same bytes */
+        r = ranks_open(&config, 0, true);
+        tiny_publish(r->first);
+        tiny_push(r->first, 1, 20);
+        while (r->first->reports < HALF)
+            ranks_turn(r);
+        TINY_MUST(hzp_trainer_save(r->first->trainer, hzp_weights_current(r->first->weights), dir,
+                                   "x", &text));
+        char *others = read_file(&again);
+        assert_int_equal(size, again);
+        assert_memory_equal(bytes, others, size);
+        free(others);
+        ranks_close(r);
+    }
+    free(bytes);
+    tiny_close(half);
+    tiny_close(whole);
+}
+
+/* Rank 0 gathers weights of which it has only a shard. */
+static void test_weights_gathered(void **state)
+{
+    struct hzp_groups groups = {4, 4, 4, 2};
+    struct hzp_err_text text = {{0}, {0}};
+    struct tiny_config config = defaults(HZP_BF16, groups, true);
+    struct tiny *one = run_one(config);
+    struct ranks *r = ranks_open(&config, 0, true);
+    tiny_publish(r->first);
+    tiny_push(r->first, 1, 20);
+    while (r->first->reports < UPDATES)
+        ranks_turn(r);
+    for (int32_t u = 0; u < one->fixture.layout.units; u++) {
+        struct hzp_unit_view view = hzp_unit_view(tiny_units(one), u);
+        const void *data;
+        TINY_MUST(hzp_trainer_read_weights(r->first->trainer, u, &data, &text));
+        assert_memory_equal(data, view.base, hzp_unit_bytes(&view));
+    }
+    ranks_close(r);
+    tiny_close(one);
+}
+
+/* The file thread saves while the engine runs: the trainer is frozen, ranks listen. */
+struct saver {
+    struct ranks *r;
+    pthread_t thread;
+    int result;
+    struct hzp_err_text text;
+    _Atomic bool done;
+};
+
+static void *save(void *arg)
+{
+    struct saver *s = arg;
+    struct tiny *t = s->r->first;
+    struct hzp_version *v;
+    hzp_trainer_freeze(t->trainer);
+    hzp_loop_poke(t->loop);
+    while (!(v = hzp_trainer_frozen(t->trainer)))
+        usleep(1000);
+    s->result = hzp_trainer_save(t->trainer, v, dir, "x", &s->text);
+    hzp_trainer_thaw(t->trainer);
+    hzp_loop_poke(t->loop);
+    s->done = true;
+    return NULL;
+}
+
+static void test_saved_by_another_thread(void **state)
+{
+    struct hzp_groups groups = {2, 2, 2, 1};
+    struct tiny_config config = defaults(HZP_F32, groups, true);
+    struct ranks *r = ranks_open(&config, 0, true);
+    tiny_publish(r->first);
+    tiny_push(r->first, 1, 20);
+    while (r->first->reports < 3)
+        ranks_turn(r);
+    struct saver saver = {.r = r};
+    assert_int_equal(hzp_thread_start(&saver.thread, "saver", save, &saver), HZP_OK);
+    while (!saver.done)
+        ranks_turn(r);
+    pthread_join(saver.thread, NULL);
+    if (saver.result < 0)
+        fail_msg("%s", saver.text.text);
+    int32_t before = r->first->reports;
+    while (r->first->reports < before + 3) /* and goes on */
+        ranks_turn(r);
+    ranks_close(r);
+}
+
+/* --- What goes wrong -------------------------------------------------------------------------- */
+
+static hzp_op_fn *real_xent;
+static int32_t poison_left;
+
+/* Makes a row's loss and gradient NaN, once. */
+static int poisoned_xent(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_xent_args *a = args;
+    int r = real_xent(lane, args);
+    if (poison_left > 0 && a->dx.ptr && a->x.rows > 0) {
+        poison_left--;
+        ((float *)a->dx.ptr)[0] = NAN;
+    }
+    return r;
+}
+
+/* A gradient of another rank is not finite: all ranks undo the update, and repeat it. */
+static void test_not_finite(void **state)
+{
+    struct hzp_groups groups = {2, 2, 2, 1};
+    struct tiny_config config = defaults(HZP_F32, groups, true);
+    struct tiny *one = run_one(config);
+    struct ranks *r = ranks_open(&config, 2, false);
+    struct hzp_device *dev = r->other[1].fixture.dev;
+    real_xent = dev->op[HZP_OP_xent];
+    dev->op[HZP_OP_xent] = poisoned_xent;
+    poison_left = 1;
+    tiny_publish(r->first);
+    tiny_push(r->first, 1, 20);
+    while (r->first->reports < UPDATES + 1)
+        assert_true(ranks_turn(r));
+    assert_int_equal(poison_left, 0);
+    assert_true(r->first->report[0].skipped && !r->first->report[0].broken);
+    memmove(&r->first->report[0], &r->first->report[1], UPDATES * sizeof(r->first->report[0]));
+    assert_same(one, r);
+    ranks_close(r);
+    tiny_close(one);
+}
+
+/* A rank that goes away in the middle of an update stops training, and is named; the loop and the
+ * version that serves stay. */
+static void test_rank_lost(void **state)
+{
+    struct hzp_groups groups = {4, 4, 1, 1};
+    struct tiny_config config = defaults(HZP_F32, groups, false);
+    struct ranks *r = ranks_open(&config, 0, false);
+    tiny_publish(r->first);
+    tiny_push(r->first, 1, 20);
+    while (r->first->reports < 2)
+        assert_true(ranks_turn(r));
+    uint64_t id = hzp_weights_current(r->first->weights)->record.id;
+    hzp_link_abort(r->link[2], 2, "was pulled out");
+    for (int i = 0; i < 100; i++)
+        ranks_turn(r);
+    struct hzp_trainer_stats stats;
+    hzp_trainer_read_stats(r->first->trainer, &stats);
+    assert_true(stats.broken);
+    assert_non_null(strstr(stats.failure, "rank 2: was pulled out"));
+    assert_int_equal(hzp_weights_current(r->first->weights)->record.id, id);
+    assert_int_equal(hzp_loop_turn(r->first->loop), 0);
+    struct hzp_follower_stats other;
+    hzp_follower_read_stats(r->other[1].follower, &other);
+    assert_non_null(strstr(other.failure, "rank 2: was pulled out"));
+    ranks_close(r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ordered),
+        cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_untied),
+        cmocka_unit_test_setup_teardown(test_checkpoint, make_dir, drop_dir),
+        cmocka_unit_test(test_weights_gathered),
+        cmocka_unit_test_setup_teardown(test_saved_by_another_thread, make_dir, drop_dir),
+        cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_rank_lost),
+    };
+    return cmocka_run_group_tests_name("ranks", tests, NULL, NULL);
+}

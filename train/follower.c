@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "train/follower.h"
+
+#include "base/arena.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "nanobatch/build/ride.h"
+#include "train/deal.h"
+#include "train/exchange.h"
+#include "train/share.h"
+#include "train/trainer_state.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum stage {
+    BEGIN,   /* nothing was heard yet */
+    LISTEN,  /* for the next command */
+    PAYLOAD, /* for the documents of an update */
+    MICRO,   /* the chain of a micro-batch is in progress, or of a round without one */
+    UPDATE,  /* the update's chain is in progress */
+    STATE,   /* a unit of the optimizer's state is being gathered */
+    STOPPED,
+    BROKEN,
+};
+
+struct hzp_follower {
+    struct hzp_source source;
+    struct hzp_follower_config config;
+    struct hzp_train_space *space;
+    struct hzp_micro *micro;
+    struct hzp_exchange *exchange;
+
+    /* engine thread */
+    enum stage stage;
+    struct hzp_plan chain;
+    int32_t at, to;              /* as in the trainer */
+    int32_t bin;                 /* the first of the current round */
+    struct hzp_command deal;     /* the update's */
+    struct hzp_version *version; /* in place: read and written by the update */
+    int64_t step;
+
+    /* under lock */
+    struct hzp_lock lock;
+    struct hzp_follower_stats stats;
+};
+
+/* --- Creation --------------------------------------------------------------------------------- */
+
+static bool offer(struct hzp_source *source, const struct hzp_step *step, struct hzp_room *room,
+                  struct hzp_offer *offer);
+static void deliver(struct hzp_source *source, const struct hzp_step *step,
+                    const struct hzp_offer *offer, const struct hzp_outcome *outcome);
+static bool busy(struct hzp_source *source);
+
+int hzp_follower_create(const struct hzp_follower_config *config, struct hzp_follower **ret,
+                        struct hzp_err_text *reterr)
+{
+    struct hzp_follower *f = hzp_xcalloc(1, sizeof(*f));
+    struct hzp_train_space_config space =
+        hzp_trainer_space_config(&config->recipe, config->model->config, 0);
+    struct hzp_exchange_config exchange = {.link = config->link,
+                                           .shards = config->shards,
+                                           .model = config->model,
+                                           .micro_rows = config->recipe.micro_rows};
+    f->config = *config;
+    f->source = (struct hzp_source){
+        .name = "follow", .slices = true, .offer = offer, .deliver = deliver, .busy = busy};
+    space.shards = config->shards;
+    hzp_plan_init(&f->chain);
+    hzp_lock_init(&f->lock, HZP_LOCK_TRAINER);
+    int r;
+    HZP_TRY_GOTO(hzp_train_space_create(config->model, &space, &f->space));
+    HZP_TRY_GOTO(hzp_micro_create(config->model->dev, config->recipe.micro_rows, &f->micro));
+    exchange.space = f->space;
+    HZP_TRY_GOTO(hzp_exchange_create(&exchange, &f->exchange, reterr));
+    *ret = f;
+    return HZP_OK;
+out:
+    hzp_follower_destroy(f);
+    return r;
+}
+
+void hzp_follower_destroy(struct hzp_follower *f)
+{
+    if (!f)
+        return;
+    hzp_exchange_destroy(f->exchange);
+    hzp_micro_destroy(f->micro);
+    hzp_train_space_destroy(f->space);
+    hzp_plan_fini(&f->chain);
+    hzp_lock_fini(&f->lock);
+    free(f);
+}
+
+struct hzp_source *hzp_follower_source(struct hzp_follower *f)
+{
+    return &f->source;
+}
+
+struct hzp_train_space *hzp_follower_space(struct hzp_follower *f)
+{
+    return f->space;
+}
+
+int hzp_follower_load(struct hzp_follower *f, struct hzp_version *v, const char *dir,
+                      bool same_recipe, struct hzp_err_text *reterr)
+{
+    struct hzp_trainer_saved saved;
+    HZP_TRY(hzp_trainer_load_state(f->config.model, &f->config.recipe, f->space, v, dir,
+                                   same_recipe, &saved, reterr));
+    f->step = saved.step;
+    return HZP_OK;
+}
+
+int hzp_follower_receive(struct hzp_follower *f, struct hzp_version *v, struct hzp_err_text *reterr)
+{
+    struct hzp_share share = {.exchange = f->exchange,
+                              .model = f->config.model,
+                              .space = f->space,
+                              .version = v,
+                              .step = f->step};
+    HZP_TRY(hzp_share_receive(&share, reterr));
+    f->step = share.step;
+    return HZP_OK;
+}
+
+void hzp_follower_read_stats(struct hzp_follower *f, struct hzp_follower_stats *ret)
+{
+    hzp_lock_take(&f->lock);
+    *ret = f->stats;
+    hzp_lock_release(&f->lock);
+}
+
+static int give_up(struct hzp_follower *f, const char *why)
+{
+    f->stage = BROKEN;
+    hzp_log(HZP_LOG_ERROR, "train", "%s", why);
+    hzp_lock_take(&f->lock);
+    snprintf(f->stats.failure, sizeof(f->stats.failure), "%s", why);
+    hzp_lock_release(&f->lock);
+    return HZP_EIO;
+}
+
+/* --- Commands --------------------------------------------------------------------------------- */
+
+static void listen(struct hzp_follower *f)
+{
+    f->stage = LISTEN;
+    hzp_exchange_listen(f->exchange);
+}
+
+/* The documents of micro-batch `bin`, into f->micro.  *ret_any: there are some. */
+static int fill_micro(struct hzp_follower *f, int32_t bin, bool *ret_any)
+{
+    const char *at = hzp_exchange_payload(f->exchange), *end = at + f->deal.bytes;
+    struct hzp_deal_doc doc;
+    hzp_micro_clear(f->micro);
+    for (int32_t i = 0; i < f->deal.docs; i++) {
+        at = hzp_deal_get(at, end, f->deal.bins, &doc);
+        if (!at)
+            return give_up(f, "rank 0 has sent documents that cannot be read");
+        if (doc.bin == bin && hzp_micro_add(f->micro, doc.token, doc.learn, doc.count) < 0)
+            return give_up(f, "rank 0 has sent a micro-batch that is too long: --micro-rows "
+                              "differs between ranks");
+    }
+    *ret_any = f->micro->rows > 0;
+    return HZP_OK;
+}
+
+static void begin_micro(struct hzp_follower *f)
+{
+    bool any;
+    struct hzp_version *v = hzp_weights_current(f->config.model->weights);
+    if (fill_micro(f, f->bin + hzp_exchange_position(f->exchange), &any) < 0)
+        return;
+    hzp_plan_clear(&f->chain);
+    hzp_exchange_micro(f->exchange, &f->chain, v, any ? f->micro : NULL, f->bin == 0,
+                       f->bin + hzp_exchange_ranks(f->exchange) >= f->deal.bins);
+    f->at = f->to = 0;
+    f->stage = MICRO;
+}
+
+static void begin_update(struct hzp_follower *f)
+{
+    struct hzp_weights *w = f->config.model->weights;
+    const struct hzp_command *command = hzp_exchange_heard(f->exchange);
+    struct hzp_update_hyper hyper = command->hyper;
+    if (command->step != f->step + 1) {
+        give_up(f, "this rank's state is of another optimizer step than rank 0's");
+        return;
+    }
+    int r = hzp_weights_begin(w, &f->version);
+    HZP_ASSERT(r >= 0); /* nothing else holds a slot */
+    hzp_plan_clear(&f->chain);
+    hzp_exchange_update(f->exchange, &f->chain, hzp_weights_current(w), f->version, &hyper);
+    f->at = f->to = 0;
+    f->stage = UPDATE;
+}
+
+static void obey(struct hzp_follower *f)
+{
+    const struct hzp_command *command = hzp_exchange_heard(f->exchange);
+    switch (command->kind) {
+    case HZP_COMMAND_DEAL:
+        f->deal = *command;
+        hzp_exchange_listen_payload(f->exchange);
+        f->stage = PAYLOAD;
+        break;
+    case HZP_COMMAND_UPDATE:
+        begin_update(f);
+        break;
+    case HZP_COMMAND_STATE:
+        hzp_exchange_gather_state(f->exchange, (enum hzp_state_part)command->part, command->unit);
+        f->stage = STATE;
+        break;
+    case HZP_COMMAND_STOP:
+        f->stage = STOPPED;
+        hzp_lock_take(&f->lock);
+        f->stats.stopped = true;
+        hzp_lock_release(&f->lock);
+        break;
+    default:
+        give_up(f, "rank 0 has sent an unknown command");
+    }
+}
+
+/* --- The source ------------------------------------------------------------------------------- */
+
+static int turn(struct hzp_follower *f)
+{
+    if (f->stage == STOPPED || f->stage == BROKEN)
+        return HZP_OK;
+    if (hzp_exchange_turn(f->exchange, f->at) >= 0)
+        return HZP_OK;
+    char why[sizeof(f->stats.failure)];
+    snprintf(why, sizeof(why), "the exchange with other ranks failed: %.150s",
+             hzp_exchange_error(f->exchange));
+    return give_up(f, why);
+}
+
+/* Goes on as far as what has been received allows, up to a chain. */
+static void advance(struct hzp_follower *f)
+{
+    if (f->stage == BEGIN)
+        listen(f);
+    while (f->stage == LISTEN || f->stage == PAYLOAD || f->stage == STATE) {
+        if (turn(f) < 0 || !hzp_exchange_done(f->exchange))
+            return;
+        if (f->stage == LISTEN) {
+            obey(f);
+        } else if (f->stage == STATE) {
+            listen(f);
+        } else {
+            f->bin = 0;
+            begin_micro(f);
+        }
+    }
+}
+
+static bool chain_ended(const struct hzp_follower *f)
+{
+    bool done = f->stage == MICRO || (f->stage == UPDATE && hzp_exchange_done(f->exchange));
+    return done && f->at == f->chain.items;
+}
+
+static bool offer(struct hzp_source *source, const struct hzp_step *step, struct hzp_room *room,
+                  struct hzp_offer *offer)
+{
+    struct hzp_follower *f = HZP_CONTAINER_OF(source, struct hzp_follower, source);
+    bool was_busy = busy(source);
+    advance(f);
+    if ((f->stage != MICRO && f->stage != UPDATE) || turn(f) < 0)
+        return was_busy && !busy(source); /* a step, so that the loop sees that it may end */
+    int32_t limit = hzp_transfers_limit(hzp_exchange_transfers(f->exchange), f->chain.items);
+    if (chain_ended(f))
+        return true; /* deliver() goes on */
+    if (f->to == limit || !room->train_ns)
+        return false;
+    struct hzp_slice *slice = hzp_offer_add(
+        offer, &(struct hzp_slice){.chain = &f->chain, .from = f->to, .tenant = HZP_TENANT_TRAIN});
+    int32_t end = hzp_ride_cut(NULL, step->version, room->op_times, &f->chain, f->to,
+                               room->train_ns, room->item_ns, 0);
+    limit = hzp_transfers_cut(hzp_exchange_transfers(f->exchange), f->to, limit);
+    slice->to = f->to = HZP_MIN(end, limit);
+    return slice->to > slice->from;
+}
+
+static void end_micro(struct hzp_follower *f)
+{
+    hzp_lock_take(&f->lock);
+    f->stats.rows += (uint64_t)f->micro->rows;
+    hzp_lock_release(&f->lock);
+    double loss = 0;
+    for (int32_t i = 0; i < f->micro->learned; i++)
+        loss += (double)f->micro->loss.value[i];
+    hzp_exchange_note_loss(f->exchange, loss);
+    f->bin += hzp_exchange_ranks(f->exchange);
+    if (f->bin < f->deal.bins)
+        begin_micro(f);
+    else
+        listen(f);
+}
+
+static void end_update(struct hzp_follower *f, const struct hzp_step *step)
+{
+    struct hzp_weights *w = f->config.model->weights;
+    const struct hzp_update_result *result = hzp_update_result(f->space);
+    if (!isfinite(result->sumsq)) {
+        hzp_weights_abandon(w, f->version);
+    } else if (result->nonfinite) {
+        give_up(f, "the weights are not finite");
+        return;
+    } else {
+        struct hzp_version_record *record = &f->version->record;
+        record->optimizer_step = ++f->step;
+        record->checksum = result->checksum;
+        f->version->fp8_made = true;
+        hzp_weights_publish(w, f->version, step->number);
+        hzp_lock_take(&f->lock);
+        f->stats.step = f->step;
+        hzp_lock_release(&f->lock);
+    }
+    f->version = NULL;
+    listen(f);
+}
+
+static void deliver(struct hzp_source *source, const struct hzp_step *step,
+                    const struct hzp_offer *offer, const struct hzp_outcome *outcome)
+{
+    struct hzp_follower *f = HZP_CONTAINER_OF(source, struct hzp_follower, source);
+    const struct hzp_slice *slice = hzp_offer_slice(offer, &f->chain);
+    if (outcome->status < 0) {
+        give_up(f, "the device failed");
+        return;
+    }
+    if (slice && slice->to > slice->from)
+        f->at = slice->to;
+    if (turn(f) < 0 || !chain_ended(f))
+        return;
+    if (f->stage == MICRO)
+        end_micro(f);
+    else
+        end_update(f, step);
+}
+
+/* The loop runs until rank 0 has said that there is no more work. */
+static bool busy(struct hzp_source *source)
+{
+    struct hzp_follower *f = HZP_CONTAINER_OF(source, struct hzp_follower, source);
+    return f->stage != STOPPED && f->stage != BROKEN;
+}

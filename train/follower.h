@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* train/follower.h - trains on a rank other than 0: the only source of that rank's loop.
+ *
+ *     listen -DEAL-> micro-batches -> listen -UPDATE-> update -> publish -> listen ... -STOP-> end
+ *
+ * It computes what the trainer of rank 0 deals to it (exchange.h), and takes part in each update
+ * with its shard.  Whether an update is kept follows from results that all ranks compare, so
+ * nothing is asked.  Its store has one slot: no requests are served, so updates are written in
+ * place.
+ *
+ * Owns: its train space, the micro-batch, the exchange.  Borrows: the model, the link.
+ *
+ * Thread: engine, except read_stats: any.
+ */
+#ifndef HZP_TRAIN_FOLLOWER_H
+#define HZP_TRAIN_FOLLOWER_H
+
+#include "train/trainer.h"
+
+struct hzp_follower;
+
+struct hzp_follower_config {
+    struct hzp_recipe recipe; /* micro_rows and moment_type, as on rank 0 */
+    struct hzp_model *model;
+    struct hzp_shards shards;
+    struct hzp_link *link; /* borrowed */
+};
+
+/* Allocates all device memory, and opens the groups together with the other ranks. */
+int hzp_follower_create(const struct hzp_follower_config *config, struct hzp_follower **ret,
+                        struct hzp_err_text *reterr);
+void hzp_follower_destroy(struct hzp_follower *f); /* NULL: no effect */
+struct hzp_source *hzp_follower_source(struct hzp_follower *f);
+struct hzp_train_space *hzp_follower_space(struct hzp_follower *f);
+
+/* As hzp_trainer_load: this rank's shards of the state in dir, which belongs to version v. */
+int hzp_follower_load(struct hzp_follower *f, struct hzp_version *v, const char *dir,
+                      bool same_recipe, struct hzp_err_text *reterr);
+
+/* Before the loop runs: gets rank 0's version into v, which is a draft or the current version, and
+ * the state that belongs to it (share.h).  It waits. */
+int hzp_follower_receive(struct hzp_follower *f, struct hzp_version *v,
+                         struct hzp_err_text *reterr);
+
+struct hzp_follower_stats {
+    int64_t step;      /* the newest optimizer step */
+    uint64_t rows;     /* forward and backward */
+    bool stopped;      /* rank 0 has said that there is no more work */
+    char failure[200]; /* ""; or why it has given up */
+};
+void hzp_follower_read_stats(struct hzp_follower *f, struct hzp_follower_stats *ret);
+
+#endif

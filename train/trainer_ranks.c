@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* train/trainer_ranks.c - what the trainer of rank 0 tells the followers of the other ranks. */
+#include "base/arena.h"
+#include "base/thread.h"
+#include "train/deal.h"
+#include "train/share.h"
+#include "train/trainer_state.h"
+
+#include <stdlib.h>
+
+struct length {
+    int32_t bin, rows;
+};
+
+static int longest_first(const void *a, const void *b)
+{
+    const struct length *x = a, *y = b;
+    if (x->rows != y->rows)
+        return x->rows > y->rows ? -1 : 1;
+    return x->bin < y->bin ? -1 : x->bin > y->bin;
+}
+
+/* Numbers the micro-batches by length, so that those of a round take about as long.  (In the
+ * ordered mode their order is that of the sums, and stays.) */
+static void sort_bins(struct hzp_draw *d)
+{
+    size_t bins = (size_t)d->bins;
+    struct length *length = hzp_xcalloc(bins, sizeof(*length));
+    int32_t *number = hzp_xcalloc(bins, sizeof(*number));
+    for (int32_t b = 0; b < d->bins; b++)
+        length[b] = (struct length){b, d->bin_rows[b]};
+    qsort(length, bins, sizeof(*length), longest_first);
+    for (int32_t b = 0; b < d->bins; b++) {
+        number[length[b].bin] = b;
+        d->bin_rows[b] = length[b].rows;
+    }
+    for (int32_t i = 0; i < d->count; i++)
+        if (d->bin[i] >= 0)
+            d->bin[i] = number[d->bin[i]];
+    free(length);
+    free(number);
+}
+
+void hzp_trainer_deal(struct hzp_trainer *t)
+{
+    struct hzp_draw *d = &t->draw;
+    if (!t->config.shards.ordered)
+        sort_bins(d);
+    struct hzp_command command = {.kind = HZP_COMMAND_DEAL, .bins = d->bins};
+    for (int32_t i = 0; i < d->count; i++) {
+        if (d->bin[i] < 0)
+            continue;
+        command.docs++;
+        command.bytes += (int64_t)hzp_deal_bytes(d->sample[i]->count);
+    }
+    char *payload = hzp_xmalloc((size_t)command.bytes), *at = payload;
+    for (int32_t i = 0; i < d->count; i++)
+        if (d->bin[i] >= 0)
+            at = hzp_deal_put(at, d->sample[i], d->bin[i]);
+    hzp_exchange_send(t->exchange, &command, payload);
+    free(payload);
+}
+
+void hzp_trainer_dismiss_ranks(struct hzp_trainer *t)
+{
+    struct hzp_command command = {.kind = HZP_COMMAND_STOP};
+    bool listening = t->stage == HZP_TRAINER_IDLE || t->stage == HZP_TRAINER_WAIT ||
+                     t->stage == HZP_TRAINER_PREPARE;
+    if (!t->exchange || !listening || hzp_exchange_wait(t->exchange) < 0)
+        return;
+    hzp_exchange_send(t->exchange, &command, NULL);
+    hzp_exchange_wait(t->exchange);
+}
+
+int hzp_trainer_share(struct hzp_trainer *t, struct hzp_err_text *reterr)
+{
+    struct hzp_share share = {.exchange = t->exchange,
+                              .model = t->config.model,
+                              .space = t->space,
+                              .version = hzp_weights_current(t->config.model->weights),
+                              .step = t->step,
+                              .state_dir = t->loaded_dir};
+    return t->exchange ? hzp_share_send(&share, reterr) : HZP_OK;
+}
+
+/* --- Gathering the state for a checkpoint ----------------------------------------------------- */
+
+static void begin_gather(struct hzp_trainer *t, enum hzp_state_part part, int32_t u)
+{
+    struct hzp_command command = {.kind = HZP_COMMAND_STATE, .part = part, .unit = u};
+    hzp_exchange_send(t->exchange, &command, NULL);
+    hzp_exchange_gather_state(t->exchange, part, u);
+}
+
+static void finish_gather(struct hzp_trainer *t, enum hzp_gather_state state)
+{
+    t->gathering = false;
+    atomic_store(&t->gather_state, state);
+    hzp_wake_poke(&t->gathered);
+}
+
+void hzp_trainer_serve_gather(struct hzp_trainer *t)
+{
+    if (!t->exchange)
+        return;
+    if (t->stage == HZP_TRAINER_BROKEN && atomic_load(&t->gather_state) == HZP_GATHER_WANTED)
+        finish_gather(t, HZP_GATHER_FAILED);
+    if (t->gathering && hzp_exchange_done(t->exchange))
+        finish_gather(t, HZP_GATHER_DONE);
+    bool listening = t->stage == HZP_TRAINER_IDLE || t->stage == HZP_TRAINER_WAIT;
+    if (!listening || t->gathering || atomic_load(&t->gather_state) != HZP_GATHER_WANTED ||
+        !hzp_exchange_done(t->exchange))
+        return;
+    begin_gather(t, t->gather_part, t->gather_unit);
+    t->gathering = true;
+}
+
+/* Another thread than the engine's. */
+static int ask_engine(struct hzp_trainer *t, enum hzp_state_part part, int32_t u)
+{
+    t->gather_part = part;
+    t->gather_unit = u;
+    atomic_store(&t->gather_state, HZP_GATHER_WANTED);
+    if (t->wake)
+        t->wake(t->wake_ctx);
+    while (atomic_load(&t->gather_state) == HZP_GATHER_WANTED && !atomic_load(&t->loop_ended))
+        hzp_wake_wait(&t->gathered, UINT64_MAX);
+    return atomic_load(&t->gather_state) == HZP_GATHER_DONE ? HZP_OK : HZP_EIO;
+}
+
+void hzp_trainer_loop_ended(struct hzp_trainer *t)
+{
+    atomic_store(&t->loop_ended, true);
+    hzp_wake_poke(&t->gathered);
+}
+
+/* The engine's thread, between chains.  A gather that another thread has asked for may still be in
+ * flight. */
+static int gather_now(struct hzp_trainer *t, enum hzp_state_part part, int32_t u)
+{
+    if (t->stage != HZP_TRAINER_IDLE && t->stage != HZP_TRAINER_WAIT)
+        return HZP_EIO;
+    HZP_TRY(hzp_exchange_wait(t->exchange));
+    begin_gather(t, part, u);
+    return hzp_exchange_wait(t->exchange);
+}
+
+int hzp_trainer_gather(struct hzp_trainer *t, enum hzp_state_part part, int32_t u, const void **ret,
+                       struct hzp_err_text *reterr)
+{
+    int r = hzp_trainer_frozen(t) ? ask_engine(t, part, u) : gather_now(t, part, u);
+    const char *why = hzp_exchange_error(t->exchange);
+    *ret = hzp_exchange_state(t->exchange);
+    why = why[0] ? why : "training was interrupted";
+    return r < 0 ? hzp_fail(reterr, r, "cannot gather the state of all ranks: %s", why) : HZP_OK;
+}
+
+int hzp_trainer_read_weights(void *trainer, int32_t u, const void **ret,
+                             struct hzp_err_text *reterr)
+{
+    return hzp_trainer_gather(trainer, HZP_STATE_WEIGHTS, u, ret, reterr);
+}
+
+void hzp_trainer_set_wake(struct hzp_trainer *t, void (*wake)(void *ctx), void *ctx)
+{
+    t->wake = wake;
+    t->wake_ctx = ctx;
+    if (t->config.link)
+        hzp_link_set_wake(t->config.link, wake, ctx);
+}
