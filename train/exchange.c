@@ -198,6 +198,7 @@ static int32_t add_broadcast(struct hzp_exchange *x, void *data, size_t bytes, e
                                 .type = HZP_WIRE_BYTE,
                                 .count = bytes,
                                 .recv = data,
+                                .idle = tag == TAG_COMMAND,
                                 .tag = tag_of(tag, 0)};
     return hzp_transfers_add(&x->list, &what, 0);
 }

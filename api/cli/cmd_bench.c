@@ -31,6 +31,10 @@ int hzp_cmd_bench(const struct hzp_options *options)
 {
     if (options->bench.what && !strcmp(options->bench.what, "link"))
         return bench_link(options);
+    if (options->engine.ranks.ranks > 1) {
+        fprintf(stderr, "hzpserve: --ranks: only bench link runs on several ranks\n");
+        return 2;
+    }
     struct hzp_bench_settings settings = options->bench;
     struct hzp_err_text err = {0};
     settings.json = settings.load.json = options->json;

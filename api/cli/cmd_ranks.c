@@ -4,6 +4,7 @@
 #include "api/cli/record.h"
 #include "base/arena.h"
 
+#include <sched.h>
 #include <stdlib.h>
 
 int hzp_cmd_ranks_start(const struct hzp_options *options)
@@ -29,4 +30,14 @@ int hzp_cmd_ranks_open(const struct hzp_options *options,
     if (r < 0)
         fprintf(stderr, "hzpserve: %s\n", err.text);
     return r == HZP_EINVAL ? 2 : r < 0 ? 1 : 0;
+}
+
+int64_t hzp_cmd_ranks_threads(const struct hzp_options *options, const struct hzp_ranks *ranks)
+{
+    cpu_set_t set;
+    int here = ranks->launch.local_ranks;
+    if (options->engine.device.threads || ranks->ranks == 1 || here <= 1 ||
+        sched_getaffinity(0, sizeof(set), &set) != 0)
+        return options->engine.device.threads;
+    return HZP_MAX(CPU_COUNT(&set) / here, 1);
 }

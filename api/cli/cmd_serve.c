@@ -4,8 +4,10 @@
  *     SIGTERM, SIGINT   health returns 503, new requests are refused, requests in flight and the
  *                       current update finish within --drain-timeout; a checkpoint; exit 0
  *     a second signal   requests in flight fail
+ *     SIGUSR1           as SIGTERM: launchers of several ranks pass it on
  */
 #include "api/cli/commands.h"
+#include "api/engine/follow.h"
 #include "api/http/http.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -219,23 +221,20 @@ static bool usable(const struct hzp_options *options)
     return options->engine.model.dir && prompt && safe;
 }
 
-int hzp_cmd_serve(const struct hzp_options *options)
+/* Rank 0, or the only rank. */
+static int lead(const struct hzp_options *options, const struct hzp_engine_settings *settings,
+                const struct hzp_ranks *ranks, const sigset_t *set)
 {
-    if (!usable(options))
-        return 2;
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
-    pthread_sigmask(SIG_BLOCK, &set, NULL); /* before any thread starts: all inherit the mask */
     struct hzp_metrics *metrics = hzp_metrics_create();
     char *copy = hzp_options_of_copy(options->engine.model.dir, options->http.served_name);
-    struct hzp_engine_config config = {.settings = &options->engine,
+    struct hzp_engine_config config = {.settings = settings,
                                        .checkpoint_options = copy,
                                        .log_updates = true,
                                        .provisional = true,
                                        .on_update = count_update,
-                                       .ctx = metrics};
+                                       .ctx = metrics,
+                                       .link = ranks->link,
+                                       .ranks = ranks};
     struct hzp_engine *engine = NULL;
     struct hzp_port listener;
     struct hzp_err_text err = {0};
@@ -246,7 +245,7 @@ int hzp_cmd_serve(const struct hzp_options *options)
     if (r < 0) {
         status = hzp_command_failed(r, &err);
     } else {
-        status = serve(options, &listener, engine, metrics, &set);
+        status = serve(options, &listener, engine, metrics, set);
         r = hzp_engine_finish(engine);
         if (r < 0) {
             hzp_log(HZP_LOG_ERROR, "serve", "engine code=%s", hzp_err_name(r));
@@ -256,5 +255,46 @@ int hzp_cmd_serve(const struct hzp_options *options)
     hzp_port_close(&listener);
     hzp_metrics_destroy(metrics);
     free(copy);
+    return status;
+}
+
+/* Another rank: it trains what rank 0 deals to it, until rank 0 ends.  Signals are blocked and do
+ * nothing, because rank 0 gets them too and lets all end in order. */
+static int follow(const struct hzp_engine_settings *settings, const struct hzp_ranks *ranks)
+{
+    struct hzp_follow_config config = {.settings = settings, .link = ranks->link, .serves = true};
+    struct hzp_err_text err = {0};
+    int r = hzp_follow(&config, &err);
+    if (r < 0)
+        fprintf(stderr, "hzpserve: rank %d: %s\n", ranks->rank, err.text);
+    return r < 0;
+}
+
+int hzp_cmd_serve(const struct hzp_options *options)
+{
+    if (!usable(options))
+        return 2;
+    int status = hzp_cmd_ranks_start(options);
+    if (status >= 0)
+        return status;
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGUSR1); /* what a launcher of ranks passes on (api/ranks/launch.h) */
+    pthread_sigmask(SIG_BLOCK, &set, NULL); /* before any thread starts: all inherit the mask */
+    struct hzp_ranks ranks;
+    status = hzp_cmd_ranks_open(options, NULL, NULL, &ranks);
+    if (status)
+        return status;
+    if (ranks.ranks > 1 && options->engine.no_train) {
+        fprintf(stderr, "hzpserve: --no-train: only learning is shared by several ranks\n");
+        hzp_ranks_close(&ranks);
+        return 2;
+    }
+    struct hzp_engine_settings settings = options->engine;
+    settings.device.threads = hzp_cmd_ranks_threads(options, &ranks);
+    status = ranks.rank ? follow(&settings, &ranks) : lead(options, &settings, &ranks, &set);
+    hzp_ranks_close(&ranks);
     return status;
 }

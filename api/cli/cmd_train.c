@@ -70,6 +70,7 @@ static void catch_signals(void)
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGUSR1, &action, NULL); /* what a launcher of several ranks passes on */
 }
 
 static void on_update(void *ctx, const struct hzp_update_report *report)
@@ -551,11 +552,26 @@ int hzp_cmd_train(const struct hzp_options *options)
         fprintf(stderr, "hzpserve train: %s\n", wrong);
         return 2;
     }
+    struct hzp_ranks ranks;
+    int status = hzp_cmd_ranks_start(options);
+    if (status >= 0)
+        return status;
+    catch_signals();
+    status = hzp_cmd_ranks_open(options, NULL, NULL, &ranks);
+    if (status)
+        return status;
+    if (ranks.rank) { /* rank 0 gets signals, too, and lets all end in order */
+        signal(SIGINT, SIG_IGN);
+        signal(SIGTERM, SIG_IGN);
+        signal(SIGUSR1, SIG_IGN);
+    }
+    struct hzp_engine_settings engine = options->engine;
+    engine.device.threads = hzp_cmd_ranks_threads(options, &ranks);
     struct run *run = hzp_xcalloc(1, sizeof(*run));
     struct hzp_err_text text = {{0}, {0}};
     run->settings = o;
-    run->engine = &options->engine;
-    catch_signals();
+    run->engine = &engine;
+    run->link = ranks.link;
     bool leads = !run->link || hzp_link_rank(run->link) == 0;
     int r = leads ? open_run(run, &text) : follow(run, &text);
     if (r >= 0 && leads)
@@ -571,5 +587,6 @@ int hzp_cmd_train(const struct hzp_options *options)
     close_run(run);
     free(run->options);
     free(run);
+    hzp_ranks_close(&ranks);
     return r == HZP_EINVAL && text.param[0] ? 2 : r < 0;
 }

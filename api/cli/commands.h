@@ -34,4 +34,7 @@ int hzp_cmd_ranks_open(const struct hzp_options *options,
                        void (*lost)(void *ctx, int rank, const char *why), void *ctx,
                        struct hzp_ranks *ret);
 
+/* CPU threads of this rank: as --threads says, else its part of what the machine has. */
+int64_t hzp_cmd_ranks_threads(const struct hzp_options *options, const struct hzp_ranks *ranks);
+
 #endif

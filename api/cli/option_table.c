@@ -248,17 +248,17 @@ const struct hzp_option hzp_option_table[] = {
         "maximum size of one training operation in GFLOP; 0: unlimited"),
 
     HEADING("ranks", "Several ranks"),
-    INT("--ranks", engine.ranks.ranks, "0", 0, HZP_LINK_RANKS_MAX, BENCH,
+    INT("--ranks", engine.ranks.ranks, "0", 0, HZP_LINK_RANKS_MAX, SERVE | TRAIN | BENCH,
         "start N ranks on this machine, by mpirun; 0: as the launcher that started this process "
         "says, or one"),
-    SIZE("--link-rate", engine.ranks.link_rate, "0", 0, 1e15, BENCH,
+    SIZE("--link-rate", engine.ranks.link_rate, "0", 0, 1e15, SERVE | TRAIN | BENCH,
          "bytes a second that a rank sends at most, to see what a slower link would do; 0: as fast "
          "as it goes"),
-    NUM("--link-latency", engine.ranks.link_latency_ms, "0", 0, 1e5, BENCH,
+    NUM("--link-latency", engine.ranks.link_latency_ms, "0", 0, 1e5, SERVE | TRAIN | BENCH,
         "with --link-rate: milliseconds added to each transfer"),
-    NUM("--rank-timeout", engine.ranks.silent_s, "4", 1, 86400, BENCH,
+    NUM("--rank-timeout", engine.ranks.silent_s, "4", 1, 86400, SERVE | TRAIN | BENCH,
         "seconds without a heartbeat after which a rank counts as lost"),
-    NUM("--rank-wait", engine.ranks.meet_s, "300", 1, 86400, BENCH,
+    NUM("--rank-wait", engine.ranks.meet_s, "300", 1, 86400, SERVE | TRAIN | BENCH,
         "seconds that ranks wait for each other at the start"),
 
     HEADING("data", "Data"),

@@ -52,7 +52,7 @@ struct peer {
     size_t name_size;     /* 0: not there yet */
     bool lost, left;
     uint64_t heard_ns, waits_ns; /* when it was last heard; since when it waits for `missing` */
-    bool warned;                 /* that it waits */
+    uint64_t warned_ns;          /* when it was last logged that it waits */
     struct beat beat;
 };
 
@@ -479,7 +479,6 @@ static void note_beat(struct hzp_control *c, int rank, const struct beat *beat)
     hzp_lock_take(&c->lock);
     if (beat->missing < 0 || beat->missing != p->beat.missing || beat->done != p->beat.done) {
         p->waits_ns = hzp_now_ns();
-        p->warned = false;
     }
     p->beat = *beat;
     hzp_lock_release(&c->lock);
@@ -554,10 +553,12 @@ static void watch_waiting(struct hzp_control *c, uint64_t now)
     for (int r = 0; r < c->config.ranks; r++) {
         struct peer *p = &c->peer[r];
         hzp_lock_take(&c->lock);
-        bool warn = p->beat.missing >= 0 && !p->warned && now > p->waits_ns + 5 * second_ns;
+        bool warn = p->beat.missing >= 0 && now > p->waits_ns + 4 * second_ns &&
+                    now > p->warned_ns + 30 * second_ns;
         struct beat beat = p->beat;
         double seconds = (double)(now - p->waits_ns) * 1e-9;
-        p->warned |= warn;
+        if (warn)
+            p->warned_ns = now;
         hzp_lock_release(&c->lock);
         if (warn)
             hzp_log(HZP_LOG_WARN, "ranks", "waiting rank=%d for_rank=%d ticket=%llu seconds=%.1f",

@@ -54,6 +54,7 @@ def link_rate():
 
 def one_rank():
     says(run(serve, "bench", "link", status=2), "one rank has no link")
+    says(run(serve, "bench", "train", "--ranks", "2", status=2), "--ranks: only bench link runs on several ranks")
     says(run(serve, "bench", "link", "--ranks", "2", env={"PATH": "/nowhere"}, status=1),
          "--ranks 2: neither mpirun nor mpiexec is installed")
 
