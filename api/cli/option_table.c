@@ -63,7 +63,8 @@ const struct hzp_option hzp_option_table[] = {
     INT("--threads", engine.device.threads, "0", 0, 1024, ALL,
         "CPU threads; 0: all that the process may use"),
     TEXT("--cpu-level", engine.device.cpu_level, NULL, "NAME", ALL,
-         "highest instruction set: base, avx2, avx512 or avx512_bf16; default: the best available"),
+         "highest instruction set: base, avx2, avx512, avx512_bf16 or amx; default: the best "
+         "available"),
     CHOICE("--dtype", engine.model.dtype, "auto", "auto|bf16|f32", ALL & ~DEVICES,
            "data type of the weights in memory; auto: as on disk"),
     CHOICE("--quantization", engine.model.fp8, "none", "none|fp8", ENGINE | EVAL | PLAN | SEARCH,

@@ -6,6 +6,7 @@
 #include "device/about.h"
 #include "device/backend.h"
 #include "device/cpu/matmul.h"
+#include "device/cpu/tiles.h"
 #include "device/ref/host.h"
 
 #include <sched.h>
@@ -19,7 +20,7 @@
 #include <cpuid.h>
 #endif
 
-static const char *const isa_name[] = {"base", "avx2", "avx512", "avx512_bf16"};
+static const char *const isa_name[] = {"base", "avx2", "avx512", "avx512_bf16", "amx"};
 
 #define HUGE_PAGE ((size_t)2 << 20)
 
@@ -32,7 +33,9 @@ static enum hzp_cpu_isa isa_find(void)
     if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
         !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq"))
         return HZP_CPU_AVX2;
-    return __builtin_cpu_supports("avx512bf16") ? HZP_CPU_AVX512_BF16 : HZP_CPU_AVX512;
+    if (!__builtin_cpu_supports("avx512bf16"))
+        return HZP_CPU_AVX512;
+    return hzp_cpu_amx_allowed() ? HZP_CPU_AMX : HZP_CPU_AVX512_BF16;
 #else
     return HZP_CPU_BASE;
 #endif
@@ -59,7 +62,7 @@ static int isa_choose(const struct hzp_device_config *config, enum hzp_cpu_isa *
         return HZP_OK;
     }
     return hzp_fail_param(reterr, HZP_EINVAL, "level",
-                          "no instruction set '%s' (base, avx2, avx512, avx512_bf16)", level);
+                          "no instruction set '%s' (base, avx2, avx512, avx512_bf16, amx)", level);
 }
 
 #define FILL(isa, op)                                                                              \
@@ -86,6 +89,8 @@ static void table_fill(hzp_op_fn *op[HZP_OP_COUNT], enum hzp_cpu_isa isa)
         FILL(avx512, op);
     if (isa >= HZP_CPU_AVX512_BF16)
         FILL(avx512_bf16, op);
+    if (isa >= HZP_CPU_AMX)
+        hzp_cpu_fill_matmul_amx(op);
 #endif
 }
 
@@ -155,6 +160,9 @@ static void about_level(struct hzp_about_device *d, enum hzp_cpu_isa isa, enum h
     if (isa < HZP_CPU_AVX512_BF16)
         hzp_fact_add(d->fact, &d->facts, "bf16 arithmetic",
                      "none (products run in f32, at most half as fast)");
+    if (isa == HZP_CPU_AMX)
+        hzp_fact_add(d->fact, &d->facts, "tiles",
+                     "where measured to be fastest (no such machine has been tried)");
     if (isa == HZP_CPU_BASE)
 #if defined(__x86_64__)
         hzp_fact_add(d->fact, &d->facts, "vectors",
@@ -174,7 +182,7 @@ static void cpu_about(struct hzp_about *ret)
     char version[32];
     int threads = threads_usable();
 #if defined(__x86_64__)
-    hzp_fact_add(ret->build, &ret->builds, "kernels for", "base, avx2, avx512, avx512_bf16");
+    hzp_fact_add(ret->build, &ret->builds, "kernels for", "base, avx2, avx512, avx512_bf16, amx");
 #else
     hzp_fact_add(ret->build, &ret->builds, "kernels for", "base");
 #endif
@@ -211,6 +219,8 @@ static int cpu_open(const struct hzp_device_config *config, struct hzp_device **
     hzp_cpu_fill_issue(dev->base.op);
     cpus_find(dev->cpu, threads);
     label_make(dev->base.label, sizeof(dev->base.label), threads, isa);
+    if (isa == HZP_CPU_AMX)
+        hzp_cpu_choose(dev);
     *ret = &dev->base;
     return HZP_OK;
 }

@@ -6,11 +6,12 @@
 #ifndef HZP_DEVICE_CPU_CPU_H
 #define HZP_DEVICE_CPU_CPU_H
 
+#include "device/cpu/choice.h"
 #include "device/cpu/pool.h"
 #include "device/device.h"
 
 /* Instruction sets, each containing those before it. */
-enum hzp_cpu_isa { HZP_CPU_BASE, HZP_CPU_AVX2, HZP_CPU_AVX512, HZP_CPU_AVX512_BF16 };
+enum hzp_cpu_isa { HZP_CPU_BASE, HZP_CPU_AVX2, HZP_CPU_AVX512, HZP_CPU_AVX512_BF16, HZP_CPU_AMX };
 
 enum { HZP_CPU_THREADS_MAX = 1024 };
 
@@ -21,6 +22,7 @@ struct hzp_cpu_lane;
 struct hzp_cpu_device {
     struct hzp_device base;
     enum hzp_cpu_isa isa;
+    struct hzp_cpu_choice choice;    /* at level amx */
     hzp_op_fn *kernel[HZP_OP_COUNT]; /* runs an op on the calling thread */
     struct hzp_team *team; /* shared by all lanes without a share: it runs one op at a time */
     int cpu[HZP_CPU_THREADS_MAX]; /* [threads] the CPUs from which shares are assigned */
@@ -51,6 +53,9 @@ int hzp_cpu_fence_open(struct hzp_device *dev, struct hzp_fence **ret);
 void hzp_cpu_fence_close(struct hzp_fence *fence);
 int hzp_cpu_fence_record(struct hzp_fence *fence, struct hzp_lane *lane);
 int hzp_cpu_fence_wait(struct hzp_fence *fence);
+
+/* Measures, or reads, dev->choice; the device is open but for it.  At level amx. */
+void hzp_cpu_choose(struct hzp_cpu_device *dev);
 
 /* Measures device/limits.h. */
 struct hzp_limits;

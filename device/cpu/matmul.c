@@ -5,6 +5,7 @@
 
 enum {
     E4M3_ROWS_MAX = 12, /* up to here the dot kernel beats the panels (matmul_lab.md); 16: equal */
+    E4M3_ROWS_DOT = 3,  /* the same beside wide panels */
     DOT_TASK_BYTES = 128 << 10,
     DOT_SLAB = 4 * HZP_DOT_ROWS,
     APART_BYTES = 4096,
@@ -100,9 +101,9 @@ static int e4m3_run(struct hzp_team *team, const struct hzp_matmul_args *a,
 {
     struct grid grid = {.args = a, .team = team, .product = product};
 
-    if (product->panel && a->c.rows > E4M3_ROWS_MAX && a->a.cols > 0)
-        return hzp_cpu_panel_run(team, a, product->panel);
-    return dot_run(&grid);
+    if (a->c.rows <= (product->panel ? E4M3_ROWS_MAX : E4M3_ROWS_DOT) || a->a.cols == 0)
+        return dot_run(&grid);
+    return hzp_cpu_panel_run(team, a, product->panel ? product->panel : product->wide);
 }
 
 /* Few rows by W whose rows lie a multiple of 4096 bytes apart: of those the dot kernel reads four

@@ -2,12 +2,13 @@
 /* device/cpu/matmul.h - matrix products on a team.
  *
  * Chosen by measurements in dev/kernels/matmul_lab.md:
- *   wide     F32, and BF16 where the CPU does not multiply pairs: our own panels in F32 arithmetic
- *            (device/cpu/panel.h), forward and gradients, any number of rows
+ *   wide     F32, and where the CPU does not multiply pairs BF16 and E4M3: our own panels in F32
+ *            arithmetic (device/cpu/panel.h), forward and gradients, any number of rows (of E4M3
+ *            forward, and more than a few)
  *   thin     x W^T in bf16 pairs of few rows (device/cpu/thin.h): streams W at read bandwidth
  *   panels   x W^T in bf16 pairs of more rows (device/cpu/panel.h)
- *   dot      x W^T in E4M3 of few rows, or where the CPU does not multiply pairs, and there in
- *            BF16 of few rows if W's lie a multiple of 4096 bytes apart: both contiguous along k
+ *   dot      x W^T in E4M3 of few rows, and where the CPU does not multiply pairs in BF16 of few
+ *            rows if W's lie a multiple of 4096 bytes apart: both contiguous along k
  *   library  oneDNN, one single-threaded primitive per block of c, run by the team's threads:
  *            gradients where the CPU multiplies pairs
  * Within each of the first four a value depends only on its two vectors along k: never on how many
@@ -45,6 +46,9 @@ struct hzp_cpu_product {
     const struct hzp_panel_kernels *wide;
     void (*widen)(const uint8_t *from, uint16_t *to, int count); /* E4M3 to BF16 */
 };
+
+extern const struct hzp_cpu_product hzp_cpu_product_base, hzp_cpu_product_avx2,
+    hzp_cpu_product_avx512, hzp_cpu_product_avx512_bf16;
 
 /* The lane's cache of library primitives.  HZP_ENOMEM. */
 int hzp_cpu_matmul_open(struct hzp_cpu_matmul **ret);

@@ -172,7 +172,7 @@ static void widen(const uint8_t *from, uint16_t *to, int count)
     EACH(i, count, vstore_bf16(to + i, vload_e4m3(from + i, left), left););
 }
 
-static const struct hzp_cpu_product product = {
+const struct hzp_cpu_product HZP_ISA_NAME(hzp_cpu_product) = {
     .dot = cpu_dot,
     .widen = widen,
 #ifdef __AVX512BF16__
@@ -184,7 +184,7 @@ static const struct hzp_cpu_product product = {
 
 static int cpu_matmul(struct hzp_lane *lane, const void *args)
 {
-    return hzp_cpu_matmul(lane, args, &product);
+    return hzp_cpu_matmul(lane, args, &HZP_ISA_NAME(hzp_cpu_product));
 }
 
 void HZP_ISA_NAME(hzp_cpu_fill_matmul)(hzp_op_fn *op[HZP_OP_COUNT])

@@ -2,7 +2,8 @@
 /* device/cpu/panel.h - products of packed operands, in two kinds of kernels:
  *   pairs  of more than a few rows, bf16 or E4M3, where the CPU multiplies pairs of bf16; E4M3 is
  *          widened while it is packed, and sums are scaled as they are stored (panel_tmpl.c)
- *   wide   F32 or BF16 in F32 arithmetic, any number of rows, any transposition (wide_tmpl.c)
+ *   wide   F32 or BF16 in F32 arithmetic, any number of rows, any transposition, and E4M3 as above
+ *          (wide_tmpl.c)
  *
  * c is cut into slabs of rows and groups of panels of columns, the width of a tile.  k is cut into
  * blocks: a thread takes a group, and for each block of k it packs one panel's part of op(b) after

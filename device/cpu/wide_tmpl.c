@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cpu/wide_tmpl.c - products in F32 arithmetic of F32 or BF16 operands, any transposition.
+/* device/cpu/wide_tmpl.c - products in F32 arithmetic of F32 or BF16 operands, any transposition,
+ * and of E4M3 ones, forward.
  *
- * Both operands are copied into floats, BF16 is widened on the way, and so are transpositions done:
+ * Both operands are copied into floats, narrower types are widened on the way, and so are
+ * transpositions done:
  * of op(a) as [k][rows of a tile], of op(b) as [k][COLS].  A tile is ROWS x NV vectors of sums; a
  * step of k loads NV vectors of op(b) and broadcasts one float of op(a) for each row.  The first
  * tile of a panel packs op(b) while it computes, one line of memory a row at a time, so that a
@@ -11,202 +13,9 @@
  * instruction set and for every number of rows.
  *
  * Written with the compilers' vector types instead of one instruction set's intrinsics: it is also
- * the kernel of CPUs without AVX2.  HZP_WIDE_LANES: floats of a vector, where it is not the
- * instruction set's own.
+ * the kernel of CPUs without AVX2.
  */
-#include "device/bf16.h"
-#include "device/cpu/panel.h"
-
-#include <string.h>
-#ifdef __AVX2__
-#include <immintrin.h> /* for what compilers make too much of */
-#endif
-
-#define HZP_PASTE_(a, b)   a##_##b
-#define HZP_PASTE(a, b)    HZP_PASTE_(a, b)
-#define HZP_ISA_NAME(name) HZP_PASTE(name, HZP_ISA)
-#define INLINE             static inline __attribute__((always_inline))
-
-#ifdef __clang__
-#define UNROLL             _Pragma("clang loop unroll(full)")
-#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#else
-#define UNROLL             _Pragma("GCC unroll 32")
-#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (vi){__VA_ARGS__})
-#pragma GCC diagnostic ignored "-Wpsabi" /* vectors wider than registers stay within this file */
-#endif
-
-#ifdef HZP_WIDE_LANES
-#define LANES HZP_WIDE_LANES
-#elif defined(__AVX512F__)
-#define LANES 16
-#elif defined(__AVX2__)
-#define LANES 8
-#else
-#define LANES 4
-#endif
-
-/* 2 ROWS sums, two vectors of op(b) and one broadcast fill 16 registers, or 32. */
-enum {
-    VL = LANES,
-    NV = 2,
-    COLS = NV * VL,
-    ROWS = VL == 16  ? 12
-           : VL == 8 ? 6
-                     : 4,
-    CHUNK =
-        2 * VL, /* elements of k that are packed at a time: short, so that the CPU begins to pack
-                     * the next while sums of this one wait for each other */
-    LINE = 64,
-};
-
-typedef float vf __attribute__((vector_size(4 * LANES)));
-typedef int32_t vi __attribute__((vector_size(4 * LANES)));
-typedef uint32_t vu __attribute__((vector_size(4 * LANES)));
-typedef uint16_t vh __attribute__((vector_size(2 * LANES)));
-typedef float vf_any __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef uint32_t vu_any __attribute__((vector_size(4 * LANES), aligned(2), may_alias));
-typedef uint16_t vh_any __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
-
-INLINE vf load(const float *p)
-{
-    return *(const vf_any *)p;
-}
-
-INLINE void save(float *p, vf x)
-{
-    *(vf_any *)p = x;
-}
-
-/* VL elements as floats. */
-INLINE vf load_as(const void *p, enum hzp_dtype type)
-{
-    if (type == HZP_F32)
-        return load(p);
-#if LANES == 8 && defined(__AVX2__)
-    return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(p)), 16);
-#else
-    return (vf)(__builtin_convertvector(*(const vh_any *)p, vu) << 16);
-#endif
-}
-
-/* To nearest even, NaN made quiet: hzp_bf16_from_f32. */
-INLINE void save_as(void *p, vf x, enum hzp_dtype type)
-{
-    if (type == HZP_F32) {
-        save(p, x);
-        return;
-    }
-    vu u = (vu)x, nan = (vu)(x != x);
-    vu up = u + 0x7fff + ((u >> 16) & 1);
-    up = (up & ~nan) | ((u | 0x400000) & nan);
-#if LANES == 8 && defined(__AVX2__)
-    __m256i pairs = _mm256_packus_epi32((__m256i)(up >> 16), (__m256i)(up >> 16));
-    _mm_storeu_si128(p, _mm256_castsi256_si128(_mm256_permute4x64_epi64(pairs, 0x08)));
-#else
-    *(vh_any *)p = __builtin_convertvector(up >> 16, vh);
-#endif
-}
-
-INLINE size_t size_of(enum hzp_dtype type)
-{
-    return type == HZP_F32 ? 4 : 2;
-}
-
-INLINE float one_of(const struct hzp_mat *mat, int64_t row, int64_t col)
-{
-    const void *p = hzp_cpu_row(mat, row);
-    return mat->type == HZP_F32 ? ((const float *)p)[col]
-                                : hzp_bf16_to_f32(((const uint16_t *)p)[col]);
-}
-
-/* Into the first-level cache. */
-INLINE void fetch(const void *p)
-{
-    __builtin_prefetch(p, 0, 3);
-}
-
-/* Into the second. */
-INLINE void fetch_far(const void *p)
-{
-    __builtin_prefetch(p, 0, 2);
-}
-
-INLINE void fetch_to_write(const void *p)
-{
-#if defined(__x86_64__)
-    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)p));
-#else
-    __builtin_prefetch(p, 1, 3);
-#endif
-}
-
-/* Masks of two vectors, the second's lanes counted from VL on: dwords and pairs of dwords taken in
- * turns from either within quarters, and quarters. */
-#if LANES == 16
-#define LOW_32   0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29
-#define HIGH_32  2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31
-#define LOW_64   0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29
-#define HIGH_64  2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31
-#define EVEN_128 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27
-#define ODD_128  4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31
-#elif LANES == 8
-#define LOW_32   0, 8, 1, 9, 4, 12, 5, 13
-#define HIGH_32  2, 10, 3, 11, 6, 14, 7, 15
-#define LOW_64   0, 1, 8, 9, 4, 5, 12, 13
-#define HIGH_64  2, 3, 10, 11, 6, 7, 14, 15
-#define EVEN_128 0, 1, 2, 3, 8, 9, 10, 11
-#define ODD_128  4, 5, 6, 7, 12, 13, 14, 15
-#else
-#define LOW_32  0, 4, 1, 5
-#define HIGH_32 2, 6, 3, 7
-#define LOW_64  0, 1, 4, 5
-#define HIGH_64 2, 3, 6, 7
-#endif
-
-/* r[i], i < VL: lane j of vector i becomes lane i of vector j. */
-INLINE void transpose(vu r[VL])
-{
-    vu t[VL];
-
-    UNROLL
-    for (int i = 0; i < VL; i += 2) {
-        t[i] = SHUFFLE(r[i], r[i + 1], LOW_32);
-        t[i + 1] = SHUFFLE(r[i], r[i + 1], HIGH_32);
-    }
-    UNROLL
-    for (int i = 0; i < VL; i += 4) {
-        UNROLL
-        for (int h = 0; h < 2; h++) {
-            r[i + 2 * h] = SHUFFLE(t[i + h], t[i + h + 2], LOW_64);
-            r[i + 2 * h + 1] = SHUFFLE(t[i + h], t[i + h + 2], HIGH_64);
-        }
-    }
-#if LANES == 8
-    UNROLL
-    for (int i = 0; i < 4; i++) {
-        t[i] = SHUFFLE(r[i], r[i + 4], EVEN_128);
-        t[i + 4] = SHUFFLE(r[i], r[i + 4], ODD_128);
-    }
-    UNROLL
-    for (int i = 0; i < 8; i++)
-        r[i] = t[i];
-#elif LANES == 16
-    UNROLL
-    for (int i = 0; i < 4; i++) {
-        UNROLL
-        for (int h = 0; h < 2; h++) { /* quarters 0 2 0 2, then 1 3 1 3, of two vectors */
-            t[i + 8 * h] = SHUFFLE(r[i + 8 * h], r[i + 8 * h + 4], EVEN_128);
-            t[i + 8 * h + 4] = SHUFFLE(r[i + 8 * h], r[i + 8 * h + 4], ODD_128);
-        }
-    }
-    UNROLL
-    for (int i = 0; i < 8; i++) {
-        r[i] = SHUFFLE(t[i], t[i + 8], EVEN_128);
-        r[i + 8] = SHUFFLE(t[i], t[i + 8], ODD_128);
-    }
-#endif
-}
+#include "device/cpu/wide_tmpl.h"
 
 /* A panel's part of op(b): columns n .. n1 of c, elements k0 .. k0+count of k. */
 struct part {
@@ -221,25 +30,26 @@ struct source {
     size_t stride; /* bytes from one row of b to the next */
 };
 
-/* CHUNK elements of k, from the part's element k on. */
+/* A chunk of elements of k, from the part's element k on. */
 typedef void pack_fn(const struct source *s, int k, float *w);
 
 /* b's rows are columns of c: VL rows by VL dwords at a time. */
 INLINE void pack_across(const struct source *s, int k, float *w, enum hzp_dtype type)
 {
-    const size_t size = size_of(type), step = VL * 4 / size;
+    const size_t size = size_of(type), step = VL * 4 / size, chunk = (size_t)chunk_of(type);
     const char *from = s->at + (size_t)k * size;
 
     if (s->ahead && (size_t)k * size % LINE == 0) {
         const char *ahead = s->ahead + (size_t)k * size;
         for (int i = 0; i < COLS; i++, ahead += s->stride) {
-            for (size_t line = 0; line < CHUNK * size; line += LINE)
+            for (size_t line = 0; line < chunk * size; line += LINE)
                 fetch(ahead + line);
         }
     }
     for (int g = 0; g < NV; g++, from += VL * s->stride, w += VL)
-        for (size_t e = 0; e < CHUNK; e += step) {
+        for (size_t e = 0; e < chunk; e += step) {
             float *to = w + e * COLS;
+            vf y[4];
             vu r[VL];
             UNROLL
             for (int i = 0; i < VL; i++)
@@ -247,12 +57,10 @@ INLINE void pack_across(const struct source *s, int k, float *w, enum hzp_dtype 
             transpose(r);
             UNROLL
             for (int i = 0; i < VL; i++) {
-                if (type == HZP_F32) {
-                    save(to + i * COLS, (vf)r[i]);
-                } else {
-                    save(to + 2 * i * COLS, (vf)(r[i] << 16));
-                    save(to + (2 * i + 1) * COLS, (vf)(r[i] & 0xffff0000u));
-                }
+                widen(r[i], type, y);
+                UNROLL
+                for (size_t h = 0; h < 4 / size; h++, to += COLS)
+                    save(to, y[h]);
             }
         }
 }
@@ -280,6 +88,10 @@ static void pack_across_bf16(const struct source *s, int k, float *w)
 {
     pack_across(s, k, w, HZP_BF16);
 }
+static void pack_across_e4m3(const struct source *s, int k, float *w)
+{
+    pack_across(s, k, w, HZP_E4M3);
+}
 static void pack_along_f32(const struct source *s, int k, float *w)
 {
     pack_along(s, k, w, HZP_F32);
@@ -296,7 +108,7 @@ static void pack_edge(const struct source *s, int k, float *w)
     const struct hzp_mat *b = &s->args->b;
     int cols = p->n1 - p->n;
 
-    for (int end = HZP_MIN(k + CHUNK, p->count); k < end; k++, w += COLS)
+    for (int end = HZP_MIN(k + chunk_of(b->type), p->count); k < end; k++, w += COLS)
         for (int j = 0; j < COLS; j++)
             w[j] = j >= cols          ? 0.f
                    : s->args->trans_b ? one_of(b, p->n + j, p->k0 + k)
@@ -311,6 +123,7 @@ struct tile {
     const float *from; /* [mr][COLS] the sums so far; NULL: none */
     float *to;         /* where they go */
     bool only;         /* no other tile reads what is packed */
+    int chunk;         /* elements of k that are packed at a time */
     pack_fn *pack;     /* packs w's whole chunks; NULL: it is packed */
     const struct source *source;
 };
@@ -344,11 +157,11 @@ INLINE void tile(int mr, const struct tile *t)
         for (int j = 0; j < NV; j++)
             acc[i][j] = t->from ? load(t->from + i * COLS + j * VL) : (vf){0};
     }
-    for (; t->pack && k < t->count; k += CHUNK) {
-        pack_fn *pack = k + CHUNK <= t->count ? t->pack : pack_edge;
+    for (; t->pack && k < t->count; k += t->chunk) {
+        pack_fn *pack = k + t->chunk <= t->count ? t->pack : pack_edge;
         float *w = t->w + (t->only ? 0 : (size_t)k * COLS);
         pack(t->source, k, w);
-        steps(mr, acc, t->x + (size_t)k * (size_t)mr, w, HZP_MIN(CHUNK, t->count - k));
+        steps(mr, acc, t->x + (size_t)k * (size_t)mr, w, HZP_MIN(t->chunk, t->count - k));
     }
     if (k < t->count)
         steps(mr, acc, t->x, t->w, t->count);
@@ -406,6 +219,8 @@ INLINE void store_as(const struct hzp_matmul_args *a, int m, int n, int n1, cons
         UNROLL
         for (int j = 0; j < COLS; j += VL) {
             vf y = load(sums + j);
+            if (a->scale_a)
+                y = y * a->scale_a[m] * load(a->scale_b + n + j);
             if (bias)
                 y += load_as(bias + (size_t)j * size_of(a->bias.type), a->bias.type);
             if (a->accumulate)
@@ -416,6 +231,8 @@ INLINE void store_as(const struct hzp_matmul_args *a, int m, int n, int n1, cons
     }
     for (int j = 0; j < n1 - n; j++) {
         float y = sums[j];
+        if (a->scale_a)
+            y = y * a->scale_a[m] * a->scale_b[n + j];
         if (bias)
             y += one_of(&a->bias, 0, n + j);
         if (a->accumulate)
@@ -483,22 +300,27 @@ INLINE const float *x_part(const struct hzp_panel *p, int b, int k0, int count)
 INLINE void part_run(const struct hzp_panel *p, struct part at, struct part coming, float *w,
                      float *sums)
 {
-    static pack_fn *const packs[2][2] = {{pack_along_f32, pack_along_bf16},
-                                         {pack_across_f32, pack_across_bf16}};
+    static pack_fn *const along[] = {[HZP_F32] = pack_along_f32, [HZP_BF16] = pack_along_bf16};
+    static pack_fn *const across[] = {
+        [HZP_F32] = pack_across_f32, [HZP_BF16] = pack_across_bf16, [HZP_E4M3] = pack_across_e4m3};
     enum {
         AT_ONCE = 2
     }; /* blocks: of so few the coming part is fetched while this one is packed */
     const struct hzp_matmul_args *a = p->args;
     struct source source = {a, at, b_at(a, at.k0, at.n), NULL,
                             (size_t)a->b.stride * size_of(a->b.type)};
-    struct tile t = {.w = w, .count = at.count, .source = &source, .only = p->blocks == 1};
+    struct tile t = {.w = w,
+                     .count = at.count,
+                     .chunk = chunk_of(a->b.type),
+                     .source = &source,
+                     .only = p->blocks == 1};
     bool last = at.k0 + at.count == p->inner;
     float done[ROWS * COLS]; /* stays in the nearest cache */
 
     struct fetches fetches = {.left = 0};
     int share = 0;
 
-    t.pack = at.n1 - at.n < COLS ? pack_edge : packs[!!a->trans_b][a->b.type == HZP_BF16];
+    t.pack = at.n1 - at.n < COLS ? pack_edge : a->trans_b ? across[a->b.type] : along[a->b.type];
     if (coming.n1 - coming.n == COLS)
         source.ahead = b_at(a, coming.k0, coming.n);
     if (source.ahead && p->blocks > AT_ONCE) {
@@ -657,7 +479,7 @@ static void wide_run(const struct hzp_panel *p, struct hzp_panel_cols now,
 {
     float *sums = (float *)(void *)((char *)own + p->w_bytes);
 
-    if (p->rows == 1 && p->args->trans_b) {
+    if (p->rows == 1 && p->args->trans_b && p->args->b.type != HZP_E4M3) {
         now.begin = row_run(p, now, next);
         if (now.begin == now.end)
             return;
@@ -691,20 +513,14 @@ INLINE void x_across(const struct hzp_mat *a, int m, int mr, int k0, int count, 
         /* what a store writes beyond mr floats belongs to later elements of k, if there are any */
         bool spill = (count - k - step + 1) * mr >= VL;
         vu r[VL];
-        vf y[2 * VL];
+        vf y[4 * VL];
         UNROLL
         for (int i = 0; i < VL; i++)
             r[i] = *(const vu_any *)(from[i] + (size_t)k * size);
         transpose(r);
         UNROLL
-        for (int i = 0; i < VL; i++) {
-            if (type == HZP_F32) {
-                y[i] = (vf)r[i];
-            } else {
-                y[2 * i] = (vf)(r[i] << 16);
-                y[2 * i + 1] = (vf)(r[i] & 0xffff0000u);
-            }
-        }
+        for (int i = 0; i < VL; i++)
+            widen(r[i], type, y + (size_t)i * (4 / size));
         if (spill) {
             UNROLL
             for (int i = 0; i < step; i++)
@@ -764,8 +580,10 @@ static void wide_pack(const struct hzp_panel *p, int begin, int end)
 {
     if (p->args->a.type == HZP_F32)
         pack_as(p, begin, end, HZP_F32);
-    else
+    else if (p->args->a.type == HZP_BF16)
         pack_as(p, begin, end, HZP_BF16);
+    else
+        pack_as(p, begin, end, HZP_E4M3);
 }
 
 const struct hzp_panel_kernels HZP_ISA_NAME(hzp_cpu_wide) = {

@@ -13,6 +13,7 @@
 
 #include "device/bf16.h"
 #include "device/cpu/panel.h"
+#include "device/fp8.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -123,10 +124,81 @@ static const struct shape shapes[] = {{1, 1, 1},    {1, 70, 45},   {1, 131, 300}
                                       {5, 64, 32},  {7, 100, 129}, {13, 31, 257}, {6, 96, 600},
                                       {65, 50, 64}, {300, 37, 90}, {530, 70, 33}, {31, 20, 0}};
 
+/* A product x W^T of E4M3 codes, none of them NaN, and scales. */
+static struct product product_of_codes(struct shape s, float **scales)
+{
+    struct product p = product_make(s, HZP_F32, 1, true);
+    struct hzp_mat *mat[] = {&p.args.a, &p.args.b};
+
+    for (int i = 0; i < 2; i++) {
+        size_t count = (size_t)HZP_MAX(mat[i]->rows, 1) * (size_t)mat[i]->stride;
+        uint8_t *code = mat[i]->ptr;
+        for (size_t k = 0; k < count; k++) {
+            code[k] = (uint8_t)(draw() * 128.f + 128.f);
+            code[k] = (uint8_t)((code[k] & 0x7f) == 0x7f ? code[k] - 1 : code[k]);
+        }
+        mat[i]->type = HZP_E4M3;
+    }
+    *scales = fill((size_t)(s.m + s.n), HZP_F32);
+    p.args.scale_a = *scales;
+    p.args.scale_b = *scales + s.m;
+    return p;
+}
+
+static void near_the_sums_of_codes(const struct product *p, int k)
+{
+    const struct hzp_matmul_args *a = &p->args;
+
+    for (int m = 0; m < a->c.rows; m++)
+        for (int n = 0; n < a->c.cols; n++) {
+            size_t i = GUARD + (size_t)m * (size_t)a->c.stride + (size_t)n;
+            double sum = 0, size = 0;
+            for (int e = 0; e < k; e++) {
+                size_t at_a = (size_t)m * (size_t)a->a.stride + (size_t)e;
+                size_t at_b = (size_t)n * (size_t)a->b.stride + (size_t)e;
+                double product = (double)hzp_e4m3_to_f32(((uint8_t *)a->a.ptr)[at_a]) *
+                                 (double)hzp_e4m3_to_f32(((uint8_t *)a->b.ptr)[at_b]);
+                sum += product;
+                size += fabs(product);
+            }
+            double scale = (double)a->scale_a[m] * (double)a->scale_b[n];
+            sum = sum * scale + (double)p->before[i] + at(&a->bias, 0, n);
+            assert_true(fabs((double)p->c[i] - sum) <= 1e-5 * (size * fabs(scale) + 2));
+        }
+}
+
+static const struct hzp_panel_kernels *const kernels[] = {
+    &hzp_cpu_wide_lanes16, &hzp_cpu_wide_lanes8, &hzp_cpu_wide_lanes4};
+
+static void e4m3_in_every_width(void **state)
+{
+    struct hzp_team *team;
+
+    assert_int_equal(hzp_team_open(2, 2, &team), HZP_OK);
+    for (int s = 0; s < HZP_COUNT(shapes); s++) {
+        float *scales;
+        struct product p = product_of_codes(shapes[s], &scales);
+        size_t bytes = p.c_count * sizeof(*p.c);
+        float *first = malloc(bytes);
+        assert_non_null(first);
+        for (int i = 0; i < HZP_COUNT(kernels); i++) {
+            memcpy(p.c, p.before, bytes);
+            assert_int_equal(hzp_cpu_panel_run(team, &p.args, kernels[i]), HZP_OK);
+            if (i == 0) {
+                near_the_sums_of_codes(&p, shapes[s].k);
+                memcpy(first, p.c, bytes);
+            }
+            assert_memory_equal(p.c, first, bytes);
+        }
+        free(first);
+        free(scales);
+        product_drop(&p);
+    }
+    hzp_team_close(team);
+}
+
 static void every_width_the_same_bits(void **state)
 {
-    static const struct hzp_panel_kernels *const kernels[] = {
-        &hzp_cpu_wide_lanes16, &hzp_cpu_wide_lanes8, &hzp_cpu_wide_lanes4};
     struct hzp_team *team;
 
     assert_int_equal(hzp_team_open(2, 2, &team), HZP_OK);
@@ -213,6 +285,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_width_the_same_bits),
+        cmocka_unit_test(e4m3_in_every_width),
         cmocka_unit_test(rows_cut_any_way),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/opcheck/opcheck.c - checks and times every op of every backend against ref.
  *
- *   opcheck [--op=PATTERN] [--backend=cpu|cuda|ref] [--level=base|avx2|avx512|avx512_bf16]
+ *   opcheck [--op=PATTERN] [--backend=cpu|cuda|ref] [--level=base|avx2|avx512|avx512_bf16|amx]
  *           [--share=N] [--threads=N] [--seed=N] [--bench] [--grad] [--list] [--quiet] [--slow]
  *           [--self-test]
  *
@@ -129,7 +129,7 @@ static void target_add(const char *name, const char *level)
 
 static int targets_open(void)
 {
-    static const char *const levels[] = {"base", "avx2", "avx512", "avx512_bf16"};
+    static const char *const levels[] = {"base", "avx2", "avx512", "avx512_bf16", "amx"};
     struct hzp_device_config config = {.name = "ref"};
     struct hzp_err_text why = {0};
     HZP_ASSERT(oc_target_open(&ref, &config, "ref", &why) >= 0);
@@ -438,7 +438,7 @@ int main(int argc, char **argv)
     if (mode < 0) {
         fprintf(stderr,
                 "usage: opcheck [--op=PATTERN] [--backend=cpu|cuda|ref] "
-                "[--level=base|avx2|avx512|avx512_bf16] [--threads=N] [--share=N] [--seed=N] "
+                "[--level=base|avx2|avx512|avx512_bf16|amx] [--threads=N] [--share=N] [--seed=N] "
                 "[--bench] [--grad] [--list] [--quiet] [--slow] [--self-test]\n");
         return 2;
     }
