@@ -163,7 +163,7 @@ def zsh(commands, topics):
     yield "        'help:a command or a topic'"
     yield "    )\n    if (( CURRENT == 2 )); then\n        _describe command commands\n        return\n    fi"
     yield "    local command=$words[2]\n    shift words\n    (( CURRENT-- ))\n    case $command in"
-    yield f"    help) _values topic {' '.join(dict.fromkeys([c.name for c in commands] + topics))} ;;"
+    yield f"    help) _arguments '1:topic:({' '.join(dict.fromkeys([c.name for c in commands] + topics))})' ;;"
     for command in commands:
         yield f"    {command.name})\n        _arguments \\"
         for option in command.options():

@@ -48,6 +48,9 @@ def check_zsh(zsh_file):
     """Every command is offered, and each of its options has a description and, if it needs one, a value."""
     commands = [line.split(":")[0] for line in zsh_words(zsh_file, "hzpserve", "''")]
     assert {"serve", "train", "bench"} <= set(commands), commands
+    commands.remove("help")
+    (topics,) = zsh_words(zsh_file, "hzpserve", "help", "''")
+    assert re.fullmatch(r"1:topic:\(.*\bserve\b.*\btraining\b.*\)", topics), topics
     for command in commands:
         options = zsh_words(zsh_file, "hzpserve", command, "--")
         assert options.pop() == "*:file:_files" and options, (command, options)
@@ -101,7 +104,8 @@ def main():
             check_zsh(pages[2])
         if shutil.which("bash"):
             assert "serve" in complete_word(pages[1], "hzpserve", "s")
-            assert complete_word(pages[1], "hzpserve", "serve", "--admi") == ["--admission"]
+            assert complete_word(pages[1], "hzpserve", "serve", "--admis") == ["--admission"]
+            assert complete_word(pages[1], "hzpserve", "help", "trainin") == ["training"]
             assert complete_word(pages[1], "hzpserve", "serve", "--admission", "p") == ["predicted"]
         text = unit.read_text()
         assert f"ExecStart={prefix}/bin/hzpserve serve" in text and "@" not in \
