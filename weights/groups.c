@@ -298,6 +298,25 @@ static void print_choices(FILE *out, const struct hzp_groups *given, const struc
     } while (next(&g));
 }
 
+/* Names the first given size that cannot be. */
+static int check_given(const struct hzp_groups *given, struct hzp_err_text *reterr)
+{
+    const struct {
+        const char *name;
+        int32_t size;
+    } level[] = {{"--z1", given->z1}, {"--z2", given->z2}, {"--z3", given->z3}};
+    struct hzp_groups g = *given;
+    for (int i = 0; i < HZP_COUNT(level); i++)
+        if (level[i].size && given->ranks % level[i].size)
+            return hzp_fail_param(reterr, HZP_EINVAL, level[i].name,
+                                  "%s %d does not divide --ranks %d", level[i].name, level[i].size,
+                                  given->ranks);
+    g.z1 = g.z1 ? g.z1 : g.ranks;
+    g.z2 = g.z2 ? g.z2 : g.z3 ? g.z3 : 1;
+    g.z3 = g.z3 ? g.z3 : 1;
+    return hzp_groups_check(&g, reterr);
+}
+
 int hzp_groups_choose(struct hzp_groups *groups, const struct hzp_layout *layout,
                       const struct hzp_groups_model *model, size_t limit, FILE *report,
                       struct hzp_err_text *reterr)
@@ -307,13 +326,7 @@ int hzp_groups_choose(struct hzp_groups *groups, const struct hzp_layout *layout
     struct hzp_groups whole = {groups->ranks, 1, 1, 1};
     HZP_TRY(hzp_groups_check(&whole, reterr));
     if (!search(groups, layout, model, limit, &best, &least, &fits)) {
-        /* Names the option that excludes everything: the others are filled in with what always
-         * divides. */
-        struct hzp_groups g = *groups;
-        g.z3 = g.z3 ? g.z3 : 1;
-        g.z2 = g.z2 ? g.z2 : g.z3;
-        g.z1 = g.z1 ? g.z1 : g.z2;
-        HZP_TRY(hzp_groups_check(&g, reterr));
+        HZP_TRY(check_given(groups, reterr));
         return hzp_fail(reterr, HZP_EINVAL, "no sizes of groups fit these options");
     }
     if (!fits)

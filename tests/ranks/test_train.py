@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Offline training by several processes: in the ordered mode every checkpoint has the same bytes as one
+rank's, whatever the groups, and a run goes on at another number of ranks where it was stopped.
+
+    test_train.py HZPSERVE
+"""
+import filecmp
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+serve = sys.argv[1]
+model = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "models", "world")
+FILES = ("checkpoint-3/trainer.safetensors", "checkpoint-3/model.safetensors",
+         "checkpoint-6/trainer.safetensors", "model.safetensors")
+
+
+def write_data(path):
+    with open(path, "w") as file:
+        for i in range(60):
+            question = f"Who keeps the {i % 7} lamps of the harbour number {i}? "
+            file.write(json.dumps({"prompt": question, "completion": f"The keeper {i * i % 31}."}) + "\n")
+
+
+def train(out, ranks, *args, status=0):
+    command = [serve, "train", model, "--data", data, "--out", out, "--update-tokens", "600",
+               "--micro-rows", "120", "--checkpoint-every", "3", "--keep-checkpoints", "9", "--ordered",
+               "--threads", "1", "--device", "cpu", *args]
+    if ranks > 1:
+        command += ["--ranks", str(ranks)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != status:
+        sys.exit(f"{' '.join(command)}: exit {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return done.stderr
+
+
+def same(a, b, files=FILES):
+    for name in files:
+        if not filecmp.cmp(os.path.join(a, name), os.path.join(b, name), shallow=False):
+            sys.exit(f"{name} of {a} and {b} differ")
+
+
+if not shutil.which("mpirun"):
+    print("no mpirun: skipped")
+    sys.exit(77)
+with tempfile.TemporaryDirectory() as top:
+    data = os.path.join(top, "data.jsonl")
+    write_data(data)
+    one = os.path.join(top, "one")
+    train(one, 1, "--total-steps", "6")
+    for ranks, groups in ((2, ()), (2, ("--z3", "2")), (4, ("--z1", "2")), (4, ("--z2", "2", "--z3", "2"))):
+        name = "-".join((str(ranks),) + groups)
+        print(name, flush=True)
+        out = os.path.join(top, name)
+        said = train(out, ranks, "--total-steps", "6", *groups)
+        assert f"groups of {ranks} ranks" in said and "; chosen" in said, said
+        same(one, out)
+        if ranks == 4:  # goes on with another number of ranks, from the middle
+            for other in (1, 2):
+                half = os.path.join(top, f"{name}-{other}")
+                os.mkdir(half)
+                shutil.copytree(os.path.join(out, "checkpoint-3"), os.path.join(half, "checkpoint-3"))
+                train(half, other, "--total-steps", "6", "--resume")
+                same(one, half, FILES[2:])
+    print("refusals", flush=True)
+    said = train(os.path.join(top, "no"), 2, "--total-steps", "6", "--z2", "3", status=2)
+    assert "--z2 3 does not divide --ranks 2" in said, said
