@@ -355,6 +355,24 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream_handle, cudaEvent_t handle, 
     return answer(cudaSuccess);
 }
 
+/* Whoever asks again and again would see the event pass: it passes now. */
+cudaError_t cudaEventQuery(cudaEvent_t handle)
+{
+    BEGIN("cudaEventQuery");
+    struct fake_event *event = fake_object_find(handle, FAKE_EVENT, "cudaEventQuery");
+    if (!event)
+        return answer(cudaErrorInvalidResourceHandle);
+    if (event->capture) {
+        fake_mistake("cudaEventQuery: the event was recorded in a capture");
+        return answer(cudaErrorCapturedEvent);
+    }
+    if (event->last) {
+        fake_run_event(event);
+        fake_clock_host(&event->clock);
+    }
+    return answer(cudaSuccess);
+}
+
 cudaError_t cudaEventSynchronize(cudaEvent_t handle)
 {
     BEGIN("cudaEventSynchronize");

@@ -296,6 +296,11 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     return cudaSuccess;
 }
 
+cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+    return last_error;
+}
+
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
     return last_error;
