@@ -187,12 +187,14 @@ static int wait_for_launcher(pid_t child, const sigset_t *set, const char *path)
 
 static void set_environment(const char *path)
 {
-    /* Open MPI reads these; other launchers do not need them.  What a user has set stays. */
+    /* Open MPI reads these; other launchers do not need them.  What a user has set stays.  Without
+     * "isolated" mpirun looks for ssh, even to start processes on this machine only. */
     static const char *const always[][2] = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
                                             {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
                                             {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
                                             {"OMPI_MCA_hwloc_base_binding_policy", "none"},
-                                            {"OMPI_MCA_orte_enable_recovery", "1"}};
+                                            {"OMPI_MCA_orte_enable_recovery", "1"},
+                                            {"OMPI_MCA_plm", "isolated"}};
     for (int i = 0; i < HZP_COUNT(always); i++)
         setenv(always[i][0], always[i][1], 0);
     setenv(status_variable, path, 1);

@@ -62,15 +62,18 @@ static int same_host(struct hzp_link *link, bool *ret, struct hzp_err_text *rete
 }
 
 /* Rank 0: listens, on loopback if all ranks are on this machine, else on every address, with a key
- * that the others get over the link. */
+ * that the others get over the link.  On loopback it keeps other users of the machine out; only
+ * there may it be missing, where ZeroMQ has no CURVE. */
 static int listen_for_others(struct hzp_ranks *ranks, struct hzp_control_config *config, bool local,
                              struct invitation *invitation, struct hzp_err_text *reterr)
 {
     char name[HOST_NAME] = "127.0.0.1";
     const char *host = "127.0.0.1";
-    if (!local) {
-        HZP_TRY(hzp_control_make_key(invitation->key, reterr));
+    int r = hzp_control_make_key(invitation->key, reterr);
+    if (r == HZP_OK)
         config->key = invitation->key;
+    if (!local) {
+        HZP_TRY(r);
         host = "*";
         if (ranks->launch.host[0])
             snprintf(name, sizeof(name), "%s", ranks->launch.host);
