@@ -3,6 +3,7 @@
  * file (README.md says what they are and how they were made), on one backend.
  *
  *     test_golden BACKEND DIR...
+ *     test_golden BACKEND ranks DIR...      the updates, on 2 and on 4 ranks of one process
  */
 #include "base/log.h"
 #include "nanobatch/build/backward.h"
@@ -10,6 +11,7 @@
 #include "nanobatch/run/exec.h"
 #include "nanobatch/build/forward.h"
 #include "tests/fixture/model.h"
+#include "train/exchange.h"
 #include "weights/safetensors.h"
 
 #include <jansson.h>
@@ -35,6 +37,8 @@ struct fixture {
     struct hzp_safetensors *golden;
     json_t *numbers;
     int failures;
+    struct hzp_shards shards; /* all zero: one rank */
+    struct hzp_exchange *exchange;
 };
 
 #define MUST(call)                                                                                 \
@@ -114,7 +118,11 @@ static void set_up(struct fixture *f, const char *backend)
     struct fixture_config model = {.device = backend,
                                    .threads = 2,
                                    .dir = f->dir,
-                                   .store = {.type = HZP_F32},
+                                   .store = {.type = HZP_F32,
+                                             .slots = 2,
+                                             .max_staleness = 1,
+                                             .first_id = 1,
+                                             .shards = f->shards},
                                    .positions = 64};
     fixture_open(&f->m, &model);
     fixture_publish_dir(&f->m, f->dir);
@@ -123,6 +131,7 @@ static void set_up(struct fixture *f, const char *backend)
     MUST(hzp_exec_create(f->m.dev, &f->exec));
     struct hzp_train_space_config space = {
         .rows_max = ROWS_MAX, .head_rows = 5, .moment_type = HZP_F32, .quantum_flops = 20000};
+    space.shards = f->shards;
     MUST(hzp_train_space_create(f->m.model, &space, &f->space));
     MUST(hzp_micro_create(f->m.dev, ROWS_MAX, &f->micro));
     hzp_plan_init(&f->plan);
@@ -264,7 +273,8 @@ static void test_logits(struct fixture *f)
     hzp_batch_destroy(batch);
 }
 
-static void fill_micro(struct fixture *f, json_t *golden)
+/* Every `step`-th document from the first one. */
+static void fill_part(struct fixture *f, json_t *golden, int32_t first, int32_t step)
 {
     int32_t start[DOCS + 1], token[ROWS_MAX], learn_int[ROWS_MAX];
     uint8_t learn[ROWS_MAX];
@@ -274,8 +284,13 @@ static void fill_micro(struct fixture *f, json_t *golden)
     for (int32_t i = 0; i < rows; i++)
         learn[i] = (uint8_t)learn_int[i];
     hzp_micro_clear(f->micro);
-    for (int32_t d = 0; d < docs; d++)
+    for (int32_t d = first; d < docs; d += step)
         MUST(hzp_micro_add(f->micro, token + start[d], learn + start[d], start[d + 1] - start[d]));
+}
+
+static void fill_micro(struct fixture *f, json_t *golden)
+{
+    fill_part(f, golden, 0, 1);
 }
 
 static double loss_sum(const struct hzp_micro *micro)
@@ -335,22 +350,27 @@ static void test_gradients(struct fixture *f)
           grad_max);
 }
 
-static void one_update(struct fixture *f, json_t *updates, json_t *step, int32_t t)
+static struct hzp_update_hyper hyper_of(json_t *updates, json_t *step, int32_t learned, int32_t t)
 {
-    const char *which = json_string_value(at(step, "batch"));
-    fill_micro(f, at(at(f->numbers, "batches"), which));
-    double loss = run_micro(f, true) / f->micro->learned;
-    check(f, "loss of an update", fabs(loss - number(step, "loss")), loss_max);
-    struct hzp_update_hyper hyper = {
+    return (struct hzp_update_hyper){
         .lr = (float)number(step, "lr"),
         .beta1 = (float)number(updates, "beta1"),
         .beta2 = (float)number(updates, "beta2"),
         .eps = (float)number(updates, "eps"),
         .decay = (float)number(updates, "weight_decay"),
         .clip = (float)number(updates, "clip_norm"),
-        .grad_scale = 1.0f / (float)f->micro->learned,
+        .grad_scale = 1.0f / (float)learned,
         .t = t,
     };
+}
+
+static void one_update(struct fixture *f, json_t *updates, json_t *step, int32_t t)
+{
+    const char *which = json_string_value(at(step, "batch"));
+    fill_micro(f, at(at(f->numbers, "batches"), which));
+    double loss = run_micro(f, true) / f->micro->learned;
+    check(f, "loss of an update", fabs(loss - number(step, "loss")), loss_max);
+    struct hzp_update_hyper hyper = hyper_of(updates, step, f->micro->learned, t);
     struct hzp_version *v = hzp_weights_current(f->m.weights), *draft;
     MUST(hzp_weights_begin(f->m.weights, &draft));
     hzp_update_build(&f->plan, f->m.model, v, draft, &hyper, f->space);
@@ -423,6 +443,140 @@ static void test_accumulation(struct fixture *f)
     fixture_units_free(&parts);
 }
 
+/* --- Several ranks ---------------------------------------------------------------------------- */
+
+enum { RANKS_MAX = 4 };
+
+struct job {
+    struct fixture rank[RANKS_MAX];
+    struct hzp_link *link[RANKS_MAX];
+    int32_t ranks;
+};
+
+/* Runs the chain in each rank's plan, with its transfers, slice by slice. */
+static void run_ranks(struct job *job)
+{
+    int32_t at[RANKS_MAX] = {0};
+    struct hzp_exec_times times;
+    struct hzp_plan slice;
+    hzp_plan_init(&slice);
+    for (bool busy = true; busy;) {
+        busy = false;
+        for (int32_t r = 0; r < job->ranks; r++) {
+            struct fixture *f = &job->rank[r];
+            struct hzp_transfers *t = hzp_exchange_transfers(f->exchange);
+            if (hzp_exchange_turn(f->exchange, at[r]) < 0) {
+                fprintf(stderr, "rank %d: %s\n", r, hzp_exchange_error(f->exchange));
+                exit(1);
+            }
+            int32_t to = hzp_transfers_cut(t, at[r], hzp_transfers_limit(t, f->plan.items));
+            if (to > at[r]) {
+                hzp_plan_clear(&slice);
+                hzp_plan_take(&slice, &f->plan, at[r], to);
+                MUST(hzp_plan_check(&slice, &text));
+                MUST(hzp_exec_run(f->exec, &slice, NULL, &times));
+                at[r] = to;
+            }
+            busy = busy || at[r] < f->plan.items || !hzp_exchange_done(f->exchange);
+        }
+    }
+    hzp_plan_fini(&slice);
+    for (int32_t r = 0; r < job->ranks; r++)
+        hzp_plan_clear(&job->rank[r].plan);
+}
+
+/* Each rank has every R-th document. */
+static void ranks_update(struct job *job, json_t *updates, json_t *step, int32_t t)
+{
+    struct fixture *first = &job->rank[0];
+    struct hzp_version *draft[RANKS_MAX];
+    json_t *batch = at(at(first->numbers, "batches"), json_string_value(at(step, "batch")));
+    int32_t learned = 0;
+    double loss = 0;
+    for (int32_t r = 0; r < job->ranks; r++) {
+        struct fixture *f = &job->rank[r];
+        fill_part(f, batch, hzp_exchange_position(f->exchange), job->ranks);
+        learned += f->micro->learned;
+        hzp_exchange_micro(f->exchange, &f->plan, hzp_weights_current(f->m.weights),
+                           f->micro->rows ? f->micro : NULL, true, true);
+    }
+    run_ranks(job);
+    struct hzp_update_hyper hyper = hyper_of(updates, step, learned, t);
+    for (int32_t r = 0; r < job->ranks; r++) {
+        struct fixture *f = &job->rank[r];
+        hzp_exchange_note_loss(f->exchange, loss_sum(f->micro));
+        MUST(hzp_weights_begin(f->m.weights, &draft[r]));
+        hzp_exchange_update(f->exchange, &f->plan, hzp_weights_current(f->m.weights), draft[r],
+                            &hyper);
+    }
+    run_ranks(job);
+    for (int32_t bin = 0; bin < job->ranks; bin++)
+        loss += hzp_exchange_loss(first->exchange, bin);
+    check(first, "loss of an update of ranks", fabs(loss / learned - number(step, "loss")),
+          loss_max);
+    double norm = sqrt(hzp_update_result(first->space)->sumsq) / learned;
+    check(first, "gradient norm of ranks", fabs(norm - number(step, "grad_norm")),
+          1e-4 * number(step, "grad_norm"));
+    for (int32_t r = 0; r < job->ranks; r++) {
+        struct hzp_weights *w = job->rank[r].m.weights;
+        hzp_weights_finished(w, t);
+        hzp_weights_publish(w, draft[r], (uint64_t)t);
+        hzp_weights_reclaim(w, (uint64_t)t);
+    }
+}
+
+static int test_ranks(const char *backend, const char *dir, struct hzp_groups groups)
+{
+    struct job job = {.ranks = groups.ranks};
+    int failures = 0;
+    if (hzp_link_open_local(groups.ranks, 3, 1, job.link, &text) < 0) {
+        fprintf(stderr, "%s\n", text.text);
+        exit(1);
+    }
+    for (int32_t r = 0; r < job.ranks; r++) {
+        struct fixture *f = &job.rank[r];
+        f->dir = dir;
+        f->shards = (struct hzp_shards){.groups = groups, .rank = r};
+        set_up(f, backend);
+        struct hzp_exchange_config config = {.link = job.link[r],
+                                             .shards = f->shards,
+                                             .model = f->m.model,
+                                             .space = f->space,
+                                             .micro_rows = ROWS_MAX};
+        MUST(hzp_exchange_create(&config, &f->exchange, &text));
+    }
+    json_t *updates = at(job.rank[0].numbers, "updates"), *steps = at(updates, "steps");
+    for (size_t i = 0; i < json_array_size(steps); i++)
+        ranks_update(&job, updates, json_array_get(steps, i), (int32_t)i + 1);
+    for (int32_t r = 0; r < job.ranks; r++) {
+        struct fixture *f = &job.rank[r];
+        const struct hzp_units *units =
+            hzp_version_units(f->m.weights, hzp_weights_current(f->m.weights));
+        if (!units->part)
+            check(f, "parameters after the updates of ranks", tensors_off(f, units, "after.", 1),
+                  param_max);
+        failures += f->failures;
+        hzp_exchange_destroy(f->exchange);
+        tear_down(f);
+    }
+    for (int32_t r = 0; r < job.ranks; r++)
+        hzp_link_close(job.link[r]);
+    printf("%s %s on %d ranks of %s, z1 %d z2 %d z3 %d\n", failures ? "FAIL" : "ok  ", dir,
+           groups.ranks, backend, groups.z1, groups.z2, groups.z3);
+    return failures;
+}
+
+static int test_all_ranks(const char *backend, int dirs, char **dir)
+{
+    static const struct hzp_groups groups[] = {{2, 2, 1, 1}, {2, 2, 2, 1}, {2, 2, 2, 2},
+                                               {4, 2, 2, 1}, {4, 4, 1, 1}, {4, 4, 4, 2}};
+    int failures = 0;
+    for (int d = 0; d < dirs; d++)
+        for (int i = 0; i < HZP_COUNT(groups); i++)
+            failures += test_ranks(backend, dir[d], groups[i]);
+    return failures ? 1 : 0;
+}
+
 int main(int argc, char **argv)
 {
     hzp_log_init();
@@ -430,6 +584,8 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: test_golden BACKEND DIR...\n");
         return 2;
     }
+    if (!strcmp(argv[2], "ranks"))
+        return test_all_ranks(argv[1], argc - 3, argv + 3);
     int failures = 0;
     for (int i = 2; i < argc; i++) {
         struct fixture f = {.dir = argv[i]};
