@@ -26,6 +26,7 @@ static const uint64_t FILE_BYTES_MAX = 1u << 30;
 
 struct eval {
     const char *data;
+    const struct hzp_example_fields *fields;
     struct hzp_assembly parts;
     struct hzp_micro *micro;
     struct hzp_train_space *space;
@@ -186,6 +187,7 @@ static int eval_examples(struct eval *e, struct hzp_err_text *reterr)
     hzp_examples_init(&examples, e->parts.tok, &e->parts.config, e->rows + 1, 0);
     examples.split = true;
     examples.chat = e->parts.chat;
+    examples.fields = *e->fields;
     int r = hzp_examples_load(&examples, e->data, &sample, &count, reterr);
     for (int32_t i = 0; i < count && r == HZP_OK; i++)
         r = add(e, sample[i]->token, sample[i]->learn, sample[i]->count);
@@ -211,7 +213,7 @@ int hzp_cmd_eval(const struct hzp_options *options)
         fprintf(stderr, "hzpserve: usage: hzpserve eval MODEL --data FILE\n");
         return 2;
     }
-    struct eval e = {.data = options->eval.data};
+    struct eval e = {.data = options->eval.data, .fields = &options->eval.fields};
     struct hzp_err_text err = {0};
     hzp_plan_init(&e.plan);
     int r = evaluate(&e, &options->engine, &err), status = 0;

@@ -6,6 +6,7 @@
  *
  *     OUT/checkpoint-STEP/    model directory and trainer.safetensors, the newest ones
  *     OUT/train.jsonl         one line per update
+ *     OUT/loss.svg            its curve, at the end, also of an interrupted run
  *     OUT itself              at the end, the trained model
  *
  * A run that was stopped and resumed draws the same samples in the same order and computes the same
@@ -16,6 +17,7 @@
 #include "api/engine/fill.h"
 #include "api/engine/follow.h"
 #include "api/learn/examples.h"
+#include "api/learn/loss_plot.h"
 #include "api/learn/train_log.h"
 #include "base/arena.h"
 #include "base/log.h"
@@ -55,13 +57,14 @@ struct run {
     int64_t total, step, saved_step, eval_step;
     struct hzp_update_report report;
     bool updated;
+    bool stopped; /* by a signal, before the last update */
 };
 
 static volatile sig_atomic_t stop_asked;
 
 static void on_signal(int number)
 {
-    stop_asked = 1;
+    stop_asked = number;
 }
 
 /* Only the first signal is caught: a second one has its default effect and ends the process. */
@@ -222,6 +225,7 @@ static int open_data(struct run *run, struct hzp_err_text *reterr)
     int32_t rows = HZP_MIN(run->parts.plan.recipe.micro_rows, run->parts.plan.positions);
     hzp_examples_init(&examples, run->parts.tok, &run->parts.config, rows + 1, 0);
     examples.chat = run->parts.chat;
+    examples.fields = o->fields;
     int r = hzp_examples_load(&examples, o->data, &data.sample, &data.count, reterr);
     if (r >= 0 && o->eval_data)
         r = hzp_examples_load(&examples, o->eval_data, &run->eval.sample, &run->eval.count, reterr);
@@ -367,12 +371,17 @@ static int follow(struct run *run, struct hzp_err_text *reterr)
     return hzp_follow(&config, reterr);
 }
 
+static void log_path(const struct hzp_train_settings *o, char *ret, size_t size)
+{
+    snprintf(ret, size, "%s%s", o->log_file ? o->log_file : o->out,
+             o->log_file ? "" : "/train.jsonl");
+}
+
 static int open_log(struct run *run, struct hzp_err_text *reterr)
 {
     char path[PATH_MAX];
     const struct hzp_train_settings *o = run->settings;
-    snprintf(path, sizeof(path), "%s%s", o->log_file ? o->log_file : o->out,
-             o->log_file ? "" : "/train.jsonl");
+    log_path(o, path, sizeof(path));
     HZP_TRY(hzp_train_log_open(path, run->step, run->total, &run->log, reterr));
     struct hzp_assembly_loop loop = {.idle_ns = slice_ns};
     HZP_TRY(hzp_assembly_open_loop(&run->parts, &loop, reterr));
@@ -511,14 +520,38 @@ static int train(struct run *run, struct hzp_err_text *reterr)
     return HZP_OK;
 }
 
+/* Draws the losses so far.  A picture that cannot be written is no reason to fail. */
+static void plot(struct run *run)
+{
+    enum { COLUMNS = 64, ROWS = 14 };
+    const struct hzp_train_settings *o = run->settings;
+    char log[PATH_MAX], svg[PATH_MAX];
+    struct hzp_loss_curve curve;
+    struct hzp_err_text text = {{0}, {0}};
+    log_path(o, log, sizeof(log));
+    snprintf(svg, sizeof(svg), "%s/loss.svg", o->out);
+    int r = hzp_loss_curve_read(log, &curve, &text);
+    if (r >= 0 && curve.trains) {
+        r = hzp_loss_plot_svg(&curve, run->source_dir, svg, &text);
+        if (o->plot || isatty(STDERR_FILENO))
+            hzp_loss_plot_text(&curve, COLUMNS, ROWS, stderr);
+    }
+    if (r < 0)
+        fprintf(stderr, "no loss curve: %s\n", text.text);
+    else
+        hzp_loss_curve_free(&curve);
+}
+
 static int finish(struct run *run, struct hzp_err_text *reterr)
 {
     const struct hzp_train_settings *o = run->settings;
-    bool stopped = stop_asked && run->step < run->total;
+    bool stopped = run->stopped = stop_asked && run->step < run->total;
     if (!stopped)
         HZP_TRY(evaluate(run, reterr));
     hzp_train_log_line(run->log);
     HZP_TRY(save(run, reterr));
+    if (run->step > 0)
+        plot(run);
     if (stopped && run->step == 0) {
         fprintf(stderr, "stopped before the first update; nothing was saved\n");
         return HZP_OK;
@@ -585,8 +618,9 @@ int hzp_cmd_train(const struct hzp_options *options)
     if (r < 0)
         fprintf(stderr, "hzpserve train: %s\n", text.text[0] ? text.text : hzp_err_name(r));
     close_run(run);
+    bool stopped = r >= 0 && run->stopped;
     free(run->options);
     free(run);
     hzp_ranks_close(&ranks);
-    return r == HZP_EINVAL && text.param[0] ? 2 : r < 0;
+    return stopped ? 128 + (int)stop_asked : r == HZP_EINVAL && text.param[0] ? 2 : r < 0;
 }

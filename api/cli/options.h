@@ -17,6 +17,7 @@
 #include "api/bench/settings.h"
 #include "api/engine/settings.h"
 #include "api/http/settings.h"
+#include "api/learn/forms.h"
 #include "base/err.h"
 
 #include <stdio.h>
@@ -49,12 +50,14 @@ struct hzp_serve_settings {
 };
 
 struct hzp_train_settings {
+    struct hzp_example_fields fields;
     const char *data, *out, *eval_data, *from_scratch, *tokenizer_dir, *log_file;
-    int64_t epochs, eval_every, resume, init_seed;
+    int64_t epochs, eval_every, resume, init_seed, plot;
     double init_std;
 };
 
 struct hzp_eval_settings {
+    struct hzp_example_fields fields;
     const char *data;
 };
 

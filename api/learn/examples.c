@@ -53,6 +53,8 @@ struct parse {
     int32_t count, room;
     int64_t line; /* current line, from 1; in an array: the element */
     struct hzp_tokens tokens, both;
+    const struct hzp_example_fields *fields;
+    struct hzp_form form;
     uint8_t *learn;
     size_t learn_room;
     struct hzp_err_text *reterr;
@@ -178,32 +180,22 @@ static int get_text(struct parse *p, const json_t *object, const char *field, co
     return HZP_OK;
 }
 
-static int parse_pair(struct parse *p, const json_t *object)
+/* text: prompt_bytes of the prompt, then the completion. */
+static int push_pair(struct parse *p, const char *text, size_t prompt_bytes, size_t bytes)
 {
-    const char *prompt, *completion;
-    size_t prompt_bytes, completion_bytes;
-    HZP_TRY(get_text(p, object, "prompt", &prompt, &prompt_bytes));
-    HZP_TRY(get_text(p, object, "completion", &completion, &completion_bytes));
-    if (!completion_bytes)
+    if (bytes == prompt_bytes)
         return nothing(p, "completion");
-    HZP_TRY(encode(p, "prompt", prompt, prompt_bytes, as_request, &p->tokens));
+    HZP_TRY(encode(p, "prompt", text, prompt_bytes, as_request, &p->tokens));
     size_t boundary = p->tokens.n;
-
-    char *text = malloc(prompt_bytes + completion_bytes + 1);
-    if (!text)
-        return no_memory(p);
-    memcpy(text, prompt, prompt_bytes);
-    memcpy(text + prompt_bytes, completion, completion_bytes);
     p->both.n = 0;
-    int r = encode(p, "completion", text, prompt_bytes + completion_bytes, as_request, &p->both);
-    free(text);
-    HZP_TRY(r);
+    HZP_TRY(encode(p, "completion", text, bytes, as_request, &p->both));
+    int r;
     size_t ids = boundary * sizeof(*p->tokens.ids);
     if (p->both.n > boundary && (!boundary || !memcmp(p->both.ids, p->tokens.ids, ids)))
         r = hzp_tokens_append(&p->tokens, p->both.ids + boundary, p->both.n - boundary);
     else
-        r = encode(p, "completion", completion, completion_bytes, HZP_TOKENIZER_PARSE_SPECIAL,
-                   &p->tokens);
+        r = encode(p, "completion", text + prompt_bytes, bytes - prompt_bytes,
+                   HZP_TOKENIZER_PARSE_SPECIAL, &p->tokens);
     if (r == HZP_ENOMEM)
         return no_memory(p);
     HZP_TRY(r);
@@ -213,6 +205,75 @@ static int parse_pair(struct parse *p, const json_t *object)
     if (p->tokens.n > (size_t)p->ex->tokens_max)
         return too_long(p, "completion", p->tokens.n); /* splitting would cut off the prompt */
     return push_tokens(p, "completion", (int32_t)boundary);
+}
+
+static int parse_pair(struct parse *p, const json_t *object)
+{
+    const char *prompt, *completion;
+    size_t prompt_bytes, completion_bytes;
+    HZP_TRY(get_text(p, object, "prompt", &prompt, &prompt_bytes));
+    HZP_TRY(get_text(p, object, "completion", &completion, &completion_bytes));
+    p->form.text.bytes = 0;
+    if (hzp_textbuf_append(&p->form.text, prompt, prompt_bytes) < 0 ||
+        hzp_textbuf_append(&p->form.text, completion, completion_bytes) < 0)
+        return no_memory(p);
+    return push_pair(p, p->form.text.data, prompt_bytes, p->form.text.bytes);
+}
+
+/* A conversation with several answers: part by part, each answer with an end token. */
+static int push_parts(struct parse *p)
+{
+    const struct hzp_form *form = &p->form;
+    for (size_t i = 0, from = 0; i < form->parts; from = form->part[i++].end) {
+        size_t before = p->tokens.n;
+        HZP_TRY(encode(p, "", form->text.data + from, form->part[i].end - from,
+                       i ? HZP_TOKENIZER_PARSE_SPECIAL : as_request, &p->tokens));
+        if (form->part[i].learn)
+            HZP_TRY(append_eos(p));
+        if (p->tokens.n > (size_t)p->ex->tokens_max)
+            return too_long(p, "", p->tokens.n);
+        if (hzp_text_grow((void **)&p->learn, &p->learn_room, HZP_MAX(p->tokens.n, 1), 1) < 0)
+            return no_memory(p);
+        for (size_t k = before; k < p->tokens.n; k++)
+            p->learn[k] = form->part[i].learn && k > 0;
+    }
+    return push_sample(p, p->tokens.ids, p->learn, (int32_t)p->tokens.n);
+}
+
+/* Files of others have columns beside those that are learned from; a body has no reason to. */
+static bool two_shapes(const struct parse *p, const json_t *object)
+{
+    static const char *const own[] = {"prompt", "completion", "text", "tokens", "learn"};
+    const struct hzp_example_fields *named = p->fields ? p->fields : &p->ex->fields;
+    for (int i = 0; i < HZP_COUNT(own); i++) {
+        bool asked = (i == 0 && (!named->prompt || !strcmp(named->prompt, own[i]))) ||
+                     (i == 1 && (!named->completion || !strcmp(named->completion, own[i])));
+        bool maps = named->prompt || named->completion;
+        if (json_object_get(object, own[i]) && !(maps && asked))
+            return true;
+    }
+    return false;
+}
+
+/* True: the object has one of the forms of forms.h, and *ret is the result. */
+static bool parse_form(struct parse *p, const json_t *object, int *ret)
+{
+    struct hzp_err_text err = {{0}, {0}};
+    const struct hzp_form *form = &p->form;
+    int r = hzp_form_read(object, p->fields ? p->fields : &p->ex->fields, &p->form, &err);
+    if (r == 0)
+        return false;
+    if (r < 0)
+        *ret = r == HZP_ENOMEM ? no_memory(p) : bad(p, err.param, "%s", err.text);
+    else if (!p->ex->split && two_shapes(p, object))
+        *ret = bad(p, "", "has the fields of two forms: give one");
+    else if (!p->ex->tok)
+        *ret = bad(p, "", "this model has no tokenizer: send tokens");
+    else if (form->parts == 2 && !form->part[0].learn)
+        *ret = push_pair(p, form->text.data, form->part[0].end, form->text.bytes);
+    else
+        *ret = push_parts(p);
+    return true;
 }
 
 static int parse_text(struct parse *p, const json_t *object)
@@ -291,8 +352,6 @@ static int parse_messages(struct parse *p, const json_t *object)
 {
     struct hzp_lessons lessons = {0};
     struct hzp_err_text err = {{0}, {0}};
-    if (!p->ex->tok || !p->ex->chat)
-        return bad(p, "messages", "this model has no chat template: send prompt and completion");
     int r = hzp_lessons_add(p->ex->chat, p->ex->tok, object, p->ex->tokens_max, &lessons, &err);
     if (r == HZP_ENOMEM)
         r = no_memory(p);
@@ -304,15 +363,62 @@ static int parse_messages(struct parse *p, const json_t *object)
     return r;
 }
 
+/* Whether conversations go through the model's template; without one they are plain lines. */
+static bool chats(const struct parse *p)
+{
+    const struct hzp_example_fields *named = p->fields ? p->fields : &p->ex->fields;
+    return p->ex->chat && p->ex->tok && !named->prompt && !named->completion;
+}
+
+static int parse_share(struct parse *p, const json_t *object)
+{
+    struct hzp_err_text err = {{0}, {0}};
+    json_t *converted = NULL;
+    if (!p->ex->split && two_shapes(p, object))
+        return bad(p, "", "has the fields of two forms: give one");
+    int r = hzp_form_messages(object, &converted, &err);
+    if (r < 0)
+        return bad(p, err.param, "%s", err.text);
+    r = parse_messages(p, converted);
+    json_decref(converted);
+    return r;
+}
+
+/* Names what is there, since it is probably called something else. */
+static int no_form(struct parse *p, const json_t *object)
+{
+    char found[160] = "";
+    size_t n = 0;
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)object, name, value)
+    {
+        int more = snprintf(found + n, sizeof(found) - n, "%s%.40s", n ? ", " : "", name);
+        n = HZP_MIN(n + (size_t)HZP_MAX(more, 0), sizeof(found) - 1);
+    }
+    return bad(
+        p, "",
+        "has %s%s, and nothing of: prompt and completion (which may be named otherwise), text, "
+        "messages, conversations, instruction and output, tokens",
+        n ? "the fields " : "no fields", found);
+}
+
 static int parse_object(struct parse *p, const json_t *object)
 {
     p->tokens.n = 0;
     if (!json_is_object(object))
         return bad(p, "", "must be an object");
+    int r;
+    bool messages = chats(p) && json_object_get(object, "messages");
+    if (chats(p) && json_object_get(object, "conversations"))
+        return parse_share(p, object);
+    if (messages && p->ex->split) /* whatever other columns a file has */
+        return parse_messages(p, object);
+    if (!messages && parse_form(p, object, &r))
+        return r;
     bool pair = json_object_get(object, "prompt") || json_object_get(object, "completion");
     bool text = json_object_get(object, "text") != NULL;
     bool tokens = json_object_get(object, "tokens") || json_object_get(object, "learn");
-    bool messages = json_object_get(object, "messages") != NULL;
     if (pair + text + tokens + messages > 1)
         return bad(p, "", "give either messages, or prompt and completion, or text, or tokens");
     if (messages)
@@ -323,7 +429,7 @@ static int parse_object(struct parse *p, const json_t *object)
         return parse_text(p, object);
     if (tokens)
         return parse_tokens(p, object);
-    return bad(p, "", "has neither messages, nor prompt and completion, nor text, nor tokens");
+    return no_form(p, object);
 }
 
 /* --- Bodies ----------------------------------------------------------------------------------- */
@@ -393,6 +499,10 @@ static int parse_body(struct parse *p, const char *body, size_t bytes, const cha
         body += sizeof(mark);
         bytes -= sizeof(mark);
     }
+    const char *unread = hzp_form_unread(body, bytes);
+    if (unread)
+        return hzp_fail_param(p->reterr, HZP_EINVAL, "lines", "%s%s",
+                              p->ex->split ? "" : "the body ", unread);
     size_t at = 0;
     while (at < bytes && is_space(body[at]))
         at++;
@@ -414,6 +524,7 @@ static int take(struct parse *p, int r, struct hzp_sample ***ret, int32_t *ret_c
 {
     hzp_tokens_fini(&p->tokens);
     hzp_tokens_fini(&p->both);
+    hzp_form_fini(&p->form);
     free(p->learn);
     if (r >= 0 && !p->count)
         r = hzp_fail_param(p->reterr, HZP_EINVAL, "lines", "contains no examples");

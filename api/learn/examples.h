@@ -8,6 +8,8 @@
  *     {"prompt": "...", "completion": "..."}   completion and end token are learned
  *     {"text": "..."}                          all but the first token, and the end token
  *     {"tokens": [..], "learn": [0, 1, ..]}    as given; learn absent: all but the first
+ *     and those of forms.h: alpaca, messages, ShareGPT, other names for prompt and completion;
+ *     every learned answer is followed by the end token
  *
  * Other fields are ignored; an object with fields of two shapes is refused.  The whole body is
  * checked before any of it is accepted: one bad line rejects the whole body.
@@ -23,22 +25,24 @@
 #ifndef HZP_API_LEARN_EXAMPLES_H
 #define HZP_API_LEARN_EXAMPLES_H
 
+#include "api/learn/forms.h"
 #include "api/text/chat.h"
 #include "api/text/tokenizer.h"
 #include "base/thread.h"
 #include "train/sample_queue.h"
 
 struct hzp_examples {
-    const struct hzp_chat *chat;    /* borrowed, set after init; NULL: no {"messages"} */
-    struct hzp_tokenizer *tok;      /* borrowed; NULL: only {"tokens"} are accepted */
-    struct hzp_sample_log *log;     /* borrowed; NULL: examples are only parsed, not accepted */
-    struct hzp_sample_queue *queue; /* borrowed */
-    int32_t vocab;                  /* token ids are below it */
-    int32_t eos;                    /* end token; -1: none */
-    int32_t tokens_max;             /* in one sample: rows of a micro-batch + 1 */
-    int32_t samples_max;            /* in one body; 0: unlimited (files) */
-    bool split;                     /* a longer {"text"} is split into several samples (files) */
-    struct hzp_lock lock;           /* keeps commits and pushes in the same order */
+    const struct hzp_chat *chat;      /* borrowed, set after init; NULL: messages as plain lines */
+    struct hzp_tokenizer *tok;        /* borrowed; NULL: only {"tokens"} are accepted */
+    struct hzp_sample_log *log;       /* borrowed; NULL: examples are only parsed, not accepted */
+    struct hzp_sample_queue *queue;   /* borrowed */
+    int32_t vocab;                    /* token ids are below it */
+    int32_t eos;                      /* end token; -1: none */
+    int32_t tokens_max;               /* in one sample: rows of a micro-batch + 1 */
+    int32_t samples_max;              /* in one body; 0: unlimited (files) */
+    bool split;                       /* a longer {"text"} is split into several samples (files) */
+    struct hzp_example_fields fields; /* names of prompt and completion, of files */
+    struct hzp_lock lock;             /* keeps commits and pushes in the same order */
 };
 
 /* Fills ret; eos: the tokenizer's end token, else config's first, else none. */

@@ -138,6 +138,53 @@ def test_resume():
         run(*command, "--resume")
 
 
+def test_train_is_interrupted():
+    """A run that a signal ends says so by its exit status, keeps its state, and draws its losses."""
+    with tempfile.TemporaryDirectory() as there:
+        data, out = pathlib.Path(there, "data.jsonl"), pathlib.Path(there, "out")
+        data.write_text("".join(json.dumps({"text": f"Once upon a time {i}"}) + "\n" for i in range(4)))
+        command = [BINARY, "train", MODEL, "--data", str(data), "--out", str(out), "--epochs", "1000000",
+                   "--checkpoint-every", "0", "--plot"]
+        for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+            process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+            log = out / "train.jsonl"
+            seen = log.read_text().count("\n") if log.exists() else 0
+            end = time.monotonic() + HANG
+            while not log.exists() or log.read_text().count("\n") < seen + 3:
+                assert process.poll() is None and time.monotonic() < end
+                time.sleep(0.01)
+            process.send_signal(number)
+            err = process.communicate(timeout=HANG)[1]
+            assert process.returncode == status, (process.returncode, err)
+            assert "--resume" in err.splitlines()[-1] and "loss (*) by update" in err, err
+            assert list(out.glob("checkpoint-*")) and "</svg>" in (out / "loss.svg").read_text()
+            command.append("--resume")
+
+
+def test_forms():
+    """train and eval read what people have, by the names of its fields."""
+    with tempfile.TemporaryDirectory() as there:
+        where = pathlib.Path(there)
+        lines = {"named": {"question": "Once", "answer": " upon a time", "id": 7},
+                 "pair": {"prompt": "Once", "completion": " upon a time"},
+                 "alpaca": {"instruction": "Begin.", "input": "", "output": "Once upon a time"},
+                 "messages": {"messages": [{"role": "user", "content": "Begin."},
+                                           {"role": "assistant", "content": "Once upon a time"}]},
+                 "sharegpt": {"conversations": [{"from": "human", "value": "Begin."},
+                                                {"from": "gpt", "value": "Once upon a time"}]}}
+        got = {}
+        for name, line in lines.items():
+            (where / f"{name}.jsonl").write_text(json.dumps(line) + "\n")
+            fields = ["--prompt-field", "question", "--completion-field", "answer"] * (name == "named")
+            got[name] = run("eval", MODEL, "--data", str(where / f"{name}.jsonl"), *fields).stdout
+            run("train", MODEL, "--data", str(where / f"{name}.jsonl"), "--out", str(where / name), *fields)
+            assert (where / name / "loss.svg").exists()
+        assert got["named"] == got["pair"] and got["messages"] == got["sharegpt"] != got["alpaca"]
+        fails("eval", MODEL, "--data", str(where / "named.jsonl"), says=["named.jsonl", "question"])
+        (where / "x.parquet").write_bytes(b"PAR1" + bytes(100) + b"PAR1")
+        fails("eval", MODEL, "--data", str(where / "x.parquet"), says=["x.parquet", "read_parquet"])
+
+
 def test_file_limit():
     """Under a limit on file sizes: an error that names the file, not a signal."""
     def limited():

@@ -84,6 +84,47 @@ static void test_shapes(void **state)
     expect("{\"prompt\": \"x\", \"completion\": \"y</s>\"}", (int32_t[]){'x', 'y', 264, -1}, 1);
 }
 
+/* Answers are learned, each with an end token; a single one is tokenized as a completion is. */
+static void test_forms(void **state)
+{
+    struct hzp_sample **sample;
+    struct hzp_err_text err = {{0}, {0}};
+    int32_t count = 0;
+    static const char talk[] =
+        "{\"conversations\": [{\"from\": \"human\", \"value\": \"a\"}, {\"from\": "
+        "\"gpt\", \"value\": \"b\"}, {\"from\": \"human\", \"value\": \"c\"}, "
+        "{\"from\": \"gpt\", \"value\": \"d\"}]}";
+    ex.tokens_max = 100;
+    assert_int_equal(hzp_examples_parse(&ex, talk, strlen(talk), NULL, &sample, &count, &err),
+                     HZP_OK);
+    assert_int_equal(count, 1);
+    /* Of "user: a\nassistant:< b>\nuser: c\nassistant:< d>" the ends and two bytes before. */
+    const struct hzp_sample *s = sample[0];
+    int32_t ends = 0, learned = 0;
+    for (int32_t i = 1; i < s->count; i++) {
+        ends += s->token[i] == 264;
+        learned += s->learn[i];
+        if (s->token[i] == 264)
+            assert_true(s->learn[i] && s->learn[i - 1] && !s->learn[i - 3]);
+    }
+    assert_int_equal(ends, 2);
+    assert_int_equal(learned, 6);
+    assert_int_equal(s->token[s->count - 1], 264);
+    hzp_examples_free(sample, count);
+    ex.fields = (struct hzp_example_fields){"q", "a"};
+    expect("{\"q\": \"hello\", \"a\": \"ab\"}", (int32_t[]){259, 'a', 'b', 264, -1}, 1);
+    refuse("{\"q\": \"hello\"}", "lines[1].a", "missing");
+    refuse("{\"q\": \"hello\", \"a\": \"\"}", "lines[1].completion", "no tokens");
+    ex.fields = (struct hzp_example_fields){NULL, NULL};
+    refuse("{\"messages\": [{\"role\": \"user\"}]}", "lines[1].messages[0].content", "string");
+    refuse("{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\"}], \"text\": \"x\"}",
+           "lines[1]", "two forms");
+    refuse("PAR1 and more", "lines", "Parquet");
+    ex.tokens_max = 12;
+    refuse(talk, "lines[1]", "more than 12 tokens");
+    ex.tokens_max = 33;
+}
+
 /* "hel" + "lo" would be one token together, so the completion is tokenized separately. */
 static void test_boundary(void **state)
 {
@@ -126,7 +167,7 @@ static void test_refusals(void **state)
     refuse("{\"text\": \"ab\", \"text\": \"cd\"}", "lines[1]", "duplicate");
     refuse("7", "lines[1]", "not JSON");
     refuse("[7]", "lines[1]", "must be an object");
-    refuse("{\"txt\": \"ab\"}", "lines[1]", "neither");
+    refuse("{\"txt\": \"ab\"}", "lines[1]", "has the fields txt");
     refuse("{\"text\": \"ab\", \"prompt\": \"a\"}", "lines[1]", "give either");
     refuse("{\"text\": \"\"}", "lines[1].text", "has no tokens to learn");
     refuse("{\"prompt\": \"a\", \"completion\": \"\"}", "lines[1].completion",
@@ -221,6 +262,7 @@ static void test_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_forms, open_bytes, close_all),
         cmocka_unit_test_setup_teardown(test_shapes, open_bytes, close_all),
         cmocka_unit_test_setup_teardown(test_boundary, open_bytes, close_all),
         cmocka_unit_test_setup_teardown(test_boundary_pieces, open_pieces, close_all),

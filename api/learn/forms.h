@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/learn/forms.h - the forms of examples that other tools write, as one text in parts, of which
+ * some are learned.
+ *
+ *     fields        {"question": "...", "answer": "..."}, named by the caller
+ *     alpaca        {"instruction": "...", "input": "...", "output": "..."}, in alpaca's own words
+ *     messages      {"messages": [{"role": "user", "content": "..."}, ...]}, as for chat
+ *     ShareGPT      {"conversations": [{"from": "human", "value": "..."}, ...]}
+ *
+ * With a chat template conversations go through that (api/text/lesson.h), ShareGPT's as messages.
+ * Without one a conversation becomes lines of `role: content`; the answers of the assistant are
+ * learned, except those with "weight": 0:
+ *
+ *     user: Where does Zorin live?
+ *     assistant: In Belport.
+ *
+ * The text of an answer begins with the space behind `assistant:`, so the prompt for such a model
+ * ends with `assistant:`.
+ *
+ * Thread: any; values.
+ */
+#ifndef HZP_API_LEARN_FORMS_H
+#define HZP_API_LEARN_FORMS_H
+
+#include "api/text/textbuf.h"
+#include "base/err.h"
+
+#include <jansson.h>
+
+/* What the fields of prompt and completion are called; NULL: so. */
+struct hzp_example_fields {
+    const char *prompt, *completion;
+};
+
+/* The text of part i lies between the ends of i - 1 and i.  Parts that are learned and parts that
+ * are not take turns. */
+struct hzp_form_part {
+    size_t end;
+    bool learn;
+};
+
+/* Zeroed memory is an empty one. */
+struct hzp_form {
+    struct hzp_textbuf text;
+    struct hzp_form_part *part;
+    size_t parts, room;
+};
+void hzp_form_fini(struct hzp_form *form);
+
+/* Reads the object into ret, which is emptied first.  1: done; 0: it has none of these forms.
+ * HZP_EINVAL: the text says what is wrong, the param names the field ("messages[2].role");
+ * HZP_ENOMEM. */
+int hzp_form_read(const json_t *object, const struct hzp_example_fields *fields,
+                  struct hzp_form *ret, struct hzp_err_text *reterr);
+
+/* Makes {"messages": [...]} of an object with conversations.  Errors as hzp_form_read. */
+int hzp_form_messages(const json_t *object, json_t **ret, struct hzp_err_text *reterr);
+
+/* What kind of file begins with these bytes, if it is one that people have and this program does
+ * not read, with what to do about it; NULL: none of these. */
+const char *hzp_form_unread(const char *data, size_t bytes);
+
+#endif

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The forms of examples that other tools write: texts, what of them is learned, errors. */
+#include "api/learn/forms.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static int read_form(const char *json, const struct hzp_example_fields *fields, char *ret,
+                     size_t size, struct hzp_err_text *err)
+{
+    json_t *object = json_loads(json, 0, NULL);
+    assert_non_null(object);
+    struct hzp_form form = {.parts = 0};
+    memset(err, 0, sizeof(*err));
+    int r = hzp_form_read(object, fields, &form, err);
+    size_t n = 0;
+    ret[0] = 0;
+    for (size_t i = 0, from = 0; r > 0 && i < form.parts; from = form.part[i++].end)
+        n += (size_t)snprintf(ret + n, size - n, form.part[i].learn ? "<%.*s>" : "%.*s",
+                              (int)(form.part[i].end - from), form.text.data + from);
+    for (size_t i = 1; r > 0 && i < form.parts; i++)
+        assert_true(form.part[i].learn != form.part[i - 1].learn);
+    hzp_form_fini(&form);
+    json_decref(object);
+    return r;
+}
+
+/* What is learned stands between < and >. */
+static void expect(const char *json, const struct hzp_example_fields *fields, const char *want)
+{
+    char text[1000];
+    struct hzp_err_text err;
+    int r = read_form(json, fields, text, sizeof(text), &err);
+    if (r != 1 || strcmp(text, want))
+        fail_msg("%d, \"%s\" (%s), not \"%s\"", r, text, err.text, want);
+}
+
+static void refuse(const char *json, const char *param, const char *word)
+{
+    char text[1000];
+    struct hzp_err_text err;
+    assert_int_equal(read_form(json, NULL, text, sizeof(text), &err), HZP_EINVAL);
+    if (strcmp(err.param, param) || !strstr(err.text, word))
+        fail_msg("\"%s\" (%s) does not say \"%s\" (%s)", err.text, err.param, word, param);
+}
+
+static void test_named_fields(void **state)
+{
+    struct hzp_example_fields both = {"question", "answer"}, one = {NULL, "answer"};
+    char text[100];
+    struct hzp_err_text err;
+    expect("{\"question\": \"Who?\", \"answer\": \" Zorin.\", \"id\": 3}", &both, "Who?< Zorin.>");
+    expect("{\"prompt\": \"Who?\", \"answer\": \" Zorin.\"}", &one, "Who?< Zorin.>");
+    assert_int_equal(read_form("{\"answer\": \"x\"}", &both, text, sizeof(text), &err), HZP_EINVAL);
+    assert_string_equal(err.param, "question");
+    assert_int_equal(
+        read_form("{\"prompt\": \"x\", \"completion\": \"y\"}", NULL, text, sizeof(text), &err), 0);
+    assert_int_equal(read_form("{\"text\": \"x\"}", &(struct hzp_example_fields){NULL, NULL}, text,
+                               sizeof(text), &err),
+                     0);
+}
+
+static void test_alpaca(void **state)
+{
+    expect(
+        "{\"instruction\": \"Add.\", \"input\": \"1 2\", \"output\": \"3\", \"text\": \"...\"}",
+        NULL,
+        "Below is an instruction that describes a task, paired with an input that provides further "
+        "context. Write a response that appropriately completes the request.\n\n### "
+        "Instruction:\nAdd.\n\n### Input:\n1 2\n\n### Response:\n<3>");
+    expect("{\"instruction\": \"Hi.\", \"input\": \"\", \"output\": \"Yes.\"}", NULL,
+           "Below is an instruction that describes a task. Write a response that appropriately "
+           "completes the request.\n\n### Instruction:\nHi.\n\n### Response:\n<Yes.>");
+    refuse("{\"instruction\": \"Add.\"}", "output", "missing");
+    refuse("{\"instruction\": 3, \"output\": \"x\"}", "instruction", "string");
+}
+
+static void test_conversations(void **state)
+{
+    expect("{\"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", "
+           "\"content\": \"U\"}, {\"role\": \"assistant\", \"content\": \"A\"}]}",
+           NULL, "system: S\nuser: U\nassistant:< A>");
+    /* Several answers; a weight of 0 leaves one out; what follows the last one is dropped. */
+    expect("{\"messages\": [{\"role\": \"user\", \"content\": \"1\"}, {\"role\": \"assistant\", "
+           "\"content\": \"2\", \"weight\": 0}, {\"role\": \"user\", \"content\": [{\"type\": "
+           "\"text\", "
+           "\"text\": \"3\"}]}, {\"role\": \"assistant\", \"content\": \"4\", \"weight\": 1}, "
+           "{\"role\": "
+           "\"user\", \"content\": \"5\"}]}",
+           NULL, "user: 1\nassistant: 2\nuser: 3\nassistant:< 4>");
+    expect("{\"conversations\": [{\"from\": \"human\", \"value\": \"1\"}, {\"from\": \"gpt\", "
+           "\"value\": \"2\"}, {\"from\": \"human\", \"value\": \"3\"}, {\"from\": \"gpt\", "
+           "\"value\": "
+           "\"4\"}]}",
+           NULL, "user: 1\nassistant:< 2>\nuser: 3\nassistant:< 4>");
+    refuse("{\"messages\": 3}", "messages", "array");
+    refuse("{\"messages\": [3]}", "messages[0]", "object");
+    refuse("{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}", "messages", "no answer");
+    refuse("{\"messages\": [{\"role\": \"judge\", \"content\": \"x\"}]}", "messages[0].role",
+           "judge");
+    refuse("{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"assistant\", "
+           "\"content\": null}]}",
+           "messages[1].content", "string");
+    refuse("{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", \"tool_calls\": []}]}",
+           "messages[0].tool_calls", "tool calls");
+    refuse("{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", \"weight\": 0.5}]}",
+           "messages[0].weight", "0 or 1");
+    refuse("{\"conversations\": [{\"from\": \"tool\", \"value\": \"x\"}]}", "conversations[0].from",
+           "tool");
+}
+
+static void test_unread(void **state)
+{
+    assert_non_null(strstr(hzp_form_unread("PAR1....", 8), "Parquet"));
+    assert_non_null(strstr(hzp_form_unread("\x1f\x8b\x08", 3), "gunzip"));
+    assert_null(hzp_form_unread("PAR", 3));
+    assert_null(hzp_form_unread("{\"text\": \"PAR1\"}", 16));
+    assert_null(hzp_form_unread("", 0));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_named_fields),
+        cmocka_unit_test(test_alpaca),
+        cmocka_unit_test(test_conversations),
+        cmocka_unit_test(test_unread),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
