@@ -80,7 +80,7 @@ static void print_welcome(const struct hzp_server *server, const struct hzp_serv
         const char *file = serve->try_examples && access(serve->try_examples, R_OK) == 0
                                ? serve->try_examples
                                : NULL;
-        printf("curl -s -w '\\n' '%s/v1/fine_tuning/examples?wait=served&timeout=60'%s \\\n"
+        printf("curl -s -w '\\n' '%s/v1/fine_tuning/examples?wait=served&timeout=600'%s \\\n"
                "     -H 'content-type: application/x-ndjson' ",
                url, key_header(server, true));
         char real[PATH_MAX]; /* an absolute path works from any directory */

@@ -525,7 +525,11 @@ def test_lines_to_copy():
                 body = json.loads(call[call.index("-d") + 1])
                 assert body["prompt"] == prompt, call
             url = next(a for a in call if a.startswith(server.url))
-            path = url[len(server.url):].replace("timeout=60", "timeout=1")
+            if "wait=served" in url:  # as in the README: long enough for a slow machine
+                readme = pathlib.Path(__file__).resolve().parents[2] / "README.md"
+                assert "examples?wait=served&timeout=600'" in readme.read_text()
+                assert url.endswith("examples?wait=served&timeout=600"), url
+            path = url[len(server.url):].replace("timeout=600", "timeout=1")
             headers = dict(b.split(": ", 1) for a, b in zip(call, call[1:]) if a == "-H")
             assert server.post(path, body, headers)[0] in (200, 202)
 
