@@ -308,6 +308,8 @@ static void training(struct page *p, struct hzp_server *server)
           "Age of the oldest example that waits to be learned.");
     gauge(p, "hzpserve_learn_stalled_seconds", outlook.stalled_seconds,
           "How long examples have been waiting without progress.");
+    counter(p, "hzpserve_learn_starved_total", (double)kept.starved,
+            "Times that examples waited for a minute without progress.");
     head(p, "hzpserve_learn_held_back", "gauge", "1: what holds learning back now.");
     const char *reason;
     for (int i = 0; (reason = hzp_outlook_reason(i)); i++)

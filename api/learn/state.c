@@ -24,8 +24,8 @@ enum {
     RECORDS_MAX = 4096, /* as many as the store keeps */
     QUIET_S = 3,        /* idle: nothing was learned for this long */
     DUTY = 10,          /* an idle checkpoint waits this many times the duration of the last one */
-    LOOK_S = 5,         /* while examples wait: how often to look whether training starves, */
-    STARVED_S = 60,     /* which is without progress for this long */
+    STARVED_S = 60,     /* training starves: no progress for this long while examples wait */
+    LOOKS = 12,         /* how often it is looked at within that time */
 };
 
 struct hzp_state {
@@ -416,22 +416,26 @@ static uint64_t watch_learning(struct hzp_state *s)
 {
     struct hzp_sample_queue_stats queue;
     struct hzp_outlook outlook;
+    double limit = s->config.starved_s > 0 ? s->config.starved_s : STARVED_S;
     hzp_sample_queue_read_stats(s->queue, &queue);
     if (!queue.samples) {
         s->starves = false;
         return UINT64_MAX;
     }
     if (!hzp_outlook_read(s->trainer, s->queue, s->loop, &outlook))
-        return LOOK_S * 1000000000ull;
-    bool starves = outlook.stalled_seconds >= STARVED_S && outlook.held_by;
-    if (starves && !s->starves)
-        hzp_log(
-            HZP_LOG_WARN, "train",
-            "starves: %d examples wait, the oldest for %.0f s, and nothing was learned for %d s; "
-            "held back by: %s (--train-min is the share that training gets in any case)",
-            queue.samples, outlook.oldest_seconds, STARVED_S, outlook.held_by);
+        return (uint64_t)(limit / LOOKS * 1e9);
+    bool starves = outlook.stalled_seconds >= limit && outlook.held_by;
+    if (starves && !s->starves) {
+        hzp_log(HZP_LOG_WARN, "train",
+                "starves: %d examples wait, the oldest for %.0f s, nothing was learned for %.0f s; "
+                "held back by: %s (--train-min is the share that training gets in any case)",
+                queue.samples, outlook.oldest_seconds, limit, outlook.held_by);
+        hzp_lock_take(&s->lock);
+        s->stats.starved++;
+        hzp_lock_release(&s->lock);
+    }
     s->starves = starves;
-    return LOOK_S * 1000000000ull;
+    return (uint64_t)(limit / LOOKS * 1e9);
 }
 
 static void *file_main(void *arg)

@@ -42,6 +42,7 @@ struct hzp_state_config {
     int64_t keep_checkpoints; /* hzp_checkpoint_prune */
     int64_t keep_hourly;
     const char *options; /* serve.options of checkpoints; NULL: none */
+    double starved_s;    /* no progress for so long while examples wait is logged; 0: 60 */
     bool provisional;    /* close removes what open created, unless hzp_state_keep() was called */
     bool log_updates;    /* write a line of the log for each update and version */
 };
@@ -94,6 +95,7 @@ struct hzp_state_stats {
     int64_t last_sequence_number; /* newest accepted */
     int64_t trained_again;        /* examples a lost version had learned from, at start */
     int64_t restored;             /* examples queued again at start */
+    uint64_t starved;             /* times that training made no progress for long (logged) */
     double checkpoint_seconds;    /* duration of the newest checkpoint's write */
 };
 void hzp_state_read_stats(struct hzp_state *s, struct hzp_state_stats *ret);

@@ -85,6 +85,7 @@ static struct hzp_state_config state_config(const struct hzp_layout *layout, int
         .body_samples_max = 100,
         .checkpoint_every = every,
         .keep_checkpoints = 2,
+        .starved_s = 0.2,
         .options = "--served-model-name a model\n",
         .queue = {.samples_max = 1000, .tokens_max = 100000, .passes = 2, .seed = 1}};
 }
@@ -251,6 +252,41 @@ static void test_history_outlives(void **state)
         assert_true(known > run * 4);
         close_server(&s, run != 1);
     }
+}
+
+/* Turns until training has been said to starve so many times. */
+static void starve(struct server *s, uint64_t times)
+{
+    struct hzp_state_stats stats = {0};
+    while (stats.starved < times) {
+        hzp_loop_turn(s->loop);
+        usleep(1000);
+        hzp_state_read_stats(s->state, &stats);
+    }
+    assert_int_equal(stats.starved, times);
+}
+
+/* Examples wait and nothing is learned: that is said once, and once more when it happens again. */
+static void test_starving(void **state)
+{
+    struct server s;
+    struct hzp_state_stats stats;
+    open_server(&s, 0);
+    for (uint64_t times = 1; times <= 2; times++) {
+        hzp_trainer_pause(s.trainer, true);
+        accept(&s, (int64_t)times);
+        starve(&s, times);
+        for (int i = 0; i < 500; i++) {
+            hzp_loop_turn(s.loop);
+            usleep(1000);
+        }
+        hzp_state_read_stats(s.state, &stats);
+        assert_int_equal(stats.starved, times);
+        hzp_trainer_pause(s.trainer, false);
+        while (hzp_loop_turn(s.loop) > 0)
+            ;
+    }
+    close_server(&s, false);
 }
 
 /* A checkpoint is served under the model's name and with its settings. */
@@ -541,6 +577,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_stop_and_start, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_history_outlives, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_starving, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_checkpoint_options, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_prune, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_periodic_checkpoints, make_model, scratch_teardown),
