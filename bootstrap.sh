@@ -12,7 +12,7 @@ set -eu
 cd "$(dirname "$0")"
 
 packages="gcc pkg-config meson ninja-build python3 curl
-          libdnnl-dev libmicrohttpd-dev libjansson-dev libpcre2-dev libsqlite3-dev
+          libdnnl-dev libedit-dev libmicrohttpd-dev libjansson-dev libpcre2-dev libsqlite3-dev
           libopenmpi-dev openmpi-bin libzmq3-dev"
 test_packages="libcmocka-dev python3-venv binutils g++"
 ci_packages="clang ccache"

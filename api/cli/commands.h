@@ -18,6 +18,7 @@ int hzp_command_failed(int code, const struct hzp_err_text *err);
 
 int hzp_cmd_serve(const struct hzp_options *options);
 int hzp_cmd_complete(const struct hzp_options *options);
+int hzp_cmd_chat(const struct hzp_options *options);
 int hzp_cmd_eval(const struct hzp_options *options);
 int hzp_cmd_train(const struct hzp_options *options);
 int hzp_cmd_bench(const struct hzp_options *options);

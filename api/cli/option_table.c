@@ -9,6 +9,7 @@
 #define DEVICES  HZP_COMMAND_DEVICES
 #define PLAN     HZP_COMMAND_PLAN
 #define SEARCH   HZP_COMMAND_SEARCH
+#define CHAT     HZP_COMMAND_CHAT
 #define ENGINE   (SERVE | COMPLETE | BENCH)
 #define LEARN    (SERVE | TRAIN | BENCH)
 #define ALL      (SERVE | COMPLETE | EVAL | TRAIN | BENCH | DEVICES | PLAN | SEARCH)
@@ -72,7 +73,7 @@ const struct hzp_option hzp_option_table[] = {
            "and per token; training stays in --dtype"),
     INT("--context", engine.model.context, "0", 0, 1 << 24, ALL & ~(DEVICES | PLAN | SEARCH),
         "maximum sequence length in tokens; 0: the model's"),
-    TEXT("--chat-template", engine.model.chat_template, NULL, "FILE", ENGINE | EVAL | TRAIN,
+    TEXT("--chat-template", engine.model.chat_template, NULL, "FILE", ENGINE | EVAL | TRAIN | CHAT,
          "chat template (Jinja) instead of the model's own; none: no chat"),
 
     HEADING("http", "HTTP"),
@@ -325,6 +326,22 @@ const struct hzp_option hzp_option_table[] = {
     FLAG("--ignore-eos", complete.ignore_eos, COMPLETE, "continue after an end-of-text token"),
     FLAG("--echo", complete.echo, COMPLETE, "print the prompt first"),
     FLAG("--raw", complete.raw, COMPLETE, "add no special tokens to the prompt"),
+
+    HEADING("chat", "Chat"),
+    TEXT("--system", chat.system, NULL, "TEXT", CHAT, "system message"),
+    NUM("--temperature", chat.temperature, "1", 0, 100, CHAT,
+        "sampling temperature; 0: greedy decoding"),
+    INT("--max-tokens", chat.max_tokens, "0", 0, 1 << 24, CHAT,
+        "maximum tokens of an answer; 0: what the context leaves"),
+    {.name = "--api-key",
+     .kind = HZP_OPTION_TEXT,
+     .field = AT(chat.api_key),
+     .env = "HZP_API_KEY",
+     .meta = "KEY",
+     .commands = CHAT,
+     .help = "bearer token of the server at URL"},
+    TEXT("--state", chat.state_dir, NULL, "DIR", CHAT,
+         "with MODEL: state directory of the server that is started; none: nothing is kept"),
 
     HEADING("plan", "The step"),
     INT("--decode", plan.decode, "0", 0, 4096, PLAN, "sequences that decode one token each"),

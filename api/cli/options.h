@@ -31,6 +31,7 @@ enum hzp_command {
     HZP_COMMAND_DEVICES = 32,
     HZP_COMMAND_PLAN = 64,
     HZP_COMMAND_SEARCH = 128,
+    HZP_COMMAND_CHAT = 256,
 };
 
 enum { HZP_OPTIONS_WORDS_MAX = 8, HZP_OPTIONS_LIST_MAX = 16 };
@@ -68,6 +69,12 @@ struct hzp_complete_settings {
     struct hzp_option_list stop;
 };
 
+struct hzp_chat_settings {
+    const char *system, *api_key, *state_dir;
+    double temperature;
+    int64_t max_tokens; /* 0: the server's default */
+};
+
 struct hzp_plan_settings {
     int64_t decode, prefill, train, depth; /* rows of the step */
     int64_t train_from, train_items;
@@ -103,6 +110,7 @@ struct hzp_options {
     struct hzp_train_settings train;
     struct hzp_eval_settings eval;
     struct hzp_complete_settings complete;
+    struct hzp_chat_settings chat;
     struct hzp_plan_settings plan;
     struct hzp_search_settings search;
 };

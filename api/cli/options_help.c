@@ -23,6 +23,10 @@ const struct hzp_command_info hzp_commands[] = {
      "  hzpserve complete DIR \"Once upon a time\" --temperature 0\n"
      "  hzpserve complete DIR - < prompt.txt\n"
      "  echo \"Where does Zorin live?\" | hzpserve complete -   by the bundled model\n"},
+    {HZP_COMMAND_CHAT, 1, "chat", "[URL|MODEL]", "talk with a model on the terminal, and teach it",
+     "  hzpserve chat                                      with the bundled model\n"
+     "  hzpserve chat DIR --system \"Be brief.\" --temperature 0.7\n"
+     "  hzpserve chat http://127.0.0.1:8000                with a running server\n"},
     {HZP_COMMAND_EVAL, 1, "eval", "MODEL --data FILE", "mean negative log-likelihood of a text",
      "  hzpserve eval DIR --data heldout.jsonl\n"
      "  hzpserve eval DIR --data book.txt --json\n"},
@@ -120,6 +124,8 @@ static const struct topic {
      "  hzpserve train DIR --data train.jsonl --eval heldout.jsonl --eval-every 50 --out tuned\n"},
     {"sampling", "how complete draws tokens",
      "  hzpserve complete DIR \"Once\" --temperature 0.7 --top-p 0.95 --seed 1 --n 3\n"},
+    {"chat", "how chat asks for its answers",
+     "  hzpserve chat DIR --state none                     what it learns is not kept\n"},
     {"plan", "one step of the engine: its rows, its shape, and what is done with it",
      "  hzpserve plan DIR --decode 16 --prefill 64\n"},
     {"search", "finding plans for this machine",

@@ -8,6 +8,7 @@ Skips (77) where the client or the model is missing.
 """
 import json
 import pathlib
+import subprocess
 import sys
 import tempfile
 
@@ -225,6 +226,41 @@ def test_lessons():
                 ([said], "lines[1]", {"prompt": "x", "completion": "y"})):
             status, _, body = post(server, *messages, **more)
             assert status == 400 and body["error"]["param"] == param, (messages, body)
+
+
+def run_chat(*arguments, lines):
+    return subprocess.run([base.BINARY, "chat", *arguments], input="\n".join(lines) + "\n",
+                          text=True, capture_output=True, timeout=base.HANG)
+
+
+def test_command(server):
+    """hzpserve chat with a URL: turns, /undo, /version, and errors of the server."""
+    done = run_chat(server.url, "--temperature", "0", "--max-tokens", "8", "--system", "Be brief.",
+                    lines=["Where does Zorin live?", "/version", "/undo", "/undo", "/what",
+                           "/teach x", "word " * 3000, "/quit", "not read"])
+    said = chat(server, [{"role": "system", "content": "Be brief."}] + HELLO, max_tokens=8,
+                extra={"ignore_eos": False}).choices[0].message.content
+    out = done.stdout.splitlines()
+    assert done.returncode == 0 and out[0] == said.removeprefix(" "), done
+    assert out[1:6] == ["version 1 serves, 0 updates behind", "the last answer is of version 1",
+                        "taken back", "there is nothing to take back",
+                        "/teach [ANSWER]   learn ANSWER (or the answer given) to the last question"]
+    assert "ask something first, then /teach the answer" in out
+    assert "maximum context length" in done.stderr and "not read" not in done.stdout
+    failed = run_chat("http://127.0.0.1:1", lines=["x"])
+    assert failed.returncode == 1 and "no server at" in failed.stderr
+
+
+def test_command_teaches():
+    """hzpserve chat with a model starts a server for it, and /teach changes its answers."""
+    options = [] if (pathlib.Path(base.MODEL) / "chat_template.jinja").exists() else [
+        "--chat-template", TEMPLATE_FILE]
+    done = run_chat(base.MODEL, "--state", "none", "--temperature", "0", "--max-tokens", "20",
+                    *options, lines=[HELLO[0]["content"], "/teach Zorin lives in Tarn.",
+                                     "/again", "/version"])
+    out = done.stdout.splitlines()
+    assert done.returncode == 0 and out[1].startswith("learned: version "), done
+    assert f"version {out[1].split()[-1]} serves" in out[3], done
 
 
 def test_bad_template():

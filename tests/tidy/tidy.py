@@ -61,6 +61,7 @@ LIBRARY = {
     "nccl.h": ["device/cuda"],
     "curl/": ["api"],
     "zmq.h": ["api/ranks"],
+    "editline/": ["api/cli"],
 }
 # The engine works on tokens; text exists only in api/.  Only device/ may see the backends.
 PRIVATE = {"device/backend.h": ["device"], "device/cpu/": ["device/cpu"],

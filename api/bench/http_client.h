@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/bench/http_client.h - one HTTP request at a time, for commands that are clients of a server.
+ *
+ * Thread: any; a call blocks.
+ */
+#ifndef HZP_API_BENCH_HTTP_CLIENT_H
+#define HZP_API_BENCH_HTTP_CLIENT_H
+
+#include "api/bench/http_stream.h"
+#include "api/bench/load.h"
+
+#include <signal.h>
+
+/* Reads http://HOST[:PORT][/PATH] into host, port and path of ret, which is zeroed; key NULL: none.
+ * HZP_EINVAL. */
+int hzp_http_server(const char *url, const char *key, struct hzp_load_server *ret,
+                    struct hzp_err_text *reterr);
+
+struct hzp_http_call {
+    const char *method, *route;  /* route: "/v1/models" */
+    const char *body;            /* JSON; NULL: none */
+    int patience_s;              /* the server may be silent for so long */
+    volatile sig_atomic_t *stop; /* becomes 1: the call ends with HZP_ECANCELED; NULL: never */
+};
+
+/* Sends the request on a connection of its own and feeds the answer to in, which the caller has
+ * initialised and ends.  HZP_EIO: no server, or it went; HZP_EINVAL: it requires a key. */
+int hzp_http_call(struct hzp_load_server *server, const struct hzp_http_call *call,
+                  struct hzp_http_stream *in, struct hzp_err_text *reterr);
+
+#endif

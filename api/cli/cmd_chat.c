@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hzpserve chat [URL|MODEL]: a conversation on the terminal, with a running server or with one that
+ * this command starts for the model and ends with itself. */
+#include "api/bench/http_client.h"
+#include "api/cli/commands.h"
+#include "api/cli/line.h"
+#include "base/arena.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { PATIENCE_S = 600 };
+
+struct chat {
+    const struct hzp_chat_settings *settings;
+    struct hzp_load_server server;
+    json_t *messages;
+    int64_t version; /* that made the last answer; -1: none */
+    pid_t child;     /* the server that this command started; 0: none */
+    FILE *from_child;
+};
+
+/* The answer that arrives. */
+struct answer {
+    char *text;
+    size_t bytes, room;
+    int64_t version;
+    char error[300];
+};
+
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int signal_number)
+{
+    interrupted = 1;
+}
+
+/* ---- the server ---- */
+
+/* Child: becomes a server. */
+static void become_server(const struct hzp_options *options, int out)
+{
+    const char *argv[24];
+    int n = 0;
+    argv[n++] = "hzpserve";
+    argv[n++] = "serve";
+    if (options->words)
+        argv[n++] = options->word[0];
+    argv[n++] = "--port";
+    argv[n++] = "0";
+    argv[n++] = "--log-level";
+    argv[n++] = "error";
+    if (options->chat.state_dir) {
+        argv[n++] = "--state";
+        argv[n++] = options->chat.state_dir;
+    }
+    if (options->engine.model.chat_template) {
+        argv[n++] = "--chat-template";
+        argv[n++] = options->engine.model.chat_template;
+    }
+    argv[n] = NULL;
+    setpgid(0, 0); /* an interrupt stops an answer, not the server */
+    unsetenv("HZP_API_KEY");
+    dup2(out, STDOUT_FILENO);
+    execv("/proc/self/exe", (char *const *)argv);
+    _exit(127);
+}
+
+/* Starts a server for the model and waits until it prints its address. */
+static int start_server(struct chat *chat, const struct hzp_options *options, char *url,
+                        size_t url_size, struct hzp_err_text *reterr)
+{
+    int ends[2];
+    char line[1024];
+    if (pipe(ends) < 0)
+        return hzp_fail(reterr, HZP_EIO, "pipe: %s", strerror(errno));
+    chat->child = fork();
+    if (chat->child == 0)
+        become_server(options, ends[1]);
+    close(ends[1]);
+    chat->from_child = chat->child > 0 ? fdopen(ends[0], "r") : NULL;
+    if (!chat->from_child) {
+        close(ends[0]);
+        return hzp_fail(reterr, HZP_EIO, "no server could be started: %s", strerror(errno));
+    }
+    fprintf(stderr, "starting a server...\n");
+    while (fgets(line, sizeof(line), chat->from_child)) {
+        char *at = strstr(line, " at http://");
+        if (!at)
+            continue;
+        snprintf(url, url_size, "%.*s", (int)strcspn(at + 4, " \r\n"), at + 4);
+        return HZP_OK;
+    }
+    return hzp_fail(reterr, HZP_EIO, "the server did not start");
+}
+
+static void end_server(struct chat *chat)
+{
+    char line[1024];
+    if (chat->child > 0) {
+        kill(chat->child, SIGTERM);
+        while (chat->from_child && fgets(line, sizeof(line), chat->from_child))
+            continue;
+        while (waitpid(chat->child, NULL, 0) < 0 && errno == EINTR)
+            continue;
+    }
+    if (chat->from_child)
+        fclose(chat->from_child);
+}
+
+/* ---- an answer ---- */
+
+static int take_text(struct answer *a, const char *text)
+{
+    size_t n = strlen(text);
+    if (a->bytes + n + 1 > a->room) {
+        size_t room = HZP_MAX(2 * a->room, a->bytes + n + 1);
+        char *grown = realloc(a->text, room);
+        if (!grown)
+            return HZP_ENOMEM;
+        a->text = grown;
+        a->room = room;
+    }
+    memcpy(a->text + a->bytes, text, n + 1);
+    a->bytes += n;
+    fputs(text, stdout);
+    fflush(stdout);
+    return HZP_OK;
+}
+
+static void take_error(struct answer *a, const json_t *json)
+{
+    const char *text =
+        json_string_value(json_object_get(json_object_get(json, "error"), "message"));
+    if (text)
+        snprintf(a->error, sizeof(a->error), "%s", text);
+}
+
+static int on_event(void *ctx, const char *data, size_t n)
+{
+    struct answer *a = ctx;
+    json_t *json = json_loadb(data, n, 0, NULL);
+    const json_t *choice = json_array_get(json_object_get(json, "choices"), 0);
+    const json_t *version = json_object_get(json_object_get(json, "hzpserve"), "weights_version");
+    const char *text =
+        json_string_value(json_object_get(json_object_get(choice, "delta"), "content"));
+    int r = HZP_OK;
+    if (text && !a->bytes && *text == ' ')
+        text++; /* models without special tokens begin with a blank */
+    if (text && *text)
+        r = take_text(a, text);
+    if (json_is_integer(version))
+        a->version = json_integer_value(version);
+    take_error(a, json);
+    json_decref(json);
+    return r;
+}
+
+/* Asks for an answer to the messages and adds it to them. */
+static void answer(struct chat *chat)
+{
+    struct answer a = {.version = -1};
+    struct hzp_http_stream in;
+    struct hzp_err_text err = {.text = ""};
+    json_t *body = json_pack("{s:O, s:b, s:f}", "messages", chat->messages, "stream", 1,
+                             "temperature", chat->settings->temperature);
+    if (chat->settings->max_tokens)
+        json_object_set_new(body, "max_tokens",
+                            json_integer((json_int_t)chat->settings->max_tokens));
+    char *text = json_dumps(body, JSON_COMPACT);
+    const struct hzp_http_call call = {.method = "POST",
+                                       .route = "/v1/chat/completions",
+                                       .body = text,
+                                       .patience_s = PATIENCE_S,
+                                       .stop = &interrupted};
+    interrupted = 0;
+    hzp_http_stream_init(&in, on_event, &a);
+    int r = text ? hzp_http_call(&chat->server, &call, &in, &err) : HZP_ENOMEM;
+    if (r == HZP_OK && in.status != 200 && in.bytes) {
+        json_t *json = json_loadb(in.body, in.bytes, 0, NULL);
+        take_error(&a, json);
+        json_decref(json);
+    }
+    printf("%s\n", r == HZP_ECANCELED ? " [interrupted]" : "");
+    if (a.error[0] || (r < 0 && r != HZP_ECANCELED))
+        fprintf(stderr, "%s\n", a.error[0] ? a.error : err.text);
+    if (a.bytes) {
+        json_array_append_new(chat->messages,
+                              json_pack("{s:s, s:s}", "role", "assistant", "content", a.text));
+        chat->version = a.version;
+    }
+    hzp_http_stream_fini(&in);
+    json_decref(body);
+    free(text);
+    free(a.text);
+}
+
+/* ---- commands ---- */
+
+/* A route's answer as JSON; NULL: an error was printed. */
+static json_t *ask(struct chat *chat, const char *method, const char *route, const json_t *body)
+{
+    struct hzp_http_stream in;
+    struct hzp_err_text err = {.text = ""};
+    char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
+    const struct hzp_http_call call = {
+        .method = method, .route = route, .body = text, .patience_s = PATIENCE_S};
+    hzp_http_stream_init(&in, NULL, NULL);
+    int r = hzp_http_call(&chat->server, &call, &in, &err);
+    json_t *json = r == HZP_OK && in.bytes ? json_loadb(in.body, in.bytes, 0, NULL) : NULL;
+    if (r < 0)
+        fprintf(stderr, "%s\n", err.text);
+    else if (in.status >= 300 || !json) {
+        struct answer a = {.error = "the server gave no answer"};
+        take_error(&a, json);
+        fprintf(stderr, "%s\n", a.error);
+        json_decref(json);
+        json = NULL;
+    }
+    hzp_http_stream_fini(&in);
+    free(text);
+    return json;
+}
+
+static const char *role_of(const struct chat *chat, size_t back)
+{
+    size_t n = json_array_size(chat->messages);
+    const char *role = n > back ? json_string_value(json_object_get(
+                                      json_array_get(chat->messages, n - 1 - back), "role"))
+                                : NULL;
+    return role ? role : "";
+}
+
+static void drop_last(struct chat *chat)
+{
+    json_array_remove(chat->messages, json_array_size(chat->messages) - 1);
+}
+
+/* Removes the last question and its answer. */
+static void undo(struct chat *chat)
+{
+    if (!strcmp(role_of(chat, 0), "assistant"))
+        drop_last(chat);
+    if (!strcmp(role_of(chat, 0), "user")) {
+        drop_last(chat);
+        printf("taken back\n");
+    } else {
+        printf("there is nothing to take back\n");
+    }
+}
+
+/* Teaches an answer to the last question: the given one, else the one that the model gave. */
+static void teach(struct chat *chat, const char *text)
+{
+    bool answered = !strcmp(role_of(chat, 0), "assistant");
+    if (strcmp(role_of(chat, answered), "user") || (!*text && !answered)) {
+        printf("ask something first, then /teach the answer\n");
+        return;
+    }
+    if (*text) {
+        if (answered)
+            drop_last(chat);
+        json_array_append_new(chat->messages,
+                              json_pack("{s:s, s:s}", "role", "assistant", "content", text));
+    }
+    json_t *lesson = json_deep_copy(chat->messages), *message, *body, *done;
+    size_t i, n = json_array_size(lesson);
+    json_array_foreach(lesson, i, message)
+    {
+        const char *role = json_string_value(json_object_get(message, "role"));
+        if (role && !strcmp(role, "assistant"))
+            json_object_set_new(message, "weight", json_integer(i + 1 == n));
+    }
+    body = json_pack("{s:o}", "messages", lesson);
+    done = ask(chat, "POST", "/v1/fine_tuning/examples?wait=served&timeout=300", body);
+    if (done)
+        printf("%s: version %lld\n",
+               json_is_true(json_object_get(done, "served")) ? "learned" : "not learned yet",
+               (long long)json_integer_value(json_object_get(done, "weights_version")));
+    json_decref(body);
+    json_decref(done);
+}
+
+static void show_version(struct chat *chat)
+{
+    json_t *weights = ask(chat, "GET", "/v1/weights?limit=1", NULL);
+    if (weights)
+        printf("version %lld serves, %lld updates behind\n",
+               (long long)json_integer_value(json_object_get(weights, "serving")),
+               (long long)json_integer_value(json_object_get(weights, "staleness")));
+    if (chat->version >= 0)
+        printf("the last answer is of version %lld\n", (long long)chat->version);
+    json_decref(weights);
+}
+
+static void clear(struct chat *chat, const char *system)
+{
+    json_array_clear(chat->messages);
+    if (system && *system)
+        json_array_append_new(chat->messages,
+                              json_pack("{s:s, s:s}", "role", "system", "content", system));
+}
+
+static void again(struct chat *chat)
+{
+    if (!strcmp(role_of(chat, 0), "assistant"))
+        drop_last(chat);
+    if (!strcmp(role_of(chat, 0), "user"))
+        answer(chat);
+    else
+        printf("there is no question to answer again\n");
+}
+
+/* True: it was a command. *ret_quit: the one that ends. */
+static bool command(struct chat *chat, const char *line, bool *ret_quit)
+{
+    if (line[0] != '/')
+        return false;
+    size_t n = strcspn(line, " ");
+    const char *rest = line + n + strspn(line + n, " ");
+    if (n == 6 && !memcmp(line, "/teach", n))
+        teach(chat, rest);
+    else if (n == 5 && !memcmp(line, "/undo", n))
+        undo(chat);
+    else if (n == 8 && !memcmp(line, "/version", n))
+        show_version(chat);
+    else if (n == 6 && !memcmp(line, "/again", n))
+        again(chat);
+    else if (n == 6 && !memcmp(line, "/clear", n))
+        clear(chat, chat->settings->system);
+    else if (n == 7 && !memcmp(line, "/system", n))
+        clear(chat, rest);
+    else if ((n == 5 && !memcmp(line, "/quit", n)) || (n == 5 && !memcmp(line, "/exit", n)))
+        *ret_quit = true;
+    else
+        printf("/teach [ANSWER]   learn ANSWER (or the answer given) to the last question\n"
+               "/undo             take back the last question and its answer\n"
+               "/again            another answer to the last question\n"
+               "/system [TEXT]    begin anew with this system message\n"
+               "/clear            begin anew\n"
+               "/version          which version of the weights serves\n"
+               "/quit             end (also: end of input)\n");
+    return true;
+}
+
+static void talk(struct chat *chat)
+{
+    bool quit = false;
+    char *line;
+    while (!quit && (line = hzp_line_read("> "))) {
+        if (line[strspn(line, " \t")] && !command(chat, line, &quit)) {
+            json_t *said = json_pack("{s:s, s:s}", "role", "user", "content", line);
+            if (!said) {
+                fprintf(stderr, "that is not valid UTF-8\n");
+            } else {
+                json_array_append_new(chat->messages, said);
+                answer(chat);
+            }
+        }
+        free(line);
+    }
+}
+
+int hzp_cmd_chat(const struct hzp_options *options)
+{
+    struct chat chat = {.settings = &options->chat, .version = -1};
+    struct hzp_err_text err = {.text = ""};
+    const struct sigaction action = {.sa_handler = on_interrupt}; /* without SA_RESTART */
+    char url[512];
+    int r = HZP_OK;
+    const char *word = options->words ? options->word[0] : "";
+    sigaction(SIGINT, &action, NULL);
+    if (!strncmp(word, "http://", 7) || !strncmp(word, "https://", 8))
+        snprintf(url, sizeof(url), "%s", word);
+    else
+        r = start_server(&chat, options, url, sizeof(url), &err);
+    if (r == HZP_OK)
+        r = hzp_load_connect(url, options->chat.api_key, NULL, &chat.server, &err);
+    if (r == HZP_OK) {
+        chat.messages = json_array();
+        clear(&chat, options->chat.system);
+        fprintf(stderr, "%s at %s; /help lists commands\n", chat.server.model, url);
+        talk(&chat);
+    } else {
+        fprintf(stderr, "hzpserve: %s\n", err.text);
+    }
+    end_server(&chat);
+    json_decref(chat.messages);
+    return r < 0;
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/cli/line.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+char *hzp_line_read(const char *prompt)
+{
+    char *line = NULL;
+    size_t room = 0;
+    if (isatty(STDIN_FILENO)) {
+        fputs(prompt, stdout);
+        fflush(stdout);
+    }
+    if (getline(&line, &room, stdin) < 0) {
+        free(line);
+        return NULL;
+    }
+    line[strcspn(line, "\r\n")] = 0;
+    return line;
+}
