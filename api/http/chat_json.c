@@ -42,7 +42,9 @@ static void add_rest(const struct hzp_completion *c, const struct hzp_choice *ch
 {
     json_object_set_new(json, "logprobs",
                         c->params.logprobs >= 0 ? logprobs_json(c, choice, token0) : json_null());
-    json_object_set_new(json, "finish_reason", hzp_finish_json(choice));
+    bool called = choice->reply && choice->reply->calls && choice->finish == HZP_FINISH_STOP;
+    json_object_set_new(json, "finish_reason",
+                        called ? json_string("tool_calls") : hzp_finish_json(choice));
     json_object_set_new(json, "stop_reason", hzp_stop_reason_json(c, choice));
     hzp_choice_add_ids(c, choice, token0, first, json);
 }
@@ -65,15 +67,45 @@ static json_t *content_json(const struct hzp_completion *c, const struct hzp_cho
     return json;
 }
 
+/* Gives the reply the text that it has not seen. */
+static void read_reply(const struct hzp_choice *choice)
+{
+    struct hzp_reply *reply = choice->reply;
+    size_t n = choice->text.bytes - reply->fed;
+    hzp_reply_feed(reply, n ? choice->text.data + reply->fed : "", n,
+                   choice->finish != HZP_FINISH_NONE);
+}
+
+static json_t *delta_json(const struct hzp_completion *c, const struct hzp_choice *choice,
+                          size_t text0, bool first)
+{
+    json_t *delta;
+    if (choice->reply) {
+        read_reply(choice);
+        delta = hzp_reply_delta(choice->reply);
+        if (first && !json_object_get(delta, "content"))
+            json_object_set_new(delta, "content", json_string(""));
+    } else {
+        delta = json_object();
+        if (first || choice->text.bytes > text0)
+            json_object_set_new(delta, "content", content_json(c, choice, text0, first));
+    }
+    if (first)
+        json_object_set_new(delta, "role", json_string("assistant"));
+    return delta;
+}
+
 static json_t *chat_part(const struct hzp_completion *c, const struct hzp_choice *choice,
                          size_t text0, int32_t token0, bool first)
 {
-    json_t *json = json_object(), *delta = json_object();
+    json_t *delta = delta_json(c, choice, text0, first);
+    bool tokens = c->params.logprobs >= 0 || c->params.return_ids;
+    if (!json_object_size(delta) && !tokens && choice->finish == HZP_FINISH_NONE) {
+        json_decref(delta);
+        return NULL;
+    }
+    json_t *json = json_object();
     json_object_set_new(json, "index", json_integer(choice->index));
-    if (first)
-        json_object_set_new(delta, "role", json_string("assistant"));
-    if (first || choice->text.bytes > text0)
-        json_object_set_new(delta, "content", content_json(c, choice, text0, first));
     json_object_set_new(json, "delta", delta);
     add_rest(c, choice, token0, first, json);
     return json;
@@ -81,11 +113,16 @@ static json_t *chat_part(const struct hzp_completion *c, const struct hzp_choice
 
 static json_t *chat_whole(const struct hzp_completion *c, const struct hzp_choice *choice)
 {
-    json_t *json = json_object();
+    json_t *json = json_object(), *message;
+    if (choice->reply) {
+        read_reply(choice);
+        message = hzp_reply_message(choice->reply);
+    } else {
+        message = json_pack("{s:s, s:o, s:n}", "role", "assistant", "content",
+                            content_json(c, choice, 0, true), "refusal");
+    }
     json_object_set_new(json, "index", json_integer(choice->index));
-    json_object_set_new(json, "message",
-                        json_pack("{s:s, s:o, s:n}", "role", "assistant", "content",
-                                  content_json(c, choice, 0, true), "refusal"));
+    json_object_set_new(json, "message", message);
     add_rest(c, choice, 0, true, json);
     return json;
 }

@@ -36,7 +36,7 @@ static const struct field fields[] = {
     {"guided_json", REFUSED, "this server cannot constrain what is generated"},
     {"guided_regex", REFUSED, "this server cannot constrain what is generated"},
     {"ignore_eos", USED, NULL},
-    {"include_reasoning", IGNORED, NULL},
+    {"include_reasoning", USED, NULL},
     {"include_stop_str_in_output", USED, NULL},
     {"length_penalty", IGNORED, NULL},
     {"logit_bias", USED, NULL},
@@ -50,7 +50,7 @@ static const struct field fields[] = {
     {"modalities", USED, NULL},
     {"model", USED, NULL},
     {"n", USED, NULL},
-    {"parallel_tool_calls", IGNORED, NULL},
+    {"parallel_tool_calls", USED, NULL},
     {"prediction", IGNORED, NULL},
     {"presence_penalty", USED, NULL},
     {"priority", IGNORED, NULL},
@@ -285,6 +285,64 @@ static int set_max_tokens(const struct hzp_engine *engine, int64_t max_tokens,
     return HZP_OK;
 }
 
+/* The messages and what the template is given beside them, rendered. */
+static int read_prompt(const json_t *body, const struct hzp_chat *chat, struct prompt *p,
+                       struct hzp_completion_params *params, struct hzp_err_text *reterr)
+{
+    HZP_TRY(read_template_fields(body, chat, p, params, reterr));
+    HZP_TRY(hzp_chat_messages(chat, json_object_get(body, "messages"), &p->messages, reterr));
+    p->request.messages = p->messages;
+    return hzp_chat_render(chat, &p->request, &p->text, reterr);
+}
+
+/* How the answer is divided into reasoning, content and calls. */
+static int read_rules(const json_t *body, const struct hzp_chat *chat, const struct prompt *p,
+                      struct hzp_completion_params *params, struct hzp_err_text *reterr)
+{
+    bool parallel = true, show = true;
+    const struct hzp_textbuf *text = &p->text.text;
+    HZP_TRY(hzp_field_bool(body, "parallel_tool_calls", &parallel, reterr));
+    HZP_TRY(hzp_field_bool(body, "include_reasoning", &show, reterr));
+    hzp_reply_rules_set(&params->reply, chat, text->bytes ? text->data : "", text->bytes,
+                        p->request.tools);
+    params->reply.one_call = !parallel;
+    params->reply.hide = !show;
+    if (hzp_reply_rules_special(&params->reply))
+        params->skip_special = false; /* the marks of calls are special tokens */
+    return HZP_OK;
+}
+
+static void end_prompt(struct prompt *p)
+{
+    json_decref(p->messages);
+    json_decref(p->more);
+    hzp_jinja_output_fini(&p->text);
+}
+
+static int no_template(struct hzp_err_text *reterr)
+{
+    return hzp_fail_param(reterr, HZP_EINVAL, "messages",
+                          "this model has no chat template: start the server with --chat-template "
+                          "FILE, or use /v1/completions");
+}
+
+int hzp_chat_prompt(const json_t *body, const struct hzp_engine *engine, struct hzp_textbuf *ret,
+                    struct hzp_err_text *reterr)
+{
+    struct prompt p = {0};
+    struct hzp_completion_params unused = {0};
+    if (!engine->parts.chat)
+        return no_template(reterr);
+    int r = read_prompt(body, engine->parts.chat, &p, &unused, reterr);
+    if (r == HZP_OK) {
+        *ret = p.text.text;
+        memset(&p.text.text, 0, sizeof(p.text.text));
+    }
+    end_prompt(&p);
+    hzp_completion_params_fini(&unused);
+    return r;
+}
+
 static int read_body(const json_t *body, const struct hzp_engine *engine, struct prompt *p,
                      struct hzp_completion_params *ret, struct hzp_err_text *reterr)
 {
@@ -295,11 +353,9 @@ static int read_body(const json_t *body, const struct hzp_engine *engine, struct
     ret->add_special = false; /* the template writes them */
     HZP_TRY(hzp_completion_parse_common(body, engine, ret, reterr));
     HZP_TRY(read_numbers(body, ret, &max_tokens, reterr));
-    HZP_TRY(read_template_fields(body, chat, p, ret, reterr));
-    HZP_TRY(hzp_chat_messages(chat, json_object_get(body, "messages"), &p->messages, reterr));
+    HZP_TRY(read_prompt(body, chat, p, ret, reterr));
     HZP_TRY(read_echo(p, ret, reterr));
-    p->request.messages = p->messages;
-    HZP_TRY(hzp_chat_render(chat, &p->request, &p->text, reterr));
+    HZP_TRY(read_rules(body, chat, p, ret, reterr));
     const struct hzp_textbuf *text = &p->text.text;
     ret->max_tokens = 0;
     int r =
@@ -318,16 +374,8 @@ int hzp_chat_parse(const json_t *body, const struct hzp_engine *engine,
     struct prompt p = {0};
     hzp_completion_defaults(ret);
     ret->form = &hzp_answer_chat;
-    int r = HZP_EINVAL;
-    if (engine->parts.chat)
-        r = read_body(body, engine, &p, ret, reterr);
-    else
-        hzp_fail_param(reterr, r, "messages",
-                       "this model has no chat template: start the server with --chat-template "
-                       "FILE, or use /v1/completions");
-    json_decref(p.messages);
-    json_decref(p.more);
-    hzp_jinja_output_fini(&p.text);
+    int r = engine->parts.chat ? read_body(body, engine, &p, ret, reterr) : no_template(reterr);
+    end_prompt(&p);
     if (r < 0)
         hzp_completion_params_fini(ret);
     return r;

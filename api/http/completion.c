@@ -87,6 +87,8 @@ static int open_choice(struct hzp_completion *c, int32_t index, struct hzp_err_t
     HZP_TRY(hzp_stop_init(&choice->stop, (const char *const *)p->stop, p->stop_bytes, p->stops,
                           p->include_stop, reterr));
     HZP_TRY(continue_prompt(c, choice, reterr));
+    if (hzp_reply_rules_on(&p->reply) && hzp_reply_create(&p->reply, &choice->reply) < 0)
+        return hzp_fail(reterr, HZP_ENOMEM, "no memory for this request now");
 
     struct hzp_request *rq = choice->rq;
     rq->min_tokens = p->min_tokens;
@@ -287,6 +289,7 @@ static void end_choice(struct hzp_choice *choice)
 {
     hzp_request_destroy(choice->rq);
     hzp_stop_fini(&choice->stop);
+    hzp_reply_destroy(choice->reply);
     hzp_textbuf_fini(&choice->text);
     hzp_textbuf_fini(&choice->piece);
     free(choice->offset);

@@ -21,6 +21,7 @@
 #include "api/engine/engine.h"
 #include "api/http/notify.h"
 #include "api/text/detokenizer.h"
+#include "api/text/reply.h"
 #include "api/text/stop.h"
 #include "base/thread.h"
 #include "serve/request.h"
@@ -36,7 +37,8 @@ struct hzp_choice;
 struct hzp_answer_form {
     const char *id, *object, *chunk; /* prefix of the id; names of whole answers and of chunks */
     /* The choice's object in a whole answer, and in a chunk of a stream: with its text from byte
-     * text0 on and its tokens from token0 on; first: the choice's first object. */
+     * text0 on and its tokens from token0 on; first: the choice's first object.  part NULL:
+     * there is nothing to say yet. */
     json_t *(*whole)(const struct hzp_completion *c, const struct hzp_choice *choice);
     json_t *(*part)(const struct hzp_completion *c, const struct hzp_choice *choice, size_t text0,
                     int32_t token0, bool first);
@@ -49,8 +51,9 @@ extern const struct hzp_answer_form hzp_answer_text, hzp_answer_chat;
 /* The parameters of a completion. */
 struct hzp_completion_params {
     const struct hzp_answer_form *form;
-    json_t *ignored; /* owned: names of the fields that had no effect; NULL: none */
-    char *begun;     /* owned: what a chat's message begins with; NULL: nothing */
+    json_t *ignored;              /* owned: names of the fields that had no effect; NULL: none */
+    struct hzp_reply_rules reply; /* of a chat */
+    char *begun;                  /* owned: what a chat's message begins with; NULL: nothing */
 
     struct hzp_tokens *prompt; /* [prompts], owned */
     char **prompt_text;        /* [prompts], owned; NULL: given in tokens */
@@ -94,6 +97,11 @@ int hzp_completion_check_choices(const struct hzp_completion_params *params,
 int hzp_chat_parse(const json_t *body, const struct hzp_engine *engine,
                    struct hzp_completion_params *ret, struct hzp_err_text *reterr);
 
+/* The text that the template makes of a body's messages, tools and further fields; owned by the
+ * caller.  Errors as above. */
+int hzp_chat_prompt(const json_t *body, const struct hzp_engine *engine, struct hzp_textbuf *ret,
+                    struct hzp_err_text *reterr);
+
 enum hzp_finish { HZP_FINISH_NONE, HZP_FINISH_STOP, HZP_FINISH_LENGTH, HZP_FINISH_FAILED };
 
 struct hzp_choice {
@@ -102,6 +110,7 @@ struct hzp_choice {
     int32_t index, prompt;
     struct hzp_detokenizer detok;
     struct hzp_stop stop;
+    struct hzp_reply *reply;        /* NULL: the text is the answer as it is */
     struct hzp_textbuf text, piece; /* text that can no longer change; scratch */
     int32_t *offset;                /* [max_tokens] code points of text before each token */
     int32_t codes; /* code points so far, including text that a possible stop string holds back */

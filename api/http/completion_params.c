@@ -34,6 +34,7 @@ void hzp_completion_params_fini(struct hzp_completion_params *params)
     for (int32_t i = 0; i < params->stops; i++)
         free(params->stop[i]);
     json_decref(params->ignored);
+    hzp_reply_rules_fini(&params->reply);
     free(params->begun);
     memset(params, 0, sizeof(*params));
 }

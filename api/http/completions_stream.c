@@ -120,7 +120,7 @@ static int add_plain(struct hzp_answer *a, const struct hzp_choice *choice, cons
 static bool is_plain(const struct hzp_answer *a, const struct hzp_choice *choice)
 {
     const struct hzp_completion_params *p = &a->c->params;
-    return p->logprobs < 0 && !p->return_ids && !p->continuous_usage &&
+    return !choice->reply && p->logprobs < 0 && !p->return_ids && !p->continuous_usage &&
            choice->finish == HZP_FINISH_NONE &&
            (choice->opened || (p->form->first_is_plain && !p->echo));
 }
@@ -146,9 +146,13 @@ static void add_choice(struct hzp_answer *a, struct hzp_choice *choice)
         if (add_plain(a, choice, new_text, bytes) < 0)
             give_up(a);
     } else {
-        json_t *chunk = chunk_json(
-            a, hzp_choice_version(a->c, choice),
-            p->form->part(a->c, choice, choice->sent_bytes, choice->sent_tokens, !choice->opened));
+        json_t *part =
+            p->form->part(a->c, choice, choice->sent_bytes, choice->sent_tokens, !choice->opened);
+        if (!part) {
+            choice->sent_bytes = choice->text.bytes;
+            return;
+        }
+        json_t *chunk = chunk_json(a, hzp_choice_version(a->c, choice), part);
         if (ends)
             json_object_set_new(chunk, "hzpserve", hzp_choice_versions_json(a->c, choice));
         if (p->continuous_usage)

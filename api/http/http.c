@@ -35,7 +35,13 @@ static const struct hzp_route routes[] = {
     {"GET", "/v1/policy", HZP_RIGHT_COMPLETE, true, hzp_route_policy},
     {"PATCH", "/v1/policy", HZP_RIGHT_TEACH, true, hzp_route_policy_patch},
     {"POST", "/v1/fine_tuning/examples", HZP_RIGHT_TEACH, true, hzp_route_examples},
+    {"POST", "/tokenize", HZP_RIGHT_COMPLETE, true, hzp_route_tokenize},
+    {"POST", "/detokenize", HZP_RIGHT_COMPLETE, true, hzp_route_detokenize},
+    {"GET", "/tokenizer_info", HZP_RIGHT_COMPLETE, true, hzp_route_tokenizer_info},
+    {"GET", "/load", HZP_RIGHT_COMPLETE, false, hzp_route_load},
     {"GET", "/health", HZP_RIGHT_NONE, false, hzp_route_health},
+    {"GET", "/ping", HZP_RIGHT_NONE, false, hzp_route_health},
+    {"POST", "/ping", HZP_RIGHT_NONE, false, hzp_route_health},
     {"GET", "/version", HZP_RIGHT_NONE, false, hzp_route_version},
     {"GET", "/metrics", HZP_RIGHT_NONE, true, hzp_route_metrics},
 };

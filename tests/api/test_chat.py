@@ -162,9 +162,8 @@ def test_fields(server):
     """Each field is used, listed as ignored, or refused."""
     answer = chat(server, user="ann", metadata={"a": "b"}, store=False, service_tier="auto",
                   reasoning_effort="low", parallel_tool_calls=False)
-    assert sorted(answer.hzpserve["ignored"]) == ["metadata", "parallel_tool_calls",
-                                                  "reasoning_effort", "service_tier", "store",
-                                                  "user"]
+    assert sorted(answer.hzpserve["ignored"]) == ["metadata", "reasoning_effort", "service_tier",
+                                                  "store", "user"]
     last = list(chat(server, user="ann", stream=True))[-1]
     assert last.hzpserve["ignored"] == ["user"]
     assert chat(server, response_format={"type": "text"}).choices
@@ -226,6 +225,83 @@ def test_lessons():
                 ([said], "lines[1]", {"prompt": "x", "completion": "y"})):
             status, _, body = post(server, *messages, **more)
             assert status == 400 and body["error"]["param"] == param, (messages, body)
+
+
+CALLS = """
+{%- if tools %}{# calls are shown below #}{% endif -%}
+{%- for m in messages %}{{ m.role }}: {% if m.reasoning_content %}<think>
+{{ m.reasoning_content }}
+</think>
+
+{% endif %}{{ m.content or '' }}{% for c in m.tool_calls or [] %}<tool_call>
+{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}
+</tool_call>{% endfor %}<|end|>
+{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"""
+
+
+def test_tools():
+    """The model is taught an answer with reasoning and a call; both are split off its text."""
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
+    asked = [{"role": "user", "content": "Look at Tarn"}]
+    call = {"role": "assistant", "content": None, "reasoning_content": "Tarn it is.",
+            "tool_calls": [{"id": "1", "type": "function", "function": {
+                "name": "look", "arguments": "{\"at\": \"Tarn\"}"}}]}
+    with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
+        file.write(CALLS)
+        file.flush()
+        with Server("--chat-template", file.name, "--passes", "60", "--lr", "2e-3",
+                    "--update-tokens", "64", "--replay-ratio", "0") as server:
+            status, _, body = server.post("/v1/fine_tuning/examples?wait=served&timeout=1200",
+                                          {"messages": asked + [call], "tools": tools})
+            assert status == 200 and body["served"], body
+            fields = {"max_tokens": 150, "tools": tools, "extra": {"ignore_eos": False}}
+            choice = chat(server, asked, **fields).choices[0]
+            made = choice.message.tool_calls
+            assert choice.finish_reason == "tool_calls" and len(made) == 1, choice
+            assert made[0].function.name == "look" and made[0].type == "function"
+            assert json.loads(made[0].function.arguments) == {"at": "Tarn"}
+            assert choice.message.content is None
+            assert choice.message.reasoning_content == "Tarn it is."
+            reasoning, calls, content, end = "", [], "", None
+            for chunk in chat(server, asked, stream=True, **fields):
+                delta = chunk.choices[0].delta
+                reasoning += getattr(delta, "reasoning_content", None) or ""
+                content += delta.content or ""
+                calls += delta.tool_calls or []
+                end = chunk.choices[0].finish_reason or end
+            assert reasoning == "Tarn it is." and content == "" and end == "tool_calls"
+            assert [(c.index, c.function.name) for c in calls] == [(0, "look")]
+            hidden = chat(server, asked, **{**fields, "extra": {"include_reasoning": False,
+                                                                "ignore_eos": False}})
+            assert not hasattr(hidden.choices[0].message, "reasoning_content")
+            # without tools, or with others, the call is text
+            plain = chat(server, asked, max_tokens=150, extra={"ignore_eos": False}).choices[0]
+            assert plain.finish_reason == "stop" and "<tool_call>" in plain.message.content
+            fields["tools"] = [{"type": "function", "function": {"name": "other"}}]
+            other = chat(server, asked, **fields).choices[0]
+            assert other.finish_reason == "stop" and "<tool_call>" in other.message.content
+
+
+def test_tokenizer_routes(server):
+    status, _, got = server.post("/tokenize", {"prompt": "Zorin lives", "return_token_strs": True})
+    assert status == 200 and got["count"] == len(got["tokens"]) == len(got["token_strs"]) > 0
+    assert got["max_model_len"] == server.context
+    assert server.post("/detokenize", {"tokens": got["tokens"]})[2] == {"prompt": "Zorin lives"}
+    _, _, got = server.post("/tokenize", {"messages": HELLO, "add_generation_prompt": False})
+    text = server.post("/detokenize", {"tokens": got["tokens"]})[2]["prompt"]
+    assert text == prompt_of(server, HELLO, add_generation_prompt=False) and text.endswith("live?")
+    info = json.loads(server.get("/tokenizer_info"))
+    assert info["chat_template"] == TEMPLATE and info["tokenizer_class"] and info["vocab_size"]
+    assert json.loads(server.get("/ping")) == {"status": "ok"}
+    assert server.post("/ping", {})[0] == 200
+    assert json.loads(server.get("/load"))["server_load"] >= 0
+    for path, body, param in (
+            ("/tokenize", {}, "prompt"), ("/tokenize", {"prompt": "a", "messages": HELLO}, "prompt"),
+            ("/tokenize", {"prompt": 5}, "prompt"), ("/tokenize", {"prompt": "a", "x": 1}, "x"),
+            ("/tokenize", {"messages": 5}, "messages"), ("/detokenize", {}, "tokens"),
+            ("/detokenize", {"tokens": [-1]}, "tokens"), ("/detokenize", {"tokens": "x"}, "tokens")):
+        status, _, answer = server.post(path, body)
+        assert status == 400 and answer["error"]["param"] == param, (path, body, answer)
 
 
 def run_chat(*arguments, lines):

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/text/reply.h - divides what a model answers in a chat into reasoning, content and calls of
+ * tools, as it arrives.
+ *
+ * How a model writes them follows from its chat template: reasoning between <think> and </think>;
+ * calls in one of
+ *
+ *     Hermes, Qwen   <tool_call>{"name": ..., "arguments": {...}}</tool_call>
+ *     Llama 3        {"name": ..., "parameters": {...}} as the whole answer, perhaps behind
+ *                    <|python_tag|>, several divided by ;
+ *     Mistral        [TOOL_CALLS][{"name": ..., "arguments": {...}}, ...] or, newer,
+ *                    [TOOL_CALLS]name[ARGS]{...}
+ *
+ * A call that is malformed, or whose tool does not exist, stays content: the text as the model
+ * wrote it.  How the text was cut into feeds makes no difference to what comes out.
+ *
+ * Invariant: held is the end of the text that may belong to a mark or a call.
+ * Thread: one per reply.
+ */
+#ifndef HZP_API_TEXT_REPLY_H
+#define HZP_API_TEXT_REPLY_H
+
+#include "api/text/chat.h"
+
+enum hzp_reply_calls { HZP_CALLS_NONE, HZP_CALLS_HERMES, HZP_CALLS_LLAMA, HZP_CALLS_MISTRAL };
+
+/* How replies to one request are read. */
+struct hzp_reply_rules {
+    enum hzp_reply_calls calls;
+    bool reasoning; /* <think> begins reasoning */
+    bool inside;    /* the prompt has begun the reasoning */
+    bool one_call;  /* further calls are left out */
+    bool hide;      /* reasoning is left out of the message */
+    json_t *names;  /* owned: the tools' names; NULL: any */
+};
+
+/* Rules by the template; prompt: what was rendered; tools: the request's, NULL: none. */
+void hzp_reply_rules_set(struct hzp_reply_rules *ret, const struct hzp_chat *chat,
+                         const char *prompt, size_t bytes, const json_t *tools);
+void hzp_reply_rules_fini(struct hzp_reply_rules *rules);
+/* Whether replies have to be read at all. */
+bool hzp_reply_rules_on(const struct hzp_reply_rules *rules);
+/* Whether the marks are special tokens, which the text must then contain. */
+bool hzp_reply_rules_special(const struct hzp_reply_rules *rules);
+
+enum { HZP_REPLY_CALLS_MAX = 128 };
+
+struct hzp_reply_call {
+    char id[32];
+    char *name, *arguments; /* owned; arguments: a JSON object as text */
+};
+
+enum hzp_reply_state { HZP_REPLY_BEGIN, HZP_REPLY_REASONING, HZP_REPLY_CONTENT, HZP_REPLY_CALL };
+
+struct hzp_reply {
+    const struct hzp_reply_rules *rules; /* borrowed */
+    enum hzp_reply_state state;
+    struct hzp_textbuf reasoning, content, held;
+    struct hzp_reply_call call[HZP_REPLY_CALLS_MAX];
+    int calls;
+    size_t fed; /* bytes of the text so far */
+    bool ended;
+    bool after_mark; /* blanks are dropped until something else comes */
+    /* of a stream: already sent */
+    size_t sent_reasoning, sent_content;
+    int sent_calls;
+};
+
+/* HZP_ENOMEM. */
+int hzp_reply_create(const struct hzp_reply_rules *rules, struct hzp_reply **ret);
+void hzp_reply_destroy(struct hzp_reply *reply); /* NULL: no effect */
+
+/* Takes more text; end: that was all.  HZP_ENOMEM. */
+int hzp_reply_feed(struct hzp_reply *reply, const char *text, size_t bytes, bool end);
+
+/* The message so far, and what is new in it since the last delta. */
+json_t *hzp_reply_message(const struct hzp_reply *reply);
+json_t *hzp_reply_delta(struct hzp_reply *reply);
+
+#endif

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Replies divided into reasoning, content and calls, for every way to cut the text in two and for
+ * single bytes. */
+#include "api/text/reply.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+static json_t *without_ids(json_t *message)
+{
+    json_t *call;
+    size_t i;
+    json_array_foreach(json_object_get(message, "tool_calls"), i, call)
+    {
+        assert_true(strlen(json_string_value(json_object_get(call, "id"))) >= 9);
+        json_object_del(call, "id");
+    }
+    return message;
+}
+
+/* Adds a delta to the message that a client makes of them. */
+static void add_delta(json_t *message, json_t *delta)
+{
+    static const char *const names[] = {"content", "reasoning_content"};
+    json_t *calls = json_object_get(delta, "tool_calls"), *call;
+    size_t i;
+    for (int k = 0; k < HZP_COUNT(names); k++) {
+        const json_t *piece = json_object_get(delta, names[k]);
+        const json_t *before = json_object_get(message, names[k]);
+        if (piece)
+            json_object_set_new(
+                message, names[k],
+                json_sprintf("%s%s", json_is_string(before) ? json_string_value(before) : "",
+                             json_string_value(piece)));
+    }
+    json_array_foreach(calls, i, call)
+    {
+        json_t *list = json_object_get(message, "tool_calls");
+        if (!list) {
+            list = json_array();
+            json_object_set_new(message, "tool_calls", list);
+        }
+        assert_int_equal(json_integer_value(json_object_get(call, "index")), json_array_size(list));
+        json_object_del(call, "index");
+        json_array_append(list, call);
+    }
+    json_decref(delta);
+}
+
+/* want: the message without role, refusal and ids. */
+static void expect_cut(const struct hzp_reply_rules *rules, const char *text, size_t cut,
+                       const json_t *want)
+{
+    struct hzp_reply *reply;
+    size_t n = strlen(text);
+    json_t *message = json_object();
+    assert_int_equal(hzp_reply_create(rules, &reply), HZP_OK);
+    for (size_t at = 0; at < n || !at;) {
+        size_t step = cut == 0 ? 1 : at == 0 ? cut : n - at;
+        step = HZP_MIN(step, n - at);
+        assert_int_equal(hzp_reply_feed(reply, text + at, step, at + step == n), HZP_OK);
+        add_delta(message, hzp_reply_delta(reply));
+        at += step;
+        if (!n)
+            break;
+    }
+    json_t *whole = without_ids(hzp_reply_message(reply));
+    json_object_del(whole, "role");
+    json_object_del(whole, "refusal");
+    if (!json_equal(whole, want))
+        fail_msg("%s\n  gives %s\n  not   %s", text, json_dumps(whole, 0), json_dumps(want, 0));
+    if (!json_object_get(message, "content"))
+        json_object_set(message, "content", json_object_get(whole, "content"));
+    if (!json_equal(without_ids(message), whole))
+        fail_msg("%s: in deltas %s", text, json_dumps(message, 0));
+    json_decref(message);
+    json_decref(whole);
+    hzp_reply_destroy(reply);
+}
+
+static void expect(struct hzp_reply_rules rules, const char *text, const char *want)
+{
+    json_t *json = json_loads(want, 0, NULL);
+    assert_non_null(json);
+    for (size_t cut = 0; cut <= strlen(text); cut++)
+        expect_cut(&rules, text, cut, json);
+    json_decref(json);
+}
+
+#define CALL(name, arguments)                                                                      \
+    "{\"type\": \"function\", \"function\": {\"name\": \"" name "\", \"arguments\": \"" arguments  \
+    "\"}}"
+
+static void reasoning(void **state)
+{
+    const struct hzp_reply_rules outside = {.reasoning = true},
+                                 inside = {.reasoning = true, .inside = true};
+    const struct hzp_reply_rules hidden = {.reasoning = true, .inside = true, .hide = true};
+    expect(outside, "<think>\nwhy\nso\n</think>\n\nYes <b>.",
+           "{\"content\": \"Yes <b>.\", \"reasoning_content\": \"why\\nso\"}");
+    expect(outside, "\n <think></think>Yes", "{\"content\": \"Yes\"}");
+    expect(outside, "Just <think>text</think>", "{\"content\": \"Just <think>text</think>\"}");
+    expect(outside, "<thin", "{\"content\": \"<thin\"}");
+    expect(outside, "", "{\"content\": \"\"}");
+    expect(inside, "why\n</think>\n\nYes",
+           "{\"content\": \"Yes\", \"reasoning_content\": \"why\"}");
+    expect(inside, "cut off </thi",
+           "{\"content\": \"\", \"reasoning_content\": \"cut off </thi\"}");
+    expect(hidden, "why</think>Yes", "{\"content\": \"Yes\"}");
+}
+
+static void hermes(void **state)
+{
+    struct hzp_reply_rules rules = {.calls = HZP_CALLS_HERMES,
+                                    .names = json_pack("{s:b, s:b}", "f", 1, "g", 1)};
+    struct hzp_reply_rules one = rules, thinks = rules;
+    one.one_call = true;
+    thinks.reasoning = true;
+    expect(rules,
+           "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1, \"x\"]}}\n</tool_call>",
+           "{\"content\": null, \"tool_calls\": [" CALL("f", "{\\\"a\\\": [1, \\\"x\\\"]}") "]}");
+    expect(rules,
+           "I look. \n<tool_call>{\"name\": \"f\"}</tool_call>\n<tool_call>{\"name\": \"g\", "
+           "\"arguments\": \"{}\"}</tool_call>\nDone.",
+           "{\"content\": \"I look.Done.\", \"tool_calls\": [" CALL("f", "{}") ", " CALL(
+               "g", "{}") "]}");
+    expect(one, "<tool_call>{\"name\": \"f\"}</tool_call><tool_call>{\"name\": \"g\"}</tool_call>",
+           "{\"content\": null, \"tool_calls\": [" CALL("f", "{}") "]}");
+    expect(thinks, "<think>a <tool_call></think>\n\n<tool_call>{\"name\": \"f\"}</tool_call>",
+           "{\"content\": null, \"reasoning_content\": \"a <tool_call>\", \"tool_calls\": [" CALL(
+               "f", "{}") "]}");
+    /* malformed calls are content */
+    expect(rules, "a <tool_call>{\"name\": \"f\", </tool_call> b",
+           "{\"content\": \"a <tool_call>{\\\"name\\\": \\\"f\\\", </tool_call> b\"}");
+    expect(rules, "<tool_call>{\"name\": \"unknown\"}</tool_call>",
+           "{\"content\": \"<tool_call>{\\\"name\\\": \\\"unknown\\\"}</tool_call>\"}");
+    expect(rules, "<tool_call>{\"name\": \"f\", \"arguments\": 5}</tool_call>x",
+           "{\"content\": \"<tool_call>{\\\"name\\\": \\\"f\\\", \\\"arguments\\\": "
+           "5}</tool_call>x\"}");
+    expect(rules, "x <tool_cal", "{\"content\": \"x <tool_cal\"}");
+    expect(rules, "<tool_call>{\"name\": \"f\"}",
+           "{\"content\": null, \"tool_calls\": [" CALL("f", "{}") "]}");
+    json_decref(rules.names);
+}
+
+static void llama(void **state)
+{
+    const struct hzp_reply_rules rules = {.calls = HZP_CALLS_LLAMA};
+    expect(rules, "{\"name\": \"f\", \"parameters\": {\"a\": 1}}",
+           "{\"content\": null, \"tool_calls\": [" CALL("f", "{\\\"a\\\": 1}") "]}");
+    expect(rules,
+           "<|python_tag|>{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"g\", \"parameters\": "
+           "{}}",
+           "{\"content\": null, \"tool_calls\": [" CALL("f", "{}") ", " CALL("g", "{}") "]}");
+    expect(rules, "{not a call}", "{\"content\": \"{not a call}\"}");
+    expect(rules, "{\"a\": 1}", "{\"content\": \"{\\\"a\\\": 1}\"}");
+    expect(rules, "Text {\"name\": \"f\"}", "{\"content\": \"Text {\\\"name\\\": \\\"f\\\"}\"}");
+}
+
+static void mistral(void **state)
+{
+    const struct hzp_reply_rules rules = {.calls = HZP_CALLS_MISTRAL};
+    expect(rules,
+           "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"g\", "
+           "\"arguments\": {}}]",
+           "{\"content\": null, \"tool_calls\": [" CALL("f", "{\\\"a\\\": 1}") ", " CALL(
+               "g", "{}") "]}");
+    expect(rules, "Let me see.[TOOL_CALLS]f[ARGS]{\"a\": 1}[TOOL_CALLS]g[ARGS]{}",
+           "{\"content\": \"Let me see.\", \"tool_calls\": [" CALL("f", "{\\\"a\\\": 1}") ", " CALL(
+               "g", "{}") "]}");
+    expect(rules,
+           "[TOOL_CALLS]f[ARGS]{\"a\": ", "{\"content\": \"[TOOL_CALLS]f[ARGS]{\\\"a\\\": \"}");
+    expect(rules, "[TOOL_CALLS][]", "{\"content\": \"[TOOL_CALLS][]\"}");
+    expect(rules, "[TOOL", "{\"content\": \"[TOOL\"}");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reasoning),
+        cmocka_unit_test(hermes),
+        cmocka_unit_test(llama),
+        cmocka_unit_test(mistral),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
