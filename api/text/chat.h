@@ -55,6 +55,10 @@ bool hzp_chat_uses(const struct hzp_chat *chat, bool tools, const char *variable
 /* The source of the default template, for GET /tokenizer_info; valid while chat is open. */
 const char *hzp_chat_source(const struct hzp_chat *chat);
 
+/* JSON as text, numbers with no more digits than they need; owned by the caller; NULL: out of
+ * memory. */
+char *hzp_chat_dumps(const json_t *json);
+
 /* The text of a message's content (a string or a list of text parts), new; NULL: it has none. */
 char *hzp_chat_content(const json_t *message);
 

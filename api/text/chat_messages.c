@@ -107,6 +107,18 @@ static int set_content(const struct hzp_chat_form *form, json_t *message, size_t
 
 /* ---- calls ---- */
 
+char *hzp_chat_dumps(const json_t *json)
+{
+    char *text = json_dumps(json, JSON_REAL_PRECISION(15));
+    json_t *same = text ? json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL) : NULL;
+    if (text && !json_equal(same, json)) { /* a number needs all its digits */
+        free(text);
+        text = json_dumps(json, JSON_REAL_PRECISION(17));
+    }
+    json_decref(same);
+    return text;
+}
+
 static int set_arguments(const struct hzp_chat_form *form, json_t *function, const char *param,
                          struct hzp_err_text *reterr)
 {
@@ -125,7 +137,7 @@ static int set_arguments(const struct hzp_chat_form *form, json_t *function, con
                                   "%s.function.arguments is not a JSON object", param);
         }
     } else if (json_is_object(arguments) && form->arguments_string) {
-        char *text = json_dumps(arguments, 0);
+        char *text = hzp_chat_dumps(arguments);
         other = json_string(text ? text : "{}");
         free(text);
     } else if (!json_is_string(arguments) && !json_is_object(arguments)) {

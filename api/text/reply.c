@@ -129,7 +129,7 @@ static bool add_call(struct hzp_reply *reply, const char *name, const json_t *ar
     if (!arguments || json_is_null(arguments))
         text = strdup("{}");
     else if (json_is_object(object))
-        text = json_dumps(object, 0);
+        text = hzp_chat_dumps(object);
     json_decref(parsed);
     if (!text)
         return false;
@@ -370,9 +370,15 @@ static int step_call(struct hzp_reply *reply, bool end)
     if ((size_t)(stop - from) >= strlen(mark) && !memcmp(from, mark, strlen(mark)))
         from += strlen(mark);
     if (reply->rules->calls == HZP_CALLS_HERMES) {
-        const char *close = memmem(from, (size_t)(stop - from), hermes_end, sizeof(hermes_end) - 1);
+        /* what an earlier feed has searched is not searched again */
+        size_t mark_bytes = sizeof(hermes_end) - 1;
+        const char *look = p + (reply->looked > mark_bytes ? reply->looked - mark_bytes : 0);
+        look = HZP_MAX(look, from);
+        const char *close = memmem(look, (size_t)(stop - look), hermes_end, mark_bytes);
+        reply->looked = reply->held.bytes;
         if (!close && !end)
             return 0;
+        reply->looked = 0;
         if (close)
             used = (size_t)(close - p) + sizeof(hermes_end) - 1;
         read = read_objects(reply, from, close ? close : stop, 0);

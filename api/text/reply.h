@@ -58,7 +58,8 @@ struct hzp_reply {
     struct hzp_textbuf reasoning, content, held;
     struct hzp_reply_call call[HZP_REPLY_CALLS_MAX];
     int calls;
-    size_t fed; /* bytes of the text so far */
+    size_t fed;    /* bytes of the text so far */
+    size_t looked; /* of a call: bytes of held in which its end is not */
     bool ended;
     bool after_mark; /* blanks are dropped until something else comes */
     /* of a stream: already sent */

@@ -142,6 +142,8 @@ static void hermes(void **state)
            "{\"content\": \"<tool_call>{\\\"name\\\": \\\"f\\\", \\\"arguments\\\": "
            "5}</tool_call>x\"}");
     expect(rules, "x <tool_cal", "{\"content\": \"x <tool_cal\"}");
+    expect(rules, "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 0.1}}</tool_call>",
+           "{\"content\": null, \"tool_calls\": [" CALL("f", "{\\\"x\\\": 0.1}") "]}");
     expect(rules, "<tool_call>{\"name\": \"f\"}",
            "{\"content\": null, \"tool_calls\": [" CALL("f", "{}") "]}");
     json_decref(rules.names);
