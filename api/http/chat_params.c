@@ -78,6 +78,7 @@ static const struct field fields[] = {
     {"top_k", USED, NULL},
     {"top_logprobs", USED, NULL},
     {"top_p", USED, NULL},
+    {"truncate_prompt_tokens", USED, NULL},
     {"use_beam_search", REFUSED, "there is no beam search"},
     {"user", IGNORED, NULL},
     {"verbosity", IGNORED, NULL},

@@ -60,6 +60,7 @@ struct hzp_completion_params {
     int32_t prompts, n;
 
     int32_t max_tokens, min_tokens;
+    int32_t truncate; /* only the last tokens of a prompt are kept; 0: all; -1: what fits */
     int32_t logprobs; /* -1: none */
     struct hzp_sampling sampling;
     int32_t stop_id[HZP_STOP_IDS_MAX], stop_ids;

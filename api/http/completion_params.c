@@ -54,10 +54,26 @@ static int new_prompt(struct hzp_completion_params *params, struct hzp_err_text 
     return HZP_OK;
 }
 
-static int check_length(const struct hzp_completion_params *params, const struct hzp_engine *engine,
-                        const struct hzp_tokens *prompt, struct hzp_err_text *reterr)
+/* Keeps the last tokens of the newest prompt, as truncate_prompt_tokens says. */
+static void truncate_prompt(struct hzp_completion_params *params, int32_t context,
+                            struct hzp_tokens *prompt)
+{
+    int64_t keep = params->truncate;
+    if (keep < 0)
+        keep = HZP_MAX(1, context - HZP_MAX(params->max_tokens, 1));
+    if (!keep || prompt->n <= (size_t)keep)
+        return;
+    memmove(prompt->ids, prompt->ids + prompt->n - keep, (size_t)keep * sizeof(*prompt->ids));
+    prompt->n = (size_t)keep;
+    free(params->prompt_text[params->prompts - 1]); /* echo shows what is left */
+    params->prompt_text[params->prompts - 1] = NULL;
+}
+
+static int check_length(struct hzp_completion_params *params, const struct hzp_engine *engine,
+                        struct hzp_tokens *prompt, struct hzp_err_text *reterr)
 {
     int32_t context = engine->parts.plan.positions;
+    truncate_prompt(params, context, prompt);
     if (!prompt->n)
         return hzp_fail_param(reterr, HZP_EINVAL, "prompt", "the prompt has no tokens");
     if ((int64_t)prompt->n + params->max_tokens > context)
@@ -323,6 +339,9 @@ static int read_flags(const json_t *body, struct hzp_completion_params *params,
     HZP_TRY(hzp_field_bool(body, "add_special_tokens", &params->add_special, reterr));
     HZP_TRY(hzp_field_bool(body, "return_token_ids", &params->return_ids, reterr));
     HZP_TRY(hzp_field_bool(body, "stream", &params->stream, reterr));
+    int64_t truncate = 0;
+    HZP_TRY(hzp_field_int(body, "truncate_prompt_tokens", -1, INT32_MAX, &truncate, reterr));
+    params->truncate = (int32_t)truncate;
     const char *suffix = NULL;
     HZP_TRY(hzp_field_string(body, "suffix", &suffix, reterr));
     if (suffix && *suffix)

@@ -114,6 +114,23 @@ def test_length(server):
     status, _, body = server.post("/v1/chat/completions", {"messages": long})
     assert status == 400 and body["error"]["param"] == "messages"
     assert body["error"]["code"] == "context_length_exceeded"
+    for keep, tokens in ((7, 7), (-1, server.context - 4), (0, None)):
+        status, _, body = server.post("/v1/completions", {
+            "prompt": "a b c " * server.context, "max_tokens": 4, "ignore_eos": True,
+            "truncate_prompt_tokens": keep, "return_token_ids": True})
+        assert status == (200 if tokens else 400), body
+        if tokens:
+            assert body["usage"]["prompt_tokens"] == tokens
+    whole = server.post("/tokenize", {"prompt": "a b c " * 20})[2]["tokens"]
+    _, _, body = server.post("/v1/completions", {
+        "prompt": "a b c " * 20, "max_tokens": 0, "truncate_prompt_tokens": 5,
+        "return_token_ids": True, "echo": True})
+    assert body["choices"][0]["prompt_token_ids"] == whole[-5:]
+    assert body["choices"][0]["text"] == server.post("/detokenize", {"tokens": whole[-5:]})[2][
+        "prompt"]
+    _, _, body = server.post("/v1/chat/completions", {
+        "messages": long, "max_tokens": 2, "truncate_prompt_tokens": 9})
+    assert body["usage"]["prompt_tokens"] == 9
 
 
 def test_template_variables(server):
