@@ -2,7 +2,6 @@
 /* device/cuda/stub.c - replaces the CUDA backend if it is not compiled in. */
 #include "device/about.h"
 #include "device/backend.h"
-#include "device/link.h"
 
 #include <stdio.h>
 
@@ -10,11 +9,6 @@ static int stub_open(const struct hzp_device_config *config, struct hzp_device *
                      struct hzp_err_text *reterr)
 {
     return hzp_fail(reterr, HZP_EUNSUP, "device cuda: built without CUDA");
-}
-
-const struct hzp_link_streams *hzp_cuda_link_streams(void)
-{
-    return NULL;
 }
 
 static void stub_about(struct hzp_about *ret)

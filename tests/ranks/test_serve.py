@@ -3,11 +3,12 @@
 """A server that learns on several ranks: what it learned is served; a rank that dies or stops is named, and
 serving goes on; a signal ends all ranks in order.
 
-    test_serve.py HZPSERVE MODEL
+    test_serve.py HZPSERVE MODEL [KILLS]     how often ranks are killed at random instants
 """
 import json
 import os
 import pathlib
+import random
 import re
 import shutil
 import signal
@@ -19,14 +20,15 @@ import time
 import urllib.request
 
 serve, model = sys.argv[1:3]
+KILLS = int(sys.argv[3]) if len(sys.argv) > 3 else 2
 HANG = 1500  # seconds; only a hang takes as long
 
 
 class Server:
     """A server whose ranks are started with --ranks."""
 
-    def __init__(self, ranks, *more):
-        self.scratch = tempfile.TemporaryDirectory(prefix="hzpserve-ranks-")
+    def __init__(self, ranks, *more, scratch=None):
+        self.scratch = scratch or tempfile.TemporaryDirectory(prefix="hzpserve-ranks-")
         self.log = pathlib.Path(self.scratch.name) / "log"
         with open(self.log, "w", encoding="utf-8") as log:
             self.process = subprocess.Popen(
@@ -72,11 +74,14 @@ class Server:
                 sys.exit(f"ended or hangs ({self.process.poll()}):\n{self.log.read_text()}")
             time.sleep(0.05)
 
-    def stop(self):
+    def stop(self, keep=False):
+        """The log; the status is rank 0's."""
         self.process.send_signal(signal.SIGTERM)
-        self.process.wait(HANG)
+        status = self.process.wait(HANG)
         log = self.log.read_text()
-        self.scratch.cleanup()
+        assert status == 0, (status, log)
+        if not keep:
+            self.scratch.cleanup()
         return log
 
 
@@ -126,6 +131,33 @@ def loses(how):
     assert "serve: stopped" in log, log
 
 
+def learned_through(server):
+    found = re.search(r"^hzpserve_learned_through\{.*\} (\S+)$", server.call("/metrics"), re.M)
+    return int(found[1])
+
+
+def killed(rank, seed):
+    """A rank is killed at some instant while it learns.  What was accepted is learned after a restart."""
+    rng = random.Random(seed)
+    server = Server(2, "--checkpoint-every", "3")
+    server.call("/v1/fine_tuning/examples?wait=served&timeout=600", examples(2))
+    last = server.call("/v1/fine_tuning/examples", examples(24))["last"]
+    pid = server.pid(rank)
+    time.sleep(rng.uniform(0, 1.5))
+    os.kill(pid, signal.SIGKILL)
+    if rank:
+        server.until(lambda: server.call("/health")["status"] == "degraded")
+        assert server.complete()["choices"]
+        server.stop(keep=True)
+    else:  # the other rank notices, and ends
+        assert server.process.wait(HANG) == 1
+        assert "lost rank=0: no heartbeat" in server.log.read_text(), server.log.read_text()
+    again = Server(2, scratch=server.scratch)
+    again.until(lambda: learned_through(again) >= last)
+    assert again.call("/health") == {"status": "ok"}
+    again.stop()
+
+
 if not shutil.which("mpirun"):
     print("no mpirun: skipped")
     sys.exit(77)
@@ -134,3 +166,6 @@ learns()
 for signal_ in (signal.SIGKILL, signal.SIGSTOP):
     print("loses", signal_.name, flush=True)
     loses(signal_)
+for number in range(KILLS):
+    print("killed", number, flush=True)
+    killed(number % 2, number)
