@@ -108,6 +108,9 @@ const struct hzp_option hzp_option_table[] = {
          "origins, such as https://example.org, whose pages may use this server; *: all"),
     SIZE("--max-body", http.body_max, "16M", 1024, 1 << 30, SERVE,
          "maximum size of a request body"),
+    SIZE("--max-body-memory", http.body_memory, "512M", 1 << 16, BIG, SERVE,
+         "memory that the bodies of all requests, and what is read of them, may take; beyond it "
+         "requests are refused with 503"),
     INT("--max-connections", http.connections_max, "512", 1, 16384, SERVE,
         "maximum number of open connections; beyond it only /health and /metrics are answered"),
     INT("--max-per-address", http.per_address, "0", 0, 16384, SERVE,

@@ -97,6 +97,8 @@ int hzp_completion_check_choices(const struct hzp_completion_params *params,
 /* Reads the body of POST /v1/chat/completions.  Errors as above. */
 int hzp_chat_parse(const json_t *body, const struct hzp_engine *engine,
                    struct hzp_completion_params *ret, struct hzp_err_text *reterr);
+/* The names of the fields of POST /v1/completions, ended by NULL. */
+extern const char *const hzp_completion_fields[];
 
 /* The text that the template makes of a body's messages, tools and further fields; owned by the
  * caller.  Errors as above. */

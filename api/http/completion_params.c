@@ -10,6 +10,37 @@
 #include <string.h>
 #include <sys/random.h>
 
+const char *const hzp_completion_fields[] = {"add_special_tokens",
+                                             "best_of",
+                                             "echo",
+                                             "frequency_penalty",
+                                             "ignore_eos",
+                                             "include_stop_str_in_output",
+                                             "logit_bias",
+                                             "logprobs",
+                                             "max_tokens",
+                                             "min_p",
+                                             "min_tokens",
+                                             "model",
+                                             "n",
+                                             "presence_penalty",
+                                             "prompt",
+                                             "repetition_penalty",
+                                             "return_token_ids",
+                                             "seed",
+                                             "skip_special_tokens",
+                                             "stop",
+                                             "stop_token_ids",
+                                             "stream",
+                                             "stream_options",
+                                             "suffix",
+                                             "temperature",
+                                             "top_k",
+                                             "top_p",
+                                             "truncate_prompt_tokens",
+                                             "user",
+                                             NULL};
+
 void hzp_completion_defaults(struct hzp_completion_params *params)
 {
     memset(params, 0, sizeof(*params));

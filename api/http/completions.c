@@ -220,7 +220,8 @@ static int start(struct hzp_exchange *x, struct hzp_completion_params *params,
 typedef int (*parse_fn)(const json_t *body, const struct hzp_engine *engine,
                         struct hzp_completion_params *ret, struct hzp_err_text *reterr);
 
-static enum MHD_Result route(struct hzp_exchange *x, parse_fn parse)
+/* fields: the names of those that the body may have; NULL: parse looks at all of them. */
+static enum MHD_Result route(struct hzp_exchange *x, parse_fn parse, const char *const fields[])
 {
     if (atomic_load(&x->server->state) != HZP_SERVER_UP)
         return hzp_reply_unavailable(x);
@@ -233,6 +234,8 @@ static enum MHD_Result route(struct hzp_exchange *x, parse_fn parse)
     int code = HZP_OK;
     bool refused = wrong_model(x, body, &r);
     if (!refused)
+        code = fields ? hzp_unknown_check(&x->server->unknown, body, fields, &err) : HZP_OK;
+    if (!refused && code == HZP_OK)
         code = parse(body, x->server->engine, &params, &err);
     json_decref(body);
     if (refused)
@@ -244,10 +247,10 @@ static enum MHD_Result route(struct hzp_exchange *x, parse_fn parse)
 
 enum MHD_Result hzp_route_completions(struct hzp_exchange *x)
 {
-    return route(x, hzp_completion_parse);
+    return route(x, hzp_completion_parse, hzp_completion_fields);
 }
 
 enum MHD_Result hzp_route_chat(struct hzp_exchange *x)
 {
-    return route(x, hzp_chat_parse);
+    return route(x, hzp_chat_parse, NULL);
 }

@@ -127,6 +127,37 @@ static bool bad_query(struct hzp_exchange *x, bool *ret_wait, double *ret_timeou
     return false;
 }
 
+/* Pool or I/O thread: the exchange ends before its answer. */
+static void drop_reader(struct hzp_exchange *x)
+{
+    hzp_example_reader_destroy(x->later);
+    x->later = NULL;
+}
+
+/* Reads the next piece of the body.  False: an error was answered. */
+static bool read_piece(struct hzp_exchange *x, bool last, enum MHD_Result *ret)
+{
+    struct hzp_state *state = x->server->engine->state;
+    struct hzp_err_text err = {0};
+    if (!x->later) {
+        x->later = hzp_example_reader_create(hzp_state_examples(state),
+                                             hzp_exchange_header(x, MHD_HTTP_HEADER_CONTENT_TYPE));
+        x->leave = drop_reader;
+    }
+    int r = hzp_example_reader_feed(x->later, x->body ? x->body : "", x->bytes, last, &err);
+    if (r >= 0 && hzp_exchange_charge(x, hzp_example_reader_bytes(x->later)))
+        return true;
+    hzp_state_refuse(state);
+    *ret = r < 0 ? hzp_reply_fail(x, r, &err) : hzp_reply_no_memory(x);
+    return false;
+}
+
+bool hzp_feed_examples(struct hzp_exchange *x)
+{
+    enum MHD_Result answered;
+    return !x->server->engine->state || read_piece(x, false, &answered);
+}
+
 enum MHD_Result hzp_route_examples(struct hzp_exchange *x)
 {
     struct hzp_engine *engine = x->server->engine;
@@ -138,14 +169,14 @@ enum MHD_Result hzp_route_examples(struct hzp_exchange *x)
     bool wait;
     double timeout;
     enum MHD_Result answered;
-    if (bad_query(x, &wait, &timeout, &answered))
+    if (bad_query(x, &wait, &timeout, &answered) || !read_piece(x, true, &answered))
         return answered;
 
     int64_t first = 0, last = 0;
     struct hzp_err_text err = {0};
-    int r =
-        hzp_state_accept(engine->state, x->body ? x->body : "", x->bytes,
-                         hzp_exchange_header(x, MHD_HTTP_HEADER_CONTENT_TYPE), &first, &last, &err);
+    int r = hzp_state_accept_read(engine->state, x->later, &first, &last, &err);
+    x->leave = NULL;
+    drop_reader(x);
     if (r < 0)
         return hzp_reply_fail(x, r, &err);
     hzp_loop_poke(engine->parts.loop);

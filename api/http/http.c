@@ -19,6 +19,8 @@ enum {
     IO_THREADS_MAX = 8,
     POOL_THREADS_MIN = 4,
     POOL_THREADS_MAX = 16,
+    BODY_ROOM = 1024,
+    FEED_BYTES = 64 << 10, /* of a long body, given to the route at a time */
 };
 
 static const uint64_t HEADER_NS = 10000000000ull; /* for a request's header as a whole */
@@ -27,23 +29,24 @@ static const uint64_t HEADER_NS = 10000000000ull; /* for a request's header as a
 enum park { RUNNING, PARKED, NEWS };
 
 static const struct hzp_route routes[] = {
-    {"POST", "/v1/completions", HZP_RIGHT_COMPLETE, true, hzp_route_completions},
-    {"POST", "/v1/chat/completions", HZP_RIGHT_COMPLETE, true, hzp_route_chat},
-    {"GET", "/v1/models", HZP_RIGHT_COMPLETE, false, hzp_route_models},
-    {"GET", "/v1/models/", HZP_RIGHT_COMPLETE, false, hzp_route_model},
-    {"GET", "/v1/weights", HZP_RIGHT_COMPLETE, true, hzp_route_weights},
-    {"GET", "/v1/policy", HZP_RIGHT_COMPLETE, true, hzp_route_policy},
-    {"PATCH", "/v1/policy", HZP_RIGHT_TEACH, true, hzp_route_policy_patch},
-    {"POST", "/v1/fine_tuning/examples", HZP_RIGHT_TEACH, true, hzp_route_examples},
-    {"POST", "/tokenize", HZP_RIGHT_COMPLETE, true, hzp_route_tokenize},
-    {"POST", "/detokenize", HZP_RIGHT_COMPLETE, true, hzp_route_detokenize},
-    {"GET", "/tokenizer_info", HZP_RIGHT_COMPLETE, true, hzp_route_tokenizer_info},
-    {"GET", "/load", HZP_RIGHT_COMPLETE, false, hzp_route_load},
-    {"GET", "/health", HZP_RIGHT_NONE, false, hzp_route_health},
-    {"GET", "/ping", HZP_RIGHT_NONE, false, hzp_route_health},
-    {"POST", "/ping", HZP_RIGHT_NONE, false, hzp_route_health},
-    {"GET", "/version", HZP_RIGHT_NONE, false, hzp_route_version},
-    {"GET", "/metrics", HZP_RIGHT_NONE, true, hzp_route_metrics},
+    {"POST", "/v1/completions", HZP_RIGHT_COMPLETE, true, hzp_route_completions, NULL},
+    {"POST", "/v1/chat/completions", HZP_RIGHT_COMPLETE, true, hzp_route_chat, NULL},
+    {"GET", "/v1/models", HZP_RIGHT_COMPLETE, false, hzp_route_models, NULL},
+    {"GET", "/v1/models/", HZP_RIGHT_COMPLETE, false, hzp_route_model, NULL},
+    {"GET", "/v1/weights", HZP_RIGHT_COMPLETE, true, hzp_route_weights, NULL},
+    {"GET", "/v1/policy", HZP_RIGHT_COMPLETE, true, hzp_route_policy, NULL},
+    {"PATCH", "/v1/policy", HZP_RIGHT_TEACH, true, hzp_route_policy_patch, NULL},
+    {"POST", "/v1/fine_tuning/examples", HZP_RIGHT_TEACH, true, hzp_route_examples,
+     hzp_feed_examples},
+    {"POST", "/tokenize", HZP_RIGHT_COMPLETE, true, hzp_route_tokenize, NULL},
+    {"POST", "/detokenize", HZP_RIGHT_COMPLETE, true, hzp_route_detokenize, NULL},
+    {"GET", "/tokenizer_info", HZP_RIGHT_COMPLETE, true, hzp_route_tokenizer_info, NULL},
+    {"GET", "/load", HZP_RIGHT_COMPLETE, false, hzp_route_load, NULL},
+    {"GET", "/health", HZP_RIGHT_NONE, false, hzp_route_health, NULL},
+    {"GET", "/ping", HZP_RIGHT_NONE, false, hzp_route_health, NULL},
+    {"POST", "/ping", HZP_RIGHT_NONE, false, hzp_route_health, NULL},
+    {"GET", "/version", HZP_RIGHT_NONE, false, hzp_route_version, NULL},
+    {"GET", "/metrics", HZP_RIGHT_NONE, true, hzp_route_metrics, NULL},
 };
 
 /* Whether the route has this path.  A route path that ends in "/" matches longer paths below it. */
@@ -231,28 +234,87 @@ static enum MHD_Result open_exchange(struct hzp_server *server, struct MHD_Conne
     return x->response ? send_answer(x) : r;
 }
 
+/* ---- bodies ---- */
+
+bool hzp_exchange_charge(struct hzp_exchange *x, size_t bytes)
+{
+    struct hzp_server *server = x->server;
+    int64_t more = (int64_t)(x->room + bytes) - atomic_load(&x->charged);
+    int64_t all = atomic_fetch_add(&server->bodies, more) + more;
+    if (more > 0 && all > server->settings->body_memory) {
+        atomic_fetch_sub(&server->bodies, more);
+        return false;
+    }
+    atomic_fetch_add(&x->charged, more);
+    return true;
+}
+
+static void uncharge(struct hzp_exchange *x)
+{
+    atomic_fetch_sub(&x->server->bodies, atomic_exchange(&x->charged, 0));
+}
+
+/* Makes room for more of the body.  False: there is no memory, which is the answer then. */
+static bool grow_body(struct hzp_exchange *x, size_t bytes)
+{
+    if (x->bytes + bytes + 1 <= x->room)
+        return true;
+    size_t room = HZP_MAX(HZP_MAX(2 * x->room, x->bytes + bytes + 1), (size_t)BODY_ROOM);
+    size_t more = room - x->room;
+    int64_t beside = atomic_load(&x->charged) - (int64_t)x->room;
+    bool allowed = hzp_exchange_charge(x, more + (size_t)HZP_MAX(beside, 0));
+    char *grown = allowed ? realloc(x->body, room) : NULL;
+    if (!grown) {
+        say_no(x, MHD_HTTP_SERVICE_UNAVAILABLE, "overloaded",
+               "there is no memory for this body now");
+        return false;
+    }
+    x->body = grown;
+    x->room = room;
+    return true;
+}
+
+/* Pool: a piece of a long body. */
+static bool run_feed(void *ctx)
+{
+    struct hzp_exchange *x = ctx;
+    hzp_exchange_hold(x);
+    bool goes_on = x->route->feed(x);
+    x->fed = !goes_on;
+    x->bytes = 0;
+    hzp_exchange_wake(x);
+    hzp_exchange_release(x);
+    return true;
+}
+
+/* Gives a long body's piece to the route; meanwhile nothing more is read.  False: the server is
+ * closing. */
+static bool feed_route(struct hzp_exchange *x)
+{
+    if (!x->route || !x->route->feed || x->bytes < FEED_BYTES)
+        return true;
+    x->job = (struct hzp_job){.run = run_feed, .ctx = x};
+    if (!hzp_exchange_park(x))
+        return false;
+    hzp_pool_post(x->server->pool, &x->job);
+    return true;
+}
+
 /* Takes a piece of the body.  MHD_NO: the connection is closed. */
 static enum MHD_Result take_body(struct hzp_exchange *x, const char *data, size_t bytes)
 {
     size_t most = (size_t)x->server->settings->body_max;
-    if (!x->refusal.status && x->bytes + bytes > most)
+    x->received += bytes;
+    if (!x->refusal.status && x->received > most)
         say_too_long(x);
-    if (x->refusal.status) {
-        x->thrown_away += bytes;
-        return x->thrown_away > THROW_AWAY_TIMES * most + (1 << 20) ? MHD_NO : MHD_YES;
+    if (!x->refusal.status && !x->fed && grow_body(x, bytes)) {
+        memcpy(x->body + x->bytes, data, bytes);
+        x->bytes += bytes;
+        x->body[x->bytes] = 0;
+        return feed_route(x) ? MHD_YES : MHD_NO;
     }
-    if (x->bytes + bytes + 1 > x->room) {
-        size_t room = HZP_MAX(2 * x->room, x->bytes + bytes + 1);
-        char *grown = realloc(x->body, room);
-        if (!grown)
-            return MHD_NO;
-        x->body = grown;
-        x->room = room;
-    }
-    memcpy(x->body + x->bytes, data, bytes);
-    x->bytes += bytes;
-    x->body[x->bytes] = 0;
-    return MHD_YES;
+    x->thrown_away += bytes;
+    return x->thrown_away > THROW_AWAY_TIMES * most + (1 << 20) ? MHD_NO : MHD_YES;
 }
 
 /* ---- waiting ---- */
@@ -300,6 +362,7 @@ void hzp_exchange_release(struct hzp_exchange *x)
     struct hzp_server *server = x->server;
     if (atomic_fetch_sub(&x->holds, 1) > 1)
         return;
+    uncharge(x);
     if (x->response)
         MHD_destroy_response(x->response);
     free(x->body);
@@ -315,6 +378,10 @@ static bool run_route(void *ctx)
     struct hzp_exchange *x = ctx;
     hzp_exchange_hold(x);
     enum MHD_Result r = x->route->answer(x);
+    free(x->body); /* not used by whoever answers later */
+    x->body = NULL;
+    x->room = 0;
+    uncharge(x);
     /* With resume, the handler answers later, or has done so: from then on its exchange is used by
      * another thread. */
     if (!x->resume || r == MHD_NO) {
@@ -329,11 +396,18 @@ static bool run_route(void *ctx)
 static enum MHD_Result begin(struct hzp_exchange *x, const char *method, const char *path)
 {
     x->begun = true;
+    hzp_exchange_awake(x);
     hzp_door_phase(x->server->door, x->fd, HZP_DOOR_ANSWER);
     if (hzp_access_is_preflight(x->connection, method))
         return answer_preflight(x);
-    if (x->refusal.status)
+    if (x->refusal.status) {
+        if (x->response)
+            MHD_destroy_response(x->response);
+        x->response = NULL;
         return refuse(x, path);
+    }
+    if (x->fed)
+        return MHD_YES;
     find_route(method, path, &x->tail); /* the path is complete only now */
     if (!x->route->pooled)
         return x->route->answer(x);
@@ -355,14 +429,18 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
     if (!x)
         return open_exchange(cls, connection, path, method, version, ctx);
     if (*bytes) {
+        /* The next chunk, though the route still reads the last piece: it will be offered again. */
+        if (atomic_load(&x->park) == PARKED)
+            return MHD_YES;
+        hzp_exchange_awake(x);
+        hzp_door_phase(x->server->door, x->fd, HZP_DOOR_BODY);
         enum MHD_Result r = take_body(x, data, *bytes);
         *bytes = 0;
-        hzp_door_phase(x->server->door, x->fd, HZP_DOOR_BODY);
         return r;
     }
     if (!x->begun) {
         enum MHD_Result r = begin(x, method, path);
-        if (r == MHD_NO || (x->route && x->route->pooled && !x->refusal.status))
+        if (r == MHD_NO || (x->route && x->route->pooled && !x->refusal.status && !x->fed))
             return r;
     } else {
         hzp_exchange_awake(x);
@@ -486,6 +564,7 @@ int hzp_server_start(const struct hzp_http_settings *settings, struct hzp_port *
     s->metrics = metrics;
     s->created = time(NULL);
     hzp_lock_init(&s->policy_lock, HZP_LOCK_POLICY);
+    hzp_unknown_init(&s->unknown);
     name_model(s);
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     int workers = (int)HZP_MIN(HZP_MAX(cores, POOL_THREADS_MIN), POOL_THREADS_MAX);
@@ -541,5 +620,6 @@ void hzp_server_stop(struct hzp_server *server, uint64_t wait_ns)
     hzp_door_destroy(server->door);
     hzp_access_destroy(server->access);
     hzp_lock_fini(&server->policy_lock);
+    hzp_unknown_fini(&server->unknown);
     free(server);
 }

@@ -35,6 +35,7 @@
 #include "api/http/port.h"
 #include "api/http/request_log.h"
 #include "api/http/settings.h"
+#include "api/http/unknown.h"
 #include "base/thread.h"
 
 #include <jansson.h>
@@ -53,6 +54,7 @@ struct hzp_server {
     struct hzp_notify *notify;
     struct hzp_pool *pool;
     struct MHD_Daemon *daemon;
+    struct hzp_unknown unknown;
     char model[128];             /* the name in requests and answers */
     int64_t created;             /* unix seconds */
     struct hzp_lock policy_lock; /* serialises PATCHes of the policy */
@@ -60,6 +62,7 @@ struct hzp_server {
     _Atomic int active;          /* requests being answered */
     _Atomic int parked;          /* of them, suspended */
     _Atomic int held;            /* exchanges whose memory is in use */
+    _Atomic int64_t bodies;      /* bytes of memory that bodies and what is read of them take */
     _Atomic bool closing;        /* nothing is parked any more */
 };
 
@@ -72,12 +75,15 @@ struct hzp_exchange {
     const char *tail;              /* the path behind the route's prefix */
     char *body;
     size_t bytes, room;
+    size_t received;            /* bytes of the body, also those that were fed already */
+    _Atomic int64_t charged;    /* of hzp_server.bodies */
     size_t thrown_away;         /* bytes read of an oversized body */
     struct hzp_refusal refusal; /* decided before the body was read */
     int status;                 /* of the answer, once there is one */
     bool early;                 /* answered before the body was read */
     bool preflight;             /* the answer has its headers of CORS */
     bool begun;                 /* the route was asked for its answer */
+    bool fed;                   /* hzp_route.feed has replied */
     bool closing;               /* the connection is closed without an answer */
     bool logged;                /* or will be, with its completion */
     struct hzp_request_info info;
@@ -105,6 +111,9 @@ struct hzp_route {
     /* Calls a hzp_reply function and returns its result, or arranges for an answer later and
      * returns MHD_YES.  MHD_NO: the connection is closed. */
     enum MHD_Result (*answer)(struct hzp_exchange *x);
+    /* Pool: takes x->body, a piece of a long body, while the rest arrives; NULL: the answer reads
+     * the body as a whole.  False: it has replied, and the rest of the body is thrown away. */
+    bool (*feed)(struct hzp_exchange *x);
 };
 
 /* Starts to listen on the bound port, whose socket it takes over; the config's pointers must
@@ -130,6 +139,15 @@ void hzp_exchange_wake(struct hzp_exchange *x);
 /* The exchange's memory outlives its connection until it is released as often as held. */
 void hzp_exchange_hold(struct hzp_exchange *x);
 void hzp_exchange_release(struct hzp_exchange *x);
+
+/* ---- memory ---- */
+
+/* From now on the exchange accounts for so many bytes of memory beside x->body, of
+ * --max-body-memory over all exchanges.  False: there is not so much; hzp_reply_no_memory() is the
+ * answer. */
+bool hzp_exchange_charge(struct hzp_exchange *x, size_t bytes);
+/* 503, code "overloaded". */
+enum MHD_Result hzp_reply_no_memory(struct hzp_exchange *x);
 
 /* ---- answers ---- */
 
@@ -183,5 +201,6 @@ enum MHD_Result hzp_route_weights(struct hzp_exchange *x);
 enum MHD_Result hzp_route_policy(struct hzp_exchange *x);
 enum MHD_Result hzp_route_policy_patch(struct hzp_exchange *x);
 enum MHD_Result hzp_route_examples(struct hzp_exchange *x);
+bool hzp_feed_examples(struct hzp_exchange *x);
 
 #endif

@@ -18,8 +18,8 @@ int hzp_http_status(int code)
     case HZP_ENOENT:
         return MHD_HTTP_NOT_FOUND;
     case HZP_EBUSY:
-    case HZP_ENOMEM:
         return MHD_HTTP_TOO_MANY_REQUESTS;
+    case HZP_ENOMEM:
     case HZP_ECANCELED:
         return MHD_HTTP_SERVICE_UNAVAILABLE;
     default:
@@ -139,9 +139,17 @@ enum MHD_Result hzp_reply_unavailable(struct hzp_exchange *x)
         state == HZP_SERVER_FAILED ? "out of order: the device failed" : "stopping");
 }
 
+enum MHD_Result hzp_reply_no_memory(struct hzp_exchange *x)
+{
+    return hzp_reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, "overloaded",
+                           "there is no memory for this request now");
+}
+
 enum MHD_Result hzp_reply_fail(struct hzp_exchange *x, int code, const struct hzp_err_text *err)
 {
     int status = hzp_http_status(code);
+    if (code == HZP_ENOMEM)
+        return hzp_reply_no_memory(x);
     if (status == MHD_HTTP_SERVICE_UNAVAILABLE)
         return hzp_reply_unavailable(x);
     const char *name = status == MHD_HTTP_TOO_MANY_REQUESTS ? "rate_limit_exceeded" : NULL;
@@ -161,12 +169,36 @@ const char *hzp_exchange_header(const struct hzp_exchange *x, const char *name)
     return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
 }
 
+/* About how much memory a JSON text takes as a tree of values. */
+static size_t tree_bytes(const char *text, size_t bytes)
+{
+    size_t objects = 0, arrays = 0, values = 1;
+    for (size_t i = 0; i < bytes; i++) {
+        objects += text[i] == '{';
+        arrays += text[i] == '[';
+        values += text[i] == ',' || text[i] == ':';
+    }
+    return bytes + objects * 256 + arrays * 128 + values * 64;
+}
+
 json_t *hzp_exchange_json(struct hzp_exchange *x, enum MHD_Result *ret_answered)
 {
     json_error_t error;
+    size_t need = tree_bytes(x->body ? x->body : "", x->bytes);
+    if (need > (size_t)x->server->settings->body_memory / 2) {
+        *ret_answered = hzp_reply_error(x, MHD_HTTP_CONTENT_TOO_LARGE, NULL, NULL,
+                                        "the body has too many values");
+        return NULL;
+    }
+    if (!hzp_exchange_charge(x, need)) {
+        *ret_answered = hzp_reply_no_memory(x);
+        return NULL;
+    }
     json_t *json = json_loadb(x->body ? x->body : "", x->bytes,
                               JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &error);
-    if (!json)
+    if (!json && json_error_code(&error) == json_error_out_of_memory)
+        *ret_answered = hzp_reply_no_memory(x);
+    else if (!json)
         *ret_answered = hzp_reply_error(x, MHD_HTTP_BAD_REQUEST, NULL, NULL,
                                         "the body is not valid JSON: line %d column %d: %s",
                                         error.line, error.column, error.text);

@@ -477,6 +477,28 @@ static void process(struct page *p)
         plain(p, "process_max_fds", "gauge", (double)limit.rlim_cur, "Bound on them.");
 }
 
+static void connections(struct page *p, struct hzp_server *server)
+{
+    struct hzp_door_stats d;
+    hzp_door_read_stats(server->door, &d);
+    gauge(p, "hzpserve_connections", (double)d.open, "Open connections.");
+    gauge(p, "hzpserve_connections_max", (double)server->settings->connections_max,
+          "The bound on them.");
+    counter(p, "hzpserve_connections_accepted_total", (double)d.accepted, "Connections accepted.");
+    counter(p, "hzpserve_connections_refused_total", (double)d.refused,
+            "Connections answered 503 or 429 for lack of a place.");
+    counter(p, "hzpserve_connections_timed_out_total", (double)d.timed_out,
+            "Connections ended at a deadline.");
+    counter(p, "hzpserve_connections_made_way_total", (double)d.made_way,
+            "Idle connections ended for new ones.");
+    counter(p, "hzpserve_descriptors_exhausted_total", (double)d.descriptors_exhausted,
+            "Times that connections waited for a descriptor.");
+    gauge(p, "hzpserve_body_bytes", (double)atomic_load(&server->bodies),
+          "Memory of bodies, and of what is read of them.");
+    counter(p, "hzpserve_unknown_fields_total", (double)atomic_load(&server->unknown.fields),
+            "Fields of requests that were not known and ignored.");
+}
+
 char *hzp_metrics_page(struct hzp_server *server)
 {
     char *text = NULL, name[160];
@@ -487,6 +509,7 @@ char *hzp_metrics_page(struct hzp_server *server)
     label_text(server->model, name, sizeof(name));
     snprintf(page.labels, sizeof(page.labels), "model_name=\"%s\",engine=\"0\"", name);
     serving(&page, server);
+    connections(&page, server);
     loop(&page, server);
     split(&page, server);
     versions(&page, server);

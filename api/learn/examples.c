@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/learn/examples.h"
 
+#include "api/learn/splitter.h"
 #include "api/text/lesson.h"
 #include "base/arena.h"
 #include "weights/json_file.h"
@@ -51,6 +52,7 @@ struct parse {
     const struct hzp_examples *ex;
     struct hzp_sample **sample;
     int32_t count, room;
+    size_t held;  /* bytes of the samples */
     int64_t line; /* current line, from 1; in an array: the element */
     struct hzp_tokens tokens, both;
     const struct hzp_example_fields *fields;
@@ -102,6 +104,7 @@ static int push_sample(struct parse *p, const int32_t *token, const uint8_t *lea
     if (!sample)
         return no_memory(p);
     p->sample[p->count++] = sample;
+    p->held += sizeof(*sample) + (size_t)count * (sizeof(*token) + sizeof(*learn));
     return HZP_OK;
 }
 
@@ -403,11 +406,42 @@ static int no_form(struct parse *p, const json_t *object)
         n ? "the fields " : "no fields", found);
 }
 
-static int parse_object(struct parse *p, const json_t *object)
+/* A field that is not known could mean anything: "reward": -1 must not be learned as if it were
+ * praise.  Files of others have columns of their own; in them such fields are ignored. */
+static int check_fields(struct parse *p, json_t *object)
+{
+    static const char *const known[] = {
+        "prompt",       "completion", "text",   "tokens",        "learn",     "messages",
+        "tools",        "documents",  "output", "conversations", "input",     "instruction",
+        "chat_template_kwargs"};
+    const char *name;
+    json_t *value;
+    bool form = false; /* without any, no_form() names what there is */
+    for (int i = 0; i < HZP_COUNT(known); i++)
+        form |= json_object_get(object, known[i]) != NULL;
+    if (!form || p->ex->split)
+        return HZP_OK;
+    json_object_foreach(object, name, value)
+    {
+        int i = 0;
+        while (i < HZP_COUNT(known) && strcmp(name, known[i]))
+            i++;
+        if (i < HZP_COUNT(known))
+            continue;
+        char field[48];
+        snprintf(field, sizeof(field), "%.40s", name);
+        return bad(p, field, "is not a field of an example: messages, prompt and completion, text, "
+                             "tokens and learn are, and a few forms of other tools");
+    }
+    return HZP_OK;
+}
+
+static int parse_object(struct parse *p, json_t *object)
 {
     p->tokens.n = 0;
     if (!json_is_object(object))
         return bad(p, "", "must be an object");
+    HZP_TRY(check_fields(p, object));
     int r;
     bool messages = chats(p) && json_object_get(object, "messages");
     if (chats(p) && json_object_get(object, "conversations"))
@@ -434,34 +468,22 @@ static int parse_object(struct parse *p, const json_t *object)
 
 /* --- Bodies ----------------------------------------------------------------------------------- */
 
-enum { JSON_FLAGS = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL };
+enum { JSON_FLAGS = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY };
 
 static bool is_space(char c)
 {
     return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
 
-static int parse_array(struct parse *p, const char *body, size_t bytes)
+/* One example's text. */
+static int parse_example(void *ctx, int64_t line, const char *text, size_t bytes)
 {
+    struct parse *p = ctx;
     json_error_t error;
-    json_t *array = json_loadb(body, bytes, JSON_FLAGS, &error);
-    if (!array) {
-        p->line = error.line;
-        return bad(p, "", "not JSON: %s", error.text);
-    }
-    int r = HZP_OK;
-    for (size_t i = 0; i < json_array_size(array) && r >= 0; i++) {
-        p->line = (int64_t)i + 1;
-        r = parse_object(p, json_array_get(array, i));
-    }
-    json_decref(array);
-    return r;
-}
-
-static int parse_line(struct parse *p, const char *line, size_t bytes)
-{
-    json_error_t error;
-    json_t *object = json_loadb(line, bytes, JSON_FLAGS, &error);
+    p->line = line;
+    json_t *object = json_loadb(text, bytes, JSON_FLAGS, &error);
+    if (!object && json_error_code(&error) == json_error_out_of_memory)
+        return no_memory(p);
     if (!object)
         return bad(p, "", "not JSON: %s", error.text);
     int r = parse_object(p, object);
@@ -469,55 +491,40 @@ static int parse_line(struct parse *p, const char *line, size_t bytes)
     return r;
 }
 
-static int parse_lines(struct parse *p, const char *body, size_t bytes)
+/* Texts longer than this cannot be examples: no token is longer than its share of them. */
+static size_t example_bytes_max(const struct hzp_examples *ex)
 {
-    const char *end = body + bytes;
-    while (body < end) {
-        const char *newline = memchr(body, '\n', (size_t)(end - body));
-        const char *stop = newline ? newline : end;
-        p->line++;
-        while (body < stop && is_space(*body))
-            body++;
-        if (body < stop)
-            HZP_TRY(parse_line(p, body, (size_t)(stop - body)));
-        body = stop + 1;
-    }
-    return HZP_OK;
+    return ex->split ? 0 : HZP_MAX((size_t)256 << 10, (size_t)ex->tokens_max * 128);
 }
 
-/* True: the body may be a single object formatted over several lines. */
-static bool one_object(const char *body, size_t bytes, const char *content_type)
+/* A kind of file that people have and this program does not read. */
+static int unread_body(struct parse *p, const char *unread)
 {
-    return content_type && !strncasecmp(content_type, "application/json", 16) &&
-           memchr(body, '\n', bytes) != NULL;
+    return hzp_fail_param(p->reterr, HZP_EINVAL, "lines", "%s%s", p->ex->split ? "" : "the body ",
+                          unread);
+}
+
+static int feed(struct parse *p, struct hzp_splitter *split, const char *data, size_t bytes,
+                bool last)
+{
+    struct hzp_err_text err = {{0}, {0}};
+    int r = hzp_splitter_feed(split, data, bytes, last, &err);
+    p->line = split->line;
+    if (r == HZP_EINVAL && err.text[0]) /* the splitter's own */
+        return bad(p, "", "%s", err.text);
+    return r < 0 && err.text[0] ? no_memory(p) : r;
 }
 
 static int parse_body(struct parse *p, const char *body, size_t bytes, const char *content_type)
 {
-    static const char mark[] = {(char)0xef, (char)0xbb, (char)0xbf}; /* UTF-8 byte order mark */
-    if (bytes >= sizeof(mark) && !memcmp(body, mark, sizeof(mark))) {
-        body += sizeof(mark);
-        bytes -= sizeof(mark);
-    }
     const char *unread = hzp_form_unread(body, bytes);
     if (unread)
-        return hzp_fail_param(p->reterr, HZP_EINVAL, "lines", "%s%s",
-                              p->ex->split ? "" : "the body ", unread);
-    size_t at = 0;
-    while (at < bytes && is_space(body[at]))
-        at++;
-    if (at < bytes && body[at] == '[')
-        return parse_array(p, body, bytes);
-    if (at < bytes && one_object(body, bytes, content_type)) {
-        json_t *object = json_loadb(body, bytes, JSON_FLAGS, NULL);
-        if (object) {
-            p->line = 1;
-            int r = parse_object(p, object);
-            json_decref(object);
-            return r;
-        }
-    }
-    return parse_lines(p, body, bytes);
+        return unread_body(p, unread);
+    struct hzp_splitter split;
+    hzp_splitter_init(&split, content_type, example_bytes_max(p->ex), parse_example, p);
+    int r = feed(p, &split, body, bytes, true);
+    hzp_splitter_fini(&split);
+    return r;
 }
 
 static int take(struct parse *p, int r, struct hzp_sample ***ret, int32_t *ret_count)
@@ -546,6 +553,59 @@ int hzp_examples_parse(const struct hzp_examples *ex, const char *body, size_t b
     return take(&p, r, ret, ret_count);
 }
 
+/* --- Bodies that arrive in pieces ------------------------------------------------------------- */
+
+struct hzp_example_reader {
+    struct parse p;
+    struct hzp_splitter split;
+    bool begun; /* a piece was fed */
+};
+
+struct hzp_example_reader *hzp_example_reader_create(const struct hzp_examples *ex,
+                                                     const char *content_type)
+{
+    struct hzp_example_reader *reader = hzp_xcalloc(1, sizeof(*reader));
+    reader->p.ex = ex;
+    hzp_splitter_init(&reader->split, content_type, example_bytes_max(ex), parse_example,
+                      &reader->p);
+    return reader;
+}
+
+void hzp_example_reader_destroy(struct hzp_example_reader *reader)
+{
+    if (!reader)
+        return;
+    hzp_splitter_fini(&reader->split);
+    hzp_tokens_fini(&reader->p.tokens);
+    hzp_tokens_fini(&reader->p.both);
+    hzp_form_fini(&reader->p.form);
+    free(reader->p.learn);
+    hzp_examples_free(reader->p.sample, reader->p.count);
+    free(reader);
+}
+
+int hzp_example_reader_feed(struct hzp_example_reader *reader, const char *data, size_t bytes,
+                            bool last, struct hzp_err_text *reterr)
+{
+    reader->p.reterr = reterr;
+    const char *unread = reader->begun ? NULL : hzp_form_unread(data, bytes);
+    reader->begun = true;
+    if (unread)
+        return unread_body(&reader->p, unread);
+    return feed(&reader->p, &reader->split, data, bytes, last);
+}
+
+size_t hzp_example_reader_bytes(const struct hzp_example_reader *reader)
+{
+    return reader->split.rest.cap + reader->p.held +
+           (size_t)reader->p.room * sizeof(*reader->p.sample);
+}
+
+int32_t hzp_example_reader_count(const struct hzp_example_reader *reader)
+{
+    return reader->p.count;
+}
+
 /* --- Acceptance ------------------------------------------------------------------------------- */
 
 static int reserve(struct hzp_examples *ex, int32_t count, int64_t tokens,
@@ -568,14 +628,11 @@ static int reserve(struct hzp_examples *ex, int32_t count, int64_t tokens,
                     (long long)stats.tokens_max);
 }
 
-int hzp_examples_accept(struct hzp_examples *ex, const char *body, size_t bytes,
-                        const char *content_type, int64_t *ret_first, int64_t *ret_last,
-                        struct hzp_err_text *reterr)
+/* Takes over the samples, also on failure. */
+static int accept_samples(struct hzp_examples *ex, struct hzp_sample **sample, int32_t count,
+                          int64_t *ret_first, int64_t *ret_last, struct hzp_err_text *reterr)
 {
-    struct hzp_sample **sample;
-    int32_t count;
     int64_t tokens = 0, first = 0;
-    HZP_TRY(hzp_examples_parse(ex, body, bytes, content_type, &sample, &count, reterr));
     for (int32_t i = 0; i < count; i++)
         tokens += sample[i]->count;
     int r = reserve(ex, count, tokens, reterr);
@@ -597,6 +654,28 @@ int hzp_examples_accept(struct hzp_examples *ex, const char *body, size_t bytes,
     *ret_first = first;
     *ret_last = first + count - 1;
     return HZP_OK;
+}
+
+int hzp_examples_accept(struct hzp_examples *ex, const char *body, size_t bytes,
+                        const char *content_type, int64_t *ret_first, int64_t *ret_last,
+                        struct hzp_err_text *reterr)
+{
+    struct hzp_sample **sample;
+    int32_t count;
+    HZP_TRY(hzp_examples_parse(ex, body, bytes, content_type, &sample, &count, reterr));
+    return accept_samples(ex, sample, count, ret_first, ret_last, reterr);
+}
+
+int hzp_examples_accept_read(struct hzp_examples *ex, struct hzp_example_reader *reader,
+                             int64_t *ret_first, int64_t *ret_last, struct hzp_err_text *reterr)
+{
+    struct hzp_sample **sample = reader->p.sample;
+    int32_t count = reader->p.count;
+    if (!count)
+        return hzp_fail_param(reterr, HZP_EINVAL, "lines", "contains no examples");
+    reader->p.sample = NULL;
+    reader->p.count = reader->p.room = 0;
+    return accept_samples(ex, sample, count, ret_first, ret_last, reterr);
 }
 
 /* --- Files ------------------------------------------------------------------------------------ */

@@ -11,8 +11,9 @@
  *     and those of forms.h: alpaca, messages, ShareGPT, other names for prompt and completion;
  *     every learned answer is followed by the end token
  *
- * Other fields are ignored; an object with fields of two shapes is refused.  The whole body is
- * checked before any of it is accepted: one bad line rejects the whole body.
+ * In a body other fields are refused by name (in a file they are ignored), and so is an object with
+ * fields of two shapes.  The whole body is checked before any of it is accepted: one bad line
+ * rejects the whole body.
  *
  * The boundary between prompt and completion.  The prompt is tokenised exactly as in a completion
  * request (special tokens are recognised and the post-processor's are added), so that training uses
@@ -64,6 +65,20 @@ int hzp_examples_parse(const struct hzp_examples *ex, const char *body, size_t b
 int hzp_examples_accept(struct hzp_examples *ex, const char *body, size_t bytes,
                         const char *content_type, int64_t *ret_first, int64_t *ret_last,
                         struct hzp_err_text *reterr);
+
+/* The same for a body that arrives in pieces: create, feed ... feed(last), accept_read, destroy.
+ * It keeps the samples so far and the text of at most one example. */
+struct hzp_example_reader;
+struct hzp_example_reader *hzp_example_reader_create(const struct hzp_examples *ex,
+                                                     const char *content_type);
+void hzp_example_reader_destroy(struct hzp_example_reader *reader); /* NULL: no effect */
+/* Errors as hzp_examples_parse(); after one the reader is only destroyed. */
+int hzp_example_reader_feed(struct hzp_example_reader *reader, const char *data, size_t bytes,
+                            bool last, struct hzp_err_text *reterr);
+size_t hzp_example_reader_bytes(const struct hzp_example_reader *reader);  /* that it holds */
+int32_t hzp_example_reader_count(const struct hzp_example_reader *reader); /* examples so far */
+int hzp_examples_accept_read(struct hzp_examples *ex, struct hzp_example_reader *reader,
+                             int64_t *ret_first, int64_t *ret_last, struct hzp_err_text *reterr);
 
 /* Reads a file. *.txt: plain text documents separated by <|endoftext|> (without it the whole file
  * is one document), each treated like {"text"}; any other file is a body as above.  Longer texts

@@ -538,11 +538,14 @@ void hzp_state_stop(struct hzp_state *s, bool save)
 
 /* --- Acceptance ------------------------------------------------------------------------------- */
 
-int hzp_state_accept(struct hzp_state *s, const char *body, size_t bytes, const char *content_type,
-                     int64_t *ret_first, int64_t *ret_last, struct hzp_err_text *reterr)
+const struct hzp_examples *hzp_state_examples(const struct hzp_state *s)
 {
-    int64_t first = 0, last = 0;
-    int r = hzp_examples_accept(&s->examples, body, bytes, content_type, &first, &last, reterr);
+    return &s->examples;
+}
+
+/* Counts what examples.c has accepted, r >= 0, or refused. */
+static int count_accepted(struct hzp_state *s, int r, int64_t first, int64_t last)
+{
     hzp_lock_take(&s->lock);
     if (r >= 0) {
         s->stats.accepted += (uint64_t)(last - first + 1);
@@ -558,9 +561,27 @@ int hzp_state_accept(struct hzp_state *s, const char *body, size_t bytes, const 
     if (s->loop)
         hzp_loop_poke(s->loop);
     hzp_wake_poke(&s->wake); /* the thread watches over what waits */
-    *ret_first = first;
-    *ret_last = last;
     return HZP_OK;
+}
+
+void hzp_state_refuse(struct hzp_state *s)
+{
+    count_accepted(s, HZP_EINVAL, 0, 0);
+}
+
+int hzp_state_accept(struct hzp_state *s, const char *body, size_t bytes, const char *content_type,
+                     int64_t *ret_first, int64_t *ret_last, struct hzp_err_text *reterr)
+{
+    int r =
+        hzp_examples_accept(&s->examples, body, bytes, content_type, ret_first, ret_last, reterr);
+    return count_accepted(s, r, *ret_first, *ret_last);
+}
+
+int hzp_state_accept_read(struct hzp_state *s, struct hzp_example_reader *reader,
+                          int64_t *ret_first, int64_t *ret_last, struct hzp_err_text *reterr)
+{
+    int r = hzp_examples_accept_read(&s->examples, reader, ret_first, ret_last, reterr);
+    return count_accepted(s, r, *ret_first, *ret_last);
 }
 
 void hzp_state_read_stats(struct hzp_state *s, struct hzp_state_stats *ret)

@@ -22,6 +22,7 @@
 #ifndef HZP_API_LEARN_STATE_H
 #define HZP_API_LEARN_STATE_H
 
+#include "api/learn/examples.h"
 #include "api/text/tokenizer.h"
 #include "nanobatch/loop.h"
 #include "train/trainer.h"
@@ -87,6 +88,13 @@ void hzp_state_close(struct hzp_state *s);
  * pokes the loop.  Any thread.  HZP_EINVAL: a bad line, named; HZP_EBUSY: the queue is full. */
 int hzp_state_accept(struct hzp_state *s, const char *body, size_t bytes, const char *content_type,
                      int64_t *ret_first, int64_t *ret_last, struct hzp_err_text *reterr);
+
+/* The same for a body that arrives in pieces (examples.h): a reader is made for these examples.  A
+ * body that is refused before its end is counted by hzp_state_refuse().  Any thread. */
+const struct hzp_examples *hzp_state_examples(const struct hzp_state *s);
+int hzp_state_accept_read(struct hzp_state *s, struct hzp_example_reader *reader,
+                          int64_t *ret_first, int64_t *ret_last, struct hzp_err_text *reterr);
+void hzp_state_refuse(struct hzp_state *s);
 
 struct hzp_state_stats {
     uint64_t accepted, refused; /* examples; bodies */

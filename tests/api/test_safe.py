@@ -269,6 +269,108 @@ def test_framing():
             assert answers(got) == good.count(b"POST ") + 1, (good, got)
 
 
+def test_fields():
+    """A field that would change the answer is refused by name, others are counted and logged once."""
+    with Server() as server:
+        for name, value in (("response_format", {"type": "json_object"}), ("structured_outputs", {"json": {}}),
+                            ("allowed_token_ids", [1]), ("bad_words", ["a"]), ("guided_regex", "a+"),
+                            ("prompt_logprobs", 1),
+                            ("use_beam_search", True), ("length_penalty", 1.5), ("typical_p", 0.5)):
+            status, _, answer = server.ask("POST", COMPLETE, {**ASK, name: value})
+            assert status == 400 and answer["error"]["param"] == name, (name, status, answer)
+        assert server.metric("hzpserve_unknown_fields_total") == 0
+        for fields in ({"response_format": {"type": "text"}}, {"bad_words": []}, {"guided_json": None},
+                       {"use_beam_search": False}, {"length_penalty": 1.0}, {"user": "me"},
+                       {"made_up": 1}, {"made_up": 2, "another\n\"one": {}}):
+            assert server.ask("POST", COMPLETE, {**ASK, **fields})[0] == 200, fields
+        assert server.metric("hzpserve_unknown_fields_total") == 3
+        assert server.said().count('"made_up"') == 1 and '"another??one"' in server.said()
+        for _ in range(100):
+            body = {**ASK, **{f"x{i}": 0 for i in range(10)}}
+            assert server.ask("POST", COMPLETE, body)[0] == 200
+        for name, value in (("reward", -1), ("weight", 0.5), ("labels", [1])):
+            for body in ({**EXAMPLE, name: value}, [EXAMPLE, {**EXAMPLE, name: value}]):
+                status, _, answer = server.ask("POST", TEACH, body)
+                line = len(body) if isinstance(body, list) else 1
+                assert status == 400 and answer["error"]["param"] == f"lines[{line}].{name}", answer
+        assert server.metric("hzpserve_examples_accepted_total") == 0
+
+
+def send(s, data):
+    try:
+        s.sendall(data)
+    except OSError:
+        pass  # refused
+
+
+def peak_mb(server):
+    status = pathlib.Path(f"/proc/{server.process.pid}/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / 1024
+
+
+def test_memory_of_bodies():
+    """Bodies take bounded memory, each and all together; beyond it is a 503, not an abort."""
+    size = 16 << 20
+    with Server("--max-body-memory", "48M") as server:
+        before = peak_mb(server)
+        array = b"[" + b"{}," * ((size - 10) // 3) + b"{}]"
+        status, _, answer = server.ask("POST", TEACH, array.decode())
+        assert status == 400 and answer["error"]["param"] == "lines[1]", answer
+        few = b"[" + b",".join([json.dumps({"text": "A dog."}).encode()] * 50) \
+            + b"," + b" " * (size - 5000) + json.dumps({"text": "A cat."}).encode() + b"]"
+        status, _, answer = server.ask("POST", TEACH, few.decode())
+        assert status == 400 and "more than" in answer["error"]["message"], answer
+        lines = (json.dumps({"text": "A dog saw a cat. " * 20}) + "\n") * 40000
+        status, _, answer = server.ask("POST", TEACH, lines[:size - 400].rpartition("\n")[0])
+        assert status in (202, 400, 429, 503), answer  # more than a body, or than the queue, holds
+        for deep in (b"[" * size, b'{"prompt": [' + b"{}," * (size // 3 - 10) + b"{}]}",
+                     b'{"prompt": ' + b"[" * (size - 20), b'{"a":' * (size // 5)):
+            status, _, answer = server.ask("POST", COMPLETE, deep[:size].decode())
+            assert status in (400, 413, 503), answer
+        assert peak_mb(server) - before < 200, (before, peak_mb(server))
+        # Many bodies at once that do not end: what does not fit is refused, the rest goes on.
+        held = []
+        head = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                b"Content-Length: %d\r\n\r\n" % size)
+        for _ in range(12):
+            s = socket.create_connection(("127.0.0.1", server.port), timeout=HANG)
+            threading.Thread(target=send, args=(s, head + b" " * (8 << 20)), daemon=True).start()
+            held.append(s)
+        until(lambda: server.metric("hzpserve_body_bytes") > 24 << 20)
+        assert server.metric("hzpserve_body_bytes") <= 48 << 20
+        assert server.ask("GET", "/health")[0] == 200
+        for s in held:
+            s.shutdown(socket.SHUT_RDWR)  # close() alone waits for the thread that sends
+            s.close()
+        until(lambda: server.metric("hzpserve_body_bytes") == 0)
+        assert server.ask("POST", COMPLETE, ASK)[0] == 200
+        assert peak_mb(server) - before < 200, (before, peak_mb(server))
+
+
+def test_examples_arrive_in_pieces():
+    """A long body, in chunks of any size, is read like a short one; the first bad line ends it."""
+    with Server("--queue-samples", "100000", "--queue-tokens", "10000000") as server:
+        line = json.dumps({"text": "A dog saw a cat."}).encode() + b"\n"
+        head = (b"POST /v1/fine_tuning/examples HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+                b"Content-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n")
+        sent = 0
+        for chunk in (7, 1000, 70000, 10 ** 6):
+            body = line * 4000
+            pieces = b"".join(b"%x\r\n%s\r\n" % (len(body[i:i + chunk]), body[i:i + chunk])
+                              for i in range(0, len(body), chunk)) + b"0\r\n\r\n"
+            got = server.raw(head + pieces)
+            assert got.startswith(b"HTTP/1.1 202 "), got
+            answer = json.loads(got.partition(b"\r\n\r\n")[2])
+            assert (answer["first"], answer["accepted"]) == (sent + 1, 4000), answer
+            sent += 4000
+        bad = (line * 4000).splitlines()
+        bad[2500] = b'{"text": 3}'
+        status, _, answer = server.ask("POST", TEACH, b"\n".join(bad).decode())
+        assert status == 400 and answer["error"]["param"] == "lines[2501].text", answer
+        assert server.metric("hzpserve_examples_accepted_total") == sent
+        until(lambda: server.metric("hzpserve_body_bytes") == 0)
+
+
 def main():
     global BINARY, MODEL
     BINARY, MODEL = sys.argv[1:3]

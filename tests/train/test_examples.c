@@ -74,8 +74,7 @@ static void test_shapes(void **state)
     expect("{\"prompt\": \"hello\", \"completion\": \"ab\"}", (int32_t[]){259, 'a', 'b', 264, -1},
            1);
     expect("[{\"prompt\": \"\", \"completion\": \"ab\"}]", (int32_t[]){'a', 'b', 264, -1}, 0);
-    expect("\n  {\"text\": \"hello\", \"other\": {\"x\": [1]}}\r\n\n", (int32_t[]){259, 264, -1},
-           1);
+    expect("\n  {\"text\": \"hello\"}\r\n\n", (int32_t[]){259, 264, -1}, 1);
     expect("{\"tokens\": [5, 6, 7], \"learn\": [0, 0, 1]}", (int32_t[]){5, 6, 7, -1}, 2);
     expect("{\"tokens\": [5, 6, 7], \"learn\": [true, true, true]}", (int32_t[]){5, 6, 7, -1}, 0);
     expect("{\"tokens\": [5, 6, 7]}", (int32_t[]){5, 6, 7, -1}, 1);
@@ -165,9 +164,18 @@ static void test_refusals(void **state)
     refuse("{\"text\": \"ab\"", "lines[1]", "not JSON");
     refuse("{\"text\": \"ab\"}\nnonsense", "lines[2]", "not JSON");
     refuse("{\"text\": \"ab\", \"text\": \"cd\"}", "lines[1]", "duplicate");
-    refuse("7", "lines[1]", "not JSON");
+    refuse("7", "lines[1]", "must be an object");
+    refuse("[{\"text\": \"ab\"}", "lines[1]", "does not end");
+    refuse("[{\"text\": \"ab\"},]", "lines[2]", "not JSON");
+    refuse("[,{\"text\": \"ab\"}]", "lines[1]", "not JSON");
+    refuse("[{\"text\": \"ab\"} 3]", "lines[1]", "not JSON");
+    refuse("[{\"text\": \"ab\"}] 3", "lines[2]", "behind the array");
+    refuse("[]", "lines", "no example");
+    refuse("{\"text\": \"ab\"}\n{\"text\": \"ab\", \"reward\": -1}", "lines[2].reward",
+           "reward: is not a field");
     refuse("[7]", "lines[1]", "must be an object");
     refuse("{\"txt\": \"ab\"}", "lines[1]", "has the fields txt");
+    refuse("{}", "lines[1]", "has no fields");
     refuse("{\"text\": \"ab\", \"prompt\": \"a\"}", "lines[1]", "give either");
     refuse("{\"text\": \"\"}", "lines[1].text", "has no tokens to learn");
     refuse("{\"prompt\": \"a\", \"completion\": \"\"}", "lines[1].completion",
@@ -191,6 +199,86 @@ static void test_refusals(void **state)
     char deep[8000] = "{\"text\":";
     memset(deep + 8, '[', sizeof(deep) - 9);
     refuse(deep, "lines[1]", "not JSON");
+}
+
+/* The number of samples of a body fed in pieces of so many bytes; -1: refused. */
+static int32_t feed(const char *body, size_t piece, const char *type, struct hzp_err_text *err)
+{
+    struct hzp_example_reader *reader = hzp_example_reader_create(&ex, type);
+    size_t bytes = strlen(body), at = 0;
+    int r;
+    do {
+        /* A copy, so that a sanitizer sees reads beyond the piece. */
+        size_t n = HZP_MIN(piece, bytes - at);
+        char *copy = malloc(n + 1);
+        memcpy(copy, body + at, n);
+        at += n;
+        r = hzp_example_reader_feed(reader, copy, n, at == bytes, err);
+        free(copy);
+    } while (r >= 0 && at < bytes);
+    int32_t count = r < 0 ? -1 : hzp_example_reader_count(reader);
+    hzp_example_reader_destroy(reader);
+    return count;
+}
+
+/* However a body is cut into pieces, it is read alike. */
+static void test_pieces(void **state)
+{
+    static const char *const body[] = {
+        "{\"text\": \"ab\"}\n\n{\"text\": \"c\\\"]}d\"}\r\n",
+        "[]",
+        "",
+        " \n ",
+        "[ ]",
+        "\xef\xbb\xbf[ {\"text\": \"ab\"} , {\"tokens\": [5, 6]} ]\n",
+        "{\"text\": \"ab\"}",
+        "{\n \"text\":\n \"ab\"\n}\n{\"text\": \"ab\"}",
+        "[{\"text\": \"a]}\\\\\"}]",
+        "[7",
+        "]",
+        "}",
+        "{\"text\": \"ab\"}\n{\"text\": \"",
+        "[{\"text\": \"ab\"},",
+        "{\"text\": \"ab\"}\n{}\n{\"text\": 3}",
+    };
+    static const char *const type[] = {NULL, "application/json", "application/x-ndjson"};
+    for (int i = 0; i < HZP_COUNT(body); i++)
+        for (int t = 0; t < HZP_COUNT(type); t++) {
+            struct hzp_err_text whole = {{0}, {0}}, cut;
+            int32_t want = feed(body[i], SIZE_MAX, type[t], &whole);
+            for (size_t piece = 1; piece <= strlen(body[i]); piece++) {
+                cut = (struct hzp_err_text){{0}, {0}};
+                assert_int_equal(feed(body[i], piece, type[t], &cut), want);
+                assert_string_equal(cut.text, whole.text);
+                assert_string_equal(cut.param, whole.param);
+            }
+        }
+    struct hzp_err_text err = {{0}, {0}};
+    assert_int_equal(feed(body[0], 3, NULL, &err), 2);
+    assert_int_equal(feed(body[5], 3, NULL, &err), 2);
+    assert_int_equal(feed(body[7], 3, "application/json", &err), 2);
+    assert_int_equal(feed(body[7], 3, NULL, &err), -1);
+}
+
+/* A body is read with memory for one example, and a longer one is refused. */
+static void test_bound(void **state)
+{
+    struct hzp_err_text err = {{0}, {0}};
+    char *text = malloc(1 << 20);
+    memset(text, '[', 1 << 20);
+    struct hzp_example_reader *reader = hzp_example_reader_create(&ex, NULL);
+    size_t most = 0;
+    int r = HZP_OK;
+    for (int i = 0; i < 64 && r == HZP_OK; i++) {
+        r = hzp_example_reader_feed(reader, text, 16 << 10, false, &err);
+        most = HZP_MAX(most, hzp_example_reader_bytes(reader));
+    }
+    assert_int_equal(r, HZP_EINVAL);
+    assert_non_null(strstr(err.text, "more than 262144 bytes"));
+    assert_string_equal(err.param, "lines[1]");
+    assert_true(most < 1 << 20);
+    hzp_example_reader_destroy(reader);
+    free(text);
 }
 
 static void test_accept(void **state)
@@ -268,6 +356,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_boundary_pieces, open_pieces, close_all),
         cmocka_unit_test_setup_teardown(test_refusals_pieces, open_pieces, close_all),
         cmocka_unit_test_setup_teardown(test_refusals, open_bytes, close_all),
+        cmocka_unit_test_setup_teardown(test_pieces, open_bytes, close_all),
+        cmocka_unit_test_setup_teardown(test_bound, open_bytes, close_all),
         cmocka_unit_test_setup_teardown(test_accept, open_bytes, close_all),
         cmocka_unit_test_setup_teardown(test_files, open_bytes, close_all),
     };
