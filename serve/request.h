@@ -81,6 +81,7 @@ struct hzp_request {
     int32_t *prompt_top_token;     /* [prompt_count][tops] */
     float *prompt_top_logprob;
     uint64_t prompt_version;   /* of a final request with max_tokens 0: what computed its prompt */
+    bool not_finite;           /* of FAILED: the model's logits were NaN or infinite */
     int32_t stop_token;        /* of STOPPED */
     _Atomic int64_t staleness; /* largest seen while it ran, in optimizer steps; a request that
                                 * ended for its client at a stop string may still be running */

@@ -4,6 +4,9 @@
 
 #include <string.h>
 
+/* Rounding may lift a log-probability a little above 0. */
+static const float LOGPROB_MAX = 0.1f;
+
 /* Copies logits `at` of the step to entry `n` of the three output arrays. */
 static void read_output(const struct hzp_results *results, const struct hzp_seq *seq, int32_t at,
                         int32_t n, struct hzp_output *out, int32_t *top_token, float *top_logprob)
@@ -59,6 +62,12 @@ enum hzp_request_state hzp_take_results(struct hzp_scheduler *s, const struct hz
     int32_t n = end - rq->prompt_count;
     read_output(results, seq, logit, n, rq->out, rq->top_token, rq->top_logprob);
     HZP_DEBUG_ASSERT(logit + 1 == part->logit0 + part->logits);
+    /* The log-probability of a token is at most 0, whatever was drawn, unless the logits are NaN or
+     * infinite.  No such token is shown. */
+    if (!(rq->out[n].logprob <= LOGPROB_MAX)) {
+        rq->not_finite = true;
+        return HZP_REQUEST_FAILED;
+    }
     int32_t token = rq->out[n].token;
     s->now.generated_tokens++;
     hzp_edits_generated(rq->edits, token);

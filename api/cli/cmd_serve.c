@@ -17,6 +17,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -274,6 +275,8 @@ int hzp_cmd_serve(const struct hzp_options *options)
 {
     if (!usable(options))
         return 2;
+    /* Examples, checkpoints and logs are nobody else's to read. */
+    umask(077);
     int status = hzp_cmd_ranks_start(options);
     if (status >= 0)
         return status;

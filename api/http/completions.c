@@ -62,12 +62,17 @@ static void on_ended(void *ctx)
 json_t *hzp_answer_failure(const struct hzp_answer *a, int *ret_status)
 {
     int state = atomic_load(&a->x->server->state);
-    bool stops = state == HZP_SERVER_DRAINING;
-    *ret_status = stops ? MHD_HTTP_SERVICE_UNAVAILABLE : MHD_HTTP_INTERNAL_SERVER_ERROR;
-    json_t *json = hzp_error_json(*ret_status,
-                                  stops ? "the server stopped before the answer was complete"
-                                        : "the engine failed while it made the answer",
-                                  NULL, stops ? hzp_unavailable_code(state) : NULL);
+    bool stops = state == HZP_SERVER_DRAINING, damaged = false;
+    for (int32_t i = 0; i < a->c->choices; i++)
+        damaged |= hzp_request_final(a->c->choice[i].rq) && a->c->choice[i].rq->not_finite;
+    *ret_status = stops && !damaged ? MHD_HTTP_SERVICE_UNAVAILABLE
+                                    : MHD_HTTP_INTERNAL_SERVER_ERROR;
+    json_t *json =
+        hzp_error_json(*ret_status,
+                       damaged ? "the model's logits are not finite: its weights are damaged"
+                       : stops ? "the server stopped before the answer was complete"
+                               : "the engine failed while it made the answer",
+                       NULL, damaged ? "not_finite" : stops ? hzp_unavailable_code(state) : NULL);
     json_object_set_new(json_object_get(json, "error"), "request_id", json_string(a->x->info.id));
     return json;
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/http.h"
 
+#include "base/log.h"
+
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -152,6 +154,11 @@ enum MHD_Result hzp_reply_fail(struct hzp_exchange *x, int code, const struct hz
         return hzp_reply_no_memory(x);
     if (status == MHD_HTTP_SERVICE_UNAVAILABLE)
         return hzp_reply_unavailable(x);
+    if (status >= 500) { /* its text may name files of this machine */
+        hzp_log(HZP_LOG_ERROR, "http", "%s: %s, answering 500", hzp_err_name(code), err->text);
+        return hzp_reply_error(x, status, NULL, NULL,
+                               "this failed in the server, whose log says why");
+    }
     const char *name = status == MHD_HTTP_TOO_MANY_REQUESTS ? "rate_limit_exceeded" : NULL;
     if (status == MHD_HTTP_BAD_REQUEST && strstr(err->text, "maximum context length"))
         name = "context_length_exceeded";

@@ -4,6 +4,7 @@
 #include "api/learn/splitter.h"
 #include "api/text/lesson.h"
 #include "base/arena.h"
+#include "base/log.h"
 #include "weights/json_file.h"
 
 #include <errno.h>
@@ -640,15 +641,18 @@ static int accept_samples(struct hzp_examples *ex, struct hzp_sample **sample, i
         hzp_examples_free(sample, count);
         return r;
     }
+    struct hzp_err_text own = {{0}, {0}}; /* it names files of this machine */
     hzp_lock_take(&ex->lock);
-    r = hzp_sample_log_append(ex->log, sample, count, &first, reterr);
+    r = hzp_sample_log_append(ex->log, sample, count, &first, &own);
     if (r >= 0)
         hzp_sample_queue_push(ex->queue, sample, count);
     hzp_lock_release(&ex->lock);
     if (r < 0) {
         hzp_sample_queue_unreserve(ex->queue, count, tokens);
         hzp_examples_free(sample, count);
-        return r;
+        hzp_log(HZP_LOG_ERROR, "state", "%s, refusing examples=%d", own.text, count);
+        return hzp_fail(reterr, r == HZP_EBUSY || r == HZP_ENOMEM ? r : HZP_EIO,
+                        "the examples could not be stored: the server's log says why");
     }
     free(sample);
     *ret_first = first;

@@ -10,7 +10,11 @@ import json
 import os
 import pathlib
 import re
+import resource
+import shutil
+import signal
 import socket
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -24,8 +28,9 @@ ASK, EXAMPLE = {"prompt": "Once", "max_tokens": 2}, {"text": "A dog saw a cat."}
 
 
 class Server:
-    def __init__(self, *options, env=None, state=None, model=None):
+    def __init__(self, *options, env=None, state=None, model=None, before=None):
         self.options, self.env, self.kept, self.model = options, env, state, model
+        self.before = before
 
     def __enter__(self):
         self.state = tempfile.TemporaryDirectory(prefix="hzpserve-test-")
@@ -33,7 +38,8 @@ class Server:
         self.process = subprocess.Popen(
             [BINARY, "serve", self.model or MODEL, "--port", "0", "--state",
              self.kept or self.state.name + "/state", *self.options],
-            stdout=subprocess.PIPE, stderr=self.log, text=True, env={**os.environ, **(self.env or {})})
+            stdout=subprocess.PIPE, stderr=self.log, text=True, env={**os.environ, **(self.env or {})},
+            preexec_fn=self.before, restore_signals=not self.before)
         for line in self.process.stdout:
             found = re.search(r"serves \S+ at http://(\S+):(\d+)", line)
             if found:
@@ -369,6 +375,51 @@ def test_examples_arrive_in_pieces():
         assert status == 400 and answer["error"]["param"] == "lines[2501].text", answer
         assert server.metric("hzpserve_examples_accepted_total") == sent
         until(lambda: server.metric("hzpserve_body_bytes") == 0)
+
+
+def test_damaged_weights():
+    """Logits that are not finite end a request with an error, whole or streamed."""
+    with tempfile.TemporaryDirectory() as folder:
+        model = pathlib.Path(folder, "broken")
+        shutil.copytree(MODEL, model)
+        for file in model.glob("*.safetensors"):
+            data = bytearray(file.read_bytes())
+            size = int.from_bytes(data[:8], "little")
+            for name, tensor in json.loads(data[8:8 + size]).items():
+                if name == "model.norm.weight":
+                    begin, end = tensor["data_offsets"]
+                    data[8 + size + begin:8 + size + end] = b"\x7f" * (end - begin)  # huge, but finite
+            file.write_bytes(data)
+        with Server("--no-train", model=str(model)) as server:
+            for fields in ({}, {"stream": True}, {"temperature": 0}, {"n": 3, "stream": True},
+                           {"echo": True, "logprobs": 2}, {"stop": "x"}):
+                status, _, answer = server.ask("POST", COMPLETE, {**ASK, **fields})
+                assert status == 500 and answer["error"]["code"] == "not_finite", (fields, answer)
+            assert server.ask("GET", "/health")[0] == 200
+
+
+def test_privacy():
+    """Nobody else can read the state; errors do not name files of the server."""
+    with tempfile.TemporaryDirectory() as folder:
+        state = pathlib.Path(folder, "a", "state")
+        with Server("--checkpoint-every", "1", "--passes", "2", state=str(state)) as server:
+            assert server.ask("POST", TEACH + f"?wait=served&timeout={HANG}", EXAMPLE)[0] == 200
+            until(lambda: list(state.glob("checkpoint-*")))
+        paths = [state, *state.rglob("*")]
+        assert len(paths) > 3
+        for path in paths:
+            assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, (path, oct(path.stat().st_mode))
+        assert stat.S_IMODE(state.stat().st_mode) == 0o700
+    ignore = lambda: signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    with Server(before=ignore) as server:
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE,
+                         (200000, resource.RLIM_INFINITY))
+        status, _, answer = server.ask("POST", TEACH, [{"text": "A dog saw a cat. " * 20}] * 400)
+        assert status == 500 and server.state.name not in json.dumps(answer), answer
+        assert "samples.db" in server.said()
+        assert server.ask("POST", COMPLETE, ASK)[0] == 200
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE,
+                         (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
 def main():
