@@ -65,14 +65,16 @@ json_t *hzp_answer_failure(const struct hzp_answer *a, int *ret_status)
     bool stops = state == HZP_SERVER_DRAINING, damaged = false;
     for (int32_t i = 0; i < a->c->choices; i++)
         damaged |= hzp_request_final(a->c->choice[i].rq) && a->c->choice[i].rq->not_finite;
-    *ret_status = stops && !damaged ? MHD_HTTP_SERVICE_UNAVAILABLE
-                                    : MHD_HTTP_INTERNAL_SERVER_ERROR;
+    *ret_status = stops && !damaged ? MHD_HTTP_SERVICE_UNAVAILABLE : MHD_HTTP_INTERNAL_SERVER_ERROR;
     json_t *json =
         hzp_error_json(*ret_status,
                        damaged ? "the model's logits are not finite: its weights are damaged"
                        : stops ? "the server stopped before the answer was complete"
                                : "the engine failed while it made the answer",
-                       NULL, damaged ? "not_finite" : stops ? hzp_unavailable_code(state) : NULL);
+                       NULL,
+                       damaged ? "not_finite"
+                       : stops ? hzp_unavailable_code(state)
+                               : NULL);
     json_object_set_new(json_object_get(json, "error"), "request_id", json_string(a->x->info.id));
     return json;
 }
@@ -132,8 +134,9 @@ static bool run_whole(void *ctx)
     if (reply_whole(a) == MHD_NO)
         x->closing = true;
     hzp_answer_count(a); /* before the client can have its answer */
-    hzp_exchange_wake(x);
+    /* Before the exchange goes on: then its socket's number may soon be another's. */
     hzp_answer_end(a);
+    hzp_exchange_wake(x);
     return true;
 }
 
