@@ -56,6 +56,13 @@ struct hzp_load_failures {
 int hzp_load_connect(const char *url, const char *key, const char *model,
                      struct hzp_load_server *ret, struct hzp_err_text *reterr);
 
+/* What answering has cost the server so far, as its /metrics says; 0: it does not say. */
+struct hzp_load_cost {
+    double http_s;    /* processor time of the threads that speak HTTP */
+    double deliver_s; /* time of the engine thread for handing out results */
+};
+void hzp_load_read_cost(struct hzp_load_server *server, struct hzp_load_cost *ret);
+
 /* Sends all requests and records the answers; failed requests are counted and do not end the load.
  * An interrupt (SIGINT) ends it early with the answers so far.  HZP_ENOMEM, HZP_EIO: the client
  * itself failed. */

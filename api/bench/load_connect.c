@@ -20,6 +20,42 @@ static int ask(struct hzp_load_server *s, const char *route, json_t **ret,
     return r;
 }
 
+/* The sum of a metric's lines in a page of Prometheus text that have this label, or NULL: any. */
+static double metric(const char *page, const char *name, const char *label)
+{
+    double sum = 0;
+    size_t bytes = strlen(name);
+    for (const char *line = page; line; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        size_t n = strcspn(line, "\n");
+        const char *labels = memchr(line, '}', n);
+        const char *wanted = label ? strstr(line, label) : line;
+        if (strncmp(line, name, bytes) || !strchr("{ ", line[bytes]) || !wanted ||
+            wanted > line + n)
+            continue;
+        sum += strtod(labels ? labels + 1 : line + bytes, NULL);
+    }
+    return sum;
+}
+
+void hzp_load_read_cost(struct hzp_load_server *s, struct hzp_load_cost *ret)
+{
+    const struct hzp_http_call call = {.method = "GET", .route = "/metrics", .patience_s = 30};
+    struct hzp_http_stream in;
+    struct hzp_err_text err;
+    memset(ret, 0, sizeof(*ret));
+    hzp_http_stream_init(&in, NULL, NULL);
+    if (hzp_http_call(s, &call, &in, &err) == HZP_OK && in.status == 200 && in.bytes) {
+        char *page = strndup(in.body, in.bytes);
+        if (page) {
+            ret->http_s = metric(page, "hzpserve_http_cpu_seconds_total", NULL);
+            ret->deliver_s = metric(page, "hzpserve_host_seconds_total", "part=\"deliver\"");
+        }
+        free(page);
+    }
+    hzp_http_stream_fini(&in);
+}
+
 static int32_t whole(const json_t *value)
 {
     json_int_t n = json_integer_value(value);

@@ -103,6 +103,21 @@ static void print_report(const struct hzp_workload *work, const struct hzp_load_
     print_spread("E2EL", &s->e2el);
 }
 
+/* Microseconds a generated token; the client's own time is not in it. */
+static double cost_us(double seconds, const struct hzp_load_summary *s)
+{
+    return s->output_tokens ? seconds * 1e6 / (double)s->output_tokens : 0;
+}
+
+static void print_cost(const struct hzp_load_cost *cost, const struct hzp_load_summary *s)
+{
+    if (!(cost->http_s > 0))
+        return;
+    printf("\n");
+    print_number("Server, HTTP (us of processor/token):", cost_us(cost->http_s, s));
+    print_number("Server, deliver (us of engine/token):", cost_us(cost->deliver_s, s));
+}
+
 static void add_spread(json_t *json, const char *name, const struct hzp_load_spread *s)
 {
     const struct {
@@ -119,7 +134,8 @@ static void add_spread(json_t *json, const char *name, const struct hzp_load_spr
 
 static void print_json(const struct hzp_load_settings *o, const struct hzp_load_server *server,
                        const struct hzp_workload *work, const struct hzp_load_record *record,
-                       const struct hzp_load_summary *s, const struct hzp_load_failures *failures)
+                       const struct hzp_load_summary *s, const struct hzp_load_failures *failures,
+                       const struct hzp_load_cost *cost)
 {
     json_t *reasons = json_object();
     for (int i = 0; i < HZP_LOAD_REASONS; i++)
@@ -146,6 +162,10 @@ static void print_json(const struct hzp_load_settings *o, const struct hzp_load_
     add_spread(json, "tpot", &s->tpot);
     add_spread(json, "itl", &s->itl);
     add_spread(json, "e2el", &s->e2el);
+    if (cost->http_s > 0) {
+        json_object_set_new(json, "server_http_us", json_real(cost_us(cost->http_s, s)));
+        json_object_set_new(json, "server_deliver_us", json_real(cost_us(cost->deliver_s, s)));
+    }
     json_dumpf(json, stdout, JSON_INDENT(1));
     putchar('\n');
     json_decref(json);
@@ -153,15 +173,18 @@ static void print_json(const struct hzp_load_settings *o, const struct hzp_load_
 
 static int report(const struct hzp_load_settings *o, const struct hzp_load_server *server,
                   const struct hzp_workload *work, struct hzp_load_record *record,
-                  const struct hzp_load_failures *failures, struct hzp_err_text *reterr)
+                  const struct hzp_load_failures *failures, const struct hzp_load_cost *cost,
+                  struct hzp_err_text *reterr)
 {
     struct hzp_load_summary summary;
     char title[640];
     HZP_TRY(hzp_load_summarise(record, &summary, reterr));
     if (o->json)
-        print_json(o, server, work, record, &summary, failures);
+        print_json(o, server, work, record, &summary, failures, cost);
     else
         print_report(work, record, &summary, failures);
+    if (!o->json)
+        print_cost(cost, &summary);
     if (!o->plot)
         return HZP_OK;
     const char *name = o->trace ? strrchr(o->trace, '/') : NULL;
@@ -219,9 +242,14 @@ int hzp_bench_replay(const struct hzp_load_settings *o, struct hzp_err_text *ret
         .extra = extra,
         .progress = !o->json,
     };
+    struct hzp_load_cost before, after;
+    hzp_load_read_cost(&server, &before);
     r = hzp_load_run(&config, &record, &failures, reterr);
+    hzp_load_read_cost(&server, &after);
+    after.http_s -= before.http_s;
+    after.deliver_s -= before.deliver_s;
     if (r == HZP_OK)
-        r = report(o, &server, &work, &record, &failures, reterr);
+        r = report(o, &server, &work, &record, &failures, &after, reterr);
     if (r == HZP_OK && record.answers == 0)
         r = hzp_fail(reterr, HZP_EIO, "no request was answered: %s",
                      failures.reason[0].count ? failures.reason[0].text : "interrupted");

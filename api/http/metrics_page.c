@@ -477,6 +477,38 @@ static void process(struct page *p)
         plain(p, "process_max_fds", "gauge", (double)limit.rlim_cur, "Bound on them.");
 }
 
+/* Processor time of the threads that speak HTTP, by their names, in seconds. */
+static double http_seconds(void)
+{
+    static const char *const names[] = {"MHD-", "hzp-http", "hzp-notify", "hzp-door", "hzp-hangup"};
+    char path[64], name[32] = "";
+    double sum = 0;
+    DIR *dir = opendir("/proc/self/task");
+    struct dirent *entry;
+    while (dir && (entry = readdir(dir))) {
+        unsigned long long ran = 0;
+        if (entry->d_name[0] < '0' || entry->d_name[0] > '9')
+            continue;
+        snprintf(path, sizeof(path), "/proc/self/task/%.16s/comm", entry->d_name);
+        FILE *file = fopen(path, "re");
+        bool ours = false;
+        if (file && fgets(name, sizeof(name), file))
+            for (int i = 0; i < HZP_COUNT(names); i++)
+                ours |= !strncmp(name, names[i], strlen(names[i]));
+        if (file)
+            fclose(file);
+        snprintf(path, sizeof(path), "/proc/self/task/%.16s/schedstat", entry->d_name);
+        file = ours ? fopen(path, "re") : NULL;
+        if (file && fscanf(file, "%llu", &ran) == 1)
+            sum += (double)ran * 1e-9;
+        if (file)
+            fclose(file);
+    }
+    if (dir)
+        closedir(dir);
+    return sum;
+}
+
 static void connections(struct page *p, struct hzp_server *server)
 {
     struct hzp_door_stats d;
@@ -497,6 +529,8 @@ static void connections(struct page *p, struct hzp_server *server)
           "Memory of bodies, and of what is read of them.");
     counter(p, "hzpserve_unknown_fields_total", (double)atomic_load(&server->unknown.fields),
             "Fields of requests that were not known and ignored.");
+    counter(p, "hzpserve_http_cpu_seconds_total", http_seconds(),
+            "Processor time of the threads that speak HTTP.");
 }
 
 char *hzp_metrics_page(struct hzp_server *server)
