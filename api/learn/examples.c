@@ -411,10 +411,19 @@ static int no_form(struct parse *p, const json_t *object)
  * praise.  Files of others have columns of their own; in them such fields are ignored. */
 static int check_fields(struct parse *p, json_t *object)
 {
-    static const char *const known[] = {
-        "prompt",       "completion", "text",   "tokens",        "learn",     "messages",
-        "tools",        "documents",  "output", "conversations", "input",     "instruction",
-        "chat_template_kwargs"};
+    static const char *const known[] = {"prompt",
+                                        "completion",
+                                        "text",
+                                        "tokens",
+                                        "learn",
+                                        "messages",
+                                        "tools",
+                                        "documents",
+                                        "output",
+                                        "conversations",
+                                        "input",
+                                        "instruction",
+                                        "chat_template_kwargs"};
     const char *name;
     json_t *value;
     bool form = false; /* without any, no_form() names what there is */
@@ -431,8 +440,9 @@ static int check_fields(struct parse *p, json_t *object)
             continue;
         char field[48];
         snprintf(field, sizeof(field), "%.40s", name);
-        return bad(p, field, "is not a field of an example: messages, prompt and completion, text, "
-                             "tokens and learn are, and a few forms of other tools");
+        return bad(p, field,
+                   "is not a field of an example: messages, prompt and completion, text, "
+                   "tokens and learn are, and a few forms of other tools");
     }
     return HZP_OK;
 }
