@@ -24,17 +24,33 @@ static struct hzp_part *open_segment(const struct filling *f, struct hzp_seq *se
     uint64_t number = f->step->number;
     struct hzp_part *part = hzp_seq_part(seq, number);
     while (seq->taken * s->page_rows < seq->fed + rows)
-        seq->page[seq->taken++] = hzp_kvpool_take(s->pool);
+        seq->page[seq->taken++] = hzp_prefix_take(s->prefix);
     int32_t *page = hzp_batch_add_segment(batch, seq->fed, decode);
     memcpy(page, seq->page, (size_t)seq->taken * sizeof(*page));
     *part =
         (struct hzp_part){.step = number, .pos0 = seq->fed, .rows = rows, .logit0 = batch->logits};
     if (!seq->fed)
-        seq->prompt_version = f->step->version->record.id;
+        seq->prompt_version = s->version;
+    seq->mixed |= seq->prompt_version != s->version;
     seq->fed += rows;
     seq->step = number;
     f->room->rows -= rows;
     return part;
+}
+
+/* Hands the sequence's pages whose rows are complete to the prefix cache. */
+static void keep_pages(struct hzp_scheduler *s, struct hzp_seq *seq)
+{
+    if (seq->mixed || seq->alone)
+        return;
+    struct hzp_prefix_tokens tokens = hzp_request_tokens(seq->rq);
+    int32_t whole = HZP_MIN(seq->fed, tokens.count) / s->page_rows;
+    while (seq->kept < whole && !seq->alone) {
+        if (hzp_prefix_keep(s->prefix, &tokens, seq->page, seq->kept))
+            seq->kept++;
+        else
+            seq->alone = true;
+    }
 }
 
 static int32_t slot_of(const struct hzp_scheduler *s, const struct hzp_seq *seq, int32_t position)
@@ -157,6 +173,7 @@ static int32_t add_decodes(const struct filling *f)
             else
                 row = hzp_batch_add_drawn(batch, step->in_flight, logit, slot_of(s, seq, at));
             want_draw(batch, seq, part, row, at + 1);
+            keep_pages(s, seq);
         }
     return chosen;
 }
@@ -169,7 +186,7 @@ static int32_t piece_rows(const struct hzp_scheduler *s, const struct hzp_batch 
     const struct hzp_request *rq = seq->rq;
     int32_t left = seq->prompt_end - seq->fed;
     int32_t rows = HZP_MIN(left, room);
-    int64_t stored = (int64_t)(seq->taken + hzp_kvpool_free_pages(s->pool)) * s->page_rows;
+    int64_t stored = (int64_t)(seq->taken + hzp_prefix_available(s->prefix)) * s->page_rows;
     rows = (int32_t)HZP_MIN(rows, stored - seq->fed);
     int32_t logits = batch->max.logits_max - batch->logits;
     if (rq->prompt_logprobs)
@@ -245,7 +262,10 @@ static void add_prefills(const struct filling *f, int32_t decodes)
         int32_t rows = piece_rows(s, batch, seq, room);
         if (rows < 1)
             break; /* no younger prompt overtakes the oldest */
+        if (hzp_seek_prefix(s, seq, false))
+            break; /* an older prompt computes its next rows in this step */
         add_piece(f, seq, rows);
+        keep_pages(s, seq);
         room -= rows;
     }
 }

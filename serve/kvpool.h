@@ -6,8 +6,8 @@
  * admission (admission.h) decides which request may start, and the scheduler preempts a request
  * when no page is free.
  *
- * A page has at most one owner, and a preempted sequence recomputes its rows, so pages are never
- * copied.
+ * A page has at most one owner, a sequence or the prefix cache (prefix.h), and a preempted sequence
+ * recomputes its rows, so pages are never copied.
  *
  * Invariant: free + taken = pages.
  *

@@ -18,8 +18,11 @@ void hzp_show_stats(struct hzp_scheduler *s)
     struct hzp_kvpool_stats kv;
     hzp_kvpool_read_stats(s->pool, &kv);
     s->now.running = s->running;
+    struct hzp_prefix_stats prefix;
+    hzp_prefix_read_stats(s->prefix, &prefix);
     s->now.kv_pages = kv.pages;
-    s->now.kv_taken = kv.taken;
+    s->now.kv_taken = kv.taken - prefix.idle;
+    s->now.kv_idle = prefix.idle;
     s->now.kv_peak = hzp_admission_peak(s->admission);
     hzp_lock_take(&s->lock);
     s->shown = s->now;
@@ -40,7 +43,8 @@ static void end_request(struct hzp_scheduler *s, struct hzp_request *rq,
 
 void hzp_release_pages(struct hzp_scheduler *s, struct hzp_seq *seq)
 {
-    hzp_kvpool_release(s->pool, seq->page, seq->taken);
+    hzp_prefix_release(s->prefix, seq->page, seq->kept, seq->step);
+    hzp_kvpool_release(s->pool, seq->page + seq->kept, seq->taken - seq->kept);
     seq->used = false;
 }
 
@@ -169,9 +173,66 @@ static void look_ahead(struct hzp_scheduler *s, uint64_t number)
     s->look_next = number + LOOK_EVERY;
     s->looked_for = head;
     s->left = false;
-    for (int32_t i = 0; i < s->running; i++)
-        s->growth[i] = growth_of(s->seq[s->order[i]].rq);
+    for (int32_t i = 0; i < s->running; i++) {
+        const struct hzp_seq *seq = &s->seq[s->order[i]];
+        s->growth[i] = growth_of(seq->rq);
+        s->growth[i].rows -= seq->spared * s->page_rows;
+    }
     hzp_admission_look(s->admission, s->growth, s->running);
+}
+
+/* Whole pages in which the rows before the last one lie: the last one is computed in any case. */
+static int32_t pages_sought(const struct hzp_scheduler *s, const struct hzp_request *rq)
+{
+    return hzp_request_tells_prompt(rq) ? 0 : (hzp_request_tokens(rq).count - 1) / s->page_rows;
+}
+
+/* Pages that the request would share with running sequences. */
+static int32_t spared_pages(const struct hzp_scheduler *s, const struct hzp_request *rq)
+{
+    struct hzp_prefix_tokens tokens = hzp_request_tokens(rq);
+    int32_t used;
+    hzp_prefix_peek(s->prefix, &tokens, 0, pages_sought(s, rq), NULL, &used);
+    return used;
+}
+
+/* The sequence takes the kept pages in place of its own, which hold no rows yet. */
+static void take_prefix(struct hzp_scheduler *s, struct hzp_seq *seq)
+{
+    struct hzp_request *rq = seq->rq;
+    struct hzp_prefix_tokens tokens = hzp_request_tokens(rq);
+    int32_t used;
+    hzp_kvpool_release(s->pool, seq->page + seq->kept, seq->taken - seq->kept);
+    seq->kept =
+        hzp_prefix_match(s->prefix, &tokens, seq->kept, pages_sought(s, rq), seq->page, &used);
+    seq->taken = seq->kept;
+    seq->spared += used;
+    seq->fed = seq->kept * s->page_rows;
+    seq->prompt_version = s->version;
+    int32_t found = HZP_MIN(seq->fed, rq->prompt_count), known = HZP_MIN(rq->computed, found);
+    if (!rq->preemptions && !seq->restarted) {
+        s->now.prefix_hits += (uint64_t)(found - rq->cached);
+        rq->cached = found;
+    }
+    s->now.prompt_tokens += (uint64_t)(found - known);
+    s->now.found_tokens += (uint64_t)(found - known);
+    rq->computed = HZP_MAX(rq->computed, seq->fed);
+}
+
+bool hzp_seek_prefix(struct hzp_scheduler *s, struct hzp_seq *seq, bool take)
+{
+    if (seq->fed != seq->kept * s->page_rows || hzp_seq_decodes(seq) || seq->step > s->ended ||
+        seq->sought == hzp_prefix_additions(s->prefix))
+        return false;
+    struct hzp_prefix_tokens tokens = hzp_request_tokens(seq->rq);
+    int32_t used, most = pages_sought(s, seq->rq);
+    if (hzp_prefix_peek(s->prefix, &tokens, seq->kept, most, seq->page, &used) == seq->kept) {
+        seq->sought = hzp_prefix_additions(s->prefix);
+        return false;
+    }
+    if (take)
+        take_prefix(s, seq);
+    return true;
 }
 
 /* First come, first served: no request overtakes the head of the queue while that waits for
@@ -185,10 +246,11 @@ static void admit(struct hzp_scheduler *s)
             i++;
         if (i == s->config.running_max)
             return; /* ended sequences still hold slots: their last steps are in flight */
-        struct hzp_growth growth = growth_of(rq);
-        if (!hzp_admission_fits(s->admission, &growth))
+        struct hzp_growth growth = growth_of(rq), predicted = growth;
+        predicted.rows -= spared_pages(s, rq) * s->page_rows;
+        if (!hzp_admission_fits(s->admission, &predicted))
             return;
-        hzp_admission_add(s->admission, &growth);
+        hzp_admission_add(s->admission, &predicted);
         s->wait_head = (s->wait_head + 1) % s->wait_room;
         s->wait_count--;
         struct hzp_seq *seq = &s->seq[i];
@@ -198,6 +260,7 @@ static void admit(struct hzp_scheduler *s)
         leave_queue(s, rq);
         if (!rq->preempted) {
             s->now.admitted++;
+            s->now.prefix_queries += (uint64_t)rq->prompt_count;
             rq->admitted_ns = s->clock_ns;
         }
         rq->preempted = false;
@@ -213,7 +276,10 @@ static bool pages_to_come(const struct hzp_scheduler *s)
         if (seq->used && seq->taken && (!seq->rq || hzp_seq_complete(seq)))
             return true;
     }
-    return false;
+    /* No idle page can be given out now, so these are read by an in-flight step. */
+    struct hzp_prefix_stats prefix;
+    hzp_prefix_read_stats(s->prefix, &prefix);
+    return prefix.idle > 0;
 }
 
 /* Gives every sequence the page of its next row, oldest first, preempting the youngest if
@@ -224,10 +290,10 @@ static void secure_pages(struct hzp_scheduler *s)
         struct hzp_seq *seq = &s->seq[s->order[i]];
         if (hzp_seq_complete(seq) || hzp_seq_has_page(s, seq))
             continue;
-        int32_t page = hzp_kvpool_take(s->pool);
+        int32_t page = hzp_prefix_take(s->prefix);
         while (page < 0 && i < s->running - 1 && !pages_to_come(s)) {
             preempt(s);
-            page = hzp_kvpool_take(s->pool);
+            page = hzp_prefix_take(s->prefix);
         }
         if (page >= 0)
             seq->page[seq->taken++] = page;
@@ -240,9 +306,14 @@ void hzp_queue_restart(struct hzp_scheduler *s, uint64_t version)
         struct hzp_seq *seq = &s->seq[s->order[i]];
         if (!seq->fed || hzp_seq_decodes(seq) || seq->prompt_version == version)
             continue;
-        seq->fed = 0;
+        hzp_prefix_release(s->prefix, seq->page, seq->kept, seq->step);
+        seq->taken -= seq->kept;
+        memmove(seq->page, seq->page + seq->kept, (size_t)seq->taken * sizeof(*seq->page));
+        seq->fed = seq->kept = seq->spared = 0;
         seq->part[0].rows = seq->part[1].rows = 0;
         seq->restarted = true;
+        seq->alone = false;
+        seq->sought = 0;
         s->now.prompt_restarts++;
     }
 }
@@ -254,5 +325,7 @@ void hzp_queue_turn(struct hzp_scheduler *s, uint64_t number)
     cull_running(s);
     look_ahead(s, number);
     admit(s);
+    for (int32_t i = 0; s->version && i < s->running; i++)
+        hzp_seek_prefix(s, &s->seq[s->order[i]], true);
     secure_pages(s);
 }

@@ -83,6 +83,8 @@ struct hzp_request {
     uint64_t prompt_version;   /* of a final request with max_tokens 0: what computed its prompt */
     bool not_finite;           /* of FAILED: the model's logits were NaN or infinite */
     int32_t stop_token;        /* of STOPPED */
+    int32_t cached;            /* prompt tokens whose rows the prefix cache had, at first; set
+                                * before the first output */
     _Atomic int64_t staleness; /* largest seen while it ran, in optimizer steps; a request that
                                 * ended for its client at a stop string may still be running */
     uint64_t submitted_ns, admitted_ns, finished_ns;
@@ -94,7 +96,7 @@ struct hzp_request {
 
     /* used by the scheduler */
     struct hzp_edits *edits; /* created at submit */
-    int32_t computed;        /* rows of its sequence computed at least once */
+    int32_t computed;        /* rows of its sequence computed, or found, at least once */
     int32_t preemptions;     /* so far */
     bool preempted;          /* it has run before and waits again */
     _Atomic bool let_go;     /* false from submit until wake() has returned for the final state: the

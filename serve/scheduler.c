@@ -42,6 +42,7 @@ int hzp_scheduler_create(const struct hzp_scheduler_config *config, const struct
     s->wait = hzp_xcalloc((size_t)s->wait_room, sizeof(struct hzp_request *));
     s->growth = hzp_xcalloc((size_t)config->running_max, sizeof(*s->growth));
     hzp_admission_create(config->admission, hzp_kvpool_pages(pool), s->page_rows, &s->admission);
+    hzp_prefix_create(pool, config->prefix_cache, &s->prefix);
     hzp_budget_init(&s->budget);
     hzp_lock_init(&s->lock, HZP_LOCK_SCHEDULER);
     *ret = s;
@@ -134,6 +135,7 @@ void hzp_scheduler_abort(struct hzp_scheduler *s)
 {
     hzp_scheduler_stop(s, true);
     s->ended = UINT64_MAX;
+    hzp_prefix_ended(s->prefix, s->ended);
     hzp_fail_all(s);
     hzp_show_stats(s);
 }
@@ -146,6 +148,7 @@ void hzp_scheduler_destroy(struct hzp_scheduler *s)
     for (int32_t i = 0; i < s->config.running_max; i++)
         if (s->seq[i].used)
             hzp_release_pages(s, &s->seq[i]);
+    hzp_prefix_destroy(s->prefix);
     hzp_ring_destroy(s->submitted);
     hzp_lock_fini(&s->lock);
     free(s->seq);
@@ -170,8 +173,11 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
     hzp_lock_release(&s->lock);
     if (hurry)
         hzp_fail_all(s);
-    if (step->version)
-        hzp_queue_restart(s, step->version->record.id);
+    if (step->version && step->version->record.id != s->version) {
+        s->version = step->version->record.id;
+        hzp_prefix_serve(s->prefix, s->version);
+        hzp_queue_restart(s, s->version);
+    }
     hzp_queue_turn(s, step->number);
     if (s->running && step->version)
         hzp_fill_step(s, step, room, offer);
@@ -184,6 +190,7 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step,
 {
     struct hzp_scheduler *s = HZP_CONTAINER_OF(source, struct hzp_scheduler, source);
     s->ended = step->number;
+    hzp_prefix_ended(s->prefix, s->ended);
     s->clock_ns = outcome->end_ns;
     for (int32_t i = 0; i < s->config.running_max; i++)
         if (s->seq[i].used && !s->seq[i].rq && s->seq[i].step <= s->ended)

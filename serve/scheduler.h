@@ -34,6 +34,11 @@
  * as such prompts have rows.  (One that lacks a page may be restarted again.)  After a preemption
  * the same holds of all rows that are recomputed.
  *
+ * Prompts that begin alike.  Before its first row is computed, and again while all its rows were
+ * found, a sequence takes the pages that the prefix cache has for its tokens.  While an older
+ * prompt computes rows that it could use, it waits: pages formed in a step are found from the next
+ * step on.  A swap leaves the cache empty.
+ *
  * No deadlock and no starvation.  Requests have one order, that of submission.  Running requests
  * come before waiting ones in it, and neither admission (from the front of the queue) nor
  * preemption (of the last running request, to the front of the queue) changes it.  Before a step is
@@ -69,6 +74,7 @@ struct hzp_scheduler_config {
     int32_t prefill_rows_max;   /* prompt rows of one step while others decode; 0: decided by
                                  * budget.h */
     enum hzp_admission_rule admission;
+    bool prefix_cache; /* rows of equal beginnings of prompts are computed once (prefix.h) */
     int32_t edits_max; /* of the batch: submit refuses a request that could need more */
 };
 
@@ -102,8 +108,11 @@ struct hzp_scheduler_stats {
     uint64_t prompt_tokens, generated_tokens, steps;
     uint64_t recomputed_tokens;                /* rows recomputed after preemptions and restarts */
     uint64_t prompt_restarts;                  /* prompts begun again because of a swap */
+    uint64_t prefix_queries, prefix_hits;      /* prompt tokens looked for in the cache, found */
+    uint64_t found_tokens;                     /* of prompt_tokens: found, not computed */
     uint64_t step_rows[HZP_STEP_ROWS_CLASSES]; /* steps by rows */
-    int32_t kv_pages, kv_taken;
+    int32_t kv_pages, kv_taken;                /* taken: by running sequences */
+    int32_t kv_idle;                           /* kept by the prefix cache, in no sequence's use */
     int32_t kv_peak; /* predicted peak of the running requests' pages, at most eight steps old */
     int32_t budget_rows; /* rows of the newest step that served */
     /* steps in which a prompt could take rows, by what decided how many */

@@ -9,6 +9,7 @@
 
 #include "base/thread.h"
 #include "serve/budget.h"
+#include "serve/prefix.h"
 #include "serve/scheduler.h"
 
 #include <stdatomic.h>
@@ -27,14 +28,19 @@ struct hzp_part {
 struct hzp_seq {
     struct hzp_request *rq;
     bool used;
-    int32_t *page; /* [page_stride], the first `taken` are owned */
+    int32_t *page; /* [page_stride], the first `taken` are the sequence's */
     int32_t taken;
-    int32_t fed;        /* positions whose keys and values are stored once all steps formed so far
+    int32_t kept;   /* the first ones are the prefix cache's, with a reference: never written to */
+    int32_t spared; /* of these, pages that another sequence used when they were found */
+    int32_t fed;    /* positions whose keys and values are stored once all steps formed so far
                          * have ended */
-    int32_t prompt_end; /* end of the rows computed in chunks: the prompt, and tokens generated
+    int32_t prompt_end;      /* end of the rows computed in chunks: the prompt, and tokens generated
                          * before a preemption */
     uint64_t prompt_version; /* computes, or has computed, the rows up to prompt_end */
     bool restarted;          /* a swap has made it compute those rows again */
+    bool mixed;              /* rows behind prompt_end were computed by another version */
+    bool alone;              /* the cache has another page for its next tokens */
+    uint64_t sought;         /* hzp_prefix_additions() at the last search */
     struct hzp_part part[2]; /* of step n: part[n % 2]; two may be in flight */
     uint64_t step;           /* the last step that accesses its pages */
 };
@@ -51,6 +57,7 @@ struct hzp_scheduler {
                         * waiting_max */
     struct hzp_ring *submitted;
     struct hzp_admission *admission;
+    struct hzp_prefix *prefix;
 
     /* engine thread only */
     struct hzp_seq *seq;  /* [running_max] */
@@ -68,6 +75,7 @@ struct hzp_scheduler {
     bool left;                            /* a sequence has left since then */
     struct hzp_budget budget;
     uint64_t ended;    /* newest step that has ended */
+    uint64_t version;  /* that the step being formed serves from; 0: none yet */
     uint64_t clock_ns; /* of the newest step */
     struct hzp_scheduler_stats now;
 
@@ -80,6 +88,17 @@ struct hzp_scheduler {
     uint64_t refused;
     struct hzp_scheduler_stats shown;
 };
+
+/* The tokens of its sequence that are known. */
+static inline struct hzp_prefix_tokens hzp_request_tokens(const struct hzp_request *rq)
+{
+    /* relaxed: only the engine thread writes it */
+    int32_t drawn = atomic_load_explicit(&rq->out_count, memory_order_relaxed);
+    return (struct hzp_prefix_tokens){.prompt = rq->prompt,
+                                      .prompt_count = rq->prompt_count,
+                                      .out = rq->out,
+                                      .count = rq->prompt_count + drawn};
+}
 
 /* True: all tokens it may generate are drawn once the steps formed so far have ended. */
 static inline bool hzp_seq_complete(const struct hzp_seq *seq)
@@ -120,6 +139,10 @@ void hzp_fail_all(struct hzp_scheduler *s);
 
 /* The i-th waiting request. */
 struct hzp_request *hzp_wait_at(const struct hzp_scheduler *s, int32_t i);
+
+/* Searches the prefix cache for the sequence's next pages, if all its rows so far were found there.
+ * True: there are some.  take: the sequence gets them. */
+bool hzp_seek_prefix(struct hzp_scheduler *s, struct hzp_seq *seq, bool take);
 
 /* Releases the sequence's pages; no in-flight step may read them. */
 void hzp_release_pages(struct hzp_scheduler *s, struct hzp_seq *seq);

@@ -22,6 +22,7 @@ static int make_work(const struct hzp_load_settings *o, const struct hzp_load_se
             hzp_workload_equal(ret, o->requests, (int32_t)o->input, (int32_t)o->output, reterr));
     }
     ret->seed = (uint64_t)o->seed;
+    ret->prefix = o->trace ? 0 : (int32_t)o->prefix;
     ret->vocab = o->vocab ? (int32_t)o->vocab : server->vocab ? server->vocab : VOCAB_UNKNOWN;
     int32_t context = o->context ? (int32_t)o->context : server->context;
     if (context > 1)

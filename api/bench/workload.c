@@ -92,4 +92,7 @@ void hzp_workload_prompt(const struct hzp_workload *w, int64_t i, int32_t *token
         for (int32_t k = begin; k < end; k++)
             token[k] = (int32_t)(mix(key + (uint64_t)(k - begin)) % (uint64_t)w->vocab);
     }
+    uint64_t shared = mix(w->seed ^ 0x736861726564u);
+    for (int32_t k = 0; k < w->prefix && k < r->input; k++)
+        token[k] = (int32_t)(mix(shared + (uint64_t)k) % (uint64_t)w->vocab);
 }

@@ -17,6 +17,7 @@ struct hzp_workload {
     struct hzp_trace_file trace;
     uint64_t seed;
     int32_t vocab;                   /* tokens are from 0 to vocab - 1 */
+    int32_t prefix;                  /* so many first tokens are the same in all prompts */
     int64_t clipped;                 /* requests that hzp_workload_clip() shortened */
     int64_t clipped_in, clipped_out; /* tokens removed from them */
 };

@@ -147,6 +147,8 @@ const struct hzp_option hzp_option_table[] = {
     SIZE("--kv-memory", engine.serving.kv_memory, "0", 0, BIG, ENGINE,
          "memory of the KV cache; 0: enough for --max-running sequences, at most a quarter of the "
          "device's memory and what is free of it"),
+    FLAG("--no-prefix-cache", engine.serving.no_prefix_cache, ENGINE,
+         "compute every prompt from its first token, even if another request began alike"),
     INT("--page-rows", engine.serving.page_rows, "16", 1, 1024, ENGINE | PLAN | SEARCH,
         "tokens per KV page"),
     INT("--max-edits", engine.serving.edits_max, "0", 0, 1 << 24, ENGINE,
@@ -421,6 +423,8 @@ const struct hzp_option hzp_option_table[] = {
         "without a trace: number of requests"),
     INT("--input-len", bench.load.input, "0", 0, 1 << 24, BENCH,
         "without a trace: prompt tokens per request; 0: 512, in bench coserve 32"),
+    INT("--prefix-len", bench.load.prefix, "0", 0, 1 << 24, BENCH,
+        "bench replay without a trace: so many first tokens are the same in all prompts"),
     INT("--output-len", bench.load.output, "0", 0, 1 << 24, BENCH,
         "without a trace: generated tokens per request; 0: 128"),
     NUM("--steady", bench.steady_seconds, "0", 0, 3600, BENCH,

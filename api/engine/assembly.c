@@ -292,6 +292,7 @@ static int open_serving(struct hzp_assembly *a)
                                           .waiting_max = (int32_t)s->waiting_max,
                                           .waiting_tokens_max = s->waiting_tokens,
                                           .prefill_rows_max = (int32_t)s->prefill_rows,
+                                          .prefix_cache = !s->no_prefix_cache,
                                           .admission = s->admission ? HZP_ADMIT_WORST_CASE
                                                                     : HZP_ADMIT_PREDICTED,
                                           .edits_max = batch->edits_max};

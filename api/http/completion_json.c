@@ -15,14 +15,24 @@ struct hzp_usage hzp_completion_usage(const struct hzp_completion *c)
         usage.prompt += (int64_t)c->params.prompt[i].n;
     for (int32_t i = 0; i < c->choices; i++)
         usage.generated += c->choice[i].seen;
+    for (int32_t i = 0; i < c->choices; i++)
+        if (!i || c->choice[i].prompt != c->choice[i - 1].prompt)
+            usage.cached += hzp_choice_cached(&c->choice[i]);
     return usage;
+}
+
+int64_t hzp_choice_cached(const struct hzp_choice *choice)
+{
+    /* The engine has written it before the first output. */
+    return choice->seen || choice->finish != HZP_FINISH_NONE ? choice->rq->cached : 0;
 }
 
 json_t *hzp_usage_json(struct hzp_usage usage)
 {
-    return json_pack("{s:I, s:I, s:I}", "prompt_tokens", (json_int_t)usage.prompt, "total_tokens",
-                     (json_int_t)(usage.prompt + usage.generated), "completion_tokens",
-                     (json_int_t)usage.generated);
+    return json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", (json_int_t)usage.prompt,
+                     "total_tokens", (json_int_t)(usage.prompt + usage.generated),
+                     "completion_tokens", (json_int_t)usage.generated, "prompt_tokens_details",
+                     "cached_tokens", (json_int_t)usage.cached);
 }
 
 json_t *hzp_text_json(const char *text, size_t bytes)

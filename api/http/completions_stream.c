@@ -51,7 +51,8 @@ static json_t *chunk_json(struct hzp_answer *a, uint64_t version, json_t *choice
 static struct hzp_usage choice_usage(const struct hzp_completion *c,
                                      const struct hzp_choice *choice)
 {
-    return (struct hzp_usage){(int64_t)c->params.prompt[choice->prompt].n, choice->seen};
+    return (struct hzp_usage){(int64_t)c->params.prompt[choice->prompt].n, choice->seen,
+                              hzp_choice_cached(choice)};
 }
 
 /* ---- the common event, without a JSON library ---- */

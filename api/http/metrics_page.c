@@ -112,11 +112,19 @@ static void serving(struct page *p, struct hzp_server *server)
             p->labels, p->labels, p->labels);
     gauge(p, "vllm:kv_cache_usage_perc", s.kv_pages ? (double)s.kv_taken / s.kv_pages : 0,
           "Part of the KV cache in use, 1: all.");
-    counter(p, "vllm:prompt_tokens_total", (double)s.prompt_tokens, "Prompt tokens computed.");
+    counter(p, "vllm:prompt_tokens_total", (double)s.prompt_tokens,
+            "Prompt tokens computed, or found in the prefix cache.");
     head(p, "vllm:prompt_tokens_by_source_total", "counter", "Prompt tokens, by their source.");
-    fprintf(p->out, "vllm:prompt_tokens_by_source_total{%s,source=\"local_compute\"} %llu\n",
-            p->labels, (unsigned long long)s.prompt_tokens);
+    fprintf(p->out,
+            "vllm:prompt_tokens_by_source_total{%s,source=\"local_compute\"} %llu\n"
+            "vllm:prompt_tokens_by_source_total{%s,source=\"local_cache_hit\"} %llu\n",
+            p->labels, (unsigned long long)(s.prompt_tokens - s.found_tokens), p->labels,
+            (unsigned long long)s.found_tokens);
     counter(p, "vllm:generation_tokens_total", (double)s.generated_tokens, "Tokens generated.");
+    counter(p, "vllm:prefix_cache_queries_total", (double)s.prefix_queries,
+            "Prompt tokens of admitted requests.");
+    counter(p, "vllm:prefix_cache_hits_total", (double)s.prefix_hits,
+            "Of these, tokens whose rows the prefix cache had.");
     counter(p, "vllm:num_preemptions_total", (double)s.preempted,
             "Sequences preempted for lack of KV pages.");
     counter(p, "vllm:admission_rejections_total", (double)s.refused,
@@ -132,7 +140,8 @@ static void serving(struct page *p, struct hzp_server *server)
                 (unsigned long long)below);
     }
     fprintf(p->out, "vllm:iteration_tokens_total_sum{%s} %llu\n", p->labels,
-            (unsigned long long)(s.prompt_tokens + s.generated_tokens + s.recomputed_tokens));
+            (unsigned long long)(s.prompt_tokens - s.found_tokens + s.generated_tokens +
+                                 s.recomputed_tokens));
     fprintf(p->out, "vllm:iteration_tokens_total_count{%s} %llu\n", p->labels,
             (unsigned long long)below);
     head(p, "vllm:cache_config_info", "gauge", "The KV cache.");
@@ -142,6 +151,8 @@ static void serving(struct page *p, struct hzp_server *server)
     gauge(p, "hzpserve_kv_pages_predicted_peak", s.kv_peak,
           "Pages that running sequences are counted on to need at most.");
     gauge(p, "hzpserve_kv_pages_taken", s.kv_taken, "Pages in use.");
+    gauge(p, "hzpserve_kv_pages_idle", s.kv_idle,
+          "Pages that the prefix cache keeps and no sequence uses.");
     counter(p, "hzpserve_recomputed_tokens_total", (double)s.recomputed_tokens,
             "Tokens recomputed after a preemption, or a version swap within a prompt.");
     counter(p, "hzpserve_prompt_restarts_total", (double)s.prompt_restarts,

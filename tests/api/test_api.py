@@ -192,13 +192,42 @@ def test_prompt_shapes(server):
     assert lists.usage.prompt_tokens == 2 * len(ids)
 
 
+def test_prefix_cache():
+    """What the cache has is not computed again, and answers are the same as without it."""
+    begin = " ".join([PROMPT] * 12)
+    ends = ["", " The end", " and then a bird", " and then"]
+    answers = {}
+    for options in [], ["--no-prefix-cache"]:
+        with Server("--no-train", "--page-rows", "16", *options) as server:
+            asked = [server.complete(prompt=begin + end, max_tokens=40) for end in ends]
+            usage = [a.usage for a in asked]
+            cached = [u.prompt_tokens_details.cached_tokens for u in usage]
+            # what it generated, too: a conversation goes on
+            longer = server.complete(prompt=begin + asked[0].choices[0].text, max_tokens=8)
+            cached.append(longer.usage.prompt_tokens_details.cached_tokens)
+            answers[len(options)] = [a.choices[0].text for a in asked + [longer]]
+            shared = (usage[0].prompt_tokens - 2) // 16 * 16  # the last token may differ
+            if options:
+                assert cached == [0] * 5
+                assert server.metric("vllm:prefix_cache_hits_total") == 0
+            else:
+                assert cached[0] == 0 and min(cached[1:4]) >= shared > 0, (cached, usage)
+                assert cached[4] >= shared
+                assert server.metric("vllm:prefix_cache_hits_total") == sum(cached)
+                assert server.metric("hzpserve_kv_pages_idle") >= shared // 16
+                assert server.metric("vllm:prefix_cache_queries_total") == sum(
+                    u.prompt_tokens for u in usage + [longer.usage])
+    assert answers[0] == answers[1]
+
+
 def test_stream(server):
     whole = server.complete(max_tokens=60)
     parts = list(server.complete(max_tokens=60, stream=True, stream_options={"include_usage": True}))
     text = "".join(c.choices[0].text for c in parts if c.choices)
     assert text == whole.choices[0].text
     assert all(c.usage is None for c in parts[:-1])
-    assert parts[-1].choices == [] and parts[-1].usage == whole.usage
+    assert parts[-1].choices == [] and (parts[-1].usage.prompt_tokens, parts[-1].usage.total_tokens) == (
+        whole.usage.prompt_tokens, whole.usage.total_tokens)
     assert [c.choices[0].finish_reason for c in parts[:-1]][-1] == "length"
     assert all(c.choices[0].finish_reason is None for c in parts[:-2])
     assert len({c.id for c in parts}) == 1

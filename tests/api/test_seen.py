@@ -38,8 +38,9 @@ def test_metrics_for_boards(server):
     mine = 'model_name="tiny",engine="0"'
     assert found["vllm:engine_sleep_state"][mine + ',sleep_state="awake"'] == 1
     assert found["vllm:num_requests_waiting_by_reason"][mine + ',reason="capacity"'] == 0
-    assert found["vllm:prompt_tokens_by_source_total"][mine + ',source="local_compute"'] == \
-        found["vllm:prompt_tokens_total"][mine] > 0
+    sources = found["vllm:prompt_tokens_by_source_total"]
+    assert sources[mine + ',source="local_compute"'] + sources[mine + ',source="local_cache_hit"'] \
+        == found["vllm:prompt_tokens_total"][mine] > 0
     for reason in ("stop", "length", "abort", "error"):
         assert f'{mine},finished_reason="{reason}"' in found["vllm:request_success_total"]
     for name, bounds in (("vllm:time_to_first_token_seconds", ("0.1", "0.25", "1.0", "2.5", "10.0")),

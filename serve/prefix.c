@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "serve/prefix.h"
+
+#include "base/arena.h"
+#include "base/thread.h"
+#include "serve/request.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { NONE = -1 };
+
+/* What is known of a page; a page that is not kept is not `kept`. */
+struct entry {
+    bool kept;      /* it is in the table, can be matched */
+    bool held;      /* it is the cache's: kept, or was until a swap and is still in use */
+    uint64_t hash;  /* of all tokens from the first one on */
+    int32_t before; /* the page before; NONE: it is the first */
+    uint32_t generation, before_generation; /* a page that is given out again is another one */
+    int32_t refs;
+    uint64_t step;        /* the last step that may read it */
+    int32_t next;         /* in its bucket */
+    int32_t newer, older; /* in the list of idle pages */
+};
+
+/* Idle pages; all of them can be given out, except those of `cooling`. */
+struct list {
+    int32_t newest, oldest, count;
+};
+
+struct hzp_prefix {
+    /* fixed after create */
+    struct hzp_kvpool *pool;
+    bool on;
+    int32_t pages, page_rows;
+    uint64_t buckets; /* a power of two */
+
+    struct entry *entry; /* [pages] */
+    int32_t *token;      /* [pages][page_rows] of kept pages */
+    int32_t *bucket;     /* [buckets] the first page; NONE */
+    int32_t *scratch;    /* [page_rows] */
+    struct list idle;    /* oldest: released first */
+    struct list cooling; /* idle, and a step in flight may still read them */
+    uint64_t version;    /* serving */
+    uint64_t ended;      /* newest step that has ended */
+    uint64_t additions, evicted;
+    int32_t kept;
+};
+
+void hzp_prefix_create(struct hzp_kvpool *pool, bool on, struct hzp_prefix **ret)
+{
+    struct hzp_prefix *p = hzp_xcalloc(1, sizeof(*p));
+    p->pool = pool;
+    p->on = on;
+    p->pages = hzp_kvpool_pages(pool);
+    p->page_rows = hzp_kvpool_page_rows(pool);
+    p->buckets = 1;
+    p->idle = p->cooling = (struct list){NONE, NONE, 0};
+    if (on) {
+        while (p->buckets < (uint64_t)p->pages)
+            p->buckets *= 2;
+        size_t tokens = (size_t)p->pages * (size_t)p->page_rows;
+        p->token = hzp_xcalloc(tokens, sizeof(*p->token));
+        p->scratch = hzp_xcalloc((size_t)p->page_rows, sizeof(*p->scratch));
+        p->entry = hzp_xcalloc((size_t)p->pages, sizeof(*p->entry));
+    }
+    p->bucket = hzp_xcalloc(p->buckets, sizeof(*p->bucket));
+    for (uint64_t i = 0; i < p->buckets; i++)
+        p->bucket[i] = NONE;
+    *ret = p;
+}
+
+/* ---- lists of idle pages ---- */
+
+static void list_add(struct hzp_prefix *p, struct list *list, int32_t page)
+{
+    struct entry *e = &p->entry[page];
+    e->newer = NONE;
+    e->older = list->newest;
+    if (list->newest != NONE)
+        p->entry[list->newest].newer = page;
+    else
+        list->oldest = page;
+    list->newest = page;
+    list->count++;
+}
+
+static void list_remove(struct hzp_prefix *p, struct list *list, int32_t page)
+{
+    struct entry *e = &p->entry[page];
+    *(e->newer != NONE ? &p->entry[e->newer].older : &list->newest) = e->older;
+    *(e->older != NONE ? &p->entry[e->older].newer : &list->oldest) = e->newer;
+    list->count--;
+}
+
+static struct list *list_of(struct hzp_prefix *p, int32_t page)
+{
+    return p->entry[page].step > p->ended ? &p->cooling : &p->idle;
+}
+
+/* ---- the table ---- */
+
+static uint64_t hash_more(uint64_t hash, uint64_t word)
+{
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+    return hash ^ hash >> 29;
+}
+
+static int32_t token_at(const struct hzp_prefix_tokens *tokens, int32_t i)
+{
+    return i < tokens->prompt_count ? tokens->prompt[i]
+                                    : tokens->out[i - tokens->prompt_count].token;
+}
+
+/* Reads the tokens of page `index` into the scratch row; returns the hash up to its end. */
+static uint64_t read_page(const struct hzp_prefix *p, const struct hzp_prefix_tokens *tokens,
+                          int32_t index, uint64_t hash)
+{
+    for (int32_t i = 0; i < p->page_rows; i++) {
+        p->scratch[i] = token_at(tokens, index * p->page_rows + i);
+        hash = hash_more(hash, (uint32_t)p->scratch[i]);
+    }
+    return hash;
+}
+
+/* The kept page with the scratch row's tokens behind the page `before`; NONE: there is none. */
+static int32_t find(const struct hzp_prefix *p, uint64_t hash, int32_t before)
+{
+    size_t bytes = (size_t)p->page_rows * sizeof(*p->token);
+    for (int32_t page = p->bucket[hash & (p->buckets - 1)]; page != NONE;
+         page = p->entry[page].next) {
+        const struct entry *e = &p->entry[page];
+        bool behind = e->before == before &&
+                      (before == NONE || e->before_generation == p->entry[before].generation);
+        if (e->hash == hash && behind &&
+            !memcmp(p->token + (size_t)page * (size_t)p->page_rows, p->scratch, bytes))
+            return page;
+    }
+    return NONE;
+}
+
+static void table_remove(struct hzp_prefix *p, int32_t page)
+{
+    struct entry *e = &p->entry[page];
+    int32_t *at = &p->bucket[e->hash & (p->buckets - 1)];
+    while (*at != page)
+        at = &p->entry[*at].next;
+    *at = e->next;
+    e->kept = false;
+    e->generation++;
+    p->kept--;
+}
+
+/* The page is no longer the cache's. */
+static void let_go(struct hzp_prefix *p, int32_t page)
+{
+    if (p->entry[page].kept)
+        table_remove(p, page);
+    p->entry[page].held = false;
+    hzp_kvpool_release(p->pool, &page, 1);
+}
+
+void hzp_prefix_destroy(struct hzp_prefix *p)
+{
+    if (!p)
+        return;
+    hzp_prefix_ended(p, UINT64_MAX);
+    while (p->idle.count) {
+        int32_t page = p->idle.oldest;
+        list_remove(p, &p->idle, page);
+        let_go(p, page);
+    }
+    free(p->entry);
+    free(p->token);
+    free(p->bucket);
+    free(p->scratch);
+    free(p);
+}
+
+/* ---- versions and steps ---- */
+
+void hzp_prefix_serve(struct hzp_prefix *p, uint64_t version)
+{
+    if (version == p->version)
+        return;
+    p->version = version;
+    for (int32_t page = 0; p->kept && page < p->pages; page++)
+        if (p->entry[page].kept)
+            table_remove(p, page);
+    while (p->idle.count) {
+        int32_t page = p->idle.oldest;
+        list_remove(p, &p->idle, page);
+        let_go(p, page);
+    }
+}
+
+void hzp_prefix_ended(struct hzp_prefix *p, uint64_t step)
+{
+    int32_t page = p->cooling.oldest;
+    while (page != NONE) {
+        int32_t newer = p->entry[page].newer;
+        if (p->entry[page].step <= step) {
+            list_remove(p, &p->cooling, page);
+            if (p->entry[page].kept)
+                list_add(p, &p->idle, page);
+            else
+                let_go(p, page);
+        }
+        page = newer;
+    }
+    p->ended = step;
+}
+
+uint64_t hzp_prefix_additions(const struct hzp_prefix *p)
+{
+    return p->additions;
+}
+
+/* ---- matching and keeping ---- */
+
+/* Where a search for kept pages stands: behind the page `before`. */
+struct search {
+    const struct hzp_prefix_tokens *tokens;
+    uint64_t hash;
+    int32_t before;
+};
+
+static struct search search_from(const struct hzp_prefix *p, const struct hzp_prefix_tokens *tokens,
+                                 int32_t from, const int32_t *page)
+{
+    int32_t before = from ? page[from - 1] : NONE;
+    return (struct search){tokens, from ? p->entry[before].hash : 0, before};
+}
+
+/* Goes on to page `index`, if it is kept. */
+static bool search_next(const struct hzp_prefix *p, struct search *search, int32_t index)
+{
+    bool behind = search->before == NONE || p->entry[search->before].kept;
+    if (!p->kept || !behind || (index + 1) * p->page_rows > search->tokens->count)
+        return false;
+    search->hash = read_page(p, search->tokens, index, search->hash);
+    search->before = find(p, search->hash, search->before);
+    return search->before != NONE;
+}
+
+int32_t hzp_prefix_match(struct hzp_prefix *p, const struct hzp_prefix_tokens *tokens, int32_t from,
+                         int32_t most, int32_t *page, int32_t *ret_used)
+{
+    hzp_assert_engine_thread();
+    int32_t n = from;
+    *ret_used = 0;
+    if (!p->on)
+        return n;
+    struct search search = search_from(p, tokens, from, page);
+    for (; n < most && search_next(p, &search, n); n++) {
+        struct entry *e = &p->entry[search.before];
+        page[n] = search.before;
+        *ret_used += e->refs > 0;
+        if (!e->refs)
+            list_remove(p, list_of(p, search.before), search.before);
+        e->refs++;
+    }
+    return n;
+}
+
+int32_t hzp_prefix_peek(const struct hzp_prefix *p, const struct hzp_prefix_tokens *tokens,
+                        int32_t from, int32_t most, const int32_t *page, int32_t *ret_used)
+{
+    int32_t n = from;
+    *ret_used = 0;
+    if (!p->on)
+        return n;
+    struct search search = search_from(p, tokens, from, page);
+    for (; n < most && search_next(p, &search, n); n++)
+        *ret_used += p->entry[search.before].refs > 0;
+    return n;
+}
+
+bool hzp_prefix_keep(struct hzp_prefix *p, const struct hzp_prefix_tokens *tokens,
+                     const int32_t *page, int32_t index)
+{
+    hzp_assert_engine_thread();
+    if (!p->on)
+        return false;
+    int32_t before = index ? page[index - 1] : NONE, own = page[index];
+    HZP_ASSERT((index + 1) * p->page_rows <= tokens->count);
+    HZP_ASSERT(before == NONE || p->entry[before].held);
+    if (before != NONE && !p->entry[before].kept)
+        return false; /* of the version before the last swap */
+    uint64_t hash = read_page(p, tokens, index, before == NONE ? 0 : p->entry[before].hash);
+    if (find(p, hash, before) != NONE)
+        return false;
+    struct entry *e = &p->entry[own];
+    HZP_ASSERT(!e->held);
+    int32_t *bucket = &p->bucket[hash & (p->buckets - 1)];
+    *e = (struct entry){.kept = true,
+                        .held = true,
+                        .hash = hash,
+                        .before = before,
+                        .generation = e->generation,
+                        .before_generation = before == NONE ? 0 : p->entry[before].generation,
+                        .refs = 1,
+                        .next = *bucket,
+                        .newer = NONE,
+                        .older = NONE};
+    *bucket = own;
+    memcpy(p->token + (size_t)own * (size_t)p->page_rows, p->scratch,
+           (size_t)p->page_rows * sizeof(*p->token));
+    p->kept++;
+    p->additions++;
+    return true;
+}
+
+void hzp_prefix_release(struct hzp_prefix *p, const int32_t *page, int32_t count, uint64_t step)
+{
+    hzp_assert_engine_thread();
+    for (int32_t i = count - 1; i >= 0; i--) {
+        struct entry *e = &p->entry[page[i]];
+        HZP_ASSERT(e->held && e->refs > 0);
+        e->step = HZP_MAX(e->step, step);
+        if (--e->refs)
+            continue;
+        if (e->kept || e->step > p->ended)
+            list_add(p, list_of(p, page[i]), page[i]);
+        else
+            let_go(p, page[i]);
+    }
+}
+
+/* ---- pages for sequences ---- */
+
+int32_t hzp_prefix_take(struct hzp_prefix *p)
+{
+    if (!hzp_kvpool_free_pages(p->pool) && p->idle.count) {
+        int32_t page = p->idle.oldest;
+        list_remove(p, &p->idle, page);
+        let_go(p, page);
+        p->evicted++;
+    }
+    return hzp_kvpool_take(p->pool);
+}
+
+int32_t hzp_prefix_available(const struct hzp_prefix *p)
+{
+    return hzp_kvpool_free_pages(p->pool) + p->idle.count;
+}
+
+void hzp_prefix_read_stats(const struct hzp_prefix *p, struct hzp_prefix_stats *ret)
+{
+    *ret = (struct hzp_prefix_stats){
+        .idle = p->idle.count + p->cooling.count, .kept = p->kept, .evicted = p->evicted};
+}

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* serve/prefix.h - the prefix cache: keeps KV pages whose rows are complete, so that a later
+ * request whose tokens begin in the same way does not compute these rows again.
+ *
+ * A page is kept under the version that computed its rows, the page before it, and its tokens:
+ *
+ *     key(page i) = (version, page i - 1 and its generation, tokens of page i)
+ *
+ * so a match is a match of all tokens from the first one on.  The hash only finds candidates:
+ * tokens and the page before are compared.  Only whole pages are shared.  A request whose tokens
+ * differ within a page computes that page itself, at most page_rows - 1 rows more than a copy of
+ * the page would cost.
+ *
+ * Pages that sequences use have references.  A page without a reference stays kept, idle, until a
+ * sequence needs a page and the pool has none; the one idle for longest goes first.  A sequence
+ * releases its pages last page first, so the pages at the beginning of a prompt live longest.
+ *
+ * Invariants:
+ * - A kept page is not written to: the sequence that computed it, too, only reads it from then on.
+ * - All rows of a kept page, and all rows before them that they attend to, were computed by the
+ *   page's version.
+ * - A page is given out again only when the last step that may read it has ended.
+ * - The cache holds pages of the serving version only.  At a swap idle pages of the version before
+ *   return to the pool; pages in use return when their last reference is released.
+ *
+ * Thread: engine.
+ */
+#ifndef HZP_SERVE_PREFIX_H
+#define HZP_SERVE_PREFIX_H
+
+#include "serve/kvpool.h"
+
+struct hzp_prefix;
+
+/* Keeps pages of the pool, which outlives it.  on false: keeps nothing, matches nothing. */
+void hzp_prefix_create(struct hzp_kvpool *pool, bool on, struct hzp_prefix **ret);
+/* Returns all idle pages to the pool; there are no references.  NULL: no effect. */
+void hzp_prefix_destroy(struct hzp_prefix *prefix);
+
+/* The version that steps serve from now on. */
+void hzp_prefix_serve(struct hzp_prefix *prefix, uint64_t version);
+/* All steps up to this one have ended. */
+void hzp_prefix_ended(struct hzp_prefix *prefix, uint64_t step);
+
+/* Changes whenever a page is added: a match that failed is worth trying again only then. */
+uint64_t hzp_prefix_additions(const struct hzp_prefix *prefix);
+
+/* The tokens of a sequence: its prompt, then what it has generated. */
+struct hzp_prefix_tokens {
+    const int32_t *prompt;
+    int32_t prompt_count;
+    const struct hzp_output *out; /* [count - prompt_count] */
+    int32_t count;
+};
+
+/* The longest kept beginning of these tokens, as whole pages: page[0 .. from) are kept pages that
+ * the sequence has references to; the ones behind, up to page[most), are written to page[], and
+ * each gets a reference.  Returns the number of all of them.  *ret_used: how many of the new ones
+ * had a reference already. */
+int32_t hzp_prefix_match(struct hzp_prefix *prefix, const struct hzp_prefix_tokens *tokens,
+                         int32_t from, int32_t most, int32_t *page, int32_t *ret_used);
+/* The number that a match would return, changing nothing; *ret_used as above. */
+int32_t hzp_prefix_peek(const struct hzp_prefix *prefix, const struct hzp_prefix_tokens *tokens,
+                        int32_t from, int32_t most, const int32_t *page, int32_t *ret_used);
+
+/* Keeps page `index` of a sequence, page[index]; pages before it are kept.  All its rows are
+ * computed, or will be when the steps formed so far have ended, by the serving version.  The
+ * sequence has a reference then.  False: another page with the same key is kept already, so this
+ * one stays the sequence's own, or the cache is off. */
+bool hzp_prefix_keep(struct hzp_prefix *prefix, const struct hzp_prefix_tokens *tokens,
+                     const int32_t *page, int32_t index);
+
+/* Drops a sequence's references to page[0 .. count).  step: the last one that may read them. */
+void hzp_prefix_release(struct hzp_prefix *prefix, const int32_t *page, int32_t count,
+                        uint64_t step);
+
+/* A page for a sequence: a free one of the pool, or the one idle for longest; -1: none. */
+int32_t hzp_prefix_take(struct hzp_prefix *prefix);
+/* How many times in a row hzp_prefix_take() would succeed. */
+int32_t hzp_prefix_available(const struct hzp_prefix *prefix);
+
+struct hzp_prefix_stats {
+    int32_t idle; /* kept pages without a reference */
+    int32_t kept; /* pages that can be matched */
+    uint64_t evicted;
+};
+void hzp_prefix_read_stats(const struct hzp_prefix *prefix, struct hzp_prefix_stats *ret);
+
+#endif
