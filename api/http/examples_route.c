@@ -142,6 +142,9 @@ static bool read_piece(struct hzp_exchange *x, bool last, enum MHD_Result *ret)
     if (!x->later) {
         x->later = hzp_example_reader_create(hzp_state_examples(state),
                                              hzp_exchange_header(x, MHD_HTTP_HEADER_CONTENT_TYPE));
+        struct hzp_example_fields fields = {hzp_exchange_query(x, "prompt_field"),
+                                            hzp_exchange_query(x, "completion_field")};
+        hzp_example_reader_fields(x->later, &fields);
         x->leave = drop_reader;
     }
     int r = hzp_example_reader_feed(x->later, x->body ? x->body : "", x->bytes, last, &err);

@@ -426,7 +426,8 @@ static int check_fields(struct parse *p, json_t *object)
                                         "chat_template_kwargs"};
     const char *name;
     json_t *value;
-    bool form = false; /* without any, no_form() names what there is */
+    const struct hzp_example_fields *named = p->fields ? p->fields : &p->ex->fields;
+    bool form = named->prompt || named->completion; /* without any, no_form() says what there is */
     for (int i = 0; i < HZP_COUNT(known); i++)
         form |= json_object_get(object, known[i]) != NULL;
     if (!form || p->ex->split)
@@ -436,7 +437,9 @@ static int check_fields(struct parse *p, json_t *object)
         int i = 0;
         while (i < HZP_COUNT(known) && strcmp(name, known[i]))
             i++;
-        if (i < HZP_COUNT(known))
+        bool asked = (named->prompt && !strcmp(name, named->prompt)) ||
+                     (named->completion && !strcmp(name, named->completion));
+        if (i < HZP_COUNT(known) || asked)
             continue;
         char field[48];
         snprintf(field, sizeof(field), "%.40s", name);
@@ -568,6 +571,7 @@ int hzp_examples_parse(const struct hzp_examples *ex, const char *body, size_t b
 
 struct hzp_example_reader {
     struct parse p;
+    struct hzp_example_fields fields;
     struct hzp_splitter split;
     bool begun; /* a piece was fed */
 };
@@ -580,6 +584,13 @@ struct hzp_example_reader *hzp_example_reader_create(const struct hzp_examples *
     hzp_splitter_init(&reader->split, content_type, example_bytes_max(ex), parse_example,
                       &reader->p);
     return reader;
+}
+
+void hzp_example_reader_fields(struct hzp_example_reader *reader,
+                               const struct hzp_example_fields *fields)
+{
+    reader->fields = *fields;
+    reader->p.fields = &reader->fields;
 }
 
 void hzp_example_reader_destroy(struct hzp_example_reader *reader)

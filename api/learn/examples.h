@@ -72,6 +72,9 @@ struct hzp_example_reader;
 struct hzp_example_reader *hzp_example_reader_create(const struct hzp_examples *ex,
                                                      const char *content_type);
 void hzp_example_reader_destroy(struct hzp_example_reader *reader); /* NULL: no effect */
+/* Other names for prompt and completion; the texts are borrowed until the reader's end. */
+void hzp_example_reader_fields(struct hzp_example_reader *reader,
+                               const struct hzp_example_fields *fields);
 /* Errors as hzp_examples_parse(); after one the reader is only destroyed. */
 int hzp_example_reader_feed(struct hzp_example_reader *reader, const char *data, size_t bytes,
                             bool last, struct hzp_err_text *reterr);

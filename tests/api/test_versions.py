@@ -109,6 +109,20 @@ def test_history_and_checkpoint():
         with Server("--passes", "2", name="its name", state=state) as server:
             status, _, got = server.post(EXAMPLES + f"?wait=served&timeout={HANG}", {"text": "A cat."})
             assert status == 200 and got["estimated_seconds"] == 0 and got["held_back_by"] is None, got
+            named = "&prompt_field=question&completion_field=answer"
+            for body, query in (({"prompt": "A", "answer": " cat."}, "&completion_field=answer"),
+                                ({"question": "A", "answer": " cat."}, named),
+                                ({"instruction": "Say it.", "output": "A cat."}, ""),
+                                ({"conversations": [{"from": "human", "value": "Say it."},
+                                                    {"from": "gpt", "value": "A cat."}]}, "")):
+                got = server.post(EXAMPLES + f"?wait=served&timeout={HANG}{query}", body)
+                assert got[0] == 200, got
+            assert server.post(EXAMPLES, {"question": "A", "answer": " cat."})[0] == 400
+            status, _, got = server.post(EXAMPLES + "?" + named[1:],
+                                         {"question": "A", "answer": " cat.", "reward": -1})
+            assert status == 400 and "reward" in got["error"]["param"], got
+            status, _, got = server.post(EXAMPLES, b"PAR1....")
+            assert status == 400 and "Parquet" in got["error"]["message"], got
             before = json.loads(server.get("/v1/weights"))["data"]
         with Server("--passes", "2", name="its name", state=state) as server:
             after = json.loads(server.get("/v1/weights"))["data"]
