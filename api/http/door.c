@@ -9,11 +9,13 @@
 #include <fcntl.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -27,6 +29,7 @@ enum {
 static const uint64_t LINGER_NS = 2000000000ull, PAUSE_NS = 100000000ull;
 static const uint64_t SHORT_PAUSE_NS = 2000000ull, FRESH_NS = 1000000000ull;
 static const uint64_t TICK_NS = 500000000ull, BODY_GRACE_NS = 5000000000ull;
+static const uint64_t LEFT_NS = 3000000000ull;
 
 struct address {
     uint8_t byte[16]; /* IPv6: the first 64 bits, which one client has many of */
@@ -38,7 +41,8 @@ struct entry {
     enum hzp_door_phase phase;
     bool used, begun;
     uint64_t since_ns, deadline_ns, whole_ns; /* whole: of BODY; deadline 0: none */
-    uint64_t acked; /* bytes of answers that the client had received at the last look */
+    uint64_t left_ns; /* when the client was first seen to have closed; 0: it has not */
+    uint64_t acked;   /* bytes of answers that the client had received at the last look */
 };
 
 struct lingerer {
@@ -329,6 +333,21 @@ static bool has_read_more(struct entry *e, int fd)
     return true;
 }
 
+/* Under the lock.  Whether the client has closed before its request was whole, for a while: the
+ * library does not always notice an end that comes together with the last bytes. */
+static bool has_left(struct entry *e, int fd, uint64_t now)
+{
+    struct pollfd look = {.fd = fd, .events = POLLRDHUP};
+    int unread = 0;
+    if (e->phase == HZP_DOOR_ANSWER || poll(&look, 1, 0) <= 0 || !(look.revents & POLLRDHUP) ||
+        ioctl(fd, FIONREAD, &unread) || unread) {
+        e->left_ns = 0;
+        return false;
+    }
+    e->left_ns = e->left_ns ? e->left_ns : now;
+    return now - e->left_ns > LEFT_NS;
+}
+
 /* Ends what is past its deadline.  True: something has to be looked at again in a while. */
 static bool sweep(struct hzp_door *door)
 {
@@ -340,15 +359,18 @@ static bool sweep(struct hzp_door *door)
         if (!e->used)
             continue;
         any = true;
-        if (!e->deadline_ns || e->deadline_ns > now || !e->begun)
+        if (!e->begun || e->phase == HZP_DOOR_CLOSING)
             continue;
-        if (e->phase == HZP_DOOR_ANSWER && has_read_more(e, fd)) {
+        bool left = has_left(e, fd, now);
+        if (!left && (!e->deadline_ns || e->deadline_ns > now))
+            continue;
+        if (!left && e->phase == HZP_DOOR_ANSWER && has_read_more(e, fd)) {
             e->deadline_ns = now + door->config.idle_ns;
             continue;
         }
         end_entry(e, fd);
         door->stats.open--;
-        door->stats.timed_out++;
+        door->stats.timed_out += !left;
     }
     for (int i = 0; i < LINGERERS; i++) {
         struct lingerer *l = &door->lingerer[i];

@@ -214,6 +214,19 @@ def test_clients_that_do_not_read():
             assert re.search(r'finished_reason="abort"} [1-9]', server.get("/metrics")[1])
 
 
+def test_clients_that_leave_in_a_body():
+    """A client that closes together with its last bytes is noticed long before a deadline."""
+    with Server("--idle-timeout", "86400", "--receive-timeout", "86400") as server:
+        body_bytes = lambda: float(re.search(r"^hzpserve_body_bytes\S* (\S+)",
+                                             server.get("/metrics")[1], re.M)[1])
+        for _ in range(20):
+            with server.connect() as s:
+                s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                          b"Content-Type: application/json\r\nContent-Length: 1000000\r\n\r\n"
+                          + b" " * 100000)
+        until(lambda: body_bytes() == 0)
+
+
 def main():
     global BINARY, MODEL
     BINARY, MODEL = sys.argv[1:3]
