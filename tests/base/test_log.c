@@ -182,10 +182,10 @@ static void lines_can_be_json(void **state)
         text[length] = 0;
         const char *line = json_of(text);
         assert_non_null(strstr(line, "\"a\":1,\"b\":\"\\u0001"));
-        assert_string_equal(line + strlen(line) - 8, "\\u0001\"}\n" + 1);
+        assert_string_equal(line + strlen(line) - 8, "u0001\"}\n");
         memset(text, '"', 12);
         line = json_of(text);
-        assert_string_equal(line + strlen(line) - 8, "\\u0001\"}\n" + 1);
+        assert_string_equal(line + strlen(line) - 8, "u0001\"}\n");
     }
     hzp_log_set_format(HZP_LOG_TEXT);
 
