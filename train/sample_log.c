@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <math.h>
 #include <sqlite3.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,7 +30,7 @@ static const char schema[] =
     "CREATE TABLE checkpoints (id INTEGER PRIMARY KEY, learned_through INTEGER NOT NULL,"
     " name TEXT NOT NULL);";
 
-enum statement { APPEND, READ, VERSION, CHECKPOINT, STATEMENTS };
+enum statement { APPEND, READ, VERSION, CHECKPOINT, CHECKPOINTS, FORGET, STATEMENTS };
 
 static const char *const statement_sql[STATEMENTS] = {
     [APPEND] = "INSERT INTO samples VALUES (?1, ?2, ?3)",
@@ -37,6 +38,8 @@ static const char *const statement_sql[STATEMENTS] = {
               " ORDER BY sequence_number LIMIT ?2"),
     [VERSION] = "INSERT INTO versions VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
     [CHECKPOINT] = "INSERT OR REPLACE INTO checkpoints VALUES (?1, ?2, ?3)",
+    [CHECKPOINTS] = "SELECT id, learned_through, name FROM checkpoints ORDER BY id DESC LIMIT ?1",
+    [FORGET] = "DELETE FROM checkpoints WHERE id = ?1",
 };
 
 struct hzp_sample_log {
@@ -487,6 +490,39 @@ int hzp_sample_log_checkpoint(struct hzp_sample_log *log, uint64_t id, int64_t l
     return r;
 }
 
+int32_t hzp_sample_log_checkpoints(struct hzp_sample_log *log, struct hzp_logged_checkpoint *ret,
+                                   int32_t max, struct hzp_err_text *reterr)
+{
+    int code = SQLITE_DONE;
+    int32_t n = 0;
+    hzp_lock_take(&log->lock);
+    sqlite3_stmt *s = log->statement[CHECKPOINTS];
+    sqlite3_bind_int64(s, 1, max);
+    while (n < max && (code = sqlite3_step(s)) == SQLITE_ROW) {
+        const char *name = (const char *)sqlite3_column_text(s, 2);
+        ret[n].id = (uint64_t)sqlite3_column_int64(s, 0);
+        ret[n].learned_through = sqlite3_column_int64(s, 1);
+        snprintf(ret[n].name, sizeof(ret[n].name), "%s", name ? name : "");
+        n++;
+    }
+    int r = code == SQLITE_DONE || code == SQLITE_ROW
+                ? n
+                : fail_code(log, code, "reading checkpoints", reterr);
+    sqlite3_reset(s);
+    hzp_lock_release(&log->lock);
+    return r;
+}
+
+int hzp_sample_log_forget_checkpoint(struct hzp_sample_log *log, uint64_t id,
+                                     struct hzp_err_text *reterr)
+{
+    hzp_lock_take(&log->lock);
+    sqlite3_bind_int64(log->statement[FORGET], 1, (int64_t)id);
+    int r = run_once(log, log->statement[FORGET], "removing a checkpoint", reterr);
+    hzp_lock_release(&log->lock);
+    return r;
+}
+
 static int compare_ranges(const void *a, const void *b)
 {
     const int64_t *x = a, *y = b;
@@ -562,8 +598,8 @@ static int choose_version_id(struct hzp_sample_log *log, int64_t newest, uint64_
     return HZP_OK;
 }
 
-static int read_resume(struct hzp_sample_log *log, struct hzp_sample_log_resume *ret,
-                       struct hzp_err_text *reterr)
+static int read_resume(struct hzp_sample_log *log, uint64_t ids_used,
+                       struct hzp_sample_log_resume *ret, struct hzp_err_text *reterr)
 {
     int64_t number = 0;
     HZP_TRY(query_number(log, "SELECT max(id) FROM checkpoints", &number, reterr));
@@ -579,17 +615,18 @@ static int read_resume(struct hzp_sample_log *log, struct hzp_sample_log_resume 
                          "SELECT max((SELECT ifnull(max(id), 0) FROM versions),"
                          " (SELECT ifnull(max(id), 0) FROM checkpoints))",
                          &number, reterr));
+    number = HZP_MAX(number, (int64_t)HZP_MIN(ids_used, (uint64_t)INT64_MAX / 2));
     HZP_TRY(choose_version_id(log, number, &ret->next_version_id, reterr));
     ret->last_sequence_number = log->last;
     return count_retrain(log, HZP_MAX(ret->learned_through, 0), &ret->retrain_count, reterr);
 }
 
-int hzp_sample_log_resume(struct hzp_sample_log *log, struct hzp_sample_log_resume *ret,
-                          struct hzp_err_text *reterr)
+int hzp_sample_log_resume(struct hzp_sample_log *log, uint64_t ids_used,
+                          struct hzp_sample_log_resume *ret, struct hzp_err_text *reterr)
 {
     struct hzp_sample_log_resume resume = {0};
     hzp_lock_take(&log->lock);
-    int r = read_resume(log, &resume, reterr);
+    int r = read_resume(log, ids_used, &resume, reterr);
     hzp_lock_release(&log->lock);
     if (r >= 0)
         *ret = resume;

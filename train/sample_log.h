@@ -56,15 +56,29 @@ int32_t hzp_sample_log_read_versions(struct hzp_sample_log *log, uint64_t below,
 int hzp_sample_log_checkpoint(struct hzp_sample_log *log, uint64_t id, int64_t learned_through,
                               const char *name, struct hzp_err_text *reterr);
 
-/* Where to continue after a restart: the newest checkpoint (id 0: none), the next version id, and
- * the number of samples beyond the checkpoint that a lost version had learned from.  If the process
- * was killed, 4096 ids are skipped: clients may have seen versions that were not journalled. */
+/* A checkpoint as the log has it. */
+struct hzp_logged_checkpoint {
+    uint64_t id;
+    int64_t learned_through;
+    char name[64];
+};
+/* The newest max checkpoints, newest first; returns their number. */
+int32_t hzp_sample_log_checkpoints(struct hzp_sample_log *log, struct hzp_logged_checkpoint *ret,
+                                   int32_t max, struct hzp_err_text *reterr);
+/* The checkpoint is not used any more: its samples beyond an older one are queued again. */
+int hzp_sample_log_forget_checkpoint(struct hzp_sample_log *log, uint64_t id,
+                                     struct hzp_err_text *reterr);
+
+/* Where to continue after a restart: the newest checkpoint (id 0: none), the next version id, which
+ * is larger than all in the log and than ids_used, and the number of samples beyond the checkpoint
+ * that a lost version had learned from.  If the process was killed, 4096 ids are skipped: clients
+ * may have seen versions that were not journalled. */
 struct hzp_sample_log_resume {
     uint64_t checkpoint_id, next_version_id;
     int64_t learned_through, last_sequence_number, retrain_count;
     char checkpoint_name[64];
 };
-int hzp_sample_log_resume(struct hzp_sample_log *log, struct hzp_sample_log_resume *ret,
-                          struct hzp_err_text *reterr);
+int hzp_sample_log_resume(struct hzp_sample_log *log, uint64_t ids_used,
+                          struct hzp_sample_log_resume *ret, struct hzp_err_text *reterr);
 
 #endif

@@ -173,7 +173,8 @@ void hzp_trainer_dismiss_ranks(struct hzp_trainer *t);
 
 /* Trainer state on disk: trainer.safetensors in dir (moments, residuals, step, draws, recipe),
  * in the directory that hzp_model_save writes.  Exact: a resumed run continues the same loss curve
- * bit for bit.  The file contains the checksum of the weights it belongs to.
+ * bit for bit.  The file contains checksums of the weights it belongs to, of the moments and of
+ * residuals.
  *
  * Save: v is the version the state belongs to (frozen, or the current one while idle); note (NULL:
  * none) is a string saved with it, which describes the training data, at most HZP_TRAINER_NOTE_MAX
@@ -189,7 +190,8 @@ int hzp_trainer_read_weights(void *trainer, int32_t u, const void **ret,
 
 /* Load, before the first step: v is a draft that hzp_model_load filled from the same checkpoint;
  * its record gets step, loss, learned_through and checksum, and the caller publishes it.  Refused
- * are weights other than those the state belongs to and another data type of moments (HZP_EFORMAT),
+ * are weights other than those the state belongs to, damaged moments or residuals, and another data
+ * type of moments (HZP_EFORMAT),
  * and with same_recipe any other recipe (HZP_EINVAL, naming what differs).
  * ret_note [HZP_TRAINER_NOTE_MAX + 1], NULL: not wanted. */
 int hzp_trainer_load(struct hzp_trainer *t, struct hzp_version *v, const char *dir,

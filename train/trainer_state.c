@@ -104,6 +104,23 @@ static int checksum_of(const struct hzp_model *model, const struct hzp_version *
                  : HZP_OK;
 }
 
+/* Under what name the checksum of a state's units is in the file. */
+static int put_checksum(struct hzp_trainer *t, struct hzp_st_writer *w, const char *key,
+                        const struct hzp_units *units, struct hzp_err_text *reterr)
+{
+    uint64_t sum;
+    char text[32];
+    if (t->exchange) /* this rank has only its shards */
+        return HZP_OK;
+    int r = hzp_units_checksum(t->config.model->dev, units, &sum);
+    if (r < 0)
+        return hzp_fail(reterr, r, "cannot copy the optimizer's state to host memory: %s",
+                        hzp_err_name(r));
+    snprintf(text, sizeof(text), "%016" PRIx64, sum);
+    hzp_st_writer_meta(w, key, text);
+    return HZP_OK;
+}
+
 /* --- Saving ----------------------------------------------------------------------------------- */
 
 /* The data type of a state's units on disk. */
@@ -187,6 +204,10 @@ int hzp_trainer_save(struct hzp_trainer *t, const struct hzp_version *v, const c
     HZP_TRY(checksum_of(t->config.model, v, path, &checksum, reterr));
     HZP_TRY(hzp_st_writer_open(path, &w, reterr));
     put_meta(t, v, checksum, note, w);
+    HZP_TRY_GOTO(put_checksum(t, w, "m_checksum", m, reterr));
+    HZP_TRY_GOTO(put_checksum(t, w, "v_checksum", second, reterr));
+    if (residual)
+        HZP_TRY_GOTO(put_checksum(t, w, "residual_checksum", residual, reterr));
     declare_state(w, "m", m);
     declare_state(w, "v", second);
     if (residual)
@@ -206,13 +227,14 @@ out:
 static int get_number(const struct hzp_safetensors *st, const char *path, const char *key,
                       int64_t low, int64_t *ret, struct hzp_err_text *reterr)
 {
+    const int64_t high = (int64_t)1 << 53; /* what doubles count exactly: no run comes near it */
     const char *text = hzp_safetensors_meta(st, key);
     char *end = NULL;
     errno = 0;
     long long value = text ? strtoll(text, &end, 10) : 0;
-    if (!text || end == text || *end || errno || value < low)
-        return hzp_fail(reterr, HZP_EFORMAT, "%s: %s is missing or not a number from %lld on", path,
-                        key, (long long)low);
+    if (!text || end == text || *end || errno || value < low || value > high)
+        return hzp_fail(reterr, HZP_EFORMAT, "%s: %s is missing or not a number from %lld to %lld",
+                        path, key, (long long)low, (long long)high);
     *ret = value;
     return HZP_OK;
 }
@@ -237,7 +259,8 @@ static int find_state(const struct hzp_safetensors *st, const char *path, const 
 
 struct state_source {
     const struct hzp_st_tensor *tensor;
-    int64_t at; /* elements taken */
+    int64_t at;   /* elements taken */
+    uint64_t sum; /* their checksum, as hzp_units_checksum makes it */
     struct hzp_err_text *reterr;
 };
 
@@ -247,15 +270,25 @@ static int take_unit(void *ctx, int32_t u, const struct hzp_unit_view *host)
     int64_t n = (int64_t)host->elements;
     HZP_TRY(hzp_safetensors_read(s->tensor, s->at, n, host->base, s->reterr));
     s->at += n;
+    s->sum += hzp_unit_checksum(host);
     return HZP_OK;
 }
 
-/* Copies a tensor, which holds all units in order, to the resident parts of the units. */
-static int get_state(struct hzp_device *dev, const struct hzp_st_tensor *tensor,
+/* Copies a tensor, which holds all units in order, to the resident parts of the units, and compares
+ * its checksum; files of earlier builds, and of runs on several ranks, have none. */
+static int get_state(struct hzp_device *dev, const struct hzp_safetensors *st, const char *path,
+                     const char *key, const struct hzp_st_tensor *tensor,
                      const struct hzp_units *units, struct hzp_err_text *reterr)
 {
     struct state_source source = {.tensor = tensor, .reterr = reterr};
-    return hzp_units_fill(dev, units, take_unit, &source);
+    const char *then = hzp_safetensors_meta(st, key);
+    char now[32];
+    HZP_TRY(hzp_units_fill(dev, units, take_unit, &source));
+    snprintf(now, sizeof(now), "%016" PRIx64, source.sum);
+    return then && strcmp(then, now)
+               ? hzp_fail(reterr, HZP_EFORMAT, "%s: tensor %s is damaged (checksum %s, not %s)",
+                          path, tensor->name, now, then)
+               : HZP_OK;
 }
 
 static int check_weights(const struct hzp_model *model, const struct hzp_version *v,
@@ -296,10 +329,11 @@ static int load_state(const struct hzp_model *model, const struct hzp_recipe *re
         HZP_TRY(find_state(st, path, "residual", residuals, &residual, reterr));
     HZP_TRY(check_weights(model, v, st, path, &checksum, reterr));
 
-    HZP_TRY(get_state(model->dev, m, hzp_train_space_m(space), reterr));
-    HZP_TRY(get_state(model->dev, second, hzp_train_space_v(space), reterr));
+    struct hzp_device *dev = model->dev;
+    HZP_TRY(get_state(dev, st, path, "m_checksum", m, hzp_train_space_m(space), reterr));
+    HZP_TRY(get_state(dev, st, path, "v_checksum", second, hzp_train_space_v(space), reterr));
     if (residuals)
-        HZP_TRY(get_state(model->dev, residual, residuals, reterr));
+        HZP_TRY(get_state(dev, st, path, "residual_checksum", residual, residuals, reterr));
     const char *loss = hzp_safetensors_meta(st, "loss");
     ret->loss = loss ? strtod(loss, NULL) : -1;
     v->record.optimizer_step = ret->step;

@@ -432,7 +432,7 @@ static int save(struct run *run, struct hzp_err_text *reterr)
                                  run->parts.trainer, hzp_weights_current(run->parts.weights),
                                  run->source_dir, run->options, run->note, reterr));
     hzp_checkpoint_prune(run->settings->out, run->engine->learning.keep_checkpoints,
-                         run->engine->learning.keep_hourly);
+                         run->engine->learning.keep_hourly, NULL);
     run->saved_step = run->step;
     return HZP_OK;
 }

@@ -39,9 +39,13 @@ static int fill(void *ctx, struct hzp_version *draft, struct hzp_err_text *reter
 {
     struct hzp_engine *e = ctx;
     const char *model = e->parts.source_dir;
-    HZP_TRY(hzp_fill_load(e->parts.weights, draft,
-                          e->state ? hzp_state_weights_dir(e->state) : model, reterr));
-    return e->state ? hzp_state_restore(e->state, e->parts.trainer, draft, reterr) : HZP_OK;
+    int r = hzp_fill_load(e->parts.weights, draft,
+                          e->state ? hzp_state_weights_dir(e->state) : model, reterr);
+    if (r >= 0 && e->state)
+        r = hzp_state_restore(e->state, e->parts.trainer, draft, reterr);
+    if (r == HZP_EFORMAT && e->state)
+        e->again = hzp_state_set_aside(e->state, reterr ? reterr->text : "");
+    return r;
 }
 
 static int open_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
@@ -85,7 +89,8 @@ static void *engine_main(void *arg)
         hzp_scheduler_abort(e->parts.scheduler);
         if (e->state) {
             hzp_trainer_loop_ended(e->parts.trainer);
-            hzp_state_stop(e->state, r == HZP_OK);
+            int kept = hzp_state_stop(e->state, r == HZP_OK);
+            r = r < 0 ? r : kept;
             hzp_trainer_dismiss_ranks(e->parts.trainer);
         }
     }
@@ -163,12 +168,10 @@ static int read_host_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
     return s->no_train ? HZP_OK : open_state(e, reterr);
 }
 
-int hzp_engine_start(const struct hzp_engine_config *config, struct hzp_engine **ret,
-                     struct hzp_err_text *reterr)
+/* *ret_again: a damaged checkpoint was set aside, and another start begins from an older one. */
+static int start(const struct hzp_engine_config *config, struct hzp_engine **ret, bool *ret_again,
+                 struct hzp_err_text *reterr)
 {
-    if (!config->settings->model.dir)
-        return hzp_fail(reterr, HZP_EINVAL,
-                        "no model given; name a directory that holds config.json");
     struct hzp_engine *e = hzp_xcalloc(1, sizeof(*e));
     e->config = *config;
     int r = read_host_parts(e, reterr);
@@ -196,10 +199,26 @@ int hzp_engine_start(const struct hzp_engine_config *config, struct hzp_engine *
     if (!runs) {
         if (reterr)
             *reterr = t->err;
+        *ret_again = e->again;
         return hzp_engine_finish(e);
     }
     *ret = e;
     return HZP_OK;
+}
+
+int hzp_engine_start(const struct hzp_engine_config *config, struct hzp_engine **ret,
+                     struct hzp_err_text *reterr)
+{
+    bool again;
+    int r;
+    if (!config->settings->model.dir)
+        return hzp_fail(reterr, HZP_EINVAL,
+                        "no model given; name a directory that holds config.json");
+    do {
+        again = false;
+        r = start(config, ret, &again, reterr);
+    } while (r < 0 && again);
+    return r;
 }
 
 void hzp_engine_stop(struct hzp_engine *engine, bool hurry)

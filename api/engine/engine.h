@@ -45,9 +45,11 @@ struct hzp_engine {
     struct hzp_state *state;   /* NULL with no_train */
     struct hzp_assembly parts; /* constant while it runs; the trainer is NULL with no_train */
     struct hzp_engine_thread *thread;
+    bool again; /* engine thread: a damaged checkpoint was set aside while opening */
 };
 
-/* Starts the thread and waits until the engine can serve, or returns the error. */
+/* Starts the thread and waits until the engine can serve, or returns the error.  If the newest
+ * checkpoint turns out to be damaged and an older one is whole, it starts from that. */
 int hzp_engine_start(const struct hzp_engine_config *config, struct hzp_engine **ret,
                      struct hzp_err_text *reterr);
 
@@ -62,7 +64,8 @@ bool hzp_engine_wait(struct hzp_engine *engine, uint64_t wait_ns);
 bool hzp_engine_running(struct hzp_engine *engine);
 
 /* Closes everything, when no other thread uses it any more; if it still runs it is first stopped in
- * a hurry.  Returns the loop's result: HZP_EDEVICE if the device failed.  NULL: no effect. */
+ * a hurry.  Returns the loop's result: HZP_EDEVICE if the device failed, HZP_EIO if the last
+ * checkpoint or versions could not be written.  NULL: no effect. */
 int hzp_engine_finish(struct hzp_engine *engine);
 
 #endif

@@ -3,6 +3,7 @@
 
 #include "base/arena.h"
 #include "weights/model_dir.h"
+#include "weights/safetensors.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -249,7 +250,7 @@ static struct old *list(const char *parent, DIR *dir, int64_t *ret_count)
     return old;
 }
 
-void hzp_checkpoint_prune(const char *parent, int64_t keep, int64_t hourly)
+void hzp_checkpoint_prune(const char *parent, int64_t keep, int64_t hourly, const char *needed)
 {
     int64_t count = 0, now = (int64_t)time(NULL) / 3600, hour = INT64_MAX;
     char path[PATH_MAX];
@@ -264,8 +265,47 @@ void hzp_checkpoint_prune(const char *parent, int64_t keep, int64_t hourly)
         if (i < HZP_MAX(keep, 1) || (newest_of_hour && old[i].hour > now - hourly))
             continue;
         snprintf(path, sizeof(path), "%s/%s%" PRIu64, parent, prefix, old[i].number);
-        if (!tagged(path))
+        if (!tagged(path) && (!needed || strcmp(path + strlen(parent) + 1, needed)))
             remove_whole(path);
     }
     free(old);
+}
+
+/* --- Whole or damaged ------------------------------------------------------------------------- */
+
+/* Opens the file as safetensors. */
+static int check_file(const char *dir, const char *name, struct hzp_err_text *reterr)
+{
+    char path[PATH_MAX];
+    struct hzp_safetensors *st = NULL;
+    snprintf(path, sizeof(path), "%s/%s", dir, name);
+    int r = hzp_safetensors_open(path, &st, reterr);
+    if (r >= 0)
+        hzp_safetensors_close(st);
+    return r;
+}
+
+int hzp_checkpoint_whole(const char *dir, struct hzp_err_text *reterr)
+{
+    char path[PATH_MAX];
+    struct hzp_model_config config;
+    HZP_TRY(hzp_config_read(dir, &config, reterr));
+    snprintf(path, sizeof(path), "%s/model.safetensors.index.json", dir);
+    if (access(path, F_OK) < 0) /* shards are checked when they are loaded */
+        HZP_TRY(check_file(dir, "model.safetensors", reterr));
+    return check_file(dir, "trainer.safetensors", reterr);
+}
+
+int hzp_checkpoint_set_aside(const char *parent, const char *name, struct hzp_err_text *reterr)
+{
+    char from[PATH_MAX], to[PATH_MAX];
+    snprintf(from, sizeof(from), "%s/%s", parent, name);
+    snprintf(to, sizeof(to), "%s/%s.damaged", parent, name);
+    if (access(from, F_OK) < 0 && errno == ENOENT)
+        return HZP_OK;
+    remove_dir(to);
+    if (rename(from, to) < 0 || sync_dir(parent) < 0)
+        return hzp_fail(reterr, HZP_EIO, "%s: cannot rename it to %s: %s", from, to,
+                        strerror(errno));
+    return HZP_OK;
 }

@@ -40,7 +40,16 @@ uint64_t hzp_checkpoint_newest(const char *parent);
 
 /* Removes what interrupted writes left behind, and checkpoints, but never the `keep` newest, the
  * newest of each of the last `hourly` hours (of the clock, UTC) that have one, a tagged one (with a
- * file named keep in it), or a directory of another name. */
-void hzp_checkpoint_prune(const char *parent, int64_t keep, int64_t hourly);
+ * file named keep in it), the one named `needed` (NULL: none), or a directory of another name. */
+void hzp_checkpoint_prune(const char *parent, int64_t keep, int64_t hourly, const char *needed);
+
+/* HZP_OK: the directory has a configuration, weights and a trainer's state, whose files are as long
+ * as their headers say.  HZP_ENOENT, HZP_EFORMAT: not so; HZP_EIO: it could not be read.  Contents
+ * are checked when they are loaded. */
+int hzp_checkpoint_whole(const char *dir, struct hzp_err_text *reterr);
+
+/* Renames the checkpoint, which is damaged, to NAME.damaged, so that it is neither used nor pruned;
+ * no effect if it is not there. */
+int hzp_checkpoint_set_aside(const char *parent, const char *name, struct hzp_err_text *reterr);
 
 #endif

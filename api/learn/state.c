@@ -21,11 +21,12 @@
 
 enum {
     BACKLOG_PIECE = 256,
-    RECORDS_MAX = 4096, /* as many as the store keeps */
-    QUIET_S = 3,        /* idle: nothing was learned for this long */
-    DUTY = 10,          /* an idle checkpoint waits this many times the duration of the last one */
-    STARVED_S = 60,     /* training starves: no progress for this long while examples wait */
-    LOOKS = 12,         /* how often it is looked at within that time */
+    RECORDS_MAX = 4096,   /* as many as the store keeps */
+    QUIET_S = 3,          /* idle: nothing was learned for this long */
+    CHECKPOINTS_MAX = 64, /* looked at for one that is whole */
+    DUTY = 10,      /* an idle checkpoint waits this many times the duration of the last one */
+    STARVED_S = 60, /* training starves: no progress for this long while examples wait */
+    LOOKS = 12,     /* how often it is looked at within that time */
 };
 
 struct hzp_state {
@@ -127,21 +128,79 @@ static int choose_dir(struct hzp_state *s, struct hzp_err_text *reterr)
     return hzp_checkpoint_make_dir(dir, &s->dir_existed, reterr);
 }
 
+/* Checkpoints whose log is lost: their examples are not known, and new versions would take their
+ * numbers. */
+static int check_log_is_there(const struct hzp_state *s, const char *log,
+                              struct hzp_err_text *reterr)
+{
+    uint64_t newest = hzp_checkpoint_newest(s->dir);
+    if (!newest || access(log, F_OK) == 0 || errno != ENOENT)
+        return HZP_OK;
+    return hzp_fail(reterr, HZP_EFORMAT,
+                    "%s: it is missing, but %s holds checkpoint-%" PRIu64
+                    ": restore the file, name another directory with --state, or move the "
+                    "checkpoints out of this one",
+                    log, s->dir, newest);
+}
+
+/* The checkpoint is damaged: it stays on disk under another name, and the log forgets it. */
+static int set_aside(struct hzp_state *s, const struct hzp_logged_checkpoint *c, const char *why,
+                     struct hzp_err_text *reterr)
+{
+    HZP_TRY(hzp_checkpoint_set_aside(s->dir, c->name, reterr));
+    HZP_TRY(hzp_sample_log_forget_checkpoint(s->log, c->id, reterr));
+    hzp_log(HZP_LOG_WARN, "state", "checkpoint is damaged, renamed to %s/%s.damaged: %s", s->dir,
+            c->name, why);
+    return HZP_OK;
+}
+
+static int check_whole(const struct hzp_state *s, const struct hzp_logged_checkpoint *c,
+                       struct hzp_err_text *reterr)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof(path), "%s/%s", s->dir, c->name);
+    return hzp_checkpoint_whole(path, reterr);
+}
+
+/* Sets aside the checkpoints that are newer than the newest whole one.  If none is whole, none is
+ * set aside, and the newest one's failure is the result. */
+static int set_damaged_aside(struct hzp_state *s, struct hzp_err_text *reterr)
+{
+    struct hzp_logged_checkpoint all[CHECKPOINTS_MAX];
+    struct hzp_err_text why[CHECKPOINTS_MAX];
+    int first = HZP_OK, whole = 0;
+    int32_t n = hzp_sample_log_checkpoints(s->log, all, CHECKPOINTS_MAX, reterr);
+    for (; whole < n; whole++) {
+        int r = check_whole(s, &all[whole], &why[whole]);
+        if (r == HZP_OK)
+            break;
+        first = whole ? first : r;
+        if (r != HZP_EFORMAT && r != HZP_ENOENT) /* it may be whole, and only out of reach */
+            return hzp_fail(reterr, r, "%s", why[whole].text);
+    }
+    if (n > 0 && whole == n)
+        return hzp_fail(reterr, first,
+                        "%s; no checkpoint in %s is whole: restore one, or move samples.db and the "
+                        "checkpoints away to begin from the model",
+                        why[0].text, s->dir);
+    for (int i = 0; i < whole; i++)
+        HZP_TRY(set_aside(s, &all[i], why[i].text, reterr));
+    return HZP_MIN(n, 0);
+}
+
 static int choose_weights(struct hzp_state *s, struct hzp_err_text *reterr)
 {
     char path[PATH_MAX];
-    HZP_TRY(hzp_sample_log_resume(s->log, &s->resume, reterr));
+    if (s->dir)
+        HZP_TRY(set_damaged_aside(s, reterr));
+    HZP_TRY(hzp_sample_log_resume(s->log, s->dir ? hzp_checkpoint_newest(s->dir) : 0, &s->resume,
+                                  reterr));
     if (!s->dir || !s->resume.checkpoint_id) {
         s->weights_dir = hzp_xstrdup(s->config.model_dir);
         return HZP_OK;
     }
     snprintf(path, sizeof(path), "%s/%s", s->dir, s->resume.checkpoint_name);
     s->weights_dir = hzp_xstrdup(path);
-    snprintf(path, sizeof(path), "%s/trainer.safetensors", s->weights_dir);
-    if (access(path, R_OK) < 0)
-        return hzp_fail(reterr, HZP_ENOENT,
-                        "%s: the log in %s says that this checkpoint exists: %s", path, s->dir,
-                        strerror(errno));
     return HZP_OK;
 }
 
@@ -218,6 +277,7 @@ static int open_all(struct hzp_state *s, struct hzp_err_text *reterr)
     HZP_TRY(choose_dir(s, reterr));
     if (s->dir) {
         snprintf(path, sizeof(path), "%s/samples.db", s->dir);
+        HZP_TRY(check_log_is_there(s, path, reterr));
         fresh = config->provisional && access(path, F_OK) < 0 && errno == ENOENT;
     }
     make_fingerprint(config, fingerprint, sizeof(fingerprint));
@@ -324,6 +384,24 @@ int hzp_state_restore(struct hzp_state *s, struct hzp_trainer *trainer, struct h
     return HZP_OK;
 }
 
+bool hzp_state_set_aside(struct hzp_state *s, const char *why)
+{
+    struct hzp_logged_checkpoint all[CHECKPOINTS_MAX];
+    struct hzp_err_text text;
+    if (!s->dir || !s->resume.checkpoint_id)
+        return false;
+    int32_t n = hzp_sample_log_checkpoints(s->log, all, CHECKPOINTS_MAX, &text);
+    bool older = false;
+    for (int32_t i = 1; i < n && !older; i++)
+        older = check_whole(s, &all[i], &text) == HZP_OK;
+    if (!older || all[0].id != s->resume.checkpoint_id)
+        return false;
+    if (set_aside(s, &all[0], why, &text) == HZP_OK)
+        return true;
+    hzp_log(HZP_LOG_ERROR, "state", "%s", text.text);
+    return false;
+}
+
 /* --- The file thread -------------------------------------------------------------------------- */
 
 /* Journals every version that the store still remembers and the log does not have, oldest first. */
@@ -342,9 +420,14 @@ static void journal(struct hzp_state *s)
             continue;
         int r = hzp_sample_log_version(s->log, &record[i], &text);
         if (r < 0 && !s->journal_failed)
-            hzp_log(HZP_LOG_ERROR, "state", "version %" PRIu64 " is not journalled: %s, ignoring",
-                    record[i].id, text.text);
+            hzp_log(HZP_LOG_ERROR, "state",
+                    "version %" PRIu64 " is not journalled: %s, trying again later", record[i].id,
+                    text.text);
+        if (r >= 0 && s->journal_failed)
+            hzp_log(HZP_LOG_INFO, "state", "versions are journalled again");
         s->journal_failed = r < 0;
+        if (r < 0)
+            break; /* later ones must not come before it */
         s->journaled = record[i].id;
     }
     free(record);
@@ -383,7 +466,7 @@ static void write_checkpoint(struct hzp_state *s, const struct hzp_version *v)
         hzp_log(HZP_LOG_ERROR, "state", "checkpoint failed version=%" PRIu64 " %s", id, text.text);
         return;
     }
-    hzp_checkpoint_prune(s->dir, s->config.keep_checkpoints, s->config.keep_hourly);
+    hzp_checkpoint_prune(s->dir, s->config.keep_checkpoints, s->config.keep_hourly, name);
     hzp_log(HZP_LOG_INFO, "state",
             "checkpoint version=%" PRIu64 " step=%" PRId64 " learned_through=%" PRId64
             " seconds=%.2f",
@@ -444,7 +527,8 @@ static void *file_main(void *arg)
     bool later = false;
     while (!atomic_load(&s->stopping)) {
         uint64_t sleep_ns = watch_learning(s);
-        hzp_wake_wait(&s->wake, s->asked ? 2000000u : later ? 500000000u : sleep_ns);
+        bool soon = later || s->journal_failed;
+        hzp_wake_wait(&s->wake, s->asked ? 2000000u : soon ? 500000000u : sleep_ns);
         write_log(s);
         journal(s);
         if (!s->asked && checkpoint_due(s, &later)) {
@@ -520,10 +604,10 @@ void hzp_state_update(struct hzp_state *s, const struct hzp_update_report *repor
     hzp_wake_poke(&s->wake);
 }
 
-void hzp_state_stop(struct hzp_state *s, bool save)
+int hzp_state_stop(struct hzp_state *s, bool save)
 {
     if (!s->started)
-        return;
+        return HZP_OK;
     atomic_store(&s->stopping, true);
     hzp_wake_poke(&s->wake);
     pthread_join(s->thread, NULL);
@@ -532,8 +616,12 @@ void hzp_state_stop(struct hzp_state *s, bool save)
     journal(s);
     struct hzp_version *v = hzp_weights_current(s->model->weights);
     if (save && s->dir && v && v->record.optimizer_step > s->saved_step &&
-        hzp_trainer_idle(s->trainer))
+        hzp_trainer_idle(s->trainer)) {
         write_checkpoint(s, v);
+        if (v->record.optimizer_step > s->saved_step)
+            return HZP_EIO;
+    }
+    return s->journal_failed ? HZP_EIO : HZP_OK;
 }
 
 /* --- Acceptance ------------------------------------------------------------------------------- */

@@ -4,9 +4,10 @@
  *     STATE/samples.db           the log: accepted examples, published versions, checkpoints
  *     STATE/checkpoint-ID/       a model directory with trainer.safetensors; the newest ones
  *
- * A server starts from the weights of the newest checkpoint, or of the model if there is none.
- * Examples that the checkpoint does not cover are queued again; those that a lost version had
- * already learned from are counted and logged ("trained again").
+ * A server starts from the weights of the newest whole checkpoint, or of the model if there is
+ * none; damaged ones are renamed to checkpoint-ID.damaged and logged.  Examples that the checkpoint
+ * does not cover are queued again; those that a lost version had already learned from are counted
+ * and logged ("trained again").  Checkpoints without their log are refused.
  *
  * A separate thread ("hzp-file") journals each published version and writes checkpoints, so the
  * engine thread never waits for SQLite or the disk.  While a checkpoint is written, serving and
@@ -69,6 +70,10 @@ struct hzp_sample_queue *hzp_state_queue(struct hzp_state *s);
 int hzp_state_restore(struct hzp_state *s, struct hzp_trainer *trainer, struct hzp_version *draft,
                       struct hzp_err_text *reterr);
 
+/* After a failure to load or restore (HZP_EFORMAT, `why`): the checkpoint is set aside if an older
+ * one is whole.  True: it was, and close and open again begin from that one.  Engine thread. */
+bool hzp_state_set_aside(struct hzp_state *s, const char *why);
+
 /* Starts the thread.  All three are borrowed until stop; checkpoints save the model's weights. */
 int hzp_state_start(struct hzp_state *s, struct hzp_trainer *trainer, const struct hzp_model *model,
                     struct hzp_loop *loop);
@@ -78,8 +83,9 @@ int hzp_state_start(struct hzp_state *s, struct hzp_trainer *trainer, const stru
 void hzp_state_update(struct hzp_state *s, const struct hzp_update_report *report);
 
 /* Engine thread, after the loop has ended: ends the thread, journals the remaining versions, and
- * with save writes a last checkpoint if anything is new.  A failure is logged. */
-void hzp_state_stop(struct hzp_state *s, bool save);
+ * with save writes a last checkpoint if anything is new.  A failure is logged, and HZP_EIO: what
+ * was learned since the newest checkpoint will be learned again. */
+int hzp_state_stop(struct hzp_state *s, bool save);
 
 /* Any thread but the engine's, when no other thread uses the state any more; NULL: no effect. */
 void hzp_state_close(struct hzp_state *s);

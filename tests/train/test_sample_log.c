@@ -110,7 +110,7 @@ static void test_append_and_reopen(void **state)
     struct hzp_err_text text;
     int64_t first = 0;
     assert_int_equal(hzp_sample_log_open(p->path, model, &log, &text), HZP_OK);
-    assert_int_equal(hzp_sample_log_resume(log, &resume, &text), HZP_OK);
+    assert_int_equal(hzp_sample_log_resume(log, 0, &resume, &text), HZP_OK);
     assert_int_equal(resume.checkpoint_id, 0);
     assert_int_equal(resume.next_version_id, 1);
     assert_int_equal(resume.learned_through, -1);
@@ -160,7 +160,7 @@ static void test_resume(void **state)
     hzp_sample_log_close(log);
 
     assert_int_equal(hzp_sample_log_open(p->path, model, &log, &text), HZP_OK);
-    assert_int_equal(hzp_sample_log_resume(log, &resume, &text), HZP_OK);
+    assert_int_equal(hzp_sample_log_resume(log, 0, &resume, &text), HZP_OK);
     assert_int_equal(resume.checkpoint_id, 3);
     assert_string_equal(resume.checkpoint_name, "checkpoint-3");
     assert_int_equal(resume.learned_through, 10);
@@ -223,7 +223,7 @@ static void append_for_ever(const char *path, int fd)
     struct hzp_sample_log *log;
     struct hzp_sample_log_resume resume;
     if (hzp_sample_log_open(path, model, &log, NULL) < 0 ||
-        hzp_sample_log_resume(log, &resume, NULL) < 0)
+        hzp_sample_log_resume(log, 0, &resume, NULL) < 0)
         _exit(1);
     for (int64_t next = resume.last_sequence_number + 1;;) {
         int64_t first;
@@ -268,7 +268,7 @@ static void test_kill(void **state)
         struct hzp_sample_log_resume resume;
         if (hzp_sample_log_open(p->path, model, &log, &text) < 0)
             fail_msg("%s", text.text);
-        assert_int_equal(hzp_sample_log_resume(log, &resume, &text), HZP_OK);
+        assert_int_equal(hzp_sample_log_resume(log, 0, &resume, &text), HZP_OK);
         assert_true(resume.last_sequence_number >= acknowledged);
         check_all(log, resume.last_sequence_number);
         hzp_sample_log_close(log);

@@ -18,6 +18,7 @@
 #include <fcntl.h>
 #include <math.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -59,6 +60,30 @@ int __wrap_hzp_sample_log_open(const char *path, const char *fingerprint,
     return __real_hzp_sample_log_open(path, fingerprint, ret, reterr);
 }
 
+/* Wraps the journal, so that a test can fill the disk. */
+int __real_hzp_sample_log_version(struct hzp_sample_log *log,
+                                  const struct hzp_version_record *record,
+                                  struct hzp_err_text *reterr);
+int __wrap_hzp_sample_log_version(struct hzp_sample_log *log,
+                                  const struct hzp_version_record *record,
+                                  struct hzp_err_text *reterr);
+
+static atomic_int disk_is_full, refused_versions;
+static _Atomic uint64_t journalled; /* newest; each must follow the one before it */
+
+int __wrap_hzp_sample_log_version(struct hzp_sample_log *log,
+                                  const struct hzp_version_record *record,
+                                  struct hzp_err_text *reterr)
+{
+    if (atomic_load(&disk_is_full)) {
+        atomic_fetch_add(&refused_versions, 1);
+        return hzp_fail(reterr, HZP_EIO, "the disk is full");
+    }
+    uint64_t before = atomic_exchange(&journalled, record->id);
+    HZP_ASSERT(!before || record->id == before + 1);
+    return __real_hzp_sample_log_version(log, record, reterr);
+}
+
 /* In the parent of a killed child cmocka checks everything; in the child a failure ends the
    process. */
 #define MUST(call)                                                                                 \
@@ -94,6 +119,7 @@ static void open_server(struct server *s, int64_t every)
 {
     struct hzp_err_text text = {{0}, {0}};
     memset(s, 0, sizeof(*s));
+    atomic_store(&journalled, 0); /* ids may skip some between two lives */
     MUST(hzp_config_read(scratch_dir, &s->config, &text));
     hzp_layout_make(&s->config, &s->layout);
     struct hzp_device_config device = {.name = "ref"};
@@ -132,14 +158,15 @@ static void open_server(struct server *s, int64_t every)
     MUST(hzp_state_start(s->state, s->trainer, s->model, s->loop));
 }
 
-static void close_server(struct server *s, bool save)
+/* Returns what stop did. */
+static int close_server(struct server *s, bool save)
 {
     if (save) {
         hzp_trainer_finish(s->trainer);
         while (hzp_loop_turn(s->loop) > 0)
             ;
     }
-    hzp_state_stop(s->state, save);
+    int r = hzp_state_stop(s->state, save);
     hzp_loop_destroy(s->loop);
     hzp_trainer_destroy(s->trainer);
     hzp_state_close(s->state);
@@ -147,6 +174,7 @@ static void close_server(struct server *s, bool save)
     hzp_weights_destroy(s->weights);
     hzp_device_close(s->dev);
     hzp_layout_free(&s->layout);
+    return r;
 }
 
 static const struct hzp_units *current_units(const struct server *s)
@@ -340,7 +368,7 @@ static void test_prune(void **state)
                      HZP_OK);
     assert_int_equal(hzp_checkpoint_make_dir(scratch_path("kept/checkpoint-3.tmp"), NULL, NULL),
                      HZP_OK);
-    hzp_checkpoint_prune(scratch_path("kept"), 2, 24);
+    hzp_checkpoint_prune(scratch_path("kept"), 2, 24, NULL);
     for (int i = 0; i < HZP_COUNT(of); i++) {
         char name[64];
         snprintf(name, sizeof(name), "kept/checkpoint-%d", i + 1);
@@ -349,7 +377,7 @@ static void test_prune(void **state)
     }
     assert_int_equal(access(scratch_path("kept/checkpoint-2-good"), F_OK), 0);
     assert_int_not_equal(access(scratch_path("kept/checkpoint-3.tmp"), F_OK), 0);
-    hzp_checkpoint_prune(scratch_path("kept"), 1, 0); /* tagged ones and the newest */
+    hzp_checkpoint_prune(scratch_path("kept"), 1, 0, NULL); /* tagged ones and the newest */
     assert_int_equal(hzp_checkpoint_newest(scratch_path("kept")), HZP_COUNT(of));
     assert_int_equal(access(scratch_path("kept/checkpoint-2"), F_OK), 0);
     assert_int_not_equal(access(scratch_path("kept/checkpoint-10"), F_OK), 0);
@@ -557,6 +585,161 @@ static void test_failed_checkpoint(void **state)
     assert_true(hzp_checkpoint_newest(scratch_path("state")) >= id);
 }
 
+/* A server that learns something and leaves a checkpoint. */
+static uint64_t live_and_save(int64_t number)
+{
+    struct server s;
+    open_server(&s, 0);
+    accept(&s, number);
+    while (hzp_loop_turn(s.loop) > 0)
+        ;
+    assert_int_equal(close_server(&s, true), HZP_OK);
+    return hzp_checkpoint_newest(scratch_path("state"));
+}
+
+static const char *in_checkpoint(uint64_t id, const char *name)
+{
+    return scratch_path("state/checkpoint-%llu%s", (unsigned long long)id, name);
+}
+
+/* Without the log nobody knows which examples the checkpoints hold, and new versions would take
+ * their numbers: nothing is touched. */
+static void test_lost_log(void **state)
+{
+    struct hzp_err_text text = {{0}, {0}};
+    uint64_t first = live_and_save(1), second = live_and_save(2);
+    assert_true(first && second > first);
+    assert_int_equal(remove(scratch_path("state/samples.db")), 0);
+    assert_int_equal(open_state(true, &text), HZP_EFORMAT);
+    assert_non_null(strstr(text.text, "samples.db"));
+    assert_non_null(strstr(text.text, "checkpoint-"));
+    assert_false(is_there("state/samples.db"));
+    assert_int_equal(access(in_checkpoint(first, "/trainer.safetensors"), F_OK), 0);
+    assert_int_equal(access(in_checkpoint(second, "/trainer.safetensors"), F_OK), 0);
+}
+
+/* Directories with larger numbers than the log knows (put there by hand): new versions get still
+ * larger ones, and the checkpoint that the log names is never pruned. */
+static void test_foreign_checkpoints(void **state)
+{
+    live_and_save(1);
+    assert_int_equal(mkdir(scratch_path("state/checkpoint-70000"), 0777), 0);
+    assert_int_equal(mkdir(scratch_path("state/checkpoint-70001"), 0777), 0);
+    uint64_t id = live_and_save(2);
+    assert_true(id > 70001);
+    assert_int_equal(access(in_checkpoint(id, "/trainer.safetensors"), F_OK), 0);
+    hzp_checkpoint_prune(scratch_path("state"), 1, 0, "checkpoint-70001");
+    assert_int_equal(access(in_checkpoint(id, ""), F_OK), 0);
+    assert_int_equal(access(in_checkpoint(70001, ""), F_OK), 0);
+    assert_int_equal(access(in_checkpoint(70000, ""), F_OK), -1);
+}
+
+/* The newest checkpoint is cut off: the server begins with the one before it. */
+static void test_damaged_checkpoint(void **state)
+{
+    struct server s;
+    struct hzp_state_stats stats;
+    struct hzp_err_text text = {{0}, {0}};
+    uint64_t first = live_and_save(1), second = live_and_save(2);
+    assert_int_equal(truncate(in_checkpoint(second, "/model.safetensors"), 600), 0);
+    open_server(&s, 0);
+    hzp_state_read_stats(s.state, &stats);
+    assert_int_equal(stats.checkpoint_id, first);
+    assert_int_equal(stats.restored, 2); /* what the damaged one had learned */
+    assert_true(hzp_state_first_id(s.state) > second);
+    assert_int_equal(access(in_checkpoint(second, ".damaged/trainer.safetensors"), F_OK), 0);
+    close_server(&s, false);
+    /* If none is whole, all stay as they are. */
+    assert_int_equal(remove(in_checkpoint(first, "/trainer.safetensors")), 0);
+    assert_true(open_state(false, &text) < 0);
+    assert_non_null(strstr(text.text, "no checkpoint"));
+    assert_int_equal(access(in_checkpoint(first, "/config.json"), F_OK), 0);
+}
+
+/* A bit of the moments is flipped: found when they are loaded. */
+static void test_flipped_bit(void **state)
+{
+    struct hzp_err_text text = {{0}, {0}};
+    struct server s = {0};
+    uint64_t first = live_and_save(1), second = live_and_save(2);
+    FILE *file = fopen(in_checkpoint(second, "/trainer.safetensors"), "r+");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, -1000, SEEK_END), 0);
+    int byte = fgetc(file);
+    assert_int_equal(fseek(file, -1000, SEEK_END), 0);
+    fputc(byte ^ 4, file);
+    fclose(file);
+    /* As far as the engine comes: everything but the loop. */
+    MUST(hzp_config_read(scratch_dir, &s.config, &text));
+    struct fixture_model model;
+    fixture_open(
+        &model,
+        &(struct fixture_config){
+            .device = "ref",
+            .config = s.config,
+            .store = {.type = HZP_BF16, .slots = 2, .max_staleness = 1, .first_id = 1000000}});
+    struct hzp_state_config config = state_config(&model.layout, 0);
+    MUST(hzp_state_open(&config, &s.state, &text));
+    struct hzp_trainer_config trainer = {.recipe = {.update_tokens = 40,
+                                                    .micro_rows = 32,
+                                                    .publish_every = 1,
+                                                    .moment_type = HZP_F32},
+                                         .model = model.model,
+                                         .queue = hzp_state_queue(s.state)};
+    MUST(hzp_trainer_create(&trainer, &s.trainer));
+    struct hzp_version *draft = fixture_begin(&model);
+    MUST(hzp_model_load(hzp_state_weights_dir(s.state), model.dev,
+                        hzp_version_units(model.weights, draft), NULL, &text));
+    assert_int_equal(hzp_state_restore(s.state, s.trainer, draft, &text), HZP_EFORMAT);
+    assert_non_null(strstr(text.text, "is damaged"));
+    assert_true(hzp_state_set_aside(s.state, text.text));
+    fixture_publish(&model, draft, 0);
+    hzp_trainer_destroy(s.trainer);
+    hzp_state_close(s.state);
+    fixture_close(&model);
+
+    open_server(&s, 0);
+    struct hzp_state_stats stats;
+    hzp_state_read_stats(s.state, &stats);
+    assert_int_equal(stats.checkpoint_id, first);
+    assert_false(hzp_state_set_aside(s.state, "there is none older"));
+    close_server(&s, false);
+}
+
+/* Versions that could not be journalled are journalled later, in order. */
+static void test_full_disk(void **state)
+{
+    struct server s;
+    struct hzp_version_record newest;
+    atomic_store(&refused_versions, 0);
+    atomic_store(&disk_is_full, 1);
+    open_server(&s, 0);
+    for (int i = 0; i < 10; i++)
+        accept(&s, i);
+    while (hzp_loop_turn(s.loop) > 0)
+        ;
+    while (!atomic_load(&refused_versions))
+        usleep(1000);
+    hzp_weights_newest(s.weights, &newest);
+    assert_true(newest.id > 2);
+    atomic_store(&disk_is_full, 0);
+    while (atomic_load(&journalled) < newest.id) /* with no further update */
+        usleep(1000);
+    assert_int_equal(close_server(&s, true), HZP_OK);
+}
+
+static void test_stop_says_so(void **state)
+{
+    struct server s;
+    open_server(&s, 0);
+    for (int i = 1; i < 200; i++) /* a file where the directory must be created */
+        scratch_write_text(scratch_path("state/checkpoint-%d.tmp", i), "");
+    accept(&s, 1);
+    while (hzp_loop_turn(s.loop) > 0)
+        ;
+    assert_int_equal(close_server(&s, true), HZP_EIO);
+}
+
 static void test_default_dir(void **state)
 {
     char dir[512];
@@ -586,6 +769,12 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_provisional, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_strange_tokens, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_failed_checkpoint, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_lost_log, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_foreign_checkpoints, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_damaged_checkpoint, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_flipped_bit, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_full_disk, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_stop_says_so, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_default_dir, make_model, scratch_teardown),
     };
     return cmocka_run_group_tests_name("state", tests, NULL, NULL);

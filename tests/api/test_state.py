@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""State that survives: damaged checkpoints, lost logs and retries, with a real server.
+
+    test_state.py HZPSERVE MODEL_DIR [TEST ...]
+
+Skips (77) where there is no model.
+"""
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+HANG = 1200  # seconds: only a hang takes this long, however slow or busy the machine is
+EXAMPLES = "/v1/fine_tuning/examples"
+
+
+class Server:
+    """`with` starts it and stops it by SIGTERM; .log is what it wrote to standard error."""
+
+    def __init__(self, state, *options):
+        self.words = [PROGRAM, "serve", MODEL, "--port", "0", "--state", str(state), "--update-tokens", "64",
+                      "--micro-rows", "64", "--passes", "1", *options]
+        self.file = tempfile.TemporaryFile("w+")
+
+    def __enter__(self):
+        self.process = subprocess.Popen(self.words, stdout=subprocess.PIPE, stderr=self.file, text=True)
+        for line in self.process.stdout:
+            found = re.search(r"at (http://127\.0\.0\.1:\d+)", line)
+            if found:
+                self.url = found[1]
+                return self
+        self.process.wait(HANG)
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.terminate()
+        self.process.communicate(timeout=HANG)
+        self.status = self.process.returncode
+
+    @property
+    def log(self):
+        self.file.flush()
+        self.file.seek(0)
+        return self.file.read()
+
+    def call(self, path, body=None, headers=None):
+        """Status and decoded body."""
+        request = urllib.request.Request(self.url + path, body and json.dumps(body).encode(),
+                                         {"Content-Type": "application/json", **(headers or {})})
+        try:
+            with urllib.request.urlopen(request, timeout=HANG) as answer:
+                return answer.status, json.loads(answer.read() or b"null")
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
+
+    def teach(self, number):
+        """Examples that are learned and served when it returns."""
+        body = [{"prompt": f"The number of house {number} is", "completion": f" {i} and {number}."} for i in range(12)]
+        status, answer = self.call(f"{EXAMPLES}?wait=served&timeout={HANG}", body)
+        assert status in (200, 202), answer
+
+
+def lives(state, count):
+    """The newest checkpoint after each of `count` servers that learn something."""
+    ids = []
+    for number in range(count):
+        with Server(state) as server:
+            server.teach(number)
+        assert server.status == 0, server.log
+        ids.append(max(int(p.name.split("-")[1]) for p in state.glob("checkpoint-*") if p.name[11:].isdigit()))
+    assert ids == sorted(set(ids)), ids
+    return ids
+
+
+def flip_bit(path, from_end):
+    with open(path, "r+b") as file:
+        file.seek(-from_end, 2)
+        byte = file.read(1)[0]
+        file.seek(-from_end, 2)
+        file.write(bytes([byte ^ 8]))
+
+
+def test_damaged_newest_checkpoint(state):
+    """A flipped bit in the moments or in the weights, or a file cut short: the one before it is used and said."""
+    for number, damage in enumerate((
+            lambda path: flip_bit(path / "trainer.safetensors", 5000),
+            lambda path: flip_bit(path / "model.safetensors", 5000),
+            lambda path: (path / "model.safetensors").write_bytes(b"short"))):
+        place = state / str(number)
+        before, newest = lives(place, 2)
+        damage(place / f"checkpoint-{newest}")
+        with Server(place) as server:
+            assert server.process.poll() is None, server.log
+            log = server.log
+            assert "checkpoint is damaged" in log and f"checkpoint-{newest}.damaged" in log, log
+            assert f"checkpoint={before}" in log.split("checkpoint is damaged")[1], log
+            server.teach(99)
+        assert server.status == 0, server.log
+        assert (place / f"checkpoint-{newest}.damaged").is_dir()
+
+
+def test_lost_log(state):
+    """Without samples.db nothing starts, nothing is deleted, and the message says what to do."""
+    ids = lives(state, 2)
+    for file in state.glob("samples.db*"):
+        file.unlink()
+    with Server(state) as server:
+        pass
+    assert server.status == 1 and "samples.db" in server.log and "--state" in server.log, server.log
+    assert all((state / f"checkpoint-{i}" / "model.safetensors").exists() for i in ids)
+
+
+def main():
+    global PROGRAM, MODEL
+    PROGRAM, MODEL = sys.argv[1:3]
+    if not (pathlib.Path(MODEL) / "model.safetensors").exists():
+        print("skip: no model")
+        return 77
+    for name, test in list(globals().items()):
+        if name.startswith("test_") and name in (sys.argv[3:] or [name]):
+            begin = time.monotonic()
+            with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as folder:
+                test(pathlib.Path(folder))
+            print(f"ok {name} {time.monotonic() - begin:.2f} s", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
