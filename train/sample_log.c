@@ -1,21 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "train/sample_log.h"
+#include "train/sample_log_state.h"
 
 #include "base/arena.h"
-#include "base/thread.h"
 
 #include <limits.h>
-#include <math.h>
-#include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum {
     APPLICATION_ID = 0x485a5053, /* "HZPS": the application id that SQLite stores in the file */
-    SCHEMA_VERSION = 1,
-    IDS_UNSEEN = 4096, /* versions published but not yet journalled, at most: as many as the store
-               * keeps */
+    SCHEMA_VERSION = 2,
+    BODY_KEPT_MS = 86400000, /* how long a body's key is known: a day */
 };
 
 /* A sample's tokens are stored as 4-byte little-endian words, followed by one bit per token:
@@ -30,28 +27,36 @@ static const char schema[] =
     "CREATE TABLE checkpoints (id INTEGER PRIMARY KEY, learned_through INTEGER NOT NULL,"
     " name TEXT NOT NULL);";
 
-enum statement { APPEND, READ, VERSION, CHECKPOINT, CHECKPOINTS, FORGET, STATEMENTS };
+/* What version 2 added: checksums of samples (NULL: the row is older), bodies with a key, samples
+ * that were given up. */
+static const char schema2[] =
+    "ALTER TABLE samples ADD COLUMN checksum INTEGER;"
+    "CREATE TABLE bodies (key TEXT PRIMARY KEY, digest INTEGER NOT NULL, first INTEGER NOT NULL,"
+    " count INTEGER NOT NULL, unix_ms INTEGER NOT NULL) WITHOUT ROWID;"
+    "CREATE INDEX bodies_by_time ON bodies (unix_ms);"
+    "CREATE TABLE failed (sequence_number INTEGER PRIMARY KEY, optimizer_step INTEGER NOT NULL,"
+    " unix_ms INTEGER NOT NULL);";
 
-static const char *const statement_sql[STATEMENTS] = {
-    [APPEND] = "INSERT INTO samples VALUES (?1, ?2, ?3)",
-    [READ] = ("SELECT sequence_number, count, data FROM samples WHERE sequence_number > ?1"
-              " ORDER BY sequence_number LIMIT ?2"),
-    [VERSION] = "INSERT INTO versions VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-    [CHECKPOINT] = "INSERT OR REPLACE INTO checkpoints VALUES (?1, ?2, ?3)",
-    [CHECKPOINTS] = "SELECT id, learned_through, name FROM checkpoints ORDER BY id DESC LIMIT ?1",
-    [FORGET] = "DELETE FROM checkpoints WHERE id = ?1",
-};
-
-struct hzp_sample_log {
-    /* fixed after open */
-    char *path;
-    sqlite3 *db;
-    sqlite3_stmt *statement[STATEMENTS];
-    /* under lock */
-    struct hzp_lock lock;
-    int64_t last;          /* newest sequence number; 0: none */
-    int64_t versions_from; /* first version id of this process; 0: not chosen yet */
-    bool version_missing;  /* a version of this process could not be journalled */
+static const char *const statement_sql[HZP_LOG_SQL_COUNT] = {
+    [HZP_LOG_SQL_APPEND] = "INSERT INTO samples VALUES (?1, ?2, ?3, ?4)",
+    [HZP_LOG_SQL_READ] =
+        ("SELECT sequence_number, count, data, checksum FROM samples WHERE sequence_number > ?1"
+         " AND sequence_number NOT IN (SELECT sequence_number FROM failed)"
+         " ORDER BY sequence_number LIMIT ?2"),
+    [HZP_LOG_SQL_VERSION] = "INSERT INTO versions VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+    [HZP_LOG_SQL_CHECKPOINT] = "INSERT OR REPLACE INTO checkpoints VALUES (?1, ?2, ?3)",
+    [HZP_LOG_SQL_CHECKPOINTS] =
+        "SELECT id, learned_through, name FROM checkpoints ORDER BY id DESC LIMIT ?1",
+    [HZP_LOG_SQL_FORGET] = "DELETE FROM checkpoints WHERE id = ?1",
+    [HZP_LOG_SQL_FIND_BODY] = "SELECT digest, first, count FROM bodies WHERE key = ?1",
+    [HZP_LOG_SQL_ADD_BODY] = "INSERT INTO bodies VALUES (?1, ?2, ?3, ?4, ?5)",
+    [HZP_LOG_SQL_DROP_BODIES] = "DELETE FROM bodies WHERE unix_ms < ?1",
+    [HZP_LOG_SQL_ADD_FAILED] = "INSERT OR REPLACE INTO failed VALUES (?1, ?2, ?3)",
+    [HZP_LOG_SQL_FAILED] =
+        ("SELECT sequence_number FROM failed WHERE sequence_number BETWEEN ?1 AND ?2"
+         " ORDER BY sequence_number"),
+    [HZP_LOG_SQL_GET_META] = "SELECT value FROM meta WHERE key = ?1",
+    [HZP_LOG_SQL_SET_META] = "INSERT INTO meta VALUES (?1, ?2)",
 };
 
 struct hzp_sample *hzp_sample_create(const int32_t *token, const uint8_t *learn, int32_t count)
@@ -79,8 +84,8 @@ void hzp_sample_destroy(struct hzp_sample *sample)
 
 /* --- SQLite's errors as HZP codes ------------------------------------------------------------- */
 
-static int fail_code(struct hzp_sample_log *log, int code, const char *what,
-                     struct hzp_err_text *reterr)
+int hzp_sample_log_fail_code(struct hzp_sample_log *log, int code, const char *what,
+                             struct hzp_err_text *reterr)
 {
     switch (code & 0xff) {
     case SQLITE_CORRUPT:
@@ -99,16 +104,15 @@ static int fail_code(struct hzp_sample_log *log, int code, const char *what,
     }
 }
 
-static int exec(struct hzp_sample_log *log, const char *sql, const char *what,
-                struct hzp_err_text *reterr)
+int hzp_sample_log_exec(struct hzp_sample_log *log, const char *sql, const char *what,
+                        struct hzp_err_text *reterr)
 {
     int code = sqlite3_exec(log->db, sql, NULL, NULL, NULL);
-    return code == SQLITE_OK ? HZP_OK : fail_code(log, code, what, reterr);
+    return code == SQLITE_OK ? HZP_OK : hzp_sample_log_fail_code(log, code, what, reterr);
 }
 
-/* Runs a query that returns one number; NULL reads as 0. */
-static int query_number(struct hzp_sample_log *log, const char *sql, int64_t *ret,
-                        struct hzp_err_text *reterr)
+int hzp_sample_log_number(struct hzp_sample_log *log, const char *sql, int64_t *ret,
+                          struct hzp_err_text *reterr)
 {
     sqlite3_stmt *s;
     int code = sqlite3_prepare_v2(log->db, sql, -1, &s, NULL);
@@ -118,18 +122,17 @@ static int query_number(struct hzp_sample_log *log, const char *sql, int64_t *re
             *ret = sqlite3_column_int64(s, 0);
         sqlite3_finalize(s);
     }
-    return code == SQLITE_ROW ? HZP_OK : fail_code(log, code, "reading", reterr);
+    return code == SQLITE_ROW ? HZP_OK : hzp_sample_log_fail_code(log, code, "reading", reterr);
 }
 
-/* Runs a query that returns one text, cut to size; "" if there is no row. */
-static int query_text(struct hzp_sample_log *log, const char *sql, char *ret, size_t size,
-                      struct hzp_err_text *reterr)
+int hzp_sample_log_text(struct hzp_sample_log *log, const char *sql, char *ret, size_t size,
+                        struct hzp_err_text *reterr)
 {
     sqlite3_stmt *s;
     ret[0] = '\0';
     int code = sqlite3_prepare_v2(log->db, sql, -1, &s, NULL);
     if (code != SQLITE_OK)
-        return fail_code(log, code, "reading", reterr);
+        return hzp_sample_log_fail_code(log, code, "reading", reterr);
     code = sqlite3_step(s);
     if (code == SQLITE_ROW) {
         const char *text = (const char *)sqlite3_column_text(s, 0);
@@ -140,8 +143,19 @@ static int query_text(struct hzp_sample_log *log, const char *sql, char *ret, si
         ret[length] = '\0';
     }
     sqlite3_finalize(s);
-    return code == SQLITE_ROW || code == SQLITE_DONE ? HZP_OK
-                                                     : fail_code(log, code, "reading", reterr);
+    return code == SQLITE_ROW || code == SQLITE_DONE
+               ? HZP_OK
+               : hzp_sample_log_fail_code(log, code, "reading", reterr);
+}
+
+int hzp_sample_log_run(struct hzp_sample_log *log, sqlite3_stmt *s, const char *what,
+                       struct hzp_err_text *reterr)
+{
+    int code = sqlite3_step(s);
+    int r = code == SQLITE_DONE ? HZP_OK : hzp_sample_log_fail_code(log, code, what, reterr);
+    sqlite3_reset(s);
+    sqlite3_clear_bindings(s);
+    return r;
 }
 
 /* --- Opening ---------------------------------------------------------------------------------- */
@@ -150,8 +164,9 @@ static int make_schema(struct hzp_sample_log *log, const char *fingerprint,
                        struct hzp_err_text *reterr)
 {
     char pragma[96];
-    HZP_TRY(exec(log, "BEGIN IMMEDIATE", "making the tables", reterr));
-    HZP_TRY(exec(log, schema, "making the tables", reterr));
+    HZP_TRY(hzp_sample_log_exec(log, "BEGIN IMMEDIATE", "making the tables", reterr));
+    HZP_TRY(hzp_sample_log_exec(log, schema, "making the tables", reterr));
+    HZP_TRY(hzp_sample_log_exec(log, schema2, "making the tables", reterr));
     sqlite3_stmt *s;
     int code =
         sqlite3_prepare_v2(log->db, "INSERT INTO meta VALUES ('fingerprint', ?1)", -1, &s, NULL);
@@ -161,35 +176,53 @@ static int make_schema(struct hzp_sample_log *log, const char *fingerprint,
         sqlite3_finalize(s);
     }
     if (code != SQLITE_DONE)
-        return fail_code(log, code, "making the tables", reterr);
+        return hzp_sample_log_fail_code(log, code, "making the tables", reterr);
     sqlite3_snprintf(sizeof(pragma), pragma, "PRAGMA application_id=%d; PRAGMA user_version=%d",
                      APPLICATION_ID, SCHEMA_VERSION);
-    HZP_TRY(exec(log, pragma, "making the tables", reterr));
-    return exec(log, "COMMIT", "making the tables", reterr);
+    HZP_TRY(hzp_sample_log_exec(log, pragma, "making the tables", reterr));
+    return hzp_sample_log_exec(log, "COMMIT", "making the tables", reterr);
+}
+
+/* A log of version 1 becomes one of version 2. */
+static int upgrade(struct hzp_sample_log *log, struct hzp_err_text *reterr)
+{
+    static const char what[] = "upgrading the tables";
+    HZP_TRY(hzp_sample_log_exec(log, "BEGIN IMMEDIATE", what, reterr));
+    HZP_TRY(hzp_sample_log_exec(log, schema2, what, reterr));
+    HZP_TRY(hzp_sample_log_exec(log, "PRAGMA user_version=2", what, reterr));
+    return hzp_sample_log_exec(log, "COMMIT", what, reterr);
 }
 
 static int check_contents(struct hzp_sample_log *log, const char *fingerprint,
                           struct hzp_err_text *reterr)
 {
-    int64_t schema_version = 0, count = 0;
+    int64_t schema_version = 0, count = 0, before = 0;
     char text[512];
-    HZP_TRY(query_number(log, "PRAGMA user_version", &schema_version, reterr));
-    if (schema_version != SCHEMA_VERSION)
+    HZP_TRY(hzp_sample_log_number(log, "PRAGMA user_version", &schema_version, reterr));
+    if (schema_version < 1 || schema_version > SCHEMA_VERSION)
         return hzp_fail(reterr, HZP_EUNSUP,
-                        "%s: the sample log has schema version %lld, this program reads %d",
+                        "%s: the sample log has schema version %lld, this program reads up to %d",
                         log->path, (long long)schema_version, SCHEMA_VERSION);
-    HZP_TRY(query_text(log, "PRAGMA quick_check(1)", text, sizeof(text), reterr));
+    HZP_TRY(hzp_sample_log_text(log, "PRAGMA quick_check(1)", text, sizeof(text), reterr));
     if (strcmp(text, "ok"))
         return hzp_fail(reterr, HZP_EFORMAT, "%s: the sample log is damaged (%s)", log->path, text);
-    HZP_TRY(query_text(log, "SELECT value FROM meta WHERE key = 'fingerprint'", text, sizeof(text),
-                       reterr));
-    if (strcmp(text, fingerprint))
+    HZP_TRY(hzp_sample_log_text(log, "SELECT value FROM meta WHERE key = 'fingerprint'", text,
+                                sizeof(text), reterr));
+    if (fingerprint && strcmp(text, fingerprint))
         return hzp_fail(reterr, HZP_EINVAL,
                         "%s: the sample log belongs to another model (%s, this one is %s)",
                         log->path, text[0] ? text : "none named", fingerprint);
-    HZP_TRY(query_number(log, "SELECT max(sequence_number) FROM samples", &log->last, reterr));
-    HZP_TRY(query_number(log, "SELECT count(*) FROM samples", &count, reterr));
-    if (count != log->last)
+    if (schema_version == 1)
+        HZP_TRY(upgrade(log, reterr));
+    HZP_TRY(
+        hzp_sample_log_number(log, "SELECT max(sequence_number) FROM samples", &log->last, reterr));
+    HZP_TRY(hzp_sample_log_number(log, "SELECT count(*) FROM samples", &count, reterr));
+    HZP_TRY(hzp_sample_log_number(log,
+                                  "SELECT max(CAST(value AS INTEGER)) FROM meta"
+                                  " WHERE key = 'samples_after'",
+                                  &before, reterr));
+    log->last = HZP_MAX(log->last, before);
+    if (count != log->last - before)
         return hzp_fail(reterr, HZP_EFORMAT,
                         "%s: the sample log is damaged (%lld samples, the last is number %lld)",
                         log->path, (long long)count, (long long)log->last);
@@ -199,29 +232,30 @@ static int check_contents(struct hzp_sample_log *log, const char *fingerprint,
 static int open_database(struct hzp_sample_log *log, const char *fingerprint,
                          struct hzp_err_text *reterr)
 {
-    int code =
-        sqlite3_open_v2(log->path, &log->db,
-                        SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL);
+    int create = fingerprint ? SQLITE_OPEN_CREATE : 0;
+    int code = sqlite3_open_v2(log->path, &log->db,
+                               SQLITE_OPEN_READWRITE | create | SQLITE_OPEN_NOMUTEX, NULL);
     if (!log->db)
         return hzp_fail(reterr, HZP_EIO, "%s: out of memory", log->path);
     if (code != SQLITE_OK)
-        return fail_code(log, code, "opening", reterr);
+        return hzp_sample_log_fail_code(log, code, "opening", reterr);
     sqlite3_extended_result_codes(log->db, 1);
     sqlite3_busy_timeout(log->db, 500);
     /* Exclusive locking: two servers on one state directory would both learn every sample.  Reading
      * application_id takes the lock.  WAL with synchronous = FULL syncs once per commit. */
     int64_t application = 0, tables = 0;
-    HZP_TRY(
-        exec(log, "PRAGMA locking_mode=EXCLUSIVE; PRAGMA trusted_schema=OFF", "opening", reterr));
-    HZP_TRY(query_number(log, "SELECT count(*) FROM sqlite_master", &tables, reterr));
-    HZP_TRY(query_number(log, "PRAGMA application_id", &application, reterr));
-    if (tables && application != APPLICATION_ID)
+    HZP_TRY(hzp_sample_log_exec(log, "PRAGMA locking_mode=EXCLUSIVE; PRAGMA trusted_schema=OFF",
+                                "opening", reterr));
+    HZP_TRY(hzp_sample_log_number(log, "SELECT count(*) FROM sqlite_master", &tables, reterr));
+    HZP_TRY(hzp_sample_log_number(log, "PRAGMA application_id", &application, reterr));
+    if (application != APPLICATION_ID && (tables || !fingerprint))
         return hzp_fail(reterr, HZP_EFORMAT, "%s: not a sample log", log->path);
-    HZP_TRY(exec(log, "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL", "opening", reterr));
+    HZP_TRY(hzp_sample_log_exec(log, "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL", "opening",
+                                reterr));
     if (!tables)
         HZP_TRY(make_schema(log, fingerprint, reterr));
     HZP_TRY(check_contents(log, fingerprint, reterr));
-    for (int i = 0; i < STATEMENTS; i++) {
+    for (int i = 0; i < HZP_LOG_SQL_COUNT; i++) {
         code = sqlite3_prepare_v3(log->db, statement_sql[i], -1, SQLITE_PREPARE_PERSISTENT,
                                   &log->statement[i], NULL);
         if (code != SQLITE_OK)
@@ -252,9 +286,9 @@ static void remove_mark(struct hzp_sample_log *log)
 {
     int64_t newest = 0;
     if (log->versions_from && !log->version_missing &&
-        query_number(log, "SELECT max(id) FROM versions", &newest, NULL) == HZP_OK &&
+        hzp_sample_log_number(log, "SELECT max(id) FROM versions", &newest, NULL) == HZP_OK &&
         newest >= log->versions_from)
-        exec(log, "DELETE FROM meta WHERE key = 'versions_from'", "closing", NULL);
+        hzp_sample_log_exec(log, "DELETE FROM meta WHERE key = 'versions_from'", "closing", NULL);
 }
 
 void hzp_sample_log_close(struct hzp_sample_log *log)
@@ -262,7 +296,7 @@ void hzp_sample_log_close(struct hzp_sample_log *log)
     if (!log)
         return;
     remove_mark(log);
-    for (int i = 0; i < STATEMENTS; i++)
+    for (int i = 0; i < HZP_LOG_SQL_COUNT; i++)
         sqlite3_finalize(log->statement[i]);
     sqlite3_close(log->db);
     hzp_lock_fini(&log->lock);
@@ -298,10 +332,23 @@ static void unpack_sample(const uint8_t *blob, struct hzp_sample *sample)
         sample->learn[i] = blob[i / 8] >> i % 8 & 1;
 }
 
+/* FNV-1a of a sample's row. */
+static int64_t row_checksum(int64_t number, int64_t count, const void *blob, size_t size)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    const int64_t head[] = {number, count};
+    const void *part[] = {head, blob};
+    const size_t bytes[] = {sizeof(head), size};
+    for (int i = 0; i < HZP_COUNT(part); i++)
+        for (size_t k = 0; k < bytes[i]; k++)
+            hash = (hash ^ ((const uint8_t *)part[i])[k]) * 0x100000001b3u;
+    return (int64_t)hash;
+}
+
 static int append_one(struct hzp_sample_log *log, int64_t number, const struct hzp_sample *sample,
                       struct hzp_err_text *reterr)
 {
-    sqlite3_stmt *s = log->statement[APPEND];
+    sqlite3_stmt *s = log->statement[HZP_LOG_SQL_APPEND];
     size_t size = blob_size(sample->count);
     uint8_t *blob = malloc(size + 1);
     if (!blob || size > INT_MAX) {
@@ -312,44 +359,131 @@ static int append_one(struct hzp_sample_log *log, int64_t number, const struct h
     pack_sample(sample, blob);
     sqlite3_bind_int64(s, 1, number);
     sqlite3_bind_int64(s, 2, sample->count);
+    sqlite3_bind_int64(s, 4, row_checksum(number, sample->count, blob, size));
     sqlite3_bind_blob(s, 3, blob, (int)size, free);
     int code = sqlite3_step(s);
     sqlite3_reset(s);
     sqlite3_clear_bindings(s);
-    return code == SQLITE_DONE ? HZP_OK : fail_code(log, code, "adding a sample", reterr);
+    return code == SQLITE_DONE ? HZP_OK
+                               : hzp_sample_log_fail_code(log, code, "adding a sample", reterr);
+}
+
+/* Under lock: as hzp_sample_log_find_body. */
+static int find_body(struct hzp_sample_log *log, const struct hzp_body_key *key, int64_t *ret_first,
+                     int64_t *ret_count, struct hzp_err_text *reterr)
+{
+    sqlite3_stmt *s = log->statement[HZP_LOG_SQL_FIND_BODY];
+    int r = 0;
+    sqlite3_bind_text(s, 1, key->key, -1, SQLITE_STATIC);
+    int code = sqlite3_step(s);
+    if (code == SQLITE_ROW && sqlite3_column_int64(s, 0) != (int64_t)key->digest) {
+        r = hzp_fail(reterr, HZP_EINVAL, "the idempotency key \"%s\" came with another body before",
+                     key->key);
+    } else if (code == SQLITE_ROW) {
+        *ret_first = sqlite3_column_int64(s, 1);
+        *ret_count = sqlite3_column_int64(s, 2);
+        r = 1;
+    } else if (code != SQLITE_DONE) {
+        r = hzp_sample_log_fail_code(log, code, "reading bodies", reterr);
+    }
+    sqlite3_reset(s);
+    sqlite3_clear_bindings(s);
+    return r;
+}
+
+int hzp_sample_log_find_body(struct hzp_sample_log *log, const struct hzp_body_key *key,
+                             int64_t *ret_first, int64_t *ret_count, struct hzp_err_text *reterr)
+{
+    hzp_lock_take(&log->lock);
+    int r = find_body(log, key, ret_first, ret_count, reterr);
+    hzp_lock_release(&log->lock);
+    return r;
+}
+
+static int64_t unix_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static int add_body(struct hzp_sample_log *log, const struct hzp_body_key *key, int64_t first,
+                    int32_t count, struct hzp_err_text *reterr)
+{
+    int64_t now = unix_ms();
+    sqlite3_bind_int64(log->statement[HZP_LOG_SQL_DROP_BODIES], 1, now - BODY_KEPT_MS);
+    HZP_TRY(hzp_sample_log_run(log, log->statement[HZP_LOG_SQL_DROP_BODIES], "forgetting bodies",
+                               reterr));
+    sqlite3_stmt *s = log->statement[HZP_LOG_SQL_ADD_BODY];
+    sqlite3_bind_text(s, 1, key->key, -1, SQLITE_TRANSIENT);
+    sqlite3_bind_int64(s, 2, (int64_t)key->digest);
+    sqlite3_bind_int64(s, 3, first);
+    sqlite3_bind_int64(s, 4, count);
+    sqlite3_bind_int64(s, 5, now);
+    return hzp_sample_log_run(log, s, "adding a body", reterr);
+}
+
+/* Under lock, in a transaction. */
+static int append_all(struct hzp_sample_log *log, struct hzp_sample **sample, int32_t count,
+                      const struct hzp_body_key *key, int64_t *ret_first,
+                      struct hzp_err_text *reterr)
+{
+    int64_t first = log->last + 1, before;
+    if (key) {
+        int r = find_body(log, key, ret_first, &before, reterr);
+        if (r)
+            return r;
+        HZP_TRY(add_body(log, key, first, count, reterr));
+    }
+    for (int32_t i = 0; i < count; i++)
+        HZP_TRY(append_one(log, first + i, sample[i], reterr));
+    HZP_TRY(hzp_sample_log_exec(log, "COMMIT", "committing samples", reterr));
+    for (int32_t i = 0; i < count; i++)
+        sample[i]->sequence_number = first + i;
+    log->last += count;
+    *ret_first = first;
+    return HZP_OK;
+}
+
+int hzp_sample_log_append_once(struct hzp_sample_log *log, struct hzp_sample **sample,
+                               int32_t count, const struct hzp_body_key *key, int64_t *ret_first,
+                               struct hzp_err_text *reterr)
+{
+    hzp_lock_take(&log->lock);
+    int r = hzp_sample_log_exec(log, "BEGIN IMMEDIATE", "adding samples", reterr);
+    if (r >= 0) {
+        r = append_all(log, sample, count, key, ret_first, reterr);
+        if (r != HZP_OK)
+            sqlite3_exec(log->db, "ROLLBACK", NULL, NULL, NULL);
+    }
+    hzp_lock_release(&log->lock);
+    return r;
 }
 
 int hzp_sample_log_append(struct hzp_sample_log *log, struct hzp_sample **sample, int32_t count,
                           int64_t *ret_first, struct hzp_err_text *reterr)
 {
-    hzp_lock_take(&log->lock);
-    int64_t first = log->last + 1;
-    int r = exec(log, "BEGIN IMMEDIATE", "adding samples", reterr);
-    if (r < 0)
-        goto out;
-    for (int32_t i = 0; i < count && r >= 0; i++)
-        r = append_one(log, first + i, sample[i], reterr);
-    if (r >= 0)
-        r = exec(log, "COMMIT", "committing samples", reterr);
-    if (r < 0) {
-        sqlite3_exec(log->db, "ROLLBACK", NULL, NULL, NULL);
-        goto out;
-    }
-    for (int32_t i = 0; i < count; i++)
-        sample[i]->sequence_number = first + i;
-    log->last += count;
-    *ret_first = first;
-out:
-    hzp_lock_release(&log->lock);
-    return r;
+    return hzp_sample_log_append_once(log, sample, count, NULL, ret_first, reterr);
+}
+
+/* The row of the current result, as HZP_LOG_SQL_READ selects it. */
+static bool is_sound(sqlite3_stmt *s)
+{
+    int64_t number = sqlite3_column_int64(s, 0), count = sqlite3_column_int64(s, 1);
+    size_t size = (size_t)sqlite3_column_bytes(s, 2);
+    if (count < 0 || count > INT_MAX / 8 || size != blob_size((int32_t)count))
+        return false;
+    return sqlite3_column_type(s, 3) == SQLITE_NULL ||
+           sqlite3_column_int64(s, 3) ==
+               row_checksum(number, count, sqlite3_column_blob(s, 2), size);
 }
 
 static int read_one(struct hzp_sample_log *log, sqlite3_stmt *s, struct hzp_sample **ret,
                     struct hzp_err_text *reterr)
 {
     int64_t number = sqlite3_column_int64(s, 0), count = sqlite3_column_int64(s, 1);
-    int size = sqlite3_column_bytes(s, 2);
-    if (count < 0 || count > INT_MAX / 8 || (size_t)size != blob_size((int32_t)count))
+    bool sound = is_sound(s);
+    if (!sound)
         return hzp_fail(reterr, HZP_EFORMAT, "%s: sample %lld is damaged", log->path,
                         (long long)number);
     size_t head = sizeof(struct hzp_sample);
@@ -367,13 +501,55 @@ static int read_one(struct hzp_sample_log *log, sqlite3_stmt *s, struct hzp_samp
     return HZP_OK;
 }
 
+int64_t hzp_sample_log_last(struct hzp_sample_log *log)
+{
+    hzp_lock_take(&log->lock);
+    int64_t last = log->last;
+    hzp_lock_release(&log->lock);
+    return last;
+}
+
+int hzp_sample_log_begin_after(struct hzp_sample_log *log, int64_t last,
+                               struct hzp_err_text *reterr)
+{
+    char sql[128];
+    HZP_ASSERT(log->last == 0);
+    sqlite3_snprintf(sizeof(sql), sql, "INSERT INTO meta VALUES ('samples_after', '%lld')",
+                     (long long)last);
+    hzp_lock_take(&log->lock);
+    int r = hzp_sample_log_exec(log, sql, "beginning to count samples", reterr);
+    log->last = r < 0 ? 0 : last;
+    hzp_lock_release(&log->lock);
+    return r;
+}
+
+int hzp_sample_log_find_damaged(struct hzp_sample_log *log, int64_t after, int64_t *ret,
+                                struct hzp_err_text *reterr)
+{
+    int code;
+    hzp_lock_take(&log->lock);
+    sqlite3_stmt *s = log->statement[HZP_LOG_SQL_READ];
+    sqlite3_bind_int64(s, 1, after);
+    sqlite3_bind_int64(s, 2, -1);
+    *ret = 0;
+    while (!*ret && (code = sqlite3_step(s)) == SQLITE_ROW)
+        if (!is_sound(s))
+            *ret = sqlite3_column_int64(s, 0);
+    int r = *ret || code == SQLITE_DONE
+                ? HZP_OK
+                : hzp_sample_log_fail_code(log, code, "reading samples", reterr);
+    sqlite3_reset(s);
+    hzp_lock_release(&log->lock);
+    return r;
+}
+
 int32_t hzp_sample_log_read(struct hzp_sample_log *log, int64_t after, int32_t max,
                             struct hzp_sample **ret, struct hzp_err_text *reterr)
 {
     int r = HZP_OK, code = SQLITE_DONE;
     int32_t n = 0;
     hzp_lock_take(&log->lock);
-    sqlite3_stmt *s = log->statement[READ];
+    sqlite3_stmt *s = log->statement[HZP_LOG_SQL_READ];
     sqlite3_bind_int64(s, 1, after);
     sqlite3_bind_int64(s, 2, max);
     while (n < max && r >= 0 && (code = sqlite3_step(s)) == SQLITE_ROW) {
@@ -382,7 +558,7 @@ int32_t hzp_sample_log_read(struct hzp_sample_log *log, int64_t after, int32_t m
             n++;
     }
     if (r >= 0 && code != SQLITE_DONE && code != SQLITE_ROW)
-        r = fail_code(log, code, "reading samples", reterr);
+        r = hzp_sample_log_fail_code(log, code, "reading samples", reterr);
     sqlite3_reset(s);
     hzp_lock_release(&log->lock);
     if (r >= 0)
@@ -392,243 +568,75 @@ int32_t hzp_sample_log_read(struct hzp_sample_log *log, int64_t after, int32_t m
     return r;
 }
 
-/* --- Versions and checkpoints ----------------------------------------------------------------- */
-
-static int run_once(struct hzp_sample_log *log, sqlite3_stmt *s, const char *what,
-                    struct hzp_err_text *reterr)
+int hzp_sample_log_fail(struct hzp_sample_log *log, const int64_t *number, int32_t count,
+                        int64_t optimizer_step, struct hzp_err_text *reterr)
 {
-    int code = sqlite3_step(s);
-    int r = code == SQLITE_DONE ? HZP_OK : fail_code(log, code, what, reterr);
-    sqlite3_reset(s);
-    sqlite3_clear_bindings(s);
-    return r;
-}
-
-int hzp_sample_log_version(struct hzp_sample_log *log, const struct hzp_version_record *record,
-                           struct hzp_err_text *reterr)
-{
-    int64_t range[2 * HZP_LEARNED_MAX];
-    int32_t ranges = HZP_MIN(HZP_MAX(record->learned.ranges, 0), HZP_LEARNED_MAX);
-    for (int32_t i = 0; i < ranges; i++) {
-        range[2 * i] = record->learned.first[i];
-        range[2 * i + 1] = record->learned.last[i];
-    }
     hzp_lock_take(&log->lock);
-    sqlite3_stmt *s = log->statement[VERSION];
-    sqlite3_bind_int64(s, 1, (int64_t)record->id);
-    sqlite3_bind_int64(s, 2, record->optimizer_step);
-    sqlite3_bind_int64(s, 3, record->published_unix_ms);
-    if (isfinite(record->loss))
-        sqlite3_bind_double(s, 4, record->loss);
-    else
-        sqlite3_bind_null(s, 4);
-    sqlite3_bind_int64(s, 5, (int64_t)record->checksum);
-    sqlite3_bind_int64(s, 6, record->learned_through);
-    sqlite3_bind_int64(s, 7, record->learned.more);
-    sqlite3_bind_blob(s, 8, range, ranges * 2 * (int)sizeof(range[0]), SQLITE_TRANSIENT);
-    int r = run_once(log, s, "adding a version", reterr);
-    log->version_missing = log->version_missing || r < 0;
+    int r = hzp_sample_log_exec(log, "BEGIN IMMEDIATE", "marking samples", reterr);
+    for (int32_t i = 0; i < count && r >= 0; i++) {
+        sqlite3_stmt *s = log->statement[HZP_LOG_SQL_ADD_FAILED];
+        sqlite3_bind_int64(s, 1, number[i]);
+        sqlite3_bind_int64(s, 2, optimizer_step);
+        sqlite3_bind_int64(s, 3, unix_ms());
+        r = hzp_sample_log_run(log, s, "marking samples", reterr);
+    }
+    if (r >= 0)
+        r = hzp_sample_log_exec(log, "COMMIT", "marking samples", reterr);
+    if (r < 0)
+        sqlite3_exec(log->db, "ROLLBACK", NULL, NULL, NULL);
     hzp_lock_release(&log->lock);
     return r;
 }
 
-static void read_record(sqlite3_stmt *s, struct hzp_version_record *ret)
+int32_t hzp_sample_log_failed(struct hzp_sample_log *log, int64_t first, int64_t last, int64_t *ret,
+                              int32_t max, int64_t *ret_count, struct hzp_err_text *reterr)
 {
-    int64_t pair[2];
-    int32_t ranges = sqlite3_column_bytes(s, 7) / (int32_t)sizeof(pair);
-    const char *blob = sqlite3_column_blob(s, 7);
-    *ret = (struct hzp_version_record){
-        .id = (uint64_t)sqlite3_column_int64(s, 0),
-        .optimizer_step = sqlite3_column_int64(s, 1),
-        .state = HZP_VERSION_FREE,
-        .published_unix_ms = sqlite3_column_int64(s, 2),
-        .loss = sqlite3_column_type(s, 3) == SQLITE_NULL ? NAN : sqlite3_column_double(s, 3),
-        .checksum = (uint64_t)sqlite3_column_int64(s, 4),
-        .learned_through = sqlite3_column_int64(s, 5),
-        .learned.more = sqlite3_column_int64(s, 6) != 0 || ranges > HZP_LEARNED_MAX,
-        .learned.ranges = HZP_MIN(ranges, HZP_LEARNED_MAX)};
-    for (int32_t i = 0; i < ret->learned.ranges; i++) {
-        memcpy(pair, blob + (size_t)i * sizeof(pair), sizeof(pair));
-        ret->learned.first[i] = pair[0];
-        ret->learned.last[i] = pair[1];
-    }
-}
-
-int32_t hzp_sample_log_read_versions(struct hzp_sample_log *log, uint64_t below, int32_t max,
-                                     struct hzp_version_record *ret, struct hzp_err_text *reterr)
-{
-    static const char sql[] = "SELECT id, optimizer_step, published_unix_ms, loss, checksum,"
-                              " learned_through, learned_more, learned FROM versions"
-                              " WHERE id < ?1 ORDER BY id DESC LIMIT ?2";
-    sqlite3_stmt *s;
+    int code;
     int32_t n = 0;
+    int64_t count = 0;
     hzp_lock_take(&log->lock);
-    int code = sqlite3_prepare_v2(log->db, sql, -1, &s, NULL);
-    if (code == SQLITE_OK) {
-        sqlite3_bind_int64(s, 1, (int64_t)HZP_MIN(below, (uint64_t)INT64_MAX));
-        sqlite3_bind_int(s, 2, max);
-        while (n < max && (code = sqlite3_step(s)) == SQLITE_ROW)
-            read_record(s, &ret[n++]);
-        sqlite3_finalize(s);
+    sqlite3_stmt *s = log->statement[HZP_LOG_SQL_FAILED];
+    sqlite3_bind_int64(s, 1, first);
+    sqlite3_bind_int64(s, 2, last);
+    while ((code = sqlite3_step(s)) == SQLITE_ROW) {
+        if (n < max)
+            ret[n++] = sqlite3_column_int64(s, 0);
+        count++;
     }
-    bool read = code == SQLITE_ROW || code == SQLITE_DONE || code == SQLITE_OK;
-    int r = read ? HZP_OK : fail_code(log, code, "reading versions", reterr);
+    int r = code == SQLITE_DONE
+                ? HZP_OK
+                : hzp_sample_log_fail_code(log, code, "reading failed samples", reterr);
+    sqlite3_reset(s);
     hzp_lock_release(&log->lock);
+    if (ret_count)
+        *ret_count = count;
     return r < 0 ? r : n;
 }
 
-int hzp_sample_log_checkpoint(struct hzp_sample_log *log, uint64_t id, int64_t learned_through,
-                              const char *name, struct hzp_err_text *reterr)
+int hzp_sample_log_pin(struct hzp_sample_log *log, const char *name, const char *what,
+                       const char *value, struct hzp_err_text *reterr)
 {
+    char then[128] = "";
     hzp_lock_take(&log->lock);
-    sqlite3_stmt *s = log->statement[CHECKPOINT];
-    sqlite3_bind_int64(s, 1, (int64_t)id);
-    sqlite3_bind_int64(s, 2, learned_through);
-    sqlite3_bind_text(s, 3, name, -1, SQLITE_TRANSIENT);
-    int r = run_once(log, s, "adding a checkpoint", reterr);
-    hzp_lock_release(&log->lock);
-    return r;
-}
-
-int32_t hzp_sample_log_checkpoints(struct hzp_sample_log *log, struct hzp_logged_checkpoint *ret,
-                                   int32_t max, struct hzp_err_text *reterr)
-{
-    int code = SQLITE_DONE;
-    int32_t n = 0;
-    hzp_lock_take(&log->lock);
-    sqlite3_stmt *s = log->statement[CHECKPOINTS];
-    sqlite3_bind_int64(s, 1, max);
-    while (n < max && (code = sqlite3_step(s)) == SQLITE_ROW) {
-        const char *name = (const char *)sqlite3_column_text(s, 2);
-        ret[n].id = (uint64_t)sqlite3_column_int64(s, 0);
-        ret[n].learned_through = sqlite3_column_int64(s, 1);
-        snprintf(ret[n].name, sizeof(ret[n].name), "%s", name ? name : "");
-        n++;
-    }
-    int r = code == SQLITE_DONE || code == SQLITE_ROW
-                ? n
-                : fail_code(log, code, "reading checkpoints", reterr);
+    sqlite3_stmt *s = log->statement[HZP_LOG_SQL_GET_META];
+    sqlite3_bind_text(s, 1, name, -1, SQLITE_STATIC);
+    int code = sqlite3_step(s), r = HZP_OK;
+    if (code == SQLITE_ROW)
+        snprintf(then, sizeof(then), "%s", (const char *)sqlite3_column_text(s, 0));
+    else if (code != SQLITE_DONE)
+        r = hzp_sample_log_fail_code(log, code, "reading", reterr);
     sqlite3_reset(s);
-    hzp_lock_release(&log->lock);
-    return r;
-}
-
-int hzp_sample_log_forget_checkpoint(struct hzp_sample_log *log, uint64_t id,
-                                     struct hzp_err_text *reterr)
-{
-    hzp_lock_take(&log->lock);
-    sqlite3_bind_int64(log->statement[FORGET], 1, (int64_t)id);
-    int r = run_once(log, log->statement[FORGET], "removing a checkpoint", reterr);
-    hzp_lock_release(&log->lock);
-    return r;
-}
-
-static int compare_ranges(const void *a, const void *b)
-{
-    const int64_t *x = a, *y = b;
-    return x[0] < y[0] ? -1 : x[0] > y[0];
-}
-
-/* Counts the samples with numbers above `after` that the journalled versions learned from.  This
- * includes versions contained in the checkpoint: a sample with only some of its passes done is
- * offered again with all of them. */
-static int count_retrain(struct hzp_sample_log *log, int64_t after, int64_t *ret,
-                         struct hzp_err_text *reterr)
-{
-    int64_t *range = NULL, ranges = 0, room = 0, total = 0, end = after;
-    sqlite3_stmt *s;
-    int code = sqlite3_prepare_v2(log->db, "SELECT learned FROM versions", -1, &s, NULL);
-    if (code != SQLITE_OK)
-        return fail_code(log, code, "reading versions", reterr);
-    while ((code = sqlite3_step(s)) == SQLITE_ROW) {
-        int64_t n = sqlite3_column_bytes(s, 0) / (int)(2 * sizeof(*range));
-        const char *blob = sqlite3_column_blob(s, 0);
-        for (int64_t i = 0; i < n; i++) {
-            int64_t pair[2];
-            memcpy(pair, blob + (size_t)i * sizeof(pair), sizeof(pair));
-            if (pair[1] <= after)
-                continue;
-            if (ranges == room) {
-                room = HZP_MAX(64, 2 * room);
-                range = hzp_xrealloc(range, (size_t)room * sizeof(pair));
-            }
-            memcpy(&range[2 * ranges++], pair, sizeof(pair));
-        }
+    sqlite3_clear_bindings(s);
+    if (code == SQLITE_DONE) {
+        s = log->statement[HZP_LOG_SQL_SET_META];
+        sqlite3_bind_text(s, 1, name, -1, SQLITE_STATIC);
+        sqlite3_bind_text(s, 2, value, -1, SQLITE_STATIC);
+        r = hzp_sample_log_run(log, s, "writing", reterr);
+    } else if (r >= 0 && strcmp(then, value)) {
+        r = hzp_fail(reterr, HZP_EINVAL,
+                     "%s: the sample log was begun with another %s (%s, now %s)", log->path, what,
+                     then, value);
     }
-    sqlite3_finalize(s);
-    if (ranges)
-        qsort(range, (size_t)ranges, 2 * sizeof(*range), compare_ranges);
-    for (int64_t i = 0; i < ranges; i++) {
-        int64_t first = HZP_MAX(range[2 * i], end + 1), last = range[2 * i + 1];
-        if (last >= first) {
-            total += last - first + 1;
-            end = last;
-        }
-    }
-    free(range);
-    if (code != SQLITE_DONE)
-        return fail_code(log, code, "reading versions", reterr);
-    *ret = total;
-    return HZP_OK;
-}
-
-/* Versions are journalled after they are published, so a killed process may have shown clients
- * versions that are in no table.  It left a mark: the id of its first version.  The next process
- * then skips as many ids as may have been published without being journalled, and writes its own
- * mark before it publishes anything. */
-static int choose_version_id(struct hzp_sample_log *log, int64_t newest, uint64_t *ret,
-                             struct hzp_err_text *reterr)
-{
-    int64_t mark = 0;
-    char sql[128];
-    if (!log->versions_from) {
-        HZP_TRY(query_number(log,
-                             "SELECT max(CAST(value AS INTEGER)) FROM meta"
-                             " WHERE key = 'versions_from'",
-                             &mark, reterr));
-        int64_t next = mark ? HZP_MAX(newest, mark) + IDS_UNSEEN : newest + 1;
-        sqlite3_snprintf(sizeof(sql), sql,
-                         "INSERT OR REPLACE INTO meta VALUES "
-                         "('versions_from', '%lld')",
-                         (long long)next);
-        HZP_TRY(exec(log, sql, "beginning to count versions", reterr));
-        log->versions_from = next;
-    }
-    *ret = (uint64_t)HZP_MAX(newest + 1, log->versions_from);
-    return HZP_OK;
-}
-
-static int read_resume(struct hzp_sample_log *log, uint64_t ids_used,
-                       struct hzp_sample_log_resume *ret, struct hzp_err_text *reterr)
-{
-    int64_t number = 0;
-    HZP_TRY(query_number(log, "SELECT max(id) FROM checkpoints", &number, reterr));
-    ret->checkpoint_id = (uint64_t)number;
-    ret->learned_through = -1;
-    if (number)
-        HZP_TRY(query_number(log,
-                             "SELECT learned_through FROM checkpoints ORDER BY id DESC LIMIT 1",
-                             &ret->learned_through, reterr));
-    HZP_TRY(query_text(log, "SELECT name FROM checkpoints ORDER BY id DESC LIMIT 1",
-                       ret->checkpoint_name, sizeof(ret->checkpoint_name), reterr));
-    HZP_TRY(query_number(log,
-                         "SELECT max((SELECT ifnull(max(id), 0) FROM versions),"
-                         " (SELECT ifnull(max(id), 0) FROM checkpoints))",
-                         &number, reterr));
-    number = HZP_MAX(number, (int64_t)HZP_MIN(ids_used, (uint64_t)INT64_MAX / 2));
-    HZP_TRY(choose_version_id(log, number, &ret->next_version_id, reterr));
-    ret->last_sequence_number = log->last;
-    return count_retrain(log, HZP_MAX(ret->learned_through, 0), &ret->retrain_count, reterr);
-}
-
-int hzp_sample_log_resume(struct hzp_sample_log *log, uint64_t ids_used,
-                          struct hzp_sample_log_resume *ret, struct hzp_err_text *reterr)
-{
-    struct hzp_sample_log_resume resume = {0};
-    hzp_lock_take(&log->lock);
-    int r = read_resume(log, ids_used, &resume, reterr);
     hzp_lock_release(&log->lock);
-    if (r >= 0)
-        *ret = resume;
     return r;
 }

@@ -2,10 +2,11 @@
 /* train/sample_log.h - the durable log of samples and of published versions (SQLite).
  *
  * A sample is accepted when its transaction is committed (synchronous = FULL); sequence numbers
- * start at 1 and have no holes.  A version's row lists the samples it learned from; a checkpoint's
- * row has the number up to which all samples are contained in that checkpoint.  After a restart,
- * samples beyond the newest checkpoint are queued again, so no accepted sample is lost; samples
- * that a lost version had already learned from are counted (hzp_sample_log_resume).
+ * start at 1 and have no holes; each row carries a checksum.  A version's row lists the samples it
+ * learned from; a checkpoint's row has the number up to which all samples are contained in that
+ * checkpoint.  After a restart, samples beyond the newest checkpoint are queued again, so no
+ * accepted sample is lost; samples that a lost version had already learned from are counted
+ * (hzp_sample_log_resume).
  *
  * Thread: any (one lock inside) except the engine, because SQLite may wait for the disk.
  */
@@ -28,7 +29,7 @@ void hzp_sample_destroy(struct hzp_sample *sample); /* NULL: no effect */
 struct hzp_sample_log;
 
 /* Opens or creates the file. fingerprint: of model configuration and vocabulary; the log of another
- * model is refused (HZP_EINVAL), naming the file. */
+ * model is refused (HZP_EINVAL), naming the file.  NULL: the log of any model, which must exist. */
 int hzp_sample_log_open(const char *path, const char *fingerprint, struct hzp_sample_log **ret,
                         struct hzp_err_text *reterr);
 void hzp_sample_log_close(struct hzp_sample_log *log); /* NULL: no effect */
@@ -37,8 +38,48 @@ void hzp_sample_log_close(struct hzp_sample_log *log); /* NULL: no effect */
 int hzp_sample_log_append(struct hzp_sample_log *log, struct hzp_sample **sample, int32_t count,
                           int64_t *ret_first, struct hzp_err_text *reterr);
 
-/* Loads up to max samples with numbers > after, in ascending order; the caller owns them.  Returns
- * their number. */
+/* Names a body that its client may send again because the answer was lost. */
+struct hzp_body_key {
+    const char *key; /* chosen by the client; kept for a day at least */
+    uint64_t digest; /* of the body */
+};
+/* The same for a body with a key.  1: it was committed before, *ret_first is its first number, and
+ * nothing was added.  HZP_EINVAL: the key names another body. */
+int hzp_sample_log_append_once(struct hzp_sample_log *log, struct hzp_sample **sample,
+                               int32_t count, const struct hzp_body_key *key, int64_t *ret_first,
+                               struct hzp_err_text *reterr);
+/* Whether that body was committed before: 1, with its first number and its count; 0: no. */
+int hzp_sample_log_find_body(struct hzp_sample_log *log, const struct hzp_body_key *key,
+                             int64_t *ret_first, int64_t *ret_count, struct hzp_err_text *reterr);
+
+/* Compares what the log says under `name` with value, which identifies `what` ("tokenizer"); a log
+ * that says nothing yet takes it over.  HZP_EINVAL: another. */
+int hzp_sample_log_pin(struct hzp_sample_log *log, const char *name, const char *what,
+                       const char *value, struct hzp_err_text *reterr);
+
+/* Marks samples that were given up in all their passes, because their updates were not finite. */
+int hzp_sample_log_fail(struct hzp_sample_log *log, const int64_t *number, int32_t count,
+                        int64_t optimizer_step, struct hzp_err_text *reterr);
+/* The numbers of the failed samples in [first, last], in ascending order, max at most; returns how
+ * many were written.  *ret_count (may be NULL): how many there are. */
+int32_t hzp_sample_log_failed(struct hzp_sample_log *log, int64_t first, int64_t last, int64_t *ret,
+                              int32_t max, int64_t *ret_count, struct hzp_err_text *reterr);
+
+/* The newest sequence number; 0: none. */
+int64_t hzp_sample_log_last(struct hzp_sample_log *log);
+
+/* A new log begins with the number after `last`: the samples up to it are known only to a
+ * checkpoint. */
+int hzp_sample_log_begin_after(struct hzp_sample_log *log, int64_t last,
+                               struct hzp_err_text *reterr);
+
+/* The first sample with a number > after whose row is damaged and that is not marked as failed;
+ * *ret 0: none. */
+int hzp_sample_log_find_damaged(struct hzp_sample_log *log, int64_t after, int64_t *ret,
+                                struct hzp_err_text *reterr);
+
+/* Loads up to max samples with numbers > after, in ascending order, without those that are marked
+ * as failed; the caller owns them.  Returns their number. */
 int32_t hzp_sample_log_read(struct hzp_sample_log *log, int64_t after, int32_t max,
                             struct hzp_sample **ret, struct hzp_err_text *reterr);
 

@@ -197,4 +197,10 @@ int hzp_trainer_read_weights(void *trainer, int32_t u, const void **ret,
 int hzp_trainer_load(struct hzp_trainer *t, struct hzp_version *v, const char *dir,
                      bool same_recipe, char *ret_note, struct hzp_err_text *reterr);
 
+/* Compares the checksums in dir's trainer.safetensors with its contents and with that of the
+ * weights in dir (hzp_model_load), without a device.  HZP_EFORMAT: damaged.  *ret_learned_through:
+ * as in the version's record. */
+int hzp_trainer_verify(const char *dir, const struct hzp_layout *layout, uint64_t weights_checksum,
+                       int64_t *ret_learned_through, struct hzp_err_text *reterr);
+
 #endif

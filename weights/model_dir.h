@@ -41,8 +41,11 @@ int hzp_model_save_from(const char *dir, const struct hzp_layout *layout, enum h
                         const struct hzp_unit_source *source, const char *source_dir,
                         struct hzp_err_text *reterr);
 
-/* The same with a different bound for a file's bytes of data (a tensor larger than the bound gets
- * its own file). */
+/* Copies source_dir's config.json, tokenizer and generation files to dir (created if absent). */
+int hzp_model_copy_texts(const char *dir, const char *source_dir, struct hzp_err_text *reterr);
+
+/* hzp_model_save with a different bound for a file's bytes of data (a tensor larger than the bound
+ * gets its own file). */
 int hzp_model_save_shards(const char *dir, struct hzp_device *dev, const struct hzp_units *units,
                           const char *source_dir, size_t shard_bytes, struct hzp_err_text *reterr);
 

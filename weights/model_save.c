@@ -336,3 +336,14 @@ int hzp_model_save_from(const char *dir, const struct hzp_layout *layout, enum h
                         .reterr = reterr};
     return save_model(&save, file_bytes);
 }
+
+int hzp_model_copy_texts(const char *dir, const char *source_dir, struct hzp_err_text *reterr)
+{
+    struct save save = {.dir = dir, .source_dir = source_dir, .reterr = reterr};
+    if (strlen(dir) > PATH_MAX - 128 || strlen(source_dir) > PATH_MAX - 128)
+        return hzp_fail(reterr, HZP_EINVAL, "the path of the model directory is too long");
+    if (mkdir(dir, 0777) < 0 && errno != EEXIST)
+        return fail_io(&save, dir, "cannot be made");
+    HZP_TRY(copy_file(&save, "config.json"));
+    return copy_text_files(&save);
+}

@@ -22,6 +22,7 @@ int hzp_cmd_chat(const struct hzp_options *options);
 int hzp_cmd_eval(const struct hzp_options *options);
 int hzp_cmd_train(const struct hzp_options *options);
 int hzp_cmd_bench(const struct hzp_options *options);
+int hzp_cmd_state(const struct hzp_options *options);
 int hzp_cmd_devices(const struct hzp_options *options);
 int hzp_cmd_plan(const struct hzp_options *options);
 int hzp_cmd_search(const struct hzp_options *options);

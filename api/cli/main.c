@@ -17,7 +17,7 @@ static const struct {
     {HZP_COMMAND_EVAL, hzp_cmd_eval},     {HZP_COMMAND_TRAIN, hzp_cmd_train},
     {HZP_COMMAND_BENCH, hzp_cmd_bench},   {HZP_COMMAND_DEVICES, hzp_cmd_devices},
     {HZP_COMMAND_CHAT, hzp_cmd_chat},     {HZP_COMMAND_PLAN, hzp_cmd_plan},
-    {HZP_COMMAND_SEARCH, hzp_cmd_search},
+    {HZP_COMMAND_SEARCH, hzp_cmd_search}, {HZP_COMMAND_STATE, hzp_cmd_state},
 };
 
 /* Prints the version, the commit, and the compiled-in backends. */

@@ -12,6 +12,7 @@
 #define CHAT     HZP_COMMAND_CHAT
 #define ENGINE   (SERVE | COMPLETE | BENCH)
 #define LEARN    (SERVE | TRAIN | BENCH)
+#define STATE    HZP_COMMAND_STATE
 #define ALL      (SERVE | COMPLETE | EVAL | TRAIN | BENCH | DEVICES | PLAN | SEARCH)
 
 #define AT(name) offsetof(struct hzp_options, name)
@@ -469,10 +470,10 @@ const struct hzp_option hzp_option_table[] = {
      .value = "info",
      .env = "HZP_LOG",
      .meta = "LEVELS",
-     .commands = ALL,
+     .commands = ALL | STATE,
      .help = "lowest level that is logged to standard error: error, warn, info or debug; single "
              "subsystems may differ: info,serve=debug,http=error"},
-    CHOICE("--log-format", log_format, "text", "text|json", ALL,
+    CHOICE("--log-format", log_format, "text", "text|json", ALL | STATE,
            "json: each line of the log is one JSON object"),
 
     HEADING("output", "Output"),

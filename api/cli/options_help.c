@@ -44,6 +44,11 @@ const struct hzp_command_info hzp_commands[] = {
     {HZP_COMMAND_SEARCH, 1, "search", "[MODEL]", "measure this device; find the best plans for it",
      "  hzpserve search DIR\n"
      "  hzpserve search DIR --show\n"},
+    {HZP_COMMAND_STATE, 2, "state", "list|check|repair DIR",
+     "a state directory that no server uses: what it holds, mend it",
+     "  hzpserve state list ~/.local/share/hzpserve/NAME\n"
+     "  hzpserve state check DIR\n"
+     "  hzpserve state repair DIR\n"},
     {HZP_COMMAND_DEVICES, 0, "devices", "", "list the devices of this machine",
      "  hzpserve devices --json\n"},
 };

@@ -14,6 +14,7 @@
 #include <string.h>
 
 static const double timeout_default = 30, timeout_max = 3600;
+enum { KEY_BYTES_MAX = 255 };
 
 /* A request that waits for its examples to be served.  Its exchange is parked; the notifying thread
  * looks whether they are. */
@@ -106,6 +107,20 @@ static enum MHD_Result wait_served(struct hzp_exchange *x, int64_t first, int64_
     return MHD_YES;
 }
 
+static const char key_header[] = "idempotency-key";
+
+/* The key that makes a repeated body recognisable.  False: an error was answered. */
+static bool read_key(struct hzp_exchange *x, const char **ret_key, enum MHD_Result *ret)
+{
+    const char *key = *ret_key = hzp_exchange_header(x, key_header);
+    size_t length = key ? strlen(key) : 0;
+    if (!key || (length > 0 && length <= KEY_BYTES_MAX))
+        return true;
+    *ret = hzp_reply_error(x, MHD_HTTP_BAD_REQUEST, key_header, NULL,
+                           "idempotency-key must have 1 to %d bytes", KEY_BYTES_MAX);
+    return false;
+}
+
 /* Reads the query parameters wait and timeout.  True: an error was answered. */
 static bool bad_query(struct hzp_exchange *x, bool *ret_wait, double *ret_timeout,
                       enum MHD_Result *ret)
@@ -176,8 +191,11 @@ enum MHD_Result hzp_route_examples(struct hzp_exchange *x)
         return answered;
 
     int64_t first = 0, last = 0;
+    const char *key;
     struct hzp_err_text err = {0};
-    int r = hzp_state_accept_read(engine->state, x->later, &first, &last, &err);
+    if (!read_key(x, &key, &answered))
+        return answered;
+    int r = hzp_state_accept_read(engine->state, x->later, key, &first, &last, &err);
     x->leave = NULL;
     drop_reader(x);
     if (r < 0)

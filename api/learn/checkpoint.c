@@ -186,12 +186,17 @@ static uint64_t number_of(const char *name, bool *ret_unfinished)
 
 uint64_t hzp_checkpoint_newest(const char *parent)
 {
+    return hzp_checkpoint_below(parent, UINT64_MAX);
+}
+
+uint64_t hzp_checkpoint_below(const char *parent, uint64_t below)
+{
     uint64_t newest = 0;
     DIR *dir = opendir(parent);
     for (struct dirent *entry; dir && (entry = readdir(dir));) {
         bool is_unfinished = false;
         uint64_t number = number_of(entry->d_name, &is_unfinished);
-        if (!is_unfinished)
+        if (!is_unfinished && number < below)
             newest = HZP_MAX(newest, number);
     }
     if (dir)
@@ -294,6 +299,11 @@ int hzp_checkpoint_whole(const char *dir, struct hzp_err_text *reterr)
     if (access(path, F_OK) < 0) /* shards are checked when they are loaded */
         HZP_TRY(check_file(dir, "model.safetensors", reterr));
     return check_file(dir, "trainer.safetensors", reterr);
+}
+
+void hzp_checkpoint_remove(const char *path)
+{
+    remove_dir(path);
 }
 
 int hzp_checkpoint_set_aside(const char *parent, const char *name, struct hzp_err_text *reterr)

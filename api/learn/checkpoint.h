@@ -38,6 +38,9 @@ int hzp_checkpoint_save_model(const char *dir, const struct hzp_model *model,
 /* The largest number among parent's checkpoints; 0: none. */
 uint64_t hzp_checkpoint_newest(const char *parent);
 
+/* The largest number below `below`; 0: none. */
+uint64_t hzp_checkpoint_below(const char *parent, uint64_t below);
+
 /* Removes what interrupted writes left behind, and checkpoints, but never the `keep` newest, the
  * newest of each of the last `hourly` hours (of the clock, UTC) that have one, a tagged one (with a
  * file named keep in it), the one named `needed` (NULL: none), or a directory of another name. */
@@ -47,6 +50,9 @@ void hzp_checkpoint_prune(const char *parent, int64_t keep, int64_t hourly, cons
  * as their headers say.  HZP_ENOENT, HZP_EFORMAT: not so; HZP_EIO: it could not be read.  Contents
  * are checked when they are loaded. */
 int hzp_checkpoint_whole(const char *dir, struct hzp_err_text *reterr);
+
+/* Removes a directory and the plain files in it. */
+void hzp_checkpoint_remove(const char *path);
 
 /* Renames the checkpoint, which is damaged, to NAME.damaged, so that it is neither used nor pruned;
  * no effect if it is not there. */

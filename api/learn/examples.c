@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/learn/examples.h"
 
+#include "api/learn/fingerprint.h"
+
 #include "api/learn/splitter.h"
 #include "api/text/lesson.h"
 #include "base/arena.h"
@@ -573,7 +575,8 @@ struct hzp_example_reader {
     struct parse p;
     struct hzp_example_fields fields;
     struct hzp_splitter split;
-    bool begun; /* a piece was fed */
+    bool begun;      /* a piece was fed */
+    uint64_t digest; /* of all pieces */
 };
 
 struct hzp_example_reader *hzp_example_reader_create(const struct hzp_examples *ex,
@@ -611,6 +614,7 @@ int hzp_example_reader_feed(struct hzp_example_reader *reader, const char *data,
 {
     reader->p.reterr = reterr;
     const char *unread = reader->begun ? NULL : hzp_form_unread(data, bytes);
+    reader->digest = hzp_fnv(reader->begun ? reader->digest : HZP_FNV, data, bytes);
     reader->begun = true;
     if (unread)
         return unread_body(&reader->p, unread);
@@ -650,11 +654,19 @@ static int reserve(struct hzp_examples *ex, int32_t count, int64_t tokens,
                     (long long)stats.tokens_max);
 }
 
-/* Takes over the samples, also on failure. */
+/* Takes over the samples, also on failure.  key NULL: none.  1: the body was accepted before. */
 static int accept_samples(struct hzp_examples *ex, struct hzp_sample **sample, int32_t count,
-                          int64_t *ret_first, int64_t *ret_last, struct hzp_err_text *reterr)
+                          const struct hzp_body_key *key, int64_t *ret_first, int64_t *ret_last,
+                          struct hzp_err_text *reterr)
 {
-    int64_t tokens = 0, first = 0;
+    int64_t tokens = 0, first = 0, before;
+    int known = key ? hzp_sample_log_find_body(ex->log, key, ret_first, &before, reterr) : 0;
+    if (known != 0) {
+        hzp_examples_free(sample, count);
+        if (known > 0)
+            *ret_last = *ret_first + before - 1;
+        return known;
+    }
     for (int32_t i = 0; i < count; i++)
         tokens += sample[i]->count;
     int r = reserve(ex, count, tokens, reterr);
@@ -664,43 +676,60 @@ static int accept_samples(struct hzp_examples *ex, struct hzp_sample **sample, i
     }
     struct hzp_err_text own = {{0}, {0}}; /* it names files of this machine */
     hzp_lock_take(&ex->lock);
-    r = hzp_sample_log_append(ex->log, sample, count, &first, &own);
-    if (r >= 0)
+    r = hzp_sample_log_append_once(ex->log, sample, count, key, &first, &own);
+    if (r == HZP_OK)
         hzp_sample_queue_push(ex->queue, sample, count);
     hzp_lock_release(&ex->lock);
-    if (r < 0) {
+    if (r != HZP_OK) { /* refused, or accepted before */
         hzp_sample_queue_unreserve(ex->queue, count, tokens);
         hzp_examples_free(sample, count);
+    } else {
+        free(sample);
+    }
+    if (r < 0 && r != HZP_EINVAL) {
         hzp_log(HZP_LOG_ERROR, "state", "%s, refusing examples=%d", own.text, count);
         return hzp_fail(reterr, r == HZP_EBUSY || r == HZP_ENOMEM ? r : HZP_EIO,
                         "the examples could not be stored: the server's log says why");
     }
-    free(sample);
-    *ret_first = first;
-    *ret_last = first + count - 1;
-    return HZP_OK;
+    if (r < 0)
+        return hzp_fail(reterr, r, "%s", own.text);
+    if (r >= 0) {
+        *ret_first = first;
+        *ret_last = first + count - 1;
+    }
+    return r;
+}
+
+int hzp_examples_accept_once(struct hzp_examples *ex, const char *body, size_t bytes,
+                             const char *content_type, const struct hzp_body_key *key,
+                             int64_t *ret_first, int64_t *ret_last, struct hzp_err_text *reterr)
+{
+    struct hzp_sample **sample;
+    int32_t count;
+    HZP_TRY(hzp_examples_parse(ex, body, bytes, content_type, &sample, &count, reterr));
+    return accept_samples(ex, sample, count, key, ret_first, ret_last, reterr);
 }
 
 int hzp_examples_accept(struct hzp_examples *ex, const char *body, size_t bytes,
                         const char *content_type, int64_t *ret_first, int64_t *ret_last,
                         struct hzp_err_text *reterr)
 {
-    struct hzp_sample **sample;
-    int32_t count;
-    HZP_TRY(hzp_examples_parse(ex, body, bytes, content_type, &sample, &count, reterr));
-    return accept_samples(ex, sample, count, ret_first, ret_last, reterr);
+    return hzp_examples_accept_once(ex, body, bytes, content_type, NULL, ret_first, ret_last,
+                                    reterr);
 }
 
 int hzp_examples_accept_read(struct hzp_examples *ex, struct hzp_example_reader *reader,
-                             int64_t *ret_first, int64_t *ret_last, struct hzp_err_text *reterr)
+                             const char *key, int64_t *ret_first, int64_t *ret_last,
+                             struct hzp_err_text *reterr)
 {
+    struct hzp_body_key once = {.key = key, .digest = reader->digest};
     struct hzp_sample **sample = reader->p.sample;
     int32_t count = reader->p.count;
     if (!count)
         return hzp_fail_param(reterr, HZP_EINVAL, "lines", "contains no examples");
     reader->p.sample = NULL;
     reader->p.count = reader->p.room = 0;
-    return accept_samples(ex, sample, count, ret_first, ret_last, reterr);
+    return accept_samples(ex, sample, count, key ? &once : NULL, ret_first, ret_last, reterr);
 }
 
 /* --- Files ------------------------------------------------------------------------------------ */

@@ -3,11 +3,13 @@
 
 #include "api/learn/checkpoint.h"
 #include "api/learn/examples.h"
+#include "api/learn/fingerprint.h"
 #include "api/learn/outlook.h"
 #include "api/learn/update_log.h"
 #include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "weights/model_dir.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -29,6 +31,9 @@ enum {
     LOOKS = 12,     /* how often it is looked at within that time */
 };
 
+/* In the state directory: configuration and tokenizer of the model. */
+static const char texts_name[] = "model";
+
 struct hzp_state {
     /* fixed after open */
     struct hzp_state_config config;
@@ -49,6 +54,7 @@ struct hzp_state {
     bool started;
 
     /* file thread; the engine thread once that has ended */
+    char *texts_dir;    /* where checkpoints take configuration and tokenizer from */
     uint64_t journaled; /* newest version in the log */
     int64_t saved_step; /* optimizer step of the newest checkpoint */
     int64_t tried_step; /* optimizer step of the newest attempt, which may have failed */
@@ -68,35 +74,6 @@ struct hzp_state {
 
 /* --- Opening ---------------------------------------------------------------------------------- */
 
-static uint64_t hash_bytes(uint64_t hash, const void *data, size_t size)
-{
-    const unsigned char *byte = data;
-    for (size_t i = 0; i < size; i++)
-        hash = (hash ^ byte[i]) * 0x100000001b3u; /* FNV-1a */
-    return hash;
-}
-
-/* Covers shapes and vocabulary: they define what a token id in the log means, and which weights it
- * belongs to. */
-static void make_fingerprint(const struct hzp_state_config *config, char *ret, size_t size)
-{
-    uint64_t hash = 0xcbf29ce484222325u;
-    const struct hzp_model_config *c = &config->layout->config;
-    for (int32_t i = 0; i < config->layout->tensors; i++) {
-        const struct hzp_tensor *t = &config->layout->tensor[i];
-        int32_t shape[] = {(int32_t)t->role, t->layer, t->rows, t->cols};
-        hash = hash_bytes(hash, shape, sizeof(shape));
-    }
-    for (int32_t i = 0; config->tok && i < hzp_tokenizer_vocab(config->tok); i++) {
-        size_t bytes = 0;
-        const char *text = hzp_tokenizer_spelling(config->tok, i, &bytes);
-        hash = hash_bytes(hash, &bytes, sizeof(bytes));
-        hash = hash_bytes(hash, text, text ? bytes : 0);
-    }
-    snprintf(ret, size, "%s-%dx%d-vocab%d-%016" PRIx64, c->family, c->layers, c->width, c->vocab,
-             hash);
-}
-
 int hzp_state_default_dir(const char *model_dir, char *ret, size_t size,
                           struct hzp_err_text *reterr)
 {
@@ -108,7 +85,7 @@ int hzp_state_default_dir(const char *model_dir, char *ret, size_t size,
         return hzp_fail(reterr, HZP_ENOENT,
                         "neither HOME nor XDG_DATA_HOME is set: name a directory with --state");
     const char *name = strrchr(real, '/');
-    uint64_t hash = hash_bytes(0xcbf29ce484222325u, real, strlen(real));
+    uint64_t hash = hzp_fnv(HZP_FNV, real, strlen(real));
     bool own = data && *data == '/';
     snprintf(ret, size, "%s%s/hzpserve/%s-%08x", own ? data : home, own ? "" : "/.local/share",
              name ? name + 1 : real, (unsigned)(hash ^ hash >> 32));
@@ -138,8 +115,8 @@ static int check_log_is_there(const struct hzp_state *s, const char *log,
         return HZP_OK;
     return hzp_fail(reterr, HZP_EFORMAT,
                     "%s: it is missing, but %s holds checkpoint-%" PRIu64
-                    ": restore the file, name another directory with --state, or move the "
-                    "checkpoints out of this one",
+                    ": restore the file, let `hzpserve state repair` begin one from the newest "
+                    "checkpoint, or name another directory with --state",
                     log, s->dir, newest);
 }
 
@@ -269,9 +246,33 @@ static int load_replay(struct hzp_state *s, struct hzp_err_text *reterr)
     return HZP_OK;
 }
 
+static int pin(struct hzp_state *s, const char *name, const char *what, const char *value,
+               struct hzp_err_text *reterr)
+{
+    struct hzp_err_text err;
+    int r = strcmp(value, "none") ? hzp_sample_log_pin(s->log, name, what, value, &err) : HZP_OK;
+    return r < 0 ? hzp_fail(reterr, r,
+                            "%s: use the one it was begun with, or name another directory with "
+                            "--state",
+                            err.text)
+                 : HZP_OK;
+}
+
+/* Refuses another model or tokenizer than the state was begun with, also of the same shapes. */
+static int check_source(struct hzp_state *s, struct hzp_err_text *reterr)
+{
+    char value[HZP_FINGERPRINT_SIZE];
+    if (!s->dir)
+        return HZP_OK;
+    HZP_TRY(hzp_fingerprint_weights(s->model_dir, value, reterr));
+    HZP_TRY(pin(s, "weights", "model", value, reterr));
+    HZP_TRY(hzp_fingerprint_tokenizer(s->model_dir, value, reterr));
+    return pin(s, "tokenizer", "tokenizer", value, reterr);
+}
+
 static int open_all(struct hzp_state *s, struct hzp_err_text *reterr)
 {
-    char path[PATH_MAX] = ":memory:", fingerprint[128];
+    char path[PATH_MAX] = ":memory:", fingerprint[HZP_FINGERPRINT_SIZE];
     const struct hzp_state_config *config = &s->config;
     bool fresh = false;
     HZP_TRY(choose_dir(s, reterr));
@@ -280,10 +281,11 @@ static int open_all(struct hzp_state *s, struct hzp_err_text *reterr)
         HZP_TRY(check_log_is_there(s, path, reterr));
         fresh = config->provisional && access(path, F_OK) < 0 && errno == ENOENT;
     }
-    make_fingerprint(config, fingerprint, sizeof(fingerprint));
+    hzp_fingerprint_shapes(config->layout, config->tok, fingerprint);
     int r = hzp_sample_log_open(path, fingerprint, &s->log, reterr);
     atomic_store(&s->fresh, fresh && r != HZP_EBUSY); /* busy: created by another process */
     HZP_TRY(r);
+    HZP_TRY(check_source(s, reterr));
     HZP_TRY(choose_weights(s, reterr));
     if (s->resume.last_sequence_number > 0)
         atomic_store(&s->fresh, false); /* another process used it and has ended */
@@ -335,6 +337,8 @@ static void remove_fresh(struct hzp_state *s)
         snprintf(path, sizeof(path), "%s/samples.db%s", s->dir, tails[i]);
         unlink(path);
     }
+    snprintf(path, sizeof(path), "%s/%s", s->dir, texts_name);
+    hzp_checkpoint_remove(path);
     hzp_checkpoint_unmake_dir(s->dir, s->dir_existed);
 }
 
@@ -356,6 +360,7 @@ void hzp_state_close(struct hzp_state *s)
     free(s->dir);
     free(s->model_dir);
     free(s->weights_dir);
+    free(s->texts_dir);
     free(s);
 }
 
@@ -446,7 +451,7 @@ static void write_checkpoint(struct hzp_state *s, const struct hzp_version *v)
     uint64_t begin = hzp_now_ns(), id = v->record.id;
     int64_t step = v->record.optimizer_step, through = v->record.learned_through;
     journal(s); /* the log must have every version that it refers to */
-    int r = hzp_checkpoint_write(s->dir, id, s->model, s->trainer, v, s->model_dir,
+    int r = hzp_checkpoint_write(s->dir, id, s->model, s->trainer, v, s->texts_dir,
                                  s->config.options, NULL, &text);
     snprintf(name, sizeof(name), "checkpoint-%" PRIu64, id);
     if (r >= 0)
@@ -521,10 +526,26 @@ static uint64_t watch_learning(struct hzp_state *s)
     return (uint64_t)(limit / LOOKS * 1e9);
 }
 
+/* Copies configuration and tokenizer into the state directory: checkpoints have them even if the
+ * model's directory vanishes meanwhile. */
+static void keep_texts(struct hzp_state *s)
+{
+    struct hzp_err_text text;
+    char path[PATH_MAX];
+    snprintf(path, sizeof(path), "%s/%s", s->dir ? s->dir : "", texts_name);
+    if (s->dir && hzp_model_copy_texts(path, s->model_dir, &text) < 0)
+        hzp_log(HZP_LOG_WARN, "state", "%s", text.text);
+    else if (s->dir)
+        s->texts_dir = hzp_xstrdup(path);
+    if (!s->texts_dir)
+        s->texts_dir = hzp_xstrdup(s->model_dir);
+}
+
 static void *file_main(void *arg)
 {
     struct hzp_state *s = arg;
     bool later = false;
+    keep_texts(s);
     while (!atomic_load(&s->stopping)) {
         uint64_t sleep_ns = watch_learning(s);
         bool soon = later || s->journal_failed;
@@ -635,7 +656,9 @@ const struct hzp_examples *hzp_state_examples(const struct hzp_state *s)
 static int count_accepted(struct hzp_state *s, int r, int64_t first, int64_t last)
 {
     hzp_lock_take(&s->lock);
-    if (r >= 0) {
+    if (r > 0) {
+        s->stats.repeated++;
+    } else if (r == 0) {
         s->stats.accepted += (uint64_t)(last - first + 1);
         s->stats.last_sequence_number = HZP_MAX(s->stats.last_sequence_number, last);
     } else {
@@ -658,17 +681,19 @@ void hzp_state_refuse(struct hzp_state *s)
 }
 
 int hzp_state_accept(struct hzp_state *s, const char *body, size_t bytes, const char *content_type,
-                     int64_t *ret_first, int64_t *ret_last, struct hzp_err_text *reterr)
+                     const char *key, int64_t *ret_first, int64_t *ret_last,
+                     struct hzp_err_text *reterr)
 {
-    int r =
-        hzp_examples_accept(&s->examples, body, bytes, content_type, ret_first, ret_last, reterr);
+    struct hzp_body_key once = {.key = key, .digest = hzp_fnv(HZP_FNV, body, bytes)};
+    int r = hzp_examples_accept_once(&s->examples, body, bytes, content_type, key ? &once : NULL,
+                                     ret_first, ret_last, reterr);
     return count_accepted(s, r, *ret_first, *ret_last);
 }
 
-int hzp_state_accept_read(struct hzp_state *s, struct hzp_example_reader *reader,
+int hzp_state_accept_read(struct hzp_state *s, struct hzp_example_reader *reader, const char *key,
                           int64_t *ret_first, int64_t *ret_last, struct hzp_err_text *reterr)
 {
-    int r = hzp_examples_accept_read(&s->examples, reader, ret_first, ret_last, reterr);
+    int r = hzp_examples_accept_read(&s->examples, reader, key, ret_first, ret_last, reterr);
     return count_accepted(s, r, *ret_first, *ret_last);
 }
 

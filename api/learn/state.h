@@ -3,11 +3,13 @@
  *
  *     STATE/samples.db           the log: accepted examples, published versions, checkpoints
  *     STATE/checkpoint-ID/       a model directory with trainer.safetensors; the newest ones
+ *     STATE/model/               configuration and tokenizer of the model, for checkpoints
  *
  * A server starts from the weights of the newest whole checkpoint, or of the model if there is
  * none; damaged ones are renamed to checkpoint-ID.damaged and logged.  Examples that the checkpoint
  * does not cover are queued again; those that a lost version had already learned from are counted
- * and logged ("trained again").  Checkpoints without their log are refused.
+ * and logged ("trained again").  Checkpoints without their log are refused, and so is another model
+ * or tokenizer than the state was begun with.
  *
  * A separate thread ("hzp-file") journals each published version and writes checkpoints, so the
  * engine thread never waits for SQLite or the disk.  While a checkpoint is written, serving and
@@ -91,19 +93,22 @@ int hzp_state_stop(struct hzp_state *s, bool save);
 void hzp_state_close(struct hzp_state *s);
 
 /* Checks, commits and queues a body of examples (api/learn/examples.h describes the format), and
- * pokes the loop.  Any thread.  HZP_EINVAL: a bad line, named; HZP_EBUSY: the queue is full. */
+ * pokes the loop.  key (NULL: none): a body that was accepted with this key before is not accepted
+ * again, and gets the same numbers.  Any thread.  HZP_EINVAL: a bad line, named, or a key that came
+ * with another body; HZP_EBUSY: the queue is full. */
 int hzp_state_accept(struct hzp_state *s, const char *body, size_t bytes, const char *content_type,
-                     int64_t *ret_first, int64_t *ret_last, struct hzp_err_text *reterr);
+                     const char *key, int64_t *ret_first, int64_t *ret_last,
+                     struct hzp_err_text *reterr);
 
 /* The same for a body that arrives in pieces (examples.h): a reader is made for these examples.  A
  * body that is refused before its end is counted by hzp_state_refuse().  Any thread. */
 const struct hzp_examples *hzp_state_examples(const struct hzp_state *s);
-int hzp_state_accept_read(struct hzp_state *s, struct hzp_example_reader *reader,
+int hzp_state_accept_read(struct hzp_state *s, struct hzp_example_reader *reader, const char *key,
                           int64_t *ret_first, int64_t *ret_last, struct hzp_err_text *reterr);
 void hzp_state_refuse(struct hzp_state *s);
 
 struct hzp_state_stats {
-    uint64_t accepted, refused; /* examples; bodies */
+    uint64_t accepted, refused, repeated; /* examples; bodies; bodies that came again */
     uint64_t checkpoints, checkpoint_failures;
     uint64_t checkpoint_id;       /* newest on disk; 0: none */
     int64_t last_sequence_number; /* newest accepted */

@@ -9,6 +9,8 @@ Skips (77) where there is no model.
 import json
 import pathlib
 import re
+import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -23,8 +25,8 @@ EXAMPLES = "/v1/fine_tuning/examples"
 class Server:
     """`with` starts it and stops it by SIGTERM; .log is what it wrote to standard error."""
 
-    def __init__(self, state, *options):
-        self.words = [PROGRAM, "serve", MODEL, "--port", "0", "--state", str(state), "--update-tokens", "64",
+    def __init__(self, state, *options, model=None):
+        self.words = [PROGRAM, "serve", str(model or MODEL), "--port", "0", "--state", str(state), "--update-tokens", "64",
                       "--micro-rows", "64", "--passes", "1", *options]
         self.file = tempfile.TemporaryFile("w+")
 
@@ -115,6 +117,98 @@ def test_lost_log(state):
         pass
     assert server.status == 1 and "samples.db" in server.log and "--state" in server.log, server.log
     assert all((state / f"checkpoint-{i}" / "model.safetensors").exists() for i in ids)
+
+
+def test_repeated_body(state):
+    """A body with an idempotency key counts once, whatever happened to its answer."""
+    body = [{"prompt": "The key is", "completion": " turned."}]
+    for life in range(2):
+        with Server(state) as server:
+            for _ in range(2):
+                status, answer = server.call(EXAMPLES, body, {"Idempotency-Key": "turn-1"})
+                assert status in (200, 202) and (answer["first"], answer["last"]) == (1, 1), answer
+            status, answer = server.call(EXAMPLES, [body[0], body[0]], {"Idempotency-Key": "turn-1"})
+            assert status == 400 and "turn-1" in answer["error"]["message"], answer
+            status, answer = server.call(EXAMPLES, body, {"Idempotency-Key": "x" * 300})
+            assert status == 400 and "idempotency-key" in answer["error"]["message"], answer
+            status, answer = server.call(EXAMPLES, body)
+            assert (answer["first"], answer["last"]) == (life + 2, life + 2), answer
+        assert server.status == 0, server.log
+
+
+def test_vanished_and_changed_model(state):
+    """The model's directory vanishes while it is served: the checkpoint is whole.  Another one in its place
+    is refused."""
+    model = state / "model"
+    shutil.copytree(MODEL, model)
+    with Server(state / "kept", model=model) as server:
+        server.teach(1)
+        shutil.rmtree(model)
+        server.teach(2)
+    assert server.status == 0, server.log
+    newest = max(int(p.name.split("-")[1]) for p in (state / "kept").glob("checkpoint-*"))
+    for name in ("config.json", "tokenizer.json", "model.safetensors", "trainer.safetensors"):
+        assert (state / "kept" / f"checkpoint-{newest}" / name).exists(), name
+    shutil.copytree(MODEL, model)
+    flip_bit(model / "tokenizer.json", 20)
+    with Server(state / "kept", model=model) as server:
+        pass
+    assert server.status == 1, server.log
+    shutil.copy(pathlib.Path(MODEL) / "tokenizer.json", model)
+    shutil.copy(state / "kept" / f"checkpoint-{newest}" / "model.safetensors", model)
+    with Server(state / "kept", model=model) as server:
+        pass
+    assert server.status == 1 and "another model" in server.log and "--state" in server.log, server.log
+
+
+def tool(action, place):
+    done = subprocess.run([PROGRAM, "state", action, str(place)], capture_output=True, text=True, timeout=HANG)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_state_command(state):
+    """list, check and repair; what repair leaves is served."""
+    place = state / "kept"
+    before, newest = lives(place, 2)
+    status, text = tool("list", place)
+    assert status == 0 and f"checkpoint-{before}" in text and "examples 1 .. 24, 0 failed" in text, text
+    assert tool("check", place)[0] == 0
+    flip_bit(place / f"checkpoint-{newest}" / "trainer.safetensors", 5000)
+    with sqlite3.connect(place / "samples.db") as log:
+        log.execute("UPDATE samples SET data = zeroblob(length(data)) WHERE sequence_number = 20")
+    log.close()
+    status, text = tool("list", place)
+    assert status == 0 and "damaged" not in text, text  # it reads no contents
+    status, text = tool("check", place)
+    assert status == 1 and "example 20 is damaged" in text, text
+    assert re.search(rf"checkpoint-{newest} .*damaged: .*trainer.safetensors", text), text
+    status, text = tool("repair", place)
+    assert status == 0 and "marked as failed" in text and f"renamed to checkpoint-{newest}.damaged" in text, text
+    assert tool("check", place)[0] == 0
+    with Server(place) as server:
+        assert f"checkpoint={before}" in server.log, server.log
+        assert tool("list", place)[0] == 1  # in use
+        server.teach(3)
+    assert server.status == 0, server.log
+    for words in (["check"], ["mend", str(place)], []):
+        done = subprocess.run([PROGRAM, "state", *words], capture_output=True, text=True, timeout=HANG)
+        assert done.returncode == 2 and "list|check|repair" in done.stderr, done
+
+
+def test_repaired_log(state):
+    """A log begun from a checkpoint: numbers go on behind what it has learned, and it learns."""
+    ids = lives(state, 2)
+    for file in state.glob("samples.db*"):
+        file.unlink()
+    status, text = tool("check", state)
+    assert status == 1 and "state repair" in text, text
+    flip_bit(state / f"checkpoint-{ids[1]}" / "model.safetensors", 5000)
+    status, text = tool("repair", state)
+    assert status == 0 and f"begun from checkpoint-{ids[0]}" in text and "up to 12" in text, text
+    with Server(state) as server:
+        status, answer = server.call(f"{EXAMPLES}?wait=served&timeout={HANG}", [{"text": "It goes on."}])
+        assert status == 200 and answer["first"] == 13 and answer["weights_version"] > ids[1], answer
+    assert server.status == 0, server.log
 
 
 def main():

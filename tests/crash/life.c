@@ -91,8 +91,8 @@ static void *client_main(void *arg)
         size_t bytes = make_body(text, n, body, sizeof(body));
         struct hzp_err_text err;
         tell_checkpoint(l, &checkpoint);
-        int r =
-            hzp_state_accept(l->state, body, bytes, "application/x-ndjson", &first, &last, &err);
+        int r = hzp_state_accept(l->state, body, bytes, "application/x-ndjson", NULL, &first, &last,
+                                 &err);
         if (r == HZP_EBUSY) {
             usleep(500);
             continue;

@@ -9,6 +9,7 @@
 
 #include <math.h>
 #include <signal.h>
+#include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -276,12 +277,147 @@ static void test_kill(void **state)
     assert_true(acknowledged > 0);
 }
 
+/* Runs SQL on the closed log, as a tool or a failing disk would. */
+static void change(const struct place *p, const char *sql)
+{
+    sqlite3 *db;
+    char *error = NULL;
+    assert_int_equal(sqlite3_open(p->path, &db), SQLITE_OK);
+    if (sqlite3_exec(db, sql, NULL, NULL, &error) != SQLITE_OK)
+        fail_msg("%s: %s", sql, error);
+    sqlite3_close(db);
+}
+
+static struct hzp_sample_log *open_log(const struct place *p)
+{
+    struct hzp_sample_log *log = NULL;
+    struct hzp_err_text text = {{0}, {0}};
+    if (hzp_sample_log_open(p->path, model, &log, &text) < 0)
+        fail_msg("%s", text.text);
+    return log;
+}
+
+/* A changed row, and one that took the place of another. */
+static void test_damaged_row(void **state)
+{
+    static const char *const damage[] = {
+        "UPDATE samples SET data = zeroblob(length(data)) WHERE sequence_number = 2",
+        "UPDATE samples SET (count, data, checksum) = (SELECT count, data, checksum FROM samples"
+        " WHERE sequence_number = 3) WHERE sequence_number = 2",
+        "UPDATE samples SET checksum = checksum + 1 WHERE sequence_number = 2"};
+    struct place *p = *state;
+    for (int i = 0; i < HZP_COUNT(damage); i++) {
+        struct hzp_sample *sample[8];
+        struct hzp_err_text text = {{0}, {0}};
+        int64_t first;
+        unlink(p->path);
+        struct hzp_sample_log *log = open_log(p);
+        assert_int_equal(append_body(log, 1, 3, &first), HZP_OK);
+        hzp_sample_log_close(log);
+        change(p, damage[i]);
+        log = open_log(p);
+        assert_int_equal(hzp_sample_log_read(log, 0, 8, sample, &text), HZP_EFORMAT);
+        assert_non_null(strstr(text.text, "sample 2 is damaged"));
+        assert_int_equal(hzp_sample_log_read(log, 2, 8, sample, &text), 1);
+        hzp_sample_destroy(sample[0]);
+        hzp_sample_log_close(log);
+    }
+}
+
+/* A log of an earlier build: read, added to, and refused unchanged if it is another model's. */
+static void test_upgrade(void **state)
+{
+    struct place *p = *state;
+    struct hzp_err_text text;
+    int64_t first;
+    struct hzp_sample_log *log = open_log(p), *other;
+    assert_int_equal(append_body(log, 1, 3, &first), HZP_OK);
+    hzp_sample_log_close(log);
+    change(p, "ALTER TABLE samples DROP COLUMN checksum; DROP TABLE bodies; DROP TABLE failed;"
+              "PRAGMA user_version = 1");
+    assert_int_equal(hzp_sample_log_open(p->path, "another", &other, &text), HZP_EINVAL);
+    change(p, "CREATE TABLE bodies (a); DROP TABLE bodies"); /* it was not upgraded */
+    log = open_log(p);
+    assert_int_equal(append_body(log, 4, 2, &first), HZP_OK);
+    check_all(log, 5);
+    hzp_sample_log_close(log);
+    log = open_log(p);
+    check_all(log, 5);
+    hzp_sample_log_close(log);
+}
+
+/* A body with a key is appended once, also after a restart; the key names no other body. */
+static void test_body_once(void **state)
+{
+    struct place *p = *state;
+    struct hzp_err_text text = {{0}, {0}};
+    struct hzp_body_key key = {"one", 77}, other = {"two", 77}, wrong = {"one", 78};
+    struct hzp_sample *sample[2] = {make_sample(1, 1, 2), make_sample(2, 1, 2)};
+    int64_t first = 0, count = 0;
+    struct hzp_sample_log *log = open_log(p);
+    assert_int_equal(hzp_sample_log_find_body(log, &key, &first, &count, &text), 0);
+    assert_int_equal(hzp_sample_log_append_once(log, sample, 2, &key, &first, &text), HZP_OK);
+    assert_int_equal(first, 1);
+    for (int life = 0; life < 2; life++) {
+        first = count = 0;
+        assert_int_equal(hzp_sample_log_append_once(log, sample, 2, &key, &first, &text), 1);
+        assert_int_equal(first, 1);
+        assert_int_equal(hzp_sample_log_find_body(log, &key, &first, &count, &text), 1);
+        assert_int_equal(count, 2);
+        assert_int_equal(hzp_sample_log_append_once(log, sample, 2, &wrong, &first, &text),
+                         HZP_EINVAL);
+        assert_non_null(strstr(text.text, "\"one\""));
+        check_all(log, 2);
+        hzp_sample_log_close(log);
+        log = open_log(p);
+    }
+    assert_int_equal(hzp_sample_log_append_once(log, sample, 2, &other, &first, &text), HZP_OK);
+    assert_int_equal(first, 3);
+    hzp_sample_log_close(log);
+    /* A day later it is forgotten, with the next body that has a key. */
+    change(p, "UPDATE bodies SET unix_ms = unix_ms - 90000000");
+    log = open_log(p);
+    assert_int_equal(hzp_sample_log_append_once(log, sample, 1, &(struct hzp_body_key){"three", 1},
+                                                &first, &text),
+                     HZP_OK);
+    assert_int_equal(hzp_sample_log_find_body(log, &wrong, &first, &count, &text), 0);
+    hzp_sample_log_close(log);
+    hzp_sample_destroy(sample[0]);
+    hzp_sample_destroy(sample[1]);
+}
+
+static void test_pins_and_failures(void **state)
+{
+    struct place *p = *state;
+    struct hzp_err_text text = {{0}, {0}};
+    int64_t failed[] = {7, 3, 12}, got[4], count;
+    struct hzp_sample_log *log = open_log(p);
+    assert_int_equal(hzp_sample_log_pin(log, "weights", "model", "abc", &text), HZP_OK);
+    assert_int_equal(hzp_sample_log_fail(log, failed, 3, 5, &text), HZP_OK);
+    hzp_sample_log_close(log);
+    log = open_log(p);
+    assert_int_equal(hzp_sample_log_pin(log, "weights", "model", "abc", &text), HZP_OK);
+    assert_int_equal(hzp_sample_log_pin(log, "weights", "model", "abd", &text), HZP_EINVAL);
+    assert_non_null(strstr(text.text, "another model (abc, now abd)"));
+    assert_int_equal(hzp_sample_log_failed(log, 1, INT64_MAX, got, 2, &count, &text), 2);
+    assert_true(got[0] == 3 && got[1] == 7 && count == 3);
+    assert_int_equal(hzp_sample_log_failed(log, 4, 11, got, 4, NULL, &text), 1);
+    assert_int_equal(got[0], 7);
+    assert_int_equal(hzp_sample_log_failed(log, 8, 11, got, 4, &count, &text), 0);
+    assert_int_equal(count, 0);
+    hzp_sample_log_close(log);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_append_and_reopen, make_place, drop_place),
         cmocka_unit_test_setup_teardown(test_resume, make_place, drop_place),
         cmocka_unit_test_setup_teardown(test_refusals, make_place, drop_place),
+        cmocka_unit_test_setup_teardown(test_damaged_row, make_place, drop_place),
+        cmocka_unit_test_setup_teardown(test_upgrade, make_place, drop_place),
+        cmocka_unit_test_setup_teardown(test_body_once, make_place, drop_place),
+        cmocka_unit_test_setup_teardown(test_pins_and_failures, make_place, drop_place),
         cmocka_unit_test_setup_teardown(test_kill, make_place, drop_place),
     };
     return cmocka_run_group_tests_name("sample_log", tests, NULL, NULL);

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/learn/fingerprint.h - short texts that identify a model and a tokenizer, for a state
+ * directory to recognise what it was begun with.
+ *
+ * Thread: any.
+ */
+#ifndef HZP_API_LEARN_FINGERPRINT_H
+#define HZP_API_LEARN_FINGERPRINT_H
+
+#include "api/text/tokenizer.h"
+#include "weights/layout.h"
+
+enum { HZP_FINGERPRINT_SIZE = 128 };
+
+/* Shapes and vocabulary: they define what a token id in the log means, and which weights it belongs
+ * to.  tok NULL: without. */
+void hzp_fingerprint_shapes(const struct hzp_layout *layout, struct hzp_tokenizer *tok,
+                            char ret[HZP_FINGERPRINT_SIZE]);
+
+/* The weights in dir: names, types and shapes of all tensors and a sample of each one's bytes, in
+ * whatever files they are.  "none": there are none. */
+int hzp_fingerprint_weights(const char *dir, char ret[HZP_FINGERPRINT_SIZE],
+                            struct hzp_err_text *reterr);
+
+/* The bytes of dir/tokenizer.json.  "none": there is none. */
+int hzp_fingerprint_tokenizer(const char *dir, char ret[HZP_FINGERPRINT_SIZE],
+                              struct hzp_err_text *reterr);
+
+/* FNV-1a, continued from hash; begin with HZP_FNV. */
+#define HZP_FNV 0xcbf29ce484222325u
+uint64_t hzp_fnv(uint64_t hash, const void *data, size_t size);
+
+#endif

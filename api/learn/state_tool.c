@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/learn/state_tool.h"
+
+#include "api/learn/checkpoint.h"
+#include "api/learn/fingerprint.h"
+#include "train/sample_log.h"
+#include "weights/model_dir.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { LOGGED_MAX = 4096 };
+
+struct tool {
+    const char *dir;
+    enum hzp_state_action action;
+    FILE *out;
+    struct hzp_sample_log *log;
+    struct hzp_logged_checkpoint *logged; /* [count], newest first */
+    int32_t count;
+    int64_t damaged;
+};
+
+/* ---- one checkpoint ---- */
+
+/* Loads the weights and compares all checksums. */
+static int verify(const char *dir, int64_t *ret_learned_through, struct hzp_err_text *reterr)
+{
+    struct hzp_model_config config;
+    struct hzp_layout layout;
+    struct hzp_units units = {0};
+    uint64_t sum;
+    HZP_TRY(hzp_config_read(dir, &config, reterr));
+    hzp_layout_make(&config, &layout);
+    void *memory = malloc(hzp_units_bytes(&layout, config.disk_type));
+    int r = memory ? HZP_OK : hzp_fail(reterr, HZP_ENOMEM, "%s: out of memory", dir);
+    if (r >= 0) {
+        hzp_units_init(&units, &layout, config.disk_type, memory);
+        r = hzp_model_load(dir, NULL, &units, &sum, reterr);
+    }
+    if (r >= 0)
+        r = hzp_trainer_verify(dir, &layout, sum, ret_learned_through, reterr);
+    if (units.layout)
+        hzp_units_free(&units);
+    free(memory);
+    hzp_layout_free(&layout);
+    return r;
+}
+
+/* List looks at the files only. */
+static int look_at(const struct tool *t, const char *name, int64_t *ret_learned_through,
+                   struct hzp_err_text *reterr)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof(path), "%s/%s", t->dir, name);
+    return t->action == HZP_STATE_LIST ? hzp_checkpoint_whole(path, reterr)
+                                       : verify(path, ret_learned_through, reterr);
+}
+
+static int one_logged(struct tool *t, const struct hzp_logged_checkpoint *c, bool *ret_whole,
+                      struct hzp_err_text *reterr)
+{
+    struct hzp_err_text why;
+    int64_t through;
+    int r = look_at(t, c->name, &through, &why);
+    *ret_whole = r >= 0;
+    fprintf(t->out, "%-24s learned through %" PRId64 "%s%s\n", c->name, c->learned_through,
+            r < 0 ? "; damaged: " : "", r < 0 ? why.text : "");
+    if (r >= 0)
+        return HZP_OK;
+    if (r != HZP_EFORMAT && r != HZP_ENOENT)
+        return hzp_fail(reterr, r, "%s", why.text);
+    t->damaged++;
+    return HZP_OK;
+}
+
+/* ---- all of them ---- */
+
+static int checkpoints(struct tool *t, struct hzp_err_text *reterr)
+{
+    bool *whole = calloc((size_t)t->count + 1, sizeof(*whole)), any = false;
+    int r = whole ? HZP_OK : HZP_ENOMEM;
+    for (int32_t i = 0; i < t->count && r >= 0; i++) {
+        r = one_logged(t, &t->logged[i], &whole[i], reterr);
+        any |= r >= 0 && whole[i];
+    }
+    if (r >= 0 && t->action == HZP_STATE_REPAIR && t->count > 0 && !any)
+        fprintf(t->out, "no checkpoint is whole: none is renamed\n");
+    for (int32_t i = 0; i < t->count && r >= 0 && any && t->action == HZP_STATE_REPAIR; i++) {
+        if (whole[i])
+            continue;
+        r = hzp_checkpoint_set_aside(t->dir, t->logged[i].name, reterr);
+        if (r >= 0)
+            r = hzp_sample_log_forget_checkpoint(t->log, t->logged[i].id, reterr);
+        if (r >= 0)
+            fprintf(t->out, "%s: renamed to %s.damaged\n", t->logged[i].name, t->logged[i].name);
+        t->damaged -= r >= 0;
+    }
+    free(whole);
+    return r;
+}
+
+/* Directories that the log does not name; they are left as they are. */
+static void unknown(const struct tool *t)
+{
+    uint64_t id = UINT64_MAX;
+    while ((id = hzp_checkpoint_below(t->dir, id)) > 0) {
+        bool known = false;
+        for (int32_t i = 0; i < t->count; i++)
+            known |= t->logged[i].id == id;
+        if (!known)
+            fprintf(t->out, "checkpoint-%-13" PRIu64 " not in the log, not used\n", id);
+    }
+}
+
+static int samples(struct tool *t, struct hzp_err_text *reterr)
+{
+    int64_t failed = 0, bad = 0, none[1];
+    HZP_TRY(hzp_sample_log_failed(t->log, 1, INT64_MAX, none, 0, &failed, reterr));
+    fprintf(t->out, "examples 1 .. %" PRId64 ", %" PRId64 " failed\n", hzp_sample_log_last(t->log),
+            failed);
+    while (t->action != HZP_STATE_LIST) {
+        HZP_TRY(hzp_sample_log_find_damaged(t->log, bad, &bad, reterr));
+        if (!bad)
+            break;
+        fprintf(t->out, "example %" PRId64 " is damaged%s\n", bad,
+                t->action == HZP_STATE_REPAIR ? ", marked as failed" : "");
+        if (t->action == HZP_STATE_REPAIR)
+            HZP_TRY(hzp_sample_log_fail(t->log, &bad, 1, -1, reterr));
+        else
+            t->damaged++;
+    }
+    return HZP_OK;
+}
+
+/* ---- the log ---- */
+
+/* Begins a log from the newest checkpoint that is whole. */
+static int begin_log(struct tool *t, const char *path, struct hzp_err_text *reterr)
+{
+    char place[PATH_MAX], name[64], fingerprint[HZP_FINGERPRINT_SIZE];
+    struct hzp_err_text why;
+    struct hzp_model_config config;
+    struct hzp_layout layout;
+    struct hzp_tokenizer *tok = NULL;
+    int64_t through = -1;
+    uint64_t id = UINT64_MAX;
+    while ((id = hzp_checkpoint_below(t->dir, id)) > 0) {
+        snprintf(name, sizeof(name), "checkpoint-%" PRIu64, id);
+        snprintf(place, sizeof(place), "%s/%s", t->dir, name);
+        if (verify(place, &through, &why) >= 0)
+            break;
+        fprintf(t->out, "%s: damaged: %s\n", name, why.text);
+    }
+    if (!id)
+        return hzp_fail(reterr, HZP_EFORMAT, "%s: no checkpoint is whole", t->dir);
+    HZP_TRY(hzp_config_read(place, &config, reterr));
+    int r = hzp_tokenizer_open(place, &tok, reterr);
+    if (r < 0 && r != HZP_ENOENT)
+        return r;
+    hzp_layout_make(&config, &layout);
+    hzp_fingerprint_shapes(&layout, tok, fingerprint);
+    r = hzp_sample_log_open(path, fingerprint, &t->log, reterr);
+    if (r >= 0)
+        r = hzp_sample_log_begin_after(t->log, HZP_MAX(through, 0), reterr);
+    if (r >= 0)
+        r = hzp_sample_log_checkpoint(t->log, id, through, name, reterr);
+    if (r >= 0)
+        fprintf(t->out, "samples.db begun from %s, which has learned examples up to %" PRId64 "\n",
+                name, through);
+    hzp_layout_free(&layout);
+    hzp_tokenizer_close(tok);
+    return r;
+}
+
+static int run(struct tool *t, struct hzp_err_text *reterr)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof(path), "%s/samples.db", t->dir);
+    if (access(path, F_OK) < 0 && errno == ENOENT) {
+        if (t->action != HZP_STATE_REPAIR || !hzp_checkpoint_newest(t->dir))
+            return hzp_fail(reterr, HZP_ENOENT, "%s: %s%s", path, strerror(ENOENT),
+                            hzp_checkpoint_newest(t->dir)
+                                ? "; `hzpserve state repair` begins one from the newest checkpoint"
+                                : "");
+        HZP_TRY(begin_log(t, path, reterr));
+    } else {
+        HZP_TRY(hzp_sample_log_open(path, NULL, &t->log, reterr));
+    }
+    t->count = hzp_sample_log_checkpoints(t->log, t->logged, LOGGED_MAX, reterr);
+    HZP_TRY(t->count);
+    HZP_TRY(samples(t, reterr));
+    unknown(t);
+    return checkpoints(t, reterr);
+}
+
+int hzp_state_tool(const char *dir, enum hzp_state_action action, FILE *out, int64_t *ret_damaged,
+                   struct hzp_err_text *reterr)
+{
+    struct tool t = {.dir = dir, .action = action, .out = out};
+    t.logged = calloc(LOGGED_MAX, sizeof(*t.logged));
+    int r = t.logged ? run(&t, reterr) : HZP_ENOMEM;
+    hzp_sample_log_close(t.log);
+    free(t.logged);
+    *ret_damaged = t.damaged;
+    return r;
+}

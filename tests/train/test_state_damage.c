@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* State that was damaged, lost, or begun with another model; full disks; bodies that come again. */
+#include "tests/train/state_server.h"
+
+/* A server that learns something and leaves a checkpoint. */
+static uint64_t live_and_save(int64_t number)
+{
+    struct server s;
+    open_server(&s, 0);
+    accept(&s, number);
+    while (hzp_loop_turn(s.loop) > 0)
+        ;
+    assert_int_equal(close_server(&s, true), HZP_OK);
+    return hzp_checkpoint_newest(scratch_path("state"));
+}
+
+static const char *in_checkpoint(uint64_t id, const char *name)
+{
+    return scratch_path("state/checkpoint-%llu%s", (unsigned long long)id, name);
+}
+
+/* Without the log nobody knows which examples the checkpoints hold, and new versions would take
+ * their numbers: nothing is touched. */
+static void test_lost_log(void **state)
+{
+    struct hzp_err_text text = {{0}, {0}};
+    uint64_t first = live_and_save(1), second = live_and_save(2);
+    assert_true(first && second > first);
+    assert_int_equal(remove(scratch_path("state/samples.db")), 0);
+    assert_int_equal(open_state(true, &text), HZP_EFORMAT);
+    assert_non_null(strstr(text.text, "samples.db"));
+    assert_non_null(strstr(text.text, "checkpoint-"));
+    assert_false(is_there("state/samples.db"));
+    assert_int_equal(access(in_checkpoint(first, "/trainer.safetensors"), F_OK), 0);
+    assert_int_equal(access(in_checkpoint(second, "/trainer.safetensors"), F_OK), 0);
+}
+
+/* Directories with larger numbers than the log knows (put there by hand): new versions get still
+ * larger ones, and the checkpoint that the log names is never pruned. */
+static void test_foreign_checkpoints(void **state)
+{
+    live_and_save(1);
+    assert_int_equal(mkdir(scratch_path("state/checkpoint-70000"), 0777), 0);
+    assert_int_equal(mkdir(scratch_path("state/checkpoint-70001"), 0777), 0);
+    uint64_t id = live_and_save(2);
+    assert_true(id > 70001);
+    assert_int_equal(access(in_checkpoint(id, "/trainer.safetensors"), F_OK), 0);
+    hzp_checkpoint_prune(scratch_path("state"), 1, 0, "checkpoint-70001");
+    assert_int_equal(access(in_checkpoint(id, ""), F_OK), 0);
+    assert_int_equal(access(in_checkpoint(70001, ""), F_OK), 0);
+    assert_int_equal(access(in_checkpoint(70000, ""), F_OK), -1);
+}
+
+/* The newest checkpoint is cut off: the server begins with the one before it. */
+static void test_damaged_checkpoint(void **state)
+{
+    struct server s;
+    struct hzp_state_stats stats;
+    struct hzp_err_text text = {{0}, {0}};
+    uint64_t first = live_and_save(1), second = live_and_save(2);
+    assert_int_equal(truncate(in_checkpoint(second, "/model.safetensors"), 600), 0);
+    open_server(&s, 0);
+    hzp_state_read_stats(s.state, &stats);
+    assert_int_equal(stats.checkpoint_id, first);
+    assert_int_equal(stats.restored, 2); /* what the damaged one had learned */
+    assert_true(hzp_state_first_id(s.state) > second);
+    assert_int_equal(access(in_checkpoint(second, ".damaged/trainer.safetensors"), F_OK), 0);
+    close_server(&s, false);
+    /* If none is whole, all stay as they are. */
+    assert_int_equal(remove(in_checkpoint(first, "/trainer.safetensors")), 0);
+    assert_true(open_state(false, &text) < 0);
+    assert_non_null(strstr(text.text, "no checkpoint"));
+    assert_int_equal(access(in_checkpoint(first, "/config.json"), F_OK), 0);
+}
+
+/* A bit of the moments is flipped: found when they are loaded. */
+static void test_flipped_bit(void **state)
+{
+    struct hzp_err_text text = {{0}, {0}};
+    struct server s = {0};
+    uint64_t first = live_and_save(1), second = live_and_save(2);
+    FILE *file = fopen(in_checkpoint(second, "/trainer.safetensors"), "r+");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, -1000, SEEK_END), 0);
+    int byte = fgetc(file);
+    assert_int_equal(fseek(file, -1000, SEEK_END), 0);
+    fputc(byte ^ 4, file);
+    fclose(file);
+    /* As far as the engine comes: everything but the loop. */
+    MUST(hzp_config_read(scratch_dir, &s.config, &text));
+    struct fixture_model model;
+    fixture_open(
+        &model,
+        &(struct fixture_config){
+            .device = "ref",
+            .config = s.config,
+            .store = {.type = HZP_BF16, .slots = 2, .max_staleness = 1, .first_id = 1000000}});
+    struct hzp_state_config config = state_config(&model.layout, 0);
+    MUST(hzp_state_open(&config, &s.state, &text));
+    struct hzp_trainer_config trainer = {.recipe = {.update_tokens = 40,
+                                                    .micro_rows = 32,
+                                                    .publish_every = 1,
+                                                    .moment_type = HZP_F32},
+                                         .model = model.model,
+                                         .queue = hzp_state_queue(s.state)};
+    MUST(hzp_trainer_create(&trainer, &s.trainer, NULL));
+    struct hzp_version *draft = fixture_begin(&model);
+    MUST(hzp_model_load(hzp_state_weights_dir(s.state), model.dev,
+                        hzp_version_units(model.weights, draft), NULL, &text));
+    assert_int_equal(hzp_state_restore(s.state, s.trainer, draft, &text), HZP_EFORMAT);
+    assert_non_null(strstr(text.text, "is damaged"));
+    assert_true(hzp_state_set_aside(s.state, text.text));
+    fixture_publish(&model, draft, 0);
+    hzp_trainer_destroy(s.trainer);
+    hzp_state_close(s.state);
+    fixture_close(&model);
+
+    open_server(&s, 0);
+    struct hzp_state_stats stats;
+    hzp_state_read_stats(s.state, &stats);
+    assert_int_equal(stats.checkpoint_id, first);
+    assert_false(hzp_state_set_aside(s.state, "there is none older"));
+    close_server(&s, false);
+}
+
+/* Versions that could not be journalled are journalled later, in order. */
+static void test_full_disk(void **state)
+{
+    struct server s;
+    struct hzp_version_record newest;
+    atomic_store(&refused_versions, 0);
+    atomic_store(&disk_is_full, 1);
+    open_server(&s, 0);
+    for (int i = 0; i < 10; i++)
+        accept(&s, i);
+    while (hzp_loop_turn(s.loop) > 0)
+        ;
+    while (!atomic_load(&refused_versions))
+        usleep(1000);
+    hzp_weights_newest(s.weights, &newest);
+    assert_true(newest.id > 2);
+    atomic_store(&disk_is_full, 0);
+    while (atomic_load(&journalled) < newest.id) /* with no further update */
+        usleep(1000);
+    assert_int_equal(close_server(&s, true), HZP_OK);
+}
+
+static void test_stop_says_so(void **state)
+{
+    struct server s;
+    open_server(&s, 0);
+    for (int i = 1; i < 200; i++) /* a file where the directory must be created */
+        scratch_write_text(scratch_path("state/checkpoint-%d.tmp", i), "");
+    accept(&s, 1);
+    while (hzp_loop_turn(s.loop) > 0)
+        ;
+    assert_int_equal(close_server(&s, true), HZP_EIO);
+}
+
+/* Weights of the same shapes, but others. */
+static void test_another_model(void **state)
+{
+    struct hzp_err_text text = {{0}, {0}};
+    live_and_save(1);
+    fixture_write_dir(scratch_dir, HZP_BF16, 10, 0.1f);
+    assert_int_equal(open_state(false, &text), HZP_EINVAL);
+    assert_non_null(strstr(text.text, "another model"));
+    assert_non_null(strstr(text.text, "--state"));
+    fixture_write_dir(scratch_dir, HZP_BF16, 9, 0.1f);
+    assert_int_equal(open_state(false, &text), HZP_OK);
+    scratch_write_text(scratch_path("tokenizer.json"), "{}");
+    assert_int_equal(open_state(false, &text), HZP_OK); /* there was none */
+    scratch_write_text(scratch_path("tokenizer.json"), "{ }");
+    assert_int_equal(open_state(false, &text), HZP_EINVAL);
+    assert_non_null(strstr(text.text, "another tokenizer"));
+    remove(scratch_path("model.safetensors")); /* the checkpoint has what is needed */
+    scratch_write_text(scratch_path("tokenizer.json"), "{}");
+    assert_int_equal(open_state(false, &text), HZP_OK);
+}
+
+static int64_t accept_once(struct server *s, const char *key, const char *body, int want)
+{
+    struct hzp_err_text text = {{0}, {0}};
+    int64_t first = 0, last = 0;
+    assert_int_equal(
+        hzp_state_accept(s->state, body, strlen(body), NULL, key, &first, &last, &text), want);
+    return last;
+}
+
+/* A client that did not get its answer sends the body again, also to the next server. */
+static void test_again(void **state)
+{
+    static const char body[] = "{\"tokens\": [1, 2, 7]}\n{\"tokens\": [1, 4]}\n";
+    struct server s;
+    struct hzp_state_stats stats;
+    open_server(&s, 0);
+    assert_int_equal(accept_once(&s, "a", body, HZP_OK), 2);
+    assert_int_equal(accept_once(&s, "a", body, HZP_OK), 2);
+    assert_int_equal(accept_once(&s, "b", body, HZP_OK), 4);
+    assert_int_equal(accept_once(&s, NULL, body, HZP_OK), 6);
+    accept_once(&s, "a", "{\"tokens\": [1, 3]}", HZP_EINVAL);
+    hzp_state_read_stats(s.state, &stats);
+    assert_int_equal(stats.accepted, 6);
+    assert_int_equal(stats.repeated, 1);
+    close_server(&s, false);
+    open_server(&s, 0);
+    assert_int_equal(accept_once(&s, "b", body, HZP_OK), 4);
+    hzp_state_read_stats(s.state, &stats);
+    assert_int_equal(stats.last_sequence_number, 6);
+    while (hzp_loop_turn(s.loop) > 0)
+        ;
+    assert_int_equal(hzp_weights_current(s.weights)->record.learned_through, 6);
+    close_server(&s, false);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_lost_log, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_foreign_checkpoints, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_damaged_checkpoint, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_flipped_bit, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_full_disk, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_stop_says_so, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_another_model, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_again, make_model, scratch_teardown),
+    };
+    return cmocka_run_group_tests_name("state_damage", tests, NULL, NULL);
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* train/sample_log_state.h - the log's struct and its ways to SQLite, private to the files that
+ * implement it.
+ *
+ * Thread: the caller holds the lock, or nobody else has the log yet.
+ */
+#ifndef HZP_TRAIN_SAMPLE_LOG_STATE_H
+#define HZP_TRAIN_SAMPLE_LOG_STATE_H
+
+#include "base/thread.h"
+#include "train/sample_log.h"
+
+#include <sqlite3.h>
+
+/* Prepared statements. */
+enum hzp_log_sql {
+    HZP_LOG_SQL_APPEND,
+    HZP_LOG_SQL_READ,
+    HZP_LOG_SQL_VERSION,
+    HZP_LOG_SQL_CHECKPOINT,
+    HZP_LOG_SQL_CHECKPOINTS,
+    HZP_LOG_SQL_FORGET,
+    HZP_LOG_SQL_FIND_BODY,
+    HZP_LOG_SQL_ADD_BODY,
+    HZP_LOG_SQL_DROP_BODIES,
+    HZP_LOG_SQL_ADD_FAILED,
+    HZP_LOG_SQL_FAILED,
+    HZP_LOG_SQL_GET_META,
+    HZP_LOG_SQL_SET_META,
+    HZP_LOG_SQL_COUNT
+};
+
+struct hzp_sample_log {
+    /* fixed after open */
+    char *path;
+    sqlite3 *db;
+    sqlite3_stmt *statement[HZP_LOG_SQL_COUNT];
+    /* under lock */
+    struct hzp_lock lock;
+    int64_t last;          /* newest sequence number; 0: none */
+    int64_t versions_from; /* first version id of this process; 0: not chosen yet */
+    bool version_missing;  /* a version of this process could not be journalled */
+};
+
+/* An error for SQLite's code; what: the action that failed, for the text. */
+int hzp_sample_log_fail_code(struct hzp_sample_log *log, int code, const char *what,
+                             struct hzp_err_text *reterr);
+
+/* Runs statements without results. */
+int hzp_sample_log_exec(struct hzp_sample_log *log, const char *sql, const char *what,
+                        struct hzp_err_text *reterr);
+
+/* Runs a prepared statement that returns no rows, and resets it. */
+int hzp_sample_log_run(struct hzp_sample_log *log, sqlite3_stmt *s, const char *what,
+                       struct hzp_err_text *reterr);
+
+/* Runs a query that returns one number; NULL reads as 0. */
+int hzp_sample_log_number(struct hzp_sample_log *log, const char *sql, int64_t *ret,
+                          struct hzp_err_text *reterr);
+
+/* Runs a query that returns one text, cut to size; "" if there is no row. */
+int hzp_sample_log_text(struct hzp_sample_log *log, const char *sql, char *ret, size_t size,
+                        struct hzp_err_text *reterr);
+
+#endif
